@@ -1,0 +1,118 @@
+// Exact attention, forward and backward: the two calls of the library.
+//
+//   attend::forward(q, k, v, o, &lse, {.causal = true});
+//   attend::backward(dout, q, k, v, o, lse, dq, dk, dv, {.causal = true});
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attend/error.hpp"
+#include "attend/tensor.hpp"
+#include "attend/version.hpp"
+
+namespace attend {
+
+/// Packed sequences of different lengths. The tensors then have batch dimension 1 and a seqlen dimension that holds all
+/// tokens one after another: q is (1, num_heads_q, total_q, head_dim). Sequence s owns the query rows
+/// [cu_seqlens_q[s], cu_seqlens_q[s+1]) and the keys [cu_seqlens_k[s], cu_seqlens_k[s+1]).
+/// The arrays start at 0, never decrease, and end at total_q (total_k). Rows of different sequences do not see each other.
+struct Varlen {
+  const std::int32_t* cu_seqlens_q = nullptr;  ///< (num_sequences + 1), on the tensors' device
+  const std::int32_t* cu_seqlens_k = nullptr;  ///< (num_sequences + 1), on the tensors' device
+  std::int64_t num_sequences = 0;
+  std::int64_t max_seqlen_q = 0;  ///< an upper bound of every query length
+  std::int64_t max_seqlen_k = 0;  ///< an upper bound of every key length
+};
+
+/// What is computed. Every default means "off".
+///
+///   s[i,j] = scale * <q[i], k[j]>
+///   s      = softcap * tanh(s / softcap)                      if softcap > 0
+///   s     += bias[i,j] - alibi_slope * |i + off - j|          off = seqlen_k - seqlen_q
+///   s      = -inf where masked
+///   p[i,j] = exp(s[i,j]) / sum_j exp(s[i,j]),   o[i] = sum_j dropout(p)[i,j] v[j]
+///
+/// Masks align bottom right. seqlen_q = 2, seqlen_k = 5, causal keeps (1 = kept):
+///
+///     1 1 1 1 0        window_left = 1, window_right = 0:    0 0 1 1 0
+///     1 1 1 1 1                                              0 0 0 1 1
+struct Params {
+  std::optional<double> scale = {};    ///< unset: 1/sqrt(head_dim). Any finite value, also 0 and negative ones
+  bool causal = false;                 ///< keep j <= i + off
+  std::int64_t window_left = -1;       ///< keep j >= i + off - window_left; -1: open
+  std::int64_t window_right = -1;      ///< keep j <= i + off + window_right; -1: open
+  double softcap = 0.0;                ///< >= 0; 0: off
+  std::optional<Tensor> alibi_slopes = {};  ///< f32 (1 or batch, num_heads_q, 1, 1). Varlen: (1 or num_sequences, ...)
+  std::optional<Tensor> bias = {};     ///< any float type, (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k). Not with varlen
+  std::optional<Tensor> mask = {};     ///< kBool, broadcasts like bias; 1 keeps, 0 masks. Not with varlen
+  double dropout_p = 0.0;              ///< probability of dropping an entry of p, 0 <= p < 1; kept ones grow by 1/(1-p)
+  std::uint64_t seed = 0;              ///< Philox 4x32-10: the dropped entries are a pure function of seed, offset
+  std::uint64_t offset = 0;            ///<   and (sequence, head, i, j), the same forward, backward, on every device
+  bool deterministic = false;          ///< bit-equal results from run to run. The CPU backends always are
+  std::optional<Varlen> varlen = {};
+  std::string_view compute = "auto";   ///< a backend by name (see backends()), or the best one for the tensors' device
+};
+
+/// What backward may take and give beyond the usual.
+struct BackwardExtras {
+  std::optional<Tensor> dlse = {};   ///< in: gradient of the loss with respect to lse, f32, shaped like lse
+  std::optional<Tensor> dbias = {};  ///< out: gradient of params.bias, same shape as it, any float type
+};
+
+/// A CUDA stream (CUstream); ignored for CPU tensors, whose calls return when the work is done.
+using Stream = void*;
+
+/// o = softmax(scale * q k^T + bias) v, one streaming pass with an online softmax; no seqlen_q x seqlen_k buffer.
+///
+/// @param q    f32, f16 or bf16 (batch, num_heads_q, seqlen_q, head_dim), 1 <= head_dim <= 512
+/// @param k    like q (batch, num_heads_k, seqlen_k, head_dim); num_heads_q is a multiple of num_heads_k, and query head h
+///             reads key head h / (num_heads_q / num_heads_k)
+/// @param v    like q (batch, num_heads_k, seqlen_k, head_dim_v), 1 <= head_dim_v <= 512
+/// @param o    out, dtype of q, (batch, num_heads_q, seqlen_q, head_dim_v). Overlaps no input
+/// @param lse  out, may be null; f32 (batch, num_heads_q, seqlen_q, 1): natural log of sum_j exp(s[i,j]).
+///             Dropout does not change it
+/// @param params  see Params
+/// A row that sees no key gives o = 0 and lse = -inf. NaN and inf in the inputs reach the outputs that depend on them.
+/// Deterministic, and independent of the number of threads. Thread-safe.
+/// @throws Error naming the argument, the value found and what is allowed; then nothing was written.
+/// Source: Dao, FlashAttention-2 (2023), Algorithm 1; Milakov & Gimelshein, Online normalizer calculation (2018).
+/// The `reference` backend takes and gives any mix of f64, f32, f16 and bf16; with f64 q, lse may be f64.
+void forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor* lse = nullptr,
+             const Params& params = {}, Stream stream = nullptr);
+
+/// The gradients of forward: given dout = dL/do (and extras.dlse = dL/dlse), writes dq, dk, dv (and extras.dbias).
+///
+/// @param dout        dtype of q, shape of o, any strides (0 too)
+/// @param q,k,v,o,lse what forward took and gave; `params` as given to forward
+/// @param dq,dk,dv    out, dtype and shape of q, k, v. dk and dv are summed over the query heads that share them
+/// Rows that see no key contribute nothing. Recomputes p from lse tile by tile; scratch grows linearly with seqlen.
+/// Deterministic, and independent of the number of threads. Thread-safe.
+/// @throws Error as forward does.
+/// Source: Dao, FlashAttention-2 (2023), Algorithm 2.
+void backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
+              const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Params& params = {},
+              Stream stream = nullptr, const BackwardExtras& extras = {});
+
+/// One way to compute attention.
+struct BackendInfo {
+  std::string name;         ///< what Params::compute and --compute take
+  std::string description;  ///< one line
+  DeviceType device;
+  bool has_backward;
+};
+
+/// Every backend of this build, best first for each device.
+[[nodiscard]] std::vector<BackendInfo> backends();
+
+/// Number of threads that the `cpu` backend uses for a call made now from this thread (OMP_NUM_THREADS, else the cores
+/// of the process's affinity mask).
+[[nodiscard]] int cpu_threads();
+
+/// SIMD target that the `cpu` backend runs on here, for example "AVX3" (AVX-512) or "AVX2".
+[[nodiscard]] std::string cpu_simd_target();
+
+}  // namespace attend

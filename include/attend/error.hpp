@@ -1,0 +1,28 @@
+// The one exception type that the library throws.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace attend {
+
+enum class ErrorCode {
+  kInvalidArgument,  ///< a shape, stride, dtype or parameter that attention does not define
+  kUnsupported,      ///< well defined, but the chosen backend does not do it
+  kMissingHardware,  ///< the chosen backend needs a device or driver that is not here
+  kIo,               ///< a file is missing, malformed, or cannot be written
+  kInternal,         ///< a defect of the library
+};
+
+/// Thrown by every public function. `what()` is one line: the argument, the value found, the values allowed.
+/// No output has been written when it is thrown by a check of the arguments.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  [[nodiscard]] ErrorCode code() const noexcept { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+}  // namespace attend

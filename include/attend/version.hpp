@@ -1,0 +1,14 @@
+// The version of the headers; attend::version() gives the version of the library that was linked.
+#pragma once
+
+#define ATTEND_VERSION_MAJOR 0
+#define ATTEND_VERSION_MINOR 1
+#define ATTEND_VERSION_PATCH 0
+#define ATTEND_VERSION_STRING "0.1.0"
+
+namespace attend {
+
+/// "MAJOR.MINOR.PATCH" of the linked library.
+const char* version() noexcept;
+
+}  // namespace attend

@@ -1,0 +1,59 @@
+// Which keys a query row sees under causal and window masks: plain index arithmetic, shared by host and device.
+//
+// Masks align bottom right. With off = seqlen_k - seqlen_q, row i sees the keys
+//   [max(0, i + off - window_left), min(seqlen_k, i + off + window_right + 1))
+// where a negative window is open on its side; causal is window_right = 0.
+#pragma once
+
+#include "portable.cuh"
+
+namespace attend {
+
+constexpr int64 kOpenWindow = -1;  // the value of window_left or window_right that masks nothing
+
+struct KeyRange {
+  int64 begin;  // first key seen
+  int64 end;    // one past the last key seen; end <= begin: none
+
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool empty() const { return end <= begin; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool contains(int64 key) const { return begin <= key && key < end; }
+};
+
+// The mask of one sequence. Lengths are < 2^31, windows are < 2^31 or kOpenWindow, so nothing here overflows.
+struct WindowMask {
+  int64 seqlen_q;
+  int64 seqlen_k;
+  int64 window_left;
+  int64 window_right;
+
+  // Keys that row sees.
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr KeyRange row(int64 row_index) const {
+    const int64 diagonal = row_index + seqlen_k - seqlen_q;
+    int64 begin = window_left < 0 ? 0 : diagonal - window_left;
+    int64 end = window_right < 0 ? seqlen_k : diagonal + window_right + 1;
+    begin = begin < 0 ? 0 : begin;
+    end = end > seqlen_k ? seqlen_k : end;
+    return {begin, end < begin ? begin : end};
+  }
+
+  // Keys that at least one row of [row_begin, row_end) may see: the range a tile of rows has to visit.
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr KeyRange rows(int64 row_begin, int64 row_end) const {
+    const KeyRange first = row(row_begin);
+    const KeyRange last = row(row_end - 1);
+    return {first.begin, last.end < first.begin ? first.begin : last.end};
+  }
+
+  // Rows that see key: the transpose of row(), as a range of row indices.
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr KeyRange rows_of_key(int64 key) const {
+    const int64 diagonal = key - (seqlen_k - seqlen_q);
+    int64 begin = window_right < 0 ? 0 : diagonal - window_right;
+    int64 end = window_left < 0 ? seqlen_q : diagonal + window_left + 1;
+    begin = begin < 0 ? 0 : begin;
+    end = end > seqlen_q ? seqlen_q : end;
+    return {begin, end < begin ? begin : end};
+  }
+
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool is_open() const { return window_left < 0 && window_right < 0; }
+};
+
+}  // namespace attend

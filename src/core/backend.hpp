@@ -1,0 +1,22 @@
+// What a backend is to the dispatcher. The list itself is in dispatch.cpp.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "core/problem.hpp"
+
+namespace attend::core {
+
+struct Backend {
+  const char* name;         ///< what Params::compute takes
+  const char* description;  ///< one line
+  DeviceType device;
+  void (*forward)(const Problem&, Stream);
+  void (*backward)(const Problem&, Stream);  ///< null: forward only
+  /// One line saying what the backend lacks for this problem ("dropout_p 0.1: cpu_naive allows 0"), or nothing.
+  std::optional<std::string> (*unsupported)(const Problem&);
+};
+
+}  // namespace attend::core

@@ -1,0 +1,51 @@
+// Reading and writing single elements of any dtype: for code that is read more often than it is run.
+#pragma once
+
+#include <cstdint>
+
+#include "core/half.hpp"
+#include "core/problem.hpp"
+
+namespace attend::core {
+
+[[nodiscard]] inline double load(const void* data, DType dtype, std::int64_t at) {
+  switch (dtype) {
+    case DType::kF32: return static_cast<const float*>(data)[at];
+    case DType::kF16: return to_float(static_cast<const Half*>(data)[at]);
+    case DType::kBF16: return to_float(static_cast<const BFloat16*>(data)[at]);
+    case DType::kF64: return static_cast<const double*>(data)[at];
+    case DType::kBool: return static_cast<const std::uint8_t*>(data)[at] != 0;
+  }
+  return 0;
+}
+
+inline void store(void* data, DType dtype, std::int64_t at, double value) {
+  switch (dtype) {
+    case DType::kF32: static_cast<float*>(data)[at] = static_cast<float>(value); break;
+    case DType::kF16: static_cast<Half*>(data)[at] = to_half(static_cast<float>(value)); break;
+    case DType::kBF16: static_cast<BFloat16*>(data)[at] = to_bfloat16(static_cast<float>(value)); break;
+    case DType::kF64: static_cast<double*>(data)[at] = value; break;
+    case DType::kBool: static_cast<std::uint8_t*>(data)[at] = value != 0; break;
+  }
+}
+
+[[nodiscard]] inline double load(const Matrix& m, std::int64_t row, std::int64_t col) {
+  return load(m.data, m.dtype, row * m.row_stride + col);
+}
+
+inline void store(const Matrix& m, std::int64_t row, std::int64_t col, double value) {
+  store(m.data, m.dtype, row * m.row_stride + col, value);
+}
+
+/// Element (batch, head, row, col) of a tensor.
+[[nodiscard]] inline double load(const Tensor& t, std::int64_t batch, std::int64_t head, std::int64_t row,
+                                 std::int64_t col) {
+  return load(element(t, batch, head, row), t.dtype, col);
+}
+
+inline void store(const Tensor& t, std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t col,
+                  double value) {
+  store(element(t, batch, head, row), t.dtype, col, value);
+}
+
+}  // namespace attend::core

@@ -1,0 +1,112 @@
+// A checked attention problem: every default resolved, every size verified, nothing allocated. Knows no hardware.
+//
+// make_forward_problem and make_backward_problem are the only places that look at what a user passed; the backends
+// trust a Problem completely.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "attend/attention.hpp"
+#include "kernels/common/key_range.cuh"
+#include "kernels/common/philox.cuh"
+
+namespace attend::core {
+
+constexpr std::int64_t kMaxHeadDim = 512;
+constexpr std::int64_t kMaxLength = (std::int64_t{1} << 31) - 1;  // of any one dimension of a tensor
+
+/// One sequence of the batch: with dense tensors batch entry `batch`, rows from 0; with packed ones rows further on.
+struct Sequence {
+  std::int64_t index;    ///< 0 .. num_sequences - 1
+  std::int64_t batch;    ///< index into the tensors' batch dimension
+  std::int64_t q_begin;  ///< first row in q, o, lse, dq, dout
+  std::int64_t k_begin;  ///< first row in k, v, dk, dv
+  std::int64_t seqlen_q;
+  std::int64_t seqlen_k;
+};
+
+/// The rows of one head of one sequence: (rows, cols) elements, rows `row_stride` elements apart, columns 1 apart.
+struct Matrix {
+  void* data;
+  DType dtype;
+  std::int64_t rows;
+  std::int64_t cols;
+  std::int64_t row_stride;
+};
+
+struct Problem {
+  // As given; broadcast dimensions of alibi_slopes, bias and mask are expanded (full size, stride 0).
+  Tensor q, k, v, o;
+  std::optional<Tensor> lse;           ///< (batch, num_heads_q, seqlen_q, 1); always there in backward
+  std::optional<Tensor> alibi_slopes;  ///< (num_sequences, num_heads_q, 1, 1)
+  std::optional<Tensor> bias;          ///< (batch, num_heads_q, seqlen_q, seqlen_k)
+  std::optional<Tensor> mask;          ///< likewise
+  std::optional<Varlen> varlen;
+
+  // Backward only.
+  Tensor dout, dq, dk, dv;
+  std::optional<Tensor> dlse;
+  std::optional<Tensor> dbias;  ///< as given, not expanded: dimensions of size 1 are summed over
+
+  std::int64_t num_sequences = 0;
+  std::int64_t num_heads_q = 0;
+  std::int64_t num_heads_k = 0;
+  std::int64_t max_seqlen_q = 0;
+  std::int64_t max_seqlen_k = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t head_dim_v = 0;
+
+  double scale = 1.0;
+  double softcap = 0.0;
+  std::int64_t window_left = kOpenWindow;
+  std::int64_t window_right = kOpenWindow;  ///< causal is 0
+  double dropout_p = 0.0;
+  std::uint64_t seed = 0;
+  std::uint64_t offset = 0;
+  bool deterministic = false;
+
+  [[nodiscard]] std::int64_t heads_per_group() const { return num_heads_q / num_heads_k; }
+
+  [[nodiscard]] Sequence sequence(std::int64_t index) const {
+    if (!varlen) return {index, index, 0, 0, max_seqlen_q, max_seqlen_k};
+    const std::int32_t* q_at = varlen->cu_seqlens_q + index;
+    const std::int32_t* k_at = varlen->cu_seqlens_k + index;
+    return {index, 0, q_at[0], k_at[0], q_at[1] - q_at[0], k_at[1] - k_at[0]};
+  }
+
+  [[nodiscard]] WindowMask window(const Sequence& s) const {
+    return {s.seqlen_q, s.seqlen_k, window_left, window_right};
+  }
+
+  [[nodiscard]] DropoutMask dropout(const Sequence& s, std::int64_t head) const {
+    return DropoutMask::make(seed, offset, s.index * num_heads_q + head, dropout_p);
+  }
+};
+
+/// Address of element (batch, head, row, 0).
+[[nodiscard]] inline void* element(const Tensor& t, std::int64_t batch, std::int64_t head, std::int64_t row) {
+  const std::int64_t at = batch * t.stride[0] + head * t.stride[1] + row * t.stride[2];
+  return static_cast<char*>(t.data) + at * dtype_bytes(t.dtype);
+}
+
+/// Rows of q, o, dq, dout, lse (any tensor with query rows) of a sequence and query head.
+[[nodiscard]] inline Matrix q_matrix(const Tensor& t, const Sequence& s, std::int64_t head) {
+  return {element(t, s.batch, head, s.q_begin), t.dtype, s.seqlen_q, t.shape[3], t.stride[2]};
+}
+
+/// Rows of k, v, dk, dv of a sequence and key head.
+[[nodiscard]] inline Matrix k_matrix(const Tensor& t, const Sequence& s, std::int64_t head) {
+  return {element(t, s.batch, head, s.k_begin), t.dtype, s.seqlen_k, t.shape[3], t.stride[2]};
+}
+
+/// Checks the arguments of attend::forward and resolves the defaults. Throws Error naming the first argument at fault.
+[[nodiscard]] Problem make_forward_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
+                                           const Tensor* lse, const Params& params);
+
+/// The same for attend::backward.
+[[nodiscard]] Problem make_backward_problem(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                                            const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
+                                            const Tensor& dv, const Params& params, const BackwardExtras& extras);
+
+}  // namespace attend::core

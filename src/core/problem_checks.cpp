@@ -1,0 +1,98 @@
+#include "core/problem_checks.hpp"
+
+#include <fmt/ranges.h>
+
+#include <cstdint>
+
+namespace attend::core {
+namespace {
+
+using Wide = __int128;  // products of sizes and strides that may exceed 64 bits
+
+constexpr Wide kMaxBytes = Wide{1} << 62;  // far above any memory; keeps every later byte offset inside int64
+
+/// Bytes from the first element to one past the last.
+Wide extent_bytes(const Tensor& t) {
+  Wide last = 0;
+  for (std::size_t d = 0; d < 4; ++d) {
+    if (t.shape[d] == 0) return 0;
+    last += Wide{t.shape[d] - 1} * t.stride[d];
+  }
+  return (last + 1) * dtype_bytes(t.dtype);
+}
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  const auto a_bytes = static_cast<std::uintptr_t>(extent_bytes(a));
+  const auto b_bytes = static_cast<std::uintptr_t>(extent_bytes(b));
+  const auto a_begin = reinterpret_cast<std::uintptr_t>(a.data);
+  const auto b_begin = reinterpret_cast<std::uintptr_t>(b.data);
+  return a_bytes != 0 && b_bytes != 0 && a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
+}
+
+}  // namespace
+
+std::string shape_text(const Shape& shape) {
+  std::string text = "(";
+  for (std::size_t d = 0; d < 4; ++d) {
+    text += d == 0 ? "" : ", ";
+    text += shape[d] < 0 ? "any" : fmt::to_string(shape[d]);
+  }
+  return text + ")";
+}
+
+void check_tensor(const char* name, const Tensor& t, Device device) {
+  Wide numel = 1;
+  for (std::size_t d = 0; d < 4; ++d) {
+    if (t.shape[d] < 0 || t.shape[d] > kMaxLength) {
+      refuse("{}: size {} in dimension {}, allowed 0 to {}", name, t.shape[d], d, kMaxLength);
+    }
+    if (t.stride[d] < 0) refuse("{}: stride {} in dimension {}, allowed >= 0", name, t.stride[d], d);
+    numel *= t.shape[d];
+  }
+  if (t.shape[3] > 1 && t.stride[3] != 1) refuse("{}: last stride {}, allowed 1", name, t.stride[3]);
+  if (numel * dtype_bytes(t.dtype) > kMaxBytes || extent_bytes(t) > kMaxBytes) {
+    refuse("{}: shape {} spans more than 2^62 bytes", name, shape_text(t.shape));
+  }
+  if (t.device != device) {
+    refuse("{}: on {} {}, allowed the device of q, {} {}", name, t.device.type == DeviceType::kCPU ? "cpu" : "cuda",
+           t.device.index, device.type == DeviceType::kCPU ? "cpu" : "cuda", device.index);
+  }
+  if (t.data == nullptr && numel != 0) refuse("{}: null data with shape {}", name, shape_text(t.shape));
+}
+
+void check_float_tensor(const char* name, const Tensor& t, Device device) {
+  if (t.dtype == DType::kBool) refuse("{}: dtype bool, allowed f32, f16, bf16 (f64 with compute 'reference')", name);
+  check_tensor(name, t, device);
+}
+
+void check_lse_like(const char* name, const Tensor& t, const Problem& p) {
+  check_tensor(name, t, p.q.device);
+  const bool dtype_fits = t.dtype == DType::kF32 || (t.dtype == DType::kF64 && p.q.dtype == DType::kF64);
+  if (!dtype_fits) refuse("{}: dtype {}, allowed f32{}", name, dtype_name(t.dtype), p.q.dtype == DType::kF64 ? " or f64" : "");
+  const Shape wanted = {p.q.shape[0], p.q.shape[1], p.q.shape[2], 1};
+  if (t.shape != wanted) {
+    refuse("{}: shape {}, allowed (batch, num_heads_q, seqlen_q, 1) = {}", name, shape_text(t.shape), shape_text(wanted));
+  }
+}
+
+void check_outputs(const std::vector<NamedTensor>& outputs, const std::vector<NamedTensor>& inputs) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto& [name, out] = outputs[i];
+    for (std::size_t d = 0; d < 4; ++d) {
+      if (out->shape[d] > 1 && out->stride[d] == 0) {
+        refuse("{}: stride 0 in dimension {} of an output, allowed > 0", name, d);
+      }
+    }
+    for (const auto& [input_name, input] : inputs) {
+      if (overlap(*out, *input)) refuse("{}: shares memory with {}, allowed a buffer of its own", name, input_name);
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      const auto& [other_name, other] = outputs[j];
+      if (out->data == other->data && out->numel() != 0 && other->numel() != 0) {
+        refuse("{}: starts where {} does, allowed a buffer of its own", name, other_name);
+      }
+    }
+  }
+}
+
+}  // namespace attend::core

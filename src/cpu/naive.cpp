@@ -1,0 +1,138 @@
+// Rung 00 of the ladder, `cpu_naive`: the definition of attention as a textbook loop, float32, one thread.
+//
+// Before: nothing. This is where the climb starts, and what every later rung is faster than.
+// For each query row: all scores, their maximum, exponentials and sum, then the weighted sum of the values. Three passes
+// over one row of scores, no tiles, no SIMD beyond what the compiler finds, every key and value read again for every row.
+// Supports: f32, full and causal masks, any head_dim, GQA, seqlen_q != seqlen_k, forward and backward. Refuses the rest.
+// Run: attend run --compute cpu_naive --mode both --data data/B2_H8_S512_D64 --check
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "cpu/backends.hpp"
+
+namespace attend::cpu {
+namespace {
+
+using core::Matrix;
+using core::Problem;
+using core::Sequence;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+float* row(const Matrix& m, std::int64_t r) { return static_cast<float*>(m.data) + r * m.row_stride; }
+
+float dot(const float* a, const float* b, std::int64_t n) {
+  float sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void add_scaled(float* to, float factor, const float* from, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] += factor * from[i];
+}
+
+void zero(const Matrix& m) {
+  for (std::int64_t r = 0; r < m.rows; ++r) std::fill_n(row(m, r), m.cols, 0.0F);
+}
+
+void forward_head(const Problem& p, const Sequence& s, std::int64_t head) {
+  const Matrix q = core::q_matrix(p.q, s, head);
+  const Matrix k = core::k_matrix(p.k, s, head / p.heads_per_group());
+  const Matrix v = core::k_matrix(p.v, s, head / p.heads_per_group());
+  const Matrix o = core::q_matrix(p.o, s, head);
+  const auto scale = static_cast<float>(p.scale);
+  std::vector<float> scores(static_cast<std::size_t>(s.seqlen_k));
+  zero(o);
+  for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
+    const KeyRange keys = p.window(s).row(i);
+    float row_max = -kInfinity;
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+      scores[j] = scale * dot(row(q, i), row(k, j), q.cols);
+      row_max = std::max(row_max, scores[j]);
+    }
+    float row_sum = 0;
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+      scores[j] = std::exp(scores[j] - row_max);
+      row_sum += scores[j];
+    }
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+      add_scaled(row(o, i), scores[j] / row_sum, row(v, j), v.cols);
+    }
+    if (p.lse) *row(core::q_matrix(*p.lse, s, head), i) = keys.empty() ? -kInfinity : row_max + std::log(row_sum);
+  }
+}
+
+void backward_head(const Problem& p, const Sequence& s, std::int64_t head) {
+  const std::int64_t key_head = head / p.heads_per_group();
+  const Matrix q = core::q_matrix(p.q, s, head);
+  const Matrix k = core::k_matrix(p.k, s, key_head);
+  const Matrix v = core::k_matrix(p.v, s, key_head);
+  const Matrix o = core::q_matrix(p.o, s, head);
+  const Matrix dout = core::q_matrix(p.dout, s, head);
+  const Matrix lse = core::q_matrix(*p.lse, s, head);
+  const Matrix dq = core::q_matrix(p.dq, s, head);
+  const Matrix dk = core::k_matrix(p.dk, s, key_head);
+  const Matrix dv = core::k_matrix(p.dv, s, key_head);
+  const auto scale = static_cast<float>(p.scale);
+  zero(dq);
+  for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
+    const KeyRange keys = p.window(s).row(i);
+    const float dlse = p.dlse ? *row(core::q_matrix(*p.dlse, s, head), i) : 0.0F;
+    const float delta = dot(row(dout, i), row(o, i), o.cols) - dlse;
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+      const float p_ij = std::exp(scale * dot(row(q, i), row(k, j), q.cols) - *row(lse, i));
+      const float ds_ij = p_ij * (dot(row(dout, i), row(v, j), v.cols) - delta);
+      add_scaled(row(dv, j), p_ij, row(dout, i), v.cols);
+      add_scaled(row(dq, i), scale * ds_ij, row(k, j), k.cols);
+      add_scaled(row(dk, j), scale * ds_ij, row(q, i), q.cols);
+    }
+  }
+}
+
+void forward(const Problem& p, Stream /*stream*/) {
+  for (std::int64_t index = 0; index < p.num_sequences; ++index) {
+    for (std::int64_t head = 0; head < p.num_heads_q; ++head) forward_head(p, p.sequence(index), head);
+  }
+}
+
+void backward(const Problem& p, Stream /*stream*/) {
+  for (std::int64_t index = 0; index < p.num_sequences; ++index) {
+    const Sequence s = p.sequence(index);
+    for (std::int64_t key_head = 0; key_head < p.num_heads_k; ++key_head) {
+      zero(core::k_matrix(p.dk, s, key_head));
+      zero(core::k_matrix(p.dv, s, key_head));
+    }
+    for (std::int64_t head = 0; head < p.num_heads_q; ++head) backward_head(p, s, head);
+  }
+}
+
+std::optional<std::string> unsupported(const Problem& p) {
+  const auto lacks = [](auto name, const auto& value, auto allowed) {
+    return fmt::format("{}: {}, compute 'cpu_naive' allows {}", name, value, allowed);
+  };
+  for (const auto& [name, tensor] : {std::pair{"q", &p.q}, {"k", &p.k}, {"v", &p.v}, {"o", &p.o}}) {
+    if (tensor->dtype != DType::kF32) return lacks(name, dtype_name(tensor->dtype), "f32");
+  }
+  if (p.softcap != 0) return lacks("softcap", p.softcap, "0");
+  if (p.dropout_p != 0) return lacks("dropout_p", p.dropout_p, "0");
+  if (p.window_left >= 0) return lacks("window_left", p.window_left, "-1");
+  if (p.window_right > 0) return lacks("window_right", p.window_right, "-1 or causal");
+  if (p.alibi_slopes) return lacks("alibi_slopes", "given", "none");
+  if (p.bias) return lacks("bias", "given", "none");
+  if (p.mask) return lacks("mask", "given", "none");
+  if (p.varlen) return lacks("varlen", "given", "none");
+  return std::nullopt;
+}
+
+}  // namespace
+
+const core::Backend& naive_backend() {
+  static constexpr core::Backend kBackend = {
+      "cpu_naive", "rung 00: the textbook loop, float32, one thread", DeviceType::kCPU, forward, backward, unsupported};
+  return kBackend;
+}
+
+}  // namespace attend::cpu

@@ -1,0 +1,241 @@
+// Attention as the formula says it, in float64, one row at a time: the truth that every other backend is held against.
+//
+//   s_ij = softcap(scale <q_i, k_j>) + bias_ij - slope |i + off - j|     masked keys are not visited at all
+//   L_i = log sum_j exp(s_ij),  p_ij = exp(s_ij - L_i),  z_ij = dropout(p)_ij,  o_i = sum_j z_ij v_j
+// Backward of a loss with gradients do and dL (Dao, FlashAttention-2 (2023), section 2.2, with dL added):
+//   dv_j = sum_i z_ij do_i,  dp_ij = dropout(<do_i, v_j>),  ds_ij = p_ij (dp_ij - <do_i, o_i> + dL_i)
+//   dq_i = scale sum_j ds_ij k_j,  dk_j = scale sum_i ds_ij q_i      (ds times the derivative of softcap)
+#include "cpu/reference.hpp"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/elements.hpp"
+#include "cpu/backends.hpp"
+
+namespace attend::cpu {
+namespace {
+
+using core::Matrix;
+using core::Problem;
+using core::Sequence;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// A head's rows as float64.
+class Rows {
+ public:
+  explicit Rows(const Matrix& m) : cols_(m.cols), values_(static_cast<std::size_t>(m.rows * m.cols)) {
+    for (std::int64_t r = 0; r < m.rows; ++r) {
+      for (std::int64_t c = 0; c < m.cols; ++c) row(r)[c] = core::load(m, r, c);
+    }
+  }
+  Rows(std::int64_t rows, std::int64_t cols) : cols_(cols), values_(static_cast<std::size_t>(rows * cols)) {}
+
+  [[nodiscard]] double* row(std::int64_t r) { return values_.data() + r * cols_; }
+  [[nodiscard]] const double* row(std::int64_t r) const { return values_.data() + r * cols_; }
+
+  void store_to(const Matrix& m) const {
+    for (std::int64_t r = 0; r < m.rows; ++r) {
+      for (std::int64_t c = 0; c < m.cols; ++c) core::store(m, r, c, row(r)[c]);
+    }
+  }
+
+ private:
+  std::int64_t cols_;
+  std::vector<double> values_;
+};
+
+double dot(const double* a, const double* b, std::int64_t n) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void add_scaled(double* to, double factor, const double* from, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] += factor * from[i];
+}
+
+/// One entry of the score matrix and how it came about.
+struct Score {
+  double value;         // s_ij
+  double softcap_slope;  // d s_ij / d (scale <q_i, k_j>)
+};
+
+/// The scores of one query head of one sequence.
+class Scores {
+ public:
+  Scores(const Problem& p, const Sequence& s, std::int64_t head)
+      : p_(p), s_(s), head_(head), window_(p.window(s)), dropout_(p.dropout(s, head)) {}
+
+  [[nodiscard]] KeyRange keys(std::int64_t i) const { return window_.row(i); }
+
+  [[nodiscard]] bool masked(std::int64_t i, std::int64_t j) const {
+    return p_.mask && core::load(*p_.mask, s_.batch, head_, i, j) == 0;
+  }
+
+  [[nodiscard]] Score at(std::int64_t i, std::int64_t j, double q_dot_k) const {
+    Score score = {p_.scale * q_dot_k, 1.0};
+    if (p_.softcap > 0) {
+      const double t = std::tanh(score.value / p_.softcap);
+      score = {p_.softcap * t, 1.0 - t * t};
+    }
+    if (p_.bias) score.value += core::load(*p_.bias, s_.batch, head_, i, j);
+    if (p_.alibi_slopes) {
+      const double slope = core::load(*p_.alibi_slopes, s_.index, head_, 0, 0);
+      score.value -= slope * std::abs(static_cast<double>(i + s_.seqlen_k - s_.seqlen_q - j));
+    }
+    return score;
+  }
+
+  /// 0 for a dropped entry, 1/(1-p) for a kept one.
+  [[nodiscard]] double dropout_factor(std::int64_t i, std::int64_t j) const {
+    if (p_.dropout_p == 0) return 1.0;
+    return dropout_.keeps(i, j) ? 1.0 / (1.0 - p_.dropout_p) : 0.0;
+  }
+
+ private:
+  const Problem& p_;
+  const Sequence s_;
+  std::int64_t head_;
+  WindowMask window_;
+  DropoutMask dropout_;
+};
+
+/// ds_ij (before the derivative of softcap) of every visited entry of one query head, in order of i, then j.
+/// visit(i, j, z_ij, ds_ij, softcap_slope).
+template <class Visit>
+void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t head, const Rows& q, const Rows& k,
+                             const Rows& v, const Rows& dout, Visit visit) {
+  const Scores scores(p, s, head);
+  const Rows o(core::q_matrix(p.o, s, head));
+  const Rows lse(core::q_matrix(*p.lse, s, head));
+  for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
+    const double lse_i = *lse.row(i);
+    if (lse_i == -kInfinity) continue;  // the row saw no key
+    const double dlse_i = p.dlse ? core::load(core::q_matrix(*p.dlse, s, head), i, 0) : 0.0;
+    const double delta = dot(dout.row(i), o.row(i), p.head_dim_v) - dlse_i;
+    const KeyRange range = scores.keys(i);
+    for (std::int64_t j = range.begin; j < range.end; ++j) {
+      if (scores.masked(i, j)) continue;
+      const Score score = scores.at(i, j, dot(q.row(i), k.row(j), p.head_dim));
+      if (score.value == -kInfinity) continue;  // as good as masked: a bias of -inf is a common way to mask
+      const double p_ij = std::exp(score.value - lse_i);
+      const double factor = scores.dropout_factor(i, j);
+      const double dp_ij = factor == 0 ? 0.0 : factor * dot(dout.row(i), v.row(j), p.head_dim_v);
+      visit(i, j, factor * p_ij, p_ij * (dp_ij - delta), score.softcap_slope);
+    }
+  }
+}
+
+void forward(const Problem& p, Stream /*stream*/) {
+  for (std::int64_t index = 0; index < p.num_sequences; ++index) {
+    for (std::int64_t head = 0; head < p.num_heads_q; ++head) reference_forward_head(p, p.sequence(index), head);
+  }
+}
+
+void backward(const Problem& p, Stream /*stream*/) {
+  for (std::int64_t index = 0; index < p.num_sequences; ++index) {
+    for (std::int64_t head = 0; head < p.num_heads_k; ++head) reference_backward_group(p, p.sequence(index), head);
+  }
+  if (p.dbias) reference_dbias(p);
+}
+
+std::optional<std::string> unsupported(const Problem& /*p*/) { return std::nullopt; }
+
+}  // namespace
+
+void reference_forward_head(const Problem& p, const Sequence& s, std::int64_t head) {
+  const std::int64_t key_head = head / p.heads_per_group();
+  const Scores scores(p, s, head);
+  const Rows q(core::q_matrix(p.q, s, head));
+  const Rows k(core::k_matrix(p.k, s, key_head));
+  const Rows v(core::k_matrix(p.v, s, key_head));
+  Rows o(s.seqlen_q, p.head_dim_v);
+  std::vector<double> row(static_cast<std::size_t>(s.seqlen_k));
+  for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
+    const KeyRange range = scores.keys(i);
+    double row_max = -kInfinity;
+    for (std::int64_t j = range.begin; j < range.end; ++j) {
+      row[j] = scores.masked(i, j) ? -kInfinity : scores.at(i, j, dot(q.row(i), k.row(j), p.head_dim)).value;
+      if (!(row[j] <= row_max)) row_max = row[j];  // NaN is taken as the maximum, so that it reaches the row
+      if (std::isnan(row_max)) break;
+    }
+    double row_sum = 0;
+    for (std::int64_t j = range.begin; j < range.end && !std::isnan(row_max); ++j) {
+      if (row[j] == -kInfinity) continue;
+      const double exponential = std::exp(row[j] - row_max);
+      row_sum += exponential;
+      const double factor = scores.dropout_factor(i, j);
+      if (factor != 0) add_scaled(o.row(i), factor * exponential, v.row(j), p.head_dim_v);
+    }
+    const bool saw_no_key = row_max == -kInfinity;
+    for (std::int64_t c = 0; c < p.head_dim_v; ++c) {
+      o.row(i)[c] = saw_no_key ? 0.0 : std::isnan(row_max) ? row_max : o.row(i)[c] / row_sum;
+    }
+    if (p.lse) core::store(core::q_matrix(*p.lse, s, head), i, 0, saw_no_key ? -kInfinity : row_max + std::log(row_sum));
+  }
+  o.store_to(core::q_matrix(p.o, s, head));
+}
+
+void reference_backward_group(const Problem& p, const Sequence& s, std::int64_t key_head) {
+  const Rows k(core::k_matrix(p.k, s, key_head));
+  const Rows v(core::k_matrix(p.v, s, key_head));
+  Rows dk(s.seqlen_k, p.head_dim);
+  Rows dv(s.seqlen_k, p.head_dim_v);
+  for (std::int64_t in_group = 0; in_group < p.heads_per_group(); ++in_group) {
+    const std::int64_t head = key_head * p.heads_per_group() + in_group;
+    const Rows q(core::q_matrix(p.q, s, head));
+    const Rows dout(core::q_matrix(p.dout, s, head));
+    Rows dq(s.seqlen_q, p.head_dim);
+    for_each_score_gradient(p, s, head, q, k, v, dout,
+                            [&](std::int64_t i, std::int64_t j, double z, double ds, double softcap_slope) {
+                              const double factor = p.scale * ds * softcap_slope;
+                              if (z != 0) add_scaled(dv.row(j), z, dout.row(i), p.head_dim_v);
+                              add_scaled(dq.row(i), factor, k.row(j), p.head_dim);
+                              add_scaled(dk.row(j), factor, q.row(i), p.head_dim);
+                            });
+    dq.store_to(core::q_matrix(p.dq, s, head));
+  }
+  dk.store_to(core::k_matrix(p.dk, s, key_head));
+  dv.store_to(core::k_matrix(p.dv, s, key_head));
+}
+
+void reference_dbias(const Problem& p) {
+  const Tensor& dbias = *p.dbias;
+  std::vector<double> sums(static_cast<std::size_t>(dbias.numel()));
+  const Shape at = contiguous_strides(dbias.shape);
+  const auto index = [&](std::size_t d, std::int64_t i) { return dbias.shape[d] == 1 ? 0 : i * at[d]; };
+  for (std::int64_t batch = 0; batch < p.num_sequences; ++batch) {
+    const Sequence s = p.sequence(batch);
+    for (std::int64_t head = 0; head < p.num_heads_q; ++head) {
+      const std::int64_t key_head = head / p.heads_per_group();
+      const Rows q(core::q_matrix(p.q, s, head));
+      const Rows k(core::k_matrix(p.k, s, key_head));
+      const Rows v(core::k_matrix(p.v, s, key_head));
+      const Rows dout(core::q_matrix(p.dout, s, head));
+      for_each_score_gradient(p, s, head, q, k, v, dout,
+                              [&](std::int64_t i, std::int64_t j, double, double ds, double) {
+                                sums[index(0, batch) + index(1, head) + index(2, i) + j] += ds;
+                              });
+    }
+  }
+  for (std::int64_t b = 0; b < dbias.shape[0]; ++b) {
+    for (std::int64_t h = 0; h < dbias.shape[1]; ++h) {
+      for (std::int64_t i = 0; i < dbias.shape[2]; ++i) {
+        for (std::int64_t j = 0; j < dbias.shape[3]; ++j) {
+          core::store(dbias, b, h, i, j, sums[b * at[0] + h * at[1] + i * at[2] + j]);
+        }
+      }
+    }
+  }
+}
+
+const core::Backend& reference_backend() {
+  static constexpr core::Backend kBackend = {
+      "reference", "float64, one thread, the formula itself", DeviceType::kCPU, forward, backward, unsupported};
+  return kBackend;
+}
+
+}  // namespace attend::cpu

@@ -1,0 +1,20 @@
+// The float64 definition of attention, one head at a time.
+//
+// The `reference` backend loops over it; the `cpu` backend falls back to it for a head whose inputs hold NaN or inf
+// beside masked entries, where a tile product would spread them to rows that do not depend on them (0 * NaN = NaN).
+#pragma once
+
+#include "core/problem.hpp"
+
+namespace attend::cpu {
+
+/// o and lse of one query head of one sequence.
+void reference_forward_head(const core::Problem& p, const core::Sequence& s, std::int64_t head);
+
+/// dk and dv of one key head, and dq of the query heads that read it.
+void reference_backward_group(const core::Problem& p, const core::Sequence& s, std::int64_t key_head);
+
+/// dbias, for every sequence and head. The tensor is written whole.
+void reference_dbias(const core::Problem& p);
+
+}  // namespace attend::cpu
