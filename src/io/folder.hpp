@@ -1,0 +1,60 @@
+// The raw folder format: a folder whose name says the problem, and one headerless file for each tensor.
+//
+//   B2_H8_S512_D64/                               batch 2, 8 heads, 512 rows, head_dim 64, float32
+//     Q.bin K.bin V.bin                           what goes in
+//     O.bin logsumexp.bin                         what forward gives; logsumexp is always f32, (batch, heads, seqlen)
+//     dO.bin                                      gradient of O, optional
+//     dQ.bin dK.bin dV.bin                        what backward gives
+//   B2_H8_Hkv2_Sq128_Sk512_D64_Dv32_bf16/         with everything that a name can say
+//
+// Files are little-endian, C order, (batch, heads, seqlen, head_dim). A name says only what differs from the plain
+// case:
+//   B<batch>_H<heads>[_Hkv<key heads>]_S<rows> or _Sq<query rows>_Sk<keys>_D<head_dim>[_Dv<head_dim of
+//   V>][_f16|_bf16|_f64]
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "io/host_tensor.hpp"
+
+namespace attend::io {
+
+/// What a folder's name says.
+struct FolderSpec {
+  std::int64_t batch = 1;
+  std::int64_t num_heads = 1;
+  std::int64_t num_heads_kv = 1;  ///< divides num_heads
+  std::int64_t seqlen_q = 1;
+  std::int64_t seqlen_k = 1;
+  std::int64_t head_dim = 1;    ///< 1 to 512, of Q and K
+  std::int64_t head_dim_v = 1;  ///< 1 to 512, of V and O
+  DType dtype = DType::kF32;
+
+  [[nodiscard]] Shape q_shape() const { return {batch, num_heads, seqlen_q, head_dim}; }
+  [[nodiscard]] Shape k_shape() const { return {batch, num_heads_kv, seqlen_k, head_dim}; }
+  [[nodiscard]] Shape v_shape() const { return {batch, num_heads_kv, seqlen_k, head_dim_v}; }
+  [[nodiscard]] Shape o_shape() const { return {batch, num_heads, seqlen_q, head_dim_v}; }
+  [[nodiscard]] Shape lse_shape() const { return {batch, num_heads, seqlen_q, 1}; }
+  bool operator==(const FolderSpec&) const = default;
+};
+
+/// The one name of a problem.
+[[nodiscard]] std::string folder_name(const FolderSpec& spec);
+
+/// The inverse. Only names that folder_name gives are taken, so that each problem has one name.
+/// @throws Error (kIo) naming the part at fault: spelling, a size out of range, heads that do not divide, or a tensor
+/// of more than 2^62 bytes.
+[[nodiscard]] FolderSpec parse_folder_name(std::string_view name);
+
+/// parse_folder_name of the last part of a path, also of "." and of paths that end in a slash.
+[[nodiscard]] FolderSpec parse_folder_path(const std::filesystem::path& folder);
+
+/// Reads folder/file, whose size has to be that of the tensor to the byte.
+/// @throws Error (kIo) naming the file, its size, and the size that the folder's name asks for.
+[[nodiscard]] HostTensor read_bin(const std::filesystem::path& folder, std::string_view file, DType dtype,
+                                  const Shape& shape);
+
+}  // namespace attend::io
