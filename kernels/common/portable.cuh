@@ -1,6 +1,10 @@
 // What lets the same plain arithmetic compile under NVRTC, nvcc and the host compiler.
-// Included by every header of kernels/common that the host uses too; includes nothing itself.
+// Included by every header of kernels/common that the host uses too. Device code includes nothing of the C++ library.
 #pragma once
+
+#if !defined(__CUDACC_RTC__)
+#include <cstdint>
+#endif
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define ATTEND_HOST_DEVICE __host__ __device__ __forceinline__
@@ -10,8 +14,13 @@
 
 namespace attend {
 
+#if defined(__CUDACC_RTC__)
 using int64 = long long;            // sizes, strides, row and key indices
 using uint64 = unsigned long long;  // seeds and offsets
+#else
+using int64 = std::int64_t;
+using uint64 = std::uint64_t;
+#endif
 using uint32 = unsigned int;
 
 }  // namespace attend

@@ -7,6 +7,7 @@
 //   dq_i = scale sum_j ds_ij k_j,  dk_j = scale sum_i ds_ij q_i      (ds times the derivative of softcap)
 #include "cpu/reference.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -131,7 +132,8 @@ void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t h
 
 void forward(const Problem& p, Stream /*stream*/) {
   for (std::int64_t index = 0; index < p.num_sequences; ++index) {
-    for (std::int64_t head = 0; head < p.num_heads_q; ++head) reference_forward_head(p, p.sequence(index), head);
+    const Sequence s = p.sequence(index);
+    for (std::int64_t head = 0; head < p.num_heads_q; ++head) reference_forward_rows(p, s, head, 0, s.seqlen_q);
   }
 }
 
@@ -146,16 +148,19 @@ std::optional<std::string> unsupported(const Problem& /*p*/) { return std::nullo
 
 }  // namespace
 
-void reference_forward_head(const Problem& p, const Sequence& s, std::int64_t head) {
+void reference_forward_rows(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t row_begin,
+                            std::int64_t row_end) {
   const std::int64_t key_head = head / p.heads_per_group();
   const Scores scores(p, s, head);
   const Rows q(core::q_matrix(p.q, s, head));
   const Rows k(core::k_matrix(p.k, s, key_head));
   const Rows v(core::k_matrix(p.v, s, key_head));
-  Rows o(s.seqlen_q, p.head_dim_v);
+  const Matrix o_out = core::q_matrix(p.o, s, head);
+  std::vector<double> o(static_cast<std::size_t>(p.head_dim_v));
   std::vector<double> row(static_cast<std::size_t>(s.seqlen_k));
-  for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
+  for (std::int64_t i = row_begin; i < row_end; ++i) {
     const KeyRange range = scores.keys(i);
+    std::fill(o.begin(), o.end(), 0.0);
     double row_max = -kInfinity;
     for (std::int64_t j = range.begin; j < range.end; ++j) {
       row[j] = scores.masked(i, j) ? -kInfinity : scores.at(i, j, dot(q.row(i), k.row(j), p.head_dim)).value;
@@ -168,15 +173,14 @@ void reference_forward_head(const Problem& p, const Sequence& s, std::int64_t he
       const double exponential = std::exp(row[j] - row_max);
       row_sum += exponential;
       const double factor = scores.dropout_factor(i, j);
-      if (factor != 0) add_scaled(o.row(i), factor * exponential, v.row(j), p.head_dim_v);
+      if (factor != 0) add_scaled(o.data(), factor * exponential, v.row(j), p.head_dim_v);
     }
     const bool saw_no_key = row_max == -kInfinity;
     for (std::int64_t c = 0; c < p.head_dim_v; ++c) {
-      o.row(i)[c] = saw_no_key ? 0.0 : std::isnan(row_max) ? row_max : o.row(i)[c] / row_sum;
+      core::store(o_out, i, c, saw_no_key ? 0.0 : std::isnan(row_max) ? row_max : o[c] / row_sum);
     }
     if (p.lse) core::store(core::q_matrix(*p.lse, s, head), i, 0, saw_no_key ? -kInfinity : row_max + std::log(row_sum));
   }
-  o.store_to(core::q_matrix(p.o, s, head));
 }
 
 void reference_backward_group(const Problem& p, const Sequence& s, std::int64_t key_head) {

@@ -8,8 +8,9 @@
 
 namespace attend::cpu {
 
-/// o and lse of one query head of one sequence.
-void reference_forward_head(const core::Problem& p, const core::Sequence& s, std::int64_t head);
+/// o and lse of rows [row_begin, row_end) of one query head of one sequence.
+void reference_forward_rows(const core::Problem& p, const core::Sequence& s, std::int64_t head, std::int64_t row_begin,
+                            std::int64_t row_end);
 
 /// dk and dv of one key head, and dq of the query heads that read it.
 void reference_backward_group(const core::Problem& p, const core::Sequence& s, std::int64_t key_head);

@@ -1,0 +1,209 @@
+// Forward attention for a block of query rows: FlashAttention-2 (Dao, 2023), Algorithm 1, on one thread.
+//
+// The block is cut into panels of 64 rows, one row a SIMD lane. For every tile of 128 keys:
+//   S^T = K Q^T          scores (key, row), a matrix product
+//   m', P, l             running maximum, exponentials and their sum, down the keys of each lane
+//   O = diag(2^(m-m')) O + P V
+// and at the end O / l and lse = m + log l. Exponents are in base 2: log2(e) is folded into Q.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/forward.cpp"
+#include <hwy/foreach_target.h>  // compiles this file once per SIMD target
+#include <hwy/highway.h>
+
+#include <cmath>
+
+#include "cpu/gemm-inl.hpp"
+#include "cpu/kernels.hpp"
+#include "cpu/score-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attend::cpu::HWY_NAMESPACE {
+namespace {
+
+/// One panel of 64 query rows on its way through the keys.
+struct Panel {
+  std::int64_t row_begin;
+  std::int64_t num_rows;
+  const float* q;    // (head_dim, 64): transposed, times the score factor
+  float* o;          // (64, padded head_dim_v): sum of p v, relative to 2^row_max
+  float* row_max;    // (64)
+  float* row_sum;    // (64)
+};
+
+/// Everything a task needs in memory. O(head_dim), whatever the sequence length.
+struct ForwardMemory {
+  float *q, *o, *row_max, *row_sum, *scores, *rescale, *k, *v;
+
+  static ForwardMemory make(const core::Problem& p, Scratch& scratch) {
+    const std::int64_t sizes[] = {kForwardBlockM * p.head_dim, kForwardBlockM * padded(p.head_dim_v), kForwardBlockM,
+                                  kForwardBlockM, kBlockN * kPanel, kPanel, kBlockN * padded(p.head_dim),
+                                  panels_size(kBlockN, p.head_dim_v)};
+    std::int64_t total = 0;
+    for (const std::int64_t size : sizes) total += Scratch::size_of(size);
+    scratch.reserve(total);
+    ForwardMemory memory{};
+    float** const parts[] = {&memory.q,      &memory.o,       &memory.row_max, &memory.row_sum,
+                             &memory.scores, &memory.rescale, &memory.k,       &memory.v};
+    for (std::size_t i = 0; i < std::size(sizes); ++i) *parts[i] = scratch.take(sizes[i]);
+    return memory;
+  }
+};
+
+/// Lines 8 to 10 of the algorithm for kVectors vectors of lanes: the new row maximum, scores to exponentials, row sums, and
+/// the factor that earlier sums are rescaled by.
+template <int kVectors>
+HWY_INLINE void softmax_lanes(const ScoreTile& tile, int lane, float* row_max, float* row_sum, float* rescale) {
+  Vector top[kVectors];
+  for (int v = 0; v < kVectors; ++v) top[v] = hn::Load(kFloats, row_max + lane + v * kLanes);
+  for (std::int64_t k = 0; k < tile.num_keys; ++k) {
+    const float* s = tile.key(k) + lane;
+    for (int v = 0; v < kVectors; ++v) top[v] = hn::Max(top[v], hn::Load(kFloats, s + v * kLanes));
+  }
+  Vector base[kVectors];
+  Vector sum[kVectors];
+  for (int v = 0; v < kVectors; ++v) {
+    const auto at = lane + v * kLanes;
+    const auto nothing_seen = hn::Eq(top[v], hn::Set(kFloats, -kInfinity));
+    base[v] = hn::IfThenZeroElse(nothing_seen, top[v]);  // -inf - -inf would be NaN; 2^(-inf - 0) is the 0 we want
+    const Vector factor = exp2_non_nan(hn::Sub(hn::Load(kFloats, row_max + at), base[v]));
+    hn::Store(factor, kFloats, rescale + at);
+    hn::Store(top[v], kFloats, row_max + at);
+    sum[v] = hn::Mul(hn::Load(kFloats, row_sum + at), factor);
+  }
+  for (std::int64_t k = 0; k < tile.num_keys; ++k) {
+    float* s = tile.key(k) + lane;
+    for (int v = 0; v < kVectors; ++v) {
+      const Vector p = exp2_non_nan(hn::Sub(hn::Load(kFloats, s + v * kLanes), base[v]));
+      hn::Store(p, kFloats, s + v * kLanes);
+      sum[v] = hn::Add(sum[v], p);
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) hn::Store(sum[v], kFloats, row_sum + lane + v * kLanes);
+}
+
+void online_softmax(const ScoreTile& tile, const Panel& panel, float* rescale) {
+  int lane = 0;
+  for (; lane + 4 * kLanes <= tile.lanes(); lane += 4 * kLanes) {
+    softmax_lanes<4>(tile, lane, panel.row_max, panel.row_sum, rescale);
+  }
+  for (; lane < tile.lanes(); lane += kLanes) softmax_lanes<1>(tile, lane, panel.row_max, panel.row_sum, rescale);
+}
+
+/// One panel against one tile of keys. False: the bias was not finite.
+bool visit_tile(const core::Problem& p, const ScoreRules& rules, const Panel& panel, const ForwardMemory& memory,
+                std::int64_t key_begin, std::int64_t num_keys) {
+  const ScoreTile tile = {memory.scores, kPanel, key_begin, num_keys, panel.row_begin, panel.num_rows};
+  const bool partial = !rules.fully_visible(tile);
+  TileRanges ranges;
+  if (partial) ranges.fill(rules.window(), tile);
+
+  gemm({.a = {memory.k, padded(p.head_dim), 1},
+        .b = {panel.q, kPanel},
+        .c = tile.s,
+        .c_stride = kPanel,
+        .m = num_keys,
+        .n = tile.lanes(),
+        .k = p.head_dim,
+        .columns = partial ? ranges.columns() : RowRanges{}});
+  const bool finite = rules.finish(tile, nullptr);
+  if (partial) ScoreRules::hide(tile, ranges);
+
+  online_softmax(tile, panel, memory.rescale);
+  if (p.dropout_p > 0) rules.drop(tile, tile.s);
+
+  for (std::int64_t col = 0; col < p.head_dim_v; col += kPanel) {
+    gemm({.a = {tile.s, 1, kPanel},
+          .b = {memory.v + col * kBlockN, kPanel},
+          .c = panel.o + col,
+          .c_stride = padded(p.head_dim_v),
+          .m = panel.num_rows,
+          .n = std::min<std::int64_t>(kPanel, padded(p.head_dim_v) - col),
+          .k = num_keys,
+          .mode = GemmMode::kScaleAccumulate,
+          .row_scale = memory.rescale,
+          .depth = partial ? ranges.keys_of_lane() : RowRanges{}});
+  }
+  return finite;
+}
+
+/// o = O / l and lse = ln(2) (m + log2 l). False: a row overflowed.
+bool finish_panel(const core::Problem& p, const ForwardTask& task, const Panel& panel) {
+  const Matrix o = core::q_matrix(p.o, task.sequence, task.head);
+  for (std::int64_t r = 0; r < panel.num_rows; ++r) {
+    const float row_max = panel.row_max[r];
+    const float row_sum = panel.row_sum[r];
+    const bool saw_no_key = row_max == -kInfinity;
+    if (!saw_no_key && !(std::isfinite(row_sum) && std::isfinite(row_max))) return false;
+    store_row(o, panel.row_begin + r, panel.o + r * padded(p.head_dim_v), saw_no_key ? 0.0F : 1.0F / row_sum);
+    if (p.lse) {
+      const double lse = kLn2 * row_max + std::log(static_cast<double>(row_sum));
+      core::store(core::q_matrix(*p.lse, task.sequence, task.head), panel.row_begin + r, 0,
+                  saw_no_key ? -kInfinity : lse);
+    }
+  }
+  return true;
+}
+
+bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scratch) {
+  const ForwardMemory memory = ForwardMemory::make(p, scratch);
+  const ScoreRules rules(p, task.sequence, task.head);
+  const std::int64_t key_head = task.head / p.heads_per_group();
+  const Matrix q = core::q_matrix(p.q, task.sequence, task.head);
+  const Matrix k = core::k_matrix(p.k, task.sequence, key_head);
+  const Matrix v = core::k_matrix(p.v, task.sequence, key_head);
+
+  Panel panels[kForwardBlockM / kPanel];
+  int num_panels = 0;
+  bool finite = true;
+  for (std::int64_t row = task.row_begin; row < task.row_end; row += kPanel, ++num_panels) {
+    const std::int64_t at = row - task.row_begin;
+    float* q_panel = memory.q + at * p.head_dim;
+    panels[num_panels] = {row, std::min<std::int64_t>(kPanel, task.row_end - row), q_panel,
+                          memory.o + at * padded(p.head_dim_v), memory.row_max + at, memory.row_sum + at};
+    finite &= pack_transposed<Finite::kRequired>(q, row, panels[num_panels].num_rows, rules.q_factor(), q_panel);
+  }
+  std::fill_n(memory.o, num_panels * kPanel * padded(p.head_dim_v), 0.0F);
+  std::fill_n(memory.row_max, kForwardBlockM, -kInfinity);
+  std::fill_n(memory.row_sum, kForwardBlockM, 0.0F);
+
+  const KeyRange keys = rules.window().rows(task.row_begin, task.row_end);
+  for (std::int64_t key = keys.begin / kBlockN * kBlockN; key < keys.end && finite; key += kBlockN) {
+    const std::int64_t num_keys = std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key);
+    finite &= pack_rows(k, key, num_keys, memory.k, padded(p.head_dim));
+    finite &= pack_panels(v, key, num_keys, kBlockN, memory.v);
+    for (int i = 0; i < num_panels && finite; ++i) {
+      const KeyRange seen = rules.window().rows(panels[i].row_begin, panels[i].row_begin + panels[i].num_rows);
+      if (seen.end <= key || seen.begin >= key + num_keys) continue;
+      finite &= visit_tile(p, rules, panels[i], memory, key, std::min(num_keys, seen.end - key));
+    }
+  }
+  for (int i = 0; i < num_panels && finite; ++i) finite &= finish_panel(p, task, panels[i]);
+  return finite;
+}
+
+}  // namespace
+
+bool forward_rows_target(const core::Problem& p, const ForwardTask& task, Scratch& scratch) {
+  return run_forward(p, task, scratch);
+}
+
+const char* simd_target_name_target() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace attend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace attend::cpu {
+
+HWY_EXPORT(forward_rows_target);
+
+bool forward_rows(const core::Problem& p, const ForwardTask& task, Scratch& scratch) {
+  return HWY_DYNAMIC_DISPATCH(forward_rows_target)(p, task, scratch);
+}
+
+HWY_EXPORT(simd_target_name_target);
+
+const char* simd_target_name() { return HWY_DYNAMIC_DISPATCH(simd_target_name_target)(); }
+
+}  // namespace attend::cpu
+#endif

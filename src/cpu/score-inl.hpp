@@ -1,0 +1,228 @@
+// From products q.k to scores: softcap, bias, ALiBi, masks, windows and dropout on one transposed score tile.
+// Scores carry a factor log2(e), so that the exponential is a power of two. Included once per SIMD target.
+#if defined(ATTEND_CPU_SCORE_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTEND_CPU_SCORE_INL
+#undef ATTEND_CPU_SCORE_INL
+#else
+#define ATTEND_CPU_SCORE_INL
+#endif
+
+#include <hwy/contrib/math/math-inl.h>
+
+#include "core/elements.hpp"
+#include "cpu/pack-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attend::cpu::HWY_NAMESPACE {
+
+constexpr double kLog2E = 1.4426950408889634;
+constexpr double kLn2 = 0.6931471805599453;
+
+/// Scores of up to 128 keys (rows of the tile) and 64 query rows (its lanes): s[key * stride + lane].
+struct ScoreTile {
+  float* s;
+  std::int64_t stride;
+  std::int64_t key_begin;  // of the sequence
+  std::int64_t num_keys;
+  std::int64_t row_begin;  // of the sequence
+  std::int64_t num_rows;   // <= 64; the lanes beyond mean nothing
+
+  [[nodiscard]] HWY_INLINE float* key(std::int64_t k) const { return s + k * stride; }
+
+  /// Lanes worth computing: whole vectors of every target.
+  [[nodiscard]] HWY_INLINE int lanes() const { return static_cast<int>(padded(num_rows)); }
+};
+
+/// Which part of a tile is visible, for gemm(): per key the lanes, per lane the keys.
+struct TileRanges {
+  std::int32_t lane_begin[kBlockN], lane_end[kBlockN];  // exact
+  std::int32_t column_begin[kBlockN], column_end[kBlockN];  // lane_begin, lane_end out to multiples of 16
+  std::int32_t key_begin[kPanel], key_end[kPanel];
+
+  [[nodiscard]] RowRanges columns() const { return {column_begin, column_end}; }
+  [[nodiscard]] RowRanges keys_of_lane() const { return {key_begin, key_end}; }
+  [[nodiscard]] RowRanges lanes_of_key() const { return {lane_begin, lane_end}; }
+
+  void fill(const WindowMask& window, const ScoreTile& tile) {
+    for (std::int64_t k = 0; k < tile.num_keys; ++k) {
+      const KeyRange rows = window.rows_of_key(tile.key_begin + k);
+      const std::int64_t begin = std::clamp<std::int64_t>(rows.begin - tile.row_begin, 0, tile.num_rows);
+      const std::int64_t end = std::clamp<std::int64_t>(rows.end - tile.row_begin, begin, tile.num_rows);
+      lane_begin[k] = static_cast<std::int32_t>(begin);
+      lane_end[k] = static_cast<std::int32_t>(end);
+      column_begin[k] = static_cast<std::int32_t>(begin / 16 * 16);
+      column_end[k] = static_cast<std::int32_t>(begin == end ? begin / 16 * 16 : round_up(end, 16));
+    }
+    for (std::int64_t r = 0; r < tile.num_rows; ++r) {
+      const KeyRange keys = window.row(tile.row_begin + r);
+      const std::int64_t begin = std::clamp<std::int64_t>(keys.begin - tile.key_begin, 0, tile.num_keys);
+      const std::int64_t end = std::clamp<std::int64_t>(keys.end - tile.key_begin, begin, tile.num_keys);
+      key_begin[r] = static_cast<std::int32_t>(begin);
+      key_end[r] = static_cast<std::int32_t>(end);
+    }
+  }
+};
+
+/// What makes a score out of a product, for one query head of one sequence.
+class ScoreRules {
+ public:
+  ScoreRules(const core::Problem& p, const core::Sequence& s, std::int64_t head)
+      : p_(p), s_(s), head_(head), window_(p.window(s)), dropout_(p.dropout(s, head)) {
+    if (p.alibi_slopes) slope_ = static_cast<float>(core::load(*p.alibi_slopes, s.index, head, 0, 0) * kLog2E);
+  }
+
+  /// The factor of q for which the product is a finished score (or, with softcap, the argument of its tanh).
+  [[nodiscard]] float q_factor() const {
+    return static_cast<float>(p_.softcap > 0 ? p_.scale / p_.softcap : p_.scale * kLog2E);
+  }
+
+  [[nodiscard]] const WindowMask& window() const { return window_; }
+
+  /// True when every row of the tile sees every key of it, as far as causal and window masks go.
+  [[nodiscard]] bool fully_visible(const ScoreTile& tile) const {
+    return window_.row(tile.row_begin).end >= tile.key_begin + tile.num_keys &&
+           window_.row(tile.row_begin + tile.num_rows - 1).begin <= tile.key_begin;
+  }
+
+  /// Products to scores, in place, except for causal and window masks. With softcap, `derivative` (laid out like the tile;
+  /// null: not wanted) gets d score / d product in units of scale. False: the bias holds NaN or +inf.
+  bool finish(const ScoreTile& tile, float* derivative) const {
+    if (p_.softcap > 0) apply_softcap(tile, derivative);
+    if (p_.alibi_slopes) apply_alibi(tile);
+    const bool finite = !p_.bias || apply_bias(tile);
+    if (p_.mask) apply_mask(tile);
+    return finite;
+  }
+
+  /// Scores outside of the ranges become -inf.
+  static void hide(const ScoreTile& tile, const TileRanges& ranges) {
+    const Vector minus_infinity = hn::Set(kFloats, -kInfinity);
+    for (std::int64_t k = 0; k < tile.num_keys; ++k) {
+      if (ranges.lane_begin[k] == 0 && ranges.lane_end[k] >= tile.num_rows) continue;
+      const auto begin = hn::Set(kInts, ranges.lane_begin[k]);
+      const auto end = hn::Set(kInts, ranges.lane_end[k]);
+      for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
+        const auto index = hn::Iota(kInts, lane);
+        const auto visible = hn::AndNot(hn::Lt(index, begin), hn::Lt(index, end));
+        float* at = tile.key(k) + lane;
+        hn::Store(hn::IfThenElse(hn::RebindMask(kFloats, visible), hn::Load(kFloats, at), minus_infinity), kFloats, at);
+      }
+    }
+  }
+
+  /// values[key * stride + lane] = 0 where dropped, times 1/(1-p) where kept.
+  void drop(const ScoreTile& tile, float* values) const;
+
+ private:
+  void apply_softcap(const ScoreTile& tile, float* derivative) const {
+    const Vector cap = hn::Set(kFloats, static_cast<float>(p_.softcap * kLog2E));
+    const Vector one = hn::Set(kFloats, 1.0F);
+    for (std::int64_t k = 0; k < tile.num_keys; ++k) {
+      for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
+        const Vector t = hn::Tanh(kFloats, hn::Load(kFloats, tile.key(k) + lane));
+        hn::Store(hn::Mul(cap, t), kFloats, tile.key(k) + lane);
+        if (derivative == nullptr) continue;
+        hn::Store(hn::NegMulAdd(t, t, one), kFloats, derivative + k * tile.stride + lane);
+      }
+    }
+  }
+
+  void apply_alibi(const ScoreTile& tile) const {
+    const Vector slope = hn::Set(kFloats, slope_);
+    for (std::int64_t k = 0; k < tile.num_keys; ++k) {
+      const std::int64_t distance = tile.row_begin + s_.seqlen_k - s_.seqlen_q - tile.key_begin - k;  // of lane 0
+      for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
+        const auto lanes = hn::ConvertTo(kFloats, hn::Iota(kInts, static_cast<std::int32_t>(distance + lane)));
+        float* at = tile.key(k) + lane;
+        hn::Store(hn::NegMulAdd(slope, hn::Abs(lanes), hn::Load(kFloats, at)), kFloats, at);
+      }
+    }
+  }
+
+  [[nodiscard]] Matrix score_rows(const Tensor& t, const ScoreTile& tile) const {
+    char* first = static_cast<char*>(core::element(t, s_.batch, head_, tile.row_begin));
+    return {first + tile.key_begin * dtype_bytes(t.dtype), t.dtype, tile.num_rows, tile.num_keys, t.stride[2]};
+  }
+
+  bool apply_bias(const ScoreTile& tile) const {
+    HWY_ALIGN float bias[kBlockN * kPanel];
+    const bool finite = pack_transposed<Finite::kOrMinusInfinity>(score_rows(*p_.bias, tile), 0, tile.num_rows,
+                                                                  static_cast<float>(kLog2E), bias);
+    for (std::int64_t k = 0; k < tile.num_keys; ++k) {
+      for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
+        float* at = tile.key(k) + lane;
+        hn::Store(hn::Add(hn::Load(kFloats, at), hn::Load(kFloats, bias + k * kPanel + lane)), kFloats, at);
+      }
+    }
+    return finite;
+  }
+
+  void apply_mask(const ScoreTile& tile) const {
+    const Matrix mask = score_rows(*p_.mask, tile);
+    for (std::int64_t r = 0; r < tile.num_rows; ++r) {
+      const std::uint8_t* keep = static_cast<const std::uint8_t*>(mask.data) + r * mask.row_stride;
+      for (std::int64_t k = 0; k < tile.num_keys; ++k) {
+        if (keep[k] == 0) tile.key(k)[r] = -kInfinity;
+      }
+    }
+  }
+
+  const core::Problem& p_;
+  const core::Sequence s_;
+  std::int64_t head_;
+  WindowMask window_;
+  DropoutMask dropout_;
+  float slope_ = 0;
+};
+
+/// High and low halves of the 64-bit product of every lane with a constant.
+struct WideProduct {
+  hn::Vec<UintTag> high, low;
+};
+
+HWY_INLINE WideProduct multiply_wide(hn::Vec<UintTag> x, std::uint32_t constant) {
+  const auto c = hn::Set(kUints, constant);
+  const auto even = hn::BitCast(kUints, hn::MulEven(x, c));
+  const auto odd = hn::BitCast(kUints, hn::MulEven(hn::BitCast(kUints, hn::ShiftRight<32>(hn::BitCast(
+                                                       hn::Repartition<std::uint64_t, UintTag>(), x))),
+                                                   c));
+  return {hn::OddEven(odd, hn::DupOdd(even)), hn::OddEven(hn::DupEven(odd), even)};
+}
+
+inline void ScoreRules::drop(const ScoreTile& tile, float* values) const {
+  const Vector kept_factor = hn::Set(kFloats, static_cast<float>(1.0 / (1.0 - p_.dropout_p)));
+  const auto threshold = hn::Set(kUints, dropout_.threshold);
+  for (std::int64_t k = 0; k < tile.num_keys; k += 4) {  // tiles begin at multiples of 4, as Philox's quads do
+    for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
+      // philox_4x32_10 of kernels/common/philox.cuh, one row a lane.
+      auto w0 = hn::Set(kUints, static_cast<std::uint32_t>((tile.key_begin + k) / 4));
+      auto w1 = hn::Iota(kUints, static_cast<std::uint32_t>(tile.row_begin + lane));
+      auto w2 = hn::Set(kUints, dropout_.head);
+      auto w3 = hn::Set(kUints, dropout_.stream);
+      std::uint32_t key0 = dropout_.key0;
+      std::uint32_t key1 = dropout_.key1;
+      for (int round = 0; round < kPhiloxRounds; ++round) {
+        const WideProduct product0 = multiply_wide(w0, kPhiloxMultiplier0);
+        const WideProduct product1 = multiply_wide(w2, kPhiloxMultiplier1);
+        w0 = hn::Xor(hn::Xor(product1.high, w1), hn::Set(kUints, key0));
+        w1 = product1.low;
+        w2 = hn::Xor(hn::Xor(product0.high, w3), hn::Set(kUints, key1));
+        w3 = product0.low;
+        key0 += kPhiloxWeyl0;
+        key1 += kPhiloxWeyl1;
+      }
+      const hn::Vec<UintTag> words[4] = {w0, w1, w2, w3};
+      for (std::int64_t in_quad = 0; in_quad < 4 && k + in_quad < tile.num_keys; ++in_quad) {
+        float* at = values + (k + in_quad) * tile.stride + lane;
+        const auto kept = hn::Not(hn::Lt(words[in_quad], threshold));
+        const Vector factor = hn::IfThenElseZero(hn::RebindMask(kFloats, kept), kept_factor);
+        hn::Store(hn::Mul(hn::Load(kFloats, at), factor), kFloats, at);
+      }
+    }
+  }
+}
+
+}  // namespace attend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,54 @@
+// Aligned float scratch of a thread, kept between calls so that small problems do not pay for fresh pages.
+#pragma once
+
+#include <hwy/aligned_allocator.h>
+
+#include <cstdint>
+
+#include "cpu/tiles.hpp"
+
+namespace attend::cpu {
+
+/// Hands out 64-byte aligned float arrays from one block. Sizes are declared first, then the block is made:
+/// every user computes its layout once, in one place.
+class Scratch {
+ public:
+  /// Makes room for `floats`; what take() handed out before is void. Contents are unspecified.
+  void reserve(std::int64_t floats) {
+    taken_ = 0;
+    if (floats <= capacity_) return;
+    block_ = hwy::AllocateAligned<float>(static_cast<std::size_t>(floats));
+    if (!block_) throw_out_of_memory(floats);
+    capacity_ = floats;
+  }
+
+  [[nodiscard]] float* take(std::int64_t floats) {
+    float* at = block_.get() + taken_;
+    taken_ += round_up(floats, kAlignFloats);
+    return at;
+  }
+
+  /// Gives back a block larger than what is worth keeping on an idle thread.
+  void release_if_large() {
+    if (capacity_ <= kKeptFloats) return;
+    block_.reset();
+    capacity_ = 0;
+  }
+
+  /// What take(floats) uses up.
+  [[nodiscard]] static constexpr std::int64_t size_of(std::int64_t floats) { return round_up(floats, kAlignFloats); }
+
+  /// The calling thread's own.
+  static Scratch& of_this_thread();
+
+ private:
+  static constexpr std::int64_t kAlignFloats = 16;                  // 64 bytes
+  static constexpr std::int64_t kKeptFloats = (8 << 20) / 4;        // 8 MiB
+  [[noreturn]] static void throw_out_of_memory(std::int64_t floats);
+
+  hwy::AlignedFreeUniquePtr<float[]> block_;
+  std::int64_t capacity_ = 0;
+  std::int64_t taken_ = 0;
+};
+
+}  // namespace attend::cpu

@@ -1,0 +1,109 @@
+// The vector vocabulary of the `cpu` backend: float vectors, exp2, and loads and stores of every dtype as float.
+// Included once per SIMD target.
+#if defined(ATTEND_CPU_SIMD_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTEND_CPU_SIMD_INL
+#undef ATTEND_CPU_SIMD_INL
+#else
+#define ATTEND_CPU_SIMD_INL
+#endif
+
+#include <hwy/highway.h>
+
+#include <limits>
+
+#include "attend/tensor.hpp"
+#include "core/half.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attend::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using FloatTag = hn::CappedTag<float, 16>;
+using IntTag = hn::RebindToSigned<FloatTag>;
+using UintTag = hn::RebindToUnsigned<FloatTag>;
+using Vector = hn::Vec<FloatTag>;
+constexpr FloatTag kFloats;
+constexpr IntTag kInts;
+constexpr UintTag kUints;
+constexpr int kLanes = hn::MaxLanes(kFloats);
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// 2^t, relative error below 2e-7, for t up to 127; exactly 0 below -126 and at -inf. NaN stays non-zero, and the callers
+/// keep NaN out: a head that holds one is not computed here.
+/// t = n + f with integer n and |f| <= 1/2; 2^f by the polynomial of degree 5 with value 1 at 0 whose largest
+/// relative error there is smallest (9e-8), 2^n by the exponent bits.
+HWY_INLINE Vector exp2_non_nan(Vector t) {
+  const Vector round_magic = hn::Set(kFloats, 12582912.0F);  // 1.5 * 2^23: adding it leaves n in the low bits
+  const Vector shifted = hn::Add(t, round_magic);
+  const Vector f = hn::Sub(t, hn::Sub(shifted, round_magic));
+  Vector power = hn::Set(kFloats, 1.326472720e-3F);
+  power = hn::MulAdd(power, f, hn::Set(kFloats, 9.671512640e-3F));
+  power = hn::MulAdd(power, f, hn::Set(kFloats, 5.550733743e-2F));
+  power = hn::MulAdd(power, f, hn::Set(kFloats, 2.402224209e-1F));
+  power = hn::MulAdd(power, f, hn::Set(kFloats, 6.931469776e-1F));
+  power = hn::MulAdd(power, f, hn::Set(kFloats, 1.0F));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(kInts, shifted));
+  const Vector result = hn::BitCast(kFloats, hn::Add(hn::BitCast(kInts, power), exponent));
+  return hn::IfThenElseZero(hn::Ge(t, hn::Set(kFloats, -126.0F)), result);
+}
+
+/// kLanes elements of a row as float.
+HWY_INLINE Vector load_float(const float* at) { return hn::LoadU(kFloats, at); }
+
+HWY_INLINE Vector load_float(const core::BFloat16* at) {
+  const hn::Rebind<std::uint16_t, FloatTag> halves;
+  const auto bits = hn::LoadU(halves, reinterpret_cast<const std::uint16_t*>(at));
+  return hn::BitCast(kFloats, hn::ShiftLeft<16>(hn::PromoteTo(kUints, bits)));
+}
+
+HWY_INLINE Vector load_float(const core::Half* at) {
+  const hn::Rebind<hwy::float16_t, FloatTag> halves;
+  return hn::PromoteTo(kFloats, hn::LoadU(halves, reinterpret_cast<const hwy::float16_t*>(at)));
+}
+
+HWY_INLINE float to_scalar(float x) { return x; }
+HWY_INLINE float to_scalar(core::BFloat16 x) { return core::to_float(x); }
+HWY_INLINE float to_scalar(core::Half x) { return core::to_float(x); }
+
+/// Vectors and their tails out to a row of any dtype.
+HWY_INLINE void store_rounded(Vector x, float* at) { hn::StoreU(x, kFloats, at); }
+
+HWY_INLINE void store_rounded(Vector x, core::BFloat16* at) {
+  const auto bits = hn::BitCast(kUints, x);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(kUints, 1));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(kUints, 0x7fff))));
+  const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(kUints, 0x40));
+  const auto is_nan = hn::RebindMask(kUints, hn::IsNaN(x));
+  const hn::Rebind<std::uint16_t, FloatTag> halves;
+  const auto narrow = hn::DemoteTo(halves, hn::BitCast(kInts, hn::IfThenElse(is_nan, quiet, rounded)));
+  hn::StoreU(narrow, halves, reinterpret_cast<std::uint16_t*>(at));
+}
+
+HWY_INLINE void store_rounded(Vector x, core::Half* at) {
+#if HWY_TARGET <= HWY_AVX2  // the hardware's conversion rounds to nearest even; Highway's emulation may not
+  const hn::Rebind<hwy::float16_t, FloatTag> halves;
+  hn::StoreU(hn::DemoteTo(halves, x), halves, reinterpret_cast<hwy::float16_t*>(at));
+#else
+  HWY_ALIGN float lanes[kLanes];
+  hn::Store(x, kFloats, lanes);
+  for (int lane = 0; lane < kLanes; ++lane) at[lane] = core::to_half(lanes[lane]);
+#endif
+}
+
+HWY_INLINE void store_scalar(float x, float* at) { *at = x; }
+HWY_INLINE void store_scalar(float x, core::BFloat16* at) { *at = core::to_bfloat16(x); }
+HWY_INLINE void store_scalar(float x, core::Half* at) { *at = core::to_half(x); }
+
+/// Calls visit(typed pointer) with the pointer that `data` is for its dtype (f32, f16 or bf16).
+template <class Visit>
+HWY_INLINE auto with_type(const void* data, DType dtype, Visit visit) {
+  if (dtype == DType::kF16) return visit(static_cast<const core::Half*>(data));
+  if (dtype == DType::kBF16) return visit(static_cast<const core::BFloat16*>(data));
+  return visit(static_cast<const float*>(data));
+}
+
+}  // namespace attend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,39 @@
+// The geometry of the `cpu` backend's tiles. Everything the tile code assumes about sizes is here.
+#pragma once
+
+#include <cstdint>
+
+namespace attend::cpu {
+
+/// Query rows side by side in one panel: the SIMD direction of every score tile. Scores are kept transposed, as
+/// (key, query row), so that a row's maximum and sum run down the lanes and nothing is ever reduced across a vector.
+constexpr int kPanel = 64;
+
+/// Keys of one tile. A value panel of kBlockN x 64 floats (32 KiB) stays in the first-level cache.
+constexpr int kBlockN = 128;
+
+/// Query rows of one forward task: K and V are converted to float once per task and tile, then read by four panels.
+constexpr int kForwardBlockM = 4 * kPanel;
+
+/// Query rows of one backward tile.
+constexpr int kBackwardBlockM = 2 * kPanel;
+
+/// Floats between the rows of a backward score tile: 64 bytes of padding, or columns of it would share few cache sets.
+constexpr int kBackwardScoreStride = kBackwardBlockM + 16;
+
+[[nodiscard]] constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+[[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
+
+/// Columns of a float copy of a row of `cols` elements: whole vectors of every target, zero-filled.
+[[nodiscard]] constexpr std::int64_t padded(std::int64_t cols) { return round_up(cols, 16); }
+
+/// Floats of a matrix kept as column panels: panel c holds columns [64 c, 64 c + 64) of all rows, row after row. Rows of a
+/// wide matrix are a multiple of 512 bytes apart and would fall into half of the cache sets; in panels they do not.
+[[nodiscard]] constexpr std::int64_t panels_size(std::int64_t rows, std::int64_t cols) {
+  return ceil_div(cols, kPanel) * rows * kPanel;
+}
+
+}  // namespace attend::cpu
