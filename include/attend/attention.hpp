@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attend/error.hpp"
+#include "attend/export.hpp"
 #include "attend/tensor.hpp"
 #include "attend/version.hpp"
 
@@ -81,8 +82,8 @@ using Stream = void*;
 /// @throws Error naming the argument, the value found and what is allowed; then nothing was written.
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 1; Milakov & Gimelshein, Online normalizer calculation (2018).
 /// The `reference` backend takes and gives any mix of f64, f32, f16 and bf16; with f64 q, lse may be f64.
-void forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor* lse = nullptr,
-             const Params& params = {}, Stream stream = nullptr);
+ATTEND_API void forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor* lse = nullptr,
+                        const Params& params = {}, Stream stream = nullptr);
 
 /// The gradients of forward: given dout = dL/do (and extras.dlse = dL/dlse), writes dq, dk, dv (and extras.dbias).
 ///
@@ -93,9 +94,9 @@ void forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
 /// Deterministic, and independent of the number of threads. Thread-safe.
 /// @throws Error as forward does.
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 2.
-void backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
-              const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Params& params = {},
-              Stream stream = nullptr, const BackwardExtras& extras = {});
+ATTEND_API void backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
+                         const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                         const Params& params = {}, Stream stream = nullptr, const BackwardExtras& extras = {});
 
 /// One way to compute attention.
 struct BackendInfo {
@@ -106,13 +107,13 @@ struct BackendInfo {
 };
 
 /// Every backend of this build, best first for each device.
-[[nodiscard]] std::vector<BackendInfo> backends();
+[[nodiscard]] ATTEND_API std::vector<BackendInfo> backends();
 
 /// Number of threads that the `cpu` backend uses for a call made now from this thread (OMP_NUM_THREADS, else the cores
 /// of the process's affinity mask).
-[[nodiscard]] int cpu_threads();
+[[nodiscard]] ATTEND_API int cpu_threads();
 
 /// SIMD target that the `cpu` backend runs on here, for example "AVX3" (AVX-512) or "AVX2".
-[[nodiscard]] std::string cpu_simd_target();
+[[nodiscard]] ATTEND_API std::string cpu_simd_target();
 
 }  // namespace attend

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "attend/export.hpp"
+
 namespace attend {
 
 enum class ErrorCode {
@@ -16,7 +18,7 @@ enum class ErrorCode {
 
 /// Thrown by every public function. `what()` is one line: the argument, the value found, the values allowed.
 /// No output has been written when it is thrown by a check of the arguments.
-class Error : public std::runtime_error {
+class ATTEND_API Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }

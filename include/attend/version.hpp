@@ -1,6 +1,8 @@
 // The version of the headers; attend::version() gives the version of the library that was linked.
 #pragma once
 
+#include "attend/export.hpp"
+
 #define ATTEND_VERSION_MAJOR 0
 #define ATTEND_VERSION_MINOR 1
 #define ATTEND_VERSION_PATCH 0
@@ -9,6 +11,6 @@
 namespace attend {
 
 /// "MAJOR.MINOR.PATCH" of the linked library.
-const char* version() noexcept;
+ATTEND_API const char* version() noexcept;
 
 }  // namespace attend

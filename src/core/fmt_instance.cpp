@@ -1,0 +1,19 @@
+// The one place where fmt's code is compiled. Header-only fmt costs about 3 s of compile time in every file that formats
+// a message; libfmt.so would be one more thing to install. cmake/AttendFmt.cmake gives this copy a namespace of its own,
+// so that it cannot meet a user's fmt.
+#include <fmt/format-inl.h>
+
+FMT_BEGIN_NAMESPACE
+namespace detail {
+
+template auto dragonbox::to_decimal(float x) noexcept -> dragonbox::decimal_fp<float>;
+template auto dragonbox::to_decimal(double x) noexcept -> dragonbox::decimal_fp<double>;
+template auto thousands_sep_impl(locale_ref) -> thousands_sep_result<char>;
+template auto decimal_point_impl(locale_ref) -> char;
+template void buffer<char>::append(const char*, const char*);
+template void vformat_to(buffer<char>&, string_view, basic_format_args<buffer_context<char>>, locale_ref);
+template locale_ref::locale_ref(const std::locale&);
+template auto locale_ref::get<std::locale>() const -> std::locale;
+
+}  // namespace detail
+FMT_END_NAMESPACE

@@ -1,0 +1,42 @@
+# cmake -DKIND=static|shared|pkg_config ... -P install_and_use.cmake
+# Installs the built project below SCRATCH and builds and runs the program in outside/ against it, knowing only the prefix.
+function(run)
+  execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+set(prefix ${SCRATCH}/prefix)
+set(flags)
+if(SANITIZE)
+  set(flags -fsanitize=${SANITIZE})
+endif()
+file(REMOVE_RECURSE ${SCRATCH})
+run(${CMAKE_COMMAND} --install ${BUILD} --config ${CONFIG} --prefix ${prefix})
+
+if(KIND STREQUAL "pkg_config")
+  find_program(pkg_config pkg-config)
+  if(NOT pkg_config)
+    message(STATUS "pkg-config is not installed")
+    return()
+  endif()
+  file(GLOB_RECURSE pc ${prefix}/*/attend.pc)
+  get_filename_component(pc_dir ${pc} DIRECTORY)
+  set(ENV{PKG_CONFIG_PATH} ${pc_dir})
+  execute_process(COMMAND ${pkg_config} --cflags --libs attend OUTPUT_VARIABLE options COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(options UNIX_COMMAND "${options}")
+  run(${CXX} -std=c++20 ${flags} ${SOURCE}/outside/main.cpp -o ${SCRATCH}/outside ${options})
+  get_filename_component(lib_dir ${pc_dir} DIRECTORY)
+  set(ENV{LD_LIBRARY_PATH} ${lib_dir})
+  run(${SCRATCH}/outside)
+else()
+  run(${CMAKE_COMMAND} -S ${SOURCE}/outside -B ${SCRATCH}/build -G Ninja -DATTEND_KIND=${KIND}
+      -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${flags} -DCMAKE_PREFIX_PATH=${prefix})
+  run(${CMAKE_COMMAND} --build ${SCRATCH}/build)
+  run(${SCRATCH}/build/outside)
+endif()
+
+# The installed program and the version of the package agree.
+file(GLOB program ${prefix}/bin/attend)
+if(program)
+  set(ENV{LD_LIBRARY_PATH})
+  run(${program} --version)
+endif()
