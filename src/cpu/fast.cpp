@@ -2,6 +2,9 @@
 // NaN or infinities.
 #include <fmt/format.h>
 
+#include <atomic>
+#include <vector>
+
 #include "core/problem.hpp"
 #include "cpu/backends.hpp"
 #include "cpu/kernels.hpp"
@@ -32,8 +35,86 @@ void forward(const Problem& p, Stream /*stream*/) {
   });
 }
 
+/// Part of the threads that would be busy on average if `tasks` equal tasks ran on them.
+double busy_share(std::int64_t tasks) {
+  const std::int64_t threads = max_threads();
+  return static_cast<double>(tasks) / static_cast<double>(ceil_div(tasks, threads) * threads);
+}
+
+/// Per key head: whether a task met NaN or infinities, so that the reference has to redo it. Written by many threads.
+using RedoFlags = std::vector<std::atomic<bool>>;
+
+/// dq, dk and dv, one task a key head: five products a tile.
+void backward_by_group(const Problem& p, RedoFlags& redo) {
+  parallel_for(p.num_sequences * p.num_heads_k, [&](std::int64_t group) {
+    const Sequence sequence = p.sequence(group / p.num_heads_k);
+    const BackwardKeysTask task = {sequence, group % p.num_heads_k, 0, sequence.seqlen_k, true};
+    if (!backward_keys(p, task, Scratch::of_this_thread())) redo[group] = true;
+    Scratch::of_this_thread().release_if_large();
+  });
+}
+
+/// The same in parts of the keys for dk and dv, and parts of the rows for dq: seven products a tile.
+void backward_by_tile(const Problem& p, RedoFlags& redo) {
+  const std::int64_t key_parts = ceil_div(p.max_seqlen_k, kBackwardKeysPerTask);
+  const std::int64_t row_parts = ceil_div(p.max_seqlen_q, kBackwardBlockM);
+  const std::int64_t key_tasks = p.num_sequences * p.num_heads_k * key_parts;
+  const std::int64_t row_tasks = p.num_sequences * p.num_heads_q * row_parts;
+  parallel_for(key_tasks + row_tasks, [&](std::int64_t index) {
+    Scratch& scratch = Scratch::of_this_thread();
+    if (index < key_tasks) {  // the larger tasks first
+      const std::int64_t group = index / key_parts;
+      const Sequence sequence = p.sequence(group / p.num_heads_k);
+      const std::int64_t begin = index % key_parts * kBackwardKeysPerTask;
+      const std::int64_t end = std::min(begin + kBackwardKeysPerTask, sequence.seqlen_k);
+      if (begin >= end) return;
+      if (!backward_keys(p, {sequence, group % p.num_heads_k, begin, end, false}, scratch)) redo[group] = true;
+    } else {
+      const std::int64_t head = (index - key_tasks) / row_parts;
+      const Sequence sequence = p.sequence(head / p.num_heads_q);
+      const std::int64_t begin = (index - key_tasks) % row_parts * kBackwardBlockM;
+      const std::int64_t end = std::min<std::int64_t>(begin + kBackwardBlockM, sequence.seqlen_q);
+      if (begin >= end) return;
+      if (!backward_rows(p, {sequence, head % p.num_heads_q, begin, end}, scratch)) redo[head / p.heads_per_group()] = true;
+    }
+    scratch.release_if_large();
+  });
+}
+
+void backward_bias(const Problem& p) {
+  const Shape& shape = p.dbias->shape;
+  const std::int64_t row_tiles = ceil_div(shape[2], kBackwardBlockM);
+  const std::int64_t key_tiles = ceil_div(shape[3], kBlockN);
+  std::atomic<bool> finite = true;
+  parallel_for(shape[0] * shape[1] * row_tiles * key_tiles, [&](std::int64_t index) {
+    const std::int64_t row_tile = index / key_tiles % row_tiles;
+    const std::int64_t head = index / key_tiles / row_tiles;
+    const DbiasTask task = {head / shape[1], head % shape[1], row_tile * kBackwardBlockM, index % key_tiles * kBlockN};
+    if (!dbias_tile(p, task, Scratch::of_this_thread())) finite = false;
+    Scratch::of_this_thread().release_if_large();
+  });
+  if (!finite) reference_dbias(p);
+}
+
+void backward(const Problem& p, Stream /*stream*/) {
+  constexpr double kWorthOfFiveInsteadOfSeven = 5.0 / 7.0;
+  const std::int64_t groups = p.num_sequences * p.num_heads_k;
+  RedoFlags redo(static_cast<std::size_t>(groups));
+  if (busy_share(groups) >= kWorthOfFiveInsteadOfSeven) {
+    backward_by_group(p, redo);
+  } else {
+    backward_by_tile(p, redo);
+  }
+  parallel_for(groups, [&](std::int64_t group) {
+    if (redo[group]) reference_backward_group(p, p.sequence(group / p.num_heads_k), group % p.num_heads_k);
+  });
+  if (p.dbias) backward_bias(p);
+}
+
 std::optional<std::string> unsupported(const Problem& p) {
-  const std::pair<const char*, const Tensor*> tensors[] = {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}, {"o", &p.o}};
+  std::vector<std::pair<const char*, const Tensor*>> tensors = {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}, {"o", &p.o}};
+  if (p.dout.data != nullptr) tensors.insert(tensors.end(), {{"dout", &p.dout}, {"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}});
+  if (p.bias && p.bias->dtype == DType::kF64) return "bias: dtype f64, compute 'cpu' allows f32, f16, bf16";
   for (const auto& [name, tensor] : tensors) {
     if (tensor->dtype == DType::kF64) return fmt::format("{}: dtype f64, compute 'cpu' allows f32, f16, bf16", name);
     if (tensor->dtype != p.q.dtype) {
@@ -55,8 +136,8 @@ void Scratch::throw_out_of_memory(std::int64_t floats) {
 }
 
 const core::Backend& fast_backend() {
-  static const core::Backend kBackend = {
-      "cpu", "tiled online softmax, SIMD, threads", DeviceType::kCPU, forward, reference_backend().backward, unsupported};
+  static constexpr core::Backend kBackend = {
+      "cpu", "tiled online softmax, SIMD, threads", DeviceType::kCPU, forward, backward, unsupported};
   return kBackend;
 }
 

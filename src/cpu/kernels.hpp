@@ -19,6 +19,40 @@ struct ForwardTask {
 /// the rows undefined: the reference must redo them.
 bool forward_rows(const core::Problem& p, const ForwardTask& task, Scratch& scratch);
 
+/// Keys [key_begin, key_end) of one key head: key_begin a multiple of kBlockN, key_end one too or seqlen_k.
+struct BackwardKeysTask {
+  core::Sequence sequence;
+  std::int64_t key_head;
+  std::int64_t key_begin;
+  std::int64_t key_end;
+  bool with_dq;  ///< also write dq of all query heads of the group; only for a task that has all keys
+};
+
+/// Writes dk and dv of the task's keys (and dq). False as for forward_rows; then the group has to be redone.
+bool backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch);
+
+/// Rows [row_begin, row_end) of one query head: at most kBackwardBlockM, row_begin a multiple of it.
+struct BackwardRowsTask {
+  core::Sequence sequence;
+  std::int64_t head;
+  std::int64_t row_begin;
+  std::int64_t row_end;
+};
+
+/// Writes dq of the task's rows. False as for backward_keys.
+bool backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scratch& scratch);
+
+/// One tile of dbias: indices into p.dbias, 0 in dimensions that it is broadcast in.
+struct DbiasTask {
+  std::int64_t batch;
+  std::int64_t head;
+  std::int64_t row_begin;  ///< a multiple of kBackwardBlockM
+  std::int64_t key_begin;  ///< a multiple of kBlockN
+};
+
+/// Writes the tile. False: not finite, then dbias has to be redone.
+bool dbias_tile(const core::Problem& p, const DbiasTask& task, Scratch& scratch);
+
 /// Name of the SIMD target that runs, as Highway calls it: "AVX3" is AVX-512.
 const char* simd_target_name();
 

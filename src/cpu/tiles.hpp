@@ -21,6 +21,9 @@ constexpr int kBackwardBlockM = 2 * kPanel;
 /// Floats between the rows of a backward score tile: 64 bytes of padding, or columns of it would share few cache sets.
 constexpr int kBackwardScoreStride = kBackwardBlockM + 16;
 
+/// Keys of one backward task where a head is split between threads: query rows are converted once for four tiles.
+constexpr std::int64_t kBackwardKeysPerTask = 4 * kBlockN;
+
 [[nodiscard]] constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }

@@ -1,0 +1,222 @@
+// The tile of the backward pass: P and dS of 128 keys against 128 query rows, and what they add to dK, dV and dQ.
+// Shared by the passes of backward.cpp and by dbias.cpp. Included once per SIMD target.
+//
+// Dao, FlashAttention-2 (2023), Algorithm 2, lines 10 to 16, with every score tile transposed to (key, row):
+//   P^T = 2^(K Q^T - lse)        dP^T = V dO^T        dS^T = P^T (dP^T - delta)
+//   dV += P^T dO                 dK += dS^T Q         dQ += dS K
+#if defined(ATTEND_CPU_BACKWARD_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTEND_CPU_BACKWARD_INL
+#undef ATTEND_CPU_BACKWARD_INL
+#else
+#define ATTEND_CPU_BACKWARD_INL
+#endif
+
+#include "cpu/gemm-inl.hpp"
+#include "cpu/score-inl.hpp"
+#include "cpu/scratch.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attend::cpu::HWY_NAMESPACE {
+
+/// Up to 128 query rows of one head, in every form in which the products read them.
+struct QueryTile {
+  std::int64_t row_begin = 0;
+  std::int64_t num_rows = 0;
+  float* q_transposed;     // 2 x (head_dim, 64), times the score factor
+  float* dout_transposed;  // 2 x (head_dim_v, 64)
+  float* q;                // column panels of (128, 64)
+  float* dout;             // column panels of (128, 64)
+  float* lse;              // (128), times log2(e); +inf for a row that saw no key, so that its P is 0
+  float* delta;            // (128): <dout, o> - dlse
+
+  static std::int64_t floats(const core::Problem& p) {
+    const std::int64_t rows = kBackwardBlockM;
+    return Scratch::size_of(rows * p.head_dim) + Scratch::size_of(rows * p.head_dim_v) +
+           panels_size(rows, p.head_dim) + panels_size(rows, p.head_dim_v) + 2 * rows;
+  }
+
+  static QueryTile make(const core::Problem& p, Scratch& scratch) {
+    const std::int64_t rows = kBackwardBlockM;
+    QueryTile tile;
+    tile.q_transposed = scratch.take(rows * p.head_dim);
+    tile.dout_transposed = scratch.take(rows * p.head_dim_v);
+    tile.q = scratch.take(panels_size(rows, p.head_dim));
+    tile.dout = scratch.take(panels_size(rows, p.head_dim_v));
+    tile.lse = scratch.take(rows);
+    tile.delta = scratch.take(rows);
+    return tile;
+  }
+
+  [[nodiscard]] std::int64_t num_panels() const { return ceil_div(num_rows, kPanel); }
+
+  /// Rows [begin, end) of a head. False: not finite.
+  bool load(const core::Problem& p, const core::Sequence& s, std::int64_t head, float q_factor, std::int64_t begin,
+            std::int64_t end) {
+    row_begin = begin;
+    num_rows = end - begin;
+    const Matrix q_rows = core::q_matrix(p.q, s, head);
+    const Matrix dout_rows = core::q_matrix(p.dout, s, head);
+    bool finite = pack_panels(q_rows, begin, num_rows, kBackwardBlockM, q);
+    finite &= pack_panels(dout_rows, begin, num_rows, kBackwardBlockM, dout);
+    for (std::int64_t panel = 0; panel < num_panels(); ++panel) {
+      const std::int64_t row = panel * kPanel;
+      const std::int64_t rows = std::min<std::int64_t>(kPanel, num_rows - row);
+      pack_transposed<Finite::kRequired>(q_rows, begin + row, rows, q_factor, q_transposed + row * p.head_dim);
+      pack_transposed<Finite::kRequired>(dout_rows, begin + row, rows, 1.0F, dout_transposed + row * p.head_dim_v);
+    }
+    return finite && load_row_scalars(p, s, head);
+  }
+
+ private:
+  bool load_row_scalars(const core::Problem& p, const core::Sequence& s, std::int64_t head) {
+    const Matrix o = core::q_matrix(p.o, s, head);
+    const Matrix lse_rows = core::q_matrix(*p.lse, s, head);
+    bool finite = true;
+    std::fill_n(lse, kBackwardBlockM, kInfinity);
+    std::fill_n(delta, kBackwardBlockM, 0.0F);
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+      const double row_lse = core::load(lse_rows, row_begin + r, 0);
+      if (row_lse != -kInfinity) lse[r] = static_cast<float>(row_lse * kLog2E);
+      finite &= row_lse < kInfinity;
+      float sum = dot_with_dout(o, r);
+      if (p.dlse) sum -= static_cast<float>(core::load(core::q_matrix(*p.dlse, s, head), row_begin + r, 0));
+      delta[r] = sum;
+      finite &= std::isfinite(sum);
+    }
+    return finite;
+  }
+
+  [[nodiscard]] float dot_with_dout(const Matrix& o, std::int64_t r) const {
+    return with_type(o.data, o.dtype, [&](const auto* data) HWY_ATTR {
+      const auto* o_row = row_at(data, o, row_begin + r);
+      Vector sum = hn::Zero(kFloats);
+      for (std::int64_t c = 0; c < o.cols; c += kLanes) {
+        const float* dout_at = dout + c / kPanel * kPanel * kBackwardBlockM + r * kPanel + c % kPanel;
+        sum = hn::MulAdd(load_partial(o_row + c, o.cols - c), hn::Load(kFloats, dout_at), sum);
+      }
+      return hn::GetLane(hn::SumOfLanes(kFloats, sum));
+    });
+  }
+};
+
+/// Up to 128 keys of one head with their values.
+struct KeyTile {
+  std::int64_t key_begin = 0;
+  std::int64_t num_keys = 0;
+  float* k;         // (128, padded head_dim)
+  float* v;         // (128, padded head_dim_v)
+  float* k_panels;  // column panels of (128, 64); null: dQ is not wanted
+  float* dk;        // (128, padded head_dim): sum over rows of dS q, without the score factor; null: not wanted
+  float* dv;        // (128, padded head_dim_v); null with dk
+
+  /// Rows [begin, begin + count) of a key head. False: not finite.
+  bool load(const core::Problem& p, const core::Sequence& s, std::int64_t key_head, std::int64_t begin,
+            std::int64_t count) {
+    key_begin = begin;
+    num_keys = count;
+    const Matrix k_rows = core::k_matrix(p.k, s, key_head);
+    bool finite = pack_rows(k_rows, begin, count, k, padded(p.head_dim));
+    finite &= pack_rows(core::k_matrix(p.v, s, key_head), begin, count, v, padded(p.head_dim_v));
+    if (k_panels != nullptr) pack_panels(k_rows, begin, count, kBlockN, k_panels);
+    if (dk != nullptr) {
+      std::fill_n(dk, kBlockN * padded(p.head_dim), 0.0F);
+      std::fill_n(dv, kBlockN * padded(p.head_dim_v), 0.0F);
+    }
+    return finite;
+  }
+};
+
+/// P^T and dS^T of one tile, and which part of it is visible.
+struct GradientTile {
+  float* p;           // (128, kBackwardScoreStride): scores, then probabilities (dropped ones where dropout is on)
+  float* ds;          // likewise: dP, then dS
+  float* derivative;  // likewise: of softcap; null without
+  bool partial = false;
+  TileRanges ranges[kBackwardBlockM / kPanel];
+
+  static std::int64_t floats(const core::Problem& p) { return (p.softcap > 0 ? 3 : 2) * kBlockN * kBackwardScoreStride; }
+
+  static GradientTile make(const core::Problem& p, Scratch& scratch) {
+    const std::int64_t size = kBlockN * kBackwardScoreStride;
+    GradientTile tile;
+    tile.p = scratch.take(size);
+    tile.ds = scratch.take(size);
+    tile.derivative = p.softcap > 0 ? scratch.take(size) : nullptr;
+    // Products skip what the mask hides, and 0 times what was left there has to be 0.
+    std::fill_n(tile.p, size, 0.0F);
+    std::fill_n(tile.ds, size, 0.0F);
+    return tile;
+  }
+
+  /// Fills p and ds (before the derivative of softcap). False: the bias was not finite.
+  bool compute(const core::Problem& problem, const ScoreRules& rules, const QueryTile& q, const KeyTile& k) {
+    bool finite = true;
+    partial = false;
+    for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
+      finite &= compute_panel(problem, rules, q, k, panel);
+    }
+    return finite;
+  }
+
+  /// dS becomes the gradient of the products q.k, in units of scale.
+  void through_softcap(const QueryTile& q, const KeyTile& k) const {
+    if (derivative == nullptr) return;
+    for (std::int64_t key = 0; key < k.num_keys; ++key) {
+      for (std::int64_t at = key * kBackwardScoreStride; at < key * kBackwardScoreStride + q.num_panels() * kPanel;
+           at += kLanes) {
+        hn::Store(hn::Mul(hn::Load(kFloats, ds + at), hn::Load(kFloats, derivative + at)), kFloats, ds + at);
+      }
+    }
+  }
+
+ private:
+  bool compute_panel(const core::Problem& problem, const ScoreRules& rules, const QueryTile& q, const KeyTile& k,
+                     std::int64_t panel) {
+    const std::int64_t lane = panel * kPanel;
+    const ScoreTile tile = {p + lane,    kBackwardScoreStride, k.key_begin,
+                            k.num_keys, q.row_begin + lane,   std::min<std::int64_t>(kPanel, q.num_rows - lane)};
+    const bool panel_partial = !rules.fully_visible(tile);
+    partial |= panel_partial;
+    ranges[panel].fill(rules.window(), tile);
+    GemmArgs product = {.a = {k.k, padded(problem.head_dim), 1},
+                        .b = {q.q_transposed + lane * problem.head_dim, kPanel},
+                        .c = tile.s,
+                        .c_stride = kBackwardScoreStride,
+                        .m = k.num_keys,
+                        .n = tile.lanes(),
+                        .k = problem.head_dim,
+                        .columns = panel_partial ? ranges[panel].columns() : RowRanges{}};
+    gemm(product);
+    product.a = {k.v, padded(problem.head_dim_v), 1};
+    product.b = {q.dout_transposed + lane * problem.head_dim_v, kPanel};
+    product.c = ds + lane;
+    product.k = problem.head_dim_v;
+    gemm(product);
+    const bool finite = rules.finish(tile, derivative == nullptr ? nullptr : derivative + lane);
+    if (panel_partial) ScoreRules::hide(tile, ranges[panel]);
+    if (problem.dropout_p > 0) rules.drop(tile, ds + lane);
+    probabilities_and_gradients(tile, q.lse + lane, q.delta + lane, ds + lane);
+    if (problem.dropout_p > 0) rules.drop(tile, tile.s);
+    return finite;
+  }
+
+  /// p = 2^(s - lse), ds = p (dp - delta), in place.
+  static void probabilities_and_gradients(const ScoreTile& tile, const float* lse, const float* delta, float* ds) {
+    for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
+      const Vector row_lse = hn::Load(kFloats, lse + lane);
+      const Vector row_delta = hn::Load(kFloats, delta + lane);
+      for (std::int64_t k = 0; k < tile.num_keys; ++k) {
+        float* s_at = tile.key(k) + lane;
+        float* ds_at = ds + k * tile.stride + lane;
+        const Vector p = exp2_non_nan(hn::Sub(hn::Load(kFloats, s_at), row_lse));
+        hn::Store(p, kFloats, s_at);
+        hn::Store(hn::Mul(p, hn::Sub(hn::Load(kFloats, ds_at), row_delta)), kFloats, ds_at);
+      }
+    }
+  }
+};
+
+}  // namespace attend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,202 @@
+// Backward attention on one thread: FlashAttention-2 (Dao, 2023), Algorithm 2.
+//
+// Two ways to run it, with bit-equal results:
+//  - backward_keys over all keys of a head with dq wanted: five products a tile; one task a key head.
+//  - where there are fewer key heads than threads: backward_keys over parts of the keys for dk and dv, and backward_rows
+//    over parts of the rows for dq. Seven products a tile, but as many tasks as there are tiles.
+// Either way a tile's products, and the order in which tiles are added, are the same.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/backward.cpp"
+#include <hwy/foreach_target.h>  // compiles this file once per SIMD target
+#include <hwy/highway.h>
+
+#include <vector>
+
+#include "cpu/backward-inl.hpp"
+#include "cpu/kernels.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attend::cpu::HWY_NAMESPACE {
+namespace {
+
+/// C (m, n) += A^T-or-A B for every column panel of B; C has padded(n) columns.
+void accumulate(BroadcastOperand a, const float* panels, std::int64_t panel_rows, float* c, std::int64_t m,
+                std::int64_t n, std::int64_t k, RowRanges depth) {
+  for (std::int64_t col = 0; col < n; col += kPanel) {
+    gemm({.a = a,
+          .b = {panels + col * panel_rows, kPanel},
+          .c = c + col,
+          .c_stride = padded(n),
+          .m = m,
+          .n = std::min<std::int64_t>(kPanel, padded(n) - col),
+          .k = k,
+          .mode = GemmMode::kAccumulate,
+          .depth = depth});
+  }
+}
+
+/// dV += P^T dO and dK += dS^T Q.
+void add_to_keys(const core::Problem& p, const GradientTile& tile, const QueryTile& q, const KeyTile& k) {
+  if (!tile.partial) {
+    accumulate({tile.p, kBackwardScoreStride, 1}, q.dout, kBackwardBlockM, k.dv, k.num_keys, p.head_dim_v, q.num_rows, {});
+    accumulate({tile.ds, kBackwardScoreStride, 1}, q.q, kBackwardBlockM, k.dk, k.num_keys, p.head_dim, q.num_rows, {});
+    return;
+  }
+  for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
+    const std::int64_t lane = panel * kPanel;
+    const std::int64_t rows = std::min<std::int64_t>(kPanel, q.num_rows - lane);
+    const RowRanges depth = tile.ranges[panel].lanes_of_key();
+    accumulate({tile.p + lane, kBackwardScoreStride, 1}, q.dout + lane * kPanel, kBackwardBlockM, k.dv, k.num_keys,
+               p.head_dim_v, rows, depth);
+    accumulate({tile.ds + lane, kBackwardScoreStride, 1}, q.q + lane * kPanel, kBackwardBlockM, k.dk, k.num_keys,
+               p.head_dim, rows, depth);
+  }
+}
+
+/// dQ += dS K.
+void add_to_rows(const core::Problem& p, const GradientTile& tile, const QueryTile& q, const KeyTile& k, float* dq) {
+  for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
+    const std::int64_t lane = panel * kPanel;
+    const std::int64_t rows = std::min<std::int64_t>(kPanel, q.num_rows - lane);
+    accumulate({tile.ds + lane, 1, kBackwardScoreStride}, k.k_panels, kBlockN, dq + lane * padded(p.head_dim), rows,
+               p.head_dim, k.num_keys, tile.partial ? tile.ranges[panel].keys_of_lane() : RowRanges{});
+  }
+}
+
+bool sees(const WindowMask& window, const QueryTile& q, const KeyTile& k) {
+  const KeyRange seen = window.rows(q.row_begin, q.row_begin + q.num_rows);
+  return seen.begin < k.key_begin + k.num_keys && seen.end > k.key_begin;
+}
+
+void store_rows(const Matrix& m, std::int64_t begin, std::int64_t count, const float* rows, float factor) {
+  for (std::int64_t r = 0; r < count; ++r) store_row(m, begin + r, rows + r * padded(m.cols), factor);
+}
+
+/// The tiles of keys [key_begin, key_end) of a key head, loaded.
+struct KeyTiles {
+  std::vector<KeyTile> tiles;
+  bool finite = true;
+
+  static std::int64_t floats(const core::Problem& p, std::int64_t num_tiles, bool with_dq) {
+    return num_tiles * kBlockN * 2 * (padded(p.head_dim) + padded(p.head_dim_v)) +
+           (with_dq ? num_tiles * panels_size(kBlockN, p.head_dim) : 0);
+  }
+
+  KeyTiles(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
+    for (std::int64_t key = task.key_begin; key < task.key_end; key += kBlockN) {
+      KeyTile tile;
+      tile.k = scratch.take(kBlockN * padded(p.head_dim));
+      tile.v = scratch.take(kBlockN * padded(p.head_dim_v));
+      tile.dk = scratch.take(kBlockN * padded(p.head_dim));
+      tile.dv = scratch.take(kBlockN * padded(p.head_dim_v));
+      tile.k_panels = task.with_dq ? scratch.take(panels_size(kBlockN, p.head_dim)) : nullptr;
+      finite &= tile.load(p, task.sequence, task.key_head, key, std::min<std::int64_t>(kBlockN, task.key_end - key));
+      tiles.push_back(tile);
+    }
+  }
+};
+
+/// One block of query rows against all key tiles of the task.
+bool visit_rows(const core::Problem& p, const ScoreRules& rules, const QueryTile& q, const KeyTiles& keys,
+                GradientTile& tile, float* dq) {
+  for (const KeyTile& k : keys.tiles) {
+    if (!sees(rules.window(), q, k)) continue;
+    if (!tile.compute(p, rules, q, k)) return false;
+    tile.through_softcap(q, k);
+    add_to_keys(p, tile, q, k);
+    if (dq != nullptr) add_to_rows(p, tile, q, k, dq);
+  }
+  return true;
+}
+
+bool run_backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
+  const std::int64_t dq_floats = kBackwardBlockM * padded(p.head_dim);
+  const std::int64_t num_tiles = ceil_div(task.key_end - task.key_begin, kBlockN);
+  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + dq_floats +
+                  KeyTiles::floats(p, num_tiles, task.with_dq));
+  QueryTile q = QueryTile::make(p, scratch);
+  GradientTile tile = GradientTile::make(p, scratch);
+  float* dq = scratch.take(dq_floats);
+  const KeyTiles keys(p, task, scratch);
+  const auto scale = static_cast<float>(p.scale);
+
+  bool finite = keys.finite;
+  const std::int64_t first_head = task.key_head * p.heads_per_group();
+  for (std::int64_t head = first_head; head < first_head + p.heads_per_group() && finite; ++head) {
+    const ScoreRules rules(p, task.sequence, head);
+    for (std::int64_t row = 0; row < task.sequence.seqlen_q && finite; row += kBackwardBlockM) {
+      const std::int64_t row_end = std::min<std::int64_t>(row + kBackwardBlockM, task.sequence.seqlen_q);
+      const KeyRange seen = rules.window().rows(row, row_end);
+      const bool sees_any = seen.begin < task.key_end && seen.end > task.key_begin;
+      if (!sees_any && !task.with_dq) continue;
+      finite &= q.load(p, task.sequence, head, rules.q_factor(), row, row_end);
+      if (task.with_dq) std::fill_n(dq, dq_floats, 0.0F);
+      finite = finite && visit_rows(p, rules, q, keys, tile, task.with_dq ? dq : nullptr);
+      if (task.with_dq) store_rows(core::q_matrix(p.dq, task.sequence, head), row, q.num_rows, dq, scale);
+    }
+  }
+  for (const KeyTile& k : keys.tiles) {
+    store_rows(core::k_matrix(p.dk, task.sequence, task.key_head), k.key_begin, k.num_keys, k.dk, scale);
+    store_rows(core::k_matrix(p.dv, task.sequence, task.key_head), k.key_begin, k.num_keys, k.dv, 1.0F);
+  }
+  return finite;
+}
+
+bool run_backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scratch& scratch) {
+  const std::int64_t dq_floats = kBackwardBlockM * padded(p.head_dim);
+  const std::int64_t k_floats = kBlockN * (padded(p.head_dim) + padded(p.head_dim_v)) + panels_size(kBlockN, p.head_dim);
+  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + dq_floats + k_floats);
+  QueryTile q = QueryTile::make(p, scratch);
+  GradientTile tile = GradientTile::make(p, scratch);
+  float* dq = scratch.take(dq_floats);
+  KeyTile k;
+  k.k = scratch.take(kBlockN * padded(p.head_dim));
+  k.v = scratch.take(kBlockN * padded(p.head_dim_v));
+  k.k_panels = scratch.take(panels_size(kBlockN, p.head_dim));
+  k.dk = nullptr;
+  k.dv = nullptr;
+
+  const ScoreRules rules(p, task.sequence, task.head);
+  bool finite = q.load(p, task.sequence, task.head, rules.q_factor(), task.row_begin, task.row_end);
+  std::fill_n(dq, dq_floats, 0.0F);
+  const KeyRange seen = rules.window().rows(task.row_begin, task.row_end);
+  for (std::int64_t key = seen.begin / kBlockN * kBlockN; key < seen.end && finite; key += kBlockN) {
+    finite &= k.load(p, task.sequence, task.head / p.heads_per_group(), key,
+                     std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key));
+    finite = finite && tile.compute(p, rules, q, k);
+    tile.through_softcap(q, k);
+    add_to_rows(p, tile, q, k, dq);
+  }
+  store_rows(core::q_matrix(p.dq, task.sequence, task.head), task.row_begin, q.num_rows, dq, static_cast<float>(p.scale));
+  return finite;
+}
+
+}  // namespace
+
+bool backward_keys_target(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
+  return run_backward_keys(p, task, scratch);
+}
+
+bool backward_rows_target(const core::Problem& p, const BackwardRowsTask& task, Scratch& scratch) {
+  return run_backward_rows(p, task, scratch);
+}
+
+}  // namespace attend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace attend::cpu {
+
+HWY_EXPORT(backward_keys_target);
+HWY_EXPORT(backward_rows_target);
+
+bool backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
+  return HWY_DYNAMIC_DISPATCH(backward_keys_target)(p, task, scratch);
+}
+
+bool backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scratch& scratch) {
+  return HWY_DYNAMIC_DISPATCH(backward_rows_target)(p, task, scratch);
+}
+
+}  // namespace attend::cpu
+#endif

@@ -1,0 +1,94 @@
+// The gradient of an additive bias: dbias = sum of dS over the batches, heads and rows that the bias is broadcast to.
+//
+// A task owns one tile of dbias and visits every score tile that adds to it, so there is nothing to reduce between
+// threads and nothing the size of the score matrix. Costs two of the five products of the backward pass once more.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/dbias.cpp"
+#include <hwy/foreach_target.h>  // compiles this file once per SIMD target
+#include <hwy/highway.h>
+
+#include "cpu/backward-inl.hpp"
+#include "cpu/kernels.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attend::cpu::HWY_NAMESPACE {
+namespace {
+
+/// sums (128, kBackwardScoreStride) += dS, or with `over_rows` its first column += the sum over rows.
+void add_tile(const GradientTile& tile, const QueryTile& q, const KeyTile& k, bool over_rows, float* sums) {
+  for (std::int64_t key = 0; key < k.num_keys; ++key) {
+    const float* ds = tile.ds + key * kBackwardScoreStride;
+    float* sum = sums + key * kBackwardScoreStride;
+    for (std::int64_t r = 0; r < q.num_rows; ++r) sum[over_rows ? 0 : r] += ds[r];
+  }
+}
+
+/// Indices that one index of a dimension of dbias stands for: itself, or all where the bias is broadcast.
+KeyRange broadcast_range(std::int64_t index, std::int64_t bias_size, std::int64_t full_size) {
+  return bias_size == full_size ? KeyRange{index, index + 1} : KeyRange{0, full_size};
+}
+
+bool run_dbias_tile(const core::Problem& p, const DbiasTask& task, Scratch& scratch) {
+  const Tensor& dbias = *p.dbias;
+  const std::int64_t sum_floats = kBlockN * kBackwardScoreStride;
+  const std::int64_t k_floats = kBlockN * (padded(p.head_dim) + padded(p.head_dim_v));
+  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + sum_floats + k_floats);
+  QueryTile q = QueryTile::make(p, scratch);
+  GradientTile tile = GradientTile::make(p, scratch);
+  float* sums = scratch.take(sum_floats);
+  KeyTile k{};
+  k.k = scratch.take(kBlockN * padded(p.head_dim));
+  k.v = scratch.take(kBlockN * padded(p.head_dim_v));
+  std::fill_n(sums, sum_floats, 0.0F);
+
+  const bool over_rows = dbias.shape[2] != p.max_seqlen_q;
+  const KeyRange rows = over_rows ? KeyRange{0, p.max_seqlen_q}
+                                  : KeyRange{task.row_begin, std::min(task.row_begin + kBackwardBlockM, p.max_seqlen_q)};
+  const KeyRange batches = broadcast_range(task.batch, dbias.shape[0], p.num_sequences);
+  const KeyRange heads = broadcast_range(task.head, dbias.shape[1], p.num_heads_q);
+  const std::int64_t num_keys = std::min<std::int64_t>(kBlockN, p.max_seqlen_k - task.key_begin);
+  bool finite = true;
+  for (std::int64_t batch = batches.begin; batch < batches.end; ++batch) {
+    const core::Sequence s = p.sequence(batch);
+    for (std::int64_t head = heads.begin; head < heads.end && finite; ++head) {
+      const ScoreRules rules(p, s, head);
+      finite &= k.load(p, s, head / p.heads_per_group(), task.key_begin, num_keys);
+      for (std::int64_t row = rows.begin; row < rows.end && finite; row += kBackwardBlockM) {
+        const std::int64_t row_end = std::min<std::int64_t>(row + kBackwardBlockM, rows.end);
+        const KeyRange seen = rules.window().rows(row, row_end);
+        if (seen.begin >= task.key_begin + num_keys || seen.end <= task.key_begin) continue;
+        finite &= q.load(p, s, head, rules.q_factor(), row, row_end);
+        finite = finite && tile.compute(p, rules, q, k);
+        add_tile(tile, q, k, over_rows, sums);
+      }
+    }
+  }
+  for (std::int64_t key = 0; key < num_keys; ++key) {
+    for (std::int64_t r = 0; r < (over_rows ? 1 : rows.end - rows.begin); ++r) {
+      core::store(dbias, task.batch, task.head, task.row_begin + r, task.key_begin + key,
+                  sums[key * kBackwardScoreStride + r]);
+    }
+  }
+  return finite;
+}
+
+}  // namespace
+
+bool dbias_tile_target(const core::Problem& p, const DbiasTask& task, Scratch& scratch) {
+  return run_dbias_tile(p, task, scratch);
+}
+
+}  // namespace attend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace attend::cpu {
+
+HWY_EXPORT(dbias_tile_target);
+
+bool dbias_tile(const core::Problem& p, const DbiasTask& task, Scratch& scratch) {
+  return HWY_DYNAMIC_DISPATCH(dbias_tile_target)(p, task, scratch);
+}
+
+}  // namespace attend::cpu
+#endif
