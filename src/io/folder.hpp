@@ -2,9 +2,9 @@
 //
 //   B2_H8_S512_D64/                               batch 2, 8 heads, 512 rows, head_dim 64, float32
 //     Q.bin K.bin V.bin                           what goes in
-//     O.bin logsumexp.bin                         what forward gives; logsumexp is always f32, (batch, heads, seqlen)
-//     dO.bin                                      gradient of O, optional
-//     dQ.bin dK.bin dV.bin                        what backward gives
+//     O.bin logsumexp.bin                         what forward gives; logsumexp is f32 (f64 beside f64), (batch, heads,
+//     seqlen) dO.bin                                      gradient of O, optional dQ.bin dK.bin dV.bin what backward
+//     gives
 //   B2_H8_Hkv2_Sq128_Sk512_D64_Dv32_bf16/         with everything that a name can say
 //
 // Files are little-endian, C order, (batch, heads, seqlen, head_dim). A name says only what differs from the plain
@@ -21,6 +21,11 @@
 #include "io/host_tensor.hpp"
 
 namespace attend::io {
+
+/// Type of the logsumexp of a problem whose other tensors have `dtype`.
+[[nodiscard]] constexpr DType lse_dtype(DType dtype) noexcept {
+  return dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+}
 
 /// What a folder's name says.
 struct FolderSpec {

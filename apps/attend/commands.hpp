@@ -1,0 +1,17 @@
+// The commands of the program. Each does its work, prints to stdout and returns the exit status; a refusal is an Error.
+#pragma once
+
+#include "options.hpp"
+
+namespace attend::cli {
+
+constexpr int kExitDone = 0;
+constexpr int kExitCheckFailed = 1;
+constexpr int kExitRefused = 2;  // bad usage, bad input, missing hardware, or a disk that is full
+
+int generate(const GenerateOptions& options);  // generate.cpp
+int run(const RunOptions& options);            // run.cpp
+int bench(const BenchOptions& options);        // bench.cpp
+int info(const InfoOptions& options);          // info.cpp
+
+}  // namespace attend::cli

@@ -1,0 +1,19 @@
+// The sizes that `attend bench` goes through.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/folder.hpp"
+
+namespace attend::cli {
+
+/// A grid file's text: a JSON list of objects with the keys B, H, D, and S or Sq and Sk; optional Hkv and Dv.
+/// @throws Error (kIo) starting with `name`, saying which entry and key is at fault.
+[[nodiscard]] std::vector<io::FolderSpec> parse_grid(std::string_view text, std::string_view name, DType dtype);
+
+/// "seed", "paper", or the path of a grid file. @throws Error as parse_grid does, and where the file cannot be read.
+[[nodiscard]] std::vector<io::FolderSpec> load_grid(const std::string& grid, DType dtype);
+
+}  // namespace attend::cli

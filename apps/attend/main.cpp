@@ -1,0 +1,54 @@
+// The program `attend`: parse, do, and turn every refusal into one line and an exit status.
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+#include "commands.hpp"
+
+namespace {
+
+using namespace attend;
+
+/// `text` on one line: a file's name may hold anything.
+std::string one_line(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
+  }
+  return text;
+}
+
+int refuse(const std::string& message) {
+  fmt::print(stderr, "attend: {}\n", one_line(message));
+  return cli::kExitRefused;
+}
+
+int execute(const std::vector<std::string>& arguments) {
+  struct Execute {
+    int operator()(const cli::GenerateOptions& options) const { return cli::generate(options); }
+    int operator()(const cli::RunOptions& options) const { return cli::run(options); }
+    int operator()(const cli::BenchOptions& options) const { return cli::bench(options); }
+    int operator()(const cli::InfoOptions& options) const { return cli::info(options); }
+    int operator()(const cli::Message& message) const {
+      fmt::print("{}", message.text);
+      return cli::kExitDone;
+    }
+  };
+  return std::visit(Execute(), cli::parse(arguments));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const int status = execute({argv + 1, argv + argc});
+    if (std::fflush(stdout) != 0) return refuse(fmt::format("stdout: cannot write: {}", std::strerror(errno)));
+    return status;
+  } catch (const std::bad_alloc&) {
+    return refuse("not enough memory for this problem: take a smaller one");
+  } catch (const std::exception& error) {
+    return refuse(error.what());
+  }
+}

@@ -1,0 +1,287 @@
+#include "options.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <limits>
+#include <string_view>
+
+#include "core/problem.hpp"
+#include "flags.hpp"
+
+namespace attend::cli {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::int64_t kMaxRepeat = 1'000'000;
+constexpr std::int64_t kMaxThreads = 4096;
+constexpr std::array<DType, 4> kDTypes = {DType::kF32, DType::kF16, DType::kBF16, DType::kF64};
+
+constexpr const char* kMainFooter = R"(Examples:
+  attend generate --batch_size 2 --num_heads 8 --seq_len 512 --head_dim 64
+  attend run --data data/B2_H8_S512_D64 --mode both --check
+  attend bench --grid seed --compute cpu,reference
+  attend COMMAND --help
+
+Exit status: 0 done, 1 a check failed, 2 bad usage, bad input or missing hardware.)";
+
+constexpr const char* kGenerateFooter =
+    R"(Writes OUTPUT_DIR/B2_H8_S512_D64/{Q,K,V}.bin: raw little-endian numbers, C order, (batch, heads, seqlen, head_dim).
+The values are N(0,1) and depend on the seed alone: the same bytes on every machine.
+What the plain name does not say is added to it: B2_H8_Hkv2_Sq128_Sk512_D64_Dv32_bf16.
+
+Examples:
+  attend generate --batch_size 2 --num_heads 8 --seq_len 512 --head_dim 64
+  attend generate --batch_size 1 --num_heads 32 --num_heads_kv 8 --seq_len 4096 --head_dim 128 --dtype bf16 --seed 7)";
+
+constexpr const char* kRunFooter =
+    R"(Reads a folder that `attend generate` wrote, or three .npy files, and writes O, logsumexp (forward) and dQ, dK, dV
+(backward) beside them, or into OUTPUT_DIR. Backward alone needs the O and logsumexp of an earlier forward with the same
+options. The incoming gradient is dO, or ones where there is none.
+--check compares with a float64 reference. Half precision may err twice as much as the plain algorithm in that type.
+
+Examples:
+  attend run --data data/B2_H8_S512_D64 --mode both --causal --check
+  attend run --data data/B2_H8_S512_D64 --compute reference --json result.json
+  attend run --q Q.npy --k K.npy --v V.npy --mode both --output_dir out)";
+
+constexpr const char* kBenchFooter =
+    R"(Times random data of each size in the grid: the median of --repeat runs after one to warm up.
+A grid file is JSON: [{"B": 2, "H": 8, "S": 512, "D": 64}, {"B": 1, "H": 32, "Hkv": 8, "Sq": 1, "Sk": 4096, "D": 128}]
+
+Examples:
+  attend bench
+  attend bench --grid seed --compute cpu,cpu_naive --mode forward --causal --csv times.csv
+  attend bench --grid sizes.json --dtype bf16 --json times.json)";
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+std::vector<std::string> compute_names() {
+  std::vector<std::string> names = {"auto"};
+  for (const BackendInfo& backend : backends()) names.push_back(backend.name);
+  return names;
+}
+
+std::vector<std::string> dtype_names() {
+  std::vector<std::string> names;
+  for (const DType dtype : kDTypes) names.emplace_back(dtype_name(dtype));
+  return names;
+}
+
+/// Values that are turned into the options once everything has been read.
+struct Raw {
+  std::size_t compute = 0;
+  std::size_t mode = 0;
+  std::size_t dtype = 0;
+  std::size_t device = 0;
+  std::optional<double> softcap, dropout_p, max_seconds;
+  std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0: as the other one
+  std::string computes = "auto";
+};
+
+void add_attention(CLI::App& app, AttentionOptions& options, Raw& raw) {
+  app.add_flag("--causal", options.causal, "Row i sees the keys j <= i + seqlen_k - seqlen_q");
+  add_integer(app, "--window_left", options.window_left, -1, core::kMaxLength,
+              "Keys seen left of the diagonal; -1: all");
+  add_integer(app, "--window_right", options.window_right, -1, core::kMaxLength,
+              "Keys seen right of the diagonal; -1: all");
+  add_real(app, "--scale", options.scale, -kInfinity, kInfinity, false, "Factor of q.k; 1/sqrt(head_dim) if not given");
+  add_real(app, "--softcap", raw.softcap, 0, kInfinity, false, "s = softcap tanh(s / softcap); 0: off");
+  add_real(app, "--dropout_p", raw.dropout_p, 0, 1, true, "Probability of dropping an entry");
+}
+
+void add_outputs(CLI::App& app, std::int64_t& threads, std::filesystem::path& json, std::filesystem::path& csv) {
+  add_integer(app, "--threads", threads, 1, kMaxThreads, "Threads of the CPU backend; all cores if not given");
+  add_path(app, "--json", json, "Also write the results to this file, a JSON list of objects");
+  add_path(app, "--csv", csv, "Also write the results to this file, as comma-separated values");
+}
+
+void add_generate(CLI::App& app, GenerateOptions& options, Raw& raw) {
+  io::FolderSpec& spec = options.spec;
+  add_integer(app, "--batch_size", spec.batch, 1, core::kMaxLength, "Sequences")->required();
+  add_integer(app, "--num_heads", spec.num_heads, 1, core::kMaxLength, "Query heads")->required();
+  add_integer(app, "--num_heads_kv", raw.heads_kv, 1, core::kMaxLength, "Key and value heads; as many if not given");
+  add_integer(app, "--seq_len", spec.seqlen_q, 1, core::kMaxLength, "Query rows, and keys")->required();
+  add_integer(app, "--seq_len_k", raw.seqlen_k, 1, core::kMaxLength, "Keys, where not as many as query rows");
+  add_integer(app, "--head_dim", spec.head_dim, 1, core::kMaxHeadDim, "Columns of Q and K")->required();
+  add_integer(app, "--head_dim_v", raw.head_dim_v, 1, core::kMaxHeadDim, "Columns of V, where not those of K");
+  add_choice(app, "--dtype", raw.dtype, dtype_names(), "Type of the numbers, f32 if not given");
+  add_seed(app, "--seed", options.seed, "Seed of the values, 42 if not given");
+  app.add_flag("--with_dout", options.with_dout, "Also write dO.bin, a random incoming gradient");
+  add_path(app, "--output_dir", options.output_dir, "Where the folder goes, ./data if not given");
+  app.footer(kGenerateFooter);
+}
+
+void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
+  add_choice(app, "--compute", raw.compute, compute_names(), "Backend; auto (the best one here) if not given");
+  add_choice(app, "--mode", raw.mode, {"forward", "backward", "both"}, "What to compute, forward if not given");
+  add_path(app, "--data", options.data, "Folder with Q.bin, K.bin, V.bin; its name says their sizes");
+  add_path(app, "--q", options.q, "Q as a .npy file, (batch, heads, seqlen, head_dim)");
+  add_path(app, "--k", options.k, "K as a .npy file");
+  add_path(app, "--v", options.v, "V as a .npy file");
+  add_path(app, "--dout", options.dout, "Gradient of O as a .npy file, for backward; ones if not given");
+  add_path(app, "--o", options.o, "O as a .npy file, for backward alone; OUTPUT_DIR/O.npy if not given");
+  add_path(app, "--lse", options.lse, "logsumexp likewise, (batch, heads, seqlen)");
+  add_path(app, "--output_dir", options.output_dir, "Where the results of .npy input go");
+  add_path(app, "--bias", options.bias,
+           "Added to the scores: a .npy file that broadcasts to (batch, heads, seqlen_q, seqlen_k)");
+  add_path(app, "--mask", options.mask, "Which scores to keep: a bool .npy file, shaped like a bias");
+  add_path(app, "--alibi_slopes", options.alibi_slopes, "ALiBi slopes: an f32 .npy file, (heads) or (batch, heads)");
+  add_attention(app, options.attention, raw);
+  add_seed(app, "--seed", options.attention.seed, "Seed of the dropout, 42 if not given");
+  add_seed(app, "--offset", options.attention.offset, "Offset of the dropout's random numbers, 0 if not given");
+  app.add_flag("--check", options.check, "Compare with the float64 reference; exit status 1 where it differs");
+  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Runs; the median time is given. 1 if not given");
+  add_outputs(app, options.threads, options.json, options.csv);
+  app.footer(kRunFooter);
+}
+
+void add_bench(CLI::App& app, BenchOptions& options, Raw& raw) {
+  add_choice(app, "--device", raw.device, {"cpu", "cuda"}, "Device, cpu if not given");
+  app.add_option_function<std::string>(
+         "--grid",
+         [&options](const std::string& text) {
+           if (text.empty()) refuse("--grid: '', allowed seed, paper or a file");
+           options.grid = text;
+         },
+         "Sizes: the ten of seed (if not given), those of the FlashAttention papers, or a JSON file")
+      ->type_name("seed|paper|FILE");
+  app.add_option("--compute", raw.computes, "Backends, comma-separated; auto if not given")->type_name("A,B,...");
+  add_choice(app, "--mode", raw.mode, {"both", "forward", "backward"}, "What to time, both if not given");
+  add_choice(app, "--dtype", raw.dtype, dtype_names(), "Type of the numbers, f32 if not given");
+  add_attention(app, options.attention, raw);
+  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Runs of each, 10 if not given");
+  add_real(app, "--max_seconds", raw.max_seconds, 0, kInfinity, false,
+           "Repeat a row no longer than this, 2 if not given");
+  add_outputs(app, options.threads, options.json, options.csv);
+  app.footer(kBenchFooter);
+}
+
+void finish(AttentionOptions& options, const Raw& raw) {
+  options.softcap = raw.softcap.value_or(0);
+  options.dropout_p = raw.dropout_p.value_or(0);
+}
+
+GenerateOptions finish(GenerateOptions options, const Raw& raw) {
+  io::FolderSpec& spec = options.spec;
+  spec.num_heads_kv = raw.heads_kv == 0 ? spec.num_heads : raw.heads_kv;
+  spec.seqlen_k = raw.seqlen_k == 0 ? spec.seqlen_q : raw.seqlen_k;
+  spec.head_dim_v = raw.head_dim_v == 0 ? spec.head_dim : raw.head_dim_v;
+  spec.dtype = kDTypes.at(raw.dtype);
+  if (spec.num_heads % spec.num_heads_kv != 0) {
+    refuse(fmt::format("--num_heads_kv: {}, allowed a divisor of --num_heads {}", spec.num_heads_kv, spec.num_heads));
+  }
+  for (const Shape& shape : {spec.q_shape(), spec.k_shape(), spec.v_shape(), spec.o_shape()}) {
+    if (!io::tensor_bytes(spec.dtype, shape)) {
+      refuse(
+          fmt::format("--batch_size, --num_heads, --seq_len, --head_dim: a tensor of ({}) {} numbers, allowed at most "
+                      "2^62 bytes",
+                      fmt::join(shape, ", "), dtype_name(spec.dtype)));
+    }
+  }
+  return options;
+}
+
+RunOptions finish(RunOptions options, const Raw& raw) {
+  options.compute = compute_names().at(raw.compute);
+  options.mode = std::array{Mode::kForward, Mode::kBackward, Mode::kBoth}.at(raw.mode);
+  finish(options.attention, raw);
+  const std::pair<const char*, const std::filesystem::path*> npy_flags[] = {
+      {"--q", &options.q},       {"--k", &options.k}, {"--v", &options.v},    {"--output_dir", &options.output_dir},
+      {"--dout", &options.dout}, {"--o", &options.o}, {"--lse", &options.lse}};
+  constexpr std::size_t kRequired = 4;  // the first ones
+  for (std::size_t i = 0; i < std::size(npy_flags); ++i) {
+    const auto& [flag, path] = npy_flags[i];
+    if (options.data.empty() && i < kRequired && path->empty()) {
+      refuse(fmt::format("{}: not given, allowed --data DIR, or all of --q, --k, --v and --output_dir", flag));
+    }
+    if (!options.data.empty() && !path->empty()) refuse(fmt::format("{}: given with --data, allowed without it", flag));
+  }
+  return options;
+}
+
+BenchOptions finish(BenchOptions options, const Raw& raw) {
+  const std::vector<std::string> allowed = compute_names();
+  for (std::string_view rest = raw.computes;;) {
+    const std::size_t comma = rest.find(',');
+    const std::string name(rest.substr(0, comma));
+    if (std::find(allowed.begin(), allowed.end(), name) == allowed.end()) {
+      refuse(fmt::format("--compute: '{}', allowed {}", name, fmt::join(allowed, ", ")));
+    }
+    options.computes.push_back(name);
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  if (raw.device != 0) refuse("--device: 'cuda', allowed cpu: this build has no CUDA backend");
+  options.mode = std::array{Mode::kBoth, Mode::kForward, Mode::kBackward}.at(raw.mode);
+  options.dtype = kDTypes.at(raw.dtype);
+  options.max_seconds = raw.max_seconds.value_or(options.max_seconds);
+  finish(options.attention, raw);
+  return options;
+}
+
+}  // namespace
+
+const char* mode_name(Mode mode) noexcept {
+  switch (mode) {
+    case Mode::kForward:
+      return "forward";
+    case Mode::kBackward:
+      return "backward";
+    case Mode::kBoth:
+      return "both";
+  }
+  return "?";
+}
+
+Params AttentionOptions::params(std::string_view compute) const {
+  return {.scale = scale,
+          .causal = causal,
+          .window_left = window_left,
+          .window_right = window_right,
+          .softcap = softcap,
+          .dropout_p = dropout_p,
+          .seed = seed,
+          .offset = offset,
+          .compute = compute};
+}
+
+Command parse(const std::vector<std::string>& arguments) {
+  CLI::App app("Exact attention, forward and backward: O = softmax(scale Q K^T + bias) V", "attend");
+  app.set_version_flag("--version", std::string("attend ") + version());
+  app.require_subcommand(1);
+  app.footer(kMainFooter);
+  Raw raw;
+  GenerateOptions generate;
+  RunOptions run;
+  BenchOptions bench;
+  InfoOptions info;
+  CLI::App* generate_app = app.add_subcommand("generate", "Write random Q, K and V");
+  CLI::App* run_app = app.add_subcommand("run", "Compute attention of files, and check it");
+  CLI::App* bench_app = app.add_subcommand("bench", "Time attention over a grid of sizes");
+  CLI::App* info_app = app.add_subcommand("info", "Say what this machine and this build can do");
+  add_generate(*generate_app, generate, raw);
+  add_run(*run_app, run, raw);
+  add_bench(*bench_app, bench, raw);
+  info_app->add_flag("--json", info.json, "Print JSON instead of text");
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI11 wants
+    app.parse(reversed);
+  } catch (const CLI::CallForVersion& version_text) {
+    return Message{std::string(version_text.what()) + "\n"};
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return Message{app.help()};
+    const auto chosen = app.get_subcommands();
+    refuse(
+        fmt::format("{} (see attend {}--help)", error.what(), chosen.empty() ? "" : chosen.back()->get_name() + " "));
+  }
+  if (generate_app->parsed()) return finish(std::move(generate), raw);
+  if (run_app->parsed()) return finish(std::move(run), raw);
+  if (bench_app->parsed()) return finish(std::move(bench), raw);
+  return info;
+}
+
+}  // namespace attend::cli

@@ -1,0 +1,88 @@
+// What the command line asks for: plain structs, and the parser that fills them. Parsing does no work and touches no
+// file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "attend/attention.hpp"
+#include "io/folder.hpp"
+
+namespace attend::cli {
+
+enum class Mode { kForward, kBackward, kBoth };
+
+[[nodiscard]] const char* mode_name(Mode mode) noexcept;
+
+/// `attend generate`
+struct GenerateOptions {
+  io::FolderSpec spec;  ///< sizes and dtype, all checked
+  std::uint64_t seed = 42;
+  bool with_dout = false;  ///< also dO.bin
+  std::filesystem::path output_dir = "./data";
+};
+
+/// The options of attention itself, shared by run and bench.
+struct AttentionOptions {
+  bool causal = false;
+  std::int64_t window_left = -1;
+  std::int64_t window_right = -1;
+  std::optional<double> scale;
+  double softcap = 0;
+  double dropout_p = 0;
+  std::uint64_t seed = 42;  ///< of dropout
+  std::uint64_t offset = 0;
+
+  /// The library's parameters. `compute` has to outlive them.
+  [[nodiscard]] Params params(std::string_view compute) const;
+};
+
+/// `attend run`: either a folder, or .npy files and an output folder.
+struct RunOptions {
+  std::string compute = "auto";
+  Mode mode = Mode::kForward;
+  AttentionOptions attention;
+  std::filesystem::path data;  ///< empty: the .npy files below
+  std::filesystem::path q, k, v, dout, o, lse;
+  std::filesystem::path bias, mask, alibi_slopes;
+  std::filesystem::path output_dir;
+  bool check = false;
+  std::int64_t repeat = 1;
+  std::int64_t threads = 0;  ///< 0: the library's choice
+  std::filesystem::path json, csv;
+};
+
+/// `attend bench`
+struct BenchOptions {
+  std::string grid = "seed";          ///< seed, paper or a file
+  std::vector<std::string> computes;  ///< never empty
+  Mode mode = Mode::kBoth;
+  DType dtype = DType::kF32;
+  AttentionOptions attention;
+  std::int64_t repeat = 10;
+  double max_seconds = 2;  ///< for one row of the table
+  std::int64_t threads = 0;
+  std::filesystem::path json, csv;
+};
+
+/// `attend info`
+struct InfoOptions {
+  bool json = false;
+};
+
+/// --help and --version: text for stdout, and nothing else to do.
+struct Message {
+  std::string text;
+};
+
+using Command = std::variant<GenerateOptions, RunOptions, BenchOptions, InfoOptions, Message>;
+
+/// Parses what follows the program's name.
+/// @throws Error (kInvalidArgument) naming the flag, the value found and what is allowed.
+[[nodiscard]] Command parse(const std::vector<std::string>& arguments);
+
+}  // namespace attend::cli

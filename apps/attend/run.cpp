@@ -1,0 +1,242 @@
+// attend run: files in, attention, files out, and the check.
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "commands.hpp"
+#include "io/npy.hpp"
+#include "report.hpp"
+#include "system.hpp"
+
+namespace attend::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kNoLimit = 1e9;  // seconds: --repeat alone says how often
+
+bool has_forward(Mode mode) {
+  return mode != Mode::kBackward;
+}
+bool has_backward(Mode mode) {
+  return mode != Mode::kForward;
+}
+
+/// What the library calls an argument, and what the user calls it.
+using Names = std::vector<std::pair<std::string, std::string>>;
+
+/// A result and the file it becomes.
+struct Output {
+  fs::path file;
+  const io::HostTensor* tensor;
+  bool npy;
+  bool drop_last;  // logsumexp: (B, H, S) to the user, (B, H, S, 1) inside
+};
+
+struct Job {
+  Workload work;
+  Names names;
+  std::vector<Output> outputs;
+};
+
+io::HostTensor read_lse_like(const fs::path& path) {
+  return io::read_npy(path, io::NpyRank::kLse);
+}
+
+void read_folder(const RunOptions& options, Job& job) {
+  const fs::path& folder = options.data;
+  const io::FolderSpec spec = io::parse_folder_path(folder);
+  Workload& w = job.work;
+  w.q = io::read_bin(folder, "Q.bin", spec.dtype, spec.q_shape());
+  w.k = io::read_bin(folder, "K.bin", spec.dtype, spec.k_shape());
+  w.v = io::read_bin(folder, "V.bin", spec.dtype, spec.v_shape());
+  w.allocate_forward();
+  if (has_backward(options.mode) && fs::exists(folder / "dO.bin")) {
+    w.dout = io::read_bin(folder, "dO.bin", spec.dtype, spec.o_shape());
+  }
+  if (options.mode == Mode::kBackward) {
+    for (const char* file : {"O.bin", "logsumexp.bin"}) {
+      if (fs::exists(folder / file)) continue;
+      throw Error(ErrorCode::kIo, fmt::format("{}: missing, allowed the result of an earlier run with --mode forward",
+                                              (folder / file).string()));
+    }
+    w.o = io::read_bin(folder, "O.bin", spec.dtype, spec.o_shape());
+    w.lse = io::read_bin(folder, "logsumexp.bin", io::lse_dtype(spec.dtype), spec.lse_shape());
+  }
+}
+
+void read_npy_files(const RunOptions& options, Job& job) {
+  Workload& w = job.work;
+  w.q = io::read_npy(options.q, io::NpyRank::kExact);
+  w.k = io::read_npy(options.k, io::NpyRank::kExact);
+  w.v = io::read_npy(options.v, io::NpyRank::kExact);
+  job.names = {{"q", options.q.string()}, {"k", options.k.string()}, {"v", options.v.string()}};
+  w.allocate_forward();
+  if (has_backward(options.mode) && !options.dout.empty()) {
+    w.dout = io::read_npy(options.dout, io::NpyRank::kExact);
+    job.names.emplace_back("dout", options.dout.string());
+  }
+  if (options.mode != Mode::kBackward) return;
+  const fs::path o = options.o.empty() ? options.output_dir / "O.npy" : options.o;
+  const fs::path lse = options.lse.empty() ? options.output_dir / "logsumexp.npy" : options.lse;
+  for (const auto& [path, flag] : {std::pair{&o, "--o"}, {&lse, "--lse"}}) {
+    if (fs::exists(*path)) continue;
+    throw Error(ErrorCode::kIo,
+                fmt::format("{}: missing, allowed the result of an earlier run with --mode forward ({})",
+                            path->string(), flag));
+  }
+  w.o = io::read_npy(o, io::NpyRank::kExact);
+  w.lse = read_lse_like(lse);
+  job.names.insert(job.names.end(), {{"o", o.string()}, {"lse", lse.string()}});
+}
+
+void read_optional(Job& job, std::optional<io::HostTensor>& tensor, const char* name, const fs::path& path,
+                   io::NpyRank rank) {
+  if (path.empty()) return;
+  tensor = io::read_npy(path, rank);
+  job.names.emplace_back(name, path.string());
+}
+
+void plan_outputs(const RunOptions& options, Job& job) {
+  const Workload& w = job.work;
+  const bool npy = options.data.empty();
+  const fs::path folder = npy ? options.output_dir : options.data;
+  const auto add = [&](const char* name, const io::HostTensor& tensor, bool as_npy, bool drop_last = false) {
+    job.outputs.push_back({folder / (std::string(name) + (as_npy ? ".npy" : ".bin")), &tensor, as_npy, drop_last});
+  };
+  if (has_forward(options.mode)) {
+    add("O", w.o, npy);
+    add("logsumexp", w.lse, npy, true);
+  }
+  if (has_backward(options.mode)) {
+    add("dQ", w.dq, npy);
+    add("dK", w.dk, npy);
+    add("dV", w.dv, npy);
+    if (w.dbias) add("dbias", *w.dbias, true);  // a bias comes as .npy, so its gradient goes as .npy
+  }
+}
+
+void load(const RunOptions& options, Job& job) {
+  job.work.options = options.attention;
+  if (options.data.empty()) {
+    read_npy_files(options, job);
+  } else {
+    read_folder(options, job);
+  }
+  read_optional(job, job.work.bias, "bias", options.bias, io::NpyRank::kBroadcast);
+  read_optional(job, job.work.mask, "mask", options.mask, io::NpyRank::kBroadcast);
+  read_optional(job, job.work.slopes, "alibi_slopes", options.alibi_slopes, io::NpyRank::kSlopes);
+  if (has_backward(options.mode)) job.work.allocate_backward();
+  for (const char* name : {"compute", "scale", "softcap", "dropout_p", "window_left", "window_right"}) {
+    job.names.emplace_back(name, std::string("--") + name);
+  }
+  plan_outputs(options, job);
+}
+
+/// The library's refusal in the user's words: "k: num_heads_k 3, ..." becomes "K.npy: num_heads_k 3, ...".
+Error renamed(const Error& error, const Names& names) {
+  const std::string message = error.what();
+  for (const auto& [inside, outside] : names) {
+    if (message.starts_with(inside + ":")) return {error.code(), outside + message.substr(inside.size())};
+  }
+  return error;
+}
+
+std::string output_header(const Output& output) {
+  if (!output.npy) return "";
+  const Shape& shape = output.tensor->shape();
+  return io::npy_header(output.tensor->dtype(), std::span(shape).first(output.drop_last ? 3 : 4));
+}
+
+std::vector<Result> compute(const RunOptions& options, const std::string& compute_name, const Workload& w) {
+  std::vector<Result> results;
+  if (has_forward(options.mode)) {
+    const Timing timing = time_calls(options.repeat, kNoLimit, [&] { w.forward(compute_name); });
+    results.push_back(make_result(w, Mode::kForward, compute_name, timing));
+  }
+  if (has_backward(options.mode)) {
+    const Timing timing = time_calls(options.repeat, kNoLimit, [&] { w.backward(compute_name); });
+    results.push_back(make_result(w, Mode::kBackward, compute_name, timing));
+  }
+  return results;
+}
+
+void print_times(const RunOptions& options, const std::vector<Result>& results) {
+  const Result& first = results.front();
+  fmt::print("backend  {}{}, {} thread{}, {}\n", first.compute, options.compute == "auto" ? " (chosen by auto)" : "",
+             first.threads, first.threads == 1 ? "" : "s", cpu_model());
+  fmt::print("input    {}\n", options.data.empty() ? options.q.string() + " ..." : options.data.string());
+  fmt::print("problem  {}\n\n", problem_text(first));
+  fmt::print("{:<10} {:>12} {:>14} {:>12}  {}\n", "pass", "time", "speed", "traffic", "timed");
+  for (const Result& r : results) {
+    fmt::print("{:<10} {:>12} {:>7.3f} TFLOP/s {:>7.2f} GB/s  {}\n", mode_name(r.mode), time_text(r.timing.median_ms),
+               r.tflops, r.gbps, r.timing.runs == 1 ? "1 run" : fmt::format("median of {} runs", r.timing.runs));
+  }
+}
+
+void print_outputs(const std::vector<Output>& outputs) {
+  std::string names;
+  for (const Output& output : outputs) names += (names.empty() ? "" : ", ") + output.file.filename().string();
+  fmt::print("\nwrote {} to {}\n", names, outputs.front().file.parent_path().string());
+}
+
+/// Fills in the checks and prints them. True if all passed.
+bool check_results(const RunOptions& options, const Workload& w, std::vector<Result>& results) {
+  const CheckReport report = check(w, options.mode);
+  bool passed = true;
+  for (Result& result : results) {
+    result.tensors = result.mode == Mode::kForward ? report.forward : report.backward;
+    for (const TensorError& tensor : result.tensors) passed = passed && tensor.passed;
+  }
+  fmt::print("\ncheck against the float64 reference\n{}", check_table(results));
+  return passed;
+}
+
+}  // namespace
+
+int run(const RunOptions& options) {
+  set_threads(options.threads);
+  const std::string compute_name = resolve_compute(options.compute);
+  Job job;
+  load(options, job);
+
+  // Everything that can refuse does so before the work: first the arguments, then the places to write to.
+  io::FileTransaction files;
+  std::vector<io::FileTransaction::Handle> handles;
+  try {
+    if (has_backward(options.mode)) {
+      (void)job.work.backward_problem();
+    } else {
+      (void)job.work.forward_problem();
+    }
+  } catch (const Error& error) {
+    throw renamed(error, job.names);
+  }
+  if (options.data.empty()) files.make_folders(options.output_dir);
+  for (const Output& output : job.outputs) {
+    const auto bytes = static_cast<std::int64_t>(output_header(output).size() + output.tensor->bytes().size());
+    handles.push_back(files.create(output.file, bytes));
+  }
+  ResultFiles result_files(files, options.json, options.csv);
+
+  std::vector<Result> results;
+  try {
+    results = compute(options, compute_name, job.work);
+  } catch (const Error& error) {
+    throw renamed(error, job.names);
+  }
+  print_times(options, results);
+  const bool passed = !options.check || check_results(options, job.work, results);
+  for (std::size_t i = 0; i < handles.size(); ++i) {
+    files.append(handles[i], output_header(job.outputs[i]));
+    files.append(handles[i], job.outputs[i].tensor->bytes());
+  }
+  result_files.write(results);
+  files.commit();
+  print_outputs(job.outputs);
+  if (options.check) fmt::print("{}\n", passed ? "PASS" : "FAIL: see the lines marked FAIL above");
+  return passed ? kExitDone : kExitCheckFailed;
+}
+
+}  // namespace attend::cli
