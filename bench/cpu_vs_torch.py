@@ -1,0 +1,270 @@
+#!/usr/bin/env python3
+"""Compares attend's `cpu` backend with PyTorch's scaled_dot_product_attention on this machine's CPU.
+
+    .venv/bin/python bench/cpu_vs_torch.py [--threads N] [--repeats R] [--gap-ms G]
+
+Writes results/cpu/cpu_vs_torch.json and the tables of docs/benchmarks_cpu.md.
+
+What makes it a fair comparison:
+  * One process, fresh normal random data for each case, both sides read the same dense (batch, heads, seqlen, head_dim)
+    buffers, and both allocate their outputs from torch's allocator inside the timed call.
+  * Repeats alternate between the sides, and the side that goes first alternates too, so a slow second of the machine
+    hits both. Reported is the median, with the quartiles as spread.
+  * torch forward runs under no_grad; torch backward is autograd.grad on a graph built before the clock starts. attend's
+    backward likewise takes the o and lse of a forward that is not timed.
+  * Results are compared with a float64 computation before anything is timed: attend may err at most twice as much as
+    torch does (plus 1e-6 of the largest magnitude), else the script fails.
+  * Same number of threads. PyTorch's wheel brings a libgomp of its own. When its name is libgomp.so.1, the loader gives
+    it to attend as well and the process has one pool of threads; otherwise there are two, and the idle threads of one
+    spin for some milliseconds on the cores that the other needs. The script counts the runtimes and records them. In
+    either case every timed call follows a pause (--gap-ms), in which spinning threads go to sleep, and one untimed call
+    of the same side, which wakes its own: both sides start warm and alone.
+"""
+
+import argparse
+import ctypes
+import dataclasses
+import itertools
+import math
+import os
+import pathlib
+import statistics
+import sys
+import time
+
+import report
+
+SHAPES = [(1, 8, 2048, 64), (1, 16, 1024, 128), (4, 8, 512, 64)]  # (batch, heads, seqlen, head_dim)
+MODES = ["forward", "backward"]
+SECONDS_PER_SIDE = 1.5  # more repeats where a call is short
+MIN_REPEATS, MAX_REPEATS = 11, 101
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    shape: tuple
+    causal: bool
+    dtype: str  # "f32" or "bf16"
+
+    def flops(self, mode: str) -> float:
+        b, h, s, d = self.shape
+        return 4.0 * b * h * s * s * d * (0.5 if self.causal else 1.0) * (2.5 if mode == "backward" else 1.0)
+
+    def bytes_moved(self, mode: str) -> float:
+        """The least traffic: forward reads q, k, v and writes o; backward reads five tensors and writes three."""
+        b, h, s, d = self.shape
+        return b * h * s * d * (4 if self.dtype == "f32" else 2) * (4.0 if mode == "forward" else 8.0)
+
+
+class Call(ctypes.Structure):
+    """Mirrors `Call` in torch_shim.cpp."""
+
+    _fields_ = (
+        [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "dout", "dq", "dk", "dv")]
+        + [(name, ctypes.c_int64) for name in ("batch", "num_heads", "seqlen_q", "seqlen_k", "head_dim")]
+        + [(name, ctypes.c_int32) for name in ("bf16", "causal")]
+    )
+
+
+class Attend:
+    """attend::forward and attend::backward on torch tensors."""
+
+    def __init__(self):
+        self.lib = ctypes.CDLL(str(report.PROGRAMS / "libtorch_shim.so"))
+        for name in ("shim_forward", "shim_backward", "shim_simd_target", "shim_version"):
+            getattr(self.lib, name).restype = ctypes.c_char_p
+        self.simd_target = self.lib.shim_simd_target().decode()
+        self.version = self.lib.shim_version().decode()
+        self.threads = self.lib.shim_threads()
+
+    def _call(self, function, case, **tensors):
+        pointers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+        b, h, s, d = case.shape
+        call = Call(batch=b, num_heads=h, seqlen_q=s, seqlen_k=s, head_dim=d, bf16=case.dtype == "bf16",
+                    causal=case.causal, **pointers)
+        message = function(ctypes.byref(call))
+        if message is not None:
+            raise SystemExit(f"attend: {message.decode()}")
+
+    def forward(self, case, q, k, v):
+        o = torch.empty_like(q)
+        lse = torch.empty(case.shape[:3], dtype=torch.float32)
+        self._call(self.lib.shim_forward, case, q=q, k=k, v=v, o=o, lse=lse)
+        return o, lse
+
+    def backward(self, case, dout, q, k, v, o, lse):
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        self._call(self.lib.shim_backward, case, q=q, k=k, v=v, o=o, lse=lse, dout=dout, dq=dq, dk=dk, dv=dv)
+        return dq, dk, dv
+
+
+def truth(case, q, k, v, dout):
+    """o, dq, dk, dv in float64, head by head so that only one score matrix exists at a time."""
+    results = [torch.empty(t.shape, dtype=torch.float64) for t in (q, q, k, v)]
+    b, h, s, d = case.shape
+    hidden = torch.ones(s, s, dtype=torch.bool).triu(1) if case.causal else None
+    for index in itertools.product(range(b), range(h)):
+        qh, kh, vh = (t[index].double().requires_grad_() for t in (q, k, v))
+        scores = qh @ kh.T / math.sqrt(d)
+        if hidden is not None:
+            scores = scores.masked_fill(hidden, -math.inf)
+        o = scores.softmax(-1) @ vh
+        grads = torch.autograd.grad(o, (qh, kh, vh), dout[index].double())
+        for result, value in zip(results, (o.detach(), *grads)):
+            result[index] = value
+    return results
+
+
+def check_agreement(expected, ours, theirs) -> dict:
+    """Largest absolute errors of both sides; raises where attend's exceeds twice torch's plus 1e-6 of the magnitude."""
+    errors = {}
+    for name, want, our, their in zip(("o", "dq", "dk", "dv"), expected, ours, theirs):
+        our_error = (our.double() - want).abs().max().item()
+        their_error = (their.double() - want).abs().max().item()
+        allowed = 2 * their_error + 1e-6 * want.abs().max().item()
+        if not our_error <= allowed:  # also catches NaN
+            raise SystemExit(f"{name}: attend's error {our_error:.3g} exceeds {allowed:.3g} (torch: {their_error:.3g})")
+        errors[name] = {"attend": our_error, "torch": their_error}
+    return errors
+
+
+def quartiles(values) -> list:
+    return [round(v, 4) for v in statistics.quantiles(values, n=4, method="inclusive")]
+
+
+def time_interleaved(sides: dict, repeats, gap_s) -> dict:
+    """{side: [ms, ...]}. `sides` are functions without arguments."""
+    def one(function):
+        time.sleep(gap_s)
+        function()
+        begin = time.perf_counter()
+        function()
+        return (time.perf_counter() - begin) * 1e3
+
+    first = {name: min(one(function), one(function)) for name, function in sides.items()}
+    if repeats is None:
+        slowest = max(first.values()) / 1e3 * 2 + gap_s
+        repeats = min(MAX_REPEATS, max(MIN_REPEATS, math.ceil(SECONDS_PER_SIDE / slowest)))
+    times = {name: [] for name in sides}
+    for repeat in range(repeats):
+        for name in sorted(sides, reverse=repeat % 2 == 1):
+            times[name].append(one(sides[name]))
+    return times
+
+
+def measure(case, attend, options) -> list:
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[case.dtype]
+    q, k, v, dout = (torch.randn(case.shape).to(dtype) for _ in range(4))
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    leaves = [t.detach().clone().requires_grad_() for t in (q, k, v)]
+    graph = sdpa(*leaves, is_causal=case.causal)
+    o, lse = attend.forward(case, q, k, v)
+
+    def torch_forward():
+        with torch.no_grad():
+            return sdpa(q, k, v, is_causal=case.causal)
+
+    def torch_backward():
+        return torch.autograd.grad(graph, leaves, dout, retain_graph=True)
+
+    sides = {
+        "forward": {"attend": lambda: attend.forward(case, q, k, v), "torch": torch_forward},
+        "backward": {"attend": lambda: attend.backward(case, dout, q, k, v, o, lse), "torch": torch_backward},
+    }
+    errors = check_agreement(truth(case, q, k, v, dout), (o, *attend.backward(case, dout, q, k, v, o, lse)),
+                             (graph.detach(), *torch_backward()))
+    return [row(case, mode, time_interleaved(sides[mode], options.repeats, options.gap_ms / 1e3), errors)
+            for mode in MODES]
+
+
+def row(case, mode, times, errors) -> dict:
+    b, h, s, d = case.shape
+    ours, theirs = quartiles(times["attend"]), quartiles(times["torch"])
+    result = {
+        "compute": "cpu", "mode": mode, "device": "cpu", "dtype": case.dtype,
+        "B": b, "H": h, "Hkv": h, "Sq": s, "Sk": s, "D": d, "causal": case.causal,
+        "ms": ours[1], "ms_quartiles": ours, "torch_ms": theirs[1], "torch_ms_quartiles": theirs,
+        "repeats": len(times["attend"]),
+        "tflops": round(case.flops(mode) / ours[1] * 1e-9, 4),
+        "torch_tflops": round(case.flops(mode) / theirs[1] * 1e-9, 4),
+        "gbps": round(case.bytes_moved(mode) / ours[1] * 1e-6, 2),
+        "speedup": round(theirs[1] / ours[1], 3),
+        "max_abs_err": {k: v for k, v in errors.items() if (k == "o") == (mode == "forward")},
+    }
+    print(f"{mode:8} {case.dtype:4} {str(case.shape):20} {'causal' if case.causal else 'full':6} "
+          f"attend {result['ms']:9.3f} ms   torch {result['torch_ms']:9.3f} ms   {result['speedup']:.2f}x", flush=True)
+    return result
+
+
+def summarise(rows) -> list:
+    """Geometric mean and minimum of the speed-up for each dtype and mode."""
+    summary = []
+    for dtype, mode in itertools.product(dict.fromkeys(r["dtype"] for r in rows), MODES):
+        ratios = [r["speedup"] for r in rows if r["dtype"] == dtype and r["mode"] == mode]
+        summary.append({"dtype": dtype, "mode": mode, "geomean_speedup": round(statistics.geometric_mean(ratios), 3),
+                        "min_speedup": min(ratios)})
+    return summary
+
+
+def openmp_runtimes() -> list:
+    paths = {line.split()[-1] for line in pathlib.Path("/proc/self/maps").read_text().splitlines() if "/" in line}
+    return sorted({pathlib.Path(p).name for p in paths if any(s in p for s in ("libgomp", "libomp", "libiomp"))})
+
+
+def markdown(data) -> str:
+    info = data["machine"]
+    peak = info["f32_fma_peak_gflops"][str(info["threads"])] / 1e3
+    lines = [
+        f"Measured on {info['date']} at commit {info['attend_commit']}: {info['cpu']}, {info['threads']} threads, SIMD target "
+        f"{info['simd_target']}, measured float32 FMA peak {peak * 1e3:.0f} GFLOP/s, PyTorch {info['torch']}.", "",
+        "| dtype | mode | geometric mean of the speed-up | smallest |", "|---|---|---|---|"]
+    lines += [f"| {s['dtype']} | {s['mode']} | {s['geomean_speedup']:.2f} | {s['min_speedup']:.2f} |"
+              for s in data["summary"]]
+    lines += ["", "Times in ms: median (lower to upper quartile).", "",
+              "| dtype | mode | B, H, S, D | mask | attend | torch | speed-up | TFLOP/s | of f32 peak |",
+              "|---|---|---|---|---|---|---|---|---|"]
+    for r in data["rows"]:
+        low, mid, high = r["ms_quartiles"]
+        torch_low, torch_mid, torch_high = r["torch_ms_quartiles"]
+        share = f"{100 * r['tflops'] / peak:.0f} %" if r["dtype"] == "f32" else ""
+        lines.append(
+            f"| {r['dtype']} | {r['mode']} | {r['B']}, {r['H']}, {r['Sq']}, {r['D']} | "
+            f"{'causal' if r['causal'] else 'full'} | {mid:.2f} ({low:.2f} to {high:.2f}) | "
+            f"{torch_mid:.2f} ({torch_low:.2f} to {torch_high:.2f}) | {r['speedup']:.2f} | {r['tflops']:.3f} | {share} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--repeats", type=int, help="timed calls per side and case (default: 11 to 101 by duration)")
+    parser.add_argument("--gap-ms", type=float, default=20.0, help="pause before each timed pair of calls")
+    parser.add_argument("--dtypes", default="f32,bf16")
+    parser.add_argument("--dry", action="store_true", help="print only, write no file")
+    options = parser.parse_args()
+
+    # Before torch and the library load: an OpenMP runtime reads its environment once.
+    os.environ["OMP_NUM_THREADS"] = str(options.threads)
+    global torch
+    import torch
+    torch.set_num_threads(options.threads)
+    attend = Attend()
+    if attend.threads != options.threads:
+        sys.exit(f"attend would use {attend.threads} threads, asked for {options.threads}")
+
+    cases = [Case(shape, causal, dtype) for dtype in options.dtypes.split(",") for shape in SHAPES
+             for causal in (False, True)]
+    info = report.machine(options.threads)
+    info |= {"simd_target": attend.simd_target, "attend": attend.version, "torch": torch.__version__,
+             "openmp_runtimes": openmp_runtimes(), "gap_ms": options.gap_ms}
+    rows = [r for case in cases for r in measure(case, attend, options)]
+    data = {"machine": info, "summary": summarise(rows), "rows": rows}
+    for s in data["summary"]:
+        print(f"{s['dtype']:4} {s['mode']:8} geometric mean {s['geomean_speedup']:.2f}x, smallest {s['min_speedup']:.2f}x")
+    if not options.dry:
+        report.write_json(report.RESULTS / "cpu_vs_torch.json", data)
+        report.replace_section(report.DOCS / "benchmarks_cpu.md", "cpu_vs_torch", markdown(data))
+
+
+if __name__ == "__main__":
+    main()
