@@ -1,0 +1,83 @@
+# make            build the library, the program, the tests and the benchmarks      (build/release)
+# make run        generate an example and run forward and backward on it, checked against the float64 reference
+# make test       every test
+# make bench-cpu  compare with PyTorch on this CPU: results/cpu/*.json and docs/benchmarks_cpu.md  (downloads PyTorch)
+# make asan       every test with AddressSanitizer and UndefinedBehaviorSanitizer   (build/asan)
+# make tsan       every test with ThreadSanitizer                                   (build/tsan)
+# make fuzz       each fuzz target for FUZZ_SECONDS (600)                           (build/fuzz)
+# make format     clang-format every source file
+# make tidy       clang-tidy every source file
+# make install    install below PREFIX (/usr/local)
+# make clean      remove the build folder and the generated data
+#
+# On Debian, as root, what is missing is installed first. JOBS sets the number of parallel jobs.
+
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 600
+BENCH_THREADS ?= $(shell nproc)
+
+ATTEND := build/release/attend
+EXAMPLE := data/B2_H8_S512_D64
+
+.DEFAULT_GOAL := build
+.PHONY: build run test bench-cpu asan tsan fuzz format tidy install clean help
+
+# $(call need,groups): stops make with one line when something is missing that cannot be installed here.
+need = $(if $(filter-out ready,$(call setup,$1)),$(error $(setup_answer)))
+setup = $(eval setup_answer := $(shell tools/setup.sh $1))$(setup_answer)
+
+# $(call compile,preset): configures once (ninja reconfigures by itself when a CMake file changes), then builds.
+define compile
+@test -f build/$1/build.ninja || cmake --preset $1 >build/$1.log || { cat build/$1.log; exit 1; }
+@cmake --build --preset $1 --parallel $(JOBS)
+endef
+
+build:
+	$(call need,build)@mkdir -p build
+	$(call compile,release)
+
+run: build
+	@test -f $(EXAMPLE)/V.bin || $(ATTEND) generate --batch_size 2 --num_heads 8 --seq_len 512 --head_dim 64
+	@$(ATTEND) run --compute auto --mode both --data $(EXAMPLE) --check
+
+test: build
+	@ctest --preset release --parallel $(JOBS)
+
+bench-cpu: build
+	$(call need,python)
+	@.venv/bin/python bench/cpu_vs_torch.py --threads $(BENCH_THREADS)
+	@.venv/bin/python bench/cpu_memory.py
+	@.venv/bin/python bench/plot_cpu.py
+
+asan:
+	$(call need,build)@mkdir -p build
+	$(call compile,asan)
+	@ctest --preset asan --parallel $(JOBS)
+
+tsan:
+	$(call need,build clang)@mkdir -p build
+	$(call compile,tsan)
+	@ctest --preset tsan --parallel $(JOBS)
+
+fuzz:
+	$(call need,build clang)@mkdir -p build
+	$(call compile,fuzz)
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/fuzz.sh build/fuzz
+
+sources = $(shell git ls-files '*.cpp' '*.hpp' '*.cuh')
+
+format:
+	$(call need,lint)@clang-format -i $(sources)
+
+tidy: build
+	$(call need,lint)@tools/tidy.sh build/release $(JOBS)
+
+install: build
+	@cmake --install build/release --prefix $(PREFIX)
+
+clean:
+	@rm -rf build data experiment_results
+
+help:
+	@sed -n '/^# make/s/^# //p' Makefile

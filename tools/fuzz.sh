@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Runs every libFuzzer target of a build for FUZZ_SECONDS (600) and prints how many inputs each executed.
+#
+#   tools/fuzz.sh build/fuzz
+#
+# New inputs are kept in BUILD/corpus/TARGET and start the next run, beside the seeds in tests/fuzz/corpus/TARGET. A
+# finding stops everything: libFuzzer's report is shown and the input lies in BUILD/findings.
+set -euo pipefail
+
+build=$1
+seconds=${FUZZ_SECONDS:-600}
+mkdir -p "$build/findings"
+
+found=0
+for target in "$build"/tests/fuzz/*; do
+  [[ -f $target && -x $target ]] || continue
+  found=1
+  name=$(basename "$target")
+  corpus=$build/corpus/$name
+  log=$build/$name.log
+  mkdir -p "$corpus"
+  folders=("$corpus")
+  [[ -d tests/fuzz/corpus/$name ]] && folders+=("tests/fuzz/corpus/$name")
+  if ! "$target" -max_total_time="$seconds" -print_final_stats=1 -rss_limit_mb=4096 \
+      -artifact_prefix="$build/findings/$name-" "${folders[@]}" >"$log" 2>&1; then
+    tail -n 60 "$log"
+    echo "$name: FOUND SOMETHING, see $log and $build/findings"
+    exit 1
+  fi
+  executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+  echo "$name: $executions executions in $seconds s, nothing found"
+done
+((found)) || { echo "tools/fuzz.sh: no fuzz target in $build/tests/fuzz"; exit 1; }

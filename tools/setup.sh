@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Makes sure that what a make target needs is installed. Silent and quick (no dpkg, no apt) when everything is there.
+#
+#   tools/setup.sh build|clang|lint|python ...
+#
+#   build   compiler, CMake, and the libraries that the library, the program, the tests and the benchmarks use
+#   clang   clang with its OpenMP runtime: the presets tsan and fuzz
+#   lint    clang-format, clang-tidy, shellcheck
+#   python  the private virtual environment .venv with torch and matplotlib, for the comparison with PyTorch
+#
+# Prints "ready" on stdout at the end. Otherwise exactly one line on stdout: what is missing and how to install it.
+# Progress goes to stderr.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+log=build/setup.log
+
+fail() {
+  printf '%s\n' "$1"
+  exit 1
+}
+
+# Each entry is Debian package=what must exist: a command, or a file below an include or library folder.
+declare -A packages=(
+  [build]='g++=c++ cmake=cmake ninja-build=ninja libhwy-dev=hwy/highway.h libfmt-dev=fmt/format.h
+           libcli11-dev=CLI/CLI.hpp nlohmann-json3-dev=nlohmann/json.hpp libgtest-dev=gtest/gtest.h
+           libbenchmark-dev=benchmark/benchmark.h pkg-config=pkg-config'
+  [clang]='clang=clang++ libomp-dev=libomp.so'
+  [lint]='clang-format=clang-format clang-tidy=clang-tidy shellcheck=shellcheck'
+  [python]='python3-venv=ensurepip'
+)
+
+is_present() {
+  case $1 in
+    */*) [[ -e /usr/include/$1 || -e /usr/local/include/$1 ]] ;;
+    libomp.so) compgen -G '/usr/lib/llvm-*/lib/libomp.so' >/dev/null ;;
+    ensurepip) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
+    *) command -v "$1" >/dev/null ;;
+  esac
+}
+
+missing=()
+for group in "$@"; do
+  [[ -v packages[$group] ]] || fail "tools/setup.sh: unknown group '$group', allowed: ${!packages[*]}"
+  for entry in ${packages[$group]}; do
+    is_present "${entry#*=}" || missing+=("${entry%%=*}")
+  done
+done
+
+if ((${#missing[@]})); then
+  install="apt-get install --no-install-recommends ${missing[*]}"
+  command -v apt-get >/dev/null || fail "missing (Debian's names): ${missing[*]}. Install them with your package manager."
+  ((EUID == 0)) || fail "missing: ${missing[*]}. As root: $install"
+  echo "installing ${missing[*]}" >&2
+  mkdir -p build
+  export DEBIAN_FRONTEND=noninteractive
+  {
+    apt-get -qq update && apt-get -qq install --no-install-recommends "${missing[@]}"
+  } >"$log" 2>&1 </dev/null || fail "cannot install ${missing[*]} (no network? see $log). By hand: $install"
+fi
+
+# The environment counts as ready only when its last step is done and still matches the list of requirements.
+if [[ " $* " == *' python '* ]] && ! cmp -s bench/requirements.txt .venv/requirements.txt; then
+  echo "filling .venv: $(tr '\n' ' ' <bench/requirements.txt)(a large download)" >&2
+  mkdir -p build
+  {
+    python3 -m venv .venv && .venv/bin/pip install --quiet --disable-pip-version-check -r bench/requirements.txt
+  } >"$log" 2>&1 </dev/null || fail "cannot fill .venv (no network? see $log). By hand: .venv/bin/pip install -r bench/requirements.txt"
+  cp bench/requirements.txt .venv/requirements.txt
+fi
+
+echo ready
