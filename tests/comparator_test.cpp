@@ -1,0 +1,186 @@
+// The comparator must accept a sound result and reject every planted fault, in every dtype.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/compare.hpp"
+#include "support/tolerances.hpp"
+
+namespace attend::test {
+namespace {
+
+AttentionCase planted_case(DType dtype) {
+  return {.dtype = dtype,
+          .batch = 2,
+          .heads_q = 4,
+          .heads_k = 2,
+          .seqlen_q = 96,
+          .seqlen_k = 130,
+          .head_dim = 64,
+          .head_dim_v = 64,
+          .seed = 7};
+}
+
+/// A sound result (the standard implementation's own), its truth, and a tensor to damage.
+class Comparator : public testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    in = make_inputs(planted_case(GetParam()));
+    const Outputs reference = run(as_f64(in), "reference");
+    standard = run_standard(in);
+    truth = {reference.o.values(), reference.lse.values(), reference.dq.values(), reference.dk.values(),
+             reference.dv.values()};
+  }
+
+  static constexpr int kTensors = 5;
+  static constexpr int kLse = 1;
+
+  [[nodiscard]] const StandardTensor& tensor(int n) const {
+    const StandardTensor* all[] = {&standard.o, &standard.lse, &standard.dq, &standard.dk, &standard.dv};
+    return *all[n];
+  }
+
+  [[nodiscard]] Comparison judge(int n, const std::vector<double>& result) const {
+    if (n == kLse) return compare_lse(result, truth[n], standard.lse);
+    return compare({"tensor", GetParam(), n == 0 ? kForwardFactor : kGradientFactor, result, truth[n], tensor(n)});
+  }
+
+  /// Applies damage(values, n) to every tensor and expects each to be rejected.
+  template <class Damage>
+  void expect_caught(Damage damage) const {
+    for (int n = 0; n < kTensors; ++n) {
+      std::vector<double> result = tensor(n).value;
+      damage(result, n);
+      const Comparison c = judge(n, result);
+      EXPECT_FALSE(c.ok) << "tensor " << n << ": " << c.report;
+      EXPECT_NE(c.report.find("(b, h, row, col)"), std::string::npos) << "the report must name positions";
+    }
+  }
+
+  Inputs in;
+  Standard standard;
+  std::vector<std::vector<double>> truth;
+};
+
+TEST_P(Comparator, AcceptsASoundResult) {
+  for (int n = 0; n < kTensors; ++n) {
+    const Comparison c = judge(n, tensor(n).value);
+    EXPECT_TRUE(c.ok) << "tensor " << n << ": " << c.report;
+    EXPECT_GT(c.budget, 0);
+  }
+}
+
+TEST_P(Comparator, AcceptsTheTruth) {
+  for (int n = 0; n < kTensors; ++n) EXPECT_TRUE(judge(n, truth[n]).ok) << "tensor " << n;
+}
+
+TEST_P(Comparator, CatchesOneWrongRow) {
+  expect_caught([this](std::vector<double>& x, int n) {
+    const auto cols = static_cast<std::size_t>(tensor(n).shape[3]);
+    const std::size_t row = 5;
+    for (std::size_t c = 0; c < cols; ++c) x[row * cols + c] = x[(row + 1) * cols + c];
+  });
+}
+
+TEST_P(Comparator, CatchesOneZeroRow) {
+  expect_caught([this](std::vector<double>& x, int n) {
+    const auto cols = tensor(n).shape[3];
+    std::fill_n(x.end() - cols, cols, 0.0);
+  });
+}
+
+TEST_P(Comparator, CatchesOneNaN) {
+  expect_caught([](std::vector<double>& x, int) { x[x.size() / 2] = NAN; });
+}
+
+TEST_P(Comparator, CatchesOneInfinity) {
+  expect_caught([](std::vector<double>& x, int) { x.back() = INFINITY; });
+}
+
+TEST_P(Comparator, CatchesAFiniteNumberWhereTheTruthIsNot) {
+  for (const double special : {double{NAN}, double{INFINITY}, -double{INFINITY}}) {
+    for (int n = 0; n < kTensors; ++n) {
+      std::vector<double> kept = truth[n];
+      truth[n][3] = special;
+      EXPECT_FALSE(judge(n, tensor(n).value).ok) << "tensor " << n << ", truth " << special;
+      std::vector<double> same = tensor(n).value;
+      same[3] = special;
+      EXPECT_TRUE(judge(n, same).ok) << "tensor " << n << ": the same class in the same place is right";
+      same[3] = std::isnan(special) ? INFINITY : -special;
+      EXPECT_FALSE(judge(n, same).ok) << "tensor " << n << ": another class is wrong";
+      truth[n] = kept;
+    }
+  }
+}
+
+TEST_P(Comparator, CatchesSwappedHeads) {
+  expect_caught([this](std::vector<double>& x, int n) {
+    const auto head = tensor(n).shape[2] * tensor(n).shape[3];
+    std::swap_ranges(x.begin(), x.begin() + head, x.begin() + head);
+  });
+}
+
+TEST_P(Comparator, CatchesAScaleOfOnePercent) {
+  expect_caught([](std::vector<double>& x, int n) {
+    for (double& value : x) value = n == kLse ? value + std::log(1.01) : value * 1.01;
+  });
+}
+
+TEST_P(Comparator, CatchesAShiftedLseRow) {
+  std::vector<double> lse = standard.lse.value;
+  lse[17] += 1e-3;
+  EXPECT_FALSE(judge(kLse, lse).ok);
+}
+
+TEST_P(Comparator, CatchesADroppedKey) {
+  Inputs fewer = in;
+  fewer.options.mask = Broadcast{false, false, false};
+  fewer.mask = TensorBuffer(DType::kBool, {1, 1, 1, in.options.seqlen_k});
+  fewer.mask->generate([&](auto, auto, auto, auto col) { return col == in.options.seqlen_k - 1 ? 0.0 : 1.0; });
+  const Standard wrong = run_standard(fewer);
+  EXPECT_FALSE(judge(0, wrong.o.value).ok);
+  EXPECT_FALSE(judge(1, wrong.lse.value).ok);
+  EXPECT_FALSE(judge(2, wrong.dq.value).ok);
+  EXPECT_FALSE(judge(3, wrong.dk.value).ok);
+  EXPECT_FALSE(judge(4, wrong.dv.value).ok);
+}
+
+TEST_P(Comparator, CatchesAMissingSize) {
+  std::vector<double> o = standard.o.value;
+  o.pop_back();
+  EXPECT_FALSE(judge(0, o).ok);
+}
+
+INSTANTIATE_TEST_SUITE_P(AllDtypes, Comparator, testing::Values(DType::kF32, DType::kF16, DType::kBF16),
+                         [](const auto& test) { return std::string(dtype_name(test.param)); });
+
+TEST(TensorBuffer, SeesAWriteOutsideOfItself) {
+  for (const Layout layout : {Layout::kBHSD, Layout::kBSHD, Layout::kPadded}) {
+    const TensorBuffer t(DType::kF32, {2, 3, 4, 5}, {layout, 3});
+    EXPECT_TRUE(t.gaps_intact());
+    t.fill(1.5);
+    EXPECT_TRUE(t.gaps_intact());
+    EXPECT_EQ(t.values(), std::vector<double>(2 * 3 * 4 * 5, 1.5));
+  }
+  const TensorBuffer padded(DType::kF32, {1, 1, 2, 5}, {Layout::kPadded, 0});
+  static_cast<float*>(padded.view().data)[5] = 0;  // the first element after row 0
+  EXPECT_FALSE(padded.gaps_intact());
+}
+
+TEST(TensorBuffer, StartsAsNaN) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF64}) {
+    const TensorBuffer t(dtype, {1, 1, 1, 3});
+    for (const double x : t.values()) EXPECT_TRUE(std::isnan(x)) << dtype_name(dtype);
+  }
+}
+
+TEST(TensorBuffer, FusedViewsShareOneBuffer) {
+  const auto qkv = TensorBuffer::fused(DType::kF16, {{2, 4, 3, 8}, {2, 2, 3, 8}, {2, 2, 3, 8}}, 5);
+  EXPECT_EQ(qkv[0].view().stride, (Shape{3 * 8 * 8, 8, 8 * 8, 1}));
+  EXPECT_EQ(static_cast<char*>(qkv[1].view().data) - static_cast<char*>(qkv[0].view().data), 4 * 8 * 2);
+  for (const TensorBuffer& t : qkv) t.fill(1);
+  EXPECT_TRUE(qkv[0].gaps_intact());
+}
+
+}  // namespace
+}  // namespace attend::test

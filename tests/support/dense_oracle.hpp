@@ -1,0 +1,115 @@
+// A second formulation of attention, written from the mathematics and not from the library: whole matrices, a boolean
+// visibility matrix from first principles, softmax without subtracting the maximum (the exponent range of long double
+// is wide enough), and a backward through the explicit Jacobian of the softmax, J = diag(p) - p p^T.
+//
+// `Real` is long double for values, or Dual for directional derivatives.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "support/attention_case.hpp"
+
+namespace attend::test {
+
+/// A number with a derivative along one direction: forward-mode differentiation.
+struct Dual {
+  long double value = 0;
+  long double tangent = 0;
+  Dual() = default;
+  Dual(long double v) : value(v) {}  // NOLINT: constants convert
+  Dual(long double v, long double t) : value(v), tangent(t) {}
+  friend Dual operator+(Dual a, Dual b) { return {a.value + b.value, a.tangent + b.tangent}; }
+  friend Dual operator-(Dual a, Dual b) { return {a.value - b.value, a.tangent - b.tangent}; }
+  friend Dual operator*(Dual a, Dual b) { return {a.value * b.value, a.value * b.tangent + a.tangent * b.value}; }
+  friend Dual operator/(Dual a, Dual b) {
+    return {a.value / b.value, (a.tangent * b.value - a.value * b.tangent) / (b.value * b.value)};
+  }
+};
+inline Dual exp(Dual x) {
+  return {std::exp(x.value), std::exp(x.value) * x.tangent};
+}
+inline Dual log(Dual x) {
+  return {std::log(x.value), x.tangent / x.value};
+}
+inline Dual tanh(Dual x) {
+  const long double t = std::tanh(x.value);
+  return {t, (1 - t * t) * x.tangent};
+}
+
+template <class Real>
+using Grid = std::vector<std::vector<Real>>;  // [row][col]
+
+/// One query head of one sequence with its key head. bias, visible and keep are seqlen_q x seqlen_k.
+template <class Real>
+struct DenseHead {
+  Grid<Real> q, k, v, bias;
+  Grid<bool> visible;
+  Grid<long double> constant;  // alibi: added to the score
+  Grid<long double> keep;      // dropout: 0 or 1/(1-p)
+  long double scale = 1;
+  long double softcap = 0;
+};
+
+template <class Real>
+struct DenseForward {
+  Grid<Real> o, p, raw;  // raw: scale <q, k> before the soft cap
+  std::vector<Real> lse;
+  std::vector<bool> empty;  // rows that see no key; their lse is not set
+};
+
+template <class Real>
+DenseForward<Real> dense_forward(const DenseHead<Real>& h) {
+  using std::exp, std::log, std::tanh;
+  const std::size_t rows = h.q.size(), keys = h.k.size(), cols = keys == 0 ? 0 : h.v[0].size();
+  DenseForward<Real> f = {Grid<Real>(rows, std::vector<Real>(cols)), Grid<Real>(rows, std::vector<Real>(keys)),
+                          Grid<Real>(rows, std::vector<Real>(keys)), std::vector<Real>(rows),
+                          std::vector<bool>(rows, true)};
+  for (std::size_t i = 0; i < rows; ++i) {
+    Real sum = 0;
+    for (std::size_t j = 0; j < keys; ++j) {
+      if (!h.visible[i][j]) continue;
+      Real dot = 0;
+      for (std::size_t c = 0; c < h.q[i].size(); ++c) dot = dot + h.q[i][c] * h.k[j][c];
+      f.raw[i][j] = Real(h.scale) * dot;
+      const Real capped = h.softcap > 0 ? Real(h.softcap) * tanh(f.raw[i][j] / Real(h.softcap)) : f.raw[i][j];
+      f.p[i][j] = exp(capped + h.bias[i][j] + Real(h.constant[i][j]));
+      sum = sum + f.p[i][j];
+      f.empty[i] = false;
+    }
+    if (f.empty[i]) continue;
+    f.lse[i] = log(sum);
+    for (std::size_t j = 0; j < keys; ++j) {
+      f.p[i][j] = f.p[i][j] / sum;
+      for (std::size_t c = 0; c < cols; ++c) f.o[i][c] = f.o[i][c] + f.p[i][j] * Real(h.keep[i][j]) * h.v[j][c];
+    }
+  }
+  return f;
+}
+
+struct DenseGradients {
+  Grid<long double> dq, dk, dv, ds;  // ds: gradient of the score after the soft cap, that is of the bias
+};
+
+/// Gradients of sum(dout * o) + sum(dlse * lse).
+DenseGradients dense_backward(const DenseHead<long double>& h, const Grid<long double>& dout,
+                              const std::vector<long double>& dlse);
+
+/// The head of a sequence of the inputs, by index arithmetic of its own.
+[[nodiscard]] DenseHead<long double> dense_head(const Inputs& in, std::int64_t sequence, std::int64_t head);
+
+/// Rows [first, first + count) of a (batch, head) of a tensor.
+[[nodiscard]] Grid<long double> rows_of(const TensorBuffer& t, std::int64_t batch, std::int64_t head,
+                                        std::int64_t first, std::int64_t count);
+
+/// Where a sequence lies in the tensors.
+struct Span {
+  std::int64_t batch, q_first, q_count, k_first, k_count;
+};
+[[nodiscard]] Span span_of(const AttentionCase& c, std::int64_t sequence);
+
+/// Does row i see key j under the causal and window options, said as a boolean rule.
+[[nodiscard]] bool visible_by_rule(bool causal, std::int64_t window_left, std::int64_t window_right,
+                                   std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t i, std::int64_t j);
+
+}  // namespace attend::test

@@ -1,0 +1,289 @@
+#include "support/standard.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/elements.hpp"
+#include "core/problem.hpp"
+#include "support/tolerances.hpp"
+
+namespace attend::test {
+namespace {
+
+using core::Matrix;
+using core::Problem;
+using core::Sequence;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr double kF32Roundoff = 0x1p-24;
+
+float round_to(DType dtype, float x) {
+  switch (dtype) {
+    case DType::kF16:
+      return core::to_float(core::to_half(x));
+    case DType::kBF16:
+      return core::to_float(core::to_bfloat16(x));
+    default:
+      return x;
+  }
+}
+
+/// A dense float matrix.
+struct Floats {
+  Floats(std::int64_t rows_, std::int64_t cols_, float value = 0)
+      : rows(rows_), cols(cols_), values(static_cast<std::size_t>(rows_ * cols_), value) {}
+  explicit Floats(const Matrix& m) : Floats(m.rows, m.cols) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < cols; ++c) at(r, c) = static_cast<float>(core::load(m, r, c));
+    }
+  }
+  float& at(std::int64_t r, std::int64_t c) { return values[static_cast<std::size_t>(r * cols + c)]; }
+  [[nodiscard]] float at(std::int64_t r, std::int64_t c) const {
+    return values[static_cast<std::size_t>(r * cols + c)];
+  }
+  [[nodiscard]] const float* row(std::int64_t r) const { return values.data() + r * cols; }
+  float* row(std::int64_t r) { return values.data() + r * cols; }
+
+  std::int64_t rows;
+  std::int64_t cols;
+  std::vector<float> values;
+};
+
+/// <a, b>, and the sum of the magnitudes of its terms.
+struct Dot {
+  float value = 0;
+  float magnitude = 0;
+  Dot(const float* a, const float* b, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) value += a[i] * b[i];
+    for (std::int64_t i = 0; i < n; ++i) magnitude += std::abs(a[i] * b[i]);
+  }
+};
+
+/// One head's result with its two error scales; `walk` holds squares until the end.
+struct Accumulator {
+  Accumulator(std::int64_t rows, std::int64_t cols) : value(rows, cols), walk(rows, cols), bound(rows, cols) {}
+
+  /// row += factor * x, where factor carries a rounding error of u * step and an f32 error of `error`.
+  void add(std::int64_t row, float factor, float step, float error, const float* x) {
+    float* to = value.row(row);
+    float* to_walk = walk.row(row);
+    float* to_bound = bound.row(row);
+    for (std::int64_t c = 0; c < value.cols; ++c) {
+      to[c] += factor * x[c];
+      to_walk[c] += step * step * x[c] * x[c];
+      to_bound[c] += error * std::abs(x[c]);
+    }
+  }
+
+  Floats value, walk, bound;
+};
+
+StandardTensor make_result(const Shape& shape) {
+  const auto n = static_cast<std::size_t>(shape[0] * shape[1] * shape[2] * shape[3]);
+  return {shape, std::vector<double>(n), std::vector<double>(n), std::vector<double>(n)};
+}
+
+/// Puts a head's rows at (batch, head, first_row) of the whole tensor.
+void place(StandardTensor& t, const Accumulator& a, DType dtype, std::int64_t batch, std::int64_t head,
+           std::int64_t first_row) {
+  const double u = unit_roundoff(dtype);
+  for (std::int64_t r = 0; r < a.value.rows; ++r) {
+    for (std::int64_t c = 0; c < a.value.cols; ++c) {
+      const auto at =
+          static_cast<std::size_t>(((batch * t.shape[1] + head) * t.shape[2] + first_row + r) * t.shape[3] + c);
+      t.value[at] = round_to(dtype, a.value.at(r, c));
+      t.walk[at] = u * std::sqrt(a.walk.at(r, c));
+      t.bound[at] = kF32Roundoff * a.bound.at(r, c);
+    }
+  }
+}
+
+/// S of one head, with how it came about.
+struct ScoreMatrix {
+  ScoreMatrix(const Problem& p, const Sequence& s, std::int64_t head, const Floats& q, const Floats& k)
+      : value(q.rows, k.rows, -kInfinity),
+        magnitude(q.rows, k.rows),
+        slope(q.rows, k.rows, 1),
+        keep(q.rows, k.rows, 1) {
+    const DropoutMask dropout = p.dropout(s, head);
+    const float kept = static_cast<float>(1 / (1 - p.dropout_p));
+    for (std::int64_t i = 0; i < q.rows; ++i) {
+      const KeyRange range = p.window(s).row(i);
+      for (std::int64_t j = range.begin; j < range.end; ++j) {
+        if (p.mask && core::load(*p.mask, s.batch, head, i, j) == 0) continue;
+        set(p, s, head, i, j, Dot(q.row(i), k.row(j), q.cols));
+        if (p.dropout_p > 0) keep.at(i, j) = dropout.keeps(i, j) ? kept : 0;
+      }
+    }
+  }
+
+  void set(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t i, std::int64_t j, const Dot& dot) {
+    const auto scale = static_cast<float>(p.scale);
+    const auto cap = static_cast<float>(p.softcap);
+    float score = scale * dot.value;
+    float size = std::abs(scale) * dot.magnitude;
+    if (cap > 0) {
+      const float t = std::tanh(score / cap);
+      score = cap * t;
+      slope.at(i, j) = 1 - t * t;
+      size = slope.at(i, j) * size + 2 * cap;  // what is left of the product's error, and the rounding of tanh
+    }
+    if (p.bias) {
+      const auto bias = static_cast<float>(core::load(*p.bias, s.batch, head, i, j));
+      score += bias;
+      size += std::abs(bias);
+    }
+    if (p.alibi_slopes) {
+      const auto distance = static_cast<float>(std::abs(i + s.seqlen_k - s.seqlen_q - j));
+      const float alibi = static_cast<float>(core::load(*p.alibi_slopes, s.index, head, 0, 0)) * distance;
+      score -= alibi;
+      size += std::abs(alibi);
+    }
+    value.at(i, j) = score;
+    magnitude.at(i, j) = size;
+  }
+
+  Floats value, magnitude;
+  Floats slope;  // derivative of the soft cap
+  Floats keep;   // dropout: 0, or 1/(1-p)
+};
+
+struct HeadData {
+  HeadData(const Problem& p, const Sequence& s_, std::int64_t head_)
+      : s(s_),
+        head(head_),
+        key_head(head_ / p.heads_per_group()),
+        q(core::q_matrix(p.q, s_, head_)),
+        k(core::k_matrix(p.k, s_, key_head)),
+        v(core::k_matrix(p.v, s_, key_head)),
+        dout(core::q_matrix(p.dout, s_, head_)),
+        scores(p, s_, head_, q, k),
+        lse(q.rows, 1),
+        o(q.rows, v.cols) {}
+
+  Sequence s;
+  std::int64_t head;
+  std::int64_t key_head;
+  Floats q, k, v, dout;
+  ScoreMatrix scores;
+  Floats lse;
+  Floats o;  // rounded to the dtype
+};
+
+void forward_head(const Problem& p, HeadData& h, Standard& out) {
+  const DType dtype = p.q.dtype;
+  Accumulator o(h.q.rows, h.v.cols);
+  Accumulator lse(h.q.rows, 1);
+  for (std::int64_t i = 0; i < h.q.rows; ++i) {
+    const float* s = h.scores.value.row(i);
+    const float row_max = h.k.rows == 0 ? -kInfinity : *std::max_element(s, s + h.k.rows);
+    float row_sum = 0;
+    float largest = 0;
+    for (std::int64_t j = 0; j < h.k.rows && row_max != -kInfinity; ++j) {
+      row_sum += std::exp(s[j] - row_max);
+      if (s[j] != -kInfinity) largest = std::max(largest, h.scores.magnitude.at(i, j));
+    }
+    h.lse.at(i, 0) = row_sum == 0 ? -kInfinity : row_max + std::log(row_sum);
+    lse.value.at(i, 0) = h.lse.at(i, 0);
+    lse.bound.at(i, 0) = largest;
+    for (std::int64_t j = 0; j < h.k.rows; ++j) {
+      if (s[j] == -kInfinity) continue;
+      const float prob = std::exp(s[j] - row_max) / row_sum * h.scores.keep.at(i, j);
+      const float step = std::max(prob, static_cast<float>(min_normal(dtype)));
+      o.add(i, round_to(dtype, prob), step, prob * (1 + h.scores.magnitude.at(i, j)), h.v.row(j));
+    }
+    for (std::int64_t c = 0; c < h.v.cols; ++c) h.o.at(i, c) = round_to(dtype, o.value.at(i, c));
+  }
+  place(out.o, o, dtype, h.s.batch, h.head, h.s.q_begin);
+  place(out.lse, lse, DType::kF32, h.s.batch, h.head, h.s.q_begin);
+}
+
+/// Gradients of the bias for all heads, in the bias's own shape.
+struct BiasGradient {
+  explicit BiasGradient(const Problem& p) : shape(p.dbias->shape), sums(shape[0] * shape[1] * shape[2], shape[3]) {}
+
+  void add(std::int64_t batch, std::int64_t head, std::int64_t i, std::int64_t j, float ds, float step, float error) {
+    const std::int64_t row =
+        ((shape[0] == 1 ? 0 : batch) * shape[1] + (shape[1] == 1 ? 0 : head)) * shape[2] + (shape[2] == 1 ? 0 : i);
+    sums.value.at(row, j) += ds;
+    sums.walk.at(row, j) += step * step;
+    sums.bound.at(row, j) += error;
+  }
+
+  Shape shape;
+  Accumulator sums;
+};
+
+void backward_head(const Problem& p, const HeadData& h, Accumulator& dq, Accumulator& dk, Accumulator& dv,
+                   BiasGradient* dbias) {
+  const DType dtype = p.q.dtype;
+  const auto tiny = static_cast<float>(min_normal(dtype));
+  const auto scale = static_cast<float>(p.scale);
+  for (std::int64_t i = 0; i < h.q.rows; ++i) {
+    const float lse = h.lse.at(i, 0);
+    if (lse == -kInfinity) continue;
+    const float dlse = p.dlse ? static_cast<float>(core::load(core::q_matrix(*p.dlse, h.s, h.head), i, 0)) : 0;
+    const Dot delta(h.dout.row(i), h.o.row(i), h.v.cols);
+    float delta_walk = 0;  // O was rounded to the dtype
+    for (std::int64_t c = 0; c < h.v.cols; ++c) delta_walk += std::pow(h.dout.at(i, c) * h.o.at(i, c), 2.0F);
+    for (std::int64_t j = 0; j < h.k.rows; ++j) {
+      if (h.scores.value.at(i, j) == -kInfinity) continue;
+      const float keep = h.scores.keep.at(i, j);
+      const float size = 1 + h.scores.magnitude.at(i, j) + std::abs(lse);  // lse is rounded to f32
+      const float slope = h.scores.slope.at(i, j);
+      const float prob = std::exp(h.scores.value.at(i, j) - lse);
+      const Dot dp(h.dout.row(i), h.v.row(j), h.v.cols);
+      const float ds = prob * (keep * dp.value - (delta.value - dlse));
+      const float ds_size = prob * (keep * dp.magnitude + delta.magnitude + std::abs(dlse));
+      const float step = std::max(std::sqrt(ds * ds + prob * prob * delta_walk), tiny);
+      const float factor = scale * round_to(dtype, ds * slope);
+      const float error = ds_size * (size * slope * (p.softcap > 0 ? 3.0F : 1.0F) + (p.softcap > 0 ? 2.0F : 0.0F));
+      dq.add(i, factor, scale * step, std::abs(scale) * error, h.k.row(j));
+      dk.add(j, factor, scale * step, std::abs(scale) * error, h.q.row(i));
+      dv.add(j, round_to(dtype, prob * keep), std::max(prob * keep, tiny), prob * keep * size, h.dout.row(i));
+      if (dbias != nullptr) dbias->add(h.s.batch, h.head, i, j, ds, step, ds_size * size);
+    }
+  }
+}
+
+}  // namespace
+
+Standard run_standard(const Inputs& in) {
+  const Outputs views = make_outputs(in);  // only their shapes are used
+  BackwardExtras extras;
+  if (in.dlse) extras.dlse = in.dlse->view();
+  if (views.dbias) extras.dbias = views.dbias->view();
+  const Problem p = core::make_backward_problem(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), views.o.view(),
+                                                views.lse.view(), views.dq.view(), views.dk.view(), views.dv.view(),
+                                                in.params("auto"), extras);
+  const DType dtype = p.q.dtype;
+  Standard out = {make_result(p.o.shape), make_result(p.lse->shape), make_result(p.q.shape),
+                  make_result(p.k.shape), make_result(p.v.shape),    {}};
+  std::optional<BiasGradient> dbias;
+  if (p.dbias) dbias.emplace(p);
+  for (std::int64_t index = 0; index < p.num_sequences; ++index) {
+    const Sequence s = p.sequence(index);
+    for (std::int64_t key_head = 0; key_head < p.num_heads_k; ++key_head) {
+      Accumulator dk(s.seqlen_k, p.head_dim);
+      Accumulator dv(s.seqlen_k, p.head_dim_v);
+      for (std::int64_t head = key_head * p.heads_per_group(); head < (key_head + 1) * p.heads_per_group(); ++head) {
+        HeadData h(p, s, head);
+        forward_head(p, h, out);
+        Accumulator dq(s.seqlen_q, p.head_dim);
+        backward_head(p, h, dq, dk, dv, dbias ? &*dbias : nullptr);
+        place(out.dq, dq, dtype, s.batch, head, s.q_begin);
+      }
+      place(out.dk, dk, dtype, s.batch, key_head, s.k_begin);
+      place(out.dv, dv, dtype, s.batch, key_head, s.k_begin);
+    }
+  }
+  if (dbias) {
+    out.dbias = make_result(dbias->shape);
+    Accumulator& sums = dbias->sums;
+    place(*out.dbias, sums, in.bias->dtype(), 0, 0, 0);
+  }
+  return out;
+}
+
+}  // namespace attend::test
