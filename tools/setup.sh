@@ -50,13 +50,13 @@ done
 if ((${#missing[@]})); then
   install="apt-get install --no-install-recommends ${missing[*]}"
   command -v apt-get >/dev/null || fail "missing (Debian's names): ${missing[*]}. Install them with your package manager."
-  ((EUID == 0)) || fail "missing: ${missing[*]}. As root: $install"
+  ((EUID == 0)) || fail "some packages are missing. As root: $install"
   echo "installing ${missing[*]}" >&2
   mkdir -p build
   export DEBIAN_FRONTEND=noninteractive
   {
     apt-get -qq update && apt-get -qq install --no-install-recommends "${missing[@]}"
-  } >"$log" 2>&1 </dev/null || fail "cannot install ${missing[*]} (no network? see $log). By hand: $install"
+  } >"$log" 2>&1 </dev/null || fail "cannot install packages (no network? see $log). When there is one, as root: $install"
 fi
 
 # The environment counts as ready only when its last step is done and still matches the list of requirements.
