@@ -1,0 +1,139 @@
+// The small arithmetic that everything stands on: Philox, dropout decisions, 16-bit conversions.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "core/half.hpp"
+#include "kernels/common/philox.cuh"
+
+namespace attend::test {
+namespace {
+
+using Words = std::array<uint32, 4>;
+
+Words philox(Words counter, uint32 key0, uint32 key1) {
+  const PhiloxWords out = philox_4x32_10({{counter[0], counter[1], counter[2], counter[3]}}, key0, key1);
+  return {out.word[0], out.word[1], out.word[2], out.word[3]};
+}
+
+// The known answers that the authors of Philox publish (Random123, kat_vectors, philox4x32 10).
+TEST(Philox, KnownAnswers) {
+  EXPECT_EQ(philox({0, 0, 0, 0}, 0, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, 0xffffffff, 0xffffffff),
+            (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0xa4093822, 0x299f31d0),
+            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(Dropout, ThresholdIsTheRoundedProbability) {
+  EXPECT_EQ(dropout_threshold(0.0), 0U);
+  EXPECT_EQ(dropout_threshold(0.5), 0x80000000U);
+  EXPECT_EQ(dropout_threshold(0.25), 0x40000000U);
+  EXPECT_EQ(dropout_threshold(std::nextafter(1.0, 0.0)), 0xffffffffU);  // does not wrap to 0
+}
+
+// Counter, key and word as the header documents them, written out once more.
+TEST(Dropout, AsksForTheDocumentedWord) {
+  const uint64 seed = 0x0123456789abcdefULL, offset = 0xfedcba9876543210ULL;
+  const DropoutMask mask = DropoutMask::make(seed, offset, 77, 0.3);
+  for (const int64 row : {0LL, 1LL, 70000LL}) {
+    for (int64 key = 0; key < 50; ++key) {
+      const Words w = philox({static_cast<uint32>(key / 4), static_cast<uint32>(row), 77, 0x76543210}, 0x89abcdef,
+                             0x01234567u ^ 0xfedcba98u);
+      EXPECT_EQ(mask.keeps(row, key), w[key % 4] >= dropout_threshold(0.3)) << row << ", " << key;
+    }
+  }
+}
+
+/// The value of the 16 bits by definition: sign, exponent and fraction of the format.
+double decode(std::uint16_t bits, int exponent_bits, int fraction_bits) {
+  const int exponent = (bits >> fraction_bits) & ((1 << exponent_bits) - 1);
+  const int fraction = bits & ((1 << fraction_bits) - 1);
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  const double sign = bits >> 15 != 0 ? -1 : 1;
+  if (exponent == (1 << exponent_bits) - 1) return fraction != 0 ? NAN : sign * INFINITY;
+  if (exponent == 0) return sign * std::ldexp(fraction, 1 - bias - fraction_bits);
+  return sign * std::ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
+}
+
+/// All finite non-negative values of a format in ascending order; index = bits.
+std::vector<double> ladder(int exponent_bits, int fraction_bits) {
+  std::vector<double> values;
+  const int infinity = ((1 << exponent_bits) - 1) << fraction_bits;
+  for (int bits = 0; bits < infinity; ++bits)
+    values.push_back(decode(static_cast<std::uint16_t>(bits), exponent_bits, fraction_bits));
+  return values;
+}
+
+/// Nearest value of the ladder, ties to even bits; past the middle of the last step, infinity.
+std::uint16_t nearest(const std::vector<double>& values, float x) {
+  const std::uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  const double magnitude = std::abs(static_cast<double>(x));
+  const std::size_t above =
+      static_cast<std::size_t>(std::lower_bound(values.begin(), values.end(), magnitude) - values.begin());
+  if (above == 0) return sign;
+  const double last_step = values.back() - values[values.size() - 2];
+  const double upper = above == values.size() ? values.back() + last_step : values[above];
+  const double from_below = magnitude - values[above - 1], from_above = upper - magnitude;
+  const bool up = from_above < from_below || (from_above == from_below && above % 2 == 0);
+  return static_cast<std::uint16_t>(sign | (up ? above : above - 1));
+}
+
+struct HalfFormat {
+  using Type = core::Half;
+  static constexpr int kExponentBits = 5, kFractionBits = 10;
+  static Type round(float x) { return core::to_half(x); }
+};
+struct BFloat16Format {
+  using Type = core::BFloat16;
+  static constexpr int kExponentBits = 8, kFractionBits = 7;
+  static Type round(float x) { return core::to_bfloat16(x); }
+};
+
+template <class Format>
+class SixteenBits : public testing::Test {};
+using Formats = testing::Types<HalfFormat, BFloat16Format>;
+TYPED_TEST_SUITE(SixteenBits, Formats);
+
+TYPED_TEST(SixteenBits, EveryValueWidensToItsDefinitionAndBack) {
+  for (int bits = 0; bits < 0x10000; ++bits) {
+    const auto b = static_cast<std::uint16_t>(bits);
+    const float wide = core::to_float(typename TypeParam::Type{b});
+    const double wanted = decode(b, TypeParam::kExponentBits, TypeParam::kFractionBits);
+    if (std::isnan(wanted)) {
+      ASSERT_TRUE(std::isnan(wide)) << bits;
+      ASSERT_TRUE(std::isnan(core::to_float(TypeParam::round(wide)))) << bits;
+      continue;
+    }
+    ASSERT_EQ(static_cast<double>(wide), wanted) << bits;
+    ASSERT_EQ(std::signbit(wide), std::signbit(wanted)) << bits;
+    ASSERT_EQ(TypeParam::round(wide).bits, b) << "the way back";
+  }
+}
+
+// Around every value and every middle between two values, and a stride through all floats.
+TYPED_TEST(SixteenBits, RoundsToNearestEven) {
+  const std::vector<double> values = ladder(TypeParam::kExponentBits, TypeParam::kFractionBits);
+  const auto check = [&](float x) {
+    ASSERT_EQ(TypeParam::round(x).bits, nearest(values, x)) << std::hexfloat << x;
+    ASSERT_EQ(TypeParam::round(-x).bits, nearest(values, -x)) << std::hexfloat << -x;
+  };
+  for (std::size_t n = 0; n < values.size(); ++n) {
+    const double next = n + 1 < values.size() ? values[n + 1] : values[n] + (values[n] - values[n - 1]);
+    for (const double x : {values[n], (values[n] + next) / 2}) {
+      const auto f = static_cast<float>(x);
+      for (const float y : {std::nextafter(f, -INFINITY), f, std::nextafter(f, INFINITY)}) check(y);
+    }
+  }
+  constexpr std::uint32_t kStride = 104729;  // prime: no pattern of low bits is missed
+  for (std::uint64_t bits = 0; bits < 0x7f800000; bits += kStride)
+    check(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
+  check(INFINITY);
+}
+
+}  // namespace
+}  // namespace attend::test
