@@ -1,0 +1,59 @@
+// The option parser on arbitrary argument lists, separated by new lines: options or an Error, and the options keep what
+// the rest of the program relies on.
+#include <cmath>
+#include <cstdint>
+
+#include "fuzz/fuzz_support.hpp"
+#include "options.hpp"
+
+namespace {
+
+using namespace attend;
+
+void check(const cli::AttentionOptions& options) {
+  fuzz::require(options.window_left >= -1 && options.window_right >= -1);
+  fuzz::require(!options.scale || std::isfinite(*options.scale));
+  fuzz::require(std::isfinite(options.softcap) && options.softcap >= 0);
+  fuzz::require(options.dropout_p >= 0 && options.dropout_p < 1);
+}
+
+struct Check {
+  void operator()(const cli::GenerateOptions& options) const {
+    fuzz::require(io::parse_folder_name(io::folder_name(options.spec)) == options.spec);
+    fuzz::require(!options.output_dir.empty());
+  }
+  void operator()(const cli::RunOptions& options) const {
+    check(options.attention);
+    fuzz::require(options.repeat >= 1 && options.threads >= 0 && !options.compute.empty());
+    fuzz::require(options.data.empty() != options.output_dir.empty());
+    fuzz::require(options.data.empty() != options.q.empty());
+  }
+  void operator()(const cli::BenchOptions& options) const {
+    check(options.attention);
+    fuzz::require(options.repeat >= 1 && !options.computes.empty() && options.max_seconds >= 0);
+  }
+  void operator()(const cli::InfoOptions& /*options*/) const {}
+  void operator()(const cli::Message& message) const { fuzz::require(!message.text.empty()); }
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  std::vector<std::string> arguments;
+  std::string argument;
+  for (std::size_t i = 0; i < size; ++i) {
+    if (data[i] == '\n') {
+      arguments.push_back(std::move(argument));
+      argument.clear();
+    } else if (data[i] != '\0') {  // no argument can hold one
+      argument += static_cast<char>(data[i]);
+    }
+  }
+  if (!argument.empty()) arguments.push_back(std::move(argument));
+  try {
+    std::visit(Check(), cli::parse(arguments));
+  } catch (const Error& error) {
+    fuzz::require(error.what()[0] != '\0');
+  }
+  return 0;
+}

@@ -1,0 +1,57 @@
+#include "io/attend_program.hpp"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <sstream>
+#include <stdexcept>
+
+namespace attend::test {
+namespace {
+
+/// Everything until the writers are gone; closes the pipe.
+std::string read_all(int pipe) {
+  std::string text;
+  char piece[4096];
+  for (ssize_t got = 0; (got = ::read(pipe, piece, sizeof(piece))) > 0;)
+    text.append(piece, static_cast<std::size_t>(got));
+  ::close(pipe);
+  return text;
+}
+
+}  // namespace
+
+ProgramResult run_attend(const std::vector<std::string>& arguments, const std::function<void()>& prepare) {
+  // Pipes, not files: a test may limit the size of files. What is said fits into a pipe's 64 KiB.
+  int out[2] = {};
+  int err[2] = {};
+  if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0) throw std::runtime_error("cannot make a pipe");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(out[1], STDOUT_FILENO);
+    ::dup2(err[1], STDERR_FILENO);
+    if (prepare) prepare();
+    std::vector<char*> argv = {const_cast<char*>(ATTEND_PROGRAM)};
+    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    ::execv(ATTEND_PROGRAM, argv.data());
+    ::_exit(127);
+  }
+  ::close(out[1]);
+  ::close(err[1]);
+  ProgramResult result = {.out = read_all(out[0]), .err = read_all(err[0])};
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return result;
+}
+
+ProgramResult run_attend_line(const std::string& line) {
+  std::vector<std::string> arguments;
+  std::istringstream stream(line);
+  for (std::string word; stream >> word;) arguments.push_back(word);
+  return run_attend(arguments);
+}
+
+}  // namespace attend::test

@@ -1,0 +1,167 @@
+// The option parser: what it takes, and that every refusal names the flag, the value and what is allowed.
+#include "options.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "grid.hpp"
+
+namespace attend::test {
+namespace {
+
+using cli::Mode;
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// Splits at blanks.
+std::vector<std::string> words(const std::string& line) {
+  std::vector<std::string> out;
+  std::istringstream stream(line);
+  for (std::string word; stream >> word;) out.push_back(word);
+  return out;
+}
+
+template <class Options>
+Options parsed(const std::string& line) {
+  return std::get<Options>(cli::parse(words(line)));
+}
+
+std::string refusal(const std::string& line) {
+  try {
+    (void)cli::parse(words(line));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+TEST(Options, Generate) {
+  const auto plain = parsed<cli::GenerateOptions>("generate --batch_size 2 --num_heads 8 --seq_len 512 --head_dim 64");
+  EXPECT_EQ(io::folder_name(plain.spec), "B2_H8_S512_D64");
+  EXPECT_EQ(plain.seed, 42U);
+  EXPECT_EQ(plain.output_dir, "./data");
+  const auto full = parsed<cli::GenerateOptions>(
+      "generate --batch_size 2 --num_heads 8 --num_heads_kv 2 --seq_len 5 --seq_len_k 7 --head_dim 64 --head_dim_v=32 "
+      "--dtype bf16 --seed 18446744073709551615 --with_dout --output_dir x");
+  EXPECT_EQ(io::folder_name(full.spec), "B2_H8_Hkv2_Sq5_Sk7_D64_Dv32_bf16");
+  EXPECT_EQ(full.seed, ~0ULL);
+  EXPECT_TRUE(full.with_dout);
+}
+
+TEST(Options, Run) {
+  const auto plain = parsed<cli::RunOptions>("run --data d");
+  EXPECT_EQ(plain.compute, "auto");
+  EXPECT_EQ(plain.mode, Mode::kForward);
+  EXPECT_FALSE(plain.attention.scale.has_value());
+  const auto full = parsed<cli::RunOptions>(
+      "run --compute reference --mode both --data d --causal --window_left 3 --window_right -1 --scale -0.5 --softcap "
+      "30 "
+      "--dropout_p 0.1 --seed 7 --offset 9 --check --repeat 3 --threads 2 --json j --csv c --bias b --mask m "
+      "--alibi_slopes s");
+  EXPECT_EQ(full.compute, "reference");
+  EXPECT_EQ(full.mode, Mode::kBoth);
+  EXPECT_TRUE(full.attention.causal && full.check);
+  EXPECT_EQ(full.attention.scale, -0.5);
+  EXPECT_EQ(full.attention.softcap, 30);
+  EXPECT_EQ(full.attention.dropout_p, 0.1);
+  EXPECT_EQ(full.attention.window_left, 3);
+  EXPECT_EQ(full.attention.seed, 7U);
+  EXPECT_EQ(full.attention.offset, 9U);
+  EXPECT_EQ(full.repeat, 3);
+  EXPECT_EQ(full.threads, 2);
+}
+
+TEST(Options, Bench) {
+  const auto plain = parsed<cli::BenchOptions>("bench");
+  EXPECT_EQ(plain.grid, "seed");
+  EXPECT_EQ(plain.mode, Mode::kBoth);
+  EXPECT_EQ(plain.computes, std::vector<std::string>{"auto"});
+  const auto full =
+      parsed<cli::BenchOptions>("bench --device cpu --grid f --compute cpu,reference --mode backward --dtype f16");
+  EXPECT_EQ(full.computes, (std::vector<std::string>{"cpu", "reference"}));
+  EXPECT_EQ(full.mode, Mode::kBackward);
+  EXPECT_EQ(full.dtype, DType::kF16);
+}
+
+TEST(Options, HelpAndVersion) {
+  for (const char* line : {"--help", "-h", "--version", "run --help", "generate -h", "bench --help", "info --help"}) {
+    EXPECT_FALSE(parsed<cli::Message>(line).text.empty()) << line;
+  }
+  for (const char* command : {"generate", "run", "bench"}) {
+    EXPECT_THAT(parsed<cli::Message>(std::string(command) + " --help").text, HasSubstr("Examples:"));
+  }
+}
+
+TEST(Options, RefusalsNameFlagValueAndWhatIsAllowed) {
+  const std::string generate = "generate --num_heads 8 --seq_len 4 --head_dim 8 ";
+  const std::vector<std::array<std::string, 3>> cases = {
+      {generate + "--batch_size -1", "--batch_size: '-1'", "from 1 to 2147483647"},
+      {generate + "--batch_size 0", "--batch_size: '0'", "from 1"},
+      {generate + "--batch_size 2147483648", "'2147483648'", "to 2147483647"},
+      {generate + "--batch_size 99999999999999999999", "'99999999999999999999'", "to 2147483647"},
+      {generate + "--batch_size 1e3", "'1e3'", "integers"},
+      {generate + "--batch_size 2.5", "'2.5'", "integers"},
+      {generate + "--batch_size 0x10", "'0x10'", "integers"},
+      {generate + "--batch_size 1 --num_heads_kv 3", "--num_heads_kv: 3", "divisor of --num_heads 8"},
+      {generate + "--batch_size 1 --dtype int8", "--dtype: 'int8'", "f32, f16, bf16"},
+      {generate + "--batch_size 1 --seed -1", "--seed: '-1'", "0 to 2^64 - 1"},
+      {"generate --num_heads 2147483647 --seq_len 2147483647 --head_dim 512 --batch_size 2147483647", "--batch_size",
+       "2^62 bytes"},
+      {"generate --num_heads 1 --seq_len 1 --head_dim 513 --batch_size 1", "--head_dim: '513'", "1 to 512"},
+      {"run --data d --compute nope", "--compute: 'nope'", "auto, cpu, reference"},
+      {"run --data d --mode sideways", "--mode: 'sideways'", "forward, backward, both"},
+      {"run --data d --window_left -2", "--window_left: '-2'", "from -1"},
+      {"run --data d --scale inf", "--scale: 'inf'", "finite"},
+      {"run --data d --softcap -1", "--softcap: '-1'", ">= 0"},
+      {"run --data d --dropout_p 1", "--dropout_p: '1'", "< 1"},
+      {"run --data d --dropout_p nan", "--dropout_p: 'nan'", "< 1"},
+      {"run --data d --repeat 0", "--repeat: '0'", "from 1"},
+      {"run --data d --threads 0", "--threads: '0'", "from 1"},
+      {"run --data d --q q.npy", "--q", "without it"},
+      {"run", "--data", "--output_dir"},
+      {"run --q q --k k --output_dir x", "--v", "--data DIR"},
+      {"run --data d --nonsense", "--nonsense", "attend run --help"},
+      {"run --data d --seed 1 --seed 2", "--seed", "attend run --help"},
+      {"bench --compute cpu,nope", "--compute: 'nope'", "auto, cpu, reference"},
+      {"bench --compute cpu,", "--compute: ''", "auto, cpu, reference"},
+      {"bench --device cuda", "--device: 'cuda'", "cpu"},
+      {"bench --device tpu", "--device: 'tpu'", "cpu, cuda"},
+      {"transmogrify", "command: 'transmogrify'", "generate, run, bench, info"},
+      {"", "no command", "generate, run, bench, info"},
+  };
+  for (const auto& [line, found, allowed] : cases)
+    EXPECT_THAT(refusal(line), AllOf(HasSubstr(found), HasSubstr(allowed))) << line;
+}
+
+TEST(Grid, Built) {
+  EXPECT_EQ(cli::load_grid("seed", DType::kF32).size(), 10U);
+  EXPECT_EQ(io::folder_name(cli::load_grid("seed", DType::kF32).back()), "B8_H16_S2048_D64");
+  EXPECT_EQ(io::folder_name(cli::load_grid("paper", DType::kBF16).front()), "B32_H32_S512_D64_bf16");
+}
+
+TEST(Grid, File) {
+  const auto specs = cli::parse_grid(
+      R"([{"B":2,"H":8,"S":512,"D":64},{"B":1,"H":4,"Hkv":2,"Sq":1,"Sk":9,"D":8,"Dv":4}])", "g.json", DType::kF32);
+  EXPECT_EQ(io::folder_name(specs.at(0)), "B2_H8_S512_D64");
+  EXPECT_EQ(io::folder_name(specs.at(1)), "B1_H4_Hkv2_Sq1_Sk9_D8_Dv4");
+}
+
+TEST(Grid, RefusesBadFiles) {
+  for (const char* text :
+       {"", "{}", "[]", "[1]", "[{}]", R"([{"B":2,"H":8,"S":512}])", R"([{"B":2,"H":8,"S":512,"D":64,"X":1}])",
+        R"([{"B":-2,"H":8,"S":512,"D":64}])", R"([{"B":2.5,"H":8,"S":512,"D":64}])",
+        R"([{"B":"2","H":8,"S":512,"D":64}])", R"([{"B":2,"H":8,"Hkv":3,"S":512,"D":64}])",
+        R"([{"B":2,"H":8,"Sq":512,"D":64}])", R"([{"B":99999999999999999999,"H":8,"S":512,"D":64}])",
+        R"([{"B":18446744073709551615,"H":8,"S":512,"D":64}])"}) {
+    try {
+      (void)cli::parse_grid(text, "g.json", DType::kF32);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("g.json"), HasSubstr("allowed"))) << text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attend::test
