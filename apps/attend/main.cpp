@@ -21,7 +21,7 @@ std::string one_line(std::string text) {
 }
 
 int refuse(const std::string& message) {
-  fmt::print(stderr, "attend: {}\n", one_line(message));
+  std::fputs(("attend: " + one_line(message) + "\n").c_str(), stderr);  // fmt::print throws where stderr is full
   return cli::kExitRefused;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <string_view>
@@ -196,7 +197,9 @@ RunOptions finish(RunOptions options, const Raw& raw) {
   for (std::size_t i = 0; i < std::size(npy_flags); ++i) {
     const auto& [flag, path] = npy_flags[i];
     if (options.data.empty() && i < kRequired && path->empty()) {
-      refuse(fmt::format("{}: not given, allowed --data DIR, or all of --q, --k, --v and --output_dir", flag));
+      const bool npy = !(options.q.empty() && options.k.empty() && options.v.empty());
+      refuse(fmt::format("{}: not given, allowed --data DIR, or all of --q, --k, --v and --output_dir",
+                         npy ? flag : "--data"));
     }
     if (!options.data.empty() && !path->empty()) refuse(fmt::format("{}: given with --data, allowed without it", flag));
   }
@@ -221,6 +224,18 @@ BenchOptions finish(BenchOptions options, const Raw& raw) {
   options.max_seconds = raw.max_seconds.value_or(options.max_seconds);
   finish(options.attention, raw);
   return options;
+}
+
+/// The first word has to be a command, or a flag such as --help.
+void check_command(const std::vector<std::string>& arguments) {
+  constexpr std::array<std::string_view, 4> kCommands = {"generate", "run", "bench", "info"};
+  const std::string allowed = fmt::format("{} (see attend --help)", fmt::join(kCommands, ", "));
+  if (arguments.empty()) refuse("no command given, allowed " + allowed);
+  const std::string& first = arguments.front();
+  if (first.starts_with('-')) return;
+  if (std::find(kCommands.begin(), kCommands.end(), first) == kCommands.end()) {
+    refuse(fmt::format("command: '{}', allowed {}", first, allowed));
+  }
 }
 
 }  // namespace
@@ -263,10 +278,13 @@ Command parse(const std::vector<std::string>& arguments) {
   CLI::App* run_app = app.add_subcommand("run", "Compute attention of files, and check it");
   CLI::App* bench_app = app.add_subcommand("bench", "Time attention over a grid of sizes");
   CLI::App* info_app = app.add_subcommand("info", "Say what this machine and this build can do");
-  add_generate(*generate_app, generate, raw);
-  add_run(*run_app, run, raw);
-  add_bench(*bench_app, bench, raw);
-  info_app->add_flag("--json", info.json, "Print JSON instead of text");
+  const std::string command = arguments.empty() ? "" : arguments.front();
+  if (command == "generate")
+    add_generate(*generate_app, generate, raw);  // the other commands' flags will not be needed
+  if (command == "run") add_run(*run_app, run, raw);
+  if (command == "bench") add_bench(*bench_app, bench, raw);
+  if (command == "info") info_app->add_flag("--json", info.json, "Print JSON instead of text");
+  check_command(arguments);
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI11 wants
     app.parse(reversed);

@@ -17,11 +17,13 @@ constexpr std::int64_t kWidth = 30;                  // characters
 Progress::Progress(std::string label, std::int64_t total)
     : enabled_(::isatty(STDERR_FILENO) != 0), label_(std::move(label)), total_(total) {}
 
-Progress::~Progress() { hide(); }
+Progress::~Progress() {
+  hide();
+}
 
 void Progress::hide() {
   const std::lock_guard lock(mutex_);
-  if (visible_) fmt::print(stderr, "\r\x1b[K");
+  if (visible_) std::fputs("\r\x1b[K", stderr);
   visible_ = false;
 }
 
@@ -46,8 +48,9 @@ void Progress::draw(Clock::time_point now) {
   const double seconds = std::chrono::duration<double>(now - begin_).count();
   const auto filled = static_cast<std::size_t>(share * kWidth);
   const std::string left = done_ > 0 ? fmt::format("{:.0f} s left", seconds / share - seconds) : "";
-  fmt::print(stderr, "\r\x1b[K{} [{:.<{}}] {:3.0f} %  {}  {}", label_, std::string(filled, '#'), kWidth, 100 * share,
-             left, note_);
+  const std::string text = fmt::format("\r\x1b[K{} [{:.<{}}] {:3.0f} %  {}  {}", label_, std::string(filled, '#'),
+                                       kWidth, 100 * share, left, note_);
+  std::fputs(text.c_str(), stderr);  // unlike fmt::print it does not throw
   std::fflush(stderr);
   drawn_ = now;
   visible_ = true;

@@ -110,9 +110,10 @@ FileTransaction::Handle FileTransaction::create(const fs::path& target, std::int
     files_.push_back(std::move(file));
     return files_.size() - 1;
   }
+  const fs::path file_folder = file.target.has_parent_path() ? file.target.parent_path() : fs::path(".");
   for (int attempt = 0; file.descriptor < 0; ++attempt) {
     const std::string name = fmt::format(".{}.{}.{}.tmp", file.target.filename().string(), ::getpid(), attempt);
-    const fs::path temporary = file.target.parent_path() / name;
+    const fs::path temporary = file_folder / name;
     file.descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file.descriptor < 0 && errno != EEXIST) fail(target, "cannot create", errno);
     if (file.descriptor >= 0) file.temporary = temporary;
@@ -122,7 +123,8 @@ FileTransaction::Handle FileTransaction::create(const fs::path& target, std::int
     const int refused = ::posix_fallocate(files_.back().descriptor, 0, bytes);
     // A file system that cannot reserve says so, and the writes will tell.
     if (refused != 0 && refused != EOPNOTSUPP && refused != EINVAL && refused != ENOSYS) {
-      fail(target, fmt::format("cannot set {} bytes aside", bytes), refused);
+      const fs::space_info space = fs::space(file_folder, error);
+      fail(target, fmt::format("cannot set {} bytes aside, {} are free", bytes, error ? 0 : space.available), refused);
     }
   }
   return files_.size() - 1;

@@ -120,7 +120,8 @@ FolderSpec parse_folder_name(std::string_view name) {
 FolderSpec parse_folder_path(const std::filesystem::path& folder) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(folder, error);
-  if (!std::filesystem::exists(status)) throw Error(ErrorCode::kIo, folder.string() + ": no such folder");
+  if (!std::filesystem::exists(status))
+    throw Error(ErrorCode::kIo, fmt::format("{}: no such folder, allowed {}", folder.string(), kForm));
   if (!std::filesystem::is_directory(status)) {
     throw Error(ErrorCode::kIo, fmt::format("{}: not a folder, allowed {}", folder.string(), kForm));
   }
