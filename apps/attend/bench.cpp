@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include "commands.hpp"
-#include "core/elements.hpp"
 #include "grid.hpp"
 #include "io/random_normal.hpp"
 #include "progress.hpp"
@@ -50,14 +49,14 @@ std::vector<Mode> passes(Mode mode) {
 }
 
 void print_header() {
-  fmt::print("{:<10} {:<9} {:>4} {:>4} {:>4} {:>6} {:>6} {:>4} {:<5} {:>11} {:>11} {:>8} {:>9}\n", "compute", "pass",
-             "B", "H", "Hkv", "Sq", "Sk", "D", "dtype", "median", "fastest", "TFLOP/s", "GB/s");
+  fmt::print("{:<10} {:<9} {:>4} {:>4} {:>4} {:>6} {:>6} {:>4} {:<5} {:>11} {:>11} {:>14} {:>9}\n", "compute", "pass",
+             "B", "H", "Hkv", "Sq", "Sk", "D", "dtype", "median", "fastest", "speed", "GB/s");
 }
 
 void print_row(const Result& r) {
-  fmt::print("{:<10} {:<9} {:>4} {:>4} {:>4} {:>6} {:>6} {:>4} {:<5} {:>11} {:>11} {:>8.3f} {:>9.2f}\n", r.compute,
+  fmt::print("{:<10} {:<9} {:>4} {:>4} {:>4} {:>6} {:>6} {:>4} {:<5} {:>11} {:>11} {:>14} {:>9.2f}\n", r.compute,
              mode_name(r.mode), r.batch, r.heads, r.heads_kv, r.seqlen_q, r.seqlen_k, r.head_dim, dtype_name(r.dtype),
-             time_text(r.timing.median_ms), time_text(r.timing.fastest_ms), r.tflops, r.gbps);
+             time_text(r.timing.median_ms), time_text(r.timing.fastest_ms), speed_text(r.tflops), r.gbps);
   std::fflush(stdout);
 }
 

@@ -121,6 +121,10 @@ std::string time_text(double ms) {
   return ms < 1000 ? fmt::format("{:.2f} ms", ms) : fmt::format("{:.2f} s", ms / 1000);
 }
 
+std::string speed_text(double tflops) {
+  return tflops < 1 ? fmt::format("{:.1f} GFLOP/s", tflops * 1000) : fmt::format("{:.2f} TFLOP/s", tflops);
+}
+
 std::string problem_text(const Result& r) {
   std::string text = fmt::format("batch {}, heads {}", r.batch, r.heads);
   if (r.heads_kv != r.heads) text += fmt::format(" ({} of keys)", r.heads_kv);

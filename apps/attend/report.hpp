@@ -43,6 +43,9 @@ struct Result {
 /// "3.21 ms", "45.0 us", "1.23 s"
 [[nodiscard]] std::string time_text(double ms);
 
+/// "35.1 GFLOP/s", "1.20 TFLOP/s"
+[[nodiscard]] std::string speed_text(double tflops);
+
 /// "batch 2, heads 8 (2 key heads), ..., f32, causal"
 [[nodiscard]] std::string problem_text(const Result& result);
 

@@ -1,7 +1,6 @@
 // attend run: files in, attention, files out, and the check.
 #include <fmt/format.h>
 
-#include <array>
 #include <utility>
 
 #include "commands.hpp"
@@ -168,10 +167,11 @@ void print_times(const RunOptions& options, const std::vector<Result>& results) 
              first.threads, first.threads == 1 ? "" : "s", cpu_model());
   fmt::print("input    {}\n", options.data.empty() ? options.q.string() + " ..." : options.data.string());
   fmt::print("problem  {}\n\n", problem_text(first));
-  fmt::print("{:<10} {:>12} {:>14} {:>12}  {}\n", "pass", "time", "speed", "traffic", "timed");
+  fmt::print("{:<10} {:>12} {:>15} {:>12}  {}\n", "pass", "time", "speed", "traffic", "timed");
   for (const Result& r : results) {
-    fmt::print("{:<10} {:>12} {:>7.3f} TFLOP/s {:>7.2f} GB/s  {}\n", mode_name(r.mode), time_text(r.timing.median_ms),
-               r.tflops, r.gbps, r.timing.runs == 1 ? "1 run" : fmt::format("median of {} runs", r.timing.runs));
+    fmt::print("{:<10} {:>12} {:>15} {:>7.2f} GB/s  {}\n", mode_name(r.mode), time_text(r.timing.median_ms),
+               speed_text(r.tflops), r.gbps,
+               r.timing.runs == 1 ? "1 run" : fmt::format("median of {} runs", r.timing.runs));
   }
 }
 
