@@ -24,15 +24,17 @@ struct QueryTile {
   std::int64_t num_rows = 0;
   float* q_transposed;     // 2 x (head_dim, 64), times the score factor
   float* dout_transposed;  // 2 x (head_dim_v, 64)
-  float* q;                // column panels of (128, 64)
-  float* dout;             // column panels of (128, 64)
+  FloatRows q;             // (128, head_dim)
+  FloatRows dout;          // (128, head_dim_v)
+  float* q_buffer;         // (128, padded head_dim), for q where it is converted
+  float* dout_buffer;      // (128, padded head_dim_v), likewise
   float* lse;              // (128), times log2(e); +inf for a row that saw no key, so that its P is 0
   float* delta;            // (128): <dout, o> - dlse
 
   static std::int64_t floats(const core::Problem& p) {
     const std::int64_t rows = kBackwardBlockM;
     return Scratch::size_of(rows * p.head_dim) + Scratch::size_of(rows * p.head_dim_v) +
-           panels_size(rows, p.head_dim) + panels_size(rows, p.head_dim_v) + 2 * rows;
+           rows * (padded(p.head_dim) + padded(p.head_dim_v)) + 2 * rows;
   }
 
   static QueryTile make(const core::Problem& p, Scratch& scratch) {
@@ -40,8 +42,8 @@ struct QueryTile {
     QueryTile tile;
     tile.q_transposed = scratch.take(rows * p.head_dim);
     tile.dout_transposed = scratch.take(rows * p.head_dim_v);
-    tile.q = scratch.take(panels_size(rows, p.head_dim));
-    tile.dout = scratch.take(panels_size(rows, p.head_dim_v));
+    tile.q_buffer = scratch.take(rows * padded(p.head_dim));
+    tile.dout_buffer = scratch.take(rows * padded(p.head_dim_v));
     tile.lse = scratch.take(rows);
     tile.delta = scratch.take(rows);
     return tile;
@@ -49,41 +51,39 @@ struct QueryTile {
 
   [[nodiscard]] std::int64_t num_panels() const { return ceil_div(num_rows, kPanel); }
 
-  /// Rows [begin, end) of a head. False: not finite.
+  /// Rows [begin, end) of a head. False: lse holds NaN or +inf.
   bool load(const core::Problem& p, const core::Sequence& s, std::int64_t head, float q_factor, std::int64_t begin,
             std::int64_t end) {
     row_begin = begin;
     num_rows = end - begin;
     const Matrix q_rows = core::q_matrix(p.q, s, head);
     const Matrix dout_rows = core::q_matrix(p.dout, s, head);
-    bool finite = pack_panels(q_rows, begin, num_rows, kBackwardBlockM, q);
-    finite &= pack_panels(dout_rows, begin, num_rows, kBackwardBlockM, dout);
+    q = float_rows(q_rows, begin, num_rows, Readable::kVectors, q_buffer);
+    dout = float_rows(dout_rows, begin, num_rows, Readable::kVectors, dout_buffer);
     for (std::int64_t panel = 0; panel < num_panels(); ++panel) {
       const std::int64_t row = panel * kPanel;
       const std::int64_t rows = std::min<std::int64_t>(kPanel, num_rows - row);
-      pack_transposed<Finite::kRequired>(q_rows, begin + row, rows, q_factor, q_transposed + row * p.head_dim);
-      pack_transposed<Finite::kRequired>(dout_rows, begin + row, rows, 1.0F, dout_transposed + row * p.head_dim_v);
+      pack_transposed(q_rows, begin + row, rows, q_factor, q_transposed + row * p.head_dim);
+      pack_transposed(dout_rows, begin + row, rows, 1.0F, dout_transposed + row * p.head_dim_v);
     }
-    return finite && load_row_scalars(p, s, head);
+    return load_row_scalars(p, s, head);
   }
 
  private:
   bool load_row_scalars(const core::Problem& p, const core::Sequence& s, std::int64_t head) {
     const Matrix o = core::q_matrix(p.o, s, head);
     const Matrix lse_rows = core::q_matrix(*p.lse, s, head);
-    bool finite = true;
+    bool lse_ok = true;
     std::fill_n(lse, kBackwardBlockM, kInfinity);
     std::fill_n(delta, kBackwardBlockM, 0.0F);
     for (std::int64_t r = 0; r < num_rows; ++r) {
       const double row_lse = core::load(lse_rows, row_begin + r, 0);
       if (row_lse != -kInfinity) lse[r] = static_cast<float>(row_lse * kLog2E);
-      finite &= row_lse < kInfinity;
-      float sum = dot_with_dout(o, r);
-      if (p.dlse) sum -= static_cast<float>(core::load(core::q_matrix(*p.dlse, s, head), row_begin + r, 0));
-      delta[r] = sum;
-      finite &= std::isfinite(sum);
+      lse_ok &= row_lse < kInfinity;
+      delta[r] = dot_with_dout(o, r);
+      if (p.dlse) delta[r] -= static_cast<float>(core::load(core::q_matrix(*p.dlse, s, head), row_begin + r, 0));
     }
-    return finite;
+    return lse_ok;
   }
 
   [[nodiscard]] float dot_with_dout(const Matrix& o, std::int64_t r) const {
@@ -91,8 +91,7 @@ struct QueryTile {
       const auto* o_row = row_at(data, o, row_begin + r);
       Vector sum = hn::Zero(kFloats);
       for (std::int64_t c = 0; c < o.cols; c += kLanes) {
-        const float* dout_at = dout + c / kPanel * kPanel * kBackwardBlockM + r * kPanel + c % kPanel;
-        sum = hn::MulAdd(load_partial(o_row + c, o.cols - c), hn::Load(kFloats, dout_at), sum);
+        sum = hn::MulAdd(load_partial(o_row + c, o.cols - c), hn::LoadU(kFloats, dout.row(r) + c), sum);
       }
       return hn::GetLane(hn::SumOfLanes(kFloats, sum));
     });
@@ -103,26 +102,36 @@ struct QueryTile {
 struct KeyTile {
   std::int64_t key_begin = 0;
   std::int64_t num_keys = 0;
-  float* k;         // (128, padded head_dim)
-  float* v;         // (128, padded head_dim_v)
-  float* k_panels;  // column panels of (128, 64); null: dQ is not wanted
-  float* dk;        // (128, padded head_dim): sum over rows of dS q, without the score factor; null: not wanted
+  FloatRows k;      // (128, head_dim)
+  FloatRows v;      // (128, head_dim_v)
+  float* k_buffer;  // (128, padded head_dim), for k where it is converted
+  float* v_buffer;  // (128, padded head_dim_v), likewise
+  float* dk;        // (128, padded head_dim): sum over rows of dS q, without scale; null: not wanted
   float* dv;        // (128, padded head_dim_v); null with dk
 
-  /// Rows [begin, begin + count) of a key head. False: not finite.
-  bool load(const core::Problem& p, const core::Sequence& s, std::int64_t key_head, std::int64_t begin,
+  static std::int64_t floats(const core::Problem& p, bool with_gradients) {
+    return (with_gradients ? 2 : 1) * kBlockN * (padded(p.head_dim) + padded(p.head_dim_v));
+  }
+
+  static KeyTile make(const core::Problem& p, Scratch& scratch, bool with_gradients) {
+    KeyTile tile;
+    tile.k_buffer = scratch.take(kBlockN * padded(p.head_dim));
+    tile.v_buffer = scratch.take(kBlockN * padded(p.head_dim_v));
+    tile.dk = with_gradients ? scratch.take(kBlockN * padded(p.head_dim)) : nullptr;
+    tile.dv = with_gradients ? scratch.take(kBlockN * padded(p.head_dim_v)) : nullptr;
+    return tile;
+  }
+
+  /// Rows [begin, begin + count) of a key head; gradients start at 0.
+  void load(const core::Problem& p, const core::Sequence& s, std::int64_t key_head, std::int64_t begin,
             std::int64_t count) {
     key_begin = begin;
     num_keys = count;
-    const Matrix k_rows = core::k_matrix(p.k, s, key_head);
-    bool finite = pack_rows(k_rows, begin, count, k, padded(p.head_dim));
-    finite &= pack_rows(core::k_matrix(p.v, s, key_head), begin, count, v, padded(p.head_dim_v));
-    if (k_panels != nullptr) pack_panels(k_rows, begin, count, kBlockN, k_panels);
-    if (dk != nullptr) {
-      std::fill_n(dk, kBlockN * padded(p.head_dim), 0.0F);
-      std::fill_n(dv, kBlockN * padded(p.head_dim_v), 0.0F);
-    }
-    return finite;
+    k = float_rows(core::k_matrix(p.k, s, key_head), begin, count, Readable::kVectors, k_buffer);
+    v = float_rows(core::k_matrix(p.v, s, key_head), begin, count, Readable::kElements, v_buffer);
+    if (dk == nullptr) return;
+    std::fill_n(dk, kBlockN * padded(p.head_dim), 0.0F);
+    std::fill_n(dv, kBlockN * padded(p.head_dim_v), 0.0F);
   }
 };
 
@@ -148,14 +157,10 @@ struct GradientTile {
     return tile;
   }
 
-  /// Fills p and ds (before the derivative of softcap). False: the bias was not finite.
-  bool compute(const core::Problem& problem, const ScoreRules& rules, const QueryTile& q, const KeyTile& k) {
-    bool finite = true;
+  /// Fills p and ds (before the derivative of softcap).
+  void compute(const core::Problem& problem, const ScoreRules& rules, const QueryTile& q, const KeyTile& k) {
     partial = false;
-    for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
-      finite &= compute_panel(problem, rules, q, k, panel);
-    }
-    return finite;
+    for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) compute_panel(problem, rules, q, k, panel);
   }
 
   /// dS becomes the gradient of the products q.k, in units of scale.
@@ -170,7 +175,7 @@ struct GradientTile {
   }
 
  private:
-  bool compute_panel(const core::Problem& problem, const ScoreRules& rules, const QueryTile& q, const KeyTile& k,
+  void compute_panel(const core::Problem& problem, const ScoreRules& rules, const QueryTile& q, const KeyTile& k,
                      std::int64_t panel) {
     const std::int64_t lane = panel * kPanel;
     const ScoreTile tile = {p + lane,    kBackwardScoreStride, k.key_begin,
@@ -178,7 +183,7 @@ struct GradientTile {
     const bool panel_partial = !rules.fully_visible(tile);
     partial |= panel_partial;
     ranges[panel].fill(rules.window(), tile);
-    GemmArgs product = {.a = {k.k, padded(problem.head_dim), 1},
+    GemmArgs product = {.a = {k.k.data, k.k.stride, 1},
                         .b = {q.q_transposed + lane * problem.head_dim, kPanel},
                         .c = tile.s,
                         .c_stride = kBackwardScoreStride,
@@ -187,17 +192,16 @@ struct GradientTile {
                         .k = problem.head_dim,
                         .columns = panel_partial ? ranges[panel].columns() : RowRanges{}};
     gemm(product);
-    product.a = {k.v, padded(problem.head_dim_v), 1};
+    product.a = {k.v.data, k.v.stride, 1};
     product.b = {q.dout_transposed + lane * problem.head_dim_v, kPanel};
     product.c = ds + lane;
     product.k = problem.head_dim_v;
     gemm(product);
-    const bool finite = rules.finish(tile, derivative == nullptr ? nullptr : derivative + lane);
+    rules.finish(tile, derivative == nullptr ? nullptr : derivative + lane);
     if (panel_partial) ScoreRules::hide(tile, ranges[panel]);
     if (problem.dropout_p > 0) rules.drop(tile, ds + lane);
     probabilities_and_gradients(tile, q.lse + lane, q.delta + lane, ds + lane);
     if (problem.dropout_p > 0) rules.drop(tile, tile.s);
-    return finite;
   }
 
   /// p = 2^(s - lse), ds = p (dp - delta), in place.
@@ -208,7 +212,7 @@ struct GradientTile {
       for (std::int64_t k = 0; k < tile.num_keys; ++k) {
         float* s_at = tile.key(k) + lane;
         float* ds_at = ds + k * tile.stride + lane;
-        const Vector p = exp2_non_nan(hn::Sub(hn::Load(kFloats, s_at), row_lse));
+        const Vector p = exp2(hn::Sub(hn::Load(kFloats, s_at), row_lse));
         hn::Store(p, kFloats, s_at);
         hn::Store(hn::Mul(p, hn::Sub(hn::Load(kFloats, ds_at), row_delta)), kFloats, ds_at);
       }

@@ -19,37 +19,36 @@ HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 namespace {
 
-/// C (m, n) += A^T-or-A B for every column panel of B; C has padded(n) columns.
-void accumulate(BroadcastOperand a, const float* panels, std::int64_t panel_rows, float* c, std::int64_t m,
-                std::int64_t n, std::int64_t k, RowRanges depth) {
-  for (std::int64_t col = 0; col < n; col += kPanel) {
-    gemm({.a = a,
-          .b = {panels + col * panel_rows, kPanel},
-          .c = c + col,
-          .c_stride = padded(n),
-          .m = m,
-          .n = std::min<std::int64_t>(kPanel, padded(n) - col),
-          .k = k,
-          .mode = GemmMode::kAccumulate,
-          .depth = depth});
-  }
+/// C (m, n) += A B; C has padded(n) columns.
+void accumulate(BroadcastOperand a, FloatRows b, float* c, std::int64_t m, std::int64_t n, std::int64_t k,
+                RowRanges depth) {
+  gemm({.a = a,
+        .b = {b.data, b.stride},
+        .c = c,
+        .c_stride = padded(n),
+        .m = m,
+        .n = padded(n),
+        .k = k,
+        .mode = GemmMode::kAccumulate,
+        .depth = depth});
 }
 
 /// dV += P^T dO and dK += dS^T Q.
 void add_to_keys(const core::Problem& p, const GradientTile& tile, const QueryTile& q, const KeyTile& k) {
+  constexpr std::int64_t kStride = kBackwardScoreStride;
   if (!tile.partial) {
-    accumulate({tile.p, kBackwardScoreStride, 1}, q.dout, kBackwardBlockM, k.dv, k.num_keys, p.head_dim_v, q.num_rows, {});
-    accumulate({tile.ds, kBackwardScoreStride, 1}, q.q, kBackwardBlockM, k.dk, k.num_keys, p.head_dim, q.num_rows, {});
+    accumulate({tile.p, kStride, 1}, q.dout, k.dv, k.num_keys, p.head_dim_v, q.num_rows, {});
+    accumulate({tile.ds, kStride, 1}, q.q, k.dk, k.num_keys, p.head_dim, q.num_rows, {});
     return;
   }
   for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
     const std::int64_t lane = panel * kPanel;
     const std::int64_t rows = std::min<std::int64_t>(kPanel, q.num_rows - lane);
     const RowRanges depth = tile.ranges[panel].lanes_of_key();
-    accumulate({tile.p + lane, kBackwardScoreStride, 1}, q.dout + lane * kPanel, kBackwardBlockM, k.dv, k.num_keys,
-               p.head_dim_v, rows, depth);
-    accumulate({tile.ds + lane, kBackwardScoreStride, 1}, q.q + lane * kPanel, kBackwardBlockM, k.dk, k.num_keys,
-               p.head_dim, rows, depth);
+    const FloatRows dout = {q.dout.row(lane), q.dout.stride};
+    const FloatRows q_rows = {q.q.row(lane), q.q.stride};
+    accumulate({tile.p + lane, kStride, 1}, dout, k.dv, k.num_keys, p.head_dim_v, rows, depth);
+    accumulate({tile.ds + lane, kStride, 1}, q_rows, k.dk, k.num_keys, p.head_dim, rows, depth);
   }
 }
 
@@ -58,8 +57,8 @@ void add_to_rows(const core::Problem& p, const GradientTile& tile, const QueryTi
   for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
     const std::int64_t lane = panel * kPanel;
     const std::int64_t rows = std::min<std::int64_t>(kPanel, q.num_rows - lane);
-    accumulate({tile.ds + lane, 1, kBackwardScoreStride}, k.k_panels, kBlockN, dq + lane * padded(p.head_dim), rows,
-               p.head_dim, k.num_keys, tile.partial ? tile.ranges[panel].keys_of_lane() : RowRanges{});
+    accumulate({tile.ds + lane, 1, kBackwardScoreStride}, k.k, dq + lane * padded(p.head_dim), rows, p.head_dim,
+               k.num_keys, tile.partial ? tile.ranges[panel].keys_of_lane() : RowRanges{});
   }
 }
 
@@ -68,59 +67,47 @@ bool sees(const WindowMask& window, const QueryTile& q, const KeyTile& k) {
   return seen.begin < k.key_begin + k.num_keys && seen.end > k.key_begin;
 }
 
-void store_rows(const Matrix& m, std::int64_t begin, std::int64_t count, const float* rows, float factor) {
-  for (std::int64_t r = 0; r < count; ++r) store_row(m, begin + r, rows + r * padded(m.cols), factor);
+/// False: some of it is not finite.
+bool store_rows(const Matrix& m, std::int64_t begin, std::int64_t count, const float* rows, float factor) {
+  bool finite = true;
+  for (std::int64_t r = 0; r < count; ++r) finite &= store_row(m, begin + r, rows + r * padded(m.cols), factor);
+  return finite;
 }
 
-/// The tiles of keys [key_begin, key_end) of a key head, loaded.
-struct KeyTiles {
+/// All key tiles of the task, loaded.
+std::vector<KeyTile> load_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
   std::vector<KeyTile> tiles;
-  bool finite = true;
-
-  static std::int64_t floats(const core::Problem& p, std::int64_t num_tiles, bool with_dq) {
-    return num_tiles * kBlockN * 2 * (padded(p.head_dim) + padded(p.head_dim_v)) +
-           (with_dq ? num_tiles * panels_size(kBlockN, p.head_dim) : 0);
+  for (std::int64_t key = task.key_begin; key < task.key_end; key += kBlockN) {
+    tiles.push_back(KeyTile::make(p, scratch, true));
+    tiles.back().load(p, task.sequence, task.key_head, key, std::min<std::int64_t>(kBlockN, task.key_end - key));
   }
+  return tiles;
+}
 
-  KeyTiles(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
-    for (std::int64_t key = task.key_begin; key < task.key_end; key += kBlockN) {
-      KeyTile tile;
-      tile.k = scratch.take(kBlockN * padded(p.head_dim));
-      tile.v = scratch.take(kBlockN * padded(p.head_dim_v));
-      tile.dk = scratch.take(kBlockN * padded(p.head_dim));
-      tile.dv = scratch.take(kBlockN * padded(p.head_dim_v));
-      tile.k_panels = task.with_dq ? scratch.take(panels_size(kBlockN, p.head_dim)) : nullptr;
-      finite &= tile.load(p, task.sequence, task.key_head, key, std::min<std::int64_t>(kBlockN, task.key_end - key));
-      tiles.push_back(tile);
-    }
-  }
-};
-
-/// One block of query rows against all key tiles of the task.
-bool visit_rows(const core::Problem& p, const ScoreRules& rules, const QueryTile& q, const KeyTiles& keys,
+/// One block of query rows against all key tiles of the task; with dq, dq is their sum.
+void visit_rows(const core::Problem& p, const ScoreRules& rules, const QueryTile& q, const std::vector<KeyTile>& keys,
                 GradientTile& tile, float* dq) {
-  for (const KeyTile& k : keys.tiles) {
+  for (const KeyTile& k : keys) {
     if (!sees(rules.window(), q, k)) continue;
-    if (!tile.compute(p, rules, q, k)) return false;
+    tile.compute(p, rules, q, k);
     tile.through_softcap(q, k);
     add_to_keys(p, tile, q, k);
     if (dq != nullptr) add_to_rows(p, tile, q, k, dq);
   }
-  return true;
 }
 
 bool run_backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
   const std::int64_t dq_floats = kBackwardBlockM * padded(p.head_dim);
   const std::int64_t num_tiles = ceil_div(task.key_end - task.key_begin, kBlockN);
   scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + dq_floats +
-                  KeyTiles::floats(p, num_tiles, task.with_dq));
+                  num_tiles * KeyTile::floats(p, true));
   QueryTile q = QueryTile::make(p, scratch);
   GradientTile tile = GradientTile::make(p, scratch);
   float* dq = scratch.take(dq_floats);
-  const KeyTiles keys(p, task, scratch);
+  const std::vector<KeyTile> keys = load_keys(p, task, scratch);
   const auto scale = static_cast<float>(p.scale);
 
-  bool finite = keys.finite;
+  bool finite = true;
   const std::int64_t first_head = task.key_head * p.heads_per_group();
   for (std::int64_t head = first_head; head < first_head + p.heads_per_group() && finite; ++head) {
     const ScoreRules rules(p, task.sequence, head);
@@ -131,44 +118,38 @@ bool run_backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scr
       if (!sees_any && !task.with_dq) continue;
       finite &= q.load(p, task.sequence, head, rules.q_factor(), row, row_end);
       if (task.with_dq) std::fill_n(dq, dq_floats, 0.0F);
-      finite = finite && visit_rows(p, rules, q, keys, tile, task.with_dq ? dq : nullptr);
-      if (task.with_dq) store_rows(core::q_matrix(p.dq, task.sequence, head), row, q.num_rows, dq, scale);
+      visit_rows(p, rules, q, keys, tile, task.with_dq ? dq : nullptr);
+      if (task.with_dq) finite &= store_rows(core::q_matrix(p.dq, task.sequence, head), row, q.num_rows, dq, scale);
     }
   }
-  for (const KeyTile& k : keys.tiles) {
-    store_rows(core::k_matrix(p.dk, task.sequence, task.key_head), k.key_begin, k.num_keys, k.dk, scale);
-    store_rows(core::k_matrix(p.dv, task.sequence, task.key_head), k.key_begin, k.num_keys, k.dv, 1.0F);
+  for (const KeyTile& k : keys) {
+    finite &= store_rows(core::k_matrix(p.dk, task.sequence, task.key_head), k.key_begin, k.num_keys, k.dk, scale);
+    finite &= store_rows(core::k_matrix(p.dv, task.sequence, task.key_head), k.key_begin, k.num_keys, k.dv, 1.0F);
   }
   return finite;
 }
 
 bool run_backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scratch& scratch) {
   const std::int64_t dq_floats = kBackwardBlockM * padded(p.head_dim);
-  const std::int64_t k_floats = kBlockN * (padded(p.head_dim) + padded(p.head_dim_v)) + panels_size(kBlockN, p.head_dim);
-  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + dq_floats + k_floats);
+  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + dq_floats + KeyTile::floats(p, false));
   QueryTile q = QueryTile::make(p, scratch);
   GradientTile tile = GradientTile::make(p, scratch);
   float* dq = scratch.take(dq_floats);
-  KeyTile k;
-  k.k = scratch.take(kBlockN * padded(p.head_dim));
-  k.v = scratch.take(kBlockN * padded(p.head_dim_v));
-  k.k_panels = scratch.take(panels_size(kBlockN, p.head_dim));
-  k.dk = nullptr;
-  k.dv = nullptr;
+  KeyTile k = KeyTile::make(p, scratch, false);
 
   const ScoreRules rules(p, task.sequence, task.head);
   bool finite = q.load(p, task.sequence, task.head, rules.q_factor(), task.row_begin, task.row_end);
   std::fill_n(dq, dq_floats, 0.0F);
   const KeyRange seen = rules.window().rows(task.row_begin, task.row_end);
-  for (std::int64_t key = seen.begin / kBlockN * kBlockN; key < seen.end && finite; key += kBlockN) {
-    finite &= k.load(p, task.sequence, task.head / p.heads_per_group(), key,
-                     std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key));
-    finite = finite && tile.compute(p, rules, q, k);
+  for (std::int64_t key = seen.begin / kBlockN * kBlockN; key < seen.end; key += kBlockN) {
+    k.load(p, task.sequence, task.head / p.heads_per_group(), key,
+           std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key));
+    tile.compute(p, rules, q, k);
     tile.through_softcap(q, k);
     add_to_rows(p, tile, q, k, dq);
   }
-  store_rows(core::q_matrix(p.dq, task.sequence, task.head), task.row_begin, q.num_rows, dq, static_cast<float>(p.scale));
-  return finite;
+  const Matrix dq_out = core::q_matrix(p.dq, task.sequence, task.head);
+  return store_rows(dq_out, task.row_begin, q.num_rows, dq, static_cast<float>(p.scale)) && finite;
 }
 
 }  // namespace

@@ -31,14 +31,11 @@ KeyRange broadcast_range(std::int64_t index, std::int64_t bias_size, std::int64_
 bool run_dbias_tile(const core::Problem& p, const DbiasTask& task, Scratch& scratch) {
   const Tensor& dbias = *p.dbias;
   const std::int64_t sum_floats = kBlockN * kBackwardScoreStride;
-  const std::int64_t k_floats = kBlockN * (padded(p.head_dim) + padded(p.head_dim_v));
-  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + sum_floats + k_floats);
+  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + sum_floats + KeyTile::floats(p, false));
   QueryTile q = QueryTile::make(p, scratch);
   GradientTile tile = GradientTile::make(p, scratch);
   float* sums = scratch.take(sum_floats);
-  KeyTile k{};
-  k.k = scratch.take(kBlockN * padded(p.head_dim));
-  k.v = scratch.take(kBlockN * padded(p.head_dim_v));
+  KeyTile k = KeyTile::make(p, scratch, false);
   std::fill_n(sums, sum_floats, 0.0F);
 
   const bool over_rows = dbias.shape[2] != p.max_seqlen_q;
@@ -52,19 +49,20 @@ bool run_dbias_tile(const core::Problem& p, const DbiasTask& task, Scratch& scra
     const core::Sequence s = p.sequence(batch);
     for (std::int64_t head = heads.begin; head < heads.end && finite; ++head) {
       const ScoreRules rules(p, s, head);
-      finite &= k.load(p, s, head / p.heads_per_group(), task.key_begin, num_keys);
+      k.load(p, s, head / p.heads_per_group(), task.key_begin, num_keys);
       for (std::int64_t row = rows.begin; row < rows.end && finite; row += kBackwardBlockM) {
         const std::int64_t row_end = std::min<std::int64_t>(row + kBackwardBlockM, rows.end);
         const KeyRange seen = rules.window().rows(row, row_end);
         if (seen.begin >= task.key_begin + num_keys || seen.end <= task.key_begin) continue;
         finite &= q.load(p, s, head, rules.q_factor(), row, row_end);
-        finite = finite && tile.compute(p, rules, q, k);
+        tile.compute(p, rules, q, k);
         add_tile(tile, q, k, over_rows, sums);
       }
     }
   }
   for (std::int64_t key = 0; key < num_keys; ++key) {
     for (std::int64_t r = 0; r < (over_rows ? 1 : rows.end - rows.begin); ++r) {
+      finite &= std::isfinite(sums[key * kBackwardScoreStride + r]);
       core::store(dbias, task.batch, task.head, task.row_begin + r, task.key_begin + key,
                   sums[key * kBackwardScoreStride + r]);
     }

@@ -21,12 +21,14 @@ void forward(const Problem& p, Stream /*stream*/) {
   const std::int64_t blocks = ceil_div(p.max_seqlen_q, kForwardBlockM);
   const std::int64_t heads = p.num_sequences * p.num_heads_q;
   parallel_for(blocks * heads, [&](std::int64_t index) {
-    // The last rows first: under a causal mask they are the longest tasks, and a long task last leaves threads idle.
-    const std::int64_t block = blocks - 1 - index / heads;
-    const Sequence sequence = p.sequence(index % heads / p.num_heads_q);
+    // Head by head, so that K and V of a head stay in the second-level cache from one task to the next; its last rows
+    // first, because under a causal mask they are the longest tasks, and a long task last leaves threads idle.
+    const std::int64_t head = index / blocks;
+    const std::int64_t block = blocks - 1 - index % blocks;
+    const Sequence sequence = p.sequence(head / p.num_heads_q);
     const std::int64_t row_begin = block * kForwardBlockM;
     if (row_begin >= sequence.seqlen_q) return;
-    const ForwardTask task = {sequence, index % p.num_heads_q, row_begin,
+    const ForwardTask task = {sequence, head % p.num_heads_q, row_begin,
                               std::min<std::int64_t>(row_begin + kForwardBlockM, sequence.seqlen_q)};
     if (!forward_rows(p, task, Scratch::of_this_thread())) {
       reference_forward_rows(p, sequence, task.head, task.row_begin, task.row_end);

@@ -37,7 +37,7 @@ struct ForwardMemory {
   static ForwardMemory make(const core::Problem& p, Scratch& scratch) {
     const std::int64_t sizes[] = {kForwardBlockM * p.head_dim, kForwardBlockM * padded(p.head_dim_v), kForwardBlockM,
                                   kForwardBlockM, kBlockN * kPanel, kPanel, kBlockN * padded(p.head_dim),
-                                  panels_size(kBlockN, p.head_dim_v)};
+                                  kBlockN * padded(p.head_dim_v)};
     std::int64_t total = 0;
     for (const std::int64_t size : sizes) total += Scratch::size_of(size);
     scratch.reserve(total);
@@ -65,7 +65,7 @@ HWY_INLINE void softmax_lanes(const ScoreTile& tile, int lane, float* row_max, f
     const auto at = lane + v * kLanes;
     const auto nothing_seen = hn::Eq(top[v], hn::Set(kFloats, -kInfinity));
     base[v] = hn::IfThenZeroElse(nothing_seen, top[v]);  // -inf - -inf would be NaN; 2^(-inf - 0) is the 0 we want
-    const Vector factor = exp2_non_nan(hn::Sub(hn::Load(kFloats, row_max + at), base[v]));
+    const Vector factor = exp2(hn::Sub(hn::Load(kFloats, row_max + at), base[v]));
     hn::Store(factor, kFloats, rescale + at);
     hn::Store(top[v], kFloats, row_max + at);
     sum[v] = hn::Mul(hn::Load(kFloats, row_sum + at), factor);
@@ -73,7 +73,7 @@ HWY_INLINE void softmax_lanes(const ScoreTile& tile, int lane, float* row_max, f
   for (std::int64_t k = 0; k < tile.num_keys; ++k) {
     float* s = tile.key(k) + lane;
     for (int v = 0; v < kVectors; ++v) {
-      const Vector p = exp2_non_nan(hn::Sub(hn::Load(kFloats, s + v * kLanes), base[v]));
+      const Vector p = exp2(hn::Sub(hn::Load(kFloats, s + v * kLanes), base[v]));
       hn::Store(p, kFloats, s + v * kLanes);
       sum[v] = hn::Add(sum[v], p);
     }
@@ -89,23 +89,32 @@ void online_softmax(const ScoreTile& tile, const Panel& panel, float* rescale) {
   for (; lane < tile.lanes(); lane += kLanes) softmax_lanes<1>(tile, lane, panel.row_max, panel.row_sum, rescale);
 }
 
-/// One panel against one tile of keys. False: the bias was not finite.
-bool visit_tile(const core::Problem& p, const ScoreRules& rules, const Panel& panel, const ForwardMemory& memory,
-                std::int64_t key_begin, std::int64_t num_keys) {
-  const ScoreTile tile = {memory.scores, kPanel, key_begin, num_keys, panel.row_begin, panel.num_rows};
+/// A tile of keys and values, and the rows of the next one.
+struct KeyTile {
+  std::int64_t key_begin;
+  std::int64_t num_keys;
+  FloatRows k, v;
+  PrefetchRows next_k, next_v;
+};
+
+/// One panel against the first num_keys keys of a tile.
+void visit_tile(const core::Problem& p, const ScoreRules& rules, const Panel& panel, const ForwardMemory& memory,
+                KeyTile& keys, std::int64_t num_keys) {
+  const ScoreTile tile = {memory.scores, kPanel, keys.key_begin, num_keys, panel.row_begin, panel.num_rows};
   const bool partial = !rules.fully_visible(tile);
   TileRanges ranges;
   if (partial) ranges.fill(rules.window(), tile);
 
-  gemm({.a = {memory.k, padded(p.head_dim), 1},
+  gemm({.a = {keys.k.data, keys.k.stride, 1},
         .b = {panel.q, kPanel},
         .c = tile.s,
         .c_stride = kPanel,
         .m = num_keys,
         .n = tile.lanes(),
         .k = p.head_dim,
+        .prefetch = &keys.next_k,
         .columns = partial ? ranges.columns() : RowRanges{}});
-  const bool finite = rules.finish(tile, nullptr);
+  rules.finish(tile, nullptr);
   if (partial) ScoreRules::hide(tile, ranges);
 
   online_softmax(tile, panel, memory.rescale);
@@ -113,7 +122,7 @@ bool visit_tile(const core::Problem& p, const ScoreRules& rules, const Panel& pa
 
   for (std::int64_t col = 0; col < p.head_dim_v; col += kPanel) {
     gemm({.a = {tile.s, 1, kPanel},
-          .b = {memory.v + col * kBlockN, kPanel},
+          .b = {keys.v.data + col, keys.v.stride},
           .c = panel.o + col,
           .c_stride = padded(p.head_dim_v),
           .m = panel.num_rows,
@@ -121,27 +130,37 @@ bool visit_tile(const core::Problem& p, const ScoreRules& rules, const Panel& pa
           .k = num_keys,
           .mode = GemmMode::kScaleAccumulate,
           .row_scale = memory.rescale,
+          .prefetch = &keys.next_v,
           .depth = partial ? ranges.keys_of_lane() : RowRanges{}});
   }
-  return finite;
 }
 
-/// o = O / l and lse = ln(2) (m + log2 l). False: a row overflowed.
+/// o = O / l and lse = ln(2) (m + log2 l). False: some of it is not finite, so that rows may have spoilt each other.
 bool finish_panel(const core::Problem& p, const ForwardTask& task, const Panel& panel) {
+  bool finite = true;
   const Matrix o = core::q_matrix(p.o, task.sequence, task.head);
   for (std::int64_t r = 0; r < panel.num_rows; ++r) {
     const float row_max = panel.row_max[r];
     const float row_sum = panel.row_sum[r];
     const bool saw_no_key = row_max == -kInfinity;
-    if (!saw_no_key && !(std::isfinite(row_sum) && std::isfinite(row_max))) return false;
-    store_row(o, panel.row_begin + r, panel.o + r * padded(p.head_dim_v), saw_no_key ? 0.0F : 1.0F / row_sum);
+    finite &= saw_no_key || (std::isfinite(row_sum) && std::isfinite(row_max));
+    finite &= store_row(o, panel.row_begin + r, panel.o + r * padded(p.head_dim_v), saw_no_key ? 0.0F : 1.0F / row_sum);
     if (p.lse) {
       const double lse = kLn2 * row_max + std::log(static_cast<double>(row_sum));
       core::store(core::q_matrix(*p.lse, task.sequence, task.head), panel.row_begin + r, 0,
                   saw_no_key ? -kInfinity : lse);
     }
   }
-  return true;
+  return finite;
+}
+
+/// The rows of the next tile of K or V, to be fetched in about the number of register blocks that a tile's products have.
+PrefetchRows next_tile(const Matrix& m, std::int64_t begin, std::int64_t end, int num_panels) {
+  const std::int64_t bytes = dtype_bytes(m.dtype);
+  const std::int64_t rows = std::clamp<std::int64_t>(end - begin, 0, kBlockN);
+  constexpr int kStepsPerPanel = 20;
+  return {static_cast<const char*>(m.data) + begin * m.row_stride * bytes, rows, m.cols * bytes, m.row_stride * bytes,
+          kStepsPerPanel * num_panels};
 }
 
 bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scratch) {
@@ -154,30 +173,31 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
 
   Panel panels[kForwardBlockM / kPanel];
   int num_panels = 0;
-  bool finite = true;
   for (std::int64_t row = task.row_begin; row < task.row_end; row += kPanel, ++num_panels) {
     const std::int64_t at = row - task.row_begin;
     float* q_panel = memory.q + at * p.head_dim;
     panels[num_panels] = {row, std::min<std::int64_t>(kPanel, task.row_end - row), q_panel,
                           memory.o + at * padded(p.head_dim_v), memory.row_max + at, memory.row_sum + at};
-    finite &= pack_transposed<Finite::kRequired>(q, row, panels[num_panels].num_rows, rules.q_factor(), q_panel);
+    pack_transposed(q, row, panels[num_panels].num_rows, rules.q_factor(), q_panel);
   }
   std::fill_n(memory.o, num_panels * kPanel * padded(p.head_dim_v), 0.0F);
   std::fill_n(memory.row_max, kForwardBlockM, -kInfinity);
   std::fill_n(memory.row_sum, kForwardBlockM, 0.0F);
 
   const KeyRange keys = rules.window().rows(task.row_begin, task.row_end);
-  for (std::int64_t key = keys.begin / kBlockN * kBlockN; key < keys.end && finite; key += kBlockN) {
+  for (std::int64_t key = keys.begin / kBlockN * kBlockN; key < keys.end; key += kBlockN) {
     const std::int64_t num_keys = std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key);
-    finite &= pack_rows(k, key, num_keys, memory.k, padded(p.head_dim));
-    finite &= pack_panels(v, key, num_keys, kBlockN, memory.v);
-    for (int i = 0; i < num_panels && finite; ++i) {
+    KeyTile tile = {key, num_keys, float_rows(k, key, num_keys, Readable::kElements, memory.k),
+                    float_rows(v, key, num_keys, Readable::kVectors, memory.v),
+                    next_tile(k, key + kBlockN, keys.end, num_panels), next_tile(v, key + kBlockN, keys.end, num_panels)};
+    for (int i = 0; i < num_panels; ++i) {
       const KeyRange seen = rules.window().rows(panels[i].row_begin, panels[i].row_begin + panels[i].num_rows);
       if (seen.end <= key || seen.begin >= key + num_keys) continue;
-      finite &= visit_tile(p, rules, panels[i], memory, key, std::min(num_keys, seen.end - key));
+      visit_tile(p, rules, panels[i], memory, tile, std::min(num_keys, seen.end - key));
     }
   }
-  for (int i = 0; i < num_panels && finite; ++i) finite &= finish_panel(p, task, panels[i]);
+  bool finite = true;
+  for (int i = 0; i < num_panels; ++i) finite &= finish_panel(p, task, panels[i]);
   return finite;
 }
 

@@ -31,6 +31,37 @@ struct RowRanges {
   const std::int32_t* end = nullptr;
 };
 
+/// Rows that will be read soon, fetched into the second-level cache a few lines at a time beside the arithmetic: all at
+/// once they would fill the core's miss buffers and stall it.
+class PrefetchRows {
+ public:
+  PrefetchRows() = default;
+  PrefetchRows(const void* first, std::int64_t num_rows, std::int64_t row_bytes, std::int64_t stride_bytes, int num_steps)
+      : row_(static_cast<const char*>(first)), rows_left_(num_rows), row_bytes_(row_bytes), stride_bytes_(stride_bytes),
+        lines_per_step_((num_rows * ((row_bytes + kLineBytes - 1) / kLineBytes) + num_steps - 1) / num_steps) {}
+
+  /// One of num_steps steps.
+  void step() {
+    for (std::int64_t line = 0; line < lines_per_step_ && rows_left_ > 0; ++line) {
+      __builtin_prefetch(row_ + byte_, /*write=*/0, /*locality=*/2);
+      byte_ += kLineBytes;
+      if (byte_ < row_bytes_) continue;
+      byte_ = 0;
+      row_ += stride_bytes_;
+      --rows_left_;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLineBytes = 64;
+  const char* row_ = nullptr;
+  std::int64_t rows_left_ = 0;
+  std::int64_t row_bytes_ = 0;
+  std::int64_t stride_bytes_ = 0;
+  std::int64_t lines_per_step_ = 0;
+  std::int64_t byte_ = 0;
+};
+
 struct GemmArgs {
   BroadcastOperand a;
   VectorOperand b;
@@ -39,6 +70,7 @@ struct GemmArgs {
   std::int64_t m, n, k;
   GemmMode mode = GemmMode::kStore;
   const float* row_scale = nullptr;  ///< (m), with kScaleAccumulate
+  PrefetchRows* prefetch = nullptr;  ///< steps once per 6 rows of C and 64 columns
   RowRanges columns = {};            ///< row i of C is needed in these columns only; others may or may not be written
   RowRanges depth = {};              ///< A(i, p) is zero outside of this range of p
 };

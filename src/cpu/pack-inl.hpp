@@ -1,5 +1,5 @@
-// Rows of user tensors into float tiles and back: any dtype, any stride, zero-filled to whole vectors.
-// Every reader says whether all that it read was finite. Included once per SIMD target.
+// Rows of user tensors as float tiles, and tiles back to rows: any dtype, any stride, zero-filled to whole vectors.
+// Included once per SIMD target.
 #if defined(ATTEND_CPU_PACK_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_PACK_INL
 #undef ATTEND_CPU_PACK_INL
@@ -20,30 +20,6 @@ namespace attend::cpu::HWY_NAMESPACE {
 
 using core::Matrix;
 
-/// What a reader accepts without calling the data non-finite.
-enum class Finite {
-  kRequired,         ///< no NaN, no infinity
-  kOrMinusInfinity,  ///< -inf too: a bias may mask with it
-};
-
-/// Collects over many vectors whether all their lanes were acceptable.
-template <Finite kFinite>
-class FiniteCheck {
- public:
-  HWY_INLINE FiniteCheck() : bad_(hn::Zero(kFloats)) {}
-  HWY_INLINE void see(Vector x) {
-    const Vector tested = kFinite == Finite::kRequired ? hn::Abs(x) : x;
-    bad_ = hn::Or(bad_, hn::VecFromMask(kFloats, hn::Not(hn::Lt(tested, hn::Set(kFloats, kInfinity)))));
-  }
-  [[nodiscard]] HWY_INLINE bool ok() const {
-    const auto bits = hn::BitCast(kInts, bad_);
-    return hn::AllTrue(kInts, hn::Eq(bits, hn::Zero(kInts)));
-  }
-
- private:
-  Vector bad_;
-};
-
 /// The `valid` <= kLanes elements at `at` as float, then zeros.
 template <class T>
 HWY_INLINE Vector load_partial(const T* at, std::int64_t valid) {
@@ -58,35 +34,40 @@ HWY_INLINE const T* row_at(const T* data, const Matrix& m, std::int64_t row) {
   return data + row * m.row_stride;
 }
 
-/// Rows [begin, begin + count) of m into dst, `dst_stride` >= padded(m.cols) floats apart.
-HWY_INLINE bool pack_rows(const Matrix& m, std::int64_t begin, std::int64_t count, float* HWY_RESTRICT dst,
-                          std::int64_t dst_stride) {
-  return with_type(m.data, m.dtype, [&](const auto* data) HWY_ATTR {
-    FiniteCheck<Finite::kRequired> finite;
+/// Consecutive rows of floats. Readable in whole vectors up to padded(cols) where made with Readable::kVectors.
+struct FloatRows {
+  const float* data;
+  std::int64_t stride;
+
+  [[nodiscard]] HWY_INLINE const float* row(std::int64_t r) const { return data + r * stride; }
+};
+
+enum class Readable { kElements, kVectors };
+
+/// Rows [begin, begin + count) of m into dst, padded(m.cols) floats apart.
+HWY_INLINE void pack_rows(const Matrix& m, std::int64_t begin, std::int64_t count, float* HWY_RESTRICT dst) {
+  with_type(m.data, m.dtype, [&](const auto* data) HWY_ATTR {
     for (std::int64_t r = 0; r < count; ++r) {
       const auto* from = row_at(data, m, begin + r);
-      float* to = dst + r * dst_stride;
+      float* to = dst + r * padded(m.cols);
       for (std::int64_t c = 0; c < padded(m.cols); c += kLanes) {
-        const Vector x = load_partial(from + c, m.cols - c);
-        finite.see(x);
-        hn::Store(x, kFloats, to + c);
+        hn::Store(load_partial(from + c, m.cols - c), kFloats, to + c);
       }
     }
-    return finite.ok();
   });
 }
 
-/// The same into column panels of 64 (see panels_size) that hold `capacity` rows each.
-HWY_INLINE bool pack_panels(const Matrix& m, std::int64_t begin, std::int64_t count, std::int64_t capacity,
-                            float* HWY_RESTRICT dst) {
-  bool finite = true;
-  for (std::int64_t col = 0; col < m.cols; col += kPanel) {
-    Matrix panel = m;
-    panel.data = static_cast<char*>(m.data) + col * dtype_bytes(m.dtype);
-    panel.cols = std::min<std::int64_t>(kPanel, m.cols - col);
-    finite &= pack_rows(panel, begin, count, dst + col * capacity, kPanel);
+/// Rows [begin, begin + count) of m as floats: m's own memory where it will do, else a copy in `buffer`, which has room
+/// for count * padded(m.cols) floats. Vectors that straddle cache lines cost more than the copy.
+HWY_INLINE FloatRows float_rows(const Matrix& m, std::int64_t begin, std::int64_t count, Readable readable,
+                                float* buffer) {
+  const bool aligned =
+      m.cols % 16 == 0 && m.row_stride % 16 == 0 && reinterpret_cast<std::uintptr_t>(m.data) % 64 == 0;
+  if (m.dtype == DType::kF32 && (readable == Readable::kElements || aligned)) {
+    return {static_cast<const float*>(m.data) + begin * m.row_stride, m.row_stride};
   }
-  return finite;
+  pack_rows(m, begin, count, buffer);
+  return {buffer, padded(m.cols)};
 }
 
 /// Four vectors of four lanes, transposed.
@@ -109,20 +90,17 @@ HWY_INLINE void transpose_4x4(const float* from, std::int64_t from_stride, float
 
 /// Rows [begin, begin + count) of m, count <= 64, transposed: dst[c * 64 + r] = factor * m(begin + r, c); lanes from count
 /// to 63 are zero. Goes through `staging` (64 x 16 floats) sixteen columns at a time.
-template <Finite kFinite>
-HWY_INLINE bool pack_transposed(const Matrix& m, std::int64_t begin, std::int64_t count, float factor,
+HWY_INLINE void pack_transposed(const Matrix& m, std::int64_t begin, std::int64_t count, float factor,
                                 float* HWY_RESTRICT dst) {
   constexpr std::int64_t kColumns = 16;
   HWY_ALIGN float staging[kPanel * kColumns] = {};
   const Vector scale = hn::Set(kFloats, factor);
-  return with_type(m.data, m.dtype, [&](const auto* data) HWY_ATTR {
-    FiniteCheck<kFinite> finite;
+  with_type(m.data, m.dtype, [&](const auto* data) HWY_ATTR {
     for (std::int64_t col = 0; col < m.cols; col += kColumns) {
       for (std::int64_t r = 0; r < count; ++r) {
         const auto* from = row_at(data, m, begin + r) + col;
         for (std::int64_t c = 0; c < kColumns; c += kLanes) {
           const Vector x = load_partial(from + c, m.cols - col - c);
-          finite.see(x);
           hn::Store(hn::Mul(x, scale), kFloats, staging + r * kColumns + c);
         }
       }
@@ -139,20 +117,29 @@ HWY_INLINE bool pack_transposed(const Matrix& m, std::int64_t begin, std::int64_
         }
       }
     }
-    return finite.ok();
   });
 }
 
-/// One row of m = factor * src[0 : m.cols], rounded to m's dtype.
-HWY_INLINE void store_row(const Matrix& m, std::int64_t row, const float* HWY_RESTRICT src, float factor) {
+/// One row of m = factor * src[0 : m.cols], rounded to m's dtype. False: the row holds NaN or infinity before rounding.
+HWY_INLINE bool store_row(const Matrix& m, std::int64_t row, const float* HWY_RESTRICT src, float factor) {
   const Vector scale = hn::Set(kFloats, factor);
+  Vector not_finite = hn::Zero(kFloats);  // x - x is 0 for finite x, NaN otherwise
   with_type(m.data, m.dtype, [&](const auto* data) HWY_ATTR {
     using T = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
     T* to = const_cast<T*>(row_at(data, m, row));
     std::int64_t c = 0;
-    for (; c + kLanes <= m.cols; c += kLanes) store_rounded(hn::Mul(hn::LoadU(kFloats, src + c), scale), to + c);
-    for (; c < m.cols; ++c) store_scalar(src[c] * factor, to + c);
+    for (; c + kLanes <= m.cols; c += kLanes) {
+      const Vector x = hn::Mul(hn::LoadU(kFloats, src + c), scale);
+      not_finite = hn::Add(not_finite, hn::Sub(x, x));
+      store_rounded(x, to + c);
+    }
+    for (; c < m.cols; ++c) {
+      const float x = src[c] * factor;
+      not_finite = hn::Add(not_finite, hn::Set(kFloats, x - x));
+      store_scalar(x, to + c);
+    }
   });
+  return hn::AllTrue(kFloats, hn::Eq(not_finite, hn::Zero(kFloats)));
 }
 
 }  // namespace attend::cpu::HWY_NAMESPACE

@@ -85,13 +85,12 @@ class ScoreRules {
   }
 
   /// Products to scores, in place, except for causal and window masks. With softcap, `derivative` (laid out like the tile;
-  /// null: not wanted) gets d score / d product in units of scale. False: the bias holds NaN or +inf.
-  bool finish(const ScoreTile& tile, float* derivative) const {
+  /// null: not wanted) gets d score / d product in units of scale.
+  void finish(const ScoreTile& tile, float* derivative) const {
     if (p_.softcap > 0) apply_softcap(tile, derivative);
     if (p_.alibi_slopes) apply_alibi(tile);
-    const bool finite = !p_.bias || apply_bias(tile);
+    if (p_.bias) apply_bias(tile);
     if (p_.mask) apply_mask(tile);
-    return finite;
   }
 
   /// Scores outside of the ranges become -inf.
@@ -144,17 +143,15 @@ class ScoreRules {
     return {first + tile.key_begin * dtype_bytes(t.dtype), t.dtype, tile.num_rows, tile.num_keys, t.stride[2]};
   }
 
-  bool apply_bias(const ScoreTile& tile) const {
+  void apply_bias(const ScoreTile& tile) const {
     HWY_ALIGN float bias[kBlockN * kPanel];
-    const bool finite = pack_transposed<Finite::kOrMinusInfinity>(score_rows(*p_.bias, tile), 0, tile.num_rows,
-                                                                  static_cast<float>(kLog2E), bias);
+    pack_transposed(score_rows(*p_.bias, tile), 0, tile.num_rows, static_cast<float>(kLog2E), bias);
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
       for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
         float* at = tile.key(k) + lane;
         hn::Store(hn::Add(hn::Load(kFloats, at), hn::Load(kFloats, bias + k * kPanel + lane)), kFloats, at);
       }
     }
-    return finite;
   }
 
   void apply_mask(const ScoreTile& tile) const {

@@ -29,23 +29,32 @@ constexpr int kLanes = hn::MaxLanes(kFloats);
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// 2^t, relative error below 2e-7, for t up to 127; exactly 0 below -126 and at -inf. NaN stays non-zero, and the callers
-/// keep NaN out: a head that holds one is not computed here.
+/// Each lane rounded to the nearest integer. Out of range and NaN give what they give: callers discard those lanes, or
+/// (NaN) rely on the x86 answer having its low 9 bits clear.
+HWY_INLINE hn::Vec<IntTag> nearest_int(Vector x) {
+#if HWY_TARGET <= HWY_AVX3  // Highway's own would mend overflow on every call
+  return hn::Vec<IntTag>{_mm512_cvtps_epi32(x.raw)};
+#elif HWY_TARGET <= HWY_AVX2
+  return hn::Vec<IntTag>{_mm256_cvtps_epi32(x.raw)};
+#else
+  return hn::NearestInt(x);
+#endif
+}
+
+/// 2^t, relative error below 2e-7, for t up to 127; exactly 0 below -126 and at -inf; NaN for NaN.
 /// t = n + f with integer n and |f| <= 1/2; 2^f by the polynomial of degree 5 with value 1 at 0 whose largest
 /// relative error there is smallest (9e-8), 2^n by the exponent bits.
-HWY_INLINE Vector exp2_non_nan(Vector t) {
-  const Vector round_magic = hn::Set(kFloats, 12582912.0F);  // 1.5 * 2^23: adding it leaves n in the low bits
-  const Vector shifted = hn::Add(t, round_magic);
-  const Vector f = hn::Sub(t, hn::Sub(shifted, round_magic));
+HWY_INLINE Vector exp2(Vector t) {
+  const auto n = nearest_int(t);
+  const Vector f = hn::Sub(t, hn::ConvertTo(kFloats, n));
   Vector power = hn::Set(kFloats, 1.326472720e-3F);
   power = hn::MulAdd(power, f, hn::Set(kFloats, 9.671512640e-3F));
   power = hn::MulAdd(power, f, hn::Set(kFloats, 5.550733743e-2F));
   power = hn::MulAdd(power, f, hn::Set(kFloats, 2.402224209e-1F));
   power = hn::MulAdd(power, f, hn::Set(kFloats, 6.931469776e-1F));
   power = hn::MulAdd(power, f, hn::Set(kFloats, 1.0F));
-  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(kInts, shifted));
-  const Vector result = hn::BitCast(kFloats, hn::Add(hn::BitCast(kInts, power), exponent));
-  return hn::IfThenElseZero(hn::Ge(t, hn::Set(kFloats, -126.0F)), result);
+  const Vector result = hn::BitCast(kFloats, hn::Add(hn::BitCast(kInts, power), hn::ShiftLeft<23>(n)));
+  return hn::IfThenZeroElse(hn::Lt(t, hn::Set(kFloats, -126.0F)), result);
 }
 
 /// kLanes elements of a row as float.

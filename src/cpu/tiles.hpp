@@ -9,10 +9,10 @@ namespace attend::cpu {
 /// (key, query row), so that a row's maximum and sum run down the lanes and nothing is ever reduced across a vector.
 constexpr int kPanel = 64;
 
-/// Keys of one tile. A value panel of kBlockN x 64 floats (32 KiB) stays in the first-level cache.
+/// Keys of one tile: 64 columns of their values (32 KiB) stay in the first-level cache.
 constexpr int kBlockN = 128;
 
-/// Query rows of one forward task: K and V are converted to float once per task and tile, then read by four panels.
+/// Query rows of one forward task: a tile of K and V is fetched (and converted) once, then read by four panels.
 constexpr int kForwardBlockM = 4 * kPanel;
 
 /// Query rows of one backward tile.
@@ -32,11 +32,5 @@ constexpr std::int64_t kBackwardKeysPerTask = 4 * kBlockN;
 
 /// Columns of a float copy of a row of `cols` elements: whole vectors of every target, zero-filled.
 [[nodiscard]] constexpr std::int64_t padded(std::int64_t cols) { return round_up(cols, 16); }
-
-/// Floats of a matrix kept as column panels: panel c holds columns [64 c, 64 c + 64) of all rows, row after row. Rows of a
-/// wide matrix are a multiple of 512 bytes apart and would fall into half of the cache sets; in panels they do not.
-[[nodiscard]] constexpr std::int64_t panels_size(std::int64_t rows, std::int64_t cols) {
-  return ceil_div(cols, kPanel) * rows * kPanel;
-}
 
 }  // namespace attend::cpu
