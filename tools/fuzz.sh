@@ -3,8 +3,8 @@
 #
 #   tools/fuzz.sh build/fuzz
 #
-# New inputs are kept in BUILD/corpus/TARGET and start the next run, beside the seeds in tests/fuzz/corpus/TARGET. A
-# finding stops everything: libFuzzer's report is shown and the input lies in BUILD/findings.
+# The target npy_fuzz starts from the seeds in tests/fuzz/corpus/npy and the words of tests/fuzz/npy.dict, where they are
+# there. New inputs are kept in BUILD/corpus/npy and start the next run. A finding stops everything: libFuzzer's report is shown and the input lies in BUILD/findings.
 set -euo pipefail
 
 build=$1
@@ -13,16 +13,18 @@ mkdir -p "$build/findings"
 
 found=0
 for target in "$build"/tests/fuzz/*; do
-  [[ -f $target && -x $target ]] || continue
+  [[ -f $target && -x $target && $target == *_fuzz ]] || continue
   found=1
   name=$(basename "$target")
-  corpus=$build/corpus/$name
+  stem=${name%_fuzz}
+  corpus=$build/corpus/$stem
   log=$build/$name.log
   mkdir -p "$corpus"
-  folders=("$corpus")
-  [[ -d tests/fuzz/corpus/$name ]] && folders+=("tests/fuzz/corpus/$name")
+  arguments=("$corpus")
+  [[ -d tests/fuzz/corpus/$stem ]] && arguments+=("tests/fuzz/corpus/$stem")
+  [[ -f tests/fuzz/$stem.dict ]] && arguments+=("-dict=tests/fuzz/$stem.dict")
   if ! "$target" -max_total_time="$seconds" -print_final_stats=1 -rss_limit_mb=4096 \
-      -artifact_prefix="$build/findings/$name-" "${folders[@]}" >"$log" 2>&1; then
+      -artifact_prefix="$build/findings/$name-" "${arguments[@]}" >"$log" 2>&1; then
     tail -n 60 "$log"
     echo "$name: FOUND SOMETHING, see $log and $build/findings"
     exit 1
