@@ -175,13 +175,9 @@ GenerateOptions finish(GenerateOptions options, const Raw& raw) {
   if (spec.num_heads % spec.num_heads_kv != 0) {
     refuse(fmt::format("--num_heads_kv: {}, allowed a divisor of --num_heads {}", spec.num_heads_kv, spec.num_heads));
   }
-  for (const Shape& shape : {spec.q_shape(), spec.k_shape(), spec.v_shape(), spec.o_shape()}) {
-    if (!io::tensor_bytes(spec.dtype, shape)) {
-      refuse(
-          fmt::format("--batch_size, --num_heads, --seq_len, --head_dim: a tensor of ({}) {} numbers, allowed at most "
-                      "2^62 bytes",
-                      fmt::join(shape, ", "), dtype_name(spec.dtype)));
-    }
+  if (const auto tensor = io::oversized_tensor(spec)) {
+    refuse(fmt::format("--batch_size, --num_heads, --seq_len, --head_dim: {} {}, allowed at most 2^62 bytes", *tensor,
+                       dtype_name(spec.dtype)));
   }
   return options;
 }

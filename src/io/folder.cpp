@@ -72,16 +72,28 @@ void check_sizes(std::string_view name, const FolderSpec& spec) {
     throw Error(ErrorCode::kIo,
                 fmt::format("{}: Hkv is {}, allowed a divisor of H {}", name, spec.num_heads_kv, spec.num_heads));
   }
-  for (const auto& [tensor, shape] :
-       {std::pair{'Q', spec.q_shape()}, {'K', spec.k_shape()}, {'V', spec.v_shape()}, {'O', spec.o_shape()}}) {
-    if (!tensor_bytes(spec.dtype, shape)) {
-      throw Error(ErrorCode::kIo, fmt::format("{}: {} of shape {} has more than 2^62 bytes, allowed fewer", name,
-                                              tensor, core::shape_text(shape)));
-    }
+  if (const auto tensor = oversized_tensor(spec)) {
+    throw Error(ErrorCode::kIo, fmt::format("{}: {} has more than 2^62 bytes, allowed fewer", name, *tensor));
   }
 }
 
 }  // namespace
+
+std::optional<std::string> oversized_tensor(const FolderSpec& spec) {
+  struct Named {
+    const char* name;
+    DType dtype;
+    Shape shape;
+  };
+  for (const Named& tensor : {Named{"Q", spec.dtype, spec.q_shape()}, Named{"K", spec.dtype, spec.k_shape()},
+                              Named{"V", spec.dtype, spec.v_shape()}, Named{"O", spec.dtype, spec.o_shape()},
+                              Named{"logsumexp", lse_dtype(spec.dtype), spec.lse_shape()}}) {
+    if (!tensor_bytes(tensor.dtype, tensor.shape)) {
+      return fmt::format("{} of shape {}", tensor.name, core::shape_text(tensor.shape));
+    }
+  }
+  return std::nullopt;
+}
 
 std::string folder_name(const FolderSpec& spec) {
   std::string name = fmt::format("B{}_H{}", spec.batch, spec.num_heads);

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -45,6 +46,9 @@ struct FolderSpec {
   [[nodiscard]] Shape lse_shape() const { return {batch, num_heads, seqlen_q, 1}; }
   bool operator==(const FolderSpec&) const = default;
 };
+
+/// The first tensor of a problem that has more than 2^62 bytes, as "Q of shape (...)"; nothing where all are smaller.
+[[nodiscard]] std::optional<std::string> oversized_tensor(const FolderSpec& spec);
 
 /// The one name of a problem.
 [[nodiscard]] std::string folder_name(const FolderSpec& spec);
