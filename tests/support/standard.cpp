@@ -188,7 +188,7 @@ void forward_head(const Problem& p, HeadData& h, Standard& out) {
     lse.value.at(i, 0) = h.lse.at(i, 0);
     lse.bound.at(i, 0) = largest;
     for (std::int64_t j = 0; j < h.k.rows; ++j) {
-      if (s[j] == -kInfinity) continue;
+      if (s[j] == -kInfinity || h.scores.keep.at(i, j) == 0) continue;  // a dropped value is not read: 0 * NaN is NaN
       const float prob = std::exp(s[j] - row_max) / row_sum * h.scores.keep.at(i, j);
       const float step = std::max(prob, static_cast<float>(min_normal(dtype)));
       o.add(i, round_to(dtype, prob), step, prob * (1 + h.scores.magnitude.at(i, j)), h.v.row(j));
@@ -234,15 +234,17 @@ void backward_head(const Problem& p, const HeadData& h, Accumulator& dq, Accumul
       const float slope = h.scores.slope.at(i, j);
       const float prob = std::exp(h.scores.value.at(i, j) - lse);
       const Dot dp(h.dout.row(i), h.v.row(j), h.v.cols);
-      const float ds = prob * (keep * dp.value - (delta.value - dlse));
-      const float ds_size = prob * (keep * dp.magnitude + delta.magnitude + std::abs(dlse));
+      const float kept_dp = keep == 0 ? 0 : keep * dp.value;
+      const float ds = prob * (kept_dp - (delta.value - dlse));
+      const float ds_size = prob * ((keep == 0 ? 0 : keep * dp.magnitude) + delta.magnitude + std::abs(dlse));
       const float step = std::max(std::sqrt(ds * ds + prob * prob * delta_walk), tiny);
       const float factor = scale * round_to(dtype, ds * slope);
       const float error = ds_size * (size * slope * (p.softcap > 0 ? 3.0F : 1.0F) + (p.softcap > 0 ? 2.0F : 0.0F));
       dq.add(i, factor, scale * step, std::abs(scale) * error, h.k.row(j));
       dk.add(j, factor, scale * step, std::abs(scale) * error, h.q.row(i));
-      dv.add(j, round_to(dtype, prob * keep), std::max(prob * keep, tiny), prob * keep * size, h.dout.row(i));
       if (dbias != nullptr) dbias->add(h.s.batch, h.head, i, j, ds, step, ds_size * size);
+      if (keep == 0) continue;
+      dv.add(j, round_to(dtype, prob * keep), std::max(prob * keep, tiny), prob * keep * size, h.dout.row(i));
     }
   }
 }

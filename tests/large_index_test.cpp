@@ -1,0 +1,213 @@
+// Index arithmetic beyond 2^31 and counts beyond 2^16, where 32-bit products and grid limits have bitten others.
+//
+// Strides of gigabytes cost no memory here: the buffers are reserved address space of which few pages are touched.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include "support/expect.hpp"
+#include "support/tolerances.hpp"
+
+namespace attend::test {
+namespace {
+
+constexpr std::int64_t kFarApart = (std::int64_t{1} << 31) + 4096;  // elements: past int32; twice that, past uint32
+
+/// Address space that reads as zero, for one tensor with huge strides.
+class SparseTensor {
+ public:
+  SparseTensor(DType dtype, const Shape& shape, const Shape& stride) {
+    std::int64_t last = 1;
+    for (std::size_t d = 0; d < 4; ++d) last += (shape[d] - 1) * stride[d];
+    bytes_ = static_cast<std::size_t>(last * dtype_bytes(dtype));
+    memory_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    view_ = {memory_ == MAP_FAILED ? nullptr : memory_, dtype, {}, shape, stride};
+  }
+  ~SparseTensor() {
+    if (memory_ != MAP_FAILED) munmap(memory_, bytes_);
+  }
+  SparseTensor(const SparseTensor&) = delete;
+  SparseTensor& operator=(const SparseTensor&) = delete;
+
+  [[nodiscard]] bool ok() const { return memory_ != MAP_FAILED; }
+  [[nodiscard]] const Tensor& view() const { return view_; }
+
+  /// Element size agnostic copies between the sparse tensor and a dense one of the same shape and dtype.
+  void load(const TensorBuffer& from) const { copy(from.view(), view_); }
+  void store(const TensorBuffer& to) const { copy(view_, to.view()); }
+
+ private:
+  static void copy(const Tensor& from, const Tensor& to) {
+    const std::int64_t size = dtype_bytes(from.dtype);
+    const auto at = [size](const Tensor& t, std::int64_t b, std::int64_t h, std::int64_t row) {
+      return static_cast<char*>(t.data) + (b * t.stride[0] + h * t.stride[1] + row * t.stride[2]) * size;
+    };
+    for (std::int64_t b = 0; b < from.shape[0]; ++b) {
+      for (std::int64_t h = 0; h < from.shape[1]; ++h) {
+        for (std::int64_t row = 0; row < from.shape[2]; ++row) {
+          std::copy_n(at(from, b, h, row), from.shape[3] * size, at(to, b, h, row));
+        }
+      }
+    }
+  }
+
+  void* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  Tensor view_ = {};
+};
+
+/// Dense strides, but `kFarApart` in dimension d.
+Shape far_strides(const Shape& shape, std::size_t d) {
+  Shape stride = contiguous_strides(shape);
+  if (shape[d] > 1) stride[d] = kFarApart;
+  return stride;
+}
+
+class HugeStride : public testing::TestWithParam<std::tuple<std::size_t, DType>> {};
+
+// Every tensor with a stride past 2^31 in batch, heads or rows: the same bits as dense.
+TEST_P(HugeStride, P19_GivesTheBitsOfTheDenseTensors) {
+  const auto [dimension, dtype] = GetParam();
+  AttentionCase c = {.dtype = dtype,
+                     .batch = 3,
+                     .heads_q = 3,
+                     .heads_k = 3,
+                     .seqlen_q = 3,
+                     .seqlen_k = 3,
+                     .head_dim = 5,
+                     .head_dim_v = 5,
+                     .bias = Broadcast{},
+                     .mask = Broadcast{},
+                     .dlse = true,
+                     .seed = 71};
+  const Inputs in = make_inputs(c);
+  const Outputs want = run(in, "cpu");
+  Inputs far = in;
+  Outputs got = make_outputs(in);
+  std::vector<std::unique_ptr<SparseTensor>> tensors;
+  const auto put = [&, d = dimension](const TensorBuffer& from) -> const Tensor& {
+    tensors.push_back(std::make_unique<SparseTensor>(from.dtype(), from.shape(), far_strides(from.shape(), d)));
+    if (tensors.back()->ok()) tensors.back()->load(from);
+    return tensors.back()->view();
+  };
+  Params params = in.params("cpu");
+  params.bias = put(*in.bias);
+  params.mask = put(*in.mask);
+  const Tensor dlse = put(*in.dlse), q = put(in.q), k = put(in.k), v = put(in.v), dout = put(in.dout);
+  const std::size_t inputs = tensors.size();
+  const TensorBuffer* outputs[] = {&got.o, &got.lse, &got.dq, &got.dk, &got.dv, &*got.dbias};
+  for (const TensorBuffer* t : outputs) put(*t);
+  for (const auto& t : tensors) {
+    if (!t->ok()) GTEST_SKIP() << "this machine does not give the address space";
+  }
+  const auto out = [&](std::size_t n) -> const Tensor& { return tensors[inputs + n]->view(); };
+  forward(q, k, v, out(0), &out(1), params);
+  backward(dout, q, k, v, out(0), out(1), out(2), out(3), out(4), params, nullptr, {.dlse = dlse, .dbias = out(5)});
+  for (std::size_t n = 0; n < std::size(outputs); ++n) tensors[inputs + n]->store(*outputs[n]);
+  expect_same_bits(got, want);
+}
+
+constexpr const char* kDimensionNames[] = {"batch_", "heads_", "rows_"};
+
+INSTANTIATE_TEST_SUITE_P(Cpu, HugeStride,
+                         testing::Combine(testing::Values(0, 1, 2), testing::Values(DType::kF32, DType::kBF16)),
+                         [](const auto& test) {
+                           return std::string(kDimensionNames[std::get<0>(test.param)]) +
+                                  dtype_name(std::get<1>(test.param));
+                         });
+
+constexpr std::int64_t kMany = ATTEND_TEST_STRIDE > 1 ? 4096 : 65536;
+
+/// Batch or heads of 65536 against the same problem in one entry at a time (sampled).
+void check_many(AttentionCase c, bool by_batch) {
+  const Inputs in = make_inputs(c);
+  const Outputs all = run(in, "cpu");
+  for (const std::int64_t n : {std::int64_t{0}, std::int64_t{1}, kMany / 2 - 1, kMany - 1}) {
+    SCOPED_TRACE(n);
+    const auto entry = [&](const TensorBuffer& t) {
+      return made(t.dtype(), {1, 1, t.shape()[2], t.shape()[3]}, [&](auto, auto, auto row, auto col) {
+        return by_batch ? t.at(n, 0, row, col) : t.at(0, n, row, col);
+      });
+    };
+    Inputs one = in;
+    one.options.batch = one.options.heads_q = one.options.heads_k = 1;
+    one.q = entry(in.q);
+    one.k = entry(in.k);
+    one.v = entry(in.v);
+    one.dout = entry(in.dout);
+    const Outputs got = {entry(all.o), entry(all.lse), entry(all.dq), entry(all.dk), entry(all.dv), {}};
+    expect_near(got, run(one, "reference"), property_tolerance(DType::kF32));
+  }
+}
+
+TEST(ManyEntries, BatchOf65536) {
+  check_many({.batch = kMany, .seqlen_q = 2, .seqlen_k = 3, .head_dim = 2, .head_dim_v = 2, .seed = 72}, true);
+}
+
+TEST(ManyEntries, HeadsOf65536) {
+  check_many(
+      {.heads_q = kMany, .heads_k = kMany, .seqlen_q = 2, .seqlen_k = 3, .head_dim = 2, .head_dim_v = 2, .seed = 73},
+      false);
+}
+
+TEST(ManyEntries, SequencesOf65536) {
+  AttentionCase c = {.head_dim = 2, .head_dim_v = 2, .seed = 74};
+  c.varlen_q.assign(static_cast<std::size_t>(kMany), 1);
+  c.varlen_k.assign(static_cast<std::size_t>(kMany), 1);
+  const Inputs in = make_inputs(c);
+  expect_same_bits("o", run(in, "cpu").o, copy_of(in.v));  // one key: its value
+}
+
+/// seqlen 65537 on one side: the mask as a tensor against the causal option.
+void check_long(std::int64_t seqlen_q, std::int64_t seqlen_k) {
+  AttentionCase c = {
+      .seqlen_q = seqlen_q, .seqlen_k = seqlen_k, .head_dim = 2, .head_dim_v = 2, .causal = true, .seed = 75};
+  const Inputs causal = make_inputs(c);
+  Inputs masked = causal;
+  masked.options.causal = false;
+  masked.mask = made(DType::kBool, {1, 1, seqlen_q, seqlen_k},
+                     [&](auto, auto, auto i, auto j) { return j <= i + seqlen_k - seqlen_q ? 1.0 : 0.0; });
+  expect_near(run(masked, "cpu"), run(causal, "cpu"), property_tolerance(DType::kF32));
+}
+
+TEST(LongSequence, MaskOf65537KeysIsCausal) {
+  check_long(8, 65537);
+}
+TEST(LongSequence, MaskOf65537RowsIsCausal) {
+  check_long(65537, 8);
+}
+
+// Both lengths past 65536, with a window so that the work stays linear; rows against the rows of a short problem.
+TEST(LongSequence, WindowOverBothLengths) {
+  constexpr std::int64_t kLong = 65537 + 200, kWindow = 3, kSample = 40;
+  AttentionCase c = {.seqlen_q = kLong,
+                     .seqlen_k = kLong,
+                     .head_dim = 2,
+                     .head_dim_v = 2,
+                     .causal = true,
+                     .window_left = kWindow,
+                     .seed = 76};
+  const Inputs in = make_inputs(c);
+  const Outputs out = run(in, "cpu");
+  for (const std::int64_t first : {std::int64_t{4}, std::int64_t{32768}, std::int64_t{65536}, kLong - kSample}) {
+    SCOPED_TRACE(first);
+    const std::int64_t keys_before = kWindow;
+    const auto rows = [](const TensorBuffer& t, std::int64_t begin, std::int64_t count) {
+      return made(t.dtype(), {1, 1, count, t.shape()[3]},
+                  [&](auto, auto, auto row, auto col) { return t.at(0, 0, begin + row, col); });
+    };
+    Inputs part = in;
+    part.options.seqlen_q = kSample;
+    part.options.seqlen_k = kSample + keys_before;
+    part.q = rows(in.q, first, kSample);
+    part.dout = rows(in.dout, first, kSample);
+    part.k = rows(in.k, first - keys_before, kSample + keys_before);
+    part.v = rows(in.v, first - keys_before, kSample + keys_before);
+    const Outputs want = run(part, "reference");
+    expect_near("o", rows(out.o, first, kSample).values(), want.o.values(), property_tolerance(DType::kF32));
+    expect_near("lse", rows(out.lse, first, kSample).values(), want.lse.values(), property_tolerance(DType::kF32));
+    expect_near("dq", rows(out.dq, first, kSample).values(), want.dq.values(), property_tolerance(DType::kF32));
+  }
+}
+
+}  // namespace
+}  // namespace attend::test

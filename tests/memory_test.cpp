@@ -1,0 +1,117 @@
+// Scratch memory grows linearly with the sequence length: no seqlen x seqlen buffer, in forward or backward.
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "support/expect.hpp"
+
+namespace attend::test {
+namespace {
+
+/// A line of /proc/self/status in bytes: "VmHWM" is the largest resident size so far, "VmRSS" the present one.
+std::int64_t status_bytes(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(name + ":", 0) == 0) return std::stoll(line.substr(name.size() + 1)) * 1024;
+  }
+  return -1;
+}
+
+/// Sets VmHWM back to VmRSS.
+bool reset_peak() {
+  std::ofstream clear("/proc/self/clear_refs");
+  clear << "5" << std::flush;
+  return clear.good();
+}
+
+/// How far the resident size rises while `work` runs.
+template <class Work>
+std::int64_t peak_growth(Work work) {
+  malloc_trim(0);  // freed memory must not hide what is allocated next
+  if (!reset_peak()) return -1;
+  const std::int64_t before = status_bytes("VmRSS");
+  work();
+  return status_bytes("VmHWM") - before;
+}
+
+bool sanitized() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return true;
+#elif defined(__has_feature)
+  return __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+  return false;
+#endif
+}
+
+class Memory : public testing::TestWithParam<DType> {};
+
+INSTANTIATE_TEST_SUITE_P(Cpu, Memory, testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& test) { return std::string(dtype_name(test.param)); });
+
+constexpr std::int64_t kShort = 2048, kLong = 16384;
+constexpr std::int64_t kHeadDim = 16;
+// Slack for allocator and page granularity, and for what does not depend on the length (tiles of each thread).
+constexpr std::int64_t kConstantBytes = 4 << 20;
+// Per token: f32 copies or accumulators of a few (head_dim) rows. One bit per score would be 16384 / 8 per token.
+constexpr std::int64_t kBytesPerToken = 8 * kHeadDim * 4;
+static_assert(kBytesPerToken * kLong + kConstantBytes < kLong * kLong / 8, "one bit per score would be caught");
+
+TEST_P(Memory, GrowsLinearlyWithTheLength) {
+  if (sanitized()) GTEST_SKIP() << "a sanitizer's own memory would be measured";
+  for (const std::int64_t length : {kShort, 2 * kShort, 4 * kShort, kLong}) {
+    const AttentionCase c = {.dtype = GetParam(),
+                             .seqlen_q = length,
+                             .seqlen_k = length,
+                             .head_dim = kHeadDim,
+                             .head_dim_v = kHeadDim,
+                             .seed = 91};
+    const Inputs in = make_inputs(c);
+    const Outputs out = make_outputs(in);
+    const std::int64_t forward_bytes = peak_growth([&] { run_forward(in, out, "cpu"); });
+    const std::int64_t backward_bytes = peak_growth([&] { run_backward(in, out, "cpu"); });
+    if (forward_bytes < 0) GTEST_SKIP() << "no /proc/self/clear_refs here";
+    const std::int64_t allowed = kConstantBytes + kBytesPerToken * length;
+    std::printf("seqlen %5lld: forward %lld KiB, backward %lld KiB, allowed %lld KiB\n", static_cast<long long>(length),
+                static_cast<long long>(forward_bytes / 1024), static_cast<long long>(backward_bytes / 1024),
+                static_cast<long long>(allowed / 1024));
+    EXPECT_LE(forward_bytes, allowed);
+    EXPECT_LE(backward_bytes, allowed);
+  }
+}
+
+// The measurement itself: a buffer of one byte per score must be seen.
+TEST(MemoryMeasurement, SeesAScoreMatrix) {
+  if (sanitized()) GTEST_SKIP() << "a sanitizer's own memory would be measured";
+  const std::int64_t growth = peak_growth([] {
+    const std::vector<char> scores(static_cast<std::size_t>(kLong * kLong), 1);
+    EXPECT_EQ(scores[12345], 1);
+  });
+  if (growth < 0) GTEST_SKIP() << "no /proc/self/clear_refs here";
+  EXPECT_GE(growth, kLong * kLong * 9 / 10);
+}
+
+// Hundreds of calls leave nothing behind.
+TEST(MemoryOverTime, DoesNotGrow) {
+  if (sanitized()) GTEST_SKIP() << "a sanitizer's own memory would be measured";
+  const AttentionCase c = {
+      .heads_q = 2, .heads_k = 1, .seqlen_q = 70, .seqlen_k = 90, .head_dim = 24, .head_dim_v = 24};
+  const Inputs in = make_inputs(c);
+  const Outputs out = make_outputs(in);
+  const auto calls = [&](int count) {
+    for (int n = 0; n < count; ++n) {
+      run_forward(in, out, "cpu");
+      run_backward(in, out, "cpu");
+    }
+  };
+  calls(50);  // scratch that is kept between calls is there now
+  const std::int64_t growth = peak_growth([&] { calls(500); });
+  if (growth < 0) GTEST_SKIP() << "no /proc/self/clear_refs here";
+  EXPECT_LE(growth, 1 << 20);
+}
+
+}  // namespace
+}  // namespace attend::test
