@@ -132,3 +132,13 @@ void gemm(const GemmArgs& g) {
 
 }  // namespace attend::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace attend::cpu {
+
+HWY_EXPORT(gemm);
+
+void tile_gemm(const GemmArgs& args) { HWY_DYNAMIC_DISPATCH(gemm)(args); }
+
+}  // namespace attend::cpu
+#endif

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/problem.hpp"
+#include "cpu/gemm.hpp"
 #include "cpu/scratch.hpp"
 
 namespace attend::cpu {
@@ -52,6 +53,9 @@ struct DbiasTask {
 
 /// Writes the tile. False: not finite, then dbias has to be redone.
 bool dbias_tile(const core::Problem& p, const DbiasTask& task, Scratch& scratch);
+
+/// The matrix product of the tiles, for measurements and tests. See gemm-inl.hpp.
+void tile_gemm(const GemmArgs& args);
 
 /// Name of the SIMD target that runs, as Highway calls it: "AVX3" is AVX-512.
 const char* simd_target_name();
