@@ -9,7 +9,8 @@
 
 namespace attend {
 
-constexpr int64 kOpenWindow = -1;  // the value of window_left or window_right that masks nothing
+constexpr int64 kOpenWindow = -1;      // the value of window_left or window_right that masks nothing
+constexpr int64 kFar = int64{1} << 40;  // beyond every row and key
 
 struct KeyRange {
   int64 begin;  // first key seen
@@ -26,14 +27,15 @@ struct WindowMask {
   int64 window_left;
   int64 window_right;
 
+  // Keys that row would see if there were keys from minus to plus infinity; open sides end kFar away.
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr KeyRange unbounded_row(int64 row_index) const {
+    const int64 diagonal = row_index + seqlen_k - seqlen_q;
+    return {window_left < 0 ? -kFar : diagonal - window_left, window_right < 0 ? kFar : diagonal + window_right + 1};
+  }
+
   // Keys that row sees.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr KeyRange row(int64 row_index) const {
-    const int64 diagonal = row_index + seqlen_k - seqlen_q;
-    int64 begin = window_left < 0 ? 0 : diagonal - window_left;
-    int64 end = window_right < 0 ? seqlen_k : diagonal + window_right + 1;
-    begin = begin < 0 ? 0 : begin;
-    end = end > seqlen_k ? seqlen_k : end;
-    return {begin, end < begin ? begin : end};
+    return bounded(unbounded_row(row_index), seqlen_k);
   }
 
   // Keys that at least one row of [row_begin, row_end) may see: the range a tile of rows has to visit.
@@ -43,17 +45,24 @@ struct WindowMask {
     return {first.begin, last.end < first.begin ? first.begin : last.end};
   }
 
-  // Rows that see key: the transpose of row(), as a range of row indices.
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr KeyRange rows_of_key(int64 key) const {
+  // The transposes of both: rows that see key.
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr KeyRange unbounded_rows_of_key(int64 key) const {
     const int64 diagonal = key - (seqlen_k - seqlen_q);
-    int64 begin = window_right < 0 ? 0 : diagonal - window_right;
-    int64 end = window_left < 0 ? seqlen_q : diagonal + window_left + 1;
-    begin = begin < 0 ? 0 : begin;
-    end = end > seqlen_q ? seqlen_q : end;
-    return {begin, end < begin ? begin : end};
+    return {window_right < 0 ? -kFar : diagonal - window_right, window_left < 0 ? kFar : diagonal + window_left + 1};
+  }
+
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr KeyRange rows_of_key(int64 key) const {
+    return bounded(unbounded_rows_of_key(key), seqlen_q);
   }
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool is_open() const { return window_left < 0 && window_right < 0; }
+
+  // The part of range in [0, length); an empty range keeps a place in it.
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr KeyRange bounded(KeyRange range, int64 length) {
+    const int64 end = range.end > length ? length : range.end;
+    const int64 begin = range.begin < 0 ? 0 : range.begin;
+    return {begin, end < begin ? begin : end};
+  }
 };
 
 }  // namespace attend

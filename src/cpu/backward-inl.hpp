@@ -58,6 +58,9 @@ struct QueryTile {
     num_rows = end - begin;
     const Matrix q_rows = core::q_matrix(p.q, s, head);
     const Matrix dout_rows = core::q_matrix(p.dout, s, head);
+    prefetch_rows<false>(q_rows, begin, num_rows);
+    prefetch_rows<false>(dout_rows, begin, num_rows);
+    prefetch_rows<false>(core::q_matrix(p.o, s, head), begin, num_rows);
     q = float_rows(q_rows, begin, num_rows, Readable::kVectors, q_buffer);
     dout = float_rows(dout_rows, begin, num_rows, Readable::kVectors, dout_buffer);
     for (std::int64_t panel = 0; panel < num_panels(); ++panel) {

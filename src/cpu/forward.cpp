@@ -139,7 +139,9 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const Panel& pa
 bool finish_panel(const core::Problem& p, const ForwardTask& task, const Panel& panel) {
   bool finite = true;
   const Matrix o = core::q_matrix(p.o, task.sequence, task.head);
+  constexpr std::int64_t kRowsAhead = 8;
   for (std::int64_t r = 0; r < panel.num_rows; ++r) {
+    prefetch_rows<true>(o, panel.row_begin + r + kRowsAhead, 1);
     const float row_max = panel.row_max[r];
     const float row_sum = panel.row_sum[r];
     const bool saw_no_key = row_max == -kInfinity;
@@ -171,6 +173,7 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
   const Matrix k = core::k_matrix(p.k, task.sequence, key_head);
   const Matrix v = core::k_matrix(p.v, task.sequence, key_head);
 
+  prefetch_rows<false>(q, task.row_begin, kPanel);
   Panel panels[kForwardBlockM / kPanel];
   int num_panels = 0;
   for (std::int64_t row = task.row_begin; row < task.row_end; row += kPanel, ++num_panels) {
@@ -178,6 +181,7 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
     float* q_panel = memory.q + at * p.head_dim;
     panels[num_panels] = {row, std::min<std::int64_t>(kPanel, task.row_end - row), q_panel,
                           memory.o + at * padded(p.head_dim_v), memory.row_max + at, memory.row_sum + at};
+    prefetch_rows<false>(q, row + kPanel, kPanel);
     pack_transposed(q, row, panels[num_panels].num_rows, rules.q_factor(), q_panel);
   }
   std::fill_n(memory.o, num_panels * kPanel * padded(p.head_dim_v), 0.0F);

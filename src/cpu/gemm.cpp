@@ -15,8 +15,10 @@
 
 #if defined(__clang__)
 #define ATTEND_UNROLL _Pragma("clang loop unroll(full)")
+#define ATTEND_UNROLL_4 _Pragma("clang loop unroll_count(4)")
 #else
 #define ATTEND_UNROLL _Pragma("GCC unroll 16")
+#define ATTEND_UNROLL_4 _Pragma("GCC unroll 4")
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -46,6 +48,7 @@ HWY_INLINE void register_block(const GemmArgs& g, std::int64_t row, std::int64_t
   const std::int64_t a_step = g.a.col_stride;
   const float* HWY_RESTRICT a = g.a.data + row * a_row + k_begin * a_step;
   const float* HWY_RESTRICT b = g.b.data + k_begin * g.b.row_stride + col;
+  ATTEND_UNROLL_4  // 16 or 32 trips for k = 64 or 128: few enough for the branch predictor to see the end coming
   for (std::int64_t p = k_begin; p < k_end; ++p) {
     Vector b_row[V];
     ATTEND_UNROLL

@@ -70,6 +70,19 @@ HWY_INLINE FloatRows float_rows(const Matrix& m, std::int64_t begin, std::int64_
   return {buffer, padded(m.cols)};
 }
 
+/// Starts fetching rows [begin, begin + count) of m, to be read or written a moment later.
+template <bool kForWriting>
+HWY_INLINE void prefetch_rows(const Matrix& m, std::int64_t begin, std::int64_t count) {
+  constexpr std::int64_t kLineBytes = 64;
+  const std::int64_t bytes = dtype_bytes(m.dtype);
+  for (std::int64_t r = begin; r < std::min(begin + count, m.rows); ++r) {
+    const char* row = static_cast<const char*>(m.data) + r * m.row_stride * bytes;
+    for (std::int64_t at = 0; at < m.cols * bytes; at += kLineBytes) {
+      __builtin_prefetch(row + at, kForWriting ? 1 : 0, /*locality=*/2);
+    }
+  }
+}
+
 /// Four vectors of four lanes, transposed.
 HWY_INLINE void transpose_4x4(const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride) {
   const hn::Full128<float> quad;

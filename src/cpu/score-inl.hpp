@@ -44,21 +44,26 @@ struct TileRanges {
   [[nodiscard]] RowRanges lanes_of_key() const { return {lane_begin, lane_end}; }
 
   void fill(const WindowMask& window, const ScoreTile& tile) {
+    fill_diagonal(window.unbounded_rows_of_key(tile.key_begin), tile.row_begin, tile.num_keys, tile.num_rows, lane_begin,
+                  lane_end);
+    fill_diagonal(window.unbounded_row(tile.row_begin), tile.key_begin, tile.num_rows, tile.num_keys, key_begin, key_end);
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
-      const KeyRange rows = window.rows_of_key(tile.key_begin + k);
-      const std::int64_t begin = std::clamp<std::int64_t>(rows.begin - tile.row_begin, 0, tile.num_rows);
-      const std::int64_t end = std::clamp<std::int64_t>(rows.end - tile.row_begin, begin, tile.num_rows);
-      lane_begin[k] = static_cast<std::int32_t>(begin);
-      lane_end[k] = static_cast<std::int32_t>(end);
-      column_begin[k] = static_cast<std::int32_t>(begin / 16 * 16);
-      column_end[k] = static_cast<std::int32_t>(begin == end ? begin / 16 * 16 : round_up(end, 16));
+      column_begin[k] = lane_begin[k] & ~15;
+      column_end[k] = lane_begin[k] == lane_end[k] ? column_begin[k] : (lane_end[k] + 15) & ~15;
     }
-    for (std::int64_t r = 0; r < tile.num_rows; ++r) {
-      const KeyRange keys = window.row(tile.row_begin + r);
-      const std::int64_t begin = std::clamp<std::int64_t>(keys.begin - tile.key_begin, 0, tile.num_keys);
-      const std::int64_t end = std::clamp<std::int64_t>(keys.end - tile.key_begin, begin, tile.num_keys);
-      key_begin[r] = static_cast<std::int32_t>(begin);
-      key_end[r] = static_cast<std::int32_t>(end);
+  }
+
+ private:
+  /// The range of each further index is the first one moved by 1. All relative to `origin` and cut to [0, limit).
+  static void fill_diagonal(KeyRange first, std::int64_t origin, std::int64_t count, std::int64_t limit,
+                            std::int32_t* begin, std::int32_t* end) {
+    constexpr std::int64_t kBound = 1 << 20;  // far from any tile, and small enough for 32-bit arithmetic
+    const auto first_begin = static_cast<std::int32_t>(std::clamp(first.begin - origin, -kBound, kBound));
+    const auto first_end = static_cast<std::int32_t>(std::clamp(first.end - origin, -kBound, kBound));
+    const auto last = static_cast<std::int32_t>(limit);
+    for (std::int32_t i = 0; i < static_cast<std::int32_t>(count); ++i) {
+      begin[i] = std::min(std::max(first_begin + i, 0), last);
+      end[i] = std::max(std::min(first_end + i, last), begin[i]);
     }
   }
 };
@@ -96,15 +101,17 @@ class ScoreRules {
   /// Scores outside of the ranges become -inf.
   static void hide(const ScoreTile& tile, const TileRanges& ranges) {
     const Vector minus_infinity = hn::Set(kFloats, -kInfinity);
+    const Vector first_lanes = hn::ConvertTo(kFloats, hn::Iota(kInts, 0));
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
-      if (ranges.lane_begin[k] == 0 && ranges.lane_end[k] >= tile.num_rows) continue;
-      const auto begin = hn::Set(kInts, ranges.lane_begin[k]);
-      const auto end = hn::Set(kInts, ranges.lane_end[k]);
+      const std::int32_t begin = ranges.lane_begin[k];
+      const std::int32_t end = ranges.lane_end[k];
       for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
-        const auto index = hn::Iota(kInts, lane);
-        const auto visible = hn::AndNot(hn::Lt(index, begin), hn::Lt(index, end));
+        if (begin <= lane && lane + kLanes <= end) continue;
         float* at = tile.key(k) + lane;
-        hn::Store(hn::IfThenElse(hn::RebindMask(kFloats, visible), hn::Load(kFloats, at), minus_infinity), kFloats, at);
+        const Vector seen_from = hn::Set(kFloats, static_cast<float>(begin - lane));
+        const Vector seen_to = hn::Set(kFloats, static_cast<float>(end - lane));
+        const auto visible = hn::And(hn::Ge(first_lanes, seen_from), hn::Lt(first_lanes, seen_to));
+        hn::Store(hn::IfThenElse(visible, hn::Load(kFloats, at), minus_infinity), kFloats, at);
       }
     }
   }

@@ -29,32 +29,30 @@ constexpr int kLanes = hn::MaxLanes(kFloats);
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// Each lane rounded to the nearest integer. Out of range and NaN give what they give: callers discard those lanes, or
-/// (NaN) rely on the x86 answer having its low 9 bits clear.
-HWY_INLINE hn::Vec<IntTag> nearest_int(Vector x) {
-#if HWY_TARGET <= HWY_AVX3  // Highway's own would mend overflow on every call
-  return hn::Vec<IntTag>{_mm512_cvtps_epi32(x.raw)};
-#elif HWY_TARGET <= HWY_AVX2
-  return hn::Vec<IntTag>{_mm256_cvtps_epi32(x.raw)};
-#else
-  return hn::NearestInt(x);
-#endif
-}
-
-/// 2^t, relative error below 2e-7, for t up to 127; exactly 0 below -126 and at -inf; NaN for NaN.
-/// t = n + f with integer n and |f| <= 1/2; 2^f by the polynomial of degree 5 with value 1 at 0 whose largest
-/// relative error there is smallest (9e-8), 2^n by the exponent bits.
-HWY_INLINE Vector exp2(Vector t) {
-  const auto n = nearest_int(t);
-  const Vector f = hn::Sub(t, hn::ConvertTo(kFloats, n));
+/// 2^f for |f| <= 1/2: the polynomial of degree 5 with value 1 at 0 whose largest relative error is smallest (9e-8).
+HWY_INLINE Vector exp2_fraction(Vector f) {
   Vector power = hn::Set(kFloats, 1.326472720e-3F);
   power = hn::MulAdd(power, f, hn::Set(kFloats, 9.671512640e-3F));
   power = hn::MulAdd(power, f, hn::Set(kFloats, 5.550733743e-2F));
   power = hn::MulAdd(power, f, hn::Set(kFloats, 2.402224209e-1F));
   power = hn::MulAdd(power, f, hn::Set(kFloats, 6.931469776e-1F));
-  power = hn::MulAdd(power, f, hn::Set(kFloats, 1.0F));
+  return hn::MulAdd(power, f, hn::Set(kFloats, 1.0F));
+}
+
+/// 2^t, relative error below 2e-7, for t up to 127; below -126 anything between 0 and 2^-126, 0 at -inf; NaN for NaN.
+/// t = n + f with integer n and |f| <= 1/2.
+HWY_INLINE Vector exp2(Vector t) {
+#if HWY_TARGET <= HWY_AVX3  // one instruction scales by 2^n, with the right answers for -inf and NaN
+  const __m512 n = _mm512_roundscale_ps(t.raw, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const Vector power = exp2_fraction(hn::Sub(t, Vector{n}));
+  return Vector{_mm512_scalef_ps(power.raw, n)};
+#else
+  // The exponent bits are added to. NaN comes through where the conversion of NaN has its low 9 bits clear (x86, Arm).
+  const auto n = hn::NearestInt(t);
+  const Vector power = exp2_fraction(hn::Sub(t, hn::ConvertTo(kFloats, n)));
   const Vector result = hn::BitCast(kFloats, hn::Add(hn::BitCast(kInts, power), hn::ShiftLeft<23>(n)));
   return hn::IfThenZeroElse(hn::Lt(t, hn::Set(kFloats, -126.0F)), result);
+#endif
 }
 
 /// kLanes elements of a row as float.
