@@ -28,6 +28,7 @@ struct Panel {
   float* o;          // (64, padded head_dim_v): sum of p v, relative to 2^row_max
   float* row_max;    // (64)
   float* row_sum;    // (64)
+  bool started;      // o holds something
 };
 
 /// Everything a task needs in memory. O(head_dim), whatever the sequence length.
@@ -49,13 +50,14 @@ struct ForwardMemory {
   }
 };
 
-/// Lines 8 to 10 of the algorithm for kVectors vectors of lanes: the new row maximum, scores to exponentials, row sums, and
-/// the factor that earlier sums are rescaled by.
+/// Lines 8 to 10 of the algorithm for kVectors vectors of lanes over keys [begin, end) of the tile: the new row maximum,
+/// scores to exponentials, row sums, and the factor that earlier sums are rescaled by.
 template <int kVectors>
-HWY_INLINE void softmax_lanes(const ScoreTile& tile, int lane, float* row_max, float* row_sum, float* rescale) {
+HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::int64_t end, int lane, const Panel& panel,
+                              float* rescale) {
   Vector top[kVectors];
-  for (int v = 0; v < kVectors; ++v) top[v] = hn::Load(kFloats, row_max + lane + v * kLanes);
-  for (std::int64_t k = 0; k < tile.num_keys; ++k) {
+  for (int v = 0; v < kVectors; ++v) top[v] = hn::Load(kFloats, panel.row_max + lane + v * kLanes);
+  for (std::int64_t k = begin; k < end; ++k) {
     const float* s = tile.key(k) + lane;
     for (int v = 0; v < kVectors; ++v) top[v] = hn::Max(top[v], hn::Load(kFloats, s + v * kLanes));
   }
@@ -65,12 +67,12 @@ HWY_INLINE void softmax_lanes(const ScoreTile& tile, int lane, float* row_max, f
     const auto at = lane + v * kLanes;
     const auto nothing_seen = hn::Eq(top[v], hn::Set(kFloats, -kInfinity));
     base[v] = hn::IfThenZeroElse(nothing_seen, top[v]);  // -inf - -inf would be NaN; 2^(-inf - 0) is the 0 we want
-    const Vector factor = exp2(hn::Sub(hn::Load(kFloats, row_max + at), base[v]));
+    const Vector factor = exp2(hn::Sub(hn::Load(kFloats, panel.row_max + at), base[v]));
     hn::Store(factor, kFloats, rescale + at);
-    hn::Store(top[v], kFloats, row_max + at);
-    sum[v] = hn::Mul(hn::Load(kFloats, row_sum + at), factor);
+    hn::Store(top[v], kFloats, panel.row_max + at);
+    sum[v] = hn::Mul(hn::Load(kFloats, panel.row_sum + at), factor);
   }
-  for (std::int64_t k = 0; k < tile.num_keys; ++k) {
+  for (std::int64_t k = begin; k < end; ++k) {
     float* s = tile.key(k) + lane;
     for (int v = 0; v < kVectors; ++v) {
       const Vector p = exp2(hn::Sub(hn::Load(kFloats, s + v * kLanes), base[v]));
@@ -78,15 +80,26 @@ HWY_INLINE void softmax_lanes(const ScoreTile& tile, int lane, float* row_max, f
       sum[v] = hn::Add(sum[v], p);
     }
   }
-  for (int v = 0; v < kVectors; ++v) hn::Store(sum[v], kFloats, row_sum + lane + v * kLanes);
+  for (int v = 0; v < kVectors; ++v) hn::Store(sum[v], kFloats, panel.row_sum + lane + v * kLanes);
 }
 
 void online_softmax(const ScoreTile& tile, const Panel& panel, float* rescale) {
   int lane = 0;
   for (; lane + 4 * kLanes <= tile.lanes(); lane += 4 * kLanes) {
-    softmax_lanes<4>(tile, lane, panel.row_max, panel.row_sum, rescale);
+    softmax_lanes<4>(tile, 0, tile.num_keys, lane, panel, rescale);
   }
-  for (; lane < tile.lanes(); lane += kLanes) softmax_lanes<1>(tile, lane, panel.row_max, panel.row_sum, rescale);
+  for (; lane < tile.lanes(); lane += kLanes) softmax_lanes<1>(tile, 0, tile.num_keys, lane, panel, rescale);
+}
+
+/// The same where a mask cuts through the tile: each vector of lanes over the keys that P V will read of it.
+void online_softmax_masked(const ScoreTile& tile, const TileRanges& ranges, const Panel& panel, float* rescale) {
+  // gemm() takes the widest key range of up to 6 neighbouring rows for all of them, also across two vectors.
+  constexpr std::int64_t kNeighbours = 5;
+  for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
+    const std::int64_t first = std::max<std::int64_t>(lane - kNeighbours, 0);
+    const std::int64_t last = std::min<std::int64_t>(lane + kLanes - 1 + kNeighbours, tile.num_rows - 1);
+    softmax_lanes<1>(tile, ranges.key_begin[std::min(first, last)], ranges.key_end[last], lane, panel, rescale);
+  }
 }
 
 /// A tile of keys and values, and the rows of the next one.
@@ -98,7 +111,7 @@ struct KeyTile {
 };
 
 /// One panel against the first num_keys keys of a tile.
-void visit_tile(const core::Problem& p, const ScoreRules& rules, const Panel& panel, const ForwardMemory& memory,
+void visit_tile(const core::Problem& p, const ScoreRules& rules, Panel& panel, const ForwardMemory& memory,
                 KeyTile& keys, std::int64_t num_keys) {
   const ScoreTile tile = {memory.scores, kPanel, keys.key_begin, num_keys, panel.row_begin, panel.num_rows};
   const bool partial = !rules.fully_visible(tile);
@@ -115,9 +128,12 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const Panel& pa
         .prefetch = &keys.next_k,
         .columns = partial ? ranges.columns() : RowRanges{}});
   rules.finish(tile, nullptr);
-  if (partial) ScoreRules::hide(tile, ranges);
-
-  online_softmax(tile, panel, memory.rescale);
+  if (partial) {
+    ScoreRules::hide(tile, ranges);
+    online_softmax_masked(tile, ranges, panel, memory.rescale);
+  } else {
+    online_softmax(tile, panel, memory.rescale);
+  }
   if (p.dropout_p > 0) rules.drop(tile, tile.s);
 
   for (std::int64_t col = 0; col < p.head_dim_v; col += kPanel) {
@@ -128,30 +144,35 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const Panel& pa
           .m = panel.num_rows,
           .n = std::min<std::int64_t>(kPanel, padded(p.head_dim_v) - col),
           .k = num_keys,
-          .mode = GemmMode::kScaleAccumulate,
+          .mode = panel.started ? GemmMode::kScaleAccumulate : GemmMode::kStore,
           .row_scale = memory.rescale,
           .prefetch = &keys.next_v,
           .depth = partial ? ranges.keys_of_lane() : RowRanges{}});
   }
+  panel.started = true;
 }
 
-/// o = O / l and lse = ln(2) (m + log2 l). False: some of it is not finite, so that rows may have spoilt each other.
+/// o = O / l and lse = ln(2) m + log l. False: some of it is not finite, so that rows may have spoilt each other.
 bool finish_panel(const core::Problem& p, const ForwardTask& task, const Panel& panel) {
-  bool finite = true;
+  HWY_ALIGN float lse[kPanel];
+  HWY_ALIGN float inverse_sum[kPanel];
+  for (int lane = 0; lane < kPanel; lane += kLanes) {
+    const Vector row_max = hn::Load(kFloats, panel.row_max + lane);
+    const Vector row_sum = hn::Load(kFloats, panel.row_sum + lane);
+    const auto saw_no_key = hn::Eq(row_max, hn::Set(kFloats, -kInfinity));
+    const Vector log_sum = hn::Log(kFloats, hn::IfThenElse(saw_no_key, hn::Set(kFloats, 1.0F), row_sum));
+    hn::Store(hn::MulAdd(row_max, hn::Set(kFloats, static_cast<float>(kLn2)), log_sum), kFloats, lse + lane);
+    hn::Store(hn::IfThenZeroElse(saw_no_key, hn::Div(hn::Set(kFloats, 1.0F), row_sum)), kFloats, inverse_sum + lane);
+  }
   const Matrix o = core::q_matrix(p.o, task.sequence, task.head);
+  if (!panel.started) std::fill_n(panel.o, kPanel * padded(p.head_dim_v), 0.0F);
   constexpr std::int64_t kRowsAhead = 8;
+  bool finite = true;
   for (std::int64_t r = 0; r < panel.num_rows; ++r) {
     prefetch_rows<true>(o, panel.row_begin + r + kRowsAhead, 1);
-    const float row_max = panel.row_max[r];
-    const float row_sum = panel.row_sum[r];
-    const bool saw_no_key = row_max == -kInfinity;
-    finite &= saw_no_key || (std::isfinite(row_sum) && std::isfinite(row_max));
-    finite &= store_row(o, panel.row_begin + r, panel.o + r * padded(p.head_dim_v), saw_no_key ? 0.0F : 1.0F / row_sum);
-    if (p.lse) {
-      const double lse = kLn2 * row_max + std::log(static_cast<double>(row_sum));
-      core::store(core::q_matrix(*p.lse, task.sequence, task.head), panel.row_begin + r, 0,
-                  saw_no_key ? -kInfinity : lse);
-    }
+    finite &= store_row(o, panel.row_begin + r, panel.o + r * padded(p.head_dim_v), inverse_sum[r]);
+    finite &= panel.row_max[r] == -kInfinity || std::isfinite(lse[r]);
+    if (p.lse) core::store(core::q_matrix(*p.lse, task.sequence, task.head), panel.row_begin + r, 0, lse[r]);
   }
   return finite;
 }
@@ -180,11 +201,10 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
     const std::int64_t at = row - task.row_begin;
     float* q_panel = memory.q + at * p.head_dim;
     panels[num_panels] = {row, std::min<std::int64_t>(kPanel, task.row_end - row), q_panel,
-                          memory.o + at * padded(p.head_dim_v), memory.row_max + at, memory.row_sum + at};
+                          memory.o + at * padded(p.head_dim_v), memory.row_max + at, memory.row_sum + at, false};
     prefetch_rows<false>(q, row + kPanel, kPanel);
     pack_transposed(q, row, panels[num_panels].num_rows, rules.q_factor(), q_panel);
   }
-  std::fill_n(memory.o, num_panels * kPanel * padded(p.head_dim_v), 0.0F);
   std::fill_n(memory.row_max, kForwardBlockM, -kInfinity);
   std::fill_n(memory.row_sum, kForwardBlockM, 0.0F);
 
