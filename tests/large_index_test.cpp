@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <cstdio>
+#include <memory>
+
 #include "support/expect.hpp"
 #include "support/tolerances.hpp"
 
@@ -119,6 +122,7 @@ constexpr std::int64_t kMany = ATTEND_TEST_STRIDE > 1 ? 4096 : 65536;
 
 /// Batch or heads of 65536 against the same problem in one entry at a time (sampled).
 void check_many(AttentionCase c, bool by_batch) {
+  std::printf("%lld entries\n", static_cast<long long>(kMany));
   const Inputs in = make_inputs(c);
   const Outputs all = run(in, "cpu");
   for (const std::int64_t n : {std::int64_t{0}, std::int64_t{1}, kMany / 2 - 1, kMany - 1}) {

@@ -1,6 +1,8 @@
 // What a result must not depend on: other heads, packing, layout, later keys, the number of tries.
 #include <gtest/gtest.h>
 
+#include <cstdio>
+
 #include "support/expect.hpp"
 #include "support/tolerances.hpp"
 
@@ -164,6 +166,7 @@ TEST_P(Independence, P17_RepeatsAreBitEqual) {
   const Inputs in = make_inputs(c);
   const Outputs first = run(in, "cpu");
   const int repeats = ATTEND_TEST_STRIDE > 1 ? 10 : 100;
+  std::printf("%d repeats\n", repeats);
   for (int n = 1; n < repeats && !HasFailure(); ++n) expect_same_bits(run(in, "cpu"), first);
 }
 

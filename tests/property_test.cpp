@@ -123,18 +123,21 @@ TEST_P(Property, P02_PartsOfTheKeysMergeByLse) {
 }
 
 TEST_P(Property, P04_GroupedHeadsAreRepeatedHeads) {
-  for (const auto& [heads_q, heads_k] : {std::pair{4, 2}, {3, 1}, {10, 2}, {7, 1}, {8, 1}, {6, 3}}) {
+  struct Heads {
+    std::int64_t q, k;
+  };
+  for (const Heads heads : {Heads{4, 2}, {3, 1}, {10, 2}, {7, 1}, {8, 1}, {6, 3}}) {
     AttentionCase c = base_case(GetParam());
-    c.heads_q = heads_q;
-    c.heads_k = heads_k;
+    c.heads_q = heads.q;
+    c.heads_k = heads.k;
     c.causal = true;
     SCOPED_TRACE(describe(c));
     const Inputs grouped = make_inputs(c);
-    const std::int64_t group = heads_q / heads_k;
+    const std::int64_t group = heads.q / heads.k;
     Inputs repeated = grouped;
-    repeated.options.heads_k = heads_q;
+    repeated.options.heads_k = heads.q;
     const auto repeat = [&](const TensorBuffer& t) {
-      return made(t.dtype(), {t.shape()[0], heads_q, t.shape()[2], t.shape()[3]},
+      return made(t.dtype(), {t.shape()[0], heads.q, t.shape()[2], t.shape()[3]},
                   [&](auto b, auto h, auto row, auto col) { return t.at(b, h / group, row, col); });
     };
     repeated.k = repeat(grouped.k);
@@ -142,7 +145,7 @@ TEST_P(Property, P04_GroupedHeadsAreRepeatedHeads) {
     const Outputs got = run(grouped, "cpu");
     Outputs want = run(repeated, "cpu");
     const auto sum_groups = [&](const TensorBuffer& t) {  // in f64, so that the sum itself rounds nothing
-      return made(DType::kF64, {t.shape()[0], heads_k, t.shape()[2], t.shape()[3]},
+      return made(DType::kF64, {t.shape()[0], heads.k, t.shape()[2], t.shape()[3]},
                   [&](auto b, auto h, auto row, auto col) {
                     double sum = 0;
                     for (std::int64_t n = 0; n < group; ++n) sum += t.at(b, h * group + n, row, col);
