@@ -11,19 +11,30 @@
 #define ATTEND_CPU_BACKWARD_INL
 #endif
 
-#include "cpu/gemm-inl.hpp"
-#include "cpu/score-inl.hpp"
+#include "cpu/score_product-inl.hpp"
 #include "cpu/scratch.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
+/// What turns the rows of one query head into scores and their gradients.
+struct HeadRules {
+  ScoreRules scores;
+  ScoreProduct s_product;   // S^T = K Q^T, times the score factor
+  ScoreProduct dp_product;  // dP^T = V dO^T
+
+  HeadRules(const core::Problem& p, const core::Sequence& s, std::int64_t head)
+      : scores(p, s, head),
+        s_product(p, s, p.k, p.q, head, scores.q_factor()),
+        dp_product(p, s, p.v, p.dout, head, 1.0F) {}
+};
+
 /// Up to 128 query rows of one head, in every form in which the products read them.
 struct QueryTile {
   std::int64_t row_begin = 0;
   std::int64_t num_rows = 0;
-  float* q_transposed;     // 2 x (head_dim, 64), times the score factor
-  float* dout_transposed;  // 2 x (head_dim_v, 64)
+  float* q_packed;         // 2 x (head_dim, 64), by s_product
+  float* dout_packed;      // 2 x (head_dim_v, 64), by dp_product
   FloatRows q;             // (128, head_dim)
   FloatRows dout;          // (128, head_dim_v)
   float* q_buffer;         // (128, padded head_dim), for q where it is converted
@@ -40,8 +51,8 @@ struct QueryTile {
   static QueryTile make(const core::Problem& p, Scratch& scratch) {
     const std::int64_t rows = kBackwardBlockM;
     QueryTile tile;
-    tile.q_transposed = scratch.take(rows * p.head_dim);
-    tile.dout_transposed = scratch.take(rows * p.head_dim_v);
+    tile.q_packed = scratch.take(rows * p.head_dim);
+    tile.dout_packed = scratch.take(rows * p.head_dim_v);
     tile.q_buffer = scratch.take(rows * padded(p.head_dim));
     tile.dout_buffer = scratch.take(rows * padded(p.head_dim_v));
     tile.lse = scratch.take(rows);
@@ -52,8 +63,8 @@ struct QueryTile {
   [[nodiscard]] std::int64_t num_panels() const { return ceil_div(num_rows, kPanel); }
 
   /// Rows [begin, end) of a head. False: lse holds NaN or +inf.
-  bool load(const core::Problem& p, const core::Sequence& s, std::int64_t head, float q_factor, std::int64_t begin,
-            std::int64_t end) {
+  bool load(const core::Problem& p, const core::Sequence& s, std::int64_t head, const HeadRules& rules,
+            std::int64_t begin, std::int64_t end) {
     row_begin = begin;
     num_rows = end - begin;
     const Matrix q_rows = core::q_matrix(p.q, s, head);
@@ -66,8 +77,8 @@ struct QueryTile {
     for (std::int64_t panel = 0; panel < num_panels(); ++panel) {
       const std::int64_t row = panel * kPanel;
       const std::int64_t rows = std::min<std::int64_t>(kPanel, num_rows - row);
-      pack_transposed(q_rows, begin + row, rows, q_factor, q_transposed + row * p.head_dim);
-      pack_transposed(dout_rows, begin + row, rows, 1.0F, dout_transposed + row * p.head_dim_v);
+      rules.s_product.pack(begin + row, rows, q_packed + row * p.head_dim);
+      rules.dp_product.pack(begin + row, rows, dout_packed + row * p.head_dim_v);
     }
     return load_row_scalars(p, s, head);
   }
@@ -131,7 +142,10 @@ struct KeyTile {
     key_begin = begin;
     num_keys = count;
     k = float_rows(core::k_matrix(p.k, s, key_head), begin, count, Readable::kVectors, k_buffer);
-    v = float_rows(core::k_matrix(p.v, s, key_head), begin, count, Readable::kElements, v_buffer);
+    v = {};
+    if (!ScoreProduct::reads_keys_directly(p.v, p.dout)) {
+      v = float_rows(core::k_matrix(p.v, s, key_head), begin, count, Readable::kElements, v_buffer);
+    }
     if (dk == nullptr) return;
     std::fill_n(dk, kBlockN * padded(p.head_dim), 0.0F);
     std::fill_n(dv, kBlockN * padded(p.head_dim_v), 0.0F);
@@ -161,7 +175,7 @@ struct GradientTile {
   }
 
   /// Fills p and ds (before the derivative of softcap).
-  void compute(const core::Problem& problem, const ScoreRules& rules, const QueryTile& q, const KeyTile& k) {
+  void compute(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k) {
     partial = false;
     for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) compute_panel(problem, rules, q, k, panel);
   }
@@ -178,33 +192,22 @@ struct GradientTile {
   }
 
  private:
-  void compute_panel(const core::Problem& problem, const ScoreRules& rules, const QueryTile& q, const KeyTile& k,
+  void compute_panel(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k,
                      std::int64_t panel) {
     const std::int64_t lane = panel * kPanel;
     const ScoreTile tile = {p + lane,    kBackwardScoreStride, k.key_begin,
                             k.num_keys, q.row_begin + lane,   std::min<std::int64_t>(kPanel, q.num_rows - lane)};
-    const bool panel_partial = !rules.fully_visible(tile);
+    const bool panel_partial = !rules.scores.fully_visible(tile);
     partial |= panel_partial;
-    ranges[panel].fill(rules.window(), tile);
-    GemmArgs product = {.a = {k.k.data, k.k.stride, 1},
-                        .b = {q.q_transposed + lane * problem.head_dim, kPanel},
-                        .c = tile.s,
-                        .c_stride = kBackwardScoreStride,
-                        .m = k.num_keys,
-                        .n = tile.lanes(),
-                        .k = problem.head_dim,
-                        .columns = panel_partial ? ranges[panel].columns() : RowRanges{}};
-    gemm(product);
-    product.a = {k.v.data, k.v.stride, 1};
-    product.b = {q.dout_transposed + lane * problem.head_dim_v, kPanel};
-    product.c = ds + lane;
-    product.k = problem.head_dim_v;
-    gemm(product);
-    rules.finish(tile, derivative == nullptr ? nullptr : derivative + lane);
+    ranges[panel].fill(rules.scores.window(), tile);
+    const RowRanges columns = panel_partial ? ranges[panel].columns() : RowRanges{};
+    rules.s_product.multiply(tile, k.k, q.q_packed + lane * problem.head_dim, tile.s, columns, nullptr);
+    rules.dp_product.multiply(tile, k.v, q.dout_packed + lane * problem.head_dim_v, ds + lane, columns, nullptr);
+    rules.scores.finish(tile, derivative == nullptr ? nullptr : derivative + lane);
     if (panel_partial) ScoreRules::hide(tile, ranges[panel]);
-    if (problem.dropout_p > 0) rules.drop(tile, ds + lane);
+    if (problem.dropout_p > 0) rules.scores.drop(tile, ds + lane);
     probabilities_and_gradients(tile, q.lse + lane, q.delta + lane, ds + lane);
-    if (problem.dropout_p > 0) rules.drop(tile, tile.s);
+    if (problem.dropout_p > 0) rules.scores.drop(tile, tile.s);
   }
 
   /// p = 2^(s - lse), ds = p (dp - delta), in place.

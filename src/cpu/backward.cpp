@@ -85,10 +85,10 @@ std::vector<KeyTile> load_keys(const core::Problem& p, const BackwardKeysTask& t
 }
 
 /// One block of query rows against all key tiles of the task; with dq, dq is their sum.
-void visit_rows(const core::Problem& p, const ScoreRules& rules, const QueryTile& q, const std::vector<KeyTile>& keys,
+void visit_rows(const core::Problem& p, const HeadRules& rules, const QueryTile& q, const std::vector<KeyTile>& keys,
                 GradientTile& tile, float* dq) {
   for (const KeyTile& k : keys) {
-    if (!sees(rules.window(), q, k)) continue;
+    if (!sees(rules.scores.window(), q, k)) continue;
     tile.compute(p, rules, q, k);
     tile.through_softcap(q, k);
     add_to_keys(p, tile, q, k);
@@ -110,13 +110,13 @@ bool run_backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scr
   bool finite = true;
   const std::int64_t first_head = task.key_head * p.heads_per_group();
   for (std::int64_t head = first_head; head < first_head + p.heads_per_group() && finite; ++head) {
-    const ScoreRules rules(p, task.sequence, head);
+    const HeadRules rules(p, task.sequence, head);
     for (std::int64_t row = 0; row < task.sequence.seqlen_q && finite; row += kBackwardBlockM) {
       const std::int64_t row_end = std::min<std::int64_t>(row + kBackwardBlockM, task.sequence.seqlen_q);
-      const KeyRange seen = rules.window().rows(row, row_end);
+      const KeyRange seen = rules.scores.window().rows(row, row_end);
       const bool sees_any = seen.begin < task.key_end && seen.end > task.key_begin;
       if (!sees_any && !task.with_dq) continue;
-      finite &= q.load(p, task.sequence, head, rules.q_factor(), row, row_end);
+      finite &= q.load(p, task.sequence, head, rules, row, row_end);
       if (task.with_dq) std::fill_n(dq, dq_floats, 0.0F);
       visit_rows(p, rules, q, keys, tile, task.with_dq ? dq : nullptr);
       if (task.with_dq) finite &= store_rows(core::q_matrix(p.dq, task.sequence, head), row, q.num_rows, dq, scale);
@@ -137,10 +137,10 @@ bool run_backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scr
   float* dq = scratch.take(dq_floats);
   KeyTile k = KeyTile::make(p, scratch, false);
 
-  const ScoreRules rules(p, task.sequence, task.head);
-  bool finite = q.load(p, task.sequence, task.head, rules.q_factor(), task.row_begin, task.row_end);
+  const HeadRules rules(p, task.sequence, task.head);
+  bool finite = q.load(p, task.sequence, task.head, rules, task.row_begin, task.row_end);
   std::fill_n(dq, dq_floats, 0.0F);
-  const KeyRange seen = rules.window().rows(task.row_begin, task.row_end);
+  const KeyRange seen = rules.scores.window().rows(task.row_begin, task.row_end);
   for (std::int64_t key = seen.begin / kBlockN * kBlockN; key < seen.end; key += kBlockN) {
     k.load(p, task.sequence, task.head / p.heads_per_group(), key,
            std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key));

@@ -48,13 +48,13 @@ bool run_dbias_tile(const core::Problem& p, const DbiasTask& task, Scratch& scra
   for (std::int64_t batch = batches.begin; batch < batches.end; ++batch) {
     const core::Sequence s = p.sequence(batch);
     for (std::int64_t head = heads.begin; head < heads.end && finite; ++head) {
-      const ScoreRules rules(p, s, head);
+      const HeadRules rules(p, s, head);
       k.load(p, s, head / p.heads_per_group(), task.key_begin, num_keys);
       for (std::int64_t row = rows.begin; row < rows.end && finite; row += kBackwardBlockM) {
         const std::int64_t row_end = std::min<std::int64_t>(row + kBackwardBlockM, rows.end);
-        const KeyRange seen = rules.window().rows(row, row_end);
+        const KeyRange seen = rules.scores.window().rows(row, row_end);
         if (seen.begin >= task.key_begin + num_keys || seen.end <= task.key_begin) continue;
-        finite &= q.load(p, s, head, rules.q_factor(), row, row_end);
+        finite &= q.load(p, s, head, rules, row, row_end);
         tile.compute(p, rules, q, k);
         add_tile(tile, q, k, over_rows, sums);
       }

@@ -12,9 +12,8 @@
 
 #include <cmath>
 
-#include "cpu/gemm-inl.hpp"
 #include "cpu/kernels.hpp"
-#include "cpu/score-inl.hpp"
+#include "cpu/score_product-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
@@ -111,22 +110,14 @@ struct KeyTile {
 };
 
 /// One panel against the first num_keys keys of a tile.
-void visit_tile(const core::Problem& p, const ScoreRules& rules, Panel& panel, const ForwardMemory& memory,
-                KeyTile& keys, std::int64_t num_keys) {
+void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProduct& product, Panel& panel,
+                const ForwardMemory& memory, KeyTile& keys, std::int64_t num_keys) {
   const ScoreTile tile = {memory.scores, kPanel, keys.key_begin, num_keys, panel.row_begin, panel.num_rows};
   const bool partial = !rules.fully_visible(tile);
   TileRanges ranges;
   if (partial) ranges.fill(rules.window(), tile);
 
-  gemm({.a = {keys.k.data, keys.k.stride, 1},
-        .b = {panel.q, kPanel},
-        .c = tile.s,
-        .c_stride = kPanel,
-        .m = num_keys,
-        .n = tile.lanes(),
-        .k = p.head_dim,
-        .prefetch = &keys.next_k,
-        .columns = partial ? ranges.columns() : RowRanges{}});
+  product.multiply(tile, keys.k, panel.q, tile.s, partial ? ranges.columns() : RowRanges{}, &keys.next_k);
   rules.finish(tile, nullptr);
   if (partial) {
     ScoreRules::hide(tile, ranges);
@@ -194,6 +185,8 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
   const Matrix k = core::k_matrix(p.k, task.sequence, key_head);
   const Matrix v = core::k_matrix(p.v, task.sequence, key_head);
 
+  const ScoreProduct product(p, task.sequence, p.k, p.q, task.head, rules.q_factor());
+  const bool k_as_it_is = ScoreProduct::reads_keys_directly(p.k, p.q);
   prefetch_rows<false>(q, task.row_begin, kPanel);
   Panel panels[kForwardBlockM / kPanel];
   int num_panels = 0;
@@ -203,7 +196,7 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
     panels[num_panels] = {row, std::min<std::int64_t>(kPanel, task.row_end - row), q_panel,
                           memory.o + at * padded(p.head_dim_v), memory.row_max + at, memory.row_sum + at, false};
     prefetch_rows<false>(q, row + kPanel, kPanel);
-    pack_transposed(q, row, panels[num_panels].num_rows, rules.q_factor(), q_panel);
+    product.pack(row, panels[num_panels].num_rows, q_panel);
   }
   std::fill_n(memory.row_max, kForwardBlockM, -kInfinity);
   std::fill_n(memory.row_sum, kForwardBlockM, 0.0F);
@@ -211,13 +204,15 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
   const KeyRange keys = rules.window().rows(task.row_begin, task.row_end);
   for (std::int64_t key = keys.begin / kBlockN * kBlockN; key < keys.end; key += kBlockN) {
     const std::int64_t num_keys = std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key);
-    KeyTile tile = {key, num_keys, float_rows(k, key, num_keys, Readable::kElements, memory.k),
+    const FloatRows k_rows =
+        k_as_it_is ? FloatRows{} : float_rows(k, key, num_keys, Readable::kElements, memory.k);
+    KeyTile tile = {key, num_keys, k_rows,
                     float_rows(v, key, num_keys, Readable::kVectors, memory.v),
                     next_tile(k, key + kBlockN, keys.end, num_panels), next_tile(v, key + kBlockN, keys.end, num_panels)};
     for (int i = 0; i < num_panels; ++i) {
       const KeyRange seen = rules.window().rows(panels[i].row_begin, panels[i].row_begin + panels[i].num_rows);
       if (seen.end <= key || seen.begin >= key + num_keys) continue;
-      visit_tile(p, rules, panels[i], memory, tile, std::min(num_keys, seen.end - key));
+      visit_tile(p, rules, product, panels[i], memory, tile, std::min(num_keys, seen.end - key));
     }
   }
   bool finite = true;

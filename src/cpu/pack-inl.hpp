@@ -36,8 +36,8 @@ HWY_INLINE const T* row_at(const T* data, const Matrix& m, std::int64_t row) {
 
 /// Consecutive rows of floats. Readable in whole vectors up to padded(cols) where made with Readable::kVectors.
 struct FloatRows {
-  const float* data;
-  std::int64_t stride;
+  const float* data = nullptr;
+  std::int64_t stride = 0;
 
   [[nodiscard]] HWY_INLINE const float* row(std::int64_t r) const { return data + r * stride; }
 };
@@ -102,7 +102,9 @@ HWY_INLINE void transpose_4x4(const float* from, std::int64_t from_stride, float
 }
 
 /// Rows [begin, begin + count) of m, count <= 64, transposed: dst[c * 64 + r] = factor * m(begin + r, c); lanes from count
-/// to 63 are zero. Goes through `staging` (64 x 16 floats) sixteen columns at a time.
+/// to 63 are zero. Goes through `staging` (64 x 16 floats) sixteen columns at a time. Without kScale the elements are moved
+/// as bits, so that an f32 matrix may hold any 32-bit words.
+template <bool kScale>
 HWY_INLINE void pack_transposed(const Matrix& m, std::int64_t begin, std::int64_t count, float factor,
                                 float* HWY_RESTRICT dst) {
   constexpr std::int64_t kColumns = 16;
@@ -114,7 +116,7 @@ HWY_INLINE void pack_transposed(const Matrix& m, std::int64_t begin, std::int64_
         const auto* from = row_at(data, m, begin + r) + col;
         for (std::int64_t c = 0; c < kColumns; c += kLanes) {
           const Vector x = load_partial(from + c, m.cols - col - c);
-          hn::Store(hn::Mul(x, scale), kFloats, staging + r * kColumns + c);
+          hn::Store(kScale ? hn::Mul(x, scale) : x, kFloats, staging + r * kColumns + c);
         }
       }
       const std::int64_t columns = std::min<std::int64_t>(kColumns, m.cols - col);

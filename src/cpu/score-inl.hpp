@@ -152,7 +152,7 @@ class ScoreRules {
 
   void apply_bias(const ScoreTile& tile) const {
     HWY_ALIGN float bias[kBlockN * kPanel];
-    pack_transposed(score_rows(*p_.bias, tile), 0, tile.num_rows, static_cast<float>(kLog2E), bias);
+    pack_transposed<true>(score_rows(*p_.bias, tile), 0, tile.num_rows, static_cast<float>(kLog2E), bias);
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
       for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
         float* at = tile.key(k) + lane;

@@ -1,0 +1,109 @@
+#include "cpu/bf16_dot.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define ATTEND_BF16_DOT_TARGET __attribute__((target("avx512f,avx512bw,avx512bf16")))
+#endif
+
+namespace attend::cpu {
+
+#if defined(__x86_64__)
+namespace {
+
+constexpr int kRows = 6;  // as in gemm.cpp: 6 x 4 sums in 24 of the 32 registers
+constexpr int kVectors = 4;
+constexpr int kLanes = 16;
+
+bool has_instruction() { return __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512bf16") != 0; }
+
+/// C[row : row + R, col : col + 16 V].
+template <int R, int V>
+ATTEND_BF16_DOT_TARGET void block(const Bf16DotArgs& g, std::int64_t row, std::int64_t col) {
+  __m512 sum[R][V];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) sum[r][v] = _mm512_setzero_ps();
+  }
+  const std::uint16_t* a = g.a + row * g.a_stride;
+  const std::uint32_t* b = g.b + col;
+  for (std::int64_t pair = 0; pair < g.pairs; ++pair) {
+    __m512i b_row[V];
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) b_row[v] = _mm512_loadu_si512(b + v * kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      int a_pair;
+      std::memcpy(&a_pair, a + r * g.a_stride, sizeof a_pair);
+      const __m512i a_value = _mm512_set1_epi32(a_pair);
+#pragma GCC unroll 16
+      for (int v = 0; v < V; ++v) {
+        sum[r][v] = _mm512_dpbf16_ps(sum[r][v], (__m512bh)a_value, (__m512bh)b_row[v]);  // a cast of bits
+      }
+    }
+    a += 2;
+    b += g.b_stride;
+  }
+  const __m512 factor = _mm512_set1_ps(g.factor);
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    float* c = g.c + (row + r) * g.c_stride + col;
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) _mm512_storeu_ps(c + v * kLanes, _mm512_mul_ps(sum[r][v], factor));
+  }
+}
+
+using BlockFunction = void (*)(const Bf16DotArgs&, std::int64_t, std::int64_t);
+
+template <int V>
+constexpr BlockFunction kBlocks[kRows] = {block<1, V>, block<2, V>, block<3, V>, block<4, V>, block<5, V>, block<6, V>};
+
+BlockFunction block_of(int rows, int vectors) {
+  switch (vectors) {
+    case 1: return kBlocks<1>[rows - 1];
+    case 2: return kBlocks<2>[rows - 1];
+    case 3: return kBlocks<3>[rows - 1];
+    default: return kBlocks<4>[rows - 1];
+  }
+}
+
+}  // namespace
+
+bool bf16_dot_enabled() {
+  static const bool enabled = [] {
+    if (!has_instruction()) return false;
+    const char* wish = std::getenv("ATTEND_CPU_BF16_DOT");
+    if (wish != nullptr && *wish != '\0') return std::strcmp(wish, "0") != 0;
+    return __builtin_cpu_is("amd") != 0;
+  }();
+  return enabled;
+}
+
+void bf16_dot_gemm(const Bf16DotArgs& g) {
+  for (std::int64_t col = 0; col < g.n; col += kVectors * kLanes) {
+    for (std::int64_t row = 0; row < g.m; row += kRows) {
+      const int rows = static_cast<int>(std::min<std::int64_t>(kRows, g.m - row));
+      std::int64_t first = col;
+      std::int64_t last = std::min<std::int64_t>(col + kVectors * kLanes, g.n);
+      if (g.columns.begin != nullptr) {
+        first = std::max<std::int64_t>(first, g.columns.begin[row]);
+        last = std::min<std::int64_t>(last, g.columns.end[row + rows - 1]);
+      }
+      if (first < last) block_of(rows, static_cast<int>((last - first) / kLanes))(g, row, first);
+    }
+  }
+}
+
+#else  // not x86
+
+bool bf16_dot_enabled() { return false; }
+
+void bf16_dot_gemm(const Bf16DotArgs& /*args*/) {}
+
+#endif
+
+}  // namespace attend::cpu

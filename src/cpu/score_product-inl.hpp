@@ -1,0 +1,91 @@
+// The products of rows with rows, S^T = K Q^T and dP^T = V dO^T: in float, or from bfloat16 directly where the processor
+// does that faster. Included once per SIMD target.
+#if defined(ATTEND_CPU_SCORE_PRODUCT_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTEND_CPU_SCORE_PRODUCT_INL
+#undef ATTEND_CPU_SCORE_PRODUCT_INL
+#else
+#define ATTEND_CPU_SCORE_PRODUCT_INL
+#endif
+
+#include "cpu/bf16_dot.hpp"
+#include "cpu/gemm-inl.hpp"
+#include "cpu/score-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attend::cpu::HWY_NAMESPACE {
+
+/// factor * <key row, query row> for one query head: (k, q) or (v, dout).
+class ScoreProduct {
+ public:
+  ScoreProduct(const core::Problem& p, const core::Sequence& s, const Tensor& keys, const Tensor& rows,
+               std::int64_t head, float factor)
+      : keys_(core::k_matrix(keys, s, head / p.heads_per_group())),
+        rows_(core::q_matrix(rows, s, head)),
+        factor_(factor),
+        in_pairs_(reads_keys_directly(keys, rows)) {}
+
+  /// True when multiply() reads the keys' own bf16 elements and needs no float copy of them. Decided by dtype and
+  /// head_dim alone, so that no layout changes the bits of a result.
+  [[nodiscard]] static bool reads_keys_directly(const Tensor& keys, const Tensor& rows) {
+    return keys.dtype == DType::kBF16 && rows.dtype == DType::kBF16 && keys.shape[3] % 2 == 0 && bf16_dot_enabled();
+  }
+
+  /// Query rows [begin, begin + count), count <= 64, transposed into `packed`, cols * 64 floats.
+  void pack(std::int64_t begin, std::int64_t count, float* packed) const {
+    if (in_pairs_) {
+      HWY_ALIGN std::uint16_t copy[kPanel * core::kMaxHeadDim];
+      pack_transposed<false>(as_pairs(begin, count, copy), 0, count, 1.0F, packed);
+    } else {
+      pack_transposed<true>(rows_, begin, count, factor_, packed);
+    }
+  }
+
+  /// c[key * stride + lane] for the keys of `tile` and the rows that were packed. `keys`: those keys as floats.
+  void multiply(const ScoreTile& tile, FloatRows keys, const float* packed, float* c, RowRanges columns,
+                PrefetchRows* prefetch) const {
+    if (in_pairs_) {
+      bf16_dot_gemm({.a = static_cast<const std::uint16_t*>(keys_.data) + tile.key_begin * keys_.row_stride,
+                     .a_stride = keys_.row_stride,
+                     .b = reinterpret_cast<const std::uint32_t*>(packed),
+                     .b_stride = kPanel,
+                     .c = c,
+                     .c_stride = tile.stride,
+                     .m = tile.num_keys,
+                     .n = tile.lanes(),
+                     .pairs = keys_.cols / 2,
+                     .factor = factor_,
+                     .columns = columns});
+      return;
+    }
+    gemm({.a = {keys.data, keys.stride, 1},
+          .b = {packed, kPanel},
+          .c = c,
+          .c_stride = tile.stride,
+          .m = tile.num_keys,
+          .n = tile.lanes(),
+          .k = keys_.cols,
+          .prefetch = prefetch,
+          .columns = columns});
+  }
+
+ private:
+  /// Query rows [begin, begin + count) with each pair of elements as one opaque 32-bit column, by way of `copy`: in place
+  /// the words might be unaligned.
+  [[nodiscard]] Matrix as_pairs(std::int64_t begin, std::int64_t count, std::uint16_t* copy) const {
+    const auto* from = static_cast<const std::uint16_t*>(rows_.data);
+    for (std::int64_t r = 0; r < count; ++r) {
+      std::copy_n(from + (begin + r) * rows_.row_stride, rows_.cols, copy + r * rows_.cols);
+    }
+    return {copy, DType::kF32, count, rows_.cols / 2, rows_.cols / 2};
+  }
+
+  Matrix keys_;
+  Matrix rows_;
+  float factor_;
+  bool in_pairs_;
+};
+
+}  // namespace attend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
