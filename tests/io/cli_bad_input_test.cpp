@@ -249,9 +249,11 @@ TEST_F(BadInput, WritesThatFailMidway) {
   refuses("generate --batch_size 1 --num_heads 2 --seq_len 8 --head_dim 4 --seed 1 --output_dir @", "Q.bin",
           "File too large", [] { limit_file_size(100); });
   refuses("run --data @/B1_H2_S8_D4 --mode both --causal", "O.bin", "File too large", [] { limit_file_size(100); });
+#if !defined(__clang__)  // LLVM's OpenMP runtime writes a file of 1 KiB in /dev/shm when it starts: the limit hits that
   // O.bin fits, the JSON file, whose length nobody knows before, does not.
   refuses("run --data @/B1_H2_S8_D4 --mode both --causal --json @/r.json", "r.json", "File too large",
           [] { limit_file_size(kQBytes); });
+#endif
 }
 
 /// A small memory disk on a folder of this process alone; needs root.
