@@ -29,7 +29,7 @@ setup = $(eval setup_answer := $(shell tools/setup.sh $1))$(setup_answer)
 
 # $(call compile,preset): configures once (ninja reconfigures by itself when a CMake file changes), then builds.
 define compile
-@test -f build/$1/build.ninja || cmake --preset $1 >build/$1.log || { cat build/$1.log; exit 1; }
+@test -f build/$1/configured || { cmake --preset $1 >build/$1.log && touch build/$1/configured; } || { cat build/$1.log; exit 1; }
 @cmake --build --preset $1 --parallel $(JOBS)
 endef
 
