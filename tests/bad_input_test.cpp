@@ -327,6 +327,7 @@ TEST(UnsupportedByBackend, IsRefusedByName) {
     const char* compute;
     std::function<void(Call&)> ask;
     std::vector<std::string> message;
+    Pass pass = kBoth;
   };
   const auto f64 = [](Call& c) { c.q.dtype = DType::kF64; };
   const Lack lacks[] = {
@@ -343,14 +344,19 @@ TEST(UnsupportedByBackend, IsRefusedByName) {
        [](Call& c) { c.params.alibi_slopes = c.slopes_buffer.view(); },
        {"alibi_slopes: ", "given", "none"}},
       {"cpu_naive", [](Call& c) { c.pack(); }, {"varlen: ", "given", "none"}},
+      {"cpu", [](Call& c) { c.dout.dtype = DType::kF16; }, {"dout: ", "f16", "f32"}, kBackwardOnly},
+      {"cpu", [](Call& c) { c.dq.dtype = DType::kBF16; }, {"dq: ", "bf16", "f32"}, kBackwardOnly},
+      {"cpu", [](Call& c) { c.dk.dtype = DType::kF16; }, {"dk: ", "f16", "f32"}, kBackwardOnly},
+      {"cpu", [](Call& c) { c.dv.dtype = DType::kF16; }, {"dv: ", "f16", "f32"}, kBackwardOnly},
+      {"cpu_naive", [](Call& c) { c.dq.dtype = DType::kF16; }, {"dq: ", "f16", "f32"}, kBackwardOnly},
   };
   for (const Lack& lack : lacks) {
     Call call;
     call.params.compute = lack.compute;
     lack.ask(call);
     SCOPED_TRACE(lack.message.front());
-    const BadInput bad = {"", {}, lack.message, kBoth, ErrorCode::kUnsupported};
-    expect_refusal(bad, call, [&] { call.forward(); });
+    const BadInput bad = {"", {}, lack.message, lack.pass, ErrorCode::kUnsupported};
+    if (lack.pass == kBoth) expect_refusal(bad, call, [&] { call.forward(); });
     expect_refusal(bad, call, [&] { call.backward(); });
   }
 }

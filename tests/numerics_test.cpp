@@ -204,6 +204,25 @@ TEST_P(EveryHeadDim, StaysInBudget) {
 INSTANTIATE_TEST_SUITE_P(To130, EveryHeadDim, testing::Range(1, 131, ATTEND_TEST_STRIDE));
 INSTANTIATE_TEST_SUITE_P(Sparse, EveryHeadDim, testing::Values(144, 176, 191, 224, 255, 257, 320, 384, 511, 512));
 
+// The textbook loop, in the little that it supports.
+TEST(Naive, StaysInBudget) {
+  for (const bool causal : {false, true}) {
+    for (const Lengths lengths : {Lengths{0, 3}, Lengths{3, 0}, Lengths{1, 1}, Lengths{33, 70}, Lengths{70, 33}}) {
+      check_against_reference(make_inputs({.batch = 2,
+                                           .heads_q = 6,
+                                           .heads_k = 2,
+                                           .seqlen_q = lengths.q,
+                                           .seqlen_k = lengths.k,
+                                           .head_dim = 40,
+                                           .head_dim_v = 24,
+                                           .causal = causal,
+                                           .dlse = true,
+                                           .layout = CaseLayout::kBSHD}),
+                              "cpu_naive");
+    }
+  }
+}
+
 /// Largest |a - b| and largest |b|.
 struct Distance {
   double error = 0, scale = 0;

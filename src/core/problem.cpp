@@ -194,6 +194,7 @@ Problem make_backward_problem(const Tensor& dout, const Tensor& q, const Tensor&
   check_shape("dq", dq, q.shape, "shape of q");
   check_shape("dk", dk, k.shape, "shape of k");
   check_shape("dv", dv, v.shape, "shape of v");
+  p.is_backward = true;
   p.dout = dout;
   p.dq = dq;
   p.dk = dk;

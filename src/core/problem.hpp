@@ -45,6 +45,7 @@ struct Problem {
   std::optional<Varlen> varlen;
 
   // Backward only.
+  bool is_backward = false;
   Tensor dout, dq, dk, dv;
   std::optional<Tensor> dlse;
   std::optional<Tensor> dbias;  ///< as given, not expanded: dimensions of size 1 are summed over

@@ -7,7 +7,7 @@
 namespace attend::core {
 namespace {
 
-using Wide = __int128;  // products of sizes and strides that may exceed 64 bits
+__extension__ using Wide = __int128;  // products of sizes and strides that may exceed 64 bits
 
 constexpr Wide kMaxBytes = Wide{1} << 62;  // far above any memory; keeps every later byte offset inside int64
 

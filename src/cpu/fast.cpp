@@ -114,16 +114,8 @@ void backward(const Problem& p, Stream /*stream*/) {
 }
 
 std::optional<std::string> unsupported(const Problem& p) {
-  std::vector<std::pair<const char*, const Tensor*>> tensors = {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}, {"o", &p.o}};
-  if (p.dout.data != nullptr) tensors.insert(tensors.end(), {{"dout", &p.dout}, {"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}});
   if (p.bias && p.bias->dtype == DType::kF64) return "bias: dtype f64, compute 'cpu' allows f32, f16, bf16";
-  for (const auto& [name, tensor] : tensors) {
-    if (tensor->dtype == DType::kF64) return fmt::format("{}: dtype f64, compute 'cpu' allows f32, f16, bf16", name);
-    if (tensor->dtype != p.q.dtype) {
-      return fmt::format("{}: dtype {}, allowed {}, the dtype of q", name, dtype_name(tensor->dtype), dtype_name(p.q.dtype));
-    }
-  }
-  return std::nullopt;
+  return core::dtype_lack(p, "cpu", {DType::kF32, DType::kF16, DType::kBF16});
 }
 
 }  // namespace

@@ -127,19 +127,17 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
   }
   if (p.dropout_p > 0) rules.drop(tile, tile.s);
 
-  for (std::int64_t col = 0; col < p.head_dim_v; col += kPanel) {
-    gemm({.a = {tile.s, 1, kPanel},
-          .b = {keys.v.data + col, keys.v.stride},
-          .c = panel.o + col,
-          .c_stride = padded(p.head_dim_v),
-          .m = panel.num_rows,
-          .n = std::min<std::int64_t>(kPanel, padded(p.head_dim_v) - col),
-          .k = num_keys,
-          .mode = panel.started ? GemmMode::kScaleAccumulate : GemmMode::kStore,
-          .row_scale = memory.rescale,
-          .prefetch = &keys.next_v,
-          .depth = partial ? ranges.keys_of_lane() : RowRanges{}});
-  }
+  gemm({.a = {tile.s, 1, kPanel},
+        .b = {keys.v.data, keys.v.stride},
+        .c = panel.o,
+        .c_stride = padded(p.head_dim_v),
+        .m = panel.num_rows,
+        .n = padded(p.head_dim_v),
+        .k = num_keys,
+        .mode = panel.started ? GemmMode::kScaleAccumulate : GemmMode::kStore,
+        .row_scale = memory.rescale,
+        .prefetch = &keys.next_v,
+        .depth = partial ? ranges.keys_of_lane() : RowRanges{}});
   panel.started = true;
 }
 

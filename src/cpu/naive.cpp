@@ -113,9 +113,6 @@ std::optional<std::string> unsupported(const Problem& p) {
   const auto lacks = [](auto name, const auto& value, auto allowed) {
     return fmt::format("{}: {}, compute 'cpu_naive' allows {}", name, value, allowed);
   };
-  for (const auto& [name, tensor] : {std::pair{"q", &p.q}, {"k", &p.k}, {"v", &p.v}, {"o", &p.o}}) {
-    if (tensor->dtype != DType::kF32) return lacks(name, dtype_name(tensor->dtype), "f32");
-  }
   if (p.softcap != 0) return lacks("softcap", p.softcap, "0");
   if (p.dropout_p != 0) return lacks("dropout_p", p.dropout_p, "0");
   if (p.window_left >= 0) return lacks("window_left", p.window_left, "-1");
@@ -124,7 +121,7 @@ std::optional<std::string> unsupported(const Problem& p) {
   if (p.bias) return lacks("bias", "given", "none");
   if (p.mask) return lacks("mask", "given", "none");
   if (p.varlen) return lacks("varlen", "given", "none");
-  return std::nullopt;
+  return core::dtype_lack(p, "cpu_naive", {DType::kF32});
 }
 
 }  // namespace

@@ -1,0 +1,29 @@
+#include "core/backend.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace attend::core {
+
+std::optional<std::string> dtype_lack(const Problem& p, const char* compute, std::initializer_list<DType> allowed) {
+  if (std::find(allowed.begin(), allowed.end(), p.q.dtype) == allowed.end()) {
+    std::vector<const char*> names;
+    for (const DType dtype : allowed) names.push_back(dtype_name(dtype));
+    return fmt::format("q: dtype {}, compute '{}' allows {}", dtype_name(p.q.dtype), compute, fmt::join(names, ", "));
+  }
+  std::vector<std::pair<const char*, const Tensor*>> tensors = {{"k", &p.k}, {"v", &p.v}, {"o", &p.o}};
+  if (p.is_backward) {
+    tensors.insert(tensors.end(), {{"dout", &p.dout}, {"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}});
+  }
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor->dtype == p.q.dtype) continue;
+    return fmt::format("{}: dtype {}, compute '{}' allows {}, the dtype of q", name, dtype_name(tensor->dtype), compute,
+                       dtype_name(p.q.dtype));
+  }
+  return std::nullopt;
+}
+
+}  // namespace attend::core
