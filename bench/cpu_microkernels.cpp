@@ -101,8 +101,15 @@ struct Head {
   Floats q, k, v, o, lse, dout, dq, dk, dv;
 
   explicit Head(std::int64_t seqlen, std::int64_t head_dim)
-      : shape{1, 1, seqlen, head_dim}, q(seqlen * head_dim), k(seqlen * head_dim), v(seqlen * head_dim),
-        o(seqlen * head_dim), lse(seqlen), dout(seqlen * head_dim), dq(seqlen * head_dim), dk(seqlen * head_dim),
+      : shape{1, 1, seqlen, head_dim},
+        q(seqlen * head_dim),
+        k(seqlen * head_dim),
+        v(seqlen * head_dim),
+        o(seqlen * head_dim),
+        lse(seqlen),
+        dout(seqlen * head_dim),
+        dq(seqlen * head_dim),
+        dk(seqlen * head_dim),
         dv(seqlen * head_dim) {}
 
   Tensor view(Floats& data) { return Tensor::bhsd(data.data(), DType::kF32, shape); }

@@ -20,7 +20,8 @@ namespace attend {
 /// Packed sequences of different lengths. The tensors then have batch dimension 1 and a seqlen dimension that holds all
 /// tokens one after another: q is (1, num_heads_q, total_q, head_dim). Sequence s owns the query rows
 /// [cu_seqlens_q[s], cu_seqlens_q[s+1]) and the keys [cu_seqlens_k[s], cu_seqlens_k[s+1]).
-/// The arrays start at 0, never decrease, and end at total_q (total_k). Rows of different sequences do not see each other.
+/// The arrays start at 0, never decrease, and end at total_q (total_k). Rows of different sequences do not see each
+/// other.
 struct Varlen {
   const std::int32_t* cu_seqlens_q = nullptr;  ///< (num_sequences + 1), on the tensors' device
   const std::int32_t* cu_seqlens_k = nullptr;  ///< (num_sequences + 1), on the tensors' device
@@ -42,20 +43,21 @@ struct Varlen {
 ///     1 1 1 1 0        window_left = 1, window_right = 0:    0 0 1 1 0
 ///     1 1 1 1 1                                              0 0 0 1 1
 struct Params {
-  std::optional<double> scale = {};    ///< unset: 1/sqrt(head_dim). Any finite value, also 0 and negative ones
-  bool causal = false;                 ///< keep j <= i + off
-  std::int64_t window_left = -1;       ///< keep j >= i + off - window_left; -1: open
-  std::int64_t window_right = -1;      ///< keep j <= i + off + window_right; -1: open
-  double softcap = 0.0;                ///< >= 0; 0: off
+  std::optional<double> scale = {};         ///< unset: 1/sqrt(head_dim). Any finite value, also 0 and negative ones
+  bool causal = false;                      ///< keep j <= i + off
+  std::int64_t window_left = -1;            ///< keep j >= i + off - window_left; -1: open
+  std::int64_t window_right = -1;           ///< keep j <= i + off + window_right; -1: open
+  double softcap = 0.0;                     ///< >= 0; 0: off
   std::optional<Tensor> alibi_slopes = {};  ///< f32 (1 or batch, num_heads_q, 1, 1). Varlen: (1 or num_sequences, ...)
-  std::optional<Tensor> bias = {};     ///< any float type, (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k). Not with varlen
-  std::optional<Tensor> mask = {};     ///< kBool, broadcasts like bias; 1 keeps, 0 masks. Not with varlen
-  double dropout_p = 0.0;              ///< probability of dropping an entry of p, 0 <= p < 1; kept ones grow by 1/(1-p)
-  std::uint64_t seed = 0;              ///< Philox 4x32-10: the dropped entries are a pure function of seed, offset
-  std::uint64_t offset = 0;            ///<   and (sequence, head, i, j), the same forward, backward, on every device
-  bool deterministic = false;          ///< bit-equal results from run to run. The CPU backends always are
+  std::optional<Tensor> bias =
+      {};  ///< any float type, (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k). Not with varlen
+  std::optional<Tensor> mask = {};  ///< kBool, broadcasts like bias; 1 keeps, 0 masks. Not with varlen
+  double dropout_p = 0.0;           ///< probability of dropping an entry of p, 0 <= p < 1; kept ones grow by 1/(1-p)
+  std::uint64_t seed = 0;           ///< Philox 4x32-10: the dropped entries are a pure function of seed, offset
+  std::uint64_t offset = 0;         ///<   and (sequence, head, i, j), the same forward, backward, on every device
+  bool deterministic = false;       ///< bit-equal results from run to run. The CPU backends always are
   std::optional<Varlen> varlen = {};
-  std::string_view compute = "auto";   ///< a backend by name (see backends()), or the best one for the tensors' device
+  std::string_view compute = "auto";  ///< a backend by name (see backends()), or the best one for the tensors' device
 };
 
 /// What backward may take and give beyond the usual.
@@ -70,7 +72,8 @@ using Stream = void*;
 /// o = softmax(scale * q k^T + bias) v, one streaming pass with an online softmax; no seqlen_q x seqlen_k buffer.
 ///
 /// @param q    f32, f16 or bf16 (batch, num_heads_q, seqlen_q, head_dim), 1 <= head_dim <= 512
-/// @param k    like q (batch, num_heads_k, seqlen_k, head_dim); num_heads_q is a multiple of num_heads_k, and query head h
+/// @param k    like q (batch, num_heads_k, seqlen_k, head_dim); num_heads_q is a multiple of num_heads_k, and query
+/// head h
 ///             reads key head h / (num_heads_q / num_heads_k)
 /// @param v    like q (batch, num_heads_k, seqlen_k, head_dim_v), 1 <= head_dim_v <= 512
 /// @param o    out, dtype of q, (batch, num_heads_q, seqlen_q, head_dim_v). Overlaps no input

@@ -13,11 +13,15 @@ enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool };
 /// Bytes of one element.
 [[nodiscard]] constexpr std::int64_t dtype_bytes(DType dtype) noexcept {
   switch (dtype) {
-    case DType::kF32: return 4;
+    case DType::kF32:
+      return 4;
     case DType::kF16:
-    case DType::kBF16: return 2;
-    case DType::kF64: return 8;
-    case DType::kBool: return 1;
+    case DType::kBF16:
+      return 2;
+    case DType::kF64:
+      return 8;
+    case DType::kBool:
+      return 1;
   }
   return 0;
 }
@@ -25,11 +29,16 @@ enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool };
 /// "f32", "f16", "bf16", "f64", "bool": the names of the command line, the files and the messages.
 [[nodiscard]] constexpr const char* dtype_name(DType dtype) noexcept {
   switch (dtype) {
-    case DType::kF32: return "f32";
-    case DType::kF16: return "f16";
-    case DType::kBF16: return "bf16";
-    case DType::kF64: return "f64";
-    case DType::kBool: return "bool";
+    case DType::kF32:
+      return "f32";
+    case DType::kF16:
+      return "f16";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF64:
+      return "f64";
+    case DType::kBool:
+      return "bool";
   }
   return "?";
 }

@@ -9,7 +9,7 @@
 
 namespace attend {
 
-constexpr int64 kOpenWindow = -1;      // the value of window_left or window_right that masks nothing
+constexpr int64 kOpenWindow = -1;       // the value of window_left or window_right that masks nothing
 constexpr int64 kFar = int64{1} << 40;  // beyond every row and key
 
 struct KeyRange {

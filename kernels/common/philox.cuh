@@ -48,7 +48,7 @@ struct DropoutMask {
   uint32 threshold;  // of dropout_threshold()
 
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr DropoutMask make(uint64 seed, uint64 offset, int64 head_index,
-                                                                    double p) {
+                                                                     double p) {
     return {static_cast<uint32>(seed), static_cast<uint32>(seed >> 32) ^ static_cast<uint32>(offset >> 32),
             static_cast<uint32>(head_index), static_cast<uint32>(offset), dropout_threshold(p)};
   }

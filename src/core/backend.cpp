@@ -12,7 +12,8 @@ std::optional<std::string> dtype_lack(const Problem& p, const char* compute, std
   if (std::find(allowed.begin(), allowed.end(), p.q.dtype) == allowed.end()) {
     std::vector<const char*> names;
     for (const DType dtype : allowed) names.push_back(dtype_name(dtype));
-    return fmt::format("q: dtype {}, compute '{}' allows {}", dtype_name(p.q.dtype), compute, fmt::join(names, ", "));
+    return fmt::format("q: dtype {}, allowed with compute '{}': {}", dtype_name(p.q.dtype), compute,
+                       fmt::join(names, ", "));
   }
   std::vector<std::pair<const char*, const Tensor*>> tensors = {{"k", &p.k}, {"v", &p.v}, {"o", &p.o}};
   if (p.is_backward) {
@@ -20,8 +21,8 @@ std::optional<std::string> dtype_lack(const Problem& p, const char* compute, std
   }
   for (const auto& [name, tensor] : tensors) {
     if (tensor->dtype == p.q.dtype) continue;
-    return fmt::format("{}: dtype {}, compute '{}' allows {}, the dtype of q", name, dtype_name(tensor->dtype), compute,
-                       dtype_name(p.q.dtype));
+    return fmt::format("{}: dtype {}, allowed with compute '{}': {}, the dtype of q", name, dtype_name(tensor->dtype),
+                       compute, dtype_name(p.q.dtype));
   }
   return std::nullopt;
 }

@@ -19,8 +19,8 @@ struct Backend {
   std::optional<std::string> (*unsupported)(const Problem&);
 };
 
-/// For backends that compute in one dtype: the line saying that q is in none of `allowed`, or that another tensor of the
-/// problem differs from q. Nothing where all is well.
+/// For backends that compute in one dtype: the line saying that q is in none of `allowed`, or that another tensor of
+/// the problem differs from q. Nothing where all is well.
 std::optional<std::string> dtype_lack(const Problem& p, const char* compute, std::initializer_list<DType> allowed);
 
 }  // namespace attend::core

@@ -27,8 +27,7 @@ const core::Backend& choose(std::string_view compute, Device device) {
   if (names.size() == 1) {
     throw Error(ErrorCode::kMissingHardware, "q: on a CUDA device, but this build has CPU backends only");
   }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("compute: '{}', allowed {}", compute, fmt::join(names, ", ")));
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("compute: '{}', allowed {}", compute, fmt::join(names, ", ")));
 }
 
 void require_support(const core::Backend& backend, const core::Problem& problem) {
@@ -45,9 +44,9 @@ void forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
   backend.forward(problem, stream);
 }
 
-void backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
-              const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Params& params,
-              Stream stream, const BackwardExtras& extras) {
+void backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor& lse,
+              const Tensor& dq, const Tensor& dk, const Tensor& dv, const Params& params, Stream stream,
+              const BackwardExtras& extras) {
   const core::Problem problem = core::make_backward_problem(dout, q, k, v, o, lse, dq, dk, dv, params, extras);
   const core::Backend& backend = choose(params.compute, q.device);
   if (backend.backward == nullptr) {

@@ -10,22 +10,37 @@ namespace attend::core {
 
 [[nodiscard]] inline double load(const void* data, DType dtype, std::int64_t at) {
   switch (dtype) {
-    case DType::kF32: return static_cast<const float*>(data)[at];
-    case DType::kF16: return to_float(static_cast<const Half*>(data)[at]);
-    case DType::kBF16: return to_float(static_cast<const BFloat16*>(data)[at]);
-    case DType::kF64: return static_cast<const double*>(data)[at];
-    case DType::kBool: return static_cast<const std::uint8_t*>(data)[at] != 0;
+    case DType::kF32:
+      return static_cast<const float*>(data)[at];
+    case DType::kF16:
+      return to_float(static_cast<const Half*>(data)[at]);
+    case DType::kBF16:
+      return to_float(static_cast<const BFloat16*>(data)[at]);
+    case DType::kF64:
+      return static_cast<const double*>(data)[at];
+    case DType::kBool:
+      return static_cast<const std::uint8_t*>(data)[at] != 0;
   }
   return 0;
 }
 
 inline void store(void* data, DType dtype, std::int64_t at, double value) {
   switch (dtype) {
-    case DType::kF32: static_cast<float*>(data)[at] = static_cast<float>(value); break;
-    case DType::kF16: static_cast<Half*>(data)[at] = to_half(static_cast<float>(value)); break;
-    case DType::kBF16: static_cast<BFloat16*>(data)[at] = to_bfloat16(static_cast<float>(value)); break;
-    case DType::kF64: static_cast<double*>(data)[at] = value; break;
-    case DType::kBool: static_cast<std::uint8_t*>(data)[at] = value != 0; break;
+    case DType::kF32:
+      static_cast<float*>(data)[at] = static_cast<float>(value);
+      break;
+    case DType::kF16:
+      static_cast<Half*>(data)[at] = to_half(static_cast<float>(value));
+      break;
+    case DType::kBF16:
+      static_cast<BFloat16*>(data)[at] = to_bfloat16(static_cast<float>(value));
+      break;
+    case DType::kF64:
+      static_cast<double*>(data)[at] = value;
+      break;
+    case DType::kBool:
+      static_cast<std::uint8_t*>(data)[at] = value != 0;
+      break;
   }
 }
 

@@ -58,7 +58,8 @@ void check_params(const Params& params) {
   if (!(params.dropout_p >= 0 && params.dropout_p < 1)) {
     refuse("dropout_p: {}, allowed 0 <= dropout_p < 1", params.dropout_p);
   }
-  for (const auto& [name, window] : {std::pair{"window_left", params.window_left}, {"window_right", params.window_right}}) {
+  for (const auto& [name, window] :
+       {std::pair{"window_left", params.window_left}, {"window_right", params.window_right}}) {
     if (window < kOpenWindow) refuse("{}: {}, allowed >= 0, or -1 for open", name, window);
   }
 }
@@ -68,13 +69,15 @@ void check_offsets(const char* name, const std::int32_t* offsets, std::int64_t c
   if (offsets[0] != 0) refuse("{}: first entry {}, allowed 0", name, offsets[0]);
   for (std::int64_t s = 0; s < count; ++s) {
     const std::int64_t length = std::int64_t{offsets[s + 1]} - offsets[s];
-    if (length < 0) refuse("{}: entry {} is {} after {}, allowed non-decreasing", name, s + 1, offsets[s + 1], offsets[s]);
+    if (length < 0)
+      refuse("{}: entry {} is {} after {}, allowed non-decreasing", name, s + 1, offsets[s + 1], offsets[s]);
     if (length > longest) {
       refuse("{}: sequence {} has length {}, allowed <= max_seqlen_{} = {}", name, s, length,
              std::string_view(name).back(), longest);
     }
   }
-  if (offsets[count] != total) refuse("{}: last entry {}, allowed the total number of tokens {}", name, offsets[count], total);
+  if (offsets[count] != total)
+    refuse("{}: last entry {}, allowed the total number of tokens {}", name, offsets[count], total);
 }
 
 void resolve_varlen(Problem& p, const Params& params) {

@@ -68,10 +68,12 @@ void check_float_tensor(const char* name, const Tensor& t, Device device) {
 void check_lse_like(const char* name, const Tensor& t, const Problem& p) {
   check_tensor(name, t, p.q.device);
   const bool dtype_fits = t.dtype == DType::kF32 || (t.dtype == DType::kF64 && p.q.dtype == DType::kF64);
-  if (!dtype_fits) refuse("{}: dtype {}, allowed f32{}", name, dtype_name(t.dtype), p.q.dtype == DType::kF64 ? " or f64" : "");
+  if (!dtype_fits)
+    refuse("{}: dtype {}, allowed f32{}", name, dtype_name(t.dtype), p.q.dtype == DType::kF64 ? " or f64" : "");
   const Shape wanted = {p.q.shape[0], p.q.shape[1], p.q.shape[2], 1};
   if (t.shape != wanted) {
-    refuse("{}: shape {}, allowed (batch, num_heads_q, seqlen_q, 1) = {}", name, shape_text(t.shape), shape_text(wanted));
+    refuse("{}: shape {}, allowed (batch, num_heads_q, seqlen_q, 1) = {}", name, shape_text(t.shape),
+           shape_text(wanted));
   }
 }
 

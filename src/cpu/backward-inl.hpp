@@ -33,14 +33,14 @@ struct HeadRules {
 struct QueryTile {
   std::int64_t row_begin = 0;
   std::int64_t num_rows = 0;
-  float* q_packed;         // 2 x (head_dim, 64), by s_product
-  float* dout_packed;      // 2 x (head_dim_v, 64), by dp_product
-  FloatRows q;             // (128, head_dim)
-  FloatRows dout;          // (128, head_dim_v)
-  float* q_buffer;         // (128, padded head_dim), for q where it is converted
-  float* dout_buffer;      // (128, padded head_dim_v), likewise
-  float* lse;              // (128), times log2(e); +inf for a row that saw no key, so that its P is 0
-  float* delta;            // (128): <dout, o> - dlse
+  float* q_packed;     // 2 x (head_dim, 64), by s_product
+  float* dout_packed;  // 2 x (head_dim_v, 64), by dp_product
+  FloatRows q;         // (128, head_dim)
+  FloatRows dout;      // (128, head_dim_v)
+  float* q_buffer;     // (128, padded head_dim), for q where it is converted
+  float* dout_buffer;  // (128, padded head_dim_v), likewise
+  float* lse;          // (128), times log2(e); +inf for a row that saw no key, so that its P is 0
+  float* delta;        // (128): <dout, o> - dlse
 
   static std::int64_t floats(const core::Problem& p) {
     const std::int64_t rows = kBackwardBlockM;
@@ -160,7 +160,9 @@ struct GradientTile {
   bool partial = false;
   TileRanges ranges[kBackwardBlockM / kPanel];
 
-  static std::int64_t floats(const core::Problem& p) { return (p.softcap > 0 ? 3 : 2) * kBlockN * kBackwardScoreStride; }
+  static std::int64_t floats(const core::Problem& p) {
+    return (p.softcap > 0 ? 3 : 2) * kBlockN * kBackwardScoreStride;
+  }
 
   static GradientTile make(const core::Problem& p, Scratch& scratch) {
     const std::int64_t size = kBlockN * kBackwardScoreStride;
@@ -195,7 +197,7 @@ struct GradientTile {
   void compute_panel(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k,
                      std::int64_t panel) {
     const std::int64_t lane = panel * kPanel;
-    const ScoreTile tile = {p + lane,    kBackwardScoreStride, k.key_begin,
+    const ScoreTile tile = {p + lane,   kBackwardScoreStride, k.key_begin,
                             k.num_keys, q.row_begin + lane,   std::min<std::int64_t>(kPanel, q.num_rows - lane)};
     const bool panel_partial = !rules.scores.fully_visible(tile);
     partial |= panel_partial;

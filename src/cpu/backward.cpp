@@ -2,7 +2,8 @@
 //
 // Two ways to run it, with bit-equal results:
 //  - backward_keys over all keys of a head with dq wanted: five products a tile; one task a key head.
-//  - where there are fewer key heads than threads: backward_keys over parts of the keys for dk and dv, and backward_rows
+//  - where there are fewer key heads than threads: backward_keys over parts of the keys for dk and dv, and
+//  backward_rows
 //    over parts of the rows for dq. Seven products a tile, but as many tasks as there are tiles.
 // Either way a tile's products, and the order in which tiles are added, are the same.
 #undef HWY_TARGET_INCLUDE
@@ -99,8 +100,7 @@ void visit_rows(const core::Problem& p, const HeadRules& rules, const QueryTile&
 bool run_backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
   const std::int64_t dq_floats = kBackwardBlockM * padded(p.head_dim);
   const std::int64_t num_tiles = ceil_div(task.key_end - task.key_begin, kBlockN);
-  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + dq_floats +
-                  num_tiles * KeyTile::floats(p, true));
+  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + dq_floats + num_tiles * KeyTile::floats(p, true));
   QueryTile q = QueryTile::make(p, scratch);
   GradientTile tile = GradientTile::make(p, scratch);
   float* dq = scratch.take(dq_floats);

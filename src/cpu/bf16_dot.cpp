@@ -18,7 +18,9 @@ constexpr int kRows = 6;  // as in gemm.cpp: 6 x 4 sums in 24 of the 32 register
 constexpr int kVectors = 4;
 constexpr int kLanes = 16;
 
-bool has_instruction() { return __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512bf16") != 0; }
+bool has_instruction() {
+  return __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
+}
 
 /// C[row : row + R, col : col + 16 V].
 template <int R, int V>
@@ -64,10 +66,14 @@ constexpr BlockFunction kBlocks[kRows] = {block<1, V>, block<2, V>, block<3, V>,
 
 BlockFunction block_of(int rows, int vectors) {
   switch (vectors) {
-    case 1: return kBlocks<1>[rows - 1];
-    case 2: return kBlocks<2>[rows - 1];
-    case 3: return kBlocks<3>[rows - 1];
-    default: return kBlocks<4>[rows - 1];
+    case 1:
+      return kBlocks<1>[rows - 1];
+    case 2:
+      return kBlocks<2>[rows - 1];
+    case 3:
+      return kBlocks<3>[rows - 1];
+    default:
+      return kBlocks<4>[rows - 1];
   }
 }
 
@@ -100,7 +106,9 @@ void bf16_dot_gemm(const Bf16DotArgs& g) {
 
 #else  // not x86
 
-bool bf16_dot_enabled() { return false; }
+bool bf16_dot_enabled() {
+  return false;
+}
 
 void bf16_dot_gemm(const Bf16DotArgs& /*args*/) {}
 

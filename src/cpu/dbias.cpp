@@ -39,8 +39,9 @@ bool run_dbias_tile(const core::Problem& p, const DbiasTask& task, Scratch& scra
   std::fill_n(sums, sum_floats, 0.0F);
 
   const bool over_rows = dbias.shape[2] != p.max_seqlen_q;
-  const KeyRange rows = over_rows ? KeyRange{0, p.max_seqlen_q}
-                                  : KeyRange{task.row_begin, std::min(task.row_begin + kBackwardBlockM, p.max_seqlen_q)};
+  const KeyRange rows = over_rows
+                            ? KeyRange{0, p.max_seqlen_q}
+                            : KeyRange{task.row_begin, std::min(task.row_begin + kBackwardBlockM, p.max_seqlen_q)};
   const KeyRange batches = broadcast_range(task.batch, dbias.shape[0], p.num_sequences);
   const KeyRange heads = broadcast_range(task.head, dbias.shape[1], p.num_heads_q);
   const std::int64_t num_keys = std::min<std::int64_t>(kBlockN, p.max_seqlen_k - task.key_begin);

@@ -77,7 +77,8 @@ void backward_by_tile(const Problem& p, RedoFlags& redo) {
       const std::int64_t begin = (index - key_tasks) % row_parts * kBackwardBlockM;
       const std::int64_t end = std::min<std::int64_t>(begin + kBackwardBlockM, sequence.seqlen_q);
       if (begin >= end) return;
-      if (!backward_rows(p, {sequence, head % p.num_heads_q, begin, end}, scratch)) redo[head / p.heads_per_group()] = true;
+      if (!backward_rows(p, {sequence, head % p.num_heads_q, begin, end}, scratch))
+        redo[head / p.heads_per_group()] = true;
     }
     scratch.release_if_large();
   });
@@ -139,8 +140,12 @@ const core::Backend& fast_backend() {
 
 namespace attend {
 
-int cpu_threads() { return cpu::max_threads(); }
+int cpu_threads() {
+  return cpu::max_threads();
+}
 
-std::string cpu_simd_target() { return cpu::simd_target_name(); }
+std::string cpu_simd_target() {
+  return cpu::simd_target_name();
+}
 
 }  // namespace attend

@@ -23,11 +23,11 @@ namespace {
 struct Panel {
   std::int64_t row_begin;
   std::int64_t num_rows;
-  const float* q;    // (head_dim, 64): transposed, times the score factor
-  float* o;          // (64, padded head_dim_v): sum of p v, relative to 2^row_max
-  float* row_max;    // (64)
-  float* row_sum;    // (64)
-  bool started;      // o holds something
+  const float* q;  // (head_dim, 64): transposed, times the score factor
+  float* o;        // (64, padded head_dim_v): sum of p v, relative to 2^row_max
+  float* row_max;  // (64)
+  float* row_sum;  // (64)
+  bool started;    // o holds something
 };
 
 /// Everything a task needs in memory. O(head_dim), whatever the sequence length.
@@ -35,8 +35,13 @@ struct ForwardMemory {
   float *q, *o, *row_max, *row_sum, *scores, *rescale, *k, *v;
 
   static ForwardMemory make(const core::Problem& p, Scratch& scratch) {
-    const std::int64_t sizes[] = {kForwardBlockM * p.head_dim, kForwardBlockM * padded(p.head_dim_v), kForwardBlockM,
-                                  kForwardBlockM, kBlockN * kPanel, kPanel, kBlockN * padded(p.head_dim),
+    const std::int64_t sizes[] = {kForwardBlockM * p.head_dim,
+                                  kForwardBlockM * padded(p.head_dim_v),
+                                  kForwardBlockM,
+                                  kForwardBlockM,
+                                  kBlockN * kPanel,
+                                  kPanel,
+                                  kBlockN * padded(p.head_dim),
                                   kBlockN * padded(p.head_dim_v)};
     std::int64_t total = 0;
     for (const std::int64_t size : sizes) total += Scratch::size_of(size);
@@ -49,8 +54,8 @@ struct ForwardMemory {
   }
 };
 
-/// Lines 8 to 10 of the algorithm for kVectors vectors of lanes over keys [begin, end) of the tile: the new row maximum,
-/// scores to exponentials, row sums, and the factor that earlier sums are rescaled by.
+/// Lines 8 to 10 of the algorithm for kVectors vectors of lanes over keys [begin, end) of the tile: the new row
+/// maximum, scores to exponentials, row sums, and the factor that earlier sums are rescaled by.
 template <int kVectors>
 HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::int64_t end, int lane, const Panel& panel,
                               float* rescale) {
@@ -166,7 +171,8 @@ bool finish_panel(const core::Problem& p, const ForwardTask& task, const Panel& 
   return finite;
 }
 
-/// The rows of the next tile of K or V, to be fetched in about the number of register blocks that a tile's products have.
+/// The rows of the next tile of K or V, to be fetched in about the number of register blocks that a tile's products
+/// have.
 PrefetchRows next_tile(const Matrix& m, std::int64_t begin, std::int64_t end, int num_panels) {
   const std::int64_t bytes = dtype_bytes(m.dtype);
   const std::int64_t rows = std::clamp<std::int64_t>(end - begin, 0, kBlockN);
@@ -191,8 +197,13 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
   for (std::int64_t row = task.row_begin; row < task.row_end; row += kPanel, ++num_panels) {
     const std::int64_t at = row - task.row_begin;
     float* q_panel = memory.q + at * p.head_dim;
-    panels[num_panels] = {row, std::min<std::int64_t>(kPanel, task.row_end - row), q_panel,
-                          memory.o + at * padded(p.head_dim_v), memory.row_max + at, memory.row_sum + at, false};
+    panels[num_panels] = {row,
+                          std::min<std::int64_t>(kPanel, task.row_end - row),
+                          q_panel,
+                          memory.o + at * padded(p.head_dim_v),
+                          memory.row_max + at,
+                          memory.row_sum + at,
+                          false};
     prefetch_rows<false>(q, row + kPanel, kPanel);
     product.pack(row, panels[num_panels].num_rows, q_panel);
   }
@@ -202,11 +213,13 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
   const KeyRange keys = rules.window().rows(task.row_begin, task.row_end);
   for (std::int64_t key = keys.begin / kBlockN * kBlockN; key < keys.end; key += kBlockN) {
     const std::int64_t num_keys = std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key);
-    const FloatRows k_rows =
-        k_as_it_is ? FloatRows{} : float_rows(k, key, num_keys, Readable::kElements, memory.k);
-    KeyTile tile = {key, num_keys, k_rows,
+    const FloatRows k_rows = k_as_it_is ? FloatRows{} : float_rows(k, key, num_keys, Readable::kElements, memory.k);
+    KeyTile tile = {key,
+                    num_keys,
+                    k_rows,
                     float_rows(v, key, num_keys, Readable::kVectors, memory.v),
-                    next_tile(k, key + kBlockN, keys.end, num_panels), next_tile(v, key + kBlockN, keys.end, num_panels)};
+                    next_tile(k, key + kBlockN, keys.end, num_panels),
+                    next_tile(v, key + kBlockN, keys.end, num_panels)};
     for (int i = 0; i < num_panels; ++i) {
       const KeyRange seen = rules.window().rows(panels[i].row_begin, panels[i].row_begin + panels[i].num_rows);
       if (seen.end <= key || seen.begin >= key + num_keys) continue;
@@ -224,7 +237,9 @@ bool forward_rows_target(const core::Problem& p, const ForwardTask& task, Scratc
   return run_forward(p, task, scratch);
 }
 
-const char* simd_target_name_target() { return hwy::TargetName(HWY_TARGET); }
+const char* simd_target_name_target() {
+  return hwy::TargetName(HWY_TARGET);
+}
 
 }  // namespace attend::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -240,7 +255,9 @@ bool forward_rows(const core::Problem& p, const ForwardTask& task, Scratch& scra
 
 HWY_EXPORT(simd_target_name_target);
 
-const char* simd_target_name() { return HWY_DYNAMIC_DISPATCH(simd_target_name_target)(); }
+const char* simd_target_name() {
+  return HWY_DYNAMIC_DISPATCH(simd_target_name_target)();
+}
 
 }  // namespace attend::cpu
 #endif

@@ -13,8 +13,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// One tile product on one thread. k is expected to be short enough (up to about 128) for n = 64 columns of B to stay in
-/// the first-level cache. The order of additions depends on the shape alone.
+/// One tile product on one thread. k is expected to be short enough (up to about 128) for n = 64 columns of B to stay
+/// in the first-level cache. The order of additions depends on the shape alone.
 void gemm(const GemmArgs& args);
 
 }  // namespace attend::cpu::HWY_NAMESPACE

@@ -49,7 +49,7 @@ HWY_INLINE void register_block(const GemmArgs& g, std::int64_t row, std::int64_t
   const float* HWY_RESTRICT a = g.a.data + row * a_row + k_begin * a_step;
   const float* HWY_RESTRICT b = g.b.data + k_begin * g.b.row_stride + col;
   ATTEND_UNROLL_4  // 16 or 32 trips for k = 64 or 128: few enough for the branch predictor to see the end coming
-  for (std::int64_t p = k_begin; p < k_end; ++p) {
+      for (std::int64_t p = k_begin; p < k_end; ++p) {
     Vector b_row[V];
     ATTEND_UNROLL
     for (int v = 0; v < V; ++v) b_row[v] = hn::LoadU(kFloats, b + v * kLanes);
@@ -87,7 +87,8 @@ void block(const GemmArgs& g, std::int64_t row, std::int64_t col, std::int64_t k
 
 template <int V>
 BlockFunction block_of_rows(int rows) {
-  constexpr BlockFunction kTable[kRows] = {block<1, V>, block<2, V>, block<3, V>, block<4, V>, block<5, V>, block<6, V>};
+  constexpr BlockFunction kTable[kRows] = {block<1, V>, block<2, V>, block<3, V>,
+                                           block<4, V>, block<5, V>, block<6, V>};
   return kTable[rows - 1];
 }
 
@@ -141,7 +142,9 @@ namespace attend::cpu {
 
 HWY_EXPORT(gemm);
 
-void tile_gemm(const GemmArgs& args) { HWY_DYNAMIC_DISPATCH(gemm)(args); }
+void tile_gemm(const GemmArgs& args) {
+  HWY_DYNAMIC_DISPATCH(gemm)(args);
+}
 
 }  // namespace attend::cpu
 #endif

@@ -36,8 +36,12 @@ struct RowRanges {
 class PrefetchRows {
  public:
   PrefetchRows() = default;
-  PrefetchRows(const void* first, std::int64_t num_rows, std::int64_t row_bytes, std::int64_t stride_bytes, int num_steps)
-      : row_(static_cast<const char*>(first)), rows_left_(num_rows), row_bytes_(row_bytes), stride_bytes_(stride_bytes),
+  PrefetchRows(const void* first, std::int64_t num_rows, std::int64_t row_bytes, std::int64_t stride_bytes,
+               int num_steps)
+      : row_(static_cast<const char*>(first)),
+        rows_left_(num_rows),
+        row_bytes_(row_bytes),
+        stride_bytes_(stride_bytes),
         lines_per_step_((num_rows * ((row_bytes + kLineBytes - 1) / kLineBytes) + num_steps - 1) / num_steps) {}
 
   /// One of num_steps steps.

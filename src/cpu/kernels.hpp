@@ -16,8 +16,8 @@ struct ForwardTask {
   std::int64_t row_end;
 };
 
-/// Writes o and lse of the task's rows. False: some of it is not finite. Then a NaN or infinity of one row or key may have
-/// spoilt others through products with masked zeros (0 * NaN = NaN), and the reference has to redo the rows.
+/// Writes o and lse of the task's rows. False: some of it is not finite. Then a NaN or infinity of one row or key may
+/// have spoilt others through products with masked zeros (0 * NaN = NaN), and the reference has to redo the rows.
 bool forward_rows(const core::Problem& p, const ForwardTask& task, Scratch& scratch);
 
 /// Keys [key_begin, key_end) of one key head: key_begin a multiple of kBlockN, key_end one too or seqlen_k.

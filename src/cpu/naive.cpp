@@ -1,10 +1,10 @@
 // Rung 00 of the ladder, `cpu_naive`: the definition of attention as a textbook loop, float32, one thread.
 //
 // Before: nothing. This is where the climb starts, and what every later rung is faster than.
-// For each query row: all scores, their maximum, exponentials and sum, then the weighted sum of the values. Three passes
-// over one row of scores, no tiles, no SIMD beyond what the compiler finds, every key and value read again for every row.
-// Supports: f32, full and causal masks, any head_dim, GQA, seqlen_q != seqlen_k, forward and backward. Refuses the rest.
-// Run: attend run --compute cpu_naive --mode both --data data/B2_H8_S512_D64 --check
+// For each query row: all scores, their maximum, exponentials and sum, then the weighted sum of the values. Three
+// passes over one row of scores, no tiles, no SIMD beyond what the compiler finds, every key and value read again for
+// every row. Supports: f32, full and causal masks, any head_dim, GQA, seqlen_q != seqlen_k, forward and backward.
+// Refuses the rest. Run: attend run --compute cpu_naive --mode both --data data/B2_H8_S512_D64 --check
 #include <fmt/format.h>
 
 #include <cmath>
@@ -22,7 +22,9 @@ using core::Sequence;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-float* row(const Matrix& m, std::int64_t r) { return static_cast<float*>(m.data) + r * m.row_stride; }
+float* row(const Matrix& m, std::int64_t r) {
+  return static_cast<float*>(m.data) + r * m.row_stride;
+}
 
 float dot(const float* a, const float* b, std::int64_t n) {
   float sum = 0;

@@ -61,8 +61,7 @@ HWY_INLINE void pack_rows(const Matrix& m, std::int64_t begin, std::int64_t coun
 /// for count * padded(m.cols) floats. Vectors that straddle cache lines cost more than the copy.
 HWY_INLINE FloatRows float_rows(const Matrix& m, std::int64_t begin, std::int64_t count, Readable readable,
                                 float* buffer) {
-  const bool aligned =
-      m.cols % 16 == 0 && m.row_stride % 16 == 0 && reinterpret_cast<std::uintptr_t>(m.data) % 64 == 0;
+  const bool aligned = m.cols % 16 == 0 && m.row_stride % 16 == 0 && reinterpret_cast<std::uintptr_t>(m.data) % 64 == 0;
   if (m.dtype == DType::kF32 && (readable == Readable::kElements || aligned)) {
     return {static_cast<const float*>(m.data) + begin * m.row_stride, m.row_stride};
   }
@@ -101,9 +100,9 @@ HWY_INLINE void transpose_4x4(const float* from, std::int64_t from_stride, float
   hn::StoreU(hn::BitCast(quad, hn::InterleaveUpper(pairs, high01, high23)), quad, to + 3 * to_stride);
 }
 
-/// Rows [begin, begin + count) of m, count <= 64, transposed: dst[c * 64 + r] = factor * m(begin + r, c); lanes from count
-/// to 63 are zero. Goes through `staging` (64 x 16 floats) sixteen columns at a time. Without kScale the elements are moved
-/// as bits, so that an f32 matrix may hold any 32-bit words.
+/// Rows [begin, begin + count) of m, count <= 64, transposed: dst[c * 64 + r] = factor * m(begin + r, c); lanes from
+/// count to 63 are zero. Goes through `staging` (64 x 16 floats) sixteen columns at a time. Without kScale the elements
+/// are moved as bits, so that an f32 matrix may hold any 32-bit words.
 template <bool kScale>
 HWY_INLINE void pack_transposed(const Matrix& m, std::int64_t begin, std::int64_t count, float factor,
                                 float* HWY_RESTRICT dst) {

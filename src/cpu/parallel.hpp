@@ -10,10 +10,12 @@
 namespace attend::cpu {
 
 /// Threads that the next parallel_for of this thread may use.
-[[nodiscard]] inline int max_threads() { return omp_in_parallel() != 0 ? 1 : omp_get_max_threads(); }
+[[nodiscard]] inline int max_threads() {
+  return omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
+}
 
-/// Calls body(task) for every task in [0, num_tasks), on up to max_threads() threads, each next task to the first thread
-/// that is free. Tasks must not depend on each other. The first exception of a task is thrown again here.
+/// Calls body(task) for every task in [0, num_tasks), on up to max_threads() threads, each next task to the first
+/// thread that is free. Tasks must not depend on each other. The first exception of a task is thrown again here.
 template <class Body>
 void parallel_for(std::int64_t num_tasks, Body body) {
   const int threads = static_cast<int>(std::min<std::int64_t>(num_tasks, max_threads()));

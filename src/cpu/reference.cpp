@@ -60,7 +60,7 @@ void add_scaled(double* to, double factor, const double* from, std::int64_t n) {
 
 /// One entry of the score matrix and how it came about.
 struct Score {
-  double value;         // s_ij
+  double value;          // s_ij
   double softcap_slope;  // d s_ij / d (scale <q_i, k_j>)
 };
 
@@ -144,7 +144,9 @@ void backward(const Problem& p, Stream /*stream*/) {
   if (p.dbias) reference_dbias(p);
 }
 
-std::optional<std::string> unsupported(const Problem& /*p*/) { return std::nullopt; }
+std::optional<std::string> unsupported(const Problem& /*p*/) {
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -179,7 +181,8 @@ void reference_forward_rows(const Problem& p, const Sequence& s, std::int64_t he
     for (std::int64_t c = 0; c < p.head_dim_v; ++c) {
       core::store(o_out, i, c, saw_no_key ? 0.0 : std::isnan(row_max) ? row_max : o[c] / row_sum);
     }
-    if (p.lse) core::store(core::q_matrix(*p.lse, s, head), i, 0, saw_no_key ? -kInfinity : row_max + std::log(row_sum));
+    if (p.lse)
+      core::store(core::q_matrix(*p.lse, s, head), i, 0, saw_no_key ? -kInfinity : row_max + std::log(row_sum));
   }
 }
 

@@ -35,7 +35,7 @@ struct ScoreTile {
 
 /// Which part of a tile is visible, for gemm(): per key the lanes, per lane the keys.
 struct TileRanges {
-  std::int32_t lane_begin[kBlockN], lane_end[kBlockN];  // exact
+  std::int32_t lane_begin[kBlockN], lane_end[kBlockN];      // exact
   std::int32_t column_begin[kBlockN], column_end[kBlockN];  // lane_begin, lane_end out to multiples of 16
   std::int32_t key_begin[kPanel], key_end[kPanel];
 
@@ -44,9 +44,10 @@ struct TileRanges {
   [[nodiscard]] RowRanges lanes_of_key() const { return {lane_begin, lane_end}; }
 
   void fill(const WindowMask& window, const ScoreTile& tile) {
-    fill_diagonal(window.unbounded_rows_of_key(tile.key_begin), tile.row_begin, tile.num_keys, tile.num_rows, lane_begin,
-                  lane_end);
-    fill_diagonal(window.unbounded_row(tile.row_begin), tile.key_begin, tile.num_rows, tile.num_keys, key_begin, key_end);
+    fill_diagonal(window.unbounded_rows_of_key(tile.key_begin), tile.row_begin, tile.num_keys, tile.num_rows,
+                  lane_begin, lane_end);
+    fill_diagonal(window.unbounded_row(tile.row_begin), tile.key_begin, tile.num_rows, tile.num_keys, key_begin,
+                  key_end);
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
       column_begin[k] = lane_begin[k] & ~15;
       column_end[k] = lane_begin[k] == lane_end[k] ? column_begin[k] : (lane_end[k] + 15) & ~15;
@@ -89,8 +90,8 @@ class ScoreRules {
            window_.row(tile.row_begin + tile.num_rows - 1).begin <= tile.key_begin;
   }
 
-  /// Products to scores, in place, except for causal and window masks. With softcap, `derivative` (laid out like the tile;
-  /// null: not wanted) gets d score / d product in units of scale.
+  /// Products to scores, in place, except for causal and window masks. With softcap, `derivative` (laid out like the
+  /// tile; null: not wanted) gets d score / d product in units of scale.
   void finish(const ScoreTile& tile, float* derivative) const {
     if (p_.softcap > 0) apply_softcap(tile, derivative);
     if (p_.alibi_slopes) apply_alibi(tile);
@@ -187,9 +188,10 @@ struct WideProduct {
 HWY_INLINE WideProduct multiply_wide(hn::Vec<UintTag> x, std::uint32_t constant) {
   const auto c = hn::Set(kUints, constant);
   const auto even = hn::BitCast(kUints, hn::MulEven(x, c));
-  const auto odd = hn::BitCast(kUints, hn::MulEven(hn::BitCast(kUints, hn::ShiftRight<32>(hn::BitCast(
-                                                       hn::Repartition<std::uint64_t, UintTag>(), x))),
-                                                   c));
+  const auto odd = hn::BitCast(
+      kUints,
+      hn::MulEven(hn::BitCast(kUints, hn::ShiftRight<32>(hn::BitCast(hn::Repartition<std::uint64_t, UintTag>(), x))),
+                  c));
   return {hn::OddEven(odd, hn::DupOdd(even)), hn::OddEven(hn::DupEven(odd), even)};
 }
 

@@ -1,5 +1,5 @@
-// The products of rows with rows, S^T = K Q^T and dP^T = V dO^T: in float, or from bfloat16 directly where the processor
-// does that faster. Included once per SIMD target.
+// The products of rows with rows, S^T = K Q^T and dP^T = V dO^T: in float, or from bfloat16 directly where the
+// processor does that faster. Included once per SIMD target.
 #if defined(ATTEND_CPU_SCORE_PRODUCT_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_SCORE_PRODUCT_INL
 #undef ATTEND_CPU_SCORE_PRODUCT_INL
@@ -69,8 +69,8 @@ class ScoreProduct {
   }
 
  private:
-  /// Query rows [begin, begin + count) with each pair of elements as one opaque 32-bit column, by way of `copy`: in place
-  /// the words might be unaligned.
+  /// Query rows [begin, begin + count) with each pair of elements as one opaque 32-bit column, by way of `copy`: in
+  /// place the words might be unaligned.
   [[nodiscard]] Matrix as_pairs(std::int64_t begin, std::int64_t count, std::uint16_t* copy) const {
     const auto* from = static_cast<const std::uint16_t*>(rows_.data);
     for (std::int64_t r = 0; r < count; ++r) {

@@ -42,8 +42,8 @@ class Scratch {
   static Scratch& of_this_thread();
 
  private:
-  static constexpr std::int64_t kAlignFloats = 16;                  // 64 bytes
-  static constexpr std::int64_t kKeptFloats = (8 << 20) / 4;        // 8 MiB
+  static constexpr std::int64_t kAlignFloats = 16;            // 64 bytes
+  static constexpr std::int64_t kKeptFloats = (8 << 20) / 4;  // 8 MiB
   [[noreturn]] static void throw_out_of_memory(std::int64_t floats);
 
   hwy::AlignedFreeUniquePtr<float[]> block_;

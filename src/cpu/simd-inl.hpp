@@ -56,7 +56,9 @@ HWY_INLINE Vector exp2(Vector t) {
 }
 
 /// kLanes elements of a row as float.
-HWY_INLINE Vector load_float(const float* at) { return hn::LoadU(kFloats, at); }
+HWY_INLINE Vector load_float(const float* at) {
+  return hn::LoadU(kFloats, at);
+}
 
 HWY_INLINE Vector load_float(const core::BFloat16* at) {
   const hn::Rebind<std::uint16_t, FloatTag> halves;
@@ -69,12 +71,20 @@ HWY_INLINE Vector load_float(const core::Half* at) {
   return hn::PromoteTo(kFloats, hn::LoadU(halves, reinterpret_cast<const hwy::float16_t*>(at)));
 }
 
-HWY_INLINE float to_scalar(float x) { return x; }
-HWY_INLINE float to_scalar(core::BFloat16 x) { return core::to_float(x); }
-HWY_INLINE float to_scalar(core::Half x) { return core::to_float(x); }
+HWY_INLINE float to_scalar(float x) {
+  return x;
+}
+HWY_INLINE float to_scalar(core::BFloat16 x) {
+  return core::to_float(x);
+}
+HWY_INLINE float to_scalar(core::Half x) {
+  return core::to_float(x);
+}
 
 /// Vectors and their tails out to a row of any dtype.
-HWY_INLINE void store_rounded(Vector x, float* at) { hn::StoreU(x, kFloats, at); }
+HWY_INLINE void store_rounded(Vector x, float* at) {
+  hn::StoreU(x, kFloats, at);
+}
 
 HWY_INLINE void store_rounded(Vector x, core::BFloat16* at) {
   const auto bits = hn::BitCast(kUints, x);
@@ -98,9 +108,15 @@ HWY_INLINE void store_rounded(Vector x, core::Half* at) {
 #endif
 }
 
-HWY_INLINE void store_scalar(float x, float* at) { *at = x; }
-HWY_INLINE void store_scalar(float x, core::BFloat16* at) { *at = core::to_bfloat16(x); }
-HWY_INLINE void store_scalar(float x, core::Half* at) { *at = core::to_half(x); }
+HWY_INLINE void store_scalar(float x, float* at) {
+  *at = x;
+}
+HWY_INLINE void store_scalar(float x, core::BFloat16* at) {
+  *at = core::to_bfloat16(x);
+}
+HWY_INLINE void store_scalar(float x, core::Half* at) {
+  *at = core::to_half(x);
+}
 
 /// Calls visit(typed pointer) with the pointer that `data` is for its dtype (f32, f16 or bf16).
 template <class Visit>

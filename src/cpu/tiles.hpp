@@ -28,9 +28,13 @@ constexpr std::int64_t kBackwardKeysPerTask = 4 * kBlockN;
   return (n + multiple - 1) / multiple * multiple;
 }
 
-[[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
+[[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t d) {
+  return (n + d - 1) / d;
+}
 
 /// Columns of a float copy of a row of `cols` elements: whole vectors of every target, zero-filled.
-[[nodiscard]] constexpr std::int64_t padded(std::int64_t cols) { return round_up(cols, 16); }
+[[nodiscard]] constexpr std::int64_t padded(std::int64_t cols) {
+  return round_up(cols, 16);
+}
 
 }  // namespace attend::cpu
