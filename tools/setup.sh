@@ -23,7 +23,7 @@ fail() {
 # Each entry is Debian package=what must exist: a command, or a file below an include or library folder.
 declare -A packages=(
   [build]='g++=c++ cmake=cmake ninja-build=ninja libhwy-dev=hwy/highway.h libfmt-dev=fmt/format.h
-           libcli11-dev=CLI/CLI.hpp nlohmann-json3-dev=nlohmann/json.hpp libgtest-dev=gtest/gtest.h
+           libcli11-dev=CLI/CLI.hpp nlohmann-json3-dev=nlohmann/json.hpp libxxhash-dev=xxhash.h libgtest-dev=gtest/gtest.h
            libbenchmark-dev=benchmark/benchmark.h pkg-config=pkg-config'
   [clang]='clang=clang++ libomp-dev=libomp.so'
   [lint]='clang-format=clang-format clang-tidy=clang-tidy shellcheck=shellcheck'
@@ -32,7 +32,7 @@ declare -A packages=(
 
 is_present() {
   case $1 in
-    */*) [[ -e /usr/include/$1 || -e /usr/local/include/$1 ]] ;;
+    */* | *.h) [[ -e /usr/include/$1 || -e /usr/local/include/$1 ]] ;;
     libomp.so) compgen -G '/usr/lib/llvm-*/lib/libomp.so' >/dev/null ;;
     ensurepip) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     *) command -v "$1" >/dev/null ;;
