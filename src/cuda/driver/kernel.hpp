@@ -15,9 +15,9 @@ struct Dim3 {
 
 /// The shape of one launch.
 struct LaunchShape {
-  Dim3 grid;                        ///< blocks; x < 2^31, y and z < 65536
-  Dim3 block;                       ///< threads
-  Dim3 cluster;                     ///< blocks; {1, 1, 1}: no clusters. Divides the grid
+  Dim3 grid = {};                   ///< blocks; x < 2^31, y and z < 65536
+  Dim3 block = {};                  ///< threads
+  Dim3 cluster = {};                ///< blocks; {1, 1, 1}: no clusters. Divides the grid
   unsigned dynamic_smem_bytes = 0;  ///< more than 48 KiB is allowed
 };
 
