@@ -27,6 +27,9 @@ EXAMPLE := data/B2_H8_S512_D64
 need = $(if $(filter-out ready,$(call setup,$1)),$(error $(setup_answer)))
 setup = $(eval setup_answer := $(shell tools/setup.sh $1))$(setup_answer)
 
+# $(call want,group): the same, but what is missing is only told.
+want = @answer=$$(tools/setup.sh $1) && test "$$answer" = ready || echo "left out: $$answer" >&2
+
 # $(call compile,preset): configures once (ninja reconfigures by itself when a CMake file changes), then builds.
 define compile
 @test -f build/$1/configured || { cmake --preset $1 >build/$1.log && touch build/$1/configured; } || { cat build/$1.log; exit 1; }
@@ -42,6 +45,7 @@ run: build
 	@$(ATTEND) run --compute auto --mode both --data $(EXAMPLE) --check
 
 test: build
+	$(call want,nvrtc)
 	@ctest --preset release --parallel $(JOBS)
 
 bench-cpu: build
@@ -53,11 +57,13 @@ bench-cpu: build
 asan:
 	$(call need,build)@mkdir -p build
 	$(call compile,asan)
+	$(call want,nvrtc)
 	@ctest --preset asan --parallel $(JOBS)
 
 tsan:
 	$(call need,build clang)@mkdir -p build
 	$(call compile,tsan)
+	$(call want,nvrtc)
 	@ctest --preset tsan --parallel $(JOBS)
 
 fuzz:

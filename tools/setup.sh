@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Makes sure that what a make target needs is installed. Silent and quick (no dpkg, no apt) when everything is there.
 #
-#   tools/setup.sh build|clang|lint|python ...
+#   tools/setup.sh build|clang|lint|nvrtc|python ...
 #
 #   build   compiler, CMake, and the libraries that the library, the program, the tests and the benchmarks use
 #   clang   clang with its OpenMP runtime: the presets tsan and fuzz
 #   lint    clang-format, clang-tidy, shellcheck
+#   nvrtc   NVIDIA's run-time compiler, with which the tests compile the GPU kernels; no GPU is needed. Where the machine
+#           has none, into the private virtual environment .venv
 #   python  the private virtual environment .venv with torch and matplotlib, for the comparison with PyTorch
 #
 # Prints "ready" on stdout at the end. Otherwise exactly one line on stdout: what is missing and how to install it.
@@ -23,21 +25,37 @@ fail() {
 # Each entry is Debian package=what must exist: a command, or a file below an include or library folder.
 declare -A packages=(
   [build]='g++=c++ cmake=cmake ninja-build=ninja libhwy-dev=hwy/highway.h libfmt-dev=fmt/format.h
-           libcli11-dev=CLI/CLI.hpp nlohmann-json3-dev=nlohmann/json.hpp libgtest-dev=gtest/gtest.h libgmock-dev=gmock/gmock.h
+           libcli11-dev=CLI/CLI.hpp nlohmann-json3-dev=nlohmann/json.hpp libxxhash-dev=xxhash.h
+           libgtest-dev=gtest/gtest.h libgmock-dev=gmock/gmock.h
            libbenchmark-dev=benchmark/benchmark.h pkg-config=pkg-config'
   [clang]='clang=clang++ libomp-dev=libomp.so'
   [lint]='clang-format=clang-format clang-tidy=clang-tidy shellcheck=shellcheck'
+  [nvrtc]=''
   [python]='python3-venv=ensurepip'
 )
 
 is_present() {
   case $1 in
-    */*) [[ -e /usr/include/$1 || -e /usr/local/include/$1 ]] ;;
+    */* | *.h) [[ -e /usr/include/$1 || -e /usr/local/include/$1 ]] ;;
     libomp.so) compgen -G '/usr/lib/llvm-*/lib/libomp.so' >/dev/null ;;
     ensurepip) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     *) command -v "$1" >/dev/null ;;
   esac
 }
+
+# The places where the library looks (src/cuda/driver/nvrtc.cpp), and .venv, where the tests look too.
+nvrtc_is_present() {
+  [[ -n ${ATTEND_NVRTC_PATH:-} ]] || ldconfig -p 2>/dev/null | grep -q 'libnvrtc\.so' ||
+    compgen -G "${CUDA_HOME:-/usr/local/cuda}/lib64/libnvrtc.so*" >/dev/null ||
+    compgen -G '/usr/local/cuda/lib64/libnvrtc.so*' >/dev/null ||
+    compgen -G '.venv/lib/python3*/site-packages/nvidia/cu*/lib/libnvrtc.so*' >/dev/null
+}
+
+wants_nvrtc=false
+if [[ " $* " == *' nvrtc '* ]] && ! nvrtc_is_present; then
+  wants_nvrtc=true
+  packages[nvrtc]='python3-venv=ensurepip'
+fi
 
 missing=()
 for group in "$@"; do
@@ -57,6 +75,15 @@ if ((${#missing[@]})); then
   {
     apt-get -qq update && apt-get -qq install --no-install-recommends "${missing[@]}"
   } >"$log" 2>&1 </dev/null || fail "cannot install packages (no network? see $log). When there is one, as root: $install"
+fi
+
+if $wants_nvrtc; then
+  wheel=nvidia-cuda-nvrtc==13.0.88
+  echo "filling .venv: $wheel" >&2
+  mkdir -p build
+  {
+    python3 -m venv .venv && .venv/bin/pip install --quiet --disable-pip-version-check "$wheel"
+  } >"$log" 2>&1 </dev/null || fail "no libnvrtc, and cannot fill .venv (no network? see $log). By hand: .venv/bin/pip install $wheel"
 fi
 
 # The environment counts as ready only when its last step is done and still matches the list of requirements.

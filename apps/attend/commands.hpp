@@ -12,6 +12,7 @@ constexpr int kExitRefused = 2;  // bad usage, bad input, missing hardware, or a
 int generate(const GenerateOptions& options);  // generate.cpp
 int run(const RunOptions& options);            // run.cpp
 int bench(const BenchOptions& options);        // bench.cpp
+int compile(const CompileOptions& options);    // compile.cpp
 int info(const InfoOptions& options);          // info.cpp
 
 }  // namespace attend::cli

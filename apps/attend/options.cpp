@@ -9,6 +9,8 @@
 #include <string_view>
 
 #include "core/problem.hpp"
+#include "cuda/driver/arch.hpp"
+#include "cuda/launch/catalog.hpp"
 #include "flags.hpp"
 
 namespace attend::cli {
@@ -56,6 +58,15 @@ Examples:
   attend bench --grid seed --compute cpu,cpu_naive --mode forward --causal --csv times.csv
   attend bench --grid sizes.json --dtype bf16 --json times.json)";
 
+constexpr const char* kCompileFooter =
+    R"(Compiles the GPU kernels' usual variants with NVRTC and prints what each takes. Needs no GPU. Machine code goes to the
+cache ($ATTEND_CACHE_DIR, else the XDG cache folder), where later calls find it. Exit status 1 where a kernel that claims
+to need none has spills or a stack frame.
+
+Examples:
+  attend compile
+  attend compile --arch sm_90a --compute naive --json kernels.json)";
+
 [[noreturn]] void refuse(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
 }
@@ -81,6 +92,7 @@ struct Raw {
   std::optional<double> softcap, dropout_p, max_seconds;
   std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0: as the other one
   std::string computes = "auto";
+  std::string archs = "sm_80,sm_90a,sm_120";
 };
 
 void add_attention(CLI::App& app, AttentionOptions& options, Raw& raw) {
@@ -161,6 +173,25 @@ void add_bench(CLI::App& app, BenchOptions& options, Raw& raw) {
   app.footer(kBenchFooter);
 }
 
+void add_compile(CLI::App& app, CompileOptions& options, Raw& raw) {
+  app.add_option("--arch", raw.archs, "Architectures, comma-separated; sm_80,sm_90a,sm_120 if not given")
+      ->type_name("A,B,...");
+  app.add_option("--compute", options.compute, "Kernel, all if not given")->type_name("NAME|all");
+  add_path(app, "--json", options.json, "Also write the table to this file, a JSON list of objects");
+  app.footer(kCompileFooter);
+}
+
+/// The pieces of `text` between commas.
+std::vector<std::string> split_at_commas(std::string_view text) {
+  std::vector<std::string> pieces;
+  for (;;) {
+    const std::size_t comma = text.find(',');
+    pieces.emplace_back(text.substr(0, comma));
+    if (comma == std::string_view::npos) return pieces;
+    text.remove_prefix(comma + 1);
+  }
+}
+
 void finish(AttentionOptions& options, const Raw& raw) {
   options.softcap = raw.softcap.value_or(0);
   options.dropout_p = raw.dropout_p.value_or(0);
@@ -204,15 +235,11 @@ RunOptions finish(RunOptions options, const Raw& raw) {
 
 BenchOptions finish(BenchOptions options, const Raw& raw) {
   const std::vector<std::string> allowed = compute_names();
-  for (std::string_view rest = raw.computes;;) {
-    const std::size_t comma = rest.find(',');
-    const std::string name(rest.substr(0, comma));
+  for (const std::string& name : split_at_commas(raw.computes)) {
     if (std::find(allowed.begin(), allowed.end(), name) == allowed.end()) {
       refuse(fmt::format("--compute: '{}', allowed {}", name, fmt::join(allowed, ", ")));
     }
     options.computes.push_back(name);
-    if (comma == std::string_view::npos) break;
-    rest.remove_prefix(comma + 1);
   }
   if (raw.device != 0) refuse("--device: 'cuda', allowed cpu: this build has no CUDA backend");
   options.mode = std::array{Mode::kBoth, Mode::kForward, Mode::kBackward}.at(raw.mode);
@@ -222,9 +249,26 @@ BenchOptions finish(BenchOptions options, const Raw& raw) {
   return options;
 }
 
+CompileOptions finish(CompileOptions options, const Raw& raw) {
+  options.archs = split_at_commas(raw.archs);
+  for (const std::string& arch : options.archs) {
+    try {
+      (void)cuda::find_arch(arch);
+    } catch (const Error& error) {
+      refuse(fmt::format("--{}", error.what()));  // "arch: 'sm_1', allowed ..."
+    }
+  }
+  std::vector<std::string> allowed = {"all"};
+  for (const cuda::CatalogEntry& kernel : cuda::catalog()) allowed.emplace_back(kernel.name);
+  if (std::find(allowed.begin(), allowed.end(), options.compute) == allowed.end()) {
+    refuse(fmt::format("--compute: '{}', allowed {}", options.compute, fmt::join(allowed, ", ")));
+  }
+  return options;
+}
+
 /// The first word has to be a command, or a flag such as --help.
 void check_command(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 4> kCommands = {"generate", "run", "bench", "info"};
+  constexpr std::array<std::string_view, 5> kCommands = {"generate", "run", "bench", "compile", "info"};
   const std::string allowed = fmt::format("{} (see attend --help)", fmt::join(kCommands, ", "));
   if (arguments.empty()) refuse("no command given, allowed " + allowed);
   const std::string& first = arguments.front();
@@ -269,16 +313,19 @@ Command parse(const std::vector<std::string>& arguments) {
   GenerateOptions generate;
   RunOptions run;
   BenchOptions bench;
+  CompileOptions compile;
   InfoOptions info;
   CLI::App* generate_app = app.add_subcommand("generate", "Write random Q, K and V");
   CLI::App* run_app = app.add_subcommand("run", "Compute attention of files, and check it");
   CLI::App* bench_app = app.add_subcommand("bench", "Time attention over a grid of sizes");
+  CLI::App* compile_app = app.add_subcommand("compile", "Compile the GPU kernels, without a GPU");
   CLI::App* info_app = app.add_subcommand("info", "Say what this machine and this build can do");
   const std::string command = arguments.empty() ? "" : arguments.front();
   if (command == "generate")
     add_generate(*generate_app, generate, raw);  // the other commands' flags will not be needed
   if (command == "run") add_run(*run_app, run, raw);
   if (command == "bench") add_bench(*bench_app, bench, raw);
+  if (command == "compile") add_compile(*compile_app, compile, raw);
   if (command == "info") info_app->add_flag("--json", info.json, "Print JSON instead of text");
   check_command(arguments);
   try {
@@ -295,6 +342,7 @@ Command parse(const std::vector<std::string>& arguments) {
   if (generate_app->parsed()) return finish(std::move(generate), raw);
   if (run_app->parsed()) return finish(std::move(run), raw);
   if (bench_app->parsed()) return finish(std::move(bench), raw);
+  if (compile_app->parsed()) return finish(std::move(compile), raw);
   return info;
 }
 

@@ -69,6 +69,13 @@ struct BenchOptions {
   std::filesystem::path json, csv;
 };
 
+/// `attend compile`
+struct CompileOptions {
+  std::vector<std::string> archs;  ///< never empty, each one known
+  std::string compute = "all";     ///< a kernel's name, or all
+  std::filesystem::path json;
+};
+
 /// `attend info`
 struct InfoOptions {
   bool json = false;
@@ -79,7 +86,7 @@ struct Message {
   std::string text;
 };
 
-using Command = std::variant<GenerateOptions, RunOptions, BenchOptions, InfoOptions, Message>;
+using Command = std::variant<GenerateOptions, RunOptions, BenchOptions, CompileOptions, InfoOptions, Message>;
 
 /// Parses what follows the program's name.
 /// @throws Error (kInvalidArgument) naming the flag, the value found and what is allowed.

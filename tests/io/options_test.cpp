@@ -85,10 +85,11 @@ TEST(Options, Bench) {
 }
 
 TEST(Options, HelpAndVersion) {
-  for (const char* line : {"--help", "-h", "--version", "run --help", "generate -h", "bench --help", "info --help"}) {
+  for (const char* line :
+       {"--help", "-h", "--version", "run --help", "generate -h", "bench --help", "compile --help", "info --help"}) {
     EXPECT_FALSE(parsed<cli::Message>(line).text.empty()) << line;
   }
-  for (const char* command : {"generate", "run", "bench"}) {
+  for (const char* command : {"generate", "run", "bench", "compile"}) {
     EXPECT_THAT(parsed<cli::Message>(std::string(command) + " --help").text, HasSubstr("Examples:"));
   }
 }
@@ -127,8 +128,11 @@ TEST(Options, RefusalsNameFlagValueAndWhatIsAllowed) {
       {"bench --compute cpu,", "--compute: ''", "auto, cpu, reference"},
       {"bench --device cuda", "--device: 'cuda'", "cpu"},
       {"bench --device tpu", "--device: 'tpu'", "cpu, cuda"},
-      {"transmogrify", "command: 'transmogrify'", "generate, run, bench, info"},
-      {"", "no command", "generate, run, bench, info"},
+      {"transmogrify", "command: 'transmogrify'", "generate, run, bench, compile, info"},
+      {"", "no command", "generate, run, bench, compile, info"},
+      {"compile --arch sm_91", "--arch: 'sm_91'", "sm_90a"},
+      {"compile --arch sm_80,", "--arch: ''", "sm_90a"},
+      {"compile --compute nope", "--compute: 'nope'", "all, naive"},
   };
   for (const auto& [line, found, allowed] : cases)
     EXPECT_THAT(refusal(line), AllOf(HasSubstr(found), HasSubstr(allowed))) << line;

@@ -1,0 +1,107 @@
+// attend compile: kernels to machine code for named architectures, without a GPU.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "commands.hpp"
+#include "cuda/driver/nvrtc.hpp"
+#include "cuda/jit/jit.hpp"
+#include "cuda/launch/catalog.hpp"
+#include "io/file.hpp"
+
+namespace attend::cli {
+namespace {
+
+using cuda::CatalogEntry;
+using cuda::CompiledKernel;
+using cuda::KernelSpec;
+
+/// One line of the table.
+struct Row {
+  const CatalogEntry* kernel;
+  KernelSpec spec;
+  std::shared_ptr<const CompiledKernel> code;
+
+  /// A kernel that claims to need neither spills nor a stack frame has to keep its word.
+  [[nodiscard]] bool keeps_claim() const {
+    const cuda::Resources& r = code->resources;
+    return !kernel->claims_no_spills ||
+           (r.spill_store_bytes == 0 && r.spill_load_bytes == 0 && r.stack_bytes == 0 && r.warnings.empty());
+  }
+};
+
+std::string config_of(const KernelSpec& spec) {
+  const std::string text = cuda::describe(spec);  // name<config> arch
+  const std::size_t begin = text.find('<') + 1;
+  return text.substr(begin, text.rfind('>') - begin);
+}
+
+nlohmann::ordered_json to_json(const Row& row) {
+  const cuda::Resources& r = row.code->resources;
+  return {{"compute", row.spec.name},
+          {"config", config_of(row.spec)},
+          {"arch", row.spec.arch},
+          {"registers", r.registers},
+          {"spill_store_bytes", r.spill_store_bytes},
+          {"spill_load_bytes", r.spill_load_bytes},
+          {"stack_bytes", r.stack_bytes},
+          {"static_smem_bytes", r.static_smem_bytes},
+          {"dynamic_smem_bytes", row.spec.dynamic_smem_bytes},
+          {"barriers", r.barriers},
+          {"code_bytes", row.code->cubin.size()},
+          {"seconds", row.code->seconds},
+          {"from_disk", row.code->from_disk},
+          {"key", row.code->key},
+          {"warnings", r.warnings},
+          {"passed", row.keeps_claim()}};
+}
+
+void print_header() {
+  fmt::print("{:<20} {:<8} {:>5} {:>6} {:>6} {:>13} {:>8} {:>8}  {}\n", "kernel", "arch", "regs", "spills", "stack",
+             "smem (st+dyn)", "code", "seconds", "config");
+}
+
+void print_row(const Row& row) {
+  const cuda::Resources& r = row.code->resources;
+  fmt::print("{:<20} {:<8} {:>5} {:>6} {:>6} {:>13} {:>8} {:>8}  {}{}\n", row.spec.name, row.spec.arch, r.registers,
+             r.spill_store_bytes + r.spill_load_bytes, r.stack_bytes,
+             fmt::format("{}+{}", r.static_smem_bytes, row.spec.dynamic_smem_bytes), row.code->cubin.size(),
+             row.code->from_disk ? "cached" : fmt::format("{:.2f}", row.code->seconds), config_of(row.spec),
+             row.keeps_claim() ? "" : "  FAIL");
+  for (const std::string& warning : r.warnings) fmt::print("  {}\n", warning);
+}
+
+}  // namespace
+
+int compile(const CompileOptions& options) {
+  (void)cuda::Nvrtc::instance();  // where there is none, nothing is printed and no file begun
+  io::FileTransaction files;
+  std::optional<io::FileTransaction::Handle> json;
+  if (!options.json.empty()) json = files.create(options.json);
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  bool all_pass = true;
+  print_header();
+  for (const CatalogEntry& kernel : cuda::catalog()) {
+    if (options.compute != "all" && options.compute != kernel.name) continue;
+    for (const std::string& target : options.archs) {
+      const cuda::Arch& arch = cuda::find_arch(target);
+      if (!kernel.supports(arch)) {
+        fmt::print("{:<20} {:<8} not for this architecture\n", kernel.name, arch.target);
+        continue;
+      }
+      for (const KernelSpec& spec : kernel.variants(arch)) {
+        const Row row = {&kernel, spec, cuda::Jit::instance().compile(spec)};
+        print_row(row);
+        list.push_back(to_json(row));
+        all_pass &= row.keeps_claim();
+      }
+    }
+  }
+  if (json) {
+    files.append(*json, list.dump(2) + "\n");
+    files.commit();
+  }
+  return all_pass ? kExitDone : kExitCheckFailed;
+}
+
+}  // namespace attend::cli

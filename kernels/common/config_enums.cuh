@@ -1,0 +1,9 @@
+// The enumerations that a kernel's Config may name. Included before every generated Config; the host uses them too.
+#pragma once
+
+namespace attend {
+
+// Which keys a row sees. Masks align bottom right: see key_range.cuh.
+enum class MaskKind { kFull, kCausal };
+
+}  // namespace attend

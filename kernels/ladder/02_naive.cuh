@@ -1,0 +1,79 @@
+// Rung 02, naive: o = softmax(scale q k^T) v with one thread for each query row.
+//
+// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1
+// Supports float32, any d and d_v, full and causal masks, grouped heads. Every architecture
+// Before   01 standard: S and P are written to memory and read again, 4 * seqlen_q * seqlen_k floats a head
+// After    a row's scores are used as they come: running maximum m, running sum l, running output o (online softmax)
+// Why      nothing of size seqlen_q x seqlen_k is stored; memory grows linearly
+// Costs    each thread reads all of k and v by itself, and its q row again for each key: the caches carry the load,
+//          and the exponentials wait for one long dot product at a time
+// Run      attend run --compute naive --data DIR
+// Source   Milakov and Gimelshein, Online normalizer calculation for softmax (2018), Algorithm 3
+#pragma once
+
+#include "../common/args.cuh"
+#include "../common/config_enums.cuh"
+#include "../common/key_range.cuh"
+#include "../common/numbers.cuh"
+
+namespace attend {
+
+// scale * <q, k> over kHeadDim elements.
+template <class Config>
+__device__ __forceinline__ float scaled_dot(const float* __restrict__ q, const float* __restrict__ k, float scale) {
+  float sum = 0.0f;
+#pragma unroll 8
+  for (int i = 0; i < Config::kHeadDim; ++i) sum = fmaf(q[i], k[i], sum);
+  return scale * sum;
+}
+
+// The keys that row sees.
+template <class Config>
+__device__ __forceinline__ KeyRange visible_keys(const ForwardArgs& args, int64 row) {
+  const int64 window_right = Config::kMask == MaskKind::kCausal ? 0 : kOpenWindow;
+  return WindowMask{args.seqlen_q, args.seqlen_k, kOpenWindow, window_right}.row(row);
+}
+
+// One query row. Grid: x = ceil(seqlen_q / kThreads) * num_heads_q * batch blocks of kThreads rows, row blocks fastest.
+template <class Config>
+__device__ void naive_forward(const ForwardArgs& args) {
+  const uint32 row_blocks = static_cast<uint32>((args.seqlen_q + Config::kThreads - 1) / Config::kThreads);
+  const int64 row = static_cast<int64>(blockIdx.x % row_blocks) * Config::kThreads + threadIdx.x;
+  const uint32 head_of_all = blockIdx.x / row_blocks;
+  const uint32 head = head_of_all % args.num_heads_q;
+  const uint32 batch = head_of_all / args.num_heads_q;
+  const uint32 head_k = head / (args.num_heads_q / args.num_heads_k);
+  if (row >= args.seqlen_q) return;
+
+  const float* q = static_cast<const float*>(args.q) + args.q_stride.offset(batch, head, row);
+  const float* k = static_cast<const float*>(args.k) + args.k_stride.offset(batch, head_k, 0);
+  const float* v = static_cast<const float*>(args.v) + args.v_stride.offset(batch, head_k, 0);
+  float* o = static_cast<float*>(args.o) + args.o_stride.offset(batch, head, row);
+
+  float row_max = -kInfinity;            // m: the largest score so far
+  float row_sum = 0.0f;                  // l: sum of exp(s - m)
+  float o_frag[Config::kHeadDimV] = {};  // sum of exp(s - m) v
+  const KeyRange keys = visible_keys<Config>(args, row);
+  for (int64 key = keys.begin; key < keys.end; ++key) {
+    const float score = scaled_dot<Config>(q, k + key * args.k_stride.row, args.scale);
+    if (score == -kInfinity) continue;  // as good as masked; from here on m is not -inf
+    // A NaN is kept as the maximum, so that it reaches the whole row.
+    const float new_max = score > row_max || score != score ? score : row_max;
+    const float rescale = expf(row_max - new_max);  // 0 for the first key: -inf - m
+    const float p = expf(score - new_max);
+    row_sum = row_sum * rescale + p;
+#pragma unroll
+    for (int i = 0; i < Config::kHeadDimV; ++i) {
+      o_frag[i] = fmaf(p, v[key * args.v_stride.row + i], o_frag[i] * rescale);
+    }
+    row_max = new_max;
+  }
+
+  const bool sees_nothing = row_max == -kInfinity;  // no key, or none with a score above -inf
+  const float inverse_sum = sees_nothing ? 0.0f : 1.0f / row_sum;
+#pragma unroll
+  for (int i = 0; i < Config::kHeadDimV; ++i) o[i] = sees_nothing ? 0.0f : o_frag[i] * inverse_sum;
+  if (args.lse != nullptr) args.lse[args.lse_stride.offset(batch, head, row)] = row_max + logf(row_sum);
+}
+
+}  // namespace attend

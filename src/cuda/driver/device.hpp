@@ -1,0 +1,42 @@
+// What is known about a GPU, and the guard that makes it current.
+#pragma once
+
+#include <string>
+
+#include "cuda/driver/arch.hpp"
+#include "cuda/driver/driver_types.hpp"
+
+namespace attend::cuda {
+
+/// Facts of one GPU that the choice of a kernel depends on.
+struct DeviceInfo {
+  int index = 0;  ///< as in CUDA_VISIBLE_DEVICES
+  std::string name;
+  int major = 0, minor = 0;  ///< compute capability
+  int num_multiprocessors = 0;
+  int max_smem_per_block = 0;  ///< bytes a block may have after asking for them (static and dynamic)
+  int max_smem_per_multiprocessor = 0;
+  std::size_t l2_bytes = 0;
+  std::size_t memory_bytes = 0;
+
+  /// Its row of the capability table. @throws Error (kUnsupported) where the table has none.
+  [[nodiscard]] const Arch& arch() const { return arch_of_capability(major, minor); }
+};
+
+/// Number of GPUs. @throws Error (kMissingHardware) where there is no driver.
+[[nodiscard]] int device_count();
+
+/// Facts of GPU `index`, asked once and kept. @throws Error (kInvalidArgument) where there is no such GPU.
+[[nodiscard]] const DeviceInfo& device_info(int index);
+
+/// Makes the primary context of a GPU current in this thread, and the former one again at its end. The primary context
+/// is the one that every framework shares; it is retained once and kept.
+class ContextGuard {
+ public:
+  explicit ContextGuard(int device);
+  ~ContextGuard();
+  ContextGuard(const ContextGuard&) = delete;
+  ContextGuard& operator=(const ContextGuard&) = delete;
+};
+
+}  // namespace attend::cuda

@@ -1,0 +1,61 @@
+#include "cuda/driver/driver.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "attend/error.hpp"
+#include "cuda/driver/shared_library.hpp"
+
+namespace attend::cuda {
+namespace {
+
+constexpr DriverResult kNoDevice = 100;
+
+/// What fail_call() asks for names; set before anything of the driver is called.
+const Driver* loaded_driver = nullptr;
+
+Driver load_driver() {
+  const char* named = std::getenv("ATTEND_LIBCUDA_PATH");
+  const std::string file = named != nullptr && *named != '\0' ? named : "libcuda.so.1";
+  const SharedLibrary library("libcuda (NVIDIA's driver)", {file},
+                              "install the NVIDIA driver, or use a CPU backend (--compute cpu)");
+  Driver d;
+  d.path = library.path();
+#define ATTEND_LOAD(member, symbol, parameters) \
+  d.member = reinterpret_cast<DriverResult(*) parameters>(library.require(#symbol));
+  ATTEND_DRIVER_FUNCTIONS(ATTEND_LOAD)
+#undef ATTEND_LOAD
+  d.tensor_map_encode_tiled =
+      reinterpret_cast<decltype(d.tensor_map_encode_tiled)>(library.find("cuTensorMapEncodeTiled"));
+  return d;
+}
+
+Driver start_driver() {
+  static Driver first_load = load_driver();
+  loaded_driver = &first_load;
+  check_call(first_load.init(0), "cuInit", "starting the driver " + first_load.path);
+  check_call(first_load.driver_version(&first_load.version), "cuDriverGetVersion", "starting the driver");
+  return first_load;
+}
+
+}  // namespace
+
+const Driver& driver() {
+  static const Driver kDriver = start_driver();  // where it throws, the next call tries again
+  return kDriver;
+}
+
+void fail_call(DriverResult result, const char* call, std::string_view doing) {
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (loaded_driver != nullptr) {
+    loaded_driver->get_error_name(result, &name);
+    loaded_driver->get_error_string(result, &text);
+  }
+  throw Error(result == kNoDevice ? ErrorCode::kMissingHardware : ErrorCode::kInternal,
+              fmt::format("{}: {} ({}) while {}", call, name == nullptr ? fmt::format("error {}", result) : name,
+                          text == nullptr ? "unknown to this driver" : text, doing));
+}
+
+}  // namespace attend::cuda

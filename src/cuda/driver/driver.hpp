@@ -1,0 +1,77 @@
+// libcuda, loaded and initialised at first use. Every call of it in the library goes through this table and is checked.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "cuda/driver/driver_types.hpp"
+
+namespace attend::cuda {
+
+// Member, symbol of libcuda, parameters.
+#define ATTEND_DRIVER_FUNCTIONS(X)                                                                 \
+  X(get_error_name, cuGetErrorName, (DriverResult, const char**))                                  \
+  X(get_error_string, cuGetErrorString, (DriverResult, const char**))                              \
+  X(init, cuInit, (unsigned))                                                                      \
+  X(driver_version, cuDriverGetVersion, (int*))                                                    \
+  X(device_count, cuDeviceGetCount, (int*))                                                        \
+  X(device_get, cuDeviceGet, (DeviceIndex*, int))                                                  \
+  X(device_name, cuDeviceGetName, (char*, int, DeviceIndex))                                       \
+  X(device_memory, cuDeviceTotalMem_v2, (std::size_t*, DeviceIndex))                               \
+  X(device_attribute, cuDeviceGetAttribute, (int*, DeviceAttribute, DeviceIndex))                  \
+  X(primary_retain, cuDevicePrimaryCtxRetain, (ContextHandle*, DeviceIndex))                       \
+  X(primary_release, cuDevicePrimaryCtxRelease_v2, (DeviceIndex))                                  \
+  X(context_push, cuCtxPushCurrent_v2, (ContextHandle))                                            \
+  X(context_pop, cuCtxPopCurrent_v2, (ContextHandle*))                                             \
+  X(context_synchronize, cuCtxSynchronize, ())                                                     \
+  X(module_load_data, cuModuleLoadData, (ModuleHandle*, const void*))                              \
+  X(module_unload, cuModuleUnload, (ModuleHandle))                                                 \
+  X(module_get_function, cuModuleGetFunction, (FunctionHandle*, ModuleHandle, const char*))        \
+  X(function_get_attribute, cuFuncGetAttribute, (int*, FunctionAttribute, FunctionHandle))         \
+  X(function_set_attribute, cuFuncSetAttribute, (FunctionHandle, FunctionAttribute, int))          \
+  X(launch_kernel, cuLaunchKernelEx, (const DriverLaunchConfig*, FunctionHandle, void**, void**))  \
+  X(stream_create, cuStreamCreate, (StreamHandle*, unsigned))                                      \
+  X(stream_destroy, cuStreamDestroy_v2, (StreamHandle))                                            \
+  X(stream_synchronize, cuStreamSynchronize, (StreamHandle))                                       \
+  X(stream_wait_event, cuStreamWaitEvent, (StreamHandle, EventHandle, unsigned))                   \
+  X(event_create, cuEventCreate, (EventHandle*, unsigned))                                         \
+  X(event_destroy, cuEventDestroy_v2, (EventHandle))                                               \
+  X(event_record, cuEventRecord, (EventHandle, StreamHandle))                                      \
+  X(event_synchronize, cuEventSynchronize, (EventHandle))                                          \
+  X(event_elapsed, cuEventElapsedTime, (float*, EventHandle, EventHandle))                         \
+  X(mem_alloc_async, cuMemAllocAsync, (DevicePointer*, std::size_t, StreamHandle))                 \
+  X(mem_free_async, cuMemFreeAsync, (DevicePointer, StreamHandle))                                 \
+  X(copy_to_device, cuMemcpyHtoDAsync_v2, (DevicePointer, const void*, std::size_t, StreamHandle)) \
+  X(copy_to_host, cuMemcpyDtoHAsync_v2, (void*, DevicePointer, std::size_t, StreamHandle))         \
+  X(memset_async, cuMemsetD8Async, (DevicePointer, unsigned char, std::size_t, StreamHandle))
+
+/// The driver's entry points.
+struct Driver {
+#define ATTEND_DECLARE(member, symbol, parameters) DriverResult(*member) parameters = nullptr;
+  ATTEND_DRIVER_FUNCTIONS(ATTEND_DECLARE)
+#undef ATTEND_DECLARE
+  // Absent from old drivers, which have no device that needs it.
+  DriverResult (*tensor_map_encode_tiled)(TensorMap*, TensorMapType, std::uint32_t rank, void* address,
+                                          const std::uint64_t* dims, const std::uint64_t* strides,
+                                          const std::uint32_t* box, const std::uint32_t* element_strides,
+                                          int interleave, TensorMapSwizzle, TensorMapPromotion, int fill) = nullptr;
+  std::string path;  ///< of libcuda.so.1
+  int version = 0;   ///< 1000 * major + 10 * minor of the newest CUDA that it serves
+};
+
+/// The one driver of this process, loaded and initialised by the first call. ATTEND_LIBCUDA_PATH names another file.
+/// @throws Error (kMissingHardware) where there is no driver or it finds no device; a later call tries again. In a
+/// child
+///         forked after first use the driver refuses every call: CUDA_ERROR_NOT_INITIALIZED.
+const Driver& driver();
+
+/// Throws what a failed call means: the call, CUDA's name and text for `result`, and what was being done.
+[[noreturn]] void fail_call(DriverResult result, const char* call, std::string_view doing);
+
+/// `result` of `call` has to be success. @throws Error (kInternal; kMissingHardware where there is no device).
+inline void check_call(DriverResult result, const char* call, std::string_view doing) {
+  if (result != 0) [[unlikely]]
+    fail_call(result, call, doing);
+}
+
+}  // namespace attend::cuda

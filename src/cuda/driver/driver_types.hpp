@@ -1,0 +1,84 @@
+// The part of CUDA's driver interface that is used, declared here: building needs no CUDA header. The layouts and the
+// numbers are the documented binary interface of libcuda (CUDA driver API reference, 12.0 and later).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace attend::cuda {
+
+using DriverResult = int;  // CUresult; 0 is success
+using DeviceIndex = int;   // CUdevice
+using DevicePointer = std::uint64_t;
+
+using ContextHandle = struct ContextTag*;    // CUcontext
+using ModuleHandle = struct ModuleTag*;      // CUmodule
+using FunctionHandle = struct FunctionTag*;  // CUfunction
+using StreamHandle = struct StreamTag*;      // CUstream; null is the default stream
+using EventHandle = struct EventTag*;        // CUevent
+
+/// CUdevice_attribute
+enum class DeviceAttribute : int {
+  kMaxSmemPerBlock = 8,
+  kMultiprocessorCount = 16,
+  kL2CacheBytes = 38,
+  kComputeCapabilityMajor = 75,
+  kComputeCapabilityMinor = 76,
+  kMaxSmemPerMultiprocessor = 81,
+  kMaxSmemPerBlockOptin = 97,
+  kMemoryPoolsSupported = 115,
+};
+
+/// CUfunction_attribute
+enum class FunctionAttribute : int {
+  kStaticSmemBytes = 1,
+  kLocalBytes = 3,
+  kNumRegisters = 4,
+  kMaxDynamicSmemBytes = 8,
+};
+
+/// CUlaunchAttribute; only the cluster shape is used.
+struct LaunchAttribute {
+  static constexpr int kClusterDimension = 4;
+
+  struct Cluster {
+    unsigned x, y, z;
+  };
+  union Value {
+    char pad[64];
+    Cluster cluster;
+  };
+
+  int id;
+  char pad[8 - sizeof(int)];
+  Value value;
+};
+static_assert(sizeof(LaunchAttribute) == 72);
+
+/// CUlaunchConfig
+struct DriverLaunchConfig {
+  unsigned grid_x, grid_y, grid_z;     // blocks
+  unsigned block_x, block_y, block_z;  // threads
+  unsigned dynamic_smem_bytes;
+  StreamHandle stream;
+  LaunchAttribute* attributes;  // may be null
+  unsigned num_attributes;
+};
+static_assert(sizeof(DriverLaunchConfig) == 56);
+
+/// CUtensorMap: what a TMA instruction reads. A kernel takes it as a __grid_constant__ parameter.
+struct alignas(64) TensorMap {
+  std::uint64_t opaque[16];
+};
+static_assert(sizeof(TensorMap) == 128);
+
+/// CUtensorMapDataType
+enum class TensorMapType : int { kUint8 = 0, kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9 };
+
+/// CUtensorMapSwizzle: how 16-byte units are permuted inside rows of so many bytes of shared memory.
+enum class TensorMapSwizzle : int { kNone = 0, k32Bytes = 1, k64Bytes = 2, k128Bytes = 3 };
+
+/// CUtensorMapL2promotion: what a load brings into the L2 cache at once.
+enum class TensorMapPromotion : int { kNone = 0, k64Bytes = 1, k128Bytes = 2, k256Bytes = 3 };
+
+}  // namespace attend::cuda

@@ -1,0 +1,169 @@
+#include "cuda/driver/nvrtc.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "attend/error.hpp"
+#include "cuda/driver/shared_library.hpp"
+
+namespace attend::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The part of NVRTC's binary interface that is used; it has not changed since CUDA 11.2.
+using Program = void*;
+constexpr int kSuccess = 0;
+constexpr int kBuiltinOperationFailure = 7;
+
+constexpr const char* kFileNames[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
+constexpr const char* kAdvice =
+    "install the CUDA toolkit or `pip install nvidia-cuda-nvrtc`, or set ATTEND_NVRTC_PATH to the folder that has it";
+
+void add_folder(std::vector<std::string>& candidates, const fs::path& folder) {
+  for (const char* name : kFileNames) candidates.push_back((folder / name).string());
+}
+
+/// The pip packages' folders in a folder of Python packages.
+void add_packages(std::vector<std::string>& candidates, const fs::path& site_packages) {
+  add_folder(candidates, site_packages / "nvidia" / "cu13" / "lib");
+  add_folder(candidates, site_packages / "nvidia" / "cuda_nvrtc" / "lib");
+}
+
+/// The same below the root of a Python environment (sys.prefix): lib/python3.*/site-packages.
+void add_environment(std::vector<std::string>& candidates, const fs::path& prefix) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(prefix / "lib", error)) {
+    if (entry.path().filename().string().starts_with("python")) {
+      add_packages(candidates, entry.path() / "site-packages");
+    }
+  }
+}
+
+const char* variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+}  // namespace
+
+struct Nvrtc::Functions {
+  const char* (*get_error_string)(int);
+  int (*version)(int*, int*);
+  int (*get_num_supported_archs)(int*);
+  int (*get_supported_archs)(int*);
+  int (*create_program)(Program*, const char*, const char*, int, const char* const*, const char* const*);
+  int (*destroy_program)(Program*);
+  int (*compile_program)(Program, int, const char* const*);
+  int (*get_cubin_size)(Program, std::size_t*);
+  int (*get_cubin)(Program, char*);
+  int (*get_program_log_size)(Program, std::size_t*);
+  int (*get_program_log)(Program, char*);
+
+  void check(int result, const char* call, const std::string& doing) const {
+    if (result == kSuccess) return;
+    throw Error(ErrorCode::kInternal, fmt::format("{}: {} while {}", call, get_error_string(result), doing));
+  }
+};
+
+std::vector<std::string> nvrtc_candidates() {
+  std::vector<std::string> candidates;
+  if (const char* path = variable("ATTEND_NVRTC_PATH")) {
+    std::error_code error;
+    if (!fs::is_directory(path, error)) return {path};
+    add_folder(candidates, path);
+    add_packages(candidates, path);
+    add_environment(candidates, path);
+    return candidates;
+  }
+  for (const char* name : kFileNames) candidates.emplace_back(name);
+  if (const char* home = variable("CUDA_HOME")) add_folder(candidates, fs::path(home) / "lib64");
+  add_folder(candidates, "/usr/local/cuda/lib64");
+  const fs::path own = own_folder();
+  if (!own.empty()) add_packages(candidates, own.parent_path());  // site-packages/attend/libattend.so
+  if (const char* environment = variable("VIRTUAL_ENV")) add_environment(candidates, environment);
+  return candidates;
+}
+
+Nvrtc::Nvrtc() {
+  const SharedLibrary library("libnvrtc (NVIDIA's run-time compiler)", nvrtc_candidates(), kAdvice);
+  path_ = library.path();
+  auto functions = std::make_unique<Functions>();
+  const auto load = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(library.require(name));
+  };
+  load(functions->get_error_string, "nvrtcGetErrorString");
+  load(functions->version, "nvrtcVersion");
+  load(functions->get_num_supported_archs, "nvrtcGetNumSupportedArchs");
+  load(functions->get_supported_archs, "nvrtcGetSupportedArchs");
+  load(functions->create_program, "nvrtcCreateProgram");
+  load(functions->destroy_program, "nvrtcDestroyProgram");
+  load(functions->compile_program, "nvrtcCompileProgram");
+  load(functions->get_cubin_size, "nvrtcGetCUBINSize");
+  load(functions->get_cubin, "nvrtcGetCUBIN");
+  load(functions->get_program_log_size, "nvrtcGetProgramLogSize");
+  load(functions->get_program_log, "nvrtcGetProgramLog");
+  functions->check(functions->version(&major_, &minor_), "nvrtcVersion", "loading " + path_);
+  functions_ = functions.release();  // lives as long as the library it points into: for ever
+}
+
+const Nvrtc& Nvrtc::instance() {
+  static const Nvrtc kInstance;  // where the constructor throws, the next call tries again
+  return kInstance;
+}
+
+std::vector<int> Nvrtc::supported_archs() const {
+  int count = 0;
+  functions_->check(functions_->get_num_supported_archs(&count), "nvrtcGetNumSupportedArchs", "asking for them");
+  std::vector<int> archs(static_cast<std::size_t>(count));
+  functions_->check(functions_->get_supported_archs(archs.data()), "nvrtcGetSupportedArchs", "asking for them");
+  return archs;
+}
+
+CompileOutput Nvrtc::compile(const std::string& name, const std::string& source, std::span<const NamedSource> headers,
+                             const std::vector<std::string>& options) const {
+  const Functions& nvrtc = *functions_;
+  const std::string doing = fmt::format("compiling {} with {}", name, fmt::join(options, " "));
+  std::vector<const char*> names, texts, flags;
+  for (const NamedSource& header : headers) {
+    names.push_back(header.name.c_str());
+    texts.push_back(header.text.c_str());
+  }
+  for (const std::string& option : options) flags.push_back(option.c_str());
+
+  Program program = nullptr;
+  nvrtc.check(nvrtc.create_program(&program, source.c_str(), name.c_str(), static_cast<int>(headers.size()),
+                                   texts.data(), names.data()),
+              "nvrtcCreateProgram", doing);
+  const auto destroy = [&nvrtc](void* handle) { nvrtc.destroy_program(&handle); };
+  const std::unique_ptr<void, decltype(destroy)> owner(program, destroy);
+
+  const int result = nvrtc.compile_program(program, static_cast<int>(flags.size()), flags.data());
+  CompileOutput output;
+  std::size_t log_bytes = 0;  // with the terminating zero
+  nvrtc.check(nvrtc.get_program_log_size(program, &log_bytes), "nvrtcGetProgramLogSize", doing);
+  output.log.resize(log_bytes);
+  nvrtc.check(nvrtc.get_program_log(program, output.log.data()), "nvrtcGetProgramLog", doing);
+  while (!output.log.empty() && output.log.back() == '\0') output.log.pop_back();
+  if (result == kBuiltinOperationFailure) {
+    throw Error(
+        ErrorCode::kMissingHardware,
+        fmt::format("nvrtcCompileProgram: {} while {}: libnvrtc-builtins.so.{}.{} has to lie beside {}. Log: {}",
+                    nvrtc.get_error_string(result), doing, major_, minor_, path_, output.log));
+  }
+  if (result != kSuccess) {
+    throw Error(ErrorCode::kInternal, fmt::format("nvrtcCompileProgram: {} while {}. Log:\n{}",
+                                                  nvrtc.get_error_string(result), doing, output.log));
+  }
+  std::size_t cubin_bytes = 0;
+  nvrtc.check(nvrtc.get_cubin_size(program, &cubin_bytes), "nvrtcGetCUBINSize", doing);
+  output.cubin.resize(cubin_bytes);
+  nvrtc.check(nvrtc.get_cubin(program, reinterpret_cast<char*>(output.cubin.data())), "nvrtcGetCUBIN", doing);
+  return output;
+}
+
+}  // namespace attend::cuda

@@ -1,0 +1,81 @@
+#include "cuda/driver/stream.hpp"
+
+#include <fmt/format.h>
+
+#include "attend/error.hpp"
+#include "cuda/driver/driver.hpp"
+
+namespace attend::cuda {
+namespace {
+
+constexpr unsigned kStreamNonBlocking = 1;
+constexpr unsigned kEventDisableTiming = 2;
+
+void check_fits(const char* what, std::size_t bytes, std::size_t room) {
+  if (bytes > room) {
+    throw Error(ErrorCode::kInternal, fmt::format("{}: {} bytes, allowed at most {}", what, bytes, room));
+  }
+}
+
+}  // namespace
+
+OwnStream::OwnStream() {
+  check_call(driver().stream_create(&stream_, kStreamNonBlocking), "cuStreamCreate", "creating a stream");
+}
+
+OwnStream::~OwnStream() {
+  driver().stream_destroy(stream_);
+}
+
+void synchronize(StreamHandle stream) {
+  check_call(driver().stream_synchronize(stream), "cuStreamSynchronize", "waiting for earlier work on the stream");
+}
+
+Event::Event(Timing timing) {
+  check_call(driver().event_create(&event_, timing == Timing::kOn ? 0 : kEventDisableTiming), "cuEventCreate",
+             "creating an event");
+}
+
+Event::~Event() {
+  driver().event_destroy(event_);
+}
+
+void Event::record(StreamHandle stream) {
+  check_call(driver().event_record(event_, stream), "cuEventRecord", "marking a point in a stream");
+}
+
+void Event::make_wait(StreamHandle stream) const {
+  check_call(driver().stream_wait_event(stream, event_, 0), "cuStreamWaitEvent", "ordering two streams");
+}
+
+void Event::synchronize() const {
+  check_call(driver().event_synchronize(event_), "cuEventSynchronize", "waiting for an event");
+}
+
+float Event::milliseconds_since(const Event& start) const {
+  float milliseconds = 0;
+  check_call(driver().event_elapsed(&milliseconds, start.event_, event_), "cuEventElapsedTime", "timing");
+  return milliseconds;
+}
+
+Scratch::Scratch(std::size_t bytes, StreamHandle stream) : bytes_(bytes), stream_(stream) {
+  if (bytes == 0) return;  // which the driver refuses
+  const DriverResult result = driver().mem_alloc_async(&data_, bytes, stream);
+  if (result != 0) fail_call(result, "cuMemAllocAsync", fmt::format("allocating {} bytes of scratch", bytes));
+}
+
+Scratch::~Scratch() {
+  if (data_ != 0) driver().mem_free_async(data_, stream_);
+}
+
+void Scratch::copy_from_host(const void* host, std::size_t bytes) {
+  check_fits("copy to the device", bytes, bytes_);
+  check_call(driver().copy_to_device(data_, host, bytes, stream_), "cuMemcpyHtoDAsync", "copying to the device");
+}
+
+void Scratch::copy_to_host(void* host, std::size_t bytes) const {
+  check_fits("copy from the device", bytes, bytes_);
+  check_call(driver().copy_to_host(host, data_, bytes, stream_), "cuMemcpyDtoHAsync", "copying from the device");
+}
+
+}  // namespace attend::cuda

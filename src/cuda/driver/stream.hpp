@@ -1,0 +1,76 @@
+// Streams, events and memory whose life follows a stream's order. All of them want the device's context current
+// (ContextGuard).
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "cuda/driver/driver_types.hpp"
+
+namespace attend::cuda {
+
+/// A stream of our own; does not synchronise with the default stream.
+class OwnStream {
+ public:
+  OwnStream();
+  ~OwnStream();
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+
+  [[nodiscard]] StreamHandle get() const noexcept { return stream_; }
+
+ private:
+  StreamHandle stream_ = nullptr;
+};
+
+/// Returns when all that was put on `stream` so far is done; throws the error of whatever failed there.
+void synchronize(StreamHandle stream);
+
+/// A point in a stream.
+class Event {
+ public:
+  enum class Timing { kOff, kOn };  ///< a point with a time costs more
+
+  explicit Event(Timing timing = Timing::kOff);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(StreamHandle stream);
+  /// Work put on `stream` from now on starts after this point.
+  void make_wait(StreamHandle stream) const;
+  void synchronize() const;
+  /// Milliseconds from `start` to this point; both with Timing::kOn, and reached.
+  [[nodiscard]] float milliseconds_since(const Event& start) const;
+
+ private:
+  EventHandle event_ = nullptr;
+};
+
+/// Device memory that exists from its place in the stream's order to the destructor's place: nobody waits for it.
+/// Captured graphs hold it too.
+class Scratch {
+ public:
+  /// @param bytes  may be 0: then nothing is allocated and data() is 0
+  Scratch(std::size_t bytes, StreamHandle stream);
+  ~Scratch();
+  Scratch(Scratch&& other) noexcept
+      : data_(std::exchange(other.data_, 0)), bytes_(other.bytes_), stream_(other.stream_) {}
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  Scratch& operator=(Scratch&&) = delete;
+
+  [[nodiscard]] DevicePointer data() const noexcept { return data_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
+  /// Copies that are done when the stream gets there; `host` has to live until then.
+  void copy_from_host(const void* host, std::size_t bytes);
+  void copy_to_host(void* host, std::size_t bytes) const;
+
+ private:
+  DevicePointer data_ = 0;
+  std::size_t bytes_ = 0;
+  StreamHandle stream_ = nullptr;
+};
+
+}  // namespace attend::cuda

@@ -1,0 +1,59 @@
+// Compiled kernels on disk. Whatever is found there that is not exactly what was written is treated as absent, whatever
+// cannot be written stays in memory: no state of the disk makes a call fail.
+//
+// An entry is ROOT/VERSION/NAME-ARCH-KEY.bin, VERSION being the library's:
+//   magic 8 | format 4 | reserved 4 | log bytes 8 | cubin bytes 8 | compile seconds 8 | key 32 | checksum 16 | log |
+//   cubin
+// All numbers are little-endian; the checksum is XXH3-128 over everything before and after it.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace attend::cuda {
+
+/// What a compile gave and an entry holds.
+struct CacheEntry {
+  std::string log;  ///< the compiler's
+  std::vector<std::byte> cubin;
+  double seconds = 0;  ///< the compile took
+};
+
+/// The bytes of the file that holds `entry` under `key` (32 characters).
+[[nodiscard]] std::string encode_entry(const std::string& key, const CacheEntry& entry);
+
+/// The entry in `bytes`, or nothing and the reason in `why` where they are not one, or that of another key.
+[[nodiscard]] std::optional<CacheEntry> decode_entry(std::string_view bytes, const std::string& key, std::string& why);
+
+/// One folder of entries. Any number of processes may share it. Thread-safe.
+class DiskCache {
+ public:
+  using Warn = std::function<void(const std::string&)>;
+
+  /// @param folder  of this version's entries, made when the first one is stored; empty: nothing is kept
+  /// @param warn    told, in one line, of an entry that was damaged and of a folder that cannot be written
+  DiskCache(std::filesystem::path folder, Warn warn);
+
+  /// The entry of `key`, or nothing.
+  [[nodiscard]] std::optional<CacheEntry> load(const std::string& file_name, const std::string& key);
+
+  /// Writes the entry to a temporary name, syncs it, and renames it: readers see all of it or nothing.
+  void store(const std::string& file_name, const std::string& key, const CacheEntry& entry);
+
+  [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
+
+ private:
+  std::filesystem::path folder_;
+  Warn warn_;
+};
+
+/// Where the environment wants the cache: $ATTEND_CACHE_DIR, else $XDG_CACHE_HOME/attend, else $HOME/.cache/attend;
+/// empty where none of them is set.
+[[nodiscard]] std::filesystem::path cache_root_from_environment();
+
+}  // namespace attend::cuda

@@ -1,0 +1,116 @@
+#include "cuda/jit/jit.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "attend/version.hpp"
+#include "cuda/driver/nvrtc.hpp"
+
+namespace attend::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Entries of different versions lie apart.
+fs::path version_folder(const fs::path& root) {
+  return root.empty() ? root : root / ATTEND_VERSION_STRING;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::string log_line(const KernelSpec& spec, const CompiledKernel& kernel, double seconds) {
+  const Resources& r = kernel.resources;
+  return fmt::format("{} {}: {} in {:.4f} s, {} registers, {} + {} bytes spilled, {} bytes stack, {} bytes of code",
+                     kernel.key, describe(spec), kernel.from_disk ? "found on disk" : "compiled", seconds, r.registers,
+                     r.spill_store_bytes, r.spill_load_bytes, r.stack_bytes, kernel.cubin.size());
+}
+
+bool log_has(std::string_view wanted) {
+  const char* value = std::getenv("ATTEND_LOG");
+  std::string_view rest = value == nullptr ? "" : value;
+  while (!rest.empty()) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    if (rest.substr(0, comma) == wanted) return true;
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  return false;
+}
+
+}  // namespace
+
+JitOptions jit_options_from_environment() {
+  JitOptions options;
+  options.cache_root = cache_root_from_environment();
+  if (const char* folder = std::getenv("ATTEND_KERNEL_DIR")) options.kernel_dir = folder;
+  options.log_compiles = log_has("compile");
+  return options;
+}
+
+Jit& Jit::instance() {
+  static auto* instance = new Jit(jit_options_from_environment());  // other threads may still be launching at exit
+  return *instance;
+}
+
+Jit::Jit(JitOptions options)
+    : options_(std::move(options)), disk_(version_folder(options_.cache_root), [this](const std::string& message) {
+        warn(message.substr(0, message.find('(')), message);
+      }) {
+  if (!options_.print) {
+    options_.print = [](const std::string& line) { std::fputs(("attend: " + line + "\n").c_str(), stderr); };
+  }
+}
+
+std::shared_ptr<const CompiledKernel> Jit::compile(const KernelSpec& spec) {
+  return compiled_.get(identity(spec), [&] { return make(spec); });
+}
+
+std::shared_ptr<const Kernel> Jit::load(const KernelSpec& spec, int device) {
+  return loaded_.get(fmt::format("{}\n{}", device, identity(spec)), [&] {
+    const auto code = compile(spec);
+    return std::make_shared<const Kernel>(device, code->cubin, code->entry, describe(spec), spec.dynamic_smem_bytes);
+  });
+}
+
+std::shared_ptr<const CompiledKernel> Jit::make(const KernelSpec& spec) {
+  const auto start = std::chrono::steady_clock::now();
+  const Program program = make_program(spec, options_.kernel_dir);
+  const Nvrtc& nvrtc = Nvrtc::instance();
+  auto kernel = std::make_shared<CompiledKernel>();
+  kernel->key = program_key(program, nvrtc.version_major(), nvrtc.version_minor(), ATTEND_VERSION_STRING);
+  kernel->entry = program.entry;
+  const std::string file_name = fmt::format("{}-{}-{}.bin", spec.name, spec.arch, kernel->key);
+  std::optional<CacheEntry> entry = disk_.load(file_name, kernel->key);
+  kernel->from_disk = entry.has_value();
+  if (!entry) {
+    if (options_.cache_root.empty()) {
+      warn("no cache", "no folder for compiled kernels (set HOME or ATTEND_CACHE_DIR): they stay in memory only");
+    }
+    try {
+      CompileOutput output = nvrtc.compile(program.name, program.text, program.headers, program.options);
+      entry = {std::move(output.log), std::move(output.cubin), seconds_since(start)};
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: {}", describe(spec), error.what()));
+    }
+    disk_.store(file_name, kernel->key, *entry);
+  }
+  kernel->resources = parse_ptxas_log(entry->log, kernel->entry);
+  kernel->log = std::move(entry->log);
+  kernel->cubin = std::move(entry->cubin);
+  kernel->seconds = entry->seconds;
+  if (options_.log_compiles) options_.print(log_line(spec, *kernel, seconds_since(start)));
+  return kernel;
+}
+
+void Jit::warn(const std::string& kind, const std::string& message) {
+  const std::lock_guard lock(warned_mutex_);
+  if (warned_.insert(kind).second) options_.print(message);
+}
+
+}  // namespace attend::cuda

@@ -1,0 +1,137 @@
+#include "cuda/jit/kernel_spec.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "attend/error.hpp"
+#include "cuda/driver/arch.hpp"
+#include "cuda/jit/hash.hpp"
+#include "cuda/jit/sources.hpp"
+
+namespace attend::cuda {
+namespace {
+
+/// What every kernel is compiled with. ptxas' report is where registers and spills are read from.
+constexpr const char* kCommonOptions[] = {"--std=c++20", "--ptxas-options=-v", "--generate-line-info",
+                                          "--extra-device-vectorization"};
+
+bool is_identifier(std::string_view text) {
+  const auto is_word = [](char c) {
+    return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  };
+  return !text.empty() && (text[0] < '0' || text[0] > '9') && std::all_of(text.begin(), text.end(), is_word);
+}
+
+void require_identifier(const char* what, const std::string& text) {
+  if (!is_identifier(text)) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: '{}', allowed an identifier", what, text));
+  }
+}
+
+/// "int", "128"
+struct TypedText {
+  std::string type, value;
+};
+
+TypedText typed_text(const Constant& constant) {
+  struct Visitor {
+    TypedText operator()(std::int64_t number) const {
+      const bool fits = number >= INT32_MIN && number <= INT32_MAX;
+      return {fits ? "int" : "long long", fmt::format("{}", number)};
+    }
+    TypedText operator()(bool flag) const { return {"bool", flag ? "true" : "false"}; }
+    TypedText operator()(const EnumConstant& e) const {
+      require_identifier("Config: type", e.type);
+      require_identifier("Config: value", e.value);
+      return {e.type, fmt::format("{}::{}", e.type, e.value)};
+    }
+  };
+  require_identifier("Config: name", constant.name);
+  return std::visit(Visitor(), constant.value);
+}
+
+bool has_threads(const KernelSpec& spec) {
+  return std::any_of(spec.config.begin(), spec.config.end(), [](const Constant& constant) {
+    return constant.name == "kThreads" && std::holds_alternative<std::int64_t>(constant.value);
+  });
+}
+
+}  // namespace
+
+std::string config_text(const KernelSpec& spec) {
+  std::string text;
+  for (const Constant& constant : spec.config) {
+    const TypedText typed = typed_text(constant);
+    text += fmt::format("  static constexpr {} {} = {};\n", typed.type, constant.name, typed.value);
+  }
+  return text;
+}
+
+std::string describe(const KernelSpec& spec) {
+  std::string constants;
+  for (const Constant& constant : spec.config) {
+    const std::string value = typed_text(constant).value;
+    const std::size_t scope = value.rfind("::");
+    constants += fmt::format("{}{}={}", constants.empty() ? "" : ", ", constant.name,
+                             scope == std::string::npos ? value : value.substr(scope + 2));
+  }
+  return fmt::format("{}<{}> {}", spec.name, constants, spec.arch);
+}
+
+std::string identity(const KernelSpec& spec) {
+  // A newline ends each field: none of them may hold one, and options are what the program gets, one by one.
+  std::string text = fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n", spec.name, spec.source, spec.function, spec.args,
+                                 spec.arch, spec.dynamic_smem_bytes);
+  text += config_text(spec);
+  for (const std::string& option : spec.options) text += option + "\n";
+  return text;
+}
+
+Program make_program(const KernelSpec& spec, const std::filesystem::path& kernel_dir) {
+  const Arch& arch = find_arch(spec.arch);
+  require_identifier("kernel name", spec.name);
+  require_identifier("kernel function", spec.function);
+  require_identifier("kernel args", spec.args);
+  if (!has_threads(spec)) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: no integer kThreads in its Config", spec.name));
+  }
+  Program program;
+  program.name = spec.name + ".cu";
+  program.entry = "attend_" + spec.name;
+  program.headers = collect_sources(spec.source, kernel_dir);
+  constexpr const char* kEnums = "common/config_enums.cuh";
+  const bool has_enums = std::any_of(program.headers.begin(), program.headers.end(),
+                                     [&](const NamedSource& header) { return header.name == kEnums; });
+  if (!has_enums) {
+    for (NamedSource& header : collect_sources(kEnums, kernel_dir)) program.headers.push_back(std::move(header));
+  }
+  program.text = fmt::format(
+      "#include \"{}\"\n\nnamespace attend {{\nstruct Config {{\n{}}};\n}}  // namespace attend\n\n#include \"{}\"\n\n"
+      "extern \"C\" __global__ void __launch_bounds__(attend::Config::kThreads)\n"
+      "{}(const __grid_constant__ attend::{} args) {{\n  attend::{}<attend::Config>(args);\n}}\n",
+      kEnums, config_text(spec), spec.source, program.entry, spec.args, spec.function);
+  program.options.emplace_back(fmt::format("--gpu-architecture={}", arch.target));
+  program.options.insert(program.options.end(), std::begin(kCommonOptions), std::end(kCommonOptions));
+  program.options.insert(program.options.end(), spec.options.begin(), spec.options.end());
+  return program;
+}
+
+std::string program_key(const Program& program, int nvrtc_major, int nvrtc_minor, const std::string& library_version) {
+  Hasher hasher;
+  hasher.add(std::string_view(program.name));
+  hasher.add(std::string_view(program.text));
+  hasher.add(std::uint64_t{program.headers.size()});
+  for (const NamedSource& header : program.headers) {
+    hasher.add(std::string_view(header.name));
+    hasher.add(std::string_view(header.text));
+  }
+  hasher.add(std::uint64_t{program.options.size()});
+  for (const std::string& option : program.options) hasher.add(std::string_view(option));
+  hasher.add(static_cast<std::uint64_t>(nvrtc_major));
+  hasher.add(static_cast<std::uint64_t>(nvrtc_minor));
+  hasher.add(std::string_view(library_version));
+  return hex(hasher.digest());
+}
+
+}  // namespace attend::cuda

@@ -1,0 +1,102 @@
+#include "cuda/jit/sources.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <optional>
+
+#include "attend/error.hpp"
+
+namespace attend::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<std::string> read(const std::string& path, const fs::path& kernel_dir) {
+  if (!kernel_dir.empty()) {
+    std::ifstream file(kernel_dir / path, std::ios::binary);
+    if (!file) return std::nullopt;
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  for (const EmbeddedSource& source : embedded_sources()) {
+    if (source.path == path) return std::string(source.text);
+  }
+  return std::nullopt;
+}
+
+/// The name between the quotes of `#include "name"`, as a part of `line`.
+std::optional<std::string_view> quoted_include(std::string_view line) {
+  const auto skip_blanks = [&line] { line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size())); };
+  skip_blanks();
+  if (!line.starts_with('#')) return std::nullopt;
+  line.remove_prefix(1);
+  skip_blanks();
+  if (!line.starts_with("include")) return std::nullopt;
+  line.remove_prefix(7);
+  skip_blanks();
+  if (!line.starts_with('"')) return std::nullopt;
+  line.remove_prefix(1);
+  const std::size_t end = line.find('"');
+  if (end == std::string_view::npos) return std::nullopt;
+  return line.substr(0, end);
+}
+
+class Collector {
+ public:
+  explicit Collector(const fs::path& kernel_dir) : kernel_dir_(kernel_dir) {}
+
+  /// Adds `path` and what it includes, unless it is there already.
+  void add(const std::string& path, const std::string& includer) {
+    if (std::any_of(files.begin(), files.end(), [&](const NamedSource& file) { return file.name == path; })) return;
+    const std::optional<std::string> text = read(path, kernel_dir_);
+    if (!text) refuse(path, includer);
+    const std::size_t place = files.size();
+    files.push_back({path, ""});
+    const std::string rewritten = rewrite(*text, path);
+    files[place].text = rewritten;  // only now: the files below it were added meanwhile
+  }
+
+  std::vector<NamedSource> files;
+
+ private:
+  std::string rewrite(std::string_view text, const std::string& path) {
+    std::string out;
+    while (!text.empty()) {
+      const std::size_t length = std::min(text.find('\n'), text.size() - 1) + 1;  // with the end of line
+      const std::string_view line = text.substr(0, length);
+      text.remove_prefix(length);
+      if (const auto name = quoted_include(line)) {
+        const std::string target = (fs::path(path).parent_path() / *name).lexically_normal().generic_string();
+        add(target, path);
+        out += line.substr(0, static_cast<std::size_t>(name->data() - line.data()));
+        out += target;
+        out += line.substr(static_cast<std::size_t>(name->data() + name->size() - line.data()));
+      } else {
+        out += line;
+      }
+    }
+    return out;
+  }
+
+  [[noreturn]] void refuse(const std::string& path, const std::string& includer) const {
+    const std::string from = includer.empty() ? "" : fmt::format(", which {} includes", includer);
+    if (kernel_dir_.empty()) {
+      throw Error(ErrorCode::kInternal, fmt::format("kernel source: no {}{} in the library", path, from));
+    }
+    throw Error(ErrorCode::kIo, fmt::format("ATTEND_KERNEL_DIR: no {}{} in {}", path, from, kernel_dir_.string()));
+  }
+
+  const fs::path& kernel_dir_;
+};
+
+}  // namespace
+
+std::vector<NamedSource> collect_sources(const std::string& path, const fs::path& kernel_dir) {
+  Collector collector(kernel_dir);
+  collector.add(path, "");
+  return std::move(collector.files);
+}
+
+}  // namespace attend::cuda

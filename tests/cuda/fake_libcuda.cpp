@@ -1,0 +1,112 @@
+// The functions of the fake driver that have something to answer.
+#include "cuda/fake_libcuda.hpp"
+
+#include <cstring>
+#include <vector>
+
+using namespace attend::cuda;
+
+namespace {
+
+std::vector<int> contexts;  // devices, plus 1
+
+bool fails(const char* symbol) {
+  return attend_fake_cuda()->failing == symbol;
+}
+
+ContextHandle context_of(int device) {
+  static char places[2];
+  return reinterpret_cast<ContextHandle>(&places[device]);
+}
+
+}  // namespace
+
+extern "C" {
+
+DriverResult cuGetErrorName(DriverResult, const char** name) {
+  *name = "CUDA_ERROR_INVALID_VALUE";
+  return 0;
+}
+DriverResult cuGetErrorString(DriverResult, const char** text) {
+  *text = "invalid argument";
+  return 0;
+}
+DriverResult cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return 0;
+}
+DriverResult cuDeviceGetCount(int* count) {
+  *count = 2;
+  return 0;
+}
+DriverResult cuDeviceGet(DeviceIndex* device, int index) {
+  *device = index;
+  return 0;
+}
+DriverResult cuDeviceGetName(char* name, int, DeviceIndex) {
+  std::strcpy(name, "Fake GPU");
+  return 0;
+}
+DriverResult cuDeviceTotalMem_v2(std::size_t* bytes, DeviceIndex) {
+  *bytes = std::size_t{1} << 36;
+  return 0;
+}
+DriverResult cuDeviceGetAttribute(int* value, DeviceAttribute which, DeviceIndex device) {
+  *value = which == DeviceAttribute::kComputeCapabilityMajor   ? 9
+           : which == DeviceAttribute::kComputeCapabilityMinor ? (device == 0 ? 0 : 7)
+           : which == DeviceAttribute::kMaxSmemPerBlockOptin   ? 232448
+                                                               : 132;
+  return 0;
+}
+DriverResult cuDevicePrimaryCtxRetain(ContextHandle* context, DeviceIndex device) {
+  *context = context_of(device);
+  return 0;
+}
+DriverResult cuCtxPushCurrent_v2(ContextHandle context) {
+  contexts.push_back(context == context_of(0) ? 1 : 2);
+  attend_fake_cuda()->current = contexts.back();
+  ++attend_fake_cuda()->pushes;
+  return 0;
+}
+DriverResult cuCtxPopCurrent_v2(ContextHandle*) {
+  contexts.pop_back();
+  attend_fake_cuda()->current = contexts.empty() ? 0 : contexts.back();
+  ++attend_fake_cuda()->pops;
+  return 0;
+}
+DriverResult cuModuleLoadData(ModuleHandle* module, const void* image) {
+  if (fails("cuModuleLoadData")) return 1;
+  *module = reinterpret_cast<ModuleHandle>(const_cast<void*>(image));
+  ++attend_fake_cuda()->modules;
+  return 0;
+}
+DriverResult cuModuleUnload(ModuleHandle) {
+  --attend_fake_cuda()->modules;
+  return 0;
+}
+DriverResult cuFuncSetAttribute(FunctionHandle, FunctionAttribute, int value) {
+  if (fails("cuFuncSetAttribute")) return 1;
+  attend_fake_cuda()->max_dynamic_smem = value;
+  ++attend_fake_cuda()->attribute_calls;
+  return 0;
+}
+DriverResult cuLaunchKernelEx(const DriverLaunchConfig* config, FunctionHandle, void**, void**) {
+  if (fails("cuLaunchKernelEx")) return 1;
+  auto& state = *attend_fake_cuda();
+  ++state.launches;
+  state.launch = *config;
+  state.cluster_x = config->num_attributes == 1 ? config->attributes[0].value.cluster.x : 0;
+  return 0;
+}
+DriverResult cuMemAllocAsync(DevicePointer* pointer, std::size_t, StreamHandle) {
+  if (fails("cuMemAllocAsync")) return 1;
+  *pointer = 4096;
+  ++attend_fake_cuda()->allocations;
+  return 0;
+}
+DriverResult cuMemFreeAsync(DevicePointer, StreamHandle) {
+  --attend_fake_cuda()->allocations;
+  return 0;
+}
+
+}  // extern "C"
