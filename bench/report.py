@@ -49,7 +49,7 @@ def machine(threads: int) -> dict:
         "cores": len(os.sched_getaffinity(0)),
         "threads": threads,
         "f32_fma_peak_gflops": peak["f32_fma_peak_gflops"],
-        "system": f"{platform.system()} {platform.release()}",
+        "system": platform.freedesktop_os_release()["PRETTY_NAME"],
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "attend_commit": commit(),
     }
