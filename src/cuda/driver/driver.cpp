@@ -22,10 +22,12 @@ Driver load_driver() {
                               "install the NVIDIA driver, or use a CPU backend (--compute cpu)");
   Driver d;
   d.path = library.path();
+// NOLINTBEGIN(bugprone-macro-parentheses): the arguments are a member and a parameter list.
 #define ATTEND_LOAD(member, symbol, parameters) \
   d.member = reinterpret_cast<DriverResult(*) parameters>(library.require(#symbol));
   ATTEND_DRIVER_FUNCTIONS(ATTEND_LOAD)
 #undef ATTEND_LOAD
+  // NOLINTEND(bugprone-macro-parentheses)
   d.tensor_map_encode_tiled =
       reinterpret_cast<decltype(d.tensor_map_encode_tiled)>(library.find("cuTensorMapEncodeTiled"));
   return d;

@@ -47,9 +47,11 @@ namespace attend::cuda {
 
 /// The driver's entry points.
 struct Driver {
+// NOLINTBEGIN(bugprone-macro-parentheses): the arguments are declarators and parameter lists.
 #define ATTEND_DECLARE(member, symbol, parameters) DriverResult(*member) parameters = nullptr;
   ATTEND_DRIVER_FUNCTIONS(ATTEND_DECLARE)
 #undef ATTEND_DECLARE
+  // NOLINTEND(bugprone-macro-parentheses)
   // Absent from old drivers, which have no device that needs it.
   DriverResult (*tensor_map_encode_tiled)(TensorMap*, TensorMapType, std::uint32_t rank, void* address,
                                           const std::uint64_t* dims, const std::uint64_t* strides,

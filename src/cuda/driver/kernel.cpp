@@ -86,9 +86,10 @@ TensorMap encode_tensor_map(const TensorMapSpec& spec) {
   }
   constexpr std::uint32_t kUnitStrides[TensorMapSpec::kMaxRank] = {1, 1, 1, 1, 1};
   TensorMap map = {};
-  const DriverResult result = d.tensor_map_encode_tiled(&map, spec.type, static_cast<std::uint32_t>(spec.rank),
-                                                        reinterpret_cast<void*>(spec.address), spec.dims, spec.strides,
-                                                        spec.box, kUnitStrides, 0, spec.swizzle, spec.promotion, 0);
+  auto* address = reinterpret_cast<void*>(spec.address);  // NOLINT(performance-no-int-to-ptr): as the driver wants it
+  const DriverResult result =
+      d.tensor_map_encode_tiled(&map, spec.type, static_cast<std::uint32_t>(spec.rank), address, spec.dims,
+                                spec.strides, spec.box, kUnitStrides, 0, spec.swizzle, spec.promotion, 0);
   if (result != 0) {
     const auto rank = static_cast<std::size_t>(spec.rank);
     fail_call(result, "cuTensorMapEncodeTiled",

@@ -61,15 +61,15 @@ class Collector {
   std::vector<NamedSource> files;
 
  private:
-  std::string rewrite(std::string_view text, const std::string& path) {
+  std::string rewrite(std::string_view text, const std::string& owner) {
     std::string out;
     while (!text.empty()) {
       const std::size_t length = std::min(text.find('\n'), text.size() - 1) + 1;  // with the end of line
       const std::string_view line = text.substr(0, length);
       text.remove_prefix(length);
       if (const auto name = quoted_include(line)) {
-        const std::string target = (fs::path(path).parent_path() / *name).lexically_normal().generic_string();
-        add(target, path);
+        const std::string target = (fs::path(owner).parent_path() / *name).lexically_normal().generic_string();
+        add(target, owner);
         out += line.substr(0, static_cast<std::size_t>(name->data() - line.data()));
         out += target;
         out += line.substr(static_cast<std::size_t>(name->data() + name->size() - line.data()));
