@@ -1,4 +1,4 @@
-# make            build the library, the program, the tests and the benchmarks      (build/release)
+# make            build the library and the program                                 (build/release)
 # make run        generate an example and run forward and backward on it, checked against the float64 reference
 # make test       every test
 # make bench-cpu  compare with PyTorch on this CPU: results/cpu/*.json and docs/benchmarks_cpu.md  (downloads PyTorch)
@@ -30,26 +30,30 @@ setup = $(eval setup_answer := $(shell tools/setup.sh $1))$(setup_answer)
 # $(call want,group): the same, but what is missing is only told.
 want = @answer=$$(tools/setup.sh $1) && test "$$answer" = ready || echo "left out: $$answer" >&2
 
-# $(call compile,preset): configures once (ninja reconfigures by itself when a CMake file changes), then builds.
+# $(call compile,preset,targets): configures once (ninja reconfigures by itself when a CMake file changes), then builds
+# the targets, or everything when there are none.
 define compile
 @test -f build/$1/configured || { cmake --preset $1 >build/$1.log && touch build/$1/configured; } || { cat build/$1.log; exit 1; }
-@cmake --build --preset $1 --parallel $(JOBS)
+@cmake --build --preset $1 --parallel $(JOBS) $(if $2,--target $2)
 endef
 
 build:
 	$(call need,build)@mkdir -p build
-	$(call compile,release)
+	$(call compile,release,attend attend_shared attend_cli)
 
 run: build
 	@test -f $(EXAMPLE)/V.bin || $(ATTEND) generate --batch_size 2 --num_heads 8 --seq_len 512 --head_dim 64
 	@$(ATTEND) run --compute auto --mode both --data $(EXAMPLE) --check
 
-test: build
+test:
+	$(call need,build)@mkdir -p build
+	$(call compile,release)
 	$(call want,nvrtc)
 	@ctest --preset release --parallel $(JOBS)
 
-bench-cpu: build
-	$(call need,python)
+bench-cpu:
+	$(call need,build python)@mkdir -p build
+	$(call compile,release)
 	@.venv/bin/python bench/cpu_vs_torch.py --threads $(BENCH_THREADS)
 	@.venv/bin/python bench/cpu_memory.py
 	@.venv/bin/python bench/plot_cpu.py
