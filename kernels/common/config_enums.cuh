@@ -6,4 +6,7 @@ namespace attend {
 // Which keys a row sees. Masks align bottom right: see key_range.cuh.
 enum class MaskKind { kFull, kCausal };
 
+// The type of q, k, v, o and their gradients.
+enum class ElementType { kF32, kF16, kBF16 };
+
 }  // namespace attend

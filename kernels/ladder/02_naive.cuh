@@ -15,6 +15,7 @@
 #include "../common/config_enums.cuh"
 #include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
+#include "../common/work.cuh"
 
 namespace attend {
 
@@ -34,14 +35,13 @@ __device__ __forceinline__ KeyRange visible_keys(const ForwardArgs& args, int64 
   return WindowMask{args.seqlen_q, args.seqlen_k, kOpenWindow, window_right}.row(row);
 }
 
-// One query row. Grid: x = ceil(seqlen_q / kThreads) * num_heads_q * batch blocks of kThreads rows, row blocks fastest.
+// One query row. Grid: tiles of kBlockM rows of every query head, a thread for each row.
 template <class Config>
 __device__ void naive_forward(const ForwardArgs& args) {
-  const uint32 row_blocks = static_cast<uint32>((args.seqlen_q + Config::kThreads - 1) / Config::kThreads);
-  const int64 row = static_cast<int64>(blockIdx.x % row_blocks) * Config::kThreads + threadIdx.x;
-  const uint32 head_of_all = blockIdx.x / row_blocks;
-  const uint32 head = head_of_all % args.num_heads_q;
-  const uint32 batch = head_of_all / args.num_heads_q;
+  static_assert(Config::kThreads == Config::kBlockM);
+  const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
+  const auto [batch, head, tile] = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
+  const int64 row = tile * Config::kBlockM + threadIdx.x;
   const uint32 head_k = head / (args.num_heads_q / args.num_heads_k);
   if (row >= args.seqlen_q) return;
 

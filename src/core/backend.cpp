@@ -8,7 +8,7 @@
 
 namespace attend::core {
 
-std::optional<std::string> dtype_lack(const Problem& p, const char* compute, std::initializer_list<DType> allowed) {
+std::optional<std::string> dtype_lack(const Problem& p, const char* compute, std::span<const DType> allowed) {
   if (std::find(allowed.begin(), allowed.end(), p.q.dtype) == allowed.end()) {
     std::vector<const char*> names;
     for (const DType dtype : allowed) names.push_back(dtype_name(dtype));

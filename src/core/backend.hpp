@@ -1,8 +1,9 @@
 // What a backend is to the dispatcher. The list itself is in dispatch.cpp.
 #pragma once
 
-#include <initializer_list>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "core/problem.hpp"
@@ -13,14 +14,15 @@ struct Backend {
   const char* name;         ///< what Params::compute takes
   const char* description;  ///< one line
   DeviceType device;
-  void (*forward)(const Problem&, Stream);
-  void (*backward)(const Problem&, Stream);  ///< null: forward only
-  /// One line saying what the backend lacks for this problem ("dropout_p 0.1: cpu_naive allows 0"), or nothing.
-  std::optional<std::string> (*unsupported)(const Problem&);
+  std::function<void(const Problem&, Stream)> forward;
+  std::function<void(const Problem&, Stream)> backward;  ///< empty: forward only
+  /// One line saying what the backend lacks for this problem ("dropout_p: 0.1, compute 'cpu_naive' allows 0"), or
+  /// nothing.
+  std::function<std::optional<std::string>(const Problem&)> unsupported;
 };
 
 /// For backends that compute in one dtype: the line saying that q is in none of `allowed`, or that another tensor of
 /// the problem differs from q. Nothing where all is well.
-std::optional<std::string> dtype_lack(const Problem& p, const char* compute, std::initializer_list<DType> allowed);
+std::optional<std::string> dtype_lack(const Problem& p, const char* compute, std::span<const DType> allowed);
 
 }  // namespace attend::core

@@ -2,6 +2,7 @@
 // NaN or infinities.
 #include <fmt/format.h>
 
+#include <array>
 #include <atomic>
 #include <vector>
 
@@ -116,7 +117,7 @@ void backward(const Problem& p, Stream /*stream*/) {
 
 std::optional<std::string> unsupported(const Problem& p) {
   if (p.bias && p.bias->dtype == DType::kF64) return "bias: dtype f64, compute 'cpu' allows f32, f16, bf16";
-  return core::dtype_lack(p, "cpu", {DType::kF32, DType::kF16, DType::kBF16});
+  return core::dtype_lack(p, "cpu", std::array{DType::kF32, DType::kF16, DType::kBF16});
 }
 
 }  // namespace
@@ -131,7 +132,7 @@ void Scratch::throw_out_of_memory(std::int64_t floats) {
 }
 
 const core::Backend& fast_backend() {
-  static constexpr core::Backend kBackend = {
+  static const core::Backend kBackend = {
       "cpu", "tiled online softmax, SIMD, threads", DeviceType::kCPU, forward, backward, unsupported};
   return kBackend;
 }

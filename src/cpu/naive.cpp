@@ -7,6 +7,7 @@
 // Refuses the rest. Run: attend run --compute cpu_naive --mode both --data data/B2_H8_S512_D64 --check
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -123,13 +124,13 @@ std::optional<std::string> unsupported(const Problem& p) {
   if (p.bias) return lacks("bias", "given", "none");
   if (p.mask) return lacks("mask", "given", "none");
   if (p.varlen) return lacks("varlen", "given", "none");
-  return core::dtype_lack(p, "cpu_naive", {DType::kF32});
+  return core::dtype_lack(p, "cpu_naive", std::array{DType::kF32});
 }
 
 }  // namespace
 
 const core::Backend& naive_backend() {
-  static constexpr core::Backend kBackend = {
+  static const core::Backend kBackend = {
       "cpu_naive", "rung 00: the textbook loop, float32, one thread", DeviceType::kCPU, forward, backward, unsupported};
   return kBackend;
 }

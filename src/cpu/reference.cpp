@@ -240,7 +240,7 @@ void reference_dbias(const Problem& p) {
 }
 
 const core::Backend& reference_backend() {
-  static constexpr core::Backend kBackend = {
+  static const core::Backend kBackend = {
       "reference", "float64, one thread, the formula itself", DeviceType::kCPU, forward, backward, unsupported};
   return kBackend;
 }

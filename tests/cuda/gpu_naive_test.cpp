@@ -7,7 +7,7 @@
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/stream.hpp"
 #include "cuda/jit/jit.hpp"
-#include "cuda/launch/ladder_naive.hpp"
+#include "cuda/launch/ladder.hpp"
 #include "kernels/common/args.cuh"
 #include "support/compare.hpp"
 #include "support/tolerances.hpp"

@@ -116,6 +116,28 @@ const Nvrtc& Nvrtc::instance() {
   return kInstance;
 }
 
+std::vector<std::string> Nvrtc::toolkit_include_folders() const {
+  std::vector<fs::path> folders;
+  std::error_code error;
+  const fs::path library = fs::canonical(path_, error).parent_path();  // lib64, targets/x86_64-linux/lib, or pip's lib
+  if (!library.empty()) folders.push_back(library.parent_path() / "include");
+  if (const char* home = variable("CUDA_HOME")) folders.push_back(fs::path(home) / "include");
+  folders.emplace_back("/usr/local/cuda/include");
+  for (const fs::path& folder : folders) {
+    if (!fs::exists(folder / "mma.h", error)) continue;
+    return {folder.string(), (folder / "cccl").string()};
+  }
+  throw Error(ErrorCode::kMissingHardware, fmt::format("mma.h: not in {}: install the CUDA toolkit or set CUDA_HOME",
+                                                       fmt::join(
+                                                           [&] {
+                                                             std::vector<std::string> names;
+                                                             for (const fs::path& folder : folders)
+                                                               names.push_back(folder.string());
+                                                             return names;
+                                                           }(),
+                                                           ", ")));
+}
+
 std::vector<int> Nvrtc::supported_archs() const {
   int count = 0;
   functions_->check(functions_->get_num_supported_archs(&count), "nvrtcGetNumSupportedArchs", "asking for them");

@@ -42,6 +42,10 @@ class Nvrtc {
                                       std::span<const NamedSource> headers,
                                       const std::vector<std::string>& options) const;
 
+  /// The folders that hold mma.h, cuda_fp16.h and what they include: beside this library, in $CUDA_HOME, in
+  /// /usr/local/cuda. @throws Error (kMissingHardware) where there are none.
+  [[nodiscard]] std::vector<std::string> toolkit_include_folders() const;
+
   /// The compute capabilities it compiles for, 10 * major + minor ("sm_90a" is 90), in ascending order.
   [[nodiscard]] std::vector<int> supported_archs() const;
 

@@ -32,6 +32,14 @@ std::string log_line(const KernelSpec& spec, const CompiledKernel& kernel, doubl
                      r.spill_store_bytes, r.spill_load_bytes, r.stack_bytes, kernel.cubin.size());
 }
 
+/// The options with this machine's include folders, which are no part of the key.
+std::vector<std::string> options_of(const Program& program, const Nvrtc& nvrtc) {
+  std::vector<std::string> options = program.options;
+  if (!program.toolkit_headers) return options;
+  for (const std::string& folder : nvrtc.toolkit_include_folders()) options.push_back("--include-path=" + folder);
+  return options;
+}
+
 bool log_has(std::string_view wanted) {
   const char* value = std::getenv("ATTEND_LOG");
   std::string_view rest = value == nullptr ? "" : value;
@@ -93,7 +101,7 @@ std::shared_ptr<const CompiledKernel> Jit::make(const KernelSpec& spec) {
       warn("no cache", "no folder for compiled kernels (set HOME or ATTEND_CACHE_DIR): they stay in memory only");
     }
     try {
-      CompileOutput output = nvrtc.compile(program.name, program.text, program.headers, program.options);
+      CompileOutput output = nvrtc.compile(program.name, program.text, program.headers, options_of(program, nvrtc));
       entry = {std::move(output.log), std::move(output.cubin), seconds_since(start)};
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("{}: {}", describe(spec), error.what()));

@@ -81,8 +81,8 @@ std::string describe(const KernelSpec& spec) {
 
 std::string identity(const KernelSpec& spec) {
   // A newline ends each field: none of them may hold one, and options are what the program gets, one by one.
-  std::string text = fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n", spec.name, spec.source, spec.function, spec.args,
-                                 spec.arch, spec.dynamic_smem_bytes);
+  std::string text = fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n", spec.name, spec.source, spec.function, spec.args,
+                                 spec.arch, spec.dynamic_smem_bytes, spec.min_blocks);
   text += config_text(spec);
   for (const std::string& option : spec.options) text += option + "\n";
   return text;
@@ -98,6 +98,7 @@ Program make_program(const KernelSpec& spec, const std::filesystem::path& kernel
   }
   Program program;
   program.name = spec.name + ".cu";
+  program.toolkit_headers = spec.toolkit_headers;
   program.entry = "attend_" + spec.name;
   program.headers = collect_sources(spec.source, kernel_dir);
   constexpr const char* kEnums = "common/config_enums.cuh";
@@ -108,9 +109,9 @@ Program make_program(const KernelSpec& spec, const std::filesystem::path& kernel
   }
   program.text = fmt::format(
       "#include \"{}\"\n\nnamespace attend {{\nstruct Config {{\n{}}};\n}}  // namespace attend\n\n#include \"{}\"\n\n"
-      "extern \"C\" __global__ void __launch_bounds__(attend::Config::kThreads)\n"
+      "extern \"C\" __global__ void __launch_bounds__(attend::Config::kThreads, {})\n"
       "{}(const __grid_constant__ attend::{} args) {{\n  attend::{}<attend::Config>(args);\n}}\n",
-      kEnums, config_text(spec), spec.source, program.entry, spec.args, spec.function);
+      kEnums, config_text(spec), spec.source, spec.min_blocks, program.entry, spec.args, spec.function);
   program.options.emplace_back(fmt::format("--gpu-architecture={}", arch.target));
   program.options.insert(program.options.end(), std::begin(kCommonOptions), std::end(kCommonOptions));
   program.options.insert(program.options.end(), spec.options.begin(), spec.options.end());

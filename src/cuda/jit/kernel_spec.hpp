@@ -34,6 +34,8 @@ struct KernelSpec {
   std::string arch;                       ///< "sm_90a"
   std::vector<std::string> options = {};  ///< to NVRTC, beyond those that every kernel gets
   unsigned dynamic_smem_bytes = 0;        ///< what a launch asks for; no part of the code
+  int min_blocks = 1;                     ///< that a multiprocessor has to hold at once: bounds the registers
+  bool toolkit_headers = false;           ///< includes <mma.h> or other headers of the CUDA toolkit
 };
 
 /// A program ready for the compiler.
@@ -42,7 +44,8 @@ struct Program {
   std::string text;                  ///< the generated part
   std::vector<NamedSource> headers;  ///< everything that it includes
   std::string entry;                 ///< the kernel's name in the machine code
-  std::vector<std::string> options;  ///< all of them
+  std::vector<std::string> options;  ///< all but the include folders, whose places differ from machine to machine
+  bool toolkit_headers = false;
 };
 
 /// "static constexpr int kHeadDim = 128;", a line for each constant.

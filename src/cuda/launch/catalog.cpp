@@ -1,22 +1,51 @@
 #include "cuda/launch/catalog.hpp"
 
-#include "cuda/launch/ladder_naive.hpp"
+#include <algorithm>
+
+#include "cuda/launch/ladder.hpp"
 
 namespace attend::cuda {
 namespace {
 
-bool every_arch(const Arch& /*arch*/) {
-  return true;
+bool is_allowed(const Rung& rung, int head_dim) {
+  const auto& dims = rung.head_dims;
+  return dims.empty() ? head_dim <= rung.max_head_dim : std::find(dims.begin(), dims.end(), head_dim) != dims.end();
 }
 
-constexpr CatalogEntry kCatalog[] = {
-    {"naive", "rung 02: one thread for each query row, online softmax (float32)", every_arch, naive_variants, true},
-};
+void add_variants(std::vector<KernelSpec>& specs, const Rung& rung, const RungConfig& config, const Arch& arch) {
+  for (const Step& step : rung.forward(config)) specs.push_back(step_spec(rung, step, config, arch));
+  if (rung.backward == nullptr) return;
+  for (const Step& step : rung.backward(config)) specs.push_back(step_spec(rung, step, config, arch));
+}
+
+std::vector<KernelSpec> rung_variants(const Rung& rung, const Arch& arch) {
+  std::vector<KernelSpec> specs;
+  for (const DType dtype : rung.dtypes) {
+    for (const int head_dim : {64, 128}) {
+      if (!is_allowed(rung, head_dim)) continue;
+      for (const MaskKind mask : {MaskKind::kFull, MaskKind::kCausal}) {
+        add_variants(specs, rung, {.dtype = dtype, .head_dim = head_dim, .head_dim_v = head_dim, .mask = mask}, arch);
+      }
+    }
+  }
+  return specs;
+}
+
+std::vector<CatalogEntry> assemble() {
+  std::vector<CatalogEntry> entries;
+  for (const Rung& rung : ladder()) {
+    entries.push_back({rung.name, rung.description,
+                       [&rung](const Arch& arch) { return rung.supports == nullptr || rung.supports(arch); },
+                       [&rung](const Arch& arch) { return rung_variants(rung, arch); }, rung.claims_no_spills});
+  }
+  return entries;
+}
 
 }  // namespace
 
-std::span<const CatalogEntry> catalog() noexcept {
-  return kCatalog;
+std::span<const CatalogEntry> catalog() {
+  static const auto* entries = new std::vector<CatalogEntry>(assemble());
+  return *entries;
 }
 
 }  // namespace attend::cuda

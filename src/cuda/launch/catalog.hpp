@@ -2,6 +2,7 @@
 // through.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,14 +14,14 @@ namespace attend::cuda {
 
 /// One kernel by its name.
 struct CatalogEntry {
-  const char* name;               ///< as --compute takes it
-  const char* description;        ///< one line
-  bool (*supports)(const Arch&);  ///< has the instructions it uses
-  std::vector<KernelSpec> (*variants)(const Arch&);
+  const char* name;                           ///< as --compute takes it
+  const char* description;                    ///< one line
+  std::function<bool(const Arch&)> supports;  ///< has the instructions it uses
+  std::function<std::vector<KernelSpec>(const Arch&)> variants;
   bool claims_no_spills;  ///< a spill or a stack frame in any variant is a defect
 };
 
 /// All of them, in the ladder's order.
-[[nodiscard]] std::span<const CatalogEntry> catalog() noexcept;
+[[nodiscard]] std::span<const CatalogEntry> catalog();
 
 }  // namespace attend::cuda

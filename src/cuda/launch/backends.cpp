@@ -1,0 +1,37 @@
+#include "cuda/launch/backends.hpp"
+
+#include <vector>
+
+#include "cuda/launch/ladder.hpp"
+
+namespace attend::cuda {
+namespace {
+
+core::Backend backend_of(const Rung& rung) {
+  core::Backend backend = {.name = rung.name,
+                           .description = rung.description,
+                           .device = DeviceType::kCUDA,
+                           .forward = [&rung](const core::Problem& p, Stream stream) { rung_forward(rung, p, stream); },
+                           .backward = {},
+                           .unsupported = [&rung](const core::Problem& p) { return rung_lack(rung, p); }};
+  if (rung.backward != nullptr) {
+    backend.backward = [&rung](const core::Problem& p, Stream stream) { rung_backward(rung, p, stream); };
+  }
+  return backend;
+}
+
+std::vector<core::Backend> assemble() {
+  std::vector<core::Backend> list;
+  const std::span<const Rung> rungs = ladder();
+  for (std::size_t i = rungs.size(); i-- > 0;) list.push_back(backend_of(rungs[i]));  // each rung beats the one before
+  return list;
+}
+
+}  // namespace
+
+std::span<const core::Backend> backends() {
+  static const auto* list = new std::vector<core::Backend>(assemble());
+  return *list;
+}
+
+}  // namespace attend::cuda

@@ -1,0 +1,136 @@
+#include "cuda/launch/rung.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/backend.hpp"
+#include "cuda/driver/device.hpp"
+
+namespace attend::cuda {
+namespace {
+
+const char* element_name(DType dtype) {
+  return dtype == DType::kF16 ? "kF16" : dtype == DType::kBF16 ? "kBF16" : "kF32";
+}
+
+const char* args_name(StepArgs args) {
+  switch (args) {
+    case StepArgs::kForward:
+      return "ForwardArgs";
+    case StepArgs::kForwardTma:
+      return "ForwardTmaArgs";
+    case StepArgs::kBackward:
+      return "BackwardArgs";
+  }
+  return "?";
+}
+
+std::string lack_text(const char* argument, const auto& value, const Rung& rung, const auto& allowed) {
+  return fmt::format("{} {}, compute '{}' allows {}", argument, value, rung.name, allowed);
+}
+
+/// Options that no rung of the ladder knows.
+std::optional<std::string> option_lack(const Rung& rung, const core::Problem& p) {
+  if (p.softcap != 0) return lack_text("softcap:", p.softcap, rung, "0");
+  if (p.dropout_p != 0) return lack_text("dropout_p:", p.dropout_p, rung, "0");
+  if (p.window_left >= 0) return lack_text("window_left:", p.window_left, rung, "-1");
+  if (p.window_right > 0) return lack_text("window_right:", p.window_right, rung, "-1, or causal");
+  if (p.alibi_slopes) return lack_text("alibi_slopes:", "given", rung, "none");
+  if (p.bias) return lack_text("bias:", "given", rung, "none");
+  if (p.mask) return lack_text("mask:", "given", rung, "none");
+  if (p.varlen) return lack_text("varlen:", "given", rung, "none");
+  if (p.is_backward && p.deterministic && !rung.deterministic_backward) {
+    return lack_text("deterministic:", "true", rung, "false");
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> head_dim_lack(const Rung& rung, const core::Problem& p) {
+  const auto& allowed = rung.head_dims;
+  if (allowed.empty()) {
+    if (p.head_dim > rung.max_head_dim) {
+      return lack_text("q: head_dim", p.head_dim, rung, fmt::format("1 to {}", rung.max_head_dim));
+    }
+    if (p.head_dim_v > rung.max_head_dim) {
+      return lack_text("v: head_dim", p.head_dim_v, rung, fmt::format("1 to {}", rung.max_head_dim));
+    }
+  } else if (std::find(allowed.begin(), allowed.end(), p.head_dim) == allowed.end()) {
+    return lack_text("q: head_dim", p.head_dim, rung, fmt::format("{}", fmt::join(allowed, ", ")));
+  }
+  if (!rung.any_head_dim_v && p.head_dim_v != p.head_dim) {
+    return lack_text("v: head_dim", p.head_dim_v, rung, fmt::format("{}, that of q", p.head_dim));
+  }
+  return std::nullopt;
+}
+
+using NamedTensors = std::vector<std::pair<const char*, const Tensor*>>;
+
+NamedTensors tensors_of(const core::Problem& p) {
+  NamedTensors tensors = {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}, {"o", &p.o}};
+  if (p.is_backward) tensors.insert(tensors.end(), {{"dout", &p.dout}, {"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}});
+  return tensors;
+}
+
+}  // namespace
+
+bool is_aligned(const core::Problem& p, int bytes) {
+  const auto multiple = [bytes](std::int64_t value) { return value % bytes == 0; };
+  for (const auto& [name, t] : tensors_of(p)) {
+    const auto size = static_cast<std::int64_t>(dtype_bytes(t->dtype));
+    if (!multiple(reinterpret_cast<std::intptr_t>(t->data)) || !multiple(t->shape[3] * size)) return false;
+    for (int dim = 0; dim < 3; ++dim) {
+      if (t->shape[dim] > 1 && !multiple(t->stride[dim] * size)) return false;
+    }
+  }
+  return true;
+}
+
+KernelSpec step_spec(const Rung& rung, const Step& step, const RungConfig& config, const Arch& arch) {
+  KernelSpec spec = {
+      .name = step.function,
+      .source = rung.source,
+      .function = step.function,
+      .args = args_name(step.args),
+      .config = {{"kHeadDim", std::int64_t{config.head_dim}},
+                 {"kHeadDimV", std::int64_t{config.head_dim_v}},
+                 {"kElement", EnumConstant{"ElementType", element_name(config.dtype)}},
+                 {"kMask", EnumConstant{"MaskKind", config.mask == MaskKind::kCausal ? "kCausal" : "kFull"}},
+                 {"kNegateScores", config.negate_scores},
+                 {"kAligned", config.aligned},
+                 {"kThreads", std::int64_t{step.threads}},
+                 {"kBlockM", std::int64_t{step.block_m}},
+                 {"kBlockN", std::int64_t{step.block_n}},
+                 {"kSmemBytes", std::int64_t{step.smem_bytes}}},
+      .arch = arch.target};
+  spec.config.insert(spec.config.end(), step.constants.begin(), step.constants.end());
+  spec.dynamic_smem_bytes = step.smem_bytes;
+  spec.min_blocks = std::max(1, step.min_blocks);
+  spec.toolkit_headers = rung.toolkit_headers;
+  return spec;
+}
+
+std::optional<std::string> rung_lack(const Rung& rung, const core::Problem& p) {
+  if (auto lack = option_lack(rung, p)) return lack;
+  if (auto lack = core::dtype_lack(p, rung.name, rung.dtypes)) return lack;
+  if (auto lack = head_dim_lack(rung, p)) return lack;
+  if (rung.alignment > 1 && !is_aligned(p, rung.alignment)) {
+    for (const auto& [name, t] : tensors_of(p)) {
+      core::Problem one = p;
+      one.is_backward = false;
+      one.q = one.k = one.v = one.o = *t;
+      if (is_aligned(one, rung.alignment)) continue;
+      return fmt::format("{}: address {} and strides ({}) elements, compute '{}' allows multiples of {} bytes", name,
+                         t->data, fmt::join(t->stride, ", "), rung.name, rung.alignment);
+    }
+  }
+  const DeviceInfo& device = device_info(p.q.device.index);
+  if (rung.supports != nullptr && !rung.supports(device.arch())) {
+    return fmt::format("compute: '{}' has no kernel for {} ({})", rung.name, device.name, device.arch().target);
+  }
+  return std::nullopt;
+}
+
+}  // namespace attend::cuda
