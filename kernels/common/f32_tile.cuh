@@ -15,8 +15,8 @@ namespace attend {
   return cols | 1;
 }
 
-// tile = rows [begin, begin + kRows) of matrix, kCols of each, zeros beyond the last row and up to column kWidth. A warp
-// for each row: its lanes take neighbouring elements, whole sectors of 32 bytes. Callers put barriers around it.
+// tile = rows [begin, begin + kRows) of matrix, kCols of each, zeros beyond the last row and up to column kWidth. A
+// warp for each row: its lanes take neighbouring elements, whole sectors of 32 bytes. Callers put barriers around it.
 template <class Config, int kCols, int kWidth, int kRows, int kStride>
 __device__ __forceinline__ void load_tile(float (&tile)[kRows][kStride], const HeadMatrix<const float>& matrix,
                                           int64 begin) {

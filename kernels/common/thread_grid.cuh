@@ -83,7 +83,7 @@ struct ThreadGrid {
     }
   }
 
-  // visit(row of the tile, column of o, element): the elements inside o that this thread has.
+  // visit(row of the tile, column of o, element of o_frag) for those inside o: to load or to store them.
   template <class Visit>
   static __device__ __forceinline__ void for_each_output(float (&o_frag)[kRows][kCols], int64 num_rows,
                                                          const Visit& visit) {

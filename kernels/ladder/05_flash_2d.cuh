@@ -43,6 +43,8 @@ __device__ __forceinline__ void update_rows(Flash2dStorage<Config>& shared, cons
   auto& tiles = shared.tiles;
   __syncthreads();  // all are done with the rows before: q, s and the statistics may be overwritten
   load_tile<Config, Config::kHeadDim, Config::kHeadDim>(tiles.q, q, row_begin);
+  float o_frag[Grid::kRows][Grid::kCols] = {};  // asked for now, it arrives while S is computed
+  Grid::for_each_output(o_frag, num_rows, [&](int row, int col, float& to) { to = o.row(row_begin + row)[col]; });
   RowStatistics old = {-kInfinity, 0.0f};
   if (thread < num_rows) old = statistics[row_begin + thread];
   if (thread < Config::kBlockM) {
@@ -55,12 +57,15 @@ __device__ __forceinline__ void update_rows(Flash2dStorage<Config>& shared, cons
   tiles.update_softmax();
   __syncthreads();  // P and the statistics are complete: they may be read
 
-  float o_frag[Grid::kRows][Grid::kCols] = {};
+#pragma unroll
+  for (int i = 0; i < Grid::kRows; ++i) {
+    const float old_share = shared.old_sum[Grid::row(i)] * tiles.rescale[Grid::row(i)];
+#pragma unroll
+    for (int c = 0; c < Grid::kCols; ++c) o_frag[i][c] *= old_share;
+  }
   Grid::multiply_pv(o_frag, tiles.s, tiles.v);
-  Grid::for_each_output(o_frag, num_rows, [&](int row, int col, float value) {
-    float& o_gmem = o.row(row_begin + row)[col];
-    const float old_share = shared.old_sum[row] * tiles.rescale[row];
-    o_gmem = (old_share * o_gmem + value) * inverse_or_zero(tiles.row_sum[row]);
+  Grid::for_each_output(o_frag, num_rows, [&](int row, int col, float& value) {
+    o.row(row_begin + row)[col] = value * inverse_or_zero(tiles.row_sum[row]);
   });
   if (thread < num_rows) statistics[row_begin + thread] = {tiles.row_max[thread], tiles.row_sum[thread]};
 }

@@ -64,7 +64,7 @@ __device__ void fa2_naive_forward(const ForwardArgs& args) {
   }
 
   __syncthreads();  // the statistics have their first values, should no tile have come by
-  Grid::for_each_output(o_frag, num_rows, [&](int row, int col, float value) {
+  Grid::for_each_output(o_frag, num_rows, [&](int row, int col, float& value) {
     o.row(row_begin + row)[col] = value * inverse_or_zero(shared.row_sum[row]);
   });
   if (args.lse != nullptr && thread < num_rows) {

@@ -128,7 +128,7 @@ __device__ void scalar2d_row_tile_forward(const ForwardArgs& args) {
 
   state.finish();
   Grid::for_each_output(state.o_frag, num_rows,
-                        [&](int row, int col, float value) { o.row(row_begin + row)[col] = value; });
+                        [&](int row, int col, float& value) { o.row(row_begin + row)[col] = value; });
   if (args.lse == nullptr || Grid::col(0) != 0) return;
 #pragma unroll
   for (int i = 0; i < Grid::kRows; ++i) {

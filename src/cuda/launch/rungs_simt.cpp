@@ -96,7 +96,14 @@ std::vector<Step> naive_forward(const RungConfig& /*config*/) {
 
 // Rungs 03 and 04: a warp for each row.
 
-Step warp_row_step(const char* function, Grid grid, const RungConfig& config, int warps, int keys) {
+/// Half as many keys where rows are twice as long: the tiles stay as large. Four keys of a lane, or two, share each
+/// read of q.
+int warp_row_keys(const RungConfig& config) {
+  return std::max(config.head_dim, config.head_dim_v) <= 64 ? 128 : 64;
+}
+
+Step warp_row_step(const char* function, Grid grid, const RungConfig& config, int warps) {
+  const int keys = warp_row_keys(config);
   return {.function = function,
           .grid = grid,
           .block_m = warps,
@@ -107,13 +114,14 @@ Step warp_row_step(const char* function, Grid grid, const RungConfig& config, in
 }
 
 std::vector<Step> tiled_forward(const RungConfig& config) {
-  return {warp_row_step("tiled_forward", Grid::kRowTiles, config, 16, 64)};
+  Step step = warp_row_step("tiled_forward", Grid::kRowTiles, config, 16);
+  step.min_blocks = 2;  // one computes while the other waits for keys
+  return {step};
 }
 
-/// As many keys as half the shared memory holds, as the paper advises, and as many warps as a block may have: there are
-/// no other blocks to keep the multiprocessor busy.
+/// As many warps as a block may have: no other block keeps the multiprocessor busy.
 std::vector<Step> fa1_forward(const RungConfig& config) {
-  return {warp_row_step("fa1_forward", Grid::kQueryHeads, config, 32, 128)};
+  return {warp_row_step("fa1_forward", Grid::kQueryHeads, config, 32)};
 }
 
 /// m and l of each row.
@@ -130,22 +138,23 @@ int tile_floats(const RungConfig& config, int rows, int keys) {
 }
 
 std::vector<Step> flash_2d_forward(const RungConfig& config) {
-  constexpr int kRows = 64, kKeys = 64, kStatistics = 4;
+  constexpr int kRows = 128, kKeys = 64, kStatistics = 4;
   return {{.function = "flash_2d_forward",
            .grid = Grid::kQueryHeads,
            .block_m = kRows,
            .block_n = kKeys,
-           .threads = 512,  // 2 x 4 scores each
+           .threads = 512,  // 4 x 4 scores each
            .smem_bytes = floats(tile_floats(config, kRows, kKeys) + kStatistics * kRows)}};
 }
 
 std::vector<Step> fa2_naive_forward(const RungConfig& config) {
-  constexpr int kRows = 32, kKeys = 64, kStatistics = 3;
+  constexpr int kRows = 64, kKeys = 64, kStatistics = 3;
   return {{.function = "fa2_naive_forward",
            .block_m = kRows,
            .block_n = kKeys,
-           .threads = 256,  // 2 x 4 scores each
-           .smem_bytes = floats(tile_floats(config, kRows, kKeys) + kStatistics * kRows)}};
+           .threads = 256,  // 4 x 4 scores each
+           .smem_bytes = floats(tile_floats(config, kRows, kKeys) + kStatistics * kRows),
+           .min_blocks = std::max(config.head_dim, config.head_dim_v) <= 64 ? 3 : 2}};  // as shared memory allows
 }
 
 std::vector<Step> scalar2d_row_tile_forward(const RungConfig& config) {
