@@ -12,8 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kBegin = "<!-- ladder -->";
-constexpr std::string_view kEnd = "<!-- end of ladder -->";
+constexpr std::string_view kBegin = "<!-- begin ladder -->";
+constexpr std::string_view kEnd = "<!-- end ladder -->";
 
 Json number_or_null(double value) {
   return value > 0 ? Json(value) : Json(nullptr);

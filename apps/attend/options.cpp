@@ -70,7 +70,7 @@ Examples:
 constexpr const char* kLadderFooter =
     R"(Checks every rung of the ladder that runs here against the float64 reference, full and causal, at odd sizes; then times
 them in turns at one size for each type, beside a matrix product by cuBLAS where that is installed. --docs rewrites the
-table between the markers <!-- ladder --> and <!-- end of ladder --> of a file. Exit status 1 where a check failed: then
+table between the markers <!-- begin ladder --> and <!-- end ladder --> of a file. Exit status 1 where a check failed: then
 nothing is timed.
 
 Examples:
