@@ -55,7 +55,8 @@ struct ScoreRowsStorage {
         s[row][key] = expf(s[row][key] - finite_max(new_max));
         sum += s[row][key];
       }
-      sum = warp_sum(sum);  // all lanes have read the old maximum by now: lane 0 may overwrite it
+      sum = warp_sum(sum);
+      __syncwarp();  // all lanes have read the old maximum: lane 0 may overwrite it
       if (lane != 0) continue;
       rescale[row] = expf(old_max - finite_max(new_max));
       row_sum[row] = row_sum[row] * rescale[row] + sum;

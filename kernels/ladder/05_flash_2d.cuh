@@ -26,48 +26,46 @@ struct RowStatistics {
   float row_sum;
 };
 
-template <class Config>
-struct Flash2dStorage {
-  ScoreRowsStorage<Config> tiles;
-  float old_sum[Config::kBlockM];  // l before this tile of keys
-};
-
 // Takes a tile of keys into a tile of rows: o in memory, which is always divided by l, and its statistics.
 template <class Config>
-__device__ __forceinline__ void update_rows(Flash2dStorage<Config>& shared, const HeadMatrix<const float>& q,
+__device__ __forceinline__ void update_rows(ScoreRowsStorage<Config>& shared, const HeadMatrix<const float>& q,
                                             const HeadMatrix<float>& o, RowStatistics* statistics,
                                             const WindowMask& mask, int64 row_begin, int64 key_begin, float scale) {
   using Grid = ThreadGrid<Config>;
   const int num_rows = static_cast<int>(min(q.num_rows - row_begin, int64{Config::kBlockM}));
   const int thread = static_cast<int>(threadIdx.x);
-  auto& tiles = shared.tiles;
   __syncthreads();  // all are done with the rows before: q, s and the statistics may be overwritten
-  load_tile<Config, Config::kHeadDim, Config::kHeadDim>(tiles.q, q, row_begin);
+  load_tile<Config, Config::kHeadDim, Config::kHeadDim>(shared.q, q, row_begin);
   float o_frag[Grid::kRows][Grid::kCols] = {};  // asked for now, it arrives while S is computed
   Grid::for_each_output(o_frag, num_rows, [&](int row, int col, float& to) { to = o.row(row_begin + row)[col]; });
+  float old_sum[Grid::kRows] = {};
+#pragma unroll
+  for (int i = 0; i < Grid::kRows; ++i) {
+    if (Grid::row(i) < num_rows) old_sum[i] = statistics[row_begin + Grid::row(i)].row_sum;
+  }
   RowStatistics old = {-kInfinity, 0.0f};
   if (thread < num_rows) old = statistics[row_begin + thread];
   if (thread < Config::kBlockM) {
-    tiles.row_max[thread] = old.row_max;
-    tiles.row_sum[thread] = shared.old_sum[thread] = old.row_sum;
+    shared.row_max[thread] = old.row_max;
+    shared.row_sum[thread] = old.row_sum;
   }
   __syncthreads();  // q, the keys and the statistics have arrived: they may be read
-  tiles.compute_scores(mask, row_begin, key_begin, scale);
+  shared.compute_scores(mask, row_begin, key_begin, scale);
   __syncthreads();  // S is complete: warps may read whole rows
-  tiles.update_softmax();
+  shared.update_softmax();
   __syncthreads();  // P and the statistics are complete: they may be read
 
 #pragma unroll
   for (int i = 0; i < Grid::kRows; ++i) {
-    const float old_share = shared.old_sum[Grid::row(i)] * tiles.rescale[Grid::row(i)];
+    const float old_share = old_sum[i] * shared.rescale[Grid::row(i)];
 #pragma unroll
     for (int c = 0; c < Grid::kCols; ++c) o_frag[i][c] *= old_share;
   }
-  Grid::multiply_pv(o_frag, tiles.s, tiles.v);
+  Grid::multiply_pv(o_frag, shared.s, shared.v);
   Grid::for_each_output(o_frag, num_rows, [&](int row, int col, float& value) {
-    o.row(row_begin + row)[col] = value * inverse_or_zero(tiles.row_sum[row]);
+    o.row(row_begin + row)[col] = value * inverse_or_zero(shared.row_sum[row]);
   });
-  if (thread < num_rows) statistics[row_begin + thread] = {tiles.row_max[thread], tiles.row_sum[thread]};
+  if (thread < num_rows) statistics[row_begin + thread] = {shared.row_max[thread], shared.row_sum[thread]};
 }
 
 // One head. Grid: a block for each query head.
@@ -82,7 +80,7 @@ __device__ void flash_2d_forward(const ForwardArgs& args) {
   const auto v = head_matrix<const float>(args.v, args.v_stride, batch, head_k, args.seqlen_k);
   const auto o = head_matrix<float>(args.o, args.o_stride, batch, head, args.seqlen_q);
   auto* const statistics = static_cast<RowStatistics*>(args.workspace) + int64{blockIdx.x} * args.seqlen_q;
-  auto& shared = shared_storage<Flash2dStorage<Config>, Config>();
+  auto& shared = shared_storage<ScoreRowsStorage<Config>, Config>();
 
   for (int64 row = threadIdx.x; row < args.seqlen_q; row += Config::kThreads) statistics[row] = {-kInfinity, 0.0f};
   for (int64 at = threadIdx.x; at < args.seqlen_q * Config::kHeadDimV; at += Config::kThreads) {
@@ -93,7 +91,7 @@ __device__ void flash_2d_forward(const ForwardArgs& args) {
   const int64 key_end = mask.row(args.seqlen_q - 1).end;
   for (int64 key_begin = 0; key_begin < key_end; key_begin += Config::kBlockN) {
     __syncthreads();  // o and the statistics have their first values; all are done with the keys before
-    shared.tiles.load_keys(k, v, key_begin);
+    shared.load_keys(k, v, key_begin);
     const int64 first_row = mask.rows_of_key(key_begin).begin / Config::kBlockM * Config::kBlockM;
     for (int64 row_begin = first_row; row_begin < args.seqlen_q; row_begin += Config::kBlockM) {
       update_rows(shared, q, o, statistics, mask, row_begin, key_begin, args.scale);

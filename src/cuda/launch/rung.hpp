@@ -23,7 +23,9 @@ struct RungConfig {
   int head_dim_v = 64;
   MaskKind mask = MaskKind::kFull;
   bool negate_scores = false;  ///< the scale was negative: kernels that fold it into the exponent get its magnitude
-  bool aligned = true;         ///< all tensors allow loads of 16 bytes; rungs with `alignment` 16 are always given true
+  int max_smem_per_block =
+      0;                ///< bytes, of the device or architecture: tables may choose smaller tiles where it is less
+  bool aligned = true;  ///< all tensors allow loads of 16 bytes; rungs with `alignment` 16 are always given true
 };
 
 /// What the blocks of a launch divide among themselves, in this order of the index: tiles of a head fastest.

@@ -96,10 +96,14 @@ std::vector<Step> naive_forward(const RungConfig& /*config*/) {
 
 // Rungs 03 and 04: a warp for each row.
 
+bool is_narrow(const RungConfig& config) {
+  return std::max(config.head_dim, config.head_dim_v) <= 64;
+}
+
 /// Half as many keys where rows are twice as long: the tiles stay as large. Four keys of a lane, or two, share each
 /// read of q.
 int warp_row_keys(const RungConfig& config) {
-  return std::max(config.head_dim, config.head_dim_v) <= 64 ? 128 : 64;
+  return is_narrow(config) ? 128 : 64;
 }
 
 Step warp_row_step(const char* function, Grid grid, const RungConfig& config, int warps) {
@@ -131,42 +135,45 @@ std::size_t row_statistics_workspace(const core::Problem& p) {
 
 // Rungs 05 and 06: score tiles in shared memory. Rung 07: in registers.
 
-/// Floats of q, k, v and S or P.
-int tile_floats(const RungConfig& config, int rows, int keys) {
-  return (rows + keys) * odd_stride(config.head_dim) + keys * round_up(config.head_dim_v, kColThreads) +
-         rows * odd_stride(keys);
+constexpr int kTileKeys = 64;
+
+/// Bytes of q, k, v, S or P, and some statistics of the rows.
+unsigned tile_bytes(const RungConfig& config, int rows, int statistics) {
+  return floats((rows + kTileKeys) * odd_stride(config.head_dim) +
+                kTileKeys * round_up(config.head_dim_v, kColThreads) + rows * odd_stride(kTileKeys) +
+                rows * statistics);
+}
+
+/// `rows`, or fewer on devices with less shared memory. The tile of a thread is always the same.
+Step tile_step(const char* function, const RungConfig& config, int rows, int rows_of_thread, int statistics) {
+  constexpr int kFewestRows = 32;
+  while (rows > kFewestRows &&
+         tile_bytes(config, rows, statistics) > static_cast<unsigned>(config.max_smem_per_block)) {
+    rows /= 2;
+  }
+  return {.function = function,
+          .block_m = rows,
+          .block_n = kTileKeys,
+          .threads = rows / rows_of_thread * kColThreads,
+          .smem_bytes = tile_bytes(config, rows, statistics)};
 }
 
 std::vector<Step> flash_2d_forward(const RungConfig& config) {
-  constexpr int kRows = 128, kKeys = 64, kStatistics = 4;
-  return {{.function = "flash_2d_forward",
-           .grid = Grid::kQueryHeads,
-           .block_m = kRows,
-           .block_n = kKeys,
-           .threads = 512,  // 4 x 4 scores each
-           .smem_bytes = floats(tile_floats(config, kRows, kKeys) + kStatistics * kRows)}};
+  Step step = tile_step("flash_2d_forward", config, 128, 4, 3);
+  step.grid = Grid::kQueryHeads;
+  return {step};
 }
 
 std::vector<Step> fa2_naive_forward(const RungConfig& config) {
-  constexpr int kRows = 64, kKeys = 64, kStatistics = 3;
-  return {{.function = "fa2_naive_forward",
-           .block_m = kRows,
-           .block_n = kKeys,
-           .threads = 256,  // 4 x 4 scores each
-           .smem_bytes = floats(tile_floats(config, kRows, kKeys) + kStatistics * kRows),
-           .min_blocks = std::max(config.head_dim, config.head_dim_v) <= 64 ? 3 : 2}};  // as shared memory allows
+  Step step = tile_step("fa2_naive_forward", config, 64, 4, 3);
+  step.min_blocks = is_narrow(config) ? 3 : 2;  // as shared memory allows
+  return {step};
 }
 
 std::vector<Step> scalar2d_row_tile_forward(const RungConfig& config) {
-  // 8 x 4 scores each, and two blocks on a multiprocessor: one computes while the other waits for keys.
-  const int rows = std::max(config.head_dim, config.head_dim_v) <= 64 ? 128 : 64;
-  constexpr int kKeys = 64, kRowsOfThread = 8;
-  return {{.function = "scalar2d_row_tile_forward",
-           .block_m = rows,
-           .block_n = kKeys,
-           .threads = rows / kRowsOfThread * kColThreads,
-           .smem_bytes = floats(tile_floats(config, rows, kKeys)),
-           .min_blocks = 2}};
+  Step step = tile_step("scalar2d_row_tile_forward", config, is_narrow(config) ? 128 : 64, 8, 0);
+  step.min_blocks = 2;  // one computes while the other waits for keys
+  return {step};
 }
 
 }  // namespace
