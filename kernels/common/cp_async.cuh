@@ -10,9 +10,8 @@
 
 namespace attend {
 
-
-// 16 bytes, both sides aligned to them; with is_inside false nothing is read and zeros are written. cg: kept in L2 only,
-// since shared memory is the copy to reuse. "memory": no load or store of shared memory may pass it.
+// 16 bytes, both sides aligned to them; with is_inside false nothing is read and zeros are written. cg: kept in L2
+// only, since shared memory is the copy to reuse. "memory": no load or store of shared memory may pass it.
 __device__ __forceinline__ void cp_async_16(uint32 smem, const void* gmem, bool is_inside) {
   const uint32 bytes = is_inside ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem), "r"(bytes) : "memory");

@@ -10,15 +10,17 @@ namespace attend {
 
 struct RowTile {
   uint32 batch;
-  uint32 head;          // of q and o
-  uint32 head_k;        // of k and v
-  int64 row_begin;      // first query row
-  int key_tiles;        // tiles 0 to key_tiles - 1 have a key that some row sees
-  int unmasked_tiles;   // all rows see all keys of the tiles below this one
+  uint32 head;         // of q and o
+  uint32 head_k;       // of k and v
+  int64 row_begin;     // first query row
+  int key_tiles;       // tiles 0 to key_tiles - 1 have a key that some row sees
+  int unmasked_tiles;  // all rows see all keys of the tiles below this one
   WindowMask mask;
 
   // Keys that row sees are those below this: 0 to seqlen_k.
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int key_end(int64 row) const { return static_cast<int>(mask.row(row).end); }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int key_end(int64 row) const {
+    return static_cast<int>(mask.row(row).end);
+  }
 
   // The block's place in a grid of all row tiles of all query heads (Grid::kRowTiles). Under a causal mask the last
   // rows of a head have the most keys: they go first, so that no long block starts when the others are done.

@@ -6,8 +6,10 @@
 // Before   15 mma_qreg_async: each warp multiplies 16 x 8 x 16 with both operands in registers, which ldmatrix brings
 // After    four warps together multiply 64 x 128 x 16; k and v are read from shared memory by the tensor cores
 //          themselves, p goes in from registers, and the product runs while its warps do something else
-// Why      mma.sync reaches about 60 % of Hopper's tensor cores. One wgmma replaces 64 mma.sync and the ldmatrix before
-//          them: no operand bytes in registers, a 64th of the instructions, all of the rate
+// Why      mma.sync cannot feed Hopper's tensor cores. One wgmma does the work of 64 mma.sync and of the ldmatrix
+// before
+//          them: no bytes of k and v pass by registers, and four warps issue one instruction each instead of 16 and
+//          more
 // Costs    the warps copy the tiles themselves, 16 pieces of 16 bytes a thread and tile, and meet at a barrier for each
 //          tile; one warpgroup's softmax hides behind the other's products only as far as that barrier lets them drift
 // Run      attend run --compute wgmma --dtype bf16 --data DIR
@@ -73,12 +75,10 @@ __device__ void wgmma_forward(const ForwardArgs& args) {
 
   const RowTile tile = RowTile::of_block<Config>(args, blockIdx.x);
   const ThreadRows rows = ThreadRows::of_thread(tile, static_cast<int>(threadIdx.x));
-  const WgmmaKeys<Config> keys = {
-      static_cast<const Bits16*>(args.k) + args.k_stride.offset(tile.batch, tile.head_k, 0),
-      static_cast<const Bits16*>(args.v) + args.v_stride.offset(tile.batch, tile.head_k, 0), args.k_stride.row,
-      args.v_stride.row, args.seqlen_k};
-  const Bits16* q =
-      static_cast<const Bits16*>(args.q) + args.q_stride.offset(tile.batch, tile.head, tile.row_begin);
+  const WgmmaKeys<Config> keys = {static_cast<const Bits16*>(args.k) + args.k_stride.offset(tile.batch, tile.head_k, 0),
+                                  static_cast<const Bits16*>(args.v) + args.v_stride.offset(tile.batch, tile.head_k, 0),
+                                  args.k_stride.row, args.v_stride.row, args.seqlen_k};
+  const Bits16* q = static_cast<const Bits16*>(args.q) + args.q_stride.offset(tile.batch, tile.head, tile.row_begin);
   copy_tile<Config, Config::kBlockM>(smem.q, q, args.q_stride.row, args.seqlen_q - tile.row_begin);
   if (tile.key_tiles > 0) keys.copy(smem, 0);
   cp_async_commit();
@@ -90,9 +90,9 @@ __device__ void wgmma_forward(const ForwardArgs& args) {
   float o[WarpgroupTile<Config>::kOutputs] = {};
 #pragma unroll 1
   for (int n = 0; n < tile.key_tiles; ++n) {
-    cp_async_wait<0>();       // this thread's pieces of tile n have landed,
-    fence_smem_for_async();   // are visible to the tensor cores,
-    __syncthreads();          // and so are all others'. Tile n - 1 is used up: its buffers may be filled
+    cp_async_wait<0>();      // this thread's pieces of tile n have landed,
+    fence_smem_for_async();  // are visible to the tensor cores,
+    __syncthreads();         // and so are all others'. Tile n - 1 is used up: its buffers may be filled
     if (n + 1 < tile.key_tiles) keys.copy(smem, n + 1);
     cp_async_commit();
 

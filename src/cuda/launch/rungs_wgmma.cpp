@@ -27,6 +27,45 @@ std::vector<Step> wgmma_forward(const RungConfig& config) {
            .smem_bytes = tiles_bytes(config, kBlockM, kBlockN, 2)}};
 }
 
+/// The barriers behind the tiles, in a whole swizzle atom: all begins of tiles are multiples of it.
+constexpr unsigned kBarrierBytes = 1024;
+
+std::vector<Step> wgmma_tma_forward(const RungConfig& config) {
+  constexpr int kBlockM = 128;
+  constexpr int kBlockN = 128;
+  constexpr int kStages = 2;
+  return {{.function = "wgmma_tma_forward",
+           .block_m = kBlockM,
+           .block_n = kBlockN,
+           .threads = 2 * kWarpgroup,
+           .smem_bytes = tiles_bytes(config, kBlockM, kBlockN, kStages) + kBarrierBytes,
+           .constants = {{"kStages", std::int64_t{kStages}}},
+           .args = StepArgs::kForwardTma}};
+}
+
+std::vector<Step> wgmma_specialized_forward(const RungConfig& config) {
+  // Registers of a consumer thread: scores kBlockN / 2, p kBlockN / 4, o head_dim / 2, and they have 160.
+  constexpr int kConsumers = 3;
+  constexpr int kBlockM = 64 * kConsumers;
+  constexpr int kStages = 2;
+  const int block_n = 96;
+  return {{.function = "wgmma_specialized_forward",
+           .block_m = kBlockM,
+           .block_n = block_n,
+           .threads = (1 + kConsumers) * kWarpgroup,
+           .smem_bytes = tiles_bytes(config, kBlockM, block_n, kStages) + kBarrierBytes,
+           .constants = {{"kStages", std::int64_t{kStages}},
+                         {"kProducerRegisters", std::int64_t{24}},  // setmaxnreg has nothing below
+                         {"kConsumerRegisters", std::int64_t{160}}},
+           .args = StepArgs::kForwardTma}};
+}
+std::vector<Step> trial_forward(const RungConfig& config) {
+  std::vector<Step> steps = wgmma_specialized_forward(config);
+  steps[0].block_n = 128;
+  steps[0].smem_bytes = tiles_bytes(config, 192, 128, 2) + kBarrierBytes;
+  return steps;
+}
+
 }  // namespace
 
 std::vector<Rung> wgmma_rungs() {
@@ -41,6 +80,36 @@ std::vector<Rung> wgmma_rungs() {
        .folds_scale = true,
        .supports = has_wgmma,
        .forward = wgmma_forward},
+      {.number = 17,
+       .name = "wgmma_tma",
+       .description = "rung 17: tiles brought by the copy engine, waited for at mbarriers",
+       .source = "ladder/17_wgmma_tma.cuh",
+       .dtypes = {DType::kF16, DType::kBF16},
+       .head_dims = {64, 128},
+       .alignment = 16,
+       .folds_scale = true,
+       .supports = has_wgmma,
+       .forward = wgmma_tma_forward},
+      {.number = 18,
+       .name = "wgmma_specialized",
+       .description = "rung 18: a producer warpgroup that loads, three consumers that compute",
+       .source = "ladder/18_wgmma_specialized.cuh",
+       .dtypes = {DType::kF16, DType::kBF16},
+       .head_dims = {64, 128},
+       .alignment = 16,
+       .folds_scale = true,
+       .supports = has_wgmma,
+       .forward = wgmma_specialized_forward},
+      {.number = 18,
+       .name = "trial",
+       .description = "rung 18: a producer warpgroup that loads, three consumers that compute",
+       .source = "ladder/18_wgmma_specialized.cuh",
+       .dtypes = {DType::kF16, DType::kBF16},
+       .head_dims = {64, 128},
+       .alignment = 16,
+       .folds_scale = true,
+       .supports = has_wgmma,
+       .forward = trial_forward},
   };
 }
 
