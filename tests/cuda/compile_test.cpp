@@ -42,11 +42,12 @@ TEST_F(Compile, EveryKernelForItsArchitecturesWithoutSpills) {
     EXPECT_GT(row["registers"].get<int>(), 0) << row;
     EXPECT_GE(row["stack_bytes"].get<int>(), 0) << row;
     EXPECT_GT(row["code_bytes"].get<int>(), 1000) << row;
-    EXPECT_LT(row["seconds"].get<double>(), 30) << row;
+    EXPECT_LT(row["seconds"].get<double>(), 30) << row;  // on a busy machine
   }
   for (const cuda::CatalogEntry& kernel : cuda::catalog()) {
     for (const char* arch : {"sm_80", "sm_90a", "sm_120"}) {
-      EXPECT_EQ(seen.count(std::string(kernel.name) + " " + arch) == 1, kernel.supports(cuda::find_arch(arch)));
+      EXPECT_EQ(seen.count(std::string(kernel.name) + " " + arch) == 1, kernel.supports(cuda::find_arch(arch)))
+          << kernel.name << " " << arch;
     }
   }
   EXPECT_THAT(result.err, AllOf(HasSubstr("compiled in"), HasSubstr("registers"), HasSubstr("spilled")));
