@@ -12,9 +12,9 @@
 
 namespace attend {
 
-constexpr int kWarpgroup = 128;  // threads
-constexpr int kWarpgroupRows = 64;
-constexpr int kWgmmaDepth = 16;  // 16-bit elements of the summed dimension in one product
+constexpr int kWarpgroup = 128;     // threads
+constexpr int kWarpgroupRows = 64;  // of D
+constexpr int kWgmmaDepth = 16;     // 16-bit elements of the summed dimension in one product
 
 // Where an operand lies in shared memory, in panels of 64 columns with the 128-byte swizzle (smem_address.cuh).
 // PTX ISA, "Matrix-descriptor": bits 0-13 address / 16, 16-29 leading byte offset / 16, 32-45 stride byte offset / 16,
@@ -84,80 +84,71 @@ __device__ __forceinline__ void fence_smem_for_async() {
 template <ElementType kElement, int kColumns>
 struct WgmmaOp;
 
-// Operands %0 to %31 and so on: a list in braces is what the instruction takes.
-#define ATTEND_WGMMA_TEXT_0_31                                             \
+// clang-format off: a line of PTX stays a line
+
+// The accumulators: operands %0 to %31 or %63.
+#define ATTEND_WGMMA_TEXT_32                                               \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define ATTEND_WGMMA_TEXT_0_47 \
-  ATTEND_WGMMA_TEXT_0_31       \
-      ", "                     \
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define ATTEND_WGMMA_TEXT_0_63 \
-  ATTEND_WGMMA_TEXT_0_47       \
-      ", "                     \
+#define ATTEND_WGMMA_TEXT_64                                                             \
+  ATTEND_WGMMA_TEXT_32                                                                   \
+      ", "                                                                               \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define ATTEND_WGMMA_D8(d, i)                                                                                 \
+#define ATTEND_WGMMA_D8(i)                                                                                    \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
-#define ATTEND_WGMMA_D32(d, i) \
-  ATTEND_WGMMA_D8(d, i), ATTEND_WGMMA_D8(d, i + 8), ATTEND_WGMMA_D8(d, i + 16), ATTEND_WGMMA_D8(d, i + 24)
-#define ATTEND_WGMMA_D48(d, i) ATTEND_WGMMA_D32(d, i), ATTEND_WGMMA_D8(d, i + 32), ATTEND_WGMMA_D8(d, i + 40)
-#define ATTEND_WGMMA_D64(d, i) ATTEND_WGMMA_D32(d, i), ATTEND_WGMMA_D32(d, i + 32)
+#define ATTEND_WGMMA_D32(i) ATTEND_WGMMA_D8(i), ATTEND_WGMMA_D8(i + 8), ATTEND_WGMMA_D8(i + 16), ATTEND_WGMMA_D8(i + 24)
+#define ATTEND_WGMMA_D64(i) ATTEND_WGMMA_D32(i), ATTEND_WGMMA_D32(i + 32)
 
-// type: bf16 or f16; n: columns; text, outputs: the n / 2 accumulators; i0 to i7: numbers of the operands after them.
-#define ATTEND_WGMMA_OP(element, type, n, text, outputs, i0, i1, i2, i3, i4, i5, i6, i7)                         \
-  template <>                                                                                                    \
-  struct WgmmaOp<ElementType::element, n> {                                                                      \
-    template <bool kTransposeB, int kSign>                                                                       \
-    static __device__ __forceinline__ void ss(float (&d)[n / 2], MatrixDescriptor a, MatrixDescriptor b,         \
-                                              bool accumulate) {                                                 \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" i2                                                       \
-                   ", 0;\n"                                                                                      \
-                   "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" text                     \
-                   "}, "                                                                                         \
-                   "%" i0 ", %" i1 ", p, %" i3 ", 1, 0, %" i4 ";\n}\n"                                           \
-                   : outputs                                                                                     \
-                   : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(accumulate)), "n"(kSign),                    \
-                     "n"(kTransposeB ? 1 : 0));                                                                  \
-    }                                                                                                            \
-    template <bool kTransposeB, int kSign>                                                                       \
-    static __device__ __forceinline__ void rs(float (&d)[n / 2], const uint32* a, MatrixDescriptor b,            \
-                                              bool accumulate) {                                                 \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" i5                                                       \
-                   ", 0;\n"                                                                                      \
-                   "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" text                     \
-                   "}, "                                                                                         \
-                   "{%" i0 ", %" i1 ", %" i2 ", %" i3 "}, %" i4 ", p, %" i6 ", 1, %" i7 ";\n}\n"                 \
-                   : outputs                                                                                     \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(accumulate)), \
-                     "n"(kSign), "n"(kTransposeB ? 1 : 0));                                                      \
-    }                                                                                                            \
+// type: f16 or bf16; columns of D; text, outputs: its registers; i0 to i7: numbers of the operands that follow them.
+#define ATTEND_WGMMA_OP(element, type, columns, text, outputs, i0, i1, i2, i3, i4, i5, i6, i7)                      \
+  template <>                                                                                                       \
+  struct WgmmaOp<ElementType::element, columns> {                                                                   \
+    template <bool kTransposeB, int kSign>                                                                          \
+    static __device__ __forceinline__ void ss(float (&d)[columns / 2], MatrixDescriptor a, MatrixDescriptor b,      \
+                                              bool accumulate) {                                                    \
+      asm volatile(                                                                                                 \
+          "{.reg .pred p;\n"                                                                                        \
+          "setp.ne.b32 p, %" i2                                                                                     \
+          ", 0;\n"                                                                                                  \
+          "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type                                     \
+          " "                                                                                                       \
+          "{" text "}, %" i0 ", %" i1 ", p, %" i3 ", 1, 0, %" i4 ";}\n"                                             \
+          : outputs                                                                                                 \
+          : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(accumulate)), "n"(kSign), "n"(kTransposeB ? 1 : 0));     \
+    }                                                                                                               \
+    template <bool kTransposeB, int kSign>                                                                          \
+    static __device__ __forceinline__ void rs(float (&d)[columns / 2], const uint32* a, MatrixDescriptor b,         \
+                                              bool accumulate) {                                                    \
+      asm volatile(                                                                                                 \
+          "{.reg .pred p;\n"                                                                                        \
+          "setp.ne.b32 p, %" i5                                                                                     \
+          ", 0;\n"                                                                                                  \
+          "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type                                     \
+          " "                                                                                                       \
+          "{" text "}, {%" i0 ", %" i1 ", %" i2 ", %" i3 "}, %" i4 ", p, %" i6 ", 1, %" i7 ";}\n"                   \
+          : outputs                                                                                                 \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(accumulate)), "n"(kSign), \
+            "n"(kTransposeB ? 1 : 0));                                                                              \
+    }                                                                                                               \
   };
-#define ATTEND_WGMMA_OP_64(element, type)                                                                          \
-  ATTEND_WGMMA_OP(element, type, 64, ATTEND_WGMMA_TEXT_0_31, ATTEND_WGMMA_D32(d, 0), "32", "33", "34", "35", "36", \
-                  "37", "38", "39")
-#define ATTEND_WGMMA_OP_96(element, type)                                                                          \
-  ATTEND_WGMMA_OP(element, type, 96, ATTEND_WGMMA_TEXT_0_47, ATTEND_WGMMA_D48(d, 0), "48", "49", "50", "51", "52", \
-                  "53", "54", "55")
-#define ATTEND_WGMMA_OP_128(element, type)                                                                          \
-  ATTEND_WGMMA_OP(element, type, 128, ATTEND_WGMMA_TEXT_0_63, ATTEND_WGMMA_D64(d, 0), "64", "65", "66", "67", "68", \
-                  "69", "70", "71")
-ATTEND_WGMMA_OP_64(kF16, "f16")
-ATTEND_WGMMA_OP_64(kBF16, "bf16")
-ATTEND_WGMMA_OP_96(kF16, "f16")
-ATTEND_WGMMA_OP_96(kBF16, "bf16")
-ATTEND_WGMMA_OP_128(kF16, "f16")
-ATTEND_WGMMA_OP_128(kBF16, "bf16")
-#undef ATTEND_WGMMA_OP_128
-#undef ATTEND_WGMMA_OP_96
-#undef ATTEND_WGMMA_OP_64
+#define ATTEND_WGMMA_OPS(element, type)                                                                              \
+  ATTEND_WGMMA_OP(element, type, 64, ATTEND_WGMMA_TEXT_32, ATTEND_WGMMA_D32(0), "32", "33", "34", "35", "36", "37",  \
+                  "38", "39")                                                                                        \
+  ATTEND_WGMMA_OP(element, type, 128, ATTEND_WGMMA_TEXT_64, ATTEND_WGMMA_D64(0), "64", "65", "66", "67", "68", "69", \
+                  "70", "71")
+
+ATTEND_WGMMA_OPS(kF16, "f16")
+ATTEND_WGMMA_OPS(kBF16, "bf16")
+
+#undef ATTEND_WGMMA_OPS
 #undef ATTEND_WGMMA_OP
 #undef ATTEND_WGMMA_D64
-#undef ATTEND_WGMMA_D48
 #undef ATTEND_WGMMA_D32
 #undef ATTEND_WGMMA_D8
-#undef ATTEND_WGMMA_TEXT_0_63
-#undef ATTEND_WGMMA_TEXT_0_47
-#undef ATTEND_WGMMA_TEXT_0_31
+#undef ATTEND_WGMMA_TEXT_64
+#undef ATTEND_WGMMA_TEXT_32
+// clang-format on
 
 }  // namespace attend

@@ -44,26 +44,19 @@ std::vector<Step> wgmma_tma_forward(const RungConfig& config) {
 }
 
 std::vector<Step> wgmma_specialized_forward(const RungConfig& config) {
-  // Registers of a consumer thread: scores kBlockN / 2, p kBlockN / 4, o head_dim / 2, and they have 160.
   constexpr int kConsumers = 3;
   constexpr int kBlockM = 64 * kConsumers;
+  constexpr int kBlockN = 128;  // at d = 128, s and o take 64 registers of a consumer's 160 each
   constexpr int kStages = 2;
-  const int block_n = 96;
   return {{.function = "wgmma_specialized_forward",
            .block_m = kBlockM,
-           .block_n = block_n,
+           .block_n = kBlockN,
            .threads = (1 + kConsumers) * kWarpgroup,
-           .smem_bytes = tiles_bytes(config, kBlockM, block_n, kStages) + kBarrierBytes,
+           .smem_bytes = tiles_bytes(config, kBlockM, kBlockN, kStages) + kBarrierBytes,
            .constants = {{"kStages", std::int64_t{kStages}},
                          {"kProducerRegisters", std::int64_t{24}},  // setmaxnreg has nothing below
                          {"kConsumerRegisters", std::int64_t{160}}},
            .args = StepArgs::kForwardTma}};
-}
-std::vector<Step> trial_forward(const RungConfig& config) {
-  std::vector<Step> steps = wgmma_specialized_forward(config);
-  steps[0].block_n = 128;
-  steps[0].smem_bytes = tiles_bytes(config, 192, 128, 2) + kBarrierBytes;
-  return steps;
 }
 
 }  // namespace
@@ -100,16 +93,6 @@ std::vector<Rung> wgmma_rungs() {
        .folds_scale = true,
        .supports = has_wgmma,
        .forward = wgmma_specialized_forward},
-      {.number = 18,
-       .name = "trial",
-       .description = "rung 18: a producer warpgroup that loads, three consumers that compute",
-       .source = "ladder/18_wgmma_specialized.cuh",
-       .dtypes = {DType::kF16, DType::kBF16},
-       .head_dims = {64, 128},
-       .alignment = 16,
-       .folds_scale = true,
-       .supports = has_wgmma,
-       .forward = trial_forward},
   };
 }
 
