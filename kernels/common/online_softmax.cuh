@@ -67,7 +67,7 @@ constexpr float kLn2 = 0.6931471805599453f;
 template <int kCount>
 [[nodiscard]] ATTEND_HOST_DEVICE float thread_row_max(const float (&value)[kCount], int h) {
   float result = larger(value[2 * h], value[2 * h + 1]);
-#pragma unroll
+  ATTEND_UNROLL
   for (int i = 4 + 2 * h; i < kCount; i += 4) {
     result = larger(result, larger(value[i], value[i + 1]));
   }
@@ -77,7 +77,7 @@ template <int kCount>
 template <int kCount>
 [[nodiscard]] ATTEND_HOST_DEVICE float thread_row_sum(const float (&value)[kCount], int h) {
   float result = value[2 * h] + value[2 * h + 1];
-#pragma unroll
+  ATTEND_UNROLL
   for (int i = 4 + 2 * h; i < kCount; i += 4) result += value[i] + value[i + 1];
   return result;
 }
@@ -85,7 +85,7 @@ template <int kCount>
 // value *= factor[row]
 template <int kCount>
 ATTEND_HOST_DEVICE void scale_rows(float (&value)[kCount], const float (&factor)[kRowsOfThread]) {
-#pragma unroll
+  ATTEND_UNROLL
   for (int i = 0; i < kCount; ++i) value[i] *= factor[i / 2 % 2];
 }
 
@@ -93,7 +93,7 @@ ATTEND_HOST_DEVICE void scale_rows(float (&value)[kCount], const float (&factor)
 template <int kCount>
 ATTEND_HOST_DEVICE void exp2_rows(float (&score)[kCount], float scale_log2, const float (&row_max)[kRowsOfThread]) {
   const float base[kRowsOfThread] = {exponent_base(row_max[0]), exponent_base(row_max[1])};
-#pragma unroll
+  ATTEND_UNROLL
   for (int i = 0; i < kCount; ++i) score[i] = exp2_fast(multiply_add(score[i], scale_log2, -base[i / 2 % 2]));
 }
 
