@@ -7,11 +7,11 @@
 //          warpgroups, so that the tensor cores rest whenever both are in their softmax
 // After    a producer warpgroup does nothing but load, and gives most of its registers away (setmaxnreg); three
 // consumer
-//          warpgroups of 64 rows do nothing but compute
-// Why      512 threads share 64 K registers, 128 each; at d = 128 a consumer's s and o alone are that many. With 24 left to
-//          the producer's threads a consumer has 160, and a third warpgroup fits: while one is in its softmax, two others
-//          have products for the tensor cores. And 192 rows share a tile of k and v instead of 128: a third less traffic
-//          from the L2 cache
+//          warpgroups of 64 rows each do nothing but compute
+// Why      512 threads share 64 K registers, 128 each; at d = 128 a consumer's s and o alone are that many. With 24 for
+//          the producer's threads a consumer has 160, and a third warpgroup fits: while one is in its softmax, two
+//          others have products for the tensor cores. And 192 rows share a tile of k and v instead of 128: a third less
+//          traffic from the L2 cache
 // Costs    warpgroups are out of step by chance only, and each still waits for its own products before it goes on; a
 //          quarter of the threads idles; a last tile of rows may be 191 rows short, which shows in short sequences
 // Measured bf16, (2, 16, 8192, 128), H200, CUDA 13.0: full 684, causal 620 TFLOP/s
