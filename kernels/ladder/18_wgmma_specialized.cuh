@@ -6,8 +6,7 @@
 // Before   17 wgmma_tma: a thread of a computing warpgroup issues the copies and waits for buffers to become free; two
 //          warpgroups, so that the tensor cores rest whenever both are in their softmax
 // After    a producer warpgroup does nothing but load, and gives most of its registers away (setmaxnreg); three
-// consumer
-//          warpgroups of 64 rows each do nothing but compute
+//          consumer warpgroups of 64 rows each do nothing but compute
 // Why      512 threads share 64 K registers, 128 each; at d = 128 a consumer's s and o alone are that many. With 24 for
 //          the producer's threads a consumer has 160, and a third warpgroup fits: while one is in its softmax, two
 //          others have products for the tensor cores. And 192 rows share a tile of k and v instead of 128: a third less
