@@ -6,8 +6,8 @@
 // Before   15 mma_qreg_async: each warp multiplies 16 x 8 x 16 with both operands in registers, which ldmatrix brings
 // After    four warps together multiply 64 x 128 x 16; k and v are read from shared memory by the tensor cores
 //          themselves, p goes in from registers, and the product runs while its warps do something else
-// Why      mma.sync cannot feed Hopper's tensor cores. One wgmma does the work of 64 mma.sync and of the ldmatrix before
-//          them: no bytes of k and v pass by registers, and a warp issues one instruction instead of 16
+// Why      mma.sync cannot feed Hopper's tensor cores. One wgmma does the work of 64 mma.sync and of their ldmatrix
+//          instructions: no bytes of k and v pass by registers, and a warp issues one instruction instead of 16
 // Costs    the warps copy the tiles themselves, 16 pieces of 16 bytes a thread and tile, and meet at a barrier for each
 //          tile; one warpgroup's softmax hides behind the other's products only as far as that barrier lets them drift
 // Measured bf16, (2, 16, 8192, 128), H200, CUDA 13.0: full 435, causal 407 TFLOP/s
