@@ -37,6 +37,7 @@ RungConfig config_of(const Rung& rung, const core::Problem& p) {
           .head_dim_v = static_cast<int>(p.head_dim_v),
           .mask = p.window_right == 0 ? MaskKind::kCausal : MaskKind::kFull,
           .negate_scores = rung.folds_scale && p.scale < 0,
+          .max_smem_per_block = device_info(p.q.device.index).max_smem_per_block,
           .aligned = rung.alignment >= kWideLoad || is_aligned(p, kWideLoad)};
 }
 
