@@ -16,16 +16,11 @@
 // Source   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 1
 #pragma once
 
+#include "../common/row_statistics.cuh"
 #include "../common/shared_storage.cuh"
 #include "../common/warp_row.cuh"
 
 namespace attend {
-
-// m and l of a row, in the workspace: (batch, heads, seqlen_q).
-struct RowStatistics {
-  float row_max;
-  float row_sum;
-};
 
 // One head. Grid: a block for each query head; warp w has the rows w, w + kBlockM, ... from the first tile of keys to
 // the last, so that nothing passes between threads through memory.

@@ -6,8 +6,7 @@
 // After    16 columns x 32 rows of threads, each with 4 x 4 elements of S and 4 rows of o: what a thread reads of q
 //          serves 4 keys, what it reads of k or v 4 rows. S lies in shared memory between the two products, and a warp
 //          for each row takes the softmax there
-// Why      loads from shared memory for each fused multiply-add fall from 1.25 and more to 0.5, and they were the
-// limit;
+// Why      loads from shared memory for each fused multiply-add fall from 1.25 and more to 0.5, which were the limit;
 //          o is asked for before S is computed, so that it arrives meanwhile (1.3 x, measured with 2 x 4 tiles)
 // Costs    four barriers for each tile of rows and keys, with one block on a multiprocessor: nobody works while the
 //          slowest warp arrives. The loop order still reads and writes o for each tile of keys, and batch * heads
@@ -18,16 +17,11 @@
 // Source   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 1
 #pragma once
 
+#include "../common/row_statistics.cuh"
 #include "../common/score_rows.cuh"
 #include "../common/shared_storage.cuh"
 
 namespace attend {
-
-// m and l of a row, in the workspace: (batch, heads, seqlen_q).
-struct RowStatistics {
-  float row_max;
-  float row_sum;
-};
 
 // Takes a tile of keys into a tile of rows: o in memory, which is always divided by l, and its statistics.
 template <class Config>

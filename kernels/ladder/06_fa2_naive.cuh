@@ -3,9 +3,8 @@
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1
 // Supports float32, d and d_v up to 128, full and causal masks, grouped heads. Every architecture
 // Before   05 flash_2d: tiles of keys outside, rows inside; o, m and l read and written for each of them
-// After    the loops are swapped: a block for each tile of rows, o in registers until the end, m and l in shared
-// memory;
-//          o is divided by l once
+// After    the loops are swapped: a block for each tile of rows, o in registers until the end, where it is divided
+//          by l once; m and l in shared memory
 // Why      q and o no longer travel: 12 bytes for each of their elements and tile of keys fall away, against k and v
 //          from the L2 cache once a tile of rows. There are seqlen_q / kBlockM times as many blocks: every
 //          multiprocessor works whatever the batch, at d = 64 on three blocks, one computing while others wait at

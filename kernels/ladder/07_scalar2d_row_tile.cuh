@@ -3,9 +3,9 @@
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1
 // Supports float32, d and d_v up to 128, full and causal masks, grouped heads. Every architecture
 // Before   06 fa2_naive: 4 x 4 scores a thread, the softmax between barriers on S in shared memory
-// After    8 x 4 scores a thread. The 16 threads that share rows are half a warp: maximum and sum go around by
-// shuffles,
-//          m and l live in their registers, and only P passes through shared memory, from and to the same half warp
+// After    8 x 4 scores a thread. The 16 threads that share rows are half a warp: shuffles give all of
+//          them a row's maximum and sum, m and l live in their registers, and only P passes through shared memory, from
+//          and to the same half warp
 // Why      loads from shared memory for each fused multiply-add fall from 0.5 to 0.375, 0.25 for P v at d = 128; two
 //          barriers of four are gone, and S no longer makes its trip
 // Costs    a load still moves one word, an instruction each, where 08 fa2 moves four; nothing computes between the
