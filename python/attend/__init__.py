@@ -1,0 +1,27 @@
+"""Exact attention, O = softmax(scale * Q K^T + bias) V, forward and backward, on CPUs and NVIDIA GPUs.
+
+    o = attend.attention(q, k, v, causal=True)
+
+takes NumPy arrays, torch tensors, or CPU arrays of any framework that speaks DLPack, and gives back the same kind.
+"""
+
+from attend._api import attention, attention_varlen, backward, forward
+from attend._core import __version__
+from attend._errors import ArgumentError, Error, RunError, UnsupportedError
+from attend._info import backends, cpu_simd_target, cpu_threads, gpus
+
+__all__ = [
+    "ArgumentError",
+    "Error",
+    "RunError",
+    "UnsupportedError",
+    "__version__",
+    "attention",
+    "attention_varlen",
+    "backends",
+    "backward",
+    "cpu_simd_target",
+    "cpu_threads",
+    "forward",
+    "gpus",
+]

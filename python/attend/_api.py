@@ -1,0 +1,225 @@
+"""The public functions: resolve what the caller said, then hand over to the front end of the tensors' framework."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Optional, Sequence
+
+from attend._errors import ArgumentError
+from attend._settings import Extras, Settings, dense_layout, signed_bits, window_of
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    layout: str = "bhsd",
+    causal: bool = False,
+    window: Sequence[Optional[int]] = (-1, -1),
+    scale: Optional[float] = None,
+    softcap: float = 0.0,
+    bias: Any = None,
+    mask: Any = None,
+    alibi_slopes: Any = None,
+    dropout_p: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
+    return_lse: bool = False,
+    deterministic: bool = False,
+    compute: str = "auto",
+) -> Any:
+    """Exact attention, ``o = softmax(scale * q k^T + bias) v``, in one pass and without a seqlen_q x seqlen_k buffer.
+
+    With ``off = seqlen_k - seqlen_q``, row i, key j, and every option at its default switched off::
+
+        s = scale * <q[i], k[j]>
+        s = softcap * tanh(s / softcap)
+        s = s + bias[i, j] - alibi_slope * |i + off - j|
+        s = -inf where masked
+        o[i] = sum_j dropout(softmax(s)[j]) * v[j]
+
+    Masks align bottom right. seqlen_q = 2, seqlen_k = 5 (1 = kept)::
+
+        causal:  1 1 1 1 0    window=(1, 0):  0 0 1 1 0
+                 1 1 1 1 1                    0 0 0 1 1
+
+    Arguments:
+        q: f32, f16, bf16 or f64 (batch, heads_q, seqlen_q, head_dim); with layout="bshd" (batch, seqlen_q, heads_q,
+            head_dim). NumPy array, torch tensor (CPU or CUDA), or a CPU array with ``__dlpack__``. head_dim 1 to 512.
+            f64 runs on the CPU in the `reference` backend; bf16 in NumPy needs the package ml_dtypes.
+        k: like q (batch, heads_k, seqlen_k, head_dim). heads_q is a multiple of heads_k, and query head h reads head
+            h // (heads_q // heads_k). seqlen_q and seqlen_k are independent and may be 0.
+        v: like k (batch, heads_k, seqlen_k, head_dim_v).
+        layout: "bhsd" or "bshd": the order of the dimensions of q, k, v and o.
+        causal: keep j <= i + off.
+        window: (left, right): keep i + off - left <= j <= i + off + right; -1 or None leaves a side open.
+        scale: None: 1 / sqrt(head_dim). Any finite number.
+        softcap: >= 0; 0: off.
+        bias: float (1 or batch, 1 or heads_q, 1 or seqlen_q, 1 or seqlen_k), leading dimensions may be missing.
+            Differentiable.
+        mask: bool, broadcasts like bias; True keeps.
+        alibi_slopes: f32 (heads_q) or (batch, heads_q). Not differentiable.
+        dropout_p: probability of dropping an entry of the softmax, 0 <= dropout_p < 1; kept ones grow by
+            1 / (1 - dropout_p).
+        seed, offset: 64 bits each; the dropped entries are a pure function of them and of (batch, head, i, j), the
+            same on every device, forward and backward.
+        return_lse: give (o, lse).
+        deterministic: bit-equal results from run to run, on a GPU too. On a CPU they always are.
+        compute: a backend by name (see `attend.backends()`), or "auto": the best one for the tensors' device.
+
+    Returns:
+        o: like q, (batch, heads_q, seqlen_q, head_dim_v) in the order of `layout`, in the framework of q. Or (o, lse).
+        lse: f32 (f64 where q is) (batch, heads_q, seqlen_q): natural log of sum_j exp(s). Dropout does not change it.
+        A row that sees no key gives o = 0, lse = -inf and zero gradients, never NaN.
+
+    Inputs are read in place, whatever their strides; one whose last stride is not 1 (or, in NumPy, one with negative
+    strides) is copied first. On torch tensors this is differentiable (o, and lse where it is returned), and traceable by
+    torch.compile and torch.export; CUDA tensors are worked on in torch's current stream, asynchronously. Other tensors:
+    done when it returns; the GIL is released meanwhile. Thread-safe.
+
+    Raises:
+        attend.Error naming the argument, the value found and what is allowed: also a ValueError where an argument is
+        wrong, a NotImplementedError where attend lacks something, a RuntimeError else.
+
+    Source: Dao, FlashAttention-2 (2023), Algorithms 1 and 2; Milakov & Gimelshein, Online normalizer calculation (2018).
+    """
+    left, right = window_of(window)
+    extras = Extras(bias, mask, alibi_slopes)
+    settings = Settings(
+        0, 0, dense_layout(layout), scale, causal, left, right, softcap, dropout_p,
+        signed_bits("seed", seed), signed_bits("offset", offset), deterministic, compute,
+    )  # fmt: skip
+    o, lse = _forward(q, k, v, extras, settings)
+    return (o, lse) if return_lse else o
+
+
+def attention_varlen(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    causal: bool = False,
+    window: Sequence[Optional[int]] = (-1, -1),
+    scale: Optional[float] = None,
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    dropout_p: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
+    return_lse: bool = False,
+    deterministic: bool = False,
+    compute: str = "auto",
+) -> Any:
+    """`attention` of sequences of different lengths, packed one after another.
+
+    Sequence s owns the query rows cu_seqlens_q[s] to cu_seqlens_q[s + 1] and the keys cu_seqlens_k[s] to
+    cu_seqlens_k[s + 1]; rows of different sequences do not see each other. Masks align bottom right in each sequence.
+
+    Arguments:
+        q: (total_q, heads_q, head_dim). k: (total_k, heads_k, head_dim). v: (total_k, heads_k, head_dim_v).
+        cu_seqlens_q, cu_seqlens_k: i32 (sequences + 1), on the device of q: starts at 0, never decreases, ends at the
+            total number of tokens.
+        max_seqlen_q, max_seqlen_k: upper bounds of the lengths.
+        alibi_slopes: f32 (heads_q) or (sequences, heads_q).
+        The others as in `attention`, which has neither bias nor mask here.
+
+    Returns:
+        o: (total_q, heads_q, head_dim_v), or (o, lse) with lse f32 (f64 where q is) (heads_q, total_q).
+
+    Raises, determinism, streams and ownership as in `attention`.
+    """
+    left, right = window_of(window)
+    extras = Extras(None, None, alibi_slopes, cu_seqlens_q, cu_seqlens_k)
+    settings = Settings(
+        max_seqlen_q, max_seqlen_k, "thd", scale, causal, left, right, softcap, dropout_p,
+        signed_bits("seed", seed), signed_bits("offset", offset), deterministic, compute,
+    )  # fmt: skip
+    o, lse = _forward(q, k, v, extras, settings)
+    return (o, lse) if return_lse else o
+
+
+def forward(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
+    """(o, lse) of `attention`, or of `attention_varlen` where `cu_seqlens_q` is among the options; no autograd.
+
+    Options: those of `attention` but return_lse; for packed sequences cu_seqlens_q, cu_seqlens_k, max_seqlen_q and
+    max_seqlen_k in place of layout, bias and mask.
+
+    Raises:
+        attend.Error as `attention` does; TypeError for an option that does not exist.
+    """
+    extras, settings = _resolve(options)
+    if _is_torch(q):
+        from attend import torch as front
+
+        return front.forward(q, k, v, extras, settings)
+    from attend import _arrays
+
+    return _arrays.forward(q, k, v, extras, settings)
+
+
+def backward(
+    dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *, dlse: Any = None, needs_dbias: bool = True, **options: Any
+) -> tuple[Any, ...]:
+    """The gradients of `forward`: (dq, dk, dv), and dbias where a bias is given and `needs_dbias`.
+
+    Arguments:
+        dout: dL/do, dtype and shape of o.
+        q, k, v, o, lse: what `forward` took and gave.
+        dlse: dL/dlse, shaped like lse; None: zero.
+        needs_dbias: False leaves dbias out, which costs a pass over all scores.
+        options: as given to `forward`.
+
+    Returns:
+        dq, dk, dv, dbias: dtype and shape of q, k, v, bias. dk and dv are summed over the query heads that share them.
+        Rows that see no key contribute nothing.
+
+    Recomputes the softmax from lse tile by tile. Raises as `forward` does.
+    Source: Dao, FlashAttention-2 (2023), Algorithm 2.
+    """
+    extras, settings = _resolve(options)
+    wants = needs_dbias and extras.bias is not None
+    if _is_torch(q):
+        from attend import torch as front
+
+        return front.backward(dout, q, k, v, o, lse, dlse, wants, extras, settings)
+    from attend import _arrays
+
+    return _arrays.backward(dout, q, k, v, o, lse, dlse, wants, extras, settings)
+
+
+def _resolve(options: dict[str, Any]) -> tuple[Extras, Settings]:
+    rest = dict(options)
+    extras = Extras(**{name: rest.pop(name, None) for name in Extras._fields})
+    if extras.cu_seqlens_q is not None:
+        if "layout" in rest:
+            raise ArgumentError("layout: given with cu_seqlens_q, allowed without it only: packed tensors have one layout")
+        rest["layout"] = "thd"
+    else:
+        rest["layout"] = dense_layout(rest.get("layout", "bhsd"))
+    rest["window_left"], rest["window_right"] = window_of(rest.pop("window", (-1, -1)))
+    for name in ("seed", "offset"):
+        rest[name] = signed_bits(name, rest.get(name, 0))
+    return extras, Settings(**rest)
+
+
+def _forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[Any, Any]:
+    if _is_torch(q):
+        from attend import torch as front
+
+        return front.attention(q, k, v, extras, settings)
+    from attend import _arrays
+
+    return _arrays.forward(q, k, v, extras, settings)
+
+
+def _is_torch(x: Any) -> bool:
+    # By name first: that is what tracers of torch can follow, and what needs no torch.
+    if type(x).__module__.partition(".")[0] == "torch":
+        return True
+    torch = sys.modules.get("torch")
+    return torch is not None and hasattr(torch, "Tensor") and isinstance(x, torch.Tensor)

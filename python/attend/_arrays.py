@@ -1,0 +1,139 @@
+"""The front end of NumPy arrays, and of any CPU array that speaks DLPack.
+
+The results belong to the framework of `q`: NumPy arrays are allocated, filled by the library, and handed over through
+DLPack where q is something else.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Optional
+
+from attend import _core
+from attend._errors import ArgumentError, UnsupportedError
+from attend._settings import Extras, Gradients, Settings, output_shapes
+
+try:
+    import numpy as np
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("attend works on CPU arrays through NumPy: pip install numpy") from error
+
+_DTYPE_NAMES = {"float32": "f32", "float16": "f16", "float64": "f64", "bfloat16": "bf16", "bool": "bool"}
+_KDL_CPU = 1  # DLPack's number of the CPU
+
+
+def forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[Any, Any]:
+    """o and lse, arrays of the framework of `q`."""
+    arrays = [_import(name, x) for name, x in (("q", q), ("k", k), ("v", v))]
+    o_shape, lse_shape = output_shapes(arrays[0].shape, arrays[2].shape, settings.layout)
+    o = np.empty(o_shape, _numpy_dtype(arrays[0].dtype))
+    lse = np.empty(lse_shape, _lse_dtype(arrays[0].dtype))
+    _core.forward(*arrays, _export(o), _export(lse), _import_extras(extras, arrays[1], settings), settings, 0)
+    return _hand_over(q, o), _hand_over(q, lse)
+
+
+def backward(
+    dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any, needs_dbias: bool, extras: Extras, settings: Settings
+) -> tuple[Any, ...]:
+    """(dq, dk, dv), and dbias where it is asked for."""
+    named = (("q", q), ("k", k), ("v", v), ("o", o), ("lse", lse))
+    arrays = [_import(name, x) for name, x in named]
+    results = [np.empty(a.shape, _numpy_dtype(a.dtype)) for a in arrays[:3]]
+    imported = _import_extras(extras, arrays[1], settings)
+    dbias = None
+    if needs_dbias and imported.bias is not None:
+        full = np.empty(imported.bias.shape, _numpy_dtype(imported.bias.dtype))
+        dbias = _export(full)
+        results.append(full)
+    dq, dk, dv = (_export(x) for x in results[:3])
+    incoming = _import("dout", dout), None if dlse is None else _import("dlse", dlse)
+    _core.backward(*arrays, Gradients(*incoming, dq, dk, dv, dbias), imported, settings, 0)
+    if dbias is not None:
+        results[3] = _sum_to(results[3], np.shape(extras.bias))
+    return tuple(_hand_over(q, x) for x in results)
+
+
+def _import(name: str, x: Any) -> _core.Array:
+    """A view of `x` with a contiguous last dimension; a copy only where it has none or runs backwards."""
+    if isinstance(x, np.ndarray):
+        if not x.dtype.isnative:
+            raise ArgumentError(f"{name}: dtype {x.dtype.str} of foreign byte order, allowed the machine's own")
+        return _export(_rows(x))
+    if not hasattr(x, "__dlpack__"):
+        raise ArgumentError(f"{name}: {type(x).__name__}, allowed an array (NumPy, torch, or one with __dlpack__)")
+    device_type = int(x.__dlpack_device__()[0])
+    if device_type != _KDL_CPU:
+        kind = f"{type(x).__module__}.{type(x).__name__}"
+        raise UnsupportedError(f"{name}: {kind} on DLPack device {device_type}; on GPUs attend takes torch tensors")
+    return _core.Array.of(x)
+
+
+def _export(x: np.ndarray) -> _core.Array:
+    if x.dtype.name == "bfloat16":  # NumPy exports no types of other packages
+        return _core.Array.of(x.view(np.uint16), "bf16")
+    return _core.Array.of(x)
+
+
+def _rows(x: np.ndarray) -> np.ndarray:
+    if x.ndim == 0 or x.size == 0:
+        return x
+    is_plain = x.strides[-1] == x.itemsize or x.shape[-1] == 1
+    if is_plain and min(x.strides) >= 0 and all(s % x.itemsize == 0 for s in x.strides) and x.flags.aligned:
+        return x
+    return np.ascontiguousarray(x)
+
+
+def _import_extras(extras: Extras, k: _core.Array, settings: Settings) -> Extras:
+    seqlen_axis = {"bhsd": 2, "bshd": 1, "thd": 0}[settings.layout]
+    # The number of keys; a wrong number of dimensions is the library's to name.
+    seqlen_k = k.shape[seqlen_axis] if len(k.shape) > seqlen_axis else 0
+    fields = {
+        name: None if x is None else _import(name, _all_keys(x, seqlen_k) if name in ("bias", "mask") else x)
+        for name, x in zip(Extras._fields, extras)
+    }
+    return Extras(**fields)
+
+
+def _all_keys(x: Any, seqlen_k: int) -> Any:
+    """A bias or mask of one column, repeated: the library broadcasts every dimension but the keys."""
+    if isinstance(x, np.ndarray) and x.ndim > 0 and x.shape[-1] == 1 and seqlen_k != 1:
+        return np.repeat(x, seqlen_k, axis=-1)
+    return x
+
+
+def _sum_to(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The gradient of what `_all_keys` repeated."""
+    if gradient.shape == shape:
+        return gradient
+    return gradient.sum(axis=-1, keepdims=True, dtype=np.float64).astype(gradient.dtype)
+
+
+def _numpy_dtype(name: str) -> Any:
+    if name == "bf16":
+        try:
+            import ml_dtypes
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("bfloat16 in NumPy needs ml_dtypes: pip install ml_dtypes") from error
+        return ml_dtypes.bfloat16
+    known = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "bool": np.bool_}
+    if name not in known:
+        raise ArgumentError(f"dtype {name}, allowed f32, f16, bf16, f64")
+    return known[name]
+
+
+def _lse_dtype(q_dtype: str) -> Any:
+    return np.float64 if q_dtype == "f64" else np.float32
+
+
+def _hand_over(q: Any, result: np.ndarray) -> Any:
+    """`result` as an array of the framework of `q`, where that can take it."""
+    if isinstance(q, np.ndarray):
+        return result
+    namespace: Optional[Any] = getattr(q, "__array_namespace__", lambda: None)()
+    if namespace is None:
+        namespace = sys.modules.get(type(q).__module__.partition(".")[0])
+    if hasattr(namespace, "from_dlpack") and result.dtype.name != "bfloat16":
+        return namespace.from_dlpack(result)
+    if hasattr(namespace, "asarray"):
+        return namespace.asarray(result)
+    return result

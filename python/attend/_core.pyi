@@ -1,0 +1,51 @@
+from typing import Any, Optional, Sequence, TypedDict
+
+from attend._settings import Extras, Gradients, Settings
+
+__version__: str
+
+class Array:
+    """A strided block of memory, as the library sees it."""
+
+    @staticmethod
+    def of(object: Any, dtype: str = "") -> Array: ...
+    @staticmethod
+    def at(address: int, dtype: str, cuda_index: int, shape: Sequence[int], strides: Sequence[int]) -> Array: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def cuda_index(self) -> int: ...
+
+class Backend(TypedDict):
+    name: str
+    description: str
+    device: str
+    has_backward: bool
+
+class Gpu(TypedDict):
+    name: str
+    compute_capability: str
+    multiprocessors: int
+    memory_bytes: int
+
+def forward(
+    q: Array, k: Array, v: Array, o: Array, lse: Array, extras: Extras, settings: Settings, stream: int, /
+) -> None: ...
+def backward(
+    q: Array,
+    k: Array,
+    v: Array,
+    o: Array,
+    lse: Array,
+    gradients: Gradients,
+    extras: Extras,
+    settings: Settings,
+    stream: int,
+    /,
+) -> None: ...
+def backends() -> list[Backend]: ...
+def gpus() -> list[Gpu]: ...
+def cpu_threads() -> int: ...
+def cpu_simd_target() -> str: ...

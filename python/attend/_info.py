@@ -1,0 +1,60 @@
+"""What this build and this machine can do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attend import _core
+
+if TYPE_CHECKING:
+    from attend._core import Backend, Gpu
+
+
+def backends() -> list[Backend]:
+    """Every value of `compute` beside "auto", best first for each device: name, description, device, has_backward."""
+    return _core.backends()
+
+
+def gpus() -> list[Gpu]:
+    """The NVIDIA GPUs of this machine; empty where there is no driver. Loads the driver."""
+    return _core.gpus()
+
+
+def cpu_threads() -> int:
+    """Threads that a call made now on the CPU would use."""
+    return _core.cpu_threads()
+
+
+def cpu_simd_target() -> str:
+    """The SIMD instruction set of the `cpu` backend on this machine, for example "AVX3"."""
+    return _core.cpu_simd_target()
+
+
+def report() -> dict[str, Any]:
+    """What `python -m attend info --json` prints."""
+    return {
+        "version": _core.__version__,
+        "simd": cpu_simd_target(),
+        "threads": cpu_threads(),
+        "gpus": gpus(),
+        "backends": backends(),
+    }
+
+
+def text() -> str:
+    """What `python -m attend info` prints."""
+    gpu_list = gpus()
+    lines = [
+        f"attend    {_core.__version__}",
+        f"SIMD      {cpu_simd_target()}",
+        f"threads   {cpu_threads()}",
+        f"GPUs      {len(gpu_list) or 'none'}",
+    ]
+    for index, gpu in enumerate(gpu_list):
+        gib = gpu["memory_bytes"] / 2**30
+        lines.append(f"  {index}: {gpu['name']}, compute capability {gpu['compute_capability']}, {gib:.1f} GiB")
+    lines.append("backends  (compute=NAME; auto takes the first that can)")
+    for backend in backends():
+        remark = "" if backend["has_backward"] else " (forward only)"
+        lines.append(f"  {backend['name']:<18} {backend['device']:<5} {backend['description']}{remark}")
+    return "\n".join(lines)

@@ -1,0 +1,88 @@
+"""What a call is told beside q, k and v, resolved once and handed through every layer unchanged."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional, Sequence
+
+from attend._errors import ArgumentError
+
+DIMENSIONS = {
+    "bhsd": "(batch, heads, seqlen, head_dim)",
+    "bshd": "(batch, seqlen, heads, head_dim)",
+    "thd": "(tokens, heads, head_dim)",
+}
+
+
+class Extras(NamedTuple):
+    """The optional tensors of a call."""
+
+    bias: Any = None
+    mask: Any = None
+    alibi_slopes: Any = None
+    cu_seqlens_q: Any = None
+    cu_seqlens_k: Any = None
+
+
+class Settings(NamedTuple):
+    """The numbers and names of a call, in the order of the torch operators' schemas."""
+
+    max_seqlen_q: int = 0
+    max_seqlen_k: int = 0
+    layout: str = "bhsd"
+    scale: Optional[float] = None
+    causal: bool = False
+    window_left: int = -1
+    window_right: int = -1
+    softcap: float = 0.0
+    dropout_p: float = 0.0
+    seed: int = 0
+    offset: int = 0
+    deterministic: bool = False
+    compute: str = "auto"
+
+
+class Gradients(NamedTuple):
+    """What backward takes and gives beyond forward's tensors."""
+
+    dout: Any
+    dlse: Any
+    dq: Any
+    dk: Any
+    dv: Any
+    dbias: Any
+
+
+def signed_bits(name: str, value: int) -> int:
+    """The same 64 bits as a signed number: frameworks know no unsigned ones."""
+    if not -(2**63) <= value < 2**64:
+        raise ArgumentError(f"{name}: {value}, allowed 0 to 2^64 - 1")
+    return value - 2**64 if value >= 2**63 else value
+
+
+def window_of(window: Sequence[Optional[int]]) -> tuple[int, int]:
+    """(left, right) with -1 for open."""
+    if len(window) != 2:
+        raise ArgumentError(f"window: {len(window)} values, allowed (left, right)")
+    left, right = window
+    return -1 if left is None else left, -1 if right is None else right
+
+
+def dense_layout(layout: str) -> str:
+    """`layout`, which has to be one of the two of unpacked tensors."""
+    if layout != "bhsd" and layout != "bshd":
+        raise ArgumentError(f"layout: {layout!r}, allowed 'bhsd', 'bshd'")
+    return layout
+
+
+def output_shapes(q_shape: Any, v_shape: Any, layout: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of o and lse. What else the shapes must fulfil, the library checks."""
+    for name, shape in (("q", q_shape), ("v", v_shape)):
+        wanted = 3 if layout == "thd" else 4
+        if len(shape) != wanted:
+            raise ArgumentError(f"{name}: {len(shape)} dimensions, allowed {wanted} {DIMENSIONS[layout]}")
+    o_shape = (*q_shape[:-1], v_shape[-1])
+    if layout == "bhsd":
+        return o_shape, (q_shape[0], q_shape[1], q_shape[2])
+    if layout == "bshd":
+        return o_shape, (q_shape[0], q_shape[2], q_shape[1])
+    return o_shape, (q_shape[1], q_shape[0])

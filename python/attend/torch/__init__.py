@@ -1,0 +1,9 @@
+"""attend for torch: the operators `attend::forward` and `attend::backward`, with autograd, fake kernels and autocast.
+
+Imported when `attend.attention` meets its first torch tensor, or by `import attend.torch`. Needs torch 2.6 or later.
+"""
+
+from attend.torch import _autograd as _autograd
+from attend.torch._front import attention, backward, forward
+
+__all__ = ["attention", "backward", "forward"]

@@ -1,0 +1,80 @@
+"""Autograd, autocast and vmap of the operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from attend._errors import UnsupportedError
+from attend._settings import Extras, Settings
+from attend.torch._operators import library
+
+_NUM_EXTRAS = len(Extras._fields)
+_NUM_SETTINGS = len(Settings._fields)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    tensors, settings = inputs[: 3 + _NUM_EXTRAS], inputs[3 + _NUM_EXTRAS :]
+    if ctx.needs_input_grad[3 + Extras._fields.index("alibi_slopes")]:
+        raise UnsupportedError("alibi_slopes: requires grad; attend gives no gradient for it. Detach it")
+    ctx.save_for_backward(*tensors, *output)
+    ctx.settings = settings
+    # A gradient that nobody asked for stays None: not every backend takes one for lse.
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
+    *tensors, o, lse = ctx.saved_tensors
+    q, k, v, *extras = tensors
+    if dout is None:
+        dout = torch.zeros_like(o)
+    needs_dbias = ctx.needs_input_grad[3]
+    dq, dk, dv, dbias = torch.ops.attend.backward(
+        q, k, v, o, lse, dout, dlse, needs_dbias, *extras, *ctx.settings
+    )
+    return dq, dk, dv, dbias if needs_dbias else None, *[None] * (_NUM_EXTRAS - 1 + _NUM_SETTINGS)
+
+
+def _remember_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    pass
+
+
+def _refuse_double_backward(ctx: Any, *gradients: Any) -> None:
+    raise UnsupportedError("attend::backward: double backward, attend gives first derivatives only")
+
+
+torch.library.register_autograd("attend::forward", _gradients, setup_context=_setup_context, lib=library)
+torch.library.register_autograd(
+    "attend::backward", _refuse_double_backward, setup_context=_remember_nothing, lib=library
+)
+
+
+def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> None:
+    raise UnsupportedError("attend::forward: vmap; put the mapped dimension into batch or heads, which are independent")
+
+
+for _operator in ("attend::forward", "attend::backward"):
+    torch.library.register_vmap(_operator, _refuse_vmap, lib=library)
+
+
+def _autocast_to(device_type: str) -> Any:
+    """q, k and v in the region's dtype, as matrix products are; the others keep theirs (slopes and lse are float32)."""
+    key = torch._C.DispatchKey.AutocastCUDA if device_type == "cuda" else torch._C.DispatchKey.AutocastCPU
+    below = torch._C.DispatchKeySet(key)
+
+    def forward(q: Any, k: Any, v: Any, *rest: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device_type)
+
+        def cast(x: torch.Tensor) -> torch.Tensor:
+            # float64 is asked for on purpose; autocast leaves it alone everywhere.
+            return x.to(dtype) if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x
+
+        with torch._C._ExcludeDispatchKeyGuard(below):
+            return torch.ops.attend.forward(cast(q), cast(k), cast(v), *rest)
+
+    return forward
+
+
+library.impl("forward", _autocast_to("cpu"), "AutocastCPU")
+library.impl("forward", _autocast_to("cuda"), "AutocastCUDA")

@@ -1,0 +1,68 @@
+"""What `attend.attention`, `attend.forward` and `attend.backward` do with torch tensors."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+
+from attend._errors import ArgumentError, UnsupportedError
+from attend._settings import Extras, Settings
+
+_KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
+
+
+def attention(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:
+    """(o, lse), differentiable."""
+    _check_tensors(q, k, v, extras)
+    extras = _all_keys(extras, k, settings)
+    o, lse = torch.ops.attend.forward(q, k, v, *extras, *settings)
+    return o, lse
+
+
+def forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:
+    """(o, lse) without autograd."""
+    with torch.no_grad():
+        return attention(q, k, v, extras, settings)
+
+
+def backward(
+    dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any, needs_dbias: bool, extras: Extras, settings: Settings
+) -> tuple[torch.Tensor, ...]:
+    """(dq, dk, dv), and dbias where it is asked for, without autograd."""
+    _check_tensors(q, k, v, extras)
+    expanded = _all_keys(extras, k, settings)
+    with torch.no_grad():
+        dq, dk, dv, dbias = torch.ops.attend.backward(
+            q, k, v, o, lse, dout, dlse, needs_dbias, *expanded, *settings
+        )
+    if not needs_dbias:
+        return dq, dk, dv
+    return dq, dk, dv, dbias.sum_to_size(extras.bias.shape)
+
+
+def _check_tensors(q: Any, k: Any, v: Any, extras: Extras) -> None:
+    """The operators would refuse what is no tensor too, but with the text of their whole schema."""
+    for name, x in (("q", q), ("k", k), ("v", v), *zip(Extras._fields, extras)):
+        if x is None and name not in ("q", "k", "v"):
+            continue
+        if not isinstance(x, torch.Tensor):
+            raise ArgumentError(f"{name}: {type(x).__name__}, allowed a torch.Tensor like q")
+        if x.device.type not in ("cpu", "cuda", "meta"):
+            raise UnsupportedError(f"{name}: on {x.device}, attend runs on cpu and cuda")
+
+
+def _all_keys(extras: Extras, k: torch.Tensor, settings: Settings) -> Extras:
+    """A bias or mask of one column, repeated: the library broadcasts every dimension but the keys."""
+    if extras.bias is None and extras.mask is None:
+        return extras
+    if k.dim() < 3:
+        return extras
+    seqlen_k = k.shape[_KEYS_AXIS[settings.layout]]
+    return extras._replace(bias=_repeat(extras.bias, seqlen_k), mask=_repeat(extras.mask, seqlen_k))
+
+
+def _repeat(x: Optional[torch.Tensor], seqlen_k: int) -> Optional[torch.Tensor]:
+    if x is None or x.dim() == 0 or x.shape[-1] != 1 or seqlen_k == 1:
+        return x
+    return x.expand(*x.shape[:-1], seqlen_k).contiguous()

@@ -1,0 +1,149 @@
+"""The torch operators: schemas, kernels, fake kernels.
+
+    attend::forward(q, k, v, extras, settings) -> (o, lse)
+    attend::backward(q, k, v, o, lse, dout, dlse?, needs_dbias, extras, settings) -> (dq, dk, dv, dbias)
+
+`extras` and `settings` are spread out: the fields of attend._settings in their order. Where dbias is not asked for, it is
+an empty tensor: operators cannot give None.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+
+from attend import _core
+from attend._errors import ArgumentError
+from attend._settings import Extras, Gradients, Settings, output_shapes
+
+_EXTRAS = (
+    "Tensor? bias, Tensor? mask, Tensor? alibi_slopes, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k"
+)
+_SETTINGS = (
+    "SymInt max_seqlen_q, SymInt max_seqlen_k, str layout, float? scale, bool causal, SymInt window_left, "
+    "SymInt window_right, float softcap, float dropout_p, SymInt seed, SymInt offset, bool deterministic, str compute"
+)
+_FORWARD = f"forward(Tensor q, Tensor k, Tensor v, {_EXTRAS}, {_SETTINGS}) -> (Tensor o, Tensor lse)"
+_BACKWARD = (
+    "backward(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor dout, Tensor? dlse, bool needs_dbias, "
+    f"{_EXTRAS}, {_SETTINGS}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias)"
+)
+# A compiler must not change the strides: the kernels need a contiguous last dimension, and o takes its layout from q.
+_TAGS = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
+
+_DTYPE_NAMES = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float64: "f64",
+    torch.bool: "bool",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
+
+library = torch.library.Library("attend", "DEF")
+library.define(_FORWARD, tags=_TAGS)
+library.define(_BACKWARD, tags=_TAGS)
+
+
+def _forward(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    extras, settings = _split(rest)
+    o, lse = _forward_results(q, v, settings.layout)
+    views = [_view(_rows(x)) for x in (q, k, v)]
+    _core.forward(*views, _view(o), _view(lse), _view_extras(extras), settings, _stream(q))
+    return o, lse
+
+
+def _forward_fake(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return _forward_results(q, v, _split(rest)[1].layout)
+
+
+def _backward(
+    q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, *rest: Any
+) -> tuple[torch.Tensor, ...]:
+    extras, settings = _split(rest)
+    dq, dk, dv, dbias = results = _backward_results(q, k, v, extras.bias, needs_dbias)
+    views = [_view(_rows(x)) for x in (q, k, v, o)]
+    gradients = Gradients(
+        _view(_rows(dout)), _maybe_view(dlse), _view(dq), _view(dk), _view(dv), _view(dbias) if needs_dbias else None
+    )
+    _core.backward(*views, _view(lse), gradients, _view_extras(extras), settings, _stream(q))
+    return results
+
+
+def _backward_fake(
+    q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, *rest: Any
+) -> tuple[torch.Tensor, ...]:
+    return _backward_results(q, k, v, _split(rest)[0].bias, needs_dbias)
+
+
+for _key in ("CPU", "CUDA"):
+    library.impl("forward", _forward, _key)
+    library.impl("backward", _backward, _key)
+torch.library.register_fake("attend::forward", _forward_fake, lib=library)
+torch.library.register_fake("attend::backward", _backward_fake, lib=library)
+
+
+def _split(rest: tuple[Any, ...]) -> tuple[Extras, Settings]:
+    count = len(Extras._fields)
+    return Extras(*rest[:count]), Settings(*rest[count:])
+
+
+def _forward_results(q: torch.Tensor, v: torch.Tensor, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+    o_shape, lse_shape = output_shapes(q.shape, v.shape, layout)
+    o = _like(q) if q.shape[-1] == v.shape[-1] else q.new_empty(o_shape)
+    return o, q.new_empty(lse_shape, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+
+
+def _backward_results(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Optional[torch.Tensor], needs_dbias: bool
+) -> tuple[torch.Tensor, ...]:
+    if not needs_dbias:
+        dbias = q.new_empty(0)
+    elif bias is None:
+        raise ArgumentError("needs_dbias: True without a bias, allowed with one only")
+    else:
+        dbias = torch.empty_like(bias, memory_format=torch.contiguous_format)
+    return _like(q), _like(k), _like(v), dbias
+
+
+def _like(x: torch.Tensor) -> torch.Tensor:
+    """An uninitialised dense tensor whose dimensions lie in memory in the order of those of x, the last one innermost."""
+    if _has_rows(x):
+        return torch.empty_like(x)
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _has_rows(x: torch.Tensor) -> bool:
+    return x.stride(-1) == 1
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    return x if _has_rows(x) else x.contiguous()
+
+
+def _view(x: torch.Tensor) -> _core.Array:
+    dtype = _DTYPE_NAMES.get(x.dtype) or str(x.dtype)
+    return _core.Array.at(x.data_ptr(), dtype, x.get_device(), x.shape, x.stride())
+
+
+def _maybe_view(x: Optional[torch.Tensor]) -> Optional[_core.Array]:
+    return None if x is None else _view(x)
+
+
+def _view_extras(extras: Extras) -> Extras:
+    bias, mask, slopes, cu_seqlens_q, cu_seqlens_k = extras
+    if bias is slopes is mask is cu_seqlens_q is None:
+        return extras
+    return Extras(
+        None if bias is None else _view(_rows(bias)),
+        None if mask is None else _view(_rows(mask)),
+        _maybe_view(slopes),
+        _maybe_view(cu_seqlens_q),
+        _maybe_view(cu_seqlens_k),
+    )
+
+
+def _stream(x: torch.Tensor) -> int:
+    return torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0

@@ -1,0 +1,160 @@
+#include "array.hpp"
+
+#include <fmt/format.h>
+#include <nanobind/ndarray.h>
+
+#include <utility>
+
+namespace attend::python {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+std::string dtype_text(nb::dlpack::dtype dtype) {
+  using nb::dlpack::dtype_code;
+  switch (static_cast<dtype_code>(dtype.code)) {
+    case dtype_code::Float:
+      return fmt::format("f{}", dtype.bits);
+    case dtype_code::Bfloat:
+      return fmt::format("bf{}", dtype.bits);
+    case dtype_code::Bool:
+      return "bool";
+    case dtype_code::Int:
+      return fmt::format("i{}", dtype.bits);
+    case dtype_code::UInt:
+      return fmt::format("u{}", dtype.bits);
+    default:
+      return fmt::format("of DLPack code {}", dtype.code);
+  }
+}
+
+Device device_of(int device_type, int device_id) {
+  if (device_type == nb::device::cpu::value || device_type == nb::device::cuda_host::value) return {};
+  if (device_type == nb::device::cuda::value || device_type == nb::device::cuda_managed::value) {
+    return {DeviceType::kCUDA, device_id};
+  }
+  refuse(fmt::format("device: DLPack type {}, allowed the CPU and CUDA", device_type));
+}
+
+void check_num_dims(int num_dims) {
+  if (num_dims > Array::kMaxDims) refuse(fmt::format("{} dimensions, allowed at most {}", num_dims, Array::kMaxDims));
+}
+
+DType element_type(const char* name, const std::string& dtype) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kF64, DType::kBool}) {
+    if (dtype == dtype_name(type)) return type;
+  }
+  refuse(fmt::format("{}: dtype {}, allowed f32, f16, bf16, f64; bool for a mask", name, dtype));
+}
+
+void require_dims(const char* name, const Array& a, int num_dims, const char* meaning) {
+  if (a.num_dims != num_dims) refuse(fmt::format("{}: {} dimensions, allowed {} {}", name, a.num_dims, num_dims, meaning));
+}
+
+Tensor view(const char* name, const Array& a, const Shape& shape, const Shape& stride) {
+  return {a.data, element_type(name, a.dtype), a.device, shape, stride};
+}
+
+}  // namespace
+
+Layout layout_of(const std::string& name) {
+  if (name == "bhsd") return Layout::kBhsd;
+  if (name == "bshd") return Layout::kBshd;
+  if (name == "thd") return Layout::kThd;
+  refuse(fmt::format("layout: '{}', allowed 'bhsd', 'bshd'", name));
+}
+
+Array Array::of(nb::handle object, const std::string& dtype) {
+  nb::ndarray<nb::ro> source;
+  if (!nb::try_cast(object, source)) {
+    refuse(fmt::format("{}: neither DLPack nor a buffer of a known element type",
+                       nb::cast<std::string>(nb::str(nb::type_name(object.type())))));
+  }
+  check_num_dims(static_cast<int>(source.ndim()));
+  Array a;
+  // The library reads inputs and writes outputs through the same type of view; which is which is the caller's business.
+  a.data = const_cast<void*>(source.data());
+  a.dtype = dtype.empty() ? dtype_text(source.dtype()) : dtype;
+  a.device = device_of(source.device_type(), source.device_id());
+  a.num_dims = static_cast<int>(source.ndim());
+  for (std::size_t d = 0; d < source.ndim(); ++d) {
+    a.shape[d] = static_cast<std::int64_t>(source.shape(d));
+    a.stride[d] = source.stride(d);
+  }
+  // A capsule is spent once read, so that the reader has to hold what came out of it.
+  a.owner = nb::cast(std::move(source));
+  return a;
+}
+
+Array Array::at(std::uintptr_t address, std::string dtype, int cuda_index, nb::handle shape, nb::handle strides) {
+  Array a;
+  a.data = reinterpret_cast<void*>(address);
+  a.dtype = std::move(dtype);
+  if (cuda_index >= 0) a.device = {DeviceType::kCUDA, cuda_index};
+  a.num_dims = static_cast<int>(nb::len(shape));
+  check_num_dims(a.num_dims);
+  for (int d = 0; d < a.num_dims; ++d) {
+    a.shape[d] = nb::cast<std::int64_t>(shape[d]);
+    a.stride[d] = nb::cast<std::int64_t>(strides[d]);
+  }
+  return a;
+}
+
+Tensor heads_view(const char* name, const Array& a, Layout layout) {
+  const auto& n = a.shape;
+  const auto& s = a.stride;
+  switch (layout) {
+    case Layout::kBhsd:
+      require_dims(name, a, 4, "(batch, heads, seqlen, head_dim)");
+      return view(name, a, {n[0], n[1], n[2], n[3]}, {s[0], s[1], s[2], s[3]});
+    case Layout::kBshd:
+      require_dims(name, a, 4, "(batch, seqlen, heads, head_dim)");
+      return view(name, a, {n[0], n[2], n[1], n[3]}, {s[0], s[2], s[1], s[3]});
+    case Layout::kThd:
+      require_dims(name, a, 3, "(tokens, heads, head_dim)");
+      return view(name, a, {1, n[1], n[0], n[2]}, {n[0] * s[0], s[1], s[0], s[2]});
+  }
+  refuse("layout: not a value of Layout");
+}
+
+Tensor rows_view(const char* name, const Array& a, Layout layout) {
+  const auto& n = a.shape;
+  const auto& s = a.stride;
+  if (layout == Layout::kThd) {
+    require_dims(name, a, 2, "(heads, tokens)");
+    return view(name, a, {1, n[0], n[1], 1}, {n[0] * s[0], s[0], s[1], 1});
+  }
+  require_dims(name, a, 3, "(batch, heads, seqlen)");
+  return view(name, a, {n[0], n[1], n[2], 1}, {s[0], s[1], s[2], 1});
+}
+
+Tensor scores_view(const char* name, const Array& a) {
+  if (a.num_dims == 0) refuse(fmt::format("{}: 0 dimensions, allowed 1 to 4 (batch, heads, seqlen_q, seqlen_k)", name));
+  Shape shape = {1, 1, 1, 1};
+  Shape stride = {0, 0, 0, 1};
+  const int missing = 4 - a.num_dims;
+  for (int d = 0; d < a.num_dims; ++d) {
+    shape[missing + d] = a.shape[d];
+    stride[missing + d] = a.stride[d];
+  }
+  return view(name, a, shape, stride);
+}
+
+Tensor slopes_view(const char* name, const Array& a) {
+  if (a.num_dims == 2) return view(name, a, {a.shape[0], a.shape[1], 1, 1}, {a.stride[0], a.stride[1], 1, 1});
+  require_dims(name, a, 1, "(heads), or 2 (batch, heads)");
+  return view(name, a, {1, a.shape[0], 1, 1}, {0, a.stride[0], 1, 1});
+}
+
+const std::int32_t* offsets_view(const char* name, const Array& a, Device device) {
+  require_dims(name, a, 1, "(sequences + 1)");
+  if (a.dtype != "i32") refuse(fmt::format("{}: dtype {}, allowed i32", name, a.dtype));
+  if (a.shape[0] < 1) refuse(fmt::format("{}: 0 entries, allowed the number of sequences + 1", name));
+  if (a.shape[0] > 1 && a.stride[0] != 1) refuse(fmt::format("{}: stride {}, allowed 1", name, a.stride[0]));
+  if (!(a.device == device)) refuse(fmt::format("{}: on another device than q, allowed the device of q", name));
+  return static_cast<const std::int32_t*>(a.data);
+}
+
+}  // namespace attend::python

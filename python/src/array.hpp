@@ -1,0 +1,54 @@
+// A tensor argument as Python gives it: any number of dimensions, any layout, and what keeps its memory alive.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "attend/attention.hpp"
+
+namespace attend::python {
+
+namespace nb = nanobind;
+
+/// Order of the dimensions of q, k, v and o.
+enum class Layout : std::uint8_t {
+  kBhsd,  ///< (batch, heads, seqlen, head_dim)
+  kBshd,  ///< (batch, seqlen, heads, head_dim)
+  kThd,   ///< (tokens, heads, head_dim): packed sequences
+};
+
+/// @throws Error (kInvalidArgument) for another name than "bhsd", "bshd", "thd".
+[[nodiscard]] Layout layout_of(const std::string& name);
+
+/// A strided block of memory. Strides are in elements.
+struct Array {
+  static constexpr int kMaxDims = 4;
+
+  void* data = nullptr;
+  std::string dtype;  ///< as in dtype_name(), or "i32", "u16", ... where the library has no such element type
+  Device device = {};
+  int num_dims = 0;
+  std::array<std::int64_t, kMaxDims> shape = {};
+  std::array<std::int64_t, kMaxDims> stride = {};
+  nb::object owner;  ///< holds the memory; may be none where the caller's frame holds it
+
+  /// Reads anything that speaks DLPack or the buffer protocol, without a copy. `dtype`, where not empty, replaces the
+  /// element type: NumPy exports bfloat16 as raw 16-bit integers only.
+  [[nodiscard]] static Array of(nb::handle object, const std::string& dtype);
+
+  /// A block described by its numbers. `cuda_index` is -1 for CPU memory.
+  [[nodiscard]] static Array at(std::uintptr_t address, std::string dtype, int cuda_index, nb::handle shape,
+                                nb::handle strides);
+};
+
+/// The views of the library. Each names the argument in what it refuses; sizes are the library's to check.
+[[nodiscard]] Tensor heads_view(const char* name, const Array& a, Layout layout);  ///< q, k, v, o and their gradients
+[[nodiscard]] Tensor rows_view(const char* name, const Array& a, Layout layout);   ///< lse: no head_dim
+[[nodiscard]] Tensor scores_view(const char* name, const Array& a);                ///< bias, mask: broadcast from the right
+[[nodiscard]] Tensor slopes_view(const char* name, const Array& a);                ///< (heads) or (batch, heads)
+[[nodiscard]] const std::int32_t* offsets_view(const char* name, const Array& a, Device device);  ///< cu_seqlens
+
+}  // namespace attend::python
