@@ -88,8 +88,10 @@ Array Array::of(nb::handle object, const std::string& dtype) {
   return a;
 }
 
-Array Array::at(std::uintptr_t address, std::string dtype, int cuda_index, nb::handle shape, nb::handle strides) {
+Array Array::at(nb::object owner, std::uintptr_t address, std::string dtype, int cuda_index, nb::handle shape,
+                nb::handle strides) {
   Array a;
+  a.owner = std::move(owner);
   a.data = reinterpret_cast<void*>(address);
   a.dtype = std::move(dtype);
   if (cuda_index >= 0) a.device = {DeviceType::kCUDA, cuda_index};

@@ -33,15 +33,15 @@ struct Array {
   int num_dims = 0;
   std::array<std::int64_t, kMaxDims> shape = {};
   std::array<std::int64_t, kMaxDims> stride = {};
-  nb::object owner;  ///< holds the memory; may be none where the caller's frame holds it
+  nb::object owner;  ///< holds the memory
 
   /// Reads anything that speaks DLPack or the buffer protocol, without a copy. `dtype`, where not empty, replaces the
   /// element type: NumPy exports bfloat16 as raw 16-bit integers only.
   [[nodiscard]] static Array of(nb::handle object, const std::string& dtype);
 
-  /// A block described by its numbers. `cuda_index` is -1 for CPU memory.
-  [[nodiscard]] static Array at(std::uintptr_t address, std::string dtype, int cuda_index, nb::handle shape,
-                                nb::handle strides);
+  /// A block of `owner`, described by its numbers. `cuda_index` is -1 for CPU memory.
+  [[nodiscard]] static Array at(nb::object owner, std::uintptr_t address, std::string dtype, int cuda_index,
+                                nb::handle shape, nb::handle strides);
 };
 
 /// The views of the library. Each names the argument in what it refuses; sizes are the library's to check.

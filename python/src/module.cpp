@@ -188,7 +188,7 @@ NB_MODULE(_core, m) {
   nb::register_exception_translator(translate);
   nb::class_<Array>(m, "Array")
       .def_static("of", &Array::of, "object"_a, "dtype"_a = "")
-      .def_static("at", &Array::at, "address"_a, "dtype"_a, "cuda_index"_a, "shape"_a, "strides"_a)
+      .def_static("at", &Array::at, "owner"_a, "address"_a, "dtype"_a, "cuda_index"_a, "shape"_a, "strides"_a)
       .def_ro("dtype", &Array::dtype)
       .def_prop_ro("shape", [](const Array& a) {
         nb::list sizes;

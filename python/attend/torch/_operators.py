@@ -125,7 +125,7 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 def _view(x: torch.Tensor) -> _core.Array:
     dtype = _DTYPE_NAMES.get(x.dtype) or str(x.dtype)
-    return _core.Array.at(x.data_ptr(), dtype, x.get_device(), x.shape, x.stride())
+    return _core.Array.at(x, x.data_ptr(), dtype, x.get_device(), x.shape, x.stride())
 
 
 def _maybe_view(x: Optional[torch.Tensor]) -> Optional[_core.Array]:
