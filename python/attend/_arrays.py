@@ -18,7 +18,6 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("attend works on CPU arrays through NumPy: pip install numpy") from error
 
-_DTYPE_NAMES = {"float32": "f32", "float16": "f16", "float64": "f64", "bfloat16": "bf16", "bool": "bool"}
 _KDL_CPU = 1  # DLPack's number of the CPU
 
 
@@ -26,7 +25,7 @@ def forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple
     """o and lse, arrays of the framework of `q`."""
     arrays = [_import(name, x) for name, x in (("q", q), ("k", k), ("v", v))]
     o_shape, lse_shape = output_shapes(arrays[0].shape, arrays[2].shape, settings.layout)
-    o = np.empty(o_shape, _numpy_dtype(arrays[0].dtype))
+    o = np.empty(o_shape, _numpy_dtype("q", arrays[0].dtype))
     lse = np.empty(lse_shape, _lse_dtype(arrays[0].dtype))
     _core.forward(*arrays, _export(o), _export(lse), _import_extras(extras, arrays[1], settings), settings, 0)
     return _hand_over(q, o), _hand_over(q, lse)
@@ -38,18 +37,21 @@ def backward(
     """(dq, dk, dv), and dbias where it is asked for."""
     named = (("q", q), ("k", k), ("v", v), ("o", o), ("lse", lse))
     arrays = [_import(name, x) for name, x in named]
-    results = [np.empty(a.shape, _numpy_dtype(a.dtype)) for a in arrays[:3]]
+    results = [np.empty(a.shape, _numpy_dtype(name, a.dtype)) for name, a in zip("qkv", arrays)]
     imported = _import_extras(extras, arrays[1], settings)
     dbias = None
     if needs_dbias and imported.bias is not None:
-        full = np.empty(imported.bias.shape, _numpy_dtype(imported.bias.dtype))
+        dtype = _numpy_dtype("bias", imported.bias.dtype)
+        is_repeated = imported.bias.shape != tuple(extras.bias.shape)
+        # The sum over a repeated column is taken of unrounded terms.
+        full = np.empty(imported.bias.shape, np.promote_types(dtype, np.float32) if is_repeated else dtype)
         dbias = _export(full)
         results.append(full)
     dq, dk, dv = (_export(x) for x in results[:3])
     incoming = _import("dout", dout), None if dlse is None else _import("dlse", dlse)
     _core.backward(*arrays, Gradients(*incoming, dq, dk, dv, dbias), imported, settings, 0)
-    if dbias is not None:
-        results[3] = _sum_to(results[3], np.shape(extras.bias))
+    if dbias is not None and is_repeated:
+        results[3] = results[3].sum(axis=-1, keepdims=True).astype(dtype)
     return tuple(_hand_over(q, x) for x in results)
 
 
@@ -101,24 +103,17 @@ def _all_keys(x: Any, seqlen_k: int) -> Any:
     return x
 
 
-def _sum_to(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The gradient of what `_all_keys` repeated."""
-    if gradient.shape == shape:
-        return gradient
-    return gradient.sum(axis=-1, keepdims=True, dtype=np.float64).astype(gradient.dtype)
-
-
-def _numpy_dtype(name: str) -> Any:
-    if name == "bf16":
+def _numpy_dtype(name: str, dtype: str) -> Any:
+    if dtype == "bf16":
         try:
             import ml_dtypes
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError("bfloat16 in NumPy needs ml_dtypes: pip install ml_dtypes") from error
         return ml_dtypes.bfloat16
-    known = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "bool": np.bool_}
-    if name not in known:
-        raise ArgumentError(f"dtype {name}, allowed f32, f16, bf16, f64")
-    return known[name]
+    known = {"f32": np.float32, "f16": np.float16, "f64": np.float64}
+    if dtype not in known:
+        raise ArgumentError(f"{name}: dtype {dtype}, allowed f32, f16, bf16, f64")
+    return known[dtype]
 
 
 def _lse_dtype(q_dtype: str) -> Any:

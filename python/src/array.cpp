@@ -42,6 +42,13 @@ void check_num_dims(int num_dims) {
   if (num_dims > Array::kMaxDims) refuse(fmt::format("{} dimensions, allowed at most {}", num_dims, Array::kMaxDims));
 }
 
+/// Frameworks give tensors without elements any strides, which the library's checks would judge.
+void forget_strides_of_nothing(Array& a) {
+  std::int64_t numel = 1;
+  for (int d = 0; d < a.num_dims; ++d) numel *= a.shape[d];
+  if (numel == 0) a.stride.fill(1);
+}
+
 DType element_type(const char* name, const std::string& dtype) {
   for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kF64, DType::kBool}) {
     if (dtype == dtype_name(type)) return type;
@@ -83,6 +90,7 @@ Array Array::of(nb::handle object, const std::string& dtype) {
     a.shape[d] = static_cast<std::int64_t>(source.shape(d));
     a.stride[d] = source.stride(d);
   }
+  forget_strides_of_nothing(a);
   // A capsule is spent once read, so that the reader has to hold what came out of it.
   a.owner = nb::cast(std::move(source));
   return a;
@@ -101,6 +109,7 @@ Array Array::at(nb::object owner, std::uintptr_t address, std::string dtype, int
     a.shape[d] = nb::cast<std::int64_t>(shape[d]);
     a.stride[d] = nb::cast<std::int64_t>(strides[d]);
   }
+  forget_strides_of_nothing(a);
   return a;
 }
 
@@ -133,7 +142,9 @@ Tensor rows_view(const char* name, const Array& a, Layout layout) {
 }
 
 Tensor scores_view(const char* name, const Array& a) {
-  if (a.num_dims == 0) refuse(fmt::format("{}: 0 dimensions, allowed 1 to 4 (batch, heads, seqlen_q, seqlen_k)", name));
+  if (a.num_dims < 1 || a.num_dims > 4) {
+    refuse(fmt::format("{}: {} dimensions, allowed 1 to 4 (batch, heads, seqlen_q, seqlen_k)", name, a.num_dims));
+  }
   Shape shape = {1, 1, 1, 1};
   Shape stride = {0, 0, 0, 1};
   const int missing = 4 - a.num_dims;

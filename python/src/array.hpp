@@ -25,7 +25,7 @@ enum class Layout : std::uint8_t {
 
 /// A strided block of memory. Strides are in elements.
 struct Array {
-  static constexpr int kMaxDims = 4;
+  static constexpr int kMaxDims = 8;  ///< more than any argument may have, so that a view can name what has too many
 
   void* data = nullptr;
   std::string dtype;  ///< as in dtype_name(), or "i32", "u16", ... where the library has no such element type

@@ -52,9 +52,21 @@ Varlen varlen_of(const Array& q, const Array& cu_seqlens_q, const MaybeArray& cu
           .max_seqlen_k = field<std::int64_t>(settings, "max_seqlen_k")};
 }
 
+/// The `reference` backend takes any mix of types, and "auto" would fall back to it: right, and slow beyond expectation.
+void check_dtypes(const Array& q, const Array& k, const Array& v, const MaybeArray& bias, const std::string& compute) {
+  if (compute == "reference") return;
+  const auto refuse = [&](const char* name, const Array& a, const std::string& allowed) {
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(name) + ": dtype " + a.dtype + ", allowed " + allowed + " (any with compute='reference')");
+  };
+  if (k.dtype != q.dtype) refuse("k", k, q.dtype + " as q");
+  if (v.dtype != q.dtype) refuse("v", v, q.dtype + " as q");
+  if (bias && bias->dtype == "f64" && q.dtype != "f64") refuse("bias", *bias, "f32, f16, bf16");
+}
+
 /// `extras` and `settings` are the named tuples of attend/_settings.py. The arrays in `extras` outlive the call: the
 /// caller's frame holds the tuple.
-Options options_of(const Array& q, nb::handle extras, nb::handle settings) {
+Options options_of(const Array& q, const Array& k, const Array& v, nb::handle extras, nb::handle settings) {
   Options options;
   options.layout = layout_of(field<std::string>(settings, "layout"));
   options.compute = field<std::string>(settings, "compute");
@@ -69,7 +81,9 @@ Options options_of(const Array& q, nb::handle extras, nb::handle settings) {
   params.seed = static_cast<std::uint64_t>(field<std::int64_t>(settings, "seed"));
   params.offset = static_cast<std::uint64_t>(field<std::int64_t>(settings, "offset"));
   params.deterministic = field<bool>(settings, "deterministic");
-  if (const MaybeArray bias = array_field(extras, "bias")) params.bias = scores_view("bias", *bias);
+  const MaybeArray bias = array_field(extras, "bias");
+  check_dtypes(q, k, v, bias, options.compute);
+  if (bias) params.bias = scores_view("bias", *bias);
   if (const MaybeArray mask = array_field(extras, "mask")) params.mask = scores_view("mask", *mask);
   if (const MaybeArray slopes = array_field(extras, "alibi_slopes")) {
     params.alibi_slopes = slopes_view("alibi_slopes", *slopes);
@@ -82,7 +96,7 @@ Options options_of(const Array& q, nb::handle extras, nb::handle settings) {
 
 void forward(const Array& q, const Array& k, const Array& v, const Array& o, const Array& lse, nb::handle extras,
              nb::handle settings, std::uintptr_t stream) {
-  Options options = options_of(q, extras, settings);
+  Options options = options_of(q, k, v, extras, settings);
   options.params.compute = options.compute;
   const Layout layout = options.layout;
   const Tensor q_view = heads_view("q", q, layout);
@@ -113,7 +127,7 @@ Gradients gradients_of(nb::handle tuple, Layout layout) {
 
 void backward(const Array& q, const Array& k, const Array& v, const Array& o, const Array& lse, nb::handle gradients,
               nb::handle extras, nb::handle settings, std::uintptr_t stream) {
-  Options options = options_of(q, extras, settings);
+  Options options = options_of(q, k, v, extras, settings);
   options.params.compute = options.compute;
   const Layout layout = options.layout;
   const Gradients g = gradients_of(gradients, layout);

@@ -1,0 +1,43 @@
+"""What every test shares: a fresh seed that the report shows, poisoned outputs, and torch where it is installed."""
+
+import os
+import secrets
+
+import pytest
+
+SEED = int(os.environ.get("ATTEND_TEST_SEED", secrets.randbelow(2**31)))
+
+
+def pytest_report_header() -> str:
+    return f"random inputs: ATTEND_TEST_SEED={SEED} repeats this run"
+
+
+@pytest.fixture
+def rng():
+    np = pytest.importorskip("numpy")
+    return np.random.default_rng(SEED)
+
+
+@pytest.fixture
+def poisoned_numpy(monkeypatch):
+    """Results that the library left unwritten show up as NaN."""
+    np = pytest.importorskip("numpy")
+    plain_empty = np.empty
+
+    def empty(shape, dtype=float, *args, **kwargs):
+        array = plain_empty(shape, dtype, *args, **kwargs)
+        if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
+            array.fill(np.nan)
+        return array
+
+    monkeypatch.setattr(np, "empty", empty)
+
+
+@pytest.fixture
+def torch():
+    """torch with uninitialised memory filled with NaN."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: `make py-test ATTEND_TEST_TORCH=1` installs it")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield torch
+    torch.use_deterministic_algorithms(False)
