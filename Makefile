@@ -1,6 +1,8 @@
 # make            build the library and the program                                 (build/release)
 # make run        generate an example and run forward and backward on it, checked against the float64 reference
-# make test       every test
+# make test       every test; of the Python package's, those that need no torch, or all where .venv has it
+# make py-test    the Python package's tests: its wheel is built and installed in .venv. The tests of torch run where .venv
+#                 has it; ATTEND_TEST_TORCH=1 downloads it (large)
 # make gpu-test   the tests that need a GPU, also under compute-sanitizer: GPU_RESULTS/tests.json   (needs python3)
 # make bench-cpu  compare with PyTorch on this CPU: results/cpu/*.json and docs/benchmarks_cpu.md  (downloads PyTorch)
 # make asan       every test with AddressSanitizer and UndefinedBehaviorSanitizer   (build/asan)
@@ -23,7 +25,7 @@ ATTEND := build/release/attend
 EXAMPLE := data/B2_H8_S512_D64
 
 .DEFAULT_GOAL := build
-.PHONY: build run test gpu-test bench-cpu asan tsan fuzz format tidy install clean help
+.PHONY: build run test py-test gpu-test bench-cpu asan tsan fuzz format tidy install clean help
 
 # $(call need,groups): stops make with one line when something is missing that cannot be installed here.
 need = $(if $(filter-out ready,$(call setup,$1)),$(error $(setup_answer)))
@@ -31,6 +33,12 @@ setup = $(eval setup_answer := $(shell tools/setup.sh $1))$(setup_answer)
 
 # $(call want,group): the same, but what is missing is only told.
 want = @answer=$$(tools/setup.sh $1) && test "$$answer" = ready || echo "left out: $$answer" >&2
+
+# The wheel goes into .venv, and the tests run against what is installed there, not against the sources.
+define run_pytest
+{ CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/pip install --quiet --disable-pip-version-check --no-deps \
+  --no-build-isolation . && OMP_WAIT_POLICY=passive .venv/bin/python -m pytest; }
+endef
 
 # $(call compile,preset,targets): configures once (ninja reconfigures by itself when a CMake file changes), then builds
 # the targets, or everything when there are none.
@@ -51,7 +59,13 @@ test:
 	$(call need,build)@mkdir -p build
 	$(call compile,release)
 	$(call want,nvrtc)
+	@answer=$$(tools/setup.sh build pytest) && test "$$answer" = ready || { echo "left out: python/tests: $$answer" >&2; exit 0; } \
+	  && $(run_pytest)
 	@ctest --preset release --parallel $(JOBS)
+
+py-test:
+	$(call need,build pytest $(if $(filter 1,$(ATTEND_TEST_TORCH)),torch))
+	@$(run_pytest)
 
 gpu-test:
 	$(call need,build)@mkdir -p build

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that what a make target needs is installed. Silent and quick (no dpkg, no apt) when everything is there.
 #
-#   tools/setup.sh build|clang|lint|nvrtc|python ...
+#   tools/setup.sh build|clang|lint|nvrtc|python|pytest|torch ...
 #
 #   build   compiler, CMake, and the libraries that the library, the program, the tests and the benchmarks use
 #   clang   clang with its OpenMP runtime: the presets tsan and fuzz
@@ -9,6 +9,8 @@
 #   nvrtc   NVIDIA's run-time compiler, with which the tests compile the GPU kernels; no GPU is needed. Where the machine
 #           has none, into the private virtual environment .venv
 #   python  the private virtual environment .venv with torch and matplotlib, for the comparison with PyTorch
+#   pytest  .venv with what builds and tests the Python package; not torch
+#   torch   .venv with torch, for the tests of the Python package that need it
 #
 # Prints "ready" on stdout at the end. Otherwise exactly one line on stdout: what is missing and how to install it.
 # Progress goes to stderr.
@@ -32,10 +34,13 @@ declare -A packages=(
   [lint]='clang-format=clang-format clang-tidy=clang-tidy shellcheck=shellcheck'
   [nvrtc]=''
   [python]='python3-venv=ensurepip'
+  [pytest]='python3-venv=ensurepip python3-dev=Python.h'
+  [torch]='python3-venv=ensurepip'
 )
 
 is_present() {
   case $1 in
+    Python.h) python3 -c 'import pathlib, sysconfig; (pathlib.Path(sysconfig.get_path("include")) / "Python.h").stat()' 2>/dev/null ;;
     */* | *.h) [[ -e /usr/include/$1 || -e /usr/local/include/$1 ]] ;;
     libomp.so) compgen -G '/usr/lib/llvm-*/lib/libomp.so' >/dev/null ;;
     ensurepip) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
@@ -86,14 +91,28 @@ if $wants_nvrtc; then
   } >"$log" 2>&1 </dev/null || fail "no libnvrtc, and cannot fill .venv (no network? see $log). By hand: .venv/bin/pip install $wheel"
 fi
 
-# The environment counts as ready only when its last step is done and still matches the list of requirements.
-if [[ " $* " == *' python '* ]] && ! cmp -s bench/requirements.txt .venv/requirements.txt; then
-  echo "filling .venv: $(tr '\n' ' ' <bench/requirements.txt)(a large download)" >&2
+# fill_venv REQUIREMENTS REMARK: the environment counts as ready only when the last step of filling it is done and still
+# matches the list of requirements.
+fill_venv() {
+  local done_mark
+  done_mark=.venv/$(basename "$1")
+  cmp -s "$1" "$done_mark" && return
+  echo "filling .venv: $(tr '\n' ' ' <"$1")$2" >&2
   mkdir -p build
   {
-    python3 -m venv .venv && .venv/bin/pip install --quiet --disable-pip-version-check -r bench/requirements.txt
-  } >"$log" 2>&1 </dev/null || fail "cannot fill .venv (no network? see $log). By hand: .venv/bin/pip install -r bench/requirements.txt"
-  cp bench/requirements.txt .venv/requirements.txt
-fi
+    python3 -m venv .venv && .venv/bin/pip install --quiet --disable-pip-version-check -r "$1"
+  } >"$log" 2>&1 </dev/null || fail "cannot fill .venv (no network? see $log). By hand: .venv/bin/pip install -r $1"
+  cp "$1" "$done_mark"
+}
+
+for group in "$@"; do
+  case $group in
+    python) fill_venv bench/requirements.txt '(a large download)' ;;
+    pytest) fill_venv python/requirements-test.txt '' ;;
+    torch)
+      .venv/bin/python -c 'import torch' 2>/dev/null || fill_venv python/requirements-torch.txt '(a large download)'
+      ;;
+  esac
+done
 
 echo ready

@@ -25,8 +25,12 @@ using MaybeArray = std::optional<Array>;
 /// Params, and what its pointers point to.
 struct Options {
   Params params;
-  Layout layout = Layout::kBhsd;
   std::string compute;
+};
+
+/// The tensors that forward and backward have in common.
+struct Views {
+  Tensor q, k, v, o, lse;
 };
 
 template <class T>
@@ -64,11 +68,15 @@ void check_dtypes(const Array& q, const Array& k, const Array& v, const MaybeArr
   if (bias && bias->dtype == "f64" && q.dtype != "f64") refuse("bias", *bias, "f32, f16, bf16");
 }
 
+Views views_of(const Array& q, const Array& k, const Array& v, const Array& o, const Array& lse, Layout layout) {
+  return {heads_view("q", q, layout), heads_view("k", k, layout), heads_view("v", v, layout),
+          heads_view("o", o, layout), rows_view("lse", lse, layout)};
+}
+
 /// `extras` and `settings` are the named tuples of attend/_settings.py. The arrays in `extras` outlive the call: the
 /// caller's frame holds the tuple.
 Options options_of(const Array& q, const Array& k, const Array& v, nb::handle extras, nb::handle settings) {
   Options options;
-  options.layout = layout_of(field<std::string>(settings, "layout"));
   options.compute = field<std::string>(settings, "compute");
   Params& params = options.params;
   params.scale = field<std::optional<double>>(settings, "scale");
@@ -96,16 +104,11 @@ Options options_of(const Array& q, const Array& k, const Array& v, nb::handle ex
 
 void forward(const Array& q, const Array& k, const Array& v, const Array& o, const Array& lse, nb::handle extras,
              nb::handle settings, std::uintptr_t stream) {
+  const Views x = views_of(q, k, v, o, lse, layout_of(field<std::string>(settings, "layout")));
   Options options = options_of(q, k, v, extras, settings);
   options.params.compute = options.compute;
-  const Layout layout = options.layout;
-  const Tensor q_view = heads_view("q", q, layout);
-  const Tensor k_view = heads_view("k", k, layout);
-  const Tensor v_view = heads_view("v", v, layout);
-  const Tensor o_view = heads_view("o", o, layout);
-  const Tensor lse_view = rows_view("lse", lse, layout);
   const nb::gil_scoped_release release;
-  attend::forward(q_view, k_view, v_view, o_view, &lse_view, options.params, reinterpret_cast<Stream>(stream));
+  attend::forward(x.q, x.k, x.v, x.o, &x.lse, options.params, reinterpret_cast<Stream>(stream));
 }
 
 /// dout, dlse in; dq, dk, dv, dbias out. dlse and dbias may be none.
@@ -127,17 +130,13 @@ Gradients gradients_of(nb::handle tuple, Layout layout) {
 
 void backward(const Array& q, const Array& k, const Array& v, const Array& o, const Array& lse, nb::handle gradients,
               nb::handle extras, nb::handle settings, std::uintptr_t stream) {
+  const Layout layout = layout_of(field<std::string>(settings, "layout"));
+  const Views x = views_of(q, k, v, o, lse, layout);
+  const Gradients g = gradients_of(gradients, layout);
   Options options = options_of(q, k, v, extras, settings);
   options.params.compute = options.compute;
-  const Layout layout = options.layout;
-  const Gradients g = gradients_of(gradients, layout);
-  const Tensor q_view = heads_view("q", q, layout);
-  const Tensor k_view = heads_view("k", k, layout);
-  const Tensor v_view = heads_view("v", v, layout);
-  const Tensor o_view = heads_view("o", o, layout);
-  const Tensor lse_view = rows_view("lse", lse, layout);
   const nb::gil_scoped_release release;
-  attend::backward(g.dout, q_view, k_view, v_view, o_view, lse_view, g.dq, g.dk, g.dv, options.params,
+  attend::backward(g.dout, x.q, x.k, x.v, x.o, x.lse, g.dq, g.dk, g.dv, options.params,
                    reinterpret_cast<Stream>(stream), g.extras);
 }
 

@@ -36,8 +36,15 @@ def poisoned_numpy(monkeypatch):
 @pytest.fixture
 def torch():
     """torch with uninitialised memory filled with NaN."""
-    torch = pytest.importorskip("torch", reason="torch is not installed: `make py-test ATTEND_TEST_TORCH=1` installs it")
-    torch.use_deterministic_algorithms(True)
+    torch = pytest.importorskip("torch")
+    torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = True
     yield torch
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request, torch):
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    return request.param

@@ -50,6 +50,8 @@ def _check_tensors(q: Any, k: Any, v: Any, extras: Extras) -> None:
             raise ArgumentError(f"{name}: {type(x).__name__}, allowed a torch.Tensor like q")
         if x.device.type not in ("cpu", "cuda", "meta"):
             raise UnsupportedError(f"{name}: on {x.device}, attend runs on cpu and cuda")
+        if x.layout != torch.strided:
+            raise UnsupportedError(f"{name}: layout {x.layout}, attend takes dense strided tensors")
 
 
 def _all_keys(extras: Extras, k: torch.Tensor, settings: Settings) -> Extras:

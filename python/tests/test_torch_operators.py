@@ -1,0 +1,182 @@
+"""The operators under torch's machinery: opcheck, gradcheck, compile, export, autocast, vmap, double backward."""
+
+import pytest
+
+pytest.importorskip("numpy")
+
+pytest.importorskip("torch", reason=f"the tests of {__name__} need torch: `make py-test ATTEND_TEST_TORCH=1` installs it")
+
+import attend
+from attend._settings import Extras, Settings
+
+
+def tensors(torch, *shape, count=3, dtype=None, requires_grad=True):
+    return [torch.randn(*shape, dtype=dtype, requires_grad=requires_grad) for _ in range(count)]
+
+
+def arguments(torch, name):
+    """What torch.ops.attend.forward takes, by a name."""
+    if name == "varlen":
+        cu = torch.tensor([0, 3, 9], dtype=torch.int32)
+        return (*tensors(torch, 9, 2, 8), *Extras(cu_seqlens_q=cu, cu_seqlens_k=cu), *Settings(6, 6, "thd"))
+    if name == "bshd":
+        return (*tensors(torch, 2, 7, 3, 8), *Extras(), *Settings(layout="bshd", causal=True))
+    q, k, v = tensors(torch, 2, 4, 7, 8)
+    extras, settings = Extras(), Settings()
+    if name == "transposed":
+        q, k, v = (torch.randn(2, 7, 4, 8).transpose(1, 2).requires_grad_() for _ in range(3))
+    elif name == "own_head_dim":
+        v = torch.randn(2, 4, 7, 12, requires_grad=True)
+    elif name == "bias":
+        extras = Extras(bias=torch.randn(4, 1, 7, requires_grad=True), mask=torch.rand(2, 1, 7, 7) < 0.8)
+    elif name == "constant_bias":
+        extras = Extras(bias=torch.randn(4, 1, 7), alibi_slopes=torch.rand(4))
+    elif name == "half":
+        q, k, v = (x.detach().bfloat16().requires_grad_() for x in (q, k, v))
+        settings = Settings(causal=True, softcap=2.0, dropout_p=0.1, seed=3)
+    return (q, k, v, *extras, *settings)
+
+
+NAMES = ["dense", "bshd", "transposed", "own_head_dim", "bias", "constant_bias", "half", "varlen"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", NAMES)
+def test_opcheck(torch, name):
+    import attend.torch  # noqa: F401 (registers the operators)
+
+    forward_arguments = arguments(torch, name)
+    torch.library.opcheck(torch.ops.attend.forward, forward_arguments)
+    plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in forward_arguments]
+    o, lse = torch.ops.attend.forward(*plain)
+    needs_dbias = plain[3] is not None
+    backward_arguments = (*plain[:3], o, lse, torch.randn_like(o), torch.randn_like(lse), needs_dbias, *plain[3:])
+    torch.library.opcheck(torch.ops.attend.backward, backward_arguments)
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_gradcheck(torch, layout):
+    shape = (2, 4, 3, 5) if layout == "bhsd" else (2, 3, 4, 5)
+    short = (2, 2, 4, 5) if layout == "bhsd" else (2, 4, 2, 5)
+    q, k, v = (torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in (shape, short, short))
+    bias = torch.randn(4, 3, 1, dtype=torch.float64, requires_grad=True)
+
+    def run(q, k, v, bias):
+        options = {"causal": True, "softcap": 2.0, "dropout_p": 0.2, "return_lse": True}
+        return attend.attention(q, k, v, bias=bias, layout=layout, **options)
+
+    assert torch.autograd.gradcheck(run, (q, k, v, bias))
+
+
+def test_gradcheck_varlen(torch):
+    cu = torch.tensor([0, 2, 2, 5], dtype=torch.int32)
+    inputs = tensors(torch, 5, 2, 4, dtype=torch.float64)
+    run = lambda q, k, v: attend.attention_varlen(q, k, v, cu, cu, 3, 3, window=(1, 0), return_lse=True)
+    assert torch.autograd.gradcheck(run, inputs)
+
+
+def model(q, k, v, bias):
+    o = attend.attention(q * 2, k, v, causal=True, bias=bias)
+    p, lse = attend.attention(o, k, v, window=(3, 0), return_lse=True)
+    return p.sin() + lse[..., None]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compile_without_graph_breaks(torch, backend, dynamic):
+    torch._dynamo.reset()
+    inputs = [*tensors(torch, 2, 4, 9, 8), torch.randn(4, 9, 1, requires_grad=True)]
+    compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=dynamic)
+    found, want = compiled(*inputs), model(*inputs)
+    torch.testing.assert_close(found, want)
+    dout = torch.randn_like(want)
+    for a, b in zip(torch.autograd.grad(found, inputs, dout), torch.autograd.grad(want, inputs, dout)):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_compile_varlen(torch):
+    torch._dynamo.reset()
+    cu = torch.tensor([0, 3, 9], dtype=torch.int32)
+    q, k, v = tensors(torch, 9, 2, 8, requires_grad=False)
+    run = lambda q, k, v: attend.attention_varlen(q, k, v, cu, cu, 6, 6, causal=True)
+    torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(q, k, v), run(q, k, v))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export(torch, strict):
+    class Layer(torch.nn.Module):
+        def forward(self, q, k, v):
+            return attend.attention(q, k, v, causal=True, layout="bshd")
+
+    inputs = tuple(tensors(torch, 2, 9, 4, 8, requires_grad=False))
+    seqlen = torch.export.Dim("seqlen", min=2, max=4096)
+    shapes = {name: {1: seqlen} for name in "qkv"}
+    program = torch.export.export(Layer(), inputs, dynamic_shapes=shapes, strict=strict)
+    calls = [node for node in program.graph.nodes if "attend.forward" in str(node.target)]
+    assert len(calls) == 1
+    longer = tuple(tensors(torch, 2, 21, 4, 8, requires_grad=False))
+    torch.testing.assert_close(program.module()(*longer), Layer()(*longer))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_autocast_casts_q_k_v_alone(torch, dtype):
+    q, k, v = tensors(torch, 1, 2, 9, 8)
+    slopes = torch.rand(2)
+    target = getattr(torch, dtype)
+    with torch.autocast("cpu", dtype=target):
+        o, lse = attend.attention(q, k.to(target), v, alibi_slopes=slopes, return_lse=True)
+        wide = attend.attention(*(x.double() for x in (q, k, v)))
+    assert o.dtype == target and lse.dtype == torch.float32 and wide.dtype == torch.float64
+    o.float().sum().backward()
+    assert q.grad.dtype == torch.float32
+
+
+def test_autocast_compiled(torch):
+    torch._dynamo.reset()
+    q, k, v = tensors(torch, 1, 2, 9, 8)
+
+    def run(q, k, v):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return attend.attention(q, k, v)
+
+    torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(q, k, v), run(q, k, v))
+
+
+def test_vmap_is_refused(torch):
+    q, k, v = tensors(torch, 3, 1, 2, 9, 8, requires_grad=False)
+    with pytest.raises(NotImplementedError, match="vmap"):
+        torch.func.vmap(attend.attention)(q, k, v)
+
+
+def test_double_backward_is_refused(torch):
+    q, k, v = tensors(torch, 1, 2, 9, 8)
+    (dq,) = torch.autograd.grad(attend.attention(q, k, v).square().sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="double backward"):
+        torch.autograd.grad(dq.sum(), q)
+
+
+def test_an_lse_that_nobody_uses_costs_no_gradient(torch, monkeypatch):
+    from attend.torch import _operators
+
+    seen = []
+    plain = _operators._maybe_view
+    monkeypatch.setattr(_operators, "_maybe_view", lambda x: seen.append(x) or plain(x))
+    q, k, v = tensors(torch, 1, 2, 9, 8)
+    attend.attention(q, k, v, return_lse=True)[0].sum().backward()
+    assert seen[0] is None
+
+
+def test_meta_tensors_give_shapes(torch):
+    q = torch.empty(2, 4, 7, 8, device="meta")
+    o, lse = attend.attention(q, q, q, return_lse=True)
+    assert o.shape == q.shape and lse.shape == (2, 4, 7) and o.device.type == "meta"
+
+
+def test_checkpointing_recomputes_the_same(torch):
+    from torch.utils.checkpoint import checkpoint
+
+    q, k, v = tensors(torch, 1, 2, 9, 8)
+    run = lambda q, k, v: attend.attention(q, k, v, dropout_p=0.3, seed=4)
+    found = torch.autograd.grad(checkpoint(run, q, k, v, use_reentrant=False).sum(), (q, k, v))
+    for a, b in zip(found, torch.autograd.grad(run(q, k, v).sum(), (q, k, v))):
+        assert torch.equal(a, b)
