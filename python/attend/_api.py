@@ -6,7 +6,7 @@ import sys
 from typing import Any, Optional, Sequence
 
 from attend._errors import ArgumentError
-from attend._settings import Extras, Settings, dense_layout, signed_bits, window_of
+from attend._settings import NO_EXTRAS, Extras, Settings, dense_layout, signed_bits, window_of
 
 
 def attention(
@@ -85,7 +85,8 @@ def attention(
     Source: Dao, FlashAttention-2 (2023), Algorithms 1 and 2; Milakov & Gimelshein, Online normalizer calculation (2018).
     """
     left, right = window_of(window)
-    extras = Extras(bias, mask, alibi_slopes)
+    has_extras = bias is not None or mask is not None or alibi_slopes is not None
+    extras = Extras(bias, mask, alibi_slopes) if has_extras else NO_EXTRAS
     settings = Settings(
         0, 0, dense_layout(layout), scale, causal, left, right, softcap, dropout_p,
         signed_bits("seed", seed), signed_bits("offset", offset), deterministic, compute,

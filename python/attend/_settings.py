@@ -23,6 +23,9 @@ class Extras(NamedTuple):
     cu_seqlens_k: Any = None
 
 
+NO_EXTRAS = Extras()
+
+
 class Settings(NamedTuple):
     """The numbers and names of a call, in the order of the torch operators' schemas."""
 

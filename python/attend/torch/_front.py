@@ -7,7 +7,8 @@ from typing import Any, Optional
 import torch
 
 from attend._errors import ArgumentError, UnsupportedError
-from attend._settings import Extras, Settings
+from attend._settings import NO_EXTRAS, Extras, Settings
+from attend.torch._operators import run_forward
 
 _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
 
@@ -16,8 +17,36 @@ def attention(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tup
     """(o, lse), differentiable."""
     _check_tensors(q, k, v, extras)
     extras = _all_keys(extras, k, settings)
+    if not torch.compiler.is_compiling() and _nobody_watches(q, k, v, *extras):
+        return run_forward(q, k, v, extras, settings)
     o, lse = torch.ops.attend.forward(q, k, v, *extras, *settings)
     return o, lse
+
+
+def _nobody_watches(*tensors: Optional[torch.Tensor]) -> bool:
+    """Whether nothing stands between the caller and the kernel: no autograd, autocast, mode, transform or subclass.
+
+    The dispatcher calls an operator written in Python twice, which takes longer than a small kernel.
+    """
+    if _watchers is None or any(count() for count in _watchers) or _transform() is not None:
+        return False
+    has_grad = torch.is_grad_enabled()
+    for x in tensors:
+        if x is not None and ((has_grad and x.requires_grad) or type(x) not in _PLAIN or x.is_meta):
+            return False
+    return True
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+try:
+    _watchers: Optional[tuple[Any, ...]] = (
+        torch._C._len_torch_dispatch_stack,
+        torch._C._len_torch_function_stack,
+        torch._C._is_any_autocast_enabled,
+    )
+    _transform = torch._C._functorch.peek_interpreter_stack
+except AttributeError:  # another release names them otherwise: the long way is always right
+    _watchers, _transform = None, None
 
 
 def forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:
@@ -43,9 +72,10 @@ def backward(
 
 def _check_tensors(q: Any, k: Any, v: Any, extras: Extras) -> None:
     """The operators would refuse what is no tensor too, but with the text of their whole schema."""
-    for name, x in (("q", q), ("k", k), ("v", v), *zip(Extras._fields, extras)):
-        if x is None and name not in ("q", "k", "v"):
-            continue
+    named = [("q", q), ("k", k), ("v", v)]
+    if extras is not NO_EXTRAS:
+        named += [(name, x) for name, x in zip(Extras._fields, extras) if x is not None]
+    for name, x in named:
         if not isinstance(x, torch.Tensor):
             raise ArgumentError(f"{name}: {type(x).__name__}, allowed a torch.Tensor like q")
         if x.device.type not in ("cpu", "cuda", "meta"):
