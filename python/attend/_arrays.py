@@ -7,7 +7,7 @@ DLPack where q is something else.
 from __future__ import annotations
 
 import sys
-from typing import Any, Optional
+from typing import Any
 
 from attend import _core
 from attend._errors import ArgumentError, UnsupportedError
@@ -23,11 +23,13 @@ _KDL_CPU = 1  # DLPack's number of the CPU
 
 def forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[Any, Any]:
     """o and lse, arrays of the framework of `q`."""
-    arrays = [_import(name, x) for name, x in (("q", q), ("k", k), ("v", v))]
-    o_shape, lse_shape = output_shapes(arrays[0].shape, arrays[2].shape, settings.layout)
-    o = np.empty(o_shape, _numpy_dtype("q", arrays[0].dtype))
-    lse = np.empty(lse_shape, _lse_dtype(arrays[0].dtype))
-    _core.forward(*arrays, _export(o), _export(lse), _import_extras(extras, arrays[1], settings), settings, 0)
+    q_in, k_in, v_in = (_import(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
+    o_shape, lse_shape = output_shapes(q_in.shape, v_in.shape, settings.layout)
+    o = np.empty(o_shape, _numpy_dtype("q", q_in.dtype))
+    lse = np.empty(lse_shape, _lse_dtype(q_in.dtype))
+    _core.forward(
+        q_in, k_in, v_in, _export(o), _export(lse), _import_extras(extras, k_in, settings), settings, 0
+    )
     return _hand_over(q, o), _hand_over(q, lse)
 
 
@@ -35,22 +37,22 @@ def backward(
     dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any, needs_dbias: bool, extras: Extras, settings: Settings
 ) -> tuple[Any, ...]:
     """(dq, dk, dv), and dbias where it is asked for."""
-    named = (("q", q), ("k", k), ("v", v), ("o", o), ("lse", lse))
-    arrays = [_import(name, x) for name, x in named]
-    results = [np.empty(a.shape, _numpy_dtype(name, a.dtype)) for name, a in zip("qkv", arrays)]
-    imported = _import_extras(extras, arrays[1], settings)
-    dbias = None
+    named = (("q", q), ("k", k), ("v", v), ("o", o), ("lse", lse), ("dout", dout))
+    q_in, k_in, v_in, o_in, lse_in, dout_in = (_import(name, x) for name, x in named)
+    dlse_in = None if dlse is None else _import("dlse", dlse)
+    imported = _import_extras(extras, k_in, settings)
+    inputs = {"q": q_in, "k": k_in, "v": v_in}
+    results = [np.empty(a.shape, _numpy_dtype(name, a.dtype)) for name, a in inputs.items()]
+    is_repeated = False
     if needs_dbias and imported.bias is not None:
         dtype = _numpy_dtype("bias", imported.bias.dtype)
         is_repeated = imported.bias.shape != tuple(extras.bias.shape)
         # The sum over a repeated column is taken of unrounded terms.
-        full = np.empty(imported.bias.shape, np.promote_types(dtype, np.float32) if is_repeated else dtype)
-        dbias = _export(full)
-        results.append(full)
-    dq, dk, dv = (_export(x) for x in results[:3])
-    incoming = _import("dout", dout), None if dlse is None else _import("dlse", dlse)
-    _core.backward(*arrays, Gradients(*incoming, dq, dk, dv, dbias), imported, settings, 0)
-    if dbias is not None and is_repeated:
+        results.append(np.empty(imported.bias.shape, np.promote_types(dtype, np.float32) if is_repeated else dtype))
+    dq, dk, dv, dbias = (*(_export(x) for x in results), None)[:4]
+    gradients = Gradients(dout_in, dlse_in, dq, dk, dv, dbias)
+    _core.backward(q_in, k_in, v_in, o_in, lse_in, gradients, imported, settings, 0)
+    if is_repeated:
         results[3] = results[3].sum(axis=-1, keepdims=True).astype(dtype)
     return tuple(_hand_over(q, x) for x in results)
 
@@ -124,7 +126,7 @@ def _hand_over(q: Any, result: np.ndarray) -> Any:
     """`result` as an array of the framework of `q`, where that can take it."""
     if isinstance(q, np.ndarray):
         return result
-    namespace: Optional[Any] = getattr(q, "__array_namespace__", lambda: None)()
+    namespace: Any = getattr(q, "__array_namespace__", lambda: None)()
     if namespace is None:
         namespace = sys.modules.get(type(q).__module__.partition(".")[0])
     if hasattr(namespace, "from_dlpack") and result.dtype.name != "bfloat16":

@@ -28,7 +28,7 @@ def _nobody_watches(*tensors: Optional[torch.Tensor]) -> bool:
 
     The dispatcher calls an operator written in Python twice, which takes longer than a small kernel.
     """
-    if _watchers is None or any(count() for count in _watchers) or _transform() is not None:
+    if _watchers is None or any(watcher() for watcher in _watchers):
         return False
     has_grad = torch.is_grad_enabled()
     for x in tensors:
@@ -43,10 +43,10 @@ try:
         torch._C._len_torch_dispatch_stack,
         torch._C._len_torch_function_stack,
         torch._C._is_any_autocast_enabled,
+        torch._C._functorch.peek_interpreter_stack,  # None where no transform is active
     )
-    _transform = torch._C._functorch.peek_interpreter_stack
 except AttributeError:  # another release names them otherwise: the long way is always right
-    _watchers, _transform = None, None
+    _watchers = None
 
 
 def forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:

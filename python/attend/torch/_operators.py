@@ -72,11 +72,13 @@ def _backward(
 ) -> tuple[torch.Tensor, ...]:
     extras, settings = _split(rest)
     dq, dk, dv, dbias = results = _backward_results(q, k, v, extras.bias, needs_dbias)
-    views = [_view(_rows(x)) for x in (q, k, v, o)]
     gradients = Gradients(
         _view(_rows(dout)), _maybe_view(dlse), _view(dq), _view(dk), _view(dv), _view(dbias) if needs_dbias else None
     )
-    _core.backward(*views, _view(lse), gradients, _view_extras(extras), settings, _stream(q))
+    _core.backward(
+        _view(_rows(q)), _view(_rows(k)), _view(_rows(v)), _view(_rows(o)), _view(lse),
+        gradients, _view_extras(extras), settings, _stream(q),
+    )  # fmt: skip
     return results
 
 
