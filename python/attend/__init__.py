@@ -9,6 +9,7 @@ from attend._api import attention, attention_varlen, backward, forward
 from attend._core import __version__
 from attend._errors import ArgumentError, Error, RunError, UnsupportedError
 from attend._info import backends, cpu_simd_target, cpu_threads, gpus
+from attend._sdpa import sdpa
 
 __all__ = [
     "ArgumentError",
@@ -24,4 +25,5 @@ __all__ = [
     "cpu_threads",
     "forward",
     "gpus",
+    "sdpa",
 ]

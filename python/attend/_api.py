@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from attend._errors import ArgumentError
 from attend._settings import NO_EXTRAS, Extras, Settings, dense_layout, signed_bits, window_of
@@ -198,7 +199,9 @@ def _resolve(options: dict[str, Any]) -> tuple[Extras, Settings]:
     extras = Extras(**{name: rest.pop(name, None) for name in Extras._fields})
     if extras.cu_seqlens_q is not None:
         if "layout" in rest:
-            raise ArgumentError("layout: given with cu_seqlens_q, allowed without it only: packed tensors have one layout")
+            raise ArgumentError(
+                "layout: given with cu_seqlens_q, allowed without it only: packed tensors have one layout"
+            )
         rest["layout"] = "thd"
     else:
         rest["layout"] = dense_layout(rest.get("layout", "bhsd"))

@@ -27,14 +27,21 @@ def forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple
     o_shape, lse_shape = output_shapes(q_in.shape, v_in.shape, settings.layout)
     o = np.empty(o_shape, _numpy_dtype("q", q_in.dtype))
     lse = np.empty(lse_shape, _lse_dtype(q_in.dtype))
-    _core.forward(
-        q_in, k_in, v_in, _export(o), _export(lse), _import_extras(extras, k_in, settings), settings, 0
-    )
+    _core.forward(q_in, k_in, v_in, _export(o), _export(lse), _import_extras(extras, k_in, settings), settings, 0)
     return _hand_over(q, o), _hand_over(q, lse)
 
 
 def backward(
-    dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any, needs_dbias: bool, extras: Extras, settings: Settings
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    dlse: Any,
+    needs_dbias: bool,
+    extras: Extras,
+    settings: Settings,
 ) -> tuple[Any, ...]:
     """(dq, dk, dv), and dbias where it is asked for."""
     named = (("q", q), ("k", k), ("v", v), ("o", o), ("lse", lse), ("dout", dout))

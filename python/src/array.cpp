@@ -57,7 +57,8 @@ DType element_type(const char* name, const std::string& dtype) {
 }
 
 void require_dims(const char* name, const Array& a, int num_dims, const char* meaning) {
-  if (a.num_dims != num_dims) refuse(fmt::format("{}: {} dimensions, allowed {} {}", name, a.num_dims, num_dims, meaning));
+  if (a.num_dims != num_dims)
+    refuse(fmt::format("{}: {} dimensions, allowed {} {}", name, a.num_dims, num_dims, meaning));
 }
 
 Tensor view(const char* name, const Array& a, const Shape& shape, const Shape& stride) {

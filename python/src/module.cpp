@@ -45,9 +45,9 @@ MaybeArray array_field(nb::handle named_tuple, const char* name) {
 Varlen varlen_of(const Array& q, const Array& cu_seqlens_q, const MaybeArray& cu_seqlens_k, nb::handle settings) {
   if (!cu_seqlens_k) throw Error(ErrorCode::kInvalidArgument, "cu_seqlens_k: None, allowed an array like cu_seqlens_q");
   if (cu_seqlens_k->num_dims == 1 && cu_seqlens_q.num_dims == 1 && cu_seqlens_k->shape[0] != cu_seqlens_q.shape[0]) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "cu_seqlens_k: " + std::to_string(cu_seqlens_k->shape[0]) + " entries, allowed as many as cu_seqlens_q, " +
-                    std::to_string(cu_seqlens_q.shape[0]));
+    throw Error(ErrorCode::kInvalidArgument, "cu_seqlens_k: " + std::to_string(cu_seqlens_k->shape[0]) +
+                                                 " entries, allowed as many as cu_seqlens_q, " +
+                                                 std::to_string(cu_seqlens_q.shape[0]));
   }
   return {.cu_seqlens_q = offsets_view("cu_seqlens_q", cu_seqlens_q, q.device),
           .cu_seqlens_k = offsets_view("cu_seqlens_k", *cu_seqlens_k, q.device),
@@ -56,7 +56,8 @@ Varlen varlen_of(const Array& q, const Array& cu_seqlens_q, const MaybeArray& cu
           .max_seqlen_k = field<std::int64_t>(settings, "max_seqlen_k")};
 }
 
-/// The `reference` backend takes any mix of types, and "auto" would fall back to it: right, and slow beyond expectation.
+/// The `reference` backend takes any mix of types, and "auto" would fall back to it: right, and slow beyond
+/// expectation.
 void check_dtypes(const Array& q, const Array& k, const Array& v, const MaybeArray& bias, const std::string& compute) {
   if (compute == "reference") return;
   const auto refuse = [&](const char* name, const Array& a, const std::string& allowed) {
@@ -203,14 +204,14 @@ NB_MODULE(_core, m) {
       .def_static("of", &Array::of, "object"_a, "dtype"_a = "")
       .def_static("at", &Array::at, "owner"_a, "address"_a, "dtype"_a, "cuda_index"_a, "shape"_a, "strides"_a)
       .def_ro("dtype", &Array::dtype)
-      .def_prop_ro("shape", [](const Array& a) {
-        nb::list sizes;
-        for (int d = 0; d < a.num_dims; ++d) sizes.append(a.shape[d]);
-        return nb::tuple(sizes);
-      })
-      .def_prop_ro("cuda_index", [](const Array& a) {
-        return a.device.type == attend::DeviceType::kCPU ? -1 : a.device.index;
-      });
+      .def_prop_ro("shape",
+                   [](const Array& a) {
+                     nb::list sizes;
+                     for (int d = 0; d < a.num_dims; ++d) sizes.append(a.shape[d]);
+                     return nb::tuple(sizes);
+                   })
+      .def_prop_ro("cuda_index",
+                   [](const Array& a) { return a.device.type == attend::DeviceType::kCPU ? -1 : a.device.index; });
   m.def("forward", &forward);
   m.def("backward", &backward);
   m.def("backends", &backend_list);

@@ -102,4 +102,3 @@ def laid_out(x: np.ndarray, layout: str, strides: str) -> np.ndarray:
 
 def from_layout(x: np.ndarray, layout: str) -> np.ndarray:
     return x.swapaxes(1, 2) if layout == "bshd" else x
-

@@ -69,7 +69,9 @@ def test_varlen_is_every_sequence_by_itself(rng, causal):
         alone, alone_lse = attend.forward(q[None, rows], k[None, keys], v[None, keys], **one)
         np.testing.assert_allclose(o[rows], alone[0], atol=1e-5)
         np.testing.assert_allclose(lse[:, rows], alone_lse[0], atol=1e-5)
-        gradients = attend.backward(dout[None, rows], q[None, rows], k[None, keys], v[None, keys], alone, alone_lse, **one)
+        gradients = attend.backward(
+            dout[None, rows], q[None, rows], k[None, keys], v[None, keys], alone, alone_lse, **one
+        )
         for packed_gradient, part, gradient in zip((dq, dk, dv), (rows, keys, keys), gradients):
             np.testing.assert_allclose(packed_gradient[part], gradient[0], atol=1e-4)
 

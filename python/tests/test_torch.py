@@ -9,7 +9,9 @@ from oracle import check, solve
 np = pytest.importorskip("numpy")
 pytest.importorskip("ml_dtypes")
 
-pytest.importorskip("torch", reason=f"the tests of {__name__} need torch: `make py-test ATTEND_TEST_TORCH=1` installs it")
+pytest.importorskip(
+    "torch", reason=f"the tests of {__name__} need torch: `make py-test ATTEND_TEST_TORCH=1` installs it"
+)
 
 import attend
 
@@ -114,7 +116,9 @@ def test_varlen_with_autograd(torch):
     ]
     want = torch.cat(parts)
     torch.testing.assert_close(o, want)
-    for a, b in zip(torch.autograd.grad(o.square().sum(), (q, k, v)), torch.autograd.grad(want.square().sum(), (q, k, v))):
+    for a, b in zip(
+        torch.autograd.grad(o.square().sum(), (q, k, v)), torch.autograd.grad(want.square().sum(), (q, k, v))
+    ):
         torch.testing.assert_close(a, b)
 
 
@@ -171,7 +175,11 @@ def test_parameters_and_subclasses_are_tensors(torch):
         (lambda q, k, v: dict(q=q[0]), ValueError, "q: 3 dimensions, allowed 4"),
         (lambda q, k, v: dict(q=q.to_sparse()), NotImplementedError, "q: layout torch.sparse_coo"),
         (lambda q, k, v: dict(bias=q.new_zeros(3, 3)), ValueError, "bias: shape"),
-        (lambda q, k, v: dict(alibi_slopes=q.new_ones(2).requires_grad_()), NotImplementedError, "alibi_slopes: requires"),
+        (
+            lambda q, k, v: dict(alibi_slopes=q.new_ones(2).requires_grad_()),
+            NotImplementedError,
+            "alibi_slopes: requires",
+        ),
         (lambda q, k, v: dict(compute="sm90"), ValueError, "compute: 'sm90', allowed auto, cpu"),
     ],
 )

@@ -4,7 +4,9 @@ import pytest
 
 pytest.importorskip("numpy")
 
-pytest.importorskip("torch", reason=f"the tests of {__name__} need torch: `make py-test ATTEND_TEST_TORCH=1` installs it")
+pytest.importorskip(
+    "torch", reason=f"the tests of {__name__} need torch: `make py-test ATTEND_TEST_TORCH=1` installs it"
+)
 
 import attend
 from attend._settings import Extras, Settings

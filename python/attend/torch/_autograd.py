@@ -30,9 +30,7 @@ def _gradients(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
     if dout is None:
         dout = torch.zeros_like(o)
     needs_dbias = ctx.needs_input_grad[3]
-    dq, dk, dv, dbias = torch.ops.attend.backward(
-        q, k, v, o, lse, dout, dlse, needs_dbias, *extras, *ctx.settings
-    )
+    dq, dk, dv, dbias = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, needs_dbias, *extras, *ctx.settings)
     return dq, dk, dv, dbias if needs_dbias else None, *[None] * (_NUM_EXTRAS - 1 + _NUM_SETTINGS)
 
 

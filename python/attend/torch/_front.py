@@ -56,15 +56,22 @@ def forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple
 
 
 def backward(
-    dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any, needs_dbias: bool, extras: Extras, settings: Settings
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    dlse: Any,
+    needs_dbias: bool,
+    extras: Extras,
+    settings: Settings,
 ) -> tuple[torch.Tensor, ...]:
     """(dq, dk, dv), and dbias where it is asked for, without autograd."""
     _check_tensors(q, k, v, extras)
     expanded = _all_keys(extras, k, settings)
     with torch.no_grad():
-        dq, dk, dv, dbias = torch.ops.attend.backward(
-            q, k, v, o, lse, dout, dlse, needs_dbias, *expanded, *settings
-        )
+        dq, dk, dv, dbias = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, needs_dbias, *expanded, *settings)
     if not needs_dbias:
         return dq, dk, dv
     return dq, dk, dv, dbias.sum_to_size(extras.bias.shape)

@@ -17,9 +17,7 @@ from attend import _core
 from attend._errors import ArgumentError
 from attend._settings import NO_EXTRAS, Extras, Gradients, Settings, output_shapes
 
-_EXTRAS = (
-    "Tensor? bias, Tensor? mask, Tensor? alibi_slopes, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k"
-)
+_EXTRAS = "Tensor? bias, Tensor? mask, Tensor? alibi_slopes, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k"
 _SETTINGS = (
     "SymInt max_seqlen_q, SymInt max_seqlen_k, str layout, float? scale, bool causal, SymInt window_left, "
     "SymInt window_right, float softcap, float dropout_p, SymInt seed, SymInt offset, bool deterministic, str compute"

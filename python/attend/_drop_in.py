@@ -1,0 +1,23 @@
+"""What the front doors of other packages have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attend._errors import UnsupportedError
+
+
+def refuse_unless(value: Any, allowed: tuple[Any, ...], name: str) -> None:
+    """Nothing that a caller asks for is silently ignored."""
+    if not any(value is x or (type(value) is type(x) and value == x) for x in allowed):
+        shown = type(value).__name__ if hasattr(value, "shape") else repr(value)
+        raise UnsupportedError(f"{name}: {shown}, attend takes {' or '.join(map(repr, allowed))} only")
+
+
+def dropout_seed(dropout_p: float) -> int:
+    """A seed from torch's default generator, so that torch.manual_seed repeats a run; 0 where nothing is dropped."""
+    if dropout_p == 0.0:
+        return 0
+    import torch
+
+    return int(torch.randint(2**62, ()))

@@ -1,0 +1,202 @@
+"""The functions of flash-attn 2, by their names and with their positional orders, computed by attend.
+
+    from attend.flash_attn import flash_attn_func
+
+Tensors are (batch, seqlen, heads, head_dim), packed ones (tokens, heads, head_dim). Beyond flash-attn: CPU tensors, float32,
+head_dim up to 512, a head_dim of v of its own. What attend lacks raises NotImplementedError naming the argument. Where
+dropout_p > 0 the seed comes from torch's default generator.
+
+Each function gives out, or with return_attn_probs (out, softmax_lse, None): softmax_lse is f32 (batch, heads, seqlen_q), packed
+(heads, tokens). The third value of flash-attn, the dropout pattern for its tests, is refused where there would be one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from attend._api import attention, attention_varlen
+from attend._drop_in import dropout_seed, refuse_unless
+from attend._errors import ArgumentError
+
+__all__ = [
+    "flash_attn_func",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_varlen_kvpacked_func",
+    "flash_attn_varlen_qkvpacked_func",
+]
+
+
+def flash_attn_func(
+    q: Any,
+    k: Any,
+    v: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: Sequence[int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """Attention of q (batch, seqlen_q, heads_q, head_dim), k and v (batch, seqlen_k, heads_k, head_dim).
+
+    Masks align bottom right. The meaning of the options: `attend.attention`, where softmax_scale is scale and window_size
+    is window.
+    """
+    refuse_pattern(return_attn_probs, dropout_p)
+    out, lse = attention(
+        q,
+        k,
+        v,
+        layout="bshd",
+        causal=causal,
+        window=window_size,
+        scale=softmax_scale,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        dropout_p=dropout_p,
+        seed=dropout_seed(dropout_p),
+        deterministic=deterministic,
+        return_lse=True,
+    )
+    return (out, lse, None) if return_attn_probs else out
+
+
+def flash_attn_qkvpacked_func(
+    qkv: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: Sequence[int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """`flash_attn_func` of qkv (batch, seqlen, 3, heads, head_dim); nothing is copied."""
+    q, k, v = parts(qkv, 2, 3)
+    rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    return flash_attn_func(q, k, v, *rest)
+
+
+def flash_attn_kvpacked_func(
+    q: Any,
+    kv: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: Sequence[int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """`flash_attn_func` of q and kv (batch, seqlen_k, 2, heads_k, head_dim); nothing is copied."""
+    k, v = parts(kv, 2, 2)
+    rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    return flash_attn_func(q, k, v, *rest)
+
+
+def flash_attn_varlen_func(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: Sequence[int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Any = None,
+) -> Any:
+    """Attention of packed sequences, q (total_q, heads_q, head_dim): see `attend.attention_varlen`."""
+    refuse_pattern(return_attn_probs, dropout_p)
+    refuse_unless(block_table, (None,), "block_table")
+    out, lse = attention_varlen(
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        causal=causal,
+        window=window_size,
+        scale=softmax_scale,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        dropout_p=dropout_p,
+        seed=dropout_seed(dropout_p),
+        deterministic=deterministic,
+        return_lse=True,
+    )
+    return (out, lse, None) if return_attn_probs else out
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv: Any,
+    cu_seqlens: Any,
+    max_seqlen: int,
+    dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: Sequence[int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """`flash_attn_varlen_func` of qkv (tokens, 3, heads, head_dim); nothing is copied."""
+    q, k, v = parts(qkv, 1, 3)
+    rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *rest)
+
+
+def flash_attn_varlen_kvpacked_func(
+    q: Any,
+    kv: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: Sequence[int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """`flash_attn_varlen_func` of q and kv (total_k, 2, heads_k, head_dim); nothing is copied."""
+    k, v = parts(kv, 1, 2)
+    rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *rest)
+
+
+def refuse_pattern(return_attn_probs: bool, dropout_p: float) -> None:
+    """The dropout pattern is a (seqlen_q, seqlen_k) matrix, which attend never has."""
+    if dropout_p:
+        refuse_unless(bool(return_attn_probs), (False,), "return_attn_probs with dropout_p > 0")
+
+
+def parts(packed: Any, axis: int, count: int) -> tuple[Any, ...]:
+    """Views of the `count` tensors side by side in `packed`."""
+    wanted = axis + 3
+    if len(packed.shape) != wanted or packed.shape[axis] != count:
+        shape = tuple(packed.shape)
+        raise ArgumentError(
+            f"packed tensor: shape {shape}, allowed {wanted} dimensions with {count} in dimension {axis}"
+        )
+    before = (slice(None),) * axis
+    return tuple(packed[(*before, i)] for i in range(count))
