@@ -1,7 +1,10 @@
-// attend bench: the same problems for several backends, timed.
+// attend bench: the same problems for several backends, timed in turns.
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "commands.hpp"
+#include "executor.hpp"
 #include "grid.hpp"
 #include "io/random_normal.hpp"
 #include "progress.hpp"
@@ -12,12 +15,20 @@ namespace attend::cli {
 namespace {
 
 constexpr std::uint64_t kSeed = 42;
+constexpr std::size_t kFreshNumbers = 4'194'301;  // prime: repeated, they line up with no row and no tile
 
+/// Normal numbers; a tensor of more than kFreshNumbers repeats them.
 io::HostTensor random_tensor(DType dtype, const Shape& shape, io::NormalStream stream) {
-  io::HostTensor values(DType::kF32, shape);
-  io::fill_normal({static_cast<float*>(values.view().data), static_cast<std::size_t>(values.numel())}, kSeed, stream,
-                  0);
-  return dtype == DType::kF32 ? std::move(values) : values.converted(dtype);
+  io::HostTensor tensor(dtype, shape);
+  const auto count = std::min(static_cast<std::size_t>(tensor.numel()), kFreshNumbers);
+  io::HostTensor values(DType::kF32, {1, 1, 1, static_cast<std::int64_t>(count)});
+  io::fill_normal({static_cast<float*>(values.view().data), count}, kSeed, stream, 0);
+  if (dtype != DType::kF32) values = values.converted(dtype);
+  const std::span<std::byte> bytes = tensor.bytes();
+  for (std::size_t at = 0; at < bytes.size(); at += values.bytes().size()) {
+    std::memcpy(bytes.data() + at, values.bytes().data(), std::min(values.bytes().size(), bytes.size() - at));
+  }
+  return tensor;
 }
 
 /// Throws where all the tensors of a problem together do not fit into memory.
@@ -30,9 +41,11 @@ void require_memory_for(const io::FolderSpec& spec) {
   io::require_memory(io::folder_name(spec), static_cast<std::int64_t>(bytes));
 }
 
-Workload make_workload(const io::FolderSpec& spec, const BenchOptions& options) {
+Workload make_workload(const GridEntry& entry, const BenchOptions& options) {
+  const io::FolderSpec& spec = entry.spec;
   Workload w;
   w.options = options.attention;
+  w.options.causal = options.attention.causal || entry.causal;
   w.q = random_tensor(spec.dtype, spec.q_shape(), io::NormalStream::kQ);
   w.k = random_tensor(spec.dtype, spec.k_shape(), io::NormalStream::kK);
   w.v = random_tensor(spec.dtype, spec.v_shape(), io::NormalStream::kV);
@@ -49,58 +62,98 @@ std::vector<Mode> passes(Mode mode) {
 }
 
 void print_header() {
-  fmt::print("{:<10} {:<9} {:>4} {:>4} {:>4} {:>6} {:>6} {:>4} {:<5} {:>11} {:>11} {:>14} {:>9}\n", "compute", "pass",
-             "B", "H", "Hkv", "Sq", "Sk", "D", "dtype", "median", "fastest", "speed", "GB/s");
+  fmt::print("{:<18} {:<9} {:>4} {:>4} {:>4} {:>6} {:>6} {:>4} {:<5} {:<6} {:>11} {:>11} {:>14} {:>9} {:>7}\n",
+             "compute", "pass", "B", "H", "Hkv", "Sq", "Sk", "D", "dtype", "mask", "median", "fastest", "speed", "GB/s",
+             "SM MHz");
 }
 
 void print_row(const Result& r) {
-  fmt::print("{:<10} {:<9} {:>4} {:>4} {:>4} {:>6} {:>6} {:>4} {:<5} {:>11} {:>11} {:>14} {:>9.2f}\n", r.compute,
-             mode_name(r.mode), r.batch, r.heads, r.heads_kv, r.seqlen_q, r.seqlen_k, r.head_dim, dtype_name(r.dtype),
-             time_text(r.timing.median_ms), time_text(r.timing.fastest_ms), speed_text(r.tflops), r.gbps);
+  fmt::print("{:<18} {:<9} {:>4} {:>4} {:>4} {:>6} {:>6} {:>4} {:<5} {:<6} {:>11} {:>11} {:>14} {:>9.2f} {:>7}\n",
+             r.compute, mode_name(r.mode), r.batch, r.heads, r.heads_kv, r.seqlen_q, r.seqlen_k, r.head_dim,
+             dtype_name(r.dtype), r.options.causal ? "causal" : "full", time_text(r.timing.median_ms),
+             time_text(r.timing.fastest_ms), speed_text(r.tflops), r.gbps,
+             r.timing.sm_mhz > 0 ? fmt::format("{:.0f}", r.timing.sm_mhz) : "-");
   std::fflush(stdout);
 }
 
-Result time_pass(const BenchOptions& options, const Workload& w, const std::string& compute, Mode pass) {
-  // Backward reads what forward gives; alone, that has to be computed first.
-  if (pass == Mode::kBackward && options.mode == Mode::kBackward) w.forward(compute);
-  const Timing timing = time_calls(options.repeat, options.max_seconds, [&] {
-    if (pass == Mode::kForward) {
-      w.forward(compute);
-    } else {
-      w.backward(compute);
+/// A backend that takes part in timing one problem.
+struct Contender {
+  Choice choice;
+  std::unique_ptr<Executor> executor;
+};
+
+/// Those of the backends that support the problem; the others are told, and left out.
+std::vector<Contender> contenders(const BenchOptions& options, const GridEntry& entry, const Workload& w) {
+  std::vector<Contender> found;
+  for (const std::string& name : options.computes) {
+    try {
+      Choice choice = choose_compute(name, options.device, w, options.mode);
+      auto executor = make_executor(w, choice, true);
+      found.push_back({std::move(choice), std::move(executor)});
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnsupported) throw;
+      fmt::print("{:<18} left out at {}: {}\n", name, io::folder_name(entry.spec), error.what());
     }
-  });
-  return make_result(w, pass, compute, timing);
+  }
+  return found;
+}
+
+std::vector<Result> time_problem(const BenchOptions& options, const Workload& w, const std::vector<Contender>& list,
+                                 Mode pass) {
+  std::vector<Sampler> samplers;
+  for (const Contender& c : list) {
+    // Backward reads what forward gives; alone, that has to be computed first.
+    if (pass == Mode::kBackward && options.mode == Mode::kBackward) c.executor->run(Mode::kForward);
+    samplers.push_back(c.executor->sampler(pass));
+  }
+  std::vector<Timing> timings = time_in_turns(samplers, options.repeat, options.max_seconds);
+  std::vector<Result> results;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (list[i].choice.device.type == DeviceType::kCUDA) {
+      (void)samplers[i]();  // the clock that this backend's load leaves
+      timings[i].sm_mhz = list[i].executor->clock_mhz();
+    }
+    results.push_back(make_result(w, pass, list[i].choice, timings[i]));
+  }
+  return results;
 }
 
 }  // namespace
 
 int bench(const BenchOptions& options) {
   set_threads(options.threads);
-  const std::vector<io::FolderSpec> grid = load_grid(options.grid, options.dtype);
-  for (const io::FolderSpec& spec : grid) require_memory_for(spec);
+  const std::vector<GridEntry> grid = load_grid(options.grid, options.dtype);
+  for (const GridEntry& entry : grid) require_memory_for(entry.spec);
   io::FileTransaction files;
   ResultFiles result_files(files, options.json, options.csv);
-  const std::vector<Mode> modes = passes(options.mode);
 
-  fmt::print("attend {}, {}, SIMD {}, {} threads{}\n", version(), cpu_model(), cpu_simd_target(), cpu_threads(),
-             options.attention.causal ? ", causal" : "");
-  print_header();
-  Progress progress("bench", static_cast<std::int64_t>(grid.size() * options.computes.size() * modes.size()));
+  fmt::print("attend {}, {}, SIMD {}, {} threads\n", version(), cpu_model(), cpu_simd_target(), cpu_threads());
+  const std::vector<Mode> modes = passes(options.mode);
+  Progress progress("bench", static_cast<std::int64_t>(grid.size() * modes.size()));
   std::vector<Result> results;
-  for (const io::FolderSpec& spec : grid) {
-    const Workload w = make_workload(spec, options);
-    for (const std::string& name : options.computes) {
-      const std::string compute = resolve_compute(name);
-      for (const Mode pass : modes) {
-        progress.note(fmt::format("{} {} {}", compute, mode_name(pass), io::folder_name(spec)));
-        results.push_back(time_pass(options, w, compute, pass));
-        progress.hide();
-        print_row(results.back());
-        progress.advance();
+  std::string told;  // the device and the note of auto that were printed last
+  for (const GridEntry& entry : grid) {
+    const Workload w = make_workload(entry, options);
+    progress.note(io::folder_name(entry.spec));
+    progress.hide();
+    const std::vector<Contender> list = contenders(options, entry, w);
+    for (const Contender& c : list) {
+      const std::string now =
+          device_name(c.choice.device) + (c.choice.note.empty() ? "" : "; no GPU: " + c.choice.note);
+      if (std::exchange(told, now) == now) continue;
+      fmt::print("on {}\n", now);
+      print_header();
+    }
+    for (const Mode pass : modes) {
+      for (const Result& result : time_problem(options, w, list, pass)) {
+        print_row(result);
+        results.push_back(result);
       }
+      progress.advance();
+      progress.hide();
     }
   }
+  if (results.empty()) throw Error(ErrorCode::kUnsupported, "bench: no backend supports any of these problems");
   result_files.write(results);
   files.commit();
   return kExitDone;

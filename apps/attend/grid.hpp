@@ -9,11 +9,18 @@
 
 namespace attend::cli {
 
-/// A grid file's text: a JSON list of objects with the keys B, H, D, and S or Sq and Sk; optional Hkv and Dv.
-/// @throws Error (kIo) starting with `name`, saying which entry and key is at fault.
-[[nodiscard]] std::vector<io::FolderSpec> parse_grid(std::string_view text, std::string_view name, DType dtype);
+/// One problem of a grid.
+struct GridEntry {
+  io::FolderSpec spec;
+  bool causal = false;  ///< whatever --causal says
+};
 
-/// "seed", "paper", or the path of a grid file. @throws Error as parse_grid does, and where the file cannot be read.
-[[nodiscard]] std::vector<io::FolderSpec> load_grid(const std::string& grid, DType dtype);
+/// A grid file's text: a JSON list of objects with the keys B, H, D, and S or Sq and Sk; optional Hkv, Dv and causal.
+/// @throws Error (kIo) starting with `name`, saying which entry and key is at fault.
+[[nodiscard]] std::vector<GridEntry> parse_grid(std::string_view text, std::string_view name, DType dtype);
+
+/// "seed", "paper", "gpt3", or the path of a grid file. @throws Error as parse_grid does, and where the file cannot be
+/// read.
+[[nodiscard]] std::vector<GridEntry> load_grid(const std::string& grid, DType dtype);
 
 }  // namespace attend::cli

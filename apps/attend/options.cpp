@@ -153,15 +153,15 @@ void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
 }
 
 void add_bench(CLI::App& app, BenchOptions& options, Raw& raw) {
-  add_choice(app, "--device", raw.device, {"cpu", "cuda"}, "Device, cpu if not given");
+  add_choice(app, "--device", raw.device, {"auto", "cpu", "cuda"}, "Device; if not given, that of the backends");
   app.add_option_function<std::string>(
          "--grid",
          [&options](const std::string& text) {
-           if (text.empty()) refuse("--grid: '', allowed seed, paper or a file");
+           if (text.empty()) refuse("--grid: '', allowed seed, paper, gpt3 or a file");
            options.grid = text;
          },
-         "Sizes: the ten of seed (if not given), those of the FlashAttention papers, or a JSON file")
-      ->type_name("seed|paper|FILE");
+         "Sizes: the ten of seed (if not given), those of the FlashAttention papers, GPT-3's, or a JSON file")
+      ->type_name("seed|paper|gpt3|FILE");
   app.add_option("--compute", raw.computes, "Backends, comma-separated; auto if not given")->type_name("A,B,...");
   add_choice(app, "--mode", raw.mode, {"both", "forward", "backward"}, "What to time, both if not given");
   add_choice(app, "--dtype", raw.dtype, dtype_names(), "Type of the numbers, f32 if not given");
@@ -241,7 +241,7 @@ BenchOptions finish(BenchOptions options, const Raw& raw) {
     }
     options.computes.push_back(name);
   }
-  if (raw.device != 0) refuse("--device: 'cuda', allowed cpu: this build has no CUDA backend");
+  if (raw.device != 0) options.device = raw.device == 1 ? DeviceType::kCPU : DeviceType::kCUDA;
   options.mode = std::array{Mode::kBoth, Mode::kForward, Mode::kBackward}.at(raw.mode);
   options.dtype = kDTypes.at(raw.dtype);
   options.max_seconds = raw.max_seconds.value_or(options.max_seconds);

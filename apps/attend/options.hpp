@@ -58,7 +58,8 @@ struct RunOptions {
 
 /// `attend bench`
 struct BenchOptions {
-  std::string grid = "seed";          ///< seed, paper or a file
+  std::string grid = "seed";          ///< seed, paper, gpt3 or a file
+  std::optional<DeviceType> device;   ///< none: that of the backends
   std::vector<std::string> computes;  ///< never empty
   Mode mode = Mode::kBoth;
   DType dtype = DType::kF32;

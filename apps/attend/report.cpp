@@ -36,7 +36,7 @@ void put_errors(Json& object, const TensorError& error) {
 Json to_json(const Result& r) {
   Json object = {{"compute", r.compute},
                  {"mode", mode_name(r.mode)},
-                 {"device", "cpu"},
+                 {"device", r.device},
                  {"dtype", dtype_name(r.dtype)},
                  {"B", r.batch},
                  {"H", r.heads},
@@ -54,8 +54,12 @@ Json to_json(const Result& r) {
                  {"runs", r.timing.runs},
                  {"ms", r.timing.median_ms},
                  {"ms_min", r.timing.fastest_ms},
+                 {"ms_p25", r.timing.quartile_ms[0]},
+                 {"ms_p75", r.timing.quartile_ms[1]},
                  {"tflops", r.tflops},
-                 {"gbps", r.gbps}};
+                 {"gbps", r.gbps},
+                 {"sm_mhz", r.timing.sm_mhz},
+                 {"device_name", r.device_name}};
   if (r.tensors.empty()) return object;
   put_errors(object, worst_of(r.tensors));
   for (const TensorError& tensor : r.tensors) {
@@ -73,10 +77,12 @@ std::string csv_field(const Json& value) {
 
 }  // namespace
 
-Result make_result(const Workload& w, Mode mode, const std::string& compute, const Timing& timing) {
+Result make_result(const Workload& w, Mode mode, const Choice& choice, const Timing& timing) {
   const double seconds = timing.median_ms / 1000;
   Result r;
-  r.compute = compute;
+  r.compute = choice.compute;
+  r.device = choice.device.type == DeviceType::kCPU ? "cpu" : "cuda";
+  r.device_name = device_name(choice.device);
   r.mode = mode;
   r.dtype = w.q.dtype();
   r.batch = w.q.shape()[0];
@@ -87,7 +93,7 @@ Result make_result(const Workload& w, Mode mode, const std::string& compute, con
   r.head_dim = w.q.shape()[3];
   r.head_dim_v = w.v.shape()[3];
   r.options = w.options;
-  r.threads = compute == "cpu" ? cpu_threads() : 1;
+  r.threads = choice.compute == "cpu" ? cpu_threads() : 1;
   r.timing = timing;
   r.tflops = seconds > 0 ? operations(w, mode) / seconds / 1e12 : 0;
   r.gbps = seconds > 0 ? traffic(w, mode) / seconds / 1e9 : 0;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "check.hpp"
+#include "executor.hpp"
 #include "io/file.hpp"
 #include "timing.hpp"
 #include "workload.hpp"
@@ -18,6 +19,8 @@ namespace attend::cli {
 /// One timed computation: forward or backward of one problem with one backend.
 struct Result {
   std::string compute;
+  std::string device = "cpu";  // cpu or cuda
+  std::string device_name;
   Mode mode = Mode::kForward;  // kForward or kBackward
   DType dtype = DType::kF32;
   std::int64_t batch = 0, heads = 0, heads_kv = 0, seqlen_q = 0, seqlen_k = 0, head_dim = 0, head_dim_v = 0;
@@ -29,10 +32,11 @@ struct Result {
   std::vector<TensorError> tensors;  ///< empty: not checked
 };
 
-[[nodiscard]] Result make_result(const Workload& w, Mode mode, const std::string& compute, const Timing& timing);
+[[nodiscard]] Result make_result(const Workload& w, Mode mode, const Choice& choice, const Timing& timing);
 
 /// A list with one object for each result. Always: compute, mode, device, dtype, B, H, Hkv, Sq, Sk, D, Dv, causal,
-/// window_left, window_right, softcap, dropout_p, threads, runs, ms (median), ms_min, tflops, gbps. If checked:
+/// window_left, window_right, softcap, dropout_p, threads, runs, ms (median), ms_min, ms_p25, ms_p75, tflops, gbps,
+/// sm_mhz (the GPU's clock, 0 on a CPU), device_name. If checked:
 /// max_abs_err, mean_abs_err, mse, max_rel_err (the largest of any tensor), passed (all of them) and `tensors`, a list
 /// of objects with name, the same five keys and tolerance. An infinite error is null, as JSON has no infinity.
 [[nodiscard]] nlohmann::ordered_json to_json(const std::vector<Result>& results);

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "commands.hpp"
+#include "executor.hpp"
 #include "io/npy.hpp"
 #include "report.hpp"
-#include "system.hpp"
 
 namespace attend::cli {
 namespace {
@@ -148,23 +148,34 @@ std::string output_header(const Output& output) {
   return io::npy_header(output.tensor->dtype(), std::span(shape).first(output.drop_last ? 3 : 4));
 }
 
-std::vector<Result> compute(const RunOptions& options, const std::string& compute_name, const Workload& w) {
+std::vector<Result> compute(const RunOptions& options, const Choice& choice, const Workload& w) {
+  const std::unique_ptr<Executor> executor = make_executor(w, choice, false);
   std::vector<Result> results;
-  if (has_forward(options.mode)) {
-    const Timing timing = time_calls(options.repeat, kNoLimit, [&] { w.forward(compute_name); });
-    results.push_back(make_result(w, Mode::kForward, compute_name, timing));
+  for (const Mode pass : {Mode::kForward, Mode::kBackward}) {
+    if (pass == Mode::kForward ? !has_forward(options.mode) : !has_backward(options.mode)) continue;
+    Timing timing = time_in_turns({executor->sampler(pass)}, options.repeat, kNoLimit).front();
+    timing.sm_mhz = executor->clock_mhz();
+    results.push_back(make_result(w, pass, choice, timing));
   }
-  if (has_backward(options.mode)) {
-    const Timing timing = time_calls(options.repeat, kNoLimit, [&] { w.backward(compute_name); });
-    results.push_back(make_result(w, Mode::kBackward, compute_name, timing));
-  }
+  executor->fetch();
   return results;
 }
 
-void print_times(const RunOptions& options, const std::vector<Result>& results) {
+/// "fa2 (chosen by auto), NVIDIA H200"
+std::string backend_text(const RunOptions& options, const Choice& choice, const Result& result) {
+  std::string text = choice.compute;
+  if (options.compute == "auto") {
+    text += fmt::format(" (chosen by auto{})", choice.note.empty() ? "" : "; no GPU: " + choice.note);
+  }
+  if (choice.device.type == DeviceType::kCPU) {
+    text += fmt::format(", {} thread{}", result.threads, result.threads == 1 ? "" : "s");
+  }
+  return text + ", " + device_name(choice.device);
+}
+
+void print_times(const RunOptions& options, const Choice& choice, const std::vector<Result>& results) {
   const Result& first = results.front();
-  fmt::print("backend  {}{}, {} thread{}, {}\n", first.compute, options.compute == "auto" ? " (chosen by auto)" : "",
-             first.threads, first.threads == 1 ? "" : "s", cpu_model());
+  fmt::print("backend  {}\n", backend_text(options, choice, first));
   fmt::print("input    {}\n", options.data.empty() ? options.q.string() + " ..." : options.data.string());
   fmt::print("problem  {}\n\n", problem_text(first));
   fmt::print("{:<10} {:>12} {:>15} {:>12}  {}\n", "pass", "time", "speed", "traffic", "timed");
@@ -197,19 +208,15 @@ bool check_results(const RunOptions& options, const Workload& w, std::vector<Res
 
 int run(const RunOptions& options) {
   set_threads(options.threads);
-  const std::string compute_name = resolve_compute(options.compute);
   Job job;
   load(options, job);
 
   // Everything that can refuse does so before the work: first the arguments, then the places to write to.
   io::FileTransaction files;
   std::vector<io::FileTransaction::Handle> handles;
+  Choice choice;
   try {
-    if (has_backward(options.mode)) {
-      (void)job.work.backward_problem();
-    } else {
-      (void)job.work.forward_problem();
-    }
+    choice = choose_compute(options.compute, std::nullopt, job.work, options.mode);
   } catch (const Error& error) {
     throw renamed(error, job.names);
   }
@@ -222,11 +229,11 @@ int run(const RunOptions& options) {
 
   std::vector<Result> results;
   try {
-    results = compute(options, compute_name, job.work);
+    results = compute(options, choice, job.work);
   } catch (const Error& error) {
     throw renamed(error, job.names);
   }
-  print_times(options, results);
+  print_times(options, choice, results);
   const bool passed = !options.check || check_results(options, job.work, results);
   for (std::size_t i = 0; i < handles.size(); ++i) {
     files.append(handles[i], output_header(job.outputs[i]));

@@ -1,9 +1,8 @@
-// How long a call takes.
+// How long calls take.
 #pragma once
 
-#include <algorithm>
-#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace attend::cli {
@@ -11,30 +10,22 @@ namespace attend::cli {
 struct Timing {
   double median_ms = 0;
   double fastest_ms = 0;
-  std::int64_t runs = 0;
+  double quartile_ms[2] = {0, 0};  ///< a quarter of the samples is below the first, above the second
+  std::int64_t runs = 0;           ///< samples
+  double sm_mhz = 0;               ///< clock of the GPU right after the last sample; 0: not a GPU's timing
 };
 
-/// Times `repeat` calls, at least one, and stops once `max_seconds` are spent. A first call that is shorter than half a
-/// second only warms up the caches and the threads, and is not counted.
-template <class Call>
-[[nodiscard]] Timing time_calls(std::int64_t repeat, double max_seconds, Call call) {
-  constexpr double kWarmUpMs = 500;
-  const auto timed = [&call] {
-    const auto begin = std::chrono::steady_clock::now();
-    call();
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-  };
-  std::vector<double> times;
-  const double first = timed();
-  double spent = first;
-  if (first >= kWarmUpMs) times.push_back(first);
-  while (static_cast<std::int64_t>(times.size()) < repeat && (times.empty() || spent < max_seconds * 1000)) {
-    times.push_back(timed());
-    spent += times.back();
-  }
-  std::sort(times.begin(), times.end());
-  const std::size_t n = times.size();
-  return {(times[(n - 1) / 2] + times[n / 2]) / 2, times.front(), static_cast<std::int64_t>(n)};
-}
+/// Does the work that is timed once, or often enough to be measured, and returns the milliseconds of one call.
+using Sampler = std::function<double()>;
+
+/// Times several computations in turns, so that whatever changes on the machine changes for all of them: `repeat`
+/// rounds of one sample each. Stops earlier, but not before one round, once they have taken `max_seconds` for each
+/// sampler. A first sample shorter than half a second only warms up the caches, the threads and the clocks, and is not
+/// counted.
+[[nodiscard]] std::vector<Timing> time_in_turns(const std::vector<Sampler>& samplers, std::int64_t repeat,
+                                                double max_seconds);
+
+/// A sampler that makes one call and looks at the clock of the wall.
+[[nodiscard]] Sampler wall_clock(std::function<void()> call);
 
 }  // namespace attend::cli

@@ -94,14 +94,6 @@ Workload Workload::inputs_as(DType dtype) const {
   return copy;
 }
 
-std::string resolve_compute(std::string_view compute) {
-  if (compute != "auto") return std::string(compute);
-  for (const BackendInfo& backend : backends()) {
-    if (backend.device == DeviceType::kCPU) return backend.name;
-  }
-  throw Error(ErrorCode::kInternal, "compute: 'auto', but this build has no CPU backend");
-}
-
 void set_threads(std::int64_t threads) {
   if (threads > 0) omp_set_num_threads(static_cast<int>(threads));
 }

@@ -46,13 +46,13 @@ struct Workload {
   /// The same inputs with q, k, v and dout as `dtype` (and the bias, where that is f64), without results.
   [[nodiscard]] Workload inputs_as(DType dtype) const;
 
+  /// (1, 1, 1, head_dim_v): what dout_view() shows in every row where there is no dout.
+  [[nodiscard]] const io::HostTensor& ones() const { return ones_; }
+
  private:
   [[nodiscard]] BackwardExtras extras() const;
-  io::HostTensor ones_;  // (1, 1, 1, head_dim_v)
+  io::HostTensor ones_;
 };
-
-/// The backend that `compute` stands for: "auto" is the first one of this build for the CPU.
-[[nodiscard]] std::string resolve_compute(std::string_view compute);
 
 /// Makes attend::cpu_threads() return `threads`; 0 leaves it alone.
 void set_threads(std::int64_t threads);

@@ -140,15 +140,20 @@ TEST(Options, RefusalsNameFlagValueAndWhatIsAllowed) {
 
 TEST(Grid, Built) {
   EXPECT_EQ(cli::load_grid("seed", DType::kF32).size(), 10U);
-  EXPECT_EQ(io::folder_name(cli::load_grid("seed", DType::kF32).back()), "B8_H16_S2048_D64");
-  EXPECT_EQ(io::folder_name(cli::load_grid("paper", DType::kBF16).front()), "B32_H32_S512_D64_bf16");
+  EXPECT_EQ(io::folder_name(cli::load_grid("seed", DType::kF32).back().spec), "B8_H16_S2048_D64");
+  EXPECT_EQ(io::folder_name(cli::load_grid("paper", DType::kBF16).front().spec), "B32_H32_S512_D64_bf16");
+  EXPECT_TRUE(cli::load_grid("paper", DType::kBF16).back().causal);
+  EXPECT_EQ(cli::load_grid("paper", DType::kBF16).size(), 2U * 3 * 6);
+  EXPECT_EQ(io::folder_name(cli::load_grid("gpt3", DType::kBF16).back().spec), "B4_H96_S16384_D128_bf16");
 }
 
 TEST(Grid, File) {
   const auto specs = cli::parse_grid(
-      R"([{"B":2,"H":8,"S":512,"D":64},{"B":1,"H":4,"Hkv":2,"Sq":1,"Sk":9,"D":8,"Dv":4}])", "g.json", DType::kF32);
-  EXPECT_EQ(io::folder_name(specs.at(0)), "B2_H8_S512_D64");
-  EXPECT_EQ(io::folder_name(specs.at(1)), "B1_H4_Hkv2_Sq1_Sk9_D8_Dv4");
+      R"([{"B":2,"H":8,"S":512,"D":64},{"B":1,"H":4,"Hkv":2,"Sq":1,"Sk":9,"D":8,"Dv":4,"causal":true}])", "g.json", DType::kF32);
+  EXPECT_EQ(io::folder_name(specs.at(0).spec), "B2_H8_S512_D64");
+  EXPECT_EQ(io::folder_name(specs.at(1).spec), "B1_H4_Hkv2_Sq1_Sk9_D8_Dv4");
+  EXPECT_FALSE(specs.at(0).causal);
+  EXPECT_TRUE(specs.at(1).causal);
 }
 
 TEST(Grid, RefusesBadFiles) {
@@ -156,7 +161,7 @@ TEST(Grid, RefusesBadFiles) {
        {"", "{}", "[]", "[1]", "[{}]", R"([{"B":2,"H":8,"S":512}])", R"([{"B":2,"H":8,"S":512,"D":64,"X":1}])",
         R"([{"B":-2,"H":8,"S":512,"D":64}])", R"([{"B":2.5,"H":8,"S":512,"D":64}])",
         R"([{"B":"2","H":8,"S":512,"D":64}])", R"([{"B":2,"H":8,"Hkv":3,"S":512,"D":64}])",
-        R"([{"B":2,"H":8,"Sq":512,"D":64}])", R"([{"B":99999999999999999999,"H":8,"S":512,"D":64}])",
+        R"([{"B":2,"H":8,"S":512,"D":64,"causal":1}])", R"([{"B":2,"H":8,"Sq":512,"D":64}])", R"([{"B":99999999999999999999,"H":8,"S":512,"D":64}])",
         R"([{"B":18446744073709551615,"H":8,"S":512,"D":64}])"}) {
     try {
       (void)cli::parse_grid(text, "g.json", DType::kF32);

@@ -89,6 +89,17 @@ std::vector<std::string> nvrtc_candidates() {
   return candidates;
 }
 
+// libnvrtc opens this library by its bare name when it first compiles. The pip package lies in no folder that the
+// loader searches, so the file beside libnvrtc is loaded before, where it is; where it is not, the compile says so.
+void Nvrtc::load_builtins() const {
+  const std::string name = fmt::format("libnvrtc-builtins.so.{}.{}", major_, minor_);
+  try {
+    const SharedLibrary builtins("libnvrtc-builtins", {(fs::path(path_).parent_path() / name).string()}, kAdvice);
+  } catch (const Error&) {
+    return;  // the loader may still find it by itself
+  }
+}
+
 Nvrtc::Nvrtc() {
   const SharedLibrary library("libnvrtc (NVIDIA's run-time compiler)", nvrtc_candidates(), kAdvice);
   path_ = library.path();
@@ -108,6 +119,7 @@ Nvrtc::Nvrtc() {
   load(functions->get_program_log_size, "nvrtcGetProgramLogSize");
   load(functions->get_program_log, "nvrtcGetProgramLog");
   functions->check(functions->version(&major_, &minor_), "nvrtcVersion", "loading " + path_);
+  load_builtins();
   functions_ = functions.release();  // lives as long as the library it points into: for ever
 }
 

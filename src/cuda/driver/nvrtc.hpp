@@ -51,6 +51,7 @@ class Nvrtc {
 
  private:
   Nvrtc();
+  void load_builtins() const;
 
   struct Functions;  // its entry points
   const Functions* functions_ = nullptr;
