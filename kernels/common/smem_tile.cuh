@@ -1,5 +1,5 @@
 // Tiles of 16-bit elements in shared memory, as rows of 16-byte chunks: the unit of vector loads, of cp.async and of
-// ldmatrix. Two layouts with one interface; index(row, column) is where a chunk lies.
+// ldmatrix. Two layouts with one interface: index(row, column) is where a chunk lies.
 #pragma once
 
 #include "portable.cuh"
@@ -17,12 +17,18 @@ struct RowMajorTile {
   uint4 chunk[kRows * kChunks];
 
   [[nodiscard]] static __device__ constexpr int index(int row, int column) { return row * kChunks + column; }
+
+  // The address of chunk (r + row, c + column), from that of chunk (r, c) with r < 16 and c < 2.
+  // row is a multiple of 16 and column one of 2.
+  [[nodiscard]] static __device__ constexpr uint32 moved(uint32 address, int row, int column) {
+    return address + static_cast<uint32>((row * kChunks + column) * kChunkBytes);
+  }
 };
 
 // The same with the chunks of each row permuted: column c of row r lies at place c ^ (r % 8). The same chunk of eight
 // neighbouring rows now lies in 32 different banks, and the eight chunks of a 128-byte line still do.
 template <int kRowsOfTile, int kColumns>
-struct SwizzledTile {
+struct alignas(1024) SwizzledTile {
   static constexpr int kRows = kRowsOfTile;
   static constexpr int kChunks = kColumns / kChunkElements;
   static_assert(kChunks % 8 == 0, "the permutation stays inside groups of eight chunks");
@@ -31,21 +37,27 @@ struct SwizzledTile {
   [[nodiscard]] static __device__ constexpr int index(int row, int column) {
     return row * kChunks + (column ^ (row % 8));
   }
+
+  // As above. A multiple of 16 rows does not change row % 8, so the columns' bits are flipped where they stand; the tile
+  // is aligned for that.
+  [[nodiscard]] static __device__ constexpr uint32 moved(uint32 address, int row, int column) {
+    return (address ^ static_cast<uint32>(column * kChunkBytes)) + static_cast<uint32>(row * kChunks * kChunkBytes);
+  }
 };
 
 // Copies `rows` rows from global memory, neighbouring threads taking neighbouring chunks, and zeroes the tile's other
 // rows: a key that is not there must not bring a NaN into 0 * v. row_stride is in elements. All kThreads threads call.
 template <int kThreads, class Tile>
 __device__ __forceinline__ void copy_tile(Tile& tile, const void* source, int64 row_stride, int64 rows) {
-  constexpr int kTotal = Tile::kRows * Tile::kChunks;
-#pragma unroll
-  for (int first = 0; first < kTotal; first += kThreads) {
-    const int i = first + static_cast<int>(threadIdx.x);
-    if (kTotal % kThreads != 0 && i >= kTotal) break;
-    const int row = i / Tile::kChunks;
-    const int column = i % Tile::kChunks;
-    const auto* from = static_cast<const char*>(source) + row * row_stride * 2 + column * kChunkBytes;
-    tile.chunk[Tile::index(row, column)] = row < rows ? *reinterpret_cast<const uint4*>(from) : uint4{};
+  static_assert(kThreads % Tile::kChunks == 0, "a thread keeps to one column");
+  constexpr int kRowStep = kThreads / Tile::kChunks;
+  const int first_row = static_cast<int>(threadIdx.x) / Tile::kChunks;
+  const int column = static_cast<int>(threadIdx.x) % Tile::kChunks;
+  const int num_rows = rows < Tile::kRows ? static_cast<int>(rows) : Tile::kRows;
+  const auto* from = static_cast<const char*>(source) + first_row * row_stride * 2 + column * kChunkBytes;
+#pragma unroll 4  // loads on their way at once: registers that the accumulators beside them leave
+  for (int row = first_row; row < first_row + Tile::kRows; row += kRowStep, from += kRowStep * 2 * row_stride) {
+    tile.chunk[Tile::index(row, column)] = row < num_rows ? *reinterpret_cast<const uint4*>(from) : uint4{};
   }
 }
 

@@ -14,6 +14,7 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1 and section 3.3, figure 3(b)
 #pragma once
 
+#include "../common/accumulator_mask.cuh"
 #include "../common/args.cuh"
 #include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
@@ -45,34 +46,18 @@ struct alignas(128) RowBlockStorage {
   ScoreRow<Config> score[Config::kBlockM];
 };
 
-// What a warp keeps of its 16 rows: O in fragments of 16 columns; m, known to every lane; a lane's own keys' part of l.
+// What a warp keeps of its 16 rows: O in fragments of 16 columns, and in lanes 2 r and 2 r + 1 row r's m and l.
 template <class Config>
 struct RowState {
   FragmentC o_frag[Config::kHeadDim / kWmmaTile];  // sum of exp(s - m) v
-  float max[kWmmaTile];
-  float sum[kWmmaTile];
+  float max = -kInfinity;
+  float sum = 0.0f;
 
   __device__ __forceinline__ RowState() {
 #pragma unroll
     for (auto& frag : o_frag) nvcuda::wmma::fill_fragment(frag, 0.0f);
-#pragma unroll
-    for (float& m : max) m = -kInfinity;
-#pragma unroll
-    for (float& l : sum) l = 0.0f;
   }
 };
-
-__device__ __forceinline__ float warp_max(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
-  return x;
-}
-
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
-  return x;
-}
 
 // The warp's rows of S = Q K^T.
 template <class Config>
@@ -102,31 +87,42 @@ __device__ __forceinline__ void scores(RowBlockStorage<Config>& smem, int warp) 
   }
 }
 
-// m, l, P and the rescale factors of the warp's rows. Row 0 of the warp sees the first first_visible keys of the tile,
-// and each row `visible_step` more than the one above.
+// m, l, P and the rescale factors of the warp's rows, two lanes a row: lane 2 r takes the first half of row r's keys, of
+// which it sees num_keys, and lane 2 r + 1 the second. Lanes start at different keys: else all would want one bank.
 template <class Config>
 __device__ __forceinline__ void softmax(RowBlockStorage<Config>& smem, int warp, RowState<Config>& state, float scale,
-                                        int64 first_visible, int visible_step) {
+                                        int num_keys) {
   using Element = typename RowBlockStorage<Config>::Element;
+  constexpr int kPairs = Config::kBlockN / 4;  // of neighbouring keys, of a lane
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  ScoreRow<Config>& row = smem.score[warp * kWmmaTile + lane / 2];
+  const auto key_of = [lane](int i) { return lane % 2 * (Config::kBlockN / 2) + (i ^ lane / 2) * 2; };
+
+  float2 score[kPairs];
+  float new_max = state.max;
 #pragma unroll
-  for (int i = 0; i < kWmmaTile; ++i) {
-    ScoreRow<Config>& row = smem.score[warp * kWmmaTile + i];
-    const int64 visible = first_visible + i * visible_step;
-    const float score0 = lane < visible ? scale * row.s[lane] : -kInfinity;
-    const float score1 = lane + 32 < visible ? scale * row.s[lane + 32] : -kInfinity;
-    const float new_max = fmaxf(state.max[i], warp_max(fmaxf(score0, score1)));
-    const float base = new_max == -kInfinity ? 0.0f : new_max;  // -inf - -inf would be NaN
-    const float rescale = __expf(state.max[i] - base);
-    const float p0 = __expf(score0 - base);
-    const float p1 = __expf(score1 - base);
-    __syncwarp();  // all lanes have read the row: P may be written over it
-    row.after.p[lane] = Element(p0);
-    row.after.p[lane + 32] = Element(p1);
-    if (lane < kWmmaTile) row.after.factor[lane] = rescale;
-    state.sum[i] = state.sum[i] * rescale + (p0 + p1);
-    state.max[i] = new_max;
+  for (int i = 0; i < kPairs; ++i) {
+    const int key = key_of(i);
+    const float2 s = *reinterpret_cast<const float2*>(&row.s[key]);
+    score[i] = {key < num_keys ? scale * s.x : -kInfinity, key + 1 < num_keys ? scale * s.y : -kInfinity};
+    new_max = fmaxf(new_max, fmaxf(score[i].x, score[i].y));
   }
+  new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, 1));
+  const float base = new_max == -kInfinity ? 0.0f : new_max;  // -inf - -inf would be NaN
+  const float rescale = __expf(state.max - base);
+  __syncwarp();  // all lanes have read their scores: P may be written over them
+  float sum = state.sum * rescale;
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const float2 p = {__expf(score[i].x - base), __expf(score[i].y - base)};
+    sum += p.x + p.y;
+    row.after.p[key_of(i)] = Element(p.x);
+    row.after.p[key_of(i) + 1] = Element(p.y);
+  }
+#pragma unroll
+  for (int i = 0; i < kWmmaTile; i += 2) row.after.factor[i + lane % 2] = rescale;
+  state.sum = sum;
+  state.max = new_max;
 }
 
 // The warp's rows of O = factor O + P V.
@@ -161,32 +157,27 @@ template <class Config>
 __device__ __forceinline__ void finish(RowBlockStorage<Config>& smem, RowState<Config>& state, const ForwardArgs& args,
                                        const HeadTile& at, int warp) {
   using Element = typename RowBlockStorage<Config>::Element;
+  constexpr int kColumns = kWmmaTile / 2;  // that a lane stores, of each 16
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64 row_begin = at.tile * Config::kBlockM + warp * kWmmaTile;
+  const int64 row = at.tile * Config::kBlockM + warp * kWmmaTile + lane / 2;
   ScoreRow<Config>* rows = &smem.score[warp * kWmmaTile];
-#pragma unroll
-  for (int i = 0; i < kWmmaTile; ++i) {
-    state.sum[i] = warp_sum(state.sum[i]);
-    if (lane != 0 || args.lse == nullptr || row_begin + i >= args.seqlen_q) continue;
-    const float lse = state.sum[i] == 0.0f ? -kInfinity : state.max[i] + logf(state.sum[i]);
-    args.lse[args.lse_stride.offset(at.batch, at.head, row_begin + i)] = lse;
+  const float sum = state.sum + __shfl_xor_sync(~0u, state.sum, 1);
+  const float inverse_sum = sum == 0.0f ? 0.0f : 1.0f / sum;  // 0: the row saw nothing
+  if (lane % 2 == 0 && args.lse != nullptr && row < args.seqlen_q) {
+    const float lse = sum == 0.0f ? -kInfinity : state.max + logf(sum);
+    args.lse[args.lse_stride.offset(at.batch, at.head, row)] = lse;
   }
-  const int first_row = lane / kWmmaTile;  // a lane stores one column of every other row
-  const int col = lane % kWmmaTile;
+  auto* o = static_cast<Element*>(args.o) + args.o_stride.offset(at.batch, at.head, row) + lane % 2 * kColumns;
 #pragma unroll
   for (int tile = 0; tile < Config::kHeadDim / kWmmaTile; ++tile) {
     __syncwarp();  // the rows have been read: they may be overwritten
     nvcuda::wmma::store_matrix_sync(rows->o, state.o_frag[tile], RowBlockStorage<Config>::kFloatStride,
                                     nvcuda::wmma::mem_row_major);
     __syncwarp();  // the 16 columns are there
+    if (row >= args.seqlen_q) continue;
 #pragma unroll
-    for (int i = 0; i < kWmmaTile; i += 2) {
-      const float sum = first_row == 0 ? state.sum[i] : state.sum[i + 1];
-      const int64 row = row_begin + i + first_row;
-      if (row >= args.seqlen_q) continue;
-      auto* o = static_cast<Element*>(args.o) + args.o_stride.offset(at.batch, at.head, row);
-      const float inverse_sum = sum == 0.0f ? 0.0f : 1.0f / sum;  // 0: the row saw nothing
-      o[tile * kWmmaTile + col] = Element(rows[i + first_row].o[col] * inverse_sum);
+    for (int i = 0; i < kColumns; ++i) {
+      o[tile * kWmmaTile + i] = Element(rows[lane / 2].o[lane % 2 * kColumns + i] * inverse_sum);
     }
   }
 }
@@ -212,9 +203,8 @@ __device__ void wmma_row_block_forward(const ForwardArgs& args) {
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
   const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow, kCausal ? 0 : kOpenWindow};
   const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
-  // Without a mask all rows see seqlen_k keys; a causal row sees one more than the row above, up to seqlen_k.
-  const int64 warp_row = row_begin + warp * kWmmaTile;
-  const int64 first_limit = kCausal ? warp_row + args.seqlen_k - args.seqlen_q + 1 : args.seqlen_k;
+  const int64 lane_row = row_begin + warp * kWmmaTile + threadIdx.x % 32 / 2;  // whose softmax the thread does
+  const int64 lane_keys = mask.row(lane_row).end;
 
   RowState<Config> state;
   copy_tile<Config::kThreads>(smem.q, q, args.q_stride.row, args.seqlen_q - row_begin);
@@ -225,7 +215,7 @@ __device__ void wmma_row_block_forward(const ForwardArgs& args) {
     __syncthreads();  // Q, K and V are there
     scores(smem, warp);
     __syncwarp();  // the warp's rows of S are whole
-    softmax(smem, warp, state, args.scale, first_limit - key, kCausal ? 1 : 0);
+    softmax(smem, warp, state, args.scale, keys_in_tile(lane_keys, key, Config::kBlockN));
     __syncwarp();  // its P and factors are there
     weighted_values(smem, warp, state);
   }

@@ -45,8 +45,7 @@ std::vector<Step> wmma_row_block_forward(const RungConfig& config) {
            .block_n = kKeys,
            .threads = 256,
            .smem_bytes = (kRows + 2 * kKeys) * d * kElementBytes +  // Q, K, V
-                         kRows * kKeys * kFloatBytes,               // S, and P over it
-           .min_blocks = 2}};
+                         kRows * kKeys * kFloatBytes}};              // S, and P over it
 }
 
 Rung half_rung(int number, const char* name, const char* description, const char* source,
