@@ -6,8 +6,8 @@
 
 namespace attend {
 
-// Four 8 x 8 matrices. Lane l gives the address of a row, 16 bytes on 16 bytes: of row l % 8 of matrix l / 8. Then lane l
-// has the elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of matrix i in matrix[i].
+// Four 8 x 8 matrices. Lane l gives the address of a row, 16 bytes on 16 bytes: of row l % 8 of matrix l / 8. Then lane
+// l has the elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of matrix i in matrix[i].
 struct LoadedMatrices {
   uint32 matrix[4];
 };

@@ -28,8 +28,8 @@ struct OperandB {
   uint32 reg[2];
 };
 
-// d = A B + c, a lane's four of 16 x 8. Scope: warp, all lanes together. Neither volatile nor a clobber: registers alone
-// are read and written, and the compiler may move it as any arithmetic.
+// d = A B + c, a lane's four of 16 x 8. Scope: warp, all lanes together. Neither volatile nor a clobber: registers
+// alone are read and written, and the compiler may move it as any arithmetic.
 __device__ __forceinline__ void mma_m16n8k16(Float16 /*type*/, float* d, const OperandA& a, const OperandB& b,
                                              const float* c) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -70,6 +70,14 @@ class BlockReader {
   // Blocks as B with rows of the tile as its columns (K): matrices 0 and 1 are columns 0-7 and 8-15.
   [[nodiscard]] static __device__ __forceinline__ BlockReader by_columns(const Tile& tile, int lane) {
     return BlockReader(tile, lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  }
+
+  // The same, but addresses of its blocks are computed where they are used: in a loop that leaves a tile in its place
+  // the compiler would keep one for each 16 columns in a register all along. volatile: once for each time it is passed.
+  [[nodiscard]] __device__ __forceinline__ BlockReader recomputed() const {
+    BlockReader reader = *this;
+    asm volatile("" : "+r"(reader.address_));
+    return reader;
   }
 
   // The block whose first element is (row, column), both multiples of 16.

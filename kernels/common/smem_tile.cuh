@@ -38,8 +38,8 @@ struct alignas(1024) SwizzledTile {
     return row * kChunks + (column ^ (row % 8));
   }
 
-  // As above. A multiple of 16 rows does not change row % 8, so the columns' bits are flipped where they stand; the tile
-  // is aligned for that.
+  // As above. A multiple of 16 rows does not change row % 8, so the columns' bits are flipped where they stand; the
+  // tile is aligned for that.
   [[nodiscard]] static __device__ constexpr uint32 moved(uint32 address, int row, int column) {
     return (address ^ static_cast<uint32>(column * kChunkBytes)) + static_cast<uint32>(row * kChunks * kChunkBytes);
   }

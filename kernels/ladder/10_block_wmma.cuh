@@ -1,13 +1,14 @@
 // Rung 10, block_wmma: o = softmax(scale q k^T) v with nvcuda::wmma, four warps a block sharing tiles of K and V.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and newer
-// Before   09 warp_wmma: each warp read all of k and v for its 16 rows
-// After    64 rows read them once. Products are divided by columns: a warp computes its quarter of S's and of O's
+// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
+// newer Before   09 warp_wmma: each warp read all of k and v for its 16 rows After    64 rows read them once. Products
+// are divided by columns: a warp computes its quarter of S's and of O's
 //          columns for all rows, so that a fragment of K or V, once loaded, serves four products
 // Why      a quarter of the reads from the L2 cache (16 -> 64 operations a byte), and of those of K and V from shared
 //          memory
-// Costs    a row of S comes from four warps: the block waits for all of them four times a tile, between the products and
+// Costs    a row of S comes from four warps: the block waits for all of them four times a tile, between the products
+// and
 //          the softmax too (FlashAttention-2 calls this split-K). O still passes through shared memory
 // Run      attend run --compute block_wmma --data DIR
 // Source   Dao, FlashAttention-2 (2023), section 3.3, figure 3(a)
@@ -32,7 +33,7 @@ union alignas(32) ScoreRow {
 template <class Config>
 struct alignas(128) BlockStorage {
   using Element = typename WmmaElement<Config::kElement>::Type;
-  static constexpr int kScoreStride = Config::kBlockN;                                    // floats
+  static constexpr int kScoreStride = Config::kBlockN;                                   // floats
   static constexpr int kProbabilityStride = sizeof(ScoreRow<Config>) / sizeof(Element);  // elements
   RowMajorTile<Config::kBlockM, Config::kHeadDim> q;
   RowMajorTile<Config::kBlockN, Config::kHeadDim> k;

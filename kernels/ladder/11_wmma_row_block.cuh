@@ -1,9 +1,9 @@
 // Rung 11, wmma_row_block: o = softmax(scale q k^T) v with nvcuda::wmma, each warp owning its rows, O in registers.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and newer
-// Before   10 block_wmma: products divided by columns, so every step of a tile waited for all warps
-// After    divided by rows: S, P, m, l and O of 16 rows belong to one warp, which waits for nobody but to share K and V.
+// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
+// newer Before   10 block_wmma: products divided by columns, so every step of a tile waited for all warps After divided
+// by rows: S, P, m, l and O of 16 rows belong to one warp, which waits for nobody but to share K and V.
 //          O stays in accumulators: its rescale factors are loaded as an accumulator themselves, from a matrix whose
 //          rows hold them, because wmma does not tell where an element is
 // Why      two barriers a tile instead of four; 16 d bytes less a row and tile through shared memory (O written by the
@@ -69,7 +69,7 @@ __device__ __forceinline__ void scores(RowBlockStorage<Config>& smem, int warp) 
   FragmentC s_frag[kTiles];
 #pragma unroll
   for (auto& tile : s_frag) nvcuda::wmma::fill_fragment(tile, 0.0f);
-#pragma unroll
+#pragma unroll 1  // unrolled, the addresses of all fragments would be kept in registers
   for (int i = 0; i < Config::kHeadDim; i += kWmmaTile) {
     FragmentA<Element> q_frag;
     nvcuda::wmma::load_matrix_sync(q_frag, q + i, Config::kHeadDim);
@@ -87,8 +87,8 @@ __device__ __forceinline__ void scores(RowBlockStorage<Config>& smem, int warp) 
   }
 }
 
-// m, l, P and the rescale factors of the warp's rows, two lanes a row: lane 2 r takes the first half of row r's keys, of
-// which it sees num_keys, and lane 2 r + 1 the second. Lanes start at different keys: else all would want one bank.
+// m, l, P and the rescale factors of the warp's rows, two lanes a row: lane 2 r takes the first half of row r's keys,
+// of which it sees num_keys, and lane 2 r + 1 the second. Lanes start at different keys: else all would want one bank.
 template <class Config>
 __device__ __forceinline__ void softmax(RowBlockStorage<Config>& smem, int warp, RowState<Config>& state, float scale,
                                         int num_keys) {
@@ -134,20 +134,20 @@ __device__ __forceinline__ void weighted_values(RowBlockStorage<Config>& smem, i
   FragmentC factor;  // has a row's factor wherever o_frag has an element of the row
   nvcuda::wmma::load_matrix_sync(factor, rows->after.factor, RowBlockStorage<Config>::kFloatStride,
                                  nvcuda::wmma::mem_row_major);
-  FragmentA<Element> p_frag[Config::kBlockN / kWmmaTile];
 #pragma unroll
-  for (int i = 0; i < Config::kBlockN / kWmmaTile; ++i) {
-    nvcuda::wmma::load_matrix_sync(p_frag[i], &rows->after.p[i * kWmmaTile], RowBlockStorage<Config>::kElementStride);
+  for (FragmentC& o_frag : state.o_frag) {
+#pragma unroll
+    for (int i = 0; i < factor.num_elements; ++i) o_frag.x[i] *= factor.x[i];
   }
+#pragma unroll 1  // as above
+  for (int key = 0; key < Config::kBlockN; key += kWmmaTile) {
+    FragmentA<Element> p_frag;
+    nvcuda::wmma::load_matrix_sync(p_frag, &rows->after.p[key], RowBlockStorage<Config>::kElementStride);
 #pragma unroll
-  for (int col = 0; col < Config::kHeadDim / kWmmaTile; ++col) {
-#pragma unroll
-    for (int i = 0; i < factor.num_elements; ++i) state.o_frag[col].x[i] *= factor.x[i];
-#pragma unroll
-    for (int i = 0; i < Config::kBlockN / kWmmaTile; ++i) {
+    for (int col = 0; col < Config::kHeadDim / kWmmaTile; ++col) {
       FragmentB<Element> v_frag;
-      nvcuda::wmma::load_matrix_sync(v_frag, v + i * kWmmaTile * Config::kHeadDim + col * kWmmaTile, Config::kHeadDim);
-      nvcuda::wmma::mma_sync(state.o_frag[col], p_frag[i], v_frag, state.o_frag[col]);
+      nvcuda::wmma::load_matrix_sync(v_frag, v + key * Config::kHeadDim + col * kWmmaTile, Config::kHeadDim);
+      nvcuda::wmma::mma_sync(state.o_frag[col], p_frag, v_frag, state.o_frag[col]);
     }
   }
 }

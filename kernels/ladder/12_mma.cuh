@@ -1,11 +1,12 @@
 // Rung 12, mma: o = softmax(scale q k^T) v with mma.sync and ldmatrix as PTX, S and P in registers.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and newer
-// Before   11 wmma_row_block: fragments whose layout is a secret, so S and P pass through shared memory
-// After    mma's layout is documented: a row of S lies in four neighbouring lanes, where its softmax takes two shuffles;
+// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
+// newer Before   11 wmma_row_block: fragments whose layout is a secret, so S and P pass through shared memory After
+// mma's layout is documented: a row of S lies in four neighbouring lanes, where its softmax takes two shuffles;
 //          and the accumulators of S, rounded and packed, are the operand of P V as they lie
-// Why      12 bytes less for each element of S through shared memory, no wait for them, and 32 KB more room: three blocks
+// Why      12 bytes less for each element of S through shared memory, no wait for them, and 32 KB more room: three
+// blocks
 //          fit on a multiprocessor. exp2 with the scale folded into one multiply-add replaces exp
 // Costs    eight rows of a tile share their banks: each ldmatrix of Q, K and V takes eight times the cycles it needs
 // Run      attend run --compute mma --data DIR
@@ -61,8 +62,7 @@ __device__ __forceinline__ void scores(float (&s_frag)[Config::kBlockN / 2], con
 // The warp's rows of O += P V. Accumulators of S hold p.
 template <class Config>
 __device__ __forceinline__ void weighted_values(float (&o_frag)[Config::kHeadDim / 2],
-                                                const float (&p)[Config::kBlockN / 2],
-                                                const MmaStorage<Config>& smem) {
+                                                const float (&p)[Config::kBlockN / 2], const MmaStorage<Config>& smem) {
   const auto v = BlockReader<typename MmaStorage<Config>::KeyTile>::by_rows(smem.v, threadIdx.x % 32);
 #pragma unroll
   for (int key = 0; key < Config::kBlockN; key += kMmaDepth) {

@@ -1,10 +1,12 @@
 // Rung 13, mma_swizzle: o = softmax(scale q k^T) v with mma.sync and ldmatrix, from tiles without bank conflicts.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and newer
-// Before   12 mma: the rows of a tile are 128 or 256 bytes apart, a multiple of the 128 bytes of all 32 banks, so the
+// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
+// newer Before   12 mma: the rows of a tile are 128 or 256 bytes apart, a multiple of the 128 bytes of all 32 banks, so
+// the
 //          eight rows of an 8 x 8 matrix lie in the same four banks, and ldmatrix takes them one after another
-// After    chunk c of row r lies at place c ^ (r % 8) (SwizzledTile): eight rows, eight groups of four banks. No byte is
+// After    chunk c of row r lies at place c ^ (r % 8) (SwizzledTile): eight rows, eight groups of four banks. No byte
+// is
 //          added, as padding would; the lines that global memory is read in stay whole. Nothing else changes
 // Why      ldmatrix.x4 brings 512 bytes in 4 cycles instead of 32
 // Costs    an exclusive or in the address, once for each thread and 16 columns
@@ -61,8 +63,7 @@ __device__ __forceinline__ void scores(float (&s_frag)[Config::kBlockN / 2], con
 // The warp's rows of O += P V. Accumulators of S hold p.
 template <class Config>
 __device__ __forceinline__ void weighted_values(float (&o_frag)[Config::kHeadDim / 2],
-                                                const float (&p)[Config::kBlockN / 2],
-                                                const MmaStorage<Config>& smem) {
+                                                const float (&p)[Config::kBlockN / 2], const MmaStorage<Config>& smem) {
   const auto v = BlockReader<typename MmaStorage<Config>::KeyTile>::by_rows(smem.v, threadIdx.x % 32);
 #pragma unroll
   for (int key = 0; key < Config::kBlockN; key += kMmaDepth) {

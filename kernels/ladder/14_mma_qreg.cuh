@@ -1,15 +1,18 @@
 // Rung 14, mma_qreg: o = softmax(scale q k^T) v with mma.sync, Q in registers, one barrier a tile, 16-byte stores.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and newer
-// Before   13 mma_swizzle: each tile reads Q's operands from shared memory again, and waits twice for all warps: before
+// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
+// newer Before   13 mma_swizzle: each tile reads Q's operands from shared memory again, and waits twice for all warps:
+// before
 //          K and V are overwritten and after
-// After    d / 4 registers hold Q's operands for good. K and V have two places each: the next tile is copied to where the
-//          last one was, and one barrier says both that a tile is there and that its neighbour is no longer read.
-//          o leaves through shared memory in 16-byte stores instead of 4-byte ones
-// Why      a fifth less through ldmatrix for each tile (2 of 10 operands); half the waits; a quarter of the stores
-// Costs    32 KB more shared memory at d = 128, 16 of them given back by Q. Copies pass through registers still, so a
-//          warp waits for global memory before it multiplies
+// After    d / 4 registers hold Q's operands for good. K and V have two places each: the next tile goes to where the
+// last
+//          one was, and one barrier says both that a tile is there and that its neighbour is no longer read. Its chunks
+//          are on their way, in registers, while this one is multiplied. o leaves through shared memory in 16-byte
+//          stores instead of 4-byte ones
+// Why      a ninth less through ldmatrix (4 of 36 loads a tile at d = 64); half the barriers; nobody waits for global
+//          memory unless a product is shorter than its latency; a quarter of the stores
+// Costs    d / 4 registers hold a tile on its way, so that two blocks fit instead of three at d = 128
 // Run      attend run --compute mma_qreg --data DIR
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1
 #pragma once
@@ -80,10 +83,34 @@ __device__ __forceinline__ void weighted_values(float (&o_frag)[Config::kHeadDim
   }
 }
 
+// A tile on its way from global to shared memory: a thread's part of it, in registers between load() and store().
+template <class Config>
+struct TileOnItsWay {
+  using Tile = typename MmaStorage<Config>::KeyTile;
+  static constexpr int kRowStep = Config::kThreads / Tile::kChunks;  // the thread has one column of chunks
+  uint4 chunk[Tile::kRows / kRowStep];
+
+  __device__ __forceinline__ void load(const Bits16* source, int64 row_stride, int64 rows) {
+    const int first_row = static_cast<int>(threadIdx.x) / Tile::kChunks;
+    const Bits16* from = source + first_row * row_stride + threadIdx.x % Tile::kChunks * kChunkElements;
+#pragma unroll
+    for (int i = 0; i < Tile::kRows / kRowStep; ++i, from += kRowStep * row_stride) {
+      chunk[i] = first_row + i * kRowStep < rows ? *reinterpret_cast<const uint4*>(from) : uint4{};
+    }
+  }
+  __device__ __forceinline__ void store(Tile& tile) const {
+#pragma unroll
+    for (int i = 0; i < Tile::kRows / kRowStep; ++i) {
+      const int row = static_cast<int>(threadIdx.x) / Tile::kChunks + i * kRowStep;
+      tile.chunk[Tile::index(row, threadIdx.x % Tile::kChunks)] = chunk[i];
+    }
+  }
+};
+
 // Q's operands of the warp's rows, by way of shared memory.
 template <class Config>
-__device__ __forceinline__ void load_q(MmaRows<Config>& rows, MmaStorage<Config>& smem, const void* q,
-                                       int64 row_stride, int64 num_rows) {
+__device__ __forceinline__ void load_q(MmaRows<Config>& rows, MmaStorage<Config>& smem, const void* q, int64 row_stride,
+                                       int64 num_rows) {
   copy_tile<Config::kThreads>(smem.q_or_o, q, row_stride, num_rows);
   __syncthreads();  // Q is there
   const auto reader = BlockReader<typename MmaStorage<Config>::QTile>::by_rows(smem.q_or_o, threadIdx.x % 32);
@@ -139,20 +166,22 @@ __device__ void mma_qreg_forward(const ForwardArgs& args) {
 
   MmaRows<Config> rows;
   load_q<Config>(rows, smem, q, args.q_stride.row, args.seqlen_q - row_begin);
-  const auto copy_keys = [&](int64 key, int stage) {
-    copy_tile<Config::kThreads>(smem.stage[stage].k, k + key * args.k_stride.row, args.k_stride.row,
-                                args.seqlen_k - key);
-    copy_tile<Config::kThreads>(smem.stage[stage].v, v + key * args.v_stride.row, args.v_stride.row,
-                                args.seqlen_k - key);
-  };
-  if (key_end > 0) copy_keys(0, 0);
+  copy_tile<Config::kThreads>(smem.stage[0].k, k, args.k_stride.row, args.seqlen_k);
+  copy_tile<Config::kThreads>(smem.stage[0].v, v, args.v_stride.row, args.seqlen_k);
   int stage = 0;
   for (int64 key = 0; key < key_end; key += Config::kBlockN, stage ^= 1) {
+    const int64 next = key + Config::kBlockN;
+    const bool has_next = next < key_end;
+    TileOnItsWay<Config> coming;
     __syncthreads();  // this tile is there, and the one before, in the other place, is no longer read
-    if (key + Config::kBlockN < key_end) copy_keys(key + Config::kBlockN, stage ^ 1);
+    if (has_next) coming.load(k + next * args.k_stride.row, args.k_stride.row, args.seqlen_k - next);
     float s_frag[Config::kBlockN / 2] = {};
     scores<Config>(s_frag, rows.q_frag, smem.stage[stage].k);
-    if (!mask.row(row_begin).contains(key + Config::kBlockN - 1)) {  // else all rows see all keys of the tile
+    if (has_next) {
+      coming.store(smem.stage[stage ^ 1].k);
+      coming.load(v + next * args.v_stride.row, args.v_stride.row, args.seqlen_k - next);
+    }
+    if (!mask.row(row_begin).contains(next - 1)) {  // else all rows see all keys of the tile
       const int64 row = row_begin + accumulator_row(threadIdx.x);
       const int num_keys[kRowsOfThread] = {keys_in_tile(mask.row(row).end, key, Config::kBlockN),
                                            keys_in_tile(mask.row(row + kRowHalf).end, key, Config::kBlockN)};
@@ -162,6 +191,7 @@ __device__ void mma_qreg_forward(const ForwardArgs& args) {
     rows.softmax.update(s_frag, scale_log2, rescale);
     scale_rows(rows.o_frag, rescale);
     weighted_values<Config>(rows.o_frag, s_frag, smem.stage[stage].v);
+    if (has_next) coming.store(smem.stage[stage ^ 1].v);
   }
   finish<Config>(rows, smem, args, at);
 }
