@@ -4,24 +4,48 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
+#include "cuda/driver/device.hpp"
+#include "cuda/driver/driver.hpp"
+#include "cuda/jit/sources.hpp"
 #include "system.hpp"
 
 namespace attend::cli {
 namespace {
 
-const char* device_name(DeviceType type) {
+const char* device_type_name(DeviceType type) {
   return type == DeviceType::kCPU ? "cpu" : "cuda";
+}
+
+/// The GPUs of this machine; none where there is no driver.
+std::vector<cuda::DeviceInfo> gpus() {
+  std::vector<cuda::DeviceInfo> list;
+  try {
+    for (int index = 0; index < cuda::device_count(); ++index) list.push_back(cuda::device_info(index));
+  } catch (const Error&) {
+    // That there is no GPU is what info says then.
+  }
+  return list;
 }
 
 nlohmann::ordered_json info_json() {
   nlohmann::ordered_json object = {{"version", version()},      {"cpu", cpu_model()},
                                    {"simd", cpu_simd_target()}, {"threads", cpu_threads()},
                                    {"cores", usable_cores()},   {"memory_bytes", memory_bytes()}};
+  object["kernel_digest"] = cuda::kernel_digest();
   object["devices"] = {{{"type", "cpu"}, {"index", 0}, {"name", cpu_model()}, {"memory_bytes", memory_bytes()}}};
+  for (const cuda::DeviceInfo& gpu : gpus()) {
+    object["devices"].push_back({{"type", "cuda"},
+                                 {"index", gpu.index},
+                                 {"name", gpu.name},
+                                 {"memory_bytes", gpu.memory_bytes},
+                                 {"compute_capability", fmt::format("{}.{}", gpu.major, gpu.minor)},
+                                 {"multiprocessors", gpu.num_multiprocessors},
+                                 {"driver", cuda::driver().version}});
+  }
   for (const BackendInfo& backend : backends()) {
     object["backends"].push_back({{"name", backend.name},
                                   {"description", backend.description},
-                                  {"device", device_name(backend.device)},
+                                  {"device", device_type_name(backend.device)},
                                   {"has_backward", backend.has_backward}});
   }
   return object;
@@ -40,10 +64,16 @@ int info(const InfoOptions& options) {
   fmt::print("SIMD      {}\n", cpu_simd_target());
   fmt::print("threads   {} (of {} cores)\n", cpu_threads(), usable_cores());
   fmt::print("memory    {:.1f} GiB\n", static_cast<double>(memory_bytes()) / kGiB);
-  fmt::print("devices   cpu\n");
-  fmt::print("backends  (--compute NAME; auto takes the first)\n");
+  const std::vector<cuda::DeviceInfo> list = gpus();
+  fmt::print("GPUs      {}\n", list.empty() ? "none" : std::to_string(list.size()));
+  for (const cuda::DeviceInfo& gpu : list) {
+    fmt::print("  {}: {}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB\n", gpu.index, gpu.name, gpu.major,
+               gpu.minor, gpu.num_multiprocessors, static_cast<double>(gpu.memory_bytes) / kGiB);
+  }
+  fmt::print("kernels   {}\n", cuda::kernel_digest());
+  fmt::print("backends  (--compute NAME; auto takes the first that can)\n");
   for (const BackendInfo& backend : backends()) {
-    fmt::print("  {:<10} {:<5} {}{}\n", backend.name, device_name(backend.device), backend.description,
+    fmt::print("  {:<18} {:<5} {}{}\n", backend.name, device_type_name(backend.device), backend.description,
                backend.has_backward ? "" : " (forward only)");
   }
   return kExitDone;

@@ -36,10 +36,10 @@ constexpr int kColumnsOfTile = 8;  // of one j
 // A select, not a sum: what stood there may be NaN.
 template <int kCount>
 ATTEND_HOST_DEVICE void mask_keys(float (&score)[kCount], int thread, const int (&num_keys)[kRowsOfThread]) {
-#pragma unroll
+  ATTEND_UNROLL
   for (int h = 0; h < kRowsOfThread; ++h) {
     const int first_unseen = num_keys[h] - accumulator_column(thread);  // compared with what is known when compiling
-#pragma unroll
+    ATTEND_UNROLL
     for (int i = 2 * h; i < kCount; i += 4) {
       const int column = i / 4 * kColumnsOfTile;
       if (column >= first_unseen) score[i] = -kInfinity;

@@ -1,30 +1,34 @@
-// cp.async: copies from global to shared memory that run beside the threads that asked for them.
-// PTX ISA, Data movement: cp.async, cp.async.commit_group, cp.async.wait_group. sm_80 and newer.
+// Copies from global to shared memory that pass by the registers: one 16-byte piece each, in the background.
+// PTX ISA, data movement: cp.async, cp.async.commit_group, cp.async.wait_group. sm_80 and later.
+//
+// A thread waits for its own copies only; a barrier afterwards makes those of the others visible as well. The copies
+// write through the generic proxy, as ordinary stores do: wgmma wants fence_smem_for_async() between wait and barrier.
 #pragma once
 
 #include "portable.cuh"
+#include "smem_address.cuh"
 
 namespace attend {
 
-// 16 bytes, past the L1 cache; both addresses on 16 bytes. Scope: thread. volatile: it has no result to keep it alive.
-// "memory": it must not pass the barrier after which its destination is free.
-__device__ __forceinline__ void cp_async_16(uint32 smem_address, const void* source) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_address), "l"(source) : "memory");
+// 16 bytes, both sides aligned to them; with is_inside false nothing is read and zeros are written. cg: kept in L2
+// only, since shared memory is the copy to reuse. "memory": no load or store of shared memory may pass it.
+__device__ __forceinline__ void cp_async_16(uint32 smem, const void* gmem, bool is_inside) {
+  const uint32 bytes = is_inside ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem), "r"(bytes) : "memory");
 }
 
-// The same where is_there; else 16 zero bytes, and the source is not read.
-__device__ __forceinline__ void cp_async_16_or_zero(uint32 smem_address, const void* source, bool is_there) {
-  const int bytes = is_there ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem_address), "l"(source), "r"(bytes) : "memory");
+// The same without a condition, which costs nothing to compute.
+__device__ __forceinline__ void cp_async_16(uint32 smem, const void* gmem) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(gmem) : "memory");
 }
 
-// The thread's copies since the last commit become a group. "memory": no copy may pass it either way.
+// The copies issued since the last commit become one group.
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until no more than kPending of the thread's newest groups are still on their way. What the others brought is
-// visible to this thread; to the block after a barrier. "memory": reads of it must not pass the wait.
+// Waits until at most the kPending youngest groups of this thread are under way. "memory": what was copied is read
+// after it.
 template <int kPending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");

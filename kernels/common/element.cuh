@@ -34,9 +34,7 @@ struct Float16 {
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
     return value;
   }
-  [[nodiscard]] static __device__ __forceinline__ float low(uint32 pair) {
-    return to_float(static_cast<Bits16>(pair));
-  }
+  [[nodiscard]] static __device__ __forceinline__ float low(uint32 pair) { return to_float(static_cast<Bits16>(pair)); }
   [[nodiscard]] static __device__ __forceinline__ float high(uint32 pair) {
     return to_float(static_cast<Bits16>(pair >> 16));
   }

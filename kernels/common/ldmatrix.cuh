@@ -33,9 +33,4 @@ struct LoadedMatrices {
   return r;
 }
 
-// The 32-bit address of an object in shared memory.
-[[nodiscard]] __device__ __forceinline__ uint32 smem_address(const void* object) {
-  return static_cast<uint32>(__cvta_generic_to_shared(object));
-}
-
 }  // namespace attend

@@ -11,6 +11,7 @@
 #include "element.cuh"
 #include "ldmatrix.cuh"
 #include "portable.cuh"
+#include "smem_address.cuh"
 #include "smem_tile.cuh"
 
 namespace attend {

@@ -40,6 +40,24 @@ constexpr float kLn2 = 0.6931471805599453f;
 #endif
 }
 
+// The larger of both; where one is NaN, the other.
+[[nodiscard]] ATTEND_HOST_DEVICE float larger(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return fmaxf(a, b);
+#else
+  return __builtin_fmaxf(a, b);
+#endif
+}
+
+// a * b + c, rounded once.
+[[nodiscard]] ATTEND_HOST_DEVICE float multiply_add(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+  return fmaf(a, b, c);
+#else
+  return __builtin_fmaf(a, b, c);
+#endif
+}
+
 // What exponents are taken relative to.
 [[nodiscard]] ATTEND_HOST_DEVICE float exponent_base(float row_max) {
   return row_max == -kInfinity ? 0.0f : row_max;
@@ -48,10 +66,10 @@ constexpr float kLn2 = 0.6931471805599453f;
 // The larger of row h's values among the thread's own.
 template <int kCount>
 [[nodiscard]] ATTEND_HOST_DEVICE float thread_row_max(const float (&value)[kCount], int h) {
-  float result = __builtin_fmaxf(value[2 * h], value[2 * h + 1]);
-#pragma unroll
+  float result = larger(value[2 * h], value[2 * h + 1]);
+  ATTEND_UNROLL
   for (int i = 4 + 2 * h; i < kCount; i += 4) {
-    result = __builtin_fmaxf(result, __builtin_fmaxf(value[i], value[i + 1]));
+    result = larger(result, larger(value[i], value[i + 1]));
   }
   return result;
 }
@@ -59,7 +77,7 @@ template <int kCount>
 template <int kCount>
 [[nodiscard]] ATTEND_HOST_DEVICE float thread_row_sum(const float (&value)[kCount], int h) {
   float result = value[2 * h] + value[2 * h + 1];
-#pragma unroll
+  ATTEND_UNROLL
   for (int i = 4 + 2 * h; i < kCount; i += 4) result += value[i] + value[i + 1];
   return result;
 }
@@ -67,7 +85,7 @@ template <int kCount>
 // value *= factor[row]
 template <int kCount>
 ATTEND_HOST_DEVICE void scale_rows(float (&value)[kCount], const float (&factor)[kRowsOfThread]) {
-#pragma unroll
+  ATTEND_UNROLL
   for (int i = 0; i < kCount; ++i) value[i] *= factor[i / 2 % 2];
 }
 
@@ -75,8 +93,8 @@ ATTEND_HOST_DEVICE void scale_rows(float (&value)[kCount], const float (&factor)
 template <int kCount>
 ATTEND_HOST_DEVICE void exp2_rows(float (&score)[kCount], float scale_log2, const float (&row_max)[kRowsOfThread]) {
   const float base[kRowsOfThread] = {exponent_base(row_max[0]), exponent_base(row_max[1])};
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) score[i] = exp2_fast(__builtin_fmaf(score[i], scale_log2, -base[i / 2 % 2]));
+  ATTEND_UNROLL
+  for (int i = 0; i < kCount; ++i) score[i] = exp2_fast(multiply_add(score[i], scale_log2, -base[i / 2 % 2]));
 }
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cp_async.cuh"
-#include "ldmatrix.cuh"
 #include "portable.cuh"
+#include "smem_address.cuh"
 #include "smem_tile.cuh"
 
 namespace attend {
@@ -28,7 +28,7 @@ class TileLoader {
     } else {
 #pragma unroll
       for (int i = 0; i < Tile::kRows; i += kRowStep, source_ += step) {
-        cp_async_16_or_zero(target + i * kRowBytes, source_, row() + i < rows);
+        cp_async_16(target + i * kRowBytes, source_, row() + i < rows);
       }
     }
   }

@@ -6,6 +6,10 @@
 #include <random>
 #include <sstream>
 
+#include "core/dispatch.hpp"
+#include "cuda/driver/device.hpp"
+#include "cuda/driver/stream.hpp"
+
 namespace attend::test {
 namespace {
 
@@ -204,22 +208,64 @@ Outputs make_outputs(const Inputs& in) {
   return out;
 }
 
-void run_forward(const Inputs& in, const Outputs& out, std::string_view compute) {
-  forward(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &out.lse.view(), in.params(compute));
+namespace {
+
+/// Where the backend called `compute` wants its tensors. Their memory has to be visible there: set_tensor_memory().
+Device device_of(std::string_view compute) {
+  const core::Backend* backend = core::find_backend(compute);
+  return {backend == nullptr ? DeviceType::kCPU : backend->device, 0};
+}
+
+Tensor on(Device device, const TensorBuffer& buffer) {
+  Tensor view = buffer.view();
+  view.device = device;
+  return view;
+}
+
+std::optional<Tensor> on(Device device, const std::optional<TensorBuffer>& buffer) {
+  return buffer ? std::optional(on(device, *buffer)) : std::nullopt;
+}
+
+void wait_for(Device device) {
+  if (device.type != DeviceType::kCUDA) return;
+  const cuda::ContextGuard guard(device.index);
+  cuda::synchronize(nullptr);
+}
+
+Params params_on(Device device, const Inputs& in, std::string_view compute) {
+  Params params = in.params(compute);
+  for (std::optional<Tensor>* t : {&params.bias, &params.mask, &params.alibi_slopes}) {
+    if (*t) (*t)->device = device;
+  }
+  return params;
+}
+
+}  // namespace
+
+bool has_backward(std::string_view compute) {
+  const core::Backend* backend = core::find_backend(compute);
+  return backend == nullptr || backend->backward;
+}
+
+void run_forward(const Inputs& in, const Outputs& out, std::string_view compute, bool with_lse) {
+  const Device d = device_of(compute);
+  const Tensor lse = on(d, out.lse);
+  forward(on(d, in.q), on(d, in.k), on(d, in.v), on(d, out.o), with_lse ? &lse : nullptr, params_on(d, in, compute));
+  wait_for(d);
 }
 
 void run_backward(const Inputs& in, const Outputs& out, std::string_view compute) {
-  BackwardExtras extras;
-  if (in.dlse) extras.dlse = in.dlse->view();
-  if (out.dbias) extras.dbias = out.dbias->view();
-  backward(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(), out.dq.view(),
-           out.dk.view(), out.dv.view(), in.params(compute), nullptr, extras);
+  const Device d = device_of(compute);
+  const BackwardExtras extras = {on(d, in.dlse), on(d, out.dbias)};
+  backward(on(d, in.dout), on(d, in.q), on(d, in.k), on(d, in.v), on(d, out.o), on(d, out.lse), on(d, out.dq),
+           on(d, out.dk), on(d, out.dv), params_on(d, in, compute), nullptr, extras);
+  wait_for(d);
 }
 
 Outputs run(const Inputs& in, std::string_view compute) {
   Outputs out = make_outputs(in);
   run_forward(in, out, compute);
-  run_backward(in, out, compute);
+  if (has_backward(compute)) run_backward(in, out, compute);
   return out;
 }
 

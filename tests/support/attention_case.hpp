@@ -101,10 +101,14 @@ struct Outputs {
 /// Poisoned outputs of the right shapes, laid out as the case says.
 [[nodiscard]] Outputs make_outputs(const Inputs& in);
 
-void run_forward(const Inputs& in, const Outputs& out, std::string_view compute);
+/// The backend decides where: a GPU's calls are waited for, and need memory that it sees (set_tensor_memory).
+void run_forward(const Inputs& in, const Outputs& out, std::string_view compute, bool with_lse = true);
 void run_backward(const Inputs& in, const Outputs& out, std::string_view compute);
 
-/// make_outputs, run_forward, run_backward.
+/// Has the backend a backward?
+[[nodiscard]] bool has_backward(std::string_view compute);
+
+/// make_outputs, run_forward, and run_backward where there is one.
 [[nodiscard]] Outputs run(const Inputs& in, std::string_view compute);
 
 }  // namespace attend::test

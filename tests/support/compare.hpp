@@ -37,9 +37,18 @@ struct Comparand {
 [[nodiscard]] Comparison compare_lse(const std::vector<double>& result, const std::vector<double>& truth,
                                      const StandardTensor& standard);
 
+/// One output of a backend, compared.
+struct TensorCheck {
+  std::string name;
+  Comparison comparison;
+};
+
 /// Runs a backend on the inputs and compares every output. Also checks that nothing outside the outputs was written,
 /// that no input changed, and that a forward without LSE gives the same O. Reports failures to GoogleTest.
-/// Returns one line of error/budget pairs.
+/// A backend without a backward is asked for its forward only.
+std::vector<TensorCheck> compare_with_reference(const Inputs& in, std::string_view compute);
+
+/// The same, as one line of error/budget pairs.
 std::string check_against_reference(const Inputs& in, std::string_view compute);
 
 }  // namespace attend::test

@@ -59,16 +59,27 @@ std::byte* address(const Tensor& t, std::int64_t b, std::int64_t h, std::int64_t
   return static_cast<std::byte*>(core::element(t, b, h, row)) + col * dtype_bytes(t.dtype);
 }
 
+std::shared_ptr<std::byte> allocate_on_heap(std::size_t bytes) {
+  return {new std::byte[bytes], std::default_delete<std::byte[]>()};
+}
+
+Allocate tensor_memory = allocate_on_heap;
+
 }  // namespace
+
+void set_tensor_memory(Allocate allocate) {
+  tensor_memory = allocate == nullptr ? allocate_on_heap : allocate;
+}
 
 /// The memory: guard, offset, elements, guard.
 struct TensorBuffer::Storage {
   Storage(DType dtype, std::int64_t base_offset, std::size_t elements)
-      : bytes(kGuardBytes + elements_to_bytes(dtype, elements + static_cast<std::size_t>(base_offset)) + kGuardBytes +
-                  kAlignment,
-              kPoison) {
-    void* start = bytes.data() + kGuardBytes;
-    std::size_t space = bytes.size() - kGuardBytes;
+      : size(kGuardBytes + elements_to_bytes(dtype, elements + static_cast<std::size_t>(base_offset)) + kGuardBytes +
+             kAlignment),
+        memory(tensor_memory(size)) {
+    std::fill_n(memory.get(), size, kPoison);
+    void* start = memory.get() + kGuardBytes;
+    std::size_t space = size - kGuardBytes;
     std::align(kAlignment, 1, start, space);
     first = static_cast<std::byte*>(start) + elements_to_bytes(dtype, static_cast<std::size_t>(base_offset));
     last = first + elements_to_bytes(dtype, elements);
@@ -82,12 +93,13 @@ struct TensorBuffer::Storage {
     return elements * static_cast<std::size_t>(dtype_bytes(dtype));
   }
   void lock_guards() {
-    ASAN_POISON_MEMORY_REGION(bytes.data(), static_cast<std::size_t>(first - bytes.data()));
-    ASAN_POISON_MEMORY_REGION(last, static_cast<std::size_t>(bytes.data() + bytes.size() - last));
+    ASAN_POISON_MEMORY_REGION(memory.get(), static_cast<std::size_t>(first - memory.get()));
+    ASAN_POISON_MEMORY_REGION(last, static_cast<std::size_t>(memory.get() + size - last));
   }
-  void unlock_guards() { ASAN_UNPOISON_MEMORY_REGION(bytes.data(), bytes.size()); }
+  void unlock_guards() { ASAN_UNPOISON_MEMORY_REGION(memory.get(), size); }
 
-  std::vector<std::byte> bytes;
+  std::size_t size;
+  std::shared_ptr<std::byte> memory;
   std::byte* first = nullptr;
   std::byte* last = nullptr;
   std::vector<Tensor> views;  // everything that is allowed to be written
@@ -172,7 +184,7 @@ std::vector<std::byte> TensorBuffer::bytes() const {
 
 std::vector<std::byte> TensorBuffer::memory() const {
   storage_->unlock_guards();
-  std::vector<std::byte> copy = storage_->bytes;
+  std::vector<std::byte> copy(storage_->memory.get(), storage_->memory.get() + storage_->size);
   storage_->lock_guards();
   return copy;
 }
@@ -181,7 +193,7 @@ bool TensorBuffer::gaps_intact() const {
   std::vector<std::byte> rest = memory();
   for (const Tensor& view : storage_->views) {
     for_each_element(view, [&](auto b, auto h, auto row, auto col) {
-      const auto offset = address(view, b, h, row, col) - storage_->bytes.data();
+      const auto offset = address(view, b, h, row, col) - storage_->memory.get();
       std::fill_n(rest.begin() + offset, dtype_bytes(view.dtype), kPoison);
     });
   }

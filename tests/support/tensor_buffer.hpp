@@ -16,6 +16,12 @@ enum class Layout : std::uint8_t {
   kPadded  // BHSD, with unused elements after each row, head and batch entry
 };
 
+/// Gives `bytes` bytes, more than 0, aligned to 256.
+using Allocate = std::shared_ptr<std::byte> (*)(std::size_t bytes);
+
+/// Where TensorBuffers made from now on get their memory; null: the heap. For memory that a GPU sees too.
+void set_tensor_memory(Allocate allocate);
+
 struct Placement {
   Layout layout = Layout::kBHSD;
   std::int64_t base_offset = 0;  // elements between a 64-byte boundary and the first element

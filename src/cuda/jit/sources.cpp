@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "attend/error.hpp"
+#include "cuda/jit/hash.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -92,6 +93,15 @@ class Collector {
 };
 
 }  // namespace
+
+std::string kernel_digest() {
+  Hasher hasher;
+  for (const EmbeddedSource& source : embedded_sources()) {
+    hasher.add(source.path);
+    hasher.add(source.text);
+  }
+  return hex(hasher.digest());
+}
 
 std::vector<NamedSource> collect_sources(const std::string& path, const fs::path& kernel_dir) {
   Collector collector(kernel_dir);

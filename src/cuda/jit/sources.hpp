@@ -20,6 +20,10 @@ struct EmbeddedSource {
 /// Every file of kernels/ as it was when the library was built, sorted by path.
 [[nodiscard]] std::span<const EmbeddedSource> embedded_sources() noexcept;
 
+/// 32 hexadecimal digits of all embedded sources, names and texts: two builds with the same digest run the same
+/// kernels.
+[[nodiscard]] std::string kernel_digest();
+
 /// `path` and every file that it includes with quotes, directly or not, each once, `path` first. In their texts the
 /// quoted includes name the path from the root, whatever they said before: the compiler needs no search order.
 /// @param kernel_dir  where to read them; empty: the embedded ones

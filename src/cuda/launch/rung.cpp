@@ -66,6 +66,16 @@ std::optional<std::string> head_dim_lack(const Rung& rung, const core::Problem& 
   return std::nullopt;
 }
 
+/// A workspace beyond what the rung wants to take.
+std::optional<std::string> workspace_lack(const Rung& rung, const core::Problem& p) {
+  const auto workspace = p.is_backward ? rung.backward_workspace : rung.forward_workspace;
+  const std::size_t bytes = workspace == nullptr ? 0 : workspace(p);
+  if (bytes <= rung.max_workspace) return std::nullopt;
+  const auto lengths = fmt::format("{} sequences, {} heads, seqlen_q {}, seqlen_k {}, a workspace of {} bytes",
+                                   p.num_sequences, p.num_heads_q, p.max_seqlen_q, p.max_seqlen_k, bytes);
+  return lack_text("q, k:", lengths, rung, fmt::format("{} bytes", rung.max_workspace));
+}
+
 using NamedTensors = std::vector<std::pair<const char*, const Tensor*>>;
 
 NamedTensors tensors_of(const core::Problem& p) {
@@ -116,6 +126,7 @@ std::optional<std::string> rung_lack(const Rung& rung, const core::Problem& p) {
   if (auto lack = option_lack(rung, p)) return lack;
   if (auto lack = core::dtype_lack(p, rung.name, rung.dtypes)) return lack;
   if (auto lack = head_dim_lack(rung, p)) return lack;
+  if (auto lack = workspace_lack(rung, p)) return lack;
   if (rung.alignment > 1 && !is_aligned(p, rung.alignment)) {
     for (const auto& [name, t] : tensors_of(p)) {
       core::Problem one = p;

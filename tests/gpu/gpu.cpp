@@ -1,0 +1,116 @@
+#include "gpu/gpu.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "core/dispatch.hpp"
+#include "cuda/driver/device.hpp"
+#include "cuda/driver/driver.hpp"
+#include "cuda/driver/shared_library.hpp"
+#include "cuda/driver/stream.hpp"
+#include "cuda/jit/sources.hpp"
+#include "support/compare.hpp"
+
+namespace attend::test {
+namespace {
+
+/// Managed memory: pages move to where they are used, so that every check that reads or poisons memory on the host
+/// works unchanged.
+std::shared_ptr<std::byte> allocate_managed(std::size_t bytes) {
+  using AllocManaged = int (*)(cuda::DevicePointer*, std::size_t, unsigned);
+  using Free = int (*)(cuda::DevicePointer);
+  static const cuda::SharedLibrary library("libcuda", {cuda::driver().path}, "");
+  static const auto alloc = reinterpret_cast<AllocManaged>(library.require("cuMemAllocManaged"));
+  static const auto release = reinterpret_cast<Free>(library.require("cuMemFree_v2"));
+  constexpr unsigned kAttachGlobal = 1;
+  const cuda::ContextGuard guard(0);
+  cuda::DevicePointer pointer = 0;
+  if (const int result = alloc(&pointer, bytes, kAttachGlobal); result != 0) {
+    throw std::runtime_error("cuMemAllocManaged: error " + std::to_string(result));
+  }
+  return {reinterpret_cast<std::byte*>(pointer), [](std::byte* memory) {
+            const cuda::ContextGuard inner(0);
+            release(reinterpret_cast<cuda::DevicePointer>(memory));
+          }};
+}
+
+/// Every comparison of the run, for $ATTEND_GPU_REPORT: what was computed, how wrong it is, how wrong it may be.
+class Report : public testing::Environment {
+ public:
+  void add(const cuda::Rung& rung, const AttentionCase& c, const std::vector<TensorCheck>& checks) {
+    nlohmann::ordered_json entry = {{"compute", rung.name}, {"case", describe(c)}};
+    bool passed = true;
+    for (const TensorCheck& check : checks) {
+      const Comparison& r = check.comparison;
+      entry["tensors"].push_back({{"name", check.name}, {"error", r.error}, {"budget", r.budget}, {"ratio", r.ratio}});
+      passed = passed && r.ok;
+    }
+    entry["passed"] = passed;
+    const std::lock_guard lock(mutex_);
+    cases_.push_back(std::move(entry));
+  }
+
+  void TearDown() override {
+    const char* path = std::getenv("ATTEND_GPU_REPORT");
+    if (path == nullptr || !missing_gpu().empty()) return;
+    const nlohmann::ordered_json report = {{"device", cuda::device_info(0).name},
+                                           {"driver", cuda::driver().version},
+                                           {"kernel_digest", cuda::kernel_digest()},
+                                           {"cases", cases_}};
+    std::ofstream(path) << report.dump() << '\n';
+  }
+
+ private:
+  std::mutex mutex_;
+  nlohmann::ordered_json cases_ = nlohmann::ordered_json::array();
+};
+
+Report* const report = [] {
+  auto* environment = new Report();
+  testing::AddGlobalTestEnvironment(environment);  // which owns it
+  return environment;
+}();
+
+}  // namespace
+
+const std::string& missing_gpu() {
+  static const std::string why = [] {
+    try {
+      return cuda::device_count() > 0 ? std::string() : std::string("no GPU is visible");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  }();
+  return why;
+}
+
+void GpuTest::SetUp() {
+  if (!missing_gpu().empty()) GTEST_SKIP() << missing_gpu();
+  set_tensor_memory(allocate_managed);
+}
+
+bool supports(const cuda::Rung& rung, const Inputs& in) {
+  const Outputs out = make_outputs(in);
+  core::Problem p = core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &out.lse.view(),
+                                               in.params(rung.name));
+  p.q.device = {DeviceType::kCUDA, 0};
+  return !cuda::rung_lack(rung, p).has_value();
+}
+
+void check_rung(const cuda::Rung& rung, const Inputs& in) {
+  const std::vector<TensorCheck> checks = compare_with_reference(in, rung.name);
+  std::string line = std::string(rung.name) + "  " + describe(in.options);
+  for (const TensorCheck& check : checks) {
+    char text[64];
+    std::snprintf(text, sizeof(text), "  %s %.2e of %.2e", check.name.c_str(), check.comparison.error,
+                  check.comparison.budget);
+    line += text;
+  }
+  std::puts(line.c_str());
+  report->add(rung, in.options, checks);
+}
+
+}  // namespace attend::test

@@ -1,0 +1,266 @@
+// The library on a GPU as programs use it: threads, streams, graphs, contexts, refusals, and what a launch costs.
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "cuda/driver/device.hpp"
+#include "cuda/driver/driver.hpp"
+#include "cuda/driver/shared_library.hpp"
+#include "cuda/driver/stream.hpp"
+#include "cuda/launch/ladder.hpp"
+#include "gpu/gpu.hpp"
+
+namespace attend::test {
+namespace {
+
+constexpr Device kGpu = {DeviceType::kCUDA, 0};
+
+/// A function of libcuda that only tests need.
+template <class Function>
+Function driver_function(const char* name) {
+  static const cuda::SharedLibrary library("libcuda", {cuda::driver().path}, "");
+  return reinterpret_cast<Function>(library.require(name));
+}
+
+void* current_context() {
+  void* context = nullptr;
+  EXPECT_EQ(driver_function<int (*)(void**)>("cuCtxGetCurrent")(&context), 0);
+  return context;
+}
+
+AttentionCase small_case(DType dtype, std::uint64_t seed = 1) {
+  return {.dtype = dtype,
+          .batch = 2,
+          .heads_q = 4,
+          .heads_k = 2,
+          .seqlen_q = 150,
+          .seqlen_k = 201,
+          .head_dim = 64,
+          .head_dim_v = 64,
+          .causal = true,
+          .seed = seed};
+}
+
+/// Submits a forward without waiting for it.
+void submit(const cuda::Rung& rung, const Inputs& in, const Outputs& out, Stream stream) {
+  const auto on_gpu = [](const TensorBuffer& buffer) {
+    Tensor view = buffer.view();
+    view.device = kGpu;
+    return view;
+  };
+  const Tensor lse = on_gpu(out.lse);
+  forward(on_gpu(in.q), on_gpu(in.k), on_gpu(in.v), on_gpu(out.o), &lse, in.params(rung.name), stream);
+}
+
+/// Each rung with inputs of the first type that it takes.
+template <class Visit>
+void for_each_rung(const Visit& visit) {
+  for (const cuda::Rung& rung : cuda::ladder()) {
+    const Inputs in = make_inputs(small_case(rung.dtypes.front()));
+    if (!supports(rung, in)) continue;
+    SCOPED_TRACE(rung.name);
+    visit(rung, in);
+  }
+}
+
+class Runtime : public GpuTest {};
+
+TEST_F(Runtime, AFreshThreadHasNoContextBeforeOrAfter) {
+  std::thread([] {
+    for_each_rung([](const cuda::Rung& rung, const Inputs& in) {
+      EXPECT_EQ(current_context(), nullptr);
+      (void)run(in, rung.name);
+      EXPECT_EQ(current_context(), nullptr);
+    });
+  }).join();
+}
+
+TEST_F(Runtime, TheCallersContextStaysCurrent) {
+  const cuda::ContextGuard guard(0);
+  void* const mine = current_context();
+  for_each_rung([&](const cuda::Rung& rung, const Inputs& in) {
+    (void)run(in, rung.name);
+    EXPECT_EQ(current_context(), mine);
+  });
+}
+
+TEST_F(Runtime, RepeatsAreBitEqual) {
+  for_each_rung([](const cuda::Rung& rung, const Inputs& in) {
+    const Outputs first = run(in, rung.name);
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      const Outputs again = make_outputs(in);
+      run_forward(in, again, rung.name);
+      ASSERT_EQ(again.o.bytes(), first.o.bytes());
+      ASSERT_EQ(again.lse.bytes(), first.lse.bytes());
+    }
+  });
+}
+
+TEST_F(Runtime, EightThreadsEachWithItsStream) {
+  constexpr int kThreads = 8;
+  constexpr int kRounds = 4;
+  for_each_rung([](const cuda::Rung& rung, const Inputs& in) {
+    const Outputs want = run(in, rung.name);
+    std::vector<std::thread> threads;
+    std::vector<std::vector<Outputs>> got(kThreads);
+    for (auto& outputs : got) {
+      for (int round = 0; round < kRounds; ++round) outputs.push_back(make_outputs(in));
+    }
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        const cuda::ContextGuard guard(0);
+        const cuda::OwnStream stream;
+        for (const Outputs& out : got[static_cast<std::size_t>(t)]) submit(rung, in, out, stream.get());
+        cuda::synchronize(stream.get());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& outputs : got) {
+      for (const Outputs& out : outputs) EXPECT_EQ(out.o.bytes(), want.o.bytes());
+    }
+  });
+}
+
+TEST_F(Runtime, ACapturedGraphFollowsChangedInputs) {
+  const auto begin = driver_function<int (*)(void*, int)>("cuStreamBeginCapture_v2");
+  const auto end = driver_function<int (*)(void*, void**)>("cuStreamEndCapture");
+  const auto instantiate = driver_function<int (*)(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags");
+  const auto launch = driver_function<int (*)(void*, void*)>("cuGraphLaunch");
+  const auto destroy_exec = driver_function<int (*)(void*)>("cuGraphExecDestroy");
+  const auto destroy = driver_function<int (*)(void*)>("cuGraphDestroy");
+  constexpr int kRelaxed = 2;
+  for_each_rung([&](const cuda::Rung& rung, const Inputs& in) {
+    (void)run(in, rung.name);  // the warm call that compiles and loads
+    const cuda::ContextGuard guard(0);
+    const cuda::OwnStream stream;
+    const Outputs out = make_outputs(in);
+    void* graph = nullptr;
+    void* exec = nullptr;
+    ASSERT_EQ(begin(stream.get(), kRelaxed), 0);
+    submit(rung, in, out, stream.get());
+    ASSERT_EQ(end(stream.get(), &graph), 0);
+    ASSERT_EQ(instantiate(&exec, graph, 0), 0);
+    for (std::uint64_t seed = 2; seed < 5; ++seed) {
+      const Inputs fresh = make_inputs(small_case(rung.dtypes.front(), seed));
+      for (const auto& [to, from] : {std::pair{&in.q, &fresh.q}, {&in.k, &fresh.k}, {&in.v, &fresh.v}}) {
+        to->generate([from = from](auto b, auto h, auto row, auto col) { return from->at(b, h, row, col); });
+      }
+      ASSERT_EQ(launch(exec, stream.get()), 0);
+      cuda::synchronize(stream.get());
+      EXPECT_EQ(out.o.bytes(), run(fresh, rung.name).o.bytes());
+    }
+    destroy_exec(exec);
+    destroy(graph);
+  });
+}
+
+TEST_F(Runtime, NanInOneQueryRowStaysInThatRow) {
+  for_each_rung([](const cuda::Rung& rung, const Inputs& in) {
+    const Outputs clean = run(in, rung.name);
+    const std::int64_t row = 77;
+    in.q.set(1, 2, row, 5, NAN);
+    const Outputs out = run(in, rung.name);
+    for (std::int64_t b = 0; b < 2; ++b) {
+      for (std::int64_t h = 0; h < 4; ++h) {
+        for (std::int64_t i = 0; i < 150; ++i) {
+          const bool hit = b == 1 && h == 2 && i == row;
+          EXPECT_EQ(std::isnan(out.o.at(b, h, i, 3)), hit) << b << " " << h << " " << i;
+          EXPECT_EQ(std::isnan(out.lse.at(b, h, i, 0)), hit) << b << " " << h << " " << i;
+          if (!hit) {
+            EXPECT_EQ(out.o.at(b, h, i, 3), clean.o.at(b, h, i, 3));
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_F(Runtime, HugeAndEqualScores) {
+  for_each_rung([](const cuda::Rung& rung, const Inputs& in) {
+    for (const double size : {30.0, 120.0}) {  // q.k is 64 * size^2: 57600 and 921600, scaled by 1/8
+      in.q.fill(size);
+      in.k.fill(size);
+      const Outputs out = run(in, rung.name);
+      in.k.fill(-size);
+      const Outputs negative = run(in, rung.name);
+      for (std::int64_t i = 0; i < 150; ++i) {  // all scores equal: o is the mean of the visible values
+        double mean = 0;
+        const std::int64_t keys = i + 1 + 201 - 150;
+        for (std::int64_t j = 0; j < keys; ++j) mean += in.v.at(1, 1, j, 7) / double(keys);
+        EXPECT_NEAR(out.o.at(1, 3, i, 7), mean, 0.02);
+        EXPECT_NEAR(negative.o.at(1, 3, i, 7), mean, 0.02);
+      }
+    }
+  });
+}
+
+template <class Call>
+std::string refusal(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+TEST_F(Runtime, WhatARungLacksIsRefusedByName) {
+  for_each_rung([](const cuda::Rung& rung, const Inputs& /*in*/) {
+    const std::string name = std::string("'") + rung.name + "'";
+    const auto refused = [&](const char* argument, const auto& change) {
+      AttentionCase c = small_case(rung.dtypes.front());
+      c.causal = false;
+      change(c);
+      const Inputs changed = make_inputs(c);
+      const Outputs out = make_outputs(changed);
+      EXPECT_THAT(refusal([&] { run_forward(changed, out, rung.name); }),
+                  testing::AllOf(testing::HasSubstr(argument), testing::HasSubstr(name)));
+      EXPECT_TRUE(std::isnan(out.o.at(0, 0, 0, 0))) << "something was written";
+    };
+    refused("softcap", [](AttentionCase& c) { c.softcap = 5; });
+    refused("window_left", [](AttentionCase& c) { c.window_left = 3; });
+    refused("dropout_p", [](AttentionCase& c) { c.dropout_p = 0.5; });
+    refused("bias", [](AttentionCase& c) { c.bias = Broadcast{}; });
+    refused("mask", [](AttentionCase& c) { c.mask = Broadcast{}; });
+    refused("alibi", [](AttentionCase& c) { c.alibi = true; });
+    refused("varlen", [](AttentionCase& c) { c.varlen_q = {3, 4}, c.varlen_k = {5, 4}; });
+    refused("dtype",
+            [&](AttentionCase& c) { c.dtype = rung.dtypes.front() == DType::kF32 ? DType::kF16 : DType::kF32; });
+    if (!rung.head_dims.empty()) refused("head_dim", [](AttentionCase& c) { c.head_dim = c.head_dim_v = 72; });
+    if (rung.alignment > 2) refused("multiples of", [](AttentionCase& c) { c.base_offset = 1; });
+  });
+}
+
+TEST_F(Runtime, ALaunchCostsTheHostLittle) {
+  constexpr int kBatches = 20;
+  constexpr int kCalls = 100;
+  for (const cuda::Rung& rung : cuda::ladder()) {
+    if (rung.forward_workspace != nullptr) continue;  // allocates; a lesson, not a product
+    AttentionCase c = small_case(rung.dtypes.front());
+    c.batch = c.heads_q = c.heads_k = 1;
+    c.seqlen_q = c.seqlen_k = 64;
+    const Inputs in = make_inputs(c);
+    if (!supports(rung, in)) continue;
+    const Outputs out = run(in, rung.name);
+    const cuda::ContextGuard guard(0);
+    const cuda::OwnStream stream;
+    std::vector<double> us;
+    for (int batch = 0; batch < kBatches; ++batch) {
+      const auto start = std::chrono::steady_clock::now();
+      for (int call = 0; call < kCalls; ++call) submit(rung, in, out, stream.get());
+      us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() /
+                   kCalls);
+      cuda::synchronize(stream.get());
+    }
+    std::sort(us.begin(), us.end());
+    std::printf("%-20s %.2f us of host time for a call (median of %d batches of %d calls)\n", rung.name,
+                us[kBatches / 2], kBatches, kCalls);
+    RecordProperty(rung.name, std::to_string(us[kBatches / 2]));
+    EXPECT_LT(us[kBatches / 2], 5.0) << rung.name;
+  }
+}
+
+}  // namespace
+}  // namespace attend::test
