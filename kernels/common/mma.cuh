@@ -73,14 +73,6 @@ class BlockReader {
     return BlockReader(tile, lane / 16 * 8 + lane % 8, lane / 8 % 2);
   }
 
-  // The same, but addresses of its blocks are computed where they are used: in a loop that leaves a tile in its place
-  // the compiler would keep one for each 16 columns in a register all along. volatile: once for each time it is passed.
-  [[nodiscard]] __device__ __forceinline__ BlockReader recomputed() const {
-    BlockReader reader = *this;
-    asm volatile("" : "+r"(reader.address_));
-    return reader;
-  }
-
   // The block whose first element is (row, column), both multiples of 16.
   [[nodiscard]] __device__ __forceinline__ OperandA a(int row, int column) const {
     const LoadedMatrices m = ldmatrix_x4(Tile::moved(address_, row, column / kChunkElements));

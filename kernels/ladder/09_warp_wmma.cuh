@@ -15,6 +15,7 @@
 #include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
 #include "../common/smem_tile.cuh"
+#include "../common/warp_reduce.cuh"
 #include "../common/wmma_types.cuh"
 #include "../common/work.cuh"
 
@@ -38,18 +39,6 @@ struct RowStatistics {
   float max[kRows];
   float sum[kRows];
 };
-
-__device__ __forceinline__ float warp_max(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
-  return x;
-}
-
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
-  return x;
-}
 
 // S = Q K^T for the tile.
 template <class Config>
@@ -85,7 +74,7 @@ __device__ __forceinline__ void softmax(WarpStorage<Config>& smem, RowStatistics
     const bool is_visible = lane < first_visible + row * visible_step;
     const float score = is_visible ? scale * smem.s[row][lane] : -kInfinity;
     const float new_max = fmaxf(stats.max[row], warp_max(score));
-    const float base = new_max == -kInfinity ? 0.0f : new_max;  // -inf - -inf would be NaN
+    const float base = finite_max(new_max);
     const float rescale = __expf(stats.max[row] - base);
     const float p = __expf(score - base);
     smem.p[row][lane] = Element(p);
@@ -128,7 +117,7 @@ __device__ __forceinline__ void finish(WarpStorage<Config>& smem, const RowStati
   for (int row = 0; row < Config::kBlockM; ++row) {
     const float sum = warp_sum(stats.sum[row]);
     if (row_begin + row >= args.seqlen_q) continue;
-    const float inverse_sum = sum == 0.0f ? 0.0f : 1.0f / sum;  // 0: the row saw nothing
+    const float inverse_sum = inverse_or_zero(sum);
     auto* o = static_cast<Element*>(args.o) + args.o_stride.offset(at.batch, at.head, row_begin + row);
 #pragma unroll
     for (int col = lane; col < Config::kHeadDim; col += 32) o[col] = Element(smem.o[row][col] * inverse_sum);

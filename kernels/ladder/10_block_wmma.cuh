@@ -18,6 +18,7 @@
 #include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
 #include "../common/smem_tile.cuh"
+#include "../common/warp_reduce.cuh"
 #include "../common/wmma_types.cuh"
 #include "../common/work.cuh"
 
@@ -55,18 +56,6 @@ struct RowStatistics {
   float max[kRows];
   float sum[kRows];
 };
-
-__device__ __forceinline__ float warp_max(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
-  return x;
-}
-
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
-  return x;
-}
 
 // 16 columns of S = Q K^T, for all rows.
 template <class Config>
@@ -110,7 +99,7 @@ __device__ __forceinline__ void softmax(BlockStorage<Config>& smem, int warp, Ro
     const float score0 = lane < visible ? scale * row.s[lane] : -kInfinity;
     const float score1 = lane + 32 < visible ? scale * row.s[lane + 32] : -kInfinity;
     const float new_max = fmaxf(stats.max[i], warp_max(fmaxf(score0, score1)));
-    const float base = new_max == -kInfinity ? 0.0f : new_max;  // -inf - -inf would be NaN
+    const float base = finite_max(new_max);
     const float rescale = __expf(stats.max[i] - base);
     const float p0 = __expf(score0 - base);
     const float p1 = __expf(score1 - base);
@@ -167,7 +156,7 @@ __device__ __forceinline__ void finish(BlockStorage<Config>& smem, const RowStat
     const int row_of_tile = warp * kRowsOfWarp<Config> + i;
     const int64 row = at.tile * Config::kBlockM + row_of_tile;
     if (row >= args.seqlen_q) continue;
-    const float inverse_sum = sum == 0.0f ? 0.0f : 1.0f / sum;  // 0: the row saw nothing
+    const float inverse_sum = inverse_or_zero(sum);
     auto* o = static_cast<Element*>(args.o) + args.o_stride.offset(at.batch, at.head, row);
 #pragma unroll
     for (int col = lane; col < Config::kHeadDim; col += 32) o[col] = Element(smem.o[row_of_tile][col] * inverse_sum);

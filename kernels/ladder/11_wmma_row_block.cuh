@@ -19,6 +19,7 @@
 #include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
 #include "../common/smem_tile.cuh"
+#include "../common/warp_reduce.cuh"
 #include "../common/wmma_types.cuh"
 #include "../common/work.cuh"
 
@@ -108,7 +109,7 @@ __device__ __forceinline__ void softmax(RowBlockStorage<Config>& smem, int warp,
     new_max = fmaxf(new_max, fmaxf(score[i].x, score[i].y));
   }
   new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, 1));
-  const float base = new_max == -kInfinity ? 0.0f : new_max;  // -inf - -inf would be NaN
+  const float base = finite_max(new_max);
   const float rescale = __expf(state.max - base);
   __syncwarp();  // all lanes have read their scores: P may be written over them
   float sum = state.sum * rescale;
@@ -162,7 +163,7 @@ __device__ __forceinline__ void finish(RowBlockStorage<Config>& smem, RowState<C
   const int64 row = at.tile * Config::kBlockM + warp * kWmmaTile + lane / 2;
   ScoreRow<Config>* rows = &smem.score[warp * kWmmaTile];
   const float sum = state.sum + __shfl_xor_sync(~0u, state.sum, 1);
-  const float inverse_sum = sum == 0.0f ? 0.0f : 1.0f / sum;  // 0: the row saw nothing
+  const float inverse_sum = inverse_or_zero(sum);
   if (lane % 2 == 0 && args.lse != nullptr && row < args.seqlen_q) {
     const float lse = sum == 0.0f ? -kInfinity : state.max + logf(sum);
     args.lse[args.lse_stride.offset(at.batch, at.head, row)] = lse;
