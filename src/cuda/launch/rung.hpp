@@ -53,9 +53,10 @@ struct Step {
 /// One rung.
 struct Rung {
   int number = 0;
-  const char* name = "";         ///< the same on the command line, in the file's name and in the tables
-  const char* description = "";  ///< one line
-  const char* source = "";       ///< below kernels/
+  const char* name = "";                  ///< the same on the command line, in the file's name and in the tables
+  const char* description = "";           ///< one line
+  const char* source = "";                ///< below kernels/
+  const char* backward_source = nullptr;  ///< of the steps that take BackwardArgs; null: source
   std::vector<DType> dtypes = {};
   std::vector<int> head_dims = {};          ///< that it supports; empty: 1 to max_head_dim
   int max_head_dim = 512;                   ///< where head_dims is empty
