@@ -117,11 +117,15 @@ __device__ __forceinline__ void multiply_rows(float (&acc)[kM][kN], int a, int b
   }
 }
 
-// acc[i][4 j ..] += a * (chunk j of b): one term of an outer product.
+// acc[i][..] += a * b: one row of an outer product. Every other row goes backwards, so that each multiplication shares
+// an operand with the one before: a register bank gives one operand a clock, and a shared one need not be read again.
 template <int kM, int kN>
 __device__ __forceinline__ void multiply_outer(float (&acc)[kM][kN], int i, float a, const float4 (&b)[kN / 4]) {
 #pragma unroll
-  for (int j = 0; j < kN; ++j) acc[i][j] = fmaf(a, element(b[j / 4], j % 4), acc[i][j]);
+  for (int step = 0; step < kN; ++step) {
+    const int j = i % 2 == 0 ? step : kN - 1 - step;
+    acc[i][j] = fmaf(a, element(b[j / 4], j % 4), acc[i][j]);
+  }
 }
 
 // The chunks of one row of b that belong to a thread: kStep bytes apart.
