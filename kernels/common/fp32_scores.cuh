@@ -1,5 +1,4 @@
-// What a thread does with its tile of float32 scores, kM neighbouring rows x kN neighbouring keys, and the order in
-// which blocks take tiles under a causal mask.
+// What a thread does with its tile of float32 scores, and the order in which blocks take tiles under a causal mask.
 #pragma once
 
 #include "fp32_tile.cuh"
@@ -20,6 +19,14 @@ constexpr float kLn2 = 0.6931471805599453f;
   return {head_of_all / num_heads, head_of_all % num_heads, block / (batch * num_heads)};
 }
 
+// Which keys of a tile a thread has: the j-th is j % 4 * kInChunk + j / 4 * kOfChunks keys after the first.
+template <int kInChunk, int kOfChunks>
+struct KeySteps {
+  [[nodiscard]] static __device__ __forceinline__ constexpr int key(int j) {
+    return j % 4 * kInChunk + j / 4 * kOfChunks;
+  }
+};
+
 template <int kM, int kN>
 __device__ __forceinline__ void negate(float (&s)[kM][kN]) {
 #pragma unroll
@@ -29,36 +36,18 @@ __device__ __forceinline__ void negate(float (&s)[kM][kN]) {
   }
 }
 
-// Scores of keys that their row does not see become -inf.
-template <int kM, int kN>
-__device__ __forceinline__ void mask_scores(float (&s)[kM][kN], const WindowMask& mask, int64 first_row,
-                                            int64 first_key) {
+// Scores of keys that their row does not see become -inf. first_key is the thread's first, relative to tile_key.
+template <class Steps, int kM, int kN>
+__device__ __forceinline__ void mask_scores(float (&s)[kM][kN], const WindowMask& mask, int64 first_row, int64 tile_key,
+                                            int first_key) {
+  constexpr int64 kBeyond = 1 << 20;  // more keys than a tile has
 #pragma unroll
   for (int i = 0; i < kM; ++i) {
-    const auto seen = static_cast<int>(min(int64{kN}, mask.row(first_row + i).end - first_key));
+    const int64 end = mask.row(first_row + i).end - tile_key;
+    const int seen = static_cast<int>(max(int64{0}, min(kBeyond, end))) - first_key;
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
-      if (j >= seen) s[i][j] = -kInfinity;
-    }
-  }
-}
-
-// To a tile of shared memory that starts at offset.
-template <class Tile, int kM, int kN>
-__device__ __forceinline__ void store_scores(const float (&s)[kM][kN], int offset, int row, int key) {
-  constexpr int kWidth = kN < kChunkFloats ? kN : kChunkFloats;
-  static_assert(kWidth == 2 || kWidth == 4);
-#pragma unroll
-  for (int i = 0; i < kM; ++i) {
-#pragma unroll
-    for (int j = 0; j < kN; j += kWidth) {
-      const int place = Tile::offset(row + i, (key + j) / kChunkFloats) + (key + j) % kChunkFloats * 4;
-      if constexpr (kWidth == 4) {
-        *reinterpret_cast<float4*>(fp32_smem + offset + place) =
-            make_float4(s[i][j], s[i][j + 1], s[i][j + 2], s[i][j + 3]);
-      } else {
-        *reinterpret_cast<float2*>(fp32_smem + offset + place) = make_float2(s[i][j], s[i][j + 1]);
-      }
+      if (Steps::key(j) >= seen) s[i][j] = -kInfinity;
     }
   }
 }

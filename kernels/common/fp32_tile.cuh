@@ -1,10 +1,12 @@
 // Register-tiled products of float32 tiles in shared memory, and the asynchronous copies that bring the tiles.
 //
-// A tile is kRows rows of kCols floats, kCols a multiple of 32, in 16-byte chunks. A thread owns kRun neighbouring rows
-// of it, so at each step the lanes of a warp read one chunk of rows that lie kRun apart: all in the same banks. Chunk c
-// of row r is therefore kept in place c ^ (r / kRun % 8): eight such rows then fill the 32 banks. A row starts at a
-// multiple of 128 bytes, so the flip acts on bits 4 to 6 of an address alone and one XOR serves all rows of a thread.
-// Offsets are in bytes from the start of dynamic shared memory.
+// A product sums over the rows of b: each step takes one row of b, a vector along the result's columns, and for each of
+// the thread's rows one number of a. So every multiplication reads an accumulator, a number of b, and a number of a
+// that the next ones use again: one operand from each of the two register banks, which give one each in a clock.
+// Summing vectors of a against vectors of b instead (rows of both) makes both operands come from the same bank.
+//
+// A tile is rows of kCols floats in chunks of 16 bytes, all offsets are in bytes from the start of dynamic shared
+// memory.
 #pragma once
 
 #include "portable.cuh"
@@ -15,32 +17,116 @@ extern __shared__ __align__(1024) unsigned char fp32_smem[];
 
 constexpr int kChunkFloats = 4;  // 16 bytes: the widest load
 constexpr int kChunkBytes = 16;
-constexpr int kFlipBytes = 128;  // the places that swizzling permutes: 8 chunks
+constexpr int kPanelBytes = 128;  // all banks once: 8 chunks
 
-[[nodiscard]] __device__ __forceinline__ float4 load_chunk(int offset) {
-  return *reinterpret_cast<const float4*>(fp32_smem + offset);
-}
-
-[[nodiscard]] __device__ __forceinline__ float element(const float4& chunk, int i) {
-  return i == 0 ? chunk.x : i == 1 ? chunk.y : i == 2 ? chunk.z : chunk.w;
-}
-
-// Where the tiles' chunks are. kRun = 0: not swizzled.
-template <int kCols, int kRun>
+// Where the chunks of a tile are, so that neither its readers nor its writers meet in a bank.
+// kPad floats behind each row shift the banks from row to row; or, where several lanes read the same columns of rows
+// that lie kRun apart, chunk c of row r is kept in place c ^ (r / kRun % 8). Rows then start at multiples of 128 bytes:
+// the flip acts on bits 4 to 6 of an address alone, and one XOR serves kRun rows.
+template <int kCols, int kRunOfRows, int kPad>
 struct Fp32Tile {
-  static_assert(kCols % 32 == 0);
-  static constexpr int kRowBytes = kCols * 4;
+  static_assert(kRunOfRows == 0 || (kCols % 32 == 0 && kPad == 0));
+  static constexpr int kRun = kRunOfRows;  // 0: not swizzled
+  static constexpr int kRowBytes = (kCols + kPad) * 4;
 
   [[nodiscard]] static __device__ __forceinline__ int flip(int row) {
-    if constexpr (kRun == 0) return 0;
-    return row / (kRun == 0 ? 1 : kRun) % 8 * kChunkBytes;
+    if constexpr (kRun == 0) {
+      return 0;
+    } else {
+      return row / kRun % 8 * kChunkBytes;
+    }
   }
-  [[nodiscard]] static __device__ __forceinline__ int offset(int row, int chunk) {
-    return row * kRowBytes + (chunk * kChunkBytes ^ flip(row));
+  [[nodiscard]] static __device__ __forceinline__ int offset(int row, int col) {
+    return row * kRowBytes + (col / kChunkFloats * kChunkBytes ^ flip(row)) + col % kChunkFloats * 4;
   }
 };
 
-// Bytes beyond `bytes` of the destination become zeros.
+// kN numbers of a row: a pair, or chunks that lie kStep bytes apart.
+template <int kN, int kStep>
+__device__ __forceinline__ void load_numbers(float (&numbers)[kN], int offset) {
+  static_assert(kN == 2 || kN % kChunkFloats == 0);
+  if constexpr (kN == 2) {
+    const float2 pair = *reinterpret_cast<const float2*>(fp32_smem + offset);
+    numbers[0] = pair.x, numbers[1] = pair.y;
+  } else {
+#pragma unroll
+    for (int i = 0; i < kN; i += kChunkFloats) {
+      const float4 chunk = *reinterpret_cast<const float4*>(fp32_smem + offset + i / kChunkFloats * kStep);
+      numbers[i] = chunk.x, numbers[i + 1] = chunk.y, numbers[i + 2] = chunk.z, numbers[i + 3] = chunk.w;
+    }
+  }
+}
+
+// acc[i][..] += a * b: one row of an outer product. Every other row goes backwards, so that each multiplication shares
+// an operand with the one before.
+template <int kM, int kN>
+__device__ __forceinline__ void multiply_row(float (&acc)[kM][kN], int i, float a, const float (&b)[kN]) {
+#pragma unroll
+  for (int step = 0; step < kN; ++step) {
+    const int j = i % 2 == 0 ? step : kN - 1 - step;
+    acc[i][j] = fmaf(a, b[j], acc[i][j]);
+  }
+}
+
+// acc[i][j] += sum over r < kDepth of a[r][i] * b[r][j].
+// a, b: offsets of the tiles; a_col, b_col: of the thread's first columns in a row. The thread's columns of a are
+// neighbours; those of b come in chunks kStep bytes apart.
+template <int kDepth, class ATile, class BTile, int kStep, int kM, int kN>
+__device__ __forceinline__ void multiply_columns(float (&acc)[kM][kN], int a, int a_col, int b, int b_col) {
+  static_assert(ATile::kRun == BTile::kRun);
+  constexpr int kRun = ATile::kRun == 0 ? 8 : ATile::kRun;
+  static_assert(kDepth % kRun == 0);
+#pragma unroll 1
+  for (int run = 0; run < kDepth; run += kRun) {
+    const int flip = ATile::flip(run);
+#pragma unroll
+    for (int r = 0; r < kRun; ++r) {
+      float a_frag[kM], b_frag[kN];
+      constexpr int kPart = kM < kChunkFloats ? kM : kChunkFloats;
+#pragma unroll
+      for (int i = 0; i < kM; i += kPart) {
+        float part[kPart];
+        load_numbers<kPart, 0>(part, a + (run + r) * ATile::kRowBytes + ((a_col + i * 4) ^ flip));
+#pragma unroll
+        for (int c = 0; c < kPart; ++c) a_frag[i + c] = part[c];
+      }
+      load_numbers<kN, kStep>(b_frag, b + (run + r) * BTile::kRowBytes + (b_col ^ flip));
+#pragma unroll
+      for (int i = 0; i < kM; ++i) multiply_row<kM, kN>(acc, i, a_frag[i], b_frag);
+    }
+  }
+}
+
+// acc[i][j] += sum over r < kDepth of a[i][r] * b[r][j].
+// a: offset of the first of the thread's rows, which are neighbours, with its flip; else as above.
+template <int kDepth, class ATile, class BTile, int kStep, int kM, int kN>
+__device__ __forceinline__ void multiply_rows(float (&acc)[kM][kN], int a, int b, int b_col) {
+  static_assert(kDepth % (2 * kChunkFloats) == 0);
+#pragma unroll 2
+  for (int row = 0; row < kDepth; row += kChunkFloats) {
+    const int a_bytes = row * 4;
+    const int a_chunk = (a ^ (a_bytes % kPanelBytes)) + a_bytes / kPanelBytes * kPanelBytes;
+    float a_frag[kM][kChunkFloats];
+#pragma unroll
+    for (int i = 0; i < kM; ++i) load_numbers<kChunkFloats, 0>(a_frag[i], a_chunk + i * ATile::kRowBytes);
+#pragma unroll
+    for (int r = 0; r < kChunkFloats; ++r) {
+      float b_frag[kN];
+      load_numbers<kN, kStep>(b_frag, b + (row + r) * BTile::kRowBytes + (b_col ^ BTile::flip(row + r)));
+#pragma unroll
+      for (int i = 0; i < kM; ++i) multiply_row<kM, kN>(acc, i, a_frag[i][r], b_frag);
+    }
+  }
+}
+
+// 2^x, with a relative error below 2^-22; results below 2^-126 become 0.
+[[nodiscard]] __device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Starts a copy of 4 or 16 bytes. What does not exist is not read: zeros take its place.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(int smem_offset, const float* gmem, bool exists) {
   const auto to = static_cast<uint32>(__cvta_generic_to_shared(fp32_smem + smem_offset));
@@ -57,26 +143,25 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// Starts the copies of rows 0 .. min(kRows, num_rows) - 1 of a tensor; further rows and columns from kHeadDim to kCols
-// become zeros. num_rows >= 1. A thread copies chunk t % 8 of every panel of 8 chunks in the rows t / 8 + i * kRowStep:
+// Starts the copies of the rows of a tensor, kRows x kHeadDim, to a tile of kRows x kCols; rows from num_rows on and
+// columns from kHeadDim on become zeros. A thread copies chunk t % 8 of every panel in the rows t / 8 + i * kRowStep:
 // these differ in bits of the row number that t / 8 leaves 0, so their flips differ by a constant XOR.
-template <class Config, int kRows, int kCols, int kRun>
+template <class Config, class Tile, int kRows, int kCols>
 __device__ __forceinline__ void copy_tile_async(int smem_offset, const float* gmem, int64 row_stride, int64 num_rows) {
-  using Tile = Fp32Tile<kCols, kRun>;
   const int rows_left = static_cast<int>(min(num_rows, int64{kRows}));
   if constexpr (Config::kAligned) {
     constexpr int kRowStep = Config::kThreads / 8;
     static_assert(kRows % kRowStep == 0 && (kRowStep & (kRowStep - 1)) == 0);
     const int first_row = threadIdx.x / 8;
-    const int first_chunk = threadIdx.x % 8;
-    const int place = smem_offset + Tile::offset(first_row, first_chunk);
-    const float* source = gmem + first_row * row_stride + first_chunk * kChunkFloats;
+    const int first_col = threadIdx.x % 8 * kChunkFloats;
+    const int place = smem_offset + Tile::offset(first_row, first_col);
+    const float* source = gmem + first_row * row_stride + first_col;
 #pragma unroll
     for (int row = 0; row < kRows; row += kRowStep) {
 #pragma unroll
-      for (int panel = 0; panel < kCols; panel += kFlipBytes / 4) {
-        const bool exists = first_row + row < rows_left &&
-                            (Config::kHeadDim == kCols || panel + first_chunk * kChunkFloats < Config::kHeadDim);
+      for (int panel = 0; panel < kCols; panel += kPanelBytes / 4) {
+        const bool exists =
+            first_row + row < rows_left && (Config::kHeadDim == kCols || panel + first_col < Config::kHeadDim);
         copy_async<kChunkBytes>((place ^ Tile::flip(row)) + row * Tile::kRowBytes + panel * 4, source + panel, exists);
       }
       source += kRowStep * row_stride;
@@ -87,110 +172,36 @@ __device__ __forceinline__ void copy_tile_async(int smem_offset, const float* gm
       const int row = i / kCols;
       const int col = i % kCols;
       const bool exists = row < rows_left && col < Config::kHeadDim;
-      const int place = smem_offset + Tile::offset(row, col / kChunkFloats) + col % kChunkFloats * 4;
-      copy_async<4>(place, exists ? gmem + row * row_stride + col : gmem, exists);
+      copy_async<4>(smem_offset + Tile::offset(row, col), exists ? gmem + row * row_stride + col : gmem, exists);
     }
   }
 }
 
-// acc[i][j] += sum over c of a[i][c] * b[j][c]: rows of two tiles of kCols columns.
-// a and b are the offsets of the thread's first rows, with their flips.
-template <int kM, int kN, int kCols>
-__device__ __forceinline__ void multiply_rows(float (&acc)[kM][kN], int a, int b) {
-#pragma unroll 2
-  for (int flip = 0; flip < kFlipBytes; flip += kChunkBytes) {
+// The same for the transposed tile, kDepth x kRows, of single numbers: a warp takes 8 columns of 4 rows at a time,
+// which are 32-byte sectors in memory and, in a tile with 4 floats of padding, all banks once. Column p of the tile
+// gets row p of the tensor; or, with kLanes, lane l's chunk of 4 columns the rows l + i * kLanes.
+template <class Config, class Tile, int kRows, int kDepth, int kLanes>
+__device__ __forceinline__ void copy_transposed_async(int smem_offset, const float* gmem, int64 row_stride,
+                                                      int64 num_rows) {
+  constexpr int kWarps = Config::kThreads / 32;
+  static_assert(kDepth % 8 == 0 && kRows % (kChunkFloats * kWarps) == 0);
+  const int rows_left = static_cast<int>(min(num_rows, int64{kRows}));
+  const int col = threadIdx.x % 32 / 4;
+  const int i = threadIdx.x % 4;
 #pragma unroll
-    for (int panel = 0; panel < kCols * 4; panel += kFlipBytes) {
-      float4 b_frag[kN];
+  for (int first = 0; first < kRows / kChunkFloats; first += kWarps) {
+    const int chunk = first + threadIdx.x / 32;
+    const int row = kLanes == 0 ? chunk * kChunkFloats + i
+                                : chunk / (kLanes == 0 ? 1 : kLanes) * kLanes * kChunkFloats +
+                                      chunk % (kLanes == 0 ? 1 : kLanes) + i * kLanes;
+    const float* source = gmem + row * row_stride + col;
+    const int place = smem_offset + Tile::offset(col, chunk * kChunkFloats) + i * 4;
 #pragma unroll
-      for (int j = 0; j < kN; ++j) b_frag[j] = load_chunk((b ^ flip) + j * kCols * 4 + panel);
-#pragma unroll
-      for (int i = 0; i < kM; ++i) {
-        const float4 a_frag = load_chunk((a ^ flip) + i * kCols * 4 + panel);
-#pragma unroll
-        for (int c = 0; c < kChunkFloats; ++c) {
-#pragma unroll
-          for (int j = 0; j < kN; ++j) acc[i][j] = fmaf(element(a_frag, c), element(b_frag[j], c), acc[i][j]);
-        }
-      }
+    for (int depth = 0; depth < kDepth; depth += 8) {
+      const bool exists = row < rows_left && (Config::kHeadDim % 8 == 0 || depth + col < Config::kHeadDim);
+      copy_async<4>(place + depth * Tile::kRowBytes, source + depth, exists);
     }
   }
-}
-
-// acc[i][..] += a * b: one row of an outer product. Every other row goes backwards, so that each multiplication shares
-// an operand with the one before: a register bank gives one operand a clock, and a shared one need not be read again.
-template <int kM, int kN>
-__device__ __forceinline__ void multiply_outer(float (&acc)[kM][kN], int i, float a, const float4 (&b)[kN / 4]) {
-#pragma unroll
-  for (int step = 0; step < kN; ++step) {
-    const int j = i % 2 == 0 ? step : kN - 1 - step;
-    acc[i][j] = fmaf(a, element(b[j / 4], j % 4), acc[i][j]);
-  }
-}
-
-// The chunks of one row of b that belong to a thread: kStep bytes apart.
-template <int kN, int kStep>
-__device__ __forceinline__ void load_row(float4 (&b_frag)[kN / 4], int b) {
-#pragma unroll
-  for (int j = 0; j < kN / 4; ++j) b_frag[j] = load_chunk(b + j * kStep);
-}
-
-// acc[i][..] += sum over r of a[i][r] * b[r][..]: rows of a times the matrix b of kDepth rows.
-// a: offset of the thread's first row with its flip, rows of kDepth columns. b: offset of the matrix; b_chunk: that of
-// the thread's first chunk in a row; its chunks are kStep bytes apart, a multiple of kFlipBytes. b is swizzled by runs
-// of kRun.
-template <int kM, int kN, int kDepth, int kCols, int kRun, int kStep>
-__device__ __forceinline__ void multiply_matrix(float (&acc)[kM][kN], int a, int b, int b_chunk) {
-  using Tile = Fp32Tile<kCols, kRun>;
-#pragma unroll 1
-  for (int panel = 0; panel < kDepth * 4; panel += kFlipBytes) {
-#pragma unroll 2
-    for (int flip = 0; flip < kFlipBytes; flip += kChunkBytes) {
-      float4 a_frag[kM];
-#pragma unroll
-      for (int i = 0; i < kM; ++i) a_frag[i] = load_chunk((a ^ flip) + panel + i * kDepth * 4);
-#pragma unroll
-      for (int r = 0; r < kChunkFloats; ++r) {
-        const int row = (panel + flip) / 4 + r;
-        float4 b_frag[kN / 4];
-        const int b_flip = kRun == kChunkFloats ? flip : Tile::flip(row);
-        load_row<kN, kStep>(b_frag, b + row * Tile::kRowBytes + (b_chunk ^ b_flip));
-#pragma unroll
-        for (int i = 0; i < kM; ++i) multiply_outer<kM, kN>(acc, i, element(a_frag[i], r), b_frag);
-      }
-    }
-  }
-}
-
-// acc[i][..] += sum over r of a[r][i] * b[r][..]: columns of a times the matrix b, both of kDepth rows in runs of kRun.
-// a_chunk: offset in a row of the thread's first column, a multiple of kM floats; else as above.
-template <int kM, int kN, int kDepth, int kColsA, int kColsB, int kRun, int kStep>
-__device__ __forceinline__ void multiply_columns(float (&acc)[kM][kN], int a, int a_chunk, int b, int b_chunk) {
-  static_assert(kM % kChunkFloats == 0);
-#pragma unroll 1
-  for (int run = 0; run < kDepth / kRun; ++run) {
-    const int flip = run % 8 * kChunkBytes;
-    const int b_run = b + run * kRun * kColsB * 4 + (b_chunk ^ flip);
-    const int a_run = a + run * kRun * kColsA * 4;
-#pragma unroll
-    for (int r = 0; r < kRun; ++r) {
-      float4 b_frag[kN / 4];
-      load_row<kN, kStep>(b_frag, b_run + r * kColsB * 4);
-#pragma unroll
-      for (int i = 0; i < kM; i += kChunkFloats) {
-        const float4 a_frag = load_chunk(a_run + ((a_chunk + i * 4) ^ flip) + r * kColsA * 4);
-#pragma unroll
-        for (int c = 0; c < kChunkFloats; ++c) multiply_outer<kM, kN>(acc, i + c, element(a_frag, c), b_frag);
-      }
-    }
-  }
-}
-
-// 2^x, with a relative error below 2^-22; results below 2^-126 become 0.
-[[nodiscard]] __device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 }  // namespace attend

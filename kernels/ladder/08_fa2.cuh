@@ -23,29 +23,31 @@
 namespace attend {
 
 // How a block divides its tile: a warp has all keys of kWarpRows rows, a lane kRows x kKeys scores and kRows x kDims
-// outputs. Lanes are a grid of kLanesY x kLanesX, rows and keys of a lane are neighbours.
+// outputs. Lanes are a grid of kLanesY x kLanesX; the rows of a lane are neighbours, its keys lie kLanesX apart.
 template <class Config>
 struct Fa2ForwardShape {
-  static constexpr int kCols = (Config::kHeadDim + 31) / 32 * 32;
+  static constexpr int kDepth = (Config::kHeadDim + 7) / 8 * 8;    // columns of q and k
+  static constexpr int kCols = (Config::kHeadDim + 31) / 32 * 32;  // columns of v and o
   static constexpr int kLanesX = Config::kLanesX;
   static constexpr int kLanesY = 32 / kLanesX;
   static constexpr int kWarpRows = Config::kBlockM / (Config::kThreads / 32);
   static constexpr int kRows = kWarpRows / kLanesY;
   static constexpr int kKeys = Config::kBlockN / kLanesX;
   static constexpr int kDims = kCols / kLanesX;
-  static_assert(kRows >= 1 && kKeys % 4 == 0 && kDims % 4 == 0 && kLanesX % 8 == 0);
+  static constexpr int kStep = kLanesX * kChunkBytes;  // between a lane's chunks in a row of k or v
+  static_assert(kRows % 4 == 0 && kKeys % 4 == 0 && kDims % 4 == 0 && kLanesX % 8 == 0);
+  using Keys = KeySteps<kLanesX, 4 * kLanesX>;
 
-  using QTile = Fp32Tile<kCols, kRows>;
-  using KTile = Fp32Tile<kCols, kKeys>;
-  using PTile = Fp32Tile<Config::kBlockN, kRows>;
-
-  // Shared memory, in bytes.
-  static constexpr int kQ = 0;                                 // kBlockM x kCols
-  static constexpr int kK = kQ + Config::kBlockM * kCols * 4;  // kBlockN x kCols
-  static constexpr int kV = kK + Config::kBlockN * kCols * 4;  // likewise; not swizzled: lanes read a row side by side
-  static constexpr int kP = kV + Config::kBlockN * kCols * 4;  // kBlockM x kBlockN
-  static constexpr int kEnd = kP + Config::kBlockM * Config::kBlockN * 4;
-  static_assert(kEnd == Config::kSmemBytes);
+  // Shared memory, in bytes. q, k and p are transposed: the sum goes over their rows.
+  using QTile = Fp32Tile<Config::kBlockM, 0, kChunkFloats>;  // kDepth rows
+  using KTile = Fp32Tile<Config::kBlockN, 0, kChunkFloats>;  // kDepth rows
+  using VTile = Fp32Tile<kCols, 0, 0>;                       // kBlockN rows
+  using PTile = Fp32Tile<Config::kBlockM, 0, kChunkFloats>;  // kBlockN rows
+  static constexpr int kQ = 0;
+  static constexpr int kK = kQ + kDepth * QTile::kRowBytes;
+  static constexpr int kV = kK + kDepth * KTile::kRowBytes;
+  static constexpr int kP = kV + Config::kBlockN * VTile::kRowBytes;
+  static_assert(kP + Config::kBlockN * PTile::kRowBytes == Config::kSmemBytes);
 };
 
 // Running softmax of a lane's rows. Maxima are the same in all lanes of a row, sums are of the lane's own keys.
@@ -81,6 +83,20 @@ __device__ __forceinline__ void softmax_tile(float (&s)[kRows][kKeys], RowSoftma
     rows.sum[i] = fmaf(rows.sum[i], rescale, sum);
 #pragma unroll
     for (int d = 0; d < kDims; ++d) o[i][d] *= rescale;
+  }
+}
+
+// The lane's p, as columns of the tile in shared memory.
+template <class Config, int kRows, int kKeys>
+__device__ __forceinline__ void store_transposed(const float (&p)[kRows][kKeys], int lane_row, int lane_x) {
+  using Shape = Fa2ForwardShape<Config>;
+#pragma unroll
+  for (int j = 0; j < kKeys; ++j) {
+#pragma unroll
+    for (int i = 0; i < kRows; i += 4) {
+      const int place = Shape::kP + Shape::PTile::offset(lane_x + Shape::Keys::key(j), lane_row + i);
+      *reinterpret_cast<float4*>(fp32_smem + place) = make_float4(p[i][j], p[i + 1][j], p[i + 2][j], p[i + 3][j]);
+    }
   }
 }
 
@@ -147,32 +163,34 @@ __device__ void fa2_forward(const ForwardArgs& args) {
 #pragma unroll
   for (int i = 0; i < kRows; ++i) rows.max[i] = -kInfinity, rows.sum[i] = 0.0f;
 
+  const auto copy_k = [&](int64 key) {
+    copy_transposed_async<Config, typename Shape::KTile, Config::kBlockN, Shape::kDepth, Shape::kLanesX>(
+        Shape::kK, k + key * args.k_stride.row, args.k_stride.row, args.seqlen_k - key);
+  };
   if (num_keys > 0) {
-    copy_tile_async<Config, Config::kBlockM, kCols, kRows>(Shape::kQ, q, args.q_stride.row, args.seqlen_q - tile_row);
-    copy_tile_async<Config, Config::kBlockN, kCols, kKeys>(Shape::kK, k, args.k_stride.row, args.seqlen_k);
+    copy_transposed_async<Config, typename Shape::QTile, Config::kBlockM, Shape::kDepth, 0>(
+        Shape::kQ, q, args.q_stride.row, args.seqlen_q - tile_row);
+    copy_k(0);
   }
 #pragma unroll 1
   for (int64 key = 0; key < num_keys; key += Config::kBlockN) {
     wait_for_copies();
     __syncthreads();  // waits for k; every warp has left p v of the tile before: v may be overwritten
-    copy_tile_async<Config, Config::kBlockN, kCols, 0>(Shape::kV, v + key * args.v_stride.row, args.v_stride.row,
-                                                       args.seqlen_k - key);
+    copy_tile_async<Config, typename Shape::VTile, Config::kBlockN, kCols>(Shape::kV, v + key * args.v_stride.row,
+                                                                           args.v_stride.row, args.seqlen_k - key);
     float s[kRows][kKeys] = {};
-    multiply_rows<kRows, kKeys, kCols>(s, Shape::kQ + Shape::QTile::offset(lane_row, 0),
-                                       Shape::kK + Shape::KTile::offset(lane_x * kKeys, 0));
+    multiply_columns<Shape::kDepth, typename Shape::QTile, typename Shape::KTile, Shape::kStep>(
+        s, Shape::kQ, lane_row * 4, Shape::kK, lane_x * kChunkBytes);
     wait_for_copies();
     __syncthreads();  // waits for v; every warp has left q k^T: k may be overwritten
-    if (const int64 next = key + Config::kBlockN; next < num_keys) {
-      copy_tile_async<Config, Config::kBlockN, kCols, kKeys>(Shape::kK, k + next * args.k_stride.row, args.k_stride.row,
-                                                             args.seqlen_k - next);
-    }
+    if (const int64 next = key + Config::kBlockN; next < num_keys) copy_k(next);
     if constexpr (Config::kNegateScores) negate(s);
-    if (key + Config::kBlockN > open_keys) mask_scores(s, mask, tile_row + lane_row, key + lane_x * kKeys);
+    if (key + Config::kBlockN > open_keys) mask_scores<typename Shape::Keys>(s, mask, tile_row + lane_row, key, lane_x);
     softmax_tile<Config>(s, rows, o, scale_log2);
-    store_scores<typename Shape::PTile>(s, Shape::kP, lane_row, lane_x * kKeys);
+    store_transposed<Config>(s, lane_row, lane_x);
     __syncwarp();  // p of the warp's rows is complete; no other warp reads it
-    multiply_matrix<kRows, kDims, Config::kBlockN, kCols, 0, Config::kLanesX * kChunkBytes>(
-        o, Shape::kP + Shape::PTile::offset(lane_row, 0), Shape::kV, lane_x * kChunkBytes);
+    multiply_columns<Config::kBlockN, typename Shape::PTile, typename Shape::VTile, Shape::kStep>(
+        o, Shape::kP, lane_row * 4, Shape::kV, lane_x * kChunkBytes);
   }
   store_output<Config>(args, batch, head, tile_row + lane_row, rows, o);
 }

@@ -82,7 +82,8 @@ __device__ void fa2_backward_prepare(const BackwardArgs& args) {
 // kKeysOut x kDims of dk and dv, kRows x kDims of dq.
 template <class Config>
 struct Fa2BackwardShape {
-  static constexpr int kCols = (Config::kHeadDim + 31) / 32 * 32;
+  static constexpr int kDepth = (Config::kHeadDim + 7) / 8 * 8;    // columns that q k^T and dout v^T sum over
+  static constexpr int kCols = (Config::kHeadDim + 31) / 32 * 32;  // columns of the gradients
   static constexpr int kLanesX = 8;
   static constexpr int kThreadsX = Config::kThreadsX;
   static constexpr int kThreadsY = Config::kThreads / kThreadsX;
@@ -90,23 +91,25 @@ struct Fa2BackwardShape {
   static constexpr int kKeys = Config::kBlockN / kThreadsX;
   static constexpr int kKeysOut = Config::kBlockN / kThreadsY;
   static constexpr int kDims = kCols / kThreadsX;
-  static constexpr int kStep = kThreadsX * kChunkBytes;  // between a thread's chunks of a row
+  static constexpr int kStep = kThreadsX * kChunkBytes;                         // between a thread's chunks of a row
+  static constexpr int kKeyPart = kKeys < kChunkFloats ? kKeys : kChunkFloats;  // keys of such a chunk
   static_assert(kThreadsX % kLanesX == 0 && kKeysOut % 4 == 0 && kDims % 4 == 0);
-
-  using QTile = Fp32Tile<kCols, kRows>;  // of dout, too
-  using KTile = Fp32Tile<kCols, kKeys>;  // of v, too
-  using PTile = Fp32Tile<Config::kBlockN, kRows>;
+  using Keys = KeySteps<1, 4 * kThreadsX>;
 
   // Shared memory, in bytes.
-  static constexpr int kK = 0;                                    // kBlockN x kCols
-  static constexpr int kV = kK + Config::kBlockN * kCols * 4;     // kBlockN x kCols
-  static constexpr int kQ = kV + Config::kBlockN * kCols * 4;     // kBlockM x kCols
-  static constexpr int kDout = kQ + Config::kBlockM * kCols * 4;  // kBlockM x kCols
-  static constexpr int kP = kDout + Config::kBlockM * kCols * 4;  // kBlockM x kBlockN
-  static constexpr int kDs = kP + Config::kBlockM * Config::kBlockN * 4;
-  static constexpr int kStatistics = kDs + Config::kBlockM * Config::kBlockN * 4;  // kBlockM
-  static constexpr int kEnd = kStatistics + Config::kBlockM * int{sizeof(RowStatistics)};
-  static_assert(kEnd == Config::kSmemBytes);
+  using TransposedTile = Fp32Tile<Config::kBlockN, 0, kChunkFloats>;  // kDepth rows
+  using KTile = Fp32Tile<kCols, 0, 0>;                                // kBlockN rows
+  using RowTile = Fp32Tile<kCols, kRows, 0>;                          // kBlockM rows
+  using ScoreTile = Fp32Tile<Config::kBlockN, kRows, 0>;              // kBlockM rows
+  static constexpr int kKTransposed = 0;
+  static constexpr int kVTransposed = kKTransposed + kDepth * TransposedTile::kRowBytes;
+  static constexpr int kK = kVTransposed + kDepth * TransposedTile::kRowBytes;
+  static constexpr int kQ = kK + Config::kBlockN * KTile::kRowBytes;
+  static constexpr int kDout = kQ + Config::kBlockM * RowTile::kRowBytes;
+  static constexpr int kScores = kDout + Config::kBlockM * RowTile::kRowBytes;  // p, then ds
+  static constexpr int kStatistics = kScores + Config::kBlockM * ScoreTile::kRowBytes;
+  static_assert(kStatistics + Config::kBlockM * int{sizeof(RowStatistics)} == Config::kSmemBytes);
+  static_assert(kQ % kPanelBytes == 0 && kDout % kPanelBytes == 0 && kScores % kPanelBytes == 0);  // for the flips
 };
 
 // A thread's place: a warp is 8 lanes wide and 4 high, the warps of a block fill the grid row by row.
@@ -124,20 +127,31 @@ struct Fa2ThreadPlace {
   }
 };
 
-// memory[0..3] += value.
-template <class Config>
-__device__ __forceinline__ void add_to_memory(float* memory, const float4& value, int columns) {
+// Four numbers to memory, or added to it by the L2 cache, columns below num_cols.
+template <class Config, bool kAdd>
+__device__ __forceinline__ void write_chunk(float* memory, const float4& value, int num_cols) {
+  const float numbers[kChunkFloats] = {value.x, value.y, value.z, value.w};
 #if __CUDA_ARCH__ >= 900
-  if constexpr (Config::kAligned) {
+  constexpr bool kWideAdd = true;
+#else
+  constexpr bool kWideAdd = false;
+#endif
+  if constexpr (kAdd && kWideAdd && Config::kAligned) {
     asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(memory), "f"(value.x), "f"(value.y),
                  "f"(value.z), "f"(value.w)
                  : "memory");
-    return;
-  }
-#endif
+  } else if constexpr (!kAdd && Config::kAligned) {
+    *reinterpret_cast<float4*>(memory) = value;
+  } else {
 #pragma unroll
-  for (int c = 0; c < kChunkFloats; ++c) {
-    if (Config::kAligned || c < columns) atomicAdd(memory + c, element(value, c));
+    for (int c = 0; c < kChunkFloats; ++c) {
+      if (c >= num_cols) break;
+      if constexpr (kAdd) {
+        atomicAdd(memory + c, numbers[c]);
+      } else {
+        memory[c] = numbers[c];
+      }
+    }
   }
 }
 
@@ -154,139 +168,185 @@ __device__ __forceinline__ void write_gradient(const float (&gradient)[kM][kDims
       if (col >= Config::kHeadDim) continue;
       const float4 value = make_float4(gradient[i][d] * factor, gradient[i][d + 1] * factor,
                                        gradient[i][d + 2] * factor, gradient[i][d + 3] * factor);
-      float* place = out + i * row_stride + col;
-      if constexpr (kAdd) {
-        add_to_memory<Config>(place, value, Config::kHeadDim - col);
-      } else if constexpr (Config::kAligned) {
-        *reinterpret_cast<float4*>(place) = value;
-      } else {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          if (col + c < Config::kHeadDim) place[c] = element(value, c);
-        }
-      }
+      write_chunk<Config, kAdd>(out + i * row_stride + col, value, Config::kHeadDim - col);
     }
   }
 }
 
 // One query head's rows as a key tile's block walks over them.
+template <class Config>
 struct RowWalk {
+  using Shape = Fa2BackwardShape<Config>;
   const float* q;
   const float* dout;
   const RowStatistics* statistics;
+  float* dq;
   int64 q_stride;
   int64 dout_stride;
+  int64 dq_stride;
   int64 seqlen_q;
 
-  // Starts the copies of the tile of rows from `row` on.
-  template <class Config>
-  __device__ __forceinline__ void copy_async_tile(int64 row) const {
-    using Shape = Fa2BackwardShape<Config>;
-    copy_tile_async<Config, Config::kBlockM, Shape::kCols, Shape::kRows>(Shape::kQ, q + row * q_stride, q_stride,
-                                                                         seqlen_q - row);
-    copy_tile_async<Config, Config::kBlockM, Shape::kCols, Shape::kRows>(Shape::kDout, dout + row * dout_stride,
-                                                                         dout_stride, seqlen_q - row);
+  [[nodiscard]] static __device__ __forceinline__ RowWalk of_head(const BackwardArgs& args, uint32 batch, uint32 head) {
+    return {static_cast<const float*>(args.q) + args.q_stride.offset(batch, head, 0),
+            static_cast<const float*>(args.dout) + args.dout_stride.offset(batch, head, 0),
+            row_statistics<Config>(args, batch, head),
+            static_cast<float*>(args.dq) + args.dq_stride.offset(batch, head, 0),
+            args.q_stride.row,
+            args.dout_stride.row,
+            args.dq_stride.row,
+            args.seqlen_q};
+  }
+
+  // Start the copies of the tile of rows from `row` on, if there is one.
+  __device__ __forceinline__ void copy_q(int64 row) const {
+    if (row >= seqlen_q) return;
+    copy_tile_async<Config, typename Shape::RowTile, Config::kBlockM, Shape::kCols>(Shape::kQ, q + row * q_stride,
+                                                                                    q_stride, seqlen_q - row);
+  }
+  __device__ __forceinline__ void copy_dout(int64 row) const {
+    if (row >= seqlen_q) return;
+    copy_tile_async<Config, typename Shape::RowTile, Config::kBlockM, Shape::kCols>(
+        Shape::kDout, dout + row * dout_stride, dout_stride, seqlen_q - row);
     constexpr int kChunks = Config::kBlockM * sizeof(RowStatistics) / kChunkBytes;
-    for (int chunk = threadIdx.x; chunk < kChunks; chunk += Config::kThreads) {
-      const auto* from = reinterpret_cast<const float*>(statistics + row) + chunk * kChunkFloats;
-      copy_async<kChunkBytes>(Shape::kStatistics + chunk * kChunkBytes, from, true);
+    if (threadIdx.x < kChunks) {
+      const auto* from = reinterpret_cast<const float*>(statistics + row) + threadIdx.x * kChunkFloats;
+      copy_async<kChunkBytes>(Shape::kStatistics + threadIdx.x * kChunkBytes, from, true);
     }
   }
 };
 
-// p and ds of a tile, from registers to shared memory.
-template <class Config>
-__device__ __forceinline__ void score_gradients(const WindowMask& mask, bool masked, int64 row, int64 key, float scale,
-                                                const Fa2ThreadPlace<Config>& me) {
+// A thread's scores to the tile in shared memory.
+template <class Config, int kRows, int kKeys>
+__device__ __forceinline__ void store_scores(const float (&s)[kRows][kKeys], const Fa2ThreadPlace<Config>& me) {
   using Shape = Fa2BackwardShape<Config>;
-  constexpr int kRows = Shape::kRows, kKeys = Shape::kKeys;
-  float s[kRows][kKeys] = {};
-  multiply_rows<kRows, kKeys, Shape::kCols>(s, Shape::kQ + Shape::QTile::offset(me.y * kRows, 0),
-                                            Shape::kK + Shape::KTile::offset(me.x * kKeys, 0));
-  if constexpr (Config::kNegateScores) negate(s);
-  if (masked) mask_scores(s, mask, row + me.y * kRows, key + me.x * kKeys);
+  constexpr int kPart = Shape::kKeyPart;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kKeys; j += kPart) {
+      const int key = me.x * kPart + Shape::Keys::key(j);
+      unsigned char* place = fp32_smem + Shape::kScores + Shape::ScoreTile::offset(me.y * kRows + i, key);
+      if constexpr (kPart == 4) {
+        *reinterpret_cast<float4*>(place) = make_float4(s[i][j], s[i][j + 1], s[i][j + 2], s[i][j + 3]);
+      } else {
+        *reinterpret_cast<float2*>(place) = make_float2(s[i][j], s[i][j + 1]);
+      }
+    }
+  }
+}
+
+// p of a tile to shared memory, ds to registers: it takes p's place when dv has been added up.
+template <class Config, int kRows, int kKeys>
+__device__ __forceinline__ void score_gradients(float (&ds)[kRows][kKeys], const WindowMask& mask, int64 row, int64 key,
+                                                float scale, const Fa2ThreadPlace<Config>& me) {
+  using Shape = Fa2BackwardShape<Config>;
+  using RowTile = typename Shape::RowTile;
+  using Transposed = typename Shape::TransposedTile;
+  const int my_row = RowTile::offset(me.y * kRows, 0);
+  const int my_key = me.x * Shape::kKeyPart;
+  float p[kRows][kKeys] = {};
+  multiply_rows<Shape::kDepth, RowTile, Transposed, Shape::kStep>(p, Shape::kQ + my_row, Shape::kKTransposed,
+                                                                  my_key * 4);
+  if constexpr (Config::kNegateScores) negate(p);
+  if (key + Config::kBlockN > mask.row(row).end) {
+    mask_scores<typename Shape::Keys>(p, mask, row + me.y * kRows, key, my_key);
+  }
   const auto* rows = reinterpret_cast<const RowStatistics*>(fp32_smem + Shape::kStatistics) + me.y * kRows;
   const float scale_log2 = scale * kLog2E;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-    for (int j = 0; j < kKeys; ++j) s[i][j] = exp2_fast(fmaf(s[i][j], scale_log2, -rows[i].lse_log2));
+    for (int j = 0; j < kKeys; ++j) p[i][j] = exp2_fast(fmaf(p[i][j], scale_log2, -rows[i].lse_log2));
   }
-  store_scores<typename Shape::PTile>(s, Shape::kP, me.y * kRows, me.x * kKeys);
+  store_scores<Config>(p, me);
 
-  float dp[kRows][kKeys] = {};
-  multiply_rows<kRows, kKeys, Shape::kCols>(dp, Shape::kDout + Shape::QTile::offset(me.y * kRows, 0),
-                                            Shape::kV + Shape::KTile::offset(me.x * kKeys, 0));
+  multiply_rows<Shape::kDepth, RowTile, Transposed, Shape::kStep>(ds, Shape::kDout + my_row, Shape::kVTransposed,
+                                                                  my_key * 4);
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-    for (int j = 0; j < kKeys; ++j) s[i][j] *= dp[i][j] - rows[i].delta;
+    for (int j = 0; j < kKeys; ++j) ds[i][j] = p[i][j] * (ds[i][j] - rows[i].delta);
   }
-  store_scores<typename Shape::PTile>(s, Shape::kDs, me.y * kRows, me.x * kKeys);
+}
+
+// One tile of rows; the tiles of q and dout are there or on their way. Adds to dk and dv, and to dq in memory.
+template <class Config, int kKeysOut, int kDims>
+__device__ __forceinline__ void backward_tile(float (&dk)[kKeysOut][kDims], float (&dv)[kKeysOut][kDims],
+                                              const RowWalk<Config>& walk, const WindowMask& mask, int64 row, int64 key,
+                                              float scale) {
+  using Shape = Fa2BackwardShape<Config>;
+  using ScoreTile = typename Shape::ScoreTile;
+  using RowTile = typename Shape::RowTile;
+  constexpr int kRows = Shape::kRows;
+  const auto me = Fa2ThreadPlace<Config>::mine();
+  const int my_keys = me.y * kKeysOut * 4;
+  const int my_dims = me.x * kChunkBytes;
+  wait_for_copies();
+  __syncthreads();  // waits for the tiles; every warp has left ds k of the tile before: p may take ds's place
+  float ds[kRows][Shape::kKeys] = {};
+  score_gradients<Config>(ds, mask, row, key, scale, me);
+  __syncthreads();  // p is complete
+  multiply_columns<Config::kBlockM, ScoreTile, RowTile, Shape::kStep>(dv, Shape::kScores, my_keys, Shape::kDout,
+                                                                      my_dims);
+  __syncthreads();  // every warp is done with p, dout and the statistics: ds and the next ones may take their places
+  walk.copy_dout(row + Config::kBlockM);
+  store_scores<Config>(ds, me);
+  __syncthreads();  // ds is complete
+  multiply_columns<Config::kBlockM, ScoreTile, RowTile, Shape::kStep>(dk, Shape::kScores, my_keys, Shape::kQ, my_dims);
+  __syncthreads();  // every warp is done with q: the next may come
+  walk.copy_q(row + Config::kBlockM);
+  float dq[kRows][kDims] = {};
+  multiply_rows<Config::kBlockN, ScoreTile, typename Shape::KTile, Shape::kStep>(
+      dq, Shape::kScores + ScoreTile::offset(me.y * kRows, 0), Shape::kK, my_dims);
+  const int64 my_row = row + me.y * kRows;
+  write_gradient<Config, true>(dq, Config::kNegateScores ? -scale : scale, walk.dq + my_row * walk.dq_stride,
+                               walk.dq_stride, walk.seqlen_q - my_row, me.x);
 }
 
 // dk and dv of one tile of kBlockN keys, and its share of dq. Grid: tiles of every key head.
 template <class Config>
 __device__ void fa2_backward(const BackwardArgs& args) {
   using Shape = Fa2BackwardShape<Config>;
-  constexpr int kCols = Shape::kCols, kRows = Shape::kRows, kKeysOut = Shape::kKeysOut, kDims = Shape::kDims;
+  using Transposed = typename Shape::TransposedTile;
+  constexpr int kKeysOut = Shape::kKeysOut, kDims = Shape::kDims;
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
   const auto key_tiles = static_cast<uint32>(num_tiles(args.seqlen_k, Config::kBlockN));
   // Causal: the first tiles are seen by the most rows and go first.
   const auto [batch, head_k, tile] = kCausal ? tile_by_tile(blockIdx.x, args.batch, args.num_heads_k)
                                              : HeadTile::of_block(blockIdx.x, key_tiles, args.num_heads_k);
   const int64 key = tile * Config::kBlockN;
+  const int64 keys_left = args.seqlen_k - key;
   const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow, kCausal ? 0 : kOpenWindow};
   const int64 first_row = mask.rows_of_key(key).begin / Config::kBlockM * Config::kBlockM;
-  const float scale = Config::kNegateScores ? -args.scale : args.scale;
-  const auto me = Fa2ThreadPlace<Config>::mine();
-  const int chunk_x = me.x * kChunkBytes;
 
   const float* k = static_cast<const float*>(args.k) + args.k_stride.offset(batch, head_k, key);
   const float* v = static_cast<const float*>(args.v) + args.v_stride.offset(batch, head_k, key);
-  copy_tile_async<Config, Config::kBlockN, kCols, Shape::kKeys>(Shape::kK, k, args.k_stride.row, args.seqlen_k - key);
-  copy_tile_async<Config, Config::kBlockN, kCols, Shape::kKeys>(Shape::kV, v, args.v_stride.row, args.seqlen_k - key);
-
+  copy_transposed_async<Config, Transposed, Config::kBlockN, Shape::kDepth, 0>(Shape::kKTransposed, k,
+                                                                               args.k_stride.row, keys_left);
+  copy_transposed_async<Config, Transposed, Config::kBlockN, Shape::kDepth, 0>(Shape::kVTransposed, v,
+                                                                               args.v_stride.row, keys_left);
+  copy_tile_async<Config, typename Shape::KTile, Config::kBlockN, Shape::kCols>(Shape::kK, k, args.k_stride.row,
+                                                                                keys_left);
   float dk[kKeysOut][kDims] = {};
   float dv[kKeysOut][kDims] = {};
   const uint32 group = args.num_heads_q / args.num_heads_k;
 #pragma unroll 1
   for (uint32 head = head_k * group; head < (head_k + 1) * group; ++head) {
-    const RowWalk walk = {static_cast<const float*>(args.q) + args.q_stride.offset(batch, head, 0),
-                          static_cast<const float*>(args.dout) + args.dout_stride.offset(batch, head, 0),
-                          row_statistics<Config>(args, batch, head),
-                          args.q_stride.row,
-                          args.dout_stride.row,
-                          args.seqlen_q};
-    float* dq = static_cast<float*>(args.dq) + args.dq_stride.offset(batch, head, 0);
-    if (first_row < args.seqlen_q) walk.copy_async_tile<Config>(first_row);
+    const auto walk = RowWalk<Config>::of_head(args, batch, head);
+    walk.copy_q(first_row);
+    walk.copy_dout(first_row);
 #pragma unroll 1
     for (int64 row = first_row; row < args.seqlen_q; row += Config::kBlockM) {
-      wait_for_copies();
-      __syncthreads();  // waits for the tiles; every warp has left ds k of the tile before: ds may be overwritten
-      const bool masked = key + Config::kBlockN > mask.row(row).end;
-      score_gradients<Config>(mask, masked, row, key, args.scale, me);
-      __syncthreads();  // p and ds are complete
-      multiply_columns<kKeysOut, kDims, Config::kBlockM, Config::kBlockN, kCols, kRows, Shape::kStep>(
-          dv, Shape::kP, me.y * kKeysOut * 4, Shape::kDout, chunk_x);
-      multiply_columns<kKeysOut, kDims, Config::kBlockM, Config::kBlockN, kCols, kRows, Shape::kStep>(
-          dk, Shape::kDs, me.y * kKeysOut * 4, Shape::kQ, chunk_x);
-      __syncthreads();  // every warp is done with q, dout and the statistics: the next ones may come
-      if (row + Config::kBlockM < args.seqlen_q) walk.copy_async_tile<Config>(row + Config::kBlockM);
-      float dq_part[kRows][kDims] = {};
-      multiply_matrix<kRows, kDims, Config::kBlockN, kCols, Shape::kKeys, Shape::kStep>(
-          dq_part, Shape::kDs + Shape::PTile::offset(me.y * kRows, 0), Shape::kK, chunk_x);
-      const int64 my_row = row + me.y * kRows;
-      write_gradient<Config, true>(dq_part, scale, dq + my_row * args.dq_stride.row, args.dq_stride.row,
-                                   args.seqlen_q - my_row, me.x);
+      backward_tile<Config>(dk, dv, walk, mask, row, key, args.scale);
     }
   }
-  const int64 my_key = key + me.y * kKeysOut;
-  const int64 keys_left = args.seqlen_k - my_key;
-  float* dk_out = static_cast<float*>(args.dk) + args.dk_stride.offset(batch, head_k, my_key);
-  float* dv_out = static_cast<float*>(args.dv) + args.dv_stride.offset(batch, head_k, my_key);
-  write_gradient<Config, false>(dk, scale, dk_out, args.dk_stride.row, keys_left, me.x);
-  write_gradient<Config, false>(dv, 1.0f, dv_out, args.dv_stride.row, keys_left, me.x);
+  const auto me = Fa2ThreadPlace<Config>::mine();
+  const int my_key = me.y * kKeysOut;
+  float* dk_out = static_cast<float*>(args.dk) + args.dk_stride.offset(batch, head_k, key + my_key);
+  float* dv_out = static_cast<float*>(args.dv) + args.dv_stride.offset(batch, head_k, key + my_key);
+  write_gradient<Config, false>(dk, Config::kNegateScores ? -args.scale : args.scale, dk_out, args.dk_stride.row,
+                                keys_left - my_key, me.x);
+  write_gradient<Config, false>(dv, 1.0f, dv_out, args.dv_stride.row, keys_left - my_key, me.x);
 }
 
 }  // namespace attend

@@ -5,29 +5,52 @@
 namespace attend::cuda {
 namespace {
 
-constexpr int kWarp = 32;
+constexpr int kPadding = 4;  // floats behind each row of a transposed tile
 
-/// Shared memory holds tiles of this many columns; those beyond head_dim are zeros.
-int padded(int head_dim) {
-  constexpr int kPanel = 32;  // floats: 128 bytes, what the swizzle works on
-  return (head_dim + kPanel - 1) / kPanel * kPanel;
+int round_up(int value, int multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// Columns that the products sum over.
+int depth_of(int head_dim) {
+  return round_up(head_dim, 8);
+}
+
+/// Columns of the results. Those from head_dim on are zeros.
+int cols_of(int head_dim) {
+  return round_up(head_dim, 32);
+}
+
+unsigned bytes_of(int floats) {
+  return static_cast<unsigned>(floats) * static_cast<unsigned>(sizeof(float));
+}
+
+struct ForwardShape {
+  int block_m, block_n, threads, lanes_x, min_blocks;
+};
+
+ForwardShape forward_shape(int head_dim) {
+  switch (cols_of(head_dim)) {
+    case 32:
+      return {64, 64, 128, 8, 4};
+    case 64:
+      return {128, 64, 128, 8, 2};
+    default:
+      return {64, 32, 128, 8, 2};
+  }
 }
 
 std::vector<Step> fa2_forward(const RungConfig& config) {
-  struct Shape {
-    int block_m, block_n, threads, lanes_x, min_blocks;
-  };
-  const int cols = padded(config.head_dim);
-  const Shape shape = cols == 32   ? Shape{64, 64, 128, 8, 3}
-                      : cols == 64 ? Shape{64, 64, 128, 16, 3}
-                      : cols == 96 ? Shape{64, 32, 128, 8, 3}
-                                   : Shape{64, 32, 128, 8, 3};
-  const int floats = (shape.block_m + 2 * shape.block_n) * cols + shape.block_m * shape.block_n;
+  const ForwardShape shape = forward_shape(config.head_dim);
+  const int padded_m = shape.block_m + kPadding;
+  const int padded_n = shape.block_n + kPadding;
+  const int floats = depth_of(config.head_dim) * (padded_m + padded_n) + shape.block_n * cols_of(config.head_dim) +
+                     shape.block_n * padded_m;
   return {{.function = "fa2_forward",
            .block_m = shape.block_m,
            .block_n = shape.block_n,
            .threads = shape.threads,
-           .smem_bytes = static_cast<unsigned>(floats * sizeof(float)),
+           .smem_bytes = bytes_of(floats),
            .constants = {{"kLanesX", std::int64_t{shape.lanes_x}}},
            .min_blocks = shape.min_blocks}};
 }
@@ -37,21 +60,22 @@ struct BackwardShape {
 };
 
 BackwardShape backward_shape(int head_dim) {
-  switch (padded(head_dim)) {
+  switch (cols_of(head_dim)) {
     case 32:
       return {64, 64, 128, 8, 3};
     case 64:
       return {64, 64, 128, 16, 2};
     case 96:
-      return {32, 32, 2 * kWarp, 8, 4};
+      return {32, 32, 64, 8, 3};
     default:
-      return {32, 32, 128, 16, 3};
+      return {32, 32, 128, 16, 2};
   }
 }
 
 std::vector<Step> fa2_backward(const RungConfig& config) {
   const BackwardShape shape = backward_shape(config.head_dim);
-  const int floats = 2 * (shape.block_m + shape.block_n) * padded(config.head_dim) + 2 * shape.block_m * shape.block_n +
+  const int floats = 2 * depth_of(config.head_dim) * (shape.block_n + kPadding) +
+                     (shape.block_n + 2 * shape.block_m) * cols_of(config.head_dim) + shape.block_m * shape.block_n +
                      2 * shape.block_m;
   return {{.function = "fa2_backward_prepare",
            .block_m = shape.block_m,
@@ -63,7 +87,7 @@ std::vector<Step> fa2_backward(const RungConfig& config) {
            .block_m = shape.block_m,
            .block_n = shape.block_n,
            .threads = shape.threads,
-           .smem_bytes = static_cast<unsigned>(floats * sizeof(float)),
+           .smem_bytes = bytes_of(floats),
            .constants = {{"kThreadsX", std::int64_t{shape.threads_x}}},
            .args = StepArgs::kBackward,
            .min_blocks = shape.min_blocks}};
