@@ -1,6 +1,7 @@
 # make            build the library and the program                                 (build/release)
 # make run        generate an example and run forward and backward on it, checked against the float64 reference
 # make test       every test
+# make gpu-test   the tests that need a GPU, also under compute-sanitizer: GPU_RESULTS/tests.json   (needs python3)
 # make bench-cpu  compare with PyTorch on this CPU: results/cpu/*.json and docs/benchmarks_cpu.md  (downloads PyTorch)
 # make asan       every test with AddressSanitizer and UndefinedBehaviorSanitizer   (build/asan)
 # make tsan       every test with ThreadSanitizer                                   (build/tsan)
@@ -16,12 +17,13 @@ JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 600
 BENCH_THREADS ?= $(shell nproc)
+GPU_RESULTS ?= results/h200
 
 ATTEND := build/release/attend
 EXAMPLE := data/B2_H8_S512_D64
 
 .DEFAULT_GOAL := build
-.PHONY: build run test bench-cpu asan tsan fuzz format tidy install clean help
+.PHONY: build run test gpu-test bench-cpu asan tsan fuzz format tidy install clean help
 
 # $(call need,groups): stops make with one line when something is missing that cannot be installed here.
 need = $(if $(filter-out ready,$(call setup,$1)),$(error $(setup_answer)))
@@ -50,6 +52,11 @@ test:
 	$(call compile,release)
 	$(call want,nvrtc)
 	@ctest --preset release --parallel $(JOBS)
+
+gpu-test:
+	$(call need,build)@mkdir -p build
+	$(call compile,release,attend_gpu_tests attend_cli)
+	@tools/gpu_test.py build/release/attend_gpu_tests build/release/attend $(GPU_RESULTS)/tests.json
 
 bench-cpu:
 	$(call need,build python)@mkdir -p build

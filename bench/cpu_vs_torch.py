@@ -23,7 +23,6 @@ What makes it a fair comparison:
 """
 
 import argparse
-import ctypes
 import dataclasses
 import itertools
 import math
@@ -34,6 +33,7 @@ import sys
 import time
 
 import report
+from torch_shim import Attend
 
 SHAPES = [(1, 8, 2048, 64), (1, 16, 1024, 128), (4, 8, 512, 64)]  # (batch, heads, seqlen, head_dim)
 MODES = ["forward", "backward"]
@@ -55,48 +55,6 @@ class Case:
         """The least traffic: forward reads q, k, v and writes o; backward reads five tensors and writes three."""
         b, h, s, d = self.shape
         return b * h * s * d * (4 if self.dtype == "f32" else 2) * (4.0 if mode == "forward" else 8.0)
-
-
-class Call(ctypes.Structure):
-    """Mirrors `Call` in torch_shim.cpp."""
-
-    _fields_ = (
-        [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "dout", "dq", "dk", "dv")]
-        + [(name, ctypes.c_int64) for name in ("batch", "num_heads", "seqlen_q", "seqlen_k", "head_dim")]
-        + [(name, ctypes.c_int32) for name in ("bf16", "causal")]
-    )
-
-
-class Attend:
-    """attend::forward and attend::backward on torch tensors."""
-
-    def __init__(self):
-        self.lib = ctypes.CDLL(str(report.PROGRAMS / "libtorch_shim.so"))
-        for name in ("shim_forward", "shim_backward", "shim_simd_target", "shim_version"):
-            getattr(self.lib, name).restype = ctypes.c_char_p
-        self.simd_target = self.lib.shim_simd_target().decode()
-        self.version = self.lib.shim_version().decode()
-        self.threads = self.lib.shim_threads()
-
-    def _call(self, function, case, **tensors):
-        pointers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
-        b, h, s, d = case.shape
-        call = Call(batch=b, num_heads=h, seqlen_q=s, seqlen_k=s, head_dim=d, bf16=case.dtype == "bf16",
-                    causal=case.causal, **pointers)
-        message = function(ctypes.byref(call))
-        if message is not None:
-            raise SystemExit(f"attend: {message.decode()}")
-
-    def forward(self, case, q, k, v):
-        o = torch.empty_like(q)
-        lse = torch.empty(case.shape[:3], dtype=torch.float32)
-        self._call(self.lib.shim_forward, case, q=q, k=k, v=v, o=o, lse=lse)
-        return o, lse
-
-    def backward(self, case, dout, q, k, v, o, lse):
-        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        self._call(self.lib.shim_backward, case, q=q, k=k, v=v, o=o, lse=lse, dout=dout, dq=dq, dk=dk, dv=dv)
-        return dq, dk, dv
 
 
 def truth(case, q, k, v, dout):
@@ -265,7 +223,7 @@ def main() -> None:
     global torch
     import torch
     torch.set_num_threads(options.threads)
-    attend = Attend()
+    attend = Attend(torch)
     if attend.threads != options.threads:
         sys.exit(f"attend would use {attend.threads} threads, asked for {options.threads}")
 

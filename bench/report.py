@@ -9,7 +9,7 @@ import re
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAMS = ROOT / "build" / "release" / "bench"
+PROGRAMS = pathlib.Path(os.environ.get("ATTEND_BENCH_PROGRAMS", ROOT / "build" / "release" / "bench"))
 RESULTS = ROOT / "results" / "cpu"
 DOCS = ROOT / "docs"
 

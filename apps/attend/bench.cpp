@@ -1,35 +1,16 @@
 // attend bench: the same problems for several backends, timed in turns.
 #include <fmt/format.h>
 
-#include <cstring>
-
 #include "commands.hpp"
 #include "executor.hpp"
 #include "grid.hpp"
-#include "io/random_normal.hpp"
 #include "progress.hpp"
+#include "random_workload.hpp"
 #include "report.hpp"
 #include "system.hpp"
 
 namespace attend::cli {
 namespace {
-
-constexpr std::uint64_t kSeed = 42;
-constexpr std::size_t kFreshNumbers = 4'194'301;  // prime: repeated, they line up with no row and no tile
-
-/// Normal numbers; a tensor of more than kFreshNumbers repeats them.
-io::HostTensor random_tensor(DType dtype, const Shape& shape, io::NormalStream stream) {
-  io::HostTensor tensor(dtype, shape);
-  const auto count = std::min(static_cast<std::size_t>(tensor.numel()), kFreshNumbers);
-  io::HostTensor values(DType::kF32, {1, 1, 1, static_cast<std::int64_t>(count)});
-  io::fill_normal({static_cast<float*>(values.view().data), count}, kSeed, stream, 0);
-  if (dtype != DType::kF32) values = values.converted(dtype);
-  const std::span<std::byte> bytes = tensor.bytes();
-  for (std::size_t at = 0; at < bytes.size(); at += values.bytes().size()) {
-    std::memcpy(bytes.data() + at, values.bytes().data(), std::min(values.bytes().size(), bytes.size() - at));
-  }
-  return tensor;
-}
 
 /// Throws where all the tensors of a problem together do not fit into memory.
 void require_memory_for(const io::FolderSpec& spec) {
@@ -39,21 +20,6 @@ void require_memory_for(const io::FolderSpec& spec) {
     bytes += size ? 2.0 * static_cast<double>(*size) : 1e18;  // itself and its gradient
   }
   io::require_memory(io::folder_name(spec), static_cast<std::int64_t>(bytes));
-}
-
-Workload make_workload(const GridEntry& entry, const BenchOptions& options) {
-  const io::FolderSpec& spec = entry.spec;
-  Workload w;
-  w.options = options.attention;
-  w.options.causal = options.attention.causal || entry.causal;
-  w.q = random_tensor(spec.dtype, spec.q_shape(), io::NormalStream::kQ);
-  w.k = random_tensor(spec.dtype, spec.k_shape(), io::NormalStream::kK);
-  w.v = random_tensor(spec.dtype, spec.v_shape(), io::NormalStream::kV);
-  w.allocate_forward();
-  if (options.mode == Mode::kForward) return w;
-  w.dout = random_tensor(spec.dtype, spec.o_shape(), io::NormalStream::kDOut);
-  w.allocate_backward();
-  return w;
 }
 
 std::vector<Mode> passes(Mode mode) {
@@ -133,7 +99,7 @@ int bench(const BenchOptions& options) {
   std::vector<Result> results;
   std::string told;  // the device and the note of auto that were printed last
   for (const GridEntry& entry : grid) {
-    const Workload w = make_workload(entry, options);
+    const Workload w = random_workload(entry, options.attention, options.mode);
     progress.note(io::folder_name(entry.spec));
     progress.hide();
     const std::vector<Contender> list = contenders(options, entry, w);

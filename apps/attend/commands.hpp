@@ -13,6 +13,7 @@ int generate(const GenerateOptions& options);  // generate.cpp
 int run(const RunOptions& options);            // run.cpp
 int bench(const BenchOptions& options);        // bench.cpp
 int compile(const CompileOptions& options);    // compile.cpp
+int ladder(const LadderOptions& options);      // ladder.cpp
 int info(const InfoOptions& options);          // info.cpp
 
 }  // namespace attend::cli

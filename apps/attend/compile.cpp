@@ -1,13 +1,19 @@
 // attend compile: kernels to machine code for named architectures, without a GPU.
 #include <fmt/format.h>
 
+#include <atomic>
+#include <future>
 #include <nlohmann/json.hpp>
+#include <stop_token>
+#include <thread>
 
 #include "commands.hpp"
 #include "cuda/driver/nvrtc.hpp"
 #include "cuda/jit/jit.hpp"
 #include "cuda/launch/catalog.hpp"
 #include "io/file.hpp"
+#include "progress.hpp"
+#include "system.hpp"
 
 namespace attend::cli {
 namespace {
@@ -38,7 +44,8 @@ std::string config_of(const KernelSpec& spec) {
 
 nlohmann::ordered_json to_json(const Row& row) {
   const cuda::Resources& r = row.code->resources;
-  return {{"compute", row.spec.name},
+  return {{"compute", row.kernel->name},
+          {"kernel", row.spec.name},
           {"config", config_of(row.spec)},
           {"arch", row.spec.arch},
           {"registers", r.registers},
@@ -57,18 +64,54 @@ nlohmann::ordered_json to_json(const Row& row) {
 }
 
 void print_header() {
-  fmt::print("{:<20} {:<8} {:>5} {:>6} {:>6} {:>13} {:>8} {:>8}  {}\n", "kernel", "arch", "regs", "spills", "stack",
-             "smem (st+dyn)", "code", "seconds", "config");
+  fmt::print("{:<18} {:<28} {:<8} {:>5} {:>6} {:>6} {:>13} {:>8} {:>8}  {}\n", "compute", "kernel", "arch", "regs",
+             "spills", "stack", "smem (st+dyn)", "code", "seconds", "config");
 }
 
 void print_row(const Row& row) {
   const cuda::Resources& r = row.code->resources;
-  fmt::print("{:<20} {:<8} {:>5} {:>6} {:>6} {:>13} {:>8} {:>8}  {}{}\n", row.spec.name, row.spec.arch, r.registers,
-             r.spill_store_bytes + r.spill_load_bytes, r.stack_bytes,
+  fmt::print("{:<18} {:<28} {:<8} {:>5} {:>6} {:>6} {:>13} {:>8} {:>8}  {}{}\n", row.kernel->name, row.spec.name,
+             row.spec.arch, r.registers, r.spill_store_bytes + r.spill_load_bytes, r.stack_bytes,
              fmt::format("{}+{}", r.static_smem_bytes, row.spec.dynamic_smem_bytes), row.code->cubin.size(),
              row.code->from_disk ? "cached" : fmt::format("{:.2f}", row.code->seconds), config_of(row.spec),
              row.keeps_claim() ? "" : "  FAIL");
   for (const std::string& warning : r.warnings) fmt::print("  {}\n", warning);
+}
+
+/// What is to be compiled, in the order of the table; kernels that are not for an architecture are told.
+std::vector<Row> rows_for(const CompileOptions& options) {
+  std::vector<Row> rows;
+  for (const CatalogEntry& kernel : cuda::catalog()) {
+    if (options.compute != "all" && options.compute != kernel.name) continue;
+    for (const std::string& target : options.archs) {
+      const cuda::Arch& arch = cuda::find_arch(target);
+      if (!kernel.supports(arch)) {
+        fmt::print("{:<18} not for {}\n", kernel.name, arch.target);
+        continue;
+      }
+      for (KernelSpec& spec : kernel.variants(arch)) rows.push_back({&kernel, std::move(spec), nullptr});
+    }
+  }
+  return rows;
+}
+
+/// The machine code of every row, made by all cores, each as soon as it is there.
+std::vector<std::future<std::shared_ptr<const CompiledKernel>>> start(const std::vector<Row>& rows,
+                                                                      std::vector<std::jthread>& workers) {
+  using Task = std::packaged_task<std::shared_ptr<const CompiledKernel>()>;
+  auto tasks = std::make_shared<std::vector<Task>>();
+  std::vector<std::future<std::shared_ptr<const CompiledKernel>>> results;
+  for (const Row& row : rows) {
+    tasks->emplace_back([&spec = row.spec] { return cuda::Jit::instance().compile(spec); });
+    results.push_back(tasks->back().get_future());
+  }
+  auto next = std::make_shared<std::atomic<std::size_t>>(0);
+  for (int i = 0; i < usable_cores(); ++i) {
+    workers.emplace_back([tasks, next](const std::stop_token& stop) {
+      for (std::size_t at = (*next)++; at < tasks->size() && !stop.stop_requested(); at = (*next)++) (*tasks)[at]();
+    });
+  }
+  return results;
 }
 
 }  // namespace
@@ -80,22 +123,19 @@ int compile(const CompileOptions& options) {
   if (!options.json.empty()) json = files.create(options.json);
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   bool all_pass = true;
+  std::vector<Row> rows = rows_for(options);
+  std::vector<std::jthread> workers;  // joined before the rows go, also where a compile fails
+  auto results = start(rows, workers);
   print_header();
-  for (const CatalogEntry& kernel : cuda::catalog()) {
-    if (options.compute != "all" && options.compute != kernel.name) continue;
-    for (const std::string& target : options.archs) {
-      const cuda::Arch& arch = cuda::find_arch(target);
-      if (!kernel.supports(arch)) {
-        fmt::print("{:<20} {:<8} not for this architecture\n", kernel.name, arch.target);
-        continue;
-      }
-      for (const KernelSpec& spec : kernel.variants(arch)) {
-        const Row row = {&kernel, spec, cuda::Jit::instance().compile(spec)};
-        print_row(row);
-        list.push_back(to_json(row));
-        all_pass &= row.keeps_claim();
-      }
-    }
+  Progress progress("compile", static_cast<std::int64_t>(rows.size()));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    Row& row = rows[i];
+    row.code = results[i].get();
+    progress.hide();
+    print_row(row);
+    progress.advance();
+    list.push_back(to_json(row));
+    all_pass &= row.keeps_claim();
   }
   if (json) {
     files.append(*json, list.dump(2) + "\n");

@@ -67,6 +67,17 @@ Examples:
   attend compile
   attend compile --arch sm_90a --compute naive --json kernels.json)";
 
+constexpr const char* kLadderFooter =
+    R"(Checks every rung of the ladder that runs here against the float64 reference, full and causal, at odd sizes; then times
+them in turns at one size for each type, beside a matrix product by cuBLAS where that is installed. --docs rewrites the
+table between the markers <!-- begin ladder --> and <!-- end ladder --> of a file. Exit status 1 where a check failed: then
+nothing is timed.
+
+Examples:
+  attend ladder
+  attend ladder --compute fa2,wgmma --repeat 20
+  attend ladder --json results/h200/ladder.json --docs docs/ladder.md)";
+
 [[noreturn]] void refuse(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
 }
@@ -181,6 +192,17 @@ void add_compile(CLI::App& app, CompileOptions& options, Raw& raw) {
   app.footer(kCompileFooter);
 }
 
+void add_ladder(CLI::App& app, LadderOptions& options, Raw& raw) {
+  raw.computes = "all";
+  app.add_option("--compute", raw.computes, "Rungs, comma-separated; all if not given")->type_name("A,B,...|all");
+  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Samples of each, 10 if not given");
+  add_real(app, "--max_seconds", raw.max_seconds, 0, kInfinity, false,
+           "Time a rung no longer than this, 4 if not given");
+  add_path(app, "--json", options.json, "Also write the results to this file");
+  add_path(app, "--docs", options.docs, "Rewrite the table in this file");
+  app.footer(kLadderFooter);
+}
+
 /// The pieces of `text` between commas.
 std::vector<std::string> split_at_commas(std::string_view text) {
   std::vector<std::string> pieces;
@@ -266,9 +288,23 @@ CompileOptions finish(CompileOptions options, const Raw& raw) {
   return options;
 }
 
+LadderOptions finish(LadderOptions options, const Raw& raw) {
+  options.max_seconds = raw.max_seconds.value_or(options.max_seconds);
+  if (raw.computes == "all") return options;
+  std::vector<std::string> allowed = {"all"};
+  for (const cuda::CatalogEntry& kernel : cuda::catalog()) allowed.emplace_back(kernel.name);
+  for (const std::string& name : split_at_commas(raw.computes)) {
+    if (name == "all" || std::find(allowed.begin(), allowed.end(), name) == allowed.end()) {
+      refuse(fmt::format("--compute: '{}', allowed {}", name, fmt::join(allowed, ", ")));
+    }
+    options.computes.push_back(name);
+  }
+  return options;
+}
+
 /// The first word has to be a command, or a flag such as --help.
 void check_command(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 5> kCommands = {"generate", "run", "bench", "compile", "info"};
+  constexpr std::array<std::string_view, 6> kCommands = {"generate", "run", "bench", "compile", "ladder", "info"};
   const std::string allowed = fmt::format("{} (see attend --help)", fmt::join(kCommands, ", "));
   if (arguments.empty()) refuse("no command given, allowed " + allowed);
   const std::string& first = arguments.front();
@@ -314,11 +350,13 @@ Command parse(const std::vector<std::string>& arguments) {
   RunOptions run;
   BenchOptions bench;
   CompileOptions compile;
+  LadderOptions ladder;
   InfoOptions info;
   CLI::App* generate_app = app.add_subcommand("generate", "Write random Q, K and V");
   CLI::App* run_app = app.add_subcommand("run", "Compute attention of files, and check it");
   CLI::App* bench_app = app.add_subcommand("bench", "Time attention over a grid of sizes");
   CLI::App* compile_app = app.add_subcommand("compile", "Compile the GPU kernels, without a GPU");
+  CLI::App* ladder_app = app.add_subcommand("ladder", "Check and time every kernel of the ladder on this GPU");
   CLI::App* info_app = app.add_subcommand("info", "Say what this machine and this build can do");
   const std::string command = arguments.empty() ? "" : arguments.front();
   if (command == "generate")
@@ -326,6 +364,7 @@ Command parse(const std::vector<std::string>& arguments) {
   if (command == "run") add_run(*run_app, run, raw);
   if (command == "bench") add_bench(*bench_app, bench, raw);
   if (command == "compile") add_compile(*compile_app, compile, raw);
+  if (command == "ladder") add_ladder(*ladder_app, ladder, raw);
   if (command == "info") info_app->add_flag("--json", info.json, "Print JSON instead of text");
   check_command(arguments);
   try {
@@ -343,6 +382,7 @@ Command parse(const std::vector<std::string>& arguments) {
   if (run_app->parsed()) return finish(std::move(run), raw);
   if (bench_app->parsed()) return finish(std::move(bench), raw);
   if (compile_app->parsed()) return finish(std::move(compile), raw);
+  if (ladder_app->parsed()) return finish(std::move(ladder), raw);
   return info;
 }
 

@@ -77,6 +77,14 @@ struct CompileOptions {
   std::filesystem::path json;
 };
 
+/// `attend ladder`
+struct LadderOptions {
+  std::vector<std::string> computes;  ///< rungs by name; empty: all
+  std::int64_t repeat = 10;
+  double max_seconds = 4;  ///< for one rung
+  std::filesystem::path json, docs;
+};
+
 /// `attend info`
 struct InfoOptions {
   bool json = false;
@@ -87,7 +95,8 @@ struct Message {
   std::string text;
 };
 
-using Command = std::variant<GenerateOptions, RunOptions, BenchOptions, CompileOptions, InfoOptions, Message>;
+using Command =
+    std::variant<GenerateOptions, RunOptions, BenchOptions, CompileOptions, LadderOptions, InfoOptions, Message>;
 
 /// Parses what follows the program's name.
 /// @throws Error (kInvalidArgument) naming the flag, the value found and what is allowed.

@@ -8,8 +8,10 @@
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define ATTEND_HOST_DEVICE __host__ __device__ __forceinline__
+#define ATTEND_UNROLL _Pragma("unroll")
 #else
 #define ATTEND_HOST_DEVICE inline
+#define ATTEND_UNROLL  // host compilers do not know the pragma, and have no registers to lose
 #endif
 
 namespace attend {

@@ -128,7 +128,6 @@ TEST(Embedded, EveryKernelOfTheCatalogHasItsSource) {
   for (const cuda::CatalogEntry& kernel : cuda::catalog()) {
     for (const cuda::KernelSpec& spec : kernel.variants(cuda::find_arch("sm_90a"))) {
       EXPECT_FALSE(cuda::make_program(spec, {}).headers.empty()) << kernel.name;
-      EXPECT_EQ(spec.name, kernel.name);
     }
   }
 }

@@ -132,7 +132,9 @@ TEST_F(BadInput, UnknownCompute) {
 
 TEST_F(BadInput, WhatTheBackendCannotDo) {
   refuses("run --data @/B1_H2_S8_D4 --compute cpu_naive --softcap 3", "softcap: 3", "cpu_naive");
-  refuses("bench --device cuda", "--device: 'cuda'", "allowed cpu");
+  refuses("bench --device cuda", "--device: 'cuda'", "--compute cpu");
+  refuses("run --data @/B1_H2_S8_D4 --compute naive", "--compute: 'naive' runs on a GPU", "install the NVIDIA driver");
+  refuses("ladder", "--device: 'cuda'", "install the NVIDIA driver");
   EXPECT_EQ(attend("generate --batch_size 1 --num_heads 1 --seq_len 2 --head_dim 2 --dtype f64 --output_dir @").status,
             0);
   refuses("run --data @/B1_H1_S2_D2_f64 --compute cpu", "f64", "cpu");

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <string_view>
 
 #include "attend/error.hpp"
 #include "cuda/driver/shared_library.hpp"
@@ -139,15 +141,10 @@ std::vector<std::string> Nvrtc::toolkit_include_folders() const {
     if (!fs::exists(folder / "mma.h", error)) continue;
     return {folder.string(), (folder / "cccl").string()};
   }
-  throw Error(ErrorCode::kMissingHardware, fmt::format("mma.h: not in {}: install the CUDA toolkit or set CUDA_HOME",
-                                                       fmt::join(
-                                                           [&] {
-                                                             std::vector<std::string> names;
-                                                             for (const fs::path& folder : folders)
-                                                               names.push_back(folder.string());
-                                                             return names;
-                                                           }(),
-                                                           ", ")));
+  std::vector<std::string> names;
+  for (const fs::path& folder : folders) names.push_back(folder.string());
+  throw Error(ErrorCode::kMissingHardware,
+              fmt::format("mma.h: not in {}: install the CUDA toolkit or set CUDA_HOME", fmt::join(names, ", ")));
 }
 
 std::vector<int> Nvrtc::supported_archs() const {
@@ -156,6 +153,16 @@ std::vector<int> Nvrtc::supported_archs() const {
   std::vector<int> archs(static_cast<std::size_t>(count));
   functions_->check(functions_->get_supported_archs(archs.data()), "nvrtcGetSupportedArchs", "asking for them");
   return archs;
+}
+
+bool Nvrtc::knows_arch_of(const std::vector<std::string>& options) const {
+  constexpr std::string_view kFlag = "--gpu-architecture=sm_";
+  const std::vector<int> known = supported_archs();
+  return std::none_of(options.begin(), options.end(), [&](const std::string& option) {
+    if (!option.starts_with(kFlag)) return false;
+    const int number = std::atoi(option.c_str() + kFlag.size());  // stops at the letter of sm_90a
+    return std::find(known.begin(), known.end(), number) == known.end();
+  });
 }
 
 CompileOutput Nvrtc::compile(const std::string& name, const std::string& source, std::span<const NamedSource> headers,
@@ -188,6 +195,11 @@ CompileOutput Nvrtc::compile(const std::string& name, const std::string& source,
         ErrorCode::kMissingHardware,
         fmt::format("nvrtcCompileProgram: {} while {}: libnvrtc-builtins.so.{}.{} has to lie beside {}. Log: {}",
                     nvrtc.get_error_string(result), doing, major_, minor_, path_, output.log));
+  }
+  if (result != kSuccess && !knows_arch_of(options)) {
+    throw Error(ErrorCode::kMissingHardware,
+                fmt::format("NVRTC {}.{} ({}) is too old for {}: install a newer one. Log: {}", major_, minor_, path_,
+                            options.front(), output.log));
   }
   if (result != kSuccess) {
     throw Error(ErrorCode::kInternal, fmt::format("nvrtcCompileProgram: {} while {}. Log:\n{}",

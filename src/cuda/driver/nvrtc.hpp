@@ -52,6 +52,7 @@ class Nvrtc {
  private:
   Nvrtc();
   void load_builtins() const;
+  [[nodiscard]] bool knows_arch_of(const std::vector<std::string>& options) const;
 
   struct Functions;  // its entry points
   const Functions* functions_ = nullptr;

@@ -199,6 +199,10 @@ void DiskCache::store(const std::string& file_name, const std::string& key, cons
   }
 }
 
+void DiskCache::leave_text(const std::string& file_name, const std::string& text) const {
+  if (!folder_.empty()) (void)publish(folder_ / file_name, text);
+}
+
 fs::path cache_root_from_environment() {
   if (const char* own = variable("ATTEND_CACHE_DIR")) return own;
   if (const char* xdg = variable("XDG_CACHE_HOME"); xdg != nullptr && fs::path(xdg).is_absolute()) {

@@ -45,6 +45,9 @@ class DiskCache {
   /// Writes the entry to a temporary name, syncs it, and renames it: readers see all of it or nothing.
   void store(const std::string& file_name, const std::string& key, const CacheEntry& entry);
 
+  /// Writes a text for people beside the entries; where that fails, nothing happens.
+  void leave_text(const std::string& file_name, const std::string& text) const;
+
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
 
  private:

@@ -107,6 +107,7 @@ std::shared_ptr<const CompiledKernel> Jit::make(const KernelSpec& spec) {
       throw Error(error.code(), fmt::format("{}: {}", describe(spec), error.what()));
     }
     disk_.store(file_name, kernel->key, *entry);
+    if (options_.log_compiles) disk_.leave_text(file_name.substr(0, file_name.rfind('.')) + ".cu", program.text);
   }
   kernel->resources = parse_ptxas_log(entry->log, kernel->entry);
   kernel->log = std::move(entry->log);

@@ -4,7 +4,8 @@
 //   const std::shared_ptr<const Kernel> kernel = Jit::instance().load(spec, device);
 //
 // Environment, read once by instance(): ATTEND_CACHE_DIR (where entries are kept), ATTEND_KERNEL_DIR (a folder to read
-// kernels/ from instead of the library), ATTEND_LOG=compile (one line on stderr for each kernel made or found).
+// kernels/ from instead of the library), ATTEND_LOG=compile (one line on stderr for each kernel made or found, and the
+// generated program beside its machine code).
 #pragma once
 
 #include <cstddef>

@@ -24,7 +24,12 @@ std::vector<KernelSpec> rung_variants(const Rung& rung, const Arch& arch) {
     for (const int head_dim : {64, 128}) {
       if (!is_allowed(rung, head_dim)) continue;
       for (const MaskKind mask : {MaskKind::kFull, MaskKind::kCausal}) {
-        add_variants(specs, rung, {.dtype = dtype, .head_dim = head_dim, .head_dim_v = head_dim, .mask = mask}, arch);
+        const RungConfig config = {.dtype = dtype,
+                                   .head_dim = head_dim,
+                                   .head_dim_v = head_dim,
+                                   .mask = mask,
+                                   .max_smem_per_block = arch.max_smem_per_block};
+        add_variants(specs, rung, config, arch);
       }
     }
   }

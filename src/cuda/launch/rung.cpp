@@ -66,19 +66,21 @@ std::optional<std::string> head_dim_lack(const Rung& rung, const core::Problem& 
   return std::nullopt;
 }
 
-using NamedTensors = std::vector<std::pair<const char*, const Tensor*>>;
-
-NamedTensors tensors_of(const core::Problem& p) {
-  NamedTensors tensors = {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}, {"o", &p.o}};
-  if (p.is_backward) tensors.insert(tensors.end(), {{"dout", &p.dout}, {"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}});
-  return tensors;
+/// A workspace beyond what the rung wants to take.
+std::optional<std::string> workspace_lack(const Rung& rung, const core::Problem& p) {
+  const auto workspace = p.is_backward ? rung.backward_workspace : rung.forward_workspace;
+  const std::size_t bytes = workspace == nullptr ? 0 : workspace(p);
+  if (bytes <= rung.max_workspace) return std::nullopt;
+  const auto lengths = fmt::format("{} sequences, {} heads, seqlen_q {}, seqlen_k {}, a workspace of {} bytes",
+                                   p.num_sequences, p.num_heads_q, p.max_seqlen_q, p.max_seqlen_k, bytes);
+  return lack_text("q, k:", lengths, rung, fmt::format("{} bytes", rung.max_workspace));
 }
 
 }  // namespace
 
 bool is_aligned(const core::Problem& p, int bytes) {
   const auto multiple = [bytes](std::int64_t value) { return value % bytes == 0; };
-  for (const auto& [name, t] : tensors_of(p)) {
+  for (const auto& [name, t] : core::NamedTensors(p)) {
     const auto size = static_cast<std::int64_t>(dtype_bytes(t->dtype));
     if (!multiple(reinterpret_cast<std::intptr_t>(t->data)) || !multiple(t->shape[3] * size)) return false;
     for (int dim = 0; dim < 3; ++dim) {
@@ -117,8 +119,9 @@ std::optional<std::string> rung_lack(const Rung& rung, const core::Problem& p) {
   if (auto lack = option_lack(rung, p)) return lack;
   if (auto lack = core::dtype_lack(p, rung.name, rung.dtypes)) return lack;
   if (auto lack = head_dim_lack(rung, p)) return lack;
+  if (auto lack = workspace_lack(rung, p)) return lack;
   if (rung.alignment > 1 && !is_aligned(p, rung.alignment)) {
-    for (const auto& [name, t] : tensors_of(p)) {
+    for (const auto& [name, t] : core::NamedTensors(p)) {
       core::Problem one = p;
       one.is_backward = false;
       one.q = one.k = one.v = one.o = *t;

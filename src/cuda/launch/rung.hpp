@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,7 +23,9 @@ struct RungConfig {
   int head_dim_v = 64;
   MaskKind mask = MaskKind::kFull;
   bool negate_scores = false;  ///< the scale was negative: kernels that fold it into the exponent get its magnitude
-  bool aligned = true;         ///< all tensors allow loads of 16 bytes; rungs with `alignment` 16 are always given true
+  int max_smem_per_block =
+      0;                ///< bytes, of the device or architecture: tables may choose smaller tiles where it is less
+  bool aligned = true;  ///< all tensors allow loads of 16 bytes; rungs with `alignment` 16 are always given true
 };
 
 /// What the blocks of a launch divide among themselves, in this order of the index: tiles of a head fastest.
@@ -58,14 +61,15 @@ struct Rung {
   const char* source = "";                ///< below kernels/
   const char* backward_source = nullptr;  ///< of the steps that take BackwardArgs; null: source
   std::vector<DType> dtypes = {};
-  std::vector<int> head_dims = {};          ///< that it supports; empty: 1 to max_head_dim
-  int max_head_dim = 512;                   ///< where head_dims is empty
-  bool any_head_dim_v = false;              ///< else head_dim_v has to be head_dim
-  int alignment = 1;                        ///< bytes that base addresses and strides have to be multiples of
-  bool folds_scale = false;                 ///< wants scale > 0 and RungConfig::negate_scores
-  bool deterministic_backward = true;       ///< bit-equal from run to run
-  bool toolkit_headers = false;             ///< needs the CUDA toolkit's include folder (mma.h)
-  bool claims_no_spills = true;             ///< a spill or a stack frame in any variant is a defect
+  std::vector<int> head_dims = {};     ///< that it supports; empty: 1 to max_head_dim
+  int max_head_dim = 512;              ///< where head_dims is empty
+  bool any_head_dim_v = false;         ///< else head_dim_v has to be head_dim
+  int alignment = 1;                   ///< bytes that base addresses and strides have to be multiples of
+  bool folds_scale = false;            ///< wants scale > 0 and RungConfig::negate_scores
+  bool deterministic_backward = true;  ///< bit-equal from run to run
+  bool toolkit_headers = false;        ///< needs the CUDA toolkit's include folder (mma.h)
+  bool claims_no_spills = true;        ///< a spill or a stack frame in any variant is a defect
+  std::size_t max_workspace = std::numeric_limits<std::size_t>::max();  ///< bytes; problems that want more are refused
   bool (*supports)(const Arch&) = nullptr;  ///< has the instructions; null: every architecture
   std::vector<Step> (*forward)(const RungConfig&) = nullptr;
   std::vector<Step> (*backward)(const RungConfig&) = nullptr;        ///< null: forward only

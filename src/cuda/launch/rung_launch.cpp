@@ -37,6 +37,7 @@ RungConfig config_of(const Rung& rung, const core::Problem& p) {
           .head_dim_v = static_cast<int>(p.head_dim_v),
           .mask = p.window_right == 0 ? MaskKind::kCausal : MaskKind::kFull,
           .negate_scores = rung.folds_scale && p.scale < 0,
+          .max_smem_per_block = device_info(p.q.device.index).max_smem_per_block,
           .aligned = rung.alignment >= kWideLoad || is_aligned(p, kWideLoad)};
 }
 
@@ -150,8 +151,9 @@ BackwardArgs backward_args(const Rung& rung, const core::Problem& p, DevicePoint
           .scale = kernel_scale(rung, p.scale)};
 }
 
-/// The map of a tensor whose tiles are `rows` x head_dim: see ForwardTmaArgs.
-TensorMapArg tile_map(const Tensor& t, int rows) {
+/// The map of a tensor whose tiles are `rows` x head_dim: see ForwardTmaArgs. `somewhere`: any address of the device's,
+/// for a tensor without elements, which may have none.
+TensorMapArg tile_map(const Tensor& t, int rows, const void* somewhere) {
   constexpr std::uint64_t kPanel = 64;  // elements: 128 bytes, what the swizzle works on
   const auto bytes = static_cast<std::uint64_t>(dtype_bytes(t.dtype));
   const auto size = [&](int dim) { return static_cast<std::uint64_t>(std::max<std::int64_t>(1, t.shape[dim])); };
@@ -162,7 +164,7 @@ TensorMapArg tile_map(const Tensor& t, int rows) {
   const std::uint64_t panels = size(3) / kPanel;
   const TensorMapSpec spec = {.type = t.dtype == DType::kF16 ? TensorMapType::kFloat16 : TensorMapType::kBfloat16,
                               .rank = 5,
-                              .address = reinterpret_cast<DevicePointer>(t.data),
+                              .address = reinterpret_cast<DevicePointer>(t.numel() == 0 ? somewhere : t.data),
                               .dims = {kPanel, size(2), panels, size(1), size(0)},
                               .strides = {stride(2), kPanel * bytes, stride(1), stride(0)},
                               .box = {static_cast<std::uint32_t>(kPanel), static_cast<std::uint32_t>(rows),
@@ -171,7 +173,8 @@ TensorMapArg tile_map(const Tensor& t, int rows) {
 }
 
 ForwardTmaArgs forward_tma_args(const Step& step, const core::Problem& p, const ForwardArgs& base) {
-  return {tile_map(p.q, step.block_m), tile_map(p.k, step.block_n), tile_map(p.v, step.block_n), base};
+  return {tile_map(p.q, step.block_m, p.q.data), tile_map(p.k, step.block_n, p.q.data),
+          tile_map(p.v, step.block_n, p.q.data), base};
 }
 
 std::int64_t blocks_of(const Step& step, const core::Problem& p) {
@@ -215,6 +218,7 @@ void rung_forward(const Rung& rung, const core::Problem& p, Stream stream) {
   const Scratch workspace(rung.forward_workspace == nullptr ? 0 : rung.forward_workspace(p), handle);
   ForwardArgs args = forward_args(rung, p, workspace.data());
   for (const LoadedStep& loaded : plan) {
+    if (blocks_of(loaded.step, p) == 0) continue;  // no address for a map either
     if (loaded.step.args == StepArgs::kForwardTma) {
       ForwardTmaArgs tma_args = forward_tma_args(loaded.step, p, args);
       launch_step(rung, loaded, p, &tma_args, handle);

@@ -1,0 +1,190 @@
+// attend ladder: every rung that this GPU runs, checked first, timed then.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "check.hpp"
+#include "commands.hpp"
+#include "cuda/driver/device.hpp"
+#include "cuda/jit/sources.hpp"
+#include "cuda/launch/ladder.hpp"
+#include "executor.hpp"
+#include "io/file.hpp"
+#include "ladder_table.hpp"
+#include "matrix_product.hpp"
+#include "progress.hpp"
+#include "random_workload.hpp"
+
+namespace attend::cli {
+namespace {
+
+using cuda::Rung;
+
+/// The rungs that are compared with each other: one type, one size.
+struct Group {
+  DType dtype;
+  io::FolderSpec spec;
+  std::vector<const Rung*> rungs;
+};
+
+io::FolderSpec square(std::int64_t batch, std::int64_t heads, std::int64_t seqlen, std::int64_t head_dim, DType dtype) {
+  return {batch, heads, heads, seqlen, seqlen, head_dim, head_dim, dtype};
+}
+
+bool takes(const Rung& rung, DType dtype) {
+  return std::find(rung.dtypes.begin(), rung.dtypes.end(), dtype) != rung.dtypes.end();
+}
+
+/// The rungs asked for that this GPU has the instructions for; the others are told.
+std::vector<const Rung*> climbable(const LadderOptions& options) {
+  std::vector<const Rung*> rungs;
+  const cuda::DeviceInfo& device = cuda::device_info(0);
+  for (const Rung& rung : cuda::ladder()) {
+    const auto& asked = options.computes;
+    if (!asked.empty() && std::find(asked.begin(), asked.end(), rung.name) == asked.end()) continue;
+    if (rung.supports != nullptr && !rung.supports(device.arch())) {
+      fmt::print("{:02} {:<20} left out: no kernel for {}\n", rung.number, rung.name, device.arch().target);
+      continue;
+    }
+    rungs.push_back(&rung);
+  }
+  return rungs;
+}
+
+/// Computes one problem with the rung and compares it with the reference. True if it passes.
+bool passes_check(const Rung& rung, const GridEntry& entry) {
+  const Mode mode = rung.backward == nullptr ? Mode::kForward : Mode::kBoth;
+  const Workload w = random_workload(entry, {}, mode);
+  const Choice choice = choose_compute(rung.name, DeviceType::kCUDA, w, mode);
+  const auto executor = make_executor(w, choice, false);
+  executor->run(Mode::kForward);
+  if (mode == Mode::kBoth) executor->run(Mode::kBackward);
+  executor->fetch();
+  const CheckReport report = check(w, mode);
+  bool passed = true;
+  for (const auto* list : {&report.forward, &report.backward}) {
+    for (const TensorError& t : *list) {
+      if (!t.passed) {
+        fmt::print("{:02} {:<20} {} {}{}: {} max abs err {:.2e}, allowed {:.2e}  FAIL\n", rung.number, rung.name,
+                   io::folder_name(entry.spec), dtype_name(entry.spec.dtype), entry.causal ? " causal" : "", t.name,
+                   t.max_abs, t.tolerance);
+      }
+      passed = passed && t.passed;
+    }
+  }
+  return passed;
+}
+
+bool check_rung(const Rung& rung) {
+  bool passed = true;
+  int cases = 0;
+  for (const DType dtype : rung.dtypes) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      for (const bool causal : {false, true}) {
+        for (io::FolderSpec spec : {square(1, 2, 129, head_dim, dtype), square(2, 2, 100, head_dim, dtype)}) {
+          spec.num_heads_kv = 1;
+          spec.seqlen_k += spec.batch == 2 ? 57 : 0;
+          passed = passes_check(rung, {spec, causal}) && passed;
+          ++cases;
+        }
+      }
+    }
+  }
+  fmt::print("{:02} {:<20} {} of {} cases\n", rung.number, rung.name, passed ? "PASS, all" : "FAIL, some", cases);
+  std::fflush(stdout);
+  return passed;
+}
+
+std::vector<Group> groups(const std::vector<const Rung*>& rungs) {
+  std::vector<Group> list = {{DType::kF32, square(8, 16, 2048, 64, DType::kF32), {}},
+                             {DType::kBF16, square(2, 16, 8192, 128, DType::kBF16), {}}};
+  for (Group& group : list) {
+    for (const Rung* rung : rungs) {
+      if (takes(*rung, group.dtype)) group.rungs.push_back(rung);
+    }
+  }
+  return list;
+}
+
+void time_group(const Group& group, Mode pass, const LadderOptions& options, LadderReport& report) {
+  std::vector<const Rung*> rungs;
+  for (const Rung* rung : group.rungs) {
+    if (pass == Mode::kForward || rung->backward != nullptr) rungs.push_back(rung);
+  }
+  if (rungs.empty()) return;
+  const cuda::ContextGuard context(0);
+  const Workload w = random_workload({group.spec, false}, {}, pass == Mode::kForward ? Mode::kForward : Mode::kBoth);
+  const auto product = MatrixProduct::make(group.dtype);
+  std::vector<std::unique_ptr<Executor>> executors;
+  std::vector<Choice> choices;
+  std::vector<Sampler> samplers;
+  for (const Rung* rung : rungs) {
+    choices.push_back(choose_compute(rung->name, DeviceType::kCUDA, w, pass));
+    executors.push_back(make_executor(w, choices.back(), true));
+    if (pass == Mode::kBackward) executors.back()->run(Mode::kForward);
+    samplers.push_back(executors.back()->sampler(pass));
+  }
+  if (product) samplers.push_back(product->sampler());
+  std::vector<Timing> timings = time_in_turns(samplers, options.repeat, options.max_seconds);
+  for (std::size_t i = 0; i < samplers.size(); ++i) {
+    (void)samplers[i]();  // the clock that this load leaves
+    timings[i].sm_mhz = executors.front()->clock_mhz();
+  }
+  Yardstick yardstick = {group.dtype, {}, 0};
+  if (product) {
+    yardstick.timing = timings.back();
+    yardstick.tflops = MatrixProduct::tflops(yardstick.timing.median_ms);
+    report.yardsticks.push_back(yardstick);
+  }
+  for (std::size_t i = 0; i < rungs.size(); ++i) {
+    LadderRow row = {rungs[i]->number, make_result(w, pass, choices[i], timings[i]), 0, 0};
+    if (yardstick.tflops > 0) row.share = row.result.tflops / yardstick.tflops;
+    if (i > 0)
+      row.speed_up = report.rows.back().result.tflops > 0 ? row.result.tflops / report.rows.back().result.tflops : 0;
+    fmt::print("{:02} {:<20} {:<9} {:>11} {:>10.2f} TFLOP/s {:>6} of cuBLAS {:>8}  {:.0f} MHz\n", row.number,
+               row.result.compute, mode_name(pass), time_text(row.result.timing.median_ms), row.result.tflops,
+               row.share > 0 ? fmt::format("{:.1f} %", 100 * row.share) : "-",
+               row.speed_up > 0 ? fmt::format("{:.2f}x", row.speed_up) : "", row.result.timing.sm_mhz);
+    report.rows.push_back(std::move(row));
+  }
+  std::fflush(stdout);
+}
+
+std::string read_text(const std::filesystem::path& path) {
+  const io::InputFile file(path);
+  std::string text(static_cast<std::size_t>(file.size()), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace
+
+int ladder(const LadderOptions& options) {
+  (void)choose_compute("auto", DeviceType::kCUDA,
+                       random_workload({square(1, 1, 8, 64, DType::kF32), false}, {}, Mode::kForward),
+                       Mode::kForward);  // refuses without one
+  const std::string docs = options.docs.empty() ? "" : with_table(read_text(options.docs), "", options.docs.string());
+  io::FileTransaction files;
+  std::optional<io::FileTransaction::Handle> json, page;
+  if (!options.json.empty()) json = files.create(options.json);
+  if (!options.docs.empty()) page = files.create(options.docs);
+
+  const std::vector<const Rung*> rungs = climbable(options);
+  LadderReport report = {cuda::device_info(0).name, cuda::kernel_digest(), {}, {}};
+  fmt::print("{}: checking against the float64 reference\n", report.device_name);
+  bool passed = true;
+  for (const Rung* rung : rungs) passed = check_rung(*rung) && passed;
+  if (!passed) return kExitCheckFailed;
+  fmt::print("timing\n");
+  for (const Group& group : groups(rungs)) {
+    for (const Mode pass : {Mode::kForward, Mode::kBackward}) time_group(group, pass, options, report);
+  }
+  if (json) files.append(*json, to_json(report).dump(2) + "\n");
+  if (page) files.append(*page, with_table(docs, markdown(report), options.docs.string()));
+  files.commit();
+  return kExitDone;
+}
+
+}  // namespace attend::cli

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Compares a GPU backend of attend with PyTorch's scaled_dot_product_attention on this machine's GPU.
+
+    python3 bench/gpu_vs_torch.py --dtype f32 --compute fa2 --sdp efficient --output results/h200/seed_f32.json
+
+What makes it a fair comparison:
+  * One process and one stream; both sides read the same dense (batch, heads, seqlen, head_dim) buffers of fresh normal
+    numbers and allocate their outputs from torch's allocator inside the timed call.
+  * Samples of the two sides alternate. A sample is as many calls in a row as fill a millisecond, timed by CUDA events;
+    the calls rotate over copies of the inputs that together exceed the L2 cache. Reported is the median of the samples.
+  * torch forward runs under no_grad; torch backward is autograd.grad on a graph built before the clock starts.
+  * Results are compared with float64 before anything is timed: attend may err at most twice as much as torch does (plus
+    1e-6 of the largest magnitude), else the script fails.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import pathlib
+import statistics
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from torch_shim import Attend
+
+SEED_GRID = [(1, 1, 128, 64), (2, 4, 256, 64), (2, 8, 256, 64), (8, 16, 32, 64), (2, 8, 512, 64), (8, 16, 100, 64),
+             (4, 8, 512, 64), (2, 8, 1024, 64), (4, 12, 1024, 64), (8, 16, 2048, 64)]
+SDP = {"efficient": SDPBackend.EFFICIENT_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
+       "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
+TORCH_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+SAMPLE_MS, MAX_CALLS, SAMPLES = 1.0, 100, 15
+CHECKED_SCORES = 2**24  # larger problems are compared in their first heads only: the truth is float64 on the GPU
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    shape: tuple
+    causal: bool
+    dtype: str
+
+    def flops(self, mode):
+        b, h, s, d = self.shape
+        return 4.0 * b * h * s * s * d * (0.5 if self.causal else 1.0) * (2.5 if mode == "backward" else 1.0)
+
+
+def make_sets(case):
+    """Copies of (q, k, v, dout), more bytes than twice the L2 cache holds."""
+    l2 = torch.cuda.get_device_properties(0).L2_cache_size
+    make = lambda: torch.randn(case.shape, device="cuda").to(TORCH_DTYPES[case.dtype])
+    one = math.prod(case.shape) * TORCH_DTYPES[case.dtype].itemsize * 4
+    return [tuple(make() for _ in range(4)) for _ in range(max(1, min(32, 2 * l2 // one + 1)))]
+
+
+class Sides:
+    """The calls of both sides, forward and backward, on the i-th set of inputs."""
+
+    def __init__(self, case, attend, sdp):
+        self.case, self.attend, self.sdp = case, attend, sdp
+        self.sets = make_sets(case)
+        self.saved, self.graphs = [], []
+        for q, k, v, dout in self.sets:
+            self.saved.append(attend.forward(case, q, k, v))
+            leaves = tuple(t.detach().requires_grad_() for t in (q, k, v))
+            with sdpa_kernel(sdp):
+                self.graphs.append((leaves, F.scaled_dot_product_attention(*leaves, is_causal=case.causal)))
+
+    def call(self, side, mode, i):
+        i %= len(self.sets)
+        q, k, v, dout = self.sets[i]
+        if side == "attend":
+            if mode == "forward":
+                return self.attend.forward(self.case, q, k, v)[:1]
+            return self.attend.backward(self.case, dout, q, k, v, *self.saved[i])
+        if mode == "forward":
+            with torch.no_grad():
+                return (F.scaled_dot_product_attention(q, k, v, is_causal=self.case.causal),)
+        leaves, o = self.graphs[i]
+        return torch.autograd.grad(o, leaves, dout, retain_graph=True)
+
+
+def check(sides):
+    """Largest absolute errors of both sides against float64 on the GPU."""
+    case = sides.case
+    b, h, s, d = case.shape
+    heads = max(1, min(h, CHECKED_SCORES // (s * s)))
+    q, k, v, dout = (t[:1, :heads].double().requires_grad_() for t in sides.sets[0])
+    scores = q @ k.transpose(-1, -2) / math.sqrt(d)
+    if case.causal:
+        scores = scores.masked_fill(torch.ones(s, s, dtype=torch.bool, device="cuda").triu(1), -math.inf)
+    o = scores.softmax(-1) @ v
+    truth = (o.detach(), *torch.autograd.grad(o, (q, k, v), dout.detach()))
+    ours = sides.call("attend", "forward", 0) + tuple(sides.call("attend", "backward", 0))
+    theirs = sides.call("torch", "forward", 0) + tuple(sides.call("torch", "backward", 0))
+    errors = {}
+    for name, want, our, their in zip(("o", "dq", "dk", "dv"), truth, ours, theirs):
+        our_error, their_error = ((t[:1, :heads].double() - want).abs().max().item() for t in (our, their))
+        allowed = 2 * their_error + 1e-6 * want.abs().max().item()
+        if not our_error <= allowed:  # also catches NaN
+            raise SystemExit(f"{case} {name}: attend errs by {our_error:.3g}, allowed {allowed:.3g}")
+        errors[name] = {"attend": our_error, "torch": their_error}
+    return errors
+
+
+def sample(sides, side, mode, calls, first):
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for i in range(calls):
+        sides.call(side, mode, first + i)
+    stop.record()
+    stop.synchronize()
+    return start.elapsed_time(stop) / calls
+
+
+def measure(sides, mode):
+    """{side: median ms}, sampled in turns."""
+    names = ("attend", "torch")
+    calls = {}
+    for side in names:
+        sample(sides, side, mode, len(sides.sets), 0)
+        once = min(sample(sides, side, mode, 2, 0) for _ in range(3))
+        calls[side] = max(1, min(MAX_CALLS, math.ceil(SAMPLE_MS / once)))
+    samples = {side: [] for side in names}
+    for turn in range(SAMPLES):
+        for side in names if turn % 2 == 0 else names[::-1]:
+            samples[side].append(sample(sides, side, mode, calls[side], turn * calls[side]))
+    return {side: statistics.median(values) for side, values in samples.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--dtype", choices=TORCH_DTYPES, default="f32")
+    parser.add_argument("--compute", default="fa2", help="attend's backend")
+    parser.add_argument("--sdp", choices=SDP, default="efficient", help="PyTorch's backend")
+    parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--modes", default="forward,backward")
+    parser.add_argument("--shapes", help="B,H,S,D;B,H,S,D;... ; the ten of the seed grid if not given")
+    parser.add_argument("--output", type=pathlib.Path, required=True)
+    options = parser.parse_args()
+    shapes = SEED_GRID if not options.shapes else [tuple(map(int, s.split(","))) for s in options.shapes.split(";")]
+    torch.manual_seed(0)
+    attend = Attend(torch, options.compute)
+    rows = []
+    print(f"{'shape':<20} {'pass':<9} {'attend':>10} {'torch':>10} {'attend':>8} {'torch':>8} TFLOP/s  torch/attend")
+    for shape in shapes:
+        case = Case(shape, options.causal, options.dtype)
+        with sdpa_kernel(SDP[options.sdp]):
+            sides = Sides(case, attend, SDP[options.sdp])
+            errors = check(sides)
+            for mode in options.modes.split(","):
+                ms = measure(sides, mode)
+                speed = {side: case.flops(mode) / value / 1e9 for side, value in ms.items()}
+                rows.append({"B": shape[0], "H": shape[1], "S": shape[2], "D": shape[3], "causal": case.causal,
+                             "dtype": case.dtype, "mode": mode, "ms": ms["attend"], "torch_ms": ms["torch"],
+                             "tflops": speed["attend"], "torch_tflops": speed["torch"], "errors": errors})
+                print(f"{str(shape):<20} {mode:<9} {ms['attend']:>10.4f} {ms['torch']:>10.4f} {speed['attend']:>8.2f} "
+                      f"{speed['torch']:>8.2f}          {ms['torch'] / ms['attend']:.2f}", flush=True)
+        del sides
+        torch.cuda.empty_cache()
+    means = {mode: {side: statistics.mean(r[key] for r in rows if r["mode"] == mode)
+                    for side, key in (("attend", "ms"), ("torch", "torch_ms"))} for mode in options.modes.split(",")}
+    for mode, mean in means.items():
+        print(f"mean time, {mode}: attend {mean['attend']:.4f} ms, torch {mean['torch']:.4f} ms")
+    result = {"device_name": torch.cuda.get_device_name(), "torch": torch.__version__, "sdp_backend": options.sdp,
+              "compute": options.compute, "attend": attend.version, "mean_ms": means, "rows": rows}
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

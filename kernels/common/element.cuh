@@ -1,0 +1,84 @@
+// The 16-bit types of q, k, v and o as bits: how they are packed, rounded to and read from. No toolkit header.
+//
+//   using Element = ElementOf<Config>;              // Float16 or BFloat16
+//   const uint32 pair = Element::pack(p[0], p[1]);  // two neighbours of a row, the first in the low half
+#pragma once
+
+#include "config_enums.cuh"
+#include "portable.cuh"
+
+namespace attend {
+
+using Bits16 = unsigned short;  // storage of one 16-bit element
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+
+// IEEE binary16. Beyond 65504 it rounds to infinity.
+struct Float16 {
+  using Storage = Bits16;
+  static constexpr ElementType kType = ElementType::kF16;
+
+  // PTX ISA, data movement and conversion: cvt. Its first source goes to the high half.
+  [[nodiscard]] static __device__ __forceinline__ uint32 pack(float low, float high) {
+    uint32 bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+  }
+  [[nodiscard]] static __device__ __forceinline__ Bits16 round(float value) {
+    Bits16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+  }
+  [[nodiscard]] static __device__ __forceinline__ float to_float(Bits16 bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+  }
+  [[nodiscard]] static __device__ __forceinline__ float low(uint32 pair) { return to_float(static_cast<Bits16>(pair)); }
+  [[nodiscard]] static __device__ __forceinline__ float high(uint32 pair) {
+    return to_float(static_cast<Bits16>(pair >> 16));
+  }
+};
+
+// The upper half of a float32.
+struct BFloat16 {
+  using Storage = Bits16;
+  static constexpr ElementType kType = ElementType::kBF16;
+
+  [[nodiscard]] static __device__ __forceinline__ uint32 pack(float low, float high) {
+    uint32 bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+  }
+  [[nodiscard]] static __device__ __forceinline__ Bits16 round(float value) {
+    Bits16 bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+  }
+  [[nodiscard]] static __device__ __forceinline__ float to_float(Bits16 bits) {
+    return __uint_as_float(static_cast<uint32>(bits) << 16);
+  }
+  [[nodiscard]] static __device__ __forceinline__ float low(uint32 pair) { return __uint_as_float(pair << 16); }
+  [[nodiscard]] static __device__ __forceinline__ float high(uint32 pair) {
+    return __uint_as_float(pair & 0xffff0000u);
+  }
+};
+
+template <ElementType kElement>
+struct ElementTraits;
+template <>
+struct ElementTraits<ElementType::kF16> {
+  using Type = Float16;
+};
+template <>
+struct ElementTraits<ElementType::kBF16> {
+  using Type = BFloat16;
+};
+
+// The element type of a kernel's tensors.
+template <class Config>
+using ElementOf = typename ElementTraits<Config::kElement>::Type;
+
+#endif
+
+}  // namespace attend

@@ -1,0 +1,71 @@
+// Barriers in shared memory that count arrivals and bytes. PTX ISA, "Parallel synchronization: mbarrier". sm_90.
+//
+// A phase ends when the expected arrivals have come and the announced bytes have landed; then the next begins. A wait
+// names the parity of the phase it waits for: 0 for the first, then 1, then 0. Waiting on parity 1 of a fresh barrier
+// returns at once, which is what whoever fills an empty buffer for the first time wants.
+#pragma once
+
+#include "portable.cuh"
+#include "smem_address.cuh"
+
+namespace attend {
+
+struct alignas(8) Mbarrier {
+  uint64 state;
+
+  // By one thread, followed by mbarrier_init_fence() and a barrier of the block.
+  __device__ __forceinline__ void init(uint32 arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_address(this)), "r"(arrivals) : "memory");
+  }
+
+  // "memory": what this thread read or wrote before stays before.
+  __device__ __forceinline__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_address(this)) : "memory");
+  }
+
+  // Arrives, and says that copies will bring this many bytes before the phase ends: whole boxes, clipped or not.
+  __device__ __forceinline__ void arrive_expect_bytes(uint32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_address(this)), "r"(bytes)
+                 : "memory");
+  }
+
+  // Has the phase ended? The hardware may hold the thread for a while before it says no. "memory": reads of what was
+  // waited for stay after it.
+  [[nodiscard]] __device__ __forceinline__ bool try_wait(uint32 parity) {
+    uint32 done;
+    asm volatile(
+        "{\n.reg .pred done;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, done;\n}\n"
+        : "=r"(done)
+        : "r"(smem_address(this)), "r"(parity)
+        : "memory");
+    return done != 0;
+  }
+
+  __device__ __forceinline__ void wait(uint32 parity) {
+    while (!try_wait(parity)) {
+    }
+  }
+};
+
+// Makes freshly initialised barriers known to the copy engine.
+__device__ __forceinline__ void mbarrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Where a user of a ring of kStages buffers is: the buffer, and the parity of its barrier's phase.
+template <int kStages>
+struct PipelineState {
+  int stage = 0;
+  uint32 parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace attend

@@ -1,0 +1,45 @@
+// What one block of a forward kernel works on: kBlockM query rows of one head, and the tiles of kBlockN keys they see.
+#pragma once
+
+#include "args.cuh"
+#include "config_enums.cuh"
+#include "key_range.cuh"
+#include "work.cuh"
+
+namespace attend {
+
+struct RowTile {
+  uint32 batch;
+  uint32 head;         // of q and o
+  uint32 head_k;       // of k and v
+  int64 row_begin;     // first query row
+  int key_tiles;       // tiles 0 to key_tiles - 1 have a key that some row sees
+  int unmasked_tiles;  // all rows see all keys of the tiles below this one
+  WindowMask mask;
+
+  // Keys that row sees are those below this: 0 to seqlen_k.
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int key_end(int64 row) const {
+    return static_cast<int>(mask.row(row).end);
+  }
+
+  // The block's place in a grid of all row tiles of all query heads (Grid::kRowTiles). Under a causal mask the last
+  // rows of a head have the most keys: they go first, so that no long block starts when the others are done.
+  template <class Config>
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr RowTile of_block(const ForwardArgs& args, uint32 block) {
+    constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
+    const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
+    const HeadTile place = HeadTile::of_block(block, row_tiles, args.num_heads_q);
+    const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow, kCausal ? 0 : kOpenWindow};
+    const int64 row_begin = (kCausal ? row_tiles - 1 - place.tile : place.tile) * Config::kBlockM;
+    const int64 row_end = row_begin + Config::kBlockM < args.seqlen_q ? row_begin + Config::kBlockM : args.seqlen_q;
+    return {place.batch,
+            place.head,
+            place.head / (args.num_heads_q / args.num_heads_k),
+            row_begin,
+            static_cast<int>(num_tiles(mask.rows(row_begin, row_end).end, Config::kBlockN)),
+            static_cast<int>(mask.row(row_begin).end / Config::kBlockN),
+            mask};
+  }
+};
+
+}  // namespace attend

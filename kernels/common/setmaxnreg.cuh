@@ -1,0 +1,17 @@
+// Registers that change hands while a block runs. PTX ISA, miscellaneous: setmaxnreg. sm_90a, by all warps of a
+// warpgroup, multiples of 8 from 24 to 256. Taking waits until others have given enough.
+#pragma once
+
+namespace attend {
+
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+}  // namespace attend

@@ -1,0 +1,14 @@
+// A block's dynamic shared memory as a struct.
+#pragma once
+
+namespace attend {
+
+// The host sizes it by Config::kSmemBytes: the two must agree.
+template <class Storage, class Config>
+[[nodiscard]] __device__ __forceinline__ Storage& shared_storage() {
+  static_assert(sizeof(Storage) == Config::kSmemBytes, "the table of steps and the kernel disagree");
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  return *reinterpret_cast<Storage*>(shared_bytes);
+}
+
+}  // namespace attend

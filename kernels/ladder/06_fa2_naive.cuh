@@ -1,0 +1,78 @@
+// Rung 06, fa2_naive: FlashAttention-2's loop order: a block keeps its rows, the tiles of keys pass by, o in registers.
+//
+// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1
+// Supports float32, d and d_v up to 128, full and causal masks, grouped heads. Every architecture
+// Before   05 flash_2d: tiles of keys outside, rows inside; o, m and l read and written for each of them
+// After    the loops are swapped: a block for each tile of rows, o in registers until the end, where it is divided
+//          by l once; m and l in shared memory
+// Why      q and o no longer travel: 12 bytes for each of their elements and tile of keys fall away, against k and v
+//          from the L2 cache once a tile of rows. There are seqlen_q / kBlockM times as many blocks: every
+//          multiprocessor works whatever the batch, at d = 64 on three blocks, one computing while others wait at
+//          barriers
+// Costs    0.5 loads from shared memory for each fused multiply-add, as in rung 05; S is written, read and written as P
+//          there, and four barriers separate the phases
+// Measured 8 x 16 heads, 2048 rows and keys, full: 21.8 TFLOP/s at d = 64, 24.8 at d = 128; 1 x 16 heads, 16384 rows
+//          and keys, d = 64: 22.0. H200, CUDA 13.0
+// Run      attend run --compute fa2_naive --data DIR
+// Source   Dao, FlashAttention-2 (2023), Algorithm 1
+#pragma once
+
+#include "../common/score_rows.cuh"
+#include "../common/shared_storage.cuh"
+#include "../common/work.cuh"
+
+namespace attend {
+
+// A tile of rows. Grid: tiles of kBlockM rows of every query head.
+template <class Config>
+__device__ void fa2_naive_forward(const ForwardArgs& args) {
+  static_assert(Config::kBlockM <= Config::kThreads);
+  using Grid = ThreadGrid<Config>;
+  const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
+  const auto [batch, head, tile] = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
+  const uint32 head_k = key_head_of(args, head);
+  const auto q = head_matrix<const float>(args.q, args.q_stride, batch, head, args.seqlen_q);
+  const auto k = head_matrix<const float>(args.k, args.k_stride, batch, head_k, args.seqlen_k);
+  const auto v = head_matrix<const float>(args.v, args.v_stride, batch, head_k, args.seqlen_k);
+  const auto o = head_matrix<float>(args.o, args.o_stride, batch, head, args.seqlen_q);
+  auto& shared = shared_storage<ScoreRowsStorage<Config>, Config>();
+
+  const int64 row_begin = tile * Config::kBlockM;
+  const int num_rows = static_cast<int>(min(args.seqlen_q - row_begin, int64{Config::kBlockM}));
+  const int thread = static_cast<int>(threadIdx.x);
+  const WindowMask mask = mask_of<Config>(args);
+  const int64 key_end = mask.rows(row_begin, row_begin + num_rows).end;
+
+  load_tile<Config, Config::kHeadDim, Config::kHeadDim>(shared.q, q, row_begin);
+  if (thread < Config::kBlockM) {
+    shared.row_max[thread] = -kInfinity;
+    shared.row_sum[thread] = 0.0f;
+  }
+  float o_frag[Grid::kRows][Grid::kCols] = {};
+  for (int64 key_begin = 0; key_begin < key_end; key_begin += Config::kBlockN) {
+    __syncthreads();  // all are done with the tile before, P too: it may be overwritten
+    shared.load_keys(k, v, key_begin);
+    __syncthreads();  // the tile has arrived, and q with the first: they may be read
+    shared.compute_scores(mask, row_begin, key_begin, args.scale);
+    __syncthreads();  // S is complete: warps may read whole rows
+    shared.update_softmax();
+    __syncthreads();  // P and the statistics are complete: they may be read
+#pragma unroll
+    for (int i = 0; i < Grid::kRows; ++i) {
+#pragma unroll
+      for (int c = 0; c < Grid::kCols; ++c) o_frag[i][c] *= shared.rescale[Grid::row(i)];
+    }
+    Grid::multiply_pv(o_frag, shared.s, shared.v);
+  }
+
+  __syncthreads();  // the statistics have their first values, should no tile have come by
+  Grid::for_each_output(o_frag, num_rows, [&](int row, int col, float& value) {
+    o.row(row_begin + row)[col] = value * inverse_or_zero(shared.row_sum[row]);
+  });
+  if (args.lse != nullptr && thread < num_rows) {
+    args.lse[args.lse_stride.offset(batch, head, row_begin + thread)] =
+        shared.row_max[thread] + logf(shared.row_sum[thread]);
+  }
+}
+
+}  // namespace attend

@@ -1,0 +1,113 @@
+// Rung 16, wgmma: o = softmax(scale q k^T) v with Hopper's warpgroup matrix product.
+//
+// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
+// Supports float16 and bfloat16, d 64 and 128, full and causal masks, grouped heads; addresses and strides multiples of
+//          16 bytes. sm_90a
+// Before   15 mma_qreg_async: each warp multiplies 16 x 8 x 16 with both operands in registers, which ldmatrix brings
+// After    four warps together multiply 64 x 128 x 16; k and v are read from shared memory by the tensor cores
+//          themselves, p goes in from registers, and the product runs while its warps do something else
+// Why      mma.sync cannot feed Hopper's tensor cores. One wgmma does the work of 64 mma.sync and of their ldmatrix
+//          instructions: no bytes of k and v pass by registers, and a warp issues one instruction instead of 16
+// Costs    the warps copy the tiles themselves, 16 pieces of 16 bytes a thread and tile, and meet at a barrier for each
+//          tile; one warpgroup's softmax hides behind the other's products only as far as that barrier lets them drift
+// Measured bf16, (2, 16, 8192, 128), H200, CUDA 13.0: full 435, causal 407 TFLOP/s
+// Run      attend run --compute wgmma --dtype bf16 --data DIR
+// Source   Dao, FlashAttention-2 (2023), Algorithm 1; the instruction: PTX ISA, wgmma.mma_async
+#pragma once
+
+#include "../common/cp_async.cuh"
+#include "../common/wgmma_attention.cuh"
+
+namespace attend {
+
+// Two buffers for each of k and v: one is multiplied while the other is filled.
+template <class Config>
+struct alignas(kSwizzleAtom) WgmmaStorage {
+  Bits16 q[Config::kBlockM * Config::kHeadDim];
+  Bits16 k[2][Config::kBlockN * Config::kHeadDim];
+  Bits16 v[2][Config::kBlockN * Config::kHeadDim];
+};
+
+// Begins to copy kRows rows into a swizzled tile, the whole block together. Rows from rows_left on become zeros: scores
+// of absent keys must be finite until they are masked, and 0 * v must be 0.
+template <class Config, int kRows>
+__device__ __forceinline__ void copy_tile(Bits16* smem, const Bits16* gmem, int64 row_stride, int64 rows_left) {
+  constexpr int kElementsOfPiece = 8;
+  constexpr int kPieces = Config::kHeadDim / kElementsOfPiece;  // of a row
+  constexpr int kRowsOfStep = Config::kThreads / kPieces;
+  static_assert(kRows % kRowsOfStep == 0 && kRowsOfStep % 8 == 0);
+  const int piece = static_cast<int>(threadIdx.x) % kPieces;
+  const int first_row = static_cast<int>(threadIdx.x) / kPieces;
+  const uint32 to = smem_address(smem) + swizzled_offset(kRows, first_row, piece);
+  const Bits16* from = gmem + first_row * row_stride + piece * kElementsOfPiece;
+#pragma unroll
+  for (int step = 0; step < kRows / kRowsOfStep; ++step) {
+    const bool is_inside = first_row + step * kRowsOfStep < rows_left;
+    cp_async_16(to + step * kRowsOfStep * kSwizzleBytes, is_inside ? from + step * kRowsOfStep * row_stride : gmem,
+                is_inside);
+  }
+}
+
+// The key tiles, one after the other.
+template <class Config>
+struct WgmmaKeys {
+  const Bits16* k;
+  const Bits16* v;
+  int64 k_row, v_row;  // strides
+  int64 seqlen_k;
+
+  // Begins to copy tile n into its buffer.
+  __device__ __forceinline__ void copy(WgmmaStorage<Config>& smem, int n) const {
+    const int64 key = static_cast<int64>(n) * Config::kBlockN;
+    copy_tile<Config, Config::kBlockN>(smem.k[n % 2], k + key * k_row, k_row, seqlen_k - key);
+    copy_tile<Config, Config::kBlockN>(smem.v[n % 2], v + key * v_row, v_row, seqlen_k - key);
+  }
+};
+
+// Grid: tiles of kBlockM rows of every query head, a warpgroup for each 64 of them.
+template <class Config>
+__device__ void wgmma_forward(const ForwardArgs& args) {
+  static_assert(Config::kThreads == Config::kBlockM / kWarpgroupRows * kWarpgroup);
+  static_assert(Config::kSmemBytes == sizeof(WgmmaStorage<Config>));
+  extern __shared__ __align__(kSwizzleAtom) unsigned char smem_bytes[];
+  auto& smem = *reinterpret_cast<WgmmaStorage<Config>*>(smem_bytes);
+
+  const RowTile tile = RowTile::of_block<Config>(args, blockIdx.x);
+  const ThreadRows rows = ThreadRows::of_thread(tile, static_cast<int>(threadIdx.x));
+  const WgmmaKeys<Config> keys = {static_cast<const Bits16*>(args.k) + args.k_stride.offset(tile.batch, tile.head_k, 0),
+                                  static_cast<const Bits16*>(args.v) + args.v_stride.offset(tile.batch, tile.head_k, 0),
+                                  args.k_stride.row, args.v_stride.row, args.seqlen_k};
+  const Bits16* q = static_cast<const Bits16*>(args.q) + args.q_stride.offset(tile.batch, tile.head, tile.row_begin);
+  copy_tile<Config, Config::kBlockM>(smem.q, q, args.q_stride.row, args.seqlen_q - tile.row_begin);
+  if (tile.key_tiles > 0) keys.copy(smem, 0);
+  cp_async_commit();
+
+  const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // uniform register
+  const uint32 q_smem = smem_address(smem.q) + warpgroup * kWarpgroupRows * kSwizzleBytes;
+  const float scale_log2 = args.scale * kLog2E;
+  OnlineSoftmax softmax;
+  float o[WarpgroupTile<Config>::kOutputs] = {};
+#pragma unroll 1
+  for (int n = 0; n < tile.key_tiles; ++n) {
+    cp_async_wait<0>();      // this thread's pieces of tile n have landed,
+    fence_smem_for_async();  // are visible to the tensor cores,
+    __syncthreads();         // and so are all others'. Tile n - 1 is used up: its buffers may be filled
+    if (n + 1 < tile.key_tiles) keys.copy(smem, n + 1);
+    cp_async_commit();
+
+    float s[WarpgroupTile<Config>::kScores];
+    begin_qk<Config>(s, q_smem, smem_address(smem.k[n % 2]));
+    wgmma_wait<0>(s);
+    if (n >= tile.unmasked_tiles) mask_tile<Config>(s, rows, n * Config::kBlockN);
+    float rescale[kRowsOfThread];
+    softmax.update(s, scale_log2, rescale);  // s is p from here on
+    scale_rows(o, rescale);
+    uint32 p[WarpgroupTile<Config>::kPairs];
+    pack_p<ElementOf<Config>>(p, s);
+    begin_pv<Config>(o, p, smem_address(smem.v[n % 2]));
+    wgmma_wait<0>(o);
+  }
+  store_rows<Config>(args, tile, rows, softmax, o);
+}
+
+}  // namespace attend

@@ -1,0 +1,98 @@
+// Rung 18, wgmma_specialized: o = softmax(scale q k^T) v with warpgroups that load and warpgroups that compute.
+//
+// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
+// Supports float16 and bfloat16, d 64 and 128, full and causal masks, grouped heads; addresses and strides multiples of
+//          16 bytes. sm_90a
+// Before   17 wgmma_tma: a thread of a computing warpgroup issues the copies and waits for buffers to become free; two
+//          warpgroups, so that the tensor cores rest whenever both are in their softmax
+// After    a producer warpgroup does nothing but load, and gives most of its registers away (setmaxnreg); three
+//          consumer warpgroups of 64 rows each do nothing but compute
+// Why      512 threads share 64 K registers, 128 each; at d = 128 a consumer's s and o alone are that many. With 24 for
+//          the producer's threads a consumer has 160, and a third warpgroup fits: while one is in its softmax, two
+//          others have products for the tensor cores. And 192 rows share a tile of k and v instead of 128: a third less
+//          traffic from the L2 cache
+// Costs    warpgroups are out of step by chance only, and each still waits for its own products before it goes on; a
+//          quarter of the threads idles; a last tile of rows may be 191 rows short, which shows in short sequences
+// Measured bf16, (2, 16, 8192, 128), H200, CUDA 13.0: full 684, causal 620 TFLOP/s
+// Run      attend run --compute wgmma_specialized --dtype bf16 --data DIR
+// Source   Shah et al., FlashAttention-3 (2024), Algorithm 1
+#pragma once
+
+#include "../common/setmaxnreg.cuh"
+#include "../common/tma_tiles.cuh"
+#include "../common/wgmma_attention.cuh"
+
+namespace attend {
+
+// All copies of the block, in the order in which they are wanted. By one thread.
+template <class Config>
+__device__ __forceinline__ void produce(const TileLoader<Config>& loader, int key_tiles) {
+  if (key_tiles > 0) loader.load_q();
+#pragma unroll 1
+  for (int n = 0; n < key_tiles; ++n) {
+    loader.load_k(n);
+    loader.load_v(n);
+  }
+}
+
+// 64 query rows by one warpgroup. thread: counted through all consumers.
+template <class Config>
+__device__ __forceinline__ void consume(const ForwardArgs& args, TmaStorage<Config>& smem, const RowTile& tile,
+                                        int thread) {
+  const ThreadRows rows = ThreadRows::of_thread(tile, thread);
+  const int warpgroup = __shfl_sync(0xffffffffu, thread / kWarpgroup, 0);  // uniform register
+  const uint32 q_smem = smem_address(smem.q) + warpgroup * kWarpgroupRows * kSwizzleBytes;
+  const float scale_log2 = args.scale * kLog2E;
+  OnlineSoftmax softmax;
+  float o[WarpgroupTile<Config>::kOutputs] = {};
+  PipelineState<Config::kStages> at;
+  if (tile.key_tiles > 0) smem.q_full.wait(0);  // q has landed
+#pragma unroll 1
+  for (int n = 0; n < tile.key_tiles; ++n) {
+    float s[WarpgroupTile<Config>::kScores];
+    smem.k_full[at.stage].wait(at.parity);  // k of tile n has landed
+    begin_qk<Config>(s, q_smem, smem_address(smem.k[at.stage]));
+    wgmma_wait<0>(s);
+    release(smem.k_empty[at.stage]);  // the producer may fill it again
+    if (n >= tile.unmasked_tiles) mask_tile<Config>(s, rows, n * Config::kBlockN);
+    float rescale[kRowsOfThread];
+    softmax.update(s, scale_log2, rescale);  // s is p from here on
+    scale_rows(o, rescale);
+    uint32 p[WarpgroupTile<Config>::kPairs];
+    pack_p<ElementOf<Config>>(p, s);
+    smem.v_full[at.stage].wait(at.parity);  // v of tile n has landed
+    begin_pv<Config>(o, p, smem_address(smem.v[at.stage]));
+    wgmma_wait<0>(o);
+    release(smem.v_empty[at.stage]);
+    at.advance();
+  }
+  store_rows<Config>(args, tile, rows, softmax, o);
+}
+
+// Grid: tiles of kBlockM rows of every query head. Warpgroup 0 produces, each of the others consumes for 64 rows.
+template <class Config>
+__device__ void wgmma_specialized_forward(const ForwardTmaArgs& args) {
+  constexpr int kConsumers = Config::kBlockM / kWarpgroupRows;
+  constexpr int kRegistersOfThreads =
+      65536 / Config::kThreads / 8 * 8;  // what a block gets that fills the register file
+  static_assert(Config::kThreads == (1 + kConsumers) * kWarpgroup);
+  static_assert(
+      Config::kProducerRegisters + kConsumers * Config::kConsumerRegisters <= (1 + kConsumers) * kRegistersOfThreads,
+      "taking registers would wait for ever");
+  static_assert(Config::kSmemBytes == sizeof(TmaStorage<Config>));
+  extern __shared__ __align__(kSwizzleAtom) unsigned char smem_bytes[];
+  auto& smem = *reinterpret_cast<TmaStorage<Config>*>(smem_bytes);
+
+  const RowTile tile = RowTile::of_block<Config>(args.base, blockIdx.x);
+  if (threadIdx.x == 0) smem.init_barriers();
+  __syncthreads();  // the barriers are there for all: whoever sees them may wait, arrive and load
+  if (threadIdx.x < kWarpgroup) {
+    give_registers<Config::kProducerRegisters>();
+    if (threadIdx.x == 0) produce(TileLoader<Config>{smem, args, tile}, tile.key_tiles);
+  } else {
+    take_registers<Config::kConsumerRegisters>();
+    consume<Config>(args.base, smem, tile, static_cast<int>(threadIdx.x) - kWarpgroup);
+  }
+}
+
+}  // namespace attend

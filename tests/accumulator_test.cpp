@@ -1,0 +1,151 @@
+// What the tensor-core kernels compute with indices and rows, on the host: who owns which score, which of them are
+// masked, where a tile's pieces lie in shared memory, which tiles a block visits, the online softmax.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "kernels/common/accumulator_mask.cuh"
+#include "kernels/common/online_softmax.cuh"
+#include "kernels/common/row_tile.cuh"
+#include "kernels/common/smem_address.cuh"
+
+namespace attend::test {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kColumns = 32;
+constexpr int kValues = kColumns / 2;  // of a thread
+
+int row_of(int thread, int value) {
+  return accumulator_row(thread) + value / 2 % 2 * kRowHalf;
+}
+
+int column_of(int thread, int value) {
+  return value / 4 * kColumnsOfTile + accumulator_column(thread) + value % 2;
+}
+
+TEST(Accumulator, EveryEntryHasOneOwner) {
+  constexpr int kRows = 64;  // a warpgroup's
+  std::set<std::pair<int, int>> seen;
+  for (int thread = 0; thread < 4 * kWarp; ++thread) {
+    for (int value = 0; value < kValues; ++value) seen.insert({row_of(thread, value), column_of(thread, value)});
+  }
+  EXPECT_EQ(seen.size(), kRows * kColumns);
+  EXPECT_EQ(*seen.rbegin(), (std::pair{kRows - 1, kColumns - 1}));
+}
+
+TEST(Accumulator, MasksWhatTheRowDoesNotSee) {
+  for (int visible = 0; visible <= kColumns; ++visible) {
+    for (int thread = 0; thread < kWarp; ++thread) {
+      const std::array<int, kRowsOfThread> keys = {visible, kColumns - visible};
+      const int num_keys[kRowsOfThread] = {keys[0], keys[1]};
+      float score[kValues];
+      for (float& s : score) s = std::numeric_limits<float>::quiet_NaN();
+      mask_keys(score, thread, num_keys);
+      for (int value = 0; value < kValues; ++value) {
+        const bool sees = column_of(thread, value) < keys[value / 2 % 2];
+        EXPECT_EQ(std::isnan(score[value]), sees) << thread << " " << value << " " << visible;
+        EXPECT_EQ(score[value] == -kInfinity, !sees);
+      }
+    }
+  }
+}
+
+TEST(Accumulator, KeysInTile) {
+  EXPECT_EQ(keys_in_tile(0, 128, 64), 0);
+  EXPECT_EQ(keys_in_tile(128, 128, 64), 0);
+  EXPECT_EQ(keys_in_tile(129, 128, 64), 1);
+  EXPECT_EQ(keys_in_tile(192, 128, 64), 64);
+  EXPECT_EQ(keys_in_tile(int64{1} << 31, 128, 64), 64);
+}
+
+TEST(Accumulator, RowsAreReducedAndScaledApart) {
+  float value[8] = {1, 5, 10, 20, 3, 2, 40, 30};
+  EXPECT_EQ(thread_row_max(value, 0), 5);
+  EXPECT_EQ(thread_row_max(value, 1), 40);
+  EXPECT_EQ(thread_row_sum(value, 0), 11);
+  EXPECT_EQ(thread_row_sum(value, 1), 100);
+  scale_rows(value, {2, 3});
+  EXPECT_EQ(value[1], 10);
+  EXPECT_EQ(value[2], 30);
+  EXPECT_EQ(value[7], 90);
+}
+
+TEST(OnlineSoftmax, ExponentsOfRowsThatSeeNothingAreZero) {
+  float score[8] = {0, 1, -kInfinity, -kInfinity, 2, -kInfinity, -kInfinity, -kInfinity};
+  exp2_rows(score, 2.0f, {4.0f, -kInfinity});
+  EXPECT_EQ(score[0], 0.0625f);
+  EXPECT_EQ(score[1], 0.25f);
+  EXPECT_EQ(score[4], 1.0f);
+  EXPECT_EQ(score[5], 0.0f);
+  for (const int value : {2, 3, 6, 7}) EXPECT_EQ(score[value], 0.0f);
+}
+
+TEST(Swizzle, IsAPermutationThatSpreadsColumnsOverBanks) {
+  constexpr int kRows = 24;
+  constexpr int kPieces = 16;  // two panels
+  std::set<uint32> offsets;
+  for (int row = 0; row < kRows; ++row) {
+    for (int piece = 0; piece < kPieces; ++piece) offsets.insert(swizzled_offset(kRows, row, piece));
+  }
+  EXPECT_EQ(offsets.size(), kRows * kPieces);
+  EXPECT_EQ(*offsets.rbegin(), (kRows * kPieces - 1) * 16);
+  for (int piece = 0; piece < kPieces; ++piece) {
+    std::set<uint32> banks;
+    for (int row = 8; row < 16; ++row) banks.insert(swizzled_offset(kRows, row, piece) % kSwizzleBytes);
+    EXPECT_EQ(banks.size(), 8);
+  }
+}
+
+template <MaskKind kKind>
+struct TileConfig {
+  static constexpr MaskKind kMask = kKind;
+  static constexpr int kBlockM = 64;
+  static constexpr int kBlockN = 48;
+};
+
+// Against the definition of the mask: every tile that some row sees a key of is visited, and where a row sees less than
+// the whole tile, the tile counts as masked.
+template <class Config>
+void check_tiles(int64 seqlen_q, int64 seqlen_k) {
+  ForwardArgs args = {};
+  args.seqlen_q = seqlen_q;
+  args.seqlen_k = seqlen_k;
+  args.batch = 2;
+  args.num_heads_q = 4;
+  args.num_heads_k = 2;
+  const auto blocks = static_cast<uint32>(num_tiles(seqlen_q, Config::kBlockM) * args.batch * args.num_heads_q);
+  std::set<std::array<int64, 3>> places;
+  for (uint32 block = 0; block < blocks; ++block) {
+    const RowTile tile = RowTile::of_block<Config>(args, block);
+    places.insert({tile.batch, tile.head, tile.row_begin});
+    EXPECT_EQ(tile.head_k, tile.head / 2);
+    int64 most = 0;
+    int64 least = seqlen_k;
+    for (int64 row = tile.row_begin; row < std::min(seqlen_q, tile.row_begin + Config::kBlockM); ++row) {
+      const int64 causal = std::clamp<int64>(row + seqlen_k - seqlen_q + 1, 0, seqlen_k);
+      const int64 keys = Config::kMask == MaskKind::kCausal ? causal : seqlen_k;
+      EXPECT_EQ(tile.key_end(row), keys);
+      most = std::max(most, keys);
+      least = std::min(least, keys);
+    }
+    EXPECT_EQ(tile.key_tiles, num_tiles(most, Config::kBlockN));
+    EXPECT_EQ(tile.unmasked_tiles, least / Config::kBlockN);
+  }
+  EXPECT_EQ(places.size(), blocks);
+}
+
+TEST(RowTile, VisitsWhatItsRowsSee) {
+  for (const int64 seqlen_q : {1, 63, 64, 65, 200}) {
+    for (const int64 seqlen_k : {0, 1, 47, 48, 49, 300}) {
+      check_tiles<TileConfig<MaskKind::kFull>>(seqlen_q, seqlen_k);
+      check_tiles<TileConfig<MaskKind::kCausal>>(seqlen_q, seqlen_k);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attend::test

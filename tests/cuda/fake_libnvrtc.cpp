@@ -1,0 +1,61 @@
+// A run-time compiler with something wrong with it: $ATTEND_FAKE_NVRTC says what.
+//   builtins  it cannot open its builtins library, as when only libnvrtc.so itself was copied
+//   arch      it is too old for the architecture
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+namespace {
+
+constexpr char kLog[] = "nvrtc: error: what the log of the fake says";
+
+int failure() {
+  const char* what = std::getenv("ATTEND_FAKE_NVRTC");
+  return what != nullptr && std::string_view(what) == "builtins" ? 7 : 5;
+}
+
+}  // namespace
+
+extern "C" {
+const char* nvrtcGetErrorString(int result) {
+  return result == 7 ? "NVRTC_ERROR_BUILTIN_OPERATION_FAILURE" : "NVRTC_ERROR_INVALID_OPTION";
+}
+int nvrtcVersion(int* major, int* minor) {
+  *major = 11;
+  *minor = 2;
+  return 0;
+}
+int nvrtcGetNumSupportedArchs(int* count) {
+  *count = 1;
+  return 0;
+}
+int nvrtcGetSupportedArchs(int* archs) {
+  *archs = 52;
+  return 0;
+}
+int nvrtcCreateProgram(void** program, const char*, const char*, int, const char* const*, const char* const*) {
+  static int place = 0;
+  *program = &place;
+  return 0;
+}
+int nvrtcDestroyProgram(void**) {
+  return 0;
+}
+int nvrtcCompileProgram(void*, int, const char* const*) {
+  return failure();
+}
+int nvrtcGetCUBINSize(void*, std::size_t*) {
+  return 1;
+}
+int nvrtcGetCUBIN(void*, char*) {
+  return 1;
+}
+int nvrtcGetProgramLogSize(void*, std::size_t* bytes) {
+  *bytes = sizeof(kLog);
+  return 0;
+}
+int nvrtcGetProgramLog(void*, char* log) {
+  std::memcpy(log, kLog, sizeof(kLog));
+  return 0;
+}
+}

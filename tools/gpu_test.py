@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Runs the GPU tests and the sanitizers, and writes one report.
+
+    tools/gpu_test.py build/release/attend_gpu_tests build/release/attend results/h200/tests.json
+
+The tests run as several processes that share the GPU: most of their time is the float64 reference on the host. Then
+compute-sanitizer looks at the tests of the slice, one small case of each kind for every kernel. Where there is no GPU,
+everything is reported as skipped and no report is written.
+
+The report: device, driver, kernel_digest (as `attend info --json` prints it: the report is current while they agree),
+tests (run, passed, failed, skipped, names of the failed), sanitizers (tool, errors, summary), and cases: each
+comparison with its error and budget.
+"""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+SLICE = "Slice/*"
+ALONE = "Alone.*"
+LIMIT_S = float(os.environ.get("GPU_TEST_LIMIT_S", 600))  # of one process: a kernel may hang
+TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def run(command, environment, log):
+    """Exit status of a command whose output goes to the file `log`; 124 where it took longer than LIMIT_S."""
+    with open(log, "w") as out:
+        try:
+            return subprocess.run(command, env={**os.environ, **environment}, stdout=out, stderr=subprocess.STDOUT,
+                                  timeout=LIMIT_S).returncode
+        except subprocess.TimeoutExpired:
+            return 124
+
+
+def run_part(tests, index, shards, chosen, folder):
+    environment = {
+        "GTEST_TOTAL_SHARDS": str(shards),
+        "GTEST_SHARD_INDEX": str(index % shards),
+        "OMP_NUM_THREADS": "1",
+        "ATTEND_GPU_REPORT": str(folder / f"report-{index}.json"),
+    }
+    command = [tests, f"--gtest_output=json:{folder / f'gtest-{index}.json'}", f"--gtest_filter={chosen}"]
+    status = run(command, environment, folder / f"tests-{index}.log")
+    return index, status
+
+
+def gtest_results(path):
+    """(name, result, failures) of every test that ran."""
+    for suite in json.loads(path.read_text())["testsuites"]:
+        for test in suite["testsuite"]:
+            name = f"{suite['name']}.{test['name']}"
+            yield name, test.get("result", ""), [f["failure"] for f in test.get("failures", [])]
+
+
+def run_tests(tests, folder):
+    shards = max(1, min(16, (os.cpu_count() or 2) - 2))
+    results, cases, head = [], [], {}
+
+    def take(index, status):
+        nonlocal head
+        gtest = folder / f"gtest-{index}.json"
+        if not gtest.exists():  # the process died
+            results.append((f"process {index}", f"ended with status {status}", []))
+            say((folder / f"tests-{index}.log").read_text()[-1500:])
+            return
+        results.extend(gtest_results(gtest))
+        head = json.loads((folder / f"report-{index}.json").read_text())
+        cases.extend(head.pop("cases"))
+
+    with concurrent.futures.ThreadPoolExecutor(shards) as pool:
+        jobs = [pool.submit(run_part, tests, index, shards, f"-{ALONE}", folder) for index in range(shards)]
+        for done, job in enumerate(concurrent.futures.as_completed(jobs), 1):
+            take(*job.result())
+            say(f"tests: {done} of {shards} parts done")
+    take(*run_part(tests, shards, 1, ALONE, folder))
+    for line in (folder / f"tests-{shards}.log").read_text().splitlines():
+        if "of host time" in line:
+            say(line)
+    return head, results, cases
+
+
+def sanitize(tests, tool, folder):
+    log = folder / f"{tool}.log"
+    command = ["compute-sanitizer", "--tool", tool, "--print-limit", "20", tests, f"--gtest_filter={SLICE}"]
+    start = time.monotonic()
+    status = run(command, {"OMP_NUM_THREADS": "1"}, log)
+    say(f"{tool}: {time.monotonic() - start:.0f} s")
+    text = log.read_text()
+    summary = re.findall(r"========= (?:ERROR|RACECHECK) SUMMARY: (.*)", text)
+    errors = int(re.search(r"\d+", summary[-1]).group()) if summary else -1
+    ran = re.search(r"\[  PASSED  \] (\d+) tests?", text)
+    passed = errors == 0 and status == 0 and ran is not None
+    if not passed:
+        say(text[-6000:])
+    return {"tool": tool, "tests": int(ran.group(1)) if ran else 0, "errors": errors,
+            "summary": summary[-1] if summary else "no summary", "passed": passed}
+
+
+def main():
+    tests, attend, target = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
+    info = json.loads(subprocess.run([attend, "info", "--json"], check=True, capture_output=True, text=True).stdout)
+    if not any(device["type"] == "cuda" for device in info["devices"]):
+        say("gpu-test: SKIPPED, no GPU is visible here")
+        return 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        head, results, cases = run_tests(tests, folder)
+        sanitizers = []
+        if shutil.which("compute-sanitizer"):
+            with concurrent.futures.ThreadPoolExecutor(len(TOOLS)) as pool:
+                sanitizers = list(pool.map(lambda tool: sanitize(tests, tool, folder), TOOLS))
+        else:
+            say("gpu-test: no compute-sanitizer in PATH, its part is left out")
+    failed = [(name, why) for name, result, why in results if why or result not in ("COMPLETED", "SKIPPED")]
+    skipped = [name for name, result, _ in results if result == "SKIPPED"]
+    report = {
+        **head,
+        "passed": not failed and not skipped and all(s["passed"] for s in sanitizers) and len(sanitizers) == len(TOOLS),
+        "tests": {"run": len(results), "failed": len(failed), "skipped": len(skipped), "failures": [n for n, _ in failed]},
+        "sanitizers": sanitizers,
+        "cases": sorted(cases, key=lambda case: (case["case"], case["compute"])),
+    }
+    target.parent.mkdir(parents=True, exist_ok=True)
+    entries = ",\n".join("    " + json.dumps(case) for case in report.pop("cases"))
+    target.write_text(json.dumps(report, indent=2)[:-2] + ',\n  "cases": [\n' + entries + "\n  ]\n}\n")
+    for name, why in failed:
+        say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
+    for s in sanitizers:
+        say(f"{s['tool']}: {s['tests']} tests, {s['summary']}")
+    say(f"{len(results)} tests, {len(failed)} failed, {len(skipped)} skipped; {len(entries.splitlines())} comparisons; {target}")
+    return 0 if report["passed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
