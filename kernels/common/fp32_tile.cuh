@@ -177,9 +177,10 @@ __device__ __forceinline__ void copy_tile_async(int smem_offset, const float* gm
   }
 }
 
-// The same for the transposed tile, kDepth x kRows, of single numbers: a warp takes 8 columns of 4 rows at a time,
-// which are 32-byte sectors in memory and, in a tile with 4 floats of padding, all banks once. Column p of the tile
-// gets row p of the tensor; or, with kLanes, lane l's chunk of 4 columns the rows l + i * kLanes.
+// The same for the transposed tile, kDepth x kRows, one number at a time: a warp takes 8 columns of 4 rows, which are
+// whole 32-byte sectors in memory and, in a tile with 4 floats of padding, all banks once.
+// Lane l of kLanes finds the rows l, l + kLanes, l + 2 kLanes, l + 3 kLanes in chunk l of a row of the tile, and so on
+// for the next 4 kLanes rows. kLanes = 1: the rows in their order.
 template <class Config, class Tile, int kRows, int kDepth, int kLanes>
 __device__ __forceinline__ void copy_transposed_async(int smem_offset, const float* gmem, int64 row_stride,
                                                       int64 num_rows) {
@@ -191,9 +192,7 @@ __device__ __forceinline__ void copy_transposed_async(int smem_offset, const flo
 #pragma unroll
   for (int first = 0; first < kRows / kChunkFloats; first += kWarps) {
     const int chunk = first + threadIdx.x / 32;
-    const int row = kLanes == 0 ? chunk * kChunkFloats + i
-                                : chunk / (kLanes == 0 ? 1 : kLanes) * kLanes * kChunkFloats +
-                                      chunk % (kLanes == 0 ? 1 : kLanes) + i * kLanes;
+    const int row = chunk / kLanes * kLanes * kChunkFloats + chunk % kLanes + i * kLanes;
     const float* source = gmem + row * row_stride + col;
     const int place = smem_offset + Tile::offset(col, chunk * kChunkFloats) + i * 4;
 #pragma unroll

@@ -15,6 +15,7 @@
 #include "../common/args.cuh"
 #include "../common/config_enums.cuh"
 #include "../common/fp32_scores.cuh"
+#include "../common/fp32_store.cuh"
 #include "../common/fp32_tile.cuh"
 #include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
@@ -114,21 +115,7 @@ __device__ __forceinline__ void store_output(const ForwardArgs& args, uint32 bat
     if (row >= args.seqlen_q) continue;
     const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
     float* out = static_cast<float*>(args.o) + args.o_stride.offset(batch, head, row);
-#pragma unroll
-    for (int d = 0; d < kDims; d += 4) {
-      const int col = (d / 4 * Config::kLanesX + lane_x) * 4;
-      if constexpr (Config::kAligned) {
-        if (col < Config::kHeadDim) {
-          *reinterpret_cast<float4*>(out + col) =
-              make_float4(o[i][d] * inverse, o[i][d + 1] * inverse, o[i][d + 2] * inverse, o[i][d + 3] * inverse);
-        }
-      } else {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          if (col + c < Config::kHeadDim) out[col + c] = o[i][d + c] * inverse;
-        }
-      }
-    }
+    write_row<Config, false, Config::kLanesX>(o[i], inverse, out, lane_x);
     if (args.lse != nullptr && lane_x == 0) {
       args.lse[args.lse_stride.offset(batch, head, row)] = fmaf(rows.max[i], kLn2, logf(sum));
     }
@@ -168,7 +155,7 @@ __device__ void fa2_forward(const ForwardArgs& args) {
         Shape::kK, k + key * args.k_stride.row, args.k_stride.row, args.seqlen_k - key);
   };
   if (num_keys > 0) {
-    copy_transposed_async<Config, typename Shape::QTile, Config::kBlockM, Shape::kDepth, 0>(
+    copy_transposed_async<Config, typename Shape::QTile, Config::kBlockM, Shape::kDepth, 1>(
         Shape::kQ, q, args.q_stride.row, args.seqlen_q - tile_row);
     copy_k(0);
   }

@@ -18,65 +18,14 @@
 #include "../common/args.cuh"
 #include "../common/config_enums.cuh"
 #include "../common/fp32_scores.cuh"
+#include "../common/fp32_store.cuh"
 #include "../common/fp32_tile.cuh"
 #include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
 #include "../common/work.cuh"
+#include "08_fa2_prepare.cuh"
 
 namespace attend {
-
-// What the backward pass knows of a row before it starts.
-struct RowStatistics {
-  float lse_log2;  // log2(e) * lse; +inf for rows that see no key and rows beyond the last: there p = 2^-inf = 0
-  float delta;     // rowsum(dout * o) - dlse
-};
-
-// The statistics of a head's rows; heads are padded to whole tiles of rows.
-template <class Config>
-__device__ __forceinline__ RowStatistics* row_statistics(const BackwardArgs& args, uint32 batch, uint32 head) {
-  const int64 rows = num_tiles(args.seqlen_q, Config::kBlockM) * Config::kBlockM;
-  return static_cast<RowStatistics*>(args.workspace) + (int64{batch} * args.num_heads_q + head) * rows;
-}
-
-// The statistics of kBlockM rows, and zeros in their dq. Grid: tiles of every query head. Eight lanes share a row.
-template <class Config>
-__device__ void fa2_backward_prepare(const BackwardArgs& args) {
-  constexpr int kLanes = 8;
-  constexpr int kWidth = Config::kAligned ? kChunkFloats : 1;
-  const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
-  const auto [batch, head, tile] = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
-  RowStatistics* statistics = row_statistics<Config>(args, batch, head);
-  for (int i = threadIdx.x / kLanes; i < Config::kBlockM; i += Config::kThreads / kLanes) {
-    const int64 row = tile * Config::kBlockM + i;
-    float sum = 0.0f;
-    if (row < args.seqlen_q) {
-      const float* dout = static_cast<const float*>(args.dout) + args.dout_stride.offset(batch, head, row);
-      const float* o = static_cast<const float*>(args.o) + args.o_stride.offset(batch, head, row);
-      float* dq = static_cast<float*>(args.dq) + args.dq_stride.offset(batch, head, row);
-      for (int col = threadIdx.x % kLanes * kWidth; col < Config::kHeadDim; col += kLanes * kWidth) {
-        if constexpr (Config::kAligned) {
-          const float4 x = *reinterpret_cast<const float4*>(dout + col);
-          const float4 y = *reinterpret_cast<const float4*>(o + col);
-          sum += x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
-          *reinterpret_cast<float4*>(dq + col) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        } else {
-          sum = fmaf(dout[col], o[col], sum);
-          dq[col] = 0.0f;
-        }
-      }
-    }
-#pragma unroll
-    for (int lanes = 1; lanes < kLanes; lanes *= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
-    if (threadIdx.x % kLanes != 0) continue;
-    RowStatistics result = {kInfinity, 0.0f};
-    if (row < args.seqlen_q) {
-      const float lse = args.lse[args.lse_stride.offset(batch, head, row)];
-      if (lse != -kInfinity) result.lse_log2 = lse * kLog2E;
-      result.delta = args.dlse == nullptr ? sum : sum - args.dlse[args.dlse_stride.offset(batch, head, row)];
-    }
-    statistics[row] = result;
-  }
-}
 
 // How a block divides its tiles: threads are a grid of kThreadsY x kThreadsX; a thread has kRows x kKeys scores,
 // kKeysOut x kDims of dk and dv, kRows x kDims of dq.
@@ -126,52 +75,6 @@ struct Fa2ThreadPlace {
     return {warp % kWarpsX * kLanesX + lane % kLanesX, warp / kWarpsX * (32 / kLanesX) + lane / kLanesX};
   }
 };
-
-// Four numbers to memory, or added to it by the L2 cache, columns below num_cols.
-template <class Config, bool kAdd>
-__device__ __forceinline__ void write_chunk(float* memory, const float4& value, int num_cols) {
-  const float numbers[kChunkFloats] = {value.x, value.y, value.z, value.w};
-#if __CUDA_ARCH__ >= 900
-  constexpr bool kWideAdd = true;
-#else
-  constexpr bool kWideAdd = false;
-#endif
-  if constexpr (kAdd && kWideAdd && Config::kAligned) {
-    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(memory), "f"(value.x), "f"(value.y),
-                 "f"(value.z), "f"(value.w)
-                 : "memory");
-  } else if constexpr (!kAdd && Config::kAligned) {
-    *reinterpret_cast<float4*>(memory) = value;
-  } else {
-#pragma unroll
-    for (int c = 0; c < kChunkFloats; ++c) {
-      if (c >= num_cols) break;
-      if constexpr (kAdd) {
-        atomicAdd(memory + c, numbers[c]);
-      } else {
-        memory[c] = numbers[c];
-      }
-    }
-  }
-}
-
-// factor * gradient[i] to row i of out (added if kAdd), rows below num_rows.
-template <class Config, bool kAdd, int kM, int kDims>
-__device__ __forceinline__ void write_gradient(const float (&gradient)[kM][kDims], float factor, float* out,
-                                               int64 row_stride, int64 num_rows, int thread_x) {
-#pragma unroll
-  for (int i = 0; i < kM; ++i) {
-    if (i >= num_rows) break;
-#pragma unroll
-    for (int d = 0; d < kDims; d += 4) {
-      const int col = (d / 4 * Config::kThreadsX + thread_x) * 4;
-      if (col >= Config::kHeadDim) continue;
-      const float4 value = make_float4(gradient[i][d] * factor, gradient[i][d + 1] * factor,
-                                       gradient[i][d + 2] * factor, gradient[i][d + 3] * factor);
-      write_chunk<Config, kAdd>(out + i * row_stride + col, value, Config::kHeadDim - col);
-    }
-  }
-}
 
 // One query head's rows as a key tile's block walks over them.
 template <class Config>
@@ -299,8 +202,9 @@ __device__ __forceinline__ void backward_tile(float (&dk)[kKeysOut][kDims], floa
   multiply_rows<Config::kBlockN, ScoreTile, typename Shape::KTile, Shape::kStep>(
       dq, Shape::kScores + ScoreTile::offset(me.y * kRows, 0), Shape::kK, my_dims);
   const int64 my_row = row + me.y * kRows;
-  write_gradient<Config, true>(dq, Config::kNegateScores ? -scale : scale, walk.dq + my_row * walk.dq_stride,
-                               walk.dq_stride, walk.seqlen_q - my_row, me.x);
+  write_rows<Config, true, Config::kThreadsX>(dq, Config::kNegateScores ? -scale : scale,
+                                              walk.dq + my_row * walk.dq_stride, walk.dq_stride, walk.seqlen_q - my_row,
+                                              me.x);
 }
 
 // dk and dv of one tile of kBlockN keys, and its share of dq. Grid: tiles of every key head.
@@ -321,9 +225,9 @@ __device__ void fa2_backward(const BackwardArgs& args) {
 
   const float* k = static_cast<const float*>(args.k) + args.k_stride.offset(batch, head_k, key);
   const float* v = static_cast<const float*>(args.v) + args.v_stride.offset(batch, head_k, key);
-  copy_transposed_async<Config, Transposed, Config::kBlockN, Shape::kDepth, 0>(Shape::kKTransposed, k,
+  copy_transposed_async<Config, Transposed, Config::kBlockN, Shape::kDepth, 1>(Shape::kKTransposed, k,
                                                                                args.k_stride.row, keys_left);
-  copy_transposed_async<Config, Transposed, Config::kBlockN, Shape::kDepth, 0>(Shape::kVTransposed, v,
+  copy_transposed_async<Config, Transposed, Config::kBlockN, Shape::kDepth, 1>(Shape::kVTransposed, v,
                                                                                args.v_stride.row, keys_left);
   copy_tile_async<Config, typename Shape::KTile, Config::kBlockN, Shape::kCols>(Shape::kK, k, args.k_stride.row,
                                                                                 keys_left);
@@ -344,9 +248,9 @@ __device__ void fa2_backward(const BackwardArgs& args) {
   const int my_key = me.y * kKeysOut;
   float* dk_out = static_cast<float*>(args.dk) + args.dk_stride.offset(batch, head_k, key + my_key);
   float* dv_out = static_cast<float*>(args.dv) + args.dv_stride.offset(batch, head_k, key + my_key);
-  write_gradient<Config, false>(dk, Config::kNegateScores ? -args.scale : args.scale, dk_out, args.dk_stride.row,
-                                keys_left - my_key, me.x);
-  write_gradient<Config, false>(dv, 1.0f, dv_out, args.dv_stride.row, keys_left - my_key, me.x);
+  write_rows<Config, false, Config::kThreadsX>(dk, Config::kNegateScores ? -args.scale : args.scale, dk_out,
+                                               args.dk_stride.row, keys_left - my_key, me.x);
+  write_rows<Config, false, Config::kThreadsX>(dv, 1.0f, dv_out, args.dv_stride.row, keys_left - my_key, me.x);
 }
 
 }  // namespace attend

@@ -26,6 +26,9 @@ struct RungConfig {
   int max_smem_per_block =
       0;                ///< bytes, of the device or architecture: tables may choose smaller tiles where it is less
   bool aligned = true;  ///< all tensors allow loads of 16 bytes; rungs with `alignment` 16 are always given true
+  /// The query rows of all heads make at least four tiles of 128 for each multiprocessor; with fewer, tables may choose
+  /// smaller tiles, so that every multiprocessor gets some.
+  bool many_rows = true;
 };
 
 /// What the blocks of a launch divide among themselves, in this order of the index: tiles of a head fastest.

@@ -29,19 +29,21 @@ struct ForwardShape {
   int block_m, block_n, threads, lanes_x, min_blocks;
 };
 
-ForwardShape forward_shape(int head_dim) {
-  switch (cols_of(head_dim)) {
+/// A thread has 8 x 8 scores where there is enough work, else 8 x 4 or 4 x 4: smaller tiles for more blocks, or because
+/// shared memory has no room for larger ones.
+ForwardShape forward_shape(const RungConfig& config) {
+  switch (cols_of(config.head_dim)) {
     case 32:
       return {64, 64, 128, 8, 4};
     case 64:
-      return {128, 64, 128, 8, 2};
+      return config.many_rows ? ForwardShape{128, 64, 128, 8, 2} : ForwardShape{64, 64, 128, 16, 3};
     default:
       return {64, 32, 128, 8, 2};
   }
 }
 
 std::vector<Step> fa2_forward(const RungConfig& config) {
-  const ForwardShape shape = forward_shape(config.head_dim);
+  const ForwardShape shape = forward_shape(config);
   const int padded_m = shape.block_m + kPadding;
   const int padded_n = shape.block_n + kPadding;
   const int floats = depth_of(config.head_dim) * (padded_m + padded_n) + shape.block_n * cols_of(config.head_dim) +
