@@ -4,10 +4,14 @@
 // Supports float32, d from 1 to 128 (in tiles of 32, 64, 96 or 128 columns), full and causal masks, grouped heads;
 //          forward here, backward in 08_fa2_backward.cuh. sm_80 and newer (cp.async)
 // Before   07 scalar2d_row_tile: a score costs two loads from shared memory for each multiplication
-// After    a thread owns a tile of 8 x 4 or 8 x 8 scores and outputs: 12 or 16 loads of 16 bytes feed 128 or 256
-//          multiplications; k is fetched by cp.async while p v is computed, v while q k^T is
-// Why      shared memory moves 128 bytes a clock, the FMA units want 1024: only reuse in registers closes the gap
-// Costs    100 to 170 registers a thread, so 8 to 12 warps on a multiprocessor; p goes through shared memory
+// After    a thread owns a tile of 8 x 8 scores and outputs: four loads of 16 bytes feed 64 multiplications; k is
+// fetched
+//          by cp.async while p v is computed, v while q k^T is; q, k and p are transposed, see fp32_tile.cuh
+// Why      an SM multiplies 128 numbers a clock and gets 32 from shared memory: reuse in registers closes the gap. And
+//          the two register banks give one operand a clock each: with columns of q^T and k^T, two are always enough
+// Costs    up to 244 registers a thread, so 8 warps on a multiprocessor; p goes through shared memory
+// Measured TFLOP/s, 4 B H S^2 D operations. H200, CUDA 13.0
+//          (B, H, S, D) = (8, 16, 2048, 64): 45.7; (8, 8, 2048, 128): 40; (4, 12, 1024, 64): 38; of 65 at most
 // Run      attend run --compute fa2 --data DIR
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1
 #pragma once

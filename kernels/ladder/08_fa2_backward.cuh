@@ -5,13 +5,17 @@
 //
 // Shapes   as in 08_fa2.cuh
 // Supports as in 08_fa2.cuh. dq is summed by atomic additions: its last bits differ from run to run
-// Before   the standard backward keeps p and ds in memory
+// Before   the standard backward pass keeps p and ds in memory
 // After    a block owns kBlockN keys, with dk and dv in registers, and walks over the tiles of query rows; p is
 // computed
-//          anew from lse. Each tile's share of dq is added to dq in memory (the L2 cache adds, nobody waits)
-// Why      five products, all from shared memory through register tiles, and nothing of size seqlen_q x seqlen_k
-// Costs    p and ds go through shared memory, four barriers a tile; dq is zeroed by the kernel before
-// Run      attend run --compute fa2 --backward --data DIR
+//          anew from lse. Each tile's share of dq is added to dq in memory: the L2 cache adds, nobody waits
+// Why      five products, all from shared memory through register tiles of 8 x 4 numbers, and nothing of size
+//          seqlen_q x seqlen_k in memory
+// Costs    p, then ds, go through shared memory, five barriers a tile; k is there twice, as rows and as columns;
+//          8 warps on a multiprocessor, for the registers; dq is zeroed by the kernel before
+// Measured TFLOP/s, 10 B H S^2 D operations. H200, CUDA 13.0
+//          (B, H, S, D) = (8, 16, 2048, 64): 41; (8, 8, 2048, 128): 34; (4, 12, 1024, 64): 39
+// Run      attend run --compute fa2 --mode both --data DIR
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2
 #pragma once
 
@@ -42,6 +46,7 @@ struct Fa2BackwardShape {
   static constexpr int kDims = kCols / kThreadsX;
   static constexpr int kStep = kThreadsX * kChunkBytes;                         // between a thread's chunks of a row
   static constexpr int kKeyPart = kKeys < kChunkFloats ? kKeys : kChunkFloats;  // keys of such a chunk
+  static_assert(kStatisticsTile % Config::kBlockM == 0);
   static_assert(kThreadsX % kLanesX == 0 && kKeysOut % 4 == 0 && kDims % 4 == 0);
   using Keys = KeySteps<1, 4 * kThreadsX>;
 
@@ -92,7 +97,7 @@ struct RowWalk {
   [[nodiscard]] static __device__ __forceinline__ RowWalk of_head(const BackwardArgs& args, uint32 batch, uint32 head) {
     return {static_cast<const float*>(args.q) + args.q_stride.offset(batch, head, 0),
             static_cast<const float*>(args.dout) + args.dout_stride.offset(batch, head, 0),
-            row_statistics<Config>(args, batch, head),
+            row_statistics(args, batch, head),
             static_cast<float*>(args.dq) + args.dq_stride.offset(batch, head, 0),
             args.q_stride.row,
             args.dout_stride.row,

@@ -22,21 +22,24 @@ struct RowStatistics {
   float delta;     // rowsum(dout * o) - dlse
 };
 
+constexpr int kStatisticsTile = 64;  // rows; tiles of the backward pass divide it
+
 // The statistics of a head's rows; heads are padded to whole tiles of rows.
-template <class Config>
-__device__ __forceinline__ RowStatistics* row_statistics(const BackwardArgs& args, uint32 batch, uint32 head) {
-  const int64 rows = num_tiles(args.seqlen_q, Config::kBlockM) * Config::kBlockM;
+[[nodiscard]] __device__ __forceinline__ RowStatistics* row_statistics(const BackwardArgs& args, uint32 batch,
+                                                                       uint32 head) {
+  const int64 rows = num_tiles(args.seqlen_q, kStatisticsTile) * kStatisticsTile;
   return static_cast<RowStatistics*>(args.workspace) + (int64{batch} * args.num_heads_q + head) * rows;
 }
 
 // The statistics of kBlockM rows, and zeros in their dq. Grid: tiles of every query head. Eight lanes share a row.
 template <class Config>
 __device__ void fa2_backward_prepare(const BackwardArgs& args) {
+  static_assert(Config::kBlockM == kStatisticsTile);
   constexpr int kLanes = 8;
   constexpr int kWidth = Config::kAligned ? kChunkFloats : 1;
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
   const auto [batch, head, tile] = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
-  RowStatistics* statistics = row_statistics<Config>(args, batch, head);
+  RowStatistics* statistics = row_statistics(args, batch, head);
   for (int i = threadIdx.x / kLanes; i < Config::kBlockM; i += Config::kThreads / kLanes) {
     const int64 row = tile * Config::kBlockM + i;
     float sum = 0.0f;

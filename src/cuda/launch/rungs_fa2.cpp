@@ -27,42 +27,62 @@ unsigned bytes_of(int floats) {
 
 struct ForwardShape {
   int block_m, block_n, threads, lanes_x, min_blocks;
+
+  [[nodiscard]] unsigned smem_bytes(int head_dim) const {
+    const int padded_m = block_m + kPadding;
+    const int padded_n = block_n + kPadding;
+    return bytes_of(depth_of(head_dim) * (padded_m + padded_n) + block_n * (cols_of(head_dim) + padded_m));
+  }
 };
 
-/// A thread has 8 x 8 scores where there is enough work, else 8 x 4 or 4 x 4: smaller tiles for more blocks, or because
-/// shared memory has no room for larger ones.
+/// A thread has 8 x 8 or 8 x 4 scores where there is enough work for tiles of 128 rows and shared memory has room for
+/// them; else smaller tiles, for more blocks.
 ForwardShape forward_shape(const RungConfig& config) {
-  switch (cols_of(config.head_dim)) {
-    case 32:
-      return {64, 64, 128, 8, 4};
-    case 64:
-      return config.many_rows ? ForwardShape{128, 64, 128, 8, 2} : ForwardShape{64, 64, 128, 16, 3};
-    default:
-      return {64, 32, 128, 8, 2};
-  }
+  struct Choice {
+    ForwardShape tall, low;
+  };
+  const auto choice = [&]() -> Choice {
+    switch (cols_of(config.head_dim)) {
+      case 32:
+        return {{128, 64, 128, 8, 3}, {64, 64, 128, 8, 4}};
+      case 64:
+        return {{128, 64, 128, 8, 2}, {64, 64, 128, 16, 3}};
+      case 96:
+        return {{128, 32, 128, 8, 2}, {64, 32, 128, 8, 2}};
+      default:
+        return {{128, 64, 256, 16, 1}, {64, 32, 128, 8, 2}};
+    }
+  }();
+  const bool fits = choice.tall.smem_bytes(config.head_dim) <= static_cast<unsigned>(config.max_smem_per_block);
+  return config.many_rows && fits ? choice.tall : choice.low;
 }
 
 std::vector<Step> fa2_forward(const RungConfig& config) {
   const ForwardShape shape = forward_shape(config);
-  const int padded_m = shape.block_m + kPadding;
-  const int padded_n = shape.block_n + kPadding;
-  const int floats = depth_of(config.head_dim) * (padded_m + padded_n) + shape.block_n * cols_of(config.head_dim) +
-                     shape.block_n * padded_m;
   return {{.function = "fa2_forward",
            .block_m = shape.block_m,
            .block_n = shape.block_n,
            .threads = shape.threads,
-           .smem_bytes = bytes_of(floats),
+           .smem_bytes = shape.smem_bytes(config.head_dim),
            .constants = {{"kLanesX", std::int64_t{shape.lanes_x}}},
            .min_blocks = shape.min_blocks}};
 }
 
+constexpr int kStatisticsTile = 64;                  // rows; tiles of the backward pass divide it
+constexpr int kStatisticsBytes = 2 * sizeof(float);  // lse and delta of a row
+
 struct BackwardShape {
   int block_m, block_n, threads, threads_x, min_blocks;
+
+  [[nodiscard]] unsigned smem_bytes(int head_dim) const {
+    const int floats =
+        2 * depth_of(head_dim) * (block_n + kPadding) + (block_n + 2 * block_m) * cols_of(head_dim) + block_m * block_n;
+    return bytes_of(floats) + static_cast<unsigned>(block_m * kStatisticsBytes);
+  }
 };
 
-BackwardShape backward_shape(int head_dim) {
-  switch (cols_of(head_dim)) {
+BackwardShape backward_shape(const RungConfig& config) {
+  switch (cols_of(config.head_dim)) {
     case 32:
       return {64, 64, 128, 8, 3};
     case 64:
@@ -70,18 +90,18 @@ BackwardShape backward_shape(int head_dim) {
     case 96:
       return {32, 32, 64, 8, 3};
     default:
-      return {32, 32, 128, 16, 2};
+      break;
   }
+  constexpr BackwardShape kWide = {64, 64, 256, 16, 1};
+  const bool fits = kWide.smem_bytes(config.head_dim) <= static_cast<unsigned>(config.max_smem_per_block);
+  return fits ? kWide : BackwardShape{32, 32, 128, 16, 2};
 }
 
 std::vector<Step> fa2_backward(const RungConfig& config) {
-  const BackwardShape shape = backward_shape(config.head_dim);
-  const int floats = 2 * depth_of(config.head_dim) * (shape.block_n + kPadding) +
-                     (shape.block_n + 2 * shape.block_m) * cols_of(config.head_dim) + shape.block_m * shape.block_n +
-                     2 * shape.block_m;
+  const BackwardShape shape = backward_shape(config);
   return {{.function = "fa2_backward_prepare",
-           .block_m = shape.block_m,
-           .block_n = shape.block_n,
+           .block_m = kStatisticsTile,
+           .block_n = 1,
            .threads = 256,
            .args = StepArgs::kBackward},
           {.function = "fa2_backward",
@@ -89,17 +109,16 @@ std::vector<Step> fa2_backward(const RungConfig& config) {
            .block_m = shape.block_m,
            .block_n = shape.block_n,
            .threads = shape.threads,
-           .smem_bytes = bytes_of(floats),
+           .smem_bytes = shape.smem_bytes(config.head_dim),
            .constants = {{"kThreadsX", std::int64_t{shape.threads_x}}},
            .args = StepArgs::kBackward,
            .min_blocks = shape.min_blocks}};
 }
 
-/// Two floats for each query row, heads padded to whole tiles.
+/// Statistics of each query row, heads padded to whole tiles.
 std::size_t backward_workspace(const core::Problem& p) {
-  const int block_m = backward_shape(static_cast<int>(p.head_dim)).block_m;
-  const std::int64_t rows = num_tiles(p.max_seqlen_q, block_m) * block_m;
-  return static_cast<std::size_t>(p.num_sequences * p.num_heads_q * rows) * 2 * sizeof(float);
+  const std::int64_t rows = num_tiles(p.max_seqlen_q, kStatisticsTile) * kStatisticsTile;
+  return static_cast<std::size_t>(p.num_sequences * p.num_heads_q * rows) * kStatisticsBytes;
 }
 
 bool has_async_copies(const Arch& arch) {
