@@ -100,9 +100,10 @@ bool is_aligned(const core::Problem& p, int bytes) {
 }
 
 KernelSpec step_spec(const Rung& rung, const Step& step, const RungConfig& config, const Arch& arch) {
+  const bool backward = step.args == StepArgs::kBackward;
   KernelSpec spec = {
       .name = step.function,
-      .source = rung.source,
+      .source = backward && rung.backward_source != nullptr ? rung.backward_source : rung.source,
       .function = step.function,
       .args = args_name(step.args),
       .config = {{"kHeadDim", std::int64_t{config.head_dim}},
