@@ -125,6 +125,7 @@ void keep_worst(Comparison& result, double ratio, double error, double standard,
   if (!(ratio <= result.ratio)) {
     result.ratio = ratio;
     result.budget = budget;
+    result.block_error = error;
   }
   if (!(error <= result.error)) result.error = error;
   result.standard = std::max(result.standard, standard);
