@@ -147,7 +147,7 @@ void finish(Comparison& result, const Comparand& c, const std::vector<double>& p
 Comparison compare(const Comparand& c) {
   Comparison result;
   const std::size_t n = c.truth.size();
-  if (c.result.size() != n || c.standard.value.size() != n) return {false, NAN, NAN, 0, NAN, "sizes differ"};
+  if (c.result.size() != n || c.standard.value.size() != n) return {.ok = false, .error = NAN, .standard = NAN, .ratio = NAN, .report = "sizes differ"};
   const auto cols = static_cast<std::size_t>(c.standard.shape[3]);
   const auto rows = static_cast<std::size_t>(c.standard.shape[2]);
   std::vector<double> position_ratio(n);
@@ -173,7 +173,7 @@ Comparison compare_lse(const std::vector<double>& lse, const std::vector<double>
   Comparison result;
   const Comparand c = {"lse", DType::kF32, kForwardFactor, lse, truth, standard};
   if (lse.size() != truth.size() || standard.value.size() != truth.size())
-    return {false, NAN, NAN, 0, NAN, "sizes differ"};
+    return {.ok = false, .error = NAN, .standard = NAN, .ratio = NAN, .report = "sizes differ"};
   std::vector<double> position_ratio(truth.size());
   const auto rows = static_cast<std::size_t>(standard.shape[2]);
   for (std::size_t begin = 0; begin < truth.size();
