@@ -21,8 +21,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 SLICE = "Slice/*"
+ALONE = "Alone.*"
+LIMIT_S = float(os.environ.get("GPU_TEST_LIMIT_S", 600))  # of one process: a kernel may hang
 TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
 
 
@@ -31,19 +34,23 @@ def say(text):
 
 
 def run(command, environment, log):
-    """Exit status of a command whose output goes to the file `log`."""
+    """Exit status of a command whose output goes to the file `log`; 124 where it took longer than LIMIT_S."""
     with open(log, "w") as out:
-        return subprocess.run(command, env={**os.environ, **environment}, stdout=out, stderr=subprocess.STDOUT).returncode
+        try:
+            return subprocess.run(command, env={**os.environ, **environment}, stdout=out, stderr=subprocess.STDOUT,
+                                  timeout=LIMIT_S).returncode
+        except subprocess.TimeoutExpired:
+            return 124
 
 
-def run_shard(tests, index, shards, folder):
+def run_part(tests, index, shards, chosen, folder):
     environment = {
         "GTEST_TOTAL_SHARDS": str(shards),
-        "GTEST_SHARD_INDEX": str(index),
+        "GTEST_SHARD_INDEX": str(index % shards),
         "OMP_NUM_THREADS": "1",
         "ATTEND_GPU_REPORT": str(folder / f"report-{index}.json"),
     }
-    command = [tests, f"--gtest_output=json:{folder / f'gtest-{index}.json'}", f"--gtest_filter=-{SLICE}"]
+    command = [tests, f"--gtest_output=json:{folder / f'gtest-{index}.json'}", f"--gtest_filter={chosen}"]
     status = run(command, environment, folder / f"tests-{index}.log")
     return index, status
 
@@ -59,27 +66,36 @@ def gtest_results(path):
 def run_tests(tests, folder):
     shards = max(1, min(16, (os.cpu_count() or 2) - 2))
     results, cases, head = [], [], {}
+
+    def take(index, status):
+        nonlocal head
+        gtest = folder / f"gtest-{index}.json"
+        if not gtest.exists():  # the process died
+            results.append((f"process {index}", f"ended with status {status}", []))
+            say((folder / f"tests-{index}.log").read_text()[-1500:])
+            return
+        results.extend(gtest_results(gtest))
+        head = json.loads((folder / f"report-{index}.json").read_text())
+        cases.extend(head.pop("cases"))
+
     with concurrent.futures.ThreadPoolExecutor(shards) as pool:
-        jobs = [pool.submit(run_shard, tests, index, shards, folder) for index in range(shards)]
+        jobs = [pool.submit(run_part, tests, index, shards, f"-{ALONE}", folder) for index in range(shards)]
         for done, job in enumerate(concurrent.futures.as_completed(jobs), 1):
-            index, status = job.result()
-            gtest = folder / f"gtest-{index}.json"
-            if not gtest.exists():  # the process died
-                results.append((f"process {index} of {shards}", f"ended with status {status}", []))
-                say((folder / f"tests-{index}.log").read_text()[-3000:])
-                continue
-            results += gtest_results(gtest)
-            report = json.loads((folder / f"report-{index}.json").read_text())
-            cases += report.pop("cases")
-            head = report
+            take(*job.result())
             say(f"tests: {done} of {shards} parts done")
+    take(*run_part(tests, shards, 1, ALONE, folder))
+    for line in (folder / f"tests-{shards}.log").read_text().splitlines():
+        if "of host time" in line:
+            say(line)
     return head, results, cases
 
 
 def sanitize(tests, tool, folder):
     log = folder / f"{tool}.log"
     command = ["compute-sanitizer", "--tool", tool, "--print-limit", "20", tests, f"--gtest_filter={SLICE}"]
+    start = time.monotonic()
     status = run(command, {"OMP_NUM_THREADS": "1"}, log)
+    say(f"{tool}: {time.monotonic() - start:.0f} s")
     text = log.read_text()
     summary = re.findall(r"========= (?:ERROR|RACECHECK) SUMMARY: (.*)", text)
     errors = int(re.search(r"\d+", summary[-1]).group()) if summary else -1

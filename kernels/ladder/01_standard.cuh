@@ -1,14 +1,15 @@
-// Rung 01, standard: o = softmax(scale q k^T) v as three kernels, and its gradients as six, with the matrices S, P, dS
-// in memory.
+// Rung 01, standard: o = softmax(scale q k^T) v as three kernels, and its gradients as six, with S, P and dS in memory.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1
 // Supports float32, any d and d_v, full and causal masks, grouped heads, forward and backward. Every architecture
 // Before   00 cpu_naive: the definition, one thread
 // After    S = scale q k^T, softmax of its rows in place, o = P v; each product in tiles of 64 x 64 (product_tile.cuh)
 // Why      every multiprocessor works, and an element that reaches shared memory is used 64 times
-// Costs    forward writes S, reads it twice, writes P over it and reads that: 20 bytes of traffic for each of the
-//          seqlen_q x seqlen_k scores of a head, whose 4 bytes stay allocated; backward allocates 8 for P and dS. A
-//          longer sequence meets the end of memory before the end of patience
+// Costs    S is written, read three times by the softmax, written as P and read again: up to 24 bytes of traffic for
+//          each of the seqlen_q x seqlen_k scores of a head, whose 4 bytes stay allocated; backward allocates 8 for P
+//          and dS. Length meets the end of memory first: beyond 32 GiB the rung refuses
+// Measured 8 x 16 heads, 2048 rows and keys, full: 11.0 TFLOP/s at d = 64, 15.0 at d = 128; backward 13.1 and 16.3.
+//          H200, CUDA 13.0
 // Run      attend run --compute standard --mode both --data DIR
 // Source   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 0; gradients: its appendix B.2
 #pragma once

@@ -6,7 +6,8 @@
 // After    a row's scores are used as they come: running maximum m, running sum l, running output o (online softmax)
 // Why      nothing of size seqlen_q x seqlen_k is stored; memory grows linearly
 // Costs    each thread reads all of k and v by itself, and its q row again for each key: the caches carry the load,
-//          and the exponentials wait for one long dot product at a time
+//          and the exponentials wait for one long dot product at a time. Memory is saved, not time: rung 01 is faster
+// Measured 8 x 16 heads, 2048 rows and keys, full: 0.90 TFLOP/s at d = 64, 0.91 at d = 128. H200, CUDA 13.0
 // Run      attend run --compute naive --data DIR
 // Source   Milakov and Gimelshein, Online normalizer calculation for softmax (2018), Algorithm 3
 #pragma once

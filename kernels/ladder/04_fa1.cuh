@@ -5,26 +5,22 @@
 // Before   03 tiled: a block has 16 rows and brings every tile of keys to them
 // After    a block has a whole head and brings every row to a tile of keys, once: o, m and l of the rows wait in memory
 //          (m and l in the workspace), are read, rescaled and written again for each tile
-// Why      k and v are read once a head instead of once every 16 rows; what the paper saves is S and P, 20 bytes of
-//          traffic a score in rung 01, for 12 bytes a column of o and q each kBlockN keys
-// Costs    batch * heads blocks are all there is: fewer than the multiprocessors, some stay idle, and one row tile
-// after
-//          the other waits for its o and q; causal masks leave blocks with long and short tiles in a row. This is
-//          the price that rung 06 takes back by swapping the loops
+// Why      a tile of keys is copied to shared memory, between two barriers, once a head and not once every 16 rows:
+//          that is the small gain over rung 03 here. What the paper saves is rung 01's S and P: up to 24 bytes of
+//          traffic a score, for 12 bytes of q and o a column, row and tile of keys, 6 a score at d = 64
+// Costs    batch * heads blocks are all there is. With 128 of them on 132 multiprocessors it wins over rung 03; with 16
+//          it falls behind by 7 x. Rung 06 swaps the loops back
+// Measured 8 x 16 heads, 2048 rows and keys, full: 11.5 TFLOP/s at d = 64, 12.0 at d = 128; 1 x 16 heads, 16384 rows
+//          and keys, d = 64: 1.5. H200, CUDA 13.0
 // Run      attend run --compute fa1 --data DIR
 // Source   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 1
 #pragma once
 
+#include "../common/row_statistics.cuh"
 #include "../common/shared_storage.cuh"
 #include "../common/warp_row.cuh"
 
 namespace attend {
-
-// m and l of a row, in the workspace: (batch, heads, seqlen_q).
-struct RowStatistics {
-  float row_max;
-  float row_sum;
-};
 
 // One head. Grid: a block for each query head; warp w has the rows w, w + kBlockM, ... from the first tile of keys to
 // the last, so that nothing passes between threads through memory.

@@ -15,11 +15,7 @@ std::optional<std::string> dtype_lack(const Problem& p, const char* compute, std
     return fmt::format("q: dtype {}, allowed with compute '{}': {}", dtype_name(p.q.dtype), compute,
                        fmt::join(names, ", "));
   }
-  std::vector<std::pair<const char*, const Tensor*>> tensors = {{"k", &p.k}, {"v", &p.v}, {"o", &p.o}};
-  if (p.is_backward) {
-    tensors.insert(tensors.end(), {{"dout", &p.dout}, {"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}});
-  }
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, tensor] : NamedTensors(p)) {
     if (tensor->dtype == p.q.dtype) continue;
     return fmt::format("{}: dtype {}, allowed with compute '{}': {}, the dtype of q", name, dtype_name(tensor->dtype),
                        compute, dtype_name(p.q.dtype));

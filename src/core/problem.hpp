@@ -4,6 +4,7 @@
 // trust a Problem completely.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -83,6 +84,33 @@ struct Problem {
   [[nodiscard]] DropoutMask dropout(const Sequence& s, std::int64_t head) const {
     return DropoutMask::make(seed, offset, s.index * num_heads_q + head, dropout_p);
   }
+};
+
+/// A tensor of a problem with its name in the API.
+struct NamedTensor {
+  const char* name;
+  const Tensor* tensor;
+};
+
+/// q, k, v, o and, backward, dout, dq, dk, dv. On the path of every call, so nothing is allocated.
+class NamedTensors {
+ public:
+  explicit NamedTensors(const Problem& p)
+      : all_{{{"q", &p.q},
+              {"k", &p.k},
+              {"v", &p.v},
+              {"o", &p.o},
+              {"dout", &p.dout},
+              {"dq", &p.dq},
+              {"dk", &p.dk},
+              {"dv", &p.dv}}},
+        count_(p.is_backward ? all_.size() : 4) {}
+  [[nodiscard]] const NamedTensor* begin() const { return all_.data(); }
+  [[nodiscard]] const NamedTensor* end() const { return all_.data() + count_; }
+
+ private:
+  std::array<NamedTensor, 8> all_;
+  std::size_t count_;
 };
 
 /// Address of element (batch, head, row, 0).

@@ -29,11 +29,6 @@ void check_float_tensor(const char* name, const Tensor& t, Device device);
 /// check_tensor, dtype f32 (f64 where q is f64), and shape (batch, num_heads_q, seqlen_q, 1) of p.q.
 void check_lse_like(const char* name, const Tensor& t, const Problem& p);
 
-struct NamedTensor {
-  const char* name;
-  const Tensor* tensor;
-};
-
 /// No output has a broadcast dimension, shares memory with an input, or starts where another output starts. Outputs may
 /// interleave: dq, dk and dv may be views of one fused buffer.
 void check_outputs(const std::vector<NamedTensor>& outputs, const std::vector<NamedTensor>& inputs);

@@ -233,7 +233,9 @@ TEST_F(Runtime, WhatARungLacksIsRefusedByName) {
   });
 }
 
-TEST_F(Runtime, ALaunchCostsTheHostLittle) {
+class Alone : public GpuTest {};  // wants the GPU and the host for itself: tools/gpu_test.py runs it after the others
+
+TEST_F(Alone, ALaunchCostsTheHostLittle) {
   constexpr int kBatches = 20;
   constexpr int kCalls = 100;
   for (const cuda::Rung& rung : cuda::ladder()) {

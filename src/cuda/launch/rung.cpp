@@ -76,19 +76,20 @@ std::optional<std::string> workspace_lack(const Rung& rung, const core::Problem&
   return lack_text("q, k:", lengths, rung, fmt::format("{} bytes", rung.max_workspace));
 }
 
-using NamedTensors = std::vector<std::pair<const char*, const Tensor*>>;
-
-NamedTensors tensors_of(const core::Problem& p) {
-  NamedTensors tensors = {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}, {"o", &p.o}};
-  if (p.is_backward) tensors.insert(tensors.end(), {{"dout", &p.dout}, {"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}});
-  return tensors;
+/// The GPU that the tensor is on. @throws Error naming the argument where there is none.
+const DeviceInfo& device_of(const Tensor& q) {
+  try {
+    return device_info(q.device.index);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("q: on CUDA device {}, but {}", q.device.index, error.what()));
+  }
 }
 
 }  // namespace
 
 bool is_aligned(const core::Problem& p, int bytes) {
   const auto multiple = [bytes](std::int64_t value) { return value % bytes == 0; };
-  for (const auto& [name, t] : tensors_of(p)) {
+  for (const auto& [name, t] : core::NamedTensors(p)) {
     const auto size = static_cast<std::int64_t>(dtype_bytes(t->dtype));
     if (!multiple(reinterpret_cast<std::intptr_t>(t->data)) || !multiple(t->shape[3] * size)) return false;
     for (int dim = 0; dim < 3; ++dim) {
@@ -99,9 +100,10 @@ bool is_aligned(const core::Problem& p, int bytes) {
 }
 
 KernelSpec step_spec(const Rung& rung, const Step& step, const RungConfig& config, const Arch& arch) {
+  const bool backward = step.args == StepArgs::kBackward;
   KernelSpec spec = {
       .name = step.function,
-      .source = rung.source,
+      .source = backward && rung.backward_source != nullptr ? rung.backward_source : rung.source,
       .function = step.function,
       .args = args_name(step.args),
       .config = {{"kHeadDim", std::int64_t{config.head_dim}},
@@ -128,7 +130,7 @@ std::optional<std::string> rung_lack(const Rung& rung, const core::Problem& p) {
   if (auto lack = head_dim_lack(rung, p)) return lack;
   if (auto lack = workspace_lack(rung, p)) return lack;
   if (rung.alignment > 1 && !is_aligned(p, rung.alignment)) {
-    for (const auto& [name, t] : tensors_of(p)) {
+    for (const auto& [name, t] : core::NamedTensors(p)) {
       core::Problem one = p;
       one.is_backward = false;
       one.q = one.k = one.v = one.o = *t;
@@ -137,7 +139,7 @@ std::optional<std::string> rung_lack(const Rung& rung, const core::Problem& p) {
                          t->data, fmt::join(t->stride, ", "), rung.name, rung.alignment);
     }
   }
-  const DeviceInfo& device = device_info(p.q.device.index);
+  const DeviceInfo& device = device_of(p.q);
   if (rung.supports != nullptr && !rung.supports(device.arch())) {
     return fmt::format("compute: '{}' has no kernel for {} ({})", rung.name, device.name, device.arch().target);
   }

@@ -1,0 +1,12 @@
+// What FlashAttention's first loop order keeps of a row between two tiles of keys. Rungs 04 and 05.
+#pragma once
+
+namespace attend {
+
+// m and l of a row, in the workspace of a kernel: (batch, heads, seqlen_q).
+struct RowStatistics {
+  float row_max;
+  float row_sum;
+};
+
+}  // namespace attend
