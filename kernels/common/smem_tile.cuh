@@ -2,9 +2,7 @@
 // ldmatrix. Two layouts with one interface: index(row, column) is where a chunk lies.
 #pragma once
 
-#include "cp_async.cuh"
 #include "portable.cuh"
-#include "smem_address.cuh"
 
 namespace attend {
 
@@ -55,13 +53,17 @@ template <class T>  // of 32 bits
   return value;
 }
 
+[[nodiscard]] __device__ __forceinline__ int recomputed_thread() {
+  return recomputed(static_cast<int>(threadIdx.x));
+}
+
 // Copies `rows` rows from global memory, neighbouring threads taking neighbouring chunks, and zeroes the tile's other
 // rows: a key that is not there must not bring a NaN into 0 * v. row_stride is in elements. All kThreads threads call.
 template <int kThreads, class Tile>
 __device__ __forceinline__ void copy_tile(Tile& tile, const void* source, int64 row_stride, int64 rows) {
   static_assert(kThreads % Tile::kChunks == 0, "a thread keeps to one column");
   constexpr int kRowStep = kThreads / Tile::kChunks;
-  const int thread = recomputed(static_cast<int>(threadIdx.x));
+  const int thread = recomputed_thread();
   const int first_row = thread / Tile::kChunks;
   const int column = thread % Tile::kChunks;
   const int num_rows = rows < Tile::kRows ? static_cast<int>(rows) : Tile::kRows;
@@ -69,30 +71,6 @@ __device__ __forceinline__ void copy_tile(Tile& tile, const void* source, int64 
 #pragma unroll 4  // loads on their way at once: registers that the accumulators beside them leave
   for (int row = first_row; row < first_row + Tile::kRows; row += kRowStep, from += kRowStep * 2 * row_stride) {
     tile.chunk[Tile::index(row, column)] = row < num_rows ? *reinterpret_cast<const uint4*>(from) : uint4{};
-  }
-}
-
-// The same by cp.async: sent for now, there after cp_async_wait() and a barrier.
-template <int kThreads, class Tile>
-__device__ __forceinline__ void copy_tile_async(Tile& tile, const void* source, int64 row_stride, int64 rows) {
-  constexpr int kRowStep = kThreads / Tile::kChunks;
-  static_assert(kThreads % Tile::kChunks == 0 && Tile::kRows % kRowStep == 0, "all threads have as much to do");
-  static_assert(kRowStep % 8 == 0, "a thread's rows are swizzled alike: their places are equally far apart");
-  const int thread = recomputed(static_cast<int>(threadIdx.x));
-  const int first_row = thread / Tile::kChunks;
-  const int column = thread % Tile::kChunks;
-  const uint32 target = smem_address(&tile.chunk[Tile::index(first_row, column)]);
-  const auto* from = static_cast<const char*>(source) + first_row * row_stride * 2 + column * kChunkBytes;
-  const auto place = [target](int i) { return target + static_cast<uint32>(i * Tile::kChunks * kChunkBytes); };
-  if (rows >= Tile::kRows) {
-#pragma unroll
-    for (int i = 0; i < Tile::kRows; i += kRowStep, from += kRowStep * 2 * row_stride) cp_async_16(place(i), from);
-  } else {
-    const int num_rows = static_cast<int>(rows);
-#pragma unroll
-    for (int i = 0; i < Tile::kRows; i += kRowStep, from += kRowStep * 2 * row_stride) {
-      cp_async_16(place(i), from, first_row + i < num_rows);
-    }
   }
 }
 

@@ -27,6 +27,7 @@
 #include "../common/online_softmax.cuh"
 #include "../common/output_tile.cuh"
 #include "../common/smem_tile.cuh"
+#include "../common/tile_loader.cuh"
 #include "../common/work.cuh"
 
 namespace attend {
@@ -34,8 +35,6 @@ namespace attend {
 // What a block works on. In shared memory, since the accumulators leave no registers for it.
 struct BlockWork {
   HeadTile at;
-  const Bits16* k;  // key 0 of the head
-  const Bits16* v;
   int64 first_row_end;  // one past the last key that the tile's first row sees; may be < 0
   int num_key_tiles;
   int num_unmasked;  // of them, that all rows see whole: the first ones
@@ -74,10 +73,8 @@ struct WarpRows {
 template <class Config>
 __device__ __forceinline__ void scores(WarpRows<Config>& rows, const AsyncStorage<Config>& smem, int stage) {
   using Storage = AsyncStorage<Config>;
-  const int thread = recomputed(static_cast<int>(threadIdx.x));
-  const int warp_row = thread / 32 * kRowsOfWarp<Config>;
-  const auto q = BlockReader<typename Storage::QTile>::by_rows(smem.q_or_o, thread % 32);
-  const auto k = BlockReader<typename Storage::KeyTile>::by_columns(smem.stage[stage].k, thread % 32);
+  const auto q = BlockReader<typename Storage::QTile>::by_rows(smem.q_or_o, recomputed_thread() % 32);
+  const auto k = BlockReader<typename Storage::KeyTile>::by_columns(smem.stage[stage].k, threadIdx.x % 32);
   constexpr int kTiles = WarpRows<Config>::kTiles;
   constexpr float kZero[kAccumulatorsOfMma] = {};
 #pragma unroll
@@ -88,7 +85,7 @@ __device__ __forceinline__ void scores(WarpRows<Config>& rows, const AsyncStorag
       if constexpr (Config::kQInRegisters) {
         q_frag[r] = rows.tile[r].q_frag[i / kMmaDepth];
       } else {
-        q_frag[r] = negated<Config::kNegateScores>(q.a(warp_row + r * kMmaRows, i));
+        q_frag[r] = negated<Config::kNegateScores>(q.a(threadIdx.x / 32 * kRowsOfWarp<Config> + r * kMmaRows, i));
       }
     }
 #pragma unroll
@@ -109,7 +106,7 @@ __device__ __forceinline__ void scores(WarpRows<Config>& rows, const AsyncStorag
 template <class Config>
 __device__ __forceinline__ void weighted_values(WarpRows<Config>& rows, const AsyncStorage<Config>& smem, int stage) {
   using Storage = AsyncStorage<Config>;
-  const auto v = BlockReader<typename Storage::KeyTile>::by_rows(smem.stage[stage].v, recomputed(threadIdx.x) % 32);
+  const auto v = BlockReader<typename Storage::KeyTile>::by_rows(smem.stage[stage].v, threadIdx.x % 32);
   constexpr int kTiles = WarpRows<Config>::kTiles;
 #pragma unroll
   for (int key = 0; key < Config::kBlockN; key += kMmaDepth) {
@@ -212,7 +209,7 @@ __device__ __forceinline__ void attend_tile(WarpRows<Config>& rows, const AsyncS
     constexpr int kStep = Config::kMask == MaskKind::kCausal;  // keys that a row sees more than the one above
 #pragma unroll
     for (int r = 0; r < WarpRows<Config>::kTiles; ++r) {
-      const int row = recomputed(threadIdx.x) / 32 * kRowsOfWarp<Config> + r * kMmaRows + threadIdx.x % 32 / 4;
+      const int row = recomputed_thread() / 32 * kRowsOfWarp<Config> + r * kMmaRows + threadIdx.x % 32 / 4;
       const int num_keys[kRowsOfThread] = {first_row_keys + row * kStep, first_row_keys + (row + kRowHalf) * kStep};
       mask_keys(rows.tile[r].s_frag, threadIdx.x, num_keys);
     }
@@ -237,10 +234,7 @@ __device__ __forceinline__ BlockWork block_work(const ForwardArgs& args) {
   const int64 row_begin = at.tile * Config::kBlockM;
   const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow, kCausal ? 0 : kOpenWindow};
   const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
-  const uint32 head_k = at.head / (args.num_heads_q / args.num_heads_k);
   return {.at = at,
-          .k = static_cast<const Bits16*>(args.k) + args.k_stride.offset(at.batch, head_k, 0),
-          .v = static_cast<const Bits16*>(args.v) + args.v_stride.offset(at.batch, head_k, 0),
           .first_row_end = kCausal ? mask.unbounded_row(row_begin).end : args.seqlen_k,
           .num_key_tiles = static_cast<int>(num_tiles(key_end, Config::kBlockN)),
           .num_unmasked = static_cast<int>(mask.row(row_begin).end / Config::kBlockN)};
@@ -254,28 +248,32 @@ __device__ void mma_qreg_async_forward(const ForwardArgs& args) {
   extern __shared__ __align__(1024) unsigned char smem_bytes[];
   auto& smem = *reinterpret_cast<Storage*>(smem_bytes);
 
-  if (threadIdx.x == 0) smem.work = block_work<Config>(args);
-  __syncthreads();  // smem.work is there
+  const BlockWork work = block_work<Config>(args);
+  if (threadIdx.x == 0) smem.work = work;
+  const auto [batch, head, row_tile] = work.at;
+  const uint32 head_k = head / (args.num_heads_q / args.num_heads_k);
+  const int64 row_begin = row_tile * Config::kBlockM;
+  const auto* q = static_cast<const Bits16*>(args.q) + args.q_stride.offset(batch, head, row_begin);
+  const auto* k = static_cast<const Bits16*>(args.k) + args.k_stride.offset(batch, head_k, 0);
+  const auto* v = static_cast<const Bits16*>(args.v) + args.v_stride.offset(batch, head_k, 0);
+  TileLoader<Config::kThreads, typename Storage::QTile> q_loader(smem.q_or_o, q, args.q_stride.row);
+  TileLoader<Config::kThreads, typename Storage::KeyTile> k_loader(smem.stage[0].k, k, args.k_stride.row);
+  TileLoader<Config::kThreads, typename Storage::KeyTile> v_loader(smem.stage[0].v, v, args.v_stride.row);
   const auto load_keys = [&](int tile) {
-    const int64 key = int64{tile} * Config::kBlockN;
-    auto& [k_tile, v_tile] = smem.stage[tile % 2];
-    copy_tile_async<Config::kThreads>(k_tile, smem.work.k + key * args.k_stride.row, args.k_stride.row,
-                                      args.seqlen_k - key);
-    copy_tile_async<Config::kThreads>(v_tile, smem.work.v + key * args.v_stride.row, args.v_stride.row,
-                                      args.seqlen_k - key);
+    const uint32 offset = tile % 2 * sizeof(smem.stage[0]);
+    const int keys = static_cast<int>(args.seqlen_k) - tile * Config::kBlockN;
+    k_loader.load(offset, args.k_stride.row, keys);
+    v_loader.load(offset, args.v_stride.row, keys);
   };
 
   WarpRows<Config> rows;
   const float scale_log2 = args.scale * kLog2E;
-  const int64 row_begin = smem.work.at.tile * Config::kBlockM;
-  const auto* q =
-      static_cast<const Bits16*>(args.q) + args.q_stride.offset(smem.work.at.batch, smem.work.at.head, row_begin);
-  copy_tile_async<Config::kThreads>(smem.q_or_o, q, args.q_stride.row, args.seqlen_q - row_begin);
+  q_loader.load(0, args.q_stride.row, static_cast<int>(args.seqlen_q - row_begin));
   cp_async_commit();
-  if (smem.work.num_key_tiles > 0) load_keys(0);
+  if (work.num_key_tiles > 0) load_keys(0);
   cp_async_commit();
   cp_async_wait<1>();  // the thread's part of Q is there; the keys may still be on their way
-  __syncthreads();     // all of Q is there
+  __syncthreads();     // all of Q is there, and smem.work
   if constexpr (Config::kQInRegisters) read_q<Config>(rows, smem);
 
   int tile = 0;
