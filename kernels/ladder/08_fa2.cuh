@@ -4,9 +4,8 @@
 // Supports float32, d from 1 to 128 (in tiles of 32, 64, 96 or 128 columns), full and causal masks, grouped heads;
 //          forward here, backward in 08_fa2_backward.cuh. sm_80 and newer (cp.async)
 // Before   07 scalar2d_row_tile: a score costs two loads from shared memory for each multiplication
-// After    a thread owns a tile of 8 x 8 scores and outputs: four loads of 16 bytes feed 64 multiplications; k is
-// fetched
-//          by cp.async while p v is computed, v while q k^T is; q, k and p are transposed, see fp32_tile.cuh
+// After    a thread owns a tile of 8 x 8 scores and outputs: four loads of 16 bytes feed 64 multiplications. k comes by
+//          cp.async while p v is computed, v while q k^T is; q, k and p are transposed, fp32_tile.cuh says why
 // Why      an SM multiplies 128 numbers a clock and gets 32 from shared memory: reuse in registers closes the gap. And
 //          the two register banks give one operand a clock each: with columns of q^T and k^T, two are always enough
 // Costs    up to 244 registers a thread, so 8 warps on a multiprocessor; p goes through shared memory
