@@ -119,7 +119,7 @@ TEST_F(DriverTest, ErrorsNameTheCallTheErrorAndTheWork) {
     EXPECT_THAT(refusal([] { (void)kernel(100 * 1024); }), HasSubstr(call));
     EXPECT_EQ(fake_->modules, 1) << "leaked";  // that of `k`
   }
-  fake_->failing = "cuMemAllocAsync";
+  fake_->failing = "cuMemAllocFromPoolAsync";
   EXPECT_THAT(refusal([] { const cuda::Scratch scratch(100, nullptr); }), HasSubstr("100 bytes of scratch"));
   fake_->failing = "";
   { const cuda::Scratch scratch(100, nullptr); }

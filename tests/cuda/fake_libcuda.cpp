@@ -98,8 +98,8 @@ DriverResult cuLaunchKernelEx(const DriverLaunchConfig* config, FunctionHandle, 
   state.cluster_x = config->num_attributes == 1 ? config->attributes[0].value.cluster.x : 0;
   return 0;
 }
-DriverResult cuMemAllocAsync(DevicePointer* pointer, std::size_t, StreamHandle) {
-  if (fails("cuMemAllocAsync")) return 1;
+DriverResult cuMemAllocFromPoolAsync(DevicePointer* pointer, std::size_t, MemoryPoolHandle, StreamHandle) {
+  if (fails("cuMemAllocFromPoolAsync")) return 1;
   *pointer = 4096;
   ++attend_fake_cuda()->allocations;
   return 0;

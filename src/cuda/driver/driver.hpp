@@ -9,40 +9,43 @@
 namespace attend::cuda {
 
 // Member, symbol of libcuda, parameters.
-#define ATTEND_DRIVER_FUNCTIONS(X)                                                                 \
-  X(get_error_name, cuGetErrorName, (DriverResult, const char**))                                  \
-  X(get_error_string, cuGetErrorString, (DriverResult, const char**))                              \
-  X(init, cuInit, (unsigned))                                                                      \
-  X(driver_version, cuDriverGetVersion, (int*))                                                    \
-  X(device_count, cuDeviceGetCount, (int*))                                                        \
-  X(device_get, cuDeviceGet, (DeviceIndex*, int))                                                  \
-  X(device_name, cuDeviceGetName, (char*, int, DeviceIndex))                                       \
-  X(device_memory, cuDeviceTotalMem_v2, (std::size_t*, DeviceIndex))                               \
-  X(device_attribute, cuDeviceGetAttribute, (int*, DeviceAttribute, DeviceIndex))                  \
-  X(primary_retain, cuDevicePrimaryCtxRetain, (ContextHandle*, DeviceIndex))                       \
-  X(primary_release, cuDevicePrimaryCtxRelease_v2, (DeviceIndex))                                  \
-  X(context_push, cuCtxPushCurrent_v2, (ContextHandle))                                            \
-  X(context_pop, cuCtxPopCurrent_v2, (ContextHandle*))                                             \
-  X(context_synchronize, cuCtxSynchronize, ())                                                     \
-  X(module_load_data, cuModuleLoadData, (ModuleHandle*, const void*))                              \
-  X(module_unload, cuModuleUnload, (ModuleHandle))                                                 \
-  X(module_get_function, cuModuleGetFunction, (FunctionHandle*, ModuleHandle, const char*))        \
-  X(function_get_attribute, cuFuncGetAttribute, (int*, FunctionAttribute, FunctionHandle))         \
-  X(function_set_attribute, cuFuncSetAttribute, (FunctionHandle, FunctionAttribute, int))          \
-  X(launch_kernel, cuLaunchKernelEx, (const DriverLaunchConfig*, FunctionHandle, void**, void**))  \
-  X(stream_create, cuStreamCreate, (StreamHandle*, unsigned))                                      \
-  X(stream_destroy, cuStreamDestroy_v2, (StreamHandle))                                            \
-  X(stream_synchronize, cuStreamSynchronize, (StreamHandle))                                       \
-  X(stream_wait_event, cuStreamWaitEvent, (StreamHandle, EventHandle, unsigned))                   \
-  X(event_create, cuEventCreate, (EventHandle*, unsigned))                                         \
-  X(event_destroy, cuEventDestroy_v2, (EventHandle))                                               \
-  X(event_record, cuEventRecord, (EventHandle, StreamHandle))                                      \
-  X(event_synchronize, cuEventSynchronize, (EventHandle))                                          \
-  X(event_elapsed, cuEventElapsedTime, (float*, EventHandle, EventHandle))                         \
-  X(mem_alloc_async, cuMemAllocAsync, (DevicePointer*, std::size_t, StreamHandle))                 \
-  X(mem_free_async, cuMemFreeAsync, (DevicePointer, StreamHandle))                                 \
-  X(copy_to_device, cuMemcpyHtoDAsync_v2, (DevicePointer, const void*, std::size_t, StreamHandle)) \
-  X(copy_to_host, cuMemcpyDtoHAsync_v2, (void*, DevicePointer, std::size_t, StreamHandle))         \
+#define ATTEND_DRIVER_FUNCTIONS(X)                                                                            \
+  X(get_error_name, cuGetErrorName, (DriverResult, const char**))                                             \
+  X(get_error_string, cuGetErrorString, (DriverResult, const char**))                                         \
+  X(init, cuInit, (unsigned))                                                                                 \
+  X(driver_version, cuDriverGetVersion, (int*))                                                               \
+  X(device_count, cuDeviceGetCount, (int*))                                                                   \
+  X(device_get, cuDeviceGet, (DeviceIndex*, int))                                                             \
+  X(device_name, cuDeviceGetName, (char*, int, DeviceIndex))                                                  \
+  X(device_memory, cuDeviceTotalMem_v2, (std::size_t*, DeviceIndex))                                          \
+  X(device_attribute, cuDeviceGetAttribute, (int*, DeviceAttribute, DeviceIndex))                             \
+  X(primary_retain, cuDevicePrimaryCtxRetain, (ContextHandle*, DeviceIndex))                                  \
+  X(primary_release, cuDevicePrimaryCtxRelease_v2, (DeviceIndex))                                             \
+  X(context_push, cuCtxPushCurrent_v2, (ContextHandle))                                                       \
+  X(context_pop, cuCtxPopCurrent_v2, (ContextHandle*))                                                        \
+  X(context_synchronize, cuCtxSynchronize, ())                                                                \
+  X(module_load_data, cuModuleLoadData, (ModuleHandle*, const void*))                                         \
+  X(module_unload, cuModuleUnload, (ModuleHandle))                                                            \
+  X(module_get_function, cuModuleGetFunction, (FunctionHandle*, ModuleHandle, const char*))                   \
+  X(function_get_attribute, cuFuncGetAttribute, (int*, FunctionAttribute, FunctionHandle))                    \
+  X(function_set_attribute, cuFuncSetAttribute, (FunctionHandle, FunctionAttribute, int))                     \
+  X(launch_kernel, cuLaunchKernelEx, (const DriverLaunchConfig*, FunctionHandle, void**, void**))             \
+  X(stream_create, cuStreamCreate, (StreamHandle*, unsigned))                                                 \
+  X(stream_destroy, cuStreamDestroy_v2, (StreamHandle))                                                       \
+  X(stream_synchronize, cuStreamSynchronize, (StreamHandle))                                                  \
+  X(stream_wait_event, cuStreamWaitEvent, (StreamHandle, EventHandle, unsigned))                              \
+  X(event_create, cuEventCreate, (EventHandle*, unsigned))                                                    \
+  X(event_destroy, cuEventDestroy_v2, (EventHandle))                                                          \
+  X(event_record, cuEventRecord, (EventHandle, StreamHandle))                                                 \
+  X(event_synchronize, cuEventSynchronize, (EventHandle))                                                     \
+  X(event_elapsed, cuEventElapsedTime, (float*, EventHandle, EventHandle))                                    \
+  X(context_device, cuCtxGetDevice, (DeviceIndex*))                                                           \
+  X(pool_create, cuMemPoolCreate, (MemoryPoolHandle*, const MemoryPoolProperties*))                           \
+  X(pool_set_attribute, cuMemPoolSetAttribute, (MemoryPoolHandle, MemoryPoolAttribute, void*))                \
+  X(pool_alloc_async, cuMemAllocFromPoolAsync, (DevicePointer*, std::size_t, MemoryPoolHandle, StreamHandle)) \
+  X(mem_free_async, cuMemFreeAsync, (DevicePointer, StreamHandle))                                            \
+  X(copy_to_device, cuMemcpyHtoDAsync_v2, (DevicePointer, const void*, std::size_t, StreamHandle))            \
+  X(copy_to_host, cuMemcpyDtoHAsync_v2, (void*, DevicePointer, std::size_t, StreamHandle))                    \
   X(memset_async, cuMemsetD8Async, (DevicePointer, unsigned char, std::size_t, StreamHandle))
 
 /// The driver's entry points.

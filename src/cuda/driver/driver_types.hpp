@@ -16,6 +16,7 @@ using ModuleHandle = struct ModuleTag*;      // CUmodule
 using FunctionHandle = struct FunctionTag*;  // CUfunction
 using StreamHandle = struct StreamTag*;      // CUstream; null is the default stream
 using EventHandle = struct EventTag*;        // CUevent
+using MemoryPoolHandle = struct PoolTag*;    // CUmemoryPool
 
 /// CUdevice_attribute
 enum class DeviceAttribute : int {
@@ -36,6 +37,24 @@ enum class FunctionAttribute : int {
   kNumRegisters = 4,
   kMaxDynamicSmemBytes = 8,
 };
+
+/// CUmemPoolProps
+struct MemoryPoolProperties {
+  static constexpr int kPinned = 1;  // CUmemAllocationType: fixed in place
+  static constexpr int kDevice = 1;  // CUmemLocationType
+
+  int allocation_type;
+  int handle_types;  // 0: not to be shared with other processes
+  int location_type;
+  int location_id;
+  void* security_attributes;
+  std::size_t max_bytes;  // 0: no limit
+  unsigned char reserved[56];
+};
+static_assert(sizeof(MemoryPoolProperties) == 88);
+
+/// CUmemPool_attribute
+enum class MemoryPoolAttribute : int { kReleaseThreshold = 4 };
 
 /// CUlaunchAttribute; only the cluster shape is used.
 struct LaunchAttribute {

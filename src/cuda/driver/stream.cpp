@@ -4,6 +4,7 @@
 
 #include "attend/error.hpp"
 #include "cuda/driver/driver.hpp"
+#include "cuda/driver/memory_pool.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -60,8 +61,8 @@ float Event::milliseconds_since(const Event& start) const {
 
 Scratch::Scratch(std::size_t bytes, StreamHandle stream) : bytes_(bytes), stream_(stream) {
   if (bytes == 0) return;  // which the driver refuses
-  const DriverResult result = driver().mem_alloc_async(&data_, bytes, stream);
-  if (result != 0) fail_call(result, "cuMemAllocAsync", fmt::format("allocating {} bytes of scratch", bytes));
+  const DriverResult result = driver().pool_alloc_async(&data_, bytes, current_memory_pool(), stream);
+  if (result != 0) fail_call(result, "cuMemAllocFromPoolAsync", fmt::format("allocating {} bytes of scratch", bytes));
 }
 
 Scratch::~Scratch() {
