@@ -3,12 +3,12 @@
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
 // Supports float32, d from 1 to 128 (in tiles of 32, 64, 96 or 128 columns), full and causal masks, grouped heads;
 //          forward here, backward in 08_fa2_backward.cuh. sm_80 and newer (cp.async)
-// Before   07 scalar2d_row_tile: a score costs two loads from shared memory for each multiplication
-// After    a thread owns a tile of 8 x 8 scores and outputs: four loads of 16 bytes feed 64 multiplications; k is
-// fetched
-//          by cp.async while p v is computed, v while q k^T is; q, k and p are transposed, see fp32_tile.cuh
-// Why      an SM multiplies 128 numbers a clock and gets 32 from shared memory: reuse in registers closes the gap. And
-//          the two register banks give one operand a clock each: with columns of q^T and k^T, two are always enough
+// Before   07 scalar2d_row_tile: 0.375 words a multiplication from shared memory, an instruction for each word; nothing
+//          computes while keys are loaded
+// After    a thread owns a tile of 8 x 8 scores and outputs: four loads of 16 bytes feed 64 multiplications. k comes by
+//          cp.async while p v is computed, v while q k^T is; q, k and p are transposed, fp32_tile.cuh says why
+// Why      a load for each 16 multiplications, and an instruction spent on it is one not spent on arithmetic. The two
+//          register banks give one operand a clock each: with columns of q^T and k^T, two are nearly always enough
 // Costs    up to 244 registers a thread, so 8 warps on a multiprocessor; p goes through shared memory
 // Measured TFLOP/s, 4 B H S^2 D operations. H200, CUDA 13.0
 //          (B, H, S, D) = (8, 16, 2048, 64): 45.7; (8, 8, 2048, 128): 40; (4, 12, 1024, 64): 38; of 65 at most

@@ -7,8 +7,7 @@
 // Supports as in 08_fa2.cuh. dq is summed by atomic additions: its last bits differ from run to run
 // Before   the standard backward pass keeps p and ds in memory
 // After    a block owns kBlockN keys, with dk and dv in registers, and walks over the tiles of query rows; p is
-// computed
-//          anew from lse. Each tile's share of dq is added to dq in memory: the L2 cache adds, nobody waits
+//          computed anew from lse. Each tile's share of dq is added to dq in memory: the L2 cache adds, nobody waits
 // Why      five products, all from shared memory through register tiles of 8 x 4 numbers, and nothing of size
 //          seqlen_q x seqlen_k in memory
 // Costs    p, then ds, go through shared memory, five barriers a tile; k is there twice, as rows and as columns;
