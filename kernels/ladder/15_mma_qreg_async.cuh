@@ -3,18 +3,20 @@
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
 // Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
-// newer Before   14 mma_qreg: a tile on its way occupies d / 4 registers, and each operand of K and V serves one
-// product After    cp.async brings the next tile past the registers. They go to a second 16 rows for each warp: an
-// operand of K or
-//          V, once loaded, serves two products. (At d = 128, O takes 128 registers and S 64, and Q's operands have to
-//          come from shared memory again.) The maximum may lag behind, so that O is seldom rescaled; tiles that need no
-//          mask have a loop of their own; causal blocks start longest first
+//          newer
+// Before   14 mma_qreg: a tile on its way occupies d / 4 registers, and each operand of K and V serves one product
+// After    cp.async brings the next tile past the registers. They go to a second 16 rows for each warp: an operand of K
+//          or V, once loaded, serves two products. (At d = 128, O takes 128 registers and S 64, and Q's operands have
+//          to come from shared memory again.) The maximum may lag behind, so that O is seldom rescaled; tiles that need
+//          no mask have a loop of their own; causal blocks start longest first
 // Why      ldmatrix brings 44 % less for each product at d = 128 (80 loads for 256 products instead of 64 for 128), and
 //          128 rows instead of 64 read K and V once. With two blocks on a multiprocessor each scheduler has two warps:
 //          while one is at its softmax, the other multiplies
 // Costs    255 registers: a block's own figures live in shared memory. Nothing but the other block covers a warp's
-// softmax Run      attend run --compute mma_qreg_async --data DIR Source   Dao, FlashAttention-2 (2023), Algorithm 1;
-// the lagging maximum: FlashAttention-4 (2025)
+//          softmax
+// Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 388 TFLOP/s
+// Run      attend run --compute mma_qreg_async --data DIR    (made by attend generate --dtype bf16)
+// Source   Dao, FlashAttention-2 (2023), Algorithm 1; the lagging maximum: FlashAttention-4 (2025)
 #pragma once
 
 #include "../common/accumulator_mask.cuh"
