@@ -180,7 +180,7 @@ __device__ __forceinline__ void score_gradients(float (&ds)[kRows][kKeys], const
 template <class Config, int kKeysOut, int kDims>
 __device__ __forceinline__ void backward_tile(float (&dk)[kKeysOut][kDims], float (&dv)[kKeysOut][kDims],
                                               const RowWalk<Config>& walk, const WindowMask& mask, int64 row, int64 key,
-                                              float scale) {
+                                              const BackwardArgs& args) {
   using Shape = Fa2BackwardShape<Config>;
   using ScoreTile = typename Shape::ScoreTile;
   using RowTile = typename Shape::RowTile;
@@ -191,7 +191,7 @@ __device__ __forceinline__ void backward_tile(float (&dk)[kKeysOut][kDims], floa
   wait_for_copies();
   __syncthreads();  // waits for the tiles; every warp has left ds k of the tile before: p may take ds's place
   float ds[kRows][Shape::kKeys] = {};
-  score_gradients<Config>(ds, mask, row, key, scale, me);
+  score_gradients<Config>(ds, mask, row, key, args.scale, me);
   __syncthreads();  // p is complete
   multiply_columns<Config::kBlockM, ScoreTile, RowTile, Shape::kStep>(dv, Shape::kScores, my_keys, Shape::kDout,
                                                                       my_dims);
@@ -206,9 +206,8 @@ __device__ __forceinline__ void backward_tile(float (&dk)[kKeysOut][kDims], floa
   multiply_rows<Config::kBlockN, ScoreTile, typename Shape::KTile, Shape::kStep>(
       dq, Shape::kScores + ScoreTile::offset(me.y * kRows, 0), Shape::kK, my_dims);
   const int64 my_row = row + me.y * kRows;
-  write_rows<Config, true, Config::kThreadsX>(dq, Config::kNegateScores ? -scale : scale,
-                                              walk.dq + my_row * walk.dq_stride, walk.dq_stride, walk.seqlen_q - my_row,
-                                              me.x);
+  write_rows<Config, true, Config::kThreadsX>(dq, args.gradient_scale, walk.dq + my_row * walk.dq_stride,
+                                              walk.dq_stride, walk.seqlen_q - my_row, me.x);
 }
 
 // dk and dv of one tile of kBlockN keys, and its share of dq. Grid: tiles of every key head.
@@ -245,15 +244,15 @@ __device__ void fa2_backward(const BackwardArgs& args) {
     walk.copy_dout(first_row);
 #pragma unroll 1
     for (int64 row = first_row; row < args.seqlen_q; row += Config::kBlockM) {
-      backward_tile<Config>(dk, dv, walk, mask, row, key, args.scale);
+      backward_tile<Config>(dk, dv, walk, mask, row, key, args);
     }
   }
   const auto me = Fa2ThreadPlace<Config>::mine();
   const int my_key = me.y * kKeysOut;
   float* dk_out = static_cast<float*>(args.dk) + args.dk_stride.offset(batch, head_k, key + my_key);
   float* dv_out = static_cast<float*>(args.dv) + args.dv_stride.offset(batch, head_k, key + my_key);
-  write_rows<Config, false, Config::kThreadsX>(dk, Config::kNegateScores ? -args.scale : args.scale, dk_out,
-                                               args.dk_stride.row, keys_left - my_key, me.x);
+  write_rows<Config, false, Config::kThreadsX>(dk, args.gradient_scale, dk_out, args.dk_stride.row, keys_left - my_key,
+                                               me.x);
   write_rows<Config, false, Config::kThreadsX>(dv, 1.0f, dv_out, args.dv_stride.row, keys_left - my_key, me.x);
 }
 

@@ -154,7 +154,9 @@ BackwardArgs backward_args(const Rung& rung, const core::Problem& p, DevicePoint
           .batch = static_cast<uint32>(p.num_sequences),
           .num_heads_q = static_cast<uint32>(p.num_heads_q),
           .num_heads_k = static_cast<uint32>(p.num_heads_k),
-          .scale = kernel_scale(rung, p.scale)};
+          .scale = kernel_scale(rung, p.scale),
+          .gradient_scale = static_cast<float>(p.scale),
+          .unused = 0};
 }
 
 /// The map of a tensor whose tiles are `rows` x head_dim: see ForwardTmaArgs. `somewhere`: any address of the device's,
