@@ -8,7 +8,8 @@
 // Why      a tensor core does 8 to 16 times the multiply-adds of the CUDA cores beside it, and operands are half as
 //          wide
 // Costs    O is read from and written to shared memory for each 32 keys (4 d bytes a row, twice, against 4 d for k and
-//          v together), rows of a tile share banks, and each 16 rows read all of k and v from the L2 cache
+//          v together), rows of a tile share banks, and each 16 rows read all of k and v from the L2 cache. So this is
+//          slower than 08, and so are 10 and 11: the tensor cores wait for what 12 and 13 make cheap
 // Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 16 TFLOP/s
 // Run      attend run --compute warp_wmma --data DIR    (made by attend generate --dtype bf16)
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; CUDA C++ Programming Guide, Warp matrix functions

@@ -10,7 +10,7 @@
 // Why      two barriers a tile instead of four; 16 d bytes less a row and tile through shared memory (O written by the
 //          product and by the rescale, and read for both); 128 rows instead of 64 read k and v once
 // Costs    S and P still pass through shared memory, and the rows of a tile share banks: each fragment of K takes eight
-//          times the cycles it needs
+//          times the cycles it needs. The compiler does not use ldmatrix for wmma's bfloat16, but loads of 4 bytes
 // Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 38 TFLOP/s
 // Run      attend run --compute wmma_row_block --data DIR    (made by attend generate --dtype bf16)
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1 and section 3.3, figure 3(b)
