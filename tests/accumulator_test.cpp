@@ -8,6 +8,7 @@
 #include <set>
 
 #include "kernels/common/accumulator_mask.cuh"
+#include "kernels/common/causal_order.cuh"
 #include "kernels/common/online_softmax.cuh"
 #include "kernels/common/row_tile.cuh"
 #include "kernels/common/smem_address.cuh"
@@ -145,6 +146,46 @@ TEST(RowTile, VisitsWhatItsRowsSee) {
       check_tiles<TileConfig<MaskKind::kCausal>>(seqlen_q, seqlen_k);
     }
   }
+}
+
+// Every tile once; sections one after another; inside a section no tile before a longer one.
+void check_longest_first(uint32 tiles, uint32 batch, uint32 heads, int64 bytes_per_head) {
+  const uint32 section = section_heads(batch * heads, bytes_per_head);
+  std::set<std::array<int64, 3>> places;
+  uint32 current = 0;
+  int64 longest = tiles;
+  for (uint32 block = 0; block < tiles * batch * heads; ++block) {
+    const HeadTile at = longest_first(block, tiles, batch, heads, bytes_per_head);
+    ASSERT_LT(at.batch, batch);
+    ASSERT_LT(at.head, heads);
+    ASSERT_TRUE(at.tile >= 0 && at.tile < tiles);
+    places.insert({at.batch, at.head, at.tile});
+    const uint32 its_section = (at.batch * heads + at.head) / section;
+    if (its_section != current) longest = tiles;
+    EXPECT_GE(its_section, current);
+    EXPECT_LE(at.tile, longest);
+    current = its_section;
+    longest = at.tile;
+  }
+  EXPECT_EQ(places.size(), tiles * batch * heads);
+}
+
+TEST(CausalOrder, TakesEveryTileOnceAndLongOnesFirst) {
+  for (const uint32 tiles : {1U, 5U, 32U}) {
+    for (const uint32 heads : {1U, 3U, 16U, 17U}) {
+      for (const int64 bytes : {int64{0}, int64{1} << 20, kSectionBytes / 8, kSectionBytes / 20, int64{1} << 40}) {
+        check_longest_first(tiles, 1, heads, bytes);
+        check_longest_first(tiles, 3, heads, bytes);
+      }
+    }
+  }
+}
+
+TEST(CausalOrder, SectionsAreAlike) {
+  EXPECT_EQ(section_heads(32, kSectionBytes), 16U);       // too large for the cache: by heads
+  EXPECT_EQ(section_heads(17, kSectionBytes), 9U);        // not 16 and 1
+  EXPECT_EQ(section_heads(64, kSectionBytes / 32), 32U);  // as many as fit
+  EXPECT_EQ(section_heads(8, kSectionBytes / 32), 8U);
 }
 
 }  // namespace

@@ -48,12 +48,15 @@ is_present() {
   esac
 }
 
-# The places where the library looks (src/cuda/driver/nvrtc.cpp), and .venv, where the tests look too.
+# The compiler with the headers that the wmma kernels include, in the places where the library looks
+# (src/cuda/driver/nvrtc.cpp), and in .venv, where the tests look too.
 nvrtc_is_present() {
-  [[ -n ${ATTEND_NVRTC_PATH:-} ]] || ldconfig -p 2>/dev/null | grep -q 'libnvrtc\.so' ||
-    compgen -G "${CUDA_HOME:-/usr/local/cuda}/lib64/libnvrtc.so*" >/dev/null ||
-    compgen -G '/usr/local/cuda/lib64/libnvrtc.so*' >/dev/null ||
-    compgen -G '.venv/lib/python3*/site-packages/nvidia/cu*/lib/libnvrtc.so*' >/dev/null
+  [[ -n ${ATTEND_NVRTC_PATH:-} ]] && return
+  local root
+  for root in "${CUDA_HOME:-/usr/local/cuda}" /usr/local/cuda .venv/lib/python3*/site-packages/nvidia/cu13; do
+    if [[ -e $root/include/crt/mma.h ]] && compgen -G "$root/lib*/libnvrtc.so*" >/dev/null; then return; fi
+  done
+  return 1
 }
 
 wants_nvrtc=false
@@ -83,12 +86,12 @@ if ((${#missing[@]})); then
 fi
 
 if $wants_nvrtc; then
-  wheel=nvidia-cuda-nvrtc==13.0.88
-  echo "filling .venv: $wheel" >&2
+  wheels=(nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85)
+  echo "filling .venv: ${wheels[*]}" >&2
   mkdir -p build
   {
-    python3 -m venv .venv && .venv/bin/pip install --quiet --disable-pip-version-check "$wheel"
-  } >"$log" 2>&1 </dev/null || fail "no libnvrtc, and cannot fill .venv (no network? see $log). By hand: .venv/bin/pip install $wheel"
+    python3 -m venv .venv && .venv/bin/pip install --quiet --disable-pip-version-check "${wheels[@]}"
+  } >"$log" 2>&1 </dev/null || fail "no libnvrtc, and cannot fill .venv (no network? see $log). By hand: .venv/bin/pip install ${wheels[*]}"
 fi
 
 # fill_venv REQUIREMENTS REMARK: the environment counts as ready only when the last step of filling it is done and still

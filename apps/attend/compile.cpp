@@ -58,6 +58,7 @@ nlohmann::ordered_json to_json(const Row& row) {
           {"code_bytes", row.code->cubin.size()},
           {"seconds", row.code->seconds},
           {"from_disk", row.code->from_disk},
+          {"ready_seconds", row.code->ready_seconds},
           {"key", row.code->key},
           {"warnings", r.warnings},
           {"passed", row.keeps_claim()}};

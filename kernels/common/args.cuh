@@ -69,9 +69,11 @@ struct BackwardArgs {
   uint32 batch;
   uint32 num_heads_q;
   uint32 num_heads_k;
-  float scale;
+  float scale;           // factor of q.k
+  float gradient_scale;  // factor of dq and dk: scale, also where a kernel that folds it is given another magnitude
+  uint32 unused;         // fills the last 8 bytes
 };
-static_assert(sizeof(BackwardArgs) == 11 * 8 + 10 * 24 + 2 * 8 + 4 * 4);
+static_assert(sizeof(BackwardArgs) == 11 * 8 + 10 * 24 + 2 * 8 + 6 * 4);
 
 // What a TMA instruction reads: CUtensorMap.
 struct alignas(64) TensorMapArg {

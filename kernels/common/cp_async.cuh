@@ -17,6 +17,11 @@ __device__ __forceinline__ void cp_async_16(uint32 smem, const void* gmem, bool 
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem), "r"(bytes) : "memory");
 }
 
+// The same without a condition, which costs nothing to compute.
+__device__ __forceinline__ void cp_async_16(uint32 smem, const void* gmem) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(gmem) : "memory");
+}
+
 // The copies issued since the last commit become one group.
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");

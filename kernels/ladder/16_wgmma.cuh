@@ -11,7 +11,7 @@
 // Costs    the warps copy the tiles themselves, 16 pieces of 16 bytes a thread and tile, and meet at a barrier for each
 //          tile; one warpgroup's softmax hides behind the other's products only as far as that barrier lets them drift
 // Measured bf16, (2, 16, 8192, 128), H200, CUDA 13.0: full 435, causal 407 TFLOP/s
-// Run      attend run --compute wgmma --dtype bf16 --data DIR
+// Run      attend run --compute wgmma --data DIR    (made by attend generate --dtype bf16)
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; the instruction: PTX ISA, wgmma.mma_async
 #pragma once
 

@@ -12,7 +12,7 @@
 // Costs    the issuing thread belongs to a warpgroup that computes: where it has to wait for the other to release a
 //          buffer, its own warpgroup waits too
 // Measured bf16, (2, 16, 8192, 128), H200, CUDA 13.0: full 550, causal 502 TFLOP/s
-// Run      attend run --compute wgmma_tma --dtype bf16 --data DIR
+// Run      attend run --compute wgmma_tma --data DIR    (made by attend generate --dtype bf16)
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; the copies: PTX ISA, cp.async.bulk.tensor and mbarrier
 #pragma once
 

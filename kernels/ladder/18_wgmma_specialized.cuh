@@ -14,7 +14,7 @@
 // Costs    warpgroups are out of step by chance only, and each still waits for its own products before it goes on; a
 //          quarter of the threads idles; a last tile of rows may be 191 rows short, which shows in short sequences
 // Measured bf16, (2, 16, 8192, 128), H200, CUDA 13.0: full 684, causal 620 TFLOP/s
-// Run      attend run --compute wgmma_specialized --dtype bf16 --data DIR
+// Run      attend run --compute wgmma_specialized --data DIR    (made by attend generate --dtype bf16)
 // Source   Shah et al., FlashAttention-3 (2024), Algorithm 1
 #pragma once
 

@@ -16,10 +16,16 @@ struct Backend {
   DeviceType device;
   std::function<void(const Problem&, Stream)> forward;
   std::function<void(const Problem&, Stream)> backward;  ///< empty: forward only
+  unsigned dtypes = ~0U;  ///< bit dtype_bit(q.dtype) is set where `unsupported` is worth asking: a quick look for auto
   /// One line saying what the backend lacks for this problem ("dropout_p: 0.1, compute 'cpu_naive' allows 0"), or
   /// nothing.
   std::function<std::optional<std::string>(const Problem&)> unsupported;
 };
+
+/// The bit of Backend::dtypes.
+[[nodiscard]] constexpr unsigned dtype_bit(DType dtype) {
+  return 1U << static_cast<unsigned>(dtype);
+}
 
 /// For backends that compute in one dtype: the line saying that q is in none of `allowed`, or that another tensor of
 /// the problem differs from q. Nothing where all is well.

@@ -12,16 +12,19 @@ namespace attend {
 namespace core {
 namespace {
 
-/// The best backend for the problem's device that supports it; where none does, the first one's complaint.
+/// The best backend for the problem's device that supports it; where none does, the complaint of the best one that
+/// takes its dtype.
 const Backend& best_backend(const Problem& problem) {
-  std::optional<std::string> first_lack;
+  const Backend* first = nullptr;
   for (const Backend* backend : all_backends()) {
     if (backend->device != problem.q.device.type) continue;
-    const std::optional<std::string> lack = lack_of(*backend, problem);
-    if (!lack) return *backend;
-    if (!first_lack) first_lack = lack;
+    if (first == nullptr || (first->dtypes & dtype_bit(problem.q.dtype)) == 0) first = backend;
+    const bool hopeless =
+        (backend->dtypes & dtype_bit(problem.q.dtype)) == 0 || (problem.is_backward && !backend->backward);
+    if (!hopeless && !lack_of(*backend, problem)) return *backend;
   }
-  throw Error(ErrorCode::kUnsupported, first_lack.value_or("compute: no backend for the tensors' device"));
+  if (first == nullptr) throw Error(ErrorCode::kUnsupported, "compute: no backend for the tensors' device");
+  throw Error(ErrorCode::kUnsupported, lack_of(*first, problem).value_or("compute: no backend supports the problem"));
 }
 
 }  // namespace

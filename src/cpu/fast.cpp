@@ -133,7 +133,7 @@ void Scratch::throw_out_of_memory(std::int64_t floats) {
 
 const core::Backend& fast_backend() {
   static const core::Backend kBackend = {
-      "cpu", "tiled online softmax, SIMD, threads", DeviceType::kCPU, forward, backward, unsupported};
+      "cpu", "tiled online softmax, SIMD, threads", DeviceType::kCPU, forward, backward, ~0U, unsupported};
   return kBackend;
 }
 

@@ -131,7 +131,8 @@ std::optional<std::string> unsupported(const Problem& p) {
 
 const core::Backend& naive_backend() {
   static const core::Backend kBackend = {
-      "cpu_naive", "rung 00: the textbook loop, float32, one thread", DeviceType::kCPU, forward, backward, unsupported};
+      "cpu_naive", "rung 00: the textbook loop, float32, one thread", DeviceType::kCPU, forward, backward, ~0U,
+      unsupported};
   return kBackend;
 }
 

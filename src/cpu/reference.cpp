@@ -241,7 +241,7 @@ void reference_dbias(const Problem& p) {
 
 const core::Backend& reference_backend() {
   static const core::Backend kBackend = {
-      "reference", "float64, one thread, the formula itself", DeviceType::kCPU, forward, backward, unsupported};
+      "reference", "float64, one thread, the formula itself", DeviceType::kCPU, forward, backward, ~0U, unsupported};
   return kBackend;
 }
 

@@ -132,7 +132,7 @@ TEST(Options, RefusalsNameFlagValueAndWhatIsAllowed) {
       {"", "no command", "generate, run, bench, compile, ladder, info"},
       {"compile --arch sm_91", "--arch: 'sm_91'", "sm_90a"},
       {"compile --arch sm_80,", "--arch: ''", "sm_90a"},
-      {"compile --compute nope", "--compute: 'nope'", "all, naive"},
+      {"compile --compute nope", "--compute: 'nope'", "all, standard, naive, tiled"},
   };
   for (const auto& [line, found, allowed] : cases)
     EXPECT_THAT(refusal(line), AllOf(HasSubstr(found), HasSubstr(allowed))) << line;

@@ -10,11 +10,12 @@ namespace attend::test {
 
 struct Comparison {
   bool ok = true;
-  double error = 0;     ///< largest absolute error
-  double standard = 0;  ///< largest absolute error of the standard implementation
-  double budget = 0;    ///< the budget of the block where error / budget is largest
-  double ratio = 0;     ///< the largest error / budget of any block; > 1 or NaN fails
-  std::string report;   ///< one line, and the worst positions if not ok
+  double error = 0;        ///< largest absolute error
+  double standard = 0;     ///< largest absolute error of the standard implementation
+  double budget = 0;       ///< the budget of the block where error / budget is largest
+  double block_error = 0;  ///< the error of that block
+  double ratio = 0;        ///< the largest error / budget of any block; > 1 or NaN fails
+  std::string report;      ///< one line, and the worst positions if not ok
 };
 
 /// What is compared with what. All vectors are row-major and of one shape.

@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <deque>
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <mutex>
-#include <optional>
 
 #include "attend/error.hpp"
 #include "cuda/driver/driver.hpp"
@@ -12,15 +13,18 @@
 namespace attend::cuda {
 namespace {
 
-/// What is kept for each GPU. Both parts are filled at first use, under the lock.
+constexpr int kMostDevices = 64;
+
+/// What is kept for each GPU. Both parts are made at first use, under the lock, and never change or go; readers take no
+/// lock, since every launch reads them.
 struct DeviceState {
-  std::optional<DeviceInfo> info;
-  ContextHandle primary = nullptr;
+  std::atomic<const DeviceInfo*> info = nullptr;
+  std::atomic<ContextHandle> primary = nullptr;
 };
 
 struct DeviceTable {
   std::mutex mutex;
-  std::deque<DeviceState> states;  // grows at the end, so that references stay good
+  std::array<DeviceState, kMostDevices> states;
 };
 
 DeviceTable& table() {
@@ -29,16 +33,15 @@ DeviceTable& table() {
 }
 
 void check_index(int index) {
-  const int count = device_count();
+  const int count = std::min(device_count(), kMostDevices);
   if (index < 0 || index >= count) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("device: {}, allowed 0 to {}", index, count - 1));
   }
 }
 
-DeviceState& state(int index) {
-  auto& states = table().states;
-  while (states.size() <= static_cast<std::size_t>(index)) states.emplace_back();
-  return states[static_cast<std::size_t>(index)];
+/// The state of GPU `index`, or null where that cannot be one.
+DeviceState* state(int index) {
+  return index >= 0 && index < kMostDevices ? &table().states[static_cast<std::size_t>(index)] : nullptr;
 }
 
 DeviceIndex handle(int index) {
@@ -72,14 +75,19 @@ DeviceInfo query(int index) {
 }
 
 ContextHandle primary_context(int index) {
+  if (DeviceState* known = state(index); known != nullptr) {
+    if (ContextHandle context = known->primary.load(std::memory_order_acquire)) return context;
+  }
   check_index(index);
   const std::lock_guard lock(table().mutex);
-  DeviceState& s = state(index);
-  if (s.primary == nullptr) {
-    check_call(driver().primary_retain(&s.primary, handle(index)), "cuDevicePrimaryCtxRetain",
+  DeviceState& s = *state(index);
+  ContextHandle context = s.primary.load(std::memory_order_relaxed);
+  if (context == nullptr) {
+    check_call(driver().primary_retain(&context, handle(index)), "cuDevicePrimaryCtxRetain",
                fmt::format("opening device {}", index));
+    s.primary.store(context, std::memory_order_release);
   }
-  return s.primary;
+  return context;
 }
 
 }  // namespace
@@ -91,20 +99,31 @@ int device_count() {
 }
 
 const DeviceInfo& device_info(int index) {
+  if (DeviceState* known = state(index); known != nullptr) {
+    if (const DeviceInfo* info = known->info.load(std::memory_order_acquire)) return *info;
+  }
   check_index(index);
   const std::lock_guard lock(table().mutex);
-  DeviceState& s = state(index);
-  if (!s.info) s.info = query(index);
-  return *s.info;
+  DeviceState& s = *state(index);
+  if (const DeviceInfo* info = s.info.load(std::memory_order_relaxed)) return *info;
+  const auto* info = new DeviceInfo(query(index));
+  s.info.store(info, std::memory_order_release);
+  return *info;
 }
 
 ContextGuard::ContextGuard(int device) {
-  const DriverResult result = driver().context_push(primary_context(device));
+  const ContextHandle primary = primary_context(device);
+  ContextHandle current = nullptr;
+  // A thread that computes has it current already, most of the time. A failure shows in the push below.
+  if (driver().context_get(&current) == 0 && current == primary) return;
+  const DriverResult result = driver().context_push(primary);
   // The text is made only where it is needed: every launch passes here.
   if (result != 0) fail_call(result, "cuCtxPushCurrent", fmt::format("making device {} current", device));
+  pushed_ = true;
 }
 
 ContextGuard::~ContextGuard() {
+  if (!pushed_) return;
   ContextHandle ours = nullptr;
   driver().context_pop(&ours);  // a failure here has been reported by the call that caused it
 }

@@ -37,6 +37,9 @@ class ContextGuard {
   ~ContextGuard();
   ContextGuard(const ContextGuard&) = delete;
   ContextGuard& operator=(const ContextGuard&) = delete;
+
+ private:
+  bool pushed_ = false;  // else it was current before
 };
 
 }  // namespace attend::cuda

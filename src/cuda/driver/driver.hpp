@@ -21,6 +21,7 @@ namespace attend::cuda {
   X(device_attribute, cuDeviceGetAttribute, (int*, DeviceAttribute, DeviceIndex))                             \
   X(primary_retain, cuDevicePrimaryCtxRetain, (ContextHandle*, DeviceIndex))                                  \
   X(primary_release, cuDevicePrimaryCtxRelease_v2, (DeviceIndex))                                             \
+  X(context_get, cuCtxGetCurrent, (ContextHandle*))                                                           \
   X(context_push, cuCtxPushCurrent_v2, (ContextHandle))                                                       \
   X(context_pop, cuCtxPopCurrent_v2, (ContextHandle*))                                                        \
   X(context_synchronize, cuCtxSynchronize, ())                                                                \

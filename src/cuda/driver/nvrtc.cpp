@@ -138,13 +138,15 @@ std::vector<std::string> Nvrtc::toolkit_include_folders() const {
   if (const char* home = variable("CUDA_HOME")) folders.push_back(fs::path(home) / "include");
   folders.emplace_back("/usr/local/cuda/include");
   for (const fs::path& folder : folders) {
-    if (!fs::exists(folder / "mma.h", error)) continue;
+    if (!fs::exists(folder / "crt" / "mma.h", error)) continue;  // mma.h alone is not enough: it includes that
     return {folder.string(), (folder / "cccl").string()};
   }
   std::vector<std::string> names;
   for (const fs::path& folder : folders) names.push_back(folder.string());
-  throw Error(ErrorCode::kMissingHardware,
-              fmt::format("mma.h: not in {}: install the CUDA toolkit or set CUDA_HOME", fmt::join(names, ", ")));
+  throw Error(ErrorCode::kMissingHardware, fmt::format("mma.h and crt/mma.h: not in {}: install the CUDA toolkit, or "
+                                                       "`pip install nvidia-cuda-runtime nvidia-cuda-crt "
+                                                       "nvidia-cuda-cccl` beside NVRTC",
+                                                       fmt::join(names, ", ")));
 }
 
 std::vector<int> Nvrtc::supported_archs() const {

@@ -113,7 +113,8 @@ std::shared_ptr<const CompiledKernel> Jit::make(const KernelSpec& spec) {
   kernel->log = std::move(entry->log);
   kernel->cubin = std::move(entry->cubin);
   kernel->seconds = entry->seconds;
-  if (options_.log_compiles) options_.print(log_line(spec, *kernel, seconds_since(start)));
+  kernel->ready_seconds = seconds_since(start);
+  if (options_.log_compiles) options_.print(log_line(spec, *kernel, kernel->ready_seconds));
   return kernel;
 }
 

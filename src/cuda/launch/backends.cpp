@@ -13,7 +13,9 @@ core::Backend backend_of(const Rung& rung) {
                            .device = DeviceType::kCUDA,
                            .forward = [&rung](const core::Problem& p, Stream stream) { rung_forward(rung, p, stream); },
                            .backward = {},
+                           .dtypes = 0,
                            .unsupported = [&rung](const core::Problem& p) { return rung_lack(rung, p); }};
+  for (const DType dtype : rung.dtypes) backend.dtypes |= core::dtype_bit(dtype);
   if (rung.backward != nullptr) {
     backend.backward = [&rung](const core::Problem& p, Stream stream) { rung_backward(rung, p, stream); };
   }

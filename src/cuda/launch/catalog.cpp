@@ -1,6 +1,7 @@
 #include "cuda/launch/catalog.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "cuda/launch/ladder.hpp"
 
@@ -12,10 +13,22 @@ bool is_allowed(const Rung& rung, int head_dim) {
   return dims.empty() ? head_dim <= rung.max_head_dim : std::find(dims.begin(), dims.end(), head_dim) != dims.end();
 }
 
-void add_variants(std::vector<KernelSpec>& specs, const Rung& rung, const RungConfig& config, const Arch& arch) {
-  for (const Step& step : rung.forward(config)) specs.push_back(step_spec(rung, step, config, arch));
-  if (rung.backward == nullptr) return;
-  for (const Step& step : rung.backward(config)) specs.push_back(step_spec(rung, step, config, arch));
+/// Those that are not there yet.
+void add_steps(std::vector<KernelSpec>& specs, const Rung& rung, const std::vector<Step>& steps,
+               const RungConfig& config, const Arch& arch) {
+  for (const Step& step : steps) {
+    KernelSpec spec = step_spec(rung, step, config, arch);
+    const auto is_same = [&](const KernelSpec& other) { return identity(other) == identity(spec); };
+    if (std::none_of(specs.begin(), specs.end(), is_same)) specs.push_back(std::move(spec));
+  }
+}
+
+void add_variants(std::vector<KernelSpec>& specs, const Rung& rung, RungConfig config, const Arch& arch) {
+  for (const bool many_rows : {true, false}) {
+    config.many_rows = many_rows;
+    add_steps(specs, rung, rung.forward(config), config, arch);
+    if (rung.backward != nullptr) add_steps(specs, rung, rung.backward(config), config, arch);
+  }
 }
 
 std::vector<KernelSpec> rung_variants(const Rung& rung, const Arch& arch) {

@@ -76,6 +76,15 @@ std::optional<std::string> workspace_lack(const Rung& rung, const core::Problem&
   return lack_text("q, k:", lengths, rung, fmt::format("{} bytes", rung.max_workspace));
 }
 
+/// The GPU that the tensor is on. @throws Error naming the argument where there is none.
+const DeviceInfo& device_of(const Tensor& q) {
+  try {
+    return device_info(q.device.index);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("q: on CUDA device {}, but {}", q.device.index, error.what()));
+  }
+}
+
 }  // namespace
 
 bool is_aligned(const core::Problem& p, int bytes) {
@@ -91,9 +100,10 @@ bool is_aligned(const core::Problem& p, int bytes) {
 }
 
 KernelSpec step_spec(const Rung& rung, const Step& step, const RungConfig& config, const Arch& arch) {
+  const bool backward = step.args == StepArgs::kBackward;
   KernelSpec spec = {
       .name = step.function,
-      .source = rung.source,
+      .source = backward && rung.backward_source != nullptr ? rung.backward_source : rung.source,
       .function = step.function,
       .args = args_name(step.args),
       .config = {{"kHeadDim", std::int64_t{config.head_dim}},
@@ -129,7 +139,7 @@ std::optional<std::string> rung_lack(const Rung& rung, const core::Problem& p) {
                          t->data, fmt::join(t->stride, ", "), rung.name, rung.alignment);
     }
   }
-  const DeviceInfo& device = device_info(p.q.device.index);
+  const DeviceInfo& device = device_of(p.q);
   if (rung.supports != nullptr && !rung.supports(device.arch())) {
     return fmt::format("compute: '{}' has no kernel for {} ({})", rung.name, device.name, device.arch().target);
   }

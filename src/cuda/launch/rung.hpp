@@ -26,6 +26,9 @@ struct RungConfig {
   int max_smem_per_block =
       0;                ///< bytes, of the device or architecture: tables may choose smaller tiles where it is less
   bool aligned = true;  ///< all tensors allow loads of 16 bytes; rungs with `alignment` 16 are always given true
+  /// The query rows of all heads make at least four tiles of 128 for each multiprocessor; with fewer, tables may choose
+  /// smaller tiles, so that every multiprocessor gets some.
+  bool many_rows = true;
 };
 
 /// What the blocks of a launch divide among themselves, in this order of the index: tiles of a head fastest.
@@ -56,9 +59,10 @@ struct Step {
 /// One rung.
 struct Rung {
   int number = 0;
-  const char* name = "";         ///< the same on the command line, in the file's name and in the tables
-  const char* description = "";  ///< one line
-  const char* source = "";       ///< below kernels/
+  const char* name = "";                  ///< the same on the command line, in the file's name and in the tables
+  const char* description = "";           ///< one line
+  const char* source = "";                ///< below kernels/
+  const char* backward_source = nullptr;  ///< of the steps that take BackwardArgs; null: source
   std::vector<DType> dtypes = {};
   std::vector<int> head_dims = {};     ///< that it supports; empty: 1 to max_head_dim
   int max_head_dim = 512;              ///< where head_dims is empty

@@ -32,13 +32,18 @@ using Plan = std::vector<LoadedStep>;
 
 RungConfig config_of(const Rung& rung, const core::Problem& p) {
   constexpr int kWideLoad = 16;
+  constexpr int kTallTile = 128;
+  constexpr int kTilesOfMany = 4;  // for each multiprocessor
+  const DeviceInfo& device = device_info(p.q.device.index);
+  const std::int64_t tall_tiles = num_tiles(p.max_seqlen_q, kTallTile) * p.num_sequences * p.num_heads_q;
   return {.dtype = p.q.dtype,
           .head_dim = static_cast<int>(p.head_dim),
           .head_dim_v = static_cast<int>(p.head_dim_v),
           .mask = p.window_right == 0 ? MaskKind::kCausal : MaskKind::kFull,
           .negate_scores = rung.folds_scale && p.scale < 0,
-          .max_smem_per_block = device_info(p.q.device.index).max_smem_per_block,
-          .aligned = rung.alignment >= kWideLoad || is_aligned(p, kWideLoad)};
+          .max_smem_per_block = device.max_smem_per_block,
+          .aligned = rung.alignment >= kWideLoad || is_aligned(p, kWideLoad),
+          .many_rows = tall_tiles >= std::int64_t{kTilesOfMany} * device.num_multiprocessors};
 }
 
 /// The plans that were made so far. A look-up allocates nothing: it is on the path of every launch.
@@ -49,7 +54,8 @@ class PlanCache {
                      static_cast<std::uint64_t>(device) << 32 | static_cast<std::uint64_t>(config.head_dim) << 16 |
                          static_cast<std::uint64_t>(config.head_dim_v),
                      static_cast<std::uint64_t>(config.dtype) << 8 | static_cast<std::uint64_t>(config.mask) << 4 |
-                         static_cast<std::uint64_t>(pass) << 2 | static_cast<std::uint64_t>(config.negate_scores) << 1 |
+                         static_cast<std::uint64_t>(config.many_rows) << 3 | static_cast<std::uint64_t>(pass) << 2 |
+                         static_cast<std::uint64_t>(config.negate_scores) << 1 |
                          static_cast<std::uint64_t>(config.aligned)};
     {
       const std::shared_lock lock(mutex_);
@@ -148,7 +154,9 @@ BackwardArgs backward_args(const Rung& rung, const core::Problem& p, DevicePoint
           .batch = static_cast<uint32>(p.num_sequences),
           .num_heads_q = static_cast<uint32>(p.num_heads_q),
           .num_heads_k = static_cast<uint32>(p.num_heads_k),
-          .scale = kernel_scale(rung, p.scale)};
+          .scale = kernel_scale(rung, p.scale),
+          .gradient_scale = static_cast<float>(p.scale),
+          .unused = 0};
 }
 
 /// The map of a tensor whose tiles are `rows` x head_dim: see ForwardTmaArgs. `somewhere`: any address of the device's,

@@ -1,10 +1,143 @@
 // Rungs 09 to 15: float16 and bfloat16 on tensor cores, with the instructions that Ampere brought.
+//
+// One table of tiles serves all architectures: no block takes more than the 99 KB that sm_120 has.
 #include "cuda/launch/ladder.hpp"
 
 namespace attend::cuda {
+namespace {
+
+constexpr unsigned kElementBytes = 2;
+constexpr unsigned kFloatBytes = 4;
+
+bool has_cp_async(const Arch& arch) {
+  return arch.cp_async;
+}
+
+std::vector<Step> warp_wmma_forward(const RungConfig& config) {
+  constexpr unsigned kRows = 16, kKeys = 32;  // a fragment's rows; a lane for each key
+  const auto d = static_cast<unsigned>(config.head_dim);
+  return {{.function = "warp_wmma_forward",
+           .block_m = kRows,
+           .block_n = kKeys,
+           .threads = 32,
+           .smem_bytes = (kRows + 2 * kKeys) * d * kElementBytes +        // Q, K, V
+                         kRows * kKeys * (kFloatBytes + kElementBytes) +  // S, P
+                         kRows * d * kFloatBytes}};                       // O
+}
+
+std::vector<Step> block_wmma_forward(const RungConfig& config) {
+  constexpr unsigned kRows = 64, kKeys = 64;  // 96 KB at head_dim 128
+  const auto d = static_cast<unsigned>(config.head_dim);
+  return {{.function = "block_wmma_forward",
+           .block_m = kRows,
+           .block_n = kKeys,
+           .threads = 128,
+           .smem_bytes = (kRows + 2 * kKeys) * d * kElementBytes +  // Q, K, V
+                         kRows * kKeys * kFloatBytes +              // S, and P over it
+                         kRows * d * kFloatBytes}};                 // O
+}
+
+std::vector<Step> wmma_row_block_forward(const RungConfig& config) {
+  constexpr unsigned kRows = 128, kKeys = 64;  // 96 KB at head_dim 128
+  const auto d = static_cast<unsigned>(config.head_dim);
+  return {{.function = "wmma_row_block_forward",
+           .block_m = kRows,
+           .block_n = kKeys,
+           .threads = 256,
+           .smem_bytes = (kRows + 2 * kKeys) * d * kElementBytes +  // Q, K, V
+                         kRows * kKeys * kFloatBytes}};             // S, and P over it
+}
+
+/// Tiles of Q, K and V, one of each.
+unsigned tile_bytes(const RungConfig& config, unsigned rows, unsigned keys) {
+  return (rows + 2 * keys) * static_cast<unsigned>(config.head_dim) * kElementBytes;
+}
+
+std::vector<Step> mma_forward(const RungConfig& config) {
+  return {{.function = "mma_forward",
+           .block_m = 64,
+           .block_n = 64,
+           .threads = 128,  // 16 rows a warp, the least that mma takes
+           .smem_bytes = tile_bytes(config, 64, 64),
+           .min_blocks = 3}};  // 168 registers; four blocks would leave 128, which O, S and a tile on its way exceed
+}
+
+std::vector<Step> mma_swizzle_forward(const RungConfig& config) {
+  std::vector<Step> steps = mma_forward(config);
+  steps[0].function = "mma_swizzle_forward";
+  return steps;
+}
+
+std::vector<Step> mma_qreg_forward(const RungConfig& config) {
+  return {{.function = "mma_qreg_forward",
+           .block_m = 64,
+           .block_n = 64,
+           .threads = 128,
+           .smem_bytes = 2 * tile_bytes(config, 0, 64),  // Q and O pass through the same memory
+           .min_blocks = 2}};                            // at head_dim 128, 168 registers would spill
+}
+
+std::vector<Step> mma_qreg_async_forward(const RungConfig& config) {
+  constexpr unsigned kRows = 128;        // 32 a warp: two products for each operand of K and V
+  constexpr unsigned kWorkBytes = 1024;  // BlockWork, and the alignment of tiles
+  const bool is_wide = config.head_dim == 128;
+  const unsigned keys = is_wide ? 64 : 80;  // as many as the registers hold scores of
+  return {{.function = "mma_qreg_async_forward",
+           .block_m = kRows,
+           .block_n = static_cast<int>(keys),
+           .threads = 128,
+           .smem_bytes = tile_bytes(config, kRows, 2 * keys) + kWorkBytes,  // 97 KB at head_dim 128
+           .constants = {{"kQInRegisters", !is_wide}},                      // where O leaves room for them
+           .min_blocks = 2}};
+}
+
+Rung half_rung(int number, const char* name, const char* description, const char* source,
+               std::vector<Step> (*forward)(const RungConfig&)) {
+  return {.number = number,
+          .name = name,
+          .description = description,
+          .source = source,
+          .dtypes = {DType::kF16, DType::kBF16},
+          .head_dims = {64, 128},
+          .alignment = 16,
+          .supports = has_cp_async,
+          .forward = forward};
+}
+
+Rung wmma_rung(int number, const char* name, const char* description, const char* source,
+               std::vector<Step> (*forward)(const RungConfig&)) {
+  Rung rung = half_rung(number, name, description, source, forward);
+  rung.toolkit_headers = true;
+  return rung;
+}
+
+/// exp2 with the scale folded into its argument.
+Rung mma_rung(int number, const char* name, const char* description, const char* source,
+              std::vector<Step> (*forward)(const RungConfig&)) {
+  Rung rung = half_rung(number, name, description, source, forward);
+  rung.folds_scale = true;
+  return rung;
+}
+
+}  // namespace
 
 std::vector<Rung> mma_rungs() {
-  return {};
+  return {
+      wmma_rung(9, "warp_wmma", "rung 09: tensor cores through wmma, one warp a block", "ladder/09_warp_wmma.cuh",
+                warp_wmma_forward),
+      wmma_rung(10, "block_wmma", "rung 10: four warps share K and V, products divided by columns",
+                "ladder/10_block_wmma.cuh", block_wmma_forward),
+      wmma_rung(11, "wmma_row_block", "rung 11: a warp owns its rows, O stays in registers",
+                "ladder/11_wmma_row_block.cuh", wmma_row_block_forward),
+      mma_rung(12, "mma", "rung 12: mma.sync and ldmatrix, S and P stay in registers", "ladder/12_mma.cuh",
+               mma_forward),
+      mma_rung(13, "mma_swizzle", "rung 13: tiles without bank conflicts", "ladder/13_mma_swizzle.cuh",
+               mma_swizzle_forward),
+      mma_rung(14, "mma_qreg", "rung 14: Q in registers, one barrier a tile, 16-byte stores", "ladder/14_mma_qreg.cuh",
+               mma_qreg_forward),
+      mma_rung(15, "mma_qreg_async", "rung 15: cp.async, two stages, 32 rows a warp", "ladder/15_mma_qreg_async.cuh",
+               mma_qreg_async_forward),
+  };
 }
 
 }  // namespace attend::cuda

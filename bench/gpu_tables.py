@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Rewrites the tables of docs/benchmarks_gpu.md from results/h200/*.json.
+
+    python3 bench/gpu_tables.py
+"""
+
+import json
+
+import report
+
+RESULTS = report.ROOT / "results" / "h200"
+PAGE = report.DOCS / "benchmarks_gpu.md"
+
+
+def load(name):
+    return json.loads((RESULTS / name).read_text())
+
+
+def milliseconds(value):
+    return f"{1000 * value:.1f} us" if value < 1 else f"{value:.2f} ms"
+
+
+def versus(data):
+    """A line for each row: both sides' time and speed."""
+    lines = []
+    for r in data["rows"]:
+        mask = "causal" if r["causal"] else "full"
+        lines.append(f"| ({r['B']}, {r['H']}, {r['S']}, {r['D']}) | {mask} | {r['mode']} | {milliseconds(r['ms'])} | "
+                     f"{milliseconds(r['torch_ms'])} | {r['tflops']:.1f} | {r['torch_tflops']:.1f} | "
+                     f"{r['torch_ms'] / r['ms']:.2f}x |")
+    return lines
+
+
+HEAD = ["| (B, H, S, D) | mask | pass | attend | PyTorch | attend, TFLOP/s | PyTorch, TFLOP/s | speed-up |",
+        "|---|---|---|---:|---:|---:|---:|---:|"]
+
+
+def seed_f32():
+    data = load("seed_f32.json")
+    lines = [f"{data['device_name']}, PyTorch {data['torch']}.", "", *HEAD, *versus(data), ""]
+    for mode, mean in data["mean_ms"].items():
+        lines.append(f"Mean time, {mode}: attend {mean['attend']:.3f} ms, PyTorch {mean['torch']:.3f} ms.  ")
+    report.replace_section(PAGE, "seed_f32", "\n".join(lines))
+
+
+def bf16_forward():
+    lines = []
+    for sdp, name in (("cudnn", "cuDNN"), ("flash", "FlashAttention-2")):
+        data = [load(f"bf16_{sdp}_{mask}.json") for mask in ("full", "causal")]
+        lines += [f"PyTorch {data[0]['torch']} with its {name} backend, {data[0]['device_name']}:", "", *HEAD]
+        lines += [line for d in data for line in versus(d)] + [""]
+    report.replace_section(PAGE, "bf16_forward", "\n".join(lines))
+
+
+def grids():
+    lines = []
+    for name, title in (("paper_bf16.json", "paper"), ("gpt3_bf16.json", "gpt3")):
+        rows = load(name)
+        lengths = sorted({r["Sq"] for r in rows})
+        lines += [f"TFLOP/s, grid `{title}`, bfloat16, {rows[0]['device_name']}:", "",
+                  "| kernel | D | mask | " + " | ".join(f"S = {s}" for s in lengths) + " |",
+                  "|---|---|---|" + "---:|" * len(lengths)]
+        found = {(r["compute"], r["D"], r["causal"], r["Sq"]): r["tflops"] for r in rows}
+        for compute, head_dim, causal in sorted({key[:3] for key in found}):
+            cells = (found.get((compute, head_dim, causal, s)) for s in lengths)
+            lines.append(f"| `{compute}` | {head_dim} | {'causal' if causal else 'full'} | "
+                         + " | ".join("" if c is None else f"{c:.0f}" for c in cells) + " |")
+        lines.append("")
+    report.replace_section(PAGE, "grids", "\n".join(lines))
+
+
+if __name__ == "__main__":
+    seed_f32()
+    bf16_forward()
+    grids()

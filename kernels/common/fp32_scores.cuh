@@ -1,0 +1,55 @@
+// What a thread does with its tile of float32 scores, and the order in which blocks take tiles under a causal mask.
+#pragma once
+
+#include "fp32_tile.cuh"
+#include "key_range.cuh"
+#include "numbers.cuh"
+#include "portable.cuh"
+#include "work.cuh"
+
+namespace attend {
+
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+
+// The same tile of all heads in neighbouring blocks: where tiles differ in work, those that start first, over the whole
+// grid, are the ones with the lowest index.
+[[nodiscard]] __device__ __forceinline__ HeadTile tile_by_tile(uint32 block, uint32 batch, uint32 num_heads) {
+  const uint32 head_of_all = block % (batch * num_heads);
+  return {head_of_all / num_heads, head_of_all % num_heads, block / (batch * num_heads)};
+}
+
+// Which keys of a tile a thread has: the j-th is j % 4 * kInChunk + j / 4 * kOfChunks keys after the first.
+template <int kInChunk, int kOfChunks>
+struct KeySteps {
+  [[nodiscard]] static __device__ __forceinline__ constexpr int key(int j) {
+    return j % 4 * kInChunk + j / 4 * kOfChunks;
+  }
+};
+
+template <int kM, int kN>
+__device__ __forceinline__ void negate(float (&s)[kM][kN]) {
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kN; ++j) s[i][j] = -s[i][j];
+  }
+}
+
+// Scores of keys that their row does not see become -inf. first_key is the thread's first, relative to tile_key.
+template <class Steps, int kM, int kN>
+__device__ __forceinline__ void mask_scores(float (&s)[kM][kN], const WindowMask& mask, int64 first_row, int64 tile_key,
+                                            int first_key) {
+  constexpr int64 kBeyond = 1 << 20;  // more keys than a tile has
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+    const int64 end = mask.row(first_row + i).end - tile_key;
+    const int seen = static_cast<int>(max(int64{0}, min(kBeyond, end))) - first_key;
+#pragma unroll
+    for (int j = 0; j < kN; ++j) {
+      if (Steps::key(j) >= seen) s[i][j] = -kInfinity;
+    }
+  }
+}
+
+}  // namespace attend

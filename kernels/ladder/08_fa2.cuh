@@ -1,0 +1,189 @@
+// Rung 08, fa2: o = softmax(scale q k^T) v in float32 on CUDA cores, register tiles, copies behind the arithmetic.
+//
+// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
+// Supports float32, d from 1 to 128 (in tiles of 32, 64, 96 or 128 columns), full and causal masks, grouped heads;
+//          forward here, backward in 08_fa2_backward.cuh. sm_80 and newer (cp.async)
+// Before   07 scalar2d_row_tile: 0.375 words a multiplication from shared memory, an instruction for each word; nothing
+//          computes while keys are loaded
+// After    a thread owns a tile of 8 x 8 scores and outputs: four loads of 16 bytes feed 64 multiplications. k comes by
+//          cp.async while p v is computed, v while q k^T is; q, k and p are transposed, fp32_tile.cuh says why
+// Why      a load for each 16 multiplications, and an instruction spent on it is one not spent on arithmetic. The two
+//          register banks give one operand a clock each: with columns of q^T and k^T, two are nearly always enough
+// Costs    up to 244 registers a thread, so 8 warps on a multiprocessor; p goes through shared memory
+// Measured TFLOP/s, 4 B H S^2 D operations. H200, CUDA 13.0
+//          (B, H, S, D) = (8, 16, 2048, 64): 45.7; (8, 8, 2048, 128): 40; (4, 12, 1024, 64): 38; of 65 at most
+// Run      attend run --compute fa2 --data DIR
+// Source   Dao, FlashAttention-2 (2023), Algorithm 1
+#pragma once
+
+#include "../common/args.cuh"
+#include "../common/config_enums.cuh"
+#include "../common/fp32_scores.cuh"
+#include "../common/fp32_store.cuh"
+#include "../common/fp32_tile.cuh"
+#include "../common/key_range.cuh"
+#include "../common/numbers.cuh"
+#include "../common/work.cuh"
+
+namespace attend {
+
+// How a block divides its tile: a warp has all keys of kWarpRows rows, a lane kRows x kKeys scores and kRows x kDims
+// outputs. Lanes are a grid of kLanesY x kLanesX; the rows of a lane are neighbours, its keys lie kLanesX apart.
+template <class Config>
+struct Fa2ForwardShape {
+  static constexpr int kDepth = (Config::kHeadDim + 7) / 8 * 8;    // columns of q and k
+  static constexpr int kCols = (Config::kHeadDim + 31) / 32 * 32;  // columns of v and o
+  static constexpr int kLanesX = Config::kLanesX;
+  static constexpr int kLanesY = 32 / kLanesX;
+  static constexpr int kWarpRows = Config::kBlockM / (Config::kThreads / 32);
+  static constexpr int kRows = kWarpRows / kLanesY;
+  static constexpr int kKeys = Config::kBlockN / kLanesX;
+  static constexpr int kDims = kCols / kLanesX;
+  static constexpr int kStep = kLanesX * kChunkBytes;  // between a lane's chunks in a row of k or v
+  static_assert(kRows % 4 == 0 && kKeys % 4 == 0 && kDims % 4 == 0 && kLanesX % 8 == 0);
+  using Keys = KeySteps<kLanesX, 4 * kLanesX>;
+
+  // Shared memory, in bytes. q, k and p are transposed: the sum goes over their rows.
+  using QTile = Fp32Tile<Config::kBlockM, 0, kChunkFloats>;  // kDepth rows
+  using KTile = Fp32Tile<Config::kBlockN, 0, kChunkFloats>;  // kDepth rows
+  using VTile = Fp32Tile<kCols, 0, 0>;                       // kBlockN rows
+  using PTile = Fp32Tile<Config::kBlockM, 0, kChunkFloats>;  // kBlockN rows
+  static constexpr int kQ = 0;
+  static constexpr int kK = kQ + kDepth * QTile::kRowBytes;
+  static constexpr int kV = kK + kDepth * KTile::kRowBytes;
+  static constexpr int kP = kV + Config::kBlockN * VTile::kRowBytes;
+  static_assert(kP + Config::kBlockN * PTile::kRowBytes == Config::kSmemBytes);
+};
+
+// Running softmax of a lane's rows. Maxima are the same in all lanes of a row, sums are of the lane's own keys.
+template <int kRows>
+struct RowSoftmax {
+  float max[kRows];  // of scale * log2(e) * score; -inf before the first key
+  float sum[kRows];  // of 2^(scaled score - max)
+};
+
+// Scores become p relative to the new maxima; o and the sums are brought to them.
+template <class Config, int kRows, int kKeys, int kDims>
+__device__ __forceinline__ void softmax_tile(float (&s)[kRows][kKeys], RowSoftmax<kRows>& rows,
+                                             float (&o)[kRows][kDims], float scale_log2) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    float tile_max = s[i][0];
+#pragma unroll
+    for (int j = 1; j < kKeys; ++j) tile_max = fmaxf(tile_max, s[i][j]);
+#pragma unroll
+    for (int lanes = 1; lanes < Config::kLanesX; lanes *= 2) {
+      tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffff, tile_max, lanes));
+    }
+    const float new_max = fmaxf(rows.max[i], tile_max * scale_log2);
+    const float base = new_max == -kInfinity ? 0.0f : new_max;  // no key so far: p = 2^-inf, not NaN
+    const float rescale = exp2_fast(rows.max[i] - base);
+    rows.max[i] = new_max;
+    float sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < kKeys; ++j) {
+      s[i][j] = exp2_fast(fmaf(s[i][j], scale_log2, -base));
+      sum += s[i][j];
+    }
+    rows.sum[i] = fmaf(rows.sum[i], rescale, sum);
+#pragma unroll
+    for (int d = 0; d < kDims; ++d) o[i][d] *= rescale;
+  }
+}
+
+// The lane's p, as columns of the tile in shared memory.
+template <class Config, int kRows, int kKeys>
+__device__ __forceinline__ void store_transposed(const float (&p)[kRows][kKeys], int lane_row, int lane_x) {
+  using Shape = Fa2ForwardShape<Config>;
+#pragma unroll
+  for (int j = 0; j < kKeys; ++j) {
+#pragma unroll
+    for (int i = 0; i < kRows; i += 4) {
+      const int place = Shape::kP + Shape::PTile::offset(lane_x + Shape::Keys::key(j), lane_row + i);
+      *reinterpret_cast<float4*>(fp32_smem + place) = make_float4(p[i][j], p[i + 1][j], p[i + 2][j], p[i + 3][j]);
+    }
+  }
+}
+
+// The lane's part of o and lse.
+template <class Config, int kRows, int kDims>
+__device__ __forceinline__ void store_output(const ForwardArgs& args, uint32 batch, uint32 head, int64 first_row,
+                                             const RowSoftmax<kRows>& rows, const float (&o)[kRows][kDims]) {
+  const int lane_x = threadIdx.x % Config::kLanesX;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    float sum = rows.sum[i];
+#pragma unroll
+    for (int lanes = 1; lanes < Config::kLanesX; lanes *= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
+    const int64 row = first_row + i;
+    if (row >= args.seqlen_q) continue;
+    const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+    float* out = static_cast<float*>(args.o) + args.o_stride.offset(batch, head, row);
+    write_row<Config, false, Config::kLanesX>(o[i], inverse, out, lane_x);
+    if (args.lse != nullptr && lane_x == 0) {
+      args.lse[args.lse_stride.offset(batch, head, row)] = fmaf(rows.max[i], kLn2, logf(sum));
+    }
+  }
+}
+
+// One tile of kBlockM query rows. Grid: tiles of every query head.
+template <class Config>
+__device__ void fa2_forward(const ForwardArgs& args) {
+  using Shape = Fa2ForwardShape<Config>;
+  constexpr int kRows = Shape::kRows, kKeys = Shape::kKeys, kDims = Shape::kDims, kCols = Shape::kCols;
+  constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
+  const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
+  // Causal: the last tiles have the most keys and go first.
+  const auto [batch, head, tile] = kCausal ? tile_by_tile(gridDim.x - 1 - blockIdx.x, args.batch, args.num_heads_q)
+                                           : HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
+  const uint32 head_k = head / (args.num_heads_q / args.num_heads_k);
+  const int64 tile_row = tile * Config::kBlockM;
+  const float* q = static_cast<const float*>(args.q) + args.q_stride.offset(batch, head, tile_row);
+  const float* k = static_cast<const float*>(args.k) + args.k_stride.offset(batch, head_k, 0);
+  const float* v = static_cast<const float*>(args.v) + args.v_stride.offset(batch, head_k, 0);
+
+  const int lane_x = threadIdx.x % Config::kLanesX;
+  const int lane_row = threadIdx.x / 32 * Shape::kWarpRows + threadIdx.x % 32 / Config::kLanesX * kRows;
+  const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow, kCausal ? 0 : kOpenWindow};
+  const int64 num_keys = mask.rows(tile_row, min(tile_row + Config::kBlockM, args.seqlen_q)).end;
+  const int64 open_keys = mask.row(tile_row).end;  // the keys before this one are seen by every row of the tile
+  const float scale_log2 = args.scale * kLog2E;
+
+  RowSoftmax<kRows> rows;
+  float o[kRows][kDims] = {};
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) rows.max[i] = -kInfinity, rows.sum[i] = 0.0f;
+
+  const auto copy_k = [&](int64 key) {
+    copy_transposed_async<Config, typename Shape::KTile, Config::kBlockN, Shape::kDepth, Shape::kLanesX>(
+        Shape::kK, k + key * args.k_stride.row, args.k_stride.row, args.seqlen_k - key);
+  };
+  if (num_keys > 0) {
+    copy_transposed_async<Config, typename Shape::QTile, Config::kBlockM, Shape::kDepth, 1>(
+        Shape::kQ, q, args.q_stride.row, args.seqlen_q - tile_row);
+    copy_k(0);
+  }
+#pragma unroll 1
+  for (int64 key = 0; key < num_keys; key += Config::kBlockN) {
+    wait_for_copies();
+    __syncthreads();  // waits for k; every warp has left p v of the tile before: v may be overwritten
+    copy_tile_async<Config, typename Shape::VTile, Config::kBlockN, kCols>(Shape::kV, v + key * args.v_stride.row,
+                                                                           args.v_stride.row, args.seqlen_k - key);
+    float s[kRows][kKeys] = {};
+    multiply_columns<Shape::kDepth, typename Shape::QTile, typename Shape::KTile, Shape::kStep>(
+        s, Shape::kQ, lane_row * 4, Shape::kK, lane_x * kChunkBytes);
+    wait_for_copies();
+    __syncthreads();  // waits for v; every warp has left q k^T: k may be overwritten
+    if (const int64 next = key + Config::kBlockN; next < num_keys) copy_k(next);
+    if constexpr (Config::kNegateScores) negate(s);
+    if (key + Config::kBlockN > open_keys) mask_scores<typename Shape::Keys>(s, mask, tile_row + lane_row, key, lane_x);
+    softmax_tile<Config>(s, rows, o, scale_log2);
+    store_transposed<Config>(s, lane_row, lane_x);
+    __syncwarp();  // p of the warp's rows is complete; no other warp reads it
+    multiply_columns<Config::kBlockN, typename Shape::PTile, typename Shape::VTile, Shape::kStep>(
+        o, Shape::kP, lane_row * 4, Shape::kV, lane_x * kChunkBytes);
+  }
+  store_output<Config>(args, batch, head, tile_row + lane_row, rows, o);
+}
+
+}  // namespace attend

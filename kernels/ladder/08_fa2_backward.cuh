@@ -1,0 +1,259 @@
+// Rung 08, fa2, backward: dq, dk, dv of o = softmax(scale q k^T) v in float32 on CUDA cores.
+//
+//   p = exp(scale q k^T - lse)    delta = rowsum(dout * o) - dlse    ds = p * (dout v^T - delta)
+//   dv = p^T dout                 dk = scale ds^T q                  dq = scale ds k
+//
+// Shapes   as in 08_fa2.cuh
+// Supports as in 08_fa2.cuh. dq is summed by atomic additions: its last bits differ from run to run
+// Before   the standard backward pass keeps p and ds in memory
+// After    a block owns kBlockN keys, with dk and dv in registers, and walks over the tiles of query rows; p is
+//          computed anew from lse. Each tile's share of dq is added to dq in memory: the L2 cache adds, nobody waits
+// Why      five products, all from shared memory through register tiles of 8 x 4 numbers, and nothing of size
+//          seqlen_q x seqlen_k in memory
+// Costs    p, then ds, go through shared memory, five barriers a tile; k is there twice, as rows and as columns;
+//          8 warps on a multiprocessor, for the registers; dq is zeroed by the kernel before
+// Measured TFLOP/s, 10 B H S^2 D operations. H200, CUDA 13.0
+//          (B, H, S, D) = (8, 16, 2048, 64): 41; (8, 8, 2048, 128): 34; (4, 12, 1024, 64): 39
+// Run      attend run --compute fa2 --mode both --data DIR
+// Source   Dao, FlashAttention-2 (2023), Algorithm 2
+#pragma once
+
+#include "../common/args.cuh"
+#include "../common/config_enums.cuh"
+#include "../common/fp32_scores.cuh"
+#include "../common/fp32_store.cuh"
+#include "../common/fp32_tile.cuh"
+#include "../common/key_range.cuh"
+#include "../common/numbers.cuh"
+#include "../common/work.cuh"
+#include "08_fa2_prepare.cuh"
+
+namespace attend {
+
+// How a block divides its tiles: threads are a grid of kThreadsY x kThreadsX; a thread has kRows x kKeys scores,
+// kKeysOut x kDims of dk and dv, kRows x kDims of dq.
+template <class Config>
+struct Fa2BackwardShape {
+  static constexpr int kDepth = (Config::kHeadDim + 7) / 8 * 8;    // columns that q k^T and dout v^T sum over
+  static constexpr int kCols = (Config::kHeadDim + 31) / 32 * 32;  // columns of the gradients
+  static constexpr int kLanesX = 8;
+  static constexpr int kThreadsX = Config::kThreadsX;
+  static constexpr int kThreadsY = Config::kThreads / kThreadsX;
+  static constexpr int kRows = Config::kBlockM / kThreadsY;
+  static constexpr int kKeys = Config::kBlockN / kThreadsX;
+  static constexpr int kKeysOut = Config::kBlockN / kThreadsY;
+  static constexpr int kDims = kCols / kThreadsX;
+  static constexpr int kStep = kThreadsX * kChunkBytes;                         // between a thread's chunks of a row
+  static constexpr int kKeyPart = kKeys < kChunkFloats ? kKeys : kChunkFloats;  // keys of such a chunk
+  static_assert(kStatisticsTile % Config::kBlockM == 0);
+  static_assert(kThreadsX % kLanesX == 0 && kKeysOut % 4 == 0 && kDims % 4 == 0);
+  using Keys = KeySteps<1, 4 * kThreadsX>;
+
+  // Shared memory, in bytes.
+  using TransposedTile = Fp32Tile<Config::kBlockN, 0, kChunkFloats>;  // kDepth rows
+  using KTile = Fp32Tile<kCols, 0, 0>;                                // kBlockN rows
+  using RowTile = Fp32Tile<kCols, kRows, 0>;                          // kBlockM rows
+  using ScoreTile = Fp32Tile<Config::kBlockN, kRows, 0>;              // kBlockM rows
+  static constexpr int kKTransposed = 0;
+  static constexpr int kVTransposed = kKTransposed + kDepth * TransposedTile::kRowBytes;
+  static constexpr int kK = kVTransposed + kDepth * TransposedTile::kRowBytes;
+  static constexpr int kQ = kK + Config::kBlockN * KTile::kRowBytes;
+  static constexpr int kDout = kQ + Config::kBlockM * RowTile::kRowBytes;
+  static constexpr int kScores = kDout + Config::kBlockM * RowTile::kRowBytes;  // p, then ds
+  static constexpr int kStatistics = kScores + Config::kBlockM * ScoreTile::kRowBytes;
+  static_assert(kStatistics + Config::kBlockM * int{sizeof(RowStatistics)} == Config::kSmemBytes);
+  static_assert(kQ % kPanelBytes == 0 && kDout % kPanelBytes == 0 && kScores % kPanelBytes == 0);  // for the flips
+};
+
+// A thread's place: a warp is 8 lanes wide and 4 high, the warps of a block fill the grid row by row.
+template <class Config>
+struct Fa2ThreadPlace {
+  int x;
+  int y;
+
+  [[nodiscard]] static __device__ __forceinline__ Fa2ThreadPlace mine() {
+    constexpr int kLanesX = Fa2BackwardShape<Config>::kLanesX;
+    constexpr int kWarpsX = Config::kThreadsX / kLanesX;
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    return {warp % kWarpsX * kLanesX + lane % kLanesX, warp / kWarpsX * (32 / kLanesX) + lane / kLanesX};
+  }
+};
+
+// One query head's rows as a key tile's block walks over them.
+template <class Config>
+struct RowWalk {
+  using Shape = Fa2BackwardShape<Config>;
+  const float* q;
+  const float* dout;
+  const RowStatistics* statistics;
+  float* dq;
+  int64 q_stride;
+  int64 dout_stride;
+  int64 dq_stride;
+  int64 seqlen_q;
+
+  [[nodiscard]] static __device__ __forceinline__ RowWalk of_head(const BackwardArgs& args, uint32 batch, uint32 head) {
+    return {static_cast<const float*>(args.q) + args.q_stride.offset(batch, head, 0),
+            static_cast<const float*>(args.dout) + args.dout_stride.offset(batch, head, 0),
+            row_statistics(args, batch, head),
+            static_cast<float*>(args.dq) + args.dq_stride.offset(batch, head, 0),
+            args.q_stride.row,
+            args.dout_stride.row,
+            args.dq_stride.row,
+            args.seqlen_q};
+  }
+
+  // Start the copies of the tile of rows from `row` on, if there is one.
+  __device__ __forceinline__ void copy_q(int64 row) const {
+    if (row >= seqlen_q) return;
+    copy_tile_async<Config, typename Shape::RowTile, Config::kBlockM, Shape::kCols>(Shape::kQ, q + row * q_stride,
+                                                                                    q_stride, seqlen_q - row);
+  }
+  __device__ __forceinline__ void copy_dout(int64 row) const {
+    if (row >= seqlen_q) return;
+    copy_tile_async<Config, typename Shape::RowTile, Config::kBlockM, Shape::kCols>(
+        Shape::kDout, dout + row * dout_stride, dout_stride, seqlen_q - row);
+    constexpr int kChunks = Config::kBlockM * sizeof(RowStatistics) / kChunkBytes;
+    if (threadIdx.x < kChunks) {
+      const auto* from = reinterpret_cast<const float*>(statistics + row) + threadIdx.x * kChunkFloats;
+      copy_async<kChunkBytes>(Shape::kStatistics + threadIdx.x * kChunkBytes, from, true);
+    }
+  }
+};
+
+// A thread's scores to the tile in shared memory.
+template <class Config, int kRows, int kKeys>
+__device__ __forceinline__ void store_scores(const float (&s)[kRows][kKeys], const Fa2ThreadPlace<Config>& me) {
+  using Shape = Fa2BackwardShape<Config>;
+  constexpr int kPart = Shape::kKeyPart;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kKeys; j += kPart) {
+      const int key = me.x * kPart + Shape::Keys::key(j);
+      unsigned char* place = fp32_smem + Shape::kScores + Shape::ScoreTile::offset(me.y * kRows + i, key);
+      if constexpr (kPart == 4) {
+        *reinterpret_cast<float4*>(place) = make_float4(s[i][j], s[i][j + 1], s[i][j + 2], s[i][j + 3]);
+      } else {
+        *reinterpret_cast<float2*>(place) = make_float2(s[i][j], s[i][j + 1]);
+      }
+    }
+  }
+}
+
+// p of a tile to shared memory, ds to registers: it takes p's place when dv has been added up.
+template <class Config, int kRows, int kKeys>
+__device__ __forceinline__ void score_gradients(float (&ds)[kRows][kKeys], const WindowMask& mask, int64 row, int64 key,
+                                                float scale, const Fa2ThreadPlace<Config>& me) {
+  using Shape = Fa2BackwardShape<Config>;
+  using RowTile = typename Shape::RowTile;
+  using Transposed = typename Shape::TransposedTile;
+  const int my_row = RowTile::offset(me.y * kRows, 0);
+  const int my_key = me.x * Shape::kKeyPart;
+  float p[kRows][kKeys] = {};
+  multiply_rows<Shape::kDepth, RowTile, Transposed, Shape::kStep>(p, Shape::kQ + my_row, Shape::kKTransposed,
+                                                                  my_key * 4);
+  if constexpr (Config::kNegateScores) negate(p);
+  if (key + Config::kBlockN > mask.row(row).end) {
+    mask_scores<typename Shape::Keys>(p, mask, row + me.y * kRows, key, my_key);
+  }
+  const auto* rows = reinterpret_cast<const RowStatistics*>(fp32_smem + Shape::kStatistics) + me.y * kRows;
+  const float scale_log2 = scale * kLog2E;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kKeys; ++j) p[i][j] = exp2_fast(fmaf(p[i][j], scale_log2, -rows[i].lse_log2));
+  }
+  store_scores<Config>(p, me);
+
+  multiply_rows<Shape::kDepth, RowTile, Transposed, Shape::kStep>(ds, Shape::kDout + my_row, Shape::kVTransposed,
+                                                                  my_key * 4);
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kKeys; ++j) ds[i][j] = p[i][j] * (ds[i][j] - rows[i].delta);
+  }
+}
+
+// One tile of rows; the tiles of q and dout are there or on their way. Adds to dk and dv, and to dq in memory.
+template <class Config, int kKeysOut, int kDims>
+__device__ __forceinline__ void backward_tile(float (&dk)[kKeysOut][kDims], float (&dv)[kKeysOut][kDims],
+                                              const RowWalk<Config>& walk, const WindowMask& mask, int64 row, int64 key,
+                                              const BackwardArgs& args) {
+  using Shape = Fa2BackwardShape<Config>;
+  using ScoreTile = typename Shape::ScoreTile;
+  using RowTile = typename Shape::RowTile;
+  constexpr int kRows = Shape::kRows;
+  const auto me = Fa2ThreadPlace<Config>::mine();
+  const int my_keys = me.y * kKeysOut * 4;
+  const int my_dims = me.x * kChunkBytes;
+  wait_for_copies();
+  __syncthreads();  // waits for the tiles; every warp has left ds k of the tile before: p may take ds's place
+  float ds[kRows][Shape::kKeys] = {};
+  score_gradients<Config>(ds, mask, row, key, args.scale, me);
+  __syncthreads();  // p is complete
+  multiply_columns<Config::kBlockM, ScoreTile, RowTile, Shape::kStep>(dv, Shape::kScores, my_keys, Shape::kDout,
+                                                                      my_dims);
+  __syncthreads();  // every warp is done with p, dout and the statistics: ds and the next ones may take their places
+  walk.copy_dout(row + Config::kBlockM);
+  store_scores<Config>(ds, me);
+  __syncthreads();  // ds is complete
+  multiply_columns<Config::kBlockM, ScoreTile, RowTile, Shape::kStep>(dk, Shape::kScores, my_keys, Shape::kQ, my_dims);
+  __syncthreads();  // every warp is done with q: the next may come
+  walk.copy_q(row + Config::kBlockM);
+  float dq[kRows][kDims] = {};
+  multiply_rows<Config::kBlockN, ScoreTile, typename Shape::KTile, Shape::kStep>(
+      dq, Shape::kScores + ScoreTile::offset(me.y * kRows, 0), Shape::kK, my_dims);
+  const int64 my_row = row + me.y * kRows;
+  write_rows<Config, true, Config::kThreadsX>(dq, args.gradient_scale, walk.dq + my_row * walk.dq_stride,
+                                              walk.dq_stride, walk.seqlen_q - my_row, me.x);
+}
+
+// dk and dv of one tile of kBlockN keys, and its share of dq. Grid: tiles of every key head.
+template <class Config>
+__device__ void fa2_backward(const BackwardArgs& args) {
+  using Shape = Fa2BackwardShape<Config>;
+  using Transposed = typename Shape::TransposedTile;
+  constexpr int kKeysOut = Shape::kKeysOut, kDims = Shape::kDims;
+  constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
+  const auto key_tiles = static_cast<uint32>(num_tiles(args.seqlen_k, Config::kBlockN));
+  // Causal: the first tiles are seen by the most rows and go first.
+  const auto [batch, head_k, tile] = kCausal ? tile_by_tile(blockIdx.x, args.batch, args.num_heads_k)
+                                             : HeadTile::of_block(blockIdx.x, key_tiles, args.num_heads_k);
+  const int64 key = tile * Config::kBlockN;
+  const int64 keys_left = args.seqlen_k - key;
+  const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow, kCausal ? 0 : kOpenWindow};
+  const int64 first_row = mask.rows_of_key(key).begin / Config::kBlockM * Config::kBlockM;
+
+  const float* k = static_cast<const float*>(args.k) + args.k_stride.offset(batch, head_k, key);
+  const float* v = static_cast<const float*>(args.v) + args.v_stride.offset(batch, head_k, key);
+  copy_transposed_async<Config, Transposed, Config::kBlockN, Shape::kDepth, 1>(Shape::kKTransposed, k,
+                                                                               args.k_stride.row, keys_left);
+  copy_transposed_async<Config, Transposed, Config::kBlockN, Shape::kDepth, 1>(Shape::kVTransposed, v,
+                                                                               args.v_stride.row, keys_left);
+  copy_tile_async<Config, typename Shape::KTile, Config::kBlockN, Shape::kCols>(Shape::kK, k, args.k_stride.row,
+                                                                                keys_left);
+  float dk[kKeysOut][kDims] = {};
+  float dv[kKeysOut][kDims] = {};
+  const uint32 group = args.num_heads_q / args.num_heads_k;
+#pragma unroll 1
+  for (uint32 head = head_k * group; head < (head_k + 1) * group; ++head) {
+    const auto walk = RowWalk<Config>::of_head(args, batch, head);
+    walk.copy_q(first_row);
+    walk.copy_dout(first_row);
+#pragma unroll 1
+    for (int64 row = first_row; row < args.seqlen_q; row += Config::kBlockM) {
+      backward_tile<Config>(dk, dv, walk, mask, row, key, args);
+    }
+  }
+  const auto me = Fa2ThreadPlace<Config>::mine();
+  const int my_key = me.y * kKeysOut;
+  float* dk_out = static_cast<float*>(args.dk) + args.dk_stride.offset(batch, head_k, key + my_key);
+  float* dv_out = static_cast<float*>(args.dv) + args.dv_stride.offset(batch, head_k, key + my_key);
+  write_rows<Config, false, Config::kThreadsX>(dk, args.gradient_scale, dk_out, args.dk_stride.row, keys_left - my_key,
+                                               me.x);
+  write_rows<Config, false, Config::kThreadsX>(dv, 1.0f, dv_out, args.dv_stride.row, keys_left - my_key, me.x);
+}
+
+}  // namespace attend

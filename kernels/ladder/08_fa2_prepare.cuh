@@ -1,0 +1,75 @@
+// Rung 08, fa2, before the backward pass proper: the statistics of every query row, and zeros in dq.
+//
+//   delta = rowsum(dout * o) - dlse
+//
+// Shapes   as in 08_fa2.cuh; statistics (batch, heads, seqlen_q in whole tiles) in the workspace
+// Called   as the first step of the backward pass; 08_fa2_backward.cuh reads what this writes
+// Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
+#pragma once
+
+#include "../common/args.cuh"
+#include "../common/config_enums.cuh"
+#include "../common/fp32_scores.cuh"
+#include "../common/fp32_tile.cuh"
+#include "../common/numbers.cuh"
+#include "../common/work.cuh"
+
+namespace attend {
+
+// What the backward pass knows of a row before it starts.
+struct RowStatistics {
+  float lse_log2;  // log2(e) * lse; +inf for rows that see no key and rows beyond the last: there p = 2^-inf = 0
+  float delta;     // rowsum(dout * o) - dlse
+};
+
+constexpr int kStatisticsTile = 64;  // rows; tiles of the backward pass divide it
+
+// The statistics of a head's rows; heads are padded to whole tiles of rows.
+[[nodiscard]] __device__ __forceinline__ RowStatistics* row_statistics(const BackwardArgs& args, uint32 batch,
+                                                                       uint32 head) {
+  const int64 rows = num_tiles(args.seqlen_q, kStatisticsTile) * kStatisticsTile;
+  return static_cast<RowStatistics*>(args.workspace) + (int64{batch} * args.num_heads_q + head) * rows;
+}
+
+// The statistics of kBlockM rows, and zeros in their dq. Grid: tiles of every query head. Eight lanes share a row.
+template <class Config>
+__device__ void fa2_backward_prepare(const BackwardArgs& args) {
+  static_assert(Config::kBlockM == kStatisticsTile);
+  constexpr int kLanes = 8;
+  constexpr int kWidth = Config::kAligned ? kChunkFloats : 1;
+  const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
+  const auto [batch, head, tile] = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
+  RowStatistics* statistics = row_statistics(args, batch, head);
+  for (int i = threadIdx.x / kLanes; i < Config::kBlockM; i += Config::kThreads / kLanes) {
+    const int64 row = tile * Config::kBlockM + i;
+    float sum = 0.0f;
+    if (row < args.seqlen_q) {
+      const float* dout = static_cast<const float*>(args.dout) + args.dout_stride.offset(batch, head, row);
+      const float* o = static_cast<const float*>(args.o) + args.o_stride.offset(batch, head, row);
+      float* dq = static_cast<float*>(args.dq) + args.dq_stride.offset(batch, head, row);
+      for (int col = threadIdx.x % kLanes * kWidth; col < Config::kHeadDim; col += kLanes * kWidth) {
+        if constexpr (Config::kAligned) {
+          const float4 x = *reinterpret_cast<const float4*>(dout + col);
+          const float4 y = *reinterpret_cast<const float4*>(o + col);
+          sum += x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
+          *reinterpret_cast<float4*>(dq + col) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        } else {
+          sum = fmaf(dout[col], o[col], sum);
+          dq[col] = 0.0f;
+        }
+      }
+    }
+#pragma unroll
+    for (int lanes = 1; lanes < kLanes; lanes *= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
+    if (threadIdx.x % kLanes != 0) continue;
+    RowStatistics result = {kInfinity, 0.0f};
+    if (row < args.seqlen_q) {
+      const float lse = args.lse[args.lse_stride.offset(batch, head, row)];
+      if (lse != -kInfinity) result.lse_log2 = lse * kLog2E;
+      result.delta = args.dlse == nullptr ? sum : sum - args.dlse[args.dlse_stride.offset(batch, head, row)];
+    }
+    statistics[row] = result;
+  }
+}
+
+}  // namespace attend

@@ -1,0 +1,219 @@
+// Rung 10, block_wmma: o = softmax(scale q k^T) v with nvcuda::wmma, four warps a block sharing tiles of K and V.
+//
+// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
+// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
+//          newer
+// Before   09 warp_wmma: each warp read all of k and v for its 16 rows
+// After    64 rows read them once. Products are divided by columns: a warp computes its quarter of S's and of O's
+//          columns for all rows, so that a fragment of K or V, once loaded, serves four products
+// Why      a quarter of the reads from the L2 cache (16 -> 64 operations a byte), and of those of K and V from shared
+//          memory
+// Costs    a row of S comes from four warps: the block waits for all of them four times a tile, between the products
+//          and the softmax too (FlashAttention-2 calls this split-K). O still passes through shared memory
+// Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 28 TFLOP/s
+// Run      attend run --compute block_wmma --data DIR    (made by attend generate --dtype bf16)
+// Source   Dao, FlashAttention-2 (2023), section 3.3, figure 3(a)
+#pragma once
+
+#include "../common/args.cuh"
+#include "../common/key_range.cuh"
+#include "../common/numbers.cuh"
+#include "../common/smem_tile.cuh"
+#include "../common/warp_reduce.cuh"
+#include "../common/wmma_types.cuh"
+#include "../common/work.cuh"
+
+namespace attend {
+
+// A row of S, over which its row of P is written: warps turn one row at a time, so nobody reads S there any more.
+template <class Config>
+union alignas(32) ScoreRow {
+  float s[Config::kBlockN];
+  typename WmmaElement<Config::kElement>::Type p[Config::kBlockN];
+};
+
+template <class Config>
+struct alignas(128) BlockStorage {
+  using Element = typename WmmaElement<Config::kElement>::Type;
+  static constexpr int kScoreStride = Config::kBlockN;                                   // floats
+  static constexpr int kProbabilityStride = sizeof(ScoreRow<Config>) / sizeof(Element);  // elements
+  RowMajorTile<Config::kBlockM, Config::kHeadDim> q;
+  RowMajorTile<Config::kBlockN, Config::kHeadDim> k;
+  RowMajorTile<Config::kBlockN, Config::kHeadDim> v;
+  ScoreRow<Config> score[Config::kBlockM];
+  float o[Config::kBlockM][Config::kHeadDim];  // sum of exp(s - m) v
+};
+
+template <class Config>
+constexpr int kWarps = Config::kThreads / 32;
+template <class Config>
+constexpr int kRowTiles = Config::kBlockM / kWmmaTile;
+template <class Config>
+constexpr int kRowsOfWarp = Config::kBlockM / kWarps<Config>;  // whose softmax a warp does
+
+// Online softmax of a warp's rows: every lane knows m, and has its own keys' part of l.
+template <int kRows>
+struct RowStatistics {
+  float max[kRows];
+  float sum[kRows];
+};
+
+// 16 columns of S = Q K^T, for all rows.
+template <class Config>
+__device__ __forceinline__ void scores(BlockStorage<Config>& smem, int warp) {
+  using Element = typename BlockStorage<Config>::Element;
+  static_assert(Config::kBlockN == kWarps<Config> * kWmmaTile);
+  const auto* q = reinterpret_cast<const Element*>(smem.q.chunk);
+  const auto* k = reinterpret_cast<const Element*>(smem.k.chunk) + warp * kWmmaTile * Config::kHeadDim;
+  FragmentC s_frag[kRowTiles<Config>];
+#pragma unroll
+  for (auto& tile : s_frag) nvcuda::wmma::fill_fragment(tile, 0.0f);
+#pragma unroll
+  for (int i = 0; i < Config::kHeadDim; i += kWmmaTile) {
+    FragmentBTransposed<Element> k_frag;
+    nvcuda::wmma::load_matrix_sync(k_frag, k + i, Config::kHeadDim);
+#pragma unroll
+    for (int tile = 0; tile < kRowTiles<Config>; ++tile) {
+      FragmentA<Element> q_frag;
+      nvcuda::wmma::load_matrix_sync(q_frag, q + tile * kWmmaTile * Config::kHeadDim + i, Config::kHeadDim);
+      nvcuda::wmma::mma_sync(s_frag[tile], q_frag, k_frag, s_frag[tile]);
+    }
+  }
+#pragma unroll
+  for (int tile = 0; tile < kRowTiles<Config>; ++tile) {
+    nvcuda::wmma::store_matrix_sync(&smem.score[tile * kWmmaTile].s[warp * kWmmaTile], s_frag[tile],
+                                    BlockStorage<Config>::kScoreStride, nvcuda::wmma::mem_row_major);
+  }
+}
+
+// m, l, P and the rescaled O of the warp's rows. Row 0 of the warp sees the first first_visible keys of the tile, and
+// each row `visible_step` more than the one above.
+template <class Config>
+__device__ __forceinline__ void softmax(BlockStorage<Config>& smem, int warp, RowStatistics<kRowsOfWarp<Config>>& stats,
+                                        float scale, int64 first_visible, int visible_step) {
+  using Element = typename BlockStorage<Config>::Element;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < kRowsOfWarp<Config>; ++i) {
+    ScoreRow<Config>& row = smem.score[warp * kRowsOfWarp<Config> + i];
+    const int64 visible = first_visible + i * visible_step;
+    const float score0 = lane < visible ? scale * row.s[lane] : -kInfinity;
+    const float score1 = lane + 32 < visible ? scale * row.s[lane + 32] : -kInfinity;
+    const float new_max = fmaxf(stats.max[i], warp_max(fmaxf(score0, score1)));
+    const float base = finite_max(new_max);
+    const float rescale = __expf(stats.max[i] - base);
+    const float p0 = __expf(score0 - base);
+    const float p1 = __expf(score1 - base);
+    __syncwarp();  // all lanes have read the row: P may be written over it
+    row.p[lane] = Element(p0);
+    row.p[lane + 32] = Element(p1);
+    stats.sum[i] = stats.sum[i] * rescale + (p0 + p1);
+    stats.max[i] = new_max;
+    float* o = smem.o[warp * kRowsOfWarp<Config> + i];
+#pragma unroll
+    for (int col = 0; col < Config::kHeadDim; col += 32) o[col + lane] *= rescale;
+  }
+}
+
+// A warp's share of the columns of O += P V, for all rows.
+template <class Config>
+__device__ __forceinline__ void weighted_values(BlockStorage<Config>& smem, int warp) {
+  using Element = typename BlockStorage<Config>::Element;
+  constexpr int kColumns = Config::kHeadDim / kWarps<Config>;
+  const auto* v = reinterpret_cast<const Element*>(smem.v.chunk);
+#pragma unroll
+  for (int col = warp * kColumns; col < (warp + 1) * kColumns; col += kWmmaTile) {
+    FragmentB<Element> v_frag[Config::kBlockN / kWmmaTile];
+#pragma unroll
+    for (int i = 0; i < Config::kBlockN / kWmmaTile; ++i) {
+      nvcuda::wmma::load_matrix_sync(v_frag[i], v + i * kWmmaTile * Config::kHeadDim + col, Config::kHeadDim);
+    }
+#pragma unroll
+    for (int tile = 0; tile < kRowTiles<Config>; ++tile) {
+      float* o = &smem.o[tile * kWmmaTile][col];
+      FragmentC o_frag;
+      nvcuda::wmma::load_matrix_sync(o_frag, o, Config::kHeadDim, nvcuda::wmma::mem_row_major);
+#pragma unroll
+      for (int i = 0; i < Config::kBlockN / kWmmaTile; ++i) {
+        FragmentA<Element> p_frag;
+        nvcuda::wmma::load_matrix_sync(p_frag, &smem.score[tile * kWmmaTile].p[i * kWmmaTile],
+                                       BlockStorage<Config>::kProbabilityStride);
+        nvcuda::wmma::mma_sync(o_frag, p_frag, v_frag[i], o_frag);
+      }
+      nvcuda::wmma::store_matrix_sync(o, o_frag, Config::kHeadDim, nvcuda::wmma::mem_row_major);
+    }
+  }
+}
+
+// o = O / l and lse of the warp's rows that are there.
+template <class Config>
+__device__ __forceinline__ void finish(BlockStorage<Config>& smem, const RowStatistics<kRowsOfWarp<Config>>& stats,
+                                       const ForwardArgs& args, const HeadTile& at, int warp) {
+  using Element = typename BlockStorage<Config>::Element;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < kRowsOfWarp<Config>; ++i) {
+    const float sum = warp_sum(stats.sum[i]);
+    const int row_of_tile = warp * kRowsOfWarp<Config> + i;
+    const int64 row = at.tile * Config::kBlockM + row_of_tile;
+    if (row >= args.seqlen_q) continue;
+    const float inverse_sum = inverse_or_zero(sum);
+    auto* o = static_cast<Element*>(args.o) + args.o_stride.offset(at.batch, at.head, row);
+#pragma unroll
+    for (int col = lane; col < Config::kHeadDim; col += 32) o[col] = Element(smem.o[row_of_tile][col] * inverse_sum);
+    if (lane == 0 && args.lse != nullptr) {
+      const float lse = sum == 0.0f ? -kInfinity : stats.max[i] + logf(sum);
+      args.lse[args.lse_stride.offset(at.batch, at.head, row)] = lse;
+    }
+  }
+}
+
+// Grid: tiles of kBlockM rows of every query head.
+template <class Config>
+__device__ void block_wmma_forward(const ForwardArgs& args) {
+  static_assert(Config::kBlockN == 64 && sizeof(BlockStorage<Config>) == Config::kSmemBytes);
+  extern __shared__ __align__(128) unsigned char smem_bytes[];
+  auto& smem = *reinterpret_cast<BlockStorage<Config>*>(smem_bytes);
+  using Element = typename BlockStorage<Config>::Element;
+
+  const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
+  const HeadTile at = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
+  const uint32 head_k = at.head / (args.num_heads_q / args.num_heads_k);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64 row_begin = at.tile * Config::kBlockM;
+  const auto* q = static_cast<const Element*>(args.q) + args.q_stride.offset(at.batch, at.head, row_begin);
+  const auto* k = static_cast<const Element*>(args.k) + args.k_stride.offset(at.batch, head_k, 0);
+  const auto* v = static_cast<const Element*>(args.v) + args.v_stride.offset(at.batch, head_k, 0);
+
+  constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
+  const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow, kCausal ? 0 : kOpenWindow};
+  const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
+  // Without a mask all rows see seqlen_k keys; a causal row sees one more than the row above, up to seqlen_k.
+  const int64 warp_row = row_begin + warp * kRowsOfWarp<Config>;
+  const int64 first_limit = kCausal ? warp_row + args.seqlen_k - args.seqlen_q + 1 : args.seqlen_k;
+
+  RowStatistics<kRowsOfWarp<Config>> stats;
+#pragma unroll
+  for (float& max : stats.max) max = -kInfinity;
+#pragma unroll
+  for (float& sum : stats.sum) sum = 0.0f;
+  float* const o = smem.o[0];
+  for (int i = threadIdx.x; i < Config::kBlockM * Config::kHeadDim; i += Config::kThreads) o[i] = 0.0f;
+  copy_tile<Config::kThreads>(smem.q, q, args.q_stride.row, args.seqlen_q - row_begin);
+
+  for (int64 key = 0; key < key_end; key += Config::kBlockN) {
+    __syncthreads();  // all warps are done with K and V of the tile before: they may be overwritten
+    copy_tile<Config::kThreads>(smem.k, k + key * args.k_stride.row, args.k_stride.row, args.seqlen_k - key);
+    copy_tile<Config::kThreads>(smem.v, v + key * args.v_stride.row, args.v_stride.row, args.seqlen_k - key);
+    __syncthreads();  // Q, K and V are there
+    scores(smem, warp);
+    __syncthreads();  // every warp's columns of S are there: rows are whole
+    softmax(smem, warp, stats, args.scale, first_limit - key, kCausal ? 1 : 0);
+    __syncthreads();  // P and the rescaled O of all rows are there
+    weighted_values(smem, warp);
+  }
+  __syncthreads();  // every warp's columns of O are there
+  finish(smem, stats, args, at, warp);
+}
+
+}  // namespace attend

@@ -1,0 +1,228 @@
+// Rung 11, wmma_row_block: o = softmax(scale q k^T) v with nvcuda::wmma, each warp owning its rows, O in registers.
+//
+// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
+// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
+//          newer
+// Before   10 block_wmma: products divided by columns, so every step of a tile waited for all warps
+// After    divided by rows: S, P, m, l and O of 16 rows belong to one warp, which waits for nobody but to share K and
+//          V. O stays in accumulators: its rescale factors are loaded as an accumulator themselves, from a matrix whose
+//          rows hold them, because wmma does not tell where an element is
+// Why      two barriers a tile instead of four; 16 d bytes less a row and tile through shared memory (O written by the
+//          product and by the rescale, and read for both); 128 rows instead of 64 read k and v once
+// Costs    S and P still pass through shared memory, and the rows of a tile share banks: each fragment of K takes eight
+//          times the cycles it needs. The compiler does not use ldmatrix for wmma's bfloat16, but loads of 4 bytes
+// Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 38 TFLOP/s
+// Run      attend run --compute wmma_row_block --data DIR    (made by attend generate --dtype bf16)
+// Source   Dao, FlashAttention-2 (2023), Algorithm 1 and section 3.3, figure 3(b)
+#pragma once
+
+#include "../common/accumulator_mask.cuh"
+#include "../common/args.cuh"
+#include "../common/key_range.cuh"
+#include "../common/numbers.cuh"
+#include "../common/smem_tile.cuh"
+#include "../common/warp_reduce.cuh"
+#include "../common/wmma_types.cuh"
+#include "../common/work.cuh"
+
+namespace attend {
+
+// A row of S. Once it is read, what comes of it takes its place: its row of P and the factor for its row of O.
+template <class Config>
+union alignas(32) ScoreRow {
+  float s[Config::kBlockN];
+  struct {
+    typename WmmaElement<Config::kElement>::Type p[Config::kBlockN];
+    float factor[kWmmaTile];  // 16 times the same
+  } after;
+  float o[kWmmaTile];  // of the output, at the end
+};
+
+template <class Config>
+struct alignas(128) RowBlockStorage {
+  using Element = typename WmmaElement<Config::kElement>::Type;
+  static constexpr int kFloatStride = sizeof(ScoreRow<Config>) / sizeof(float);
+  static constexpr int kElementStride = sizeof(ScoreRow<Config>) / sizeof(Element);
+  RowMajorTile<Config::kBlockM, Config::kHeadDim> q;
+  RowMajorTile<Config::kBlockN, Config::kHeadDim> k;
+  RowMajorTile<Config::kBlockN, Config::kHeadDim> v;
+  ScoreRow<Config> score[Config::kBlockM];
+};
+
+// What a warp keeps of its 16 rows: O in fragments of 16 columns, and in lanes 2 r and 2 r + 1 row r's m and l.
+template <class Config>
+struct RowState {
+  FragmentC o_frag[Config::kHeadDim / kWmmaTile];  // sum of exp(s - m) v
+  float max = -kInfinity;
+  float sum = 0.0f;
+
+  __device__ __forceinline__ RowState() {
+#pragma unroll
+    for (auto& frag : o_frag) nvcuda::wmma::fill_fragment(frag, 0.0f);
+  }
+};
+
+// The warp's rows of S = Q K^T.
+template <class Config>
+__device__ __forceinline__ void scores(RowBlockStorage<Config>& smem, int warp) {
+  using Element = typename RowBlockStorage<Config>::Element;
+  constexpr int kTiles = Config::kBlockN / kWmmaTile;
+  const auto* q = reinterpret_cast<const Element*>(smem.q.chunk) + warp * kWmmaTile * Config::kHeadDim;
+  const auto* k = reinterpret_cast<const Element*>(smem.k.chunk);
+  FragmentC s_frag[kTiles];
+#pragma unroll
+  for (auto& tile : s_frag) nvcuda::wmma::fill_fragment(tile, 0.0f);
+#pragma unroll 1  // unrolled, the addresses of all fragments would be kept in registers
+  for (int i = 0; i < Config::kHeadDim; i += kWmmaTile) {
+    FragmentA<Element> q_frag;
+    nvcuda::wmma::load_matrix_sync(q_frag, q + i, Config::kHeadDim);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      FragmentBTransposed<Element> k_frag;
+      nvcuda::wmma::load_matrix_sync(k_frag, k + tile * kWmmaTile * Config::kHeadDim + i, Config::kHeadDim);
+      nvcuda::wmma::mma_sync(s_frag[tile], q_frag, k_frag, s_frag[tile]);
+    }
+  }
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    nvcuda::wmma::store_matrix_sync(&smem.score[warp * kWmmaTile].s[tile * kWmmaTile], s_frag[tile],
+                                    RowBlockStorage<Config>::kFloatStride, nvcuda::wmma::mem_row_major);
+  }
+}
+
+// m, l, P and the rescale factors of the warp's rows, two lanes a row: lane 2 r takes the first half of row r's keys,
+// of which it sees num_keys, and lane 2 r + 1 the second. Lanes start at different keys: else all would want one bank.
+template <class Config>
+__device__ __forceinline__ void softmax(RowBlockStorage<Config>& smem, int warp, RowState<Config>& state, float scale,
+                                        int num_keys) {
+  using Element = typename RowBlockStorage<Config>::Element;
+  constexpr int kPairs = Config::kBlockN / 4;  // of neighbouring keys, of a lane
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  ScoreRow<Config>& row = smem.score[warp * kWmmaTile + lane / 2];
+  const auto key_of = [lane](int i) { return lane % 2 * (Config::kBlockN / 2) + (i ^ lane / 2) * 2; };
+
+  float2 score[kPairs];
+  float new_max = state.max;
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const int key = key_of(i);
+    const float2 s = *reinterpret_cast<const float2*>(&row.s[key]);
+    score[i] = {key < num_keys ? scale * s.x : -kInfinity, key + 1 < num_keys ? scale * s.y : -kInfinity};
+    new_max = fmaxf(new_max, fmaxf(score[i].x, score[i].y));
+  }
+  new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, 1));
+  const float base = finite_max(new_max);
+  const float rescale = __expf(state.max - base);
+  __syncwarp();  // all lanes have read their scores: P may be written over them
+  float sum = state.sum * rescale;
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const float2 p = {__expf(score[i].x - base), __expf(score[i].y - base)};
+    sum += p.x + p.y;
+    row.after.p[key_of(i)] = Element(p.x);
+    row.after.p[key_of(i) + 1] = Element(p.y);
+  }
+#pragma unroll
+  for (int i = 0; i < kWmmaTile; i += 2) row.after.factor[i + lane % 2] = rescale;
+  state.sum = sum;
+  state.max = new_max;
+}
+
+// The warp's rows of O = factor O + P V.
+template <class Config>
+__device__ __forceinline__ void weighted_values(RowBlockStorage<Config>& smem, int warp, RowState<Config>& state) {
+  using Element = typename RowBlockStorage<Config>::Element;
+  const auto* v = reinterpret_cast<const Element*>(smem.v.chunk);
+  const ScoreRow<Config>* rows = &smem.score[warp * kWmmaTile];
+  FragmentC factor;  // has a row's factor wherever o_frag has an element of the row
+  nvcuda::wmma::load_matrix_sync(factor, rows->after.factor, RowBlockStorage<Config>::kFloatStride,
+                                 nvcuda::wmma::mem_row_major);
+#pragma unroll
+  for (FragmentC& o_frag : state.o_frag) {
+#pragma unroll
+    for (int i = 0; i < factor.num_elements; ++i) o_frag.x[i] *= factor.x[i];
+  }
+#pragma unroll 1  // as above
+  for (int key = 0; key < Config::kBlockN; key += kWmmaTile) {
+    FragmentA<Element> p_frag;
+    nvcuda::wmma::load_matrix_sync(p_frag, &rows->after.p[key], RowBlockStorage<Config>::kElementStride);
+#pragma unroll
+    for (int col = 0; col < Config::kHeadDim / kWmmaTile; ++col) {
+      FragmentB<Element> v_frag;
+      nvcuda::wmma::load_matrix_sync(v_frag, v + key * Config::kHeadDim + col * kWmmaTile, Config::kHeadDim);
+      nvcuda::wmma::mma_sync(state.o_frag[col], p_frag, v_frag, state.o_frag[col]);
+    }
+  }
+}
+
+// o = O / l and lse of the warp's rows that are there; O goes through the rows of S, 16 columns at a time.
+template <class Config>
+__device__ __forceinline__ void finish(RowBlockStorage<Config>& smem, RowState<Config>& state, const ForwardArgs& args,
+                                       const HeadTile& at, int warp) {
+  using Element = typename RowBlockStorage<Config>::Element;
+  constexpr int kColumns = kWmmaTile / 2;  // that a lane stores, of each 16
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64 row = at.tile * Config::kBlockM + warp * kWmmaTile + lane / 2;
+  ScoreRow<Config>* rows = &smem.score[warp * kWmmaTile];
+  const float sum = state.sum + __shfl_xor_sync(~0u, state.sum, 1);
+  const float inverse_sum = inverse_or_zero(sum);
+  if (lane % 2 == 0 && args.lse != nullptr && row < args.seqlen_q) {
+    const float lse = sum == 0.0f ? -kInfinity : state.max + logf(sum);
+    args.lse[args.lse_stride.offset(at.batch, at.head, row)] = lse;
+  }
+  auto* o = static_cast<Element*>(args.o) + args.o_stride.offset(at.batch, at.head, row) + lane % 2 * kColumns;
+#pragma unroll
+  for (int tile = 0; tile < Config::kHeadDim / kWmmaTile; ++tile) {
+    __syncwarp();  // the rows have been read: they may be overwritten
+    nvcuda::wmma::store_matrix_sync(rows->o, state.o_frag[tile], RowBlockStorage<Config>::kFloatStride,
+                                    nvcuda::wmma::mem_row_major);
+    __syncwarp();  // the 16 columns are there
+    if (row >= args.seqlen_q) continue;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      o[tile * kWmmaTile + i] = Element(rows[lane / 2].o[lane % 2 * kColumns + i] * inverse_sum);
+    }
+  }
+}
+
+// Grid: tiles of kBlockM rows of every query head, 16 rows a warp.
+template <class Config>
+__device__ void wmma_row_block_forward(const ForwardArgs& args) {
+  static_assert(Config::kBlockN == 64 && Config::kBlockM == Config::kThreads / 32 * kWmmaTile);
+  static_assert(sizeof(RowBlockStorage<Config>) == Config::kSmemBytes);
+  extern __shared__ __align__(128) unsigned char smem_bytes[];
+  auto& smem = *reinterpret_cast<RowBlockStorage<Config>*>(smem_bytes);
+  using Element = typename RowBlockStorage<Config>::Element;
+
+  const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
+  const HeadTile at = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
+  const uint32 head_k = at.head / (args.num_heads_q / args.num_heads_k);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64 row_begin = at.tile * Config::kBlockM;
+  const auto* q = static_cast<const Element*>(args.q) + args.q_stride.offset(at.batch, at.head, row_begin);
+  const auto* k = static_cast<const Element*>(args.k) + args.k_stride.offset(at.batch, head_k, 0);
+  const auto* v = static_cast<const Element*>(args.v) + args.v_stride.offset(at.batch, head_k, 0);
+
+  constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
+  const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow, kCausal ? 0 : kOpenWindow};
+  const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
+  const int64 lane_row = row_begin + warp * kWmmaTile + threadIdx.x % 32 / 2;  // whose softmax the thread does
+  const int64 lane_keys = mask.row(lane_row).end;
+
+  RowState<Config> state;
+  copy_tile<Config::kThreads>(smem.q, q, args.q_stride.row, args.seqlen_q - row_begin);
+  for (int64 key = 0; key < key_end; key += Config::kBlockN) {
+    __syncthreads();  // all warps are done with K and V of the tile before: they may be overwritten
+    copy_tile<Config::kThreads>(smem.k, k + key * args.k_stride.row, args.k_stride.row, args.seqlen_k - key);
+    copy_tile<Config::kThreads>(smem.v, v + key * args.v_stride.row, args.v_stride.row, args.seqlen_k - key);
+    __syncthreads();  // Q, K and V are there
+    scores(smem, warp);
+    __syncwarp();  // the warp's rows of S are whole
+    softmax(smem, warp, state, args.scale, keys_in_tile(lane_keys, key, Config::kBlockN));
+    __syncwarp();  // its P and factors are there
+    weighted_values(smem, warp, state);
+  }
+  finish(smem, state, args, at, warp);
+}
+
+}  // namespace attend

@@ -1,0 +1,147 @@
+// Rung 12, mma: o = softmax(scale q k^T) v with mma.sync and ldmatrix as PTX, S and P in registers.
+//
+// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
+// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
+//          newer
+// Before   11 wmma_row_block: fragments whose layout is a secret, so S and P pass through shared memory
+// After    mma's layout is documented: a row of S lies in four neighbouring lanes, where its softmax takes two
+//          shuffles; and the accumulators of S, rounded and packed, are the operand of P V as they lie
+// Why      12 bytes less for each element of S through shared memory, no wait for them, and 32 KB more room: three
+//          blocks fit on a multiprocessor. exp2 with the scale folded into one multiply-add replaces exp
+// Costs    eight rows of a tile share their banks: each ldmatrix of Q, K and V takes eight times the cycles it needs
+// Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 47 TFLOP/s
+// Run      attend run --compute mma --data DIR    (made by attend generate --dtype bf16)
+// Source   Dao, FlashAttention-2 (2023), Algorithm 1; PTX ISA, Matrix Fragments for mma.m16n8k16
+#pragma once
+
+#include "../common/accumulator_mask.cuh"
+#include "../common/args.cuh"
+#include "../common/element.cuh"
+#include "../common/key_range.cuh"
+#include "../common/mma.cuh"
+#include "../common/online_softmax.cuh"
+#include "../common/smem_tile.cuh"
+#include "../common/work.cuh"
+
+namespace attend {
+
+template <class Config>
+struct alignas(1024) MmaStorage {
+  using QTile = RowMajorTile<Config::kBlockM, Config::kHeadDim>;
+  using KeyTile = RowMajorTile<Config::kBlockN, Config::kHeadDim>;
+  QTile q;
+  KeyTile k;
+  KeyTile v;
+};
+
+// What a warp computes of its 16 rows; a lane has two of them.
+template <class Config>
+struct MmaRows {
+  float o_frag[Config::kHeadDim / 2] = {};  // sum of p v, relative to the row's maximum
+  OnlineSoftmax softmax;
+};
+
+// The warp's 16 rows of S = Q K^T.
+template <class Config>
+__device__ __forceinline__ void scores(float (&s_frag)[Config::kBlockN / 2], const MmaStorage<Config>& smem) {
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const auto q = BlockReader<typename MmaStorage<Config>::QTile>::by_rows(smem.q, lane);
+  const auto k = BlockReader<typename MmaStorage<Config>::KeyTile>::by_columns(smem.k, lane);
+#pragma unroll
+  for (int i = 0; i < Config::kHeadDim; i += kMmaDepth) {
+    const OperandA q_frag = negated<Config::kNegateScores>(q.a(warp * kMmaRows, i));
+#pragma unroll
+    for (int key = 0; key < Config::kBlockN; key += 2 * kMmaColumns) {
+      const OperandBPair k_frag = k.b_transposed(key, i);
+      mma_add<ElementOf<Config>>(s_frag + key / 2, q_frag, k_frag.half[0]);
+      mma_add<ElementOf<Config>>(s_frag + key / 2 + kAccumulatorsOfMma, q_frag, k_frag.half[1]);
+    }
+  }
+}
+
+// The warp's rows of O += P V. Accumulators of S hold p.
+template <class Config>
+__device__ __forceinline__ void weighted_values(float (&o_frag)[Config::kHeadDim / 2],
+                                                const float (&p)[Config::kBlockN / 2], const MmaStorage<Config>& smem) {
+  const auto v = BlockReader<typename MmaStorage<Config>::KeyTile>::by_rows(smem.v, threadIdx.x % 32);
+#pragma unroll
+  for (int key = 0; key < Config::kBlockN; key += kMmaDepth) {
+    const OperandA p_frag = pack_operand_a<ElementOf<Config>>(p + key / 2);
+#pragma unroll
+    for (int col = 0; col < Config::kHeadDim; col += 2 * kMmaColumns) {
+      const OperandBPair v_frag = v.b(key, col);
+      mma_add<ElementOf<Config>>(o_frag + col / 2, p_frag, v_frag.half[0]);
+      mma_add<ElementOf<Config>>(o_frag + col / 2 + kAccumulatorsOfMma, p_frag, v_frag.half[1]);
+    }
+  }
+}
+
+// o = O / l and lse of the lane's rows that are there, two elements a store.
+template <class Config>
+__device__ __forceinline__ void finish(MmaRows<Config>& rows, const ForwardArgs& args, const HeadTile& at) {
+  rows.softmax.finish();
+  const int quad_lane = threadIdx.x % 4;
+#pragma unroll
+  for (int h = 0; h < kRowsOfThread; ++h) {
+    const int64 row = at.tile * Config::kBlockM + accumulator_row(threadIdx.x) + h * kRowHalf;
+    if (row >= args.seqlen_q) continue;
+    auto* o = static_cast<Bits16*>(args.o) + args.o_stride.offset(at.batch, at.head, row);
+    const float inverse_sum = rows.softmax.inverse_sum(h);
+#pragma unroll
+    for (int col = 0; col < Config::kHeadDim; col += kColumnsOfTile) {
+      const float* pair = &rows.o_frag[col / 2 + 2 * h];
+      *reinterpret_cast<uint32*>(o + col + accumulator_column(threadIdx.x)) =
+          ElementOf<Config>::pack(pair[0] * inverse_sum, pair[1] * inverse_sum);
+    }
+    if (quad_lane == 0 && args.lse != nullptr) {
+      args.lse[args.lse_stride.offset(at.batch, at.head, row)] = rows.softmax.lse(h);
+    }
+  }
+}
+
+// Grid: tiles of kBlockM rows of every query head, 16 rows a warp.
+template <class Config>
+__device__ void mma_forward(const ForwardArgs& args) {
+  static_assert(Config::kBlockM == Config::kThreads / 32 * kMmaRows);
+  static_assert(sizeof(MmaStorage<Config>) == Config::kSmemBytes);
+  extern __shared__ __align__(1024) unsigned char smem_bytes[];
+  auto& smem = *reinterpret_cast<MmaStorage<Config>*>(smem_bytes);
+
+  const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
+  const HeadTile at = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
+  const uint32 head_k = at.head / (args.num_heads_q / args.num_heads_k);
+  const int64 row_begin = at.tile * Config::kBlockM;
+  const auto* q = static_cast<const Bits16*>(args.q) + args.q_stride.offset(at.batch, at.head, row_begin);
+  const auto* k = static_cast<const Bits16*>(args.k) + args.k_stride.offset(at.batch, head_k, 0);
+  const auto* v = static_cast<const Bits16*>(args.v) + args.v_stride.offset(at.batch, head_k, 0);
+
+  const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow,
+                           Config::kMask == MaskKind::kCausal ? 0 : kOpenWindow};
+  const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
+  const float scale_log2 = args.scale * kLog2E;
+
+  MmaRows<Config> rows;
+  copy_tile<Config::kThreads>(smem.q, q, args.q_stride.row, args.seqlen_q - row_begin);
+  for (int64 key = 0; key < key_end; key += Config::kBlockN) {
+    __syncthreads();  // all warps are done with K and V of the tile before: they may be overwritten
+    copy_tile<Config::kThreads>(smem.k, k + key * args.k_stride.row, args.k_stride.row, args.seqlen_k - key);
+    copy_tile<Config::kThreads>(smem.v, v + key * args.v_stride.row, args.v_stride.row, args.seqlen_k - key);
+    __syncthreads();  // Q, K and V are there
+    float s_frag[Config::kBlockN / 2] = {};
+    scores<Config>(s_frag, smem);
+    if (!mask.row(row_begin).contains(key + Config::kBlockN - 1)) {  // else all rows see all keys of the tile
+      const int64 row = row_begin + accumulator_row(threadIdx.x);
+      const int num_keys[kRowsOfThread] = {keys_in_tile(mask.row(row).end, key, Config::kBlockN),
+                                           keys_in_tile(mask.row(row + kRowHalf).end, key, Config::kBlockN)};
+      mask_keys(s_frag, threadIdx.x, num_keys);
+    }
+    float rescale[kRowsOfThread];
+    rows.softmax.update(s_frag, scale_log2, rescale);
+    scale_rows(rows.o_frag, rescale);
+    weighted_values<Config>(rows.o_frag, s_frag, smem);
+  }
+  finish<Config>(rows, args, at);
+}
+
+}  // namespace attend

@@ -1,0 +1,199 @@
+// Rung 14, mma_qreg: o = softmax(scale q k^T) v with mma.sync, Q in registers, one barrier a tile, 16-byte stores.
+//
+// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
+// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
+//          newer
+// Before   13 mma_swizzle: each tile reads Q's operands from shared memory again, and waits twice for all warps: before
+//          K and V are overwritten and after
+// After    d / 4 registers hold Q's operands for good. K and V have two places each: the next tile goes to where the
+//          last one was, and one barrier says both that a tile is there and that its neighbour is no longer read. Its
+//          chunks are on their way, in registers, while this one is multiplied. o leaves through shared memory in
+//          16-byte stores instead of 4-byte ones
+// Why      a ninth less through ldmatrix (4 of 36 loads a tile at d = 64); half the barriers; nobody waits for global
+//          memory unless a product is shorter than its latency; a quarter of the stores
+// Costs    d / 4 registers hold a tile on its way, so that two blocks fit instead of three at d = 128
+// Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 275 TFLOP/s
+// Run      attend run --compute mma_qreg --data DIR    (made by attend generate --dtype bf16)
+// Source   Dao, FlashAttention-2 (2023), Algorithm 1
+#pragma once
+
+#include "../common/accumulator_mask.cuh"
+#include "../common/args.cuh"
+#include "../common/element.cuh"
+#include "../common/key_range.cuh"
+#include "../common/mma.cuh"
+#include "../common/online_softmax.cuh"
+#include "../common/output_tile.cuh"
+#include "../common/smem_tile.cuh"
+#include "../common/work.cuh"
+
+namespace attend {
+
+// Q is read into registers before the first keys come, and O is written after the last.
+template <class Config>
+union alignas(1024) MmaStorage {
+  using QTile = SwizzledTile<Config::kBlockM, Config::kHeadDim>;
+  using KeyTile = SwizzledTile<Config::kBlockN, Config::kHeadDim>;
+  QTile q_or_o;
+  struct {
+    KeyTile k, v;
+  } stage[2];
+};
+
+// What a warp computes of its 16 rows; a lane has two of them.
+template <class Config>
+struct MmaRows {
+  OperandA q_frag[Config::kHeadDim / kMmaDepth];
+  float o_frag[Config::kHeadDim / 2] = {};  // sum of p v, relative to the row's maximum
+  OnlineSoftmax softmax;
+};
+
+// The warp's 16 rows of S = Q K^T.
+template <class Config>
+__device__ __forceinline__ void scores(float (&s_frag)[Config::kBlockN / 2],
+                                       const OperandA (&q_frag)[Config::kHeadDim / kMmaDepth],
+                                       const typename MmaStorage<Config>::KeyTile& k_tile) {
+  const auto k = BlockReader<typename MmaStorage<Config>::KeyTile>::by_columns(k_tile, threadIdx.x % 32);
+#pragma unroll
+  for (int i = 0; i < Config::kHeadDim; i += kMmaDepth) {
+#pragma unroll
+    for (int key = 0; key < Config::kBlockN; key += 2 * kMmaColumns) {
+      const OperandBPair k_frag = k.b_transposed(key, i);
+      mma_add<ElementOf<Config>>(s_frag + key / 2, q_frag[i / kMmaDepth], k_frag.half[0]);
+      mma_add<ElementOf<Config>>(s_frag + key / 2 + kAccumulatorsOfMma, q_frag[i / kMmaDepth], k_frag.half[1]);
+    }
+  }
+}
+
+// The warp's rows of O += P V. Accumulators of S hold p.
+template <class Config>
+__device__ __forceinline__ void weighted_values(float (&o_frag)[Config::kHeadDim / 2],
+                                                const float (&p)[Config::kBlockN / 2],
+                                                const typename MmaStorage<Config>::KeyTile& v_tile) {
+  const auto v = BlockReader<typename MmaStorage<Config>::KeyTile>::by_rows(v_tile, threadIdx.x % 32);
+#pragma unroll
+  for (int key = 0; key < Config::kBlockN; key += kMmaDepth) {
+    const OperandA p_frag = pack_operand_a<ElementOf<Config>>(p + key / 2);
+#pragma unroll
+    for (int col = 0; col < Config::kHeadDim; col += 2 * kMmaColumns) {
+      const OperandBPair v_frag = v.b(key, col);
+      mma_add<ElementOf<Config>>(o_frag + col / 2, p_frag, v_frag.half[0]);
+      mma_add<ElementOf<Config>>(o_frag + col / 2 + kAccumulatorsOfMma, p_frag, v_frag.half[1]);
+    }
+  }
+}
+
+// A tile on its way from global to shared memory: a thread's part of it, in registers between load() and store().
+template <class Config>
+struct TileOnItsWay {
+  using Tile = typename MmaStorage<Config>::KeyTile;
+  static constexpr int kRowStep = Config::kThreads / Tile::kChunks;  // the thread has one column of chunks
+  uint4 chunk[Tile::kRows / kRowStep];
+
+  __device__ __forceinline__ void load(const Bits16* source, int64 row_stride, int64 rows) {
+    const int first_row = static_cast<int>(threadIdx.x) / Tile::kChunks;
+    const Bits16* from = source + first_row * row_stride + threadIdx.x % Tile::kChunks * kChunkElements;
+#pragma unroll
+    for (int i = 0; i < Tile::kRows / kRowStep; ++i, from += kRowStep * row_stride) {
+      chunk[i] = first_row + i * kRowStep < rows ? *reinterpret_cast<const uint4*>(from) : uint4{};
+    }
+  }
+  __device__ __forceinline__ void store(Tile& tile) const {
+#pragma unroll
+    for (int i = 0; i < Tile::kRows / kRowStep; ++i) {
+      const int row = static_cast<int>(threadIdx.x) / Tile::kChunks + i * kRowStep;
+      tile.chunk[Tile::index(row, threadIdx.x % Tile::kChunks)] = chunk[i];
+    }
+  }
+};
+
+// Q's operands of the warp's rows, by way of shared memory.
+template <class Config>
+__device__ __forceinline__ void load_q(MmaRows<Config>& rows, MmaStorage<Config>& smem, const void* q, int64 row_stride,
+                                       int64 num_rows) {
+  copy_tile<Config::kThreads>(smem.q_or_o, q, row_stride, num_rows);
+  __syncthreads();  // Q is there
+  const auto reader = BlockReader<typename MmaStorage<Config>::QTile>::by_rows(smem.q_or_o, threadIdx.x % 32);
+#pragma unroll
+  for (int i = 0; i < Config::kHeadDim; i += kMmaDepth) {
+    const OperandA block = reader.a(threadIdx.x / 32 * kMmaRows, i);
+    rows.q_frag[i / kMmaDepth] = negated<Config::kNegateScores>(block);
+  }
+  __syncthreads();  // Q has been read: K and V may be written over it
+}
+
+// o = O / l and lse of the rows that are there.
+template <class Config>
+__device__ __forceinline__ void finish(MmaRows<Config>& rows, MmaStorage<Config>& smem, const ForwardArgs& args,
+                                       const HeadTile& at) {
+  rows.softmax.finish();
+  const int warp_row = threadIdx.x / 32 * kMmaRows;
+  const int64 row_begin = at.tile * Config::kBlockM + warp_row;
+  const float inverse_sum[kRowsOfThread] = {rows.softmax.inverse_sum(0), rows.softmax.inverse_sum(1)};
+  __syncthreads();  // all warps are done with K and V: O may be written over them
+  write_accumulators<ElementOf<Config>>(smem.q_or_o, warp_row, rows.o_frag, inverse_sum);
+  __syncwarp();  // the warp's rows of O are there
+  auto* o = static_cast<Bits16*>(args.o) + args.o_stride.offset(at.batch, at.head, row_begin);
+  store_rows<kMmaRows>(smem.q_or_o, warp_row, o, args.o_stride.row, args.seqlen_q - row_begin);
+  if (threadIdx.x % 4 != 0 || args.lse == nullptr) return;
+#pragma unroll
+  for (int h = 0; h < kRowsOfThread; ++h) {
+    const int64 row = row_begin + threadIdx.x % 32 / 4 + h * kRowHalf;
+    if (row < args.seqlen_q) args.lse[args.lse_stride.offset(at.batch, at.head, row)] = rows.softmax.lse(h);
+  }
+}
+
+// Grid: tiles of kBlockM rows of every query head, 16 rows a warp.
+template <class Config>
+__device__ void mma_qreg_forward(const ForwardArgs& args) {
+  static_assert(Config::kBlockM == Config::kThreads / 32 * kMmaRows);
+  static_assert(sizeof(MmaStorage<Config>) == Config::kSmemBytes);
+  extern __shared__ __align__(1024) unsigned char smem_bytes[];
+  auto& smem = *reinterpret_cast<MmaStorage<Config>*>(smem_bytes);
+
+  const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
+  const HeadTile at = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
+  const uint32 head_k = at.head / (args.num_heads_q / args.num_heads_k);
+  const int64 row_begin = at.tile * Config::kBlockM;
+  const auto* q = static_cast<const Bits16*>(args.q) + args.q_stride.offset(at.batch, at.head, row_begin);
+  const auto* k = static_cast<const Bits16*>(args.k) + args.k_stride.offset(at.batch, head_k, 0);
+  const auto* v = static_cast<const Bits16*>(args.v) + args.v_stride.offset(at.batch, head_k, 0);
+
+  const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow,
+                           Config::kMask == MaskKind::kCausal ? 0 : kOpenWindow};
+  const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
+  const float scale_log2 = args.scale * kLog2E;
+
+  MmaRows<Config> rows;
+  load_q<Config>(rows, smem, q, args.q_stride.row, args.seqlen_q - row_begin);
+  copy_tile<Config::kThreads>(smem.stage[0].k, k, args.k_stride.row, args.seqlen_k);
+  copy_tile<Config::kThreads>(smem.stage[0].v, v, args.v_stride.row, args.seqlen_k);
+  int stage = 0;
+  for (int64 key = 0; key < key_end; key += Config::kBlockN, stage ^= 1) {
+    const int64 next = key + Config::kBlockN;
+    const bool has_next = next < key_end;
+    TileOnItsWay<Config> coming;
+    __syncthreads();  // this tile is there, and the one before, in the other place, is no longer read
+    if (has_next) coming.load(k + next * args.k_stride.row, args.k_stride.row, args.seqlen_k - next);
+    float s_frag[Config::kBlockN / 2] = {};
+    scores<Config>(s_frag, rows.q_frag, smem.stage[stage].k);
+    if (has_next) {
+      coming.store(smem.stage[stage ^ 1].k);
+      coming.load(v + next * args.v_stride.row, args.v_stride.row, args.seqlen_k - next);
+    }
+    if (!mask.row(row_begin).contains(next - 1)) {  // else all rows see all keys of the tile
+      const int64 row = row_begin + accumulator_row(threadIdx.x);
+      const int num_keys[kRowsOfThread] = {keys_in_tile(mask.row(row).end, key, Config::kBlockN),
+                                           keys_in_tile(mask.row(row + kRowHalf).end, key, Config::kBlockN)};
+      mask_keys(s_frag, threadIdx.x, num_keys);
+    }
+    float rescale[kRowsOfThread];
+    rows.softmax.update(s_frag, scale_log2, rescale);
+    scale_rows(rows.o_frag, rescale);
+    weighted_values<Config>(rows.o_frag, s_frag, smem.stage[stage].v);
+    if (has_next) coming.store(smem.stage[stage ^ 1].v);
+  }
+  finish<Config>(rows, smem, args, at);
+}
+
+}  // namespace attend

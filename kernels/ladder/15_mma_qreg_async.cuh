@@ -1,0 +1,300 @@
+// Rung 15, mma_qreg_async: o = softmax(scale q k^T) v with mma.sync and cp.async, 32 rows a warp: Ampere's end of the
+// road.
+//
+// Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
+// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
+//          newer
+// Before   14 mma_qreg: a tile on its way occupies d / 4 registers, and each operand of K and V serves one product
+// After    cp.async brings the next tile past the registers. They go to a second 16 rows for each warp: an operand of K
+//          or V, once loaded, serves two products. (At d = 128, O takes 128 registers and S 64, and Q's operands have
+//          to come from shared memory again.) The maximum may lag behind, so that O is seldom rescaled; tiles that need
+//          no mask have a loop of their own; causal blocks start longest first
+// Why      ldmatrix brings three eighths less for each product at d = 128 (80 loads for 256 products instead of 64 for
+//          128), and 128 rows instead of 64 read K and V once. With two blocks on a multiprocessor each scheduler has
+//          two warps: while one is at its softmax, the other multiplies
+// Costs    255 registers: a block's own figures live in shared memory. Nothing but the other block covers a warp's
+//          softmax
+// Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 388 TFLOP/s
+// Run      attend run --compute mma_qreg_async --data DIR    (made by attend generate --dtype bf16)
+// Source   Dao, FlashAttention-2 (2023), Algorithm 1; the lagging maximum: FlashAttention-4 (2025)
+#pragma once
+
+#include "../common/accumulator_mask.cuh"
+#include "../common/args.cuh"
+#include "../common/causal_order.cuh"
+#include "../common/cp_async.cuh"
+#include "../common/element.cuh"
+#include "../common/key_range.cuh"
+#include "../common/mma.cuh"
+#include "../common/online_softmax.cuh"
+#include "../common/output_tile.cuh"
+#include "../common/smem_tile.cuh"
+#include "../common/tile_loader.cuh"
+#include "../common/work.cuh"
+
+namespace attend {
+
+// What a block works on. In shared memory, since the accumulators leave no registers for it.
+struct BlockWork {
+  HeadTile at;
+  int64 first_row_end;  // one past the last key that the tile's first row sees; may be < 0
+  int num_key_tiles;
+  int num_unmasked;  // of them, that all rows see whole: the first ones
+};
+
+template <class Config>
+struct alignas(1024) AsyncStorage {
+  using QTile = SwizzledTile<Config::kBlockM, Config::kHeadDim>;
+  using KeyTile = SwizzledTile<Config::kBlockN, Config::kHeadDim>;
+  QTile q_or_o;  // a warp reads no rows of Q but its own, and writes O over them
+  struct {
+    KeyTile k, v;
+  } stage[2];
+  BlockWork work;
+};
+
+template <class Config>
+constexpr int kRowsOfWarp = Config::kBlockM / (Config::kThreads / 32);
+
+// What a warp computes of 16 of its rows; a lane has two of them.
+template <class Config>
+struct RowTile {
+  OperandA q_frag[Config::kHeadDim / kMmaDepth];  // where Config::kQInRegisters
+  float s_frag[Config::kBlockN / 2];              // scores, then p
+  float o_frag[Config::kHeadDim / 2] = {};        // sum of p v, relative to the row's maximum
+  OnlineSoftmax softmax;
+};
+
+template <class Config>
+struct WarpRows {
+  static constexpr int kTiles = kRowsOfWarp<Config> / kMmaRows;
+  RowTile<Config> tile[kTiles];
+};
+
+// S = Q K^T.
+template <class Config>
+__device__ __forceinline__ void scores(WarpRows<Config>& rows, const AsyncStorage<Config>& smem, int stage) {
+  using Storage = AsyncStorage<Config>;
+  const auto q = BlockReader<typename Storage::QTile>::by_rows(smem.q_or_o, recomputed_thread() % 32);
+  const auto k = BlockReader<typename Storage::KeyTile>::by_columns(smem.stage[stage].k, threadIdx.x % 32);
+  constexpr int kTiles = WarpRows<Config>::kTiles;
+  constexpr float kZero[kAccumulatorsOfMma] = {};
+#pragma unroll
+  for (int i = 0; i < Config::kHeadDim; i += kMmaDepth) {
+    OperandA q_frag[kTiles];
+#pragma unroll
+    for (int r = 0; r < kTiles; ++r) {
+      if constexpr (Config::kQInRegisters) {
+        q_frag[r] = rows.tile[r].q_frag[i / kMmaDepth];
+      } else {
+        q_frag[r] = negated<Config::kNegateScores>(q.a(threadIdx.x / 32 * kRowsOfWarp<Config> + r * kMmaRows, i));
+      }
+    }
+#pragma unroll
+    for (int key = 0; key < Config::kBlockN; key += 2 * kMmaColumns) {
+      const OperandBPair k_frag = k.b_transposed(key, i);
+#pragma unroll
+      for (int r = 0; r < kTiles; ++r) {
+        float* s = rows.tile[r].s_frag + key / 2;
+        float* s_right = s + kAccumulatorsOfMma;
+        mma_m16n8k16(ElementOf<Config>{}, s, q_frag[r], k_frag.half[0], i == 0 ? kZero : s);
+        mma_m16n8k16(ElementOf<Config>{}, s_right, q_frag[r], k_frag.half[1], i == 0 ? kZero : s_right);
+      }
+    }
+  }
+}
+
+// O += P V.
+template <class Config>
+__device__ __forceinline__ void weighted_values(WarpRows<Config>& rows, const AsyncStorage<Config>& smem, int stage) {
+  using Storage = AsyncStorage<Config>;
+  const auto v = BlockReader<typename Storage::KeyTile>::by_rows(smem.stage[stage].v, threadIdx.x % 32);
+  constexpr int kTiles = WarpRows<Config>::kTiles;
+#pragma unroll
+  for (int key = 0; key < Config::kBlockN; key += kMmaDepth) {
+    OperandA p_frag[kTiles];
+#pragma unroll
+    for (int r = 0; r < kTiles; ++r) p_frag[r] = pack_operand_a<ElementOf<Config>>(rows.tile[r].s_frag + key / 2);
+#pragma unroll
+    for (int col = 0; col < Config::kHeadDim; col += 2 * kMmaColumns) {
+      const OperandBPair v_frag = v.b(key, col);
+#pragma unroll
+      for (int r = 0; r < kTiles; ++r) {
+        float* o = rows.tile[r].o_frag + col / 2;
+        mma_add<ElementOf<Config>>(o, p_frag[r], v_frag.half[0]);
+        mma_add<ElementOf<Config>>(o + kAccumulatorsOfMma, p_frag[r], v_frag.half[1]);
+      }
+    }
+  }
+}
+
+// How far a row's maximum may lag behind, in powers of two: p stays below 2^8, which rounds as well as what is below 1.
+constexpr float kMaxLag = 8.0f;
+
+// m, l and O of all rows, where the scores of any have outgrown its m by more than kMaxLag. What is subtracted from
+// scores need not be their maximum, if l and O are relative to the same.
+template <class Config>
+__device__ __forceinline__ void raise_maxima(WarpRows<Config>& rows, float scale_log2) {
+  constexpr int kTiles = WarpRows<Config>::kTiles;
+  float tile_max[kTiles][kRowsOfThread];
+  bool has_outgrown = false;
+#pragma unroll
+  for (int r = 0; r < kTiles; ++r) {
+#pragma unroll
+    for (int h = 0; h < kRowsOfThread; ++h) {
+      tile_max[r][h] = quad_max(thread_row_max(rows.tile[r].s_frag, h)) * scale_log2;
+      has_outgrown |= tile_max[r][h] > rows.tile[r].softmax.row_max[h] + kMaxLag;
+    }
+  }
+  if (!__any_sync(0xffffffffu, has_outgrown)) return;
+#pragma unroll
+  for (int r = 0; r < kTiles; ++r) {
+    OnlineSoftmax& state = rows.tile[r].softmax;
+    float rescale[kRowsOfThread];
+#pragma unroll
+    for (int h = 0; h < kRowsOfThread; ++h) {
+      const float old_max = state.row_max[h];
+      state.row_max[h] = fmaxf(old_max, tile_max[r][h]);
+      rescale[h] = exp2_fast(old_max - exponent_base(state.row_max[h]));
+      state.row_sum[h] *= rescale[h];
+    }
+    scale_rows(rows.tile[r].o_frag, rescale);
+  }
+}
+
+// Q's operands of the warp's rows.
+template <class Config>
+__device__ __forceinline__ void read_q(WarpRows<Config>& rows, const AsyncStorage<Config>& smem) {
+  const auto q = BlockReader<typename AsyncStorage<Config>::QTile>::by_rows(smem.q_or_o, threadIdx.x % 32);
+#pragma unroll
+  for (int r = 0; r < WarpRows<Config>::kTiles; ++r) {
+#pragma unroll
+    for (int i = 0; i < Config::kHeadDim; i += kMmaDepth) {
+      const OperandA block = q.a(threadIdx.x / 32 * kRowsOfWarp<Config> + r * kMmaRows, i);
+      rows.tile[r].q_frag[i / kMmaDepth] = negated<Config::kNegateScores>(block);
+    }
+  }
+}
+
+// o = O / l and lse of the rows that are there.
+template <class Config>
+__device__ __forceinline__ void finish(WarpRows<Config>& rows, AsyncStorage<Config>& smem, const ForwardArgs& args) {
+  const HeadTile at = smem.work.at;
+#pragma unroll
+  for (int r = 0; r < WarpRows<Config>::kTiles; ++r) {
+    OnlineSoftmax& state = rows.tile[r].softmax;
+    state.finish();
+    const int tile_row = threadIdx.x / 32 * kRowsOfWarp<Config> + r * kMmaRows;
+    const int64 row_begin = at.tile * Config::kBlockM + tile_row;
+    const float inverse_sum[kRowsOfThread] = {state.inverse_sum(0), state.inverse_sum(1)};
+    write_accumulators<ElementOf<Config>>(smem.q_or_o, tile_row, rows.tile[r].o_frag, inverse_sum);
+    __syncwarp();  // the 16 rows of O are there
+    auto* o = static_cast<Bits16*>(args.o) + args.o_stride.offset(at.batch, at.head, row_begin);
+    store_rows<kMmaRows>(smem.q_or_o, tile_row, o, args.o_stride.row, args.seqlen_q - row_begin);
+#pragma unroll
+    for (int h = 0; h < kRowsOfThread; ++h) {
+      const int64 row = row_begin + threadIdx.x % 32 / 4 + h * kRowHalf;
+      if (threadIdx.x % 4 == 0 && args.lse != nullptr && row < args.seqlen_q) {
+        args.lse[args.lse_stride.offset(at.batch, at.head, row)] = state.lse(h);
+      }
+    }
+  }
+}
+
+// One tile of keys: S, its mask, P, O. first_row_keys: how many of the tile's keys the block's first row sees, or would
+// see of more keys; may be < 0.
+template <class Config, bool kMasked>
+__device__ __forceinline__ void attend_tile(WarpRows<Config>& rows, const AsyncStorage<Config>& smem, int stage,
+                                            float scale_log2, int first_row_keys) {
+  scores<Config>(rows, smem, stage);
+  if constexpr (kMasked) {
+    constexpr int kStep = Config::kMask == MaskKind::kCausal;  // keys that a row sees more than the one above
+#pragma unroll
+    for (int r = 0; r < WarpRows<Config>::kTiles; ++r) {
+      const int row = recomputed_thread() / 32 * kRowsOfWarp<Config> + r * kMmaRows + threadIdx.x % 32 / 4;
+      const int num_keys[kRowsOfThread] = {first_row_keys + row * kStep, first_row_keys + (row + kRowHalf) * kStep};
+      mask_keys(rows.tile[r].s_frag, threadIdx.x, num_keys);
+    }
+  }
+  raise_maxima<Config>(rows, scale_log2);
+#pragma unroll
+  for (RowTile<Config>& tile : rows.tile) {
+    exp2_rows(tile.s_frag, scale_log2, tile.softmax.row_max);
+    tile.softmax.add_to_sum(tile.s_frag);
+  }
+  weighted_values<Config>(rows, smem, stage);
+}
+
+// What the block with this index works on.
+template <class Config>
+__device__ __forceinline__ BlockWork block_work(const ForwardArgs& args) {
+  constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
+  const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
+  const int64 bytes_per_head = args.seqlen_k * Config::kHeadDim * 2 * 2;
+  const HeadTile at = kCausal ? longest_first(blockIdx.x, row_tiles, args.batch, args.num_heads_q, bytes_per_head)
+                              : HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
+  const int64 row_begin = at.tile * Config::kBlockM;
+  const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow, kCausal ? 0 : kOpenWindow};
+  const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
+  return {.at = at,
+          .first_row_end = kCausal ? mask.unbounded_row(row_begin).end : args.seqlen_k,
+          .num_key_tiles = static_cast<int>(num_tiles(key_end, Config::kBlockN)),
+          .num_unmasked = static_cast<int>(mask.row(row_begin).end / Config::kBlockN)};
+}
+
+// Grid: tiles of kBlockM rows of every query head.
+template <class Config>
+__device__ void mma_qreg_async_forward(const ForwardArgs& args) {
+  using Storage = AsyncStorage<Config>;
+  static_assert(sizeof(Storage) == Config::kSmemBytes);
+  extern __shared__ __align__(1024) unsigned char smem_bytes[];
+  auto& smem = *reinterpret_cast<Storage*>(smem_bytes);
+
+  const BlockWork work = block_work<Config>(args);
+  if (threadIdx.x == 0) smem.work = work;
+  const auto [batch, head, row_tile] = work.at;
+  const uint32 head_k = head / (args.num_heads_q / args.num_heads_k);
+  const int64 row_begin = row_tile * Config::kBlockM;
+  const auto* q = static_cast<const Bits16*>(args.q) + args.q_stride.offset(batch, head, row_begin);
+  const auto* k = static_cast<const Bits16*>(args.k) + args.k_stride.offset(batch, head_k, 0);
+  const auto* v = static_cast<const Bits16*>(args.v) + args.v_stride.offset(batch, head_k, 0);
+  TileLoader<Config::kThreads, typename Storage::QTile> q_loader(smem.q_or_o, q, args.q_stride.row);
+  TileLoader<Config::kThreads, typename Storage::KeyTile> k_loader(smem.stage[0].k, k, args.k_stride.row);
+  TileLoader<Config::kThreads, typename Storage::KeyTile> v_loader(smem.stage[0].v, v, args.v_stride.row);
+  const auto load_keys = [&](int tile) {
+    const uint32 offset = tile % 2 * sizeof(smem.stage[0]);
+    const int keys = static_cast<int>(args.seqlen_k) - tile * Config::kBlockN;
+    k_loader.load(offset, args.k_stride.row, keys);
+    v_loader.load(offset, args.v_stride.row, keys);
+  };
+
+  WarpRows<Config> rows;
+  const float scale_log2 = args.scale * kLog2E;
+  q_loader.load(0, args.q_stride.row, static_cast<int>(args.seqlen_q - row_begin));
+  cp_async_commit();
+  if (work.num_key_tiles > 0) load_keys(0);
+  cp_async_commit();
+  cp_async_wait<1>();  // the thread's part of Q is there; the keys may still be on their way
+  __syncthreads();     // all of Q is there, and smem.work
+  if constexpr (Config::kQInRegisters) read_q<Config>(rows, smem);
+
+  int tile = 0;
+  const auto advance = [&] {
+    cp_async_wait<0>();  // the thread's part of this tile is there
+    __syncthreads();     // all parts are; and the tile before, in the other place, is no longer read
+    if (tile + 1 < smem.work.num_key_tiles) load_keys(tile + 1);
+    cp_async_commit();
+  };
+  for (; tile < smem.work.num_unmasked; ++tile) {
+    advance();
+    attend_tile<Config, false>(rows, smem, tile % 2, scale_log2, 0);
+  }
+  for (; tile < smem.work.num_key_tiles; ++tile) {
+    advance();
+    const int64 first_row_keys = smem.work.first_row_end - int64{tile} * Config::kBlockN;
+    attend_tile<Config, true>(rows, smem, tile % 2, scale_log2, static_cast<int>(first_row_keys));
+  }
+  finish<Config>(rows, smem, args);
+}
+
+}  // namespace attend
