@@ -7,6 +7,7 @@ takes NumPy arrays, torch tensors, or CPU arrays of any framework that speaks DL
 
 from attend._api import attention, attention_varlen, backward, forward
 from attend._core import __version__
+from attend._drop_in import activate, restore
 from attend._errors import ArgumentError, Error, RunError, UnsupportedError
 from attend._info import backends, cpu_simd_target, cpu_threads, gpus
 from attend._sdpa import sdpa
@@ -17,6 +18,7 @@ __all__ = [
     "RunError",
     "UnsupportedError",
     "__version__",
+    "activate",
     "attention",
     "attention_varlen",
     "backends",
@@ -25,5 +27,6 @@ __all__ = [
     "cpu_threads",
     "forward",
     "gpus",
+    "restore",
     "sdpa",
 ]

@@ -144,10 +144,17 @@ def test_autocast_compiled(torch):
     torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(q, k, v), run(q, k, v))
 
 
-def test_vmap_is_refused(torch):
+def test_transforms_are_refused(torch):
     q, k, v = tensors(torch, 3, 1, 2, 9, 8, requires_grad=False)
-    with pytest.raises(NotImplementedError, match="vmap"):
+    with pytest.raises(NotImplementedError, match="^torch.func.vmap: .*batch or heads"):
         torch.func.vmap(attend.attention)(q, k, v)
+    with pytest.raises(NotImplementedError, match="vmap"):
+        torch.func.vmap(lambda q: torch.ops.attend.forward(q, k[0], v[0], *Extras(), *Settings()))(q)
+    loss = lambda q: attend.attention(q, k[0], v[0]).sum()
+    with pytest.raises(NotImplementedError, match="^torch.func.grad: "):
+        torch.func.grad(loss)(q[0])
+    with pytest.raises(NotImplementedError, match="^torch.func.jvp: "):
+        torch.func.jvp(loss, (q[0],), (q[0],))
 
 
 def test_double_backward_is_refused(torch):

@@ -17,10 +17,24 @@ def attention(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tup
     """(o, lse), differentiable."""
     _check_tensors(q, k, v, extras)
     extras = _all_keys(extras, k, settings)
-    if not torch.compiler.is_compiling() and _nobody_watches(q, k, v, *extras):
-        return run_forward(q, k, v, extras, settings)
+    if not torch.compiler.is_compiling():
+        if _nobody_watches(q, k, v, *extras):
+            return run_forward(q, k, v, extras, settings)
+        _refuse_transforms()
     o, lse = torch.ops.attend.forward(q, k, v, *extras, *settings)
     return o, lse
+
+
+def _refuse_transforms() -> None:
+    """torch.func would fail too, with an advice to the author of the operator."""
+    peek = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
+    transform = None if peek is None else peek()
+    if transform is not None and transform.key().name in ("Vmap", "Grad", "Jvp"):
+        name = {"Vmap": "vmap", "Grad": "grad", "Jvp": "jvp"}[transform.key().name]
+        advice = {"vmap": "put the mapped dimension into batch or heads, which are independent"}
+        raise UnsupportedError(
+            f"torch.func.{name}: attend has no rule for it; {advice.get(name, 'use torch.autograd, or attend.backward')}"
+        )
 
 
 def _nobody_watches(*tensors: Optional[torch.Tensor]) -> bool:

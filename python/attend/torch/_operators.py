@@ -50,11 +50,40 @@ def run_forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """o and lse, computed now: what the operator does below the dispatcher."""
     o, lse = _forward_results(q, v, settings.layout)
-    _core.forward(
-        _view(_rows(q)), _view(_rows(k)), _view(_rows(v)), _view(o), _view(lse),
-        _view_extras(extras), settings, _stream(q),
-    )  # fmt: skip
+    fill_forward(q, k, v, o, lse, extras, settings)
     return o, lse
+
+
+def fill_forward(q: Any, k: Any, v: Any, o: Any, lse: Any, extras: Extras, settings: Settings) -> None:
+    """Writes o and lse."""
+    _core.forward(
+        _view(_rows(q)),
+        _view(_rows(k)),
+        _view(_rows(v)),
+        _view(o),
+        _view(lse),
+        _view_extras(extras),
+        settings,
+        _stream(q),
+    )
+
+
+def fill_backward(
+    q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Gradients, extras: Extras, settings: Settings
+) -> None:
+    """Writes dq, dk, dv and, where it is not None, dbias of `gradients`, from its dout and dlse."""
+    dout, dlse, dq, dk, dv, dbias = gradients
+    _core.backward(
+        _view(_rows(q)),
+        _view(_rows(k)),
+        _view(_rows(v)),
+        _view(_rows(o)),
+        _view(lse),
+        Gradients(_view(_rows(dout)), _maybe_view(dlse), _view(dq), _view(dk), _view(dv), _maybe_view(dbias)),
+        _view_extras(extras),
+        settings,
+        _stream(q),
+    )
 
 
 def _forward(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,13 +99,8 @@ def _backward(
 ) -> tuple[torch.Tensor, ...]:
     extras, settings = _split(rest)
     dq, dk, dv, dbias = results = _backward_results(q, k, v, extras.bias, needs_dbias)
-    gradients = Gradients(
-        _view(_rows(dout)), _maybe_view(dlse), _view(dq), _view(dk), _view(dv), _view(dbias) if needs_dbias else None
-    )
-    _core.backward(
-        _view(_rows(q)), _view(_rows(k)), _view(_rows(v)), _view(_rows(o)), _view(lse),
-        gradients, _view_extras(extras), settings, _stream(q),
-    )  # fmt: skip
+    gradients = Gradients(dout, dlse, dq, dk, dv, dbias if needs_dbias else None)
+    fill_backward(q, k, v, o, lse, gradients, extras, settings)
     return results
 
 
