@@ -144,6 +144,7 @@ def test_autocast_compiled(torch):
     torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(q, k, v), run(q, k, v))
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_transforms_are_refused(torch):
     q, k, v = tensors(torch, 3, 1, 2, 9, 8, requires_grad=False)
     with pytest.raises(NotImplementedError, match="^torch.func.vmap: .*batch or heads"):
