@@ -52,6 +52,22 @@ def bf16_forward():
     report.replace_section(PAGE, "bf16_forward", "\n".join(lines))
 
 
+def summary():
+    """The largest problems, for the README."""
+    f32 = {r["mode"]: r for r in load("seed_f32.json")["rows"] if r["S"] == 2048}
+    half = [(load(f"bf16_cudnn_{mask}.json")["rows"][0], mask) for mask in ("full", "causal")]
+    lines = [f"On one {load('seed_f32.json')['device_name']}, TFLOP/s, beside PyTorch {load('seed_f32.json')['torch']} in one process:", "",
+             "| | kernel | attend | PyTorch |", "|---|---|---:|---:|"]
+    for mode, r in f32.items():
+        lines.append(f"| float32 {mode}, ({r['B']}, {r['H']}, {r['S']}, {r['D']}) | `fa2` | {r['tflops']:.1f} | "
+                     f"{r['torch_tflops']:.1f} (memory-efficient) |")
+    for r, mask in half:
+        lines.append(f"| bfloat16 forward, {mask}, ({r['B']}, {r['H']}, {r['S']}, {r['D']}) | `wgmma_specialized` | "
+                     f"{r['tflops']:.0f} | {r['torch_tflops']:.0f} (cuDNN) |")
+    lines += ["", "Short sequences are still slower than cuDNN: [docs/benchmarks_gpu.md](docs/benchmarks_gpu.md)."]
+    report.replace_section(report.ROOT / "README.md", "gpu_summary", "\n".join(lines))
+
+
 def grids():
     lines = []
     for name, title in (("paper_bf16.json", "paper"), ("gpt3_bf16.json", "gpt3")):
@@ -70,6 +86,7 @@ def grids():
 
 
 if __name__ == "__main__":
+    summary()
     seed_f32()
     bf16_forward()
     grids()

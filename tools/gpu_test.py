@@ -107,6 +107,15 @@ def sanitize(tests, tool, folder):
             "summary": summary[-1] if summary else "no summary", "passed": passed}
 
 
+def rounded(value):
+    """The same with three digits of every float: enough to compare an error with its budget."""
+    if isinstance(value, float):
+        return float(f"{value:.3g}")
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list) else value
+
+
 def main():
     tests, attend, target = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
     info = json.loads(subprocess.run([attend, "info", "--json"], check=True, capture_output=True, text=True).stdout)
@@ -132,7 +141,7 @@ def main():
         "cases": sorted(cases, key=lambda case: (case["case"], case["compute"])),
     }
     target.parent.mkdir(parents=True, exist_ok=True)
-    entries = ",\n".join("    " + json.dumps(case) for case in report.pop("cases"))
+    entries = ",\n".join("    " + json.dumps(rounded(case), separators=(",", ":")) for case in report.pop("cases"))
     target.write_text(json.dumps(report, indent=2)[:-2] + ',\n  "cases": [\n' + entries + "\n  ]\n}\n")
     for name, why in failed:
         say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
