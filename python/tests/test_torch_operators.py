@@ -9,6 +9,7 @@ pytest.importorskip(
 )
 
 import attend
+import attend.torch
 from attend._settings import Extras, Settings
 
 
@@ -45,8 +46,6 @@ NAMES = ["dense", "bshd", "transposed", "own_head_dim", "bias", "constant_bias",
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NAMES)
 def test_opcheck(torch, name):
-    import attend.torch  # noqa: F401 (registers the operators)
-
     forward_arguments = arguments(torch, name)
     torch.library.opcheck(torch.ops.attend.forward, forward_arguments)
     plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in forward_arguments]
@@ -156,6 +155,28 @@ def test_transforms_are_refused(torch):
         torch.func.grad(loss)(q[0])
     with pytest.raises(NotImplementedError, match="^torch.func.jvp: "):
         torch.func.jvp(loss, (q[0],), (q[0],))
+
+
+def test_tangents_are_refused(torch):
+    q, k, v = tensors(torch, 1, 2, 9, 8, requires_grad=False)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+        with pytest.raises(NotImplementedError, match="^forward-mode derivatives: "):
+            attend.attention(dual, k, v)
+        assert torch.equal(attend.attention(q, k, v), attend.attention(q, k, v))
+
+
+def test_the_operator_and_the_short_way_agree(torch):
+    for name in NAMES:
+        inputs = arguments(torch, name)
+        operator = torch.ops.attend.forward(*inputs)
+        extras, settings = Extras(*inputs[3:8]), Settings(*inputs[8:])
+        direct = attend.torch.attention(*inputs[:3], extras, settings)
+        leaves = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
+        for a, b in zip(operator, direct):
+            assert torch.equal(a, b) and a.stride() == b.stride() and a.requires_grad and b.requires_grad
+            found, want = (torch.autograd.grad(x.sum(), leaves, retain_graph=True) for x in (b, a))
+            assert all(torch.equal(c, d) for c, d in zip(found, want))
 
 
 def test_double_backward_is_refused(torch):

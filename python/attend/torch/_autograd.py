@@ -8,7 +8,7 @@ import torch
 
 from attend._errors import UnsupportedError
 from attend._settings import Extras, Settings
-from attend.torch._operators import library
+from attend.torch._operators import library, run_forward, split
 
 _NUM_EXTRAS = len(Extras._fields)
 _NUM_SETTINGS = len(Settings._fields)
@@ -32,6 +32,17 @@ def _gradients(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
     needs_dbias = ctx.needs_input_grad[3]
     dq, dk, dv, dbias = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, needs_dbias, *extras, *ctx.settings)
     return dq, dk, dv, dbias if needs_dbias else None, *[None] * (_NUM_EXTRAS - 1 + _NUM_SETTINGS)
+
+
+class EagerAttention(torch.autograd.Function):
+    """The same gradients without the way through the dispatcher: arguments and results of attend::forward."""
+
+    @staticmethod
+    def forward(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return run_forward(q, k, v, *split(rest))
+
+    setup_context = staticmethod(_setup_context)
+    backward = staticmethod(_gradients)
 
 
 def _remember_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, Optional
 
 import torch
+from torch.autograd import forward_ad
 
 from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import NO_EXTRAS, Extras, Settings
+from attend.torch._autograd import EagerAttention
 from attend.torch._operators import run_forward
 
 _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
@@ -18,15 +20,44 @@ def attention(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tup
     _check_tensors(q, k, v, extras)
     extras = _all_keys(extras, k, settings)
     if not torch.compiler.is_compiling():
-        if _nobody_watches(q, k, v, *extras):
+        if _nothing_stands_between(q, k, v, *extras):
+            if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, *extras)):
+                o, lse = EagerAttention.apply(q, k, v, *extras, *settings)
+                return o, lse
             return run_forward(q, k, v, extras, settings)
-        _refuse_transforms()
+        _refuse_transforms(q, k, v, extras.bias)
     o, lse = torch.ops.attend.forward(q, k, v, *extras, *settings)
     return o, lse
 
 
-def _refuse_transforms() -> None:
-    """torch.func would fail too, with an advice to the author of the operator."""
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_watchers: Optional[tuple[Any, ...]]
+try:
+    _watchers = (
+        torch._C._len_torch_dispatch_stack,
+        torch._C._len_torch_function_stack,
+        torch._C._is_any_autocast_enabled,
+        torch._C._functorch.peek_interpreter_stack,  # None where no transform is active
+        lambda: forward_ad._current_level >= 0,
+    )
+    forward_ad._current_level  # noqa: B018 (asked for here, so that its absence shows here)
+except AttributeError:  # another release names them otherwise: the long way is always right
+    _watchers = None
+
+
+def _nothing_stands_between(*tensors: Optional[torch.Tensor]) -> bool:
+    """Whether the dispatcher would find nothing to do but autograd: no autocast, mode, transform, subclass.
+
+    The dispatcher calls an operator written in Python twice, and torch's autograd of such an operator walks over its
+    schema: both take longer than a small kernel.
+    """
+    if _watchers is None or any(watcher() for watcher in _watchers):
+        return False
+    return all(x is None or (type(x) in _PLAIN and not x.is_meta) for x in tensors)
+
+
+def _refuse_transforms(*tensors: Optional[torch.Tensor]) -> None:
+    """torch.func would fail too, with an advice to the author of the operator; tangents would be lost in silence."""
     peek = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
     transform = None if peek is None else peek()
     if transform is not None and transform.key().name in ("Vmap", "Grad", "Jvp"):
@@ -35,32 +66,8 @@ def _refuse_transforms() -> None:
         raise UnsupportedError(
             f"torch.func.{name}: attend has no rule for it; {advice.get(name, 'use torch.autograd, or attend.backward')}"
         )
-
-
-def _nobody_watches(*tensors: Optional[torch.Tensor]) -> bool:
-    """Whether nothing stands between the caller and the kernel: no autograd, autocast, mode, transform or subclass.
-
-    The dispatcher calls an operator written in Python twice, which takes longer than a small kernel.
-    """
-    if _watchers is None or any(watcher() for watcher in _watchers):
-        return False
-    has_grad = torch.is_grad_enabled()
-    for x in tensors:
-        if x is not None and ((has_grad and x.requires_grad) or type(x) not in _PLAIN or x.is_meta):
-            return False
-    return True
-
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-try:
-    _watchers: Optional[tuple[Any, ...]] = (
-        torch._C._len_torch_dispatch_stack,
-        torch._C._len_torch_function_stack,
-        torch._C._is_any_autocast_enabled,
-        torch._C._functorch.peek_interpreter_stack,  # None where no transform is active
-    )
-except AttributeError:  # another release names them otherwise: the long way is always right
-    _watchers = None
+    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise UnsupportedError("forward-mode derivatives: attend has none; use torch.autograd, or attend.backward")
 
 
 def forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:

@@ -87,17 +87,17 @@ def fill_backward(
 
 
 def _forward(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return run_forward(q, k, v, *_split(rest))
+    return run_forward(q, k, v, *split(rest))
 
 
 def _forward_fake(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return _forward_results(q, v, _split(rest)[1].layout)
+    return _forward_results(q, v, split(rest)[1].layout)
 
 
 def _backward(
     q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, *rest: Any
 ) -> tuple[torch.Tensor, ...]:
-    extras, settings = _split(rest)
+    extras, settings = split(rest)
     dq, dk, dv, dbias = results = _backward_results(q, k, v, extras.bias, needs_dbias)
     gradients = Gradients(dout, dlse, dq, dk, dv, dbias if needs_dbias else None)
     fill_backward(q, k, v, o, lse, gradients, extras, settings)
@@ -107,7 +107,7 @@ def _backward(
 def _backward_fake(
     q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, *rest: Any
 ) -> tuple[torch.Tensor, ...]:
-    return _backward_results(q, k, v, _split(rest)[0].bias, needs_dbias)
+    return _backward_results(q, k, v, split(rest)[0].bias, needs_dbias)
 
 
 for _key in ("CPU", "CUDA"):
@@ -117,7 +117,7 @@ torch.library.register_fake("attend::forward", _forward_fake, lib=library)
 torch.library.register_fake("attend::backward", _backward_fake, lib=library)
 
 
-def _split(rest: tuple[Any, ...]) -> tuple[Extras, Settings]:
+def split(rest: tuple[Any, ...]) -> tuple[Extras, Settings]:
     count = len(Extras._fields)
     extras = NO_EXTRAS if all(x is None for x in rest[:count]) else Extras(*rest[:count])
     return extras, Settings(*rest[count:])
