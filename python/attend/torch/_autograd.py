@@ -37,11 +37,14 @@ def _gradients(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
 class EagerAttention(torch.autograd.Function):
     """The same gradients without the way through the dispatcher: arguments and results of attend::forward."""
 
+    # One function for the context and the results: with two, torch inspects the signature at every call.
     @staticmethod
-    def forward(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return run_forward(q, k, v, *split(rest))
+    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v, *rest = inputs
+        output = run_forward(q, k, v, *split(tuple(rest)))
+        _setup_context(ctx, inputs, output)
+        return output
 
-    setup_context = staticmethod(_setup_context)
     backward = staticmethod(_gradients)
 
 
