@@ -1,8 +1,8 @@
 # make            build the library and the program                                 (build/release)
 # make run        generate an example and run forward and backward on it, checked against the float64 reference
 # make test       every test; of the Python package's, those that need no torch, or all where .venv has it
-# make py-test    the Python package's tests: its wheel is built and installed in .venv. The tests of torch run where .venv
-#                 has it; ATTEND_TEST_TORCH=1 downloads it (large)
+# make py-test    the Python package's tests: its wheel is built and installed in .venv. The tests of torch run where
+#                 .venv has it; ATTEND_TEST_TORCH=1 downloads it (large)
 # make gpu-test   the tests that need a GPU, also under compute-sanitizer: GPU_RESULTS/tests.json   (needs python3)
 # make bench-cpu  compare with PyTorch on this CPU: results/cpu/*.json and docs/benchmarks_cpu.md  (downloads PyTorch)
 # make asan       every test with AddressSanitizer and UndefinedBehaviorSanitizer   (build/asan)
@@ -59,8 +59,8 @@ test:
 	$(call need,build)@mkdir -p build
 	$(call compile,release)
 	$(call want,nvrtc)
-	@answer=$$(tools/setup.sh build pytest) && test "$$answer" = ready || { echo "left out: python/tests: $$answer" >&2; exit 0; } \
-	  && $(run_pytest)
+	@answer=$$(tools/setup.sh build pytest) && test "$$answer" = ready || \
+	  { echo "left out: python/tests: $$answer" >&2; exit 0; } && $(run_pytest)
 	@ctest --preset release --parallel $(JOBS)
 
 py-test:

@@ -75,15 +75,16 @@ def attention(
         A row that sees no key gives o = 0, lse = -inf and zero gradients, never NaN.
 
     Inputs are read in place, whatever their strides; one whose last stride is not 1 (or, in NumPy, one with negative
-    strides) is copied first. On torch tensors this is differentiable (o, and lse where it is returned), and traceable by
-    torch.compile and torch.export; CUDA tensors are worked on in torch's current stream, asynchronously. Other tensors:
+    strides) is copied first. On torch tensors this is differentiable (o, and lse where it is returned), and traceable
+    by torch.compile and torch.export; CUDA tensors are worked on in torch's current stream, asynchronously. Other tensors:
     done when it returns; the GIL is released meanwhile. Thread-safe.
 
     Raises:
         attend.Error naming the argument, the value found and what is allowed: also a ValueError where an argument is
         wrong, a NotImplementedError where attend lacks something, a RuntimeError else.
 
-    Source: Dao, FlashAttention-2 (2023), Algorithms 1 and 2; Milakov & Gimelshein, Online normalizer calculation (2018).
+    Source: Dao, FlashAttention-2 (2023), Algorithms 1 and 2; Milakov & Gimelshein, Online normalizer calculation for
+    softmax (2018).
     """
     left, right = window_of(window)
     has_extras = bias is not None or mask is not None or alibi_slopes is not None

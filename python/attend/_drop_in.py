@@ -24,7 +24,7 @@ def dropout_seed(dropout_p: float) -> int:
 
 
 def activate() -> None:
-    """Puts attend behind torch.nn.functional.scaled_dot_product_attention, in eager mode and compiled, until `restore()`.
+    """Puts attend behind torch.nn.functional.scaled_dot_product_attention until `restore()`: eager and compiled.
 
     torch still chooses among its own implementations first; where it would run its flash attention, attend runs. On the
     CPU that is every call without dropout and without a mask that requires grad. On CUDA torch may prefer cuDNN:

@@ -2,12 +2,12 @@
 
     from attend.flash_attn import flash_attn_func
 
-Tensors are (batch, seqlen, heads, head_dim), packed ones (tokens, heads, head_dim). Beyond flash-attn: CPU tensors, float32,
-head_dim up to 512, a head_dim of v of its own. What attend lacks raises NotImplementedError naming the argument. Where
+Tensors are (batch, seqlen, heads, head_dim), packed ones (tokens, heads, head_dim). Beyond flash-attn: CPU tensors,
+float32, head_dim up to 512, a head_dim of v of its own. What attend lacks raises NotImplementedError naming the argument. Where
 dropout_p > 0 the seed comes from torch's default generator.
 
-Each function gives out, or with return_attn_probs (out, softmax_lse, None): softmax_lse is f32 (batch, heads, seqlen_q), packed
-(heads, tokens). The third value of flash-attn, the dropout pattern for its tests, is refused where there would be one.
+Each function gives out, or with return_attn_probs (out, softmax_lse, None): softmax_lse is f32 (batch, heads,
+seqlen_q), packed (heads, tokens). The third value of flash-attn, the dropout pattern for its tests, is refused where there would be one.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def flash_attn_func(
 ) -> Any:
     """Attention of q (batch, seqlen_q, heads_q, head_dim), k and v (batch, seqlen_k, heads_k, head_dim).
 
-    Masks align bottom right. The meaning of the options: `attend.attention`, where softmax_scale is scale and window_size
-    is window.
+    Masks align bottom right. The meaning of the options: `attend.attention`, where softmax_scale is scale and
+    window_size is window.
     """
     refuse_pattern(return_attn_probs, dropout_p)
     out, lse = attention(

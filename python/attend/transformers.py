@@ -57,7 +57,7 @@ def attention_forward(
     Arguments:
         attention_mask: None, bool (True keeps) or float (added), (batch, 1 or heads, seqlen_q, seqlen_k).
         sliding_window: keys that a row sees, itself included; used where no mask says so.
-        is_causal: None: module.is_causal. Holds where there is no mask and more than one row; aligned top left, as there.
+        is_causal: None: module.is_causal. Holds where there is no mask and more than one row; aligned top left.
 
     Returns:
         ((batch, seqlen_q, heads, head_dim), None).

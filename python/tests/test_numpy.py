@@ -17,7 +17,7 @@ CASES = covering.cases(problems.OPTIONS, SEED)
 
 
 def dropout_pattern(p: Problem, seed: int) -> np.ndarray:
-    """Which entries dropout keeps, read off a problem whose probabilities are all the same and whose v is the identity."""
+    """Which entries dropout keeps, read off a problem of equal probabilities whose v is the identity."""
     batch, heads_q, seqlen_q, _ = p.q.shape
     seqlen_k = p.k.shape[2]
     if seqlen_q == 0 or seqlen_k == 0:

@@ -1,4 +1,4 @@
-"""torch tensors in, torch tensors out: every option with autograd, against the definition in float64 and torch's own."""
+"""torch tensors in, torch tensors out: every option with autograd, against the definition in float64 and torch."""
 
 import covering
 import problems

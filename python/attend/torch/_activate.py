@@ -1,4 +1,4 @@
-"""attend in the place of torch's flash attention: overrides of its operators, as torch's registry of providers wants them.
+"""attend in the place of torch's flash attention: overrides of its operators, as torch's registry wants them.
 
 The operators take (batch, heads, seqlen, head_dim), and align causal masks top left.
 """

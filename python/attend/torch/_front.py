@@ -62,10 +62,10 @@ def _refuse_transforms(*tensors: Optional[torch.Tensor]) -> None:
     transform = None if peek is None else peek()
     if transform is not None and transform.key().name in ("Vmap", "Grad", "Jvp"):
         name = {"Vmap": "vmap", "Grad": "grad", "Jvp": "jvp"}[transform.key().name]
-        advice = {"vmap": "put the mapped dimension into batch or heads, which are independent"}
-        raise UnsupportedError(
-            f"torch.func.{name}: attend has no rule for it; {advice.get(name, 'use torch.autograd, or attend.backward')}"
-        )
+        advice = "use torch.autograd, or attend.backward"
+        if name == "vmap":
+            advice = "put the mapped dimension into batch or heads, which are independent"
+        raise UnsupportedError(f"torch.func.{name}: attend has no rule for it; {advice}")
     if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise UnsupportedError("forward-mode derivatives: attend has none; use torch.autograd, or attend.backward")
 

@@ -3,8 +3,8 @@
     attend::forward(q, k, v, extras, settings) -> (o, lse)
     attend::backward(q, k, v, o, lse, dout, dlse?, needs_dbias, extras, settings) -> (dq, dk, dv, dbias)
 
-`extras` and `settings` are spread out: the fields of attend._settings in their order. Where dbias is not asked for, it is
-an empty tensor: operators cannot give None.
+`extras` and `settings` are spread out: the fields of attend._settings in their order. Where dbias is not asked for, it
+is an empty tensor: operators cannot give None.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _backward_results(
 
 
 def _like(x: torch.Tensor) -> torch.Tensor:
-    """An uninitialised dense tensor whose dimensions lie in memory in the order of those of x, the last one innermost."""
+    """An uninitialised dense tensor, its dimensions in memory in the order of those of x, the last one innermost."""
     if _has_rows(x):
         return torch.empty_like(x)
     return torch.empty_like(x, memory_format=torch.contiguous_format)
