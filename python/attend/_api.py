@@ -76,8 +76,8 @@ def attention(
 
     Inputs are read in place, whatever their strides; one whose last stride is not 1 (or, in NumPy, one with negative
     strides) is copied first. On torch tensors this is differentiable (o, and lse where it is returned), and traceable
-    by torch.compile and torch.export; CUDA tensors are worked on in torch's current stream, asynchronously. Other tensors:
-    done when it returns; the GIL is released meanwhile. Thread-safe.
+    by torch.compile and torch.export; CUDA tensors are worked on in torch's current stream, asynchronously. Other
+    tensors: done when it returns; the GIL is released meanwhile. Thread-safe.
 
     Raises:
         attend.Error naming the argument, the value found and what is allowed: also a ValueError where an argument is

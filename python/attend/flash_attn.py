@@ -3,11 +3,12 @@
     from attend.flash_attn import flash_attn_func
 
 Tensors are (batch, seqlen, heads, head_dim), packed ones (tokens, heads, head_dim). Beyond flash-attn: CPU tensors,
-float32, head_dim up to 512, a head_dim of v of its own. What attend lacks raises NotImplementedError naming the argument. Where
-dropout_p > 0 the seed comes from torch's default generator.
+float32, head_dim up to 512, a head_dim of v of its own. What attend lacks raises NotImplementedError naming the
+argument. Where dropout_p > 0 the seed comes from torch's default generator.
 
 Each function gives out, or with return_attn_probs (out, softmax_lse, None): softmax_lse is f32 (batch, heads,
-seqlen_q), packed (heads, tokens). The third value of flash-attn, the dropout pattern for its tests, is refused where there would be one.
+seqlen_q), packed (heads, tokens). The third value of flash-attn, the dropout pattern for its tests, is refused where
+there would be one.
 """
 
 from __future__ import annotations
