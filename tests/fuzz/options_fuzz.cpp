@@ -32,6 +32,12 @@ struct Check {
     check(options.attention);
     fuzz::require(options.repeat >= 1 && !options.computes.empty() && options.max_seconds >= 0);
   }
+  void operator()(const cli::CompileOptions& options) const {
+    fuzz::require(!options.archs.empty() && !options.compute.empty());
+  }
+  void operator()(const cli::LadderOptions& options) const {
+    fuzz::require(options.repeat >= 1 && options.max_seconds >= 0);
+  }
   void operator()(const cli::InfoOptions& /*options*/) const {}
   void operator()(const cli::Message& message) const { fuzz::require(!message.text.empty()); }
 };
