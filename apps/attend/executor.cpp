@@ -33,16 +33,6 @@ std::optional<std::string> lack_of_any(const core::Backend& backend, const std::
   return std::nullopt;
 }
 
-/// Why there is no GPU to use, in one line; nothing where there is one.
-std::optional<std::string> missing_gpu() {
-  try {
-    if (cuda::device_count() > 0) return std::nullopt;
-    return "no NVIDIA GPU is visible (see CUDA_VISIBLE_DEVICES)";
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
-
 /// The first backend of the device's type that supports everything; `why` gets the first one's complaint.
 const core::Backend* best_for(const std::vector<core::Problem>& problems, DeviceType type, std::string& why) {
   for (const core::Backend* backend : core::all_backends()) {
@@ -58,7 +48,7 @@ Choice choose_automatically(std::optional<DeviceType> device, const Workload& w,
   constexpr Device kGpu = {DeviceType::kCUDA, 0};
   std::string why;
   if (device != DeviceType::kCPU) {
-    if (const auto missing = missing_gpu()) {
+    if (const auto missing = cuda::missing_gpu()) {
       if (device) throw Error(ErrorCode::kMissingHardware, "--device: 'cuda', but " + *missing);
       why = "there is none here";
     } else if (const core::Backend* backend = best_for(problems_on(w, mode, kGpu), kGpu.type, why)) {
@@ -110,7 +100,7 @@ Choice choose_compute(std::string_view compute, std::optional<DeviceType> device
   }
   const Device place = {backend->device, 0};
   if (backend->device == DeviceType::kCUDA) {
-    if (const auto missing = missing_gpu()) {
+    if (const auto missing = cuda::missing_gpu()) {
       throw Error(ErrorCode::kMissingHardware, fmt::format("--compute: '{}' runs on a GPU, but {}", compute, *missing));
     }
   }

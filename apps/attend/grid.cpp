@@ -15,11 +15,6 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kMaxGridBytes = 1 << 20;
 
-GridEntry square(std::int64_t batch, std::int64_t heads, std::int64_t seqlen, std::int64_t head_dim, DType dtype,
-                 bool causal = false) {
-  return {{batch, heads, heads, seqlen, seqlen, head_dim, head_dim, dtype}, causal};
-}
-
 std::vector<GridEntry> seed_grid(DType dtype) {
   constexpr std::array<std::array<std::int64_t, 4>, 10> kSizes = {{{1, 1, 128, 64},
                                                                    {2, 4, 256, 64},
@@ -33,7 +28,7 @@ std::vector<GridEntry> seed_grid(DType dtype) {
                                                                    {8, 16, 2048, 64}}};
   std::vector<GridEntry> specs;
   for (const auto& [batch, heads, seqlen, head_dim] : kSizes)
-    specs.push_back(square(batch, heads, seqlen, head_dim, dtype));
+    specs.push_back(square_problem(batch, heads, seqlen, head_dim, dtype));
   return specs;
 }
 
@@ -45,7 +40,7 @@ std::vector<GridEntry> paper_grid(DType dtype) {
   for (const bool causal : {false, true}) {
     for (const std::int64_t head_dim : {64, 128, 256}) {
       for (std::int64_t seqlen = 512; seqlen <= kTokens; seqlen *= 2) {
-        specs.push_back(square(kTokens / seqlen, kChannels / head_dim, seqlen, head_dim, dtype, causal));
+        specs.push_back(square_problem(kTokens / seqlen, kChannels / head_dim, seqlen, head_dim, dtype, causal));
       }
     }
   }
@@ -60,7 +55,7 @@ std::vector<GridEntry> gpt3_grid(DType dtype) {
   std::vector<GridEntry> specs;
   for (const bool causal : {false, true}) {
     for (std::int64_t seqlen = 512; seqlen <= 16384; seqlen *= 2) {
-      specs.push_back(square(kBatch, kHeads, seqlen, kHeadDim, dtype, causal));
+      specs.push_back(square_problem(kBatch, kHeads, seqlen, kHeadDim, dtype, causal));
     }
   }
   return specs;
@@ -106,6 +101,11 @@ class Entry {
 };
 
 }  // namespace
+
+GridEntry square_problem(std::int64_t batch, std::int64_t heads, std::int64_t seqlen, std::int64_t head_dim,
+                         DType dtype, bool causal) {
+  return {{batch, heads, heads, seqlen, seqlen, head_dim, head_dim, dtype}, causal};
+}
 
 std::vector<GridEntry> parse_grid(std::string_view text, std::string_view name, DType dtype) {
   const Json list = Json::parse(text, nullptr, false);

@@ -1,6 +1,7 @@
 // The sizes that `attend bench` goes through.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,10 @@ struct GridEntry {
   io::FolderSpec spec;
   bool causal = false;  ///< whatever --causal says
 };
+
+/// As many keys as rows, as many key heads as query heads, one head_dim.
+[[nodiscard]] GridEntry square_problem(std::int64_t batch, std::int64_t heads, std::int64_t seqlen,
+                                       std::int64_t head_dim, DType dtype, bool causal = false);
 
 /// A grid file's text: a JSON list of objects with the keys B, H, D, and S or Sq and Sk; optional Hkv, Dv and causal.
 /// @throws Error (kIo) starting with `name`, saying which entry and key is at fault.

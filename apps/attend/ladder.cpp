@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 
 #include "check.hpp"
@@ -14,7 +13,6 @@
 #include "io/file.hpp"
 #include "ladder_table.hpp"
 #include "matrix_product.hpp"
-#include "progress.hpp"
 #include "random_workload.hpp"
 
 namespace attend::cli {
@@ -28,10 +26,6 @@ struct Group {
   io::FolderSpec spec;
   std::vector<const Rung*> rungs;
 };
-
-io::FolderSpec square(std::int64_t batch, std::int64_t heads, std::int64_t seqlen, std::int64_t head_dim, DType dtype) {
-  return {batch, heads, heads, seqlen, seqlen, head_dim, head_dim, dtype};
-}
 
 bool takes(const Rung& rung, DType dtype) {
   return std::find(rung.dtypes.begin(), rung.dtypes.end(), dtype) != rung.dtypes.end();
@@ -83,7 +77,8 @@ bool check_rung(const Rung& rung) {
   for (const DType dtype : rung.dtypes) {
     for (const std::int64_t head_dim : {64, 128}) {
       for (const bool causal : {false, true}) {
-        for (io::FolderSpec spec : {square(1, 2, 129, head_dim, dtype), square(2, 2, 100, head_dim, dtype)}) {
+        for (io::FolderSpec spec :
+             {square_problem(1, 2, 129, head_dim, dtype).spec, square_problem(2, 2, 100, head_dim, dtype).spec}) {
           spec.num_heads_kv = 1;
           spec.seqlen_k += spec.batch == 2 ? 57 : 0;
           passed = passes_check(rung, {spec, causal}) && passed;
@@ -98,8 +93,8 @@ bool check_rung(const Rung& rung) {
 }
 
 std::vector<Group> groups(const std::vector<const Rung*>& rungs) {
-  std::vector<Group> list = {{DType::kF32, square(8, 16, 2048, 64, DType::kF32), {}},
-                             {DType::kBF16, square(2, 16, 8192, 128, DType::kBF16), {}}};
+  std::vector<Group> list = {{DType::kF32, square_problem(8, 16, 2048, 64, DType::kF32).spec, {}},
+                             {DType::kBF16, square_problem(2, 16, 8192, 128, DType::kBF16).spec, {}}};
   for (Group& group : list) {
     for (const Rung* rung : rungs) {
       if (takes(*rung, group.dtype)) group.rungs.push_back(rung);
@@ -163,7 +158,7 @@ std::string read_text(const std::filesystem::path& path) {
 
 int ladder(const LadderOptions& options) {
   (void)choose_compute("auto", DeviceType::kCUDA,
-                       random_workload({square(1, 1, 8, 64, DType::kF32), false}, {}, Mode::kForward),
+                       random_workload(square_problem(1, 1, 8, 64, DType::kF32), {}, Mode::kForward),
                        Mode::kForward);  // refuses without one
   const std::string docs = options.docs.empty() ? "" : with_table(read_text(options.docs), "", options.docs.string());
   io::FileTransaction files;

@@ -79,13 +79,7 @@ Report* const report = [] {
 }  // namespace
 
 const std::string& missing_gpu() {
-  static const std::string why = [] {
-    try {
-      return cuda::device_count() > 0 ? std::string() : std::string("no GPU is visible");
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-  }();
+  static const std::string why = cuda::missing_gpu().value_or("");
   return why;
 }
 

@@ -98,6 +98,15 @@ int device_count() {
   return count;
 }
 
+std::optional<std::string> missing_gpu() {
+  try {
+    if (device_count() > 0) return std::nullopt;
+    return "no NVIDIA GPU is visible (see CUDA_VISIBLE_DEVICES)";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 const DeviceInfo& device_info(int index) {
   if (DeviceState* known = state(index); known != nullptr) {
     if (const DeviceInfo* info = known->info.load(std::memory_order_acquire)) return *info;

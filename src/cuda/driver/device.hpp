@@ -1,6 +1,7 @@
 // What is known about a GPU, and the guard that makes it current.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "cuda/driver/arch.hpp"
@@ -25,6 +26,9 @@ struct DeviceInfo {
 
 /// Number of GPUs. @throws Error (kMissingHardware) where there is no driver.
 [[nodiscard]] int device_count();
+
+/// Why there is no GPU to compute on, in one line; nothing where there is one. Never throws for lack of hardware.
+[[nodiscard]] std::optional<std::string> missing_gpu();
 
 /// Facts of GPU `index`, asked once and kept. @throws Error (kInvalidArgument) where there is no such GPU.
 [[nodiscard]] const DeviceInfo& device_info(int index);
