@@ -1,7 +1,6 @@
 #include "cuda/launch/catalog.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "cuda/launch/ladder.hpp"
@@ -51,52 +50,37 @@ std::vector<KernelSpec> rung_variants(const Rung& rung, const Arch& arch) {
   return specs;
 }
 
-/// Each option alone, then all that go together.
-std::vector<std::pair<MaskKind, OptionSet>> option_variants() {
-  constexpr MaskKind kFull = MaskKind::kFull;
-  return {{kFull, {.softcap = true}},
-          {kFull, {.alibi = true}},
-          {kFull, {.bool_mask = true}},
-          {kFull, {.dropout = true}},
-          {kFull, {.varlen = true}},
-          {kFull, {.bias = DType::kF32, .dbias = DType::kF32}},
-          {kFull, {.bias = DType::kBF16, .dbias = DType::kBF16, .dbias_over_rows = true}},
-          {MaskKind::kWindow, {}},
-          {MaskKind::kWindow, {.softcap = true, .alibi = true, .dropout = true, .varlen = true}},
-          {MaskKind::kWindow,
-           {.softcap = true,
-            .alibi = true,
-            .bool_mask = true,
-            .dropout = true,
-            .bias = DType::kF16,
-            .dbias = DType::kF16}}};
+/// A covering set, not the product: every dtype, the head_dims at which tiles change, each option alone, and all that go
+/// together.
+std::vector<RungConfig> option_configs() {
+  constexpr DType kF32 = DType::kF32, kF16 = DType::kF16, kBF16 = DType::kBF16;
+  constexpr MaskKind kFull = MaskKind::kFull, kCausal = MaskKind::kCausal, kWindow = MaskKind::kWindow;
+  const auto config = [](DType dtype, int head_dim, int head_dim_v, MaskKind mask, OptionSet options = {}) {
+    return RungConfig{.dtype = dtype, .head_dim = head_dim, .head_dim_v = head_dim_v, .mask = mask, .options = options};
+  };
+  std::vector<RungConfig> configs = {
+      config(kF16, 64, 64, kCausal),
+      config(kF32, 128, 128, kCausal),
+      config(kF32, 40, 40, kFull, {.softcap = true}),
+      config(kBF16, 96, 96, kFull, {.alibi = true}),
+      config(kF16, 256, 256, kFull, {.dropout = true}),
+      config(kBF16, 512, 512, kFull, {.varlen = true}),
+      config(kF16, 17, 300, kFull, {.bool_mask = true}),
+      config(kF32, 192, 128, kFull, {.bias = kF32, .dbias = kF32}),
+      config(kBF16, 64, 64, kWindow, {.bias = kBF16, .dbias = kBF16, .dbias_over_rows = true}),
+      config(kF32, 64, 64, kWindow, {.softcap = true, .alibi = true, .dropout = true, .varlen = true}),
+      config(kBF16, 128, 128, kWindow,
+             {.softcap = true, .alibi = true, .bool_mask = true, .dropout = true, .bias = kF16, .dbias = kF16})};
+  for (RungConfig& c : configs) c.aligned = c.head_dim % 16 == 0;
+  return configs;
 }
 
-/// A covering set, not the product: every dtype, the head_dims at which tiles change, every option.
 std::vector<KernelSpec> option_rung_variants(const Rung& rung, const Arch& arch) {
   std::vector<KernelSpec> specs;
-  RungConfig config = {.max_smem_per_block = arch.max_smem_per_block};
-  constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
-  const auto add = [&](int head_dim, int head_dim_v) {
-    config.head_dim = head_dim;
-    config.head_dim_v = head_dim_v;
+  for (RungConfig config : option_configs()) {
+    config.max_smem_per_block = arch.max_smem_per_block;
     add_variants(specs, rung, config, arch);
-    config.dtype = kTypes[specs.size() % std::size(kTypes)];
-  };
-  for (const int head_dim : {40, 64, 96, 128, 256, 512}) {
-    config.mask = head_dim % 64 == 0 ? MaskKind::kCausal : MaskKind::kFull;
-    config.aligned = head_dim != 40;
-    add(head_dim, head_dim);
   }
-  add(192, 128);
-  add(17, 300);
-  for (const auto& [mask, options] : option_variants()) {
-    config.mask = mask;
-    config.options = options;
-    add(64, 64);
-  }
-  add(128, 128);
-  add(320, 200);
   return specs;
 }
 

@@ -12,10 +12,6 @@
 namespace attend::cuda {
 namespace {
 
-const char* element_name(DType dtype) {
-  return dtype == DType::kF16 ? "kF16" : dtype == DType::kBF16 ? "kBF16" : "kF32";
-}
-
 const char* args_name(StepArgs args) {
   switch (args) {
     case StepArgs::kForward:
@@ -37,13 +33,11 @@ const char* mask_name(MaskKind mask) {
 }
 
 std::vector<Constant> option_constants(const OptionSet& options) {
-  return {{"kHasSoftcap", options.softcap},
-          {"kHasAlibi", options.alibi},
-          {"kHasBias", options.bias.has_value()},
-          {"kBiasElement", EnumConstant{"ElementType", element_name(options.bias.value_or(DType::kF32))}},
-          {"kHasBoolMask", options.bool_mask},
-          {"kHasDropout", options.dropout},
-          {"kIsVarlen", options.varlen}};
+  return {
+      {"kHasSoftcap", options.softcap},       {"kHasAlibi", options.alibi},
+      {"kHasBias", options.bias.has_value()}, {"kBiasElement", element_constant(options.bias.value_or(DType::kF32))},
+      {"kHasBoolMask", options.bool_mask},    {"kHasDropout", options.dropout},
+      {"kIsVarlen", options.varlen}};
 }
 
 std::string lack_text(const char* argument, const auto& value, const Rung& rung, const auto& allowed) {
@@ -122,6 +116,10 @@ bool is_aligned(const core::Problem& p, int bytes) {
   return true;
 }
 
+EnumConstant element_constant(DType dtype) {
+  return {"ElementType", dtype == DType::kF16 ? "kF16" : dtype == DType::kBF16 ? "kBF16" : "kF32"};
+}
+
 KernelSpec step_spec(const Rung& rung, const Step& step, const RungConfig& config, const Arch& arch) {
   const bool backward = step.args == StepArgs::kBackward || step.args == StepArgs::kBackwardOptions;
   KernelSpec spec = {.name = step.function,
@@ -130,7 +128,7 @@ KernelSpec step_spec(const Rung& rung, const Step& step, const RungConfig& confi
                      .args = args_name(step.args),
                      .config = {{"kHeadDim", std::int64_t{config.head_dim}},
                                 {"kHeadDimV", std::int64_t{config.head_dim_v}},
-                                {"kElement", EnumConstant{"ElementType", element_name(config.dtype)}},
+                                {"kElement", element_constant(config.dtype)},
                                 {"kMask", EnumConstant{"MaskKind", mask_name(config.mask)}},
                                 {"kNegateScores", config.negate_scores},
                                 {"kAligned", config.aligned},

@@ -97,6 +97,9 @@ struct Rung {
   std::size_t (*backward_workspace)(const core::Problem&) = nullptr;
 };
 
+/// The constant that names an element type.
+[[nodiscard]] EnumConstant element_constant(DType dtype);
+
 /// The kernel of one step.
 [[nodiscard]] KernelSpec step_spec(const Rung& rung, const Step& step, const RungConfig& config, const Arch& arch);
 
