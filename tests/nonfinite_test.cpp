@@ -31,7 +31,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, NonFinite,
                                                           Backend{"cpu", DType::kBF16},
                                                           Backend{"reference", DType::kF32})),
                          [](const auto& test) {
-                           const auto& [check, backend] = test.param;
+                           const NonFiniteCheck& check = std::get<0>(test.param);
+                           const Backend& backend = std::get<1>(test.param);
                            return std::string(check.name) + "_" + backend.compute + "_" + dtype_name(backend.dtype);
                          });
 
