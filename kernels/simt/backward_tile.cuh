@@ -235,6 +235,14 @@ __device__ __forceinline__ void probabilities(float (&s)[kM][kN], float (&slope)
   }
 }
 
+// What dropout leaves of p. A dropped entry is not seen, unless p is not finite: the row is NaN, whatever is dropped.
+[[nodiscard]] __device__ __forceinline__ float after_dropout(float p, bool kept, float scale) {
+  if (!is_seen(p)) return kNotSeen;
+  if (kept) return p * scale;
+  const float nothing = p * 0.0f;
+  return nothing == 0.0f ? kNotSeen : nothing;
+}
+
 // p becomes ds, or stays kNotSeen. dp holds dout v^T; scale: of entries that dropout keeps.
 template <class Config, SimtGradient kGradient, int kM, int kN>
 __device__ __forceinline__ void score_gradients(float (&p)[kM][kN], const float (&dp)[kM][kN],
@@ -273,9 +281,7 @@ __device__ __forceinline__ void gradient_tile(float (&ds)[kM][kN], const SimtHea
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
         p[i][j] = ds[i][j];
-        if constexpr (Config::kHasDropout) {
-          p[i][j] = kept[i * kN + j] && is_seen(p[i][j]) ? p[i][j] * options.dropout_scale : kNotSeen;
-        }
+        if constexpr (Config::kHasDropout) p[i][j] = after_dropout(p[i][j], kept[i * kN + j], options.dropout_scale);
       }
     }
     store_score_tile(Shape::kP, p, me);

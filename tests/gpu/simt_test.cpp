@@ -22,6 +22,12 @@ namespace {
 constexpr const char* kCompute = "simt";
 constexpr Device kGpu = {DeviceType::kCUDA, 0};
 
+Tensor on_gpu(const TensorBuffer& buffer) {
+  Tensor view = buffer.view();
+  view.device = kGpu;
+  return view;
+}
+
 class Simt : public GpuTest, public testing::WithParamInterface<AttentionCase> {};
 
 TEST_P(Simt, StaysInBudget) {
@@ -293,10 +299,39 @@ TEST_P(SimtProperty, AutoFallsToIt) {
   EXPECT_STREQ(core::choose("auto", p).name, kCompute);
 }
 
-Tensor on_gpu(const TensorBuffer& buffer) {
-  Tensor view = buffer.view();
-  view.device = kGpu;
-  return view;
+/// k and dk whose batch entries lie more than 2^31 elements apart.
+TEST_P(SimtProperty, StridesMayExceed32Bits) {
+  AttentionCase c = plain(GetParam(), 40, 70, 64);
+  c.batch = 2;
+  const Inputs in = make_inputs(c);
+  const Outputs want = run(in, kCompute);
+  const auto copy = driver_function<int (*)(void*, const void*, std::size_t)>("cuMemcpy");
+  const cuda::ContextGuard guard(0);
+  const cuda::OwnStream stream;
+  const std::int64_t far = (std::int64_t{1} << 31) + 64;
+  const std::int64_t entry = c.heads_k * c.seqlen_k * c.head_dim;
+  const auto bytes = [&](std::int64_t elements) { return static_cast<std::size_t>(elements * dtype_bytes(c.dtype)); };
+  const auto spread_out = [&](const TensorBuffer& like, const cuda::Scratch& memory) {
+    Tensor spread = on_gpu(like);
+    spread.data = reinterpret_cast<void*>(memory.data());
+    spread.stride[0] = far;
+    return spread;
+  };
+  const cuda::Scratch k_memory(bytes(far + entry), stream.get()), dk_memory(bytes(far + entry), stream.get());
+  cuda::synchronize(stream.get());
+  const Tensor k = spread_out(in.k, k_memory), dk = spread_out(want.dk, dk_memory);
+  const auto part = [&](const Tensor& t, std::int64_t batch) {
+    return static_cast<std::byte*>(t.data) + bytes(batch * t.stride[0]);
+  };
+  for (std::int64_t b = 0; b < 2; ++b) ASSERT_EQ(copy(part(k, b), part(in.k.view(), b), bytes(entry)), 0);
+  const Outputs out = make_outputs(in);
+  const Tensor lse = on_gpu(out.lse);
+  forward(on_gpu(in.q), k, on_gpu(in.v), on_gpu(out.o), &lse, in.params(kCompute), stream.get());
+  backward(on_gpu(in.dout), on_gpu(in.q), k, on_gpu(in.v), on_gpu(out.o), lse, on_gpu(out.dq), dk, on_gpu(out.dv),
+           in.params(kCompute), stream.get());
+  cuda::synchronize(stream.get());
+  for (std::int64_t b = 0; b < 2; ++b) ASSERT_EQ(copy(part(out.dk.view(), b), part(dk, b), bytes(entry)), 0);
+  expect_same_bits(out, want);
 }
 
 /// The whole step, captured, then replayed with other numbers in the same memory.
