@@ -66,12 +66,15 @@ std::vector<RungConfig> option_configs() {
       config(kF16, 256, 256, kFull, {.dropout = true}),
       config(kBF16, 512, 512, kFull, {.varlen = true}),
       config(kF16, 17, 300, kFull, {.bool_mask = true}),
-      config(kF32, 192, 128, kFull, {.bias = kF32, .dbias = kF32}),
-      config(kBF16, 64, 64, kWindow, {.bias = kBF16, .dbias = kBF16, .dbias_over_rows = true}),
+      config(kBF16, 64, 64, kWindow, {.bias = kF32, .dbias = kBF16, .dbias_over_rows = true}),
       config(kF32, 64, 64, kWindow, {.softcap = true, .alibi = true, .dropout = true, .varlen = true}),
       config(kBF16, 128, 128, kWindow,
              {.softcap = true, .alibi = true, .bool_mask = true, .dropout = true, .bias = kF16, .dbias = kF16})};
   for (RungConfig& c : configs) c.aligned = c.head_dim % 16 == 0;
+  for (const std::size_t plain : {0, 1}) {
+    configs.push_back(configs[plain]);
+    configs.back().few_rows = true;
+  }
   return configs;
 }
 

@@ -41,6 +41,8 @@ struct RungConfig {
   /// The query rows of all heads make at least four tiles of 128 for each multiprocessor; with fewer, tables may choose
   /// smaller tiles, so that every multiprocessor gets some.
   bool many_rows = true;
+  /// Heads have at most 32 query rows, or the rows of all heads make less than one tile of 64 for each multiprocessor.
+  bool few_rows = false;
   OptionSet options = {};  ///< for rungs with `takes_options`
 };
 

@@ -64,10 +64,12 @@ std::uint64_t packed(const OptionSet& options) {
 
 RungConfig config_of(const Rung& rung, const core::Problem& p) {
   constexpr int kWideLoad = 16;
-  constexpr int kTallTile = 128;
+  constexpr int kTallTile = 128, kLowTile = 64, kFewRows = 32;
   constexpr int kTilesOfMany = 4;  // for each multiprocessor
   const DeviceInfo& device = device_info(p.q.device.index);
-  const std::int64_t tall_tiles = num_tiles(p.max_seqlen_q, kTallTile) * p.num_sequences * p.num_heads_q;
+  const std::int64_t heads = p.num_sequences * p.num_heads_q;
+  const std::int64_t tall_tiles = num_tiles(p.max_seqlen_q, kTallTile) * heads;
+  const std::int64_t low_tiles = num_tiles(p.max_seqlen_q, kLowTile) * heads;
   return {.dtype = p.q.dtype,
           .head_dim = static_cast<int>(p.head_dim),
           .head_dim_v = static_cast<int>(p.head_dim_v),
@@ -76,6 +78,7 @@ RungConfig config_of(const Rung& rung, const core::Problem& p) {
           .max_smem_per_block = device.max_smem_per_block,
           .aligned = rung.alignment >= kWideLoad || is_aligned(p, kWideLoad),
           .many_rows = tall_tiles >= std::int64_t{kTilesOfMany} * device.num_multiprocessors,
+          .few_rows = p.max_seqlen_q <= kFewRows || low_tiles < device.num_multiprocessors,
           .options = option_set(p)};
 }
 
@@ -83,14 +86,14 @@ RungConfig config_of(const Rung& rung, const core::Problem& p) {
 class PlanCache {
  public:
   const Plan& get(const Rung& rung, Pass pass, const RungConfig& config, int device) {
-    const Key key = {&rung,
-                     static_cast<std::uint64_t>(device) << 32 | static_cast<std::uint64_t>(config.head_dim) << 16 |
-                         static_cast<std::uint64_t>(config.head_dim_v),
-                     packed(config.options) << 16 | static_cast<std::uint64_t>(config.dtype) << 8 |
-                         static_cast<std::uint64_t>(config.mask) << 4 |
-                         static_cast<std::uint64_t>(config.many_rows) << 3 | static_cast<std::uint64_t>(pass) << 2 |
-                         static_cast<std::uint64_t>(config.negate_scores) << 1 |
-                         static_cast<std::uint64_t>(config.aligned)};
+    const Key key = {
+        &rung,
+        static_cast<std::uint64_t>(device) << 32 | static_cast<std::uint64_t>(config.head_dim) << 16 |
+            static_cast<std::uint64_t>(config.head_dim_v),
+        packed(config.options) << 16 | static_cast<std::uint64_t>(config.dtype) << 8 |
+            static_cast<std::uint64_t>(config.mask) << 4 | static_cast<std::uint64_t>(config.few_rows) << 6 |
+            static_cast<std::uint64_t>(config.many_rows) << 3 | static_cast<std::uint64_t>(pass) << 2 |
+            static_cast<std::uint64_t>(config.negate_scores) << 1 | static_cast<std::uint64_t>(config.aligned)};
     {
       const std::shared_lock lock(mutex_);
       if (const auto found = plans_.find(key); found != plans_.end()) return *found->second;

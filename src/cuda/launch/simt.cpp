@@ -61,6 +61,13 @@ ForwardShape forward_shape(const RungConfig& config) {
     shape.block_n = 32;
     shape.min_blocks = 2;
   }
+  if (config.few_rows && config.head_dim_v <= 128) {  // more blocks, fewer rows that do not exist
+    shape.block_m = 32;
+    shape.block_n = 64;
+    shape.lanes_x = 16;
+    shape.min_blocks = 2;
+    shape.columns = Parts::of(config.head_dim_v, kMostColumns, 64);
+  }
   if (!is_plain(config)) shape.min_blocks = 2;  // options want registers
   return shape;
 }
@@ -108,7 +115,7 @@ struct BackwardShape {
 };
 
 /// Tiles of 64 x 64 up to 64 columns, of 64 owned and 32 streamed rows above: then two blocks fit on a multiprocessor of
-/// 227 KB. Where a block may have less than they take, smaller ones.
+/// 227 KB; and where registers are short. Where a block may have less memory than they take, smaller ones.
 BackwardShape backward_shape(const RungConfig& config, Gradient gradient) {
   constexpr int kWidestResident = 128, kPanel = 64;
   const int widest = std::max(config.head_dim, config.head_dim_v);
@@ -127,9 +134,10 @@ BackwardShape backward_shape(const RungConfig& config, Gradient gradient) {
             cols(config.head_dim_v)};
   };
   const bool owns_keys = gradient != Gradient::kQueries;
-  const BackwardShape shape = widest <= 64 ? make(64, 64, 128, 16)
-                              : owns_keys  ? make(32, 64, 128, 16)
-                                           : make(64, 32, 128, 16);
+  const bool crowded = config.options.softcap || config.options.dropout;  // they keep something for every score
+  const BackwardShape shape = widest <= 64 && !crowded ? make(64, 64, 128, 16)
+                              : owns_keys              ? make(32, 64, 128, 16)
+                                                       : make(64, 32, 128, 16);
   const bool fits = shape.smem_bytes(config, gradient) <= static_cast<unsigned>(config.max_smem_per_block);
   return fits ? shape : make(32, 32, 64, 8);
 }
