@@ -93,7 +93,7 @@ def attention(
         0, 0, dense_layout(layout), scale, causal, left, right, softcap, dropout_p,
         signed_bits("seed", seed), signed_bits("offset", offset), deterministic, compute,
     )  # fmt: skip
-    o, lse = _forward(q, k, v, extras, settings)
+    o, lse = _forward(q, k, v, extras, settings, return_lse)
     return (o, lse) if return_lse else o
 
 
@@ -142,7 +142,7 @@ def attention_varlen(
         max_seqlen_q, max_seqlen_k, "thd", scale, causal, left, right, softcap, dropout_p,
         signed_bits("seed", seed), signed_bits("offset", offset), deterministic, compute,
     )  # fmt: skip
-    o, lse = _forward(q, k, v, extras, settings)
+    o, lse = _forward(q, k, v, extras, settings, return_lse)
     return (o, lse) if return_lse else o
 
 
@@ -212,14 +212,15 @@ def _resolve(options: dict[str, Any]) -> tuple[Extras, Settings]:
     return extras, Settings(**rest)
 
 
-def _forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[Any, Any]:
+def _forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_lse: bool) -> tuple[Any, Any]:
+    """o, and lse or, where it is not asked for, possibly None."""
     if _is_torch(q):
         from attend import torch as front
 
-        return front.attention(q, k, v, extras, settings)
+        return front.attention(q, k, v, extras, settings, return_lse)
     from attend import _arrays
 
-    return _arrays.forward(q, k, v, extras, settings)
+    return _arrays.forward(q, k, v, extras, settings, return_lse)
 
 
 def _is_torch(x: Any) -> bool:

@@ -21,14 +21,15 @@ except ModuleNotFoundError as error:
 _KDL_CPU = 1  # DLPack's number of the CPU
 
 
-def forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[Any, Any]:
-    """o and lse, arrays of the framework of `q`."""
+def forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_lse: bool = True) -> tuple[Any, Any]:
+    """o, and lse or None, arrays of the framework of `q`."""
     q_in, k_in, v_in = (_import(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
     o_shape, lse_shape = output_shapes(q_in.shape, v_in.shape, settings.layout)
     o = np.empty(o_shape, _numpy_dtype("q", q_in.dtype))
-    lse = np.empty(lse_shape, _lse_dtype(q_in.dtype))
-    _core.forward(q_in, k_in, v_in, _export(o), _export(lse), _import_extras(extras, k_in, settings), settings, 0)
-    return _hand_over(q, o), _hand_over(q, lse)
+    lse = np.empty(lse_shape, _lse_dtype(q_in.dtype)) if return_lse else None
+    lse_out = None if lse is None else _export(lse)
+    _core.forward(q_in, k_in, v_in, _export(o), lse_out, _import_extras(extras, k_in, settings), settings, 0)
+    return _hand_over(q, o), None if lse is None else _hand_over(q, lse)
 
 
 def backward(

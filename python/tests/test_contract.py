@@ -132,8 +132,10 @@ def test_the_gil_is_released(rng):
     ticks = []
 
     def work():
-        attend.attention(q, k, v, compute="reference")
-        done.set()
+        try:
+            attend.attention(q, k, v, compute="reference")
+        finally:
+            done.set()
 
     worker = threading.Thread(target=work)
     worker.start()

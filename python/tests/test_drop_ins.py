@@ -136,8 +136,10 @@ def test_sdpa_is_torchs(torch, device, shape, masking):
     options = {
         "none": {"scale": 0.3},
         "causal": {"is_causal": True},
-        "bool": {"attn_mask": (torch.rand(scores, device=device) < 0.8)
-            | torch.eye(*scores[-2:], dtype=torch.bool, device=device)},
+        "bool": {
+            "attn_mask": (torch.rand(scores, device=device) < 0.8)
+            | torch.eye(*scores[-2:], dtype=torch.bool, device=device)
+        },
         "float": {"attn_mask": normal(torch, device, *scores)},
         "row": {"attn_mask": normal(torch, device, scores[-1])},
     }[masking]

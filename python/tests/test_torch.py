@@ -190,3 +190,20 @@ def test_errors_are_the_same_as_elsewhere(torch, device, change, kind, message):
     with pytest.raises(attend.Error) as caught:
         attend.attention(**arguments)
     assert isinstance(caught.value, kind) and str(caught.value).startswith(message)
+
+
+def test_tensors_are_read_the_same_by_either_way(torch, device, monkeypatch):
+    """By DLPack's table of C functions where torch has it, and by torch's public names."""
+    from attend.torch import _operators
+
+    q = torch.randn(2, 70, 3, 16, device=device).transpose(1, 2).requires_grad_()
+    k = torch.randn(1, 3, 40, 16, device=device).expand(2, 3, 40, 16)
+    v = torch.randn(3, 3, 50, 20, device=device)[1:, :, 5:45, 4:]
+    results = []
+    for view in (_operators._as_it_is, _operators._view_by_public_names):
+        if view is _operators._as_it_is and _operators._view is not view:
+            continue  # a torch without the table
+        monkeypatch.setattr(_operators, "_view", view)
+        o = attend.attention(q, k, v, causal=True)
+        results.append((o, *torch.autograd.grad(o.square().sum(), q)))
+    assert all(torch.equal(a, b) for a, b in zip(results[0], results[-1]))
