@@ -1,6 +1,7 @@
 // Forward and backward of one causal attention, with grouped heads, on tensors that the caller owns.
 //   cmake -S . -B build -DCMAKE_PREFIX_PATH=/opt/attend && cmake --build build && build/example
-// The first row sees one key alone: o is that key's v, lse its score, and dq is zero. The program checks all three.
+// The first row sees one key alone: o is that key's v, lse its score, and dq is zero. The program checks all three, and
+// that a wrong argument is refused by an attend::Error.
 #include <attend/attention.hpp>
 #include <cmath>
 #include <cstdio>
@@ -57,6 +58,12 @@ int main() try {
   }
   for (const Matrix* result : {&o, &lse, &dq, &dk, &dv}) {
     for (const float x : result->data) passed = passed && std::isfinite(x);
+  }
+  try {
+    attend::forward(q.view, k.view, o.view, o.view);
+    passed = false;
+  } catch (const attend::Error& error) {
+    std::printf("refused: %s\n", error.what());
   }
   std::puts(passed ? "example: ok" : "example: FAILED");
   return passed ? 0 : 1;
