@@ -195,7 +195,7 @@ def test_the_command_explains_a_report(tmp_path):
     data = json.loads((tmp_path / "deep" / "profile.json").read_text())
     assert data["kernel"] == "attend_fa2_backward" and data["gpu"] == "NVIDIA H200" and data["problem"] is None
     assert [x["kernel"] for x in data["launches"]] == ["attend_fa2_backward_prepare", "attend_fa2_backward"]
-    assert data["measures"]["fma"] == {"value": 83.91, "unit": "%"}
+    assert data["measures"]["fma"] == {"label": "the FMA pipe", "value": 83.91, "unit": "%"}
     assert all(sentence in done.stdout for sentence in data["diagnosis"]) and len(data["diagnosis"]) > 3
     done = run("--report", REPORTS / FMA, "--kernel-regex", "prepare")
     assert "Bound by DRAM" in done.stdout and "attend_fa2_backward_prepare grid" in done.stdout

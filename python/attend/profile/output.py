@@ -42,7 +42,7 @@ def as_json(m: Measures, launches: list[Measures], problem: Optional[Problem], t
     seconds = [other.get("duration") for other in launches]
     known = [s for s in seconds if s is not None]
     tflops = problem.operations() / sum(known) / 1e12 if problem and known and len(known) == len(seconds) else None
-    units = {metric.key: metric.unit for metric in (*metrics.RESOURCES, *metrics.OCCUPANCY_LIMITS, *metrics.FACTS)}
+    known_metrics = {x.key: x for x in (*metrics.RESOURCES, *metrics.OCCUPANCY_LIMITS, *metrics.FACTS)}
     return {
         "gpu": m.gpu,
         "tool": tool,
@@ -52,7 +52,10 @@ def as_json(m: Measures, launches: list[Measures], problem: Optional[Problem], t
         "grid": m.grid,
         "block": m.block,
         "launches": [{"kernel": other.kernel, "duration": other.get("duration")} for other in launches],
-        "measures": {key: {"value": value, "unit": units[key]} for key, value in m.values.items()},
+        "measures": {
+            key: {"label": known_metrics[key].label, "value": value, "unit": known_metrics[key].unit}
+            for key, value in m.values.items()
+        },
         "stalls": [{"reason": s.reason, "share": s.share, "cycles": s.cycles} for s in m.stalls],
         "missing": m.missing,
         "bound": bound,
