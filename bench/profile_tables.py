@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Rewrites the worked samples of docs/profiling.md from the JSON of `python -m attend.profile --json`.
 
-    python3 bench/profile_tables.py [results/h200/profile_fa2_forward.json ...]     (default: results/h200/profile_*.json)
+    python3 bench/profile_tables.py [FILE.json ...]     (default: results/h200/profile_*.json)
 """
 
 import json
@@ -22,6 +22,10 @@ FACTS = {  # key: how the value is shown, from base units
 }
 
 
+def duration_text(launch):
+    return "not timed" if launch["duration"] is None else FACTS["duration"](launch["duration"])
+
+
 def command(problem):
     words = [f"--{name} {problem[name]}" for name in problem if name != "causal"]
     return "python -m attend.profile " + " ".join(words + ["--causal"] * problem["causal"])
@@ -34,8 +38,7 @@ def sample(data):
     if data["problem"]:
         lines += [f"`{command(data['problem'])}`" + (f", Nsight Compute {data['tool']}" if data["tool"] else ""), ""]
     if len(data["launches"]) > 1:
-        times = (FACTS["duration"](x["duration"]) if x["duration"] is not None else "not timed" for x in data["launches"])
-        shown = (f"`{x['kernel']}` ({time})" for x, time in zip(data["launches"], times))
+        shown = (f"`{x['kernel']}` ({duration_text(x)})" for x in data["launches"])
         lines += ["The longest of " + ", ".join(shown) + ".", ""]
     lines += ["| | |", "|---|---:|"]
     for key, entry in data["measures"].items():
@@ -50,7 +53,8 @@ def sample(data):
 
 
 def main():
-    paths = [pathlib.Path(word) for word in sys.argv[1:]] or sorted((report.ROOT / "results/h200").glob("profile_*.json"))
+    measured = sorted((report.ROOT / "results" / "h200").glob("profile_*.json"))
+    paths = [pathlib.Path(word) for word in sys.argv[1:]] or measured
     if not paths:
         sys.exit("no results/h200/profile_*.json: python -m attend.profile --json writes one, on a GPU with ncu")
     report.replace_section(PAGE, "profile_sample",

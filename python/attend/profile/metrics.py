@@ -1,7 +1,7 @@
 """The measurements: what Nsight Compute calls them, and what they are.
 
-A name that a GPU does not have comes back as "n/a". Where architectures differ there are several names for one
-quantity; all are asked for, and the first that has a value counts.
+A name that a GPU does not have comes back as "n/a". Where architectures and Nsight Compute's own sets differ there are
+several names for one quantity; all are asked for, and the first that has a value counts.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ RESOURCES = (
         "shared memory",
         "words that threads read from and write to shared memory, bank conflicts included",
         "l1tex__data_pipe_lsu_wavefronts_mem_shared.avg.pct_of_peak_sustained_elapsed",
+        "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.pct_of_peak_sustained_elapsed",
     ),
     _percent(
         "banks",
@@ -96,6 +97,7 @@ RESOURCES = (
         "bytes that no cache holds: scores in memory, or a problem that is all input and output",
         "dram__throughput.avg.pct_of_peak_sustained_elapsed",
         "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+        "dram__bytes_read.sum.pct_of_peak_sustained_elapsed",
     ),
 )
 
@@ -114,7 +116,7 @@ FACTS = (
         "sm_clock",
         "clock of the multiprocessors",
         "hz",
-        ("sm__cycles_elapsed.avg.per_second", "smsp__cycles_elapsed.avg.per_second"),
+        ("sm__cycles_elapsed.avg.per_second", "gpc__cycles_elapsed.avg.per_second"),
     ),
     Metric("cycles_active", "cycles in which a multiprocessor has work", "cycle", ("sm__cycles_active.avg",)),
     Metric("cycles_elapsed", "cycles", "cycle", ("sm__cycles_elapsed.max",)),
