@@ -1,5 +1,7 @@
 """Hugging Face models with attend as their attention: the same logits and gradients as with torch's."""
 
+import copy
+
 import pytest
 
 pytest.importorskip("numpy")
@@ -17,9 +19,12 @@ def models(torch, device, **options):
     sizes = dict(vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, max_position_embeddings=64)
     heads = dict(num_attention_heads=4, num_key_value_heads=2)
     config = transformers.MistralConfig(**sizes, **heads, **options, pad_token_id=0)
+    # Of a config each: the implementation is written into it.
     pair = [
-        transformers.MistralForCausalLM._from_config(config, attn_implementation=name) for name in ("sdpa", "attend")
+        transformers.MistralForCausalLM._from_config(copy.deepcopy(config), attn_implementation=name)
+        for name in ("sdpa", "attend")
     ]
+    assert [model.config._attn_implementation for model in pair] == ["sdpa", "attend"]
     pair[1].load_state_dict(pair[0].state_dict())
     return [model.eval().to(device) for model in pair]
 
