@@ -3,17 +3,23 @@
 // The package's front ends (attend/_arrays.py, attend/torch) turn their tensors into Array and allocate the results;
 // here the arguments become views, and the GIL is released while the library works.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "array.hpp"
 #include "attend/attention.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
+#include "cuda/driver/stream.hpp"
 #include "exchange.hpp"
 
 namespace attend::python {
@@ -203,6 +209,44 @@ nb::list backend_list() {
   return list;
 }
 
+/// Uninitialised, dense memory of `bytes` on a GPU, of the library's pool, in the order of `stream`. Its owner gives it
+/// back in the order of the default stream: who holds it last may have worked on it in any stream that follows that one.
+nb::object cuda_empty(const std::vector<std::size_t>& shape, const std::string& dtype, std::size_t bytes, int index,
+                      std::uintptr_t stream) {
+  struct Memory {
+    cuda::DevicePointer data;
+    int index;
+  };
+  const cuda::ContextGuard guard(index);
+  auto memory = std::make_unique<Memory>(Memory{0, index});
+  if (bytes > 0) memory->data = cuda::Scratch(bytes, reinterpret_cast<cuda::StreamHandle>(stream)).release();
+  auto* const data = reinterpret_cast<void*>(memory->data);  // NOLINT(performance-no-int-to-ptr)
+  const nb::capsule owner(memory.release(), [](void* pointer) noexcept {
+    const std::unique_ptr<Memory> held(static_cast<Memory*>(pointer));
+    if (held->data == 0) return;
+    try {
+      const cuda::ContextGuard context(held->index);
+      cuda::driver().mem_free_async(held->data, nullptr);
+    } catch (const Error&) {
+      // The driver has shut down, and the memory with it.
+    }
+  });
+  const auto kind = dtype == "bf16" ? nb::dlpack::dtype_code::Bfloat : nb::dlpack::dtype_code::Float;
+  const auto bits = static_cast<std::uint8_t>(dtype == "f32" ? 32 : 16);
+  return nb::cast(nb::ndarray<nb::array_api>(data, shape.size(), shape.data(), owner, nullptr,
+                                             {static_cast<std::uint8_t>(kind), bits, 1}, nb::device::cuda::value,
+                                             index));
+}
+
+/// Work that is put on `second` from now on starts after what is on `first` already.
+void order_streams(int index, std::uintptr_t first, std::uintptr_t second) {
+  if (first == second) return;
+  const cuda::ContextGuard guard(index);
+  cuda::Event event;
+  event.record(reinterpret_cast<cuda::StreamHandle>(first));
+  event.make_wait(reinterpret_cast<cuda::StreamHandle>(second));
+}
+
 /// The GPUs of this machine; none where there is no driver. Loads the driver.
 nb::list gpu_list() {
   nb::list list;
@@ -267,6 +311,8 @@ NB_MODULE(_core, m) {
   m.def("has_exchange_table", &has_exchange_table);
   m.def("forward", &forward, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "extras"_a, "settings"_a, "stream"_a);
   m.def("backward", &backward);
+  m.def("cuda_empty", &cuda_empty);
+  m.def("order_streams", &order_streams);
   m.def("backends", &backend_list);
   m.def("gpus", &gpu_list);
   m.def("cpu_threads", &attend::cpu_threads);

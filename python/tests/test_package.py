@@ -116,7 +116,7 @@ def test_it_is_typed():
     from attend import _core
 
     public = [name for name in dir(_core) if not name.startswith("_")]
-    assert public and all(re.search(rf"\b(def|class) {name}\b|^{name}:", stub, re.M) for name in public)
+    assert public and all(re.search(rf"\b(def|class) {name}\b|^{name}:", stub, re.MULTILINE) for name in public)
 
 
 def test_the_library_reads_the_named_tuples_by_position():
