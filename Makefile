@@ -3,7 +3,8 @@
 # make test       every test; of the Python package's, those that need no torch, or all where .venv has it
 # make py-test    the Python package's tests: its wheel is built and installed in .venv. The tests of torch run where
 #                 .venv has it; ATTEND_TEST_TORCH=1 downloads it (large)
-# make gpu-test   the tests that need a GPU, also under compute-sanitizer: GPU_RESULTS/tests.json   (needs python3)
+# make gpu-test   the tests that need a GPU, also under compute-sanitizer, and the Python package's with torch:
+#                 GPU_RESULTS/tests.json
 # make bench-cpu  compare with PyTorch on this CPU: results/cpu/*.json and docs/benchmarks_cpu.md  (downloads PyTorch)
 # make asan       every test with AddressSanitizer and UndefinedBehaviorSanitizer   (build/asan)
 # make tsan       every test with ThreadSanitizer                                   (build/tsan)
@@ -35,10 +36,9 @@ setup = $(eval setup_answer := $(shell tools/setup.sh $1))$(setup_answer)
 want = @answer=$$(tools/setup.sh $1) && test "$$answer" = ready || echo "left out: $$answer" >&2
 
 # The wheel goes into .venv, and the tests run against what is installed there, not against the sources.
-define run_pytest
-{ CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/pip install --quiet --disable-pip-version-check --no-deps \
-  --no-build-isolation . && OMP_WAIT_POLICY=passive .venv/bin/python -m pytest; }
-endef
+install_wheel = CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/pip install --quiet --disable-pip-version-check --no-deps \
+  --no-build-isolation .
+run_pytest = { $(install_wheel) && OMP_WAIT_POLICY=passive .venv/bin/python -m pytest; }
 
 # $(call compile,preset,targets): configures once (ninja reconfigures by itself when a CMake file changes), then builds
 # the targets, or everything when there are none.
@@ -68,9 +68,10 @@ py-test:
 	@$(run_pytest)
 
 gpu-test:
-	$(call need,build)@mkdir -p build
+	$(call need,build pytest torch)@mkdir -p build
 	$(call compile,release,attend_gpu_tests attend_cli)
-	@tools/gpu_test.py build/release/attend_gpu_tests build/release/attend $(GPU_RESULTS)/tests.json
+	@$(install_wheel)
+	@tools/gpu_test.py build/release/attend_gpu_tests build/release/attend .venv/bin/python $(GPU_RESULTS)/tests.json
 
 bench-cpu:
 	$(call need,build python)@mkdir -p build

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Runs the GPU tests and the sanitizers, and writes one report.
+"""Runs the GPU tests, the sanitizers and the Python package's tests, and writes one report.
 
-    tools/gpu_test.py build/release/attend_gpu_tests build/release/attend results/h200/tests.json
+    tools/gpu_test.py build/release/attend_gpu_tests build/release/attend .venv/bin/python results/h200/tests.json
 
 The tests run as several processes that share the GPU: most of their time is the float64 reference on the host. Then
-compute-sanitizer looks at the tests of the slice, one small case of each kind for every kernel. Where there is no GPU,
-everything is reported as skipped and no report is written.
+compute-sanitizer looks at the tests of the slice, one small case of each kind for every kernel, while pytest runs
+python/tests with the given interpreter, which has attend, torch and pytest. Where there is no GPU, everything is
+reported as skipped and no report is written.
 
 The report: device, driver, kernel_digest (as `attend info --json` prints it: the report is current while they agree),
-tests (run, passed, failed, skipped, names of the failed), sanitizers (tool, errors, summary), and cases: each
-comparison with its error and budget.
+tests (run, passed, failed, skipped, names of the failed), sanitizers (tool, errors, summary), python (the same as
+tests, the reasons of what was skipped, the version of torch), and cases: each comparison with its error and budget.
 """
 
 import concurrent.futures
@@ -22,7 +23,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import xml.etree.ElementTree
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 SLICE = "Slice/*"
 ALONE = "Alone.*"
 LIMIT_S = float(os.environ.get("GPU_TEST_LIMIT_S", 600))  # of one process: a kernel may hang
@@ -107,6 +110,33 @@ def sanitize(tests, tool, folder):
             "summary": summary[-1] if summary else "no summary", "passed": passed}
 
 
+def python_tests(python, folder):
+    """What pytest says of python/tests; in several processes where it can."""
+    start = time.monotonic()
+    junit, log = folder / "pytest.xml", folder / "pytest.log"
+    probe = "import attend, torch, importlib.util as u; print(torch.__version__, u.find_spec('xdist') is not None)"
+    asked = subprocess.run([python, "-c", probe], capture_output=True, text=True, cwd=folder)
+    if asked.returncode != 0:
+        return {"passed": False, "why": asked.stderr.strip().splitlines()[-1], "run": 0, "failed": 0, "skipped": 0}
+    torch, has_xdist = asked.stdout.split()
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={junit}", ROOT / "python" / "tests"]
+    if has_xdist == "True":
+        command += ["-n", "6"]
+    # A few threads each: the processes share the machine with one another and with the sanitizers.
+    status = run(command, {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}, log)
+    say(f"python tests: {time.monotonic() - start:.0f} s")
+    cases = list(xml.etree.ElementTree.parse(junit).iter("testcase")) if junit.exists() else []
+    named = lambda kind: [(f"{c.get('classname')}.{c.get('name')}", c.find(kind)) for c in cases if c.find(kind) is not None]
+    failed, skipped = named("failure") + named("error"), named("skipped")
+    for name, why in failed[:20]:
+        say(f"FAILED {name}: {why.get('message', '')[:300]}")
+    if status != 0:
+        say(log.read_text()[-1500:])
+    return {"passed": status == 0 and len(cases) > 0, "torch": torch, "run": len(cases), "failed": len(failed),
+            "skipped": len(skipped), "failures": [name for name, _ in failed],
+            "skips": sorted({why.get("message", "") for _, why in skipped})}
+
+
 def rounded(value):
     """The same with three digits of every float: enough to compare an error with its budget."""
     if isinstance(value, float):
@@ -117,7 +147,7 @@ def rounded(value):
 
 
 def main():
-    tests, attend, target = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
+    tests, attend, python, target = *sys.argv[1:4], pathlib.Path(sys.argv[4])
     info = json.loads(subprocess.run([attend, "info", "--json"], check=True, capture_output=True, text=True).stdout)
     if not any(device["type"] == "cuda" for device in info["devices"]):
         say("gpu-test: SKIPPED, no GPU is visible here")
@@ -126,18 +156,22 @@ def main():
         folder = pathlib.Path(name)
         head, results, cases = run_tests(tests, folder)
         sanitizers = []
-        if shutil.which("compute-sanitizer"):
-            with concurrent.futures.ThreadPoolExecutor(len(TOOLS)) as pool:
+        with concurrent.futures.ThreadPoolExecutor(len(TOOLS) + 1) as pool:
+            in_python = pool.submit(python_tests, python, folder)
+            if shutil.which("compute-sanitizer"):
                 sanitizers = list(pool.map(lambda tool: sanitize(tests, tool, folder), TOOLS))
-        else:
-            say("gpu-test: no compute-sanitizer in PATH, its part is left out")
+            else:
+                say("gpu-test: no compute-sanitizer in PATH, its part is left out")
+            python_report = in_python.result()
     failed = [(name, why) for name, result, why in results if why or result not in ("COMPLETED", "SKIPPED")]
     skipped = [name for name, result, _ in results if result == "SKIPPED"]
     report = {
         **head,
-        "passed": not failed and not skipped and all(s["passed"] for s in sanitizers) and len(sanitizers) == len(TOOLS),
+        "passed": not failed and not skipped and all(s["passed"] for s in sanitizers)
+        and len(sanitizers) == len(TOOLS) and python_report["passed"],
         "tests": {"run": len(results), "failed": len(failed), "skipped": len(skipped), "failures": [n for n, _ in failed]},
         "sanitizers": sanitizers,
+        "python": python_report,
         "cases": sorted(cases, key=lambda case: (case["case"], case["compute"])),
     }
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -147,6 +181,7 @@ def main():
         say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
     for s in sanitizers:
         say(f"{s['tool']}: {s['tests']} tests, {s['summary']}")
+    say("python: " + ", ".join(f"{key} {value}" for key, value in python_report.items() if key != "failures"))
     say(f"{len(results)} tests, {len(failed)} failed, {len(skipped)} skipped; {len(entries.splitlines())} comparisons; {target}")
     return 0 if report["passed"] else 1
 

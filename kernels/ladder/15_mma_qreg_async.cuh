@@ -25,8 +25,8 @@
 #include "../common/cp_async.cuh"
 #include "../common/element.cuh"
 #include "../common/key_range.cuh"
+#include "../common/lagging_softmax.cuh"
 #include "../common/mma.cuh"
-#include "../common/online_softmax.cuh"
 #include "../common/output_tile.cuh"
 #include "../common/smem_tile.cuh"
 #include "../common/tile_loader.cuh"
@@ -128,40 +128,6 @@ __device__ __forceinline__ void weighted_values(WarpRows<Config>& rows, const As
   }
 }
 
-// How far a row's maximum may lag behind, in powers of two: p stays below 2^8, which rounds as well as what is below 1.
-constexpr float kMaxLag = 8.0f;
-
-// m, l and O of all rows, where the scores of any have outgrown its m by more than kMaxLag. What is subtracted from
-// scores need not be their maximum, if l and O are relative to the same.
-template <class Config>
-__device__ __forceinline__ void raise_maxima(WarpRows<Config>& rows, float scale_log2) {
-  constexpr int kTiles = WarpRows<Config>::kTiles;
-  float tile_max[kTiles][kRowsOfThread];
-  bool has_outgrown = false;
-#pragma unroll
-  for (int r = 0; r < kTiles; ++r) {
-#pragma unroll
-    for (int h = 0; h < kRowsOfThread; ++h) {
-      tile_max[r][h] = quad_max(thread_row_max(rows.tile[r].s_frag, h)) * scale_log2;
-      has_outgrown |= tile_max[r][h] > rows.tile[r].softmax.row_max[h] + kMaxLag;
-    }
-  }
-  if (!__any_sync(0xffffffffu, has_outgrown)) return;
-#pragma unroll
-  for (int r = 0; r < kTiles; ++r) {
-    OnlineSoftmax& state = rows.tile[r].softmax;
-    float rescale[kRowsOfThread];
-#pragma unroll
-    for (int h = 0; h < kRowsOfThread; ++h) {
-      const float old_max = state.row_max[h];
-      state.row_max[h] = fmaxf(old_max, tile_max[r][h]);
-      rescale[h] = exp2_fast(old_max - exponent_base(state.row_max[h]));
-      state.row_sum[h] *= rescale[h];
-    }
-    scale_rows(rows.tile[r].o_frag, rescale);
-  }
-}
-
 // Q's operands of the warp's rows.
 template <class Config>
 __device__ __forceinline__ void read_q(WarpRows<Config>& rows, const AsyncStorage<Config>& smem) {
@@ -216,7 +182,7 @@ __device__ __forceinline__ void attend_tile(WarpRows<Config>& rows, const AsyncS
       mask_keys(rows.tile[r].s_frag, threadIdx.x, num_keys);
     }
   }
-  raise_maxima<Config>(rows, scale_log2);
+  raise_maxima(rows.tile, scale_log2);
 #pragma unroll
   for (RowTile<Config>& tile : rows.tile) {
     exp2_rows(tile.s_frag, scale_log2, tile.softmax.row_max);

@@ -47,8 +47,8 @@ def attention(
 
     Arguments:
         q: f32, f16, bf16 or f64 (batch, heads_q, seqlen_q, head_dim); with layout="bshd" (batch, seqlen_q, heads_q,
-            head_dim). NumPy array, torch tensor (CPU or CUDA), or a CPU array with ``__dlpack__``. head_dim 1 to 512.
-            f64 runs on the CPU in the `reference` backend; bf16 in NumPy needs the package ml_dtypes.
+            head_dim). NumPy array, torch tensor, or any array with ``__dlpack__``, on the CPU or on CUDA (CuPy, JAX).
+            head_dim 1 to 512. f64 runs on the CPU in the `reference` backend; bf16 in NumPy needs the package ml_dtypes.
         k: like q (batch, heads_k, seqlen_k, head_dim). heads_q is a multiple of heads_k, and query head h reads head
             h // (heads_q // heads_k). seqlen_q and seqlen_k are independent and may be 0.
         v: like k (batch, heads_k, seqlen_k, head_dim_v).
@@ -76,8 +76,9 @@ def attention(
 
     Inputs are read in place, whatever their strides; one whose last stride is not 1 (or, in NumPy, one with negative
     strides) is copied first. On torch tensors this is differentiable (o, and lse where it is returned), and traceable
-    by torch.compile and torch.export; CUDA tensors are worked on in torch's current stream, asynchronously. Other
-    tensors: done when it returns; the GIL is released meanwhile. Thread-safe.
+    by torch.compile and torch.export. CUDA tensors are worked on asynchronously, in the current stream of torch or CuPy;
+    those of other frameworks in the default stream, which theirs wait for. On the CPU the work is done when it returns.
+    The GIL is released meanwhile. Thread-safe.
 
     Raises:
         attend.Error naming the argument, the value found and what is allowed: also a ValueError where an argument is
@@ -93,7 +94,7 @@ def attention(
         0, 0, dense_layout(layout), scale, causal, left, right, softcap, dropout_p,
         signed_bits("seed", seed), signed_bits("offset", offset), deterministic, compute,
     )  # fmt: skip
-    o, lse = _forward(q, k, v, extras, settings)
+    o, lse = _forward(q, k, v, extras, settings, return_lse)
     return (o, lse) if return_lse else o
 
 
@@ -142,7 +143,7 @@ def attention_varlen(
         max_seqlen_q, max_seqlen_k, "thd", scale, causal, left, right, softcap, dropout_p,
         signed_bits("seed", seed), signed_bits("offset", offset), deterministic, compute,
     )  # fmt: skip
-    o, lse = _forward(q, k, v, extras, settings)
+    o, lse = _forward(q, k, v, extras, settings, return_lse)
     return (o, lse) if return_lse else o
 
 
@@ -212,14 +213,15 @@ def _resolve(options: dict[str, Any]) -> tuple[Extras, Settings]:
     return extras, Settings(**rest)
 
 
-def _forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[Any, Any]:
+def _forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_lse: bool) -> tuple[Any, Any]:
+    """o, and lse or, where it is not asked for, possibly None."""
     if _is_torch(q):
         from attend import torch as front
 
-        return front.attention(q, k, v, extras, settings)
+        return front.attention(q, k, v, extras, settings, return_lse)
     from attend import _arrays
 
-    return _arrays.forward(q, k, v, extras, settings)
+    return _arrays.forward(q, k, v, extras, settings, return_lse)
 
 
 def _is_torch(x: Any) -> bool:

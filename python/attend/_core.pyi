@@ -32,21 +32,30 @@ class Gpu(TypedDict):
     multiprocessors: int
     memory_bytes: int
 
+EXTRAS_FIELDS: tuple[str, ...]
+SETTINGS_FIELDS: tuple[str, ...]
+GRADIENTS_FIELDS: tuple[str, ...]
+
+def has_exchange_table(object: Any, /) -> bool: ...
+
+# q, k, v, o, lse: Array, or a tensor whose type has DLPack's C exchange table; likewise in the named tuples.
 def forward(
-    q: Array, k: Array, v: Array, o: Array, lse: Array, extras: Extras, settings: Settings, stream: int, /
+    q: Any, k: Any, v: Any, o: Any, lse: Any, extras: Extras, settings: Settings, stream: int, /
 ) -> None: ...
 def backward(
-    q: Array,
-    k: Array,
-    v: Array,
-    o: Array,
-    lse: Array,
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
     gradients: Gradients,
     extras: Extras,
     settings: Settings,
     stream: int,
     /,
 ) -> None: ...
+def cuda_empty(shape: Sequence[int], dtype: str, bytes: int, index: int, stream: int, /) -> Any: ...
+def order_streams(index: int, first: int, second: int, /) -> None: ...
 def backends() -> list[Backend]: ...
 def gpus() -> list[Gpu]: ...
 def cpu_threads() -> int: ...

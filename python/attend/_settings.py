@@ -80,13 +80,13 @@ def dense_layout(layout: str) -> str:
 
 def output_shapes(q_shape: Any, v_shape: Any, layout: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shapes of o and lse. What else the shapes must fulfil, the library checks."""
-    for name, shape in (("q", q_shape), ("v", v_shape)):
-        wanted = 3 if layout == "thd" else 4
-        if len(shape) != wanted:
-            raise ArgumentError(f"{name}: {len(shape)} dimensions, allowed {wanted} {DIMENSIONS[layout]}")
+    wanted = 3 if layout == "thd" else 4
+    if len(q_shape) != wanted or len(v_shape) != wanted:
+        name, found = ("q", len(q_shape)) if len(q_shape) != wanted else ("v", len(v_shape))
+        raise ArgumentError(f"{name}: {found} dimensions, allowed {wanted} {DIMENSIONS[layout]}")
     o_shape = (*q_shape[:-1], v_shape[-1])
     if layout == "bhsd":
-        return o_shape, (q_shape[0], q_shape[1], q_shape[2])
+        return o_shape, o_shape[:-1]
     if layout == "bshd":
         return o_shape, (q_shape[0], q_shape[2], q_shape[1])
     return o_shape, (q_shape[1], q_shape[0])

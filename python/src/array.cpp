@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <nanobind/ndarray.h>
 
+#include <string>
 #include <utility>
+
+#include "exchange.hpp"
 
 namespace attend::python {
 namespace {
@@ -14,20 +17,14 @@ namespace {
 
 std::string dtype_text(nb::dlpack::dtype dtype) {
   using nb::dlpack::dtype_code;
-  switch (static_cast<dtype_code>(dtype.code)) {
-    case dtype_code::Float:
-      return fmt::format("f{}", dtype.bits);
-    case dtype_code::Bfloat:
-      return fmt::format("bf{}", dtype.bits);
-    case dtype_code::Bool:
-      return "bool";
-    case dtype_code::Int:
-      return fmt::format("i{}", dtype.bits);
-    case dtype_code::UInt:
-      return fmt::format("u{}", dtype.bits);
-    default:
-      return fmt::format("of DLPack code {}", dtype.code);
+  const auto code = static_cast<dtype_code>(dtype.code);
+  constexpr std::pair<dtype_code, const char*> kPrefixes[] = {
+      {dtype_code::Float, "f"}, {dtype_code::Bfloat, "bf"}, {dtype_code::Int, "i"}, {dtype_code::UInt, "u"}};
+  if (code == dtype_code::Bool) return "bool";
+  for (const auto& [known, prefix] : kPrefixes) {
+    if (code == known) return prefix + std::to_string(dtype.bits);
   }
+  return fmt::format("of DLPack code {}", dtype.code);
 }
 
 Device device_of(int device_type, int device_id) {
@@ -94,6 +91,23 @@ Array Array::of(nb::handle object, const std::string& dtype) {
   forget_strides_of_nothing(a);
   // A capsule is spent once read, so that the reader has to hold what came out of it.
   a.owner = nb::cast(std::move(source));
+  return a;
+}
+
+Array Array::view(nb::handle object) {
+  if (Array* known = nullptr; nb::try_cast(object, known)) return *known;
+  const nb::dlpack::dltensor tensor = exchanged_tensor(object);
+  check_num_dims(tensor.ndim);
+  Array a;
+  a.data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  a.dtype = dtype_text(tensor.dtype);
+  a.device = device_of(tensor.device.device_type, tensor.device.device_id);
+  a.num_dims = tensor.ndim;
+  for (int d = 0; d < tensor.ndim; ++d) {
+    a.shape[d] = tensor.shape[d];
+    a.stride[d] = tensor.strides[d];
+  }
+  forget_strides_of_nothing(a);
   return a;
 }
 

@@ -39,6 +39,10 @@ struct Array {
   /// element type: NumPy exports bfloat16 as raw 16-bit integers only.
   [[nodiscard]] static Array of(nb::handle object, const std::string& dtype);
 
+  /// An Array as it is, or a tensor whose type has DLPack's C exchange table (exchange.hpp), which is the quick way. The
+  /// result holds no memory: the caller's object does, as long as the call lasts.
+  [[nodiscard]] static Array view(nb::handle object);
+
   /// A block of `owner`, described by its numbers. `cuda_index` is -1 for CPU memory.
   [[nodiscard]] static Array at(nb::object owner, std::uintptr_t address, std::string dtype, int cuda_index,
                                 nb::handle shape, nb::handle strides);

@@ -3,17 +3,24 @@
 // The package's front ends (attend/_arrays.py, attend/torch) turn their tensors into Array and allocate the results;
 // here the arguments become views, and the GIL is released while the library works.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "array.hpp"
 #include "attend/attention.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
+#include "cuda/driver/stream.hpp"
+#include "exchange.hpp"
 
 namespace attend::python {
 namespace {
@@ -28,18 +35,55 @@ struct Options {
   std::string compute;
 };
 
-/// The tensors that forward and backward have in common.
+/// The tensors that forward and backward have in common. forward may go without lse.
 struct Views {
-  Tensor q, k, v, o, lse;
+  Tensor q, k, v, o;
+  std::optional<Tensor> lse;
 };
 
-template <class T>
-T field(nb::handle named_tuple, const char* name) {
-  return nb::cast<T>(named_tuple.attr(name));
+// The fields of the named tuples of attend/_settings.py, by position: a call reads some twenty of them. The package's
+// tests compare the names with what NB_MODULE exports.
+constexpr const char* kExtrasFields[] = {"bias", "mask", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k"};
+enum class Extra : std::uint8_t { kBias, kMask, kAlibiSlopes, kCuSeqlensQ, kCuSeqlensK };
+
+constexpr const char* kSettingsFields[] = {"max_seqlen_q", "max_seqlen_k",  "layout",  "scale",     "causal",
+                                           "window_left",  "window_right",  "softcap", "dropout_p", "seed",
+                                           "offset",       "deterministic", "compute"};
+enum class Setting : std::uint8_t {
+  kMaxSeqlenQ,
+  kMaxSeqlenK,
+  kLayout,
+  kScale,
+  kCausal,
+  kWindowLeft,
+  kWindowRight,
+  kSoftcap,
+  kDropoutP,
+  kSeed,
+  kOffset,
+  kDeterministic,
+  kCompute
+};
+
+constexpr const char* kGradientsFields[] = {"dout", "dlse", "dq", "dk", "dv", "dbias"};
+enum class Gradient : std::uint8_t { kDout, kDlse, kDq, kDk, kDv, kDbias };
+
+template <class Field>
+nb::handle item(nb::handle named_tuple, Field field) {
+  PyObject* found = PyTuple_GetItem(named_tuple.ptr(), static_cast<Py_ssize_t>(field));
+  if (found == nullptr) nb::raise_python_error();
+  return found;
 }
 
-MaybeArray array_field(nb::handle named_tuple, const char* name) {
-  return field<MaybeArray>(named_tuple, name);
+template <class T>
+T setting(nb::handle settings, Setting field) {
+  return nb::cast<T>(item(settings, field));
+}
+
+template <class Field>
+MaybeArray maybe_array(nb::handle named_tuple, Field field) {
+  const nb::handle found = item(named_tuple, field);
+  return found.is_none() ? MaybeArray() : MaybeArray(Array::view(found));
 }
 
 Varlen varlen_of(const Array& q, const Array& cu_seqlens_q, const MaybeArray& cu_seqlens_k, nb::handle settings) {
@@ -52,8 +96,8 @@ Varlen varlen_of(const Array& q, const Array& cu_seqlens_q, const MaybeArray& cu
   return {.cu_seqlens_q = offsets_view("cu_seqlens_q", cu_seqlens_q, q.device),
           .cu_seqlens_k = offsets_view("cu_seqlens_k", *cu_seqlens_k, q.device),
           .num_sequences = cu_seqlens_q.shape[0] - 1,
-          .max_seqlen_q = field<std::int64_t>(settings, "max_seqlen_q"),
-          .max_seqlen_k = field<std::int64_t>(settings, "max_seqlen_k")};
+          .max_seqlen_q = setting<std::int64_t>(settings, Setting::kMaxSeqlenQ),
+          .max_seqlen_k = setting<std::int64_t>(settings, Setting::kMaxSeqlenK)};
 }
 
 /// The `reference` backend takes any mix of types, and "auto" would fall back to it: right, and slow beyond
@@ -69,47 +113,50 @@ void check_dtypes(const Array& q, const Array& k, const Array& v, const MaybeArr
   if (bias && bias->dtype == "f64" && q.dtype != "f64") refuse("bias", *bias, "f32, f16, bf16");
 }
 
-Views views_of(const Array& q, const Array& k, const Array& v, const Array& o, const Array& lse, Layout layout) {
-  return {heads_view("q", q, layout), heads_view("k", k, layout), heads_view("v", v, layout),
-          heads_view("o", o, layout), rows_view("lse", lse, layout)};
+Views views_of(const Array& q, const Array& k, const Array& v, nb::handle o, nb::handle lse, Layout layout) {
+  Views x = {heads_view("q", q, layout), heads_view("k", k, layout), heads_view("v", v, layout),
+             heads_view("o", Array::view(o), layout), std::nullopt};
+  if (!lse.is_none()) x.lse = rows_view("lse", Array::view(lse), layout);
+  return x;
 }
 
 /// `extras` and `settings` are the named tuples of attend/_settings.py. The arrays in `extras` outlive the call: the
 /// caller's frame holds the tuple.
 Options options_of(const Array& q, const Array& k, const Array& v, nb::handle extras, nb::handle settings) {
   Options options;
-  options.compute = field<std::string>(settings, "compute");
+  options.compute = setting<std::string>(settings, Setting::kCompute);
   Params& params = options.params;
-  params.scale = field<std::optional<double>>(settings, "scale");
-  params.causal = field<bool>(settings, "causal");
-  params.window_left = field<std::int64_t>(settings, "window_left");
-  params.window_right = field<std::int64_t>(settings, "window_right");
-  params.softcap = field<double>(settings, "softcap");
-  params.dropout_p = field<double>(settings, "dropout_p");
+  params.scale = setting<std::optional<double>>(settings, Setting::kScale);
+  params.causal = setting<bool>(settings, Setting::kCausal);
+  params.window_left = setting<std::int64_t>(settings, Setting::kWindowLeft);
+  params.window_right = setting<std::int64_t>(settings, Setting::kWindowRight);
+  params.softcap = setting<double>(settings, Setting::kSoftcap);
+  params.dropout_p = setting<double>(settings, Setting::kDropoutP);
   // Frameworks have no unsigned 64-bit scalars: the bits travel in a signed one.
-  params.seed = static_cast<std::uint64_t>(field<std::int64_t>(settings, "seed"));
-  params.offset = static_cast<std::uint64_t>(field<std::int64_t>(settings, "offset"));
-  params.deterministic = field<bool>(settings, "deterministic");
-  const MaybeArray bias = array_field(extras, "bias");
+  params.seed = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kSeed));
+  params.offset = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kOffset));
+  params.deterministic = setting<bool>(settings, Setting::kDeterministic);
+  const MaybeArray bias = maybe_array(extras, Extra::kBias);
   check_dtypes(q, k, v, bias, options.compute);
   if (bias) params.bias = scores_view("bias", *bias);
-  if (const MaybeArray mask = array_field(extras, "mask")) params.mask = scores_view("mask", *mask);
-  if (const MaybeArray slopes = array_field(extras, "alibi_slopes")) {
+  if (const MaybeArray mask = maybe_array(extras, Extra::kMask)) params.mask = scores_view("mask", *mask);
+  if (const MaybeArray slopes = maybe_array(extras, Extra::kAlibiSlopes)) {
     params.alibi_slopes = slopes_view("alibi_slopes", *slopes);
   }
-  if (const MaybeArray cu_seqlens_q = array_field(extras, "cu_seqlens_q")) {
-    params.varlen = varlen_of(q, *cu_seqlens_q, array_field(extras, "cu_seqlens_k"), settings);
+  if (const MaybeArray cu_seqlens_q = maybe_array(extras, Extra::kCuSeqlensQ)) {
+    params.varlen = varlen_of(q, *cu_seqlens_q, maybe_array(extras, Extra::kCuSeqlensK), settings);
   }
   return options;
 }
 
-void forward(const Array& q, const Array& k, const Array& v, const Array& o, const Array& lse, nb::handle extras,
+void forward(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle extras,
              nb::handle settings, std::uintptr_t stream) {
-  const Views x = views_of(q, k, v, o, lse, layout_of(field<std::string>(settings, "layout")));
+  const Array q = Array::view(q_in), k = Array::view(k_in), v = Array::view(v_in);
+  const Views x = views_of(q, k, v, o_in, lse_in, layout_of(setting<std::string>(settings, Setting::kLayout)));
   Options options = options_of(q, k, v, extras, settings);
   options.params.compute = options.compute;
   const nb::gil_scoped_release release;
-  attend::forward(x.q, x.k, x.v, x.o, &x.lse, options.params, reinterpret_cast<Stream>(stream));
+  attend::forward(x.q, x.k, x.v, x.o, x.lse ? &*x.lse : nullptr, options.params, reinterpret_cast<Stream>(stream));
 }
 
 /// dout, dlse in; dq, dk, dv, dbias out. dlse and dbias may be none.
@@ -120,25 +167,33 @@ struct Gradients {
 
 Gradients gradients_of(nb::handle tuple, Layout layout) {
   Gradients g;
-  g.dout = heads_view("dout", field<Array>(tuple, "dout"), layout);
-  g.dq = heads_view("dq", field<Array>(tuple, "dq"), layout);
-  g.dk = heads_view("dk", field<Array>(tuple, "dk"), layout);
-  g.dv = heads_view("dv", field<Array>(tuple, "dv"), layout);
-  if (const MaybeArray dlse = array_field(tuple, "dlse")) g.extras.dlse = rows_view("dlse", *dlse, layout);
-  if (const MaybeArray dbias = array_field(tuple, "dbias")) g.extras.dbias = scores_view("dbias", *dbias);
+  g.dout = heads_view("dout", Array::view(item(tuple, Gradient::kDout)), layout);
+  g.dq = heads_view("dq", Array::view(item(tuple, Gradient::kDq)), layout);
+  g.dk = heads_view("dk", Array::view(item(tuple, Gradient::kDk)), layout);
+  g.dv = heads_view("dv", Array::view(item(tuple, Gradient::kDv)), layout);
+  if (const MaybeArray dlse = maybe_array(tuple, Gradient::kDlse)) g.extras.dlse = rows_view("dlse", *dlse, layout);
+  if (const MaybeArray dbias = maybe_array(tuple, Gradient::kDbias)) g.extras.dbias = scores_view("dbias", *dbias);
   return g;
 }
 
-void backward(const Array& q, const Array& k, const Array& v, const Array& o, const Array& lse, nb::handle gradients,
-              nb::handle extras, nb::handle settings, std::uintptr_t stream) {
-  const Layout layout = layout_of(field<std::string>(settings, "layout"));
-  const Views x = views_of(q, k, v, o, lse, layout);
+void backward(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in,
+              nb::handle gradients, nb::handle extras, nb::handle settings, std::uintptr_t stream) {
+  const Array q = Array::view(q_in), k = Array::view(k_in), v = Array::view(v_in);
+  const Layout layout = layout_of(setting<std::string>(settings, Setting::kLayout));
+  const Views x = views_of(q, k, v, o_in, lse_in, layout);
   const Gradients g = gradients_of(gradients, layout);
   Options options = options_of(q, k, v, extras, settings);
   options.params.compute = options.compute;
   const nb::gil_scoped_release release;
-  attend::backward(g.dout, x.q, x.k, x.v, x.o, x.lse, g.dq, g.dk, g.dv, options.params,
+  attend::backward(g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, options.params,
                    reinterpret_cast<Stream>(stream), g.extras);
+}
+
+template <std::size_t kCount>
+nb::tuple names(const char* const (&fields)[kCount]) {
+  nb::list list;
+  for (const char* name : fields) list.append(name);
+  return nb::tuple(list);
 }
 
 nb::list backend_list() {
@@ -152,6 +207,44 @@ nb::list backend_list() {
     list.append(entry);
   }
   return list;
+}
+
+/// Uninitialised, dense memory of `bytes` on a GPU, of the library's pool, in the order of `stream`. Its owner gives it
+/// back in the order of the default stream: who holds it last may have worked on it in any stream that follows that one.
+nb::object cuda_empty(const std::vector<std::size_t>& shape, const std::string& dtype, std::size_t bytes, int index,
+                      std::uintptr_t stream) {
+  struct Memory {
+    cuda::DevicePointer data;
+    int index;
+  };
+  const cuda::ContextGuard guard(index);
+  auto memory = std::make_unique<Memory>(Memory{0, index});
+  if (bytes > 0) memory->data = cuda::Scratch(bytes, reinterpret_cast<cuda::StreamHandle>(stream)).release();
+  auto* const data = reinterpret_cast<void*>(memory->data);  // NOLINT(performance-no-int-to-ptr)
+  const nb::capsule owner(memory.release(), [](void* pointer) noexcept {
+    const std::unique_ptr<Memory> held(static_cast<Memory*>(pointer));
+    if (held->data == 0) return;
+    try {
+      const cuda::ContextGuard context(held->index);
+      cuda::driver().mem_free_async(held->data, nullptr);
+    } catch (const Error&) {
+      // The driver has shut down, and the memory with it.
+    }
+  });
+  const auto kind = dtype == "bf16" ? nb::dlpack::dtype_code::Bfloat : nb::dlpack::dtype_code::Float;
+  const auto bits = static_cast<std::uint8_t>(dtype == "f32" ? 32 : 16);
+  return nb::cast(nb::ndarray<nb::array_api>(data, shape.size(), shape.data(), owner, nullptr,
+                                             {static_cast<std::uint8_t>(kind), bits, 1}, nb::device::cuda::value,
+                                             index));
+}
+
+/// Work that is put on `second` from now on starts after what is on `first` already.
+void order_streams(int index, std::uintptr_t first, std::uintptr_t second) {
+  if (first == second) return;
+  const cuda::ContextGuard guard(index);
+  cuda::Event event;
+  event.record(reinterpret_cast<cuda::StreamHandle>(first));
+  event.make_wait(reinterpret_cast<cuda::StreamHandle>(second));
 }
 
 /// The GPUs of this machine; none where there is no driver. Loads the driver.
@@ -212,8 +305,14 @@ NB_MODULE(_core, m) {
                    })
       .def_prop_ro("cuda_index",
                    [](const Array& a) { return a.device.type == attend::DeviceType::kCPU ? -1 : a.device.index; });
-  m.def("forward", &forward);
+  m.attr("EXTRAS_FIELDS") = names(kExtrasFields);
+  m.attr("SETTINGS_FIELDS") = names(kSettingsFields);
+  m.attr("GRADIENTS_FIELDS") = names(kGradientsFields);
+  m.def("has_exchange_table", &has_exchange_table);
+  m.def("forward", &forward, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "extras"_a, "settings"_a, "stream"_a);
   m.def("backward", &backward);
+  m.def("cuda_empty", &cuda_empty);
+  m.def("order_streams", &order_streams);
   m.def("backends", &backend_list);
   m.def("gpus", &gpu_list);
   m.def("cpu_threads", &attend::cpu_threads);

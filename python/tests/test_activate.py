@@ -23,15 +23,15 @@ def calls(torch, monkeypatch):
     attend.restore()
 
 
-def inputs(torch, masking="none", seqlens=(9, 9), heads=(4, 4)):
+def inputs(torch, device, masking="none", seqlens=(9, 9), heads=(4, 4)):
     (seqlen_q, seqlen_k), (heads_q, heads_k) = seqlens, heads
     shapes = (2, heads_q, seqlen_q, 8), (2, heads_k, seqlen_k, 8), (2, heads_k, seqlen_k, 8)
-    tensors = [torch.randn(*s, requires_grad=True) for s in shapes]
+    tensors = [torch.randn(*s, device=device, requires_grad=True) for s in shapes]
     options = {
         "none": {"scale": 0.3},
         "causal": {"is_causal": True},
-        "bool": {"attn_mask": torch.rand(2, 1, seqlen_q, seqlen_k) < 0.9},
-        "float": {"attn_mask": torch.randn(seqlen_q, seqlen_k)},
+        "bool": {"attn_mask": torch.rand(2, 1, seqlen_q, seqlen_k, device=device) < 0.9},
+        "float": {"attn_mask": torch.randn(seqlen_q, seqlen_k, device=device)},
     }[masking]
     return tensors, options | ({"enable_gqa": True} if heads_q != heads_k else {})
 
@@ -40,7 +40,7 @@ def inputs(torch, masking="none", seqlens=(9, 9), heads=(4, 4)):
 @pytest.mark.parametrize("seqlens", [(9, 9), (5, 12), (12, 5)])
 @pytest.mark.parametrize("masking", ["none", "causal", "bool", "float"])
 def test_the_same_results_and_gradients(torch, calls, masking, seqlens, heads):
-    tensors, options = inputs(torch, masking, seqlens, heads)
+    tensors, options = inputs(torch, "cpu", masking, seqlens, heads)
     run = torch.nn.functional.scaled_dot_product_attention
     found = run(*tensors, **options)
     dout = torch.randn_like(found)
@@ -54,7 +54,7 @@ def test_the_same_results_and_gradients(torch, calls, masking, seqlens, heads):
 
 
 def test_restore_puts_torch_back(torch, calls):
-    tensors, options = inputs(torch)
+    tensors, options = inputs(torch, "cpu")
     attend.restore()
     attend.restore()
     torch.nn.functional.scaled_dot_product_attention(*tensors, **options)
@@ -75,7 +75,7 @@ def test_torchs_registry_knows_it(torch, calls):
 
 def test_compiled(torch, calls):
     torch._dynamo.reset()
-    tensors, options = inputs(torch, "causal")
+    tensors, options = inputs(torch, "cpu", "causal")
     run = lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q * 2, k, v, **options).sin()
     found = torch.compile(run, fullgraph=True, backend="aot_eager")(*tensors)
     gradients = torch.autograd.grad(found.sum(), tensors)
@@ -89,7 +89,7 @@ def test_compiled(torch, calls):
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])
 def test_the_functions_behind_the_cuda_operators(torch, dropout_p):
     """The same code on CPU tensors; that the dispatcher reaches it, a GPU has to show."""
-    (q, k, v), _ = inputs(torch)
+    (q, k, v), _ = inputs(torch, "cpu")
     plain = [x.detach() for x in (q, k, v)]
     torch.manual_seed(7)
     o, lse, cum_q, cum_k, max_q, max_k, seed, offset, debug = _activate.cuda_forward(*plain, dropout_p, True)
@@ -102,3 +102,31 @@ def test_the_functions_behind_the_cuda_operators(torch, dropout_p):
     )
     for a, b in zip(found, torch.autograd.grad(want, (q, k, v), dout)):
         torch.testing.assert_close(a, b)
+
+
+CUDA_CASES = [((4, 4), False), ((4, 2), False), ((4, 4), True), ((4, 2), True)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("heads, is_causal", CUDA_CASES)
+def test_the_dispatcher_reaches_the_cuda_operators(torch, calls, heads, is_causal, dtype):
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    heads_q, heads_k = heads
+    shapes = (2, heads_q, 130, 64), (2, heads_k, 130, 64), (2, heads_k, 130, 64)
+    tensors = [torch.randn(*s, device="cuda", dtype=getattr(torch, dtype), requires_grad=True) for s in shapes]
+    run = torch.nn.functional.scaled_dot_product_attention
+    options = {"is_causal": is_causal, "enable_gqa": heads_q != heads_k}
+    backends = torch.nn.attention.SDPBackend
+    with torch.nn.attention.sdpa_kernel(backends.FLASH_ATTENTION):
+        found = run(*tensors, **options)
+    dout = torch.randn_like(found)
+    found_gradients = torch.autograd.grad(found, tensors, dout)
+    assert calls == ["fill_forward", "fill_backward"]
+    wide = [x.detach().double().requires_grad_() for x in tensors]
+    with torch.nn.attention.sdpa_kernel(backends.MATH):
+        want = run(*wide, **options)
+    unit = 2.0**-7 if dtype == "bfloat16" else 2.0**-10
+    torch.testing.assert_close(found.double(), want, atol=2 * unit, rtol=0)
+    for a, b in zip(found_gradients, torch.autograd.grad(want, wide, dout.double())):
+        torch.testing.assert_close(a.double(), b, atol=4 * unit * b.abs().max().item(), rtol=0)

@@ -132,8 +132,10 @@ def test_the_gil_is_released(rng):
     ticks = []
 
     def work():
-        attend.attention(q, k, v, compute="reference")
-        done.set()
+        try:
+            attend.attention(q, k, v, compute="reference")
+        finally:
+            done.set()
 
     worker = threading.Thread(target=work)
     worker.start()
@@ -194,8 +196,10 @@ def test_results_return_to_their_framework(rng):
 
 def test_arrays_on_other_devices_are_refused(rng):
     q, k, v = arrays(rng, 1, 2, 7, 8)
-    with pytest.raises(NotImplementedError, match="q: .*Foreign on DLPack device 2"):
-        attend.attention(Foreign(q, (2, 0)), k, v)
+    with pytest.raises(NotImplementedError, match="q: .*Foreign on DLPack device 10"):
+        attend.attention(Foreign(q, (10, 0)), k, v)
+    with pytest.raises(ValueError, match="k: .*Foreign on DLPack device 2, allowed the CPU as q"):
+        attend.attention(q, Foreign(k, (2, 0)), v)
 
 
 def test_no_silent_fall_back_to_the_slow_reference(rng):

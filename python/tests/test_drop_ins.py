@@ -36,13 +36,13 @@ def test_positional_orders(function):
     assert list(inspect.signature(function).parameters) == ORDERS[function].split()
 
 
-def normal(torch, *shape, requires_grad=True):
-    return torch.randn(*shape, requires_grad=requires_grad)
+def normal(torch, device, *shape, requires_grad=True):
+    return torch.randn(*shape, device=device, requires_grad=requires_grad)
 
 
-def test_flash_attn_by_position(torch):
-    q, k, v = normal(torch, 2, 9, 4, 8), normal(torch, 2, 12, 2, 8), normal(torch, 2, 12, 2, 8)
-    slopes = torch.rand(4)
+def test_flash_attn_by_position(torch, device):
+    q, k, v = normal(torch, device, 2, 9, 4, 8), normal(torch, device, 2, 12, 2, 8), normal(torch, device, 2, 12, 2, 8)
+    slopes = torch.rand(4, device=device)
     out, lse, pattern = flash_attn.flash_attn_func(q, k, v, 0.0, 0.2, True, (5, 0), 3.0, slopes, True, True)
     options = {"layout": "bshd", "scale": 0.2, "causal": True, "window": (5, 0), "softcap": 3.0, "alibi_slopes": slopes}
     want, want_lse = attend.attention(q, k, v, return_lse=True, **options)
@@ -53,8 +53,8 @@ def test_flash_attn_by_position(torch):
     assert torch.equal(three, attend.attention(q, k, v, **options | {"alibi_slopes": None}))
 
 
-def test_packed_forms_and_their_gradients(torch):
-    qkv = normal(torch, 2, 9, 3, 4, 8)
+def test_packed_forms_and_their_gradients(torch, device):
+    qkv = normal(torch, device, 2, 9, 3, 4, 8)
     out = flash_attn.flash_attn_qkvpacked_func(qkv, causal=True)
     want = attend.attention(*qkv.unbind(2), layout="bshd", causal=True)
     assert torch.equal(out, want)
@@ -62,9 +62,9 @@ def test_packed_forms_and_their_gradients(torch):
     assert torch.equal(found, wanted) and found.abs().sum() > 0
 
 
-def test_varlen_forms(torch):
-    cu = torch.tensor([0, 4, 9], dtype=torch.int32)
-    q, k, v = (normal(torch, 9, 2, 8) for _ in range(3))
+def test_varlen_forms(torch, device):
+    cu = torch.tensor([0, 4, 9], dtype=torch.int32, device=device)
+    q, k, v = (normal(torch, device, 9, 2, 8) for _ in range(3))
     want, want_lse = attend.attention_varlen(q, k, v, cu, cu, 5, 5, causal=True, return_lse=True)
     two = flash_attn.flash_attn_varlen_func(q, k, v, cu, cu, 5, 5, 0.0, None, True, return_attn_probs=True)
     three = flash_attn_3.flash_attn_varlen_func(q, k, v, cu, cu, 5, 5, None, None, None, True, return_attn_probs=True)
@@ -86,15 +86,15 @@ def test_varlen_forms(torch):
         ("sm_margin", 1),
     ],
 )
-def test_flash_attn_3_refuses_by_name(torch, name, value):
-    q, k, v = (normal(torch, 1, 9, 2, 8) for _ in range(3))
+def test_flash_attn_3_refuses_by_name(torch, device, name, value):
+    q, k, v = (normal(torch, device, 1, 9, 2, 8) for _ in range(3))
     with pytest.raises(NotImplementedError, match=f"^{name}: "):
-        flash_attn_3.flash_attn_func(q, k, v, **{name: torch.ones(1) if value == "tensor" else value})
+        flash_attn_3.flash_attn_func(q, k, v, **{name: torch.ones(1, device=device) if value == "tensor" else value})
 
 
-def test_flash_attn_2_refuses_by_name(torch):
-    cu = torch.tensor([0, 9], dtype=torch.int32)
-    q, k, v = (normal(torch, 9, 2, 8) for _ in range(3))
+def test_flash_attn_2_refuses_by_name(torch, device):
+    cu = torch.tensor([0, 9], dtype=torch.int32, device=device)
+    q, k, v = (normal(torch, device, 9, 2, 8) for _ in range(3))
     with pytest.raises(NotImplementedError, match="^block_table: "):
         flash_attn.flash_attn_varlen_func(q, k, v, cu, cu, 9, 9, block_table=cu)
     with pytest.raises(NotImplementedError, match="^seqused_k: "):
@@ -105,8 +105,8 @@ def test_flash_attn_2_refuses_by_name(torch):
         flash_attn.flash_attn_qkvpacked_func(q[None])
 
 
-def test_dropout_follows_manual_seed(torch):
-    q, k, v = (normal(torch, 1, 9, 2, 8) for _ in range(3))
+def test_dropout_follows_manual_seed(torch, device):
+    q, k, v = (normal(torch, device, 1, 9, 2, 8) for _ in range(3))
     run = lambda seed: torch.manual_seed(seed) and flash_attn.flash_attn_func(q, k, v, 0.5)
     assert torch.equal(run(1), run(1)) and not torch.equal(run(1), run(2))
 
@@ -129,16 +129,19 @@ def torch_math(torch, *arguments, **options):
 
 @pytest.mark.parametrize("masking", ["none", "causal", "bool", "float", "row"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_sdpa_is_torchs(torch, shape, masking):
+def test_sdpa_is_torchs(torch, device, shape, masking):
     q_shape, k_shape = SHAPES[shape]
-    q, k, v = normal(torch, *q_shape), normal(torch, *k_shape), normal(torch, *k_shape[:-1], 6)
+    q, k, v = normal(torch, device, *q_shape), normal(torch, device, *k_shape), normal(torch, device, *k_shape[:-1], 6)
     scores = (*q_shape[:-1], k_shape[-2])
     options = {
         "none": {"scale": 0.3},
         "causal": {"is_causal": True},
-        "bool": {"attn_mask": (torch.rand(scores) < 0.8) | torch.eye(*scores[-2:], dtype=torch.bool)},
-        "float": {"attn_mask": normal(torch, *scores)},
-        "row": {"attn_mask": normal(torch, scores[-1])},
+        "bool": {
+            "attn_mask": (torch.rand(scores, device=device) < 0.8)
+            | torch.eye(*scores[-2:], dtype=torch.bool, device=device)
+        },
+        "float": {"attn_mask": normal(torch, device, *scores)},
+        "row": {"attn_mask": normal(torch, device, scores[-1])},
     }[masking]
     found, want = attend.sdpa(q, k, v, **options), torch_math(torch, q, k, v, **options)
     torch.testing.assert_close(found, want, atol=1e-5, rtol=0)
@@ -148,24 +151,24 @@ def test_sdpa_is_torchs(torch, shape, masking):
         torch.testing.assert_close(a, b, atol=2e-5, rtol=0)
 
 
-def test_sdpa_with_fewer_heads_of_keys(torch):
-    q, k, v = normal(torch, 2, 6, 9, 8), normal(torch, 2, 2, 9, 8), normal(torch, 2, 2, 9, 8)
+def test_sdpa_with_fewer_heads_of_keys(torch, device):
+    q, k, v = normal(torch, device, 2, 6, 9, 8), normal(torch, device, 2, 2, 9, 8), normal(torch, device, 2, 2, 9, 8)
     want = torch_math(torch, q, k, v, is_causal=True, enable_gqa=True)
     torch.testing.assert_close(attend.sdpa(q, k, v, is_causal=True, enable_gqa=True), want, atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match="enable_gqa"):
         attend.sdpa(q, k, v)
 
 
-def test_sdpa_refusals(torch):
-    q, k, v = (normal(torch, 2, 4, 9, 8) for _ in range(3))
+def test_sdpa_refusals(torch, device):
+    q, k, v = (normal(torch, device, 2, 4, 9, 8) for _ in range(3))
     with pytest.raises(ValueError, match="^attn_mask: given with is_causal"):
-        attend.sdpa(q, k, v, torch.ones(9, 9, dtype=torch.bool), is_causal=True)
+        attend.sdpa(q, k, v, torch.ones(9, 9, dtype=torch.bool, device=device), is_causal=True)
     with pytest.raises(ValueError, match="^key: 3 dimensions"):
         attend.sdpa(q, k[0], v)
 
 
-def test_sdpa_compiles(torch):
+def test_sdpa_compiles(torch, device):
     torch._dynamo.reset()
-    q, k, v = normal(torch, 2, 4, 5, 8), normal(torch, 2, 4, 9, 8), normal(torch, 2, 4, 9, 8)
+    q, k, v = normal(torch, device, 2, 4, 5, 8), normal(torch, device, 2, 4, 9, 8), normal(torch, device, 2, 4, 9, 8)
     run = lambda q, k, v: attend.sdpa(q, k, v, is_causal=True)
     torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(q, k, v), run(q, k, v))

@@ -116,4 +116,12 @@ def test_it_is_typed():
     from attend import _core
 
     public = [name for name in dir(_core) if not name.startswith("_")]
-    assert public and all(re.search(rf"\b(def|class) {name}\b", stub) for name in public)
+    assert public and all(re.search(rf"\b(def|class) {name}\b|^{name}:", stub, re.MULTILINE) for name in public)
+
+
+def test_the_library_reads_the_named_tuples_by_position():
+    from attend import _core, _settings
+
+    assert _settings.Extras._fields == _core.EXTRAS_FIELDS
+    assert _settings.Settings._fields == _core.SETTINGS_FIELDS
+    assert _settings.Gradients._fields == _core.GRADIENTS_FIELDS

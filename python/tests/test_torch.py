@@ -62,11 +62,11 @@ def test_covering_array(torch, device, index):
     bias = options["bias"] = tensor(torch, p.bias, device, requires_grad=True)
     options["mask"] = tensor(torch, p.mask, device)
     options["alibi_slopes"] = tensor(torch, p.alibi_slopes, device)
-    try:
-        o, lse = attend.attention(q, k, v, return_lse=True, **options)
-    except NotImplementedError as error:
-        assert device == "cuda"
-        pytest.skip(str(error))
+    if device == "cuda" and dtype == "f64":  # the reference backend alone knows it
+        with pytest.raises(NotImplementedError, match="f64"):
+            attend.attention(q, k, v, return_lse=True, **options)
+        return
+    o, lse = attend.attention(q, k, v, return_lse=True, **options)
     outputs, gradients = [o], [tensor(torch, laid_out[3], device)]
     if case["dlse"]:
         outputs, gradients = [o, lse], [*gradients, tensor(torch, p.dlse, device)]
@@ -84,6 +84,7 @@ def test_covering_array(torch, device, index):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_like_torchs_math_backend(torch, dtype, causal):
+    """On the CPU, where float64 is; a GPU's results are measured against float64 by the covering array."""
     q, k, v = (torch.randn(2, 4, 33, 16, dtype=getattr(torch, dtype), requires_grad=True) for _ in range(3))
     bias = torch.randn(4, 33, 33, dtype=q.dtype, requires_grad=True)
     inputs = (q, k, v, bias)
@@ -105,9 +106,9 @@ def test_the_same_as_numpy(torch):
         assert np.array_equal(a.numpy(), b)
 
 
-def test_varlen_with_autograd(torch):
-    cu = torch.tensor([0, 5, 5, 12], dtype=torch.int32)
-    q, k, v = (torch.randn(12, 2, 8, requires_grad=True) for _ in range(3))
+def test_varlen_with_autograd(torch, device):
+    cu = torch.tensor([0, 5, 5, 12], dtype=torch.int32, device=device)
+    q, k, v = (torch.randn(12, 2, 8, device=device, requires_grad=True) for _ in range(3))
     o, lse = attend.attention_varlen(q, k, v, cu, cu, 7, 7, causal=True, return_lse=True)
     assert o.shape == (12, 2, 8) and lse.shape == (2, 12)
     parts = [
@@ -122,9 +123,9 @@ def test_varlen_with_autograd(torch):
         torch.testing.assert_close(a, b)
 
 
-def test_low_level_pair(torch):
-    q, k, v, dout = (torch.randn(1, 2, 9, 8) for _ in range(4))
-    bias = torch.randn(2, 9, 1)
+def test_low_level_pair(torch, device):
+    q, k, v, dout = (torch.randn(1, 2, 9, 8, device=device) for _ in range(4))
+    bias = torch.randn(2, 9, 1, device=device)
     o, lse = attend.forward(q, k, v, bias=bias)
     found = attend.backward(dout, q, k, v, o, lse, bias=bias)
     leaves = [x.clone().requires_grad_() for x in (q, k, v, bias)]
@@ -137,16 +138,16 @@ def test_low_level_pair(torch):
     assert not attend.forward(leaf, k, v)[0].requires_grad
 
 
-def test_o_lies_in_memory_as_q_does(torch):
-    q, k, v = (torch.randn(2, 9, 3, 8).transpose(1, 2) for _ in range(3))
+def test_o_lies_in_memory_as_q_does(torch, device):
+    q, k, v = (torch.randn(2, 9, 3, 8, device=device).transpose(1, 2) for _ in range(3))
     o = attend.attention(q, k, v)
     assert o.transpose(1, 2).is_contiguous()
 
 
-def test_temporaries_live_until_the_call_returns(torch):
+def test_temporaries_live_until_the_call_returns(torch, device):
     """Inputs whose last stride is not 1 are copied, gradients of sums have stride 0."""
     for _ in range(20):
-        q, k, v = (torch.randn(1, 2, 64, 128)[..., ::2].requires_grad_() for _ in range(3))
+        q, k, v = (torch.randn(1, 2, 64, 128, device=device)[..., ::2].requires_grad_() for _ in range(3))
         o, lse = attend.attention(q, k, v, return_lse=True)
         found = torch.autograd.grad(o.sum() + lse.sum(), (q, k, v))
         dense = [x.detach().contiguous().requires_grad_() for x in (q, k, v)]
@@ -155,11 +156,11 @@ def test_temporaries_live_until_the_call_returns(torch):
             torch.testing.assert_close(a, b)
 
 
-def test_parameters_and_subclasses_are_tensors(torch):
+def test_parameters_and_subclasses_are_tensors(torch, device):
     class Named(torch.Tensor):
         pass
 
-    q, k, v = (torch.randn(1, 2, 4, 8) for _ in range(3))
+    q, k, v = (torch.randn(1, 2, 4, 8, device=device) for _ in range(3))
     want = attend.attention(q, k, v)
     assert torch.equal(attend.attention(torch.nn.Parameter(q), k, v), want)
     assert torch.equal(attend.attention(q.as_subclass(Named), k, v).as_subclass(torch.Tensor), want)
@@ -169,7 +170,7 @@ def test_parameters_and_subclasses_are_tensors(torch):
     "change, kind, message",
     [
         (lambda q, k, v: dict(q=q.int()), ValueError, "q: dtype i32"),
-        (lambda q, k, v: dict(k=k.numpy()), ValueError, "k: ndarray, allowed a torch.Tensor"),
+        (lambda q, k, v: dict(k=k.cpu().numpy()), ValueError, "k: ndarray, allowed a torch.Tensor"),
         (lambda q, k, v: dict(k=k[:, :1].expand(1, 3, 4, 8)), ValueError, "k: num_heads_k 3"),
         (lambda q, k, v: dict(v=v.half()), ValueError, "v: dtype f16, allowed f32 as q"),
         (lambda q, k, v: dict(q=q[0]), ValueError, "q: 3 dimensions, allowed 4"),
@@ -180,12 +181,29 @@ def test_parameters_and_subclasses_are_tensors(torch):
             NotImplementedError,
             "alibi_slopes: requires",
         ),
-        (lambda q, k, v: dict(compute="sm90"), ValueError, "compute: 'sm90', allowed auto, cpu"),
+        (lambda q, k, v: dict(compute="sm90"), ValueError, "compute: 'sm90', allowed auto, "),
     ],
 )
-def test_errors_are_the_same_as_elsewhere(torch, change, kind, message):
-    q, k, v = (torch.randn(1, 2, 4, 8) for _ in range(3))
+def test_errors_are_the_same_as_elsewhere(torch, device, change, kind, message):
+    q, k, v = (torch.randn(1, 2, 4, 8, device=device) for _ in range(3))
     arguments = {"q": q, "k": k, "v": v} | change(q, k, v)
     with pytest.raises(attend.Error) as caught:
         attend.attention(**arguments)
     assert isinstance(caught.value, kind) and str(caught.value).startswith(message)
+
+
+def test_tensors_are_read_the_same_by_either_way(torch, device, monkeypatch):
+    """By DLPack's table of C functions where torch has it, and by torch's public names."""
+    from attend.torch import _operators
+
+    q = torch.randn(2, 70, 3, 16, device=device).transpose(1, 2).requires_grad_()
+    k = torch.randn(1, 3, 40, 16, device=device).expand(2, 3, 40, 16)
+    v = torch.randn(3, 3, 50, 20, device=device)[1:, :, 5:45, 4:]
+    results = []
+    for view in (_operators._as_it_is, _operators._view_by_public_names):
+        if view is _operators._as_it_is and _operators._view is not view:
+            continue  # a torch without the table
+        monkeypatch.setattr(_operators, "_view", view)
+        o = attend.attention(q, k, v, causal=True)
+        results.append((o, *torch.autograd.grad(o.square().sum(), q)))
+    assert all(torch.equal(a, b) for a, b in zip(results[0], results[-1]))

@@ -13,27 +13,28 @@ import attend.torch
 from attend._settings import Extras, Settings
 
 
-def tensors(torch, *shape, count=3, dtype=None, requires_grad=True):
-    return [torch.randn(*shape, dtype=dtype, requires_grad=requires_grad) for _ in range(count)]
+def tensors(torch, device, *shape, count=3, dtype=None, requires_grad=True):
+    return [torch.randn(*shape, dtype=dtype, device=device, requires_grad=requires_grad) for _ in range(count)]
 
 
-def arguments(torch, name):
+def arguments(torch, device, name):
     """What torch.ops.attend.forward takes, by a name."""
     if name == "varlen":
-        cu = torch.tensor([0, 3, 9], dtype=torch.int32)
-        return (*tensors(torch, 9, 2, 8), *Extras(cu_seqlens_q=cu, cu_seqlens_k=cu), *Settings(6, 6, "thd"))
+        cu = torch.tensor([0, 3, 9], dtype=torch.int32, device=device)
+        return (*tensors(torch, device, 9, 2, 8), *Extras(cu_seqlens_q=cu, cu_seqlens_k=cu), *Settings(6, 6, "thd"))
     if name == "bshd":
-        return (*tensors(torch, 2, 7, 3, 8), *Extras(), *Settings(layout="bshd", causal=True))
-    q, k, v = tensors(torch, 2, 4, 7, 8)
+        return (*tensors(torch, device, 2, 7, 3, 8), *Extras(), *Settings(layout="bshd", causal=True))
+    q, k, v = tensors(torch, device, 2, 4, 7, 8)
     extras, settings = Extras(), Settings()
     if name == "transposed":
-        q, k, v = (torch.randn(2, 7, 4, 8).transpose(1, 2).requires_grad_() for _ in range(3))
+        q, k, v = (torch.randn(2, 7, 4, 8, device=device).transpose(1, 2).requires_grad_() for _ in range(3))
     elif name == "own_head_dim":
-        v = torch.randn(2, 4, 7, 12, requires_grad=True)
+        v = torch.randn(2, 4, 7, 12, device=device, requires_grad=True)
     elif name == "bias":
-        extras = Extras(bias=torch.randn(4, 1, 7, requires_grad=True), mask=torch.rand(2, 1, 7, 7) < 0.8)
+        bias = torch.randn(4, 1, 7, device=device, requires_grad=True)
+        extras = Extras(bias=bias, mask=torch.rand(2, 1, 7, 7, device=device) < 0.8)
     elif name == "constant_bias":
-        extras = Extras(bias=torch.randn(4, 1, 7), alibi_slopes=torch.rand(4))
+        extras = Extras(bias=torch.randn(4, 1, 7, device=device), alibi_slopes=torch.rand(4, device=device))
     elif name == "half":
         q, k, v = (x.detach().bfloat16().requires_grad_() for x in (q, k, v))
         settings = Settings(causal=True, softcap=2.0, dropout_p=0.1, seed=3)
@@ -45,8 +46,8 @@ NAMES = ["dense", "bshd", "transposed", "own_head_dim", "bias", "constant_bias",
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NAMES)
-def test_opcheck(torch, name):
-    forward_arguments = arguments(torch, name)
+def test_opcheck(torch, device, name):
+    forward_arguments = arguments(torch, device, name)
     torch.library.opcheck(torch.ops.attend.forward, forward_arguments)
     plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in forward_arguments]
     o, lse = torch.ops.attend.forward(*plain)
@@ -71,7 +72,7 @@ def test_gradcheck(torch, layout):
 
 def test_gradcheck_varlen(torch):
     cu = torch.tensor([0, 2, 2, 5], dtype=torch.int32)
-    inputs = tensors(torch, 5, 2, 4, dtype=torch.float64)
+    inputs = tensors(torch, "cpu", 5, 2, 4, dtype=torch.float64)
     run = lambda q, k, v: attend.attention_varlen(q, k, v, cu, cu, 3, 3, window=(1, 0), return_lse=True)
     assert torch.autograd.gradcheck(run, inputs)
 
@@ -84,9 +85,9 @@ def model(q, k, v, bias):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compile_without_graph_breaks(torch, backend, dynamic):
+def test_compile_without_graph_breaks(torch, device, backend, dynamic):
     torch._dynamo.reset()
-    inputs = [*tensors(torch, 2, 4, 9, 8), torch.randn(4, 9, 1, requires_grad=True)]
+    inputs = [*tensors(torch, device, 2, 4, 9, 8), torch.randn(4, 9, 1, device=device, requires_grad=True)]
     compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=dynamic)
     found, want = compiled(*inputs), model(*inputs)
     torch.testing.assert_close(found, want)
@@ -95,57 +96,57 @@ def test_compile_without_graph_breaks(torch, backend, dynamic):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_compile_varlen(torch):
+def test_compile_varlen(torch, device):
     torch._dynamo.reset()
-    cu = torch.tensor([0, 3, 9], dtype=torch.int32)
-    q, k, v = tensors(torch, 9, 2, 8, requires_grad=False)
+    cu = torch.tensor([0, 3, 9], dtype=torch.int32, device=device)
+    q, k, v = tensors(torch, device, 9, 2, 8, requires_grad=False)
     run = lambda q, k, v: attend.attention_varlen(q, k, v, cu, cu, 6, 6, causal=True)
     torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(q, k, v), run(q, k, v))
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_export(torch, strict):
+def test_export(torch, device, strict):
     class Layer(torch.nn.Module):
         def forward(self, q, k, v):
             return attend.attention(q, k, v, causal=True, layout="bshd")
 
-    inputs = tuple(tensors(torch, 2, 9, 4, 8, requires_grad=False))
+    inputs = tuple(tensors(torch, device, 2, 9, 4, 8, requires_grad=False))
     seqlen = torch.export.Dim("seqlen", min=2, max=4096)
     shapes = {name: {1: seqlen} for name in "qkv"}
     program = torch.export.export(Layer(), inputs, dynamic_shapes=shapes, strict=strict)
     calls = [node for node in program.graph.nodes if "attend.forward" in str(node.target)]
     assert len(calls) == 1
-    longer = tuple(tensors(torch, 2, 21, 4, 8, requires_grad=False))
+    longer = tuple(tensors(torch, device, 2, 21, 4, 8, requires_grad=False))
     torch.testing.assert_close(program.module()(*longer), Layer()(*longer))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_autocast_casts_q_k_v_alone(torch, dtype):
-    q, k, v = tensors(torch, 1, 2, 9, 8)
-    slopes = torch.rand(2)
+def test_autocast_casts_q_k_v_alone(torch, device, dtype):
+    q, k, v = tensors(torch, device, 1, 2, 9, 8)
+    slopes = torch.rand(2, device=device)
     target = getattr(torch, dtype)
-    with torch.autocast("cpu", dtype=target):
+    with torch.autocast(device, dtype=target):
         o, lse = attend.attention(q, k.to(target), v, alibi_slopes=slopes, return_lse=True)
-        wide = attend.attention(*(x.double() for x in (q, k, v)))
+        wide = attend.attention(*(x.double().cpu() for x in (q, k, v)))
     assert o.dtype == target and lse.dtype == torch.float32 and wide.dtype == torch.float64
     o.float().sum().backward()
     assert q.grad.dtype == torch.float32
 
 
-def test_autocast_compiled(torch):
+def test_autocast_compiled(torch, device):
     torch._dynamo.reset()
-    q, k, v = tensors(torch, 1, 2, 9, 8)
+    q, k, v = tensors(torch, device, 1, 2, 9, 8)
 
     def run(q, k, v):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(device, dtype=torch.bfloat16):
             return attend.attention(q, k, v)
 
     torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(q, k, v), run(q, k, v))
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_transforms_are_refused(torch):
-    q, k, v = tensors(torch, 3, 1, 2, 9, 8, requires_grad=False)
+def test_transforms_are_refused(torch, device):
+    q, k, v = tensors(torch, device, 3, 1, 2, 9, 8, requires_grad=False)
     with pytest.raises(NotImplementedError, match="^torch.func.vmap: .*batch or heads"):
         torch.func.vmap(attend.attention)(q, k, v)
     with pytest.raises(NotImplementedError, match="vmap"):
@@ -157,8 +158,8 @@ def test_transforms_are_refused(torch):
         torch.func.jvp(loss, (q[0],), (q[0],))
 
 
-def test_tangents_are_refused(torch):
-    q, k, v = tensors(torch, 1, 2, 9, 8, requires_grad=False)
+def test_tangents_are_refused(torch, device):
+    q, k, v = tensors(torch, device, 1, 2, 9, 8, requires_grad=False)
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
         with pytest.raises(NotImplementedError, match="^forward-mode derivatives: "):
@@ -166,9 +167,9 @@ def test_tangents_are_refused(torch):
         assert torch.equal(attend.attention(q, k, v), attend.attention(q, k, v))
 
 
-def test_the_operator_and_the_short_way_agree(torch):
+def test_the_operator_and_the_short_way_agree(torch, device):
     for name in NAMES:
-        inputs = arguments(torch, name)
+        inputs = arguments(torch, device, name)
         operator = torch.ops.attend.forward(*inputs)
         extras, settings = Extras(*inputs[3:8]), Settings(*inputs[8:])
         direct = attend.torch.attention(*inputs[:3], extras, settings)
@@ -179,22 +180,22 @@ def test_the_operator_and_the_short_way_agree(torch):
             assert all(torch.equal(c, d) for c, d in zip(found, want))
 
 
-def test_double_backward_is_refused(torch):
-    q, k, v = tensors(torch, 1, 2, 9, 8)
+def test_double_backward_is_refused(torch, device):
+    q, k, v = tensors(torch, device, 1, 2, 9, 8)
     (dq,) = torch.autograd.grad(attend.attention(q, k, v).square().sum(), q, create_graph=True)
     with pytest.raises(NotImplementedError, match="double backward"):
         torch.autograd.grad(dq.sum(), q)
 
 
-def test_an_lse_that_nobody_uses_costs_no_gradient(torch, monkeypatch):
+def test_an_lse_that_nobody_uses_costs_no_gradient(torch, device, monkeypatch):
     from attend.torch import _operators
 
     seen = []
-    plain = _operators._maybe_view
-    monkeypatch.setattr(_operators, "_maybe_view", lambda x: seen.append(x) or plain(x))
-    q, k, v = tensors(torch, 1, 2, 9, 8)
+    plain = _operators.fill_backward
+    monkeypatch.setattr(_operators, "fill_backward", lambda *a: seen.append(a[5].dlse) or plain(*a))
+    q, k, v = tensors(torch, device, 1, 2, 9, 8)
     attend.attention(q, k, v, return_lse=True)[0].sum().backward()
-    assert seen[0] is None
+    assert seen == [None]
 
 
 def test_meta_tensors_give_shapes(torch):
@@ -203,10 +204,10 @@ def test_meta_tensors_give_shapes(torch):
     assert o.shape == q.shape and lse.shape == (2, 4, 7) and o.device.type == "meta"
 
 
-def test_checkpointing_recomputes_the_same(torch):
+def test_checkpointing_recomputes_the_same(torch, device):
     from torch.utils.checkpoint import checkpoint
 
-    q, k, v = tensors(torch, 1, 2, 9, 8)
+    q, k, v = tensors(torch, device, 1, 2, 9, 8)
     run = lambda q, k, v: attend.attention(q, k, v, dropout_p=0.3, seed=4)
     found = torch.autograd.grad(checkpoint(run, q, k, v, use_reentrant=False).sum(), (q, k, v))
     for a, b in zip(found, torch.autograd.grad(run(q, k, v).sum(), (q, k, v))):

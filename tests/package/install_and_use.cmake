@@ -1,5 +1,6 @@
 # cmake -DKIND=static|shared|pkg_config ... -P install_and_use.cmake
-# Installs the built project below SCRATCH and builds and runs the program in outside/ against it, knowing only the prefix.
+# Installs the built project below SCRATCH and builds and runs the program in SOURCE (examples/cpp) against it, knowing only
+# the prefix.
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
@@ -23,15 +24,15 @@ if(KIND STREQUAL "pkg_config")
   set(ENV{PKG_CONFIG_PATH} ${pc_dir})
   execute_process(COMMAND ${pkg_config} --cflags --libs attend OUTPUT_VARIABLE options COMMAND_ERROR_IS_FATAL ANY)
   separate_arguments(options UNIX_COMMAND "${options}")
-  run(${CXX} -std=c++20 ${flags} ${SOURCE}/outside/main.cpp -o ${SCRATCH}/outside ${options})
+  run(${CXX} -std=c++20 ${flags} ${SOURCE}/main.cpp -o ${SCRATCH}/example ${options})
   get_filename_component(lib_dir ${pc_dir} DIRECTORY)
   set(ENV{LD_LIBRARY_PATH} ${lib_dir})
-  run(${SCRATCH}/outside)
+  run(${SCRATCH}/example)
 else()
-  run(${CMAKE_COMMAND} -S ${SOURCE}/outside -B ${SCRATCH}/build -G Ninja -DATTEND_KIND=${KIND}
+  run(${CMAKE_COMMAND} -S ${SOURCE} -B ${SCRATCH}/build -G Ninja -DATTEND_KIND=${KIND}
       -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${flags} -DCMAKE_PREFIX_PATH=${prefix})
   run(${CMAKE_COMMAND} --build ${SCRATCH}/build)
-  run(${SCRATCH}/build/outside)
+  run(${SCRATCH}/build/example)
 endif()
 
 # The installed program and the version of the package agree.

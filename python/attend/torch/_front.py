@@ -15,22 +15,29 @@ from attend.torch._operators import run_forward
 _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
 
 
-def attention(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:
-    """(o, lse), differentiable."""
-    _check_tensors(q, k, v, extras)
-    extras = _all_keys(extras, k, settings)
+def attention(
+    q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_lse: bool = True
+) -> tuple[torch.Tensor, Any]:
+    """(o, lse), differentiable. Without `return_lse`, lse is None where backward does not want it either."""
     if not torch.compiler.is_compiling():
-        if _nothing_stands_between(q, k, v, *extras):
-            if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, *extras)):
+        given = (q, k, v) if extras is NO_EXTRAS else (q, k, v, *(x for x in extras if x is not None))
+        if _nothing_stands_between(given):
+            extras = _all_keys(extras, k, settings)
+            if torch.is_grad_enabled() and any(x.requires_grad for x in given):
                 o, lse = EagerAttention.apply(q, k, v, *extras, *settings)
                 return o, lse
-            return run_forward(q, k, v, extras, settings)
-        _refuse_transforms(q, k, v, extras.bias)
+            return run_forward(q, k, v, extras, settings, return_lse)
+        _check_tensors(q, k, v, extras)
+        _refuse_transforms(*given)
+    else:
+        _check_tensors(q, k, v, extras)
+    extras = _all_keys(extras, k, settings)
     o, lse = torch.ops.attend.forward(q, k, v, *extras, *settings)
     return o, lse
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_STRIDED = torch.strided
 _watchers: Optional[tuple[Any, ...]]
 try:
     _watchers = (
@@ -38,22 +45,27 @@ try:
         torch._C._len_torch_function_stack,
         torch._C._is_any_autocast_enabled,
         torch._C._functorch.peek_interpreter_stack,  # None where no transform is active
-        lambda: forward_ad._current_level >= 0,
     )
     forward_ad._current_level  # noqa: B018 (asked for here, so that its absence shows here)
 except AttributeError:  # another release names them otherwise: the long way is always right
     _watchers = None
 
 
-def _nothing_stands_between(*tensors: Optional[torch.Tensor]) -> bool:
+def _nothing_stands_between(given: tuple[Any, ...]) -> bool:
     """Whether the dispatcher would find nothing to do but autograd: no autocast, mode, transform, subclass.
 
     The dispatcher calls an operator written in Python twice, and torch's autograd of such an operator walks over its
     schema: both take longer than a small kernel.
     """
-    if _watchers is None or any(watcher() for watcher in _watchers):
+    if _watchers is None or forward_ad._current_level >= 0:
         return False
-    return all(x is None or (type(x) in _PLAIN and not x.is_meta) for x in tensors)
+    for watcher in _watchers:
+        if watcher():
+            return False
+    for x in given:  # noqa: SIM110 (a generator costs more than the loop)
+        if type(x) not in _PLAIN or x.layout is not _STRIDED or not (x.is_cuda or x.is_cpu):
+            return False
+    return True
 
 
 def _refuse_transforms(*tensors: Optional[torch.Tensor]) -> None:
@@ -114,7 +126,7 @@ def _check_tensors(q: Any, k: Any, v: Any, extras: Extras) -> None:
 
 def _all_keys(extras: Extras, k: torch.Tensor, settings: Settings) -> Extras:
     """A bias or mask of one column, repeated: the library broadcasts every dimension but the keys."""
-    if extras.bias is None and extras.mask is None:
+    if extras is NO_EXTRAS or (extras.bias is None and extras.mask is None):
         return extras
     if k.dim() < 3:
         return extras

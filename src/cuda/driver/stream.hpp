@@ -63,6 +63,9 @@ class Scratch {
   [[nodiscard]] DevicePointer data() const noexcept { return data_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
+  /// Gives the memory away: the caller frees it (Driver::mem_free_async), in the order of whatever stream.
+  [[nodiscard]] DevicePointer release() noexcept { return std::exchange(data_, 0); }
+
   /// Copies that are done when the stream gets there; `host` has to live until then.
   void copy_from_host(const void* host, std::size_t bytes);
   void copy_to_host(void* host, std::size_t bytes) const;

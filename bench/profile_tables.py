@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Rewrites the worked samples of docs/profiling.md from the JSON of `python -m attend.profile --json`.
+
+    python3 bench/profile_tables.py [FILE.json ...]     (default: results/h200/profile_*.json)
+"""
+
+import json
+import pathlib
+import sys
+
+import report
+
+PAGE = report.DOCS / "profiling.md"
+PERCENT = "%"
+FACTS = {  # key: how the value is shown, from base units
+    "duration": lambda value: f"{1e6 * value:.1f} us" if value < 1e-3 else f"{1e3 * value:.3f} ms",
+    "sm_clock": lambda value: f"{value / 1e6:.0f} MHz",
+    "registers": lambda value: f"{value:.0f}",
+    "shared_bytes": lambda value: f"{value:.0f} bytes",
+    "waves": lambda value: f"{value:.2f}",
+    "dram_bytes": lambda value: f"{value / 1e6:.1f} MB",
+}
+
+
+def duration_text(launch):
+    return "not timed" if launch["duration"] is None else FACTS["duration"](launch["duration"])
+
+
+def command(problem):
+    words = [f"--{name} {problem[name]}" for name in problem if name != "causal"]
+    return "python -m attend.profile " + " ".join(words + ["--causal"] * problem["causal"])
+
+
+def sample(data):
+    """One report: the command, what was measured, what it means."""
+    title = data["kernel"] + (f", {data['gpu']}" if data["gpu"] else "")
+    lines = [f"### {title}", ""]
+    if data["problem"]:
+        lines += [f"`{command(data['problem'])}`" + (f", Nsight Compute {data['tool']}" if data["tool"] else ""), ""]
+    if len(data["launches"]) > 1:
+        shown = (f"`{x['kernel']}` ({duration_text(x)})" for x in data["launches"])
+        lines += ["The longest of " + ", ".join(shown) + ".", ""]
+    lines += ["| | |", "|---|---:|"]
+    for key, entry in data["measures"].items():
+        if key in FACTS:
+            lines.append(f"| {entry['label']} | {FACTS[key](entry['value'])} |")
+        elif entry["unit"] == PERCENT:
+            lines.append(f"| {entry['label']} | {entry['value']:.1f} % |")
+    if data["tflops"]:
+        lines.append(f"| operations of the call in its time | {data['tflops']:.1f} TFLOP/s |")
+    lines += ["", *(f"- {sentence}" for sentence in data["diagnosis"]), ""]
+    return lines
+
+
+def main():
+    measured = sorted((report.ROOT / "results" / "h200").glob("profile_*.json"))
+    paths = [pathlib.Path(word) for word in sys.argv[1:]] or measured
+    if not paths:
+        sys.exit("no results/h200/profile_*.json: python -m attend.profile --json writes one, on a GPU with ncu")
+    report.replace_section(PAGE, "profile_sample",
+                           "\n".join(line for path in paths for line in sample(json.loads(path.read_text()))))
+
+
+if __name__ == "__main__":
+    main()

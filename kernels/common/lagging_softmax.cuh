@@ -1,0 +1,45 @@
+// An online softmax whose maxima may lag behind, so that what was summed so far is seldom rescaled.
+//
+// What is subtracted from a row's scores need not be their maximum, if l and o are relative to the same m
+// (online_softmax.cuh): so m is left where it is until a score has outgrown it by more than 2^kMaxLag.
+// Source: FlashAttention-4 (2025)
+#pragma once
+
+#include "online_softmax.cuh"
+
+namespace attend {
+
+// Powers of two: p stays below 2^8, which rounds as well as what is below 1.
+constexpr float kMaxLag = 8.0f;
+
+// m, l and o of all rows of a warp, where the scores of any have outgrown its m. RowTile: 16 rows, with s_frag, o_frag
+// and softmax. All lanes of the warp take part.
+template <int kTiles, class RowTile>
+__device__ __forceinline__ void raise_maxima(RowTile (&tile)[kTiles], float scale_log2) {
+  float tile_max[kTiles][kRowsOfThread];
+  bool has_outgrown = false;
+#pragma unroll
+  for (int r = 0; r < kTiles; ++r) {
+#pragma unroll
+    for (int h = 0; h < kRowsOfThread; ++h) {
+      tile_max[r][h] = quad_max(thread_row_max(tile[r].s_frag, h)) * scale_log2;
+      has_outgrown |= tile_max[r][h] > tile[r].softmax.row_max[h] + kMaxLag;
+    }
+  }
+  if (!__any_sync(0xffffffffu, has_outgrown)) return;
+#pragma unroll
+  for (int r = 0; r < kTiles; ++r) {
+    OnlineSoftmax& state = tile[r].softmax;
+    float rescale[kRowsOfThread];
+#pragma unroll
+    for (int h = 0; h < kRowsOfThread; ++h) {
+      const float old_max = state.row_max[h];
+      state.row_max[h] = fmaxf(old_max, tile_max[r][h]);
+      rescale[h] = exp2_fast(old_max - exponent_base(state.row_max[h]));
+      state.row_sum[h] *= rescale[h];
+    }
+    scale_rows(tile[r].o_frag, rescale);
+  }
+}
+
+}  // namespace attend

@@ -1,0 +1,84 @@
+"""CPU memory: NumPy arrays, and any CPU array that speaks DLPack.
+
+Results are allocated as NumPy arrays and handed over through DLPack where q is something else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attend import _core
+from attend._errors import ArgumentError
+from attend._spaces import kind_of, namespace_of
+
+try:
+    import numpy as np
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("attend works on CPU arrays through NumPy: pip install numpy") from error
+
+_KDL_CPU = 1  # DLPack's number of the CPU
+
+
+class HostSpace:
+    """See attend._spaces.Space."""
+
+    stream = 0
+
+    def __init__(self, q: Any) -> None:
+        self._q = q
+
+    def view(self, name: str, x: Any) -> _core.Array:
+        """A copy is made only of an array whose last dimension is not contiguous or that runs backwards."""
+        if isinstance(x, np.ndarray):
+            if not x.dtype.isnative:
+                raise ArgumentError(f"{name}: dtype {x.dtype.str} of foreign byte order, allowed the machine's own")
+            return self.result_view(_rows(x))
+        if not hasattr(x, "__dlpack__"):
+            raise ArgumentError(f"{name}: {type(x).__name__}, allowed an array (NumPy, torch, or one with __dlpack__)")
+        device_type = int(x.__dlpack_device__()[0])
+        if device_type != _KDL_CPU:
+            raise ArgumentError(f"{name}: {kind_of(x)} on DLPack device {device_type}, allowed the CPU as q")
+        return _core.Array.of(x)
+
+    def repeat_column(self, x: Any, count: int) -> Any:
+        return np.repeat(x, count, axis=-1) if isinstance(x, np.ndarray) else x
+
+    def empty(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
+        return np.empty(shape, _numpy_dtype(name, dtype))
+
+    def result_view(self, result: Any) -> _core.Array:
+        if result.dtype.name == "bfloat16":  # NumPy exports no types of other packages
+            return _core.Array.of(result.view(np.uint16), "bf16")
+        return _core.Array.of(result)
+
+    def hand_over(self, result: Any) -> Any:
+        if isinstance(self._q, np.ndarray):
+            return result
+        namespace = namespace_of(self._q)
+        if hasattr(namespace, "from_dlpack") and result.dtype.name != "bfloat16":
+            return namespace.from_dlpack(result)
+        if hasattr(namespace, "asarray"):
+            return namespace.asarray(result)
+        return result
+
+
+def _rows(x: np.ndarray) -> np.ndarray:
+    if x.ndim == 0 or x.size == 0:
+        return x
+    is_plain = x.strides[-1] == x.itemsize or x.shape[-1] == 1
+    if is_plain and min(x.strides) >= 0 and all(s % x.itemsize == 0 for s in x.strides) and x.flags.aligned:
+        return x
+    return np.ascontiguousarray(x)
+
+
+def _numpy_dtype(name: str, dtype: str) -> Any:
+    if dtype == "bf16":
+        try:
+            import ml_dtypes
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("bfloat16 in NumPy needs ml_dtypes: pip install ml_dtypes") from error
+        return ml_dtypes.bfloat16
+    known = {"f32": np.float32, "f16": np.float16, "f64": np.float64}
+    if dtype not in known:
+        raise ArgumentError(f"{name}: dtype {dtype}, allowed f32, f16, bf16, f64")
+    return known[dtype]

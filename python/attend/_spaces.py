@@ -1,0 +1,127 @@
+"""Where arrays live: how each kind of memory is read, allocated, and handed back to the framework of `q`."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any, Protocol
+
+from attend import _core
+from attend._errors import ArgumentError, UnsupportedError
+
+_KDL_CPU, _KDL_CUDA = 1, 2  # DLPack's numbers of devices
+_ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+
+
+class Space(Protocol):
+    """The memory that the arrays of a call are in."""
+
+    stream: int  # what the work is put on; 0 on the CPU
+
+    def view(self, name: str, x: Any) -> _core.Array:
+        """`x` as the library reads it, for `name` in what is refused. Holds the memory."""
+
+    def repeat_column(self, x: Any, count: int) -> Any:
+        """An array of one column with `count` of it."""
+
+    def empty(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
+        """An uninitialised result; `name` is the input whose dtype it has."""
+
+    def result_view(self, result: Any) -> _core.Array:
+        """A result as the library writes it."""
+
+    def hand_over(self, result: Any) -> Any:
+        """A result as an array of the framework of `q`."""
+
+
+def space_of(q: Any) -> Space:
+    """The space that `q` is in: the other arrays of the call have to be there too."""
+    if hasattr(q, "__dlpack_device__"):
+        device_type, index = (int(x) for x in q.__dlpack_device__())
+        if device_type == _KDL_CUDA:
+            return CudaSpace(q, index)
+        if device_type != _KDL_CPU:
+            raise UnsupportedError(f"q: {kind_of(q)} on DLPack device {device_type}, attend runs on CPUs and CUDA")
+    from attend._host_space import HostSpace
+
+    return HostSpace(q)
+
+
+def namespace_of(x: Any) -> Any:
+    """The module with the functions of x's framework, or None."""
+    found: Any = getattr(x, "__array_namespace__", lambda: None)()
+    return sys.modules.get(type(x).__module__.partition(".")[0]) if found is None else found
+
+
+def kind_of(x: Any) -> str:
+    return f"{type(x).__module__}.{type(x).__name__}"
+
+
+class CudaSpace:
+    """GPU arrays of any framework with DLPack: CuPy, JAX, Numba.
+
+    Work goes to CuPy's current stream for CuPy's arrays, else to the default stream; DLPack orders it after whatever
+    fills the inputs. Results are memory of attend's own pool, whose owner is the framework's array. It is given back in
+    the order of the default stream.
+    """
+
+    def __init__(self, q: Any, index: int) -> None:
+        self._q, self._index = q, index
+        self.stream = _current_stream(q)
+
+    def view(self, name: str, x: Any) -> _core.Array:
+        if not hasattr(x, "__dlpack__"):
+            raise ArgumentError(f"{name}: {kind_of(x)}, allowed a GPU array with __dlpack__, as q is one")
+        device = tuple(int(n) for n in x.__dlpack_device__())
+        if device != (_KDL_CUDA, self._index):
+            raise ArgumentError(f"{name}: on DLPack device {device}, allowed {(_KDL_CUDA, self._index)} as q")
+        strides = getattr(x, "strides", None)
+        if strides and x.ndim and x.shape[-1] > 1 and strides[-1] != x.dtype.itemsize:
+            x = namespace_of(x).ascontiguousarray(x)
+        return _core.Array.of(x.__dlpack__(stream=self.stream))
+
+    def repeat_column(self, x: Any, count: int) -> Any:
+        return namespace_of(x).repeat(x, count, axis=-1)
+
+    def empty(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
+        if dtype not in _ELEMENT_BYTES:
+            raise UnsupportedError(f"{name}: dtype {dtype} on a GPU, attend takes f32, f16, bf16")
+        count = math.prod(shape) * _ELEMENT_BYTES[dtype]
+        return _core.cuda_empty(shape, dtype, count, self._index, self.stream)
+
+    def result_view(self, result: Any) -> _core.Array:
+        return _core.Array.of(result)
+
+    def hand_over(self, result: Any) -> Any:
+        namespace = namespace_of(self._q)
+        if not hasattr(namespace, "from_dlpack"):
+            raise UnsupportedError(f"q: {kind_of(self._q)}, whose framework has no from_dlpack to take the result")
+        return namespace.from_dlpack(_Result(result, self._index, self.stream))
+
+
+class _Result:
+    """A result on its way into a framework, whose stream waits for ours."""
+
+    def __init__(self, array: Any, index: int, stream: int) -> None:
+        self._array, self._index, self._stream = array, index, stream
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _KDL_CUDA, self._index
+
+    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
+        options.pop("dl_device", None)
+        options.pop("copy", None)
+        if stream != -1:  # -1: the consumer looks after the order itself
+            _core.order_streams(self._index, self._stream, int(stream or _DEFAULT_STREAM))
+        return self._array.__dlpack__(**options)
+
+
+_DEFAULT_STREAM = 1  # CUDA's legacy default stream, in DLPack's numbering and as a handle
+
+
+def _current_stream(q: Any) -> int:
+    """The handle of the stream that q's framework would work in now."""
+    if type(q).__module__.partition(".")[0] != "cupy":
+        return _DEFAULT_STREAM
+    cupy = sys.modules["cupy"]
+    return int(cupy.cuda.get_current_stream().ptr) or _DEFAULT_STREAM

@@ -1,0 +1,124 @@
+"""Measures one attention call with Nsight Compute and says in words what bounds its kernel."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import re
+import sys
+import tempfile
+from typing import Any, Optional
+
+import attend
+from attend.profile import collect, output
+from attend.profile.measures import Measures, measure
+from attend.profile.report import ReportError, parse
+
+OWN_KERNELS = "^attend_"
+
+
+class UsageError(Exception):
+    """One line, exit status 2."""
+
+
+def main(arguments: Optional[list[str]] = None) -> int:
+    options = _options(arguments)
+    try:
+        data = _explain_report(options) if options.report else _explain_call(options)
+        if options.json:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.write_text(json.dumps(data, indent=1) + "\n")
+    except (UsageError, ReportError, collect.CollectError, OSError) as error:
+        print(f"attend.profile: {error}", file=sys.stderr)
+        return 2
+    print(output.as_text(data))
+    return 0
+
+
+def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m attend.profile",
+        description=__doc__,
+        epilog="Needs ncu, a GPU and torch, except with --report. Exit status: 0 done, 2 wrong usage or no ncu or GPU.",
+    )
+    parser.add_argument("--compute", default="auto", metavar="NAME", help="a rung or backend (python -m attend info)")
+    parser.add_argument("--mode", choices=("forward", "backward"), default="forward")
+    parser.add_argument("--batch_size", type=_size, default=8, metavar="B")
+    parser.add_argument("--num_heads", type=_size, default=16, metavar="H")
+    parser.add_argument("--seq_len", type=_size, default=2048, metavar="S")
+    parser.add_argument("--head_dim", type=_size, default=64, metavar="D")
+    parser.add_argument("--dtype", choices=("f32", "f16", "bf16"), default="f32")
+    parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--kernel-regex", metavar="REGEX", help="kernels to look at (default: those of attend)")
+    parser.add_argument(
+        "--report",
+        type=pathlib.Path,
+        metavar="FILE.csv",
+        help="explain this output of `ncu --csv --page raw`; measures nothing, needs no GPU",
+    )
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write everything measured there")
+    parser.add_argument(
+        "--output-dir",
+        type=pathlib.Path,
+        metavar="DIR",
+        help="keep profile.ncu-rep (for ncu-ui), profile.csv and ncu.log there",
+    )
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds for ncu (default 600)")
+    return parser.parse_args(arguments)  # fmt: skip
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r}, allowed a number from 1 on")
+    return int(text)
+
+
+def _explain_report(options: argparse.Namespace) -> dict[str, Any]:
+    try:
+        text = options.report.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise UsageError(f"--report: {options.report}: {reason}") from None
+    try:
+        launches = [measure(launch) for launch in parse(text)]
+    except ReportError as error:
+        raise UsageError(f"--report: {options.report}: {error}") from None
+    chosen = choose(launches, options.kernel_regex)
+    return output.as_json(longest(chosen), chosen, None, "")
+
+
+def _explain_call(options: argparse.Namespace) -> dict[str, Any]:
+    problem = output.Problem(*(getattr(options, name) for name in output.Problem._fields))
+    tool = collect.version(collect.find_ncu())
+    if not attend.gpus():
+        raise UsageError("no NVIDIA GPU here: --report FILE.csv explains a report from elsewhere")
+    with tempfile.TemporaryDirectory(prefix="attend_profile_") as scratch:
+        folder = options.output_dir or pathlib.Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        text = collect.collect(problem, folder, options.kernel_regex or OWN_KERNELS, options.timeout)
+    chosen = choose([measure(launch) for launch in parse(text)], options.kernel_regex)
+    data = output.as_json(longest(chosen), chosen, problem, tool)
+    data["gpu"] = data["gpu"] or attend.gpus()[0]["name"]
+    return data
+
+
+def choose(launches: list[Measures], kernel_regex: Optional[str]) -> list[Measures]:
+    """Those whose name matches; without a pattern attend's own, or all where there is none."""
+    try:
+        pattern = re.compile(kernel_regex or OWN_KERNELS)
+    except re.error as error:
+        raise UsageError(f"--kernel-regex: {kernel_regex!r}, allowed a regular expression: {error}") from None
+    matching = [m for m in launches if pattern.search(m.kernel)]
+    if not matching and kernel_regex:
+        names = ", ".join(sorted({m.kernel for m in launches}))
+        raise UsageError(f"--kernel-regex: {kernel_regex!r} matches none of {names}")
+    return matching or launches
+
+
+def longest(launches: list[Measures]) -> Measures:
+    return max(launches, key=lambda m: m.get("duration") or 0.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Runs Nsight Compute on one attention call and gives its report as CSV."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+from attend.profile import metrics, stalls
+from attend.profile.call import FAILURE
+from attend.profile.output import Problem
+
+PERMISSION = (
+    "ERR_NVGPUCTRPERM: the driver keeps the performance counters for administrators; run as root (a container needs "
+    "--cap-add=SYS_ADMIN), or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
+)
+
+
+class CollectError(Exception):
+    """Nothing was measured; one line."""
+
+
+def find_ncu() -> str:
+    """The path of ncu.
+
+    Raises:
+        CollectError where it is not installed.
+    """
+    for place in ("ncu", "/usr/local/cuda/bin/ncu"):
+        found = shutil.which(place)
+        if found:
+            return found
+    raise CollectError("ncu (Nsight Compute, part of the CUDA toolkit) is not installed or not in PATH")
+
+
+def version(ncu: str) -> str:
+    """ "2025.3.1.0", or "" where it does not say."""
+    words = _run([ncu, "--version"]).stdout.split()
+    return next((words[i + 1] for i, word in enumerate(words[:-1]) if word == "Version"), "")
+
+
+def profile_command(ncu: str, problem: Problem, report: pathlib.Path, kernel_regex: str) -> list[str]:
+    """What measures the call: into `report`, kernels that match `kernel_regex` only.
+
+    The clocks are left alone and the caches are not emptied: what is measured is what a loop of such calls sees.
+    """
+    names = ",".join(metrics.all_names(stalls.reasons()))
+    return [
+        ncu, "--profile-from-start", "off", "--clock-control", "none", "--cache-control", "none",
+        "--kernel-name", f"regex:{kernel_regex}", "--metrics", names, "--force-overwrite", "--export", str(report),
+        sys.executable, "-m", "attend.profile.call", json.dumps(problem._asdict()),
+    ]  # fmt: skip
+
+
+def collect(problem: Problem, folder: pathlib.Path, kernel_regex: str, timeout_s: float) -> str:
+    """Measures the call and gives the report's page "raw" as CSV; profile.ncu-rep, profile.csv and ncu.log are left in
+    `folder`.
+
+    Raises:
+        CollectError with what ncu or the call said.
+    """
+    ncu = find_ncu()
+    report = folder / "profile.ncu-rep"
+    try:
+        done = _run(profile_command(ncu, problem, report, kernel_regex), timeout_s)
+    except subprocess.TimeoutExpired:
+        raise CollectError(f"ncu did not finish within {timeout_s:.0f} s: a smaller problem, or --timeout") from None
+    (folder / "ncu.log").write_text(done.stdout)
+    if not report.exists():
+        raise CollectError(failure(done.stdout))
+    page = _run([ncu, "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"])
+    if page.returncode != 0:
+        raise CollectError(failure(page.stdout))
+    (folder / "profile.csv").write_text(page.stdout)
+    return page.stdout
+
+
+def failure(log: str) -> str:
+    """One line: why there is no report."""
+    if "ERR_NVGPUCTRPERM" in log:
+        return PERMISSION
+    lines = log.splitlines()
+    for start in (FAILURE, "==ERROR== "):
+        said = next((line for line in lines if line.startswith(start)), None)
+        if said:
+            return said.removeprefix(start)
+    if "No kernels were profiled" in log:
+        return "no kernel of the call was profiled: does --kernel-regex match its name?"
+    return "ncu wrote no report and said: " + (lines[-1] if lines else "nothing")
+
+
+def _run(command: list[str], timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
+    """stdout holds both streams."""
+    return subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=timeout_s
+    )

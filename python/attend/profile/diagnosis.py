@@ -1,0 +1,150 @@
+"""Quantities to sentences. Every judgement is a threshold of the one table below."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from attend.profile import ladder
+from attend.profile.measures import Measures
+from attend.profile.stalls import STALLS
+
+
+class Thresholds(NamedTuple):
+    """bound: % of a resource from which it is what bounds the kernel; below it everywhere, latency does.
+    ceiling: % of a resource from which little is left to gain from it.
+    near: % points behind the first within which the next resource is named as well.
+    stall_share: of a warp's time, from which a reason to wait is named; at most `stalls_named` of them.
+    conflict_share: of the wavefronts of shared memory, from which bank conflicts are named.
+    load_sectors: sectors of a global load above which neighbouring threads do not read neighbouring words; 16 are
+        what 32 threads with 16 bytes each need.
+    busy_share: of the cycles, below which multiprocessors stand idle too long.
+    occupancy_share: of the occupancy possible, below which blocks of different length leave places empty.
+    """
+
+    bound: float = 60.0
+    ceiling: float = 80.0
+    near: float = 10.0
+    stall_share: float = 0.10
+    stalls_named: int = 3
+    conflict_share: float = 0.10
+    load_sectors: float = 16.5
+    busy_share: float = 0.85
+    occupancy_share: float = 0.75
+
+
+THRESHOLDS = Thresholds()
+
+
+class Diagnosis(NamedTuple):
+    """bound: the key of the resource that bounds the kernel, "latency", or "unknown" where the report says nothing."""
+
+    bound: str
+    sentences: list[str]
+
+
+def diagnose(m: Measures, limits: Thresholds = THRESHOLDS) -> Diagnosis:
+    bound, sentences = _bound(m, limits)
+    for part in (_waits(m, bound, limits), _memory(m, limits), _occupancy(m, limits), _spills(m)):
+        sentences += part
+    sentences += filter(None, [ladder.place(m.kernel)])
+    if m.missing:
+        sentences.append(f"Not in the report: {', '.join(m.missing)}.")
+    return Diagnosis(bound, sentences)
+
+
+def _bound(m: Measures, limits: Thresholds) -> tuple[str, list[str]]:
+    resources = m.resources()
+    if not resources:
+        return "unknown", ["The report has no measurement of any resource: what bounds the kernel cannot be said."]
+    (first, used), rest = resources[0], resources[1:]
+    if used < limits.bound:
+        sentence = (
+            f"Bound by latency: no unit is near its ceiling (the highest: {first.label}, {used:.0f} %), because warps "
+            "wait for one another or for answers, and there are too few others to fill the time."
+        )
+        return "latency", [sentence]
+    judgement = (
+        "That is close to the ceiling: a faster kernel has to need less of it."
+        if used >= limits.ceiling
+        else "That is the nearest ceiling; what is left of it is lost to waiting."
+    )
+    sentences = [f"Bound by {first.label}, {used:.0f} % of the peak: {first.meaning}. {judgement}"]
+    near = [f"{metric.label} ({value:.0f} %)" for metric, value in rest if used - value <= limits.near]
+    if near:
+        sentences.append(f"Close behind: {', '.join(near)}.")
+    return first.key, sentences
+
+
+def _waits(m: Measures, bound: str, limits: Thresholds) -> list[str]:
+    named = [s for s in m.stalls if s.share >= limits.stall_share][: limits.stalls_named]
+    if not named:
+        return []
+    sentences = []
+    latency = m.get("warp_latency")
+    if latency is not None:
+        sentences.append(f"A warp issues an instruction every {latency:.1f} cycles.")
+    for stall in named:
+        share = f"{100 * stall.share:.0f} % of a warp's time is `{stall.reason}`"
+        known = STALLS.get(stall.reason)
+        if known is None:
+            sentences.append(f"{share}, for which this table has no words: see Nsight Compute's documentation.")
+        elif bound == "latency":
+            sentences.append(f"{share}: {known.meaning}. What helps: {known.remedy}.")
+        else:
+            sentences.append(f"{share}: {known.meaning}.")
+    return sentences
+
+
+def _memory(m: Measures, limits: Thresholds) -> list[str]:
+    sentences = []
+    wavefronts, conflicts = m.get("shared_wavefronts"), m.get("bank_conflicts")
+    if wavefronts and conflicts is not None and conflicts / wavefronts >= limits.conflict_share:
+        sentences.append(
+            f"{100 * conflicts / wavefronts:.0f} % of the wavefronts of shared memory are bank conflicts: threads of a "
+            "warp ask for different words of one bank. A swizzle (rung 13) or padded rows (03, 08) avoid them."
+        )
+    sectors = m.get("load_sectors")
+    if sectors is not None and sectors > limits.load_sectors:
+        sentences.append(
+            f"A global load touches {sectors:.1f} sectors of 32 bytes: neighbouring threads do not read neighbouring "
+            "words. A tile that is copied by whole lines (rung 03) needs 4 to 16."
+        )
+    return sentences
+
+
+def _occupancy(m: Measures, limits: Thresholds) -> list[str]:
+    sentences = []
+    active, elapsed = m.get("cycles_active"), m.get("cycles_elapsed")
+    waves = m.get("waves")
+    if active is not None and elapsed and active / elapsed < limits.busy_share:
+        reason = (
+            f": the blocks make {waves:.2f} waves, too few to fill it evenly" if waves is not None and waves < 2 else ""
+        )
+        share = f"{100 * active / elapsed:.0f} %"
+        sentences.append(f"A multiprocessor has work in {share} of the cycles, on the average{reason}.")
+    achieved, possible = m.get("occupancy"), m.get("occupancy_limit")
+    if achieved is not None:
+        limiters = m.occupancy_limiters()
+        text = f"Occupancy: {achieved:.0f} % of the warps that a multiprocessor could hold"
+        text += f", of {possible:.0f} % possible" if possible is not None else ""
+        if limiters is not None:
+            labels, blocks = limiters
+            text += f"; not more than {blocks} block{'s' if blocks != 1 else ''} at once because of "
+            text += " and ".join(labels)
+        sentences.append(text + ".")
+        if possible and achieved / possible < limits.occupancy_share:
+            sentences.append("That is well below it: blocks of different length leave places empty at the end.")
+    return sentences
+
+
+def _spills(m: Measures) -> list[str]:
+    loads, stores = m.get("spill_loads"), m.get("spill_stores")
+    if loads is None and stores is None:
+        return []
+    if not loads and not stores:
+        return ["No register is spilled to local memory."]
+    sentence = (
+        f"Local memory is used: {loads or 0:.0f} loads and {stores or 0:.0f} stores (instructions of warps). Registers "
+        "are spilled, or an array is indexed by a variable: smaller tiles or fewer blocks on a multiprocessor."
+    )
+    return [sentence]

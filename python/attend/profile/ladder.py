@@ -1,0 +1,64 @@
+"""Which rung of the ladder a kernel belongs to, and what the next rung does about its bound (docs/ladder.md)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+
+class Rung(NamedTuple):
+    number: int
+    name: str
+    next_step: str  # what the rung after it changes, as the end of "Rung NN ..."
+
+
+RUNGS = (
+    Rung(1, "standard", "keeps no score in memory: an online softmax in one kernel, so that memory grows linearly"),
+    Rung(2, "naive", "shares tiles of keys in shared memory between the rows of a block, with whole lines from memory"),
+    Rung(3, "tiled", "copies each tile of keys once for a head instead of once for 16 rows"),
+    Rung(4, "fa1", "gives each thread a rectangle of scores: half a load for each multiply-add"),
+    Rung(5, "flash_2d", "swaps the loops: the output stays in registers and is written once"),
+    Rung(6, "fa2_naive", "keeps scores and row statistics in registers: two barriers for each tile instead of four"),
+    Rung(7, "scalar2d_row_tile", "loads four words at a time and fetches the next tile while this one is used"),
+    Rung(8, "fa2", "starts anew with tensor cores, for 16-bit types: in float32 this rung is the last"),
+    Rung(9, "warp_wmma", "lets four warps share the tiles of keys and values"),
+    Rung(10, "block_wmma", "divides the work by rows, so that no warp waits for another's part of the softmax"),
+    Rung(11, "wmma_row_block", "keeps scores and probabilities in registers: mma.sync, whose layout is known"),
+    Rung(12, "mma", "swizzles the tiles, so that ldmatrix meets no bank conflicts"),
+    Rung(13, "mma_swizzle", "asks for the next tile while this one is multiplied, with one barrier for each tile"),
+    Rung(14, "mma_qreg", "copies by cp.async past the registers, and gives each warp 32 rows"),
+    Rung(15, "mma_qreg_async", "multiplies by warpgroups, whose operands come straight from shared memory"),
+    Rung(16, "wgmma", "leaves loading to the copy engine, with an mbarrier for each tile and no barrier of the block"),
+    Rung(17, "wgmma_tma", "gives loading a warpgroup of its own and computes with three, so that one multiplies while "
+                          "another is in its softmax"),
+    Rung(18, "wgmma_specialized", ""),
+)  # fmt: skip
+
+
+# The steps of rungs with a backward pass that belong to it, but do not say so in their names.
+_BACKWARD_STEPS = {"delta", "probabilities", "dscores", "dq", "dk", "dv"}
+
+
+def rung_of(kernel: str) -> Optional[Rung]:
+    """The rung of a kernel by its name, `attend_RUNG_STEP`, or None for any other kernel."""
+    step = kernel.removeprefix("attend_")
+    if step == kernel:
+        return None
+    found = [rung for rung in RUNGS if step.startswith(rung.name + "_")]
+    return max(found, key=lambda rung: len(rung.name), default=None)
+
+
+def place(kernel: str) -> str:
+    """One sentence: which rung a kernel belongs to and what the next one does, or "" for no kernel of the ladder."""
+    rung = rung_of(kernel)
+    if rung is None:
+        return ""
+    here = f"This is rung {rung.number:02}, `{rung.name}`"
+    step = kernel.removeprefix(f"attend_{rung.name}_")
+    if step in _BACKWARD_STEPS:
+        return f"{here}. Rung 08, `fa2`, is the next with a backward pass: it recomputes the scores tile by tile."
+    if step.startswith("backward"):
+        return f"{here}, the last with a backward pass."
+    after = next((other for other in RUNGS if other.number == rung.number + 1), None)
+    if after is None:
+        return f"{here}, the last of the ladder."
+    return f"{here}. Rung {after.number:02}, `{after.name}`, {rung.next_step}."

@@ -1,0 +1,93 @@
+"""Nsight Compute's CSV: `ncu --csv --page raw`, a header row, a row of units, one row for each launch."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+
+_FIRST_COLUMN, _KERNEL = "ID", "Kernel Name"
+_PREFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "": 1.0}
+_UNIT = re.compile(rf"(?P<prefix>[{''.join(_PREFIXES)}]?)(second|s|hz|byte|cycle)$")
+
+
+class ReportError(Exception):
+    """Not a report that can be explained; one line."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel.
+
+    values: what was measured, in s, hz, byte, cycle, % or plain counts, by Nsight Compute's names. What was not
+        measured, or is "n/a", is not in it.
+    texts: what is no number.
+    """
+
+    kernel: str
+    grid: str
+    block: str
+    values: dict[str, float]
+    texts: dict[str, str]
+
+
+def scale_of(unit: str) -> float:
+    """What a value with this unit is multiplied by to be in base units: 1e-9 for "ns" and "nsecond", 1e9 for "Gbyte"
+    and for "cycle/nsecond", 1 for what has no prefix or is no unit of this list."""
+    above, _, below = unit.partition("/")
+    return _factor(above) / _factor(below)
+
+
+def parse(text: str) -> list[Launch]:
+    """The launches of a report, in order.
+
+    Raises:
+        ReportError where there is none, and where the CSV is another page of Nsight Compute's than "raw".
+    """
+    # Lines before the header are messages: ==PROF== ..., and what the profiled program wrote.
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith(f'"{_FIRST_COLUMN}",')), None)
+    if start is None:
+        raise ReportError('no header row that starts with "ID", allowed the output of `ncu --csv --page raw`')
+    rows = [row for row in csv.reader(lines[start:]) if row and not row[0].startswith("==")]
+    header = rows[0]
+    if "Metric Name" in header:
+        raise ReportError("one row for each metric, allowed one row for each launch: `ncu --csv --page raw`")
+    if _KERNEL not in header:
+        raise ReportError(f'no column "{_KERNEL}", allowed the output of `ncu --csv --page raw`')
+    # Rows without an ID are units; a file put together from several reports has several.
+    launches, units = [], [""] * len(header)
+    for row in rows[1:]:
+        if len(row) != len(header):
+            raise ReportError(f"a row of {len(row)} fields, allowed {len(header)} as in the header; cut off?")
+        if row[0] == "":
+            units = row
+        elif row != header:
+            launches.append(_launch(header, units, row))
+    if not launches:
+        raise ReportError("no launch in it: was the kernel skipped, or stopped by an error?")
+    return launches
+
+
+def _launch(header: list[str], units: list[str], row: list[str]) -> Launch:
+    fields = dict(zip(header, row))
+    values, texts = {}, {}
+    for name, unit, field in zip(header, units, row):
+        number = _number(field)
+        if number is not None:
+            values[name] = number * scale_of(unit)
+        elif field not in ("", "n/a", "N/A"):
+            texts[name] = field
+    return Launch(fields[_KERNEL], fields.get("Grid Size", ""), fields.get("Block Size", ""), values, texts)
+
+
+def _number(field: str) -> float | None:
+    """The number, which may have commas between thousands."""
+    if not re.fullmatch(r"[-+]?(\d[\d,]*\.?\d*|\.\d+)([eE][-+]?\d+)?", field):
+        return None
+    return float(field.replace(",", ""))
+
+
+def _factor(unit: str) -> float:
+    match = _UNIT.match(unit)
+    return _PREFIXES[match["prefix"]] if match else 1.0

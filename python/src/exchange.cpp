@@ -1,0 +1,63 @@
+#include "exchange.hpp"
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+
+#include "attend/error.hpp"
+
+namespace attend::python {
+namespace {
+
+/// The table as DLPack 1.3 lays it out. Only what is called here has its own type.
+struct ExchangeTable {
+  struct {
+    std::uint32_t major, minor;
+    void* older_table;
+  } header;
+  void (*allocate)();
+  void (*managed_tensor_of)();
+  void (*object_of_managed_tensor)();
+  int (*tensor_of)(void* object, nb::dlpack::dltensor* tensor);  // 0, or -1 with a Python exception; may be null
+  void (*current_stream)();
+};
+
+constexpr std::uint32_t kMajor = 1;  // the layout changes with it
+
+const ExchangeTable* table_of(PyTypeObject* type) {
+  const nb::object capsule = nb::getattr(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__", nb::object());
+  if (!capsule.is_valid() || PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") == 0) return nullptr;
+  const auto* table = static_cast<const ExchangeTable*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  return table->header.major == kMajor && table->tensor_of != nullptr ? table : nullptr;
+}
+
+/// The table of an object's type, looked up once; null where it has none. The GIL guards the list.
+const ExchangeTable* known_table(nb::handle object) {
+  static auto* tables = new std::unordered_map<PyTypeObject*, const ExchangeTable*>();  // outlives the interpreter
+  PyTypeObject* type = Py_TYPE(object.ptr());
+  const auto [found, is_new] = tables->try_emplace(type, nullptr);
+  if (is_new) {
+    Py_INCREF(reinterpret_cast<PyObject*>(type));  // its address stays its own
+    found->second = table_of(type);
+  }
+  return found->second;
+}
+
+}  // namespace
+
+bool has_exchange_table(nb::handle object) {
+  return known_table(object) != nullptr;
+}
+
+nb::dlpack::dltensor exchanged_tensor(nb::handle object) {
+  const ExchangeTable* table = known_table(object);
+  if (table == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                nb::cast<std::string>(nb::str(nb::type_name(object.type()))) + ": not an array that attend can read");
+  }
+  nb::dlpack::dltensor tensor;
+  if (table->tensor_of(object.ptr(), &tensor) != 0) nb::raise_python_error();
+  return tensor;
+}
+
+}  // namespace attend::python

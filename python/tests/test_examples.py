@@ -1,0 +1,134 @@
+"""The programs in examples/: each runs in a small size, and each notices attention that is wrong."""
+
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+
+import attend
+import pytest
+
+pytest.importorskip("numpy")
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+TINY_TRAINING = ["--steps", "40", "--batch_size", "2", "--num_heads", "1", "--seq_len", "32", "--num_layers", "1"]
+TINY_TRAINING += ["--lr", "4e-3"]
+TINY_MODEL = ["--num_layers", "1", "--seq_len", "12", "--new_tokens", "3"]
+
+
+def run(name, *words):
+    """The example in a process of its own: its lines, after it ended well."""
+    line = [sys.executable, str(EXAMPLES / name), *map(str, words)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def module(name):
+    """The example as a module of this process, so that something can be broken in it."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.fixture
+def hugging_face(torch):
+    pytest.importorskip("transformers", reason="examples/hugging_face.py needs transformers")
+    return module("hugging_face")
+
+
+def test_numpy_only():
+    lines = run("numpy_only.py").splitlines()
+    assert len(lines) == 7 and all(line.endswith("  ok") for line in lines)
+
+
+@pytest.mark.parametrize("wrong", [lambda x: x + 1e-3, lambda x: x * float("nan")])
+def test_numpy_only_notices(wrong, monkeypatch, capsys):
+    plain = attend.backward
+    monkeypatch.setattr(attend, "backward", lambda *a, **k: tuple(wrong(x) for x in plain(*a, **k)))
+    if "torch" in sys.modules:  # by another test; the example asserts that it was not by itself
+        monkeypatch.delitem(sys.modules, "torch")
+    assert module("numpy_only").main([]) == 1
+    assert capsys.readouterr().out.count("FAILED") == 3
+
+
+def test_training(torch, tmp_path):
+    run("train_char_transformer.py", *TINY_TRAINING, "--output", tmp_path)
+    record = json.loads((tmp_path / "losses.json").read_text())
+    assert record["failures"] == [] and record["settings"]["steps"] == 40
+    assert all(len(values) == 40 for values in record["losses"].values())
+    assert 0 <= record["largest_difference"] <= record["tolerance"]
+    if importlib.util.find_spec("matplotlib"):
+        assert (tmp_path / "losses.svg").stat().st_size > 1000 and (tmp_path / "losses.png").stat().st_size > 1000
+
+
+def test_training_notices_wrong_attention(torch, tmp_path, monkeypatch, capsys):
+    example = module("train_char_transformer")
+    monkeypatch.setattr(example, "plot", lambda *_: None)
+    words = [*TINY_TRAINING, "--output", str(tmp_path)]
+    monkeypatch.setattr(example, "attend_attention", lambda q, k, v: attend.attention(q, k, v, layout="bshd"))
+    assert example.main(words) == 1
+    assert "FAILED the curves are" in capsys.readouterr().err
+    assert "curves" in json.loads((tmp_path / "losses.json").read_text())["failures"][0]
+
+
+def test_training_notices_a_loss_that_does_not_fall(torch, tmp_path, capsys):
+    example = module("train_char_transformer")
+    assert example.judge({"attend": [4.0] * 30, "torch": [4.0] * 30}, 1.0)[1][0].startswith(
+        "attend: the loss went from"
+    )
+    broken = {"attend": [4.0, 1.0, float("nan")], "torch": [4.0, 1.0, 1.0]}
+    assert len(example.judge(broken, 1.0)[1]) == 2  # neither fell nor stayed close
+    falling = [4.0 - 0.1 * i for i in range(30)]
+    assert example.judge({"attend": falling, "torch": falling}, 1e-9)[1] == []
+
+
+def test_training_says_what_attend_lacks(torch, tmp_path, monkeypatch, capsys):
+    example = module("train_char_transformer")
+    options = dict(layout="bshd", compute="nobody")
+    monkeypatch.setattr(example, "attend_attention", lambda q, k, v: attend.attention(q, k, v, **options))
+    assert example.main([*TINY_TRAINING, "--output", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("attend: compute: 'nobody', allowed")
+
+
+def test_hugging_face(hugging_face, capsys):
+    assert hugging_face.main(TINY_MODEL) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.endswith("  ok") for line in lines) == 4
+
+
+def test_hugging_face_notices_wrong_attention(hugging_face, monkeypatch, capsys):
+    plain = attend.transformers.attention
+
+    def blind(*arguments, mask=None, **options):
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(attend.transformers, "attention", blind)
+    assert hugging_face.main(TINY_MODEL) == 1
+    failed = [line for line in capsys.readouterr().out.splitlines() if line.endswith("FAILED")]
+    assert len(failed) == 2 and all("padding" in line for line in failed)
+
+
+def test_hugging_face_tells_what_was_not_run(hugging_face, monkeypatch, capsys):
+    plain = attend.transformers.attention
+
+    def lacks_masks(*arguments, mask=None, **options):
+        if mask is not None:
+            raise attend.UnsupportedError("mask: given, allowed none")
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(attend.transformers, "attention", lacks_masks)
+    assert hugging_face.main(TINY_MODEL) == 2
+    assert "NOT RUN, left padding: mask: given" in capsys.readouterr().out
+    assert hugging_face.main([*TINY_MODEL, "--no-padding"]) == 0
+
+
+@pytest.mark.parametrize("words", [["--steps", "0"], ["--dtype", "f8"], ["--device", "cuda"]], ids=lambda w: w[0])
+def test_wrong_usage(words, torch, capsys):
+    if words[0] == "--device" and torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(SystemExit) as caught:
+        module("train_char_transformer").main(words)
+    assert caught.value.code == 2 and words[0] in capsys.readouterr().err
