@@ -90,6 +90,28 @@ TEST(WindowMask, RowsCoversEachRowOfATileAndNoKeyOutsideTheirSpan) {
   });
 }
 
+TEST(WindowMask, RowsOfKeysCoversEachKeyOfATileAndNoRowOutsideTheirSpan) {
+  for_each_mask([](const MaskCase& m) {
+    const WindowMask mask = {m.seqlen_q, m.seqlen_k, m.left, m.causal ? 0 : m.right};
+    for (std::int64_t begin = 0; begin < m.seqlen_k; ++begin) {
+      for (std::int64_t end = begin + 1; end <= m.seqlen_k; ++end) {
+        const KeyRange tile = mask.rows_of_keys(begin, end);
+        std::int64_t first = m.seqlen_q, last = -1;
+        for (std::int64_t i = 0; i < m.seqlen_q; ++i) {
+          for (std::int64_t j = begin; j < end; ++j) {
+            if (!m.visible(i, j)) continue;
+            ASSERT_TRUE(tile.contains(i)) << text(m) << " keys " << begin << ".." << end << " row " << i;
+            first = std::min(first, i);
+            last = std::max(last, i);
+          }
+        }
+        if (last < 0) continue;  // seen by no row: any range is right
+        ASSERT_TRUE(tile.begin == first && tile.end == last + 1) << text(m);
+      }
+    }
+  });
+}
+
 TEST(WindowMask, IsOpenOnlyWithoutAWindow) {
   EXPECT_TRUE((WindowMask{5, 5, -1, -1}.is_open()));
   EXPECT_FALSE((WindowMask{5, 5, -1, 0}.is_open()));
