@@ -98,8 +98,8 @@ struct TileRules {
     }
   }
 
-  // Bit i * kN + j says that dropout keeps the number. Four neighbouring keys share one Philox block; block after block,
-  // as several at a time would take registers from those who hold sums.
+  // Bit i * kN + j says that dropout keeps the number. Four neighbouring keys share one Philox block; block after
+  // block, as several at a time would take registers from those who hold sums.
   template <int kM, int kN, class Place>
   [[nodiscard]] __device__ __forceinline__ uint32 kept(const Place& place) const {
     static_assert(kM * kN <= 32 && kN % 4 == 0 && (Place::kKeysAreJ || kM % 4 == 0));

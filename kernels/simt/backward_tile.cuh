@@ -2,9 +2,9 @@
 //
 //   p = exp(s - lse)    ds = p * (dropout(dout v^T) - delta)    delta = rowsum(dout * o) - dlse
 //
-// A block owns a tile of keys (for dk and dv, or the bias's gradient) or of query rows (for dq) and streams over tiles of
-// the other kind. The tensors come in pairs: pair 0 is q and k, pair 1 dout and v, and each product of the tile is that of
-// the streamed member with the owned one, transposed. So both kinds of block run the same code.
+// A block owns a tile of keys (for dk and dv, or the bias's gradient) or of query rows (for dq) and streams over tiles
+// of the other kind. The tensors come in pairs: pair 0 is q and k, pair 1 dout and v, and each product of the tile is
+// that of the streamed member with the owned one, transposed. So both kinds of block run the same code.
 //
 // kPanels == 1: both owned tiles stay in shared memory, and the streamed ones serve the gradients too. Otherwise the
 // products go through the columns panel by panel, and a block's gradients are one of kColumnParts parts of the columns.

@@ -2,7 +2,8 @@
 //
 // In a product of tiles, what a row does not see is multiplied by 0, and 0 * NaN is NaN. So what is not seen is marked:
 // its probability (or the gradient of its score) is -0, which no other entry is. Tiles that are finite throughout, and
-// their loads know that, need no more: -0 adds nothing. The rare others take the product that leaves marked entries out.
+// their loads know that, need no more: -0 adds nothing. The rare others take the product that leaves marked entries
+// out.
 #pragma once
 
 #include "../common/fp32_tile.cuh"

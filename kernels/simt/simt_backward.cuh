@@ -22,8 +22,8 @@
 
 namespace attend {
 
-// A block's tile and part of the columns. Where the mask is causal, the longest tiles go first: the first tiles of keys,
-// the last tiles of rows.
+// A block's tile and part of the columns. Where the mask is causal, the longest tiles go first: the first tiles of
+// keys, the last tiles of rows.
 template <class Config>
 struct SimtBackwardWork {
   uint32 sequence;

@@ -153,8 +153,8 @@ INSTANTIATE_TEST_SUITE_P(Types, SimtProperty, testing::Values(DType::kF32, DType
 
 constexpr std::int64_t kMostKeys = 9;
 
-/// Every pair of lengths up to 9 as the sequences of one call. Queries are 0, so that every key that is seen has the same
-/// weight; v and dout show the weights: v[j] is the j-th unit vector, dout[i] the i-th.
+/// Every pair of lengths up to 9 as the sequences of one call. Queries are 0, so that every key that is seen has the
+/// same weight; v and dout show the weights: v[j] is the j-th unit vector, dout[i] the i-th.
 Inputs mask_probe(DType dtype) {
   AttentionCase c = {.dtype = dtype, .head_dim = 1, .head_dim_v = kMostKeys + 1};
   for (std::int64_t q = 0; q <= kMostKeys; ++q) {

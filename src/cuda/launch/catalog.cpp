@@ -50,8 +50,8 @@ std::vector<KernelSpec> rung_variants(const Rung& rung, const Arch& arch) {
   return specs;
 }
 
-/// A covering set, not the product: every dtype, the head_dims at which tiles change, each option alone, and all that go
-/// together.
+/// A covering set, not the product: every dtype, the head_dims at which tiles change, each option alone, and all that
+/// go together.
 std::vector<RungConfig> option_configs() {
   constexpr DType kF32 = DType::kF32, kF16 = DType::kF16, kBF16 = DType::kBF16;
   constexpr MaskKind kFull = MaskKind::kFull, kCausal = MaskKind::kCausal, kWindow = MaskKind::kWindow;

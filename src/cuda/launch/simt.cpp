@@ -118,8 +118,8 @@ constexpr int kWide = 128, kNarrow = 64;  // columns of a block's gradients, at 
 
 /// The first that fits into a block's shared memory of these: tiles of 64 x 64 up to 64 columns, of 64 owned and 32
 /// streamed rows above or where options want registers, so that two blocks fit on a multiprocessor of 227 KB. Where
-/// columns come in panels and options keep something for every score, the sums go to twice the threads, or else each block
-/// has half the columns.
+/// columns come in panels and options keep something for every score, the sums go to twice the threads, or else each
+/// block has half the columns.
 BackwardShape backward_shape(const RungConfig& config, Gradient gradient) {
   const int widest = std::max(config.head_dim, config.head_dim_v);
   const bool resident = widest <= kWide;
