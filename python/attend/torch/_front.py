@@ -131,7 +131,8 @@ def _all_keys(extras: Extras, k: torch.Tensor, settings: Settings) -> Extras:
     if k.dim() < 3:
         return extras
     seqlen_k = k.shape[_KEYS_AXIS[settings.layout]]
-    return extras._replace(bias=_repeat(extras.bias, seqlen_k), mask=_repeat(extras.mask, seqlen_k))
+    bias, mask, *others = extras
+    return Extras(_repeat(bias, seqlen_k), _repeat(mask, seqlen_k), *others)  # older torch cannot trace _replace
 
 
 def _repeat(x: Optional[torch.Tensor], seqlen_k: int) -> Optional[torch.Tensor]:
