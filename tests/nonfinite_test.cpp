@@ -1,245 +1,40 @@
 // NaN and infinities reach exactly the results that depend on them; what is masked or padded is never read.
 #include <gtest/gtest.h>
 
-#include <limits>
 #include <tuple>
 
-#include "support/compare.hpp"
-#include "support/expect.hpp"
-#include "support/tolerances.hpp"
+#include "support/nonfinite_checks.hpp"
 
 namespace attend::test {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
-
-class NonFinite : public testing::TestWithParam<std::tuple<const char*, DType>> {
- protected:
-  [[nodiscard]] static std::string compute() { return std::get<0>(GetParam()); }
-  [[nodiscard]] static DType dtype() { return std::get<1>(GetParam()); }
-
-  /// 1 batch entry, 2 query heads on 1 key head, causal: row i sees the keys j <= i + 61.
-  [[nodiscard]] static AttentionCase base_case() {
-    return {.dtype = dtype(),
-            .batch = 1,
-            .heads_q = 2,
-            .heads_k = 1,
-            .seqlen_q = 70,
-            .seqlen_k = 131,
-            .head_dim = 24,
-            .head_dim_v = 24,
-            .causal = true,
-            .seed = 51};
-  }
-  [[nodiscard]] static bool sees(std::int64_t i, std::int64_t j) { return j <= i + 61; }
+struct Backend {
+  const char* compute;
+  DType dtype;
 };
 
+void PrintTo(const Backend& backend, std::ostream* out) {
+  *out << backend.compute << " " << dtype_name(backend.dtype);
+}
+
+class NonFinite : public testing::TestWithParam<std::tuple<NonFiniteCheck, Backend>> {};
+
+TEST_P(NonFinite, GoesWhereItHasTo) {
+  const auto& [check, backend] = GetParam();
+  if (check.against_reference && std::string(backend.compute) == "reference") return;
+  check.check(backend.compute, backend.dtype);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, NonFinite,
-                         testing::Values(std::tuple{"cpu", DType::kF32}, std::tuple{"cpu", DType::kF16},
-                                         std::tuple{"cpu", DType::kBF16}, std::tuple{"reference", DType::kF32}),
+                         testing::Combine(testing::ValuesIn(nonfinite_checks()),
+                                          testing::Values(Backend{"cpu", DType::kF32}, Backend{"cpu", DType::kF16},
+                                                          Backend{"cpu", DType::kBF16},
+                                                          Backend{"reference", DType::kF32})),
                          [](const auto& test) {
-                           return std::string(std::get<0>(test.param)) + "_" + dtype_name(std::get<1>(test.param));
+                           const NonFiniteCheck& check = std::get<0>(test.param);
+                           const Backend& backend = std::get<1>(test.param);
+                           return std::string(check.name) + "_" + backend.compute + "_" + dtype_name(backend.dtype);
                          });
-
-class NonFiniteCpu : public NonFinite {};  // where the reference would be compared with itself
-
-INSTANTIATE_TEST_SUITE_P(Dtypes, NonFiniteCpu,
-                         testing::Combine(testing::Values("cpu"),
-                                          testing::Values(DType::kF32, DType::kF16, DType::kBF16)),
-                         [](const auto& test) { return std::string(dtype_name(std::get<1>(test.param))); });
-
-/// NaN exactly where touched(head, row, col) says; elsewhere the numbers of `clean`.
-template <class Touched>
-void expect_nan_exactly(const char* name, const TensorBuffer& got, const TensorBuffer& clean, DType dtype,
-                        Touched touched) {
-  const double allowed = property_tolerance(dtype) * largest_magnitude(clean.values());
-  int wrong = 0;
-  got.generate([&](auto b, auto h, auto row, auto col) {
-    const double x = got.at(b, h, row, col), y = clean.at(b, h, row, col);
-    const bool right = touched(h, row, col) ? std::isnan(x) : std::abs(x - y) <= allowed;
-    if (!right && ++wrong <= 3) {
-      ADD_FAILURE() << name << " (" << h << ", " << row << ", " << col << "): " << x << ", without the NaN " << y;
-    }
-    return x;
-  });
-  EXPECT_EQ(wrong, 0) << name;
-}
-
-TEST_P(NonFinite, ValueReachesItsColumnOfRowsThatSeeIt) {
-  const Inputs in = make_inputs(base_case());
-  const Outputs clean = run(in, compute());
-  in.v.set(0, 0, 100, 5, kNaN);
-  const Outputs out = run(in, compute());
-  const auto seen = [](auto, auto row, auto) { return sees(row, 100); };
-  expect_nan_exactly("o", out.o, clean.o, dtype(), [](auto, auto row, auto col) { return sees(row, 100) && col == 5; });
-  expect_nan_exactly("lse", out.lse, clean.lse, dtype(), [](auto...) { return false; });
-  expect_nan_exactly("dv", out.dv, clean.dv, dtype(), [](auto...) { return false; });  // dv does not depend on v
-  // delta of the rows that see key 100 is NaN, and with it all of their ds; those rows see some keys only.
-  expect_nan_exactly("dq", out.dq, clean.dq, dtype(), seen);
-  expect_nan_exactly("dk", out.dk, clean.dk, dtype(), [](auto...) { return true; });  // row 69 sees every key
-}
-
-TEST_P(NonFinite, KeyReachesRowsThatSeeIt) {
-  const Inputs in = make_inputs(base_case());
-  const Outputs clean = run(in, compute());
-  in.k.set(0, 0, 120, 3, kNaN);
-  const Outputs out = run(in, compute());
-  const auto seen = [](auto, auto row, auto) { return sees(row, 120); };
-  expect_nan_exactly("o", out.o, clean.o, dtype(), seen);
-  expect_nan_exactly("lse", out.lse, clean.lse, dtype(), seen);
-  expect_nan_exactly("dq", out.dq, clean.dq, dtype(), seen);
-}
-
-TEST_P(NonFinite, QueryReachesItsRowAndTheGradientsOfItsKeys) {
-  const Inputs in = make_inputs(base_case());
-  const Outputs clean = run(in, compute());
-  in.q.set(0, 1, 10, 0, kNaN);
-  const Outputs out = run(in, compute());
-  const auto row10 = [](auto h, auto row, auto) { return h == 1 && row == 10; };
-  const auto its_keys = [](auto, auto key, auto) { return sees(10, key); };
-  expect_nan_exactly("o", out.o, clean.o, dtype(), row10);
-  expect_nan_exactly("lse", out.lse, clean.lse, dtype(), row10);
-  expect_nan_exactly("dq", out.dq, clean.dq, dtype(), row10);
-  expect_nan_exactly("dk", out.dk, clean.dk, dtype(), its_keys);
-  expect_nan_exactly("dv", out.dv, clean.dv, dtype(), its_keys);
-}
-
-TEST_P(NonFinite, OutputGradientReachesVisibleKeysOnly) {
-  const Inputs in = make_inputs(base_case());
-  const Outputs clean = run(in, compute());
-  in.dout.set(0, 0, 20, 7, kNaN);
-  const Outputs out = run(in, compute());
-  expect_nan_exactly("o", out.o, clean.o, dtype(), [](auto...) { return false; });
-  expect_nan_exactly("dq", out.dq, clean.dq, dtype(), [](auto h, auto row, auto) { return h == 0 && row == 20; });
-  expect_nan_exactly("dk", out.dk, clean.dk, dtype(), [](auto, auto key, auto) { return sees(20, key); });
-  expect_nan_exactly("dv", out.dv, clean.dv, dtype(),
-                     [](auto, auto key, auto col) { return sees(20, key) && col == 7; });
-}
-
-TEST_P(NonFinite, WhatIsMaskedIsNeverRead) {
-  AttentionCase c = base_case();
-  c.causal = false;
-  c.mask = Broadcast{false, false, false};
-  const Inputs in = make_inputs(c);
-  const auto masked = [&](std::int64_t key) { return in.mask->at(0, 0, 0, key) == 0; };
-  const Outputs clean = run(in, compute());
-  for (const double poison : {kNaN, kInf, -kInf}) {
-    for (std::int64_t key = 0; key < c.seqlen_k; ++key) {
-      if (!masked(key)) continue;
-      for (std::int64_t col = 0; col < c.head_dim; ++col)
-        in.k.set(0, 0, key, col, poison), in.v.set(0, 0, key, col, poison);
-    }
-    const Outputs out = run(in, compute());
-    expect_near(out, clean, property_tolerance(dtype()));
-    for (std::int64_t key = 0; key < c.seqlen_k; ++key) {
-      ASSERT_TRUE(!masked(key) || (out.dk.at(0, 0, key, 1) == 0 && out.dv.at(0, 0, key, 1) == 0)) << key;
-    }
-  }
-}
-
-TEST_P(NonFinite, KeysBeyondTheDiagonalAreNeverRead) {
-  AttentionCase c = base_case();
-  c.seqlen_q = 131;
-  const Inputs in = make_inputs(c);
-  const Outputs clean = run(in, compute());
-  for (std::int64_t col = 0; col < c.head_dim; ++col) in.k.set(0, 0, 130, col, kNaN), in.v.set(0, 0, 130, col, -kInf);
-  const Outputs out = run(in, compute());
-  expect_nan_exactly("o", out.o, clean.o, dtype(), [](auto, auto row, auto) { return row == 130; });
-  expect_nan_exactly("lse", out.lse, clean.lse, dtype(), [](auto, auto row, auto) { return row == 130; });
-  expect_nan_exactly("dq", out.dq, clean.dq, dtype(), [](auto, auto row, auto) { return row == 130; });
-}
-
-TEST_P(NonFinite, DroppedValuesAreNotAdded) {
-  AttentionCase c = base_case();
-  c.causal = false;
-  c.dropout_p = 0.5;
-  const Inputs in = make_inputs(c);
-  in.v.set(0, 0, 9, 2, kInf);
-  const Outputs out = run(in, compute());
-  const Outputs truth = run(as_f64(in), "reference");
-  std::int64_t finite = 0;
-  for (std::int64_t row = 0; row < c.seqlen_q; ++row) {
-    EXPECT_EQ(std::isinf(out.o.at(0, 0, row, 2)), std::isinf(truth.o.at(0, 0, row, 2))) << row;
-    finite += std::isfinite(out.o.at(0, 0, row, 2));
-  }
-  EXPECT_GT(finite, c.seqlen_q / 4);
-  EXPECT_LT(finite, c.seqlen_q * 3 / 4);
-}
-
-// +inf as a score makes its row NaN (inf - inf); -inf takes the key out of the row.
-TEST_P(NonFinite, InfiniteScores) {
-  AttentionCase c = base_case();
-  c.causal = false;
-  c.bias = Broadcast{};
-  const Inputs in = make_inputs(c);
-  const Outputs clean = run(in, compute());
-  in.bias->set(0, 0, 30, 64, kInf);
-  const auto row30 = [](auto h, auto row, auto) { return h == 0 && row == 30; };
-  const Outputs up = run(in, compute());
-  expect_nan_exactly("o", up.o, clean.o, dtype(), row30);
-  expect_nan_exactly("lse", up.lse, clean.lse, dtype(), row30);
-  expect_nan_exactly("dq", up.dq, clean.dq, dtype(), row30);
-  in.bias->set(0, 0, 30, 64, -kInf);
-  const Outputs down = run(in, compute());
-  Inputs masked = in;
-  masked.bias = copy_of(*in.bias);
-  masked.bias->set(0, 0, 30, 64, 0);
-  masked.mask = made(DType::kBool, in.bias->shape(),
-                     [](auto, auto h, auto row, auto key) { return h == 0 && row == 30 && key == 64 ? 0.0 : 1.0; });
-  expect_near(down, run(masked, compute()), property_tolerance(dtype()));
-}
-
-TEST_P(NonFinite, RowOfMinusInfiniteScoresIsAnEmptyRow) {
-  AttentionCase c = base_case();
-  c.causal = false;
-  c.bias = Broadcast{};
-  const Inputs in = make_inputs(c);
-  const Outputs clean = run(in, compute());
-  for (std::int64_t key = 0; key < c.seqlen_k; ++key) in.bias->set(0, 1, 5, key, -kInf);
-  const Outputs out = run(in, compute());
-  EXPECT_EQ(out.lse.at(0, 1, 5, 0), -kInf);
-  for (std::int64_t col = 0; col < c.head_dim; ++col) {
-    EXPECT_EQ(out.o.at(0, 1, 5, col), 0);
-    EXPECT_EQ(out.dq.at(0, 1, 5, col), 0);
-  }
-  expect_near(
-      "other head",
-      made(dtype(), {1, 1, 70, 24}, [&](auto, auto, auto r, auto k) { return out.o.at(0, 0, r, k); }).values(),
-      made(dtype(), {1, 1, 70, 24}, [&](auto, auto, auto r, auto k) { return clean.o.at(0, 0, r, k); }).values(),
-      property_tolerance(dtype()));
-  for (const TensorBuffer* t : {&out.o, &out.dq, &out.dk, &out.dv, &*out.dbias}) {
-    for (const double x : t->values()) ASSERT_TRUE(std::isfinite(x));
-  }
-}
-
-// Whatever the place and the option, NaN and infinities stand where they stand in the float64 reference.
-TEST_P(NonFiniteCpu, ClassesAgreeWithTheReference) {
-  struct Plant {
-    const char* tensor;
-    double value;
-  };
-  for (const Plant& plant :
-       {Plant{"q", kNaN}, {"k", kNaN}, {"v", kNaN}, {"dout", kNaN}, {"v", kInf}, {"dout", -kInf}, {"bias", kNaN}}) {
-    for (int variant = 0; variant < 4; ++variant) {
-      AttentionCase c = base_case();
-      c.bias = Broadcast{false, true, variant % 2 == 0};
-      if (variant == 1) c.window_left = 20;
-      if (variant == 2) c.mask = Broadcast{};
-      if (variant == 3) c.dropout_p = 0.3, c.causal = false;
-      SCOPED_TRACE(std::string(plant.tensor) + " " + std::to_string(plant.value));
-      const Inputs in = make_inputs(c);
-      const std::string name = plant.tensor;
-      const TensorBuffer& t = name == "q"      ? in.q
-                              : name == "k"    ? in.k
-                              : name == "v"    ? in.v
-                              : name == "dout" ? in.dout
-                                               : *in.bias;
-      t.set(0, 0, t.shape()[2] / 2, t.shape()[3] / 2, plant.value);
-      check_against_reference(in, compute());
-    }
-  }
-}
 
 }  // namespace
 }  // namespace attend::test

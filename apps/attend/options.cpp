@@ -11,6 +11,7 @@
 #include "core/problem.hpp"
 #include "cuda/driver/arch.hpp"
 #include "cuda/launch/catalog.hpp"
+#include "cuda/launch/ladder.hpp"
 #include "flags.hpp"
 
 namespace attend::cli {
@@ -292,7 +293,7 @@ LadderOptions finish(LadderOptions options, const Raw& raw) {
   options.max_seconds = raw.max_seconds.value_or(options.max_seconds);
   if (raw.computes == "all") return options;
   std::vector<std::string> allowed = {"all"};
-  for (const cuda::CatalogEntry& kernel : cuda::catalog()) allowed.emplace_back(kernel.name);
+  for (const cuda::Rung& rung : cuda::ladder()) allowed.emplace_back(rung.name);
   for (const std::string& name : split_at_commas(raw.computes)) {
     if (name == "all" || std::find(allowed.begin(), allowed.end(), name) == allowed.end()) {
       refuse(fmt::format("--compute: '{}', allowed {}", name, fmt::join(allowed, ", ")));

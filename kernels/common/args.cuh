@@ -75,6 +75,45 @@ struct BackwardArgs {
 };
 static_assert(sizeof(BackwardArgs) == 11 * 8 + 10 * 24 + 2 * 8 + 6 * 4);
 
+// The options of attention beyond the plain ones. A member is read only where the Config says that the option is on,
+// whose constant stands beside it; where it is off, the member is zero.
+struct OptionArgs {
+  const void* bias;                   // kHasBias:     BiasElement (batch, num_heads_q, seqlen_q, seqlen_k)
+  const unsigned char* mask;          // kHasBoolMask: likewise; 0 masks
+  const float* alibi_slopes;          // kHasAlibi:    (num_sequences, num_heads_q)
+  const int* cu_seqlens_q;            // kIsVarlen:    (num_sequences + 1)
+  const int* cu_seqlens_k;            // kIsVarlen
+  TensorStrides bias_stride;          // elements; 0 where the bias is broadcast
+  TensorStrides mask_stride;          // bytes; likewise
+  int64 alibi_sequence_stride;        // elements; 0 where all sequences share the slopes
+  int64 alibi_head_stride;            // elements
+  int64 window_left;                  // kMask == kWindow; kOpenWindow where it masks nothing on that side
+  int64 window_right;                 // likewise
+  float softcap;                      // kHasSoftcap: > 0
+  float dropout_scale;                // kHasDropout: 1 / (1 - p)
+  uint32 dropout_key0, dropout_key1;  // DropoutMask's members of these names, but for the head
+  uint32 dropout_stream, dropout_threshold;
+};
+static_assert(sizeof(OptionArgs) == 5 * 8 + 2 * 24 + 4 * 8 + 6 * 4);
+
+// ForwardArgs with the options. Varlen: q, k, v, o and lse have batch dimension 1, args.batch counts the sequences, and
+// seqlen_q and seqlen_k are upper bounds of their lengths.
+struct ForwardOptionArgs {
+  ForwardArgs base;
+  OptionArgs options;
+};
+
+// BackwardArgs with the options, likewise.
+struct BackwardOptionArgs {
+  BackwardArgs base;
+  OptionArgs options;
+  void* dbias;                 // DbiasElement, of the bias's own shape: sums over its dimensions of size 1; may be null
+  TensorStrides dbias_stride;  // elements
+  int64 total_rows;            // of q in memory: seqlen_q, or the tokens of all sequences
+  uint32 dbias_batch;          // the size of dbias's first dimension: batch or 1
+  uint32 dbias_heads;          // of its second: num_heads_q or 1
+};
+
 // What a TMA instruction reads: CUtensorMap.
 struct alignas(64) TensorMapArg {
   uint64 opaque[16];

@@ -1,4 +1,4 @@
-// The 16-bit types of q, k, v and o as bits: how they are packed, rounded to and read from. No toolkit header.
+// The types of q, k, v and o: how the 16-bit ones, as bits, are packed, rounded to and read from. No toolkit header.
 //
 //   using Element = ElementOf<Config>;              // Float16 or BFloat16
 //   const uint32 pair = Element::pack(p[0], p[1]);  // two neighbours of a row, the first in the low half
@@ -64,8 +64,21 @@ struct BFloat16 {
   }
 };
 
+// What kernels that take every type see of float32.
+struct Float32 {
+  using Storage = float;
+  static constexpr ElementType kType = ElementType::kF32;
+
+  [[nodiscard]] static __device__ __forceinline__ float round(float value) { return value; }
+  [[nodiscard]] static __device__ __forceinline__ float to_float(float value) { return value; }
+};
+
 template <ElementType kElement>
 struct ElementTraits;
+template <>
+struct ElementTraits<ElementType::kF32> {
+  using Type = Float32;
+};
 template <>
 struct ElementTraits<ElementType::kF16> {
   using Type = Float16;

@@ -55,6 +55,13 @@ struct WindowMask {
     return bounded(unbounded_rows_of_key(key), seqlen_q);
   }
 
+  // Rows that see at least one key of [key_begin, key_end).
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr KeyRange rows_of_keys(int64 key_begin, int64 key_end) const {
+    const KeyRange first = rows_of_key(key_begin);
+    const KeyRange last = rows_of_key(key_end - 1);
+    return {first.begin, last.end < first.begin ? first.begin : last.end};
+  }
+
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool is_open() const { return window_left < 0 && window_right < 0; }
 
   // The part of range in [0, length); an empty range keeps a place in it.

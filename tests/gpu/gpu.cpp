@@ -109,4 +109,24 @@ void check_rung(const cuda::Rung& rung, const Inputs& in) {
   report->add(rung, in.options, checks);
 }
 
+CapturedGraph::CapturedGraph(cuda::StreamHandle stream, const std::function<void()>& submit) : stream_(stream) {
+  const auto begin = driver_function<int (*)(void*, int)>("cuStreamBeginCapture_v2");
+  const auto end = driver_function<int (*)(void*, void**)>("cuStreamEndCapture");
+  const auto instantiate = driver_function<int (*)(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags");
+  constexpr int kRelaxed = 2;
+  EXPECT_EQ(begin(stream_, kRelaxed), 0);
+  submit();
+  EXPECT_EQ(end(stream_, &graph_), 0);
+  EXPECT_EQ(instantiate(&exec_, graph_, 0), 0);
+}
+
+CapturedGraph::~CapturedGraph() {
+  driver_function<int (*)(void*)>("cuGraphExecDestroy")(exec_);
+  driver_function<int (*)(void*)>("cuGraphDestroy")(graph_);
+}
+
+void CapturedGraph::launch() {
+  EXPECT_EQ(driver_function<int (*)(void*, void*)>("cuGraphLaunch")(exec_, stream_), 0);
+}
+
 }  // namespace attend::test

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "attend/tensor.hpp"
+#include "cuda/driver/driver.hpp"
+#include "cuda/driver/shared_library.hpp"
 #include "cuda/launch/rung.hpp"
 #include "support/attention_case.hpp"
 
@@ -26,5 +29,28 @@ class GpuTest : public testing::Test {
 
 /// Compares a rung with the reference (compare_with_reference), prints a line, and keeps it for the report.
 void check_rung(const cuda::Rung& rung, const Inputs& in);
+
+/// A function of libcuda that only tests need.
+template <class Function>
+Function driver_function(const char* name) {
+  static const cuda::SharedLibrary library("libcuda", {cuda::driver().path}, "");
+  return reinterpret_cast<Function>(library.require(name));
+}
+
+/// What `submit` puts on the stream, as a graph. Wants the device's context current.
+class CapturedGraph {
+ public:
+  CapturedGraph(cuda::StreamHandle stream, const std::function<void()>& submit);
+  ~CapturedGraph();
+  CapturedGraph(const CapturedGraph&) = delete;
+  CapturedGraph& operator=(const CapturedGraph&) = delete;
+
+  void launch();
+
+ private:
+  cuda::StreamHandle stream_;
+  void* graph_ = nullptr;
+  void* exec_ = nullptr;
+};
 
 }  // namespace attend::test

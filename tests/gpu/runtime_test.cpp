@@ -17,13 +17,6 @@ namespace {
 
 constexpr Device kGpu = {DeviceType::kCUDA, 0};
 
-/// A function of libcuda that only tests need.
-template <class Function>
-Function driver_function(const char* name) {
-  static const cuda::SharedLibrary library("libcuda", {cuda::driver().path}, "");
-  return reinterpret_cast<Function>(library.require(name));
-}
-
 void* current_context() {
   void* context = nullptr;
   EXPECT_EQ(driver_function<int (*)(void**)>("cuCtxGetCurrent")(&context), 0);
@@ -124,35 +117,21 @@ TEST_F(Runtime, EightThreadsEachWithItsStream) {
 }
 
 TEST_F(Runtime, ACapturedGraphFollowsChangedInputs) {
-  const auto begin = driver_function<int (*)(void*, int)>("cuStreamBeginCapture_v2");
-  const auto end = driver_function<int (*)(void*, void**)>("cuStreamEndCapture");
-  const auto instantiate = driver_function<int (*)(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags");
-  const auto launch = driver_function<int (*)(void*, void*)>("cuGraphLaunch");
-  const auto destroy_exec = driver_function<int (*)(void*)>("cuGraphExecDestroy");
-  const auto destroy = driver_function<int (*)(void*)>("cuGraphDestroy");
-  constexpr int kRelaxed = 2;
   for_each_rung([&](const cuda::Rung& rung, const Inputs& in) {
     (void)run(in, rung.name);  // the warm call that compiles and loads
     const cuda::ContextGuard guard(0);
     const cuda::OwnStream stream;
     const Outputs out = make_outputs(in);
-    void* graph = nullptr;
-    void* exec = nullptr;
-    ASSERT_EQ(begin(stream.get(), kRelaxed), 0);
-    submit(rung, in, out, stream.get());
-    ASSERT_EQ(end(stream.get(), &graph), 0);
-    ASSERT_EQ(instantiate(&exec, graph, 0), 0);
+    CapturedGraph graph(stream.get(), [&] { submit(rung, in, out, stream.get()); });
     for (std::uint64_t seed = 2; seed < 5; ++seed) {
       const Inputs fresh = make_inputs(small_case(rung.dtypes.front(), seed));
       for (const auto& [to, from] : {std::pair{&in.q, &fresh.q}, {&in.k, &fresh.k}, {&in.v, &fresh.v}}) {
         to->generate([from = from](auto b, auto h, auto row, auto col) { return from->at(b, h, row, col); });
       }
-      ASSERT_EQ(launch(exec, stream.get()), 0);
+      graph.launch();
       cuda::synchronize(stream.get());
       EXPECT_EQ(out.o.bytes(), run(fresh, rung.name).o.bytes());
     }
-    destroy_exec(exec);
-    destroy(graph);
   });
 }
 

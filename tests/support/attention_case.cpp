@@ -114,10 +114,13 @@ Shape broadcast_shape(const AttentionCase& c, const Broadcast& full) {
   return {full.batch ? c.batch : 1, full.heads ? c.heads_q : 1, full.rows ? c.seqlen_q : 1, c.seqlen_k};
 }
 
-std::vector<std::int32_t> offsets(const std::vector<std::int64_t>& lengths) {
-  std::vector<std::int32_t> at = {0};
-  for (const std::int64_t length : lengths) at.push_back(at.back() + static_cast<std::int32_t>(length));
-  return at;
+/// In memory that the backend sees.
+std::shared_ptr<std::int32_t> offsets(const std::vector<std::int64_t>& lengths) {
+  const auto memory = allocate_tensor_memory((lengths.size() + 1) * sizeof(std::int32_t));
+  auto* at = reinterpret_cast<std::int32_t*>(memory.get());
+  at[0] = 0;
+  for (std::size_t n = 0; n < lengths.size(); ++n) at[n + 1] = at[n] + static_cast<std::int32_t>(lengths[n]);
+  return {memory, at};
 }
 
 std::int64_t longest(const std::vector<std::int64_t>& lengths) {
@@ -148,7 +151,7 @@ Params Inputs::params(std::string_view compute) const {
   if (mask) p.mask = mask->view();
   if (options.packed()) {
     p.varlen =
-        Varlen{cu_q.data(), cu_k.data(), options.num_sequences(), longest(options.varlen_q), longest(options.varlen_k)};
+        Varlen{cu_q.get(), cu_k.get(), options.num_sequences(), longest(options.varlen_q), longest(options.varlen_k)};
   }
   return p;
 }

@@ -1,6 +1,7 @@
 // One attention problem as data: shapes, options and inputs that a test can print, run on any backend and repeat.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -81,7 +82,7 @@ struct Inputs {
   AttentionCase options;
   TensorBuffer q, k, v, dout;
   std::optional<TensorBuffer> bias, mask, slopes, dlse;
-  std::vector<std::int32_t> cu_q, cu_k;
+  std::shared_ptr<std::int32_t> cu_q, cu_k;  // num_sequences + 1 entries each, where packed
 
   /// Parameters that point into this object, which must stay where it is while they are used.
   [[nodiscard]] Params params(std::string_view compute) const;

@@ -71,6 +71,10 @@ void set_tensor_memory(Allocate allocate) {
   tensor_memory = allocate == nullptr ? allocate_on_heap : allocate;
 }
 
+std::shared_ptr<std::byte> allocate_tensor_memory(std::size_t bytes) {
+  return tensor_memory(bytes);
+}
+
 /// The memory: guard, offset, elements, guard.
 struct TensorBuffer::Storage {
   Storage(DType dtype, std::int64_t base_offset, std::size_t elements)

@@ -22,6 +22,9 @@ using Allocate = std::shared_ptr<std::byte> (*)(std::size_t bytes);
 /// Where TensorBuffers made from now on get their memory; null: the heap. For memory that a GPU sees too.
 void set_tensor_memory(Allocate allocate);
 
+/// Memory from there.
+[[nodiscard]] std::shared_ptr<std::byte> allocate_tensor_memory(std::size_t bytes);
+
 struct Placement {
   Layout layout = Layout::kBHSD;
   std::int64_t base_offset = 0;  // elements between a 64-byte boundary and the first element

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "cuda/launch/ladder.hpp"
+#include "cuda/launch/production.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -23,9 +24,13 @@ core::Backend backend_of(const Rung& rung) {
 }
 
 std::vector<core::Backend> assemble() {
+  constexpr int kSlowerThanSimt = 7;  // rungs up to this number
   std::vector<core::Backend> list;
   const std::span<const Rung> rungs = ladder();
-  for (std::size_t i = rungs.size(); i-- > 0;) list.push_back(backend_of(rungs[i]));  // each rung beats the one before
+  for (std::size_t i = rungs.size(); i-- > 0;) {  // each rung beats the one before
+    if (rungs[i].number == kSlowerThanSimt) list.push_back(backend_of(simt_kernels()));
+    list.push_back(backend_of(rungs[i]));
+  }
   return list;
 }
 

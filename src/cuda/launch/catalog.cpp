@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cuda/launch/ladder.hpp"
+#include "cuda/launch/production.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -49,13 +50,56 @@ std::vector<KernelSpec> rung_variants(const Rung& rung, const Arch& arch) {
   return specs;
 }
 
+/// A covering set, not the product: every dtype, the head_dims at which tiles change, each option alone, and all that go
+/// together.
+std::vector<RungConfig> option_configs() {
+  constexpr DType kF32 = DType::kF32, kF16 = DType::kF16, kBF16 = DType::kBF16;
+  constexpr MaskKind kFull = MaskKind::kFull, kCausal = MaskKind::kCausal, kWindow = MaskKind::kWindow;
+  const auto config = [](DType dtype, int head_dim, int head_dim_v, MaskKind mask, OptionSet options = {}) {
+    return RungConfig{.dtype = dtype, .head_dim = head_dim, .head_dim_v = head_dim_v, .mask = mask, .options = options};
+  };
+  std::vector<RungConfig> configs = {
+      config(kF16, 64, 64, kCausal),
+      config(kF32, 128, 128, kCausal),
+      config(kF32, 40, 40, kFull, {.softcap = true}),
+      config(kBF16, 96, 96, kFull, {.alibi = true}),
+      config(kF16, 256, 256, kFull, {.dropout = true}),
+      config(kBF16, 512, 512, kFull, {.varlen = true}),
+      config(kF16, 17, 300, kFull, {.bool_mask = true}),
+      config(kBF16, 64, 64, kWindow, {.bias = kF32, .dbias = kBF16, .dbias_over_rows = true}),
+      config(kF32, 64, 64, kWindow, {.softcap = true, .alibi = true, .dropout = true, .varlen = true}),
+      config(kBF16, 128, 128, kWindow,
+             {.softcap = true, .alibi = true, .bool_mask = true, .dropout = true, .bias = kF16, .dbias = kF16})};
+  for (RungConfig& c : configs) c.aligned = c.head_dim % 16 == 0;
+  for (const std::size_t plain : {0, 1}) {
+    configs.push_back(configs[plain]);
+    configs.back().few_rows = true;
+  }
+  return configs;
+}
+
+std::vector<KernelSpec> option_rung_variants(const Rung& rung, const Arch& arch) {
+  std::vector<KernelSpec> specs;
+  for (RungConfig config : option_configs()) {
+    config.max_smem_per_block = arch.max_smem_per_block;
+    add_variants(specs, rung, config, arch);
+  }
+  return specs;
+}
+
+std::vector<KernelSpec> variants(const Rung& rung, const Arch& arch) {
+  return rung.takes_options ? option_rung_variants(rung, arch) : rung_variants(rung, arch);
+}
+
 std::vector<CatalogEntry> assemble() {
   std::vector<CatalogEntry> entries;
-  for (const Rung& rung : ladder()) {
+  const auto add = [&entries](const Rung& rung) {
     entries.push_back({rung.name, rung.description,
                        [&rung](const Arch& arch) { return rung.supports == nullptr || rung.supports(arch); },
-                       [&rung](const Arch& arch) { return rung_variants(rung, arch); }, rung.claims_no_spills});
-  }
+                       [&rung](const Arch& arch) { return variants(rung, arch); }, rung.claims_no_spills});
+  };
+  for (const Rung& rung : ladder()) add(rung);
+  add(simt_kernels());
   return entries;
 }
 

@@ -21,7 +21,7 @@ struct CatalogEntry {
   bool claims_no_spills;  ///< a spill or a stack frame in any variant is a defect
 };
 
-/// All of them, in the ladder's order.
+/// All of them: the ladder in its order, then the production kernels.
 [[nodiscard]] std::span<const CatalogEntry> catalog();
 
 }  // namespace attend::cuda

@@ -12,28 +12,48 @@
 namespace attend::cuda {
 namespace {
 
-const char* element_name(DType dtype) {
-  return dtype == DType::kF16 ? "kF16" : dtype == DType::kBF16 ? "kBF16" : "kF32";
-}
-
 const char* args_name(StepArgs args) {
   switch (args) {
     case StepArgs::kForward:
       return "ForwardArgs";
     case StepArgs::kForwardTma:
       return "ForwardTmaArgs";
+    case StepArgs::kForwardOptions:
+      return "ForwardOptionArgs";
     case StepArgs::kBackward:
       return "BackwardArgs";
+    case StepArgs::kBackwardOptions:
+      return "BackwardOptionArgs";
   }
   return "?";
+}
+
+const char* mask_name(MaskKind mask) {
+  return mask == MaskKind::kWindow ? "kWindow" : mask == MaskKind::kCausal ? "kCausal" : "kFull";
+}
+
+std::vector<Constant> option_constants(const OptionSet& options) {
+  return {
+      {"kHasSoftcap", options.softcap},       {"kHasAlibi", options.alibi},
+      {"kHasBias", options.bias.has_value()}, {"kBiasElement", element_constant(options.bias.value_or(DType::kF32))},
+      {"kHasBoolMask", options.bool_mask},    {"kHasDropout", options.dropout},
+      {"kIsVarlen", options.varlen}};
 }
 
 std::string lack_text(const char* argument, const auto& value, const Rung& rung, const auto& allowed) {
   return fmt::format("{} {}, compute '{}' allows {}", argument, value, rung.name, allowed);
 }
 
-/// Options that no rung of the ladder knows.
 std::optional<std::string> option_lack(const Rung& rung, const core::Problem& p) {
+  if (p.is_backward && p.deterministic && !rung.deterministic_backward) {
+    return lack_text("deterministic:", "true", rung, "false");
+  }
+  if (rung.takes_options) {
+    for (const auto& [name, tensor] : {std::pair{"bias: dtype", &p.bias}, {"dbias: dtype", &p.dbias}}) {
+      if (*tensor && (*tensor)->dtype == DType::kF64) return lack_text(name, "f64", rung, "f32, f16, bf16");
+    }
+    return std::nullopt;
+  }
   if (p.softcap != 0) return lack_text("softcap:", p.softcap, rung, "0");
   if (p.dropout_p != 0) return lack_text("dropout_p:", p.dropout_p, rung, "0");
   if (p.window_left >= 0) return lack_text("window_left:", p.window_left, rung, "-1");
@@ -42,9 +62,6 @@ std::optional<std::string> option_lack(const Rung& rung, const core::Problem& p)
   if (p.bias) return lack_text("bias:", "given", rung, "none");
   if (p.mask) return lack_text("mask:", "given", rung, "none");
   if (p.varlen) return lack_text("varlen:", "given", rung, "none");
-  if (p.is_backward && p.deterministic && !rung.deterministic_backward) {
-    return lack_text("deterministic:", "true", rung, "false");
-  }
   return std::nullopt;
 }
 
@@ -99,24 +116,32 @@ bool is_aligned(const core::Problem& p, int bytes) {
   return true;
 }
 
+EnumConstant element_constant(DType dtype) {
+  return {"ElementType", dtype == DType::kF16 ? "kF16" : dtype == DType::kBF16 ? "kBF16" : "kF32"};
+}
+
 KernelSpec step_spec(const Rung& rung, const Step& step, const RungConfig& config, const Arch& arch) {
-  const bool backward = step.args == StepArgs::kBackward;
-  KernelSpec spec = {
-      .name = step.function,
-      .source = backward && rung.backward_source != nullptr ? rung.backward_source : rung.source,
-      .function = step.function,
-      .args = args_name(step.args),
-      .config = {{"kHeadDim", std::int64_t{config.head_dim}},
-                 {"kHeadDimV", std::int64_t{config.head_dim_v}},
-                 {"kElement", EnumConstant{"ElementType", element_name(config.dtype)}},
-                 {"kMask", EnumConstant{"MaskKind", config.mask == MaskKind::kCausal ? "kCausal" : "kFull"}},
-                 {"kNegateScores", config.negate_scores},
-                 {"kAligned", config.aligned},
-                 {"kThreads", std::int64_t{step.threads}},
-                 {"kBlockM", std::int64_t{step.block_m}},
-                 {"kBlockN", std::int64_t{step.block_n}},
-                 {"kSmemBytes", std::int64_t{step.smem_bytes}}},
-      .arch = arch.target};
+  const bool backward = step.args == StepArgs::kBackward || step.args == StepArgs::kBackwardOptions;
+  KernelSpec spec = {.name = step.function,
+                     .source = backward && rung.backward_source != nullptr ? rung.backward_source : rung.source,
+                     .function = step.function,
+                     .args = args_name(step.args),
+                     .config = {{"kHeadDim", std::int64_t{config.head_dim}},
+                                {"kHeadDimV", std::int64_t{config.head_dim_v}},
+                                {"kElement", element_constant(config.dtype)},
+                                {"kMask", EnumConstant{"MaskKind", mask_name(config.mask)}},
+                                {"kNegateScores", config.negate_scores},
+                                {"kAligned", config.aligned},
+                                {"kThreads", std::int64_t{step.threads}},
+                                {"kBlockM", std::int64_t{step.block_m}},
+                                {"kBlockN", std::int64_t{step.block_n}},
+                                {"kSmemBytes", std::int64_t{step.smem_bytes}}},
+                     .arch = arch.target};
+  if (rung.takes_options) {
+    const auto options = option_constants(config.options);
+    spec.config.insert(spec.config.end(), options.begin(), options.end());
+    spec.config.push_back({"kColumnParts", std::int64_t{step.column_parts}});
+  }
   spec.config.insert(spec.config.end(), step.constants.begin(), step.constants.end());
   spec.dynamic_smem_bytes = step.smem_bytes;
   spec.min_blocks = std::max(1, step.min_blocks);

@@ -16,6 +16,18 @@
 
 namespace attend::cuda {
 
+/// Options of attention beyond the plain ones, on or off: what kernels that take them are compiled for.
+struct OptionSet {
+  bool softcap = false;
+  bool alibi = false;
+  bool bool_mask = false;
+  bool dropout = false;
+  bool varlen = false;
+  std::optional<DType> bias = {};
+  std::optional<DType> dbias = {};  ///< of the bias's gradient, where it is asked for
+  bool dbias_over_rows = false;     ///< it is a sum over the rows
+};
+
 /// What a variant of a rung is compiled for.
 struct RungConfig {
   DType dtype = DType::kF32;
@@ -29,6 +41,9 @@ struct RungConfig {
   /// The query rows of all heads make at least four tiles of 128 for each multiprocessor; with fewer, tables may choose
   /// smaller tiles, so that every multiprocessor gets some.
   bool many_rows = true;
+  /// Heads have at most 32 query rows, or the rows of all heads make less than one tile of 64 for each multiprocessor.
+  bool few_rows = false;
+  OptionSet options = {};  ///< for rungs with `takes_options`
 };
 
 /// What the blocks of a launch divide among themselves, in this order of the index: tiles of a head fastest.
@@ -40,10 +55,11 @@ enum class Grid {
 };
 
 /// The parameter that a kernel takes.
-enum class StepArgs { kForward, kForwardTma, kBackward };
+enum class StepArgs { kForward, kForwardTma, kForwardOptions, kBackward, kBackwardOptions };
 
 /// One launch. Its Config is kHeadDim, kHeadDimV, kElement, kMask, kNegateScores, kThreads, kBlockM, kBlockN,
-/// kSmemBytes, and what `constants` adds.
+/// kSmemBytes, for the option arguments kHasSoftcap, kHasAlibi, kHasBias, kBiasElement, kHasBoolMask, kHasDropout,
+/// kIsVarlen and kColumnParts, and what `constants` adds.
 struct Step {
   std::string function;  ///< template <class Config> __device__ void in the rung's file
   Grid grid = Grid::kRowTiles;
@@ -53,7 +69,9 @@ struct Step {
   unsigned smem_bytes = 0;  ///< dynamic; the kernel asserts that its SharedStorage has this size
   std::vector<Constant> constants = {};
   StepArgs args = StepArgs::kForward;
-  int min_blocks = 0;  ///< blocks that have to fit on a multiprocessor together; 0: the compiler's choice
+  int min_blocks = 0;    ///< blocks that have to fit on a multiprocessor together; 0: the compiler's choice
+  int column_parts = 1;  ///< blocks that share a tile and write some columns of the result each
+  std::int64_t (*blocks)(const Step&, const core::Problem&) = nullptr;  ///< how many; null: as `grid` says
 };
 
 /// One rung.
@@ -70,6 +88,7 @@ struct Rung {
   int alignment = 1;                   ///< bytes that base addresses and strides have to be multiples of
   bool folds_scale = false;            ///< wants scale > 0 and RungConfig::negate_scores
   bool deterministic_backward = true;  ///< bit-equal from run to run
+  bool takes_options = false;          ///< every option of the interface; else full and causal masks alone
   bool toolkit_headers = false;        ///< needs the CUDA toolkit's include folder (mma.h)
   bool claims_no_spills = true;        ///< a spill or a stack frame in any variant is a defect
   std::size_t max_workspace = std::numeric_limits<std::size_t>::max();  ///< bytes; problems that want more are refused
@@ -79,6 +98,9 @@ struct Rung {
   std::size_t (*forward_workspace)(const core::Problem&) = nullptr;  ///< bytes; null: none
   std::size_t (*backward_workspace)(const core::Problem&) = nullptr;
 };
+
+/// The constant that names an element type.
+[[nodiscard]] EnumConstant element_constant(DType dtype);
 
 /// The kernel of one step.
 [[nodiscard]] KernelSpec step_spec(const Rung& rung, const Step& step, const RungConfig& config, const Arch& arch);

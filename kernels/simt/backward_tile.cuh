@@ -1,0 +1,304 @@
+// One tile of the backward pass: p and the gradient of the scores, from products of tiles of q, k, dout and v.
+//
+//   p = exp(s - lse)    ds = p * (dropout(dout v^T) - delta)    delta = rowsum(dout * o) - dlse
+//
+// A block owns a tile of keys (for dk and dv, or the bias's gradient) or of query rows (for dq) and streams over tiles of
+// the other kind. The tensors come in pairs: pair 0 is q and k, pair 1 dout and v, and each product of the tile is that of
+// the streamed member with the owned one, transposed. So both kinds of block run the same code.
+//
+// kPanels == 1: both owned tiles stay in shared memory, and the streamed ones serve the gradients too. Otherwise the
+// products go through the columns panel by panel, and a block's gradients are one of kColumnParts parts of the columns.
+#pragma once
+
+#include "../common/fp32_scores.cuh"
+#include "../common/score_rules.cuh"
+#include "guarded_product.cuh"
+#include "tile_io.cuh"
+
+namespace attend {
+
+// What the backward pass knows of a row before it starts.
+struct SavedRow {
+  float lse;    // +inf for rows that see no key, and rows beyond the last
+  float delta;  // rowsum(dout * o) - dlse
+};
+
+// What a block computes.
+enum class SimtGradient { kKeysValues, kQueries, kBias };
+
+template <class Config, SimtGradient kGradient>
+struct SimtBackwardShape {
+  static constexpr bool kOwnsKeys = kGradient != SimtGradient::kQueries;
+  static constexpr int kOwned = kOwnsKeys ? Config::kBlockN : Config::kBlockM;
+  static constexpr int kStreamed = kOwnsKeys ? Config::kBlockM : Config::kBlockN;
+  static constexpr bool kResident = Config::kPanels == 1;
+  static constexpr int kPanel = Config::kPanel;  // columns of either pair in shared memory, where not resident
+
+  // Threads are a grid of kThreadsY x kThreadsX; a warp is 8 wide and 4 high. A thread has kRows x kCols of the scores,
+  // streamed by owned, and kOwnedRows x (its columns) of the gradients.
+  static constexpr int kLanesX = 8;
+  static constexpr int kThreadsX = Config::kThreadsX;
+  static constexpr int kThreadsY = Config::kThreads / kThreadsX;
+  static constexpr int kRows = kStreamed / kThreadsY;
+  static constexpr int kCols = kOwned / kThreadsX;
+  static constexpr int kOwnedRows = kOwned / kThreadsY;
+  static constexpr int kStep = kThreadsX * kChunkBytes;  // between a thread's chunks of a row
+  static_assert(kRows % 4 == 0 && kCols % 4 == 0 && kOwnedRows % 4 == 0 && kThreadsX % kLanesX == 0);
+  using Place = ScorePlace<kOwnsKeys, 4 * kThreadsX>;
+
+  // Columns of pair 0 and 1: those that products sum over, and those of the block's gradients.
+  static constexpr int kHeadDims[2] = {Config::kHeadDim, Config::kHeadDimV};
+  static constexpr int kDepths[2] = {(Config::kHeadDim + 7) / 8 * 8, (Config::kHeadDimV + 7) / 8 * 8};
+  static constexpr int kGradientCols[2] = {Config::kCols0, Config::kCols1};
+  template <int kPair>
+  static constexpr int kDims = kGradientCols[kPair] / kThreadsX;
+  static constexpr bool kHasScoreTiles = kGradient != SimtGradient::kBias;
+
+  // Shared memory, in bytes.
+  using ScoreTile = Fp32Tile<kOwned, kRows, 0>;          // kStreamed rows
+  using Transposed = Fp32Tile<kOwned, 0, kChunkFloats>;  // a row for each column of the tensor
+  template <int kPair>
+  using RowTile = Fp32Tile<kGradientCols[kPair], kRows, 0>;  // kStreamed rows
+  using PanelTile = Fp32Tile<kPanel, kRows, 0>;              // kStreamed rows
+  static constexpr int kScoreBytes = kHasScoreTiles ? kStreamed * ScoreTile::kRowBytes : 0;
+  static constexpr bool kHasRows[2] = {kResident || kHasScoreTiles,
+                                       kResident || kGradient == SimtGradient::kKeysValues};
+  static constexpr int kDs = 0;
+  static constexpr int kP = kDs + kScoreBytes;
+  static constexpr int kRows0 = kP + (kGradient == SimtGradient::kKeysValues ? kScoreBytes : 0);
+  static constexpr int kRows1 = kRows0 + (kHasRows[0] ? kStreamed * RowTile<0>::kRowBytes : 0);
+  static constexpr int kPanelRows = kRows1 + (kHasRows[1] ? kStreamed * RowTile<1>::kRowBytes : 0);
+  static constexpr int kTransposed0 = kPanelRows + (kResident ? 0 : kStreamed * PanelTile::kRowBytes);
+  static constexpr int kTransposed1 = kTransposed0 + (kResident ? kDepths[0] : kPanel) * Transposed::kRowBytes;
+  static constexpr int kSaved = kTransposed1 + (kResident ? kDepths[1] * Transposed::kRowBytes : 0);
+  static_assert(kSaved + Config::kBlockM * int{sizeof(SavedRow)} == Config::kSmemBytes);
+  static_assert(kRows0 % kPanelBytes == 0 && kRows1 % kPanelBytes == 0 && kPanelRows % kPanelBytes == 0);  // the flips
+
+  template <int kPair>
+  static constexpr int kRowsAt = kPair == 0 ? kRows0 : kRows1;
+  template <int kPair>
+  static constexpr int kTransposedAt = kPair == 0 || !kResident ? kTransposed0 : kTransposed1;
+};
+
+// A thread's place in the grid: warps fill it row by row.
+template <class Config, SimtGradient kGradient>
+struct SimtThread {
+  using Shape = SimtBackwardShape<Config, kGradient>;
+  int x;
+  int y;
+
+  [[nodiscard]] static __device__ __forceinline__ SimtThread mine() {
+    constexpr int kWarpsX = Shape::kThreadsX / Shape::kLanesX;
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    return {warp % kWarpsX * Shape::kLanesX + lane % Shape::kLanesX, warp / kWarpsX * 4 + lane / Shape::kLanesX};
+  }
+  [[nodiscard]] __device__ __forceinline__ typename Shape::Place place() const {
+    return {y * Shape::kRows, x * kChunkFloats};
+  }
+};
+
+// The saved rows of one head of one sequence.
+[[nodiscard]] __device__ __forceinline__ SavedRow* saved_rows(const BackwardOptionArgs& args, const SequenceSpan& span,
+                                                              uint32 head) {
+  return static_cast<SavedRow*>(args.base.workspace) +
+         (int64{span.batch} * args.base.num_heads_q + head) * args.total_rows + span.q_begin;
+}
+
+// The tensors of one query head, as a block's tiles see them.
+template <class Config>
+struct SimtHead {
+  using Source = RowSource<Config>;
+  const BackwardArgs& args;
+  SequenceSpan span;
+  uint32 head;
+  uint32 head_k;
+
+  // Rows of pair 0 or 1 from `row` on: of q and dout, or with kOfKeys of k and v.
+  template <bool kOfKeys, int kPair>
+  [[nodiscard]] __device__ __forceinline__ Source rows(int64 row) const {
+    if constexpr (kOfKeys) {
+      return Source::of(kPair == 0 ? args.k : args.v, kPair == 0 ? args.k_stride : args.v_stride, span.batch, head_k,
+                        span.k_begin + row, span.seqlen_k - row, kPair == 0 ? Config::kHeadDim : Config::kHeadDimV);
+    } else {
+      return Source::of(kPair == 0 ? args.q : args.dout, kPair == 0 ? args.q_stride : args.dout_stride, span.batch,
+                        head, span.q_begin + row, span.seqlen_q - row,
+                        kPair == 0 ? Config::kHeadDim : Config::kHeadDimV);
+    }
+  }
+};
+
+// What belongs to rows [row, row + kBlockM), to shared memory.
+template <class Config, SimtGradient kGradient>
+__device__ __forceinline__ void load_saved(const SavedRow* saved, int64 row, int64 seqlen_q) {
+  auto* to = reinterpret_cast<SavedRow*>(fp32_smem + SimtBackwardShape<Config, kGradient>::kSaved);
+  for (int i = threadIdx.x; i < Config::kBlockM; i += Config::kThreads) {
+    to[i] = row + i < seqlen_q ? saved[row + i] : SavedRow{kInfinity, 0.0f};
+  }
+}
+
+// The owned tiles, where they stay.
+template <class Config, SimtGradient kGradient>
+__device__ __forceinline__ void load_owned(const SimtHead<Config>& head, int64 owned) {
+  using Shape = SimtBackwardShape<Config, kGradient>;
+  if constexpr (Shape::kResident) {
+    load_transposed<Config, typename Shape::Transposed, Shape::kOwned, Shape::kDepths[0]>(
+        Shape::kTransposed0, head.template rows<Shape::kOwnsKeys, 0>(owned));
+    load_transposed<Config, typename Shape::Transposed, Shape::kOwned, Shape::kDepths[1]>(
+        Shape::kTransposed1, head.template rows<Shape::kOwnsKeys, 1>(owned));
+  }
+}
+
+// The streamed rows that gradients are products with, columns of this block's part; where resident, all of both pairs.
+// Returns whether this thread met nothing but finite numbers.
+template <class Config, SimtGradient kGradient>
+[[nodiscard]] __device__ __forceinline__ bool load_streamed(const SimtHead<Config>& head, int64 streamed, int part) {
+  using Shape = SimtBackwardShape<Config, kGradient>;
+  FiniteWatch watch;
+  if constexpr (Shape::kHasRows[0]) {
+    load_rows<Config, typename Shape::template RowTile<0>, Shape::kStreamed, Shape::kGradientCols[0]>(
+        Shape::kRows0, head.template rows<!Shape::kOwnsKeys, 0>(streamed).columns_from(part * Shape::kGradientCols[0]),
+        watch);
+  }
+  if constexpr (Shape::kHasRows[1]) {
+    load_rows<Config, typename Shape::template RowTile<1>, Shape::kStreamed, Shape::kGradientCols[1]>(
+        Shape::kRows1, head.template rows<!Shape::kOwnsKeys, 1>(streamed).columns_from(part * Shape::kGradientCols[1]),
+        watch);
+  }
+  return !watch.saw_other();
+}
+
+// product = streamed owned^T of a pair, for the thread's part of the tile.
+template <class Config, SimtGradient kGradient, int kPair, int kM, int kN>
+__device__ __forceinline__ void multiply_pair(float (&product)[kM][kN], const SimtHead<Config>& head, int64 streamed,
+                                              int64 owned, const SimtThread<Config, kGradient>& me) {
+  using Shape = SimtBackwardShape<Config, kGradient>;
+  if constexpr (Shape::kResident) {
+    using RowTile = typename Shape::template RowTile<kPair>;
+    multiply_rows<Shape::kDepths[kPair], RowTile, typename Shape::Transposed, Shape::kStep>(
+        product, Shape::template kRowsAt<kPair> + RowTile::offset(me.y * Shape::kRows, 0),
+        Shape::template kTransposedAt<kPair>, me.x * kChunkBytes);
+  } else {
+    using PanelTile = typename Shape::PanelTile;
+    const auto rows = head.template rows<!Shape::kOwnsKeys, kPair>(streamed);
+    const auto transposed = head.template rows<Shape::kOwnsKeys, kPair>(owned);
+#pragma unroll 1
+    for (int col = 0; col < Shape::kHeadDims[kPair]; col += Shape::kPanel) {
+      FiniteWatch unused;
+      __syncthreads();  // every warp has left the panel before
+      load_rows<Config, PanelTile, Shape::kStreamed, Shape::kPanel>(Shape::kPanelRows, rows.columns_from(col), unused);
+      load_transposed<Config, typename Shape::Transposed, Shape::kOwned, Shape::kPanel>(Shape::kTransposed0,
+                                                                                        transposed.columns_from(col));
+      __syncthreads();  // the panel is there
+      multiply_rows<Shape::kPanel, PanelTile, typename Shape::Transposed, Shape::kStep>(
+          product, Shape::kPanelRows + PanelTile::offset(me.y * Shape::kRows, 0), Shape::kTransposed0,
+          me.x * kChunkBytes);
+    }
+  }
+}
+
+// A thread's numbers to a tile of scores in shared memory.
+template <class Config, SimtGradient kGradient, int kM, int kN>
+__device__ __forceinline__ void store_score_tile(int smem_offset, const float (&s)[kM][kN],
+                                                 const SimtThread<Config, kGradient>& me) {
+  using Shape = SimtBackwardShape<Config, kGradient>;
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kN; j += kChunkFloats) {
+      const int col = me.x * kChunkFloats + Shape::Place::step(j);
+      *reinterpret_cast<float4*>(fp32_smem + smem_offset + Shape::ScoreTile::offset(me.y * Shape::kRows + i, col)) =
+          make_float4(s[i][j], s[i][j + 1], s[i][j + 2], s[i][j + 3]);
+    }
+  }
+}
+
+// p before dropout, or kNotSeen. s holds q.k, then the result; slope as TileRules gives it.
+template <class Config, SimtGradient kGradient, int kM, int kN>
+__device__ __forceinline__ void probabilities(float (&s)[kM][kN], float (&slope)[kM][kN],
+                                              const TileRules<Config>& rules, const SimtThread<Config, kGradient>& me) {
+  const auto place = me.place();
+  const auto* saved = reinterpret_cast<const SavedRow*>(fp32_smem + SimtBackwardShape<Config, kGradient>::kSaved);
+  if (rules.template all_visible<Config::kBlockM, Config::kBlockN>()) {
+    rules.template apply<true>(s, place, slope);
+  } else {
+    rules.template apply<false>(s, place, slope);
+  }
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kN; ++j) {
+      const float lse = saved[place.row(i, j)].lse;
+      const bool seen = s[i][j] != -kInfinity && lse != kInfinity;
+      s[i][j] = seen ? exp2_fast((s[i][j] - lse) * kLog2E) : kNotSeen;
+    }
+  }
+}
+
+// What dropout leaves of p. A dropped entry is not seen, unless p is not finite: the row is NaN, whatever is dropped.
+[[nodiscard]] __device__ __forceinline__ float after_dropout(float p, bool kept, float scale) {
+  if (!is_seen(p)) return kNotSeen;
+  if (kept) return p * scale;
+  const float nothing = p * 0.0f;
+  return nothing == 0.0f ? kNotSeen : nothing;
+}
+
+// p becomes ds, or stays kNotSeen. dp holds dout v^T; scale: of entries that dropout keeps.
+template <class Config, SimtGradient kGradient, int kM, int kN>
+__device__ __forceinline__ void score_gradients(float (&p)[kM][kN], const float (&dp)[kM][kN],
+                                                const NumberBits<kM * kN>& kept, float scale,
+                                                const SimtThread<Config, kGradient>& me) {
+  const auto place = me.place();
+  const auto* saved = reinterpret_cast<const SavedRow*>(fp32_smem + SimtBackwardShape<Config, kGradient>::kSaved);
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kN; ++j) {
+      float gradient = dp[i][j];
+      if constexpr (Config::kHasDropout) gradient = kept[i * kN + j] ? gradient * scale : 0.0f;
+      if (is_seen(p[i][j])) p[i][j] = as_seen(p[i][j] * (gradient - saved[place.row(i, j)].delta));
+    }
+  }
+}
+
+// One tile: ds to its tile in shared memory, and for the gradient of v the probabilities after dropout. With kBias, ds
+// (without the derivative of softcap) is left in ds. The streamed tiles and the saved rows are there.
+template <class Config, SimtGradient kGradient, int kM, int kN>
+__device__ __forceinline__ void gradient_tile(float (&ds)[kM][kN], const SimtHead<Config>& head,
+                                              const ScoreRules<Config>& head_rules, const OptionArgs& options,
+                                              int64 streamed, int64 owned, const SimtThread<Config, kGradient>& me) {
+  using Shape = SimtBackwardShape<Config, kGradient>;
+  const auto rules = head_rules.tile(Shape::kOwnsKeys ? streamed : owned, Shape::kOwnsKeys ? owned : streamed);
+  float slope[kM][kN];
+  NumberBits<kM* kN> kept = {};
+  multiply_pair<Config, kGradient, 0>(ds, head, streamed, owned, me);
+  probabilities(ds, slope, rules, me);
+  if constexpr (Config::kHasDropout) kept = rules.template kept<kM, kN>(me.place());
+  if constexpr (kGradient == SimtGradient::kKeysValues) {
+    float p[kM][kN];
+#pragma unroll
+    for (int i = 0; i < kM; ++i) {
+#pragma unroll
+      for (int j = 0; j < kN; ++j) {
+        p[i][j] = ds[i][j];
+        if constexpr (Config::kHasDropout) p[i][j] = after_dropout(p[i][j], kept[i * kN + j], options.dropout_scale);
+      }
+    }
+    store_score_tile(Shape::kP, p, me);
+  }
+  if constexpr (Config::kHasSoftcap && kGradient != SimtGradient::kBias) {
+#pragma unroll
+    for (int i = 0; i < kM; ++i) {
+#pragma unroll
+      for (int j = 0; j < kN; ++j) {
+        if (is_seen(ds[i][j])) ds[i][j] *= slope[i][j];
+      }
+    }
+  }
+  float dp[kM][kN] = {};
+  multiply_pair<Config, kGradient, 1>(dp, head, streamed, owned, me);
+  score_gradients(ds, dp, kept, options.dropout_scale, me);
+  if constexpr (Shape::kHasScoreTiles) store_score_tile(Shape::kDs, ds, me);
+}
+
+}  // namespace attend

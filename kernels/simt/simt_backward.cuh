@@ -1,0 +1,148 @@
+// simt, backward: dq, dk, dv of o = dropout(softmax(s)) v, with every option of the interface, on CUDA cores.
+//
+//   dv = dropout(p)^T dout    dk = scale ds^T q    dq = scale ds k    (ds times the derivative of softcap)
+//
+// Shapes   as in simt_forward.cuh; dk and dv are sums over the query heads that share a key head
+// Supports what simt_forward.cuh supports. The same bits from run to run: no atomic additions
+// Work     one kernel for dk and dv, whose blocks own tiles of keys, and one for dq, whose blocks own tiles of rows;
+//          both compute p and ds anew (backward_tile.cuh): seven products of tiles where one pass would have five and
+//          an order of additions to dq that changes from run to run. simt_prepare.cuh runs before, simt_dbias.cuh after
+// Memory   SimtBackwardShape
+// Called   by compute 'simt': src/cuda/launch/simt.cpp
+// Source   Dao, FlashAttention-2 (2023), Algorithm 2
+#pragma once
+
+#include "../common/work.cuh"
+#include "backward_tile.cuh"
+#include "simt_dbias.cuh"
+#include "simt_prepare.cuh"
+
+namespace attend {
+
+// A block's tile and part of the columns. Where the mask is causal, the longest tiles go first: the first tiles of keys,
+// the last tiles of rows.
+template <class Config>
+struct SimtBackwardWork {
+  uint32 sequence;
+  uint32 head;
+  int64 tile;
+  int part;
+
+  [[nodiscard]] static __device__ __forceinline__ SimtBackwardWork mine(const BackwardArgs& args, int64 length,
+                                                                        int tile_size, uint32 num_heads,
+                                                                        bool last_first) {
+    const uint32 part = blockIdx.x % Config::kColumnParts;
+    uint32 block = blockIdx.x / Config::kColumnParts;
+    HeadTile work;
+    if constexpr (Config::kMask == MaskKind::kCausal) {
+      if (last_first) block = gridDim.x / Config::kColumnParts - 1 - block;
+      work = tile_by_tile(block, args.batch, num_heads);
+    } else {
+      work = HeadTile::of_block(block, static_cast<uint32>(num_tiles(length, tile_size)), num_heads);
+    }
+    return {work.batch, work.head, work.tile * tile_size, static_cast<int>(part)};
+  }
+};
+
+// The gradient of the owned rows of pair 0 or 1, columns of this block's part.
+template <class Config, SimtGradient kGradient, int kPair, int kM, int kN>
+__device__ __forceinline__ void store_gradient(const float (&gradient)[kM][kN], float factor, void* tensor,
+                                               const TensorStrides& stride, uint32 batch, uint32 head, int64 row,
+                                               int64 rows_left, int part, const SimtThread<Config, kGradient>& me) {
+  using Shape = SimtBackwardShape<Config, kGradient>;
+  constexpr int kCols = Shape::kGradientCols[kPair];
+  const int first_col = part * kCols;
+  auto* to = static_cast<typename ElementOf<Config>::Storage*>(tensor) + stride.offset(batch, head, row) + first_col;
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+    const int at = me.y * Shape::kOwnedRows + i;
+    if (at >= rows_left) break;
+    store_row<Config, Shape::kThreadsX>(to + at * stride.row, min(kCols, Shape::kHeadDims[kPair] - first_col), me.x,
+                                        gradient[i], factor);
+  }
+}
+
+// gradient += (tile of scores at smem_offset)^T (streamed rows of the pair)
+template <class Config, SimtGradient kGradient, int kPair, int kM, int kN>
+__device__ __forceinline__ void add_gradient(float (&gradient)[kM][kN], int smem_offset, bool is_finite,
+                                             const SimtThread<Config, kGradient>& me) {
+  using Shape = SimtBackwardShape<Config, kGradient>;
+  multiply_marked_columns<Shape::kStreamed, typename Shape::ScoreTile, typename Shape::template RowTile<kPair>,
+                          Shape::kStep>(gradient, smem_offset, me.y * Shape::kOwnedRows * 4,
+                                        Shape::template kRowsAt<kPair>, me.x * kChunkBytes, is_finite);
+}
+
+// dk and dv of one tile of kBlockN keys. Grid: tiles of every key head of every sequence, times kColumnParts.
+template <class Config>
+__device__ void simt_backward_keys(const BackwardOptionArgs& args) {
+  constexpr auto kKind = SimtGradient::kKeysValues;
+  using Shape = SimtBackwardShape<Config, kKind>;
+  const BackwardArgs& base = args.base;
+  const auto work = SimtBackwardWork<Config>::mine(base, base.seqlen_k, Config::kBlockN, base.num_heads_k, false);
+  const SequenceSpan span = sequence_span<Config>(base, args.options, work.sequence);
+  const int64 key = work.tile;
+  const int64 keys_left = span.seqlen_k - key;
+  if (keys_left <= 0) return;
+  const auto me = SimtThread<Config, kKind>::mine();
+  float dk[Shape::kOwnedRows][Shape::template kDims<0>] = {};
+  float dv[Shape::kOwnedRows][Shape::template kDims<1>] = {};
+  const uint32 group = base.num_heads_q / base.num_heads_k;
+  SimtHead<Config> head = {base, span, work.head * group, work.head};
+  load_owned<Config, kKind>(head, key);
+#pragma unroll 1
+  for (uint32 in_group = 0; in_group < group; ++in_group, ++head.head) {
+    const auto rules =
+        ScoreRules<Config>::make(args.options, base.scale, span, work.sequence, head.head, base.num_heads_q);
+    const SavedRow* saved = saved_rows(args, span, head.head);
+    const KeyRange rows = rules.window.rows_of_keys(key, min(key + Config::kBlockN, span.seqlen_k));
+#pragma unroll 1
+    for (int64 row = rows.begin / Config::kBlockM * Config::kBlockM; row < rows.end; row += Config::kBlockM) {
+      __syncthreads();  // every warp has left the tiles before: they may be overwritten
+      load_saved<Config, kKind>(saved, row, span.seqlen_q);
+      const bool is_finite = __syncthreads_and(load_streamed<Config, kKind>(head, row, work.part));  // tiles are there
+      float ds[Shape::kRows][Shape::kCols] = {};
+      gradient_tile(ds, head, rules, args.options, row, key, me);
+      __syncthreads();  // p and ds are complete
+      add_gradient<Config, kKind, 1>(dv, Shape::kP, is_finite, me);
+      add_gradient<Config, kKind, 0>(dk, Shape::kDs, is_finite, me);
+    }
+  }
+  store_gradient<Config, kKind, 0>(dk, base.gradient_scale, base.dk, base.dk_stride, span.batch, work.head,
+                                   span.k_begin + key, keys_left, work.part, me);
+  store_gradient<Config, kKind, 1>(dv, 1.0f, base.dv, base.dv_stride, span.batch, work.head, span.k_begin + key,
+                                   keys_left, work.part, me);
+}
+
+// dq of one tile of kBlockM rows. Grid: tiles of every query head of every sequence, times kColumnParts.
+template <class Config>
+__device__ void simt_backward_queries(const BackwardOptionArgs& args) {
+  constexpr auto kKind = SimtGradient::kQueries;
+  using Shape = SimtBackwardShape<Config, kKind>;
+  const BackwardArgs& base = args.base;
+  const auto work = SimtBackwardWork<Config>::mine(base, base.seqlen_q, Config::kBlockM, base.num_heads_q, true);
+  const SequenceSpan span = sequence_span<Config>(base, args.options, work.sequence);
+  const int64 row = work.tile;
+  const int64 rows_left = span.seqlen_q - row;
+  if (rows_left <= 0) return;
+  const auto me = SimtThread<Config, kKind>::mine();
+  float dq[Shape::kOwnedRows][Shape::template kDims<0>] = {};
+  const SimtHead<Config> head = {base, span, work.head, work.head / (base.num_heads_q / base.num_heads_k)};
+  const auto rules =
+      ScoreRules<Config>::make(args.options, base.scale, span, work.sequence, work.head, base.num_heads_q);
+  const KeyRange keys = rules.window.rows(row, min(row + Config::kBlockM, span.seqlen_q));
+  load_owned<Config, kKind>(head, row);
+  load_saved<Config, kKind>(saved_rows(args, span, work.head), row, span.seqlen_q);
+#pragma unroll 1
+  for (int64 key = keys.begin / Config::kBlockN * Config::kBlockN; key < keys.end; key += Config::kBlockN) {
+    __syncthreads();  // every warp has left the tiles before: they may be overwritten
+    const bool is_finite = __syncthreads_and(load_streamed<Config, kKind>(head, key, work.part));  // tiles are there
+    float ds[Shape::kRows][Shape::kCols] = {};
+    gradient_tile(ds, head, rules, args.options, key, row, me);
+    __syncthreads();  // ds is complete
+    add_gradient<Config, kKind, 0>(dq, Shape::kDs, is_finite, me);
+  }
+  store_gradient<Config, kKind, 0>(dq, base.gradient_scale, base.dq, base.dq_stride, span.batch, work.head,
+                                   span.q_begin + row, rows_left, work.part, me);
+}
+
+}  // namespace attend

@@ -1,0 +1,157 @@
+// simt, the gradient of an additive bias: dbias = the sum of ds over the batch entries, heads and rows that the bias is
+// broadcast to, in a fixed order.
+//
+// Shapes   dbias (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k); any strides whose last is 1
+// Work     a block owns one tile of dbias and visits every score tile that adds to it, so that nothing the size of the
+//          score matrix is kept. A bias that is the same for all rows leaves too few tiles for that: there a block sums
+//          over the rows of one tile of keys of one head (float32, in the workspace), and a second kernel over batch
+//          entries and heads
+// Called   as the last steps of the backward pass, where dbias is asked for: src/cuda/launch/simt.cpp
+#pragma once
+
+#include "../common/work.cuh"
+#include "backward_tile.cuh"
+
+namespace attend {
+
+// Indices that one index of a dimension of dbias stands for: itself, or all where the bias is broadcast.
+struct BroadcastRange {
+  uint32 begin;
+  uint32 end;
+
+  [[nodiscard]] static __device__ __forceinline__ BroadcastRange of(uint32 index, uint32 bias_size, uint32 full_size) {
+    return bias_size == full_size ? BroadcastRange{index, index + 1} : BroadcastRange{0, full_size};
+  }
+};
+
+// sums (batch, num_heads_q, seqlen_k) in the workspace, behind the saved rows.
+[[nodiscard]] __device__ __forceinline__ float* dbias_sums(const BackwardOptionArgs& args) {
+  return reinterpret_cast<float*>(static_cast<SavedRow*>(args.base.workspace) +
+                                  int64{args.base.batch} * args.base.num_heads_q * args.total_rows);
+}
+
+// sum += ds of one tile of scores of one head.
+template <class Config, int kM, int kN>
+__device__ __forceinline__ void add_bias_tile(float (&sum)[kM][kN], const BackwardOptionArgs& args,
+                                              const SimtHead<Config>& head, int64 row, int64 key,
+                                              const SimtThread<Config, SimtGradient::kBias>& me) {
+  constexpr auto kKind = SimtGradient::kBias;
+  const auto rules = ScoreRules<Config>::make(args.options, args.base.scale, head.span, head.span.batch, head.head,
+                                              args.base.num_heads_q);
+  const KeyRange keys = rules.window.rows(row, min(row + Config::kBlockM, head.span.seqlen_q));
+  if (keys.begin >= key + Config::kBlockN || keys.end <= key) return;
+  __syncthreads();  // every warp has left the tiles before: they may be overwritten
+  load_owned<Config, kKind>(head, key);
+  load_saved<Config, kKind>(saved_rows(args, head.span, head.head), row, head.span.seqlen_q);
+  static_cast<void>(load_streamed<Config, kKind>(head, row, 0));
+  __syncthreads();  // the tiles are there
+  float ds[kM][kN] = {};
+  gradient_tile(ds, head, rules, args.options, row, key, me);
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kN; ++j) sum[i][j] += ds[i][j];
+  }
+}
+
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ SimtHead<Config> bias_head(const BackwardArgs& args, uint32 batch,
+                                                                    uint32 head) {
+  const SequenceSpan span = {batch, 0, 0, args.seqlen_q, args.seqlen_k};
+  return {args, span, head, head / (args.num_heads_q / args.num_heads_k)};
+}
+
+// A tile of a dbias that has all rows. Grid: tiles of kBlockM rows and kBlockN keys (keys fastest) of every batch entry
+// and head of dbias.
+template <class Config>
+__device__ void simt_dbias(const BackwardOptionArgs& args) {
+  using Element = typename ElementTraits<Config::kDbiasElement>::Type;
+  using Shape = SimtBackwardShape<Config, SimtGradient::kBias>;
+  const BackwardArgs& base = args.base;
+  const auto key_tiles = static_cast<uint32>(num_tiles(base.seqlen_k, Config::kBlockN));
+  const auto row_tiles = static_cast<uint32>(num_tiles(base.seqlen_q, Config::kBlockM));
+  const int64 key = int64{blockIdx.x % key_tiles} * Config::kBlockN;
+  const auto [bias_batch, bias_head_index, tile] =
+      HeadTile::of_block(blockIdx.x / key_tiles, row_tiles, args.dbias_heads);
+  const int64 row = tile * Config::kBlockM;
+  const auto me = SimtThread<Config, SimtGradient::kBias>::mine();
+  float sum[Shape::kRows][Shape::kCols] = {};
+  const auto batches = BroadcastRange::of(bias_batch, args.dbias_batch, base.batch);
+  const auto heads = BroadcastRange::of(bias_head_index, args.dbias_heads, base.num_heads_q);
+#pragma unroll 1
+  for (uint32 batch = batches.begin; batch < batches.end; ++batch) {
+#pragma unroll 1
+    for (uint32 head = heads.begin; head < heads.end; ++head) {
+      add_bias_tile(sum, args, bias_head<Config>(base, batch, head), row, key, me);
+    }
+  }
+  const auto place = me.place();
+  auto* dbias = static_cast<typename Element::Storage*>(args.dbias) +
+                args.dbias_stride.offset(bias_batch, bias_head_index, row) + key;
+#pragma unroll
+  for (int i = 0; i < Shape::kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < Shape::kCols; ++j) {
+      const int at_row = place.row(i, j), at_key = place.key(i, j);
+      if (row + at_row >= base.seqlen_q || key + at_key >= base.seqlen_k) continue;
+      dbias[at_row * args.dbias_stride.row + at_key] = Element::round(sum[i][j]);
+    }
+  }
+}
+
+// Sums over the rows of one tile of keys. Grid: tiles of kBlockN keys of every query head.
+template <class Config>
+__device__ void simt_dbias_over_rows(const BackwardOptionArgs& args) {
+  using Shape = SimtBackwardShape<Config, SimtGradient::kBias>;
+  const BackwardArgs& base = args.base;
+  const auto key_tiles = static_cast<uint32>(num_tiles(base.seqlen_k, Config::kBlockN));
+  const auto [batch, head, tile] = HeadTile::of_block(blockIdx.x, key_tiles, base.num_heads_q);
+  const int64 key = tile * Config::kBlockN;
+  const auto me = SimtThread<Config, SimtGradient::kBias>::mine();
+  const auto tiles = bias_head<Config>(base, batch, head);
+  float sum[Shape::kRows][Shape::kCols] = {};
+#pragma unroll 1
+  for (int64 row = 0; row < base.seqlen_q; row += Config::kBlockM) add_bias_tile(sum, args, tiles, row, key, me);
+
+  __syncthreads();  // every warp has left the tiles: their place serves the sums of threads
+  auto* of_threads = reinterpret_cast<float*>(fp32_smem);  // (kThreadsY, kBlockN)
+  static_assert(Shape::kThreadsY * Config::kBlockN * 4 <= Config::kSmemBytes);
+#pragma unroll
+  for (int j = 0; j < Shape::kCols; ++j) {
+    float of_thread = 0.0f;
+#pragma unroll
+    for (int i = 0; i < Shape::kRows; ++i) of_thread += sum[i][j];
+    of_threads[me.y * Config::kBlockN + me.place().key(0, j)] = of_thread;
+  }
+  __syncthreads();  // all sums are there
+  float* to = dbias_sums(args) + (int64{batch} * base.num_heads_q + head) * base.seqlen_k + key;
+  for (int i = threadIdx.x; i < Config::kBlockN && key + i < base.seqlen_k; i += Config::kThreads) {
+    float total = 0.0f;
+    for (int y = 0; y < Shape::kThreadsY; ++y) total += of_threads[y * Config::kBlockN + i];
+    to[i] = total;
+  }
+}
+
+// dbias from those sums. Grid: runs of kThreads keys of every batch entry and head of dbias.
+template <class Config>
+__device__ void simt_dbias_reduce(const BackwardOptionArgs& args) {
+  using Element = typename ElementTraits<Config::kDbiasElement>::Type;
+  const BackwardArgs& base = args.base;
+  const auto runs = static_cast<uint32>(num_tiles(base.seqlen_k, Config::kThreads));
+  const auto [bias_batch, bias_head_index, run] = HeadTile::of_block(blockIdx.x, runs, args.dbias_heads);
+  const int64 key = run * Config::kThreads + threadIdx.x;
+  if (key >= base.seqlen_k) return;
+  const auto batches = BroadcastRange::of(bias_batch, args.dbias_batch, base.batch);
+  const auto heads = BroadcastRange::of(bias_head_index, args.dbias_heads, base.num_heads_q);
+  const float* sums = dbias_sums(args) + key;
+  float total = 0.0f;
+  for (uint32 batch = batches.begin; batch < batches.end; ++batch) {
+    for (uint32 head = heads.begin; head < heads.end; ++head) {
+      total += sums[(int64{batch} * base.num_heads_q + head) * base.seqlen_k];
+    }
+  }
+  auto* dbias = static_cast<typename Element::Storage*>(args.dbias);
+  dbias[args.dbias_stride.offset(bias_batch, bias_head_index, 0) + key] = Element::round(total);
+}
+
+}  // namespace attend

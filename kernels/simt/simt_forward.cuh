@@ -1,0 +1,262 @@
+// simt, forward: o = dropout(softmax(s)) v and lse, with every option of the interface, on CUDA cores.
+//
+// Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v); any
+//          strides whose last is 1, any alignment; packed sequences
+// Supports float32, float16, bfloat16 (all sums and probabilities in float32), d and d_v from 1 to 512, every option.
+//          Every architecture
+// Work     a block has kBlockM rows of a head and, where d_v is wide, one of kColumnParts parts of the columns of o. A
+//          warp has kWarpRows rows with all their keys, a lane kRows x kKeys scores and kRows x kDims outputs: as in
+//          ladder/08_fa2.cuh, whose tiles and products these are. q and k come in panels of kPanel columns; with one
+//          panel q is loaded once
+// Memory   q and k transposed, v as it is, p transposed: Shape below. Tiles are loaded through registers, which widens
+//          16-bit elements and finds NaN and infinities (guarded_product.cuh); other blocks of the multiprocessor
+//          compute meanwhile
+// Called   by compute 'simt', which 'auto' takes where no faster kernel supports the problem: src/cuda/launch/simt.cpp
+// Source   Dao, FlashAttention-2 (2023), Algorithm 1
+#pragma once
+
+#include "../common/fp32_scores.cuh"
+#include "../common/score_rules.cuh"
+#include "../common/warp_reduce.cuh"
+#include "guarded_product.cuh"
+#include "tile_io.cuh"
+
+namespace attend {
+
+template <class Config>
+struct SimtForwardShape {
+  static constexpr int kPanels = Config::kPanels;  // of q and k
+  static constexpr int kPanel = Config::kPanel;    // columns of one
+  static constexpr int kCols = Config::kCols;      // of o, in this block: head_dim_v or a part of it, rounded up
+  static constexpr int kLanesX = Config::kLanesX;
+  static constexpr int kLanesY = kWarpThreads / kLanesX;
+  static constexpr int kWarpRows = Config::kBlockM / (Config::kThreads / kWarpThreads);
+  static constexpr int kRows = kWarpRows / kLanesY;
+  static constexpr int kKeys = Config::kBlockN / kLanesX;
+  static constexpr int kDims = kCols / kLanesX;
+  static constexpr int kStep = kLanesX * kChunkBytes;  // between a lane's chunks in a row of k or v
+  static_assert(kRows % 4 == 0 && kKeys % 4 == 0 && kDims % 4 == 0 && kLanesX % 8 == 0 && kPanel % 8 == 0);
+  static_assert(kPanels * kPanel >= Config::kHeadDim && Config::kColumnParts * kCols >= Config::kHeadDimV);
+
+  // Shared memory, in bytes. p and v are swizzled: a lane's keys are neighbours, and lanes write p of four keys each.
+  using QTile = Fp32Tile<Config::kBlockM, 0, kChunkFloats>;  // kPanel rows
+  using KTile = Fp32Tile<Config::kBlockN, 0, kChunkFloats>;  // kPanel rows
+  using VTile = Fp32Tile<kCols, 4, 0>;                       // kBlockN rows
+  using PTile = Fp32Tile<Config::kBlockM, 4, 0>;             // kBlockN rows
+  static constexpr int kV = 0;
+  static constexpr int kP = kV + Config::kBlockN * VTile::kRowBytes;
+  static constexpr int kQ = kP + Config::kBlockN * PTile::kRowBytes;
+  static constexpr int kK = kQ + kPanel * QTile::kRowBytes;
+  static_assert(kK + kPanel * KTile::kRowBytes == Config::kSmemBytes);
+  static_assert(kP % kPanelBytes == 0);  // for the flips
+};
+
+// Running softmax of a lane's rows. Maxima are the same in all lanes of a row, sums are of the lane's own keys.
+template <int kRows>
+struct SimtSoftmax {
+  float max[kRows];  // of the scores; -inf before the first key that is seen
+  float sum[kRows];  // of exp(score - max)
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) max[i] = -kInfinity, sum[i] = 0.0f;
+  }
+
+  // Scores become p relative to the new maxima, or kNotSeen; o and the sums are brought to them.
+  template <int kLanesX, int kKeys, int kDims>
+  __device__ __forceinline__ void update(float (&s)[kRows][kKeys], float (&o)[kRows][kDims]) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      float tile_max = s[i][0];
+#pragma unroll
+      for (int j = 1; j < kKeys; ++j) tile_max = fmaxf(tile_max, s[i][j]);
+      const float new_max = fmaxf(max[i], warp_max<kLanesX>(tile_max));
+      const float base = finite_max(new_max);
+      const float rescale = exp2_fast((max[i] - base) * kLog2E);
+      max[i] = new_max;
+      float tile_sum = 0.0f;
+#pragma unroll
+      for (int j = 0; j < kKeys; ++j) {
+        const float p = exp2_fast((s[i][j] - base) * kLog2E);
+        tile_sum += p;
+        s[i][j] = s[i][j] == -kInfinity ? kNotSeen : p;
+      }
+      sum[i] = fmaf(sum[i], rescale, tile_sum);
+#pragma unroll
+      for (int d = 0; d < kDims; ++d) o[i][d] *= rescale;
+    }
+  }
+};
+
+// A block's part of the problem.
+template <class Config>
+struct SimtForwardWork {
+  uint32 sequence;
+  uint32 head;
+  int64 row;  // of the sequence, the tile's first
+  int part;   // of the columns of o
+
+  [[nodiscard]] static __device__ __forceinline__ SimtForwardWork mine(const ForwardArgs& args) {
+    const uint32 part = blockIdx.x % Config::kColumnParts;
+    const uint32 block = blockIdx.x / Config::kColumnParts;
+    const uint32 blocks = gridDim.x / Config::kColumnParts;
+    const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
+    // Causal: the last tiles have the most keys and go first.
+    const auto [sequence, head, tile] = Config::kMask == MaskKind::kCausal
+                                            ? tile_by_tile(blocks - 1 - block, args.batch, args.num_heads_q)
+                                            : HeadTile::of_block(block, row_tiles, args.num_heads_q);
+    return {sequence, head, tile * Config::kBlockM, static_cast<int>(part)};
+  }
+};
+
+// Brings tiles to shared memory.
+template <class Config>
+struct SimtForwardTiles {
+  using Shape = SimtForwardShape<Config>;
+  using Source = RowSource<Config>;
+  Source q;
+  const ForwardArgs& args;
+  SequenceSpan span;
+  uint32 head_k;
+  int part;
+
+  __device__ __forceinline__ SimtForwardTiles(const ForwardArgs& base, const SequenceSpan& sequence,
+                                              const SimtForwardWork<Config>& work)
+      : q(Source::of(base.q, base.q_stride, sequence.batch, work.head, sequence.q_begin + work.row,
+                     sequence.seqlen_q - work.row, Config::kHeadDim)),
+        args(base),
+        span(sequence),
+        head_k(work.head / (base.num_heads_q / base.num_heads_k)),
+        part(work.part) {}
+
+  __device__ __forceinline__ void load_q(int panel) const {
+    load_transposed<Config, typename Shape::QTile, Config::kBlockM, Shape::kPanel>(
+        Shape::kQ, q.columns_from(panel * Shape::kPanel));
+  }
+
+  __device__ __forceinline__ void load_k(int64 key, int panel) const {
+    const Source k = Source::of(args.k, args.k_stride, span.batch, head_k, span.k_begin + key, span.seqlen_k - key,
+                                Config::kHeadDim);
+    load_transposed<Config, typename Shape::KTile, Config::kBlockN, Shape::kPanel>(
+        Shape::kK, k.columns_from(panel * Shape::kPanel));
+  }
+
+  // Returns whether this thread met nothing but finite numbers.
+  [[nodiscard]] __device__ __forceinline__ bool load_v(int64 key) const {
+    const Source v = Source::of(args.v, args.v_stride, span.batch, head_k, span.k_begin + key, span.seqlen_k - key,
+                                Config::kHeadDimV);
+    FiniteWatch watch;
+    load_rows<Config, typename Shape::VTile, Config::kBlockN, Shape::kCols>(Shape::kV,
+                                                                            v.columns_from(part * Shape::kCols), watch);
+    return !watch.saw_other();
+  }
+};
+
+// s = q k^T of the lane for the tile of keys from `key` on; brings that tile's k and v. Returns whether v is finite.
+template <class Config, int kRows, int kKeys>
+[[nodiscard]] __device__ __forceinline__ bool simt_scores(float (&s)[kRows][kKeys],
+                                                          const SimtForwardTiles<Config>& tiles, int64 key,
+                                                          bool is_first, int lane_row, int lane_x) {
+  using Shape = SimtForwardShape<Config>;
+  bool v_is_finite = true;
+#pragma unroll 1
+  for (int panel = 0; panel < Shape::kPanels; ++panel) {
+    __syncthreads();  // every warp has left the panel, and p v of the tile, before: both may be overwritten
+    if (Shape::kPanels > 1 || is_first) tiles.load_q(panel);
+    tiles.load_k(key, panel);
+    if (panel == 0) v_is_finite = tiles.load_v(key);
+    v_is_finite = __syncthreads_and(v_is_finite);  // the panel is there, and v
+    multiply_columns<Shape::kPanel, typename Shape::QTile, typename Shape::KTile, Shape::kStep>(
+        s, Shape::kQ, lane_row * 4, Shape::kK, lane_x * kChunkBytes);
+  }
+  return v_is_finite;
+}
+
+// The lane's p, as columns of the tile in shared memory.
+template <class Config, class Place, int kRows, int kKeys>
+__device__ __forceinline__ void simt_store_p(const float (&p)[kRows][kKeys], const Place& place) {
+  using Shape = SimtForwardShape<Config>;
+#pragma unroll
+  for (int j = 0; j < kKeys; ++j) {
+#pragma unroll
+    for (int i = 0; i < kRows; i += 4) {
+      *reinterpret_cast<float4*>(fp32_smem + Shape::kP + Shape::PTile::offset(place.key(i, j), place.row(i, j))) =
+          make_float4(p[i][j], p[i + 1][j], p[i + 2][j], p[i + 3][j]);
+    }
+  }
+}
+
+// The lane's part of o and lse.
+template <class Config, int kRows, int kDims>
+__device__ __forceinline__ void simt_store_output(const ForwardOptionArgs& args, const SequenceSpan& span,
+                                                  const SimtForwardWork<Config>& work, int lane_row, int lane_x,
+                                                  const SimtSoftmax<kRows>& rows, const float (&o)[kRows][kDims]) {
+  using Storage = typename ElementOf<Config>::Storage;
+  constexpr int kCols = SimtForwardShape<Config>::kCols;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const float sum = warp_sum<Config::kLanesX>(rows.sum[i]);
+    const int64 row = work.row + lane_row + i;
+    if (row >= span.seqlen_q) continue;
+    const ForwardArgs& base = args.base;
+    const float factor = inverse_or_zero(sum) * (Config::kHasDropout ? args.options.dropout_scale : 1.0f);
+    const int first_col = work.part * kCols;
+    auto* out = static_cast<Storage*>(base.o) + base.o_stride.offset(span.batch, work.head, span.q_begin + row);
+    store_row<Config, Config::kLanesX>(out + first_col, min(kCols, Config::kHeadDimV - first_col), lane_x, o[i],
+                                       factor);
+    if (base.lse != nullptr && lane_x == 0 && work.part == 0) {
+      base.lse[base.lse_stride.offset(span.batch, work.head, span.q_begin + row)] = rows.max[i] + logf(sum);
+    }
+  }
+}
+
+// One tile of kBlockM query rows. Grid: tiles of every query head of every sequence, times kColumnParts.
+template <class Config>
+__device__ void simt_forward(const ForwardOptionArgs& args) {
+  using Shape = SimtForwardShape<Config>;
+  constexpr int kRows = Shape::kRows, kKeys = Shape::kKeys, kDims = Shape::kDims;
+  const auto work = SimtForwardWork<Config>::mine(args.base);
+  const SequenceSpan span = sequence_span<Config>(args.base, args.options, work.sequence);
+  if (work.row >= span.seqlen_q) return;
+  const SimtForwardTiles<Config> tiles(args.base, span, work);
+  const auto rules =
+      ScoreRules<Config>::make(args.options, args.base.scale, span, work.sequence, work.head, args.base.num_heads_q);
+  const KeyRange keys = rules.window.rows(work.row, min(work.row + Config::kBlockM, span.seqlen_q));
+
+  const int lane_x = threadIdx.x % Config::kLanesX;
+  const int lane_row =
+      threadIdx.x / kWarpThreads * Shape::kWarpRows + threadIdx.x % kWarpThreads / Config::kLanesX * kRows;
+  const ScorePlace<true, 4 * Config::kLanesX> place = {lane_row, lane_x * 4};
+  SimtSoftmax<kRows> rows;
+  rows.clear();
+  float o[kRows][kDims] = {};
+  const int64 first_key = keys.begin / Config::kBlockN * Config::kBlockN;
+#pragma unroll 1
+  for (int64 key = first_key; key < keys.end; key += Config::kBlockN) {
+    float s[kRows][kKeys] = {};
+    const bool v_is_finite = simt_scores<Config>(s, tiles, key, key == first_key, lane_row, lane_x);
+    const auto tile = rules.tile(work.row, key);
+    float unused[kRows][kKeys];
+    if (tile.template all_visible<Config::kBlockM, Config::kBlockN>()) {
+      tile.template apply<true>(s, place, unused);
+    } else {
+      tile.template apply<false>(s, place, unused);
+    }
+    rows.template update<Config::kLanesX>(s, o);
+    if constexpr (Config::kHasDropout) {
+      const auto kept = tile.template kept<kRows, kKeys>(place);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+        for (int j = 0; j < kKeys; ++j) s[i][j] = kept[i * kKeys + j] ? s[i][j] : kNotSeen;
+      }
+    }
+    simt_store_p<Config>(s, place);
+    __syncwarp();  // p of the warp's rows is complete; no other warp reads it
+    multiply_marked_columns<Config::kBlockN, typename Shape::PTile, typename Shape::VTile, Shape::kStep>(
+        o, Shape::kP, lane_row * 4, Shape::kV, lane_x * kChunkBytes, v_is_finite);
+  }
+  simt_store_output(args, span, work, lane_row, lane_x, rows, o);
+}
+
+}  // namespace attend

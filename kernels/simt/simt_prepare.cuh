@@ -1,0 +1,52 @@
+// simt, before the backward pass proper: what it knows of every query row.
+//
+//   delta = rowsum(dout * o) - dlse
+//
+// Shapes   as in simt_backward.cuh; saved rows (batch, heads, rows of q) in the workspace
+// Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
+#pragma once
+
+#include "../common/warp_reduce.cuh"
+#include "../common/work.cuh"
+#include "backward_tile.cuh"
+
+namespace attend {
+
+// The saved values of kBlockM rows. Grid: tiles of every query head of every sequence. Eight lanes share a row.
+template <class Config>
+__device__ void simt_backward_prepare(const BackwardOptionArgs& args) {
+  using Source = RowSource<Config>;
+  constexpr int kLanes = 8;
+  constexpr int kCount = Config::kAligned ? kVectorElements<Config> : 1;
+  const BackwardArgs& base = args.base;
+  const auto row_tiles = static_cast<uint32>(num_tiles(base.seqlen_q, Config::kBlockM));
+  const auto [sequence, head, tile] = HeadTile::of_block(blockIdx.x, row_tiles, base.num_heads_q);
+  const SequenceSpan span = sequence_span<Config>(base, args.options, sequence);
+  SavedRow* saved = saved_rows(args, span, head);
+  const int64 first_row = tile * Config::kBlockM;
+  const int64 rows_left = span.seqlen_q - first_row;
+  const Source dout =
+      Source::of(base.dout, base.dout_stride, span.batch, head, span.q_begin + first_row, rows_left, Config::kHeadDimV);
+  const Source o =
+      Source::of(base.o, base.o_stride, span.batch, head, span.q_begin + first_row, rows_left, Config::kHeadDimV);
+#pragma unroll 1
+  for (int i = threadIdx.x / kLanes; i < Config::kBlockM; i += Config::kThreads / kLanes) {
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int col = threadIdx.x % kLanes * kCount; col < Config::kHeadDimV; col += kLanes * kCount) {
+      float x[kCount], y[kCount];
+      dout.read(x, i, col);
+      o.read(y, i, col);
+#pragma unroll
+      for (int c = 0; c < kCount; ++c) sum = fmaf(x[c], y[c], sum);
+    }
+    sum = warp_sum<kLanes>(sum);
+    if (threadIdx.x % kLanes != 0 || i >= rows_left) continue;
+    const int64 row = span.q_begin + first_row + i;
+    const float lse = base.lse[base.lse_stride.offset(span.batch, head, row)];
+    if (base.dlse != nullptr) sum -= base.dlse[base.dlse_stride.offset(span.batch, head, row)];
+    saved[first_row + i] = {lse == -kInfinity ? kInfinity : lse, sum};
+  }
+}
+
+}  // namespace attend

@@ -1,0 +1,167 @@
+// Tiles of any element type between memory and shared memory, where they are float32; and results back to memory.
+//
+// Loads go through registers, as 16-bit elements have to be widened on their way. They also say whether all that they
+// brought was finite: see guarded_product.cuh.
+#pragma once
+
+#include "../common/element.cuh"
+#include "../common/fp32_tile.cuh"
+#include "../common/portable.cuh"
+
+namespace attend {
+
+// Elements of one load of 16 bytes.
+template <class Config>
+constexpr int kVectorElements = 16 / int{sizeof(typename ElementOf<Config>::Storage)};
+
+// Watches what is loaded. 0 * x is 0 for finite x, NaN for all others.
+struct FiniteWatch {
+  float zero = 0.0f;
+
+  __device__ __forceinline__ void see(float value) { zero = fmaf(value, 0.0f, zero); }
+  [[nodiscard]] __device__ __forceinline__ bool saw_other() const { return zero != 0.0f; }
+};
+
+// A run of neighbouring elements, one load where they are aligned.
+template <class Config, int kCount>
+__device__ __forceinline__ void load_elements(float (&values)[kCount],
+                                              const typename ElementOf<Config>::Storage* from) {
+  using Element = ElementOf<Config>;
+  if constexpr (Element::kType == ElementType::kF32 && kCount == 4) {
+    const float4 chunk = __ldg(reinterpret_cast<const float4*>(from));
+    values[0] = chunk.x, values[1] = chunk.y, values[2] = chunk.z, values[3] = chunk.w;
+  } else if constexpr (Element::kType != ElementType::kF32 && kCount == 8) {
+    const uint4 chunk = __ldg(reinterpret_cast<const uint4*>(from));
+    const uint32 pairs[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[2 * i] = Element::low(pairs[i]), values[2 * i + 1] = Element::high(pairs[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] = Element::to_float(__ldg(from + i));
+  }
+}
+
+// What a block brings of a tensor's rows: those below num_rows, columns below num_cols; zeros beyond.
+template <class Config>
+struct RowSource {
+  using Storage = typename ElementOf<Config>::Storage;
+  const Storage* data;  // first row, first column
+  int64 row_stride;     // elements
+  int num_rows;
+  int num_cols;
+
+  [[nodiscard]] static __device__ __forceinline__ RowSource of(const void* tensor, const TensorStrides& stride,
+                                                               uint32 batch, uint32 head, int64 row, int64 rows_left,
+                                                               int num_cols) {
+    constexpr int64 kMany = 1 << 20;  // more than a tile has
+    return {static_cast<const Storage*>(tensor) + stride.offset(batch, head, row), stride.row,
+            static_cast<int>(min(rows_left, kMany)), num_cols};
+  }
+
+  [[nodiscard]] __device__ __forceinline__ RowSource columns_from(int col) const {
+    return {data + col, row_stride, num_rows, num_cols - col};
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void read(float (&values)[kCount], int row, int col) const {
+    if (row < num_rows && col < num_cols) {  // aligned rows are whole runs
+      load_elements<Config>(values, data + row * row_stride + col);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) values[i] = 0.0f;
+    }
+  }
+};
+
+// Rows as they are: kRows x kCols at smem_offset.
+template <class Config, class Tile, int kRows, int kCols>
+__device__ __forceinline__ void load_rows(int smem_offset, const RowSource<Config>& source, FiniteWatch& watch) {
+  constexpr int kCount = Config::kAligned ? kVectorElements<Config> : 1;
+  constexpr int kRuns = kCols / kCount;
+#pragma unroll 4
+  for (int index = threadIdx.x; index < kRows * kRuns; index += Config::kThreads) {
+    const int row = index / kRuns;
+    const int col = index % kRuns * kCount;
+    float values[kCount];
+    source.read(values, row, col);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) watch.see(values[i]);
+    if constexpr (kCount == 1) {
+      *reinterpret_cast<float*>(fp32_smem + smem_offset + Tile::offset(row, col)) = values[0];
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; i += kChunkFloats) {
+        *reinterpret_cast<float4*>(fp32_smem + smem_offset + Tile::offset(row, col + i)) =
+            make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]);
+      }
+    }
+  }
+}
+
+// Columns become rows: kDepth x kRows at smem_offset. Lanes have neighbouring rows of the tensor, so that they write to
+// neighbouring banks; without vectors, a warp takes 8 columns of 4 rows, whole sectors in memory and, with 4 floats
+// behind each row of the tile, all banks once.
+template <class Config, class Tile, int kRows, int kDepth>
+__device__ __forceinline__ void load_transposed(int smem_offset, const RowSource<Config>& source) {
+  static_assert(kDepth % 8 == 0 && kRows % 4 == 0);
+  if constexpr (Config::kAligned) {
+    constexpr int kCount = kVectorElements<Config>;
+#pragma unroll 4
+    for (int index = threadIdx.x; index < kRows * kDepth / kCount; index += Config::kThreads) {
+      const int row = index % kRows;
+      const int col = index / kRows * kCount;
+      float values[kCount];
+      source.read(values, row, col);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        *reinterpret_cast<float*>(fp32_smem + smem_offset + Tile::offset(col + i, row)) = values[i];
+      }
+    }
+  } else {
+#pragma unroll 4
+    for (int index = threadIdx.x; index < kRows * kDepth; index += Config::kThreads) {
+      const int group = index / 32;
+      const int row = group % (kRows / 4) * 4 + index % 4;
+      const int col = group / (kRows / 4) * 8 + index % 32 / 4;
+      float values[1];
+      source.read(values, row, col);
+      *reinterpret_cast<float*>(fp32_smem + smem_offset + Tile::offset(col, row)) = values[0];
+    }
+  }
+}
+
+// factor * numbers, four neighbours of a row from `col` on, as far as they are below num_cols.
+template <class Config>
+__device__ __forceinline__ void store_chunk(typename ElementOf<Config>::Storage* row, int col, int num_cols,
+                                            const float (&numbers)[kChunkFloats]) {
+  using Element = ElementOf<Config>;
+  if constexpr (!Config::kAligned) {
+#pragma unroll
+    for (int c = 0; c < kChunkFloats; ++c) {
+      if (col + c < num_cols) row[col + c] = Element::round(numbers[c]);
+    }
+  } else {
+    if (col >= num_cols) return;
+    if constexpr (Element::kType == ElementType::kF32) {
+      *reinterpret_cast<float4*>(row + col) = make_float4(numbers[0], numbers[1], numbers[2], numbers[3]);
+    } else {
+      *reinterpret_cast<uint2*>(row + col) =
+          make_uint2(Element::pack(numbers[0], numbers[1]), Element::pack(numbers[2], numbers[3]));
+    }
+  }
+}
+
+// factor * numbers to columns of a row: chunk lane_x of every kLanesX chunks.
+template <class Config, int kLanesX, int kDims>
+__device__ __forceinline__ void store_row(typename ElementOf<Config>::Storage* row, int num_cols, int lane_x,
+                                          const float (&numbers)[kDims], float factor) {
+#pragma unroll
+  for (int d = 0; d < kDims; d += kChunkFloats) {
+    float chunk[kChunkFloats];
+#pragma unroll
+    for (int c = 0; c < kChunkFloats; ++c) chunk[c] = numbers[d + c] * factor;
+    store_chunk<Config>(row, (d / kChunkFloats * kLanesX + lane_x) * kChunkFloats, num_cols, chunk);
+  }
+}
+
+}  // namespace attend
