@@ -12,10 +12,9 @@ pytest.importorskip("numpy")
 pytest.importorskip("tqdm")
 
 import attend
-from attend._measure import errors, files
+from attend._measure import catalogue, errors, files, tables
 from attend._measure.session import COLUMNS
 from attend.experiments import __main__ as experiments
-from attend.experiments import implementations, report
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_PLOTS = all(importlib.util.find_spec(name) for name in ("matplotlib", "seaborn"))
@@ -190,7 +189,7 @@ def test_import_attend_imports_none_of_this():
 
 
 def test_every_gpu_backend_is_in_the_catalogue():
-    names = set(implementations.catalogue())
+    names = set(catalogue.catalogue())
     assert {b["name"] for b in attend.backends() if b["device"] == "cuda"} <= names
     assert {"torch_math", "torch_efficient", "torch_flash", "torch_cudnn", "unfused_gpu"} <= names
 
@@ -200,7 +199,7 @@ def test_figures_are_written_as_people_do():
         "", "0", "123", "1.23", "0.0123", "1e-09"
     ]  # fmt: skip
     assert files.aligned(["a", "bb"], [["ccc", "d"]]) == ["a    bb", "ccc   d"]
-    assert report.geometric_mean([2.0, 8.0]) == pytest.approx(4.0) and report.geometric_mean([]) is None
+    assert tables.geometric_mean([2.0, 8.0]) == pytest.approx(4.0) and tables.geometric_mean([]) is None
     assert files.finite({"x": [float("nan"), 1.0]}) == {"x": [None, 1.0]}
 
 

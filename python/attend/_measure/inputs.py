@@ -15,8 +15,8 @@ MOST_SETS = 32
 class Inputs:
     """Copies of (q, k, v, dout), each (batch, num_heads, seqlen, head_dim) of N(0, 1) numbers.
 
-    On a GPU so many that calls which rotate over them find none in the L2 cache; on a CPU one. The first copy holds the
-    same numbers, rounded to the dtype, on every device.
+    On a GPU so many (at most MOST_SETS) that calls which rotate over them find none in the L2 cache; on a CPU one. The
+    first copy holds the same numbers, rounded to the dtype, on every device.
     """
 
     sets: list[tuple[Any, Any, Any, Any]]
@@ -37,6 +37,13 @@ def numpy_dtype(name: str) -> Any:
         (ml_dtypes,) = require("ml_dtypes", purpose="bf16 without torch")
         return ml_dtypes.bfloat16
     return {"f32": np.float32, "f16": np.float16}[name]
+
+
+def keep_float32_products() -> None:
+    """Matrix products of float32 on a GPU are taken in float32, whatever the environment says about TF32."""
+    torch = torch_or_none()
+    if torch is not None:
+        torch.set_float32_matmul_precision("highest")
 
 
 class Source:

@@ -11,7 +11,7 @@ from typing import Any, Optional
 from attend._measure import timing
 from attend._measure.errors import gpu_is_here
 from attend._measure.implementations import Implementation, Prepared, refusal
-from attend._measure.inputs import Source
+from attend._measure.inputs import Source, keep_float32_products
 from attend._measure.memory import Meter
 from attend._measure.problems import Problem
 from attend._measure.reference import Truth, compare
@@ -85,6 +85,7 @@ class Session:
     """`rows` has one entry for each implementation, problem and pass that was asked for, left out or not."""
 
     def __init__(self, settings: Settings, progress: Optional[Progress] = None) -> None:
+        keep_float32_products()
         self.settings = settings
         self.progress = progress or Progress()
         self.rows: list[Row] = []
@@ -136,7 +137,7 @@ class Session:
     ) -> None:
         prepared: dict[str, Prepared] = {}
         rough: dict[str, float] = {}
-        gc.collect()  # nothing of the problem before shall be freed while this one is measured
+        _clean_up()
         for x in implementations:
             row = rows[x.name]
             try:
@@ -214,11 +215,22 @@ class Session:
         """A refusal leaves the row out; any other error fails it."""
         row.remark = refusal(error)
         row.passed = None
-        if not row.remark:
+        if row.remark:
+            _clean_up()
+        else:
             row.passed = False
             row.remark = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             if self.settings.stop_on_failure:
                 raise CheckFailedError(f"{row.implementation} {row.mode} {row.shape}: {row.remark}") from error
+
+
+def _clean_up() -> None:
+    """Nothing of the problem before shall be freed while the next one is measured, or stay in its way."""
+    gc.collect()
+    if gpu_is_here():
+        import torch
+
+        torch.cuda.empty_cache()
 
 
 class _TooSlowError(Exception):
@@ -227,12 +239,6 @@ class _TooSlowError(Exception):
 
 def _row(x: Implementation, problem: Problem, mode: str, experiment: str) -> Row:
     return Row(experiment, x.name, x.library, x.device, x.dtype, mode, *problem.shape, problem.causal)
-
-
-def forward_only(implementations: Sequence[Implementation], modes: Sequence[str]) -> str:
-    """The names of those that miss a mode that is asked for; empty: none."""
-    names = [x.name for x in implementations if not x.has_backward] if "backward" in modes else []
-    return ", ".join(names)
 
 
 def left_out_lines(rows: Sequence[Row]) -> list[str]:

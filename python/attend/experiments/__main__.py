@@ -13,11 +13,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from attend._measure import errors, files
+from attend._measure import catalogue, errors, files
+from attend._measure.arguments import names, positive, positive_number
 from attend._measure.problems import MODES
 from attend._measure.session import Settings, failures
 from attend._measure.timing import Limits
-from attend.experiments import implementations, report, runner
+from attend.experiments import report, runner
 
 DESCRIPTION = "Checks and times every implementation of attention that this machine has."
 HALF_NOTE = (
@@ -56,20 +57,6 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text}, allowed 1 and more")
-    return value
-
-
-def positive_number(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}, allowed finite numbers above 0")
-    return value
-
-
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """0: done. 1: a check failed. 2: wrong usage, or something is missing."""
     options = parser().parse_args(arguments)
@@ -86,13 +73,11 @@ def measure(options: argparse.Namespace) -> int:
     draws = options.save_results and not options.no_plots
     if draws:
         errors.require("matplotlib", "seaborn", purpose="drawing (--no-plots does without)")
-    names = [name for part in options.kernel for name in part.split(",")] if options.kernel else None
-    chosen, notes = implementations.choose(names)
+    chosen, notes = catalogue.choose(names(options.kernel) if options.kernel else None)
     modes = MODES if options.mode == "both" else (options.mode,)
-    if options.mode == "backward":
-        chosen, notes = _with_backward(chosen, notes)
+    chosen, forward_only = catalogue.that_have(modes, chosen)
     todo, too_long = runner.problems(options)
-    data = runner.run(todo, modes, chosen, _settings(options), notes + too_long)
+    data = runner.run(todo, modes, chosen, _settings(options), notes + forward_only + too_long)
     print(report.text(data), end="")
     if options.save_results:
         paths = report.save(data, options.output_dir)
@@ -100,14 +85,6 @@ def measure(options: argparse.Namespace) -> int:
         if draws:
             _plot(data, options)
     return errors.FAILED if failures(report.rows_of(data)) else 0
-
-
-def _with_backward(chosen: list[Any], notes: list[str]) -> tuple[list[Any], list[str]]:
-    able = [x for x in chosen if x.has_backward]
-    if not able:
-        names = ", ".join(x.name for x in chosen)
-        raise errors.UsageError(f"--mode: backward, which {names} does not have; allowed forward")
-    return able, notes + [f"no backward: {', '.join(x.name for x in chosen if not x.has_backward)}"] * (able != chosen)
 
 
 def _settings(options: argparse.Namespace) -> Settings:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from attend._measure import files, machine
+from attend._measure import files, machine, tables
 from attend._measure.session import COLUMNS, Row, failures, left_out_lines
 
 JSON, CSV, TEXT = "results.json", "results.csv", "summary.txt"
@@ -32,9 +31,8 @@ def text(data: dict[str, Any]) -> str:
     lines = [machine.title(data["machine"]), *data["notes"]]
     for experiment, mode in sections(rows):
         some = [r for r in rows if (r.experiment, r.mode) == (experiment, mode)]
-        header, cells = time_table(some)
-        lines += ["", f"{experiment}, {mode}: ms, median", *files.aligned(header, cells), ""]
-        lines += files.aligned(*overview_table(some))
+        lines += ["", f"{experiment}, {mode}: ms, median", *files.aligned(*tables.over_problems(some, "ms")), ""]
+        lines += files.aligned(*tables.overview(some))
     left_out = left_out_lines(rows)
     lines += ["", "left out:", *(f"  {line}" for line in left_out)] if left_out else []
     failed = failures(rows)
@@ -50,47 +48,3 @@ def text(data: dict[str, Any]) -> str:
 def sections(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """(experiment, mode) in the order in which they were measured."""
     return list(dict.fromkeys((r.experiment, r.mode) for r in rows))
-
-
-def time_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Header and lines: milliseconds of each implementation (lines) on each problem (columns)."""
-    shapes = list(dict.fromkeys((r.B, r.H, r.S, r.D) for r in rows))
-    found = {(r.implementation, r.B, r.H, r.S, r.D): r for r in rows}
-    header = ["implementation", "device", "dtype", *(",".join(map(str, shape)) for shape in shapes)]
-    lines = []
-    for name, device, dtype in dict.fromkeys((r.implementation, r.device, r.dtype) for r in rows):
-        cells = (found.get((name, *shape)) for shape in shapes)
-        lines.append([name, device, dtype, *("-" if r is None or r.ms is None else files.number(r.ms) for r in cells)])
-    return header, lines
-
-
-def overview_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Header and lines: for each implementation what it reaches at best, and its largest error."""
-    header = ["implementation", "speed-up", "TFLOP/s", "GB/s", "max abs err", "max rel err", "passed"]
-    lines = []
-    for name in dict.fromkeys(r.implementation for r in rows):
-        own = [r for r in rows if r.implementation == name]
-        checked = [r for r in own if r.passed is not None]
-        lines.append(
-            [
-                name,
-                files.number(geometric_mean([r.speedup for r in own if r.speedup])),
-                *(files.number(_largest(own, field)) for field in ("tflops", "gbps")),
-                *(_scientific(_largest(own, field)) for field in ("max_abs_err", "max_rel_err")),
-                f"{sum(bool(r.passed) for r in checked)}/{len(checked)}",
-            ]
-        )
-    return header, lines
-
-
-def geometric_mean(values: Sequence[float]) -> Any:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
-
-
-def _scientific(value: Any) -> str:
-    return "" if value is None else f"{value:.1e}"
-
-
-def _largest(rows: Sequence[Row], field: str) -> Any:
-    values = [getattr(r, field) for r in rows if getattr(r, field) is not None]
-    return max(values, default=None)

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-from attend._measure import machine
-from attend._measure.errors import UsageError, require
+from attend._measure import catalogue, machine
+from attend._measure.catalogue import BASELINE
+from attend._measure.errors import UsageError
 from attend._measure.implementations import Implementation
 from attend._measure.problems import Problem, grid
-from attend._measure.session import CheckFailedError, Progress, Row, Session, Settings, as_dicts, forward_only
-from attend.experiments.implementations import BASELINE
+from attend._measure.progress import Bar
+from attend._measure.session import CheckFailedError, Row, Session, Settings, as_dicts
 
 KIND = "experiments"
-
-
-class Bar(Progress):
-    """A bar on stderr where that is a terminal."""
-
-    def __init__(self, total: int) -> None:
-        (tqdm,) = require("tqdm", purpose="a bar of progress")
-        self._bar = tqdm.tqdm(total=total, disable=None, unit="run", file=sys.stderr, leave=False)
-
-    def step(self, what: str) -> None:
-        self._bar.set_postfix_str(what)
-        self._bar.update()
-
-    def close(self) -> None:
-        self._bar.close()
 
 
 def problems(options: argparse.Namespace) -> tuple[list[tuple[str, Problem]], list[str]]:
@@ -52,14 +37,10 @@ def run(
     modes: Sequence[str],
     implementations: Sequence[Implementation],
     settings: Settings,
-    notes: list[str],
+    notes: Sequence[str],
 ) -> dict[str, Any]:
     """Everything that was measured: kind, machine, tolerance, notes, stopped (the check that ended it), rows."""
-    without_backward = forward_only(implementations, modes)
-    if without_backward:
-        notes = [*notes, f"forward only: {without_backward}"]
-    runs = sum(1 for x in implementations for mode in modes if mode == "forward" or x.has_backward)
-    bar = Bar(runs * len(todo))
+    bar = Bar(catalogue.count(implementations, modes) * len(todo))
     session = Session(settings, bar)
     stopped = ""
     try:
@@ -73,7 +54,7 @@ def run(
         "kind": KIND,
         "machine": machine.describe(),
         "tolerance": settings.tolerance,
-        "notes": notes,
+        "notes": list(notes),
         "stopped": stopped,
         "rows": as_dicts(session.rows),
     }

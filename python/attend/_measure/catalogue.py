@@ -1,4 +1,4 @@
-"""Which implementations the experiments compare, and which of them this machine has."""
+"""Every implementation by its name, and which of them this machine has."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def catalogue() -> dict[str, tuple[str, Callable[[], Implementation]]]:
     return entries
 
 
-def choose(names: Optional[Sequence[str]]) -> tuple[list[Implementation], list[str]]:
+def choose(names: Optional[Sequence[str]], option: str = "--kernel") -> tuple[list[Implementation], list[str]]:
     """The implementations of these names, or all; and a line for each thing that this machine lacks.
 
     Raises:
@@ -47,9 +47,9 @@ def choose(names: Optional[Sequence[str]]) -> tuple[list[Implementation], list[s
     entries = catalogue()
     for name in names or ():
         if name not in entries:
-            raise UsageError(f"--kernel: {name!r}, allowed {', '.join(entries)}")
+            raise UsageError(f"{option}: {name!r}, allowed {', '.join(entries)}")
         if entries[name][0]:
-            raise UsageError(f"--kernel: {name!r} cannot run here: {entries[name][0]}")
+            raise UsageError(f"{option}: {name!r} cannot run here: {entries[name][0]}")
     chosen = [name for name in entries if name in names] if names else list(entries)
     missing: dict[str, list[str]] = {}
     for name in chosen:
@@ -59,6 +59,26 @@ def choose(names: Optional[Sequence[str]]) -> tuple[list[Implementation], list[s
     if BASELINE in missing.get(_NEEDS_TORCH, ()):
         notes.append(f"no speed-up is given: it is over {BASELINE}")
     return [entries[name][1]() for name in chosen if not entries[name][0]], notes
+
+
+def that_have(modes: Sequence[str], chosen: Sequence[Implementation]) -> tuple[list[Implementation], list[str]]:
+    """Those that have one of the modes at least, and a note of those that lack backward where it is asked for.
+
+    Raises:
+        UsageError where none is left.
+    """
+    without = ", ".join(x.name for x in chosen if not x.has_backward)
+    if "backward" not in modes or not without:
+        return list(chosen), []
+    able = [x for x in chosen if x.has_backward or "forward" in modes]
+    if not able:
+        raise UsageError(f"--mode: backward, which {without} does not have; allowed forward")
+    return able, [f"left out of backward, which they do not have: {without}"]
+
+
+def count(implementations: Sequence[Implementation], modes: Sequence[str]) -> int:
+    """The rows of one problem."""
+    return sum(mode == "forward" or x.has_backward for x in implementations for mode in modes)
 
 
 def _sdpa_on_gpu(backend: str) -> Callable[[], Implementation]:
