@@ -36,6 +36,7 @@ class Row:
     D: int
     causal: bool
     ms: Optional[float] = None
+    ms_min: Optional[float] = None
     ms_p25: Optional[float] = None
     ms_p75: Optional[float] = None
     samples: int = 0
@@ -55,6 +56,9 @@ class Row:
     def shape(self) -> str:
         return f"({self.B}, {self.H}, {self.S}, {self.D}){' causal' if self.causal else ''}"
 
+
+# Smaller problems take what starting a call takes, and say nothing about larger ones.
+TELLING_FLOPS = 1e8
 
 COLUMNS = [field.name for field in dataclasses.fields(Row)]
 
@@ -157,12 +161,14 @@ class Session:
         device = implementations[0].device
         for name, taken in timing.in_turns(prepared, rough, device, self.settings.limits).items():
             row = rows[name]
-            row.ms, row.ms_p25, row.ms_p75, row.samples = dataclasses.astuple(taken)
+            row.ms, row.ms_min, row.ms_p25, row.ms_p75, row.samples = dataclasses.astuple(taken)
             row.tflops = problem.flops(row.mode) / taken.ms / 1e9
             row.gbps = problem.bytes_moved(row.mode, row.dtype) / taken.ms / 1e6
-            rate = problem.flops(row.mode) / (taken.ms / 1e3)
+            # Of the least time: a slow second of the machine must not tell how long larger problems take.
+            rate = problem.flops(row.mode) / (taken.ms_min / 1e3)
             key = name, row.mode
-            self._flops_per_second[key] = max(rate, self._flops_per_second.get(key, 0.0))
+            if problem.flops(row.mode) >= TELLING_FLOPS:
+                self._flops_per_second[key] = max(rate, self._flops_per_second.get(key, 0.0))
 
     def _check(
         self,

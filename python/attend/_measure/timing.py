@@ -25,9 +25,10 @@ PAUSE_S, SHORT_MS = 0.003, 50.0
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Milliseconds a call: median and quartiles of `samples` samples."""
+    """Milliseconds a call: median, least and quartiles of `samples` samples."""
 
     ms: float
+    ms_min: float
     ms_p25: float
     ms_p75: float
     samples: int
@@ -102,4 +103,4 @@ def in_turns(prepared: dict[str, Prepared], rough: dict[str, float], device: str
 
 def _timing(samples: list[float]) -> Timing:
     low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
-    return Timing(middle, low, high, len(samples))
+    return Timing(middle, min(samples), low, high, len(samples))
