@@ -123,6 +123,23 @@ def test_an_error_fails_and_a_refusal_leaves_out(no_torch, monkeypatch, tmp_path
     assert "FAILED:\n  cpu_naive forward (1, 2, 40, 16): RunError: it broke" in out
 
 
+def test_a_refusal_takes_no_failed_check_back(no_torch, monkeypatch, tmp_path):
+    plain, calls = attend.forward, []
+
+    def wrong_then_refusing(*args, **options):
+        calls.append(options["compute"])
+        if len(calls) > 1:
+            raise attend.UnsupportedError("q: no more")
+        o, lse = plain(*args, **options)
+        return 2 * o, lse
+
+    monkeypatch.setattr(attend, "forward", wrong_then_refusing)
+    arguments = ["--kernel", "cpu", "--no-stop-on-failure", "--save-results", "--no-plots"]
+    assert run(*arguments, "--output-dir", str(tmp_path)) == 1
+    (row,) = saved(tmp_path)[0]["rows"]
+    assert row["passed"] is False and row["ms"] is None and "max abs error" in row["remark"]
+
+
 def test_limits_leave_out_and_say_so(no_torch, tmp_path, capsys):
     arguments = ["--seqlen-experiment", "--max-seqlen", "256", "--max-seconds", "0.05", "--kernel", "cpu_naive"]
     assert experiments.main([*arguments, "--save-results", "--no-plots", "--output-dir", str(tmp_path)]) == 0

@@ -158,8 +158,13 @@ class Session:
             self.progress.step(f"{x.name} {row.mode} {problem}")
         if not prepared:
             return
-        device = implementations[0].device
-        for name, taken in timing.in_turns(prepared, rough, device, self.settings.limits).items():
+        try:
+            timings = timing.in_turns(prepared, rough, implementations[0].device, self.settings.limits)
+        except Exception as error:  # noqa: BLE001 (as above; on a GPU it is too late to tell whose it is)
+            for name in prepared:
+                self._note(rows[name], error)
+            return
+        for name, taken in timings.items():
             row = rows[name]
             row.ms, row.ms_min, row.ms_p25, row.ms_p75, row.samples = dataclasses.astuple(taken)
             row.tflops = problem.flops(row.mode) / taken.ms / 1e9
@@ -218,10 +223,10 @@ class Session:
         return True
 
     def _note(self, row: Row, error: Exception) -> None:
-        """A refusal leaves the row out; any other error fails it."""
-        row.remark = refusal(error)
-        row.passed = None
-        if row.remark:
+        """A refusal leaves the row out, but takes no failed check back; any other error fails it."""
+        refused = refusal(error)
+        if refused:
+            row.remark = row.remark or refused
             _clean_up()
         else:
             row.passed = False
