@@ -132,8 +132,12 @@ void Scratch::throw_out_of_memory(std::int64_t floats) {
 }
 
 const core::Backend& fast_backend() {
-  static const core::Backend kBackend = {
-      "cpu", "tiled online softmax, SIMD, threads", DeviceType::kCPU, forward, backward, ~0U, unsupported};
+  static const core::Backend kBackend = {.name = "cpu",
+                                         .description = "tiled online softmax, SIMD, threads",
+                                         .device = DeviceType::kCPU,
+                                         .forward = forward,
+                                         .backward = backward,
+                                         .unsupported = unsupported};
   return kBackend;
 }
 
