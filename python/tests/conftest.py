@@ -5,7 +5,7 @@ import secrets
 
 import pytest
 
-SEED = int(os.environ.get("ATTEND_TEST_SEED", secrets.randbelow(2**31)))
+SEED = int(os.environ.setdefault("ATTEND_TEST_SEED", str(secrets.randbelow(2**31))))  # the same in every process
 
 
 def pytest_report_header() -> str:
