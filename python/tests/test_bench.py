@@ -23,11 +23,6 @@ needs_plots = pytest.mark.skipif(not HAS_PLOTS, reason="matplotlib and seaborn a
 
 
 @pytest.fixture
-def no_torch(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-
-
-@pytest.fixture
 def small_grid(monkeypatch):
     def small(name, causal):
         return [Problem(1, 2, s, 16, causal) for s in (32, 40, 400)]

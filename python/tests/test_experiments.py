@@ -26,12 +26,6 @@ def run(*arguments):
     return experiments.main([*SMALL, *arguments])
 
 
-@pytest.fixture
-def no_torch(monkeypatch):
-    """As on a machine without torch: everything runs on NumPy arrays."""
-    monkeypatch.setitem(sys.modules, "torch", None)
-
-
 def saved(folder):
     with (folder / "results.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
