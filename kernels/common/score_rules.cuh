@@ -36,16 +36,6 @@ struct ScorePlace {
   }
 };
 
-// One bit for each number of a thread's tile.
-template <int kCount>
-struct NumberBits {
-  uint32 word[(kCount + 31) / 32];
-
-  [[nodiscard]] __device__ __forceinline__ bool operator[](int number) const {
-    return (word[number / 32] >> number % 32 & 1) != 0;
-  }
-};
-
 // The rules for one tile of scores; rows and keys count from its first.
 template <class Config>
 struct TileRules {
@@ -108,21 +98,21 @@ struct TileRules {
     }
   }
 
-  // Bit i * kN + j says that dropout keeps the number. Four neighbouring keys share one Philox block.
+  // Bit i * kN + j says that dropout keeps the number. Four neighbouring keys share one Philox block; block after block,
+  // as several at a time would take registers from those who hold sums.
   template <int kM, int kN, class Place>
-  [[nodiscard]] __device__ __forceinline__ NumberBits<kM * kN> kept(const Place& place) const {
-    static_assert(kN % 4 == 0 && (Place::kKeysAreJ || kM % 4 == 0));
-    NumberBits<kM* kN> bits = {};
-    constexpr int kBlocks = kM * kN / 4;
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
+  [[nodiscard]] __device__ __forceinline__ uint32 kept(const Place& place) const {
+    static_assert(kM * kN <= 32 && kN % 4 == 0 && (Place::kKeysAreJ || kM % 4 == 0));
+    constexpr int kStep = Place::kKeysAreJ ? 1 : kN;  // from the bit of one key to that of the next
+    uint32 bits = 0;
+#pragma unroll 1
+    for (int block = 0; block < kM * kN / 4; ++block) {
       const int i = Place::kKeysAreJ ? block / (kN / 4) : block / kN * 4;
       const int j = Place::kKeysAreJ ? block % (kN / 4) * 4 : block % kN;
       const PhiloxWords words = dropout.words(first_row + place.row(i, j), (first_key + place.key(i, j)) / 4);
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        const int number = Place::kKeysAreJ ? i * kN + j + n : (i + n) * kN + j;
-        bits.word[number / 32] |= words.word[n] >= dropout.threshold ? 1u << number % 32 : 0u;
+        bits |= static_cast<uint32>(words.word[n] >= dropout.threshold) << (i * kN + j + n * kStep);
       }
     }
     return bits;

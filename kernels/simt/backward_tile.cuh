@@ -245,8 +245,7 @@ __device__ __forceinline__ void probabilities(float (&s)[kM][kN], float (&slope)
 
 // p becomes ds, or stays kNotSeen. dp holds dout v^T; scale: of entries that dropout keeps.
 template <class Config, SimtGradient kGradient, int kM, int kN>
-__device__ __forceinline__ void score_gradients(float (&p)[kM][kN], const float (&dp)[kM][kN],
-                                                const NumberBits<kM * kN>& kept, float scale,
+__device__ __forceinline__ void score_gradients(float (&p)[kM][kN], const float (&dp)[kM][kN], uint32 kept, float scale,
                                                 const SimtThread<Config, kGradient>& me) {
   const auto place = me.place();
   const auto* saved = reinterpret_cast<const SavedRow*>(fp32_smem + SimtBackwardShape<Config, kGradient>::kSaved);
@@ -255,7 +254,7 @@ __device__ __forceinline__ void score_gradients(float (&p)[kM][kN], const float 
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
       float gradient = dp[i][j];
-      if constexpr (Config::kHasDropout) gradient = kept[i * kN + j] ? gradient * scale : 0.0f;
+      if constexpr (Config::kHasDropout) gradient = (kept >> (i * kN + j) & 1) != 0 ? gradient * scale : 0.0f;
       if (is_seen(p[i][j])) p[i][j] = as_seen(p[i][j] * (gradient - saved[place.row(i, j)].delta));
     }
   }
@@ -270,7 +269,7 @@ __device__ __forceinline__ void gradient_tile(float (&ds)[kM][kN], const SimtHea
   using Shape = SimtBackwardShape<Config, kGradient>;
   const auto rules = head_rules.tile(Shape::kOwnsKeys ? streamed : owned, Shape::kOwnsKeys ? owned : streamed);
   float slope[kM][kN];
-  NumberBits<kM* kN> kept = {};
+  uint32 kept = 0;  // bits as TileRules gives them
   multiply_pair<Config, kGradient, 0>(ds, head, streamed, owned, me);
   probabilities(ds, slope, rules, me);
   if constexpr (Config::kHasDropout) kept = rules.template kept<kM, kN>(me.place());
@@ -281,7 +280,8 @@ __device__ __forceinline__ void gradient_tile(float (&ds)[kM][kN], const SimtHea
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
         p[i][j] = ds[i][j];
-        if constexpr (Config::kHasDropout) p[i][j] = after_dropout(p[i][j], kept[i * kN + j], options.dropout_scale);
+        if constexpr (Config::kHasDropout)
+          p[i][j] = after_dropout(p[i][j], (kept >> (i * kN + j) & 1) != 0, options.dropout_scale);
       }
     }
     store_score_tile(Shape::kP, p, me);

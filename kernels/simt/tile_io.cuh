@@ -14,6 +14,10 @@ namespace attend {
 template <class Config>
 constexpr int kVectorElements = 16 / int{sizeof(typename ElementOf<Config>::Storage)};
 
+// Loads that a thread waits for together. Blocks that bring columns in panels have sums in most of their registers.
+template <class Config>
+constexpr int kLoadsInFlight = Config::kPanels == 1 ? 4 : 2;
+
 // Watches what is loaded. 0 * x is 0 for finite x, NaN for all others.
 struct FiniteWatch {
   float zero = 0.0f;
@@ -78,7 +82,7 @@ template <class Config, class Tile, int kRows, int kCols>
 __device__ __forceinline__ void load_rows(int smem_offset, const RowSource<Config>& source, FiniteWatch& watch) {
   constexpr int kCount = Config::kAligned ? kVectorElements<Config> : 1;
   constexpr int kRuns = kCols / kCount;
-#pragma unroll 4
+#pragma unroll kLoadsInFlight<Config>
   for (int index = threadIdx.x; index < kRows * kRuns; index += Config::kThreads) {
     const int row = index / kRuns;
     const int col = index % kRuns * kCount;
@@ -106,7 +110,7 @@ __device__ __forceinline__ void load_transposed(int smem_offset, const RowSource
   static_assert(kDepth % 8 == 0 && kRows % 4 == 0);
   if constexpr (Config::kAligned) {
     constexpr int kCount = kVectorElements<Config>;
-#pragma unroll 4
+#pragma unroll kLoadsInFlight<Config>
     for (int index = threadIdx.x; index < kRows * kDepth / kCount; index += Config::kThreads) {
       const int row = index % kRows;
       const int col = index / kRows * kCount;
@@ -118,7 +122,7 @@ __device__ __forceinline__ void load_transposed(int smem_offset, const RowSource
       }
     }
   } else {
-#pragma unroll 4
+#pragma unroll kLoadsInFlight<Config>
     for (int index = threadIdx.x; index < kRows * kDepth; index += Config::kThreads) {
       const int group = index / 32;
       const int row = group % (kRows / 4) * 4 + index % 4;

@@ -114,32 +114,41 @@ struct BackwardShape {
   }
 };
 
-/// Tiles of 64 x 64 up to 64 columns, of 64 owned and 32 streamed rows above: then two blocks fit on a multiprocessor of
-/// 227 KB; and where registers are short. Where a block may have less memory than they take, smaller ones.
+constexpr int kWide = 128, kNarrow = 64;  // columns of a block's gradients, at most
+
+/// The first that fits into a block's shared memory of these: tiles of 64 x 64 up to 64 columns, of 64 owned and 32
+/// streamed rows above or where options want registers, so that two blocks fit on a multiprocessor of 227 KB. Where
+/// columns come in panels and options keep something for every score, the sums go to twice the threads, or else each block
+/// has half the columns.
 BackwardShape backward_shape(const RungConfig& config, Gradient gradient) {
-  constexpr int kWidestResident = 128, kPanel = 64;
   const int widest = std::max(config.head_dim, config.head_dim_v);
-  const int parts = ceil_div(widest, kWidestResident);
-  const auto make = [&](int block_m, int block_n, int threads, int threads_x) -> BackwardShape {
+  const bool resident = widest <= kWide;
+  const auto make = [&](int block_m, int block_n, int threads, int threads_x, int most_columns = kWide) {
+    const int parts = ceil_div(widest, most_columns);
     const auto cols = [&](int head_dim) { return round_up(ceil_div(head_dim, parts), 4 * threads_x); };
-    return {block_m,
-            block_n,
-            threads,
-            threads_x,
-            2,
-            parts == 1,
-            kPanel,
-            gradient == Gradient::kBias ? 1 : parts,
-            cols(config.head_dim),
-            cols(config.head_dim_v)};
+    return BackwardShape{.block_m = block_m,
+                         .block_n = block_n,
+                         .threads = threads,
+                         .threads_x = threads_x,
+                         .min_blocks = threads > 128 ? 1 : 2,
+                         .resident = resident,
+                         .panel = 64,
+                         .parts = gradient == Gradient::kBias ? 1 : parts,
+                         .cols_0 = cols(config.head_dim),
+                         .cols_1 = cols(config.head_dim_v)};
   };
   const bool owns_keys = gradient != Gradient::kQueries;
-  const bool crowded = config.options.softcap || config.options.dropout;  // they keep something for every score
-  const BackwardShape shape = widest <= 64 && !crowded ? make(64, 64, 128, 16)
-                              : owns_keys              ? make(32, 64, 128, 16)
-                                                       : make(64, 32, 128, 16);
-  const bool fits = shape.smem_bytes(config, gradient) <= static_cast<unsigned>(config.max_smem_per_block);
-  return fits ? shape : make(32, 32, 64, 8);
+  const bool crowded = config.options.softcap || config.options.dropout;
+  const auto fits = [&](const BackwardShape& shape) {
+    return shape.smem_bytes(config, gradient) <= static_cast<unsigned>(config.max_smem_per_block);
+  };
+  BackwardShape shape = owns_keys ? make(32, 64, 128, 16) : make(64, 32, 128, 16);
+  if (widest <= 64 && is_plain(config)) shape = make(64, 64, 128, 16);
+  if (!resident && crowded) {
+    shape = make(64, 64, 256, 16);
+    if (!fits(shape)) shape = owns_keys ? make(32, 64, 128, 16, kNarrow) : make(64, 32, 128, 16, kNarrow);
+  }
+  return fits(shape) ? shape : make(32, 32, 64, 8);
 }
 
 Step backward_step(const RungConfig& config, Gradient gradient, const char* function, Grid grid) {
