@@ -1,6 +1,7 @@
 # make            build the library and the program                                 (build/release)
 # make run        generate an example and run forward and backward on it, checked against the float64 reference
-# make test       every test; of the Python package's, those that need no torch, or all where .venv has it
+# make test       every test; of the Python package's, those that need no torch, or all where .venv has it or
+#                 ATTEND_TEST_TORCH=1 downloads it (large)
 # make py-test    the Python package's tests: its wheel is built and installed in .venv. The tests of torch run where
 #                 .venv has it; ATTEND_TEST_TORCH=1 downloads it (large)
 # make gpu-test   the tests that need a GPU, also under compute-sanitizer, and the Python package's with torch:
@@ -47,6 +48,8 @@ define compile
 @cmake --build --preset $1 --parallel $(JOBS) $(if $2,--target $2)
 endef
 
+wants_torch = $(filter 1,$(ATTEND_TEST_TORCH))
+
 build:
 	$(call need,build)@mkdir -p build
 	$(call compile,release,attend attend_shared attend_cli)
@@ -59,12 +62,13 @@ test:
 	$(call need,build)@mkdir -p build
 	$(call compile,release)
 	$(call want,nvrtc)
+	$(if $(wants_torch),$(call want,pytest torch))
 	@answer=$$(tools/setup.sh build pytest) && test "$$answer" = ready || \
 	  { echo "left out: python/tests: $$answer" >&2; exit 0; } && $(run_pytest)
 	@ctest --preset release --parallel $(JOBS)
 
 py-test:
-	$(call need,build pytest $(if $(filter 1,$(ATTEND_TEST_TORCH)),torch))
+	$(call need,build pytest $(if $(wants_torch),torch))
 	@$(run_pytest)
 
 gpu-test:

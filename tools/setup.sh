@@ -113,7 +113,7 @@ for group in "$@"; do
     python) fill_venv bench/requirements.txt '(a large download)' ;;
     pytest) fill_venv python/requirements-test.txt '' ;;
     torch)
-      .venv/bin/python -c 'import torch' 2>/dev/null || fill_venv python/requirements-torch.txt '(a large download)'
+      .venv/bin/python -c 'import torch, transformers' 2>/dev/null || fill_venv python/requirements-torch.txt '(a large download)'
       ;;
   esac
 done

@@ -48,7 +48,7 @@ def attention(
     Arguments:
         q: f32, f16, bf16 or f64 (batch, heads_q, seqlen_q, head_dim); with layout="bshd" (batch, seqlen_q, heads_q,
             head_dim). NumPy array, torch tensor, or any array with ``__dlpack__``, on the CPU or on CUDA (CuPy, JAX).
-            head_dim 1 to 512. f64 runs on the CPU in the `reference` backend; bf16 in NumPy needs the package ml_dtypes.
+            head_dim 1 to 512. f64 runs on the CPU in the `reference` backend; bf16 in NumPy needs ml_dtypes.
         k: like q (batch, heads_k, seqlen_k, head_dim). heads_q is a multiple of heads_k, and query head h reads head
             h // (heads_q // heads_k). seqlen_q and seqlen_k are independent and may be 0.
         v: like k (batch, heads_k, seqlen_k, head_dim_v).
@@ -76,7 +76,7 @@ def attention(
 
     Inputs are read in place, whatever their strides; one whose last stride is not 1 (or, in NumPy, one with negative
     strides) is copied first. On torch tensors this is differentiable (o, and lse where it is returned), and traceable
-    by torch.compile and torch.export. CUDA tensors are worked on asynchronously, in the current stream of torch or CuPy;
+    by torch.compile and torch.export. GPU tensors are worked on asynchronously, in the current stream of torch or CuPy;
     those of other frameworks in the default stream, which theirs wait for. On the CPU the work is done when it returns.
     The GIL is released meanwhile. Thread-safe.
 

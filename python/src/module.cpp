@@ -233,9 +233,9 @@ nb::object cuda_empty(const std::vector<std::size_t>& shape, const std::string& 
   });
   const auto kind = dtype == "bf16" ? nb::dlpack::dtype_code::Bfloat : nb::dlpack::dtype_code::Float;
   const auto bits = static_cast<std::uint8_t>(dtype == "f32" ? 32 : 16);
-  return nb::cast(nb::ndarray<nb::array_api>(data, shape.size(), shape.data(), owner, nullptr,
-                                             {static_cast<std::uint8_t>(kind), bits, 1}, nb::device::cuda::value,
-                                             index));
+  nb::ndarray<nb::array_api> array(data, shape.size(), shape.data(), owner, nullptr,
+                                   {static_cast<std::uint8_t>(kind), bits, 1}, nb::device::cuda::value, index);
+  return nb::cast(std::move(array), nb::rv_policy::reference);  // no copy: the array owns the memory
 }
 
 /// Work that is put on `second` from now on starts after what is on `first` already.

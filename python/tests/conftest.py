@@ -1,11 +1,14 @@
 """What every test shares: a fresh seed that the report shows, poisoned outputs, and torch where it is installed."""
 
+import contextlib
+import importlib
 import os
 import secrets
+import sys
 
 import pytest
 
-SEED = int(os.environ.get("ATTEND_TEST_SEED", secrets.randbelow(2**31)))
+SEED = int(os.environ.setdefault("ATTEND_TEST_SEED", str(secrets.randbelow(2**31))))  # the same in every process
 
 
 def pytest_report_header() -> str:
@@ -41,6 +44,14 @@ def torch():
     torch.utils.deterministic.fill_uninitialized_memory = True
     yield torch
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def no_torch(monkeypatch):
+    """As on a machine without torch: everything runs on NumPy arrays."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("seaborn")  # imports scipy, which takes a torch that is None for one that is there
+    monkeypatch.setitem(sys.modules, "torch", None)
 
 
 @pytest.fixture(params=["cpu", "cuda"])

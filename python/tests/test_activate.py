@@ -45,7 +45,9 @@ def test_the_same_results_and_gradients(torch, calls, masking, seqlens, heads):
     found = run(*tensors, **options)
     dout = torch.randn_like(found)
     found_gradients = torch.autograd.grad(found, tensors, dout)
-    assert calls == ["fill_forward", "fill_backward"]
+    # On the CPU torch before 2.7 keeps grouped heads to its math implementation.
+    torchs_choice = heads != (4, 4) and torch.__version__.startswith("2.6")
+    assert calls == ([] if torchs_choice else ["fill_forward", "fill_backward"])
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         want = run(*tensors, **options)
     torch.testing.assert_close(found, want, atol=1e-5, rtol=0)

@@ -16,6 +16,7 @@ struct Backend {
   DeviceType device;
   std::function<void(const Problem&, Stream)> forward;
   std::function<void(const Problem&, Stream)> backward;  ///< empty: forward only
+  bool in_auto = true;    ///< "auto" tries it; lessons, and what another backend beats at everything, are left out
   unsigned dtypes = ~0U;  ///< bit dtype_bit(q.dtype) is set where `unsupported` is worth asking: a quick look for auto
   /// One line saying what the backend lacks for this problem ("dropout_p: 0.1, compute 'cpu_naive' allows 0"), or
   /// nothing.

@@ -12,19 +12,19 @@ namespace attend {
 namespace core {
 namespace {
 
-/// The best backend for the problem's device that supports it; where none does, the complaint of the best one that
-/// takes its dtype.
+/// The best backend for the problem's device that supports it; where none does, the complaint of the last one, which is
+/// the one that supports most.
 const Backend& best_backend(const Problem& problem) {
-  const Backend* first = nullptr;
+  const Backend* last = nullptr;
   for (const Backend* backend : all_backends()) {
-    if (backend->device != problem.q.device.type) continue;
-    if (first == nullptr || (first->dtypes & dtype_bit(problem.q.dtype)) == 0) first = backend;
+    if (backend->device != problem.q.device.type || !backend->in_auto) continue;
+    last = backend;
     const bool hopeless =
         (backend->dtypes & dtype_bit(problem.q.dtype)) == 0 || (problem.is_backward && !backend->backward);
     if (!hopeless && !lack_of(*backend, problem)) return *backend;
   }
-  if (first == nullptr) throw Error(ErrorCode::kUnsupported, "compute: no backend for the tensors' device");
-  throw Error(ErrorCode::kUnsupported, lack_of(*first, problem).value_or("compute: no backend supports the problem"));
+  if (last == nullptr) throw Error(ErrorCode::kUnsupported, "compute: no backend for the tensors' device");
+  throw Error(ErrorCode::kUnsupported, lack_of(*last, problem).value_or("compute: no backend supports the problem"));
 }
 
 }  // namespace

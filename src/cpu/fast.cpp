@@ -18,10 +18,19 @@ namespace {
 using core::Problem;
 using core::Sequence;
 
+/// Threads that are worth their meeting: until they have met, one alone has done some 2^18 multiplications; on a busy
+/// machine the meeting takes milliseconds.
+int threads_for(const Problem& p) {
+  constexpr double kWorkWorthThreads = 1 << 18;
+  const double rows = static_cast<double>(p.num_sequences * p.num_heads_q) * static_cast<double>(p.max_seqlen_q);
+  const double work = rows * static_cast<double>(p.max_seqlen_k) * static_cast<double>(p.head_dim + p.head_dim_v);
+  return work < kWorkWorthThreads ? 1 : max_threads();
+}
+
 void forward(const Problem& p, Stream /*stream*/) {
   const std::int64_t blocks = ceil_div(p.max_seqlen_q, kForwardBlockM);
   const std::int64_t heads = p.num_sequences * p.num_heads_q;
-  parallel_for(blocks * heads, [&](std::int64_t index) {
+  parallel_for(blocks * heads, threads_for(p), [&](std::int64_t index) {
     // Head by head, so that K and V of a head stay in the second-level cache from one task to the next; its last rows
     // first, because under a causal mask they are the longest tasks, and a long task last leaves threads idle.
     const std::int64_t head = index / blocks;
@@ -39,8 +48,7 @@ void forward(const Problem& p, Stream /*stream*/) {
 }
 
 /// Part of the threads that would be busy on average if `tasks` equal tasks ran on them.
-double busy_share(std::int64_t tasks) {
-  const std::int64_t threads = max_threads();
+double busy_share(std::int64_t tasks, std::int64_t threads) {
   return static_cast<double>(tasks) / static_cast<double>(ceil_div(tasks, threads) * threads);
 }
 
@@ -49,7 +57,7 @@ using RedoFlags = std::vector<std::atomic<bool>>;
 
 /// dq, dk and dv, one task a key head: five products a tile.
 void backward_by_group(const Problem& p, RedoFlags& redo) {
-  parallel_for(p.num_sequences * p.num_heads_k, [&](std::int64_t group) {
+  parallel_for(p.num_sequences * p.num_heads_k, threads_for(p), [&](std::int64_t group) {
     const Sequence sequence = p.sequence(group / p.num_heads_k);
     const BackwardKeysTask task = {sequence, group % p.num_heads_k, 0, sequence.seqlen_k, true};
     if (!backward_keys(p, task, Scratch::of_this_thread())) redo[group] = true;
@@ -63,7 +71,7 @@ void backward_by_tile(const Problem& p, RedoFlags& redo) {
   const std::int64_t row_parts = ceil_div(p.max_seqlen_q, kBackwardBlockM);
   const std::int64_t key_tasks = p.num_sequences * p.num_heads_k * key_parts;
   const std::int64_t row_tasks = p.num_sequences * p.num_heads_q * row_parts;
-  parallel_for(key_tasks + row_tasks, [&](std::int64_t index) {
+  parallel_for(key_tasks + row_tasks, threads_for(p), [&](std::int64_t index) {
     Scratch& scratch = Scratch::of_this_thread();
     if (index < key_tasks) {  // the larger tasks first
       const std::int64_t group = index / key_parts;
@@ -90,7 +98,7 @@ void backward_bias(const Problem& p) {
   const std::int64_t row_tiles = ceil_div(shape[2], kBackwardBlockM);
   const std::int64_t key_tiles = ceil_div(shape[3], kBlockN);
   std::atomic<bool> finite = true;
-  parallel_for(shape[0] * shape[1] * row_tiles * key_tiles, [&](std::int64_t index) {
+  parallel_for(shape[0] * shape[1] * row_tiles * key_tiles, threads_for(p), [&](std::int64_t index) {
     const std::int64_t row_tile = index / key_tiles % row_tiles;
     const std::int64_t head = index / key_tiles / row_tiles;
     const DbiasTask task = {head / shape[1], head % shape[1], row_tile * kBackwardBlockM, index % key_tiles * kBlockN};
@@ -104,12 +112,12 @@ void backward(const Problem& p, Stream /*stream*/) {
   constexpr double kWorthOfFiveInsteadOfSeven = 5.0 / 7.0;
   const std::int64_t groups = p.num_sequences * p.num_heads_k;
   RedoFlags redo(static_cast<std::size_t>(groups));
-  if (busy_share(groups) >= kWorthOfFiveInsteadOfSeven) {
+  if (busy_share(groups, threads_for(p)) >= kWorthOfFiveInsteadOfSeven) {
     backward_by_group(p, redo);
   } else {
     backward_by_tile(p, redo);
   }
-  parallel_for(groups, [&](std::int64_t group) {
+  parallel_for(groups, threads_for(p), [&](std::int64_t group) {
     if (redo[group]) reference_backward_group(p, p.sequence(group / p.num_heads_k), group % p.num_heads_k);
   });
   if (p.dbias) backward_bias(p);
@@ -132,8 +140,12 @@ void Scratch::throw_out_of_memory(std::int64_t floats) {
 }
 
 const core::Backend& fast_backend() {
-  static const core::Backend kBackend = {
-      "cpu", "tiled online softmax, SIMD, threads", DeviceType::kCPU, forward, backward, ~0U, unsupported};
+  static const core::Backend kBackend = {.name = "cpu",
+                                         .description = "tiled online softmax, SIMD, threads",
+                                         .device = DeviceType::kCPU,
+                                         .forward = forward,
+                                         .backward = backward,
+                                         .unsupported = unsupported};
   return kBackend;
 }
 

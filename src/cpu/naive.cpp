@@ -130,9 +130,13 @@ std::optional<std::string> unsupported(const Problem& p) {
 }  // namespace
 
 const core::Backend& naive_backend() {
-  static const core::Backend kBackend = {
-      "cpu_naive", "rung 00: the textbook loop, float32, one thread", DeviceType::kCPU, forward, backward, ~0U,
-      unsupported};
+  static const core::Backend kBackend = {.name = "cpu_naive",
+                                         .description = "rung 00: the textbook loop, float32, one thread",
+                                         .device = DeviceType::kCPU,
+                                         .forward = forward,
+                                         .backward = backward,
+                                         .in_auto = false,
+                                         .unsupported = unsupported};
   return kBackend;
 }
 

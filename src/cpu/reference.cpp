@@ -240,8 +240,12 @@ void reference_dbias(const Problem& p) {
 }
 
 const core::Backend& reference_backend() {
-  static const core::Backend kBackend = {
-      "reference", "float64, one thread, the formula itself", DeviceType::kCPU, forward, backward, ~0U, unsupported};
+  static const core::Backend kBackend = {.name = "reference",
+                                         .description = "float64, one thread, the formula itself",
+                                         .device = DeviceType::kCPU,
+                                         .forward = forward,
+                                         .backward = backward,
+                                         .unsupported = unsupported};
   return kBackend;
 }
 

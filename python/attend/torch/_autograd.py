@@ -8,7 +8,8 @@ import torch
 
 from attend._errors import UnsupportedError
 from attend._settings import Extras, Settings
-from attend.torch._operators import library, run_forward, split
+from attend.torch._operators import library, run_backward, run_forward, split
+from attend.torch._shortcut import nothing_stands_between
 
 _NUM_EXTRAS = len(Extras._fields)
 _NUM_SETTINGS = len(Settings._fields)
@@ -25,12 +26,15 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
 
 
 def _gradients(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
-    *tensors, o, lse = ctx.saved_tensors
-    q, k, v, *extras = tensors
+    return _gradients_by(torch.ops.attend.backward, ctx, ctx.saved_tensors, dout, dlse)
+
+
+def _gradients_by(backward: Any, ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any) -> tuple[Any, ...]:
+    q, k, v, *extras, o, lse = saved
     if dout is None:
         dout = torch.zeros_like(o)
     needs_dbias = ctx.needs_input_grad[3]
-    dq, dk, dv, dbias = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, needs_dbias, *extras, *ctx.settings)
+    dq, dk, dv, dbias = backward(q, k, v, o, lse, dout, dlse, needs_dbias, *extras, *ctx.settings)
     return dq, dk, dv, dbias if needs_dbias else None, *[None] * (_NUM_EXTRAS - 1 + _NUM_SETTINGS)
 
 
@@ -45,7 +49,13 @@ class EagerAttention(torch.autograd.Function):
         _setup_context(ctx, inputs, output)
         return output
 
-    backward = staticmethod(_gradients)
+    @staticmethod
+    def backward(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
+        # With grad mode on, a graph of the gradients is wanted: the operator refuses that.
+        saved = ctx.saved_tensors  # once: checkpointing unpacks them once only
+        given = tuple(x for x in (dout, dlse, *saved) if x is not None)
+        is_short = not torch.is_grad_enabled() and nothing_stands_between(given)
+        return _gradients_by(run_backward if is_short else torch.ops.attend.backward, ctx, saved, dout, dlse)
 
 
 def _remember_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

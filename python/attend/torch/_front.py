@@ -11,6 +11,7 @@ from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import NO_EXTRAS, Extras, Settings
 from attend.torch._autograd import EagerAttention
 from attend.torch._operators import run_forward
+from attend.torch._shortcut import nothing_stands_between
 
 _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
 
@@ -21,7 +22,7 @@ def attention(
     """(o, lse), differentiable. Without `return_lse`, lse is None where backward does not want it either."""
     if not torch.compiler.is_compiling():
         given = (q, k, v) if extras is NO_EXTRAS else (q, k, v, *(x for x in extras if x is not None))
-        if _nothing_stands_between(given):
+        if nothing_stands_between(given):
             extras = _all_keys(extras, k, settings)
             if torch.is_grad_enabled() and any(x.requires_grad for x in given):
                 o, lse = EagerAttention.apply(q, k, v, *extras, *settings)
@@ -34,38 +35,6 @@ def attention(
     extras = _all_keys(extras, k, settings)
     o, lse = torch.ops.attend.forward(q, k, v, *extras, *settings)
     return o, lse
-
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-_STRIDED = torch.strided
-_watchers: Optional[tuple[Any, ...]]
-try:
-    _watchers = (
-        torch._C._len_torch_dispatch_stack,
-        torch._C._len_torch_function_stack,
-        torch._C._is_any_autocast_enabled,
-        torch._C._functorch.peek_interpreter_stack,  # None where no transform is active
-    )
-    forward_ad._current_level  # noqa: B018 (asked for here, so that its absence shows here)
-except AttributeError:  # another release names them otherwise: the long way is always right
-    _watchers = None
-
-
-def _nothing_stands_between(given: tuple[Any, ...]) -> bool:
-    """Whether the dispatcher would find nothing to do but autograd: no autocast, mode, transform, subclass.
-
-    The dispatcher calls an operator written in Python twice, and torch's autograd of such an operator walks over its
-    schema: both take longer than a small kernel.
-    """
-    if _watchers is None or forward_ad._current_level >= 0:
-        return False
-    for watcher in _watchers:
-        if watcher():
-            return False
-    for x in given:  # noqa: SIM110 (a generator costs more than the loop)
-        if type(x) not in _PLAIN or x.layout is not _STRIDED or not (x.is_cuda or x.is_cpu):
-            return False
-    return True
 
 
 def _refuse_transforms(*tensors: Optional[torch.Tensor]) -> None:
@@ -131,7 +100,8 @@ def _all_keys(extras: Extras, k: torch.Tensor, settings: Settings) -> Extras:
     if k.dim() < 3:
         return extras
     seqlen_k = k.shape[_KEYS_AXIS[settings.layout]]
-    return extras._replace(bias=_repeat(extras.bias, seqlen_k), mask=_repeat(extras.mask, seqlen_k))
+    bias, mask, *others = extras
+    return Extras(_repeat(bias, seqlen_k), _repeat(mask, seqlen_k), *others)  # older torch cannot trace _replace
 
 
 def _repeat(x: Optional[torch.Tensor], seqlen_k: int) -> Optional[torch.Tensor]:

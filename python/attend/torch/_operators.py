@@ -94,9 +94,10 @@ def _forward_fake(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, tor
     return _forward_results(q, v, split(rest)[1].layout)
 
 
-def _backward(
+def run_backward(
     q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, *rest: Any
 ) -> tuple[torch.Tensor, ...]:
+    """The results of attend::backward, computed now."""
     extras, settings = split(rest)
     dq, dk, dv, dbias = results = _backward_results(q, k, v, extras.bias, needs_dbias)
     gradients = Gradients(dout, dlse, dq, dk, dv, dbias if needs_dbias else None)
@@ -112,7 +113,7 @@ def _backward_fake(
 
 for _key in ("CPU", "CUDA"):
     library.impl("forward", _forward, _key)
-    library.impl("backward", _backward, _key)
+    library.impl("backward", run_backward, _key)
 torch.library.register_fake("attend::forward", _forward_fake, lib=library)
 torch.library.register_fake("attend::backward", _backward_fake, lib=library)
 

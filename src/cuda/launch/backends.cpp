@@ -14,6 +14,7 @@ core::Backend backend_of(const Rung& rung) {
                            .device = DeviceType::kCUDA,
                            .forward = [&rung](const core::Problem& p, Stream stream) { rung_forward(rung, p, stream); },
                            .backward = {},
+                           .in_auto = rung.in_auto,
                            .dtypes = 0,
                            .unsupported = [&rung](const core::Problem& p) { return rung_lack(rung, p); }};
   for (const DType dtype : rung.dtypes) backend.dtypes |= core::dtype_bit(dtype);
@@ -24,13 +25,10 @@ core::Backend backend_of(const Rung& rung) {
 }
 
 std::vector<core::Backend> assemble() {
-  constexpr int kSlowerThanSimt = 7;  // rungs up to this number
   std::vector<core::Backend> list;
   const std::span<const Rung> rungs = ladder();
-  for (std::size_t i = rungs.size(); i-- > 0;) {  // each rung beats the one before
-    if (rungs[i].number == kSlowerThanSimt) list.push_back(backend_of(simt_kernels()));
-    list.push_back(backend_of(rungs[i]));
-  }
+  for (std::size_t i = rungs.size(); i-- > 0;) list.push_back(backend_of(rungs[i]));  // each rung beats the one before
+  list.push_back(backend_of(simt_kernels()));  // takes every problem: what auto comes to in the end
   return list;
 }
 

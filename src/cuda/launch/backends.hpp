@@ -7,7 +7,8 @@
 
 namespace attend::cuda {
 
-/// Every rung of the ladder and simt, the best first: the order in which "auto" looks for one that supports a problem.
+/// Every rung of the ladder, the best first, and simt: the order in which "auto" looks for one that supports a problem,
+/// among those that it tries.
 [[nodiscard]] std::span<const core::Backend> backends();
 
 }  // namespace attend::cuda

@@ -88,6 +88,7 @@ struct Rung {
   int alignment = 1;                   ///< bytes that base addresses and strides have to be multiples of
   bool folds_scale = false;            ///< wants scale > 0 and RungConfig::negate_scores
   bool deterministic_backward = true;  ///< bit-equal from run to run
+  bool in_auto = false;                ///< compute "auto" tries it; the others are lessons
   bool takes_options = false;          ///< every option of the interface; else full and causal masks alone
   bool toolkit_headers = false;        ///< needs the CUDA toolkit's include folder (mma.h)
   bool claims_no_spills = true;        ///< a spill or a stack frame in any variant is a defect

@@ -138,6 +138,7 @@ std::vector<Rung> fa2_rungs() {
        .max_head_dim = 128,
        .folds_scale = true,
        .deterministic_backward = false,
+       .in_auto = true,
        .supports = has_async_copies,
        .forward = fa2_forward,
        .backward = fa2_backward,

@@ -91,6 +91,7 @@ std::vector<Rung> wgmma_rungs() {
        .head_dims = {64, 128},
        .alignment = 16,
        .folds_scale = true,
+       .in_auto = true,
        .supports = has_wgmma,
        .forward = wgmma_specialized_forward},
   };

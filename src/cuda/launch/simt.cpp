@@ -228,6 +228,7 @@ const Rung& simt_kernels() {
                                         .backward_source = "simt/simt_backward.cuh",
                                         .dtypes = {DType::kF32, DType::kF16, DType::kBF16},
                                         .any_head_dim_v = true,
+                                        .in_auto = true,
                                         .takes_options = true,
                                         .forward = forward,
                                         .backward = backward,

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Rewrites the tables of docs/experiments.md from results/*/experiments/*.json.
+
+    python3 bench/experiment_tables.py
+
+A machine whose files are not there keeps the sections that it has.
+"""
+
+import json
+
+import report
+
+PAGE = report.DOCS / "experiments.md"
+MACHINES = ("h200", "cpu")
+
+
+def number(value):
+    if value is None:
+        return ""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def title(data):
+    machine = data["machine"]
+    gpu = f"{machine['gpu']}, CUDA {machine['cuda']}; " if machine["gpu"] else ""
+    torch = f"PyTorch {machine['torch']}" if machine["torch"] else "no PyTorch"
+    return f"{gpu}{machine['cpu']}, {machine['attend_threads']} threads; {torch}; {machine['date']}."
+
+
+def table(first, columns, lines):
+    """A Markdown table: the columns of `first` to the left, the others to the right."""
+    head = [*first, *columns]
+    return [f"| {' | '.join(head)} |", "|" + "---|" * len(first) + "---:|" * len(columns),
+            *(f"| {' | '.join(line)} |" for line in lines)]
+
+
+def shape(row):
+    return f"{row['B']},{row['H']},{row['S']},{row['D']}"
+
+
+def over_problems(rows, field):
+    """Lines of a table: a figure for each implementation on each problem."""
+    problems = list(dict.fromkeys(map(shape, rows)))
+    found = {(r["implementation"], shape(r)): r[field] for r in rows}
+    names = dict.fromkeys((r["implementation"], r["dtype"]) for r in rows)
+    return table(["", "dtype"], problems,
+                 [[f"`{name}`", dtype, *(number(found.get((name, p))) for p in problems)] for name, dtype in names])
+
+
+def left_out(rows):
+    """One line for all that was not timed, with how often."""
+    names = {}
+    for r in rows:
+        if r["ms"] is None:
+            names.setdefault(r["implementation"], []).append(r["remark"])
+    if not names:
+        return []
+    text = "; ".join(f"`{name}` {len(why)} times, the last: {why[-1]}" for name, why in names.items())
+    return ["", f"Left out: {text}."]
+
+
+def experiments(data):
+    lines = [title(data)]
+    failed = sum(r["passed"] is False for r in data["rows"])
+    checked = sum(r["passed"] is not None for r in data["rows"])
+    lines += ["", f"{checked - failed} of {checked} checks against float64 passed, tolerance {data['tolerance']:g}."]
+    for experiment, mode in dict.fromkeys((r["experiment"], r["mode"]) for r in data["rows"]):
+        rows = [r for r in data["rows"] if (r["experiment"], r["mode"]) == (experiment, mode)]
+        lines += ["", f"{experiment}, {mode}, ms:", "", *over_problems(rows, "ms")]
+        lines += ["", f"{experiment}, {mode}, TFLOP/s:", "", *over_problems(rows, "tflops"), *left_out(rows)]
+    return lines
+
+
+def compare(data):
+    lines = [title(data)]
+    mask = "causal" if data["causal"] else "full"
+    for mode in dict.fromkeys(r["mode"] for r in data["rows"]):
+        rows = [r for r in data["rows"] if r["mode"] == mode]
+        lines += ["", f"{data['dtype']}, {mode}, {mask}, ms:", "", *over_problems(rows, "ms"), *left_out(rows)]
+    return lines
+
+
+def memory(data):
+    lines = [title(data)]
+    for mode in dict.fromkeys(r["mode"] for r in data["rows"]):
+        rows = [r for r in data["rows"] if r["mode"] == mode]
+        lines += ["", f"{'forward and backward' if mode == 'backward' else mode}, MiB:", "", *over_problems(rows, "peak_mib")]
+    return lines
+
+
+def roofline(data):
+    ceilings = data["ceilings"]
+    products = ", ".join(f"{dtype} {number(x)}" for dtype, x in ceilings["product_tflops"].items())
+    lines = [title(data), "", f"Copy {number(ceilings['copy_gbps'])} GB/s; matrix product, TFLOP/s: {products}.", ""]
+    cells = []
+    for r in (r for r in data["rows"] if r["ms"] is not None):
+        roof = min(ceilings["product_tflops"].get(r["dtype"], float("inf")), r["intensity"] * ceilings["copy_gbps"] / 1e3)
+        figures = (r["intensity"], r["tflops"], 100 * r["tflops"] / roof)
+        cells.append([f"`{r['implementation']}`", r["dtype"], r["mode"], str(r["S"]), *map(number, figures)])
+    return lines + table(["", "dtype", "pass"], ["S", "operations per byte", "TFLOP/s", "% of the roof"], cells)
+
+
+KINDS = {"experiments": experiments, "compare": compare, "memory": memory, "roofline": roofline}
+
+
+def main():
+    for machine in MACHINES:
+        found = {}
+        for path in sorted((report.ROOT / "results" / machine / "experiments").glob("*.json")):
+            data = json.loads(path.read_text())
+            found.setdefault(data["kind"], []).append(data)
+        for kind, files in found.items():
+            text = "\n\n".join("\n".join(KINDS[kind](data)) for data in files)
+            report.replace_section(PAGE, f"{kind}_{machine}", text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Every implementation by its name, and which of them this machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Optional
+
+import attend
+from attend._measure import implementations as make
+from attend._measure.errors import UsageError, gpu_is_here, torch_or_none
+from attend._measure.implementations import Implementation
+
+BASELINE = "torch_cpu"
+_HALF = "bf16"
+_NEEDS_TORCH = "no torch (pip install torch)"
+_NEEDS_GPU = "no GPU that torch sees"
+
+
+def catalogue() -> dict[str, tuple[str, Callable[[], Implementation]]]:
+    """Every name, with what this machine lacks for it (empty: nothing) and what makes it.
+
+    PyTorch's on CPU and GPU come first, then the unfused path, then attend's backends in the order of the ladder.
+    """
+    has_torch = torch_or_none() is not None
+    torch_lack = "" if has_torch else _NEEDS_TORCH
+    gpu_lack = torch_lack or ("" if gpu_is_here() else _NEEDS_GPU)
+    entries: dict[str, tuple[str, Callable[[], Implementation]]] = {
+        BASELINE: (torch_lack, lambda: make.torch_sdpa(BASELINE, "cpu", "f32")),
+        "unfused_cpu": (torch_lack, lambda: make.unfused("unfused_cpu", "cpu", "f32")),
+        "unfused_gpu": (gpu_lack, lambda: make.unfused("unfused_gpu", "cuda", "f32")),
+    }
+    for backend in make.SDP_BACKENDS:
+        entries[f"torch_{backend}"] = (gpu_lack, _sdpa_on_gpu(backend))
+    for name in ("cpu", "cpu_naive"):
+        entries[name] = ("", _rung(name, "cpu", "f32"))
+    for backend in reversed([b["name"] for b in attend.backends() if b["device"] == "cuda"]):
+        entries[backend] = (gpu_lack, _rung(backend, "cuda", "f32" if backend in make.FLOAT32_RUNGS else _HALF))
+    return entries
+
+
+def choose(names: Optional[Sequence[str]], option: str = "--kernel") -> tuple[list[Implementation], list[str]]:
+    """The implementations of these names, or all; and a line for each thing that this machine lacks.
+
+    Raises:
+        UsageError for a name that does not exist, or that was asked for and cannot run here.
+    """
+    entries = catalogue()
+    for name in names or ():
+        if name not in entries:
+            raise UsageError(f"{option}: {name!r}, allowed {', '.join(entries)}")
+        if entries[name][0]:
+            raise UsageError(f"{option}: {name!r} cannot run here: {entries[name][0]}")
+    chosen = [name for name in entries if name in names] if names else list(entries)
+    missing: dict[str, list[str]] = {}
+    for name in chosen:
+        if entries[name][0]:
+            missing.setdefault(entries[name][0], []).append(name)
+    notes = [f"left out, {lack}: {', '.join(without)}" for lack, without in missing.items()]
+    if BASELINE in missing.get(_NEEDS_TORCH, ()):
+        notes.append(f"no speed-up is given: it is over {BASELINE}")
+    return [entries[name][1]() for name in chosen if not entries[name][0]], notes
+
+
+def that_have(modes: Sequence[str], chosen: Sequence[Implementation]) -> tuple[list[Implementation], list[str]]:
+    """Those that have one of the modes at least, and a note of those that lack backward where it is asked for.
+
+    Raises:
+        UsageError where none is left.
+    """
+    without = ", ".join(x.name for x in chosen if not x.has_backward)
+    if "backward" not in modes or not without:
+        return list(chosen), []
+    able = [x for x in chosen if x.has_backward or "forward" in modes]
+    if not able:
+        raise UsageError(f"--mode: backward, which {without} does not have; allowed forward")
+    return able, [f"left out of backward, which they do not have: {without}"]
+
+
+def count(implementations: Sequence[Implementation], modes: Sequence[str]) -> int:
+    """The rows of one problem."""
+    return sum(mode == "forward" or x.has_backward for x in implementations for mode in modes)
+
+
+def _sdpa_on_gpu(backend: str) -> Callable[[], Implementation]:
+    dtype = "f32" if backend in ("math", "efficient") else _HALF
+    return lambda: make.torch_sdpa(f"torch_{backend}", "cuda", dtype, backend)
+
+
+def _rung(name: str, device: str, dtype: str) -> Callable[[], Implementation]:
+    return lambda: make.attend_backend(name, device, dtype)

@@ -1,0 +1,88 @@
+"""Random inputs, as torch tensors where torch is installed and as NumPy arrays where not."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from attend._measure.errors import gpu_is_here, require, torch_or_none
+from attend._measure.problems import DTYPE_BYTES, Problem
+
+MOST_SETS = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """Copies of (q, k, v, dout), each (batch, num_heads, seqlen, head_dim) of N(0, 1) numbers.
+
+    On a GPU so many (at most MOST_SETS) that calls which rotate over them find none in the L2 cache; on a CPU one. The
+    first copy holds the same numbers, rounded to the dtype, on every device.
+    """
+
+    sets: list[tuple[Any, Any, Any, Any]]
+    dtype: str
+    device: str
+
+
+def torch_dtype(name: str) -> Any:
+    import torch
+
+    return {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[name]
+
+
+def numpy_dtype(name: str) -> Any:
+    import numpy as np
+
+    if name == "bf16":
+        (ml_dtypes,) = require("ml_dtypes", purpose="bf16 without torch")
+        return ml_dtypes.bfloat16
+    return {"f32": np.float32, "f16": np.float16}[name]
+
+
+def keep_float32_products() -> None:
+    """Matrix products of float32 on a GPU are taken in float32, whatever the environment says about TF32."""
+    torch = torch_or_none()
+    if torch is not None:
+        torch.set_float32_matmul_precision("highest")
+
+
+class Source:
+    """Draws the inputs of one problem; the first set is drawn once and shared by all dtypes and devices."""
+
+    def __init__(self, problem: Problem, seed: int) -> None:
+        self._problem = problem
+        self._seed = seed
+        self._made: dict[tuple[str, str], Inputs] = {}
+        self._master = self._draw()
+
+    def inputs(self, dtype: str, device: str) -> Inputs:
+        key = dtype, device
+        if key not in self._made:
+            self._made[key] = Inputs(self._sets(dtype, device), dtype, device)
+        return self._made[key]
+
+    def _draw(self) -> tuple[Any, ...]:
+        torch = torch_or_none()
+        if torch is None:
+            import numpy as np
+
+            rng = np.random.default_rng(self._seed)
+            return tuple(rng.standard_normal(self._problem.shape, dtype=np.float32) for _ in range(4))
+        device = "cuda" if gpu_is_here() else "cpu"
+        generator = torch.Generator(device).manual_seed(self._seed)
+        return tuple(torch.randn(self._problem.shape, generator=generator, device=device) for _ in range(4))
+
+    def _sets(self, dtype: str, device: str) -> list[tuple[Any, Any, Any, Any]]:
+        torch = torch_or_none()
+        if torch is None:
+            q, k, v, dout = (x.astype(numpy_dtype(dtype)) for x in self._master)
+            return [(q, k, v, dout)]
+        q, k, v, dout = (x.to(device=device, dtype=torch_dtype(dtype)) for x in self._master)
+        sets = [(q, k, v, dout)]
+        if device == "cuda":
+            cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+            set_bytes = 4 * q.numel() * DTYPE_BYTES[dtype]
+            for _ in range(min(MOST_SETS, 2 * cache_bytes // set_bytes + 1) - 1):
+                drawn = [torch.randn(q.shape, device=device).to(q.dtype) for _ in range(4)]
+                sets.append((drawn[0], drawn[1], drawn[2], drawn[3]))
+        return sets

@@ -1,0 +1,90 @@
+"""Peak memory of a call, beyond what stood before it: results, what is kept for backward, and scratch.
+
+On a CPU: the peak of the process's resident set (VmHWM, which Linux lets a process reset) less the resident set before.
+Scratch that a library kept from an earlier call and uses again does not show. None where the system has no such peak.
+
+On a GPU: torch's allocator knows the peak of what torch allocates, exactly; torch's kernels take their scratch from it
+too. attend's results come from it as well, its scratch from a pool of its own, of which only the device's free memory
+tells: it is read before the call is waited for, while the pool holds what the call needs. The pool grows in steps (32
+MiB as a rule) and keeps up to 512 MiB for later calls; where it grew, all that it holds is counted, and where it did
+not, nothing is. So scratch of attend below some 32 MiB, or below what an earlier call left there, does not show.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pathlib
+from collections.abc import Callable
+from typing import Any, Optional, TypeVar
+
+T = TypeVar("T")
+MIB = 2.0**20
+# Growth of memory outside torch that is no pool: loaded kernels.
+_OTHER_GROWTH = 16 * MIB
+
+
+class Meter:
+    """Measures calls on one device. On a GPU it is made before attend's first call: the pool is empty then."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        if device == "cuda":
+            import torch
+
+            torch.empty(1, device="cuda")
+            torch.cuda.synchronize()
+            self._held = 0.0  # by attend's pool between calls
+
+    def peak(self, call: Callable[[], T], library: str) -> tuple[T, Optional[float]]:
+        """What `call` returns, and its peak in MiB. `library`: whose the call is, as in Implementation."""
+        return self._peak_of_gpu(call, library) if self.device == "cuda" else _peak_of_process(call)
+
+    def _peak_of_gpu(self, call: Callable[[], T], library: str) -> tuple[T, Optional[float]]:
+        import torch
+
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before, others_before = torch.cuda.memory_allocated(), _outside_torch()
+        result = call()
+        others = _outside_torch()  # before the wait: a wait lets the pool give back what it holds beyond 512 MiB
+        torch.cuda.synchronize()
+        peak = float(torch.cuda.max_memory_allocated() - before)
+        if library == "attend":
+            if others - others_before >= _OTHER_GROWTH:
+                peak += self._held + others - others_before
+            self._held = max(0.0, self._held + _outside_torch() - others_before)
+        return result, peak / MIB
+
+
+def _outside_torch() -> float:
+    """Bytes of the device in use by anything but torch's allocator."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return float(total - free - torch.cuda.memory_reserved())
+
+
+def _peak_of_process(call: Callable[[], T]) -> tuple[T, Optional[float]]:
+    _give_freed_memory_back()
+    try:
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        before = _status("VmRSS")
+    except OSError:
+        return call(), None
+    result = call()
+    return result, max(0.0, _status("VmHWM") - before) / MIB
+
+
+def _status(field: str) -> float:
+    """A field of /proc/self/status in bytes."""
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return 1024.0 * float(line.split()[1])
+    raise OSError(f"/proc/self/status has no {field}")
+
+
+def _give_freed_memory_back() -> None:
+    """Memory that was freed but is still mapped would be used again without a new peak."""
+    trim: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,130 @@
+"""The truth: attention and its gradients in float64, some heads at a time; and errors against it.
+
+The formula itself, in NumPy or torch whichever holds the data, with no code of the library:
+
+    S = scale * Q K^T,  P = softmax(S),  O = P V
+    dV = P^T dO,  dP = dO V^T,  dS = P * (dP - rowsum(dO * O)),  dQ = scale * dS K,  dK = scale * dS^T Q
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any, Optional
+
+from attend._measure.errors import torch_or_none
+
+# Entries of the score matrices that exist at a time: a handful of float64 matrices of this size.
+CHUNK = {"cpu": 2**22, "cuda": 2**25}
+# Relative error of rounding to nearest, with 8 and 11 significant bits. That of float32 is far below any tolerance.
+UNIT_ROUNDOFF = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
+# How many roundings of its largest magnitude a result in half precision may differ by: its own, and those of P and dS,
+# which tensor cores take in half precision; dS is a difference, so that more of it is lost.
+HALF_ROUNDINGS = {"forward": 2, "backward": 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class Errors:
+    """Errors of one call. `max_abs` and `allowed` belong to the result that is nearest to its limit, or beyond it."""
+
+    max_abs: float
+    allowed: float
+    mean_abs: float
+    mse: float
+    max_rel: float  # largest absolute error over the largest magnitude of the truth
+    passed: bool
+
+
+def to_float64(x: Any, device: str) -> Any:
+    """`x` in float64: a torch tensor on `device`, or a NumPy array."""
+    torch = torch_or_none()
+    if torch is not None and isinstance(x, torch.Tensor):
+        return x.detach().to(device=device, dtype=torch.float64)
+    return x.astype("float64")
+
+
+class Truth:
+    """o and, where asked for, dq, dk and dv of one set of inputs: of all heads, or of so many first ones."""
+
+    def __init__(
+        self,
+        inputs: tuple[Any, Any, Any, Any],
+        causal: bool,
+        with_backward: bool,
+        device: str,
+        most_scores: Optional[int] = None,
+    ) -> None:
+        """`inputs`: q, k, v, dout, each (batch, num_heads, seqlen, head_dim). `device`: where torch works, cpu or cuda.
+
+        `most_scores`: no more heads than have that many scores, but one at least.
+        """
+        self.device = device
+        b, h, s, _ = inputs[0].shape
+        self.heads = b * h if most_scores is None else max(1, min(b * h, most_scores // (s * s)))
+        at_once = max(1, CHUNK[device] // (s * s))
+        parts = []
+        for first in range(0, self.heads, at_once):
+            some = slice(first, min(first + at_once, self.heads))
+            parts.append(_attention([to_float64(_by_head(x)[some], device) for x in inputs], causal, with_backward))
+        xp = _namespace(parts[0][0])
+        self._results = tuple(xp.concatenate(list(part)) for part in zip(*parts))
+
+    def pairs(self, got: tuple[Any, ...], mode: str) -> Iterator[tuple[Any, Any]]:
+        """(result, truth) in float64, (heads, seqlen, head_dim) each, of `got`: (o,) or (dq, dk, dv)."""
+        wanted = self._results[:1] if mode == "forward" else self._results[1:]
+        for result, want in zip(got, wanted, strict=True):
+            yield to_float64(_by_head(result)[: self.heads], self.device), want
+
+
+def compare(got: tuple[Any, ...], truth: Truth, mode: str, dtype: str, tolerance: float, rounds_scores: bool) -> Errors:
+    """Errors of the results of one call: (o,) or (dq, dk, dv).
+
+    Allowed is `tolerance` on the largest absolute error, and in half precision HALF_ROUNDINGS on top, twice as many
+    where the scores too are stored in half precision (`rounds_scores`).
+    """
+    roundings = HALF_ROUNDINGS[mode] * (2 if rounds_scores else 1) * UNIT_ROUNDOFF[dtype]
+    limits, absolute, squares, count, relative = [], 0.0, 0.0, 0, 0.0
+    for result, want in truth.pairs(got, mode):
+        difference = abs(result - want)
+        largest, magnitude = float(difference.max()), float(abs(want).max())
+        if math.isnan(largest):
+            largest = math.inf
+        limits.append((largest, tolerance + roundings * magnitude))
+        absolute += float(difference.sum())
+        squares += float((difference * difference).sum())
+        count += math.prod(want.shape)
+        relative = max(relative, largest / magnitude if magnitude else largest)
+    error, allowed = max(limits, key=lambda pair: pair[0] / pair[1])
+    return Errors(error, allowed, absolute / count, squares / count, relative, error <= allowed)
+
+
+def _by_head(x: Any) -> Any:
+    """(batch, num_heads, seqlen, head_dim) as (batch * num_heads, seqlen, head_dim)."""
+    return x.reshape(-1, *x.shape[2:])
+
+
+def _namespace(x: Any) -> Any:
+    if type(x).__module__.partition(".")[0] == "torch":
+        return torch_or_none()
+    import numpy as np
+
+    return np
+
+
+def _attention(inputs: list[Any], causal: bool, with_backward: bool) -> tuple[Any, ...]:
+    """(o,) or (o, dq, dk, dv) of float64 (heads, seqlen, head_dim)."""
+    q, k, v, dout = inputs
+    xp = _namespace(q)
+    scale = 1 / math.sqrt(q.shape[-1])
+    scores = q @ k.swapaxes(-1, -2) * scale
+    if causal:
+        hidden = xp.triu(xp.ones_like(scores[0]), 1) > 0
+        scores[:, hidden] = -math.inf
+    p = xp.exp(scores - xp.amax(scores, axis=-1, keepdims=True))
+    p /= xp.sum(p, axis=-1, keepdims=True)
+    o = p @ v
+    if not with_backward:
+        return (o,)
+    ds = p * (dout @ v.swapaxes(-1, -2) - xp.sum(dout * o, axis=-1, keepdims=True))
+    return o, scale * (ds @ k), scale * (ds.swapaxes(-1, -2) @ q), p.swapaxes(-1, -2) @ dout

@@ -1,0 +1,270 @@
+"""Measures implementations on problems: each is checked against float64, then all of a device are timed in turns."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import warnings
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from attend._measure import timing
+from attend._measure.errors import gpu_is_here
+from attend._measure.implementations import Implementation, Prepared, refusal
+from attend._measure.inputs import Source, keep_float32_products
+from attend._measure.memory import Meter
+from attend._measure.problems import Problem
+from attend._measure.reference import Truth, compare
+
+
+@dataclasses.dataclass
+class Row:
+    """One implementation on one problem in one pass. Without `ms` it was left out or failed: `remark` says why.
+
+    `passed` None: not checked either. The units are those of docs/experiments.md.
+    """
+
+    experiment: str
+    implementation: str
+    library: str
+    device: str
+    dtype: str
+    mode: str
+    B: int
+    H: int
+    S: int
+    D: int
+    causal: bool
+    ms: Optional[float] = None
+    ms_min: Optional[float] = None
+    ms_p25: Optional[float] = None
+    ms_p75: Optional[float] = None
+    samples: int = 0
+    speedup: Optional[float] = None
+    tflops: Optional[float] = None
+    gbps: Optional[float] = None
+    peak_mib: Optional[float] = None
+    max_abs_err: Optional[float] = None
+    max_abs_allowed: Optional[float] = None
+    mean_abs_err: Optional[float] = None
+    mse: Optional[float] = None
+    max_rel_err: Optional[float] = None
+    passed: Optional[bool] = None
+    remark: str = ""
+
+    @property
+    def shape(self) -> str:
+        return f"({self.B}, {self.H}, {self.S}, {self.D}){' causal' if self.causal else ''}"
+
+
+# Smaller problems take what starting a call takes, and say nothing about larger ones.
+TELLING_FLOPS = 1e8
+
+COLUMNS = [field.name for field in dataclasses.fields(Row)]
+
+
+class CheckFailedError(Exception):
+    """A result was wrong, and the session stops at the first such."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    tolerance: float = 1e-3
+    stop_on_failure: bool = True
+    gpu_reference: bool = True  # the float64 reference is computed on the GPU where there is one
+    max_seconds: float = 10.0  # for one implementation on one problem in one pass, checked and timed
+    limits: timing.Limits = dataclasses.field(default_factory=timing.Limits)
+    checked_scores: Optional[int] = None  # see Truth
+    seed: int = 0
+
+
+class Progress:
+    """What a session tells of its way; this one tells nobody."""
+
+    def step(self, what: str) -> None:
+        """One implementation is done on one problem."""
+
+
+class Session:
+    """`rows` has one entry for each implementation, problem and pass that was asked for, left out or not."""
+
+    def __init__(self, settings: Settings, progress: Optional[Progress] = None) -> None:
+        keep_float32_products()
+        self.settings = settings
+        self.progress = progress or Progress()
+        self.rows: list[Row] = []
+        self._flops_per_second: dict[tuple[str, str], float] = {}
+        self._meters = {device: Meter(device) for device in (["cpu", "cuda"] if gpu_is_here() else ["cpu"])}
+
+    def measure(
+        self, problem: Problem, modes: Sequence[str], implementations: Sequence[Implementation], experiment: str
+    ) -> list[Row]:
+        """Rows of all that support the mode, in the order of `implementations`.
+
+        Raises:
+            CheckFailedError where the settings say so; the rows stay, and those that were not reached say that.
+        """
+        before = len(self.rows)
+        try:
+            self._measure(problem, modes, implementations, experiment)
+        except CheckFailedError:
+            for row in self.rows[before:]:
+                if row.ms is None and not row.remark:
+                    row.remark = "stopped before it at a failed check"
+            raise
+        return self.rows[before:]
+
+    def _measure(
+        self, problem: Problem, modes: Sequence[str], implementations: Sequence[Implementation], experiment: str
+    ) -> None:
+        truths: dict[str, Truth] = {}
+        source: Optional[Source] = None
+        for mode in modes:
+            able = [x for x in implementations if mode == "forward" or x.has_backward]
+            rows = {x.name: _row(x, problem, mode, experiment) for x in able}
+            self.rows += rows.values()
+            for device in ("cpu", "cuda"):
+                left = [x for x in able if x.device == device and not self._too_large(rows[x.name], problem)]
+                if left and source is None:
+                    source = Source(problem, self.settings.seed)
+                if source is not None:
+                    self._measure_device(problem, left, rows, source, truths, "backward" in modes)
+
+    def _measure_device(
+        self,
+        problem: Problem,
+        implementations: list[Implementation],
+        rows: dict[str, Row],
+        source: Source,
+        truths: dict[str, Truth],
+        with_backward: bool,
+    ) -> None:
+        prepared: dict[str, Prepared] = {}
+        rough: dict[str, float] = {}
+        _clean_up()
+        for x in implementations:
+            row = rows[x.name]
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # torch explains at length why a backend does not take a problem
+                    self._check(x, row, problem, source, truths, with_backward)
+                    prepared[x.name], rough[x.name] = self._warm(x, row, problem, source)
+            except CheckFailedError:
+                raise
+            except _TooSlowError as slow:
+                row.remark = row.remark or str(slow)
+            except Exception as error:  # noqa: BLE001 (whatever a library raises is a finding, not the end of it all)
+                self._note(row, error)
+            self.progress.step(f"{x.name} {row.mode} {problem}")
+        if not prepared:
+            return
+        try:
+            timings = timing.in_turns(prepared, rough, implementations[0].device, self.settings.limits)
+        except Exception as error:  # noqa: BLE001 (as above; on a GPU it is too late to tell whose it is)
+            for name in prepared:
+                self._note(rows[name], error)
+            return
+        for name, taken in timings.items():
+            row = rows[name]
+            row.ms, row.ms_min, row.ms_p25, row.ms_p75, row.samples = dataclasses.astuple(taken)
+            row.tflops = problem.flops(row.mode) / taken.ms / 1e9
+            row.gbps = problem.bytes_moved(row.mode, row.dtype) / taken.ms / 1e6
+            # Of the least time: a slow second of the machine must not tell how long larger problems take.
+            rate = problem.flops(row.mode) / (taken.ms_min / 1e3)
+            key = name, row.mode
+            if problem.flops(row.mode) >= TELLING_FLOPS:
+                self._flops_per_second[key] = max(rate, self._flops_per_second.get(key, 0.0))
+
+    def _check(
+        self,
+        x: Implementation,
+        row: Row,
+        problem: Problem,
+        source: Source,
+        truths: dict[str, Truth],
+        with_backward: bool,
+    ) -> None:
+        """One call of a user: its results against float64, its peak memory."""
+        tensors = source.inputs(x.dtype, x.device).sets[0]
+        if x.dtype not in truths:
+            on_gpu = self.settings.gpu_reference and gpu_is_here()
+            truths[x.dtype] = Truth(
+                tensors, problem.causal, with_backward, "cuda" if on_gpu else "cpu", self.settings.checked_scores
+            )
+        got, row.peak_mib = self._meters[x.device].peak(lambda: x.step(tensors, problem.causal, row.mode), x.library)
+        errors = compare(got, truths[x.dtype], row.mode, x.dtype, self.settings.tolerance, x.rounds_scores)
+        row.max_abs_err, row.max_abs_allowed, row.mean_abs_err, row.mse, row.max_rel_err, row.passed = (
+            dataclasses.astuple(errors)
+        )
+        if not errors.passed:
+            row.remark = f"max abs error {errors.max_abs:.3g}, allowed {errors.allowed:.3g}"
+            if self.settings.stop_on_failure:
+                raise CheckFailedError(f"{x.name} {row.mode} {problem}: {row.remark}")
+
+    def _warm(self, x: Implementation, row: Row, problem: Problem, source: Source) -> tuple[Prepared, float]:
+        inputs = source.inputs(x.dtype, x.device)
+        prepared = x.prepare(inputs, problem.causal, row.mode)
+        rough = timing.rough_ms(prepared, x.device, len(inputs.sets))
+        if timing.MIN_SAMPLES * rough / 1e3 > self.settings.max_seconds:
+            raise _TooSlowError(f"a call takes {rough / 1e3:.3g} s: beyond --max-seconds {self.settings.max_seconds:g}")
+        return prepared, rough
+
+    def _too_large(self, row: Row, problem: Problem) -> bool:
+        """Whether the problem is beyond the limits; then the row says so."""
+        rate = self._flops_per_second.get((row.implementation, row.mode))
+        if rate is None:
+            return False
+        call = problem.flops(row.mode) / rate
+        # The check, the first estimate, and as many samples as are taken of a slow one.
+        if (timing.MIN_SAMPLES + 3) * call <= self.settings.max_seconds:
+            return False
+        row.remark = f"about {call:.2g} s a call: beyond --max-seconds {self.settings.max_seconds:g}"
+        self.progress.step(f"{row.implementation} {row.mode} {problem}")
+        return True
+
+    def _note(self, row: Row, error: Exception) -> None:
+        """A refusal leaves the row out, but takes no failed check back; any other error fails it."""
+        refused = refusal(error)
+        if refused:
+            row.remark = row.remark or refused
+            _clean_up()
+        else:
+            row.passed = False
+            row.remark = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            if self.settings.stop_on_failure:
+                raise CheckFailedError(f"{row.implementation} {row.mode} {row.shape}: {row.remark}") from error
+
+
+def _clean_up() -> None:
+    """Nothing of the problem before shall be freed while the next one is measured, or stay in its way."""
+    gc.collect()
+    if gpu_is_here():
+        import torch
+
+        torch.cuda.empty_cache()
+
+
+class _TooSlowError(Exception):
+    pass
+
+
+def _row(x: Implementation, problem: Problem, mode: str, experiment: str) -> Row:
+    return Row(experiment, x.name, x.library, x.device, x.dtype, mode, *problem.shape, problem.causal)
+
+
+def left_out_lines(rows: Sequence[Row]) -> list[str]:
+    """One line for each implementation, pass and reason: where it was left out, and why."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        if row.ms is None and row.passed is not False:
+            reason = row.remark if not row.remark.startswith("about") else row.remark.partition(": ")[2]
+            found.setdefault((row.implementation, row.mode, reason), []).append(row.shape)
+    return [f"{name} {mode} at {', '.join(shapes)}: {reason}" for (name, mode, reason), shapes in found.items()]
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    return [f"{r.implementation} {r.mode} {r.shape}: {r.remark}" for r in rows if r.passed is False]
+
+
+def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(row) for row in rows]

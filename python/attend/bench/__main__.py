@@ -1,0 +1,36 @@
+"""attend beside its peers: python -m attend.bench compare|memory|roofline, then visualize what they wrote."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Optional
+
+from attend._measure import errors
+from attend.bench import compare, memory, roofline, visualize
+
+COMMANDS = {
+    "compare": (compare, "latency and throughput over a grid, to JSON"),
+    "memory": (memory, "peak memory over the sequence length, to JSON"),
+    "roofline": (roofline, "the machine's ceilings and the kernels below them, to JSON"),
+    "visualize": (visualize, "pictures from those JSON files"),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(prog="python -m attend.bench", description=__doc__)
+    commands = result.add_subparsers(dest="command", required=True)
+    for name, (module, summary) in COMMANDS.items():
+        module.add_arguments(commands.add_parser(name, help=summary, description=module.__doc__))
+    return result
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """0: done. 1: a result was wrong. 2: wrong usage, or something is missing."""
+    options = parser().parse_args(arguments)
+    return errors.run(lambda: COMMANDS[options.command][0].run(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

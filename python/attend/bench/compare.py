@@ -1,0 +1,119 @@
+"""compare: latency and throughput of attend and its peers over a grid, in one process and in turns."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from attend._measure import arguments, catalogue, errors, files, machine, tables
+from attend._measure.problems import DTYPE_BYTES, MODES, grid
+from attend._measure.progress import Bar
+from attend._measure.session import Row, Session, Settings, as_dicts, failures, left_out_lines
+from attend._measure.timing import Limits
+from attend.bench import peers
+
+KIND = "compare"
+# Longer problems are checked in their first heads: the float64 truth would take longer than everything else.
+CHECKED_SCORES = 2**24
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--grid", choices=("seed", "paper", "gpt3"), default="seed")
+    parser.add_argument("--causal", action="store_true")
+    add_common(parser)
+    parser.add_argument("--max-seqlen", type=arguments.positive, metavar="N", help="no longer sequences")
+    parser.add_argument("--no-peers", action="store_true", help="attend alone")
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("bench_compare.json"))
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dtype", choices=tuple(DTYPE_BYTES), default="f32")
+    parser.add_argument("--mode", choices=(*MODES, "both"), default="forward")
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU where there is one"
+    )
+    parser.add_argument("--compute", action="append", metavar="NAME", help="attend's backends, a comma list (auto)")
+    parser.add_argument("--samples", type=arguments.positive, default=15, help="timed samples of each, 3 at least (15)")
+    parser.add_argument(
+        "--max-seconds", type=arguments.positive_number, default=10.0, metavar="T",
+        help="for one implementation, problem and pass (10); what is beyond is left out and reported",
+    )  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the JSON file. 1: a result was wrong."""
+    errors.require("numpy", "tqdm", purpose="attend.bench compare")
+    device = peers.device_of(options.device)
+    modes = MODES if options.mode == "both" else (options.mode,)
+    others, notes = ([], []) if options.no_peers else peers.theirs(device, options.dtype)
+    mine = peers.ours(arguments.names(options.compute or ["auto"]), device, options.dtype)
+    chosen, forward_only = catalogue.that_have(modes, [*mine, *others])
+    problems = grid(options.grid, options.causal)
+    limit = options.max_seqlen
+    todo = [p for p in problems if limit is None or p.seqlen <= limit]
+    if not todo:
+        raise errors.UsageError(f"--max-seqlen: {limit}, allowed {min(p.seqlen for p in problems)} and more here")
+    if len(todo) < len(problems):
+        notes.append(f"left out, beyond --max-seqlen {limit}: {', '.join(str(p) for p in problems if p not in todo)}")
+    bar = Bar(catalogue.count(chosen, modes) * len(todo))
+    session = Session(settings(options), bar)
+    for problem in todo:
+        session.measure(problem, modes, chosen, options.grid)
+    bar.close()
+    data = {
+        "kind": KIND,
+        "machine": machine.describe(),
+        "grid": options.grid,
+        "device": device,
+        "dtype": options.dtype,
+        "causal": options.causal,
+        "notes": notes + forward_only,
+        "rows": as_dicts(session.rows),
+    }
+    files.write_json(options.output, data)
+    print(text(data))
+    print(f"wrote {options.output}")
+    return errors.FAILED if failures(session.rows) else 0
+
+
+def settings(options: argparse.Namespace) -> Settings:
+    return Settings(
+        stop_on_failure=False,
+        max_seconds=options.max_seconds,
+        limits=Limits(options.samples),
+        checked_scores=CHECKED_SCORES,
+    )
+
+
+def rows_of(data: dict[str, Any]) -> list[Row]:
+    return [Row(**row) for row in data["rows"]]
+
+
+def text(data: dict[str, Any]) -> str:
+    """Latency and throughput for each mode, and how attend stands beside the best of its peers."""
+    rows = rows_of(data)
+    lines = [machine.title(data["machine"]), *data["notes"]]
+    for mode in dict.fromkeys(r.mode for r in rows):
+        some = [r for r in rows if r.mode == mode]
+        for field, unit in (("ms", "ms, median"), ("tflops", "TFLOP/s")):
+            lines += ["", f"{mode}{' causal' if data['causal'] else ''}: {unit}"]
+            lines += files.aligned(*tables.over_problems(some, field))
+        ratio = best_ratio(some)
+        if ratio is not None:
+            lines.append(f"attend's best over its peers' best, geometric mean: {ratio:.2f} times as fast")
+    for title, found in (("left out:", left_out_lines(rows)), ("FAILED:", failures(rows))):
+        lines += ["", title, *(f"  {line}" for line in found)] if found else []
+    return "\n".join(lines)
+
+
+def best_ratio(rows: Sequence[Row]) -> Optional[float]:
+    """Geometric mean over the problems of (least time of the peers) / (least time of attend)."""
+    ratios = []
+    for problem in dict.fromkeys(tables.label(r) for r in rows):
+        times = [(r.library == "attend", r.ms) for r in rows if tables.label(r) == problem and r.ms is not None]
+        mine, others = ([ms for is_ours, ms in times if is_ours == wanted] for wanted in (True, False))
+        if mine and others:
+            ratios.append(min(others) / min(mine))
+    return tables.geometric_mean(ratios)

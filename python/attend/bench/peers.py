@@ -1,0 +1,51 @@
+"""attend and its peers on one device, in one dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attend
+from attend._measure import implementations as make
+from attend._measure.errors import UsageError, gpu_is_here, torch_or_none
+from attend._measure.implementations import Implementation
+
+
+def device_of(name: str) -> str:
+    """cpu or cuda of --device, which may be auto.
+
+    Raises:
+        UsageError for cuda where there is no GPU.
+    """
+    if name == "auto":
+        return "cuda" if gpu_is_here() else "cpu"
+    if name == "cuda" and not gpu_is_here():
+        raise UsageError("--device: cuda, but torch sees no GPU; allowed cpu here")
+    return name
+
+
+def ours(computes: Sequence[str], device: str, dtype: str) -> list[Implementation]:
+    """attend's backends of these names, or auto.
+
+    Raises:
+        UsageError for a name that the device does not have.
+    """
+    known = ["auto", *(b["name"] for b in attend.backends() if b["device"] == device)]
+    for name in computes:
+        if name not in known:
+            raise UsageError(f"--compute: {name!r}, allowed on {device}: {', '.join(known)}")
+    return [make.attend_backend(name, device, dtype) for name in dict.fromkeys(computes)]
+
+
+def theirs(device: str, dtype: str) -> tuple[list[Implementation], list[str]]:
+    """PyTorch by its own choice and by name, the unfused path, flash-attn; and a line for what is not here."""
+    if torch_or_none() is None:
+        return [], ["left out, no torch (pip install torch): torch, unfused, flash_attn"]
+    backends = make.SDP_BACKENDS if device == "cuda" else ("math", "flash")
+    peers = [make.torch_sdpa("torch", device, dtype)]
+    peers += [make.torch_sdpa(f"torch_{backend}", device, dtype, backend) for backend in backends]
+    peers.append(make.unfused("unfused", device, dtype))
+    if device == "cpu" or dtype == "f32":
+        return peers, ["left out, half precision on a GPU only: flash_attn"]
+    if not make.flash_attn_is_here():
+        return peers, ["left out, not installed: flash_attn"]
+    return [*peers, make.flash_attn("flash_attn", dtype)], []

@@ -1,0 +1,153 @@
+"""roofline: what the machine reaches at best, measured, and where the kernels stand below it.
+
+Ceilings: a copy (bytes read and written) and products of square matrices, float32 and on a GPU also bfloat16, best of
+several. Arithmetic intensity is operations over bytes of inputs and outputs, each once: what an implementation moves
+beyond them (the unfused path stores S and P) shows as a distance from the roof, not as a lower intensity.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from attend._measure import arguments, catalogue, errors, files, machine, timing
+from attend._measure.implementations import Prepared
+from attend._measure.inputs import keep_float32_products, torch_dtype
+from attend._measure.problems import MODES, Problem
+from attend._measure.progress import Bar
+from attend._measure.session import Session, Settings, as_dicts, failures, left_out_lines
+from attend._measure.timing import Limits
+from attend.bench import peers
+
+KIND = "roofline"
+COPY_BYTES = {"cpu": 2**28, "cuda": 2**30}
+PRODUCT_SIZE = {"cpu": 2048, "cuda": 8192}
+DEFAULT_SHAPE = {"cpu": (2, 8, 64), "cuda": (8, 16, 64)}  # batch, heads, head_dim
+DEFAULT_SEQLENS = {"cpu": [128, 512, 1024], "cuda": [128, 512, 2048]}
+REPEATS = 7
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU where there is one"
+    )
+    for name in ("batch_size", "num_heads", "head_dim"):
+        parser.add_argument(f"--{name}", type=arguments.positive, help="default: 8 16 64; on a CPU 2 8 64")
+    parser.add_argument(
+        "--seqlens",
+        type=arguments.positive_list,
+        metavar="N,N,...",
+        help="default: 128,512,2048; on a CPU 128,512,1024. The intensity grows with the length",
+    )
+    parser.add_argument("--mode", choices=(*MODES, "both"), default="forward")
+    parser.add_argument("--kernel", action="append", metavar="NAME", help="as in attend.experiments; all of the device")
+    parser.add_argument("--samples", type=arguments.positive, default=15)
+    parser.add_argument("--max-seconds", type=arguments.positive_number, default=10.0, metavar="T")
+    parser.add_argument("--product-size", type=arguments.positive, metavar="N", help="default: 8192; on a CPU 2048")
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("bench_roofline.json"))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the JSON file. 1: a result was wrong."""
+    errors.require("numpy", "tqdm", purpose="attend.bench roofline")
+    device = peers.device_of(options.device)
+    modes = MODES if options.mode == "both" else (options.mode,)
+    names = arguments.names(options.kernel) if options.kernel else None
+    chosen, notes = catalogue.choose(names)
+    chosen = [x for x in chosen if x.device == device]
+    if not chosen:
+        raise errors.UsageError(f"--kernel: {', '.join(names or ())}, none of which runs on {device}")
+    chosen, forward_only = catalogue.that_have(modes, chosen)
+    sizes = (options.batch_size, options.num_heads, options.head_dim)
+    b, h, d = (given or default for given, default in zip(sizes, DEFAULT_SHAPE[device]))
+    problems = [Problem(b, h, s, d) for s in options.seqlens or DEFAULT_SEQLENS[device]]
+    ceilings = measure_ceilings(device, options.product_size or PRODUCT_SIZE[device])
+    bar = Bar(catalogue.count(chosen, modes) * len(problems))
+    limits = Limits(options.samples)
+    session = Session(Settings(stop_on_failure=False, max_seconds=options.max_seconds, limits=limits), bar)
+    rows = []
+    for problem in problems:
+        for row in as_dicts(session.measure(problem, modes, chosen, KIND)):
+            row["intensity"] = problem.flops(row["mode"]) / problem.bytes_moved(row["mode"], row["dtype"])
+            rows.append(row)
+    bar.close()
+    data = {
+        "kind": KIND,
+        "machine": machine.describe(),
+        "device": device,
+        "ceilings": ceilings,
+        "notes": notes + forward_only,
+        "rows": rows,
+    }
+    files.write_json(options.output, data)
+    print(text(data))
+    for title, found in (("left out:", left_out_lines(session.rows)), ("FAILED:", failures(session.rows))):
+        for line in found:
+            print(f"{title} {line}")
+    print(f"wrote {options.output}")
+    return errors.FAILED if failures(session.rows) else 0
+
+
+def measure_ceilings(device: str, size: int) -> dict[str, Any]:
+    """copy_gbps, and product_tflops by dtype."""
+    keep_float32_products()
+    copy, product = (_torch_calls if errors.torch_or_none() is not None else _numpy_calls)(device, size)
+    found: dict[str, Any] = {"copy_gbps": 2 * COPY_BYTES[device] / _best_ms(copy, device) / 1e6, "product_size": size}
+    dtypes = ("f32", "bf16") if device == "cuda" else ("f32",)
+    found["product_tflops"] = {dtype: 2.0 * size**3 / _best_ms(product(dtype), device) / 1e9 for dtype in dtypes}
+    return found
+
+
+Call = Callable[[], Any]
+
+
+def _torch_calls(device: str, size: int) -> tuple[Call, Callable[[str], Call]]:
+    import torch
+
+    source = torch.ones(COPY_BYTES[device] // 4, device=device)
+    target = torch.empty_like(source)
+
+    def product(dtype: str) -> Call:
+        a, b = (torch.randn(size, size, device=device).to(torch_dtype(dtype)) for _ in range(2))
+        return lambda: torch.matmul(a, b)
+
+    return lambda: target.copy_(source), product
+
+
+def _numpy_calls(device: str, size: int) -> tuple[Call, Callable[[str], Call]]:
+    """On the CPU; NumPy copies on one thread."""
+    import numpy as np
+
+    source = np.ones(COPY_BYTES[device] // 4, np.float32)
+    target = np.empty_like(source)
+
+    def product(dtype: str) -> Call:
+        a, b = (np.random.default_rng(0).standard_normal((size, size), dtype=np.float32) for _ in range(2))
+        return lambda: a @ b
+
+    return lambda: np.copyto(target, source), product
+
+
+def _best_ms(call: Call, device: str) -> float:
+    once = timing.clock(device)
+    prepared = Prepared(lambda i: call(), contextlib.nullcontext)
+    once(prepared, 2, 0)
+    return min(once(prepared, 1, 0) for _ in range(REPEATS))
+
+
+def text(data: dict[str, Any]) -> str:
+    ceilings = data["ceilings"]
+    products = ", ".join(f"{dtype} {files.number(x)}" for dtype, x in ceilings["product_tflops"].items())
+    lines = [machine.title(data["machine"]), *data["notes"]]
+    lines.append(f"copy {files.number(ceilings['copy_gbps'])} GB/s; matrix product, TFLOP/s: {products}")
+    header = ["implementation", "dtype", "pass", "S", "flop/byte", "TFLOP/s", "of the product"]
+    cells = []
+    for row in (r for r in data["rows"] if r["ms"] is not None):
+        roof = ceilings["product_tflops"].get(row["dtype"])
+        share = f"{100 * row['tflops'] / roof:.1f} %" if roof else ""
+        figures = [files.number(row["intensity"]), files.number(row["tflops"]), share]
+        cells.append([row["implementation"], row["dtype"], row["mode"], str(row["S"]), *figures])
+    return "\n".join([*lines, "", *files.aligned(header, cells)])

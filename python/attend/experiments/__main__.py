@@ -1,0 +1,110 @@
+"""Checks and times every implementation of attention that this machine has, against float64 and PyTorch on the CPU.
+
+    python -m attend.experiments --experiment --seqlen-experiment --mode both --save-results
+
+docs/experiments.md says what the columns mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from attend._measure import catalogue, errors, files
+from attend._measure.arguments import names, positive, positive_number
+from attend._measure.problems import MODES
+from attend._measure.session import Settings, failures
+from attend._measure.timing import Limits
+from attend.experiments import report, runner
+
+DESCRIPTION = "Checks and times every implementation of attention that this machine has."
+HALF_NOTE = (
+    "largest absolute error that passes (default 1e-3). In half precision 2 roundings of the result's largest "
+    "magnitude are allowed on top, 4 for gradients; a rounding is 2^-8 in bf16, 2^-11 in f16"
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(prog="python -m attend.experiments", description=DESCRIPTION)
+    what = result.add_argument_group("what to run")
+    what.add_argument("--experiment", action="store_true", help="the ten configurations of the seed grid")
+    what.add_argument("--seqlen-experiment", action="store_true", help="B 4, H 8, D 64, seqlen 128 to 4096")
+    for name, default in (("batch_size", 2), ("num_heads", 8), ("seq_len", 512), ("head_dim", 64)):
+        what.add_argument(f"--{name}", type=positive, default=default, help=f"without an experiment ({default})")
+    what.add_argument("--mode", choices=(*MODES, "both"), default="forward")
+    what.add_argument("--kernel", action="append", metavar="NAME", help="only these; repeatable, or a comma list")
+    check = result.add_argument_group("the check")
+    check.add_argument("--tolerance", type=positive_number, default=1e-3, help=HALF_NOTE)
+    check.add_argument("--no-stop-on-failure", action="store_true", help="go on, and exit with 1 at the end")
+    check.add_argument("--no-gpu-reference", action="store_true", help="compute the float64 reference on the CPU")
+    limits = result.add_argument_group("limits; what they leave out is reported")
+    limits.add_argument("--max-seqlen", type=positive, metavar="N", help="no longer sequences")
+    limits.add_argument(
+        "--max-seconds", type=positive_number, default=10.0, metavar="T",
+        help="for one implementation, configuration and pass (10), foretold from the configurations before it",
+    )  # fmt: skip
+    limits.add_argument("--samples", type=positive, default=15, help="timed samples of each, 3 at least (15)")
+    limits.add_argument("--seed", type=int, default=0, help="of the random inputs (0)")
+    out = result.add_argument_group("results")
+    out.add_argument("--save-results", action="store_true", help="JSON, CSV, text and plots into --output-dir")
+    out.add_argument("--output-dir", type=pathlib.Path, default=pathlib.Path("experiment_results"))
+    out.add_argument("--plot-format", choices=("png", "svg"), default="png")
+    out.add_argument("--no-plots", action="store_true", help="save without plots")
+    out.add_argument("--plot-from", type=pathlib.Path, metavar="JSON", help="draw what was saved; measure nothing")
+    return result
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """0: done. 1: a check failed. 2: wrong usage, or something is missing."""
+    options = parser().parse_args(arguments)
+    return errors.run(lambda: draw(options) if options.plot_from else measure(options))
+
+
+def draw(options: argparse.Namespace) -> int:
+    data = files.read_json(options.plot_from, [runner.KIND])
+    return _plot(data, options)
+
+
+def measure(options: argparse.Namespace) -> int:
+    errors.require("numpy", "tqdm", purpose="attend.experiments")
+    draws = options.save_results and not options.no_plots
+    if draws:
+        errors.require("matplotlib", "seaborn", purpose="drawing (--no-plots does without)")
+    chosen, notes = catalogue.choose(names(options.kernel) if options.kernel else None)
+    modes = MODES if options.mode == "both" else (options.mode,)
+    chosen, forward_only = catalogue.that_have(modes, chosen)
+    todo, too_long = runner.problems(options)
+    data = runner.run(todo, modes, chosen, _settings(options), notes + forward_only + too_long)
+    print(report.text(data), end="")
+    if options.save_results:
+        paths = report.save(data, options.output_dir)
+        print(f"wrote {', '.join(map(str, paths))}")
+        if draws:
+            _plot(data, options)
+    return errors.FAILED if failures(report.rows_of(data)) else 0
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    return Settings(
+        tolerance=options.tolerance,
+        stop_on_failure=not options.no_stop_on_failure,
+        gpu_reference=not options.no_gpu_reference,
+        max_seconds=options.max_seconds,
+        limits=Limits(options.samples),
+        seed=options.seed,
+    )
+
+
+def _plot(data: dict[str, Any], options: argparse.Namespace) -> int:
+    from attend.experiments import plots
+
+    paths = plots.draw(report.rows_of(data), data["machine"], options.output_dir, options.plot_format)
+    print(f"wrote {', '.join(map(str, paths))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

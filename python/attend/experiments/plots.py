@@ -1,0 +1,85 @@
+"""The pictures of the experiments: tables in colour over the configurations, lines over the sequence length."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from attend._measure import machine, plotting
+from attend._measure.session import Row
+from attend.experiments.report import sections
+
+
+class Figure(NamedTuple):
+    field: str
+    title: str
+    best_is_low: bool
+
+
+TABLES = {
+    "time": Figure("ms", "ms, median", True),
+    "speedup": Figure("speedup", "times as fast as PyTorch on the CPU", False),
+    "tflops": Figure("tflops", "TFLOP/s", False),
+    "bandwidth": Figure("gbps", "GB/s of inputs and outputs, each once", False),
+    "memory": Figure("peak_mib", "peak memory beyond the inputs, MiB", True),
+}
+LINES = {"scaling": Figure("ms", "ms, median", True), "scaling_memory": TABLES["memory"]}
+
+
+def draw(rows: Sequence[Row], about: dict[str, Any], folder: pathlib.Path, suffix: str) -> list[pathlib.Path]:
+    """Writes folder/experiments_NAME.suffix for each picture that has figures to show."""
+    paths = []
+    for name, figure in TABLES.items():
+        if any(getattr(r, figure.field) for r in rows):
+            paths.append(_tables(rows, figure, machine.title(about), folder / f"experiments_{name}.{suffix}"))
+    over_lengths = [r for r in rows if r.experiment == "seqlen"]
+    for name, figure in LINES.items():
+        if any(getattr(r, figure.field) for r in over_lengths):
+            paths.append(_lines(over_lengths, figure, machine.title(about), folder / f"experiments_{name}.{suffix}"))
+    return paths
+
+
+def _tables(rows: Sequence[Row], figure: Figure, caption: str, path: pathlib.Path) -> pathlib.Path:
+    plt, _ = plotting.toolkit()
+    experiments = list(dict.fromkeys(r.experiment for r in rows))
+    modes = list(dict.fromkeys(r.mode for r in rows))
+    names = {e: list(dict.fromkeys(r.implementation for r in rows if r.experiment == e)) for e in experiments}
+    heights = [1.2 + 0.2 * len(names[e]) for e in experiments]
+    size = (0.9 + 6.3 * len(modes), 0.5 + sum(heights))
+    canvas, axes = plt.subplots(
+        len(experiments), len(modes), figsize=size, squeeze=False, height_ratios=heights, layout="constrained"
+    )
+    for experiment, line in zip(experiments, axes):
+        for mode, axis in zip(modes, line):
+            some = [r for r in rows if (r.experiment, r.mode) == (experiment, mode)]
+            shapes = list(dict.fromkeys((r.B, r.H, r.S, r.D) for r in some))
+            shown = [name for name in names[experiment] if any(r.implementation == name for r in some)]
+            found = {(r.implementation, r.B, r.H, r.S, r.D): getattr(r, figure.field) for r in some}
+            values = [[found.get((name, *shape)) for shape in shapes] for name in shown]
+            columns = [",".join(map(str, shape)) for shape in shapes]
+            plotting.log_heatmap(axis, shown, columns, values, figure.best_is_low)
+            axis.set_title(f"{experiment}, {mode}: {figure.title}")
+    canvas.suptitle(caption, fontsize=8)
+    return plotting.save(canvas, path)
+
+
+def _lines(rows: Sequence[Row], figure: Figure, caption: str, path: pathlib.Path) -> pathlib.Path:
+    plt, _ = plotting.toolkit()
+    modes = [mode for _, mode in sections(rows)]
+    canvas, axes = plt.subplots(1, len(modes), figsize=(1.5 + 4.5 * len(modes), 4.6), squeeze=False, sharey=True)
+    palette = plotting.colors(list(dict.fromkeys(r.implementation for r in rows)))
+    for mode, axis in zip(modes, axes[0]):
+        series: dict[str, list[tuple[float, float]]] = {}
+        for r in rows:
+            value = getattr(r, figure.field)
+            if r.mode == mode and value:
+                series.setdefault(r.implementation, []).append((r.S, value))
+        plotting.log_lines(axis, series, palette)
+        axis.set_title(f"{mode}, B {rows[0].B}, H {rows[0].H}, D {rows[0].D}")
+        axis.set_xlabel("sequence length")
+    axes[0][0].set_ylabel(figure.title)
+    handles = {label: line for axis in axes[0] for line, label in zip(*axis.get_legend_handles_labels())}
+    canvas.legend(handles.values(), handles.keys(), loc="center left", bbox_to_anchor=(0.92, 0.5), frameon=False)
+    canvas.suptitle(caption, fontsize=8)
+    return plotting.save(canvas, path)

@@ -1,0 +1,39 @@
+"""When a call may go to the kernels without torch's dispatcher."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch.autograd import forward_ad
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_STRIDED = torch.strided
+_watchers: Optional[tuple[Any, ...]]
+try:
+    _watchers = (
+        torch._C._len_torch_dispatch_stack,
+        torch._C._len_torch_function_stack,
+        torch._C._is_any_autocast_enabled,
+        torch._C._functorch.peek_interpreter_stack,  # None where no transform is active
+    )
+    forward_ad._current_level  # noqa: B018 (asked for here, so that its absence shows here)
+except AttributeError:  # another release names them otherwise: the long way is always right
+    _watchers = None
+
+
+def nothing_stands_between(given: tuple[Any, ...]) -> bool:
+    """Whether the dispatcher would find nothing to do but autograd: no autocast, mode, transform, subclass.
+
+    The dispatcher calls an operator written in Python twice, and torch's autograd of such an operator walks over its
+    schema: both take longer than a small kernel.
+    """
+    if _watchers is None or forward_ad._current_level >= 0:
+        return False
+    for watcher in _watchers:
+        if watcher():
+            return False
+    for x in given:  # noqa: SIM110 (a generator costs more than the loop)
+        if type(x) not in _PLAIN or x.layout is not _STRIDED or not (x.is_cuda or x.is_cpu):
+            return False
+    return True

@@ -1,0 +1,203 @@
+"""python -m attend.bench: small runs on the CPU, consistent figures, faults that are found, JSON to pictures."""
+
+import importlib.util
+import json
+import sys
+
+import pytest
+
+np = pytest.importorskip("numpy")
+pytest.importorskip("tqdm")
+
+import attend
+from attend._measure import errors
+from attend._measure.memory import MIB, Meter
+from attend._measure.problems import Problem, grid
+from attend._measure.reference import Truth, compare
+from attend.bench import __main__ as bench
+from attend.bench.compare import best_ratio, rows_of
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_PLOTS = all(importlib.util.find_spec(name) for name in ("matplotlib", "seaborn"))
+needs_plots = pytest.mark.skipif(not HAS_PLOTS, reason="matplotlib and seaborn are not installed")
+
+
+@pytest.fixture
+def small_grid(monkeypatch):
+    def small(name, causal):
+        return [Problem(1, 2, s, 16, causal) for s in (32, 40, 400)]
+
+    monkeypatch.setattr("attend.bench.compare.grid", small)
+
+
+def compare_to(path, *more):
+    arguments = ["compare", "--max-seqlen", "64", "--samples", "3", "--device", "cpu", "--output", str(path)]
+    status = bench.main([*arguments, *more])
+    return status, json.loads(path.read_text())
+
+
+def test_compare_measures_a_grid(no_torch, small_grid, tmp_path, capsys):
+    status, data = compare_to(tmp_path / "c.json", "--compute", "cpu,cpu_naive", "--mode", "both", "--causal")
+    assert status == 0 and data["kind"] == "compare" and data["causal"] is True
+    shapes = [(1, 2, 32, 16), (1, 2, 40, 16)]
+    assert list(dict.fromkeys((r["B"], r["H"], r["S"], r["D"]) for r in data["rows"])) == shapes
+    assert len(data["rows"]) == 2 * 2 * 2 and all(r["passed"] and r["causal"] for r in data["rows"])
+    for r in data["rows"]:
+        flops = 2 * r["B"] * r["H"] * r["S"] ** 2 * r["D"] * (2.5 if r["mode"] == "backward" else 1)
+        assert r["tflops"] == pytest.approx(flops / r["ms"] / 1e9)
+    out = capsys.readouterr().out
+    assert "left out, beyond --max-seqlen 64: (1, 2, 400, 16) causal" in out and "no torch" in out
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed: the peers are its")
+def test_compare_has_peers(small_grid, tmp_path, capsys):
+    status, data = compare_to(tmp_path / "c.json", "--dtype", "bf16", "--mode", "both")
+    assert status == 0
+    names = {r["implementation"] for r in data["rows"]}
+    assert names == {"auto", "torch", "torch_math", "torch_flash", "unfused"}
+    assert all(r["passed"] and r["dtype"] == "bf16" and r["ms"] > 0 for r in data["rows"])
+    rows = [r for r in rows_of(data) if r.mode == "forward"]
+    ratios = []
+    for s in {r.S for r in rows}:
+        ours, theirs = ([r.ms for r in rows if s == r.S and (r.library == "attend") == x] for x in (True, False))
+        ratios.append(min(theirs) / min(ours))
+    assert best_ratio(rows) == pytest.approx(np.exp(np.mean(np.log(ratios))))
+    assert f"geometric mean: {best_ratio(rows):.2f} times" in capsys.readouterr().out
+
+
+def test_compare_finds_a_wrong_gradient(no_torch, small_grid, monkeypatch, tmp_path, capsys):
+    plain = attend.backward
+
+    def wrong(*args, **options):
+        dq, dk, dv = plain(*args, **options)
+        return dq, dk * 1.01, dv
+
+    monkeypatch.setattr(attend, "backward", wrong)
+    status, data = compare_to(tmp_path / "c.json", "--compute", "cpu", "--mode", "both")
+    assert status == 1
+    assert {r["mode"]: r["passed"] for r in data["rows"]} == {"forward": True, "backward": False}
+    assert "FAILED:" in capsys.readouterr().out
+
+
+def test_memory_in_processes_of_their_own(tmp_path):
+    path = tmp_path / "m.json"
+    arguments = ["memory", "--seqlens", "128,256", "--num_heads", "2", "--mode", "forward", "--device", "cpu"]
+    assert bench.main([*arguments, "--no-peers", "--compute", "cpu", "--output", str(path)]) == 0
+    data = json.loads(path.read_text())
+    assert [(r["implementation"], r["S"]) for r in data["rows"]] == [("cpu", 128), ("cpu", 256)]
+    assert [r["inputs_mib"] for r in data["rows"]] == [4 * 2 * s * 64 * 4 / MIB for s in (128, 256)]
+
+
+def test_the_meter_sees_what_a_call_takes_and_gives_back(no_torch):
+    def take():
+        scratch = np.ones(8 << 20)  # 64 MiB
+        return float(scratch.sum())
+
+    total, peak = Meter("cpu").peak(take, "attend")
+    if peak is None:
+        pytest.skip("this system does not let a process reset its peak")
+    assert total == 8 << 20 and 60 < peak < 80
+
+
+def test_roofline_measures_its_ceilings(no_torch, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("attend.bench.roofline.COPY_BYTES", {"cpu": 1 << 20})
+    path = tmp_path / "r.json"
+    arguments = ["roofline", "--device", "cpu", "--product-size", "128", "--seqlens", "32,64", "--num_heads", "2"]
+    assert bench.main([*arguments, "--samples", "3", "--output", str(path)]) == 0
+    data = json.loads(path.read_text())
+    assert data["ceilings"]["copy_gbps"] > 0 and set(data["ceilings"]["product_tflops"]) == {"f32"}
+    for r in data["rows"]:
+        assert r["intensity"] == pytest.approx(1e3 * r["tflops"] / r["gbps"])
+        assert r["intensity"] == pytest.approx(4 * r["S"] * 64 / (4 * 64 * 4 + 4))
+    assert "matrix product, TFLOP/s: f32" in capsys.readouterr().out
+
+
+WHAT = {"experiment": "seed", "implementation": "cpu", "library": "attend", "device": "cpu", "dtype": "f32"}
+ROW = WHAT | {"mode": "forward", "B": 1, "H": 1, "S": 64, "D": 64, "causal": False, "ms": 1.0, "tflops": 0.1}
+MACHINE = {"cpu": "a CPU", "attend_threads": 2, "torch": None, "gpu": None}
+KINDS = {
+    "compare": {"dtype": "f32", "causal": False, "rows": [ROW, ROW | {"S": 128, "ms": None, "tflops": None}]},
+    "memory": {"rows": [{**ROW, "peak_mib": 2.0}, {**ROW, "S": 128, "peak_mib": None}]},
+    "roofline": {
+        "ceilings": {"copy_gbps": 10.0, "product_tflops": {"f32": 0.3, "bf16": 1.0}},
+        "rows": [ROW | {"intensity": 9.0}, ROW | {"mode": "backward", "intensity": 90.0}],
+    },
+}
+
+
+@needs_plots
+def test_every_kind_is_drawn(tmp_path):
+    paths = []
+    for kind, data in KINDS.items():
+        paths.append(tmp_path / f"{kind}.json")
+        paths[-1].write_text(json.dumps({"kind": kind, "machine": MACHINE, "notes": [], **data}))
+    for suffix, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
+        out = tmp_path / suffix
+        assert bench.main(["visualize", *map(str, paths), "--output-dir", str(out), "--format", suffix]) == 0
+        assert sorted(p.name for p in out.iterdir()) == [f"{kind}.{suffix}" for kind in KINDS]
+        assert all(p.read_bytes().startswith(start) for p in out.iterdir())
+
+
+BAD = {
+    "nothing": ([], "required: command"),
+    "grid": (["compare", "--grid", "mine"], "invalid choice: 'mine'"),
+    "compute": (
+        ["compare", "--compute", "nobody", "--device", "cpu"],
+        "--compute: 'nobody', allowed on cpu: auto, cpu",
+    ),
+    "device": (["compare", "--device", "cuda"], "--device: cuda, but torch sees no GPU"),
+    "max_seqlen": (["compare", "--max-seqlen", "8"], "--max-seqlen: 8, allowed 32 and more"),
+    "kernel": (["roofline", "--kernel", "fa2"], "--kernel: 'fa2' cannot run here"),
+    "seqlens": (["memory", "--seqlens", "128,0"], "0, allowed 1 and more"),
+    "no_file": (["visualize", "nowhere.json"], "nowhere.json"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_usage_exits_with_2_and_one_line(no_torch, capsys, name):
+    arguments, message = BAD[name]
+    try:
+        status = bench.main(arguments)
+    except SystemExit as end:
+        status = end.code
+    assert status == 2 and message in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_grids_are_those_of_the_papers():
+    assert all(p.batch * p.seqlen == 16384 and p.num_heads * p.head_dim == 2048 for p in grid("paper"))
+    assert len(grid("seed")) == 10 and [p.seqlen for p in grid("seqlen")] == [128, 256, 512, 1024, 2048, 4096]
+    assert Problem(2, 3, 5, 7).flops("backward") == 2.5 * 4 * 2 * 3 * 5 * 5 * 7
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_truth_is_that_of_the_reference(rng, no_torch, causal):
+    q, k, v, dout = (rng.standard_normal((2, 3, 17, 8)) for _ in range(4))
+    options = {"causal": causal, "compute": "reference"}
+    o, lse = attend.forward(q, k, v, **options)
+    gradients = attend.backward(dout, q, k, v, o, lse, **options)
+    truth = Truth((q, k, v, dout), causal, True, "cpu")
+    assert compare((o,), truth, "forward", "f32", 1e-12, False).passed
+    assert compare(gradients, truth, "backward", "f32", 1e-11, False).passed
+    first = Truth((q, k, v, dout), causal, False, "cpu", most_scores=2 * 17 * 17)
+    assert first.heads == 2 and compare((o,), first, "forward", "f32", 1e-12, False).passed
+    spoiled = o.copy()
+    spoiled[0, 0, 3, 3] = np.nan
+    assert not compare((spoiled,), truth, "forward", "f32", 1e3, False).passed
+
+
+def test_half_precision_has_a_budget_of_its_own(rng, no_torch):
+    inputs = tuple(rng.standard_normal((1, 1, 16, 8)) for _ in range(4))
+    truth = Truth(inputs, False, False, "cpu")
+    ((_, want),) = truth.pairs((inputs[0],), "forward")
+    largest = float(abs(want).max())
+    got = want.reshape(1, 1, 16, 8) + 1e-3 + 0.9 * 2 * 2.0**-8 * largest
+    assert compare((got,), truth, "forward", "bf16", 1e-3, False).passed
+    assert not compare((got,), truth, "forward", "f16", 1e-3, False).passed
+    assert not compare((got + 0.2 * 2 * 2.0**-8 * largest,), truth, "forward", "bf16", 1e-3, False).passed
+
+
+def test_missing_packages_are_named_together(monkeypatch):
+    monkeypatch.setitem(sys.modules, "seaborn", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(errors.UsageError, match="drawing needs matplotlib seaborn: pip install matplotlib seaborn"):
+        errors.require("matplotlib", "seaborn", purpose="drawing")

@@ -1,0 +1,221 @@
+"""python -m attend.experiments: small runs on the CPU, that its files agree, and that a fault is found."""
+
+import csv
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("numpy")
+pytest.importorskip("tqdm")
+
+import attend
+from attend._measure import catalogue, errors, files, tables
+from attend._measure.session import COLUMNS
+from attend.experiments import __main__ as experiments
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_PLOTS = all(importlib.util.find_spec(name) for name in ("matplotlib", "seaborn"))
+needs_plots = pytest.mark.skipif(not HAS_PLOTS, reason="matplotlib and seaborn are not installed")
+SMALL = ["--batch_size", "1", "--num_heads", "2", "--seq_len", "40", "--head_dim", "16", "--samples", "3"]
+
+
+def run(*arguments):
+    return experiments.main([*SMALL, *arguments])
+
+
+def saved(folder):
+    with (folder / "results.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    return json.loads((folder / "results.json").read_text()), table
+
+
+def test_files_come_out_and_agree(no_torch, tmp_path, capsys):
+    assert run("--mode", "both", "--save-results", "--no-plots", "--output-dir", str(tmp_path)) == 0
+    data, table = saved(tmp_path)
+    assert list(table[0]) == COLUMNS
+    assert [(r["implementation"], r["mode"]) for r in table] == [
+        (name, mode) for mode in ("forward", "backward") for name in ("cpu", "cpu_naive")
+    ]
+    for row, cells in zip(data["rows"], table):
+        assert cells["ms"] == str(row["ms"]) and cells["passed"] == "True"
+        scores = 1 * 2 * 40 * 40
+        flops = 4 * scores * 16 * (2.5 if row["mode"] == "backward" else 1)
+        tensors = 4 if row["mode"] == "forward" else 8
+        assert row["tflops"] == pytest.approx(flops / row["ms"] / 1e9)
+        assert row["gbps"] == pytest.approx((tensors * 2 * 40 * 16 * 4 + 2 * 40 * 4) / row["ms"] / 1e6)
+        assert 0 < row["ms_min"] <= row["ms_p25"] <= row["ms"] <= row["ms_p75"] and row["samples"] == 3
+        assert 0 < row["mean_abs_err"] <= row["max_abs_err"] < 1e-5 and row["max_abs_allowed"] == 1e-3
+        assert row["mse"] <= row["max_abs_err"] ** 2 and row["speedup"] is None
+    text = (tmp_path / "summary.txt").read_text()
+    assert text in capsys.readouterr().out
+    assert "no torch" in text and "no speed-up is given" in text and "4 of 4 checks" in text
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed: speed-ups are over it")
+def test_speedups_are_over_torch(tmp_path):
+    assert run("--kernel", "torch_cpu,unfused_cpu", "--kernel", "cpu", "--save-results", "--no-plots",
+               "--output-dir", str(tmp_path)) == 0  # fmt: skip
+    rows = saved(tmp_path)[0]["rows"]
+    assert [r["implementation"] for r in rows] == ["torch_cpu", "unfused_cpu", "cpu"]
+    assert rows[0]["speedup"] == 1
+    for row in rows:
+        assert row["speedup"] == pytest.approx(rows[0]["ms"] / row["ms"])
+
+
+def plant_fault(monkeypatch):
+    plain = attend.forward
+
+    def wrong(*args, **options):
+        o, lse = plain(*args, **options)
+        return (o * 1.01 if options["compute"] == "cpu" else o), lse
+
+    monkeypatch.setattr(attend, "forward", wrong)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_fault_of_one_percent_is_found(no_torch, monkeypatch, tmp_path, capsys, goes_on):
+    plant_fault(monkeypatch)
+    more = ["--no-stop-on-failure"] if goes_on else []
+    assert run("--save-results", "--no-plots", "--output-dir", str(tmp_path), *more) == 1
+    wrong, other = saved(tmp_path)[0]["rows"]
+    assert wrong["passed"] is False and wrong["max_abs_err"] > 1e-3
+    assert wrong["max_rel_err"] == pytest.approx(0.01, rel=0.01)
+    assert (other["passed"] is True) == goes_on and (other["ms"] is not None) == goes_on
+    out = capsys.readouterr().out
+    assert "FAILED:\n  cpu forward (1, 2, 40, 16): max abs error" in out
+    assert ("stopped at the first failed check" in out) != goes_on
+
+
+def test_results_that_are_not_finite_fail(no_torch, monkeypatch, tmp_path):
+    plain = attend.forward
+
+    def nan(*args, **options):
+        o, lse = plain(*args, **options)
+        o[0, 1, 7, 3] = float("nan")
+        return o, lse
+
+    monkeypatch.setattr(attend, "forward", nan)
+    assert run("--kernel", "cpu", "--save-results", "--no-plots", "--output-dir", str(tmp_path)) == 1
+    assert saved(tmp_path)[0]["rows"][0]["passed"] is False
+
+
+def test_an_error_fails_and_a_refusal_leaves_out(no_torch, monkeypatch, tmp_path, capsys):
+    def picky(*args, **options):
+        if options["compute"] == "cpu":
+            raise attend.UnsupportedError("q: of no kind that is known")
+        raise attend.RunError("it broke")
+
+    monkeypatch.setattr(attend, "forward", picky)
+    assert run("--no-stop-on-failure", "--save-results", "--no-plots", "--output-dir", str(tmp_path)) == 1
+    refused, broken = saved(tmp_path)[0]["rows"]
+    assert refused["passed"] is None and broken["passed"] is False
+    out = capsys.readouterr().out
+    assert "left out:\n  cpu forward at (1, 2, 40, 16): q: of no kind that is known" in out
+    assert "FAILED:\n  cpu_naive forward (1, 2, 40, 16): RunError: it broke" in out
+
+
+def test_a_refusal_takes_no_failed_check_back(no_torch, monkeypatch, tmp_path):
+    plain, calls = attend.forward, []
+
+    def wrong_then_refusing(*args, **options):
+        calls.append(options["compute"])
+        if len(calls) > 1:
+            raise attend.UnsupportedError("q: no more")
+        o, lse = plain(*args, **options)
+        return 2 * o, lse
+
+    monkeypatch.setattr(attend, "forward", wrong_then_refusing)
+    arguments = ["--kernel", "cpu", "--no-stop-on-failure", "--save-results", "--no-plots"]
+    assert run(*arguments, "--output-dir", str(tmp_path)) == 1
+    (row,) = saved(tmp_path)[0]["rows"]
+    assert row["passed"] is False and row["ms"] is None and "max abs error" in row["remark"]
+
+
+def test_limits_leave_out_and_say_so(no_torch, tmp_path, capsys):
+    arguments = ["--seqlen-experiment", "--max-seqlen", "256", "--max-seconds", "0.05", "--kernel", "cpu_naive"]
+    assert experiments.main([*arguments, "--save-results", "--no-plots", "--output-dir", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "left out, beyond --max-seqlen 256: (4, 8, 512, 64), (4, 8, 1024, 64)" in out
+    assert "cpu_naive forward at (4, 8, 256, 64)" in out and "beyond --max-seconds 0.05" in out
+    rows = saved(tmp_path)[0]["rows"]
+    assert [r["S"] for r in rows] == [128, 256]
+    assert rows[1]["ms"] is None and "beyond --max-seconds" in rows[1]["remark"]
+
+
+@needs_plots
+def test_plots_are_drawn_from_json(no_torch, tmp_path):
+    assert experiments.main(["--seqlen-experiment", "--max-seqlen", "128", "--kernel", "cpu", "--samples", "3",
+                             "--save-results", "--output-dir", str(tmp_path)]) == 0  # fmt: skip
+    stems = {path.stem for path in tmp_path.glob("*.png")}
+    assert {f"experiments_{name}" for name in ("time", "tflops", "bandwidth", "scaling")} <= stems
+    again = tmp_path / "again"
+    source = tmp_path / "results.json"
+    assert experiments.main(["--plot-from", str(source), "--output-dir", str(again), "--plot-format", "svg"]) == 0
+    assert {path.stem for path in again.glob("*.svg")} == stems
+    assert all(path.read_text().startswith("<?xml") for path in again.glob("*.svg"))
+
+
+BAD = {
+    "kernel": (["--kernel", "nobody"], "--kernel: 'nobody', allowed torch_cpu"),
+    "gpu": (["--kernel", "fa2"], "--kernel: 'fa2' cannot run here: no "),
+    "mode": (["--mode", "sideways"], "invalid choice: 'sideways'"),
+    "tolerance": (["--tolerance", "0"], "0, allowed finite numbers above 0"),
+    "tolerance_nan": (["--tolerance", "nan"], "nan, allowed finite numbers above 0"),
+    "size": (["--seq_len", "0"], "0, allowed 1 and more"),
+    "max_seqlen": (["--max-seqlen", "8"], "--max-seqlen: 8, allowed 40 and more"),
+    "plot_from": (["--plot-from", "nowhere.json"], "nowhere.json"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_usage_exits_with_2_and_one_line(no_torch, capsys, name):
+    arguments, message = BAD[name]
+    try:
+        status = run(*arguments)
+    except SystemExit as end:
+        status = end.code
+    captured = capsys.readouterr()
+    assert status == 2 and message in captured.err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("package", ["tqdm", "matplotlib", "seaborn"])
+def test_a_missing_package_exits_with_2(monkeypatch, capsys, tmp_path, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    for needed in {"matplotlib", "seaborn"} - {package}:
+        monkeypatch.setitem(sys.modules, needed, sys)
+    assert run("--save-results", "--output-dir", str(tmp_path / "none")) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"needs {package}: pip install {package}" in line and not (tmp_path / "none").exists()
+
+
+def test_import_attend_imports_none_of_this():
+    code = (
+        "import attend, sys; print([m for m in sys.modules if m.startswith(('attend._measure', 'attend.exp', 'tqdm'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_gpu_backend_is_in_the_catalogue():
+    names = set(catalogue.catalogue())
+    assert {b["name"] for b in attend.backends() if b["device"] == "cuda"} <= names
+    assert {"torch_math", "torch_efficient", "torch_flash", "torch_cudnn", "unfused_gpu"} <= names
+
+
+def test_figures_are_written_as_people_do():
+    assert [files.number(x) for x in (None, 0, 123.456, 1.23456, 0.0123456, 1e-9)] == [
+        "", "0", "123", "1.23", "0.0123", "1e-09"
+    ]  # fmt: skip
+    assert files.aligned(["a", "bb"], [["ccc", "d"]]) == ["a    bb", "ccc   d"]
+    assert tables.geometric_mean([2.0, 8.0]) == pytest.approx(4.0) and tables.geometric_mean([]) is None
+    assert files.finite({"x": [float("nan"), 1.0]}) == {"x": [None, 1.0]}
+
+
+def test_a_result_file_of_another_kind_is_refused(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('{"kind": "other"}')
+    with pytest.raises(errors.UsageError, match="kind 'other', allowed experiments"):
+        files.read_json(path, ["experiments"])
