@@ -85,7 +85,30 @@ def grids():
     report.replace_section(PAGE, "grids", "\n".join(lines))
 
 
+def in_python():
+    """What Python costs and what the examples and experiments gave, for the README."""
+    cost, train, experiments = (load(name) for name in ("python_host_cost.json", "train_char_transformer.json",
+                                                        "experiments/results.json"))
+    plain = {row["dtype"]: row for row in cost["rows"] if not row["autograd"]}
+    checked = [row for row in experiments["rows"] if row["passed"] is not None]
+    passed = sum(row["passed"] for row in checked)
+    first, last, steps = train["first"], train["last"], train["settings"]["steps"]
+    lines = [
+        f"On one {cost['device_name']} with PyTorch {cost['torch']}:",
+        "",
+        "- **The host's time of a call** on CUDA tensors (1, 1, 128, 64), autograd off: `attend.attention` "
+        f"{plain['f32']['attend_us']:.1f} us in float32 and {plain['bf16']['attend_us']:.1f} us in bfloat16, "
+        f"`F.scaled_dot_product_attention` {plain['f32']['torch_us']:.1f} and {plain['bf16']['torch_us']:.1f}.",
+        f"- **Training** the character transformer for {steps} steps: the loss falls from {first['attend']:.3f} to "
+        f"{last['attend']:.3f} with attend, and to {last['torch']:.3f} with torch's attention from the same weights and "
+        f"batches; the two curves are never further apart than {train['largest_difference']:.1e}.",
+        f"- **Experiments**: {passed} of {len(checked)} checks against float64 passed.",
+    ]
+    report.replace_section(report.ROOT / "README.md", "python_summary", "\n".join(lines))
+
+
 if __name__ == "__main__":
+    in_python()
     summary()
     seed_f32()
     bf16_forward()
