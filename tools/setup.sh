@@ -7,7 +7,7 @@
 #   clang   clang with its OpenMP runtime: the presets tsan and fuzz
 #   lint    clang-format, clang-tidy, shellcheck
 #   nvrtc   NVIDIA's run-time compiler, with which the tests compile the GPU kernels; no GPU is needed. Where the machine
-#           has none, into the private virtual environment .venv
+#           has none, into the private virtual environment .venv-nvrtc
 #   python  the private virtual environment .venv with torch and matplotlib, for the comparison with PyTorch
 #   pytest  .venv with what builds and tests the Python package; not torch
 #   torch   .venv with torch, for the tests of the Python package that need it
@@ -49,11 +49,12 @@ is_present() {
 }
 
 # The compiler with the headers that the wmma kernels include, in the places where the library looks
-# (src/cuda/driver/nvrtc.cpp), and in .venv, where the tests look too.
+# (src/cuda/driver/nvrtc.cpp), and in .venv-nvrtc, where the tests look too: an environment of its own, since torch brings
+# another release of the compiler into .venv, and how many registers a kernel takes depends on the release.
 nvrtc_is_present() {
   [[ -n ${ATTEND_NVRTC_PATH:-} ]] && return
   local root
-  for root in "${CUDA_HOME:-/usr/local/cuda}" /usr/local/cuda .venv/lib/python3*/site-packages/nvidia/cu13; do
+  for root in "${CUDA_HOME:-/usr/local/cuda}" /usr/local/cuda .venv-nvrtc/lib/python3*/site-packages/nvidia/cu13; do
     if [[ -e $root/include/crt/mma.h ]] && compgen -G "$root/lib*/libnvrtc.so*" >/dev/null; then return; fi
   done
   return 1
@@ -87,11 +88,12 @@ fi
 
 if $wants_nvrtc; then
   wheels=(nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85)
-  echo "filling .venv: ${wheels[*]}" >&2
+  echo "filling .venv-nvrtc: ${wheels[*]}" >&2
   mkdir -p build
   {
-    python3 -m venv .venv && .venv/bin/pip install --quiet --disable-pip-version-check "${wheels[@]}"
-  } >"$log" 2>&1 </dev/null || fail "no libnvrtc, and cannot fill .venv (no network? see $log). By hand: .venv/bin/pip install ${wheels[*]}"
+    python3 -m venv .venv-nvrtc && .venv-nvrtc/bin/pip install --quiet --disable-pip-version-check "${wheels[@]}"
+  } >"$log" 2>&1 </dev/null ||
+    fail "no libnvrtc, and cannot fill .venv-nvrtc (no network? see $log). By hand: .venv-nvrtc/bin/pip install ${wheels[*]}"
 fi
 
 # fill_venv REQUIREMENTS REMARK: the environment counts as ready only when the last step of filling it is done and still

@@ -76,9 +76,9 @@ def attention(
 
     Inputs are read in place, whatever their strides; one whose last stride is not 1 (or, in NumPy, one with negative
     strides) is copied first. On torch tensors this is differentiable (o, and lse where it is returned), and traceable
-    by torch.compile and torch.export. GPU tensors are worked on asynchronously, in the current stream of torch or CuPy;
-    those of other frameworks in the default stream, which theirs wait for. On the CPU the work is done when it returns.
-    The GIL is released meanwhile. Thread-safe.
+    by torch.compile and torch.export. GPU tensors of torch and CuPy are worked on asynchronously, in the framework's
+    current stream; on the CPU, and for other frameworks, the work is done when the call returns. The GIL is released
+    meanwhile. Thread-safe.
 
     Raises:
         attend.Error naming the argument, the value found and what is allowed: also a ValueError where an argument is

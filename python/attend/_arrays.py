@@ -24,6 +24,7 @@ def forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_l
         results.append(space.empty("q", lse_shape, _lse_dtype(q_in.dtype)))
     o, lse = (*(space.result_view(x) for x in results), None)[:2]
     _core.forward(q_in, k_in, v_in, o, lse, _view_extras(space, extras, k_in, settings), settings, space.stream)
+    space.finish()
     o, lse = (*(space.hand_over(x) for x in results), None)[:2]
     return o, lse
 
@@ -51,13 +52,14 @@ def backward(
     is_repeated = False
     if needs_dbias and viewed.bias is not None:
         dtype = viewed.bias.dtype
-        is_repeated = viewed.bias.shape != tuple(extras.bias.shape)
+        is_repeated = viewed.bias.shape != space.view("bias", extras.bias).shape
         # The sum over a repeated column is taken of unrounded terms.
         wide = "f32" if is_repeated and dtype in ("f16", "bf16") else dtype
         results.append(space.empty("bias", viewed.bias.shape, wide))
     dq, dk, dv, dbias = (*(space.result_view(x) for x in results), None)[:4]
     gradients = Gradients(dout_in, dlse_in, dq, dk, dv, dbias)
     _core.backward(q_in, k_in, v_in, o_in, lse_in, gradients, viewed, settings, space.stream)
+    space.finish()
     handed = [space.hand_over(x) for x in results]
     if is_repeated:
         handed[3] = handed[3].sum(axis=-1, keepdims=True).astype(extras.bias.dtype)
@@ -70,15 +72,12 @@ def _view_extras(space: Space, extras: Extras, k: _core.Array, settings: Setting
     seqlen_k = k.shape[axis] if len(k.shape) > axis else 0
     fields = {}
     for name, x in zip(Extras._fields, extras):
-        if name in ("bias", "mask") and _is_one_column(x) and seqlen_k != 1:
-            x = space.repeat_column(x, seqlen_k)  # the library broadcasts every dimension but the keys
-        fields[name] = None if x is None else space.view(name, x)
+        view = None if x is None else space.view(name, x)
+        if view is not None and name in ("bias", "mask") and seqlen_k != 1 and view.shape[-1:] == (1,):
+            # The library broadcasts every dimension but the keys.
+            view = space.view(name, space.repeat_column(x, seqlen_k))
+        fields[name] = view
     return Extras(**fields)
-
-
-def _is_one_column(x: Any) -> bool:
-    shape: Any = getattr(x, "shape", ())
-    return len(shape) > 0 and shape[-1] == 1
 
 
 def _lse_dtype(q_dtype: str) -> str:

@@ -38,10 +38,12 @@ class HostSpace:
         device_type = int(x.__dlpack_device__()[0])
         if device_type != _KDL_CPU:
             raise ArgumentError(f"{name}: {kind_of(x)} on DLPack device {device_type}, allowed the CPU as q")
-        return _core.Array.of(x)
+        array = _as_numpy(x)
+        return _core.Array.of(x) if array is None else self.result_view(_rows(array))
 
     def repeat_column(self, x: Any, count: int) -> Any:
-        return np.repeat(x, count, axis=-1) if isinstance(x, np.ndarray) else x
+        array = _as_numpy(x)
+        return x if array is None else np.repeat(array, count, axis=-1)
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
         return np.empty(shape, _numpy_dtype(name, dtype))
@@ -50,6 +52,9 @@ class HostSpace:
         if result.dtype.name == "bfloat16":  # NumPy exports no types of other packages
             return _core.Array.of(result.view(np.uint16), "bf16")
         return _core.Array.of(result)
+
+    def finish(self) -> None:
+        pass  # the work is done
 
     def hand_over(self, result: Any) -> Any:
         if isinstance(self._q, np.ndarray):
@@ -60,6 +65,16 @@ class HostSpace:
         if hasattr(namespace, "asarray"):
             return namespace.asarray(result)
         return result
+
+
+def _as_numpy(x: Any) -> Any:
+    """The same memory as a NumPy array; None where NumPy has no such element type (bfloat16)."""
+    if isinstance(x, np.ndarray):
+        return x
+    try:
+        return np.from_dlpack(x)
+    except (BufferError, RuntimeError, TypeError):
+        return None
 
 
 def _rows(x: np.ndarray) -> np.ndarray:

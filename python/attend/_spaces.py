@@ -11,6 +11,7 @@ from attend._errors import ArgumentError, UnsupportedError
 
 _KDL_CPU, _KDL_CUDA = 1, 2  # DLPack's numbers of devices
 _ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+_DEFAULT_STREAM = 1  # CUDA's legacy default stream, in DLPack's numbering and as a handle
 
 
 class Space(Protocol):
@@ -29,6 +30,9 @@ class Space(Protocol):
 
     def result_view(self, result: Any) -> _core.Array:
         """A result as the library writes it."""
+
+    def finish(self) -> None:
+        """Called once the work is submitted: the inputs may go when it returns."""
 
     def hand_over(self, result: Any) -> Any:
         """A result as an array of the framework of `q`."""
@@ -58,16 +62,23 @@ def kind_of(x: Any) -> str:
 
 
 class CudaSpace:
-    """GPU arrays of any framework with DLPack: CuPy, JAX, Numba.
+    """GPU arrays of any framework with DLPack: CuPy in its current stream, JAX and others in the default stream.
 
-    Work goes to CuPy's current stream for CuPy's arrays, else to the default stream; DLPack orders it after whatever
-    fills the inputs. Results are memory of attend's own pool, whose owner is the framework's array. It is given back in
-    the order of the default stream.
+    CuPy gives memory back in the order of its streams, and so do we, in the order of the stream that a result was made
+    in. Of other frameworks' streams nothing is known: there a call is done when it returns, and a result's memory is
+    given back once the GPU has done everything.
     """
 
     def __init__(self, q: Any, index: int) -> None:
         self._q, self._index = q, index
-        self.stream = _current_stream(q)
+        self._namespace = namespace_of(q)
+        if not hasattr(self._namespace, "from_dlpack"):
+            raise UnsupportedError(f"q: {kind_of(q)}, whose framework has no from_dlpack to take the result")
+        self._stream_owner = None
+        self.stream = _DEFAULT_STREAM
+        if type(q).__module__.partition(".")[0] == "cupy":
+            self._stream_owner = self._namespace.cuda.get_current_stream()
+            self.stream = int(self._stream_owner.ptr) or _DEFAULT_STREAM
 
     def view(self, name: str, x: Any) -> _core.Array:
         if not hasattr(x, "__dlpack__"):
@@ -87,16 +98,17 @@ class CudaSpace:
         if dtype not in _ELEMENT_BYTES:
             raise UnsupportedError(f"{name}: dtype {dtype} on a GPU, attend takes f32, f16, bf16")
         count = math.prod(shape) * _ELEMENT_BYTES[dtype]
-        return _core.cuda_empty(shape, dtype, count, self._index, self.stream)
+        return _core.cuda_empty(shape, dtype, count, self._index, self.stream, self._stream_owner)
 
     def result_view(self, result: Any) -> _core.Array:
         return _core.Array.of(result)
 
+    def finish(self) -> None:
+        if self._stream_owner is None:
+            _core.synchronize(self._index, self.stream)
+
     def hand_over(self, result: Any) -> Any:
-        namespace = namespace_of(self._q)
-        if not hasattr(namespace, "from_dlpack"):
-            raise UnsupportedError(f"q: {kind_of(self._q)}, whose framework has no from_dlpack to take the result")
-        return namespace.from_dlpack(_Result(result, self._index, self.stream))
+        return self._namespace.from_dlpack(_Result(result, self._index, self.stream))
 
 
 class _Result:
@@ -114,14 +126,3 @@ class _Result:
         if stream != -1:  # -1: the consumer looks after the order itself
             _core.order_streams(self._index, self._stream, int(stream or _DEFAULT_STREAM))
         return self._array.__dlpack__(**options)
-
-
-_DEFAULT_STREAM = 1  # CUDA's legacy default stream, in DLPack's numbering and as a handle
-
-
-def _current_stream(q: Any) -> int:
-    """The handle of the stream that q's framework would work in now."""
-    if type(q).__module__.partition(".")[0] != "cupy":
-        return _DEFAULT_STREAM
-    cupy = sys.modules["cupy"]
-    return int(cupy.cuda.get_current_stream().ptr) or _DEFAULT_STREAM

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>  // in every source: without it std::string would convert in another way
 
 #include <array>
 #include <cstdint>

@@ -35,12 +35,11 @@ const ExchangeTable* table_of(PyTypeObject* type) {
 const ExchangeTable* known_table(nb::handle object) {
   static auto* tables = new std::unordered_map<PyTypeObject*, const ExchangeTable*>();  // outlives the interpreter
   PyTypeObject* type = Py_TYPE(object.ptr());
-  const auto [found, is_new] = tables->try_emplace(type, nullptr);
-  if (is_new) {
+  if (const auto found = tables->find(type); found != tables->end()) return found->second;
+  const ExchangeTable* table = table_of(type);  // runs Python: another thread may get here meanwhile
+  if (tables->try_emplace(type, table).second)
     Py_INCREF(reinterpret_cast<PyObject*>(type));  // its address stays its own
-    found->second = table_of(type);
-  }
-  return found->second;
+  return table;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>  // in every source: without it std::string would convert in another way
 
 namespace attend::python {
 

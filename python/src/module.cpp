@@ -5,7 +5,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -13,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "array.hpp"
@@ -75,9 +75,38 @@ nb::handle item(nb::handle named_tuple, Field field) {
   return found;
 }
 
+/// What a setting is, as a value of type T. A number may come as any object that has one.
+/// @throws Error (kInvalidArgument) naming the setting, for another type.
 template <class T>
 T setting(nb::handle settings, Setting field) {
-  return nb::cast<T>(item(settings, field));
+  const nb::handle value = item(settings, field);
+  const auto refuse = [&](const char* allowed) {
+    PyErr_Clear();
+    throw Error(ErrorCode::kInvalidArgument, std::string(kSettingsFields[static_cast<std::size_t>(field)]) + ": " +
+                                                 nb::cast<std::string>(nb::repr(value)) + ", allowed " + allowed);
+  };
+  if constexpr (std::is_same_v<T, bool>) {
+    for (const bool known : {true, false}) {
+      const int equal = PyObject_RichCompareBool(value.ptr(), known ? Py_True : Py_False, Py_EQ);
+      if (equal == 1) return known;
+      if (equal < 0) break;
+    }
+    refuse("True or False");
+  } else if constexpr (std::is_same_v<T, double>) {
+    const double number = PyFloat_AsDouble(value.ptr());
+    if (PyErr_Occurred() != nullptr) refuse("a number");
+    return number;
+  } else if constexpr (std::is_same_v<T, std::int64_t>) {
+    const nb::object number = nb::steal(PyNumber_Index(value.ptr()));
+    const std::int64_t whole = number.is_valid() ? PyLong_AsLongLong(number.ptr()) : 0;
+    if (PyErr_Occurred() != nullptr) refuse("a whole number of 64 bits");
+    return whole;
+  } else {
+    static_assert(std::is_same_v<T, std::string>);
+    if (!nb::isinstance<nb::str>(value)) refuse("a string");
+    return nb::cast<std::string>(value);
+  }
+  return {};
 }
 
 template <class Field>
@@ -126,7 +155,7 @@ Options options_of(const Array& q, const Array& k, const Array& v, nb::handle ex
   Options options;
   options.compute = setting<std::string>(settings, Setting::kCompute);
   Params& params = options.params;
-  params.scale = setting<std::optional<double>>(settings, Setting::kScale);
+  if (!item(settings, Setting::kScale).is_none()) params.scale = setting<double>(settings, Setting::kScale);
   params.causal = setting<bool>(settings, Setting::kCausal);
   params.window_left = setting<std::int64_t>(settings, Setting::kWindowLeft);
   params.window_right = setting<std::int64_t>(settings, Setting::kWindowRight);
@@ -209,33 +238,49 @@ nb::list backend_list() {
   return list;
 }
 
-/// Uninitialised, dense memory of `bytes` on a GPU, of the library's pool, in the order of `stream`. Its owner gives it
-/// back in the order of the default stream: who holds it last may have worked on it in any stream that follows that one.
-nb::object cuda_empty(const std::vector<std::size_t>& shape, const std::string& dtype, std::size_t bytes, int index,
-                      std::uintptr_t stream) {
-  struct Memory {
-    cuda::DevicePointer data;
-    int index;
-  };
-  const cuda::ContextGuard guard(index);
-  auto memory = std::make_unique<Memory>(Memory{0, index});
-  if (bytes > 0) memory->data = cuda::Scratch(bytes, reinterpret_cast<cuda::StreamHandle>(stream)).release();
-  auto* const data = reinterpret_cast<void*>(memory->data);  // NOLINT(performance-no-int-to-ptr)
-  const nb::capsule owner(memory.release(), [](void* pointer) noexcept {
-    const std::unique_ptr<Memory> held(static_cast<Memory*>(pointer));
-    if (held->data == 0) return;
+/// Memory of the library's pool that a Python array owns.
+struct OwnedMemory {
+  cuda::DevicePointer data = 0;
+  int index = 0;
+  cuda::StreamHandle stream = nullptr;
+  nb::object stream_owner;  // keeps the stream, as long as the memory is to go back in its order; else none
+
+  ~OwnedMemory() {
+    if (data == 0) return;
     try {
-      const cuda::ContextGuard context(held->index);
-      cuda::driver().mem_free_async(held->data, nullptr);
+      const cuda::ContextGuard context(index);
+      if (stream_owner.is_none()) cuda::driver().context_synchronize();  // who may be working on it is not known
+      cuda::driver().mem_free_async(data, stream);
     } catch (const Error&) {
       // The driver has shut down, and the memory with it.
     }
-  });
+  }
+};
+
+/// Uninitialised, dense memory of `bytes` on a GPU, in the order of `stream`; given back in the same order where
+/// `stream_owner` is given, else once the GPU has done everything.
+nb::object cuda_empty(const std::vector<std::size_t>& shape, const std::string& dtype, std::size_t bytes, int index,
+                      std::uintptr_t stream, nb::object stream_owner) {
+  const cuda::ContextGuard guard(index);
+  auto memory = std::make_unique<OwnedMemory>();
+  memory->index = index;
+  memory->stream = reinterpret_cast<cuda::StreamHandle>(stream);
+  memory->stream_owner = std::move(stream_owner);
+  if (bytes > 0) memory->data = cuda::Scratch(bytes, memory->stream).release();
+  auto* const data = reinterpret_cast<void*>(memory->data);  // NOLINT(performance-no-int-to-ptr)
+  const nb::capsule owner(memory.release(), [](void* held) noexcept { delete static_cast<OwnedMemory*>(held); });
   const auto kind = dtype == "bf16" ? nb::dlpack::dtype_code::Bfloat : nb::dlpack::dtype_code::Float;
   const auto bits = static_cast<std::uint8_t>(dtype == "f32" ? 32 : 16);
   nb::ndarray<nb::array_api> array(data, shape.size(), shape.data(), owner, nullptr,
                                    {static_cast<std::uint8_t>(kind), bits, 1}, nb::device::cuda::value, index);
   return nb::cast(std::move(array), nb::rv_policy::reference);  // no copy: the array owns the memory
+}
+
+/// Returns when all that was put on `stream` so far is done.
+void synchronize(int index, std::uintptr_t stream) {
+  const nb::gil_scoped_release release;
+  const cuda::ContextGuard guard(index);
+  cuda::synchronize(reinterpret_cast<cuda::StreamHandle>(stream));
 }
 
 /// Work that is put on `second` from now on starts after what is on `first` already.
@@ -311,7 +356,8 @@ NB_MODULE(_core, m) {
   m.def("has_exchange_table", &has_exchange_table);
   m.def("forward", &forward, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "extras"_a, "settings"_a, "stream"_a);
   m.def("backward", &backward);
-  m.def("cuda_empty", &cuda_empty);
+  m.def("cuda_empty", &cuda_empty, "shape"_a, "dtype"_a, "bytes"_a, "index"_a, "stream"_a, "stream_owner"_a.none());
+  m.def("synchronize", &synchronize);
   m.def("order_streams", &order_streams);
   m.def("backends", &backend_list);
   m.def("gpus", &gpu_list);

@@ -210,3 +210,36 @@ def test_no_silent_fall_back_to_the_slow_reference(rng):
     np.testing.assert_allclose(
         attend.attention(q, k, v, bias=bias, compute="reference"), attend.attention(q, k, v), atol=1e-5
     )
+
+
+def test_foreign_arrays_are_copied_where_numpys_would_be(rng):
+    q, k, v = arrays(rng, 1, 2, 7, 8)
+    bias = rng.standard_normal((1, 1, 7, 1)).astype(np.float32)
+    want = attend.attention(q, k, v, bias=bias)
+    wide = np.repeat(q, 2, axis=-1)[..., ::2]
+    assert np.array_equal(attend.attention(Foreign(wide), Foreign(k), Foreign(v), bias=Foreign(bias)), want)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"causal": "yes"}, "causal: 'yes', allowed True or False"),
+        ({"deterministic": 2}, "deterministic: 2, allowed True or False"),
+        ({"scale": "x"}, "scale: 'x', allowed a number"),
+        ({"softcap": None}, "softcap: None, allowed a number"),
+        ({"dropout_p": "a"}, "dropout_p: 'a', allowed a number"),
+        ({"window": (1.5, 0)}, "window_left: 1.5, allowed a whole number"),
+        ({"compute": None}, "compute: None, allowed a string"),
+    ],
+)
+def test_options_of_a_wrong_type_are_named(rng, options, message):
+    q, k, v = arrays(rng, 1, 2, 7, 8)
+    with pytest.raises(ValueError) as caught:
+        attend.attention(q, k, v, **options)
+    assert str(caught.value).startswith(message)
+
+
+def test_options_may_be_numpys(rng):
+    q, k, v = arrays(rng, 1, 2, 7, 8)
+    found = attend.attention(q, k, v, causal=np.True_, scale=np.float32(0.5), window=(np.int64(3), 0))
+    assert np.array_equal(found, attend.attention(q, k, v, causal=True, scale=0.5, window=(3, 0)))

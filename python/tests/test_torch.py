@@ -207,3 +207,33 @@ def test_tensors_are_read_the_same_by_either_way(torch, device, monkeypatch):
         o = attend.attention(q, k, v, causal=True)
         results.append((o, *torch.autograd.grad(o.square().sum(), q)))
     assert all(torch.equal(a, b) for a, b in zip(results[0], results[-1]))
+
+
+def test_a_traced_module_calls_attend(torch, device):
+    q, k, v = (torch.randn(1, 2, 9, 8, device=device) for _ in range(3))
+    traced = torch.jit.trace(lambda q, k, v: attend.attention(q, k, v, causal=True), (q, k, v), check_trace=False)
+    assert torch.equal(traced(q + 1, k, v), attend.attention(q + 1, k, v, causal=True))
+
+
+def test_lazy_signs_are_seen(torch, device):
+    """torch may negate by a bit that only its own operators look at, and a gradient of zeros may have no memory."""
+
+    def lazy(x):  # the same values
+        return torch.complex(torch.zeros_like(x), -x).conj().imag
+
+    q, k, v = (torch.randn(1, 2, 9, 8, device=device) for _ in range(3))
+    slopes = torch.rand(2, device=device)
+    want = attend.attention(q, k, v, alibi_slopes=slopes)
+    assert torch.equal(attend.attention(torch._neg_view(-q), lazy(k), v, alibi_slopes=lazy(slopes)), want)
+    q.requires_grad_()
+    o, lse = attend.attention(q, k, v, return_lse=True)
+    dlse = torch.randn_like(lse)
+    (found,), (wanted,) = (torch.autograd.grad(lse, q, x, retain_graph=True) for x in (lazy(dlse), dlse))
+    assert torch.equal(found, wanted)
+    (zero,) = torch.autograd.grad(o, q, torch._efficientzerotensor(o.shape, device=device))
+    assert not zero.any()
+
+
+def test_rows_that_share_memory(torch, device):
+    q = torch.randn(1, 2, 20, device=device).unfold(2, 16, 1)
+    assert torch.equal(attend.attention(q, q, q), attend.attention(*[q.contiguous()] * 3))

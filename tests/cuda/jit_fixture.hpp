@@ -13,7 +13,7 @@
 
 namespace attend::test {
 
-/// Empty where NVRTC is there (on the usual paths, or in the project's .venv), else why not.
+/// Empty where NVRTC is there (on the usual paths, or in the project's .venv-nvrtc), else why not.
 [[nodiscard]] std::string why_no_nvrtc();
 
 /// A kernel that compiles in no time: kernels/ is `folder`/kernels, and writes `value` somewhere.

@@ -151,7 +151,9 @@ def _backward_results(
 def _like(x: torch.Tensor) -> torch.Tensor:
     """An uninitialised dense tensor, its dimensions in memory in the order of those of x, the last one innermost."""
     if _has_rows(x):
-        return torch.empty_like(x)
+        result = torch.empty_like(x)
+        if _has_rows(result):  # where elements of x share memory, torch orders the dimensions anew
+            return result
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 

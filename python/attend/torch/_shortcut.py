@@ -16,14 +16,17 @@ try:
         torch._C._len_torch_function_stack,
         torch._C._is_any_autocast_enabled,
         torch._C._functorch.peek_interpreter_stack,  # None where no transform is active
+        torch._C._get_tracing_state,  # of torch.jit.trace, likewise
     )
-    forward_ad._current_level  # noqa: B018 (asked for here, so that its absence shows here)
+    forward_ad._current_level, torch.Tensor._is_zerotensor  # noqa: B018 (asked for here: their absence shows here)
 except AttributeError:  # another release names them otherwise: the long way is always right
     _watchers = None
 
 
 def nothing_stands_between(given: tuple[Any, ...]) -> bool:
-    """Whether the dispatcher would find nothing to do but autograd: no autocast, mode, transform, subclass.
+    """Whether the dispatcher would find nothing to do but autograd.
+
+    That is: no autocast, mode, transform or tracing, and no tensor of a subclass or with a lazy value.
 
     The dispatcher calls an operator written in Python twice, and torch's autograd of such an operator walks over its
     schema: both take longer than a small kernel.
@@ -33,7 +36,9 @@ def nothing_stands_between(given: tuple[Any, ...]) -> bool:
     for watcher in _watchers:
         if watcher():
             return False
-    for x in given:  # noqa: SIM110 (a generator costs more than the loop)
+    for x in given:
         if type(x) not in _PLAIN or x.layout is not _STRIDED or not (x.is_cuda or x.is_cpu):
+            return False
+        if x.is_neg() or x._is_zerotensor():  # lazy: what lies in memory is not the value, or there is no memory
             return False
     return True
