@@ -33,13 +33,14 @@ std::optional<std::string> lack_of_any(const core::Backend& backend, const std::
   return std::nullopt;
 }
 
-/// The first backend of the device's type that supports everything; `why` gets the first one's complaint.
+/// The first backend of the device's type that supports everything, of those that auto tries; `why` gets the complaint of
+/// the last, which supports most.
 const core::Backend* best_for(const std::vector<core::Problem>& problems, DeviceType type, std::string& why) {
   for (const core::Backend* backend : core::all_backends()) {
-    if (backend->device != type) continue;
+    if (backend->device != type || !backend->in_auto) continue;
     const auto lack = lack_of_any(*backend, problems);
     if (!lack) return backend;
-    if (why.empty()) why = *lack;
+    why = *lack;
   }
   return nullptr;
 }

@@ -55,7 +55,7 @@ struct Params {
   double dropout_p = 0.0;           ///< probability of dropping an entry of p, 0 <= p < 1; kept ones grow by 1/(1-p)
   std::uint64_t seed = 0;           ///< Philox 4x32-10: the dropped entries are a pure function of seed, offset
   std::uint64_t offset = 0;         ///<   and (sequence, head, i, j), the same forward, backward, on every device
-  bool deterministic = false;       ///< bit-equal results from run to run. The CPU backends always are
+  bool deterministic = false;       ///< bit-equal results from run to run, backward on a GPU too. All else always is
   std::optional<Varlen> varlen = {};
   std::string_view compute = "auto";  ///< a backend by name (see backends()), or the best one for the tensors' device
 };
@@ -94,7 +94,8 @@ ATTEND_API void forward(const Tensor& q, const Tensor& k, const Tensor& v, const
 /// @param q,k,v,o,lse what forward took and gave; `params` as given to forward
 /// @param dq,dk,dv    out, dtype and shape of q, k, v. dk and dv are summed over the query heads that share them
 /// Rows that see no key contribute nothing. Recomputes p from lse tile by tile; scratch grows linearly with seqlen.
-/// Deterministic, and independent of the number of threads. Thread-safe.
+/// Deterministic and independent of the number of threads, but on a GPU without Params::deterministic, where the order of
+/// the sums in dq may change. Thread-safe.
 /// @throws Error as forward does.
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 2.
 ATTEND_API void backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
@@ -109,10 +110,10 @@ struct BackendInfo {
   bool has_backward;
 };
 
-/// Every backend of this build, best first for each device.
+/// Every backend of this build, for each device first those that "auto" would rather take; the last of a GPU supports most.
 [[nodiscard]] ATTEND_API std::vector<BackendInfo> backends();
 
-/// Number of threads that the `cpu` backend uses for a call made now from this thread (OMP_NUM_THREADS, else the cores
+/// Number of threads that the `cpu` backend uses, but for the smallest problems, for a call made now from this thread (OMP_NUM_THREADS, else the cores
 /// of the process's affinity mask).
 [[nodiscard]] ATTEND_API int cpu_threads();
 

@@ -102,6 +102,7 @@ struct ForwardOptionArgs {
   ForwardArgs base;
   OptionArgs options;
 };
+static_assert(sizeof(ForwardOptionArgs) == sizeof(ForwardArgs) + sizeof(OptionArgs));
 
 // BackwardArgs with the options, likewise.
 struct BackwardOptionArgs {
@@ -113,6 +114,7 @@ struct BackwardOptionArgs {
   uint32 dbias_batch;          // the size of dbias's first dimension: batch or 1
   uint32 dbias_heads;          // of its second: num_heads_q or 1
 };
+static_assert(sizeof(BackwardOptionArgs) == sizeof(BackwardArgs) + sizeof(OptionArgs) + 8 + 24 + 8 + 2 * 4);
 
 // What a TMA instruction reads: CUtensorMap.
 struct alignas(64) TensorMapArg {

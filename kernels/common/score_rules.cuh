@@ -6,7 +6,7 @@
 //
 //   const auto rules = ScoreRules<Config>::make(args.options, args.base.scale, span, sequence, head, num_heads_q);
 //   const auto tile = rules.tile(first_row, first_key);
-//   tile.apply(s_frag, place, softcap_slope);   // place says which row and key number (i, j) of the thread belongs to
+//   tile.apply<kAllVisible>(s_frag, place, softcap_slope);   // place says which row and key number (i, j) of the thread belongs to
 #pragma once
 
 #include "args.cuh"

@@ -134,7 +134,7 @@ __device__ __forceinline__ void load_transposed(int smem_offset, const RowSource
   }
 }
 
-// factor * numbers, four neighbours of a row from `col` on, as far as they are below num_cols.
+// numbers to four neighbours of a row from `col` on, as far as they are below num_cols.
 template <class Config>
 __device__ __forceinline__ void store_chunk(typename ElementOf<Config>::Storage* row, int col, int num_cols,
                                             const float (&numbers)[kChunkFloats]) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <initializer_list>
+#include <limits>
 
 #include "core/problem_checks.hpp"
 
@@ -51,9 +52,14 @@ Tensor broadcast(const char* name, const Tensor& t, const Shape& full, std::size
 }
 
 void check_params(const Params& params) {
-  if (params.scale && !std::isfinite(*params.scale)) refuse("scale: {}, allowed finite numbers", *params.scale);
-  if (!(std::isfinite(params.softcap) && params.softcap >= 0)) {
-    refuse("softcap: {}, allowed finite numbers >= 0 (0: off)", params.softcap);
+  // Most backends compute in float: what overflows there would make NaN of good inputs.
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  constexpr double kLeast = std::numeric_limits<float>::min();
+  if (params.scale && !(std::abs(*params.scale) <= kLargest)) {
+    refuse("scale: {}, allowed finite numbers up to {:.3g} in magnitude", *params.scale, kLargest);
+  }
+  if (params.softcap != 0 && !(params.softcap >= kLeast && params.softcap <= kLargest)) {
+    refuse("softcap: {}, allowed 0 (off) and finite numbers from {:.3g} to {:.3g}", params.softcap, kLeast, kLargest);
   }
   if (!(params.dropout_p >= 0 && params.dropout_p < 1)) {
     refuse("dropout_p: {}, allowed 0 <= dropout_p < 1", params.dropout_p);
@@ -80,6 +86,14 @@ void check_offsets(const char* name, const std::int32_t* offsets, std::int64_t c
     refuse("{}: last entry {}, allowed the total number of tokens {}", name, offsets[count], total);
 }
 
+/// What can be told without reading offsets that may be on a GPU.
+void check_longest(const char* name, std::int64_t longest, std::int64_t count, std::int64_t total) {
+  if (longest < 0 || longest > kMaxLength) refuse("{}: {}, allowed 0 to {}", name, longest, kMaxLength);
+  if (longest * count < total) {  // below 2^62: both are lengths
+    refuse("{}: {}, too small for {} tokens in {} sequences", name, longest, total, count);
+  }
+}
+
 void resolve_varlen(Problem& p, const Params& params) {
   const Varlen& varlen = *params.varlen;
   if (params.bias) refuse("bias: given with varlen, allowed without varlen only");
@@ -92,6 +106,8 @@ void resolve_varlen(Problem& p, const Params& params) {
   }
   if (varlen.cu_seqlens_q == nullptr) refuse("varlen.cu_seqlens_q: null, allowed num_sequences + 1 entries");
   if (varlen.cu_seqlens_k == nullptr) refuse("varlen.cu_seqlens_k: null, allowed num_sequences + 1 entries");
+  check_longest("varlen.max_seqlen_q", varlen.max_seqlen_q, varlen.num_sequences, p.q.shape[2]);
+  check_longest("varlen.max_seqlen_k", varlen.max_seqlen_k, varlen.num_sequences, p.k.shape[2]);
   if (p.q.device.type == DeviceType::kCPU) {
     check_offsets("varlen.cu_seqlens_q", varlen.cu_seqlens_q, varlen.num_sequences, p.q.shape[2], varlen.max_seqlen_q);
     check_offsets("varlen.cu_seqlens_k", varlen.cu_seqlens_k, varlen.num_sequences, p.k.shape[2], varlen.max_seqlen_k);

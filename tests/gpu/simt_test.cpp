@@ -105,6 +105,35 @@ std::vector<AttentionCase> long_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Long, Simt, testing::ValuesIn(long_cases()), kIndexName);
 
+/// Rows enough for every multiprocessor to get some of the larger tiles.
+std::vector<AttentionCase> many_row_cases() {
+  std::vector<AttentionCase> cases;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const std::int64_t head_dim : {17, 40, 64, 96, 128}) {
+      AttentionCase c = plain(dtype, 100, 130, head_dim);
+      c.batch = 5;
+      c.heads_q = 16;
+      c.heads_k = 4;
+      c.causal = head_dim != 40;
+      c.base_offset = head_dim == 17 ? 1 : 0;
+      c.dlse = true;
+      cases.push_back(c);
+      c.causal = false;
+      for (const double dropout_p : {0.0, 0.3}) {
+        AttentionCase options = with_all_options(c);
+        options.dropout_p = dropout_p;
+        cases.push_back(options);
+      }
+      c.dropout_p = 0.4;
+      cases.push_back(c);
+    }
+  }
+  for (AttentionCase& c : cases) c.seed = static_cast<std::uint64_t>(&c - cases.data()) + 1;
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(ManyRows, Simt, testing::ValuesIn(many_row_cases()), kIndexName);
+
 /// Each option once, in problems that are small and still have more than one tile: what the sanitizers run.
 std::vector<AttentionCase> slice_cases() {
   const AttentionCase base = plain(DType::kF32, 65, 100, 40);
@@ -127,6 +156,8 @@ std::vector<AttentionCase> slice_cases() {
   with([](AttentionCase& c) { c.head_dim = 17, c.head_dim_v = 300, c.layout = CaseLayout::kPadded; });
   with([](AttentionCase& c) { c.head_dim = c.head_dim_v = 128, c.dlse = true, c.broadcast_dout = true; });
   with([](AttentionCase& c) { c.head_dim = 200, c.head_dim_v = 7, c.base_offset = 1; });
+  with([](AttentionCase& c) { c.batch = 9, c.heads_q = c.heads_k = 8, c.dropout_p = 0.2; });  // the larger tiles
+  with([](AttentionCase& c) { c.batch = 9, c.heads_q = c.heads_k = 8, c.head_dim = c.head_dim_v = 72; });
   return cases;
 }
 

@@ -28,7 +28,7 @@ std::vector<core::Backend> assemble() {
   std::vector<core::Backend> list;
   const std::span<const Rung> rungs = ladder();
   for (std::size_t i = rungs.size(); i-- > 0;) list.push_back(backend_of(rungs[i]));  // each rung beats the one before
-  list.push_back(backend_of(simt_kernels()));  // takes every problem: what auto comes to in the end
+  list.push_back(backend_of(simt_kernels()));  // takes every option: what auto comes to in the end
   return list;
 }
 

@@ -152,14 +152,20 @@ std::int64_t blocks_of(const Step& step, const core::Problem& p) {
   return 0;
 }
 
-void launch_step(const Rung& rung, const LoadedStep& loaded, const core::Problem& p, void* args, StreamHandle stream) {
+/// Refuses grids that no GPU takes; of all steps before the first is launched, so that nothing is half-written.
+void check_grids(const Rung& rung, const Plan& plan, const core::Problem& p) {
+  for (const LoadedStep& loaded : plan) {
+    if (const std::int64_t blocks = blocks_of(loaded.step, p); blocks > std::numeric_limits<std::int32_t>::max()) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("q: {} blocks of {} rows, compute '{}' allows 2^31 - 1: call it for parts of the batch",
+                              blocks, loaded.step.block_m, rung.name));
+    }
+  }
+}
+
+void launch_step(const LoadedStep& loaded, const core::Problem& p, void* args, StreamHandle stream) {
   const std::int64_t blocks = blocks_of(loaded.step, p);
   if (blocks == 0) return;
-  if (blocks > std::numeric_limits<std::int32_t>::max()) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("q: {} blocks of {} rows, compute '{}' allows 2^31 - 1: call it for parts of the batch",
-                            blocks, loaded.step.block_m, rung.name));
-  }
   void* parameters[] = {args};
   loaded.kernel->launch({.grid = {static_cast<unsigned>(blocks)},
                          .block = {static_cast<unsigned>(loaded.step.threads)},
@@ -172,6 +178,7 @@ void launch_step(const Rung& rung, const LoadedStep& loaded, const core::Problem
 void rung_forward(const Rung& rung, const core::Problem& p, Stream stream) {
   const ContextGuard guard(p.q.device.index);
   const Plan& plan = plan_of(rung, Pass::kForward, p);
+  check_grids(rung, plan, p);
   auto* const handle = static_cast<StreamHandle>(stream);
   const Scratch workspace(rung.forward_workspace == nullptr ? 0 : rung.forward_workspace(p), handle);
   ForwardArgs args = forward_args(rung, p, workspace.data());
@@ -179,12 +186,12 @@ void rung_forward(const Rung& rung, const core::Problem& p, Stream stream) {
     if (blocks_of(loaded.step, p) == 0) continue;  // no address for a map either
     if (loaded.step.args == StepArgs::kForwardTma) {
       ForwardTmaArgs tma_args = forward_tma_args(loaded.step, p, args);
-      launch_step(rung, loaded, p, &tma_args, handle);
+      launch_step(loaded, p, &tma_args, handle);
     } else if (loaded.step.args == StepArgs::kForwardOptions) {
       ForwardOptionArgs option_args = {args, option_args_of(p)};
-      launch_step(rung, loaded, p, &option_args, handle);
+      launch_step(loaded, p, &option_args, handle);
     } else {
-      launch_step(rung, loaded, p, &args, handle);
+      launch_step(loaded, p, &args, handle);
     }
   }
 }
@@ -192,12 +199,13 @@ void rung_forward(const Rung& rung, const core::Problem& p, Stream stream) {
 void rung_backward(const Rung& rung, const core::Problem& p, Stream stream) {
   const ContextGuard guard(p.q.device.index);
   const Plan& plan = plan_of(rung, Pass::kBackward, p);
+  check_grids(rung, plan, p);
   auto* const handle = static_cast<StreamHandle>(stream);
   const Scratch workspace(rung.backward_workspace == nullptr ? 0 : rung.backward_workspace(p), handle);
   BackwardOptionArgs args = backward_option_args(backward_args(rung, p, workspace.data()), p);
   for (const LoadedStep& loaded : plan) {
     const bool with_options = loaded.step.args == StepArgs::kBackwardOptions;
-    launch_step(rung, loaded, p, with_options ? static_cast<void*>(&args) : &args.base, handle);
+    launch_step(loaded, p, with_options ? static_cast<void*>(&args) : &args.base, handle);
   }
 }
 
