@@ -306,6 +306,35 @@ def test_a_failed_measurement_is_one_line(tmp_path, monkeypatch, log):
     assert FAILURES[log] in str(caught.value) and "\n" not in str(caught.value)
 
 
+FAILED_CALL = """
+print('==PROF== Connected to process 1')
+print('attend.profile: o: no memory left')
+print('==ERROR== The application returned an error code (2).')
+sys.exit(2)
+"""
+WRITES_REPORT = "pathlib.Path(sys.argv[sys.argv.index('--export') + 1]).write_text('half a report')"
+
+
+def indented(body):
+    return "".join(f"\n    {line}" for line in body.splitlines())
+
+
+@pytest.mark.parametrize("body", [FAILED_CALL, WRITES_REPORT + FAILED_CALL], ids=["old report", "half a report"])
+def test_a_failed_call_is_not_explained_from_a_report(body, tmp_path, monkeypatch, capsys):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    asks = "'--import' in sys.argv or '--version' in sys.argv"
+    fake_ncu(tmp_path, f"if {asks}:{indented(REPORT_BODY)}\nelse:{indented(body)}")
+    for name in ("profile.ncu-rep", "profile.csv"):
+        (kept / name).write_text("of an earlier run")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(command.attend, "gpus", lambda: [{"name": "a GPU"}])
+    assert command.main(["--output-dir", str(kept)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == "attend.profile: o: no memory left\n" and captured.out == ""
+    assert not (kept / "profile.csv").exists()
+
+
 def test_a_measurement_that_hangs_is_stopped(tmp_path, monkeypatch):
     fake_ncu(tmp_path, "import time; time.sleep(60)")
     monkeypatch.setenv("PATH", str(tmp_path))
