@@ -285,6 +285,11 @@ def test_the_command_measures_a_call(tmp_path, monkeypatch, capsys):
     expected = 10 * 8 * 16 * 2048**2 * 64 / (8.390112e-3 + 31.008e-6) / 1e12
     assert data["tflops"] == pytest.approx(expected)
     assert f"{expected:.1f} TFLOP/s" in capsys.readouterr().out
+    # In the time of one kernel of two the operations of the whole call say nothing.
+    assert command.main([*words, "--kernel-regex", "prepare"]) == 0
+    data = json.loads((kept / "p.json").read_text())
+    assert data["tflops"] is None and data["kernel_regex"] == "prepare" and len(data["launches"]) == 1
+    assert "no TFLOP/s of the call: --kernel-regex" in capsys.readouterr().out
 
 
 FAILURES = {

@@ -85,7 +85,7 @@ def _explain_report(options: argparse.Namespace) -> dict[str, Any]:
     except ReportError as error:
         raise UsageError(f"--report: {options.report}: {error}") from None
     chosen = choose(launches, options.kernel_regex)
-    return output.as_json(longest(chosen), chosen, None, "")
+    return output.as_json(longest(chosen), chosen, None, "", options.kernel_regex)
 
 
 def _explain_call(options: argparse.Namespace) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _explain_call(options: argparse.Namespace) -> dict[str, Any]:
         folder.mkdir(parents=True, exist_ok=True)
         text = collect.collect(problem, folder, options.kernel_regex or OWN_KERNELS, options.timeout)
     chosen = choose([measure(launch) for launch in parse(text)], options.kernel_regex)
-    data = output.as_json(longest(chosen), chosen, problem, tool)
+    data = output.as_json(longest(chosen), chosen, problem, tool, options.kernel_regex)
     data["gpu"] = data["gpu"] or attend.gpus()[0]["name"]
     return data
 
