@@ -22,8 +22,8 @@ from attend.experiments import report, runner
 
 DESCRIPTION = "Checks and times every implementation of attention that this machine has."
 HALF_NOTE = (
-    "largest absolute error that passes (default 1e-3). In half precision 2 roundings of the result's largest "
-    "magnitude are allowed on top, 4 for gradients; a rounding is 2^-8 in bf16, 2^-11 in f16"
+    "largest absolute error that passes (default 1e-3). In half precision 2 roundings of the largest magnitude in the "
+    "same 64 rows are allowed on top, 4 for gradients; a rounding is 2^-8 in bf16, 2^-11 in f16"
 )
 
 
