@@ -19,8 +19,8 @@ from attend._measure.errors import torch_or_none
 CHUNK = {"cpu": 2**22, "cuda": 2**25}
 # Relative error of rounding to nearest, with 8 and 11 significant bits. That of float32 is far below any tolerance.
 UNIT_ROUNDOFF = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
-# How many roundings of the largest magnitude of its block a result in half precision may differ by: its own, and those of
-# P and dS, which tensor cores take in half precision; dS is a difference, so that more of it is lost.
+# How many roundings of the largest magnitude of its block a result in half precision may differ by: its own, and those
+# of P and dS, which tensor cores take in half precision; dS is a difference, so that more of it is lost.
 HALF_ROUNDINGS = {"forward": 2, "backward": 4}
 # Times as many where the scores too are in half precision. Scores of N(0, 1) inputs reach 4 to 8, where rounding to
 # nearest errs by up to 4 roundings of 1, and so do the probabilities, of which one or two may be nearly the whole row.
@@ -32,7 +32,7 @@ BLOCK_ROWS = 64
 
 @dataclasses.dataclass(frozen=True)
 class Errors:
-    """Errors of one call. `max_abs` and `allowed` belong to the block of rows that is nearest to its limit, or beyond."""
+    """Errors of one call. `max_abs` and `allowed` belong to the block of rows nearest to its limit, or beyond it."""
 
     max_abs: float
     allowed: float
@@ -87,8 +87,8 @@ def compare(got: tuple[Any, ...], truth: Truth, mode: str, dtype: str, tolerance
     """Errors of the results of one call: (o,) or (dq, dk, dv).
 
     Allowed is `tolerance` on the largest absolute error of each BLOCK_ROWS rows of a head, and in half precision
-    HALF_ROUNDINGS of those rows' largest magnitude on top, ROUNDED_SCORES times as many where the scores too are stored in
-    half precision (`rounds_scores`).
+    HALF_ROUNDINGS of those rows' largest magnitude on top, ROUNDED_SCORES times as many where the scores too are stored
+    in half precision (`rounds_scores`).
     """
     roundings = HALF_ROUNDINGS[mode] * (ROUNDED_SCORES if rounds_scores else 1) * UNIT_ROUNDOFF[dtype]
     nearest, absolute, squares, count, relative = [], 0.0, 0.0, 0, 0.0
@@ -109,7 +109,7 @@ def compare(got: tuple[Any, ...], truth: Truth, mode: str, dtype: str, tolerance
 
 
 def _largest_of_blocks(x: Any) -> Any:
-    """The largest of each BLOCK_ROWS rows of each head of (heads, seqlen, head_dim), as one vector; NaN where one is NaN."""
+    """The largest of each BLOCK_ROWS rows of a head of (heads, seqlen, head_dim), as a vector; NaN where one is NaN."""
     xp = _namespace(x)
     rows = xp.amax(x, axis=-1)
     heads, seqlen = rows.shape
