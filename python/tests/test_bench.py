@@ -150,17 +150,53 @@ BAD = {
     "kernel": (["roofline", "--kernel", "fa2"], "--kernel: 'fa2' cannot run here"),
     "seqlens": (["memory", "--seqlens", "128,0"], "0, allowed 1 and more"),
     "no_file": (["visualize", "nowhere.json"], "nowhere.json"),
+    "output": (["compare", "--output", "/proc/x.json"], "--output: /proc/x.json: "),
+    "memory_output": (["memory", "--output", "/proc/x.json"], "--output: /proc/x.json: "),
+    "roofline_output": (["roofline", "--output", "/proc/x.json"], "--output: /proc/x.json: "),
+    "output_dir": (["visualize", "nowhere.json", "--output-dir", "/proc/x"], "--output-dir: /proc/x: "),
+    "product_size": (["roofline", "--product-size", "4000000"], "--product-size: 4000000 needs 1.788e+05 GiB of memory"),
+    "roofline_size": (["roofline", "--seqlens", "64,100000000"], "(2, 8, 100000000, 64) needs 1526 GiB of memory"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_usage_exits_with_2_and_one_line(no_torch, capsys, name):
+def test_bad_usage_exits_with_2_and_one_line(no_torch, monkeypatch, tmp_path, capsys, name):
     arguments, message = BAD[name]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("attend._measure.memory.total_bytes", lambda device: 16 * 2.0**30)
+    monkeypatch.setattr("attend._measure.session.Session.measure", lambda *_: pytest.fail("something was measured"))
     try:
         status = bench.main(arguments)
     except SystemExit as end:
         status = end.code
     assert status == 2 and message in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_product_that_finds_no_memory_is_one_line(no_torch, monkeypatch, tmp_path, capsys):
+    def full(device, size):
+        raise MemoryError("Unable to allocate 1 GiB")
+
+    monkeypatch.setattr("attend.bench.roofline.measure_ceilings", full)
+    assert bench.main(["roofline", "--device", "cpu", "--output", str(tmp_path / "r.json")]) == 2
+    assert capsys.readouterr().err.startswith("--product-size: 2048: Unable to allocate 1 GiB, allowed")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lacks", ["everything", "rows", "a column", "sense"])
+@needs_plots
+def test_a_file_without_sense_is_one_line(kind, lacks, tmp_path, capsys):
+    data = json.loads(json.dumps(KINDS[kind]))
+    if lacks == "rows":
+        del data["rows"]
+    elif lacks == "a column":
+        del data["rows"][0]["implementation"]
+    elif lacks == "sense":
+        data["rows"] = 3
+    path = tmp_path / f"{kind}.json"
+    path.write_text(json.dumps({"kind": kind, **({} if lacks == "everything" else {"machine": MACHINE, **data})}))
+    assert bench.main(["visualize", str(path), "--output-dir", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1 and str(path) in captured.err and captured.out == ""
 
 
 def test_grids_are_those_of_the_papers():

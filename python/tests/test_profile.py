@@ -244,6 +244,16 @@ def test_without_a_gpu_one_line(tmp_path):
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "no NVIDIA GPU" in done.stderr
 
 
+@pytest.mark.parametrize("words", [["--json", "/proc/x.json"], ["--output-dir", "/proc/x"]], ids=lambda w: w[0])
+def test_an_output_that_cannot_be_written_stops_before_the_measurement(words, tmp_path, monkeypatch, capsys):
+    fake_ncu(tmp_path, "print('Version 2025.1.0.0 (build 1)')")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(command.attend, "gpus", lambda: [{"name": "a GPU"}])
+    monkeypatch.setattr(collect, "collect", lambda *_: pytest.fail("something was measured"))
+    assert command.main(words) == 2
+    assert capsys.readouterr().err.startswith(f"attend.profile: {words[0]}: {words[1]}: ")
+
+
 @pytest.mark.parametrize("words", [["--seq_len", "0"], ["--dtype", "f64"], ["--mode", "both"], ["--head_dim", "x"]])
 def test_wrong_usage(words):
     done = run(*words)

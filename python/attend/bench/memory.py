@@ -55,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
         for row in measure(one, options, modes):
             print(json.dumps(row))
         return 0
+    files.prepare_file("--output", options.output)
     rows: list[dict[str, Any]] = []
     failed = []
     for x in errors.require("tqdm", purpose="attend.bench")[0].tqdm(chosen, disable=None, leave=False):
@@ -63,10 +64,10 @@ def run(options: argparse.Namespace) -> int:
         if done.returncode != 0:
             failed.append(f"{x.name}: status {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1]}")
     data = {"kind": KIND, "machine": machine.describe(), "device": device, "notes": notes + forward_only, "rows": rows}
-    files.write_json(options.output, data)
     print(text(data))
     for line in failed:
         print(f"FAILED {line}", file=sys.stderr)
+    files.write_json(options.output, data)
     print(f"wrote {options.output}")
     return errors.FAILED if failed else 0
 
