@@ -154,7 +154,7 @@ BAD = {
     "memory_output": (["memory", "--output", "/proc/x.json"], "--output: /proc/x.json: "),
     "roofline_output": (["roofline", "--output", "/proc/x.json"], "--output: /proc/x.json: "),
     "output_dir": (["visualize", "nowhere.json", "--output-dir", "/proc/x"], "--output-dir: /proc/x: "),
-    "product_size": (["roofline", "--product-size", "4000000"], "--product-size: 4000000 needs 1.788e+05 GiB of memory"),
+    "product_size": (["roofline", "--product-size", "4000000"], "--product-size: 4000000 needs 1.788e+05 GiB"),
     "roofline_size": (["roofline", "--seqlens", "64,100000000"], "(2, 8, 100000000, 64) needs 1526 GiB of memory"),
 }
 

@@ -167,7 +167,7 @@ BAD = {
     "size": (["--seq_len", "0"], "0, allowed 1 and more"),
     "max_seqlen": (["--max-seqlen", "8"], "--max-seqlen: 8, allowed 40 and more"),
     "plot_from": (["--plot-from", "nowhere.json"], "nowhere.json"),
-    "memory": (["--seq_len", "100000000", "--kernel", "cpu"], "(1, 2, 100000000, 16) needs 47.68 GiB of memory, allowed"),
+    "memory": (["--seq_len", "100000000", "--kernel", "cpu"], "(1, 2, 100000000, 16) needs 47.68 GiB of memory, "),
     "seed": (["--seed", "99999999999999999999"], "99999999999999999999, allowed 0 to 9223372036854775807"),
     "seed_below": (["--seed", "-1"], "-1, allowed 0 to"),
     "output_dir": (["--save-results", "--no-plots", "--output-dir", "/proc/x"], "--output-dir: /proc/x: "),
