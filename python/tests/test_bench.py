@@ -88,6 +88,13 @@ def test_memory_in_processes_of_their_own(tmp_path):
     assert [r["inputs_mib"] for r in data["rows"]] == [4 * 2 * s * 64 * 4 / MIB for s in (128, 256)]
 
 
+def test_the_warm_length_gives_no_row(no_torch, capsys):
+    arguments = ["memory", "--seqlens", "128,64,128", "--num_heads", "1", "--device", "cpu", "--only", "cpu"]
+    assert bench.main([*arguments, "--compute", "cpu"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(r["S"], r["mode"]) for r in rows] == [(s, mode) for s in (64, 128) for mode in ("forward", "backward")]
+
+
 def test_the_meter_sees_what_a_call_takes_and_gives_back(no_torch):
     def take():
         scratch = np.ones(8 << 20)  # 64 MiB
