@@ -1,5 +1,6 @@
 """python -m attend.bench: small runs on the CPU, consistent figures, faults that are found, JSON to pictures."""
 
+import dataclasses
 import importlib.util
 import json
 import sys
@@ -117,6 +118,31 @@ def test_roofline_measures_its_ceilings(no_torch, monkeypatch, tmp_path, capsys)
         assert r["intensity"] == pytest.approx(1e3 * r["tflops"] / r["gbps"])
         assert r["intensity"] == pytest.approx(4 * r["S"] * 64 / (4 * 64 * 4 + 4))
     assert "matrix product, TFLOP/s: f32" in capsys.readouterr().out
+
+
+@pytest.fixture
+def two_devices(monkeypatch, no_torch):
+    """cpu_naive passes for an implementation of the other device."""
+    choose = bench.roofline.catalogue.choose
+
+    def with_another(names, *more):
+        chosen, notes = choose(names, *more)
+        return [dataclasses.replace(x, device="cuda" if x.name == "cpu_naive" else "cpu") for x in chosen], notes
+
+    monkeypatch.setattr(bench.roofline.catalogue, "choose", with_another)
+    monkeypatch.setattr(bench.roofline, "measure_ceilings", lambda *_: KINDS["roofline"]["ceilings"])
+
+
+def test_roofline_says_which_names_are_of_the_other_device(two_devices, tmp_path, capsys):
+    path = tmp_path / "r.json"
+    arguments = ["roofline", "--device", "cpu", "--seqlens", "32", "--samples", "3", "--output", str(path)]
+    assert bench.main([*arguments, "--kernel", "cpu,cpu_naive"]) == 0
+    data = json.loads(path.read_text())
+    note = "left out, not of --device cpu: cpu_naive"
+    assert note in data["notes"] and note in capsys.readouterr().out
+    assert {r["implementation"] for r in data["rows"]} == {"cpu"}
+    assert bench.main([*arguments, "--kernel", "cpu_naive"]) == 2
+    assert capsys.readouterr().err == "--kernel: cpu_naive, allowed on --device cpu: cpu\n"
 
 
 WHAT = {"experiment": "seed", "implementation": "cpu", "library": "attend", "device": "cpu", "dtype": "f32"}

@@ -58,10 +58,14 @@ def run(options: argparse.Namespace) -> int:
     modes = MODES if options.mode == "both" else (options.mode,)
     names = arguments.names(options.kernel) if options.kernel else None
     chosen, notes = catalogue.choose(names)
-    chosen = [x for x in chosen if x.device == device]
-    if not chosen:
-        raise errors.UsageError(f"--kernel: {', '.join(names or ())}, none of which runs on {device}")
-    chosen, forward_only = catalogue.that_have(modes, chosen)
+    elsewhere = [x.name for x in chosen if x.device != device]
+    here = [x for x in chosen if x.device == device]
+    if not here:
+        able = ", ".join(x.name for x in catalogue.choose(None)[0] if x.device == device)
+        raise errors.UsageError(f"--kernel: {', '.join(elsewhere)}, allowed on --device {device}: {able}")
+    if names and elsewhere:
+        notes.append(f"left out, not of --device {device}: {', '.join(elsewhere)}")
+    chosen, forward_only = catalogue.that_have(modes, here)
     sizes = (options.batch_size, options.num_heads, options.head_dim)
     b, h, d = (given or default for given, default in zip(sizes, DEFAULT_SHAPE[device]))
     problems = [Problem(b, h, s, d) for s in options.seqlens or DEFAULT_SEQLENS[device]]
