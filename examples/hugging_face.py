@@ -136,6 +136,18 @@ def run(options):
     return 2 if refused else 0
 
 
+def check_device(parser, name):
+    """Ends with one line and status 2 where there is no such device."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        parser.error(f"--device: {name!r}, allowed cpu, cuda, cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        parser.error(f"--device: {name}, but torch finds {torch.cuda.device_count() or 'no'} GPU")
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
@@ -145,13 +157,14 @@ def main(arguments=None):
     parser.add_argument("--num_layers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--padding", action=argparse.BooleanOptionalAction, default=True,
-                        help="--no-padding where the kernels know no masks but full and causal")  # fmt: skip
+                        help="a second run with left padding, whose mask is neither full nor causal")  # fmt: skip
     options = parser.parse_args(arguments)
     for name, least in (("seq_len", 3), ("new_tokens", 1), ("num_layers", 1)):
         if getattr(options, name) < least:
             parser.error(f"--{name}: {getattr(options, name)}, allowed a number from {least} on")
-    if torch.device(options.device).type == "cuda" and not torch.cuda.is_available():
-        parser.error(f"--device: {options.device}, but torch finds no GPU")
+    if not 0 <= options.seed < 2**63:
+        parser.error(f"--seed: {options.seed}, allowed 0 to {2**63 - 1}")
+    check_device(parser, options.device)
     print(f"attend {attend.__version__}, transformers {transformers.__version__}, torch {torch.__version__}, "
           f"{options.device}")  # fmt: skip
     with torch.no_grad():

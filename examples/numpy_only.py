@@ -3,7 +3,8 @@
 
     python examples/numpy_only.py [--seed 0]
 
-Everything is checked against the formula, written out in float64 below. Exit status: 0 done, 1 a check failed.
+Everything is checked against the formula, written out in float64 below.
+Exit status: 0 done, 1 a check failed, 2 wrong usage.
 """
 
 import argparse
@@ -60,7 +61,10 @@ def causal_mask(seqlen_q, seqlen_k, left=None):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
-    rng = np.random.default_rng(parser.parse_args(arguments).seed)
+    seed = parser.parse_args(arguments).seed
+    if seed < 0:
+        parser.error(f"--seed: {seed}, allowed 0 and more")
+    rng = np.random.default_rng(seed)
     check = Checks()
 
     # Two query heads share one of the keys: heads_q 4, heads_k 2. 60 queries are the last of 80 tokens.

@@ -12,6 +12,7 @@ import argparse
 import json
 import pathlib
 import sys
+import tempfile
 import time
 
 import attend
@@ -73,9 +74,16 @@ class CharTransformer(nn.Module):
 
 def read_text(files):
     """The characters as i64 numbers, and how many different ones there are."""
-    text = "".join(path.read_text() for path in files)
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
     known = {character: number for number, character in enumerate(sorted(set(text)))}
     return torch.tensor([known[character] for character in text]), len(known)
+
+
+def prepare_folder(folder):
+    """Makes the folder and tries a file in it: after the training it would be too late to learn that none can be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def train(options, data, vocabulary):
@@ -145,6 +153,18 @@ def plot(losses, folder):
     print(f"wrote {folder / 'losses.svg'} and losses.png")
 
 
+def check_device(parser, name):
+    """Ends with one line and status 2 where there is no such device."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        parser.error(f"--device: {name!r}, allowed cpu, cuda, cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        parser.error(f"--device: {name}, but torch finds {torch.cuda.device_count() or 'no'} GPU")
+
+
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=300)
@@ -163,16 +183,26 @@ def parse(arguments):
     for name in ("steps", "batch_size", "num_heads", "seq_len", "num_layers"):
         if getattr(options, name) < 1:
             parser.error(f"--{name}: {getattr(options, name)}, allowed a number from 1 on")
-    if torch.device(options.device).type == "cuda" and not torch.cuda.is_available():
-        parser.error(f"--device: {options.device}, but torch finds no GPU")
+    if not 0 <= options.seed < 2**63:
+        parser.error(f"--seed: {options.seed}, allowed 0 to {2**63 - 1}")
+    check_device(parser, options.device)
     return options
 
 
 def main(arguments=None):
     options = parse(arguments)
-    data, vocabulary = read_text(options.text or sorted((ROOT / "docs").glob("*.md")))
+    try:
+        data, vocabulary = read_text(options.text or sorted((ROOT / "docs").glob("*.md")))
+    except (OSError, UnicodeDecodeError) as error:
+        print(f"--text: {error}, allowed text files in UTF-8", file=sys.stderr)
+        return 2
     if len(data) <= options.seq_len:
         print(f"--text: {len(data)} characters, allowed more than --seq_len {options.seq_len}", file=sys.stderr)
+        return 2
+    try:
+        prepare_folder(options.output)
+    except OSError as error:
+        print(f"--output: {options.output}: {error.strerror}, allowed a folder that can be written to", file=sys.stderr)
         return 2
     print(f"{len(data)} characters, {vocabulary} different ones; {options.device}, {options.dtype}")
     try:
@@ -182,7 +212,6 @@ def main(arguments=None):
         return 2
     tolerance = TOLERANCE[options.dtype] if options.tolerance is None else options.tolerance
     report, failures = judge(losses, tolerance)
-    options.output.mkdir(parents=True, exist_ok=True)
     settings = {name: value for name, value in vars(options).items() if name not in ("text", "output", "tolerance")}
     versions = {"attend": attend.__version__, "torch": torch.__version__}
     record = {"settings": settings, "versions": versions, "failures": failures, **report, "losses": losses}

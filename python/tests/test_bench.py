@@ -1,5 +1,6 @@
 """python -m attend.bench: small runs on the CPU, consistent figures, faults that are found, JSON to pictures."""
 
+import dataclasses
 import importlib.util
 import json
 import sys
@@ -88,6 +89,13 @@ def test_memory_in_processes_of_their_own(tmp_path):
     assert [r["inputs_mib"] for r in data["rows"]] == [4 * 2 * s * 64 * 4 / MIB for s in (128, 256)]
 
 
+def test_the_warm_length_gives_no_row(no_torch, capsys):
+    arguments = ["memory", "--seqlens", "128,64,128", "--num_heads", "1", "--device", "cpu", "--only", "cpu"]
+    assert bench.main([*arguments, "--compute", "cpu"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(r["S"], r["mode"]) for r in rows] == [(s, mode) for s in (64, 128) for mode in ("forward", "backward")]
+
+
 def test_the_meter_sees_what_a_call_takes_and_gives_back(no_torch):
     def take():
         scratch = np.ones(8 << 20)  # 64 MiB
@@ -110,6 +118,31 @@ def test_roofline_measures_its_ceilings(no_torch, monkeypatch, tmp_path, capsys)
         assert r["intensity"] == pytest.approx(1e3 * r["tflops"] / r["gbps"])
         assert r["intensity"] == pytest.approx(4 * r["S"] * 64 / (4 * 64 * 4 + 4))
     assert "matrix product, TFLOP/s: f32" in capsys.readouterr().out
+
+
+@pytest.fixture
+def two_devices(monkeypatch, no_torch):
+    """cpu_naive passes for an implementation of the other device."""
+    choose = bench.roofline.catalogue.choose
+
+    def with_another(names, *more):
+        chosen, notes = choose(names, *more)
+        return [dataclasses.replace(x, device="cuda" if x.name == "cpu_naive" else "cpu") for x in chosen], notes
+
+    monkeypatch.setattr(bench.roofline.catalogue, "choose", with_another)
+    monkeypatch.setattr(bench.roofline, "measure_ceilings", lambda *_: KINDS["roofline"]["ceilings"])
+
+
+def test_roofline_says_which_names_are_of_the_other_device(two_devices, tmp_path, capsys):
+    path = tmp_path / "r.json"
+    arguments = ["roofline", "--device", "cpu", "--seqlens", "32", "--samples", "3", "--output", str(path)]
+    assert bench.main([*arguments, "--kernel", "cpu,cpu_naive"]) == 0
+    data = json.loads(path.read_text())
+    note = "left out, not of --device cpu: cpu_naive"
+    assert note in data["notes"] and note in capsys.readouterr().out
+    assert {r["implementation"] for r in data["rows"]} == {"cpu"}
+    assert bench.main([*arguments, "--kernel", "cpu_naive"]) == 2
+    assert capsys.readouterr().err == "--kernel: cpu_naive, allowed on --device cpu: cpu\n"
 
 
 WHAT = {"experiment": "seed", "implementation": "cpu", "library": "attend", "device": "cpu", "dtype": "f32"}
@@ -150,17 +183,53 @@ BAD = {
     "kernel": (["roofline", "--kernel", "fa2"], "--kernel: 'fa2' cannot run here"),
     "seqlens": (["memory", "--seqlens", "128,0"], "0, allowed 1 and more"),
     "no_file": (["visualize", "nowhere.json"], "nowhere.json"),
+    "output": (["compare", "--output", "/proc/x.json"], "--output: /proc/x.json: "),
+    "memory_output": (["memory", "--output", "/proc/x.json"], "--output: /proc/x.json: "),
+    "roofline_output": (["roofline", "--output", "/proc/x.json"], "--output: /proc/x.json: "),
+    "output_dir": (["visualize", "nowhere.json", "--output-dir", "/proc/x"], "--output-dir: /proc/x: "),
+    "product_size": (["roofline", "--product-size", "4000000"], "--product-size: 4000000 needs 1.788e+05 GiB"),
+    "roofline_size": (["roofline", "--seqlens", "64,100000000"], "(2, 8, 100000000, 64) needs 1526 GiB of memory"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_usage_exits_with_2_and_one_line(no_torch, capsys, name):
+def test_bad_usage_exits_with_2_and_one_line(no_torch, monkeypatch, tmp_path, capsys, name):
     arguments, message = BAD[name]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("attend._measure.memory.total_bytes", lambda device: 16 * 2.0**30)
+    monkeypatch.setattr("attend._measure.session.Session.measure", lambda *_: pytest.fail("something was measured"))
     try:
         status = bench.main(arguments)
     except SystemExit as end:
         status = end.code
     assert status == 2 and message in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_product_that_finds_no_memory_is_one_line(no_torch, monkeypatch, tmp_path, capsys):
+    def full(device, size):
+        raise MemoryError("Unable to allocate 1 GiB")
+
+    monkeypatch.setattr("attend.bench.roofline.measure_ceilings", full)
+    assert bench.main(["roofline", "--device", "cpu", "--output", str(tmp_path / "r.json")]) == 2
+    assert capsys.readouterr().err.startswith("--product-size: 2048: Unable to allocate 1 GiB, allowed")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lacks", ["everything", "rows", "a column", "sense"])
+@needs_plots
+def test_a_file_without_sense_is_one_line(kind, lacks, tmp_path, capsys):
+    data = json.loads(json.dumps(KINDS[kind]))
+    if lacks == "rows":
+        del data["rows"]
+    elif lacks == "a column":
+        del data["rows"][0]["implementation"]
+    elif lacks == "sense":
+        data["rows"] = 3
+    path = tmp_path / f"{kind}.json"
+    path.write_text(json.dumps({"kind": kind, **({} if lacks == "everything" else {"machine": MACHINE, **data})}))
+    assert bench.main(["visualize", str(path), "--output-dir", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1 and str(path) in captured.err and captured.out == ""
 
 
 def test_grids_are_those_of_the_papers():
@@ -194,6 +263,65 @@ def test_half_precision_has_a_budget_of_its_own(rng, no_torch):
     assert compare((got,), truth, "forward", "bf16", 1e-3, False).passed
     assert not compare((got,), truth, "forward", "f16", 1e-3, False).passed
     assert not compare((got + 0.2 * 2 * 2.0**-8 * largest,), truth, "forward", "bf16", 1e-3, False).passed
+
+
+class KnownTruth:
+    """Stands for a Truth whose results are known without a score matrix."""
+
+    def __init__(self, *wanted):
+        self.wanted = wanted
+
+    def pairs(self, got, mode):
+        return zip(got, self.wanted, strict=True)
+
+
+@pytest.fixture(params=["numpy", "torch"])
+def as_tensor(request):
+    return request.getfixturevalue("torch").from_numpy if request.param == "torch" else lambda x: x
+
+
+def half_precision(x, rng):
+    """Differs from x by at most a rounding to bfloat16 of each number."""
+    return x * (1 + rng.uniform(-(2.0**-8), 2.0**-8, x.shape))
+
+
+def test_a_forgotten_tile_of_keys_is_found_in_late_rows(rng, as_tensor):
+    """Causal with q = 0, where o is the mean of the values so far: 4.5 in the first row, 0.03 in the last of 16384."""
+    v = rng.standard_normal((8, 16384, 64))
+    keys = np.arange(1, 16385)[:, None]
+    o = v.cumsum(1) / keys
+    close = half_precision(o, rng)
+    passing = compare((as_tensor(close),), KnownTruth(as_tensor(o)), "forward", "bf16", 1e-3, False)
+    assert passing.passed
+    late = slice(12288, None)
+    close[:, late] = (o[:, late] * keys[late] - v[:, 64:128].sum(1, keepdims=True)) / (keys[late] - 64)
+    forgotten = compare((as_tensor(close),), KnownTruth(as_tensor(o)), "forward", "bf16", 1e-3, False)
+    assert not forgotten.passed
+    assert forgotten.allowed == pytest.approx(1e-3 + 2 * 2.0**-8 * 0.03, rel=0.3)
+    assert forgotten.max_abs == pytest.approx(abs(close - o)[:, late].max(), rel=0.3)
+    assert forgotten.max_rel == pytest.approx(abs(close - o).max() / abs(o).max())
+
+
+def test_forgotten_rows_are_found_in_the_gradients_of_late_keys(rng, as_tensor):
+    """Causal with q = 0: dv of a key is the sum of dout / (number of keys) over the rows that see it."""
+    dout = rng.standard_normal((4, 16384, 64)) / np.arange(1, 16385)[:, None]
+    dv = dout[:, ::-1].cumsum(1)[:, ::-1]
+    zero, close = np.zeros_like(dv), half_precision(dv, rng)
+    truth = KnownTruth(*(as_tensor(x.copy()) for x in (zero, zero, dv)))
+    assert compare(tuple(map(as_tensor, (zero, zero, close))), truth, "backward", "bf16", 1e-3, False).passed
+    close[:, 12288:13312] -= dout[:, 16000:16384].sum(1, keepdims=True)
+    assert not compare(tuple(map(as_tensor, (zero, zero, close))), truth, "backward", "bf16", 1e-3, False).passed
+
+
+def test_the_last_block_of_rows_may_be_short(rng):
+    want = rng.standard_normal((2, 70, 8))
+    want[1, 64:] = 0
+    got = want.copy()
+    got[1, 69, 7] += 1.1e-3
+    errors_found = compare((got,), KnownTruth(want), "forward", "f16", 1e-3, False)
+    assert not errors_found.passed and errors_found.allowed == 1e-3
+    got[0, 3, 2] = np.nan
+    assert compare((got,), KnownTruth(want), "forward", "f16", 1e-3, False).max_abs == np.inf
 
 
 def test_missing_packages_are_named_together(monkeypatch):

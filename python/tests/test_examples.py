@@ -125,10 +125,34 @@ def test_hugging_face_tells_what_was_not_run(hugging_face, monkeypatch, capsys):
     assert hugging_face.main([*TINY_MODEL, "--no-padding"]) == 0
 
 
-@pytest.mark.parametrize("words", [["--steps", "0"], ["--dtype", "f8"], ["--device", "cuda"]], ids=lambda w: w[0])
+WRONG = [["--steps", "0"], ["--dtype", "f8"], ["--device", "cuda"], ["--device", "foo"], ["--device", "meta"]]
+WRONG += [["--seed", "-1"], ["--seed", "99999999999999999999"]]
+
+
+@pytest.mark.parametrize("words", WRONG, ids=" ".join)
 def test_wrong_usage(words, torch, capsys):
-    if words[0] == "--device" and torch.cuda.is_available():
+    if words[1] == "cuda" and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     with pytest.raises(SystemExit) as caught:
         module("train_char_transformer").main(words)
     assert caught.value.code == 2 and words[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [w for w in WRONG if w[0] in ("--device", "--seed")], ids=" ".join)
+def test_wrong_usage_of_hugging_face(words, torch, hugging_face, capsys):
+    if words[1] == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(SystemExit) as caught:
+        hugging_face.main(words)
+    assert caught.value.code == 2 and words[0] in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("words", [["--text", "/nonexist"], ["--output", "/proc/x"], ["--text", "BYTES"]], ids=" ".join)
+def test_training_starts_only_where_it_can_end(words, torch, tmp_path, monkeypatch, capsys):
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    example = module("train_char_transformer")
+    monkeypatch.setattr(example, "train", lambda *_: pytest.fail("it was trained"))
+    words = [words[0], words[1].replace("BYTES", str(tmp_path / "bytes"))]
+    assert example.main(["--output", str(tmp_path), *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{words[0]}: ") and ", allowed " in line

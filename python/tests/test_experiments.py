@@ -167,18 +167,61 @@ BAD = {
     "size": (["--seq_len", "0"], "0, allowed 1 and more"),
     "max_seqlen": (["--max-seqlen", "8"], "--max-seqlen: 8, allowed 40 and more"),
     "plot_from": (["--plot-from", "nowhere.json"], "nowhere.json"),
+    "memory": (["--seq_len", "100000000", "--kernel", "cpu"], "(1, 2, 100000000, 16) needs 47.68 GiB of memory, "),
+    "seed": (["--seed", "99999999999999999999"], "99999999999999999999, allowed 0 to 9223372036854775807"),
+    "seed_below": (["--seed", "-1"], "-1, allowed 0 to"),
+    "output_dir": (["--save-results", "--no-plots", "--output-dir", "/proc/x"], "--output-dir: /proc/x: "),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_usage_exits_with_2_and_one_line(no_torch, capsys, name):
+def test_bad_usage_exits_with_2_and_one_line(no_torch, monkeypatch, capsys, name):
     arguments, message = BAD[name]
+    monkeypatch.setattr("attend._measure.memory.total_bytes", lambda device: 16 * 2.0**30)
+    monkeypatch.setattr("attend.experiments.runner.run", lambda *_: pytest.fail("something was measured"))
     try:
         status = run(*arguments)
     except SystemExit as end:
         status = end.code
     captured = capsys.readouterr()
     assert status == 2 and message in captured.err.strip().splitlines()[-1]
+
+
+def test_a_problem_of_a_grid_that_does_not_fit_is_left_out(no_torch, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("attend._measure.memory.total_bytes", lambda device: 4 * 4 * 4 * 8 * 128 * 64)
+    arguments = ["--seqlen-experiment", "--max-seqlen", "256", "--kernel", "cpu", "--samples", "3"]
+    assert experiments.main([*arguments, "--save-results", "--no-plots", "--output-dir", str(tmp_path)]) == 0
+    fits, too_large = saved(tmp_path)[0]["rows"]
+    assert fits["passed"] and too_large["passed"] is None and too_large["S"] == 256
+    assert "cpu forward at (4, 8, 256, 64): inputs need 0.007812 GiB of memory" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("data", [{}, {"machine": {}, "rows": [{"S": 1}]}, {"machine": {}, "rows": 3}], ids=str)
+@needs_plots
+def test_a_saved_file_without_sense_is_one_line(no_torch, data, tmp_path, capsys):
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps({"kind": "experiments", **data}))
+    assert experiments.main(["--plot-from", str(path), "--output-dir", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_cannot_be_written_is_told_in_one_line(tmp_path):
+    blocked = tmp_path / "file" / "below"
+    (tmp_path / "file").write_text("kept")
+    for call in (
+        lambda: files.prepare_folder("--output-dir", blocked),
+        lambda: files.prepare_file("--output", blocked),
+        lambda: files.prepare_file("--output", tmp_path),
+        lambda: files.write_text(blocked, "x"),
+        lambda: files.write_csv(blocked, ["a"], []),
+    ):
+        with pytest.raises(errors.UsageError, match="allowed a (file|folder) that can be written to") as caught:
+            call()
+        assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+    files.prepare_file("--output", tmp_path / "file")
+    files.prepare_file("--output", tmp_path / "new" / "file")
+    files.prepare_folder("--output-dir", tmp_path / "new")
+    assert (tmp_path / "file").read_text() == "kept" and list((tmp_path / "new").iterdir()) == []
 
 
 @pytest.mark.parametrize("package", ["tqdm", "matplotlib", "seaborn"])

@@ -244,6 +244,16 @@ def test_without_a_gpu_one_line(tmp_path):
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "no NVIDIA GPU" in done.stderr
 
 
+@pytest.mark.parametrize("words", [["--json", "/proc/x.json"], ["--output-dir", "/proc/x"]], ids=lambda w: w[0])
+def test_an_output_that_cannot_be_written_stops_before_the_measurement(words, tmp_path, monkeypatch, capsys):
+    fake_ncu(tmp_path, "print('Version 2025.1.0.0 (build 1)')")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(command.attend, "gpus", lambda: [{"name": "a GPU"}])
+    monkeypatch.setattr(collect, "collect", lambda *_: pytest.fail("something was measured"))
+    assert command.main(words) == 2
+    assert capsys.readouterr().err.startswith(f"attend.profile: {words[0]}: {words[1]}: ")
+
+
 @pytest.mark.parametrize("words", [["--seq_len", "0"], ["--dtype", "f64"], ["--mode", "both"], ["--head_dim", "x"]])
 def test_wrong_usage(words):
     done = run(*words)
@@ -285,6 +295,11 @@ def test_the_command_measures_a_call(tmp_path, monkeypatch, capsys):
     expected = 10 * 8 * 16 * 2048**2 * 64 / (8.390112e-3 + 31.008e-6) / 1e12
     assert data["tflops"] == pytest.approx(expected)
     assert f"{expected:.1f} TFLOP/s" in capsys.readouterr().out
+    # In the time of one kernel of two the operations of the whole call say nothing.
+    assert command.main([*words, "--kernel-regex", "prepare"]) == 0
+    data = json.loads((kept / "p.json").read_text())
+    assert data["tflops"] is None and data["kernel_regex"] == "prepare" and len(data["launches"]) == 1
+    assert "no TFLOP/s of the call: --kernel-regex" in capsys.readouterr().out
 
 
 FAILURES = {
@@ -304,6 +319,35 @@ def test_a_failed_measurement_is_one_line(tmp_path, monkeypatch, log):
     with pytest.raises(collect.CollectError) as caught:
         collect.collect(PROBLEM, tmp_path, "attend_", 30)
     assert FAILURES[log] in str(caught.value) and "\n" not in str(caught.value)
+
+
+FAILED_CALL = """
+print('==PROF== Connected to process 1')
+print('attend.profile: o: no memory left')
+print('==ERROR== The application returned an error code (2).')
+sys.exit(2)
+"""
+WRITES_REPORT = "pathlib.Path(sys.argv[sys.argv.index('--export') + 1]).write_text('half a report')"
+
+
+def indented(body):
+    return "".join(f"\n    {line}" for line in body.splitlines())
+
+
+@pytest.mark.parametrize("body", [FAILED_CALL, WRITES_REPORT + FAILED_CALL], ids=["old report", "half a report"])
+def test_a_failed_call_is_not_explained_from_a_report(body, tmp_path, monkeypatch, capsys):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    asks = "'--import' in sys.argv or '--version' in sys.argv"
+    fake_ncu(tmp_path, f"if {asks}:{indented(REPORT_BODY)}\nelse:{indented(body)}")
+    for name in ("profile.ncu-rep", "profile.csv"):
+        (kept / name).write_text("of an earlier run")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(command.attend, "gpus", lambda: [{"name": "a GPU"}])
+    assert command.main(["--output-dir", str(kept)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == "attend.profile: o: no memory left\n" and captured.out == ""
+    assert not (kept / "profile.csv").exists()
 
 
 def test_a_measurement_that_hangs_is_stopped(tmp_path, monkeypatch):

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import argparse
 
+MOST_SEED = 2**63 - 1  # what the generators of NumPy and torch both take
+
 
 def positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text}, allowed 1 and more")
+    return value
+
+
+def seed(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= MOST_SEED:
+        raise argparse.ArgumentTypeError(f"{text}, allowed 0 to {MOST_SEED}")
     return value
 
 

@@ -2,14 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
 import pathlib
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from attend._measure.errors import UsageError
+
+
+def prepare_folder(option: str, folder: pathlib.Path) -> None:
+    """Makes the folder and sees that files can be written there, before anything is measured.
+
+    Raises:
+        UsageError where they cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"{option}: {folder}: {_reason(error)}, allowed a folder that can be written to") from error
+
+
+def prepare_file(option: str, path: pathlib.Path) -> None:
+    """Makes the file's folder and sees that the file can be written, before anything is measured; changes no file.
+
+    Raises:
+        UsageError where it cannot.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
+        with path.open("a"):
+            pass
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise UsageError(f"{option}: {path}: {_reason(error)}, allowed a file that can be written to") from error
+
+
+@contextlib.contextmanager
+def writing(path: pathlib.Path) -> Iterator[None]:
+    """Makes the file's folder; what the system says against writing there becomes a UsageError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UsageError(f"{path}: {_reason(error)}, allowed a file that can be written to") from error
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
@@ -18,16 +65,15 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 
 def write_csv(path: pathlib.Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
     """One line a row; an empty cell is a figure that was not taken."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
+    with writing(path), path.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows(finite(row) for row in rows)
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    with writing(path):
+        path.write_text(text)
 
 
 def read_json(path: pathlib.Path, kinds: Sequence[str]) -> dict[str, Any]:
@@ -44,6 +90,17 @@ def read_json(path: pathlib.Path, kinds: Sequence[str]) -> dict[str, Any]:
     if kind not in kinds:
         raise UsageError(f"{path}: kind {kind!r}, allowed {', '.join(kinds)}")
     return dict(data)
+
+
+@contextlib.contextmanager
+def understanding(path: pathlib.Path) -> Iterator[None]:
+    """Around the use of what `read_json` gave: a field that is missing or makes no sense becomes a UsageError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        first_line = str(error).partition("\n")[0]
+        reason = f"{type(error).__name__}: {first_line}"
+        raise UsageError(f"{path}: {reason}, allowed a JSON file as this package writes it") from error
 
 
 def finite(value: Any) -> Any:

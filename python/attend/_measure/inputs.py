@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
-from attend._measure.errors import gpu_is_here, require, torch_or_none
+from attend._measure.errors import UsageError, gpu_is_here, require, torch_or_none
+from attend._measure.memory import lacking
 from attend._measure.problems import DTYPE_BYTES, Problem
 
 MOST_SETS = 32
@@ -46,10 +48,26 @@ def keep_float32_products() -> None:
         torch.set_float32_matmul_precision("highest")
 
 
+def refuse_too_large(options: str, problems: Iterable[Problem]) -> None:
+    """Raises a UsageError for the first problem whose inputs cannot be had; `options` are where it comes from."""
+    for problem in problems:
+        lack = lacking(problem.input_bytes, _drawn_on())
+        if lack:
+            raise UsageError(f"{options}: {problem} needs {lack}")
+
+
+def _drawn_on() -> str:
+    return "cuda" if gpu_is_here() else "cpu"
+
+
 class Source:
     """Draws the inputs of one problem; the first set is drawn once and shared by all dtypes and devices."""
 
     def __init__(self, problem: Problem, seed: int) -> None:
+        """Raises MemoryError, or what torch raises, where the memory is lacking."""
+        lack = lacking(problem.input_bytes, _drawn_on())
+        if lack:
+            raise MemoryError(f"inputs need {lack}")
         self._problem = problem
         self._seed = seed
         self._made: dict[tuple[str, str], Inputs] = {}
@@ -68,7 +86,7 @@ class Source:
 
             rng = np.random.default_rng(self._seed)
             return tuple(rng.standard_normal(self._problem.shape, dtype=np.float32) for _ in range(4))
-        device = "cuda" if gpu_is_here() else "cpu"
+        device = _drawn_on()
         generator = torch.Generator(device).manual_seed(self._seed)
         return tuple(torch.randn(self._problem.shape, generator=generator, device=device) for _ in range(4))
 

@@ -13,14 +13,36 @@ not, nothing is. So scratch of attend below some 32 MiB, or below what an earlie
 from __future__ import annotations
 
 import ctypes
+import os
 import pathlib
 from collections.abc import Callable
 from typing import Any, Optional, TypeVar
 
 T = TypeVar("T")
-MIB = 2.0**20
+MIB, GIB = 2.0**20, 2.0**30
 # Growth of memory outside torch that is no pool: loaded kernels.
 _OTHER_GROWTH = 16 * MIB
+
+
+def total_bytes(device: str) -> float:
+    """Memory of the device or of the machine; infinity where the system does not tell."""
+    if device == "cuda":
+        import torch
+
+        return float(torch.cuda.get_device_properties(0).total_memory)
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
+
+
+def lacking(needed_bytes: int, device: str) -> str:
+    """Why so much cannot be had on the device, or ""."""
+    total = total_bytes(device)
+    if needed_bytes <= total:
+        return ""
+    needed = f"{needed_bytes / GIB:.4g} GiB"
+    return f"{needed} of memory, allowed {total / GIB:.4g} GiB: what the {'GPU' if device == 'cuda' else 'machine'} has"
 
 
 class Meter:

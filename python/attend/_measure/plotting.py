@@ -26,9 +26,9 @@ def toolkit() -> tuple[Any, Any]:
 
 def save(figure: Any, path: pathlib.Path) -> pathlib.Path:
     plt, _ = toolkit()
-    path.parent.mkdir(parents=True, exist_ok=True)
     date = {"Date": None} if path.suffix == ".svg" else {}
-    figure.savefig(path, metadata=date, dpi=110, bbox_inches="tight")
+    with files.writing(path):
+        figure.savefig(path, metadata=date, dpi=110, bbox_inches="tight")
     plt.close(figure)
     return path
 

@@ -33,6 +33,11 @@ class Problem:
         tensors = 4 if mode == "forward" else 8
         return float(rows * (tensors * self.head_dim * DTYPE_BYTES[dtype] + 4))
 
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of q, k, v and dout in float32."""
+        return 4 * 4 * self.batch * self.num_heads * self.seqlen * self.head_dim
+
     def __str__(self) -> str:
         return f"({self.batch}, {self.num_heads}, {self.seqlen}, {self.head_dim}){' causal' if self.causal else ''}"
 

@@ -19,14 +19,20 @@ from attend._measure.errors import torch_or_none
 CHUNK = {"cpu": 2**22, "cuda": 2**25}
 # Relative error of rounding to nearest, with 8 and 11 significant bits. That of float32 is far below any tolerance.
 UNIT_ROUNDOFF = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
-# How many roundings of its largest magnitude a result in half precision may differ by: its own, and those of P and dS,
-# which tensor cores take in half precision; dS is a difference, so that more of it is lost.
+# How many roundings of the largest magnitude of its block a result in half precision may differ by: its own, and those
+# of P and dS, which tensor cores take in half precision; dS is a difference, so that more of it is lost.
 HALF_ROUNDINGS = {"forward": 2, "backward": 4}
+# Times as many where the scores too are in half precision. Scores of N(0, 1) inputs reach 4 to 8, where rounding to
+# nearest errs by up to 4 roundings of 1, and so do the probabilities, of which one or two may be nearly the whole row.
+ROUNDED_SCORES = 3
+# Rows of one head that share a limit. Under a causal mask later rows are means of more keys, and smaller: by the first
+# rows' magnitude a forgotten tile of keys would pass in them.
+BLOCK_ROWS = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Errors:
-    """Errors of one call. `max_abs` and `allowed` belong to the result that is nearest to its limit, or beyond it."""
+    """Errors of one call. `max_abs` and `allowed` belong to the block of rows nearest to its limit, or beyond it."""
 
     max_abs: float
     allowed: float
@@ -80,23 +86,36 @@ class Truth:
 def compare(got: tuple[Any, ...], truth: Truth, mode: str, dtype: str, tolerance: float, rounds_scores: bool) -> Errors:
     """Errors of the results of one call: (o,) or (dq, dk, dv).
 
-    Allowed is `tolerance` on the largest absolute error, and in half precision HALF_ROUNDINGS on top, twice as many
-    where the scores too are stored in half precision (`rounds_scores`).
+    Allowed is `tolerance` on the largest absolute error of each BLOCK_ROWS rows of a head, and in half precision
+    HALF_ROUNDINGS of those rows' largest magnitude on top, ROUNDED_SCORES times as many where the scores too are stored
+    in half precision (`rounds_scores`).
     """
-    roundings = HALF_ROUNDINGS[mode] * (2 if rounds_scores else 1) * UNIT_ROUNDOFF[dtype]
-    limits, absolute, squares, count, relative = [], 0.0, 0.0, 0, 0.0
+    roundings = HALF_ROUNDINGS[mode] * (ROUNDED_SCORES if rounds_scores else 1) * UNIT_ROUNDOFF[dtype]
+    nearest, absolute, squares, count, relative = [], 0.0, 0.0, 0, 0.0
     for result, want in truth.pairs(got, mode):
         difference = abs(result - want)
-        largest, magnitude = float(difference.max()), float(abs(want).max())
-        if math.isnan(largest):
-            largest = math.inf
-        limits.append((largest, tolerance + roundings * magnitude))
+        found, magnitudes = _largest_of_blocks(difference), _largest_of_blocks(abs(want))
+        found[found != found] = math.inf  # NaN
+        limits = tolerance + roundings * magnitudes
+        worst = (found / limits).argmax()
+        nearest.append((float(found[worst]), float(limits[worst])))
+        largest, magnitude = float(found.max()), float(magnitudes.max())
         absolute += float(difference.sum())
         squares += float((difference * difference).sum())
         count += math.prod(want.shape)
         relative = max(relative, largest / magnitude if magnitude else largest)
-    error, allowed = max(limits, key=lambda pair: pair[0] / pair[1])
+    error, allowed = max(nearest, key=lambda pair: pair[0] / pair[1])
     return Errors(error, allowed, absolute / count, squares / count, relative, error <= allowed)
+
+
+def _largest_of_blocks(x: Any) -> Any:
+    """The largest of each BLOCK_ROWS rows of a head of (heads, seqlen, head_dim), as a vector; NaN where one is NaN."""
+    xp = _namespace(x)
+    rows = xp.amax(x, axis=-1)
+    heads, seqlen = rows.shape
+    blocks = -(-seqlen // BLOCK_ROWS)
+    places = xp.arange(blocks * BLOCK_ROWS).clip(max=seqlen - 1)  # the last row again, to fill the last block
+    return xp.amax(rows[:, places].reshape(heads * blocks, BLOCK_ROWS), axis=-1)
 
 
 def _by_head(x: Any) -> Any:

@@ -126,9 +126,19 @@ class Session:
             for device in ("cpu", "cuda"):
                 left = [x for x in able if x.device == device and not self._too_large(rows[x.name], problem)]
                 if left and source is None:
-                    source = Source(problem, self.settings.seed)
+                    source = self._draw(problem, [rows[x.name] for x in left])
                 if source is not None:
                     self._measure_device(problem, left, rows, source, truths, "backward" in modes)
+
+    def _draw(self, problem: Problem, rows: Sequence[Row]) -> Optional[Source]:
+        """The inputs, or None where they cannot be had; then the rows say why."""
+        try:
+            return Source(problem, self.settings.seed)
+        except Exception as error:  # noqa: BLE001 (as of a call: one problem of a grid is no reason to lose the others)
+            for row in rows:
+                self._note(row, error)
+                self.progress.step(f"{row.implementation} {row.mode} {problem}")
+            return None
 
     def _measure_device(
         self,

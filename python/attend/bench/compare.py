@@ -57,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
         raise errors.UsageError(f"--max-seqlen: {limit}, allowed {min(p.seqlen for p in problems)} and more here")
     if len(todo) < len(problems):
         notes.append(f"left out, beyond --max-seqlen {limit}: {', '.join(str(p) for p in problems if p not in todo)}")
+    files.prepare_file("--output", options.output)
     bar = Bar(catalogue.count(chosen, modes) * len(todo))
     session = Session(settings(options), bar)
     for problem in todo:
@@ -72,8 +73,8 @@ def run(options: argparse.Namespace) -> int:
         "notes": notes + forward_only,
         "rows": as_dicts(session.rows),
     }
-    files.write_json(options.output, data)
     print(text(data))
+    files.write_json(options.output, data)
     print(f"wrote {options.output}")
     return errors.FAILED if failures(session.rows) else 0
 

@@ -22,6 +22,7 @@ from attend._measure.problems import DTYPE_BYTES, MODES, Problem
 from attend.bench import peers
 
 KIND = "memory"
+WARM_SEQLEN = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
         for row in measure(one, options, modes):
             print(json.dumps(row))
         return 0
+    files.prepare_file("--output", options.output)
     rows: list[dict[str, Any]] = []
     failed = []
     for x in errors.require("tqdm", purpose="attend.bench")[0].tqdm(chosen, disable=None, leave=False):
@@ -63,10 +65,10 @@ def run(options: argparse.Namespace) -> int:
         if done.returncode != 0:
             failed.append(f"{x.name}: status {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1]}")
     data = {"kind": KIND, "machine": machine.describe(), "device": device, "notes": notes + forward_only, "rows": rows}
-    files.write_json(options.output, data)
     print(text(data))
     for line in failed:
         print(f"FAILED {line}", file=sys.stderr)
+    files.write_json(options.output, data)
     print(f"wrote {options.output}")
     return errors.FAILED if failed else 0
 
@@ -84,20 +86,23 @@ def _child(x: Implementation, options: argparse.Namespace, device: str) -> list[
 def measure(x: Implementation, options: argparse.Namespace, modes: tuple[str, ...]) -> list[dict[str, Any]]:
     """A row for each length and mode: inputs_mib (q, k, v, dout) and peak_mib beyond them, or why there is none."""
     meter = Meter(x.device)
-    rows: list[dict[str, Any]] = []
-    for seqlen in (64, *sorted(options.seqlens)):
-        for mode in (m for m in modes if m == "forward" or x.has_backward):
-            problem = Problem(options.batch_size, options.num_heads, seqlen, options.head_dim, options.causal)
-            peak, remark = None, ""
-            try:
-                tensors = Source(problem, 0).inputs(x.dtype, x.device).sets[0]
-                _, peak = meter.peak(lambda: x.step(tensors, options.causal, mode), x.library)  # noqa: B023 (at once)
-            except Exception as error:
-                remark = refusal(error)
-                if not remark:
-                    raise
-            rows.append(_row(x, mode, problem, peak, remark))
-    return [row for row in rows if row["S"] in options.seqlens]
+    own = [mode for mode in modes if mode == "forward" or x.has_backward]
+
+    def row(seqlen: int, mode: str) -> dict[str, Any]:
+        problem = Problem(options.batch_size, options.num_heads, seqlen, options.head_dim, options.causal)
+        peak, remark = None, ""
+        try:
+            tensors = Source(problem, 0).inputs(x.dtype, x.device).sets[0]
+            _, peak = meter.peak(lambda: x.step(tensors, options.causal, mode), x.library)
+        except Exception as error:
+            remark = refusal(error)
+            if not remark:
+                raise
+        return _row(x, mode, problem, peak, remark)
+
+    for mode in own:
+        row(WARM_SEQLEN, mode)
+    return [row(seqlen, mode) for seqlen in sorted(set(options.seqlens)) for mode in own]
 
 
 def _row(x: Implementation, mode: str, problem: Problem, peak: Any, remark: str) -> dict[str, Any]:

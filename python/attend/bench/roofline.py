@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from attend._measure import arguments, catalogue, errors, files, machine, timing
-from attend._measure.implementations import Prepared
-from attend._measure.inputs import keep_float32_products, torch_dtype
+from attend._measure.implementations import Prepared, refusal
+from attend._measure.inputs import keep_float32_products, refuse_too_large, torch_dtype
+from attend._measure.memory import lacking
 from attend._measure.problems import MODES, Problem
 from attend._measure.progress import Bar
 from attend._measure.session import Session, Settings, as_dicts, failures, left_out_lines
@@ -57,14 +58,20 @@ def run(options: argparse.Namespace) -> int:
     modes = MODES if options.mode == "both" else (options.mode,)
     names = arguments.names(options.kernel) if options.kernel else None
     chosen, notes = catalogue.choose(names)
-    chosen = [x for x in chosen if x.device == device]
-    if not chosen:
-        raise errors.UsageError(f"--kernel: {', '.join(names or ())}, none of which runs on {device}")
-    chosen, forward_only = catalogue.that_have(modes, chosen)
+    elsewhere = [x.name for x in chosen if x.device != device]
+    here = [x for x in chosen if x.device == device]
+    if not here:
+        able = ", ".join(x.name for x in catalogue.choose(None)[0] if x.device == device)
+        raise errors.UsageError(f"--kernel: {', '.join(elsewhere)}, allowed on --device {device}: {able}")
+    if names and elsewhere:
+        notes.append(f"left out, not of --device {device}: {', '.join(elsewhere)}")
+    chosen, forward_only = catalogue.that_have(modes, here)
     sizes = (options.batch_size, options.num_heads, options.head_dim)
     b, h, d = (given or default for given, default in zip(sizes, DEFAULT_SHAPE[device]))
     problems = [Problem(b, h, s, d) for s in options.seqlens or DEFAULT_SEQLENS[device]]
-    ceilings = measure_ceilings(device, options.product_size or PRODUCT_SIZE[device])
+    refuse_too_large("--seqlens, --batch_size, --num_heads, --head_dim", problems)
+    files.prepare_file("--output", options.output)
+    ceilings = _ceilings_that_fit(device, options.product_size or PRODUCT_SIZE[device])
     bar = Bar(catalogue.count(chosen, modes) * len(problems))
     limits = Limits(options.samples)
     session = Session(Settings(stop_on_failure=False, max_seconds=options.max_seconds, limits=limits), bar)
@@ -82,17 +89,34 @@ def run(options: argparse.Namespace) -> int:
         "notes": notes + forward_only,
         "rows": rows,
     }
-    files.write_json(options.output, data)
     print(text(data))
     for title, found in (("left out:", left_out_lines(session.rows)), ("FAILED:", failures(session.rows))):
         for line in found:
             print(f"{title} {line}")
+    files.write_json(options.output, data)
     print(f"wrote {options.output}")
     return errors.FAILED if failures(session.rows) else 0
 
 
+def _ceilings_that_fit(device: str, size: int) -> dict[str, Any]:
+    try:
+        return measure_ceilings(device, size)
+    except (MemoryError, RuntimeError) as error:
+        reason = refusal(error)
+        if not reason:
+            raise
+        raise errors.UsageError(f"--product-size: {size}: {reason}, allowed what fits into the memory") from error
+
+
 def measure_ceilings(device: str, size: int) -> dict[str, Any]:
-    """copy_gbps, and product_tflops by dtype."""
+    """copy_gbps, and product_tflops by dtype.
+
+    Raises:
+        UsageError where three matrices of `size` squared float32 numbers are more than the device's memory.
+    """
+    lack = lacking(3 * 4 * size**2, device)
+    if lack:
+        raise errors.UsageError(f"--product-size: {size} needs {lack}")
     keep_float32_products()
     copy, product = (_torch_calls if errors.torch_or_none() is not None else _numpy_calls)(device, size)
     found: dict[str, Any] = {"copy_gbps": 2 * COPY_BYTES[device] / _best_ms(copy, device) / 1e6, "product_size": size}

@@ -19,10 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Writes one picture for each file, under the file's name."""
     draw = {compare.KIND: draw_compare, memory.KIND: draw_memory, roofline.KIND: draw_roofline}
+    files.prepare_folder("--output-dir", options.output_dir)
     data = [files.read_json(path, list(draw)) for path in options.files]
     for path, one in zip(options.files, data):
-        figure = draw[one["kind"]](one)
-        figure.suptitle(machine.title(one["machine"]), fontsize=8)
+        with files.understanding(path):
+            figure = draw[one["kind"]](one)
+            figure.suptitle(machine.title(one["machine"]), fontsize=8)
         print(f"wrote {plotting.save(figure, options.output_dir / f'{path.stem}.{options.format}')}")
     return 0
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from attend._measure import catalogue, errors, files
-from attend._measure.arguments import names, positive, positive_number
+from attend._measure.arguments import names, positive, positive_number, seed
 from attend._measure.problems import MODES
 from attend._measure.session import Settings, failures
 from attend._measure.timing import Limits
@@ -22,8 +22,8 @@ from attend.experiments import report, runner
 
 DESCRIPTION = "Checks and times every implementation of attention that this machine has."
 HALF_NOTE = (
-    "largest absolute error that passes (default 1e-3). In half precision 2 roundings of the result's largest "
-    "magnitude are allowed on top, 4 for gradients; a rounding is 2^-8 in bf16, 2^-11 in f16"
+    "largest absolute error that passes (default 1e-3). In half precision 2 roundings of the largest magnitude in the "
+    "same 64 rows are allowed on top, 4 for gradients; a rounding is 2^-8 in bf16, 2^-11 in f16"
 )
 
 
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
         help="for one implementation, configuration and pass (10), foretold from the configurations before it",
     )  # fmt: skip
     limits.add_argument("--samples", type=positive, default=15, help="timed samples of each, 3 at least (15)")
-    limits.add_argument("--seed", type=int, default=0, help="of the random inputs (0)")
+    limits.add_argument("--seed", type=seed, default=0, help="of the random inputs (0)")
     out = result.add_argument_group("results")
     out.add_argument("--save-results", action="store_true", help="JSON, CSV, text and plots into --output-dir")
     out.add_argument("--output-dir", type=pathlib.Path, default=pathlib.Path("experiment_results"))
@@ -65,7 +65,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 def draw(options: argparse.Namespace) -> int:
     data = files.read_json(options.plot_from, [runner.KIND])
-    return _plot(data, options)
+    files.prepare_folder("--output-dir", options.output_dir)
+    with files.understanding(options.plot_from):
+        return _plot(data, options)
 
 
 def measure(options: argparse.Namespace) -> int:
@@ -77,6 +79,8 @@ def measure(options: argparse.Namespace) -> int:
     modes = MODES if options.mode == "both" else (options.mode,)
     chosen, forward_only = catalogue.that_have(modes, chosen)
     todo, too_long = runner.problems(options)
+    if options.save_results:
+        files.prepare_folder("--output-dir", options.output_dir)
     data = runner.run(todo, modes, chosen, _settings(options), notes + forward_only + too_long)
     print(report.text(data), end="")
     if options.save_results:

@@ -10,6 +10,7 @@ from attend._measure import catalogue, machine
 from attend._measure.catalogue import BASELINE
 from attend._measure.errors import UsageError
 from attend._measure.implementations import Implementation
+from attend._measure.inputs import refuse_too_large
 from attend._measure.problems import Problem, grid
 from attend._measure.progress import Bar
 from attend._measure.session import CheckFailedError, Row, Session, Settings, as_dicts
@@ -23,6 +24,7 @@ def problems(options: argparse.Namespace) -> tuple[list[tuple[str, Problem]], li
     found += [("seqlen", p) for p in grid("seqlen")] if options.seqlen_experiment else []
     if not found:
         single = Problem(options.batch_size, options.num_heads, options.seq_len, options.head_dim)
+        refuse_too_large("--batch_size, --num_heads, --seq_len, --head_dim", [single])
         found = [("single", single)]
     limit = options.max_seqlen
     long = [problem for _, problem in found if limit is not None and problem.seqlen > limit]

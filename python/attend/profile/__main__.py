@@ -11,6 +11,8 @@ import tempfile
 from typing import Any, Optional
 
 import attend
+from attend._measure import files
+from attend._measure.errors import UsageError
 from attend.profile import collect, output
 from attend.profile.measures import Measures, measure
 from attend.profile.report import ReportError, parse
@@ -18,17 +20,14 @@ from attend.profile.report import ReportError, parse
 OWN_KERNELS = "^attend_"
 
 
-class UsageError(Exception):
-    """One line, exit status 2."""
-
-
 def main(arguments: Optional[list[str]] = None) -> int:
     options = _options(arguments)
     try:
+        if options.json:
+            files.prepare_file("--json", options.json)
         data = _explain_report(options) if options.report else _explain_call(options)
         if options.json:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            options.json.write_text(json.dumps(data, indent=1) + "\n")
+            files.write_text(options.json, json.dumps(data, indent=1) + "\n")
     except (UsageError, ReportError, collect.CollectError, OSError) as error:
         print(f"attend.profile: {error}", file=sys.stderr)
         return 2
@@ -85,7 +84,7 @@ def _explain_report(options: argparse.Namespace) -> dict[str, Any]:
     except ReportError as error:
         raise UsageError(f"--report: {options.report}: {error}") from None
     chosen = choose(launches, options.kernel_regex)
-    return output.as_json(longest(chosen), chosen, None, "")
+    return output.as_json(longest(chosen), chosen, None, "", options.kernel_regex)
 
 
 def _explain_call(options: argparse.Namespace) -> dict[str, Any]:
@@ -95,10 +94,10 @@ def _explain_call(options: argparse.Namespace) -> dict[str, Any]:
         raise UsageError("no NVIDIA GPU here: --report FILE.csv explains a report from elsewhere")
     with tempfile.TemporaryDirectory(prefix="attend_profile_") as scratch:
         folder = options.output_dir or pathlib.Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
+        files.prepare_folder("--output-dir", folder)
         text = collect.collect(problem, folder, options.kernel_regex or OWN_KERNELS, options.timeout)
     chosen = choose([measure(launch) for launch in parse(text)], options.kernel_regex)
-    data = output.as_json(longest(chosen), chosen, problem, tool)
+    data = output.as_json(longest(chosen), chosen, problem, tool, options.kernel_regex)
     data["gpu"] = data["gpu"] or attend.gpus()[0]["name"]
     return data
 

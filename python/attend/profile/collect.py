@@ -62,23 +62,25 @@ def collect(problem: Problem, folder: pathlib.Path, kernel_regex: str, timeout_s
         CollectError with what ncu or the call said.
     """
     ncu = find_ncu()
-    report = folder / "profile.ncu-rep"
+    report, table = folder / "profile.ncu-rep", folder / "profile.csv"
+    for old in (report, table):  # those of an earlier run must not pass for this one's
+        old.unlink(missing_ok=True)
     try:
         done = _run(profile_command(ncu, problem, report, kernel_regex), timeout_s)
     except subprocess.TimeoutExpired:
         raise CollectError(f"ncu did not finish within {timeout_s:.0f} s: a smaller problem, or --timeout") from None
     (folder / "ncu.log").write_text(done.stdout)
-    if not report.exists():
+    if done.returncode != 0 or not report.exists():
         raise CollectError(failure(done.stdout))
     page = _run([ncu, "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"])
     if page.returncode != 0:
         raise CollectError(failure(page.stdout))
-    (folder / "profile.csv").write_text(page.stdout)
+    table.write_text(page.stdout)
     return page.stdout
 
 
 def failure(log: str) -> str:
-    """One line: why there is no report."""
+    """One line: why there is no report, or none of the whole call."""
     if "ERR_NVGPUCTRPERM" in log:
         return PERMISSION
     lines = log.splitlines()
@@ -88,7 +90,7 @@ def failure(log: str) -> str:
             return said.removeprefix(start)
     if "No kernels were profiled" in log:
         return "no kernel of the call was profiled: does --kernel-regex match its name?"
-    return "ncu wrote no report and said: " + (lines[-1] if lines else "nothing")
+    return "ncu failed or wrote no report, and said: " + (lines[-1] if lines else "nothing")
 
 
 def _run(command: list[str], timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:

@@ -33,20 +33,26 @@ class Problem(NamedTuple):
         return f"{self.mode} {self.dtype} {shape}{' causal' if self.causal else ''}, compute={self.compute}"
 
 
-def as_json(m: Measures, launches: list[Measures], problem: Optional[Problem], tool: str) -> dict[str, Any]:
+def as_json(
+    m: Measures, launches: list[Measures], problem: Optional[Problem], tool: str, kernel_regex: Optional[str] = None
+) -> dict[str, Any]:
     """Everything, in base units (s, hz, byte, %).
 
-    m: the kernel that is explained. launches: all of the call. tool: the profiler's version, or "".
+    m: the kernel that is explained. launches: all of the call, or those that match `kernel_regex`. tool: the profiler's
+    version, or "".
     """
     bound, sentences = diagnose(m)
     seconds = [other.get("duration") for other in launches]
     known = [s for s in seconds if s is not None]
-    tflops = problem.operations() / sum(known) / 1e12 if problem and known and len(known) == len(seconds) else None
+    # Where launches were left out, their time is not known, but the operations are those of the whole call.
+    whole = not kernel_regex and known and len(known) == len(seconds)
+    tflops = problem.operations() / sum(known) / 1e12 if problem and whole else None
     known_metrics = {x.key: x for x in (*metrics.RESOURCES, *metrics.OCCUPANCY_LIMITS, *metrics.FACTS)}
     return {
         "gpu": m.gpu,
         "tool": tool,
         "problem": problem._asdict() if problem else None,
+        "kernel_regex": kernel_regex,
         "tflops": tflops,
         "kernel": m.kernel,
         "grid": m.grid,
@@ -81,6 +87,8 @@ def _table(data: dict[str, Any]) -> list[str]:
     rows = []
     if "duration" in values:
         speed = f", {data['tflops']:.1f} TFLOP/s of the call" if data["tflops"] else ""
+        if data["problem"] and data["kernel_regex"]:
+            speed = ", no TFLOP/s of the call: --kernel-regex left the time of its other kernels out"
         rows.append(("duration", f"{_time_text(values['duration'])}{speed}"))
     if "sm_clock" in values:
         rows.append(("clock", f"{values['sm_clock'] / 1e6:.0f} MHz"))
