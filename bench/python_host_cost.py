@@ -21,6 +21,7 @@ import attend
 
 SHAPE = (1, 1, 128, 64)  # (batch, heads, seqlen, head_dim)
 BATCHES, CALLS = 60, 50  # fewer calls than a stream takes before it makes the host wait
+WARM_UP_S = 2.0  # of calls before anything counts: the host's clocks rise, kernels compile
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SIDES = {"attend": attend.attention, "torch": F.scaled_dot_product_attention}
 
@@ -52,11 +53,13 @@ def calls_of(dtype, autograd):
 def measure(name, autograd):
     calls = calls_of(DTYPES[name], autograd)
     samples = {side: [] for side in calls}
-    for batch in range(BATCHES + 5):
+    warm_at = time.perf_counter() + WARM_UP_S
+    while time.perf_counter() < warm_at:
+        for call in calls.values():
+            microseconds(call)
+    for batch in range(BATCHES):
         for side in calls if batch % 2 else reversed(calls):
-            us = microseconds(calls[side])
-            if batch >= 5:  # the first ones compile and warm up
-                samples[side].append(us)
+            samples[side].append(microseconds(calls[side]))
     row = {"dtype": name, "autograd": autograd, "shape": SHAPE}
     for side, values in samples.items():
         quartiles = statistics.quantiles(values, n=4)

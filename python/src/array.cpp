@@ -90,7 +90,7 @@ Array Array::of(nb::handle object, const std::string& dtype) {
   }
   forget_strides_of_nothing(a);
   // A capsule is spent once read, so that the reader has to hold what came out of it.
-  a.owner = nb::cast(std::move(source));
+  a.owner = nb::cast(source, nb::rv_policy::reference);  // a handle of the same memory; moved, it would be copied
   return a;
 }
 

@@ -273,7 +273,7 @@ nb::object cuda_empty(const std::vector<std::size_t>& shape, const std::string& 
   const auto bits = static_cast<std::uint8_t>(dtype == "f32" ? 32 : 16);
   nb::ndarray<nb::array_api> array(data, shape.size(), shape.data(), owner, nullptr,
                                    {static_cast<std::uint8_t>(kind), bits, 1}, nb::device::cuda::value, index);
-  return nb::cast(std::move(array), nb::rv_policy::reference);  // no copy: the array owns the memory
+  return nb::cast(array);  // of an lvalue with an owner: no copy, which a moved one would be
 }
 
 /// Returns when all that was put on `stream` so far is done.

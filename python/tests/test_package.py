@@ -125,3 +125,13 @@ def test_the_library_reads_the_named_tuples_by_position():
     assert _settings.Extras._fields == _core.EXTRAS_FIELDS
     assert _settings.Settings._fields == _core.SETTINGS_FIELDS
     assert _settings.Gradients._fields == _core.GRADIENTS_FIELDS
+
+
+def test_a_capsule_is_read_without_a_copy():
+    """What __dlpack__ gives: on a GPU it is asked for with a stream."""
+    np = pytest.importorskip("numpy")
+    from attend import _core
+
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    view = _core.Array.of(x.__dlpack__())
+    assert (view.dtype, view.shape, view.cuda_index) == ("f32", (2, 3), -1)
