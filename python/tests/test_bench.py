@@ -197,7 +197,9 @@ def test_bad_usage_exits_with_2_and_one_line(no_torch, monkeypatch, tmp_path, ca
     arguments, message = BAD[name]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("attend._measure.memory.total_bytes", lambda device: 16 * 2.0**30)
-    monkeypatch.setattr("attend._measure.session.Session.measure", lambda *_: pytest.fail("something was measured"))
+    monkeypatch.setattr(
+        "attend._measure.measurement.Measurement.measure", lambda *_: pytest.fail("something was measured")
+    )
     try:
         status = bench.main(arguments)
     except SystemExit as end:

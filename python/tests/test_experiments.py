@@ -13,7 +13,7 @@ pytest.importorskip("tqdm")
 
 import attend
 from attend._measure import catalogue, errors, files, tables
-from attend._measure.session import COLUMNS
+from attend._measure.measurement import COLUMNS
 from attend.experiments import __main__ as experiments
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None

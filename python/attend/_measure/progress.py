@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from attend._measure.errors import require
-from attend._measure.session import Progress
+from attend._measure.measurement import Progress
 
 
 class Bar(Progress):

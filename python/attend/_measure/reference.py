@@ -95,7 +95,7 @@ def compare(got: tuple[Any, ...], truth: Truth, mode: str, dtype: str, tolerance
     for result, want in truth.pairs(got, mode):
         difference = abs(result - want)
         found, magnitudes = _largest_of_blocks(difference), _largest_of_blocks(abs(want))
-        found[found != found] = math.inf  # NaN
+        found[found != found] = math.inf  # noqa: PLR0124 (NaN, in NumPy and torch alike)
         limits = tolerance + roundings * magnitudes
         worst = (found / limits).argmax()
         nearest.append((float(found[worst]), float(limits[worst])))

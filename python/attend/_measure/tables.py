@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from attend._measure.files import number
-from attend._measure.session import Row
+from attend._measure.measurement import Row
 
 Table = tuple[list[str], list[list[str]]]  # header, lines
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from attend._measure import arguments, catalogue, errors, files, machine, tables
+from attend._measure.measurement import Measurement, Row, Settings, as_dicts, failures, left_out_lines
 from attend._measure.problems import DTYPE_BYTES, MODES, grid
 from attend._measure.progress import Bar
-from attend._measure.session import Row, Session, Settings, as_dicts, failures, left_out_lines
 from attend._measure.timing import Limits
 from attend.bench import peers
 
@@ -52,16 +52,16 @@ def run(options: argparse.Namespace) -> int:
     chosen, forward_only = catalogue.that_have(modes, [*mine, *others])
     problems = grid(options.grid, options.causal)
     limit = options.max_seqlen
-    todo = [p for p in problems if limit is None or p.seqlen <= limit]
-    if not todo:
+    wanted = [p for p in problems if limit is None or p.seqlen <= limit]
+    if not wanted:
         raise errors.UsageError(f"--max-seqlen: {limit}, allowed {min(p.seqlen for p in problems)} and more here")
-    if len(todo) < len(problems):
-        notes.append(f"left out, beyond --max-seqlen {limit}: {', '.join(str(p) for p in problems if p not in todo)}")
+    if len(wanted) < len(problems):
+        notes.append(f"left out, beyond --max-seqlen {limit}: {', '.join(str(p) for p in problems if p not in wanted)}")
     files.prepare_file("--output", options.output)
-    bar = Bar(catalogue.count(chosen, modes) * len(todo))
-    session = Session(settings(options), bar)
-    for problem in todo:
-        session.measure(problem, modes, chosen, options.grid)
+    bar = Bar(catalogue.count(chosen, modes) * len(wanted))
+    measurement = Measurement(settings(options), bar)
+    for problem in wanted:
+        measurement.measure(problem, modes, chosen, options.grid)
     bar.close()
     data = {
         "kind": KIND,
@@ -71,12 +71,12 @@ def run(options: argparse.Namespace) -> int:
         "dtype": options.dtype,
         "causal": options.causal,
         "notes": notes + forward_only,
-        "rows": as_dicts(session.rows),
+        "rows": as_dicts(measurement.rows),
     }
     print(text(data))
     files.write_json(options.output, data)
     print(f"wrote {options.output}")
-    return errors.FAILED if failures(session.rows) else 0
+    return errors.FAILED if failures(measurement.rows) else 0
 
 
 def settings(options: argparse.Namespace) -> Settings:

@@ -16,10 +16,10 @@ from typing import Any
 from attend._measure import arguments, catalogue, errors, files, machine, timing
 from attend._measure.implementations import Prepared, refusal
 from attend._measure.inputs import keep_float32_products, refuse_too_large, torch_dtype
+from attend._measure.measurement import Measurement, Settings, as_dicts, failures, left_out_lines
 from attend._measure.memory import lacking
 from attend._measure.problems import MODES, Problem
 from attend._measure.progress import Bar
-from attend._measure.session import Session, Settings, as_dicts, failures, left_out_lines
 from attend._measure.timing import Limits
 from attend.bench import peers
 
@@ -74,10 +74,10 @@ def run(options: argparse.Namespace) -> int:
     ceilings = _ceilings_that_fit(device, options.product_size or PRODUCT_SIZE[device])
     bar = Bar(catalogue.count(chosen, modes) * len(problems))
     limits = Limits(options.samples)
-    session = Session(Settings(stop_on_failure=False, max_seconds=options.max_seconds, limits=limits), bar)
+    measurement = Measurement(Settings(stop_on_failure=False, max_seconds=options.max_seconds, limits=limits), bar)
     rows = []
     for problem in problems:
-        for row in as_dicts(session.measure(problem, modes, chosen, KIND)):
+        for row in as_dicts(measurement.measure(problem, modes, chosen, KIND)):
             row["intensity"] = problem.flops(row["mode"]) / problem.bytes_moved(row["mode"], row["dtype"])
             rows.append(row)
     bar.close()
@@ -90,12 +90,12 @@ def run(options: argparse.Namespace) -> int:
         "rows": rows,
     }
     print(text(data))
-    for title, found in (("left out:", left_out_lines(session.rows)), ("FAILED:", failures(session.rows))):
+    for title, found in (("left out:", left_out_lines(measurement.rows)), ("FAILED:", failures(measurement.rows))):
         for line in found:
             print(f"{title} {line}")
     files.write_json(options.output, data)
     print(f"wrote {options.output}")
-    return errors.FAILED if failures(session.rows) else 0
+    return errors.FAILED if failures(measurement.rows) else 0
 
 
 def _ceilings_that_fit(device: str, size: int) -> dict[str, Any]:

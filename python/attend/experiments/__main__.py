@@ -15,8 +15,8 @@ from typing import Any, Optional
 
 from attend._measure import catalogue, errors, files
 from attend._measure.arguments import names, positive, positive_number, seed
+from attend._measure.measurement import Settings, failures
 from attend._measure.problems import MODES
-from attend._measure.session import Settings, failures
 from attend._measure.timing import Limits
 from attend.experiments import report, runner
 
@@ -78,10 +78,10 @@ def measure(options: argparse.Namespace) -> int:
     chosen, notes = catalogue.choose(names(options.kernel) if options.kernel else None)
     modes = MODES if options.mode == "both" else (options.mode,)
     chosen, forward_only = catalogue.that_have(modes, chosen)
-    todo, too_long = runner.problems(options)
+    wanted, too_long = runner.problems(options)
     if options.save_results:
         files.prepare_folder("--output-dir", options.output_dir)
-    data = runner.run(todo, modes, chosen, _settings(options), notes + forward_only + too_long)
+    data = runner.run(wanted, modes, chosen, _settings(options), notes + forward_only + too_long)
     print(report.text(data), end="")
     if options.save_results:
         paths = report.save(data, options.output_dir)

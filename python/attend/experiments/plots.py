@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from attend._measure import machine, plotting
-from attend._measure.session import Row
+from attend._measure.measurement import Row
 from attend.experiments.report import sections
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attend._measure import files, machine, tables
-from attend._measure.session import COLUMNS, Row, failures, left_out_lines
+from attend._measure.measurement import COLUMNS, Row, failures, left_out_lines
 
 JSON, CSV, TEXT = "results.json", "results.csv", "summary.txt"
 

@@ -11,9 +11,9 @@ from attend._measure.catalogue import BASELINE
 from attend._measure.errors import UsageError
 from attend._measure.implementations import Implementation
 from attend._measure.inputs import refuse_too_large
+from attend._measure.measurement import CheckFailedError, Measurement, Row, Settings, as_dicts
 from attend._measure.problems import Problem, grid
 from attend._measure.progress import Bar
-from attend._measure.session import CheckFailedError, Row, Session, Settings, as_dicts
 
 KIND = "experiments"
 
@@ -35,19 +35,19 @@ def problems(options: argparse.Namespace) -> tuple[list[tuple[str, Problem]], li
 
 
 def run(
-    todo: Sequence[tuple[str, Problem]],
+    wanted: Sequence[tuple[str, Problem]],
     modes: Sequence[str],
     implementations: Sequence[Implementation],
     settings: Settings,
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """Everything that was measured: kind, machine, tolerance, notes, stopped (the check that ended it), rows."""
-    bar = Bar(catalogue.count(implementations, modes) * len(todo))
-    session = Session(settings, bar)
+    bar = Bar(catalogue.count(implementations, modes) * len(wanted))
+    measurement = Measurement(settings, bar)
     stopped = ""
     try:
-        for experiment, problem in todo:
-            add_speedups(session.measure(problem, modes, implementations, experiment))
+        for experiment, problem in wanted:
+            add_speedups(measurement.measure(problem, modes, implementations, experiment))
     except CheckFailedError as failed:
         stopped = str(failed)
     finally:
@@ -58,7 +58,7 @@ def run(
         "tolerance": settings.tolerance,
         "notes": list(notes),
         "stopped": stopped,
-        "rows": as_dicts(session.rows),
+        "rows": as_dicts(measurement.rows),
     }
 
 

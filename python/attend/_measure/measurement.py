@@ -64,7 +64,7 @@ COLUMNS = [field.name for field in dataclasses.fields(Row)]
 
 
 class CheckFailedError(Exception):
-    """A result was wrong, and the session stops at the first such."""
+    """A result was wrong, and the measurement stops at the first such."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,13 +79,13 @@ class Settings:
 
 
 class Progress:
-    """What a session tells of its way; this one tells nobody."""
+    """What a measurement tells of its way; this one tells nobody."""
 
     def step(self, what: str) -> None:
         """One implementation is done on one problem."""
 
 
-class Session:
+class Measurement:
     """`rows` has one entry for each implementation, problem and pass that was asked for, left out or not."""
 
     def __init__(self, settings: Settings, progress: Optional[Progress] = None) -> None:
