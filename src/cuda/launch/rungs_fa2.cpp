@@ -1,15 +1,10 @@
 // Rung 08: float32 on CUDA cores, as fast as they go.
+#include "cuda/launch/float_tiles.hpp"
 #include "cuda/launch/ladder.hpp"
 #include "kernels/common/work.cuh"
 
 namespace attend::cuda {
 namespace {
-
-constexpr int kPadding = 4;  // floats behind each row of a transposed tile
-
-int round_up(int value, int multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 /// Columns that the products sum over.
 int depth_of(int head_dim) {
@@ -21,16 +16,12 @@ int cols_of(int head_dim) {
   return round_up(head_dim, 32);
 }
 
-unsigned bytes_of(int floats) {
-  return static_cast<unsigned>(floats) * static_cast<unsigned>(sizeof(float));
-}
-
 struct ForwardShape {
   int block_m, block_n, threads, lanes_x, min_blocks;
 
   [[nodiscard]] unsigned smem_bytes(int head_dim) const {
-    const int padded_m = block_m + kPadding;
-    const int padded_n = block_n + kPadding;
+    const int padded_m = block_m + kTransposedPadding;
+    const int padded_n = block_n + kTransposedPadding;
     return bytes_of(depth_of(head_dim) * (padded_m + padded_n) + block_n * (cols_of(head_dim) + padded_m));
   }
 };
@@ -75,8 +66,8 @@ struct BackwardShape {
   int block_m, block_n, threads, threads_x, min_blocks;
 
   [[nodiscard]] unsigned smem_bytes(int head_dim) const {
-    const int floats =
-        2 * depth_of(head_dim) * (block_n + kPadding) + (block_n + 2 * block_m) * cols_of(head_dim) + block_m * block_n;
+    const int floats = 2 * depth_of(head_dim) * (block_n + kTransposedPadding) +
+                       (block_n + 2 * block_m) * cols_of(head_dim) + block_m * block_n;
     return bytes_of(floats) + static_cast<unsigned>(block_m * kStatisticsBytes);
   }
 };

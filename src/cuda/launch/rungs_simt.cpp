@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "cuda/launch/float_tiles.hpp"
 #include "cuda/launch/ladder.hpp"
 
 namespace attend::cuda {
@@ -13,16 +14,8 @@ constexpr int kWarpThreads = 32;
 constexpr int kColThreads = 16;  // kernels/common/thread_grid.cuh
 constexpr int kMaxTiledHeadDim = 128;
 
-constexpr unsigned floats(int count) {
-  return static_cast<unsigned>(count) * sizeof(float);
-}
-
 constexpr int odd_stride(int cols) {
   return cols | 1;
-}
-
-constexpr int round_up(int value, int multiple) {
-  return (value + multiple - 1) / multiple * multiple;
 }
 
 /// The bytes of a float for each of `count` * rows * ...; the largest number there is, where that is more.
@@ -41,7 +34,7 @@ std::size_t float_bytes(Factors... factors) {
 
 constexpr int kProductTile = 64;  // rows and columns: kernels/common/product_tile.cuh
 constexpr int kProductThreads = 256;
-constexpr unsigned kProductBytes = floats(2 * 16 * 66);  // two tiles of 16 steps, rows padded to 66
+constexpr unsigned kProductBytes = bytes_of(2 * 16 * 66);  // two tiles of 16 steps, rows padded to 66
 
 Step product_step(const char* function, Grid grid, StepArgs args) {
   return {.function = function,
@@ -113,8 +106,8 @@ Step warp_row_step(const char* function, Grid grid, const RungConfig& config, in
           .block_m = warps,
           .block_n = keys,
           .threads = warps * kWarpThreads,
-          .smem_bytes = floats(warps * config.head_dim +
-                               keys * (odd_stride(config.head_dim) + round_up(config.head_dim_v, kWarpThreads)))};
+          .smem_bytes = bytes_of(warps * config.head_dim +
+                                 keys * (odd_stride(config.head_dim) + round_up(config.head_dim_v, kWarpThreads)))};
 }
 
 std::vector<Step> tiled_forward(const RungConfig& config) {
@@ -139,9 +132,9 @@ constexpr int kTileKeys = 64;
 
 /// Bytes of q, k, v, S or P, and some statistics of the rows.
 unsigned tile_bytes(const RungConfig& config, int rows, int statistics) {
-  return floats((rows + kTileKeys) * odd_stride(config.head_dim) +
-                kTileKeys * round_up(config.head_dim_v, kColThreads) + rows * odd_stride(kTileKeys) +
-                rows * statistics);
+  return bytes_of((rows + kTileKeys) * odd_stride(config.head_dim) +
+                  kTileKeys * round_up(config.head_dim_v, kColThreads) + rows * odd_stride(kTileKeys) +
+                  rows * statistics);
 }
 
 /// `rows`, or fewer on devices with less shared memory. The tile of a thread is always the same.

@@ -1,24 +1,15 @@
 // simt: every problem of the interface on CUDA cores.
 #include <algorithm>
 
+#include "cuda/launch/float_tiles.hpp"
 #include "cuda/launch/production.hpp"
 #include "kernels/common/work.cuh"
 
 namespace attend::cuda {
 namespace {
 
-constexpr int kPadding = 4;  // floats behind each row of a transposed tile
-
-int round_up(int value, int multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 int ceil_div(int value, int divisor) {
   return (value + divisor - 1) / divisor;
-}
-
-unsigned bytes_of(int floats) {
-  return static_cast<unsigned>(floats) * static_cast<unsigned>(sizeof(float));
 }
 
 /// How a width of columns is divided: `count` parts of `width`, the last perhaps with columns that do not exist.
@@ -37,7 +28,7 @@ struct ForwardShape {
   Parts columns;  // of o, a part to a block
 
   [[nodiscard]] unsigned smem_bytes() const {
-    return bytes_of(block_n * (columns.width + block_m) + panels.width * (block_m + block_n + 2 * kPadding));
+    return bytes_of(block_n * (columns.width + block_m) + panels.width * (block_m + block_n + 2 * kTransposedPadding));
   }
 };
 
@@ -109,7 +100,7 @@ struct BackwardShape {
     const bool has_rows_1 = resident || score_tiles == 2;
     const int row_cols = (has_rows_0 ? cols_0 : 0) + (has_rows_1 ? cols_1 : 0) + (resident ? 0 : panel);
     const int depth = resident ? round_up(config.head_dim, 8) + round_up(config.head_dim_v, 8) : panel;
-    return bytes_of(score_tiles * streamed * owned + streamed * row_cols + depth * (owned + kPadding)) +
+    return bytes_of(score_tiles * streamed * owned + streamed * row_cols + depth * (owned + kTransposedPadding)) +
            static_cast<unsigned>(block_m) * static_cast<unsigned>(kSavedRowBytes);
   }
 };
