@@ -14,6 +14,8 @@ int run(const RunOptions& options);            // run.cpp
 int bench(const BenchOptions& options);        // bench.cpp
 int compile(const CompileOptions& options);    // compile.cpp
 int ladder(const LadderOptions& options);      // ladder.cpp
+int sweep(const SweepOptions& options);        // sweep.cpp
 int info(const InfoOptions& options);          // info.cpp
+int explain(const ExplainOptions& options);    // explain.cpp
 
 }  // namespace attend::cli

@@ -10,7 +10,7 @@
 #include "commands.hpp"
 #include "cuda/driver/nvrtc.hpp"
 #include "cuda/jit/jit.hpp"
-#include "cuda/launch/catalog.hpp"
+#include "cuda/launch/family.hpp"
 #include "io/file.hpp"
 #include "progress.hpp"
 #include "system.hpp"
@@ -18,21 +18,20 @@
 namespace attend::cli {
 namespace {
 
-using cuda::CatalogEntry;
 using cuda::CompiledKernel;
+using cuda::Family;
 using cuda::KernelSpec;
 
 /// One line of the table.
 struct Row {
-  const CatalogEntry* kernel;
+  const Family* family;
   KernelSpec spec;
   std::shared_ptr<const CompiledKernel> code;
 
-  /// A kernel that claims to need neither spills nor a stack frame has to keep its word.
-  [[nodiscard]] bool keeps_claim() const {
+  /// Spills, a stack frame, or products that the compiler serialises are defects of any kernel.
+  [[nodiscard]] bool is_clean() const {
     const cuda::Resources& r = code->resources;
-    return !kernel->claims_no_spills ||
-           (r.spill_store_bytes == 0 && r.spill_load_bytes == 0 && r.stack_bytes == 0 && r.warnings.empty());
+    return r.spill_store_bytes == 0 && r.spill_load_bytes == 0 && r.stack_bytes == 0 && r.warnings.empty();
   }
 };
 
@@ -44,7 +43,7 @@ std::string config_of(const KernelSpec& spec) {
 
 nlohmann::ordered_json to_json(const Row& row) {
   const cuda::Resources& r = row.code->resources;
-  return {{"compute", row.kernel->name},
+  return {{"compute", row.family->name},
           {"kernel", row.spec.name},
           {"config", config_of(row.spec)},
           {"arch", row.spec.arch},
@@ -61,7 +60,7 @@ nlohmann::ordered_json to_json(const Row& row) {
           {"ready_seconds", row.code->ready_seconds},
           {"key", row.code->key},
           {"warnings", r.warnings},
-          {"passed", row.keeps_claim()}};
+          {"passed", row.is_clean()}};
 }
 
 void print_header() {
@@ -71,26 +70,26 @@ void print_header() {
 
 void print_row(const Row& row) {
   const cuda::Resources& r = row.code->resources;
-  fmt::print("{:<18} {:<28} {:<8} {:>5} {:>6} {:>6} {:>13} {:>8} {:>8}  {}{}\n", row.kernel->name, row.spec.name,
+  fmt::print("{:<18} {:<28} {:<8} {:>5} {:>6} {:>6} {:>13} {:>8} {:>8}  {}{}\n", row.family->name, row.spec.name,
              row.spec.arch, r.registers, r.spill_store_bytes + r.spill_load_bytes, r.stack_bytes,
              fmt::format("{}+{}", r.static_smem_bytes, row.spec.dynamic_smem_bytes), row.code->cubin.size(),
              row.code->from_disk ? "cached" : fmt::format("{:.2f}", row.code->seconds), config_of(row.spec),
-             row.keeps_claim() ? "" : "  FAIL");
+             row.is_clean() ? "" : "  FAIL");
   for (const std::string& warning : r.warnings) fmt::print("  {}\n", warning);
 }
 
 /// What is to be compiled, in the order of the table; kernels that are not for an architecture are told.
 std::vector<Row> rows_for(const CompileOptions& options) {
   std::vector<Row> rows;
-  for (const CatalogEntry& kernel : cuda::catalog()) {
-    if (options.compute != "all" && options.compute != kernel.name) continue;
+  for (const Family* family : cuda::families()) {
+    if (options.compute != "all" && options.compute != family->name) continue;
     for (const std::string& target : options.archs) {
       const cuda::Arch& arch = cuda::find_arch(target);
-      if (!kernel.supports(arch)) {
-        fmt::print("{:<18} not for {}\n", kernel.name, arch.target);
+      if (!family->supports(arch)) {
+        fmt::print("{:<18} not for {}\n", family->name, arch.target);
         continue;
       }
-      for (KernelSpec& spec : kernel.variants(arch)) rows.push_back({&kernel, std::move(spec), nullptr});
+      for (KernelSpec& spec : cuda::example_specs(*family, arch)) rows.push_back({family, std::move(spec), nullptr});
     }
   }
   return rows;
@@ -136,7 +135,7 @@ int compile(const CompileOptions& options) {
     print_row(row);
     progress.advance();
     list.push_back(to_json(row));
-    all_pass &= row.keeps_claim();
+    all_pass &= row.is_clean();
   }
   if (json) {
     files.append(*json, list.dump(2) + "\n");

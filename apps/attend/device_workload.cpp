@@ -19,7 +19,7 @@ std::size_t sets_beyond_cache(const Workload& w, std::size_t l2_bytes) {
 }  // namespace
 
 DeviceWorkload::DeviceWorkload(const Workload& host, const Choice& choice, bool rotate)
-    : host_(host), compute_(choice.compute), device_(choice.device), context_(choice.device.index) {
+    : host_(host), choice_(choice), device_(choice.device), context_(choice.device.index) {
   const std::size_t sets = rotate ? sets_beyond_cache(host, cuda::device_info(device_.index).l2_bytes) : 1;
   for (std::size_t i = 0; i < sets; ++i) sets_.push_back(upload_all());
   cuda::synchronize(stream_.get());  // so that the caller may change or drop what was copied
@@ -60,11 +60,22 @@ DeviceWorkload::TensorSet DeviceWorkload::upload_all() {
   return set;
 }
 
-void DeviceWorkload::run_on(const TensorSet& t, Mode pass) {
-  Params params = host_.options.params(compute_);
+Params DeviceWorkload::params_of(const TensorSet& t, Mode pass) const {
+  Params params = host_.options.params(choice_.compute(pass));
   params.bias = t.bias;
   params.mask = t.mask;
   params.alibi_slopes = t.slopes;
+  return params;
+}
+
+core::Problem DeviceWorkload::problem_of(const TensorSet& t, Mode pass) const {
+  const Params params = params_of(t, pass);
+  if (pass == Mode::kForward) return core::make_forward_problem(t.q, t.k, t.v, t.o, &t.lse, params);
+  return core::make_backward_problem(t.dout, t.q, t.k, t.v, t.o, t.lse, t.dq, t.dk, t.dv, params, {.dbias = t.dbias});
+}
+
+void DeviceWorkload::run_on(const TensorSet& t, Mode pass) {
+  const Params params = params_of(t, pass);
   if (pass == Mode::kForward) {
     attend::forward(t.q, t.k, t.v, t.o, &t.lse, params, stream_.get());
   } else {
@@ -97,27 +108,37 @@ void DeviceWorkload::fetch() {
   cuda::synchronize(stream_.get());
 }
 
-double DeviceWorkload::time_calls(Mode pass, int calls) {
+double DeviceWorkload::time_calls(const Call& call, int calls) {
   cuda::Event start(cuda::Event::Timing::kOn);
   cuda::Event stop(cuda::Event::Timing::kOn);
   start.record(stream_.get());
-  for (int i = 0; i < calls; ++i) run_on(sets_[next_++ % sets_.size()], pass);
+  for (int i = 0; i < calls; ++i) call(sets_[next_++ % sets_.size()]);
   stop.record(stream_.get());
   stop.synchronize();
   return static_cast<double>(stop.milliseconds_since(start)) / calls;
 }
 
-Sampler DeviceWorkload::sampler(Mode pass) {
+Sampler DeviceWorkload::sampler_of(Call call) {
   constexpr double kSampleMs = 1.0;  // long against an event's own microseconds
   constexpr int kMostCalls = 200;
-  return [this, pass, calls = 0]() mutable {
+  return [this, call = std::move(call), calls = 0]() mutable {
     if (calls == 0) {
-      run(pass);  // compiles, fills the caches, and touches every set
-      const double once = std::min(time_calls(pass, 1), time_calls(pass, 1));
+      for (const TensorSet& set : sets_) call(set);  // compiles, fills the caches, and touches every set
+      const double once = std::min(time_calls(call, 1), time_calls(call, 1));
       calls = static_cast<int>(std::clamp(std::ceil(kSampleMs / std::max(once, 1e-3)), 1.0, double{kMostCalls}));
     }
-    return time_calls(pass, calls);
+    return time_calls(call, calls);
   };
+}
+
+Sampler DeviceWorkload::sampler(Mode pass) {
+  return sampler_of([this, pass](const TensorSet& set) { run_on(set, pass); });
+}
+
+Sampler DeviceWorkload::sampler(Mode pass, Submit submit) {
+  return sampler_of([this, pass, submit = std::move(submit)](const TensorSet& set) {
+    submit(problem_of(set, pass), stream_.get());
+  });
 }
 
 double DeviceWorkload::clock_mhz() {

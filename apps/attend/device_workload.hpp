@@ -1,6 +1,7 @@
 // A workload's tensors on a GPU, and the passes over them.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -19,6 +20,9 @@ class DeviceWorkload : public Executor {
   void run(Mode pass) override;
   void fetch() override;
   Sampler sampler(Mode pass) override;
+  /// The same for calls that go another way than through the library's front door.
+  using Submit = std::function<void(const core::Problem&, Stream)>;
+  [[nodiscard]] Sampler sampler(Mode pass, Submit submit);
   double clock_mhz() override;
 
  private:
@@ -31,11 +35,15 @@ class DeviceWorkload : public Executor {
   Tensor upload(const io::HostTensor& tensor);
   TensorSet upload_all();
   void run_on(const TensorSet& set, Mode pass);
+  [[nodiscard]] Params params_of(const TensorSet& set, Mode pass) const;
+  [[nodiscard]] core::Problem problem_of(const TensorSet& set, Mode pass) const;
   void download(const Tensor& from, const io::HostTensor& to);
-  double time_calls(Mode pass, int calls);
+  using Call = std::function<void(const TensorSet&)>;
+  double time_calls(const Call& call, int calls);
+  Sampler sampler_of(Call call);
 
   const Workload& host_;
-  const std::string compute_;
+  const Choice choice_;
   const Device device_;
   const cuda::ContextGuard context_;
   cuda::OwnStream stream_;

@@ -26,23 +26,13 @@ std::vector<core::Problem> problems_on(const Workload& w, Mode mode, Device devi
   return problems;
 }
 
-std::optional<std::string> lack_of_any(const core::Backend& backend, const std::vector<core::Problem>& problems) {
+/// A backend for each problem, chosen as the library does.
+Choice choose_each(std::string_view compute, const std::vector<core::Problem>& problems, Device device) {
+  Choice choice = {"", "", device, ""};
   for (const core::Problem& p : problems) {
-    if (auto lack = core::lack_of(backend, p)) return lack;
+    (p.is_backward ? choice.backward : choice.forward) = core::choose(compute, p).name;
   }
-  return std::nullopt;
-}
-
-/// The first backend of the device's type that supports everything, of those that auto tries; `why` gets the complaint of
-/// the last, which supports most.
-const core::Backend* best_for(const std::vector<core::Problem>& problems, DeviceType type, std::string& why) {
-  for (const core::Backend* backend : core::all_backends()) {
-    if (backend->device != type || !backend->in_auto) continue;
-    const auto lack = lack_of_any(*backend, problems);
-    if (!lack) return backend;
-    why = *lack;
-  }
-  return nullptr;
+  return choice;
 }
 
 Choice choose_automatically(std::optional<DeviceType> device, const Workload& w, Mode mode) {
@@ -52,27 +42,29 @@ Choice choose_automatically(std::optional<DeviceType> device, const Workload& w,
     if (const auto missing = cuda::missing_gpu()) {
       if (device) throw Error(ErrorCode::kMissingHardware, "--device: 'cuda', but " + *missing);
       why = "there is none here";
-    } else if (const core::Backend* backend = best_for(problems_on(w, mode, kGpu), kGpu.type, why)) {
-      return {backend->name, kGpu, ""};
-    } else if (device) {
-      throw Error(ErrorCode::kUnsupported, why);
+    } else {
+      try {
+        return choose_each("auto", problems_on(w, mode, kGpu), kGpu);
+      } catch (const Error& error) {
+        if (device || error.code() != ErrorCode::kUnsupported) throw;
+        why = error.what();
+      }
     }
   }
-  std::string cpu_why;
-  const core::Backend* backend = best_for(problems_on(w, mode, Device{}), DeviceType::kCPU, cpu_why);
-  if (backend == nullptr) throw Error(ErrorCode::kUnsupported, cpu_why);
-  return {backend->name, Device{}, why};
+  Choice choice = choose_each("auto", problems_on(w, mode, Device{}), Device{});
+  choice.note = why;
+  return choice;
 }
 
 class CpuExecutor : public Executor {
  public:
-  CpuExecutor(const Workload& w, std::string compute) : work_(w), compute_(std::move(compute)) {}
+  CpuExecutor(const Workload& w, Choice choice) : work_(w), choice_(std::move(choice)) {}
 
   void run(Mode pass) override {
     if (pass == Mode::kForward) {
-      work_.forward(compute_);
+      work_.forward(choice_.compute(pass));
     } else {
-      work_.backward(compute_);
+      work_.backward(choice_.compute(pass));
     }
   }
   void fetch() override {}
@@ -83,7 +75,7 @@ class CpuExecutor : public Executor {
 
  private:
   const Workload& work_;
-  std::string compute_;
+  Choice choice_;
 };
 
 }  // namespace
@@ -105,10 +97,7 @@ Choice choose_compute(std::string_view compute, std::optional<DeviceType> device
       throw Error(ErrorCode::kMissingHardware, fmt::format("--compute: '{}' runs on a GPU, but {}", compute, *missing));
     }
   }
-  if (const auto lack = lack_of_any(*backend, problems_on(w, mode, place))) {
-    throw Error(ErrorCode::kUnsupported, *lack);
-  }
-  return {backend->name, place, ""};
+  return choose_each(backend->name, problems_on(w, mode, place), place);
 }
 
 std::string device_name(Device device) {
@@ -116,7 +105,7 @@ std::string device_name(Device device) {
 }
 
 std::unique_ptr<Executor> make_executor(const Workload& w, const Choice& choice, bool rotate) {
-  if (choice.device.type == DeviceType::kCPU) return std::make_unique<CpuExecutor>(w, choice.compute);
+  if (choice.device.type == DeviceType::kCPU) return std::make_unique<CpuExecutor>(w, choice);
   return std::make_unique<DeviceWorkload>(w, choice, rotate);
 }
 

@@ -11,11 +11,17 @@
 
 namespace attend::cli {
 
-/// What --compute came to.
+/// What --compute came to: a backend's name for each pass, as the library chooses them, and the place of the tensors.
 struct Choice {
-  std::string compute;  ///< a backend's name
+  std::string forward, backward;  ///< empty for a pass that is not wanted
   Device device;
   std::string note;  ///< why auto did not take a GPU; empty where it did, or was not asked
+
+  /// Of one pass, kForward or kBackward. Backward needs what forward gives: where only backward was asked for, its
+  /// backend does both.
+  [[nodiscard]] const std::string& compute(Mode pass) const {
+    return (pass == Mode::kForward && !forward.empty()) || backward.empty() ? forward : backward;
+  }
 };
 
 /// @param compute  "auto" or a backend's name

@@ -8,7 +8,8 @@
 #include "commands.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/jit/sources.hpp"
-#include "cuda/launch/ladder.hpp"
+#include "cuda/launch/family.hpp"
+#include "cuda/launch/rung.hpp"
 #include "executor.hpp"
 #include "io/file.hpp"
 #include "ladder_table.hpp"
@@ -38,7 +39,7 @@ std::vector<const Rung*> climbable(const LadderOptions& options) {
   for (const Rung& rung : cuda::ladder()) {
     const auto& asked = options.computes;
     if (!asked.empty() && std::find(asked.begin(), asked.end(), rung.name) == asked.end()) continue;
-    if (rung.supports != nullptr && !rung.supports(device.arch())) {
+    if (!cuda::find_family(rung.name)->supports(device.arch())) {
       fmt::print("{:02} {:<20} left out: no kernel for {}\n", rung.number, rung.name, device.arch().target);
       continue;
     }

@@ -32,7 +32,9 @@ int execute(const std::vector<std::string>& arguments) {
     int operator()(const cli::BenchOptions& options) const { return cli::bench(options); }
     int operator()(const cli::CompileOptions& options) const { return cli::compile(options); }
     int operator()(const cli::LadderOptions& options) const { return cli::ladder(options); }
+    int operator()(const cli::SweepOptions& options) const { return cli::sweep(options); }
     int operator()(const cli::InfoOptions& options) const { return cli::info(options); }
+    int operator()(const cli::ExplainOptions& options) const { return cli::explain(options); }
     int operator()(const cli::Message& message) const {
       fmt::print("{}", message.text);
       return cli::kExitDone;

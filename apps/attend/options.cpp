@@ -10,9 +10,10 @@
 
 #include "core/problem.hpp"
 #include "cuda/driver/arch.hpp"
-#include "cuda/launch/catalog.hpp"
-#include "cuda/launch/ladder.hpp"
+#include "cuda/launch/family.hpp"
+#include "cuda/launch/rung.hpp"
 #include "flags.hpp"
+#include "problem_flags.hpp"
 
 namespace attend::cli {
 namespace {
@@ -20,7 +21,6 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kMaxRepeat = 1'000'000;
 constexpr std::int64_t kMaxThreads = 4096;
-constexpr std::array<DType, 4> kDTypes = {DType::kF32, DType::kF16, DType::kBF16, DType::kF64};
 
 constexpr const char* kMainFooter = R"(Examples:
   attend generate --batch_size 2 --num_heads 8 --seq_len 512 --head_dim 64
@@ -79,6 +79,21 @@ Examples:
   attend ladder --compute fa2,wgmma --repeat 20
   attend ladder --json results/h200/ladder.json --docs docs/ladder.md)";
 
+constexpr const char* kSweepFooter =
+    R"(Times many variants of one family of kernels on one problem: those of its own choice, and every combination of what --set
+names. All are compiled first, on all cores; then they are timed in turns, and their results compared with that of the
+family's own choice. What can be set: attend info --explain B,H,S,D names it.
+
+Examples:
+  attend sweep --compute simt --problem 2,16,2048,64 --set block_m=32,64 --set threads_x=8,16
+  attend sweep --compute simt --problem 1,32,4096,128 --causal --mode backward --set keys_min_blocks=1,2 --json sweep.json)";
+
+constexpr const char* kInfoFooter =
+    R"(Examples:
+  attend info
+  attend info --explain 2,16,8192,128 --dtype bf16 --causal
+  attend info --explain 1,32,1,128 --seq_len_k 8192 --num_heads_kv 8)";
+
 [[noreturn]] void refuse(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
 }
@@ -89,34 +104,21 @@ std::vector<std::string> compute_names() {
   return names;
 }
 
-std::vector<std::string> dtype_names() {
-  std::vector<std::string> names;
-  for (const DType dtype : kDTypes) names.emplace_back(dtype_name(dtype));
-  return names;
-}
-
 /// Values that are turned into the options once everything has been read.
 struct Raw {
   std::size_t compute = 0;
   std::size_t mode = 0;
   std::size_t dtype = 0;
   std::size_t device = 0;
-  std::optional<double> softcap, dropout_p, max_seconds;
+  AttentionFlags attention;
+  ProblemFlags problem;
+  std::optional<double> max_seconds;
+  std::vector<std::string> settings;  // "block_n=64,96"
+  bool explain_bias = false, explain_mask = false, explain_alibi = false;
   std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0: as the other one
   std::string computes = "auto";
   std::string archs = "sm_80,sm_90a,sm_120";
 };
-
-void add_attention(CLI::App& app, AttentionOptions& options, Raw& raw) {
-  app.add_flag("--causal", options.causal, "Row i sees the keys j <= i + seqlen_k - seqlen_q");
-  add_integer(app, "--window_left", options.window_left, -1, core::kMaxLength,
-              "Keys seen left of the diagonal; -1: all");
-  add_integer(app, "--window_right", options.window_right, -1, core::kMaxLength,
-              "Keys seen right of the diagonal; -1: all");
-  add_real(app, "--scale", options.scale, -kInfinity, kInfinity, false, "Factor of q.k; 1/sqrt(head_dim) if not given");
-  add_real(app, "--softcap", raw.softcap, 0, kInfinity, false, "s = softcap tanh(s / softcap); 0: off");
-  add_real(app, "--dropout_p", raw.dropout_p, 0, 1, true, "Probability of dropping an entry");
-}
 
 void add_outputs(CLI::App& app, std::int64_t& threads, std::filesystem::path& json, std::filesystem::path& csv) {
   add_integer(app, "--threads", threads, 1, kMaxThreads, "Threads of the CPU backend; all cores if not given");
@@ -155,7 +157,7 @@ void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
            "Added to the scores: a .npy file that broadcasts to (batch, heads, seqlen_q, seqlen_k)");
   add_path(app, "--mask", options.mask, "Which scores to keep: a bool .npy file, shaped like a bias");
   add_path(app, "--alibi_slopes", options.alibi_slopes, "ALiBi slopes: an f32 .npy file, (heads) or (batch, heads)");
-  add_attention(app, options.attention, raw);
+  raw.attention.add(app, options.attention);
   add_seed(app, "--seed", options.attention.seed, "Seed of the dropout, 42 if not given");
   add_seed(app, "--offset", options.attention.offset, "Offset of the dropout's random numbers, 0 if not given");
   app.add_flag("--check", options.check, "Compare with the float64 reference; exit status 1 where it differs");
@@ -177,7 +179,7 @@ void add_bench(CLI::App& app, BenchOptions& options, Raw& raw) {
   app.add_option("--compute", raw.computes, "Backends, comma-separated; auto if not given")->type_name("A,B,...");
   add_choice(app, "--mode", raw.mode, {"both", "forward", "backward"}, "What to time, both if not given");
   add_choice(app, "--dtype", raw.dtype, dtype_names(), "Type of the numbers, f32 if not given");
-  add_attention(app, options.attention, raw);
+  raw.attention.add(app, options.attention);
   add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Runs of each, 10 if not given");
   add_real(app, "--max_seconds", raw.max_seconds, 0, kInfinity, false,
            "Repeat a row no longer than this, 2 if not given");
@@ -204,28 +206,12 @@ void add_ladder(CLI::App& app, LadderOptions& options, Raw& raw) {
   app.footer(kLadderFooter);
 }
 
-/// The pieces of `text` between commas.
-std::vector<std::string> split_at_commas(std::string_view text) {
-  std::vector<std::string> pieces;
-  for (;;) {
-    const std::size_t comma = text.find(',');
-    pieces.emplace_back(text.substr(0, comma));
-    if (comma == std::string_view::npos) return pieces;
-    text.remove_prefix(comma + 1);
-  }
-}
-
-void finish(AttentionOptions& options, const Raw& raw) {
-  options.softcap = raw.softcap.value_or(0);
-  options.dropout_p = raw.dropout_p.value_or(0);
-}
-
 GenerateOptions finish(GenerateOptions options, const Raw& raw) {
   io::FolderSpec& spec = options.spec;
   spec.num_heads_kv = raw.heads_kv == 0 ? spec.num_heads : raw.heads_kv;
   spec.seqlen_k = raw.seqlen_k == 0 ? spec.seqlen_q : raw.seqlen_k;
   spec.head_dim_v = raw.head_dim_v == 0 ? spec.head_dim : raw.head_dim_v;
-  spec.dtype = kDTypes.at(raw.dtype);
+  spec.dtype = flag_dtypes().at(raw.dtype);
   if (spec.num_heads % spec.num_heads_kv != 0) {
     refuse(fmt::format("--num_heads_kv: {}, allowed a divisor of --num_heads {}", spec.num_heads_kv, spec.num_heads));
   }
@@ -239,7 +225,7 @@ GenerateOptions finish(GenerateOptions options, const Raw& raw) {
 RunOptions finish(RunOptions options, const Raw& raw) {
   options.compute = compute_names().at(raw.compute);
   options.mode = std::array{Mode::kForward, Mode::kBackward, Mode::kBoth}.at(raw.mode);
-  finish(options.attention, raw);
+  raw.attention.finish(options.attention);
   const std::pair<const char*, const std::filesystem::path*> npy_flags[] = {
       {"--q", &options.q},       {"--k", &options.k}, {"--v", &options.v},    {"--output_dir", &options.output_dir},
       {"--dout", &options.dout}, {"--o", &options.o}, {"--lse", &options.lse}};
@@ -266,9 +252,9 @@ BenchOptions finish(BenchOptions options, const Raw& raw) {
   }
   if (raw.device != 0) options.device = raw.device == 1 ? DeviceType::kCPU : DeviceType::kCUDA;
   options.mode = std::array{Mode::kBoth, Mode::kForward, Mode::kBackward}.at(raw.mode);
-  options.dtype = kDTypes.at(raw.dtype);
+  options.dtype = flag_dtypes().at(raw.dtype);
   options.max_seconds = raw.max_seconds.value_or(options.max_seconds);
-  finish(options.attention, raw);
+  raw.attention.finish(options.attention);
   return options;
 }
 
@@ -282,7 +268,7 @@ CompileOptions finish(CompileOptions options, const Raw& raw) {
     }
   }
   std::vector<std::string> allowed = {"all"};
-  for (const cuda::CatalogEntry& kernel : cuda::catalog()) allowed.emplace_back(kernel.name);
+  for (const cuda::Family* family : cuda::families()) allowed.emplace_back(family->name);
   if (std::find(allowed.begin(), allowed.end(), options.compute) == allowed.end()) {
     refuse(fmt::format("--compute: '{}', allowed {}", options.compute, fmt::join(allowed, ", ")));
   }
@@ -303,9 +289,68 @@ LadderOptions finish(LadderOptions options, const Raw& raw) {
   return options;
 }
 
+void add_sweep(CLI::App& app, SweepOptions& options, Raw& raw) {
+  app.add_option("--compute", options.compute, "Family of kernels")->required()->type_name("NAME");
+  raw.problem.add(app, "--problem", options.attention);
+  add_choice(app, "--mode", raw.mode, {"forward", "backward"}, "What to time, forward if not given");
+  app.add_option("--set", raw.settings, "Values of a tunable, tried one by one; may be given often")
+      ->type_name("NAME=A,B,...")
+      ->allow_extra_args(false);
+  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Samples of each, 15 if not given");
+  add_real(app, "--max_seconds", raw.max_seconds, 0, kInfinity, false,
+           "Time a variant no longer than this, 2 if not given");
+  add_path(app, "--json", options.json, "Also write the table to this file");
+  app.footer(kSweepFooter);
+}
+
+SweepOptions finish(SweepOptions options, const Raw& raw) {
+  options.mode = raw.mode == 0 ? Mode::kForward : Mode::kBackward;
+  options.max_seconds = raw.max_seconds.value_or(options.max_seconds);
+  options.spec = raw.problem.finish("--problem", options.attention);
+  std::vector<std::string> allowed;
+  for (const cuda::Family* family : cuda::families()) allowed.emplace_back(family->name);
+  if (std::find(allowed.begin(), allowed.end(), options.compute) == allowed.end()) {
+    refuse(fmt::format("--compute: '{}', allowed {}", options.compute, fmt::join(allowed, ", ")));
+  }
+  for (const std::string& text : raw.settings) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos) refuse(fmt::format("--set: '{}', allowed NAME=A,B,...", text));
+    SweepOptions::Setting setting = {text.substr(0, equals), {}};
+    for (const std::string& value : split_at_commas(text.substr(equals + 1))) {
+      setting.values.push_back(static_cast<std::int32_t>(parse_integer("--set", value, 0, 1 << 20)));
+    }
+    options.settings.push_back(std::move(setting));
+  }
+  return options;
+}
+
+void add_info(CLI::App& app, InfoOptions& options, Raw& raw, AttentionOptions& attention) {
+  app.add_flag("--json", options.json, "Print JSON instead of text");
+  raw.problem.add(app, "--explain", attention);
+  app.add_flag("--bias", raw.explain_bias, "With a bias of every head");
+  app.add_flag("--mask", raw.explain_mask, "With a boolean mask of every head");
+  app.add_flag("--alibi", raw.explain_alibi, "With ALiBi slopes");
+  add_choice(app, "--device", raw.device, {"auto", "cpu", "cuda"}, "Where; on a GPU where there is one if not given");
+  app.footer(kInfoFooter);
+}
+
+Command finish(const InfoOptions& options, const Raw& raw, AttentionOptions attention) {
+  if (raw.problem.sizes.empty()) return options;
+  ExplainOptions explain = {.spec = raw.problem.finish("--explain", attention),
+                            .attention = attention,
+                            .bias = raw.explain_bias,
+                            .mask = raw.explain_mask,
+                            .alibi = raw.explain_alibi,
+                            .device = {},
+                            .json = options.json};
+  if (raw.device != 0) explain.device = raw.device == 1 ? DeviceType::kCPU : DeviceType::kCUDA;
+  return explain;
+}
+
 /// The first word has to be a command, or a flag such as --help.
 void check_command(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 6> kCommands = {"generate", "run", "bench", "compile", "ladder", "info"};
+  constexpr std::array<std::string_view, 7> kCommands = {"generate", "run",   "bench", "compile",
+                                                         "ladder",   "sweep", "info"};
   const std::string allowed = fmt::format("{} (see attend --help)", fmt::join(kCommands, ", "));
   if (arguments.empty()) refuse("no command given, allowed " + allowed);
   const std::string& first = arguments.front();
@@ -352,12 +397,15 @@ Command parse(const std::vector<std::string>& arguments) {
   BenchOptions bench;
   CompileOptions compile;
   LadderOptions ladder;
+  SweepOptions sweep;
   InfoOptions info;
+  AttentionOptions explained;
   CLI::App* generate_app = app.add_subcommand("generate", "Write random Q, K and V");
   CLI::App* run_app = app.add_subcommand("run", "Compute attention of files, and check it");
   CLI::App* bench_app = app.add_subcommand("bench", "Time attention over a grid of sizes");
   CLI::App* compile_app = app.add_subcommand("compile", "Compile the GPU kernels, without a GPU");
   CLI::App* ladder_app = app.add_subcommand("ladder", "Check and time every kernel of the ladder on this GPU");
+  CLI::App* sweep_app = app.add_subcommand("sweep", "Time many variants of one family of kernels");
   CLI::App* info_app = app.add_subcommand("info", "Say what this machine and this build can do");
   const std::string command = arguments.empty() ? "" : arguments.front();
   if (command == "generate")
@@ -366,7 +414,8 @@ Command parse(const std::vector<std::string>& arguments) {
   if (command == "bench") add_bench(*bench_app, bench, raw);
   if (command == "compile") add_compile(*compile_app, compile, raw);
   if (command == "ladder") add_ladder(*ladder_app, ladder, raw);
-  if (command == "info") info_app->add_flag("--json", info.json, "Print JSON instead of text");
+  if (command == "sweep") add_sweep(*sweep_app, sweep, raw);
+  if (command == "info") add_info(*info_app, info, raw, explained);
   check_command(arguments);
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI11 wants
@@ -384,7 +433,8 @@ Command parse(const std::vector<std::string>& arguments) {
   if (bench_app->parsed()) return finish(std::move(bench), raw);
   if (compile_app->parsed()) return finish(std::move(compile), raw);
   if (ladder_app->parsed()) return finish(std::move(ladder), raw);
-  return info;
+  if (sweep_app->parsed()) return finish(std::move(sweep), raw);
+  return finish(info, raw, explained);
 }
 
 }  // namespace attend::cli

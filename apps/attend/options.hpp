@@ -85,8 +85,33 @@ struct LadderOptions {
   std::filesystem::path json, docs;
 };
 
+/// `attend sweep`
+struct SweepOptions {
+  struct Setting {
+    std::string name;  ///< of a tunable
+    std::vector<std::int32_t> values;
+  };
+  std::string compute;  ///< a family's name
+  io::FolderSpec spec;
+  AttentionOptions attention;
+  Mode mode = Mode::kForward;  ///< or kBackward
+  std::vector<Setting> settings;
+  std::int64_t repeat = 15;
+  double max_seconds = 2;  ///< for one variant
+  std::filesystem::path json;
+};
+
 /// `attend info`
 struct InfoOptions {
+  bool json = false;
+};
+
+/// `attend info --explain B,H,S,D`
+struct ExplainOptions {
+  io::FolderSpec spec;
+  AttentionOptions attention;
+  bool bias = false, mask = false, alibi = false;  ///< given, of every head
+  std::optional<DeviceType> device;                ///< none: a GPU where there is one
   bool json = false;
 };
 
@@ -95,8 +120,8 @@ struct Message {
   std::string text;
 };
 
-using Command =
-    std::variant<GenerateOptions, RunOptions, BenchOptions, CompileOptions, LadderOptions, InfoOptions, Message>;
+using Command = std::variant<GenerateOptions, RunOptions, BenchOptions, CompileOptions, LadderOptions, SweepOptions,
+                             InfoOptions, ExplainOptions, Message>;
 
 /// Parses what follows the program's name.
 /// @throws Error (kInvalidArgument) naming the flag, the value found and what is allowed.

@@ -80,7 +80,7 @@ std::string csv_field(const Json& value) {
 Result make_result(const Workload& w, Mode mode, const Choice& choice, const Timing& timing) {
   const double seconds = timing.median_ms / 1000;
   Result r;
-  r.compute = choice.compute;
+  r.compute = choice.compute(mode);
   r.device = choice.device.type == DeviceType::kCPU ? "cpu" : "cuda";
   r.device_name = device_name(choice.device);
   r.mode = mode;
@@ -93,7 +93,7 @@ Result make_result(const Workload& w, Mode mode, const Choice& choice, const Tim
   r.head_dim = w.q.shape()[3];
   r.head_dim_v = w.v.shape()[3];
   r.options = w.options;
-  r.threads = choice.compute == "cpu" ? cpu_threads() : 1;
+  r.threads = r.compute == "cpu" ? cpu_threads() : 1;
   r.timing = timing;
   r.tflops = seconds > 0 ? operations(w, mode) / seconds / 1e12 : 0;
   r.gbps = seconds > 0 ? traffic(w, mode) / seconds / 1e9 : 0;

@@ -161,9 +161,10 @@ std::vector<Result> compute(const RunOptions& options, const Choice& choice, con
   return results;
 }
 
-/// "fa2 (chosen by auto), NVIDIA H200"
+/// "fa2 (chosen by auto), NVIDIA H200"; "wgmma_specialized forward, simt backward (chosen by auto), NVIDIA H200"
 std::string backend_text(const RunOptions& options, const Choice& choice, const Result& result) {
-  std::string text = choice.compute;
+  const bool differ = !choice.forward.empty() && !choice.backward.empty() && choice.forward != choice.backward;
+  std::string text = differ ? fmt::format("{} forward, {} backward", choice.forward, choice.backward) : result.compute;
   if (options.compute == "auto") {
     text += fmt::format(" (chosen by auto{})", choice.note.empty() ? "" : "; no GPU: " + choice.note);
   }

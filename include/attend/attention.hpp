@@ -4,6 +4,7 @@
 //   attend::backward(dout, q, k, v, o, lse, dq, dk, dv, {.causal = true});
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,6 +29,13 @@ struct Varlen {
   std::int64_t num_sequences = 0;
   std::int64_t max_seqlen_q = 0;  ///< an upper bound of every query length
   std::int64_t max_seqlen_k = 0;  ///< an upper bound of every key length
+};
+
+/// Memory for the scratch of a call, on the tensors' device. A call that is given none takes it from a pool of the library's
+/// own, in the stream's order.
+struct WorkspaceView {
+  void* data = nullptr;   ///< a multiple of 256
+  std::size_t bytes = 0;  ///< at least what forward_workspace_bytes() or backward_workspace_bytes() says
 };
 
 /// What is computed. Every default means "off".
@@ -57,6 +65,7 @@ struct Params {
   std::uint64_t offset = 0;         ///<   and (sequence, head, i, j), the same forward, backward, on every device
   bool deterministic = false;       ///< bit-equal results from run to run, backward on a GPU too. All else always is
   std::optional<Varlen> varlen = {};
+  WorkspaceView workspace = {};  ///< used until the call is done; not by the CPU's backends
   std::string_view compute = "auto";  ///< a backend by name (see backends()), or the best one for the tensors' device
 };
 
@@ -101,6 +110,56 @@ ATTEND_API void forward(const Tensor& q, const Tensor& k, const Tensor& v, const
 ATTEND_API void backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
                          const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv,
                          const Params& params = {}, Stream stream = nullptr, const BackwardExtras& extras = {});
+
+/// Bytes of scratch memory that the same call takes on its device: for Params::workspace. 0 on a CPU, whose backends keep
+/// their own. Only shapes, strides, dtypes, devices and alignment of the tensors matter.
+/// @throws Error as the call does.
+[[nodiscard]] ATTEND_API std::size_t forward_workspace_bytes(const Tensor& q, const Tensor& k, const Tensor& v,
+                                                             const Tensor& o, const Tensor* lse = nullptr,
+                                                             const Params& params = {});
+[[nodiscard]] ATTEND_API std::size_t backward_workspace_bytes(const Tensor& dout, const Tensor& q, const Tensor& k,
+                                                              const Tensor& v, const Tensor& o, const Tensor& lse,
+                                                              const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                                                              const Params& params = {},
+                                                              const BackwardExtras& extras = {});
+
+/// Compiles and loads the kernels that the same call needs, and returns when they are there: before a graph is captured,
+/// or a server takes its first request. Nothing is read or written.
+///
+/// Kernels are kept for each combination of: the kernels that are chosen and their tiles (which follow from the sizes);
+/// dtypes; head_dim of q and v; kind of mask (none, causal, window); which options are on, not their values; sign of the
+/// scale; and whether all addresses, rows and strides are multiples of 16 bytes. A call whose combination is new compiles
+/// (seconds) or finds the machine code on disk (milliseconds), also while its stream is being captured.
+/// @throws Error as the call does.
+ATTEND_API void prepare_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
+                                const Tensor* lse = nullptr, const Params& params = {});
+ATTEND_API void prepare_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
+                                 const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                                 const Params& params = {}, const BackwardExtras& extras = {});
+
+/// What one backend makes of a call.
+struct Candidate {
+  std::string compute;                ///< its name
+  bool chosen = false;                ///< the call takes it
+  std::string lack = {};              ///< why it cannot, one line; empty: it can
+  std::string why = {};               ///< why it would do it as it does, one line
+  std::string variant = {};           ///< what its kernels are compiled for, "head_dim=128 mask=causal block_m=64 ..."
+  std::vector<std::string> steps = {};  ///< each kernel: its name, grid, threads and shared memory
+  double estimated_us = 0;            ///< what "auto" compares; infinity: it never takes this one
+  std::size_t workspace_bytes = 0;    ///< of scratch memory on the device
+};
+
+/// Every backend of the tensors' device and what it makes of the same call, those first that "auto" would rather take.
+/// Nothing is compiled, read or written.
+/// @throws Error where the arguments are refused whatever the backend.
+[[nodiscard]] ATTEND_API std::vector<Candidate> explain_forward(const Tensor& q, const Tensor& k, const Tensor& v,
+                                                                const Tensor& o, const Tensor* lse = nullptr,
+                                                                const Params& params = {});
+[[nodiscard]] ATTEND_API std::vector<Candidate> explain_backward(const Tensor& dout, const Tensor& q, const Tensor& k,
+                                                                 const Tensor& v, const Tensor& o, const Tensor& lse,
+                                                                 const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                                                                 const Params& params = {},
+                                                                 const BackwardExtras& extras = {});
 
 /// One way to compute attention.
 struct BackendInfo {

@@ -1,6 +1,7 @@
 // The parameters of kernels as plain structs: the host fills them, the device reads them, this is their one
 // declaration. Passed by value as a kernel's only parameter. Host and device agree on the layout: every member is 4 or
-// 8 bytes wide, 8-byte members come first, and the sizes are asserted.
+// 8 bytes wide, 8-byte members come first, and the sizes are asserted. A struct that kernels take names itself, so that
+// what is compiled and what is passed are the same.
 #pragma once
 
 #include "portable.cuh"
@@ -21,6 +22,7 @@ static_assert(sizeof(TensorStrides) == 24);
 
 // o = softmax(scale q k^T) v and lse, for dense tensors.
 struct ForwardArgs {
+  static constexpr const char* kTypeName = "ForwardArgs";
   const void* q;           // Element (batch, num_heads_q, seqlen_q, kHeadDim)
   const void* k;           // Element (batch, num_heads_k, seqlen_k, kHeadDim)
   const void* v;           // Element (batch, num_heads_k, seqlen_k, kHeadDimV)
@@ -43,6 +45,7 @@ static_assert(sizeof(ForwardArgs) == 6 * 8 + 5 * 24 + 2 * 8 + 4 * 4);
 
 // dq, dk, dv from dout (and dlse) and what forward took and gave, for dense tensors.
 struct BackwardArgs {
+  static constexpr const char* kTypeName = "BackwardArgs";
   const void* dout;  // Element (batch, num_heads_q, seqlen_q, kHeadDimV)
   const void* q;     // as in ForwardArgs
   const void* k;
@@ -99,6 +102,7 @@ static_assert(sizeof(OptionArgs) == 5 * 8 + 2 * 24 + 4 * 8 + 6 * 4);
 // ForwardArgs with the options. Varlen: q, k, v, o and lse have batch dimension 1, args.batch counts the sequences, and
 // seqlen_q and seqlen_k are upper bounds of their lengths.
 struct ForwardOptionArgs {
+  static constexpr const char* kTypeName = "ForwardOptionArgs";
   ForwardArgs base;
   OptionArgs options;
 };
@@ -106,15 +110,17 @@ static_assert(sizeof(ForwardOptionArgs) == sizeof(ForwardArgs) + sizeof(OptionAr
 
 // BackwardArgs with the options, likewise.
 struct BackwardOptionArgs {
+  static constexpr const char* kTypeName = "BackwardOptionArgs";
   BackwardArgs base;
   OptionArgs options;
   void* dbias;                 // DbiasElement, of the bias's own shape: sums over its dimensions of size 1; may be null
+  float* dbias_sums;           // (batch, num_heads_q, seqlen_k), scratch where dbias is a sum over rows; else null
   TensorStrides dbias_stride;  // elements
   int64 total_rows;            // of q in memory: seqlen_q, or the tokens of all sequences
   uint32 dbias_batch;          // the size of dbias's first dimension: batch or 1
   uint32 dbias_heads;          // of its second: num_heads_q or 1
 };
-static_assert(sizeof(BackwardOptionArgs) == sizeof(BackwardArgs) + sizeof(OptionArgs) + 8 + 24 + 8 + 2 * 4);
+static_assert(sizeof(BackwardOptionArgs) == sizeof(BackwardArgs) + sizeof(OptionArgs) + 2 * 8 + 24 + 8 + 2 * 4);
 
 // What a TMA instruction reads: CUtensorMap.
 struct alignas(64) TensorMapArg {
@@ -125,6 +131,7 @@ struct alignas(64) TensorMapArg {
 //   (64, seqlen, head_dim / 64, heads, batch), boxes of (64, kBlockM or kBlockN, head_dim / 64, 1, 1),
 // swizzled in rows of 128 bytes: one copy brings a tile as head_dim / 64 panels of 64 columns.
 struct ForwardTmaArgs {
+  static constexpr const char* kTypeName = "ForwardTmaArgs";
   TensorMapArg q_map;  // kBlockM rows
   TensorMapArg k_map;  // kBlockN rows
   TensorMapArg v_map;  // kBlockN rows

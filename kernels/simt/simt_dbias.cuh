@@ -24,12 +24,6 @@ struct BroadcastRange {
   }
 };
 
-// sums (batch, num_heads_q, seqlen_k) in the workspace, behind the saved rows.
-[[nodiscard]] __device__ __forceinline__ float* dbias_sums(const BackwardOptionArgs& args) {
-  return reinterpret_cast<float*>(static_cast<SavedRow*>(args.base.workspace) +
-                                  int64{args.base.batch} * args.base.num_heads_q * args.total_rows);
-}
-
 // sum += ds of one tile of scores of one head.
 template <class Config, int kM, int kN>
 __device__ __forceinline__ void add_bias_tile(float (&sum)[kM][kN], const BackwardOptionArgs& args,
@@ -124,7 +118,7 @@ __device__ void simt_dbias_over_rows(const BackwardOptionArgs& args) {
     of_threads[me.y * Config::kBlockN + me.place().key(0, j)] = of_thread;
   }
   __syncthreads();  // all sums are there
-  float* to = dbias_sums(args) + (int64{batch} * base.num_heads_q + head) * base.seqlen_k + key;
+  float* to = args.dbias_sums + (int64{batch} * base.num_heads_q + head) * base.seqlen_k + key;
   for (int i = threadIdx.x; i < Config::kBlockN && key + i < base.seqlen_k; i += Config::kThreads) {
     float total = 0.0f;
     for (int y = 0; y < Shape::kThreadsY; ++y) total += of_threads[y * Config::kBlockN + i];
@@ -143,7 +137,7 @@ __device__ void simt_dbias_reduce(const BackwardOptionArgs& args) {
   if (key >= base.seqlen_k) return;
   const auto batches = BroadcastRange::of(bias_batch, args.dbias_batch, base.batch);
   const auto heads = BroadcastRange::of(bias_head_index, args.dbias_heads, base.num_heads_q);
-  const float* sums = dbias_sums(args) + key;
+  const float* sums = args.dbias_sums + key;
   float total = 0.0f;
   for (uint32 batch = batches.begin; batch < batches.end; ++batch) {
     for (uint32 head = heads.begin; head < heads.end; ++head) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "core/lack.hpp"
 #include "core/problem.hpp"
 
 namespace attend::core {
@@ -16,17 +17,20 @@ struct Backend {
   DeviceType device;
   std::function<void(const Problem&, Stream)> forward;
   std::function<void(const Problem&, Stream)> backward;  ///< empty: forward only
-  bool in_auto = true;    ///< "auto" tries it; lessons, and what another backend beats at everything, are left out
-  unsigned dtypes = ~0U;  ///< bit dtype_bit(q.dtype) is set where `unsupported` is worth asking: a quick look for auto
+  bool in_auto = true;  ///< "auto" tries it; lessons, and what another backend beats at everything, are left out
   /// One line saying what the backend lacks for this problem ("dropout_p: 0.1, compute 'cpu_naive' allows 0"), or
   /// nothing.
   std::function<std::optional<std::string>(const Problem&)> unsupported;
+  /// Seconds that it expects to take for the problem; infinity where it lacks something. Asked at every call of "auto",
+  /// so it makes no text. Empty: "auto" takes the first backend that lacks nothing.
+  std::function<double(const Problem&)> estimate = {};
+  /// Bytes of scratch memory on the device that a call takes. Empty: none that a caller could pass.
+  std::function<std::size_t(const Problem&)> workspace_bytes = {};
+  /// Compiles and loads whatever a call will need. Empty: nothing to do.
+  std::function<void(const Problem&)> prepare = {};
+  /// What a call would do; `lack` is filled in by the caller. Empty: nothing to tell.
+  std::function<Candidate(const Problem&)> explain = {};
 };
-
-/// The bit of Backend::dtypes.
-[[nodiscard]] constexpr unsigned dtype_bit(DType dtype) {
-  return 1U << static_cast<unsigned>(dtype);
-}
 
 /// For backends that compute in one dtype: the line saying that q is in none of `allowed`, or that another tensor of
 /// the problem differs from q. Nothing where all is well.

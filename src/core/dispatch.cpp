@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "core/problem.hpp"
 #include "cpu/backends.hpp"
 #include "cuda/launch/backends.hpp"
@@ -12,17 +15,23 @@ namespace attend {
 namespace core {
 namespace {
 
-/// The best backend for the problem's device that supports it; where none does, the complaint of the last one, which is
-/// the one that supports most.
+/// The backend for the problem's device that expects to be done first, or the first that lacks nothing where they make no
+/// estimates; where none does, the complaint of the last one, which is the one that supports most.
 const Backend& best_backend(const Problem& problem) {
   const Backend* last = nullptr;
+  const Backend* best = nullptr;
+  double least = std::numeric_limits<double>::infinity();
   for (const Backend* backend : all_backends()) {
     if (backend->device != problem.q.device.type || !backend->in_auto) continue;
     last = backend;
-    const bool hopeless =
-        (backend->dtypes & dtype_bit(problem.q.dtype)) == 0 || (problem.is_backward && !backend->backward);
-    if (!hopeless && !lack_of(*backend, problem)) return *backend;
+    if (!backend->estimate) {
+      if (!lack_of(*backend, problem)) return *backend;
+    } else if (const double seconds = backend->estimate(problem); seconds < least) {
+      best = backend;
+      least = seconds;
+    }
   }
+  if (best != nullptr) return *best;
   if (last == nullptr) throw Error(ErrorCode::kUnsupported, "compute: no backend for the tensors' device");
   throw Error(ErrorCode::kUnsupported, lack_of(*last, problem).value_or("compute: no backend supports the problem"));
 }
@@ -78,6 +87,82 @@ void backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor
               const BackwardExtras& extras) {
   const core::Problem problem = core::make_backward_problem(dout, q, k, v, o, lse, dq, dk, dv, params, extras);
   core::choose(params.compute, problem).backward(problem, stream);
+}
+
+namespace core {
+namespace {
+
+std::size_t workspace_bytes(std::string_view compute, const Problem& problem) {
+  const Backend& backend = choose(compute, problem);
+  return backend.workspace_bytes ? backend.workspace_bytes(problem) : 0;
+}
+
+void prepare(std::string_view compute, const Problem& problem) {
+  const Backend& backend = choose(compute, problem);
+  if (backend.prepare) backend.prepare(problem);
+}
+
+std::vector<Candidate> explain(std::string_view compute, const Problem& problem) {
+  const Backend* chosen = nullptr;
+  try {
+    chosen = &choose(compute, problem);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnsupported) throw;  // what each lacks is the explanation
+  }
+  std::vector<Candidate> candidates;
+  for (const Backend* backend : all_backends()) {
+    if (backend->device != problem.q.device.type) continue;
+    const auto lack = lack_of(*backend, problem);
+    Candidate candidate;
+    if (!lack && backend->explain) candidate = backend->explain(problem);
+    candidate.compute = backend->name;
+    candidate.lack = lack.value_or("");
+    candidate.chosen = backend == chosen;
+    candidates.push_back(std::move(candidate));
+  }
+  const auto rank = [](const Candidate& c) {
+    return std::pair(!c.lack.empty(), c.lack.empty() ? c.estimated_us : 0.0);
+  };
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [&](const Candidate& a, const Candidate& b) { return rank(a) < rank(b); });
+  return candidates;
+}
+
+}  // namespace
+}  // namespace core
+
+std::size_t forward_workspace_bytes(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
+                                    const Tensor* lse, const Params& params) {
+  return core::workspace_bytes(params.compute, core::make_forward_problem(q, k, v, o, lse, params));
+}
+
+std::size_t backward_workspace_bytes(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
+                                     const Tensor& dv, const Params& params, const BackwardExtras& extras) {
+  return core::workspace_bytes(params.compute,
+                               core::make_backward_problem(dout, q, k, v, o, lse, dq, dk, dv, params, extras));
+}
+
+void prepare_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor* lse,
+                     const Params& params) {
+  core::prepare(params.compute, core::make_forward_problem(q, k, v, o, lse, params));
+}
+
+void prepare_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
+                      const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Params& params,
+                      const BackwardExtras& extras) {
+  core::prepare(params.compute, core::make_backward_problem(dout, q, k, v, o, lse, dq, dk, dv, params, extras));
+}
+
+std::vector<Candidate> explain_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
+                                       const Tensor* lse, const Params& params) {
+  return core::explain(params.compute, core::make_forward_problem(q, k, v, o, lse, params));
+}
+
+std::vector<Candidate> explain_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                                        const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
+                                        const Tensor& dv, const Params& params, const BackwardExtras& extras) {
+  return core::explain(params.compute, core::make_backward_problem(dout, q, k, v, o, lse, dq, dk, dv, params, extras));
 }
 
 std::vector<BackendInfo> backends() {

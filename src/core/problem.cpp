@@ -108,14 +108,11 @@ void resolve_varlen(Problem& p, const Params& params) {
   if (varlen.cu_seqlens_k == nullptr) refuse("varlen.cu_seqlens_k: null, allowed num_sequences + 1 entries");
   check_longest("varlen.max_seqlen_q", varlen.max_seqlen_q, varlen.num_sequences, p.q.shape[2]);
   check_longest("varlen.max_seqlen_k", varlen.max_seqlen_k, varlen.num_sequences, p.k.shape[2]);
-  if (p.q.device.type == DeviceType::kCPU) {
-    check_offsets("varlen.cu_seqlens_q", varlen.cu_seqlens_q, varlen.num_sequences, p.q.shape[2], varlen.max_seqlen_q);
-    check_offsets("varlen.cu_seqlens_k", varlen.cu_seqlens_k, varlen.num_sequences, p.k.shape[2], varlen.max_seqlen_k);
-  }
   p.varlen = varlen;
   p.num_sequences = varlen.num_sequences;
   p.max_seqlen_q = varlen.max_seqlen_q;
   p.max_seqlen_k = varlen.max_seqlen_k;
+  if (p.q.device.type == DeviceType::kCPU) check_varlen_offsets(p, varlen.cu_seqlens_q, varlen.cu_seqlens_k);
 }
 
 void resolve_params(Problem& p, const Params& params) {
@@ -128,6 +125,7 @@ void resolve_params(Problem& p, const Params& params) {
   p.seed = params.seed;
   p.offset = params.offset;
   p.deterministic = params.deterministic;
+  p.workspace = params.workspace;
   if (params.alibi_slopes) {
     check_tensor("alibi_slopes", *params.alibi_slopes, p.q.device);
     if (params.alibi_slopes->dtype != DType::kF32) {
@@ -193,6 +191,11 @@ std::vector<NamedTensor> inputs_of(const Problem& p) {
 }
 
 }  // namespace
+
+void check_varlen_offsets(const Problem& p, const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k) {
+  check_offsets("varlen.cu_seqlens_q", cu_seqlens_q, p.num_sequences, p.q.shape[2], p.max_seqlen_q);
+  check_offsets("varlen.cu_seqlens_k", cu_seqlens_k, p.num_sequences, p.k.shape[2], p.max_seqlen_k);
+}
 
 Problem make_forward_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor* lse,
                              const Params& params) {

@@ -67,6 +67,7 @@ struct Problem {
   std::uint64_t seed = 0;
   std::uint64_t offset = 0;
   bool deterministic = false;
+  WorkspaceView workspace;  ///< of the caller's; without data: the backend takes its own
 
   [[nodiscard]] std::int64_t heads_per_group() const { return num_heads_q / num_heads_k; }
 

@@ -10,7 +10,7 @@
 #include "attend/error.hpp"
 #include "cuda/driver/nvrtc.hpp"
 #include "cuda/jit_fixture.hpp"
-#include "cuda/launch/catalog.hpp"
+#include "cuda/launch/family.hpp"
 #include "io/attend_program.hpp"
 
 namespace attend::test {
@@ -47,10 +47,10 @@ TEST_F(Compile, EveryKernelForItsArchitecturesWithoutSpills) {
     EXPECT_GT(row["code_bytes"].get<int>(), 1000) << row;
     EXPECT_LT(row["seconds"].get<double>(), 30) << row;  // on a busy machine
   }
-  for (const cuda::CatalogEntry& kernel : cuda::catalog()) {
+  for (const cuda::Family* family : cuda::families()) {
     for (const char* arch : {"sm_80", "sm_90a", "sm_120"}) {
-      EXPECT_EQ(seen.count(std::string(kernel.name) + " " + arch) == 1, kernel.supports(cuda::find_arch(arch)))
-          << kernel.name << " " << arch;
+      EXPECT_EQ(seen.count(std::string(family->name) + " " + arch) == 1, family->supports(cuda::find_arch(arch)))
+          << family->name << " " << arch;
     }
   }
   EXPECT_THAT(result.err, AllOf(HasSubstr("compiled in"), HasSubstr("registers"), HasSubstr("spilled")));

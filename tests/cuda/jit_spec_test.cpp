@@ -9,7 +9,7 @@
 #include "cuda/jit/ptxas_log.hpp"
 #include "cuda/jit/sources.hpp"
 #include "cuda/jit_fixture.hpp"
-#include "cuda/launch/catalog.hpp"
+#include "cuda/launch/family.hpp"
 
 namespace attend::test {
 namespace {
@@ -125,9 +125,9 @@ TEST(Arch, UnknownCapabilityIsRefused) {
 }
 
 TEST(Embedded, EveryKernelOfTheCatalogHasItsSource) {
-  for (const cuda::CatalogEntry& kernel : cuda::catalog()) {
-    for (const cuda::KernelSpec& spec : kernel.variants(cuda::find_arch("sm_90a"))) {
-      EXPECT_FALSE(cuda::make_program(spec, {}).headers.empty()) << kernel.name;
+  for (const cuda::Family* family : cuda::families()) {
+    for (const cuda::KernelSpec& spec : cuda::example_specs(*family, cuda::find_arch("sm_90a"))) {
+      EXPECT_FALSE(cuda::make_program(spec, {}).headers.empty()) << family->name;
     }
   }
 }

@@ -38,7 +38,17 @@ struct Check {
   void operator()(const cli::LadderOptions& options) const {
     fuzz::require(options.repeat >= 1 && options.max_seconds >= 0);
   }
+  void operator()(const cli::SweepOptions& options) const {
+    check(options.attention);
+    fuzz::require(options.repeat >= 1 && !options.compute.empty() && options.mode != cli::Mode::kBoth);
+    fuzz::require(io::parse_folder_name(io::folder_name(options.spec)) == options.spec);
+    for (const auto& setting : options.settings) fuzz::require(!setting.values.empty());
+  }
   void operator()(const cli::InfoOptions& /*options*/) const {}
+  void operator()(const cli::ExplainOptions& options) const {
+    check(options.attention);
+    fuzz::require(io::parse_folder_name(io::folder_name(options.spec)) == options.spec);
+  }
   void operator()(const cli::Message& message) const { fuzz::require(!message.text.empty()); }
 };
 

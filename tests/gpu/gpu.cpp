@@ -41,8 +41,8 @@ std::shared_ptr<std::byte> allocate_managed(std::size_t bytes) {
 /// block_budget are the error and what it may be in the block of rows where they are closest to each other.
 class Report : public testing::Environment {
  public:
-  void add(const cuda::Rung& rung, const AttentionCase& c, const std::vector<TensorCheck>& checks) {
-    nlohmann::ordered_json entry = {{"compute", rung.name}, {"case", describe(c)}};
+  void add(std::string_view compute, const AttentionCase& c, const std::vector<TensorCheck>& checks) {
+    nlohmann::ordered_json entry = {{"compute", compute}, {"case", describe(c)}};
     bool passed = true;
     for (const TensorCheck& check : checks) {
       const Comparison& r = check.comparison;
@@ -88,17 +88,17 @@ void GpuTest::SetUp() {
   set_tensor_memory(allocate_managed);
 }
 
-bool supports(const cuda::Rung& rung, const Inputs& in) {
+bool supports(std::string_view compute, const Inputs& in) {
   const Outputs out = make_outputs(in);
   core::Problem p = core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &out.lse.view(),
-                                               in.params(rung.name));
+                                               in.params(compute));
   p.q.device = {DeviceType::kCUDA, 0};
-  return !cuda::rung_lack(rung, p).has_value();
+  return !core::lack_of(*core::find_backend(compute), p).has_value();
 }
 
-void check_rung(const cuda::Rung& rung, const Inputs& in) {
-  const std::vector<TensorCheck> checks = compare_with_reference(in, rung.name);
-  std::string line = std::string(rung.name) + "  " + describe(in.options);
+void check_backend(std::string_view compute, const Inputs& in) {
+  const std::vector<TensorCheck> checks = compare_with_reference(in, compute);
+  std::string line = std::string(compute) + "  " + describe(in.options);
   for (const TensorCheck& check : checks) {
     char text[64];
     std::snprintf(text, sizeof(text), "  %s %.2e of %.2e", check.name.c_str(), check.comparison.block_error,
@@ -106,7 +106,7 @@ void check_rung(const cuda::Rung& rung, const Inputs& in) {
     line += text;
   }
   std::puts(line.c_str());
-  report->add(rung, in.options, checks);
+  report->add(compute, in.options, checks);
 }
 
 CapturedGraph::CapturedGraph(cuda::StreamHandle stream, const std::function<void()>& submit) : stream_(stream) {

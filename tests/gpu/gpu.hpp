@@ -5,12 +5,12 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "attend/tensor.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/shared_library.hpp"
-#include "cuda/launch/rung.hpp"
 #include "support/attention_case.hpp"
 
 namespace attend::test {
@@ -24,11 +24,11 @@ class GpuTest : public testing::Test {
   void SetUp() override;
 };
 
-/// Does the rung support the case, on this GPU? Asks the library itself.
-[[nodiscard]] bool supports(const cuda::Rung& rung, const Inputs& in);
+/// Does the backend support the case, forward, on this GPU? Asks the library itself.
+[[nodiscard]] bool supports(std::string_view compute, const Inputs& in);
 
-/// Compares a rung with the reference (compare_with_reference), prints a line, and keeps it for the report.
-void check_rung(const cuda::Rung& rung, const Inputs& in);
+/// Compares a backend with the reference (compare_with_reference), prints a line, and keeps it for the report.
+void check_backend(std::string_view compute, const Inputs& in);
 
 /// A function of libcuda that only tests need.
 template <class Function>

@@ -1,9 +1,10 @@
 // Every rung of the ladder against float64, at the sizes where tiles, masks and tails go wrong.
-#include "cuda/launch/ladder.hpp"
+#include "cuda/launch/rung.hpp"
 
 #include <algorithm>
 
 #include "cuda/driver/device.hpp"
+#include "cuda/launch/family.hpp"
 #include "gpu/gpu.hpp"
 
 namespace attend::test {
@@ -13,7 +14,7 @@ namespace {
 int num_rungs_of(DType dtype) {
   int count = 0;
   for (const cuda::Rung& rung : cuda::ladder()) {
-    const bool has_instructions = rung.supports == nullptr || rung.supports(cuda::device_info(0).arch());
+    const bool has_instructions = cuda::find_family(rung.name)->supports(cuda::device_info(0).arch());
     count += has_instructions && std::ranges::count(rung.dtypes, dtype) > 0 ? 1 : 0;
   }
   return count;
@@ -25,8 +26,8 @@ void check_all_rungs(const AttentionCase& c) {
   const Inputs in = make_inputs(c);
   int checked = 0;
   for (const cuda::Rung& rung : cuda::ladder()) {
-    if (!supports(rung, in)) continue;
-    check_rung(rung, in);
+    if (!supports(rung.name, in)) continue;
+    check_backend(rung.name, in);
     ++checked;
   }
   const bool for_all = (c.head_dim == 64 || c.head_dim == 128) && c.head_dim_v == c.head_dim;

@@ -6,7 +6,6 @@
 #include "core/dispatch.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/stream.hpp"
-#include "cuda/launch/production.hpp"
 #include "gpu/gpu.hpp"
 #include "kernels/common/philox.cuh"
 #include "support/dense_oracle.hpp"
@@ -31,7 +30,7 @@ Tensor on_gpu(const TensorBuffer& buffer) {
 class Simt : public GpuTest, public testing::WithParamInterface<AttentionCase> {};
 
 TEST_P(Simt, StaysInBudget) {
-  check_rung(cuda::simt_kernels(), make_inputs(GetParam()));
+  check_backend(kCompute, make_inputs(GetParam()));
 }
 
 const auto kIndexName = [](const auto& test) { return std::to_string(test.index); };

@@ -42,10 +42,15 @@ const Arch& find_arch(std::string_view target) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("arch: '{}', allowed {}", target, known_arch_names()));
 }
 
-const Arch& arch_of_capability(int major, int minor) {
+const Arch* find_capability(int major, int minor) noexcept {
   for (const Arch& arch : kArchs) {
-    if (arch.major == major && arch.minor == minor) return arch;
+    if (arch.major == major && arch.minor == minor) return &arch;
   }
+  return nullptr;
+}
+
+const Arch& arch_of_capability(int major, int minor) {
+  if (const Arch* arch = find_capability(major, minor)) return *arch;
   throw Error(ErrorCode::kUnsupported,
               fmt::format("device: compute capability {}.{}, allowed those of {}", major, minor, known_arch_names()));
 }

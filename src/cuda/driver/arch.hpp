@@ -27,7 +27,10 @@ struct Arch {
 /// The architecture called `target`. @throws Error (kInvalidArgument) naming it and those that are known.
 [[nodiscard]] const Arch& find_arch(std::string_view target);
 
-/// The architecture of a device of this compute capability. @throws Error (kUnsupported) where it is not in the table.
+/// The architecture of a device of this compute capability, or null where it is not in the table.
+[[nodiscard]] const Arch* find_capability(int major, int minor) noexcept;
+
+/// The same. @throws Error (kUnsupported) where it is not in the table.
 [[nodiscard]] const Arch& arch_of_capability(int major, int minor);
 
 /// "sm_80, sm_86, ..."

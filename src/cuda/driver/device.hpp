@@ -20,7 +20,9 @@ struct DeviceInfo {
   std::size_t l2_bytes = 0;
   std::size_t memory_bytes = 0;
 
-  /// Its row of the capability table. @throws Error (kUnsupported) where the table has none.
+  /// Its row of the capability table; null where the table has none.
+  [[nodiscard]] const Arch* known_arch() const noexcept { return find_capability(major, minor); }
+  /// The same. @throws Error (kUnsupported) where the table has none.
   [[nodiscard]] const Arch& arch() const { return arch_of_capability(major, minor); }
 };
 

@@ -47,7 +47,8 @@ namespace attend::cuda {
   X(mem_free_async, cuMemFreeAsync, (DevicePointer, StreamHandle))                                            \
   X(copy_to_device, cuMemcpyHtoDAsync_v2, (DevicePointer, const void*, std::size_t, StreamHandle))            \
   X(copy_to_host, cuMemcpyDtoHAsync_v2, (void*, DevicePointer, std::size_t, StreamHandle))                    \
-  X(memset_async, cuMemsetD8Async, (DevicePointer, unsigned char, std::size_t, StreamHandle))
+  X(memset_async, cuMemsetD8Async, (DevicePointer, unsigned char, std::size_t, StreamHandle))                 \
+  X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int*))
 
 /// The driver's entry points.
 struct Driver {

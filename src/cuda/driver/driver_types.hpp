@@ -56,9 +56,10 @@ static_assert(sizeof(MemoryPoolProperties) == 88);
 /// CUmemPool_attribute
 enum class MemoryPoolAttribute : int { kReleaseThreshold = 4 };
 
-/// CUlaunchAttribute; only the cluster shape is used.
+/// CUlaunchAttribute; only these two are used.
 struct LaunchAttribute {
   static constexpr int kClusterDimension = 4;
+  static constexpr int kProgrammaticStreamSerialization = 6;
 
   struct Cluster {
     unsigned x, y, z;
@@ -66,6 +67,7 @@ struct LaunchAttribute {
   union Value {
     char pad[64];
     Cluster cluster;
+    int flag;
   };
 
   int id;

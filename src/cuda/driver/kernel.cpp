@@ -51,10 +51,18 @@ Kernel::~Kernel() {
 }
 
 void Kernel::launch(const LaunchShape& shape, std::span<void*> arguments, StreamHandle stream) const {
-  LaunchAttribute cluster = {};
-  cluster.id = LaunchAttribute::kClusterDimension;
-  cluster.value.cluster = {shape.cluster.x, shape.cluster.y, shape.cluster.z};
-  const bool clustered = shape.cluster.x * shape.cluster.y * shape.cluster.z > 1;
+  LaunchAttribute attributes[2] = {};
+  unsigned num_attributes = 0;
+  if (shape.cluster.x * shape.cluster.y * shape.cluster.z > 1) {
+    LaunchAttribute& cluster = attributes[num_attributes++];
+    cluster.id = LaunchAttribute::kClusterDimension;
+    cluster.value.cluster = {shape.cluster.x, shape.cluster.y, shape.cluster.z};
+  }
+  if (shape.overlaps_previous) {
+    LaunchAttribute& overlap = attributes[num_attributes++];
+    overlap.id = LaunchAttribute::kProgrammaticStreamSerialization;
+    overlap.value.flag = 1;
+  }
   const DriverLaunchConfig config = {.grid_x = shape.grid.x,
                                      .grid_y = shape.grid.y,
                                      .grid_z = shape.grid.z,
@@ -63,8 +71,8 @@ void Kernel::launch(const LaunchShape& shape, std::span<void*> arguments, Stream
                                      .block_z = shape.block.z,
                                      .dynamic_smem_bytes = shape.dynamic_smem_bytes,
                                      .stream = stream,
-                                     .attributes = clustered ? &cluster : nullptr,
-                                     .num_attributes = clustered ? 1U : 0U};
+                                     .attributes = num_attributes > 0 ? attributes : nullptr,
+                                     .num_attributes = num_attributes};
   if (shape.dynamic_smem_bytes > dynamic_smem_bytes_) {
     throw Error(ErrorCode::kInternal, fmt::format("{}: {} bytes of dynamic shared memory, loaded for {}", name_,
                                                   shape.dynamic_smem_bytes, dynamic_smem_bytes_));

@@ -19,6 +19,7 @@ struct LaunchShape {
   Dim3 block = {};                  ///< threads
   Dim3 cluster = {};                ///< blocks; {1, 1, 1}: no clusters. Divides the grid
   unsigned dynamic_smem_bytes = 0;  ///< more than 48 KiB is allowed
+  bool overlaps_previous = false;   ///< may start before the kernel before it in the stream has ended; it waits itself
 };
 
 /// One kernel on one device. Thread-safe.

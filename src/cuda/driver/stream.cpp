@@ -32,6 +32,14 @@ void synchronize(StreamHandle stream) {
   check_call(driver().stream_synchronize(stream), "cuStreamSynchronize", "waiting for earlier work on the stream");
 }
 
+RelaxedCapture::RelaxedCapture() {
+  check_call(driver().exchange_capture_mode(&former_), "cuThreadExchangeStreamCaptureMode", "loading during a capture");
+}
+
+RelaxedCapture::~RelaxedCapture() {
+  driver().exchange_capture_mode(&former_);
+}
+
 Event::Event(Timing timing) {
   check_call(driver().event_create(&event_, timing == Timing::kOn ? 0 : kEventDisableTiming), "cuEventCreate",
              "creating an event");

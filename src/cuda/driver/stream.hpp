@@ -26,6 +26,19 @@ class OwnStream {
 /// Returns when all that was put on `stream` so far is done; throws the error of whatever failed there.
 void synchronize(StreamHandle stream);
 
+/// While it lives, this thread may do what would end a capture of a stream of its own otherwise: load modules, say. What
+/// it does is no part of the graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture();
+  ~RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  int former_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED, exchanged for the thread's own
+};
+
 /// A point in a stream.
 class Event {
  public:

@@ -51,13 +51,15 @@ TypedText typed_text(const Constant& constant) {
   return std::visit(Visitor(), constant.value);
 }
 
-bool has_threads(const KernelSpec& spec) {
-  return std::any_of(spec.config.begin(), spec.config.end(), [](const Constant& constant) {
-    return constant.name == "kThreads" && std::holds_alternative<std::int64_t>(constant.value);
-  });
-}
-
 }  // namespace
+
+std::int64_t threads_of(const KernelSpec& spec) {
+  for (const Constant& constant : spec.config) {
+    if (constant.name != "kThreads") continue;
+    if (const auto* threads = std::get_if<std::int64_t>(&constant.value)) return *threads;
+  }
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: no integer kThreads in its Config", spec.name));
+}
 
 std::string config_text(const KernelSpec& spec) {
   std::string text;
@@ -93,9 +95,7 @@ Program make_program(const KernelSpec& spec, const std::filesystem::path& kernel
   require_identifier("kernel name", spec.name);
   require_identifier("kernel function", spec.function);
   require_identifier("kernel args", spec.args);
-  if (!has_threads(spec)) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: no integer kThreads in its Config", spec.name));
-  }
+  (void)threads_of(spec);  // an early refusal
   Program program;
   program.name = spec.name + ".cu";
   program.toolkit_headers = spec.toolkit_headers;

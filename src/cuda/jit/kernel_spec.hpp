@@ -48,6 +48,9 @@ struct Program {
   bool toolkit_headers = false;
 };
 
+/// Threads of a block: the spec's kThreads. @throws Error (kInvalidArgument) where it has none.
+[[nodiscard]] std::int64_t threads_of(const KernelSpec& spec);
+
 /// "static constexpr int kHeadDim = 128;", a line for each constant.
 [[nodiscard]] std::string config_text(const KernelSpec& spec);
 

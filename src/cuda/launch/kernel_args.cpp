@@ -15,20 +15,20 @@ TensorStrides strides(const Tensor& t) {
 }
 
 /// Kernels that fold the scale into the exponent multiply masked scores, which are -inf, by it: it must not be 0.
-float kernel_scale(const Rung& rung, double scale) {
+float kernel_scale(double scale, bool folds_scale) {
   const auto value = static_cast<float>(scale);
-  return rung.folds_scale ? std::max(std::abs(value), std::numeric_limits<float>::min()) : value;
+  return folds_scale ? std::max(std::abs(value), std::numeric_limits<float>::min()) : value;
 }
 
 }  // namespace
 
-ForwardArgs forward_args(const Rung& rung, const core::Problem& p, DevicePointer workspace) {
+ForwardArgs forward_args(const core::Problem& p, void* workspace, bool folds_scale) {
   return {.q = p.q.data,
           .k = p.k.data,
           .v = p.v.data,
           .o = p.o.data,
           .lse = p.lse ? static_cast<float*>(p.lse->data) : nullptr,
-          .workspace = reinterpret_cast<void*>(workspace),  // NOLINT(performance-no-int-to-ptr)
+          .workspace = workspace,
           .q_stride = strides(p.q),
           .k_stride = strides(p.k),
           .v_stride = strides(p.v),
@@ -39,10 +39,10 @@ ForwardArgs forward_args(const Rung& rung, const core::Problem& p, DevicePointer
           .batch = static_cast<uint32>(p.num_sequences),
           .num_heads_q = static_cast<uint32>(p.num_heads_q),
           .num_heads_k = static_cast<uint32>(p.num_heads_k),
-          .scale = kernel_scale(rung, p.scale)};
+          .scale = kernel_scale(p.scale, folds_scale)};
 }
 
-BackwardArgs backward_args(const Rung& rung, const core::Problem& p, DevicePointer workspace) {
+BackwardArgs backward_args(const core::Problem& p, void* workspace, bool folds_scale) {
   return {.dout = p.dout.data,
           .q = p.q.data,
           .k = p.k.data,
@@ -53,7 +53,7 @@ BackwardArgs backward_args(const Rung& rung, const core::Problem& p, DevicePoint
           .dq = p.dq.data,
           .dk = p.dk.data,
           .dv = p.dv.data,
-          .workspace = reinterpret_cast<void*>(workspace),  // NOLINT(performance-no-int-to-ptr)
+          .workspace = workspace,
           .dout_stride = strides(p.dout),
           .q_stride = strides(p.q),
           .k_stride = strides(p.k),
@@ -69,7 +69,7 @@ BackwardArgs backward_args(const Rung& rung, const core::Problem& p, DevicePoint
           .batch = static_cast<uint32>(p.num_sequences),
           .num_heads_q = static_cast<uint32>(p.num_heads_q),
           .num_heads_k = static_cast<uint32>(p.num_heads_k),
-          .scale = kernel_scale(rung, p.scale),
+          .scale = kernel_scale(p.scale, folds_scale),
           .gradient_scale = static_cast<float>(p.scale),
           .unused = 0};
 }
@@ -99,9 +99,8 @@ TensorMapArg tile_map(const Tensor& t, int rows, const void* somewhere) {
 
 }  // namespace
 
-ForwardTmaArgs forward_tma_args(const Step& step, const core::Problem& p, const ForwardArgs& base) {
-  return {tile_map(p.q, step.block_m, p.q.data), tile_map(p.k, step.block_n, p.q.data),
-          tile_map(p.v, step.block_n, p.q.data), base};
+ForwardTmaArgs forward_tma_args(const core::Problem& p, int block_m, int block_n, const ForwardArgs& base) {
+  return {tile_map(p.q, block_m, p.q.data), tile_map(p.k, block_n, p.q.data), tile_map(p.v, block_n, p.q.data), base};
 }
 
 OptionArgs option_args_of(const core::Problem& p) {

@@ -3,16 +3,17 @@
 
 #include "core/problem.hpp"
 #include "cuda/driver/driver_types.hpp"
-#include "cuda/launch/rung.hpp"
 #include "kernels/common/args.cuh"
 
 namespace attend::cuda {
 
-[[nodiscard]] ForwardArgs forward_args(const Rung& rung, const core::Problem& p, DevicePointer workspace);
-[[nodiscard]] BackwardArgs backward_args(const Rung& rung, const core::Problem& p, DevicePointer workspace);
+/// @param folds_scale  the kernel wants a scale > 0: see Facts::negate_scores
+[[nodiscard]] ForwardArgs forward_args(const core::Problem& p, void* workspace, bool folds_scale = false);
+[[nodiscard]] BackwardArgs backward_args(const core::Problem& p, void* workspace, bool folds_scale = false);
 
-/// With the maps that `step` loads by.
-[[nodiscard]] ForwardTmaArgs forward_tma_args(const Step& step, const core::Problem& p, const ForwardArgs& base);
+/// With maps whose boxes have block_m rows of q and block_n keys.
+[[nodiscard]] ForwardTmaArgs forward_tma_args(const core::Problem& p, int block_m, int block_n,
+                                              const ForwardArgs& base);
 
 [[nodiscard]] OptionArgs option_args_of(const core::Problem& p);
 [[nodiscard]] BackwardOptionArgs backward_option_args(const BackwardArgs& base, const core::Problem& p);

@@ -1,6 +1,6 @@
 // Rung 08: float32 on CUDA cores, as fast as they go.
 #include "cuda/launch/float_tiles.hpp"
-#include "cuda/launch/ladder.hpp"
+#include "cuda/launch/rung.hpp"
 #include "kernels/common/work.cuh"
 
 namespace attend::cuda {
@@ -112,10 +112,6 @@ std::size_t backward_workspace(const core::Problem& p) {
   return static_cast<std::size_t>(p.num_sequences * p.num_heads_q * rows) * kStatisticsBytes;
 }
 
-bool has_async_copies(const Arch& arch) {
-  return arch.cp_async;
-}
-
 }  // namespace
 
 std::vector<Rung> fa2_rungs() {
@@ -129,8 +125,8 @@ std::vector<Rung> fa2_rungs() {
        .max_head_dim = 128,
        .folds_scale = true,
        .deterministic_backward = false,
-       .in_auto = true,
-       .supports = has_async_copies,
+       .tflops = 44,
+       .instructions = kCpAsync,
        .forward = fa2_forward,
        .backward = fa2_backward,
        .backward_workspace = backward_workspace},

@@ -1,17 +1,13 @@
 // Rungs 09 to 15: float16 and bfloat16 on tensor cores, with the instructions that Ampere brought.
 //
 // One table of tiles serves all architectures: no block takes more than the 99 KB that sm_120 has.
-#include "cuda/launch/ladder.hpp"
+#include "cuda/launch/rung.hpp"
 
 namespace attend::cuda {
 namespace {
 
 constexpr unsigned kElementBytes = 2;
 constexpr unsigned kFloatBytes = 4;
-
-bool has_cp_async(const Arch& arch) {
-  return arch.cp_async;
-}
 
 std::vector<Step> warp_wmma_forward(const RungConfig& config) {
   constexpr unsigned kRows = 16, kKeys = 32;  // a fragment's rows; a lane for each key
@@ -99,8 +95,8 @@ Rung half_rung(int number, const char* name, const char* description, const char
           .source = source,
           .dtypes = {DType::kF16, DType::kBF16},
           .head_dims = {64, 128},
-          .alignment = 16,
-          .supports = has_cp_async,
+          .needs_alignment = true,
+          .instructions = kCpAsync,
           .forward = forward};
 }
 
@@ -138,7 +134,8 @@ std::vector<Rung> mma_rungs() {
       mma_rung(15, "mma_qreg_async", "rung 15: cp.async, two stages, 32 rows a warp", "ladder/15_mma_qreg_async.cuh",
                mma_qreg_async_forward),
   };
-  rungs.back().in_auto = true;
+  rungs.back().tflops = 390;
+  rungs.back().blocks_per_multiprocessor = 2;
   return rungs;
 }
 

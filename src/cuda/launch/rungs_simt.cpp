@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "cuda/launch/float_tiles.hpp"
-#include "cuda/launch/ladder.hpp"
+#include "cuda/launch/rung.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -192,7 +192,6 @@ std::vector<Rung> simt_rungs() {
        .source = "ladder/02_naive.cuh",
        .dtypes = {DType::kF32},
        .any_head_dim_v = true,
-       .claims_no_spills = true,
        .forward = naive_forward},
       {.number = 3,
        .name = "tiled",

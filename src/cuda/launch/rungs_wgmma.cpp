@@ -1,15 +1,11 @@
 // Rungs 16 to 18: float16 and bfloat16 with Hopper's warpgroup instructions.
-#include "cuda/launch/ladder.hpp"
+#include "cuda/launch/rung.hpp"
 
 namespace attend::cuda {
 namespace {
 
 constexpr unsigned kElementBytes = 2;
 constexpr int kWarpgroup = 128;
-
-bool has_wgmma(const Arch& arch) {
-  return arch.wgmma;
-}
 
 /// Tiles of q and, `stages` times, of k and v.
 unsigned tiles_bytes(const RungConfig& config, int block_m, int block_n, int stages) {
@@ -69,9 +65,9 @@ std::vector<Rung> wgmma_rungs() {
        .source = "ladder/16_wgmma.cuh",
        .dtypes = {DType::kF16, DType::kBF16},
        .head_dims = {64, 128},
-       .alignment = 16,
+       .needs_alignment = true,
        .folds_scale = true,
-       .supports = has_wgmma,
+       .instructions = kWgmma,
        .forward = wgmma_forward},
       {.number = 17,
        .name = "wgmma_tma",
@@ -79,9 +75,9 @@ std::vector<Rung> wgmma_rungs() {
        .source = "ladder/17_wgmma_tma.cuh",
        .dtypes = {DType::kF16, DType::kBF16},
        .head_dims = {64, 128},
-       .alignment = 16,
+       .needs_alignment = true,
        .folds_scale = true,
-       .supports = has_wgmma,
+       .instructions = kWgmma,
        .forward = wgmma_tma_forward},
       {.number = 18,
        .name = "wgmma_specialized",
@@ -89,10 +85,10 @@ std::vector<Rung> wgmma_rungs() {
        .source = "ladder/18_wgmma_specialized.cuh",
        .dtypes = {DType::kF16, DType::kBF16},
        .head_dims = {64, 128},
-       .alignment = 16,
+       .needs_alignment = true,
        .folds_scale = true,
-       .in_auto = true,
-       .supports = has_wgmma,
+       .tflops = 620,
+       .instructions = kWgmma,
        .forward = wgmma_specialized_forward},
   };
 }

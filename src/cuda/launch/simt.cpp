@@ -1,230 +1,365 @@
 // simt: every problem of the interface on CUDA cores.
 #include <algorithm>
 
+#include "cuda/launch/estimate.hpp"
+#include "cuda/launch/families.hpp"
 #include "cuda/launch/float_tiles.hpp"
-#include "cuda/launch/production.hpp"
+#include "cuda/launch/kernel_args.hpp"
 #include "kernels/common/work.cuh"
 
 namespace attend::cuda {
 namespace {
 
+using core::Problem;
+
+/// The tile of one kernel and how its threads divide it: see kernels/simt/.
+struct Tile {
+  std::int32_t block_m = 64, block_n = 64;  ///< query rows, keys
+  std::int32_t threads = 128, threads_x = 8, min_blocks = 2;
+  std::int32_t panels = 1, panel = 64;  ///< columns that are in shared memory one part at a time
+  std::int32_t cols_0 = 0, cols_1 = 0;  ///< of a block's results: forward of o; backward as of q and k, as of v
+  std::int32_t parts = 1;               ///< blocks that share a tile and write some columns of the result each
+};
+
+struct SimtVariant : Facts {
+  std::int32_t has_dbias = 0;
+  ElementType dbias = ElementType::kF32;
+  std::int32_t dbias_over_rows = 0;  ///< it is a sum over the rows
+  Tile tiles[3] = {};                ///< forward: the first; backward: of SimtGradient
+};
+
+/// Where the tiles stand among the variant's ints, for its tunables.
+constexpr std::size_t kSize = sizeof(Tile) / sizeof(std::int32_t);
+constexpr std::size_t kTile = sizeof(SimtVariant) / sizeof(std::int32_t) - 3 * kSize;
+
+constexpr std::int32_t kTaken = option::kAll;
+
 int ceil_div(int value, int divisor) {
   return (value + divisor - 1) / divisor;
 }
 
-/// How a width of columns is divided: `count` parts of `width`, the last perhaps with columns that do not exist.
-struct Parts {
-  int count, width;
-
-  static Parts of(int columns, int most, int multiple) {
-    const int count = ceil_div(columns, most);
-    return {count, round_up(ceil_div(columns, count), multiple)};
-  }
-};
-
-struct ForwardShape {
-  int block_m, block_n, threads, lanes_x, min_blocks;
-  Parts panels;   // of q and k, that are in shared memory one at a time
-  Parts columns;  // of o, a part to a block
-
-  [[nodiscard]] unsigned smem_bytes() const {
-    return bytes_of(block_n * (columns.width + block_m) + panels.width * (block_m + block_n + 2 * kTransposedPadding));
-  }
-};
-
-bool is_plain(const RungConfig& config) {
-  const OptionSet& o = config.options;
-  return config.aligned && !(o.softcap || o.alibi || o.bool_mask || o.dropout || o.varlen || o.bias);
+/// Whatever has no option that wants registers.
+bool is_plain(const Facts& facts) {
+  return facts.aligned != 0 && facts.options == 0;
 }
 
-/// At most 99 KB, what a block has on every architecture.
-ForwardShape forward_shape(const RungConfig& config) {
+unsigned forward_smem_bytes(const Tile& t) {
+  return bytes_of(t.block_n * (t.cols_0 + t.block_m) + t.panel * (t.block_m + t.block_n + 2 * kTransposedPadding));
+}
+
+/// At most 99 KB, what a block has on every architecture. few_rows: more blocks, fewer rows that do not exist.
+Tile forward_tile(const Facts& facts, bool few_rows) {
   constexpr int kWidestPanel = 128, kNarrowPanel = 64, kMostColumns = 256;
-  const bool one_panel = config.head_dim <= kWidestPanel;
-  ForwardShape shape = {.block_m = 64,
-                        .block_n = 64,
-                        .threads = 128,
-                        .lanes_x = 8,
-                        .min_blocks = 3,
-                        .panels = Parts::of(config.head_dim, one_panel ? kWidestPanel : kNarrowPanel, 8),
-                        .columns = Parts::of(config.head_dim_v, kMostColumns, 32)};
-  if (shape.panels.width > 64 || shape.columns.width > 64) {
-    shape.block_n = 32;
-    shape.min_blocks = 2;
+  Tile tile = {.min_blocks = 3};
+  tile.panels = ceil_div(facts.head_dim, facts.head_dim <= kWidestPanel ? kWidestPanel : kNarrowPanel);
+  tile.panel = round_up(ceil_div(facts.head_dim, tile.panels), 8);
+  tile.parts = ceil_div(facts.head_dim_v, kMostColumns);
+  tile.cols_0 = round_up(ceil_div(facts.head_dim_v, tile.parts), 32);
+  if (tile.panel > 64 || tile.cols_0 > 64) {
+    tile.block_n = 32;
+    tile.min_blocks = 2;
   }
-  if (config.few_rows && config.head_dim_v <= 128) {  // more blocks, fewer rows that do not exist
-    shape.block_m = 32;
-    shape.block_n = 64;
-    shape.lanes_x = 16;
-    shape.min_blocks = 2;
-    shape.columns = Parts::of(config.head_dim_v, kMostColumns, 64);
+  if (few_rows && facts.head_dim_v <= 128) {
+    tile.block_m = 32;
+    tile.block_n = 64;
+    tile.threads_x = 16;
+    tile.min_blocks = 2;
+    tile.cols_0 = round_up(ceil_div(facts.head_dim_v, tile.parts), 64);
   }
-  if (!is_plain(config)) shape.min_blocks = 2;  // options want registers
-  return shape;
-}
-
-std::vector<Step> forward(const RungConfig& config) {
-  const ForwardShape shape = forward_shape(config);
-  return {{.function = "simt_forward",
-           .block_m = shape.block_m,
-           .block_n = shape.block_n,
-           .threads = shape.threads,
-           .smem_bytes = shape.smem_bytes(),
-           .constants = {{"kPanels", std::int64_t{shape.panels.count}},
-                         {"kPanel", std::int64_t{shape.panels.width}},
-                         {"kCols", std::int64_t{shape.columns.width}},
-                         {"kLanesX", std::int64_t{shape.lanes_x}}},
-           .args = StepArgs::kForwardOptions,
-           .min_blocks = shape.min_blocks,
-           .column_parts = shape.columns.count}};
+  if (!is_plain(facts)) tile.min_blocks = 2;  // options want registers
+  return tile;
 }
 
 constexpr std::size_t kSavedRowBytes = 2 * sizeof(float);  // lse and delta
 
 /// What one kernel of the backward pass computes: SimtGradient in kernels/simt/backward_tile.cuh.
-enum class Gradient { kKeysValues, kQueries, kBias };
-
-struct BackwardShape {
-  int block_m, block_n, threads, threads_x, min_blocks;
-  bool resident;              ///< owned tiles stay in shared memory
-  int panel;                  ///< columns in shared memory at a time, where they do not
-  int parts, cols_0, cols_1;  ///< of the gradients' columns: of q and k, of v
-
-  /// As SimtBackwardShape in kernels/simt/backward_tile.cuh lays it out.
-  [[nodiscard]] unsigned smem_bytes(const RungConfig& config, Gradient gradient) const {
-    const bool owns_keys = gradient != Gradient::kQueries;
-    const int owned = owns_keys ? block_n : block_m;
-    const int streamed = owns_keys ? block_m : block_n;
-    const int score_tiles = gradient == Gradient::kKeysValues ? 2 : gradient == Gradient::kQueries ? 1 : 0;
-    const bool has_rows_0 = resident || score_tiles > 0;
-    const bool has_rows_1 = resident || score_tiles == 2;
-    const int row_cols = (has_rows_0 ? cols_0 : 0) + (has_rows_1 ? cols_1 : 0) + (resident ? 0 : panel);
-    const int depth = resident ? round_up(config.head_dim, 8) + round_up(config.head_dim_v, 8) : panel;
-    return bytes_of(score_tiles * streamed * owned + streamed * row_cols + depth * (owned + kTransposedPadding)) +
-           static_cast<unsigned>(block_m) * static_cast<unsigned>(kSavedRowBytes);
-  }
-};
+enum Gradient { kKeysValues, kQueries, kBias };
 
 constexpr int kWide = 128, kNarrow = 64;  // columns of a block's gradients, at most
 
+bool is_resident(const Facts& facts) {
+  return std::max(facts.head_dim, facts.head_dim_v) <= kWide;
+}
+
+/// As SimtBackwardShape in kernels/simt/backward_tile.cuh lays it out.
+unsigned backward_smem_bytes(const Facts& facts, const Tile& t, Gradient gradient) {
+  const bool owns_keys = gradient != kQueries;
+  const bool resident = is_resident(facts);  // owned tiles stay in shared memory
+  const int owned = owns_keys ? t.block_n : t.block_m;
+  const int streamed = owns_keys ? t.block_m : t.block_n;
+  const int score_tiles = gradient == kKeysValues ? 2 : gradient == kQueries ? 1 : 0;
+  const int row_cols = (resident || score_tiles > 0 ? t.cols_0 : 0) + (resident || score_tiles == 2 ? t.cols_1 : 0) +
+                       (resident ? 0 : t.panel);
+  const int depth = resident ? round_up(facts.head_dim, 8) + round_up(facts.head_dim_v, 8) : t.panel;
+  return bytes_of(score_tiles * streamed * owned + streamed * row_cols + depth * (owned + kTransposedPadding)) +
+         static_cast<unsigned>(t.block_m) * static_cast<unsigned>(kSavedRowBytes);
+}
+
 /// The first that fits into a block's shared memory of these: tiles of 64 x 64 up to 64 columns, of 64 owned and 32
 /// streamed rows above or where options want registers. Two blocks fit on a multiprocessor of 227 KB, but for dk and dv
-/// from 121 columns on, which take 116 KB. Where columns come in panels and options keep something for every score, the sums go to twice the threads, or else each
-/// block has half the columns.
-BackwardShape backward_shape(const RungConfig& config, Gradient gradient) {
-  const int widest = std::max(config.head_dim, config.head_dim_v);
-  const bool resident = widest <= kWide;
+/// from 121 columns on, which take 116 KB. Where columns come in panels and options keep something for every score, the
+/// sums go to twice the threads, or else each block has half the columns.
+Tile backward_tile(const Facts& facts, Gradient gradient, int max_smem_per_block) {
+  const int widest = std::max(facts.head_dim, facts.head_dim_v);
+  const bool resident = is_resident(facts);
   const auto make = [&](int block_m, int block_n, int threads, int threads_x, int most_columns = kWide) {
     const int parts = ceil_div(widest, most_columns);
     const auto cols = [&](int head_dim) { return round_up(ceil_div(head_dim, parts), 4 * threads_x); };
-    return BackwardShape{.block_m = block_m,
-                         .block_n = block_n,
-                         .threads = threads,
-                         .threads_x = threads_x,
-                         .min_blocks = threads > 128 ? 1 : 2,
-                         .resident = resident,
-                         .panel = 64,
-                         .parts = gradient == Gradient::kBias ? 1 : parts,
-                         .cols_0 = cols(config.head_dim),
-                         .cols_1 = cols(config.head_dim_v)};
+    return Tile{.block_m = block_m,
+                .block_n = block_n,
+                .threads = threads,
+                .threads_x = threads_x,
+                .min_blocks = threads > 128 ? 1 : 2,
+                .panels = resident ? 1 : 2,
+                .panel = 64,
+                .cols_0 = cols(facts.head_dim),
+                .cols_1 = cols(facts.head_dim_v),
+                .parts = gradient == kBias ? 1 : parts};
   };
-  const bool owns_keys = gradient != Gradient::kQueries;
-  const bool crowded = config.options.softcap || config.options.dropout;
-  const auto fits = [&](const BackwardShape& shape) {
-    return shape.smem_bytes(config, gradient) <= static_cast<unsigned>(config.max_smem_per_block);
+  const bool owns_keys = gradient != kQueries;
+  const bool crowded = facts.has(option::kSoftcap | option::kDropout);
+  const auto fits = [&](const Tile& tile) {
+    return backward_smem_bytes(facts, tile, gradient) <= static_cast<unsigned>(max_smem_per_block);
   };
-  BackwardShape shape = owns_keys ? make(32, 64, 128, 16) : make(64, 32, 128, 16);
-  if (widest <= 64 && is_plain(config)) shape = make(64, 64, 128, 16);
+  Tile tile = owns_keys ? make(32, 64, 128, 16) : make(64, 32, 128, 16);
+  if (widest <= 64 && is_plain(facts)) tile = make(64, 64, 128, 16);
   if (!resident && crowded) {
-    shape = make(64, 64, 256, 16);
-    if (!fits(shape)) shape = owns_keys ? make(32, 64, 128, 16, kNarrow) : make(64, 32, 128, 16, kNarrow);
+    tile = make(64, 64, 256, 16);
+    if (!fits(tile)) tile = owns_keys ? make(32, 64, 128, 16, kNarrow) : make(64, 32, 128, 16, kNarrow);
   }
-  return fits(shape) ? shape : make(32, 32, 64, 8);
+  return fits(tile) ? tile : make(32, 32, 64, 8);
 }
 
-Step backward_step(const RungConfig& config, Gradient gradient, const char* function, Grid grid) {
-  const BackwardShape shape = backward_shape(config, gradient);
-  return {.function = function,
-          .grid = grid,
-          .block_m = shape.block_m,
-          .block_n = shape.block_n,
-          .threads = shape.threads,
-          .smem_bytes = shape.smem_bytes(config, gradient),
-          .constants = {{"kPanels", std::int64_t{shape.resident ? 1 : 2}},
-                        {"kPanel", std::int64_t{shape.panel}},
-                        {"kCols0", std::int64_t{shape.cols_0}},
-                        {"kCols1", std::int64_t{shape.cols_1}},
-                        {"kThreadsX", std::int64_t{shape.threads_x}}},
-          .args = StepArgs::kBackwardOptions,
-          .min_blocks = shape.min_blocks,
-          .column_parts = shape.parts};
-}
-
-std::int64_t dbias_blocks(const Step& step, const core::Problem& p) {
-  return p.dbias->shape[0] * p.dbias->shape[1] * num_tiles(p.max_seqlen_q, step.block_m) *
-         num_tiles(p.max_seqlen_k, step.block_n);
-}
-
-std::int64_t over_rows_blocks(const Step& step, const core::Problem& p) {
-  return p.num_sequences * p.num_heads_q * num_tiles(p.max_seqlen_k, step.block_n);
-}
-
-std::int64_t reduce_blocks(const Step& step, const core::Problem& p) {
-  return p.dbias->shape[0] * p.dbias->shape[1] * num_tiles(p.max_seqlen_k, step.threads);
-}
-
-std::vector<Step> dbias_steps(const RungConfig& config) {
-  const Constant element = {"kDbiasElement", element_constant(*config.options.dbias)};
-  if (!config.options.dbias_over_rows) {
-    Step step = backward_step(config, Gradient::kBias, "simt_dbias", Grid::kScoreTiles);
-    step.constants.push_back(element);
-    step.blocks = dbias_blocks;
-    return {step};
+SimtVariant variant_of(const Facts& facts, bool few_rows, int max_smem_per_block) {
+  SimtVariant variant = {facts};
+  if (facts.is_backward == 0) {
+    variant.tiles[0] = forward_tile(facts, few_rows);
+    return variant;
   }
-  Step sums = backward_step(config, Gradient::kBias, "simt_dbias_over_rows", Grid::kKeyTiles);
-  sums.blocks = over_rows_blocks;
-  return {sums,
-          {.function = "simt_dbias_reduce",
-           .threads = 256,
-           .constants = {element},
-           .args = StepArgs::kBackwardOptions,
-           .blocks = reduce_blocks}};
-}
-
-std::vector<Step> backward(const RungConfig& config) {
-  std::vector<Step> steps = {
-      {.function = "simt_backward_prepare", .block_m = 64, .threads = 256, .args = StepArgs::kBackwardOptions},
-      backward_step(config, Gradient::kKeysValues, "simt_backward_keys", Grid::kKeyTiles),
-      backward_step(config, Gradient::kQueries, "simt_backward_queries", Grid::kRowTiles)};
-  if (config.options.dbias) {
-    for (Step& step : dbias_steps(config)) steps.push_back(std::move(step));
+  for (const Gradient gradient : {kKeysValues, kQueries, kBias}) {
+    variant.tiles[gradient] = backward_tile(facts, gradient, max_smem_per_block);
   }
-  return steps;
+  return variant;
 }
 
-/// The saved rows and, behind them, sums of dbias for each key of each head.
-std::size_t backward_workspace(const core::Problem& p) {
-  const auto heads = static_cast<std::size_t>(p.q.shape[0] * p.num_heads_q);
-  const bool over_rows = p.dbias && p.dbias->shape[2] != p.max_seqlen_q;
-  return heads * (static_cast<std::size_t>(p.q.shape[2]) * kSavedRowBytes +
-                  (over_rows ? static_cast<std::size_t>(p.max_seqlen_k) * sizeof(float) : 0));
+/// A kernel's spec; `constants` come last.
+KernelSpec spec_of(const SimtVariant& variant, const Arch& arch, const char* function, const Tile& tile,
+                   unsigned smem_bytes, std::vector<Constant> constants) {
+  const bool backward = variant.is_backward != 0;
+  KernelSpec spec = {.name = function,
+                     .source = backward ? "simt/simt_backward.cuh" : "simt/simt_forward.cuh",
+                     .function = function,
+                     .args = backward ? BackwardOptionArgs::kTypeName : ForwardOptionArgs::kTypeName,
+                     .config = constants_of(variant, kTaken),
+                     .arch = arch.target,
+                     .dynamic_smem_bytes = smem_bytes,
+                     .min_blocks = tile.min_blocks};
+  spec.config.insert(spec.config.end(), {{"kThreads", std::int64_t{tile.threads}},
+                                         {"kBlockM", std::int64_t{tile.block_m}},
+                                         {"kBlockN", std::int64_t{tile.block_n}},
+                                         {"kSmemBytes", std::int64_t{smem_bytes}},
+                                         {"kColumnParts", std::int64_t{tile.parts}}});
+  spec.config.insert(spec.config.end(), constants.begin(), constants.end());
+  return spec;
+}
+
+KernelSpec gradient_spec(const SimtVariant& variant, const Arch& arch, Gradient gradient, const char* function,
+                         std::vector<Constant> more = {}) {
+  const Tile& tile = variant.tiles[gradient];
+  std::vector<Constant> constants = {{"kPanels", std::int64_t{tile.panels}},
+                                     {"kPanel", std::int64_t{tile.panel}},
+                                     {"kCols0", std::int64_t{tile.cols_0}},
+                                     {"kCols1", std::int64_t{tile.cols_1}},
+                                     {"kThreadsX", std::int64_t{tile.threads_x}}};
+  constants.insert(constants.end(), more.begin(), more.end());
+  return spec_of(variant, arch, function, tile, backward_smem_bytes(variant, tile, gradient), std::move(constants));
+}
+
+constexpr Tile kPrepareTile = {.threads = 256, .min_blocks = 1};
+constexpr Tile kReduceTile = {.threads = 256, .min_blocks = 1};
+
+class SimtFamily final : public Family {
+ public:
+  SimtFamily() : Family("simt", "every option, dtype and head_dim, on CUDA cores") {}
+
+  [[nodiscard]] bool supports(const Arch& /*arch*/) const override { return true; }
+
+  [[nodiscard]] std::optional<core::Lack> lack(const Problem& p, const DeviceInfo& /*device*/) const override {
+    if (auto lack = option_lack(p, kTaken)) return lack;
+    return dtype_lack(p, {core::dtype_bit(DType::kF32) | core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16)});
+  }
+
+  [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
+    constexpr std::int64_t kLowTile = 64, kFewRows = 32;
+    const bool few_rows =
+        p.max_seqlen_q <= kFewRows ||
+        num_tiles(p.max_seqlen_q, kLowTile) * p.num_sequences * p.num_heads_q < device.num_multiprocessors;
+    SimtVariant variant = variant_of(facts_of(p, false), few_rows, device.max_smem_per_block);
+    if (p.dbias) {
+      variant.has_dbias = 1;
+      variant.dbias = element_of(p.dbias->dtype);
+      variant.dbias_over_rows = p.dbias->shape[2] != p.max_seqlen_q;
+    }
+    Choice choice;
+    choice.variant = variant;
+    choice.why = few_rows && !p.is_backward ? "CUDA cores; few rows: low tiles, so that every multiprocessor gets some"
+                                            : "CUDA cores, which take every option";
+    lay_out(p, device, choice);
+    return choice;
+  }
+
+  void lay_out(const Problem& p, const DeviceInfo& device, Choice& choice) const override {
+    const auto variant = choice.variant.as<SimtVariant>();
+    const Tile* tiles = variant.tiles;
+    const std::int64_t query_heads = p.num_sequences * p.num_heads_q;
+    const auto row_tiles = [&](const Tile& t) { return num_tiles(p.max_seqlen_q, t.block_m) * query_heads * t.parts; };
+    const auto key_tiles = [&](const Tile& t) { return num_tiles(p.max_seqlen_k, t.block_n) * t.parts; };
+    choice.num_steps = 0;
+    if (!p.is_backward) {
+      choice.add_step({.blocks = row_tiles(tiles[0])});
+    } else {
+      choice.add_step({.blocks = row_tiles(kPrepareTile)});
+      choice.add_step({.blocks = key_tiles(tiles[kKeysValues]) * p.num_sequences * p.num_heads_k});
+      choice.add_step({.blocks = row_tiles(tiles[kQueries])});
+    }
+    if (variant.has_dbias != 0) {
+      const std::int64_t matrices = p.dbias->shape[0] * p.dbias->shape[1];
+      const Tile& tile = tiles[kBias];
+      if (variant.dbias_over_rows == 0) {
+        choice.add_step({.blocks = matrices * num_tiles(p.max_seqlen_q, tile.block_m) * key_tiles(tile)});
+      } else {
+        choice.add_step({.blocks = query_heads * key_tiles(tile)});
+        choice.add_step({.blocks = matrices * num_tiles(p.max_seqlen_k, kReduceTile.threads)});
+      }
+    }
+    constexpr double kForwardTflops = 30, kBackwardTflops = 20;
+    const std::size_t main = p.is_backward ? 1 : 0;
+    choice.seconds = estimated_seconds(p, device,
+                                       {.tflops = p.is_backward ? kBackwardTflops : kForwardTflops,
+                                        .block_m = tiles[0].block_m,
+                                        .blocks = choice.steps[main].blocks,
+                                        .blocks_per_multiprocessor = tiles[0].min_blocks,
+                                        .num_steps = choice.num_steps});
+  }
+
+  [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& bytes, const Arch& arch) const override {
+    const auto variant = bytes.as<SimtVariant>();
+    if (variant.is_backward == 0) {
+      const Tile& tile = variant.tiles[0];
+      return {spec_of(variant, arch, "simt_forward", tile, forward_smem_bytes(tile),
+                      {{"kPanels", std::int64_t{tile.panels}},
+                       {"kPanel", std::int64_t{tile.panel}},
+                       {"kCols", std::int64_t{tile.cols_0}},
+                       {"kLanesX", std::int64_t{tile.threads_x}}})};
+    }
+    std::vector<KernelSpec> specs = {spec_of(variant, arch, "simt_backward_prepare", kPrepareTile, 0, {}),
+                                     gradient_spec(variant, arch, kKeysValues, "simt_backward_keys"),
+                                     gradient_spec(variant, arch, kQueries, "simt_backward_queries")};
+    if (variant.has_dbias == 0) return specs;
+    const Constant element = {"kDbiasElement", element_constant(variant.dbias)};
+    if (variant.dbias_over_rows == 0) {
+      specs.push_back(gradient_spec(variant, arch, kBias, "simt_dbias", {element}));
+    } else {
+      specs.push_back(gradient_spec(variant, arch, kBias, "simt_dbias_over_rows"));
+      specs.push_back(spec_of(variant, arch, "simt_dbias_reduce", kReduceTile, 0, {element}));
+    }
+    return specs;
+  }
+
+  [[nodiscard]] Workspace workspace(const Problem& p, const Choice& choice) const override {
+    Workspace workspace;
+    if (!p.is_backward) return workspace;
+    const std::int64_t heads = p.q.shape[0] * p.num_heads_q;
+    const bool over_rows = choice.variant.as<SimtVariant>().dbias_over_rows != 0;
+    workspace.add({"saved rows", heads * p.q.shape[2] * static_cast<std::int64_t>(kSavedRowBytes)});
+    workspace.add({"sums of dbias", over_rows ? heads * p.max_seqlen_k * std::int64_t{sizeof(float)} : 0});
+    return workspace;
+  }
+
+  void launch(const Launch& launch) const override {
+    const Problem& p = launch.problem;
+    if (!p.is_backward) {
+      ForwardOptionArgs args = {forward_args(p, nullptr), option_args_of(p)};
+      launch.run(0, args);
+      return;
+    }
+    BackwardOptionArgs args = backward_option_args(backward_args(p, launch.region(0)), p);
+    args.dbias_sums = launch.region<float>(1);
+    for (std::size_t i = 0; i < launch.choice.num_steps; ++i) launch.run(i, args);
+  }
+
+  [[nodiscard]] std::vector<Variant> examples(const Arch& arch) const override;
+
+  [[nodiscard]] std::span<const Tunable> tunables(const Variant& variant) const override {
+    static constexpr Tunable kForward[] = {{"block_m", kTile}, {"block_n", kTile + 1}, {"threads", kTile + 2},
+                                           {"threads_x", kTile + 3}, {"min_blocks", kTile + 4}};
+    static constexpr Tunable kBackward[] = {
+        {"keys_block_m", kTile},            {"keys_block_n", kTile + 1},
+        {"keys_threads", kTile + 2},        {"keys_threads_x", kTile + 3},
+        {"keys_min_blocks", kTile + 4},     {"queries_block_m", kTile + kSize},
+        {"queries_block_n", kTile + kSize + 1}, {"queries_threads", kTile + kSize + 2},
+        {"queries_threads_x", kTile + kSize + 3}, {"queries_min_blocks", kTile + kSize + 4}};
+    if (variant.as<SimtVariant>().is_backward != 0) return kBackward;
+    return kForward;
+  }
+};
+
+/// A covering set, not the product: every dtype, the head_dims at which tiles change, each option alone, and all that go
+/// together; tensors that are not aligned, few rows, both kinds of dbias.
+std::vector<Variant> SimtFamily::examples(const Arch& arch) const {
+  using enum ElementType;
+  using enum MaskKind;
+  constexpr auto kRest = option::kSoftcap | option::kAlibi | option::kDropout;
+  struct Case {
+    ElementType element;
+    int head_dim, head_dim_v;
+    MaskKind mask;
+    std::int32_t options = 0;
+    ElementType bias = kF32;
+    std::optional<ElementType> dbias = {};
+    bool over_rows = false;
+  };
+  static constexpr Case kCases[] = {
+      {kF16, 64, 64, kCausal},
+      {kF32, 128, 128, kCausal},
+      {kBF16, 24, 24, kFull},
+      {kBF16, 40, 40, kFull, option::kBias, kF16, kF32},
+      {kF32, 124, 124, kWindow, option::kBias, kF16, kF16},
+      {kF32, 40, 40, kFull, option::kSoftcap},
+      {kBF16, 96, 96, kFull, option::kAlibi},
+      {kF16, 256, 256, kFull, option::kDropout},
+      {kBF16, 512, 512, kFull, option::kVarlen},
+      {kF16, 17, 300, kFull, option::kBoolMask},
+      {kBF16, 64, 64, kWindow, option::kBias, kF32, kBF16, true},
+      {kF32, 64, 64, kWindow, kRest | option::kVarlen},
+      {kBF16, 128, 128, kWindow, kRest | option::kBoolMask | option::kBias, kF16, kF16}};
+  std::vector<Variant> variants;
+  for (const Case& c : kCases) {
+    Facts facts = {.element = c.element,
+                   .head_dim = c.head_dim,
+                   .head_dim_v = c.head_dim_v,
+                   .mask = c.mask,
+                   .options = c.options,
+                   .bias = c.bias,
+                   .aligned = c.head_dim % 16 == 0};
+    for (const bool few_rows : {false, true}) {
+      if (few_rows && facts.options != 0) continue;
+      variants.emplace_back(variant_of(facts, few_rows, arch.max_smem_per_block));
+    }
+    facts.is_backward = 1;
+    SimtVariant backward = variant_of(facts, false, arch.max_smem_per_block);
+    backward.has_dbias = c.dbias.has_value();
+    backward.dbias = c.dbias.value_or(kF32);
+    backward.dbias_over_rows = c.over_rows;
+    variants.emplace_back(backward);
+  }
+  return variants;
 }
 
 }  // namespace
 
-const Rung& simt_kernels() {
-  static const auto* kernels = new Rung{.name = "simt",
-                                        .description = "every option, dtype and head_dim, on CUDA cores",
-                                        .source = "simt/simt_forward.cuh",
-                                        .backward_source = "simt/simt_backward.cuh",
-                                        .dtypes = {DType::kF32, DType::kF16, DType::kBF16},
-                                        .any_head_dim_v = true,
-                                        .in_auto = true,
-                                        .takes_options = true,
-                                        .forward = forward,
-                                        .backward = backward,
-                                        .backward_workspace = backward_workspace};
-  return *kernels;
+std::unique_ptr<const Family> simt_family() {
+  return std::make_unique<const SimtFamily>();
 }
 
 }  // namespace attend::cuda

@@ -1,0 +1,43 @@
+#include "cuda/launch/estimate.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace attend::cuda {
+namespace {
+
+constexpr double kLaunchSeconds = 2.5e-6;
+constexpr double kBytesPerSecond = 4.3e12;  // of a copy on an H200
+constexpr double kBackwardProducts = 2.5;   // five matrix products for two
+
+/// Keys that a row sees, on average.
+double visible_keys(const core::Problem& p) {
+  const auto rows = static_cast<double>(std::max<std::int64_t>(1, p.max_seqlen_q));
+  const auto keys = static_cast<double>(p.max_seqlen_k);
+  const double causal = keys >= rows ? keys - rows / 2 : keys * keys / (2 * rows);
+  const double all = p.window_right < 0 ? keys : causal;
+  if (p.window_left < 0) return all;
+  return std::min(all, static_cast<double>(p.window_left) + static_cast<double>(std::max<std::int64_t>(0, p.window_right)) + 1);
+}
+
+}  // namespace
+
+double estimated_seconds(const core::Problem& p, const DeviceInfo& device, const Rate& rate) {
+  const double share = static_cast<double>(device.num_multiprocessors) / kModelMultiprocessors;
+  const auto heads = static_cast<double>(p.num_sequences * p.num_heads_q);
+  const auto dims = static_cast<double>(p.head_dim + p.head_dim_v);
+  // A tile costs all of its rows, whether they exist or not.
+  const double row_tiles = std::ceil(static_cast<double>(p.max_seqlen_q) / static_cast<double>(rate.block_m));
+  const double rows = p.is_backward ? static_cast<double>(p.max_seqlen_q) : row_tiles * static_cast<double>(rate.block_m);
+  const double operations = 2 * heads * rows * visible_keys(p) * dims * (p.is_backward ? kBackwardProducts : 1);
+  const double slots = static_cast<double>(device.num_multiprocessors) * rate.blocks_per_multiprocessor;
+  const double waves = static_cast<double>(rate.blocks) / slots;
+  const double idle = waves > 0 ? std::max(1.0, waves) / waves : 1;  // fewer blocks than places for them
+  const double compute = operations / (rate.tflops * 1e12 * share) * idle;
+  const double key_bytes = static_cast<double>(p.num_sequences * p.num_heads_k * p.max_seqlen_k) * dims;
+  const double bytes = (heads * static_cast<double>(p.max_seqlen_q) * dims + key_bytes) *
+                       static_cast<double>(dtype_bytes(p.q.dtype)) * (p.is_backward ? 2 : 1);
+  return static_cast<double>(rate.num_steps) * kLaunchSeconds + std::max(compute, bytes / (kBytesPerSecond * share));
+}
+
+}  // namespace attend::cuda

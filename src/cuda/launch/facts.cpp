@@ -1,0 +1,150 @@
+#include "cuda/launch/facts.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+namespace attend::cuda {
+namespace {
+
+using core::Lack;
+using core::Problem;
+
+constexpr int kWideLoad = 16;  // bytes
+
+constexpr auto kGiven = "given";
+constexpr auto kNone = "none";
+
+/// The text of a number of the problem.
+template <auto kMember>
+std::string number(const Problem& p) {
+  return fmt::format("{}", p.*kMember);
+}
+
+std::string head_dim_of_q(const Problem& p) {
+  return fmt::format("{}, that of q", p.head_dim);
+}
+std::string dtype_of_q(const Problem& p) {
+  return fmt::format("{}, the dtype of q", dtype_name(p.q.dtype));
+}
+
+MaskKind mask_kind(const Problem& p) {
+  if (p.window_left < 0 && p.window_right < 0) return MaskKind::kFull;
+  return p.window_left < 0 && p.window_right == 0 ? MaskKind::kCausal : MaskKind::kWindow;
+}
+
+const char* mask_name(MaskKind mask) {
+  return mask == MaskKind::kWindow ? "kWindow" : mask == MaskKind::kCausal ? "kCausal" : "kFull";
+}
+
+bool is_aligned(const Tensor& t, int bytes) {
+  const auto multiple = [bytes](std::int64_t value) { return value % bytes == 0; };
+  const std::int64_t size = dtype_bytes(t.dtype);
+  if (!multiple(reinterpret_cast<std::intptr_t>(t.data)) || !multiple(t.shape[3] * size)) return false;
+  for (std::size_t dim = 0; dim < 3; ++dim) {
+    if (t.shape[dim] > 1 && !multiple(t.stride[dim] * size)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::span<const Option> options() {
+  static constexpr Option kTable[] = {
+      {option::kDeterministic, "deterministic", nullptr,
+       [](const Problem& p) { return p.is_backward && p.deterministic; }, "true", "false"},
+      {option::kSoftcap, "softcap", "kHasSoftcap", [](const Problem& p) { return p.softcap > 0; }, number<&Problem::softcap>, "0"},
+      {option::kDropout, "dropout_p", "kHasDropout", [](const Problem& p) { return p.dropout_p > 0; }, number<&Problem::dropout_p>,
+       "0"},
+      {option::kWindow, "window_left", nullptr, [](const Problem& p) { return p.window_left >= 0; }, number<&Problem::window_left>,
+       "-1"},
+      {option::kWindow, "window_right", nullptr, [](const Problem& p) { return p.window_right > 0; },
+       number<&Problem::window_right>, "-1, or causal"},
+      {option::kAlibi, "alibi_slopes", "kHasAlibi", [](const Problem& p) { return p.alibi_slopes.has_value(); },
+       kGiven, kNone},
+      {option::kBias, "bias", "kHasBias", [](const Problem& p) { return p.bias.has_value(); }, kGiven, kNone},
+      {option::kBoolMask, "mask", "kHasBoolMask", [](const Problem& p) { return p.mask.has_value(); }, kGiven, kNone},
+      {option::kVarlen, "varlen", "kIsVarlen", [](const Problem& p) { return p.varlen.has_value(); }, kGiven, kNone},
+  };
+  return kTable;
+}
+
+Facts facts_of(const Problem& p, bool folds_scale) {
+  Facts facts = {.element = element_of(p.q.dtype),
+                 .head_dim = static_cast<std::int32_t>(p.head_dim),
+                 .head_dim_v = static_cast<std::int32_t>(p.head_dim_v),
+                 .mask = mask_kind(p),
+                 .bias = p.bias ? element_of(p.bias->dtype) : ElementType::kF32,
+                 .is_backward = p.is_backward ? 1 : 0,
+                 .negate_scores = folds_scale && p.scale < 0 ? 1 : 0,
+                 .aligned = is_aligned(p, kWideLoad) ? 1 : 0};
+  for (const Option& o : options()) {
+    if (o.constant != nullptr && o.is_on(p)) facts.options |= o.bit;
+  }
+  return facts;
+}
+
+std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken) {
+  std::vector<Constant> constants = {{"kHeadDim", std::int64_t{facts.head_dim}},
+                                     {"kHeadDimV", std::int64_t{facts.head_dim_v}},
+                                     {"kElement", element_constant(facts.element)},
+                                     {"kMask", EnumConstant{"MaskKind", mask_name(facts.mask)}},
+                                     {"kNegateScores", facts.negate_scores != 0},
+                                     {"kAligned", facts.aligned != 0}};
+  for (const Option& o : options()) {
+    if (o.constant != nullptr && (o.bit & taken) != 0) constants.push_back({o.constant, facts.has(o.bit)});
+  }
+  if ((taken & option::kBias) != 0) constants.push_back({"kBiasElement", element_constant(facts.bias)});
+  return constants;
+}
+
+ElementType element_of(DType dtype) {
+  return dtype == DType::kF16 ? ElementType::kF16 : dtype == DType::kBF16 ? ElementType::kBF16 : ElementType::kF32;
+}
+
+EnumConstant element_constant(ElementType element) {
+  return {"ElementType", element == ElementType::kF16 ? "kF16" : element == ElementType::kBF16 ? "kBF16" : "kF32"};
+}
+
+bool is_aligned(const Problem& p, int bytes) {
+  const core::NamedTensors all(p);
+  return std::all_of(all.begin(), all.end(), [bytes](const core::NamedTensor& t) { return is_aligned(*t.tensor, bytes); });
+}
+
+std::optional<Lack> option_lack(const Problem& p, std::int32_t taken) {
+  for (const Option& o : options()) {
+    if ((o.bit & taken) == 0 && o.is_on(p)) return Lack{nullptr, o.argument, o.value, o.allowed};
+  }
+  for (const auto& [name, tensor] : {std::pair{"bias", &p.bias}, {"dbias", &p.dbias}}) {
+    if (*tensor && (*tensor)->dtype == DType::kF64) return Lack{name, "dtype", "f64", "f32, f16, bf16"};
+  }
+  return std::nullopt;
+}
+
+std::optional<Lack> dtype_lack(const Problem& p, core::DTypes dtypes) {
+  if (!dtypes.has(p.q.dtype)) return Lack{"q", "dtype", dtype_name(p.q.dtype), dtypes};
+  for (const auto& [name, tensor] : core::NamedTensors(p)) {
+    if (tensor->dtype != p.q.dtype) return Lack{name, "dtype", dtype_name(tensor->dtype), dtype_of_q};
+  }
+  return std::nullopt;
+}
+
+std::optional<Lack> head_dim_lack(const Problem& p, std::span<const int> dims, int most, bool any_head_dim_v) {
+  for (const auto& [name, dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {
+    if (dims.empty() ? dim <= most : std::find(dims.begin(), dims.end(), dim) != dims.end()) continue;
+    if (dims.empty()) return Lack{name, "head_dim", dim, core::Range{1, most}};
+    return Lack{name, "head_dim", dim, dims};
+  }
+  if (!any_head_dim_v && p.head_dim_v != p.head_dim) return Lack{"v", "head_dim", p.head_dim_v, head_dim_of_q};
+  return std::nullopt;
+}
+
+std::optional<Lack> alignment_lack(const Problem& p) {
+  for (const auto& [name, tensor] : core::NamedTensors(p)) {
+    if (!is_aligned(*tensor, kWideLoad)) return Lack{name, "address", tensor, "multiples of 16 bytes"};
+  }
+  return std::nullopt;
+}
+
+}  // namespace attend::cuda

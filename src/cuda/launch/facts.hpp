@@ -1,0 +1,80 @@
+// What the kernels of every family are compiled for: the facts of a problem, and the one table of the options.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/lack.hpp"
+#include "core/problem.hpp"
+#include "cuda/jit/kernel_spec.hpp"
+#include "kernels/common/config_enums.cuh"
+
+namespace attend::cuda {
+
+/// Options of a problem, one bit each.
+namespace option {
+constexpr std::int32_t kDeterministic = 1 << 0;  ///< backward only
+constexpr std::int32_t kSoftcap = 1 << 1;
+constexpr std::int32_t kDropout = 1 << 2;
+constexpr std::int32_t kWindow = 1 << 3;  ///< beyond the causal mask
+constexpr std::int32_t kAlibi = 1 << 4;
+constexpr std::int32_t kBias = 1 << 5;
+constexpr std::int32_t kBoolMask = 1 << 6;
+constexpr std::int32_t kVarlen = 1 << 7;
+constexpr std::int32_t kAll = (1 << 8) - 1;
+}  // namespace option
+
+/// One row of the table. A window has two: either end may be what a family refuses.
+struct Option {
+  std::int32_t bit;
+  const char* argument;  ///< in refusals
+  const char* constant;  ///< of the Config, a bool; null: kernels do not need to know
+  bool (*is_on)(const core::Problem&);
+  core::LackText value;    ///< in refusals
+  core::LackText allowed;  ///< likewise
+};
+
+[[nodiscard]] std::span<const Option> options();
+
+/// Compile-time facts that all families share. Variants begin with them; 4 bytes each, so that no byte is padding.
+struct Facts {
+  ElementType element = ElementType::kF32;
+  std::int32_t head_dim = 64;
+  std::int32_t head_dim_v = 64;
+  MaskKind mask = MaskKind::kFull;
+  std::int32_t options = 0;        ///< those that are on, but for those that no kernel needs to know
+  ElementType bias = ElementType::kF32;
+  std::int32_t is_backward = 0;
+  std::int32_t negate_scores = 0;  ///< the scale was negative: kernels that fold it into the exponent get its magnitude
+  std::int32_t aligned = 1;        ///< addresses, row lengths and strides of all tensors are multiples of 16 bytes
+
+  [[nodiscard]] bool has(std::int32_t bits) const { return (options & bits) != 0; }
+};
+
+/// @param folds_scale  the family's kernels want a scale > 0
+[[nodiscard]] Facts facts_of(const core::Problem& p, bool folds_scale);
+
+/// The constants of a Config that say the facts, with those of the options in `taken`.
+[[nodiscard]] std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken);
+
+[[nodiscard]] ElementType element_of(DType dtype);
+[[nodiscard]] EnumConstant element_constant(ElementType element);
+
+/// Are the addresses, row lengths and strides of all tensors of the problem multiples of `bytes`?
+[[nodiscard]] bool is_aligned(const core::Problem& p, int bytes);
+
+// Each says the first thing that a family lacks, of one kind, or nothing.
+
+/// An option outside `taken`.
+[[nodiscard]] std::optional<core::Lack> option_lack(const core::Problem& p, std::int32_t taken);
+/// A dtype outside `dtypes`, of q, or of a tensor that differs from q.
+[[nodiscard]] std::optional<core::Lack> dtype_lack(const core::Problem& p, core::DTypes dtypes);
+/// A head_dim that is none of `dims`, or, where that is empty, above `most`.
+[[nodiscard]] std::optional<core::Lack> head_dim_lack(const core::Problem& p, std::span<const int> dims, int most,
+                                                      bool any_head_dim_v);
+/// A tensor that is not aligned to 16 bytes.
+[[nodiscard]] std::optional<core::Lack> alignment_lack(const core::Problem& p);
+
+}  // namespace attend::cuda

@@ -1,0 +1,146 @@
+// The list of families, and how the dispatcher sees them.
+#include "cuda/launch/families.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "cuda/launch/backends.hpp"
+#include "cuda/launch/launcher.hpp"
+
+namespace attend::cuda {
+namespace {
+
+std::vector<const Family*> assemble() {
+  std::vector<const Family*> list;
+  for (const Rung& rung : ladder()) list.push_back(rung_family(rung).release());  // never destroyed: see ladder()
+  list.push_back(simt_family().release());
+  return list;
+}
+
+/// The GPU that the tensor is on. @throws Error naming the argument where there is none.
+const DeviceInfo& device_of(const core::Problem& p) {
+  try {
+    return device_info(p.q.device.index);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("q: on CUDA device {}, but {}", p.q.device.index, error.what()));
+  }
+}
+
+std::string device_text(const core::Problem& p) {
+  const DeviceInfo& device = device_of(p);
+  return fmt::format("{}, compute capability {}.{}", device.name, device.major, device.minor);
+}
+
+std::optional<core::Lack> lack_of(const Family& family, const core::Problem& p, const DeviceInfo& device) {
+  const Arch* arch = device.known_arch();
+  if (arch == nullptr || !family.supports(*arch)) {
+    return core::Lack{nullptr, "device", device_text, "GPUs that have its instructions"};
+  }
+  return family.lack(p, device);
+}
+
+std::string variant_text(const Family& family, const core::Problem& p, const Choice& choice) {
+  std::string text = fmt::format("{} head_dim={}:{}", dtype_name(p.q.dtype), p.head_dim, p.head_dim_v);
+  for (const Tunable& tunable : family.tunables(choice.variant)) {
+    text += fmt::format(" {}={}", tunable.name, choice.variant.ints()[tunable.at]);
+  }
+  if (choice.num_splits > 1) text += fmt::format(" num_splits={}", choice.num_splits);
+  return text;
+}
+
+Candidate explain(const Family& family, const core::Problem& p) {
+  const DeviceInfo& device = device_of(p);
+  const Choice choice = family.choose(p, device);
+  Candidate candidate = {.compute = family.name,
+                         .why = choice.why,
+                         .variant = variant_text(family, p, choice),
+                         .estimated_us = choice.seconds * 1e6,
+                         .workspace_bytes = family.workspace(p, choice).bytes()};
+  const std::vector<KernelSpec> specs = family.kernels(choice.variant, device.arch());
+  for (std::size_t i = 0; i < choice.num_steps; ++i) {
+    const StepShape& step = choice.steps.at(i);
+    candidate.steps.push_back(fmt::format("{}: {} blocks{} of {} threads, {} bytes of shared memory", specs[i].name,
+                                          step.blocks,
+                                          step.cluster > 1 ? fmt::format(" in clusters of {}", step.cluster) : "",
+                                          threads_of(specs[i]), specs[i].dynamic_smem_bytes));
+  }
+  return candidate;
+}
+
+core::Backend backend_of(const Family& family) {
+  const auto run = [&family](const core::Problem& p, Stream stream) {
+    launch(family, p, family.choose(p, device_of(p)), stream);
+  };
+  core::Backend backend = {.name = family.name,
+                           .description = family.description,
+                           .device = DeviceType::kCUDA,
+                           .forward = run,
+                           .backward = {},
+                           .in_auto = family.in_auto,
+                           .unsupported = {},
+                           .estimate = {},
+                           .workspace_bytes = {},
+                           .prepare = {},
+                           .explain = {}};
+  if (family.has_backward) backend.backward = run;
+  backend.unsupported = [&family](const core::Problem& p) -> std::optional<std::string> {
+    const auto lack = lack_of(family, p, device_of(p));
+    return lack ? std::optional(core::lack_text(*lack, family.name, p)) : std::nullopt;
+  };
+  backend.estimate = [&family](const core::Problem& p) {
+    const DeviceInfo& device = device_of(p);
+    if (p.is_backward && !family.has_backward) return std::numeric_limits<double>::infinity();
+    if (lack_of(family, p, device)) return std::numeric_limits<double>::infinity();
+    return family.choose(p, device).seconds;
+  };
+  backend.workspace_bytes = [&family](const core::Problem& p) {
+    return family.workspace(p, family.choose(p, device_of(p))).bytes();
+  };
+  backend.prepare = [&family](const core::Problem& p) {
+    const DeviceInfo& device = device_of(p);
+    (void)loaded_kernels(family, family.choose(p, device).variant, device);
+  };
+  backend.explain = [&family](const core::Problem& p) { return explain(family, p); };
+  return backend;
+}
+
+}  // namespace
+
+std::span<const Family* const> families() {
+  static const auto* list = new std::vector<const Family*>(assemble());
+  return *list;
+}
+
+const Family* find_family(std::string_view name) {
+  const auto list = families();
+  const auto found = std::find_if(list.begin(), list.end(), [&](const Family* family) { return name == family->name; });
+  return found == list.end() ? nullptr : *found;
+}
+
+std::vector<KernelSpec> example_specs(const Family& family, const Arch& arch) {
+  std::vector<KernelSpec> specs;
+  std::vector<std::string> seen;
+  for (const Variant& variant : family.examples(arch)) {
+    for (KernelSpec& spec : family.kernels(variant, arch)) {
+      std::string identity = cuda::identity(spec);
+      if (std::find(seen.begin(), seen.end(), identity) != seen.end()) continue;
+      seen.push_back(std::move(identity));
+      specs.push_back(std::move(spec));
+    }
+  }
+  return specs;
+}
+
+std::span<const core::Backend> backends() {
+  static const auto* list = [] {
+    auto* all = new std::vector<core::Backend>();
+    for (const Family* family : families()) all->push_back(backend_of(*family));
+    std::reverse(all->begin(), all->end() - 1);  // each rung beats the one before; simt, which takes all, ends the list
+    return all;
+  }();
+  return *list;
+}
+
+}  // namespace attend::cuda

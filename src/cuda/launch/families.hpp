@@ -1,0 +1,16 @@
+// The constructors of the families, for the list in families.cpp.
+#pragma once
+
+#include <memory>
+
+#include "cuda/launch/family.hpp"
+#include "cuda/launch/rung.hpp"
+
+namespace attend::cuda {
+
+/// A lesson of the ladder: rung_family.cpp.
+[[nodiscard]] std::unique_ptr<const Family> rung_family(const Rung& rung);
+/// CUDA cores, every option of the interface: simt.cpp.
+[[nodiscard]] std::unique_ptr<const Family> simt_family();
+
+}  // namespace attend::cuda

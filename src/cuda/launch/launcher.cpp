@@ -1,0 +1,112 @@
+#include "cuda/launch/launcher.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "core/problem_checks.hpp"
+#include "cuda/driver/driver.hpp"
+#include "cuda/driver/stream.hpp"
+#include "cuda/jit/jit.hpp"
+#include "cuda/launch/variant_cache.hpp"
+
+namespace attend::cuda {
+namespace {
+
+LoadedKernel load(const KernelSpec& spec, int device) {
+  return {Jit::instance().load(spec, device), spec.args, static_cast<unsigned>(threads_of(spec)),
+          spec.dynamic_smem_bytes};
+}
+
+void check_grids(const Family& family, const core::Problem& p, const Choice& choice) {
+  for (const StepShape& step : std::span(choice.steps).first(choice.num_steps)) {
+    if (step.blocks <= std::numeric_limits<std::int32_t>::max()) continue;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("q: {} sequences, {} heads, seqlen_q {}: {} blocks, compute '{}' allows 2^31 - 1: call it "
+                            "for parts of the batch",
+                            p.num_sequences, p.num_heads_q, p.max_seqlen_q, step.blocks, family.name));
+  }
+}
+
+/// Reads the offsets back and looks at them, where ATTEND_CHECK=1 asks for it. Waits for the stream.
+void check_varlen(const core::Problem& p, StreamHandle stream) {
+  static const bool wanted = [] {
+    const char* value = std::getenv("ATTEND_CHECK");
+    return value != nullptr && std::string_view(value) == "1";
+  }();
+  if (!wanted || !p.varlen) return;
+  const auto fetch = [&](const std::int32_t* offsets) {
+    std::vector<std::int32_t> host(static_cast<std::size_t>(p.num_sequences) + 1);
+    check_call(driver().copy_to_host(host.data(), reinterpret_cast<DevicePointer>(offsets),
+                                     host.size() * sizeof(std::int32_t), stream),
+               "cuMemcpyDtoHAsync", "reading cu_seqlens for ATTEND_CHECK=1");
+    synchronize(stream);
+    return host;
+  };
+  core::check_varlen_offsets(p, fetch(p.varlen->cu_seqlens_q).data(), fetch(p.varlen->cu_seqlens_k).data());
+}
+
+/// Memory of the caller's, where there is some, else none.
+DevicePointer callers_workspace(const core::Problem& p, std::size_t wanted) {
+  if (p.workspace.data == nullptr || wanted == 0) return 0;
+  const auto address = reinterpret_cast<DevicePointer>(p.workspace.data);
+  if (p.workspace.bytes < wanted) core::refuse("workspace: {} bytes, allowed at least {}", p.workspace.bytes, wanted);
+  if (address % Workspace::kAlignment != 0) {
+    core::refuse("workspace: address {}, allowed multiples of {} bytes", p.workspace.data, Workspace::kAlignment);
+  }
+  return address;
+}
+
+}  // namespace
+
+std::span<const LoadedKernel> loaded_kernels(const Family& family, const Variant& variant, const DeviceInfo& device) {
+  static auto* cache = new VariantCache<std::vector<LoadedKernel>>();  // launches may go on while the process ends
+  return cache->get(&family, device.index, variant, [&] {
+    const ContextGuard guard(device.index);
+    const RelaxedCapture relaxed;  // loading is no part of a graph that this thread may be capturing
+    std::vector<LoadedKernel> kernels;
+    for (const KernelSpec& spec : family.kernels(variant, device.arch())) kernels.push_back(load(spec, device.index));
+    return kernels;
+  });
+}
+
+void launch(const Family& family, const core::Problem& p, const Choice& choice, Stream stream) {
+  const DeviceInfo& device = device_info(p.q.device.index);
+  check_grids(family, p, choice);
+  const ContextGuard guard(device.index);
+  const std::span<const LoadedKernel> kernels = loaded_kernels(family, choice.variant, device);
+  auto* const handle = static_cast<StreamHandle>(stream);
+  check_varlen(p, handle);
+  const Workspace workspace = family.workspace(p, choice);
+  const DevicePointer given = callers_workspace(p, workspace.bytes());
+  const Scratch scratch(given != 0 ? 0 : workspace.bytes(), handle);
+  const DevicePointer memory = given != 0 ? given : scratch.data();
+  for (std::size_t i = 0; i < workspace.regions().size(); ++i) {
+    const Workspace::Region& region = workspace.regions()[i];
+    if (!region.zeroed || region.bytes == 0) continue;
+    check_call(driver().memset_async(memory + workspace.offset(i), 0, static_cast<std::size_t>(region.bytes), handle),
+               "cuMemsetD8Async", region.name);
+  }
+  family.launch({p, choice, kernels, workspace, memory, handle});
+}
+
+void Launch::run(std::size_t step, const char* type, void* args) const {
+  const StepShape& shape = choice.steps.at(step);
+  if (shape.blocks == 0) return;
+  const LoadedKernel& loaded = kernels_[step];
+  if (loaded.args != type) {
+    throw Error(ErrorCode::kInternal, fmt::format("{}: takes {}, got {}", loaded.kernel->name(), loaded.args, type));
+  }
+  void* parameters[] = {args};
+  loaded.kernel->launch({.grid = {static_cast<unsigned>(shape.blocks)},
+                         .block = {loaded.threads},
+                         .cluster = {shape.cluster},
+                         .dynamic_smem_bytes = loaded.smem_bytes,
+                         .overlaps_previous = shape.overlaps_previous},
+                        parameters, stream_);
+}
+
+}  // namespace attend::cuda

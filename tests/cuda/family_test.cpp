@@ -1,0 +1,298 @@
+// Families of kernels without a GPU: what they lack and choose, on made-up devices, and what "auto" takes on a fake one.
+#include "cuda/launch/family.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <set>
+
+#include "core/dispatch.hpp"
+
+namespace attend::test {
+namespace {
+
+using testing::HasSubstr;
+
+/// Before the driver's first use: device 0 has compute capability 9.0 and 132 multiprocessors, device 1 one that nobody
+/// knows.
+const int set_up = ::setenv("ATTEND_LIBCUDA_PATH", ATTEND_FAKE_LIBCUDA, 1);
+
+struct Sizes {
+  std::int64_t batch = 2, heads = 8, heads_kv = 8, seqlen_q = 1000, seqlen_k = 1000, head_dim = 64, head_dim_v = 64;
+};
+
+/// A problem whose tensors have addresses, but no memory.
+class MadeUp {
+ public:
+  explicit MadeUp(DType dtype, const Sizes& s = {}, Params params = {}, bool backward = false, int device = 0,
+                  std::uintptr_t skew = 0)
+      : device_(device), skew_(skew) {
+    const Shape q_shape = {s.batch, s.heads, s.seqlen_q, s.head_dim}, k_shape = {s.batch, s.heads_kv, s.seqlen_k, s.head_dim};
+    const Shape v_shape = {s.batch, s.heads_kv, s.seqlen_k, s.head_dim_v};
+    const Shape o_shape = {s.batch, s.heads, s.seqlen_q, s.head_dim_v};
+    const Tensor q = tensor(dtype, q_shape), k = tensor(dtype, k_shape), v = tensor(dtype, v_shape);
+    const Tensor o = tensor(dtype, o_shape), lse = tensor(DType::kF32, {s.batch, s.heads, s.seqlen_q, 1});
+    const Shape scores = {1, 1, s.seqlen_q, s.seqlen_k};
+    if (params.bias) params.bias = tensor(params.bias->dtype, scores);
+    if (params.mask) params.mask = tensor(DType::kBool, scores);
+    if (params.alibi_slopes) params.alibi_slopes = tensor(DType::kF32, {1, s.heads, 1, 1});
+    if (!backward) {
+      problem = core::make_forward_problem(q, k, v, o, &lse, params);
+      return;
+    }
+    BackwardExtras extras;
+    if (params.bias) extras.dbias = tensor(params.bias->dtype, scores);
+    problem = core::make_backward_problem(tensor(dtype, o_shape), q, k, v, o, lse, tensor(dtype, q_shape),
+                                          tensor(dtype, k_shape), tensor(dtype, v_shape), params, extras);
+  }
+  core::Problem problem;
+
+ private:
+  Tensor tensor(DType dtype, const Shape& shape) {
+    next_ += std::uintptr_t{1} << 40;
+    return {.data = reinterpret_cast<void*>(next_ + skew_),
+            .dtype = dtype,
+            .device = {DeviceType::kCUDA, device_},
+            .shape = shape,
+            .stride = contiguous_strides(shape)};
+  }
+  int device_;
+  std::uintptr_t next_ = 0, skew_ = 0;
+};
+
+cuda::DeviceInfo device(const char* arch, int multiprocessors) {
+  const cuda::Arch& a = cuda::find_arch(arch);
+  return {.index = 0,
+          .name = arch,
+          .major = a.major,
+          .minor = a.minor,
+          .num_multiprocessors = multiprocessors,
+          .max_smem_per_block = a.max_smem_per_block};
+}
+
+std::vector<cuda::DeviceInfo> devices() {
+  return {device("sm_80", 108), device("sm_86", 28), device("sm_89", 128), device("sm_90a", 132), device("sm_120", 170),
+          device("sm_90a", 1)};
+}
+
+/// Problems that find every kind of tile.
+std::vector<MadeUp> problems(bool backward) {
+  std::vector<MadeUp> list;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const std::int64_t head_dim : {8, 64, 96, 128, 200, 512}) {
+      for (const std::int64_t seqlen : {1, 40, 1000, 100000}) {
+        for (const bool causal : {false, true}) {
+          const Sizes sizes = {.seqlen_q = seqlen, .seqlen_k = seqlen, .head_dim = head_dim, .head_dim_v = head_dim};
+          list.emplace_back(dtype, sizes, Params{.causal = causal}, backward);
+          list.emplace_back(dtype, sizes, Params{.scale = -0.5, .softcap = 3, .dropout_p = 0.1}, backward);
+          list.emplace_back(dtype, sizes, Params{.window_left = 5, .bias = Tensor{.dtype = DType::kF16}}, backward, 0, 4);
+        }
+      }
+    }
+  }
+  return list;
+}
+
+TEST(Family, ChoicesFitTheDeviceAndRepeat) {
+  int chosen = 0;
+  for (const bool backward : {false, true}) {
+    for (const MadeUp& made : problems(backward)) {
+      const core::Problem& p = made.problem;
+      for (const cuda::DeviceInfo& d : devices()) {
+        for (const cuda::Family* family : cuda::families()) {
+          if (!family->supports(d.arch()) || (backward && !family->has_backward) || family->lack(p, d)) continue;
+          const cuda::Choice choice = family->choose(p, d);
+          ++chosen;
+          SCOPED_TRACE(std::string(family->name) + " " + d.name);
+          EXPECT_EQ(choice.variant, family->choose(p, d).variant) << "the same question, another answer";
+          EXPECT_STRNE(choice.why, "");
+          EXPECT_EQ(family->in_auto, std::isfinite(choice.seconds));
+          EXPECT_GT(choice.seconds, 0);
+          const auto specs = family->kernels(choice.variant, d.arch());
+          ASSERT_EQ(specs.size(), choice.num_steps);
+          for (std::size_t i = 0; i < specs.size(); ++i) {
+            EXPECT_LE(specs[i].dynamic_smem_bytes, static_cast<unsigned>(d.max_smem_per_block)) << specs[i].name;
+            EXPECT_GT(choice.steps[i].blocks, 0) << specs[i].name;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(chosen, 5000);
+}
+
+TEST(Family, ExamplesFitEveryArchitecture) {
+  for (const cuda::Arch& arch : cuda::known_archs()) {
+    for (const cuda::Family* family : cuda::families()) {
+      if (!family->supports(arch)) continue;
+      const auto specs = cuda::example_specs(*family, arch);
+      EXPECT_FALSE(specs.empty());
+      for (const cuda::KernelSpec& spec : specs) {
+        EXPECT_LE(spec.dynamic_smem_bytes, static_cast<unsigned>(arch.max_smem_per_block)) << describe(spec);
+      }
+    }
+  }
+}
+
+/// "No spills" is proved for what the examples compile: every kernel, with the tile that a problem gets, has to be one of
+/// them, or differ from one in head_dim, dtypes and options only.
+TEST(Family, ExamplesCoverTheTilesThatAreChosen) {
+  const auto tile_of = [](const cuda::KernelSpec& spec) {
+    std::string text = spec.name;
+    for (const cuda::Constant& c : spec.config) {
+      for (const char* name : {"kThreads", "kBlockM", "kBlockN", "kNegateScores", "kAligned"}) {
+        if (c.name != name) continue;
+        const auto* number = std::get_if<std::int64_t>(&c.value);
+        text += std::string(" ") + name + "=" + std::to_string(number != nullptr ? *number : std::get<bool>(c.value));
+      }
+    }
+    return text;
+  };
+  for (const cuda::DeviceInfo& d : devices()) {
+    for (const cuda::Family* family : cuda::families()) {
+      if (!family->supports(d.arch())) continue;
+      std::set<std::string> shown;
+      for (const auto& spec : cuda::example_specs(*family, d.arch())) shown.insert(tile_of(spec));
+      for (const bool backward : {false, true}) {
+        for (const MadeUp& made : problems(backward)) {
+          const core::Problem& p = made.problem;
+          if ((backward && !family->has_backward) || family->lack(p, d)) continue;
+          for (const auto& spec : family->kernels(family->choose(p, d).variant, d.arch())) {
+            EXPECT_TRUE(shown.contains(tile_of(spec))) << family->name << " " << d.name << ": " << tile_of(spec);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Family, EveryFactIsPartOfTheKey) {
+  const cuda::Facts facts;
+  const cuda::Variant variant = facts;
+  EXPECT_EQ(variant.ints().size(), sizeof(facts) / 4);
+  for (std::size_t i = 0; i < variant.ints().size(); ++i) {
+    cuda::Variant other = variant;
+    other.set(i, variant.ints()[i] + 1);
+    EXPECT_FALSE(other == variant) << i;
+  }
+  EXPECT_EQ(variant.as<cuda::Facts>().head_dim, facts.head_dim);
+}
+
+TEST(Family, VariantsOfDifferentKernelsDiffer) {
+  const cuda::Arch& arch = cuda::find_arch("sm_90a");
+  for (const cuda::Family* family : cuda::families()) {
+    const auto variants = family->examples(arch);
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) {
+        if (!(variants[i] == variants[j])) continue;
+        ADD_FAILURE() << family->name << ": examples " << j << " and " << i << " are the same";
+      }
+    }
+  }
+}
+
+TEST(Family, LacksNameArgumentValueAndWhatIsAllowed) {
+  const auto lack = [](const char* compute, const MadeUp& made) {
+    return core::lack_of(*core::find_backend(compute), made.problem).value_or("nothing");
+  };
+  EXPECT_EQ(lack("fa2", MadeUp(DType::kF32, {}, {.softcap = 2.5})), "softcap: 2.5, compute 'fa2' allows 0");
+  EXPECT_EQ(lack("fa2", MadeUp(DType::kF32, {}, {.window_left = 3})), "window_left: 3, compute 'fa2' allows -1");
+  EXPECT_EQ(lack("fa2", MadeUp(DType::kF32, {}, {.window_right = 3})),
+            "window_right: 3, compute 'fa2' allows -1, or causal");
+  EXPECT_EQ(lack("fa2", MadeUp(DType::kF32, {}, {.dropout_p = 0.25})), "dropout_p: 0.25, compute 'fa2' allows 0");
+  EXPECT_EQ(lack("fa2", MadeUp(DType::kF16)), "q: dtype f16, compute 'fa2' allows f32");
+  EXPECT_EQ(lack("fa2", MadeUp(DType::kF32, {}, {.deterministic = true}, true)),
+            "deterministic: true, compute 'fa2' allows false");
+  EXPECT_EQ(lack("fa2", MadeUp(DType::kF32, {.head_dim = 200, .head_dim_v = 200})),
+            "q: head_dim 200, compute 'fa2' allows 1 to 128");
+  EXPECT_EQ(lack("wgmma", MadeUp(DType::kF16, {.head_dim = 72, .head_dim_v = 72})),
+            "q: head_dim 72, compute 'wgmma' allows 64, 128");
+  EXPECT_EQ(lack("fa2", MadeUp(DType::kF32, {.head_dim_v = 32})), "v: head_dim 32, compute 'fa2' allows 64, that of q");
+  EXPECT_THAT(lack("wgmma", MadeUp(DType::kF16, {}, {}, false, 0, 2)),
+              testing::MatchesRegex("q: address 0x[0-9a-f]+ and strides \\([0-9, ]+\\) elements, compute 'wgmma' allows "
+                                    "multiples of 16 bytes"));
+  EXPECT_EQ(lack("simt", MadeUp(DType::kF32, {}, {.bias = Tensor{.dtype = DType::kF64}})),
+            "bias: dtype f64, compute 'simt' allows f32, f16, bf16");
+  EXPECT_EQ(lack("wgmma", MadeUp(DType::kF16, {}, {}, true)), "compute: 'wgmma' has no backward");
+  EXPECT_EQ(lack("simt", MadeUp(DType::kF16)), "nothing");
+}
+
+TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
+  const Tensor given = {.dtype = DType::kF32};
+  const std::pair<const char*, Params> cases[] = {{"softcap", {.softcap = 1}},     {"dropout_p", {.dropout_p = 0.5}},
+                                                  {"window_left", {.window_left = 1}}, {"window_right", {.window_right = 1}},
+                                                  {"alibi_slopes", {.alibi_slopes = given}}, {"bias", {.bias = given}},
+                                                  {"mask", {.mask = given}}};
+  std::set<std::string> seen = {"deterministic", "varlen"};  // the one is backward's, the other wants packed tensors
+  for (const auto& [name, params] : cases) {
+    seen.insert(name);
+    const MadeUp made(DType::kF32, {}, params);
+    const auto lack = cuda::option_lack(made.problem, 0);
+    ASSERT_TRUE(lack.has_value()) << name;
+    EXPECT_STREQ(lack->argument, name);
+    EXPECT_FALSE(cuda::option_lack(made.problem, cuda::option::kAll).has_value()) << name;
+  }
+  for (const cuda::Option& o : cuda::options()) EXPECT_TRUE(seen.contains(o.argument)) << o.argument << " is not tested";
+}
+
+TEST(Family, AnUnknownGpuIsLackedInOneLine) {
+  const MadeUp made(DType::kF32, {}, {}, false, 1);
+  EXPECT_EQ(core::lack_of(*core::find_backend("simt"), made.problem),
+            "device: Fake GPU, compute capability 9.7, compute 'simt' allows GPUs that have its instructions");
+  EXPECT_THROW((void)core::choose("auto", made.problem), Error);
+}
+
+const char* automatic(const MadeUp& made) {
+  return core::choose("auto", made.problem).name;
+}
+
+TEST(Auto, TakesTheFamilyThatExpectsToBeDoneFirst) {
+  const Sizes large = {.seqlen_q = 8192, .seqlen_k = 8192, .head_dim = 128, .head_dim_v = 128};
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large)), "wgmma_specialized");
+  EXPECT_STREQ(automatic(MadeUp(DType::kF32, large)), "fa2");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5})), "simt");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {}, true)), "simt");
+  EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {}, true)), "fa2");
+  EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {.deterministic = true}, true)), "simt");
+}
+
+TEST(Auto, OneRowDoesNotGetATileOf192) {
+  for (const std::int64_t batch : {1, 16, 128}) {
+    const Sizes decode = {batch, 32, 8, 1, 8192, 128, 128};
+    EXPECT_STRNE(automatic(MadeUp(DType::kBF16, decode)), "wgmma_specialized") << batch;
+  }
+}
+
+TEST(Auto, ComplainsWithTheWordsOfTheMostGeneral) {
+  const MadeUp made(DType::kF32, {}, {.bias = Tensor{.dtype = DType::kF64}});
+  try {
+    (void)core::choose("auto", made.problem);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("compute 'simt' allows"));
+  }
+}
+
+TEST(Workspace, IsCountedAndLinearInTheTokens) {
+  const auto bytes = [](std::int64_t seqlen, Params params) {
+    const MadeUp made(DType::kBF16, {.seqlen_q = seqlen, .seqlen_k = seqlen}, std::move(params), true);
+    const cuda::Family& simt = *cuda::find_family("simt");
+    const auto workspace = simt.workspace(made.problem, simt.choose(made.problem, device("sm_90a", 132)));
+    std::size_t sum = 0;
+    for (std::size_t i = 0; i < workspace.regions().size(); ++i) {
+      EXPECT_EQ(workspace.offset(i) % cuda::Workspace::kAlignment, 0U);
+      sum += static_cast<std::size_t>(workspace.regions()[i].bytes);
+    }
+    EXPECT_GE(workspace.bytes(), sum);
+    return workspace.bytes();
+  };
+  EXPECT_EQ(bytes(4096, {}), 2U * 8 * 4096 * 8);
+  EXPECT_EQ(bytes(8192, {}), 2 * bytes(4096, {}));
+  const core::Backend& simt = *core::find_backend("simt");
+  EXPECT_EQ(simt.workspace_bytes(MadeUp(DType::kF32).problem), 0U);
+}
+
+}  // namespace
+}  // namespace attend::test
