@@ -1,6 +1,7 @@
 // The small arithmetic that everything stands on: Philox, dropout decisions, 16-bit conversions.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -9,6 +10,7 @@
 
 #include "core/half.hpp"
 #include "kernels/common/philox.cuh"
+#include "kernels/common/score.cuh"
 
 namespace attend::test {
 namespace {
@@ -47,6 +49,22 @@ TEST(Dropout, AsksForTheDocumentedWord) {
       EXPECT_EQ(mask.keeps(row, key), w[key % 4] >= dropout_threshold(0.3)) << row << ", " << key;
     }
   }
+}
+
+TEST(Softcap, TanhIsAccurateNearZeroAndFarAway) {
+  double worst = 0;
+  for (double x = 1e-30; x < 100; x *= 1.003) {
+    for (const auto f : {static_cast<float>(x), static_cast<float>(-x)}) {
+      const double wanted = std::tanh(static_cast<double>(f));
+      worst = std::max(worst, std::abs((tanh_fast(f) - wanted) / wanted));
+    }
+  }
+  EXPECT_LE(worst, 0x1p-18);
+  EXPECT_EQ(tanh_fast(0.0f), 0.0f);
+  EXPECT_EQ(tanh_fast(INFINITY), 1.0f);
+  EXPECT_EQ(tanh_fast(-INFINITY), -1.0f);
+  EXPECT_TRUE(std::isnan(tanh_fast(NAN)));
+  EXPECT_EQ(softcap_slope(0.5f), 0.75f);
 }
 
 /// The value of the 16 bits by definition: sign, exponent and fraction of the format.

@@ -9,9 +9,6 @@
 
 namespace attend {
 
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
-
 // The same tile of all heads in neighbouring blocks: where tiles differ in work, those that start first, over the whole
 // grid, are the ones with the lowest index.
 [[nodiscard]] __device__ __forceinline__ HeadTile tile_by_tile(uint32 block, uint32 batch, uint32 num_heads) {

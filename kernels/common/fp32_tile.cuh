@@ -119,13 +119,6 @@ __device__ __forceinline__ void multiply_rows(float (&acc)[kM][kN], int a, int b
   }
 }
 
-// 2^x, with a relative error below 2^-22; results below 2^-126 become 0.
-[[nodiscard]] __device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // Starts a copy of 4 or 16 bytes. What does not exist is not read: zeros take its place.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(int smem_offset, const float* gmem, bool exists) {

@@ -15,6 +15,7 @@
 #pragma once
 
 #include "../common/head_matrix.cuh"
+#include "../common/numbers.cuh"
 #include "../common/product_tile.cuh"
 #include "../common/score_matrix.cuh"
 #include "../common/shared_storage.cuh"
@@ -124,10 +125,10 @@ __device__ void standard_softmax(const ForwardArgs& args) {
   for (int64 key = lane; key < end; key += kWarpThreads) row_max = fmaxf(row_max, s[key]);
   row_max = warp_max(row_max);
   float row_sum = 0.0f;
-  for (int64 key = lane; key < end; key += kWarpThreads) row_sum += expf(s[key] - finite_max(row_max));
+  for (int64 key = lane; key < end; key += kWarpThreads) row_sum += expf(s[key] - exponent_base(row_max));
   row_sum = warp_sum(row_sum);
   const float inverse_sum = inverse_or_zero(row_sum);
-  for (int64 key = lane; key < end; key += kWarpThreads) s[key] = expf(s[key] - finite_max(row_max)) * inverse_sum;
+  for (int64 key = lane; key < end; key += kWarpThreads) s[key] = expf(s[key] - exponent_base(row_max)) * inverse_sum;
   if (lane == 0 && args.lse != nullptr) args.lse[args.lse_stride.offset(batch, head, row)] = row_max + logf(row_sum);
 }
 

@@ -78,7 +78,7 @@ __device__ __forceinline__ void softmax(WarpStorage<Config>& smem, RowStatistics
     const bool is_visible = lane < first_visible + row * visible_step;
     const float score = is_visible ? scale * smem.s[row][lane] : -kInfinity;
     const float new_max = fmaxf(stats.max[row], warp_max(score));
-    const float base = finite_max(new_max);
+    const float base = exponent_base(new_max);
     const float rescale = __expf(stats.max[row] - base);
     const float p = __expf(score - base);
     smem.p[row][lane] = Element(p);

@@ -100,7 +100,7 @@ __device__ __forceinline__ void softmax(BlockStorage<Config>& smem, int warp, Ro
     const float score0 = lane < visible ? scale * row.s[lane] : -kInfinity;
     const float score1 = lane + 32 < visible ? scale * row.s[lane + 32] : -kInfinity;
     const float new_max = fmaxf(stats.max[i], warp_max(fmaxf(score0, score1)));
-    const float base = finite_max(new_max);
+    const float base = exponent_base(new_max);
     const float rescale = __expf(stats.max[i] - base);
     const float p0 = __expf(score0 - base);
     const float p1 = __expf(score1 - base);

@@ -111,7 +111,7 @@ __device__ __forceinline__ void softmax(RowBlockStorage<Config>& smem, int warp,
     new_max = fmaxf(new_max, fmaxf(score[i].x, score[i].y));
   }
   new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, 1));
-  const float base = finite_max(new_max);
+  const float base = exponent_base(new_max);
   const float rescale = __expf(state.max - base);
   __syncwarp();  // all lanes have read their scores: P may be written over them
   float sum = state.sum * rescale;

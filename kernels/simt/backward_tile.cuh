@@ -11,7 +11,8 @@
 #pragma once
 
 #include "../common/fp32_scores.cuh"
-#include "../common/score_rules.cuh"
+#include "../common/grid_scores.cuh"
+#include "../common/numbers.cuh"
 #include "guarded_product.cuh"
 #include "tile_io.cuh"
 
@@ -213,16 +214,16 @@ __device__ __forceinline__ void store_score_tile(int smem_offset, const float (&
   }
 }
 
-// p before dropout, or kNotSeen. s holds q.k, then the result; slope as TileRules gives it.
+// p before dropout, or kNotSeen. s holds q.k, then the result; slope as apply_rules gives it.
 template <class Config, SimtGradient kGradient, int kM, int kN>
 __device__ __forceinline__ void probabilities(float (&s)[kM][kN], float (&slope)[kM][kN],
                                               const TileRules<Config>& rules, const SimtThread<Config, kGradient>& me) {
   const auto place = me.place();
   const auto* saved = reinterpret_cast<const SavedRow*>(fp32_smem + SimtBackwardShape<Config, kGradient>::kSaved);
   if (rules.template all_visible<Config::kBlockM, Config::kBlockN>()) {
-    rules.template apply<true>(s, place, slope);
+    apply_rules<true>(rules, s, place, slope);
   } else {
-    rules.template apply<false>(s, place, slope);
+    apply_rules<false>(rules, s, place, slope);
   }
 #pragma unroll
   for (int i = 0; i < kM; ++i) {
@@ -269,10 +270,10 @@ __device__ __forceinline__ void gradient_tile(float (&ds)[kM][kN], const SimtHea
   using Shape = SimtBackwardShape<Config, kGradient>;
   const auto rules = head_rules.tile(Shape::kOwnsKeys ? streamed : owned, Shape::kOwnsKeys ? owned : streamed);
   float slope[kM][kN];
-  uint32 kept = 0;  // bits as TileRules gives them
+  uint32 kept = 0;  // bits as kept_bits gives them
   multiply_pair<Config, kGradient, 0>(ds, head, streamed, owned, me);
   probabilities(ds, slope, rules, me);
-  if constexpr (Config::kHasDropout) kept = rules.template kept<kM, kN>(me.place());
+  if constexpr (Config::kHasDropout) kept = kept_bits<kM, kN>(rules, me.place());
   if constexpr (kGradient == SimtGradient::kKeysValues) {
     float p[kM][kN];
 #pragma unroll

@@ -19,7 +19,8 @@
 #pragma once
 
 #include "../common/fp32_scores.cuh"
-#include "../common/score_rules.cuh"
+#include "../common/grid_scores.cuh"
+#include "../common/numbers.cuh"
 #include "../common/warp_reduce.cuh"
 #include "guarded_product.cuh"
 #include "tile_io.cuh"
@@ -74,7 +75,7 @@ struct SimtSoftmax {
 #pragma unroll
       for (int j = 1; j < kKeys; ++j) tile_max = fmaxf(tile_max, s[i][j]);
       const float new_max = fmaxf(max[i], warp_max<kLanesX>(tile_max));
-      const float base = finite_max(new_max);
+      const float base = exponent_base(new_max);
       const float rescale = exp2_fast((max[i] - base) * kLog2E);
       max[i] = new_max;
       float tile_sum = 0.0f;
@@ -241,13 +242,13 @@ __device__ void simt_forward(const ForwardOptionArgs& args) {
     const auto tile = rules.tile(work.row, key);
     float unused[kRows][kKeys];
     if (tile.template all_visible<Config::kBlockM, Config::kBlockN>()) {
-      tile.template apply<true>(s, place, unused);
+      apply_rules<true>(tile, s, place, unused);
     } else {
-      tile.template apply<false>(s, place, unused);
+      apply_rules<false>(tile, s, place, unused);
     }
     rows.template update<Config::kLanesX>(s, o);
     if constexpr (Config::kHasDropout) {
-      const uint32 kept = tile.template kept<kRows, kKeys>(place);
+      const uint32 kept = kept_bits<kRows, kKeys>(tile, place);
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
 #pragma unroll
