@@ -38,7 +38,8 @@ struct TileView {
 
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr int clamped(int64 value) {
     constexpr int64 kBeyond = 1 << 20;  // farther than a tile is wide
-    return static_cast<int>(value > kBeyond ? kBeyond : value < -kBeyond ? -kBeyond : value);
+    const int64 low = value < kBeyond ? value : kBeyond;
+    return static_cast<int>(low > -kBeyond ? low : -kBeyond);
   }
 
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr TileView of(const WindowMask& window, int64 first_row,
