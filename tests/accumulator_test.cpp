@@ -1,5 +1,5 @@
 // What the tensor-core kernels compute with indices and rows, on the host: who owns which score, which of them are
-// masked, where a tile's pieces lie in shared memory, which tiles a block visits, the online softmax.
+// masked, where a tile's chunks lie in shared memory, which tiles a block visits, the online softmax.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -9,10 +9,10 @@
 
 #include "kernels/common/accumulator_mask.cuh"
 #include "kernels/common/accumulator_scores.cuh"
-#include "kernels/common/causal_order.cuh"
 #include "kernels/common/online_softmax.cuh"
 #include "kernels/common/row_tile.cuh"
 #include "kernels/common/smem_address.cuh"
+#include "kernels/common/work.cuh"
 
 namespace attend::test {
 namespace {
@@ -198,16 +198,16 @@ TEST_F(AccumulatorDropout, TransposedFourLanesShareABlock) {
 
 TEST(Swizzle, IsAPermutationThatSpreadsColumnsOverBanks) {
   constexpr int kRows = 24;
-  constexpr int kPieces = 16;  // two panels
+  constexpr int kChunks = 16;  // two panels
   std::set<uint32> offsets;
   for (int row = 0; row < kRows; ++row) {
-    for (int piece = 0; piece < kPieces; ++piece) offsets.insert(swizzled_offset(kRows, row, piece));
+    for (int chunk = 0; chunk < kChunks; ++chunk) offsets.insert(swizzled_offset(kRows, row, chunk));
   }
-  EXPECT_EQ(offsets.size(), kRows * kPieces);
-  EXPECT_EQ(*offsets.rbegin(), (kRows * kPieces - 1) * 16);
-  for (int piece = 0; piece < kPieces; ++piece) {
+  EXPECT_EQ(offsets.size(), kRows * kChunks);
+  EXPECT_EQ(*offsets.rbegin(), (kRows * kChunks - 1) * 16);
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
     std::set<uint32> banks;
-    for (int row = 8; row < 16; ++row) banks.insert(swizzled_offset(kRows, row, piece) % kSwizzleBytes);
+    for (int row = 8; row < 16; ++row) banks.insert(swizzled_offset(kRows, row, chunk) % kSwizzleBytes);
     EXPECT_EQ(banks.size(), 8);
   }
 }

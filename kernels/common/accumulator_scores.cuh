@@ -292,7 +292,6 @@ __device__ __forceinline__ void apply_rules(const TileRules<Config>& rules, floa
 template <int kCount, bool kTransposed = false, class Config>
 __device__ __forceinline__ void kept_bits(const TileRules<Config>& rules, uint32 (&kept)[kKeptWords<kCount>],
                                           int thread) {
-  constexpr uint32 kAll = 0xffffffffu;
   const int lane = thread % 32;
   const int mine = kTransposed ? lane / 4 % 4 : lane % 2;  // c or h of the blocks that this lane computes
   const int line = accumulator_row(thread) + (kTransposed ? mine / 2 : mine) * kRowHalf;
@@ -312,10 +311,10 @@ __device__ __forceinline__ void kept_bits(const TileRules<Config>& rules, uint32
       kept[w] = kept_of_four(nibbles, 0, lane);
 #pragma unroll
       for (int distance = 1; distance < 4; ++distance) {
-        kept[w] |= kept_of_four(__shfl_xor_sync(kAll, nibbles, 4 * distance), distance, lane);
+        kept[w] |= kept_of_four(__shfl_xor_sync(kAllLanes, nibbles, 4 * distance), distance, lane);
       }
     } else {
-      kept[w] = kept_of_pair(nibbles, __shfl_xor_sync(kAll, nibbles, 1), lane);
+      kept[w] = kept_of_pair(nibbles, __shfl_xor_sync(kAllLanes, nibbles, 1), lane);
     }
   }
 }

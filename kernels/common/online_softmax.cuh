@@ -14,6 +14,10 @@
 #include "numbers.cuh"
 #include "portable.cuh"
 
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#include "warp_reduce.cuh"
+#endif
+
 namespace attend {
 
 // In which units scores are kept, and m with them.
@@ -68,13 +72,13 @@ ATTEND_HOST_DEVICE void exp2_rows(float (&score)[kCount], float scale_log2, cons
 
 // Over the four lanes that share a row. All lanes of the warp take part.
 [[nodiscard]] __device__ __forceinline__ float quad_max(float value) {
-  value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
-  return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+  value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, 1));
+  return fmaxf(value, __shfl_xor_sync(kAllLanes, value, 2));
 }
 
 [[nodiscard]] __device__ __forceinline__ float quad_sum(float value) {
-  value += __shfl_xor_sync(0xffffffffu, value, 1);
-  return value + __shfl_xor_sync(0xffffffffu, value, 2);
+  value += __shfl_xor_sync(kAllLanes, value, 1);
+  return value + __shfl_xor_sync(kAllLanes, value, 2);
 }
 
 // The two rows of a thread. Order of use: update() for each tile of scores, finish(), inverse_sum() and lse().

@@ -98,7 +98,7 @@ __device__ __forceinline__ void scores_by_rows(const BackwardArgs& args, int mat
 // S = scale q k^T. Grid: score tiles.
 template <class Config>
 __device__ void standard_scores(const ForwardArgs& args) {
-  const auto tile = ScoreTile<Config>::of_block(args);
+  const auto tile = ScoreMatrixTile<Config>::of_block(args);
   const WindowMask mask = mask_of<Config>(args);
   if (tile.is_hidden(mask)) return;
   const auto q = head_matrix<const float>(args.q, args.q_stride, tile.batch, tile.head, args.seqlen_q);
@@ -164,7 +164,7 @@ __device__ void standard_delta(const BackwardArgs& args) {
 // P = exp(S - lse), S recomputed. Grid: score tiles.
 template <class Config>
 __device__ void standard_probabilities(const BackwardArgs& args) {
-  const auto tile = ScoreTile<Config>::of_block(args);
+  const auto tile = ScoreMatrixTile<Config>::of_block(args);
   const WindowMask mask = mask_of<Config>(args);
   if (tile.is_hidden(mask)) return;
   const auto q = head_matrix<const float>(args.q, args.q_stride, tile.batch, tile.head, args.seqlen_q);
@@ -183,7 +183,7 @@ __device__ void standard_probabilities(const BackwardArgs& args) {
 // dS = P (dP - delta) with dP = dout v^T. Grid: score tiles.
 template <class Config>
 __device__ void standard_dscores(const BackwardArgs& args) {
-  const auto tile = ScoreTile<Config>::of_block(args);
+  const auto tile = ScoreMatrixTile<Config>::of_block(args);
   const WindowMask mask = mask_of<Config>(args);
   if (tile.is_hidden(mask)) return;
   const auto dout = head_matrix<const float>(args.dout, args.dout_stride, tile.batch, tile.head, args.seqlen_q);

@@ -10,7 +10,6 @@
 // products go through the columns panel by panel, and a block's gradients are one of kColumnParts parts of the columns.
 #pragma once
 
-#include "../common/fp32_scores.cuh"
 #include "../common/grid_scores.cuh"
 #include "../common/numbers.cuh"
 #include "guarded_product.cuh"
@@ -59,21 +58,22 @@ struct SimtBackwardShape {
   using ScoreTile = Fp32Tile<kOwned, kRows, 0>;          // kStreamed rows
   using Transposed = Fp32Tile<kOwned, 0, kChunkFloats>;  // a row for each column of the tensor
   template <int kPair>
-  using RowTile = Fp32Tile<kGradientCols[kPair], kRows, 0>;  // kStreamed rows
-  using PanelTile = Fp32Tile<kPanel, kRows, 0>;              // kStreamed rows
+  using StreamedTile = Fp32Tile<kGradientCols[kPair], kRows, 0>;  // kStreamed rows
+  using PanelTile = Fp32Tile<kPanel, kRows, 0>;                   // kStreamed rows
   static constexpr int kScoreBytes = kHasScoreTiles ? kStreamed * ScoreTile::kRowBytes : 0;
   static constexpr bool kHasRows[2] = {kResident || kHasScoreTiles,
                                        kResident || kGradient == SimtGradient::kKeysValues};
   static constexpr int kDs = 0;
   static constexpr int kP = kDs + kScoreBytes;
   static constexpr int kRows0 = kP + (kGradient == SimtGradient::kKeysValues ? kScoreBytes : 0);
-  static constexpr int kRows1 = kRows0 + (kHasRows[0] ? kStreamed * RowTile<0>::kRowBytes : 0);
-  static constexpr int kPanelRows = kRows1 + (kHasRows[1] ? kStreamed * RowTile<1>::kRowBytes : 0);
+  static constexpr int kRows1 = kRows0 + (kHasRows[0] ? kStreamed * StreamedTile<0>::kRowBytes : 0);
+  static constexpr int kPanelRows = kRows1 + (kHasRows[1] ? kStreamed * StreamedTile<1>::kRowBytes : 0);
   static constexpr int kTransposed0 = kPanelRows + (kResident ? 0 : kStreamed * PanelTile::kRowBytes);
   static constexpr int kTransposed1 = kTransposed0 + (kResident ? kDepths[0] : kPanel) * Transposed::kRowBytes;
   static constexpr int kSaved = kTransposed1 + (kResident ? kDepths[1] * Transposed::kRowBytes : 0);
   static_assert(kSaved + Config::kBlockM * int{sizeof(SavedRow)} == Config::kSmemBytes);
-  static_assert(kRows0 % kPanelBytes == 0 && kRows1 % kPanelBytes == 0 && kPanelRows % kPanelBytes == 0);  // the flips
+  static_assert(kRows0 % kBankRowBytes == 0 && kRows1 % kBankRowBytes == 0 &&
+                kPanelRows % kBankRowBytes == 0);  // the flips
 
   template <int kPair>
   static constexpr int kRowsAt = kPair == 0 ? kRows0 : kRows1;
@@ -157,12 +157,12 @@ template <class Config, SimtGradient kGradient>
   using Shape = SimtBackwardShape<Config, kGradient>;
   FiniteWatch watch;
   if constexpr (Shape::kHasRows[0]) {
-    load_rows<Config, typename Shape::template RowTile<0>, Shape::kStreamed, Shape::kGradientCols[0]>(
+    load_rows<Config, typename Shape::template StreamedTile<0>, Shape::kStreamed, Shape::kGradientCols[0]>(
         Shape::kRows0, head.template rows<!Shape::kOwnsKeys, 0>(streamed).columns_from(part * Shape::kGradientCols[0]),
         watch);
   }
   if constexpr (Shape::kHasRows[1]) {
-    load_rows<Config, typename Shape::template RowTile<1>, Shape::kStreamed, Shape::kGradientCols[1]>(
+    load_rows<Config, typename Shape::template StreamedTile<1>, Shape::kStreamed, Shape::kGradientCols[1]>(
         Shape::kRows1, head.template rows<!Shape::kOwnsKeys, 1>(streamed).columns_from(part * Shape::kGradientCols[1]),
         watch);
   }
@@ -175,9 +175,9 @@ __device__ __forceinline__ void multiply_pair(float (&product)[kM][kN], const Si
                                               int64 owned, const SimtThread<Config, kGradient>& me) {
   using Shape = SimtBackwardShape<Config, kGradient>;
   if constexpr (Shape::kResident) {
-    using RowTile = typename Shape::template RowTile<kPair>;
-    multiply_rows<Shape::kDepths[kPair], RowTile, typename Shape::Transposed, Shape::kStep>(
-        product, Shape::template kRowsAt<kPair> + RowTile::offset(me.y * Shape::kRows, 0),
+    using StreamedTile = typename Shape::template StreamedTile<kPair>;
+    multiply_rows<Shape::kDepths[kPair], StreamedTile, typename Shape::Transposed, Shape::kStep>(
+        product, Shape::template kRowsAt<kPair> + StreamedTile::offset(me.y * Shape::kRows, 0),
         Shape::template kTransposedAt<kPair>, me.x * kChunkBytes);
   } else {
     using PanelTile = typename Shape::PanelTile;

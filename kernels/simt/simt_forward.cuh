@@ -18,10 +18,11 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1
 #pragma once
 
-#include "../common/fp32_scores.cuh"
 #include "../common/grid_scores.cuh"
+#include "../common/head_matrix.cuh"
 #include "../common/numbers.cuh"
 #include "../common/warp_reduce.cuh"
+#include "../common/work.cuh"
 #include "guarded_product.cuh"
 #include "tile_io.cuh"
 
@@ -52,7 +53,7 @@ struct SimtForwardShape {
   static constexpr int kQ = kP + Config::kBlockN * PTile::kRowBytes;
   static constexpr int kK = kQ + kPanel * QTile::kRowBytes;
   static_assert(kK + kPanel * KTile::kRowBytes == Config::kSmemBytes);
-  static_assert(kP % kPanelBytes == 0);  // for the flips
+  static_assert(kP % kBankRowBytes == 0);  // for the flips
 };
 
 // Running softmax of a lane's rows. Maxima are the same in all lanes of a row, sums are of the lane's own keys.
@@ -130,7 +131,7 @@ struct SimtForwardTiles {
                      sequence.seqlen_q - work.row, Config::kHeadDim)),
         args(base),
         span(sequence),
-        head_k(work.head / (base.num_heads_q / base.num_heads_k)),
+        head_k(key_head_of(base, work.head)),
         part(work.part) {}
 
   __device__ __forceinline__ void load_q(int panel) const {
