@@ -46,23 +46,44 @@ __device__ __forceinline__ void store_lse(const Sm90ForwardArgs& args, const Sm9
   }
 }
 
-// o by the threads themselves: where the next rows belong to another sequence, and where there is nothing but zeros.
+// Of four registers in each of four neighbouring lanes, lane q gets register q of all, in the order of the lanes.
+__device__ __forceinline__ void transpose_quad(uint32 (&r)[4]) {
+  const bool odd = threadIdx.x % 2 != 0;
+  const bool high = threadIdx.x / 2 % 2 != 0;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32 other = __shfl_xor_sync(0xffffffffu, odd ? r[i] : r[i + 1], 1);
+    r[i] = odd ? other : r[i];
+    r[i + 1] = odd ? r[i + 1] : other;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32 other = __shfl_xor_sync(0xffffffffu, high ? r[i] : r[i + 2], 2);
+    r[i] = high ? other : r[i];
+    r[i + 2] = high ? r[i + 2] : other;
+  }
+}
+
+// o by the threads themselves, 16 bytes a lane: where there is no place to stage it, and where the next rows belong to
+// another sequence. All lanes of the warp take part.
 template <class Config>
 __device__ __forceinline__ void store_o_directly(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                  const Sm90Rows& rows,
                                                  const uint32 (&pair)[Sm90Fragments<Config>::kOutputs / 2]) {
-  const int first_column = accumulator_column(rows.thread);
+  const int lane_column = rows.thread % 4 * kColumnsOfTile;
 #pragma unroll
   for (int h = 0; h < kRowsOfThread; ++h) {
     const int row = rows.mine + h * kRowHalf;
-    if (row >= work.seqlen_q) continue;
     auto* o_row =
         static_cast<Bits16*>(args.base.o) +
-        args.base.o_stride.offset(Config::kIsVarlen ? 0 : work.sequence, work.head, work.q_begin + row) + first_column;
+        args.base.o_stride.offset(Config::kIsVarlen ? 0 : work.sequence, work.head, work.q_begin + row) + lane_column;
 #pragma unroll
-    for (int j = 0; j < Sm90Fragments<Config>::kOutputs / 4; ++j) {
-      if (j * kColumnsOfTile + first_column < Config::kHeadDimV) {  // head_dims here are even
-        *reinterpret_cast<uint32*>(o_row + j * kColumnsOfTile) = pair[2 * j + h];
+    for (int column = 0; column < Sm90Shape<Config>::kColumnsV; column += 4 * kColumnsOfTile) {
+      const int i = column / 4 + h;
+      uint32 four[4] = {pair[i], pair[i + 2], pair[i + 4], pair[i + 6]};
+      transpose_quad(four);
+      if (row < work.seqlen_q && column + lane_column < Config::kHeadDimV) {  // a multiple of 8
+        *reinterpret_cast<uint4*>(o_row + column) = make_uint4(four[0], four[1], four[2], four[3]);
       }
     }
   }
@@ -115,10 +136,11 @@ __device__ __forceinline__ void store_rows(const Sm90ForwardArgs& args, const Sm
   for (int i = 0; i < Sm90Fragments<Config>::kOutputs / 2; ++i) {
     pair[i] = ElementOf<Config>::pack(o[2 * i] * factor[i % 2], o[2 * i + 1] * factor[i % 2]);
   }
-  // The copy engine drops rows beyond the tensor, but not those of the next sequence.
-  if (!Config::kIsVarlen || rows.first + kWarpgroupRows <= work.seqlen_q) {
+  if constexpr (!Sm90Shape<Config>::kStagesO) {
+    store_o_directly<Config>(args, work, rows, pair);
+  } else if (!Config::kIsVarlen || rows.first + kWarpgroupRows <= work.seqlen_q) {
     store_o_by_tma<Config>(args, work, rows, q_smem, pair);
-  } else {
+  } else {  // the copy engine drops rows beyond the tensor, but not those of the next sequence
     barrier_wait<kWarpgroup>(kSm90StoreBarrier + rows.consumer);  // the whole warpgroup has done with q
     store_o_directly<Config>(args, work, rows, pair);
   }

@@ -43,10 +43,16 @@ struct Sm90Consumer {
 
   // Says that o has left the place of q. By the thread that stores.
   __device__ __forceinline__ void release_stored() {
-    if (stored < 0) return;
-    tma_store_wait_read();
-    smem.q_empty[stored].arrive();
-    stored = -1;
+    if constexpr (Shape::kStagesO) {
+      if (stored < 0) return;
+      tma_store_wait_read();
+      smem.q_empty[stored].arrive();
+      stored = -1;
+    }
+  }
+  // The warp's last scores of these rows are made: if o does not take q's place, the next q may.
+  __device__ __forceinline__ void release_q() {
+    if constexpr (!Shape::kStagesO) release_by_warp(smem.q_empty[q_at.buffer()]);
   }
 
   // Tiles of keys that others of the block want.
@@ -65,7 +71,7 @@ struct Sm90Consumer {
 
   // Tile n: s = q k^T together with o += p v of tile n + 1, then the softmax: p_next. Where nothing overlaps, p and p_next
   // are the same registers.
-  __device__ __forceinline__ void step(const Sm90Scores<Config>& scores, int n, uint32 q_smem,
+  __device__ __forceinline__ void step(const Sm90Scores<Config>& scores, int n, bool is_last, uint32 q_smem,
                                        Sm90Softmax<Config>& softmax, float (&o)[Fragments::kOutputs],
                                        uint32 (&p)[Fragments::kPairs], uint32 (&p_next)[Fragments::kPairs]) {
     const RingPlace<Config::kStages> v_at = at;
@@ -86,6 +92,7 @@ struct Sm90Consumer {
       release_by_warp(smem.k_empty[at.buffer()]);
       release_by_warp(smem.v_empty[v_at.buffer()]);
     }
+    if (is_last) release_q();
     scores.template finish<false>(s, n);
     float rescale[kRowsOfThread];
     const bool rescales = softmax.update(s, scores.multiplier(), p_next, rescale);
@@ -109,30 +116,40 @@ struct Sm90Consumer {
       turn.wait();
       sm90_begin_qk<Config>(s, q_smem, smem_address(smem.k[at.buffer()]));
       turn.pass();
-      if constexpr (Config::kQBuffers > 1) release_stored();
+      release_stored();
       wgmma_wait<0>(s);
       release_by_warp(smem.k_empty[at.buffer()]);
+      if (n == tiles.begin) release_q();
       scores.template finish<true>(s, n);
       softmax.begin(s, scores.multiplier(), p);
       scores.drop(p, n);
     }
     if constexpr (Config::kOverlap && Config::kSpeculate) {
       uint32 p_other[Fragments::kPairs];  // p of one tile is in the products while that of the next comes into being
-#pragma unroll 1
-      for (--n; n > tiles.begin; n -= 2) {
-        step(scores, n, q_smem, softmax, o, p, p_other);
-        step(scores, n - 1, q_smem, softmax, o, p_other, p);
-      }
-      if (n == tiles.begin) {
-        step(scores, n, q_smem, softmax, o, p, p_other);
-#pragma unroll
-        for (int i = 0; i < Fragments::kPairs; ++i) p[i] = p_other[i];
+      for (--n;;) {
+        if (n < tiles.begin) {
+          finish_products(o, p);
+          break;
+        }
+        step(scores, n, n == tiles.begin, q_smem, softmax, o, p, p_other);
+        --n;
+        if (n < tiles.begin) {
+          finish_products(o, p_other);
+          break;
+        }
+        step(scores, n, n == tiles.begin, q_smem, softmax, o, p_other, p);
+        --n;
       }
     } else {
 #pragma unroll 1
-      for (--n; n >= tiles.begin; --n) step(scores, n, q_smem, softmax, o, p, p);
+      for (--n; n >= tiles.begin; --n) step(scores, n, n == tiles.begin, q_smem, softmax, o, p, p);
+      finish_products(o, p);
     }
-    smem.v_full[at.buffer()].wait(at.parity());  // v of the first tile has landed
+  }
+
+  // o += p v of the first tile of keys, which comes last.
+  __device__ __forceinline__ void finish_products(float (&o)[Fragments::kOutputs], const uint32 (&p)[Fragments::kPairs]) {
+    smem.v_full[at.buffer()].wait(at.parity());  // its v has landed
     sm90_begin_pv<Config>(o, p, smem_address(smem.v[at.buffer()]));
     wgmma_wait<0>(o);
     release_by_warp(smem.v_empty[at.buffer()]);
@@ -154,9 +171,10 @@ struct Sm90Consumer {
     if (own.begin >= own.end) {
       skip(all.end - all.begin);
       store_nothing_seen<Config>(args, work, Sm90Rows::of(work, turn.consumer));
-      if (thread_of_group_again() == 0) {
+      smem.q_full[q_at.buffer()].wait(q_at.parity());  // or the release could count for the tile before
+      release_q();
+      if (Shape::kStagesO && thread_of_group_again() == 0) {
         release_stored();
-        smem.q_full[q_at.buffer()].wait(q_at.parity());  // or the release could count for the tile before
         smem.q_empty[q_at.buffer()].arrive();
       }
     } else {
@@ -169,10 +187,7 @@ struct Sm90Consumer {
       if constexpr (Config::kMask == MaskKind::kWindow) skip(own.begin - all.begin);
       const Sm90Rows rows = Sm90Rows::of(work, turn.consumer);
       store_rows<Config>(args, work, rows, q_smem, softmax, o);
-      if (rows.thread == 0) {
-        stored = q_at.buffer();
-        if constexpr (Config::kQBuffers == 1) release_stored();
-      }
+      if (rows.thread == 0) stored = q_at.buffer();
     }
     __syncwarp();
     q_at.advance();

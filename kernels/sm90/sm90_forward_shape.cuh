@@ -12,7 +12,6 @@ namespace attend {
 // Which block works on which tiles.
 enum class Sm90Schedule {
   kStatic,   // block b has tiles b, b + blocks, b + 2 blocks, ...
-  kSnake,    // every second round backwards: what is left of a round's longest tile meets the next round's shortest
   kDynamic,  // whoever is free takes the next: Sm90ForwardArgs::next_tile
 };
 
@@ -34,7 +33,10 @@ struct Sm90Shape {
                                                               : 256;
   static constexpr int kPanelsQk = (Config::kHeadDim + kPanelColumns - 1) / kPanelColumns;
   static constexpr int kPanelsV = (kColumnsV + kPanelColumns - 1) / kPanelColumns;
-  static constexpr int kPanelsQ = kPanelsQk > kPanelsV ? kPanelsQk : kPanelsV;  // o takes the place of q
+  // With two buffers of q, o leaves by the copy engine from the place of its q. With one, threads store o themselves, so
+  // that the next q can come as soon as the last scores are made.
+  static constexpr bool kStagesO = Config::kQBuffers > 1;
+  static constexpr int kPanelsQ = kStagesO && kPanelsV > kPanelsQk ? kPanelsV : kPanelsQk;
   static constexpr int kPanelBytesQ = kBlockM * kSwizzleBytes;
   static constexpr int kPanelBytesK = Config::kBlockN * kSwizzleBytes;
   static constexpr int kQBytes = kPanelsQ * kPanelBytesQ;

@@ -33,7 +33,7 @@ struct alignas(kSwizzleAtom) Sm90Storage {
   Mbarrier work_full[kSm90WorkSlots];   // the tile is announced
   Mbarrier work_empty[kSm90WorkSlots];  // each consumer warp has left it
   Mbarrier q_full[Config::kQBuffers];   // the bytes of q
-  Mbarrier q_empty[Config::kQBuffers];  // each consumer's o, which took q's place, has left it
+  Mbarrier q_empty[Config::kQBuffers];  // each consumer's o, which took q's place, has left it; or its q has been read
   Mbarrier k_full[Config::kStages];     // the bytes of a tile: its buffer may be read
   Mbarrier v_full[Config::kStages];
   Mbarrier k_empty[Config::kStages];  // each consumer warp has read it: its buffer may be filled
@@ -48,7 +48,7 @@ struct alignas(kSwizzleAtom) Sm90Storage {
     }
     for (int buffer = 0; buffer < Config::kQBuffers; ++buffer) {
       q_full[buffer].init(1);
-      q_empty[buffer].init(Config::kConsumers);
+      q_empty[buffer].init(Shape::kStagesO ? Config::kConsumers : kReaders);
     }
     for (int stage = 0; stage < Config::kStages; ++stage) {
       k_full[stage].init(1);

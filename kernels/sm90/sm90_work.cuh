@@ -76,9 +76,6 @@ class Sm90TileWalk {
   __device__ __forceinline__ void take() {
     if constexpr (Config::kSchedule == Sm90Schedule::kDynamic) {
       if (threadIdx.x % 32 == 0) next_ = gridDim.x + atomicAdd(args_.next_tile, 1u);
-    } else if constexpr (Config::kSchedule == Sm90Schedule::kSnake) {
-      const uint32 round = index_ / gridDim.x + 1;
-      next_ = round * gridDim.x + (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
     } else {
       next_ = index_ + gridDim.x;
     }
