@@ -28,13 +28,6 @@ __device__ __forceinline__ void tma_load_panel(uint32 smem, const TensorMapArg& 
       : "memory");
 }
 
-// To the L2 cache.
-__device__ __forceinline__ void tma_prefetch_panel(const TensorMapArg& map, const PanelPlace& at) {
-  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(at.column),
-               "r"(at.row), "r"(at.head), "r"(at.batch)
-               : "memory");
-}
-
 // From `smem`. What other threads wrote there they have fenced for the copy engine (fence_smem_for_async), and a barrier
 // has been passed since.
 __device__ __forceinline__ void tma_store_panel(const TensorMapArg& map, uint32 smem, const PanelPlace& at) {

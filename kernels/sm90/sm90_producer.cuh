@@ -47,60 +47,21 @@ struct Sm90Producer {
     v_at.advance();
   }
 
-  // The tile's q, k and v in the order in which they are wanted: v of a tile of keys after k of the next. Half-way it is
-  // time to look after the next tile of rows. By one warp, of which one lane loads.
-  __device__ __forceinline__ void load_tile(const Sm90Work& work, Sm90TileWalk<Config>& walk) {
+  // The tile's q, k and v in the order in which they are wanted: v of a tile of keys after k of the next. By one lane.
+  __device__ __forceinline__ void load_tile(const Sm90Work& work) {
     const Sm90KeyTiles tiles =
         key_tiles_of_rows<Config, Shape::kBlockM>(sm90_mask<Config>(args.options, work), work.row);
+    if (tiles.begin >= tiles.end) return;  // the consumers touch no barrier of q, k and v either
     const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
     const int batch = Config::kIsVarlen ? 0 : work.sequence;
-    const bool is_loader = threadIdx.x % 32 == 0;
-    const bool has_keys = tiles.begin < tiles.end;  // if not, the consumers touch no barrier of q, k and v either
-    if (is_loader && has_keys) {
-      load_k(work.k_begin + (tiles.end - 1) * Config::kBlockN, head, batch);
-      load_q(work, batch);
-    }
-    const int half_way = (tiles.begin + tiles.end - 1) / 2;
+    load_k(work.k_begin + (tiles.end - 1) * Config::kBlockN, head, batch);
+    load_q(work, batch);
 #pragma unroll 1
     for (int n = tiles.end - 2; n >= tiles.begin; --n) {
-      if (n == half_way) prefetch_next(walk);
-      if (is_loader) {
-        load_k(work.k_begin + n * Config::kBlockN, head, batch);
-        load_v(work.k_begin + (n + 1) * Config::kBlockN, head, batch);
-      }
-      __syncwarp();
+      load_k(work.k_begin + n * Config::kBlockN, head, batch);
+      load_v(work.k_begin + (n + 1) * Config::kBlockN, head, batch);
     }
-    if (tiles.end - tiles.begin < 2) prefetch_next(walk);
-    if (is_loader && has_keys) load_v(work.k_begin + tiles.begin * Config::kBlockN, head, batch);
-    __syncwarp();
-  }
-
-  __device__ __forceinline__ void prefetch_next(Sm90TileWalk<Config>& walk) {
-    walk.advance();
-    if (Config::kPrefetch && threadIdx.x % 32 == 0) prefetch(walk.tile());
-    __syncwarp();
-  }
-
-  // Asks for q, and for the keys of the same numbers, of the tile after this one: blocks with other rows of the head ask
-  // for its other keys. By one lane.
-  __device__ __forceinline__ void prefetch(const Sm90Work& work) {
-    if (work.sequence == Sm90Work::kNoWork) return;
-    const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
-    const int batch = Config::kIsVarlen ? 0 : work.sequence;
-#pragma unroll
-    for (int panel = 0; panel < Shape::kPanelsQk; ++panel) {
-      tma_prefetch_panel(args.q_map, {panel * kPanelColumns, work.q_begin + work.row, work.head, batch});
-    }
-    for (int key = work.row; key < min(work.row + Shape::kBlockM, work.seqlen_k); key += Config::kBlockN) {
-#pragma unroll
-      for (int panel = 0; panel < Shape::kPanelsQk; ++panel) {
-        tma_prefetch_panel(args.k_map, {panel * kPanelColumns, work.k_begin + key, head, batch});
-      }
-#pragma unroll
-      for (int panel = 0; panel < Shape::kPanelsV; ++panel) {
-        tma_prefetch_panel(args.v_map, {panel * kPanelColumns, work.k_begin + key, head, batch});
-      }
-    }
+    load_v(work.k_begin + tiles.begin * Config::kBlockN, head, batch);
   }
 
   // By one warp.
@@ -115,8 +76,10 @@ struct Sm90Producer {
       }
       work_at.advance();
       if (work.sequence == Sm90Work::kNoWork) return;
-      walk.take();  // load_tile() advances to it
-      load_tile(work, walk);
+      walk.take();  // its answer comes while this tile is loaded
+      if (threadIdx.x % 32 == 0) load_tile(work);
+      __syncwarp();
+      walk.advance();
     }
   }
 };
