@@ -1,5 +1,5 @@
 // What the tensor-core kernels compute with indices and rows, on the host: who owns which score, which of them are
-// masked, where a tile's pieces lie in shared memory, which tiles a block visits, the online softmax.
+// masked, where a tile's chunks lie in shared memory, which tiles a block visits, the online softmax.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,10 +8,11 @@
 #include <set>
 
 #include "kernels/common/accumulator_mask.cuh"
-#include "kernels/common/causal_order.cuh"
+#include "kernels/common/accumulator_scores.cuh"
 #include "kernels/common/online_softmax.cuh"
 #include "kernels/common/row_tile.cuh"
 #include "kernels/common/smem_address.cuh"
+#include "kernels/common/work.cuh"
 
 namespace attend::test {
 namespace {
@@ -85,18 +86,128 @@ TEST(OnlineSoftmax, ExponentsOfRowsThatSeeNothingAreZero) {
   for (const int value : {2, 3, 6, 7}) EXPECT_EQ(score[value], 0.0f);
 }
 
+// A bias of -FLT_MAX, which many use as a mask: 2^(c s - m) with m = c s would take it for -inf.
+TEST(OnlineSoftmax, NaturalUnitsHoldWhatFloatHolds) {
+  constexpr float kLeast = std::numeric_limits<float>::lowest();
+  float score[4] = {kLeast, kLeast, 1.0f, -1.0f};
+  exp2_rows<ScoreUnits::kNatural>(score, kLog2E, {kLeast, 1.0f});
+  EXPECT_EQ(score[0], 1.0f);
+  EXPECT_EQ(score[1], 1.0f);
+  EXPECT_EQ(score[2], 1.0f);
+  EXPECT_NEAR(score[3], std::exp(-2.0), 1e-7);
+}
+
+// Every column of every row of a tile, against the keys that the mask says the row sees.
+template <MaskKind kMask, bool kTransposed>
+void check_seen(const WindowMask& window, int64 first_row, int64 first_key) {
+  constexpr int kLines = 64;
+  const TileView view = TileView::of(window, first_row, first_key);
+  int num_seen = 0;
+  for (int thread = 0; thread < 4 * kWarp; ++thread) {
+    const SeenColumns seen = SeenColumns::of<kMask, kTransposed>(view, thread);
+    for (int value = 0; value < kValues; ++value) {
+      const int h = value / 2 % 2;
+      const int column = column_of(thread, value);
+      const int64 row = first_row + (kTransposed ? column : row_of(thread, value));
+      const int64 key = first_key + (kTransposed ? row_of(thread, value) : column);
+      const int in_thread = column - accumulator_column(thread);
+      const bool after_begin = !SeenColumns::kHasBegin<kMask, kTransposed> || in_thread >= seen.begin[h];
+      const bool expected = row < window.seqlen_q && window.row(row).contains(key);
+      ASSERT_EQ(after_begin && in_thread < seen.end[h], expected) << row << ", " << key;
+      num_seen += static_cast<int>(expected);
+    }
+  }
+  const bool all = kTransposed ? view.all_visible<kColumns, kLines>() : view.all_visible<kLines, kColumns>();
+  EXPECT_EQ(all, num_seen == kLines * kColumns) << first_row << ", " << first_key;
+}
+
+template <MaskKind kMask>
+void check_seen_in_all_tiles(const WindowMask& window) {
+  for (const int64 first_row : {0, 64, 128}) {
+    for (const int64 first_key : {0, 32, 64, 96, 128, 192}) {
+      check_seen<kMask, false>(window, first_row, first_key);
+      check_seen<kMask, true>(window, first_row, first_key);
+    }
+  }
+}
+
+TEST(AccumulatorScores, SeeWhatTheMaskSays) {
+  for (const int64 seqlen_q : {1, 100, 192}) {
+    for (const int64 seqlen_k : {0, 1, 97, 256}) {
+      check_seen_in_all_tiles<MaskKind::kFull>({seqlen_q, seqlen_k, kOpenWindow, kOpenWindow});
+      check_seen_in_all_tiles<MaskKind::kCausal>({seqlen_q, seqlen_k, kOpenWindow, 0});
+      for (const int64 left : {kOpenWindow, int64{0}, int64{40}, (int64{1} << 31) - 1}) {
+        for (const int64 right : {kOpenWindow, int64{0}, int64{7}, (int64{1} << 31) - 1}) {
+          check_seen_in_all_tiles<MaskKind::kWindow>({seqlen_q, seqlen_k, left, right});
+        }
+      }
+    }
+  }
+}
+
+// What the lanes of a warp exchange, played through: each value's bit against the definition.
+class AccumulatorDropout : public testing::Test {
+ protected:
+  static constexpr int64 kRow = 1000, kKey = 640;
+  const DropoutMask dropout_ = DropoutMask::make(0x1234567890ULL, 77, 5, 0.4);
+
+  [[nodiscard]] uint32 nibble(int64 row, int64 key) const {
+    uint32 bits = 0;
+    for (int n = 0; n < 4; ++n) bits |= static_cast<uint32>(dropout_.keeps(row, key + n)) << n;
+    return bits;
+  }
+};
+
+TEST_F(AccumulatorDropout, TwoLanesShareABlock) {
+  std::array<uint32, kWarp> computed = {};
+  for (int lane = 0; lane < kWarp; ++lane) {
+    for (int j = 0; j < kColumns / kColumnsOfTile; ++j) {
+      const int64 row = kRow + accumulator_row(lane) + lane % 2 * kRowHalf;
+      const int64 key = kKey + j * kColumnsOfTile + accumulator_column(lane) / 4 * 4;
+      computed[lane] |= nibble(row, key) << 4 * j;
+    }
+  }
+  for (int lane = 0; lane < kWarp; ++lane) {
+    const uint32 kept = kept_of_pair(computed[lane], computed[lane ^ 1], lane);
+    for (int value = 0; value < kValues; ++value) {
+      EXPECT_EQ((kept >> value & 1) != 0, dropout_.keeps(kRow + row_of(lane, value), kKey + column_of(lane, value)));
+    }
+  }
+}
+
+TEST_F(AccumulatorDropout, TransposedFourLanesShareABlock) {
+  std::array<uint32, kWarp> computed = {};
+  for (int lane = 0; lane < kWarp; ++lane) {
+    const int c = lane / 4 % 4;
+    for (int j = 0; j < kColumns / kColumnsOfTile; ++j) {
+      const int64 row = kRow + j * kColumnsOfTile + accumulator_column(lane) + c % 2;
+      const int64 key = kKey + (accumulator_row(lane) + c / 2 * kRowHalf) / 4 * 4;
+      computed[lane] |= nibble(row, key) << 4 * j;
+    }
+  }
+  for (int lane = 0; lane < kWarp; ++lane) {
+    uint32 kept = 0;
+    for (int distance = 0; distance < 4; ++distance) {
+      kept |= kept_of_four(computed[lane ^ 4 * distance], distance, lane);
+    }
+    for (int value = 0; value < kValues; ++value) {
+      EXPECT_EQ((kept >> value & 1) != 0, dropout_.keeps(kRow + column_of(lane, value), kKey + row_of(lane, value)));
+    }
+  }
+}
+
 TEST(Swizzle, IsAPermutationThatSpreadsColumnsOverBanks) {
   constexpr int kRows = 24;
-  constexpr int kPieces = 16;  // two panels
+  constexpr int kChunks = 16;  // two panels
   std::set<uint32> offsets;
   for (int row = 0; row < kRows; ++row) {
-    for (int piece = 0; piece < kPieces; ++piece) offsets.insert(swizzled_offset(kRows, row, piece));
+    for (int chunk = 0; chunk < kChunks; ++chunk) offsets.insert(swizzled_offset(kRows, row, chunk));
   }
-  EXPECT_EQ(offsets.size(), kRows * kPieces);
-  EXPECT_EQ(*offsets.rbegin(), (kRows * kPieces - 1) * 16);
-  for (int piece = 0; piece < kPieces; ++piece) {
+  EXPECT_EQ(offsets.size(), kRows * kChunks);
+  EXPECT_EQ(*offsets.rbegin(), (kRows * kChunks - 1) * 16);
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
     std::set<uint32> banks;
-    for (int row = 8; row < 16; ++row) banks.insert(swizzled_offset(kRows, row, piece) % kSwizzleBytes);
+    for (int row = 8; row < 16; ++row) banks.insert(swizzled_offset(kRows, row, chunk) % kSwizzleBytes);
     EXPECT_EQ(banks.size(), 8);
   }
 }

@@ -1,14 +1,18 @@
 // The small arithmetic that everything stands on: Philox, dropout decisions, 16-bit conversions.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "core/half.hpp"
 #include "kernels/common/philox.cuh"
+#include "kernels/common/score.cuh"
+#include "kernels/common/sequence.cuh"
 
 namespace attend::test {
 namespace {
@@ -47,6 +51,68 @@ TEST(Dropout, AsksForTheDocumentedWord) {
       EXPECT_EQ(mask.keeps(row, key), w[key % 4] >= dropout_threshold(0.3)) << row << ", " << key;
     }
   }
+}
+
+struct VarlenConfig {
+  static constexpr bool kIsVarlen = true;
+};
+
+// Offsets that run backwards, overlap, or point anywhere: nothing outside the tensors, nothing longer than the longest.
+TEST(SequenceSpan, LiesInTheTensorsWhateverTheOffsetsSay) {
+  ForwardArgs base = {};
+  base.seqlen_q = 40;
+  base.seqlen_k = 70;
+  OptionArgs options = {};
+  options.total_q = 100;
+  options.total_k = 90;
+  constexpr int kMost = std::numeric_limits<int>::max();
+  for (const int begin : {-kMost - 1, -1, 0, 1, 89, 90, 100, 101, kMost}) {
+    for (const int end : {-kMost - 1, -1, 0, 1, 41, 89, 90, 100, 101, kMost}) {
+      const std::array<int, 4> offsets = {7, 7, begin, end};
+      options.cu_seqlens_q = options.cu_seqlens_k = offsets.data();
+      const SequenceSpan span = sequence_span<VarlenConfig>(base, options, 2);
+      EXPECT_GE(span.q_begin, 0);
+      EXPECT_GE(span.seqlen_q, 0);
+      EXPECT_LE(span.seqlen_q, base.seqlen_q);
+      EXPECT_LE(span.q_begin + span.seqlen_q, options.total_q) << begin << ", " << end;
+      EXPECT_GE(span.k_begin, 0);
+      EXPECT_GE(span.seqlen_k, 0);
+      EXPECT_LE(span.seqlen_k, base.seqlen_k);
+      EXPECT_LE(span.k_begin + span.seqlen_k, options.total_k) << begin << ", " << end;
+    }
+  }
+}
+
+TEST(SequenceSpan, IsWhatTheOffsetsSayWhereTheyMaySayIt) {
+  ForwardArgs base = {};
+  base.seqlen_q = base.seqlen_k = 40;
+  OptionArgs options = {};
+  options.total_q = options.total_k = 100;
+  const std::array<int, 4> offsets_q = {0, 40, 40, 100}, offsets_k = {5, 6, 36, 70};
+  options.cu_seqlens_q = offsets_q.data();
+  options.cu_seqlens_k = offsets_k.data();
+  const SequenceSpan span = sequence_span<VarlenConfig>(base, options, 1);
+  EXPECT_EQ(span.batch, 0U);
+  EXPECT_EQ(span.q_begin, 40);
+  EXPECT_EQ(span.seqlen_q, 0);
+  EXPECT_EQ(span.k_begin, 6);
+  EXPECT_EQ(span.seqlen_k, 30);
+}
+
+TEST(Softcap, TanhIsAccurateNearZeroAndFarAway) {
+  double worst = 0;
+  for (double x = 1e-30; x < 100; x *= 1.003) {
+    for (const auto f : {static_cast<float>(x), static_cast<float>(-x)}) {
+      const double wanted = std::tanh(static_cast<double>(f));
+      worst = std::max(worst, std::abs((tanh_fast(f) - wanted) / wanted));
+    }
+  }
+  EXPECT_LE(worst, 0x1p-18);
+  EXPECT_EQ(tanh_fast(0.0f), 0.0f);
+  EXPECT_EQ(tanh_fast(INFINITY), 1.0f);
+  EXPECT_EQ(tanh_fast(-INFINITY), -1.0f);
+  EXPECT_TRUE(std::isnan(tanh_fast(NAN)));
+  EXPECT_EQ(softcap_slope(0.5f), 0.75f);
 }
 
 /// The value of the 16 bits by definition: sign, exponent and fraction of the format.

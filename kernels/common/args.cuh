@@ -89,12 +89,14 @@ struct OptionArgs {
   int64 alibi_head_stride;            // elements
   int64 window_left;                  // kMask == kWindow; kOpenWindow where it masks nothing on that side
   int64 window_right;                 // likewise
+  int64 total_q;                      // kIsVarlen: tokens in q, whatever cu_seqlens_q says
+  int64 total_k;                      // likewise
   float softcap;                      // kHasSoftcap: > 0
   float dropout_scale;                // kHasDropout: 1 / (1 - p)
   uint32 dropout_key0, dropout_key1;  // DropoutMask's members of these names, but for the head
   uint32 dropout_stream, dropout_threshold;
 };
-static_assert(sizeof(OptionArgs) == 5 * 8 + 2 * 24 + 4 * 8 + 6 * 4);
+static_assert(sizeof(OptionArgs) == 5 * 8 + 2 * 24 + 6 * 8 + 6 * 4);
 
 // ForwardArgs with the options. Varlen: q, k, v, o and lse have batch dimension 1, args.batch counts the sequences, and
 // seqlen_q and seqlen_k are upper bounds of their lengths.

@@ -1,4 +1,4 @@
-// Copies from global to shared memory that pass by the registers: one 16-byte piece each, in the background.
+// Copies from global to shared memory that pass by the registers: one chunk of 16 bytes each, in the background.
 // PTX ISA, data movement: cp.async, cp.async.commit_group, cp.async.wait_group. sm_80 and later.
 //
 // A thread waits for its own copies only; a barrier afterwards makes those of the others visible as well. The copies

@@ -1,23 +1,12 @@
-// What a thread does with its tile of float32 scores, and the order in which blocks take tiles under a causal mask.
+// What a thread does with its tile of float32 scores. Rung 08.
 #pragma once
 
 #include "fp32_tile.cuh"
 #include "key_range.cuh"
 #include "numbers.cuh"
 #include "portable.cuh"
-#include "work.cuh"
 
 namespace attend {
-
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
-
-// The same tile of all heads in neighbouring blocks: where tiles differ in work, those that start first, over the whole
-// grid, are the ones with the lowest index.
-[[nodiscard]] __device__ __forceinline__ HeadTile tile_by_tile(uint32 block, uint32 batch, uint32 num_heads) {
-  const uint32 head_of_all = block % (batch * num_heads);
-  return {head_of_all / num_heads, head_of_all % num_heads, block / (batch * num_heads)};
-}
 
 // Which keys of a tile a thread has: the j-th is j % 4 * kInChunk + j / 4 * kOfChunks keys after the first.
 template <int kInChunk, int kOfChunks>

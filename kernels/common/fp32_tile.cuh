@@ -10,14 +10,14 @@
 #pragma once
 
 #include "portable.cuh"
+#include "smem_address.cuh"
 
 namespace attend {
 
 extern __shared__ __align__(1024) unsigned char fp32_smem[];
 
-constexpr int kChunkFloats = 4;  // 16 bytes: the widest load
-constexpr int kChunkBytes = 16;
-constexpr int kPanelBytes = 128;  // all banks once: 8 chunks
+constexpr int kChunkFloats = kChunkBytes / 4;
+constexpr int kBankRowBytes = 128;  // all banks once: 8 chunks
 
 // Where the chunks of a tile are, so that neither its readers nor its writers meet in a bank.
 // kPad floats behind each row shift the banks from row to row; or, where several lanes read the same columns of rows
@@ -105,7 +105,7 @@ __device__ __forceinline__ void multiply_rows(float (&acc)[kM][kN], int a, int b
 #pragma unroll 2
   for (int row = 0; row < kDepth; row += kChunkFloats) {
     const int a_bytes = row * 4;
-    const int a_chunk = (a ^ (a_bytes % kPanelBytes)) + a_bytes / kPanelBytes * kPanelBytes;
+    const int a_chunk = (a ^ (a_bytes % kBankRowBytes)) + a_bytes / kBankRowBytes * kBankRowBytes;
     float a_frag[kM][kChunkFloats];
 #pragma unroll
     for (int i = 0; i < kM; ++i) load_numbers<kChunkFloats, 0>(a_frag[i], a_chunk + i * ATile::kRowBytes);
@@ -117,13 +117,6 @@ __device__ __forceinline__ void multiply_rows(float (&acc)[kM][kN], int a, int b
       for (int i = 0; i < kM; ++i) multiply_row<kM, kN>(acc, i, a_frag[i][r], b_frag);
     }
   }
-}
-
-// 2^x, with a relative error below 2^-22; results below 2^-126 become 0.
-[[nodiscard]] __device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 // Starts a copy of 4 or 16 bytes. What does not exist is not read: zeros take its place.
@@ -159,7 +152,7 @@ __device__ __forceinline__ void copy_tile_async(int smem_offset, const float* gm
 #pragma unroll
     for (int row = 0; row < kRows; row += kRowStep) {
 #pragma unroll
-      for (int panel = 0; panel < kCols; panel += kPanelBytes / 4) {
+      for (int panel = 0; panel < kCols; panel += kBankRowBytes / 4) {
         const bool exists =
             first_row + row < rows_left && (Config::kHeadDim == kCols || panel + first_col < Config::kHeadDim);
         copy_async<kChunkBytes>((place ^ Tile::flip(row)) + row * Tile::kRowBytes + panel * 4, source + panel, exists);

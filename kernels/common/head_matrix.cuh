@@ -4,6 +4,7 @@
 #include "args.cuh"
 #include "config_enums.cuh"
 #include "key_range.cuh"
+#include "portable.cuh"
 
 namespace attend {
 
@@ -14,25 +15,25 @@ struct HeadMatrix {
   int64 row_stride;  // elements
   int64 num_rows;
 
-  [[nodiscard]] __device__ __forceinline__ Element* row(int64 row_index) const { return data + row_index * row_stride; }
+  [[nodiscard]] ATTEND_HOST_DEVICE Element* row(int64 row_index) const { return data + row_index * row_stride; }
 };
 
 // Head `head` of sequence `batch` of a (batch, heads, num_rows, head_dim) tensor.
 template <class Element, class Pointer>
-[[nodiscard]] __device__ __forceinline__ HeadMatrix<Element> head_matrix(Pointer tensor, const TensorStrides& stride,
-                                                                         uint32 batch, uint32 head, int64 num_rows) {
+[[nodiscard]] ATTEND_HOST_DEVICE HeadMatrix<Element> head_matrix(Pointer tensor, const TensorStrides& stride,
+                                                                 uint32 batch, uint32 head, int64 num_rows) {
   return {static_cast<Element*>(tensor) + stride.offset(batch, head, 0), stride.row, num_rows};
 }
 
 // The mask of a kernel's problem; ForwardArgs and BackwardArgs alike.
 template <class Config, class Args>
-[[nodiscard]] __device__ __forceinline__ WindowMask mask_of(const Args& args) {
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr WindowMask mask_of(const Args& args) {
   return {args.seqlen_q, args.seqlen_k, kOpenWindow, Config::kMask == MaskKind::kCausal ? 0 : kOpenWindow};
 }
 
 // The key head that a query head reads.
 template <class Args>
-[[nodiscard]] __device__ __forceinline__ uint32 key_head_of(const Args& args, uint32 head) {
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 key_head_of(const Args& args, uint32 head) {
   return head / (args.num_heads_q / args.num_heads_k);
 }
 

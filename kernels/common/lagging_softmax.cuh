@@ -12,21 +12,21 @@ namespace attend {
 // Powers of two: p stays below 2^8, which rounds as well as what is below 1.
 constexpr float kMaxLag = 8.0f;
 
-// m, l and o of all rows of a warp, where the scores of any have outgrown its m. RowTile: 16 rows, with s_frag, o_frag
-// and softmax. All lanes of the warp take part.
-template <int kTiles, class RowTile>
-__device__ __forceinline__ void raise_maxima(RowTile (&tile)[kTiles], float scale_log2) {
+// m, l and o of all rows of a warp, where the scores of any have outgrown its m. Rows: 16 of them, with s, o and
+// softmax. All lanes of the warp take part.
+template <int kTiles, class Rows>
+__device__ __forceinline__ void raise_maxima(Rows (&tile)[kTiles], float scale_log2) {
   float tile_max[kTiles][kRowsOfThread];
   bool has_outgrown = false;
 #pragma unroll
   for (int r = 0; r < kTiles; ++r) {
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
-      tile_max[r][h] = quad_max(thread_row_max(tile[r].s_frag, h)) * scale_log2;
+      tile_max[r][h] = quad_max(thread_row_max(tile[r].s, h)) * scale_log2;
       has_outgrown |= tile_max[r][h] > tile[r].softmax.row_max[h] + kMaxLag;
     }
   }
-  if (!__any_sync(0xffffffffu, has_outgrown)) return;
+  if (!__any_sync(kAllLanes, has_outgrown)) return;
 #pragma unroll
   for (int r = 0; r < kTiles; ++r) {
     OnlineSoftmax& state = tile[r].softmax;
@@ -38,7 +38,7 @@ __device__ __forceinline__ void raise_maxima(RowTile (&tile)[kTiles], float scal
       rescale[h] = exp2_fast(old_max - exponent_base(state.row_max[h]));
       state.row_sum[h] *= rescale[h];
     }
-    scale_rows(tile[r].o_frag, rescale);
+    scale_rows(tile[r].o, rescale);
   }
 }
 

@@ -1,8 +1,74 @@
-// Constants of float32 that device code cannot include from the C library.
+// Constants and functions of float32 that device code cannot include from the C library. The host's forms are for tests
+// of the arithmetic that stands on them.
 #pragma once
+
+#include "portable.cuh"
 
 namespace attend {
 
 constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+
+// 2^x, relative error 2^-22; 2^-inf = 0, and so is all that is below 2^-126. One instruction; exp2f() would be four.
+[[nodiscard]] ATTEND_HOST_DEVICE float exp2_fast(float x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return __builtin_exp2f(x);
+#endif
+}
+
+[[nodiscard]] ATTEND_HOST_DEVICE float log2_fast(float x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return __builtin_log2f(x);
+#endif
+}
+
+// 1 / x, relative error 2^-23; 1 / inf = 0.
+[[nodiscard]] ATTEND_HOST_DEVICE float reciprocal_fast(float x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1.0f / x;
+#endif
+}
+
+// The larger of both; where one is NaN, the other.
+[[nodiscard]] ATTEND_HOST_DEVICE float larger(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return fmaxf(a, b);
+#else
+  return __builtin_fmaxf(a, b);
+#endif
+}
+
+// a * b + c, rounded once.
+[[nodiscard]] ATTEND_HOST_DEVICE float multiply_add(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+  return fmaf(a, b, c);
+#else
+  return __builtin_fmaf(a, b, c);
+#endif
+}
+
+// What exponents are taken relative to, of a row's largest score. A row that has seen no key has -inf, and
+// -inf - -inf is NaN: 0 serves it as well, 2^(-inf - 0) is 0.
+[[nodiscard]] ATTEND_HOST_DEVICE float exponent_base(float row_max) {
+  return row_max == -kInfinity ? 0.0f : row_max;
+}
+
+// 1 / l, and 0 for the row that saw no key, so that its o, which is 0, stays so. A NaN stays NaN.
+[[nodiscard]] ATTEND_HOST_DEVICE float inverse_or_zero(float row_sum) {
+  return row_sum == 0.0f ? 0.0f : 1.0f / row_sum;
+}
 
 }  // namespace attend

@@ -5,7 +5,7 @@
 // where c s - m is one fused multiply-add. m is the rounded product, wherever it is used, so that its rounding cancels.
 // Wants c > 0; kernels of a negative scale take scores of -q (Config::kNegateScores).
 //
-// A row that has seen no key has m = -inf; its exponents are taken relative to 0 (2^-inf = 0), never -inf - -inf.
+// A row that has seen no key has m = -inf; its exponents are taken relative to 0 (exponent_base), never -inf - -inf.
 // A NaN score makes p, l and o of its row NaN, whatever the maximum does with it.
 // Source: Milakov and Gimelshein, Online normalizer calculation for softmax (2018), Algorithm 3
 #pragma once
@@ -14,53 +14,24 @@
 #include "numbers.cuh"
 #include "portable.cuh"
 
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#include "warp_reduce.cuh"
+#endif
+
 namespace attend {
 
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
+// In which units scores are kept, and m with them.
+enum class ScoreUnits {
+  kFolded,   // c is applied in the exponent, and m is c times the largest: 2^(c s - m)
+  kNatural,  // as they are, c = log2(e), and so is m: 2^(c (s - m)), an instruction more. For scores that end near the
+             // end of float32, as a bias of -FLT_MAX makes them: c times that would be -inf, as if nothing were seen
+};
 
-// 2^x, relative error 2^-22; 2^-inf = 0. The ftz form is one instruction, exp2f() would be four.
-[[nodiscard]] ATTEND_HOST_DEVICE float exp2_fast(float x) {
-#if defined(__CUDA_ARCH__)
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return __builtin_exp2f(x);
-#endif
-}
-
-[[nodiscard]] ATTEND_HOST_DEVICE float log2_fast(float x) {
-#if defined(__CUDA_ARCH__)
-  float y;
-  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return __builtin_log2f(x);
-#endif
-}
-
-// The larger of both; where one is NaN, the other.
-[[nodiscard]] ATTEND_HOST_DEVICE float larger(float a, float b) {
-#if defined(__CUDA_ARCH__)
-  return fmaxf(a, b);
-#else
-  return __builtin_fmaxf(a, b);
-#endif
-}
-
-// a * b + c, rounded once.
-[[nodiscard]] ATTEND_HOST_DEVICE float multiply_add(float a, float b, float c) {
-#if defined(__CUDA_ARCH__)
-  return fmaf(a, b, c);
-#else
-  return __builtin_fmaf(a, b, c);
-#endif
-}
-
-// What exponents are taken relative to.
-[[nodiscard]] ATTEND_HOST_DEVICE float exponent_base(float row_max) {
-  return row_max == -kInfinity ? 0.0f : row_max;
+// What 2 is raised to. base: exponent_base() of m.
+template <ScoreUnits kUnits>
+[[nodiscard]] ATTEND_HOST_DEVICE float exponent(float score, float scale_log2, float base) {
+  if constexpr (kUnits == ScoreUnits::kFolded) return multiply_add(score, scale_log2, -base);
+  return (score - base) * scale_log2;
 }
 
 // The larger of row h's values among the thread's own.
@@ -90,28 +61,29 @@ ATTEND_HOST_DEVICE void scale_rows(float (&value)[kCount], const float (&factor)
 }
 
 // Scores of row h become p.
-template <int kCount>
+template <ScoreUnits kUnits = ScoreUnits::kFolded, int kCount>
 ATTEND_HOST_DEVICE void exp2_rows(float (&score)[kCount], float scale_log2, const float (&row_max)[kRowsOfThread]) {
   const float base[kRowsOfThread] = {exponent_base(row_max[0]), exponent_base(row_max[1])};
   ATTEND_UNROLL
-  for (int i = 0; i < kCount; ++i) score[i] = exp2_fast(multiply_add(score[i], scale_log2, -base[i / 2 % 2]));
+  for (int i = 0; i < kCount; ++i) score[i] = exp2_fast(exponent<kUnits>(score[i], scale_log2, base[i / 2 % 2]));
 }
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 // Over the four lanes that share a row. All lanes of the warp take part.
 [[nodiscard]] __device__ __forceinline__ float quad_max(float value) {
-  value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
-  return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+  value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, 1));
+  return fmaxf(value, __shfl_xor_sync(kAllLanes, value, 2));
 }
 
 [[nodiscard]] __device__ __forceinline__ float quad_sum(float value) {
-  value += __shfl_xor_sync(0xffffffffu, value, 1);
-  return value + __shfl_xor_sync(0xffffffffu, value, 2);
+  value += __shfl_xor_sync(kAllLanes, value, 1);
+  return value + __shfl_xor_sync(kAllLanes, value, 2);
 }
 
 // The two rows of a thread. Order of use: update() for each tile of scores, finish(), inverse_sum() and lse().
-struct OnlineSoftmax {
+template <ScoreUnits kUnits>
+struct RunningSoftmax {
   float row_max[kRowsOfThread] = {-kInfinity, -kInfinity};  // m, the same in all lanes of a quad
   float row_sum[kRowsOfThread] = {0.0f, 0.0f};              // l of the thread's own columns until finish()
 
@@ -119,7 +91,7 @@ struct OnlineSoftmax {
   template <int kCount>
   __device__ __forceinline__ void update(float (&score)[kCount], float scale_log2, float (&rescale)[kRowsOfThread]) {
     raise_max(score, scale_log2, rescale);
-    exp2_rows(score, scale_log2, row_max);
+    exp2_rows<kUnits>(score, scale_log2, row_max);
     add_to_sum(score);
   }
 
@@ -130,8 +102,14 @@ struct OnlineSoftmax {
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
       const float old_max = row_max[h];
-      row_max[h] = fmaxf(old_max, quad_max(thread_row_max(score, h)) * scale_log2);
-      rescale[h] = exp2_fast(old_max - exponent_base(row_max[h]));
+      const float tile_max = quad_max(thread_row_max(score, h));
+      if constexpr (kUnits == ScoreUnits::kFolded) {
+        row_max[h] = fmaxf(old_max, tile_max * scale_log2);
+        rescale[h] = exp2_fast(old_max - exponent_base(row_max[h]));
+      } else {
+        row_max[h] = fmaxf(old_max, tile_max);
+        rescale[h] = exp2_fast((old_max - exponent_base(row_max[h])) * scale_log2);
+      }
       row_sum[h] *= rescale[h];
     }
   }
@@ -148,16 +126,20 @@ struct OnlineSoftmax {
     for (int h = 0; h < kRowsOfThread; ++h) row_sum[h] = quad_sum(row_sum[h]);
   }
 
-  // 1 / l; 0 for a row that has seen nothing, so that its o, which is 0, stays so. A NaN stays NaN.
+  // 1 / l; 0 for a row that has seen nothing.
   [[nodiscard]] __device__ __forceinline__ float inverse_sum(int h) const {
-    return row_sum[h] == 0.0f ? 0.0f : 1.0f / row_sum[h];
+    return inverse_or_zero(row_sum[h]);
   }
 
   // Natural logarithm of sum exp(scale * score); -inf for a row that has seen nothing.
   [[nodiscard]] __device__ __forceinline__ float lse(int h) const {
-    return row_sum[h] == 0.0f ? -kInfinity : (row_max[h] + log2_fast(row_sum[h])) * kLn2;
+    if (row_sum[h] == 0.0f) return -kInfinity;
+    if constexpr (kUnits == ScoreUnits::kFolded) return (row_max[h] + log2_fast(row_sum[h])) * kLn2;
+    return multiply_add(log2_fast(row_sum[h]), kLn2, row_max[h]);
   }
 };
+
+using OnlineSoftmax = RunningSoftmax<ScoreUnits::kFolded>;
 
 #endif
 

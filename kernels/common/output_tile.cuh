@@ -25,7 +25,8 @@ __device__ __forceinline__ void write_accumulators(Tile& tile, int row, const fl
 
 // The kRows rows of the tile from row on, stored by one warp; `rows` of them are there. row_stride is in elements.
 template <int kRows, class Tile>
-__device__ __forceinline__ void store_rows(const Tile& tile, int row, void* destination, int64 row_stride, int64 rows) {
+__device__ __forceinline__ void store_tile_rows(const Tile& tile, int row, void* destination, int64 row_stride,
+                                                int64 rows) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = lane; i < kRows * Tile::kChunks; i += 32) {

@@ -3,6 +3,7 @@
 
 #include "args.cuh"
 #include "config_enums.cuh"
+#include "head_matrix.cuh"
 #include "key_range.cuh"
 #include "work.cuh"
 
@@ -29,12 +30,12 @@ struct RowTile {
     constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
     const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
     const HeadTile place = HeadTile::of_block(block, row_tiles, args.num_heads_q);
-    const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow, kCausal ? 0 : kOpenWindow};
+    const WindowMask mask = mask_of<Config>(args);
     const int64 row_begin = (kCausal ? row_tiles - 1 - place.tile : place.tile) * Config::kBlockM;
     const int64 row_end = row_begin + Config::kBlockM < args.seqlen_q ? row_begin + Config::kBlockM : args.seqlen_q;
     return {place.batch,
             place.head,
-            place.head / (args.num_heads_q / args.num_heads_k),
+            key_head_of(args, place.head),
             row_begin,
             static_cast<int>(num_tiles(mask.rows(row_begin, row_end).end, Config::kBlockN)),
             static_cast<int>(mask.row(row_begin).end / Config::kBlockN),

@@ -34,12 +34,12 @@ __device__ __forceinline__ float visible_or_zero(const HeadMatrix<float>& scores
 
 // The tile of a block of a Grid::kScoreTiles launch.
 template <class Config>
-struct ScoreTile {
+struct ScoreMatrixTile {
   uint32 batch, head;
   int64 row_begin, key_begin;
 
   template <class Args>
-  static __device__ __forceinline__ ScoreTile of_block(const Args& args) {
+  static __device__ __forceinline__ ScoreMatrixTile of_block(const Args& args) {
     static_assert(Config::kBlockM == ProductTile::kSize && Config::kBlockN == ProductTile::kSize);
     const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
     const auto key_tiles = static_cast<uint32>(num_tiles(args.seqlen_k, Config::kBlockN));

@@ -1,6 +1,7 @@
 // The online softmax of a score tile in shared memory, a warp for each row. Rungs 05 and 06.
 #pragma once
 
+#include "numbers.cuh"
 #include "thread_grid.cuh"
 
 namespace attend {
@@ -52,13 +53,13 @@ struct ScoreRowsStorage {
       float sum = 0.0f;
 #pragma unroll
       for (int key = lane; key < Config::kBlockN; key += kWarpThreads) {
-        s[row][key] = expf(s[row][key] - finite_max(new_max));
+        s[row][key] = expf(s[row][key] - exponent_base(new_max));
         sum += s[row][key];
       }
       sum = warp_sum(sum);
       __syncwarp();  // all lanes have read the old maximum: lane 0 may overwrite it
       if (lane != 0) continue;
-      rescale[row] = expf(old_max - finite_max(new_max));
+      rescale[row] = expf(old_max - exponent_base(new_max));
       row_sum[row] = row_sum[row] * rescale[row] + sum;
       row_max[row] = new_max;
     }

@@ -3,11 +3,9 @@
 #pragma once
 
 #include "portable.cuh"
+#include "smem_address.cuh"
 
 namespace attend {
-
-constexpr int kChunkBytes = 16;
-constexpr int kChunkElements = 8;  // of 16 bits
 
 // Rows one after another. Rows are 128 or 256 bytes long, so the same chunk of eight rows lies in the same four banks.
 template <int kRowsOfTile, int kColumns>

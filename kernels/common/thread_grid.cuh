@@ -6,6 +6,7 @@
 #pragma once
 
 #include "f32_tile.cuh"
+#include "numbers.cuh"
 #include "warp_reduce.cuh"
 
 namespace attend {

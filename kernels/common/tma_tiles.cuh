@@ -37,7 +37,7 @@ struct alignas(kSwizzleAtom) TmaStorage {
 
 // What the one thread that talks to the copy engine does.
 template <class Config>
-struct TileLoader {
+struct TmaTileLoader {
   static constexpr uint32 kTileBytes = Config::kBlockN * Config::kHeadDim * sizeof(Bits16);
   TmaStorage<Config>& smem;
   const ForwardTmaArgs& args;

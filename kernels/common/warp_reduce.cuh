@@ -1,7 +1,6 @@
 // The largest value and the sum over the lanes of a warp, or of each aligned part of it: every lane gets the result.
 #pragma once
 
-#include "numbers.cuh"
 #include "portable.cuh"
 
 namespace attend {
@@ -26,17 +25,6 @@ template <int kLanes = kWarpThreads>
     value += __shfl_xor_sync(kAllLanes, value, distance);
   }
   return value;
-}
-
-// What is subtracted from the scores of a row before the exponential: their maximum. A row without any has -inf, and
-// -inf - -inf is NaN: 0 serves it as well, exp(-inf - 0) is 0.
-[[nodiscard]] __device__ __forceinline__ float finite_max(float row_max) {
-  return row_max == -kInfinity ? 0.0f : row_max;
-}
-
-// 1 / l, and 0 for the row that saw no key.
-[[nodiscard]] __device__ __forceinline__ float inverse_or_zero(float row_sum) {
-  return row_sum == 0.0f ? 0.0f : 1.0f / row_sum;
 }
 
 }  // namespace attend

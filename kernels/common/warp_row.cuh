@@ -2,6 +2,7 @@
 #pragma once
 
 #include "f32_tile.cuh"
+#include "numbers.cuh"
 #include "warp_reduce.cuh"
 
 namespace attend {
@@ -50,12 +51,12 @@ struct WarpRow {
       new_max = fmaxf(new_max, s_frag[j]);
     }
     new_max = warp_max(new_max);
-    const float rescale = expf(row_max - finite_max(new_max));  // 0 for the first tile: exp(-inf - m)
+    const float rescale = expf(row_max - exponent_base(new_max));  // 0 for the first tile: exp(-inf - m)
     row_max = new_max;
     row_sum *= rescale;
 #pragma unroll
     for (int j = 0; j < kKeys; ++j) {
-      s_frag[j] = expf(s_frag[j] - finite_max(new_max));
+      s_frag[j] = expf(s_frag[j] - exponent_base(new_max));
       row_sum += s_frag[j];
     }
 #pragma unroll

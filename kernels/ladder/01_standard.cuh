@@ -15,6 +15,7 @@
 #pragma once
 
 #include "../common/head_matrix.cuh"
+#include "../common/numbers.cuh"
 #include "../common/product_tile.cuh"
 #include "../common/score_matrix.cuh"
 #include "../common/shared_storage.cuh"
@@ -97,7 +98,7 @@ __device__ __forceinline__ void scores_by_rows(const BackwardArgs& args, int mat
 // S = scale q k^T. Grid: score tiles.
 template <class Config>
 __device__ void standard_scores(const ForwardArgs& args) {
-  const auto tile = ScoreTile<Config>::of_block(args);
+  const auto tile = ScoreMatrixTile<Config>::of_block(args);
   const WindowMask mask = mask_of<Config>(args);
   if (tile.is_hidden(mask)) return;
   const auto q = head_matrix<const float>(args.q, args.q_stride, tile.batch, tile.head, args.seqlen_q);
@@ -124,10 +125,10 @@ __device__ void standard_softmax(const ForwardArgs& args) {
   for (int64 key = lane; key < end; key += kWarpThreads) row_max = fmaxf(row_max, s[key]);
   row_max = warp_max(row_max);
   float row_sum = 0.0f;
-  for (int64 key = lane; key < end; key += kWarpThreads) row_sum += expf(s[key] - finite_max(row_max));
+  for (int64 key = lane; key < end; key += kWarpThreads) row_sum += expf(s[key] - exponent_base(row_max));
   row_sum = warp_sum(row_sum);
   const float inverse_sum = inverse_or_zero(row_sum);
-  for (int64 key = lane; key < end; key += kWarpThreads) s[key] = expf(s[key] - finite_max(row_max)) * inverse_sum;
+  for (int64 key = lane; key < end; key += kWarpThreads) s[key] = expf(s[key] - exponent_base(row_max)) * inverse_sum;
   if (lane == 0 && args.lse != nullptr) args.lse[args.lse_stride.offset(batch, head, row)] = row_max + logf(row_sum);
 }
 
@@ -163,7 +164,7 @@ __device__ void standard_delta(const BackwardArgs& args) {
 // P = exp(S - lse), S recomputed. Grid: score tiles.
 template <class Config>
 __device__ void standard_probabilities(const BackwardArgs& args) {
-  const auto tile = ScoreTile<Config>::of_block(args);
+  const auto tile = ScoreMatrixTile<Config>::of_block(args);
   const WindowMask mask = mask_of<Config>(args);
   if (tile.is_hidden(mask)) return;
   const auto q = head_matrix<const float>(args.q, args.q_stride, tile.batch, tile.head, args.seqlen_q);
@@ -182,7 +183,7 @@ __device__ void standard_probabilities(const BackwardArgs& args) {
 // dS = P (dP - delta) with dP = dout v^T. Grid: score tiles.
 template <class Config>
 __device__ void standard_dscores(const BackwardArgs& args) {
-  const auto tile = ScoreTile<Config>::of_block(args);
+  const auto tile = ScoreMatrixTile<Config>::of_block(args);
   const WindowMask mask = mask_of<Config>(args);
   if (tile.is_hidden(mask)) return;
   const auto dout = head_matrix<const float>(args.dout, args.dout_stride, tile.batch, tile.head, args.seqlen_q);

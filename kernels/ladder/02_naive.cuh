@@ -14,6 +14,7 @@
 
 #include "../common/args.cuh"
 #include "../common/config_enums.cuh"
+#include "../common/head_matrix.cuh"
 #include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
 #include "../common/work.cuh"
@@ -43,7 +44,7 @@ __device__ void naive_forward(const ForwardArgs& args) {
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
   const auto [batch, head, tile] = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
   const int64 row = tile * Config::kBlockM + threadIdx.x;
-  const uint32 head_k = head / (args.num_heads_q / args.num_heads_k);
+  const uint32 head_k = key_head_of(args, head);
   if (row >= args.seqlen_q) return;
 
   const float* q = static_cast<const float*>(args.q) + args.q_stride.offset(batch, head, row);

@@ -16,6 +16,7 @@
 // Source   Milakov and Gimelshein, Online normalizer calculation for softmax (2018), Algorithm 3, over tiles of keys
 #pragma once
 
+#include "../common/numbers.cuh"
 #include "../common/shared_storage.cuh"
 #include "../common/warp_row.cuh"
 #include "../common/work.cuh"

@@ -16,6 +16,7 @@
 // Source   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 1
 #pragma once
 
+#include "../common/numbers.cuh"
 #include "../common/row_statistics.cuh"
 #include "../common/shared_storage.cuh"
 #include "../common/warp_row.cuh"

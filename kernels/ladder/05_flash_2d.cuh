@@ -17,6 +17,7 @@
 // Source   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 1
 #pragma once
 
+#include "../common/numbers.cuh"
 #include "../common/row_statistics.cuh"
 #include "../common/score_rows.cuh"
 #include "../common/shared_storage.cuh"

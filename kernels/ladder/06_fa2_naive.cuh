@@ -17,6 +17,7 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1
 #pragma once
 
+#include "../common/numbers.cuh"
 #include "../common/score_rows.cuh"
 #include "../common/shared_storage.cuh"
 #include "../common/work.cuh"

@@ -16,6 +16,7 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1
 #pragma once
 
+#include "../common/numbers.cuh"
 #include "../common/shared_storage.cuh"
 #include "../common/thread_grid.cuh"
 #include "../common/work.cuh"
@@ -65,12 +66,12 @@ struct RowTileState {
 #pragma unroll
       for (int j = 0; j < Grid::kKeys; ++j) new_max = fmaxf(new_max, s_frag[i][j]);
       new_max = warp_max<Grid::kColThreads>(new_max);
-      const float rescale = expf(row_max[i] - finite_max(new_max));  // 0 for the first tile: exp(-inf - m)
+      const float rescale = expf(row_max[i] - exponent_base(new_max));  // 0 for the first tile: exp(-inf - m)
       row_max[i] = new_max;
       row_sum[i] *= rescale;
 #pragma unroll
       for (int j = 0; j < Grid::kKeys; ++j) {
-        s_frag[i][j] = expf(s_frag[i][j] - finite_max(new_max));
+        s_frag[i][j] = expf(s_frag[i][j] - exponent_base(new_max));
         row_sum[i] += s_frag[i][j];
       }
 #pragma unroll

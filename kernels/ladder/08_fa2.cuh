@@ -21,6 +21,7 @@
 #include "../common/fp32_scores.cuh"
 #include "../common/fp32_store.cuh"
 #include "../common/fp32_tile.cuh"
+#include "../common/head_matrix.cuh"
 #include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
 #include "../common/work.cuh"
@@ -136,7 +137,7 @@ __device__ void fa2_forward(const ForwardArgs& args) {
   // Causal: the last tiles have the most keys and go first.
   const auto [batch, head, tile] = kCausal ? tile_by_tile(gridDim.x - 1 - blockIdx.x, args.batch, args.num_heads_q)
                                            : HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
-  const uint32 head_k = head / (args.num_heads_q / args.num_heads_k);
+  const uint32 head_k = key_head_of(args, head);
   const int64 tile_row = tile * Config::kBlockM;
   const float* q = static_cast<const float*>(args.q) + args.q_stride.offset(batch, head, tile_row);
   const float* k = static_cast<const float*>(args.k) + args.k_stride.offset(batch, head_k, 0);
@@ -144,7 +145,7 @@ __device__ void fa2_forward(const ForwardArgs& args) {
 
   const int lane_x = threadIdx.x % Config::kLanesX;
   const int lane_row = threadIdx.x / 32 * Shape::kWarpRows + threadIdx.x % 32 / Config::kLanesX * kRows;
-  const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow, kCausal ? 0 : kOpenWindow};
+  const WindowMask mask = mask_of<Config>(args);
   const int64 num_keys = mask.rows(tile_row, min(tile_row + Config::kBlockM, args.seqlen_q)).end;
   const int64 open_keys = mask.row(tile_row).end;  // the keys before this one are seen by every row of the tile
   const float scale_log2 = args.scale * kLog2E;

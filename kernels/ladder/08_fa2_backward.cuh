@@ -23,6 +23,7 @@
 #include "../common/fp32_scores.cuh"
 #include "../common/fp32_store.cuh"
 #include "../common/fp32_tile.cuh"
+#include "../common/head_matrix.cuh"
 #include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
 #include "../common/work.cuh"
@@ -45,24 +46,25 @@ struct Fa2BackwardShape {
   static constexpr int kDims = kCols / kThreadsX;
   static constexpr int kStep = kThreadsX * kChunkBytes;                         // between a thread's chunks of a row
   static constexpr int kKeyPart = kKeys < kChunkFloats ? kKeys : kChunkFloats;  // keys of such a chunk
-  static_assert(kStatisticsTile % Config::kBlockM == 0);
+  static_assert(kSavedRowsTile % Config::kBlockM == 0);
   static_assert(kThreadsX % kLanesX == 0 && kKeysOut % 4 == 0 && kDims % 4 == 0);
   using Keys = KeySteps<1, 4 * kThreadsX>;
 
   // Shared memory, in bytes.
   using TransposedTile = Fp32Tile<Config::kBlockN, 0, kChunkFloats>;  // kDepth rows
   using KTile = Fp32Tile<kCols, 0, 0>;                                // kBlockN rows
-  using RowTile = Fp32Tile<kCols, kRows, 0>;                          // kBlockM rows
+  using QueryTile = Fp32Tile<kCols, kRows, 0>;                        // kBlockM rows
   using ScoreTile = Fp32Tile<Config::kBlockN, kRows, 0>;              // kBlockM rows
   static constexpr int kKTransposed = 0;
   static constexpr int kVTransposed = kKTransposed + kDepth * TransposedTile::kRowBytes;
   static constexpr int kK = kVTransposed + kDepth * TransposedTile::kRowBytes;
   static constexpr int kQ = kK + Config::kBlockN * KTile::kRowBytes;
-  static constexpr int kDout = kQ + Config::kBlockM * RowTile::kRowBytes;
-  static constexpr int kScores = kDout + Config::kBlockM * RowTile::kRowBytes;  // p, then ds
-  static constexpr int kStatistics = kScores + Config::kBlockM * ScoreTile::kRowBytes;
-  static_assert(kStatistics + Config::kBlockM * int{sizeof(RowStatistics)} == Config::kSmemBytes);
-  static_assert(kQ % kPanelBytes == 0 && kDout % kPanelBytes == 0 && kScores % kPanelBytes == 0);  // for the flips
+  static constexpr int kDout = kQ + Config::kBlockM * QueryTile::kRowBytes;
+  static constexpr int kScores = kDout + Config::kBlockM * QueryTile::kRowBytes;  // p, then ds
+  static constexpr int kSaved = kScores + Config::kBlockM * ScoreTile::kRowBytes;
+  static_assert(kSaved + Config::kBlockM * int{sizeof(Fa2SavedRow)} == Config::kSmemBytes);
+  static_assert(kQ % kBankRowBytes == 0 && kDout % kBankRowBytes == 0 &&
+                kScores % kBankRowBytes == 0);  // for the flips
 };
 
 // A thread's place: a warp is 8 lanes wide and 4 high, the warps of a block fill the grid row by row.
@@ -86,7 +88,7 @@ struct RowWalk {
   using Shape = Fa2BackwardShape<Config>;
   const float* q;
   const float* dout;
-  const RowStatistics* statistics;
+  const Fa2SavedRow* saved;
   float* dq;
   int64 q_stride;
   int64 dout_stride;
@@ -96,7 +98,7 @@ struct RowWalk {
   [[nodiscard]] static __device__ __forceinline__ RowWalk of_head(const BackwardArgs& args, uint32 batch, uint32 head) {
     return {static_cast<const float*>(args.q) + args.q_stride.offset(batch, head, 0),
             static_cast<const float*>(args.dout) + args.dout_stride.offset(batch, head, 0),
-            row_statistics(args, batch, head),
+            fa2_saved_rows(args, batch, head),
             static_cast<float*>(args.dq) + args.dq_stride.offset(batch, head, 0),
             args.q_stride.row,
             args.dout_stride.row,
@@ -107,17 +109,17 @@ struct RowWalk {
   // Start the copies of the tile of rows from `row` on, if there is one.
   __device__ __forceinline__ void copy_q(int64 row) const {
     if (row >= seqlen_q) return;
-    copy_tile_async<Config, typename Shape::RowTile, Config::kBlockM, Shape::kCols>(Shape::kQ, q + row * q_stride,
-                                                                                    q_stride, seqlen_q - row);
+    copy_tile_async<Config, typename Shape::QueryTile, Config::kBlockM, Shape::kCols>(Shape::kQ, q + row * q_stride,
+                                                                                      q_stride, seqlen_q - row);
   }
   __device__ __forceinline__ void copy_dout(int64 row) const {
     if (row >= seqlen_q) return;
-    copy_tile_async<Config, typename Shape::RowTile, Config::kBlockM, Shape::kCols>(
+    copy_tile_async<Config, typename Shape::QueryTile, Config::kBlockM, Shape::kCols>(
         Shape::kDout, dout + row * dout_stride, dout_stride, seqlen_q - row);
-    constexpr int kChunks = Config::kBlockM * sizeof(RowStatistics) / kChunkBytes;
+    constexpr int kChunks = Config::kBlockM * sizeof(Fa2SavedRow) / kChunkBytes;
     if (threadIdx.x < kChunks) {
-      const auto* from = reinterpret_cast<const float*>(statistics + row) + threadIdx.x * kChunkFloats;
-      copy_async<kChunkBytes>(Shape::kStatistics + threadIdx.x * kChunkBytes, from, true);
+      const auto* from = reinterpret_cast<const float*>(saved + row) + threadIdx.x * kChunkFloats;
+      copy_async<kChunkBytes>(Shape::kSaved + threadIdx.x * kChunkBytes, from, true);
     }
   }
 };
@@ -147,18 +149,18 @@ template <class Config, int kRows, int kKeys>
 __device__ __forceinline__ void score_gradients(float (&ds)[kRows][kKeys], const WindowMask& mask, int64 row, int64 key,
                                                 float scale, const Fa2ThreadPlace<Config>& me) {
   using Shape = Fa2BackwardShape<Config>;
-  using RowTile = typename Shape::RowTile;
+  using QueryTile = typename Shape::QueryTile;
   using Transposed = typename Shape::TransposedTile;
-  const int my_row = RowTile::offset(me.y * kRows, 0);
+  const int my_row = QueryTile::offset(me.y * kRows, 0);
   const int my_key = me.x * Shape::kKeyPart;
   float p[kRows][kKeys] = {};
-  multiply_rows<Shape::kDepth, RowTile, Transposed, Shape::kStep>(p, Shape::kQ + my_row, Shape::kKTransposed,
-                                                                  my_key * 4);
+  multiply_rows<Shape::kDepth, QueryTile, Transposed, Shape::kStep>(p, Shape::kQ + my_row, Shape::kKTransposed,
+                                                                    my_key * 4);
   if constexpr (Config::kNegateScores) negate(p);
   if (key + Config::kBlockN > mask.row(row).end) {
     mask_scores<typename Shape::Keys>(p, mask, row + me.y * kRows, key, my_key);
   }
-  const auto* rows = reinterpret_cast<const RowStatistics*>(fp32_smem + Shape::kStatistics) + me.y * kRows;
+  const auto* rows = reinterpret_cast<const Fa2SavedRow*>(fp32_smem + Shape::kSaved) + me.y * kRows;
   const float scale_log2 = scale * kLog2E;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
@@ -167,8 +169,8 @@ __device__ __forceinline__ void score_gradients(float (&ds)[kRows][kKeys], const
   }
   store_scores<Config>(p, me);
 
-  multiply_rows<Shape::kDepth, RowTile, Transposed, Shape::kStep>(ds, Shape::kDout + my_row, Shape::kVTransposed,
-                                                                  my_key * 4);
+  multiply_rows<Shape::kDepth, QueryTile, Transposed, Shape::kStep>(ds, Shape::kDout + my_row, Shape::kVTransposed,
+                                                                    my_key * 4);
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
 #pragma unroll
@@ -183,7 +185,7 @@ __device__ __forceinline__ void backward_tile(float (&dk)[kKeysOut][kDims], floa
                                               const BackwardArgs& args) {
   using Shape = Fa2BackwardShape<Config>;
   using ScoreTile = typename Shape::ScoreTile;
-  using RowTile = typename Shape::RowTile;
+  using QueryTile = typename Shape::QueryTile;
   constexpr int kRows = Shape::kRows;
   const auto me = Fa2ThreadPlace<Config>::mine();
   const int my_keys = me.y * kKeysOut * 4;
@@ -193,13 +195,14 @@ __device__ __forceinline__ void backward_tile(float (&dk)[kKeysOut][kDims], floa
   float ds[kRows][Shape::kKeys] = {};
   score_gradients<Config>(ds, mask, row, key, args.scale, me);
   __syncthreads();  // p is complete
-  multiply_columns<Config::kBlockM, ScoreTile, RowTile, Shape::kStep>(dv, Shape::kScores, my_keys, Shape::kDout,
-                                                                      my_dims);
-  __syncthreads();  // every warp is done with p, dout and the statistics: ds and the next ones may take their places
+  multiply_columns<Config::kBlockM, ScoreTile, QueryTile, Shape::kStep>(dv, Shape::kScores, my_keys, Shape::kDout,
+                                                                        my_dims);
+  __syncthreads();  // every warp is done with p, dout and the saved rows: ds and the next ones may take their places
   walk.copy_dout(row + Config::kBlockM);
   store_scores<Config>(ds, me);
   __syncthreads();  // ds is complete
-  multiply_columns<Config::kBlockM, ScoreTile, RowTile, Shape::kStep>(dk, Shape::kScores, my_keys, Shape::kQ, my_dims);
+  multiply_columns<Config::kBlockM, ScoreTile, QueryTile, Shape::kStep>(dk, Shape::kScores, my_keys, Shape::kQ,
+                                                                        my_dims);
   __syncthreads();  // every warp is done with q: the next may come
   walk.copy_q(row + Config::kBlockM);
   float dq[kRows][kDims] = {};
@@ -223,7 +226,7 @@ __device__ void fa2_backward(const BackwardArgs& args) {
                                              : HeadTile::of_block(blockIdx.x, key_tiles, args.num_heads_k);
   const int64 key = tile * Config::kBlockN;
   const int64 keys_left = args.seqlen_k - key;
-  const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow, kCausal ? 0 : kOpenWindow};
+  const WindowMask mask = mask_of<Config>(args);
   const int64 first_row = mask.rows_of_key(key).begin / Config::kBlockM * Config::kBlockM;
 
   const float* k = static_cast<const float*>(args.k) + args.k_stride.offset(batch, head_k, key);

@@ -1,8 +1,8 @@
-// Rung 08, fa2, before the backward pass proper: the statistics of every query row, and zeros in dq.
+// Rung 08, fa2, before the backward pass proper: what it knows of every query row, and zeros in dq.
 //
 //   delta = rowsum(dout * o) - dlse
 //
-// Shapes   as in 08_fa2.cuh; statistics (batch, heads, seqlen_q in whole tiles) in the workspace
+// Shapes   as in 08_fa2.cuh; saved rows (batch, heads, seqlen_q in whole tiles) in the workspace
 // Called   as the first step of the backward pass; 08_fa2_backward.cuh reads what this writes
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
 #pragma once
@@ -12,34 +12,35 @@
 #include "../common/fp32_scores.cuh"
 #include "../common/fp32_tile.cuh"
 #include "../common/numbers.cuh"
+#include "../common/warp_reduce.cuh"
 #include "../common/work.cuh"
 
 namespace attend {
 
 // What the backward pass knows of a row before it starts.
-struct RowStatistics {
+struct Fa2SavedRow {
   float lse_log2;  // log2(e) * lse; +inf for rows that see no key and rows beyond the last: there p = 2^-inf = 0
   float delta;     // rowsum(dout * o) - dlse
 };
 
-constexpr int kStatisticsTile = 64;  // rows; tiles of the backward pass divide it
+constexpr int kSavedRowsTile = 64;  // rows; tiles of the backward pass divide it
 
-// The statistics of a head's rows; heads are padded to whole tiles of rows.
-[[nodiscard]] __device__ __forceinline__ RowStatistics* row_statistics(const BackwardArgs& args, uint32 batch,
-                                                                       uint32 head) {
-  const int64 rows = num_tiles(args.seqlen_q, kStatisticsTile) * kStatisticsTile;
-  return static_cast<RowStatistics*>(args.workspace) + (int64{batch} * args.num_heads_q + head) * rows;
+// What is saved of a head's rows; heads are padded to whole tiles of rows.
+[[nodiscard]] __device__ __forceinline__ Fa2SavedRow* fa2_saved_rows(const BackwardArgs& args, uint32 batch,
+                                                                     uint32 head) {
+  const int64 rows = num_tiles(args.seqlen_q, kSavedRowsTile) * kSavedRowsTile;
+  return static_cast<Fa2SavedRow*>(args.workspace) + (int64{batch} * args.num_heads_q + head) * rows;
 }
 
-// The statistics of kBlockM rows, and zeros in their dq. Grid: tiles of every query head. Eight lanes share a row.
+// What is saved of kBlockM rows, and zeros in their dq. Grid: tiles of every query head. Eight lanes share a row.
 template <class Config>
 __device__ void fa2_backward_prepare(const BackwardArgs& args) {
-  static_assert(Config::kBlockM == kStatisticsTile);
+  static_assert(Config::kBlockM == kSavedRowsTile);
   constexpr int kLanes = 8;
   constexpr int kWidth = Config::kAligned ? kChunkFloats : 1;
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
   const auto [batch, head, tile] = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
-  RowStatistics* statistics = row_statistics(args, batch, head);
+  Fa2SavedRow* saved = fa2_saved_rows(args, batch, head);
   for (int i = threadIdx.x / kLanes; i < Config::kBlockM; i += Config::kThreads / kLanes) {
     const int64 row = tile * Config::kBlockM + i;
     float sum = 0.0f;
@@ -59,16 +60,15 @@ __device__ void fa2_backward_prepare(const BackwardArgs& args) {
         }
       }
     }
-#pragma unroll
-    for (int lanes = 1; lanes < kLanes; lanes *= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
+    sum = warp_sum<kLanes>(sum);
     if (threadIdx.x % kLanes != 0) continue;
-    RowStatistics result = {kInfinity, 0.0f};
+    Fa2SavedRow result = {kInfinity, 0.0f};
     if (row < args.seqlen_q) {
       const float lse = args.lse[args.lse_stride.offset(batch, head, row)];
       if (lse != -kInfinity) result.lse_log2 = lse * kLog2E;
       result.delta = args.dlse == nullptr ? sum : sum - args.dlse[args.dlse_stride.offset(batch, head, row)];
     }
-    statistics[row] = result;
+    saved[row] = result;
   }
 }
 

@@ -16,6 +16,7 @@
 #pragma once
 
 #include "../common/args.cuh"
+#include "../common/head_matrix.cuh"
 #include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
 #include "../common/smem_tile.cuh"
@@ -39,7 +40,7 @@ struct alignas(128) WarpStorage {
 
 // Online softmax, rows unrolled: every lane knows m, and has its own keys' part of l.
 template <int kRows>
-struct RowStatistics {
+struct RowState {
   float max[kRows];
   float sum[kRows];
 };
@@ -69,7 +70,7 @@ __device__ __forceinline__ void scores(WarpStorage<Config>& smem) {
 // m, l, P and the rescaled O of each row. `visible` is the number of the tile's keys that a row sees: row 0 sees
 // first_visible, and each row `visible_step` more than the one above.
 template <class Config>
-__device__ __forceinline__ void softmax(WarpStorage<Config>& smem, RowStatistics<Config::kBlockM>& stats, float scale,
+__device__ __forceinline__ void softmax(WarpStorage<Config>& smem, RowState<Config::kBlockM>& stats, float scale,
                                         int64 first_visible, int visible_step) {
   using Element = typename WarpStorage<Config>::Element;
   const int lane = static_cast<int>(threadIdx.x);
@@ -78,7 +79,7 @@ __device__ __forceinline__ void softmax(WarpStorage<Config>& smem, RowStatistics
     const bool is_visible = lane < first_visible + row * visible_step;
     const float score = is_visible ? scale * smem.s[row][lane] : -kInfinity;
     const float new_max = fmaxf(stats.max[row], warp_max(score));
-    const float base = finite_max(new_max);
+    const float base = exponent_base(new_max);
     const float rescale = __expf(stats.max[row] - base);
     const float p = __expf(score - base);
     smem.p[row][lane] = Element(p);
@@ -112,7 +113,7 @@ __device__ __forceinline__ void weighted_values(WarpStorage<Config>& smem) {
 
 // o = O / l and lse, of the rows that are there.
 template <class Config>
-__device__ __forceinline__ void finish(WarpStorage<Config>& smem, const RowStatistics<Config::kBlockM>& stats,
+__device__ __forceinline__ void finish(WarpStorage<Config>& smem, const RowState<Config::kBlockM>& stats,
                                        const ForwardArgs& args, const HeadTile& at) {
   using Element = typename WarpStorage<Config>::Element;
   const int lane = static_cast<int>(threadIdx.x);
@@ -143,19 +144,19 @@ __device__ void warp_wmma_forward(const ForwardArgs& args) {
 
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
   const HeadTile at = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
-  const uint32 head_k = at.head / (args.num_heads_q / args.num_heads_k);
+  const uint32 head_k = key_head_of(args, at.head);
   const int64 row_begin = at.tile * Config::kBlockM;
   const auto* q = static_cast<const Element*>(args.q) + args.q_stride.offset(at.batch, at.head, row_begin);
   const auto* k = static_cast<const Element*>(args.k) + args.k_stride.offset(at.batch, head_k, 0);
   const auto* v = static_cast<const Element*>(args.v) + args.v_stride.offset(at.batch, head_k, 0);
 
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
-  const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow, kCausal ? 0 : kOpenWindow};
+  const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
   // Without a mask all rows see seqlen_k keys; a causal row sees one more than the row above, up to seqlen_k.
   const int64 first_limit = kCausal ? row_begin + args.seqlen_k - args.seqlen_q + 1 : args.seqlen_k;
 
-  RowStatistics<Config::kBlockM> stats;
+  RowState<Config::kBlockM> stats;
 #pragma unroll
   for (int row = 0; row < Config::kBlockM; ++row) {
     stats.max[row] = -kInfinity;

@@ -16,6 +16,7 @@
 #pragma once
 
 #include "../common/args.cuh"
+#include "../common/head_matrix.cuh"
 #include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
 #include "../common/smem_tile.cuh"
@@ -53,7 +54,7 @@ constexpr int kRowsOfWarp = Config::kBlockM / kWarps<Config>;  // whose softmax 
 
 // Online softmax of a warp's rows: every lane knows m, and has its own keys' part of l.
 template <int kRows>
-struct RowStatistics {
+struct RowState {
   float max[kRows];
   float sum[kRows];
 };
@@ -89,7 +90,7 @@ __device__ __forceinline__ void scores(BlockStorage<Config>& smem, int warp) {
 // m, l, P and the rescaled O of the warp's rows. Row 0 of the warp sees the first first_visible keys of the tile, and
 // each row `visible_step` more than the one above.
 template <class Config>
-__device__ __forceinline__ void softmax(BlockStorage<Config>& smem, int warp, RowStatistics<kRowsOfWarp<Config>>& stats,
+__device__ __forceinline__ void softmax(BlockStorage<Config>& smem, int warp, RowState<kRowsOfWarp<Config>>& stats,
                                         float scale, int64 first_visible, int visible_step) {
   using Element = typename BlockStorage<Config>::Element;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -100,7 +101,7 @@ __device__ __forceinline__ void softmax(BlockStorage<Config>& smem, int warp, Ro
     const float score0 = lane < visible ? scale * row.s[lane] : -kInfinity;
     const float score1 = lane + 32 < visible ? scale * row.s[lane + 32] : -kInfinity;
     const float new_max = fmaxf(stats.max[i], warp_max(fmaxf(score0, score1)));
-    const float base = finite_max(new_max);
+    const float base = exponent_base(new_max);
     const float rescale = __expf(stats.max[i] - base);
     const float p0 = __expf(score0 - base);
     const float p1 = __expf(score1 - base);
@@ -147,7 +148,7 @@ __device__ __forceinline__ void weighted_values(BlockStorage<Config>& smem, int 
 
 // o = O / l and lse of the warp's rows that are there.
 template <class Config>
-__device__ __forceinline__ void finish(BlockStorage<Config>& smem, const RowStatistics<kRowsOfWarp<Config>>& stats,
+__device__ __forceinline__ void finish(BlockStorage<Config>& smem, const RowState<kRowsOfWarp<Config>>& stats,
                                        const ForwardArgs& args, const HeadTile& at, int warp) {
   using Element = typename BlockStorage<Config>::Element;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -178,7 +179,7 @@ __device__ void block_wmma_forward(const ForwardArgs& args) {
 
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
   const HeadTile at = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
-  const uint32 head_k = at.head / (args.num_heads_q / args.num_heads_k);
+  const uint32 head_k = key_head_of(args, at.head);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int64 row_begin = at.tile * Config::kBlockM;
   const auto* q = static_cast<const Element*>(args.q) + args.q_stride.offset(at.batch, at.head, row_begin);
@@ -186,13 +187,13 @@ __device__ void block_wmma_forward(const ForwardArgs& args) {
   const auto* v = static_cast<const Element*>(args.v) + args.v_stride.offset(at.batch, head_k, 0);
 
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
-  const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow, kCausal ? 0 : kOpenWindow};
+  const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
   // Without a mask all rows see seqlen_k keys; a causal row sees one more than the row above, up to seqlen_k.
   const int64 warp_row = row_begin + warp * kRowsOfWarp<Config>;
   const int64 first_limit = kCausal ? warp_row + args.seqlen_k - args.seqlen_q + 1 : args.seqlen_k;
 
-  RowStatistics<kRowsOfWarp<Config>> stats;
+  RowState<kRowsOfWarp<Config>> stats;
 #pragma unroll
   for (float& max : stats.max) max = -kInfinity;
 #pragma unroll

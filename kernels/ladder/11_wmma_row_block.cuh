@@ -18,6 +18,7 @@
 
 #include "../common/accumulator_mask.cuh"
 #include "../common/args.cuh"
+#include "../common/head_matrix.cuh"
 #include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
 #include "../common/smem_tile.cuh"
@@ -110,8 +111,8 @@ __device__ __forceinline__ void softmax(RowBlockStorage<Config>& smem, int warp,
     score[i] = {key < num_keys ? scale * s.x : -kInfinity, key + 1 < num_keys ? scale * s.y : -kInfinity};
     new_max = fmaxf(new_max, fmaxf(score[i].x, score[i].y));
   }
-  new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, 1));
-  const float base = finite_max(new_max);
+  new_max = fmaxf(new_max, __shfl_xor_sync(kAllLanes, new_max, 1));
+  const float base = exponent_base(new_max);
   const float rescale = __expf(state.max - base);
   __syncwarp();  // all lanes have read their scores: P may be written over them
   float sum = state.sum * rescale;
@@ -164,7 +165,7 @@ __device__ __forceinline__ void finish(RowBlockStorage<Config>& smem, RowState<C
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64 row = at.tile * Config::kBlockM + warp * kWmmaTile + lane / 2;
   ScoreRow<Config>* rows = &smem.score[warp * kWmmaTile];
-  const float sum = state.sum + __shfl_xor_sync(~0u, state.sum, 1);
+  const float sum = state.sum + __shfl_xor_sync(kAllLanes, state.sum, 1);
   const float inverse_sum = inverse_or_zero(sum);
   if (lane % 2 == 0 && args.lse != nullptr && row < args.seqlen_q) {
     const float lse = sum == 0.0f ? -kInfinity : state.max + logf(sum);
@@ -196,15 +197,14 @@ __device__ void wmma_row_block_forward(const ForwardArgs& args) {
 
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
   const HeadTile at = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
-  const uint32 head_k = at.head / (args.num_heads_q / args.num_heads_k);
+  const uint32 head_k = key_head_of(args, at.head);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int64 row_begin = at.tile * Config::kBlockM;
   const auto* q = static_cast<const Element*>(args.q) + args.q_stride.offset(at.batch, at.head, row_begin);
   const auto* k = static_cast<const Element*>(args.k) + args.k_stride.offset(at.batch, head_k, 0);
   const auto* v = static_cast<const Element*>(args.v) + args.v_stride.offset(at.batch, head_k, 0);
 
-  constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
-  const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow, kCausal ? 0 : kOpenWindow};
+  const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
   const int64 lane_row = row_begin + warp * kWmmaTile + threadIdx.x % 32 / 2;  // whose softmax the thread does
   const int64 lane_keys = mask.row(lane_row).end;

@@ -17,6 +17,7 @@
 #include "../common/accumulator_mask.cuh"
 #include "../common/args.cuh"
 #include "../common/element.cuh"
+#include "../common/head_matrix.cuh"
 #include "../common/key_range.cuh"
 #include "../common/mma.cuh"
 #include "../common/online_softmax.cuh"
@@ -37,13 +38,13 @@ struct alignas(1024) MmaStorage {
 // What a warp computes of its 16 rows; a lane has two of them.
 template <class Config>
 struct MmaRows {
-  float o_frag[Config::kHeadDim / 2] = {};  // sum of p v, relative to the row's maximum
+  float o[Config::kHeadDim / 2] = {};  // sum of p v, relative to the row's maximum
   OnlineSoftmax softmax;
 };
 
 // The warp's 16 rows of S = Q K^T.
 template <class Config>
-__device__ __forceinline__ void scores(float (&s_frag)[Config::kBlockN / 2], const MmaStorage<Config>& smem) {
+__device__ __forceinline__ void scores(float (&s)[Config::kBlockN / 2], const MmaStorage<Config>& smem) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const auto q = BlockReader<typename MmaStorage<Config>::QTile>::by_rows(smem.q, lane);
@@ -54,16 +55,16 @@ __device__ __forceinline__ void scores(float (&s_frag)[Config::kBlockN / 2], con
 #pragma unroll
     for (int key = 0; key < Config::kBlockN; key += 2 * kMmaColumns) {
       const OperandBPair k_frag = k.b_transposed(key, i);
-      mma_add<ElementOf<Config>>(s_frag + key / 2, q_frag, k_frag.half[0]);
-      mma_add<ElementOf<Config>>(s_frag + key / 2 + kAccumulatorsOfMma, q_frag, k_frag.half[1]);
+      mma_add<ElementOf<Config>>(s + key / 2, q_frag, k_frag.half[0]);
+      mma_add<ElementOf<Config>>(s + key / 2 + kAccumulatorsOfMma, q_frag, k_frag.half[1]);
     }
   }
 }
 
 // The warp's rows of O += P V. Accumulators of S hold p.
 template <class Config>
-__device__ __forceinline__ void weighted_values(float (&o_frag)[Config::kHeadDim / 2],
-                                                const float (&p)[Config::kBlockN / 2], const MmaStorage<Config>& smem) {
+__device__ __forceinline__ void weighted_values(float (&o)[Config::kHeadDim / 2], const float (&p)[Config::kBlockN / 2],
+                                                const MmaStorage<Config>& smem) {
   const auto v = BlockReader<typename MmaStorage<Config>::KeyTile>::by_rows(smem.v, threadIdx.x % 32);
 #pragma unroll
   for (int key = 0; key < Config::kBlockN; key += kMmaDepth) {
@@ -71,8 +72,8 @@ __device__ __forceinline__ void weighted_values(float (&o_frag)[Config::kHeadDim
 #pragma unroll
     for (int col = 0; col < Config::kHeadDim; col += 2 * kMmaColumns) {
       const OperandBPair v_frag = v.b(key, col);
-      mma_add<ElementOf<Config>>(o_frag + col / 2, p_frag, v_frag.half[0]);
-      mma_add<ElementOf<Config>>(o_frag + col / 2 + kAccumulatorsOfMma, p_frag, v_frag.half[1]);
+      mma_add<ElementOf<Config>>(o + col / 2, p_frag, v_frag.half[0]);
+      mma_add<ElementOf<Config>>(o + col / 2 + kAccumulatorsOfMma, p_frag, v_frag.half[1]);
     }
   }
 }
@@ -86,12 +87,12 @@ __device__ __forceinline__ void finish(MmaRows<Config>& rows, const ForwardArgs&
   for (int h = 0; h < kRowsOfThread; ++h) {
     const int64 row = at.tile * Config::kBlockM + accumulator_row(threadIdx.x) + h * kRowHalf;
     if (row >= args.seqlen_q) continue;
-    auto* o = static_cast<Bits16*>(args.o) + args.o_stride.offset(at.batch, at.head, row);
+    auto* o_gmem = static_cast<Bits16*>(args.o) + args.o_stride.offset(at.batch, at.head, row);
     const float inverse_sum = rows.softmax.inverse_sum(h);
 #pragma unroll
     for (int col = 0; col < Config::kHeadDim; col += kColumnsOfTile) {
-      const float* pair = &rows.o_frag[col / 2 + 2 * h];
-      *reinterpret_cast<uint32*>(o + col + accumulator_column(threadIdx.x)) =
+      const float* pair = &rows.o[col / 2 + 2 * h];
+      *reinterpret_cast<uint32*>(o_gmem + col + accumulator_column(threadIdx.x)) =
           ElementOf<Config>::pack(pair[0] * inverse_sum, pair[1] * inverse_sum);
     }
     if (quad_lane == 0 && args.lse != nullptr) {
@@ -110,14 +111,13 @@ __device__ void mma_forward(const ForwardArgs& args) {
 
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
   const HeadTile at = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
-  const uint32 head_k = at.head / (args.num_heads_q / args.num_heads_k);
+  const uint32 head_k = key_head_of(args, at.head);
   const int64 row_begin = at.tile * Config::kBlockM;
   const auto* q = static_cast<const Bits16*>(args.q) + args.q_stride.offset(at.batch, at.head, row_begin);
   const auto* k = static_cast<const Bits16*>(args.k) + args.k_stride.offset(at.batch, head_k, 0);
   const auto* v = static_cast<const Bits16*>(args.v) + args.v_stride.offset(at.batch, head_k, 0);
 
-  const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow,
-                           Config::kMask == MaskKind::kCausal ? 0 : kOpenWindow};
+  const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
   const float scale_log2 = args.scale * kLog2E;
 
@@ -128,18 +128,18 @@ __device__ void mma_forward(const ForwardArgs& args) {
     copy_tile<Config::kThreads>(smem.k, k + key * args.k_stride.row, args.k_stride.row, args.seqlen_k - key);
     copy_tile<Config::kThreads>(smem.v, v + key * args.v_stride.row, args.v_stride.row, args.seqlen_k - key);
     __syncthreads();  // Q, K and V are there
-    float s_frag[Config::kBlockN / 2] = {};
-    scores<Config>(s_frag, smem);
+    float s[Config::kBlockN / 2] = {};
+    scores<Config>(s, smem);
     if (!mask.row(row_begin).contains(key + Config::kBlockN - 1)) {  // else all rows see all keys of the tile
       const int64 row = row_begin + accumulator_row(threadIdx.x);
       const int num_keys[kRowsOfThread] = {keys_in_tile(mask.row(row).end, key, Config::kBlockN),
                                            keys_in_tile(mask.row(row + kRowHalf).end, key, Config::kBlockN)};
-      mask_keys(s_frag, threadIdx.x, num_keys);
+      mask_keys(s, threadIdx.x, num_keys);
     }
     float rescale[kRowsOfThread];
-    rows.softmax.update(s_frag, scale_log2, rescale);
-    scale_rows(rows.o_frag, rescale);
-    weighted_values<Config>(rows.o_frag, s_frag, smem);
+    rows.softmax.update(s, scale_log2, rescale);
+    scale_rows(rows.o, rescale);
+    weighted_values<Config>(rows.o, s, smem);
   }
   finish<Config>(rows, args, at);
 }

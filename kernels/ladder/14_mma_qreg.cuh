@@ -20,6 +20,7 @@
 #include "../common/accumulator_mask.cuh"
 #include "../common/args.cuh"
 #include "../common/element.cuh"
+#include "../common/head_matrix.cuh"
 #include "../common/key_range.cuh"
 #include "../common/mma.cuh"
 #include "../common/online_softmax.cuh"
@@ -44,13 +45,13 @@ union alignas(1024) MmaStorage {
 template <class Config>
 struct MmaRows {
   OperandA q_frag[Config::kHeadDim / kMmaDepth];
-  float o_frag[Config::kHeadDim / 2] = {};  // sum of p v, relative to the row's maximum
+  float o[Config::kHeadDim / 2] = {};  // sum of p v, relative to the row's maximum
   OnlineSoftmax softmax;
 };
 
 // The warp's 16 rows of S = Q K^T.
 template <class Config>
-__device__ __forceinline__ void scores(float (&s_frag)[Config::kBlockN / 2],
+__device__ __forceinline__ void scores(float (&s)[Config::kBlockN / 2],
                                        const OperandA (&q_frag)[Config::kHeadDim / kMmaDepth],
                                        const typename MmaStorage<Config>::KeyTile& k_tile) {
   const auto k = BlockReader<typename MmaStorage<Config>::KeyTile>::by_columns(k_tile, threadIdx.x % 32);
@@ -59,16 +60,15 @@ __device__ __forceinline__ void scores(float (&s_frag)[Config::kBlockN / 2],
 #pragma unroll
     for (int key = 0; key < Config::kBlockN; key += 2 * kMmaColumns) {
       const OperandBPair k_frag = k.b_transposed(key, i);
-      mma_add<ElementOf<Config>>(s_frag + key / 2, q_frag[i / kMmaDepth], k_frag.half[0]);
-      mma_add<ElementOf<Config>>(s_frag + key / 2 + kAccumulatorsOfMma, q_frag[i / kMmaDepth], k_frag.half[1]);
+      mma_add<ElementOf<Config>>(s + key / 2, q_frag[i / kMmaDepth], k_frag.half[0]);
+      mma_add<ElementOf<Config>>(s + key / 2 + kAccumulatorsOfMma, q_frag[i / kMmaDepth], k_frag.half[1]);
     }
   }
 }
 
 // The warp's rows of O += P V. Accumulators of S hold p.
 template <class Config>
-__device__ __forceinline__ void weighted_values(float (&o_frag)[Config::kHeadDim / 2],
-                                                const float (&p)[Config::kBlockN / 2],
+__device__ __forceinline__ void weighted_values(float (&o)[Config::kHeadDim / 2], const float (&p)[Config::kBlockN / 2],
                                                 const typename MmaStorage<Config>::KeyTile& v_tile) {
   const auto v = BlockReader<typename MmaStorage<Config>::KeyTile>::by_rows(v_tile, threadIdx.x % 32);
 #pragma unroll
@@ -77,8 +77,8 @@ __device__ __forceinline__ void weighted_values(float (&o_frag)[Config::kHeadDim
 #pragma unroll
     for (int col = 0; col < Config::kHeadDim; col += 2 * kMmaColumns) {
       const OperandBPair v_frag = v.b(key, col);
-      mma_add<ElementOf<Config>>(o_frag + col / 2, p_frag, v_frag.half[0]);
-      mma_add<ElementOf<Config>>(o_frag + col / 2 + kAccumulatorsOfMma, p_frag, v_frag.half[1]);
+      mma_add<ElementOf<Config>>(o + col / 2, p_frag, v_frag.half[0]);
+      mma_add<ElementOf<Config>>(o + col / 2 + kAccumulatorsOfMma, p_frag, v_frag.half[1]);
     }
   }
 }
@@ -131,10 +131,10 @@ __device__ __forceinline__ void finish(MmaRows<Config>& rows, MmaStorage<Config>
   const int64 row_begin = at.tile * Config::kBlockM + warp_row;
   const float inverse_sum[kRowsOfThread] = {rows.softmax.inverse_sum(0), rows.softmax.inverse_sum(1)};
   __syncthreads();  // all warps are done with K and V: O may be written over them
-  write_accumulators<ElementOf<Config>>(smem.q_or_o, warp_row, rows.o_frag, inverse_sum);
+  write_accumulators<ElementOf<Config>>(smem.q_or_o, warp_row, rows.o, inverse_sum);
   __syncwarp();  // the warp's rows of O are there
-  auto* o = static_cast<Bits16*>(args.o) + args.o_stride.offset(at.batch, at.head, row_begin);
-  store_rows<kMmaRows>(smem.q_or_o, warp_row, o, args.o_stride.row, args.seqlen_q - row_begin);
+  auto* o_gmem = static_cast<Bits16*>(args.o) + args.o_stride.offset(at.batch, at.head, row_begin);
+  store_tile_rows<kMmaRows>(smem.q_or_o, warp_row, o_gmem, args.o_stride.row, args.seqlen_q - row_begin);
   if (threadIdx.x % 4 != 0 || args.lse == nullptr) return;
 #pragma unroll
   for (int h = 0; h < kRowsOfThread; ++h) {
@@ -153,14 +153,13 @@ __device__ void mma_qreg_forward(const ForwardArgs& args) {
 
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
   const HeadTile at = HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
-  const uint32 head_k = at.head / (args.num_heads_q / args.num_heads_k);
+  const uint32 head_k = key_head_of(args, at.head);
   const int64 row_begin = at.tile * Config::kBlockM;
   const auto* q = static_cast<const Bits16*>(args.q) + args.q_stride.offset(at.batch, at.head, row_begin);
   const auto* k = static_cast<const Bits16*>(args.k) + args.k_stride.offset(at.batch, head_k, 0);
   const auto* v = static_cast<const Bits16*>(args.v) + args.v_stride.offset(at.batch, head_k, 0);
 
-  const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow,
-                           Config::kMask == MaskKind::kCausal ? 0 : kOpenWindow};
+  const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
   const float scale_log2 = args.scale * kLog2E;
 
@@ -175,8 +174,8 @@ __device__ void mma_qreg_forward(const ForwardArgs& args) {
     TileOnItsWay<Config> coming;
     __syncthreads();  // this tile is there, and the one before, in the other place, is no longer read
     if (has_next) coming.load(k + next * args.k_stride.row, args.k_stride.row, args.seqlen_k - next);
-    float s_frag[Config::kBlockN / 2] = {};
-    scores<Config>(s_frag, rows.q_frag, smem.stage[stage].k);
+    float s[Config::kBlockN / 2] = {};
+    scores<Config>(s, rows.q_frag, smem.stage[stage].k);
     if (has_next) {
       coming.store(smem.stage[stage ^ 1].k);
       coming.load(v + next * args.v_stride.row, args.v_stride.row, args.seqlen_k - next);
@@ -185,12 +184,12 @@ __device__ void mma_qreg_forward(const ForwardArgs& args) {
       const int64 row = row_begin + accumulator_row(threadIdx.x);
       const int num_keys[kRowsOfThread] = {keys_in_tile(mask.row(row).end, key, Config::kBlockN),
                                            keys_in_tile(mask.row(row + kRowHalf).end, key, Config::kBlockN)};
-      mask_keys(s_frag, threadIdx.x, num_keys);
+      mask_keys(s, threadIdx.x, num_keys);
     }
     float rescale[kRowsOfThread];
-    rows.softmax.update(s_frag, scale_log2, rescale);
-    scale_rows(rows.o_frag, rescale);
-    weighted_values<Config>(rows.o_frag, s_frag, smem.stage[stage].v);
+    rows.softmax.update(s, scale_log2, rescale);
+    scale_rows(rows.o, rescale);
+    weighted_values<Config>(rows.o, s, smem.stage[stage].v);
     if (has_next) coming.store(smem.stage[stage ^ 1].v);
   }
   finish<Config>(rows, smem, args, at);

@@ -21,15 +21,15 @@
 
 #include "../common/accumulator_mask.cuh"
 #include "../common/args.cuh"
-#include "../common/causal_order.cuh"
 #include "../common/cp_async.cuh"
+#include "../common/cp_async_tiles.cuh"
 #include "../common/element.cuh"
+#include "../common/head_matrix.cuh"
 #include "../common/key_range.cuh"
 #include "../common/lagging_softmax.cuh"
 #include "../common/mma.cuh"
 #include "../common/output_tile.cuh"
 #include "../common/smem_tile.cuh"
-#include "../common/tile_loader.cuh"
 #include "../common/work.cuh"
 
 namespace attend {
@@ -38,8 +38,8 @@ namespace attend {
 struct BlockWork {
   HeadTile at;
   int64 first_row_end;  // one past the last key that the tile's first row sees; may be < 0
-  int num_key_tiles;
-  int num_unmasked;  // of them, that all rows see whole: the first ones
+  int key_tiles;
+  int unmasked_tiles;  // of them, that all rows see whole: the first ones
 };
 
 template <class Config>
@@ -58,17 +58,17 @@ constexpr int kRowsOfWarp = Config::kBlockM / (Config::kThreads / 32);
 
 // What a warp computes of 16 of its rows; a lane has two of them.
 template <class Config>
-struct RowTile {
+struct MmaRows {
   OperandA q_frag[Config::kHeadDim / kMmaDepth];  // where Config::kQInRegisters
-  float s_frag[Config::kBlockN / 2];              // scores, then p
-  float o_frag[Config::kHeadDim / 2] = {};        // sum of p v, relative to the row's maximum
+  float s[Config::kBlockN / 2];                   // scores, then p
+  float o[Config::kHeadDim / 2] = {};             // sum of p v, relative to the row's maximum
   OnlineSoftmax softmax;
 };
 
 template <class Config>
 struct WarpRows {
   static constexpr int kTiles = kRowsOfWarp<Config> / kMmaRows;
-  RowTile<Config> tile[kTiles];
+  MmaRows<Config> tile[kTiles];
 };
 
 // S = Q K^T.
@@ -95,7 +95,7 @@ __device__ __forceinline__ void scores(WarpRows<Config>& rows, const AsyncStorag
       const OperandBPair k_frag = k.b_transposed(key, i);
 #pragma unroll
       for (int r = 0; r < kTiles; ++r) {
-        float* s = rows.tile[r].s_frag + key / 2;
+        float* s = rows.tile[r].s + key / 2;
         float* s_right = s + kAccumulatorsOfMma;
         mma_m16n8k16(ElementOf<Config>{}, s, q_frag[r], k_frag.half[0], i == 0 ? kZero : s);
         mma_m16n8k16(ElementOf<Config>{}, s_right, q_frag[r], k_frag.half[1], i == 0 ? kZero : s_right);
@@ -114,13 +114,13 @@ __device__ __forceinline__ void weighted_values(WarpRows<Config>& rows, const As
   for (int key = 0; key < Config::kBlockN; key += kMmaDepth) {
     OperandA p_frag[kTiles];
 #pragma unroll
-    for (int r = 0; r < kTiles; ++r) p_frag[r] = pack_operand_a<ElementOf<Config>>(rows.tile[r].s_frag + key / 2);
+    for (int r = 0; r < kTiles; ++r) p_frag[r] = pack_operand_a<ElementOf<Config>>(rows.tile[r].s + key / 2);
 #pragma unroll
     for (int col = 0; col < Config::kHeadDim; col += 2 * kMmaColumns) {
       const OperandBPair v_frag = v.b(key, col);
 #pragma unroll
       for (int r = 0; r < kTiles; ++r) {
-        float* o = rows.tile[r].o_frag + col / 2;
+        float* o = rows.tile[r].o + col / 2;
         mma_add<ElementOf<Config>>(o, p_frag[r], v_frag.half[0]);
         mma_add<ElementOf<Config>>(o + kAccumulatorsOfMma, p_frag[r], v_frag.half[1]);
       }
@@ -153,10 +153,10 @@ __device__ __forceinline__ void finish(WarpRows<Config>& rows, AsyncStorage<Conf
     const int tile_row = threadIdx.x / 32 * kRowsOfWarp<Config> + r * kMmaRows;
     const int64 row_begin = at.tile * Config::kBlockM + tile_row;
     const float inverse_sum[kRowsOfThread] = {state.inverse_sum(0), state.inverse_sum(1)};
-    write_accumulators<ElementOf<Config>>(smem.q_or_o, tile_row, rows.tile[r].o_frag, inverse_sum);
+    write_accumulators<ElementOf<Config>>(smem.q_or_o, tile_row, rows.tile[r].o, inverse_sum);
     __syncwarp();  // the 16 rows of O are there
-    auto* o = static_cast<Bits16*>(args.o) + args.o_stride.offset(at.batch, at.head, row_begin);
-    store_rows<kMmaRows>(smem.q_or_o, tile_row, o, args.o_stride.row, args.seqlen_q - row_begin);
+    auto* o_gmem = static_cast<Bits16*>(args.o) + args.o_stride.offset(at.batch, at.head, row_begin);
+    store_tile_rows<kMmaRows>(smem.q_or_o, tile_row, o_gmem, args.o_stride.row, args.seqlen_q - row_begin);
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
       const int64 row = row_begin + threadIdx.x % 32 / 4 + h * kRowHalf;
@@ -179,14 +179,14 @@ __device__ __forceinline__ void attend_tile(WarpRows<Config>& rows, const AsyncS
     for (int r = 0; r < WarpRows<Config>::kTiles; ++r) {
       const int row = recomputed_thread() / 32 * kRowsOfWarp<Config> + r * kMmaRows + threadIdx.x % 32 / 4;
       const int num_keys[kRowsOfThread] = {first_row_keys + row * kStep, first_row_keys + (row + kRowHalf) * kStep};
-      mask_keys(rows.tile[r].s_frag, threadIdx.x, num_keys);
+      mask_keys(rows.tile[r].s, threadIdx.x, num_keys);
     }
   }
   raise_maxima(rows.tile, scale_log2);
 #pragma unroll
-  for (RowTile<Config>& tile : rows.tile) {
-    exp2_rows(tile.s_frag, scale_log2, tile.softmax.row_max);
-    tile.softmax.add_to_sum(tile.s_frag);
+  for (MmaRows<Config>& tile : rows.tile) {
+    exp2_rows(tile.s, scale_log2, tile.softmax.row_max);
+    tile.softmax.add_to_sum(tile.s);
   }
   weighted_values<Config>(rows, smem, stage);
 }
@@ -200,12 +200,12 @@ __device__ __forceinline__ BlockWork block_work(const ForwardArgs& args) {
   const HeadTile at = kCausal ? longest_first(blockIdx.x, row_tiles, args.batch, args.num_heads_q, bytes_per_head)
                               : HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
   const int64 row_begin = at.tile * Config::kBlockM;
-  const WindowMask mask = {args.seqlen_q, args.seqlen_k, kOpenWindow, kCausal ? 0 : kOpenWindow};
+  const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
   return {.at = at,
           .first_row_end = kCausal ? mask.unbounded_row(row_begin).end : args.seqlen_k,
-          .num_key_tiles = static_cast<int>(num_tiles(key_end, Config::kBlockN)),
-          .num_unmasked = static_cast<int>(mask.row(row_begin).end / Config::kBlockN)};
+          .key_tiles = static_cast<int>(num_tiles(key_end, Config::kBlockN)),
+          .unmasked_tiles = static_cast<int>(mask.row(row_begin).end / Config::kBlockN)};
 }
 
 // Grid: tiles of kBlockM rows of every query head.
@@ -219,17 +219,17 @@ __device__ void mma_qreg_async_forward(const ForwardArgs& args) {
   const BlockWork work = block_work<Config>(args);
   if (threadIdx.x == 0) smem.work = work;
   const auto [batch, head, row_tile] = work.at;
-  const uint32 head_k = head / (args.num_heads_q / args.num_heads_k);
+  const uint32 head_k = key_head_of(args, head);
   const int64 row_begin = row_tile * Config::kBlockM;
   const auto* q = static_cast<const Bits16*>(args.q) + args.q_stride.offset(batch, head, row_begin);
   const auto* k = static_cast<const Bits16*>(args.k) + args.k_stride.offset(batch, head_k, 0);
   const auto* v = static_cast<const Bits16*>(args.v) + args.v_stride.offset(batch, head_k, 0);
-  TileLoader<Config::kThreads, typename Storage::QTile> q_loader(smem.q_or_o, q, args.q_stride.row);
-  TileLoader<Config::kThreads, typename Storage::KeyTile> k_loader(smem.stage[0].k, k, args.k_stride.row);
-  TileLoader<Config::kThreads, typename Storage::KeyTile> v_loader(smem.stage[0].v, v, args.v_stride.row);
-  const auto load_keys = [&](int tile) {
-    const uint32 offset = tile % 2 * sizeof(smem.stage[0]);
-    const int keys = static_cast<int>(args.seqlen_k) - tile * Config::kBlockN;
+  CpAsyncTileLoader<Config::kThreads, typename Storage::QTile> q_loader(smem.q_or_o, q, args.q_stride.row);
+  CpAsyncTileLoader<Config::kThreads, typename Storage::KeyTile> k_loader(smem.stage[0].k, k, args.k_stride.row);
+  CpAsyncTileLoader<Config::kThreads, typename Storage::KeyTile> v_loader(smem.stage[0].v, v, args.v_stride.row);
+  const auto load_keys = [&](int n) {
+    const uint32 offset = n % 2 * sizeof(smem.stage[0]);
+    const int keys = static_cast<int>(args.seqlen_k) - n * Config::kBlockN;
     k_loader.load(offset, args.k_stride.row, keys);
     v_loader.load(offset, args.v_stride.row, keys);
   };
@@ -238,27 +238,27 @@ __device__ void mma_qreg_async_forward(const ForwardArgs& args) {
   const float scale_log2 = args.scale * kLog2E;
   q_loader.load(0, args.q_stride.row, static_cast<int>(args.seqlen_q - row_begin));
   cp_async_commit();
-  if (work.num_key_tiles > 0) load_keys(0);
+  if (work.key_tiles > 0) load_keys(0);
   cp_async_commit();
   cp_async_wait<1>();  // the thread's part of Q is there; the keys may still be on their way
   __syncthreads();     // all of Q is there, and smem.work
   if constexpr (Config::kQInRegisters) read_q<Config>(rows, smem);
 
-  int tile = 0;
+  int n = 0;
   const auto advance = [&] {
     cp_async_wait<0>();  // the thread's part of this tile is there
     __syncthreads();     // all parts are; and the tile before, in the other place, is no longer read
-    if (tile + 1 < smem.work.num_key_tiles) load_keys(tile + 1);
+    if (n + 1 < smem.work.key_tiles) load_keys(n + 1);
     cp_async_commit();
   };
-  for (; tile < smem.work.num_unmasked; ++tile) {
+  for (; n < smem.work.unmasked_tiles; ++n) {
     advance();
-    attend_tile<Config, false>(rows, smem, tile % 2, scale_log2, 0);
+    attend_tile<Config, false>(rows, smem, n % 2, scale_log2, 0);
   }
-  for (; tile < smem.work.num_key_tiles; ++tile) {
+  for (; n < smem.work.key_tiles; ++n) {
     advance();
-    const int64 first_row_keys = smem.work.first_row_end - int64{tile} * Config::kBlockN;
-    attend_tile<Config, true>(rows, smem, tile % 2, scale_log2, static_cast<int>(first_row_keys));
+    const int64 first_row_keys = smem.work.first_row_end - int64{n} * Config::kBlockN;
+    attend_tile<Config, true>(rows, smem, n % 2, scale_log2, static_cast<int>(first_row_keys));
   }
   finish<Config>(rows, smem, args);
 }

@@ -8,7 +8,7 @@
 //          themselves, p goes in from registers, and the product runs while its warps do something else
 // Why      mma.sync cannot feed Hopper's tensor cores. One wgmma does the work of 64 mma.sync and of their ldmatrix
 //          instructions: no bytes of k and v pass by registers, and a warp issues one instruction instead of 16
-// Costs    the warps copy the tiles themselves, 16 pieces of 16 bytes a thread and tile, and meet at a barrier for each
+// Costs    the warps copy the tiles themselves, 16 chunks of 16 bytes a thread and tile, and meet at a barrier for each
 //          tile; one warpgroup's softmax hides behind the other's products only as far as that barrier lets them drift
 // Measured bf16, (2, 16, 8192, 128), H200, CUDA 13.0: full 435, causal 407 TFLOP/s
 // Run      attend run --compute wgmma --data DIR    (made by attend generate --dtype bf16)
@@ -31,15 +31,14 @@ struct alignas(kSwizzleAtom) WgmmaStorage {
 // Begins to copy kRows rows into a swizzled tile, the whole block together. Rows from rows_left on become zeros: scores
 // of absent keys must be finite until they are masked, and 0 * v must be 0.
 template <class Config, int kRows>
-__device__ __forceinline__ void copy_tile(Bits16* smem, const Bits16* gmem, int64 row_stride, int64 rows_left) {
-  constexpr int kElementsOfPiece = 8;
-  constexpr int kPieces = Config::kHeadDim / kElementsOfPiece;  // of a row
-  constexpr int kRowsOfStep = Config::kThreads / kPieces;
+__device__ __forceinline__ void copy_panels(Bits16* smem, const Bits16* gmem, int64 row_stride, int64 rows_left) {
+  constexpr int kChunks = Config::kHeadDim / kChunkElements;  // of a row
+  constexpr int kRowsOfStep = Config::kThreads / kChunks;
   static_assert(kRows % kRowsOfStep == 0 && kRowsOfStep % 8 == 0);
-  const int piece = static_cast<int>(threadIdx.x) % kPieces;
-  const int first_row = static_cast<int>(threadIdx.x) / kPieces;
-  const uint32 to = smem_address(smem) + swizzled_offset(kRows, first_row, piece);
-  const Bits16* from = gmem + first_row * row_stride + piece * kElementsOfPiece;
+  const int chunk = static_cast<int>(threadIdx.x) % kChunks;
+  const int first_row = static_cast<int>(threadIdx.x) / kChunks;
+  const uint32 to = smem_address(smem) + swizzled_offset(kRows, first_row, chunk);
+  const Bits16* from = gmem + first_row * row_stride + chunk * kChunkElements;
 #pragma unroll
   for (int step = 0; step < kRows / kRowsOfStep; ++step) {
     const bool is_inside = first_row + step * kRowsOfStep < rows_left;
@@ -59,8 +58,8 @@ struct WgmmaKeys {
   // Begins to copy tile n into its buffer.
   __device__ __forceinline__ void copy(WgmmaStorage<Config>& smem, int n) const {
     const int64 key = static_cast<int64>(n) * Config::kBlockN;
-    copy_tile<Config, Config::kBlockN>(smem.k[n % 2], k + key * k_row, k_row, seqlen_k - key);
-    copy_tile<Config, Config::kBlockN>(smem.v[n % 2], v + key * v_row, v_row, seqlen_k - key);
+    copy_panels<Config, Config::kBlockN>(smem.k[n % 2], k + key * k_row, k_row, seqlen_k - key);
+    copy_panels<Config, Config::kBlockN>(smem.v[n % 2], v + key * v_row, v_row, seqlen_k - key);
   }
 };
 
@@ -78,18 +77,18 @@ __device__ void wgmma_forward(const ForwardArgs& args) {
                                   static_cast<const Bits16*>(args.v) + args.v_stride.offset(tile.batch, tile.head_k, 0),
                                   args.k_stride.row, args.v_stride.row, args.seqlen_k};
   const Bits16* q = static_cast<const Bits16*>(args.q) + args.q_stride.offset(tile.batch, tile.head, tile.row_begin);
-  copy_tile<Config, Config::kBlockM>(smem.q, q, args.q_stride.row, args.seqlen_q - tile.row_begin);
+  copy_panels<Config, Config::kBlockM>(smem.q, q, args.q_stride.row, args.seqlen_q - tile.row_begin);
   if (tile.key_tiles > 0) keys.copy(smem, 0);
   cp_async_commit();
 
-  const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // uniform register
+  const int warpgroup = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // uniform register
   const uint32 q_smem = smem_address(smem.q) + warpgroup * kWarpgroupRows * kSwizzleBytes;
   const float scale_log2 = args.scale * kLog2E;
   OnlineSoftmax softmax;
   float o[WarpgroupTile<Config>::kOutputs] = {};
 #pragma unroll 1
   for (int n = 0; n < tile.key_tiles; ++n) {
-    cp_async_wait<0>();      // this thread's pieces of tile n have landed,
+    cp_async_wait<0>();      // this thread's chunks of tile n have landed,
     fence_smem_for_async();  // are visible to the tensor cores,
     __syncthreads();         // and so are all others'. Tile n - 1 is used up: its buffers may be filled
     if (n + 1 < tile.key_tiles) keys.copy(smem, n + 1);

@@ -31,7 +31,7 @@ __device__ void wgmma_tma_forward(const ForwardTmaArgs& args) {
 
   const RowTile tile = RowTile::of_block<Config>(args.base, blockIdx.x);
   const ThreadRows rows = ThreadRows::of_thread(tile, static_cast<int>(threadIdx.x));
-  const TileLoader<Config> loader = {smem, args, tile};
+  const TmaTileLoader<Config> loader = {smem, args, tile};
   const bool is_loader = threadIdx.x == 0;
   if (is_loader) smem.init_barriers();
   __syncthreads();  // the barriers are there for all: whoever sees them may wait, arrive and load
@@ -44,7 +44,7 @@ __device__ void wgmma_tma_forward(const ForwardTmaArgs& args) {
   }
   __syncwarp();  // the matrix products want whole warps
 
-  const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // uniform register
+  const int warpgroup = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // uniform register
   const uint32 q_smem = smem_address(smem.q) + warpgroup * kWarpgroupRows * kSwizzleBytes;
   const float scale_log2 = args.base.scale * kLog2E;
   OnlineSoftmax softmax;

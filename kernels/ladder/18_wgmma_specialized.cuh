@@ -26,7 +26,7 @@ namespace attend {
 
 // All copies of the block, in the order in which they are wanted. By one thread.
 template <class Config>
-__device__ __forceinline__ void produce(const TileLoader<Config>& loader, int key_tiles) {
+__device__ __forceinline__ void produce(const TmaTileLoader<Config>& loader, int key_tiles) {
   if (key_tiles > 0) loader.load_q();
 #pragma unroll 1
   for (int n = 0; n < key_tiles; ++n) {
@@ -40,7 +40,7 @@ template <class Config>
 __device__ __forceinline__ void consume(const ForwardArgs& args, TmaStorage<Config>& smem, const RowTile& tile,
                                         int thread) {
   const ThreadRows rows = ThreadRows::of_thread(tile, thread);
-  const int warpgroup = __shfl_sync(0xffffffffu, thread / kWarpgroup, 0);  // uniform register
+  const int warpgroup = __shfl_sync(kAllLanes, thread / kWarpgroup, 0);  // uniform register
   const uint32 q_smem = smem_address(smem.q) + warpgroup * kWarpgroupRows * kSwizzleBytes;
   const float scale_log2 = args.scale * kLog2E;
   OnlineSoftmax softmax;
@@ -88,7 +88,7 @@ __device__ void wgmma_specialized_forward(const ForwardTmaArgs& args) {
   __syncthreads();  // the barriers are there for all: whoever sees them may wait, arrive and load
   if (threadIdx.x < kWarpgroup) {
     give_registers<Config::kProducerRegisters>();
-    if (threadIdx.x == 0) produce(TileLoader<Config>{smem, args, tile}, tile.key_tiles);
+    if (threadIdx.x == 0) produce(TmaTileLoader<Config>{smem, args, tile}, tile.key_tiles);
   } else {
     take_registers<Config::kConsumerRegisters>();
     consume<Config>(args.base, smem, tile, static_cast<int>(threadIdx.x) - kWarpgroup);

@@ -10,8 +10,8 @@
 // products go through the columns panel by panel, and a block's gradients are one of kColumnParts parts of the columns.
 #pragma once
 
-#include "../common/fp32_scores.cuh"
-#include "../common/score_rules.cuh"
+#include "../common/grid_scores.cuh"
+#include "../common/numbers.cuh"
 #include "guarded_product.cuh"
 #include "tile_io.cuh"
 
@@ -58,21 +58,22 @@ struct SimtBackwardShape {
   using ScoreTile = Fp32Tile<kOwned, kRows, 0>;          // kStreamed rows
   using Transposed = Fp32Tile<kOwned, 0, kChunkFloats>;  // a row for each column of the tensor
   template <int kPair>
-  using RowTile = Fp32Tile<kGradientCols[kPair], kRows, 0>;  // kStreamed rows
-  using PanelTile = Fp32Tile<kPanel, kRows, 0>;              // kStreamed rows
+  using StreamedTile = Fp32Tile<kGradientCols[kPair], kRows, 0>;  // kStreamed rows
+  using PanelTile = Fp32Tile<kPanel, kRows, 0>;                   // kStreamed rows
   static constexpr int kScoreBytes = kHasScoreTiles ? kStreamed * ScoreTile::kRowBytes : 0;
   static constexpr bool kHasRows[2] = {kResident || kHasScoreTiles,
                                        kResident || kGradient == SimtGradient::kKeysValues};
   static constexpr int kDs = 0;
   static constexpr int kP = kDs + kScoreBytes;
   static constexpr int kRows0 = kP + (kGradient == SimtGradient::kKeysValues ? kScoreBytes : 0);
-  static constexpr int kRows1 = kRows0 + (kHasRows[0] ? kStreamed * RowTile<0>::kRowBytes : 0);
-  static constexpr int kPanelRows = kRows1 + (kHasRows[1] ? kStreamed * RowTile<1>::kRowBytes : 0);
+  static constexpr int kRows1 = kRows0 + (kHasRows[0] ? kStreamed * StreamedTile<0>::kRowBytes : 0);
+  static constexpr int kPanelRows = kRows1 + (kHasRows[1] ? kStreamed * StreamedTile<1>::kRowBytes : 0);
   static constexpr int kTransposed0 = kPanelRows + (kResident ? 0 : kStreamed * PanelTile::kRowBytes);
   static constexpr int kTransposed1 = kTransposed0 + (kResident ? kDepths[0] : kPanel) * Transposed::kRowBytes;
   static constexpr int kSaved = kTransposed1 + (kResident ? kDepths[1] * Transposed::kRowBytes : 0);
   static_assert(kSaved + Config::kBlockM * int{sizeof(SavedRow)} == Config::kSmemBytes);
-  static_assert(kRows0 % kPanelBytes == 0 && kRows1 % kPanelBytes == 0 && kPanelRows % kPanelBytes == 0);  // the flips
+  static_assert(kRows0 % kBankRowBytes == 0 && kRows1 % kBankRowBytes == 0 &&
+                kPanelRows % kBankRowBytes == 0);  // the flips
 
   template <int kPair>
   static constexpr int kRowsAt = kPair == 0 ? kRows0 : kRows1;
@@ -156,12 +157,12 @@ template <class Config, SimtGradient kGradient>
   using Shape = SimtBackwardShape<Config, kGradient>;
   FiniteWatch watch;
   if constexpr (Shape::kHasRows[0]) {
-    load_rows<Config, typename Shape::template RowTile<0>, Shape::kStreamed, Shape::kGradientCols[0]>(
+    load_rows<Config, typename Shape::template StreamedTile<0>, Shape::kStreamed, Shape::kGradientCols[0]>(
         Shape::kRows0, head.template rows<!Shape::kOwnsKeys, 0>(streamed).columns_from(part * Shape::kGradientCols[0]),
         watch);
   }
   if constexpr (Shape::kHasRows[1]) {
-    load_rows<Config, typename Shape::template RowTile<1>, Shape::kStreamed, Shape::kGradientCols[1]>(
+    load_rows<Config, typename Shape::template StreamedTile<1>, Shape::kStreamed, Shape::kGradientCols[1]>(
         Shape::kRows1, head.template rows<!Shape::kOwnsKeys, 1>(streamed).columns_from(part * Shape::kGradientCols[1]),
         watch);
   }
@@ -174,9 +175,9 @@ __device__ __forceinline__ void multiply_pair(float (&product)[kM][kN], const Si
                                               int64 owned, const SimtThread<Config, kGradient>& me) {
   using Shape = SimtBackwardShape<Config, kGradient>;
   if constexpr (Shape::kResident) {
-    using RowTile = typename Shape::template RowTile<kPair>;
-    multiply_rows<Shape::kDepths[kPair], RowTile, typename Shape::Transposed, Shape::kStep>(
-        product, Shape::template kRowsAt<kPair> + RowTile::offset(me.y * Shape::kRows, 0),
+    using StreamedTile = typename Shape::template StreamedTile<kPair>;
+    multiply_rows<Shape::kDepths[kPair], StreamedTile, typename Shape::Transposed, Shape::kStep>(
+        product, Shape::template kRowsAt<kPair> + StreamedTile::offset(me.y * Shape::kRows, 0),
         Shape::template kTransposedAt<kPair>, me.x * kChunkBytes);
   } else {
     using PanelTile = typename Shape::PanelTile;
@@ -213,16 +214,16 @@ __device__ __forceinline__ void store_score_tile(int smem_offset, const float (&
   }
 }
 
-// p before dropout, or kNotSeen. s holds q.k, then the result; slope as TileRules gives it.
+// p before dropout, or kNotSeen. s holds q.k, then the result; slope as apply_rules gives it.
 template <class Config, SimtGradient kGradient, int kM, int kN>
 __device__ __forceinline__ void probabilities(float (&s)[kM][kN], float (&slope)[kM][kN],
                                               const TileRules<Config>& rules, const SimtThread<Config, kGradient>& me) {
   const auto place = me.place();
   const auto* saved = reinterpret_cast<const SavedRow*>(fp32_smem + SimtBackwardShape<Config, kGradient>::kSaved);
   if (rules.template all_visible<Config::kBlockM, Config::kBlockN>()) {
-    rules.template apply<true>(s, place, slope);
+    apply_rules<true>(rules, s, place, slope);
   } else {
-    rules.template apply<false>(s, place, slope);
+    apply_rules<false>(rules, s, place, slope);
   }
 #pragma unroll
   for (int i = 0; i < kM; ++i) {
@@ -269,10 +270,10 @@ __device__ __forceinline__ void gradient_tile(float (&ds)[kM][kN], const SimtHea
   using Shape = SimtBackwardShape<Config, kGradient>;
   const auto rules = head_rules.tile(Shape::kOwnsKeys ? streamed : owned, Shape::kOwnsKeys ? owned : streamed);
   float slope[kM][kN];
-  uint32 kept = 0;  // bits as TileRules gives them
+  uint32 kept = 0;  // bits as kept_bits gives them
   multiply_pair<Config, kGradient, 0>(ds, head, streamed, owned, me);
   probabilities(ds, slope, rules, me);
-  if constexpr (Config::kHasDropout) kept = rules.template kept<kM, kN>(me.place());
+  if constexpr (Config::kHasDropout) kept = kept_bits<kM, kN>(rules, me.place());
   if constexpr (kGradient == SimtGradient::kKeysValues) {
     float p[kM][kN];
 #pragma unroll

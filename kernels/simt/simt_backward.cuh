@@ -15,6 +15,7 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2
 #pragma once
 
+#include "../common/head_matrix.cuh"
 #include "../common/work.cuh"
 #include "backward_tile.cuh"
 #include "simt_dbias.cuh"
@@ -70,7 +71,7 @@ template <class Config, SimtGradient kGradient, int kPair, int kM, int kN>
 __device__ __forceinline__ void add_gradient(float (&gradient)[kM][kN], int smem_offset, bool is_finite,
                                              const SimtThread<Config, kGradient>& me) {
   using Shape = SimtBackwardShape<Config, kGradient>;
-  multiply_marked_columns<Shape::kStreamed, typename Shape::ScoreTile, typename Shape::template RowTile<kPair>,
+  multiply_marked_columns<Shape::kStreamed, typename Shape::ScoreTile, typename Shape::template StreamedTile<kPair>,
                           Shape::kStep>(gradient, smem_offset, me.y * Shape::kOwnedRows * 4,
                                         Shape::template kRowsAt<kPair>, me.x * kChunkBytes, is_finite);
 }
@@ -129,7 +130,7 @@ __device__ void simt_backward_queries(const BackwardOptionArgs& args) {
   if (rows_left <= 0) return;
   const auto me = SimtThread<Config, kKind>::mine();
   float dq[Shape::kOwnedRows][Shape::template kDims<0>] = {};
-  const SimtHead<Config> head = {base, span, work.head, work.head / (base.num_heads_q / base.num_heads_k)};
+  const SimtHead<Config> head = {base, span, work.head, key_head_of(base, work.head)};
   const auto rules =
       ScoreRules<Config>::make(args.options, base.scale, span, work.sequence, work.head, base.num_heads_q);
   const KeyRange keys = rules.window.rows(row, min(row + Config::kBlockM, span.seqlen_q));

@@ -9,6 +9,7 @@
 // Called   as the last steps of the backward pass, where dbias is asked for: src/cuda/launch/simt.cpp
 #pragma once
 
+#include "../common/head_matrix.cuh"
 #include "../common/work.cuh"
 #include "backward_tile.cuh"
 
@@ -58,7 +59,7 @@ template <class Config>
 [[nodiscard]] __device__ __forceinline__ SimtHead<Config> bias_head(const BackwardArgs& args, uint32 batch,
                                                                     uint32 head) {
   const SequenceSpan span = {batch, 0, 0, args.seqlen_q, args.seqlen_k};
-  return {args, span, head, head / (args.num_heads_q / args.num_heads_k)};
+  return {args, span, head, key_head_of(args, head)};
 }
 
 // A tile of a dbias that has all rows. Grid: tiles of kBlockM rows and kBlockN keys (keys fastest) of every batch entry

@@ -18,9 +18,11 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1
 #pragma once
 
-#include "../common/fp32_scores.cuh"
-#include "../common/score_rules.cuh"
+#include "../common/grid_scores.cuh"
+#include "../common/head_matrix.cuh"
+#include "../common/numbers.cuh"
 #include "../common/warp_reduce.cuh"
+#include "../common/work.cuh"
 #include "guarded_product.cuh"
 #include "tile_io.cuh"
 
@@ -51,7 +53,7 @@ struct SimtForwardShape {
   static constexpr int kQ = kP + Config::kBlockN * PTile::kRowBytes;
   static constexpr int kK = kQ + kPanel * QTile::kRowBytes;
   static_assert(kK + kPanel * KTile::kRowBytes == Config::kSmemBytes);
-  static_assert(kP % kPanelBytes == 0);  // for the flips
+  static_assert(kP % kBankRowBytes == 0);  // for the flips
 };
 
 // Running softmax of a lane's rows. Maxima are the same in all lanes of a row, sums are of the lane's own keys.
@@ -74,7 +76,7 @@ struct SimtSoftmax {
 #pragma unroll
       for (int j = 1; j < kKeys; ++j) tile_max = fmaxf(tile_max, s[i][j]);
       const float new_max = fmaxf(max[i], warp_max<kLanesX>(tile_max));
-      const float base = finite_max(new_max);
+      const float base = exponent_base(new_max);
       const float rescale = exp2_fast((max[i] - base) * kLog2E);
       max[i] = new_max;
       float tile_sum = 0.0f;
@@ -129,7 +131,7 @@ struct SimtForwardTiles {
                      sequence.seqlen_q - work.row, Config::kHeadDim)),
         args(base),
         span(sequence),
-        head_k(work.head / (base.num_heads_q / base.num_heads_k)),
+        head_k(key_head_of(base, work.head)),
         part(work.part) {}
 
   __device__ __forceinline__ void load_q(int panel) const {
@@ -241,13 +243,13 @@ __device__ void simt_forward(const ForwardOptionArgs& args) {
     const auto tile = rules.tile(work.row, key);
     float unused[kRows][kKeys];
     if (tile.template all_visible<Config::kBlockM, Config::kBlockN>()) {
-      tile.template apply<true>(s, place, unused);
+      apply_rules<true>(tile, s, place, unused);
     } else {
-      tile.template apply<false>(s, place, unused);
+      apply_rules<false>(tile, s, place, unused);
     }
     rows.template update<Config::kLanesX>(s, o);
     if constexpr (Config::kHasDropout) {
-      const uint32 kept = tile.template kept<kRows, kKeys>(place);
+      const uint32 kept = kept_bits<kRows, kKeys>(tile, place);
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
 #pragma unroll

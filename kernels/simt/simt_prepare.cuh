@@ -6,6 +6,7 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
 #pragma once
 
+#include "../common/numbers.cuh"
 #include "../common/warp_reduce.cuh"
 #include "../common/work.cuh"
 #include "backward_tile.cuh"

@@ -82,7 +82,7 @@ template <class Config, class Tile, int kRows, int kCols>
 __device__ __forceinline__ void load_rows(int smem_offset, const RowSource<Config>& source, FiniteWatch& watch) {
   constexpr int kCount = Config::kAligned ? kVectorElements<Config> : 1;
   constexpr int kRuns = kCols / kCount;
-#pragma unroll kLoadsInFlight<Config>
+#pragma unroll kLoadsInFlight < Config>
   for (int index = threadIdx.x; index < kRows * kRuns; index += Config::kThreads) {
     const int row = index / kRuns;
     const int col = index % kRuns * kCount;
@@ -110,7 +110,7 @@ __device__ __forceinline__ void load_transposed(int smem_offset, const RowSource
   static_assert(kDepth % 8 == 0 && kRows % 4 == 0);
   if constexpr (Config::kAligned) {
     constexpr int kCount = kVectorElements<Config>;
-#pragma unroll kLoadsInFlight<Config>
+#pragma unroll kLoadsInFlight < Config>
     for (int index = threadIdx.x; index < kRows * kDepth / kCount; index += Config::kThreads) {
       const int row = index % kRows;
       const int col = index / kRows * kCount;
@@ -122,7 +122,7 @@ __device__ __forceinline__ void load_transposed(int smem_offset, const RowSource
       }
     }
   } else {
-#pragma unroll kLoadsInFlight<Config>
+#pragma unroll kLoadsInFlight < Config>
     for (int index = threadIdx.x; index < kRows * kDepth; index += Config::kThreads) {
       const int group = index / 32;
       const int row = group % (kRows / 4) * 4 + index % 4;

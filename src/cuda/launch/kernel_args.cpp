@@ -122,6 +122,8 @@ OptionArgs option_args_of(const core::Problem& p) {
   if (p.varlen) {
     args.cu_seqlens_q = p.varlen->cu_seqlens_q;
     args.cu_seqlens_k = p.varlen->cu_seqlens_k;
+    args.total_q = p.q.shape[2];
+    args.total_k = p.k.shape[2];
   }
   args.window_left = p.window_left;
   args.window_right = p.window_right;

@@ -10,10 +10,10 @@ namespace attend {
 
 // A thread's part of tiles that follow each other in global memory: one column of chunks, of every kRowStep-th row.
 template <int kThreads, class Tile>
-class TileLoader {
+class CpAsyncTileLoader {
  public:
   // `first`: where the first tile goes. row_stride is in elements, here and below.
-  __device__ __forceinline__ TileLoader(Tile& first, const void* source, int64 row_stride)
+  __device__ __forceinline__ CpAsyncTileLoader(Tile& first, const void* source, int64 row_stride)
       : source_(static_cast<const char*>(source) + row() * row_stride * 2 + column() * kChunkBytes),
         first_(smem_address(first.chunk)) {}
 
