@@ -130,7 +130,8 @@ __device__ __forceinline__ void store_rows(const Sm90ForwardArgs& args, const Sm
                                            const float (&o)[Sm90Fragments<Config>::kOutputs]) {
   softmax.finish();
   store_lse<Config>(args, work, rows, {softmax.lse(0), softmax.lse(1)});
-  const float factor[kRowsOfThread] = {softmax.inverse_sum(0), softmax.inverse_sum(1)};
+  const float dropout_scale = Config::kHasDropout ? args.options.dropout_scale : 1.0f;
+  const float factor[kRowsOfThread] = {softmax.inverse_sum(0) * dropout_scale, softmax.inverse_sum(1) * dropout_scale};
   uint32 pair[Sm90Fragments<Config>::kOutputs / 2];
 #pragma unroll
   for (int i = 0; i < Sm90Fragments<Config>::kOutputs / 2; ++i) {

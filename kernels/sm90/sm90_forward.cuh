@@ -83,6 +83,8 @@ struct Sm90Consumer {
     smem.v_full[v_at.buffer()].wait(v_at.parity());  // v of tile n + 1 has landed
     sm90_begin_pv<Config>(o, p, smem_address(smem.v[v_at.buffer()]));
     turn.pass();
+    uint32 kept[kKeptWords<Fragments::kScores>];
+    scores.decide(kept, n);
     if constexpr (Config::kOverlap) {
       wgmma_wait<1>(s);  // s is there; p v of tile n + 1 runs under the softmax of tile n
       release_by_warp(smem.k_empty[at.buffer()]);
@@ -102,7 +104,7 @@ struct Sm90Consumer {
       softmax.pack_late(s, p_next);
     }
     if (rescales) scale_rows(o, rescale);
-    scores.drop(p_next, n);
+    scores.drop(p_next, kept);
   }
 
   // o and softmax of the rows for the tiles of keys, last to first. At least one.
@@ -117,12 +119,14 @@ struct Sm90Consumer {
       sm90_begin_qk<Config>(s, q_smem, smem_address(smem.k[at.buffer()]));
       turn.pass();
       release_stored();
+      uint32 kept[kKeptWords<Fragments::kScores>];
+      scores.decide(kept, n);
       wgmma_wait<0>(s);
       release_by_warp(smem.k_empty[at.buffer()]);
       if (n == tiles.begin) release_q();
       scores.template finish<true>(s, n);
       softmax.begin(s, scores.multiplier(), p);
-      scores.drop(p, n);
+      scores.drop(p, kept);
     }
     if constexpr (Config::kOverlap && Config::kSpeculate) {
       uint32 p_other[Fragments::kPairs];  // p of one tile is in the products while that of the next comes into being
@@ -182,8 +186,7 @@ struct Sm90Consumer {
       Sm90Softmax<Config> softmax;
       float o[Fragments::kOutputs] = {};
       smem.q_full[q_at.buffer()].wait(q_at.parity());  // q has landed
-      attend_keys({args, work, turn.consumer, unmasked_tiles_of_rows<Config, kWarpgroupRows>(mask, first)}, own, q_smem,
-                  softmax, o);
+      attend_keys(Sm90Scores<Config>::of(args, work, turn.consumer, mask), own, q_smem, softmax, o);
       if constexpr (Config::kMask == MaskKind::kWindow) skip(own.begin - all.begin);
       const Sm90Rows rows = Sm90Rows::of(work, turn.consumer);
       store_rows<Config>(args, work, rows, q_smem, softmax, o);

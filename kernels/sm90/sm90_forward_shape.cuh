@@ -42,7 +42,7 @@ struct Sm90Shape {
   static constexpr int kQBytes = kPanelsQ * kPanelBytesQ;
   static constexpr int kKBytes = kPanelsQk * kPanelBytesK;
   static constexpr int kVBytes = kPanelsV * kPanelBytesK;
-  static constexpr int kBarriers = 2 * Config::kQBuffers + 4 * Config::kStages + 2 * kSm90WorkSlots;
+  static constexpr int kBarriers = 2 * Config::kQBuffers + 4 * Config::kStages + 2 * kSm90WorkSlots + 1;
   static constexpr int kWorkBytes = 32;
   static constexpr int kSmemBytes = Config::kQBuffers * kQBytes + Config::kStages * (kKBytes + kVBytes) +
                                     kSm90WorkSlots * kWorkBytes + kBarriers * 8;

@@ -9,6 +9,7 @@
 // Before the first visible key m is -inf, and the slow way is taken.
 #pragma once
 
+#include "../common/accumulator_scores.cuh"
 #include "../common/element.cuh"
 #include "../common/lagging_softmax.cuh"
 
@@ -18,6 +19,7 @@ template <class Config>
 struct Sm90Softmax {
   using Element = ElementOf<Config>;
   static constexpr int kScores = Config::kBlockN / 2;
+  static constexpr ScoreUnits kUnits = kScoreUnits<Config>;
   static constexpr float kLargestSum = 256.0f;  // 2^kMaxLag
   static_assert(kMaxLag == 8.0f);
 
@@ -27,13 +29,19 @@ struct Sm90Softmax {
   // m is brought to the tile's maximum. rescale: what sums over earlier tiles have to be multiplied with.
   __device__ __forceinline__ void raise(const float (&s)[kScores], float scale_log2, float (&rescale)[kRowsOfThread]) {
 #pragma unroll
-    for (int h = 0; h < kRowsOfThread; ++h) raise_to(h, quad_max(thread_row_max(s, h)) * scale_log2, rescale);
+    for (int h = 0; h < kRowsOfThread; ++h) raise_to(h, tile_max(s, h, scale_log2), scale_log2, rescale);
   }
-  __device__ __forceinline__ void raise_to(int h, float tile_max, float (&rescale)[kRowsOfThread]) {
+  __device__ __forceinline__ void raise_to(int h, float new_max, float scale_log2, float (&rescale)[kRowsOfThread]) {
     const float old_max = row_max[h];
-    row_max[h] = fmaxf(old_max, tile_max);
-    rescale[h] = exp2_fast(old_max - exponent_base(row_max[h]));
+    row_max[h] = fmaxf(old_max, new_max);
+    const float fall = old_max - exponent_base(row_max[h]);
+    rescale[h] = exp2_fast(kUnits == ScoreUnits::kFolded ? fall : fall * scale_log2);
     row_sum[h] *= rescale[h];
+  }
+  // In the units of m.
+  [[nodiscard]] static __device__ __forceinline__ float tile_max(const float (&s)[kScores], int h, float scale_log2) {
+    const float largest = quad_max(thread_row_max(s, h));
+    return kUnits == ScoreUnits::kFolded ? largest * scale_log2 : largest;
   }
 
   // p of the tile, as pairs, and its sums.
@@ -43,8 +51,8 @@ struct Sm90Softmax {
     sum[0] = sum[1] = 0.0f;
 #pragma unroll
     for (int i = 0; i < kScores / 2; ++i) {
-      const float low = exp2_fast(fmaf(s[2 * i], scale_log2, -base[i % 2]));
-      const float high = exp2_fast(fmaf(s[2 * i + 1], scale_log2, -base[i % 2]));
+      const float low = exp2_fast(exponent<kUnits>(s[2 * i], scale_log2, base[i % 2]));
+      const float high = exp2_fast(exponent<kUnits>(s[2 * i + 1], scale_log2, base[i % 2]));
       sum[i % 2] += low;
       sum[i % 2] += high;
       p[i] = Element::pack(low, high);
@@ -53,7 +61,7 @@ struct Sm90Softmax {
   // The same in the place of s, for whoever has no registers for p yet.
   __device__ __forceinline__ void exponentials(float (&s)[kScores], float scale_log2,
                                                float (&sum)[kRowsOfThread]) const {
-    exp2_rows(s, scale_log2, row_max);
+    exp2_rows<kUnits>(s, scale_log2, row_max);
     sum[0] = thread_row_sum(s, 0);
     sum[1] = thread_row_sum(s, 1);
   }
@@ -90,17 +98,18 @@ struct Sm90Softmax {
   // The same with the maximum first.
   [[nodiscard]] __device__ __forceinline__ bool follow_max(const float (&s)[kScores], float scale_log2,
                                                            float (&rescale)[kRowsOfThread]) {
-    float tile_max[kRowsOfThread];
+    constexpr float kLag = kUnits == ScoreUnits::kFolded ? kMaxLag : kMaxLag * kLn2;
+    float new_max[kRowsOfThread];
     bool has_outgrown = false;
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
-      tile_max[h] = quad_max(thread_row_max(s, h)) * scale_log2;
-      has_outgrown |= tile_max[h] > row_max[h] + kMaxLag;
+      new_max[h] = tile_max(s, h, scale_log2);
+      has_outgrown |= new_max[h] > row_max[h] + kLag;
     }
     const bool raises = __any_sync(0xffffffffu, has_outgrown);
     if (raises) {
 #pragma unroll
-      for (int h = 0; h < kRowsOfThread; ++h) raise_to(h, tile_max[h], rescale);
+      for (int h = 0; h < kRowsOfThread; ++h) raise_to(h, new_max[h], scale_log2, rescale);
     }
     return raises;
   }
@@ -131,12 +140,12 @@ struct Sm90Softmax {
     row_sum[0] = quad_sum(row_sum[0]);
     row_sum[1] = quad_sum(row_sum[1]);
   }
-  // 0 for a row that has seen nothing, so that its o, which is 0, stays so. A NaN stays NaN.
-  [[nodiscard]] __device__ __forceinline__ float inverse_sum(int h) const {
-    return row_sum[h] == 0.0f ? 0.0f : 1.0f / row_sum[h];
-  }
+  [[nodiscard]] __device__ __forceinline__ float inverse_sum(int h) const { return inverse_or_zero(row_sum[h]); }
+  // Natural logarithm; -inf for a row that has seen nothing.
   [[nodiscard]] __device__ __forceinline__ float lse(int h) const {
-    return row_sum[h] == 0.0f ? -kInfinity : (row_max[h] + log2_fast(row_sum[h])) * kLn2;
+    if (row_sum[h] == 0.0f) return -kInfinity;
+    if constexpr (kUnits == ScoreUnits::kFolded) return (row_max[h] + log2_fast(row_sum[h])) * kLn2;
+    return fmaf(log2_fast(row_sum[h]), kLn2, row_max[h]);
   }
 };
 

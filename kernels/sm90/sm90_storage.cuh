@@ -36,6 +36,7 @@ struct alignas(kSwizzleAtom) Sm90Storage {
   Mbarrier q_empty[Config::kQBuffers];  // each consumer's o, which took q's place, has left it; or its q has been read
   Mbarrier k_full[Config::kStages];     // the bytes of a tile: its buffer may be read
   Mbarrier v_full[Config::kStages];
+  Mbarrier v_tail;  // kIsVarlen: the bytes of a tile of which a part has to be cleared before it is announced
   Mbarrier k_empty[Config::kStages];  // each consumer warp has read it: its buffer may be filled
   Mbarrier v_empty[Config::kStages];
 
@@ -56,6 +57,7 @@ struct alignas(kSwizzleAtom) Sm90Storage {
       k_empty[stage].init(kReaders);
       v_empty[stage].init(kReaders);
     }
+    v_tail.init(1);
     mbarrier_init_fence();
   }
 };
