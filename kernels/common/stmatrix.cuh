@@ -1,0 +1,16 @@
+// Four 8 x 8 tiles of 16-bit elements from a warp's registers to shared memory. PTX ISA, stmatrix. sm_90.
+#pragma once
+
+#include "portable.cuh"
+
+namespace attend {
+
+// Lane l gives the address of row l % 8 of tile l / 8, 16 bytes, and of each tile the pair (row l / 4, columns 2 (l % 4)
+// and the next): what accumulators become when neighbours are packed. "memory": comes before the fence after it.
+__device__ __forceinline__ void stmatrix_x4(uint32 address, const uint32 (&pair)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(pair[0]),
+               "r"(pair[1]), "r"(pair[2]), "r"(pair[3])
+               : "memory");
+}
+
+}  // namespace attend

@@ -1,0 +1,150 @@
+// o / l and lse of a consumer warpgroup's 64 rows, from registers to memory.
+#pragma once
+
+#include "../common/named_barrier.cuh"
+#include "../common/stmatrix.cuh"
+#include "../common/tma_panel.cuh"
+#include "sm90_products.cuh"
+#include "sm90_softmax.cuh"
+#include "sm90_work.cuh"
+
+namespace attend {
+
+constexpr int kSm90StoreBarrier = 8;  // of consumer 0; the next ones are the others'
+
+// The thread's number in its warpgroup, read anew: kept through the loop over keys it would take a register there.
+[[nodiscard]] __device__ __forceinline__ int thread_of_group_again() {
+  uint32 thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return static_cast<int>(thread % kWarpgroup);
+}
+
+// The rows of a warpgroup, and the thread's two of them.
+struct Sm90Rows {
+  int consumer;  // number of the warpgroup, in a uniform register
+  int thread;    // in the warpgroup
+  int first;     // row of the warpgroup, in the sequence
+  int mine;      // row h = 0 of the thread; h = 1 is kRowHalf below
+
+  [[nodiscard]] static __device__ __forceinline__ Sm90Rows of(const Sm90Work& work, int consumer) {
+    const int thread = thread_of_group_again();
+    const int first = work.row + consumer * kWarpgroupRows;
+    return {consumer, thread, first, first + accumulator_row(thread)};
+  }
+};
+
+template <class Config>
+__device__ __forceinline__ void store_lse(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
+                                          const float (&lse)[kRowsOfThread]) {
+  if (args.base.lse == nullptr || accumulator_column(rows.thread) != 0) return;
+#pragma unroll
+  for (int h = 0; h < kRowsOfThread; ++h) {
+    const int row = rows.mine + h * kRowHalf;
+    if (row >= work.seqlen_q) continue;
+    args.base.lse[args.base.lse_stride.offset(Config::kIsVarlen ? 0 : work.sequence, work.head, work.q_begin + row)] =
+        lse[h];
+  }
+}
+
+// Of four registers in each of four neighbouring lanes, lane q gets register q of all, in the order of the lanes.
+__device__ __forceinline__ void transpose_quad(uint32 (&r)[4]) {
+  const bool odd = threadIdx.x % 2 != 0;
+  const bool high = threadIdx.x / 2 % 2 != 0;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32 other = __shfl_xor_sync(0xffffffffu, odd ? r[i] : r[i + 1], 1);
+    r[i] = odd ? other : r[i];
+    r[i + 1] = odd ? r[i + 1] : other;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32 other = __shfl_xor_sync(0xffffffffu, high ? r[i] : r[i + 2], 2);
+    r[i] = high ? other : r[i];
+    r[i + 2] = high ? r[i + 2] : other;
+  }
+}
+
+// o by the threads themselves, 16 bytes a lane: where there is no place to stage it, and where the next rows belong to
+// another sequence. All lanes of the warp take part.
+template <class Config>
+__device__ __forceinline__ void store_o_directly(const Sm90ForwardArgs& args, const Sm90Work& work,
+                                                 const Sm90Rows& rows,
+                                                 const uint32 (&pair)[Sm90Fragments<Config>::kOutputs / 2]) {
+  const int lane_column = rows.thread % 4 * kColumnsOfTile;
+#pragma unroll
+  for (int h = 0; h < kRowsOfThread; ++h) {
+    const int row = rows.mine + h * kRowHalf;
+    auto* o_row =
+        static_cast<Bits16*>(args.base.o) +
+        args.base.o_stride.offset(Config::kIsVarlen ? 0 : work.sequence, work.head, work.q_begin + row) + lane_column;
+#pragma unroll
+    for (int column = 0; column < Sm90Shape<Config>::kColumnsV; column += 4 * kColumnsOfTile) {
+      const int i = column / 4 + h;
+      uint32 four[4] = {pair[i], pair[i + 2], pair[i + 4], pair[i + 6]};
+      transpose_quad(four);
+      if (row < work.seqlen_q && column + lane_column < Config::kHeadDimV) {  // a multiple of 8
+        *reinterpret_cast<uint4*>(o_row + column) = make_uint4(four[0], four[1], four[2], four[3]);
+      }
+    }
+  }
+}
+
+// o into the place of the warpgroup's q, from where the copy engine takes it. The warpgroup's products of q are done.
+template <class Config>
+__device__ __forceinline__ void store_o_by_tma(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
+                                               uint32 q_smem,
+                                               const uint32 (&pair)[Sm90Fragments<Config>::kOutputs / 2]) {
+  using Shape = Sm90Shape<Config>;
+  const int lane = rows.thread % 32;
+  const int row = rows.thread / 32 * 16 + lane % 16;  // whose address this lane gives to stmatrix
+  const int half = lane / 16;                         // of the 16 columns that go together
+#pragma unroll
+  for (int i = 0; i < Shape::kColumnsV / 16; ++i) {
+    const int piece = i % 4 * 2 + half;
+    const uint32 four[4] = {pair[4 * i], pair[4 * i + 1], pair[4 * i + 2], pair[4 * i + 3]};
+    stmatrix_x4(q_smem + i / 4 * Shape::kPanelBytesQ + row * kSwizzleBytes + ((piece ^ (row % 8)) << 4), four);
+  }
+  fence_smem_for_async();
+  barrier_wait<kWarpgroup>(kSm90StoreBarrier + rows.consumer);  // all of o is there, for the copy engine too
+  if (rows.thread != 0) return;
+#pragma unroll
+  for (int panel = 0; panel < Shape::kPanelsV; ++panel) {
+    tma_store_panel(args.o_map, q_smem + panel * Shape::kPanelBytesQ,
+                    {panel * kPanelColumns, work.q_begin + rows.first, work.head, Config::kIsVarlen ? 0 : work.sequence});
+  }
+  tma_store_commit();
+}
+
+// Rows that see no key: o = 0, lse = -inf.
+template <class Config>
+__device__ __forceinline__ void store_nothing_seen(const Sm90ForwardArgs& args, const Sm90Work& work,
+                                                   const Sm90Rows& rows) {
+  const uint32 zeros[Sm90Fragments<Config>::kOutputs / 2] = {};
+  store_o_directly<Config>(args, work, rows, zeros);
+  store_lse<Config>(args, work, rows, {-kInfinity, -kInfinity});
+}
+
+template <class Config>
+__device__ __forceinline__ void store_rows(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
+                                           uint32 q_smem, Sm90Softmax<Config>& softmax,
+                                           const float (&o)[Sm90Fragments<Config>::kOutputs]) {
+  softmax.finish();
+  store_lse<Config>(args, work, rows, {softmax.lse(0), softmax.lse(1)});
+  const float dropout_scale = Config::kHasDropout ? args.options.dropout_scale : 1.0f;
+  const float factor[kRowsOfThread] = {softmax.inverse_sum(0) * dropout_scale, softmax.inverse_sum(1) * dropout_scale};
+  uint32 pair[Sm90Fragments<Config>::kOutputs / 2];
+#pragma unroll
+  for (int i = 0; i < Sm90Fragments<Config>::kOutputs / 2; ++i) {
+    pair[i] = ElementOf<Config>::pack(o[2 * i] * factor[i % 2], o[2 * i + 1] * factor[i % 2]);
+  }
+  if constexpr (!Sm90Shape<Config>::kStagesO) {
+    store_o_directly<Config>(args, work, rows, pair);
+  } else if (!Config::kIsVarlen || rows.first + kWarpgroupRows <= work.seqlen_q) {
+    store_o_by_tma<Config>(args, work, rows, q_smem, pair);
+  } else {  // the copy engine drops rows beyond the tensor, but not those of the next sequence
+    barrier_wait<kWarpgroup>(kSm90StoreBarrier + rows.consumer);  // the whole warpgroup has done with q
+    store_o_directly<Config>(args, work, rows, pair);
+  }
+}
+
+}  // namespace attend

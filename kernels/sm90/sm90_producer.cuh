@@ -1,0 +1,119 @@
+// The warp that loads. One of its lanes talks to the copy engine; the others come along for what takes a warp: finding
+// packed sequences, and clearing what is not theirs.
+#pragma once
+
+#include "../common/tma_panel.cuh"
+#include "../common/wgmma.cuh"
+#include "sm90_work.cuh"
+
+namespace attend {
+
+// Where the producer is in its rings; runs on from tile to tile.
+template <class Config>
+struct Sm90Producer {
+  using Shape = Sm90Shape<Config>;
+  Sm90Storage<Config>& smem;
+  const Sm90ForwardArgs& args;
+  RingPlace<Config::kQBuffers> q_at = {};
+  RingPlace<Config::kStages> k_at = {};
+  RingPlace<Config::kStages> v_at = {};
+  RingPlace<kSm90WorkSlots> work_at = {};
+  uint32 tails = 0;  // tiles of v that were cleared
+
+  [[nodiscard]] static __device__ __forceinline__ bool is_loader() { return threadIdx.x % 32 == 0; }
+
+  template <int kPanels>
+  static __device__ __forceinline__ void load(unsigned char* to, int panel_bytes, int bytes, const TensorMapArg& map,
+                                              Mbarrier& full, int row, int head, int batch) {
+    full.arrive_expect_bytes(bytes);
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      tma_load_panel(smem_address(to) + panel * panel_bytes, map, full, {panel * kPanelColumns, row, head, batch});
+    }
+  }
+
+  // Each waits until its buffer is free. A wait for the parity before the first passes: fresh barriers are free.
+  __device__ __forceinline__ void load_q(const Sm90Work& work, int batch) {
+    if (is_loader()) {
+      smem.q_empty[q_at.buffer()].wait(q_at.parity() ^ 1);
+      load<Shape::kPanelsQk>(smem.q[q_at.buffer()], Shape::kPanelBytesQ, Shape::kPanelsQk * Shape::kPanelBytesQ,
+                             args.q_map, smem.q_full[q_at.buffer()], work.q_begin + work.row, work.head, batch);
+    }
+    q_at.advance();
+  }
+  __device__ __forceinline__ void load_k(const Sm90Work& work, int n, int head, int batch) {
+    if (is_loader()) {
+      smem.k_empty[k_at.buffer()].wait(k_at.parity() ^ 1);
+      load<Shape::kPanelsQk>(smem.k[k_at.buffer()], Shape::kPanelBytesK, Shape::kKBytes, args.k_map,
+                             smem.k_full[k_at.buffer()], work.k_begin + n * Config::kBlockN, head, batch);
+    }
+    k_at.advance();
+  }
+  __device__ __forceinline__ void load_v(const Sm90Work& work, int n, int head, int batch) {
+    const int keys = work.seqlen_k - n * Config::kBlockN;
+    const bool has_tail = Config::kIsVarlen && keys < Config::kBlockN;
+    Mbarrier& full = has_tail ? smem.v_tail : smem.v_full[v_at.buffer()];
+    if (is_loader()) {
+      smem.v_empty[v_at.buffer()].wait(v_at.parity() ^ 1);
+      load<Shape::kPanelsV>(smem.v[v_at.buffer()], Shape::kPanelBytesK, Shape::kVBytes, args.v_map, full,
+                            work.k_begin + n * Config::kBlockN, head, batch);
+    }
+    if (has_tail) clear_tail(smem.v[v_at.buffer()], keys, smem.v_full[v_at.buffer()]);
+    v_at.advance();
+  }
+
+  // The rows after a packed sequence are another's: its p there is 0, but 0 * NaN would be NaN.
+  __device__ __forceinline__ void clear_tail(unsigned char* v, int keys, Mbarrier& full) {
+    constexpr int kChunks = kSwizzleBytes / kChunkBytes;  // of a row of a panel; which is which is no matter to zeros
+    __syncwarp();
+    smem.v_tail.wait(tails++ % 2);  // the tile has landed: the copy engine overwrites nothing any more
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < (Config::kBlockN - keys) * kChunks; i += 32) {
+#pragma unroll
+      for (int panel = 0; panel < Shape::kPanelsV; ++panel) {
+        *reinterpret_cast<uint4*>(v + panel * Shape::kPanelBytesK + keys * kSwizzleBytes + i * kChunkBytes) =
+            make_uint4(0, 0, 0, 0);
+      }
+    }
+    fence_smem_for_async();
+    __syncwarp();  // all zeros are there, for the tensor cores too: the tile may be announced
+    if (is_loader()) full.arrive();
+  }
+
+  // The tile's q, k and v in the order in which they are wanted: v of a tile of keys after k of the next.
+  __device__ __forceinline__ void load_tile(const Sm90Work& work) {
+    const Sm90KeyTiles tiles =
+        key_tiles_of_rows<Config, Shape::kBlockM>(sm90_mask<Config>(args.options, work), work.row);
+    if (tiles.begin >= tiles.end) return;  // the consumers touch no barrier of q, k and v either
+    const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
+    const int batch = Config::kIsVarlen ? 0 : work.sequence;
+    load_k(work, tiles.end - 1, head, batch);
+    load_q(work, batch);
+#pragma unroll 1
+    for (int n = tiles.end - 2; n >= tiles.begin; --n) {
+      load_k(work, n, head, batch);
+      load_v(work, n + 1, head, batch);
+    }
+    load_v(work, tiles.begin, head, batch);
+  }
+
+  // By one warp.
+  __device__ __forceinline__ void run() {
+    Sm90TileWalk<Config> walk(args);
+    for (;;) {
+      const Sm90Work work = walk.tile();
+      smem.work_empty[work_at.buffer()].wait(work_at.parity() ^ 1);  // the tile announced here before has been left
+      if (is_loader()) {
+        smem.work[work_at.buffer()] = work;
+        smem.work_full[work_at.buffer()].arrive();
+      }
+      work_at.advance();
+      if (work.sequence == Sm90Work::kNoWork) return;
+      walk.take();  // its answer comes while this tile is loaded
+      load_tile(work);
+      __syncwarp();
+      walk.advance();
+    }
+  }
+};
+
+}  // namespace attend

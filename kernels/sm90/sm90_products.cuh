@@ -1,0 +1,51 @@
+// The two matrix products of a consumer warpgroup: 64 rows, tiles in swizzled panels of 64 columns.
+#pragma once
+
+#include "../common/wgmma_widths.cuh"
+#include "sm90_forward_shape.cuh"
+
+namespace attend {
+
+template <class Config>
+struct Sm90Fragments {
+  static constexpr int kScores = Config::kBlockN / 2;  // values of a thread
+  static constexpr int kPairs = Config::kBlockN / 4;   // 16-bit pairs of a thread
+  static constexpr int kOutputs = Sm90Shape<Config>::kColumnsV / 2;
+};
+
+// s = q k^T (or -q k^T), begun: s is the tensor cores' until wgmma_wait. q: the warpgroup's first row.
+template <class Config>
+__device__ __forceinline__ void sm90_begin_qk(float (&s)[Sm90Fragments<Config>::kScores], uint32 q_smem,
+                                              uint32 k_smem) {
+  using Op = WgmmaOp<Config::kElement, Config::kBlockN>;
+  constexpr int kStepsOfPanel = kPanelColumns / kWgmmaDepth;
+  const MatrixDescriptor q = MatrixDescriptor::along_rows(q_smem);
+  const MatrixDescriptor k = MatrixDescriptor::along_rows(k_smem);
+  pin_registers(s);
+  wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < Sm90Shape<Config>::kQkSteps; ++i) {
+    const uint32 in_panel = i % kStepsOfPanel * kWgmmaDepth * 2;
+    Op::template ss<false, Config::kNegateScores ? -1 : 1>(
+        s, q.advance(i / kStepsOfPanel * Sm90Shape<Config>::kPanelBytesQ + in_panel),
+        k.advance(i / kStepsOfPanel * Sm90Shape<Config>::kPanelBytesK + in_panel), i > 0);
+  }
+  wgmma_commit();
+}
+
+// o += p v, begun: o and p are the tensor cores' until wgmma_wait.
+template <class Config>
+__device__ __forceinline__ void sm90_begin_pv(float (&o)[Sm90Fragments<Config>::kOutputs],
+                                              const uint32 (&p)[Sm90Fragments<Config>::kPairs], uint32 v_smem) {
+  using Op = WgmmaOp<Config::kElement, Sm90Shape<Config>::kColumnsV>;
+  const MatrixDescriptor v = MatrixDescriptor::down_columns(v_smem, Sm90Shape<Config>::kPanelBytesK);
+  pin_registers(o);
+  wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < Config::kBlockN / kWgmmaDepth; ++i) {
+    Op::template rs<true, 1>(o, p + 4 * i, v.advance(i * kWgmmaDepth * kSwizzleBytes), true);
+  }
+  wgmma_commit();
+}
+
+}  // namespace attend

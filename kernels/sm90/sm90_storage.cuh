@@ -1,0 +1,82 @@
+// Shared memory of sm90_forward, and who waits for whom.
+#pragma once
+
+#include "../common/element.cuh"
+#include "../common/mbarrier.cuh"
+#include "../common/wgmma.cuh"
+#include "sm90_forward_shape.cuh"
+
+namespace attend {
+
+// A tile of query rows of one head, as the producer announces it.
+struct alignas(16) Sm90Work {
+  int sequence;  // kNoWork: there is no more
+  int head;      // of q
+  int row;       // first, in the sequence
+  int q_begin;   // of the sequence in q and o
+  int k_begin;   // of the sequence in k and v
+  int seqlen_q;
+  int seqlen_k;
+  int unused;
+
+  static constexpr int kNoWork = -1;
+};
+static_assert(sizeof(Sm90Work) == 32);
+
+template <class Config>
+struct alignas(kSwizzleAtom) Sm90Storage {
+  using Shape = Sm90Shape<Config>;
+  unsigned char q[Config::kQBuffers][Shape::kQBytes];  // later o of the same rows
+  unsigned char k[Config::kStages][Shape::kKBytes];
+  unsigned char v[Config::kStages][Shape::kVBytes];
+  Sm90Work work[kSm90WorkSlots];
+  Mbarrier work_full[kSm90WorkSlots];   // the tile is announced
+  Mbarrier work_empty[kSm90WorkSlots];  // each consumer warp has left it
+  Mbarrier q_full[Config::kQBuffers];   // the bytes of q
+  Mbarrier q_empty[Config::kQBuffers];  // each consumer's o, which took q's place, has left it; or its q has been read
+  Mbarrier k_full[Config::kStages];     // the bytes of a tile: its buffer may be read
+  Mbarrier v_full[Config::kStages];
+  Mbarrier v_tail;  // kIsVarlen: the bytes of a tile of which a part has to be cleared before it is announced
+  Mbarrier k_empty[Config::kStages];  // each consumer warp has read it: its buffer may be filled
+  Mbarrier v_empty[Config::kStages];
+
+  // By one thread; a barrier of the block has to follow.
+  __device__ __forceinline__ void init_barriers() {
+    constexpr int kReaders = Config::kConsumers * kWarpgroup / 32;
+    for (int slot = 0; slot < kSm90WorkSlots; ++slot) {
+      work_full[slot].init(1);
+      work_empty[slot].init(kReaders);
+    }
+    for (int buffer = 0; buffer < Config::kQBuffers; ++buffer) {
+      q_full[buffer].init(1);
+      q_empty[buffer].init(Shape::kStagesO ? Config::kConsumers : kReaders);
+    }
+    for (int stage = 0; stage < Config::kStages; ++stage) {
+      k_full[stage].init(1);
+      v_full[stage].init(1);
+      k_empty[stage].init(kReaders);
+      v_empty[stage].init(kReaders);
+    }
+    v_tail.init(1);
+    mbarrier_init_fence();
+  }
+};
+
+// Where a user of a ring of buffers is: the number of buffers it has been through. One register, where a stage and a
+// parity would be two; consumers at the limit of their registers have several rings.
+template <int kBuffers>
+struct RingPlace {
+  uint32 count = 0;
+
+  [[nodiscard]] __device__ __forceinline__ uint32 buffer() const { return count % kBuffers; }
+  [[nodiscard]] __device__ __forceinline__ uint32 parity() const { return count / kBuffers % 2; }
+  [[nodiscard]] __device__ __forceinline__ RingPlace before() const { return {count - 1}; }
+  __device__ __forceinline__ void advance() { ++count; }
+};
+
+// The warp has read all it wanted. Its products are complete: wgmma_wait was before.
+__device__ __forceinline__ void release_by_warp(Mbarrier& empty) {
+  if (threadIdx.x % 32 == 0) empty.arrive();
+}
+
+}  // namespace attend

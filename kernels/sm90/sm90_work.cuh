@@ -1,0 +1,148 @@
+// Which tiles of query rows there are, in which order, and which keys they see.
+#pragma once
+
+#include "../common/args.cuh"
+#include "../common/config_enums.cuh"
+#include "../common/key_range.cuh"
+#include "../common/sequence.cuh"
+#include "../common/warp_reduce.cuh"
+#include "sm90_forward_args.cuh"
+#include "sm90_storage.cuh"
+
+namespace attend {
+
+// Tiles of kBlockN keys, [begin, end).
+struct Sm90KeyTiles {
+  int begin;
+  int end;
+};
+
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ WindowMask sm90_mask(const OptionArgs& options, const Sm90Work& work) {
+  WindowMask mask = {work.seqlen_q, work.seqlen_k, kOpenWindow, kOpenWindow};
+  if constexpr (Config::kMask == MaskKind::kCausal) mask.window_right = 0;
+  if constexpr (Config::kMask == MaskKind::kWindow) {
+    mask.window_left = options.window_left;
+    mask.window_right = options.window_right;
+  }
+  return mask;
+}
+
+// Those with a key that one of kRows rows from `row` on sees.
+template <class Config, int kRows>
+[[nodiscard]] __device__ __forceinline__ Sm90KeyTiles key_tiles_of_rows(const WindowMask& mask, int row) {
+  if (row >= mask.seqlen_q) return {0, 0};
+  const KeyRange keys = mask.rows(row, min(static_cast<int64>(row + kRows), mask.seqlen_q));
+  if (keys.empty()) return {0, 0};
+  return {Config::kMask == MaskKind::kWindow ? static_cast<int>(keys.begin) / Config::kBlockN : 0,
+          (static_cast<int>(keys.end) + Config::kBlockN - 1) / Config::kBlockN};
+}
+
+// Those of which every row sees every key.
+template <class Config, int kRows>
+[[nodiscard]] __device__ __forceinline__ Sm90KeyTiles unmasked_tiles_of_rows(const WindowMask& mask, int row) {
+  const int64 last_row = min(static_cast<int64>(row + kRows), mask.seqlen_q) - 1;
+  return {(static_cast<int>(mask.row(last_row).begin) + Config::kBlockN - 1) / Config::kBlockN,
+          static_cast<int>(mask.row(row).end) / Config::kBlockN};
+}
+
+// A block's tiles of query rows, one after the other. By one warp, all lanes alike.
+template <class Config>
+class Sm90TileWalk {
+  static constexpr int kBlockM = Sm90Shape<Config>::kBlockM;
+
+ public:
+  __device__ __forceinline__ explicit Sm90TileWalk(const Sm90ForwardArgs& args) : args_(args), index_(blockIdx.x) {
+    if constexpr (Config::kIsVarlen) look_at_sequences();
+  }
+
+  // The tile under the walk; kNoWork at the end.
+  [[nodiscard]] __device__ __forceinline__ Sm90Work tile() {
+    if constexpr (Config::kIsVarlen) {
+      return packed_tile();
+    } else {
+      return dense_tile();
+    }
+  }
+
+  // To the next tile: take() asks for it early, advance() goes there.
+  __device__ __forceinline__ void take() {
+    if constexpr (Config::kSchedule == Sm90Schedule::kDynamic) {
+      if (threadIdx.x % 32 == 0) next_ = gridDim.x + atomicAdd(args_.next_tile, 1u);
+    } else {
+      next_ = index_ + gridDim.x;
+    }
+  }
+  __device__ __forceinline__ void advance() {
+    index_ = Config::kSchedule == Sm90Schedule::kDynamic ? __shfl_sync(kAllLanes, next_, 0) : next_;
+  }
+
+ private:
+  // Tiles of a head are neighbours, so that they share its keys in the L2 cache. Under a causal mask they differ in
+  // length: in a section of heads the longest of all heads come first.
+  [[nodiscard]] __device__ __forceinline__ Sm90Work dense_tile() const {
+    if (index_ >= args_.total_tiles) return {Sm90Work::kNoWork};
+    uint32 head_of_all, tile;
+    if constexpr (Config::kMask == MaskKind::kCausal) {
+      const uint32 all_heads = args_.base.batch * args_.base.num_heads_q;
+      const uint32 section = index_ / (args_.section_heads * args_.row_tiles);
+      const uint32 rest = index_ - section * (args_.section_heads * args_.row_tiles);
+      const uint32 heads = min(args_.section_heads, all_heads - section * args_.section_heads);
+      head_of_all = section * args_.section_heads + rest % heads;
+      tile = args_.row_tiles - 1 - rest / heads;
+    } else {
+      head_of_all = index_ / args_.row_tiles;
+      tile = index_ - head_of_all * args_.row_tiles;
+    }
+    const uint32 sequence = head_of_all / args_.base.num_heads_q;
+    const uint32 head = head_of_all - sequence * args_.base.num_heads_q;
+    return {static_cast<int>(sequence), static_cast<int>(head), static_cast<int>(tile) * kBlockM, 0, 0,
+            static_cast<int>(args_.base.seqlen_q), static_cast<int>(args_.base.seqlen_k), 0};
+  }
+
+  // Sequence after sequence, head after head. The walk only goes forward: a lane has one of 32 sequences in view.
+  [[nodiscard]] __device__ __forceinline__ Sm90Work packed_tile() {
+    while (index_ >= first_index_ + __shfl_sync(kAllLanes, tiles_until_, 31)) {
+      first_index_ += __shfl_sync(kAllLanes, tiles_until_, 31);
+      first_sequence_ += 32;
+      if (first_sequence_ >= args_.base.batch) return {Sm90Work::kNoWork};
+      look_at_sequences();
+    }
+    const uint32 rest = index_ - first_index_;
+    const int lane = __ffs(static_cast<int>(__ballot_sync(kAllLanes, rest < tiles_until_))) - 1;
+    const uint32 sequence = first_sequence_ + lane;
+    const SequenceSpan span = sequence_span<Config>(args_.base, args_.options, sequence);
+    const auto tiles = static_cast<uint32>(num_tiles(span.seqlen_q, kBlockM));
+    const uint32 of_sequence = rest - (__shfl_sync(kAllLanes, tiles_until_, lane) - tiles * args_.base.num_heads_q);
+    const uint32 head = of_sequence / tiles;
+    const uint32 tile = tiles - 1 - (of_sequence - head * tiles);  // the longest first
+    return {static_cast<int>(sequence), static_cast<int>(head), static_cast<int>(tile) * kBlockM,
+            static_cast<int>(span.q_begin), static_cast<int>(span.k_begin), static_cast<int>(span.seqlen_q),
+            static_cast<int>(span.seqlen_k), 0};
+  }
+
+  // tiles_until_: those of all heads of the sequences from first_sequence_ to the lane's own.
+  __device__ __forceinline__ void look_at_sequences() {
+    const uint32 lane = threadIdx.x % 32;
+    const uint32 sequence = first_sequence_ + lane;
+    tiles_until_ = 0;
+    if (sequence < args_.base.batch) {
+      const SequenceSpan span = sequence_span<Config>(args_.base, args_.options, sequence);
+      tiles_until_ = static_cast<uint32>(num_tiles(span.seqlen_q, kBlockM)) * args_.base.num_heads_q;
+    }
+#pragma unroll
+    for (uint32 distance = 1; distance < 32; distance *= 2) {
+      const uint32 before = __shfl_up_sync(kAllLanes, tiles_until_, distance);
+      if (lane >= distance) tiles_until_ += before;
+    }
+  }
+
+  const Sm90ForwardArgs& args_;
+  uint32 index_;
+  uint32 next_ = 0;
+  uint32 first_sequence_ = 0;  // kIsVarlen: of those in view
+  uint32 first_index_ = 0;     // of its first tile
+  uint32 tiles_until_ = 0;
+};
+
+}  // namespace attend
