@@ -136,9 +136,8 @@ Sampler DeviceWorkload::sampler(Mode pass) {
 }
 
 Sampler DeviceWorkload::sampler(Mode pass, Submit submit) {
-  return sampler_of([this, pass, submit = std::move(submit)](const TensorSet& set) {
-    submit(problem_of(set, pass), stream_.get());
-  });
+  return sampler_of(
+      [this, pass, submit = std::move(submit)](const TensorSet& set) { submit(problem_of(set, pass), stream_.get()); });
 }
 
 double DeviceWorkload::clock_mhz() {

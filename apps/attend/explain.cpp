@@ -17,7 +17,7 @@ class Addresses {
   explicit Addresses(Device device) : device_(device) {}
 
   Tensor tensor(DType dtype, const Shape& shape) {
-    next_ += std::uintptr_t{1} << 44;  // beyond the size of any tensor that fits a GPU
+    next_ += std::uintptr_t{1} << 44;                // beyond the size of any tensor that fits a GPU
     return {.data = reinterpret_cast<void*>(next_),  // NOLINT(performance-no-int-to-ptr)
             .dtype = dtype,
             .device = device_,
@@ -82,7 +82,8 @@ void print(const Candidate& c) {
 int explain(const ExplainOptions& options) {
   const bool gpu = options.device ? *options.device == DeviceType::kCUDA : !cuda::missing_gpu();
   if (gpu) {
-    if (const auto missing = cuda::missing_gpu()) throw Error(ErrorCode::kMissingHardware, "--device: 'cuda', but " + *missing);
+    if (const auto missing = cuda::missing_gpu())
+      throw Error(ErrorCode::kMissingHardware, "--device: 'cuda', but " + *missing);
   }
   const Device device = {gpu ? DeviceType::kCUDA : DeviceType::kCPU, 0};
   nlohmann::ordered_json passes = nlohmann::ordered_json::object();

@@ -30,7 +30,7 @@ struct AttentionFlags {
 struct ProblemFlags {
   AttentionFlags attention;
   std::string sizes;
-  std::size_t dtype = 2;                      // bf16
+  std::size_t dtype = 2;                                    // bf16
   std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0: as the other one
 
   void add(CLI::App& app, const char* flag, AttentionOptions& options);

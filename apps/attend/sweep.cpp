@@ -172,8 +172,8 @@ int sweep(const SweepOptions& options) {
   });
 
   fmt::print("{} {} of {}{} on {}\n{:>10} {:>10} {:>6} {:>7} {:>10}  {}\n", family.name, mode_name(options.mode),
-             io::folder_name(options.spec), options.attention.causal ? " causal" : "",
-             device_name(place.device), "median", "TFLOP/s", "regs", "spills", "difference", "settings");
+             io::folder_name(options.spec), options.attention.causal ? " causal" : "", device_name(place.device),
+             "median", "TFLOP/s", "regs", "spills", "difference", "settings");
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Point& point : points) {
     const double seconds = point.timing.median_ms / 1000;

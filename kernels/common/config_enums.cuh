@@ -9,4 +9,10 @@ enum class MaskKind { kFull, kCausal, kWindow };
 // The type of q, k, v, o and their gradients.
 enum class ElementType { kF32, kF16, kBF16 };
 
+// Which block of sm90_forward works on which tiles.
+enum class Sm90Schedule {
+  kStatic,   // block b has tiles b, b + blocks, b + 2 blocks, ...
+  kDynamic,  // whoever is free takes the next: Sm90ForwardArgs::next_tile
+};
+
 }  // namespace attend

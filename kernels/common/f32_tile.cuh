@@ -2,18 +2,9 @@
 #pragma once
 
 #include "head_matrix.cuh"
+#include "tile_sizes.cuh"
 
 namespace attend {
-
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int round_up(int value, int multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-// Floats from one row of a tile to the next, such that lanes that read one column of different rows meet different
-// banks: an odd number.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int odd_stride(int cols) {
-  return cols | 1;
-}
 
 // tile = rows [begin, begin + kRows) of matrix, kCols of each, zeros beyond the last row and up to column kWidth. A
 // warp for each row: its lanes take neighbouring elements, whole sectors of 32 bytes. Callers put barriers around it.

@@ -5,16 +5,13 @@
 // scales.
 #pragma once
 
+#include "ladder_shapes.cuh"
 #include "portable.cuh"
 
 namespace attend {
 
-struct ProductTile {
-  static constexpr int kSize = 64;        // rows and columns of C
-  static constexpr int kDepth = 16;       // steps that shared memory holds
-  static constexpr int kThreads = 256;    // 16 x 16
-  static constexpr int kThreadSize = 4;   // rows and columns of C in a thread, 16 apart
-  static constexpr int kRow = kSize + 2;  // with + 2 the two ways to fill a tile both miss bank conflicts
+struct ProductTile : ProductTileShape {
+  static constexpr int kThreadSize = 4;  // rows and columns of C in a thread, 16 apart
 
   struct SharedStorage {
     float a[kDepth][kRow];  // a[step][row of C]

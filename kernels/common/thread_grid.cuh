@@ -6,6 +6,7 @@
 #pragma once
 
 #include "f32_tile.cuh"
+#include "ladder_shapes.cuh"
 #include "numbers.cuh"
 #include "warp_reduce.cuh"
 
@@ -13,7 +14,7 @@ namespace attend {
 
 template <class Config>
 struct ThreadGrid {
-  static constexpr int kColThreads = 16;
+  static constexpr int kColThreads = kGridColumns;
   static constexpr int kRowThreads = Config::kThreads / kColThreads;
   static constexpr int kRows = Config::kBlockM / kRowThreads;              // of a thread
   static constexpr int kKeys = Config::kBlockN / kColThreads;              // of a thread, columns of S

@@ -25,6 +25,7 @@
 #include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
 #include "../common/work.cuh"
+#include "08_fa2_shape.cuh"
 
 namespace attend {
 
@@ -32,8 +33,13 @@ namespace attend {
 // outputs. Lanes are a grid of kLanesY x kLanesX; the rows of a lane are neighbours, its keys lie kLanesX apart.
 template <class Config>
 struct Fa2ForwardShape {
-  static constexpr int kDepth = (Config::kHeadDim + 7) / 8 * 8;    // columns of q and k
-  static constexpr int kCols = (Config::kHeadDim + 31) / 32 * 32;  // columns of v and o
+  static constexpr Fa2ForwardTile kTile = {.block_m = Config::kBlockM,
+                                           .block_n = Config::kBlockN,
+                                           .threads = Config::kThreads,
+                                           .lanes_x = Config::kLanesX,
+                                           .min_blocks = 0};
+  static constexpr int kDepth = fa2_depth(Config::kHeadDim);  // columns of q and k
+  static constexpr int kCols = fa2_cols(Config::kHeadDim);    // columns of v and o
   static constexpr int kLanesX = Config::kLanesX;
   static constexpr int kLanesY = 32 / kLanesX;
   static constexpr int kWarpRows = Config::kBlockM / (Config::kThreads / 32);
@@ -45,15 +51,18 @@ struct Fa2ForwardShape {
   using Keys = KeySteps<kLanesX, 4 * kLanesX>;
 
   // Shared memory, in bytes. q, k and p are transposed: the sum goes over their rows.
-  using QTile = Fp32Tile<Config::kBlockM, 0, kChunkFloats>;  // kDepth rows
-  using KTile = Fp32Tile<Config::kBlockN, 0, kChunkFloats>;  // kDepth rows
-  using VTile = Fp32Tile<kCols, 0, 0>;                       // kBlockN rows
-  using PTile = Fp32Tile<Config::kBlockM, 0, kChunkFloats>;  // kBlockN rows
-  static constexpr int kQ = 0;
-  static constexpr int kK = kQ + kDepth * QTile::kRowBytes;
-  static constexpr int kV = kK + kDepth * KTile::kRowBytes;
-  static constexpr int kP = kV + Config::kBlockN * VTile::kRowBytes;
-  static_assert(kP + Config::kBlockN * PTile::kRowBytes == Config::kSmemBytes);
+  using QTile = Fp32Tile<Config::kBlockM, 0, kTransposedPadding>;  // kDepth rows
+  using KTile = Fp32Tile<Config::kBlockN, 0, kTransposedPadding>;  // kDepth rows
+  using VTile = Fp32Tile<kCols, 0, 0>;                             // kBlockN rows
+  using PTile = Fp32Tile<Config::kBlockM, 0, kTransposedPadding>;  // kBlockN rows
+  static constexpr int kQ = kTile.q_begin();
+  static constexpr int kK = kTile.k_begin(Config::kHeadDim);
+  static constexpr int kV = kTile.v_begin(Config::kHeadDim);
+  static constexpr int kP = kTile.p_begin(Config::kHeadDim);
+  static_assert(kTile.smem_bytes(Config::kHeadDim) == Config::kSmemBytes);
+  static_assert(kK - kQ == kDepth * QTile::kRowBytes && kV - kK == kDepth * KTile::kRowBytes &&
+                kP - kV == Config::kBlockN * VTile::kRowBytes &&
+                Config::kSmemBytes - kP == Config::kBlockN * PTile::kRowBytes);
 };
 
 // Running softmax of a lane's rows. Maxima are the same in all lanes of a row, sums are of the lane's own keys.

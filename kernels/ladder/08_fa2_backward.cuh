@@ -28,6 +28,7 @@
 #include "../common/numbers.cuh"
 #include "../common/work.cuh"
 #include "08_fa2_prepare.cuh"
+#include "08_fa2_shape.cuh"
 
 namespace attend {
 
@@ -35,8 +36,13 @@ namespace attend {
 // kKeysOut x kDims of dk and dv, kRows x kDims of dq.
 template <class Config>
 struct Fa2BackwardShape {
-  static constexpr int kDepth = (Config::kHeadDim + 7) / 8 * 8;    // columns that q k^T and dout v^T sum over
-  static constexpr int kCols = (Config::kHeadDim + 31) / 32 * 32;  // columns of the gradients
+  static constexpr Fa2BackwardTile kTile = {.block_m = Config::kBlockM,
+                                            .block_n = Config::kBlockN,
+                                            .threads = Config::kThreads,
+                                            .threads_x = Config::kThreadsX,
+                                            .min_blocks = 0};
+  static constexpr int kDepth = fa2_depth(Config::kHeadDim);  // columns that q k^T and dout v^T sum over
+  static constexpr int kCols = fa2_cols(Config::kHeadDim);    // columns of the gradients
   static constexpr int kLanesX = 8;
   static constexpr int kThreadsX = Config::kThreadsX;
   static constexpr int kThreadsY = Config::kThreads / kThreadsX;
@@ -51,18 +57,21 @@ struct Fa2BackwardShape {
   using Keys = KeySteps<1, 4 * kThreadsX>;
 
   // Shared memory, in bytes.
-  using TransposedTile = Fp32Tile<Config::kBlockN, 0, kChunkFloats>;  // kDepth rows
-  using KTile = Fp32Tile<kCols, 0, 0>;                                // kBlockN rows
-  using QueryTile = Fp32Tile<kCols, kRows, 0>;                        // kBlockM rows
-  using ScoreTile = Fp32Tile<Config::kBlockN, kRows, 0>;              // kBlockM rows
-  static constexpr int kKTransposed = 0;
-  static constexpr int kVTransposed = kKTransposed + kDepth * TransposedTile::kRowBytes;
-  static constexpr int kK = kVTransposed + kDepth * TransposedTile::kRowBytes;
-  static constexpr int kQ = kK + Config::kBlockN * KTile::kRowBytes;
-  static constexpr int kDout = kQ + Config::kBlockM * QueryTile::kRowBytes;
-  static constexpr int kScores = kDout + Config::kBlockM * QueryTile::kRowBytes;  // p, then ds
-  static constexpr int kSaved = kScores + Config::kBlockM * ScoreTile::kRowBytes;
-  static_assert(kSaved + Config::kBlockM * int{sizeof(Fa2SavedRow)} == Config::kSmemBytes);
+  using TransposedTile = Fp32Tile<Config::kBlockN, 0, kTransposedPadding>;  // kDepth rows
+  using KTile = Fp32Tile<kCols, 0, 0>;                                      // kBlockN rows
+  using QueryTile = Fp32Tile<kCols, kRows, 0>;                              // kBlockM rows
+  using ScoreTile = Fp32Tile<Config::kBlockN, kRows, 0>;                    // kBlockM rows
+  static constexpr int kKTransposed = kTile.k_transposed_begin();
+  static constexpr int kVTransposed = kTile.v_transposed_begin(Config::kHeadDim);
+  static constexpr int kK = kTile.k_begin(Config::kHeadDim);
+  static constexpr int kQ = kTile.q_begin(Config::kHeadDim);
+  static constexpr int kDout = kTile.dout_begin(Config::kHeadDim);
+  static constexpr int kScores = kTile.scores_begin(Config::kHeadDim);  // p, then ds
+  static constexpr int kSaved = kTile.saved_begin(Config::kHeadDim);
+  static_assert(kTile.smem_bytes(Config::kHeadDim) == Config::kSmemBytes);
+  static_assert(kK - kVTransposed == kDepth * TransposedTile::kRowBytes &&
+                kQ - kK == Config::kBlockN * KTile::kRowBytes && kDout - kQ == Config::kBlockM * QueryTile::kRowBytes &&
+                kSaved - kScores == Config::kBlockM * ScoreTile::kRowBytes);
   static_assert(kQ % kBankRowBytes == 0 && kDout % kBankRowBytes == 0 &&
                 kScores % kBankRowBytes == 0);  // for the flips
 };

@@ -14,16 +14,9 @@
 #include "../common/numbers.cuh"
 #include "../common/warp_reduce.cuh"
 #include "../common/work.cuh"
+#include "08_fa2_shape.cuh"
 
 namespace attend {
-
-// What the backward pass knows of a row before it starts.
-struct Fa2SavedRow {
-  float lse_log2;  // log2(e) * lse; +inf for rows that see no key and rows beyond the last: there p = 2^-inf = 0
-  float delta;     // rowsum(dout * o) - dlse
-};
-
-constexpr int kSavedRowsTile = 64;  // rows; tiles of the backward pass divide it
 
 // What is saved of a head's rows; heads are padded to whole tiles of rows.
 [[nodiscard]] __device__ __forceinline__ Fa2SavedRow* fa2_saved_rows(const BackwardArgs& args, uint32 batch,

@@ -13,25 +13,30 @@
 #include "../common/grid_scores.cuh"
 #include "../common/numbers.cuh"
 #include "guarded_product.cuh"
+#include "simt_shape.cuh"
 #include "tile_io.cuh"
 
 namespace attend {
 
-// What the backward pass knows of a row before it starts.
-struct SavedRow {
-  float lse;    // +inf for rows that see no key, and rows beyond the last
-  float delta;  // rowsum(dout * o) - dlse
-};
-
-// What a block computes.
-enum class SimtGradient { kKeysValues, kQueries, kBias };
-
 template <class Config, SimtGradient kGradient>
 struct SimtBackwardShape {
-  static constexpr bool kOwnsKeys = kGradient != SimtGradient::kQueries;
-  static constexpr int kOwned = kOwnsKeys ? Config::kBlockN : Config::kBlockM;
-  static constexpr int kStreamed = kOwnsKeys ? Config::kBlockM : Config::kBlockN;
-  static constexpr bool kResident = Config::kPanels == 1;
+  static constexpr SimtBackwardTile kTile = {.gradient = kGradient,
+                                             .head_dim = Config::kHeadDim,
+                                             .head_dim_v = Config::kHeadDimV,
+                                             .block_m = Config::kBlockM,
+                                             .block_n = Config::kBlockN,
+                                             .threads = Config::kThreads,
+                                             .threads_x = Config::kThreadsX,
+                                             .min_blocks = 0,
+                                             .resident = Config::kPanels == 1,
+                                             .panel = Config::kPanel,
+                                             .parts = Config::kColumnParts,
+                                             .cols_0 = Config::kCols0,
+                                             .cols_1 = Config::kCols1};
+  static constexpr bool kOwnsKeys = kTile.owns_keys();
+  static constexpr int kOwned = kTile.owned();
+  static constexpr int kStreamed = kTile.streamed();
+  static constexpr bool kResident = kTile.resident;
   static constexpr int kPanel = Config::kPanel;  // columns of either pair in shared memory, where not resident
 
   // Threads are a grid of kThreadsY x kThreadsX; a warp is 8 wide and 4 high. A thread has kRows x kCols of the scores,
@@ -48,30 +53,32 @@ struct SimtBackwardShape {
 
   // Columns of pair 0 and 1: those that products sum over, and those of the block's gradients.
   static constexpr int kHeadDims[2] = {Config::kHeadDim, Config::kHeadDimV};
-  static constexpr int kDepths[2] = {(Config::kHeadDim + 7) / 8 * 8, (Config::kHeadDimV + 7) / 8 * 8};
+  static constexpr int kDepths[2] = {kTile.depth_0(), kTile.depth_1()};
   static constexpr int kGradientCols[2] = {Config::kCols0, Config::kCols1};
   template <int kPair>
   static constexpr int kDims = kGradientCols[kPair] / kThreadsX;
-  static constexpr bool kHasScoreTiles = kGradient != SimtGradient::kBias;
+  static constexpr bool kHasScoreTiles = kTile.has_ds();
 
   // Shared memory, in bytes.
-  using ScoreTile = Fp32Tile<kOwned, kRows, 0>;          // kStreamed rows
-  using Transposed = Fp32Tile<kOwned, 0, kChunkFloats>;  // a row for each column of the tensor
+  using ScoreTile = Fp32Tile<kOwned, kRows, 0>;                // kStreamed rows
+  using Transposed = Fp32Tile<kOwned, 0, kTransposedPadding>;  // a row for each column of the tensor
   template <int kPair>
   using StreamedTile = Fp32Tile<kGradientCols[kPair], kRows, 0>;  // kStreamed rows
   using PanelTile = Fp32Tile<kPanel, kRows, 0>;                   // kStreamed rows
-  static constexpr int kScoreBytes = kHasScoreTiles ? kStreamed * ScoreTile::kRowBytes : 0;
-  static constexpr bool kHasRows[2] = {kResident || kHasScoreTiles,
-                                       kResident || kGradient == SimtGradient::kKeysValues};
-  static constexpr int kDs = 0;
-  static constexpr int kP = kDs + kScoreBytes;
-  static constexpr int kRows0 = kP + (kGradient == SimtGradient::kKeysValues ? kScoreBytes : 0);
-  static constexpr int kRows1 = kRows0 + (kHasRows[0] ? kStreamed * StreamedTile<0>::kRowBytes : 0);
-  static constexpr int kPanelRows = kRows1 + (kHasRows[1] ? kStreamed * StreamedTile<1>::kRowBytes : 0);
-  static constexpr int kTransposed0 = kPanelRows + (kResident ? 0 : kStreamed * PanelTile::kRowBytes);
-  static constexpr int kTransposed1 = kTransposed0 + (kResident ? kDepths[0] : kPanel) * Transposed::kRowBytes;
-  static constexpr int kSaved = kTransposed1 + (kResident ? kDepths[1] * Transposed::kRowBytes : 0);
-  static_assert(kSaved + Config::kBlockM * int{sizeof(SavedRow)} == Config::kSmemBytes);
+  static constexpr bool kHasRows[2] = {kTile.has_rows_0(), kTile.has_rows_1()};
+  static constexpr int kDs = kTile.ds_begin();
+  static constexpr int kP = kTile.p_begin();
+  static constexpr int kRows0 = kTile.rows_0_begin();
+  static constexpr int kRows1 = kTile.rows_1_begin();
+  static constexpr int kPanelRows = kTile.panel_begin();
+  static constexpr int kTransposed0 = kTile.transposed_0_begin();
+  static constexpr int kTransposed1 = kTile.transposed_1_begin();
+  static constexpr int kSaved = kTile.saved_begin();
+  static_assert(kTile.smem_bytes() == Config::kSmemBytes);
+  static_assert(ScoreTile::kRowBytes == float_bytes(1, kOwned) && PanelTile::kRowBytes == float_bytes(1, kPanel) &&
+                StreamedTile<0>::kRowBytes == float_bytes(1, Config::kCols0) &&
+                StreamedTile<1>::kRowBytes == float_bytes(1, Config::kCols1) &&
+                Transposed::kRowBytes == float_bytes(1, kOwned + kTransposedPadding));
   static_assert(kRows0 % kBankRowBytes == 0 && kRows1 % kBankRowBytes == 0 &&
                 kPanelRows % kBankRowBytes == 0);  // the flips
 

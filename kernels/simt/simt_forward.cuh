@@ -24,6 +24,7 @@
 #include "../common/warp_reduce.cuh"
 #include "../common/work.cuh"
 #include "guarded_product.cuh"
+#include "simt_shape.cuh"
 #include "tile_io.cuh"
 
 namespace attend {
@@ -44,15 +45,24 @@ struct SimtForwardShape {
   static_assert(kPanels * kPanel >= Config::kHeadDim && Config::kColumnParts * kCols >= Config::kHeadDimV);
 
   // Shared memory, in bytes. p and v are swizzled: a lane's keys are neighbours, and lanes write p of four keys each.
-  using QTile = Fp32Tile<Config::kBlockM, 0, kChunkFloats>;  // kPanel rows
-  using KTile = Fp32Tile<Config::kBlockN, 0, kChunkFloats>;  // kPanel rows
-  using VTile = Fp32Tile<kCols, 4, 0>;                       // kBlockN rows
-  using PTile = Fp32Tile<Config::kBlockM, 4, 0>;             // kBlockN rows
-  static constexpr int kV = 0;
-  static constexpr int kP = kV + Config::kBlockN * VTile::kRowBytes;
-  static constexpr int kQ = kP + Config::kBlockN * PTile::kRowBytes;
-  static constexpr int kK = kQ + kPanel * QTile::kRowBytes;
-  static_assert(kK + kPanel * KTile::kRowBytes == Config::kSmemBytes);
+  using QTile = Fp32Tile<Config::kBlockM, 0, kTransposedPadding>;  // kPanel rows
+  using KTile = Fp32Tile<Config::kBlockN, 0, kTransposedPadding>;  // kPanel rows
+  using VTile = Fp32Tile<kCols, 4, 0>;                             // kBlockN rows
+  using PTile = Fp32Tile<Config::kBlockM, 4, 0>;                   // kBlockN rows
+  static constexpr SimtForwardTile kTile = {.block_m = Config::kBlockM,
+                                            .block_n = Config::kBlockN,
+                                            .threads = Config::kThreads,
+                                            .lanes_x = Config::kLanesX,
+                                            .min_blocks = 0,
+                                            .panels = {Config::kPanels, Config::kPanel},
+                                            .columns = {Config::kColumnParts, Config::kCols}};
+  static constexpr int kV = kTile.v_begin();
+  static constexpr int kP = kTile.p_begin();
+  static constexpr int kQ = kTile.q_begin();
+  static constexpr int kK = kTile.k_begin();
+  static_assert(kTile.smem_bytes() == Config::kSmemBytes);
+  static_assert(kP - kV == Config::kBlockN * VTile::kRowBytes && kQ - kP == Config::kBlockN * PTile::kRowBytes &&
+                kK - kQ == kPanel * QTile::kRowBytes && Config::kSmemBytes - kK == kPanel * KTile::kRowBytes);
   static_assert(kP % kBankRowBytes == 0);  // for the flips
 };
 

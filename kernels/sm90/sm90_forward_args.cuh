@@ -8,6 +8,7 @@ namespace attend {
 // All maps are of rank 4, (head_dim, seqlen, heads, batch) with the tensor's strides, boxes of (64, rows, 1, 1), the
 // 128-byte swizzle, zeros outside. Varlen: batch is 1 and seqlen counts the tokens of all sequences.
 struct Sm90ForwardArgs {
+  static constexpr const char* kTypeName = "Sm90ForwardArgs";
   TensorMapArg q_map;  // kBlockM rows
   TensorMapArg k_map;  // kBlockN rows
   TensorMapArg v_map;  // kBlockN rows, head_dim_v columns
@@ -15,9 +16,9 @@ struct Sm90ForwardArgs {
   ForwardArgs base;    // as ForwardArgs and ForwardOptionArgs say. Its q, k, v are not read
   OptionArgs options;
   uint32* next_tile;     // kSchedule == kDynamic: one number, 0 before each launch; else null
-  uint32 total_tiles;    // Sm90Grid::total_tiles
-  uint32 row_tiles;      // of a head: Sm90Grid::row_tiles
-  uint32 section_heads;  // query heads whose tiles are worked on together: Sm90Grid::section_heads
+  uint32 total_tiles;    // row tiles of all heads
+  uint32 row_tiles;      // of a head; varlen: of the longest sequence
+  uint32 section_heads;  // query heads whose tiles are worked on together, longest first: section_heads() in work.cuh
   float scale_log2;      // |scale| * log2(e), not below 2^-100: 0 * -inf would be NaN
 };
 static_assert(sizeof(Sm90ForwardArgs) % 64 == 0 || sizeof(Sm90ForwardArgs) > 0);

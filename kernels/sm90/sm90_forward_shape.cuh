@@ -9,43 +9,67 @@
 
 namespace attend {
 
-// Which block works on which tiles.
-enum class Sm90Schedule {
-  kStatic,   // block b has tiles b, b + blocks, b + 2 blocks, ...
-  kDynamic,  // whoever is free takes the next: Sm90ForwardArgs::next_tile
-};
-
 constexpr int kSm90RowsOfConsumer = 64;
 constexpr int kSm90ThreadsOfGroup = 128;
 constexpr int kSm90WorkSlots = 4;  // tiles that the producer has announced and a consumer has not left
 
-// Sizes for a Config. `rounded` head_dims: those of the products, of which the tensors' may be short.
-template <class Config>
-struct Sm90Shape {
-  static constexpr int kConsumers = Config::kConsumers;  // warpgroups
-  static constexpr int kBlockM = kConsumers * kSm90RowsOfConsumer;
-  static constexpr int kThreads = (1 + kConsumers) * kSm90ThreadsOfGroup;
-  static constexpr int kQkSteps = (Config::kHeadDim + 15) / 16;  // products of depth 16
-  static constexpr int kColumnsV = Config::kHeadDimV <= 64    ? 64
-                                   : Config::kHeadDimV <= 96  ? 96
-                                   : Config::kHeadDimV <= 128 ? 128
-                                   : Config::kHeadDimV <= 192 ? 192
-                                                              : 256;
-  static constexpr int kPanelsQk = (Config::kHeadDim + kPanelColumns - 1) / kPanelColumns;
-  static constexpr int kPanelsV = (kColumnsV + kPanelColumns - 1) / kPanelColumns;
+// The numbers that decide the sizes. Methods, not constants, so that the host may ask before there is a Config.
+struct Sm90ForwardTile {
+  int head_dim;    // of q and k
+  int head_dim_v;  // of v and o
+  int consumers;   // warpgroups, 64 query rows each
+  int block_n;     // keys
+  int stages;      // buffers of k, and of v
+  int q_buffers;   // of q
+
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const { return consumers * kSm90RowsOfConsumer; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return (1 + consumers) * kSm90ThreadsOfGroup; }
+  // Columns of the products with v, of which the last may not exist.
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int columns_v() const {
+    return head_dim_v <= 64 ? 64 : head_dim_v <= 96 ? 96 : head_dim_v <= 128 ? 128 : head_dim_v <= 192 ? 192 : 256;
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int panels_qk() const {
+    return (head_dim + kPanelColumns - 1) / kPanelColumns;
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int panels_v() const {
+    return (columns_v() + kPanelColumns - 1) / kPanelColumns;
+  }
   // With two buffers of q, o leaves by the copy engine from the place of its q. With one, threads store o themselves, so
   // that the next q can come as soon as the last scores are made.
-  static constexpr bool kStagesO = Config::kQBuffers > 1;
-  static constexpr int kPanelsQ = kStagesO && kPanelsV > kPanelsQk ? kPanelsV : kPanelsQk;
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool stages_o() const { return q_buffers > 1; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int panels_q() const {
+    return stages_o() && panels_v() > panels_qk() ? panels_v() : panels_qk();
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int q_bytes() const { return panels_q() * block_m() * kSwizzleBytes; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int k_bytes() const { return panels_qk() * block_n * kSwizzleBytes; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int v_bytes() const { return panels_v() * block_n * kSwizzleBytes; }
+  // Of Sm90Storage: the tiles, the slots of work and the barriers, in whole atoms of the swizzle.
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int smem_bytes() const {
+    const int barriers = 2 * q_buffers + 4 * stages + 2 * kSm90WorkSlots + 1;
+    const int bytes = q_buffers * q_bytes() + stages * (k_bytes() + v_bytes()) + kSm90WorkSlots * 32 + barriers * 8;
+    return (bytes + kSwizzleAtom - 1) / kSwizzleAtom * kSwizzleAtom;
+  }
+};
+
+// The same for a Config.
+template <class Config>
+struct Sm90Shape {
+  static constexpr Sm90ForwardTile kTile = {Config::kHeadDim, Config::kHeadDimV, Config::kConsumers,
+                                            Config::kBlockN,  Config::kStages,   Config::kQBuffers};
+  static constexpr int kConsumers = Config::kConsumers;
+  static constexpr int kBlockM = kTile.block_m();
+  static constexpr int kThreads = kTile.threads();
+  static constexpr int kQkSteps = (Config::kHeadDim + 15) / 16;  // products of depth 16
+  static constexpr int kColumnsV = kTile.columns_v();
+  static constexpr int kPanelsQk = kTile.panels_qk();
+  static constexpr int kPanelsV = kTile.panels_v();
+  static constexpr bool kStagesO = kTile.stages_o();
   static constexpr int kPanelBytesQ = kBlockM * kSwizzleBytes;
   static constexpr int kPanelBytesK = Config::kBlockN * kSwizzleBytes;
-  static constexpr int kQBytes = kPanelsQ * kPanelBytesQ;
-  static constexpr int kKBytes = kPanelsQk * kPanelBytesK;
-  static constexpr int kVBytes = kPanelsV * kPanelBytesK;
-  static constexpr int kBarriers = 2 * Config::kQBuffers + 4 * Config::kStages + 2 * kSm90WorkSlots + 1;
-  static constexpr int kWorkBytes = 32;
-  static constexpr int kSmemBytes = Config::kQBuffers * kQBytes + Config::kStages * (kKBytes + kVBytes) +
-                                    kSm90WorkSlots * kWorkBytes + kBarriers * 8;
+  static constexpr int kQBytes = kTile.q_bytes();
+  static constexpr int kKBytes = kTile.k_bytes();
+  static constexpr int kVBytes = kTile.v_bytes();
+  static constexpr int kSmemBytes = kTile.smem_bytes();
 };
 
 }  // namespace attend

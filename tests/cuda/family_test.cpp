@@ -29,7 +29,8 @@ class MadeUp {
   explicit MadeUp(DType dtype, const Sizes& s = {}, Params params = {}, bool backward = false, int device = 0,
                   std::uintptr_t skew = 0)
       : device_(device), skew_(skew) {
-    const Shape q_shape = {s.batch, s.heads, s.seqlen_q, s.head_dim}, k_shape = {s.batch, s.heads_kv, s.seqlen_k, s.head_dim};
+    const Shape q_shape = {s.batch, s.heads, s.seqlen_q, s.head_dim},
+                k_shape = {s.batch, s.heads_kv, s.seqlen_k, s.head_dim};
     const Shape v_shape = {s.batch, s.heads_kv, s.seqlen_k, s.head_dim_v};
     const Shape o_shape = {s.batch, s.heads, s.seqlen_q, s.head_dim_v};
     const Tensor q = tensor(dtype, q_shape), k = tensor(dtype, k_shape), v = tensor(dtype, v_shape);
@@ -73,8 +74,8 @@ cuda::DeviceInfo device(const char* arch, int multiprocessors) {
 }
 
 std::vector<cuda::DeviceInfo> devices() {
-  return {device("sm_80", 108), device("sm_86", 28), device("sm_89", 128), device("sm_90a", 132), device("sm_120", 170),
-          device("sm_90a", 1)};
+  return {device("sm_80", 108),  device("sm_86", 28),   device("sm_89", 128),
+          device("sm_90a", 132), device("sm_120", 170), device("sm_90a", 1)};
 }
 
 /// Problems that find every kind of tile.
@@ -87,7 +88,8 @@ std::vector<MadeUp> problems(bool backward) {
           const Sizes sizes = {.seqlen_q = seqlen, .seqlen_k = seqlen, .head_dim = head_dim, .head_dim_v = head_dim};
           list.emplace_back(dtype, sizes, Params{.causal = causal}, backward);
           list.emplace_back(dtype, sizes, Params{.scale = -0.5, .softcap = 3, .dropout_p = 0.1}, backward);
-          list.emplace_back(dtype, sizes, Params{.window_left = 5, .bias = Tensor{.dtype = DType::kF16}}, backward, 0, 4);
+          list.emplace_back(dtype, sizes, Params{.window_left = 5, .bias = Tensor{.dtype = DType::kF16}}, backward, 0,
+                            4);
         }
       }
     }
@@ -210,9 +212,10 @@ TEST(Family, LacksNameArgumentValueAndWhatIsAllowed) {
   EXPECT_EQ(lack("wgmma", MadeUp(DType::kF16, {.head_dim = 72, .head_dim_v = 72})),
             "q: head_dim 72, compute 'wgmma' allows 64, 128");
   EXPECT_EQ(lack("fa2", MadeUp(DType::kF32, {.head_dim_v = 32})), "v: head_dim 32, compute 'fa2' allows 64, that of q");
-  EXPECT_THAT(lack("wgmma", MadeUp(DType::kF16, {}, {}, false, 0, 2)),
-              testing::MatchesRegex("q: address 0x[0-9a-f]+ and strides \\([0-9, ]+\\) elements, compute 'wgmma' allows "
-                                    "multiples of 16 bytes"));
+  EXPECT_THAT(
+      lack("wgmma", MadeUp(DType::kF16, {}, {}, false, 0, 2)),
+      testing::MatchesRegex("q: address 0x[0-9a-f]+ and strides \\([0-9, ]+\\) elements, compute 'wgmma' allows "
+                            "multiples of 16 bytes"));
   EXPECT_EQ(lack("simt", MadeUp(DType::kF32, {}, {.bias = Tensor{.dtype = DType::kF64}})),
             "bias: dtype f64, compute 'simt' allows f32, f16, bf16");
   EXPECT_EQ(lack("wgmma", MadeUp(DType::kF16, {}, {}, true)), "compute: 'wgmma' has no backward");
@@ -221,9 +224,12 @@ TEST(Family, LacksNameArgumentValueAndWhatIsAllowed) {
 
 TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
   const Tensor given = {.dtype = DType::kF32};
-  const std::pair<const char*, Params> cases[] = {{"softcap", {.softcap = 1}},     {"dropout_p", {.dropout_p = 0.5}},
-                                                  {"window_left", {.window_left = 1}}, {"window_right", {.window_right = 1}},
-                                                  {"alibi_slopes", {.alibi_slopes = given}}, {"bias", {.bias = given}},
+  const std::pair<const char*, Params> cases[] = {{"softcap", {.softcap = 1}},
+                                                  {"dropout_p", {.dropout_p = 0.5}},
+                                                  {"window_left", {.window_left = 1}},
+                                                  {"window_right", {.window_right = 1}},
+                                                  {"alibi_slopes", {.alibi_slopes = given}},
+                                                  {"bias", {.bias = given}},
                                                   {"mask", {.mask = given}}};
   std::set<std::string> seen = {"deterministic", "varlen"};  // the one is backward's, the other wants packed tensors
   for (const auto& [name, params] : cases) {
@@ -234,7 +240,8 @@ TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
     EXPECT_STREQ(lack->argument, name);
     EXPECT_FALSE(cuda::option_lack(made.problem, cuda::option::kAll).has_value()) << name;
   }
-  for (const cuda::Option& o : cuda::options()) EXPECT_TRUE(seen.contains(o.argument)) << o.argument << " is not tested";
+  for (const cuda::Option& o : cuda::options())
+    EXPECT_TRUE(seen.contains(o.argument)) << o.argument << " is not tested";
 }
 
 TEST(Family, AnUnknownGpuIsLackedInOneLine) {

@@ -17,7 +17,8 @@ double visible_keys(const core::Problem& p) {
   const double causal = keys >= rows ? keys - rows / 2 : keys * keys / (2 * rows);
   const double all = p.window_right < 0 ? keys : causal;
   if (p.window_left < 0) return all;
-  return std::min(all, static_cast<double>(p.window_left) + static_cast<double>(std::max<std::int64_t>(0, p.window_right)) + 1);
+  return std::min(
+      all, static_cast<double>(p.window_left) + static_cast<double>(std::max<std::int64_t>(0, p.window_right)) + 1);
 }
 
 }  // namespace
@@ -28,7 +29,8 @@ double estimated_seconds(const core::Problem& p, const DeviceInfo& device, const
   const auto dims = static_cast<double>(p.head_dim + p.head_dim_v);
   // A tile costs all of its rows, whether they exist or not.
   const double row_tiles = std::ceil(static_cast<double>(p.max_seqlen_q) / static_cast<double>(rate.block_m));
-  const double rows = p.is_backward ? static_cast<double>(p.max_seqlen_q) : row_tiles * static_cast<double>(rate.block_m);
+  const double rows =
+      p.is_backward ? static_cast<double>(p.max_seqlen_q) : row_tiles * static_cast<double>(rate.block_m);
   const double operations = 2 * heads * rows * visible_keys(p) * dims * (p.is_backward ? kBackwardProducts : 1);
   const double slots = static_cast<double>(device.num_multiprocessors) * rate.blocks_per_multiprocessor;
   const double waves = static_cast<double>(rate.blocks) / slots;

@@ -54,15 +54,16 @@ std::span<const Option> options() {
   static constexpr Option kTable[] = {
       {option::kDeterministic, "deterministic", nullptr,
        [](const Problem& p) { return p.is_backward && p.deterministic; }, "true", "false"},
-      {option::kSoftcap, "softcap", "kHasSoftcap", [](const Problem& p) { return p.softcap > 0; }, number<&Problem::softcap>, "0"},
-      {option::kDropout, "dropout_p", "kHasDropout", [](const Problem& p) { return p.dropout_p > 0; }, number<&Problem::dropout_p>,
-       "0"},
-      {option::kWindow, "window_left", nullptr, [](const Problem& p) { return p.window_left >= 0; }, number<&Problem::window_left>,
-       "-1"},
+      {option::kSoftcap, "softcap", "kHasSoftcap", [](const Problem& p) { return p.softcap > 0; },
+       number<&Problem::softcap>, "0"},
+      {option::kDropout, "dropout_p", "kHasDropout", [](const Problem& p) { return p.dropout_p > 0; },
+       number<&Problem::dropout_p>, "0"},
+      {option::kWindow, "window_left", nullptr, [](const Problem& p) { return p.window_left >= 0; },
+       number<&Problem::window_left>, "-1"},
       {option::kWindow, "window_right", nullptr, [](const Problem& p) { return p.window_right > 0; },
        number<&Problem::window_right>, "-1, or causal"},
-      {option::kAlibi, "alibi_slopes", "kHasAlibi", [](const Problem& p) { return p.alibi_slopes.has_value(); },
-       kGiven, kNone},
+      {option::kAlibi, "alibi_slopes", "kHasAlibi", [](const Problem& p) { return p.alibi_slopes.has_value(); }, kGiven,
+       kNone},
       {option::kBias, "bias", "kHasBias", [](const Problem& p) { return p.bias.has_value(); }, kGiven, kNone},
       {option::kBoolMask, "mask", "kHasBoolMask", [](const Problem& p) { return p.mask.has_value(); }, kGiven, kNone},
       {option::kVarlen, "varlen", "kIsVarlen", [](const Problem& p) { return p.varlen.has_value(); }, kGiven, kNone},
@@ -86,12 +87,10 @@ Facts facts_of(const Problem& p, bool folds_scale) {
 }
 
 std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken) {
-  std::vector<Constant> constants = {{"kHeadDim", std::int64_t{facts.head_dim}},
-                                     {"kHeadDimV", std::int64_t{facts.head_dim_v}},
-                                     {"kElement", element_constant(facts.element)},
-                                     {"kMask", EnumConstant{"MaskKind", mask_name(facts.mask)}},
-                                     {"kNegateScores", facts.negate_scores != 0},
-                                     {"kAligned", facts.aligned != 0}};
+  std::vector<Constant> constants = {
+      {"kHeadDim", std::int64_t{facts.head_dim}},    {"kHeadDimV", std::int64_t{facts.head_dim_v}},
+      {"kElement", element_constant(facts.element)}, {"kMask", EnumConstant{"MaskKind", mask_name(facts.mask)}},
+      {"kNegateScores", facts.negate_scores != 0},   {"kAligned", facts.aligned != 0}};
   for (const Option& o : options()) {
     if (o.constant != nullptr && (o.bit & taken) != 0) constants.push_back({o.constant, facts.has(o.bit)});
   }
@@ -109,7 +108,8 @@ EnumConstant element_constant(ElementType element) {
 
 bool is_aligned(const Problem& p, int bytes) {
   const core::NamedTensors all(p);
-  return std::all_of(all.begin(), all.end(), [bytes](const core::NamedTensor& t) { return is_aligned(*t.tensor, bytes); });
+  return std::all_of(all.begin(), all.end(),
+                     [bytes](const core::NamedTensor& t) { return is_aligned(*t.tensor, bytes); });
 }
 
 std::optional<Lack> option_lack(const Problem& p, std::int32_t taken) {

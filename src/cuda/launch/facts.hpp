@@ -44,7 +44,7 @@ struct Facts {
   std::int32_t head_dim = 64;
   std::int32_t head_dim_v = 64;
   MaskKind mask = MaskKind::kFull;
-  std::int32_t options = 0;        ///< those that are on, but for those that no kernel needs to know
+  std::int32_t options = 0;  ///< those that are on, but for those that no kernel needs to know
   ElementType bias = ElementType::kF32;
   std::int32_t is_backward = 0;
   std::int32_t negate_scores = 0;  ///< the scale was negative: kernels that fold it into the exponent get its magnitude

@@ -12,5 +12,7 @@ namespace attend::cuda {
 [[nodiscard]] std::unique_ptr<const Family> rung_family(const Rung& rung);
 /// CUDA cores, every option of the interface: simt.cpp.
 [[nodiscard]] std::unique_ptr<const Family> simt_family();
+/// Hopper's tensor cores, forward, every option: sm90_forward.cpp.
+[[nodiscard]] std::unique_ptr<const Family> sm90_forward_family();
 
 }  // namespace attend::cuda

@@ -69,9 +69,9 @@ struct Tunable {
 
 /// The grid of one kernel.
 struct StepShape {
-  std::int64_t blocks = 0;          ///< 0: nothing to do, not launched
-  unsigned cluster = 1;             ///< blocks
-  bool overlaps_previous = false;   ///< may start before the kernel before it ends (programmatic dependent launch)
+  std::int64_t blocks = 0;         ///< 0: nothing to do, not launched
+  unsigned cluster = 1;            ///< blocks
+  bool overlaps_previous = false;  ///< may start before the kernel before it ends (programmatic dependent launch)
 };
 
 /// What a family makes of a problem.
@@ -81,9 +81,9 @@ struct Choice {
   Variant variant;
   std::array<StepShape, kMaxSteps> steps = {};  ///< in the order of kernels() and of the stream
   std::size_t num_steps = 0;
-  int num_splits = 1;      ///< parts that the keys of a row are divided into
+  int num_splits = 1;                                        ///< parts that the keys of a row are divided into
   double seconds = std::numeric_limits<double>::infinity();  ///< an estimate; infinity: not for "auto"
-  const char* why = "";    ///< one line
+  const char* why = "";                                      ///< one line
 
   void add_step(StepShape shape) { steps.at(num_steps++) = shape; }
 };

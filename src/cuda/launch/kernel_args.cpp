@@ -1,11 +1,10 @@
 #include "cuda/launch/kernel_args.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
-#include "cuda/driver/kernel.hpp"
+#include "cuda/launch/tensor_maps.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -74,33 +73,8 @@ BackwardArgs backward_args(const core::Problem& p, void* workspace, bool folds_s
           .unused = 0};
 }
 
-namespace {
-
-/// The map of a tensor whose tiles are `rows` x head_dim: see ForwardTmaArgs. `somewhere`: any address of the device's,
-/// for a tensor without elements, which may have none.
-TensorMapArg tile_map(const Tensor& t, int rows, const void* somewhere) {
-  constexpr std::uint64_t kPanel = 64;  // elements: 128 bytes, what the swizzle works on
-  const auto bytes = static_cast<std::uint64_t>(dtype_bytes(t.dtype));
-  const auto size = [&](int dim) { return static_cast<std::uint64_t>(std::max<std::int64_t>(1, t.shape[dim])); };
-  // A dimension of one element is never stepped along: any legal stride will do where the tensor's own is not one.
-  const auto stride = [&](int dim) {
-    return t.shape[dim] > 1 ? static_cast<std::uint64_t>(t.stride[dim]) * bytes : kPanel * bytes;
-  };
-  const std::uint64_t panels = size(3) / kPanel;
-  const TensorMapSpec spec = {.type = t.dtype == DType::kF16 ? TensorMapType::kFloat16 : TensorMapType::kBfloat16,
-                              .rank = 5,
-                              .address = reinterpret_cast<DevicePointer>(t.numel() == 0 ? somewhere : t.data),
-                              .dims = {kPanel, size(2), panels, size(1), size(0)},
-                              .strides = {stride(2), kPanel * bytes, stride(1), stride(0)},
-                              .box = {static_cast<std::uint32_t>(kPanel), static_cast<std::uint32_t>(rows),
-                                      static_cast<std::uint32_t>(panels), 1, 1}};
-  return std::bit_cast<TensorMapArg>(encode_tensor_map(spec));
-}
-
-}  // namespace
-
 ForwardTmaArgs forward_tma_args(const core::Problem& p, int block_m, int block_n, const ForwardArgs& base) {
-  return {tile_map(p.q, block_m, p.q.data), tile_map(p.k, block_n, p.q.data), tile_map(p.v, block_n, p.q.data), base};
+  return {panel_map(p.q, block_m, p.q.data), panel_map(p.k, block_n, p.q.data), panel_map(p.v, block_n, p.q.data), base};
 }
 
 OptionArgs option_args_of(const core::Problem& p) {

@@ -48,8 +48,8 @@ struct Step {
 
 /// Instructions that not every architecture has.
 struct Instructions {
-  bool Arch::* has = nullptr;  ///< null: every architecture has them
-  const char* where = "";      ///< "sm_90a"
+  bool Arch::*has = nullptr;  ///< null: every architecture has them
+  const char* where = "";     ///< "sm_90a"
 };
 constexpr Instructions kCpAsync = {&Arch::cp_async, "sm_80 and later"};
 constexpr Instructions kWgmma = {&Arch::wgmma, "sm_90a"};
@@ -62,15 +62,15 @@ struct Rung {
   const char* source = "";                ///< below kernels/
   const char* backward_source = nullptr;  ///< of the steps that take BackwardArgs; null: source
   std::vector<DType> dtypes = {};
-  std::vector<int> head_dims = {};     ///< that it supports; empty: 1 to max_head_dim
-  int max_head_dim = 512;              ///< where head_dims is empty
-  bool any_head_dim_v = false;         ///< else head_dim_v has to be head_dim
-  bool needs_alignment = false;        ///< addresses, rows and strides are multiples of 16 bytes
-  bool folds_scale = false;            ///< wants scale > 0 and Facts::negate_scores
-  bool deterministic_backward = true;  ///< bit-equal from run to run
-  double tflops = 0;                   ///< of a whole H200 at large sizes: "auto" tries it; 0: a lesson alone
-  int blocks_per_multiprocessor = 1;   ///< at that speed
-  bool toolkit_headers = false;        ///< needs the CUDA toolkit's include folder (mma.h)
+  std::vector<int> head_dims = {};       ///< that it supports; empty: 1 to max_head_dim
+  int max_head_dim = 512;                ///< where head_dims is empty
+  bool any_head_dim_v = false;           ///< else head_dim_v has to be head_dim
+  bool needs_alignment = false;          ///< addresses, rows and strides are multiples of 16 bytes
+  bool folds_scale = false;              ///< wants scale > 0 and Facts::negate_scores
+  bool deterministic_backward = true;    ///< bit-equal from run to run
+  double tflops = 0;                     ///< of a whole H200 at large sizes: "auto" tries it; 0: a lesson alone
+  int blocks_per_multiprocessor = 1;     ///< at that speed
+  bool toolkit_headers = false;          ///< needs the CUDA toolkit's include folder (mma.h)
   std::size_t max_workspace = SIZE_MAX;  ///< bytes; problems that want more are refused
   Instructions instructions = {};
   std::vector<Step> (*forward)(const RungConfig&) = nullptr;

@@ -2,51 +2,36 @@
 //
 // One table of tiles serves all architectures: no block takes more than the 99 KB that sm_120 has.
 #include "cuda/launch/rung.hpp"
+#include "kernels/common/ladder_shapes.cuh"
 
 namespace attend::cuda {
 namespace {
 
-constexpr unsigned kElementBytes = 2;
-constexpr unsigned kFloatBytes = 4;
-
 std::vector<Step> warp_wmma_forward(const RungConfig& config) {
-  constexpr unsigned kRows = 16, kKeys = 32;  // a fragment's rows; a lane for each key
-  const auto d = static_cast<unsigned>(config.head_dim);
+  constexpr int kRows = 16, kKeys = 32;  // a fragment's rows; a lane for each key
   return {{.function = "warp_wmma_forward",
            .block_m = kRows,
            .block_n = kKeys,
            .threads = 32,
-           .smem_bytes = (kRows + 2 * kKeys) * d * kElementBytes +        // Q, K, V
-                         kRows * kKeys * (kFloatBytes + kElementBytes) +  // S, P
-                         kRows * d * kFloatBytes}};                       // O
+           .smem_bytes = static_cast<unsigned>(warp_wmma_bytes(kRows, kKeys, config.head_dim))}};
 }
 
 std::vector<Step> block_wmma_forward(const RungConfig& config) {
-  constexpr unsigned kRows = 64, kKeys = 64;  // 96 KB at head_dim 128
-  const auto d = static_cast<unsigned>(config.head_dim);
+  constexpr int kRows = 64, kKeys = 64;  // 96 KB at head_dim 128
   return {{.function = "block_wmma_forward",
            .block_m = kRows,
            .block_n = kKeys,
            .threads = 128,
-           .smem_bytes = (kRows + 2 * kKeys) * d * kElementBytes +  // Q, K, V
-                         kRows * kKeys * kFloatBytes +              // S, and P over it
-                         kRows * d * kFloatBytes}};                 // O
+           .smem_bytes = static_cast<unsigned>(block_wmma_bytes(kRows, kKeys, config.head_dim))}};
 }
 
 std::vector<Step> wmma_row_block_forward(const RungConfig& config) {
-  constexpr unsigned kRows = 128, kKeys = 64;  // 96 KB at head_dim 128
-  const auto d = static_cast<unsigned>(config.head_dim);
+  constexpr int kRows = 128, kKeys = 64;  // 96 KB at head_dim 128
   return {{.function = "wmma_row_block_forward",
            .block_m = kRows,
            .block_n = kKeys,
            .threads = 256,
-           .smem_bytes = (kRows + 2 * kKeys) * d * kElementBytes +  // Q, K, V
-                         kRows * kKeys * kFloatBytes}};             // S, and P over it
-}
-
-/// Tiles of Q, K and V, one of each.
-unsigned tile_bytes(const RungConfig& config, unsigned rows, unsigned keys) {
-  return (rows + 2 * keys) * static_cast<unsigned>(config.head_dim) * kElementBytes;
+           .smem_bytes = static_cast<unsigned>(wmma_row_block_bytes(kRows, kKeys, config.head_dim))}};
 }
 
 std::vector<Step> mma_forward(const RungConfig& config) {
@@ -54,7 +39,7 @@ std::vector<Step> mma_forward(const RungConfig& config) {
            .block_m = 64,
            .block_n = 64,
            .threads = 128,  // 16 rows a warp, the least that mma takes
-           .smem_bytes = tile_bytes(config, 64, 64),
+           .smem_bytes = static_cast<unsigned>(qkv_bytes(64, 64, 1, config.head_dim)),
            .min_blocks = 3}};  // 168 registers; four blocks would leave 128, which O, S and a tile on its way exceed
 }
 
@@ -69,21 +54,20 @@ std::vector<Step> mma_qreg_forward(const RungConfig& config) {
            .block_m = 64,
            .block_n = 64,
            .threads = 128,
-           .smem_bytes = 2 * tile_bytes(config, 0, 64),  // Q and O pass through the same memory
-           .min_blocks = 2}};                            // at head_dim 128, 168 registers would spill
+           .smem_bytes = static_cast<unsigned>(mma_qreg_bytes(64, config.head_dim)),
+           .min_blocks = 2}};  // at head_dim 128, 168 registers would spill
 }
 
 std::vector<Step> mma_qreg_async_forward(const RungConfig& config) {
-  constexpr unsigned kRows = 128;        // 32 a warp: two products for each operand of K and V
-  constexpr unsigned kWorkBytes = 1024;  // BlockWork, and the alignment of tiles
+  constexpr int kRows = 128;  // 32 a warp: two products for each operand of K and V
   const bool is_wide = config.head_dim == 128;
-  const unsigned keys = is_wide ? 64 : 80;  // as many as the registers hold scores of
+  const int keys = is_wide ? 64 : 80;  // as many as the registers hold scores of
   return {{.function = "mma_qreg_async_forward",
            .block_m = kRows,
-           .block_n = static_cast<int>(keys),
+           .block_n = keys,
            .threads = 128,
-           .smem_bytes = tile_bytes(config, kRows, 2 * keys) + kWorkBytes,  // 97 KB at head_dim 128
-           .constants = {{"kQInRegisters", !is_wide}},                      // where O leaves room for them
+           .smem_bytes = static_cast<unsigned>(staged_bytes(kRows, keys, 2, config.head_dim)),  // 97 KB at head_dim 128
+           .constants = {{"kQInRegisters", !is_wide}},  // where O leaves room for them
            .min_blocks = 2}};
 }
 

@@ -4,23 +4,18 @@
 #include <cstdint>
 #include <limits>
 
-#include "cuda/launch/float_tiles.hpp"
 #include "cuda/launch/rung.hpp"
+#include "kernels/common/ladder_shapes.cuh"
 
 namespace attend::cuda {
 namespace {
 
 constexpr int kWarpThreads = 32;
-constexpr int kColThreads = 16;  // kernels/common/thread_grid.cuh
 constexpr int kMaxTiledHeadDim = 128;
-
-constexpr int odd_stride(int cols) {
-  return cols | 1;
-}
 
 /// The bytes of a float for each of `count` * rows * ...; the largest number there is, where that is more.
 template <class... Factors>
-std::size_t float_bytes(Factors... factors) {
+std::size_t workspace_bytes(Factors... factors) {
   std::size_t bytes = sizeof(float);
   for (const std::int64_t factor : {factors...}) {
     if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(factor), &bytes)) {
@@ -32,26 +27,22 @@ std::size_t float_bytes(Factors... factors) {
 
 // Rung 01.
 
-constexpr int kProductTile = 64;  // rows and columns: kernels/common/product_tile.cuh
-constexpr int kProductThreads = 256;
-constexpr unsigned kProductBytes = bytes_of(2 * 16 * 66);  // two tiles of 16 steps, rows padded to 66
-
 Step product_step(const char* function, Grid grid, StepArgs args) {
   return {.function = function,
           .grid = grid,
-          .block_m = kProductTile,
-          .block_n = kProductTile,
-          .threads = kProductThreads,
-          .smem_bytes = kProductBytes,
+          .block_m = ProductTileShape::kSize,
+          .block_n = ProductTileShape::kSize,
+          .threads = ProductTileShape::kThreads,
+          .smem_bytes = ProductTileShape::kSmemBytes,
           .args = args};
 }
 
 /// A warp for each row.
 Step row_step(const char* function, StepArgs args) {
   return {.function = function,
-          .block_m = kProductThreads / kWarpThreads,
+          .block_m = ProductTileShape::kThreads / kWarpThreads,
           .block_n = 1,
-          .threads = kProductThreads,
+          .threads = ProductTileShape::kThreads,
           .args = args};
 }
 
@@ -72,12 +63,12 @@ std::vector<Step> standard_backward(const RungConfig& /*config*/) {
 
 /// S, then P.
 std::size_t standard_forward_workspace(const core::Problem& p) {
-  return float_bytes(p.num_sequences, p.num_heads_q, p.max_seqlen_q, p.max_seqlen_k);
+  return workspace_bytes(p.num_sequences, p.num_heads_q, p.max_seqlen_q, p.max_seqlen_k);
 }
 
 /// P and dS, and delta.
 std::size_t standard_backward_workspace(const core::Problem& p) {
-  return float_bytes(p.num_sequences, p.num_heads_q, p.max_seqlen_q, 2 * p.max_seqlen_k + 1);
+  return workspace_bytes(p.num_sequences, p.num_heads_q, p.max_seqlen_q, 2 * p.max_seqlen_k + 1);
 }
 
 // Rung 02.
@@ -106,8 +97,7 @@ Step warp_row_step(const char* function, Grid grid, const RungConfig& config, in
           .block_m = warps,
           .block_n = keys,
           .threads = warps * kWarpThreads,
-          .smem_bytes = bytes_of(warps * config.head_dim +
-                                 keys * (odd_stride(config.head_dim) + round_up(config.head_dim_v, kWarpThreads)))};
+          .smem_bytes = static_cast<unsigned>(warp_row_bytes(warps, keys, config.head_dim, config.head_dim_v))};
 }
 
 std::vector<Step> tiled_forward(const RungConfig& config) {
@@ -123,32 +113,23 @@ std::vector<Step> fa1_forward(const RungConfig& config) {
 
 /// m and l of each row.
 std::size_t row_statistics_workspace(const core::Problem& p) {
-  return float_bytes(p.num_sequences, p.num_heads_q, p.max_seqlen_q, std::int64_t{2});
+  return workspace_bytes(p.num_sequences, p.num_heads_q, p.max_seqlen_q, std::int64_t{2});
 }
 
 // Rungs 05 and 06: score tiles in shared memory. Rung 07: in registers.
 
 constexpr int kTileKeys = 64;
 
-/// Bytes of q, k, v, S or P, and some statistics of the rows.
-unsigned tile_bytes(const RungConfig& config, int rows, int statistics) {
-  return bytes_of((rows + kTileKeys) * odd_stride(config.head_dim) +
-                  kTileKeys * round_up(config.head_dim_v, kColThreads) + rows * odd_stride(kTileKeys) +
-                  rows * statistics);
-}
-
 /// `rows`, or fewer on devices with less shared memory. The tile of a thread is always the same.
 Step tile_step(const char* function, const RungConfig& config, int rows, int rows_of_thread, int statistics) {
   constexpr int kFewestRows = 32;
-  while (rows > kFewestRows &&
-         tile_bytes(config, rows, statistics) > static_cast<unsigned>(config.max_smem_per_block)) {
-    rows /= 2;
-  }
+  const auto bytes = [&] { return score_tile_bytes(rows, kTileKeys, config.head_dim, config.head_dim_v, statistics); };
+  while (rows > kFewestRows && bytes() > config.max_smem_per_block) rows /= 2;
   return {.function = function,
           .block_m = rows,
           .block_n = kTileKeys,
-          .threads = rows / rows_of_thread * kColThreads,
-          .smem_bytes = tile_bytes(config, rows, statistics)};
+          .threads = rows / rows_of_thread * kGridColumns,
+          .smem_bytes = static_cast<unsigned>(bytes())};
 }
 
 std::vector<Step> flash_2d_forward(const RungConfig& config) {

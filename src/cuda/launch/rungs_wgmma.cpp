@@ -1,16 +1,11 @@
 // Rungs 16 to 18: float16 and bfloat16 with Hopper's warpgroup instructions.
 #include "cuda/launch/rung.hpp"
+#include "kernels/common/ladder_shapes.cuh"
 
 namespace attend::cuda {
 namespace {
 
-constexpr unsigned kElementBytes = 2;
 constexpr int kWarpgroup = 128;
-
-/// Tiles of q and, `stages` times, of k and v.
-unsigned tiles_bytes(const RungConfig& config, int block_m, int block_n, int stages) {
-  return static_cast<unsigned>((block_m + 2 * stages * block_n) * config.head_dim) * kElementBytes;
-}
 
 std::vector<Step> wgmma_forward(const RungConfig& config) {
   // Two warpgroups a block: k and v are read half as often as with one.
@@ -20,11 +15,8 @@ std::vector<Step> wgmma_forward(const RungConfig& config) {
            .block_m = kBlockM,
            .block_n = kBlockN,
            .threads = 2 * kWarpgroup,
-           .smem_bytes = tiles_bytes(config, kBlockM, kBlockN, 2)}};
+           .smem_bytes = static_cast<unsigned>(qkv_bytes(kBlockM, kBlockN, 2, config.head_dim))}};
 }
-
-/// The barriers behind the tiles, in a whole swizzle atom: all begins of tiles are multiples of it.
-constexpr unsigned kBarrierBytes = 1024;
 
 std::vector<Step> wgmma_tma_forward(const RungConfig& config) {
   constexpr int kBlockM = 128;
@@ -34,7 +26,7 @@ std::vector<Step> wgmma_tma_forward(const RungConfig& config) {
            .block_m = kBlockM,
            .block_n = kBlockN,
            .threads = 2 * kWarpgroup,
-           .smem_bytes = tiles_bytes(config, kBlockM, kBlockN, kStages) + kBarrierBytes,
+           .smem_bytes = static_cast<unsigned>(staged_bytes(kBlockM, kBlockN, kStages, config.head_dim)),
            .constants = {{"kStages", std::int64_t{kStages}}},
            .args = StepArgs::kForwardTma}};
 }
@@ -48,7 +40,7 @@ std::vector<Step> wgmma_specialized_forward(const RungConfig& config) {
            .block_m = kBlockM,
            .block_n = kBlockN,
            .threads = (1 + kConsumers) * kWarpgroup,
-           .smem_bytes = tiles_bytes(config, kBlockM, kBlockN, kStages) + kBarrierBytes,
+           .smem_bytes = static_cast<unsigned>(staged_bytes(kBlockM, kBlockN, kStages, config.head_dim)),
            .constants = {{"kStages", std::int64_t{kStages}},
                          {"kProducerRegisters", std::int64_t{24}},  // setmaxnreg has nothing below
                          {"kConsumerRegisters", std::int64_t{160}}},
@@ -87,7 +79,6 @@ std::vector<Rung> wgmma_rungs() {
        .head_dims = {64, 128},
        .needs_alignment = true,
        .folds_scale = true,
-       .tflops = 620,
        .instructions = kWgmma,
        .forward = wgmma_specialized_forward},
   };

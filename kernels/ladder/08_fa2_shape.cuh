@@ -1,0 +1,75 @@
+// Rung 08, fa2: how a block divides its work, and where in shared memory what lies, in bytes. The host chooses among
+// such tiles (src/cuda/launch/rungs_fa2.cpp), the kernels are compiled for one.
+#pragma once
+
+#include "../common/portable.cuh"
+#include "../common/tile_sizes.cuh"
+
+namespace attend {
+
+// Columns that the products sum over, and columns of the results: those from head_dim on are zeros.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int fa2_depth(int head_dim) {
+  return round_up(head_dim, 8);
+}
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int fa2_cols(int head_dim) {
+  return round_up(head_dim, 32);
+}
+
+struct Fa2ForwardTile {
+  int block_m, block_n, threads;
+  int lanes_x;     // of a warp, along the keys
+  int min_blocks;  // that have to fit on a multiprocessor
+
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int q_begin() const { return 0; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int k_begin(int head_dim) const {
+    return q_begin() + float_bytes(fa2_depth(head_dim), block_m + kTransposedPadding);
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int v_begin(int head_dim) const {
+    return k_begin(head_dim) + float_bytes(fa2_depth(head_dim), block_n + kTransposedPadding);
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int p_begin(int head_dim) const {
+    return v_begin(head_dim) + float_bytes(block_n, fa2_cols(head_dim));
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int smem_bytes(int head_dim) const {
+    return p_begin(head_dim) + float_bytes(block_n, block_m + kTransposedPadding);
+  }
+};
+
+// What the backward pass knows of a query row before it starts.
+struct Fa2SavedRow {
+  float lse_log2;  // log2(e) * lse; +inf for rows that see no key and rows beyond the last: there p = 2^-inf = 0
+  float delta;     // rowsum(dout * o) - dlse
+};
+
+constexpr int kSavedRowsTile = 64;  // rows; tiles of the backward pass divide it
+
+struct Fa2BackwardTile {
+  int block_m, block_n, threads;
+  int threads_x;   // of the grid that the threads are, along the keys
+  int min_blocks;  // that have to fit on a multiprocessor
+
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int k_transposed_begin() const { return 0; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int v_transposed_begin(int head_dim) const {
+    return k_transposed_begin() + float_bytes(fa2_depth(head_dim), block_n + kTransposedPadding);
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int k_begin(int head_dim) const {
+    return v_transposed_begin(head_dim) + float_bytes(fa2_depth(head_dim), block_n + kTransposedPadding);
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int q_begin(int head_dim) const {
+    return k_begin(head_dim) + float_bytes(block_n, fa2_cols(head_dim));
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int dout_begin(int head_dim) const {
+    return q_begin(head_dim) + float_bytes(block_m, fa2_cols(head_dim));
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int scores_begin(int head_dim) const {  // p, then ds
+    return dout_begin(head_dim) + float_bytes(block_m, fa2_cols(head_dim));
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int saved_begin(int head_dim) const {
+    return scores_begin(head_dim) + float_bytes(block_m, block_n);
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int smem_bytes(int head_dim) const {
+    return saved_begin(head_dim) + block_m * static_cast<int>(sizeof(Fa2SavedRow));
+  }
+};
+
+}  // namespace attend

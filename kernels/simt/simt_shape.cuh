@@ -1,0 +1,103 @@
+// simt's tiles: how a block divides its work, and where in shared memory what lies. The host chooses among them
+// (src/cuda/launch/simt.cpp), the kernels are compiled for one.
+#pragma once
+
+#include "../common/portable.cuh"
+#include "../common/tile_sizes.cuh"
+
+namespace attend {
+
+// How a width of columns is divided: `count` parts of `width`, the last perhaps with columns that do not exist.
+struct ColumnParts {
+  int count, width;
+
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr ColumnParts of(int columns, int most, int multiple) {
+    const int count = ceil_div(columns, most);
+    return {count, round_up(ceil_div(columns, count), multiple)};
+  }
+};
+
+// The forward pass. Shared memory, in bytes: v, p, q, k.
+struct SimtForwardTile {
+  int block_m, block_n, threads;
+  int lanes_x;          // of a warp, along the keys
+  int min_blocks;       // that have to fit on a multiprocessor
+  ColumnParts panels;   // of q and k, that are in shared memory one at a time
+  ColumnParts columns;  // of o, a part to a block
+
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int v_begin() const { return 0; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int p_begin() const {
+    return v_begin() + float_bytes(block_n, columns.width);
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int q_begin() const { return p_begin() + float_bytes(block_n, block_m); }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int k_begin() const {
+    return q_begin() + float_bytes(panels.width, block_m + kTransposedPadding);
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int smem_bytes() const {
+    return k_begin() + float_bytes(panels.width, block_n + kTransposedPadding);
+  }
+};
+
+// What a kernel of the backward pass computes: dk and dv, dq, or the bias's gradient.
+enum class SimtGradient { kKeysValues, kQueries, kBias };
+
+// What the backward pass knows of a row before it starts.
+struct SavedRow {
+  float lse;    // +inf for rows that see no key, and rows beyond the last
+  float delta;  // rowsum(dout * o) - dlse
+};
+
+// One kernel of the backward pass. It owns a tile of keys, for dq one of rows, and streams over tiles of the other
+// kind. Shared memory, in bytes: the tiles of ds and p, where it has them; the streamed rows that gradients are
+// products with; a panel of streamed rows; the owned tiles, transposed; the saved rows.
+struct SimtBackwardTile {
+  SimtGradient gradient;
+  int head_dim, head_dim_v;
+  int block_m, block_n, threads;
+  int threads_x;       // of the grid that the threads are, along the owned side
+  int min_blocks;      // that have to fit on a multiprocessor
+  int resident;        // 1: owned tiles stay in shared memory; 0: they come in panels
+  int panel;           // columns in shared memory at a time, where they do not
+  int parts;           // of the gradients' columns, a part to a block
+  int cols_0, cols_1;  // of a part: of q and k, of v
+
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool owns_keys() const { return gradient != SimtGradient::kQueries; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int owned() const { return owns_keys() ? block_n : block_m; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int streamed() const { return owns_keys() ? block_m : block_n; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_ds() const { return gradient != SimtGradient::kBias; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_p() const { return gradient == SimtGradient::kKeysValues; }
+  // Are the streamed rows of pair 0 (q and k), and of pair 1 (dout and v), there?
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_rows_0() const { return resident || has_ds(); }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_rows_1() const { return resident || has_p(); }
+  // Columns that products of a pair sum over.
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int depth_0() const { return round_up(head_dim, 8); }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int depth_1() const { return round_up(head_dim_v, 8); }
+
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int ds_begin() const { return 0; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int p_begin() const {
+    return ds_begin() + (has_ds() ? float_bytes(streamed(), owned()) : 0);
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int rows_0_begin() const {
+    return p_begin() + (has_p() ? float_bytes(streamed(), owned()) : 0);
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int rows_1_begin() const {
+    return rows_0_begin() + (has_rows_0() ? float_bytes(streamed(), cols_0) : 0);
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int panel_begin() const {
+    return rows_1_begin() + (has_rows_1() ? float_bytes(streamed(), cols_1) : 0);
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int transposed_0_begin() const {
+    return panel_begin() + (resident ? 0 : float_bytes(streamed(), panel));
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int transposed_1_begin() const {
+    return transposed_0_begin() + float_bytes(resident ? depth_0() : panel, owned() + kTransposedPadding);
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int saved_begin() const {
+    return transposed_1_begin() + (resident ? float_bytes(depth_1(), owned() + kTransposedPadding) : 0);
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int smem_bytes() const {
+    return saved_begin() + block_m * static_cast<int>(sizeof(SavedRow));
+  }
+};
+
+}  // namespace attend

@@ -1,0 +1,72 @@
+#include "cuda/launch/tensor_maps.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "cuda/driver/kernel.hpp"
+
+namespace attend::cuda {
+namespace {
+
+constexpr std::int64_t kMultiple = 16;  // bytes
+
+struct MapSource {
+  const Tensor& t;
+  const void* somewhere;
+
+  [[nodiscard]] DevicePointer address() const {
+    return reinterpret_cast<DevicePointer>(t.numel() == 0 ? somewhere : t.data);
+  }
+  [[nodiscard]] TensorMapType type() const {
+    return t.dtype == DType::kF16 ? TensorMapType::kFloat16 : TensorMapType::kBfloat16;
+  }
+  [[nodiscard]] std::uint64_t size(std::size_t dim) const {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(1, t.shape[dim]));
+  }
+  /// In bytes. A dimension of one element is never stepped along: any legal stride will do where its own is not one.
+  [[nodiscard]] std::uint64_t stride(std::size_t dim) const {
+    const std::int64_t bytes = t.stride[dim] * dtype_bytes(t.dtype);
+    return static_cast<std::uint64_t>(t.shape[dim] > 1 ? bytes : std::int64_t{kMapColumns} * 2);
+  }
+};
+
+}  // namespace
+
+TensorMapArg row_map(const Tensor& t, int rows, const void* somewhere) {
+  const MapSource source = {t, somewhere};
+  const TensorMapSpec spec = {.type = source.type(),
+                              .rank = 4,
+                              .address = source.address(),
+                              .dims = {source.size(3), source.size(2), source.size(1), source.size(0)},
+                              .strides = {source.stride(2), source.stride(1), source.stride(0)},
+                              .box = {kMapColumns, static_cast<std::uint32_t>(rows), 1, 1}};
+  return std::bit_cast<TensorMapArg>(encode_tensor_map(spec));
+}
+
+TensorMapArg panel_map(const Tensor& t, int rows, const void* somewhere) {
+  const MapSource source = {t, somewhere};
+  const std::uint64_t panels = source.size(3) / kMapColumns;
+  const TensorMapSpec spec = {.type = source.type(),
+                              .rank = 5,
+                              .address = source.address(),
+                              .dims = {kMapColumns, source.size(2), panels, source.size(1), source.size(0)},
+                              .strides = {source.stride(2), kMapColumns * 2, source.stride(1), source.stride(0)},
+                              .box = {kMapColumns, static_cast<std::uint32_t>(rows),
+                                      static_cast<std::uint32_t>(panels), 1, 1}};
+  return std::bit_cast<TensorMapArg>(encode_tensor_map(spec));
+}
+
+std::optional<core::Lack> tensor_map_lack(const core::Problem& p) {
+  for (const auto& [name, tensor] : core::NamedTensors(p)) {
+    const std::int64_t bytes = dtype_bytes(tensor->dtype);
+    bool fits = reinterpret_cast<std::intptr_t>(tensor->data) % kMultiple == 0;
+    for (std::size_t dim = 0; dim < 3; ++dim) {
+      const std::int64_t stride = tensor->stride[dim] * bytes;
+      fits = fits && (tensor->shape[dim] <= 1 || (stride > 0 && stride % kMultiple == 0));
+    }
+    if (!fits) return core::Lack{name, "address", tensor, "multiples of 16 bytes, none of them 0"};
+  }
+  return std::nullopt;
+}
+
+}  // namespace attend::cuda

@@ -1,0 +1,27 @@
+// Tensor maps, by which the copy engine moves tiles of rows.
+#pragma once
+
+#include <optional>
+
+#include "core/lack.hpp"
+#include "core/problem.hpp"
+#include "kernels/common/args.cuh"
+
+namespace attend::cuda {
+
+/// Columns of a panel: 128 bytes of 16-bit elements, what the swizzle works on.
+constexpr int kMapColumns = 64;
+
+/// The map of a tensor of 16-bit elements as (head_dim, seqlen, heads, batch), with boxes of 64 columns and `rows` rows,
+/// swizzled in rows of 128 bytes. Elements outside read as 0.
+/// @param somewhere  any address of the device's, for a tensor without elements, which may have none
+[[nodiscard]] TensorMapArg row_map(const Tensor& t, int rows, const void* somewhere);
+
+/// The same with dimensions (64, seqlen, head_dim / 64, heads, batch): one copy brings all columns, panel after panel.
+[[nodiscard]] TensorMapArg panel_map(const Tensor& t, int rows, const void* somewhere);
+
+/// A tensor that the copy engine cannot move: addresses and strides have to be multiples of 16 bytes, and no dimension
+/// longer than one may have stride 0.
+[[nodiscard]] std::optional<core::Lack> tensor_map_lack(const core::Problem& p);
+
+}  // namespace attend::cuda
