@@ -113,8 +113,8 @@ CapturedGraph::CapturedGraph(cuda::StreamHandle stream, const std::function<void
   const auto begin = driver_function<int (*)(void*, int)>("cuStreamBeginCapture_v2");
   const auto end = driver_function<int (*)(void*, void**)>("cuStreamEndCapture");
   const auto instantiate = driver_function<int (*)(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags");
-  constexpr int kRelaxed = 2;
-  EXPECT_EQ(begin(stream_, kRelaxed), 0);
+  constexpr int kGlobal = 0;  // the strictest mode: nothing unsafe from any thread
+  EXPECT_EQ(begin(stream_, kGlobal), 0);
   submit();
   EXPECT_EQ(end(stream_, &graph_), 0);
   EXPECT_EQ(instantiate(&exec_, graph_, 0), 0);

@@ -62,7 +62,11 @@ Sm90ForwardVariant with(const Facts& facts, int consumers, int block_n, int stag
 Sm90ForwardVariant tall_variant(const Facts& facts, std::int64_t seqlen_k) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const bool plain = facts.options == 0;
-  if (widest <= 64) return with(facts, 3, 128, 2, 2, false, true);
+  // Rules that read memory for each score, or several rules at once, want registers.
+  const bool reads = facts.has(option::kBias | option::kBoolMask);
+  const bool crowded = reads && facts.has(option::kDropout | option::kSoftcap | option::kAlibi);
+  if (crowded) return with(facts, 2, widest <= 128 ? 64 : 32, 2, 1, false, false);
+  if (widest <= 64 && !reads && !facts.has(option::kVarlen)) return with(facts, 3, 128, 2, 2, false, true);
   if (widest <= 128) {
     constexpr std::int64_t kLong = 4096;  // keys from which wide tiles of them gain more than a second buffer of q
     const bool wide = plain && facts.mask == MaskKind::kFull && widest > 96 && seqlen_k >= kLong;
@@ -239,8 +243,8 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
   add(facts(kBF16, 192, 128, kCausal));
   add(facts(kF16, 40, 80, kFull));
   for (const int head_dim : {64, 128, 256}) {
-    Sm90ForwardVariant low = low_variant(facts(kBF16, head_dim, head_dim, kFull));
-    variants.emplace_back(low);
+    variants.emplace_back(low_variant(facts(kBF16, head_dim, head_dim, kFull)));
+    variants.emplace_back(low_variant(facts(kBF16, head_dim, head_dim, kCausal, 0, kF32, true)));
     for (const std::int32_t bit : {option::kSoftcap, option::kAlibi, option::kBias, option::kBoolMask, option::kDropout,
                                    option::kVarlen}) {
       add(facts(kBF16, head_dim, head_dim, bit == option::kBias ? kFull : kCausal, bit, kBF16));

@@ -1,0 +1,298 @@
+// sm90_forward against float64: each pair of options and head_dims, every shape at which tiles, masks and tails go wrong,
+// repeats, neighbours that hold NaN, long rows, graphs.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+
+#include "core/dispatch.hpp"
+#include "cuda/driver/device.hpp"
+#include "cuda/driver/stream.hpp"
+#include "gpu/gpu.hpp"
+#include "support/covering_array.hpp"
+
+namespace attend::test {
+namespace {
+
+constexpr const char* kCompute = "sm90_forward";
+constexpr Device kGpu = {DeviceType::kCUDA, 0};
+
+Tensor on_gpu(const TensorBuffer& buffer) {
+  Tensor view = buffer.view();
+  view.device = kGpu;
+  return view;
+}
+
+/// Skips where the GPU is not Hopper.
+class Sm90 : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no wgmma";
+  }
+};
+
+class Sm90Forward : public Sm90, public testing::WithParamInterface<AttentionCase> {};
+
+TEST_P(Sm90Forward, StaysInBudget) {
+  const Inputs in = make_inputs(GetParam());
+  ASSERT_TRUE(supports(kCompute, in)) << describe(GetParam());
+  check_backend(kCompute, in);
+}
+
+const auto kIndexName = [](const auto& test) { return std::to_string(test.index); };
+
+// What a kernel is compiled for: each pair of these values meets in some variant.
+enum Factor { kDtype, kHeadDim, kHeadDimV, kMask, kSoftcap, kAlibi, kBias, kBoolMask, kDropout, kScale, kPacked, kFactors };
+constexpr std::int64_t kHeadDims[] = {64, 128, 256, 8, 40, 72, 80, 96, 112, 160, 192, 248};
+constexpr std::int64_t kHeadDimsV[] = {0, 64, 128, 24, 200};  // 0: that of q
+struct Mask {
+  bool causal;
+  std::int64_t left, right;
+};
+constexpr Mask kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 100, 30}, {true, 65, -1}, {false, -1, 70}};
+const std::vector<int> kNumValues = {2, std::size(kHeadDims), std::size(kHeadDimsV), std::size(kMasks), 2, 3, 9, 9, 2, 3, 2};
+
+bool compatible(int f, int a, int g, int b) {
+  const bool has_matrix = (f == kBias || f == kBoolMask) && a > 0;
+  return !(has_matrix && g == kPacked && b == 1);
+}
+
+std::optional<Broadcast> broadcast(int value) {
+  if (value == 0) return std::nullopt;
+  const int bits = value - 1;
+  return Broadcast{(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0};
+}
+
+AttentionCase variant_case(const Choice& v) {
+  const auto at = [&](Factor f) { return static_cast<std::size_t>(v[f]); };
+  AttentionCase c = {.dtype = v[kDtype] == 0 ? DType::kBF16 : DType::kF16, .head_dim = kHeadDims[at(kHeadDim)]};
+  c.head_dim_v = kHeadDimsV[at(kHeadDimV)] == 0 ? c.head_dim : kHeadDimsV[at(kHeadDimV)];
+  c.causal = kMasks[at(kMask)].causal;
+  c.window_left = kMasks[at(kMask)].left;
+  c.window_right = kMasks[at(kMask)].right;
+  c.softcap = v[kSoftcap] == 1 ? 1.5 : 0;
+  c.alibi = v[kAlibi] > 0;
+  c.alibi_per_sequence = v[kAlibi] > 1;
+  c.bias = broadcast(v[kBias]);
+  c.mask = broadcast(v[kBoolMask]);
+  c.dropout_p = v[kDropout] == 1 ? 0.3 : 0;
+  if (v[kScale] > 0) c.scale = v[kScale] == 1 ? -0.2 : 0.35;
+  if (v[kPacked] == 1) c.varlen_q = {0};  // shapes() fills it in
+  return c;
+}
+
+/// Problems of one variant: lengths round the tiles, few and many heads, layouts, magnitudes.
+void add_shapes(std::vector<AttentionCase>& cases, const AttentionCase& variant) {
+  struct Shape {
+    std::int64_t batch, heads_q, heads_k, q, k;
+  };
+  static constexpr Shape kShapes[] = {{1, 1, 1, 1, 1},       {2, 2, 1, 63, 65},    {1, 4, 2, 129, 127}, {3, 2, 2, 64, 300},
+                                      {1, 8, 1, 193, 257},   {2, 3, 3, 200, 1},    {1, 2, 2, 5, 1023},  {2, 6, 2, 385, 512}};
+  constexpr CaseLayout kLayouts[] = {CaseLayout::kBHSD, CaseLayout::kBSHD};
+  constexpr Fill kFills[] = {Fill::kNormal, Fill::kLarge, Fill::kNormal, Fill::kOneHot,
+                             Fill::kNormal, Fill::kNearUniform, Fill::kOutlier};
+  for (const Shape& s : kShapes) {
+    AttentionCase c = variant;
+    c.batch = s.batch;
+    c.heads_q = s.heads_q;
+    c.heads_k = s.heads_k;
+    c.seqlen_q = s.q;
+    c.seqlen_k = s.k;
+    if (variant.packed()) {
+      c.varlen_q = {s.q, 0, s.q / 2, 3};
+      c.varlen_k = {s.k, 4, 0, s.k / 3 + 1};
+    }
+    c.layout = kLayouts[cases.size() % std::size(kLayouts)];
+    c.fill = kFills[cases.size() % std::size(kFills)];
+    c.seed = cases.size() + 1;
+    cases.push_back(std::move(c));
+  }
+}
+
+std::vector<AttentionCase> option_pairs() {
+  std::vector<AttentionCase> cases;
+  for (const Choice& choice : covering_array(kNumValues, compatible, 20261121)) add_shapes(cases, variant_case(choice));
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(OptionPairs, Sm90Forward, testing::ValuesIn(option_pairs()), kIndexName);
+
+TEST(Sm90ForwardCases, AreEnough) {
+  EXPECT_GE(option_pairs().size(), 500U);
+  EXPECT_EQ(uncovered_pairs(kNumValues, compatible, covering_array(kNumValues, compatible, 20261121)), 0);
+}
+
+AttentionCase plain(DType dtype, std::int64_t heads_q, std::int64_t heads_k, std::int64_t seqlen_q, std::int64_t seqlen_k,
+                    std::int64_t head_dim, bool causal) {
+  return {.dtype = dtype,
+          .batch = 1,
+          .heads_q = heads_q,
+          .heads_k = heads_k,
+          .seqlen_q = seqlen_q,
+          .seqlen_k = seqlen_k,
+          .head_dim = head_dim,
+          .head_dim_v = head_dim,
+          .causal = causal};
+}
+
+/// Lengths on both sides of every tile's edge, zero, and more rows than keys; the plain variants of the usual head_dims.
+std::vector<AttentionCase> edge_cases() {
+  constexpr std::int64_t kLengths[] = {0, 1, 2, 63, 64, 65, 79, 80, 81, 112, 127, 128, 129, 176, 177, 191, 192, 193, 256, 353};
+  std::vector<AttentionCase> cases;
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    for (const std::int64_t q : kLengths) {
+      for (const std::int64_t k : {q, q / 2 + 3, 2 * q, std::int64_t{130}}) {
+        cases.push_back(plain(DType::kBF16, 2, 1, q, k, head_dim, cases.size() % 3 != 0));
+        cases.back().batch = 2;
+        cases.back().seed = cases.size();
+      }
+    }
+  }
+  cases.push_back(plain(DType::kBF16, 2, 2, 300, 0, 128, false));
+  cases.push_back(plain(DType::kBF16, 1, 1, 700, 5000, 128, false));  // wide tiles of keys
+  cases.push_back(plain(DType::kF16, 12, 4, 2500, 2500, 128, true));  // several tiles for each multiprocessor
+  cases.push_back(plain(DType::kBF16, 24, 8, 1500, 1700, 64, true));
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Edges, Sm90Forward, testing::ValuesIn(edge_cases()), kIndexName);
+
+/// One case of each kind, small: what the sanitizers run.
+std::vector<AttentionCase> slice_cases() {
+  std::vector<AttentionCase> cases = {plain(DType::kBF16, 2, 1, 200, 300, 128, true),
+                                      plain(DType::kF16, 2, 2, 193, 257, 64, false),
+                                      plain(DType::kBF16, 1, 1, 130, 200, 256, false),
+                                      plain(DType::kBF16, 2, 1, 3, 300, 128, false)};
+  AttentionCase packed = plain(DType::kBF16, 2, 1, 0, 0, 128, true);
+  packed.varlen_q = {130, 0, 3};
+  packed.varlen_k = {65, 4, 200};
+  cases.push_back(packed);
+  AttentionCase all = plain(DType::kBF16, 2, 1, 140, 150, 72, true);
+  all.bias = Broadcast{false, true, true};
+  all.mask = Broadcast{true, false, true};
+  all.dropout_p = 0.3;
+  all.softcap = 2;
+  all.alibi = true;
+  all.window_left = 80;
+  cases.push_back(all);
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Slice, Sm90Forward, testing::ValuesIn(slice_cases()), kIndexName);
+
+/// Rows of ever more keys that are all seen: what tensor cores truncate must not add up.
+TEST_F(Sm90, LongRowsKeepTheirAccuracy) {
+  for (const std::int64_t seqlen_k : {65536, 262144}) {
+    AttentionCase c = plain(DType::kBF16, 1, 1, 3, seqlen_k, 64, false);
+    check_backend(kCompute, make_inputs(c));
+    c.fill = Fill::kNearUniform;
+    check_backend(kCompute, make_inputs(c));
+  }
+}
+
+void submit(const Inputs& in, const Outputs& out, Stream stream) {
+  const Tensor lse = on_gpu(out.lse);
+  Params params = in.params(kCompute);
+  for (std::optional<Tensor>* t : {&params.bias, &params.mask, &params.alibi_slopes}) {
+    if (*t) (*t)->device = kGpu;
+  }
+  forward(on_gpu(in.q), on_gpu(in.k), on_gpu(in.v), on_gpu(out.o), &lse, params, stream);
+}
+
+TEST_F(Sm90, AThousandRepeatsAreBitEqual) {
+  AttentionCase c = plain(DType::kBF16, 6, 2, 1000, 1100, 128, true);
+  c.dropout_p = 0.1;
+  for (const AttentionCase& one : {plain(DType::kBF16, 6, 2, 1000, 1100, 64, true), c}) {
+    const Inputs in = make_inputs(one);
+    const Outputs first = run(in, kCompute);
+    const Outputs again = make_outputs(in);
+    const cuda::ContextGuard guard(0);
+    const cuda::OwnStream stream;
+    for (int round = 0; round < 1000; ++round) {
+      submit(in, again, stream.get());
+      if (round % 100 != 99) continue;
+      cuda::synchronize(stream.get());
+      ASSERT_EQ(again.o.bytes(), first.o.bytes()) << round;
+      ASSERT_EQ(again.lse.bytes(), first.lse.bytes()) << round;
+    }
+  }
+}
+
+/// Results do not depend on the rest of the batch, whatever that holds.
+TEST_F(Sm90, NeighboursThatHoldNaNReachNothing) {
+  for (const bool packed : {false, true}) {
+    AttentionCase c = plain(DType::kBF16, 2, 2, 150, 170, 128, true);
+    c.batch = 3;
+    if (packed) {
+      c.varlen_q = {150, 150, 150};
+      c.varlen_k = {170, 170, 170};
+    }
+    const Inputs in = make_inputs(c);
+    const Outputs want = run(in, kCompute);
+    const std::int64_t rows = packed ? 150 : 0, keys = packed ? 170 : 0;
+    for (std::int64_t h = 0; h < 2; ++h) {
+      for (std::int64_t col = 0; col < 128; ++col) {
+        for (const std::int64_t sequence : {0, 2}) {
+          const std::int64_t b = packed ? 0 : sequence;
+          for (std::int64_t i = 0; i < 150; ++i) in.q.set(b, h, sequence * rows + i, col, NAN);
+          for (std::int64_t j = 0; j < 170; ++j) {
+            in.k.set(b, h, sequence * keys + j, col, NAN);
+            in.v.set(b, h, sequence * keys + j, col, INFINITY);
+          }
+        }
+      }
+    }
+    const Outputs got = run(in, kCompute);
+    for (std::int64_t h = 0; h < 2; ++h) {
+      for (std::int64_t i = 0; i < 150; ++i) {
+        const std::int64_t b = packed ? 0 : 1, row = rows + i;
+        for (std::int64_t col = 0; col < 128; ++col) {
+          ASSERT_EQ(got.o.at(b, h, row, col), want.o.at(b, h, row, col)) << packed << " " << h << " " << i;
+        }
+        ASSERT_EQ(got.lse.at(b, h, row, 0), want.lse.at(b, h, row, 0));
+      }
+    }
+  }
+}
+
+/// A variant that was never loaded, in a capture that forbids what loading needs.
+TEST_F(Sm90, AColdVariantMayBeCaptured) {
+  AttentionCase c = plain(DType::kF16, 2, 1, 90, 110, 88, true);
+  c.softcap = 4;
+  c.alibi = true;
+  const Inputs in = make_inputs(c);
+  const Outputs out = make_outputs(in);
+  const cuda::ContextGuard guard(0);
+  const cuda::OwnStream stream;
+  CapturedGraph graph(stream.get(), [&] { submit(in, out, stream.get()); });
+  graph.launch();
+  cuda::synchronize(stream.get());
+  const Outputs want = run(in, kCompute);
+  EXPECT_EQ(out.o.bytes(), want.o.bytes());
+  EXPECT_EQ(out.lse.bytes(), want.lse.bytes());
+}
+
+/// A workspace of the caller's is used, and one that is too small is refused.
+TEST_F(Sm90, AWorkspaceMayBeGiven) {
+  const Inputs in = make_inputs(plain(DType::kBF16, 4, 2, 300, 300, 128, true));
+  const Outputs want = run(in, kCompute), out = make_outputs(in);
+  const cuda::ContextGuard guard(0);
+  const cuda::OwnStream stream;
+  Params params = in.params(kCompute);
+  const Tensor lse = on_gpu(out.lse);
+  const std::size_t bytes =
+      forward_workspace_bytes(on_gpu(in.q), on_gpu(in.k), on_gpu(in.v), on_gpu(out.o), &lse, params);
+  ASSERT_GT(bytes, 0U);
+  const cuda::Scratch memory(bytes, stream.get());
+  params.workspace = {reinterpret_cast<void*>(memory.data()), bytes};
+  forward(on_gpu(in.q), on_gpu(in.k), on_gpu(in.v), on_gpu(out.o), &lse, params, stream.get());
+  cuda::synchronize(stream.get());
+  EXPECT_EQ(out.o.bytes(), want.o.bytes());
+  params.workspace.bytes = bytes - 1;
+  EXPECT_THROW(forward(on_gpu(in.q), on_gpu(in.k), on_gpu(in.v), on_gpu(out.o), &lse, params, stream.get()), Error);
+}
+
+}  // namespace
+}  // namespace attend::test
