@@ -3,6 +3,7 @@
 
 #include "../common/setmaxnreg.cuh"
 #include "sm90_epilogue.cuh"
+#include "sm90_long_sum.cuh"
 #include "sm90_producer.cuh"
 #include "sm90_scores.cuh"
 
@@ -72,8 +73,8 @@ struct Sm90Consumer {
   // Tile n: s = q k^T together with o += p v of tile n + 1, then the softmax: p_next. Where nothing overlaps, p and p_next
   // are the same registers.
   __device__ __forceinline__ void step(const Sm90Scores<Config>& scores, int n, bool is_last, uint32 q_smem,
-                                       Sm90Softmax<Config>& softmax, float (&o)[Fragments::kOutputs],
-                                       uint32 (&p)[Fragments::kPairs], uint32 (&p_next)[Fragments::kPairs]) {
+                                       Sm90Softmax<Config>& softmax, Sm90LongSum<Config>& long_sum,
+                                       float (&o)[Fragments::kOutputs], uint32 (&p)[Fragments::kPairs], uint32 (&p_next)[Fragments::kPairs]) {
     const RingPlace<Config::kStages> v_at = at;
     at.advance();
     float s[Fragments::kScores];
@@ -85,6 +86,8 @@ struct Sm90Consumer {
     turn.pass();
     uint32 kept[kKeptWords<Fragments::kScores>];
     scores.decide(kept, n);
+    uint32 bias[Sm90Scores<Config>::kBiasWords];
+    const bool has_bias = scores.load_bias(bias, n);
     if constexpr (Config::kOverlap) {
       wgmma_wait<1>(s);  // s is there; p v of tile n + 1 runs under the softmax of tile n
       release_by_warp(smem.k_empty[at.buffer()]);
@@ -95,7 +98,7 @@ struct Sm90Consumer {
       release_by_warp(smem.v_empty[v_at.buffer()]);
     }
     if (is_last) release_q();
-    scores.template finish<false>(s, n);
+    scores.template finish<false>(s, n, has_bias, bias);
     float rescale[kRowsOfThread];
     const bool rescales = softmax.update(s, scores.multiplier(), p_next, rescale);
     if constexpr (Config::kOverlap) {
@@ -103,13 +106,18 @@ struct Sm90Consumer {
       release_by_warp(smem.v_empty[v_at.buffer()]);
       softmax.pack_late(s, p_next);
     }
-    if (rescales) scale_rows(o, rescale);
+    if (rescales) {
+      scale_rows(o, rescale);
+      long_sum.rescale(rescale);
+    }
+    long_sum.put_aside(o, n);
     scores.drop(p_next, kept);
   }
 
   // o and softmax of the rows for the tiles of keys, last to first. At least one.
   __device__ __forceinline__ void attend_keys(const Sm90Scores<Config>& scores, Sm90KeyTiles tiles, uint32 q_smem,
                                               Sm90Softmax<Config>& softmax, float (&o)[Fragments::kOutputs]) {
+    Sm90LongSum<Config> long_sum = {args};
     uint32 p[Fragments::kPairs];
     int n = tiles.end - 1;
     {
@@ -121,10 +129,12 @@ struct Sm90Consumer {
       release_stored();
       uint32 kept[kKeptWords<Fragments::kScores>];
       scores.decide(kept, n);
+      uint32 bias[Sm90Scores<Config>::kBiasWords];
+      const bool has_bias = scores.load_bias(bias, n);
       wgmma_wait<0>(s);
       release_by_warp(smem.k_empty[at.buffer()]);
       if (n == tiles.begin) release_q();
-      scores.template finish<true>(s, n);
+      scores.template finish<true>(s, n, has_bias, bias);
       softmax.begin(s, scores.multiplier(), p);
       scores.drop(p, kept);
     }
@@ -135,20 +145,21 @@ struct Sm90Consumer {
           finish_products(o, p);
           break;
         }
-        step(scores, n, n == tiles.begin, q_smem, softmax, o, p, p_other);
+        step(scores, n, n == tiles.begin, q_smem, softmax, long_sum, o, p, p_other);
         --n;
         if (n < tiles.begin) {
           finish_products(o, p_other);
           break;
         }
-        step(scores, n, n == tiles.begin, q_smem, softmax, o, p_other, p);
+        step(scores, n, n == tiles.begin, q_smem, softmax, long_sum, o, p_other, p);
         --n;
       }
     } else {
 #pragma unroll 1
-      for (--n; n >= tiles.begin; --n) step(scores, n, n == tiles.begin, q_smem, softmax, o, p, p);
+      for (--n; n >= tiles.begin; --n) step(scores, n, n == tiles.begin, q_smem, softmax, long_sum, o, p, p);
       finish_products(o, p);
     }
+    long_sum.add_to(o);
   }
 
   // o += p v of the first tile of keys, which comes last.
@@ -189,7 +200,7 @@ struct Sm90Consumer {
       attend_keys(Sm90Scores<Config>::of(args, work, turn.consumer, mask), own, q_smem, softmax, o);
       if constexpr (Config::kMask == MaskKind::kWindow) skip(own.begin - all.begin);
       const Sm90Rows rows = Sm90Rows::of(work, turn.consumer);
-      store_rows<Config>(args, work, rows, q_smem, softmax, o);
+      store_rows<Config>(args, work, rows, q_smem, softmax, Sm90Scores<Config>::lse_offset(args), o);
       if (rows.thread == 0) stored = q_at.buffer();
     }
     __syncwarp();

@@ -1,10 +1,15 @@
 // From q.k in a consumer's registers to what the softmax takes, and which p dropout keeps.
 //
 // Without options that change a score, only masks are left, and a tile that is seen as a whole costs nothing. With them
-// the rules of ../common/accumulator_scores.cuh are applied.
+// the rules of ../common/accumulator_scores.cuh are applied. Two have a way of their own where they are alone:
+//   softcap   tanh x = 1 - 2 / (e^2x + 1), and what is a constant or a factor of it goes into the softmax's: the value
+//             is -1 / (e^2x + 1). Its absolute error, 2^-24 of 2 softcap, is far below what rounds p while softcap is
+//             at most kLargestFoldedSoftcap
+//   bias      is loaded while the products run
 #pragma once
 
 #include "../common/accumulator_scores.cuh"
+#include "../common/fast_dropout.cuh"
 #include "sm90_work.cuh"
 
 namespace attend {
@@ -14,6 +19,14 @@ struct Sm90Scores {
   static constexpr int kScores = Config::kBlockN / 2;
   static constexpr bool kHasRules =
       Config::kHasSoftcap || Config::kHasAlibi || Config::kHasBias || Config::kHasBoolMask;
+  static constexpr bool kOnlySoftcap =
+      Config::kHasSoftcap && !Config::kHasAlibi && !Config::kHasBias && !Config::kHasBoolMask;
+  static constexpr float kLargestFoldedSoftcap = 256.0f;
+  static constexpr bool kLoadsBiasEarly =
+      Config::kHasBias && !Config::kHasSoftcap && !Config::kHasAlibi && !Config::kHasBoolMask;
+  using BiasElement = BiasElementOf<Config>;
+  static constexpr int kBiasWords = kLoadsBiasEarly ? kScores * sizeof(typename BiasElement::Storage) / 4 : 1;
+
   const Sm90ForwardArgs& args;
   const Sm90Work& work;   // in shared memory: what only some tiles need takes no registers
   int consumer;           // number of the warpgroup
@@ -37,13 +50,53 @@ struct Sm90Scores {
   // What values are multiplied with to be exponents of 2.
   [[nodiscard]] __device__ __forceinline__ float multiplier() const {
     if constexpr (kFoldsScale<Config>) return args.scale_log2;
-    return score_scale_log2(rules);
+    return score_scale_log2(rules) * (folds_softcap(args) ? 2.0f : 1.0f);
+  }
+  // What has to be added to lse.
+  [[nodiscard]] static __device__ __forceinline__ float lse_offset(const Sm90ForwardArgs& args) {
+    return folds_softcap(args) ? args.options.softcap : 0.0f;
+  }
+
+  // The thread's bias of tile n, where all of the tile is seen. Needs no scores, so it comes while they are made.
+  [[nodiscard]] __device__ __forceinline__ bool load_bias(uint32 (&bias)[kBiasWords], int n) const {
+    if constexpr (kLoadsBiasEarly) {
+      const TileRules<Config> tile = rules_of_tile(n);
+      if (!tile.in_pairs || !tile.template all_visible<kWarpgroupRows, Config::kBlockN>()) return false;
+      constexpr int kWords = sizeof(typename BiasElement::Storage) / 2;  // of a pair
+#pragma unroll
+      for (int h = 0; h < kRowsOfThread; ++h) {
+        const auto* from = tile.bias + (accumulator_row(thread()) + h * kRowHalf) * tile.bias_row_stride +
+                           accumulator_column(thread());
+#pragma unroll
+        for (int j = 0; j < kScores / 4; ++j) {
+          uint32* to = bias + (2 * j + h) * kWords;
+          // volatile: or the compiler would have them wait for the products first
+          if constexpr (kWords == 1) {
+            asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(to[0]) : "l"(from + j * kColumnsOfTile));
+          } else {
+            asm volatile("ld.global.nc.v2.b32 {%0, %1}, [%2];"
+                         : "=r"(to[0]), "=r"(to[1])
+                         : "l"(from + j * kColumnsOfTile));
+          }
+        }
+      }
+      return true;
+    }
+    return false;
   }
 
   // Values of tile n: -inf where the rows do not see the key. Without a causal mask only a row's last keys can be such.
   template <bool kIsFirst>
-  __device__ __forceinline__ void finish(float (&s)[kScores], int n) const {
-    if constexpr (kHasRules) {
+  __device__ __forceinline__ void finish(float (&s)[kScores], int n, bool has_bias,
+                                         const uint32 (&bias)[kBiasWords]) const {
+    if (kLoadsBiasEarly && has_bias) {
+      add_bias(s, bias);
+    } else if (folds_softcap(args)) {
+      const float factor = rules.scale_in_softcap * (2.0f * kLog2E);
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) s[i] = reciprocal_fast(-1.0f - exp2_fast(s[i] * factor));
+      mask_tile<kIsFirst>(s, n);
+    } else if constexpr (kHasRules) {
       const TileRules<Config> tile = rules_of_tile(n);
       if (tile.template all_visible<kWarpgroupRows, Config::kBlockN>()) {
         apply_rules<true>(tile, s, thread());
@@ -51,28 +104,17 @@ struct Sm90Scores {
         apply_rules<false>(tile, s, thread());
       }
     } else {
-      if constexpr (kIsFirst || Config::kMask != MaskKind::kFull) {
-        if (n >= unmasked.end) mask_end(s, n);
-      }
-      if constexpr (Config::kMask == MaskKind::kWindow) {
-        if (n < unmasked.begin) mask_begin(s, n);
-      }
+      mask_tile<kIsFirst>(s, n);
     }
   }
 
   // Dropout's decisions on tile n; needs no scores, so it may run under the products that make them.
   __device__ __forceinline__ void decide(uint32 (&kept)[kKeptWords<kScores>], int n) const {
-    if constexpr (Config::kHasDropout) kept_bits<kScores>(rules_of_tile(n), kept, thread());
+    if constexpr (Config::kHasDropout) kept_bits_wide<kScores, 4>(rules_of_tile(n), kept, thread());
   }
   // Those p that are not kept become 0. After their sum: it is that of all.
   __device__ __forceinline__ void drop(uint32 (&p)[kScores / 2], const uint32 (&kept)[kKeptWords<kScores>]) const {
-    if constexpr (Config::kHasDropout) {
-#pragma unroll
-      for (int i = 0; i < kScores / 2; ++i) {
-        const uint32 two = kept[i / 16] >> (i % 16 * 2);
-        p[i] &= ((two & 1u) != 0 ? 0x0000ffffu : 0u) | ((two & 2u) != 0 ? 0xffff0000u : 0u);
-      }
-    }
+    if constexpr (Config::kHasDropout) drop_pairs<kScores>(p, kept);
   }
 
  private:
@@ -91,6 +133,33 @@ struct Sm90Scores {
   // Key that the thread's row h = 0 has on the diagonal.
   [[nodiscard]] __device__ __forceinline__ int diagonal() const {
     return work.row + consumer * kWarpgroupRows + accumulator_row(thread()) + work.seqlen_k - work.seqlen_q;
+  }
+  [[nodiscard]] static __device__ __forceinline__ bool folds_softcap(const Sm90ForwardArgs& args) {
+    return kOnlySoftcap && args.options.softcap <= kLargestFoldedSoftcap;
+  }
+  __device__ __forceinline__ void add_bias(float (&s)[kScores], const uint32 (&bias)[kBiasWords]) const {
+    if constexpr (kLoadsBiasEarly) {
+#pragma unroll
+      for (int i = 0; i < kScores; i += 2) {
+        float low, high;
+        if constexpr (kBiasWords == kScores) {
+          low = __uint_as_float(bias[i]), high = __uint_as_float(bias[i + 1]);
+        } else {
+          low = BiasElement::low(bias[i / 2]), high = BiasElement::high(bias[i / 2]);
+        }
+        s[i] = fmaf(s[i], rules.scale, low);
+        s[i + 1] = fmaf(s[i + 1], rules.scale, high);
+      }
+    }
+  }
+  template <bool kIsFirst>
+  __device__ __forceinline__ void mask_tile(float (&s)[kScores], int n) const {
+    if constexpr (kIsFirst || Config::kMask != MaskKind::kFull) {
+      if (n >= unmasked.end) mask_end(s, n);
+    }
+    if constexpr (Config::kMask == MaskKind::kWindow) {
+      if (n < unmasked.begin) mask_begin(s, n);
+    }
   }
   __device__ __forceinline__ void mask_end(float (&s)[kScores], int n) const {
     const int keys = work.seqlen_k - first_key(n);

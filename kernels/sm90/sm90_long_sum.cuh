@@ -1,0 +1,57 @@
+// Sums over very many keys. The tensor cores cut what does not fit into 24 bits of a sum where an addition would round
+// it: each product of depth 16 loses some 2^-24 of o, always towards zero, which after 10^5 keys is more than the
+// rounding of float16. So o is put aside every kKeysOfSum keys (Config::kPutsAside), and added in float32 at the end.
+#pragma once
+
+#include "sm90_forward_args.cuh"
+#include "sm90_products.cuh"
+
+namespace attend {
+
+// Of one consumer's rows: a float of each thread for each of its outputs, in memory, neighbours by neighbouring threads.
+template <class Config>
+struct Sm90LongSum {
+  static constexpr int kKeysOfSum = 8192;
+  static constexpr int kTiles = kKeysOfSum / Config::kBlockN;
+  static constexpr int kThreads = Config::kConsumers * kWarpgroup;
+  static constexpr int kOutputs = Sm90Fragments<Config>::kOutputs;
+  const Sm90ForwardArgs& args;
+  bool has_any = false;
+
+  [[nodiscard]] __device__ __forceinline__ float* mine() const {
+    return static_cast<float*>(args.base.workspace) + static_cast<int64>(blockIdx.x) * kOutputs * kThreads +
+           (threadIdx.x - kWarpgroup);
+  }
+
+  // Before tile n's p v is added: o is complete, and the thread's own.
+  __device__ __forceinline__ void put_aside(float (&o)[kOutputs], int n) {
+    if constexpr (Config::kPutsAside) {
+      if (n % kTiles != 0) return;
+      float* sum = mine();
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) {
+        sum[i * kThreads] = has_any ? sum[i * kThreads] + o[i] : o[i];
+        o[i] = 0.0f;
+      }
+      has_any = true;
+    }
+  }
+  __device__ __forceinline__ void rescale(const float (&factor)[kRowsOfThread]) const {
+    if constexpr (Config::kPutsAside) {
+      if (!has_any) return;
+      float* sum = mine();
+#pragma unroll 8
+      for (int i = 0; i < kOutputs; ++i) sum[i * kThreads] *= factor[i / 2 % 2];
+    }
+  }
+  __device__ __forceinline__ void add_to(float (&o)[kOutputs]) const {
+    if constexpr (Config::kPutsAside) {
+      if (!has_any) return;
+      const float* sum = mine();
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) o[i] += sum[i * kThreads];
+    }
+  }
+};
+
+}  // namespace attend
