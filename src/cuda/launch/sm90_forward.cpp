@@ -17,6 +17,7 @@ using core::Problem;
 
 constexpr std::int32_t kTaken = option::kAll;
 constexpr int kMostHeadDim = 256;
+constexpr std::int64_t kLongestSum = 32768;  // keys that tensor cores may add up without harm to 16 bits
 
 /// How a variant runs, beyond the sizes of its tile.
 struct Pipeline {
@@ -25,6 +26,7 @@ struct Pipeline {
   std::int32_t ping_pong;  ///< consumers take turns at the tensor cores
   std::int32_t speculate;  ///< p is tried with the maximum of earlier tiles
   std::int32_t dynamic;    ///< whoever is free takes the next tile
+  std::int32_t puts_aside; ///< sums over very many keys are cut into pieces: kernels/sm90/sm90_long_sum.cuh
 };
 
 struct Sm90ForwardVariant : Facts {
@@ -65,7 +67,7 @@ Sm90ForwardVariant tall_variant(const Facts& facts, std::int64_t seqlen_k) {
   // Rules that read memory for each score, or several rules at once, want registers.
   const bool reads = facts.has(option::kBias | option::kBoolMask);
   const bool crowded = reads && facts.has(option::kDropout | option::kSoftcap | option::kAlibi);
-  if (crowded) return with(facts, 2, widest <= 128 ? 64 : 32, 2, 1, false, false);
+  if (crowded) return with(facts, 2, 64, 2, 1, false, false);
   if (widest <= 64 && !reads && !facts.has(option::kVarlen)) return with(facts, 3, 128, 2, 2, false, true);
   if (widest <= 128) {
     constexpr std::int64_t kLong = 4096;  // keys from which wide tiles of them gain more than a second buffer of q
@@ -112,6 +114,7 @@ class Sm90Forward final : public Family {
     for (Sm90ForwardVariant* v : {&tall, &low}) {
       // Tiles of different lengths balance only where whoever is free takes the next.
       v->pipeline.dynamic = facts.mask != MaskKind::kFull || facts.has(option::kVarlen);
+      v->pipeline.puts_aside = p.max_seqlen_k > kLongestSum;
     }
     Choice choice = {.variant = tall, .why = "Hopper's tensor cores: row tiles as tall as registers allow"};
     lay_out(p, device, choice);
@@ -156,6 +159,7 @@ class Sm90Forward final : public Family {
                         {"kOverlap", pipeline.overlap != 0},
                         {"kPingPong", pipeline.ping_pong != 0},
                         {"kSpeculate", pipeline.speculate != 0},
+                        {"kPutsAside", pipeline.puts_aside != 0},
                         {"kSchedule", EnumConstant{"Sm90Schedule", pipeline.dynamic != 0 ? "kDynamic" : "kStatic"}},
                         {"kSmemBytes", std::int64_t{tile.smem_bytes()}}});
     return {std::move(spec)};
@@ -163,8 +167,13 @@ class Sm90Forward final : public Family {
 
   [[nodiscard]] Workspace workspace(const Problem& /*p*/, const Choice& choice) const override {
     Workspace workspace;
-    const bool dynamic = choice.variant.as<Sm90ForwardVariant>().pipeline.dynamic != 0;
-    workspace.add({.name = "next tile", .bytes = dynamic ? std::int64_t{sizeof(uint32)} : 0, .zeroed = true});
+    const auto v = choice.variant.as<Sm90ForwardVariant>();
+    const std::int64_t sums = choice.steps[0].blocks * v.tile().block_m() * v.tile().columns_v();
+    workspace.add({.name = "next tile",
+                   .bytes = v.pipeline.dynamic != 0 ? std::int64_t{sizeof(uint32)} : 0,
+                   .zeroed = true});
+    workspace.add({.name = "sums put aside",
+                   .bytes = v.pipeline.puts_aside != 0 ? sums * std::int64_t{sizeof(float)} : 0});
     return workspace;
   }
 
@@ -180,7 +189,7 @@ class Sm90Forward final : public Family {
                             .k_map = row_map(p.k, v.block_n, p.q.data),
                             .v_map = row_map(p.v, v.block_n, p.q.data),
                             .o_map = row_map(p.o, kSm90RowsOfConsumer, p.q.data),
-                            .base = forward_args(p, nullptr, true),
+                            .base = forward_args(p, launch.region(1), true),
                             .options = option_args_of(p),
                             .next_tile = launch.region<uint32>(0),
                             .total_tiles = row_tiles * heads,
@@ -202,7 +211,8 @@ class Sm90Forward final : public Family {
                                        {"overlap", kFactInts + 6},
                                        {"ping_pong", kFactInts + 7},
                                        {"speculate", kFactInts + 8},
-                                       {"dynamic", kFactInts + 9}};
+                                       {"dynamic", kFactInts + 9},
+                                       {"puts_aside", kFactInts + 10}};
     return kAll;
   }
 
@@ -241,6 +251,11 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
   }
   add(facts(kBF16, 128, 128, kFull), 16384);
   add(facts(kBF16, 192, 128, kCausal));
+  for (const int head_dim : {64, 128, 256}) {
+    Sm90ForwardVariant v = tall_variant(facts(kF16, head_dim, head_dim, kCausal), 1 << 20);
+    v.pipeline.puts_aside = 1;
+    variants.emplace_back(v);
+  }
   add(facts(kF16, 40, 80, kFull));
   for (const int head_dim : {64, 128, 256}) {
     variants.emplace_back(low_variant(facts(kBF16, head_dim, head_dim, kFull)));
