@@ -21,8 +21,9 @@ namespace attend {
 /// Packed sequences of different lengths. The tensors then have batch dimension 1 and a seqlen dimension that holds all
 /// tokens one after another: q is (1, num_heads_q, total_q, head_dim). Sequence s owns the query rows
 /// [cu_seqlens_q[s], cu_seqlens_q[s+1]) and the keys [cu_seqlens_k[s], cu_seqlens_k[s+1]).
-/// The arrays start at 0, never decrease, and end at total_q (total_k). Rows of different sequences do not see each
-/// other.
+/// The arrays start at 0, never decrease, and end at total_q (total_k): on a CPU others are refused; on a GPU, where
+/// they are not read before the kernels run, what is computed then means nothing, but lies inside the tensors. Rows of
+/// different sequences do not see each other.
 struct Varlen {
   const std::int32_t* cu_seqlens_q = nullptr;  ///< (num_sequences + 1), on the tensors' device
   const std::int32_t* cu_seqlens_k = nullptr;  ///< (num_sequences + 1), on the tensors' device
@@ -82,14 +83,17 @@ using Stream = void*;
 ///
 /// @param q    f32, f16 or bf16 (batch, num_heads_q, seqlen_q, head_dim), 1 <= head_dim <= 512
 /// @param k    like q (batch, num_heads_k, seqlen_k, head_dim); num_heads_q is a multiple of num_heads_k, and query
-/// head h
-///             reads key head h / (num_heads_q / num_heads_k)
+///             head h reads key head h / (num_heads_q / num_heads_k)
 /// @param v    like q (batch, num_heads_k, seqlen_k, head_dim_v), 1 <= head_dim_v <= 512
 /// @param o    out, dtype of q, (batch, num_heads_q, seqlen_q, head_dim_v). Overlaps no input
 /// @param lse  out, may be null; f32 (batch, num_heads_q, seqlen_q, 1): natural log of sum_j exp(s[i,j]).
 ///             Dropout does not change it
 /// @param params  see Params
-/// A row that sees no key gives o = 0 and lse = -inf. NaN and inf in the inputs reach the outputs that depend on them.
+/// A row that sees no key gives o = 0 and lse = -inf.
+/// NaN and inf in the inputs reach the outputs that depend on them. Exactly those on a CPU and with compute `reference`
+/// and `simt`. Kernels on tensor cores multiply whole tiles, in which 0 * NaN is NaN: there a NaN or inf at a key, or
+/// in backward at a row, that some row of a tile sees may reach the tile's other rows and keys too. What lies beyond a
+/// length, in another head or packed sequence, or where no row of a tile looks, reaches nothing there either.
 /// Deterministic, and independent of the number of threads. Thread-safe.
 /// @throws Error naming the argument, the value found and what is allowed; then nothing was written.
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 1; Milakov & Gimelshein, Online normalizer calculation (2018).
@@ -102,9 +106,10 @@ ATTEND_API void forward(const Tensor& q, const Tensor& k, const Tensor& v, const
 /// @param dout        dtype of q, shape of o, any strides (0 too)
 /// @param q,k,v,o,lse what forward took and gave; `params` as given to forward
 /// @param dq,dk,dv    out, dtype and shape of q, k, v. dk and dv are summed over the query heads that share them
-/// Rows that see no key contribute nothing. Recomputes p from lse tile by tile; scratch grows linearly with seqlen.
-/// Deterministic and independent of the number of threads, but on a GPU without Params::deterministic, where the order of
-/// the sums in dq may change. Thread-safe.
+/// Rows that see no key contribute nothing. NaN and inf go where forward says. Recomputes p from lse tile by tile;
+/// scratch grows linearly with seqlen.
+/// Deterministic and independent of the number of threads, but on a GPU without Params::deterministic, where the order
+/// of the sums in dq may change. Thread-safe.
 /// @throws Error as forward does.
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 2.
 ATTEND_API void backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
@@ -169,11 +174,12 @@ struct BackendInfo {
   bool has_backward;
 };
 
-/// Every backend of this build, for each device first those that "auto" would rather take; the last of a GPU supports most.
+/// Every backend of this build, for each device first those that "auto" would rather take; the last of a GPU supports
+/// most.
 [[nodiscard]] ATTEND_API std::vector<BackendInfo> backends();
 
-/// Number of threads that the `cpu` backend uses, but for the smallest problems, for a call made now from this thread (OMP_NUM_THREADS, else the cores
-/// of the process's affinity mask).
+/// Number of threads that the `cpu` backend uses, but for the smallest problems, for a call made now from this thread
+/// (OMP_NUM_THREADS, else the cores of the process's affinity mask).
 [[nodiscard]] ATTEND_API int cpu_threads();
 
 /// SIMD target that the `cpu` backend runs on here, for example "AVX3" (AVX-512) or "AVX2".

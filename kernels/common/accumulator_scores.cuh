@@ -301,7 +301,7 @@ __device__ __forceinline__ void kept_bits(const TileRules<Config>& rules, uint32
 #pragma unroll
   for (int w = 0; w < kKeptWords<kCount>; ++w) {
     uint32 nibbles = 0;
-#pragma unroll 2  // blocks on their way at once: ten rounds wait for each other, and their registers are wanted elsewhere
+#pragma unroll 2  // blocks on their way at once: their rounds wait for each other, their registers are wanted elsewhere
     for (int j = 8 * w; j < (8 * w + 8 < kCount / 4 ? 8 * w + 8 : kCount / 4); ++j) {
       const uint32 nibble = kTransposed ? kept_nibble(rules.dropout, row + j * kColumnsOfTile, key_quad)
                                         : kept_nibble(rules.dropout, row, key_quad + j * (kColumnsOfTile / 4));

@@ -29,11 +29,10 @@ __device__ __forceinline__ void negate(float (&s)[kM][kN]) {
 template <class Steps, int kM, int kN>
 __device__ __forceinline__ void mask_scores(float (&s)[kM][kN], const WindowMask& mask, int64 first_row, int64 tile_key,
                                             int first_key) {
-  constexpr int64 kBeyond = 1 << 20;  // more keys than a tile has
 #pragma unroll
   for (int i = 0; i < kM; ++i) {
     const int64 end = mask.row(first_row + i).end - tile_key;
-    const int seen = static_cast<int>(max(int64{0}, min(kBeyond, end))) - first_key;
+    const int seen = static_cast<int>(max(int64{0}, min(kBeyondTile, end))) - first_key;
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
       if (Steps::key(j) >= seen) s[i][j] = -kInfinity;

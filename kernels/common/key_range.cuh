@@ -11,6 +11,7 @@ namespace attend {
 
 constexpr int64 kOpenWindow = -1;       // the value of window_left or window_right that masks nothing
 constexpr int64 kFar = int64{1} << 40;  // beyond every row and key
+constexpr int64 kBeyondTile = 1 << 20;  // farther than a tile is wide: small enough for arithmetic in 32 bits
 
 struct KeyRange {
   int64 begin;  // first key seen

@@ -29,14 +29,10 @@ __device__ __forceinline__ void raise_maxima(Rows (&tile)[kTiles], float scale_l
   if (!__any_sync(kAllLanes, has_outgrown)) return;
 #pragma unroll
   for (int r = 0; r < kTiles; ++r) {
-    OnlineSoftmax& state = tile[r].softmax;
     float rescale[kRowsOfThread];
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
-      const float old_max = state.row_max[h];
-      state.row_max[h] = fmaxf(old_max, tile_max[r][h]);
-      rescale[h] = exp2_fast(old_max - exponent_base(state.row_max[h]));
-      state.row_sum[h] *= rescale[h];
+      rescale[h] = tile[r].softmax.raise_row(h, tile_max[r][h], scale_log2);
     }
     scale_rows(tile[r].o, rescale);
   }

@@ -101,17 +101,18 @@ struct RunningSoftmax {
                                             float (&rescale)[kRowsOfThread]) {
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
-      const float old_max = row_max[h];
       const float tile_max = quad_max(thread_row_max(score, h));
-      if constexpr (kUnits == ScoreUnits::kFolded) {
-        row_max[h] = fmaxf(old_max, tile_max * scale_log2);
-        rescale[h] = exp2_fast(old_max - exponent_base(row_max[h]));
-      } else {
-        row_max[h] = fmaxf(old_max, tile_max);
-        rescale[h] = exp2_fast((old_max - exponent_base(row_max[h])) * scale_log2);
-      }
-      row_sum[h] *= rescale[h];
+      rescale[h] = raise_row(h, kUnits == ScoreUnits::kFolded ? tile_max * scale_log2 : tile_max, scale_log2);
     }
+  }
+  // of row h, where the largest of a tile is known in the units of m. Returns rescale.
+  [[nodiscard]] __device__ __forceinline__ float raise_row(int h, float tile_max, float scale_log2) {
+    const float old_max = row_max[h];
+    row_max[h] = fmaxf(old_max, tile_max);
+    const float fallen = old_max - exponent_base(row_max[h]);
+    const float rescale = exp2_fast(kUnits == ScoreUnits::kFolded ? fallen : fallen * scale_log2);
+    row_sum[h] *= rescale;
+    return rescale;
   }
   // and p is added to it.
   template <int kCount>

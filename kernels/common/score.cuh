@@ -37,9 +37,8 @@ struct TileView {
   int end_seen;
 
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr int clamped(int64 value) {
-    constexpr int64 kBeyond = 1 << 20;  // farther than a tile is wide
-    const int64 low = value < kBeyond ? value : kBeyond;
-    return static_cast<int>(low > -kBeyond ? low : -kBeyond);
+    const int64 low = value < kBeyondTile ? value : kBeyondTile;
+    return static_cast<int>(low > -kBeyondTile ? low : -kBeyondTile);
   }
 
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr TileView of(const WindowMask& window, int64 first_row,

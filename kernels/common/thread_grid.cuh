@@ -5,7 +5,7 @@
 // thread's tile.
 #pragma once
 
-#include "f32_tile.cuh"
+#include "float_rows.cuh"
 #include "ladder_shapes.cuh"
 #include "numbers.cuh"
 #include "warp_reduce.cuh"

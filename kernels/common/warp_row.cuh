@@ -1,7 +1,7 @@
 // One warp, one query row: the online softmax over a tile of keys in shared memory. Rungs 03 and 04.
 #pragma once
 
-#include "f32_tile.cuh"
+#include "float_rows.cuh"
 #include "numbers.cuh"
 #include "warp_reduce.cuh"
 

@@ -1,5 +1,5 @@
-// Which part of the problem a block of a one-dimensional grid works on, and in which order blocks start: by their index.
-// The host counts the same blocks.
+// Which part of the problem a block of a one-dimensional grid works on, and in which order blocks start: by their
+// index. The host counts the same blocks.
 //
 // Where tiles differ in work, as under a causal mask, long ones go first, and short ones fill what is left at the end.
 // Done over all heads at once, that leaves each head so few blocks at a time that its keys, read by all of them, come
@@ -29,7 +29,7 @@ struct HeadTile {
   }
 };
 
-// The same tile of all heads in neighbouring blocks: those that start first, over the whole grid, have the lowest index.
+// The same tile of all heads in neighbouring blocks: those that start first, over the whole grid, have the lowest tiles.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr HeadTile tile_by_tile(uint32 block, uint32 batch, uint32 num_heads) {
   const uint32 head_of_all = block % (batch * num_heads);
   return {head_of_all / num_heads, head_of_all % num_heads, block / (batch * num_heads)};

@@ -6,6 +6,7 @@
 
 #include "../common/element.cuh"
 #include "../common/fp32_tile.cuh"
+#include "../common/key_range.cuh"
 #include "../common/portable.cuh"
 
 namespace attend {
@@ -57,9 +58,8 @@ struct RowSource {
   [[nodiscard]] static __device__ __forceinline__ RowSource of(const void* tensor, const TensorStrides& stride,
                                                                uint32 batch, uint32 head, int64 row, int64 rows_left,
                                                                int num_cols) {
-    constexpr int64 kMany = 1 << 20;  // more than a tile has
     return {static_cast<const Storage*>(tensor) + stride.offset(batch, head, row), stride.row,
-            static_cast<int>(min(rows_left, kMany)), num_cols};
+            static_cast<int>(min(rows_left, kBeyondTile)), num_cols};
   }
 
   [[nodiscard]] __device__ __forceinline__ RowSource columns_from(int col) const {

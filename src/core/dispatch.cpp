@@ -57,6 +57,7 @@ const Backend* find_backend(std::string_view name) {
 
 std::optional<std::string> lack_of(const Backend& backend, const Problem& problem) {
   if (problem.is_backward && !backend.backward) return fmt::format("compute: '{}' has no backward", backend.name);
+  if (!problem.is_backward && !backend.forward) return fmt::format("compute: '{}' has no forward", backend.name);
   return backend.unsupported(problem);
 }
 

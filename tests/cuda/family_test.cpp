@@ -257,9 +257,10 @@ const char* automatic(const MadeUp& made) {
 
 TEST(Auto, TakesTheFamilyThatExpectsToBeDoneFirst) {
   const Sizes large = {.seqlen_q = 8192, .seqlen_k = 8192, .head_dim = 128, .head_dim_v = 128};
-  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large)), "wgmma_specialized");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large)), "sm90_forward");
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large)), "fa2");
-  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5})), "simt");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5})), "sm90_forward");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5}, false, 0, 2)), "simt");
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {}, true)), "simt");
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {}, true)), "fa2");
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {.deterministic = true}, true)), "simt");
@@ -268,7 +269,13 @@ TEST(Auto, TakesTheFamilyThatExpectsToBeDoneFirst) {
 TEST(Auto, OneRowDoesNotGetATileOf192) {
   for (const std::int64_t batch : {1, 16, 128}) {
     const Sizes decode = {batch, 32, 8, 1, 8192, 128, 128};
-    EXPECT_STRNE(automatic(MadeUp(DType::kBF16, decode)), "wgmma_specialized") << batch;
+    const MadeUp made(DType::kBF16, decode);
+    EXPECT_STREQ(automatic(made), "sm90_forward") << batch;
+    const cuda::Family& family = *cuda::find_family("sm90_forward");
+    const auto specs = family.kernels(family.choose(made.problem, device("sm_90a", 132)).variant, cuda::find_arch("sm_90a"));
+    for (const cuda::Constant& c : specs.front().config) {
+      if (c.name == "kBlockM") EXPECT_EQ(std::get<std::int64_t>(c.value), 64);
+    }
   }
 }
 

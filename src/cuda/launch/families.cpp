@@ -34,14 +34,6 @@ std::string device_text(const core::Problem& p) {
   return fmt::format("{}, compute capability {}.{}", device.name, device.major, device.minor);
 }
 
-std::optional<core::Lack> lack_of(const Family& family, const core::Problem& p, const DeviceInfo& device) {
-  const Arch* arch = device.known_arch();
-  if (arch == nullptr || !family.supports(*arch)) {
-    return core::Lack{nullptr, "device", device_text, "GPUs that have its instructions"};
-  }
-  return family.lack(p, device);
-}
-
 std::string variant_text(const Family& family, const core::Problem& p, const Choice& choice) {
   std::string text = fmt::format("{} head_dim={}:{}", dtype_name(p.q.dtype), p.head_dim, p.head_dim_v);
   for (const Tunable& tunable : family.tunables(choice.variant)) {
@@ -77,24 +69,24 @@ core::Backend backend_of(const Family& family) {
   core::Backend backend = {.name = family.name,
                            .description = family.description,
                            .device = DeviceType::kCUDA,
-                           .forward = run,
+                           .forward = {},
                            .backward = {},
                            .in_auto = family.in_auto,
+                           .dtypes = family.dtypes,
                            .unsupported = {},
                            .estimate = {},
                            .workspace_bytes = {},
                            .prepare = {},
                            .explain = {}};
+  if (family.has_forward) backend.forward = run;
   if (family.has_backward) backend.backward = run;
   backend.unsupported = [&family](const core::Problem& p) -> std::optional<std::string> {
-    const auto lack = lack_of(family, p, device_of(p));
+    const auto lack = family.lack(p, device_of(p));
     return lack ? std::optional(core::lack_text(*lack, family.name, p)) : std::nullopt;
   };
   backend.estimate = [&family](const core::Problem& p) {
     const DeviceInfo& device = device_of(p);
-    if (p.is_backward && !family.has_backward) return std::numeric_limits<double>::infinity();
-    if (lack_of(family, p, device)) return std::numeric_limits<double>::infinity();
-    return family.choose(p, device).seconds;
+    return family.lack(p, device) ? std::numeric_limits<double>::infinity() : family.choose(p, device).seconds;
   };
   backend.workspace_bytes = [&family](const core::Problem& p) {
     return family.workspace(p, family.choose(p, device_of(p))).bytes();
@@ -108,6 +100,19 @@ core::Backend backend_of(const Family& family) {
 }
 
 }  // namespace
+
+std::optional<core::Lack> Family::lack(const core::Problem& p, const DeviceInfo& device) const {
+  if (p.is_backward ? !has_backward : !has_forward) {
+    return core::Lack{nullptr, "pass", p.is_backward ? "backward" : "forward", p.is_backward ? "forward" : "backward"};
+  }
+  const Arch* arch = device.known_arch();
+  if (arch == nullptr || !supports(*arch)) {
+    return core::Lack{nullptr, "device", device_text, "GPUs that have its instructions"};
+  }
+  if (auto lack = option_lack(p, takes)) return lack;
+  if (auto lack = dtype_lack(p, dtypes)) return lack;
+  return lack_of_its_own(p);
+}
 
 std::span<const Family* const> families() {
   static const auto* list = new std::vector<const Family*>(assemble());

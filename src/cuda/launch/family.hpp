@@ -164,15 +164,18 @@ class Family {
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
 
-  const char* name;         ///< what --compute takes; the stem of its files
-  const char* description;  ///< one line
-  bool in_auto = true;      ///< "auto" compares it by its estimate; the others are lessons
+  const char* name;          ///< what --compute takes; the stem of its files
+  const char* description;   ///< one line
+  bool in_auto = true;       ///< "auto" compares it by its estimate; the others are lessons
+  bool has_forward = true;
   bool has_backward = true;
+  core::DTypes dtypes = {};  ///< of all tensors but bias and mask
+  std::int32_t takes = 0;    ///< options
 
   /// Has the architecture the instructions that it uses?
   [[nodiscard]] virtual bool supports(const Arch& arch) const = 0;
-  /// What it lacks for the problem, or nothing. The architecture is looked at before.
-  [[nodiscard]] virtual std::optional<core::Lack> lack(const core::Problem& p, const DeviceInfo& device) const = 0;
+  /// What it lacks for the problem, or nothing.
+  [[nodiscard]] std::optional<core::Lack> lack(const core::Problem& p, const DeviceInfo& device) const;
   /// The variant, and everything about the launch but the grid. Every heuristic of the family lives here.
   [[nodiscard]] virtual Choice choose(const core::Problem& p, const DeviceInfo& device) const = 0;
   /// Fills in steps and seconds of a choice whose variant is set. choose() ends with it.
@@ -185,6 +188,10 @@ class Family {
   /// Variants that cover every kind that choose() can come to, for `attend compile` and the tests.
   [[nodiscard]] virtual std::vector<Variant> examples(const Arch& arch) const = 0;
   [[nodiscard]] virtual std::span<const Tunable> tunables(const Variant& /*variant*/) const { return {}; }
+
+ protected:
+  /// What it lacks beyond passes, instructions, options and dtypes: head_dims, alignment.
+  [[nodiscard]] virtual std::optional<core::Lack> lack_of_its_own(const core::Problem& /*p*/) const { return {}; }
 };
 
 /// All of them: the ladder in its order, then the products.

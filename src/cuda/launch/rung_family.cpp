@@ -48,21 +48,12 @@ class RungFamily final : public Family {
   explicit RungFamily(const Rung& rung) : Family(rung.name, rung.description), rung_(rung) {
     in_auto = rung.tflops > 0;
     has_backward = rung.backward != nullptr;
-    for (const DType dtype : rung.dtypes) dtypes_.bits |= core::dtype_bit(dtype);
+    takes = rung.deterministic_backward ? option::kDeterministic : 0;
+    for (const DType dtype : rung.dtypes) dtypes.bits |= core::dtype_bit(dtype);
   }
 
   [[nodiscard]] bool supports(const Arch& arch) const override {
     return rung_.instructions.has == nullptr || arch.*rung_.instructions.has;
-  }
-
-  [[nodiscard]] std::optional<Lack> lack(const Problem& p, const DeviceInfo& /*device*/) const override {
-    if (auto lack = option_lack(p, rung_.deterministic_backward ? option::kDeterministic : 0)) return lack;
-    if (auto lack = dtype_lack(p, dtypes_)) return lack;
-    if (auto lack = head_dim_lack(p, rung_.head_dims, rung_.max_head_dim, rung_.any_head_dim_v)) return lack;
-    if (workspace_bytes(p) > rung_.max_workspace) {
-      return Lack{"q, k", "matrices of", workspace_text, "a workspace of 32 GiB"};
-    }
-    return rung_.needs_alignment ? alignment_lack(p) : std::nullopt;
   }
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
@@ -155,6 +146,15 @@ class RungFamily final : public Family {
     return variants;
   }
 
+ protected:
+  [[nodiscard]] std::optional<Lack> lack_of_its_own(const Problem& p) const override {
+    if (auto lack = head_dim_lack(p, rung_.head_dims, rung_.max_head_dim, rung_.any_head_dim_v)) return lack;
+    if (workspace_bytes(p) > rung_.max_workspace) {
+      return Lack{"q, k", "matrices of", workspace_text, "a workspace of 32 GiB"};
+    }
+    return rung_.needs_alignment ? alignment_lack(p) : std::nullopt;
+  }
+
  private:
   [[nodiscard]] std::size_t workspace_bytes(const Problem& p) const {
     const auto bytes = p.is_backward ? rung_.backward_workspace : rung_.forward_workspace;
@@ -189,7 +189,6 @@ class RungFamily final : public Family {
   }
 
   const Rung& rung_;
-  core::DTypes dtypes_;
 };
 
 }  // namespace

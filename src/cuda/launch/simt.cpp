@@ -156,14 +156,12 @@ struct PlainTile {
 
 class SimtFamily final : public Family {
  public:
-  SimtFamily() : Family("simt", "every option, dtype and head_dim, on CUDA cores") {}
+  SimtFamily() : Family("simt", "every option, dtype and head_dim, on CUDA cores") {
+    takes = kTaken;
+    dtypes.bits = core::dtype_bit(DType::kF32) | core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
+  }
 
   [[nodiscard]] bool supports(const Arch& /*arch*/) const override { return true; }
-
-  [[nodiscard]] std::optional<core::Lack> lack(const Problem& p, const DeviceInfo& /*device*/) const override {
-    if (auto lack = option_lack(p, kTaken)) return lack;
-    return dtype_lack(p, {core::dtype_bit(DType::kF32) | core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16)});
-  }
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     constexpr std::int64_t kLowTile = 64, kFewRows = 32;

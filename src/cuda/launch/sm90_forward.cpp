@@ -67,7 +67,7 @@ Sm90ForwardVariant tall_variant(const Facts& facts, std::int64_t seqlen_k) {
   // Rules that read memory for each score, or several rules at once, want registers.
   const bool reads = facts.has(option::kBias | option::kBoolMask);
   const bool crowded = reads && facts.has(option::kDropout | option::kSoftcap | option::kAlibi);
-  if (crowded) return with(facts, 2, 64, 2, 1, false, false);
+  if (crowded || (facts.has(option::kBias) && widest <= 192)) return with(facts, 2, 64, 2, 1, false, false);
   if (widest <= 64 && !reads && !facts.has(option::kVarlen)) return with(facts, 3, 128, 2, 2, false, true);
   if (widest <= 128) {
     constexpr std::int64_t kLong = 4096;  // keys from which wide tiles of them gain more than a second buffer of q
@@ -95,16 +95,11 @@ class Sm90Forward final : public Family {
  public:
   Sm90Forward() : Family("sm90_forward", "float16 and bfloat16 on Hopper's tensor cores, every option") {
     has_backward = false;
+    takes = kTaken;
+    dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
   [[nodiscard]] bool supports(const Arch& arch) const override { return arch.wgmma; }
-
-  [[nodiscard]] std::optional<core::Lack> lack(const Problem& p, const DeviceInfo& /*device*/) const override {
-    if (auto lack = option_lack(p, kTaken)) return lack;
-    if (auto lack = dtype_lack(p, {core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16)})) return lack;
-    if (auto lack = head_dim_lack(p, {}, kMostHeadDim, true)) return lack;
-    return tensor_map_lack(p);
-  }
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     Facts facts = facts_of(p, true);
@@ -216,6 +211,12 @@ class Sm90Forward final : public Family {
     return kAll;
   }
 
+ protected:
+  [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p) const override {
+    if (auto lack = head_dim_lack(p, {}, kMostHeadDim, true)) return lack;
+    return tensor_map_lack(p);
+  }
+
  private:
   /// The scale in the exponent of 2, never so small that a masked score's -inf times it is NaN.
   static float folded_scale(double scale) {
@@ -264,8 +265,10 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
                                    option::kVarlen}) {
       add(facts(kBF16, head_dim, head_dim, bit == option::kBias ? kFull : kCausal, bit, kBF16));
     }
-    add(facts(kF16, head_dim, head_dim, kWindow,
-              option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout, kF32));
+    for (const bool negate : {false, true}) {
+      add(facts(negate ? kBF16 : kF16, head_dim, head_dim, kWindow,
+                option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout, kF32, negate));
+    }
   }
   return variants;
 }
