@@ -48,7 +48,9 @@ __device__ __forceinline__ void kept_bits_wide(const TileRules<Config>& rules, u
 template <int kByte>
 [[nodiscard]] __device__ __forceinline__ uint32 keep_halves(uint32 pair, uint32 low, uint32 high) {
   constexpr uint32 kSelector = (8u | kByte) * 0x11u | (12u | kByte) * 0x1100u;
-  return pair & __byte_perm(low, high, kSelector);
+  uint32 mask;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(mask) : "r"(low), "r"(high), "n"(kSelector));
+  return pair & mask;
 }
 
 // p, packed in the accumulator's order, becomes 0 where it is not kept.

@@ -5,8 +5,9 @@
 
 namespace attend {
 
-// Lane l gives the address of row l % 8 of tile l / 8, 16 bytes, and of each tile the pair (row l / 4, columns 2 (l % 4)
-// and the next): what accumulators become when neighbours are packed. "memory": comes before the fence after it.
+// Lane l gives the address of row l % 8 of tile l / 8, 16 bytes, and of each tile the pair in row l / 4 and columns
+// 2 (l % 4) and the next: what accumulators become when neighbours are packed. "memory": comes before the fence that
+// follows.
 __device__ __forceinline__ void stmatrix_x4(uint32 address, const uint32 (&pair)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(pair[0]),
                "r"(pair[1]), "r"(pair[2]), "r"(pair[3])

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../common/named_barrier.cuh"
+#include "../common/quad_transpose.cuh"
 #include "../common/stmatrix.cuh"
 #include "../common/tma_panel.cuh"
 #include "sm90_products.cuh"
@@ -46,24 +47,6 @@ __device__ __forceinline__ void store_lse(const Sm90ForwardArgs& args, const Sm9
   }
 }
 
-// Of four registers in each of four neighbouring lanes, lane q gets register q of all, in the order of the lanes.
-__device__ __forceinline__ void transpose_quad(uint32 (&r)[4]) {
-  const bool odd = threadIdx.x % 2 != 0;
-  const bool high = threadIdx.x / 2 % 2 != 0;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const uint32 other = __shfl_xor_sync(0xffffffffu, odd ? r[i] : r[i + 1], 1);
-    r[i] = odd ? other : r[i];
-    r[i + 1] = odd ? r[i + 1] : other;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint32 other = __shfl_xor_sync(0xffffffffu, high ? r[i] : r[i + 2], 2);
-    r[i] = high ? other : r[i];
-    r[i + 2] = high ? r[i + 2] : other;
-  }
-}
-
 // o by the threads themselves, 16 bytes a lane: where there is no place to stage it, and where the next rows belong to
 // another sequence. All lanes of the warp take part.
 template <class Config>
@@ -74,9 +57,9 @@ __device__ __forceinline__ void store_o_directly(const Sm90ForwardArgs& args, co
 #pragma unroll
   for (int h = 0; h < kRowsOfThread; ++h) {
     const int row = rows.mine + h * kRowHalf;
-    auto* o_row =
-        static_cast<Bits16*>(args.base.o) +
-        args.base.o_stride.offset(Config::kIsVarlen ? 0 : work.sequence, work.head, work.q_begin + row) + lane_column;
+    auto* o_row = static_cast<Bits16*>(args.base.o) +
+                  args.base.o_stride.offset(Config::kIsVarlen ? 0 : work.sequence, work.head, work.q_begin + row) +
+                  lane_column;
 #pragma unroll
     for (int column = 0; column < Sm90Shape<Config>::kColumnsV; column += 4 * kColumnsOfTile) {
       const int i = column / 4 + h;
@@ -109,8 +92,9 @@ __device__ __forceinline__ void store_o_by_tma(const Sm90ForwardArgs& args, cons
   if (rows.thread != 0) return;
 #pragma unroll
   for (int panel = 0; panel < Shape::kPanelsV; ++panel) {
-    tma_store_panel(args.o_map, q_smem + panel * Shape::kPanelBytesQ,
-                    {panel * kPanelColumns, work.q_begin + rows.first, work.head, Config::kIsVarlen ? 0 : work.sequence});
+    tma_store_panel(
+        args.o_map, q_smem + panel * Shape::kPanelBytesQ,
+        {panel * kPanelColumns, work.q_begin + rows.first, work.head, Config::kIsVarlen ? 0 : work.sequence});
   }
   tma_store_commit();
 }

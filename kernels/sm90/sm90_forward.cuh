@@ -1,4 +1,22 @@
-// sm90_forward: o = softmax(scale q k^T) v.
+// sm90_forward: o = dropout(softmax(s)) v and lse, with every option of the interface, on Hopper's tensor cores.
+//
+// Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v) and o;
+//          packed sequences. Strides whose last is 1 and whose others are multiples of 16 bytes, addresses likewise:
+//          what the copy engine takes. The host copies other tensors first
+// Supports float16 and bfloat16, d and d_v multiples of 8 up to 256, every option. sm_90a
+// Work     a block has tiles of kBlockM query rows, one after the other, as many blocks as multiprocessors. Warpgroup 0
+//          loads (sm90_producer.cuh), kConsumers others have 64 rows each. Their step for a tile n of keys:
+//            1  issue s = q k(n)^T and o += p(n + 1) v(n + 1), in turns with the other consumers (Sm90Turn)
+//            2  scores: options and masks (sm90_scores.cuh), under the products as far as they need no s
+//            3  softmax: p(n), without waiting for a maximum where it can be done without (sm90_softmax.cuh)
+//          kOverlap: 2 and 3 run while o += p v does. Tiles go from the last to the first: the masked ones come first
+// Memory   q, rings of k and v: Sm90Storage. o leaves from the place of its q
+// Measured bf16, 16384 tokens, heads * d = 2048, H200, CUDA 13.0, TFLOP/s for S = 512, 2048, 8192, 16384
+//          d  64: full 429 549 599 605, causal 271 444 558 578
+//          d 128: full 515 673 748 756, causal 328 556 694 712
+//          d 256: full 529 673 745 763, causal 340 596 701 740       (docs/hopper_forward.md: beside others, and why)
+// Called   by compute 'sm90': src/cuda/launch/sm90_forward.cpp, which takes its tiles from sm90_forward_shape.cuh
+// Source   Shah et al., FlashAttention-3 (2024), Algorithms 1 and 2; the lagging maximum: FlashAttention-4 (2025)
 #pragma once
 
 #include "../common/setmaxnreg.cuh"
@@ -40,7 +58,7 @@ struct Sm90Consumer {
   Sm90Turn<Config> turn;
   RingPlace<Config::kQBuffers> q_at = {};
   RingPlace<Config::kStages> at = {};  // of k, and of v between tiles of rows; in attend_keys v is one behind
-  int stored = -1;  // buffer of q from which a store may still read; only in the thread that stores
+  int stored = -1;                     // buffer of q from which a store may still read; only in the thread that stores
 
   // Says that o has left the place of q. By the thread that stores.
   __device__ __forceinline__ void release_stored() {
@@ -70,11 +88,12 @@ struct Sm90Consumer {
     }
   }
 
-  // Tile n: s = q k^T together with o += p v of tile n + 1, then the softmax: p_next. Where nothing overlaps, p and p_next
-  // are the same registers.
+  // Tile n: s = q k^T together with o += p v of tile n + 1, then the softmax: p_next. Where nothing overlaps, p and
+  // p_next are the same registers.
   __device__ __forceinline__ void step(const Sm90Scores<Config>& scores, int n, bool is_last, uint32 q_smem,
                                        Sm90Softmax<Config>& softmax, Sm90LongSum<Config>& long_sum,
-                                       float (&o)[Fragments::kOutputs], uint32 (&p)[Fragments::kPairs], uint32 (&p_next)[Fragments::kPairs]) {
+                                       float (&o)[Fragments::kOutputs], uint32 (&p)[Fragments::kPairs],
+                                       uint32 (&p_next)[Fragments::kPairs]) {
     const RingPlace<Config::kStages> v_at = at;
     at.advance();
     float s[Fragments::kScores];
@@ -163,7 +182,8 @@ struct Sm90Consumer {
   }
 
   // o += p v of the first tile of keys, which comes last.
-  __device__ __forceinline__ void finish_products(float (&o)[Fragments::kOutputs], const uint32 (&p)[Fragments::kPairs]) {
+  __device__ __forceinline__ void finish_products(float (&o)[Fragments::kOutputs],
+                                                  const uint32 (&p)[Fragments::kPairs]) {
     smem.v_full[at.buffer()].wait(at.parity());  // its v has landed
     sm90_begin_pv<Config>(o, p, smem_address(smem.v[at.buffer()]));
     wgmma_wait<0>(o);
@@ -226,7 +246,8 @@ struct Sm90Consumer {
 template <class Config>
 __device__ void sm90_forward(const Sm90ForwardArgs& args) {
   using Shape = Sm90Shape<Config>;
-  constexpr int kRegistersOfThreads = 65536 / Shape::kThreads / 8 * 8;  // what a block gets that fills the register file
+  constexpr int kRegistersOfThreads =
+      65536 / Shape::kThreads / 8 * 8;  // what a block gets that fills the register file
   static_assert(Config::kThreads == Shape::kThreads && Config::kBlockM == Shape::kBlockM);
   static_assert(Config::kProducerRegisters + Config::kConsumers * Config::kConsumerRegisters <=
                     (1 + Config::kConsumers) * kRegistersOfThreads,

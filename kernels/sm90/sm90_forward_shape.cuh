@@ -1,75 +1,116 @@
-// The numbers of sm90_forward that host and device must agree on: tiles, shared memory, threads, the list of tiles.
+// The numbers of sm90_forward that host and device must agree on, as plain arithmetic: tiles, shared memory, the list
+// of tiles, and which tile for which problem. The measurements behind the choice are in docs/hopper_forward.md.
 #pragma once
 
 #include "../common/config_enums.cuh"
-#include "../common/key_range.cuh"
 #include "../common/portable.cuh"
 #include "../common/smem_address.cuh"
 #include "../common/work.cuh"
 
 namespace attend {
 
-constexpr int kSm90RowsOfConsumer = 64;
-constexpr int kSm90ThreadsOfGroup = 128;
+constexpr int kSm90ConsumerRows = 64;
+constexpr int kSm90WarpgroupThreads = 128;
 constexpr int kSm90WorkSlots = 4;  // tiles that the producer has announced and a consumer has not left
+constexpr int kSm90WorkBytes = 32;
+constexpr int kSm90LargestHeadDim = 256;
 
-// The numbers that decide the sizes. Methods, not constants, so that the host may ask before there is a Config.
+// The choices of a Config, under the names of its constants.
 struct Sm90ForwardTile {
-  int head_dim;    // of q and k
-  int head_dim_v;  // of v and o
-  int consumers;   // warpgroups, 64 query rows each
-  int block_n;     // keys
-  int stages;      // buffers of k, and of v
-  int q_buffers;   // of q
+  int consumers;           // kConsumers: warpgroups of 64 query rows each; kBlockM = 64 consumers
+  int block_n;             // kBlockN: keys
+  int stages;              // kStages: buffers of k and of v
+  int q_buffers;           // kQBuffers: 2 if o leaves from the place of q, 1 if threads store o
+  int producer_registers;  // kProducerRegisters, a thread
+  int consumer_registers;  // kConsumerRegisters
+  int overlaps;            // kOverlap: p v of a tile runs under the softmax of the next
+  int takes_turns;         // kPingPong: consumers issue their products one after the other
+  int speculates;          // kSpeculate: p before the maximum is known
+  Sm90Schedule schedule;   // kSchedule
 
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const { return consumers * kSm90RowsOfConsumer; }
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return (1 + consumers) * kSm90ThreadsOfGroup; }
-  // Columns of the products with v, of which the last may not exist.
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int columns_v() const {
-    return head_dim_v <= 64 ? 64 : head_dim_v <= 96 ? 96 : head_dim_v <= 128 ? 128 : head_dim_v <= 192 ? 192 : 256;
-  }
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int panels_qk() const {
-    return (head_dim + kPanelColumns - 1) / kPanelColumns;
-  }
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int panels_v() const {
-    return (columns_v() + kPanelColumns - 1) / kPanelColumns;
-  }
-  // With two buffers of q, o leaves by the copy engine from the place of its q. With one, threads store o themselves, so
-  // that the next q can come as soon as the last scores are made.
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool stages_o() const { return q_buffers > 1; }
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int panels_q() const {
-    return stages_o() && panels_v() > panels_qk() ? panels_v() : panels_qk();
-  }
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int q_bytes() const { return panels_q() * block_m() * kSwizzleBytes; }
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int k_bytes() const { return panels_qk() * block_n * kSwizzleBytes; }
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int v_bytes() const { return panels_v() * block_n * kSwizzleBytes; }
-  // Of Sm90Storage: the tiles, the slots of work and the barriers, in whole atoms of the swizzle.
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int smem_bytes() const {
-    const int barriers = 2 * q_buffers + 4 * stages + 2 * kSm90WorkSlots + 1;
-    const int bytes = q_buffers * q_bytes() + stages * (k_bytes() + v_bytes()) + kSm90WorkSlots * 32 + barriers * 8;
-    return (bytes + kSwizzleAtom - 1) / kSwizzleAtom * kSwizzleAtom;
-  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const { return consumers * kSm90ConsumerRows; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return (1 + consumers) * kSm90WarpgroupThreads; }
 };
+
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_panels(int columns) {
+  return (columns + kPanelColumns - 1) / kPanelColumns;
+}
+
+// Columns of the product p v, of which head_dim_v may be short.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_columns_v(int head_dim_v) {
+  return head_dim_v <= 64 ? 64 : head_dim_v <= 96 ? 96 : head_dim_v <= 128 ? 128 : head_dim_v <= 192 ? 192 : 256;
+}
+
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_panels_q(int q_buffers, int head_dim, int head_dim_v) {
+  const int of_o = q_buffers > 1 ? sm90_panels(sm90_columns_v(head_dim_v)) : 0;
+  return sm90_panels(head_dim) > of_o ? sm90_panels(head_dim) : of_o;
+}
+
+// kSmemBytes.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_forward_smem_bytes(int consumers, int block_n, int stages,
+                                                                       int q_buffers, int head_dim, int head_dim_v) {
+  const int q = sm90_panels_q(q_buffers, head_dim, head_dim_v) * consumers * kSm90ConsumerRows * kSwizzleBytes;
+  const int k_and_v = (sm90_panels(head_dim) + sm90_panels(sm90_columns_v(head_dim_v))) * block_n * kSwizzleBytes;
+  const int barriers = 8 * (2 * q_buffers + 4 * stages + 2 * kSm90WorkSlots + 1);
+  const int bytes = q_buffers * q + stages * k_and_v + kSm90WorkSlots * kSm90WorkBytes + barriers;
+  return (bytes + kSwizzleAtom - 1) / kSwizzleAtom * kSwizzleAtom;
+}
+
+// Config::kPutsAside: sums over more keys lose more in the tensor cores than rounding does (sm90_long_sum.cuh).
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool sm90_puts_aside(ElementType element, int64 seqlen_k) {
+  return seqlen_k > (element == ElementType::kF16 ? int64{1} << 16 : int64{1} << 19);
+}
+// Then ForwardArgs::workspace has this many bytes, else it is null.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_aside_bytes(int64 blocks, int consumers, int head_dim_v) {
+  return blocks * consumers * kSm90ConsumerRows * sm90_columns_v(head_dim_v) * static_cast<int64>(sizeof(float));
+}
 
 // The same for a Config.
 template <class Config>
 struct Sm90Shape {
-  static constexpr Sm90ForwardTile kTile = {Config::kHeadDim, Config::kHeadDimV, Config::kConsumers,
-                                            Config::kBlockN,  Config::kStages,   Config::kQBuffers};
   static constexpr int kConsumers = Config::kConsumers;
-  static constexpr int kBlockM = kTile.block_m();
-  static constexpr int kThreads = kTile.threads();
+  static constexpr int kBlockM = kConsumers * kSm90ConsumerRows;
+  static constexpr int kThreads = (1 + kConsumers) * kSm90WarpgroupThreads;
   static constexpr int kQkSteps = (Config::kHeadDim + 15) / 16;  // products of depth 16
-  static constexpr int kColumnsV = kTile.columns_v();
-  static constexpr int kPanelsQk = kTile.panels_qk();
-  static constexpr int kPanelsV = kTile.panels_v();
-  static constexpr bool kStagesO = kTile.stages_o();
+  static constexpr int kColumnsV = sm90_columns_v(Config::kHeadDimV);
+  static constexpr int kPanelsQk = sm90_panels(Config::kHeadDim);
+  static constexpr int kPanelsV = sm90_panels(kColumnsV);
+  // With two buffers of q, o leaves by the copy engine from the place of its q. With one, threads store o themselves,
+  // so that the next q can come as soon as the last scores are made.
+  static constexpr bool kStagesO = Config::kQBuffers > 1;
   static constexpr int kPanelBytesQ = kBlockM * kSwizzleBytes;
   static constexpr int kPanelBytesK = Config::kBlockN * kSwizzleBytes;
-  static constexpr int kQBytes = kTile.q_bytes();
-  static constexpr int kKBytes = kTile.k_bytes();
-  static constexpr int kVBytes = kTile.v_bytes();
-  static constexpr int kSmemBytes = kTile.smem_bytes();
+  static constexpr int kQBytes = sm90_panels_q(Config::kQBuffers, Config::kHeadDim, Config::kHeadDimV) * kPanelBytesQ;
+  static constexpr int kKBytes = kPanelsQk * kPanelBytesK;
+  static constexpr int kVBytes = kPanelsV * kPanelBytesK;
+  static constexpr int kSmemBytes = sm90_forward_smem_bytes(kConsumers, Config::kBlockN, Config::kStages,
+                                                            Config::kQBuffers, Config::kHeadDim, Config::kHeadDimV);
+};
+
+// The numbers of Sm90ForwardArgs that follow from the problem, and the grid.
+struct Sm90ForwardGrid {
+  uint32 row_tiles;      // of a head
+  uint32 total_tiles;    // of all heads; packed sequences: at most that many, the device counts
+  uint32 section_heads;  // query heads whose tiles are worked on together
+  uint32 blocks;
+
+  // batch: sequences. seqlen_q: the longest. bytes_per_key: of k and v together.
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr Sm90ForwardGrid of(int64 batch, int64 num_heads_q,
+                                                                       int64 num_heads_k, int64 seqlen_q,
+                                                                       int64 seqlen_k, int64 bytes_per_key, int block_m,
+                                                                       int64 multiprocessors) {
+    constexpr int64 kLeastHeads = 8;  // sections of 4 to 16 heads were alike, where 32 MB were more
+    const int64 row_tiles = num_tiles(seqlen_q, block_m);
+    const int64 heads = batch * num_heads_q;
+    const int64 total = row_tiles * heads;
+    const int64 bytes_per_head = seqlen_k * bytes_per_key * num_heads_k / (num_heads_q < 1 ? 1 : num_heads_q);
+    const int64 fitting = kSectionBytes / (bytes_per_head < 1 ? 1 : bytes_per_head);
+    const int64 most = fitting > kLeastHeads ? fitting : kLeastHeads;
+    const int64 sections = num_tiles(heads, most);
+    return {static_cast<uint32>(row_tiles), static_cast<uint32>(total),
+            static_cast<uint32>(num_tiles(heads, sections < 1 ? 1 : sections)),
+            static_cast<uint32>(total < multiprocessors ? total : multiprocessors)};
+  }
 };
 
 }  // namespace attend

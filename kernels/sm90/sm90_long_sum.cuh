@@ -8,7 +8,7 @@
 
 namespace attend {
 
-// Of one consumer's rows: a float of each thread for each of its outputs, in memory, neighbours by neighbouring threads.
+// Of one consumer's rows: a float in memory for each output of each thread, those of neighbouring threads together.
 template <class Config>
 struct Sm90LongSum {
   static constexpr int kKeysOfSum = 8192;

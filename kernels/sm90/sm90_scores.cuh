@@ -5,11 +5,13 @@
 //   softcap   tanh x = 1 - 2 / (e^2x + 1), and what is a constant or a factor of it goes into the softmax's: the value
 //             is -1 / (e^2x + 1). Its absolute error, 2^-24 of 2 softcap, is far below what rounds p while softcap is
 //             at most kLargestFoldedSoftcap
-//   bias      is loaded while the products run
+//   bias      of 16 bits is loaded while the products run, 16 bytes a lane: four, as the accumulator has them, would
+//             touch as many lines of the L1 cache for a quarter of the bytes, and that would be what a tile waits for
 #pragma once
 
 #include "../common/accumulator_scores.cuh"
 #include "../common/fast_dropout.cuh"
+#include "../common/quad_transpose.cuh"
 #include "sm90_work.cuh"
 
 namespace attend {
@@ -22,10 +24,15 @@ struct Sm90Scores {
   static constexpr bool kOnlySoftcap =
       Config::kHasSoftcap && !Config::kHasAlibi && !Config::kHasBias && !Config::kHasBoolMask;
   static constexpr float kLargestFoldedSoftcap = 256.0f;
-  static constexpr bool kLoadsBiasEarly =
-      Config::kHasBias && !Config::kHasSoftcap && !Config::kHasAlibi && !Config::kHasBoolMask;
+  static constexpr bool kLoadsBiasEarly = Config::kHasBias && !Config::kHasSoftcap && !Config::kHasAlibi &&
+                                          !Config::kHasBoolMask && Config::kBiasElement != ElementType::kF32 &&
+                                          Config::kBlockN % 32 == 0;
+  // Pointers and strides of bias and mask would take the registers that their values need: they are made anew for each
+  // tile then.
+  static constexpr bool kKeepsRules = (kHasRules || Config::kHasDropout) && !Config::kHasBias && !Config::kHasBoolMask;
+  static constexpr int kBiasOfChunk = 8;  // elements that a lane loads at once
   using BiasElement = BiasElementOf<Config>;
-  static constexpr int kBiasWords = kLoadsBiasEarly ? kScores * sizeof(typename BiasElement::Storage) / 4 : 1;
+  static constexpr int kBiasWords = kLoadsBiasEarly ? kScores / 2 : 1;
 
   const Sm90ForwardArgs& args;
   const Sm90Work& work;   // in shared memory: what only some tiles need takes no registers
@@ -36,21 +43,20 @@ struct Sm90Scores {
   [[nodiscard]] static __device__ __forceinline__ Sm90Scores of(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                                 int consumer, const WindowMask& mask) {
     Sm90Scores scores = {args, work, consumer, {}, {}};
-    scores.unmasked =
-        unmasked_tiles_of_rows<Config, kWarpgroupRows>(mask, work.row + consumer * kWarpgroupRows);
-    if constexpr (kHasRules || Config::kHasDropout) {
-      const SequenceSpan span = {Config::kIsVarlen ? 0 : static_cast<uint32>(work.sequence), 0, 0, work.seqlen_q,
-                                 work.seqlen_k};
-      scores.rules = ScoreRules<Config>::make(args.options, args.base.scale, span, work.sequence, work.head,
-                                              args.base.num_heads_q);
-    }
+    scores.unmasked = unmasked_tiles_of_rows<Config, kWarpgroupRows>(mask, work.row + consumer * kWarpgroupRows);
+    if constexpr (kKeepsRules) scores.rules = scores.rules_of_head();
     return scores;
   }
 
   // What values are multiplied with to be exponents of 2.
   [[nodiscard]] __device__ __forceinline__ float multiplier() const {
-    if constexpr (kFoldsScale<Config>) return args.scale_log2;
-    return score_scale_log2(rules) * (folds_softcap(args) ? 2.0f : 1.0f);
+    if constexpr (kFoldsScale<Config>) {
+      return args.scale_log2;
+    } else if constexpr (Config::kHasBias || Config::kHasAlibi) {
+      return kLog2E;
+    } else {
+      return args.options.softcap * (folds_softcap(args) ? 2.0f * kLog2E : kLog2E);
+    }
   }
   // What has to be added to lse.
   [[nodiscard]] static __device__ __forceinline__ float lse_offset(const Sm90ForwardArgs& args) {
@@ -61,23 +67,19 @@ struct Sm90Scores {
   [[nodiscard]] __device__ __forceinline__ bool load_bias(uint32 (&bias)[kBiasWords], int n) const {
     if constexpr (kLoadsBiasEarly) {
       const TileRules<Config> tile = rules_of_tile(n);
-      if (!tile.in_pairs || !tile.template all_visible<kWarpgroupRows, Config::kBlockN>()) return false;
-      constexpr int kWords = sizeof(typename BiasElement::Storage) / 2;  // of a pair
+      if (!tile.template all_visible<kWarpgroupRows, Config::kBlockN>()) return false;
+      if (!are_chunks(tile.bias, tile.bias_row_stride)) return false;
 #pragma unroll
       for (int h = 0; h < kRowsOfThread; ++h) {
-        const auto* from = tile.bias + (accumulator_row(thread()) + h * kRowHalf) * tile.bias_row_stride +
-                           accumulator_column(thread());
+        const auto* from =
+            tile.bias + (accumulator_row(thread()) + h * kRowHalf) * tile.bias_row_stride + thread() % 4 * kBiasOfChunk;
 #pragma unroll
-        for (int j = 0; j < kScores / 4; ++j) {
-          uint32* to = bias + (2 * j + h) * kWords;
-          // volatile: or the compiler would have them wait for the products first
-          if constexpr (kWords == 1) {
-            asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(to[0]) : "l"(from + j * kColumnsOfTile));
-          } else {
-            asm volatile("ld.global.nc.v2.b32 {%0, %1}, [%2];"
-                         : "=r"(to[0]), "=r"(to[1])
-                         : "l"(from + j * kColumnsOfTile));
-          }
+        for (int i = 0; i < kBiasWords / 8; ++i) {
+          uint32* to = bias + (2 * i + h) * 4;
+          // volatile: or the compiler would have the load wait for the products first
+          asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
+                       : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                       : "l"(from + i * 4 * kBiasOfChunk));
         }
       }
       return true;
@@ -118,9 +120,20 @@ struct Sm90Scores {
   }
 
  private:
-  [[nodiscard]] static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x) % kWarpgroup; }
+  [[nodiscard]] static __device__ __forceinline__ int thread() {
+    return static_cast<int>(threadIdx.x) % kWarpgroup;
+  }
   [[nodiscard]] __device__ __forceinline__ TileRules<Config> rules_of_tile(int n) const {
-    return rules.tile(work.row + consumer * kWarpgroupRows, static_cast<int64>(n) * Config::kBlockN);
+    const int64 row = work.row + consumer * kWarpgroupRows;
+    const int64 key = static_cast<int64>(n) * Config::kBlockN;
+    if constexpr (kKeepsRules) return rules.tile(row, key);
+    return rules_of_head().tile(row, key);
+  }
+  [[nodiscard]] __device__ __forceinline__ ScoreRules<Config> rules_of_head() const {
+    const SequenceSpan span = {Config::kIsVarlen ? 0 : static_cast<uint32>(work.sequence), 0, 0, work.seqlen_q,
+                               work.seqlen_k};
+    return ScoreRules<Config>::make(args.options, args.base.scale, span, work.sequence, work.head,
+                                    args.base.num_heads_q);
   }
   // A window wider than any sequence, as a number that a row can be added to.
   [[nodiscard]] static __device__ __forceinline__ int clamped(int64 window) {
@@ -140,17 +153,22 @@ struct Sm90Scores {
   __device__ __forceinline__ void add_bias(float (&s)[kScores], const uint32 (&bias)[kBiasWords]) const {
     if constexpr (kLoadsBiasEarly) {
 #pragma unroll
-      for (int i = 0; i < kScores; i += 2) {
-        float low, high;
-        if constexpr (kBiasWords == kScores) {
-          low = __uint_as_float(bias[i]), high = __uint_as_float(bias[i + 1]);
-        } else {
-          low = BiasElement::low(bias[i / 2]), high = BiasElement::high(bias[i / 2]);
+      for (int i = 0; i < kBiasWords / 4; ++i) {  // 32 keys of row h, those of 8 keys in each lane of the quad
+        uint32 four[4] = {bias[4 * i], bias[4 * i + 1], bias[4 * i + 2], bias[4 * i + 3]};
+        transpose_quad(four);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          float* pair = s + 4 * (i / 2 * 4 + j) + 2 * (i % 2);
+          pair[0] = fmaf(pair[0], args.base.scale, BiasElement::low(four[j]));
+          pair[1] = fmaf(pair[1], args.base.scale, BiasElement::high(four[j]));
         }
-        s[i] = fmaf(s[i], rules.scale, low);
-        s[i + 1] = fmaf(s[i + 1], rules.scale, high);
       }
     }
+  }
+  // Is every eighth element of every row aligned to be loaded with those after it?
+  template <class Storage>
+  [[nodiscard]] static __device__ __forceinline__ bool are_chunks(const Storage* data, int64 row_stride) {
+    return reinterpret_cast<uint64>(data) % 16 == 0 && row_stride % kBiasOfChunk == 0;
   }
   template <bool kIsFirst>
   __device__ __forceinline__ void mask_tile(float (&s)[kScores], int n) const {

@@ -117,22 +117,26 @@ struct Sm90Softmax {
   // A further tile: p, here or by pack_late(). Returns whether o has to be multiplied with `rescale`.
   [[nodiscard]] __device__ __forceinline__ bool update(float (&s)[kScores], float scale_log2, uint32 (&p)[kScores / 2],
                                                        float (&rescale)[kRowsOfThread]) {
-    if constexpr (Config::kSpeculate) return speculate(s, scale_log2, p, rescale);
-    float sum[kRowsOfThread];
-    const bool raises = follow_max(s, scale_log2, rescale);
-    if constexpr (Config::kOverlap) {
-      exponentials(s, scale_log2, sum);
+    if constexpr (Config::kSpeculate) {
+      return speculate(s, scale_log2, p, rescale);
     } else {
-      exponentials(s, scale_log2, p, sum);
+      float sum[kRowsOfThread];
+      const bool raises = follow_max(s, scale_log2, rescale);
+      if constexpr (Config::kOverlap) {
+        exponentials(s, scale_log2, sum);
+      } else {
+        exponentials(s, scale_log2, p, sum);
+      }
+      add(sum);
+      return raises;
     }
-    add(sum);
-    return raises;
   }
   // p where update() left it in the place of s: the tensor cores were still reading the registers that it goes to.
   __device__ __forceinline__ void pack_late(const float (&s)[kScores], uint32 (&p)[kScores / 2]) const {
-    if constexpr (Config::kSpeculate) return;
+    if constexpr (!Config::kSpeculate) {
 #pragma unroll
-    for (int i = 0; i < kScores / 2; ++i) p[i] = Element::pack(s[2 * i], s[2 * i + 1]);
+      for (int i = 0; i < kScores / 2; ++i) p[i] = Element::pack(s[2 * i], s[2 * i + 1]);
+    }
   }
 
   // After the last tile: l of the whole row, what o has to be multiplied with, lse.
@@ -140,7 +144,9 @@ struct Sm90Softmax {
     row_sum[0] = quad_sum(row_sum[0]);
     row_sum[1] = quad_sum(row_sum[1]);
   }
-  [[nodiscard]] __device__ __forceinline__ float inverse_sum(int h) const { return inverse_or_zero(row_sum[h]); }
+  [[nodiscard]] __device__ __forceinline__ float inverse_sum(int h) const {
+    return inverse_or_zero(row_sum[h]);
+  }
   // Natural logarithm; -inf for a row that has seen nothing.
   [[nodiscard]] __device__ __forceinline__ float lse(int h) const {
     if (row_sum[h] == 0.0f) return -kInfinity;

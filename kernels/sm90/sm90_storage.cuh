@@ -21,7 +21,7 @@ struct alignas(16) Sm90Work {
 
   static constexpr int kNoWork = -1;
 };
-static_assert(sizeof(Sm90Work) == 32);
+static_assert(sizeof(Sm90Work) == kSm90WorkBytes);
 
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90Storage {

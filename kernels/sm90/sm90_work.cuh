@@ -96,8 +96,14 @@ class Sm90TileWalk {
     }
     const uint32 sequence = head_of_all / args_.base.num_heads_q;
     const uint32 head = head_of_all - sequence * args_.base.num_heads_q;
-    return {static_cast<int>(sequence), static_cast<int>(head), static_cast<int>(tile) * kBlockM, 0, 0,
-            static_cast<int>(args_.base.seqlen_q), static_cast<int>(args_.base.seqlen_k), 0};
+    return {static_cast<int>(sequence),
+            static_cast<int>(head),
+            static_cast<int>(tile) * kBlockM,
+            0,
+            0,
+            static_cast<int>(args_.base.seqlen_q),
+            static_cast<int>(args_.base.seqlen_k),
+            0};
   }
 
   // Sequence after sequence, head after head. The walk only goes forward: a lane has one of 32 sequences in view.
@@ -116,9 +122,10 @@ class Sm90TileWalk {
     const uint32 of_sequence = rest - (__shfl_sync(kAllLanes, tiles_until_, lane) - tiles * args_.base.num_heads_q);
     const uint32 head = of_sequence / tiles;
     const uint32 tile = tiles - 1 - (of_sequence - head * tiles);  // the longest first
-    return {static_cast<int>(sequence), static_cast<int>(head), static_cast<int>(tile) * kBlockM,
-            static_cast<int>(span.q_begin), static_cast<int>(span.k_begin), static_cast<int>(span.seqlen_q),
-            static_cast<int>(span.seqlen_k), 0};
+    return {static_cast<int>(sequence),       static_cast<int>(head),
+            static_cast<int>(tile) * kBlockM, static_cast<int>(span.q_begin),
+            static_cast<int>(span.k_begin),   static_cast<int>(span.seqlen_q),
+            static_cast<int>(span.seqlen_k),  0};
   }
 
   // tiles_until_: those of all heads of the sequences from first_sequence_ to the lane's own.

@@ -274,7 +274,9 @@ TEST(Auto, OneRowDoesNotGetATileOf192) {
     const cuda::Family& family = *cuda::find_family("sm90_forward");
     const auto specs = family.kernels(family.choose(made.problem, device("sm_90a", 132)).variant, cuda::find_arch("sm_90a"));
     for (const cuda::Constant& c : specs.front().config) {
-      if (c.name == "kBlockM") EXPECT_EQ(std::get<std::int64_t>(c.value), 64);
+      if (c.name == "kBlockM") {
+        EXPECT_EQ(std::get<std::int64_t>(c.value), 64);
+      }
     }
   }
 }

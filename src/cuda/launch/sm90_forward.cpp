@@ -1,6 +1,7 @@
 // sm90_forward: float16 and bfloat16 forward on Hopper's warpgroup instructions, every option.
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
@@ -15,48 +16,34 @@ namespace {
 
 using core::Problem;
 
-constexpr std::int32_t kTaken = option::kAll;
-constexpr int kMostHeadDim = 256;
-constexpr std::int64_t kLongestSum = 32768;  // keys that tensor cores may add up without harm to 16 bits
-
-/// How a variant runs, beyond the sizes of its tile.
-struct Pipeline {
-  std::int32_t producer_registers, consumer_registers;
-  std::int32_t overlap;    ///< p v of a tile runs under the softmax of the next
-  std::int32_t ping_pong;  ///< consumers take turns at the tensor cores
-  std::int32_t speculate;  ///< p is tried with the maximum of earlier tiles
-  std::int32_t dynamic;    ///< whoever is free takes the next tile
-  std::int32_t puts_aside; ///< sums over very many keys are cut into pieces: kernels/sm90/sm90_long_sum.cuh
-};
 
 struct Sm90ForwardVariant : Facts {
-  std::int32_t consumers = 2, block_n = 128, stages = 2, q_buffers = 2;
-  Pipeline pipeline = {};
+  Sm90ForwardTile tile = {};
+  std::int32_t puts_aside = 0;  ///< sums over very many keys are cut into pieces: kernels/sm90/sm90_long_sum.cuh
 
-  [[nodiscard]] Sm90ForwardTile tile() const { return {head_dim, head_dim_v, consumers, block_n, stages, q_buffers}; }
+  [[nodiscard]] int smem_bytes() const {
+    return sm90_forward_smem_bytes(tile.consumers, tile.block_n, tile.stages, tile.q_buffers, head_dim, head_dim_v);
+  }
 };
 
-constexpr std::size_t kFactInts = sizeof(Facts) / sizeof(std::int32_t);
-
-/// Registers of a producer's and of a consumer's thread: what 64 K divided among the warpgroups allow.
-constexpr Pipeline registers_of(int consumers) {
-  Pipeline pipeline = {};
-  pipeline.producer_registers = consumers == 3 ? 32 : 40;
-  pipeline.consumer_registers = consumers == 3 ? 160 : 232;
-  return pipeline;
-}
+constexpr std::size_t kTileAt = sizeof(Facts) / sizeof(std::int32_t);  // among the variant's ints
 
 Sm90ForwardVariant with(const Facts& facts, int consumers, int block_n, int stages, int q_buffers, bool overlap,
                         bool speculate) {
   Sm90ForwardVariant v = {facts};
-  v.consumers = consumers;
-  v.block_n = block_n;
-  v.stages = stages;
-  v.q_buffers = q_buffers;
-  v.pipeline = registers_of(consumers);
-  v.pipeline.overlap = overlap;
-  v.pipeline.ping_pong = consumers > 1;
-  v.pipeline.speculate = speculate;
+  // Registers of a thread: what 64 K divided among the warpgroups allow.
+  v.tile = {.consumers = consumers,
+            .block_n = block_n,
+            .stages = stages,
+            .q_buffers = q_buffers,
+            .producer_registers = consumers == 3 ? 32 : 40,
+            .consumer_registers = consumers == 3 ? 160 : consumers == 2 ? 232 : 248,
+            .overlaps = overlap,
+            .takes_turns = consumers > 1,
+            .speculates = speculate,
+            // Tiles of different lengths balance only where whoever is free takes the next.
+            .schedule = facts.mask != MaskKind::kFull || facts.has(option::kVarlen) ? Sm90Schedule::kDynamic
+                                                                                    : Sm90Schedule::kStatic};
   return v;
 }
 
@@ -67,7 +54,9 @@ Sm90ForwardVariant tall_variant(const Facts& facts, std::int64_t seqlen_k) {
   // Rules that read memory for each score, or several rules at once, want registers.
   const bool reads = facts.has(option::kBias | option::kBoolMask);
   const bool crowded = reads && facts.has(option::kDropout | option::kSoftcap | option::kAlibi);
-  if (crowded || (facts.has(option::kBias) && widest <= 192)) return with(facts, 2, 64, 2, 1, false, false);
+  if (crowded || facts.has(option::kBias)) {
+    return widest <= 192 ? with(facts, 2, 64, 2, 1, false, false) : with(facts, 1, 64, 2, 1, false, false);
+  }
   if (widest <= 64 && !reads && !facts.has(option::kVarlen)) return with(facts, 3, 128, 2, 2, false, true);
   if (widest <= 128) {
     constexpr std::int64_t kLong = 4096;  // keys from which wide tiles of them gain more than a second buffer of q
@@ -88,14 +77,21 @@ double tflops_of(const Sm90ForwardVariant& v) {
   const int widest = std::max(v.head_dim, v.head_dim_v);
   double rate = widest <= 64 ? 560 : widest <= 96 ? 600 : widest <= 128 ? 650 : 700;
   if (v.has(option::kSoftcap | option::kDropout | option::kBias | option::kBoolMask)) rate *= 0.65;
-  return v.consumers == 1 ? rate / 2 : rate;
+  return v.tile.consumers == 1 ? 0.55 * rate : rate;
+}
+
+constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;  // what the device counts them in
+
+std::string tiles_text(const Problem& p) {
+  return std::to_string(p.num_sequences) + " sequences, " + std::to_string(p.num_heads_q) + " heads, max_seqlen_q " +
+         std::to_string(p.max_seqlen_q);
 }
 
 class Sm90Forward final : public Family {
  public:
   Sm90Forward() : Family("sm90_forward", "float16 and bfloat16 on Hopper's tensor cores, every option") {
     has_backward = false;
-    takes = kTaken;
+    takes = option::kAll;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -106,11 +102,7 @@ class Sm90Forward final : public Family {
     facts.aligned = 1;  // as lack() asks
     Sm90ForwardVariant tall = tall_variant(facts, p.max_seqlen_k);
     Sm90ForwardVariant low = low_variant(facts);
-    for (Sm90ForwardVariant* v : {&tall, &low}) {
-      // Tiles of different lengths balance only where whoever is free takes the next.
-      v->pipeline.dynamic = facts.mask != MaskKind::kFull || facts.has(option::kVarlen);
-      v->pipeline.puts_aside = p.max_seqlen_k > kLongestSum;
-    }
+    tall.puts_aside = low.puts_aside = sm90_puts_aside(facts.element, p.max_seqlen_k);
     Choice choice = {.variant = tall, .why = "Hopper's tensor cores: row tiles as tall as registers allow"};
     lay_out(p, device, choice);
     Choice other = {.variant = low, .why = "Hopper's tensor cores: few rows, so tiles of 64"};
@@ -120,55 +112,52 @@ class Sm90Forward final : public Family {
 
   void lay_out(const Problem& p, const DeviceInfo& device, Choice& choice) const override {
     const auto v = choice.variant.as<Sm90ForwardVariant>();
-    const std::int64_t tiles = num_tiles(p.max_seqlen_q, v.tile().block_m()) * p.num_sequences * p.num_heads_q;
+    const Sm90ForwardGrid grid = grid_of(p, v, device.num_multiprocessors);
     choice.num_steps = 0;
-    choice.add_step({.blocks = std::min<std::int64_t>(tiles, device.num_multiprocessors)});
+    choice.add_step({.blocks = grid.blocks});
     choice.seconds = estimated_seconds(p, device,
                                        {.tflops = tflops_of(v),
-                                        .block_m = v.tile().block_m(),
-                                        .blocks = tiles,
+                                        .block_m = v.tile.block_m(),
+                                        .blocks = grid.total_tiles,
                                         .blocks_per_multiprocessor = 1,
                                         .num_steps = 1});
   }
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
     const auto v = variant.as<Sm90ForwardVariant>();
-    const Sm90ForwardTile tile = v.tile();
-    const Pipeline& pipeline = v.pipeline;
+    const Sm90ForwardTile& tile = v.tile;
     KernelSpec spec = {.name = name,
                        .source = "sm90/sm90_forward.cuh",
                        .function = name,
                        .args = Sm90ForwardArgs::kTypeName,
-                       .config = constants_of(v, kTaken),
+                       .config = constants_of(v, takes),
                        .arch = arch.target,
-                       .dynamic_smem_bytes = static_cast<unsigned>(tile.smem_bytes())};
-    spec.config.insert(spec.config.end(),
-                       {{"kThreads", std::int64_t{tile.threads()}},
-                        {"kConsumers", std::int64_t{v.consumers}},
-                        {"kBlockM", std::int64_t{tile.block_m()}},
-                        {"kBlockN", std::int64_t{v.block_n}},
-                        {"kStages", std::int64_t{v.stages}},
-                        {"kQBuffers", std::int64_t{v.q_buffers}},
-                        {"kProducerRegisters", std::int64_t{pipeline.producer_registers}},
-                        {"kConsumerRegisters", std::int64_t{pipeline.consumer_registers}},
-                        {"kOverlap", pipeline.overlap != 0},
-                        {"kPingPong", pipeline.ping_pong != 0},
-                        {"kSpeculate", pipeline.speculate != 0},
-                        {"kPutsAside", pipeline.puts_aside != 0},
-                        {"kSchedule", EnumConstant{"Sm90Schedule", pipeline.dynamic != 0 ? "kDynamic" : "kStatic"}},
-                        {"kSmemBytes", std::int64_t{tile.smem_bytes()}}});
+                       .dynamic_smem_bytes = static_cast<unsigned>(v.smem_bytes())};
+    const bool dynamic = tile.schedule == Sm90Schedule::kDynamic;
+    spec.config.insert(spec.config.end(), {{"kThreads", std::int64_t{tile.threads()}},
+                                           {"kConsumers", std::int64_t{tile.consumers}},
+                                           {"kBlockM", std::int64_t{tile.block_m()}},
+                                           {"kBlockN", std::int64_t{tile.block_n}},
+                                           {"kStages", std::int64_t{tile.stages}},
+                                           {"kQBuffers", std::int64_t{tile.q_buffers}},
+                                           {"kProducerRegisters", std::int64_t{tile.producer_registers}},
+                                           {"kConsumerRegisters", std::int64_t{tile.consumer_registers}},
+                                           {"kOverlap", tile.overlaps != 0},
+                                           {"kPingPong", tile.takes_turns != 0},
+                                           {"kSpeculate", tile.speculates != 0},
+                                           {"kPutsAside", v.puts_aside != 0},
+                                           {"kSchedule", EnumConstant{"Sm90Schedule", dynamic ? "kDynamic" : "kStatic"}},
+                                           {"kSmemBytes", std::int64_t{v.smem_bytes()}}});
     return {std::move(spec)};
   }
 
   [[nodiscard]] Workspace workspace(const Problem& /*p*/, const Choice& choice) const override {
     Workspace workspace;
     const auto v = choice.variant.as<Sm90ForwardVariant>();
-    const std::int64_t sums = choice.steps[0].blocks * v.tile().block_m() * v.tile().columns_v();
-    workspace.add({.name = "next tile",
-                   .bytes = v.pipeline.dynamic != 0 ? std::int64_t{sizeof(uint32)} : 0,
-                   .zeroed = true});
-    workspace.add({.name = "sums put aside",
-                   .bytes = v.pipeline.puts_aside != 0 ? sums * std::int64_t{sizeof(float)} : 0});
+    const std::int64_t sums = sm90_aside_bytes(choice.steps[0].blocks, v.tile.consumers, v.head_dim_v);
+    const bool dynamic = v.tile.schedule == Sm90Schedule::kDynamic;
+    workspace.add({.name = "next tile", .bytes = dynamic ? std::int64_t{sizeof(uint32)} : 0, .zeroed = true});
+    workspace.add({.name = "sums put aside", .bytes = v.puts_aside != 0 ? sums : 0});
     return workspace;
   }
 
@@ -176,20 +165,17 @@ class Sm90Forward final : public Family {
     const Problem& p = launch.problem;
     if (launch.choice.steps[0].blocks == 0) return;  // no address for a map either
     const auto v = launch.choice.variant.as<Sm90ForwardVariant>();
-    const int block_m = v.tile().block_m();
-    const auto row_tiles = static_cast<uint32>(num_tiles(p.max_seqlen_q, block_m));
-    const auto heads = static_cast<uint32>(p.num_sequences * p.num_heads_q);
-    const std::int64_t key_bytes = p.max_seqlen_k * (p.head_dim + p.head_dim_v) * dtype_bytes(p.q.dtype);
-    Sm90ForwardArgs args = {.q_map = row_map(p.q, block_m, p.q.data),
-                            .k_map = row_map(p.k, v.block_n, p.q.data),
-                            .v_map = row_map(p.v, v.block_n, p.q.data),
-                            .o_map = row_map(p.o, kSm90RowsOfConsumer, p.q.data),
+    const Sm90ForwardGrid grid = grid_of(p, v, launch.choice.steps[0].blocks);
+    Sm90ForwardArgs args = {.q_map = row_map(p.q, v.tile.block_m(), p.q.data),
+                            .k_map = row_map(p.k, v.tile.block_n, p.q.data),
+                            .v_map = row_map(p.v, v.tile.block_n, p.q.data),
+                            .o_map = row_map(p.o, kSm90ConsumerRows, p.q.data),
                             .base = forward_args(p, launch.region(1), true),
                             .options = option_args_of(p),
                             .next_tile = launch.region<uint32>(0),
-                            .total_tiles = row_tiles * heads,
-                            .row_tiles = row_tiles,
-                            .section_heads = section_heads(heads, key_bytes / p.heads_per_group()),
+                            .total_tiles = grid.total_tiles,
+                            .row_tiles = grid.row_tiles,
+                            .section_heads = grid.section_heads,
                             .scale_log2 = folded_scale(p.scale)};
     launch.run(0, args);
   }
@@ -197,27 +183,35 @@ class Sm90Forward final : public Family {
   [[nodiscard]] std::vector<Variant> examples(const Arch& arch) const override;
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
-    static constexpr Tunable kAll[] = {{"consumers", kFactInts},
-                                       {"block_n", kFactInts + 1},
-                                       {"stages", kFactInts + 2},
-                                       {"q_buffers", kFactInts + 3},
-                                       {"producer_registers", kFactInts + 4},
-                                       {"consumer_registers", kFactInts + 5},
-                                       {"overlap", kFactInts + 6},
-                                       {"ping_pong", kFactInts + 7},
-                                       {"speculate", kFactInts + 8},
-                                       {"dynamic", kFactInts + 9},
-                                       {"puts_aside", kFactInts + 10}};
+    static constexpr Tunable kAll[] = {{"consumers", kTileAt},
+                                       {"block_n", kTileAt + 1},
+                                       {"stages", kTileAt + 2},
+                                       {"q_buffers", kTileAt + 3},
+                                       {"producer_registers", kTileAt + 4},
+                                       {"consumer_registers", kTileAt + 5},
+                                       {"overlap", kTileAt + 6},
+                                       {"ping_pong", kTileAt + 7},
+                                       {"speculate", kTileAt + 8},
+                                       {"dynamic", kTileAt + 9},
+                                       {"puts_aside", kTileAt + 10}};
     return kAll;
   }
 
  protected:
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p) const override {
-    if (auto lack = head_dim_lack(p, {}, kMostHeadDim, true)) return lack;
+    if (auto lack = head_dim_lack(p, {}, kSm90LargestHeadDim, true)) return lack;
+    if (num_tiles(p.max_seqlen_q, kSm90ConsumerRows) * p.num_sequences * p.num_heads_q > kMostTiles) {
+      return core::Lack{"q", "rows of all sequences and heads:", tiles_text, "2^31 - 1 tiles of 64"};
+    }
     return tensor_map_lack(p);
   }
 
  private:
+  static Sm90ForwardGrid grid_of(const Problem& p, const Sm90ForwardVariant& v, std::int64_t blocks) {
+    const std::int64_t bytes_per_key = (p.head_dim + p.head_dim_v) * dtype_bytes(p.q.dtype);
+    return Sm90ForwardGrid::of(p.num_sequences, p.num_heads_q, p.num_heads_k, p.max_seqlen_q, p.max_seqlen_k,
+                               bytes_per_key, v.tile.block_m(), blocks);
+  }
   /// The scale in the exponent of 2, never so small that a masked score's -inf times it is NaN.
   static float folded_scale(double scale) {
     constexpr double kLog2E = 1.4426950408889634, kLeast = 0x1p-100;
@@ -231,9 +225,7 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
   using enum MaskKind;
   std::vector<Variant> variants;
   const auto add = [&](const Facts& f, std::int64_t seqlen_k = 512) {
-    Sm90ForwardVariant v = tall_variant(f, seqlen_k);
-    v.pipeline.dynamic = f.mask != kFull || f.has(option::kVarlen);
-    variants.emplace_back(v);
+    variants.emplace_back(tall_variant(f, seqlen_k));
   };
   const auto facts = [](ElementType element, int head_dim, int head_dim_v, MaskKind mask, std::int32_t options = 0,
                         ElementType bias = kF32, bool negate = false) {
@@ -254,7 +246,7 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
   add(facts(kBF16, 192, 128, kCausal));
   for (const int head_dim : {64, 128, 256}) {
     Sm90ForwardVariant v = tall_variant(facts(kF16, head_dim, head_dim, kCausal), 1 << 20);
-    v.pipeline.puts_aside = 1;
+    v.puts_aside = 1;
     variants.emplace_back(v);
   }
   add(facts(kF16, 40, 80, kFull));
