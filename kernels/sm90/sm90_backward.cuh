@@ -26,11 +26,16 @@ namespace attend {
 
 // A computing warpgroup of a persistent block.
 template <class Config>
-__device__ __forceinline__ void compute_items(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args) {
-  BackwardComputer<Config> computer(smem, args);
-  uint32 number = 0;
+__device__ __forceinline__ void compute_items(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args,
+                                              int warpgroup) {
+  BackwardComputer<Config> computer(smem, args, warpgroup);
 #pragma unroll 1
-  while (computer.compute(number)) number = computer.next_number();
+  for (uint32 number = 0;; ++number) {
+    const Sm90BackwardItem& item = wait_for_item(smem, number);
+    if (uniform(item.is_end())) break;
+    computer.compute(item, number & 1);
+    release_item(smem, number);
+  }
   computer.finish();
 }
 
@@ -52,7 +57,7 @@ __device__ __forceinline__ void sm90_backward_persistent(Sm90BackwardStorage<Con
     }
   } else {
     take_registers<Config::kComputeRegisters>();
-    compute_items(smem, args);
+    compute_items(smem, args, warpgroup - 1);
   }
 }
 
@@ -66,8 +71,9 @@ __device__ __forceinline__ void sm90_backward_narrow(Sm90BackwardStorage<Config>
     if (item.begin < item.end) NarrowQueryWarpgroup<Config>(smem, args, item).run();
   } else {
     take_registers<Config::kComputeRegisters>();
-    BackwardComputer<Config> computer(smem, args);
-    if (computer.compute(0)) computer.finish();
+    BackwardComputer<Config> computer(smem, args, warpgroup - 1);
+    computer.compute(item, 0);
+    computer.finish();
   }
 }
 
@@ -80,7 +86,6 @@ __device__ void sm90_backward(const Sm90BackwardArgs& args) {
     smem.init_barriers();
     if constexpr (!kIsPersistent) {
       if (!make_item<Config>(smem.items[0], args, blockIdx.x)) smem.items[0].key = -1;
-      smem.item_full[0].arrive();
     }
   }
   __syncthreads();  // the barriers are initialised

@@ -17,7 +17,6 @@
 #pragma once
 
 #include "../common/online_softmax.cuh"
-#include "../common/smem_tile.cuh"
 #include "../common/stmatrix.cuh"
 #include "../common/thread_barrier.cuh"
 #include "../common/wgmma_fresh.cuh"
@@ -33,99 +32,61 @@ class BackwardComputer {
   using Element = ElementOf<Config>;
   using Storage = Sm90BackwardStorage<Config>;
 
-  __device__ __forceinline__ BackwardComputer(Storage& smem, const Sm90BackwardArgs& args) : smem_(smem), args_(args) {
-    if (warpgroup() == Shape::kWarpgroups - 1) thread_barrier_arrive(token_id(0), 2 * kWarpgroup);
+  // warpgroup: of those that compute; uniform.
+  __device__ __forceinline__ BackwardComputer(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
+      : smem_(smem), args_(args), warpgroup_(warpgroup) {
+    const uint32 thread = threadIdx.x;
+    const uint32 row = thread % 32 / 16 * 8 + thread % 8;  // of queries
+    const uint32 piece = thread % kWarpgroup / 32 * 2 + thread / 8 % 2;
+    // swizzled_offset(), of what fits one panel
+    ds_place_ = smem_address(smem.ds[0][warpgroup]) + row * kSwizzleBytes + (piece ^ row % 8) * 16;
+    if (warpgroup == Shape::kWarpgroups - 1) thread_barrier_arrive(token_id(0), 2 * kWarpgroup);
   }
 
   // After the last item: takes back the token that the last warpgroup passed on.
   __device__ __forceinline__ void finish() {
-    if (warpgroup() == 0) thread_barrier_sync(token_id(0), 2 * kWarpgroup);
+    if (warpgroup_ == 0) thread_barrier_sync(token_id(0), 2 * kWarpgroup);
   }
 
-  // dk and dv of item `number`, all steps, to memory. False: there is none.
-  [[nodiscard]] __device__ __forceinline__ bool compute(uint32 number) {
-    smem_.item_full[number % kBackwardItemRing].wait(number / kBackwardItemRing & 1);  // the item may be read
-    if (smem_.items[number % kBackwardItemRing].is_end()) return false;
-    kept().number = number;
+  // dk and dv of an item, all its steps, to memory. keys_parity: of the phase in which its k and v come.
+  __device__ __forceinline__ void compute(const Sm90BackwardItem& item, uint32 keys_parity) {
     fill_zero(dk_);
     fill_zero(dv_);
-    const int begin = item().begin;
-    if (begin == item().end) {
+    const int end = uniform(item.end);
+    int step = uniform(item.begin);
+    if (step == end) {
       if constexpr (kHasLoader) {
-        smem_.v_full.wait(keys_parity());  // keeps the phase
+        smem_.v_full.wait(keys_parity);  // keeps the phase
         arrive_as_warp(smem_.v_empty);
       }
-    } else {
-      kept().step = begin;
-#pragma unroll 1
-      do {
-        const BackwardSegment segment =
-            BackwardSegment::at(item(), kept().step, args_.base.num_heads_q / args_.base.num_heads_k);
-        __syncwarp();  // every lane has read the step
-        kept().step = segment.step_end;
-        compute_head(segment.tile, segment.tile_end - segment.tile);
-      } while (kept().step < item().end);
     }
-    store(item());
-    return true;
-  }
-
-  // By a warp that has computed item `number`: it may be overwritten.
-  [[nodiscard]] __device__ __forceinline__ uint32 next_number() {
-    const uint32 number = kept().number;
-    __syncwarp();  // every lane has read it, and the item
-    arrive_as_warp(smem_.item_empty[number % kBackwardItemRing]);
-    return number + 1;
+#pragma unroll 1
+    while (step < end) {
+      const BackwardSegment segment =
+          BackwardSegment::at(item, step, args_.base.num_heads_q / args_.base.num_heads_k).as_uniform();
+      step = segment.step_end;
+      compute_head(item, segment, step == end, keys_parity);
+    }
+    store(item);
   }
 
  private:
   static constexpr bool kHasLoader = Shape::kTile.is_persistent;  // it waits for buffers to be released
-  static constexpr int kTokenId = 8;                              // named barriers 8, 9, ...
+  static constexpr bool kSkipsTiles = kHasLoader && Config::kMask != MaskKind::kFull;
+  static constexpr int kTokenId = 8;  // named barriers 8, 9, ...
 
-  // What follows from the thread is computed anew wherever it is used: there are no registers to keep it in.
-  [[nodiscard]] static __device__ __forceinline__ uint32 thread() {
-    return recomputed(threadIdx.x);
-  }
   [[nodiscard]] static __device__ __forceinline__ int lane_of_warpgroup() {
-    return static_cast<int>(thread() % kWarpgroup);
-  }
-  // Of those that compute.
-  [[nodiscard]] static __device__ __forceinline__ int warpgroup() {
-    return static_cast<int>(thread() / kWarpgroup) - 1;
-  }
-  // This warpgroup's first row of k; that of v lies sizeof(smem.k) further.
-  [[nodiscard]] __device__ __forceinline__ uint32 keys() const {
-    return smem_address(smem_.k) + (thread() / kWarpgroup - 1) * (kWarpgroupRows * kSwizzleBytes);
-  }
-  // This lane's row of 16 bytes in the first buffer of ds: lanes address rows of transposed 8 x 8 matrices.
-  [[nodiscard]] __device__ __forceinline__ uint32 ds_place() const {
-    const uint32 thread = this->thread();
-    const uint32 row = thread % 32 / 16 * 8 + thread % 8;  // of queries
-    const uint32 piece = thread % kWarpgroup / 32 * 2 + thread / 8 % 2;
-    // swizzled_offset(), of what fits one panel
-    return smem_address(smem_.ds[0]) + (thread / kWarpgroup - 1) * Shape::kPanelBytesM + row * kSwizzleBytes +
-           (piece ^ row % 8) * 16;
+    return static_cast<int>(threadIdx.x % kWarpgroup);
   }
   [[nodiscard]] static __device__ __forceinline__ int token_id(int warpgroup) {
     return kTokenId + warpgroup;
   }
   __device__ __forceinline__ void take_token() {
-    thread_barrier_sync(token_id(warpgroup()), 2 * kWarpgroup);
+    thread_barrier_sync(token_id(warpgroup_), 2 * kWarpgroup);
   }
   __device__ __forceinline__ void pass_token() {
-    const int next = warpgroup() + 1;
+    const int next = warpgroup_ + 1;
     thread_barrier_arrive(token_id(next == Shape::kWarpgroups ? 0 : next), 2 * kWarpgroup);
-  }
-
-  // What belongs to the item, read anew each time.
-  [[nodiscard]] __device__ __forceinline__ volatile BackwardKept& kept() const {
-    return smem_.kept[thread() / 32 - 4];
-  }
-  [[nodiscard]] __device__ __forceinline__ const Sm90BackwardItem& item() const {
-    return smem_.items[kept().number % kBackwardItemRing];
-  }
-  [[nodiscard]] __device__ __forceinline__ uint32 keys_parity() const {
-    return kept().number & 1;
   }
 
   // The buffers of the tile that is numbered `number` through all items: every power of two of them goes round.
@@ -139,37 +100,46 @@ class BackwardComputer {
     smem_.ds_empty[number_ % Config::kDsBuffers].wait(number_ / Config::kDsBuffers & 1 ^ 1);
   }
 
-  // `tiles` tiles of one query head, from `tile` on.
-  __device__ __forceinline__ void compute_head(int tile, int tiles) {
-    number_end_ = number_ + static_cast<uint32>(tiles);
-    find_masked_tiles(item(), tile);
-    if (skips_first(item(), tile)) {
-      skip_tile();
-      if (number_ == number_end_) {
-        if (kHasLoader && kept().step == item().end) arrive_as_warp(smem_.v_empty);
-        return;
-      }
+  // The tiles of one query head.
+  __device__ __forceinline__ void compute_head(const Sm90BackwardItem& item, const BackwardSegment& segment,
+                                               bool is_last_head, uint32 keys_parity) {
+    number_end_ = number_ + static_cast<uint32>(segment.tile_end - segment.tile);
+    find_masked_tiles(item, segment.tile);
+    if constexpr (kSkipsTiles) {
+      const int skipped = skipped_tiles(item, segment.tile);
+      if (skipped != 0) skip_tile();
+      number_ += static_cast<uint32>(skipped);
     }
-    smem_.k_full.wait(keys_parity());                          // k has landed
+    if (number_ != number_end_) {
+      compute_tiles(item, is_last_head, keys_parity);
+    } else if (kHasLoader && is_last_head) {
+      arrive_as_warp(smem_.v_empty);
+    }
+    number_ = number_end_;
+  }
+
+  // Tiles number_ to number_end_, at least one.
+  __device__ __forceinline__ void compute_tiles(const Sm90BackwardItem& item, bool is_last_head, uint32 keys_parity) {
+    smem_.k_full.wait(keys_parity);                            // k has landed
     smem_.q_full[stage_of(number_)].wait(parity_of(number_));  // q and lse of the tile have
     read_statistics(lse_, smem_.lse_log2[stage_of(number_)]);
     wgmma_fence();
     begin_scores<Shape::kDepth, Config::kHeadDim>(s_, keys(), smem_address(smem_.q[stage_of(number_)]));
     wait_for_ds_buffer();
-    smem_.v_full.wait(keys_parity());  // v has landed
+    smem_.v_full.wait(keys_parity);  // v has landed
     wgmma_wait<0>(s_);
-    exponentials();
+    exponentials(item);
     pack_p();
 #pragma unroll 1
     while (number_ + 1 < number_end_) {
-      first_half<false>();  // 1, 2, 3
+      first_half<false>(is_last_head);  // 1, 2, 3
       wgmma_fence();
       const uint32 stage = stage_of(number_++);
       begin_scores<Shape::kDepth, Config::kHeadDim>(s_, keys(), smem_address(smem_.q[stage_of(number_)]));
       begin_gradient<Shape::kDepthV>(dv_, p_, smem_address(smem_.dout[stage]));
       wgmma_wait<1>(s_);  // 5: s may be read, dv is under way
       pass_token();
-      exponentials();
+      exponentials(item);
       pin_registers(s_);
       // For the next ds. The wait is here since it is a branch: without one ptxas moves the exponentials behind the drain.
       wait_for_ds_buffer();
@@ -177,26 +147,25 @@ class BackwardComputer {
       if constexpr (kHasLoader) arrive_as_warp(smem_.dout_empty[stage_of(number_ - 1)]);
       pack_p();
     }
-    first_half<true>();
+    first_half<true>(is_last_head);
     wgmma_fence();
     begin_gradient<Shape::kDepthV>(dv_, p_, smem_address(smem_.dout[stage_of(number_)]));
     pass_token();
     wgmma_wait<0>(dv_);
     pin_registers(dk_);
     if constexpr (kHasLoader) arrive_as_warp(smem_.dout_empty[stage_of(number_)]);
-    ++number_;
   }
 
   // Steps 1 to 3. kIsLast: of its head; the next tile has its own start.
   template <bool kIsLast>
-  __device__ __forceinline__ void first_half() {
+  __device__ __forceinline__ void first_half(bool is_last_head) {
     const uint32 stage = stage_of(number_);
     smem_.dout_full[stage].wait(parity_of(number_));  // dout and delta have landed
     read_statistics(delta_, smem_.delta[stage]);
     wgmma_fence();
     begin_scores<Shape::kDepthV, Config::kHeadDimV>(dp_, keys() + sizeof(smem_.k), smem_address(smem_.dout[stage]));
     wgmma_wait<0>(dp_);
-    if (kHasLoader && kIsLast && kept().step == item().end) arrive_as_warp(smem_.v_empty);
+    if (kHasLoader && kIsLast && is_last_head) arrive_as_warp(smem_.v_empty);
     store_ds();
     if constexpr (!kIsLast) smem_.q_full[stage_of(number_ + 1)].wait(parity_of(number_ + 1));  // the next q has landed
     take_token();
@@ -205,7 +174,7 @@ class BackwardComputer {
     if constexpr (!kIsLast) read_statistics(lse_, smem_.lse_log2[stage_of(number_ + 1)]);
     fence_smem_for_async();  // ds is for the tensor cores
     __syncwarp();
-    arrive_as_warp(smem_.ds_full[number_ % Config::kDsBuffers][warpgroup()]);
+    arrive_as_warp(smem_.ds_full[number_ % Config::kDsBuffers][warpgroup_]);
     wgmma_wait<0>(dk_);
     if constexpr (kHasLoader) arrive_as_warp(smem_.q_empty[stage]);
   }
@@ -218,18 +187,24 @@ class BackwardComputer {
     wait_for_ds_buffer();
     take_token();
     pass_token();
-    arrive_as_warp(smem_.ds_full[number_ % Config::kDsBuffers][warpgroup()]);
+    arrive_as_warp(smem_.ds_full[number_ % Config::kDsBuffers][warpgroup_]);
     if constexpr (kHasLoader) {
       arrive_as_warp(smem_.q_empty[stage]);
       arrive_as_warp(smem_.dout_empty[stage]);
     }
-    ++number_;
   }
 
-  // Only the persistent form skips, and its dq does likewise.
-  [[nodiscard]] __device__ __forceinline__ bool skips_first(const Sm90BackwardItem& item, int tile) const {
-    if constexpr (!kHasLoader || Config::kMask == MaskKind::kFull) return false;
-    return warpgroup() == 1 && item.is_above_band(BackwardBand::of<Config>(args_.options), tile, 1);
+  // 1 if the first tile's rows see none of this warpgroup's keys, else 0. dq does likewise.
+  [[nodiscard]] __device__ __forceinline__ int skipped_tiles(const Sm90BackwardItem& item, int tile) const {
+    const BackwardBand band = BackwardBand::of<Config>(args_.options);
+    return uniform(warpgroup_ == 1 && item.is_above_band(band, tile, 1) ? 1 : 0);
+  }
+
+  // This warpgroup's first row of k; that of v lies sizeof(smem.k) further. What is added is 0, but the compiler does
+  // not know that: descriptors are computed anew in each tile, instead of kept in registers that are wanted elsewhere.
+  [[nodiscard]] __device__ __forceinline__ uint32 keys() const {
+    const uint32 nothing = kHasLoader ? (number_ >> 31) * kSwizzleAtom : 0;
+    return smem_address(smem_.k) + static_cast<uint32>(warpgroup_) * (kWarpgroupRows * kSwizzleBytes) + nothing;
   }
 
   // x = a b^T, begun: 64 keys of k or v times the tile's rows of q or dout, over the columns that exist.
@@ -237,15 +212,15 @@ class BackwardComputer {
   __device__ __forceinline__ void begin_scores(float (&x)[32], uint32 keys, uint32 rows) {
     constexpr int kStepsOfPanel = kPanelColumns / kWgmmaDepth;
     constexpr int kStepBytes = kWgmmaDepth * sizeof(Bits16);
-    const WgmmaOperand a = WgmmaOperand::along_rows(keys);
-    const WgmmaOperand b = WgmmaOperand::along_rows(rows);
-    WgmmaFresh<Config::kElement>::template ss<false>(x, a.at(0), b.at(0));
+    const MatrixDescriptor a = MatrixDescriptor::along_rows(keys);
+    const MatrixDescriptor b = MatrixDescriptor::along_rows(rows);
+    WgmmaFresh<Config::kElement>::template ss<false>(x, a, b);
 #pragma unroll
     for (int i = 1; i < (kHeadDim + kWgmmaDepth - 1) / kWgmmaDepth; ++i) {
       const uint32 in_panel = i % kStepsOfPanel * kStepBytes;
-      WgmmaOp<Config::kElement, 64>::template ss<false, 1>(x, a.at(i / kStepsOfPanel * Shape::kPanelBytesN + in_panel),
-                                                           b.at(i / kStepsOfPanel * Shape::kPanelBytesM + in_panel),
-                                                           true);
+      WgmmaOp<Config::kElement, 64>::template ss<false, 1>(
+          x, a.advance(i / kStepsOfPanel * Shape::kPanelBytesN + in_panel),
+          b.advance(i / kStepsOfPanel * Shape::kPanelBytesM + in_panel), true);
     }
     wgmma_commit();
   }
@@ -253,10 +228,10 @@ class BackwardComputer {
   // x += a b, begun: 64 keys of p or ds times the tile's rows of dout or q.
   template <int kDepth>
   __device__ __forceinline__ void begin_gradient(float (&x)[kDepth / 2], const uint32 (&a)[16], uint32 rows) {
-    const WgmmaOperand b = WgmmaOperand::down_columns(rows, Shape::kPanelBytesM);
+    const MatrixDescriptor b = MatrixDescriptor::down_columns(rows, Shape::kPanelBytesM);
 #pragma unroll
     for (int i = 0; i < Config::kBlockM / kWgmmaDepth; ++i) {
-      WgmmaOp<Config::kElement, kDepth>::template rs<true, 1>(x, a + 4 * i, b.at(i * kWgmmaDepth * kSwizzleBytes),
+      WgmmaOp<Config::kElement, kDepth>::template rs<true, 1>(x, a + 4 * i, b.advance(i * kWgmmaDepth * kSwizzleBytes),
                                                               true);
     }
     wgmma_commit();
@@ -264,7 +239,7 @@ class BackwardComputer {
 
   // The 16 of the tile's rows that this thread's columns of the products belong to.
   __device__ __forceinline__ void read_statistics(float (&x)[16], const float* stats) {
-    const uint32 address = smem_address(stats) + thread() % 4 * 16;
+    const uint32 address = smem_address(stats) + threadIdx.x % 4 * 16;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -278,35 +253,36 @@ class BackwardComputer {
   }
 
   // s becomes p; entries that are not seen become 0, whatever stood there.
-  __device__ __forceinline__ void exponentials() {
+  __device__ __forceinline__ void exponentials(const Sm90BackwardItem& item) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) s_[i] = exp2_fast(fmaf(s_[i], args_.scale_log2, -lse_[statistic(i)]));
     bool is_masked = static_cast<int>(number_) < masked_before_;
     if constexpr (Config::kMask == MaskKind::kWindow) is_masked |= static_cast<int>(number_) >= masked_from_;
-    if (is_masked) mask(item());
+    if (is_masked) mask(item);
   }
 
   // Which tiles have entries of this warpgroup's keys that are not seen: by their numbers, `tile` being the next.
   __device__ __forceinline__ void find_masked_tiles(const Sm90BackwardItem& item, int tile) {
     const BackwardBand band = BackwardBand::of<Config>(args_.options);
-    const int first_key = item.key + warpgroup() * kWarpgroupRows - item.offset();
+    const int first_key = item.key + warpgroup_ * kWarpgroupRows - item.offset();
     const int last_key = first_key + kWarpgroupRows - 1;
-    masked_before_ = static_cast<int>(number_);
+    const int number = static_cast<int>(number_);
+    masked_before_ = number;
     if constexpr (Config::kMask != MaskKind::kFull) {
       const int first_row = last_key - band.right;  // that sees all keys, as far as this end goes
-      masked_before_ += (first_row <= 0 ? 0 : (first_row - 1) / kBackwardRows + 1) - tile;
+      masked_before_ = uniform(number + (first_row <= 0 ? 0 : (first_row - 1) / kBackwardRows + 1) - tile);
     }
-    if (last_key + item.offset() >= item.seqlen_k) masked_before_ = static_cast<int>(number_end_);
+    if (uniform(last_key + item.offset() >= item.seqlen_k)) masked_before_ = static_cast<int>(number_end_);
     if constexpr (Config::kMask == MaskKind::kWindow) {
       const int end_row = first_key + band.left + 1;  // rows below see all keys
-      masked_from_ = static_cast<int>(number_) + (end_row <= 0 ? 0 : end_row / kBackwardRows) - tile;
+      masked_from_ = uniform(number + (end_row <= 0 ? 0 : end_row / kBackwardRows) - tile);
     }
   }
 
   __device__ __forceinline__ void mask(const Sm90BackwardItem& item) {
     const BackwardBand band = BackwardBand::of<Config>(args_.options);
     const int lane = lane_of_warpgroup();
-    const int key = item.key + warpgroup() * kWarpgroupRows + lane / 32 * 16 + lane % 32 / 4;
+    const int key = item.key + warpgroup_ * kWarpgroupRows + lane / 32 * 16 + lane % 32 / 4;
     // Where the tile matters, a head's steps are never cut.
     const int tile = item.first_tile + item.tiles - static_cast<int>(number_end_ - number_);
     const int row = tile * kBackwardRows + lane % 4 * 2;
@@ -339,7 +315,7 @@ class BackwardComputer {
 
   // ds^T = p^T (dp^T - delta), kept as an A operand and stored transposed, 16 query rows at a time.
   __device__ __forceinline__ void store_ds() {
-    const uint32 to = ds_place() + number_ % Config::kDsBuffers * static_cast<uint32>(sizeof(smem_.ds[0]));
+    const uint32 to = ds_place_ + number_ % Config::kDsBuffers * static_cast<uint32>(sizeof(smem_.ds[0]));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -358,7 +334,7 @@ class BackwardComputer {
   __device__ __forceinline__ void store(const Sm90BackwardItem& item) {
     if (item.partial_out >= 0) return leave_sums(item.partial_out);
     if (item.partial_in >= 0) add_sums(item.partial_in);
-    const int row = item.key + warpgroup() * kWarpgroupRows + lane_of_warpgroup() / 32 * 16;
+    const int row = item.key + warpgroup_ * kWarpgroupRows + lane_of_warpgroup() / 32 * 16;
     const BackwardArgs& base = args_.base;
     store_accumulator<Element, Config::kHeadDim>(
         dk_, base.gradient_scale,
@@ -378,7 +354,7 @@ class BackwardComputer {
   [[nodiscard]] __device__ __forceinline__ float4* partial_sums(int slot) const {
     constexpr int kVectors = (Shape::kDepth + Shape::kDepthV) / 8;  // of a thread
     return reinterpret_cast<float4*>(args_.partial_sums) +
-           (int64{slot} * Shape::kWarpgroups + warpgroup()) * (kVectors * kWarpgroup) + lane_of_warpgroup();
+           (int64{slot} * Shape::kWarpgroups + warpgroup_) * (kVectors * kWarpgroup) + lane_of_warpgroup();
   }
 
   __device__ __forceinline__ void leave_sums(int slot) {
@@ -391,11 +367,11 @@ class BackwardComputer {
     for (int i = 0; i < Shape::kDepthV / 2; i += 4, to += kWarpgroup) {
       __stcg(to, make_float4(dv_[i], dv_[i + 1], dv_[i + 2], dv_[i + 3]));
     }
-    __threadfence();                                   // this thread's sums are visible to the device
-    thread_barrier_sync(2 + warpgroup(), kWarpgroup);  // so are the warpgroup's
+    __threadfence();                                  // this thread's sums are visible to the device
+    thread_barrier_sync(2 + warpgroup_, kWarpgroup);  // so are the warpgroup's
     if (lane_of_warpgroup() == 0) {
       asm volatile(
-          "st.release.gpu.global.u32 [%0], %1;" ::"l"(args_.partial_ready + slot * Shape::kWarpgroups + warpgroup()),
+          "st.release.gpu.global.u32 [%0], %1;" ::"l"(args_.partial_ready + slot * Shape::kWarpgroups + warpgroup_),
           "r"(1)
           : "memory");
     }
@@ -406,7 +382,7 @@ class BackwardComputer {
     do {  // until the block that has the item's later steps, its first of this phase, has left them
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
                    : "=r"(ready)
-                   : "l"(args_.partial_ready + slot * Shape::kWarpgroups + warpgroup())
+                   : "l"(args_.partial_ready + slot * Shape::kWarpgroups + warpgroup_)
                    : "memory");
     } while (ready == 0);
     const float4* from = partial_sums(slot);
@@ -430,6 +406,8 @@ class BackwardComputer {
 
   Storage& smem_;
   const Sm90BackwardArgs& args_;
+  int warpgroup_;
+  uint32 ds_place_;        // this lane's row of 16 bytes in the first buffer of ds: of transposed 8 x 8 matrices
   uint32 number_ = 0;      // of the tile, through all items: its buffers and their phases follow from it
   uint32 number_end_ = 0;  // of the head's tiles
   int masked_before_ = 0;  // tiles below this number need a mask

@@ -63,10 +63,9 @@ __device__ __forceinline__ void load_items(Sm90BackwardStorage<Config>& smem, co
   Sm90BackwardList<Config> list(args);
   PipelineState<Config::kStages> q_at, dout_at;
   uint32 keys_parity = 1;  // a wait for the parity 1 passes a fresh barrier
-  bool is_first = true;    // nothing was loaded yet
 #pragma unroll 1
-  for (int number = 0;; ++number) {
-    const int slot = number % kBackwardItemRing;
+  for (uint32 number = 0;; ++number) {
+    const uint32 slot = number % kBackwardItemRing;
     // The item's readers have left the one kBackwardItemRing before.
     smem.item_empty[slot].wait(number / kBackwardItemRing % 2 ^ 1);
     Sm90BackwardItem& item = smem.items[slot];
@@ -105,16 +104,15 @@ __device__ __forceinline__ void load_items(Sm90BackwardStorage<Config>& smem, co
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       // In the order in which buffers become free: v of the item before after the last dp, k after the last dq.
-      if (step == 0 && is_first) load_k();
+      if (step == 0 && number == 0) load_k();
       load_q(at.head, at.tile);
-      if (step == 0 && is_first) load_v();
-      if (step == 1 && !is_first) load_k();
+      if (step == 0 && number == 0) load_v();
+      if (step == 1 && number > 0) load_k();
       load_dout(at.head, at.tile);
-      if (step == 0 && !is_first) load_v();
-      if (steps == 1 && !is_first) load_k();
+      if (step == 0 && number > 0) load_v();
+      if (steps == 1 && number > 0) load_k();
       if (++at.tile == at.tile_end && step + 1 < steps) at = BackwardSegment::at(item, item.begin + step + 1, group);
     }
-    is_first = false;
     keys_parity ^= 1;
   }
 }

@@ -16,20 +16,20 @@ namespace attend {
 // acc = ds k of one pass, begun and completed. Of the keys of the first kWarpgroups warpgroups only.
 // wait_ds(w): the ds of warpgroup w is there.
 template <class Config, int kWarpgroups, class WaitDs>
-__device__ __forceinline__ void multiply_ds_k(float (&acc)[32], Sm90BackwardStorage<Config>& smem, int buffer, int pass,
-                                              WaitDs wait_ds) {
+__device__ __forceinline__ void multiply_ds_k(float (&acc)[32], Sm90BackwardStorage<Config>& smem, uint32 buffer,
+                                              int pass, WaitDs wait_ds) {
   using Shape = BackwardShape<Config>;
   constexpr int kSteps = kWarpgroupRows / kWgmmaDepth;  // of one warpgroup's keys
   constexpr int kStepBytes = kWgmmaDepth * sizeof(Bits16);
-  const WgmmaOperand a = WgmmaOperand::along_rows(smem_address(smem.ds[buffer]));
-  const WgmmaOperand b =
-      WgmmaOperand::down_columns(smem_address(smem.k) + pass * Shape::kPanelBytesN, Shape::kPanelBytesN);
+  const MatrixDescriptor a = MatrixDescriptor::along_rows(smem_address(smem.ds[buffer]));
+  const MatrixDescriptor b =
+      MatrixDescriptor::down_columns(smem_address(smem.k) + pass * Shape::kPanelBytesN, Shape::kPanelBytesN);
 #pragma unroll
   for (int i = 0; i < kSteps * kWarpgroups; ++i) {
     if (i % kSteps == 0 && pass == 0) wait_ds(i / kSteps);
     if (i % kSteps == 0 && (pass == 0 || i == 0)) wgmma_fence();
-    const MatrixDescriptor ds = a.at(i / kSteps * Shape::kPanelBytesM + i % kSteps * kStepBytes);
-    const MatrixDescriptor k = b.at(i * kWgmmaDepth * kSwizzleBytes);
+    const MatrixDescriptor ds = a.advance(i / kSteps * Shape::kPanelBytesM + i % kSteps * kStepBytes);
+    const MatrixDescriptor k = b.advance(i * kWgmmaDepth * kSwizzleBytes);
     if (i == 0) {
       WgmmaFresh<Config::kElement>::template ss<true>(acc, ds, k);
     } else {
@@ -61,6 +61,7 @@ __device__ __forceinline__ void stage_accumulator(const float (&acc)[32], float*
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ uint32 blocks_before(const Sm90BackwardItem& item, const BackwardBand& band,
                                                               int tile) {
+  if constexpr (!Config::kIsDeterministic) return 0;
   int first_key = 0;  // a block whose last key lies from here on is seen by the tile
   if constexpr (Config::kMask == MaskKind::kWindow)
     first_key = max(0, tile * kBackwardRows + item.offset() - band.left);
@@ -95,75 +96,86 @@ class BackwardQueryWarpgroup {
     const uint32 group = args_.base.num_heads_q / args_.base.num_heads_k;
     const BackwardBand band = BackwardBand::of<Config>(args_.options);
 #pragma unroll 1
-    for (ItemCursor<Config> cursor = {smem_};; cursor.release()) {
-      const Sm90BackwardItem& item = cursor.wait();
-      if (item.is_end()) break;
-      smem_.k_full.wait(cursor.number & 1);  // k has landed
-      if (item.begin == item.end) {
-        arrive_as_warp(smem_.k_empty);
-        continue;
-      }
+    for (uint32 number = 0;; ++number) {
+      const Sm90BackwardItem& item = wait_for_item(smem_, number);
+      if (uniform(item.is_end())) break;
+      smem_.k_full.wait(number & 1);  // k has landed
+      const int end = uniform(item.end);
+      int step = uniform(item.begin);
+      if (step == end) arrive_as_warp(smem_.k_empty);
 #pragma unroll 1
-      for (int step = item.begin; step < item.end;) {
-        const BackwardSegment segment = BackwardSegment::at(item, step, group);
+      while (step < end) {
+        const BackwardSegment segment = BackwardSegment::at(item, step, group).as_uniform();
         step = segment.step_end;
         float* to = args_.dq_sums + backward_stats_row(args_, item, segment.head, segment.tile) * Shape::kDepth;
+        // The second warpgroup's keys may lie beyond what the first tile's rows see; it skips the tile.
+        bool is_half = Config::kMask != MaskKind::kFull && uniform(item.is_above_band(band, segment.tile, 1));
 #pragma unroll 1
         for (int tile = segment.tile; tile < segment.tile_end; ++tile, to += kBackwardRows * Shape::kDepth) {
-          // The second warpgroup's keys may lie beyond what the first tile's rows see; it skips the tile.
-          const bool is_half =
-              Config::kMask != MaskKind::kFull && tile == segment.tile && item.is_above_band(band, tile, 1);
           compute_tile({to, blocks_before<Config>(item, band, tile), 0}, is_half,
-                       step == item.end && tile + 1 == segment.tile_end);
+                       step == end && tile + 1 == segment.tile_end);
+          is_half = false;
         }
       }
+      release_item(smem_, number);
     }
     stop_reducers();
   }
 
  private:
   __device__ __forceinline__ void compute_tile(const BackwardTarget& to, bool is_half, bool is_last) {
-    const auto wait_ds = [&](int warpgroup) { smem_.ds_full[ds_at_.stage][warpgroup].wait(ds_at_.parity); };
+    const uint32 buffer = number_ % Config::kDsBuffers;
+    const auto wait_ds = [&](int warpgroup) {
+      smem_.ds_full[buffer][warpgroup].wait(number_ / Config::kDsBuffers & 1);  // that warpgroup's ds is there
+    };
 #pragma unroll
     for (int pass = 0; pass < Shape::kPasses; ++pass) {
       float acc[32];
       // Each branch has its own fence, products and drain: a branch among products makes ptxas serialise them.
       if (is_half) {
-        multiply_ds_k<Config, 1>(acc, smem_, ds_at_.stage, pass, wait_ds);
+        multiply_ds_k<Config, 1>(acc, smem_, buffer, pass, wait_ds);
         if (pass == 0) wait_ds(1);
       } else {
-        multiply_ds_k<Config, Shape::kWarpgroups>(acc, smem_, ds_at_.stage, pass, wait_ds);
+        multiply_ds_k<Config, Shape::kWarpgroups>(acc, smem_, buffer, pass, wait_ds);
       }
       if (pass + 1 == Shape::kPasses) {
-        arrive_as_warp(smem_.ds_empty[ds_at_.stage]);
+        arrive_as_warp(smem_.ds_empty[buffer]);
         if (is_last) arrive_as_warp(smem_.k_empty);
       }
-      smem_.dq_empty[dq_at_.stage].wait(dq_at_.parity ^ 1);  // the buffer's pass before has been read
-      stage_accumulator(acc, smem_.dq[dq_at_.stage] + warp_part_of_pass<Config>(static_cast<int>(threadIdx.x) / 32));
+      wait_for_staging();
+      stage_accumulator(acc, smem_.dq[staging()] + warp_part_of_pass<Config>(warp_));
       hand_over({to.sums + pass * Shape::kPassFloats, to.turn, 0});
     }
-    ds_at_.advance();
+    ++number_;
+  }
+
+  [[nodiscard]] __device__ __forceinline__ uint32 staging() const {
+    return pass_number_ % Config::kStagingBuffers;
+  }
+  __device__ __forceinline__ void wait_for_staging() {  // until the buffer's pass before has been read
+    smem_.dq_empty[staging()].wait(pass_number_ / Config::kStagingBuffers & 1 ^ 1);
   }
 
   // The staged pass to its reducer, which also fences it for the copy engine.
   __device__ __forceinline__ void hand_over(const BackwardTarget& target) {
-    if (threadIdx.x == 0) smem_.dq_target[dq_at_.stage] = target;
+    if (threadIdx.x == 0) smem_.dq_target[staging()] = target;
     __syncwarp();
-    arrive_as_warp(smem_.dq_full[dq_at_.stage]);
-    dq_at_.advance();
+    arrive_as_warp(smem_.dq_full[staging()]);
+    ++pass_number_;
   }
 
   __device__ __forceinline__ void stop_reducers() {
     for (int i = 0; i < Config::kStagingBuffers; ++i) {
-      smem_.dq_empty[dq_at_.stage].wait(dq_at_.parity ^ 1);
+      wait_for_staging();
       hand_over({});
     }
   }
 
   Sm90BackwardStorage<Config>& smem_;
   const Sm90BackwardArgs& args_;
-  PipelineState<Config::kDsBuffers> ds_at_;
-  PipelineState<Config::kStagingBuffers> dq_at_;
+  int warp_ = uniform(static_cast<int>(threadIdx.x) / 32);
+  uint32 number_ = 0;       // of the tile, through all items: its buffer of ds and the phase follow from it
+  uint32 pass_number_ = 0;  // likewise of the pass and its staging buffer
 };
 
 // One thread for each staging buffer: adds what is in it to the sums.

@@ -40,10 +40,9 @@ struct Sm90BackwardTile {
   const int rows = 2 * t.stages * kBackwardRows * 4;
   const int items = kBackwardItemRing * kBackwardItemBytes;
   const int targets = t.staging_buffers * 16;
-  const int kept = 4 * t.compute_warpgroups() * 8;
   const int barriers =
       2 * kBackwardItemRing + 4 + 4 * t.stages + t.ds_buffers * (t.compute_warpgroups() + 1) + 2 * t.staging_buffers;
-  const int used = tiles + staging + rows + items + targets + kept + barriers * 8;
+  const int used = tiles + staging + rows + items + targets + barriers * 8;
   return (used + 1023) / 1024 * 1024;  // the tiles' alignment
 }
 

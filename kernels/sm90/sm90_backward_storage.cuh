@@ -34,12 +34,6 @@ struct alignas(16) BackwardTarget {
   uint32 unused;
 };
 
-// What a computing warp keeps here because its registers are full while it computes.
-struct BackwardKept {
-  uint32 number;  // of its item
-  int step;       // of the item's, that follows
-};
-
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardStorage {
   using Shape = BackwardShape<Config>;
@@ -56,7 +50,6 @@ struct alignas(kSwizzleAtom) Sm90BackwardStorage {
   float delta[Config::kStages][Config::kBlockM];
   Sm90BackwardItem items[kRing];
   BackwardTarget dq_target[Config::kStagingBuffers];
-  BackwardKept kept[4 * kWarpgroups];
 
   Mbarrier item_full[kRing];                          // 1: the item may be read
   Mbarrier item_empty[kRing];                         // every computing and query warp: it may be overwritten
@@ -100,24 +93,20 @@ struct alignas(kSwizzleAtom) Sm90BackwardStorage {
   }
 };
 
-// Where a reader of the list of items is. The items of a block that has one are never overwritten.
+// Waits until item `number` of the block's list is there.
 template <class Config>
-struct ItemCursor {
-  Sm90BackwardStorage<Config>& smem;
-  uint32 number = 0;
+[[nodiscard]] __device__ __forceinline__ const Sm90BackwardItem& wait_for_item(Sm90BackwardStorage<Config>& smem,
+                                                                               uint32 number) {
+  smem.item_full[number % kBackwardItemRing].wait(number / kBackwardItemRing & 1);
+  return smem.items[number % kBackwardItemRing];
+}
 
-  // Waits until the item is there.
-  [[nodiscard]] __device__ __forceinline__ const Sm90BackwardItem& wait() const {
-    smem.item_full[number % kBackwardItemRing].wait(number / kBackwardItemRing % 2);
-    return smem.items[number % kBackwardItemRing];
-  }
-  // By all lanes of a warp that will not read the item any more.
-  __device__ __forceinline__ void release() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) smem.item_empty[number % kBackwardItemRing].arrive();
-    ++number;
-  }
-};
+// By a warp that will not read the item any more.
+template <class Config>
+__device__ __forceinline__ void release_item(Sm90BackwardStorage<Config>& smem, uint32 number) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) smem.item_empty[number % kBackwardItemRing].arrive();
+}
 
 // One arrival a warp, after all its lanes have come here.
 __device__ __forceinline__ void arrive_as_warp(Mbarrier& barrier) {

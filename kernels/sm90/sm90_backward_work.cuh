@@ -179,6 +179,12 @@ class Sm90BackwardList {
   int run_end_;
 };
 
+// The value of lane 0, which all lanes have anyhow: the compiler learns that they do, and keeps what follows from it in
+// uniform registers. The computing warpgroups have no others to spare.
+[[nodiscard]] __device__ __forceinline__ int uniform(int value) {
+  return __shfl_sync(0xffffffffu, value, 0);
+}
+
 // One query head's part of an item: tiles [tile, tile_end).
 struct BackwardSegment {
   int step_end;
@@ -192,6 +198,10 @@ struct BackwardSegment {
     const int end = min(item.end, (in_group + 1) * item.tiles);
     const int tile = item.first_tile + step - in_group * item.tiles;
     return {end, item.head_k * static_cast<int>(group) + in_group, tile, tile + end - step};
+  }
+  // By whole warps.
+  [[nodiscard]] __device__ __forceinline__ BackwardSegment as_uniform() const {
+    return {uniform(step_end), uniform(head), uniform(tile), uniform(tile_end)};
   }
 };
 
