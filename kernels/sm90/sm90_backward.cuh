@@ -49,10 +49,9 @@ __device__ __forceinline__ void sm90_backward_persistent(Sm90BackwardStorage<Con
   } else if (warpgroup == kLoader) {
     give_registers<Config::kLoadRegisters>();
     const int warp = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32 % 4, 0));
-    if (threadIdx.x % 32 != 0) return;
     if (warp == 0) {
-      load_items(smem, args);
-    } else if (warp <= Config::kStagingBuffers) {
+      BackwardLoader<Config>(smem, args).run();
+    } else if (warp <= Config::kStagingBuffers && threadIdx.x % 32 == 0) {
       reduce_dq(smem, args, warp - 1);
     }
   } else {

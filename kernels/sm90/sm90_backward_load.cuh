@@ -7,114 +7,169 @@
 
 namespace attend {
 
-// The four kinds of copies. All by one thread.
+// The four kinds of copies, each to a buffer that is free. By all lanes of one warp, the first of which asks.
+//
+// The copy engine brings zeros for what lies outside the tensor. In packed tokens what follows a sequence is the next
+// one, or anything, and a NaN would pass through products with zeros: there the rows behind the end are cleared.
 template <class Config>
-struct BackwardLoads {
+class BackwardLoads {
+ public:
   using Shape = BackwardShape<Config>;
-  static constexpr uint32 kStatsBytes = Config::kBlockM * sizeof(float);
-  Sm90BackwardStorage<Config>& smem;
-  const Sm90BackwardArgs& args;
 
-  __device__ __forceinline__ void load_k(const Sm90BackwardItem& item) const {
-    load_keys<Shape::kDepth>(smem.k, args.k_map, smem.k_full, item);
+  __device__ __forceinline__ BackwardLoads(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args)
+      : smem_(smem), args_(args) {}
+
+  __device__ __forceinline__ void load_k(const Sm90BackwardItem& item) {
+    load_keys<Shape::kDepth>(smem_.k, args_.k_map, smem_.k_full, item);
   }
-  __device__ __forceinline__ void load_v(const Sm90BackwardItem& item) const {
-    load_keys<Shape::kDepthV>(smem.v, args.v_map, smem.v_full, item);
+  __device__ __forceinline__ void load_v(const Sm90BackwardItem& item) {
+    load_keys<Shape::kDepthV>(smem_.v, args_.v_map, smem_.v_full, item);
   }
-  __device__ __forceinline__ void load_q(const Sm90BackwardItem& item, int head, int tile, int stage) const {
-    load_rows<Shape::kDepth>(smem.q[stage], smem.lse_log2[stage], args.q_map, args.lse_log2, smem.q_full[stage], item,
-                             head, tile);
+  __device__ __forceinline__ void load_q(const Sm90BackwardItem& item, int head, int tile, uint32 stage) {
+    load_rows<Shape::kDepth>(smem_.q[stage], smem_.lse_log2[stage], args_.q_map, args_.lse_log2, smem_.q_full[stage],
+                             item, head, tile);
   }
-  __device__ __forceinline__ void load_dout(const Sm90BackwardItem& item, int head, int tile, int stage) const {
-    load_rows<Shape::kDepthV>(smem.dout[stage], smem.delta[stage], args.dout_map, args.delta, smem.dout_full[stage],
-                              item, head, tile);
+  __device__ __forceinline__ void load_dout(const Sm90BackwardItem& item, int head, int tile, uint32 stage) {
+    load_rows<Shape::kDepthV>(smem_.dout[stage], smem_.delta[stage], args_.dout_map, args_.delta,
+                              smem_.dout_full[stage], item, head, tile);
   }
 
  private:
   template <int kDepth>
   __device__ __forceinline__ void load_keys(Bits16* to, const TensorMapArg& map, Mbarrier& full,
-                                            const Sm90BackwardItem& item) const {
-    full.arrive_expect_bytes(Config::kBlockN * kDepth * sizeof(Bits16));
-#pragma unroll
-    for (int column = 0; column < kDepth; column += kPanelColumns) {
-      tma_load_panel(to + column * Config::kBlockN, map, full, column, item.k_begin + item.key, item.head_k,
-                     item.batch);
+                                            const Sm90BackwardItem& item) {
+    const bool is_tail = Config::kIsVarlen && item.seqlen_k - item.key < Config::kBlockN;
+    Mbarrier& landed = is_tail ? smem_.tail_full : full;
+    if (is_first_lane()) {
+      landed.arrive_expect_bytes(Config::kBlockN * kDepth * sizeof(Bits16));
+      load_panels<kDepth, Config::kBlockN>(to, map, landed, item.k_begin + item.key, item.head_k, item.batch);
     }
+    if (is_tail) clear_tail<kDepth, Config::kBlockN>(to, item.seqlen_k - item.key, full);
   }
   template <int kDepth>
   __device__ __forceinline__ void load_rows(Bits16* to, float* to_stats, const TensorMapArg& map, const float* stats,
-                                            Mbarrier& full, const Sm90BackwardItem& item, int head, int tile) const {
-    full.arrive_expect_bytes(Config::kBlockM * kDepth * sizeof(Bits16) + kStatsBytes);
+                                            Mbarrier& full, const Sm90BackwardItem& item, int head, int tile) {
+    constexpr uint32 kStatsBytes = Config::kBlockM * sizeof(float);
+    const int row = tile * Config::kBlockM;
+    const bool is_tail = Config::kIsVarlen && item.seqlen_q - row < Config::kBlockM;
+    Mbarrier& landed = is_tail ? smem_.tail_full : full;
+    if (is_first_lane()) {
+      landed.arrive_expect_bytes(Config::kBlockM * kDepth * sizeof(Bits16) + kStatsBytes);
+      load_panels<kDepth, Config::kBlockM>(to, map, landed, item.q_begin + row, head, item.batch);
+      bulk_load(to_stats, stats + backward_stats_row(args_, item, head, tile), kStatsBytes, landed);
+    }
+    if (is_tail) clear_tail<kDepth, Config::kBlockM>(to, item.seqlen_q - row, full);
+  }
+
+  template <int kDepth, int kRows>
+  __device__ __forceinline__ void load_panels(Bits16* to, const TensorMapArg& map, Mbarrier& landed, int row, int head,
+                                              int batch) const {
 #pragma unroll
     for (int column = 0; column < kDepth; column += kPanelColumns) {
-      tma_load_panel(to + column * Config::kBlockM, map, full, column, item.q_begin + tile * Config::kBlockM, head,
-                     item.batch);
+      tma_load_panel(to + column * kRows, map, landed, column, row, head, batch);
     }
-    bulk_load(to_stats, stats + backward_stats_row(args, item, head, tile), kStatsBytes, full);
   }
+
+  // Rows from `rows` on become 0 before the buffer is announced.
+  template <int kDepth, int kRows>
+  __device__ __forceinline__ void clear_tail(Bits16* tile, int rows, Mbarrier& full) {
+    smem_.tail_full.wait(tail_parity_);  // the copy is done: nothing overwrites the zeros
+    tail_parity_ ^= 1;
+    constexpr int kPieces = kSwizzleBytes / 16;  // of a row of a panel; the swizzle stays in the row
+#pragma unroll
+    for (int column = 0; column < kDepth; column += kPanelColumns) {
+      auto* panel = reinterpret_cast<uint4*>(tile + column * kRows);
+#pragma unroll 1
+      for (int i = rows * kPieces + static_cast<int>(threadIdx.x % 32); i < kRows * kPieces; i += 32) panel[i] = {};
+    }
+    fence_smem_for_async();  // the zeros are for the tensor cores
+    __syncwarp();
+    if (is_first_lane()) full.arrive();
+  }
+
+  [[nodiscard]] static __device__ __forceinline__ bool is_first_lane() {
+    return threadIdx.x % 32 == 0;
+  }
+
+  Sm90BackwardStorage<Config>& smem_;
+  const Sm90BackwardArgs& args_;
+  uint32 tail_parity_ = 0;
 };
 
-// The loader of the persistent form: one thread that walks over the list and waits for buffers to become free. V, q and
+// The loader of the persistent form: one warp that walks over the list and waits for buffers to become free. V, q and
 // dout of the next item come while the last tiles of this one are computed; k follows after the last dq has read it.
 template <class Config>
-__device__ __forceinline__ void load_items(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args) {
-  const BackwardLoads<Config> loads = {smem, args};
-  const uint32 group = args.base.num_heads_q / args.base.num_heads_k;
-  Sm90BackwardList<Config> list(args);
-  PipelineState<Config::kStages> q_at, dout_at;
-  uint32 keys_parity = 1;  // a wait for the parity 1 passes a fresh barrier
+class BackwardLoader {
+ public:
+  __device__ __forceinline__ BackwardLoader(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args)
+      : smem_(smem), args_(args), loads_(smem, args), list_(args) {}
+
+  __device__ __forceinline__ void run() {
 #pragma unroll 1
-  for (uint32 number = 0;; ++number) {
+    for (uint32 number = 0;; ++number) {
+      const Sm90BackwardItem& item = announce_next(number);
+      if (item.is_end()) break;
+      if (item.begin == item.end) {  // nothing comes, but the phases go on
+        smem_.k_empty.wait(number & 1 ^ 1);
+        smem_.v_empty.wait(number & 1 ^ 1);
+        arrive_as_warp(smem_.k_full);
+        arrive_as_warp(smem_.v_full);
+      } else {
+        load_item(item, number);
+      }
+    }
+  }
+
+ private:
+  // The next item of the list to its place in the ring.
+  [[nodiscard]] __device__ __forceinline__ const Sm90BackwardItem& announce_next(uint32 number) {
     const uint32 slot = number % kBackwardItemRing;
     // The item's readers have left the one kBackwardItemRing before.
-    smem.item_empty[slot].wait(number / kBackwardItemRing % 2 ^ 1);
-    Sm90BackwardItem& item = smem.items[slot];
-    const bool exists = list.next(item);
-    if (!exists) item.key = -1;
-    smem.item_full[slot].arrive();  // releases what was written to it
-    if (!exists) break;
-    const auto load_q = [&](int head, int tile) {
-      smem.q_empty[q_at.stage].wait(q_at.parity ^ 1);  // dk of the tile before has read it
-      loads.load_q(item, head, tile, q_at.stage);
-      q_at.advance();
-    };
-    const auto load_dout = [&](int head, int tile) {
-      smem.dout_empty[dout_at.stage].wait(dout_at.parity ^ 1);  // dv of the tile before has read it
-      loads.load_dout(item, head, tile, dout_at.stage);
-      dout_at.advance();
-    };
-    const auto load_k = [&] {
-      smem.k_empty.wait(keys_parity);  // dq of the item before is done
-      loads.load_k(item);
-    };
-    const auto load_v = [&] {
-      smem.v_empty.wait(keys_parity);  // dp of the item before is done
-      loads.load_v(item);
-    };
-    const int steps = item.end - item.begin;
-    if (steps == 0) {  // nothing comes, but the phases go on
-      smem.k_empty.wait(keys_parity);
-      smem.v_empty.wait(keys_parity);
-      smem.k_full.arrive();
-      smem.v_full.arrive();
-      keys_parity ^= 1;
-      continue;
+    smem_.item_empty[slot].wait(number / kBackwardItemRing & 1 ^ 1);
+    if (threadIdx.x % 32 == 0) {
+      if (!list_.next(smem_.items[slot])) smem_.items[slot].key = -1;
+      smem_.item_full[slot].arrive();  // releases what was written
     }
+    __syncwarp();  // for the other lanes
+    return smem_.items[slot];
+  }
+
+  __device__ __forceinline__ void load_item(const Sm90BackwardItem& item, uint32 number) {
+    const uint32 group = args_.base.num_heads_q / args_.base.num_heads_k;
     BackwardSegment at = BackwardSegment::at(item, item.begin, group);
 #pragma unroll 1
-    for (int step = 0; step < steps; ++step) {
+    for (int step = item.begin; step < item.end; ++tiles_) {
+      const uint32 stage = tiles_ % Config::kStages;
+      const uint32 parity = tiles_ / Config::kStages & 1 ^ 1;
+      const bool is_first = step == item.begin;
       // In the order in which buffers become free: v of the item before after the last dp, k after the last dq.
-      if (step == 0 && number == 0) load_k();
-      load_q(at.head, at.tile);
-      if (step == 0 && number == 0) load_v();
-      if (step == 1 && number > 0) load_k();
-      load_dout(at.head, at.tile);
-      if (step == 0 && number > 0) load_v();
-      if (steps == 1 && number > 0) load_k();
-      if (++at.tile == at.tile_end && step + 1 < steps) at = BackwardSegment::at(item, item.begin + step + 1, group);
+      if (is_first && number == 0) load_k(item, number);
+      smem_.q_empty[stage].wait(parity);  // dk of the tile before has read it
+      loads_.load_q(item, at.head, at.tile, stage);
+      if (is_first && number == 0) load_v(item, number);
+      if (step == item.begin + 1 && number > 0) load_k(item, number);
+      smem_.dout_empty[stage].wait(parity);  // dv of the tile before has read it
+      loads_.load_dout(item, at.head, at.tile, stage);
+      if (is_first && number > 0) load_v(item, number);
+      if (item.end - item.begin == 1 && number > 0) load_k(item, number);
+      ++step;
+      if (++at.tile == at.tile_end && step < item.end) at = BackwardSegment::at(item, step, group);
     }
-    keys_parity ^= 1;
   }
-}
+  __device__ __forceinline__ void load_k(const Sm90BackwardItem& item, uint32 number) {
+    smem_.k_empty.wait(number & 1 ^ 1);  // dq of the item before is done
+    loads_.load_k(item);
+  }
+  __device__ __forceinline__ void load_v(const Sm90BackwardItem& item, uint32 number) {
+    smem_.v_empty.wait(number & 1 ^ 1);  // dp of the item before is done
+    loads_.load_v(item);
+  }
+
+  Sm90BackwardStorage<Config>& smem_;
+  const Sm90BackwardArgs& args_;
+  BackwardLoads<Config> loads_;
+  Sm90BackwardList<Config> list_;  // of the first lane
+  uint32 tiles_ = 0;               // loaded so far: their buffers and phases follow from it
+};
 
 }  // namespace attend

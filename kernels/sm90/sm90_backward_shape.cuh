@@ -41,7 +41,7 @@ struct Sm90BackwardTile {
   const int items = kBackwardItemRing * kBackwardItemBytes;
   const int targets = t.staging_buffers * 16;
   const int barriers =
-      2 * kBackwardItemRing + 4 + 4 * t.stages + t.ds_buffers * (t.compute_warpgroups() + 1) + 2 * t.staging_buffers;
+      2 * kBackwardItemRing + 5 + 4 * t.stages + t.ds_buffers * (t.compute_warpgroups() + 1) + 2 * t.staging_buffers;
   const int used = tiles + staging + rows + items + targets + barriers * 8;
   return (used + 1023) / 1024 * 1024;  // the tiles' alignment
 }

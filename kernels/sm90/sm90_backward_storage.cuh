@@ -54,6 +54,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardStorage {
   Mbarrier item_full[kRing];                          // 1: the item may be read
   Mbarrier item_empty[kRing];                         // every computing and query warp: it may be overwritten
   Mbarrier k_full, v_full;                            // announced
+  Mbarrier tail_full;                                 // announced: a tile whose end has to be cleared first
   Mbarrier k_empty;                                   // 4 warps of the query warpgroup: its last dq has read k
   Mbarrier v_empty;                                   // every computing warp: its last dp has read v
   Mbarrier q_full[Config::kStages];                   // announced: q and lse_log2
@@ -73,6 +74,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardStorage {
     }
     k_full.init(1);
     v_full.init(1);
+    tail_full.init(1);
     k_empty.init(4);
     v_empty.init(4 * kWarpgroups);
     for (int i = 0; i < Config::kStages; ++i) {
