@@ -30,7 +30,7 @@ struct Sm90BackwardArgs {
   uint32 key_blocks;     // of a sequence: num_tiles(seqlen_k, kBlockN)
   uint32 section_heads;  // sm90_backward_section()
   uint32 num_blocks;     // of the main kernel's grid
-  float scale_log2;      // scale * log2(e)
+  float scale_log2;      // scale * log2(e); 1e-30 where that is 0
 };
 static_assert(sizeof(Sm90BackwardArgs) ==
               (4 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 10 * 8 + 4 * 4 + 63) / 64 * 64);

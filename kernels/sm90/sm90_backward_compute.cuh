@@ -20,10 +20,18 @@
 #include "../common/stmatrix.cuh"
 #include "../common/thread_barrier.cuh"
 #include "../common/wgmma_fresh.cuh"
+#include "sm90_backward_partial.cuh"
 #include "sm90_backward_storage.cuh"
 #include "sm90_backward_store.cuh"
 
 namespace attend {
+
+// (a0 b0, a1 b1), each rounded. PTX ISA, half precision floating point: mul.bf16x2.
+[[nodiscard]] __device__ __forceinline__ uint32 multiply_bf16_pairs(uint32 a, uint32 b) {
+  uint32 product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
 
 template <class Config>
 class BackwardComputer {
@@ -34,7 +42,7 @@ class BackwardComputer {
 
   // warpgroup: of those that compute; uniform.
   __device__ __forceinline__ BackwardComputer(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
-      : smem_(smem), args_(args), warpgroup_(warpgroup) {
+      : smem_(smem), args_(args), base_(MatrixDescriptor::along_rows(smem_address(&smem))), warpgroup_(warpgroup) {
     const uint32 thread = threadIdx.x;
     const uint32 row = thread % 32 / 16 * 8 + thread % 8;  // of queries
     const uint32 piece = thread % kWarpgroup / 32 * 2 + thread / 8 % 2;
@@ -52,20 +60,21 @@ class BackwardComputer {
   __device__ __forceinline__ void compute(const Sm90BackwardItem& item, uint32 keys_parity) {
     fill_zero(dk_);
     fill_zero(dv_);
-    const int end = uniform(item.end);
-    int step = uniform(item.begin);
-    if (step == end) {
+    const Sm90BackwardItem steps = uniform_item(item);  // read once: these reads starve beside products
+    int step = steps.begin;
+    if (step == steps.end) {
       if constexpr (kHasLoader) {
         smem_.v_full.wait(keys_parity);  // keeps the phase
         arrive_as_warp(smem_.v_empty);
       }
     }
 #pragma unroll 1
-    while (step < end) {
-      const BackwardSegment segment =
-          BackwardSegment::at(item, step, args_.base.num_heads_q / args_.base.num_heads_k).as_uniform();
+    while (step < steps.end) {
+      const BackwardSegment segment = BackwardSegment::at(steps, step, args_.base.num_heads_q / args_.base.num_heads_k);
       step = segment.step_end;
-      compute_head(item, segment, step == end, keys_parity);
+      number_end_ = number_ + static_cast<uint32>(segment.tile_end - segment.tile);
+      find_masked_tiles(steps, segment.tile);
+      compute_head(item, kSkipsTiles ? skipped_tiles(steps, segment.tile) : 0, step == steps.end, keys_parity);
     }
     store(item);
   }
@@ -73,6 +82,9 @@ class BackwardComputer {
  private:
   static constexpr bool kHasLoader = Shape::kTile.is_persistent;  // it waits for buffers to be released
   static constexpr bool kSkipsTiles = kHasLoader && Config::kMask != MaskKind::kFull;
+  // ds as a product of pairs: dp - delta is rounded before it, which makes errors of dq and dk 15 % larger. At 64 columns
+  // arithmetic limits the kernel (3 % faster), at 128 it does not.
+  static constexpr bool kPacksDs = !kHasLoader && Config::kElement == ElementType::kBF16;
   static constexpr int kTokenId = 8;  // named barriers 8, 9, ...
 
   [[nodiscard]] static __device__ __forceinline__ int lane_of_warpgroup() {
@@ -100,13 +112,10 @@ class BackwardComputer {
     smem_.ds_empty[number_ % Config::kDsBuffers].wait(number_ / Config::kDsBuffers & 1 ^ 1);
   }
 
-  // The tiles of one query head.
-  __device__ __forceinline__ void compute_head(const Sm90BackwardItem& item, const BackwardSegment& segment,
-                                               bool is_last_head, uint32 keys_parity) {
-    number_end_ = number_ + static_cast<uint32>(segment.tile_end - segment.tile);
-    find_masked_tiles(item, segment.tile);
+  // The tiles of one query head, up to number_end_, but for the first `skipped`: 0 or 1.
+  __device__ __forceinline__ void compute_head(const Sm90BackwardItem& item, int skipped, bool is_last_head,
+                                               uint32 keys_parity) {
     if constexpr (kSkipsTiles) {
-      const int skipped = skipped_tiles(item, segment.tile);
       if (skipped != 0) skip_tile();
       number_ += static_cast<uint32>(skipped);
     }
@@ -124,7 +133,7 @@ class BackwardComputer {
     smem_.q_full[stage_of(number_)].wait(parity_of(number_));  // q and lse of the tile have
     read_statistics(lse_, smem_.lse_log2[stage_of(number_)]);
     wgmma_fence();
-    begin_scores<Shape::kDepth, Config::kHeadDim>(s_, keys(), smem_address(smem_.q[stage_of(number_)]));
+    begin_scores<Shape::kDepth, Config::kHeadDim>(s_, keys(__builtin_offsetof(Storage, k)), q_tile(stage_of(number_)));
     wait_for_ds_buffer();
     smem_.v_full.wait(keys_parity);  // v has landed
     wgmma_wait<0>(s_);
@@ -135,13 +144,15 @@ class BackwardComputer {
       first_half<false>(is_last_head);  // 1, 2, 3
       wgmma_fence();
       const uint32 stage = stage_of(number_++);
-      begin_scores<Shape::kDepth, Config::kHeadDim>(s_, keys(), smem_address(smem_.q[stage_of(number_)]));
-      begin_gradient<Shape::kDepthV>(dv_, p_, smem_address(smem_.dout[stage]));
+      begin_scores<Shape::kDepth, Config::kHeadDim>(s_, keys(__builtin_offsetof(Storage, k)),
+                                                    q_tile(stage_of(number_)));
+      begin_gradient<Shape::kDepthV>(dv_, p_, dout_tile(stage));
       wgmma_wait<1>(s_);  // 5: s may be read, dv is under way
       pass_token();
       exponentials(item);
       pin_registers(s_);
-      // For the next ds. The wait is here since it is a branch: without one ptxas moves the exponentials behind the drain.
+      // For the next ds. The wait is here since it is a branch: without one ptxas moves the exponentials behind the
+      // drain.
       wait_for_ds_buffer();
       wgmma_wait<0>(dv_);
       if constexpr (kHasLoader) arrive_as_warp(smem_.dout_empty[stage_of(number_ - 1)]);
@@ -149,7 +160,7 @@ class BackwardComputer {
     }
     first_half<true>(is_last_head);
     wgmma_fence();
-    begin_gradient<Shape::kDepthV>(dv_, p_, smem_address(smem_.dout[stage_of(number_)]));
+    begin_gradient<Shape::kDepthV>(dv_, p_, dout_tile(stage_of(number_)));
     pass_token();
     wgmma_wait<0>(dv_);
     pin_registers(dk_);
@@ -163,14 +174,14 @@ class BackwardComputer {
     smem_.dout_full[stage].wait(parity_of(number_));  // dout and delta have landed
     read_statistics(delta_, smem_.delta[stage]);
     wgmma_fence();
-    begin_scores<Shape::kDepthV, Config::kHeadDimV>(dp_, keys() + sizeof(smem_.k), smem_address(smem_.dout[stage]));
+    begin_scores<Shape::kDepthV, Config::kHeadDimV>(dp_, keys(__builtin_offsetof(Storage, v)), dout_tile(stage));
     wgmma_wait<0>(dp_);
     if (kHasLoader && kIsLast && is_last_head) arrive_as_warp(smem_.v_empty);
     store_ds();
     if constexpr (!kIsLast) smem_.q_full[stage_of(number_ + 1)].wait(parity_of(number_ + 1));  // the next q has landed
     take_token();
     wgmma_fence();
-    begin_gradient<Shape::kDepth>(dk_, ds_, smem_address(smem_.q[stage]));
+    begin_gradient<Shape::kDepth>(dk_, ds_, q_tile(stage));
     if constexpr (!kIsLast) read_statistics(lse_, smem_.lse_log2[stage_of(number_ + 1)]);
     fence_smem_for_async();  // ds is for the tensor cores
     __syncwarp();
@@ -200,11 +211,27 @@ class BackwardComputer {
     return uniform(warpgroup_ == 1 && item.is_above_band(band, tile, 1) ? 1 : 0);
   }
 
-  // This warpgroup's first row of k; that of v lies sizeof(smem.k) further. What is added is 0, but the compiler does
-  // not know that: descriptors are computed anew in each tile, instead of kept in registers that are wanted elsewhere.
-  [[nodiscard]] __device__ __forceinline__ uint32 keys() const {
+  // A tile `bytes` behind the start of shared memory. All descriptors follow from one by additions: address and stride
+  // have fields of their own, and shared memory ends before the address field does.
+  [[nodiscard]] __device__ __forceinline__ MatrixDescriptor along_rows(uint32 bytes) const {
+    return base_.advance(bytes);
+  }
+  [[nodiscard]] __device__ __forceinline__ MatrixDescriptor down_columns(uint32 bytes) const {
+    const uint64 stride =
+        MatrixDescriptor::down_columns(0, Shape::kPanelBytesM).bits - MatrixDescriptor::along_rows(0).bits;
+    return {base_.advance(bytes).bits + stride};
+  }
+  [[nodiscard]] static __device__ __forceinline__ uint32 q_tile(uint32 stage) {
+    return __builtin_offsetof(Storage, q) + stage * static_cast<uint32>(sizeof(Storage::q[0]));
+  }
+  [[nodiscard]] static __device__ __forceinline__ uint32 dout_tile(uint32 stage) {
+    return __builtin_offsetof(Storage, dout) + stage * static_cast<uint32>(sizeof(Storage::dout[0]));
+  }
+  // This warpgroup's first row of k or v. What is added is 0, but the compiler does not know that: it computes what
+  // follows anew in each tile, instead of keeping it in registers that are wanted elsewhere.
+  [[nodiscard]] __device__ __forceinline__ uint32 keys(uint32 tensor) const {
     const uint32 nothing = kHasLoader ? (number_ >> 31) * kSwizzleAtom : 0;
-    return smem_address(smem_.k) + static_cast<uint32>(warpgroup_) * (kWarpgroupRows * kSwizzleBytes) + nothing;
+    return tensor + static_cast<uint32>(warpgroup_) * (kWarpgroupRows * kSwizzleBytes) + nothing;
   }
 
   // x = a b^T, begun: 64 keys of k or v times the tile's rows of q or dout, over the columns that exist.
@@ -212,8 +239,8 @@ class BackwardComputer {
   __device__ __forceinline__ void begin_scores(float (&x)[32], uint32 keys, uint32 rows) {
     constexpr int kStepsOfPanel = kPanelColumns / kWgmmaDepth;
     constexpr int kStepBytes = kWgmmaDepth * sizeof(Bits16);
-    const MatrixDescriptor a = MatrixDescriptor::along_rows(keys);
-    const MatrixDescriptor b = MatrixDescriptor::along_rows(rows);
+    const MatrixDescriptor a = along_rows(keys);
+    const MatrixDescriptor b = along_rows(rows);
     WgmmaFresh<Config::kElement>::template ss<false>(x, a, b);
 #pragma unroll
     for (int i = 1; i < (kHeadDim + kWgmmaDepth - 1) / kWgmmaDepth; ++i) {
@@ -228,7 +255,7 @@ class BackwardComputer {
   // x += a b, begun: 64 keys of p or ds times the tile's rows of dout or q.
   template <int kDepth>
   __device__ __forceinline__ void begin_gradient(float (&x)[kDepth / 2], const uint32 (&a)[16], uint32 rows) {
-    const MatrixDescriptor b = MatrixDescriptor::down_columns(rows, Shape::kPanelBytesM);
+    const MatrixDescriptor b = down_columns(rows);
 #pragma unroll
     for (int i = 0; i < Config::kBlockM / kWgmmaDepth; ++i) {
       WgmmaOp<Config::kElement, kDepth>::template rs<true, 1>(x, a + 4 * i, b.advance(i * kWgmmaDepth * kSwizzleBytes),
@@ -252,13 +279,15 @@ class BackwardComputer {
     return i / 8 * 4 + i / 4 % 2 * 2 + i % 2;
   }
 
-  // s becomes p; entries that are not seen become 0, whatever stood there.
+  // s becomes p; entries that are not seen become 0, whatever stood there. The branch stands first, right behind the
+  // token's passing: ptxas moves that behind everything up to the next branch, and with it the other warpgroup's start.
+  // With the branch behind the exponentials the kernel was 8 to 20 % slower.
   __device__ __forceinline__ void exponentials(const Sm90BackwardItem& item) {
-#pragma unroll
-    for (int i = 0; i < 32; ++i) s_[i] = exp2_fast(fmaf(s_[i], args_.scale_log2, -lse_[statistic(i)]));
     bool is_masked = static_cast<int>(number_) < masked_before_;
     if constexpr (Config::kMask == MaskKind::kWindow) is_masked |= static_cast<int>(number_) >= masked_from_;
     if (is_masked) mask(item);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s_[i] = exp2_fast(fmaf(s_[i], args_.scale_log2, -lse_[statistic(i)]));
   }
 
   // Which tiles have entries of this warpgroup's keys that are not seen: by their numbers, `tile` being the next.
@@ -280,6 +309,7 @@ class BackwardComputer {
   }
 
   __device__ __forceinline__ void mask(const Sm90BackwardItem& item) {
+    const float unseen = -kInfinity * args_.scale_log2;  // of the sign that makes p 0; scale_log2 is not 0
     const BackwardBand band = BackwardBand::of<Config>(args_.options);
     const int lane = lane_of_warpgroup();
     const int key = item.key + warpgroup_ * kWarpgroupRows + lane / 32 * 16 + lane % 32 / 4;
@@ -301,7 +331,7 @@ class BackwardComputer {
           if constexpr (Config::kMask == MaskKind::kWindow) {
             is_seen = static_cast<uint32>(distance) <= static_cast<uint32>(band.left) + static_cast<uint32>(band.right);
           }
-          if (!is_seen) s_[i + b] = 0.0f;
+          if (!is_seen) s_[i + b] = unseen;
         }
       }
     }
@@ -322,7 +352,11 @@ class BackwardComputer {
       for (int j = 4 * i; j < 4 * i + 4; ++j) {
         const float low = dp_[2 * j] - delta_[statistic(2 * j)];
         const float high = dp_[2 * j + 1] - delta_[statistic(2 * j + 1)];
-        ds_[j] = Element::pack(Element::low(p_[j]) * low, Element::high(p_[j]) * high);
+        if constexpr (kPacksDs) {
+          ds_[j] = multiply_bf16_pairs(p_[j], Element::pack(low, high));
+        } else {
+          ds_[j] = Element::pack(Element::low(p_[j]) * low, Element::high(p_[j]) * high);
+        }
       }
       stmatrix_transposed(to + i * 16 * kSwizzleBytes, ds_[4 * i], ds_[4 * i + 1], ds_[4 * i + 2], ds_[4 * i + 3]);
     }
@@ -332,8 +366,9 @@ class BackwardComputer {
 
   // To dk and dv, or as float sums to where the block that has the item's first steps looks for them.
   __device__ __forceinline__ void store(const Sm90BackwardItem& item) {
-    if (item.partial_out >= 0) return leave_sums(item.partial_out);
-    if (item.partial_in >= 0) add_sums(item.partial_in);
+    const BackwardPartialSums<Config> partial = {args_, warpgroup_};
+    if (item.partial_out >= 0) return partial.leave(item.partial_out, dk_, dv_);
+    if (item.partial_in >= 0) partial.add(item.partial_in, dk_, dv_);
     const int row = item.key + warpgroup_ * kWarpgroupRows + lane_of_warpgroup() / 32 * 16;
     const BackwardArgs& base = args_.base;
     store_accumulator<Element, Config::kHeadDim>(
@@ -351,61 +386,9 @@ class BackwardComputer {
     for (int i = 0; i < kCount; ++i) x[i] = 0.0f;
   }
 
-  [[nodiscard]] __device__ __forceinline__ float4* partial_sums(int slot) const {
-    constexpr int kVectors = (Shape::kDepth + Shape::kDepthV) / 8;  // of a thread
-    return reinterpret_cast<float4*>(args_.partial_sums) +
-           (int64{slot} * Shape::kWarpgroups + warpgroup_) * (kVectors * kWarpgroup) + lane_of_warpgroup();
-  }
-
-  __device__ __forceinline__ void leave_sums(int slot) {
-    float4* to = partial_sums(slot);
-#pragma unroll
-    for (int i = 0; i < Shape::kDepth / 2; i += 4, to += kWarpgroup) {
-      __stcg(to, make_float4(dk_[i], dk_[i + 1], dk_[i + 2], dk_[i + 3]));
-    }
-#pragma unroll
-    for (int i = 0; i < Shape::kDepthV / 2; i += 4, to += kWarpgroup) {
-      __stcg(to, make_float4(dv_[i], dv_[i + 1], dv_[i + 2], dv_[i + 3]));
-    }
-    __threadfence();                                  // this thread's sums are visible to the device
-    thread_barrier_sync(2 + warpgroup_, kWarpgroup);  // so are the warpgroup's
-    if (lane_of_warpgroup() == 0) {
-      asm volatile(
-          "st.release.gpu.global.u32 [%0], %1;" ::"l"(args_.partial_ready + slot * Shape::kWarpgroups + warpgroup_),
-          "r"(1)
-          : "memory");
-    }
-  }
-
-  __device__ __forceinline__ void add_sums(int slot) {
-    uint32 ready;
-    do {  // until the block that has the item's later steps, its first of this phase, has left them
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                   : "=r"(ready)
-                   : "l"(args_.partial_ready + slot * Shape::kWarpgroups + warpgroup_)
-                   : "memory");
-    } while (ready == 0);
-    const float4* from = partial_sums(slot);
-#pragma unroll
-    for (int i = 0; i < Shape::kDepth / 2; i += 4, from += kWarpgroup) {
-      add4(dk_ + i, __ldcg(from));
-      if (i % 32 == 28) __syncwarp();  // no more than 8 loads at a time: they take registers
-    }
-#pragma unroll
-    for (int i = 0; i < Shape::kDepthV / 2; i += 4, from += kWarpgroup) {
-      add4(dv_ + i, __ldcg(from));
-      if (i % 32 == 28) __syncwarp();
-    }
-  }
-  static __device__ __forceinline__ void add4(float* x, float4 y) {
-    x[0] += y.x;
-    x[1] += y.y;
-    x[2] += y.z;
-    x[3] += y.w;
-  }
-
   Storage& smem_;
   const Sm90BackwardArgs& args_;
+  MatrixDescriptor base_;  // of the start of shared memory
   int warpgroup_;
   uint32 ds_place_;        // this lane's row of 16 bytes in the first buffer of ds: of transposed 8 x 8 matrices
   uint32 number_ = 0;      // of the tile, through all items: its buffers and their phases follow from it

@@ -18,7 +18,7 @@ class NarrowQueryWarpgroup {
 
   __device__ __forceinline__ NarrowQueryWarpgroup(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args,
                                                   const Sm90BackwardItem& item)
-      : smem_(smem), args_(args), item_(item), loads_(smem, args) {}
+      : smem_(smem), args_(args), item_(uniform_item(item)), loads_(smem, args) {}
 
   // All steps of the block's one item, which has at least one.
   __device__ __forceinline__ void run() {
@@ -36,8 +36,9 @@ class NarrowQueryWarpgroup {
       const auto wait_ds = [&](int warpgroup) {
         smem_.ds_full[buffer][warpgroup].wait(step / Config::kDsBuffers & 1);  // that warpgroup's ds is there
       };
-      multiply_ds_k<Config, Shape::kWarpgroups>(acc, smem_, buffer, 0, wait_ds);
+      begin_ds_k<Config, Shape::kWarpgroups>(acc, smem_, buffer, 0, wait_ds);
       if (warp_ == 0 && step > 0 && loaded_ < end) load_next(end);  // into the buffers of the step before
+      wgmma_wait<0>(acc);
       arrive_as_warp(smem_.ds_empty[buffer]);
       add_pass(acc, backward_stats_row(args_, item_, at.head, at.tile), blocks_before<Config>(item_, band, at.tile));
       if (++at.tile == at.tile_end && step + 1 < end) at = BackwardSegment::at(item_, step + 1, group).as_uniform();
@@ -88,7 +89,7 @@ class NarrowQueryWarpgroup {
 
   Sm90BackwardStorage<Config>& smem_;
   const Sm90BackwardArgs& args_;
-  const Sm90BackwardItem& item_;
+  const Sm90BackwardItem item_;  // in registers: reads of shared memory starve beside the products
   BackwardLoads<Config> loads_;
   int warp_ = uniform(static_cast<int>(threadIdx.x) / 32);
   BackwardSegment load_at_ = {};  // of the next loads

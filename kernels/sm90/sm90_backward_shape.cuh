@@ -111,13 +111,14 @@ struct Sm90BackwardWorkspace {
 };
 
 // Heads of k that share the GPU while their key blocks are worked off, longest first, where blocks differ in length.
-// Measured at (2, 16, 8192, 128) causal: what a group reads and adds to should be about 64 MB; more than 32 heads
-// bring nothing. Without such differences heads follow one another: 1.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 sm90_backward_section(int64 seqlen_q, int64 query_heads_per_key_head,
-                                                                        bool is_full) {
+// All blocks of a head are at the same query head of its group; what these read and add to should be about 64 MB.
+// Measured at (2, 16, 8192, 128) causal; more than 32 heads bring nothing. Without such differences heads follow one
+// another: 1.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 sm90_backward_section(int64 seqlen_q, bool is_full,
+                                                                        bool is_deterministic) {
   if (is_full) return 1;
-  const int64 rows = seqlen_q * query_heads_per_key_head;
-  const int64 heads = 65536 / (rows < 1 ? 1 : rows);
+  if (is_deterministic) return 32;  // the more heads side by side, the less a key block waits for that before it
+  const int64 heads = 65536 / (seqlen_q < 1 ? 1 : seqlen_q);
   return static_cast<uint32>(heads < 1 ? 1 : heads > 32 ? 32 : heads);
 }
 
@@ -131,9 +132,14 @@ struct Sm90BackwardWorkspace {
                                                                      int64 num_heads_k, int64 num_sequences) {
   return num_tiles(seqlen_k, tile.block_n) * num_heads_k * num_sequences;
 }
+// key_blocks: of a sequence. Where additions to dq have an order, a persistent block keeps its place in that order, so
+// that it waits for others once and not again with each key block.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_blocks(const Sm90BackwardTile& tile, int64 items,
-                                                                      int64 multiprocessors) {
-  return tile.is_persistent && items > multiprocessors ? multiprocessors : items;
+                                                                      int64 key_blocks, int64 multiprocessors,
+                                                                      bool is_deterministic) {
+  if (!tile.is_persistent || items <= multiprocessors) return items;
+  if (!is_deterministic || key_blocks > multiprocessors) return multiprocessors;
+  return multiprocessors / key_blocks * key_blocks;
 }
 
 }  // namespace attend

@@ -52,7 +52,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardStorage {
   BackwardTarget dq_target[Config::kStagingBuffers];
 
   Mbarrier item_full[kRing];                          // 1: the item may be read
-  Mbarrier item_empty[kRing];                         // every computing and query warp: it may be overwritten
+  Mbarrier item_empty[kRing];                         // every warp that reads it: it may be overwritten
   Mbarrier k_full, v_full;                            // announced
   Mbarrier tail_full;                                 // announced: a tile whose end has to be cleared first
   Mbarrier k_empty;                                   // 4 warps of the query warpgroup: its last dq has read k

@@ -3,6 +3,7 @@
 
 #include "../common/element.cuh"
 #include "../common/portable.cuh"
+#include "../common/smem_tile.cuh"
 
 namespace attend {
 
@@ -53,7 +54,8 @@ __device__ __forceinline__ void transpose_quad(uint32 (&r)[4]) {
 template <class Element, int kHeadDim, int kCount>
 __device__ __forceinline__ void store_accumulator(const float (&x)[kCount], float factor, Bits16* to, int64 row_stride,
                                                   int num_rows) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  // Once per block of keys: not to be kept in registers all the time.
+  const int lane = static_cast<int>(recomputed(threadIdx.x) % 32);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int row = lane / 4 + 8 * h;

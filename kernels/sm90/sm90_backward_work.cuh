@@ -3,7 +3,9 @@
 // The steps of a key block are the tiles of all query heads that share its head of k, one head after the other: dk and
 // dv stay in registers for the whole group. Where all key blocks are alike, each block has a fixed list, whose last
 // waves are cut into equal runs of steps: a key block cut in two has its tail in one block, which leaves float sums for
-// the block that has its head. Otherwise blocks take the next key block when they are done, longest first.
+// the block that has its head. Otherwise blocks take the next key block when they are done, longest first; but shortest
+// first where additions to dq have an order, which is that of descending keys: under a causal mask the tiles that a
+// key block begins with are then those that the blocks before it have left behind.
 #pragma once
 
 #include "../common/config_enums.cuh"
@@ -99,7 +101,9 @@ template <class Config>
   const uint32 head = first_head + rest % section;
   const uint32 sequence = head / args.base.num_heads_k;
   const SequenceSpan span = backward_span<Config>(args, sequence);
-  const auto key = static_cast<int>(rest / section) * Config::kBlockN;
+  const uint32 block = rest / section;
+  // Where additions to dq have an order, a block's have to wait for those of blocks before it in the list alone.
+  const auto key = static_cast<int>(Config::kIsDeterministic ? args.key_blocks - 1 - block : block) * Config::kBlockN;
   if (key >= span.seqlen_k) return false;
   item.key = key;
   item.head_k = static_cast<int>(head % args.base.num_heads_k);
@@ -135,7 +139,8 @@ class Sm90BackwardList {
     if constexpr (kIsFixed) {
       steps_ = static_cast<int>(num_tiles(args.base.seqlen_q, kBackwardRows)) *
                static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
-      const bool is_cut = steps_ > 0 && num_items_ > gridDim.x && num_items_ % gridDim.x != 0;
+      const bool is_cut =
+          !Config::kIsDeterministic && steps_ > 0 && num_items_ > gridDim.x && num_items_ % gridDim.x != 0;
       first_cut_ = is_cut ? (num_items_ / gridDim.x - 1) * gridDim.x : num_items_;
       const int64 steps = int64{num_items_ - first_cut_} * steps_;
       at_ = static_cast<int>(blockIdx.x * steps / gridDim.x);
@@ -185,6 +190,13 @@ class Sm90BackwardList {
   return __shfl_sync(0xffffffffu, value, 0);
 }
 
+[[nodiscard]] __device__ __forceinline__ Sm90BackwardItem uniform_item(const Sm90BackwardItem& item) {
+  return {uniform(item.key),        uniform(item.head_k),      uniform(item.batch),    uniform(item.first_tile),
+          uniform(item.tiles),      uniform(item.begin),       uniform(item.end),      uniform(item.partial_out),
+          uniform(item.partial_in), uniform(item.seqlen_q),    uniform(item.seqlen_k), uniform(item.q_begin),
+          uniform(item.k_begin),    uniform(item.stats_begin), uniform(item.sequence), 0};
+}
+
 // One query head's part of an item: tiles [tile, tile_end).
 struct BackwardSegment {
   int step_end;
@@ -194,7 +206,7 @@ struct BackwardSegment {
 
   [[nodiscard]] static __device__ __forceinline__ BackwardSegment at(const Sm90BackwardItem& item, int step,
                                                                      uint32 group) {
-    const int in_group = step / item.tiles;
+    const int in_group = step < item.tiles ? 0 : step / item.tiles;  // a division takes time that shows
     const int end = min(item.end, (in_group + 1) * item.tiles);
     const int tile = item.first_tile + step - in_group * item.tiles;
     return {end, item.head_k * static_cast<int>(group) + in_group, tile, tile + end - step};
