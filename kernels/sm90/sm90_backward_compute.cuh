@@ -60,21 +60,22 @@ class BackwardComputer {
   __device__ __forceinline__ void compute(const Sm90BackwardItem& item, uint32 keys_parity) {
     fill_zero(dk_);
     fill_zero(dv_);
-    const Sm90BackwardItem steps = uniform_item(item);  // read once: these reads starve beside products
-    int step = steps.begin;
-    if (step == steps.end) {
+    const int end = uniform(item.end);
+    int step = uniform(item.begin);
+    if (step == end) {
       if constexpr (kHasLoader) {
         smem_.v_full.wait(keys_parity);  // keeps the phase
         arrive_as_warp(smem_.v_empty);
       }
     }
 #pragma unroll 1
-    while (step < steps.end) {
-      const BackwardSegment segment = BackwardSegment::at(steps, step, args_.base.num_heads_q / args_.base.num_heads_k);
+    while (step < end) {
+      const BackwardSegment segment =
+          BackwardSegment::at(item, step, args_.base.num_heads_q / args_.base.num_heads_k).as_uniform();
       step = segment.step_end;
       number_end_ = number_ + static_cast<uint32>(segment.tile_end - segment.tile);
-      find_masked_tiles(steps, segment.tile);
-      compute_head(item, kSkipsTiles ? skipped_tiles(steps, segment.tile) : 0, step == steps.end, keys_parity);
+      find_masked_tiles(item, segment.tile);
+      compute_head(item, kSkipsTiles ? skipped_tiles(item, segment.tile) : 0, step == end, keys_parity);
     }
     store(item);
   }

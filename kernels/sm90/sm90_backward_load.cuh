@@ -105,33 +105,36 @@ class BackwardLoader {
       : smem_(smem), args_(args), loads_(smem, args), list_(args) {}
 
   __device__ __forceinline__ void run() {
+    prepare(0);
 #pragma unroll 1
     for (uint32 number = 0;; ++number) {
-      const Sm90BackwardItem& item = announce_next(number);
+      arrive_as_warp(smem_.item_full[number % kBackwardItemRing]);  // releases what prepare() wrote
+      const Sm90BackwardItem& item = smem_.items[number % kBackwardItemRing];
       if (item.is_end()) break;
       if (item.begin == item.end) {  // nothing comes, but the phases go on
         smem_.k_empty.wait(number & 1 ^ 1);
         smem_.v_empty.wait(number & 1 ^ 1);
         arrive_as_warp(smem_.k_full);
         arrive_as_warp(smem_.v_full);
+        if (kPreparesEarly) prepare(number + 1);
       } else {
         load_item(item, number);
       }
+      if (!kPreparesEarly) prepare(number + 1);
     }
   }
 
  private:
-  // The next item of the list to its place in the ring.
-  [[nodiscard]] __device__ __forceinline__ const Sm90BackwardItem& announce_next(uint32 number) {
+  // The registers of this warp do not suffice for items that are harder to make in the midst of loads.
+  static constexpr bool kPreparesEarly = !Config::kIsVarlen && Config::kMask != MaskKind::kWindow;
+
+  // The next item of the list to its place in the ring, not yet announced.
+  __device__ __forceinline__ void prepare(uint32 number) {
     const uint32 slot = number % kBackwardItemRing;
     // The item's readers have left the one kBackwardItemRing before.
     smem_.item_empty[slot].wait(number / kBackwardItemRing & 1 ^ 1);
-    if (threadIdx.x % 32 == 0) {
-      if (!list_.next(smem_.items[slot])) smem_.items[slot].key = -1;
-      smem_.item_full[slot].arrive();  // releases what was written
-    }
+    if (threadIdx.x % 32 == 0 && !list_.next(smem_.items[slot])) smem_.items[slot].key = -1;
     __syncwarp();  // for the other lanes
-    return smem_.items[slot];
   }
 
   __device__ __forceinline__ void load_item(const Sm90BackwardItem& item, uint32 number) {
@@ -142,16 +145,20 @@ class BackwardLoader {
       const uint32 stage = tiles_ % Config::kStages;
       const uint32 parity = tiles_ / Config::kStages & 1 ^ 1;
       const bool is_first = step == item.begin;
+      const bool is_second = step == item.begin + 1;
+      const bool is_only = item.end - item.begin == 1;
       // In the order in which buffers become free: v of the item before after the last dp, k after the last dq.
       if (is_first && number == 0) load_k(item, number);
       smem_.q_empty[stage].wait(parity);  // dk of the tile before has read it
       loads_.load_q(item, at.head, at.tile, stage);
       if (is_first && number == 0) load_v(item, number);
-      if (step == item.begin + 1 && number > 0) load_k(item, number);
+      if (is_second && number > 0) load_k(item, number);
       smem_.dout_empty[stage].wait(parity);  // dv of the tile before has read it
       loads_.load_dout(item, at.head, at.tile, stage);
       if (is_first && number > 0) load_v(item, number);
-      if (item.end - item.begin == 1 && number > 0) load_k(item, number);
+      if (is_only && number > 0) load_k(item, number);
+      // While no buffer is free: it takes as long as half a tile.
+      if (kPreparesEarly && (is_second || is_only)) prepare(number + 1);
       ++step;
       if (++at.tile == at.tile_end && step < item.end) at = BackwardSegment::at(item, step, group);
     }

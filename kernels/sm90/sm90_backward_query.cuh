@@ -95,19 +95,19 @@ class BackwardQueryWarpgroup {
     const BackwardBand band = BackwardBand::of<Config>(args_.options);
 #pragma unroll 1
     for (uint32 number = 0;; ++number) {
-      const Sm90BackwardItem item = uniform_item(wait_for_item(smem_, number));
-      if (item.is_end()) break;
+      const Sm90BackwardItem& item = wait_for_item(smem_, number);
+      if (uniform(item.is_end())) break;
       smem_.k_full.wait(number & 1);  // k has landed
-      const int end = item.end;
-      int step = item.begin;
+      const int end = uniform(item.end);
+      int step = uniform(item.begin);
       if (step == end) arrive_as_warp(smem_.k_empty);
 #pragma unroll 1
       while (step < end) {
-        const BackwardSegment segment = BackwardSegment::at(item, step, group);
+        const BackwardSegment segment = BackwardSegment::at(item, step, group).as_uniform();
         step = segment.step_end;
         float* to = args_.dq_sums + backward_stats_row(args_, item, segment.head, segment.tile) * Shape::kDepth;
         // The second warpgroup's keys may lie beyond what the first tile's rows see; it skips the tile.
-        bool is_half = Config::kMask != MaskKind::kFull && item.is_above_band(band, segment.tile, 1);
+        bool is_half = Config::kMask != MaskKind::kFull && uniform(item.is_above_band(band, segment.tile, 1));
 #pragma unroll 1
         for (int tile = segment.tile; tile < segment.tile_end; ++tile, to += kBackwardRows * Shape::kDepth) {
           compute_tile({to, blocks_before<Config>(item, band, tile), 0}, is_half,
