@@ -134,7 +134,7 @@ class BackwardComputer {
     smem_.q_full[stage_of(number_)].wait(parity_of(number_));  // q and lse of the tile have
     read_statistics(lse_, smem_.lse_log2[stage_of(number_)]);
     wgmma_fence();
-    begin_scores<Shape::kDepth, Config::kHeadDim>(s_, keys(__builtin_offsetof(Storage, k)), q_tile(stage_of(number_)));
+    begin_scores<Shape::kDepth, Config::kHeadDim>(s_, keys(smem_.k), q_tile(stage_of(number_)));
     wait_for_ds_buffer();
     smem_.v_full.wait(keys_parity);  // v has landed
     wgmma_wait<0>(s_);
@@ -145,8 +145,7 @@ class BackwardComputer {
       first_half<false>(is_last_head);  // 1, 2, 3
       wgmma_fence();
       const uint32 stage = stage_of(number_++);
-      begin_scores<Shape::kDepth, Config::kHeadDim>(s_, keys(__builtin_offsetof(Storage, k)),
-                                                    q_tile(stage_of(number_)));
+      begin_scores<Shape::kDepth, Config::kHeadDim>(s_, keys(smem_.k), q_tile(stage_of(number_)));
       begin_gradient<Shape::kDepthV>(dv_, p_, dout_tile(stage));
       wgmma_wait<1>(s_);  // 5: s may be read, dv is under way
       pass_token();
@@ -175,7 +174,7 @@ class BackwardComputer {
     smem_.dout_full[stage].wait(parity_of(number_));  // dout and delta have landed
     read_statistics(delta_, smem_.delta[stage]);
     wgmma_fence();
-    begin_scores<Shape::kDepthV, Config::kHeadDimV>(dp_, keys(__builtin_offsetof(Storage, v)), dout_tile(stage));
+    begin_scores<Shape::kDepthV, Config::kHeadDimV>(dp_, keys(smem_.v), dout_tile(stage));
     wgmma_wait<0>(dp_);
     if (kHasLoader && kIsLast && is_last_head) arrive_as_warp(smem_.v_empty);
     store_ds();
@@ -222,17 +221,20 @@ class BackwardComputer {
         MatrixDescriptor::down_columns(0, Shape::kPanelBytesM).bits - MatrixDescriptor::along_rows(0).bits;
     return {base_.advance(bytes).bits + stride};
   }
-  [[nodiscard]] static __device__ __forceinline__ uint32 q_tile(uint32 stage) {
-    return __builtin_offsetof(Storage, q) + stage * static_cast<uint32>(sizeof(Storage::q[0]));
+  [[nodiscard]] __device__ __forceinline__ uint32 offset_of(const void* place) const {
+    return smem_address(place) - smem_address(&smem_);
   }
-  [[nodiscard]] static __device__ __forceinline__ uint32 dout_tile(uint32 stage) {
-    return __builtin_offsetof(Storage, dout) + stage * static_cast<uint32>(sizeof(Storage::dout[0]));
+  [[nodiscard]] __device__ __forceinline__ uint32 q_tile(uint32 stage) const {
+    return offset_of(smem_.q) + stage * static_cast<uint32>(sizeof(smem_.q[0]));
+  }
+  [[nodiscard]] __device__ __forceinline__ uint32 dout_tile(uint32 stage) const {
+    return offset_of(smem_.dout) + stage * static_cast<uint32>(sizeof(smem_.dout[0]));
   }
   // This warpgroup's first row of k or v. What is added is 0, but the compiler does not know that: it computes what
   // follows anew in each tile, instead of keeping it in registers that are wanted elsewhere.
-  [[nodiscard]] __device__ __forceinline__ uint32 keys(uint32 tensor) const {
+  [[nodiscard]] __device__ __forceinline__ uint32 keys(const Bits16* tensor) const {
     const uint32 nothing = kHasLoader ? (number_ >> 31) * kSwizzleAtom : 0;
-    return tensor + static_cast<uint32>(warpgroup_) * (kWarpgroupRows * kSwizzleBytes) + nothing;
+    return offset_of(tensor) + static_cast<uint32>(warpgroup_) * (kWarpgroupRows * kSwizzleBytes) + nothing;
   }
 
   // x = a b^T, begun: 64 keys of k or v times the tile's rows of q or dout, over the columns that exist.
