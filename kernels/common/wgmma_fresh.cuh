@@ -16,22 +16,6 @@ __device__ __forceinline__ void pin_registers(uint32 (&value)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(value[i])::"memory");
 }
 
-// A tile in shared memory whose descriptors differ in their lower halves alone: steps are additions of 32 bits, and the
-// upper half is a constant. Where a warp holds many descriptors, that is a register less for each.
-struct WgmmaOperand {
-  uint32 low;
-
-  [[nodiscard]] static __device__ __forceinline__ WgmmaOperand along_rows(uint32 address) {
-    return {static_cast<uint32>(MatrixDescriptor::along_rows(address).bits)};
-  }
-  [[nodiscard]] static __device__ __forceinline__ WgmmaOperand down_columns(uint32 address, uint32 panel_bytes) {
-    return {static_cast<uint32>(MatrixDescriptor::down_columns(address, panel_bytes).bits)};
-  }
-  [[nodiscard]] __device__ __forceinline__ MatrixDescriptor at(uint32 bytes) const {
-    return {MatrixDescriptor::along_rows(0).bits >> 32 << 32 | (low + (bytes >> 4))};
-  }
-};
-
 // d = A B, both from shared memory, d (64 x 64). kTransposeB: b is a down_columns() descriptor.
 template <ElementType kElement>
 struct WgmmaFresh;

@@ -20,6 +20,7 @@
 #include "../common/stmatrix.cuh"
 #include "../common/thread_barrier.cuh"
 #include "../common/wgmma_fresh.cuh"
+#include "sm90_backward_mask.cuh"
 #include "sm90_backward_partial.cuh"
 #include "sm90_backward_storage.cuh"
 #include "sm90_backward_store.cuh"
@@ -83,8 +84,8 @@ class BackwardComputer {
  private:
   static constexpr bool kHasLoader = Shape::kTile.is_persistent;  // it waits for buffers to be released
   static constexpr bool kSkipsTiles = kHasLoader && Config::kMask != MaskKind::kFull;
-  // ds as a product of pairs: dp - delta is rounded before it, which makes errors of dq and dk 15 % larger. At 64 columns
-  // arithmetic limits the kernel (3 % faster), at 128 it does not.
+  // ds as a product of pairs: dp - delta is rounded before it, which makes errors of dq and dk 15 % larger. At 64
+  // columns arithmetic limits the kernel (3 % faster), at 128 it does not.
   static constexpr bool kPacksDs = !kHasLoader && Config::kElement == ElementType::kBF16;
   static constexpr int kTokenId = 8;  // named barriers 8, 9, ...
 
@@ -312,32 +313,11 @@ class BackwardComputer {
   }
 
   __device__ __forceinline__ void mask(const Sm90BackwardItem& item) {
-    const float unseen = -kInfinity * args_.scale_log2;  // of the sign that makes p 0; scale_log2 is not 0
-    const BackwardBand band = BackwardBand::of<Config>(args_.options);
-    const int lane = lane_of_warpgroup();
-    const int key = item.key + warpgroup_ * kWarpgroupRows + lane / 32 * 16 + lane % 32 / 4;
     // Where the tile matters, a head's steps are never cut.
     const int tile = item.first_tile + item.tiles - static_cast<int>(number_end_ - number_);
-    const int row = tile * kBackwardRows + lane % 4 * 2;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      // A row sees keys that are at most band.right after it and at most band.left before it.
-      int before = row + item.offset() - (key + 8 * h) + band.right;
-      if (Config::kMask == MaskKind::kFull) before = 0;
-      if (key + 8 * h >= item.seqlen_k) before = -kNearlyEverywhere;
-#pragma unroll
-      for (int i = 2 * h; i < 32; i += 4) {
-#pragma unroll
-        for (int b = 0; b < 2; ++b) {
-          const int distance = before + (Config::kMask == MaskKind::kFull ? 0 : i / 4 * 8 + b);
-          bool is_seen = distance >= 0;
-          if constexpr (Config::kMask == MaskKind::kWindow) {
-            is_seen = static_cast<uint32>(distance) <= static_cast<uint32>(band.left) + static_cast<uint32>(band.right);
-          }
-          if (!is_seen) s_[i + b] = unseen;
-        }
-      }
-    }
+    const float unseen = -kInfinity * args_.scale_log2;  // of the sign that makes p 0; scale_log2 is not 0
+    mask_scores<Config>(s_, item, BackwardBand::of<Config>(args_.options), tile, item.key + warpgroup_ * kWarpgroupRows,
+                        unseen);
   }
 
   __device__ __forceinline__ void pack_p() {

@@ -1,4 +1,4 @@
-// sm90, before the backward pass proper: what it knows of every query row, zeros where it adds, counters at their start.
+// sm90, before the backward pass proper: what it knows of query rows, zeros where it adds, counters at their start.
 //
 //   delta = rowsum(dout * o) - dlse    lse_log2 = log2(e) lse
 //

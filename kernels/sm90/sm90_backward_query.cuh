@@ -156,9 +156,9 @@ class BackwardQueryWarpgroup {
     smem_.dq_empty[staging()].wait(pass_number_ / Config::kStagingBuffers & 1 ^ 1);
   }
 
-  // The staged pass to its reducer, which also fences it for the copy engine. Where to is stored last, although a reducer
-  // could find out by itself: without these stores the query warpgroup begins its next products at once, beside those of
-  // the others, and the kernel is 5 % slower; with them before the sums 1 to 2 %.
+  // The staged pass to its reducer, which also fences it for the copy engine. Where to is stored last, although a
+  // reducer could find out by itself: without these stores the query warpgroup begins its next products at once, beside
+  // those of the others, and the kernel is 5 % slower; with them before the sums 1 to 2 %.
   __device__ __forceinline__ void hand_over(const BackwardTarget& target) {
     if (threadIdx.x == 0) smem_.dq_target[staging()] = target;
     __syncwarp();

@@ -80,7 +80,7 @@ struct Sm90BackwardTile {
 }
 
 // Byte offsets into the workspace, each a multiple of 256. heads: query heads of all sequences (of one pass of packed
-// tokens: num_heads_q); rows: padded rows of one head; blocks: of the main kernel's grid where it is persistent, else 0.
+// tokens: num_heads_q); rows: padded rows of one head; blocks: of the main kernel's grid if persistent, else 0.
 struct Sm90BackwardWorkspace {
   int64 lse_log2;       // float (heads, rows)
   int64 delta;          // float (heads, rows)
