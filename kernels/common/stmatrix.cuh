@@ -14,4 +14,11 @@ __device__ __forceinline__ void stmatrix_x4(uint32 address, const uint32 (&pair)
                : "memory");
 }
 
+// The same, each tile transposed: lane l gives the address of row l % 8 of the transposed tile l / 8.
+__device__ __forceinline__ void stmatrix_transposed(uint32 address, uint32 m0, uint32 m1, uint32 m2, uint32 m3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m0),
+               "r"(m1), "r"(m2), "r"(m3)
+               : "memory");
+}
+
 }  // namespace attend

@@ -1,0 +1,53 @@
+// Products of a warpgroup that begin an accumulator, and the pins of packed operands: see wgmma.cuh.
+//
+// WgmmaOp names its accumulator as read and written even where the product overwrites it, so that the values before
+// stay alive up to it. WgmmaFresh names it as written only: what the registers held may have been given up. The
+// backward pass lives of that: with the old values kept, ptxas spilled 128 bytes a thread.
+#pragma once
+
+#include "wgmma.cuh"
+
+namespace attend {
+
+// As for floats: uses of these registers are not moved across this place.
+template <int kCount>
+__device__ __forceinline__ void pin_registers(uint32 (&value)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(value[i])::"memory");
+}
+
+// d = A B, both from shared memory, d (64 x 64). kTransposeB: b is a down_columns() descriptor.
+template <ElementType kElement>
+struct WgmmaFresh;
+
+// clang-format off: a line of PTX stays a line
+
+#define ATTEND_WGMMA_E8(i)                                                                                    \
+  "=f"(d[i]), "=f"(d[i + 1]), "=f"(d[i + 2]), "=f"(d[i + 3]), "=f"(d[i + 4]), "=f"(d[i + 5]), "=f"(d[i + 6]), \
+      "=f"(d[i + 7])
+#define ATTEND_WGMMA_FRESH(element, type)                                                               \
+  template <>                                                                                           \
+  struct WgmmaFresh<ElementType::element> {                                                             \
+    template <bool kTransposeB>                                                                         \
+    static __device__ __forceinline__ void ss(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b) { \
+      asm volatile(                                                                                     \
+          "{.reg .pred p;\n"                                                                            \
+          "setp.ne.b32 p, 0, 0;\n"                                                                      \
+          "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                   \
+          " "                                                                                           \
+          "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                     \
+          "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "           \
+          "%32, %33, p, 1, 1, 0, %34;}\n"                                                               \
+          : ATTEND_WGMMA_E8(0), ATTEND_WGMMA_E8(8), ATTEND_WGMMA_E8(16), ATTEND_WGMMA_E8(24)            \
+          : "l"(a.bits), "l"(b.bits), "n"(kTransposeB ? 1 : 0));                                        \
+    }                                                                                                   \
+  };
+
+ATTEND_WGMMA_FRESH(kF16, "f16")
+ATTEND_WGMMA_FRESH(kBF16, "bf16")
+
+#undef ATTEND_WGMMA_FRESH
+#undef ATTEND_WGMMA_E8
+// clang-format on
+
+}  // namespace attend

@@ -1,0 +1,99 @@
+// sm90, backward: dq (as float sums), dk and dv of o = softmax(s) v, on wgmma and the copy engine.
+//
+//   p = exp(s - lse)   dv = p^T dout   ds = p (dout v^T - delta)   dk = scale ds^T q   dq = scale ds k
+//
+// Shapes   q, dout, o (batch, heads, seqlen_q, .), k, v (batch, heads_k, seqlen_k, .); args: Sm90BackwardArgs
+// Supports float16, bfloat16; head dimensions up to 128 each; full, causal, window masks; packed sequences; grouped
+//          heads; any lengths. Strides and addresses multiples of 16 bytes, none of them 0. sm_90a
+// Work     A block has 128 keys (192 where both head dimensions are at most 64) and walks over the tiles of 64 query
+//          rows that see them, for all query heads of the group: dk and dv stay in registers. Five products a tile, one
+//          pass; dq is added up in global memory, in no fixed order, and rounded by sm90_backward_finish.cuh
+// Roles    warpgroup 0: dq (sm90_backward_query.cuh); then 2 or 3 that compute (sm90_backward_compute.cuh); up to 128
+//          columns the last loads and adds dq (sm90_backward_load.cuh), and the blocks are persistent. At 64 columns
+//          warpgroup 0 loads (sm90_backward_narrow.cuh)
+// Memory   sm90_backward_shape.cuh: workspace of a float dq and two floats a row
+// Limits   NaN or inf in a row of dout, q, k or v can reach what shares a tile with it; lengths below 2^30
+// Source   Dao, FlashAttention-2 (2023), Algorithm 2; docs/hopper_backward.md
+#pragma once
+
+#include "../common/setmaxnreg.cuh"
+#include "sm90_backward_compute.cuh"
+#include "sm90_backward_load.cuh"
+#include "sm90_backward_narrow.cuh"
+#include "sm90_backward_query.cuh"
+
+namespace attend {
+
+// A computing warpgroup of a persistent block.
+template <class Config>
+__device__ __forceinline__ void compute_items(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args,
+                                              int warpgroup) {
+  BackwardComputer<Config> computer(smem, args, warpgroup);
+#pragma unroll 1
+  for (uint32 number = 0;; ++number) {
+    const Sm90BackwardItem& item = wait_for_item(smem, number);
+    if (uniform(item.is_end())) break;
+    computer.compute(item, number & 1);
+    release_item(smem, number);
+  }
+  computer.finish();
+}
+
+template <class Config>
+__device__ __forceinline__ void sm90_backward_persistent(Sm90BackwardStorage<Config>& smem,
+                                                         const Sm90BackwardArgs& args, int warpgroup) {
+  constexpr int kLoader = BackwardShape<Config>::kWarpgroups + 1;
+  if (warpgroup == 0) {
+    give_registers<Config::kQueryRegisters>();
+    BackwardQueryWarpgroup<Config>(smem, args).run();
+  } else if (warpgroup == kLoader) {
+    give_registers<Config::kLoadRegisters>();
+    const int warp = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32 % 4, 0));
+    if (warp == 0) {
+      BackwardLoader<Config>(smem, args).run();
+    } else if (warp <= Config::kStagingBuffers && threadIdx.x % 32 == 0) {
+      reduce_dq(smem, args, warp - 1);
+    }
+  } else {
+    take_registers<Config::kComputeRegisters>();
+    compute_items(smem, args, warpgroup - 1);
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void sm90_backward_narrow(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args,
+                                                     int warpgroup) {
+  const Sm90BackwardItem& item = smem.items[0];
+  if (item.is_end()) return;
+  if (warpgroup == 0) {
+    give_registers<Config::kQueryRegisters>();
+    if (item.begin < item.end) NarrowQueryWarpgroup<Config>(smem, args, item).run();
+  } else {
+    take_registers<Config::kComputeRegisters>();
+    BackwardComputer<Config> computer(smem, args, warpgroup - 1);
+    computer.compute(item, 0);
+    computer.finish();
+  }
+}
+
+// Grid: sm90_backward_blocks(), Config::kThreads threads.
+template <class Config>
+__device__ void sm90_backward(const Sm90BackwardArgs& args) {
+  constexpr bool kIsPersistent = BackwardShape<Config>::kTile.is_persistent;
+  auto& smem = shared_storage<Sm90BackwardStorage<Config>, Config>();
+  if (threadIdx.x == 0) {
+    smem.init_barriers();
+    if constexpr (!kIsPersistent) {
+      if (!make_item<Config>(smem.items[0], args, blockIdx.x)) smem.items[0].key = -1;
+    }
+  }
+  __syncthreads();  // the barriers are initialised
+  const int warpgroup = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0));
+  if constexpr (kIsPersistent) {
+    sm90_backward_persistent(smem, args, warpgroup);
+  } else {
+    sm90_backward_narrow(smem, args, warpgroup);
+  }
+}
+
+}  // namespace attend

@@ -1,0 +1,388 @@
+// The computing warpgroups of the sm90 backward pass: 64 keys each, over all query tiles that see them.
+//
+//   p^T = exp2(scale_log2 k q^T - lse_log2)    dp^T = v dout^T    ds^T = p^T (dp^T - delta)
+//   dv += p^T dout    dk += ds^T q
+//
+// Keys are rows of the products, so that p^T and ds^T are A operands in registers, as they come. ds also goes to shared
+// memory, transposed, for dq. Tile i; | all products drained:
+//   1  issue dp(i); delta(i) was read before it, since reads of shared memory starve beside these products
+//   2  | ds(i) = p (dp - delta), to registers and shared memory
+//   3  take the token; issue dk(i); read lse(i + 1); announce ds(i)
+//   4  | issue s(i + 1) and dv(i)
+//   5  s(i + 1) done: pass the token; p(i + 1) = exp2(s) in place, beside dv(i)
+//   6  | pack p(i + 1)
+// The token goes round the warpgroups and keeps their phases apart, so that one has products for the tensor cores while
+// another is in 5, 6, 1 and 2: without it they fall into step, and both wait for their exponentials.
+// docs/hopper_backward.md has the budget of registers, which decides this order, and what others gave.
+#pragma once
+
+#include "../common/online_softmax.cuh"
+#include "../common/stmatrix.cuh"
+#include "../common/thread_barrier.cuh"
+#include "../common/wgmma_fresh.cuh"
+#include "sm90_backward_mask.cuh"
+#include "sm90_backward_partial.cuh"
+#include "sm90_backward_storage.cuh"
+#include "sm90_backward_store.cuh"
+
+namespace attend {
+
+// (a0 b0, a1 b1), each rounded. PTX ISA, half precision floating point: mul.bf16x2.
+[[nodiscard]] __device__ __forceinline__ uint32 multiply_bf16_pairs(uint32 a, uint32 b) {
+  uint32 product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+
+template <class Config>
+class BackwardComputer {
+ public:
+  using Shape = BackwardShape<Config>;
+  using Element = ElementOf<Config>;
+  using Storage = Sm90BackwardStorage<Config>;
+
+  // warpgroup: of those that compute; uniform.
+  __device__ __forceinline__ BackwardComputer(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
+      : smem_(smem), args_(args), base_(MatrixDescriptor::along_rows(smem_address(&smem))), warpgroup_(warpgroup) {
+    const uint32 thread = threadIdx.x;
+    const uint32 row = thread % 32 / 16 * 8 + thread % 8;  // of queries
+    const uint32 piece = thread % kWarpgroup / 32 * 2 + thread / 8 % 2;
+    // swizzled_offset(), of what fits one panel
+    ds_place_ = smem_address(smem.ds[0][warpgroup]) + row * kSwizzleBytes + (piece ^ row % 8) * 16;
+    if (warpgroup == Shape::kWarpgroups - 1) thread_barrier_arrive(token_id(0), 2 * kWarpgroup);
+  }
+
+  // After the last item: takes back the token that the last warpgroup passed on.
+  __device__ __forceinline__ void finish() {
+    if (warpgroup_ == 0) thread_barrier_sync(token_id(0), 2 * kWarpgroup);
+  }
+
+  // dk and dv of an item, all its steps, to memory. keys_parity: of the phase in which its k and v come.
+  __device__ __forceinline__ void compute(const Sm90BackwardItem& item, uint32 keys_parity) {
+    fill_zero(dk_);
+    fill_zero(dv_);
+    const int end = uniform(item.end);
+    int step = uniform(item.begin);
+    if (step == end) {
+      if constexpr (kHasLoader) {
+        smem_.v_full.wait(keys_parity);  // keeps the phase
+        arrive_as_warp(smem_.v_empty);
+      }
+    }
+#pragma unroll 1
+    while (step < end) {
+      const BackwardSegment segment =
+          BackwardSegment::at(item, step, args_.base.num_heads_q / args_.base.num_heads_k).as_uniform();
+      step = segment.step_end;
+      number_end_ = number_ + static_cast<uint32>(segment.tile_end - segment.tile);
+      find_masked_tiles(item, segment.tile);
+      compute_head(item, kSkipsTiles ? skipped_tiles(item, segment.tile) : 0, step == end, keys_parity);
+    }
+    store(item);
+  }
+
+ private:
+  static constexpr bool kHasLoader = Shape::kTile.is_persistent;  // it waits for buffers to be released
+  static constexpr bool kSkipsTiles = kHasLoader && Config::kMask != MaskKind::kFull;
+  // ds as a product of pairs: dp - delta is rounded before it, which makes errors of dq and dk 15 % larger. At 64
+  // columns arithmetic limits the kernel (3 % faster), at 128 it does not.
+  static constexpr bool kPacksDs = !kHasLoader && Config::kElement == ElementType::kBF16;
+  static constexpr int kTokenId = 8;  // named barriers 8, 9, ...
+
+  [[nodiscard]] static __device__ __forceinline__ int lane_of_warpgroup() {
+    return static_cast<int>(threadIdx.x % kWarpgroup);
+  }
+  [[nodiscard]] static __device__ __forceinline__ int token_id(int warpgroup) {
+    return kTokenId + warpgroup;
+  }
+  __device__ __forceinline__ void take_token() {
+    thread_barrier_sync(token_id(warpgroup_), 2 * kWarpgroup);
+  }
+  __device__ __forceinline__ void pass_token() {
+    const int next = warpgroup_ + 1;
+    thread_barrier_arrive(token_id(next == Shape::kWarpgroups ? 0 : next), 2 * kWarpgroup);
+  }
+
+  // The buffers of the tile that is numbered `number` through all items: every power of two of them goes round.
+  [[nodiscard]] static __device__ __forceinline__ uint32 stage_of(uint32 number) {
+    return number % Config::kStages;
+  }
+  [[nodiscard]] static __device__ __forceinline__ uint32 parity_of(uint32 number) {
+    return number / Config::kStages & 1;
+  }
+  __device__ __forceinline__ void wait_for_ds_buffer() {  // until dq of the tile before in this buffer has read it
+    smem_.ds_empty[number_ % Config::kDsBuffers].wait(number_ / Config::kDsBuffers & 1 ^ 1);
+  }
+
+  // The tiles of one query head, up to number_end_, but for the first `skipped`: 0 or 1.
+  __device__ __forceinline__ void compute_head(const Sm90BackwardItem& item, int skipped, bool is_last_head,
+                                               uint32 keys_parity) {
+    if constexpr (kSkipsTiles) {
+      if (skipped != 0) skip_tile();
+      number_ += static_cast<uint32>(skipped);
+    }
+    if (number_ != number_end_) {
+      compute_tiles(item, is_last_head, keys_parity);
+    } else if (kHasLoader && is_last_head) {
+      arrive_as_warp(smem_.v_empty);
+    }
+    number_ = number_end_;
+  }
+
+  // Tiles number_ to number_end_, at least one.
+  __device__ __forceinline__ void compute_tiles(const Sm90BackwardItem& item, bool is_last_head, uint32 keys_parity) {
+    smem_.k_full.wait(keys_parity);                            // k has landed
+    smem_.q_full[stage_of(number_)].wait(parity_of(number_));  // q and lse of the tile have
+    read_statistics(lse_, smem_.lse_log2[stage_of(number_)]);
+    wgmma_fence();
+    begin_scores<Shape::kDepth, Config::kHeadDim>(s_, keys(smem_.k), q_tile(stage_of(number_)));
+    wait_for_ds_buffer();
+    smem_.v_full.wait(keys_parity);  // v has landed
+    wgmma_wait<0>(s_);
+    exponentials(item);
+    pack_p();
+#pragma unroll 1
+    while (number_ + 1 < number_end_) {
+      first_half<false>(is_last_head);  // 1, 2, 3
+      wgmma_fence();
+      const uint32 stage = stage_of(number_++);
+      begin_scores<Shape::kDepth, Config::kHeadDim>(s_, keys(smem_.k), q_tile(stage_of(number_)));
+      begin_gradient<Shape::kDepthV>(dv_, p_, dout_tile(stage));
+      wgmma_wait<1>(s_);  // 5: s may be read, dv is under way
+      pass_token();
+      exponentials(item);
+      pin_registers(s_);
+      // For the next ds. The wait is here since it is a branch: without one ptxas moves the exponentials behind the
+      // drain.
+      wait_for_ds_buffer();
+      wgmma_wait<0>(dv_);
+      if constexpr (kHasLoader) arrive_as_warp(smem_.dout_empty[stage_of(number_ - 1)]);
+      pack_p();
+    }
+    first_half<true>(is_last_head);
+    wgmma_fence();
+    begin_gradient<Shape::kDepthV>(dv_, p_, dout_tile(stage_of(number_)));
+    pass_token();
+    wgmma_wait<0>(dv_);
+    pin_registers(dk_);
+    if constexpr (kHasLoader) arrive_as_warp(smem_.dout_empty[stage_of(number_)]);
+  }
+
+  // Steps 1 to 3. kIsLast: of its head; the next tile has its own start.
+  template <bool kIsLast>
+  __device__ __forceinline__ void first_half(bool is_last_head) {
+    const uint32 stage = stage_of(number_);
+    smem_.dout_full[stage].wait(parity_of(number_));  // dout and delta have landed
+    read_statistics(delta_, smem_.delta[stage]);
+    wgmma_fence();
+    begin_scores<Shape::kDepthV, Config::kHeadDimV>(dp_, keys(smem_.v), dout_tile(stage));
+    wgmma_wait<0>(dp_);
+    if (kHasLoader && kIsLast && is_last_head) arrive_as_warp(smem_.v_empty);
+    store_ds();
+    if constexpr (!kIsLast) smem_.q_full[stage_of(number_ + 1)].wait(parity_of(number_ + 1));  // the next q has landed
+    take_token();
+    wgmma_fence();
+    begin_gradient<Shape::kDepth>(dk_, ds_, q_tile(stage));
+    if constexpr (!kIsLast) read_statistics(lse_, smem_.lse_log2[stage_of(number_ + 1)]);
+    fence_smem_for_async();  // ds is for the tensor cores
+    __syncwarp();
+    arrive_as_warp(smem_.ds_full[number_ % Config::kDsBuffers][warpgroup_]);
+    wgmma_wait<0>(dk_);
+    if constexpr (kHasLoader) arrive_as_warp(smem_.q_empty[stage]);
+  }
+
+  // A tile whose rows see none of this warpgroup's keys: keeps step with the others and uses nothing.
+  __device__ __forceinline__ void skip_tile() {
+    const uint32 stage = stage_of(number_);
+    smem_.q_full[stage].wait(parity_of(number_));
+    smem_.dout_full[stage].wait(parity_of(number_));
+    wait_for_ds_buffer();
+    take_token();
+    pass_token();
+    arrive_as_warp(smem_.ds_full[number_ % Config::kDsBuffers][warpgroup_]);
+    if constexpr (kHasLoader) {
+      arrive_as_warp(smem_.q_empty[stage]);
+      arrive_as_warp(smem_.dout_empty[stage]);
+    }
+  }
+
+  // 1 if the first tile's rows see none of this warpgroup's keys, else 0. dq does likewise.
+  [[nodiscard]] __device__ __forceinline__ int skipped_tiles(const Sm90BackwardItem& item, int tile) const {
+    const BackwardBand band = BackwardBand::of<Config>(args_.options);
+    return uniform(warpgroup_ == 1 && item.is_above_band(band, tile, 1) ? 1 : 0);
+  }
+
+  // A tile `bytes` behind the start of shared memory. All descriptors follow from one by additions: address and stride
+  // have fields of their own, and shared memory ends before the address field does.
+  [[nodiscard]] __device__ __forceinline__ MatrixDescriptor along_rows(uint32 bytes) const {
+    return base_.advance(bytes);
+  }
+  [[nodiscard]] __device__ __forceinline__ MatrixDescriptor down_columns(uint32 bytes) const {
+    const uint64 stride =
+        MatrixDescriptor::down_columns(0, Shape::kPanelBytesM).bits - MatrixDescriptor::along_rows(0).bits;
+    return {base_.advance(bytes).bits + stride};
+  }
+  [[nodiscard]] __device__ __forceinline__ uint32 offset_of(const void* place) const {
+    return smem_address(place) - smem_address(&smem_);
+  }
+  [[nodiscard]] __device__ __forceinline__ uint32 q_tile(uint32 stage) const {
+    return offset_of(smem_.q) + stage * static_cast<uint32>(sizeof(smem_.q[0]));
+  }
+  [[nodiscard]] __device__ __forceinline__ uint32 dout_tile(uint32 stage) const {
+    return offset_of(smem_.dout) + stage * static_cast<uint32>(sizeof(smem_.dout[0]));
+  }
+  // This warpgroup's first row of k or v. What is added is 0, but the compiler does not know that: it computes what
+  // follows anew in each tile, instead of keeping it in registers that are wanted elsewhere.
+  [[nodiscard]] __device__ __forceinline__ uint32 keys(const Bits16* tensor) const {
+    const uint32 nothing = kHasLoader ? (number_ >> 31) * kSwizzleAtom : 0;
+    return offset_of(tensor) + static_cast<uint32>(warpgroup_) * (kWarpgroupRows * kSwizzleBytes) + nothing;
+  }
+
+  // x = a b^T, begun: 64 keys of k or v times the tile's rows of q or dout, over the columns that exist.
+  template <int kDepth, int kHeadDim>
+  __device__ __forceinline__ void begin_scores(float (&x)[32], uint32 keys, uint32 rows) {
+    constexpr int kStepsOfPanel = kPanelColumns / kWgmmaDepth;
+    constexpr int kStepBytes = kWgmmaDepth * sizeof(Bits16);
+    const MatrixDescriptor a = along_rows(keys);
+    const MatrixDescriptor b = along_rows(rows);
+    WgmmaFresh<Config::kElement>::template ss<false>(x, a, b);
+#pragma unroll
+    for (int i = 1; i < (kHeadDim + kWgmmaDepth - 1) / kWgmmaDepth; ++i) {
+      const uint32 in_panel = i % kStepsOfPanel * kStepBytes;
+      WgmmaOp<Config::kElement, 64>::template ss<false, 1>(
+          x, a.advance(i / kStepsOfPanel * Shape::kPanelBytesN + in_panel),
+          b.advance(i / kStepsOfPanel * Shape::kPanelBytesM + in_panel), true);
+    }
+    wgmma_commit();
+  }
+
+  // x += a b, begun: 64 keys of p or ds times the tile's rows of dout or q.
+  template <int kDepth>
+  __device__ __forceinline__ void begin_gradient(float (&x)[kDepth / 2], const uint32 (&a)[16], uint32 rows) {
+    const MatrixDescriptor b = down_columns(rows);
+#pragma unroll
+    for (int i = 0; i < Config::kBlockM / kWgmmaDepth; ++i) {
+      WgmmaOp<Config::kElement, kDepth>::template rs<true, 1>(x, a + 4 * i, b.advance(i * kWgmmaDepth * kSwizzleBytes),
+                                                              true);
+    }
+    wgmma_commit();
+  }
+
+  // The 16 of the tile's rows that this thread's columns of the products belong to.
+  __device__ __forceinline__ void read_statistics(float (&x)[16], const float* stats) {
+    const uint32 address = smem_address(stats) + threadIdx.x % 4 * 16;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                   : "=f"(x[4 * i]), "=f"(x[4 * i + 1]), "=f"(x[4 * i + 2]), "=f"(x[4 * i + 3])
+                   : "r"(address + i * 64));
+    }
+  }
+  // Of column number i of an accumulator.
+  [[nodiscard]] static __device__ __forceinline__ constexpr int statistic(int i) {
+    return i / 8 * 4 + i / 4 % 2 * 2 + i % 2;
+  }
+
+  // s becomes p; entries that are not seen become 0, whatever stood there. The branch stands first, right behind the
+  // token's passing: ptxas moves that behind everything up to the next branch, and with it the other warpgroup's start.
+  // With the branch behind the exponentials the kernel was 8 to 20 % slower.
+  __device__ __forceinline__ void exponentials(const Sm90BackwardItem& item) {
+    bool is_masked = static_cast<int>(number_) < masked_before_;
+    if constexpr (Config::kMask == MaskKind::kWindow) is_masked |= static_cast<int>(number_) >= masked_from_;
+    if (is_masked) mask(item);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s_[i] = exp2_fast(fmaf(s_[i], args_.scale_log2, -lse_[statistic(i)]));
+  }
+
+  // Which tiles have entries of this warpgroup's keys that are not seen: by their numbers, `tile` being the next.
+  __device__ __forceinline__ void find_masked_tiles(const Sm90BackwardItem& item, int tile) {
+    const BackwardBand band = BackwardBand::of<Config>(args_.options);
+    const int first_key = item.key + warpgroup_ * kWarpgroupRows - item.offset();
+    const int last_key = first_key + kWarpgroupRows - 1;
+    const int number = static_cast<int>(number_);
+    masked_before_ = number;
+    if constexpr (Config::kMask != MaskKind::kFull) {
+      const int first_row = last_key - band.right;  // that sees all keys, as far as this end goes
+      masked_before_ = uniform(number + (first_row <= 0 ? 0 : (first_row - 1) / kBackwardRows + 1) - tile);
+    }
+    if (uniform(last_key + item.offset() >= item.seqlen_k)) masked_before_ = static_cast<int>(number_end_);
+    if constexpr (Config::kMask == MaskKind::kWindow) {
+      const int end_row = first_key + band.left + 1;  // rows below see all keys
+      masked_from_ = uniform(number + (end_row <= 0 ? 0 : end_row / kBackwardRows) - tile);
+    }
+  }
+
+  __device__ __forceinline__ void mask(const Sm90BackwardItem& item) {
+    // Where the tile matters, a head's steps are never cut.
+    const int tile = item.first_tile + item.tiles - static_cast<int>(number_end_ - number_);
+    const float unseen = -kInfinity * args_.scale_log2;  // of the sign that makes p 0; scale_log2 is not 0
+    mask_scores<Config>(s_, item, BackwardBand::of<Config>(args_.options), tile, item.key + warpgroup_ * kWarpgroupRows,
+                        unseen);
+  }
+
+  __device__ __forceinline__ void pack_p() {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) p_[i] = Element::pack(s_[2 * i], s_[2 * i + 1]);
+    pin_registers(p_);
+  }
+
+  // ds^T = p^T (dp^T - delta), kept as an A operand and stored transposed, 16 query rows at a time.
+  __device__ __forceinline__ void store_ds() {
+    const uint32 to = ds_place_ + number_ % Config::kDsBuffers * static_cast<uint32>(sizeof(smem_.ds[0]));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int j = 4 * i; j < 4 * i + 4; ++j) {
+        const float low = dp_[2 * j] - delta_[statistic(2 * j)];
+        const float high = dp_[2 * j + 1] - delta_[statistic(2 * j + 1)];
+        if constexpr (kPacksDs) {
+          ds_[j] = multiply_bf16_pairs(p_[j], Element::pack(low, high));
+        } else {
+          ds_[j] = Element::pack(Element::low(p_[j]) * low, Element::high(p_[j]) * high);
+        }
+      }
+      stmatrix_transposed(to + i * 16 * kSwizzleBytes, ds_[4 * i], ds_[4 * i + 1], ds_[4 * i + 2], ds_[4 * i + 3]);
+    }
+    pin_registers(p_);
+    pin_registers(ds_);
+  }
+
+  // To dk and dv, or as float sums to where the block that has the item's first steps looks for them.
+  __device__ __forceinline__ void store(const Sm90BackwardItem& item) {
+    const BackwardPartialSums<Config> partial = {args_, warpgroup_};
+    if (item.partial_out >= 0) return partial.leave(item.partial_out, dk_, dv_);
+    if (item.partial_in >= 0) partial.add(item.partial_in, dk_, dv_);
+    const int row = item.key + warpgroup_ * kWarpgroupRows + lane_of_warpgroup() / 32 * 16;
+    const BackwardArgs& base = args_.base;
+    store_accumulator<Element, Config::kHeadDim>(
+        dk_, base.gradient_scale,
+        static_cast<Bits16*>(base.dk) + base.dk_stride.offset(item.batch, item.head_k, item.k_begin + row),
+        base.dk_stride.row, item.seqlen_k - row);
+    store_accumulator<Element, Config::kHeadDimV>(
+        dv_, 1.0f, static_cast<Bits16*>(base.dv) + base.dv_stride.offset(item.batch, item.head_k, item.k_begin + row),
+        base.dv_stride.row, item.seqlen_k - row);
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void fill_zero(float (&x)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) x[i] = 0.0f;
+  }
+
+  Storage& smem_;
+  const Sm90BackwardArgs& args_;
+  MatrixDescriptor base_;  // of the start of shared memory
+  int warpgroup_;
+  uint32 ds_place_;        // this lane's row of 16 bytes in the first buffer of ds: of transposed 8 x 8 matrices
+  uint32 number_ = 0;      // of the tile, through all items: its buffers and their phases follow from it
+  uint32 number_end_ = 0;  // of the head's tiles
+  int masked_before_ = 0;  // tiles below this number need a mask
+  int masked_from_ = 0;    // tiles from this number on too: kWindow
+  float dk_[Shape::kDepth / 2], dv_[Shape::kDepthV / 2];
+  float s_[32];  // s, then p
+  float dp_[32];
+  uint32 p_[16], ds_[16];
+  float lse_[16], delta_[16];
+};
+
+}  // namespace attend

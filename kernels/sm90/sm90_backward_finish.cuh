@@ -1,0 +1,40 @@
+// sm90, after the backward pass proper: dq = scale * (its float sums), rounded.
+//
+// The sums lie in the order of the accumulators that they were added from; this kernel's threads take the same places,
+// so that quads exchange their pairs and write 16 bytes of a row each.
+#pragma once
+
+#include "sm90_backward_prepare.cuh"
+#include "sm90_backward_store.cuh"
+
+namespace attend {
+
+constexpr int kBackwardFinishThreads = 128;  // a warp has 16 rows
+
+// Grid: sm90_backward_row_blocks(), kBackwardFinishThreads threads.
+template <class Config>
+__device__ void sm90_backward_finish(const Sm90BackwardArgs& args) {
+  constexpr int kDepth = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV).depth;
+  const auto tile = BackwardRowTile::mine<Config>(args);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64 rows_left = tile.rows_left - warp * 16;
+  if (rows_left <= 0) return;
+  const auto* sums =
+      reinterpret_cast<const float4*>(args.dq_sums + tile.stats_row * kDepth) + warp * 256 + threadIdx.x % 32;
+  float dq[kDepth / 2];
+#pragma unroll
+  for (int i = 0; i < kDepth / 8; ++i) {  // 8 of each pass, whose four warps have 256 vectors each
+    const float4 sum = __ldcs(sums + i / 8 * 1024 + i % 8 * 32);
+    dq[4 * i] = sum.x;
+    dq[4 * i + 1] = sum.y;
+    dq[4 * i + 2] = sum.z;
+    dq[4 * i + 3] = sum.w;
+  }
+  const BackwardArgs& base = args.base;
+  auto* to = static_cast<Bits16*>(base.dq) +
+             base.dq_stride.offset(tile.span.batch, tile.head, tile.span.q_begin + tile.row + warp * 16);
+  store_accumulator<ElementOf<Config>, Config::kHeadDim>(dq, base.gradient_scale, to, base.dq_stride.row,
+                                                         static_cast<int>(rows_left < 16 ? rows_left : 16));
+}
+
+}  // namespace attend

@@ -1,0 +1,182 @@
+// The loads of the sm90 backward pass, and the warp that makes them in the persistent form.
+#pragma once
+
+#include "../common/bulk_copy.cuh"
+#include "../common/tma_panel.cuh"
+#include "sm90_backward_storage.cuh"
+
+namespace attend {
+
+// The four kinds of copies, each to a buffer that is free. By all lanes of one warp, the first of which asks.
+//
+// The copy engine brings zeros for what lies outside the tensor. In packed tokens what follows a sequence is the next
+// one, or anything, and a NaN would pass through products with zeros: there the rows behind the end are cleared.
+template <class Config>
+class BackwardLoads {
+ public:
+  using Shape = BackwardShape<Config>;
+
+  __device__ __forceinline__ BackwardLoads(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args)
+      : smem_(smem), args_(args) {}
+
+  __device__ __forceinline__ void load_k(const Sm90BackwardItem& item) {
+    load_keys<Shape::kDepth>(smem_.k, args_.k_map, smem_.k_full, item);
+  }
+  __device__ __forceinline__ void load_v(const Sm90BackwardItem& item) {
+    load_keys<Shape::kDepthV>(smem_.v, args_.v_map, smem_.v_full, item);
+  }
+  __device__ __forceinline__ void load_q(const Sm90BackwardItem& item, int head, int tile, uint32 stage) {
+    load_rows<Shape::kDepth>(smem_.q[stage], smem_.lse_log2[stage], args_.q_map, args_.lse_log2, smem_.q_full[stage],
+                             item, head, tile);
+  }
+  __device__ __forceinline__ void load_dout(const Sm90BackwardItem& item, int head, int tile, uint32 stage) {
+    load_rows<Shape::kDepthV>(smem_.dout[stage], smem_.delta[stage], args_.dout_map, args_.delta,
+                              smem_.dout_full[stage], item, head, tile);
+  }
+
+ private:
+  template <int kDepth>
+  __device__ __forceinline__ void load_keys(Bits16* to, const TensorMapArg& map, Mbarrier& full,
+                                            const Sm90BackwardItem& item) {
+    const bool is_tail = Config::kIsVarlen && item.seqlen_k - item.key < Config::kBlockN;
+    Mbarrier& landed = is_tail ? smem_.tail_full : full;
+    if (is_first_lane()) {
+      landed.arrive_expect_bytes(Config::kBlockN * kDepth * sizeof(Bits16));
+      load_panels<kDepth, Config::kBlockN>(to, map, landed, item.k_begin + item.key, item.head_k, item.batch);
+    }
+    if (is_tail) clear_tail<kDepth, Config::kBlockN>(to, item.seqlen_k - item.key, full);
+  }
+  template <int kDepth>
+  __device__ __forceinline__ void load_rows(Bits16* to, float* to_stats, const TensorMapArg& map, const float* stats,
+                                            Mbarrier& full, const Sm90BackwardItem& item, int head, int tile) {
+    constexpr uint32 kStatsBytes = Config::kBlockM * sizeof(float);
+    const int row = tile * Config::kBlockM;
+    const bool is_tail = Config::kIsVarlen && item.seqlen_q - row < Config::kBlockM;
+    Mbarrier& landed = is_tail ? smem_.tail_full : full;
+    if (is_first_lane()) {
+      landed.arrive_expect_bytes(Config::kBlockM * kDepth * sizeof(Bits16) + kStatsBytes);
+      load_panels<kDepth, Config::kBlockM>(to, map, landed, item.q_begin + row, head, item.batch);
+      bulk_load(to_stats, stats + backward_stats_row(args_, item, head, tile), kStatsBytes, landed);
+    }
+    if (is_tail) clear_tail<kDepth, Config::kBlockM>(to, item.seqlen_q - row, full);
+  }
+
+  template <int kDepth, int kRows>
+  __device__ __forceinline__ void load_panels(Bits16* to, const TensorMapArg& map, Mbarrier& landed, int row, int head,
+                                              int batch) const {
+#pragma unroll
+    for (int column = 0; column < kDepth; column += kPanelColumns) {
+      tma_load_panel(smem_address(to + column * kRows), map, landed, {column, row, head, batch});
+    }
+  }
+
+  // Rows from `rows` on become 0 before the buffer is announced.
+  template <int kDepth, int kRows>
+  __device__ __forceinline__ void clear_tail(Bits16* tile, int rows, Mbarrier& full) {
+    smem_.tail_full.wait(tail_parity_);  // the copy is done: nothing overwrites the zeros
+    tail_parity_ ^= 1;
+    constexpr int kPieces = kSwizzleBytes / 16;  // of a row of a panel; the swizzle stays in the row
+#pragma unroll
+    for (int column = 0; column < kDepth; column += kPanelColumns) {
+      auto* panel = reinterpret_cast<uint4*>(tile + column * kRows);
+#pragma unroll 1
+      for (int i = rows * kPieces + static_cast<int>(threadIdx.x % 32); i < kRows * kPieces; i += 32) panel[i] = {};
+    }
+    fence_smem_for_async();  // the zeros are for the tensor cores
+    __syncwarp();
+    if (is_first_lane()) full.arrive();
+  }
+
+  [[nodiscard]] static __device__ __forceinline__ bool is_first_lane() {
+    return threadIdx.x % 32 == 0;
+  }
+
+  Sm90BackwardStorage<Config>& smem_;
+  const Sm90BackwardArgs& args_;
+  uint32 tail_parity_ = 0;
+};
+
+// The loader of the persistent form: one warp that walks over the list and waits for buffers to become free. V, q and
+// dout of the next item come while the last tiles of this one are computed; k follows after the last dq has read it.
+template <class Config>
+class BackwardLoader {
+ public:
+  __device__ __forceinline__ BackwardLoader(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args)
+      : smem_(smem), args_(args), loads_(smem, args), list_(args) {}
+
+  __device__ __forceinline__ void run() {
+    prepare(0);
+#pragma unroll 1
+    for (uint32 number = 0;; ++number) {
+      arrive_as_warp(smem_.item_full[number % kBackwardItemRing]);  // releases what prepare() wrote
+      const Sm90BackwardItem& item = smem_.items[number % kBackwardItemRing];
+      if (item.is_end()) break;
+      if (item.begin == item.end) {  // nothing comes, but the phases go on
+        smem_.k_empty.wait(number & 1 ^ 1);
+        smem_.v_empty.wait(number & 1 ^ 1);
+        arrive_as_warp(smem_.k_full);
+        arrive_as_warp(smem_.v_full);
+        if (kPreparesEarly) prepare(number + 1);
+      } else {
+        load_item(item, number);
+      }
+      if (!kPreparesEarly) prepare(number + 1);
+    }
+  }
+
+ private:
+  // The registers of this warp do not suffice for items that are harder to make in the midst of loads.
+  static constexpr bool kPreparesEarly = !Config::kIsVarlen && Config::kMask != MaskKind::kWindow;
+
+  // The next item of the list to its place in the ring, not yet announced.
+  __device__ __forceinline__ void prepare(uint32 number) {
+    const uint32 slot = number % kBackwardItemRing;
+    // The item's readers have left the one kBackwardItemRing before.
+    smem_.item_empty[slot].wait(number / kBackwardItemRing & 1 ^ 1);
+    if (threadIdx.x % 32 == 0 && !list_.next(smem_.items[slot])) smem_.items[slot].key = -1;
+    __syncwarp();  // for the other lanes
+  }
+
+  __device__ __forceinline__ void load_item(const Sm90BackwardItem& item, uint32 number) {
+    const uint32 group = args_.base.num_heads_q / args_.base.num_heads_k;
+    BackwardSegment at = BackwardSegment::at(item, item.begin, group);
+#pragma unroll 1
+    for (int step = item.begin; step < item.end; ++tiles_) {
+      const uint32 stage = tiles_ % Config::kStages;
+      const uint32 parity = tiles_ / Config::kStages & 1 ^ 1;
+      const bool is_first = step == item.begin;
+      const bool is_second = step == item.begin + 1;
+      const bool is_only = item.end - item.begin == 1;
+      // In the order in which buffers become free: v of the item before after the last dp, k after the last dq.
+      if (is_first && number == 0) load_k(item, number);
+      smem_.q_empty[stage].wait(parity);  // dk of the tile before has read it
+      loads_.load_q(item, at.head, at.tile, stage);
+      if (is_first && number == 0) load_v(item, number);
+      if (is_second && number > 0) load_k(item, number);
+      smem_.dout_empty[stage].wait(parity);  // dv of the tile before has read it
+      loads_.load_dout(item, at.head, at.tile, stage);
+      if (is_first && number > 0) load_v(item, number);
+      if (is_only && number > 0) load_k(item, number);
+      // While no buffer is free: it takes as long as half a tile.
+      if (kPreparesEarly && (is_second || is_only)) prepare(number + 1);
+      ++step;
+      if (++at.tile == at.tile_end && step < item.end) at = BackwardSegment::at(item, step, group);
+    }
+  }
+  __device__ __forceinline__ void load_k(const Sm90BackwardItem& item, uint32 number) {
+    smem_.k_empty.wait(number & 1 ^ 1);  // dq of the item before is done
+    loads_.load_k(item);
+  }
+  __device__ __forceinline__ void load_v(const Sm90BackwardItem& item, uint32 number) {
+    smem_.v_empty.wait(number & 1 ^ 1);  // dp of the item before is done
+    loads_.load_v(item);
+  }
+
+  Sm90BackwardStorage<Config>& smem_;
+  const Sm90BackwardArgs& args_;
+  BackwardLoads<Config> loads_;
+  Sm90BackwardList<Config> list_;  // of the first lane
+  uint32 tiles_ = 0;               // loaded so far: their buffers and phases follow from it
+};
+
+}  // namespace attend

@@ -1,0 +1,99 @@
+// The fourth warpgroup of the sm90 backward pass at 64 columns: it loads and computes dq.
+//
+// Three warpgroups compute, 144 registers each, and 80 are left: no room for a loader of its own. So one block has one
+// key block of 192 keys, and the thread that asks the copy engine does it between two products. A tile's buffers need
+// no barrier to be free: when all warpgroups have stored ds of tile i, they have drained everything of tile i - 1.
+#pragma once
+
+#include "sm90_backward_load.cuh"
+#include "sm90_backward_query.cuh"
+
+namespace attend {
+
+template <class Config>
+class NarrowQueryWarpgroup {
+ public:
+  using Shape = BackwardShape<Config>;
+  static_assert(Shape::kPasses == 1);
+
+  __device__ __forceinline__ NarrowQueryWarpgroup(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args,
+                                                  const Sm90BackwardItem& item)
+      : smem_(smem), args_(args), item_(uniform_item(item)), loads_(smem, args) {}
+
+  // All steps of the block's one item, which has at least one.
+  __device__ __forceinline__ void run() {
+    const BackwardBand band = BackwardBand::of<Config>(args_.options);
+    const uint32 group = args_.base.num_heads_q / args_.base.num_heads_k;
+    const int end = uniform(item_.end);
+    BackwardSegment at = BackwardSegment::at(item_, 0, group).as_uniform();
+    load_at_ = at;
+    if (warp_ == 0) load_first(end);
+    smem_.k_full.wait(0);  // k has landed
+#pragma unroll 1
+    for (int step = 0; step < end; ++step) {
+      float acc[32];
+      const uint32 buffer = static_cast<uint32>(step) % Config::kDsBuffers;
+      const auto wait_ds = [&](int warpgroup) {
+        smem_.ds_full[buffer][warpgroup].wait(step / Config::kDsBuffers & 1);  // that warpgroup's ds is there
+      };
+      begin_ds_k<Config, Shape::kWarpgroups>(acc, smem_, buffer, 0, wait_ds);
+      if (warp_ == 0 && step > 0 && loaded_ < end) load_next(end);  // into the buffers of the step before
+      wgmma_wait<0>(acc);
+      arrive_as_warp(smem_.ds_empty[buffer]);
+      add_pass(acc, backward_stats_row(args_, item_, at.head, at.tile), blocks_before<Config>(item_, band, at.tile));
+      if (++at.tile == at.tile_end && step + 1 < end) at = BackwardSegment::at(item_, step + 1, group).as_uniform();
+    }
+    if (threadIdx.x % 32 == 0) bulk_wait();
+  }
+
+ private:
+  // All by one warp.
+  __device__ __forceinline__ void load_first(int end) {
+    loads_.load_k(item_);
+    loads_.load_q(item_, load_at_.head, load_at_.tile, 0);
+    loads_.load_v(item_);
+    loads_.load_dout(item_, load_at_.head, load_at_.tile, 0);
+    step_loads(end);
+#pragma unroll 1
+    while (loaded_ < min(end, Config::kStages)) load_next(end);
+  }
+
+  // q and dout of the next step that is not under way.
+  __device__ __forceinline__ void load_next(int end) {
+    const uint32 stage = static_cast<uint32>(loaded_) % Config::kStages;
+    loads_.load_dout(item_, load_at_.head, load_at_.tile, stage);
+    loads_.load_q(item_, load_at_.head, load_at_.tile, stage);
+    step_loads(end);
+  }
+  __device__ __forceinline__ void step_loads(int end) {
+    if (++loaded_ == end || ++load_at_.tile < load_at_.tile_end) return;
+    load_at_ = BackwardSegment::at(item_, loaded_, args_.base.num_heads_q / args_.base.num_heads_k).as_uniform();
+  }
+
+  // This warp's 16 rows of dq, added to the sums by one of its threads.
+  __device__ __forceinline__ void add_pass(const float (&acc)[32], int64 stats_row, uint32 turn) {
+    constexpr int kFloats = Shape::kPassFloats / 4;
+    float* const staged = smem_.dq[0] + warp_part_of_pass<Config>(warp_);
+    if (threadIdx.x % 32 == 0) bulk_wait_read();  // the pass before has been read
+    __syncwarp();
+    stage_accumulator(acc, staged);
+    fence_smem_for_async();
+    __syncwarp();
+    if (threadIdx.x % 32 != 0) return;
+    uint32* const counter = args_.dq_turns + stats_row / kBackwardRows * kBackwardTurns + warp_;
+    if constexpr (Config::kIsDeterministic) wait_turn(counter, turn);
+    bulk_add(args_.dq_sums + stats_row * Shape::kDepth + warp_ * kFloats, staged, kFloats * 4);
+    bulk_commit();
+    if constexpr (Config::kIsDeterministic) end_turn(counter, turn);
+  }
+
+  Sm90BackwardStorage<Config>& smem_;
+  const Sm90BackwardArgs& args_;
+  const Sm90BackwardItem item_;  // in registers: reads of shared memory starve beside the products
+  BackwardLoads<Config> loads_;
+  int warp_ = uniform(static_cast<int>(threadIdx.x) / 32);
+  BackwardSegment load_at_ = {};  // of the next loads
+  int loaded_ = 0;                // steps whose loads are under way
+};
+
+}  // namespace attend

@@ -1,0 +1,124 @@
+// sm90, before the backward pass proper: what it knows of query rows, zeros where it adds, counters at their start.
+//
+//   delta = rowsum(dout * o) - dlse    lse_log2 = log2(e) lse
+//
+// Shapes   as in sm90_backward.cuh. Rows are padded to whole tiles; rows that see no key, or do not exist, get
+//          lse_log2 = +inf and delta = 0: there p = 0, and so is all that follows
+// Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
+#pragma once
+
+#include "../common/online_softmax.cuh"
+#include "../common/warp_reduce.cuh"
+#include "sm90_backward_store.cuh"
+#include "sm90_backward_work.cuh"
+
+namespace attend {
+
+constexpr int kBackwardPrepareThreads = 256;
+
+// One tile of rows of one query head: what a block of the first and the last kernel works on. Heads are neighbours in
+// the grid, as they are in memory where a token's heads lie side by side.
+struct BackwardRowTile {
+  uint32 sequence;
+  uint32 head;
+  SequenceSpan span;
+  int64 row;        // first, in the sequence
+  int64 rows_left;  // from there on; <= 0: none
+  int64 stats_row;  // padded row, counted through all heads
+
+  template <class Config>
+  [[nodiscard]] static __device__ __forceinline__ BackwardRowTile mine(const Sm90BackwardArgs& args) {
+    const auto tiles = static_cast<uint32>(num_tiles(args.base.seqlen_q, kBackwardRows));
+    const uint32 of_heads = blockIdx.x / args.base.num_heads_q;
+    const uint32 sequence = tiles == 0 ? 0 : of_heads / tiles;
+    BackwardRowTile tile = {sequence, blockIdx.x % args.base.num_heads_q, {}, 0, 0, 0};
+    if (tiles == 0 || sequence >= args.base.batch) return tile;
+    tile.span = backward_span<Config>(args, sequence);
+    tile.row = int64{of_heads % tiles} * kBackwardRows;
+    tile.rows_left = tile.span.seqlen_q - tile.row;
+    tile.stats_row = (int64{tile.span.batch} * args.base.num_heads_q + tile.head) * args.stats_rows +
+                     backward_stats_begin<Config>(tile.span, sequence) + tile.row;
+    return tile;
+  }
+};
+
+template <class Element>
+[[nodiscard]] __device__ __forceinline__ float dot_piece(const uint4& a, const uint4& b) {
+  const uint32 x[4] = {a.x, a.y, a.z, a.w};
+  const uint32 y[4] = {b.x, b.y, b.z, b.w};
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    sum = fmaf(Element::low(x[i]), Element::low(y[i]), sum);
+    sum = fmaf(Element::high(x[i]), Element::high(y[i]), sum);
+  }
+  return sum;
+}
+
+// Counters of the whole launch: by one block.
+template <class Config>
+__device__ __forceinline__ void reset_counters(const Sm90BackwardArgs& args) {
+  constexpr int kWarpgroups = Config::kBlockN / 64;
+  if (threadIdx.x == 0) *args.next_item = 0;
+  if (sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV).is_persistent) {
+    for (uint32 i = threadIdx.x; i < args.num_blocks * kWarpgroups; i += kBackwardPrepareThreads) {
+      args.partial_ready[i] = 0;
+    }
+  }
+}
+
+// Grid: sm90_backward_row_blocks(), kBackwardPrepareThreads threads.
+template <class Config>
+__device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
+  using Element = ElementOf<Config>;
+  constexpr Sm90BackwardTile kTile = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV);
+  constexpr int kLanes = kTile.depth_v / kPieceElements;  // of a row
+  constexpr int kRowStep = kBackwardPrepareThreads / kLanes;
+  constexpr int kRowsOfLane = kBackwardRows / kRowStep;
+  __shared__ float delta[kBackwardRows];
+  const int thread = static_cast<int>(threadIdx.x);
+  if (blockIdx.x == 0) reset_counters<Config>(args);
+  const auto tile = BackwardRowTile::mine<Config>(args);
+  if (tile.rows_left <= 0) return;
+  const BackwardArgs& base = args.base;
+  const int64 q_row = tile.span.q_begin + tile.row;
+  const auto* dout = static_cast<const Bits16*>(base.dout) + base.dout_stride.offset(tile.span.batch, tile.head, q_row);
+  const auto* o = static_cast<const Bits16*>(base.o) + base.o_stride.offset(tile.span.batch, tile.head, q_row);
+  uint4 x[kRowsOfLane] = {}, y[kRowsOfLane] = {};
+#pragma unroll
+  for (int i = 0; i < kRowsOfLane; ++i) {  // all on their way at once
+    const int row = i * kRowStep + thread / kLanes;
+    const int column = thread % kLanes * kPieceElements;
+    if (row >= tile.rows_left) continue;
+    x[i] = load_piece<Config::kHeadDimV>(dout + row * base.dout_stride.row, column);
+    y[i] = load_piece<Config::kHeadDimV>(o + row * base.o_stride.row, column);
+  }
+  auto* sums = reinterpret_cast<float4*>(args.dq_sums + tile.stats_row * kTile.depth);
+#pragma unroll
+  for (int i = 0; i < kBackwardRows * kTile.depth / 4; i += kBackwardPrepareThreads) sums[i + thread] = {};
+  if (Config::kIsDeterministic && thread < kBackwardTurns) {
+    args.dq_turns[tile.stats_row / kBackwardRows * kBackwardTurns + thread] = 0;
+  }
+#pragma unroll
+  for (int i = 0; i < kRowsOfLane; ++i) {
+    const float sum = warp_sum<kLanes>(dot_piece<Element>(x[i], y[i]));
+    if (thread % kLanes == 0) delta[i * kRowStep + thread / kLanes] = sum;
+  }
+  __syncthreads();  // delta is complete
+  if (thread >= kBackwardRows) return;
+  float row_lse = kInfinity, row_delta = 0.0f;
+  if (thread < tile.rows_left) {
+    const float lse = base.lse[base.lse_stride.offset(tile.span.batch, tile.head, q_row + thread)];
+    if (lse != -kInfinity) {
+      row_lse = lse * kLog2E;
+      row_delta = delta[thread];
+      if (base.dlse != nullptr)
+        row_delta -= base.dlse[base.dlse_stride.offset(tile.span.batch, tile.head, q_row + thread)];
+    }
+  }
+  const int64 place = tile.stats_row + thread / 16 * 16 + sm90_backward_stats_place(thread);
+  args.lse_log2[place] = row_lse;
+  args.delta[place] = row_delta;
+}
+
+}  // namespace attend

@@ -1,0 +1,204 @@
+// dq of the sm90 backward pass: the warpgroup that computes it, and how its sums get to memory.
+//
+//   dq += ds k, 64 query rows and 64 columns a pass, over all keys of the block
+//
+// Each pass is added to float sums in global memory by the copy engine, from a staging buffer in the order of the
+// accumulator: what order the sums have is the finish kernel's business alone. What limits the whole pass are the
+// stores into that buffer: they wait for products of the computing warpgroups to leave the shared memory to them.
+#pragma once
+
+#include "../common/bulk_copy.cuh"
+#include "../common/wgmma_fresh.cuh"
+#include "sm90_backward_storage.cuh"
+
+namespace attend {
+
+// acc = ds k of one pass, begun. Of the keys of the first kWarpgroups warpgroups only.
+// wait_ds(w): the ds of warpgroup w is there.
+template <class Config, int kWarpgroups, class WaitDs>
+__device__ __forceinline__ void begin_ds_k(float (&acc)[32], Sm90BackwardStorage<Config>& smem, uint32 buffer, int pass,
+                                           WaitDs wait_ds) {
+  using Shape = BackwardShape<Config>;
+  constexpr int kSteps = kWarpgroupRows / kWgmmaDepth;  // of one warpgroup's keys
+  constexpr int kStepBytes = kWgmmaDepth * sizeof(Bits16);
+  const MatrixDescriptor a = MatrixDescriptor::along_rows(smem_address(smem.ds[buffer]));
+  const MatrixDescriptor b =
+      MatrixDescriptor::down_columns(smem_address(smem.k) + pass * Shape::kPanelBytesN, Shape::kPanelBytesN);
+#pragma unroll
+  for (int i = 0; i < kSteps * kWarpgroups; ++i) {
+    if (i % kSteps == 0 && pass == 0) wait_ds(i / kSteps);
+    if (i % kSteps == 0 && (pass == 0 || i == 0)) wgmma_fence();
+    const MatrixDescriptor ds = a.advance(i / kSteps * Shape::kPanelBytesM + i % kSteps * kStepBytes);
+    const MatrixDescriptor k = b.advance(i * kWgmmaDepth * kSwizzleBytes);
+    if (i == 0) {
+      WgmmaFresh<Config::kElement>::template ss<true>(acc, ds, k);
+    } else {
+      WgmmaOp<Config::kElement, 64>::template ss<true, 1>(acc, ds, k, true);
+    }
+  }
+  wgmma_commit();
+}
+
+// This warp's part of a pass, to its part of a staging buffer or of the sums: floats from here on.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ int warp_part_of_pass(int warp) {
+  return warp * (BackwardShape<Config>::kPassFloats / 4);
+}
+
+// (8, 32 lanes, 4) floats.
+__device__ __forceinline__ void stage_accumulator(const float (&acc)[32], float* smem) {
+  const uint32 to = smem_address(smem) + threadIdx.x % 32 * 16;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + j * 512), "f"(acc[4 * j]), "f"(acc[4 * j + 1]),
+                 "f"(acc[4 * j + 2]), "f"(acc[4 * j + 3])
+                 : "memory");
+  }
+}
+
+// How many key blocks add to a tile of rows before this one, where additions have an order: descending keys.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ uint32 blocks_before(const Sm90BackwardItem& item, const BackwardBand& band,
+                                                              int tile) {
+  if constexpr (!Config::kIsDeterministic) return 0;
+  const int last_row = min((tile + 1) * kBackwardRows, item.seqlen_q) - 1;
+  const int last_key = min(last_row + item.offset() + band.right, item.seqlen_k - 1);  // that the tile sees
+  return static_cast<uint32>(last_key / Config::kBlockN - item.key / Config::kBlockN);
+}
+
+// By one thread: waits until the counter is `turn`; what was added before is complete then.
+__device__ __forceinline__ void wait_turn(const uint32* counter, uint32 turn) {
+  uint32 value;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  } while (value != turn);
+}
+
+// By one thread: its additions are complete, the next may follow.
+__device__ __forceinline__ void end_turn(uint32* counter, uint32 turn) {
+  bulk_wait();
+  asm volatile("fence.proxy.async.global;" ::: "memory");  // the engine's writes before the counter's
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(turn + 1) : "memory");
+}
+
+// The query warpgroup of the persistent form. It stores a pass and goes on; a reducer does the rest.
+template <class Config>
+class BackwardQueryWarpgroup {
+ public:
+  using Shape = BackwardShape<Config>;
+
+  __device__ __forceinline__ BackwardQueryWarpgroup(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args)
+      : smem_(smem), args_(args) {}
+
+  __device__ __forceinline__ void run() {
+    const uint32 group = args_.base.num_heads_q / args_.base.num_heads_k;
+    const BackwardBand band = BackwardBand::of<Config>(args_.options);
+#pragma unroll 1
+    for (uint32 number = 0;; ++number) {
+      const Sm90BackwardItem& item = wait_for_item(smem_, number);
+      if (uniform(item.is_end())) break;
+      smem_.k_full.wait(number & 1);  // k has landed
+      const int end = uniform(item.end);
+      int step = uniform(item.begin);
+      if (step == end) arrive_as_warp(smem_.k_empty);
+#pragma unroll 1
+      while (step < end) {
+        const BackwardSegment segment = BackwardSegment::at(item, step, group).as_uniform();
+        step = segment.step_end;
+        float* to = args_.dq_sums + backward_stats_row(args_, item, segment.head, segment.tile) * Shape::kDepth;
+        // The second warpgroup's keys may lie beyond what the first tile's rows see; it skips the tile.
+        bool is_half = Config::kMask != MaskKind::kFull && uniform(item.is_above_band(band, segment.tile, 1));
+#pragma unroll 1
+        for (int tile = segment.tile; tile < segment.tile_end; ++tile, to += kBackwardRows * Shape::kDepth) {
+          compute_tile({to, blocks_before<Config>(item, band, tile), 0}, is_half,
+                       step == end && tile + 1 == segment.tile_end);
+          is_half = false;
+        }
+      }
+      release_item(smem_, number);
+    }
+    stop_reducers();
+  }
+
+ private:
+  __device__ __forceinline__ void compute_tile(const BackwardTarget& to, bool is_half, bool is_last) {
+    const uint32 buffer = number_ % Config::kDsBuffers;
+    const auto wait_ds = [&](int warpgroup) {
+      smem_.ds_full[buffer][warpgroup].wait(number_ / Config::kDsBuffers & 1);  // that warpgroup's ds is there
+    };
+#pragma unroll
+    for (int pass = 0; pass < Shape::kPasses; ++pass) {
+      float acc[32];
+      // Each branch has its own fence, products and drain: a branch among products makes ptxas serialise them.
+      if (is_half) {
+        begin_ds_k<Config, 1>(acc, smem_, buffer, pass, wait_ds);
+        wgmma_wait<0>(acc);
+        if (pass == 0) wait_ds(1);
+      } else {
+        begin_ds_k<Config, Shape::kWarpgroups>(acc, smem_, buffer, pass, wait_ds);
+        wgmma_wait<0>(acc);
+      }
+      if (pass + 1 == Shape::kPasses) {
+        arrive_as_warp(smem_.ds_empty[buffer]);
+        if (is_last) arrive_as_warp(smem_.k_empty);
+      }
+      wait_for_staging();
+      stage_accumulator(acc, smem_.dq[staging()] + warp_part_of_pass<Config>(warp_));
+      hand_over({to.sums + pass * Shape::kPassFloats, to.turn, 0});
+    }
+    ++number_;
+  }
+
+  [[nodiscard]] __device__ __forceinline__ uint32 staging() const {
+    return pass_number_ % Config::kStagingBuffers;
+  }
+  __device__ __forceinline__ void wait_for_staging() {  // until the buffer's pass before has been read
+    smem_.dq_empty[staging()].wait(pass_number_ / Config::kStagingBuffers & 1 ^ 1);
+  }
+
+  // The staged pass to its reducer, which also fences it for the copy engine. Where to is stored last, although a
+  // reducer could find out by itself: without these stores the query warpgroup begins its next products at once, beside
+  // those of the others, and the kernel is 5 % slower; with them before the sums 1 to 2 %.
+  __device__ __forceinline__ void hand_over(const BackwardTarget& target) {
+    if (threadIdx.x == 0) smem_.dq_target[staging()] = target;
+    __syncwarp();
+    arrive_as_warp(smem_.dq_full[staging()]);
+    ++pass_number_;
+  }
+
+  __device__ __forceinline__ void stop_reducers() {
+    for (int i = 0; i < Config::kStagingBuffers; ++i) {
+      wait_for_staging();
+      hand_over({});
+    }
+  }
+
+  Sm90BackwardStorage<Config>& smem_;
+  const Sm90BackwardArgs& args_;
+  int warp_ = uniform(static_cast<int>(threadIdx.x) / 32);
+  uint32 number_ = 0;       // of the tile, through all items: its buffer of ds and the phase follow from it
+  uint32 pass_number_ = 0;  // likewise of the pass and its staging buffer
+};
+
+// One thread for each staging buffer: adds what is in it to the sums.
+template <class Config>
+__device__ __forceinline__ void reduce_dq(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args, int buffer) {
+  using Shape = BackwardShape<Config>;
+#pragma unroll 1
+  for (uint32 parity = 0;; parity ^= 1) {
+    smem.dq_full[buffer].wait(parity);
+    const BackwardTarget target = smem.dq_target[buffer];
+    if (target.sums == nullptr) break;
+    fence_smem_for_async();  // on behalf of the warps that stored, which arrived before
+    uint32* const counter = args.dq_turns + (target.sums - args.dq_sums) / Shape::kPassFloats;
+    if constexpr (Config::kIsDeterministic) wait_turn(counter, target.turn);
+    bulk_add(target.sums, smem.dq[buffer], Shape::kPassBytes);
+    bulk_commit();
+    bulk_wait_read();
+    smem.dq_empty[buffer].arrive();
+    if constexpr (Config::kIsDeterministic) end_turn(counter, target.turn);
+  }
+  bulk_wait();
+}
+
+}  // namespace attend

@@ -1,0 +1,145 @@
+// Sizes of the sm90 backward kernels that host and device compute alike: tiles, shared memory, workspace, grids.
+//
+// The host fills a Config from sm90_backward_tile(), the workspace from Sm90BackwardWorkspace, and launches three
+// kernels in a row: sm90_backward_prepare, sm90_backward, sm90_backward_finish.
+#pragma once
+
+#include "../common/portable.cuh"
+#include "../common/work.cuh"
+
+namespace attend {
+
+constexpr int kBackwardRows = 64;         // query rows of a tile: kBlockM
+constexpr int kBackwardPassColumns = 64;  // columns of dq that a warpgroup computes at a time
+constexpr int kBackwardTurns = 4;         // counters of a tile of dq: of its passes, or of the warps of its only one
+constexpr int kBackwardItemBytes = 64;    // sizeof(Sm90BackwardItem)
+constexpr int kBackwardItemRing = 8;      // items on their way from the loader to the other warps
+
+// The constants of a Config that follow from the head dimensions.
+struct Sm90BackwardTile {
+  int depth;              // columns of q and k in shared memory: 64 or 128, zeros behind head_dim
+  int depth_v;            // of v and dout
+  bool is_persistent;     // a block walks over a list of key blocks; otherwise it has one
+  int block_n;            // keys: 64 a computing warpgroup
+  int stages;             // buffers of q, and of dout
+  int ds_buffers;         // of ds
+  int staging_buffers;    // of dq on its way to memory, 64 x 64 floats each
+  int compute_registers;  // per thread of the warpgroups that compute p, ds, dk, dv
+  int query_registers;    // of the one that computes dq
+  int load_registers;     // of the one that loads; 0 where there is none
+  int threads;
+  int smem_bytes;
+
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int compute_warpgroups() const { return block_n / 64; }
+};
+
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_smem_bytes(const Sm90BackwardTile& t) {
+  const int tiles = 2 * (t.block_n * (t.depth + t.depth_v) + t.stages * kBackwardRows * (t.depth + t.depth_v) +
+                         t.ds_buffers * kBackwardRows * t.block_n);
+  const int staging = t.staging_buffers * kBackwardRows * kBackwardPassColumns * 4;
+  const int rows = 2 * t.stages * kBackwardRows * 4;
+  const int items = kBackwardItemRing * kBackwardItemBytes;
+  const int targets = t.staging_buffers * 16;
+  const int barriers =
+      2 * kBackwardItemRing + 5 + 4 * t.stages + t.ds_buffers * (t.compute_warpgroups() + 1) + 2 * t.staging_buffers;
+  const int used = tiles + staging + rows + items + targets + barriers * 8;
+  return (used + 1023) / 1024 * 1024;  // the tiles' alignment
+}
+
+// Registers: ptxas places operands of wgmma from R24 on, so that accumulators and A operands alive between the first
+// issue and the drain are at most registers - 26. 128 columns: dk, dv 128, s or dp 32, p 16: 176 of 182, and
+// 2 x 208 + 64 + 32 = 512 are all there are. 64 columns: 64 + 32 + 16 = 112 of 118, 3 x 144 + 80 = 512.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_tile(int head_dim, int head_dim_v) {
+  Sm90BackwardTile t = {};
+  t.depth = head_dim <= 64 ? 64 : 128;
+  t.depth_v = head_dim_v <= 64 ? 64 : 128;
+  t.is_persistent = t.depth > 64 || t.depth_v > 64;
+  t.block_n = t.is_persistent ? 128 : 192;
+  t.stages = t.is_persistent ? 2 : 4;
+  t.ds_buffers = t.is_persistent ? 4 : 2;
+  t.staging_buffers = t.is_persistent ? 2 : 1;
+  t.compute_registers = t.is_persistent ? 208 : 144;
+  t.query_registers = t.is_persistent ? 64 : 80;
+  t.load_registers = t.is_persistent ? 32 : 0;
+  t.threads = 512;
+  t.smem_bytes = sm90_backward_smem_bytes(t);
+  return t;
+}
+
+// Rows of one head's statistics and sums: whole tiles of rows for each sequence. In packed tokens the tiles of sequence
+// i start at sm90_backward_first_row(cu_seqlens_q[i], i): at least kBackwardRows further than those of the one before
+// end, whatever the lengths.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_padded_rows(int64 seqlen_q) {
+  return num_tiles(seqlen_q, kBackwardRows) * kBackwardRows;
+}
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_packed_rows(int64 total_rows, int64 num_sequences) {
+  return sm90_backward_padded_rows(total_rows + num_sequences * kBackwardRows);
+}
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_first_row(int64 q_begin, int64 sequence) {
+  return (q_begin + sequence * kBackwardRows) / kBackwardRows * kBackwardRows;
+}
+
+// Byte offsets into the workspace, each a multiple of 256. heads: query heads of all sequences (of one pass of packed
+// tokens: num_heads_q); rows: padded rows of one head; blocks: of the main kernel's grid if persistent, else 0.
+struct Sm90BackwardWorkspace {
+  int64 lse_log2;       // float (heads, rows)
+  int64 delta;          // float (heads, rows)
+  int64 dq_sums;        // float (heads, rows, depth)
+  int64 dq_turns;       // uint32 (heads, rows / 64, 4), where additions to dq have an order
+  int64 partial_sums;   // float (blocks, block_n, depth + depth_v)
+  int64 partial_ready;  // uint32 (blocks, 2)
+  int64 next_item;      // uint32
+  int64 bytes;
+
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr Sm90BackwardWorkspace make(const Sm90BackwardTile& tile,
+                                                                               int64 heads, int64 rows, int64 blocks,
+                                                                               bool is_deterministic) {
+    Sm90BackwardWorkspace w = {};
+    w.lse_log2 = 0;
+    w.delta = w.lse_log2 + aligned(heads * rows * 4);
+    w.dq_sums = w.delta + aligned(heads * rows * 4);
+    w.dq_turns = w.dq_sums + aligned(heads * rows * tile.depth * 4);
+    w.partial_sums = w.dq_turns + (is_deterministic ? aligned(heads * rows / kBackwardRows * kBackwardTurns * 4) : 0);
+    w.partial_ready = w.partial_sums + aligned(blocks * tile.block_n * (tile.depth + tile.depth_v) * 4);
+    w.next_item = w.partial_ready + aligned(blocks * 2 * 4);
+    w.bytes = w.next_item + 256;
+    return w;
+  }
+
+ private:
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr int64 aligned(int64 bytes) { return (bytes + 255) / 256 * 256; }
+};
+
+// Heads of k that share the GPU while their key blocks are worked off, longest first, where blocks differ in length.
+// All blocks of a head are at the same query head of its group; what these read and add to should be about 64 MB.
+// Measured at (2, 16, 8192, 128) causal; more than 32 heads bring nothing. Without such differences heads follow one
+// another: 1.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 sm90_backward_section(int64 seqlen_q, bool is_full,
+                                                                        bool is_deterministic) {
+  if (is_full) return 1;
+  if (is_deterministic) return 32;  // the more heads side by side, the less a key block waits for that before it
+  const int64 heads = 65536 / (seqlen_q < 1 ? 1 : seqlen_q);
+  return static_cast<uint32>(heads < 1 ? 1 : heads > 32 ? 32 : heads);
+}
+
+// Blocks of the three kernels. num_sequences: batch, or of packed tokens; seqlens: upper bounds where packed.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_row_blocks(int64 seqlen_q, int64 num_heads_q,
+                                                                          int64 num_sequences) {
+  const int64 blocks = num_tiles(seqlen_q, kBackwardRows) * num_heads_q * num_sequences;
+  return blocks < 1 ? 1 : blocks;  // prepare also resets counters
+}
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_items(const Sm90BackwardTile& tile, int64 seqlen_k,
+                                                                     int64 num_heads_k, int64 num_sequences) {
+  return num_tiles(seqlen_k, tile.block_n) * num_heads_k * num_sequences;
+}
+// key_blocks: of a sequence. Where additions to dq have an order, a persistent block keeps its place in that order, so
+// that it waits for others once and not again with each key block.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_blocks(const Sm90BackwardTile& tile, int64 items,
+                                                                      int64 key_blocks, int64 multiprocessors,
+                                                                      bool is_deterministic) {
+  if (!tile.is_persistent || items <= multiprocessors) return items;
+  if (!is_deterministic || key_blocks > multiprocessors) return multiprocessors;
+  return multiprocessors / key_blocks * key_blocks;
+}
+
+}  // namespace attend

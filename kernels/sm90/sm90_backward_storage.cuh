@@ -1,0 +1,118 @@
+// Shared memory of the sm90 backward pass: tiles, and the barriers between the warpgroups.
+//
+// "Announced" stands for an arrival of the thread that asks the copy engine, with the bytes to come; "4 warps" for an
+// arrival of one thread of each.
+#pragma once
+
+#include "../common/element.cuh"
+#include "../common/mbarrier.cuh"
+#include "../common/shared_storage.cuh"
+#include "../common/wgmma.cuh"
+#include "sm90_backward_work.cuh"
+
+namespace attend {
+
+// Constants that follow from a Config.
+template <class Config>
+struct BackwardShape {
+  static constexpr Sm90BackwardTile kTile = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV);
+  static constexpr int kDepth = kTile.depth;
+  static constexpr int kDepthV = kTile.depth_v;
+  static constexpr int kWarpgroups = Config::kBlockN / kWarpgroupRows;  // that compute: 64 keys each
+  static constexpr int kPasses = kDepth / kBackwardPassColumns;
+  static constexpr int kPassFloats = kBackwardRows * kBackwardPassColumns;
+  static constexpr uint32 kPassBytes = kPassFloats * 4;
+  static constexpr uint32 kPanelBytesM = Config::kBlockM * kSwizzleBytes;  // of q, dout and ds
+  static constexpr uint32 kPanelBytesN = Config::kBlockN * kSwizzleBytes;  // of k and v
+  static_assert(Config::kBlockM == kBackwardRows);
+};
+
+// Where a staged pass of dq is added.
+struct alignas(16) BackwardTarget {
+  float* sums;  // null: there are no more passes
+  uint32 turn;  // kIsDeterministic: additions to these sums that come before
+  uint32 unused;
+};
+
+template <class Config>
+struct alignas(kSwizzleAtom) Sm90BackwardStorage {
+  using Shape = BackwardShape<Config>;
+  static constexpr int kRing = kBackwardItemRing;
+  static constexpr int kWarpgroups = Shape::kWarpgroups;
+
+  Bits16 k[Config::kBlockN * Shape::kDepth];
+  Bits16 v[Config::kBlockN * Shape::kDepthV];
+  Bits16 q[Config::kStages][Config::kBlockM * Shape::kDepth];
+  Bits16 dout[Config::kStages][Config::kBlockM * Shape::kDepthV];
+  Bits16 ds[Config::kDsBuffers][Config::kBlockN / 64][Config::kBlockM * 64];  // rows of queries, a panel of 64 keys
+  float dq[Config::kStagingBuffers][Shape::kPassFloats];                      // (4 warps, 8, 32 lanes, 4)
+  float lse_log2[Config::kStages][Config::kBlockM];
+  float delta[Config::kStages][Config::kBlockM];
+  Sm90BackwardItem items[kRing];
+  BackwardTarget dq_target[Config::kStagingBuffers];
+
+  Mbarrier item_full[kRing];                          // 1: the item may be read
+  Mbarrier item_empty[kRing];                         // every warp that reads it: it may be overwritten
+  Mbarrier k_full, v_full;                            // announced
+  Mbarrier tail_full;                                 // announced: a tile whose end has to be cleared first
+  Mbarrier k_empty;                                   // 4 warps of the query warpgroup: its last dq has read k
+  Mbarrier v_empty;                                   // every computing warp: its last dp has read v
+  Mbarrier q_full[Config::kStages];                   // announced: q and lse_log2
+  Mbarrier q_empty[Config::kStages];                  // every computing warp: dk of the tile is done
+  Mbarrier dout_full[Config::kStages];                // announced: dout and delta
+  Mbarrier dout_empty[Config::kStages];               // every computing warp: dv of the tile is done
+  Mbarrier ds_full[Config::kDsBuffers][kWarpgroups];  // 4 warps: that warpgroup stored its ds
+  Mbarrier ds_empty[Config::kDsBuffers];              // 4 warps: dq has read all of it
+  Mbarrier dq_full[Config::kStagingBuffers];          // 4 warps: a pass of dq and its target are there
+  Mbarrier dq_empty[Config::kStagingBuffers];         // 1: the copy engine has read them
+
+  // By one thread; a barrier of the block has to follow.
+  __device__ __forceinline__ void init_barriers() {
+    for (int i = 0; i < kRing; ++i) {
+      item_full[i].init(1);
+      item_empty[i].init(4 * (kWarpgroups + 1));
+    }
+    k_full.init(1);
+    v_full.init(1);
+    tail_full.init(1);
+    k_empty.init(4);
+    v_empty.init(4 * kWarpgroups);
+    for (int i = 0; i < Config::kStages; ++i) {
+      q_full[i].init(1);
+      q_empty[i].init(4 * kWarpgroups);
+      dout_full[i].init(1);
+      dout_empty[i].init(4 * kWarpgroups);
+    }
+    for (int i = 0; i < Config::kDsBuffers; ++i) {
+      for (int w = 0; w < kWarpgroups; ++w) ds_full[i][w].init(4);
+      ds_empty[i].init(4);
+    }
+    for (int i = 0; i < Config::kStagingBuffers; ++i) {
+      dq_full[i].init(4);
+      dq_empty[i].init(1);
+    }
+    mbarrier_init_fence();
+  }
+};
+
+// Waits until item `number` of the block's list is there.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ const Sm90BackwardItem& wait_for_item(Sm90BackwardStorage<Config>& smem,
+                                                                               uint32 number) {
+  smem.item_full[number % kBackwardItemRing].wait(number / kBackwardItemRing & 1);
+  return smem.items[number % kBackwardItemRing];
+}
+
+// By a warp that will not read the item any more.
+template <class Config>
+__device__ __forceinline__ void release_item(Sm90BackwardStorage<Config>& smem, uint32 number) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) smem.item_empty[number % kBackwardItemRing].arrive();
+}
+
+// One arrival a warp, after all its lanes have come here.
+__device__ __forceinline__ void arrive_as_warp(Mbarrier& barrier) {
+  if (threadIdx.x % 32 == 0) barrier.arrive();
+}
+
+}  // namespace attend

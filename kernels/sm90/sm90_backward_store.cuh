@@ -1,0 +1,77 @@
+// Gradients from accumulators to memory, and pieces of rows of 16-bit elements.
+#pragma once
+
+#include "../common/element.cuh"
+#include "../common/portable.cuh"
+#include "../common/smem_tile.cuh"
+
+namespace attend {
+
+constexpr int kPieceElements = 8;  // of 16 bits in 16 bytes
+
+// Elements [column, column + 8) of a row of kHeadDim, zeros behind its end.
+template <int kHeadDim>
+[[nodiscard]] __device__ __forceinline__ uint4 load_piece(const Bits16* row, int column) {
+  if (column + kPieceElements <= kHeadDim) return *reinterpret_cast<const uint4*>(row + column);
+  uint32 pair[4] = {};
+  if constexpr (kHeadDim % kPieceElements != 0) {
+#pragma unroll
+    for (int i = 0; i < kPieceElements; ++i) {
+      if (column + i < kHeadDim) pair[i / 2] |= static_cast<uint32>(row[column + i]) << (i % 2 * 16);
+    }
+  }
+  return {pair[0], pair[1], pair[2], pair[3]};
+}
+
+template <int kHeadDim>
+__device__ __forceinline__ void store_piece(Bits16* row, int column, const uint32 (&pair)[4]) {
+  if (column + kPieceElements <= kHeadDim) {
+    *reinterpret_cast<uint4*>(row + column) = {pair[0], pair[1], pair[2], pair[3]};
+  } else if constexpr (kHeadDim % kPieceElements != 0) {
+#pragma unroll
+    for (int i = 0; i < kPieceElements; ++i) {
+      if (column + i < kHeadDim) row[column + i] = static_cast<Bits16>(pair[i / 2] >> (i % 2 * 16));
+    }
+  }
+}
+
+// The four lanes of a quad have four pairs each of a row's 8-column groups; afterwards lane q has all of group q.
+__device__ __forceinline__ void transpose_quad(uint32 (&r)[4]) {
+  const bool odd = threadIdx.x & 1;
+  const bool high = threadIdx.x & 2;
+  const auto exchange = [](uint32& a, uint32& b, bool first, int lanes) {
+    const uint32 other = __shfl_xor_sync(0xffffffffu, first ? a : b, lanes);
+    (first ? a : b) = other;
+  };
+  exchange(r[0], r[1], odd, 1);
+  exchange(r[2], r[3], odd, 1);
+  exchange(r[0], r[2], high, 2);
+  exchange(r[1], r[3], high, 2);
+}
+
+// A warp's 16 rows of an accumulator, times factor, as rows of 16-bit elements: 16 bytes of a row a lane. to: the first
+// of the 16 rows; those from num_rows on do not exist.
+template <class Element, int kHeadDim, int kCount>
+__device__ __forceinline__ void store_accumulator(const float (&x)[kCount], float factor, Bits16* to, int64 row_stride,
+                                                  int num_rows) {
+  // Once per block of keys: not to be kept in registers all the time.
+  const int lane = static_cast<int>(recomputed(threadIdx.x) % 32);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = lane / 4 + 8 * h;
+    Bits16* const to_row = to + row * row_stride;
+#pragma unroll
+    for (int column = 0; column < kHeadDim; column += 32) {
+      uint32 r[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int i = (column / 8 + j) * 4 + h * 2;
+        r[j] = Element::pack(x[i] * factor, x[i + 1] * factor);
+      }
+      transpose_quad(r);
+      if (row < num_rows) store_piece<kHeadDim>(to_row, column + lane % 4 * kPieceElements, r);
+    }
+  }
+}
+
+}  // namespace attend

@@ -1,0 +1,227 @@
+// What a block of the sm90 backward pass works on: key blocks of one head of k, each with the query tiles that see it.
+//
+// The steps of a key block are the tiles of all query heads that share its head of k, one head after the other: dk and
+// dv stay in registers for the whole group. Where all key blocks are alike, each block has a fixed list, whose last
+// waves are cut into equal runs of steps: a key block cut in two has its tail in one block, which leaves float sums for
+// the block that has its head. Otherwise blocks take the next key block when they are done, longest first; but shortest
+// first where additions to dq have an order, which is that of descending keys: under a causal mask the tiles that a
+// key block begins with are then those that the blocks before it have left behind.
+#pragma once
+
+#include "../common/config_enums.cuh"
+#include "../common/key_range.cuh"
+#include "../common/sequence.cuh"
+#include "sm90_backward_args.cuh"
+#include "sm90_backward_shape.cuh"
+
+namespace attend {
+
+constexpr int kNearlyEverywhere = 1 << 30;  // beyond every row and key, as an int
+
+// Sequence `index`: as sequence_span, but lengths are held inside the tensors and the bounds, whatever cu_seqlens says.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ SequenceSpan backward_span(const Sm90BackwardArgs& args, uint32 index) {
+  if constexpr (!Config::kIsVarlen) return {index, 0, 0, args.base.seqlen_q, args.base.seqlen_k};
+  const auto range = [index](const int* cu_seqlens, int64 total, int64 longest) {
+    const int64 begin = min(max(int64{cu_seqlens[index]}, int64{0}), total);
+    const int64 end = min(max(int64{cu_seqlens[index + 1]}, begin), total);
+    return KeyRange{begin, min(end, begin + longest)};
+  };
+  const KeyRange q = range(args.options.cu_seqlens_q, args.total_rows_q, args.base.seqlen_q);
+  const KeyRange k = range(args.options.cu_seqlens_k, args.total_rows_k, args.base.seqlen_k);
+  return {0, q.begin, k.begin, q.end - q.begin, k.end - k.begin};
+}
+
+// First padded row of a sequence in the statistics of one head.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ int64 backward_stats_begin(const SequenceSpan& span, uint32 sequence) {
+  return Config::kIsVarlen ? sm90_backward_first_row(span.q_begin, sequence) : 0;
+}
+
+// Where row % 16 of 16 statistics lies: a thread of an accumulator's quad q has the columns 2 q, 2 q + 1, 2 q + 8 and
+// 2 q + 9 of each 16, and reads them as 16 bytes.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_stats_place(int row) {
+  return row % 16 % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2;
+}
+
+// The mask's ends as ints: a row sees keys from row + offset - left to row + offset + right.
+struct BackwardBand {
+  int left;
+  int right;
+
+  template <class Config>
+  [[nodiscard]] static __device__ __forceinline__ BackwardBand of(const OptionArgs& options) {
+    const auto bounded = [](int64 window) {
+      return window < 0 || window > kNearlyEverywhere ? kNearlyEverywhere : static_cast<int>(window);
+    };
+    if constexpr (Config::kMask == MaskKind::kWindow) {
+      return {bounded(options.window_left), bounded(options.window_right)};
+    }
+    return {kNearlyEverywhere, Config::kMask == MaskKind::kCausal ? 0 : kNearlyEverywhere};
+  }
+};
+
+// A key block, or a run of its steps. Step s is tile first_tile + s % tiles of query head group * head_k + s / tiles.
+struct alignas(16) Sm90BackwardItem {
+  int key;  // first key, in the sequence; -1: no more items
+  int head_k;
+  int batch;
+  int first_tile;   // of query rows that see the block
+  int tiles;        // of each head
+  int begin;        // steps
+  int end;          // begin == end: nobody sees the block, dk and dv are 0
+  int partial_out;  // slot that this run's sums go to, or -1: to dk and dv
+  int partial_in;   // slot of the run after this one, whose sums are added, or -1
+  int seqlen_q;
+  int seqlen_k;
+  int q_begin;  // first row of the sequence in q
+  int k_begin;  // in k
+  int stats_begin;
+  int sequence;
+  int unused;
+
+  [[nodiscard]] __device__ __forceinline__ bool is_end() const { return key < 0; }
+  [[nodiscard]] __device__ __forceinline__ int offset() const { return seqlen_k - seqlen_q; }
+
+  // Does no row of this tile see keys of the block from its warpgroup-th 64 on?
+  [[nodiscard]] __device__ __forceinline__ bool is_above_band(const BackwardBand& band, int tile, int warpgroup) const {
+    return key + warpgroup * 64 > (tile + 1) * kBackwardRows - 1 + offset() + band.right;
+  }
+};
+static_assert(sizeof(Sm90BackwardItem) == kBackwardItemBytes);
+
+// Key block `index` of the launch, whole. Returns false if there is none: the sequence is shorter.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ bool make_item(Sm90BackwardItem& item, const Sm90BackwardArgs& args,
+                                                        uint32 index) {
+  const uint32 heads = args.base.batch * args.base.num_heads_k;
+  const uint32 first_head = index / (args.section_heads * args.key_blocks) * args.section_heads;
+  const uint32 rest = index % (args.section_heads * args.key_blocks);
+  const uint32 section = min(args.section_heads, heads - first_head);
+  const uint32 head = first_head + rest % section;
+  const uint32 sequence = head / args.base.num_heads_k;
+  const SequenceSpan span = backward_span<Config>(args, sequence);
+  const uint32 block = rest / section;
+  // Where additions to dq have an order, a block's have to wait for those of blocks before it in the list alone.
+  const auto key = static_cast<int>(Config::kIsDeterministic ? args.key_blocks - 1 - block : block) * Config::kBlockN;
+  if (key >= span.seqlen_k) return false;
+  item.key = key;
+  item.head_k = static_cast<int>(head % args.base.num_heads_k);
+  item.batch = static_cast<int>(span.batch);
+  item.sequence = static_cast<int>(sequence);
+  item.seqlen_q = static_cast<int>(span.seqlen_q);
+  item.seqlen_k = static_cast<int>(span.seqlen_k);
+  item.q_begin = static_cast<int>(span.q_begin);
+  item.k_begin = static_cast<int>(span.k_begin);
+  item.stats_begin = static_cast<int>(backward_stats_begin<Config>(span, sequence));
+  const BackwardBand band = BackwardBand::of<Config>(args.options);
+  const int last_key = min(key + Config::kBlockN, item.seqlen_k) - 1;
+  const int first_row = max(0, key - item.offset() - band.right);
+  const int end_row = min(item.seqlen_q, last_key - item.offset() + band.left + 1);
+  item.first_tile = first_row / kBackwardRows;
+  item.tiles = first_row < end_row ? (end_row - 1) / kBackwardRows + 1 - item.first_tile : 0;
+  item.begin = 0;
+  item.end = item.tiles * static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
+  item.partial_out = item.partial_in = -1;
+  return true;
+}
+
+// The items of one block, in turn.
+template <class Config>
+class Sm90BackwardList {
+ public:
+  // Key blocks alike: each has the same number of steps.
+  static constexpr bool kIsFixed = Config::kMask == MaskKind::kFull && !Config::kIsVarlen;
+
+  __device__ __forceinline__ explicit Sm90BackwardList(const Sm90BackwardArgs& args) : args_(args) {
+    num_items_ = args.key_blocks * args.base.batch * args.base.num_heads_k;
+    next_ = blockIdx.x;
+    if constexpr (kIsFixed) {
+      steps_ = static_cast<int>(num_tiles(args.base.seqlen_q, kBackwardRows)) *
+               static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
+      const bool is_cut =
+          !Config::kIsDeterministic && steps_ > 0 && num_items_ > gridDim.x && num_items_ % gridDim.x != 0;
+      first_cut_ = is_cut ? (num_items_ / gridDim.x - 1) * gridDim.x : num_items_;
+      const int64 steps = int64{num_items_ - first_cut_} * steps_;
+      at_ = static_cast<int>(blockIdx.x * steps / gridDim.x);
+      run_end_ = static_cast<int>((blockIdx.x + 1) * steps / gridDim.x);
+    }
+  }
+
+  // False: there are no more.
+  [[nodiscard]] __device__ __forceinline__ bool next(Sm90BackwardItem& item) {
+    if constexpr (kIsFixed) {
+      if (next_ < first_cut_) {
+        const bool exists = make_item<Config>(item, args_, next_);
+        next_ += gridDim.x;
+        return exists;  // always
+      }
+      if (at_ >= run_end_) return false;
+      if (!make_item<Config>(item, args_, first_cut_ + at_ / steps_)) return false;
+      item.begin = at_ % steps_;
+      item.end = min(steps_, item.begin + run_end_ - at_);
+      item.partial_out = item.begin > 0 ? static_cast<int>(blockIdx.x) : -1;
+      item.partial_in = item.begin == 0 && item.end < steps_ ? static_cast<int>(blockIdx.x) + 1 : -1;
+      at_ += item.end - item.begin;
+      return true;
+    } else {
+      while (next_ < num_items_) {
+        const uint32 index = next_;
+        next_ = gridDim.x + atomicAdd(args_.next_item, 1u);
+        if (make_item<Config>(item, args_, index)) return true;
+      }
+      return false;
+    }
+  }
+
+ private:
+  const Sm90BackwardArgs& args_;
+  uint32 num_items_;
+  uint32 next_;
+  uint32 first_cut_;  // items from here on are cut
+  int steps_;         // of an item
+  int at_;            // of this block's run of the steps of all items from first_cut_ on
+  int run_end_;
+};
+
+// The value of lane 0, which all lanes have anyhow: the compiler learns that they do, and keeps what follows from it in
+// uniform registers. The computing warpgroups have no others to spare.
+[[nodiscard]] __device__ __forceinline__ int uniform(int value) {
+  return __shfl_sync(0xffffffffu, value, 0);
+}
+
+[[nodiscard]] __device__ __forceinline__ Sm90BackwardItem uniform_item(const Sm90BackwardItem& item) {
+  return {uniform(item.key),        uniform(item.head_k),      uniform(item.batch),    uniform(item.first_tile),
+          uniform(item.tiles),      uniform(item.begin),       uniform(item.end),      uniform(item.partial_out),
+          uniform(item.partial_in), uniform(item.seqlen_q),    uniform(item.seqlen_k), uniform(item.q_begin),
+          uniform(item.k_begin),    uniform(item.stats_begin), uniform(item.sequence), 0};
+}
+
+// One query head's part of an item: tiles [tile, tile_end).
+struct BackwardSegment {
+  int step_end;
+  int head;  // of q
+  int tile;
+  int tile_end;
+
+  [[nodiscard]] static __device__ __forceinline__ BackwardSegment at(const Sm90BackwardItem& item, int step,
+                                                                     uint32 group) {
+    const int in_group = step < item.tiles ? 0 : step / item.tiles;  // a division takes time that shows
+    const int end = min(item.end, (in_group + 1) * item.tiles);
+    const int tile = item.first_tile + step - in_group * item.tiles;
+    return {end, item.head_k * static_cast<int>(group) + in_group, tile, tile + end - step};
+  }
+  // By whole warps.
+  [[nodiscard]] __device__ __forceinline__ BackwardSegment as_uniform() const {
+    return {uniform(step_end), uniform(head), uniform(tile), uniform(tile_end)};
+  }
+};
+
+// The statistics and sums of row tile `tile` of a query head start at this padded row, counted through all heads.
+[[nodiscard]] __device__ __forceinline__ int64 backward_stats_row(const Sm90BackwardArgs& args,
+                                                                  const Sm90BackwardItem& item, int head, int tile) {
+  return (int64{item.batch} * args.base.num_heads_q + head) * args.stats_rows + item.stats_begin +
+         int64{tile} * kBackwardRows;
+}
+
+}  // namespace attend
