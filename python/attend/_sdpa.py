@@ -30,8 +30,8 @@ def sdpa(
         query: torch tensor (..., heads_q, seqlen_q, head_dim); any number of leading dimensions, also none. Or nested,
             in jagged layout, (batch, heads, ragged seqlen, head_dim): then key and value too, and no attn_mask.
         key, value: (..., heads_k, seqlen_k, head_dim). Leading dimensions and heads broadcast.
-        attn_mask: bool (True keeps) or float (added to the scores), broadcasts to (..., heads_q, seqlen_q, seqlen_k), or of
-            torch.nn.attention.bias. A float mask is differentiable. Not together with is_causal.
+        attn_mask: bool (True keeps) or float (added to the scores), broadcasts to (..., heads_q, seqlen_q, seqlen_k);
+            or of torch.nn.attention.bias. A float mask is differentiable. Not together with is_causal.
         dropout_p: the seed comes from torch's default generator.
         is_causal: keep j <= i: aligned **top left**, unlike everything else in attend. seqlen_q = 2, seqlen_k = 5::
 

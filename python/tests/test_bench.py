@@ -50,6 +50,48 @@ def test_compare_measures_a_grid(no_torch, small_grid, tmp_path, capsys):
     assert "left out, beyond --max-seqlen 64: (1, 2, 400, 16) causal" in out and "no torch" in out
 
 
+def test_compare_takes_sizes(no_torch, tmp_path):
+    path = tmp_path / "c.json"
+    sizes = ["--batch-size", "2", "--num-heads", "1", "--seq-lengths", "16,24", "--head-dims", "8,16"]
+    arguments = ["compare", *sizes, "--samples", "3", "--device", "cpu", "--compute", "cpu", "--output", str(path)]
+    assert bench.main(arguments) == 0
+    data = json.loads(path.read_text())
+    shapes = [(r["B"], r["H"], r["S"], r["D"]) for r in data["rows"]]
+    assert shapes == [(2, 1, 16, 8), (2, 1, 24, 8), (2, 1, 16, 16), (2, 1, 24, 16)] and data["grid"] == "given"
+
+
+@pytest.mark.parametrize("command", ["compare", "roofline"])
+def test_ctrl_c_keeps_what_was_measured(no_torch, small_grid, monkeypatch, tmp_path, command, capsys):
+    plain = bench.compare.Measurement.measure
+    calls = []
+
+    def measure(self, *arguments):
+        calls.append(1)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(bench.compare.Measurement, "measure", measure)
+    monkeypatch.setattr(bench.roofline, "measure_ceilings", lambda *_: KINDS["roofline"]["ceilings"])
+    path = tmp_path / "c.json"
+    more = {
+        "compare": ["--max-seqlen", "64", "--compute", "cpu"],
+        "roofline": ["--seqlens", "32,64", "--kernel", "cpu"],
+    }
+    assert bench.main([command, "--device", "cpu", "--samples", "3", "--output", str(path), *more[command]]) == 130
+    data = json.loads(path.read_text())
+    assert len(data["rows"]) == 1 and data["rows"][0]["ms"] > 0
+    assert "interrupted: what was measured until then is here" in data["notes"]
+
+
+def test_a_share_above_the_ceiling_is_marked():
+    data = json.loads(json.dumps({"machine": MACHINE, "notes": [], **KINDS["roofline"]}))
+    assert "!" not in bench.roofline.text(data)
+    data["rows"][0]["tflops"] = 0.4
+    text = bench.roofline.text(data)
+    assert "133.3 %!" in text and "!: above the ceiling" in text
+
+
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed: the peers are its")
 def test_compare_has_peers(small_grid, tmp_path, capsys):
     status, data = compare_to(tmp_path / "c.json", "--dtype", "bf16", "--mode", "both")
@@ -149,7 +191,18 @@ WHAT = {"experiment": "seed", "implementation": "cpu", "library": "attend", "dev
 ROW = WHAT | {"mode": "forward", "B": 1, "H": 1, "S": 64, "D": 64, "causal": False, "ms": 1.0, "tflops": 0.1}
 MACHINE = {"cpu": "a CPU", "attend_threads": 2, "torch": None, "gpu": None}
 KINDS = {
-    "compare": {"dtype": "f32", "causal": False, "rows": [ROW, ROW | {"S": 128, "ms": None, "tflops": None}]},
+    "compare": {
+        "dtype": "f32",
+        "causal": False,
+        "device": "cpu",
+        "grid": "seed",
+        "rows": [
+            ROW,
+            ROW | {"S": 128, "ms": 4.0, "tflops": 0.1},
+            ROW | {"S": 256, "ms": None, "tflops": None},
+            ROW | {"implementation": "torch", "library": "torch", "ms": 2.0},
+        ],
+    },
     "memory": {"rows": [{**ROW, "peak_mib": 2.0}, {**ROW, "S": 128, "peak_mib": None}]},
     "roofline": {
         "ceilings": {"copy_gbps": 10.0, "product_tflops": {"f32": 0.3, "bf16": 1.0}},
@@ -167,11 +220,34 @@ def test_every_kind_is_drawn(tmp_path):
     for suffix, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
         out = tmp_path / suffix
         assert bench.main(["visualize", *map(str, paths), "--output-dir", str(out), "--format", suffix]) == 0
-        assert sorted(p.name for p in out.iterdir()) == [f"{kind}.{suffix}" for kind in KINDS]
+        names = {f"{name}.{suffix}" for name in (*KINDS, "compare_latency", "compare_speedup", "compare_scaling")}
+        assert {p.name for p in out.iterdir()} == names
         assert all(p.read_bytes().startswith(start) for p in out.iterdir())
 
 
+@needs_plots
+def test_lines_are_of_the_peers_and_the_best_few():
+    from attend._measure import plotting
+
+    figures = {f"ours{i}": float(i) for i in range(9)} | {"torch": 100.0}
+    best = {f"ours{i}" for i in range(plotting.BEST)}
+    assert plotting.worth_a_line(figures, {"torch"}, best_is_low=True) == {"torch"} | best
+    assert "ours8" in plotting.worth_a_line(figures, {"torch"}, best_is_low=False)
+
+
+@needs_plots
+def test_colours_of_a_gpu_are_its_own():
+    from attend._measure import plotting
+
+    shares = plotting._share_of_range([[1.0, 10.0], [1e4, None], [1e6, 1e5]], ["cpu", "cuda", "cuda"])
+    assert shares[0] == [0.0, 1.0] and shares[1][0] == 0.0 and np.isnan(shares[1][1])
+    assert shares[2] == pytest.approx([1.0, 0.5])
+
+
 BAD = {
+    "abbreviation": (["compare", "--max-seq", "64"], "unrecognized arguments: --max-seq 64"),
+    "no list": (["memory", "--seqlens", "128,abc"], "argument --seqlens: 'abc', allowed whole numbers from 1"),
+    "grid and sizes": (["compare", "--grid", "seed", "--head-dims", "64"], "--head-dims: given with --grid seed"),
     "nothing": ([], "required: command"),
     "grid": (["compare", "--grid", "mine"], "invalid choice: 'mine'"),
     "compute": (

@@ -102,17 +102,24 @@ class Measurement:
         """Rows of all that support the mode, in the order of `implementations`.
 
         Raises:
-            CheckFailedError where the settings say so; the rows stay, and those that were not reached say that.
+            CheckFailedError where the settings say so, and KeyboardInterrupt; the rows stay, and those that were not
+            reached say that.
         """
         before = len(self.rows)
         try:
             self._measure(problem, modes, implementations, experiment)
         except CheckFailedError:
-            for row in self.rows[before:]:
-                if row.ms is None and not row.remark:
-                    row.remark = "stopped before it at a failed check"
+            self._mark_the_rest(before, "stopped before it at a failed check")
+            raise
+        except KeyboardInterrupt:
+            self._mark_the_rest(before, "interrupted before it was timed")
             raise
         return self.rows[before:]
+
+    def _mark_the_rest(self, first: int, remark: str) -> None:
+        for row in self.rows[first:]:
+            if row.ms is None and not row.remark:
+                row.remark = remark
 
     def _measure(
         self, problem: Problem, modes: Sequence[str], implementations: Sequence[Implementation], experiment: str
