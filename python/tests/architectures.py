@@ -21,6 +21,7 @@ import pathlib
 import resource
 import signal
 import sys
+import textwrap
 import warnings
 from typing import Any, Optional
 
@@ -213,15 +214,19 @@ def table_of(found: list[Outcome]) -> str:
     count = collections.Counter(outcome.verdict for outcome in found)
     lines[0] += f"{', '.join(f'{n} {verdict}' for verdict, n in count.most_common())}.\n"
     lines.append("| architecture | verdict | class | agrees in | remark |\n|---|---|---|---|---|")
-    for outcome in found:
+    for outcome in (x for x in found if x.verdict != "not tried"):
         remark = outcome.remark.replace("|", "/")
+        if "computes attention by itself" in remark:
+            remark = remark.partition(" with ")[2].partition(",")[0] + " computes attention by itself"
         cells = (f"`{outcome.model_type}`", outcome.verdict, outcome.class_name, outcome.cases, remark)
         lines.append(f"| {' | '.join(cells)} |")
+    left = ", ".join(f"`{x.model_type}`" for x in found if x.verdict == "not tried")
+    lines += ["", *textwrap.wrap(f"Not tried: {left}.", 120, break_on_hyphens=False)]
     return "\n".join(lines) + "\n"
 
 
 def documented() -> Optional[dict[str, str]]:
-    """The verdicts of the committed table; None where it is not beside the tests."""
+    """The verdicts of the committed table, without what was not tried; None where it is not beside the tests."""
     if not TABLE.exists():
         return None
     rows = [line.split(" | ") for line in TABLE.read_text().splitlines() if line.startswith("| `")]

@@ -30,7 +30,7 @@ def require(*packages: str, purpose: str) -> list[ModuleType]:
     if missing:
         names = " ".join(missing)
         raise UsageError(
-            f"{purpose} needs {names}: pip install {names}, or pip install 'libattend[experiments]' for all"
+            f"{purpose} needs {names}: pip install {names}"
         )
     return modules
 

@@ -6,7 +6,6 @@ from typing import Any, Optional
 
 import torch
 from torch.autograd import forward_ad
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import NO_EXTRAS, Extras, Settings, signed_bits
@@ -88,6 +87,8 @@ def _check_one_number(name: str, x: torch.Tensor) -> None:
 
 def _traced_bits(name: str, value: Any) -> Any:
     """signed_bits, but of a number that the compiled program draws nothing is asked that it would have to guard."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # costs a compiler, which is here then
+
     if statically_known_true(value >= 2**63) or statically_known_true(value < 0):
         return signed_bits(name, value)
     return value
