@@ -9,6 +9,8 @@ from typing import Any, Optional
 from attend._errors import ArgumentError
 from attend._settings import NO_EXTRAS, Extras, Settings, dense_layout, signed_bits, window_of
 
+_UNSET = 0  # the default of seed and offset, compared by identity: of a tensor or a symbol no value is asked for
+
 
 def attention(
     q: Any,
@@ -236,6 +238,8 @@ def _number(name: str, x: Any) -> Any:
 
 def _random_numbers(q: Any, seed: Any, offset: Any) -> tuple[int, int, Any]:
     """seed and offset as numbers, or as 0, 0 and the tensor of both where their values are not to be asked for."""
+    if seed is _UNSET and offset is _UNSET:
+        return 0, 0, None
     if _is_torch(q):
         from attend import torch as front
 

@@ -129,14 +129,10 @@ def attention_forward(
         raise ArgumentError(f"attention_mask: {attention_mask.dim()} dimensions, allowed 4")
     num_keys = key.shape[2]
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
-    window: tuple[int, int] = (-1, -1)
-    mask, bias = None, position_bias
+    bias, mask, window = position_bias, None, (-1, -1)
     if attention_mask is None:
-        if causal and query.shape[2] > 1:
-            key, value, window = top_left(query, key, value)
-            bias = None if bias is None else bias[..., : key.shape[2]]
-        if causal and sliding_window is not None:
-            window = (_window_left(sliding_window, query.shape[2], key.shape[2]), window[1])
+        key, value, window = _without_mask(query, key, value, causal, sliding_window)
+        bias = None if bias is None else bias[..., : key.shape[2]]
     elif str(attention_mask.dtype) == "torch.bool":
         mask = attention_mask
     else:
@@ -187,9 +183,16 @@ def _weights(query: Any, key: Any, window: Any, scaling: Any, softcap: Any, bias
     return torch.nn.functional.pad(weights, (0, num_keys - key.shape[2]))
 
 
-def _window_left(sliding_window: int, seqlen_q: int, seqlen_k: int) -> int:
-    if seqlen_q > seqlen_k:  # aligned top left, the left side would lie to the right of every row's last key
-        raise UnsupportedError(
-            f"sliding_window: with {seqlen_q} rows on {seqlen_k} keys and no mask, attend needs the mask"
-        )
-    return sliding_window - 1
+def _without_mask(query: Any, key: Any, value: Any, causal: bool, sliding_window: Optional[int]) -> Any:
+    """The keys and values that are seen at all, and the window."""
+    window = (-1, -1)
+    seqlen_q, seqlen_k = query.shape[2], key.shape[2]
+    if causal and seqlen_q > 1:
+        key, value, window = top_left(query, key, value)
+    if causal and sliding_window is not None:
+        if seqlen_q > seqlen_k:  # aligned top left, the left side would lie to the right of every row's last key
+            raise UnsupportedError(
+                f"sliding_window: with {seqlen_q} rows on {seqlen_k} keys and no mask, attend needs the mask"
+            )
+        window = (sliding_window - 1, window[1])
+    return key, value, window

@@ -29,9 +29,7 @@ def require(*packages: str, purpose: str) -> list[ModuleType]:
             missing.append(package)
     if missing:
         names = " ".join(missing)
-        raise UsageError(
-            f"{purpose} needs {names}: pip install {names}"
-        )
+        raise UsageError(f"{purpose} needs {names}: pip install {names}")
     return modules
 
 

@@ -9,7 +9,15 @@ from typing import Any, Optional
 
 from attend._measure import arguments, catalogue, errors, files, machine, tables
 from attend._measure.inputs import refuse_too_large
-from attend._measure.measurement import Measurement, Row, Settings, as_dicts, failures, left_out_lines
+from attend._measure.measurement import (
+    Measurement,
+    Row,
+    Settings,
+    as_dicts,
+    each_until_interrupted,
+    failures,
+    left_out_lines,
+)
 from attend._measure.problems import DTYPE_BYTES, MODES, Problem, grid
 from attend._measure.progress import Bar
 from attend._measure.timing import Limits
@@ -70,14 +78,12 @@ def run(options: argparse.Namespace) -> int:
     about = {"kind": KIND, "machine": machine.describe(), "grid": name, "device": device, "dtype": options.dtype}
     notes += forward_only
     about |= {"causal": options.causal, "notes": notes}
-    status = 0
-    try:
-        for problem in wanted:
-            measurement.measure(problem, modes, chosen, name)
-            files.write_json(options.output, about | {"rows": as_dicts(measurement.rows)})  # as it goes
-    except KeyboardInterrupt:
-        notes.append("interrupted: what was measured until then is here")
-        status = errors.INTERRUPTED
+
+    def measure(problem: Problem) -> None:
+        measurement.measure(problem, modes, chosen, name)
+        files.write_json(options.output, about | {"rows": as_dicts(measurement.rows)})  # as it goes
+
+    status = each_until_interrupted(wanted, measure, notes)
     bar.close()
     data = about | {"rows": as_dicts(measurement.rows)}
     print(text(data))

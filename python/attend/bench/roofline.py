@@ -16,7 +16,15 @@ from typing import Any
 from attend._measure import arguments, catalogue, errors, files, machine, timing
 from attend._measure.implementations import Prepared, refusal
 from attend._measure.inputs import keep_float32_products, refuse_too_large, torch_dtype
-from attend._measure.measurement import Measurement, Row, Settings, as_dicts, failures, left_out_lines
+from attend._measure.measurement import (
+    Measurement,
+    Row,
+    Settings,
+    as_dicts,
+    each_until_interrupted,
+    failures,
+    left_out_lines,
+)
 from attend._measure.memory import lacking
 from attend._measure.problems import MODES, Problem
 from attend._measure.progress import Bar
@@ -77,14 +85,12 @@ def run(options: argparse.Namespace) -> int:
     measurement = Measurement(Settings(stop_on_failure=False, max_seconds=options.max_seconds, limits=limits), bar)
     notes += forward_only
     about = {"kind": KIND, "machine": machine.describe(), "device": device, "ceilings": ceilings, "notes": notes}
-    status = 0
-    try:
-        for problem in problems:
-            measurement.measure(problem, modes, chosen, KIND)
-            files.write_json(options.output, about | {"rows": _rows(measurement.rows)})  # as it goes
-    except KeyboardInterrupt:
-        notes.append("interrupted: what was measured until then is here")
-        status = errors.INTERRUPTED
+
+    def measure(problem: Problem) -> None:
+        measurement.measure(problem, modes, chosen, KIND)
+        files.write_json(options.output, about | {"rows": _rows(measurement.rows)})  # as it goes
+
+    status = each_until_interrupted(problems, measure, notes)
     bar.close()
     data = about | {"rows": _rows(measurement.rows)}
     print(text(data))
