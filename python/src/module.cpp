@@ -14,6 +14,7 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "array.hpp"
@@ -213,6 +214,16 @@ Gradients gradients_of(nb::handle tuple, Layout layout) {
   return g;
 }
 
+/// As check_dtypes, of what only backward takes.
+void check_output_dtypes(const Views& x, const Gradients& g, const std::string& compute) {
+  if (compute == "reference") return;
+  for (const auto& [name, tensor] : {std::pair{"o", &x.o}, {"dout", &g.dout}}) {
+    if (tensor->dtype == x.q.dtype) continue;
+    throw Error(ErrorCode::kInvalidArgument, std::string(name) + ": dtype " + dtype_name(tensor->dtype) + ", allowed " +
+                                                 dtype_name(x.q.dtype) + " as q (any with compute='reference')");
+  }
+}
+
 void backward(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in,
               nb::handle gradients, nb::handle extras, nb::handle settings, std::uintptr_t stream) {
   const Array q = Array::view(q_in), k = Array::view(k_in), v = Array::view(v_in);
@@ -220,6 +231,7 @@ void backward(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in
   const Views x = views_of(q, k, v, o_in, lse_in, layout);
   const Gradients g = gradients_of(gradients, layout);
   Options options = options_of(q, k, v, extras, settings);
+  check_output_dtypes(x, g, options.compute);
   options.params.compute = options.compute;
   const nb::gil_scoped_release release;
   attend::backward(g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, options.params,

@@ -17,10 +17,9 @@ from attend._measure.problems import Problem, grid
 from attend._measure.reference import Truth, compare
 from attend.bench import __main__ as bench
 from attend.bench.compare import best_ratio, rows_of
+from result_files import KINDS, MACHINE
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-HAS_PLOTS = all(importlib.util.find_spec(name) for name in ("matplotlib", "seaborn"))
-needs_plots = pytest.mark.skipif(not HAS_PLOTS, reason="matplotlib and seaborn are not installed")
 
 
 @pytest.fixture
@@ -187,65 +186,9 @@ def test_roofline_says_which_names_are_of_the_other_device(two_devices, tmp_path
     assert capsys.readouterr().err == "--kernel: cpu_naive, allowed on --device cpu: cpu\n"
 
 
-WHAT = {"experiment": "seed", "implementation": "cpu", "library": "attend", "device": "cpu", "dtype": "f32"}
-ROW = WHAT | {"mode": "forward", "B": 1, "H": 1, "S": 64, "D": 64, "causal": False, "ms": 1.0, "tflops": 0.1}
-MACHINE = {"cpu": "a CPU", "attend_threads": 2, "torch": None, "gpu": None}
-KINDS = {
-    "compare": {
-        "dtype": "f32",
-        "causal": False,
-        "device": "cpu",
-        "grid": "seed",
-        "rows": [
-            ROW,
-            ROW | {"S": 128, "ms": 4.0, "tflops": 0.1},
-            ROW | {"S": 256, "ms": None, "tflops": None},
-            ROW | {"implementation": "torch", "library": "torch", "ms": 2.0},
-        ],
-    },
-    "memory": {"rows": [{**ROW, "peak_mib": 2.0}, {**ROW, "S": 128, "peak_mib": None}]},
-    "roofline": {
-        "ceilings": {"copy_gbps": 10.0, "product_tflops": {"f32": 0.3, "bf16": 1.0}},
-        "rows": [ROW | {"intensity": 9.0}, ROW | {"mode": "backward", "intensity": 90.0}],
-    },
-}
-
-
-@needs_plots
-def test_every_kind_is_drawn(tmp_path):
-    paths = []
-    for kind, data in KINDS.items():
-        paths.append(tmp_path / f"{kind}.json")
-        paths[-1].write_text(json.dumps({"kind": kind, "machine": MACHINE, "notes": [], **data}))
-    for suffix, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
-        out = tmp_path / suffix
-        assert bench.main(["visualize", *map(str, paths), "--output-dir", str(out), "--format", suffix]) == 0
-        names = {f"{name}.{suffix}" for name in (*KINDS, "compare_latency", "compare_speedup", "compare_scaling")}
-        assert {p.name for p in out.iterdir()} == names
-        assert all(p.read_bytes().startswith(start) for p in out.iterdir())
-
-
-@needs_plots
-def test_lines_are_of_the_peers_and_the_best_few():
-    from attend._measure import plotting
-
-    figures = {f"ours{i}": float(i) for i in range(9)} | {"torch": 100.0}
-    best = {f"ours{i}" for i in range(plotting.BEST)}
-    assert plotting.worth_a_line(figures, {"torch"}, best_is_low=True) == {"torch"} | best
-    assert "ours8" in plotting.worth_a_line(figures, {"torch"}, best_is_low=False)
-
-
-@needs_plots
-def test_colours_of_a_gpu_are_its_own():
-    from attend._measure import plotting
-
-    shares = plotting._share_of_range([[1.0, 10.0], [1e4, None], [1e6, 1e5]], ["cpu", "cuda", "cuda"])
-    assert shares[0] == [0.0, 1.0] and shares[1][0] == 0.0 and np.isnan(shares[1][1])
-    assert shares[2] == pytest.approx([1.0, 0.5])
-
-
 BAD = {
     "abbreviation": (["compare", "--max-seq", "64"], "unrecognized arguments: --max-seq 64"),
+    "head_dims": (["compare", "--head-dims", "64,700"], "argument --head-dims: 700, allowed 1 to 512"),
     "no list": (["memory", "--seqlens", "128,abc"], "argument --seqlens: 'abc', allowed whole numbers from 1"),
     "grid and sizes": (["compare", "--grid", "seed", "--head-dims", "64"], "--head-dims: given with --grid seed"),
     "nothing": ([], "required: command"),
@@ -290,24 +233,6 @@ def test_a_product_that_finds_no_memory_is_one_line(no_torch, monkeypatch, tmp_p
     monkeypatch.setattr("attend.bench.roofline.measure_ceilings", full)
     assert bench.main(["roofline", "--device", "cpu", "--output", str(tmp_path / "r.json")]) == 2
     assert capsys.readouterr().err.startswith("--product-size: 2048: Unable to allocate 1 GiB, allowed")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("lacks", ["everything", "rows", "a column", "sense"])
-@needs_plots
-def test_a_file_without_sense_is_one_line(kind, lacks, tmp_path, capsys):
-    data = json.loads(json.dumps(KINDS[kind]))
-    if lacks == "rows":
-        del data["rows"]
-    elif lacks == "a column":
-        del data["rows"][0]["implementation"]
-    elif lacks == "sense":
-        data["rows"] = 3
-    path = tmp_path / f"{kind}.json"
-    path.write_text(json.dumps({"kind": kind, **({} if lacks == "everything" else {"machine": MACHINE, **data})}))
-    assert bench.main(["visualize", str(path), "--output-dir", str(tmp_path)]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.count("\n") == 1 and str(path) in captured.err and captured.out == ""
 
 
 def test_grids_are_those_of_the_papers():

@@ -253,6 +253,7 @@ def test_names_that_users_know_are_aliases():
 BAD = {
     "abbreviation": (["--max-seq", "64"], "unrecognized arguments: --max-seq 64"),
     "size beside a grid": (["--experiment"], "--batch_size: 1 with an experiment, which has sizes of its own"),
+    "head_dim": (["--head_dim", "700"], "argument --head_dim: 700, allowed 1 to 512"),
     "no number": (["--seq_len", "abc"], "argument --seq_len: 'abc', allowed whole numbers from 1"),
     "nearly a name": (["--kernel", "cpu_naiv"], "--kernel: 'cpu_naiv' (did you mean 'cpu_naive'?), allowed torch_cpu"),
     "kernel": (["--kernel", "nobody"], "--kernel: 'nobody', allowed torch_cpu"),

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Optional
 
+MOST_HEAD_DIM = 512
 MOST_SEED = 2**63 - 1  # what the generators of NumPy and torch both take
 
 
@@ -37,6 +38,17 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text}, allowed 1 and more")
     return value
+
+
+def head_dim(text: str) -> int:
+    value = positive(text)
+    if value > MOST_HEAD_DIM:
+        raise argparse.ArgumentTypeError(f"{text}, allowed 1 to {MOST_HEAD_DIM}")
+    return value
+
+
+def head_dims(text: str) -> list[int]:
+    return [head_dim(part) for part in text.split(",")]
 
 
 def seed(text: str) -> int:

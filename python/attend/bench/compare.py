@@ -33,9 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--grid", choices=("seed", "paper", "gpt3"), help="seed, unless sizes are given")
     for name, default in (("--batch-size", BATCH_SIZE), ("--num-heads", NUM_HEADS)):
         parser.add_argument(name, type=arguments.positive, metavar="N", help=f"in the place of a grid ({default})")
-    for name, defaults in (("--seq-lengths", SEQ_LENGTHS), ("--head-dims", HEAD_DIMS)):
+    for name, kind, defaults in (
+        ("--seq-lengths", arguments.positive_list, SEQ_LENGTHS),
+        ("--head-dims", arguments.head_dims, HEAD_DIMS),
+    ):
         text = ",".join(map(str, defaults))
-        parser.add_argument(name, type=arguments.positive_list, metavar="N,N", help=f"in the place of a grid ({text})")
+        parser.add_argument(name, type=kind, metavar="N,N", help=f"in the place of a grid ({text})")
     parser.add_argument("--causal", action="store_true")
     add_common(parser)
     parser.add_argument("--max-seqlen", type=arguments.positive, metavar="N", help="no longer sequences")

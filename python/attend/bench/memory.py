@@ -30,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seqlens", type=arguments.positive_list, default=[512, 1024, 2048, 4096, 8192], metavar="N,N,..."
     )
     for name, default in (("batch_size", 1), ("num_heads", 8), ("head_dim", 64)):
-        parser.add_argument(f"--{name}", type=arguments.positive, default=default)
+        kind = arguments.head_dim if name == "head_dim" else arguments.positive
+        parser.add_argument(f"--{name}", type=kind, default=default)
     parser.add_argument("--dtype", choices=tuple(DTYPE_BYTES), default="f32")
     parser.add_argument("--mode", choices=(*MODES, "both"), default="both")
     parser.add_argument(

@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU where there is one"
     )
     for name in ("batch_size", "num_heads", "head_dim"):
-        parser.add_argument(f"--{name}", type=arguments.positive, help="default: 8 16 64; on a CPU 2 8 64")
+        kind = arguments.head_dim if name == "head_dim" else arguments.positive
+        parser.add_argument(f"--{name}", type=kind, help="default: 8 16 64; on a CPU 2 8 64")
     parser.add_argument(
         "--seqlens",
         type=arguments.positive_list,

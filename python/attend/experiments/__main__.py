@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from attend._measure import catalogue, errors, files
-from attend._measure.arguments import Parser, names, positive, positive_number, seed
+from attend._measure.arguments import Parser, head_dim, names, positive, positive_number, seed
 from attend._measure.measurement import Settings, failures
 from attend._measure.problems import MODES
 from attend._measure.timing import Limits
@@ -34,7 +34,8 @@ def parser() -> Parser:
     what.add_argument("--experiment", action="store_true", help="the ten configurations of the seed grid")
     what.add_argument("--seqlen-experiment", action="store_true", help="B 4, H 8, D 64, seqlen 128 to 4096")
     for name, default in runner.SINGLE.items():
-        what.add_argument(f"--{name}", type=positive, help=f"without an experiment ({default})")
+        kind = head_dim if name == "head_dim" else positive
+        what.add_argument(f"--{name}", type=kind, help=f"without an experiment ({default})")
     what.add_argument("--mode", choices=(*MODES, "both"), default="forward")
     what.add_argument("--kernel", action="append", metavar="NAME", help="only these; repeatable, or a comma list")
     check = result.add_argument_group("the check")

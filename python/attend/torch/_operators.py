@@ -105,6 +105,8 @@ def run_backward(
     """The results of attend::backward, computed now."""
     extras, settings = split(rest)
     dq, dk, dv, dbias = results = _backward_results(q, k, v, extras.bias, needs_dbias)
+    # Of another dtype (a forward under autocast) they would take the slow reference.
+    o, dout = o.to(q.dtype), dout.to(q.dtype)
     gradients = Gradients(dout, dlse, dq, dk, dv, dbias if needs_dbias else None)
     fill_backward(q, k, v, o, lse, gradients, extras, settings)
     return results
