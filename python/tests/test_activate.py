@@ -99,7 +99,7 @@ def test_the_functions_behind_the_cuda_operators(torch, dropout_p, seqlens):
     torch.manual_seed(7)
     o, lse, cum_q, cum_k, max_q, max_k, seed, offset, debug = _activate.cuda_forward(*plain, dropout_p, True)
     assert lse.shape == (2, 4, seqlens[0]) and (max_q, max_k) == seqlens and debug.numel() == 0
-    want = attend.attention(q, k, v, causal=True, dropout_p=dropout_p, seed=int(seed.view(torch.int64)[0]))
+    want = attend.attention(q, k, v, causal=True, dropout_p=dropout_p, seed=int(seed.view(torch.int64).reshape(-1)[0]))
     assert torch.equal(o, want)
     dout = torch.randn_like(o)
     found = _activate.cuda_backward(
@@ -107,6 +107,16 @@ def test_the_functions_behind_the_cuda_operators(torch, dropout_p, seqlens):
     )
     for a, b in zip(found, torch.autograd.grad(want, (q, k, v), dout)):
         torch.testing.assert_close(a, b)
+
+
+def test_the_seed_is_as_older_releases_of_torch_declare_it(torch, monkeypatch):
+    monkeypatch.setattr(_activate, "_random_numbers_of_torch", lambda: [((), torch.int64), ((), torch.int64)])
+    q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
+    o, lse, *some, seed, offset, _ = _activate.cuda_forward(q, k, v, 0.4)
+    assert seed.shape == offset.shape == () and seed.dtype == torch.int64
+    found = _activate.cuda_backward(torch.ones_like(o), q, k, v, o, lse, *some, 0.4, False, seed, offset)
+    want = attend.backward(torch.ones_like(o), q, k, v, o, lse, dropout_p=0.4, seed=int(seed))
+    assert all(torch.equal(a, b) for a, b in zip(found, want))
 
 
 LAYOUTS = {

@@ -159,12 +159,12 @@ def test_sinks_have_gradients(torch, device):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
-def test_bert_trains_compiled_with_dropout(torch):
+def test_bert_trains_compiled_with_dropout(torch, device):
     attend.transformers.register()
     torch._dynamo.reset()
     config = small_models.configuration("bert")
-    model = transformers.BertModel._from_config(config, attn_implementation="attend").train()
-    ids = torch.randint(3, 60, (2, 7))
+    model = transformers.BertModel._from_config(config, attn_implementation="attend").train().to(device)
+    ids = torch.randint(3, 60, (2, 7), device=device)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     first = compiled(ids).last_hidden_state
     first.square().sum().backward()

@@ -8,6 +8,7 @@ Their results have the shapes, strides, dtypes and devices that torch's meta fun
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, Optional
@@ -139,8 +140,10 @@ def cuda_forward(
     o = _empty_output(query, value)
     fill_forward(query, key, value, o, lse, NO_EXTRAS, _settings(scale, dropout_p, seed, causal=is_causal))
     # Written by the GPU in the order of its stream: nothing is copied from the host, so that graphs can be captured.
-    philox_seed = torch.full((2,), seed, dtype=torch.int64, device=query.device).view(torch.uint64)
-    philox_offset = torch.zeros((), dtype=torch.int64, device=query.device).view(torch.uint64)
+    philox_seed, philox_offset = (
+        torch.full(shape, value, dtype=torch.int64, device=query.device).view(dtype)
+        for (shape, dtype), value in zip(_random_numbers_of_torch(), (seed, 0))
+    )
     return o, lse, None, None, query.shape[2], key.shape[2], philox_seed, philox_offset, query.new_empty(0)
 
 
@@ -163,12 +166,20 @@ def cuda_backward(
     scale: Optional[float] = None,
 ) -> tuple[Any, ...]:
     # Only where something was dropped does the host wait for what the GPU holds.
-    seed = int(philox_seed.view(torch.int64)[0]) if dropout_p else 0
+    seed = int(philox_seed.view(torch.int64).reshape(-1)[0]) if dropout_p else 0
     dq, dk, dv = results = [torch.empty_like(x) for x in (query, key, value)]
     gradients = Gradients(grad_out, None, dq, dk, dv, None)
     settings = _settings(scale, dropout_p, seed, causal=is_causal)
     fill_backward(query, key, value, out, logsumexp, gradients, NO_EXTRAS, settings)
     return tuple(results)
+
+
+@functools.cache
+def _random_numbers_of_torch() -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """Shapes and dtypes of the seed and the offset among the operator's results: releases of torch differ in them."""
+    x = torch.empty((1, 1, 1, 8), device="meta")
+    found = torch.ops.aten._scaled_dot_product_flash_attention(x, x, x)
+    return [(tuple(result.shape), result.dtype) for result in found[6:8]]
 
 
 def _empty_output(q: Any, v: Any) -> Any:
