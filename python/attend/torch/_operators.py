@@ -49,7 +49,6 @@ def run_forward(
 
 def fill_forward(q: Any, k: Any, v: Any, o: Any, lse: Any, extras: Extras, settings: Settings) -> None:
     """Writes o and, where it is not None, lse."""
-    settings = _as_torch_is_told(settings)
     _core.forward(
         _view(_rows(q)),
         _view(_rows(k)),
@@ -82,10 +81,15 @@ def fill_backward(
 
 
 def _as_torch_is_told(settings: Settings) -> Settings:
-    """Deterministic also where torch.use_deterministic_algorithms says so at this moment."""
-    if torch.are_deterministic_algorithms_enabled() and not settings.deterministic:
-        return settings._replace(deterministic=True)
-    return settings
+    """Deterministic also where torch.use_deterministic_algorithms says so at this moment.
+
+    With warn_only, as in torch, what was asked for by name runs all the same.
+    """
+    if settings.deterministic or not torch.are_deterministic_algorithms_enabled():
+        return settings
+    if settings.compute != "auto" and torch.is_deterministic_algorithms_warn_only_enabled():
+        return settings
+    return settings._replace(deterministic=True)
 
 
 def _forward(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
