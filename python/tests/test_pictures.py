@@ -54,3 +54,26 @@ def test_a_file_without_sense_is_one_line(kind, lacks, tmp_path, capsys):
     assert bench.main(["visualize", str(path), "--output-dir", str(tmp_path)]) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1 and str(path) in captured.err and captured.out == ""
+
+
+def test_the_roofline_shows_the_best_of_each_pass():
+    """A kernel that is slow forward may be the fastest there is backward."""
+    from attend.bench import visualize
+
+    row = {"library": "attend", "mode": "forward"}
+    rows = [row | {"implementation": f"k{i}", "tflops": 100.0 - i} for i in range(9)]
+    rows.append(row | {"implementation": "k8", "mode": "backward", "tflops": 1.0})
+    assert visualize._fastest(rows, "forward", False) == {f"attend k{i}" for i in range(plotting.BEST)}
+    assert visualize._fastest(rows, "backward", False) == {"attend k8"}
+
+
+def test_a_name_looks_the_same_in_every_panel():
+    plt, _ = plotting.toolkit()
+    figure, axes = plt.subplots(1, 2)
+    palette = plotting.colors(["a", "b", "c"])
+    plotting.log_lines(axes[0], {name: [(1, 1.0), (2, 2.0)] for name in palette}, palette)
+    plotting.log_lines(axes[1], {"c": [(1, 1.0), (2, 2.0)]}, palette)
+    first, second = axes[0].get_lines()[2], axes[1].get_lines()[0]
+    for look in ("get_color", "get_marker", "get_linestyle"):
+        assert getattr(first, look)() == getattr(second, look)()
+    plt.close(figure)

@@ -88,7 +88,9 @@ def log_heatmap(
 
 def log_lines(axis: Any, series: dict[str, list[tuple[float, float]]], palette: dict[str, Any]) -> None:
     """Lines over x, both axes logarithmic, x in powers of two. Hollow markers and dashes show what lies below."""
-    for index, (name, points) in enumerate(series.items()):
+    order = list(palette)  # a name looks the same in every panel
+    for name, points in series.items():
+        index = order.index(name)
         if points:
             xs, ys = zip(*sorted(points))
             look = {"marker": MARKERS[index % len(MARKERS)], "linestyle": LINE_STYLES[index % len(LINE_STYLES)]}

@@ -131,6 +131,12 @@ def draw_memory(data: dict[str, Any], all_lines: bool) -> Figures:
     return {"": figure}
 
 
+def _fastest(rows: list[dict[str, Any]], mode: str, all_lines: bool) -> set[str]:
+    best = {_label(r): r["tflops"] for r in sorted(rows, key=lambda r: r["tflops"]) if r["mode"] == mode}
+    peers = {_label(r) for r in rows if r["library"] != "attend"}
+    return set(best) if all_lines else plotting.worth_a_line(best, peers, best_is_low=False)
+
+
 def draw_roofline(data: dict[str, Any], all_lines: bool) -> Figures:
     """TFLOP/s over operations per byte, both logarithmic, under the measured roofs."""
     plt, _ = plotting.toolkit()
@@ -146,12 +152,10 @@ def draw_roofline(data: dict[str, Any], all_lines: bool) -> Figures:
         axis.text(right, roof * 1.08, f"{dtype} matrix product {files.number(roof)}", ha="right", fontsize=7)
     slope = f"copy {files.number(ceilings['copy_gbps'])} GB/s"
     axis.text(1.5 * left, 1.3 * left * ceilings["copy_gbps"] / 1e3, slope, fontsize=7, va="top")
-    best = {_label(r): r["tflops"] for r in sorted(rows, key=lambda r: r["tflops"])}
-    peers = {_label(r) for r in rows if r["library"] != "attend"}
-    shown = set(best) if all_lines else plotting.worth_a_line(best, peers, best_is_low=False)
-    names = [name for name in dict.fromkeys(_label(r) for r in rows) if name in shown]
+    shown = {mode: _fastest(rows, mode, all_lines) for mode in dict.fromkeys(r["mode"] for r in rows)}
+    lines = list(dict.fromkeys((_label(r), r["mode"]) for r in rows if _label(r) in shown[r["mode"]]))
+    names = list(dict.fromkeys(name for name, _ in lines))
     palette = plotting.colors(names)
-    lines = dict.fromkeys((_label(r), r["mode"]) for r in rows if _label(r) in shown)
     for index, (name, mode) in enumerate(lines):
         points = sorted((r["intensity"], r["tflops"]) for r in rows if (_label(r), r["mode"]) == (name, mode))
         look = {"color": palette[name], "mfc": palette[name] if mode == "forward" else "none", "ms": 5, "lw": 0.7}
