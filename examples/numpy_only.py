@@ -4,14 +4,19 @@
     python examples/numpy_only.py [--seed 0]
 
 Everything is checked against the formula, written out in float64 below.
-Exit status: 0 done, 1 a check failed, 2 wrong usage.
+Exit status: 0 done, 1 a check failed, 2 wrong usage or NumPy is missing.
 """
 
 import argparse
 import sys
 
+try:
+    import numpy as np
+except ImportError as error:
+    print(f"{error.name} is not installed, which this example needs: pip install numpy", file=sys.stderr)
+    sys.exit(2)
+
 import attend
-import numpy as np
 
 BUDGET = 2e-5  # of the largest magnitude of each result: float32, sums over up to 80 keys
 

@@ -5,7 +5,8 @@
 
 Both models start from the same weights and see the same batches; all that differs is one function. The text is this
 repository's documentation. Writes losses.json and, where matplotlib is installed, losses.svg and losses.png.
-Exit status: 0 done; 1 a loss did not fall, or the curves parted; 2 wrong usage, or attend lacks what was asked for.
+Exit status: 0 done; 1 a loss did not fall, or the curves parted; 2 wrong usage, torch is missing, or attend lacks what
+was asked for.
 """
 
 import argparse
@@ -15,10 +16,15 @@ import sys
 import tempfile
 import time
 
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+except ImportError as error:
+    print(f"{error.name} is not installed, which this example needs: pip install torch", file=sys.stderr)
+    sys.exit(2)
+
 import attend
-import torch
-import torch.nn.functional as F
-from torch import nn
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEAD_DIM = 64

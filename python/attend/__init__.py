@@ -5,9 +5,9 @@
 takes NumPy arrays, torch tensors, or CPU arrays of any framework that speaks DLPack, and gives back the same kind.
 """
 
+from attend._activation import activate, restore
 from attend._api import attention, attention_varlen, backward, forward
 from attend._core import __version__
-from attend._drop_in import activate, restore
 from attend._errors import ArgumentError, Error, RunError, UnsupportedError
 from attend._info import backends, cpu_simd_target, cpu_threads, gpus
 from attend._sdpa import sdpa

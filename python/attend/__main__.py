@@ -10,9 +10,9 @@ from attend import _info
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m attend", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="python -m attend", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    info = commands.add_parser("info", help="version, SIMD target, GPUs and backends")
+    info = commands.add_parser("info", allow_abbrev=False, help="version, SIMD target, GPUs and backends")
     info.add_argument("--json", action="store_true", help="the same as JSON")
     options = parser.parse_args(arguments)
     print(json.dumps(_info.report(), indent=2) if options.json else _info.text())

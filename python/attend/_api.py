@@ -9,6 +9,8 @@ from typing import Any, Optional
 from attend._errors import ArgumentError
 from attend._settings import NO_EXTRAS, Extras, Settings, dense_layout, signed_bits, window_of
 
+_UNSET = 0  # the default of seed and offset, compared by identity: of a tensor or a symbol no value is asked for
+
 
 def attention(
     q: Any,
@@ -24,8 +26,8 @@ def attention(
     mask: Any = None,
     alibi_slopes: Any = None,
     dropout_p: float = 0.0,
-    seed: int = 0,
-    offset: int = 0,
+    seed: Any = 0,
+    offset: Any = 0,
     return_lse: bool = False,
     deterministic: bool = False,
     compute: str = "auto",
@@ -55,7 +57,7 @@ def attention(
         layout: "bhsd" or "bshd": the order of the dimensions of q, k, v and o.
         causal: keep j <= i + off.
         window: (left, right): keep i + off - left <= j <= i + off + right; -1 or None leaves a side open.
-        scale: None: 1 / sqrt(head_dim). Any finite number.
+        scale: None: 1 / sqrt(head_dim). Any finite number. Not differentiable.
         softcap: >= 0; 0: off.
         bias: float (1 or batch, 1 or heads_q, 1 or seqlen_q, 1 or seqlen_k), leading dimensions may be missing.
             Differentiable.
@@ -63,8 +65,9 @@ def attention(
         alibi_slopes: f32 (heads_q) or (batch, heads_q). Not differentiable.
         dropout_p: probability of dropping an entry of the softmax, 0 <= dropout_p < 1; kept ones grow by
             1 / (1 - dropout_p).
-        seed, offset: 64 bits each; the dropped entries are a pure function of them and of (batch, head, i, j), the
-            same on every device, forward and backward.
+        seed, offset: 64 bits each, also as tensors of one element (on a GPU the call waits for the value); the dropped
+            entries are a pure function of them and of (batch, head, i, j), the same on every device, forward and
+            backward.
         return_lse: give (o, lse).
         deterministic: bit-equal results from run to run, on a GPU too. On a CPU they always are.
         compute: a backend by name (see `attend.backends()`), or "auto": the best one for the tensors' device.
@@ -88,11 +91,13 @@ def attention(
     softmax (2018).
     """
     left, right = window_of(window)
-    has_extras = bias is not None or mask is not None or alibi_slopes is not None
-    extras = Extras(bias, mask, alibi_slopes) if has_extras else NO_EXTRAS
+    scale, softcap = _number("scale", scale), _number("softcap", softcap)
+    seed, offset, state = _random_numbers(q, seed, offset)
+    has_extras = bias is not None or mask is not None or alibi_slopes is not None or state is not None
+    extras = Extras(bias, mask, alibi_slopes, philox_state=state) if has_extras else NO_EXTRAS
     settings = Settings(
-        0, 0, dense_layout(layout), scale, causal, left, right, softcap, dropout_p,
-        signed_bits("seed", seed), signed_bits("offset", offset), deterministic, compute,
+        0, 0, dense_layout(layout), scale, causal, left, right, softcap, dropout_p, seed, offset, deterministic,
+        compute,
     )  # fmt: skip
     o, lse = _forward(q, k, v, extras, settings, return_lse)
     return (o, lse) if return_lse else o
@@ -113,8 +118,8 @@ def attention_varlen(
     softcap: float = 0.0,
     alibi_slopes: Any = None,
     dropout_p: float = 0.0,
-    seed: int = 0,
-    offset: int = 0,
+    seed: Any = 0,
+    offset: Any = 0,
     return_lse: bool = False,
     deterministic: bool = False,
     compute: str = "auto",
@@ -138,10 +143,14 @@ def attention_varlen(
     Raises, determinism, streams and ownership as in `attention`.
     """
     left, right = window_of(window)
-    extras = Extras(None, None, alibi_slopes, cu_seqlens_q, cu_seqlens_k)
+    if cu_seqlens_q is None:
+        raise ArgumentError("cu_seqlens_q: None, allowed an array i32 (sequences + 1)")
+    scale, softcap = _number("scale", scale), _number("softcap", softcap)
+    seed, offset, state = _random_numbers(q, seed, offset)
+    extras = Extras(None, None, alibi_slopes, cu_seqlens_q, cu_seqlens_k, state)
     settings = Settings(
-        max_seqlen_q, max_seqlen_k, "thd", scale, causal, left, right, softcap, dropout_p,
-        signed_bits("seed", seed), signed_bits("offset", offset), deterministic, compute,
+        max_seqlen_q, max_seqlen_k, "thd", scale, causal, left, right, softcap, dropout_p, seed, offset, deterministic,
+        compute,
     )  # fmt: skip
     o, lse = _forward(q, k, v, extras, settings, return_lse)
     return (o, lse) if return_lse else o
@@ -156,7 +165,7 @@ def forward(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
     Raises:
         attend.Error as `attention` does; TypeError for an option that does not exist.
     """
-    extras, settings = _resolve(options)
+    extras, settings = _resolve(q, options)
     if _is_torch(q):
         from attend import torch as front
 
@@ -185,7 +194,7 @@ def backward(
     Recomputes the softmax from lse tile by tile. Raises as `forward` does.
     Source: Dao, FlashAttention-2 (2023), Algorithm 2.
     """
-    extras, settings = _resolve(options)
+    extras, settings = _resolve(q, options)
     wants = needs_dbias and extras.bias is not None
     if _is_torch(q):
         from attend import torch as front
@@ -196,21 +205,46 @@ def backward(
     return _arrays.backward(dout, q, k, v, o, lse, dlse, wants, extras, settings)
 
 
-def _resolve(options: dict[str, Any]) -> tuple[Extras, Settings]:
+def _resolve(q: Any, options: dict[str, Any]) -> tuple[Extras, Settings]:
     rest = dict(options)
-    extras = Extras(**{name: rest.pop(name, None) for name in Extras._fields})
+    seed, offset, state = _random_numbers(q, rest.pop("seed", 0), rest.pop("offset", 0))
+    tensors = (name for name in Extras._fields if name != "philox_state")
+    extras = Extras(**{name: rest.pop(name, None) for name in tensors}, philox_state=state)
     if extras.cu_seqlens_q is not None:
         if "layout" in rest:
             raise ArgumentError(
                 "layout: given with cu_seqlens_q, allowed without it only: packed tensors have one layout"
             )
         rest["layout"] = "thd"
+    elif extras.cu_seqlens_k is not None:
+        raise ArgumentError("cu_seqlens_k: given without cu_seqlens_q, allowed with it only")
     else:
         rest["layout"] = dense_layout(rest.get("layout", "bhsd"))
+    for name in ("scale", "softcap"):
+        if name in rest:
+            rest[name] = _number(name, rest[name])
     rest["window_left"], rest["window_right"] = window_of(rest.pop("window", (-1, -1)))
-    for name in ("seed", "offset"):
-        rest[name] = signed_bits(name, rest.get(name, 0))
-    return extras, Settings(**rest)
+    return extras, Settings(**rest, seed=seed, offset=offset)
+
+
+def _number(name: str, x: Any) -> Any:
+    """The value of a tensor; everything else as it is."""
+    if x is None or type(x) is float or not _is_torch(x):
+        return x
+    from attend import torch as front
+
+    return front.number_of(name, x)
+
+
+def _random_numbers(q: Any, seed: Any, offset: Any) -> tuple[int, int, Any]:
+    """seed and offset as numbers, or as 0, 0 and the tensor of both where their values are not to be asked for."""
+    if seed is _UNSET and offset is _UNSET:
+        return 0, 0, None
+    if _is_torch(q):
+        from attend import torch as front
+
+        return front.random_numbers(seed, offset)
+    return signed_bits("seed", seed), signed_bits("offset", offset), None
 
 
 def _forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_lse: bool) -> tuple[Any, Any]:

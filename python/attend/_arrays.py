@@ -8,15 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 from attend import _core
+from attend._errors import UnsupportedError
 from attend._settings import Extras, Gradients, Settings, output_shapes
-from attend._spaces import Space, space_of
+from attend._spaces import KDL_CPU, KDL_CUDA, Space, kind_of, refuse_tracer
 
 _SEQLEN_AXIS = {"bhsd": 2, "bshd": 1, "thd": 0}
 
 
 def forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_lse: bool = True) -> tuple[Any, Any]:
     """o, and lse or None, arrays of the framework of `q`."""
-    space = space_of(q)
+    space = _space_of(q)
     q_in, k_in, v_in = (space.view(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
     o_shape, lse_shape = output_shapes(q_in.shape, v_in.shape, settings.layout)
     results = [space.empty("q", o_shape, q_in.dtype)]
@@ -42,7 +43,7 @@ def backward(
     settings: Settings,
 ) -> tuple[Any, ...]:
     """(dq, dk, dv), and dbias where it is asked for."""
-    space = space_of(q)
+    space = _space_of(q)
     named = (("q", q), ("k", k), ("v", v), ("o", o), ("lse", lse), ("dout", dout))
     q_in, k_in, v_in, o_in, lse_in, dout_in = (space.view(name, x) for name, x in named)
     dlse_in = None if dlse is None else space.view("dlse", dlse)
@@ -64,6 +65,22 @@ def backward(
     if is_repeated:
         handed[3] = handed[3].sum(axis=-1, keepdims=True).astype(extras.bias.dtype)
     return tuple(handed)
+
+
+def _space_of(q: Any) -> Space:
+    """The space that `q` is in: the other arrays of the call have to be there too."""
+    refuse_tracer("q", q)
+    if hasattr(q, "__dlpack_device__"):
+        device_type, index = (int(x) for x in q.__dlpack_device__())
+        if device_type == KDL_CUDA:
+            from attend._cuda_space import CudaSpace
+
+            return CudaSpace(q, index)
+        if device_type != KDL_CPU:
+            raise UnsupportedError(f"q: {kind_of(q)} on DLPack device {device_type}, attend runs on CPUs and CUDA")
+    from attend._host_space import HostSpace
+
+    return HostSpace(q)
 
 
 def _view_extras(space: Space, extras: Extras, k: _core.Array, settings: Settings) -> Extras:

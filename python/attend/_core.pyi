@@ -54,6 +54,9 @@ def backward(
     stream: int,
     /,
 ) -> None: ...
+def check(
+    q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Optional[Gradients], extras: Extras, settings: Settings, /
+) -> None: ...
 def cuda_empty(
     shape: Sequence[int], dtype: str, bytes: int, index: int, stream: int, stream_owner: Any, /
 ) -> Any: ...

@@ -14,32 +14,22 @@ def refuse_unless(value: Any, allowed: tuple[Any, ...], name: str) -> None:
         raise UnsupportedError(f"{name}: {shown}, attend takes {' or '.join(map(repr, allowed))} only")
 
 
-def dropout_seed(dropout_p: float) -> int:
-    """A seed from torch's default generator, so that torch.manual_seed repeats a run; 0 where nothing is dropped."""
+def dropout_seed(dropout_p: float) -> Any:
+    """A seed from torch's default generator, so that torch.manual_seed repeats a run; 0 where nothing is dropped.
+
+    A number, or under torch.compile a tensor: what is compiled draws anew at every call.
+    """
     if dropout_p == 0.0:
         return 0
     import torch
 
-    return int(torch.randint(2**62, ()))
+    seed = torch.randint(2**62, ())
+    return seed if torch.compiler.is_compiling() else int(seed)
 
 
-def activate() -> None:
-    """Puts attend behind torch.nn.functional.scaled_dot_product_attention until `restore()`: eager and compiled.
-
-    torch still chooses among its own implementations first; where it would run its flash attention, attend runs. On the
-    CPU that is every call without dropout and without a mask that requires grad. On CUDA torch may prefer cuDNN:
-    ``torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)`` makes it choose flash attention. What attend lacks
-    raises attend.Error; nothing falls back in silence.
-
-    In torch's own registry (torch.nn.attention.register_flash_attention_impl, where torch has it) the name is "attend".
-    """
-    from attend.torch import _activate
-
-    _activate.activate()
-
-
-def restore() -> None:
-    """Puts torch's own implementation back; nothing where attend is not active."""
-    from attend.torch import _activate
-
-    _activate.restore()
+def top_left(q: Any, k: Any, v: Any) -> tuple[Any, Any, tuple[int, int]]:
+    """k, v and the window with which a mask aligned bottom right keeps j <= i. All (batch, heads, seqlen, head_dim)."""
+    seqlen_q, seqlen_k = q.shape[2], k.shape[2]
+    if seqlen_k > seqlen_q:  # no row sees a key behind the last row's
+        return k[:, :, :seqlen_q], v[:, :, :seqlen_q], (-1, 0)
+    return k, v, (-1, seqlen_q - seqlen_k)

@@ -8,15 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from attend import _core
-from attend._errors import ArgumentError
-from attend._spaces import kind_of, namespace_of
+from attend._errors import ArgumentError, UnsupportedError
+from attend._spaces import KDL_CPU, kind_of, namespace_of, refuse_tracer
 
 try:
     import numpy as np
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("attend works on CPU arrays through NumPy: pip install numpy") from error
-
-_KDL_CPU = 1  # DLPack's number of the CPU
 
 
 class HostSpace:
@@ -29,14 +27,17 @@ class HostSpace:
 
     def view(self, name: str, x: Any) -> _core.Array:
         """A copy is made only of an array whose last dimension is not contiguous or that runs backwards."""
+        if isinstance(x, np.ma.MaskedArray):
+            raise UnsupportedError(f"{name}: numpy.ma.MaskedArray, attend knows no masked elements; give `mask`")
         if isinstance(x, np.ndarray):
             if not x.dtype.isnative:
                 raise ArgumentError(f"{name}: dtype {x.dtype.str} of foreign byte order, allowed the machine's own")
             return self.result_view(_rows(x))
+        refuse_tracer(name, x)
         if not hasattr(x, "__dlpack__"):
             raise ArgumentError(f"{name}: {type(x).__name__}, allowed an array (NumPy, torch, or one with __dlpack__)")
         device_type = int(x.__dlpack_device__()[0])
-        if device_type != _KDL_CPU:
+        if device_type != KDL_CPU:
             raise ArgumentError(f"{name}: {kind_of(x)} on DLPack device {device_type}, allowed the CPU as q")
         array = _as_numpy(x)
         return _core.Array.of(x) if array is None else self.result_view(_rows(array))

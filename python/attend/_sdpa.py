@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Optional
 
 from attend._api import attention
-from attend._drop_in import dropout_seed
+from attend._drop_in import dropout_seed, top_left
 from attend._errors import ArgumentError
+
+
+class TwoMasksError(ArgumentError, RuntimeError):
+    """A RuntimeError too, as torch raises."""
 
 
 def sdpa(
@@ -22,10 +27,11 @@ def sdpa(
     """``torch.nn.functional.scaled_dot_product_attention`` with the same arguments.
 
     Arguments:
-        query: torch tensor (..., heads_q, seqlen_q, head_dim); any number of leading dimensions, also none.
-        key, value: (..., heads_k, seqlen_k, head_dim). Leading dimensions broadcast.
-        attn_mask: bool (True keeps) or float (added to the scores), broadcasts to (..., heads_q, seqlen_q, seqlen_k). A
-            float mask is differentiable. Not together with is_causal.
+        query: torch tensor (..., heads_q, seqlen_q, head_dim); any number of leading dimensions, also none. Or nested,
+            in jagged layout, (batch, heads, ragged seqlen, head_dim): then key and value too, and no attn_mask.
+        key, value: (..., heads_k, seqlen_k, head_dim). Leading dimensions and heads broadcast.
+        attn_mask: bool (True keeps) or float (added to the scores), broadcasts to (..., heads_q, seqlen_q, seqlen_k);
+            or of torch.nn.attention.bias. A float mask is differentiable. Not together with is_causal.
         dropout_p: the seed comes from torch's default generator.
         is_causal: keep j <= i: aligned **top left**, unlike everything else in attend. seqlen_q = 2, seqlen_k = 5::
 
@@ -40,31 +46,57 @@ def sdpa(
     Raises:
         attend.Error, as `attend.attention`.
     """
+    if type(query).__module__ == "torch.fx.proxy":
+        from attend.torch import _tracing
+
+        return _tracing.one_node(sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if is_causal and attn_mask is not None:
-        raise ArgumentError("attn_mask: given with is_causal=True, allowed without it only")
+        raise TwoMasksError("attn_mask: given with is_causal=True, allowed without it only")
+    if getattr(query, "is_nested", False):
+        from attend.torch import _jagged
+
+        return _jagged.sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     lead = _leading(query, key, value)
-    q, k, v = (_four_dims(x, lead) for x in (query, key, value))
-    if not enable_gqa and not q.shape[1] == k.shape[1] == v.shape[1]:
-        raise ArgumentError(f"key: {k.shape[1]} heads, allowed {q.shape[1]} as query (fewer with enable_gqa=True)")
+    q, k, v = _same_heads([_four_dims(x, lead) for x in (query, key, value)], enable_gqa)
+    aligned = _alignment(attn_mask, q.shape[2], k.shape[2])
     window = (-1, -1)
-    if is_causal:
+    if is_causal or aligned == "UPPER_LEFT":
         k, v, window = top_left(q, k, v)
     mask = bias = None
-    if attn_mask is not None:
+    if attn_mask is not None and aligned is None:
         expanded = _mask_dims(attn_mask, lead)
         mask, bias = (expanded, None) if str(attn_mask.dtype) == "torch.bool" else (None, expanded)
+    causal = aligned == "LOWER_RIGHT"
     o = attention(
-        q, k, v, window=window, scale=scale, bias=bias, mask=mask, dropout_p=dropout_p, seed=dropout_seed(dropout_p)
-    )
+        q, k, v, causal=causal, window=window, scale=scale, bias=bias, mask=mask, dropout_p=dropout_p,
+        seed=dropout_seed(dropout_p),
+    )  # fmt: skip
     return o.reshape(*lead, *o.shape[1:]) if query.dim() > 2 else o.reshape(o.shape[2:])
 
 
-def top_left(q: Any, k: Any, v: Any) -> tuple[Any, Any, tuple[int, int]]:
-    """k, v and the window with which a mask aligned bottom right keeps j <= i. All (batch, heads, seqlen, head_dim)."""
-    seqlen_q, seqlen_k = q.shape[2], k.shape[2]
-    if seqlen_k > seqlen_q:  # no row sees a key behind the last row's
-        return k[:, :, :seqlen_q], v[:, :, :seqlen_q], (-1, 0)
-    return k, v, (-1, seqlen_q - seqlen_k)
+def _alignment(mask: Any, seqlen_q: int, seqlen_k: int) -> Optional[str]:
+    """UPPER_LEFT or LOWER_RIGHT of a CausalBias, whose memory holds nothing; None of another mask."""
+    variant = getattr(mask, "variant", None)
+    if variant is None or type(mask).__name__ != "CausalBias":
+        return None
+    if (mask.seq_len_q, mask.seq_len_kv) != (seqlen_q, seqlen_k):
+        found = (mask.seq_len_q, mask.seq_len_kv)
+        raise ArgumentError(f"attn_mask: causal bias of {found}, allowed (seqlen_q, seqlen_k) = {(seqlen_q, seqlen_k)}")
+    return str(variant.name)
+
+
+def _same_heads(tensors: list[Any], enable_gqa: bool) -> list[Any]:
+    """Without `enable_gqa` one head stands for any number."""
+    heads = [x.shape[1] for x in tensors]
+    if enable_gqa or heads[0] == heads[1] == heads[2]:
+        return tensors
+    most = max(heads)
+    for name, count in zip(("query", "key", "value"), heads):
+        if count not in (1, most):
+            raise ArgumentError(
+                f"{name}: {count} heads, allowed 1 or {most} as the others (fewer with enable_gqa=True)"
+            )
+    return [x.expand(-1, most, -1, -1) if x.shape[1] != most else x for x in tensors]
 
 
 def _leading(query: Any, key: Any, value: Any) -> tuple[int, ...]:
@@ -86,11 +118,11 @@ def _four_dims(x: Any, lead: tuple[int, ...]) -> Any:
         return x[None, None]
     if tuple(x.shape[:-3]) != lead:
         x = x.expand(*lead, *x.shape[-3:])
-    return x if len(lead) == 1 else x.reshape(-1, *x.shape[-3:])
+    return x if len(lead) == 1 else x.reshape(math.prod(lead), *x.shape[-3:])
 
 
 def _mask_dims(mask: Any, lead: tuple[int, ...]) -> Any:
     """The mask with all leading dimensions as one."""
     if mask.dim() <= 3 or len(lead) == 1:
         return mask
-    return mask.expand(*lead, *mask.shape[-3:]).reshape(-1, *mask.shape[-3:])
+    return mask.expand(*lead, *mask.shape[-3:]).reshape(math.prod(lead), *mask.shape[-3:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -22,6 +23,7 @@ class Extras(NamedTuple):
     alibi_slopes: Any = None
     cu_seqlens_q: Any = None
     cu_seqlens_k: Any = None
+    philox_state: Any = None  # i64 (2): seed and offset, in the place of those of Settings
 
 
 NO_EXTRAS = Extras()
@@ -56,18 +58,25 @@ class Gradients(NamedTuple):
     dbias: Any
 
 
-def signed_bits(name: str, value: int) -> int:
-    """The same 64 bits as a signed number: frameworks know no unsigned ones."""
+def signed_bits(name: str, value: Any) -> int:
+    """The same 64 bits as a signed number: frameworks know no unsigned ones. Takes whatever is a whole number."""
+    if type(value) is not int:
+        try:
+            value = int(operator.index(value))
+        except TypeError as error:
+            raise ArgumentError(f"{name}: {type(value).__name__}, allowed a whole number from 0 to 2^64 - 1") from error
     if not -(2**63) <= value < 2**64:
         raise ArgumentError(f"{name}: {value}, allowed 0 to 2^64 - 1")
-    return value - 2**64 if value >= 2**63 else value
+    return int(value - 2**64 if value >= 2**63 else value)
 
 
 def window_of(window: Sequence[Optional[int]]) -> tuple[int, int]:
     """(left, right) with -1 for open."""
-    if len(window) != 2:
-        raise ArgumentError(f"window: {len(window)} values, allowed (left, right)")
-    left, right = window
+    try:
+        left, right = window
+    except (TypeError, ValueError) as error:
+        found = f"{len(window)} values" if hasattr(window, "__len__") else repr(window)
+        raise ArgumentError(f"window: {found}, allowed (left, right)") from error
     return -1 if left is None else left, -1 if right is None else right
 
 

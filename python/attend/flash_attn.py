@@ -19,8 +19,16 @@ from typing import Any, Optional
 from attend._api import attention, attention_varlen
 from attend._drop_in import dropout_seed, refuse_unless
 from attend._errors import ArgumentError
+from attend._flash_attn_passes import flash_attn_backward as _flash_attn_backward
+from attend._flash_attn_passes import flash_attn_forward as _flash_attn_forward
+from attend._flash_attn_passes import flash_attn_varlen_backward as _flash_attn_varlen_backward
+from attend._flash_attn_passes import flash_attn_varlen_forward as _flash_attn_varlen_forward
 
 __all__ = [
+    "_flash_attn_backward",
+    "_flash_attn_forward",
+    "_flash_attn_varlen_backward",
+    "_flash_attn_varlen_forward",
     "flash_attn_func",
     "flash_attn_kvpacked_func",
     "flash_attn_qkvpacked_func",

@@ -13,8 +13,10 @@ from typing import Any, Optional
 
 from attend._api import attention, attention_varlen
 from attend._drop_in import refuse_unless
+from attend._errors import ArgumentError
+from attend.flash_attn import parts
 
-__all__ = ["flash_attn_func", "flash_attn_varlen_func"]
+__all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func"]
 
 
 def flash_attn_func(
@@ -38,9 +40,10 @@ def flash_attn_func(
 ) -> Any:
     """Attention of q (batch, seqlen_q, heads_q, head_dim), k and v (batch, seqlen_k, heads_k, head_dim).
 
-    Masks align bottom right. num_splits may be 0 or 1: attend splits, or not, as it sees fit.
+    Masks align bottom right. num_splits, pack_gqa and sm_margin are taken and ignored: they say how the work is to be
+    divided, which attend does as it sees fit, and change no result.
     """
-    _refuse(qv, q_descale, k_descale, v_descale, attention_chunk, num_splits, pack_gqa, sm_margin)
+    _refuse(qv, q_descale, k_descale, v_descale, attention_chunk)
     out, lse = attention(
         q,
         k,
@@ -84,7 +87,7 @@ def flash_attn_varlen_func(
     """Attention of packed sequences, q (total_q, heads_q, head_dim): see `attend.attention_varlen`."""
     refuse_unless(seqused_q, (None,), "seqused_q")
     refuse_unless(seqused_k, (None,), "seqused_k")
-    _refuse(qv, q_descale, k_descale, v_descale, attention_chunk, num_splits, pack_gqa, sm_margin)
+    _refuse(qv, q_descale, k_descale, v_descale, attention_chunk)
     out, lse = attention_varlen(
         q,
         k,
@@ -103,21 +106,67 @@ def flash_attn_varlen_func(
     return (out, lse) if return_attn_probs else out
 
 
-def _refuse(
-    qv: Any,
-    q_descale: Any,
-    k_descale: Any,
-    v_descale: Any,
-    attention_chunk: int,
-    num_splits: int,
-    pack_gqa: Optional[bool],
-    sm_margin: int,
-) -> None:
+def flash_attn_qkvpacked_func(
+    qkv: Any,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    q_descale: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
+    window_size: Sequence[int] = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    deterministic: bool = False,
+    num_heads_q: Optional[int] = None,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Any:
+    """`flash_attn_func` of qkv (batch, seqlen, 3, heads, head_dim); nothing is copied.
+
+    With num_heads_q qkv is (batch, seqlen, num_heads_q + 2 * num_heads_k, head_dim): the heads of q, of k, of v.
+    """
+    if num_heads_q is None:
+        q, k, v = parts(qkv, 2, 3)
+    else:
+        rest = qkv.shape[2] - num_heads_q if len(qkv.shape) == 4 else -1
+        if rest < 0 or rest % 2:
+            shape = tuple(qkv.shape)
+            raise ArgumentError(f"qkv: shape {shape}, allowed (batch, seqlen, {num_heads_q} + 2 num_heads_k, head_dim)")
+        middle = num_heads_q + rest // 2
+        q, k, v = qkv[:, :, :num_heads_q], qkv[:, :, num_heads_q:middle], qkv[:, :, middle:]
+    return flash_attn_func(
+        q, k, v, softmax_scale, causal, None, q_descale, k_descale, v_descale, window_size, attention_chunk, softcap,
+        deterministic=deterministic, return_attn_probs=return_attn_probs,
+    )  # fmt: skip
+
+
+def flash_attn_combine(
+    out_partial: Any, lse_partial: Any, out: Any = None, out_dtype: Any = None, return_lse: bool = True
+) -> Any:
+    """Attention to all keys, from that to each of several parts of them.
+
+    Arguments:
+        out_partial: torch (parts, batch, seqlen, heads, head_dim). lse_partial: f32 (parts, batch, seqlen, heads).
+        out: where the result is written to; None: a new tensor. out_dtype: its dtype; None: that of out_partial.
+
+    Returns:
+        (out, lse) or out: (batch, seqlen, heads, head_dim), f32 (batch, seqlen, heads). Rows that see no key in any
+        part are 0, with lse -inf.
+    """
+    if out_partial.shape[:-1] != lse_partial.shape:
+        shape = tuple(lse_partial.shape)
+        raise ArgumentError(f"lse_partial: shape {shape}, allowed that of out_partial, {tuple(out_partial.shape[:-1])}")
+    lse = lse_partial.float().logsumexp(0)
+    share = (lse_partial - lse.masked_fill(lse == float("-inf"), 0.0)).exp()
+    found = (share[..., None] * out_partial.float()).sum(0).to(out_dtype or out_partial.dtype)
+    if out is not None:
+        found = out.copy_(found)
+    return (found, lse) if return_lse else found
+
+
+def _refuse(qv: Any, q_descale: Any, k_descale: Any, v_descale: Any, attention_chunk: int) -> None:
     refuse_unless(qv, (None,), "qv")
     refuse_unless(q_descale, (None,), "q_descale")
     refuse_unless(k_descale, (None,), "k_descale")
     refuse_unless(v_descale, (None,), "v_descale")
     refuse_unless(attention_chunk, (0,), "attention_chunk")
-    refuse_unless(num_splits, (0, 1), "num_splits")
-    refuse_unless(pack_gqa, (None, False), "pack_gqa")
-    refuse_unless(sm_margin, (0,), "sm_margin")

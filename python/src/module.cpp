@@ -12,11 +12,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "array.hpp"
 #include "attend/attention.hpp"
+#include "core/problem.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
@@ -43,8 +46,9 @@ struct Views {
 
 // The fields of the named tuples of attend/_settings.py, by position: a call reads some twenty of them. The package's
 // tests compare the names with what NB_MODULE exports.
-constexpr const char* kExtrasFields[] = {"bias", "mask", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k"};
-enum class Extra : std::uint8_t { kBias, kMask, kAlibiSlopes, kCuSeqlensQ, kCuSeqlensK };
+constexpr const char* kExtrasFields[] = {"bias",         "mask",         "alibi_slopes",
+                                         "cu_seqlens_q", "cu_seqlens_k", "philox_state"};
+enum class Extra : std::uint8_t { kBias, kMask, kAlibiSlopes, kCuSeqlensQ, kCuSeqlensK, kPhiloxState };
 
 constexpr const char* kSettingsFields[] = {"max_seqlen_q", "max_seqlen_k",  "layout",  "scale",     "causal",
                                            "window_left",  "window_right",  "softcap", "dropout_p", "seed",
@@ -164,6 +168,11 @@ Options options_of(const Array& q, const Array& k, const Array& v, nb::handle ex
   // Frameworks have no unsigned 64-bit scalars: the bits travel in a signed one.
   params.seed = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kSeed));
   params.offset = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kOffset));
+  if (const MaybeArray state = maybe_array(extras, Extra::kPhiloxState)) {
+    const std::int64_t* seed_and_offset = philox_state_view("philox_state", *state);
+    params.seed = static_cast<std::uint64_t>(seed_and_offset[0]);
+    params.offset = static_cast<std::uint64_t>(seed_and_offset[1]);
+  }
   params.deterministic = setting<bool>(settings, Setting::kDeterministic);
   const MaybeArray bias = maybe_array(extras, Extra::kBias);
   check_dtypes(q, k, v, bias, options.compute);
@@ -205,6 +214,16 @@ Gradients gradients_of(nb::handle tuple, Layout layout) {
   return g;
 }
 
+/// As check_dtypes, of what only backward takes.
+void check_output_dtypes(const Views& x, const Gradients& g, const std::string& compute) {
+  if (compute == "reference") return;
+  for (const auto& [name, tensor] : {std::pair{"o", &x.o}, {"dout", &g.dout}}) {
+    if (tensor->dtype == x.q.dtype) continue;
+    throw Error(ErrorCode::kInvalidArgument, std::string(name) + ": dtype " + dtype_name(tensor->dtype) + ", allowed " +
+                                                 dtype_name(x.q.dtype) + " as q (any with compute='reference')");
+  }
+}
+
 void backward(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in,
               nb::handle gradients, nb::handle extras, nb::handle settings, std::uintptr_t stream) {
   const Array q = Array::view(q_in), k = Array::view(k_in), v = Array::view(v_in);
@@ -212,10 +231,28 @@ void backward(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in
   const Views x = views_of(q, k, v, o_in, lse_in, layout);
   const Gradients g = gradients_of(gradients, layout);
   Options options = options_of(q, k, v, extras, settings);
+  check_output_dtypes(x, g, options.compute);
   options.params.compute = options.compute;
   const nb::gil_scoped_release release;
   attend::backward(g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, options.params,
                    reinterpret_cast<Stream>(stream), g.extras);
+}
+
+/// What forward and backward refuse of shapes, strides, dtypes and settings, and nothing else: no memory is looked at.
+/// `gradients` none: forward. The arrays say that they are on a GPU, where offsets of packed sequences are not read.
+void check(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle gradients,
+           nb::handle extras, nb::handle settings) {
+  const Array q = Array::view(q_in), k = Array::view(k_in), v = Array::view(v_in);
+  const Layout layout = layout_of(setting<std::string>(settings, Setting::kLayout));
+  const Views x = views_of(q, k, v, o_in, lse_in, layout);
+  const Options options = options_of(q, k, v, extras, settings);
+  if (gradients.is_none()) {
+    std::ignore = core::make_forward_problem(x.q, x.k, x.v, x.o, x.lse ? &*x.lse : nullptr, options.params);
+    return;
+  }
+  const Gradients g = gradients_of(gradients, layout);
+  std::ignore = core::make_backward_problem(g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, options.params,
+                                            g.extras);
 }
 
 template <std::size_t kCount>
@@ -356,6 +393,7 @@ NB_MODULE(_core, m) {
   m.def("has_exchange_table", &has_exchange_table);
   m.def("forward", &forward, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "extras"_a, "settings"_a, "stream"_a);
   m.def("backward", &backward);
+  m.def("check", &check, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a, "gradients"_a.none(), "extras"_a, "settings"_a);
   m.def("cuda_empty", &cuda_empty, "shape"_a, "dtype"_a, "bytes"_a, "index"_a, "stream"_a, "stream_owner"_a.none());
   m.def("synchronize", &synchronize);
   m.def("order_streams", &order_streams);

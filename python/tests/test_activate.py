@@ -1,5 +1,7 @@
 """attend behind torch's own scaled_dot_product_attention, and gone again."""
 
+import contextlib
+
 import pytest
 
 pytest.importorskip("numpy")
@@ -88,15 +90,16 @@ def test_compiled(torch, calls):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("seqlens", [(9, 9), (5, 12), (12, 5)])
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])
-def test_the_functions_behind_the_cuda_operators(torch, dropout_p):
-    """The same code on CPU tensors; that the dispatcher reaches it, a GPU has to show."""
-    (q, k, v), _ = inputs(torch, "cpu")
+def test_the_functions_behind_the_cuda_operators(torch, dropout_p, seqlens):
+    """The same code on CPU tensors; that the dispatcher reaches it, a GPU has to show. Causal is bottom right there."""
+    (q, k, v), _ = inputs(torch, "cpu", seqlens=seqlens)
     plain = [x.detach() for x in (q, k, v)]
     torch.manual_seed(7)
     o, lse, cum_q, cum_k, max_q, max_k, seed, offset, debug = _activate.cuda_forward(*plain, dropout_p, True)
-    assert lse.shape == (2, 4, 9) and (max_q, max_k) == (9, 9) and debug.numel() == 0
-    want = attend.attention(q, k, v, causal=True, dropout_p=dropout_p, seed=int(seed))
+    assert lse.shape == (2, 4, seqlens[0]) and (max_q, max_k) == seqlens and debug.numel() == 0
+    want = attend.attention(q, k, v, causal=True, dropout_p=dropout_p, seed=int(seed.view(torch.int64).reshape(-1)[0]))
     assert torch.equal(o, want)
     dout = torch.randn_like(o)
     found = _activate.cuda_backward(
@@ -104,6 +107,56 @@ def test_the_functions_behind_the_cuda_operators(torch, dropout_p):
     )
     for a, b in zip(found, torch.autograd.grad(want, (q, k, v), dout)):
         torch.testing.assert_close(a, b)
+
+
+def test_the_seed_is_as_older_releases_of_torch_declare_it(torch, monkeypatch):
+    monkeypatch.setattr(_activate, "_random_numbers_of_torch", lambda: [((), torch.int64), ((), torch.int64)])
+    q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
+    o, lse, *some, seed, offset, _ = _activate.cuda_forward(q, k, v, 0.4)
+    assert seed.shape == offset.shape == () and seed.dtype == torch.int64
+    found = _activate.cuda_backward(torch.ones_like(o), q, k, v, o, lse, *some, 0.4, False, seed, offset)
+    want = attend.backward(torch.ones_like(o), q, k, v, o, lse, dropout_p=0.4, seed=int(seed))
+    assert all(torch.equal(a, b) for a, b in zip(found, want))
+
+
+LAYOUTS = {
+    "bhsd": lambda torch, *s: torch.randn(*s),
+    "bshd": lambda torch, *s: torch.randn(s[0], s[2], s[1], s[3]).transpose(1, 2),
+    "packed": lambda torch, *s: torch.randn(s[0], s[2], 3, s[1], s[3])[:, :, 1].transpose(1, 2),
+    "one head": lambda torch, *s: torch.randn(s[0], 1, s[2], s[3]),
+}
+
+
+def described(x):
+    """What a compiler assumes of a result: a number, or a tensor's shape, strides and dtype."""
+    return (x.shape, x.stride(), x.dtype) if hasattr(x, "stride") else x
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_results_are_what_torchs_meta_functions_say(torch, layout, dropout_p):
+    """torch.compile lays out memory by them; with the wrong strides, shapes or dtypes what is compiled fails."""
+    q, k, v = (LAYOUTS[layout](torch, 2, 4, n, 8) for n in (9, 12, 12))
+    meta = [x.to("meta") for x in (q, k, v)]
+    operators = torch.ops.aten
+    found = _activate.cuda_forward(q, k, v, dropout_p, False)
+    want = operators._scaled_dot_product_flash_attention(*meta, dropout_p, False)
+    assert [described(x) for x in found[:8]] == [described(x) for x in want[:8]]
+    assert all(x.device == q.device for x in found if isinstance(x, torch.Tensor))
+    dout = torch.randn_like(found[0])
+    backward = (dout, q, k, v, *found[:6], dropout_p, False, *found[6:8])
+    on_meta = [x.to("meta") if isinstance(x, torch.Tensor) else x for x in backward]
+    want = operators._scaled_dot_product_flash_attention_backward(*on_meta)
+    assert [described(x) for x in _activate.cuda_backward(*backward)] == [described(x) for x in want]
+
+    found = _activate.cpu_forward(q, k, v)
+    want = operators._scaled_dot_product_flash_attention_for_cpu(*meta)
+    assert [described(x) for x in found] == [described(x) for x in want]
+    backward = (dout, q, k, v, *found, 0.0, False)
+    want = operators._scaled_dot_product_flash_attention_for_cpu_backward(
+        *(x.to("meta") if isinstance(x, torch.Tensor) else x for x in backward)
+    )
+    assert [described(x) for x in _activate.cpu_backward(*backward)] == [described(x) for x in want]
 
 
 CUDA_CASES = [((4, 4), False), ((4, 2), False), ((4, 4), True), ((4, 2), True)]
@@ -132,3 +185,92 @@ def test_the_dispatcher_reaches_the_cuda_operators(torch, calls, heads, is_causa
     torch.testing.assert_close(found.double(), want, atol=2 * unit, rtol=0)
     for a, b in zip(found_gradients, torch.autograd.grad(want, wide, dout.double())):
         torch.testing.assert_close(a.double(), b, atol=4 * unit * b.abs().max().item(), rtol=0)
+
+
+def flash_only(torch):
+    return torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION)
+
+
+def half_inputs(torch, seqlen_q, seqlen_k):
+    shapes = ((2, 4, n, 64) for n in (seqlen_q, seqlen_k, seqlen_k))
+    return [torch.randn(*s, device="cuda", dtype=torch.bfloat16, requires_grad=True) for s in shapes]
+
+
+def check_against_float64(torch, found, tensors, dout, **options):
+    wide = [x.detach().double().requires_grad_() for x in tensors]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        want = torch.nn.functional.scaled_dot_product_attention(*wide, **options)
+    torch.testing.assert_close(found.double(), want, atol=2.0**-6, rtol=0)
+    gradients = torch.autograd.grad(found, tensors, dout)
+    for a, b in zip(gradients, torch.autograd.grad(want, wide, dout.double())):
+        torch.testing.assert_close(a.double(), b, atol=2.0**-5 * b.abs().max().item(), rtol=0)
+
+
+@pytest.mark.parametrize("seqlens", [(130, 130), (70, 130)])
+@pytest.mark.parametrize("variant", ["causal_lower_right", "causal_upper_left"])
+def test_both_alignments_on_a_gpu(torch, calls, variant, seqlens):
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    from torch.nn.attention import bias
+
+    tensors = half_inputs(torch, *seqlens)
+    mask = getattr(bias, variant)(*seqlens)
+    is_lower = variant == "causal_lower_right"
+    with flash_only(torch) if is_lower else contextlib.nullcontext():  # the other is no business of flash attention's
+        found = torch.nn.functional.scaled_dot_product_attention(*tensors, attn_mask=mask)
+    check_against_float64(torch, found, tensors, torch.randn_like(found), attn_mask=mask._materialize("cuda"))
+    if is_lower:
+        assert "fill_forward" in calls
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_on_a_gpu(torch, calls, backend, dropout_p):
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    torch._dynamo.reset()
+    tensors = half_inputs(torch, 130, 130)
+    run = lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q * 2, k, v, dropout_p=dropout_p)
+    with flash_only(torch):
+        found = torch.compile(run, fullgraph=True, backend=backend)(*tensors)
+        dout = torch.randn_like(found)
+        if dropout_p:
+            assert all(x.isfinite().all() for x in torch.autograd.grad(found, tensors, dout))
+        else:
+            torch.testing.assert_close(found, run(*tensors))
+            gradients = torch.autograd.grad(found, tensors, dout)
+            for a, b in zip(gradients, torch.autograd.grad(run(*tensors), tensors, dout)):
+                torch.testing.assert_close(a, b, atol=2e-2, rtol=2e-2)
+    assert {"fill_forward", "fill_backward"} <= set(calls)
+
+
+def test_an_encoder_compiled_on_a_gpu(torch, calls):
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    torch._dynamo.reset()
+    layer = torch.nn.TransformerEncoderLayer(128, 4, 256, batch_first=True, device="cuda", dtype=torch.bfloat16)
+    model = torch.nn.TransformerEncoder(layer, 2).train()
+    x = torch.randn(2, 70, 128, device="cuda", dtype=torch.bfloat16)
+    with flash_only(torch):
+        torch.compile(model)(x).float().square().mean().backward()
+    assert {"fill_forward", "fill_backward"} <= set(calls)
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_graph_of_torchs_front_door(torch, calls):
+    """Every result of the operator is on the GPU: a graph can be captured, and follows its inputs."""
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    q, k, v = (x.detach() for x in half_inputs(torch, 130, 130))
+    run = lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    with flash_only(torch):
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            run()
+        side.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = run()
+        q.normal_()
+        graph.replay()
+        torch.testing.assert_close(found, run())

@@ -17,10 +17,9 @@ from attend._measure.problems import Problem, grid
 from attend._measure.reference import Truth, compare
 from attend.bench import __main__ as bench
 from attend.bench.compare import best_ratio, rows_of
+from result_files import KINDS, MACHINE
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-HAS_PLOTS = all(importlib.util.find_spec(name) for name in ("matplotlib", "seaborn"))
-needs_plots = pytest.mark.skipif(not HAS_PLOTS, reason="matplotlib and seaborn are not installed")
 
 
 @pytest.fixture
@@ -48,6 +47,48 @@ def test_compare_measures_a_grid(no_torch, small_grid, tmp_path, capsys):
         assert r["tflops"] == pytest.approx(flops / r["ms"] / 1e9)
     out = capsys.readouterr().out
     assert "left out, beyond --max-seqlen 64: (1, 2, 400, 16) causal" in out and "no torch" in out
+
+
+def test_compare_takes_sizes(no_torch, tmp_path):
+    path = tmp_path / "c.json"
+    sizes = ["--batch-size", "2", "--num-heads", "1", "--seq-lengths", "16,24", "--head-dims", "8,16"]
+    arguments = ["compare", *sizes, "--samples", "3", "--device", "cpu", "--compute", "cpu", "--output", str(path)]
+    assert bench.main(arguments) == 0
+    data = json.loads(path.read_text())
+    shapes = [(r["B"], r["H"], r["S"], r["D"]) for r in data["rows"]]
+    assert shapes == [(2, 1, 16, 8), (2, 1, 24, 8), (2, 1, 16, 16), (2, 1, 24, 16)] and data["grid"] == "given"
+
+
+@pytest.mark.parametrize("command", ["compare", "roofline"])
+def test_ctrl_c_keeps_what_was_measured(no_torch, small_grid, monkeypatch, tmp_path, command, capsys):
+    plain = bench.compare.Measurement.measure
+    calls = []
+
+    def measure(self, *arguments):
+        calls.append(1)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(bench.compare.Measurement, "measure", measure)
+    monkeypatch.setattr(bench.roofline, "measure_ceilings", lambda *_: KINDS["roofline"]["ceilings"])
+    path = tmp_path / "c.json"
+    more = {
+        "compare": ["--max-seqlen", "64", "--compute", "cpu"],
+        "roofline": ["--seqlens", "32,64", "--kernel", "cpu"],
+    }
+    assert bench.main([command, "--device", "cpu", "--samples", "3", "--output", str(path), *more[command]]) == 130
+    data = json.loads(path.read_text())
+    assert len(data["rows"]) == 1 and data["rows"][0]["ms"] > 0
+    assert "interrupted: what was measured until then is here" in data["notes"]
+
+
+def test_a_share_above_the_ceiling_is_marked():
+    data = json.loads(json.dumps({"machine": MACHINE, "notes": [], **KINDS["roofline"]}))
+    assert "!" not in bench.roofline.text(data)
+    data["rows"][0]["tflops"] = 0.4
+    text = bench.roofline.text(data)
+    assert "133.3 %!" in text and "!: above the ceiling" in text
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed: the peers are its")
@@ -145,33 +186,11 @@ def test_roofline_says_which_names_are_of_the_other_device(two_devices, tmp_path
     assert capsys.readouterr().err == "--kernel: cpu_naive, allowed on --device cpu: cpu\n"
 
 
-WHAT = {"experiment": "seed", "implementation": "cpu", "library": "attend", "device": "cpu", "dtype": "f32"}
-ROW = WHAT | {"mode": "forward", "B": 1, "H": 1, "S": 64, "D": 64, "causal": False, "ms": 1.0, "tflops": 0.1}
-MACHINE = {"cpu": "a CPU", "attend_threads": 2, "torch": None, "gpu": None}
-KINDS = {
-    "compare": {"dtype": "f32", "causal": False, "rows": [ROW, ROW | {"S": 128, "ms": None, "tflops": None}]},
-    "memory": {"rows": [{**ROW, "peak_mib": 2.0}, {**ROW, "S": 128, "peak_mib": None}]},
-    "roofline": {
-        "ceilings": {"copy_gbps": 10.0, "product_tflops": {"f32": 0.3, "bf16": 1.0}},
-        "rows": [ROW | {"intensity": 9.0}, ROW | {"mode": "backward", "intensity": 90.0}],
-    },
-}
-
-
-@needs_plots
-def test_every_kind_is_drawn(tmp_path):
-    paths = []
-    for kind, data in KINDS.items():
-        paths.append(tmp_path / f"{kind}.json")
-        paths[-1].write_text(json.dumps({"kind": kind, "machine": MACHINE, "notes": [], **data}))
-    for suffix, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
-        out = tmp_path / suffix
-        assert bench.main(["visualize", *map(str, paths), "--output-dir", str(out), "--format", suffix]) == 0
-        assert sorted(p.name for p in out.iterdir()) == [f"{kind}.{suffix}" for kind in KINDS]
-        assert all(p.read_bytes().startswith(start) for p in out.iterdir())
-
-
 BAD = {
+    "abbreviation": (["compare", "--max-seq", "64"], "unrecognized arguments: --max-seq 64"),
+    "head_dims": (["compare", "--head-dims", "64,700"], "argument --head-dims: 700, allowed 1 to 512"),
+    "no list": (["memory", "--seqlens", "128,abc"], "argument --seqlens: 'abc', allowed whole numbers from 1"),
+    "grid and sizes": (["compare", "--grid", "seed", "--head-dims", "64"], "--head-dims: given with --grid seed"),
     "nothing": ([], "required: command"),
     "grid": (["compare", "--grid", "mine"], "invalid choice: 'mine'"),
     "compute": (
@@ -214,24 +233,6 @@ def test_a_product_that_finds_no_memory_is_one_line(no_torch, monkeypatch, tmp_p
     monkeypatch.setattr("attend.bench.roofline.measure_ceilings", full)
     assert bench.main(["roofline", "--device", "cpu", "--output", str(tmp_path / "r.json")]) == 2
     assert capsys.readouterr().err.startswith("--product-size: 2048: Unable to allocate 1 GiB, allowed")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("lacks", ["everything", "rows", "a column", "sense"])
-@needs_plots
-def test_a_file_without_sense_is_one_line(kind, lacks, tmp_path, capsys):
-    data = json.loads(json.dumps(KINDS[kind]))
-    if lacks == "rows":
-        del data["rows"]
-    elif lacks == "a column":
-        del data["rows"][0]["implementation"]
-    elif lacks == "sense":
-        data["rows"] = 3
-    path = tmp_path / f"{kind}.json"
-    path.write_text(json.dumps({"kind": kind, **({} if lacks == "everything" else {"machine": MACHINE, **data})}))
-    assert bench.main(["visualize", str(path), "--output-dir", str(tmp_path)]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.count("\n") == 1 and str(path) in captured.err and captured.out == ""
 
 
 def test_grids_are_those_of_the_papers():

@@ -212,6 +212,18 @@ def test_no_silent_fall_back_to_the_slow_reference(rng):
     )
 
 
+def test_backward_does_not_fall_back_to_the_slow_reference_either(rng):
+    q, k, v, dout = arrays(rng, 1, 2, 7, 8, count=4)
+    o, lse = attend.forward(q, k, v)
+    half = lambda x: x.astype(np.float16)
+    with pytest.raises(ValueError, match="^o: dtype f16, allowed f32 as q"):
+        attend.backward(dout, q, k, v, half(o), lse)
+    with pytest.raises(ValueError, match="^dout: dtype f16, allowed f32 as q"):
+        attend.backward(half(dout), q, k, v, o, lse)
+    found = attend.backward(half(dout), q, k, v, o, lse, compute="reference")
+    np.testing.assert_allclose(found[0], attend.backward(dout, q, k, v, o, lse)[0], atol=2e-3)
+
+
 def test_foreign_arrays_are_copied_where_numpys_would_be(rng):
     q, k, v = arrays(rng, 1, 2, 7, 8)
     bias = rng.standard_normal((1, 1, 7, 1)).astype(np.float32)

@@ -18,6 +18,7 @@ OPTIONS_3 = (
     "softmax_scale causal qv q_descale k_descale v_descale window_size attention_chunk softcap num_splits pack_gqa "
     "deterministic sm_margin return_attn_probs"
 )
+PASS_OPTIONS = "dropout_p softmax_scale causal window_size_left window_size_right softcap alibi_slopes"
 ORDERS = {
     flash_attn.flash_attn_func: f"q k v {OPTIONS_2}",
     flash_attn.flash_attn_qkvpacked_func: f"qkv {OPTIONS_2}",
@@ -27,6 +28,19 @@ ORDERS = {
     flash_attn.flash_attn_varlen_kvpacked_func: f"q kv {OFFSETS} {OPTIONS_2}",
     flash_attn_3.flash_attn_func: f"q k v {OPTIONS_3}",
     flash_attn_3.flash_attn_varlen_func: f"q k v {OFFSETS} seqused_q seqused_k {OPTIONS_3}",
+    flash_attn_3.flash_attn_qkvpacked_func: (
+        "qkv softmax_scale causal q_descale k_descale v_descale window_size attention_chunk softcap deterministic "
+        "num_heads_q sm_margin return_attn_probs"
+    ),
+    flash_attn_3.flash_attn_combine: "out_partial lse_partial out out_dtype return_lse",
+    flash_attn._flash_attn_forward: f"q k v {PASS_OPTIONS} return_softmax",
+    flash_attn._flash_attn_varlen_forward: (
+        f"q k v {OFFSETS} {PASS_OPTIONS} return_softmax block_table leftpad_k seqused_k zero_tensors"
+    ),
+    flash_attn._flash_attn_backward: f"dout q k v out softmax_lse dq dk dv {PASS_OPTIONS} deterministic rng_state",
+    flash_attn._flash_attn_varlen_backward: (
+        f"dout q k v out softmax_lse dq dk dv {OFFSETS} {PASS_OPTIONS} deterministic rng_state zero_tensors"
+    ),
     attend.sdpa: "query key value attn_mask dropout_p is_causal scale enable_gqa",
 }
 
@@ -81,9 +95,6 @@ def test_varlen_forms(torch, device):
         ("qv", "tensor"),
         ("q_descale", "tensor"),
         ("attention_chunk", 4),
-        ("num_splits", 3),
-        ("pack_gqa", True),
-        ("sm_margin", 1),
     ],
 )
 def test_flash_attn_3_refuses_by_name(torch, device, name, value):
@@ -103,6 +114,62 @@ def test_flash_attn_2_refuses_by_name(torch, device):
         flash_attn.flash_attn_func(q[None], k[None], v[None], 0.1, return_attn_probs=True)
     with pytest.raises(ValueError, match="^packed tensor: shape"):
         flash_attn.flash_attn_qkvpacked_func(q[None])
+
+
+def test_flash_attn_3_ignores_how_the_work_is_divided(torch, device):
+    q, k, v = (normal(torch, device, 1, 9, 2, 8) for _ in range(3))
+    want = flash_attn_3.flash_attn_func(q, k, v)
+    assert torch.equal(flash_attn_3.flash_attn_func(q, k, v, num_splits=3, pack_gqa=True, sm_margin=8), want)
+
+
+def test_flash_attn_3_packed(torch, device):
+    qkv = normal(torch, device, 2, 9, 3, 4, 8)
+    want = flash_attn_3.flash_attn_func(*qkv.unbind(2), causal=True)
+    assert torch.equal(flash_attn_3.flash_attn_qkvpacked_func(qkv, causal=True), want)
+    grouped = normal(torch, device, 2, 9, 8, 8)
+    want = flash_attn_3.flash_attn_func(grouped[:, :, :4], grouped[:, :, 4:6], grouped[:, :, 6:])
+    assert torch.equal(flash_attn_3.flash_attn_qkvpacked_func(grouped, num_heads_q=4), want)
+    with pytest.raises(ValueError, match="^qkv: shape"):
+        flash_attn_3.flash_attn_qkvpacked_func(grouped, num_heads_q=5)
+
+
+def test_parts_of_the_keys_combine_to_all_of_them(torch, device):
+    q, k, v = (normal(torch, device, 2, 9, 4, 8, requires_grad=False) for _ in range(3))
+    parts = [
+        flash_attn_3.flash_attn_func(q, k[:, a:b], v[:, a:b], return_attn_probs=True)
+        for a, b in ((0, 2), (2, 9), (9, 9))
+    ]
+    outs, lses = torch.stack([out for out, _ in parts]), torch.stack([lse.transpose(1, 2) for _, lse in parts])
+    want, want_lse = flash_attn_3.flash_attn_func(q, k, v, return_attn_probs=True)
+    found, lse = flash_attn_3.flash_attn_combine(outs, lses)
+    torch.testing.assert_close(found, want, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(lse, want_lse.transpose(1, 2), atol=1e-6, rtol=1e-5)
+    empty, lse = flash_attn_3.flash_attn_combine(outs[2:], lses[2:])
+    assert not empty.any() and (lse == float("-inf")).all()
+    place = torch.empty_like(q)
+    assert flash_attn_3.flash_attn_combine(outs, lses, place, return_lse=False) is place and torch.equal(place, found)
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_passes_by_their_private_names(torch, device, packed, dropout_p):
+    shape = (9, 4, 8) if packed else (2, 9, 4, 8)
+    q, k, v, dout = (normal(torch, device, *shape, requires_grad=False) for _ in range(4))
+    cu = torch.tensor([0, 4, 9], dtype=torch.int32, device=device)
+    offsets = (cu, cu, 5, 5) if packed else ()
+    run_forward = flash_attn._flash_attn_varlen_forward if packed else flash_attn._flash_attn_forward
+    run_backward = flash_attn._flash_attn_varlen_backward if packed else flash_attn._flash_attn_backward
+    torch.manual_seed(3)
+    out, lse, pattern, state = run_forward(q, k, v, *offsets, dropout_p, 0.2, True)
+    results = [torch.full_like(q, float("nan")) for _ in range(3)]
+    sums = run_backward(dout, q, k, v, out, lse, *results, *offsets, dropout_p, 0.2, True, rng_state=state)
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    torch.manual_seed(3)
+    whole = flash_attn.flash_attn_varlen_func if packed else flash_attn.flash_attn_func
+    want = whole(*leaves, *offsets, dropout_p, 0.2, True)
+    assert torch.equal(out, want) and pattern is None and sums.shape == lse.shape
+    for a, b in zip(results, torch.autograd.grad(want, leaves, dout)):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
 
 
 def test_dropout_follows_manual_seed(torch, device):
@@ -159,10 +226,83 @@ def test_sdpa_with_fewer_heads_of_keys(torch, device):
         attend.sdpa(q, k, v)
 
 
+@pytest.mark.parametrize("heads", [(4, 1, 1), (1, 4, 4), (4, 4, 1), (1, 4, 1)])
+def test_sdpa_lets_one_head_stand_for_many(torch, device, heads):
+    q, k, v = (normal(torch, device, 2, n, 9, 8) for n in heads)
+    found, want = attend.sdpa(q, k, v), torch_math(torch, q, k, v)
+    torch.testing.assert_close(found, want, atol=1e-5, rtol=0)
+    for a, b in zip(
+        torch.autograd.grad(found.sin().sum(), (q, k, v)), torch.autograd.grad(want.sin().sum(), (q, k, v))
+    ):
+        torch.testing.assert_close(a, b, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("lead", [(), (4,), (2, 3, 4), (2, 1, 3, 4), (0, 4)])
+def test_sdpa_without_rows(torch, device, lead):
+    q, k = normal(torch, device, *lead, 0, 8), normal(torch, device, *lead, 5, 8)
+    for mask in (None, torch.ones(0, 5, dtype=torch.bool, device=device)):
+        assert attend.sdpa(q, k, k, mask).shape == torch_math(torch, q, k, k, attn_mask=mask).shape == (*lead, 0, 8)
+
+
+@pytest.mark.parametrize("seqlens", [(9, 9), (5, 9)])
+@pytest.mark.parametrize("name", ["causal_lower_right", "causal_upper_left"])
+def test_sdpa_takes_torchs_causal_biases(torch, device, name, seqlens):
+    """Their memory holds nothing: they are objects with a name."""
+    from torch.nn.attention import bias
+
+    mask = getattr(bias, name)(*seqlens)
+    q, k, v = (normal(torch, device, 2, 4, n, 8) for n in (seqlens[0], seqlens[1], seqlens[1]))
+    want = torch_math(torch, q, k, v, attn_mask=mask._materialize(device))
+    torch.testing.assert_close(attend.sdpa(q, k, v, mask), want, atol=1e-5, rtol=0)
+    with pytest.raises(ValueError, match="^attn_mask: causal bias of "):
+        attend.sdpa(q, k[:, :, 1:], v[:, :, 1:], mask)
+    with pytest.raises(ValueError, match="^attn_mask: given with is_causal"):
+        attend.sdpa(q, k, v, mask, is_causal=True)
+
+
+def jagged(torch, device, lengths, heads, head_dim):
+    rows = [normal(torch, device, n, heads, head_dim, requires_grad=False) for n in lengths]
+    return torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_sdpa_of_jagged_tensors(torch, device, is_causal):
+    lengths = (5, 1, 7)
+    tensors = [jagged(torch, device, lengths, 4, n) for n in (8, 8, 6)]
+    found = attend.sdpa(*(x.transpose(1, 2) for x in tensors), is_causal=is_causal)
+    leaves = [[row.detach().requires_grad_() for row in x.unbind()] for x in tensors]
+    want = [attend.sdpa(*(x.transpose(0, 1) for x in some), is_causal=is_causal) for some in zip(*leaves)]
+    for a, b in zip(found.transpose(1, 2).unbind(), want):
+        torch.testing.assert_close(a, b.transpose(0, 1), atol=1e-5, rtol=0)
+    found.values().square().sum().backward()
+    sum(x.square().sum() for x in want).backward()
+    for x, rows in zip(tensors, leaves):
+        for a, b in zip(x.grad.unbind(), rows):
+            torch.testing.assert_close(a, b.grad, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_sdpa_of_other_nested_tensors_is_refused(torch, device):
+    x = jagged(torch, device, (5, 3), 4, 8).transpose(1, 2)
+    y = jagged(torch, device, (6, 3), 4, 8).transpose(1, 2)
+    with pytest.raises(NotImplementedError, match="^attn_mask: with nested tensors"):
+        attend.sdpa(x, x, x, torch.ones(5, 5, device=device))
+    with pytest.raises(NotImplementedError, match="^is_causal: with nested tensors"):
+        attend.sdpa(x, y, y, is_causal=True)
+    strided = torch.nested.nested_tensor([torch.randn(2, n, 8, device=device) for n in (5, 3)])
+    with pytest.raises(NotImplementedError, match="^query: layout torch.strided"):
+        attend.sdpa(strided, strided, strided)
+
+
 def test_sdpa_refusals(torch, device):
     q, k, v = (normal(torch, device, 2, 4, 9, 8) for _ in range(3))
     with pytest.raises(ValueError, match="^attn_mask: given with is_causal"):
         attend.sdpa(q, k, v, torch.ones(9, 9, dtype=torch.bool, device=device), is_causal=True)
+    with pytest.raises(RuntimeError):  # as torch
+        attend.sdpa(q, k, v, torch.ones(9, 9, dtype=torch.bool, device=device), is_causal=True)
+    with pytest.raises(ValueError, match="^key: 2 heads, allowed 1 or 4"):
+        attend.sdpa(q, k[:, :2], v)
     with pytest.raises(ValueError, match="^key: 3 dimensions"):
         attend.sdpa(q, k[0], v)
 

@@ -39,6 +39,25 @@ def hugging_face(torch):
     return module("hugging_face")
 
 
+@pytest.mark.parametrize(
+    "name, missing",
+    [
+        ("numpy_only", "numpy"),
+        ("train_char_transformer", "torch"),
+        ("hugging_face", "torch"),
+        ("hugging_face", "transformers"),
+    ],
+)
+def test_a_missing_package_ends_with_2_and_one_line(name, missing):
+    code = f"import sys, runpy; sys.modules[{missing!r}] = None; sys.argv = ['x', '--help']; "
+    code += f"runpy.run_path({str(EXAMPLES / name) + '.py'!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    if missing == "transformers" and done.stderr.startswith("torch is not"):
+        pytest.skip("torch is missing already")
+    line = f"{missing} is not installed, which this example needs: pip install "
+    assert done.returncode == 2 and done.stderr.startswith(line) and done.stderr.count("\n") == 1
+
+
 def test_numpy_only():
     lines = run("numpy_only.py").splitlines()
     assert len(lines) == 7 and all(line.endswith("  ok") for line in lines)

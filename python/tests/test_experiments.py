@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -27,6 +28,8 @@ def run(*arguments):
 
 
 def saved(folder):
+    """Of the latest run below the folder."""
+    folder = folder / "latest"
     with (folder / "results.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     return json.loads((folder / "results.json").read_text()), table
@@ -49,7 +52,7 @@ def test_files_come_out_and_agree(no_torch, tmp_path, capsys):
         assert 0 < row["ms_min"] <= row["ms_p25"] <= row["ms"] <= row["ms_p75"] and row["samples"] == 3
         assert 0 < row["mean_abs_err"] <= row["max_abs_err"] < 1e-5 and row["max_abs_allowed"] == 1e-3
         assert row["mse"] <= row["max_abs_err"] ** 2 and row["speedup"] is None
-    text = (tmp_path / "summary.txt").read_text()
+    text = (tmp_path / "latest" / "summary.txt").read_text()
     assert text in capsys.readouterr().out
     assert "no torch" in text and "no speed-up is given" in text and "4 of 4 checks" in text
 
@@ -149,16 +152,110 @@ def test_limits_leave_out_and_say_so(no_torch, tmp_path, capsys):
 def test_plots_are_drawn_from_json(no_torch, tmp_path):
     assert experiments.main(["--seqlen-experiment", "--max-seqlen", "128", "--kernel", "cpu", "--samples", "3",
                              "--save-results", "--output-dir", str(tmp_path)]) == 0  # fmt: skip
-    stems = {path.stem for path in tmp_path.glob("*.png")}
+    stems = {path.stem for path in (tmp_path / "latest").glob("*.png")}
     assert {f"experiments_{name}" for name in ("time", "tflops", "bandwidth", "scaling")} <= stems
     again = tmp_path / "again"
-    source = tmp_path / "results.json"
+    source = tmp_path / "latest" / "results.json"
     assert experiments.main(["--plot-from", str(source), "--output-dir", str(again), "--plot-format", "svg"]) == 0
     assert {path.stem for path in again.glob("*.svg")} == stems
     assert all(path.read_text().startswith("<?xml") for path in again.glob("*.svg"))
 
 
+def test_each_run_has_a_folder_of_its_own(no_torch, tmp_path):
+    arguments = ["--kernel", "cpu", "--save-results", "--no-plots", "--output-dir", str(tmp_path)]
+    for mode in ("forward", "backward", "backward"):
+        assert run("--mode", mode, *arguments) == 0
+    runs = sorted(path for path in tmp_path.iterdir() if not path.is_symlink())
+    assert len(runs) == 3 and sum("_forward" in path.name for path in runs) == 1
+    modes = [json.loads((path / "results.json").read_text())["rows"][0]["mode"] for path in runs]
+    assert sorted(modes) == ["backward", "backward", "forward"]
+    assert (tmp_path / "latest").is_symlink() and saved(tmp_path)[0]["rows"][0]["mode"] == "backward"
+
+
+def interrupt_at(monkeypatch, count):
+    """Ctrl-C in a call of attend, after so many of them."""
+    plain, calls = attend.forward, []
+
+    def forward(*args, **options):
+        calls.append(1)
+        if len(calls) > count:
+            raise KeyboardInterrupt
+        return plain(*args, **options)
+
+    monkeypatch.setattr(attend, "forward", forward)
+    return calls
+
+
+def test_ctrl_c_keeps_what_was_measured(no_torch, monkeypatch, tmp_path, capsys):
+    arguments = ["--seqlen-experiment", "--max-seqlen", "512", "--kernel", "cpu", "--samples", "3", "--save-results"]
+    calls = interrupt_at(monkeypatch, 10**9)
+    assert experiments.main([*arguments, "--no-plots", "--max-seqlen", "128", "--output-dir", str(tmp_path)]) == 0
+    interrupt_at(monkeypatch, len(calls) + 1)
+    assert experiments.main([*arguments, "--no-plots", "--output-dir", str(tmp_path)]) == 130
+    data, _ = saved(tmp_path)
+    assert data["stopped"] == "interrupted" and data["rows"][0]["ms"] > 0 and data["rows"][-1]["ms"] is None
+    assert "interrupted before it was timed" in data["rows"][-1]["remark"]
+    assert "interrupted: what was measured until then is here" in capsys.readouterr().out
+
+
+def test_what_is_measured_is_saved_as_it_goes(no_torch, monkeypatch, tmp_path):
+    """A process that is killed leaves the problems before."""
+    arguments = ["--seqlen-experiment", "--max-seqlen", "256", "--kernel", "cpu", "--samples", "3", "--save-results"]
+    monkeypatch.setattr(experiments.report, "text", lambda data: (_ for _ in ()).throw(SystemExit))
+    seen = []
+    monkeypatch.setattr(experiments.report.files, "write_json", lambda path, data: seen.append(len(data["rows"])))
+    with pytest.raises(SystemExit):
+        experiments.main([*arguments, "--no-plots", "--output-dir", str(tmp_path)])
+    assert seen == [1]
+
+
+def test_a_full_disk_leaves_no_file(tmp_path, monkeypatch):
+    kept = tmp_path / "kept.json"
+    kept.write_text("before")
+    plain = pathlib.Path.write_text
+
+    def full(path, text):
+        plain(path, text[:3])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pathlib.Path, "write_text", full)
+    for path in (kept, tmp_path / "new.json"):
+        with pytest.raises(errors.UsageError, match="No space left on device"):
+            files.write_text(path, "much more than fits")
+    assert [p.name for p in tmp_path.iterdir()] == ["kept.json"] and kept.read_text() == "before"
+
+
+def test_quartiles_and_noise_are_shown(no_torch, tmp_path, capsys):
+    assert run("--kernel", "cpu", "--save-results", "--no-plots", "--output-dir", str(tmp_path)) == 0
+    data, _ = saved(tmp_path)
+    (row,) = data["rows"]
+    capsys.readouterr()
+    for width, noisy in ((0.1, False), (0.3, True)):
+        row |= {"ms": 2.0, "ms_p25": 1.9, "ms_p75": 1.9 + 2 * width}
+        text = experiments.report.text(data)
+        assert ("2.00~" in text) == noisy and ("~: noisy" in text) == noisy
+        assert f"1.90-{1.9 + 2 * width:.2f}" in text
+
+
+@pytest.mark.parametrize("spelled", ["--seq-len", "--seq_len"])
+def test_words_of_options_are_joined_either_way(no_torch, spelled, capsys):
+    arguments = [spelled, "24", "--batch-size=1", "--num_heads=1", "--kernel", "cpu-naive", "--samples", "3"]
+    assert experiments.main(arguments) == 0
+    assert "1,1,24,64" in capsys.readouterr().out
+
+
+def test_names_that_users_know_are_aliases():
+    names = set(catalogue.catalogue())
+    assert set(catalogue.ALIASES.values()) <= names and not set(catalogue.ALIASES) & names
+    assert catalogue._known("naive-attn", names, "--kernel") == "naive"
+
+
 BAD = {
+    "abbreviation": (["--max-seq", "64"], "unrecognized arguments: --max-seq 64"),
+    "size beside a grid": (["--experiment"], "--batch_size: 1 with an experiment, which has sizes of its own"),
+    "head_dim": (["--head_dim", "700"], "argument --head_dim: 700, allowed 1 to 512"),
+    "no number": (["--seq_len", "abc"], "argument --seq_len: 'abc', allowed whole numbers from 1"),
+    "nearly a name": (["--kernel", "cpu_naiv"], "--kernel: 'cpu_naiv' (did you mean 'cpu_naive'?), allowed torch_cpu"),
     "kernel": (["--kernel", "nobody"], "--kernel: 'nobody', allowed torch_cpu"),
     "gpu": (["--kernel", "fa2"], "--kernel: 'fa2' cannot run here: no "),
     "mode": (["--mode", "sideways"], "invalid choice: 'sideways'"),

@@ -1,5 +1,6 @@
 """The package as it is installed: what import costs and touches, what the wheel carries, that documentation is true."""
 
+import importlib.metadata
 import inspect
 import json
 import os
@@ -87,6 +88,11 @@ def test_the_package_is_small():
     size = sum(path.stat().st_size for path in FOLDER.rglob("*") if "__pycache__" not in path.parts)
     print(f"{size / 1e6:.2f} MB installed")
     assert size < 5e6
+
+
+def test_the_distribution_has_a_name_of_its_own():
+    """`attend` is somebody else's on the package index."""
+    assert importlib.metadata.version("libattend") == attend.__version__
 
 
 def test_info():

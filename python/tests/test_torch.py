@@ -138,6 +138,21 @@ def test_low_level_pair(torch, device):
     assert not attend.forward(leaf, k, v)[0].requires_grad
 
 
+def test_results_of_another_dtype_are_cast(torch, device, monkeypatch):
+    """Not read by the reference, which takes any mix of types, slowly."""
+    from attend.torch import _operators
+
+    q, k, v, dout = (torch.randn(1, 2, 9, 8, device=device) for _ in range(4))
+    o, lse = attend.forward(q, k, v)
+    seen = []
+    plain = _operators.fill_backward
+    monkeypatch.setattr(_operators, "fill_backward", lambda *a: seen.append((a[3].dtype, a[5].dout.dtype)) or plain(*a))
+    found = attend.backward(dout.bfloat16(), q, k, v, o.bfloat16(), lse)
+    assert seen == [(torch.float32, torch.float32)]
+    for a, b in zip(found, attend.backward(dout, q, k, v, o, lse)):
+        torch.testing.assert_close(a, b, atol=5e-2, rtol=5e-2)
+
+
 def test_o_lies_in_memory_as_q_does(torch, device):
     q, k, v = (torch.randn(2, 9, 3, 8, device=device).transpose(1, 2) for _ in range(3))
     o = attend.attention(q, k, v)

@@ -1,4 +1,4 @@
-"""The operators under torch's machinery: opcheck, gradcheck, compile, export, autocast, vmap, double backward."""
+"""The operators under torch's machinery: opcheck, gradcheck, compile, export, autocast, derivatives that it lacks."""
 
 import pytest
 
@@ -147,10 +147,6 @@ def test_autocast_compiled(torch, device):
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_transforms_are_refused(torch, device):
     q, k, v = tensors(torch, device, 3, 1, 2, 9, 8, requires_grad=False)
-    with pytest.raises(NotImplementedError, match="^torch.func.vmap: .*batch or heads"):
-        torch.func.vmap(attend.attention)(q, k, v)
-    with pytest.raises(NotImplementedError, match="vmap"):
-        torch.func.vmap(lambda q: torch.ops.attend.forward(q, k[0], v[0], *Extras(), *Settings()))(q)
     loss = lambda q: attend.attention(q, k[0], v[0]).sum()
     with pytest.raises(NotImplementedError, match="^torch.func.grad: "):
         torch.func.grad(loss)(q[0])
@@ -171,7 +167,7 @@ def test_the_operator_and_the_short_way_agree(torch, device):
     for name in NAMES:
         inputs = arguments(torch, device, name)
         operator = torch.ops.attend.forward(*inputs)
-        extras, settings = Extras(*inputs[3:8]), Settings(*inputs[8:])
+        extras, settings = attend.torch._operators.split(inputs[3:])
         direct = attend.torch.attention(*inputs[:3], extras, settings)
         leaves = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
         for a, b in zip(operator, direct):

@@ -10,7 +10,9 @@ pytest.importorskip(
 )
 transformers = pytest.importorskip("transformers", reason=f"the tests of {__name__} need transformers")
 
+import architectures
 import attend.transformers
+import small_models
 
 
 def models(torch, device, **options):
@@ -57,9 +59,114 @@ def test_the_same_words(torch, device, cache):
 def test_what_is_lacking_is_named(torch):
     q = torch.randn(1, 2, 4, 8)
     run = attend.transformers.attention_forward
-    with pytest.raises(NotImplementedError, match="^s_aux: "):
-        run(None, q, q, q, None, s_aux=torch.zeros(2))
-    with pytest.raises(NotImplementedError, match="^output_attentions: "):
-        run(None, q, q, q, None, output_attentions=True)
+    with pytest.raises(NotImplementedError, match="^qv_latents: "):
+        run(None, q, q, q, None, qv_latents=torch.zeros(2))
     out, weights = run(None, q, q, q, None, position_ids=torch.arange(4))
     assert out.shape == (1, 4, 2, 8) and weights is None
+
+
+REFUSED = {
+    "adds the mask": ["bloom", "mpt", "codegen", "xglm", "mpnet", "megatron-bert", "rembert", "convbert"],
+    "adds it too": ["roformer", "squeezebert", "ibert", "nystromformer", "deberta", "deberta-v2", "openai-gpt", "xlm"],
+    "by a table of names": ["falcon", "gptj", "gpt_neo", "sam_vision_model"],
+}
+
+
+@pytest.mark.parametrize("model_type", [name for names in REFUSED.values() for name in names])
+def test_a_model_without_the_interface_is_refused_in_one_line(torch, model_type):
+    """It would take the name, and then lose the mask, not call attend, or end with a bare KeyError."""
+    attend.transformers.register()
+    if model_type not in transformers.CONFIG_MAPPING:
+        pytest.skip("this transformers has no such architecture")
+    config = small_models.configuration(model_type)
+    kind = small_models.class_of(config)
+    with pytest.raises(NotImplementedError) as caught:
+        kind._from_config(config, attn_implementation="attend")
+    line = str(caught.value)
+    assert line.startswith("attn_implementation: 'attend' with ") and "allowed 'eager'" in line and "\n" not in line
+    kind._from_config(config, attn_implementation="eager")
+
+
+def test_another_name_is_refused_as_well(torch):
+    attend.transformers.register("my_attention")
+    with pytest.raises(NotImplementedError, match="^attn_implementation: 'my_attention' with BloomForCausalLM"):
+        transformers.BloomForCausalLM._from_config(
+            small_models.configuration("bloom"), attn_implementation="my_attention"
+        )
+
+
+SAMPLE = ["llama", "bert", "gpt2", "bart", "t5", "vit", "gemma2", "qwen3_moe", "gpt_oss", "whisper", "bloom", "deberta"]
+
+
+@pytest.mark.parametrize("model_type", SAMPLE)
+def test_the_table_of_architectures_is_true(torch, model_type):
+    """Of a sample; `python python/tests/architectures.py --write` walks all of them."""
+    if model_type not in transformers.CONFIG_MAPPING:
+        pytest.skip("this transformers has no such architecture")
+    outcome = architectures.examine(model_type)
+    assert outcome.verdict in ("same", "refused"), outcome
+    documented = architectures.documented()
+    if documented is None:
+        pytest.skip("docs/hugging_face.md is not beside the tests")
+    assert documented[model_type] == outcome.verdict
+
+
+def test_the_examination_finds_a_lost_mask(torch, monkeypatch):
+    plain = attend.transformers.attention_forward
+    forgetful = lambda *a, **o: plain(*a[:4], None, *a[5:], **{**o, "is_causal": False})
+    monkeypatch.setattr(attend.transformers, "attention_forward", forgetful)
+    try:
+        assert architectures.examine("llama").verdict == "differs"
+    finally:
+        monkeypatch.undo()
+        attend.transformers.register()
+
+
+@pytest.mark.parametrize("padding", ["none", "left"])
+@pytest.mark.parametrize("model_type", ["llama", "gemma2", "gpt_oss", "t5"])
+def test_the_weights_are_those_of_eager(torch, model_type, padding):
+    """Softcap, sliding windows, sinks, a learnt bias; grouped heads."""
+    attend.transformers.register()
+    eager = small_models.first_that_runs(model_type)
+    ours = small_models.twin(eager, "attend")
+    arguments = small_models.inputs_of(eager, padding)
+    found, want = (model(**arguments, output_attentions=True) for model in (ours, eager))
+    pairs = [
+        (a, b)
+        for name in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+        for a, b in zip(getattr(found, name, None) or (), getattr(want, name, None) or ())
+    ]
+    assert len(pairs) >= 2
+    rows = arguments["attention_mask"].bool()
+    for a, b in pairs:
+        assert a.shape == b.shape
+        if a.shape[2] == rows.shape[1]:
+            a, b = (x.transpose(1, 2)[rows] for x in (a, b))
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_sinks_have_gradients(torch, device):
+    q, k, v = (torch.randn(2, 4, 9, 8, device=device, requires_grad=True) for _ in range(3))
+    sinks = torch.randn(4, device=device, requires_grad=True)
+    found = attend.transformers.attention_forward(None, q, k, v, None, is_causal=True, s_aux=sinks)[0].transpose(1, 2)
+    hidden = torch.ones(9, 9, dtype=torch.bool, device=device).triu(1)
+    scores = (q @ k.transpose(-1, -2) * 8**-0.5).masked_fill(hidden, float("-inf"))
+    column = sinks.reshape(1, 4, 1, 1).expand(2, 4, 9, 1)
+    want = torch.cat([scores, column], -1).softmax(-1)[..., :-1] @ v
+    torch.testing.assert_close(found, want, atol=1e-5, rtol=1e-4)
+    inputs, dout = (q, k, v, sinks), torch.randn_like(want)
+    for a, b in zip(torch.autograd.grad(found, inputs, dout), torch.autograd.grad(want, inputs, dout)):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_bert_trains_compiled_with_dropout(torch, device):
+    attend.transformers.register()
+    torch._dynamo.reset()
+    config = small_models.configuration("bert")
+    model = transformers.BertModel._from_config(config, attn_implementation="attend").train().to(device)
+    ids = torch.randint(3, 60, (2, 7), device=device)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    first = compiled(ids).last_hidden_state
+    first.square().sum().backward()
+    assert not torch.equal(first, compiled(ids).last_hidden_state)
+    assert all(p.grad.isfinite().all() for p in model.encoder.parameters())

@@ -1,28 +1,65 @@
-"""Types of command-line arguments: argparse turns what they raise into one line and exit status 2."""
+"""Command lines: the parser, and types of arguments: argparse turns what they raise into one line and exit status 2."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any, Optional
 
+MOST_HEAD_DIM = 512
 MOST_SEED = 2**63 - 1  # what the generators of NumPy and torch both take
 
 
+class Parser(argparse.ArgumentParser):
+    """Options by their full names only, whose words may be joined by - or by _."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{"allow_abbrev": False, **options})
+
+    def parse_known_args(self, args: Optional[Sequence[str]] = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        known = {name.replace("_", "-"): name for name in self._option_string_actions}
+        words = []
+        for word in sys.argv[1:] if args is None else args:
+            name, equals, value = word.partition("=")
+            words.append(known.get(name.replace("_", "-"), name) + equals + value if word.startswith("--") else word)
+        return super().parse_known_args(words, namespace)
+
+
+def _number(text: str, kind: type, what: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}, allowed {what}") from error
+
+
 def positive(text: str) -> int:
-    value = int(text)
+    value = int(_number(text, int, "whole numbers from 1"))
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text}, allowed 1 and more")
     return value
 
 
+def head_dim(text: str) -> int:
+    value = positive(text)
+    if value > MOST_HEAD_DIM:
+        raise argparse.ArgumentTypeError(f"{text}, allowed 1 to {MOST_HEAD_DIM}")
+    return value
+
+
+def head_dims(text: str) -> list[int]:
+    return [head_dim(part) for part in text.split(",")]
+
+
 def seed(text: str) -> int:
-    value = int(text)
+    value = int(_number(text, int, f"whole numbers from 0 to {MOST_SEED}"))
     if not 0 <= value <= MOST_SEED:
         raise argparse.ArgumentTypeError(f"{text}, allowed 0 to {MOST_SEED}")
     return value
 
 
 def positive_number(text: str) -> float:
-    value = float(text)
+    value = float(_number(text, float, "finite numbers above 0"))
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text}, allowed finite numbers above 0")
     return value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Sequence
 from typing import Optional
 
 import attend
@@ -11,6 +12,8 @@ from attend._measure.errors import UsageError, gpu_is_here, torch_or_none
 from attend._measure.implementations import Implementation
 
 BASELINE = "torch_cpu"
+# Names that users of other ladders know, as the command line has them too (docs/experiments.md).
+ALIASES = {"vanilla": "standard", "naive_attn": "naive", "kernel_mma": "mma", "flash_naive": "fa2_naive"}
 _HALF = "bf16"
 _NEEDS_TORCH = "no torch (pip install torch)"
 _NEEDS_GPU = "no GPU that torch sees"
@@ -45,9 +48,8 @@ def choose(names: Optional[Sequence[str]], option: str = "--kernel") -> tuple[li
         UsageError for a name that does not exist, or that was asked for and cannot run here.
     """
     entries = catalogue()
+    names = [_known(name, entries, option) for name in names] if names else None
     for name in names or ():
-        if name not in entries:
-            raise UsageError(f"{option}: {name!r}, allowed {', '.join(entries)}")
         if entries[name][0]:
             raise UsageError(f"{option}: {name!r} cannot run here: {entries[name][0]}")
     chosen = [name for name in entries if name in names] if names else list(entries)
@@ -59,6 +61,17 @@ def choose(names: Optional[Sequence[str]], option: str = "--kernel") -> tuple[li
     if BASELINE in missing.get(_NEEDS_TORCH, ()):
         notes.append(f"no speed-up is given: it is over {BASELINE}")
     return [entries[name][1]() for name in chosen if not entries[name][0]], notes
+
+
+def _known(name: str, entries: Iterable[str], option: str) -> str:
+    """The name of the catalogue that is meant: - and _ are the same, and some have another name elsewhere."""
+    plain = name.replace("-", "_")
+    plain = ALIASES.get(plain, plain)
+    if plain in entries:
+        return plain
+    close = difflib.get_close_matches(plain, entries, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    raise UsageError(f"{option}: {name!r}{hint}, allowed {', '.join(entries)}")
 
 
 def that_have(modes: Sequence[str], chosen: Sequence[Implementation]) -> tuple[list[Implementation], list[str]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Optional
 
-FAILED, BAD_USAGE = 1, 2  # exit statuses
+FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130  # exit statuses
 
 
 class UsageError(Exception):
@@ -29,7 +29,7 @@ def require(*packages: str, purpose: str) -> list[ModuleType]:
             missing.append(package)
     if missing:
         names = " ".join(missing)
-        raise UsageError(f"{purpose} needs {names}: pip install {names}, or pip install 'attend[experiments]' for all")
+        raise UsageError(f"{purpose} needs {names}: pip install {names}")
     return modules
 
 
@@ -49,9 +49,12 @@ def gpu_is_here() -> bool:
 
 
 def run(command: Callable[[], int]) -> int:
-    """The exit status of `command`: what it returns, or 2 after one line on stderr where its usage is wrong."""
+    """The exit status of `command`: what it returns, or after one line on stderr 2 for wrong usage, 130 for Ctrl-C."""
     try:
         return command()
     except UsageError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED

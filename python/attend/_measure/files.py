@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import itertools
 import json
 import math
+import os
 import pathlib
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -46,13 +49,43 @@ def prepare_file(option: str, path: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def writing(path: pathlib.Path) -> Iterator[None]:
-    """Makes the file's folder; what the system says against writing there becomes a UsageError."""
+def writing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Makes the file's folder and gives another name to write to, which becomes `path` when all is written.
+
+    So that an end in the middle, or a full disk, leaves what was there before, or nothing.
+
+    Raises:
+        UsageError for what the system says against writing there.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield
+        yield unfinished
+        unfinished.replace(path)
     except OSError as error:
         raise UsageError(f"{path}: {_reason(error)}, allowed a file that can be written to") from error
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+
+
+def new_run(folder: pathlib.Path, about: str) -> pathlib.Path:
+    """A new folder for one run below `folder`, named by the time and what it is `about`; `latest` points to it."""
+    stem = f"{time.strftime('%Y-%m-%d_%H%M%S')}_{about}"
+    names = itertools.chain([stem], (f"{stem}_{i}" for i in itertools.count(2)))
+    for name in names:
+        try:
+            (folder / name).mkdir(parents=True)
+            break
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UsageError(f"{folder}: {_reason(error)}, allowed a folder that can be written to") from error
+    pointer = folder / f".latest.{os.getpid()}"
+    with contextlib.suppress(OSError):  # a file system without links: the name with the last time is the latest
+        pointer.symlink_to(name, target_is_directory=True)
+        pointer.replace(folder / "latest")
+    return folder / name
 
 
 def _reason(error: OSError) -> str:
@@ -65,15 +98,15 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 
 def write_csv(path: pathlib.Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
     """One line a row; an empty cell is a figure that was not taken."""
-    with writing(path), path.open("w", newline="") as file:
+    with writing(path) as unfinished, unfinished.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows(finite(row) for row in rows)
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
-    with writing(path):
-        path.write_text(text)
+    with writing(path) as unfinished:
+        unfinished.write_text(text)
 
 
 def read_json(path: pathlib.Path, kinds: Sequence[str]) -> dict[str, Any]:

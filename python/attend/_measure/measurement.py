@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import gc
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Optional
 
 from attend._measure import timing
-from attend._measure.errors import gpu_is_here
+from attend._measure.errors import INTERRUPTED, gpu_is_here
 from attend._measure.implementations import Implementation, Prepared, refusal
 from attend._measure.inputs import Source, keep_float32_products
 from attend._measure.memory import Meter
@@ -102,17 +102,24 @@ class Measurement:
         """Rows of all that support the mode, in the order of `implementations`.
 
         Raises:
-            CheckFailedError where the settings say so; the rows stay, and those that were not reached say that.
+            CheckFailedError where the settings say so, and KeyboardInterrupt; the rows stay, and those that were not
+            reached say that.
         """
         before = len(self.rows)
         try:
             self._measure(problem, modes, implementations, experiment)
         except CheckFailedError:
-            for row in self.rows[before:]:
-                if row.ms is None and not row.remark:
-                    row.remark = "stopped before it at a failed check"
+            self._mark_the_rest(before, "stopped before it at a failed check")
+            raise
+        except KeyboardInterrupt:
+            self._mark_the_rest(before, "interrupted before it was timed")
             raise
         return self.rows[before:]
+
+    def _mark_the_rest(self, first: int, remark: str) -> None:
+        for row in self.rows[first:]:
+            if row.ms is None and not row.remark:
+                row.remark = remark
 
     def _measure(
         self, problem: Problem, modes: Sequence[str], implementations: Sequence[Implementation], experiment: str
@@ -243,6 +250,17 @@ class Measurement:
             row.remark = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             if self.settings.stop_on_failure:
                 raise CheckFailedError(f"{row.implementation} {row.mode} {row.shape}: {row.remark}") from error
+
+
+def each_until_interrupted(problems: Iterable[Problem], measure: Callable[[Problem], Any], notes: list[str]) -> int:
+    """Measures one after another; Ctrl-C ends that, with a line in `notes` and the exit status of it, else 0."""
+    try:
+        for problem in problems:
+            measure(problem)
+    except KeyboardInterrupt:
+        notes.append("interrupted: what was measured until then is here")
+        return INTERRUPTED
+    return 0
 
 
 def _clean_up() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 from attend._measure.files import number
@@ -16,14 +16,36 @@ def label(row: Row) -> str:
     return ",".join(map(str, (row.B, row.H, row.S, row.D)))
 
 
+NOISY = 0.2  # quartiles further apart than this share of the median
+NOISE_NOTE = "~: noisy, the quartiles are more than 20 % of the median apart"
+
+
+def is_noisy(row: Row) -> bool:
+    if row.ms is None or row.ms_p25 is None or row.ms_p75 is None:
+        return False
+    return row.ms_p75 - row.ms_p25 > NOISY * row.ms
+
+
 def over_problems(rows: Sequence[Row], field: str) -> Table:
     """A figure of each implementation on each problem; "-" where it was not taken. Rows of one mode and one mask."""
+    return _cells(rows, lambda row: _marked(row, getattr(row, field)))
+
+
+def quartiles(rows: Sequence[Row]) -> Table:
+    """Between which times the middle half of the samples was."""
+    return _cells(rows, lambda row: "-" if row.ms is None else f"{number(row.ms_p25)}-{number(row.ms_p75)}")
+
+
+def _marked(row: Row, value: Any) -> str:
+    return "-" if value is None else number(value) + "~" * is_noisy(row)
+
+
+def _cells(rows: Sequence[Row], text: Callable[[Row], str]) -> Table:
     problems = list(dict.fromkeys(label(r) for r in rows))
-    found = {(r.implementation, label(r)): getattr(r, field) for r in rows}
+    found = {(r.implementation, label(r)): text(r) for r in rows}
     lines = []
     for name, device, dtype in dict.fromkeys((r.implementation, r.device, r.dtype) for r in rows):
-        values = (found.get((name, problem)) for problem in problems)
-        lines.append([name, device, dtype, *("-" if value is None else number(value) for value in values)])
+        lines.append([name, device, dtype, *(found.get((name, problem), "-") for problem in problems)])
     return ["implementation", "device", "dtype", *problems], lines
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from typing import Optional
 
 from attend._measure import errors
+from attend._measure.arguments import Parser
 from attend.bench import compare, memory, roofline, visualize
 
 COMMANDS = {
@@ -18,8 +18,8 @@ COMMANDS = {
 }
 
 
-def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="python -m attend.bench", description=__doc__)
+def parser() -> Parser:
+    result = Parser(prog="python -m attend.bench", description=__doc__)
     commands = result.add_subparsers(dest="command", required=True)
     for name, (module, summary) in COMMANDS.items():
         module.add_arguments(commands.add_parser(name, help=summary, description=module.__doc__))
@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """0: done. 1: a result was wrong. 2: wrong usage, or something is missing."""
+    """0: done. 1: a result was wrong. 2: wrong usage, or something is missing. 130: Ctrl-C; what was measured stays."""
     options = parser().parse_args(arguments)
     return errors.run(lambda: COMMANDS[options.command][0].run(options))
 

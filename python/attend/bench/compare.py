@@ -8,8 +8,17 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from attend._measure import arguments, catalogue, errors, files, machine, tables
-from attend._measure.measurement import Measurement, Row, Settings, as_dicts, failures, left_out_lines
-from attend._measure.problems import DTYPE_BYTES, MODES, grid
+from attend._measure.inputs import refuse_too_large
+from attend._measure.measurement import (
+    Measurement,
+    Row,
+    Settings,
+    as_dicts,
+    each_until_interrupted,
+    failures,
+    left_out_lines,
+)
+from attend._measure.problems import DTYPE_BYTES, MODES, Problem, grid
 from attend._measure.progress import Bar
 from attend._measure.timing import Limits
 from attend.bench import peers
@@ -17,10 +26,19 @@ from attend.bench import peers
 KIND = "compare"
 # Longer problems are checked in their first heads: the float64 truth would take longer than everything else.
 CHECKED_SCORES = 2**24
+BATCH_SIZE, NUM_HEADS, SEQ_LENGTHS, HEAD_DIMS = 2, 8, (512, 1024, 2048, 4096), (64,)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--grid", choices=("seed", "paper", "gpt3"), default="seed")
+    parser.add_argument("--grid", choices=("seed", "paper", "gpt3"), help="seed, unless sizes are given")
+    for name, default in (("--batch-size", BATCH_SIZE), ("--num-heads", NUM_HEADS)):
+        parser.add_argument(name, type=arguments.positive, metavar="N", help=f"in the place of a grid ({default})")
+    for name, kind, defaults in (
+        ("--seq-lengths", arguments.positive_list, SEQ_LENGTHS),
+        ("--head-dims", arguments.head_dims, HEAD_DIMS),
+    ):
+        text = ",".join(map(str, defaults))
+        parser.add_argument(name, type=kind, metavar="N,N", help=f"in the place of a grid ({text})")
     parser.add_argument("--causal", action="store_true")
     add_common(parser)
     parser.add_argument("--max-seqlen", type=arguments.positive, metavar="N", help="no longer sequences")
@@ -50,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     others, notes = ([], []) if options.no_peers else peers.theirs(device, options.dtype)
     mine = peers.ours(arguments.names(options.compute or ["auto"]), device, options.dtype)
     chosen, forward_only = catalogue.that_have(modes, [*mine, *others])
-    problems = grid(options.grid, options.causal)
+    name, problems = _problems(options)
     limit = options.max_seqlen
     wanted = [p for p in problems if limit is None or p.seqlen <= limit]
     if not wanted:
@@ -60,23 +78,38 @@ def run(options: argparse.Namespace) -> int:
     files.prepare_file("--output", options.output)
     bar = Bar(catalogue.count(chosen, modes) * len(wanted))
     measurement = Measurement(settings(options), bar)
-    for problem in wanted:
-        measurement.measure(problem, modes, chosen, options.grid)
+    about = {"kind": KIND, "machine": machine.describe(), "grid": name, "device": device, "dtype": options.dtype}
+    notes += forward_only
+    about |= {"causal": options.causal, "notes": notes}
+
+    def measure(problem: Problem) -> None:
+        measurement.measure(problem, modes, chosen, name)
+        files.write_json(options.output, about | {"rows": as_dicts(measurement.rows)})  # as it goes
+
+    status = each_until_interrupted(wanted, measure, notes)
     bar.close()
-    data = {
-        "kind": KIND,
-        "machine": machine.describe(),
-        "grid": options.grid,
-        "device": device,
-        "dtype": options.dtype,
-        "causal": options.causal,
-        "notes": notes + forward_only,
-        "rows": as_dicts(measurement.rows),
-    }
+    data = about | {"rows": as_dicts(measurement.rows)}
     print(text(data))
     files.write_json(options.output, data)
     print(f"wrote {options.output}")
-    return errors.FAILED if failures(measurement.rows) else 0
+    return status or (errors.FAILED if failures(measurement.rows) else 0)
+
+
+def _problems(options: argparse.Namespace) -> tuple[str, list[Problem]]:
+    """The name of the grid and its problems: every head_dim with every length where sizes are given."""
+    sizes = {name: getattr(options, name) for name in ("batch_size", "num_heads", "seq_lengths", "head_dims")}
+    given = [name for name, value in sizes.items() if value is not None]
+    if not given:
+        name = options.grid or "seed"
+        return name, grid(name, options.causal)
+    if options.grid:
+        option = given[0].replace("_", "-")
+        raise errors.UsageError(f"--{option}: given with --grid {options.grid}, allowed without it only")
+    b, h = sizes["batch_size"] or BATCH_SIZE, sizes["num_heads"] or NUM_HEADS
+    lengths, dims = sizes["seq_lengths"] or SEQ_LENGTHS, sizes["head_dims"] or HEAD_DIMS
+    found = [Problem(b, h, s, d, options.causal) for d in dict.fromkeys(dims) for s in dict.fromkeys(lengths)]
+    refuse_too_large("--batch-size, --num-heads, --seq-lengths, --head-dims", found)
+    return "given", found
 
 
 def settings(options: argparse.Namespace) -> Settings:
@@ -104,6 +137,7 @@ def text(data: dict[str, Any]) -> str:
         ratio = best_ratio(some)
         if ratio is not None:
             lines.append(f"attend's best over its peers' best, geometric mean: {ratio:.2f} times as fast")
+    lines += ["", tables.NOISE_NOTE] if any(map(tables.is_noisy, rows)) else []
     for title, found in (("left out:", left_out_lines(rows)), ("FAILED:", failures(rows))):
         lines += ["", title, *(f"  {line}" for line in found)] if found else []
     return "\n".join(lines)

@@ -30,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seqlens", type=arguments.positive_list, default=[512, 1024, 2048, 4096, 8192], metavar="N,N,..."
     )
     for name, default in (("batch_size", 1), ("num_heads", 8), ("head_dim", 64)):
-        parser.add_argument(f"--{name}", type=arguments.positive, default=default)
+        kind = arguments.head_dim if name == "head_dim" else arguments.positive
+        parser.add_argument(f"--{name}", type=kind, default=default)
     parser.add_argument("--dtype", choices=tuple(DTYPE_BYTES), default="f32")
     parser.add_argument("--mode", choices=(*MODES, "both"), default="both")
     parser.add_argument(
@@ -59,18 +60,23 @@ def run(options: argparse.Namespace) -> int:
     files.prepare_file("--output", options.output)
     rows: list[dict[str, Any]] = []
     failed = []
-    for x in errors.require("tqdm", purpose="attend.bench")[0].tqdm(chosen, disable=None, leave=False):
-        done = subprocess.run(_child(x, options, device), check=False, capture_output=True, text=True)
-        rows += [json.loads(line) for line in done.stdout.splitlines()]
-        if done.returncode != 0:
-            failed.append(f"{x.name}: status {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1]}")
+    status = 0
+    try:
+        for x in errors.require("tqdm", purpose="attend.bench")[0].tqdm(chosen, disable=None, leave=False):
+            done = subprocess.run(_child(x, options, device), check=False, capture_output=True, text=True)
+            rows += [json.loads(line) for line in done.stdout.splitlines()]
+            if done.returncode != 0:
+                failed.append(f"{x.name}: status {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1]}")
+    except KeyboardInterrupt:
+        notes.append("interrupted: what was measured until then is here")
+        status = errors.INTERRUPTED
     data = {"kind": KIND, "machine": machine.describe(), "device": device, "notes": notes + forward_only, "rows": rows}
     print(text(data))
     for line in failed:
         print(f"FAILED {line}", file=sys.stderr)
     files.write_json(options.output, data)
     print(f"wrote {options.output}")
-    return errors.FAILED if failed else 0
+    return status or (errors.FAILED if failed else 0)
 
 
 def _child(x: Implementation, options: argparse.Namespace, device: str) -> list[str]:

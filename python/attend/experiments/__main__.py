@@ -8,13 +8,14 @@ docs/experiments.md says what the columns mean.
 from __future__ import annotations
 
 import argparse
+import functools
 import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any, Optional
 
 from attend._measure import catalogue, errors, files
-from attend._measure.arguments import names, positive, positive_number, seed
+from attend._measure.arguments import Parser, head_dim, names, positive, positive_number, seed
 from attend._measure.measurement import Settings, failures
 from attend._measure.problems import MODES
 from attend._measure.timing import Limits
@@ -27,13 +28,14 @@ HALF_NOTE = (
 )
 
 
-def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="python -m attend.experiments", description=DESCRIPTION)
+def parser() -> Parser:
+    result = Parser(prog="python -m attend.experiments", description=DESCRIPTION)
     what = result.add_argument_group("what to run")
     what.add_argument("--experiment", action="store_true", help="the ten configurations of the seed grid")
     what.add_argument("--seqlen-experiment", action="store_true", help="B 4, H 8, D 64, seqlen 128 to 4096")
-    for name, default in (("batch_size", 2), ("num_heads", 8), ("seq_len", 512), ("head_dim", 64)):
-        what.add_argument(f"--{name}", type=positive, default=default, help=f"without an experiment ({default})")
+    for name, default in runner.SINGLE.items():
+        kind = head_dim if name == "head_dim" else positive
+        what.add_argument(f"--{name}", type=kind, help=f"without an experiment ({default})")
     what.add_argument("--mode", choices=(*MODES, "both"), default="forward")
     what.add_argument("--kernel", action="append", metavar="NAME", help="only these; repeatable, or a comma list")
     check = result.add_argument_group("the check")
@@ -49,16 +51,19 @@ def parser() -> argparse.ArgumentParser:
     limits.add_argument("--samples", type=positive, default=15, help="timed samples of each, 3 at least (15)")
     limits.add_argument("--seed", type=seed, default=0, help="of the random inputs (0)")
     out = result.add_argument_group("results")
-    out.add_argument("--save-results", action="store_true", help="JSON, CSV, text and plots into --output-dir")
+    out.add_argument(
+        "--save-results", action="store_true", help="JSON, CSV, text and plots into a folder of its own in --output-dir"
+    )
     out.add_argument("--output-dir", type=pathlib.Path, default=pathlib.Path("experiment_results"))
     out.add_argument("--plot-format", choices=("png", "svg"), default="png")
     out.add_argument("--no-plots", action="store_true", help="save without plots")
+    out.add_argument("--plot-all", action="store_true", help="every line in the plots of lines, not the best few only")
     out.add_argument("--plot-from", type=pathlib.Path, metavar="JSON", help="draw what was saved; measure nothing")
     return result
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """0: done. 1: a check failed. 2: wrong usage, or something is missing."""
+    """0: done. 1: a check failed. 2: wrong usage, or something is missing. 130: Ctrl-C; what was measured is kept."""
     options = parser().parse_args(arguments)
     return errors.run(lambda: draw(options) if options.plot_from else measure(options))
 
@@ -67,7 +72,7 @@ def draw(options: argparse.Namespace) -> int:
     data = files.read_json(options.plot_from, [runner.KIND])
     files.prepare_folder("--output-dir", options.output_dir)
     with files.understanding(options.plot_from):
-        return _plot(data, options)
+        return _plot(data, options.output_dir, options)
 
 
 def measure(options: argparse.Namespace) -> int:
@@ -81,13 +86,23 @@ def measure(options: argparse.Namespace) -> int:
     wanted, too_long = runner.problems(options)
     if options.save_results:
         files.prepare_folder("--output-dir", options.output_dir)
-    data = runner.run(wanted, modes, chosen, _settings(options), notes + forward_only + too_long)
+    if not options.save_results:
+        data = runner.run(wanted, modes, chosen, _settings(options), notes + forward_only + too_long)
+        print(report.text(data), end="")
+        return _status(data)
+    folder = files.new_run(options.output_dir, options.mode)
+    save = functools.partial(report.save, folder=folder)  # as it goes: what is measured is not lost
+    data = runner.run(wanted, modes, chosen, _settings(options), notes + forward_only + too_long, save)
     print(report.text(data), end="")
-    if options.save_results:
-        paths = report.save(data, options.output_dir)
-        print(f"wrote {', '.join(map(str, paths))}")
-        if draws:
-            _plot(data, options)
+    print(f"wrote {', '.join(map(str, save(data)))}")
+    if draws:
+        _plot(data, folder, options)
+    return _status(data)
+
+
+def _status(data: dict[str, Any]) -> int:
+    if data["stopped"] == report.INTERRUPTED:
+        return errors.INTERRUPTED
     return errors.FAILED if failures(report.rows_of(data)) else 0
 
 
@@ -102,10 +117,10 @@ def _settings(options: argparse.Namespace) -> Settings:
     )
 
 
-def _plot(data: dict[str, Any], options: argparse.Namespace) -> int:
+def _plot(data: dict[str, Any], folder: pathlib.Path, options: argparse.Namespace) -> int:
     from attend.experiments import plots
 
-    paths = plots.draw(report.rows_of(data), data["machine"], options.output_dir, options.plot_format)
+    paths = plots.draw(report.rows_of(data), data["machine"], folder, options.plot_format, options.plot_all)
     print(f"wrote {', '.join(map(str, paths))}")
     return 0
 

@@ -27,8 +27,13 @@ TABLES = {
 LINES = {"scaling": Figure("ms", "ms, median", True), "scaling_memory": TABLES["memory"]}
 
 
-def draw(rows: Sequence[Row], about: dict[str, Any], folder: pathlib.Path, suffix: str) -> list[pathlib.Path]:
-    """Writes folder/experiments_NAME.suffix for each picture that has figures to show."""
+def draw(
+    rows: Sequence[Row], about: dict[str, Any], folder: pathlib.Path, suffix: str, all_lines: bool = False
+) -> list[pathlib.Path]:
+    """Writes folder/experiments_NAME.suffix for each picture that has figures to show.
+
+    Pictures of lines show the peers and attend's best at the longest sequences, or `all_lines`.
+    """
     paths = []
     for name, figure in TABLES.items():
         if any(getattr(r, figure.field) for r in rows):
@@ -36,7 +41,8 @@ def draw(rows: Sequence[Row], about: dict[str, Any], folder: pathlib.Path, suffi
     over_lengths = [r for r in rows if r.experiment == "seqlen"]
     for name, figure in LINES.items():
         if any(getattr(r, figure.field) for r in over_lengths):
-            paths.append(_lines(over_lengths, figure, machine.title(about), folder / f"experiments_{name}.{suffix}"))
+            path = folder / f"experiments_{name}.{suffix}"
+            paths.append(_lines(over_lengths, figure, machine.title(about), path, all_lines))
     return paths
 
 
@@ -54,26 +60,30 @@ def _tables(rows: Sequence[Row], figure: Figure, caption: str, path: pathlib.Pat
         for mode, axis in zip(modes, line):
             some = [r for r in rows if (r.experiment, r.mode) == (experiment, mode)]
             shapes = list(dict.fromkeys((r.B, r.H, r.S, r.D) for r in some))
-            shown = [name for name in names[experiment] if any(r.implementation == name for r in some)]
+            devices = {r.implementation: r.device for r in some}
+            shown = sorted((name for name in names[experiment] if name in devices), key=devices.__getitem__)
             found = {(r.implementation, r.B, r.H, r.S, r.D): getattr(r, figure.field) for r in some}
             values = [[found.get((name, *shape)) for shape in shapes] for name in shown]
             columns = [",".join(map(str, shape)) for shape in shapes]
-            plotting.log_heatmap(axis, shown, columns, values, figure.best_is_low)
+            groups = [devices[name] for name in shown]
+            plotting.log_heatmap(axis, shown, columns, values, figure.best_is_low, groups)
             axis.set_title(f"{experiment}, {mode}: {figure.title}")
     canvas.suptitle(caption, fontsize=8)
     return plotting.save(canvas, path)
 
 
-def _lines(rows: Sequence[Row], figure: Figure, caption: str, path: pathlib.Path) -> pathlib.Path:
+def _lines(rows: Sequence[Row], figure: Figure, caption: str, path: pathlib.Path, all_lines: bool) -> pathlib.Path:
     plt, _ = plotting.toolkit()
     modes = [mode for _, mode in sections(rows)]
     canvas, axes = plt.subplots(1, len(modes), figsize=(1.5 + 4.5 * len(modes), 4.6), squeeze=False, sharey=True)
-    palette = plotting.colors(list(dict.fromkeys(r.implementation for r in rows)))
+    shown = {mode: _shown(rows, mode, figure, all_lines) for mode in modes}
+    names = dict.fromkeys(r.implementation for r in rows)
+    palette = plotting.colors([name for name in names if any(name in some for some in shown.values())])
     for mode, axis in zip(modes, axes[0]):
         series: dict[str, list[tuple[float, float]]] = {}
         for r in rows:
             value = getattr(r, figure.field)
-            if r.mode == mode and value:
+            if r.mode == mode and value and r.implementation in shown[mode]:
                 series.setdefault(r.implementation, []).append((r.S, value))
         plotting.log_lines(axis, series, palette)
         axis.set_title(f"{mode}, B {rows[0].B}, H {rows[0].H}, D {rows[0].D}")
@@ -83,3 +93,12 @@ def _lines(rows: Sequence[Row], figure: Figure, caption: str, path: pathlib.Path
     canvas.legend(handles.values(), handles.keys(), loc="center left", bbox_to_anchor=(0.92, 0.5), frameon=False)
     canvas.suptitle(caption, fontsize=8)
     return plotting.save(canvas, path)
+
+
+def _shown(rows: Sequence[Row], mode: str, figure: Figure, all_lines: bool) -> set[str]:
+    """The implementations whose lines are drawn."""
+    peers = {r.implementation for r in rows if r.library != "attend"}
+    last: dict[str, float] = {}
+    for r in sorted((r for r in rows if r.mode == mode and getattr(r, figure.field)), key=lambda r: r.S):
+        last[r.implementation] = getattr(r, figure.field) / r.S  # those that stop early are judged where they do
+    return set(last) if all_lines else plotting.worth_a_line(last, peers, figure.best_is_low)

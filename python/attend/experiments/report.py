@@ -9,6 +9,7 @@ from typing import Any
 from attend._measure import files, machine, tables
 from attend._measure.measurement import COLUMNS, Row, failures, left_out_lines
 
+INTERRUPTED = "interrupted"  # of data["stopped"]: by Ctrl-C, not by a failed check
 JSON, CSV, TEXT = "results.json", "results.csv", "summary.txt"
 
 
@@ -32,7 +33,9 @@ def text(data: dict[str, Any]) -> str:
     for experiment, mode in sections(rows):
         some = [r for r in rows if (r.experiment, r.mode) == (experiment, mode)]
         lines += ["", f"{experiment}, {mode}: ms, median", *files.aligned(*tables.over_problems(some, "ms")), ""]
+        lines += ["ms, quartiles", *files.aligned(*tables.quartiles(some)), ""]
         lines += files.aligned(*tables.overview(some))
+    lines += ["", tables.NOISE_NOTE] if any(map(tables.is_noisy, rows)) else []
     left_out = left_out_lines(rows)
     lines += ["", "left out:", *(f"  {line}" for line in left_out)] if left_out else []
     failed = failures(rows)
@@ -40,7 +43,9 @@ def text(data: dict[str, Any]) -> str:
     checked = sum(r.passed is not None for r in rows)
     passed = f"{checked - len(failed)} of {checked} checks against float64 passed"
     lines += ["", f"{passed} (tolerance {data['tolerance']:g})"]
-    if data["stopped"]:
+    if data["stopped"] == INTERRUPTED:
+        lines.append("interrupted: what was measured until then is here")
+    elif data["stopped"]:
         lines.append(f"stopped at the first failed check; --no-stop-on-failure goes on: {data['stopped']}")
     return "\n".join(lines) + "\n"
 

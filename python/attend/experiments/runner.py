@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from attend._measure import catalogue, machine
@@ -14,16 +14,22 @@ from attend._measure.inputs import refuse_too_large
 from attend._measure.measurement import CheckFailedError, Measurement, Row, Settings, as_dicts
 from attend._measure.problems import Problem, grid
 from attend._measure.progress import Bar
+from attend.experiments import report
 
 KIND = "experiments"
+SINGLE = {"batch_size": 2, "num_heads": 8, "seq_len": 512, "head_dim": 64}  # without an experiment
 
 
 def problems(options: argparse.Namespace) -> tuple[list[tuple[str, Problem]], list[str]]:
     """(experiment, problem) for all that was asked for, one problem where no experiment was; and what is too long."""
     found = [("seed", p) for p in grid("seed")] if options.experiment else []
     found += [("seqlen", p) for p in grid("seqlen")] if options.seqlen_experiment else []
+    given = {name: getattr(options, name) for name in SINGLE if getattr(options, name) is not None}
+    if found and given:
+        name, value = next(iter(given.items()))
+        raise UsageError(f"--{name}: {value} with an experiment, which has sizes of its own; allowed without one only")
     if not found:
-        single = Problem(options.batch_size, options.num_heads, options.seq_len, options.head_dim)
+        single = Problem(*(given.get(name, default) for name, default in SINGLE.items()))
         refuse_too_large("--batch_size, --num_heads, --seq_len, --head_dim", [single])
         found = [("single", single)]
     limit = options.max_seqlen
@@ -40,26 +46,38 @@ def run(
     implementations: Sequence[Implementation],
     settings: Settings,
     notes: Sequence[str],
+    save: Callable[[dict[str, Any]], Any] = lambda data: None,
 ) -> dict[str, Any]:
-    """Everything that was measured: kind, machine, tolerance, notes, stopped (the check that ended it), rows."""
+    """Everything that was measured: kind, machine, tolerance, notes, stopped (the check that ended it), rows.
+
+    `save` gets the same after each problem but the last. Ctrl-C ends the measurement, and `stopped` says so.
+    """
+
+    def data() -> dict[str, Any]:
+        return {
+            "kind": KIND,
+            "machine": machine.describe(),
+            "tolerance": settings.tolerance,
+            "notes": list(notes),
+            "stopped": stopped,
+            "rows": as_dicts(measurement.rows),
+        }
+
     bar = Bar(catalogue.count(implementations, modes) * len(wanted))
     measurement = Measurement(settings, bar)
     stopped = ""
     try:
-        for experiment, problem in wanted:
+        for number, (experiment, problem) in enumerate(wanted, start=1):
             add_speedups(measurement.measure(problem, modes, implementations, experiment))
+            if number < len(wanted):
+                save(data())
     except CheckFailedError as failed:
         stopped = str(failed)
+    except KeyboardInterrupt:
+        stopped = report.INTERRUPTED
     finally:
         bar.close()
-    return {
-        "kind": KIND,
-        "machine": machine.describe(),
-        "tolerance": settings.tolerance,
-        "notes": list(notes),
-        "stopped": stopped,
-        "rows": as_dicts(measurement.rows),
-    }
+    return data()
 
 
 def add_speedups(rows: Sequence[Row]) -> None:

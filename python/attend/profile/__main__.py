@@ -37,6 +37,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
 
 def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m attend.profile",
         description=__doc__,
         epilog="Needs ncu, a GPU and torch, except with --report. Exit status: 0 done, 2 wrong usage or no ncu or GPU.",

@@ -1,9 +1,10 @@
-"""attend for torch: the operators `attend::forward` and `attend::backward`, with autograd, fake kernels and autocast.
+"""attend for torch: the operators `attend::forward` and `attend::backward`, with autograd, fakes, autocast, vmap.
 
 Imported when `attend.attention` meets its first torch tensor, or by `import attend.torch`. Needs torch 2.6 or later.
 """
 
 from attend.torch import _autograd as _autograd
-from attend.torch._front import attention, backward, forward
+from attend.torch import _flops as _flops
+from attend.torch._front import attention, backward, forward, number_of, random_numbers
 
-__all__ = ["attention", "backward", "forward"]
+__all__ = ["attention", "backward", "forward", "number_of", "random_numbers"]

@@ -1,18 +1,21 @@
 """attend in the place of torch's flash attention: overrides of its operators, as torch's registry wants them.
 
-The operators take (batch, heads, seqlen, head_dim), and align causal masks top left.
+The operators take (batch, heads, seqlen, head_dim). Causal masks align top left on the CPU, and **bottom right** on
+CUDA: there torch's own front door calls with equal lengths only, and torch.nn.attention.bias means the other alignment.
+
+Their results have the shapes, strides, dtypes and devices that torch's meta functions tell compilers.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
 
-from attend._drop_in import dropout_seed, refuse_unless
-from attend._sdpa import top_left
+from attend._drop_in import dropout_seed, refuse_unless, top_left
 from attend._settings import NO_EXTRAS, Extras, Gradients, Settings, signed_bits
 from attend.torch._operators import fill_backward, fill_forward
 
@@ -85,7 +88,10 @@ def cpu_forward(
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     # In memory as torch's own: what is compiled relies on it.
     lse = torch.empty((batch, seqlen_q, heads), dtype=wide, device=query.device).transpose(1, 2)
-    o = _forward(query, key, value, lse, is_causal, scale, attn_mask, 0.0, 0)
+    o = _empty_output(query, value)
+    k, v, window = top_left(query, key, value) if is_causal else (key, value, (-1, -1))
+    settings = _settings(scale, 0.0, 0, window=window)
+    fill_forward(query, k, v, o, lse, _extras(attn_mask, k), settings)
     return o, lse
 
 
@@ -105,7 +111,16 @@ def cpu_backward(
     refuse_unless(dropout_p, (0.0,), "dropout_p")
     order = (0, 2, 1, 3)
     results = [torch.empty_permuted(x.shape, order, dtype=x.dtype, device=x.device) for x in (query, key, value)]
-    _backward(grad_out, query, key, value, out, logsumexp, results, is_causal, scale, attn_mask, 0.0, 0)
+    dq, dk, dv = results
+    k, v, window = key, value, (-1, -1)
+    if is_causal:
+        for x in (dk, dv):
+            x[:, :, query.shape[2] :] = 0  # keys that no row sees
+        dk, dv, _ = top_left(query, dk, dv)
+        k, v, window = top_left(query, key, value)
+    gradients = Gradients(grad_out, None, dq, dk, dv, None)
+    settings = _settings(scale, 0.0, 0, window=window)
+    fill_backward(query, k, v, out, logsumexp, gradients, _extras(attn_mask, k), settings)
     return tuple(results)
 
 
@@ -122,9 +137,13 @@ def cuda_forward(
     refuse_unless(return_debug_mask, (False,), "return_debug_mask")
     seed = dropout_seed(dropout_p)
     lse = torch.empty(query.shape[:3], dtype=torch.float32, device=query.device)
-    o = _forward(query, key, value, lse, is_causal, scale, None, dropout_p, seed)
-    # The seed stays on the host: read back from the GPU it would make backward wait.
-    philox_seed, philox_offset = torch.tensor([seed, 0], dtype=torch.int64).unbind()
+    o = _empty_output(query, value)
+    fill_forward(query, key, value, o, lse, NO_EXTRAS, _settings(scale, dropout_p, seed, causal=is_causal))
+    # Written by the GPU in the order of its stream: nothing is copied from the host, so that graphs can be captured.
+    philox_seed, philox_offset = (
+        torch.full(shape, value, dtype=torch.int64, device=query.device).view(dtype)
+        for (shape, dtype), value in zip(_random_numbers_of_torch(), (seed, 0))
+    )
     return o, lse, None, None, query.shape[2], key.shape[2], philox_seed, philox_offset, query.new_empty(0)
 
 
@@ -146,52 +165,35 @@ def cuda_backward(
     *,
     scale: Optional[float] = None,
 ) -> tuple[Any, ...]:
-    seed = int(philox_seed) if dropout_p else 0
-    results = [torch.empty_like(x) for x in (query, key, value)]
-    _backward(grad_out, query, key, value, out, logsumexp, results, is_causal, scale, None, dropout_p, seed)
+    # Only where something was dropped does the host wait for what the GPU holds.
+    seed = int(philox_seed.view(torch.int64).reshape(-1)[0]) if dropout_p else 0
+    dq, dk, dv = results = [torch.empty_like(x) for x in (query, key, value)]
+    gradients = Gradients(grad_out, None, dq, dk, dv, None)
+    settings = _settings(scale, dropout_p, seed, causal=is_causal)
+    fill_backward(query, key, value, out, logsumexp, gradients, NO_EXTRAS, settings)
     return tuple(results)
 
 
-def _forward(
-    q: Any, k: Any, v: Any, lse: Any, is_causal: bool, scale: Any, attn_mask: Any, dropout_p: float, seed: int
-) -> Any:
-    o = torch.empty_like(q) if q.shape[3] == v.shape[3] else q.new_empty((*q.shape[:3], v.shape[3]))
-    k, v, window = top_left(q, k, v) if is_causal else (k, v, (-1, -1))
-    fill_forward(q, k, v, o, lse, _extras(attn_mask, k), _settings(window, scale, dropout_p, seed))
-    return o
+@functools.cache
+def _random_numbers_of_torch() -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """Shapes and dtypes of the seed and the offset among the operator's results: releases of torch differ in them."""
+    x = torch.empty((1, 1, 1, 8), device="meta")
+    found = torch.ops.aten._scaled_dot_product_flash_attention(x, x, x)
+    return [(tuple(result.shape), result.dtype) for result in found[6:8]]
 
 
-def _backward(
-    dout: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    o: Any,
-    lse: Any,
-    results: list[Any],
-    is_causal: bool,
-    scale: Any,
-    attn_mask: Any,
-    dropout_p: float,
-    seed: int,
-) -> None:
-    """Writes `results`: dq, dk, dv."""
-    dq, dk, dv = results
-    window = (-1, -1)
-    if is_causal:
-        for x in (dk, dv):
-            x[:, :, q.shape[2] :] = 0  # keys that no row sees
-        dk, dv, _ = top_left(q, dk, dv)
-        k, v, window = top_left(q, k, v)
-    gradients = Gradients(dout, None, dq, dk, dv, None)
-    fill_backward(q, k, v, o, lse, gradients, _extras(attn_mask, k), _settings(window, scale, dropout_p, seed))
+def _empty_output(q: Any, v: Any) -> Any:
+    return torch.empty_like(q) if q.shape[3] == v.shape[3] else q.new_empty((*q.shape[:3], v.shape[3]))
 
 
-def _settings(window: tuple[int, int], scale: Optional[float], dropout_p: float, seed: int) -> Settings:
+def _settings(
+    scale: Optional[float], dropout_p: float, seed: int, causal: bool = False, window: tuple[int, int] = (-1, -1)
+) -> Settings:
     left, right = window
     return Settings(
-        scale=scale, window_left=left, window_right=right, dropout_p=dropout_p, seed=signed_bits("seed", seed)
-    )
+        scale=scale, causal=causal, window_left=left, window_right=right, dropout_p=dropout_p,
+        seed=signed_bits("seed", seed),
+    )  # fmt: skip
 
 
 def _extras(attn_mask: Any, k: Any) -> Extras:

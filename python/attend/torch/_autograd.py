@@ -8,6 +8,7 @@ import torch
 
 from attend._errors import UnsupportedError
 from attend._settings import Extras, Settings
+from attend.torch import _vmap
 from attend.torch._operators import library, run_backward, run_forward, split
 from attend.torch._shortcut import nothing_stands_between
 
@@ -38,6 +39,10 @@ def _gradients_by(backward: Any, ctx: Any, saved: tuple[Any, ...], dout: Any, dl
     return dq, dk, dv, dbias if needs_dbias else None, *[None] * (_NUM_EXTRAS - 1 + _NUM_SETTINGS)
 
 
+# Torch's older vmap, by which autograd maps over gradients, shows in the tensors only.
+_is_mapped = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda x: False)
+
+
 class EagerAttention(torch.autograd.Function):
     """The same gradients without the way through the dispatcher: arguments and results of attend::forward."""
 
@@ -54,7 +59,8 @@ class EagerAttention(torch.autograd.Function):
         # With grad mode on, a graph of the gradients is wanted: the operator refuses that.
         saved = ctx.saved_tensors  # once: checkpointing unpacks them once only
         given = tuple(x for x in (dout, dlse, *saved) if x is not None)
-        is_short = not torch.is_grad_enabled() and nothing_stands_between(given)
+        is_mapped = any(_is_mapped(x) for x in (dout, dlse) if x is not None)  # is_grads_batched
+        is_short = not torch.is_grad_enabled() and not is_mapped and nothing_stands_between(given)
         return _gradients_by(run_backward if is_short else torch.ops.attend.backward, ctx, saved, dout, dlse)
 
 
@@ -72,12 +78,8 @@ torch.library.register_autograd(
 )
 
 
-def _refuse_vmap(info: Any, in_dims: Any, *arguments: Any) -> None:
-    raise UnsupportedError("attend::forward: vmap; put the mapped dimension into batch or heads, which are independent")
-
-
-for _operator in ("attend::forward", "attend::backward"):
-    torch.library.register_vmap(_operator, _refuse_vmap, lib=library)
+torch.library.register_vmap("attend::forward", _vmap.forward, lib=library)
+torch.library.register_vmap("attend::backward", _vmap.backward, lib=library)
 
 
 def _autocast_to(device_type: str) -> Any:

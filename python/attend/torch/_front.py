@@ -8,10 +8,12 @@ import torch
 from torch.autograd import forward_ad
 
 from attend._errors import ArgumentError, UnsupportedError
-from attend._settings import NO_EXTRAS, Extras, Settings
+from attend._settings import NO_EXTRAS, Extras, Settings, signed_bits
 from attend.torch._autograd import EagerAttention
+from attend.torch._meta import check_devices
 from attend.torch._operators import run_forward
 from attend.torch._shortcut import nothing_stands_between
+from attend.torch._tracing import is_traced, one_node
 
 _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
 
@@ -28,6 +30,9 @@ def attention(
                 o, lse = EagerAttention.apply(q, k, v, *extras, *settings)
                 return o, lse
             return run_forward(q, k, v, extras, settings, return_lse)
+        if is_traced(given):
+            both = one_node(attention, q, k, v, extras, settings, return_lse)
+            return both[0], both[1]
         _check_tensors(q, k, v, extras)
         _refuse_transforms(*given)
     else:
@@ -37,16 +42,65 @@ def attention(
     return o, lse
 
 
+def random_numbers(seed: Any, offset: Any) -> tuple[Any, Any, Optional[torch.Tensor]]:
+    """See attend._api: what a compiler traces is not asked for its value."""
+    if torch.compiler.is_compiling():
+        if isinstance(seed, torch.Tensor) or isinstance(offset, torch.Tensor):
+            return 0, 0, torch.stack([_one_number("seed", seed), _one_number("offset", offset)])
+        return _traced_bits("seed", seed), _traced_bits("offset", offset), None
+    return signed_bits("seed", _item("seed", seed)), signed_bits("offset", _item("offset", offset)), None
+
+
+def _one_number(name: str, x: Any) -> torch.Tensor:
+    """i64 () on the CPU."""
+    if not isinstance(x, torch.Tensor):
+        return torch.full((), _traced_bits(name, x), dtype=torch.int64)
+    _check_one_number(name, x)
+    bits = x.view(torch.int64) if x.dtype == torch.uint64 else x.to(torch.int64)
+    return bits.reshape(()).cpu()
+
+
+def number_of(name: str, x: Any) -> Any:
+    """A setting that may be a tensor of one element, but not one that a gradient is expected for."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    if x.requires_grad:
+        raise UnsupportedError(
+            f"{name}: requires grad; attend gives no gradient for it. Detach it, or multiply q by it"
+        )
+    if x.numel() != 1:
+        raise ArgumentError(f"{name}: {tuple(x.shape)}, allowed a number")
+    return x.item()
+
+
+def _item(name: str, x: Any) -> Any:
+    if not isinstance(x, torch.Tensor):
+        return x
+    _check_one_number(name, x)
+    return x.item()
+
+
+def _check_one_number(name: str, x: torch.Tensor) -> None:
+    if x.numel() != 1 or x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        raise ArgumentError(f"{name}: {x.dtype} {tuple(x.shape)}, allowed a whole number from 0 to 2^64 - 1")
+
+
+def _traced_bits(name: str, value: Any) -> Any:
+    """signed_bits, but of a number that the compiled program draws nothing is asked that it would have to guard."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # costs a compiler, which is here then
+
+    if statically_known_true(value >= 2**63) or statically_known_true(value < 0):
+        return signed_bits(name, value)
+    return value
+
+
 def _refuse_transforms(*tensors: Optional[torch.Tensor]) -> None:
     """torch.func would fail too, with an advice to the author of the operator; tangents would be lost in silence."""
     peek = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
     transform = None if peek is None else peek()
-    if transform is not None and transform.key().name in ("Vmap", "Grad", "Jvp"):
-        name = {"Vmap": "vmap", "Grad": "grad", "Jvp": "jvp"}[transform.key().name]
-        advice = "use torch.autograd, or attend.backward"
-        if name == "vmap":
-            advice = "put the mapped dimension into batch or heads, which are independent"
-        raise UnsupportedError(f"torch.func.{name}: attend has no rule for it; {advice}")
+    if transform is not None and transform.key().name in ("Grad", "Jvp"):
+        name = transform.key().name.lower()
+        raise UnsupportedError(f"torch.func.{name}: attend has no rule for it; use torch.autograd, or attend.backward")
     if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise UnsupportedError("forward-mode derivatives: attend has none; use torch.autograd, or attend.backward")
 
@@ -70,7 +124,7 @@ def backward(
     settings: Settings,
 ) -> tuple[torch.Tensor, ...]:
     """(dq, dk, dv), and dbias where it is asked for, without autograd."""
-    _check_tensors(q, k, v, extras)
+    _check_tensors(q, k, v, extras, {"dout": dout, "o": o, "lse": lse} | ({} if dlse is None else {"dlse": dlse}))
     expanded = _all_keys(extras, k, settings)
     with torch.no_grad():
         dq, dk, dv, dbias = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, needs_dbias, *expanded, *settings)
@@ -79,18 +133,21 @@ def backward(
     return dq, dk, dv, dbias.sum_to_size(extras.bias.shape)
 
 
-def _check_tensors(q: Any, k: Any, v: Any, extras: Extras) -> None:
+def _check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[str, Any]] = None) -> None:
     """The operators would refuse what is no tensor too, but with the text of their whole schema."""
-    named = [("q", q), ("k", k), ("v", v)]
+    named = {"q": q, "k": k, "v": v, **(others or {})}
     if extras is not NO_EXTRAS:
-        named += [(name, x) for name, x in zip(Extras._fields, extras) if x is not None]
-    for name, x in named:
+        named |= {name: x for name, x in extras._asdict().items() if x is not None and name != "philox_state"}
+    for name, x in named.items():
         if not isinstance(x, torch.Tensor):
             raise ArgumentError(f"{name}: {type(x).__name__}, allowed a torch.Tensor like q")
         if x.device.type not in ("cpu", "cuda", "meta"):
             raise UnsupportedError(f"{name}: on {x.device}, attend runs on cpu and cuda")
+        if x.is_quantized:
+            raise UnsupportedError(f"{name}: dtype {x.dtype}, attend takes no quantized tensors; dequantize() it")
         if x.layout != torch.strided:
             raise UnsupportedError(f"{name}: layout {x.layout}, attend takes dense strided tensors")
+    check_devices(q, named.items())
 
 
 def _all_keys(extras: Extras, k: torch.Tensor, settings: Settings) -> Extras:

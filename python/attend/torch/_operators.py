@@ -16,8 +16,11 @@ import torch
 from attend import _core
 from attend._errors import ArgumentError
 from attend._settings import NO_EXTRAS, Extras, Gradients, Settings, output_shapes
+from attend.torch import _meta
 
-_EXTRAS = "Tensor? bias, Tensor? mask, Tensor? alibi_slopes, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k"
+_EXTRAS = (
+    "Tensor? bias, Tensor? mask, Tensor? alibi_slopes, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? philox_state"
+)
 _SETTINGS = (
     "SymInt max_seqlen_q, SymInt max_seqlen_k, str layout, float? scale, bool causal, SymInt window_left, "
     "SymInt window_right, float softcap, float dropout_p, SymInt seed, SymInt offset, bool deterministic, str compute"
@@ -29,16 +32,6 @@ _BACKWARD = (
 )
 # A compiler must not change the strides: the kernels need a contiguous last dimension, and o takes its layout from q.
 _TAGS = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
-
-_DTYPE_NAMES = {
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.float64: "f64",
-    torch.bool: "bool",
-    torch.int32: "i32",
-    torch.int64: "i64",
-}
 
 library = torch.library.Library("attend", "DEF")
 library.define(_FORWARD, tags=_TAGS)
@@ -73,6 +66,7 @@ def fill_backward(
 ) -> None:
     """Writes dq, dk, dv and, where it is not None, dbias of `gradients`, from its dout and dlse."""
     dout, dlse, dq, dk, dv, dbias = gradients
+    settings = _as_torch_is_told(settings)
     _core.backward(
         _view(_rows(q)),
         _view(_rows(k)),
@@ -86,12 +80,27 @@ def fill_backward(
     )
 
 
+def _as_torch_is_told(settings: Settings) -> Settings:
+    """Deterministic also where torch.use_deterministic_algorithms says so at this moment.
+
+    With warn_only, as in torch, what was asked for by name runs all the same.
+    """
+    if settings.deterministic or not torch.are_deterministic_algorithms_enabled():
+        return settings
+    if settings.compute != "auto" and torch.is_deterministic_algorithms_warn_only_enabled():
+        return settings
+    return settings._replace(deterministic=True)
+
+
 def _forward(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return run_forward(q, k, v, *split(rest))
 
 
 def _forward_fake(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return _forward_results(q, v, split(rest)[1].layout)
+    extras, settings = split(rest)
+    o, lse = _forward_results(q, v, settings.layout)
+    _meta.check(q, k, v, o, lse, None, extras, settings)
+    return o, lse
 
 
 def run_backward(
@@ -100,6 +109,8 @@ def run_backward(
     """The results of attend::backward, computed now."""
     extras, settings = split(rest)
     dq, dk, dv, dbias = results = _backward_results(q, k, v, extras.bias, needs_dbias)
+    # Of another dtype (a forward under autocast) they would take the slow reference.
+    o, dout = o.to(q.dtype), dout.to(q.dtype)
     gradients = Gradients(dout, dlse, dq, dk, dv, dbias if needs_dbias else None)
     fill_backward(q, k, v, o, lse, gradients, extras, settings)
     return results
@@ -108,7 +119,11 @@ def run_backward(
 def _backward_fake(
     q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, *rest: Any
 ) -> tuple[torch.Tensor, ...]:
-    return _backward_results(q, k, v, split(rest)[0].bias, needs_dbias)
+    extras, settings = split(rest)
+    dq, dk, dv, dbias = results = _backward_results(q, k, v, extras.bias, needs_dbias)
+    gradients = Gradients(dout, dlse, dq, dk, dv, dbias if needs_dbias else None)
+    _meta.check(q, k, v, o, lse, gradients, extras, settings)
+    return results
 
 
 for _key in ("CPU", "CUDA"):
@@ -158,7 +173,7 @@ def _like(x: torch.Tensor) -> torch.Tensor:
 
 
 def _has_rows(x: torch.Tensor) -> bool:
-    return x.stride(-1) == 1
+    return x.dim() == 0 or x.stride(-1) == 1
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
@@ -166,7 +181,7 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def _view_by_public_names(x: torch.Tensor) -> Any:
-    dtype = _DTYPE_NAMES.get(x.dtype) or str(x.dtype)
+    dtype = _meta.DTYPE_NAMES.get(x.dtype) or str(x.dtype)
     return _core.Array.at(x, x.data_ptr(), dtype, x.get_device(), x.shape, x.stride())
 
 
@@ -185,13 +200,14 @@ def _maybe_view(x: Optional[torch.Tensor]) -> Any:
 def _view_extras(extras: Extras) -> Extras:
     if extras is NO_EXTRAS:
         return extras
-    bias, mask, slopes, cu_seqlens_q, cu_seqlens_k = extras
+    bias, mask, slopes, cu_seqlens_q, cu_seqlens_k, philox_state = extras
     return Extras(
         None if bias is None else _view(_rows(bias)),
         None if mask is None else _view(_rows(mask)),
         _maybe_view(slopes),
         _maybe_view(cu_seqlens_q),
         _maybe_view(cu_seqlens_k),
+        None if philox_state is None else _view(philox_state.cpu()),
     )
 
 

@@ -17,6 +17,7 @@ try:
         torch._C._is_any_autocast_enabled,
         torch._C._functorch.peek_interpreter_stack,  # None where no transform is active
         torch._C._get_tracing_state,  # of torch.jit.trace, likewise
+        torch._C._autograd._profiler_enabled,  # which shows what goes through the dispatcher
     )
     forward_ad._current_level, torch.Tensor._is_zerotensor  # noqa: B018 (asked for here: their absence shows here)
 except AttributeError:  # another release names them otherwise: the long way is always right
@@ -37,7 +38,7 @@ def nothing_stands_between(given: tuple[Any, ...]) -> bool:
         if watcher():
             return False
     for x in given:
-        if type(x) not in _PLAIN or x.layout is not _STRIDED or not (x.is_cuda or x.is_cpu):
+        if type(x) not in _PLAIN or x.layout is not _STRIDED or not (x.is_cuda or x.is_cpu) or x.is_quantized:
             return False
         if x.is_neg() or x._is_zerotensor():  # lazy: what lies in memory is not the value, or there is no memory
             return False

@@ -1,0 +1,26 @@
+"""The switch that puts attend behind torch's own attention; attend.torch._activate does it."""
+
+from __future__ import annotations
+
+
+def activate() -> None:
+    """Puts attend behind torch.nn.functional.scaled_dot_product_attention until `restore()`: eager and compiled.
+
+    torch still chooses among its own implementations first; where it would run its flash attention, attend runs. On the
+    CPU that is every call without dropout and without a mask that requires grad. On CUDA torch may prefer cuDNN:
+    ``torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)`` makes it choose flash attention. What attend lacks
+    raises attend.Error; nothing falls back in silence. With dropout on CUDA backward waits for the seed, which lies on
+    the GPU as torch has it, and so cannot be captured in a graph.
+
+    In torch's own registry (torch.nn.attention.register_flash_attention_impl, where torch has it) the name is "attend".
+    """
+    from attend.torch import _activate
+
+    _activate.activate()
+
+
+def restore() -> None:
+    """Puts torch's own implementation back; nothing where attend is not active."""
+    from attend.torch import _activate
+
+    _activate.restore()

@@ -1,0 +1,81 @@
+"""GPU memory: arrays of any framework with DLPack. Results are allocated in the library's pool."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from attend import _core
+from attend._errors import ArgumentError, UnsupportedError
+from attend._spaces import KDL_CUDA, kind_of, namespace_of, refuse_tracer
+
+_ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+_DEFAULT_STREAM = 1  # CUDA's legacy default stream, in DLPack's numbering and as a handle
+
+
+class CudaSpace:
+    """See attend._spaces.Space. CuPy works in its current stream, JAX and others in the default stream.
+
+    CuPy gives memory back in the order of its streams, and so do we, in the order of the stream that a result was made
+    in. Of other frameworks' streams nothing is known: there a call is done when it returns, and a result's memory is
+    given back once the GPU has done everything.
+    """
+
+    def __init__(self, q: Any, index: int) -> None:
+        self._q, self._index = q, index
+        self._namespace = namespace_of(q)
+        if not hasattr(self._namespace, "from_dlpack"):
+            raise UnsupportedError(f"q: {kind_of(q)}, whose framework has no from_dlpack to take the result")
+        self._stream_owner = None
+        self.stream = _DEFAULT_STREAM
+        if type(q).__module__.partition(".")[0] == "cupy":
+            self._stream_owner = self._namespace.cuda.get_current_stream()
+            self.stream = int(self._stream_owner.ptr) or _DEFAULT_STREAM
+
+    def view(self, name: str, x: Any) -> _core.Array:
+        refuse_tracer(name, x)
+        if not hasattr(x, "__dlpack__"):
+            raise ArgumentError(f"{name}: {kind_of(x)}, allowed a GPU array with __dlpack__, as q is one")
+        device = tuple(int(n) for n in x.__dlpack_device__())
+        if device != (KDL_CUDA, self._index):
+            raise ArgumentError(f"{name}: on DLPack device {device}, allowed {(KDL_CUDA, self._index)} as q")
+        strides = getattr(x, "strides", None)
+        if strides and x.ndim and x.shape[-1] > 1 and strides[-1] != x.dtype.itemsize:
+            x = namespace_of(x).ascontiguousarray(x)
+        return _core.Array.of(x.__dlpack__(stream=self.stream))
+
+    def repeat_column(self, x: Any, count: int) -> Any:
+        return namespace_of(x).repeat(x, count, axis=-1)
+
+    def empty(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
+        if dtype not in _ELEMENT_BYTES:
+            raise UnsupportedError(f"{name}: dtype {dtype} on a GPU, attend takes f32, f16, bf16")
+        count = math.prod(shape) * _ELEMENT_BYTES[dtype]
+        return _core.cuda_empty(shape, dtype, count, self._index, self.stream, self._stream_owner)
+
+    def result_view(self, result: Any) -> _core.Array:
+        return _core.Array.of(result)
+
+    def finish(self) -> None:
+        if self._stream_owner is None:
+            _core.synchronize(self._index, self.stream)
+
+    def hand_over(self, result: Any) -> Any:
+        return self._namespace.from_dlpack(_Result(result, self._index, self.stream))
+
+
+class _Result:
+    """A result on its way into a framework, whose stream waits for ours."""
+
+    def __init__(self, array: Any, index: int, stream: int) -> None:
+        self._array, self._index, self._stream = array, index, stream
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return KDL_CUDA, self._index
+
+    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
+        options.pop("dl_device", None)
+        options.pop("copy", None)
+        if stream != -1:  # -1: the consumer looks after the order itself
+            _core.order_streams(self._index, self._stream, int(stream or _DEFAULT_STREAM))
+        return self._array.__dlpack__(**options)

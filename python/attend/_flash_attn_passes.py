@@ -1,0 +1,155 @@
+"""flash-attn 2's two passes by their private names, which other packages call (ring-flash-attention, for one).
+
+For torch tensors, without autograd. Reached as `attend.flash_attn._flash_attn_forward` and so on, in the positional
+orders of flash-attn 2.7 and later.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from attend import _api
+from attend._drop_in import dropout_seed, refuse_unless
+
+
+def flash_attn_forward(
+    q: Any,
+    k: Any,
+    v: Any,
+    dropout_p: float,
+    softmax_scale: Optional[float],
+    causal: bool,
+    window_size_left: int = -1,
+    window_size_right: int = -1,
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    return_softmax: bool = False,
+) -> tuple[Any, Any, None, Any]:
+    """(out, softmax_lse, None, rng_state) of q (batch, seqlen_q, heads_q, head_dim).
+
+    softmax_lse is f32 (batch, heads_q, seqlen_q). rng_state is i64 (2) on the CPU: what `flash_attn_backward` drops by.
+    """
+    window = (window_size_left, window_size_right)
+    return _forward(
+        q, k, v, dropout_p, return_softmax, layout="bshd", scale=softmax_scale, causal=causal, window=window,
+        softcap=softcap, alibi_slopes=alibi_slopes,
+    )  # fmt: skip
+
+
+def flash_attn_varlen_forward(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float,
+    softmax_scale: Optional[float],
+    causal: bool,
+    window_size_left: int = -1,
+    window_size_right: int = -1,
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    return_softmax: bool = False,
+    block_table: Any = None,
+    leftpad_k: Any = None,
+    seqused_k: Any = None,
+    zero_tensors: bool = False,
+) -> tuple[Any, Any, None, Any]:
+    """The same of packed q (total_q, heads_q, head_dim); softmax_lse is (heads_q, total_q)."""
+    refuse_unless(block_table, (None,), "block_table")
+    refuse_unless(leftpad_k, (None,), "leftpad_k")
+    refuse_unless(seqused_k, (None,), "seqused_k")
+    window = (window_size_left, window_size_right)
+    return _forward(
+        q, k, v, dropout_p, return_softmax, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+        max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, scale=softmax_scale, causal=causal, window=window,
+        softcap=softcap, alibi_slopes=alibi_slopes,
+    )  # fmt: skip
+
+
+def flash_attn_backward(
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    softmax_lse: Any,
+    dq: Any,
+    dk: Any,
+    dv: Any,
+    dropout_p: float,
+    softmax_scale: Optional[float],
+    causal: bool,
+    window_size_left: int = -1,
+    window_size_right: int = -1,
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    rng_state: Any = None,
+) -> Any:
+    """Writes dq, dk, dv; gives softmax_d, the sums of dout * out over head_dim, f32 (batch, heads_q, seqlen_q)."""
+    window = (window_size_left, window_size_right)
+    _backward(
+        (dout, q, k, v, out, softmax_lse), (dq, dk, dv), dropout_p, rng_state, layout="bshd", scale=softmax_scale,
+        causal=causal, window=window, softcap=softcap, alibi_slopes=alibi_slopes, deterministic=deterministic,
+    )  # fmt: skip
+    return _row_sums(dout, out).transpose(1, 2)
+
+
+def flash_attn_varlen_backward(
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    softmax_lse: Any,
+    dq: Any,
+    dk: Any,
+    dv: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float,
+    softmax_scale: Optional[float],
+    causal: bool,
+    window_size_left: int = -1,
+    window_size_right: int = -1,
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    rng_state: Any = None,
+    zero_tensors: bool = False,
+) -> Any:
+    """The same of packed tensors; softmax_d is (heads_q, total_q)."""
+    window = (window_size_left, window_size_right)
+    _backward(
+        (dout, q, k, v, out, softmax_lse), (dq, dk, dv), dropout_p, rng_state, cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, scale=softmax_scale,
+        causal=causal, window=window, softcap=softcap, alibi_slopes=alibi_slopes, deterministic=deterministic,
+    )  # fmt: skip
+    return _row_sums(dout, out).transpose(0, 1)
+
+
+def _forward(
+    q: Any, k: Any, v: Any, dropout_p: float, return_softmax: bool, **options: Any
+) -> tuple[Any, Any, None, Any]:
+    import torch
+
+    refuse_unless(bool(return_softmax), (False,), "return_softmax")
+    seed = dropout_seed(dropout_p)
+    out, lse = _api.forward(q, k, v, dropout_p=dropout_p, seed=seed, **options)
+    return out, lse, None, torch.tensor([seed, 0], dtype=torch.int64)
+
+
+def _backward(inputs: Any, results: Any, dropout_p: float, rng_state: Any, **options: Any) -> None:
+    seed, offset = (0, 0) if rng_state is None or not dropout_p else rng_state.tolist()
+    found = _api.backward(*inputs, dropout_p=dropout_p, seed=seed, offset=offset, **options)
+    for result, gradient in zip(results, found):
+        result.copy_(gradient)
+
+
+def _row_sums(dout: Any, out: Any) -> Any:
+    return (dout.float() * out.float()).sum(-1)

@@ -1,0 +1,37 @@
+"""What torch.utils.flop_counter.FlopCounterMode counts of a call: as for torch's own attention, masks save nothing.
+
+Of packed sequences each has the length of the longest: their offsets may be on a GPU, or have no values at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+from attend._settings import Settings
+from attend.torch._operators import split
+
+
+def _scores(q: Any, k: Any, extras: Any, settings: Settings) -> int:
+    """Entries of the score matrices of all heads and sequences."""
+    if settings.layout == "thd":
+        sequences = extras.cu_seqlens_q[0] - 1
+        return int(sequences * q[1] * settings.max_seqlen_q * settings.max_seqlen_k)
+    axis = 2 if settings.layout == "bhsd" else 1
+    return int(q[0] * q[3 - axis] * q[axis] * k[axis])
+
+
+@register_flop_formula(torch.ops.attend.forward)
+def _forward(q: Any, k: Any, v: Any, *rest: Any, **_: Any) -> int:
+    """Q K^T and P V."""
+    return int(2 * _scores(q, k, *split(rest)) * (q[-1] + v[-1]))
+
+
+@register_flop_formula(torch.ops.attend.backward)
+def _backward(
+    q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, *rest: Any, **_: Any
+) -> int:
+    """Q K^T once more, dS K, dS^T Q; dO V^T, P^T dO."""
+    return int(2 * _scores(q, k, *split(rest)) * (3 * q[-1] + 2 * v[-1]))

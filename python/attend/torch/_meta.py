@@ -1,0 +1,88 @@
+"""What the operators refuse of tensors that have no memory: meta tensors, and the fake ones of compilers and exporters.
+
+The library itself checks them, by their sizes and strides alone. Where a size is a symbol its hint stands for it; where
+there is none the check is left to the call that has the numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Optional
+
+import torch
+
+from attend import _core
+from attend._errors import ArgumentError
+from attend._settings import Extras, Gradients, Settings
+
+DTYPE_NAMES = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float64: "f64",
+    torch.bool: "bool",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
+_APART = 1 << 52  # bytes between the addresses that stand for memory: more than any tensor has
+_PRETENDED_GPU = 0  # offsets of packed sequences are not read there
+
+
+class _UnknownSizeError(Exception):
+    pass
+
+
+def check(
+    q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Optional[Gradients], extras: Extras, settings: Settings
+) -> None:
+    """ArgumentError for what the library would refuse of the same tensors with memory. `gradients` None: forward."""
+    extras = extras._replace(philox_state=None)  # the one that may be elsewhere
+    named = dict(zip("qkv", (q, k, v))) | extras._asdict() | ({} if gradients is None else gradients._asdict())
+    check_devices(q, ((name, x) for name, x in (*named.items(), ("o", o), ("lse", lse)) if x is not None))
+    views = _Views()
+    with contextlib.suppress(_UnknownSizeError):
+        _core.check(
+            views.of(q),
+            views.of(k),
+            views.of(v),
+            views.of(o),
+            views.of(lse),
+            None if gradients is None else Gradients(*(views.of(x) for x in gradients)),
+            Extras(*(views.of(x) for x in extras)),
+            Settings(*(_hint(x) for x in settings)),
+        )
+
+
+def check_devices(q: torch.Tensor, named: Any) -> None:
+    for name, x in named:
+        if x.device != q.device:
+            raise ArgumentError(f"{name}: on {x.device}, allowed the device of q, {q.device}")
+
+
+class _Views:
+    """Descriptions of tensors, at addresses of their own."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def of(self, x: Optional[torch.Tensor]) -> Any:
+        if x is None:
+            return None
+        self._count += 1
+        shape = [_hint(n) for n in x.shape]
+        # What is not dense in its last dimension is copied before the library sees it.
+        strides = [_hint(n) for n in (x if x.dim() == 0 or _hint(x.stride(-1)) == 1 else _dense(shape)).stride()]
+        dtype = DTYPE_NAMES.get(x.dtype) or str(x.dtype)
+        return _core.Array.at(x, self._count * _APART, dtype, _PRETENDED_GPU, shape, strides)
+
+
+def _dense(shape: list[int]) -> torch.Tensor:
+    return torch.empty(shape, device="meta")
+
+
+def _hint(x: Any) -> Any:
+    if not isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return x
+    if not x.node.has_hint():
+        raise _UnknownSizeError
+    return x.node.hint

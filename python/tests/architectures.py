@@ -1,0 +1,237 @@
+"""Every architecture of transformers, small, with attend against transformers' own eager attention.
+
+    python python/tests/architectures.py            the table of docs/hugging_face.md, to stdout
+    python python/tests/architectures.py --write    into the file
+    python python/tests/architectures.py bert bart  only these, to stdout
+
+Weights are drawn so that scores spread: a lost mask or scale shows in the first digit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import concurrent.futures
+import concurrent.futures.process
+import contextlib
+import dataclasses
+import io
+import multiprocessing
+import pathlib
+import resource
+import signal
+import sys
+import textwrap
+import warnings
+from typing import Any, Optional
+
+from small_models import NoModelError, first_output, first_that_runs, inputs_of, twin
+
+SECONDS = 120  # for one architecture
+TOLERANCE = 1e-4  # of the largest magnitude: float32 through a few layers; without the mask it is 1e-2 and more
+MOST_BYTES = 4 << 30  # of a process
+TABLE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "hugging_face.md"
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What one architecture gave: a class and cases that agree, or a refusal, or why nothing can be said."""
+
+    model_type: str
+    verdict: str  # same, refused, differs, no attention, not tried; or a part of other models
+    class_name: str = ""
+    cases: str = ""
+    remark: str = ""
+
+
+def generated(model: Any) -> Any:
+    arguments = inputs_of(model, "left")
+    arguments.pop("decoder_input_ids", None)
+    return model.generate(**arguments, max_new_tokens=5, min_new_tokens=5, do_sample=False)
+
+
+def error_of(found: Any, want: Any) -> float:
+    """Of the largest magnitude. Equal infinities and NaN are no error."""
+    import torch
+
+    if torch.equal(torch.isfinite(found), torch.isfinite(want)):
+        found, want = (x.nan_to_num(0.0, 0.0, 0.0) for x in (found, want))
+    return float((found - want).abs().max() / want.abs().max().clamp(min=1e-30))
+
+
+def differences(models: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """The cases in which the two agree, and a line for each in which they do not."""
+    import torch
+
+    same, different = [], []
+    eager = models["eager"]
+    for padding in ("none", "left", "right"):
+        arguments = inputs_of(models["eager"], padding)
+        if arguments is None:
+            continue
+        found, want = (first_output(models[name], arguments) for name in ("attend", "eager"))
+        error = error_of(found, want)
+        label = "no padding" if padding == "none" else f"padding {padding}"
+        if error <= TOLERANCE:
+            same.append(label)
+        elif type(eager)._supports_sdpa and error_of(found, first_output(twin(eager, "sdpa"), arguments)) <= TOLERANCE:
+            same.append(f"{label} (torch's sdpa differs from eager alike)")
+        else:
+            different.append(f"{label}: {error:.1e} of the largest magnitude")
+    if models["eager"].can_generate() and models["eager"].main_input_name == "input_ids":
+        try:
+            want = generated(models["eager"])
+        except Exception:  # noqa: BLE001 (what eager cannot do says nothing about attend)
+            return same, different
+        if torch.equal(generated(models["attend"]), want):
+            same.append("generate")
+        else:
+            different.append("generate: other words")
+    return same, different
+
+
+def examine(model_type: str) -> Outcome:
+    import attend.transformers
+    import torch
+
+    attend.transformers.register()
+    torch.set_num_threads(1)
+    try:
+        eager = first_that_runs(model_type)
+    except TimeoutError:
+        raise
+    except NoModelError as error:
+        return Outcome(model_type, "a part", remark=line_of(error))
+    except Exception as error:  # noqa: BLE001 (nothing can be said)
+        return Outcome(model_type, "not tried", remark=line_of(error))
+    name = type(eager).__name__
+    calls = []
+    plain = attend.transformers.attention
+
+    def counting(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        return plain(*arguments, **options)
+
+    attend.transformers.attention = counting
+    try:
+        models = {"eager": eager, "attend": twin(eager, "attend")}
+        same, different = differences(models)
+    except attend.Error as error:
+        return Outcome(model_type, "refused", name, remark=line_of(error, with_type=False))
+    except Exception as error:  # noqa: BLE001 (a failure that attend did not word is a finding)
+        return Outcome(model_type, "differs", name, remark=line_of(error))
+    finally:
+        attend.transformers.attention = plain
+    if different:
+        return Outcome(model_type, "differs", name, ", ".join(same), "; ".join(different))
+    return Outcome(model_type, "same" if calls else "no attention", name, ", ".join(same))
+
+
+def line_of(error: BaseException, with_type: bool = True) -> str:
+    first = str(error).strip().partition("\n")[0][:150]
+    return f"{type(error).__name__}: {first}" if with_type else first
+
+
+def examine_quietly(model_type: str) -> Outcome:
+    """In a process of its own; what takes too long ends here."""
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"more than {SECONDS} s")
+
+    warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(SECONDS)
+    try:
+        import transformers
+
+        transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            return examine(model_type)
+    except TimeoutError as error:
+        return Outcome(model_type, "not tried", remark=str(error))
+    finally:
+        signal.alarm(0)
+
+
+def examine_all(model_types: list[str], workers: int) -> list[Outcome]:
+    """In as many processes. One that ends early, for want of memory, takes its architecture with it and no other."""
+    found: dict[str, Outcome] = {}
+    context = multiprocessing.get_context("spawn")
+    while left := [name for name in model_types if name not in found]:
+        with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+            tasks = {name: pool.submit(examine_quietly, name) for name in left}
+            for name, task in tasks.items():
+                try:
+                    found[name] = task.result()
+                except concurrent.futures.process.BrokenProcessPool:
+                    found[name] = Outcome(name, "not tried", remark="its process, or the one beside it, ended early")
+                    break
+                print(f"{name}: {found[name].verdict} {found[name].remark}", file=sys.stderr, flush=True)
+    return [found[name] for name in model_types]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model_types", nargs="*")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    found = examine_all(options.model_types or sorted(CONFIG_MAPPING_NAMES), options.workers)
+    found = [outcome for outcome in found if outcome.verdict != "a part"]
+    text = table_of(found)
+    if options.write:
+        TABLE.write_text(text)
+    else:
+        print(text)
+    return int(any(outcome.verdict == "differs" for outcome in found))
+
+
+HEADING = """# Hugging Face architectures with `attn_implementation="attend"`
+
+`attend.transformers.register()` makes attend an attention implementation of transformers. Each architecture below was
+made small (two layers, 32 channels, random weights), run on the CPU in float32 with transformers' own `eager` attention
+and with attend, and the two compared: without padding, with padding on the left and on the right, and in `generate`
+where it can. Written by `python python/tests/architectures.py --write`; torch {torch}, transformers {transformers}.
+
+- **same**: within {tolerance:g} of the largest magnitude wherever it was tried, and attend was called. In some cases
+  torch's own `sdpa` differs from `eager`, and attend gives what `sdpa` gives.
+- **refused**: in one line (`attend.Error`), because the model computes attention by itself, or asks for what attend
+  lacks.
+- **no attention**: attend is not called, for there is nothing to compute with it.
+- **not tried**: no small model could be made of it here, or its inputs are not among those tried.
+
+"""
+
+
+def table_of(found: list[Outcome]) -> str:
+    import torch
+    import transformers
+
+    lines = [HEADING.format(torch=torch.__version__, transformers=transformers.__version__, tolerance=TOLERANCE)]
+    count = collections.Counter(outcome.verdict for outcome in found)
+    lines[0] += f"{', '.join(f'{n} {verdict}' for verdict, n in count.most_common())}.\n"
+    lines.append("| architecture | verdict | class | agrees in | remark |\n|---|---|---|---|---|")
+    for outcome in (x for x in found if x.verdict != "not tried"):
+        remark = outcome.remark.replace("|", "/")
+        if "computes attention by itself" in remark:
+            remark = remark.partition(" with ")[2].partition(",")[0] + " computes attention by itself"
+        cells = (f"`{outcome.model_type}`", outcome.verdict, outcome.class_name, outcome.cases, remark)
+        lines.append(f"| {' | '.join(cells)} |")
+    left = ", ".join(f"`{x.model_type}`" for x in found if x.verdict == "not tried")
+    lines += ["", *textwrap.wrap(f"Not tried: {left}.", 120, break_on_hyphens=False)]
+    return "\n".join(lines) + "\n"
+
+
+def documented() -> Optional[dict[str, str]]:
+    """The verdicts of the committed table, without what was not tried; None where it is not beside the tests."""
+    if not TABLE.exists():
+        return None
+    rows = [line.split(" | ") for line in TABLE.read_text().splitlines() if line.startswith("| `")]
+    return {row[0].strip("| `"): row[1] for row in rows}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""What the commands of attend.bench write, in small."""
+
+WHAT = {"experiment": "seed", "implementation": "cpu", "library": "attend", "device": "cpu", "dtype": "f32"}
+ROW = WHAT | {"mode": "forward", "B": 1, "H": 1, "S": 64, "D": 64, "causal": False, "ms": 1.0, "tflops": 0.1}
+MACHINE = {"cpu": "a CPU", "attend_threads": 2, "torch": None, "gpu": None}
+KINDS = {
+    "compare": {
+        "dtype": "f32",
+        "causal": False,
+        "device": "cpu",
+        "grid": "seed",
+        "rows": [
+            ROW,
+            ROW | {"S": 128, "ms": 4.0, "tflops": 0.1},
+            ROW | {"S": 256, "ms": None, "tflops": None},
+            ROW | {"implementation": "torch", "library": "torch", "ms": 2.0},
+        ],
+    },
+    "memory": {"rows": [{**ROW, "peak_mib": 2.0}, {**ROW, "S": 128, "peak_mib": None}]},
+    "roofline": {
+        "ceilings": {"copy_gbps": 10.0, "product_tflops": {"f32": 0.3, "bf16": 1.0}},
+        "rows": [ROW | {"intensity": 9.0}, ROW | {"mode": "backward", "intensity": 90.0}],
+    },
+}
