@@ -113,11 +113,18 @@ struct BackendInfo {
 /// Every backend of this build, for each device first those that "auto" would rather take; the last of a GPU supports most.
 [[nodiscard]] ATTEND_API std::vector<BackendInfo> backends();
 
-/// Number of threads that the `cpu` backend uses, but for the smallest problems, for a call made now from this thread (OMP_NUM_THREADS, else the cores
-/// of the process's affinity mask).
+/// Number of threads that the `cpu` backend uses, but for the smallest problems, for a call made now from this thread:
+/// what set_cpu_threads() was told, else OMP_NUM_THREADS, else the cores of the process's affinity mask. What other
+/// libraries tell OpenMP does not change it.
 [[nodiscard]] ATTEND_API int cpu_threads();
 
-/// SIMD target that the `cpu` backend runs on here, for example "AVX3" (AVX-512) or "AVX2".
+/// Sets it for the whole process; 0: back to the default.
+/// @throws Error where threads < 0.
+ATTEND_API void set_cpu_threads(int threads);
+
+/// SIMD target that the `cpu` backend runs on here, for example "AVX3" (AVX-512), "AVX2" or "SSE4": the best one of the
+/// processor, or what the environment variable ATTEND_SIMD names.
+/// @throws Error where ATTEND_SIMD names none that this processor can run.
 [[nodiscard]] ATTEND_API std::string cpu_simd_target();
 
 }  // namespace attend

@@ -125,7 +125,8 @@ void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t h
       const double p_ij = std::exp(score.value - lse_i);
       const double factor = scores.dropout_factor(i, j);
       const double dp_ij = factor == 0 ? 0.0 : factor * dot(dout.row(i), v.row(j), p.head_dim_v);
-      visit(i, j, factor * p_ij, p_ij * (dp_ij - delta), score.softcap_slope);
+      // A dropped entry reads no value and gives dv nothing, also where p_ij is NaN.
+      visit(i, j, factor == 0 ? 0.0 : factor * p_ij, p_ij * (dp_ij - delta), score.softcap_slope);
     }
   }
 }
