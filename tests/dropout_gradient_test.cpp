@@ -73,8 +73,8 @@ TEST_P(HeavyDropout, MergedResultsAreTakenAtTheirWord) {
 
 // A dropped entry reads no value and gives dv nothing, in a row whose scores are NaN too.
 TEST(DroppedEntries, OfANaNRowLeaveDvAlone) {
-  const Inputs in = make_inputs(
-      {.seqlen_q = 40, .seqlen_k = 33, .head_dim = 8, .head_dim_v = 8, .dropout_p = 0.5, .seed = 52});
+  const Inputs in =
+      make_inputs({.seqlen_q = 40, .seqlen_k = 33, .head_dim = 8, .head_dim_v = 8, .dropout_p = 0.5, .seed = 52});
   in.q.set(0, 0, 17, 3, std::numeric_limits<double>::quiet_NaN());
   for (const char* compute : {"cpu", "reference"}) {
     const Outputs out = run(in, compute);

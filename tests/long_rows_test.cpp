@@ -12,8 +12,8 @@ namespace {
 
 constexpr DType kF32 = DType::kF32;
 
-/// What float32 sums of any length may err, relative to the sum of the magnitudes of their terms: the 128 terms of a tile
-/// one after another, and a few more for tiles. 2^26 ones added one by one stop at 2^24.
+/// What float32 sums of any length may err, relative to the sum of the magnitudes of their terms: the 128 terms of a
+/// tile one after another, and a few more for tiles. 2^26 ones added one by one stop at 2^24.
 constexpr double kSumRoundoffs = 40 * 0x1p-24;
 
 // One key for all, by a stride of 0. The second half of the values is 1, the first 0.

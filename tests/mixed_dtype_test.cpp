@@ -49,9 +49,9 @@ TEST_P(Mixed, GoesToTheFastBackendAndIsRight) {
     out.dq = TensorBuffer(mix.dq, out.dq.shape());
     out.dk = TensorBuffer(mix.dk, out.dk.shape());
     out.dv = TensorBuffer(mix.dv, out.dv.shape());
-    const core::Problem problem = core::make_backward_problem(
-        in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(), out.dq.view(),
-        out.dk.view(), out.dv.view(), in.params("auto"), {});
+    const core::Problem problem =
+        core::make_backward_problem(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(),
+                                    out.dq.view(), out.dk.view(), out.dv.view(), in.params("auto"), {});
     EXPECT_STREQ(core::choose("auto", problem).name, "cpu");
     run_forward(in, out, "cpu");
     run_backward(in, out, "cpu");

@@ -1,7 +1,5 @@
 #include "workload.hpp"
 
-#include <omp.h>
-
 namespace attend::cli {
 namespace {
 

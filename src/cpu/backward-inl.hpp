@@ -64,8 +64,8 @@ struct QueryTile {
 
   [[nodiscard]] std::int64_t num_panels() const { return ceil_div(num_rows, kPanel); }
 
-  /// Rows [begin, end) of a head, with delta from `deltas` (as in BackwardKeysTask) unless null. False: lse holds NaN or
-  /// +inf.
+  /// Rows [begin, end) of a head, with delta from `deltas` (as in BackwardKeysTask) unless null. False: lse holds NaN
+  /// or +inf.
   bool load(const core::Problem& p, const core::Sequence& s, std::int64_t head, const HeadRules& rules,
             std::int64_t begin, std::int64_t end, const float* deltas) {
     row_begin = begin;
@@ -131,9 +131,7 @@ struct KeyTile {
   LongSum dk;       // (128, padded head_dim): sum over rows of dS q, without scale; only in KeyTile::with_gradients
   LongSum dv;       // (128, padded head_dim_v), likewise
 
-  static std::int64_t floats(const core::Problem& p) {
-    return kBlockN * (padded(p.head_dim) + padded(p.head_dim_v));
-  }
+  static std::int64_t floats(const core::Problem& p) { return kBlockN * (padded(p.head_dim) + padded(p.head_dim_v)); }
 
   static KeyTile make(const core::Problem& p, Scratch& scratch) {
     KeyTile tile;
@@ -226,9 +224,8 @@ struct GradientTile {
     rules.scores.finish(tile, derivative == nullptr ? nullptr : derivative + lane);
     if (panel_partial) ScoreRules::hide(tile, ranges[panel]);
     if (problem.dropout_p > 0) rules.scores.drop(tile, ds + lane);
-    rules.scores.with_unit([&](auto unit) HWY_ATTR {
-      probabilities_and_gradients<unit>(tile, q.lse + lane, q.delta + lane, ds + lane);
-    });
+    rules.scores.with_unit(
+        [&](auto unit) HWY_ATTR { probabilities_and_gradients<unit>(tile, q.lse + lane, q.delta + lane, ds + lane); });
     if (problem.dropout_p > 0) rules.scores.drop(tile, tile.s);
   }
 

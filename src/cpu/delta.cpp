@@ -1,8 +1,8 @@
 // <dout, o> of query rows without o's rounding, where the gradients cannot bear it.
 //
-// dS = P (dP - delta) with delta = <dout, o> = sum_j P_j dP_j. A row that keeps one key after dropout has dS = 0: dP and
-// delta cancel. With an o rounded to 16 bits they cancel to its last bit only, and dropout's 1/(1-p) makes that large.
-// Costs two of the five products of the backward pass once more.
+// dS = P (dP - delta) with delta = <dout, o> = sum_j P_j dP_j. A row that keeps one key after dropout has dS = 0: dP
+// and delta cancel. With an o rounded to 16 bits they cancel to its last bit only, and dropout's 1/(1-p) makes that
+// large. Costs two of the five products of the backward pass once more.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/delta.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target

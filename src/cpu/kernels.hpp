@@ -54,8 +54,8 @@ struct BackwardRowsTask {
 /// Writes dq of the task's rows. False as for backward_keys.
 bool backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scratch& scratch);
 
-/// <dout, o> - dlse of the task's rows into `deltas`, as sum_j p_ij dp_ij - dlse: with dropout an o that was rounded to 16
-/// bits may hide that a row's gradients cancel.
+/// <dout, o> - dlse of the task's rows into `deltas`, as sum_j p_ij dp_ij - dlse: with dropout an o that was rounded to
+/// 16 bits may hide that a row's gradients cancel.
 void exact_deltas(const core::Problem& p, const BackwardRowsTask& task, float* deltas, Scratch& scratch);
 
 /// One tile of dbias: indices into p.dbias, 0 in dimensions that it is broadcast in.

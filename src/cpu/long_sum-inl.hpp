@@ -39,9 +39,7 @@ class LongSum {
 
   LongSum() = default;
   LongSum(std::int64_t size, std::int64_t tiles, Scratch& scratch)
-      : size_(size),
-        sum_(scratch.take(size)),
-        total_(tiles > kTilesPerSum ? take_doubles(scratch, size) : nullptr) {}
+      : size_(size), sum_(scratch.take(size)), total_(tiles > kTilesPerSum ? take_doubles(scratch, size) : nullptr) {}
 
   void clear() {
     std::fill_n(sum_, size_, 0.0F);

@@ -1,5 +1,5 @@
-// Numbers the tasks of a problem: blocks of rows (or keys) of every head of every sequence. As many as there are blocks,
-// not as max_seqlen would allow for.
+// Numbers the tasks of a problem: blocks of rows (or keys) of every head of every sequence. As many as there are
+// blocks, not as max_seqlen would allow for.
 #pragma once
 
 #include <algorithm>

@@ -154,6 +154,20 @@ TEST_F(BadInput, BackwardWithoutForward) {
           "--mode forward");
 }
 
+// O and logsumexp of other options would give gradients of nothing, and nobody would see it.
+TEST_F(BadInput, BackwardAfterAForwardWithOtherOptions) {
+  for (const char* other : {"--causal", "--scale 0.1", "--softcap 0.5", "--window_left 2", "--dropout_p 0.5"}) {
+    refuses(std::string("run --data @/B1_H2_S8_D4 --mode backward ") + other, "O.bin: row ", "--mode forward");
+  }
+  EXPECT_EQ(attend("run --data @/B1_H2_S8_D4 --mode backward").status, 0);
+}
+
+TEST_F(BadInput, UnknownSimdTarget) {
+  const auto wish = [](const char* target) { return [target] { ::setenv("ATTEND_SIMD", target, 1); }; };
+  refuses("run --data @/B1_H2_S8_D4", "ATTEND_SIMD: 'AVX9'", "allowed on this processor: ", wish("AVX9"));
+  refuses("info", "ATTEND_SIMD: 'avx2'", "allowed on this processor: ", wish("avx2"));
+}
+
 TEST_F(BadInput, HeadsThatDoNotDivide) {
   refuses("generate --batch_size 1 --num_heads 8 --num_heads_kv 3 --seq_len 8 --head_dim 4 --output_dir @",
           "--num_heads_kv: 3", "allowed a divisor of --num_heads 8");
