@@ -51,7 +51,8 @@ std::string did_you_mean(std::string_view text, const std::vector<std::string>& 
   const std::string plain = with_underscores(text);
   if (plain.size() < 2) return "";
   std::string_view best;
-  std::size_t least = std::max<std::size_t>(1, plain.size() / 3) + 1;
+  std::size_t least =
+      std::max<std::size_t>(plain.size() < 4 ? 1 : 2, plain.size() / 3) + 1;  // two letters may be swapped
   for (const std::string& candidate : candidates) {
     const bool begins = candidate.starts_with(plain);
     const std::size_t cost = begins ? 1 : edits(plain, candidate);

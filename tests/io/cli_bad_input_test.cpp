@@ -181,13 +181,13 @@ TEST_F(BadInput, ShapesThatDoNotFit) {
   write_npy("q.npy", DType::kF32, {1, 2, 4, 4});
   write_npy("wide.npy", DType::kF32, {1, 2, 4, 8});
   write_npy("flat.npy", DType::kF32, {2, 4, 4});
-  write_npy("half.npy", DType::kF16, {1, 2, 4, 4});
+  write_npy("double.npy", DType::kF64, {1, 2, 4, 4});
   write_npy("bool.npy", DType::kBool, {1, 2, 4, 4});
   const std::string out = " --output_dir @/out";
   refuses("run --q @/q.npy --k @/wide.npy --v @/q.npy" + out, "wide.npy: shape (1, 2, 4, 8)");
   refuses("run --q @/flat.npy --k @/q.npy --v @/q.npy" + out, "flat.npy: shape (2, 4, 4)", "allowed 4 dimensions");
   refuses("run --q @/bool.npy --k @/q.npy --v @/q.npy" + out, "bool.npy: dtype bool", "f32, f16, bf16");
-  refuses("run --q @/q.npy --k @/half.npy --v @/half.npy --compute cpu" + out, "f16");
+  refuses("run --q @/q.npy --k @/double.npy --v @/double.npy --compute cpu" + out, "f64");
   refuses("run --q @/q.npy --k @/q.npy --v @/q.npy --mask @/q.npy" + out, "q.npy: dtype f32", "allowed bool");
   refuses("run --q @/q.npy --k @/q.npy --v @/q.npy --bias @/wide.npy" + out, "wide.npy: shape",
           "dimension 3 must be 4");
