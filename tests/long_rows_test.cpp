@@ -104,6 +104,20 @@ const LongCase kLongCases[] = {
 INSTANTIATE_TEST_SUITE_P(Cpu, LongSums, testing::ValuesIn(kLongCases),
                          [](const auto& test) { return std::string(test.param.name); });
 
+// One key, whose dv is the sum of dout over all rows: equal terms, whose roundings all go the same way.
+TEST(LongSums, GradientOfOneKeyOverManyEqualRows) {
+  const std::int64_t num_rows = 400'000;
+  const Inputs in = make_inputs({.heads_q = 1, .seqlen_q = num_rows, .seqlen_k = 1, .head_dim = 1, .head_dim_v = 4});
+  in.dout.generate([](auto, auto, auto, auto col) { return double(0.7F) + double(col); });
+  const Outputs out = run(in, "cpu");
+  for (std::int64_t col = 0; col < 4; ++col) {
+    const double want = in.dout.at(0, 0, 0, col) * static_cast<double>(num_rows);
+    const double error = std::abs(out.dv.at(0, 0, 0, col) - want) / want;
+    std::printf("dv[%lld]: relative error %.3g, allowed %.3g\n", static_cast<long long>(col), error, kSumRoundoffs);
+    EXPECT_LE(error, kSumRoundoffs);
+  }
+}
+
 // A sum over batches, heads and rows.
 TEST(LongSums, GradientOfABroadcastBias) {
   const Inputs in = make_inputs({.batch = 4,
