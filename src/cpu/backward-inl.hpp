@@ -170,7 +170,7 @@ struct KeyTile {
 
 /// P^T and dS^T of one tile, and which part of it is visible.
 struct GradientTile {
-  float* p;           // (128, kBackwardScoreStride): scores, then probabilities (dropped ones where dropout is on)
+  float* p;           // (128, kBackwardScoreStride): scores, then probabilities
   float* ds;          // likewise: dP, then dS
   float* derivative;  // likewise: of softcap; null without
   bool partial = false;
@@ -198,6 +198,16 @@ struct GradientTile {
     for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) compute_panel(problem, rules, q, k, panel);
   }
 
+  /// p becomes what dV is made of: with dropout on, dropped probabilities.
+  void drop_probabilities(const core::Problem& problem, const HeadRules& rules, const QueryTile& q,
+                          const KeyTile& k) const {
+    if (problem.dropout_p == 0) return;
+    for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
+      const ScoreTile tile = score_tile(q, k, panel);
+      rules.scores.drop(tile, tile.s);
+    }
+  }
+
   /// dS becomes the gradient of the products q.k, in units of scale.
   void through_softcap(const QueryTile& q, const KeyTile& k) const {
     if (derivative == nullptr) return;
@@ -210,11 +220,16 @@ struct GradientTile {
   }
 
  private:
+  [[nodiscard]] ScoreTile score_tile(const QueryTile& q, const KeyTile& k, std::int64_t panel) const {
+    const std::int64_t lane = panel * kPanel;
+    return {p + lane,   kBackwardScoreStride, k.key_begin,
+            k.num_keys, q.row_begin + lane,   std::min<std::int64_t>(kPanel, q.num_rows - lane)};
+  }
+
   void compute_panel(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k,
                      std::int64_t panel) {
     const std::int64_t lane = panel * kPanel;
-    const ScoreTile tile = {p + lane,   kBackwardScoreStride, k.key_begin,
-                            k.num_keys, q.row_begin + lane,   std::min<std::int64_t>(kPanel, q.num_rows - lane)};
+    const ScoreTile tile = score_tile(q, k, panel);
     const bool panel_partial = !rules.scores.fully_visible(tile);
     partial |= panel_partial;
     ranges[panel].fill(rules.scores.window(), tile);
@@ -226,7 +241,6 @@ struct GradientTile {
     if (problem.dropout_p > 0) rules.scores.drop(tile, ds + lane);
     rules.scores.with_unit(
         [&](auto unit) HWY_ATTR { probabilities_and_gradients<unit>(tile, q.lse + lane, q.delta + lane, ds + lane); });
-    if (problem.dropout_p > 0) rules.scores.drop(tile, tile.s);
   }
 
   /// p = exp(s - lse), ds = p (dp - delta), in place.

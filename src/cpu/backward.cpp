@@ -104,6 +104,7 @@ void visit_rows(const core::Problem& p, const HeadRules& rules, const QueryTile&
   for (KeyTile& k : keys) {
     if (!sees(rules.scores.window(), q, k)) continue;
     tile.compute(p, rules, q, k);
+    tile.drop_probabilities(p, rules, q, k);
     tile.through_softcap(q, k);
     add_to_keys(p, tile, q, k);
     if (dq != nullptr) add_to_rows(p, tile, q, k, dq->for_next_tile());

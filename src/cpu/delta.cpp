@@ -33,9 +33,14 @@ double rounding_of_o(const Matrix& dout, const Matrix& o, std::int64_t row) {
 
 /// sums += P dP, over the keys of the tile.
 void add_tile(const GradientTile& tile, const QueryTile& q, const KeyTile& k, double* sums) {
-  for (std::int64_t key = 0; key < k.num_keys; ++key) {
-    const float* p_dp = tile.ds + key * kBackwardScoreStride;
-    for (std::int64_t r = 0; r < q.num_rows; ++r) sums[r] += p_dp[r];
+  for (std::int64_t lane = 0; lane < padded(q.num_rows); lane += kLanes) {
+    Vector of_tile = hn::Zero(kFloats);
+    for (std::int64_t key = 0; key < k.num_keys; ++key) {
+      of_tile = hn::Add(of_tile, hn::Load(kFloats, tile.ds + key * kBackwardScoreStride + lane));
+    }
+    HWY_ALIGN float lanes[kLanes];
+    hn::Store(of_tile, kFloats, lanes);
+    for (int r = 0; r < kLanes; ++r) sums[lane + r] += lanes[r];
   }
 }
 
