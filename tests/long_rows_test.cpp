@@ -137,7 +137,7 @@ TEST(LongSums, GradientOfABroadcastBias) {
 // Very many keys of few heads go to another order of work than few keys: the bits of dk and dv must not change with it.
 TEST(LongSums, BitsDoNotDependOnTheThreads) {
   const Inputs in = make_inputs(
-      {.heads_q = 2, .heads_k = 2, .seqlen_q = 2'500, .seqlen_k = 2'400, .head_dim = 16, .head_dim_v = 16, .seed = 10});
+      {.heads_q = 2, .heads_k = 2, .seqlen_q = 4'500, .seqlen_k = 4'400, .head_dim = 16, .head_dim_v = 16, .seed = 10});
   set_cpu_threads(1);
   const Outputs one = run(in, "cpu");
   set_cpu_threads(5);

@@ -1,4 +1,4 @@
-// Sums over thousands of tiles without the error of thousands of float additions: every 2048 keys (or rows) the float
+// Sums over thousands of tiles without the error of thousands of float additions: every 4096 keys (or rows) the float
 // sum goes on to one in float64. The error then does not grow with the length. Included once per SIMD target.
 #if defined(ATTEND_CPU_LONG_SUM_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_LONG_SUM_INL
