@@ -1,4 +1,4 @@
-// Sums over thousands of tiles without the error of thousands of float additions: every 4096 keys (or rows) the float
+// Sums over thousands of tiles without the error of thousands of float additions: every 8192 keys (or rows) the float
 // sum goes on to one in float64. The error then does not grow with the length. Included once per SIMD target.
 #if defined(ATTEND_CPU_LONG_SUM_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_LONG_SUM_INL
@@ -57,17 +57,20 @@ class LongSum {
   /// The sum of all tiles. Nothing can be added after it but by clear().
   [[nodiscard]] const float* result() {
     if (has_total_) {
-      fold_pending();
-      std::copy_n(total_, size_, sum_);
+      for (std::int64_t i = 0; i < size_; ++i) sum_[i] = static_cast<float>(total_[i] + static_cast<double>(sum_[i]));
     }
     return sum_;
   }
 
  private:
   void fold_pending() {
-    if (!has_total_) std::fill_n(total_, size_, 0.0);
+    if (has_total_) {
+      fold(sum_, size_, 1.0, total_);
+    } else {  // the total's memory is fresh: not to be read
+      std::copy_n(sum_, size_, total_);
+      std::fill_n(sum_, size_, 0.0F);
+    }
     has_total_ = true;
-    fold(sum_, size_, 1.0, total_);
     pending_ = 0;
   }
 

@@ -25,7 +25,7 @@ constexpr int kBackwardScoreStride = kBackwardBlockM + 16;
 constexpr std::int64_t kBackwardKeysPerTask = 4 * kBlockN;
 
 /// Tiles that are added up in float before the sum goes on to float64 (long_sum-inl.hpp).
-constexpr std::int64_t kTilesPerSum = 32;
+constexpr std::int64_t kTilesPerSum = 64;
 
 [[nodiscard]] constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
