@@ -34,6 +34,7 @@ configure_file(${CMAKE_CURRENT_LIST_DIR}/attend.pc.in ${PROJECT_BINARY_DIR}/atte
 # The prefix is known only when installing (cmake --install --prefix), so the last step happens then.
 install(CODE "
   file(READ \"${PROJECT_BINARY_DIR}/attend.pc.partial\" text)
-  string(REPLACE \"%PREFIX%\" \"\${CMAKE_INSTALL_PREFIX}\" text \"\${text}\")
+  string(REPLACE \" \" \"\\\\ \" prefix \"\${CMAKE_INSTALL_PREFIX}\")
+  string(REPLACE \"%PREFIX%\" \"\${prefix}\" text \"\${text}\")
   file(WRITE \"${PROJECT_BINARY_DIR}/attend.pc\" \"\${text}\")")
 install(FILES ${PROJECT_BINARY_DIR}/attend.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

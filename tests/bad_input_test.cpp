@@ -341,7 +341,7 @@ TEST(UnsupportedByBackend, IsRefusedByName) {
   const auto f64 = [](Call& c) { c.q.dtype = DType::kF64; };
   const Lack lacks[] = {
       {"cpu", f64, {"q: ", "f64"}},
-      {"cpu", [](Call& c) { c.k.dtype = DType::kF16; }, {"k: ", "f16", "f32"}},
+      {"cpu", [](Call& c) { c.k.dtype = DType::kF64; }, {"k: ", "f64", "f32"}},
       {"cpu_naive", [](Call& c) { c.v.dtype = DType::kF16; }, {"v: ", "f16", "f32"}},
       {"cpu_naive", [](Call& c) { c.params.softcap = 2; }, {"softcap: ", "2", "allows 0"}},
       {"cpu_naive", [](Call& c) { c.params.dropout_p = 0.5; }, {"dropout_p: ", "0.5", "allows 0"}},
@@ -353,10 +353,10 @@ TEST(UnsupportedByBackend, IsRefusedByName) {
        [](Call& c) { c.params.alibi_slopes = c.slopes_buffer.view(); },
        {"alibi_slopes: ", "given", "none"}},
       {"cpu_naive", [](Call& c) { c.pack(); }, {"varlen: ", "given", "none"}},
-      {"cpu", [](Call& c) { c.dout.dtype = DType::kF16; }, {"dout: ", "f16", "f32"}, kBackwardOnly},
-      {"cpu", [](Call& c) { c.dq.dtype = DType::kBF16; }, {"dq: ", "bf16", "f32"}, kBackwardOnly},
-      {"cpu", [](Call& c) { c.dk.dtype = DType::kF16; }, {"dk: ", "f16", "f32"}, kBackwardOnly},
-      {"cpu", [](Call& c) { c.dv.dtype = DType::kF16; }, {"dv: ", "f16", "f32"}, kBackwardOnly},
+      {"cpu", [](Call& c) { c.dout.dtype = DType::kF64; }, {"dout: ", "f64", "f32"}, kBackwardOnly},
+      {"cpu", [](Call& c) { c.dq.dtype = DType::kF64; }, {"dq: ", "f64", "f32"}, kBackwardOnly},
+      {"cpu", [](Call& c) { c.dk.dtype = DType::kF64; }, {"dk: ", "f64", "f32"}, kBackwardOnly},
+      {"cpu", [](Call& c) { c.dv.dtype = DType::kF64; }, {"dv: ", "f64", "f32"}, kBackwardOnly},
       {"cpu_naive", [](Call& c) { c.dq.dtype = DType::kF16; }, {"dq: ", "f16", "f32"}, kBackwardOnly},
   };
   for (const Lack& lack : lacks) {

@@ -1,6 +1,5 @@
-// The number of OpenMP threads, and calls from several threads at once, change no bit of any result.
+// The number of threads, and calls from several threads at once, change no bit of any result.
 #include <gtest/gtest.h>
-#include <omp.h>
 
 #include <thread>
 
@@ -9,16 +8,13 @@
 namespace attend::test {
 namespace {
 
-/// Restores the number of OpenMP threads.
+/// Restores the number of threads.
 class ThreadCount {
  public:
-  ThreadCount() : before_(omp_get_max_threads()) {}
-  ~ThreadCount() { omp_set_num_threads(before_); }
+  ThreadCount() = default;
+  ~ThreadCount() { set_cpu_threads(0); }
   ThreadCount(const ThreadCount&) = delete;
   ThreadCount& operator=(const ThreadCount&) = delete;
-
- private:
-  int before_;
 };
 
 /// Few heads and many, long rows and short, packed: the ways in which work may be divided.
@@ -71,12 +67,12 @@ TEST_P(Threads, AnyNumberGivesTheSameBits) {
   for (const AttentionCase& c : work_shapes(GetParam())) {
     SCOPED_TRACE(describe(c));
     const Inputs in = make_inputs(c);
-    omp_set_num_threads(1);
+    set_cpu_threads(1);
     ASSERT_EQ(cpu_threads(), 1);
     const Outputs want = run(in, "cpu");
     for (const int threads : {2, 3, 8}) {
       SCOPED_TRACE(threads);
-      omp_set_num_threads(threads);
+      set_cpu_threads(threads);
       ASSERT_EQ(cpu_threads(), threads);
       expect_same_bits(run(in, "cpu"), want);
     }

@@ -1,4 +1,5 @@
-// Scratch memory grows linearly with the sequence length: no seqlen x seqlen buffer, in forward or backward.
+// Scratch memory grows at most linearly with the sequence length, up to a bound: no seqlen x seqlen buffer, in forward
+// or backward.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -81,6 +82,27 @@ TEST_P(Memory, GrowsLinearlyWithTheLength) {
     EXPECT_LE(forward_bytes, allowed);
     EXPECT_LE(backward_bytes, allowed);
   }
+}
+
+// The sums for all keys of a head would be 128 MiB here: beyond a bound they are not kept at once.
+TEST(MemoryOfBackward, IsBoundedWhateverTheNumberOfKeys) {
+  if (sanitized()) GTEST_SKIP() << "a sanitizer's own memory would be measured";
+  constexpr std::int64_t kKeys = 1 << 17, kColumns = 128;
+  const Inputs in = make_inputs({.seqlen_q = 16, .seqlen_k = 1, .head_dim = kColumns, .head_dim_v = kColumns});
+  Tensor k = in.k.view(), v = in.v.view();
+  for (Tensor* t : {&k, &v}) t->shape[2] = kKeys, t->stride[2] = 0;  // one key for all
+  const Outputs out = make_outputs(in);
+  forward(in.q.view(), k, v, out.o.view(), &out.lse.view(), {.compute = "cpu"});
+  const TensorBuffer dk(DType::kF32, {1, 1, kKeys, kColumns}), dv(DType::kF32, {1, 1, kKeys, kColumns});
+  set_cpu_threads(1);
+  const std::int64_t growth = peak_growth([&] {
+    backward(in.dout.view(), in.q.view(), k, v, out.o.view(), out.lse.view(), out.dq.view(), dk.view(), dv.view(),
+             {.compute = "cpu"});
+  });
+  set_cpu_threads(0);
+  if (growth < 0) GTEST_SKIP() << "no /proc/self/clear_refs here";
+  std::printf("%lld KiB\n", static_cast<long long>(growth / 1024));
+  EXPECT_LE(growth, 16 << 20);
 }
 
 // The measurement itself: a buffer of one byte per score must be seen.

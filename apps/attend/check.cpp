@@ -118,7 +118,9 @@ TensorError judge(const char* name, const Workload& w, Truth& truth, Member memb
   TensorError error = compare(name, (w.*member).view(), reference);
   const double magnitude = largest_finite(reference);
   const auto standard_error = [&] { return compare(name, (truth.standard().*member).view(), reference).max_abs; };
-  const DType dtype = w.q.dtype();
+  // Of Q, in which the plain algorithm rounds, and the result, as which it is stored, the one with fewer bits.
+  const DType result_dtype = (w.*member).dtype();
+  const DType dtype = dtype_bytes(result_dtype) < dtype_bytes(w.q.dtype()) ? result_dtype : w.q.dtype();
   if (dtype == DType::kF64) {
     error.tolerance = kF64Tolerance * std::max(1.0, magnitude);
   } else if (dtype == DType::kF32) {

@@ -31,7 +31,8 @@ struct CheckReport {
 
 /// Compares the results of `w` with those of the float64 reference, computed here from the inputs alone.
 ///
-/// The tolerance of max_abs, with M = largest finite |reference|:
+/// The tolerance of max_abs, with M = largest finite |reference|, by the type of Q, or of the result where that has
+/// fewer bits:
 ///   f64       1e-12 max(1, M)
 ///   f32       O and logsumexp 1e-5 max(1, M), gradients 1e-4 M; at least 2 E
 ///   f16, bf16 2 E + 1e-5 M                where E is the error of the plain algorithm in the same type (standard.hpp)

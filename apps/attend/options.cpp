@@ -13,6 +13,7 @@
 #include "cuda/launch/family.hpp"
 #include "cuda/launch/rung.hpp"
 #include "flags.hpp"
+#include "names.hpp"
 #include "problem_flags.hpp"
 
 namespace attend::cli {
@@ -28,21 +29,23 @@ constexpr const char* kMainFooter = R"(Examples:
   attend bench --grid seed --compute cpu,reference
   attend COMMAND --help
 
+--batch-size is --batch_size, here and for every flag. Flags and names are written out: no abbreviations.
 Exit status: 0 done, 1 a check failed, 2 bad usage, bad input or missing hardware.)";
 
 constexpr const char* kGenerateFooter =
-    R"(Writes OUTPUT_DIR/B2_H8_S512_D64/{Q,K,V}.bin: raw little-endian numbers, C order, (batch, heads, seqlen, head_dim).
+    R"(Writes OUTPUT_DIR/B2_H8_S512_D64/{Q,K,V}.bin: raw little-endian numbers, C order,
+(batch, heads, seqlen, head_dim).
 The values are N(0,1) and depend on the seed alone: the same bytes on every machine.
 What the plain name does not say is added to it: B2_H8_Hkv2_Sq128_Sk512_D64_Dv32_bf16.
 
 Examples:
-  attend generate --batch_size 2 --num_heads 8 --seq_len 512 --head_dim 64
+  attend generate
   attend generate --batch_size 1 --num_heads 32 --num_heads_kv 8 --seq_len 4096 --head_dim 128 --dtype bf16 --seed 7)";
 
 constexpr const char* kRunFooter =
-    R"(Reads a folder that `attend generate` wrote, or three .npy files, and writes O, logsumexp (forward) and dQ, dK, dV
-(backward) beside them, or into OUTPUT_DIR. Backward alone needs the O and logsumexp of an earlier forward with the same
-options. The incoming gradient is dO, or ones where there is none.
+    R"(Reads a folder that `attend generate` wrote, or three .npy files, and writes O, logsumexp (forward) and dQ, dK,
+dV (backward) beside them, or into OUTPUT_DIR. Backward alone needs the O and logsumexp of an earlier forward with the
+same options. The incoming gradient is dO, or ones where there is none.
 --check compares with a float64 reference. Half precision may err twice as much as the plain algorithm in that type.
 
 Examples:
@@ -60,19 +63,19 @@ Examples:
   attend bench --grid sizes.json --dtype bf16 --json times.json)";
 
 constexpr const char* kCompileFooter =
-    R"(Compiles the GPU kernels' usual variants with NVRTC and prints what each takes. Needs no GPU. Machine code goes to the
-cache ($ATTEND_CACHE_DIR, else the XDG cache folder), where later calls find it. Exit status 1 where a kernel that claims
-to need none has spills or a stack frame.
+    R"(Compiles the GPU kernels' usual variants with NVRTC and prints what each takes. Needs no GPU. Machine code goes
+to the cache ($ATTEND_CACHE_DIR, else the XDG cache folder), where later calls find it. Exit status 1 where a kernel
+that claims to need none has spills or a stack frame.
 
 Examples:
   attend compile
   attend compile --arch sm_90a --compute naive --json kernels.json)";
 
 constexpr const char* kLadderFooter =
-    R"(Checks every rung of the ladder that runs here against the float64 reference, full and causal, at odd sizes; then times
-them in turns at one size for each type, beside a matrix product by cuBLAS where that is installed. --docs rewrites the
-table between the markers <!-- begin ladder --> and <!-- end ladder --> of a file. Exit status 1 where a check failed: then
-nothing is timed.
+    R"(Checks every rung of the ladder that runs here against the float64 reference, full and causal, at odd sizes; then
+times them in turns at one size for each type, beside a matrix product by cuBLAS where that is installed. --docs
+rewrites the table between the markers <!-- begin ladder --> and <!-- end ladder --> of a file. Exit status 1 where a
+check failed: then nothing is timed.
 
 Examples:
   attend ladder
@@ -106,7 +109,7 @@ std::vector<std::string> compute_names() {
 
 /// Values that are turned into the options once everything has been read.
 struct Raw {
-  std::size_t compute = 0;
+  std::string compute = "auto";
   std::size_t mode = 0;
   std::size_t dtype = 0;
   std::size_t device = 0;
@@ -128,12 +131,12 @@ void add_outputs(CLI::App& app, std::int64_t& threads, std::filesystem::path& js
 
 void add_generate(CLI::App& app, GenerateOptions& options, Raw& raw) {
   io::FolderSpec& spec = options.spec;
-  add_integer(app, "--batch_size", spec.batch, 1, core::kMaxLength, "Sequences")->required();
-  add_integer(app, "--num_heads", spec.num_heads, 1, core::kMaxLength, "Query heads")->required();
+  add_integer(app, "--batch_size", spec.batch, 1, core::kMaxLength, "Sequences, 2 if not given");
+  add_integer(app, "--num_heads", spec.num_heads, 1, core::kMaxLength, "Query heads, 8 if not given");
   add_integer(app, "--num_heads_kv", raw.heads_kv, 1, core::kMaxLength, "Key and value heads; as many if not given");
-  add_integer(app, "--seq_len", spec.seqlen_q, 1, core::kMaxLength, "Query rows, and keys")->required();
+  add_integer(app, "--seq_len", spec.seqlen_q, 1, core::kMaxLength, "Query rows, and keys, 512 if not given");
   add_integer(app, "--seq_len_k", raw.seqlen_k, 1, core::kMaxLength, "Keys, where not as many as query rows");
-  add_integer(app, "--head_dim", spec.head_dim, 1, core::kMaxHeadDim, "Columns of Q and K")->required();
+  add_integer(app, "--head_dim", spec.head_dim, 1, core::kMaxHeadDim, "Columns of Q and K, 64 if not given");
   add_integer(app, "--head_dim_v", raw.head_dim_v, 1, core::kMaxHeadDim, "Columns of V, where not those of K");
   add_choice(app, "--dtype", raw.dtype, dtype_names(), "Type of the numbers, f32 if not given");
   add_seed(app, "--seed", options.seed, "Seed of the values, 42 if not given");
@@ -143,7 +146,8 @@ void add_generate(CLI::App& app, GenerateOptions& options, Raw& raw) {
 }
 
 void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
-  add_choice(app, "--compute", raw.compute, compute_names(), "Backend; auto (the best one here) if not given");
+  app.add_option("--compute", raw.compute, "Backend; auto (the best one here) if not given")
+      ->type_name(fmt::format("{}", fmt::join(compute_names(), "|")));
   add_choice(app, "--mode", raw.mode, {"forward", "backward", "both"}, "What to compute, forward if not given");
   add_path(app, "--data", options.data, "Folder with Q.bin, K.bin, V.bin; its name says their sizes");
   add_path(app, "--q", options.q, "Q as a .npy file, (batch, heads, seqlen, head_dim)");
@@ -223,7 +227,7 @@ GenerateOptions finish(GenerateOptions options, const Raw& raw) {
 }
 
 RunOptions finish(RunOptions options, const Raw& raw) {
-  options.compute = compute_names().at(raw.compute);
+  options.compute = known_name("--compute", raw.compute, compute_names());
   options.mode = std::array{Mode::kForward, Mode::kBackward, Mode::kBoth}.at(raw.mode);
   raw.attention.finish(options.attention);
   const std::pair<const char*, const std::filesystem::path*> npy_flags[] = {
@@ -245,10 +249,7 @@ RunOptions finish(RunOptions options, const Raw& raw) {
 BenchOptions finish(BenchOptions options, const Raw& raw) {
   const std::vector<std::string> allowed = compute_names();
   for (const std::string& name : split_at_commas(raw.computes)) {
-    if (std::find(allowed.begin(), allowed.end(), name) == allowed.end()) {
-      refuse(fmt::format("--compute: '{}', allowed {}", name, fmt::join(allowed, ", ")));
-    }
-    options.computes.push_back(name);
+    options.computes.push_back(known_name("--compute", name, allowed));
   }
   if (raw.device != 0) options.device = raw.device == 1 ? DeviceType::kCPU : DeviceType::kCUDA;
   options.mode = std::array{Mode::kBoth, Mode::kForward, Mode::kBackward}.at(raw.mode);
@@ -269,22 +270,17 @@ CompileOptions finish(CompileOptions options, const Raw& raw) {
   }
   std::vector<std::string> allowed = {"all"};
   for (const cuda::Family* family : cuda::families()) allowed.emplace_back(family->name);
-  if (std::find(allowed.begin(), allowed.end(), options.compute) == allowed.end()) {
-    refuse(fmt::format("--compute: '{}', allowed {}", options.compute, fmt::join(allowed, ", ")));
-  }
+  options.compute = known_name("--compute", options.compute, allowed);
   return options;
 }
 
 LadderOptions finish(LadderOptions options, const Raw& raw) {
   options.max_seconds = raw.max_seconds.value_or(options.max_seconds);
   if (raw.computes == "all") return options;
-  std::vector<std::string> allowed = {"all"};
+  std::vector<std::string> allowed;
   for (const cuda::Rung& rung : cuda::ladder()) allowed.emplace_back(rung.name);
   for (const std::string& name : split_at_commas(raw.computes)) {
-    if (name == "all" || std::find(allowed.begin(), allowed.end(), name) == allowed.end()) {
-      refuse(fmt::format("--compute: '{}', allowed {}", name, fmt::join(allowed, ", ")));
-    }
-    options.computes.push_back(name);
+    options.computes.push_back(known_name("--compute", name, allowed));
   }
   return options;
 }
@@ -309,9 +305,7 @@ SweepOptions finish(SweepOptions options, const Raw& raw) {
   options.spec = raw.problem.finish("--problem", options.attention);
   std::vector<std::string> allowed;
   for (const cuda::Family* family : cuda::families()) allowed.emplace_back(family->name);
-  if (std::find(allowed.begin(), allowed.end(), options.compute) == allowed.end()) {
-    refuse(fmt::format("--compute: '{}', allowed {}", options.compute, fmt::join(allowed, ", ")));
-  }
+  options.compute = known_name("--compute", options.compute, allowed);
   for (const std::string& text : raw.settings) {
     const std::size_t equals = text.find('=');
     if (equals == std::string::npos) refuse(fmt::format("--set: '{}', allowed NAME=A,B,...", text));
@@ -347,6 +341,21 @@ Command finish(const InfoOptions& options, const Raw& raw, AttentionOptions atte
   return explain;
 }
 
+/// Refuses flags that the command does not have; CLI11 would name them, but not what was meant.
+void check_flags(const CLI::App& command, const std::vector<std::string>& arguments) {
+  std::vector<std::string> known = {"--help"};
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  for (const std::string& argument : arguments) {
+    if (!argument.starts_with("--") || argument == "--") continue;
+    const std::string flag = argument.substr(0, argument.find('='));
+    if (std::find(known.begin(), known.end(), flag) != known.end()) continue;
+    refuse(fmt::format("{}: no flag of attend {}{} (see attend {} --help)", flag, command.get_name(),
+                       did_you_mean(flag, known), command.get_name()));
+  }
+}
+
 /// The first word has to be a command, or a flag such as --help.
 void check_command(const std::vector<std::string>& arguments) {
   constexpr std::array<std::string_view, 7> kCommands = {"generate", "run",   "bench", "compile",
@@ -355,8 +364,9 @@ void check_command(const std::vector<std::string>& arguments) {
   if (arguments.empty()) refuse("no command given, allowed " + allowed);
   const std::string& first = arguments.front();
   if (first.starts_with('-')) return;
-  if (std::find(kCommands.begin(), kCommands.end(), first) == kCommands.end()) {
-    refuse(fmt::format("command: '{}', allowed {}", first, allowed));
+  const std::vector<std::string> names(kCommands.begin(), kCommands.end());
+  if (std::find(names.begin(), names.end(), first) == names.end()) {
+    refuse(fmt::format("command: '{}', allowed {}{}", first, allowed, did_you_mean(first, names)));
   }
 }
 
@@ -386,7 +396,8 @@ Params AttentionOptions::params(std::string_view compute) const {
           .compute = compute};
 }
 
-Command parse(const std::vector<std::string>& arguments) {
+Command parse(const std::vector<std::string>& given) {
+  const std::vector<std::string> arguments = with_plain_flags(given);
   CLI::App app("Exact attention, forward and backward: O = softmax(scale Q K^T + bias) V", "attend");
   app.set_version_flag("--version", std::string("attend ") + version());
   app.require_subcommand(1);
@@ -417,6 +428,7 @@ Command parse(const std::vector<std::string>& arguments) {
   if (command == "sweep") add_sweep(*sweep_app, sweep, raw);
   if (command == "info") add_info(*info_app, info, raw, explained);
   check_command(arguments);
+  if (!command.starts_with('-')) check_flags(*app.get_subcommand(command), arguments);
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI11 wants
     app.parse(reversed);

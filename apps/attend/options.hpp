@@ -20,7 +20,8 @@ enum class Mode { kForward, kBackward, kBoth };
 
 /// `attend generate`
 struct GenerateOptions {
-  io::FolderSpec spec;  ///< sizes and dtype, all checked
+  io::FolderSpec spec = {
+      .batch = 2, .num_heads = 8, .seqlen_q = 512, .head_dim = 64};  ///< sizes and dtype, all checked
   std::uint64_t seed = 42;
   bool with_dout = false;  ///< also dO.bin
   std::filesystem::path output_dir = "./data";

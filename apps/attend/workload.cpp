@@ -1,7 +1,5 @@
 #include "workload.hpp"
 
-#include <omp.h>
-
 namespace attend::cli {
 namespace {
 
@@ -95,7 +93,7 @@ Workload Workload::inputs_as(DType dtype) const {
 }
 
 void set_threads(std::int64_t threads) {
-  if (threads > 0) omp_set_num_threads(static_cast<int>(threads));
+  if (threads > 0) set_cpu_threads(static_cast<int>(threads));
 }
 
 double operations(const Workload& w, Mode mode) {

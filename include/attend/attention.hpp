@@ -58,8 +58,9 @@ struct Params {
   std::int64_t window_right = -1;           ///< keep j <= i + off + window_right; -1: open
   double softcap = 0.0;                     ///< >= 0; 0: off
   std::optional<Tensor> alibi_slopes = {};  ///< f32 (1 or batch, num_heads_q, 1, 1). Varlen: (1 or num_sequences, ...)
-  std::optional<Tensor> bias =
-      {};  ///< any float type, (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k). Not with varlen
+  /// Any float type, (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k). -inf hides a key, a finite value never
+  /// does. Not with varlen
+  std::optional<Tensor> bias = {};
   std::optional<Tensor> mask = {};  ///< kBool, broadcasts like bias; 1 keeps, 0 masks. Not with varlen
   double dropout_p = 0.0;           ///< probability of dropping an entry of p, 0 <= p < 1; kept ones grow by 1/(1-p)
   std::uint64_t seed = 0;           ///< Philox 4x32-10: the dropped entries are a pure function of seed, offset
@@ -89,6 +90,7 @@ using Stream = void*;
 /// @param lse  out, may be null; f32 (batch, num_heads_q, seqlen_q, 1): natural log of sum_j exp(s[i,j]).
 ///             Dropout does not change it
 /// @param params  see Params
+/// @param stream  of a GPU: the call returns before the work is done there
 /// A row that sees no key gives o = 0 and lse = -inf.
 /// NaN and inf in the inputs reach the outputs that depend on them. Exactly those on a CPU and with compute `reference`
 /// and `simt`. Kernels on tensor cores multiply whole tiles, in which 0 * NaN is NaN: there a NaN or inf at a key, or
@@ -97,15 +99,25 @@ using Stream = void*;
 /// Deterministic, and independent of the number of threads. Thread-safe.
 /// @throws Error naming the argument, the value found and what is allowed; then nothing was written.
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 1; Milakov & Gimelshein, Online normalizer calculation (2018).
-/// The `reference` backend takes and gives any mix of f64, f32, f16 and bf16; with f64 q, lse may be f64.
+/// The `cpu` backend takes and gives any mix of f32, f16 and bf16; `reference` of f64 too, and with f64 q, lse may be
+/// f64.
 ATTEND_API void forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor* lse = nullptr,
                         const Params& params = {}, Stream stream = nullptr);
 
 /// The gradients of forward: given dout = dL/do (and extras.dlse = dL/dlse), writes dq, dk, dv (and extras.dbias).
 ///
-/// @param dout        dtype of q, shape of o, any strides (0 too)
-/// @param q,k,v,o,lse what forward took and gave; `params` as given to forward
-/// @param dq,dk,dv    out, dtype and shape of q, k, v. dk and dv are summed over the query heads that share them
+/// @param dout    dtype of q, shape of o, any strides (0 too)
+/// @param q       as forward took it
+/// @param k       likewise
+/// @param v       likewise
+/// @param o       as forward gave it
+/// @param lse     likewise
+/// @param dq      out, dtype and shape of q
+/// @param dk      out, dtype and shape of k: summed over the query heads that share it
+/// @param dv      out, dtype and shape of v, likewise
+/// @param params  as forward took them
+/// @param stream  as in forward
+/// @param extras  see BackwardExtras
 /// Rows that see no key contribute nothing. NaN and inf go where forward says. Recomputes p from lse tile by tile;
 /// scratch grows linearly with seqlen.
 /// Deterministic and independent of the number of threads, but on a GPU without Params::deterministic, where the order
@@ -178,11 +190,18 @@ struct BackendInfo {
 /// most.
 [[nodiscard]] ATTEND_API std::vector<BackendInfo> backends();
 
-/// Number of threads that the `cpu` backend uses, but for the smallest problems, for a call made now from this thread
-/// (OMP_NUM_THREADS, else the cores of the process's affinity mask).
+/// Number of threads that the `cpu` backend uses, but for the smallest problems, for a call made now from this thread:
+/// what set_cpu_threads() was told, else OMP_NUM_THREADS, else the cores of the process's affinity mask. What other
+/// libraries tell OpenMP does not change it.
 [[nodiscard]] ATTEND_API int cpu_threads();
 
-/// SIMD target that the `cpu` backend runs on here, for example "AVX3" (AVX-512) or "AVX2".
+/// Sets it for the whole process; 0: back to the default.
+/// @throws Error where threads < 0.
+ATTEND_API void set_cpu_threads(int threads);
+
+/// SIMD target that the `cpu` backend runs on here, for example "AVX3" (AVX-512), "AVX2" or "SSE4": the best one of the
+/// processor, or what the environment variable ATTEND_SIMD names.
+/// @throws Error where ATTEND_SIMD names none that this processor can run.
 [[nodiscard]] ATTEND_API std::string cpu_simd_target();
 
 }  // namespace attend

@@ -21,6 +21,9 @@ enum class ErrorCode {
 class ATTEND_API Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Error(const Error&) = default;
+  Error& operator=(const Error&) = default;
+  ~Error() override;  // in the library: one vtable, so that exceptions are caught across shared objects
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }
 
  private:

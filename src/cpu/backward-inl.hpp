@@ -11,6 +11,8 @@
 #define ATTEND_CPU_BACKWARD_INL
 #endif
 
+#include "cpu/kernels.hpp"
+#include "cpu/long_sum-inl.hpp"
 #include "cpu/score_product-inl.hpp"
 #include "cpu/scratch.hpp"
 
@@ -39,7 +41,7 @@ struct QueryTile {
   FloatRows dout;      // (128, head_dim_v)
   float* q_buffer;     // (128, padded head_dim), for q where it is converted
   float* dout_buffer;  // (128, padded head_dim_v), likewise
-  float* lse;          // (128), times log2(e); +inf for a row that saw no key, so that its P is 0
+  float* lse;          // (128), in the unit of the scores; +inf for a row that saw no key, so that its P is 0
   float* delta;        // (128): <dout, o> - dlse
 
   static std::int64_t floats(const core::Problem& p) {
@@ -62,9 +64,10 @@ struct QueryTile {
 
   [[nodiscard]] std::int64_t num_panels() const { return ceil_div(num_rows, kPanel); }
 
-  /// Rows [begin, end) of a head. False: lse holds NaN or +inf.
+  /// Rows [begin, end) of a head, with delta from `deltas` (as in BackwardKeysTask) unless null. False: lse holds NaN
+  /// or +inf.
   bool load(const core::Problem& p, const core::Sequence& s, std::int64_t head, const HeadRules& rules,
-            std::int64_t begin, std::int64_t end) {
+            std::int64_t begin, std::int64_t end, const float* deltas) {
     row_begin = begin;
     num_rows = end - begin;
     const Matrix q_rows = core::q_matrix(p.q, s, head);
@@ -80,11 +83,12 @@ struct QueryTile {
       rules.s_product.pack(begin + row, rows, q_packed + row * p.head_dim);
       rules.dp_product.pack(begin + row, rows, dout_packed + row * p.head_dim_v);
     }
-    return load_row_scalars(p, s, head);
+    return load_row_scalars(p, s, head, rules.scores.per_nat(), deltas);
   }
 
  private:
-  bool load_row_scalars(const core::Problem& p, const core::Sequence& s, std::int64_t head) {
+  bool load_row_scalars(const core::Problem& p, const core::Sequence& s, std::int64_t head, double per_nat,
+                        const float* deltas) {
     const Matrix o = core::q_matrix(p.o, s, head);
     const Matrix lse_rows = core::q_matrix(*p.lse, s, head);
     bool lse_ok = true;
@@ -92,8 +96,12 @@ struct QueryTile {
     std::fill_n(delta, kBackwardBlockM, 0.0F);
     for (std::int64_t r = 0; r < num_rows; ++r) {
       const double row_lse = core::load(lse_rows, row_begin + r, 0);
-      if (row_lse != -kInfinity) lse[r] = static_cast<float>(row_lse * kLog2E);
+      if (row_lse != -kInfinity) lse[r] = static_cast<float>(row_lse * per_nat);
       lse_ok &= row_lse < kInfinity;
+      if (deltas != nullptr) {
+        delta[r] = deltas[delta_index(p, s, head, row_begin + r)];
+        continue;
+      }
       delta[r] = dot_with_dout(o, r);
       if (p.dlse) delta[r] -= static_cast<float>(core::load(core::q_matrix(*p.dlse, s, head), row_begin + r, 0));
     }
@@ -120,23 +128,34 @@ struct KeyTile {
   FloatRows v;      // (128, head_dim_v)
   float* k_buffer;  // (128, padded head_dim), for k where it is converted
   float* v_buffer;  // (128, padded head_dim_v), likewise
-  float* dk;        // (128, padded head_dim): sum over rows of dS q, without scale; null: not wanted
-  float* dv;        // (128, padded head_dim_v); null with dk
+  LongSum dk;       // (128, padded head_dim): sum over rows of dS q, without scale; only in KeyTile::with_gradients
+  LongSum dv;       // (128, padded head_dim_v), likewise
 
-  static std::int64_t floats(const core::Problem& p, bool with_gradients) {
-    return (with_gradients ? 2 : 1) * kBlockN * (padded(p.head_dim) + padded(p.head_dim_v));
-  }
+  static std::int64_t floats(const core::Problem& p) { return kBlockN * (padded(p.head_dim) + padded(p.head_dim_v)); }
 
-  static KeyTile make(const core::Problem& p, Scratch& scratch, bool with_gradients) {
+  static KeyTile make(const core::Problem& p, Scratch& scratch) {
     KeyTile tile;
     tile.k_buffer = scratch.take(kBlockN * padded(p.head_dim));
     tile.v_buffer = scratch.take(kBlockN * padded(p.head_dim_v));
-    tile.dk = with_gradients ? scratch.take(kBlockN * padded(p.head_dim)) : nullptr;
-    tile.dv = with_gradients ? scratch.take(kBlockN * padded(p.head_dim_v)) : nullptr;
     return tile;
   }
 
-  /// Rows [begin, begin + count) of a key head; gradients start at 0.
+  static std::int64_t floats_with_gradients(const core::Problem& p, std::int64_t row_tiles) {
+    return floats(p) + LongSum::floats(kBlockN * padded(p.head_dim), row_tiles) +
+           LongSum::floats(kBlockN * padded(p.head_dim_v), row_tiles);
+  }
+
+  /// For sums over at most row_tiles tiles of rows.
+  static KeyTile with_gradients(const core::Problem& p, std::int64_t row_tiles, Scratch& scratch) {
+    KeyTile tile = make(p, scratch);
+    tile.dk = LongSum(kBlockN * padded(p.head_dim), row_tiles, scratch);
+    tile.dv = LongSum(kBlockN * padded(p.head_dim_v), row_tiles, scratch);
+    tile.dk.clear();
+    tile.dv.clear();
+    return tile;
+  }
+
+  /// Rows [begin, begin + count) of a key head.
   void load(const core::Problem& p, const core::Sequence& s, std::int64_t key_head, std::int64_t begin,
             std::int64_t count) {
     key_begin = begin;
@@ -146,15 +165,12 @@ struct KeyTile {
     if (!ScoreProduct::reads_keys_directly(p.v, p.dout)) {
       v = float_rows(core::k_matrix(p.v, s, key_head), begin, count, Readable::kElements, v_buffer);
     }
-    if (dk == nullptr) return;
-    std::fill_n(dk, kBlockN * padded(p.head_dim), 0.0F);
-    std::fill_n(dv, kBlockN * padded(p.head_dim_v), 0.0F);
   }
 };
 
 /// P^T and dS^T of one tile, and which part of it is visible.
 struct GradientTile {
-  float* p;           // (128, kBackwardScoreStride): scores, then probabilities (dropped ones where dropout is on)
+  float* p;           // (128, kBackwardScoreStride): scores, then probabilities
   float* ds;          // likewise: dP, then dS
   float* derivative;  // likewise: of softcap; null without
   bool partial = false;
@@ -182,6 +198,16 @@ struct GradientTile {
     for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) compute_panel(problem, rules, q, k, panel);
   }
 
+  /// p becomes what dV is made of: with dropout on, dropped probabilities.
+  void drop_probabilities(const core::Problem& problem, const HeadRules& rules, const QueryTile& q,
+                          const KeyTile& k) const {
+    if (problem.dropout_p == 0) return;
+    for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
+      const ScoreTile tile = score_tile(q, k, panel);
+      rules.scores.drop(tile, tile.s);
+    }
+  }
+
   /// dS becomes the gradient of the products q.k, in units of scale.
   void through_softcap(const QueryTile& q, const KeyTile& k) const {
     if (derivative == nullptr) return;
@@ -194,11 +220,16 @@ struct GradientTile {
   }
 
  private:
+  [[nodiscard]] ScoreTile score_tile(const QueryTile& q, const KeyTile& k, std::int64_t panel) const {
+    const std::int64_t lane = panel * kPanel;
+    return {p + lane,   kBackwardScoreStride, k.key_begin,
+            k.num_keys, q.row_begin + lane,   std::min<std::int64_t>(kPanel, q.num_rows - lane)};
+  }
+
   void compute_panel(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k,
                      std::int64_t panel) {
     const std::int64_t lane = panel * kPanel;
-    const ScoreTile tile = {p + lane,   kBackwardScoreStride, k.key_begin,
-                            k.num_keys, q.row_begin + lane,   std::min<std::int64_t>(kPanel, q.num_rows - lane)};
+    const ScoreTile tile = score_tile(q, k, panel);
     const bool panel_partial = !rules.scores.fully_visible(tile);
     partial |= panel_partial;
     ranges[panel].fill(rules.scores.window(), tile);
@@ -208,11 +239,12 @@ struct GradientTile {
     rules.scores.finish(tile, derivative == nullptr ? nullptr : derivative + lane);
     if (panel_partial) ScoreRules::hide(tile, ranges[panel]);
     if (problem.dropout_p > 0) rules.scores.drop(tile, ds + lane);
-    probabilities_and_gradients(tile, q.lse + lane, q.delta + lane, ds + lane);
-    if (problem.dropout_p > 0) rules.scores.drop(tile, tile.s);
+    rules.scores.with_unit(
+        [&](auto unit) HWY_ATTR { probabilities_and_gradients<unit>(tile, q.lse + lane, q.delta + lane, ds + lane); });
   }
 
-  /// p = 2^(s - lse), ds = p (dp - delta), in place.
+  /// p = exp(s - lse), ds = p (dp - delta), in place.
+  template <ScoreUnit kUnit>
   static void probabilities_and_gradients(const ScoreTile& tile, const float* lse, const float* delta, float* ds) {
     for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
       const Vector row_lse = hn::Load(kFloats, lse + lane);
@@ -220,7 +252,7 @@ struct GradientTile {
       for (std::int64_t k = 0; k < tile.num_keys; ++k) {
         float* s_at = tile.key(k) + lane;
         float* ds_at = ds + k * tile.stride + lane;
-        const Vector p = exp2(hn::Sub(hn::Load(kFloats, s_at), row_lse));
+        const Vector p = exponential<kUnit>(hn::Sub(hn::Load(kFloats, s_at), row_lse));
         hn::Store(p, kFloats, s_at);
         hn::Store(hn::Mul(p, hn::Sub(hn::Load(kFloats, ds_at), row_delta)), kFloats, ds_at);
       }

@@ -2,9 +2,8 @@
 //
 // Two ways to run it, with bit-equal results:
 //  - backward_keys over all keys of a head with dq wanted: five products a tile; one task a key head.
-//  - where there are fewer key heads than threads: backward_keys over parts of the keys for dk and dv, and
-//  backward_rows
-//    over parts of the rows for dq. Seven products a tile, but as many tasks as there are tiles.
+//  - where there are fewer key heads than threads, or very many keys: backward_keys over parts of the keys for dk and
+//    dv, and backward_rows over parts of the rows for dq. Seven products a tile, but as many tasks as there are tiles.
 // Either way a tile's products, and the order in which tiles are added, are the same.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/backward.cpp"
@@ -35,11 +34,13 @@ void accumulate(BroadcastOperand a, FloatRows b, float* c, std::int64_t m, std::
 }
 
 /// dV += P^T dO and dK += dS^T Q.
-void add_to_keys(const core::Problem& p, const GradientTile& tile, const QueryTile& q, const KeyTile& k) {
+void add_to_keys(const core::Problem& p, const GradientTile& tile, const QueryTile& q, KeyTile& k) {
   constexpr std::int64_t kStride = kBackwardScoreStride;
+  float* dk = k.dk.for_next_tile();
+  float* dv = k.dv.for_next_tile();
   if (!tile.partial) {
-    accumulate({tile.p, kStride, 1}, q.dout, k.dv, k.num_keys, p.head_dim_v, q.num_rows, {});
-    accumulate({tile.ds, kStride, 1}, q.q, k.dk, k.num_keys, p.head_dim, q.num_rows, {});
+    accumulate({tile.p, kStride, 1}, q.dout, dv, k.num_keys, p.head_dim_v, q.num_rows, {});
+    accumulate({tile.ds, kStride, 1}, q.q, dk, k.num_keys, p.head_dim, q.num_rows, {});
     return;
   }
   for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
@@ -48,8 +49,8 @@ void add_to_keys(const core::Problem& p, const GradientTile& tile, const QueryTi
     const RowRanges depth = tile.ranges[panel].lanes_of_key();
     const FloatRows dout = {q.dout.row(lane), q.dout.stride};
     const FloatRows q_rows = {q.q.row(lane), q.q.stride};
-    accumulate({tile.p + lane, kStride, 1}, dout, k.dv, k.num_keys, p.head_dim_v, rows, depth);
-    accumulate({tile.ds + lane, kStride, 1}, q_rows, k.dk, k.num_keys, p.head_dim, rows, depth);
+    accumulate({tile.p + lane, kStride, 1}, dout, dv, k.num_keys, p.head_dim_v, rows, depth);
+    accumulate({tile.ds + lane, kStride, 1}, q_rows, dk, k.num_keys, p.head_dim, rows, depth);
   }
 }
 
@@ -75,36 +76,49 @@ bool store_rows(const Matrix& m, std::int64_t begin, std::int64_t count, const f
   return finite;
 }
 
+/// Tiles of rows whose products a key's gradients are the sum of.
+std::int64_t row_tiles(const core::Problem& p, const core::Sequence& s) {
+  return ceil_div(s.seqlen_q, kBackwardBlockM) * p.heads_per_group();
+}
+
+/// Scratch of a task with num_tiles tiles of keys.
+std::int64_t keys_floats(const core::Problem& p, const core::Sequence& s, std::int64_t num_tiles) {
+  return QueryTile::floats(p) + GradientTile::floats(p) +
+         LongSum::floats(kBackwardBlockM * padded(p.head_dim), num_tiles) +
+         num_tiles * KeyTile::floats_with_gradients(p, row_tiles(p, s));
+}
+
 /// All key tiles of the task, loaded.
 std::vector<KeyTile> load_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
   std::vector<KeyTile> tiles;
   for (std::int64_t key = task.key_begin; key < task.key_end; key += kBlockN) {
-    tiles.push_back(KeyTile::make(p, scratch, true));
+    tiles.push_back(KeyTile::with_gradients(p, row_tiles(p, task.sequence), scratch));
     tiles.back().load(p, task.sequence, task.key_head, key, std::min<std::int64_t>(kBlockN, task.key_end - key));
   }
   return tiles;
 }
 
 /// One block of query rows against all key tiles of the task; with dq, dq is their sum.
-void visit_rows(const core::Problem& p, const HeadRules& rules, const QueryTile& q, const std::vector<KeyTile>& keys,
-                GradientTile& tile, float* dq) {
-  for (const KeyTile& k : keys) {
+void visit_rows(const core::Problem& p, const HeadRules& rules, const QueryTile& q, std::vector<KeyTile>& keys,
+                GradientTile& tile, LongSum* dq) {
+  for (KeyTile& k : keys) {
     if (!sees(rules.scores.window(), q, k)) continue;
     tile.compute(p, rules, q, k);
+    tile.drop_probabilities(p, rules, q, k);
     tile.through_softcap(q, k);
     add_to_keys(p, tile, q, k);
-    if (dq != nullptr) add_to_rows(p, tile, q, k, dq);
+    if (dq != nullptr) add_to_rows(p, tile, q, k, dq->for_next_tile());
   }
 }
 
 bool run_backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
-  const std::int64_t dq_floats = kBackwardBlockM * padded(p.head_dim);
+  const std::int64_t dq_size = kBackwardBlockM * padded(p.head_dim);
   const std::int64_t num_tiles = ceil_div(task.key_end - task.key_begin, kBlockN);
-  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + dq_floats + num_tiles * KeyTile::floats(p, true));
+  scratch.reserve(keys_floats(p, task.sequence, num_tiles));
   QueryTile q = QueryTile::make(p, scratch);
   GradientTile tile = GradientTile::make(p, scratch);
-  float* dq = scratch.take(dq_floats);
-  const std::vector<KeyTile> keys = load_keys(p, task, scratch);
+  LongSum dq(dq_size, num_tiles, scratch);
+  std::vector<KeyTile> keys = load_keys(p, task, scratch);
   const auto scale = static_cast<float>(p.scale);
 
   bool finite = true;
@@ -116,43 +130,52 @@ bool run_backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scr
       const KeyRange seen = rules.scores.window().rows(row, row_end);
       const bool sees_any = seen.begin < task.key_end && seen.end > task.key_begin;
       if (!sees_any && !task.with_dq) continue;
-      finite &= q.load(p, task.sequence, head, rules, row, row_end);
-      if (task.with_dq) std::fill_n(dq, dq_floats, 0.0F);
-      visit_rows(p, rules, q, keys, tile, task.with_dq ? dq : nullptr);
-      if (task.with_dq) finite &= store_rows(core::q_matrix(p.dq, task.sequence, head), row, q.num_rows, dq, scale);
+      finite &= q.load(p, task.sequence, head, rules, row, row_end, task.deltas);
+      if (task.with_dq) dq.clear();
+      visit_rows(p, rules, q, keys, tile, task.with_dq ? &dq : nullptr);
+      if (!task.with_dq) continue;
+      finite &= store_rows(core::q_matrix(p.dq, task.sequence, head), row, q.num_rows, dq.result(), scale);
     }
   }
-  for (const KeyTile& k : keys) {
-    finite &= store_rows(core::k_matrix(p.dk, task.sequence, task.key_head), k.key_begin, k.num_keys, k.dk, scale);
-    finite &= store_rows(core::k_matrix(p.dv, task.sequence, task.key_head), k.key_begin, k.num_keys, k.dv, 1.0F);
+  const Matrix dk = core::k_matrix(p.dk, task.sequence, task.key_head);
+  const Matrix dv = core::k_matrix(p.dv, task.sequence, task.key_head);
+  for (KeyTile& k : keys) {
+    finite &= store_rows(dk, k.key_begin, k.num_keys, k.dk.result(), scale);
+    finite &= store_rows(dv, k.key_begin, k.num_keys, k.dv.result(), 1.0F);
   }
   return finite;
 }
 
 bool run_backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scratch& scratch) {
-  const std::int64_t dq_floats = kBackwardBlockM * padded(p.head_dim);
-  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + dq_floats + KeyTile::floats(p, false));
+  const HeadRules rules(p, task.sequence, task.head);
+  const KeyRange seen = rules.scores.window().rows(task.row_begin, task.row_end);
+  const std::int64_t num_tiles = ceil_div(task.sequence.seqlen_k, kBlockN);
+  const std::int64_t dq_size = kBackwardBlockM * padded(p.head_dim);
+  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + LongSum::floats(dq_size, num_tiles) +
+                  KeyTile::floats(p));
   QueryTile q = QueryTile::make(p, scratch);
   GradientTile tile = GradientTile::make(p, scratch);
-  float* dq = scratch.take(dq_floats);
-  KeyTile k = KeyTile::make(p, scratch, false);
+  LongSum dq(dq_size, num_tiles, scratch);
+  KeyTile k = KeyTile::make(p, scratch);
 
-  const HeadRules rules(p, task.sequence, task.head);
-  bool finite = q.load(p, task.sequence, task.head, rules, task.row_begin, task.row_end);
-  std::fill_n(dq, dq_floats, 0.0F);
-  const KeyRange seen = rules.scores.window().rows(task.row_begin, task.row_end);
+  bool finite = q.load(p, task.sequence, task.head, rules, task.row_begin, task.row_end, task.deltas);
+  dq.clear();
   for (std::int64_t key = seen.begin / kBlockN * kBlockN; key < seen.end; key += kBlockN) {
     k.load(p, task.sequence, task.head / p.heads_per_group(), key,
            std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key));
     tile.compute(p, rules, q, k);
     tile.through_softcap(q, k);
-    add_to_rows(p, tile, q, k, dq);
+    add_to_rows(p, tile, q, k, dq.for_next_tile());
   }
   const Matrix dq_out = core::q_matrix(p.dq, task.sequence, task.head);
-  return store_rows(dq_out, task.row_begin, q.num_rows, dq, static_cast<float>(p.scale)) && finite;
+  return store_rows(dq_out, task.row_begin, q.num_rows, dq.result(), static_cast<float>(p.scale)) && finite;
 }
 
 }  // namespace
+
+std::int64_t backward_keys_bytes_target(const core::Problem& p, const core::Sequence& s) {
+  return keys_floats(p, s, ceil_div(s.seqlen_k, kBlockN)) * static_cast<std::int64_t>(sizeof(float));
+}
 
 bool backward_keys_target(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
   return run_backward_keys(p, task, scratch);
@@ -168,8 +191,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attend::cpu {
 
+HWY_EXPORT(backward_keys_bytes_target);
 HWY_EXPORT(backward_keys_target);
 HWY_EXPORT(backward_rows_target);
+
+std::int64_t backward_keys_bytes(const core::Problem& p, const core::Sequence& s) {
+  return HWY_DYNAMIC_DISPATCH(backward_keys_bytes_target)(p, s);
+}
 
 bool backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
   return HWY_DYNAMIC_DISPATCH(backward_keys_target)(p, task, scratch);

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
+
+#include "cpu/kernels.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -81,7 +84,8 @@ BlockFunction block_of(int rows, int vectors) {
 
 bool bf16_dot_enabled() {
   static const bool enabled = [] {
-    if (!has_instruction()) return false;
+    const bool has_512_bits = std::string_view(simd_target_name()).starts_with("AVX3");
+    if (!has_instruction() || !has_512_bits) return false;
     const char* wish = std::getenv("ATTEND_CPU_BF16_DOT");
     if (wish != nullptr && *wish != '\0') return std::strcmp(wish, "0") != 0;
     return __builtin_cpu_is("amd") != 0;

@@ -4,7 +4,7 @@
 // Where it pays: on AMD (Zen 4 and later) it doubles the rate of a float32 multiply-add. On Intel it does not: measured
 // on a Xeon with avx512_bf16 (model 207), 2 x 16 lanes every second cycle, half of what two float32 units do. So it is
 // on for AMD processors that have it, off elsewhere; the environment variable ATTEND_CPU_BF16_DOT = 0 or 1 decides
-// instead.
+// instead, where the SIMD target is AVX-512 (ATTEND_SIMD may have made it another).
 #pragma once
 
 #include <cstdint>

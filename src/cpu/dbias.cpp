@@ -14,11 +14,12 @@ HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 namespace {
 
-/// sums (128, kBackwardScoreStride) += dS, or with `over_rows` its first column += the sum over rows.
-void add_tile(const GradientTile& tile, const QueryTile& q, const KeyTile& k, bool over_rows, float* sums) {
+/// sums (128, kBackwardScoreStride) += dS, or with `over_rows` its first column += the sum over rows. In float64: a
+/// broadcast bias collects from every batch, head and row.
+void add_tile(const GradientTile& tile, const QueryTile& q, const KeyTile& k, bool over_rows, double* sums) {
   for (std::int64_t key = 0; key < k.num_keys; ++key) {
     const float* ds = tile.ds + key * kBackwardScoreStride;
-    float* sum = sums + key * kBackwardScoreStride;
+    double* sum = sums + key * kBackwardScoreStride;
     for (std::int64_t r = 0; r < q.num_rows; ++r) sum[over_rows ? 0 : r] += ds[r];
   }
 }
@@ -30,13 +31,13 @@ KeyRange broadcast_range(std::int64_t index, std::int64_t bias_size, std::int64_
 
 bool run_dbias_tile(const core::Problem& p, const DbiasTask& task, Scratch& scratch) {
   const Tensor& dbias = *p.dbias;
-  const std::int64_t sum_floats = kBlockN * kBackwardScoreStride;
-  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + sum_floats + KeyTile::floats(p, false));
+  const std::int64_t sum_size = kBlockN * kBackwardScoreStride;
+  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + 2 * sum_size + KeyTile::floats(p));
   QueryTile q = QueryTile::make(p, scratch);
   GradientTile tile = GradientTile::make(p, scratch);
-  float* sums = scratch.take(sum_floats);
-  KeyTile k = KeyTile::make(p, scratch, false);
-  std::fill_n(sums, sum_floats, 0.0F);
+  double* sums = take_doubles(scratch, sum_size);
+  KeyTile k = KeyTile::make(p, scratch);
+  std::fill_n(sums, sum_size, 0.0);
 
   const bool over_rows = dbias.shape[2] != p.max_seqlen_q;
   const KeyRange rows = over_rows
@@ -55,7 +56,7 @@ bool run_dbias_tile(const core::Problem& p, const DbiasTask& task, Scratch& scra
         const std::int64_t row_end = std::min<std::int64_t>(row + kBackwardBlockM, rows.end);
         const KeyRange seen = rules.scores.window().rows(row, row_end);
         if (seen.begin >= task.key_begin + num_keys || seen.end <= task.key_begin) continue;
-        finite &= q.load(p, s, head, rules, row, row_end);
+        finite &= q.load(p, s, head, rules, row, row_end, task.deltas);
         tile.compute(p, rules, q, k);
         add_tile(tile, q, k, over_rows, sums);
       }

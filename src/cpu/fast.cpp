@@ -2,7 +2,6 @@
 // NaN or infinities.
 #include <fmt/format.h>
 
-#include <array>
 #include <atomic>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "cpu/kernels.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/reference.hpp"
+#include "cpu/work_list.hpp"
 
 namespace attend::cpu {
 namespace {
@@ -18,30 +18,30 @@ namespace {
 using core::Problem;
 using core::Sequence;
 
+/// Query rows times keys of all heads.
+double num_scores(const Problem& p) {
+  double of_head = 0;
+  for (std::int64_t index = 0; index < p.num_sequences; ++index) {
+    const Sequence s = p.sequence(index);
+    of_head += static_cast<double>(s.seqlen_q) * static_cast<double>(s.seqlen_k);
+  }
+  return of_head * static_cast<double>(p.num_heads_q);
+}
+
 /// Threads that are worth their meeting: until they have met, one alone has done some 2^18 multiplications; on a busy
 /// machine the meeting takes milliseconds.
 int threads_for(const Problem& p) {
   constexpr double kWorkWorthThreads = 1 << 18;
-  const double rows = static_cast<double>(p.num_sequences * p.num_heads_q) * static_cast<double>(p.max_seqlen_q);
-  const double work = rows * static_cast<double>(p.max_seqlen_k) * static_cast<double>(p.head_dim + p.head_dim_v);
-  return work < kWorkWorthThreads ? 1 : max_threads();
+  return num_scores(p) * static_cast<double>(p.head_dim + p.head_dim_v) < kWorkWorthThreads ? 1 : max_threads();
 }
 
 void forward(const Problem& p, Stream /*stream*/) {
-  const std::int64_t blocks = ceil_div(p.max_seqlen_q, kForwardBlockM);
-  const std::int64_t heads = p.num_sequences * p.num_heads_q;
-  parallel_for(blocks * heads, threads_for(p), [&](std::int64_t index) {
-    // Head by head, so that K and V of a head stay in the second-level cache from one task to the next; its last rows
-    // first, because under a causal mask they are the longest tasks, and a long task last leaves threads idle.
-    const std::int64_t head = index / blocks;
-    const std::int64_t block = blocks - 1 - index % blocks;
-    const Sequence sequence = p.sequence(head / p.num_heads_q);
-    const std::int64_t row_begin = block * kForwardBlockM;
-    if (row_begin >= sequence.seqlen_q) return;
-    const ForwardTask task = {sequence, head % p.num_heads_q, row_begin,
-                              std::min<std::int64_t>(row_begin + kForwardBlockM, sequence.seqlen_q)};
-    if (!forward_rows(p, task, Scratch::of_this_thread())) {
-      reference_forward_rows(p, sequence, task.head, task.row_begin, task.row_end);
+  choose_simd_target();
+  const WorkList work(p, BlocksOf::kRows, kForwardBlockM);
+  parallel_for(work.size(), threads_for(p), [&](std::int64_t number) {
+    const auto [sequence, head, begin, end] = work.at(number);
+    if (!forward_rows(p, {sequence, head, begin, end}, Scratch::of_this_thread())) {
+      reference_forward_rows(p, sequence, head, begin, end);
     }
     Scratch::of_this_thread().release_if_large();
   });
@@ -56,44 +56,49 @@ double busy_share(std::int64_t tasks, std::int64_t threads) {
 using RedoFlags = std::vector<std::atomic<bool>>;
 
 /// dq, dk and dv, one task a key head: five products a tile.
-void backward_by_group(const Problem& p, RedoFlags& redo) {
+void backward_by_group(const Problem& p, const float* deltas, RedoFlags& redo) {
   parallel_for(p.num_sequences * p.num_heads_k, threads_for(p), [&](std::int64_t group) {
     const Sequence sequence = p.sequence(group / p.num_heads_k);
-    const BackwardKeysTask task = {sequence, group % p.num_heads_k, 0, sequence.seqlen_k, true};
+    const BackwardKeysTask task = {sequence, group % p.num_heads_k, 0, sequence.seqlen_k, true, deltas};
     if (!backward_keys(p, task, Scratch::of_this_thread())) redo[group] = true;
     Scratch::of_this_thread().release_if_large();
   });
 }
 
 /// The same in parts of the keys for dk and dv, and parts of the rows for dq: seven products a tile.
-void backward_by_tile(const Problem& p, RedoFlags& redo) {
-  const std::int64_t key_parts = ceil_div(p.max_seqlen_k, kBackwardKeysPerTask);
-  const std::int64_t row_parts = ceil_div(p.max_seqlen_q, kBackwardBlockM);
-  const std::int64_t key_tasks = p.num_sequences * p.num_heads_k * key_parts;
-  const std::int64_t row_tasks = p.num_sequences * p.num_heads_q * row_parts;
-  parallel_for(key_tasks + row_tasks, threads_for(p), [&](std::int64_t index) {
+void backward_by_tile(const Problem& p, const float* deltas, RedoFlags& redo) {
+  const WorkList key_work(p, BlocksOf::kKeys, kBackwardKeysPerTask);
+  const WorkList row_work(p, BlocksOf::kRows, kBackwardBlockM);
+  parallel_for(key_work.size() + row_work.size(), threads_for(p), [&](std::int64_t number) {
     Scratch& scratch = Scratch::of_this_thread();
-    if (index < key_tasks) {  // the larger tasks first
-      const std::int64_t group = index / key_parts;
-      const Sequence sequence = p.sequence(group / p.num_heads_k);
-      const std::int64_t begin = index % key_parts * kBackwardKeysPerTask;
-      const std::int64_t end = std::min(begin + kBackwardKeysPerTask, sequence.seqlen_k);
-      if (begin >= end) return;
-      if (!backward_keys(p, {sequence, group % p.num_heads_k, begin, end, false}, scratch)) redo[group] = true;
+    if (number < key_work.size()) {  // the larger tasks first
+      const auto [sequence, head, begin, end] = key_work.at(number);
+      const bool finite = backward_keys(p, {sequence, head, begin, end, false, deltas}, scratch);
+      if (!finite) redo[sequence.index * p.num_heads_k + head] = true;
     } else {
-      const std::int64_t head = (index - key_tasks) / row_parts;
-      const Sequence sequence = p.sequence(head / p.num_heads_q);
-      const std::int64_t begin = (index - key_tasks) % row_parts * kBackwardBlockM;
-      const std::int64_t end = std::min<std::int64_t>(begin + kBackwardBlockM, sequence.seqlen_q);
-      if (begin >= end) return;
-      if (!backward_rows(p, {sequence, head % p.num_heads_q, begin, end}, scratch))
-        redo[head / p.heads_per_group()] = true;
+      const auto [sequence, head, begin, end] = row_work.at(number - key_work.size());
+      const bool finite = backward_rows(p, {sequence, head, begin, end, deltas}, scratch);
+      if (!finite) redo[sequence.index * p.num_heads_k + head / p.heads_per_group()] = true;
     }
     scratch.release_if_large();
   });
 }
 
-void backward_bias(const Problem& p) {
+/// <dout, o> - dlse of every row, see exact_deltas(); nothing where o will do.
+std::vector<float> deltas_of(const Problem& p) {
+  const bool coarse = p.o.dtype == DType::kF16 || p.o.dtype == DType::kBF16;
+  if (!coarse || p.dropout_p == 0) return {};
+  std::vector<float> deltas(static_cast<std::size_t>(p.q.shape[0] * p.q.shape[1] * p.q.shape[2]));
+  const WorkList work(p, BlocksOf::kRows, kBackwardBlockM);
+  parallel_for(work.size(), threads_for(p), [&](std::int64_t number) {
+    const auto [sequence, head, begin, end] = work.at(number);
+    exact_deltas(p, {sequence, head, begin, end, nullptr}, deltas.data(), Scratch::of_this_thread());
+    Scratch::of_this_thread().release_if_large();
+  });
+  return deltas;
+}
+
+void backward_bias(const Problem& p, const float* deltas) {
   const Shape& shape = p.dbias->shape;
   const std::int64_t row_tiles = ceil_div(shape[2], kBackwardBlockM);
   const std::int64_t key_tiles = ceil_div(shape[3], kBlockN);
@@ -101,31 +106,54 @@ void backward_bias(const Problem& p) {
   parallel_for(shape[0] * shape[1] * row_tiles * key_tiles, threads_for(p), [&](std::int64_t index) {
     const std::int64_t row_tile = index / key_tiles % row_tiles;
     const std::int64_t head = index / key_tiles / row_tiles;
-    const DbiasTask task = {head / shape[1], head % shape[1], row_tile * kBackwardBlockM, index % key_tiles * kBlockN};
+    const DbiasTask task = {head / shape[1], head % shape[1], row_tile * kBackwardBlockM, index % key_tiles * kBlockN,
+                            deltas};
     if (!dbias_tile(p, task, Scratch::of_this_thread())) finite = false;
     Scratch::of_this_thread().release_if_large();
   });
   if (!finite) reference_dbias(p);
 }
 
-void backward(const Problem& p, Stream /*stream*/) {
+/// True where every thread finds a key head to itself and the sums of one fit into its memory.
+bool groups_suffice(const Problem& p) {
   constexpr double kWorthOfFiveInsteadOfSeven = 5.0 / 7.0;
+  constexpr std::int64_t kMostBytesOfGroup = 96 << 20;
   const std::int64_t groups = p.num_sequences * p.num_heads_k;
+  if (groups == 0) return true;
+  if (busy_share(groups, threads_for(p)) < kWorthOfFiveInsteadOfSeven) return false;
+  for (std::int64_t index = 0; index < (p.varlen ? p.num_sequences : 1); ++index) {
+    if (backward_keys_bytes(p, p.sequence(index)) > kMostBytesOfGroup) return false;
+  }
+  return true;
+}
+
+void backward(const Problem& p, Stream /*stream*/) {
+  choose_simd_target();
+  const std::int64_t groups = p.num_sequences * p.num_heads_k;
+  const std::vector<float> storage = deltas_of(p);
+  const float* deltas = storage.empty() ? nullptr : storage.data();
   RedoFlags redo(static_cast<std::size_t>(groups));
-  if (busy_share(groups, threads_for(p)) >= kWorthOfFiveInsteadOfSeven) {
-    backward_by_group(p, redo);
+  if (groups_suffice(p)) {
+    backward_by_group(p, deltas, redo);
   } else {
-    backward_by_tile(p, redo);
+    backward_by_tile(p, deltas, redo);
   }
   parallel_for(groups, threads_for(p), [&](std::int64_t group) {
     if (redo[group]) reference_backward_group(p, p.sequence(group / p.num_heads_k), group % p.num_heads_k);
   });
-  if (p.dbias) backward_bias(p);
+  if (p.dbias) backward_bias(p, deltas);
 }
 
+/// Every tensor is read and written as float, whatever its type: any mix of the three will do.
 std::optional<std::string> unsupported(const Problem& p) {
-  if (p.bias && p.bias->dtype == DType::kF64) return "bias: dtype f64, compute 'cpu' allows f32, f16, bf16";
-  return core::dtype_lack(p, "cpu", std::array{DType::kF32, DType::kF16, DType::kBF16});
+  const auto lack = [](const char* name, DType dtype) {
+    return fmt::format("{}: dtype {}, allowed with compute 'cpu': f32, f16, bf16", name, dtype_name(dtype));
+  };
+  for (const auto& [name, tensor] : core::NamedTensors(p)) {
+    if (tensor->dtype == DType::kF64) return lack(name, tensor->dtype);
+  }
+  if (p.bias && p.bias->dtype == DType::kF64) return lack("bias", DType::kF64);
+  return std::nullopt;
 }
 
 }  // namespace
@@ -152,10 +180,6 @@ const core::Backend& fast_backend() {
 }  // namespace attend::cpu
 
 namespace attend {
-
-int cpu_threads() {
-  return cpu::max_threads();
-}
 
 std::string cpu_simd_target() {
   return cpu::simd_target_name();

@@ -4,15 +4,20 @@
 //   S^T = K Q^T          scores (key, row), a matrix product
 //   m', P, l             running maximum, exponentials and their sum, down the keys of each lane
 //   O = diag(2^(m-m')) O + P V
-// and at the end O / l and lse = m + log l. Exponents are in base 2: log2(e) is folded into Q.
+// and at the end O / l and lse = m + log l. Exponents are in base 2: log2(e) is folded into Q, but with a bias, whose
+// largest values would not bear it. Long rows are summed in parts (long_sum-inl.hpp).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/forward.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
 #include <hwy/highway.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <string>
 
 #include "cpu/kernels.hpp"
+#include "cpu/long_sum-inl.hpp"
 #include "cpu/score_product-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,13 +33,21 @@ struct Panel {
   float* row_max;  // (64)
   float* row_sum;  // (64)
   bool started;    // o holds something
+
+  // What earlier tiles gave, in float64; null where the keys are few.
+  double* total_o;         // (64, padded head_dim_v), relative to 2^total_row_max
+  double* total_row_sum;   // (64)
+  float* total_row_max;    // (64)
+  std::int64_t num_tiles;  // in o and row_sum
 };
 
 /// Everything a task needs in memory. O(head_dim), whatever the sequence length.
 struct ForwardMemory {
   float *q, *o, *row_max, *row_sum, *scores, *rescale, *k, *v;
+  float* total_row_max;  // null without totals
+  double *total_o, *total_row_sum;
 
-  static ForwardMemory make(const core::Problem& p, Scratch& scratch) {
+  static ForwardMemory make(const core::Problem& p, bool with_totals, Scratch& scratch) {
     const std::int64_t sizes[] = {kForwardBlockM * p.head_dim,
                                   kForwardBlockM * padded(p.head_dim_v),
                                   kForwardBlockM,
@@ -43,20 +56,29 @@ struct ForwardMemory {
                                   kPanel,
                                   kBlockN * padded(p.head_dim),
                                   kBlockN * padded(p.head_dim_v)};
+    const std::int64_t total_o_size = kForwardBlockM * padded(p.head_dim_v);
     std::int64_t total = 0;
     for (const std::int64_t size : sizes) total += Scratch::size_of(size);
+    if (with_totals) total += 2 * total_o_size + 3 * kForwardBlockM;
     scratch.reserve(total);
     ForwardMemory memory{};
     float** const parts[] = {&memory.q,      &memory.o,       &memory.row_max, &memory.row_sum,
                              &memory.scores, &memory.rescale, &memory.k,       &memory.v};
     for (std::size_t i = 0; i < std::size(sizes); ++i) *parts[i] = scratch.take(sizes[i]);
+    if (!with_totals) return memory;
+    memory.total_row_max = scratch.take(kForwardBlockM);
+    memory.total_o = take_doubles(scratch, total_o_size);
+    memory.total_row_sum = take_doubles(scratch, kForwardBlockM);
+    std::fill_n(memory.total_row_max, kForwardBlockM, -kInfinity);
+    std::fill_n(memory.total_o, total_o_size, 0.0);
+    std::fill_n(memory.total_row_sum, kForwardBlockM, 0.0);
     return memory;
   }
 };
 
 /// Lines 8 to 10 of the algorithm for kVectors vectors of lanes over keys [begin, end) of the tile: the new row
 /// maximum, scores to exponentials, row sums, and the factor that earlier sums are rescaled by.
-template <int kVectors>
+template <ScoreUnit kUnit, int kVectors>
 HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::int64_t end, int lane, const Panel& panel,
                               float* rescale) {
   Vector top[kVectors];
@@ -71,39 +93,68 @@ HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::in
     const auto at = lane + v * kLanes;
     const auto nothing_seen = hn::Eq(top[v], hn::Set(kFloats, -kInfinity));
     base[v] = hn::IfThenZeroElse(nothing_seen, top[v]);  // -inf - -inf would be NaN; 2^(-inf - 0) is the 0 we want
-    const Vector factor = exp2(hn::Sub(hn::Load(kFloats, panel.row_max + at), base[v]));
+    const Vector factor = exponential<kUnit>(hn::Sub(hn::Load(kFloats, panel.row_max + at), base[v]));
     hn::Store(factor, kFloats, rescale + at);
     hn::Store(top[v], kFloats, panel.row_max + at);
-    sum[v] = hn::Mul(hn::Load(kFloats, panel.row_sum + at), factor);
+    sum[v] = hn::Zero(kFloats);
   }
   for (std::int64_t k = begin; k < end; ++k) {
     float* s = tile.key(k) + lane;
     for (int v = 0; v < kVectors; ++v) {
-      const Vector p = exp2(hn::Sub(hn::Load(kFloats, s + v * kLanes), base[v]));
+      const Vector p = exponential<kUnit>(hn::Sub(hn::Load(kFloats, s + v * kLanes), base[v]));
       hn::Store(p, kFloats, s + v * kLanes);
       sum[v] = hn::Add(sum[v], p);
     }
   }
-  for (int v = 0; v < kVectors; ++v) hn::Store(sum[v], kFloats, panel.row_sum + lane + v * kLanes);
+  for (int v = 0; v < kVectors; ++v) {
+    const auto at = lane + v * kLanes;
+    const Vector earlier = hn::Load(kFloats, panel.row_sum + at);
+    hn::Store(hn::MulAdd(earlier, hn::Load(kFloats, rescale + at), sum[v]), kFloats, panel.row_sum + at);
+  }
 }
 
+template <ScoreUnit kUnit>
 void online_softmax(const ScoreTile& tile, const Panel& panel, float* rescale) {
   int lane = 0;
   for (; lane + 4 * kLanes <= tile.lanes(); lane += 4 * kLanes) {
-    softmax_lanes<4>(tile, 0, tile.num_keys, lane, panel, rescale);
+    softmax_lanes<kUnit, 4>(tile, 0, tile.num_keys, lane, panel, rescale);
   }
-  for (; lane < tile.lanes(); lane += kLanes) softmax_lanes<1>(tile, 0, tile.num_keys, lane, panel, rescale);
+  for (; lane < tile.lanes(); lane += kLanes) softmax_lanes<kUnit, 1>(tile, 0, tile.num_keys, lane, panel, rescale);
 }
 
 /// The same where a mask cuts through the tile: each vector of lanes over the keys that P V will read of it.
+template <ScoreUnit kUnit>
 void online_softmax_masked(const ScoreTile& tile, const TileRanges& ranges, const Panel& panel, float* rescale) {
   // gemm() takes the widest key range of up to 6 neighbouring rows for all of them, also across two vectors.
   constexpr std::int64_t kNeighbours = 5;
   for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
     const std::int64_t first = std::max<std::int64_t>(lane - kNeighbours, 0);
     const std::int64_t last = std::min<std::int64_t>(lane + kLanes - 1 + kNeighbours, tile.num_rows - 1);
-    softmax_lanes<1>(tile, ranges.key_begin[std::min(first, last)], ranges.key_end[last], lane, panel, rescale);
+    softmax_lanes<kUnit, 1>(tile, ranges.key_begin[std::min(first, last)], ranges.key_end[last], lane, panel, rescale);
   }
+}
+
+/// o and row_sum go on to the totals.
+void fold_panel(const ScoreRules& rules, std::int64_t o_cols, Panel& panel) {
+  const double log2_of_unit = rules.unit() == ScoreUnit::kNatural ? kLog2E : 1.0;
+  for (std::int64_t r = 0; r < panel.num_rows; ++r) {
+    if (panel.row_max[r] == -kInfinity) continue;  // nothing seen
+    const double rise = static_cast<double>(panel.row_max[r]) - static_cast<double>(panel.total_row_max[r]);
+    const double factor = std::exp2(-rise * log2_of_unit);
+    fold(panel.o + r * o_cols, o_cols, factor, panel.total_o + r * o_cols);
+    fold(panel.row_sum + r, 1, factor, panel.total_row_sum + r);
+    panel.total_row_max[r] = panel.row_max[r];
+  }
+  panel.started = false;
+  panel.num_tiles = 0;
+}
+
+/// The totals come back as o and row_sum.
+void unfold_panel(const ScoreRules& rules, std::int64_t o_cols, Panel& panel) {
+  fold_panel(rules, o_cols, panel);
+  std::copy_n(panel.total_o, kPanel * o_cols, panel.o);
+  std::copy_n(panel.total_row_sum, kPanel, panel.row_sum);
+  panel.started = true;
 }
 
 /// A tile of keys and values, and the rows of the next one.
@@ -117,6 +168,9 @@ struct KeyTile {
 /// One panel against the first num_keys keys of a tile.
 void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProduct& product, Panel& panel,
                 const ForwardMemory& memory, KeyTile& keys, std::int64_t num_keys) {
+  const std::int64_t o_cols = padded(p.head_dim_v);
+  if (panel.total_o != nullptr && panel.num_tiles == kTilesPerSum) fold_panel(rules, o_cols, panel);
+  ++panel.num_tiles;
   const ScoreTile tile = {memory.scores, kPanel, keys.key_begin, num_keys, panel.row_begin, panel.num_rows};
   const bool partial = !rules.fully_visible(tile);
   TileRanges ranges;
@@ -126,18 +180,18 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
   rules.finish(tile, nullptr);
   if (partial) {
     ScoreRules::hide(tile, ranges);
-    online_softmax_masked(tile, ranges, panel, memory.rescale);
+    rules.with_unit([&](auto unit) HWY_ATTR { online_softmax_masked<unit>(tile, ranges, panel, memory.rescale); });
   } else {
-    online_softmax(tile, panel, memory.rescale);
+    rules.with_unit([&](auto unit) HWY_ATTR { online_softmax<unit>(tile, panel, memory.rescale); });
   }
   if (p.dropout_p > 0) rules.drop(tile, tile.s);
 
   gemm({.a = {tile.s, 1, kPanel},
         .b = {keys.v.data, keys.v.stride},
         .c = panel.o,
-        .c_stride = padded(p.head_dim_v),
+        .c_stride = o_cols,
         .m = panel.num_rows,
-        .n = padded(p.head_dim_v),
+        .n = o_cols,
         .k = num_keys,
         .mode = panel.started ? GemmMode::kScaleAccumulate : GemmMode::kStore,
         .row_scale = memory.rescale,
@@ -147,7 +201,9 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
 }
 
 /// o = O / l and lse = ln(2) m + log l. False: some of it is not finite, so that rows may have spoilt each other.
-bool finish_panel(const core::Problem& p, const ForwardTask& task, const Panel& panel) {
+bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRules& rules, Panel& panel) {
+  if (panel.total_o != nullptr) unfold_panel(rules, padded(p.head_dim_v), panel);
+  const Vector ln_of_unit = hn::Set(kFloats, rules.unit() == ScoreUnit::kNatural ? 1.0F : static_cast<float>(kLn2));
   HWY_ALIGN float lse[kPanel];
   HWY_ALIGN float inverse_sum[kPanel];
   for (int lane = 0; lane < kPanel; lane += kLanes) {
@@ -155,7 +211,7 @@ bool finish_panel(const core::Problem& p, const ForwardTask& task, const Panel& 
     const Vector row_sum = hn::Load(kFloats, panel.row_sum + lane);
     const auto saw_no_key = hn::Eq(row_max, hn::Set(kFloats, -kInfinity));
     const Vector log_sum = hn::Log(kFloats, hn::IfThenElse(saw_no_key, hn::Set(kFloats, 1.0F), row_sum));
-    hn::Store(hn::MulAdd(row_max, hn::Set(kFloats, static_cast<float>(kLn2)), log_sum), kFloats, lse + lane);
+    hn::Store(hn::MulAdd(row_max, ln_of_unit, log_sum), kFloats, lse + lane);
     hn::Store(hn::IfThenZeroElse(saw_no_key, hn::Div(hn::Set(kFloats, 1.0F), row_sum)), kFloats, inverse_sum + lane);
   }
   const Matrix o = core::q_matrix(p.o, task.sequence, task.head);
@@ -182,8 +238,10 @@ PrefetchRows next_tile(const Matrix& m, std::int64_t begin, std::int64_t end, in
 }
 
 bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scratch) {
-  const ForwardMemory memory = ForwardMemory::make(p, scratch);
   const ScoreRules rules(p, task.sequence, task.head);
+  const KeyRange keys = rules.window().rows(task.row_begin, task.row_end);
+  const bool with_totals = keys.end - keys.begin > kTilesPerSum * kBlockN;
+  const ForwardMemory memory = ForwardMemory::make(p, with_totals, scratch);
   const std::int64_t key_head = task.head / p.heads_per_group();
   const Matrix q = core::q_matrix(p.q, task.sequence, task.head);
   const Matrix k = core::k_matrix(p.k, task.sequence, key_head);
@@ -203,14 +261,17 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
                           memory.o + at * padded(p.head_dim_v),
                           memory.row_max + at,
                           memory.row_sum + at,
-                          false};
+                          false,
+                          with_totals ? memory.total_o + at * padded(p.head_dim_v) : nullptr,
+                          with_totals ? memory.total_row_sum + at : nullptr,
+                          with_totals ? memory.total_row_max + at : nullptr,
+                          0};
     prefetch_rows<false>(q, row + kPanel, kPanel);
     product.pack(row, panels[num_panels].num_rows, q_panel);
   }
   std::fill_n(memory.row_max, kForwardBlockM, -kInfinity);
   std::fill_n(memory.row_sum, kForwardBlockM, 0.0F);
 
-  const KeyRange keys = rules.window().rows(task.row_begin, task.row_end);
   for (std::int64_t key = keys.begin / kBlockN * kBlockN; key < keys.end; key += kBlockN) {
     const std::int64_t num_keys = std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key);
     const FloatRows k_rows = k_as_it_is ? FloatRows{} : float_rows(k, key, num_keys, Readable::kElements, memory.k);
@@ -227,7 +288,7 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
     }
   }
   bool finite = true;
-  for (int i = 0; i < num_panels; ++i) finite &= finish_panel(p, task, panels[i]);
+  for (int i = 0; i < num_panels; ++i) finite &= finish_panel(p, task, rules, panels[i]);
   return finite;
 }
 
@@ -255,7 +316,26 @@ bool forward_rows(const core::Problem& p, const ForwardTask& task, Scratch& scra
 
 HWY_EXPORT(simd_target_name_target);
 
+void choose_simd_target() {
+  static const bool chosen = [] {
+    const char* wish = std::getenv("ATTEND_SIMD");
+    if (wish == nullptr || *wish == '\0') return true;
+    std::string allowed;
+    for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+      if (std::strcmp(wish, hwy::TargetName(target)) == 0) {
+        hwy::SetSupportedTargetsForTest(target);
+        return true;
+      }
+      allowed += (allowed.empty() ? "" : ", ") + std::string(hwy::TargetName(target));
+    }
+    throw Error(ErrorCode::kInvalidArgument,
+                "ATTEND_SIMD: '" + std::string(wish) + "', allowed on this processor: " + allowed);
+  }();
+  (void)chosen;
+}
+
 const char* simd_target_name() {
+  choose_simd_target();
   return HWY_DYNAMIC_DISPATCH(simd_target_name_target)();
 }
 

@@ -20,14 +20,24 @@ struct ForwardTask {
 /// have spoilt others through products with masked zeros (0 * NaN = NaN), and the reference has to redo the rows.
 bool forward_rows(const core::Problem& p, const ForwardTask& task, Scratch& scratch);
 
+/// Where a query row's value is in an array (batch, num_heads_q, seqlen_q).
+[[nodiscard]] inline std::int64_t delta_index(const core::Problem& p, const core::Sequence& s, std::int64_t head,
+                                              std::int64_t row) {
+  return (s.batch * p.num_heads_q + head) * p.q.shape[2] + s.q_begin + row;
+}
+
 /// Keys [key_begin, key_end) of one key head: key_begin a multiple of kBlockN, key_end one too or seqlen_k.
 struct BackwardKeysTask {
   core::Sequence sequence;
   std::int64_t key_head;
   std::int64_t key_begin;
   std::int64_t key_end;
-  bool with_dq;  ///< also write dq of all query heads of the group; only for a task that has all keys
+  bool with_dq;         ///< also write dq of all query heads of the group; only for a task that has all keys
+  const float* deltas;  ///< <dout, o> - dlse by delta_index(), where o is too coarse for it; null: taken from o
 };
+
+/// Scratch of a task with all keys of a sequence.
+std::int64_t backward_keys_bytes(const core::Problem& p, const core::Sequence& s);
 
 /// Writes dk and dv of the task's keys (and dq). False as for forward_rows; then the group has to be redone.
 bool backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch);
@@ -38,10 +48,15 @@ struct BackwardRowsTask {
   std::int64_t head;
   std::int64_t row_begin;
   std::int64_t row_end;
+  const float* deltas;  ///< as in BackwardKeysTask
 };
 
 /// Writes dq of the task's rows. False as for backward_keys.
 bool backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scratch& scratch);
+
+/// <dout, o> - dlse of the task's rows into `deltas`, as sum_j p_ij dp_ij - dlse: with dropout an o that was rounded to
+/// 16 bits may hide that a row's gradients cancel.
+void exact_deltas(const core::Problem& p, const BackwardRowsTask& task, float* deltas, Scratch& scratch);
 
 /// One tile of dbias: indices into p.dbias, 0 in dimensions that it is broadcast in.
 struct DbiasTask {
@@ -49,6 +64,7 @@ struct DbiasTask {
   std::int64_t head;
   std::int64_t row_begin;  ///< a multiple of kBackwardBlockM
   std::int64_t key_begin;  ///< a multiple of kBlockN
+  const float* deltas;     ///< as in BackwardKeysTask
 };
 
 /// Writes the tile. False: not finite, then dbias has to be redone.
@@ -59,5 +75,9 @@ void tile_gemm(const GemmArgs& args);
 
 /// Name of the SIMD target that runs, as Highway calls it: "AVX3" is AVX-512.
 const char* simd_target_name();
+
+/// Fixes the target at its first call, before anything of the above runs: the best one here, or what the environment
+/// variable ATTEND_SIMD names. Throws where it names none that this processor can run.
+void choose_simd_target();
 
 }  // namespace attend::cpu

@@ -6,13 +6,24 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <functional>
+#include <mutex>
 
 namespace attend::cpu {
 
-/// Threads that the next parallel_for of this thread may use.
-[[nodiscard]] inline int max_threads() {
-  return omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
-}
+/// Threads that the next parallel_for of this thread may use: attend's own number, which nobody else's
+/// omp_set_num_threads() changes, or 1 inside of a parallel region.
+[[nodiscard]] int max_threads();
+
+/// Sets that number for the whole process; 0: back to OMP_NUM_THREADS, else the processors it may run on.
+void set_max_threads(int threads);
+
+/// True in a process that was forked from one that had loaded the library. OpenMP's threads did not come along, and a
+/// parallel region that needs them may wait for ever.
+[[nodiscard]] bool forked();
+
+/// Calls task(index) for every index in [0, num_tasks) on `threads` threads that live no longer than the call.
+void run_on_fresh_threads(std::int64_t num_tasks, int threads, const std::function<void(std::int64_t)>& task);
 
 /// Calls body(task) for every task in [0, num_tasks), on up to `most_threads` threads, each next task to the first
 /// thread that is free. Tasks must not depend on each other. The first exception of a task is thrown again here.
@@ -20,14 +31,22 @@ template <class Body>
 void parallel_for(std::int64_t num_tasks, int most_threads, Body body) {
   const int threads = static_cast<int>(std::min<std::int64_t>(num_tasks, most_threads));
   std::exception_ptr failure;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
-  for (std::int64_t task = 0; task < num_tasks; ++task) {
+  std::mutex failure_mutex;
+  const auto guarded = [&](std::int64_t task) {
     try {
       body(task);
     } catch (...) {
-#pragma omp critical(attend_parallel_for)
+      const std::lock_guard lock(failure_mutex);
       if (!failure) failure = std::current_exception();
     }
+  };
+  if (threads <= 1) {
+    for (std::int64_t task = 0; task < num_tasks; ++task) guarded(task);
+  } else if (forked()) {
+    run_on_fresh_threads(num_tasks, threads, guarded);
+  } else {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (std::int64_t task = 0; task < num_tasks; ++task) guarded(task);
   }
   if (failure) std::rethrow_exception(failure);
 }

@@ -23,13 +23,19 @@ using core::Problem;
 using core::Sequence;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 /// A head's rows as float64.
 class Rows {
  public:
   explicit Rows(const Matrix& m) : cols_(m.cols), values_(static_cast<std::size_t>(m.rows * m.cols)) {
     for (std::int64_t r = 0; r < m.rows; ++r) {
-      for (std::int64_t c = 0; c < m.cols; ++c) row(r)[c] = core::load(m, r, c);
+      if (m.dtype == DType::kF32) {  // the loop that the compiler makes vectors of
+        const float* from = static_cast<const float*>(m.data) + r * m.row_stride;
+        std::copy_n(from, m.cols, row(r));
+      } else {
+        for (std::int64_t c = 0; c < m.cols; ++c) row(r)[c] = core::load(m, r, c);
+      }
     }
   }
   Rows(std::int64_t rows, std::int64_t cols) : cols_(cols), values_(static_cast<std::size_t>(rows * cols)) {}
@@ -48,14 +54,62 @@ class Rows {
   std::vector<double> values_;
 };
 
-double dot(const double* a, const double* b, std::int64_t n) {
+// The reference redoes what holds NaN or infinities, so that its speed matters: its two loops are compiled for wider
+// vectors too, and the processor's are taken.
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+#define ATTEND_WIDE_LOOPS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define ATTEND_WIDE_LOOPS
+#endif
+
+ATTEND_WIDE_LOOPS double dot(const double* a, const double* b, std::int64_t n) {
+  constexpr std::int64_t kSums = 16;  // side by side: each addition would wait for the one before it
+  double sums[kSums] = {};
+  std::int64_t i = 0;
+  for (; i + kSums <= n; i += kSums) {
+    for (std::int64_t s = 0; s < kSums; ++s) sums[s] += a[i + s] * b[i + s];
+  }
+  for (; i < n; ++i) sums[i % kSums] += a[i] * b[i];
   double sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  for (const double part : sums) sum += part;
   return sum;
 }
 
-void add_scaled(double* to, double factor, const double* from, std::int64_t n) {
+ATTEND_WIDE_LOOPS void add_scaled(double* to, double factor, const double* from, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] += factor * from[i];
+}
+
+/// Rows that are sums of scaled rows. NaN times anything is NaN: such a row is only marked.
+class RowSums {
+ public:
+  RowSums(std::int64_t rows, std::int64_t cols) : cols_(cols), sums_(rows, cols), is_nan_(rows) {}
+
+  /// Row r += factor * x.
+  void add(std::int64_t r, double factor, const double* x) {
+    if (std::isnan(factor)) {
+      is_nan_[r] = true;
+    } else if (!is_nan_[r]) {
+      add_scaled(sums_.row(r), factor, x, cols_);
+    }
+  }
+
+  [[nodiscard]] const Rows& result() {
+    for (std::size_t r = 0; r < is_nan_.size(); ++r) {
+      if (is_nan_[r]) std::fill_n(sums_.row(static_cast<std::int64_t>(r)), cols_, kNaN);
+    }
+    return sums_;
+  }
+
+ private:
+  std::int64_t cols_;
+  Rows sums_;
+  std::vector<bool> is_nan_;
+};
+
+/// exp(x). The library's takes long over what underflows, and over NaN.
+double exponential(double x) {
+  constexpr double kUnderflow = -750;
+  return x < kUnderflow ? 0.0 : std::isnan(x) ? x : std::exp(x);
 }
 
 /// One entry of the score matrix and how it came about.
@@ -117,15 +171,19 @@ void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t h
     if (lse_i == -kInfinity) continue;  // the row saw no key
     const double dlse_i = p.dlse ? core::load(core::q_matrix(*p.dlse, s, head), i, 0) : 0.0;
     const double delta = dot(dout.row(i), o.row(i), p.head_dim_v) - dlse_i;
+    // Every product of the row is NaN then.
+    const bool has_nan = std::any_of(q.row(i), q.row(i) + p.head_dim, [](double x) { return std::isnan(x); });
     const KeyRange range = scores.keys(i);
     for (std::int64_t j = range.begin; j < range.end; ++j) {
       if (scores.masked(i, j)) continue;
-      const Score score = scores.at(i, j, dot(q.row(i), k.row(j), p.head_dim));
+      const Score score = scores.at(i, j, has_nan ? kNaN : dot(q.row(i), k.row(j), p.head_dim));
       if (score.value == -kInfinity) continue;  // as good as masked: a bias of -inf is a common way to mask
-      const double p_ij = std::exp(score.value - lse_i);
+      const double p_ij = exponential(score.value - lse_i);
       const double factor = scores.dropout_factor(i, j);
-      const double dp_ij = factor == 0 ? 0.0 : factor * dot(dout.row(i), v.row(j), p.head_dim_v);
-      visit(i, j, factor * p_ij, p_ij * (dp_ij - delta), score.softcap_slope);
+      const bool reads_v = factor != 0 && !std::isnan(p_ij);
+      const double dp_ij = reads_v ? factor * dot(dout.row(i), v.row(j), p.head_dim_v) : 0.0;
+      // A dropped entry reads no value and gives dv nothing, also where p_ij is NaN.
+      visit(i, j, factor == 0 ? 0.0 : factor * p_ij, p_ij * (dp_ij - delta), score.softcap_slope);
     }
   }
 }
@@ -172,10 +230,10 @@ void reference_forward_rows(const Problem& p, const Sequence& s, std::int64_t he
     double row_sum = 0;
     for (std::int64_t j = range.begin; j < range.end && !std::isnan(row_max); ++j) {
       if (row[j] == -kInfinity) continue;
-      const double exponential = std::exp(row[j] - row_max);
-      row_sum += exponential;
+      const double unscaled = exponential(row[j] - row_max);
+      row_sum += unscaled;
       const double factor = scores.dropout_factor(i, j);
-      if (factor != 0) add_scaled(o.data(), factor * exponential, v.row(j), p.head_dim_v);
+      if (factor != 0) add_scaled(o.data(), factor * unscaled, v.row(j), p.head_dim_v);
     }
     const bool saw_no_key = row_max == -kInfinity;
     for (std::int64_t c = 0; c < p.head_dim_v; ++c) {
@@ -189,24 +247,24 @@ void reference_forward_rows(const Problem& p, const Sequence& s, std::int64_t he
 void reference_backward_group(const Problem& p, const Sequence& s, std::int64_t key_head) {
   const Rows k(core::k_matrix(p.k, s, key_head));
   const Rows v(core::k_matrix(p.v, s, key_head));
-  Rows dk(s.seqlen_k, p.head_dim);
-  Rows dv(s.seqlen_k, p.head_dim_v);
+  RowSums dk(s.seqlen_k, p.head_dim);
+  RowSums dv(s.seqlen_k, p.head_dim_v);
   for (std::int64_t in_group = 0; in_group < p.heads_per_group(); ++in_group) {
     const std::int64_t head = key_head * p.heads_per_group() + in_group;
     const Rows q(core::q_matrix(p.q, s, head));
     const Rows dout(core::q_matrix(p.dout, s, head));
-    Rows dq(s.seqlen_q, p.head_dim);
+    RowSums dq(s.seqlen_q, p.head_dim);
     for_each_score_gradient(p, s, head, q, k, v, dout,
                             [&](std::int64_t i, std::int64_t j, double z, double ds, double softcap_slope) {
                               const double factor = p.scale * ds * softcap_slope;
-                              if (z != 0) add_scaled(dv.row(j), z, dout.row(i), p.head_dim_v);
-                              add_scaled(dq.row(i), factor, k.row(j), p.head_dim);
-                              add_scaled(dk.row(j), factor, q.row(i), p.head_dim);
+                              if (z != 0) dv.add(j, z, dout.row(i));
+                              dq.add(i, factor, k.row(j));
+                              dk.add(j, factor, q.row(i));
                             });
-    dq.store_to(core::q_matrix(p.dq, s, head));
+    dq.result().store_to(core::q_matrix(p.dq, s, head));
   }
-  dk.store_to(core::k_matrix(p.dk, s, key_head));
-  dv.store_to(core::k_matrix(p.dv, s, key_head));
+  dk.result().store_to(core::k_matrix(p.dk, s, key_head));
+  dv.result().store_to(core::k_matrix(p.dv, s, key_head));
 }
 
 void reference_dbias(const Problem& p) {

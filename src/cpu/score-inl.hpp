@@ -1,5 +1,5 @@
 // From products q.k to scores: softcap, bias, ALiBi, masks, windows and dropout on one transposed score tile.
-// Scores carry a factor log2(e), so that the exponential is a power of two. Included once per SIMD target.
+// Included once per SIMD target.
 #if defined(ATTEND_CPU_SCORE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_SCORE_INL
 #undef ATTEND_CPU_SCORE_INL
@@ -9,6 +9,8 @@
 
 #include <hwy/contrib/math/math-inl.h>
 
+#include <type_traits>
+
 #include "core/elements.hpp"
 #include "cpu/pack-inl.hpp"
 
@@ -17,6 +19,17 @@ namespace attend::cpu::HWY_NAMESPACE {
 
 constexpr double kLog2E = 1.4426950408889634;
 constexpr double kLn2 = 0.6931471805599453;
+
+/// Scores carry a factor log2(e), so that the exponential is a power of two; but not with a bias: what is finite there
+/// must stay finite, the lowest float32 too, and without rounding once more.
+enum class ScoreUnit { kLog2, kNatural };
+
+/// exp of a score, or of a difference of scores.
+template <ScoreUnit kUnit>
+HWY_INLINE Vector exponential(Vector score) {
+  if constexpr (kUnit == ScoreUnit::kLog2) return exp2(score);
+  return exp2(hn::Mul(score, hn::Set(kFloats, static_cast<float>(kLog2E))));
+}
 
 /// Scores of up to 128 keys (rows of the tile) and 64 query rows (its lanes): s[key * stride + lane].
 struct ScoreTile {
@@ -74,12 +87,27 @@ class ScoreRules {
  public:
   ScoreRules(const core::Problem& p, const core::Sequence& s, std::int64_t head)
       : p_(p), s_(s), head_(head), window_(p.window(s)), dropout_(p.dropout(s, head)) {
-    if (p.alibi_slopes) slope_ = static_cast<float>(core::load(*p.alibi_slopes, s.index, head, 0, 0) * kLog2E);
+    if (p.alibi_slopes) slope_ = static_cast<float>(core::load(*p.alibi_slopes, s.index, head, 0, 0) * per_nat());
+  }
+
+  [[nodiscard]] ScoreUnit unit() const { return p_.bias ? ScoreUnit::kNatural : ScoreUnit::kLog2; }
+
+  /// What a natural score is multiplied by.
+  [[nodiscard]] double per_nat() const { return unit() == ScoreUnit::kNatural ? 1.0 : kLog2E; }
+
+  /// Calls visit with unit() as a constant.
+  template <class Visit>
+  HWY_INLINE void with_unit(Visit visit) const {
+    if (unit() == ScoreUnit::kNatural) {
+      visit(std::integral_constant<ScoreUnit, ScoreUnit::kNatural>());
+    } else {
+      visit(std::integral_constant<ScoreUnit, ScoreUnit::kLog2>());
+    }
   }
 
   /// The factor of q for which the product is a finished score (or, with softcap, the argument of its tanh).
   [[nodiscard]] float q_factor() const {
-    return static_cast<float>(p_.softcap > 0 ? p_.scale / p_.softcap : p_.scale * kLog2E);
+    return static_cast<float>(p_.softcap > 0 ? p_.scale / p_.softcap : p_.scale * per_nat());
   }
 
   [[nodiscard]] const WindowMask& window() const { return window_; }
@@ -122,7 +150,7 @@ class ScoreRules {
 
  private:
   void apply_softcap(const ScoreTile& tile, float* derivative) const {
-    const Vector cap = hn::Set(kFloats, static_cast<float>(p_.softcap * kLog2E));
+    const Vector cap = hn::Set(kFloats, static_cast<float>(p_.softcap * per_nat()));
     const Vector one = hn::Set(kFloats, 1.0F);
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
       for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
@@ -153,11 +181,16 @@ class ScoreRules {
 
   void apply_bias(const ScoreTile& tile) const {
     HWY_ALIGN float bias[kBlockN * kPanel];
-    pack_transposed<true>(score_rows(*p_.bias, tile), 0, tile.num_rows, static_cast<float>(kLog2E), bias);
+    pack_transposed<false>(score_rows(*p_.bias, tile), 0, tile.num_rows, 1.0F, bias);
+    const Vector lowest = hn::Set(kFloats, std::numeric_limits<float>::lowest());
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
       for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
         float* at = tile.key(k) + lane;
-        hn::Store(hn::Add(hn::Load(kFloats, at), hn::Load(kFloats, bias + k * kPanel + lane)), kFloats, at);
+        const Vector added = hn::Load(kFloats, bias + k * kPanel + lane);
+        const Vector sum = hn::Add(hn::Load(kFloats, at), added);
+        // -inf hides a key; a finite bias never does, however large the score below it.
+        const auto overflows = hn::And(hn::Lt(sum, lowest), hn::Ge(added, lowest));
+        hn::Store(hn::IfThenElse(overflows, lowest, sum), kFloats, at);
       }
     }
   }

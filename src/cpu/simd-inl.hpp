@@ -47,11 +47,11 @@ HWY_INLINE Vector exp2(Vector t) {
   const Vector power = exp2_fraction(hn::Sub(t, Vector{n}));
   return Vector{_mm512_scalef_ps(power.raw, n)};
 #else
-  // The exponent bits are added to. NaN comes through where the conversion of NaN has its low 9 bits clear (x86, Arm).
   const auto n = hn::NearestInt(t);
   const Vector power = exp2_fraction(hn::Sub(t, hn::ConvertTo(kFloats, n)));
-  const Vector result = hn::BitCast(kFloats, hn::Add(hn::BitCast(kInts, power), hn::ShiftLeft<23>(n)));
-  return hn::IfThenZeroElse(hn::Lt(t, hn::Set(kFloats, -126.0F)), result);
+  const auto two_to_n = hn::BitCast(kFloats, hn::ShiftLeft<23>(hn::Add(n, hn::Set(kInts, 127))));
+  // Where t is NaN, n may be anything: the product is NaN whatever 2^n came out as.
+  return hn::IfThenZeroElse(hn::Lt(t, hn::Set(kFloats, -126.0F)), hn::Mul(power, two_to_n));
 #endif
 }
 
@@ -67,8 +67,20 @@ HWY_INLINE Vector load_float(const core::BFloat16* at) {
 }
 
 HWY_INLINE Vector load_float(const core::Half* at) {
+#if HWY_TARGET <= HWY_AVX2  // the hardware's conversion; Highway's emulation makes numbers of infinities and NaN
   const hn::Rebind<hwy::float16_t, FloatTag> halves;
   return hn::PromoteTo(kFloats, hn::LoadU(halves, reinterpret_cast<const hwy::float16_t*>(at)));
+#else
+  const hn::Rebind<std::uint16_t, FloatTag> halves;
+  const auto bits = hn::PromoteTo(kUints, hn::LoadU(halves, reinterpret_cast<const std::uint16_t*>(at)));
+  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(kUints, 0x8000)));
+  const auto magnitude = hn::And(bits, hn::Set(kUints, 0x7fff));
+  // The bits as a float's, whose exponent is biased by 112 more; exact for subnormals too.
+  const Vector scaled = hn::Mul(hn::BitCast(kFloats, hn::ShiftLeft<13>(magnitude)), hn::Set(kFloats, 0x1p112F));
+  const auto not_finite = hn::Gt(magnitude, hn::Set(kUints, 0x7bff));
+  const auto exponent = hn::IfThenElseZero(not_finite, hn::Set(kUints, 0x7f800000));
+  return hn::BitCast(kFloats, hn::Or(hn::Or(hn::BitCast(kUints, scaled), exponent), sign));
+#endif
 }
 
 HWY_INLINE float to_scalar(float x) {

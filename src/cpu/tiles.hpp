@@ -24,6 +24,9 @@ constexpr int kBackwardScoreStride = kBackwardBlockM + 16;
 /// Keys of one backward task where a head is split between threads: query rows are converted once for four tiles.
 constexpr std::int64_t kBackwardKeysPerTask = 4 * kBlockN;
 
+/// Tiles that are added up in float before the sum goes on to float64 (long_sum-inl.hpp).
+constexpr std::int64_t kTilesPerSum = 64;
+
 [[nodiscard]] constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }

@@ -20,8 +20,8 @@ int num_rungs_of(DType dtype) {
   return count;
 }
 
-/// Runs every rung that supports the case. All of the dtype's have to at head_dim 64 and 128 (what they lack beyond is in
-/// HeadDim), or a rung that refuses quietly would look like one that passes.
+/// Runs every rung that supports the case. All of the dtype's have to at head_dim 64 and 128 (what they lack beyond is
+/// in HeadDim), or a rung that refuses quietly would look like one that passes.
 void check_all_rungs(const AttentionCase& c) {
   const Inputs in = make_inputs(c);
   int checked = 0;

@@ -154,6 +154,20 @@ TEST_F(BadInput, BackwardWithoutForward) {
           "--mode forward");
 }
 
+// O and logsumexp of other options would give gradients of nothing, and nobody would see it.
+TEST_F(BadInput, BackwardAfterAForwardWithOtherOptions) {
+  for (const char* other : {"--causal", "--scale 0.1", "--softcap 0.5", "--window_left 2", "--dropout_p 0.5"}) {
+    refuses(std::string("run --data @/B1_H2_S8_D4 --mode backward ") + other, "O.bin: row ", "--mode forward");
+  }
+  EXPECT_EQ(attend("run --data @/B1_H2_S8_D4 --mode backward").status, 0);
+}
+
+TEST_F(BadInput, UnknownSimdTarget) {
+  const auto wish = [](const char* target) { return [target] { ::setenv("ATTEND_SIMD", target, 1); }; };
+  refuses("run --data @/B1_H2_S8_D4", "ATTEND_SIMD: 'AVX9'", "allowed on this processor: ", wish("AVX9"));
+  refuses("info", "ATTEND_SIMD: 'avx2'", "allowed on this processor: ", wish("avx2"));
+}
+
 TEST_F(BadInput, HeadsThatDoNotDivide) {
   refuses("generate --batch_size 1 --num_heads 8 --num_heads_kv 3 --seq_len 8 --head_dim 4 --output_dir @",
           "--num_heads_kv: 3", "allowed a divisor of --num_heads 8");
@@ -167,13 +181,13 @@ TEST_F(BadInput, ShapesThatDoNotFit) {
   write_npy("q.npy", DType::kF32, {1, 2, 4, 4});
   write_npy("wide.npy", DType::kF32, {1, 2, 4, 8});
   write_npy("flat.npy", DType::kF32, {2, 4, 4});
-  write_npy("half.npy", DType::kF16, {1, 2, 4, 4});
+  write_npy("double.npy", DType::kF64, {1, 2, 4, 4});
   write_npy("bool.npy", DType::kBool, {1, 2, 4, 4});
   const std::string out = " --output_dir @/out";
   refuses("run --q @/q.npy --k @/wide.npy --v @/q.npy" + out, "wide.npy: shape (1, 2, 4, 8)");
   refuses("run --q @/flat.npy --k @/q.npy --v @/q.npy" + out, "flat.npy: shape (2, 4, 4)", "allowed 4 dimensions");
   refuses("run --q @/bool.npy --k @/q.npy --v @/q.npy" + out, "bool.npy: dtype bool", "f32, f16, bf16");
-  refuses("run --q @/q.npy --k @/half.npy --v @/half.npy --compute cpu" + out, "f16");
+  refuses("run --q @/q.npy --k @/double.npy --v @/double.npy --compute cpu" + out, "f64");
   refuses("run --q @/q.npy --k @/q.npy --v @/q.npy --mask @/q.npy" + out, "q.npy: dtype f32", "allowed bool");
   refuses("run --q @/q.npy --k @/q.npy --v @/q.npy --bias @/wide.npy" + out, "wide.npy: shape",
           "dimension 3 must be 4");

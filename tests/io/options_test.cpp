@@ -49,6 +49,45 @@ TEST(Options, Generate) {
   EXPECT_TRUE(full.with_dout);
 }
 
+TEST(Options, GenerateWithoutArgumentsIsTheExample) {
+  EXPECT_EQ(io::folder_name(parsed<cli::GenerateOptions>("generate").spec), "B2_H8_S512_D64");
+  EXPECT_EQ(io::folder_name(parsed<cli::GenerateOptions>("generate --num_heads 6").spec), "B2_H6_S512_D64");
+}
+
+TEST(Options, HyphensAndUnderscoresAreOne) {
+  const auto generate =
+      parsed<cli::GenerateOptions>("generate --batch-size 3 --head-dim=32 --output-dir a-b --with-dout");
+  EXPECT_EQ(io::folder_name(generate.spec), "B3_H8_S512_D32");
+  EXPECT_EQ(generate.output_dir, "a-b");
+  EXPECT_TRUE(generate.with_dout);
+  EXPECT_EQ(parsed<cli::RunOptions>("run --data d --window-left -1 --json=a-b --compute cpu-naive").compute,
+            "cpu_naive");
+  EXPECT_EQ(parsed<cli::RunOptions>("run --data d --json=a-b").json, "a-b");
+}
+
+TEST(Options, NamesOfOtherProjects) {
+  const std::pair<const char*, const char*> aliases[] = {
+      {"vanilla", "standard"}, {"naive-attn", "naive"}, {"kernel_mma", "mma"}, {"flash_naive", "fa2_naive"}};
+  for (const auto& [alias, name] : aliases) {
+    EXPECT_EQ(parsed<cli::RunOptions>(std::string("run --data d --compute ") + alias).compute, name);
+    EXPECT_EQ(parsed<cli::BenchOptions>(std::string("bench --compute cpu,") + alias).computes.back(), name);
+    EXPECT_EQ(parsed<cli::LadderOptions>(std::string("ladder --compute ") + alias).computes.front(), name);
+  }
+}
+
+TEST(Options, UnknownNamesAreAnsweredWithTheNearest) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"run --data d --compute referense", "did you mean reference?"},
+      {"run --data d --compute ref", "did you mean reference?"},
+      {"bench --compute cpu,mma_swizle", "did you mean mma_swizzle?"},
+      {"generate --batch 3", "--batch: no flag of attend generate; did you mean --batch_size?"},
+      {"generate --heads 3", "--heads: no flag of attend generate"},
+      {"run --data d --casual", "did you mean --causal?"},
+      {"benhc", "did you mean bench?"}};
+  for (const auto& [line, answer] : cases) EXPECT_THAT(refusal(line), HasSubstr(answer)) << line;
+  EXPECT_THAT(refusal("run --data d --compute zzzzzz"), testing::Not(HasSubstr("did you mean")));
+}
+
 TEST(Options, Run) {
   const auto plain = parsed<cli::RunOptions>("run --data d");
   EXPECT_EQ(plain.compute, "auto");
@@ -149,7 +188,8 @@ TEST(Grid, Built) {
 
 TEST(Grid, File) {
   const auto specs = cli::parse_grid(
-      R"([{"B":2,"H":8,"S":512,"D":64},{"B":1,"H":4,"Hkv":2,"Sq":1,"Sk":9,"D":8,"Dv":4,"causal":true}])", "g.json", DType::kF32);
+      R"([{"B":2,"H":8,"S":512,"D":64},{"B":1,"H":4,"Hkv":2,"Sq":1,"Sk":9,"D":8,"Dv":4,"causal":true}])", "g.json",
+      DType::kF32);
   EXPECT_EQ(io::folder_name(specs.at(0).spec), "B2_H8_S512_D64");
   EXPECT_EQ(io::folder_name(specs.at(1).spec), "B1_H4_Hkv2_Sq1_Sk9_D8_Dv4");
   EXPECT_FALSE(specs.at(0).causal);
@@ -157,12 +197,12 @@ TEST(Grid, File) {
 }
 
 TEST(Grid, RefusesBadFiles) {
-  for (const char* text :
-       {"", "{}", "[]", "[1]", "[{}]", R"([{"B":2,"H":8,"S":512}])", R"([{"B":2,"H":8,"S":512,"D":64,"X":1}])",
-        R"([{"B":-2,"H":8,"S":512,"D":64}])", R"([{"B":2.5,"H":8,"S":512,"D":64}])",
-        R"([{"B":"2","H":8,"S":512,"D":64}])", R"([{"B":2,"H":8,"Hkv":3,"S":512,"D":64}])",
-        R"([{"B":2,"H":8,"S":512,"D":64,"causal":1}])", R"([{"B":2,"H":8,"Sq":512,"D":64}])", R"([{"B":99999999999999999999,"H":8,"S":512,"D":64}])",
-        R"([{"B":18446744073709551615,"H":8,"S":512,"D":64}])"}) {
+  for (const char* text : {"", "{}", "[]", "[1]", "[{}]", R"([{"B":2,"H":8,"S":512}])",
+                           R"([{"B":2,"H":8,"S":512,"D":64,"X":1}])", R"([{"B":-2,"H":8,"S":512,"D":64}])",
+                           R"([{"B":2.5,"H":8,"S":512,"D":64}])", R"([{"B":"2","H":8,"S":512,"D":64}])",
+                           R"([{"B":2,"H":8,"Hkv":3,"S":512,"D":64}])", R"([{"B":2,"H":8,"S":512,"D":64,"causal":1}])",
+                           R"([{"B":2,"H":8,"Sq":512,"D":64}])", R"([{"B":99999999999999999999,"H":8,"S":512,"D":64}])",
+                           R"([{"B":18446744073709551615,"H":8,"S":512,"D":64}])"}) {
     try {
       (void)cli::parse_grid(text, "g.json", DType::kF32);
       ADD_FAILURE() << text;

@@ -147,7 +147,8 @@ void finish(Comparison& result, const Comparand& c, const std::vector<double>& p
 Comparison compare(const Comparand& c) {
   Comparison result;
   const std::size_t n = c.truth.size();
-  if (c.result.size() != n || c.standard.value.size() != n) return {.ok = false, .error = NAN, .standard = NAN, .ratio = NAN, .report = "sizes differ"};
+  if (c.result.size() != n || c.standard.value.size() != n)
+    return {.ok = false, .error = NAN, .standard = NAN, .ratio = NAN, .report = "sizes differ"};
   const auto cols = static_cast<std::size_t>(c.standard.shape[3]);
   const auto rows = static_cast<std::size_t>(c.standard.shape[2]);
   std::vector<double> position_ratio(n);

@@ -1,5 +1,5 @@
-// NaN and infinities reach exactly the results that depend on them; what is masked or padded is never read: as checks that
-// any backend with every option can be put to.
+// NaN and infinities reach exactly the results that depend on them; what is masked or padded is never read: as checks
+// that any backend with every option can be put to.
 #pragma once
 
 #include <ostream>

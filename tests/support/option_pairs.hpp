@@ -1,4 +1,5 @@
-// Problems in which every pair of values of every two options appears: what a backend that claims every option has to pass.
+// Problems in which every pair of values of every two options appears: what a backend that claims every option has to
+// pass.
 #pragma once
 
 #include <vector>
@@ -7,7 +8,8 @@
 
 namespace attend::test {
 
-/// The cases, in a fixed order; under slow sanitizers every ATTEND_TEST_STRIDE-th. $ATTEND_TEST_SEED changes the numbers.
+/// The cases, in a fixed order; under slow sanitizers every ATTEND_TEST_STRIDE-th. $ATTEND_TEST_SEED changes the
+/// numbers.
 [[nodiscard]] const std::vector<AttentionCase>& option_pair_cases();
 
 /// Number of compatible pairs that none of the cases (without a stride) holds: 0.

@@ -12,7 +12,8 @@ namespace attend::cuda {
 [[nodiscard]] std::unique_ptr<const Family> rung_family(const Rung& rung);
 /// CUDA cores, every option of the interface: simt.cpp.
 [[nodiscard]] std::unique_ptr<const Family> simt_family();
-/// Hopper's tensor cores, forward, every option: sm90_forward.cpp.
+/// Hopper's tensor cores: sm90_backward.cpp; forward with every option, sm90_forward.cpp.
+[[nodiscard]] std::unique_ptr<const Family> sm90_backward_family();
 [[nodiscard]] std::unique_ptr<const Family> sm90_forward_family();
 
 }  // namespace attend::cuda

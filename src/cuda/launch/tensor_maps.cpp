@@ -23,10 +23,11 @@ struct MapSource {
   [[nodiscard]] std::uint64_t size(std::size_t dim) const {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(1, t.shape[dim]));
   }
-  /// In bytes. A dimension of one element is never stepped along: any legal stride will do where its own is not one.
+  /// In bytes. A dimension of one element is never stepped along, nor is a tensor without elements: any legal stride
+  /// will do where its own is not one.
   [[nodiscard]] std::uint64_t stride(std::size_t dim) const {
     const std::int64_t bytes = t.stride[dim] * dtype_bytes(t.dtype);
-    return static_cast<std::uint64_t>(t.shape[dim] > 1 ? bytes : std::int64_t{kMapColumns} * 2);
+    return static_cast<std::uint64_t>(t.shape[dim] > 1 && t.numel() > 0 ? bytes : std::int64_t{kMapColumns} * 2);
   }
 };
 
@@ -58,6 +59,7 @@ TensorMapArg panel_map(const Tensor& t, int rows, const void* somewhere) {
 
 std::optional<core::Lack> tensor_map_lack(const core::Problem& p) {
   for (const auto& [name, tensor] : core::NamedTensors(p)) {
+    if (tensor->numel() == 0) continue;  // never loaded
     const std::int64_t bytes = dtype_bytes(tensor->dtype);
     bool fits = reinterpret_cast<std::intptr_t>(tensor->data) % kMultiple == 0;
     for (std::size_t dim = 0; dim < 3; ++dim) {

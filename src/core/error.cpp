@@ -1,0 +1,7 @@
+#include "attend/error.hpp"
+
+namespace attend {
+
+Error::~Error() = default;
+
+}  // namespace attend

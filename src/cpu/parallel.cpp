@@ -1,0 +1,76 @@
+#include "cpu/parallel.hpp"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "attend/attention.hpp"
+#include "attend/error.hpp"
+
+namespace attend::cpu {
+namespace {
+
+std::atomic<bool> is_child = false;
+// At load, so that a fork before the library's first call is seen too: other users of OpenMP share its threads.
+[[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, [] { is_child = true; });
+
+/// OMP_NUM_THREADS (its first number), else the processors in the affinity mask. Not omp_get_max_threads(): any library
+/// in the process may have changed that, before or after this one was loaded.
+int threads_of_environment() {
+  const char* text = std::getenv("OMP_NUM_THREADS");
+  const long wanted = text == nullptr ? 0 : std::strtol(text, nullptr, 10);
+  const int threads = wanted > 0 ? static_cast<int>(std::min<long>(wanted, 1 << 16)) : omp_get_num_procs();
+  return std::min(threads, omp_get_thread_limit());
+}
+
+std::atomic<int> told = 0;
+
+}  // namespace
+
+int max_threads() {
+  static const int by_default = threads_of_environment();
+  if (omp_in_parallel() != 0) return 1;
+  const int number = told.load(std::memory_order_relaxed);
+  return number > 0 ? number : by_default;
+}
+
+void set_max_threads(int threads) {
+  told.store(threads, std::memory_order_relaxed);
+}
+
+bool forked() {
+  return is_child.load(std::memory_order_relaxed);
+}
+
+void run_on_fresh_threads(std::int64_t num_tasks, int threads, const std::function<void(std::int64_t)>& task) {
+  std::atomic<std::int64_t> next = 0;
+  const auto work = [&] {
+    for (std::int64_t index = next++; index < num_tasks; index = next++) task(index);
+  };
+  std::vector<std::jthread> helpers;
+  try {
+    for (int helper = 1; helper < threads; ++helper) helpers.emplace_back(work);
+  } catch (const std::system_error&) {  // no more threads to be had: those that there are do it
+  }
+  work();
+}
+
+}  // namespace attend::cpu
+
+namespace attend {
+
+int cpu_threads() {
+  return cpu::max_threads();
+}
+
+void set_cpu_threads(int threads) {
+  if (threads < 0) throw Error(ErrorCode::kInvalidArgument, "threads: " + std::to_string(threads) + ", allowed >= 0");
+  cpu::set_max_threads(threads);
+}
+
+}  // namespace attend

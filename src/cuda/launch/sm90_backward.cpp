@@ -1,0 +1,208 @@
+// sm90_backward: float16 and bfloat16 gradients on Hopper's warpgroup instructions.
+#include <algorithm>
+#include <cmath>
+
+#include "cuda/launch/estimate.hpp"
+#include "cuda/launch/families.hpp"
+#include "cuda/launch/kernel_args.hpp"
+#include "cuda/launch/tensor_maps.hpp"
+#include "kernels/common/work.cuh"
+#include "kernels/sm90/sm90_backward_args.cuh"
+#include "kernels/sm90/sm90_backward_shape.cuh"
+
+namespace attend::cuda {
+namespace {
+
+using core::Problem;
+
+constexpr int kMostHeadDim = 128;
+constexpr int kPrepareThreads = 256, kFinishThreads = 128;  // kernels/sm90/sm90_backward_prepare.cuh, _finish.cuh
+
+struct Sm90BackwardVariant : Facts {
+  std::int32_t is_deterministic = 0;
+
+  [[nodiscard]] Sm90BackwardTile tile() const { return sm90_backward_tile(head_dim, head_dim_v); }
+};
+
+/// Everything about a launch that follows from the problem, for the workspace and the arguments alike.
+struct Plan {
+  Sm90BackwardTile tile;
+  std::int64_t rows;        ///< padded rows of one head
+  std::int64_t row_blocks;  ///< of prepare and finish
+  std::int64_t blocks;      ///< of the main kernel
+  Sm90BackwardWorkspace workspace;
+
+  static Plan of(const Problem& p, const Sm90BackwardVariant& v, std::int64_t multiprocessors) {
+    Plan plan = {};
+    plan.tile = v.tile();
+    plan.rows = p.varlen ? sm90_backward_packed_rows(p.q.shape[2], p.num_sequences)
+                         : sm90_backward_padded_rows(p.max_seqlen_q);
+    plan.row_blocks = sm90_backward_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences);
+    const std::int64_t items = sm90_backward_items(plan.tile, p.max_seqlen_k, p.num_heads_k, p.num_sequences);
+    plan.blocks = sm90_backward_blocks(plan.tile, items, num_tiles(p.max_seqlen_k, plan.tile.block_n), multiprocessors,
+                                       v.is_deterministic != 0);
+    plan.workspace = Sm90BackwardWorkspace::make(plan.tile, p.q.shape[0] * p.num_heads_q, plan.rows,
+                                                 plan.tile.is_persistent ? plan.blocks : 0, v.is_deterministic != 0);
+    return plan;
+  }
+};
+
+class Sm90Backward final : public Family {
+ public:
+  Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 128") {
+    has_forward = false;
+    takes = option::kDeterministic | option::kWindow | option::kVarlen;
+    dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
+  }
+
+  [[nodiscard]] bool supports(const Arch& arch) const override { return arch.wgmma; }
+
+  [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
+    Sm90BackwardVariant v = {facts_of(p, false)};
+    v.aligned = 1;  // as lack() asks
+    v.is_deterministic = p.deterministic;
+    Choice choice = {.variant = v, .why = "Hopper's tensor cores: the tiles that registers allow"};
+    lay_out(p, device, choice);
+    return choice;
+  }
+
+  void lay_out(const Problem& p, const DeviceInfo& device, Choice& choice) const override {
+    const auto v = choice.variant.as<Sm90BackwardVariant>();
+    const Plan plan = Plan::of(p, v, device.num_multiprocessors);
+    choice.num_steps = 0;
+    choice.add_step({.blocks = plan.row_blocks});
+    choice.add_step({.blocks = plan.blocks});
+    choice.add_step({.blocks = plan.row_blocks});
+    constexpr double kTflops = 550, kDeterministicTflops = 350;
+    choice.seconds =
+        estimated_seconds(p, device,
+                          {.tflops = v.is_deterministic != 0 ? kDeterministicTflops : kTflops,
+                           .block_m = plan.tile.block_n,
+                           .blocks = num_tiles(p.max_seqlen_k, plan.tile.block_n) * p.num_heads_k * p.num_sequences,
+                           .blocks_per_multiprocessor = 1,
+                           .num_steps = choice.num_steps});
+  }
+
+  [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
+    const auto v = variant.as<Sm90BackwardVariant>();
+    return {spec_of(v, arch, "sm90_backward_prepare", kPrepareThreads, 0),
+            spec_of(v, arch, "sm90_backward", v.tile().threads, v.tile().smem_bytes),
+            spec_of(v, arch, "sm90_backward_finish", kFinishThreads, 0)};
+  }
+
+  [[nodiscard]] Workspace workspace(const Problem& p, const Choice& choice) const override {
+    const Plan plan = Plan::of(p, choice.variant.as<Sm90BackwardVariant>(), choice.steps[1].blocks);
+    Workspace workspace;
+    workspace.add({"statistics, dq's sums, partial sums, counters", plan.workspace.bytes});
+    return workspace;
+  }
+
+  void launch(const Launch& launch) const override {
+    const Problem& p = launch.problem;
+    const auto v = launch.choice.variant.as<Sm90BackwardVariant>();
+    const Plan plan = Plan::of(p, v, launch.choice.steps[1].blocks);
+    const Sm90BackwardWorkspace& w = plan.workspace;
+    auto* const memory = launch.region<std::byte>(0);
+    const auto at = [memory]<class T>(std::int64_t offset, T*) { return reinterpret_cast<T*>(memory + offset); };
+    constexpr float* kFloats = nullptr;
+    constexpr uint32* kCounts = nullptr;
+    const bool is_full = v.mask == MaskKind::kFull && !p.varlen;
+    Sm90BackwardArgs args = {
+        .q_map = row_map(p.q, kBackwardRows, memory),
+        .dout_map = row_map(p.dout, kBackwardRows, memory),
+        .k_map = row_map(p.k, plan.tile.block_n, memory),
+        .v_map = row_map(p.v, plan.tile.block_n, memory),
+        .base = backward_args(p, memory),
+        .options = option_args_of(p),
+        .lse_log2 = at(w.lse_log2, kFloats),
+        .delta = at(w.delta, kFloats),
+        .dq_sums = at(w.dq_sums, kFloats),
+        .dq_turns = at(w.dq_turns, kCounts),
+        .partial_sums = at(w.partial_sums, kFloats),
+        .partial_ready = at(w.partial_ready, kCounts),
+        .next_item = at(w.next_item, kCounts),
+        .stats_rows = plan.rows,
+        .total_rows_q = p.q.shape[2],
+        .total_rows_k = p.k.shape[2],
+        .key_blocks = static_cast<uint32>(num_tiles(p.max_seqlen_k, plan.tile.block_n)),
+        .section_heads = sm90_backward_section(p.max_seqlen_q, is_full, v.is_deterministic != 0),
+        .num_blocks = plan.tile.is_persistent ? static_cast<uint32>(plan.blocks) : 0,
+        .scale_log2 = folded_scale(p.scale)};
+    for (std::size_t i = 0; i < launch.choice.num_steps; ++i) launch.run(i, args);
+  }
+
+  /// Both shapes of tiles, both types, every mask; packed, deterministic; head_dims that are padded.
+  [[nodiscard]] std::vector<Variant> examples(const Arch& /*arch*/) const override {
+    using enum ElementType;
+    using enum MaskKind;
+    std::vector<Variant> variants;
+    const auto add = [&](ElementType element, int head_dim, int head_dim_v, MaskKind mask, std::int32_t options = 0,
+                         bool deterministic = false) {
+      Sm90BackwardVariant v = {Facts{.element = element,
+                                     .head_dim = head_dim,
+                                     .head_dim_v = head_dim_v,
+                                     .mask = mask,
+                                     .options = options,
+                                     .is_backward = 1}};
+      v.is_deterministic = deterministic;
+      variants.emplace_back(v);
+    };
+    for (const int head_dim : {64, 128}) {
+      for (const MaskKind mask : {kFull, kCausal, kWindow}) {
+        add(kBF16, head_dim, head_dim, mask);
+        add(kBF16, head_dim, head_dim, mask, 0, true);
+        add(kF16, head_dim, head_dim, mask, option::kVarlen);
+      }
+    }
+    add(kF16, 40, 80, kCausal);
+    add(kBF16, 128, 64, kFull);
+    add(kBF16, 96, 96, kCausal);
+    return variants;
+  }
+
+ protected:
+  [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p) const override {
+    if (p.dbias) return core::Lack{nullptr, "dbias", "given", "none"};
+    if (auto lack = head_dim_lack(p, {}, kMostHeadDim, true)) return lack;
+    return tensor_map_lack(p);
+  }
+
+ private:
+  [[nodiscard]] KernelSpec spec_of(const Sm90BackwardVariant& v, const Arch& arch, const char* function, int threads,
+                                   int smem_bytes) const {
+    const Sm90BackwardTile tile = v.tile();
+    KernelSpec spec = {.name = function,
+                       .source = std::string("sm90/") + function + ".cuh",
+                       .function = function,
+                       .args = Sm90BackwardArgs::kTypeName,
+                       .config = constants_of(v, option::kVarlen),
+                       .arch = arch.target,
+                       .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
+    spec.config.insert(spec.config.end(), {{"kIsDeterministic", v.is_deterministic != 0},
+                                           {"kBlockM", std::int64_t{kBackwardRows}},
+                                           {"kBlockN", std::int64_t{tile.block_n}},
+                                           {"kStages", std::int64_t{tile.stages}},
+                                           {"kDsBuffers", std::int64_t{tile.ds_buffers}},
+                                           {"kStagingBuffers", std::int64_t{tile.staging_buffers}},
+                                           {"kComputeRegisters", std::int64_t{tile.compute_registers}},
+                                           {"kQueryRegisters", std::int64_t{tile.query_registers}},
+                                           {"kLoadRegisters", std::int64_t{tile.load_registers}},
+                                           {"kThreads", std::int64_t{threads}},
+                                           {"kSmemBytes", std::int64_t{tile.smem_bytes}}});
+    return spec;
+  }
+
+  /// The scale in the exponent of 2, never 0: it multiplies -inf.
+  static float folded_scale(double scale) {
+    constexpr double kLog2E = 1.4426950408889634, kLeast = 1e-30;
+    return static_cast<float>(scale == 0 ? kLeast : scale * kLog2E);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<const Family> sm90_backward_family() {
+  return std::make_unique<const Sm90Backward>();
+}
+
+}  // namespace attend::cuda

@@ -1,0 +1,149 @@
+// The `cpu` backend in its process: forks, other users of OpenMP, the SIMD target, and work that is counted in tokens.
+#include <gtest/gtest.h>
+#include <omp.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <vector>
+
+#include "cpu/work_list.hpp"
+#include "support/expect.hpp"
+
+namespace attend::test {
+namespace {
+
+AttentionCase threaded_case() {
+  return {.heads_q = 8, .heads_k = 8, .seqlen_q = 300, .seqlen_k = 300, .head_dim = 32, .head_dim_v = 32, .seed = 71};
+}
+
+/// Exit status of work() in a forked child, or -1 where it has not ended after 20 s.
+template <class Work>
+int in_child(Work work) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);  // ends a child that hangs
+    _exit(work());
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+bool thread_sanitized() {
+#if defined(__SANITIZE_THREAD__)
+  return true;
+#elif defined(__has_feature)
+  return __has_feature(thread_sanitizer);
+#else
+  return false;
+#endif
+}
+
+// OpenMP's threads stay behind in the parent: a parallel region of the child that needed them would wait for ever.
+TEST(Fork, ChildComputesTheSameBits) {
+  if (thread_sanitized()) GTEST_SKIP() << "a child of several threads may start none under ThreadSanitizer";
+  set_cpu_threads(3);
+  const Inputs in = make_inputs(threaded_case());
+  const Outputs want = run(in, "cpu");  // starts OpenMP's threads
+  const auto same_in_child = [&] {
+    const Outputs got = run(in, "cpu");
+    return got.o.bytes() == want.o.bytes() && got.dk.bytes() == want.dk.bytes() ? 0 : 1;
+  };
+  EXPECT_EQ(in_child(same_in_child), 0);
+  EXPECT_EQ(in_child([&] { return in_child(same_in_child); }), 0) << "grandchild";
+  expect_same_bits(run(in, "cpu"), want);  // and the parent goes on
+  set_cpu_threads(0);
+}
+
+TEST(ThreadCount, IsWhatAttendWasTold) {
+  const int before = cpu_threads();
+  const int openmp = omp_get_max_threads();
+  omp_set_num_threads(7);  // as another library does when it is loaded
+  EXPECT_EQ(cpu_threads(), before);
+  set_cpu_threads(3);
+  omp_set_num_threads(1);
+  EXPECT_EQ(cpu_threads(), 3);
+  set_cpu_threads(0);
+  EXPECT_EQ(cpu_threads(), before);
+  omp_set_num_threads(openmp);
+  EXPECT_THROW(set_cpu_threads(-1), Error);
+  int inside = 0;
+#pragma omp parallel num_threads(2)
+#pragma omp single
+  inside = cpu_threads();
+  EXPECT_EQ(inside, 1) << "in a parallel region of the caller";
+}
+
+TEST(SimdTarget, IsTheOneAskedFor) {
+  const char* wish = std::getenv("ATTEND_SIMD");
+  if (wish == nullptr) GTEST_SKIP() << "ATTEND_SIMD is not set";
+  EXPECT_EQ(cpu_simd_target(), wish);
+}
+
+// What WorkList numbers, counted by hand.
+std::int64_t check_tasks(const core::Problem& p, cpu::BlocksOf of, std::int64_t block) {
+  const cpu::WorkList work(p, of, block);
+  const std::int64_t heads = of == cpu::BlocksOf::kRows ? p.num_heads_q : p.num_heads_k;
+  std::vector<std::vector<std::int64_t>> covered(static_cast<std::size_t>(p.num_sequences * heads));
+  for (std::int64_t number = 0; number < work.size(); ++number) {
+    const auto [sequence, head, begin, end] = work.at(number);
+    const std::int64_t length = of == cpu::BlocksOf::kRows ? sequence.seqlen_q : sequence.seqlen_k;
+    EXPECT_TRUE(begin % block == 0 && begin < end && end <= length && end - begin <= block) << number;
+    for (std::int64_t at = begin; at < end; ++at) covered[sequence.index * heads + head].push_back(at);
+  }
+  for (std::int64_t index = 0; index < p.num_sequences; ++index) {
+    const core::Sequence sequence = p.sequence(index);
+    const std::int64_t length = of == cpu::BlocksOf::kRows ? sequence.seqlen_q : sequence.seqlen_k;
+    for (std::int64_t head = 0; head < heads; ++head) {
+      std::vector<std::int64_t>& rows = covered[index * heads + head];
+      std::sort(rows.begin(), rows.end());
+      EXPECT_EQ(std::ssize(rows), length) << "sequence " << index << ", head " << head;
+      EXPECT_EQ(std::unique(rows.begin(), rows.end()), rows.end());
+    }
+  }
+  return work.size();
+}
+
+core::Problem problem_of(const Inputs& in, const Outputs& out) {
+  return core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), nullptr, in.params("cpu"));
+}
+
+TEST(WorkList, HoldsEveryBlockOnce) {
+  AttentionCase packed = {.heads_q = 4, .heads_k = 2, .head_dim = 4, .head_dim_v = 4};
+  packed.varlen_q = {0, 5, 0, 0, 300, 1, 128, 0};
+  packed.varlen_k = {7, 0, 0, 3, 129, 64, 256, 0};
+  const Inputs in = make_inputs(packed);
+  const Outputs out = make_outputs(in);
+  EXPECT_EQ(check_tasks(problem_of(in, out), cpu::BlocksOf::kRows, 128), 4 * (1 + 3 + 1 + 1));
+  EXPECT_EQ(check_tasks(problem_of(in, out), cpu::BlocksOf::kKeys, 64), 2 * (1 + 1 + 3 + 1 + 4));
+  for (const std::int64_t batch : {0, 1, 3}) {
+    const Inputs dense = make_inputs({.batch = batch, .heads_q = 4, .heads_k = 2, .seqlen_q = 130, .seqlen_k = 64});
+    const Outputs dense_out = make_outputs(dense);
+    EXPECT_EQ(check_tasks(problem_of(dense, dense_out), cpu::BlocksOf::kRows, 128), batch * 4 * 2);
+    EXPECT_EQ(check_tasks(problem_of(dense, dense_out), cpu::BlocksOf::kKeys, 64), batch * 2);
+  }
+}
+
+// Time follows the tokens: a bound far above every length costs nothing.
+TEST(Varlen, GenerousMaxSeqlenCostsNothing) {
+  AttentionCase c = {.heads_q = 4, .heads_k = 2, .head_dim = 16, .head_dim_v = 16, .seed = 72};
+  c.varlen_q = c.varlen_k = std::vector<std::int64_t>(64, 2);
+  const Inputs in = make_inputs(c);
+  const Outputs want = run(in, "cpu");
+  Params params = in.params("cpu");
+  params.varlen->max_seqlen_q = params.varlen->max_seqlen_k = (std::int64_t{1} << 31) - 1;
+  const Outputs out = make_outputs(in);
+  const auto start = std::chrono::steady_clock::now();
+  forward(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &out.lse.view(), params);
+  backward(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(), out.dq.view(),
+           out.dk.view(), out.dv.view(), params);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  expect_same_bits(out, want);
+  EXPECT_LT(seconds, 2);  // by max_seqlen it would be minutes
+}
+
+}  // namespace
+}  // namespace attend::test
