@@ -12,7 +12,7 @@ struct Sm90ForwardArgs {
   TensorMapArg k_map;  // kBlockN rows
   TensorMapArg v_map;  // kBlockN rows, head_dim_v columns
   TensorMapArg o_map;  // 64 rows, head_dim_v columns
-  ForwardArgs base;    // as ForwardArgs and ForwardOptionArgs say. Its q, k, v are not read
+  ForwardArgs base;    // as ForwardArgs and ForwardOptionArgs say, scale with its sign. Its q, k, v are not read
   OptionArgs options;
   uint32* next_tile;     // kSchedule == kDynamic: one number, 0 before each launch; else null
   uint32 total_tiles;    // Sm90ForwardGrid::total_tiles
