@@ -29,8 +29,8 @@ namespace attend {
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
 #define ATTEND_WGMMA_TEXT_40 ATTEND_WGMMA_T0 ATTEND_WGMMA_T1 ATTEND_WGMMA_T2 ATTEND_WGMMA_T3 ATTEND_WGMMA_T4
-#define ATTEND_WGMMA_REGS_40 ATTEND_WGMMA_R8(0), ATTEND_WGMMA_R8(8), ATTEND_WGMMA_R8(16), ATTEND_WGMMA_R8(24), \
-  ATTEND_WGMMA_R8(32)
+#define ATTEND_WGMMA_REGS_40 \
+  ATTEND_WGMMA_R8(0), ATTEND_WGMMA_R8(8), ATTEND_WGMMA_R8(16), ATTEND_WGMMA_R8(24), ATTEND_WGMMA_R8(32)
 #define ATTEND_WGMMA_TEXT_48 ATTEND_WGMMA_TEXT_40 ATTEND_WGMMA_T5
 #define ATTEND_WGMMA_REGS_48 ATTEND_WGMMA_REGS_40, ATTEND_WGMMA_R8(40)
 #define ATTEND_WGMMA_TEXT_56 ATTEND_WGMMA_TEXT_48 ATTEND_WGMMA_T6
@@ -44,8 +44,8 @@ namespace attend {
 #define ATTEND_WGMMA_TEXT_96 ATTEND_WGMMA_TEXT_88 ATTEND_WGMMA_T11
 #define ATTEND_WGMMA_REGS_96 ATTEND_WGMMA_REGS_88, ATTEND_WGMMA_R8(88)
 #define ATTEND_WGMMA_TEXT_128 ATTEND_WGMMA_TEXT_96 ATTEND_WGMMA_T12 ATTEND_WGMMA_T13 ATTEND_WGMMA_T14 ATTEND_WGMMA_T15
-#define ATTEND_WGMMA_REGS_128 ATTEND_WGMMA_REGS_96, ATTEND_WGMMA_R8(96), ATTEND_WGMMA_R8(104), \
-  ATTEND_WGMMA_R8(112), ATTEND_WGMMA_R8(120)
+#define ATTEND_WGMMA_REGS_128 \
+  ATTEND_WGMMA_REGS_96, ATTEND_WGMMA_R8(96), ATTEND_WGMMA_R8(104), ATTEND_WGMMA_R8(112), ATTEND_WGMMA_R8(120)
 
 // type: f16 or bf16; columns of D; half: its registers; i0 to i7: numbers of the operands that follow them.
 #define ATTEND_WGMMA_WIDTH(element, type, columns, half, i0, i1, i2, i3, i4, i5, i6, i7)                            \
@@ -56,9 +56,10 @@ namespace attend {
                                               bool accumulate) {                                                    \
       asm volatile(                                                                                                 \
           "{.reg .pred p;\n"                                                                                        \
-          "setp.ne.b32 p, %" i2 ", 0;\n"                                                                            \
-          "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type                                     \
-          " {" ATTEND_WGMMA_TEXT_##half "}, %" i0 ", %" i1 ", p, %" i3 ", 1, 0, %" i4 ";}\n"                        \
+          "setp.ne.b32 p, %" i2                                                                                     \
+          ", 0;\n"                                                                                                  \
+          "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type " {" ATTEND_WGMMA_TEXT_##half       \
+          "}, %" i0 ", %" i1 ", p, %" i3 ", 1, 0, %" i4 ";}\n"                                                      \
           : ATTEND_WGMMA_REGS_##half                                                                                \
           : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(accumulate)), "n"(kSign), "n"(kTransposeB ? 1 : 0));     \
     }                                                                                                               \
@@ -67,22 +68,22 @@ namespace attend {
                                               bool accumulate) {                                                    \
       asm volatile(                                                                                                 \
           "{.reg .pred p;\n"                                                                                        \
-          "setp.ne.b32 p, %" i5 ", 0;\n"                                                                            \
-          "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type                                     \
-          " {" ATTEND_WGMMA_TEXT_##half "}, {%" i0 ", %" i1 ", %" i2 ", %" i3 "}, %" i4 ", p, %" i6 ", 1, %" i7     \
-          ";}\n"                                                                                                    \
+          "setp.ne.b32 p, %" i5                                                                                     \
+          ", 0;\n"                                                                                                  \
+          "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type " {" ATTEND_WGMMA_TEXT_##half       \
+          "}, {%" i0 ", %" i1 ", %" i2 ", %" i3 "}, %" i4 ", p, %" i6 ", 1, %" i7 ";}\n"                            \
           : ATTEND_WGMMA_REGS_##half                                                                                \
           : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(accumulate)), "n"(kSign), \
             "n"(kTransposeB ? 1 : 0));                                                                              \
     }                                                                                                               \
   };
-#define ATTEND_WGMMA_WIDTHS(element, type)                                                             \
-  ATTEND_WGMMA_WIDTH(element, type, 80, 40, "40", "41", "42", "43", "44", "45", "46", "47") \
-  ATTEND_WGMMA_WIDTH(element, type, 96, 48, "48", "49", "50", "51", "52", "53", "54", "55") \
-  ATTEND_WGMMA_WIDTH(element, type, 112, 56, "56", "57", "58", "59", "60", "61", "62", "63") \
-  ATTEND_WGMMA_WIDTH(element, type, 144, 72, "72", "73", "74", "75", "76", "77", "78", "79") \
-  ATTEND_WGMMA_WIDTH(element, type, 160, 80, "80", "81", "82", "83", "84", "85", "86", "87") \
-  ATTEND_WGMMA_WIDTH(element, type, 176, 88, "88", "89", "90", "91", "92", "93", "94", "95") \
+#define ATTEND_WGMMA_WIDTHS(element, type)                                                       \
+  ATTEND_WGMMA_WIDTH(element, type, 80, 40, "40", "41", "42", "43", "44", "45", "46", "47")      \
+  ATTEND_WGMMA_WIDTH(element, type, 96, 48, "48", "49", "50", "51", "52", "53", "54", "55")      \
+  ATTEND_WGMMA_WIDTH(element, type, 112, 56, "56", "57", "58", "59", "60", "61", "62", "63")     \
+  ATTEND_WGMMA_WIDTH(element, type, 144, 72, "72", "73", "74", "75", "76", "77", "78", "79")     \
+  ATTEND_WGMMA_WIDTH(element, type, 160, 80, "80", "81", "82", "83", "84", "85", "86", "87")     \
+  ATTEND_WGMMA_WIDTH(element, type, 176, 88, "88", "89", "90", "91", "92", "93", "94", "95")     \
   ATTEND_WGMMA_WIDTH(element, type, 192, 96, "96", "97", "98", "99", "100", "101", "102", "103") \
   ATTEND_WGMMA_WIDTH(element, type, 256, 128, "128", "129", "130", "131", "132", "133", "134", "135")
 

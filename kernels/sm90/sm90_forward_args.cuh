@@ -9,18 +9,19 @@ namespace attend {
 // 128-byte swizzle, zeros outside. Varlen: batch is 1 and seqlen counts the tokens of all sequences.
 struct Sm90ForwardArgs {
   static constexpr const char* kTypeName = "Sm90ForwardArgs";
-  TensorMapArg q_map;  // kBlockM rows
+  TensorMapArg q_map;  // kBlockM rows; with a seqlen of 0 (nothing is loaded then) any valid map
   TensorMapArg k_map;  // kBlockN rows
   TensorMapArg v_map;  // kBlockN rows, head_dim_v columns
   TensorMapArg o_map;  // 64 rows, head_dim_v columns
-  ForwardArgs base;    // as ForwardArgs and ForwardOptionArgs say. Its q, k, v are not read
+  ForwardArgs base;    // as ForwardArgs and ForwardOptionArgs say, |scale| with kNegateScores. Its q, k, v are not read
   OptionArgs options;
   uint32* next_tile;     // kSchedule == kDynamic: one number, 0 before each launch; else null
-  uint32 total_tiles;    // row tiles of all heads
-  uint32 row_tiles;      // of a head; varlen: of the longest sequence
-  uint32 section_heads;  // query heads whose tiles are worked on together, longest first: section_heads() in work.cuh
+  uint32 total_tiles;    // Sm90ForwardGrid::total_tiles
+  uint32 row_tiles;      // of a head: Sm90ForwardGrid::row_tiles
+  uint32 section_heads;  // query heads whose tiles are worked on together: Sm90ForwardGrid::section_heads
   float scale_log2;      // |scale| * log2(e), not below 2^-100: 0 * -inf would be NaN
 };
-static_assert(sizeof(Sm90ForwardArgs) % 64 == 0 || sizeof(Sm90ForwardArgs) > 0);
+static_assert(sizeof(Sm90ForwardArgs) ==
+              (4 * sizeof(TensorMapArg) + sizeof(ForwardArgs) + sizeof(OptionArgs) + 8 + 4 * 4 + 63) / 64 * 64);
 
 }  // namespace attend
