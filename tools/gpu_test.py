@@ -4,10 +4,10 @@
     tools/gpu_test.py build/release/attend_gpu_tests build/release/attend .venv/bin/python results/h200/tests.json
     tools/gpu_test.py --only-python ...       the same arguments; into a report that is there, of the same kernels
 
-The tests run as several processes that share the GPU: most of their time is the float64 reference on the host. Then
-compute-sanitizer looks at the tests of the slice, one small case of each kind for every kernel, while pytest runs
-python/tests with the given interpreter, which has attend, torch and pytest. Where there is no GPU, everything is
-reported as skipped and no report is written.
+Kernels that many tests share are compiled first, on all cores. The tests run as several processes that share the GPU:
+most of their time is the float64 reference on the host. Then compute-sanitizer looks at the tests of the slice, one
+small case of each kind for every kernel, while pytest runs python/tests with the given interpreter, which has attend,
+torch and pytest. Where there is no GPU, everything is reported as skipped and no report is written.
 
 The report: device, driver, kernel_digest (as `attend info --json` prints it: the report is current while they agree),
 tests (run, passed, failed, skipped, names of the failed), sanitizers (tool, errors, summary), python (the same as
@@ -29,6 +29,7 @@ import xml.etree.ElementTree
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SLICE = "Slice/*"
 ALONE = "Alone.*"
+AHEAD = "Ahead*"
 LIMIT_S = float(os.environ.get("GPU_TEST_LIMIT_S", 600))  # of one process: a kernel may hang
 TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
 
@@ -82,8 +83,9 @@ def run_tests(tests, folder):
         head = json.loads((folder / f"report-{index}.json").read_text())
         cases.extend(head.pop("cases"))
 
+    take(*run_part(tests, shards + 1, 1, AHEAD, folder))  # the parts find their kernels on disk
     with concurrent.futures.ThreadPoolExecutor(shards) as pool:
-        jobs = [pool.submit(run_part, tests, index, shards, f"-{ALONE}", folder) for index in range(shards)]
+        jobs = [pool.submit(run_part, tests, index, shards, f"-{ALONE}:{AHEAD}", folder) for index in range(shards)]
         for done, job in enumerate(concurrent.futures.as_completed(jobs), 1):
             take(*job.result())
             say(f"tests: {done} of {shards} parts done")

@@ -87,45 +87,6 @@ struct Sm90Shape {
                                                             Config::kQBuffers, Config::kHeadDim, Config::kHeadDimV);
 };
 
-// What the choice of a tile depends on.
-struct Sm90ForwardTraits {
-  int head_dim;
-  int head_dim_v;
-  MaskKind mask;
-  bool has_softcap;
-  bool has_alibi;
-  bool has_bias;
-  bool has_bool_mask;
-  bool has_dropout;
-  bool is_varlen;
-  bool puts_aside;
-  int64 seqlen_k;
-};
-
-// The fastest tile that was measured (docs/hopper_forward.md), or where a combination was not, one that compiles
-// without spills. Registers decide: a consumer of three has 160 a thread, one of two 232.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90ForwardTile sm90_forward_tile(const Sm90ForwardTraits& of) {
-  constexpr Sm90Schedule kDynamic = Sm90Schedule::kDynamic;
-  const int width = of.head_dim > of.head_dim_v ? of.head_dim : of.head_dim_v;
-  const bool has_pointers = of.has_bias || of.has_bool_mask;
-  const int rules = of.has_softcap + of.has_alibi + of.has_bias + of.has_bool_mask + of.has_dropout;
-  const bool is_plain = rules == 0 && !of.is_varlen && !of.puts_aside;
-  if (is_plain && width > 128 && width <= 192) return {2, 112, 2, 1, 40, 232, true, true, false, kDynamic};
-  if (width > 128) return {2, 64, 2, 1, 40, 232, false, true, true, kDynamic};
-  if (has_pointers && rules > 1) return {2, 64, 2, 2, 56, 224, false, true, true, kDynamic};
-  if (of.has_bias) return {2, 96, 2, 2, 40, 232, true, true, true, kDynamic};
-  if (width <= 64 && !has_pointers && !of.puts_aside && !of.is_varlen) {
-    if (of.has_dropout) return {3, 64, 2, 2, 32, 160, false, true, true, kDynamic};
-    if (of.has_alibi) return {3, 96, 2, 2, 32, 160, false, true, true, kDynamic};
-    const bool is_short = of.mask == MaskKind::kCausal && of.seqlen_k <= 1024 && is_plain;
-    if (is_short) return {3, 64, 4, 2, 32, 160, false, true, true, kDynamic};
-    return {3, 128, 2, 2, 32, 160, false, true, true, kDynamic};
-  }
-  if (width <= 96 && is_plain) return {3, 96, 2, 2, 32, 160, false, true, true, kDynamic};
-  const bool is_even = is_plain && of.mask == MaskKind::kFull && of.seqlen_k <= 4096;  // then nothing is left to share
-  return {2, 128, 2, 2, 40, 232, true, true, true, is_even ? Sm90Schedule::kStatic : kDynamic};
-}
-
 // The numbers of Sm90ForwardArgs that follow from the problem, and the grid.
 struct Sm90ForwardGrid {
   uint32 row_tiles;      // of a head

@@ -110,7 +110,7 @@ TEST(Family, ChoicesFitTheDeviceAndRepeat) {
           SCOPED_TRACE(std::string(family->name) + " " + d.name);
           EXPECT_EQ(choice.variant, family->choose(p, d).variant) << "the same question, another answer";
           EXPECT_STRNE(choice.why, "");
-          EXPECT_EQ(family->in_auto, std::isfinite(choice.seconds));
+          EXPECT_TRUE(!family->in_auto || std::isfinite(choice.seconds));
           EXPECT_GT(choice.seconds, 0);
           const auto specs = family->kernels(choice.variant, d.arch());
           ASSERT_EQ(specs.size(), choice.num_steps);

@@ -1,17 +1,22 @@
 #include "gpu/gpu.hpp"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
 
 #include "core/dispatch.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/shared_library.hpp"
 #include "cuda/driver/stream.hpp"
+#include "cuda/jit/jit.hpp"
 #include "cuda/jit/sources.hpp"
+#include "cuda/launch/family.hpp"
 #include "support/compare.hpp"
 
 namespace attend::test {
@@ -107,6 +112,39 @@ void check_backend(std::string_view compute, const Inputs& in) {
   }
   std::puts(line.c_str());
   report->add(compute, in.options, checks);
+}
+
+void compile_ahead(std::string_view compute, const std::vector<AttentionCase>& cases) {
+  const cuda::Family& family = *cuda::find_family(compute);
+  const cuda::DeviceInfo& device = cuda::device_info(0);
+  std::vector<cuda::KernelSpec> specs;
+  std::set<std::string> seen;
+  for (const AttentionCase& c : cases) {
+    const Inputs in = make_inputs(c);
+    const Outputs out = make_outputs(in);
+    for (const bool backward : {false, true}) {
+      if (backward ? !family.has_backward : !family.has_forward) continue;
+      core::Problem p = core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(),
+                                                   &out.lse.view(), in.params(compute));
+      if (backward) {
+        p = core::make_backward_problem(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(),
+                                        out.lse.view(), out.dq.view(), out.dk.view(), out.dv.view(),
+                                        in.params(compute), {});
+      }
+      for (cuda::KernelSpec& spec : family.kernels(family.choose(p, device).variant, device.arch())) {
+        if (seen.insert(cuda::identity(spec)).second) specs.push_back(std::move(spec));
+      }
+    }
+  }
+  std::atomic<std::size_t> next = 0;
+  std::vector<std::jthread> workers;
+  for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i) {
+    workers.emplace_back([&] {
+      for (std::size_t at = next++; at < specs.size(); at = next++) (void)cuda::Jit::instance().compile(specs[at]);
+    });
+  }
+  workers.clear();  // joins
+  std::printf("%zu kernels for %zu cases\n", specs.size(), cases.size());
 }
 
 CapturedGraph::CapturedGraph(cuda::StreamHandle stream, const std::function<void()>& submit) : stream_(stream) {

@@ -30,6 +30,9 @@ class GpuTest : public testing::Test {
 /// Compares a backend with the reference (compare_with_reference), prints a line, and keeps it for the report.
 void check_backend(std::string_view compute, const Inputs& in);
 
+/// Compiles what the backend needs for the cases, on all cores: processes that share the cases then find it on disk.
+void compile_ahead(std::string_view compute, const std::vector<AttentionCase>& cases);
+
 /// A function of libcuda that only tests need.
 template <class Function>
 Function driver_function(const char* name) {

@@ -56,7 +56,10 @@ const std::vector<int> kNumValues = {2, std::size(kHeadDims), std::size(kHeadDim
 
 bool compatible(int f, int a, int g, int b) {
   const bool has_matrix = (f == kBias || f == kBoolMask) && a > 0;
-  return !(has_matrix && g == kPacked && b == 1);
+  if (has_matrix && g == kPacked && b == 1) return false;
+  // Beyond 192 columns it takes no bias, nor a mask beside other rules: masks alone are among the edges.
+  const bool is_wide = (f == kHeadDim && kHeadDims[a] > 192) || (f == kHeadDimV && kHeadDimsV[a] > 192);
+  return !(is_wide && (g == kBias || g == kBoolMask) && b > 0);
 }
 
 std::optional<Broadcast> broadcast(int value) {
@@ -150,6 +153,10 @@ std::vector<AttentionCase> edge_cases() {
       }
     }
   }
+  for (const bool causal : {false, true}) {
+    cases.push_back(plain(DType::kBF16, 2, 1, 200, 270, 256, causal));
+    cases.back().mask = Broadcast{false, true, true};
+  }
   cases.push_back(plain(DType::kBF16, 2, 2, 300, 0, 128, false));
   cases.push_back(plain(DType::kBF16, 1, 1, 700, 5000, 128, false));  // wide tiles of keys
   cases.push_back(plain(DType::kF16, 12, 4, 2500, 2500, 128, true));  // several tiles for each multiprocessor
@@ -181,6 +188,14 @@ std::vector<AttentionCase> slice_cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Slice, Sm90Forward, testing::ValuesIn(slice_cases()), kIndexName);
+
+class AheadForward : public Sm90 {};
+
+TEST_F(AheadForward, CompilesWhatTheForwardCasesNeed) {
+  std::vector<AttentionCase> cases = option_pairs();
+  for (const auto& more : {edge_cases(), slice_cases()}) cases.insert(cases.end(), more.begin(), more.end());
+  compile_ahead(kCompute, cases);
+}
 
 /// Rows of ever more keys that are all seen: what tensor cores truncate must not add up.
 TEST_F(Sm90, LongRowsKeepTheirAccuracy) {

@@ -145,6 +145,7 @@ Params Inputs::params(std::string_view compute) const {
   p.dropout_p = options.dropout_p;
   p.seed = 0x9E3779B97F4A7C15u ^ options.seed;
   p.offset = 0x100000003u * options.seed;
+  p.deterministic = options.deterministic;
   p.compute = compute;
   if (slopes) p.alibi_slopes = slopes->view();
   if (bias) p.bias = bias->view();
@@ -252,6 +253,8 @@ bool has_backward(std::string_view compute) {
 
 void run_forward(const Inputs& in, const Outputs& out, std::string_view compute, bool with_lse) {
   const Device d = device_of(compute);
+  const core::Backend* backend = core::find_backend(compute);
+  if (backend != nullptr && !backend->forward) compute = "auto";
   const Tensor lse = on(d, out.lse);
   forward(on(d, in.q), on(d, in.k), on(d, in.v), on(d, out.o), with_lse ? &lse : nullptr, params_on(d, in, compute));
   wait_for(d);
@@ -300,6 +303,7 @@ std::string describe(const AttentionCase& c) {
   if (c.dropout_p > 0) text << " dropout=" << c.dropout_p;
   if (c.dlse) text << " dlse";
   if (c.broadcast_dout) text << " dout-stride-0";
+  if (c.deterministic) text << " deterministic";
   text << " " << kLayouts[static_cast<int>(c.layout)] << "+" << c.base_offset << " " << kFills[static_cast<int>(c.fill)]
        << " seed=" << c.seed;
   return text.str();

@@ -8,6 +8,7 @@
 
 #include "attend/error.hpp"
 #include "cuda/driver/driver.hpp"
+#include "cuda/driver/stream.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -26,6 +27,7 @@ MemoryPoolHandle make_pool(DeviceIndex device) {
   properties.location_type = MemoryPoolProperties::kDevice;
   properties.location_id = device;
   MemoryPoolHandle pool = nullptr;
+  const RelaxedCapture relaxed;  // the first call of a process may be part of a capture
   check_call(driver().pool_create(&pool, &properties), "cuMemPoolCreate", doing);
   std::uint64_t keeps = kPoolKeepsBytes;
   check_call(driver().pool_set_attribute(pool, MemoryPoolAttribute::kReleaseThreshold, &keeps), "cuMemPoolSetAttribute",

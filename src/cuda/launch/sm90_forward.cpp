@@ -41,10 +41,14 @@ Sm90ForwardVariant with(const Facts& facts, int consumers, int block_n, int stag
             .overlaps = overlap,
             .takes_turns = consumers > 1,
             .speculates = speculate,
-            // Tiles of different lengths balance only where whoever is free takes the next.
-            .schedule = facts.mask != MaskKind::kFull || facts.has(option::kVarlen) ? Sm90Schedule::kDynamic
-                                                                                    : Sm90Schedule::kStatic};
+            .schedule = Sm90Schedule::kDynamic};
   return v;
+}
+
+/// Rules that read memory for each score, and others beside them.
+bool is_crowded(const Facts& facts) {
+  return facts.has(option::kBias | option::kBoolMask) &&
+         facts.has(option::kDropout | option::kSoftcap | option::kAlibi);
 }
 
 /// The tile for the facts; docs/hopper_forward.md has the measurements behind it.
@@ -53,18 +57,23 @@ Sm90ForwardVariant tall_variant(const Facts& facts, std::int64_t seqlen_k) {
   const bool plain = facts.options == 0;
   // Rules that read memory for each score, or several rules at once, want registers.
   const bool reads = facts.has(option::kBias | option::kBoolMask);
-  const bool crowded = reads && facts.has(option::kDropout | option::kSoftcap | option::kAlibi);
-  if (crowded || facts.has(option::kBias)) {
-    return widest <= 192 ? with(facts, 2, 64, 2, 1, false, false) : with(facts, 1, 64, 2, 1, false, false);
+  if (is_crowded(facts) || facts.has(option::kBias)) return with(facts, 2, 64, 2, 1, false, false);
+  if (widest <= 64 && !reads && !facts.has(option::kVarlen)) {
+    const bool is_short = plain && facts.mask == MaskKind::kCausal && seqlen_k <= 1024;
+    return is_short ? with(facts, 3, 64, 4, 2, false, true) : with(facts, 3, 128, 2, 2, false, true);
   }
-  if (widest <= 64 && !reads && !facts.has(option::kVarlen)) return with(facts, 3, 128, 2, 2, false, true);
-  if (widest <= 128) {
-    constexpr std::int64_t kLong = 4096;  // keys from which wide tiles of them gain more than a second buffer of q
-    const bool wide = plain && facts.mask == MaskKind::kFull && widest > 96 && seqlen_k >= kLong;
-    return wide ? with(facts, 2, 176, 2, 1, false, true) : with(facts, 2, 128, 2, 2, true, true);
-  }
-  if (widest <= 192) return with(facts, 2, 112, 2, 1, facts.head_dim_v <= 128, facts.head_dim_v <= 128);
+  if (widest <= 96 && plain) return with(facts, 3, 96, 2, 2, false, true);
+  if (widest <= 128) return with(facts, 2, 128, 2, 2, true, true);
+  if (widest <= 192) return with(facts, 2, 112, 2, 1, plain, false);
   return with(facts, 2, plain ? 80 : 64, 2, 1, plain, false);
+}
+
+/// Without a mask all tiles are alike, and over few keys it costs more to ask for the next than to have it given: over
+/// many, blocks drift apart, and whoever is free had better take it.
+Sm90Schedule schedule_of(const Facts& facts, std::int64_t seqlen_k) {
+  constexpr std::int64_t kFewKeys = 4096;
+  const bool is_even = facts.mask == MaskKind::kFull && !facts.has(option::kVarlen) && seqlen_k <= kFewKeys;
+  return is_even ? Sm90Schedule::kStatic : Sm90Schedule::kDynamic;
 }
 
 /// One consumer: for heads with few rows.
@@ -80,6 +89,7 @@ double tflops_of(const Sm90ForwardVariant& v) {
   return v.tile.consumers == 1 ? 0.55 * rate : rate;
 }
 
+constexpr int kMostCrowdedHeadDim = 192;  // beyond it registers spill with a bias, or a mask and other rules
 constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;  // what the device counts them in
 
 std::string tiles_text(const Problem& p) {
@@ -102,6 +112,7 @@ class Sm90Forward final : public Family {
     facts.aligned = 1;  // as lack() asks
     Sm90ForwardVariant tall = tall_variant(facts, p.max_seqlen_k);
     Sm90ForwardVariant low = low_variant(facts);
+    tall.tile.schedule = low.tile.schedule = schedule_of(facts, p.max_seqlen_k);
     tall.puts_aside = low.puts_aside = sm90_puts_aside(facts.element, p.max_seqlen_k);
     Choice choice = {.variant = tall, .why = "Hopper's tensor cores: row tiles as tall as registers allow"};
     lay_out(p, device, choice);
@@ -200,6 +211,11 @@ class Sm90Forward final : public Family {
  protected:
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p) const override {
     if (auto lack = head_dim_lack(p, {}, kSm90LargestHeadDim, true)) return lack;
+    if (const std::int64_t widest = std::max(p.head_dim, p.head_dim_v);
+        widest > kMostCrowdedHeadDim && (p.bias || is_crowded(facts_of(p, true)))) {
+      return core::Lack{p.bias ? "bias" : "mask with softcap, alibi_slopes or dropout_p", "head_dim", widest,
+                        core::Range{1, kMostCrowdedHeadDim}};
+    }
     if (num_tiles(p.max_seqlen_q, kSm90ConsumerRows) * p.num_sequences * p.num_heads_q > kMostTiles) {
       return core::Lack{"q", "rows of all sequences and heads:", tiles_text, "2^31 - 1 tiles of 64"};
     }
@@ -225,7 +241,9 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
   using enum MaskKind;
   std::vector<Variant> variants;
   const auto add = [&](const Facts& f, std::int64_t seqlen_k = 512) {
-    variants.emplace_back(tall_variant(f, seqlen_k));
+    Sm90ForwardVariant v = tall_variant(f, seqlen_k);
+    v.tile.schedule = schedule_of(f, seqlen_k);
+    if (std::find(variants.begin(), variants.end(), Variant(v)) == variants.end()) variants.emplace_back(v);
   };
   const auto facts = [](ElementType element, int head_dim, int head_dim_v, MaskKind mask, std::int32_t options = 0,
                         ElementType bias = kF32, bool negate = false) {
@@ -239,10 +257,15 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
   };
   for (const int head_dim : {64, 96, 128, 192, 256}) {
     add(facts(kBF16, head_dim, head_dim, kFull));
+    add(facts(kBF16, head_dim, head_dim, kCausal));
     add(facts(kBF16, head_dim, head_dim, kCausal, 0, kF32, true));
     add(facts(kF16, head_dim, head_dim, kWindow));
   }
-  add(facts(kBF16, 128, 128, kFull), 16384);
+  for (const int head_dim : {64, 128, 256}) {
+    add(facts(kBF16, head_dim, head_dim, kFull), 16384);
+    add(facts(kBF16, head_dim, head_dim, kCausal), 16384);
+    add(facts(kF16, head_dim, head_dim, kCausal, 0, kF32, true), 16384);
+  }
   add(facts(kBF16, 192, 128, kCausal));
   for (const int head_dim : {64, 128, 256}) {
     Sm90ForwardVariant v = tall_variant(facts(kF16, head_dim, head_dim, kCausal), 1 << 20);
@@ -255,9 +278,11 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
     variants.emplace_back(low_variant(facts(kBF16, head_dim, head_dim, kCausal, 0, kF32, true)));
     for (const std::int32_t bit : {option::kSoftcap, option::kAlibi, option::kBias, option::kBoolMask, option::kDropout,
                                    option::kVarlen}) {
+      if (bit == option::kBias && head_dim > kMostCrowdedHeadDim) continue;
       add(facts(kBF16, head_dim, head_dim, bit == option::kBias ? kFull : kCausal, bit, kBF16));
     }
     for (const bool negate : {false, true}) {
+      if (head_dim > kMostCrowdedHeadDim) continue;
       add(facts(negate ? kBF16 : kF16, head_dim, head_dim, kWindow,
                 option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout, kF32, negate));
     }

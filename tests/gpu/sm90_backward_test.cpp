@@ -1,0 +1,182 @@
+// sm90_backward against float64: each pair of what it takes, lengths at which tiles, masks and tails go wrong, repeats, and
+// neighbours that hold NaN. o and lse come from the forward that auto takes.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+
+#include "cuda/driver/device.hpp"
+#include "gpu/gpu.hpp"
+#include "support/covering_array.hpp"
+
+namespace attend::test {
+namespace {
+
+constexpr const char* kCompute = "sm90_backward";
+
+class Sm90Gradients : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no wgmma";
+  }
+};
+
+class Sm90Backward : public Sm90Gradients, public testing::WithParamInterface<AttentionCase> {};
+
+TEST_P(Sm90Backward, StaysInBudget) {
+  check_backend(kCompute, make_inputs(GetParam()));
+}
+
+const auto kIndexName = [](const auto& test) { return std::to_string(test.index); };
+
+enum Factor { kDtype, kHeadDim, kHeadDimV, kMask, kScale, kPacked, kDeterministic, kDlse };
+constexpr std::int64_t kHeadDims[] = {64, 128, 8, 40, 72, 80, 96, 112};
+constexpr std::int64_t kHeadDimsV[] = {0, 64, 128, 24};  // 0: that of q
+struct Mask {
+  bool causal;
+  std::int64_t left, right;
+};
+constexpr Mask kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 100, 30}, {true, 65, -1}, {false, -1, 70}};
+const std::vector<int> kNumValues = {2, std::size(kHeadDims), std::size(kHeadDimsV), std::size(kMasks), 4, 2, 2, 2};
+
+bool all_compatible(int /*f*/, int /*a*/, int /*g*/, int /*b*/) {
+  return true;
+}
+
+/// Each pair of values, in problems of lengths round the tiles.
+std::vector<AttentionCase> option_pairs() {
+  struct Shape {
+    std::int64_t batch, heads_q, heads_k, q, k;
+  };
+  static constexpr Shape kShapes[] = {{1, 1, 1, 1, 1},      {2, 2, 1, 63, 65},  {1, 4, 2, 129, 127}, {3, 2, 2, 64, 300},
+                                      {1, 8, 1, 193, 257},  {2, 3, 3, 200, 1},  {1, 2, 2, 5, 1023},  {2, 6, 2, 385, 512},
+                                      {1, 2, 1, 0, 70},     {1, 2, 1, 70, 0},   {1, 12, 4, 700, 900}, {2, 2, 2, 256, 192}};
+  constexpr Fill kFills[] = {Fill::kNormal, Fill::kLarge, Fill::kNormal, Fill::kOneHot, Fill::kNearUniform};
+  std::vector<AttentionCase> cases;
+  for (const Choice& v : covering_array(kNumValues, all_compatible, 20261122)) {
+    const auto at = [&](Factor f) { return static_cast<std::size_t>(v[f]); };
+    for (const Shape& s : kShapes) {
+      const Mask& mask = kMasks[at(kMask)];
+      AttentionCase c = {.dtype = v[kDtype] == 0 ? DType::kBF16 : DType::kF16,
+                         .batch = s.batch,
+                         .heads_q = s.heads_q,
+                         .heads_k = s.heads_k,
+                         .seqlen_q = s.q,
+                         .seqlen_k = s.k,
+                         .head_dim = kHeadDims[at(kHeadDim)],
+                         .causal = mask.causal,
+                         .window_left = mask.left,
+                         .window_right = mask.right};
+      c.head_dim_v = kHeadDimsV[at(kHeadDimV)] == 0 ? c.head_dim : kHeadDimsV[at(kHeadDimV)];
+      if (v[kScale] > 0) c.scale = std::array{-0.2, 0.35, 0.0}[at(kScale) - 1];
+      if (v[kPacked] == 1) {
+        c.varlen_q = {s.q, 0, s.q / 2, 3};
+        c.varlen_k = {s.k, 4, 0, s.k / 3 + 1};
+      }
+      c.deterministic = v[kDeterministic] == 1;
+      c.dlse = v[kDlse] == 1;
+      c.layout = cases.size() % 2 == 0 ? CaseLayout::kBHSD : CaseLayout::kBSHD;
+      c.fill = kFills[cases.size() % std::size(kFills)];
+      c.seed = cases.size() + 1;
+      cases.push_back(std::move(c));
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(OptionPairs, Sm90Backward, testing::ValuesIn(option_pairs()), kIndexName);
+
+TEST(Sm90BackwardCases, AreEnough) {
+  EXPECT_GE(option_pairs().size(), 500U);
+}
+
+AttentionCase plain(std::int64_t heads_q, std::int64_t heads_k, std::int64_t seqlen, std::int64_t head_dim, bool causal) {
+  return {.dtype = DType::kBF16,
+          .batch = 1,
+          .heads_q = heads_q,
+          .heads_k = heads_k,
+          .seqlen_q = seqlen,
+          .seqlen_k = seqlen,
+          .head_dim = head_dim,
+          .head_dim_v = head_dim,
+          .causal = causal};
+}
+
+/// One case of each kind, small: what the sanitizers run.
+std::vector<AttentionCase> slice_cases() {
+  std::vector<AttentionCase> cases = {plain(2, 1, 200, 128, true), plain(2, 2, 200, 64, false), plain(1, 1, 130, 128, false)};
+  AttentionCase packed = plain(2, 1, 0, 128, true);
+  packed.varlen_q = {130, 0, 3};
+  packed.varlen_k = {65, 4, 200};
+  cases.push_back(packed);
+  cases.push_back(plain(2, 1, 200, 64, true));
+  cases.back().deterministic = true;
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Slice, Sm90Backward, testing::ValuesIn(slice_cases()), kIndexName);
+
+class AheadBackward : public Sm90Gradients {};
+
+TEST_F(AheadBackward, CompilesWhatTheBackwardCasesNeed) {
+  std::vector<AttentionCase> cases = option_pairs();
+  const auto more = slice_cases();
+  cases.insert(cases.end(), more.begin(), more.end());
+  compile_ahead(kCompute, cases);
+}
+
+TEST_F(Sm90Gradients, DeterministicRepeatsAreBitEqual) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    AttentionCase c = plain(6, 2, 1000, head_dim, head_dim == 64);
+    c.deterministic = true;
+    const Inputs in = make_inputs(c);
+    const Outputs first = run(in, kCompute);
+    for (int round = 0; round < 100; ++round) {
+      const Outputs again = make_outputs(in);
+      run_forward(in, again, kCompute);
+      run_backward(in, again, kCompute);
+      ASSERT_EQ(again.dq.bytes(), first.dq.bytes()) << round;
+      ASSERT_EQ(again.dk.bytes(), first.dk.bytes()) << round;
+      ASSERT_EQ(again.dv.bytes(), first.dv.bytes()) << round;
+    }
+  }
+}
+
+/// Gradients do not depend on the rest of the batch, whatever that holds.
+TEST_F(Sm90Gradients, NeighboursThatHoldNaNReachNothing) {
+  for (const bool packed : {false, true}) {
+    AttentionCase c = plain(2, 2, 150, 128, true);
+    c.batch = 3;
+    c.deterministic = true;
+    if (packed) c.varlen_q = c.varlen_k = {150, 150, 150};
+    const Inputs in = make_inputs(c);
+    const Outputs want = run(in, kCompute);
+    const std::int64_t rows = packed ? 150 : 0;
+    for (std::int64_t h = 0; h < 2; ++h) {
+      for (std::int64_t col = 0; col < 128; ++col) {
+        for (const std::int64_t sequence : {0, 2}) {
+          for (std::int64_t i = 0; i < 150; ++i) {
+            const std::int64_t b = packed ? 0 : sequence, row = sequence * rows + i;
+            for (const TensorBuffer* t : {&in.q, &in.k, &in.v, &in.dout}) t->set(b, h, row, col, NAN);
+          }
+        }
+      }
+    }
+    const Outputs got = run(in, kCompute);
+    for (std::int64_t h = 0; h < 2; ++h) {
+      for (std::int64_t i = 0; i < 150; ++i) {
+        const std::int64_t b = packed ? 0 : 1, row = rows + i;
+        for (std::int64_t col = 0; col < 128; ++col) {
+          ASSERT_EQ(got.dq.at(b, h, row, col), want.dq.at(b, h, row, col)) << packed << " " << h << " " << i;
+          ASSERT_EQ(got.dk.at(b, h, row, col), want.dk.at(b, h, row, col)) << packed << " " << h << " " << i;
+          ASSERT_EQ(got.dv.at(b, h, row, col), want.dv.at(b, h, row, col)) << packed << " " << h << " " << i;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attend::test
