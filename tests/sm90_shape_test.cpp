@@ -1,4 +1,5 @@
-// The host's half of sm90_forward: grids that cover the problem. Tiles are tested where they are chosen: family_test.cpp.
+// The host's half of sm90_forward: grids that cover the problem. Tiles are tested where they are chosen:
+// family_test.cpp.
 #include <gtest/gtest.h>
 
 #include "kernels/sm90/sm90_forward_args.cuh"

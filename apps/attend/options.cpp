@@ -83,13 +83,14 @@ Examples:
   attend ladder --json results/h200/ladder.json --docs docs/ladder.md)";
 
 constexpr const char* kSweepFooter =
-    R"(Times many variants of one family of kernels on one problem: those of its own choice, and every combination of what --set
+    R"(Times many variants of one family of kernels on one problem: its own choice, and every combination of what --set
 names. All are compiled first, on all cores; then they are timed in turns, and their results compared with that of the
 family's own choice. What can be set: attend info --explain B,H,S,D names it.
 
 Examples:
   attend sweep --compute simt --problem 2,16,2048,64 --set block_m=32,64 --set threads_x=8,16
-  attend sweep --compute simt --problem 1,32,4096,128 --causal --mode backward --set keys_min_blocks=1,2 --json sweep.json)";
+  attend sweep --compute sm90_forward --problem 2,16,8192,128 --causal --set block_n=96,128 --set overlap=0,1
+  attend sweep --compute simt --problem 1,32,4096,128 --mode backward --set keys_min_blocks=1,2)";
 
 constexpr const char* kInfoFooter =
     R"(Examples:

@@ -32,8 +32,8 @@ struct Varlen {
   std::int64_t max_seqlen_k = 0;  ///< an upper bound of every key length
 };
 
-/// Memory for the scratch of a call, on the tensors' device. A call that is given none takes it from a pool of the library's
-/// own, in the stream's order.
+/// Memory for the scratch of a call, on the tensors' device. A call that is given none takes it from a pool of the
+/// library's own, in the stream's order.
 struct WorkspaceView {
   void* data = nullptr;   ///< a multiple of 256
   std::size_t bytes = 0;  ///< at least what forward_workspace_bytes() or backward_workspace_bytes() says
@@ -128,8 +128,8 @@ ATTEND_API void backward(const Tensor& dout, const Tensor& q, const Tensor& k, c
                          const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv,
                          const Params& params = {}, Stream stream = nullptr, const BackwardExtras& extras = {});
 
-/// Bytes of scratch memory that the same call takes on its device: for Params::workspace. 0 on a CPU, whose backends keep
-/// their own. Only shapes, strides, dtypes, devices and alignment of the tensors matter.
+/// Bytes of scratch memory that the same call takes on its device: for Params::workspace. 0 on a CPU, whose backends
+/// keep their own. Only shapes, strides, dtypes, devices and alignment of the tensors matter.
 /// @throws Error as the call does.
 [[nodiscard]] ATTEND_API std::size_t forward_workspace_bytes(const Tensor& q, const Tensor& k, const Tensor& v,
                                                              const Tensor& o, const Tensor* lse = nullptr,
@@ -140,13 +140,13 @@ ATTEND_API void backward(const Tensor& dout, const Tensor& q, const Tensor& k, c
                                                               const Params& params = {},
                                                               const BackwardExtras& extras = {});
 
-/// Compiles and loads the kernels that the same call needs, and returns when they are there: before a graph is captured,
-/// or a server takes its first request. Nothing is read or written.
+/// Compiles and loads the kernels that the same call needs, and returns when they are there: before a graph is
+/// captured, or a server takes its first request. Nothing is read or written.
 ///
 /// Kernels are kept for each combination of: the kernels that are chosen and their tiles (which follow from the sizes);
-/// dtypes; head_dim of q and v; kind of mask (none, causal, window); which options are on, not their values; sign of the
-/// scale; and whether all addresses, rows and strides are multiples of 16 bytes. A call whose combination is new compiles
-/// (seconds) or finds the machine code on disk (milliseconds), also while its stream is being captured.
+/// dtypes; head_dim of q and v; kind of mask (none, causal, window); which options are on, not their values; sign of
+/// the scale; and whether all addresses, rows and strides are multiples of 16 bytes. A call whose combination is new
+/// compiles (seconds) or finds the machine code on disk (milliseconds), also while its stream is being captured.
 /// @throws Error as the call does.
 ATTEND_API void prepare_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
                                 const Tensor* lse = nullptr, const Params& params = {});

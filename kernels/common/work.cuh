@@ -29,7 +29,8 @@ struct HeadTile {
   }
 };
 
-// The same tile of all heads in neighbouring blocks: those that start first, over the whole grid, have the lowest tiles.
+// The same tile of all heads in neighbouring blocks: those that start first, over the whole grid, have the lowest
+// tiles.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr HeadTile tile_by_tile(uint32 block, uint32 batch, uint32 num_heads) {
   const uint32 head_of_all = block % (batch * num_heads);
   return {head_of_all / num_heads, head_of_all % num_heads, block / (batch * num_heads)};

@@ -5,8 +5,9 @@
 
 namespace attend {
 
-// BackwardArgs and OptionArgs, with tensor maps and the parts of the workspace (Sm90BackwardWorkspace). kIsVarlen: batch
-// counts the sequences, seqlen_q and seqlen_k bound their lengths. Of the options, windows and cu_seqlens are read.
+// BackwardArgs and OptionArgs, with tensor maps and the parts of the workspace (Sm90BackwardWorkspace). kIsVarlen:
+// batch counts the sequences, seqlen_q and seqlen_k bound their lengths. Of the options, windows and cu_seqlens are
+// read.
 //
 // Maps: rank 4, (head_dim, seqlen, heads, batch), boxes of (64, rows, 1, 1), swizzled in rows of 128 bytes, zeros
 // outside. Rows and heads are whole multiples of 16 bytes apart, tensors start on one; so do o, dq, dk and dv, which

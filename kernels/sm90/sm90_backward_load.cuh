@@ -124,8 +124,8 @@ class BackwardLoader {
   }
 
  private:
-  // While the first buffers of an item are busy there is time to make the next: full masks 1 to 2 % faster. Where blocks
-  // take what is next in the list, they should not take it that early: causal 2 to 3 % slower.
+  // While the first buffers of an item are busy there is time to make the next: full masks 1 to 2 % faster. Where
+  // blocks take what is next in the list, they should not take it that early: causal 2 to 3 % slower.
   static constexpr bool kPreparesEarly = Sm90BackwardList<Config>::kIsFixed;
 
   // The next item of the list to its place in the ring, not yet announced.

@@ -10,6 +10,7 @@ from attend._api import attention, attention_varlen, backward, forward
 from attend._core import __version__
 from attend._errors import ArgumentError, Error, RunError, UnsupportedError
 from attend._info import backends, cpu_simd_target, cpu_threads, gpus
+from attend._plan import explain, prepare
 from attend._sdpa import sdpa
 
 __all__ = [
@@ -25,8 +26,10 @@ __all__ = [
     "backward",
     "cpu_simd_target",
     "cpu_threads",
+    "explain",
     "forward",
     "gpus",
+    "prepare",
     "restore",
     "sdpa",
 ]

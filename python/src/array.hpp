@@ -40,8 +40,8 @@ struct Array {
   /// element type: NumPy exports bfloat16 as raw 16-bit integers only.
   [[nodiscard]] static Array of(nb::handle object, const std::string& dtype);
 
-  /// An Array as it is, or a tensor whose type has DLPack's C exchange table (exchange.hpp), which is the quick way. The
-  /// result holds no memory: the caller's object does, as long as the call lasts.
+  /// An Array as it is, or a tensor whose type has DLPack's C exchange table (exchange.hpp), which is the quick way.
+  /// The result holds no memory: the caller's object does, as long as the call lasts.
   [[nodiscard]] static Array view(nb::handle object);
 
   /// A block of `owner`, described by its numbers. `cuda_index` is -1 for CPU memory.

@@ -238,21 +238,76 @@ void backward(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in
                    reinterpret_cast<Stream>(stream), g.extras);
 }
 
+/// All that a call is given. `gradients` none: forward.
+struct Call {
+  Views x;
+  Options options;
+  std::optional<Gradients> gradients = {};
+
+  Call(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle tuple,
+       nb::handle extras, nb::handle settings) {
+    const Array q = Array::view(q_in), k = Array::view(k_in), v = Array::view(v_in);
+    const Layout layout = layout_of(setting<std::string>(settings, Setting::kLayout));
+    x = views_of(q, k, v, o_in, lse_in, layout);
+    options = options_of(q, k, v, extras, settings);
+    if (!tuple.is_none()) gradients = gradients_of(tuple, layout);
+  }
+  [[nodiscard]] const Tensor* lse() const { return x.lse ? &*x.lse : nullptr; }
+};
+
 /// What forward and backward refuse of shapes, strides, dtypes and settings, and nothing else: no memory is looked at.
 /// `gradients` none: forward. The arrays say that they are on a GPU, where offsets of packed sequences are not read.
 void check(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle gradients,
            nb::handle extras, nb::handle settings) {
-  const Array q = Array::view(q_in), k = Array::view(k_in), v = Array::view(v_in);
-  const Layout layout = layout_of(setting<std::string>(settings, Setting::kLayout));
-  const Views x = views_of(q, k, v, o_in, lse_in, layout);
-  const Options options = options_of(q, k, v, extras, settings);
-  if (gradients.is_none()) {
-    std::ignore = core::make_forward_problem(x.q, x.k, x.v, x.o, x.lse ? &*x.lse : nullptr, options.params);
+  const Call call(q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings);
+  const Views& x = call.x;
+  if (!call.gradients) {
+    std::ignore = core::make_forward_problem(x.q, x.k, x.v, x.o, call.lse(), call.options.params);
     return;
   }
-  const Gradients g = gradients_of(gradients, layout);
-  std::ignore = core::make_backward_problem(g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, options.params,
-                                            g.extras);
+  const Gradients& g = *call.gradients;
+  std::ignore = core::make_backward_problem(g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv,
+                                            call.options.params, g.extras);
+}
+
+nb::list explain(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in,
+                 nb::handle gradients, nb::handle extras, nb::handle settings) {
+  const Call call(q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings);
+  const Views& x = call.x;
+  Params params = call.options.params;
+  params.compute = call.options.compute;
+  const Gradients g = call.gradients.value_or(Gradients{});
+  const auto candidates =
+      call.gradients ? explain_backward(g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, params, g.extras)
+                     : explain_forward(x.q, x.k, x.v, x.o, call.lse(), params);
+  nb::list list;
+  for (const Candidate& c : candidates) {
+    nb::dict entry;
+    entry["compute"] = c.compute;
+    entry["chosen"] = c.chosen;
+    entry["lack"] = c.lack;
+    entry["why"] = c.why;
+    entry["variant"] = c.variant;
+    nb::list steps;
+    for (const std::string& step : c.steps) steps.append(step);
+    entry["steps"] = steps;
+    entry["estimated_us"] = c.estimated_us;
+    entry["workspace_bytes"] = c.workspace_bytes;
+    list.append(entry);
+  }
+  return list;
+}
+
+void prepare(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in,
+             nb::handle gradients, nb::handle extras, nb::handle settings) {
+  const Call call(q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings);
+  const Views& x = call.x;
+  Params params = call.options.params;
+  params.compute = call.options.compute;
+  const nb::gil_scoped_release release;
+  if (!call.gradients) return prepare_forward(x.q, x.k, x.v, x.o, call.lse(), params);
+  const Gradients& g = *call.gradients;
+  prepare_backward(g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, params, g.extras);
 }
 
 template <std::size_t kCount>
@@ -394,6 +449,8 @@ NB_MODULE(_core, m) {
   m.def("forward", &forward, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "extras"_a, "settings"_a, "stream"_a);
   m.def("backward", &backward);
   m.def("check", &check, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a, "gradients"_a.none(), "extras"_a, "settings"_a);
+  m.def("explain", &explain, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a, "gradients"_a.none(), "extras"_a, "settings"_a);
+  m.def("prepare", &prepare, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a, "gradients"_a.none(), "extras"_a, "settings"_a);
   m.def("cuda_empty", &cuda_empty, "shape"_a, "dtype"_a, "bytes"_a, "index"_a, "stream"_a, "stream_owner"_a.none());
   m.def("synchronize", &synchronize);
   m.def("order_streams", &order_streams);

@@ -15,8 +15,8 @@ namespace attend {
 namespace core {
 namespace {
 
-/// The backend for the problem's device that expects to be done first, or the first that lacks nothing where they make no
-/// estimates; where none does, the complaint of the last one, which is the one that supports most.
+/// The backend for the problem's device that expects to be done first, or the first that lacks nothing where they make
+/// no estimates; where none does, the complaint of the last one, which is the one that supports most.
 const Backend& best_backend(const Problem& problem) {
   const Backend* last = nullptr;
   const Backend* best = nullptr;

@@ -30,8 +30,8 @@ void check_float_tensor(const char* name, const Tensor& t, Device device);
 /// check_tensor, dtype f32 (f64 where q is f64), and shape (batch, num_heads_q, seqlen_q, 1) of p.q.
 void check_lse_like(const char* name, const Tensor& t, const Problem& p);
 
-/// What offsets of packed sequences have to be: from 0 on, never decreasing, no length above max_seqlen, up to the total
-/// number of tokens. Both are (num_sequences + 1), in memory of the host.
+/// What offsets of packed sequences have to be: from 0 on, never decreasing, no length above max_seqlen, up to the
+/// total number of tokens. Both are (num_sequences + 1), in memory of the host.
 void check_varlen_offsets(const Problem& p, const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k);
 
 /// No output has a broadcast dimension, shares memory with an input, or starts where another output starts. Outputs may

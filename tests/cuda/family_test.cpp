@@ -1,4 +1,5 @@
-// Families of kernels without a GPU: what they lack and choose, on made-up devices, and what "auto" takes on a fake one.
+// Families of kernels without a GPU: what they lack and choose, on made-up devices, and what "auto" takes on a fake
+// one.
 #include "cuda/launch/family.hpp"
 
 #include <gmock/gmock.h>
@@ -138,8 +139,8 @@ TEST(Family, ExamplesFitEveryArchitecture) {
   }
 }
 
-/// "No spills" is proved for what the examples compile: every kernel, with the tile that a problem gets, has to be one of
-/// them, or differ from one in head_dim, dtypes and options only.
+/// "No spills" is proved for what the examples compile: every kernel, with the tile that a problem gets, has to be one
+/// of them, or differ from one in head_dim, dtypes and options only.
 TEST(Family, ExamplesCoverTheTilesThatAreChosen) {
   const auto tile_of = [](const cuda::KernelSpec& spec) {
     std::string text = spec.name;
@@ -272,7 +273,8 @@ TEST(Auto, OneRowDoesNotGetATileOf192) {
     const MadeUp made(DType::kBF16, decode);
     EXPECT_STREQ(automatic(made), "sm90_forward") << batch;
     const cuda::Family& family = *cuda::find_family("sm90_forward");
-    const auto specs = family.kernels(family.choose(made.problem, device("sm_90a", 132)).variant, cuda::find_arch("sm_90a"));
+    const auto specs =
+        family.kernels(family.choose(made.problem, device("sm_90a", 132)).variant, cuda::find_arch("sm_90a"));
     for (const cuda::Constant& c : specs.front().config) {
       if (c.name == "kBlockM") {
         EXPECT_EQ(std::get<std::int64_t>(c.value), 64);

@@ -124,12 +124,12 @@ void compile_ahead(std::string_view compute, const std::vector<AttentionCase>& c
     const Outputs out = make_outputs(in);
     for (const bool backward : {false, true}) {
       if (backward ? !family.has_backward : !family.has_forward) continue;
-      core::Problem p = core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(),
-                                                   &out.lse.view(), in.params(compute));
+      core::Problem p = core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &out.lse.view(),
+                                                   in.params(compute));
       if (backward) {
         p = core::make_backward_problem(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(),
-                                        out.lse.view(), out.dq.view(), out.dk.view(), out.dv.view(),
-                                        in.params(compute), {});
+                                        out.lse.view(), out.dq.view(), out.dk.view(), out.dv.view(), in.params(compute),
+                                        {});
       }
       for (cuda::KernelSpec& spec : family.kernels(family.choose(p, device).variant, device.arch())) {
         if (seen.insert(cuda::identity(spec)).second) specs.push_back(std::move(spec));

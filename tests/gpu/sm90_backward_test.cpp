@@ -1,5 +1,5 @@
-// sm90_backward against float64: each pair of what it takes, lengths at which tiles, masks and tails go wrong, repeats, and
-// neighbours that hold NaN. o and lse come from the forward that auto takes.
+// sm90_backward against float64: each pair of what it takes, lengths at which tiles, masks and tails go wrong, repeats,
+// and neighbours that hold NaN. o and lse come from the forward that auto takes.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -50,9 +50,10 @@ std::vector<AttentionCase> option_pairs() {
   struct Shape {
     std::int64_t batch, heads_q, heads_k, q, k;
   };
-  static constexpr Shape kShapes[] = {{1, 1, 1, 1, 1},      {2, 2, 1, 63, 65},  {1, 4, 2, 129, 127}, {3, 2, 2, 64, 300},
-                                      {1, 8, 1, 193, 257},  {2, 3, 3, 200, 1},  {1, 2, 2, 5, 1023},  {2, 6, 2, 385, 512},
-                                      {1, 2, 1, 0, 70},     {1, 2, 1, 70, 0},   {1, 12, 4, 700, 900}, {2, 2, 2, 256, 192}};
+  static constexpr Shape kShapes[] = {{1, 1, 1, 1, 1},    {2, 2, 1, 63, 65},    {1, 4, 2, 129, 127},
+                                      {3, 2, 2, 64, 300}, {1, 8, 1, 193, 257},  {2, 3, 3, 200, 1},
+                                      {1, 2, 2, 5, 1023}, {2, 6, 2, 385, 512},  {1, 2, 1, 0, 70},
+                                      {1, 2, 1, 70, 0},   {1, 12, 4, 700, 900}, {2, 2, 2, 256, 192}};
   constexpr Fill kFills[] = {Fill::kNormal, Fill::kLarge, Fill::kNormal, Fill::kOneHot, Fill::kNearUniform};
   std::vector<AttentionCase> cases;
   for (const Choice& v : covering_array(kNumValues, all_compatible, 20261122)) {
@@ -92,7 +93,8 @@ TEST(Sm90BackwardCases, AreEnough) {
   EXPECT_GE(option_pairs().size(), 500U);
 }
 
-AttentionCase plain(std::int64_t heads_q, std::int64_t heads_k, std::int64_t seqlen, std::int64_t head_dim, bool causal) {
+AttentionCase plain(std::int64_t heads_q, std::int64_t heads_k, std::int64_t seqlen, std::int64_t head_dim,
+                    bool causal) {
   return {.dtype = DType::kBF16,
           .batch = 1,
           .heads_q = heads_q,
@@ -106,7 +108,8 @@ AttentionCase plain(std::int64_t heads_q, std::int64_t heads_k, std::int64_t seq
 
 /// One case of each kind, small: what the sanitizers run.
 std::vector<AttentionCase> slice_cases() {
-  std::vector<AttentionCase> cases = {plain(2, 1, 200, 128, true), plain(2, 2, 200, 64, false), plain(1, 1, 130, 128, false)};
+  std::vector<AttentionCase> cases = {plain(2, 1, 200, 128, true), plain(2, 2, 200, 64, false),
+                                      plain(1, 1, 130, 128, false)};
   AttentionCase packed = plain(2, 1, 0, 128, true);
   packed.varlen_q = {130, 0, 3};
   packed.varlen_k = {65, 4, 200};

@@ -1,5 +1,5 @@
-// sm90_forward against float64: each pair of options and head_dims, every shape at which tiles, masks and tails go wrong,
-// repeats, neighbours that hold NaN, long rows, graphs.
+// sm90_forward against float64: each pair of options and head_dims, every shape at which tiles, masks and tails go
+// wrong, repeats, neighbours that hold NaN, long rows, graphs.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -44,7 +44,20 @@ TEST_P(Sm90Forward, StaysInBudget) {
 const auto kIndexName = [](const auto& test) { return std::to_string(test.index); };
 
 // What a kernel is compiled for: each pair of these values meets in some variant.
-enum Factor { kDtype, kHeadDim, kHeadDimV, kMask, kSoftcap, kAlibi, kBias, kBoolMask, kDropout, kScale, kPacked, kFactors };
+enum Factor {
+  kDtype,
+  kHeadDim,
+  kHeadDimV,
+  kMask,
+  kSoftcap,
+  kAlibi,
+  kBias,
+  kBoolMask,
+  kDropout,
+  kScale,
+  kPacked,
+  kFactors
+};
 constexpr std::int64_t kHeadDims[] = {64, 128, 256, 8, 40, 72, 80, 96, 112, 160, 192, 248};
 constexpr std::int64_t kHeadDimsV[] = {0, 64, 128, 24, 200};  // 0: that of q
 struct Mask {
@@ -52,7 +65,8 @@ struct Mask {
   std::int64_t left, right;
 };
 constexpr Mask kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 100, 30}, {true, 65, -1}, {false, -1, 70}};
-const std::vector<int> kNumValues = {2, std::size(kHeadDims), std::size(kHeadDimsV), std::size(kMasks), 2, 3, 9, 9, 2, 3, 2};
+const std::vector<int> kNumValues = {
+    2, std::size(kHeadDims), std::size(kHeadDimsV), std::size(kMasks), 2, 3, 9, 9, 2, 3, 2};
 
 bool compatible(int f, int a, int g, int b) {
   const bool has_matrix = (f == kBias || f == kBoolMask) && a > 0;
@@ -91,10 +105,10 @@ void add_shapes(std::vector<AttentionCase>& cases, const AttentionCase& variant)
   struct Shape {
     std::int64_t batch, heads_q, heads_k, q, k;
   };
-  static constexpr Shape kShapes[] = {{1, 1, 1, 1, 1},       {2, 2, 1, 63, 65},    {1, 4, 2, 129, 127}, {3, 2, 2, 64, 300},
-                                      {1, 8, 1, 193, 257},   {2, 3, 3, 200, 1},    {1, 2, 2, 5, 1023},  {2, 6, 2, 385, 512}};
+  static constexpr Shape kShapes[] = {{1, 1, 1, 1, 1},     {2, 2, 1, 63, 65}, {1, 4, 2, 129, 127}, {3, 2, 2, 64, 300},
+                                      {1, 8, 1, 193, 257}, {2, 3, 3, 200, 1}, {1, 2, 2, 5, 1023},  {2, 6, 2, 385, 512}};
   constexpr CaseLayout kLayouts[] = {CaseLayout::kBHSD, CaseLayout::kBSHD};
-  constexpr Fill kFills[] = {Fill::kNormal, Fill::kLarge, Fill::kNormal, Fill::kOneHot,
+  constexpr Fill kFills[] = {Fill::kNormal, Fill::kLarge,       Fill::kNormal, Fill::kOneHot,
                              Fill::kNormal, Fill::kNearUniform, Fill::kOutlier};
   for (const Shape& s : kShapes) {
     AttentionCase c = variant;
@@ -127,8 +141,8 @@ TEST(Sm90ForwardCases, AreEnough) {
   EXPECT_EQ(uncovered_pairs(kNumValues, compatible, covering_array(kNumValues, compatible, 20261121)), 0);
 }
 
-AttentionCase plain(DType dtype, std::int64_t heads_q, std::int64_t heads_k, std::int64_t seqlen_q, std::int64_t seqlen_k,
-                    std::int64_t head_dim, bool causal) {
+AttentionCase plain(DType dtype, std::int64_t heads_q, std::int64_t heads_k, std::int64_t seqlen_q,
+                    std::int64_t seqlen_k, std::int64_t head_dim, bool causal) {
   return {.dtype = dtype,
           .batch = 1,
           .heads_q = heads_q,
@@ -140,9 +154,11 @@ AttentionCase plain(DType dtype, std::int64_t heads_q, std::int64_t heads_k, std
           .causal = causal};
 }
 
-/// Lengths on both sides of every tile's edge, zero, and more rows than keys; the plain variants of the usual head_dims.
+/// Lengths on both sides of every tile's edge, zero, and more rows than keys; the plain variants of the usual
+/// head_dims.
 std::vector<AttentionCase> edge_cases() {
-  constexpr std::int64_t kLengths[] = {0, 1, 2, 63, 64, 65, 79, 80, 81, 112, 127, 128, 129, 176, 177, 191, 192, 193, 256, 353};
+  constexpr std::int64_t kLengths[] = {0,   1,   2,   63,  64,  65,  79,  80,  81,  112,
+                                       127, 128, 129, 176, 177, 191, 192, 193, 256, 353};
   std::vector<AttentionCase> cases;
   for (const std::int64_t head_dim : {64, 128, 256}) {
     for (const std::int64_t q : kLengths) {
@@ -168,10 +184,9 @@ INSTANTIATE_TEST_SUITE_P(Edges, Sm90Forward, testing::ValuesIn(edge_cases()), kI
 
 /// One case of each kind, small: what the sanitizers run.
 std::vector<AttentionCase> slice_cases() {
-  std::vector<AttentionCase> cases = {plain(DType::kBF16, 2, 1, 200, 300, 128, true),
-                                      plain(DType::kF16, 2, 2, 193, 257, 64, false),
-                                      plain(DType::kBF16, 1, 1, 130, 200, 256, false),
-                                      plain(DType::kBF16, 2, 1, 3, 300, 128, false)};
+  std::vector<AttentionCase> cases = {
+      plain(DType::kBF16, 2, 1, 200, 300, 128, true), plain(DType::kF16, 2, 2, 193, 257, 64, false),
+      plain(DType::kBF16, 1, 1, 130, 200, 256, false), plain(DType::kBF16, 2, 1, 3, 300, 128, false)};
   AttentionCase packed = plain(DType::kBF16, 2, 1, 0, 0, 128, true);
   packed.varlen_q = {130, 0, 3};
   packed.varlen_k = {65, 4, 200};

@@ -103,8 +103,8 @@ struct Outputs {
 /// Poisoned outputs of the right shapes, laid out as the case says.
 [[nodiscard]] Outputs make_outputs(const Inputs& in);
 
-/// The backend decides where: a GPU's calls are waited for, and need memory that it sees (set_tensor_memory). Where it has
-/// no forward, auto's choice gives o and lse.
+/// The backend decides where: a GPU's calls are waited for, and need memory that it sees (set_tensor_memory). Where it
+/// has no forward, auto's choice gives o and lse.
 void run_forward(const Inputs& in, const Outputs& out, std::string_view compute, bool with_lse = true);
 void run_backward(const Inputs& in, const Outputs& out, std::string_view compute);
 

@@ -26,8 +26,8 @@ class OwnStream {
 /// Returns when all that was put on `stream` so far is done; throws the error of whatever failed there.
 void synchronize(StreamHandle stream);
 
-/// While it lives, this thread may do what would end a capture of a stream of its own otherwise: load modules, say. What
-/// it does is no part of the graph.
+/// While it lives, this thread may do what would end a capture of a stream of its own otherwise: load modules, say.
+/// What it does is no part of the graph.
 class RelaxedCapture {
  public:
   RelaxedCapture();

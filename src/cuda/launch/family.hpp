@@ -164,9 +164,9 @@ class Family {
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
 
-  const char* name;          ///< what --compute takes; the stem of its files
-  const char* description;   ///< one line
-  bool in_auto = true;       ///< "auto" compares it by its estimate; the others are lessons
+  const char* name;         ///< what --compute takes; the stem of its files
+  const char* description;  ///< one line
+  bool in_auto = true;      ///< "auto" compares it by its estimate; the others are lessons
   bool has_forward = true;
   bool has_backward = true;
   core::DTypes dtypes = {};  ///< of all tensors but bias and mask

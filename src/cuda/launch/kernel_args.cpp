@@ -74,7 +74,8 @@ BackwardArgs backward_args(const core::Problem& p, void* workspace, bool folds_s
 }
 
 ForwardTmaArgs forward_tma_args(const core::Problem& p, int block_m, int block_n, const ForwardArgs& base) {
-  return {panel_map(p.q, block_m, p.q.data), panel_map(p.k, block_n, p.q.data), panel_map(p.v, block_n, p.q.data), base};
+  return {panel_map(p.q, block_m, p.q.data), panel_map(p.k, block_n, p.q.data), panel_map(p.v, block_n, p.q.data),
+          base};
 }
 
 OptionArgs option_args_of(const core::Problem& p) {

@@ -1,5 +1,5 @@
-// What all families have in common on the way to the stream: loaded kernels are kept, grids and workspaces are looked at
-// before anything is launched.
+// What all families have in common on the way to the stream: loaded kernels are kept, grids and workspaces are looked
+// at before anything is launched.
 #pragma once
 
 #include <span>
@@ -13,8 +13,8 @@ namespace attend::cuda {
                                                            const DeviceInfo& device);
 
 /// Puts the choice's kernels on the stream. The problem is one that the family does not lack anything for.
-/// @throws Error (kUnsupported) where a grid has more blocks than a GPU takes; (kInvalidArgument) for a workspace of the
-///         caller's that is too small, and with ATTEND_CHECK=1 for cu_seqlens that are none. Then nothing was launched.
+/// @throws Error (kUnsupported) where a grid has more blocks than a GPU takes; (kInvalidArgument) for a caller's
+///         workspace that is too small, and with ATTEND_CHECK=1 for cu_seqlens that are none. Then nothing was launched.
 void launch(const Family& family, const core::Problem& p, const Choice& choice, Stream stream);
 
 }  // namespace attend::cuda

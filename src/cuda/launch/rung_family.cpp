@@ -118,8 +118,8 @@ class RungFamily final : public Family {
     }
   }
 
-  /// The head_dims of the ladder's cases and those between at which tiles change, both masks and passes, every tile; and
-  /// of each, scores that are negated and tensors that are not aligned.
+  /// The head_dims of the ladder's cases and those between at which tiles change, both masks and passes, every tile;
+  /// and of each, scores that are negated and tensors that are not aligned.
   [[nodiscard]] std::vector<Variant> examples(const Arch& arch) const override {
     std::vector<Variant> variants;
     const auto add = [&](const Facts& facts) {

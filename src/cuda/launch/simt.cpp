@@ -286,8 +286,8 @@ class SimtFamily final : public Family {
   }
 };
 
-/// A covering set, not the product: every dtype, the head_dims at which tiles change, each option alone, and all that go
-/// together; tensors that are not aligned, few rows, both kinds of dbias.
+/// A covering set, not the product: every dtype, the head_dims at which tiles change, each option alone, and all that
+/// go together; tensors that are not aligned, few rows, both kinds of dbias.
 std::vector<Variant> SimtFamily::examples(const Arch& arch) const {
   using enum ElementType;
   using enum MaskKind;

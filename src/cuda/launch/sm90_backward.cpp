@@ -35,8 +35,8 @@ struct Plan {
   static Plan of(const Problem& p, const Sm90BackwardVariant& v, std::int64_t multiprocessors) {
     Plan plan = {};
     plan.tile = v.tile();
-    plan.rows = p.varlen ? sm90_backward_packed_rows(p.q.shape[2], p.num_sequences)
-                         : sm90_backward_padded_rows(p.max_seqlen_q);
+    plan.rows =
+        p.varlen ? sm90_backward_packed_rows(p.q.shape[2], p.num_sequences) : sm90_backward_padded_rows(p.max_seqlen_q);
     plan.row_blocks = sm90_backward_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences);
     const std::int64_t items = sm90_backward_items(plan.tile, p.max_seqlen_k, p.num_heads_k, p.num_sequences);
     plan.blocks = sm90_backward_blocks(plan.tile, items, num_tiles(p.max_seqlen_k, plan.tile.block_n), multiprocessors,
@@ -108,27 +108,26 @@ class Sm90Backward final : public Family {
     constexpr float* kFloats = nullptr;
     constexpr uint32* kCounts = nullptr;
     const bool is_full = v.mask == MaskKind::kFull && !p.varlen;
-    Sm90BackwardArgs args = {
-        .q_map = row_map(p.q, kBackwardRows, memory),
-        .dout_map = row_map(p.dout, kBackwardRows, memory),
-        .k_map = row_map(p.k, plan.tile.block_n, memory),
-        .v_map = row_map(p.v, plan.tile.block_n, memory),
-        .base = backward_args(p, memory),
-        .options = option_args_of(p),
-        .lse_log2 = at(w.lse_log2, kFloats),
-        .delta = at(w.delta, kFloats),
-        .dq_sums = at(w.dq_sums, kFloats),
-        .dq_turns = at(w.dq_turns, kCounts),
-        .partial_sums = at(w.partial_sums, kFloats),
-        .partial_ready = at(w.partial_ready, kCounts),
-        .next_item = at(w.next_item, kCounts),
-        .stats_rows = plan.rows,
-        .total_rows_q = p.q.shape[2],
-        .total_rows_k = p.k.shape[2],
-        .key_blocks = static_cast<uint32>(num_tiles(p.max_seqlen_k, plan.tile.block_n)),
-        .section_heads = sm90_backward_section(p.max_seqlen_q, is_full, v.is_deterministic != 0),
-        .num_blocks = plan.tile.is_persistent ? static_cast<uint32>(plan.blocks) : 0,
-        .scale_log2 = folded_scale(p.scale)};
+    Sm90BackwardArgs args = {.q_map = row_map(p.q, kBackwardRows, memory),
+                             .dout_map = row_map(p.dout, kBackwardRows, memory),
+                             .k_map = row_map(p.k, plan.tile.block_n, memory),
+                             .v_map = row_map(p.v, plan.tile.block_n, memory),
+                             .base = backward_args(p, memory),
+                             .options = option_args_of(p),
+                             .lse_log2 = at(w.lse_log2, kFloats),
+                             .delta = at(w.delta, kFloats),
+                             .dq_sums = at(w.dq_sums, kFloats),
+                             .dq_turns = at(w.dq_turns, kCounts),
+                             .partial_sums = at(w.partial_sums, kFloats),
+                             .partial_ready = at(w.partial_ready, kCounts),
+                             .next_item = at(w.next_item, kCounts),
+                             .stats_rows = plan.rows,
+                             .total_rows_q = p.q.shape[2],
+                             .total_rows_k = p.k.shape[2],
+                             .key_blocks = static_cast<uint32>(num_tiles(p.max_seqlen_k, plan.tile.block_n)),
+                             .section_heads = sm90_backward_section(p.max_seqlen_q, is_full, v.is_deterministic != 0),
+                             .num_blocks = plan.tile.is_persistent ? static_cast<uint32>(plan.blocks) : 0,
+                             .scale_log2 = folded_scale(p.scale)};
     for (std::size_t i = 0; i < launch.choice.num_steps; ++i) launch.run(i, args);
   }
 

@@ -16,7 +16,6 @@ namespace {
 
 using core::Problem;
 
-
 struct Sm90ForwardVariant : Facts {
   Sm90ForwardTile tile = {};
   std::int32_t puts_aside = 0;  ///< sums over very many keys are cut into pieces: kernels/sm90/sm90_long_sum.cuh
@@ -37,7 +36,9 @@ Sm90ForwardVariant with(const Facts& facts, int consumers, int block_n, int stag
             .stages = stages,
             .q_buffers = q_buffers,
             .producer_registers = consumers == 3 ? 32 : 40,
-            .consumer_registers = consumers == 3 ? 160 : consumers == 2 ? 232 : 248,
+            .consumer_registers = consumers == 3   ? 160
+                                  : consumers == 2 ? 232
+                                                   : 248,
             .overlaps = overlap,
             .takes_turns = consumers > 1,
             .speculates = speculate,
@@ -145,20 +146,21 @@ class Sm90Forward final : public Family {
                        .arch = arch.target,
                        .dynamic_smem_bytes = static_cast<unsigned>(v.smem_bytes())};
     const bool dynamic = tile.schedule == Sm90Schedule::kDynamic;
-    spec.config.insert(spec.config.end(), {{"kThreads", std::int64_t{tile.threads()}},
-                                           {"kConsumers", std::int64_t{tile.consumers}},
-                                           {"kBlockM", std::int64_t{tile.block_m()}},
-                                           {"kBlockN", std::int64_t{tile.block_n}},
-                                           {"kStages", std::int64_t{tile.stages}},
-                                           {"kQBuffers", std::int64_t{tile.q_buffers}},
-                                           {"kProducerRegisters", std::int64_t{tile.producer_registers}},
-                                           {"kConsumerRegisters", std::int64_t{tile.consumer_registers}},
-                                           {"kOverlap", tile.overlaps != 0},
-                                           {"kPingPong", tile.takes_turns != 0},
-                                           {"kSpeculate", tile.speculates != 0},
-                                           {"kPutsAside", v.puts_aside != 0},
-                                           {"kSchedule", EnumConstant{"Sm90Schedule", dynamic ? "kDynamic" : "kStatic"}},
-                                           {"kSmemBytes", std::int64_t{v.smem_bytes()}}});
+    spec.config.insert(spec.config.end(),
+                       {{"kThreads", std::int64_t{tile.threads()}},
+                        {"kConsumers", std::int64_t{tile.consumers}},
+                        {"kBlockM", std::int64_t{tile.block_m()}},
+                        {"kBlockN", std::int64_t{tile.block_n}},
+                        {"kStages", std::int64_t{tile.stages}},
+                        {"kQBuffers", std::int64_t{tile.q_buffers}},
+                        {"kProducerRegisters", std::int64_t{tile.producer_registers}},
+                        {"kConsumerRegisters", std::int64_t{tile.consumer_registers}},
+                        {"kOverlap", tile.overlaps != 0},
+                        {"kPingPong", tile.takes_turns != 0},
+                        {"kSpeculate", tile.speculates != 0},
+                        {"kPutsAside", v.puts_aside != 0},
+                        {"kSchedule", EnumConstant{"Sm90Schedule", dynamic ? "kDynamic" : "kStatic"}},
+                        {"kSmemBytes", std::int64_t{v.smem_bytes()}}});
     return {std::move(spec)};
   }
 
@@ -276,15 +278,16 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
   for (const int head_dim : {64, 128, 256}) {
     variants.emplace_back(low_variant(facts(kBF16, head_dim, head_dim, kFull)));
     variants.emplace_back(low_variant(facts(kBF16, head_dim, head_dim, kCausal, 0, kF32, true)));
-    for (const std::int32_t bit : {option::kSoftcap, option::kAlibi, option::kBias, option::kBoolMask, option::kDropout,
-                                   option::kVarlen}) {
+    for (const std::int32_t bit :
+         {option::kSoftcap, option::kAlibi, option::kBias, option::kBoolMask, option::kDropout, option::kVarlen}) {
       if (bit == option::kBias && head_dim > kMostCrowdedHeadDim) continue;
       add(facts(kBF16, head_dim, head_dim, bit == option::kBias ? kFull : kCausal, bit, kBF16));
     }
     for (const bool negate : {false, true}) {
       if (head_dim > kMostCrowdedHeadDim) continue;
       add(facts(negate ? kBF16 : kF16, head_dim, head_dim, kWindow,
-                option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout, kF32, negate));
+                option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout, kF32,
+                negate));
     }
   }
   return variants;

@@ -47,13 +47,13 @@ TensorMapArg row_map(const Tensor& t, int rows, const void* somewhere) {
 TensorMapArg panel_map(const Tensor& t, int rows, const void* somewhere) {
   const MapSource source = {t, somewhere};
   const std::uint64_t panels = source.size(3) / kMapColumns;
-  const TensorMapSpec spec = {.type = source.type(),
-                              .rank = 5,
-                              .address = source.address(),
-                              .dims = {kMapColumns, source.size(2), panels, source.size(1), source.size(0)},
-                              .strides = {source.stride(2), kMapColumns * 2, source.stride(1), source.stride(0)},
-                              .box = {kMapColumns, static_cast<std::uint32_t>(rows),
-                                      static_cast<std::uint32_t>(panels), 1, 1}};
+  const TensorMapSpec spec = {
+      .type = source.type(),
+      .rank = 5,
+      .address = source.address(),
+      .dims = {kMapColumns, source.size(2), panels, source.size(1), source.size(0)},
+      .strides = {source.stride(2), kMapColumns * 2, source.stride(1), source.stride(0)},
+      .box = {kMapColumns, static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(panels), 1, 1}};
   return std::bit_cast<TensorMapArg>(encode_tensor_map(spec));
 }
 

@@ -12,8 +12,8 @@ namespace attend::cuda {
 /// Columns of a panel: 128 bytes of 16-bit elements, what the swizzle works on.
 constexpr int kMapColumns = 64;
 
-/// The map of a tensor of 16-bit elements as (head_dim, seqlen, heads, batch), with boxes of 64 columns and `rows` rows,
-/// swizzled in rows of 128 bytes. Elements outside read as 0.
+/// The map of a tensor of 16-bit elements as (head_dim, seqlen, heads, batch), with boxes of 64 columns and `rows`
+/// rows, swizzled in rows of 128 bytes. Elements outside read as 0.
 /// @param somewhere  any address of the device's, for a tensor without elements, which may have none
 [[nodiscard]] TensorMapArg row_map(const Tensor& t, int rows, const void* somewhere);
 

@@ -14,8 +14,8 @@ namespace attend::cuda {
 template <class Value>
 class VariantCache {
  public:
-  /// The value of the key, made by `make` where there is none yet. Two threads that come first make it both; one is kept.
-  /// What `make` throws is not kept. References stay good for ever.
+  /// The value of the key, made by `make` where there is none yet. Two threads that come first make it both; one is
+  /// kept. What `make` throws is not kept. References stay good for ever.
   template <class Make>
   const Value& get(const Family* family, int device, const Variant& variant, const Make& make) {
     const Key key = {family, device, variant};

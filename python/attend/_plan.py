@@ -1,0 +1,131 @@
+"""What a call would do, and getting ready for it, from its sizes alone: no tensor is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from attend import _core
+from attend._errors import ArgumentError
+from attend._settings import Extras, Gradients, Settings, dense_layout, window_of
+
+_APART = 1 << 44  # bytes between the places of tensors, beyond the size of any
+
+
+class _Places:
+    """Tensors that have addresses, but no memory: nothing looks into them."""
+
+    def __init__(self, cuda_index: int) -> None:
+        self._cuda_index = cuda_index
+        self._next = 0
+
+    def array(self, dtype: str, *shape: int) -> _core.Array:
+        self._next += _APART
+        strides = [1] * len(shape)
+        for i in reversed(range(len(shape) - 1)):
+            strides[i] = strides[i + 1] * shape[i + 1]
+        return _core.Array.at(self, self._next, dtype, self._cuda_index, shape, strides)
+
+
+def _cuda_index(device: Optional[str]) -> int:
+    """-1 for the CPU."""
+    if device is None:
+        return 0 if _core.gpus() else -1
+    name, _, index = device.partition(":")
+    if name == "cpu" and not index:
+        return -1
+    if name == "cuda" and (not index or index.isdigit()):
+        return int(index or 0)
+    raise ArgumentError(f"device: {device!r}, allowed None, 'cpu', 'cuda', 'cuda:N'")
+
+
+def _problem(
+    batch: int,
+    heads: int,
+    seqlen: int,
+    head_dim: int,
+    *,
+    dtype: str = "bf16",
+    heads_kv: Optional[int] = None,
+    seqlen_k: Optional[int] = None,
+    head_dim_v: Optional[int] = None,
+    layout: str = "bhsd",
+    causal: bool = False,
+    window: Sequence[Optional[int]] = (-1, -1),
+    scale: Optional[float] = None,
+    softcap: float = 0.0,
+    bias: bool = False,
+    mask: bool = False,
+    alibi: bool = False,
+    dropout_p: float = 0.0,
+    deterministic: bool = False,
+    backward: bool = False,
+    device: Optional[str] = None,
+    compute: str = "auto",
+) -> tuple[Any, ...]:
+    """The arguments of `_core.explain` and `_core.prepare`."""
+    keys, values = seqlen_k or seqlen, head_dim_v or head_dim
+    places = _Places(_cuda_index(device))
+
+    def tensor(heads_of: int, rows: int, columns: int) -> _core.Array:
+        order = (heads_of, rows) if dense_layout(layout) == "bhsd" else (rows, heads_of)
+        return places.array(dtype, batch, *order, columns)
+
+    kv_heads = heads_kv or heads
+    q, k, v = tensor(heads, seqlen, head_dim), tensor(kv_heads, keys, head_dim), tensor(kv_heads, keys, values)
+    o = tensor(heads, seqlen, values)
+    rows = (heads, seqlen) if layout == "bhsd" else (seqlen, heads)
+    lse = places.array("f64" if dtype == "f64" else "f32", batch, *rows)
+    extras = Extras(
+        places.array(dtype, 1, heads, seqlen, keys) if bias else None,
+        places.array("bool", 1, heads, seqlen, keys) if mask else None,
+        places.array("f32", heads) if alibi else None,
+    )
+    left, right = window_of(window)
+    settings = Settings(
+        0, 0, layout, scale, causal, left, right, softcap, dropout_p, deterministic=deterministic, compute=compute
+    )
+    gradients = None
+    if backward:
+        dbias = places.array(dtype, 1, heads, seqlen, keys) if bias else None
+        dq, dk = tensor(heads, seqlen, head_dim), tensor(kv_heads, keys, head_dim)
+        gradients = Gradients(tensor(heads, seqlen, values), None, dq, dk, tensor(kv_heads, keys, values), dbias)
+    return q, k, v, o, lse, gradients, extras, settings
+
+
+def explain(batch: int, heads: int, seqlen: int, head_dim: int, **options: Any) -> list[dict[str, Any]]:
+    """What each backend makes of a call, without computing, compiling or allocating anything.
+
+    Arguments:
+        batch, heads, seqlen, head_dim: of q.
+        dtype: "f32", "f16", "bf16" or "f64"; default "bf16".
+        heads_kv, seqlen_k, head_dim_v: where k and v differ from q.
+        layout, causal, window, scale, softcap, dropout_p, deterministic, compute: as `attention` takes them.
+        bias, mask, alibi: True: given, of every head.
+        backward: True: the call for the gradients.
+        device: None (a GPU where there is one), "cpu", "cuda" or "cuda:N".
+        Tensors are contiguous and aligned.
+
+    Returns:
+        A list of dicts, those first that "auto" would rather take: compute (the backend's name), chosen, lack (why it
+        cannot, one line, or ""), why, variant, steps (a line for each kernel: grid, threads, shared memory),
+        estimated_us (what "auto" compares; inf: it never takes this one) and workspace_bytes.
+
+    Raises:
+        attend.Error where the arguments are refused whatever the backend.
+    """
+    return _core.explain(*_problem(batch, heads, seqlen, head_dim, **options))
+
+
+def prepare(batch: int, heads: int, seqlen: int, head_dim: int, **options: Any) -> None:
+    """Compile and load the kernels of a call, before a graph is captured or a server takes its first request.
+
+    Arguments are those of `explain`. Kernels are kept for each combination of: the kernels chosen and their tiles
+    (which follow from the sizes), dtypes, head_dims, kind of mask (none, causal, window), which options are on, sign of
+    the scale, and whether all tensors are aligned to 16 bytes. A call whose combination is new compiles (seconds) or
+    finds the machine code on disk (milliseconds), also while its stream is being captured. On a CPU nothing is to do.
+
+    Raises:
+        attend.Error as the call would.
+    """
+    _core.prepare(*_problem(batch, heads, seqlen, head_dim, **options))
