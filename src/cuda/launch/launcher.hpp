@@ -14,7 +14,7 @@ namespace attend::cuda {
 
 /// Puts the choice's kernels on the stream. The problem is one that the family does not lack anything for.
 /// @throws Error (kUnsupported) where a grid has more blocks than a GPU takes; (kInvalidArgument) for a caller's
-///         workspace that is too small, and with ATTEND_CHECK=1 for cu_seqlens that are none. Then nothing was launched.
+///         workspace that is too small, and with ATTEND_CHECK=1 for wrong cu_seqlens. Then nothing was launched.
 void launch(const Family& family, const core::Problem& p, const Choice& choice, Stream stream);
 
 }  // namespace attend::cuda
