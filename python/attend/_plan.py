@@ -74,8 +74,7 @@ def _problem(
     kv_heads = heads_kv or heads
     q, k, v = tensor(heads, seqlen, head_dim), tensor(kv_heads, keys, head_dim), tensor(kv_heads, keys, values)
     o = tensor(heads, seqlen, values)
-    rows = (heads, seqlen) if layout == "bhsd" else (seqlen, heads)
-    lse = places.array("f64" if dtype == "f64" else "f32", batch, *rows)
+    lse = places.array("f64" if dtype == "f64" else "f32", batch, heads, seqlen)
     extras = Extras(
         places.array(dtype, 1, heads, seqlen, keys) if bias else None,
         places.array("bool", 1, heads, seqlen, keys) if mask else None,

@@ -15,7 +15,7 @@ def test_explain_says_who_takes_a_call_on_a_cpu():
 
 def test_explain_names_what_is_lacking():
     candidates = {c["compute"]: c for c in attend.explain(1, 2, 8, 4, dtype="bf16", device="cpu", softcap=3.0)}
-    assert "dtype bf16" in candidates["cpu_naive"]["lack"]
+    assert candidates["cpu_naive"]["lack"] == "softcap: 3, compute 'cpu_naive' allows 0"
     assert candidates["reference"]["lack"] == ""
 
 
