@@ -144,7 +144,7 @@ void backward_task(benchmark::State& state) {
       head.view(head.dq), head.view(head.dk), head.view(head.dv), {}, {});
   attend::cpu::Scratch scratch;
   for (auto _ : state) {
-    if (!attend::cpu::backward_keys(problem, {problem.sequence(0), 0, 0, kLength, true}, scratch)) {
+    if (!attend::cpu::backward_keys(problem, {problem.sequence(0), 0, 0, kLength, true, nullptr}, scratch)) {
       state.SkipWithError("not finite");
     }
   }

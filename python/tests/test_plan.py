@@ -2,9 +2,8 @@
 
 import math
 
-import pytest
-
 import attend
+import pytest
 
 
 def test_explain_says_who_takes_a_call_on_a_cpu():

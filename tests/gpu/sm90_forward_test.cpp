@@ -250,6 +250,28 @@ TEST_F(Sm90, AThousandRepeatsAreBitEqual) {
   }
 }
 
+/// A finite bias, however low, hides nothing: rows under it alone are means, as those without a bias.
+TEST_F(Sm90, AFiniteBiasIsNotMinusInfinity) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    AttentionCase c = plain(DType::kBF16, 2, 1, 70, 200, head_dim, false);
+    c.bias = Broadcast{true, true, true};
+    const Inputs in = make_inputs(c);
+    constexpr double kLowest = -0x1.fep127;  // of bfloat16
+    for (std::int64_t h = 0; h < 2; ++h) {
+      for (std::int64_t i = 0; i < 70; i += 3) {
+        for (std::int64_t j = 0; j < 200; ++j) in.bias->set(0, h, i, j, kLowest);
+      }
+    }
+    const Outputs out = run(in, kCompute), want = run(in, "simt");
+    for (std::int64_t i = 0; i < 70; i += 3) {
+      EXPECT_TRUE(std::isfinite(out.lse.at(0, 1, i, 0))) << i;
+      for (std::int64_t col = 0; col < head_dim; ++col) {
+        ASSERT_NEAR(out.o.at(0, 1, i, col), want.o.at(0, 1, i, col), 0.01) << i << " " << col;
+      }
+    }
+  }
+}
+
 /// Results do not depend on the rest of the batch, whatever that holds.
 TEST_F(Sm90, NeighboursThatHoldNaNReachNothing) {
   for (const bool packed : {false, true}) {
