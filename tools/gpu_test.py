@@ -27,7 +27,7 @@ import time
 import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SLICE = "Slice/*"
+SLICE = "Slice*"
 ALONE = "Alone.*"
 AHEAD = "Ahead*"
 LIMIT_S = float(os.environ.get("GPU_TEST_LIMIT_S", 600))  # of one process: a kernel may hang

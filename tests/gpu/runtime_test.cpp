@@ -1,6 +1,7 @@
 // The library on a GPU as programs use it: threads, streams, graphs, contexts, refusals, and what a launch costs.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <thread>
@@ -210,6 +211,30 @@ TEST_F(Runtime, WhatARungLacksIsRefusedByName) {
     if (!rung.head_dims.empty()) refused("head_dim", [](AttentionCase& c) { c.head_dim = c.head_dim_v = 72; });
     if (rung.needs_alignment) refused("multiples of", [](AttentionCase& c) { c.base_offset = 1; });
   });
+}
+
+/// Whatever cu_seqlens holds, nothing outside the tensors is touched: sanitizers look at this too.
+class Slice : public GpuTest {};
+
+TEST_F(Slice, WrongOffsetsStayInsideTheTensors) {
+  for (const char* compute : {"simt", "sm90_forward"}) {
+    AttentionCase c = small_case(DType::kBF16);
+    c.varlen_q = {100, 50, 30};
+    c.varlen_k = {90, 60, 40};
+    const Inputs in = make_inputs(c);
+    if (!supports(compute, in)) continue;
+    const std::int32_t wrong[][4] = {{0, 1000000, -5, 180}, {-7, -3, 2000000000, 4}, {170, 20, 5, 180}, {0, 0, 0, 0}};
+    for (const auto& offsets : wrong) {
+      std::copy(std::begin(offsets), std::end(offsets), in.cu_q.get());
+      std::copy(std::rbegin(offsets), std::rend(offsets), in.cu_k.get());
+      const Outputs out = make_outputs(in);
+      run_forward(in, out, compute);
+      if (has_backward(compute)) run_backward(in, out, compute);
+      for (const TensorBuffer* t : {&out.o, &out.lse, &out.dq, &out.dk, &out.dv}) {
+        EXPECT_TRUE(t->gaps_intact()) << compute << ": memory outside of an output was written";
+      }
+    }
+  }
 }
 
 class Alone : public GpuTest {};  // wants the GPU and the host for itself: tools/gpu_test.py runs it after the others
