@@ -32,6 +32,8 @@ Choice choose_each(std::string_view compute, const std::vector<core::Problem>& p
   for (const core::Problem& p : problems) {
     (p.is_backward ? choice.backward : choice.forward) = core::choose(compute, p).name;
   }
+  const core::Backend* backward = core::find_backend(choice.backward);
+  if (choice.forward.empty() && backward != nullptr && !backward->forward) choice.forward = "auto";
   return choice;
 }
 

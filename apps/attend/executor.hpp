@@ -18,7 +18,7 @@ struct Choice {
   std::string note;  ///< why auto did not take a GPU; empty where it did, or was not asked
 
   /// Of one pass, kForward or kBackward. Backward needs what forward gives: where only backward was asked for, its
-  /// backend does both.
+  /// backend does both, or auto the forward where it has none.
   [[nodiscard]] const std::string& compute(Mode pass) const {
     return (pass == Mode::kForward && !forward.empty()) || backward.empty() ? forward : backward;
   }

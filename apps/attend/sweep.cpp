@@ -53,8 +53,14 @@ std::vector<Point> make_points(const SweepOptions& options, const Family& family
     if (found == tunables.end()) {
       std::vector<const char*> names;
       for (const cuda::Tunable& tunable : tunables) names.push_back(tunable.name);
-      throw Error(ErrorCode::kInvalidArgument, fmt::format("--set: '{}', compute '{}' allows {}", setting.name,
-                                                           family.name, fmt::join(names, ", ")));
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--set: '{}', compute '{}' allows {}", setting.name, family.name,
+                              names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
+    }
+    const std::int32_t least = own.variant.ints()[found->at] > 1 ? 1 : 0;  // else it is a switch
+    for (const std::int32_t value : setting.values) {
+      if (value >= least) continue;
+      throw Error(ErrorCode::kInvalidArgument, fmt::format("--set: {}={}, allowed at least 1", setting.name, value));
     }
     places.push_back(found->at);
   }
@@ -133,7 +139,7 @@ int sweep(const SweepOptions& options) {
   const Family& family = *cuda::find_family(options.compute);
   const Mode mode = options.mode == Mode::kForward ? Mode::kForward : Mode::kBoth;
   const Workload w = random_workload({options.spec, false}, options.attention, mode);
-  const Choice place = choose_compute(family.name, DeviceType::kCUDA, w, mode);
+  const Choice place = choose_compute(family.name, DeviceType::kCUDA, w, options.mode);
   core::Problem p = options.mode == Mode::kForward ? w.forward_problem() : w.backward_problem();
   p.q.device = place.device;
   io::FileTransaction files;

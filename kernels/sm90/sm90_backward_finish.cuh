@@ -9,8 +9,6 @@
 
 namespace attend {
 
-constexpr int kBackwardFinishThreads = 128;  // a warp has 16 rows
-
 // Grid: sm90_backward_row_blocks(), kBackwardFinishThreads threads.
 template <class Config>
 __device__ void sm90_backward_finish(const Sm90BackwardArgs& args) {

@@ -14,7 +14,6 @@
 
 namespace attend {
 
-constexpr int kBackwardPrepareThreads = 256;
 
 // One tile of rows of one query head: what a block of the first and the last kernel works on. Heads are neighbours in
 // the grid, as they are in memory where a token's heads lie side by side.

@@ -2,7 +2,7 @@
 //
 // Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v) and o;
 //          packed sequences. Strides whose last is 1 and whose others are multiples of 16 bytes, addresses likewise:
-//          what the copy engine takes. The host copies other tensors first
+//          what the copy engine takes. The host refuses others
 // Supports float16 and bfloat16, d and d_v multiples of 8 up to 256, every option. sm_90a
 // Work     a block has tiles of kBlockM query rows, one after the other, as many blocks as multiprocessors. Warpgroup 0
 //          loads (sm90_producer.cuh), kConsumers others have 64 rows each. Their step for a tile n of keys:
@@ -15,7 +15,7 @@
 //          d  64: full 429 549 599 605, causal 271 444 558 578
 //          d 128: full 515 673 748 756, causal 328 556 694 712
 //          d 256: full 529 673 745 763, causal 340 596 701 740       (docs/hopper_forward.md: beside others, and why)
-// Called   by compute 'sm90': src/cuda/launch/sm90_forward.cpp, which takes its tiles from sm90_forward_shape.cuh
+// Called   by compute 'sm90_forward': src/cuda/launch/sm90_forward.cpp
 // Source   Shah et al., FlashAttention-3 (2024), Algorithms 1 and 2; the lagging maximum: FlashAttention-4 (2025)
 #pragma once
 

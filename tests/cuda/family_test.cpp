@@ -145,7 +145,7 @@ TEST(Family, ExamplesCoverTheTilesThatAreChosen) {
   const auto tile_of = [](const cuda::KernelSpec& spec) {
     std::string text = spec.name;
     for (const cuda::Constant& c : spec.config) {
-      for (const char* name : {"kThreads", "kBlockM", "kBlockN", "kNegateScores", "kAligned"}) {
+      for (const char* name : {"kThreads", "kBlockM", "kBlockN", "kStages", "kQBuffers", "kNegateScores", "kAligned"}) {
         if (c.name != name) continue;
         const auto* number = std::get_if<std::int64_t>(&c.value);
         text += std::string(" ") + name + "=" + std::to_string(number != nullptr ? *number : std::get<bool>(c.value));
@@ -281,6 +281,13 @@ TEST(Auto, OneRowDoesNotGetATileOf192) {
       }
     }
   }
+}
+
+TEST(Auto, OutputsThatAreNotWholePiecesOf16BytesGoToSimt) {
+  const Sizes odd = {.head_dim = 64, .head_dim_v = 36};
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, odd)), "simt");
+  EXPECT_EQ(core::lack_of(*core::find_backend("sm90_forward"), MadeUp(DType::kBF16, odd).problem),
+            "v: head_dim 36, compute 'sm90_forward' allows multiples of 8");
 }
 
 TEST(Auto, ComplainsWithTheWordsOfTheMostGeneral) {

@@ -27,8 +27,7 @@ class Kernel {
  public:
   /// Loads `cubin` into the primary context of `device` and finds `entry` in it.
   /// @param name         what errors call it: the kernel and its Config
-  /// @param dynamic_smem the most dynamic shared memory, in bytes, that a launch will ask for. It is granted here,
-  /// once:
+  /// @param dynamic_smem_bytes  the most dynamic shared memory that a launch will ask for. It is granted here, once:
   ///                     setting it at launches would let a small one take it away from a large one in another thread
   Kernel(int device, std::span<const std::byte> cubin, const std::string& entry, std::string name,
          unsigned dynamic_smem_bytes);

@@ -7,8 +7,7 @@
 
 namespace attend::cuda {
 
-/// Every rung of the ladder, the best first, and simt: the order in which "auto" looks for one that supports a problem,
-/// among those that it tries.
+/// Every family, later rungs of the ladder first and simt, which takes most, last. "auto" compares their estimates.
 [[nodiscard]] std::span<const core::Backend> backends();
 
 }  // namespace attend::cuda

@@ -140,6 +140,14 @@ std::optional<Lack> head_dim_lack(const Problem& p, std::span<const int> dims, i
   return std::nullopt;
 }
 
+std::optional<Lack> length_lack(const Problem& p, std::int64_t most) {
+  for (const auto& [name, length] :
+       {std::pair{"q", std::max(p.max_seqlen_q, p.q.shape[2])}, {"k", std::max(p.max_seqlen_k, p.k.shape[2])}}) {
+    if (length > most) return Lack{name, "seqlen", length, core::Range{0, most}};
+  }
+  return std::nullopt;
+}
+
 std::optional<Lack> alignment_lack(const Problem& p) {
   for (const auto& [name, tensor] : core::NamedTensors(p)) {
     if (!is_aligned(*tensor, kWideLoad)) return Lack{name, "address", tensor, "multiples of 16 bytes"};

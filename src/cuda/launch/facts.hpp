@@ -74,6 +74,8 @@ struct Facts {
 /// A head_dim that is none of `dims`, or, where that is empty, above `most`.
 [[nodiscard]] std::optional<core::Lack> head_dim_lack(const core::Problem& p, std::span<const int> dims, int most,
                                                       bool any_head_dim_v);
+/// More rows or keys, of a sequence or in memory, than `most`.
+[[nodiscard]] std::optional<core::Lack> length_lack(const core::Problem& p, std::int64_t most);
 /// A tensor that is not aligned to 16 bytes.
 [[nodiscard]] std::optional<core::Lack> alignment_lack(const core::Problem& p);
 

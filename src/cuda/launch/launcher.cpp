@@ -77,9 +77,11 @@ void launch(const Family& family, const core::Problem& p, const Choice& choice, 
   const DeviceInfo& device = device_info(p.q.device.index);
   check_grids(family, p, choice);
   const ContextGuard guard(device.index);
-  const std::span<const LoadedKernel> kernels = loaded_kernels(family, choice.variant, device);
   auto* const handle = static_cast<StreamHandle>(stream);
   check_varlen(p, handle);
+  const auto has_work = [](const StepShape& step) { return step.blocks > 0; };
+  if (std::none_of(choice.steps.begin(), choice.steps.end(), has_work)) return;
+  const std::span<const LoadedKernel> kernels = loaded_kernels(family, choice.variant, device);
   const Workspace workspace = family.workspace(p, choice);
   const DevicePointer given = callers_workspace(p, workspace.bytes());
   const Scratch scratch(given != 0 ? 0 : workspace.bytes(), handle);

@@ -1,6 +1,8 @@
 // sm90_backward: float16 and bfloat16 gradients on Hopper's warpgroup instructions.
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <string>
 
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
@@ -16,7 +18,13 @@ namespace {
 using core::Problem;
 
 constexpr int kMostHeadDim = 128;
-constexpr int kPrepareThreads = 256, kFinishThreads = 128;  // kernels/sm90/sm90_backward_prepare.cuh, _finish.cuh
+constexpr std::int64_t kMostLength = (std::int64_t{1} << 30) - 1024;  // differences of two positions stay ints
+constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;     // what the device counts them in
+
+std::string tiles_text(const Problem& p) {
+  return std::to_string(p.num_sequences) + " sequences, " + std::to_string(p.num_heads_q) + " heads, max_seqlen_q " +
+         std::to_string(p.max_seqlen_q) + ", max_seqlen_k " + std::to_string(p.max_seqlen_k);
+}
 
 struct Sm90BackwardVariant : Facts {
   std::int32_t is_deterministic = 0;
@@ -86,9 +94,9 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
     const auto v = variant.as<Sm90BackwardVariant>();
-    return {spec_of(v, arch, "sm90_backward_prepare", kPrepareThreads, 0),
+    return {spec_of(v, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0),
             spec_of(v, arch, "sm90_backward", v.tile().threads, v.tile().smem_bytes),
-            spec_of(v, arch, "sm90_backward_finish", kFinishThreads, 0)};
+            spec_of(v, arch, "sm90_backward_finish", kBackwardFinishThreads, 0)};
   }
 
   [[nodiscard]] Workspace workspace(const Problem& p, const Choice& choice) const override {
@@ -164,6 +172,13 @@ class Sm90Backward final : public Family {
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p) const override {
     if (p.dbias) return core::Lack{nullptr, "dbias", "given", "none"};
     if (auto lack = head_dim_lack(p, {}, kMostHeadDim, true)) return lack;
+    if (auto lack = length_lack(p, kMostLength)) return lack;
+    const Sm90BackwardTile tile = sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v));
+    const std::int64_t blocks = std::max(sm90_backward_items(tile, p.max_seqlen_k, p.num_heads_k, p.num_sequences),
+                                         sm90_backward_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences));
+    if (blocks > kMostBlocks || (p.varlen && p.q.shape[2] + kBackwardRows * p.num_sequences > kMostLength)) {
+      return core::Lack{"q, k", "tiles of all sequences and heads:", tiles_text, "2^31 - 1"};
+    }
     return tensor_map_lack(p);
   }
 
@@ -194,8 +209,9 @@ class Sm90Backward final : public Family {
 
   /// The scale in the exponent of 2, never 0: it multiplies -inf.
   static float folded_scale(double scale) {
-    constexpr double kLog2E = 1.4426950408889634, kLeast = 1e-30;
-    return static_cast<float>(scale == 0 ? kLeast : scale * kLog2E);
+    constexpr double kLog2E = 1.4426950408889634, kLeast = 1e-30, kMost = std::numeric_limits<float>::max();
+    const double magnitude = std::clamp(std::abs(scale) * kLog2E, kLeast, kMost);
+    return static_cast<float>(scale < 0 ? -magnitude : magnitude);
   }
 };
 

@@ -1,6 +1,7 @@
 // sm90_forward: float16 and bfloat16 forward on Hopper's warpgroup instructions, every option.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "cuda/launch/estimate.hpp"
@@ -80,6 +81,7 @@ Sm90Schedule schedule_of(const Facts& facts, std::int64_t seqlen_k) {
 /// One consumer: for heads with few rows.
 Sm90ForwardVariant low_variant(const Facts& facts) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
+  if (is_crowded(facts) || facts.has(option::kBias)) return with(facts, 1, 64, 2, 1, false, false);
   return with(facts, 1, widest <= 128 ? 128 : 64, widest <= 128 ? 3 : 2, 1, true, false);
 }
 
@@ -91,7 +93,8 @@ double tflops_of(const Sm90ForwardVariant& v) {
 }
 
 constexpr int kMostCrowdedHeadDim = 192;  // beyond it registers spill with a bias, or a mask and other rules
-constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;  // what the device counts them in
+constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;  // rows and keys of a tile beyond it stay ints
+constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;      // what the device counts them in
 
 std::string tiles_text(const Problem& p) {
   return std::to_string(p.num_sequences) + " sequences, " + std::to_string(p.num_heads_q) + " heads, max_seqlen_q " +
@@ -176,7 +179,7 @@ class Sm90Forward final : public Family {
 
   void launch(const Launch& launch) const override {
     const Problem& p = launch.problem;
-    if (launch.choice.steps[0].blocks == 0) return;  // no address for a map either
+    if (p.q.numel() == 0) return;  // no address for a map either
     const auto v = launch.choice.variant.as<Sm90ForwardVariant>();
     const Sm90ForwardGrid grid = grid_of(p, v, launch.choice.steps[0].blocks);
     Sm90ForwardArgs args = {.q_map = row_map(p.q, v.tile.block_m(), p.q.data),
@@ -213,11 +216,16 @@ class Sm90Forward final : public Family {
  protected:
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p) const override {
     if (auto lack = head_dim_lack(p, {}, kSm90LargestHeadDim, true)) return lack;
+    for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {  // o in 16 bytes
+      if (head_dim % 8 != 0) return core::Lack{tensor, "head_dim", head_dim, "multiples of 8"};
+    }
     if (const std::int64_t widest = std::max(p.head_dim, p.head_dim_v);
         widest > kMostCrowdedHeadDim && (p.bias || is_crowded(facts_of(p, true)))) {
-      return core::Lack{p.bias ? "bias" : "mask with softcap, alibi_slopes or dropout_p", "head_dim", widest,
-                        core::Range{1, kMostCrowdedHeadDim}};
+      return core::Lack{
+          p.head_dim == widest ? "q" : "v", "head_dim", widest,
+          p.bias ? "1 to 192 with a bias" : "1 to 192 with a mask and softcap, alibi_slopes or dropout_p"};
     }
+    if (auto lack = length_lack(p, kMostLength)) return lack;
     if (num_tiles(p.max_seqlen_q, kSm90ConsumerRows) * p.num_sequences * p.num_heads_q > kMostTiles) {
       return core::Lack{"q", "rows of all sequences and heads:", tiles_text, "2^31 - 1 tiles of 64"};
     }
@@ -232,8 +240,8 @@ class Sm90Forward final : public Family {
   }
   /// The scale in the exponent of 2, never so small that a masked score's -inf times it is NaN.
   static float folded_scale(double scale) {
-    constexpr double kLog2E = 1.4426950408889634, kLeast = 0x1p-100;
-    return static_cast<float>(std::max(std::abs(scale) * kLog2E, kLeast));
+    constexpr double kLog2E = 1.4426950408889634, kLeast = 0x1p-100, kMost = std::numeric_limits<float>::max();
+    return static_cast<float>(std::clamp(std::abs(scale) * kLog2E, kLeast, kMost));
   }
 };
 
@@ -276,8 +284,21 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
   }
   add(facts(kF16, 40, 80, kFull));
   for (const int head_dim : {64, 128, 256}) {
-    variants.emplace_back(low_variant(facts(kBF16, head_dim, head_dim, kFull)));
-    variants.emplace_back(low_variant(facts(kBF16, head_dim, head_dim, kCausal, 0, kF32, true)));
+    const auto add_low = [&](const Facts& f) {
+      Sm90ForwardVariant v = low_variant(f);
+      v.tile.schedule = schedule_of(f, 512);
+      variants.emplace_back(v);
+    };
+    add_low(facts(kBF16, head_dim, head_dim, kFull));
+    add_low(facts(kBF16, head_dim, head_dim, kCausal, 0, kF32, true));
+    add_low(facts(kF16, head_dim, head_dim, kFull, option::kVarlen));
+    add_low(facts(kBF16, head_dim, head_dim, kWindow, option::kSoftcap | option::kAlibi | option::kDropout));
+    if (head_dim <= kMostCrowdedHeadDim) {
+      add_low(facts(kBF16, head_dim, head_dim, kCausal, option::kBias, kF32));
+      add_low(facts(kF16, head_dim, head_dim, kWindow,
+                    option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout, kF16));
+    }
+    add_low(facts(kBF16, head_dim, head_dim, kFull, option::kBoolMask));
     for (const std::int32_t bit :
          {option::kSoftcap, option::kAlibi, option::kBias, option::kBoolMask, option::kDropout, option::kVarlen}) {
       if (bit == option::kBias && head_dim > kMostCrowdedHeadDim) continue;

@@ -4,11 +4,13 @@
 #include <bit>
 
 #include "cuda/driver/kernel.hpp"
+#include "kernels/common/smem_address.cuh"
 
 namespace attend::cuda {
 namespace {
 
-constexpr std::int64_t kMultiple = 16;  // bytes
+constexpr std::int64_t kMultiple = 16;                       // bytes
+constexpr std::int64_t kMostStride = std::int64_t{1} << 40;  // bytes: cuTensorMapEncodeTiled
 
 struct MapSource {
   const Tensor& t;
@@ -26,8 +28,8 @@ struct MapSource {
   /// In bytes. A dimension of one element is never stepped along, nor is a tensor without elements: any legal stride
   /// will do where its own is not one.
   [[nodiscard]] std::uint64_t stride(std::size_t dim) const {
-    const std::int64_t bytes = t.stride[dim] * dtype_bytes(t.dtype);
-    return static_cast<std::uint64_t>(t.shape[dim] > 1 && t.numel() > 0 ? bytes : std::int64_t{kMapColumns} * 2);
+    if (t.shape[dim] <= 1 || t.numel() == 0) return kPanelColumns * 2;
+    return static_cast<std::uint64_t>(t.stride[dim] * dtype_bytes(t.dtype));
   }
 };
 
@@ -40,20 +42,20 @@ TensorMapArg row_map(const Tensor& t, int rows, const void* somewhere) {
                               .address = source.address(),
                               .dims = {source.size(3), source.size(2), source.size(1), source.size(0)},
                               .strides = {source.stride(2), source.stride(1), source.stride(0)},
-                              .box = {kMapColumns, static_cast<std::uint32_t>(rows), 1, 1}};
+                              .box = {kPanelColumns, static_cast<std::uint32_t>(rows), 1, 1}};
   return std::bit_cast<TensorMapArg>(encode_tensor_map(spec));
 }
 
 TensorMapArg panel_map(const Tensor& t, int rows, const void* somewhere) {
   const MapSource source = {t, somewhere};
-  const std::uint64_t panels = source.size(3) / kMapColumns;
+  const std::uint64_t panels = source.size(3) / kPanelColumns;
   const TensorMapSpec spec = {
       .type = source.type(),
       .rank = 5,
       .address = source.address(),
-      .dims = {kMapColumns, source.size(2), panels, source.size(1), source.size(0)},
-      .strides = {source.stride(2), kMapColumns * 2, source.stride(1), source.stride(0)},
-      .box = {kMapColumns, static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(panels), 1, 1}};
+      .dims = {kPanelColumns, source.size(2), panels, source.size(1), source.size(0)},
+      .strides = {source.stride(2), kPanelColumns * 2, source.stride(1), source.stride(0)},
+      .box = {kPanelColumns, static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(panels), 1, 1}};
   return std::bit_cast<TensorMapArg>(encode_tensor_map(spec));
 }
 
@@ -63,8 +65,9 @@ std::optional<core::Lack> tensor_map_lack(const core::Problem& p) {
     const std::int64_t bytes = dtype_bytes(tensor->dtype);
     bool fits = reinterpret_cast<std::intptr_t>(tensor->data) % kMultiple == 0;
     for (std::size_t dim = 0; dim < 3; ++dim) {
+      if (tensor->shape[dim] <= 1) continue;
       const std::int64_t stride = tensor->stride[dim] * bytes;
-      fits = fits && (tensor->shape[dim] <= 1 || (stride > 0 && stride % kMultiple == 0));
+      fits = fits && stride > 0 && stride % kMultiple == 0 && stride < kMostStride;
     }
     if (!fits) return core::Lack{name, "address", tensor, "multiples of 16 bytes, none of them 0"};
   }

@@ -9,9 +9,6 @@
 
 namespace attend::cuda {
 
-/// Columns of a panel: 128 bytes of 16-bit elements, what the swizzle works on.
-constexpr int kMapColumns = 64;
-
 /// The map of a tensor of 16-bit elements as (head_dim, seqlen, heads, batch), with boxes of 64 columns and `rows`
 /// rows, swizzled in rows of 128 bytes. Elements outside read as 0.
 /// @param somewhere  any address of the device's, for a tensor without elements, which may have none
