@@ -13,6 +13,7 @@
 #include "cuda/launch/family.hpp"
 #include "cuda/launch/rung.hpp"
 #include "flags.hpp"
+#include "footers.hpp"
 #include "names.hpp"
 #include "problem_flags.hpp"
 
@@ -22,81 +23,6 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kMaxRepeat = 1'000'000;
 constexpr std::int64_t kMaxThreads = 4096;
-
-constexpr const char* kMainFooter = R"(Examples:
-  attend generate --batch_size 2 --num_heads 8 --seq_len 512 --head_dim 64
-  attend run --data data/B2_H8_S512_D64 --mode both --check
-  attend bench --grid seed --compute cpu,reference
-  attend COMMAND --help
-
---batch-size is --batch_size, here and for every flag. Flags and names are written out: no abbreviations.
-Exit status: 0 done, 1 a check failed, 2 bad usage, bad input or missing hardware.)";
-
-constexpr const char* kGenerateFooter =
-    R"(Writes OUTPUT_DIR/B2_H8_S512_D64/{Q,K,V}.bin: raw little-endian numbers, C order,
-(batch, heads, seqlen, head_dim).
-The values are N(0,1) and depend on the seed alone: the same bytes on every machine.
-What the plain name does not say is added to it: B2_H8_Hkv2_Sq128_Sk512_D64_Dv32_bf16.
-
-Examples:
-  attend generate
-  attend generate --batch_size 1 --num_heads 32 --num_heads_kv 8 --seq_len 4096 --head_dim 128 --dtype bf16 --seed 7)";
-
-constexpr const char* kRunFooter =
-    R"(Reads a folder that `attend generate` wrote, or three .npy files, and writes O, logsumexp (forward) and dQ, dK,
-dV (backward) beside them, or into OUTPUT_DIR. Backward alone needs the O and logsumexp of an earlier forward with the
-same options. The incoming gradient is dO, or ones where there is none.
---check compares with a float64 reference. Half precision may err twice as much as the plain algorithm in that type.
-
-Examples:
-  attend run --data data/B2_H8_S512_D64 --mode both --causal --check
-  attend run --data data/B2_H8_S512_D64 --compute reference --json result.json
-  attend run --q Q.npy --k K.npy --v V.npy --mode both --output_dir out)";
-
-constexpr const char* kBenchFooter =
-    R"(Times random data of each size in the grid: the median of --repeat runs after one to warm up.
-A grid file is JSON: [{"B": 2, "H": 8, "S": 512, "D": 64}, {"B": 1, "H": 32, "Hkv": 8, "Sq": 1, "Sk": 4096, "D": 128}]
-
-Examples:
-  attend bench
-  attend bench --grid seed --compute cpu,cpu_naive --mode forward --causal --csv times.csv
-  attend bench --grid sizes.json --dtype bf16 --json times.json)";
-
-constexpr const char* kCompileFooter =
-    R"(Compiles the GPU kernels' usual variants with NVRTC and prints what each takes. Needs no GPU. Machine code goes
-to the cache ($ATTEND_CACHE_DIR, else the XDG cache folder), where later calls find it. Exit status 1 where a kernel
-that claims to need none has spills or a stack frame.
-
-Examples:
-  attend compile
-  attend compile --arch sm_90a --compute naive --json kernels.json)";
-
-constexpr const char* kLadderFooter =
-    R"(Checks every rung of the ladder that runs here against the float64 reference, full and causal, at odd sizes; then
-times them in turns at one size for each type, beside a matrix product by cuBLAS where that is installed. --docs
-rewrites the table between the markers <!-- begin ladder --> and <!-- end ladder --> of a file. Exit status 1 where a
-check failed: then nothing is timed.
-
-Examples:
-  attend ladder
-  attend ladder --compute fa2,wgmma --repeat 20
-  attend ladder --json results/h200/ladder.json --docs docs/ladder.md)";
-
-constexpr const char* kSweepFooter =
-    R"(Times many variants of one family of kernels on one problem: its own choice, and every combination of what --set
-names. All are compiled first, on all cores; then they are timed in turns, and their results compared with that of the
-family's own choice. What can be set: attend info --explain B,H,S,D names it.
-
-Examples:
-  attend sweep --compute simt --problem 2,16,2048,64 --set block_m=32,64 --set threads_x=8,16
-  attend sweep --compute sm90_forward --problem 2,16,8192,128 --causal --set block_n=96,128 --set overlap=0,1
-  attend sweep --compute simt --problem 1,32,4096,128 --mode backward --set keys_min_blocks=1,2)";
-
-constexpr const char* kInfoFooter =
-    R"(Examples:
-  attend info
-  attend info --explain 2,16,8192,128 --dtype bf16 --causal
-  attend info --explain 1,32,1,128 --seq_len_k 8192 --num_heads_kv 8)";
 
 [[noreturn]] void refuse(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
