@@ -20,6 +20,7 @@
 #include "array.hpp"
 #include "attend/attention.hpp"
 #include "core/problem.hpp"
+#include "cpu/parallel.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
@@ -420,7 +421,15 @@ void translate(const std::exception_ptr& exception, void* /*payload*/) {
   } catch (const Error& error) {
     const nb::object type = nb::module_::import_("attend._errors").attr(exception_name(error.code()));
     PyErr_SetString(type.ptr(), error.what());
+  } catch (const cpu::Interrupted&) {
+    // The handler of a signal has raised: KeyboardInterrupt, as a rule.
   }
+}
+
+/// Lets Python's signal handlers run. True where one of them has raised. The thread may have released the GIL.
+bool a_signal_raised() {
+  const nb::gil_scoped_acquire acquire;
+  return PyErr_CheckSignals() != 0;
 }
 
 }  // namespace
@@ -430,6 +439,7 @@ NB_MODULE(_core, m) {
   using namespace attend::python;
   m.attr("__version__") = attend::version();
   nb::register_exception_translator(translate);
+  attend::cpu::set_interrupt_check(a_signal_raised);
   nb::class_<Array>(m, "Array")
       .def_static("of", &Array::of, "object"_a, "dtype"_a = "")
       .def_static("at", &Array::at, "owner"_a, "address"_a, "dtype"_a, "cuda_index"_a, "shape"_a, "strides"_a)

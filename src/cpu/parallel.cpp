@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <string>
 #include <system_error>
@@ -30,6 +31,8 @@ int threads_of_environment() {
 
 std::atomic<int> told = 0;
 
+std::atomic<InterruptCheck> interrupt_check = nullptr;
+
 }  // namespace
 
 int max_threads() {
@@ -45,6 +48,21 @@ void set_max_threads(int threads) {
 
 bool forked() {
   return is_child.load(std::memory_order_relaxed);
+}
+
+void set_interrupt_check(InterruptCheck check) {
+  interrupt_check.store(check, std::memory_order_relaxed);
+}
+
+bool wants_to_end() {
+  constexpr std::chrono::milliseconds kPause{50};
+  const InterruptCheck check = interrupt_check.load(std::memory_order_relaxed);
+  if (check == nullptr) return false;
+  thread_local std::chrono::steady_clock::time_point last = std::chrono::steady_clock::now();
+  const auto now = std::chrono::steady_clock::now();
+  if (now - last < kPause) return false;
+  last = now;
+  return check();
 }
 
 void run_on_fresh_threads(std::int64_t num_tasks, int threads, const std::function<void(std::int64_t)>& task) {

@@ -4,10 +4,12 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <thread>
 
 namespace attend::cpu {
 
@@ -22,17 +24,32 @@ void set_max_threads(int threads);
 /// parallel region that needs them may wait for ever.
 [[nodiscard]] bool forked();
 
+/// Thrown by a call that its caller's interrupt check ended. Outputs are undefined then, and nothing else is harmed.
+struct Interrupted {};
+
+/// Asked now and then by the thread that made a call, between two of its tasks: true ends the call. Null: nobody asks.
+using InterruptCheck = bool (*)();
+void set_interrupt_check(InterruptCheck check);
+
+/// Asks, if the last time was a while ago.
+[[nodiscard]] bool wants_to_end();
+
 /// Calls task(index) for every index in [0, num_tasks) on `threads` threads that live no longer than the call.
 void run_on_fresh_threads(std::int64_t num_tasks, int threads, const std::function<void(std::int64_t)>& task);
 
 /// Calls body(task) for every task in [0, num_tasks), on up to `most_threads` threads, each next task to the first
-/// thread that is free. Tasks must not depend on each other. The first exception of a task is thrown again here.
+/// thread that is free. Tasks must not depend on each other. The first exception of a task is thrown again here. Where
+/// the caller's interrupt check ends the call, tasks that have not begun are left out, and Interrupted is thrown.
 template <class Body>
 void parallel_for(std::int64_t num_tasks, int most_threads, Body body) {
   const int threads = static_cast<int>(std::min<std::int64_t>(num_tasks, most_threads));
   std::exception_ptr failure;
   std::mutex failure_mutex;
+  std::atomic<bool> ended = false;
+  const auto caller = std::this_thread::get_id();
   const auto guarded = [&](std::int64_t task) {
+    if (std::this_thread::get_id() == caller && wants_to_end()) ended.store(true, std::memory_order_relaxed);
+    if (ended.load(std::memory_order_relaxed)) return;
     try {
       body(task);
     } catch (...) {
@@ -49,6 +66,7 @@ void parallel_for(std::int64_t num_tasks, int most_threads, Body body) {
     for (std::int64_t task = 0; task < num_tasks; ++task) guarded(task);
   }
   if (failure) std::rethrow_exception(failure);
+  if (ended) throw Interrupted();
 }
 
 }  // namespace attend::cpu
