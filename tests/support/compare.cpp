@@ -9,7 +9,6 @@
 #include <mutex>
 #include <numeric>
 
-#include "core/dispatch.hpp"
 #include "support/tolerances.hpp"
 
 namespace attend::test {
@@ -170,8 +169,8 @@ Comparison compare(const Comparand& c) {
   return result;
 }
 
-Comparison compare_lse(const std::vector<double>& lse, const std::vector<double>& truth, const StandardTensor& standard,
-                       double truncations) {
+Comparison compare_lse(const std::vector<double>& lse, const std::vector<double>& truth,
+                       const StandardTensor& standard) {
   Comparison result;
   const Comparand c = {"lse", DType::kF32, kForwardFactor, lse, truth, standard};
   if (lse.size() != truth.size() || standard.value.size() != truth.size())
@@ -187,8 +186,7 @@ Comparison compare_lse(const std::vector<double>& lse, const std::vector<double>
     }
     for (std::size_t at = begin; at < end; ++at) {
       // bound is 2^-24 times the largest score magnitude of the row.
-      const double of_magnitude = kLseMagnitude + truncations * kLseTruncation;
-      const double rounding = of_magnitude / unit_roundoff(DType::kF32) * number(standard.bound[at]);
+      const double rounding = kLseMagnitude / unit_roundoff(DType::kF32) * number(standard.bound[at]);
       const double budget = kForwardFactor * standard_error + kLseAbsolute + rounding;
       const double error = distance(lse[at], truth[at]);
       position_ratio[at] = error / budget;
@@ -219,15 +217,6 @@ std::string content_of(const Inputs& in) {
     if (*t) add(**t);
   }
   return content;
-}
-
-/// Products of depth 16 that a score is summed up by, where tensor cores do it.
-double truncations_of(const Inputs& in, std::string_view compute) {
-  const core::Backend* backend = core::find_backend(compute);
-  const bool on_gpu = backend != nullptr && backend->device == DeviceType::kCUDA;
-  constexpr std::string_view kCudaCores = "simt";
-  if (!on_gpu || !is_half(in.options.dtype) || compute == kCudaCores) return 0;
-  return std::ceil(static_cast<double>(in.options.head_dim) / 16);
 }
 
 /// The last one is kept: several backends are usually asked about one case after another.
@@ -272,7 +261,7 @@ std::vector<TensorCheck> compare_with_reference(const Inputs& in, std::string_vi
     check(name, compare({name, dtype, factor, got.values(), want.values(), s}), got);
   };
   check_tensor("o", kForwardFactor, out.o, truth.o, standard.o);
-  check("lse", compare_lse(out.lse.values(), truth.lse.values(), standard.lse, truncations_of(in, compute)), out.lse);
+  check("lse", compare_lse(out.lse.values(), truth.lse.values(), standard.lse), out.lse);
   if (!has_backward(compute)) return checks;
   check_tensor("dq", kGradientFactor, out.dq, truth.dq, standard.dq);
   check_tensor("dk", kGradientFactor, out.dk, truth.dk, standard.dk);

@@ -34,10 +34,9 @@ struct Comparand {
 /// and NaN, +inf, -inf and finite entries stand exactly where they stand in the truth.
 [[nodiscard]] Comparison compare(const Comparand& c);
 
-/// The same for LSE, whose roundings are absolute (kLseAbsolute, kLseMagnitude, kLseTruncation).
-/// @param truncations  products that a score is summed up by, where tensor cores do it; else 0
+/// The same for LSE, whose roundings are absolute (kLseAbsolute, kLseMagnitude).
 [[nodiscard]] Comparison compare_lse(const std::vector<double>& result, const std::vector<double>& truth,
-                                     const StandardTensor& standard, double truncations = 0);
+                                     const StandardTensor& standard);
 
 /// One output of a backend, compared.
 struct TensorCheck {

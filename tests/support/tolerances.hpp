@@ -43,9 +43,6 @@ constexpr double kGradientFactor = 3.0;
 // |bias| + |alibi|).
 constexpr double kLseAbsolute = 1e-5;
 constexpr double kLseMagnitude = 8 * 0x1p-24;
-// On tensor cores besides, times the same magnitude, for each 16 columns of q and k: a product of depth 16 cuts its sum
-// to 24 bits, always towards zero, where an addition would round it. It loses up to 2^-23, half of that on average.
-constexpr double kLseTruncation = 0x1p-24;
 
 // Largest deviation from 1 of the slope of result against reference, in standard errors of the standard implementation.
 // Catches a wrong factor that hides below the rounding of single bfloat16 entries.
