@@ -243,12 +243,9 @@ __device__ __forceinline__ void probabilities(float (&s)[kM][kN], float (&slope)
   }
 }
 
-// What dropout leaves of p. A dropped entry is not seen, unless p is not finite: the row is NaN, whatever is dropped.
+// What dropout leaves of p: a dropped entry is not seen, whatever p is.
 [[nodiscard]] __device__ __forceinline__ float after_dropout(float p, bool kept, float scale) {
-  if (!is_seen(p)) return kNotSeen;
-  if (kept) return p * scale;
-  const float nothing = p * 0.0f;
-  return nothing == 0.0f ? kNotSeen : nothing;
+  return is_seen(p) && kept ? p * scale : kNotSeen;
 }
 
 // p becomes ds, or stays kNotSeen. dp holds dout v^T; scale: of entries that dropout keeps.

@@ -180,6 +180,16 @@ class BackwardQueryWarpgroup {
   uint32 pass_number_ = 0;  // likewise of the pass and its staging buffer
 };
 
+// The counter of a pass: of its tile's kBackwardTurns, the others of which stay 0.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ uint32* turn_counter(const Sm90BackwardArgs& args,
+                                                              const BackwardTarget& target) {
+  using Shape = BackwardShape<Config>;
+  static_assert(Shape::kPasses <= kBackwardTurns);
+  const int64 pass = (target.sums - args.dq_sums) / Shape::kPassFloats;  // counted through all tiles
+  return args.dq_turns + pass / Shape::kPasses * kBackwardTurns + pass % Shape::kPasses;
+}
+
 // One thread for each staging buffer: adds what is in it to the sums.
 template <class Config>
 __device__ __forceinline__ void reduce_dq(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args, int buffer) {
@@ -190,7 +200,7 @@ __device__ __forceinline__ void reduce_dq(Sm90BackwardStorage<Config>& smem, con
     const BackwardTarget target = smem.dq_target[buffer];
     if (target.sums == nullptr) break;
     fence_smem_for_async();  // on behalf of the warps that stored, which arrived before
-    uint32* const counter = args.dq_turns + (target.sums - args.dq_sums) / Shape::kPassFloats;
+    uint32* const counter = turn_counter<Config>(args, target);
     if constexpr (Config::kIsDeterministic) wait_turn(counter, target.turn);
     bulk_add(target.sums, smem.dq[buffer], Shape::kPassBytes);
     bulk_commit();

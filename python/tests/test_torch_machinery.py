@@ -116,8 +116,9 @@ def test_operations_are_counted_as_torch_counts_its_own(torch, device):
         with FlopCounterMode(display=False) as counter:
             run(q, k, v).sum().backward()
         counts.append(counter.get_total_flops())
-    # torch's own backward stores P and needs one product less.
-    assert counts[0] == (2 * 2 + 2 * 5) * 2 * 4 * 9 * 9 * 8 and counts[0] >= counts[1] > 0
+    assert counts[0] == (2 * 2 + 2 * 5) * 2 * 4 * 9 * 9 * 8
+    # torch's own backward stores P and needs one product less. Some versions count nothing for their CPU kernel.
+    assert counts[0] >= counts[1] and (counts[1] > 0 or device == "cpu")
     cu = torch.tensor([0, 4, 9], dtype=torch.int32, device=device)
     packed = tensors(torch, device, 9, 4, 8)
     with FlopCounterMode(display=False) as counter:

@@ -115,7 +115,6 @@ void check_backend(std::string_view compute, const Inputs& in) {
 }
 
 void compile_ahead(std::string_view compute, const std::vector<AttentionCase>& cases) {
-  const cuda::Family& family = *cuda::find_family(compute);
   const cuda::DeviceInfo& device = cuda::device_info(0);
   std::vector<cuda::KernelSpec> specs;
   std::set<std::string> seen;
@@ -123,9 +122,12 @@ void compile_ahead(std::string_view compute, const std::vector<AttentionCase>& c
     const Inputs in = make_inputs(c);
     const Outputs out = make_outputs(in);
     for (const bool backward : {false, true}) {
-      if (backward ? !family.has_backward : !family.has_forward) continue;
+      if (backward && !cuda::find_family(compute)->has_backward) continue;
       core::Problem p = core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &out.lse.view(),
                                                    in.params(compute));
+      p.q.device = {DeviceType::kCUDA, 0};
+      const bool by_itself = backward || cuda::find_family(compute)->has_forward;
+      const cuda::Family& family = *cuda::find_family(by_itself ? compute : core::choose("auto", p).name);
       if (backward) {
         p = core::make_backward_problem(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(),
                                         out.lse.view(), out.dq.view(), out.dk.view(), out.dv.view(), in.params(compute),

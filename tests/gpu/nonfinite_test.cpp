@@ -37,19 +37,20 @@ bool lacks_nothing(const core::Backend& backend, core::Problem problem) {
   return !core::lack_of(backend, problem);
 }
 
-/// The outputs of a family that takes the case; where it takes it forward only, gradients are 0.
+/// The outputs of a family that takes the case; where it takes it forward only, gradients are 0, and where backward
+/// only, o and lse are those of the family that auto takes.
 std::optional<Outputs> run_if_supported(const Inputs& in, const std::string& compute) {
   const core::Backend& backend = *core::find_backend(compute);
   Outputs out = make_outputs(in);
   const Tensor& lse = out.lse.view();
-  if (!lacks_nothing(backend, core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &lse,
-                                                         in.params(compute)))) {
-    return std::nullopt;
-  }
-  run_forward(in, out, compute);
+  const bool has_forward =
+      backend.forward && lacks_nothing(backend, core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(),
+                                                                           out.o.view(), &lse, in.params(compute)));
   const bool has_gradients = lacks_nothing(
       backend, core::make_backward_problem(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(), lse,
                                            out.dq.view(), out.dk.view(), out.dv.view(), in.params(compute), {}));
+  if (!(backend.forward ? has_forward : has_gradients)) return std::nullopt;
+  run_forward(in, out, compute);
   if (has_gradients) {
     run_backward(in, out, compute);
   } else {
@@ -173,8 +174,13 @@ class HalfNonFinite : public GpuTest, public testing::WithParamInterface<std::tu
     plain.seqlen_q = plain.seqlen_k = 64;
     const Inputs in = make_inputs(plain);
     const Outputs out = make_outputs(in);
-    core::Problem p =
-        core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), nullptr, in.params(compute()));
+    core::Problem p = core::make_backward_problem(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(),
+                                                  out.lse.view(), out.dq.view(), out.dk.view(), out.dv.view(),
+                                                  in.params(compute()), {});
+    if (core::find_backend(compute())->forward) {
+      p = core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), nullptr,
+                                     in.params(compute()));
+    }
     p.q.device = {kDevice, 0};
     const std::string lack = core::lack_of(*core::find_backend(compute()), p).value_or("none of the cases");
     EXPECT_NE(lack.find("device: "), std::string::npos) << compute() << " went unchecked: " << lack;

@@ -215,7 +215,7 @@ struct BiasGradient {
   Accumulator sums;
 };
 
-void backward_head(const Problem& p, const HeadData& h, Accumulator& dq, Accumulator& dk, Accumulator& dv,
+void backward_head(const Problem& p, const HeadData& h, KeptP kept, Accumulator& dq, Accumulator& dk, Accumulator& dv,
                    BiasGradient* dbias) {
   const DType dtype = p.q.dtype;
   const auto tiny = static_cast<float>(min_normal(dtype));
@@ -235,7 +235,8 @@ void backward_head(const Problem& p, const HeadData& h, Accumulator& dq, Accumul
       const float prob = std::exp(h.scores.value.at(i, j) - lse);
       const Dot dp(h.dout.row(i), h.v.row(j), h.v.cols);
       const float kept_dp = keep == 0 ? 0 : keep * dp.value;
-      const float ds = prob * (kept_dp - (delta.value - dlse));
+      const float kept_prob = kept == KeptP::kRounded ? round_to(dtype, prob) : prob;
+      const float ds = kept_prob * (kept_dp - (delta.value - dlse));
       const float ds_size = prob * ((keep == 0 ? 0 : keep * dp.magnitude) + delta.magnitude + std::abs(dlse));
       const float step = std::max(std::sqrt(ds * ds + prob * prob * delta_walk), tiny);
       const float factor = scale * round_to(dtype, ds * slope);
@@ -251,7 +252,7 @@ void backward_head(const Problem& p, const HeadData& h, Accumulator& dq, Accumul
 
 }  // namespace
 
-Standard run_standard(const Inputs& in) {
+Standard run_standard(const Inputs& in, KeptP kept) {
   const Outputs views = make_outputs(in);  // only their shapes are used
   BackwardExtras extras;
   if (in.dlse) extras.dlse = in.dlse->view();
@@ -273,7 +274,7 @@ Standard run_standard(const Inputs& in) {
         HeadData h(p, s, head);
         forward_head(p, h, out);
         Accumulator dq(s.seqlen_q, p.head_dim);
-        backward_head(p, h, dq, dk, dv, dbias ? &*dbias : nullptr);
+        backward_head(p, h, kept, dq, dk, dv, dbias ? &*dbias : nullptr);
         place(out.dq, dq, dtype, s.batch, head, s.q_begin);
       }
       place(out.dk, dk, dtype, s.batch, key_head, s.k_begin);

@@ -5,6 +5,10 @@
 //   backward: P from S and its own LSE, dP = dO V^T, dS = P (dP - rowsum(dO O)), dV = round(P)^T dO,
 //             dQ = round(dS) K, dK = round(dS)^T Q; products and sums in f32, results rounded to the dtype
 // "round" is to the dtype of the inputs: what a tensor core takes.
+//
+// Of P's gradient there is a second form, with round(P) in dS as in dV: what an implementation does that keeps P in the
+// inputs' dtype, be it in memory (PyTorch's math in 16 bits) or in registers. Entries of a row that are alike are then
+// rounded alike, which moves dQ and dK by up to half a unit of P, all in the same direction.
 #pragma once
 
 #include <vector>
@@ -26,7 +30,10 @@ struct Standard {
   std::optional<StandardTensor> dbias;
 };
 
+/// What dS is made of.
+enum class KeptP { kFloat, kRounded };
+
 /// Forward and backward of the standard implementation.
-[[nodiscard]] Standard run_standard(const Inputs& in);
+[[nodiscard]] Standard run_standard(const Inputs& in, KeptP kept = KeptP::kFloat);
 
 }  // namespace attend::test

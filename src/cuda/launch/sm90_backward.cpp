@@ -59,7 +59,6 @@ class Sm90Backward final : public Family {
  public:
   Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 128") {
     has_forward = false;
-    in_auto = false;  // by name until its tests have run on a GPU
     takes = option::kDeterministic | option::kWindow | option::kVarlen;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
