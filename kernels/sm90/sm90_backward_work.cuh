@@ -132,6 +132,7 @@ class Sm90BackwardList {
  public:
   // Key blocks alike: each has the same number of steps.
   static constexpr bool kIsFixed = Config::kMask == MaskKind::kFull && !Config::kIsVarlen;
+  static constexpr bool kCuts = kIsFixed && !Config::kIsDeterministic;
 
   __device__ __forceinline__ explicit Sm90BackwardList(const Sm90BackwardArgs& args) : args_(args) {
     num_items_ = args.key_blocks * args.base.batch * args.base.num_heads_k;
@@ -139,8 +140,7 @@ class Sm90BackwardList {
     if constexpr (kIsFixed) {
       steps_ = static_cast<int>(num_tiles(args.base.seqlen_q, kBackwardRows)) *
                static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
-      const bool is_cut =
-          !Config::kIsDeterministic && steps_ > 0 && num_items_ > gridDim.x && num_items_ % gridDim.x != 0;
+      const bool is_cut = kCuts && steps_ > 0 && num_items_ > gridDim.x && num_items_ % gridDim.x != 0;
       first_cut_ = is_cut ? (num_items_ / gridDim.x - 1) * gridDim.x : num_items_;
       const int64 steps = int64{num_items_ - first_cut_} * steps_;
       at_ = static_cast<int>(blockIdx.x * steps / gridDim.x);
