@@ -28,7 +28,7 @@ except ImportError as error:
 import attend
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import train_char_transformer as small  # noqa: E402  the model, its two attentions, and the checks
+import train_char_transformer as small  # the model, its two attentions, and the checks
 
 ACTIVE = 1024  # tokens that occur: so few that 200 steps show each with its successors often enough
 SUCCESSORS = 4  # of a token
