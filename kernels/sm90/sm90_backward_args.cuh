@@ -29,14 +29,12 @@ struct Sm90BackwardArgs {
   uint32* partial_ready;  // (blocks, block_n / 64)
   uint32* next_item;      // of the list of key blocks
   int64 stats_rows;       // padded rows of one head
-  int64 total_rows_q;     // rows of q in memory: seqlen_q, or the tokens of all sequences
-  int64 total_rows_k;
-  uint32 key_blocks;     // of a sequence: num_tiles(seqlen_k, kBlockN)
-  uint32 section_heads;  // sm90_backward_section()
-  uint32 num_blocks;     // of the main kernel's grid
-  float scale_log2;      // scale * log2(e); 1e-30 where that is 0
+  uint32 key_blocks;      // of a sequence: num_tiles(seqlen_k, kBlockN)
+  uint32 section_heads;   // sm90_backward_section()
+  uint32 num_blocks;      // of the main kernel's grid
+  float scale_log2;       // scale * log2(e); 1e-30 where that is 0
 };
 static_assert(sizeof(Sm90BackwardArgs) ==
-              (4 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 10 * 8 + 4 * 4 + 63) / 64 * 64);
+              (4 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 8 * 8 + 4 * 4 + 63) / 64 * 64);
 
 }  // namespace attend

@@ -31,7 +31,7 @@ struct BackwardRowTile {
     const uint32 sequence = tiles == 0 ? 0 : of_heads / tiles;
     BackwardRowTile tile = {sequence, blockIdx.x % args.base.num_heads_q, {}, 0, 0, 0};
     if (tiles == 0 || sequence >= args.base.batch) return tile;
-    tile.span = backward_span<Config>(args, sequence);
+    tile.span = sequence_span<Config>(args.base, args.options, sequence);
     tile.row = int64{of_heads % tiles} * kBackwardRows;
     tile.rows_left = tile.span.seqlen_q - tile.row;
     tile.stats_row = (int64{tile.span.batch} * args.base.num_heads_q + tile.head) * args.stats_rows +

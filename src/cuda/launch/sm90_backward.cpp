@@ -142,8 +142,6 @@ class Sm90Backward final : public Family {
                              .partial_ready = at(w.partial_ready, kCounts),
                              .next_item = at(w.next_item, kCounts),
                              .stats_rows = plan.rows,
-                             .total_rows_q = p.q.shape[2],
-                             .total_rows_k = p.k.shape[2],
                              .key_blocks = static_cast<uint32>(num_tiles(p.max_seqlen_k, plan.tile.block_n)),
                              .section_heads = sm90_backward_section(p.max_seqlen_q, is_full, v.is_deterministic != 0),
                              .num_blocks = plan.tile.is_persistent ? static_cast<uint32>(plan.blocks) : 0,
