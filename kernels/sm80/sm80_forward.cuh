@@ -16,6 +16,7 @@
 
 #include "../common/lagging_softmax.cuh"
 #include "sm80_epilogue.cuh"
+#include "sm80_long_sum.cuh"
 
 namespace attend {
 
@@ -84,7 +85,8 @@ template <class Config>
 __device__ void sm80_forward(const ForwardOptionArgs& args) {
   using Shape = Sm80Shape<Config>;
   using Storage = Sm80Storage<Config>;
-  static_assert(sizeof(Storage) == Config::kSmemBytes && Shape::kBlockM == Config::kBlockM);
+  static_assert(sizeof(Storage) + Sm80LongSum<Config>::kBytes == Config::kSmemBytes);
+  static_assert(Shape::kBlockM == Config::kBlockM);
   extern __shared__ __align__(kSwizzleAtom) unsigned char smem_bytes[];
   auto& smem = *reinterpret_cast<Storage*>(smem_bytes);
 
@@ -116,6 +118,8 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
     }
   }
   const float scale_log2 = fminf(score_scale_log2(block.rules), kLargestFloat);
+  const Sm80LongSum<Config> long_sum = {reinterpret_cast<float*>(smem_bytes + sizeof(Storage))};
+  long_sum.clear();
 #pragma unroll 1
   for (; n < block.tiles.end; ++n) {
     cp_async_wait<0>();  // the thread's part of tile n is there
@@ -123,7 +127,9 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
     if (n + 1 < block.tiles.end) loads.send(args.base, smem, n + 1);
     cp_async_commit();
     if (block.own[threadIdx.x / 32].has(n)) sm80_attend_tile(rows, smem, n, scale_log2);
+    long_sum.put_aside(rows, n, scale_log2);
   }
+  long_sum.add_to(rows, scale_log2);
   sm80_store_rows(args, smem, rows, score_scale(block.rules));
 }
 

@@ -22,6 +22,7 @@ struct Sm80ForwardTile {
   int q_in_registers;  // kQInRegisters: else q's operands come from shared memory for each tile of keys
   int column_parts;    // kColumnParts: of o, a part to a block
   int min_blocks;      // that have to fit on a multiprocessor
+  int puts_aside;      // kPutsAside: o in pieces, where keys are very many
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const { return warps * row_groups * kSm80RowsOfMma; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return warps * 32; }
@@ -37,14 +38,21 @@ struct Sm80ForwardTile {
   return round_up(columns, kPanelColumns);
 }
 
-// kSmemBytes: q, in whose place o is put together; kSm80Stages times k and v; the block's work.
+// Floats that a thread puts aside of each group of rows (sm80_long_sum.cuh): its o, and two maxima.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_values_aside(int columns_v) {
+  return columns_v / 2 + 2;
+}
+
+// kSmemBytes: q, in whose place o is put together; kSm80Stages times k and v; the block's work; sums put aside.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_forward_smem_bytes(const Sm80ForwardTile& tile, int head_dim,
                                                                        int head_dim_v) {
   const int width_k = sm80_width(head_dim);
   const int width_v = sm80_width(sm80_columns_v(head_dim_v, tile.column_parts));
   const int q_or_o = half_bytes(tile.block_m(), width_k > width_v ? width_k : width_v);
   const int k_and_v = half_bytes(tile.block_n, width_k + width_v);
-  return round_up(q_or_o + kSm80Stages * k_and_v + kSm80BlockBytes, kSwizzleAtom);
+  const int values = sm80_values_aside(sm80_columns_v(head_dim_v, tile.column_parts));
+  const int aside = tile.puts_aside != 0 ? float_bytes(tile.threads() * tile.row_groups, values) : 0;
+  return round_up(q_or_o + kSm80Stages * k_and_v + kSm80BlockBytes, kSwizzleAtom) + aside;
 }
 
 // The same for a Config.

@@ -368,15 +368,24 @@ TEST(Sm80Forward, TakesAnyAlignmentInTheLargestPieces) {
   EXPECT_EQ(copy_bytes({.head_dim_v = 33}, 0), 2);
 }
 
-TEST(Sm80Forward, RefusesSumsThatTensorCoresWouldCut) {
-  const auto lack = [](DType dtype, std::int64_t seqlen_k) {
-    return core::lack_of(*core::find_backend("sm80_forward"), MadeUp(dtype, {.seqlen_k = seqlen_k}).problem)
-        .value_or("nothing");
+TEST(Sm80Forward, SumsThatTensorCoresWouldCutArePutAside) {
+  const cuda::Family& family = *cuda::find_family("sm80_forward");
+  const auto puts_aside = [&](DType dtype, std::int64_t seqlen_k) {
+    const MadeUp made(dtype, {.seqlen_k = seqlen_k});
+    const auto& config =
+        family.kernels(family.choose(made.problem, device("sm_80", 108)).variant, cuda::find_arch("sm_80"))
+            .front()
+            .config;
+    return std::any_of(config.begin(), config.end(),
+                       [](const cuda::Constant& c) { return c.name == "kPutsAside" && std::get<bool>(c.value); });
   };
-  EXPECT_EQ(lack(DType::kF16, 65536), "nothing");
-  EXPECT_EQ(lack(DType::kF16, 65537), "k: seqlen 65537, compute 'sm80_forward' allows 0 to 65536");
-  EXPECT_EQ(lack(DType::kBF16, 524288), "nothing");
-  EXPECT_EQ(lack(DType::kBF16, 524289), "k: seqlen 524289, compute 'sm80_forward' allows 0 to 524288");
+  EXPECT_FALSE(puts_aside(DType::kF16, 65536));
+  EXPECT_TRUE(puts_aside(DType::kF16, 65537));
+  EXPECT_FALSE(puts_aside(DType::kBF16, 524288));
+  EXPECT_TRUE(puts_aside(DType::kBF16, 524289));
+  EXPECT_EQ(core::lack_of(*core::find_backend("sm80_forward"),
+                          MadeUp(DType::kF16, {.seqlen_k = 65537, .head_dim = 512}).problem),
+            "q: head_dim 512, compute 'sm80_forward' allows 1 to 256 where keys are very many");
 }
 
 TEST(Auto, ComplainsWithTheWordsOfTheMostGeneral) {

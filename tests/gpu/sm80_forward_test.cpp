@@ -159,6 +159,18 @@ TEST_F(Sm80, TilesOfSmallerGpusComputeTheSame) {
   }
 }
 
+/// Rows of ever more keys that are all seen: what tensor cores truncate must not add up.
+TEST_F(Sm80, LongRowsKeepTheirAccuracy) {
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const std::int64_t seqlen_k : {65536, 262144}) {
+      AttentionCase c = plain(dtype, 1, 1, 3, seqlen_k, 64, false);
+      check_backend(kCompute, make_inputs(c));
+      c.fill = Fill::kNearUniform;
+      check_backend(kCompute, make_inputs(c));
+    }
+  }
+}
+
 TEST_F(Sm80, AHundredRepeatsAreBitEqual) {
   for (const std::int64_t head_dim : {64, 128, 200}) {
     check_repeats(kCompute, plain(DType::kBF16, 6, 2, 1000, 1100, head_dim, true), 100);

@@ -5,6 +5,7 @@
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
+#include "kernels/common/long_sum.cuh"
 #include "kernels/common/work.cuh"
 #include "kernels/sm80/sm80_forward_shape.cuh"
 
@@ -37,14 +38,15 @@ Sm80ForwardTile first_that_fits(const Facts& facts, int max_smem, const Sm80Forw
   return *fitting;
 }
 
-Sm80ForwardTile tile_of(const Facts& facts, int warps, int row_groups, int block_n, bool q_in_registers,
-                        int min_blocks) {
+Sm80ForwardTile tile_of(const Facts& facts, int warps, int row_groups, int block_n, bool q_in_registers, int min_blocks,
+                        bool puts_aside = false) {
   return {.warps = warps,
           .row_groups = row_groups,
           .block_n = block_n,
           .q_in_registers = q_in_registers,
           .column_parts = ceil_div(facts.head_dim_v, kSm80MostColumns),
-          .min_blocks = min_blocks};
+          .min_blocks = min_blocks,
+          .puts_aside = puts_aside};
 }
 
 /// Tall tiles: two groups of 16 rows a warp as long as their sums leave registers for the scores, and two blocks on a
@@ -73,6 +75,14 @@ Sm80ForwardTile low_tile(const Facts& facts, int max_smem) {
                           tile_of(facts, 4, 1, 16, false, 1), tile_of(facts, 2, 1, 16, false, 1)});
 }
 
+/// For sums over so many keys that they are put aside: a place for them in shared memory.
+Sm80ForwardTile long_tile(const Facts& facts, int max_smem) {
+  const int keys = has_rules(facts) ? 32 : 64;
+  return first_that_fits(facts, max_smem,
+                         {tile_of(facts, 8, 1, keys, false, 1, true), tile_of(facts, 4, 1, keys, false, 1, true),
+                          tile_of(facts, 4, 1, 32, false, 1, true), tile_of(facts, 2, 1, 16, false, 1, true)});
+}
+
 Sm80ForwardVariant with(const Facts& facts, int copy_bytes, const Sm80ForwardTile& tile) {
   Sm80ForwardVariant v = {facts};
   v.copy_bytes = copy_bytes;
@@ -90,7 +100,7 @@ double tflops_of(const Sm80ForwardVariant& v) {
   return v.tile.row_groups == 1 && v.widest() <= 128 ? 0.65 * rate : rate;
 }
 
-constexpr int kMostKeysF16 = 1 << 16, kMostKeysBF16 = 1 << 19;
+constexpr int kWidestLongSum = 256;  // head_dim beyond which o finds no place aside in 99 KB
 
 class Sm80Forward final : public Family {
  public:
@@ -106,6 +116,12 @@ class Sm80Forward final : public Family {
     const Facts facts = facts_of(p, true);
     const int copy_bytes = facts.aligned != 0 ? 16 : is_aligned(p, 4) ? 4 : 2;
     const int smem = device.max_smem_per_block;
+    if (puts_sums_aside(facts.element, p.max_seqlen_k)) {
+      Choice choice = {.variant = with(facts, copy_bytes, long_tile(facts, smem)),
+                       .why = "Ampere's tensor core instructions: very many keys, so sums in pieces"};
+      lay_out(p, device, choice);
+      return choice;
+    }
     Choice choice = {
         .variant = with(facts, copy_bytes, tall_tile(facts, smem)),
         .why = "Ampere's tensor core instructions: row tiles as tall as registers and shared memory allow"};
@@ -148,6 +164,7 @@ class Sm80Forward final : public Family {
                                            {"kBlockN", std::int64_t{tile.block_n}},
                                            {"kQInRegisters", tile.q_in_registers != 0},
                                            {"kColumnParts", std::int64_t{tile.column_parts}},
+                                           {"kPutsAside", tile.puts_aside != 0},
                                            {"kCopyBytes", std::int64_t{v.copy_bytes}},
                                            {"kSmemBytes", std::int64_t{v.smem_bytes()}}});
     return {std::move(spec)};
@@ -172,16 +189,19 @@ class Sm80Forward final : public Family {
                                        {"block_n", kTileAt + 2},
                                        {"q_in_registers", kTileAt + 3},
                                        {"column_parts", kTileAt + 4},
-                                       {"min_blocks", kTileAt + 5}};
+                                       {"min_blocks", kTileAt + 5},
+                                       {"puts_aside", kTileAt + 6}};
     return kAll;
   }
 
  protected:
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p) const override {
     if (auto lack = head_dim_lack(p, {}, kSm80LargestHeadDim, true)) return lack;
-    // The tensor cores cut what does not fit into 24 bits of a sum: after as many keys that is as much as rounding.
-    const std::int64_t most = p.q.dtype == DType::kF16 ? kMostKeysF16 : kMostKeysBF16;
-    if (p.max_seqlen_k > most) return core::Lack{"k", "seqlen", p.max_seqlen_k, core::Range{0, most}};
+    const Facts facts = facts_of(p, true);
+    const int widest = std::max(facts.head_dim, facts.head_dim_v);
+    if (widest > kWidestLongSum && puts_sums_aside(facts.element, p.max_seqlen_k)) {
+      return core::Lack{p.head_dim == widest ? "q" : "v", "head_dim", widest, "1 to 256 where keys are very many"};
+    }
     return std::nullopt;
   }
 };
@@ -210,24 +230,34 @@ std::vector<Variant> Sm80Forward::examples(const Arch& arch) const {
                  .bias = bias,
                  .negate_scores = negate};
   };
-  for (const int head_dim : {64, 96, 128, 192, 256, 512}) {
+  for (const int head_dim : {64, 128, 192, 256, 512}) {
     for (const bool is_low : {false, true}) {
+      if (is_low && (head_dim == 64 || head_dim == 192)) continue;  // as with 128 and 256
       add(facts(kBF16, head_dim, head_dim, kFull), is_low);
       add(facts(kF16, head_dim, head_dim, kCausal, 0, kF32, true), is_low);
       add(facts(kBF16, head_dim, head_dim, kWindow, kEvery, kF32, true), is_low);
-      add(facts(kF16, head_dim, head_dim, kCausal, kEvery, kF16), is_low, 4);
       add(facts(kBF16, head_dim, head_dim, kWindow, option::kBias, kF16), is_low, 4);
       add(facts(kF16, head_dim - 1, head_dim - 3, kFull), is_low, 2);
     }
+  }
+  for (const int head_dim : {128, 256}) {
     add(facts(kBF16, head_dim, head_dim, kCausal));
     add(facts(kF16, head_dim, head_dim, kWindow));
-  }
-  for (const int head_dim : {64, 128, 256}) {
     for (const std::int32_t bit :
          {option::kSoftcap, option::kAlibi, option::kBias, option::kBoolMask, option::kDropout, option::kVarlen}) {
       add(facts(kBF16, head_dim, head_dim, bit == option::kBias ? kFull : kCausal, bit, kBF16));
     }
+    add(facts(kF16, head_dim, head_dim, kCausal, kEvery, kF16), false, 4);
+    for (const std::int32_t options : {0, kEvery}) {
+      const Facts f = facts(kF16, head_dim, head_dim, kCausal, options);
+      variants.emplace_back(with(f, 16, long_tile(f, arch.max_smem_per_block)));
+    }
   }
+  for (const int head_dim : {64, 512}) {
+    add(facts(kBF16, head_dim, head_dim, kCausal, option::kSoftcap));
+    add(facts(kBF16, head_dim, head_dim, kCausal, option::kBoolMask), true);
+  }
+  add(facts(kBF16, 96, 96, kCausal));
   add(facts(kBF16, 192, 128, kCausal));
   add(facts(kF16, 40, 304, kFull));
   add(facts(kBF16, 8, 8, kCausal, option::kVarlen));
