@@ -192,8 +192,8 @@ class Sm90Forward final : public Family {
                             .total_tiles = grid.total_tiles,
                             .row_tiles = grid.row_tiles,
                             .section_heads = grid.section_heads,
-                            .scale_log2 = folded_scale(p.scale * made_up_for(p.head_dim))};
-    args.base.scale *= static_cast<float>(made_up_for(p.head_dim));
+                            .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p.head_dim))};
+    args.base.scale *= static_cast<float>(made_up_for_cut_off(p.head_dim));
     launch.run(0, args);
   }
 
@@ -239,14 +239,6 @@ class Sm90Forward final : public Family {
     return Sm90ForwardGrid::of(p.num_sequences, p.num_heads_q, p.num_heads_k, p.max_seqlen_q, p.max_seqlen_k,
                                bytes_per_key, v.tile.block_m(), blocks);
   }
-  /// What the scale makes up for: of each 16 products that tensor cores add to a score they cut off what lies below the
-  /// last place of the largest. Of terms of one sign, which large scores are sums of, that is about this much on average;
-  /// of others it is less, and far below what their sum is rounded by.
-  static double made_up_for(std::int64_t head_dim) {
-    constexpr double kCutOff = 0x1p-24;
-    return 1 + kCutOff * static_cast<double>(num_tiles(head_dim, 16));
-  }
-
   /// The scale in the exponent of 2, never so small that a masked score's -inf times it is NaN.
   static float folded_scale(double scale) {
     constexpr double kLog2E = 1.4426950408889634, kLeast = 0x1p-100, kMost = std::numeric_limits<float>::max();
