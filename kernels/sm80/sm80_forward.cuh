@@ -1,15 +1,17 @@
-// sm80_forward: o = dropout(softmax(s)) v and lse, with every option of the interface, on the tensor cores that all GPUs
-// since Ampere have.
+// sm80_forward: o = dropout(softmax(s)) v and lse, with every option of the interface, on the tensor cores that all
+// GPUs since Ampere have.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v) and o; any
 //          strides whose last is 1, any alignment; packed sequences
 // Supports float16 and bfloat16, d and d_v from 1 to 512, every option. sm_80 and later
 // Work     a block has kBlockM query rows of a head and, where d_v is wide, one of kColumnParts parts of the columns of
 //          o. A warp has kRowGroups times 16 rows with all their keys, and does nothing for tiles of keys that none of
-//          them sees. For each tile: s = q k^T, options and masks, the softmax, o += p v; the next tile comes meanwhile
+//          them sees. For each tile: s = q k^T, options and masks, the softmax, o += p v; the next tile comes
+//          meanwhile
 // Memory   q, two buffers of k and v, in panels of 64 columns (Sm80Storage). o leaves through the place of q
-// Costs    a warp waits for its own softmax: what covers it are other warps. Where o leaves registers for it, two groups
-//          of rows share each operand of k and v (ladder/15_mma_qreg_async.cuh, of which this has grown)
+// Costs    a warp waits for its own softmax: what covers it are other warps. Where o leaves registers for it, two
+//          groups of rows share each operand of k and v (ladder/15_mma_qreg_async.cuh, of which this has grown)
+// Measured not yet
 // Called   by compute 'sm80_forward': src/cuda/launch/sm80_forward.cpp, where the tiles are chosen
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; the lagging maximum: FlashAttention-4 (2025)
 #pragma once

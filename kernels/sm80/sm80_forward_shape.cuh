@@ -1,5 +1,5 @@
-// The numbers of sm80_forward that host and device must agree on, as plain arithmetic: tiles, and where in shared memory
-// what lies.
+// The numbers of sm80_forward that host and device must agree on, as plain arithmetic: tiles, and how much shared
+// memory they take.
 #pragma once
 
 #include "../common/portable.cuh"

@@ -1,5 +1,5 @@
-// Tiles between global and shared memory, whatever their alignment: in pieces of kCopyBytes, which divide all addresses,
-// strides and row lengths.
+// Tiles between global and shared memory, whatever their alignment: in pieces of kCopyBytes, which divide all
+// addresses, strides and row lengths.
 #pragma once
 
 #include "../common/cp_async.cuh"

@@ -1,5 +1,5 @@
-// The two matrix products of a warp: s = q k^T and o += p v, with mma.m16n8k16. An operand of k or v, once loaded, serves
-// all of the warp's groups of 16 rows.
+// The two matrix products of a warp: s = q k^T and o += p v, with mma.m16n8k16. An operand of k or v, once loaded,
+// serves all of the warp's groups of 16 rows.
 #pragma once
 
 #include "../common/accumulator_scores.cuh"

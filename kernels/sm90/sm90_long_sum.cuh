@@ -2,6 +2,7 @@
 // (Config::kPutsAside), and added at the end.
 #pragma once
 
+#include "../common/long_sum.cuh"
 #include "sm90_forward_args.cuh"
 #include "sm90_products.cuh"
 

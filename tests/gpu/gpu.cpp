@@ -114,8 +114,9 @@ void check_backend(std::string_view compute, const Inputs& in) {
   report->add(compute, in.options, checks);
 }
 
-void compile_ahead(std::string_view compute, const std::vector<AttentionCase>& cases) {
-  const cuda::DeviceInfo& device = cuda::device_info(0);
+void compile_ahead(std::string_view compute, const std::vector<AttentionCase>& cases, int max_smem_per_block) {
+  cuda::DeviceInfo device = cuda::device_info(0);
+  if (max_smem_per_block > 0) device.max_smem_per_block = max_smem_per_block;
   std::vector<cuda::KernelSpec> specs;
   std::set<std::string> seen;
   for (const AttentionCase& c : cases) {

@@ -31,7 +31,8 @@ class GpuTest : public testing::Test {
 void check_backend(std::string_view compute, const Inputs& in);
 
 /// Compiles what the backend needs for the cases, on all cores: processes that share the cases then find it on disk.
-void compile_ahead(std::string_view compute, const std::vector<AttentionCase>& cases);
+/// max_smem_per_block: as if the GPU had no more, in bytes; 0: what it has.
+void compile_ahead(std::string_view compute, const std::vector<AttentionCase>& cases, int max_smem_per_block = 0);
 
 /// A function of libcuda that only tests need.
 template <class Function>
