@@ -31,6 +31,7 @@ class Gpu(TypedDict):
     compute_capability: str
     multiprocessors: int
     memory_bytes: int
+    lack: Optional[str]
 
 EXTRAS_FIELDS: tuple[str, ...]
 SETTINGS_FIELDS: tuple[str, ...]

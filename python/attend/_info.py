@@ -16,7 +16,10 @@ def backends() -> list[Backend]:
 
 
 def gpus() -> list[Gpu]:
-    """The NVIDIA GPUs of this machine; empty where there is no driver. Loads the driver."""
+    """The NVIDIA GPUs of this machine; empty where there is no driver. Loads the driver and NVRTC.
+
+    `lack` says in one line why attend cannot compute on one: None where it can.
+    """
     return _core.gpus()
 
 
@@ -53,7 +56,9 @@ def text() -> str:
     for index, gpu in enumerate(gpu_list):
         gib = gpu["memory_bytes"] / 2**30
         lines.append(f"  {index}: {gpu['name']}, compute capability {gpu['compute_capability']}, {gib:.1f} GiB")
-    lines.append("backends  (compute=NAME; auto takes the first that can)")
+        if gpu["lack"] is not None:
+            lines.append(f"     unsupported: {gpu['lack']}")
+    lines.append("backends  (compute=NAME; auto takes the one that expects to be done first)")
     for backend in backends():
         remark = "" if backend["has_backward"] else " (forward only)"
         lines.append(f"  {backend['name']:<18} {backend['device']:<5} {backend['description']}{remark}")

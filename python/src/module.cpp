@@ -396,6 +396,8 @@ nb::list gpu_list() {
       entry["compute_capability"] = std::to_string(gpu.major) + "." + std::to_string(gpu.minor);
       entry["multiprocessors"] = gpu.num_multiprocessors;
       entry["memory_bytes"] = gpu.memory_bytes;
+      const auto lack = cuda::unusable_gpu(index);
+      entry["lack"] = lack ? nb::cast(*lack) : nb::none();
       list.append(entry);
     }
   } catch (const Error&) {

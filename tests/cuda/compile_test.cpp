@@ -50,7 +50,7 @@ TEST_F(Compile, EveryKernelForItsArchitecturesWithoutSpills) {
     EXPECT_LT(row["seconds"].get<double>(), 30) << row;  // on a busy machine
   }
   for (const cuda::Family* family : cuda::families()) {
-    for (const char* arch : {"sm_80", "sm_90a", "sm_120"}) {
+    for (const char* arch : {"sm_75", "sm_80", "sm_90a", "sm_120"}) {
       EXPECT_EQ(seen.count(std::string(family->name) + " " + arch) == 1, family->supports(cuda::find_arch(arch)))
           << family->name << " " << arch;
     }

@@ -1,6 +1,7 @@
 // The functions of the fake driver that have something to answer.
 #include "cuda/fake_libcuda.hpp"
 
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -52,8 +53,11 @@ DriverResult cuDeviceTotalMem_v2(std::size_t* bytes, DeviceIndex) {
   return 0;
 }
 DriverResult cuDeviceGetAttribute(int* value, DeviceAttribute which, DeviceIndex device) {
-  *value = which == DeviceAttribute::kComputeCapabilityMajor   ? 9
-           : which == DeviceAttribute::kComputeCapabilityMinor ? (device == 0 ? 0 : 7)
+  // Of device 0 the compute capability that ATTEND_FAKE_CAPABILITY says, 10 * major + minor, 9.0 if nothing.
+  const char* told = std::getenv("ATTEND_FAKE_CAPABILITY");
+  const int capability = device != 0 ? 97 : told != nullptr ? std::atoi(told) : 90;
+  *value = which == DeviceAttribute::kComputeCapabilityMajor   ? capability / 10
+           : which == DeviceAttribute::kComputeCapabilityMinor ? capability % 10
            : which == DeviceAttribute::kMaxSmemPerBlockOptin   ? 232448
                                                                : 132;
   return 0;

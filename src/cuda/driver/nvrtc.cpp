@@ -200,8 +200,8 @@ CompileOutput Nvrtc::compile(const std::string& name, const std::string& source,
   }
   if (result != kSuccess && !knows_arch_of(options)) {
     throw Error(ErrorCode::kMissingHardware,
-                fmt::format("NVRTC {}.{} ({}) is too old for {}: install a newer one. Log: {}", major_, minor_, path_,
-                            options.front(), output.log));
+                fmt::format("NVRTC {}.{} ({}) does not compile for {}: install another one. Log: {}", major_, minor_,
+                            path_, options.front(), output.log));
   }
   if (result != kSuccess) {
     throw Error(ErrorCode::kInternal, fmt::format("nvrtcCompileProgram: {} while {}. Log:\n{}",
