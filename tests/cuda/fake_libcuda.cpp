@@ -1,6 +1,7 @@
 // The functions of the fake driver that have something to answer.
 #include "cuda/fake_libcuda.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -102,14 +103,32 @@ DriverResult cuLaunchKernelEx(const DriverLaunchConfig* config, FunctionHandle, 
   state.cluster_x = config->num_attributes == 1 ? config->attributes[0].value.cluster.x : 0;
   return 0;
 }
-DriverResult cuMemAllocFromPoolAsync(DevicePointer* pointer, std::size_t, MemoryPoolHandle, StreamHandle) {
-  if (fails("cuMemAllocFromPoolAsync")) return 1;
-  *pointer = 4096;
-  ++attend_fake_cuda()->allocations;
+DriverResult cuMemPoolCreate(MemoryPoolHandle* pool, const MemoryPoolProperties*) {
+  static char place;
+  *pool = reinterpret_cast<MemoryPoolHandle>(&place);
   return 0;
 }
-DriverResult cuMemFreeAsync(DevicePointer, StreamHandle) {
+DriverResult cuMemPoolGetAttribute(MemoryPoolHandle, MemoryPoolAttribute which, void* value) {
+  if (fails("cuMemPoolGetAttribute")) return 1;
+  *static_cast<std::uint64_t*>(value) = attend_fake_cuda()->pool[static_cast<int>(which)];
+  return 0;
+}
+DriverResult cuMemPoolSetAttribute(MemoryPoolHandle, MemoryPoolAttribute which, void* value) {
+  attend_fake_cuda()->pool[static_cast<int>(which)] = *static_cast<std::uint64_t*>(value);
+  return 0;
+}
+DriverResult cuMemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, MemoryPoolHandle, StreamHandle) {
+  if (fails("cuMemAllocFromPoolAsync")) return 1;
+  auto& state = *attend_fake_cuda();
+  *pointer = bytes;  // what cuMemFreeAsync is told again
+  ++state.allocations;
+  state.pool[7] += bytes;
+  state.pool[8] = std::max(state.pool[8], state.pool[7]);
+  return 0;
+}
+DriverResult cuMemFreeAsync(DevicePointer pointer, StreamHandle) {
   --attend_fake_cuda()->allocations;
+  attend_fake_cuda()->pool[7] -= pointer;
   return 0;
 }
 
