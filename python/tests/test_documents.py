@@ -20,7 +20,7 @@ def script(monkeypatch):
 
 def test_the_conclusions_have_the_figures_of_the_results(script):
     text = script("conclusions").text()
-    assert len(re.findall(r"^\d\. \*\*", text, flags=re.M)) == 6
+    assert len(re.findall(r"^\d\. \*\*", text, flags=re.MULTILINE)) == 6
     assert f"<!-- begin conclusions -->\n{text}\n<!-- end conclusions -->" in (DOCS / "experiments.md").read_text()
 
 
