@@ -21,9 +21,9 @@ struct PoolUsage {
   std::uint64_t reserved_peak = 0;
 };
 
-/// Of the pool of GPU `device`, by the driver's own count: to the byte, and without waiting for the GPU. All zero before
-/// the first call there. Memory of captured graphs is not the pool's, nor what a caller brought as Params::workspace.
-/// Thread-safe.
+/// Of the pool of GPU `device`, by the driver's own count: to the byte, and without waiting for the GPU. All zero
+/// before the first call there. Memory of captured graphs is not the pool's, nor what a caller brought as
+/// Params::workspace. Thread-safe.
 /// @throws Error (kInvalidArgument) where there is no such GPU; (kMissingHardware) without a driver.
 [[nodiscard]] PoolUsage memory_pool_usage(int device);
 

@@ -1,6 +1,6 @@
-// NVTX: named ranges on the time line of a profiler (Nsight Systems). Its library is looked for at the first range and only
-// where a tool has started the process (it sets NVTX_INJECTION64_PATH) or ATTEND_NVTX_PATH names the library (a file, a
-// folder, or the root of a Python environment). Else, and where there is none, a range is one comparison.
+// NVTX: named ranges on the time line of a profiler (Nsight Systems). Its library is looked for at the first range, and
+// only where a tool has started the process (it sets NVTX_INJECTION64_PATH) or ATTEND_NVTX_PATH names the library (a
+// file, a folder, or the root of a Python environment). Else, and where there is none, a range is one comparison.
 #pragma once
 
 #include <string>

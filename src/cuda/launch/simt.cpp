@@ -34,8 +34,8 @@ bool is_plain(const Facts& facts) {
   return facts.aligned != 0 && facts.options == 0;
 }
 
-/// At most 99 KB, what a block has from sm_80 on, or 64 KB, what it has on sm_75. few_rows: more blocks, fewer rows that
-/// do not exist.
+/// At most 99 KB, what a block has from sm_80 on, or 64 KB, what it has on sm_75. few_rows: more blocks, fewer rows
+/// that do not exist.
 SimtForwardTile forward_tile(const Facts& facts, bool few_rows, int max_smem_per_block) {
   constexpr int kWidestPanel = 128, kNarrowPanel = 64, kMostColumns = 256;
   const bool one_panel = facts.head_dim <= kWidestPanel;
