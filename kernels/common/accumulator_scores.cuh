@@ -103,11 +103,15 @@ constexpr ScoreUnits kScoreUnits = Config::kHasBias ? ScoreUnits::kNatural : Sco
 template <class Config>
 constexpr bool kFoldsScale = !(Config::kHasSoftcap || Config::kHasBias || Config::kHasAlibi);
 
-// What the softmax multiplies values with.
+// What values are multiplied with to be scores, and what the softmax multiplies them with.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ float score_scale(const ScoreRules<Config>& rules) {
+  if constexpr (Config::kHasBias || Config::kHasAlibi) return 1.0f;
+  return Config::kHasSoftcap ? rules.softcap : rules.scale;
+}
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float score_scale_log2(const ScoreRules<Config>& rules) {
-  if constexpr (Config::kHasBias || Config::kHasAlibi) return kLog2E;
-  return (Config::kHasSoftcap ? rules.softcap : rules.scale) * kLog2E;
+  return score_scale(rules) * kLog2E;
 }
 
 // What the exponent of a value is taken relative to when p follows from lse: exp2_fast(exponent<units>(value,

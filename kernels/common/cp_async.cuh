@@ -1,4 +1,4 @@
-// Copies from global to shared memory that pass by the registers: one chunk of 16 bytes each, in the background.
+// Copies from global to shared memory that pass by the registers: one chunk of 16 bytes each, or 4, in the background.
 // PTX ISA, data movement: cp.async, cp.async.commit_group, cp.async.wait_group. sm_80 and later.
 //
 // A thread waits for its own copies only; a barrier afterwards makes those of the others visible as well. The copies
@@ -17,7 +17,13 @@ __device__ __forceinline__ void cp_async_16(uint32 smem, const void* gmem, bool 
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem), "r"(bytes) : "memory");
 }
 
-// The same without a condition, which costs nothing to compute.
+// 4 bytes, likewise: .cg takes 16 only, so these are kept in L1 too.
+__device__ __forceinline__ void cp_async_4(uint32 smem, const void* gmem, bool is_inside) {
+  const uint32 bytes = is_inside ? 4 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(smem), "l"(gmem), "r"(bytes) : "memory");
+}
+
+// 16 bytes without a condition, which costs nothing to compute.
 __device__ __forceinline__ void cp_async_16(uint32 smem, const void* gmem) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(gmem) : "memory");
 }

@@ -22,8 +22,8 @@ __device__ __forceinline__ void raise_maxima(Rows (&tile)[kTiles], float scale_l
   for (int r = 0; r < kTiles; ++r) {
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
-      tile_max[r][h] = quad_max(thread_row_max(tile[r].s, h)) * scale_log2;
-      has_outgrown |= tile_max[r][h] > tile[r].softmax.row_max[h] + kMaxLag;
+      tile_max[r][h] = tile[r].softmax.in_units(quad_max(thread_row_max(tile[r].s, h)), scale_log2);
+      has_outgrown |= tile[r].softmax.outgrown(h, tile_max[r][h], scale_log2) > kMaxLag;
     }
   }
   if (!__any_sync(kAllLanes, has_outgrown)) return;

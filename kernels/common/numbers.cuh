@@ -7,6 +7,7 @@
 namespace attend {
 
 constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
+constexpr float kLargestFloat = 3.4028234e38f;
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 

@@ -23,8 +23,9 @@ namespace attend {
 // In which units scores are kept, and m with them.
 enum class ScoreUnits {
   kFolded,   // c is applied in the exponent, and m is c times the largest: 2^(c s - m)
-  kNatural,  // as they are, c = log2(e), and so is m: 2^(c (s - m)), an instruction more. For scores that end near the
-             // end of float32, as a bias of -FLT_MAX makes them: c times that would be -inf, as if nothing were seen
+  kNatural,  // as they are, and so is m: 2^(c (s - m)), an instruction more. For scores near the end of float32, as a
+             // bias of -FLT_MAX makes them: c times that would be -inf, as if nothing were seen. And for large ones:
+             // from 2^26 or so on, c s - m would be what rounding did to m, and 2 to that power anything
 };
 
 // What 2 is raised to. base: exponent_base() of m.
@@ -102,10 +103,19 @@ struct RunningSoftmax {
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
       const float tile_max = quad_max(thread_row_max(score, h));
-      rescale[h] = raise_row(h, kUnits == ScoreUnits::kFolded ? tile_max * scale_log2 : tile_max, scale_log2);
+      rescale[h] = raise_row(h, in_units(tile_max, scale_log2), scale_log2);
     }
   }
-  // of row h, where the largest of a tile is known in the units of m. Returns rescale.
+  // The largest of a tile's values in the units of m,
+  [[nodiscard]] static __device__ __forceinline__ float in_units(float largest, float scale_log2) {
+    return kUnits == ScoreUnits::kFolded ? largest * scale_log2 : largest;
+  }
+  // and by how many powers of two it exceeds that of row h. NaN where neither has seen anything.
+  [[nodiscard]] __device__ __forceinline__ float outgrown(int h, float tile_max, float scale_log2) const {
+    const float distance = tile_max - row_max[h];
+    return kUnits == ScoreUnits::kFolded ? distance : distance * scale_log2;
+  }
+  // The same of row h, where the largest of a tile is known in the units of m. Returns rescale.
   [[nodiscard]] __device__ __forceinline__ float raise_row(int h, float tile_max, float scale_log2) {
     const float old_max = row_max[h];
     row_max[h] = fmaxf(old_max, tile_max);
@@ -132,11 +142,12 @@ struct RunningSoftmax {
     return inverse_or_zero(row_sum[h]);
   }
 
-  // Natural logarithm of sum exp(scale * score); -inf for a row that has seen nothing.
-  [[nodiscard]] __device__ __forceinline__ float lse(int h) const {
+  // Natural logarithm of sum exp(scale * score); -inf for a row that has seen nothing. scale: what a value is to be
+  // multiplied with, where kNatural keeps values that are not scores yet (c = scale log2(e)).
+  [[nodiscard]] __device__ __forceinline__ float lse(int h, float scale = 1.0f) const {
     if (row_sum[h] == 0.0f) return -kInfinity;
     if constexpr (kUnits == ScoreUnits::kFolded) return (row_max[h] + log2_fast(row_sum[h])) * kLn2;
-    return multiply_add(log2_fast(row_sum[h]), kLn2, row_max[h]);
+    return multiply_add(row_max[h], scale, log2_fast(row_sum[h]) * kLn2);
   }
 };
 

@@ -102,9 +102,8 @@ struct ScoreRules {
     rules.window = window_of(options, span);
     rules.in_pairs = true;
     if constexpr (Config::kHasSoftcap) {
-      constexpr float kLargest = 3.4028234e38f;  // a quotient beyond it would make NaN of a product that is 0
-      rules.softcap = options.softcap;
-      rules.scale_in_softcap = fmaxf(-kLargest, fminf(kLargest, scale / options.softcap));
+      rules.softcap = options.softcap;  // a quotient beyond the largest float would make NaN of a product that is 0
+      rules.scale_in_softcap = fmaxf(-kLargestFloat, fminf(kLargestFloat, scale / options.softcap));
     }
     if constexpr (Config::kHasAlibi) {
       rules.slope = options.alibi_slopes[sequence * options.alibi_sequence_stride + head * options.alibi_head_stride];

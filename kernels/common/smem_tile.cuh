@@ -1,5 +1,5 @@
 // Tiles of 16-bit elements in shared memory, as rows of 16-byte chunks: the unit of vector loads, of cp.async and of
-// ldmatrix. Two layouts with one interface: index(row, column) is where a chunk lies.
+// ldmatrix. Layouts with one interface: index(row, column) is where a chunk lies.
 #pragma once
 
 #include "portable.cuh"
@@ -40,6 +40,28 @@ struct alignas(1024) SwizzledTile {
   // tile is aligned for that.
   [[nodiscard]] static __device__ constexpr uint32 moved(uint32 address, int row, int column) {
     return (address ^ static_cast<uint32>(column * kChunkBytes)) + static_cast<uint32>(row * kChunks * kChunkBytes);
+  }
+};
+
+// The same permutation in panels of 64 columns, one behind the other (swizzled_offset): rows of 128 bytes, whatever the
+// tile's width, so that widths need not be powers of two and places of a panel differ from those of another by a
+// constant.
+template <int kRowsOfTile, int kColumns>
+struct alignas(kSwizzleAtom) PanelTile {
+  static constexpr int kRows = kRowsOfTile;
+  static constexpr int kChunks = kColumns / kChunkElements;
+  static constexpr int kChunksOfPanel = kPanelColumns / kChunkElements;
+  static_assert(kRows % 8 == 0 && kChunks % kChunksOfPanel == 0, "whole panels, in which the permutation repeats");
+  uint4 chunk[kRows * kChunks];
+
+  [[nodiscard]] static __device__ constexpr int index(int row, int column) {
+    return static_cast<int>(swizzled_offset(kRows, row, column)) / kChunkBytes;
+  }
+
+  // As above.
+  [[nodiscard]] static __device__ constexpr uint32 moved(uint32 address, int row, int column) {
+    return (address ^ static_cast<uint32>(column % kChunksOfPanel * kChunkBytes)) +
+           static_cast<uint32>((column / kChunksOfPanel * kRows + row) * kSwizzleBytes);
   }
 };
 

@@ -3,10 +3,12 @@
 //   p^T = exp2(scale_log2 k q^T - lse_log2)    dp^T = v dout^T    ds^T = p^T (dp^T - delta)
 //   dv += p^T dout    dk += ds^T q
 //
+// ALiBi's part of a score is added beside lse. Dropout decides on a tile before step 1, keeps delta out of dp, and takes
+// what it drops out of dp in step 2 and out of p behind it.
 // Keys are rows of the products, so that p^T and ds^T are A operands in registers, as they come. ds also goes to shared
 // memory, transposed, for dq. Tile i; | all products drained:
-//   1  issue dp(i); delta(i) was read before it, since reads of shared memory starve beside these products
-//   2  | ds(i) = p (dp - delta), to registers and shared memory
+//   1  issue dp(i), which starts as -delta(i): read before it, since reads of shared memory starve beside these products
+//   2  | ds(i) = p dp, to registers and shared memory
 //   3  take the token; issue dk(i); read lse(i + 1); announce ds(i)
 //   4  | issue s(i + 1) and dv(i)
 //   5  s(i + 1) done: pass the token; p(i + 1) = exp2(s) in place, beside dv(i)
@@ -16,23 +18,17 @@
 // docs/hopper_backward.md has the budget of registers, which decides this order, and what others gave.
 #pragma once
 
+#include "../common/fast_dropout.cuh"
 #include "../common/online_softmax.cuh"
 #include "../common/stmatrix.cuh"
 #include "../common/thread_barrier.cuh"
-#include "../common/wgmma_fresh.cuh"
-#include "sm90_backward_mask.cuh"
 #include "sm90_backward_partial.cuh"
+#include "sm90_backward_products.cuh"
+#include "sm90_backward_scores.cuh"
 #include "sm90_backward_storage.cuh"
 #include "sm90_backward_store.cuh"
 
 namespace attend {
-
-// (a0 b0, a1 b1), each rounded. PTX ISA, half precision floating point: mul.bf16x2.
-[[nodiscard]] __device__ __forceinline__ uint32 multiply_bf16_pairs(uint32 a, uint32 b) {
-  uint32 product;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
-  return product;
-}
 
 template <class Config>
 class BackwardComputer {
@@ -40,6 +36,7 @@ class BackwardComputer {
   using Shape = BackwardShape<Config>;
   using Element = ElementOf<Config>;
   using Storage = Sm90BackwardStorage<Config>;
+  using Alibi = BackwardAlibi<Config>;
 
   // warpgroup: of those that compute; uniform.
   __device__ __forceinline__ BackwardComputer(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
@@ -74,8 +71,10 @@ class BackwardComputer {
       const BackwardSegment segment =
           BackwardSegment::at(item, step, args_.base.num_heads_q / args_.base.num_heads_k).as_uniform();
       step = segment.step_end;
+      rules_ = rules_of_head<Config>(args_, item, segment.head);
       number_end_ = number_ + static_cast<uint32>(segment.tile_end - segment.tile);
-      find_masked_tiles(item, segment.tile);
+      first_tile_ = uniform(segment.tile - static_cast<int>(number_));
+      masked_ = MaskedTiles::of<Config>(args_, item, first_key(item), segment.tile, number_, number_end_);
       compute_head(item, kSkipsTiles ? skipped_tiles(item, segment.tile) : 0, step == end, keys_parity);
     }
     store(item);
@@ -91,6 +90,10 @@ class BackwardComputer {
 
   [[nodiscard]] static __device__ __forceinline__ int lane_of_warpgroup() {
     return static_cast<int>(threadIdx.x % kWarpgroup);
+  }
+  // The same, where what follows from it would else be kept in registers that are wanted elsewhere.
+  [[nodiscard]] static __device__ __forceinline__ int recomputed_lane() {
+    return static_cast<int>(recomputed(threadIdx.x) % kWarpgroup);
   }
   [[nodiscard]] static __device__ __forceinline__ int token_id(int warpgroup) {
     return kTokenId + warpgroup;
@@ -134,8 +137,9 @@ class BackwardComputer {
     smem_.k_full.wait(keys_parity);                            // k has landed
     smem_.q_full[stage_of(number_)].wait(parity_of(number_));  // q and lse of the tile have
     read_statistics(lse_, smem_.lse_log2[stage_of(number_)]);
+    add_alibi(item, number_);
     wgmma_fence();
-    begin_scores<Shape::kDepth, Config::kHeadDim>(s_, keys(smem_.k), q_tile(stage_of(number_)));
+    begin_scores<Config, Config::kHeadDim, false>(s_, keys(smem_.k), along_rows(q_tile(stage_of(number_))));
     wait_for_ds_buffer();
     smem_.v_full.wait(keys_parity);  // v has landed
     wgmma_wait<0>(s_);
@@ -143,11 +147,11 @@ class BackwardComputer {
     pack_p();
 #pragma unroll 1
     while (number_ + 1 < number_end_) {
-      first_half<false>(is_last_head);  // 1, 2, 3
+      first_half<false>(item, is_last_head);  // 1, 2, 3
       wgmma_fence();
       const uint32 stage = stage_of(number_++);
-      begin_scores<Shape::kDepth, Config::kHeadDim>(s_, keys(smem_.k), q_tile(stage_of(number_)));
-      begin_gradient<Shape::kDepthV>(dv_, p_, dout_tile(stage));
+      begin_scores<Config, Config::kHeadDim, false>(s_, keys(smem_.k), along_rows(q_tile(stage_of(number_))));
+      begin_gradient<Config, Shape::kDepthV>(dv_, p_, down_columns(dout_tile(stage)));
       wgmma_wait<1>(s_);  // 5: s may be read, dv is under way
       pass_token();
       exponentials(item);
@@ -159,9 +163,9 @@ class BackwardComputer {
       if constexpr (kHasLoader) arrive_as_warp(smem_.dout_empty[stage_of(number_ - 1)]);
       pack_p();
     }
-    first_half<true>(is_last_head);
+    first_half<true>(item, is_last_head);
     wgmma_fence();
-    begin_gradient<Shape::kDepthV>(dv_, p_, dout_tile(stage_of(number_)));
+    begin_gradient<Config, Shape::kDepthV>(dv_, p_, down_columns(dout_tile(stage_of(number_))));
     pass_token();
     wgmma_wait<0>(dv_);
     pin_registers(dk_);
@@ -170,23 +174,28 @@ class BackwardComputer {
 
   // Steps 1 to 3. kIsLast: of its head; the next tile has its own start.
   template <bool kIsLast>
-  __device__ __forceinline__ void first_half(bool is_last_head) {
+  __device__ __forceinline__ void first_half(const Sm90BackwardItem& item, bool is_last_head) {
     const uint32 stage = stage_of(number_);
     smem_.dout_full[stage].wait(parity_of(number_));  // dout and delta have landed
-    read_statistics(delta_, smem_.delta[stage]);
+    if constexpr (Config::kHasDropout) {
+      decide(item);
+    } else {
+      begin_at_minus_delta(smem_.delta[stage]);
+    }
     wgmma_fence();
-    begin_scores<Shape::kDepthV, Config::kHeadDimV>(dp_, keys(smem_.v), dout_tile(stage));
+    begin_scores<Config, Config::kHeadDimV, !Config::kHasDropout>(dp_, keys(smem_.v), along_rows(dout_tile(stage)));
     wgmma_wait<0>(dp_);
     if (kHasLoader && kIsLast && is_last_head) arrive_as_warp(smem_.v_empty);
-    store_ds();
+    store_ds(smem_.delta[stage]);
     if constexpr (!kIsLast) smem_.q_full[stage_of(number_ + 1)].wait(parity_of(number_ + 1));  // the next q has landed
     take_token();
     wgmma_fence();
-    begin_gradient<Shape::kDepth>(dk_, ds_, q_tile(stage));
+    begin_gradient<Config, Shape::kDepth>(dk_, ds_, down_columns(q_tile(stage)));
     if constexpr (!kIsLast) read_statistics(lse_, smem_.lse_log2[stage_of(number_ + 1)]);
     fence_smem_for_async();  // ds is for the tensor cores
     __syncwarp();
     arrive_as_warp(smem_.ds_full[number_ % Config::kDsBuffers][warpgroup_]);
+    if constexpr (!kIsLast) add_alibi(item, number_ + 1);
     wgmma_wait<0>(dk_);
     if constexpr (kHasLoader) arrive_as_warp(smem_.q_empty[stage]);
   }
@@ -233,90 +242,52 @@ class BackwardComputer {
   }
   // This warpgroup's first row of k or v. What is added is 0, but the compiler does not know that: it computes what
   // follows anew in each tile, instead of keeping it in registers that are wanted elsewhere.
-  [[nodiscard]] __device__ __forceinline__ uint32 keys(const Bits16* tensor) const {
+  [[nodiscard]] __device__ __forceinline__ MatrixDescriptor keys(const Bits16* tensor) const {
     const uint32 nothing = kHasLoader ? (number_ >> 31) * kSwizzleAtom : 0;
-    return offset_of(tensor) + static_cast<uint32>(warpgroup_) * (kWarpgroupRows * kSwizzleBytes) + nothing;
-  }
-
-  // x = a b^T, begun: 64 keys of k or v times the tile's rows of q or dout, over the columns that exist.
-  template <int kDepth, int kHeadDim>
-  __device__ __forceinline__ void begin_scores(float (&x)[32], uint32 keys, uint32 rows) {
-    constexpr int kStepsOfPanel = kPanelColumns / kWgmmaDepth;
-    constexpr int kStepBytes = kWgmmaDepth * sizeof(Bits16);
-    const MatrixDescriptor a = along_rows(keys);
-    const MatrixDescriptor b = along_rows(rows);
-    WgmmaFresh<Config::kElement>::template ss<false>(x, a, b);
-#pragma unroll
-    for (int i = 1; i < (kHeadDim + kWgmmaDepth - 1) / kWgmmaDepth; ++i) {
-      const uint32 in_panel = i % kStepsOfPanel * kStepBytes;
-      WgmmaOp<Config::kElement, 64>::template ss<false, 1>(
-          x, a.advance(i / kStepsOfPanel * Shape::kPanelBytesN + in_panel),
-          b.advance(i / kStepsOfPanel * Shape::kPanelBytesM + in_panel), true);
-    }
-    wgmma_commit();
-  }
-
-  // x += a b, begun: 64 keys of p or ds times the tile's rows of dout or q.
-  template <int kDepth>
-  __device__ __forceinline__ void begin_gradient(float (&x)[kDepth / 2], const uint32 (&a)[16], uint32 rows) {
-    const MatrixDescriptor b = down_columns(rows);
-#pragma unroll
-    for (int i = 0; i < Config::kBlockM / kWgmmaDepth; ++i) {
-      WgmmaOp<Config::kElement, kDepth>::template rs<true, 1>(x, a + 4 * i, b.advance(i * kWgmmaDepth * kSwizzleBytes),
-                                                              true);
-    }
-    wgmma_commit();
+    return along_rows(offset_of(tensor) + static_cast<uint32>(warpgroup_) * (kWarpgroupRows * kSwizzleBytes) + nothing);
   }
 
   // The 16 of the tile's rows that this thread's columns of the products belong to.
   __device__ __forceinline__ void read_statistics(float (&x)[16], const float* stats) {
-    const uint32 address = smem_address(stats) + threadIdx.x % 4 * 16;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                   : "=f"(x[4 * i]), "=f"(x[4 * i + 1]), "=f"(x[4 * i + 2]), "=f"(x[4 * i + 3])
-                   : "r"(address + i * 64));
-    }
+    for (int i = 0; i < 4; ++i) read_statistics(*reinterpret_cast<float(*)[4]>(x + 4 * i), stats, i);
   }
-  // Of column number i of an accumulator.
-  [[nodiscard]] static __device__ __forceinline__ constexpr int statistic(int i) {
-    return i / 8 * 4 + i / 4 % 2 * 2 + i % 2;
+  // Four of them: statistics 4 i to 4 i + 3.
+  __device__ __forceinline__ void read_statistics(float (&x)[4], const float* stats, int i) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                 : "r"(smem_address(stats) + threadIdx.x % 4 * 16 + i * 64));
   }
-
+  // dp starts as -delta: the product adds to it, and no registers hold delta beside p and dp.
+  __device__ __forceinline__ void begin_at_minus_delta(const float* stats) {
+    float delta[16];
+    read_statistics(delta, stats);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) dp_[i] = -delta[backward_statistic(i)];
+  }
   // s becomes p; entries that are not seen become 0, whatever stood there. The branch stands first, right behind the
   // token's passing: ptxas moves that behind everything up to the next branch, and with it the other warpgroup's start.
   // With the branch behind the exponentials the kernel was 8 to 20 % slower.
   __device__ __forceinline__ void exponentials(const Sm90BackwardItem& item) {
-    bool is_masked = static_cast<int>(number_) < masked_before_;
-    if constexpr (Config::kMask == MaskKind::kWindow) is_masked |= static_cast<int>(number_) >= masked_from_;
-    if (is_masked) mask(item);
+    if (masked_.has<Config>(number_)) mask(item);
+    Alibi alibi = {rules_.slope, 0.0f};
+    if constexpr (Alibi::kIsOn && !Alibi::kIsLinear) alibi = alibi_of(item, number_);
 #pragma unroll
-    for (int i = 0; i < 32; ++i) s_[i] = exp2_fast(fmaf(s_[i], args_.scale_log2, -lse_[statistic(i)]));
+    for (int i = 0; i < 32; ++i) {
+      s_[i] = exp2_fast(alibi.exponent(i, s_[i], args_.scale_log2, lse_[backward_statistic(i)]));
+    }
   }
-
-  // Which tiles have entries of this warpgroup's keys that are not seen: by their numbers, `tile` being the next.
-  __device__ __forceinline__ void find_masked_tiles(const Sm90BackwardItem& item, int tile) {
-    const BackwardBand band = BackwardBand::of<Config>(args_.options);
-    const int first_key = item.key + warpgroup_ * kWarpgroupRows - item.offset();
-    const int last_key = first_key + kWarpgroupRows - 1;
-    const int number = static_cast<int>(number_);
-    masked_before_ = number;
-    if constexpr (Config::kMask != MaskKind::kFull) {
-      const int first_row = last_key - band.right;  // that sees all keys, as far as this end goes
-      masked_before_ = uniform(number + (first_row <= 0 ? 0 : (first_row - 1) / kBackwardRows + 1) - tile);
-    }
-    if (uniform(last_key + item.offset() >= item.seqlen_k)) masked_before_ = static_cast<int>(number_end_);
-    if constexpr (Config::kMask == MaskKind::kWindow) {
-      const int end_row = first_key + band.left + 1;  // rows below see all keys
-      masked_from_ = uniform(number + (end_row <= 0 ? 0 : end_row / kBackwardRows) - tile);
-    }
+  [[nodiscard]] __device__ __forceinline__ Alibi alibi_of(const Sm90BackwardItem& item, uint32 number) const {
+    return Alibi::of(rules_.slope, item, tile_of_rows(number), first_key(item), recomputed_lane());
+  }
+  // To lse_, which has been read for the tile with this number.
+  __device__ __forceinline__ void add_alibi(const Sm90BackwardItem& item, uint32 number) {
+    if constexpr (Alibi::kIsOn && Alibi::kIsLinear) alibi_of(item, number).add_to_rows(lse_);
   }
 
   __device__ __forceinline__ void mask(const Sm90BackwardItem& item) {
-    // Where the tile matters, a head's steps are never cut.
-    const int tile = item.first_tile + item.tiles - static_cast<int>(number_end_ - number_);
     const float unseen = -kInfinity * args_.scale_log2;  // of the sign that makes p 0; scale_log2 is not 0
-    mask_scores<Config>(s_, item, BackwardBand::of<Config>(args_.options), tile, item.key + warpgroup_ * kWarpgroupRows,
+    mask_scores<Config>(s_, item, BackwardBand::of<Config>(args_.options), tile_of_rows(number_), first_key(item),
                         unseen);
   }
 
@@ -327,14 +298,17 @@ class BackwardComputer {
   }
 
   // ds^T = p^T (dp^T - delta), kept as an A operand and stored transposed, 16 query rows at a time.
-  __device__ __forceinline__ void store_ds() {
+  __device__ __forceinline__ void store_ds(const float* stats) {
     const uint32 to = ds_place_ + number_ % Config::kDsBuffers * static_cast<uint32>(sizeof(smem_.ds[0]));
+    float delta[2][4];
+    if constexpr (Config::kHasDropout) read_statistics(delta[0], stats, 0);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
+      if (Config::kHasDropout && i < 3) read_statistics(delta[(i + 1) % 2], stats, i + 1);
 #pragma unroll
       for (int j = 4 * i; j < 4 * i + 4; ++j) {
-        const float low = dp_[2 * j] - delta_[statistic(2 * j)];
-        const float high = dp_[2 * j + 1] - delta_[statistic(2 * j + 1)];
+        const float low = score_gradient(2 * j, delta[i % 2]);
+        const float high = score_gradient(2 * j + 1, delta[i % 2]);
         if constexpr (kPacksDs) {
           ds_[j] = multiply_bf16_pairs(p_[j], Element::pack(low, high));
         } else {
@@ -343,23 +317,50 @@ class BackwardComputer {
       }
       stmatrix_transposed(to + i * 16 * kSwizzleBytes, ds_[4 * i], ds_[4 * i + 1], ds_[4 * i + 2], ds_[4 * i + 3]);
     }
+    if constexpr (Config::kHasDropout) drop_pairs<32>(p_, kept_);
     pin_registers(p_);
     pin_registers(ds_);
   }
 
+  // dp - delta of number i of the accumulator. With dropout dp is not there yet with -delta, which an entry keeps that
+  // is dropped, and the scale of what is kept is left out: it is a factor of dq, dk and dv.
+  [[nodiscard]] __device__ __forceinline__ float score_gradient(int i, const float (&delta)[4]) const {
+    if constexpr (Config::kHasDropout)
+      return ((kept_[0] >> i & 1u) != 0 ? dp_[i] : 0.0f) - delta[backward_statistic(i) % 4];
+    return dp_[i];
+  }
+
+  [[nodiscard]] __device__ __forceinline__ int first_key(const Sm90BackwardItem& item) const {  // of this warpgroup
+    return item.key + warpgroup_ * kWarpgroupRows;
+  }
+  // The tile of rows that has this number.
+  [[nodiscard]] __device__ __forceinline__ int tile_of_rows(uint32 number) const {
+    return first_tile_ + static_cast<int>(number);
+  }
+  [[nodiscard]] __device__ __forceinline__ TileRules<Config> rules_of_tile(const Sm90BackwardItem& item) const {
+    return rules_.tile(int64{tile_of_rows(number_)} * kBackwardRows, first_key(item));
+  }
+  // Dropout's decisions on the tile. No products are under way, whose registers these would take.
+  __device__ __forceinline__ void decide(const Sm90BackwardItem& item) {
+    kept_bits<32, true>(rules_of_tile(item), kept_, recomputed_lane());
+  }
+
   // To dk and dv, or as float sums to where the block that has the item's first steps looks for them.
   __device__ __forceinline__ void store(const Sm90BackwardItem& item) {
-    const BackwardPartialSums<Config> partial = {args_, warpgroup_};
-    if (item.partial_out >= 0) return partial.leave(item.partial_out, dk_, dv_);
-    if (item.partial_in >= 0) partial.add(item.partial_in, dk_, dv_);
-    const int row = item.key + warpgroup_ * kWarpgroupRows + lane_of_warpgroup() / 32 * 16;
+    if constexpr (Sm90BackwardList<Config>::kCuts) {
+      const BackwardPartialSums<Config> partial = {args_, warpgroup_};
+      if (item.partial_out >= 0) return partial.leave(item.partial_out, dk_, dv_);
+      if (item.partial_in >= 0) partial.add(item.partial_in, dk_, dv_);
+    }
+    const int row = first_key(item) + lane_of_warpgroup() / 32 * 16;
     const BackwardArgs& base = args_.base;
     store_accumulator<Element, Config::kHeadDim>(
         dk_, base.gradient_scale,
         static_cast<Bits16*>(base.dk) + base.dk_stride.offset(item.batch, item.head_k, item.k_begin + row),
         base.dk_stride.row, item.seqlen_k - row);
     store_accumulator<Element, Config::kHeadDimV>(
-        dv_, 1.0f, static_cast<Bits16*>(base.dv) + base.dv_stride.offset(item.batch, item.head_k, item.k_begin + row),
+        dv_, Config::kHasDropout ? args_.options.dropout_scale : 1.0f,
+        static_cast<Bits16*>(base.dv) + base.dv_stride.offset(item.batch, item.head_k, item.k_begin + row),
         base.dv_stride.row, item.seqlen_k - row);
   }
 
@@ -376,13 +377,15 @@ class BackwardComputer {
   uint32 ds_place_;        // this lane's row of 16 bytes in the first buffer of ds: of transposed 8 x 8 matrices
   uint32 number_ = 0;      // of the tile, through all items: its buffers and their phases follow from it
   uint32 number_end_ = 0;  // of the head's tiles
-  int masked_before_ = 0;  // tiles below this number need a mask
-  int masked_from_ = 0;    // tiles from this number on too: kWindow
+  int first_tile_ = 0;     // number 0 would be this tile of the head's rows
+  MaskedTiles masked_ = {};
   float dk_[Shape::kDepth / 2], dv_[Shape::kDepthV / 2];
   float s_[32];  // s, then p
   float dp_[32];
   uint32 p_[16], ds_[16];
-  float lse_[16], delta_[16];
+  float lse_[16];
+  uint32 kept_[kKeptWords<32>] = {};  // by dropout, of the tile
+  ScoreRules<Config> rules_ = {};     // of the head; what no option needs takes no registers
 };
 
 }  // namespace attend

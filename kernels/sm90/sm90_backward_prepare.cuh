@@ -1,6 +1,6 @@
 // sm90, before the backward pass proper: what it knows of query rows, zeros where it adds, counters at their start.
 //
-//   delta = rowsum(dout * o) - dlse    lse_log2 = log2(e) lse
+//   delta = rowsum(dout * o) - dlse    lse_log2 = log2(e) lse    with dropout, delta (1 - p)
 //
 // Shapes   as in sm90_backward.cuh. Rows are padded to whole tiles; rows that see no key, or do not exist, get
 //          lse_log2 = +inf and delta = 0: there p = 0, and so is all that follows
@@ -13,7 +13,6 @@
 #include "sm90_backward_work.cuh"
 
 namespace attend {
-
 
 // One tile of rows of one query head: what a block of the first and the last kernel works on. Heads are neighbours in
 // the grid, as they are in memory where a token's heads lie side by side.
@@ -32,7 +31,7 @@ struct BackwardRowTile {
     const uint32 sequence = tiles == 0 ? 0 : of_heads / tiles;
     BackwardRowTile tile = {sequence, blockIdx.x % args.base.num_heads_q, {}, 0, 0, 0};
     if (tiles == 0 || sequence >= args.base.batch) return tile;
-    tile.span = backward_span<Config>(args, sequence);
+    tile.span = sequence_span<Config>(args.base, args.options, sequence);
     tile.row = int64{of_heads % tiles} * kBackwardRows;
     tile.rows_left = tile.span.seqlen_q - tile.row;
     tile.stats_row = (int64{tile.span.batch} * args.base.num_heads_q + tile.head) * args.stats_rows +
@@ -113,6 +112,7 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
       row_delta = delta[thread];
       if (base.dlse != nullptr)
         row_delta -= base.dlse[base.dlse_stride.offset(tile.span.batch, tile.head, q_row + thread)];
+      if constexpr (Config::kHasDropout) row_delta /= args.options.dropout_scale;
     }
   }
   const int64 place = tile.stats_row + thread / 16 * 16 + sm90_backward_stats_place(thread);

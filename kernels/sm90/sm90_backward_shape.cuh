@@ -13,9 +13,9 @@ constexpr int kBackwardRows = 64;         // query rows of a tile: kBlockM
 constexpr int kBackwardPassColumns = 64;  // columns of dq that a warpgroup computes at a time
 constexpr int kBackwardPrepareThreads = 256;
 constexpr int kBackwardFinishThreads = 128;  // a warp has 16 rows
-constexpr int kBackwardTurns = 4;         // counters of a tile of dq: of its passes, or of the warps of its only one
-constexpr int kBackwardItemBytes = 64;    // sizeof(Sm90BackwardItem)
-constexpr int kBackwardItemRing = 8;      // items on their way from the loader to the other warps
+constexpr int kBackwardTurns = 4;            // counters of a tile of dq: of its passes, or of the warps of its only one
+constexpr int kBackwardItemBytes = 64;       // sizeof(Sm90BackwardItem)
+constexpr int kBackwardItemRing = 8;         // items on their way from the loader to the other warps
 
 // The constants of a Config that follow from the head dimensions.
 struct Sm90BackwardTile {

@@ -3,6 +3,7 @@
 
 #include "../common/element.cuh"
 #include "../common/portable.cuh"
+#include "../common/quad_transpose.cuh"
 #include "../common/smem_tile.cuh"
 
 namespace attend {
@@ -33,20 +34,6 @@ __device__ __forceinline__ void store_piece(Bits16* row, int column, const uint3
       if (column + i < kHeadDim) row[column + i] = static_cast<Bits16>(pair[i / 2] >> (i % 2 * 16));
     }
   }
-}
-
-// The four lanes of a quad have four pairs each of a row's 8-column groups; afterwards lane q has all of group q.
-__device__ __forceinline__ void transpose_quad(uint32 (&r)[4]) {
-  const bool odd = threadIdx.x & 1;
-  const bool high = threadIdx.x & 2;
-  const auto exchange = [](uint32& a, uint32& b, bool first, int lanes) {
-    const uint32 other = __shfl_xor_sync(0xffffffffu, first ? a : b, lanes);
-    (first ? a : b) = other;
-  };
-  exchange(r[0], r[1], odd, 1);
-  exchange(r[2], r[3], odd, 1);
-  exchange(r[0], r[2], high, 2);
-  exchange(r[1], r[3], high, 2);
 }
 
 // A warp's 16 rows of an accumulator, times factor, as rows of 16-bit elements: 16 bytes of a row a lane. to: the first

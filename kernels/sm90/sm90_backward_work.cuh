@@ -18,20 +18,6 @@ namespace attend {
 
 constexpr int kNearlyEverywhere = 1 << 30;  // beyond every row and key, as an int
 
-// Sequence `index`: as sequence_span, but lengths are held inside the tensors and the bounds, whatever cu_seqlens says.
-template <class Config>
-[[nodiscard]] __device__ __forceinline__ SequenceSpan backward_span(const Sm90BackwardArgs& args, uint32 index) {
-  if constexpr (!Config::kIsVarlen) return {index, 0, 0, args.base.seqlen_q, args.base.seqlen_k};
-  const auto range = [index](const int* cu_seqlens, int64 total, int64 longest) {
-    const int64 begin = min(max(int64{cu_seqlens[index]}, int64{0}), total);
-    const int64 end = min(max(int64{cu_seqlens[index + 1]}, begin), total);
-    return KeyRange{begin, min(end, begin + longest)};
-  };
-  const KeyRange q = range(args.options.cu_seqlens_q, args.total_rows_q, args.base.seqlen_q);
-  const KeyRange k = range(args.options.cu_seqlens_k, args.total_rows_k, args.base.seqlen_k);
-  return {0, q.begin, k.begin, q.end - q.begin, k.end - k.begin};
-}
-
 // First padded row of a sequence in the statistics of one head.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int64 backward_stats_begin(const SequenceSpan& span, uint32 sequence) {
@@ -100,7 +86,7 @@ template <class Config>
   const uint32 section = min(args.section_heads, heads - first_head);
   const uint32 head = first_head + rest % section;
   const uint32 sequence = head / args.base.num_heads_k;
-  const SequenceSpan span = backward_span<Config>(args, sequence);
+  const SequenceSpan span = sequence_span<Config>(args.base, args.options, sequence);
   const uint32 block = rest / section;
   // Where additions to dq have an order, a block's have to wait for those of blocks before it in the list alone.
   const auto key = static_cast<int>(Config::kIsDeterministic ? args.key_blocks - 1 - block : block) * Config::kBlockN;
@@ -132,6 +118,7 @@ class Sm90BackwardList {
  public:
   // Key blocks alike: each has the same number of steps.
   static constexpr bool kIsFixed = Config::kMask == MaskKind::kFull && !Config::kIsVarlen;
+  static constexpr bool kCuts = kIsFixed && !Config::kIsDeterministic;
 
   __device__ __forceinline__ explicit Sm90BackwardList(const Sm90BackwardArgs& args) : args_(args) {
     num_items_ = args.key_blocks * args.base.batch * args.base.num_heads_k;
@@ -139,8 +126,7 @@ class Sm90BackwardList {
     if constexpr (kIsFixed) {
       steps_ = static_cast<int>(num_tiles(args.base.seqlen_q, kBackwardRows)) *
                static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
-      const bool is_cut =
-          !Config::kIsDeterministic && steps_ > 0 && num_items_ > gridDim.x && num_items_ % gridDim.x != 0;
+      const bool is_cut = kCuts && steps_ > 0 && num_items_ > gridDim.x && num_items_ % gridDim.x != 0;
       first_cut_ = is_cut ? (num_items_ / gridDim.x - 1) * gridDim.x : num_items_;
       const int64 steps = int64{num_items_ - first_cut_} * steps_;
       at_ = static_cast<int>(blockIdx.x * steps / gridDim.x);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../common/config_enums.cuh"
+#include "../common/long_sum.cuh"
 #include "../common/portable.cuh"
 #include "../common/smem_address.cuh"
 #include "../common/work.cuh"
@@ -56,11 +57,7 @@ struct Sm90ForwardTile {
   return (bytes + kSwizzleAtom - 1) / kSwizzleAtom * kSwizzleAtom;
 }
 
-// Config::kPutsAside: sums over more keys lose more in the tensor cores than rounding does (sm90_long_sum.cuh).
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool sm90_puts_aside(ElementType element, int64 seqlen_k) {
-  return seqlen_k > (element == ElementType::kF16 ? int64{1} << 16 : int64{1} << 19);
-}
-// Then ForwardArgs::workspace has this many bytes, else it is null.
+// With Config::kPutsAside (puts_sums_aside) ForwardArgs::workspace has this many bytes, else it is null.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_aside_bytes(int64 blocks, int consumers, int head_dim_v) {
   return blocks * consumers * kSm90ConsumerRows * sm90_columns_v(head_dim_v) * static_cast<int64>(sizeof(float));
 }

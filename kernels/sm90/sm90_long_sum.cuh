@@ -1,6 +1,5 @@
-// Sums over very many keys. The tensor cores cut what does not fit into 24 bits of a sum where an addition would round
-// it: each product of depth 16 loses some 2^-24 of o, always towards zero, which after 10^5 keys is more than the
-// rounding of float16. So o is put aside every kKeysOfSum keys (Config::kPutsAside), and added in float32 at the end.
+// Sums over very many keys (../common/long_sum.cuh says why): o is put aside in memory every kKeysOfSum keys
+// (Config::kPutsAside), and added at the end.
 #pragma once
 
 #include "sm90_forward_args.cuh"
@@ -11,7 +10,6 @@ namespace attend {
 // Of one consumer's rows: a float in memory for each output of each thread, those of neighbouring threads together.
 template <class Config>
 struct Sm90LongSum {
-  static constexpr int kKeysOfSum = 8192;
   static constexpr int kTiles = kKeysOfSum / Config::kBlockN;
   static constexpr int kThreads = Config::kConsumers * kWarpgroup;
   static constexpr int kOutputs = Sm90Fragments<Config>::kOutputs;

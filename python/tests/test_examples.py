@@ -44,6 +44,7 @@ def hugging_face(torch):
     [
         ("numpy_only", "numpy"),
         ("train_char_transformer", "torch"),
+        ("train_gpt2", "torch"),
         ("hugging_face", "torch"),
         ("hugging_face", "transformers"),
     ],
@@ -81,6 +82,23 @@ def test_training(torch, tmp_path):
     assert 0 <= record["largest_difference"] <= record["tolerance"]
     if importlib.util.find_spec("matplotlib"):
         assert (tmp_path / "losses.svg").stat().st_size > 1000 and (tmp_path / "losses.png").stat().st_size > 1000
+
+
+TINY_GPT2 = "--device cpu --dtype f32 --steps 40 --batch_size 4 --seq_len 32 --num_layers 1 --num_heads 2"
+
+
+def test_gpt2(torch, tmp_path):
+    run("train_gpt2.py", *TINY_GPT2.split(), "--vocabulary", "61", "--lr", "3e-3", "--output", tmp_path)
+    record = json.loads((tmp_path / "gpt2.json").read_text())
+    assert record["failures"] == [] and record["largest_difference"] <= record["tolerance"]
+    assert all(len(values) == 40 for values in record["losses"].values())
+    assert all(record["ms_per_step"][name] > 0 for name in ("attend", "torch"))
+
+
+def test_gpt2_times_more_steps_than_it_warms_up(torch, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        module("train_gpt2").main(["--device", "cpu", "--steps", "10"])
+    assert "--steps: 10, allowed a number above 10" in capsys.readouterr().err
 
 
 def test_training_notices_wrong_attention(torch, tmp_path, monkeypatch, capsys):

@@ -127,7 +127,7 @@ TEST_F(NoNvrtc, TooOldForTheArchitectureIsOneLineWithItsVersion) {
     set("ATTEND_CACHE_DIR", cache_.string());
   });
   EXPECT_EQ(result.status, 2);
-  EXPECT_THAT(result.err, AllOf(HasSubstr("sm_80"), HasSubstr("11.2")));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("sm_75"), HasSubstr("11.2")));
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1);
 }
 

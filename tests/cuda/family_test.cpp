@@ -261,7 +261,7 @@ TEST(Auto, TakesTheFamilyThatExpectsToBeDoneFirst) {
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large)), "sm90_forward");
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large)), "fa2");
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5})), "sm90_forward");
-  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5}, false, 0, 2)), "simt");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5}, false, 0, 2)), "sm80_forward");
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {}, true)), "sm90_backward");
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5}, true)), "simt");
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {}, true)), "fa2");
@@ -284,11 +284,108 @@ TEST(Auto, OneRowDoesNotGetATileOf192) {
   }
 }
 
-TEST(Auto, OutputsThatAreNotWholePiecesOf16BytesGoToSimt) {
+TEST(Auto, OutputsThatAreNotWholePiecesOf16BytesGoToSm80Forward) {
   const Sizes odd = {.head_dim = 64, .head_dim_v = 36};
-  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, odd)), "simt");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, odd)), "sm80_forward");
   EXPECT_EQ(core::lack_of(*core::find_backend("sm90_forward"), MadeUp(DType::kBF16, odd).problem),
             "v: head_dim 36, compute 'sm90_forward' allows multiples of 8");
+}
+
+/// What Hopper's own kernel lacks, and every GPU without its instructions.
+TEST(Auto, HalfPrecisionIsForTensorCoresWhereverTheyTakeIt) {
+  const Sizes wide = {.head_dim = 512, .head_dim_v = 300}, odd = {.seqlen_q = 1, .head_dim = 57, .head_dim_v = 57};
+  EXPECT_STREQ(automatic(MadeUp(DType::kF16, wide)), "sm80_forward");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, odd, {.window_left = 5, .softcap = 2, .dropout_p = 0.1})),
+               "sm80_forward");
+  const cuda::Family& sm80 = *cuda::find_family("sm80_forward");
+  for (const MadeUp& made : problems(false)) {
+    const core::Problem& p = made.problem;
+    for (const cuda::DeviceInfo& d : devices()) {
+      if (sm80.lack(p, d)) continue;
+      const double expected = sm80.choose(p, d).seconds;
+      for (const cuda::Family* other : cuda::families()) {
+        if (other == &sm80 || !other->in_auto || !other->has_forward || !other->supports(d.arch()) ||
+            other->lack(p, d)) {
+          continue;
+        }
+        const double seconds = other->choose(p, d).seconds;
+        const bool is_hoppers = std::string_view(other->name) == "sm90_forward";
+        EXPECT_TRUE(is_hoppers ? seconds <= expected : seconds >= expected)  // equal where memory is the limit
+            << other->name << " " << seconds << ", sm80_forward " << expected << " on " << d.name << ", q "
+            << p.max_seqlen_q << " k " << p.max_seqlen_k << " d " << p.head_dim;
+      }
+    }
+  }
+}
+
+TEST(Sm80Forward, TilesFollowTheSharedMemoryOfTheArchitecture) {
+  const cuda::Family& family = *cuda::find_family("sm80_forward");
+  const auto constant = [&](const MadeUp& made, const cuda::DeviceInfo& d, const char* name) -> std::int64_t {
+    for (const cuda::Constant& c : family.kernels(family.choose(made.problem, d).variant, d.arch()).front().config) {
+      if (c.name == name) return std::get<std::int64_t>(c.value);
+    }
+    return -1;
+  };
+  struct Wanted {
+    std::int64_t head_dim;
+    const char* arch;
+    std::int64_t block_m, block_n, threads, smem_bytes;
+  };
+  constexpr Wanted kWanted[] = {
+      {64, "sm_80", 128, 64, 128, 50176},   {64, "sm_86", 128, 64, 128, 50176},  {64, "sm_90a", 128, 64, 128, 50176},
+      {128, "sm_80", 128, 32, 128, 66560},  {128, "sm_86", 128, 64, 256, 99328}, {128, "sm_90a", 128, 64, 128, 99328},
+      {256, "sm_80", 128, 32, 256, 132096}, {256, "sm_120", 64, 32, 128, 99328}, {256, "sm_90a", 128, 64, 256, 197632},
+      {512, "sm_80", 64, 32, 128, 164864},  {512, "sm_89", 32, 16, 64, 82944},   {512, "sm_90a", 128, 32, 256, 230400}};
+  for (const Wanted& w : kWanted) {
+    SCOPED_TRACE(std::string(w.arch) + " " + std::to_string(w.head_dim));
+    const MadeUp made(DType::kBF16,
+                      {.seqlen_q = 8192, .seqlen_k = 8192, .head_dim = w.head_dim, .head_dim_v = w.head_dim});
+    const cuda::DeviceInfo d = device(w.arch, 100);
+    EXPECT_EQ(constant(made, d, "kBlockM"), w.block_m);
+    EXPECT_EQ(constant(made, d, "kBlockN"), w.block_n);
+    EXPECT_EQ(constant(made, d, "kThreads"), w.threads);
+    EXPECT_EQ(constant(made, d, "kSmemBytes"), w.smem_bytes);
+  }
+  const MadeUp decode(DType::kBF16, {16, 32, 8, 1, 8192, 128, 128});
+  EXPECT_EQ(constant(decode, device("sm_80", 108), "kBlockM"), 64) << "one row";
+}
+
+TEST(Sm80Forward, TakesAnyAlignmentInTheLargestPieces) {
+  const cuda::Family& family = *cuda::find_family("sm80_forward");
+  const cuda::DeviceInfo d = device("sm_80", 108);
+  const auto copy_bytes = [&](const Sizes& sizes, std::uintptr_t skew) -> std::int64_t {
+    const MadeUp made(DType::kBF16, sizes, {}, false, 0, skew);
+    EXPECT_FALSE(family.lack(made.problem, d).has_value());
+    for (const cuda::Constant& c : family.kernels(family.choose(made.problem, d).variant, d.arch()).front().config) {
+      if (c.name == "kCopyBytes") return std::get<std::int64_t>(c.value);
+    }
+    return -1;
+  };
+  EXPECT_EQ(copy_bytes({}, 0), 16);
+  EXPECT_EQ(copy_bytes({}, 4), 4);
+  EXPECT_EQ(copy_bytes({}, 2), 2);
+  EXPECT_EQ(copy_bytes({.head_dim = 50}, 0), 4);
+  EXPECT_EQ(copy_bytes({.head_dim_v = 33}, 0), 2);
+}
+
+TEST(Sm80Forward, SumsThatTensorCoresWouldCutArePutAside) {
+  const cuda::Family& family = *cuda::find_family("sm80_forward");
+  const auto puts_aside = [&](DType dtype, std::int64_t seqlen_k) {
+    const MadeUp made(dtype, {.seqlen_k = seqlen_k});
+    const auto& config =
+        family.kernels(family.choose(made.problem, device("sm_80", 108)).variant, cuda::find_arch("sm_80"))
+            .front()
+            .config;
+    return std::any_of(config.begin(), config.end(),
+                       [](const cuda::Constant& c) { return c.name == "kPutsAside" && std::get<bool>(c.value); });
+  };
+  EXPECT_FALSE(puts_aside(DType::kF16, 65536));
+  EXPECT_TRUE(puts_aside(DType::kF16, 65537));
+  EXPECT_FALSE(puts_aside(DType::kBF16, 524288));
+  EXPECT_TRUE(puts_aside(DType::kBF16, 524289));
+  EXPECT_EQ(core::lack_of(*core::find_backend("sm80_forward"),
+                          MadeUp(DType::kF16, {.seqlen_k = 65537, .head_dim = 512}).problem),
+            "q: head_dim 512, compute 'sm80_forward' allows 1 to 256 where keys are very many");
 }
 
 TEST(Auto, ComplainsWithTheWordsOfTheMostGeneral) {

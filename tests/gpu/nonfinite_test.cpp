@@ -174,9 +174,9 @@ class HalfNonFinite : public GpuTest, public testing::WithParamInterface<std::tu
     plain.seqlen_q = plain.seqlen_k = 64;
     const Inputs in = make_inputs(plain);
     const Outputs out = make_outputs(in);
-    core::Problem p = core::make_backward_problem(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(),
-                                                  out.lse.view(), out.dq.view(), out.dk.view(), out.dv.view(),
-                                                  in.params(compute()), {});
+    core::Problem p =
+        core::make_backward_problem(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(),
+                                    out.dq.view(), out.dk.view(), out.dv.view(), in.params(compute()), {});
     if (core::find_backend(compute())->forward) {
       p = core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), nullptr,
                                      in.params(compute()));

@@ -219,7 +219,7 @@ TEST_F(Runtime, WhatARungLacksIsRefusedByName) {
 class Slice : public GpuTest {};
 
 TEST_F(Slice, WrongOffsetsStayInsideTheTensors) {
-  for (const char* compute : {"simt", "sm90_forward"}) {
+  for (const char* compute : {"simt", "sm80_forward", "sm90_forward"}) {
     AttentionCase c = small_case(DType::kBF16);
     c.varlen_q = {100, 50, 30};
     c.varlen_k = {90, 60, 40};
@@ -254,14 +254,13 @@ double batch_us(const Call& call, cuda::StreamHandle stream) {
 
 /// A kernel of one thread that ends at once, launched as the driver launches it, with nothing of the library before.
 struct BareLaunch {
-  std::shared_ptr<const cuda::Kernel> kernel = cuda::Jit::instance().load(
-      {.name = "sm_clock",
-       .source = "probe/sm_clock.cuh",
-       .function = "sm_clock",
-       .args = "ClockArgs",
-       .config = {{"kThreads", std::int64_t{1}}},
-       .arch = cuda::device_info(0).arch().target},
-      0);
+  std::shared_ptr<const cuda::Kernel> kernel = cuda::Jit::instance().load({.name = "sm_clock",
+                                                                           .source = "probe/sm_clock.cuh",
+                                                                           .function = "sm_clock",
+                                                                           .args = "ClockArgs",
+                                                                           .config = {{"kThreads", std::int64_t{1}}},
+                                                                           .arch = cuda::device_info(0).arch().target},
+                                                                          0);
   cuda::Scratch result;
 
   explicit BareLaunch(cuda::StreamHandle stream) : result(2 * sizeof(std::int64_t), stream) {}
@@ -308,8 +307,7 @@ TEST_F(Alone, ALaunchCostsTheHostLittle) {
   std::vector<double> bare_us;
   for (std::size_t round = 0; round < kRounds; ++round) {  // in turns: a busy moment of the host is nobody's alone
     bare_us.push_back(batch_us([&] { bare(stream.get()); }, stream.get()));
-    for (Measured& m : all)
-      m.us.push_back(batch_us([&] { submit(*m.rung, m.in, m.out, stream.get()); }, stream.get()));
+    for (Measured& m : all) m.us.push_back(batch_us([&] { submit(*m.rung, m.in, m.out, stream.get()); }, stream.get()));
   }
   const double driver_us = median_of(bare_us);
   std::printf("%-20s %.2f us of host time for a launch without the library\n", "(driver)", driver_us);

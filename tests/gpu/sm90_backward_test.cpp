@@ -31,7 +31,8 @@ TEST_P(Sm90Backward, StaysInBudget) {
 
 const auto kIndexName = [](const auto& test) { return std::to_string(test.index); };
 
-enum Factor { kDtype, kHeadDim, kHeadDimV, kMask, kScale, kPacked, kDeterministic, kDlse };
+enum Factor { kDtype, kHeadDim, kHeadDimV, kMask, kScale, kPacked, kDeterministic, kDlse, kRules };
+enum Rules { kPlain, kAlibi, kDropout, kBoth, kNumRules };
 constexpr std::int64_t kHeadDims[] = {64, 128, 8, 40, 72, 80, 96, 112};
 constexpr std::int64_t kHeadDimsV[] = {0, 64, 128, 24};  // 0: that of q
 struct Mask {
@@ -39,9 +40,16 @@ struct Mask {
   std::int64_t left, right;
 };
 constexpr Mask kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 100, 30}, {true, 65, -1}, {false, -1, 70}};
-const std::vector<int> kNumValues = {2, std::size(kHeadDims), std::size(kHeadDimsV), std::size(kMasks), 4, 2, 2, 2};
+const std::vector<int> kNumValues = {
+    2, std::size(kHeadDims), std::size(kHeadDimsV), std::size(kMasks), 4, 2, 2, 2, kNumRules};
 
-bool all_compatible(int /*f*/, int /*a*/, int /*g*/, int /*b*/) {
+/// What the family refuses is left out: ALiBi with keys behind the row's own in a window; both rules beyond 64 columns.
+bool is_compatible(int f, int a, int g, int b) {
+  if (g != kRules) return true;
+  if (f == kMask)
+    return b == kPlain || b == kDropout || kMasks[a].causal || (kMasks[a].left < 0 && kMasks[a].right < 0);
+  if (f == kHeadDim) return b != kBoth || kHeadDims[a] <= 64;
+  if (f == kHeadDimV) return b != kBoth || kHeadDimsV[a] <= 64;
   return true;
 }
 
@@ -56,7 +64,7 @@ std::vector<AttentionCase> option_pairs() {
                                       {1, 2, 1, 70, 0},   {1, 12, 4, 700, 900}, {2, 2, 2, 256, 192}};
   constexpr Fill kFills[] = {Fill::kNormal, Fill::kLarge, Fill::kNormal, Fill::kOneHot, Fill::kNearUniform};
   std::vector<AttentionCase> cases;
-  for (const Choice& v : covering_array(kNumValues, all_compatible, 20261122)) {
+  for (const Choice& v : covering_array(kNumValues, is_compatible, 20261122)) {
     const auto at = [&](Factor f) { return static_cast<std::size_t>(v[f]); };
     for (const Shape& s : kShapes) {
       const Mask& mask = kMasks[at(kMask)];
@@ -78,6 +86,8 @@ std::vector<AttentionCase> option_pairs() {
       }
       c.deterministic = v[kDeterministic] == 1;
       c.dlse = v[kDlse] == 1;
+      c.alibi = v[kRules] == kAlibi || v[kRules] == kBoth;
+      if (v[kRules] >= kDropout) c.dropout_p = 0.3;
       c.layout = cases.size() % 2 == 0 ? CaseLayout::kBHSD : CaseLayout::kBSHD;
       c.fill = kFills[cases.size() % std::size(kFills)];
       c.seed = cases.size() + 1;
@@ -116,6 +126,12 @@ std::vector<AttentionCase> slice_cases() {
   cases.push_back(packed);
   cases.push_back(plain(2, 1, 200, 64, true));
   cases.back().deterministic = true;
+  for (const std::int64_t head_dim : {64, 128}) {
+    cases.push_back(plain(2, 1, 200, head_dim, true));
+    cases.back().alibi = true;
+    cases.push_back(plain(2, 1, 200, head_dim, false));
+    cases.back().dropout_p = 0.2;
+  }
   return cases;
 }
 

@@ -2,12 +2,10 @@
 // wrong, repeats, neighbours that hold NaN, long rows, graphs.
 #include <gtest/gtest.h>
 
-#include <array>
-#include <cmath>
-
 #include "core/dispatch.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/stream.hpp"
+#include "gpu/forward_checks.hpp"
 #include "gpu/gpu.hpp"
 #include "support/covering_array.hpp"
 
@@ -15,14 +13,6 @@ namespace attend::test {
 namespace {
 
 constexpr const char* kCompute = "sm90_forward";
-constexpr Device kGpu = {DeviceType::kCUDA, 0};
-
-Tensor on_gpu(const TensorBuffer& buffer) {
-  Tensor view = buffer.view();
-  view.device = kGpu;
-  return view;
-}
-
 /// Skips where the GPU is not Hopper.
 class Sm90 : public GpuTest {
  protected:
@@ -141,19 +131,6 @@ TEST(Sm90ForwardCases, AreEnough) {
   EXPECT_EQ(uncovered_pairs(kNumValues, compatible, covering_array(kNumValues, compatible, 20261121)), 0);
 }
 
-AttentionCase plain(DType dtype, std::int64_t heads_q, std::int64_t heads_k, std::int64_t seqlen_q,
-                    std::int64_t seqlen_k, std::int64_t head_dim, bool causal) {
-  return {.dtype = dtype,
-          .batch = 1,
-          .heads_q = heads_q,
-          .heads_k = heads_k,
-          .seqlen_q = seqlen_q,
-          .seqlen_k = seqlen_k,
-          .head_dim = head_dim,
-          .head_dim_v = head_dim,
-          .causal = causal};
-}
-
 /// Lengths on both sides of every tile's edge, zero, and more rows than keys; the plain variants of the usual
 /// head_dims.
 std::vector<AttentionCase> edge_cases() {
@@ -222,91 +199,19 @@ TEST_F(Sm90, LongRowsKeepTheirAccuracy) {
   }
 }
 
-void submit(const Inputs& in, const Outputs& out, Stream stream) {
-  const Tensor lse = on_gpu(out.lse);
-  Params params = in.params(kCompute);
-  for (std::optional<Tensor>* t : {&params.bias, &params.mask, &params.alibi_slopes}) {
-    if (*t) (*t)->device = kGpu;
-  }
-  forward(on_gpu(in.q), on_gpu(in.k), on_gpu(in.v), on_gpu(out.o), &lse, params, stream);
-}
-
 TEST_F(Sm90, AThousandRepeatsAreBitEqual) {
   AttentionCase c = plain(DType::kBF16, 6, 2, 1000, 1100, 128, true);
   c.dropout_p = 0.1;
-  for (const AttentionCase& one : {plain(DType::kBF16, 6, 2, 1000, 1100, 64, true), c}) {
-    const Inputs in = make_inputs(one);
-    const Outputs first = run(in, kCompute);
-    const Outputs again = make_outputs(in);
-    const cuda::ContextGuard guard(0);
-    const cuda::OwnStream stream;
-    for (int round = 0; round < 1000; ++round) {
-      submit(in, again, stream.get());
-      if (round % 100 != 99) continue;
-      cuda::synchronize(stream.get());
-      ASSERT_EQ(again.o.bytes(), first.o.bytes()) << round;
-      ASSERT_EQ(again.lse.bytes(), first.lse.bytes()) << round;
-    }
-  }
+  check_repeats(kCompute, plain(DType::kBF16, 6, 2, 1000, 1100, 64, true), 1000);
+  check_repeats(kCompute, c, 1000);
 }
 
-/// A finite bias, however low, hides nothing: rows under it alone are means, as those without a bias.
 TEST_F(Sm90, AFiniteBiasIsNotMinusInfinity) {
-  for (const std::int64_t head_dim : {64, 128}) {
-    AttentionCase c = plain(DType::kBF16, 2, 1, 70, 200, head_dim, false);
-    c.bias = Broadcast{true, true, true};
-    const Inputs in = make_inputs(c);
-    constexpr double kLowest = -0x1.fep127;  // of bfloat16
-    for (std::int64_t h = 0; h < 2; ++h) {
-      for (std::int64_t i = 0; i < 70; i += 3) {
-        for (std::int64_t j = 0; j < 200; ++j) in.bias->set(0, h, i, j, kLowest);
-      }
-    }
-    const Outputs out = run(in, kCompute), want = run(in, "simt");
-    for (std::int64_t i = 0; i < 70; i += 3) {
-      EXPECT_TRUE(std::isfinite(out.lse.at(0, 1, i, 0))) << i;
-      for (std::int64_t col = 0; col < head_dim; ++col) {
-        ASSERT_NEAR(out.o.at(0, 1, i, col), want.o.at(0, 1, i, col), 0.01) << i << " " << col;
-      }
-    }
-  }
+  for (const std::int64_t head_dim : {64, 128}) check_finite_bias(kCompute, head_dim);
 }
 
-/// Results do not depend on the rest of the batch, whatever that holds.
 TEST_F(Sm90, NeighboursThatHoldNaNReachNothing) {
-  for (const bool packed : {false, true}) {
-    AttentionCase c = plain(DType::kBF16, 2, 2, 150, 170, 128, true);
-    c.batch = 3;
-    if (packed) {
-      c.varlen_q = {150, 150, 150};
-      c.varlen_k = {170, 170, 170};
-    }
-    const Inputs in = make_inputs(c);
-    const Outputs want = run(in, kCompute);
-    const std::int64_t rows = packed ? 150 : 0, keys = packed ? 170 : 0;
-    for (std::int64_t h = 0; h < 2; ++h) {
-      for (std::int64_t col = 0; col < 128; ++col) {
-        for (const std::int64_t sequence : {0, 2}) {
-          const std::int64_t b = packed ? 0 : sequence;
-          for (std::int64_t i = 0; i < 150; ++i) in.q.set(b, h, sequence * rows + i, col, NAN);
-          for (std::int64_t j = 0; j < 170; ++j) {
-            in.k.set(b, h, sequence * keys + j, col, NAN);
-            in.v.set(b, h, sequence * keys + j, col, INFINITY);
-          }
-        }
-      }
-    }
-    const Outputs got = run(in, kCompute);
-    for (std::int64_t h = 0; h < 2; ++h) {
-      for (std::int64_t i = 0; i < 150; ++i) {
-        const std::int64_t b = packed ? 0 : 1, row = rows + i;
-        for (std::int64_t col = 0; col < 128; ++col) {
-          ASSERT_EQ(got.o.at(b, h, row, col), want.o.at(b, h, row, col)) << packed << " " << h << " " << i;
-        }
-        ASSERT_EQ(got.lse.at(b, h, row, 0), want.lse.at(b, h, row, 0));
-      }
-    }
-  }
+  for (const bool packed : {false, true}) check_neighbours(kCompute, 128, packed);
 }
 
 /// A variant that was never loaded, in a capture that forbids what loading needs.
@@ -318,7 +223,7 @@ TEST_F(Sm90, AColdVariantMayBeCaptured) {
   const Outputs out = make_outputs(in);
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;
-  CapturedGraph graph(stream.get(), [&] { submit(in, out, stream.get()); });
+  CapturedGraph graph(stream.get(), [&] { submit(kCompute, in, out, stream.get()); });
   graph.launch();
   cuda::synchronize(stream.get());
   const Outputs want = run(in, kCompute);

@@ -12,6 +12,8 @@ namespace attend::cuda {
 [[nodiscard]] std::unique_ptr<const Family> rung_family(const Rung& rung);
 /// CUDA cores, every option of the interface: simt.cpp.
 [[nodiscard]] std::unique_ptr<const Family> simt_family();
+/// Tensor cores since Ampere, forward with every option: sm80_forward.cpp.
+[[nodiscard]] std::unique_ptr<const Family> sm80_forward_family();
 /// Hopper's tensor cores: sm90_backward.cpp; forward with every option, sm90_forward.cpp.
 [[nodiscard]] std::unique_ptr<const Family> sm90_backward_family();
 [[nodiscard]] std::unique_ptr<const Family> sm90_forward_family();

@@ -1,4 +1,6 @@
 // sm90_backward: float16 and bfloat16 gradients on Hopper's warpgroup instructions.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -24,6 +26,13 @@ constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;     // what th
 std::string tiles_text(const Problem& p) {
   return std::to_string(p.num_sequences) + " sequences, " + std::to_string(p.num_heads_q) + " heads, max_seqlen_q " +
          std::to_string(p.max_seqlen_q) + ", max_seqlen_k " + std::to_string(p.max_seqlen_k);
+}
+
+std::string dropout_text(const Problem& p) {
+  return fmt::format("{}", p.dropout_p);
+}
+std::string window_text(const Problem& p) {
+  return std::to_string(p.window_right);
 }
 
 struct Sm90BackwardVariant : Facts {
@@ -59,7 +68,7 @@ class Sm90Backward final : public Family {
  public:
   Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 128") {
     has_forward = false;
-    takes = option::kDeterministic | option::kWindow | option::kVarlen;
+    takes = option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi | option::kDropout;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -69,6 +78,10 @@ class Sm90Backward final : public Family {
     Sm90BackwardVariant v = {facts_of(p, false)};
     v.aligned = 1;  // as lack() asks
     v.is_deterministic = p.deterministic;
+    // Without a mask ptxas has no registers for dropout at 64 columns; with a window that is open it has.
+    if (v.mask == MaskKind::kFull && v.options == option::kDropout && !v.tile().is_persistent) {
+      v.mask = MaskKind::kWindow;
+    }
     Choice choice = {.variant = v, .why = "Hopper's tensor cores: the tiles that registers allow"};
     lay_out(p, device, choice);
     return choice;
@@ -129,12 +142,11 @@ class Sm90Backward final : public Family {
                              .partial_ready = at(w.partial_ready, kCounts),
                              .next_item = at(w.next_item, kCounts),
                              .stats_rows = plan.rows,
-                             .total_rows_q = p.q.shape[2],
-                             .total_rows_k = p.k.shape[2],
                              .key_blocks = static_cast<uint32>(num_tiles(p.max_seqlen_k, plan.tile.block_n)),
                              .section_heads = sm90_backward_section(p.max_seqlen_q, is_full, v.is_deterministic != 0),
                              .num_blocks = plan.tile.is_persistent ? static_cast<uint32>(plan.blocks) : 0,
                              .scale_log2 = folded_scale(p.scale)};
+    args.base.gradient_scale *= args.options.dropout_scale;  // dropout's scale is counted out of ds
     for (std::size_t i = 0; i < launch.choice.num_steps; ++i) launch.run(i, args);
   }
 
@@ -161,6 +173,15 @@ class Sm90Backward final : public Family {
         add(kF16, head_dim, head_dim, mask, option::kVarlen);
       }
     }
+    for (const int head_dim : {64, 128}) {
+      for (const std::int32_t rules : {option::kAlibi, option::kDropout}) {
+        add(kBF16, head_dim, head_dim, kCausal, rules);
+        add(kF16, head_dim, head_dim, head_dim == 64 && rules == option::kDropout ? kWindow : kFull, rules);
+        add(kBF16, head_dim, head_dim, kWindow, rules | option::kVarlen, true);
+      }
+    }
+    add(kBF16, 64, 64, kFull, option::kAlibi | option::kDropout);
+    add(kF16, 64, 64, kCausal, option::kAlibi | option::kDropout | option::kVarlen);
     add(kF16, 40, 80, kCausal);
     add(kBF16, 128, 64, kFull);
     add(kBF16, 96, 96, kCausal);
@@ -173,6 +194,12 @@ class Sm90Backward final : public Family {
     if (auto lack = head_dim_lack(p, {}, kMostHeadDim, true)) return lack;
     if (auto lack = length_lack(p, kMostLength)) return lack;
     const Sm90BackwardTile tile = sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v));
+    if (p.alibi_slopes && p.dropout_p > 0 && tile.is_persistent) {
+      return core::Lack{nullptr, "dropout_p with alibi_slopes", dropout_text, "0 where a head_dim is above 64"};
+    }
+    if (p.alibi_slopes && !(p.window_right == 0 || (p.window_left < 0 && p.window_right < 0))) {
+      return core::Lack{nullptr, "window_right with alibi_slopes", window_text, "0, or no window"};
+    }
     const std::int64_t blocks = std::max(sm90_backward_items(tile, p.max_seqlen_k, p.num_heads_k, p.num_sequences),
                                          sm90_backward_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences));
     if (blocks > kMostBlocks || (p.varlen && p.q.shape[2] + kBackwardRows * p.num_sequences > kMostLength)) {
@@ -189,7 +216,7 @@ class Sm90Backward final : public Family {
                        .source = std::string("sm90/") + function + ".cuh",
                        .function = function,
                        .args = Sm90BackwardArgs::kTypeName,
-                       .config = constants_of(v, option::kVarlen),
+                       .config = constants_of(v, option::kAll),
                        .arch = arch.target,
                        .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
     spec.config.insert(spec.config.end(), {{"kIsDeterministic", v.is_deterministic != 0},

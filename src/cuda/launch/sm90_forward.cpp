@@ -117,7 +117,7 @@ class Sm90Forward final : public Family {
     Sm90ForwardVariant tall = tall_variant(facts, p.max_seqlen_k);
     Sm90ForwardVariant low = low_variant(facts);
     tall.tile.schedule = low.tile.schedule = schedule_of(facts, p.max_seqlen_k);
-    tall.puts_aside = low.puts_aside = sm90_puts_aside(facts.element, p.max_seqlen_k);
+    tall.puts_aside = low.puts_aside = puts_sums_aside(facts.element, p.max_seqlen_k);
     Choice choice = {.variant = tall, .why = "Hopper's tensor cores: row tiles as tall as registers allow"};
     lay_out(p, device, choice);
     Choice other = {.variant = low, .why = "Hopper's tensor cores: few rows, so tiles of 64"};
@@ -192,7 +192,8 @@ class Sm90Forward final : public Family {
                             .total_tiles = grid.total_tiles,
                             .row_tiles = grid.row_tiles,
                             .section_heads = grid.section_heads,
-                            .scale_log2 = folded_scale(p.scale)};
+                            .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p.head_dim))};
+    args.base.scale *= static_cast<float>(made_up_for_cut_off(p.head_dim));
     launch.run(0, args);
   }
 

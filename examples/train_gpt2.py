@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Trains a model of GPT-2's size with attend and with torch's attention, and compares step times and losses.
+
+    python examples/train_gpt2.py --device cuda [--steps 200] [--dtype bf16] [--output DIR]
+
+12 layers, 768 columns, 12 heads, 50,304 tokens, sequences of 1024, as in the smallest GPT-2; AdamW; bf16 is autocast.
+Both models start from the same weights and take their steps in turns on the same batches, so that a busy moment of the
+machine is nobody's alone. The data is random but can be learnt: 1024 tokens, each followed by one of four. Writes
+gpt2.json and, where matplotlib is installed, gpt2.svg and gpt2.png.
+Exit status: 0 done; 1 a loss did not fall, or the curves parted; 2 wrong usage, torch is missing, or attend lacks what
+was asked for.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError as error:
+    print(f"{error.name} is not installed, which this example needs: pip install torch", file=sys.stderr)
+    sys.exit(2)
+
+import attend
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import train_char_transformer as small  # the model, its two attentions, and the checks
+
+ACTIVE = 1024  # tokens that occur: so few that 200 steps show each with its successors often enough
+SUCCESSORS = 4  # of a token
+WARM_UP = 10  # steps that are not timed
+TOLERANCE = {"f32": 2e-3, "bf16": 0.05}  # largest difference of the losses, in nats
+COLORS = {"attend": "#2563a8", "torch": "#b3402e"}
+
+
+class Tokens:
+    """Sequences of a random chain: batches of i64 (batch_size, seq_len + 1)."""
+
+    def __init__(self, vocabulary, seed):
+        self.generator = torch.Generator().manual_seed(seed)
+        self.table = torch.randint(vocabulary, (vocabulary, SUCCESSORS), generator=self.generator)
+
+    def batch(self, batch_size, seq_len):
+        choices = torch.randint(SUCCESSORS, (seq_len, batch_size), generator=self.generator)
+        rows = [torch.randint(len(self.table), (batch_size,), generator=self.generator)]
+        for choice in choices:
+            rows.append(self.table[rows[-1], choice])
+        return torch.stack(rows, 1)
+
+
+class Trainee:
+    """A model, its optimizer, and what became of its steps."""
+
+    def __init__(self, options, attention):
+        torch.manual_seed(options.seed)
+        self.model = small.CharTransformer(options.vocabulary, options, attention).to(options.device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr)
+        self.device_type = torch.device(options.device).type
+        self.dtype, self.losses, self.seconds = options.dtype, [], []
+
+    def wait(self):
+        if self.device_type == "cuda":
+            torch.cuda.synchronize()
+
+    def step(self, window):
+        self.wait()
+        start = time.perf_counter()
+        with torch.autocast(self.device_type, torch.bfloat16, enabled=self.dtype == "bf16"):
+            logits = self.model(window[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.wait()
+        self.seconds.append(time.perf_counter() - start)
+        self.losses.append(loss.item())
+
+
+def train(options):
+    """{"attend": Trainee, "torch": Trainee} after all steps."""
+    attentions = {"attend": small.attend_attention, "torch": small.torch_attention}
+    trainees = {name: Trainee(options, attention) for name, attention in attentions.items()}
+    tokens = Tokens(min(options.vocabulary, ACTIVE), options.seed)
+    for step in range(options.steps):
+        window = tokens.batch(options.batch_size, options.seq_len).to(options.device)
+        for name in sorted(trainees, reverse=step % 2 == 1):
+            trainees[name].step(window)
+        if step % max(1, options.steps // 10) == 0 or step == options.steps - 1:
+            now = ", ".join(f"{name} {t.losses[-1]:.4f} ({1e3 * t.seconds[-1]:.1f} ms)" for name, t in trainees.items())
+            print(f"step {step:4}  {now}", flush=True)
+    return trainees
+
+
+def plot(trainees, milliseconds, folder):
+    try:
+        import matplotlib
+    except ImportError:
+        print("no plot: matplotlib is not installed")
+        return
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), width_ratios=(2, 1), layout="constrained")
+    for name, width, alpha in (("torch", 3, 0.5), ("attend", 1, 1)):
+        left.plot(trainees[name].losses, label=name, color=COLORS[name], linewidth=width, alpha=alpha)
+    left.set(xlabel="step", ylabel="loss, nats for each token")
+    left.legend(frameon=False)
+    bars = right.bar(list(milliseconds), list(milliseconds.values()), color=[COLORS[name] for name in milliseconds])
+    right.bar_label(bars, fmt="%.1f")
+    right.set(ylabel="ms for each step, median")
+    for kind in ("svg", "png"):
+        figure.savefig(folder / f"gpt2.{kind}", dpi=120)
+    print(f"wrote {folder / 'gpt2.svg'} and gpt2.png")
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--device", default="cuda", help="cuda or cpu")
+    parser.add_argument("--dtype", choices=tuple(TOLERANCE), default="bf16", help="bf16: autocast")
+    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--seq_len", type=int, default=1024)
+    parser.add_argument("--num_layers", type=int, default=12)
+    parser.add_argument("--num_heads", type=int, default=12, help=f"of head_dim {small.HEAD_DIM}")
+    parser.add_argument("--vocabulary", type=int, default=50304)
+    parser.add_argument("--lr", type=float, default=6e-4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("experiment_results/gpt2"))
+    options = parser.parse_args(arguments)
+    for name in ("batch_size", "seq_len", "num_layers", "num_heads", "vocabulary"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name}: {getattr(options, name)}, allowed a number from 1 on")
+    if options.steps <= WARM_UP:
+        parser.error(f"--steps: {options.steps}, allowed a number above {WARM_UP}, the steps that are not timed")
+    small.check_device(parser, options.device)
+    return options
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    try:
+        small.prepare_folder(options.output)
+    except OSError as error:
+        print(f"--output: {options.output}: {error.strerror}, allowed a folder that can be written to", file=sys.stderr)
+        return 2
+    try:
+        trainees = train(options)
+    except attend.Error as error:
+        print(f"attend: {error}", file=sys.stderr)
+        return 2
+    losses = {name: trainee.losses for name, trainee in trainees.items()}
+    report, failures = small.judge(losses, TOLERANCE[options.dtype])
+    milliseconds = {name: 1e3 * statistics.median(t.seconds[WARM_UP:]) for name, t in trainees.items()}
+    settings = {name: value for name, value in vars(options).items() if name != "output"}
+    is_gpu = torch.device(options.device).type == "cuda"
+    settings["device_name"] = torch.cuda.get_device_name(options.device) if is_gpu else "cpu"
+    versions = {"attend": attend.__version__, "torch": torch.__version__}
+    record = {"settings": settings, "versions": versions, "failures": failures, "ms_per_step": milliseconds, **report,
+              "losses": losses}  # fmt: skip
+    (options.output / "gpt2.json").write_text(json.dumps(record, indent=1) + "\n")
+    plot(trainees, milliseconds, options.output)
+    for name, ms in milliseconds.items():
+        print(f"{name:<7} {ms:.2f} ms a step, loss {report['first'][name]:.4f} -> {report['last'][name]:.4f}")
+    print(f"losses differ by {report['largest_difference']:.2e} at most, allowed {TOLERANCE[options.dtype]:g}")
+    for failure in failures:
+        print(f"FAILED {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

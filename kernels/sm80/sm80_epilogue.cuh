@@ -1,0 +1,51 @@
+// o / l and lse of a warp's rows, from registers to memory.
+#pragma once
+
+#include "../common/output_tile.cuh"
+#include "sm80_pieces.cuh"
+#include "sm80_products.cuh"
+
+namespace attend {
+
+template <class Config>
+__device__ __forceinline__ void sm80_store_lse(const ForwardArgs& args, const Sm80Block<Config>& block, int64 row,
+                                               const typename Sm80Rows<Config>::Softmax& softmax, float scale) {
+  const int lane = threadIdx.x % 32;
+  if (args.lse == nullptr || block.work.part != 0 || accumulator_column(lane) != 0) return;
+#pragma unroll
+  for (int h = 0; h < kRowsOfThread; ++h) {
+    const int64 mine = row + accumulator_row(lane) + h * kRowHalf;
+    if (mine >= block.span.seqlen_q) continue;
+    args.lse[args.lse_stride.offset(block.span.batch, block.work.head, block.span.q_begin + mine)] =
+        softmax.lse(h, scale);
+  }
+}
+
+// The rows that are there. scale: score_scale(), what the softmax's values are multiplied with to be scores.
+template <class Config>
+__device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, Sm80Storage<Config>& smem,
+                                                Sm80Rows<Config> (&rows)[Config::kRowGroups], float scale) {
+  const Sm80Block<Config>& block = smem.block;
+  const ForwardArgs& base = args.base;
+  const float dropout_scale = Config::kHasDropout ? args.options.dropout_scale : 1.0f;
+  const int first_column = block.work.part * Sm80Shape<Config>::kColumnsV;
+  const int columns = min(Sm80Shape<Config>::kColumnsV, Config::kHeadDimV - first_column);
+#pragma unroll
+  for (int r = 0; r < Config::kRowGroups; ++r) {
+    auto& softmax = rows[r].softmax;
+    softmax.finish();
+    const int tile_row = sm80_first_row<Config>(r);
+    const int64 row = block.work.row + tile_row;
+    sm80_store_lse(base, block, row, softmax, scale);
+    const float factor[kRowsOfThread] = {softmax.inverse_sum(0) * dropout_scale,
+                                         softmax.inverse_sum(1) * dropout_scale};
+    write_accumulators<ElementOf<Config>>(smem.q_or_o, tile_row, rows[r].o, factor);
+    __syncwarp();  // the 16 rows of o are there; no other warp reads or writes them
+    auto* o = static_cast<Bits16*>(base.o) +
+              base.o_stride.offset(block.span.batch, block.work.head, block.span.q_begin + row) + first_column;
+    store_pieces<kMmaRows, Config::kCopyBytes>(smem.q_or_o, tile_row, o, base.o_stride.row, block.span.seqlen_q - row,
+                                               columns);
+  }
+}
+
+}  // namespace attend

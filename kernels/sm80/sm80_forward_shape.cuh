@@ -1,0 +1,69 @@
+// The numbers of sm80_forward that host and device must agree on, as plain arithmetic: tiles, and where in shared memory
+// what lies.
+#pragma once
+
+#include "../common/portable.cuh"
+#include "../common/smem_address.cuh"
+#include "../common/tile_sizes.cuh"
+
+namespace attend {
+
+constexpr int kSm80RowsOfMma = 16;    // query rows that one product takes
+constexpr int kSm80Stages = 2;        // buffers of k and of v: one is read while the other fills
+constexpr int kSm80BlockBytes = 512;  // what a block keeps of its work beside the tiles, at most
+constexpr int kSm80LargestHeadDim = 512;
+constexpr int kSm80MostColumns = 256;  // of o in one block: a warp's 16 rows of them are 128 registers of each lane
+
+// The choices of a Config, under the names of its constants.
+struct Sm80ForwardTile {
+  int warps;           // kWarps
+  int row_groups;      // kRowGroups: a warp has this many times 16 rows, which share what it loads of k and v
+  int block_n;         // kBlockN: keys
+  int q_in_registers;  // kQInRegisters: else q's operands come from shared memory for each tile of keys
+  int column_parts;    // kColumnParts: of o, a part to a block
+  int min_blocks;      // that have to fit on a multiprocessor
+  int puts_aside;      // kPutsAside: o in pieces, where keys are very many
+
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const { return warps * row_groups * kSm80RowsOfMma; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return warps * 32; }
+};
+
+// Columns of v and o in one block: whole operands, of which the last may be short.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_columns_v(int head_dim_v, int column_parts) {
+  return round_up(ceil_div(head_dim_v, column_parts), 16);
+}
+
+// Columns that a tile takes in shared memory.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_width(int columns) {
+  return round_up(columns, kPanelColumns);
+}
+
+// Floats that a thread puts aside of each group of rows (sm80_long_sum.cuh): its o, and two maxima.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_values_aside(int columns_v) {
+  return columns_v / 2 + 2;
+}
+
+// kSmemBytes: q, in whose place o is put together; kSm80Stages times k and v; the block's work; sums put aside.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_forward_smem_bytes(const Sm80ForwardTile& tile, int head_dim,
+                                                                       int head_dim_v) {
+  const int width_k = sm80_width(head_dim);
+  const int width_v = sm80_width(sm80_columns_v(head_dim_v, tile.column_parts));
+  const int q_or_o = half_bytes(tile.block_m(), width_k > width_v ? width_k : width_v);
+  const int k_and_v = half_bytes(tile.block_n, width_k + width_v);
+  const int values = sm80_values_aside(sm80_columns_v(head_dim_v, tile.column_parts));
+  const int aside = tile.puts_aside != 0 ? float_bytes(tile.threads() * tile.row_groups, values) : 0;
+  return round_up(q_or_o + kSm80Stages * k_and_v + kSm80BlockBytes, kSwizzleAtom) + aside;
+}
+
+// The same for a Config.
+template <class Config>
+struct Sm80Shape {
+  static constexpr int kRowsOfWarp = Config::kRowGroups * kSm80RowsOfMma;
+  static constexpr int kBlockM = Config::kWarps * kRowsOfWarp;
+  static constexpr int kDepth = round_up(Config::kHeadDim, 16);  // columns of q and k that products sum over
+  static constexpr int kColumnsV = sm80_columns_v(Config::kHeadDimV, Config::kColumnParts);
+  static constexpr int kWidthK = sm80_width(Config::kHeadDim);
+  static constexpr int kWidthV = sm80_width(kColumnsV);
+};
+
+}  // namespace attend

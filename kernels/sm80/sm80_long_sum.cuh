@@ -1,0 +1,70 @@
+// Sums over very many keys (../common/long_sum.cuh says why): o is put aside in shared memory every kKeysOfSum keys
+// (Config::kPutsAside), relative to the maximum that its row had then.
+#pragma once
+
+#include "../common/long_sum.cuh"
+#include "sm80_products.cuh"
+
+namespace attend {
+
+// A thread's own: nobody else reads or writes it, so that no barrier is needed.
+template <class Config>
+struct Sm80LongSum {
+  static constexpr int kOutputs = Sm80Shape<Config>::kColumnsV / 2;
+  static constexpr int kValues = sm80_values_aside(Sm80Shape<Config>::kColumnsV);
+  static constexpr int kTiles = kKeysOfSum / Config::kBlockN;
+  static constexpr int kBytes = Config::kPutsAside ? Config::kRowGroups * kValues * Config::kThreads * 4 : 0;
+  using Rows = Sm80Rows<Config>[Config::kRowGroups];
+  float* place;
+
+  // Value i of group r: a row's outputs, then the two maxima. Those of neighbouring threads lie together.
+  [[nodiscard]] __device__ __forceinline__ float& at(int r, int i) const {
+    return place[(r * kValues + i) * Config::kThreads + threadIdx.x];
+  }
+
+  // Nothing is aside: a sum of 0 whatever it is relative to.
+  __device__ __forceinline__ void clear() const {
+    if constexpr (Config::kPutsAside) {
+#pragma unroll 4
+      for (int i = 0; i < Config::kRowGroups * kValues; ++i) {
+        at(0, i) = i % kValues < kOutputs ? 0.0f : -kInfinity;
+      }
+    }
+  }
+
+  // o becomes the sum of all keys so far.
+  __device__ __forceinline__ void add_to(Rows& rows, float scale_log2) const {
+    if constexpr (Config::kPutsAside) {
+#pragma unroll
+      for (int r = 0; r < Config::kRowGroups; ++r) {
+        float factor[kRowsOfThread];
+#pragma unroll
+        for (int h = 0; h < kRowsOfThread; ++h) {
+          factor[h] = exp2_fast((at(r, kOutputs + h) - exponent_base(rows[r].softmax.row_max[h])) * scale_log2);
+        }
+#pragma unroll
+        for (int i = 0; i < kOutputs; ++i) rows[r].o[i] = fmaf(at(r, i), factor[i / 2 % 2], rows[r].o[i]);
+      }
+    }
+  }
+
+  // After tile n: where a piece ends, it goes to the sum, and o starts again.
+  __device__ __forceinline__ void put_aside(Rows& rows, int n, float scale_log2) const {
+    if constexpr (Config::kPutsAside) {
+      if (n % kTiles != 0) return;
+      add_to(rows, scale_log2);
+#pragma unroll
+      for (int r = 0; r < Config::kRowGroups; ++r) {
+#pragma unroll
+        for (int i = 0; i < kOutputs; ++i) {
+          at(r, i) = rows[r].o[i];
+          rows[r].o[i] = 0.0f;
+        }
+#pragma unroll
+        for (int h = 0; h < kRowsOfThread; ++h) at(r, kOutputs + h) = rows[r].softmax.row_max[h];
+      }
+    }
+  }
+};
+
+}  // namespace attend

@@ -1,0 +1,100 @@
+// Tiles between global and shared memory, whatever their alignment: in pieces of kCopyBytes, which divide all addresses,
+// strides and row lengths.
+#pragma once
+
+#include "../common/cp_async.cuh"
+#include "../common/element.cuh"
+#include "../common/smem_tile.cuh"
+
+namespace attend {
+
+// What one thread moves at once. 16 and 4 bytes arrive in the background (cp_async.cuh); 2 pass by a register.
+template <int kBytes>
+struct CopyPiece;
+template <>
+struct CopyPiece<16> {
+  using Type = uint4;
+  static __device__ __forceinline__ void load(uint32 smem, const void* gmem, bool is_inside) {
+    cp_async_16(smem, gmem, is_inside);
+  }
+};
+template <>
+struct CopyPiece<4> {
+  using Type = uint32;
+  static __device__ __forceinline__ void load(uint32 smem, const void* gmem, bool is_inside) {
+    cp_async_4(smem, gmem, is_inside);
+  }
+};
+template <>
+struct CopyPiece<2> {
+  using Type = Bits16;
+  static __device__ __forceinline__ void load(uint32 smem, const void* gmem, bool is_inside) {
+    const Bits16 bits = is_inside ? __ldg(static_cast<const Bits16*>(gmem)) : Bits16{0};
+    asm volatile("st.shared.b16 [%0], %1;" ::"r"(smem), "h"(bits) : "memory");
+  }
+};
+
+// A thread's part of tiles that follow each other in global memory: one column of pieces in each panel, of every
+// kRowStep-th row. kColumns: elements that a row has at least once it exists; the others of the tile become zero.
+template <int kThreads, int kCopyBytes, class Tile>
+class PieceLoader {
+  static constexpr int kPieces = kSwizzleBytes / kCopyBytes;  // of a row of a panel
+  static constexpr int kRowStep = kThreads / kPieces;
+  static constexpr int kPanels = Tile::kChunks / Tile::kChunksOfPanel;
+  static constexpr int kRowsAtOnce = kCopyBytes == 16 ? Tile::kRows / kRowStep : 4;  // small pieces would be much code
+  static_assert(kThreads % kPieces == 0 && Tile::kRows % kRowStep == 0, "all threads have as much to do");
+
+ public:
+  // row_stride is in elements, here and below.
+  __device__ __forceinline__ PieceLoader(const void* source, int64 row_stride)
+      : source_(static_cast<const char*>(source) + row() * row_stride * 2 + piece() * kCopyBytes) {}
+
+  // Sends for the next tile. What is not among its first `rows` rows and `columns` columns becomes zero: a key that is
+  // not there must not bring a NaN into 0 * v, nor a column into q.k.
+  __device__ __forceinline__ void load(Tile& tile, int64 row_stride, int rows, int columns) {
+    const uint32 target = smem_address(tile.chunk);
+    const int64 step = kRowStep * 2 * row_stride;
+#pragma unroll kRowsAtOnce
+    for (int i = 0; i < Tile::kRows; i += kRowStep, source_ += step) {
+#pragma unroll
+      for (int panel = 0; panel < kPanels; ++panel) {
+        const int byte = piece() * kCopyBytes;
+        const bool is_inside = row() + i < rows && panel * kSwizzleBytes + byte < columns * 2;
+        const int chunk = Tile::index(row() + i, panel * Tile::kChunksOfPanel + byte / kChunkBytes);
+        CopyPiece<kCopyBytes>::load(target + chunk * kChunkBytes + byte % kChunkBytes, source_ + panel * kSwizzleBytes,
+                                    is_inside);
+      }
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int row() {
+    return static_cast<int>(threadIdx.x / kPieces);
+  }
+  static __device__ __forceinline__ int piece() {
+    return static_cast<int>(threadIdx.x % kPieces);
+  }
+
+  const char* source_;
+};
+
+// The kRows rows of the tile from row on, stored by one warp: as far as they are among the first `rows` of them, and
+// their columns among the first `columns`. row_stride is in elements.
+template <int kRows, int kCopyBytes, class Tile>
+__device__ __forceinline__ void store_pieces(const Tile& tile, int row, void* destination, int64 row_stride, int64 rows,
+                                             int columns) {
+  using Piece = typename CopyPiece<kCopyBytes>::Type;
+  const int pieces = columns * 2 / kCopyBytes;  // a whole number
+#pragma unroll 4
+  for (int i = threadIdx.x % 32; i < kRows * pieces; i += 32) {
+    const int r = i / pieces;
+    const int byte = i % pieces * kCopyBytes;
+    if (r >= rows) break;
+    const uint4& chunk = tile.chunk[Tile::index(row + r, byte / kChunkBytes)];
+    const auto* from = reinterpret_cast<const char*>(&chunk) + byte % kChunkBytes;
+    auto* to = static_cast<char*>(destination) + r * row_stride * 2 + byte;
+    *reinterpret_cast<Piece*>(to) = *reinterpret_cast<const Piece*>(from);
+  }
+}
+
+}  // namespace attend

@@ -1,0 +1,85 @@
+// The two matrix products of a warp: s = q k^T and o += p v, with mma.m16n8k16. An operand of k or v, once loaded, serves
+// all of the warp's groups of 16 rows.
+#pragma once
+
+#include "../common/accumulator_scores.cuh"
+#include "../common/mma.cuh"
+#include "sm80_storage.cuh"
+
+namespace attend {
+
+// What a warp computes of 16 of its rows; a lane has two of them.
+template <class Config>
+struct Sm80Rows {
+  using Shape = Sm80Shape<Config>;
+  // Natural units, so that large scores lose nothing: online_softmax.cuh.
+  using Softmax = RunningSoftmax<ScoreUnits::kNatural>;
+  OperandA q[Config::kQInRegisters ? Shape::kDepth / kMmaDepth : 1];
+  float s[Config::kBlockN / 2];        // scores, then p
+  float o[Shape::kColumnsV / 2] = {};  // sum of p v, relative to the row's maximum
+  Softmax softmax;
+};
+
+// Where rows of a warp begin in the block's tile.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ int sm80_first_row(int group) {
+  return static_cast<int>(threadIdx.x) / 32 * Sm80Shape<Config>::kRowsOfWarp + group * kMmaRows;
+}
+
+// q's operand of a group of rows, columns from `column` on: negated where scores are to be.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ OperandA sm80_read_q(const typename Sm80Storage<Config>::QTile& tile,
+                                                              int group, int column) {
+  const auto q = BlockReader<typename Sm80Storage<Config>::QTile>::by_rows(tile, recomputed_thread() % 32);
+  return negated<Config::kNegateScores>(q.a(sm80_first_row<Config>(group), column));
+}
+
+// s = q k^T.
+template <class Config>
+__device__ __forceinline__ void sm80_multiply_qk(Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                                 const typename Sm80Storage<Config>::QTile& q_tile,
+                                                 const typename Sm80Storage<Config>::KTile& k_tile) {
+  constexpr float kZero[kAccumulatorsOfMma] = {};
+  const auto k = BlockReader<typename Sm80Storage<Config>::KTile>::by_columns(k_tile, threadIdx.x % 32);
+#pragma unroll
+  for (int column = 0; column < Sm80Shape<Config>::kDepth; column += kMmaDepth) {
+    OperandA q[Config::kRowGroups];
+#pragma unroll
+    for (int r = 0; r < Config::kRowGroups; ++r) {
+      q[r] = Config::kQInRegisters ? rows[r].q[column / kMmaDepth] : sm80_read_q<Config>(q_tile, r, column);
+    }
+#pragma unroll
+    for (int key = 0; key < Config::kBlockN; key += 2 * kMmaColumns) {
+      const OperandBPair pair = k.b_transposed(key, column);
+#pragma unroll
+      for (int i = 0; i < 2 * Config::kRowGroups; ++i) {
+        float* s = rows[i / 2].s + key / 2 + i % 2 * kAccumulatorsOfMma;
+        mma_m16n8k16(ElementOf<Config>{}, s, q[i / 2], pair.half[i % 2], column == 0 ? kZero : s);
+      }
+    }
+  }
+}
+
+// o += p v.
+template <class Config>
+__device__ __forceinline__ void sm80_multiply_pv(Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                                 const typename Sm80Storage<Config>::VTile& v_tile) {
+  const auto v = BlockReader<typename Sm80Storage<Config>::VTile>::by_rows(v_tile, threadIdx.x % 32);
+#pragma unroll
+  for (int key = 0; key < Config::kBlockN; key += kMmaDepth) {
+    OperandA p[Config::kRowGroups];
+#pragma unroll
+    for (int r = 0; r < Config::kRowGroups; ++r) p[r] = pack_operand_a<ElementOf<Config>>(rows[r].s + key / 2);
+#pragma unroll
+    for (int column = 0; column < Sm80Shape<Config>::kColumnsV; column += 2 * kMmaColumns) {
+      const OperandBPair pair = v.b(key, column);
+#pragma unroll
+      for (int i = 0; i < 2 * Config::kRowGroups; ++i) {
+        float* o = rows[i / 2].o + column / 2 + i % 2 * kAccumulatorsOfMma;
+        mma_add<ElementOf<Config>>(o, p[i / 2], pair.half[i % 2]);
+      }
+    }
+  }
+}
+
+}  // namespace attend

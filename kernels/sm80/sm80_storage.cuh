@@ -1,0 +1,97 @@
+// A block of sm80_forward: what it works on, and its shared memory.
+#pragma once
+
+#include "../common/head_matrix.cuh"
+#include "../common/key_range.cuh"
+#include "../common/score_rules.cuh"
+#include "../common/sequence.cuh"
+#include "../common/smem_tile.cuh"
+#include "../common/work.cuh"
+#include "sm80_forward_shape.cuh"
+
+namespace attend {
+
+// Tiles of kBlockN keys, [begin, end).
+struct Sm80KeyTiles {
+  int begin;
+  int end;
+
+  [[nodiscard]] __device__ __forceinline__ bool has(int n) const { return begin <= n && n < end; }
+
+  // Those with a key that one of the rows [first, last) of the sequence sees. None for rows that do not exist.
+  template <class Config>
+  [[nodiscard]] static __device__ __forceinline__ Sm80KeyTiles of_rows(const WindowMask& mask, int64 first,
+                                                                       int64 last) {
+    if (first >= mask.seqlen_q) return {0, 0};
+    const KeyRange keys = mask.rows(first, min(last, mask.seqlen_q));
+    if (keys.empty()) return {0, 0};
+    return {static_cast<int>(keys.begin / Config::kBlockN), static_cast<int>(num_tiles(keys.end, Config::kBlockN))};
+  }
+};
+
+// The query rows of a block.
+template <class Config>
+struct Sm80Work {
+  uint32 sequence;
+  uint32 head;
+  int64 row;  // of the sequence, the tile's first
+  int part;   // of the columns of o
+
+  // Grid: tiles of kBlockM rows of every query head of every sequence, times kColumnParts.
+  [[nodiscard]] static __device__ __forceinline__ Sm80Work mine(const ForwardArgs& args) {
+    const uint32 block = blockIdx.x / Config::kColumnParts;
+    const int part = static_cast<int>(blockIdx.x % Config::kColumnParts);
+    const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Sm80Shape<Config>::kBlockM));
+    const int64 bytes_per_head = args.seqlen_k * (Config::kHeadDim + Config::kHeadDimV) * 2;
+    const HeadTile at = Config::kMask == MaskKind::kCausal
+                            ? longest_first(block, row_tiles, args.batch, args.num_heads_q, bytes_per_head)
+                            : HeadTile::of_block(block, row_tiles, args.num_heads_q);
+    return {at.batch, at.head, at.tile * Sm80Shape<Config>::kBlockM, part};
+  }
+};
+
+// What a block knows of its rows, kept in shared memory: accumulators leave no registers for it.
+template <class Config>
+struct Sm80Block {
+  Sm80Work<Config> work;
+  SequenceSpan span;
+  ScoreRules<Config> rules;
+  Sm80KeyTiles tiles;                // that some row sees
+  Sm80KeyTiles own[Config::kWarps];  // that some row of the warp sees
+
+  // By all threads. Another barrier has to pass before `to` is read.
+  static __device__ __forceinline__ void make(Sm80Block& to, const ForwardOptionArgs& args,
+                                              const Sm80Work<Config>& work, const SequenceSpan& span) {
+    constexpr int kRowsOfWarp = Sm80Shape<Config>::kRowsOfWarp;
+    const WindowMask window = ScoreRules<Config>::window_of(args.options, span);
+    const uint32 warp = threadIdx.x / 32;
+    const int64 own_row = work.row + warp * kRowsOfWarp;
+    if (threadIdx.x % 32 == 0) {
+      to.own[warp] = Sm80KeyTiles::of_rows<Config>(window, own_row, own_row + kRowsOfWarp);
+    }
+    if (threadIdx.x != 0) return;
+    to.work = work;
+    to.span = span;
+    to.rules =
+        ScoreRules<Config>::make(args.options, args.base.scale, span, work.sequence, work.head, args.base.num_heads_q);
+    to.tiles = Sm80KeyTiles::of_rows<Config>(window, work.row, work.row + Config::kBlockM);
+  }
+};
+
+template <class Config>
+struct alignas(kSwizzleAtom) Sm80Storage {
+  using Shape = Sm80Shape<Config>;
+  static constexpr int kWidthQ = Shape::kWidthK > Shape::kWidthV ? Shape::kWidthK : Shape::kWidthV;
+  using QTile = PanelTile<Shape::kBlockM, kWidthQ>;
+  using KTile = PanelTile<Config::kBlockN, Shape::kWidthK>;
+  using VTile = PanelTile<Config::kBlockN, Shape::kWidthV>;
+  QTile q_or_o;  // a warp reads no rows of q but its own, and writes o over them
+  struct {
+    KTile k;
+    VTile v;
+  } stage[kSm80Stages];
+  Sm80Block<Config> block;
+  static_assert(sizeof(Sm80Block<Config>) <= kSm80BlockBytes);
+};
+
+}  // namespace attend

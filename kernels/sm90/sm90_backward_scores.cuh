@@ -1,0 +1,127 @@
+// What masks and ALiBi make of the scores of a transposed tile: rows are keys, columns are query rows.
+#pragma once
+
+#include "../common/accumulator_scores.cuh"
+#include "../common/wgmma.cuh"
+#include "sm90_backward_work.cuh"
+
+namespace attend {
+
+// Of 64 keys from `key` on and a tile of 64 query rows, spread as an accumulator: what is not seen becomes `unseen`,
+// whatever stood there.
+template <class Config>
+__device__ __forceinline__ void mask_scores(float (&s)[32], const Sm90BackwardItem& item, const BackwardBand& band,
+                                            int tile, int key, float unseen) {
+  const int lane = static_cast<int>(threadIdx.x % kWarpgroup);
+  const int thread_key = key + lane / 32 * 16 + lane % 32 / 4;
+  const int row = tile * kBackwardRows + lane % 4 * 2;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    // A row sees keys that are at most band.right after it and at most band.left before it.
+    int before = row + item.offset() - (thread_key + 8 * h) + band.right;
+    if (Config::kMask == MaskKind::kFull) before = 0;
+    if (thread_key + 8 * h >= item.seqlen_k) before = -kNearlyEverywhere;
+#pragma unroll
+    for (int i = 2 * h; i < 32; i += 4) {
+#pragma unroll
+      for (int b = 0; b < 2; ++b) {
+        const int distance = before + (Config::kMask == MaskKind::kFull ? 0 : i / 4 * 8 + b);
+        bool is_seen = distance >= 0;
+        if constexpr (Config::kMask == MaskKind::kWindow) {
+          is_seen = static_cast<uint32>(distance) <= static_cast<uint32>(band.left) + static_cast<uint32>(band.right);
+        }
+        if (!is_seen) s[i + b] = unseen;
+      }
+    }
+  }
+}
+
+// The rules of one query head; its ALiBi slope in units of log2.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ ScoreRules<Config> rules_of_head(const Sm90BackwardArgs& args,
+                                                                          const Sm90BackwardItem& item, int head) {
+  if constexpr (!Config::kHasAlibi && !Config::kHasDropout) return {};
+  const SequenceSpan span = {static_cast<uint32>(item.batch), item.q_begin, item.k_begin, item.seqlen_q, item.seqlen_k};
+  auto rules = ScoreRules<Config>::make(args.options, args.base.scale, span, static_cast<uint32>(item.sequence),
+                                        static_cast<uint32>(head), args.base.num_heads_q);
+  rules.slope *= kLog2E;
+  return rules;
+}
+
+// Of number i of a thread's accumulator: which of its statistics, and which column from its first.
+[[nodiscard]] __device__ __forceinline__ constexpr int backward_statistic(int i) {
+  return i / 8 * 4 + i / 4 % 2 * 2 + i % 2;
+}
+[[nodiscard]] __device__ __forceinline__ constexpr int backward_column(int i) {
+  return i / 4 * kColumnsOfTile + i % 2;
+}
+
+// Which tiles have entries of a warpgroup's keys that are not seen, by their numbers.
+struct MaskedTiles {
+  int before;  // those below this number
+  int from;    // those from this number on: kWindow
+
+  // first_key: of the warpgroup. number: of the next tile, which is row tile `tile`; number_end: behind the head's last.
+  template <class Config>
+  [[nodiscard]] static __device__ __forceinline__ MaskedTiles of(const Sm90BackwardArgs& args,
+                                                                 const Sm90BackwardItem& item, int first_key, int tile,
+                                                                 uint32 number, uint32 number_end) {
+    const BackwardBand band = BackwardBand::of<Config>(args.options);
+    const int first = first_key - item.offset();
+    const int last = first + kWarpgroupRows - 1;
+    MaskedTiles masked = {static_cast<int>(number), 0};
+    if constexpr (Config::kMask != MaskKind::kFull) {
+      const int first_row = last - band.right;  // that sees all keys, as far as this end goes
+      masked.before += uniform((first_row <= 0 ? 0 : (first_row - 1) / kBackwardRows + 1) - tile);
+    }
+    if (uniform(last + item.offset() >= item.seqlen_k)) masked.before = static_cast<int>(number_end);
+    if constexpr (Config::kMask == MaskKind::kWindow) {
+      const int end_row = first + band.left + 1;  // rows below see all keys
+      masked.from = uniform(static_cast<int>(number) + (end_row <= 0 ? 0 : end_row / kBackwardRows) - tile);
+    }
+    return masked;
+  }
+
+  template <class Config>
+  [[nodiscard]] __device__ __forceinline__ bool has(uint32 number) const {
+    bool is_masked = static_cast<int>(number) < before;
+    if constexpr (Config::kMask == MaskKind::kWindow) is_masked |= static_cast<int>(number) >= from;
+    return is_masked;
+  }
+};
+
+// ALiBi lowers a score by slope |i + off - j|; all in units of log2. Where rows see only keys before them that is linear
+// in rows and keys, and what belongs to the rows and to the thread's first key is added to their lse.
+template <class Config>
+struct BackwardAlibi {
+  static constexpr bool kIsOn = Config::kHasAlibi;
+  static constexpr bool kIsLinear = Config::kMask != MaskKind::kFull;
+  float slope;
+  float distance;  // i + off - j of the thread's first row and key
+
+  [[nodiscard]] static __device__ __forceinline__ BackwardAlibi of(float slope, const Sm90BackwardItem& item, int tile,
+                                                                   int first_key, int thread) {
+    const int key = first_key + accumulator_row(thread);
+    const int row = tile * kBackwardRows + accumulator_column(thread);
+    return {slope, static_cast<float>(row + item.offset() - key)};
+  }
+
+  __device__ __forceinline__ void add_to_rows(float (&lse)[16]) const {
+#pragma unroll
+    for (int i = 0; i < 32; i += i % 2 == 0 ? 1 : 3) {  // of the first key
+      float& row = lse[backward_statistic(i)];
+      row = fmaf(slope, distance + static_cast<float>(backward_column(i)), row);
+    }
+  }
+
+  // Of number i of the accumulator: log2 of p.
+  [[nodiscard]] __device__ __forceinline__ float exponent(int i, float product, float scale, float lse) const {
+    const int half = i / 2 % 2;  // which of the thread's two keys
+    if (kIsOn && kIsLinear && half == 1) return fmaf(product, scale, slope * kRowHalf) - lse;
+    const float plain = fmaf(product, scale, -lse);
+    if constexpr (!kIsOn || kIsLinear) return plain;
+    return fmaf(-slope, fabsf(distance + static_cast<float>(backward_column(i) - half * kRowHalf)), plain);
+  }
+};
+
+}  // namespace attend

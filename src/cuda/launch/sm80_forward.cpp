@@ -1,0 +1,274 @@
+// sm80_forward: float16 and bfloat16 forward on the tensor cores of every GPU since Ampere, every option.
+#include <algorithm>
+#include <string>
+
+#include "cuda/launch/estimate.hpp"
+#include "cuda/launch/families.hpp"
+#include "cuda/launch/kernel_args.hpp"
+#include "kernels/common/long_sum.cuh"
+#include "kernels/common/work.cuh"
+#include "kernels/sm80/sm80_forward_shape.cuh"
+
+namespace attend::cuda {
+namespace {
+
+using core::Problem;
+
+struct Sm80ForwardVariant : Facts {
+  std::int32_t copy_bytes = 16;  ///< all addresses, strides and row lengths are multiples of it: 16, 4 or 2
+  Sm80ForwardTile tile = {};
+
+  [[nodiscard]] int smem_bytes() const { return sm80_forward_smem_bytes(tile, head_dim, head_dim_v); }
+  [[nodiscard]] int widest() const { return std::max(head_dim, head_dim_v); }
+};
+
+constexpr std::size_t kTileAt = sizeof(Facts) / sizeof(std::int32_t) + 1;  // among the variant's ints
+
+/// Options that want registers of their own beside the scores.
+bool has_rules(const Facts& facts) {
+  return facts.has(option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout);
+}
+
+/// The first of `tiles` that fits into a block's shared memory; the last one always does.
+template <std::size_t kCount>
+Sm80ForwardTile first_that_fits(const Facts& facts, int max_smem, const Sm80ForwardTile (&tiles)[kCount]) {
+  const auto* fitting = std::find_if(std::begin(tiles), std::end(tiles) - 1, [&](const Sm80ForwardTile& tile) {
+    return sm80_forward_smem_bytes(tile, facts.head_dim, facts.head_dim_v) <= max_smem;
+  });
+  return *fitting;
+}
+
+Sm80ForwardTile tile_of(const Facts& facts, int warps, int row_groups, int block_n, bool q_in_registers, int min_blocks,
+                        bool puts_aside = false) {
+  return {.warps = warps,
+          .row_groups = row_groups,
+          .block_n = block_n,
+          .q_in_registers = q_in_registers,
+          .column_parts = ceil_div(facts.head_dim_v, kSm80MostColumns),
+          .min_blocks = min_blocks,
+          .puts_aside = puts_aside};
+}
+
+/// Tall tiles: two groups of 16 rows a warp as long as their sums leave registers for the scores, and two blocks on a
+/// multiprocessor, or one of eight warps, so that one's softmax runs under another's products.
+Sm80ForwardTile tall_tile(const Facts& facts, int max_smem) {
+  constexpr int kTwoOf32Keys = 133 << 10;  // two blocks of 128 rows of 128 columns and 32 keys, on a multiprocessor
+  constexpr int kTwoOf64Keys = 197 << 10;  // likewise with 64 keys
+  const int widest = std::max(facts.head_dim, facts.head_dim_v);
+  const int keys = has_rules(facts) ? 32 : 64;  // rules want the registers of the other scores
+  if (widest <= 64) return tile_of(facts, 4, 2, keys, keys == 64, 2);
+  if (widest <= 128 && max_smem >= kTwoOf64Keys) return tile_of(facts, 4, 2, keys, false, 2);
+  if (widest <= 128 && max_smem >= kTwoOf32Keys) return tile_of(facts, 4, 2, 32, false, 2);
+  if (widest <= 128) return tile_of(facts, 8, 1, keys, true, 1);
+  return first_that_fits(
+      facts, max_smem,
+      {tile_of(facts, 8, 1, keys, false, 1), tile_of(facts, 8, 1, 32, false, 1), tile_of(facts, 4, 1, 32, false, 1),
+       tile_of(facts, 4, 1, 16, false, 1), tile_of(facts, 2, 1, 16, false, 1)});
+}
+
+/// For heads with few rows: warps whose rows do not exist only load.
+Sm80ForwardTile low_tile(const Facts& facts, int max_smem) {
+  const int keys = has_rules(facts) ? 32 : 64;
+  const bool q_in_registers = std::max(facts.head_dim, facts.head_dim_v) <= 128;
+  return first_that_fits(facts, max_smem,
+                         {tile_of(facts, 4, 1, keys, q_in_registers, 1), tile_of(facts, 4, 1, 32, q_in_registers, 1),
+                          tile_of(facts, 4, 1, 16, false, 1), tile_of(facts, 2, 1, 16, false, 1)});
+}
+
+/// For sums over so many keys that they are put aside: a place for them in shared memory.
+Sm80ForwardTile long_tile(const Facts& facts, int max_smem) {
+  const int keys = has_rules(facts) ? 32 : 64;
+  return first_that_fits(facts, max_smem,
+                         {tile_of(facts, 8, 1, keys, false, 1, true), tile_of(facts, 4, 1, keys, false, 1, true),
+                          tile_of(facts, 4, 1, 32, false, 1, true), tile_of(facts, 2, 1, 16, false, 1, true)});
+}
+
+Sm80ForwardVariant with(const Facts& facts, int copy_bytes, const Sm80ForwardTile& tile) {
+  Sm80ForwardVariant v = {facts};
+  v.copy_bytes = copy_bytes;
+  v.tile = tile;
+  return v;
+}
+
+/// Of an H200 at large sizes. Measured are those of ladder/15_mma_qreg_async.cuh, from which the plain kernel has grown,
+/// and of ladder/14_mma_qreg.cuh for what is left of it with one group of rows a warp. What wider rows and rules leave
+/// is an assumption.
+double tflops_of(const Sm80ForwardVariant& v) {
+  double rate = v.widest() <= 64 ? 350 : v.widest() <= 128 ? 390 : v.widest() <= 256 ? 250 : 120;
+  if (has_rules(v)) rate *= 0.5;
+  if (v.copy_bytes < 4) rate *= 0.5;
+  return v.tile.row_groups == 1 && v.widest() <= 128 ? 0.65 * rate : rate;
+}
+
+constexpr int kWidestLongSum = 256;  // head_dim beyond which o finds no place aside in 99 KB
+
+class Sm80Forward final : public Family {
+ public:
+  Sm80Forward() : Family("sm80_forward", "float16 and bfloat16 on tensor cores since Ampere, every option") {
+    has_backward = false;
+    takes = option::kAll;
+    dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
+  }
+
+  [[nodiscard]] bool supports(const Arch& arch) const override { return arch.cp_async; }
+
+  [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
+    const Facts facts = facts_of(p, true);
+    const int copy_bytes = facts.aligned != 0 ? 16 : is_aligned(p, 4) ? 4 : 2;
+    const int smem = device.max_smem_per_block;
+    if (puts_sums_aside(facts.element, p.max_seqlen_k)) {
+      Choice choice = {.variant = with(facts, copy_bytes, long_tile(facts, smem)),
+                       .why = "Ampere's tensor core instructions: very many keys, so sums in pieces"};
+      lay_out(p, device, choice);
+      return choice;
+    }
+    Choice choice = {
+        .variant = with(facts, copy_bytes, tall_tile(facts, smem)),
+        .why = "Ampere's tensor core instructions: row tiles as tall as registers and shared memory allow"};
+    lay_out(p, device, choice);
+    Choice other = {.variant = with(facts, copy_bytes, low_tile(facts, smem)),
+                    .why = "Ampere's tensor core instructions: few rows, so tiles of 64"};
+    lay_out(p, device, other);
+    return other.seconds < choice.seconds ? other : choice;
+  }
+
+  void lay_out(const Problem& p, const DeviceInfo& device, Choice& choice) const override {
+    const auto v = choice.variant.as<Sm80ForwardVariant>();
+    const std::int64_t blocks =
+        num_tiles(p.max_seqlen_q, v.tile.block_m()) * p.num_sequences * p.num_heads_q * v.tile.column_parts;
+    choice.num_steps = 0;
+    choice.add_step({.blocks = blocks});
+    choice.seconds = estimated_seconds(p, device,
+                                       {.tflops = tflops_of(v),
+                                        .block_m = v.tile.block_m(),
+                                        .blocks = blocks,
+                                        .blocks_per_multiprocessor = v.tile.min_blocks,
+                                        .num_steps = 1});
+  }
+
+  [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
+    const auto v = variant.as<Sm80ForwardVariant>();
+    const Sm80ForwardTile& tile = v.tile;
+    KernelSpec spec = {.name = name,
+                       .source = "sm80/sm80_forward.cuh",
+                       .function = name,
+                       .args = ForwardOptionArgs::kTypeName,
+                       .config = constants_of(v, takes),
+                       .arch = arch.target,
+                       .dynamic_smem_bytes = static_cast<unsigned>(v.smem_bytes()),
+                       .min_blocks = tile.min_blocks};
+    spec.config.insert(spec.config.end(), {{"kThreads", std::int64_t{tile.threads()}},
+                                           {"kWarps", std::int64_t{tile.warps}},
+                                           {"kRowGroups", std::int64_t{tile.row_groups}},
+                                           {"kBlockM", std::int64_t{tile.block_m()}},
+                                           {"kBlockN", std::int64_t{tile.block_n}},
+                                           {"kQInRegisters", tile.q_in_registers != 0},
+                                           {"kColumnParts", std::int64_t{tile.column_parts}},
+                                           {"kPutsAside", tile.puts_aside != 0},
+                                           {"kCopyBytes", std::int64_t{v.copy_bytes}},
+                                           {"kSmemBytes", std::int64_t{v.smem_bytes()}}});
+    return {std::move(spec)};
+  }
+
+  [[nodiscard]] Workspace workspace(const Problem& /*p*/, const Choice& /*choice*/) const override { return {}; }
+
+  void launch(const Launch& launch) const override {
+    const Problem& p = launch.problem;
+    ForwardOptionArgs args = {forward_args(p, nullptr, true), option_args_of(p)};
+    args.base.scale *= static_cast<float>(made_up_for_cut_off(p.head_dim));
+    // Nobody looks at the stride of a single row; but rows that do not exist have addresses, and those are aligned too.
+    if (p.q.shape[2] == 1) args.base.q_stride.row = 0;
+    if (p.k.shape[2] == 1) args.base.k_stride.row = args.base.v_stride.row = 0;
+    launch.run(0, args);
+  }
+
+  [[nodiscard]] std::vector<Variant> examples(const Arch& arch) const override;
+
+  [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
+    static constexpr Tunable kAll[] = {{"warps", kTileAt},
+                                       {"row_groups", kTileAt + 1},
+                                       {"block_n", kTileAt + 2},
+                                       {"q_in_registers", kTileAt + 3},
+                                       {"column_parts", kTileAt + 4},
+                                       {"min_blocks", kTileAt + 5},
+                                       {"puts_aside", kTileAt + 6}};
+    return kAll;
+  }
+
+ protected:
+  [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p) const override {
+    if (auto lack = head_dim_lack(p, {}, kSm80LargestHeadDim, true)) return lack;
+    const Facts facts = facts_of(p, true);
+    const int widest = std::max(facts.head_dim, facts.head_dim_v);
+    if (widest > kWidestLongSum && puts_sums_aside(facts.element, p.max_seqlen_k)) {
+      return core::Lack{p.head_dim == widest ? "q" : "v", "head_dim", widest, "1 to 256 where keys are very many"};
+    }
+    return std::nullopt;
+  }
+};
+
+/// Each head_dim at which tiles change, both types, every mask; each option alone, and all that go together; negated
+/// scores; tensors that are not aligned; few rows.
+std::vector<Variant> Sm80Forward::examples(const Arch& arch) const {
+  using enum ElementType;
+  using enum MaskKind;
+  constexpr std::int32_t kEvery =
+      option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout;
+  std::vector<Variant> variants;
+  const auto add = [&](Facts facts, bool is_low = false, int copy_bytes = 16) {
+    facts.aligned = copy_bytes == 16 ? 1 : 0;
+    const auto tile = is_low ? low_tile(facts, arch.max_smem_per_block) : tall_tile(facts, arch.max_smem_per_block);
+    const Variant v = with(facts, copy_bytes, tile);
+    if (std::find(variants.begin(), variants.end(), v) == variants.end()) variants.push_back(v);
+  };
+  const auto facts = [](ElementType element, int head_dim, int head_dim_v, MaskKind mask, std::int32_t options = 0,
+                        ElementType bias = kF32, bool negate = false) {
+    return Facts{.element = element,
+                 .head_dim = head_dim,
+                 .head_dim_v = head_dim_v,
+                 .mask = mask,
+                 .options = options,
+                 .bias = bias,
+                 .negate_scores = negate};
+  };
+  for (const int head_dim : {64, 128, 192, 256, 512}) {
+    for (const bool is_low : {false, true}) {
+      if (is_low && (head_dim == 64 || head_dim == 192)) continue;  // as with 128 and 256
+      add(facts(kBF16, head_dim, head_dim, kFull), is_low);
+      add(facts(kF16, head_dim, head_dim, kCausal, 0, kF32, true), is_low);
+      add(facts(kBF16, head_dim, head_dim, kWindow, kEvery, kF32, true), is_low);
+      add(facts(kBF16, head_dim, head_dim, kWindow, option::kBias, kF16), is_low, 4);
+      add(facts(kF16, head_dim - 1, head_dim - 3, kFull), is_low, 2);
+    }
+  }
+  for (const int head_dim : {128, 256}) {
+    add(facts(kBF16, head_dim, head_dim, kCausal));
+    add(facts(kF16, head_dim, head_dim, kWindow));
+    for (const std::int32_t bit :
+         {option::kSoftcap, option::kAlibi, option::kBias, option::kBoolMask, option::kDropout, option::kVarlen}) {
+      add(facts(kBF16, head_dim, head_dim, bit == option::kBias ? kFull : kCausal, bit, kBF16));
+    }
+    add(facts(kF16, head_dim, head_dim, kCausal, kEvery, kF16), false, 4);
+    for (const std::int32_t options : {0, kEvery}) {
+      const Facts f = facts(kF16, head_dim, head_dim, kCausal, options);
+      variants.emplace_back(with(f, 16, long_tile(f, arch.max_smem_per_block)));
+    }
+  }
+  for (const int head_dim : {64, 512}) {
+    add(facts(kBF16, head_dim, head_dim, kCausal, option::kSoftcap));
+    add(facts(kBF16, head_dim, head_dim, kCausal, option::kBoolMask), true);
+  }
+  add(facts(kBF16, 96, 96, kCausal));
+  add(facts(kBF16, 192, 128, kCausal));
+  add(facts(kF16, 40, 304, kFull));
+  add(facts(kBF16, 8, 8, kCausal, option::kVarlen));
+  return variants;
+}
+
+}  // namespace
+
+std::unique_ptr<const Family> sm80_forward_family() {
+  return std::make_unique<const Sm80Forward>();
+}
+
+}  // namespace attend::cuda
