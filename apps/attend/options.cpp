@@ -47,7 +47,7 @@ struct Raw {
   bool explain_bias = false, explain_mask = false, explain_alibi = false;
   std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0: as the other one
   std::string computes = "auto";
-  std::string archs = "sm_75,sm_80,sm_90a,sm_120";
+  std::string archs = "sm_80,sm_90a,sm_120";
 };
 
 void add_outputs(CLI::App& app, std::int64_t& threads, std::filesystem::path& json, std::filesystem::path& csv) {
@@ -119,7 +119,7 @@ void add_bench(CLI::App& app, BenchOptions& options, Raw& raw) {
 }
 
 void add_compile(CLI::App& app, CompileOptions& options, Raw& raw) {
-  app.add_option("--arch", raw.archs, "Architectures, comma-separated; sm_75,sm_80,sm_90a,sm_120 if not given")
+  app.add_option("--arch", raw.archs, "Architectures, comma-separated; sm_80,sm_90a,sm_120 if not given")
       ->type_name("A,B,...");
   app.add_option("--compute", options.compute, "Kernel, all if not given")->type_name("NAME|all");
   add_path(app, "--json", options.json, "Also write the table to this file, a JSON list of objects");

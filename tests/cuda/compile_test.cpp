@@ -50,11 +50,24 @@ TEST_F(Compile, EveryKernelForItsArchitecturesWithoutSpills) {
     EXPECT_LT(row["seconds"].get<double>(), 30) << row;  // on a busy machine
   }
   for (const cuda::Family* family : cuda::families()) {
-    for (const char* arch : {"sm_75", "sm_80", "sm_90a", "sm_120"}) {
+    for (const char* arch : {"sm_80", "sm_90a", "sm_120"}) {
       EXPECT_EQ(seen.count(std::string(family->name) + " " + arch) == 1, family->supports(cuda::find_arch(arch)))
           << family->name << " " << arch;
     }
   }
+}
+
+/// sm_75 has 64 KB of shared memory a block, no cp.async and no conversion to bfloat16. Of the rungs the one with the
+/// most registers and tiles.
+TEST_F(Compile, KernelsForOldGpusWithoutSpills) {
+  for (const char* compute : {"simt", "scalar2d_row_tile"}) {
+    const auto result = run_attend({"compile", "--arch", "sm_75", "--compute", compute},
+                                   [] { set("ATTEND_CACHE_DIR", ATTEND_TEST_KERNEL_CACHE); });
+    EXPECT_EQ(result.status, 0) << result.out << result.err;
+    EXPECT_THAT(result.out, AllOf(HasSubstr(compute), HasSubstr(" sm_75 "), testing::Not(HasSubstr("not for"))));
+  }
+  const auto lacking = attend({"compile", "--arch", "sm_75", "--compute", "fa2"});
+  EXPECT_THAT(lacking.out, HasSubstr("fa2                not for sm_75\n"));
 }
 
 TEST_F(Compile, TheLogSaysWhatWasCompiledAndWhatWasFound) {
@@ -127,7 +140,7 @@ TEST_F(NoNvrtc, TooOldForTheArchitectureIsOneLineWithItsVersion) {
     set("ATTEND_CACHE_DIR", cache_.string());
   });
   EXPECT_EQ(result.status, 2);
-  EXPECT_THAT(result.err, AllOf(HasSubstr("sm_75"), HasSubstr("11.2")));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("sm_80"), HasSubstr("11.2")));
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1);
 }
 

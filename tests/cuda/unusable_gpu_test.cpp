@@ -17,8 +17,8 @@ using testing::Not;
 
 class UnusableGpu : public testing::Test {
  protected:
-  /// The program with a GPU of this compute capability and an NVRTC that compiles for `nvrtc_arch`, both as 10 * major +
-  /// minor; 0: without one.
+  /// The program with a GPU of this compute capability and an NVRTC that compiles for `nvrtc_arch`, both as
+  /// 10 * major + minor; 0: without one.
   [[nodiscard]] static ProgramResult attend(const std::vector<std::string>& arguments, int capability, int nvrtc_arch) {
     return run_attend(arguments, [capability, nvrtc_arch] {
       ::setenv("ATTEND_LIBCUDA_PATH", ATTEND_FAKE_LIBCUDA, 1);
