@@ -20,12 +20,16 @@ def milliseconds(value):
     return f"{1000 * value:.1f} us" if value < 1 else f"{value:.2f} ms"
 
 
+def sizes(row):
+    return f"({row['B']}, {row['H']}, {row['S']}, {row['D']})"
+
+
 def versus(data):
     """A line for each row: both sides' time and speed."""
     lines = []
     for r in data["rows"]:
         mask = "causal" if r["causal"] else "full"
-        lines.append(f"| ({r['B']}, {r['H']}, {r['S']}, {r['D']}) | {mask} | {r['mode']} | {milliseconds(r['ms'])} | "
+        lines.append(f"| {sizes(r)} | {mask} | {r['mode']} | {milliseconds(r['ms'])} | "
                      f"{milliseconds(r['torch_ms'])} | {r['tflops']:.1f} | {r['torch_tflops']:.1f} | "
                      f"{r['torch_ms'] / r['ms']:.2f}x |")
     return lines
@@ -52,19 +56,37 @@ def bf16_forward():
     report.replace_section(PAGE, "bf16_forward", "\n".join(lines))
 
 
+def slow_lines():
+    """What is slower than PyTorch by most, a line for each kind of problem, for the README."""
+    shortest = min(load("seed_f32.json")["rows"], key=lambda r: r["torch_ms"] / r["ms"])
+    short = min(load("bf16_cudnn_causal.json")["rows"], key=lambda r: r["torch_ms"] / r["ms"])
+    backward = {r["implementation"]: r for r in load("experiments/results.json")["rows"]
+                if (r["experiment"], r["mode"], r["S"]) == ("seed", "backward", 2048)}
+    simt, cudnn = backward["simt"], backward["torch_cudnn"]
+    return [f"| float32 {shortest['mode']}, {sizes(shortest)} | `fa2` | **{shortest['tflops']:.1f}** | "
+            f"{shortest['torch_tflops']:.1f} (memory-efficient) |",
+            f"| bfloat16 {short['mode']}, causal, {sizes(short)} | `wgmma_specialized` | **{short['tflops']:.0f}** | "
+            f"{short['torch_tflops']:.0f} (cuDNN) |",
+            f"| bfloat16 backward on CUDA cores, {sizes(simt)} | `simt` | **{simt['tflops']:.0f}** | "
+            f"{cudnn['tflops']:.0f} (cuDNN) |"]
+
+
 def summary():
-    """The largest problems, for the README."""
-    f32 = {r["mode"]: r for r in load("seed_f32.json")["rows"] if r["S"] == 2048}
+    """The largest problems and the slowest, for the README."""
+    run = load("seed_f32.json")
+    f32 = {r["mode"]: r for r in run["rows"] if r["S"] == 2048}
     half = [(load(f"bf16_cudnn_{mask}.json")["rows"][0], mask) for mask in ("full", "causal")]
-    lines = [f"On one {load('seed_f32.json')['device_name']}, TFLOP/s, beside PyTorch {load('seed_f32.json')['torch']} in one process:", "",
+    lines = [f"On one {run['device_name']}, TFLOP/s, beside PyTorch {run['torch']} in one process:", "",
              "| | kernel | attend | PyTorch |", "|---|---|---:|---:|"]
     for mode, r in f32.items():
-        lines.append(f"| float32 {mode}, ({r['B']}, {r['H']}, {r['S']}, {r['D']}) | `fa2` | {r['tflops']:.1f} | "
+        lines.append(f"| float32 {mode}, {sizes(r)} | `fa2` | {r['tflops']:.1f} | "
                      f"{r['torch_tflops']:.1f} (memory-efficient) |")
     for r, mask in half:
-        lines.append(f"| bfloat16 forward, {mask}, ({r['B']}, {r['H']}, {r['S']}, {r['D']}) | `wgmma_specialized` | "
+        lines.append(f"| bfloat16 forward, {mask}, {sizes(r)} | `wgmma_specialized` | "
                      f"{r['tflops']:.0f} | {r['torch_tflops']:.0f} (cuDNN) |")
-    lines += ["", "Short sequences are still slower than cuDNN: [docs/benchmarks_gpu.md](docs/benchmarks_gpu.md)."]
+    lines += [*slow_lines(), "",
+              "**Bold is slow**: few rows, short sequences, and what `simt` computes: gradients in 16 bits with bias, "
+              "boolean mask or softcap, beyond head_dim 128, or before Hopper. All figures: [docs/benchmarks_gpu.md](docs/benchmarks_gpu.md)."]
     report.replace_section(report.ROOT / "README.md", "gpu_summary", "\n".join(lines))
 
 

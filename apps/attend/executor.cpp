@@ -44,6 +44,9 @@ Choice choose_automatically(std::optional<DeviceType> device, const Workload& w,
     if (const auto missing = cuda::missing_gpu()) {
       if (device) throw Error(ErrorCode::kMissingHardware, "--device: 'cuda', but " + *missing);
       why = "there is none here";
+    } else if (const auto unusable = cuda::unusable_gpu(kGpu.index)) {
+      if (device) throw Error(ErrorCode::kMissingHardware, "--device: 'cuda', but " + *unusable);
+      why = *unusable;
     } else {
       try {
         return choose_each("auto", problems_on(w, mode, kGpu), kGpu);
@@ -95,8 +98,8 @@ Choice choose_compute(std::string_view compute, std::optional<DeviceType> device
   }
   const Device place = {backend->device, 0};
   if (backend->device == DeviceType::kCUDA) {
-    if (const auto missing = cuda::missing_gpu()) {
-      throw Error(ErrorCode::kMissingHardware, fmt::format("--compute: '{}' runs on a GPU, but {}", compute, *missing));
+    if (const auto lack = cuda::unusable_gpu(place.index)) {
+      throw Error(ErrorCode::kMissingHardware, fmt::format("--compute: '{}' runs on a GPU, but {}", compute, *lack));
     }
   }
   return choose_each(backend->name, problems_on(w, mode, place), place);

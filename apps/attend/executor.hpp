@@ -27,8 +27,8 @@ struct Choice {
 /// @param compute  "auto" or a backend's name
 /// @param device   what --device says, if anything. Auto without it takes the GPU where there is one that supports all
 ///                 passes of `mode`, and otherwise the CPU
-/// @throws Error (kInvalidArgument) for a name that is none; (kMissingHardware) for a GPU that is not there;
-///         (kUnsupported) with what the backend lacks for this problem.
+/// @throws Error (kInvalidArgument) for a name that is none; (kMissingHardware) for a GPU that is not there or
+///         that the library cannot use; (kUnsupported) with what the backend lacks for this problem.
 [[nodiscard]] Choice choose_compute(std::string_view compute, std::optional<DeviceType> device, const Workload& w,
                                     Mode mode);
 

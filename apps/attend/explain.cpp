@@ -80,7 +80,7 @@ void print(const Candidate& c) {
 }  // namespace
 
 int explain(const ExplainOptions& options) {
-  const bool gpu = options.device ? *options.device == DeviceType::kCUDA : !cuda::missing_gpu();
+  const bool gpu = options.device ? *options.device == DeviceType::kCUDA : !cuda::unusable_gpu(0);
   if (gpu) {
     if (const auto missing = cuda::missing_gpu())
       throw Error(ErrorCode::kMissingHardware, "--device: 'cuda', but " + *missing);

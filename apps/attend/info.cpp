@@ -1,12 +1,15 @@
 // attend info: what this machine and this build can do.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
+#include "cuda/driver/nvrtc.hpp"
 #include "cuda/jit/sources.hpp"
+#include "cuda/launch/family.hpp"
 #include "system.hpp"
 
 namespace attend::cli {
@@ -27,21 +30,84 @@ std::vector<cuda::DeviceInfo> gpus() {
   return list;
 }
 
+/// A library that is loaded at first use: where and which, or why there is none.
+struct Found {
+  std::string path, version, lack;
+
+  [[nodiscard]] nlohmann::ordered_json json() const {
+    if (!lack.empty()) return {{"lack", lack}};
+    return {{"path", path}, {"version", version}};
+  }
+  [[nodiscard]] std::string text() const {
+    return lack.empty() ? fmt::format("{}, {}", version, path) : "none: " + lack;
+  }
+};
+
+Found found_libcuda() {
+  try {
+    const cuda::Driver& driver = cuda::driver();
+    return {driver.path, fmt::format("{}.{}", driver.version / 1000, driver.version % 1000 / 10), ""};
+  } catch (const Error& error) {
+    return {"", "", error.what()};
+  }
+}
+
+Found found_nvrtc() {
+  try {
+    const cuda::Nvrtc& nvrtc = cuda::Nvrtc::instance();
+    return {nvrtc.path(), fmt::format("{}.{}", nvrtc.version_major(), nvrtc.version_minor()), ""};
+  } catch (const Error& error) {
+    return {"", "", error.what()};
+  }
+}
+
+/// The names that --compute takes on this GPU.
+std::vector<std::string> usable_on(const cuda::DeviceInfo& gpu) {
+  std::vector<std::string> names;
+  for (const cuda::Family* family : cuda::families()) {
+    if (family->supports(gpu.arch())) names.emplace_back(family->name);
+  }
+  return names;
+}
+
+nlohmann::ordered_json gpu_json(const cuda::DeviceInfo& gpu) {
+  nlohmann::ordered_json object = {{"type", "cuda"},
+                                   {"index", gpu.index},
+                                   {"name", gpu.name},
+                                   {"memory_bytes", gpu.memory_bytes},
+                                   {"compute_capability", fmt::format("{}.{}", gpu.major, gpu.minor)},
+                                   {"multiprocessors", gpu.num_multiprocessors},
+                                   {"driver", cuda::driver().version}};
+  const auto lack = cuda::unusable_gpu(gpu.index);
+  object["supported"] = !lack;
+  if (lack) {
+    object["lack"] = *lack;
+  } else {
+    object["backends"] = usable_on(gpu);
+  }
+  return object;
+}
+
+void print_gpu(const cuda::DeviceInfo& gpu) {
+  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+  fmt::print("  {}: {}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB\n", gpu.index, gpu.name, gpu.major,
+             gpu.minor, gpu.num_multiprocessors, static_cast<double>(gpu.memory_bytes) / kGiB);
+  if (const auto lack = cuda::unusable_gpu(gpu.index)) {
+    fmt::print("     unsupported: {}\n", *lack);
+  } else {
+    fmt::print("     can use: {}\n", fmt::join(usable_on(gpu), ", "));
+  }
+}
+
 nlohmann::ordered_json info_json() {
   nlohmann::ordered_json object = {{"version", version()},      {"cpu", cpu_model()},
                                    {"simd", cpu_simd_target()}, {"threads", cpu_threads()},
                                    {"cores", usable_cores()},   {"memory_bytes", memory_bytes()}};
   object["kernel_digest"] = cuda::kernel_digest();
   object["devices"] = {{{"type", "cpu"}, {"index", 0}, {"name", cpu_model()}, {"memory_bytes", memory_bytes()}}};
-  for (const cuda::DeviceInfo& gpu : gpus()) {
-    object["devices"].push_back({{"type", "cuda"},
-                                 {"index", gpu.index},
-                                 {"name", gpu.name},
-                                 {"memory_bytes", gpu.memory_bytes},
-                                 {"compute_capability", fmt::format("{}.{}", gpu.major, gpu.minor)},
-                                 {"multiprocessors", gpu.num_multiprocessors},
-                                 {"driver", cuda::driver().version}});
-  }
+  for (const cuda::DeviceInfo& gpu : gpus()) object["devices"].push_back(gpu_json(gpu));
+  object["libcuda"] = found_libcuda().json();
+  object["nvrtc"] = found_nvrtc().json();
   for (const BackendInfo& backend : backends()) {
     object["backends"].push_back({{"name", backend.name},
                                   {"description", backend.description},
@@ -66,12 +132,11 @@ int info(const InfoOptions& options) {
   fmt::print("memory    {:.1f} GiB\n", static_cast<double>(memory_bytes()) / kGiB);
   const std::vector<cuda::DeviceInfo> list = gpus();
   fmt::print("GPUs      {}\n", list.empty() ? "none" : std::to_string(list.size()));
-  for (const cuda::DeviceInfo& gpu : list) {
-    fmt::print("  {}: {}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB\n", gpu.index, gpu.name, gpu.major,
-               gpu.minor, gpu.num_multiprocessors, static_cast<double>(gpu.memory_bytes) / kGiB);
-  }
+  for (const cuda::DeviceInfo& gpu : list) print_gpu(gpu);
+  fmt::print("libcuda   {}\n", found_libcuda().text());
+  fmt::print("NVRTC     {}\n", found_nvrtc().text());
   fmt::print("kernels   {}\n", cuda::kernel_digest());
-  fmt::print("backends  (--compute NAME; auto takes the first that can)\n");
+  fmt::print("backends  (--compute NAME; auto takes the one that expects to be done first)\n");
   for (const BackendInfo& backend : backends()) {
     fmt::print("  {:<18} {:<5} {}{}\n", backend.name, device_type_name(backend.device), backend.description,
                backend.has_backward ? "" : " (forward only)");

@@ -18,11 +18,15 @@ struct Float16 {
   using Storage = Bits16;
   static constexpr ElementType kType = ElementType::kF16;
 
-  // PTX ISA, data movement and conversion: cvt. Its first source goes to the high half.
+  // PTX ISA, data movement and conversion: cvt. Its first source goes to the high half. Pairs from sm_80 on.
   [[nodiscard]] static __device__ __forceinline__ uint32 pack(float low, float high) {
+#if __CUDA_ARCH__ >= 800
     uint32 bits;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
+#else
+    return static_cast<uint32>(round(high)) << 16 | round(low);
+#endif
   }
   [[nodiscard]] static __device__ __forceinline__ Bits16 round(float value) {
     Bits16 bits;
@@ -34,7 +38,9 @@ struct Float16 {
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
     return value;
   }
-  [[nodiscard]] static __device__ __forceinline__ float low(uint32 pair) { return to_float(static_cast<Bits16>(pair)); }
+  [[nodiscard]] static __device__ __forceinline__ float low(uint32 pair) {
+    return to_float(static_cast<Bits16>(pair));
+  }
   [[nodiscard]] static __device__ __forceinline__ float high(uint32 pair) {
     return to_float(static_cast<Bits16>(pair >> 16));
   }
@@ -46,19 +52,33 @@ struct BFloat16 {
   static constexpr ElementType kType = ElementType::kBF16;
 
   [[nodiscard]] static __device__ __forceinline__ uint32 pack(float low, float high) {
+#if __CUDA_ARCH__ >= 800
     uint32 bits;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
+#else
+    return static_cast<uint32>(round(high)) << 16 | round(low);
+#endif
   }
   [[nodiscard]] static __device__ __forceinline__ Bits16 round(float value) {
+#if __CUDA_ARCH__ >= 800
     Bits16 bits;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
+#else
+    // To nearest, ties to even; a carry out of the fraction rounds the largest to infinity. A NaN stays one: the sum
+    // could overflow into a zero.
+    const uint32 bits = __float_as_uint(value);
+    const uint32 rounded = bits + 0x7fff + (bits >> 16 & 1);
+    return static_cast<Bits16>(value == value ? rounded >> 16 : 0x7fff);
+#endif
   }
   [[nodiscard]] static __device__ __forceinline__ float to_float(Bits16 bits) {
     return __uint_as_float(static_cast<uint32>(bits) << 16);
   }
-  [[nodiscard]] static __device__ __forceinline__ float low(uint32 pair) { return __uint_as_float(pair << 16); }
+  [[nodiscard]] static __device__ __forceinline__ float low(uint32 pair) {
+    return __uint_as_float(pair << 16);
+  }
   [[nodiscard]] static __device__ __forceinline__ float high(uint32 pair) {
     return __uint_as_float(pair & 0xffff0000u);
   }

@@ -9,7 +9,7 @@ from attend._activation import activate, restore
 from attend._api import attention, attention_varlen, backward, forward
 from attend._core import __version__
 from attend._errors import ArgumentError, Error, RunError, UnsupportedError
-from attend._info import backends, cpu_simd_target, cpu_threads, gpus
+from attend._info import backends, cpu_simd_target, cpu_threads, gpus, memory
 from attend._plan import explain, prepare
 from attend._sdpa import sdpa
 
@@ -29,6 +29,7 @@ __all__ = [
     "explain",
     "forward",
     "gpus",
+    "memory",
     "prepare",
     "restore",
     "sdpa",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attend import _core
+from attend._errors import ArgumentError
 
 if TYPE_CHECKING:
-    from attend._core import Backend, Gpu
+    from attend._core import Backend, Gpu, Memory
 
 
 def backends() -> list[Backend]:
@@ -16,8 +17,35 @@ def backends() -> list[Backend]:
 
 
 def gpus() -> list[Gpu]:
-    """The NVIDIA GPUs of this machine; empty where there is no driver. Loads the driver."""
+    """The NVIDIA GPUs of this machine; empty where there is no driver. Loads the driver and NVRTC.
+
+    `lack` says in one line why attend cannot compute on one: None where it can.
+    """
     return _core.gpus()
+
+
+def memory(device: str = "cuda", *, reset_peak: bool = False) -> Memory:
+    """What attend's own pool of memory on a GPU holds, in bytes, counted by the driver, without waiting for the GPU.
+
+    Scratch of calls comes from it, and the results of calls on arrays that are not torch's: torch's come from torch's
+    own allocator. Memory of captured CUDA graphs is not counted. All 0 before attend's first call there.
+
+    Args:
+        device: "cuda" (the first GPU) or "cuda:N".
+        reset_peak: the peaks start anew after this call.
+
+    Returns:
+        A dict: `used`, handed out now; `peak`, the most that was, since the last reset; `reserved` and
+        `reserved_peak`, what the pool holds of the GPU's memory, at least `used`, in steps of the driver's own.
+
+    Raises:
+        ArgumentError: another device, or one that is not there.
+        RunError: there is no driver.
+    """
+    name, _, index = str(device).partition(":")
+    if name != "cuda" or (index and not index.isdigit()) or (not index and ":" in str(device)):
+        raise ArgumentError(f"device: {device!r}, allowed 'cuda', 'cuda:N'")
+    return _core.memory(int(index or 0), bool(reset_peak))
 
 
 def cpu_threads() -> int:
@@ -53,7 +81,9 @@ def text() -> str:
     for index, gpu in enumerate(gpu_list):
         gib = gpu["memory_bytes"] / 2**30
         lines.append(f"  {index}: {gpu['name']}, compute capability {gpu['compute_capability']}, {gib:.1f} GiB")
-    lines.append("backends  (compute=NAME; auto takes the first that can)")
+        if gpu["lack"] is not None:
+            lines.append(f"     unsupported: {gpu['lack']}")
+    lines.append("backends  (compute=NAME; auto takes the one that expects to be done first)")
     for backend in backends():
         remark = "" if backend["has_backward"] else " (forward only)"
         lines.append(f"  {backend['name']:<18} {backend['device']:<5} {backend['description']}{remark}")

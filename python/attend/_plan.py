@@ -28,9 +28,10 @@ class _Places:
 
 
 def _cuda_index(device: Optional[str]) -> int:
-    """-1 for the CPU."""
+    """-1 for the CPU, which None means where the first GPU cannot be used."""
     if device is None:
-        return 0 if _core.gpus() else -1
+        gpus = _core.gpus()
+        return 0 if gpus and gpus[0]["lack"] is None else -1
     name, _, index = device.partition(":")
     if name == "cpu" and not index:
         return -1

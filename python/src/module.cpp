@@ -1,4 +1,4 @@
-// attend._core: the two calls of the library, and what this build and machine can do.
+// attend._core: the two calls of the library, and what this build can do; what it asks of GPUs is in gpu_services.cpp.
 //
 // The package's front ends (attend/_arrays.py, attend/torch) turn their tensors into Array and allocate the results;
 // here the arguments become views, and the GIL is released while the library works.
@@ -21,10 +21,8 @@
 #include "attend/attention.hpp"
 #include "core/problem.hpp"
 #include "cpu/parallel.hpp"
-#include "cuda/driver/device.hpp"
-#include "cuda/driver/driver.hpp"
-#include "cuda/driver/stream.hpp"
 #include "exchange.hpp"
+#include "gpu_services.hpp"
 
 namespace attend::python {
 namespace {
@@ -331,79 +329,6 @@ nb::list backend_list() {
   return list;
 }
 
-/// Memory of the library's pool that a Python array owns.
-struct OwnedMemory {
-  cuda::DevicePointer data = 0;
-  int index = 0;
-  cuda::StreamHandle stream = nullptr;
-  nb::object stream_owner;  // keeps the stream, as long as the memory is to go back in its order; else none
-
-  ~OwnedMemory() {
-    if (data == 0) return;
-    try {
-      const cuda::ContextGuard context(index);
-      if (stream_owner.is_none()) cuda::driver().context_synchronize();  // who may be working on it is not known
-      cuda::driver().mem_free_async(data, stream);
-    } catch (const Error&) {
-      // The driver has shut down, and the memory with it.
-    }
-  }
-};
-
-/// Uninitialised, dense memory of `bytes` on a GPU, in the order of `stream`; given back in the same order where
-/// `stream_owner` is given, else once the GPU has done everything.
-nb::object cuda_empty(const std::vector<std::size_t>& shape, const std::string& dtype, std::size_t bytes, int index,
-                      std::uintptr_t stream, nb::object stream_owner) {
-  const cuda::ContextGuard guard(index);
-  auto memory = std::make_unique<OwnedMemory>();
-  memory->index = index;
-  memory->stream = reinterpret_cast<cuda::StreamHandle>(stream);
-  memory->stream_owner = std::move(stream_owner);
-  if (bytes > 0) memory->data = cuda::Scratch(bytes, memory->stream).release();
-  auto* const data = reinterpret_cast<void*>(memory->data);  // NOLINT(performance-no-int-to-ptr)
-  const nb::capsule owner(memory.release(), [](void* held) noexcept { delete static_cast<OwnedMemory*>(held); });
-  const auto kind = dtype == "bf16" ? nb::dlpack::dtype_code::Bfloat : nb::dlpack::dtype_code::Float;
-  const auto bits = static_cast<std::uint8_t>(dtype == "f32" ? 32 : 16);
-  nb::ndarray<nb::array_api> array(data, shape.size(), shape.data(), owner, nullptr,
-                                   {static_cast<std::uint8_t>(kind), bits, 1}, nb::device::cuda::value, index);
-  return nb::cast(array);  // of an lvalue with an owner: no copy, which a moved one would be
-}
-
-/// Returns when all that was put on `stream` so far is done.
-void synchronize(int index, std::uintptr_t stream) {
-  const nb::gil_scoped_release release;
-  const cuda::ContextGuard guard(index);
-  cuda::synchronize(reinterpret_cast<cuda::StreamHandle>(stream));
-}
-
-/// Work that is put on `second` from now on starts after what is on `first` already.
-void order_streams(int index, std::uintptr_t first, std::uintptr_t second) {
-  if (first == second) return;
-  const cuda::ContextGuard guard(index);
-  cuda::Event event;
-  event.record(reinterpret_cast<cuda::StreamHandle>(first));
-  event.make_wait(reinterpret_cast<cuda::StreamHandle>(second));
-}
-
-/// The GPUs of this machine; none where there is no driver. Loads the driver.
-nb::list gpu_list() {
-  nb::list list;
-  try {
-    for (int index = 0; index < cuda::device_count(); ++index) {
-      const cuda::DeviceInfo& gpu = cuda::device_info(index);
-      nb::dict entry;
-      entry["name"] = gpu.name;
-      entry["compute_capability"] = std::to_string(gpu.major) + "." + std::to_string(gpu.minor);
-      entry["multiprocessors"] = gpu.num_multiprocessors;
-      entry["memory_bytes"] = gpu.memory_bytes;
-      list.append(entry);
-    }
-  } catch (const Error&) {
-    // That there is no GPU is the answer then.
-  }
-  return list;
-}
-
 const char* exception_name(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument:
@@ -461,11 +386,8 @@ NB_MODULE(_core, m) {
   m.def("check", &check, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a, "gradients"_a.none(), "extras"_a, "settings"_a);
   m.def("explain", &explain, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a, "gradients"_a.none(), "extras"_a, "settings"_a);
   m.def("prepare", &prepare, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a, "gradients"_a.none(), "extras"_a, "settings"_a);
-  m.def("cuda_empty", &cuda_empty, "shape"_a, "dtype"_a, "bytes"_a, "index"_a, "stream"_a, "stream_owner"_a.none());
-  m.def("synchronize", &synchronize);
-  m.def("order_streams", &order_streams);
   m.def("backends", &backend_list);
-  m.def("gpus", &gpu_list);
   m.def("cpu_threads", &attend::cpu_threads);
   m.def("cpu_simd_target", &attend::cpu_simd_target);
+  add_gpu_services(m);
 }

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import sys
+import types
 
 import pytest
 
@@ -142,10 +143,35 @@ def test_the_meter_sees_what_a_call_takes_and_gives_back(no_torch):
         scratch = np.ones(8 << 20)  # 64 MiB
         return float(scratch.sum())
 
-    total, peak = Meter("cpu").peak(take, "attend")
+    total, peak = Meter("cpu").peak(take)
     if peak is None:
         pytest.skip("this system does not let a process reset its peak")
     assert total == 8 << 20 and 60 < peak < 80
+
+
+def test_on_a_gpu_the_meter_adds_torchs_peak_and_that_of_attends_pool(monkeypatch):
+    held = {"torch": [100, 100], "pool": [30, 500]}  # bytes now, and the most: an earlier call's for the pool
+
+    def memory(device="cuda", *, reset_peak=False):
+        used, peak = held["pool"]
+        if reset_peak:
+            held["pool"][1] = used
+        return {"used": used, "peak": peak, "reserved": 1 << 25, "reserved_peak": 1 << 25}
+
+    def call():
+        held["torch"] = [164, 228]  # results, and what torch needed meanwhile
+        held["pool"] = [30, 30 + 4097]
+
+    cuda = types.SimpleNamespace(
+        synchronize=lambda: None,
+        reset_peak_memory_stats=lambda: None,
+        memory_allocated=lambda: held["torch"][0],
+        max_memory_allocated=lambda: held["torch"][1],
+    )
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda, empty=lambda *_, **__: None))
+    monkeypatch.setattr(attend, "memory", memory)
+    _, peak = Meter("cuda").peak(call)
+    assert peak * MIB == 128 + 4097  # to the byte, not in steps of what the pool reserves
 
 
 def test_roofline_measures_its_ceilings(no_torch, monkeypatch, tmp_path, capsys):

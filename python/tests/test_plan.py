@@ -1,9 +1,13 @@
 """attend.explain and attend.prepare: the library's own choice, from sizes alone."""
 
 import math
+import os
+import subprocess
+import sys
 
 import attend
 import pytest
+from attend import _info
 
 
 def test_explain_says_who_takes_a_call_on_a_cpu():
@@ -40,6 +44,41 @@ def test_refusals_name_the_argument():
         attend.prepare(1, 8, 16, 8, device="gpu")
     with pytest.raises(attend.ArgumentError, match="layout: 'sbhd'"):
         attend.explain(1, 8, 16, 8, layout="sbhd", device="cpu")
+
+
+def test_a_gpu_that_cannot_be_used_is_shown_and_not_planned_for(monkeypatch):
+    lack = "device: compute capability 6.1, allowed those of sm_70, sm_75"
+    gpu = {"name": "Old", "compute_capability": "6.1", "multiprocessors": 10, "memory_bytes": 1 << 32, "lack": lack}
+    monkeypatch.setattr("attend._core.gpus", lambda: [gpu])
+    assert f"     unsupported: {lack}" in _info.text().splitlines()
+    assert {c["compute"] for c in attend.explain(1, 2, 8, 4)} == {"cpu", "reference", "cpu_naive"}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:", "cuda:x", "gpu", None])
+def test_memory_is_of_gpus(device):
+    with pytest.raises(attend.ArgumentError, match=f"device: {device!r}, allowed 'cuda', 'cuda:N'"):
+        attend.memory(device)
+
+
+def test_memory_without_a_driver_is_one_line():
+    code = "import attend\ntry: attend.memory()\nexcept attend.RunError as error: print(error)"
+    environment = {**os.environ, "ATTEND_LIBCUDA_PATH": "/nowhere/libcuda.so.1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "libcuda" in done.stdout and done.stdout.count("\n") == 1, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not attend.gpus(), reason="no GPU")
+def test_memory_counts_a_calls_scratch_and_its_return():
+    before = attend.memory(reset_peak=True)
+    array = attend._core.cuda_empty([1000], "f32", 4000, 0, 0, None)
+    during = attend.memory()
+    assert during["used"] - before["used"] >= 4000 and during["peak"] >= during["used"]
+    assert during["reserved"] >= during["used"]
+    del array
+    attend._core.synchronize(0, 0)
+    after = attend.memory(reset_peak=True)
+    assert after["used"] == before["used"] and after["peak"] == during["peak"]
+    assert attend.memory()["peak"] == before["used"]
 
 
 @pytest.mark.skipif(not attend.gpus(), reason="no GPU")

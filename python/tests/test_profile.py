@@ -357,6 +357,56 @@ def test_a_measurement_that_hangs_is_stopped(tmp_path, monkeypatch):
         collect.collect(PROBLEM, tmp_path, "attend_", 1)
 
 
+def fake_nsys(folder, body):
+    fake_ncu(folder, body).rename(folder / "nsys")
+
+
+WRITES_TIMELINE = """
+(report,) = (word.removeprefix('--output=') for word in sys.argv if word.startswith('--output='))
+pathlib.Path(report).write_text(' '.join(sys.argv[1:]))
+"""
+
+
+def test_systems_records_a_time_line(tmp_path, monkeypatch, capsys):
+    fake_nsys(tmp_path, WRITES_TIMELINE)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(command.attend, "gpus", lambda: [{"name": "a GPU"}])
+    kept = tmp_path / "kept"
+    assert command.main(["--systems", "--compute", "fa2", "--mode", "backward", "--output-dir", str(kept)]) == 0
+    report = kept / "profile.nsys-rep"
+    assert capsys.readouterr().out == f"wrote {report}: open it with nsys-ui\n"
+    asked = report.read_text()
+    assert asked.startswith("profile --trace=cuda,nvtx ") and "--capture-range=cudaProfilerApi" in asked
+    assert asked.endswith(f"-m attend.profile.call {json.dumps(PROBLEM._asdict())}")
+
+
+@pytest.mark.parametrize(
+    "body, said",
+    [
+        ("print('Collecting data...'); print('attend.profile: o: no memory left')", "o: no memory left"),
+        (WRITES_TIMELINE + "print('attend.profile: head_dim: 96')", "head_dim: 96"),
+        ("print('no such option'); sys.exit(1)", "nsys failed or wrote no report, and said: no such option"),
+        ("", "nsys failed or wrote no report, and said: nothing"),
+    ],
+)
+def test_a_time_line_that_fails_is_one_line(body, said, tmp_path, monkeypatch, capsys):
+    fake_nsys(tmp_path, body)
+    (tmp_path / "profile.nsys-rep").write_text("of an earlier run")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(command.attend, "gpus", lambda: [{"name": "a GPU"}])
+    assert command.main(["--systems", "--output-dir", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == f"attend.profile: {said}\n" and captured.out == ""
+
+
+def test_systems_without_nsys_or_with_options_of_the_other_tool(tmp_path):
+    if not pathlib.Path("/usr/local/cuda/bin/nsys").exists():
+        done = run("--systems", path=tmp_path)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and "nsys (Nsight Systems" in done.stderr
+    done = run("--systems", "--kernel-regex", "x")
+    assert done.returncode == 2 and "--kernel-regex: given with --systems" in done.stderr
+
+
 def test_what_ncu_is_asked_for(tmp_path):
     words = collect.profile_command("ncu", PROBLEM, tmp_path / "r", "attend_")
     asked = words[words.index("--metrics") + 1].split(",")

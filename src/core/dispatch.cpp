@@ -9,6 +9,7 @@
 
 #include "core/problem.hpp"
 #include "cpu/backends.hpp"
+#include "cuda/driver/nvtx.hpp"
 #include "cuda/launch/backends.hpp"
 
 namespace attend {
@@ -77,8 +78,19 @@ const Backend& choose(std::string_view compute, const Problem& problem) {
 
 }  // namespace core
 
+namespace {
+
+/// "attend::forward (2, 16, 8192, 128) bf16, 8192 keys, auto"
+std::string range_name(const char* call, const Tensor& q, const Tensor& k, const Params& params) {
+  return fmt::format("attend::{} ({}) {}, {} keys, {}", call, fmt::join(q.shape, ", "), dtype_name(q.dtype), k.shape[2],
+                     params.compute);
+}
+
+}  // namespace
+
 void forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor* lse,
              const Params& params, Stream stream) {
+  const cuda::NvtxRange range([&] { return range_name("forward", q, k, params); });
   const core::Problem problem = core::make_forward_problem(q, k, v, o, lse, params);
   core::choose(params.compute, problem).forward(problem, stream);
 }
@@ -86,6 +98,7 @@ void forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
 void backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor& lse,
               const Tensor& dq, const Tensor& dk, const Tensor& dv, const Params& params, Stream stream,
               const BackwardExtras& extras) {
+  const cuda::NvtxRange range([&] { return range_name("backward", q, k, params); });
   const core::Problem problem = core::make_backward_problem(dout, q, k, v, o, lse, dq, dk, dv, params, extras);
   core::choose(params.compute, problem).backward(problem, stream);
 }

@@ -57,6 +57,19 @@ TEST_F(Compile, EveryKernelForItsArchitecturesWithoutSpills) {
   }
 }
 
+/// sm_75 has 64 KB of shared memory a block, no cp.async and no conversion to bfloat16. Of the rungs the one with the
+/// most registers and tiles.
+TEST_F(Compile, KernelsForOldGpusWithoutSpills) {
+  for (const char* compute : {"simt", "scalar2d_row_tile"}) {
+    const auto result = run_attend({"compile", "--arch", "sm_75", "--compute", compute},
+                                   [] { set("ATTEND_CACHE_DIR", ATTEND_TEST_KERNEL_CACHE); });
+    EXPECT_EQ(result.status, 0) << result.out << result.err;
+    EXPECT_THAT(result.out, AllOf(HasSubstr(compute), HasSubstr(" sm_75 "), testing::Not(HasSubstr("not for"))));
+  }
+  const auto lacking = attend({"compile", "--arch", "sm_75", "--compute", "fa2"});
+  EXPECT_THAT(lacking.out, HasSubstr("fa2                not for sm_75\n"));
+}
+
 TEST_F(Compile, TheLogSaysWhatWasCompiledAndWhatWasFound) {
   const std::vector<std::string> command = {"compile", "--compute", "naive", "--arch", "sm_90a"};
   EXPECT_THAT(attend(command).err, AllOf(HasSubstr("compiled in"), HasSubstr("registers"), HasSubstr("spilled")));

@@ -10,6 +10,7 @@
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/kernel.hpp"
+#include "cuda/driver/memory_pool.hpp"
 #include "cuda/driver/stream.hpp"
 #include "cuda/fake_libcuda.hpp"
 
@@ -125,6 +126,23 @@ TEST_F(DriverTest, ErrorsNameTheCallTheErrorAndTheWork) {
   { const cuda::Scratch scratch(100, nullptr); }
   { const cuda::Scratch nothing(0, nullptr); }
   EXPECT_EQ(fake_->allocations, 0);
+}
+
+TEST_F(DriverTest, ThePoolIsCountedToTheByteWithItsPeak) {
+  EXPECT_EQ(cuda::memory_pool_usage(1).used_peak, 0U);  // nobody has used it
+  {
+    const cuda::Scratch first(1000, nullptr);
+    { const cuda::Scratch second(234, nullptr); }
+    const cuda::PoolUsage usage = cuda::memory_pool_usage(0);
+    EXPECT_EQ(usage.used, 1000U);
+    EXPECT_EQ(usage.used_peak, 1234U);
+    cuda::reset_memory_pool_peaks(0);
+    EXPECT_EQ(cuda::memory_pool_usage(0).used_peak, 1000U);  // what is used now, though the driver says 0
+  }
+  EXPECT_EQ(cuda::memory_pool_usage(0).used, 0U);
+  fake_->failing = "cuMemPoolGetAttribute";
+  EXPECT_THAT(refusal([] { (void)cuda::memory_pool_usage(0); }), HasSubstr("cuMemPoolGetAttribute"));
+  EXPECT_THAT(refusal([] { (void)cuda::memory_pool_usage(2); }), HasSubstr("device: 2"));
 }
 
 TEST_F(DriverTest, TensorMapsNeedADriverThatHasThem) {

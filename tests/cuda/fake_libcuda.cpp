@@ -1,6 +1,8 @@
 // The functions of the fake driver that have something to answer.
 #include "cuda/fake_libcuda.hpp"
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -52,8 +54,11 @@ DriverResult cuDeviceTotalMem_v2(std::size_t* bytes, DeviceIndex) {
   return 0;
 }
 DriverResult cuDeviceGetAttribute(int* value, DeviceAttribute which, DeviceIndex device) {
-  *value = which == DeviceAttribute::kComputeCapabilityMajor   ? 9
-           : which == DeviceAttribute::kComputeCapabilityMinor ? (device == 0 ? 0 : 7)
+  // Of device 0 the compute capability that ATTEND_FAKE_CAPABILITY says, 10 * major + minor, 9.0 if nothing.
+  const char* told = std::getenv("ATTEND_FAKE_CAPABILITY");
+  const int capability = device != 0 ? 97 : told != nullptr ? std::atoi(told) : 90;
+  *value = which == DeviceAttribute::kComputeCapabilityMajor   ? capability / 10
+           : which == DeviceAttribute::kComputeCapabilityMinor ? capability % 10
            : which == DeviceAttribute::kMaxSmemPerBlockOptin   ? 232448
                                                                : 132;
   return 0;
@@ -98,14 +103,32 @@ DriverResult cuLaunchKernelEx(const DriverLaunchConfig* config, FunctionHandle, 
   state.cluster_x = config->num_attributes == 1 ? config->attributes[0].value.cluster.x : 0;
   return 0;
 }
-DriverResult cuMemAllocFromPoolAsync(DevicePointer* pointer, std::size_t, MemoryPoolHandle, StreamHandle) {
-  if (fails("cuMemAllocFromPoolAsync")) return 1;
-  *pointer = 4096;
-  ++attend_fake_cuda()->allocations;
+DriverResult cuMemPoolCreate(MemoryPoolHandle* pool, const MemoryPoolProperties*) {
+  static char place;
+  *pool = reinterpret_cast<MemoryPoolHandle>(&place);
   return 0;
 }
-DriverResult cuMemFreeAsync(DevicePointer, StreamHandle) {
+DriverResult cuMemPoolGetAttribute(MemoryPoolHandle, MemoryPoolAttribute which, void* value) {
+  if (fails("cuMemPoolGetAttribute")) return 1;
+  *static_cast<std::uint64_t*>(value) = attend_fake_cuda()->pool[static_cast<int>(which)];
+  return 0;
+}
+DriverResult cuMemPoolSetAttribute(MemoryPoolHandle, MemoryPoolAttribute which, void* value) {
+  attend_fake_cuda()->pool[static_cast<int>(which)] = *static_cast<std::uint64_t*>(value);
+  return 0;
+}
+DriverResult cuMemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, MemoryPoolHandle, StreamHandle) {
+  if (fails("cuMemAllocFromPoolAsync")) return 1;
+  auto& state = *attend_fake_cuda();
+  *pointer = bytes;  // what cuMemFreeAsync is told again
+  ++state.allocations;
+  state.pool[7] += bytes;
+  state.pool[8] = std::max(state.pool[8], state.pool[7]);
+  return 0;
+}
+DriverResult cuMemFreeAsync(DevicePointer pointer, StreamHandle) {
   --attend_fake_cuda()->allocations;
+  attend_fake_cuda()->pool[7] -= pointer;
   return 0;
 }
 

@@ -12,8 +12,9 @@ struct FakeCuda {
   std::string failing;  ///< the symbol whose calls fail with CUDA_ERROR_INVALID_VALUE
   int current = 0;      ///< device whose context is current, plus 1; 0: none
   int pushes = 0, pops = 0;
-  int modules = 0;      ///< loaded and not unloaded
-  int allocations = 0;  ///< made and not freed
+  int modules = 0;             ///< loaded and not unloaded
+  int allocations = 0;         ///< made and not freed
+  std::uint64_t pool[9] = {};  ///< the attributes of the one memory pool
   int max_dynamic_smem = 0;
   int attribute_calls = 0;
   int launches = 0;

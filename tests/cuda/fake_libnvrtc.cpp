@@ -1,6 +1,7 @@
 // A run-time compiler with something wrong with it: $ATTEND_FAKE_NVRTC says what.
 //   builtins  it cannot open its builtins library, as when only libnvrtc.so itself was copied
-//   arch      it is too old for the architecture
+//   arch      it does not compile for the architecture
+// $ATTEND_FAKE_NVRTC_ARCH is the one that it says it knows, 52 if not given.
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -30,7 +31,8 @@ int nvrtcGetNumSupportedArchs(int* count) {
   return 0;
 }
 int nvrtcGetSupportedArchs(int* archs) {
-  *archs = 52;
+  const char* told = std::getenv("ATTEND_FAKE_NVRTC_ARCH");
+  *archs = told != nullptr ? std::atoi(told) : 52;
   return 0;
 }
 int nvrtcCreateProgram(void** program, const char*, const char*, int, const char* const*, const char* const*) {

@@ -75,8 +75,8 @@ cuda::DeviceInfo device(const char* arch, int multiprocessors) {
 }
 
 std::vector<cuda::DeviceInfo> devices() {
-  return {device("sm_80", 108),  device("sm_86", 28),   device("sm_89", 128),
-          device("sm_90a", 132), device("sm_120", 170), device("sm_90a", 1)};
+  return {device("sm_70", 80),  device("sm_75", 40),   device("sm_80", 108),  device("sm_86", 28),
+          device("sm_89", 128), device("sm_90a", 132), device("sm_120", 170), device("sm_90a", 1)};
 }
 
 /// Problems that find every kind of tile.

@@ -136,6 +136,7 @@ TEST(PtxasLog, GivesTheNumbers) {
   const auto r = cuda::parse_ptxas_log(
       "x.cu(3): warning #177-D: variable \"a\" was declared but never referenced\n"
       "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized\n"
+      "nvrtc: warning: Architectures prior to '<compute/sm>_75' are deprecated and may be removed in a future release\n"
       "ptxas info    : 0 bytes gmem\n"
       "ptxas info    : Compiling entry function 'attend_x' for 'sm_90a'\n"
       "ptxas info    : Function properties for helper\n"

@@ -208,7 +208,7 @@ class Measurement:
             truths[x.dtype] = Truth(
                 tensors, problem.causal, with_backward, "cuda" if on_gpu else "cpu", self.settings.checked_scores
             )
-        got, row.peak_mib = self._meters[x.device].peak(lambda: x.step(tensors, problem.causal, row.mode), x.library)
+        got, row.peak_mib = self._meters[x.device].peak(lambda: x.step(tensors, problem.causal, row.mode))
         errors = compare(got, truths[x.dtype], row.mode, x.dtype, self.settings.tolerance, x.rounds_scores)
         row.max_abs_err, row.max_abs_allowed, row.mean_abs_err, row.mse, row.max_rel_err, row.passed = (
             dataclasses.astuple(errors)

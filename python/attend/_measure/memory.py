@@ -4,10 +4,8 @@ On a CPU: the peak of the process's resident set (VmHWM, which Linux lets a proc
 Scratch that a library kept from an earlier call and uses again does not show. None where the system has no such peak.
 
 On a GPU: torch's allocator knows the peak of what torch allocates, exactly; torch's kernels take their scratch from it
-too. attend's results come from it as well, its scratch from a pool of its own, of which only the device's free memory
-tells: it is read before the call is waited for, while the pool holds what the call needs. The pool grows in steps (32
-MiB as a rule) and keeps up to 512 MiB for later calls; where it grew, all that it holds is counted, and where it did
-not, nothing is. So scratch of attend below some 32 MiB, or below what an earlier call left there, does not show.
+too. attend's results come from it as well, its scratch from a pool of its own (attend.memory), whose peak the driver
+counts as exactly. The two peaks are added: results and scratch stand together while the kernels of a pass run.
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, Optional, TypeVar
 
+import attend
+
 T = TypeVar("T")
 MIB, GIB = 2.0**20, 2.0**30
-# Growth of memory outside torch that is no pool: loaded kernels.
-_OTHER_GROWTH = 16 * MIB
 
 
 def total_bytes(device: str) -> float:
@@ -46,7 +44,7 @@ def lacking(needed_bytes: int, device: str) -> str:
 
 
 class Meter:
-    """Measures calls on one device. On a GPU it is made before attend's first call: the pool is empty then."""
+    """Measures calls on one device."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -54,36 +52,21 @@ class Meter:
             import torch
 
             torch.empty(1, device="cuda")
-            torch.cuda.synchronize()
-            self._held = 0.0  # by attend's pool between calls
 
-    def peak(self, call: Callable[[], T], library: str) -> tuple[T, Optional[float]]:
-        """What `call` returns, and its peak in MiB. `library`: whose the call is, as in Implementation."""
-        return self._peak_of_gpu(call, library) if self.device == "cuda" else _peak_of_process(call)
-
-    def _peak_of_gpu(self, call: Callable[[], T], library: str) -> tuple[T, Optional[float]]:
-        import torch
-
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before, others_before = torch.cuda.memory_allocated(), _outside_torch()
-        result = call()
-        others = _outside_torch()  # before the wait: a wait lets the pool give back what it holds beyond 512 MiB
-        torch.cuda.synchronize()
-        peak = float(torch.cuda.max_memory_allocated() - before)
-        if library == "attend":
-            if others - others_before >= _OTHER_GROWTH:
-                peak += self._held + others - others_before
-            self._held = max(0.0, self._held + _outside_torch() - others_before)
-        return result, peak / MIB
+    def peak(self, call: Callable[[], T]) -> tuple[T, Optional[float]]:
+        """What `call` returns, and its peak in MiB."""
+        return _peak_of_gpu(call) if self.device == "cuda" else _peak_of_process(call)
 
 
-def _outside_torch() -> float:
-    """Bytes of the device in use by anything but torch's allocator."""
+def _peak_of_gpu(call: Callable[[], T]) -> tuple[T, Optional[float]]:
     import torch
 
-    free, total = torch.cuda.mem_get_info()
-    return float(total - free - torch.cuda.memory_reserved())
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() + attend.memory(reset_peak=True)["used"]
+    result = call()
+    torch.cuda.synchronize()
+    return result, (torch.cuda.max_memory_allocated() + attend.memory()["peak"] - before) / MIB
 
 
 def _peak_of_process(call: Callable[[], T]) -> tuple[T, Optional[float]]:

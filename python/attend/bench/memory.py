@@ -99,7 +99,7 @@ def measure(x: Implementation, options: argparse.Namespace, modes: tuple[str, ..
         peak, remark = None, ""
         try:
             tensors = Source(problem, 0).inputs(x.dtype, x.device).sets[0]
-            _, peak = meter.peak(lambda: x.step(tensors, options.causal, mode), x.library)
+            _, peak = meter.peak(lambda: x.step(tensors, options.causal, mode))
         except Exception as error:
             remark = refusal(error)
             if not remark:

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import attend
 from attend._measure import files
 from attend._measure.errors import UsageError
-from attend.profile import collect, output
+from attend.profile import collect, output, timeline
 from attend.profile.measures import Measures, measure
 from attend.profile.report import ReportError, parse
 
@@ -25,6 +25,9 @@ def main(arguments: Optional[list[str]] = None) -> int:
     try:
         if options.json:
             files.prepare_file("--json", options.json)
+        if options.systems:
+            print(_record_call(options))
+            return 0
         data = _explain_report(options) if options.report else _explain_call(options)
         if options.json:
             files.write_text(options.json, json.dumps(data, indent=1) + "\n")
@@ -40,7 +43,7 @@ def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
         allow_abbrev=False,
         prog="python -m attend.profile",
         description=__doc__,
-        epilog="Needs ncu, a GPU and torch, except with --report. Exit status: 0 done, 2 wrong usage or no ncu or GPU.",
+        epilog="Needs ncu or nsys, a GPU and torch, except with --report. Exit status: 0 done, 2 wrong usage or lack.",
     )
     parser.add_argument("--compute", default="auto", metavar="NAME", help="a rung or backend (python -m attend info)")
     parser.add_argument("--mode", choices=("forward", "backward"), default="forward")
@@ -57,6 +60,11 @@ def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
         metavar="FILE.csv",
         help="explain this output of `ncu --csv --page raw`; measures nothing, needs no GPU",
     )
+    parser.add_argument(
+        "--systems",
+        action="store_true",
+        help="instead, record a time line by Nsight Systems (nsys): profile.nsys-rep in --output-dir (here)",
+    )
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write everything measured there")
     parser.add_argument(
         "--output-dir",
@@ -64,8 +72,14 @@ def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
         metavar="DIR",
         help="keep profile.ncu-rep (for ncu-ui), profile.csv and ncu.log there",
     )
-    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds for ncu (default 600)")
-    return parser.parse_args(arguments)  # fmt: skip
+    parser.add_argument(
+        "--timeout", type=float, default=600.0, metavar="S", help="seconds for the profiler (default 600)"
+    )
+    options = parser.parse_args(arguments)
+    for name in ("report", "json", "kernel_regex"):
+        if options.systems and getattr(options, name) is not None:
+            parser.error(f"--{name.replace('_', '-')}: given with --systems, allowed without it only")
+    return options
 
 
 def _size(text: str) -> int:
@@ -88,8 +102,21 @@ def _explain_report(options: argparse.Namespace) -> dict[str, Any]:
     return output.as_json(longest(chosen), chosen, None, "", options.kernel_regex)
 
 
+def _problem(options: argparse.Namespace) -> output.Problem:
+    return output.Problem(*(getattr(options, name) for name in output.Problem._fields))
+
+
+def _record_call(options: argparse.Namespace) -> str:
+    timeline.find_nsys()
+    if not attend.gpus():
+        raise UsageError("no NVIDIA GPU here, which --systems needs")
+    folder = options.output_dir or pathlib.Path()
+    files.prepare_folder("--output-dir", folder)
+    return f"wrote {timeline.record(_problem(options), folder, options.timeout)}: open it with nsys-ui"
+
+
 def _explain_call(options: argparse.Namespace) -> dict[str, Any]:
-    problem = output.Problem(*(getattr(options, name) for name in output.Problem._fields))
+    problem = _problem(options)
     tool = collect.version(collect.find_ncu())
     if not attend.gpus():
         raise UsageError("no NVIDIA GPU here: --report FILE.csv explains a report from elsewhere")

@@ -22,22 +22,31 @@ class CollectError(Exception):
     """Nothing was measured; one line."""
 
 
+def find_tool(name: str, what: str) -> str:
+    """The path of one of NVIDIA's profilers; `what` says where it comes from.
+
+    Raises:
+        CollectError where it is not installed.
+    """
+    for place in (name, f"/usr/local/cuda/bin/{name}"):
+        found = shutil.which(place)
+        if found:
+            return found
+    raise CollectError(f"{name} ({what}) is not installed or not in PATH")
+
+
 def find_ncu() -> str:
     """The path of ncu.
 
     Raises:
         CollectError where it is not installed.
     """
-    for place in ("ncu", "/usr/local/cuda/bin/ncu"):
-        found = shutil.which(place)
-        if found:
-            return found
-    raise CollectError("ncu (Nsight Compute, part of the CUDA toolkit) is not installed or not in PATH")
+    return find_tool("ncu", "Nsight Compute, part of the CUDA toolkit")
 
 
 def version(ncu: str) -> str:
     """ "2025.3.1.0", or "" where it does not say."""
-    words = _run([ncu, "--version"]).stdout.split()
+    words = run([ncu, "--version"]).stdout.split()
     return next((words[i + 1] for i, word in enumerate(words[:-1]) if word == "Version"), "")
 
 
@@ -66,13 +75,13 @@ def collect(problem: Problem, folder: pathlib.Path, kernel_regex: str, timeout_s
     for old in (report, table):  # those of an earlier run must not pass for this one's
         old.unlink(missing_ok=True)
     try:
-        done = _run(profile_command(ncu, problem, report, kernel_regex), timeout_s)
+        done = run(profile_command(ncu, problem, report, kernel_regex), timeout_s)
     except subprocess.TimeoutExpired:
         raise CollectError(f"ncu did not finish within {timeout_s:.0f} s: a smaller problem, or --timeout") from None
     (folder / "ncu.log").write_text(done.stdout)
     if done.returncode != 0 or not report.exists():
         raise CollectError(failure(done.stdout))
-    page = _run([ncu, "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"])
+    page = run([ncu, "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"])
     if page.returncode != 0:
         raise CollectError(failure(page.stdout))
     table.write_text(page.stdout)
@@ -93,8 +102,8 @@ def failure(log: str) -> str:
     return "ncu failed or wrote no report, and said: " + (lines[-1] if lines else "nothing")
 
 
-def _run(command: list[str], timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
-    """stdout holds both streams."""
+def run(command: list[str], timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Its stdout holds both streams."""
     return subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=timeout_s
     )

@@ -12,6 +12,8 @@ constexpr int kKiB = 1024;
 // Shared memory: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 constexpr Arch kArchs[] = {
     // target   major minor smem        cp_async fp8_mma tma    wgmma  tcgen05
+    {"sm_70", 7, 0, 96 * kKiB, false, false, false, false, false},
+    {"sm_75", 7, 5, 64 * kKiB, false, false, false, false, false},
     {"sm_80", 8, 0, 163 * kKiB, true, false, false, false, false},
     {"sm_86", 8, 6, 99 * kKiB, true, false, false, false, false},
     {"sm_87", 8, 7, 163 * kKiB, true, false, false, false, false},

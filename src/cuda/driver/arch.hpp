@@ -14,7 +14,7 @@ struct Arch {
   int major;  ///< compute capability of the devices it runs on
   int minor;
   int max_smem_per_block;  ///< bytes of shared memory that a block may have, static and dynamic
-  bool cp_async;           ///< cp.async, mma.sync with bf16, ldmatrix
+  bool cp_async;           ///< cp.async, mma.sync with 16 x 8 x 16 and bf16
   bool fp8_mma;            ///< mma.sync with e4m3
   bool tma;                ///< cp.async.bulk, mbarrier transactions, clusters
   bool wgmma;              ///< wgmma and setmaxnreg: sm_90a and nothing else

@@ -6,9 +6,11 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <vector>
 
 #include "attend/error.hpp"
 #include "cuda/driver/driver.hpp"
+#include "cuda/driver/nvrtc.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -102,6 +104,22 @@ std::optional<std::string> missing_gpu() {
   try {
     if (device_count() > 0) return std::nullopt;
     return "no NVIDIA GPU is visible (see CUDA_VISIBLE_DEVICES)";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::optional<std::string> unusable_gpu(int index) {
+  if (auto missing = missing_gpu()) return missing;
+  try {
+    const DeviceInfo& info = device_info(index);
+    const Arch& arch = info.arch();
+    const Nvrtc& nvrtc = Nvrtc::instance();
+    const std::vector<int> known = nvrtc.supported_archs();
+    if (std::find(known.begin(), known.end(), 10 * arch.major + arch.minor) != known.end()) return std::nullopt;
+    return fmt::format("device: compute capability {}.{}, NVRTC {}.{} ({}) allows {}.{} and later: install another one",
+                       info.major, info.minor, nvrtc.version_major(), nvrtc.version_minor(), nvrtc.path(),
+                       known.front() / 10, known.front() % 10);
   } catch (const Error& error) {
     return error.what();
   }

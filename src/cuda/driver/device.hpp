@@ -32,6 +32,11 @@ struct DeviceInfo {
 /// Why there is no GPU to compute on, in one line; nothing where there is one. Never throws for lack of hardware.
 [[nodiscard]] std::optional<std::string> missing_gpu();
 
+/// Why the library cannot compute on GPU `index`, in one line; nothing where it can: no driver or no such GPU, a
+/// compute capability that it does not know, no NVRTC, or one that does not compile for it. Never throws for lack of
+/// hardware.
+[[nodiscard]] std::optional<std::string> unusable_gpu(int index);
+
 /// Facts of GPU `index`, asked once and kept. @throws Error (kInvalidArgument) where there is no such GPU.
 [[nodiscard]] const DeviceInfo& device_info(int index);
 

@@ -42,6 +42,7 @@ namespace attend::cuda {
   X(event_elapsed, cuEventElapsedTime, (float*, EventHandle, EventHandle))                                    \
   X(context_device, cuCtxGetDevice, (DeviceIndex*))                                                           \
   X(pool_create, cuMemPoolCreate, (MemoryPoolHandle*, const MemoryPoolProperties*))                           \
+  X(pool_get_attribute, cuMemPoolGetAttribute, (MemoryPoolHandle, MemoryPoolAttribute, void*))                \
   X(pool_set_attribute, cuMemPoolSetAttribute, (MemoryPoolHandle, MemoryPoolAttribute, void*))                \
   X(pool_alloc_async, cuMemAllocFromPoolAsync, (DevicePointer*, std::size_t, MemoryPoolHandle, StreamHandle)) \
   X(mem_free_async, cuMemFreeAsync, (DevicePointer, StreamHandle))                                            \

@@ -53,8 +53,14 @@ struct MemoryPoolProperties {
 };
 static_assert(sizeof(MemoryPoolProperties) == 88);
 
-/// CUmemPool_attribute
-enum class MemoryPoolAttribute : int { kReleaseThreshold = 4 };
+/// CUmemPool_attribute; all are 64-bit numbers of bytes. A peak may be set to 0 and to nothing else.
+enum class MemoryPoolAttribute : int {
+  kReleaseThreshold = 4,
+  kReserved = 5,
+  kReservedPeak = 6,
+  kUsed = 7,
+  kUsedPeak = 8,
+};
 
 /// CUlaunchAttribute; only these two are used.
 struct LaunchAttribute {

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <mutex>
 
 #include "attend/error.hpp"
+#include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
 
@@ -35,18 +37,54 @@ MemoryPoolHandle make_pool(DeviceIndex device) {
   return pool;
 }
 
+Pools& all_pools() {
+  static auto* pools = new Pools();  // launches may go on while the process ends
+  return *pools;
+}
+
+/// The pool of a GPU; null before its first use. @throws Error where there is no such GPU.
+MemoryPoolHandle pool_of(int device) {
+  const int index = device_info(device).index;
+  return all_pools().of_device[static_cast<std::size_t>(index)].load(std::memory_order_acquire);
+}
+
 }  // namespace
 
+PoolUsage memory_pool_usage(int device) {
+  const MemoryPoolHandle pool = pool_of(device);
+  if (pool == nullptr) return {};
+  const auto ask = [pool](MemoryPoolAttribute which) {
+    std::uint64_t bytes = 0;
+    check_call(driver().pool_get_attribute(pool, which, &bytes), "cuMemPoolGetAttribute", "counting the pool's memory");
+    return bytes;
+  };
+  using enum MemoryPoolAttribute;
+  PoolUsage usage = {ask(kUsed), ask(kUsedPeak), ask(kReserved), ask(kReservedPeak)};
+  // A peak that was reset is 0 until the next allocation.
+  usage.used_peak = std::max(usage.used_peak, usage.used);
+  usage.reserved_peak = std::max(usage.reserved_peak, usage.reserved);
+  return usage;
+}
+
+void reset_memory_pool_peaks(int device) {
+  const MemoryPoolHandle pool = pool_of(device);
+  if (pool == nullptr) return;
+  for (const MemoryPoolAttribute peak : {MemoryPoolAttribute::kUsedPeak, MemoryPoolAttribute::kReservedPeak}) {
+    std::uint64_t zero = 0;
+    check_call(driver().pool_set_attribute(pool, peak, &zero), "cuMemPoolSetAttribute", "resetting the pool's peaks");
+  }
+}
+
 MemoryPoolHandle current_memory_pool() {
-  static auto* pools = new Pools();  // launches may go on while the process ends
+  Pools& pools = all_pools();
   DeviceIndex device = 0;
   check_call(driver().context_device(&device), "cuCtxGetDevice", "looking for the current device");
   if (device < 0 || device >= kMostDevices) {
     throw Error(ErrorCode::kUnsupported, fmt::format("device: {}, allowed 0 to {}", device, kMostDevices - 1));
   }
-  auto& slot = pools->of_device[static_cast<std::size_t>(device)];
+  auto& slot = pools.of_device[static_cast<std::size_t>(device)];
   if (MemoryPoolHandle pool = slot.load(std::memory_order_acquire)) return pool;
-  const std::lock_guard lock(pools->mutex);
+  const std::lock_guard lock(pools.mutex);
   MemoryPoolHandle pool = slot.load(std::memory_order_relaxed);
   if (pool == nullptr) {
     pool = make_pool(device);

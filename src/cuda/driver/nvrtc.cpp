@@ -26,31 +26,6 @@ constexpr const char* kFileNames[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnv
 constexpr const char* kAdvice =
     "install the CUDA toolkit or `pip install nvidia-cuda-nvrtc`, or set ATTEND_NVRTC_PATH to the folder that has it";
 
-void add_folder(std::vector<std::string>& candidates, const fs::path& folder) {
-  for (const char* name : kFileNames) candidates.push_back((folder / name).string());
-}
-
-/// The pip packages' folders in a folder of Python packages.
-void add_packages(std::vector<std::string>& candidates, const fs::path& site_packages) {
-  add_folder(candidates, site_packages / "nvidia" / "cu13" / "lib");
-  add_folder(candidates, site_packages / "nvidia" / "cuda_nvrtc" / "lib");
-}
-
-/// The same below the root of a Python environment (sys.prefix): lib/python3.*/site-packages.
-void add_environment(std::vector<std::string>& candidates, const fs::path& prefix) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(prefix / "lib", error)) {
-    if (entry.path().filename().string().starts_with("python")) {
-      add_packages(candidates, entry.path() / "site-packages");
-    }
-  }
-}
-
-const char* variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr && *value != '\0' ? value : nullptr;
-}
-
 }  // namespace
 
 struct Nvrtc::Functions {
@@ -73,22 +48,7 @@ struct Nvrtc::Functions {
 };
 
 std::vector<std::string> nvrtc_candidates() {
-  std::vector<std::string> candidates;
-  if (const char* path = variable("ATTEND_NVRTC_PATH")) {
-    std::error_code error;
-    if (!fs::is_directory(path, error)) return {path};
-    add_folder(candidates, path);
-    add_packages(candidates, path);
-    add_environment(candidates, path);
-    return candidates;
-  }
-  for (const char* name : kFileNames) candidates.emplace_back(name);
-  if (const char* home = variable("CUDA_HOME")) add_folder(candidates, fs::path(home) / "lib64");
-  add_folder(candidates, "/usr/local/cuda/lib64");
-  const fs::path own = own_folder();
-  if (!own.empty()) add_packages(candidates, own.parent_path());  // site-packages/attend/libattend.so
-  if (const char* environment = variable("VIRTUAL_ENV")) add_environment(candidates, environment);
-  return candidates;
+  return toolkit_candidates({kFileNames, "cuda_nvrtc", "ATTEND_NVRTC_PATH"});
 }
 
 // libnvrtc opens this library by its bare name when it first compiles. The pip package lies in no folder that the
@@ -135,7 +95,7 @@ std::vector<std::string> Nvrtc::toolkit_include_folders() const {
   std::error_code error;
   const fs::path library = fs::canonical(path_, error).parent_path();  // lib64, targets/x86_64-linux/lib, or pip's lib
   if (!library.empty()) folders.push_back(library.parent_path() / "include");
-  if (const char* home = variable("CUDA_HOME")) folders.push_back(fs::path(home) / "include");
+  if (const char* home = set_variable("CUDA_HOME")) folders.push_back(fs::path(home) / "include");
   folders.emplace_back("/usr/local/cuda/include");
   for (const fs::path& folder : folders) {
     if (!fs::exists(folder / "crt" / "mma.h", error)) continue;  // mma.h alone is not enough: it includes that
@@ -200,8 +160,8 @@ CompileOutput Nvrtc::compile(const std::string& name, const std::string& source,
   }
   if (result != kSuccess && !knows_arch_of(options)) {
     throw Error(ErrorCode::kMissingHardware,
-                fmt::format("NVRTC {}.{} ({}) is too old for {}: install a newer one. Log: {}", major_, minor_, path_,
-                            options.front(), output.log));
+                fmt::format("NVRTC {}.{} ({}) does not compile for {}: install another one. Log: {}", major_, minor_,
+                            path_, options.front(), output.log));
   }
   if (result != kSuccess) {
     throw Error(ErrorCode::kInternal, fmt::format("nvrtcCompileProgram: {} while {}. Log:\n{}",

@@ -5,10 +5,41 @@
 #include <fmt/ranges.h>
 #include <link.h>
 
+#include <cstdlib>
+
 #include "attend/error.hpp"
 
 namespace attend::cuda {
 namespace {
+
+namespace fs = std::filesystem;
+
+/// The places of one library of the toolkit.
+class Candidates {
+ public:
+  explicit Candidates(const ToolkitLibrary& library) : library_(library) {}
+
+  void add_folder(const fs::path& folder) {
+    for (const char* name : library_.names) found.push_back((folder / name).string());
+  }
+  /// The pip packages' folders in a folder of Python packages.
+  void add_packages(const fs::path& site_packages) {
+    add_folder(site_packages / "nvidia" / "cu13" / "lib");
+    add_folder(site_packages / "nvidia" / library_.package / "lib");
+  }
+  /// The same below the root of a Python environment (sys.prefix): lib/python3.*/site-packages.
+  void add_environment(const fs::path& prefix) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(prefix / "lib", error)) {
+      if (entry.path().filename().string().starts_with("python")) add_packages(entry.path() / "site-packages");
+    }
+  }
+
+  std::vector<std::string> found;
+
+ private:
+  const ToolkitLibrary& library_;
+};
 
 /// The loader's complaint about a file that is there but cannot be used says more than "not found".
 bool file_exists(const std::string& candidate) {
@@ -51,6 +82,30 @@ void* SharedLibrary::require(const char* name) const {
                 fmt::format("{}: has no {}: it is too old, install a newer one", path_, name));
   }
   return address;
+}
+
+const char* set_variable(const char* name) noexcept {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+std::vector<std::string> toolkit_candidates(const ToolkitLibrary& library) {
+  Candidates candidates(library);
+  if (const char* path = set_variable(library.variable)) {
+    std::error_code error;
+    if (!fs::is_directory(path, error)) return {path};
+    candidates.add_folder(path);
+    candidates.add_packages(path);
+    candidates.add_environment(path);
+    return candidates.found;
+  }
+  candidates.found.assign(library.names.begin(), library.names.end());
+  if (const char* home = set_variable("CUDA_HOME")) candidates.add_folder(fs::path(home) / "lib64");
+  candidates.add_folder("/usr/local/cuda/lib64");
+  const fs::path own = own_folder();
+  if (!own.empty()) candidates.add_packages(own.parent_path());  // site-packages/attend/libattend.so
+  if (const char* environment = set_variable("VIRTUAL_ENV")) candidates.add_environment(environment);
+  return candidates.found;
 }
 
 std::filesystem::path own_folder() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,20 @@ class SharedLibrary {
   void* handle_ = nullptr;
   std::string path_;
 };
+
+/// The value of an environment variable; null where it is unset or empty.
+[[nodiscard]] const char* set_variable(const char* name) noexcept;
+
+/// A library of the CUDA toolkit, which also comes as a pip package.
+struct ToolkitLibrary {
+  std::span<const char* const> names;  ///< "libnvrtc.so.13", in the order in which they are tried
+  const char* package;                 ///< its folder below site-packages/nvidia before CUDA 13
+  const char* variable;                ///< names a file, a folder or the root of a Python environment instead
+};
+
+/// Where to look for it, in order, by the environment as it is now: the loader's own search, $CUDA_HOME/lib64,
+/// /usr/local/cuda/lib64, the pip packages beside this library and in $VIRTUAL_ENV.
+[[nodiscard]] std::vector<std::string> toolkit_candidates(const ToolkitLibrary& library);
 
 /// The folder of the file that holds this code: the program, or libattend.so. Empty where the loader does not say.
 [[nodiscard]] std::filesystem::path own_folder();

@@ -24,6 +24,8 @@ void take(std::string_view line, std::string_view unit, int& target) {
 }
 
 bool is_warning(std::string_view line) {
+  if (line.find("deprecated and may be removed") != std::string_view::npos)
+    return false;  // of old GPUs, not of the kernel
   return line.find("warning") != std::string_view::npos || line.find("(C75") != std::string_view::npos;
 }
 

@@ -130,8 +130,10 @@ class RungFamily final : public Family {
         if (has_backward) variants.emplace_back(config);
       }
     };
+    std::vector<int> head_dims = rung_.head_dims.empty() ? std::vector{32, 64, 96, 128} : rung_.head_dims;
+    if (!arch.cp_async) head_dims.insert(head_dims.begin(), 16);  // with 64 KB the tallest tiles are of narrow rows
     for (const DType dtype : rung_.dtypes) {
-      for (const int head_dim : rung_.head_dims.empty() ? std::vector{32, 64, 96, 128} : rung_.head_dims) {
+      for (const int head_dim : head_dims) {
         const Facts plain = {.element = element_of(dtype), .head_dim = head_dim, .head_dim_v = head_dim};
         Facts causal = plain;
         causal.mask = MaskKind::kCausal;

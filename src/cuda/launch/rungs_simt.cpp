@@ -85,13 +85,18 @@ bool is_narrow(const RungConfig& config) {
 }
 
 /// Half as many keys where rows are twice as long: the tiles stay as large. Four keys of a lane, or two, share each
-/// read of q.
-int warp_row_keys(const RungConfig& config) {
-  return is_narrow(config) ? 128 : 64;
+/// read of q; fewer where the device has less shared memory.
+int warp_row_keys(const RungConfig& config, int warps) {
+  int keys = is_narrow(config) ? 128 : 64;
+  while (keys > kWarpThreads &&
+         warp_row_bytes(warps, keys, config.head_dim, config.head_dim_v) > config.max_smem_per_block) {
+    keys /= 2;
+  }
+  return keys;
 }
 
 Step warp_row_step(const char* function, Grid grid, const RungConfig& config, int warps) {
-  const int keys = warp_row_keys(config);
+  const int keys = warp_row_keys(config, warps);
   return {.function = function,
           .grid = grid,
           .block_m = warps,
@@ -118,16 +123,16 @@ std::size_t row_statistics_workspace(const core::Problem& p) {
 
 // Rungs 05 and 06: score tiles in shared memory. Rung 07: in registers.
 
-constexpr int kTileKeys = 64;
-
-/// `rows`, or fewer on devices with less shared memory. The tile of a thread is always the same.
+/// `rows`, or fewer on devices with less shared memory, and then fewer keys. The rows of a thread are always the same.
 Step tile_step(const char* function, const RungConfig& config, int rows, int rows_of_thread, int statistics) {
-  constexpr int kFewestRows = 32;
-  const auto bytes = [&] { return score_tile_bytes(rows, kTileKeys, config.head_dim, config.head_dim_v, statistics); };
-  while (rows > kFewestRows && bytes() > config.max_smem_per_block) rows /= 2;
+  constexpr int kFewest = 32;
+  int keys = 64;
+  const auto bytes = [&] { return score_tile_bytes(rows, keys, config.head_dim, config.head_dim_v, statistics); };
+  while (rows > kFewest && bytes() > config.max_smem_per_block) rows /= 2;
+  if (bytes() > config.max_smem_per_block) keys = kFewest;
   return {.function = function,
           .block_m = rows,
-          .block_n = kTileKeys,
+          .block_n = keys,
           .threads = rows / rows_of_thread * kGridColumns,
           .smem_bytes = static_cast<unsigned>(bytes())};
 }

@@ -34,8 +34,9 @@ bool is_plain(const Facts& facts) {
   return facts.aligned != 0 && facts.options == 0;
 }
 
-/// At most 99 KB, what a block has on every architecture. few_rows: more blocks, fewer rows that do not exist.
-SimtForwardTile forward_tile(const Facts& facts, bool few_rows) {
+/// At most 99 KB, what a block has from sm_80 on, or 64 KB, what it has on sm_75. few_rows: more blocks, fewer rows
+/// that do not exist.
+SimtForwardTile forward_tile(const Facts& facts, bool few_rows, int max_smem_per_block) {
   constexpr int kWidestPanel = 128, kNarrowPanel = 64, kMostColumns = 256;
   const bool one_panel = facts.head_dim <= kWidestPanel;
   SimtForwardTile tile = {.block_m = 64,
@@ -56,6 +57,14 @@ SimtForwardTile forward_tile(const Facts& facts, bool few_rows) {
     tile.min_blocks = 2;
     tile.columns = ColumnParts::of(facts.head_dim_v, kMostColumns, 64);
   }
+  if (tile.smem_bytes() > max_smem_per_block) {
+    tile.block_m = 64;
+    tile.block_n = 32;
+    tile.lanes_x = 8;
+    tile.min_blocks = 2;
+    tile.panels = ColumnParts::of(facts.head_dim, kNarrowPanel, 8);
+    tile.columns = ColumnParts::of(facts.head_dim_v, 2 * kNarrowPanel, 32);
+  }
   if (!is_plain(facts)) tile.min_blocks = 2;  // options want registers
   return tile;
 }
@@ -68,7 +77,7 @@ constexpr int kWide = 128, kNarrow = 64;  // columns of a block's gradients, at 
 /// sums go to twice the threads, or else each block has half the columns.
 SimtBackwardTile backward_tile(const Facts& facts, SimtGradient gradient, int max_smem_per_block) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
-  const bool resident = widest <= kWide;
+  bool resident = widest <= kWide;
   const auto make = [&](int block_m, int block_n, int threads, int threads_x, int most_columns = kWide) {
     const int parts = ceil_div(widest, most_columns);
     const auto cols = [&](int head_dim) { return round_up(ceil_div(head_dim, parts), 4 * threads_x); };
@@ -96,7 +105,12 @@ SimtBackwardTile backward_tile(const Facts& facts, SimtGradient gradient, int ma
       tile = owns_keys ? make(32, 64, 128, 16, kNarrow) : make(64, 32, 128, 16, kNarrow);
     }
   }
-  return tile.smem_bytes() <= max_smem_per_block ? tile : make(32, 32, 64, 8);
+  if (tile.smem_bytes() > max_smem_per_block) tile = make(32, 32, 64, 8);
+  if (tile.smem_bytes() > max_smem_per_block) {
+    resident = false;
+    tile = make(32, 32, 64, 8);
+  }
+  return tile;
 }
 
 constexpr auto kKeysValues = static_cast<std::size_t>(SimtGradient::kKeysValues);
@@ -106,7 +120,7 @@ constexpr auto kBias = static_cast<std::size_t>(SimtGradient::kBias);
 SimtVariant variant_of(const Facts& facts, bool few_rows, int max_smem_per_block) {
   SimtVariant variant = {facts};
   if (facts.is_backward == 0) {
-    variant.forward = forward_tile(facts, few_rows);
+    variant.forward = forward_tile(facts, few_rows, max_smem_per_block);
     return variant;
   }
   for (const SimtGradient gradient : {SimtGradient::kKeysValues, SimtGradient::kQueries, SimtGradient::kBias}) {
@@ -302,6 +316,7 @@ std::vector<Variant> SimtFamily::examples(const Arch& arch) const {
     bool over_rows = false;
   };
   static constexpr Case kCases[] = {{kF16, 64, 64, kCausal},
+                                    {kF32, 16, 16, kFull},
                                     {kF32, 128, 128, kCausal},
                                     {kBF16, 24, 24, kFull},
                                     {kBF16, 40, 40, kFull, option::kBias, kF16, kF32},

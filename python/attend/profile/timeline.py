@@ -1,0 +1,55 @@
+"""Runs Nsight Systems on one attention call: a time line with the library's calls as named ranges (NVTX)."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+
+from attend.profile.call import FAILURE
+from attend.profile.collect import CollectError, find_tool, run
+from attend.profile.output import Problem
+
+REPORT = "profile.nsys-rep"
+
+
+def find_nsys() -> str:
+    """The path of nsys.
+
+    Raises:
+        CollectError where it is not installed.
+    """
+    return find_tool("nsys", "Nsight Systems, a package of its own beside the CUDA toolkit")
+
+
+def timeline_command(nsys: str, problem: Problem, report: pathlib.Path) -> list[str]:
+    """What records the call's second run alone, CUDA's and NVTX's events, into `report`."""
+    return [
+        nsys, "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", "--capture-range=cudaProfilerApi",
+        "--capture-range-end=stop", "--force-overwrite=true", f"--output={report}",
+        sys.executable, "-m", "attend.profile.call", json.dumps(problem._asdict()),
+    ]  # fmt: skip
+
+
+def record(problem: Problem, folder: pathlib.Path, timeout_s: float) -> pathlib.Path:
+    """Writes the time line to `folder`, and what nsys said to nsys.log; gives the time line's path.
+
+    Raises:
+        CollectError with what nsys or the call said.
+    """
+    nsys = find_nsys()
+    report = folder / REPORT
+    report.unlink(missing_ok=True)  # that of an earlier run must not pass for this one's
+    try:
+        done = run(timeline_command(nsys, problem, report), timeout_s)
+    except subprocess.TimeoutExpired:
+        raise CollectError(f"nsys did not finish within {timeout_s:.0f} s: a smaller problem, or --timeout") from None
+    (folder / "nsys.log").write_text(done.stdout)
+    lines = done.stdout.splitlines()
+    said = next((line.removeprefix(FAILURE) for line in lines if line.startswith(FAILURE)), None)
+    if said is None and (done.returncode != 0 or not report.exists()):
+        said = "nsys failed or wrote no report, and said: " + (lines[-1] if lines else "nothing")
+    if said is not None:
+        raise CollectError(said)
+    return report

@@ -1,0 +1,121 @@
+// What the package asks of GPUs beside the two calls: memory, streams, and their list.
+#include "gpu_services.hpp"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attend/error.hpp"
+#include "cuda/driver/device.hpp"
+#include "cuda/driver/driver.hpp"
+#include "cuda/driver/memory_pool.hpp"
+#include "cuda/driver/stream.hpp"
+
+namespace attend::python {
+namespace {
+
+/// Memory of the library's pool that a Python array owns.
+struct OwnedMemory {
+  cuda::DevicePointer data = 0;
+  int index = 0;
+  cuda::StreamHandle stream = nullptr;
+  nb::object stream_owner;  // keeps the stream, as long as the memory is to go back in its order; else none
+
+  ~OwnedMemory() {
+    if (data == 0) return;
+    try {
+      const cuda::ContextGuard context(index);
+      if (stream_owner.is_none()) cuda::driver().context_synchronize();  // who may be working on it is not known
+      cuda::driver().mem_free_async(data, stream);
+    } catch (const Error&) {
+      // The driver has shut down, and the memory with it.
+    }
+  }
+};
+
+/// Uninitialised, dense memory of `bytes` on a GPU, in the order of `stream`; given back in the same order where
+/// `stream_owner` is given, else once the GPU has done everything.
+nb::object cuda_empty(const std::vector<std::size_t>& shape, const std::string& dtype, std::size_t bytes, int index,
+                      std::uintptr_t stream, nb::object stream_owner) {
+  const cuda::ContextGuard guard(index);
+  auto memory = std::make_unique<OwnedMemory>();
+  memory->index = index;
+  memory->stream = reinterpret_cast<cuda::StreamHandle>(stream);
+  memory->stream_owner = std::move(stream_owner);
+  if (bytes > 0) memory->data = cuda::Scratch(bytes, memory->stream).release();
+  auto* const data = reinterpret_cast<void*>(memory->data);  // NOLINT(performance-no-int-to-ptr)
+  const nb::capsule owner(memory.release(), [](void* held) noexcept { delete static_cast<OwnedMemory*>(held); });
+  const auto kind = dtype == "bf16" ? nb::dlpack::dtype_code::Bfloat : nb::dlpack::dtype_code::Float;
+  const auto bits = static_cast<std::uint8_t>(dtype == "f32" ? 32 : 16);
+  nb::ndarray<nb::array_api> array(data, shape.size(), shape.data(), owner, nullptr,
+                                   {static_cast<std::uint8_t>(kind), bits, 1}, nb::device::cuda::value, index);
+  return nb::cast(array);  // of an lvalue with an owner: no copy, which a moved one would be
+}
+
+/// Returns when all that was put on `stream` so far is done.
+void synchronize(int index, std::uintptr_t stream) {
+  const nb::gil_scoped_release release;
+  const cuda::ContextGuard guard(index);
+  cuda::synchronize(reinterpret_cast<cuda::StreamHandle>(stream));
+}
+
+/// Work that is put on `second` from now on starts after what is on `first` already.
+void order_streams(int index, std::uintptr_t first, std::uintptr_t second) {
+  if (first == second) return;
+  const cuda::ContextGuard guard(index);
+  cuda::Event event;
+  event.record(reinterpret_cast<cuda::StreamHandle>(first));
+  event.make_wait(reinterpret_cast<cuda::StreamHandle>(second));
+}
+
+/// What the library's pool on a GPU holds, in bytes; with `reset`, the peaks start anew afterwards.
+nb::dict memory(int index, bool reset) {
+  const cuda::PoolUsage usage = cuda::memory_pool_usage(index);
+  if (reset) cuda::reset_memory_pool_peaks(index);
+  nb::dict entry;
+  entry["used"] = usage.used;
+  entry["peak"] = usage.used_peak;
+  entry["reserved"] = usage.reserved;
+  entry["reserved_peak"] = usage.reserved_peak;
+  return entry;
+}
+
+/// The GPUs of this machine; none where there is no driver. Loads the driver.
+nb::list gpu_list() {
+  nb::list list;
+  try {
+    for (int index = 0; index < cuda::device_count(); ++index) {
+      const cuda::DeviceInfo& gpu = cuda::device_info(index);
+      nb::dict entry;
+      entry["name"] = gpu.name;
+      entry["compute_capability"] = std::to_string(gpu.major) + "." + std::to_string(gpu.minor);
+      entry["multiprocessors"] = gpu.num_multiprocessors;
+      entry["memory_bytes"] = gpu.memory_bytes;
+      const auto lack = cuda::unusable_gpu(index);
+      entry["lack"] = lack ? nb::cast(*lack) : nb::none();
+      list.append(entry);
+    }
+  } catch (const Error&) {
+    // That there is no GPU is the answer then.
+  }
+  return list;
+}
+
+}  // namespace
+
+void add_gpu_services(nb::module_& m) {
+  using namespace nb::literals;
+  m.def("cuda_empty", &cuda_empty, "shape"_a, "dtype"_a, "bytes"_a, "index"_a, "stream"_a, "stream_owner"_a.none());
+  m.def("synchronize", &synchronize);
+  m.def("order_streams", &order_streams);
+  m.def("memory", &memory, "index"_a, "reset"_a);
+  m.def("gpus", &gpu_list);
+}
+
+}  // namespace attend::python

@@ -1,0 +1,61 @@
+"""What the documentation shows is what its scripts write, and its formulas are right."""
+
+import importlib
+import math
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """A module of bench/ by its name."""
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module
+
+
+def test_the_conclusions_have_the_figures_of_the_results(script):
+    text = script("conclusions").text()
+    assert len(re.findall(r"^\d\. \*\*", text, flags=re.MULTILINE)) == 6
+    assert f"<!-- begin conclusions -->\n{text}\n<!-- end conclusions -->" in (DOCS / "experiments.md").read_text()
+
+
+def test_the_readmes_table_of_gpus_shows_what_is_slow(script):
+    lines = script("gpu_tables").slow_lines()
+    readme = (ROOT / "README.md").read_text()
+    assert lines and all(line in readme for line in lines)
+
+
+def test_the_pictures_are_what_their_script_draws(script):
+    page = (DOCS / "what_is_flash_attention.md").read_text()
+    for name, draw in script("draw_flash_attention").PICTURES.items():
+        file = f"flash_attention_{name}.svg"
+        assert (DOCS / file).read_text() == draw().svg() and f"]({file})" in page
+
+
+def test_the_loop_of_the_page_is_right_and_that_of_the_paper_is_not(script):
+    drawing = script("draw_flash_attention")
+    _, exact = drawing.online_softmax()
+
+    def o(factor):
+        m, total, o = drawing.SCORES[0][0], 0.0, 0.0  # a finite maximum: exp(-inf) has no inverse at all
+        for scores, values in zip(drawing.SCORES, drawing.VALUES):
+            new = max(m, *scores)
+            p = [math.exp(s - new) for s in scores]
+            total = total * math.exp(m - new) + sum(p)
+            o = o * factor(m - new) + sum(x * v for x, v in zip(p, values))
+            m = new
+        return o / total
+
+    assert o(math.exp) == pytest.approx(exact, rel=1e-12)
+    assert abs(o(lambda difference: 1 / math.exp(difference)) - exact) > 1
+
+
+@pytest.mark.parametrize("page", ["what_is_flash_attention.md", "experiments.md"])
+def test_links_to_files_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", (DOCS / page).read_text()):
+        assert (DOCS / target).exists(), target

@@ -1,0 +1,67 @@
+// Ranges round the library's calls, with a library of NVTX that writes down what it hears.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "attend/attention.hpp"
+#include "cuda/driver/nvtx.hpp"
+
+namespace attend::test {
+namespace {
+
+/// One row and two keys of four columns, on the CPU.
+void call(std::int64_t columns_of_v = 4) {
+  float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, o[4] = {};
+  const Tensor q = Tensor::bhsd(x, DType::kF32, {1, 1, 1, 4}), k = Tensor::bhsd(x, DType::kF32, {1, 1, 2, 4});
+  forward(q, k, Tensor::bhsd(x, DType::kF32, {1, 1, 2, columns_of_v}), Tensor::bhsd(o, DType::kF32, {1, 1, 1, 4}));
+}
+
+/// Whether the library is in this process.
+bool is_loaded() {
+  return dlopen(ATTEND_FAKE_LIBNVTX, RTLD_NOW | RTLD_NOLOAD) != nullptr;
+}
+
+// First, and each in a process of its own: what was found at the first range stays.
+TEST(NvtxDeathTest, WithoutAToolNothingIsLoaded) {
+  EXPECT_EXIT(
+      {
+        ::unsetenv("NVTX_INJECTION64_PATH");
+        ::unsetenv("ATTEND_NVTX_PATH");
+        bool asked = false;
+        const cuda::NvtxRange range([&] {
+          asked = true;
+          return std::string("nobody listens");
+        });
+        call();
+        std::_Exit(asked || is_loaded() ? 1 : 0);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST(NvtxDeathTest, ALibraryThatIsNotThereCostsNothing) {
+  EXPECT_EXIT(
+      {
+        ::setenv("ATTEND_NVTX_PATH", "/nowhere/libnvtx.so", 1);
+        call();
+        std::_Exit(is_loaded() ? 1 : 0);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST(Nvtx, EachCallIsARangeThatEndsWithItAlsoWhereItIsRefused) {
+  ::setenv("ATTEND_NVTX_PATH", ATTEND_FAKE_LIBNVTX, 1);
+  call();
+  EXPECT_THROW(call(3), Error);
+  void* library = dlopen(ATTEND_FAKE_LIBNVTX, RTLD_NOW);
+  ASSERT_NE(library, nullptr) << dlerror();
+  const auto text = reinterpret_cast<const char* (*)()>(dlsym(library, "attend_fake_nvtx_log"));
+  const auto depth = reinterpret_cast<int (*)()>(dlsym(library, "attend_fake_nvtx_depth"));
+  const std::string line = "attend::forward (1, 1, 1, 4) f32, 2 keys, auto\n";
+  EXPECT_EQ(text(), line + line);
+  EXPECT_EQ(depth(), 0);
+}
+
+}  // namespace
+}  // namespace attend::test

@@ -1,0 +1,97 @@
+// The program where there is a GPU that it cannot use: the CPU computes, and one line says why.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "io/attend_program.hpp"
+#include "io/temp_folder.hpp"
+
+namespace attend::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class UnusableGpu : public testing::Test {
+ protected:
+  /// The program with a GPU of this compute capability and an NVRTC that compiles for `nvrtc_arch`, both as
+  /// 10 * major + minor; 0: without one.
+  [[nodiscard]] static ProgramResult attend(const std::vector<std::string>& arguments, int capability, int nvrtc_arch) {
+    return run_attend(arguments, [capability, nvrtc_arch] {
+      ::setenv("ATTEND_LIBCUDA_PATH", ATTEND_FAKE_LIBCUDA, 1);
+      ::setenv("ATTEND_FAKE_CAPABILITY", std::to_string(capability).c_str(), 1);
+      ::setenv("ATTEND_NVRTC_PATH", nvrtc_arch != 0 ? ATTEND_FAKE_LIBNVRTC : "/nowhere/libnvrtc.so", 1);
+      ::setenv("ATTEND_FAKE_NVRTC_ARCH", std::to_string(nvrtc_arch).c_str(), 1);
+    });
+  }
+
+  /// `run --compute auto`, as `make run` calls it.
+  [[nodiscard]] ProgramResult run(int capability, int nvrtc_arch) const {
+    const auto made = run_attend({"generate", "--batch_size", "1", "--num_heads", "2", "--seq_len", "32", "--head_dim",
+                                  "16", "--output_dir", folder_.path().string()});
+    EXPECT_EQ(made.status, 0) << made.err;
+    return attend(
+        {"run", "--compute", "auto", "--mode", "both", "--data", (folder_ / "B1_H2_S32_D16").string(), "--check"},
+        capability, nvrtc_arch);
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(UnusableGpu, OfAnUnknownCapabilityLeavesTheDefaultCommandToTheCpu) {
+  const auto result = run(61, 75);
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("backend  cpu (chosen by auto; no GPU: device: compute capability 6.1"),
+                                HasSubstr("PASS")));
+}
+
+TEST_F(UnusableGpu, ThatTheNvrtcDoesNotCompileForDoesToo) {
+  const auto result = run(70, 75);
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("no GPU: device: compute capability 7.0, NVRTC 11.2"));
+  EXPECT_THAT(result.out, HasSubstr("allows 7.5 and later"));
+}
+
+TEST_F(UnusableGpu, WithoutNvrtcDoesToo) {
+  const auto result = run(90, 0);
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("no GPU: libnvrtc"), HasSubstr("PASS")));
+}
+
+TEST_F(UnusableGpu, AskedForByNameIsOneLineAndExitTwo) {
+  const auto result = attend({"bench", "--device", "cuda"}, 61, 75);
+  EXPECT_EQ(result.status, 2) << result.out;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("--device: 'cuda', but device: compute capability 6.1"),
+                                HasSubstr("allowed those of sm_70, sm_75, sm_80")));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
+TEST_F(UnusableGpu, IsShownAsUnsupportedByInfo) {
+  const auto text = attend({"info"}, 61, 75);
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("unsupported: device: compute capability 6.1"),
+                              HasSubstr(std::string("libcuda   13.0, ") + ATTEND_FAKE_LIBCUDA),
+                              HasSubstr(std::string("NVRTC     11.2, ") + ATTEND_FAKE_LIBNVRTC)));
+  const auto gpu = nlohmann::json::parse(attend({"info", "--json"}, 61, 75).out)["devices"][1];
+  EXPECT_FALSE(gpu["supported"].get<bool>());
+  EXPECT_THAT(gpu["lack"].get<std::string>(), HasSubstr("6.1"));
+}
+
+TEST_F(UnusableGpu, TheseKernelsRunBeforeCpAsync) {
+  const auto text = attend({"info"}, 75, 75).out;
+  const std::string line = text.substr(std::min(text.find("can use:"), text.size()));
+  EXPECT_THAT(line.substr(0, line.find('\n')), AllOf(HasSubstr("naive"), HasSubstr("scalar2d_row_tile"),
+                                                     HasSubstr("simt"), Not(HasSubstr("fa2,")), Not(HasSubstr("mma"))));
+}
+
+TEST_F(UnusableGpu, WithoutADriverInfoSaysSo) {
+  const auto text = run_attend({"info"}, [] { ::setenv("ATTEND_NVRTC_PATH", "/nowhere/libnvrtc.so", 1); });
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("libcuda   none: libcuda"), HasSubstr("NVRTC     none: libnvrtc")));
+}
+
+}  // namespace
+}  // namespace attend::test
