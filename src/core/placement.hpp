@@ -23,7 +23,8 @@ struct Placement {
   }
 
   /// The whole's window as a mask of the part's (seqlen_q, seqlen_k). Its own seqlen_q is shifted, which moves the
-  /// diagonal: ask it for the keys of rows, and for unbounded rows of keys.
+  /// diagonal: ask it for the keys of rows, and for unbounded rows of keys. The backends count on what a whole problem
+  /// has by itself: in a part that is given to them every row sees a key, and every key is seen.
   [[nodiscard]] WindowMask window(std::int64_t seqlen_k, std::int64_t window_left, std::int64_t window_right) const {
     // Row i sees keys i + lowest to i + highest of the part.
     const std::int64_t lowest = -floor_div(window_left - distance(0, 0), step);

@@ -1,10 +1,17 @@
 #include "ring/plan.hpp"
 
+#include <algorithm>
+
 namespace attend::ring {
 namespace {
 
 std::span<const std::int32_t> as_span(const std::int32_t* cu_seqlens, const core::Problem& problem) {
   return {cu_seqlens, static_cast<std::size_t>(problem.num_sequences) + 1};
+}
+
+/// Rows or keys [begin, end) of a run.
+Run part_of(const Run& run, std::int64_t begin, std::int64_t end) {
+  return {run.sequence, run.local_begin + begin, end - begin, run.position + run.step * begin, run.step};
 }
 
 }  // namespace
@@ -49,8 +56,17 @@ std::vector<Piece> Plan::pieces_of(int rank, int owner) const {
                                          .step = rows.step,
                                          .whole_seqlen_q = offsets_q_[s + 1] - offsets_q_[s],
                                          .whole_seqlen_k = offsets_k_[s + 1] - offsets_k_[s]};
-      const WindowMask window = placement.window(keys[n].length, window_left_, window_right_);
-      if (!window.rows(0, rows.length).empty()) pieces.push_back({rows, keys[n], placement});
+      // Row i sees the keys i + band.begin to i + band.end - 1 that are there.
+      const KeyRange band = placement.window(keys[n].length, window_left_, window_right_).unbounded_row(0);
+      const KeyRange seeing = {std::max<std::int64_t>(0, 1 - band.end),
+                               std::min(rows.length, keys[n].length - band.begin)};
+      if (seeing.empty()) continue;
+      const KeyRange seen = {std::max<std::int64_t>(0, band.begin),
+                             std::min(keys[n].length, rows.length - 1 + band.end)};
+      Piece piece = {part_of(rows, seeing.begin, seeing.end), part_of(keys[n], seen.begin, seen.end), placement};
+      piece.placement.row_begin = piece.rows.position;
+      piece.placement.key_begin = piece.keys.position;
+      pieces.push_back(piece);
     }
   }
   return pieces;
