@@ -62,8 +62,9 @@ class ATTEND_API RingContext {
 /// Number of rows that a rank holds.
 ///
 /// @param seqlen      tokens of the whole sequence
-/// @param cu_seqlens  packed sequences: (num_sequences + 1) offsets of the whole, from 0 to seqlen. Each sequence is cut
-///                    over the ranks by itself, and a rank holds its parts of them one after another. Empty: one sequence
+/// @param cu_seqlens  packed sequences: (num_sequences + 1) offsets of the whole, from 0 to seqlen. Each sequence is
+///                    cut over the ranks by itself, and a rank holds its parts of them one after another. Empty: one
+///                    sequence
 /// @throws Error where rank is not one of num_ranks, or seqlen or cu_seqlens make no sense. So do the functions below.
 [[nodiscard]] ATTEND_API std::int64_t shard_seqlen(Sharding sharding, std::int64_t seqlen, int rank, int num_ranks,
                                                    std::span<const std::int32_t> cu_seqlens = {});
@@ -97,23 +98,23 @@ ATTEND_API void unshard(Sharding sharding, const Tensor& local, const Tensor& wh
 ///                  that of the whole. compute: auto, cpu or reference
 /// @param sharding  of queries and keys, the same on every rank
 ///
-/// Masks, windows, ALiBi and dropout are functions of positions in the whole sequence, so that the result is that of one
-/// device, but for the order of sums: parts are kept in float32 (float64 where q is), merged in float64 and rounded once.
-/// Parts that see nothing are not computed, and keys travel only as far as somebody sees them.
+/// Masks, windows, ALiBi and dropout are functions of positions in the whole sequence, so that the result is that of
+/// one device, but for the order of sums: parts are kept in float32 (float64 where q is), merged in float64 and rounded
+/// once. Parts that see nothing are not computed, and keys travel only as far as somebody sees them.
 /// Memory beside the tensors: two blocks of a rank's k and v, and its o in float32 and in float64.
 /// Deterministic for a number of ranks; another number changes the order of the sums.
-/// The call returns when this rank has done its work. All ranks have to call; before anything else is sent, they compare
-/// shapes and options.
-/// @throws Error as forward does, and where a rank's shapes or options differ from rank 0's, the same on every rank; then
-/// nothing was written. A tensor of another device than the CPU is refused.
+/// The call returns when this rank has done its work. All ranks have to call; before anything else is sent, they
+/// compare shapes and options.
+/// @throws Error as forward does, and where a rank's shapes or options differ from rank 0's: the same on every rank;
+/// then nothing was written. A tensor of another device than the CPU is refused.
 ATTEND_API void ring_forward(const RingContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
                              const Tensor& o, const Tensor* lse, const Params& params = {},
                              Sharding sharding = Sharding::kZigzag);
 
 /// The gradients of ring_forward: attend::backward of the whole sequence, every tensor with the rank's rows.
 ///
-/// Arguments as in backward and ring_forward; extras.dlse is taken, extras.dbias refused. k, v and the sums of dk and dv,
-/// these in float32, go round the ring; what belongs to rows (lse, and <dout, o> - dlse) stays.
+/// Arguments as in backward and ring_forward; extras.dlse is taken, extras.dbias refused. k, v and the sums of dk and
+/// dv, these in float32, go round the ring; what belongs to rows (lse, and <dout, o> - dlse) stays.
 /// With dropout and an o of 16 bits, <dout, o> is of the rounded o: a row of few kept keys, whose gradients nearly
 /// cancel, keeps the error of that rounding, which backward on one device takes out.
 /// Memory beside the tensors: two blocks of k and v, four of dk and dv, and dq in float32 and in float64.

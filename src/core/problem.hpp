@@ -151,16 +151,16 @@ class NamedTensors {
   return {element(t, s.batch, head, s.k_begin), t.dtype, s.seqlen_k, t.shape[3], t.stride[2]};
 }
 
-/// Lengths of a problem of which q, k, v, ... hold one rank's part. Its bias and mask have the rank's rows and all keys;
-/// its cu_seqlens are those of the whole.
+/// Lengths of a problem of which q, k, v, ... hold one rank's part. Its bias and mask have the rank's rows and all
+/// keys; its cu_seqlens are those of the whole.
 struct WholeLengths {
   std::int64_t seqlen_q;  ///< with packed sequences all tokens
   std::int64_t seqlen_k;
 };
 
 /// Checks the arguments of attend::forward and resolves the defaults. Throws Error naming the first argument at fault.
-/// With `whole` the tensors are parts; the Problem then only serves to make others of, and the max_seqlen are the parts'
-/// without, the whole's with packed sequences.
+/// With `whole` the tensors are parts, and the Problem only serves to make others of: its max_seqlen_q and max_seqlen_k
+/// are the part's lengths, or with packed sequences what varlen says of the whole.
 [[nodiscard]] Problem make_forward_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
                                            const Tensor* lse, const Params& params,
                                            const WholeLengths* whole = nullptr);

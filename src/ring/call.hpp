@@ -53,15 +53,15 @@ class Parts {
   Block bias_, mask_;
 };
 
-/// Calls visit(step, block) in every step with the keys (first) and values (second) that this rank holds in it, or null,
-/// while the next ones are on their way.
+/// Calls visit(step, block) in every step, while the next step's keys are on their way: with the keys (first) and values
+/// (second) that this rank holds, or null.
 template <class Visit>
 void for_each_step(Transport& transport, const Call& call, Visit visit);
 
 /// A block for the keys and values that `owner` owns, in their dtypes.
 [[nodiscard]] Block key_block(const Call& call, int owner);
 
-/// What run() does, with an error of it told to the other ranks, who would wait for ever.
+/// Calls run(). An error of it is told to the other ranks too, who would wait for ever.
 template <class Run>
 void guarded(Transport& transport, Run run) {
   try {

@@ -12,8 +12,8 @@
 
 namespace attend::ring {
 
-/// log(exp(a) + exp(b)), and the part that each has in the sum. No difference of a and b overflows. -inf with -inf gives
-/// -inf and weights 0; NaN gives NaN.
+/// log(exp(a) + exp(b)), and the part that each has in the sum. No difference of a and b overflows. -inf with -inf
+/// gives -inf and weights 0; NaN gives NaN.
 struct MergedLse {
   double lse;
   double weight_a;

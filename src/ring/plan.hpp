@@ -12,8 +12,8 @@
 
 namespace attend::ring {
 
-/// Rows of this rank against keys of a block, with equal steps: causal and window masks show each row at least one of the
-/// keys, and each key to at least one of the rows.
+/// Rows of this rank against keys of a block, with equal steps: causal and window masks show each row at least one of
+/// the keys, and each key to at least one of the rows.
 struct Piece {
   Run rows;
   Run keys;
