@@ -200,7 +200,7 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
   panel.started = true;
 }
 
-/// Row r's lse; in float64 where it is to be merged with others: a large maximum would cost the weights' accuracy there.
+/// Row r's lse; in float64 where it is to be merged with others, whose weights would lose what a large lse rounds off.
 void store_lse(const Matrix& m, const Panel& panel, std::int64_t r, float lse, const ScoreRules& rules) {
   const bool exact = m.dtype == DType::kF64 && panel.row_max[r] != -kInfinity;
   core::store(m, panel.row_begin + r, 0,

@@ -53,8 +53,8 @@ class Parts {
   Block bias_, mask_;
 };
 
-/// Calls visit(step, block) in every step, while the next step's keys are on their way: with the keys (first) and values
-/// (second) that this rank holds, or null.
+/// Calls visit(step, block) in every step with the keys (first) and values (second) that this rank holds in it, or
+/// null. The next step's are on their way meanwhile.
 template <class Visit>
 void for_each_step(Transport& transport, const Call& call, Visit visit);
 
