@@ -115,8 +115,7 @@ ATTEND_API void ring_forward(const RingContext& context, const Tensor& q, const 
 ///
 /// Arguments as in backward and ring_forward; extras.dlse is taken, extras.dbias refused. k, v and the sums of dk and
 /// dv, these in float32, go round the ring; what belongs to rows (lse, and <dout, o> - dlse) stays.
-/// With dropout and an o of 16 bits, <dout, o> is of the rounded o: a row of few kept keys, whose gradients nearly
-/// cancel, keeps the error of that rounding, which backward on one device takes out.
+/// With dropout and an o of 16 bits the forward is done once more, because gradients may cancel to below o's rounding.
 /// Memory beside the tensors: two blocks of k and v, four of dk and dv, and dq in float32 and in float64.
 /// @throws Error as ring_forward does.
 ATTEND_API void ring_backward(const RingContext& context, const Tensor& dout, const Tensor& q, const Tensor& k,

@@ -1,10 +1,11 @@
 // The backward ring: keys and values go round as in the forward, and after them the sums of their gradients, one step
 // behind, to which every rank adds its rows' share. The last rank that sees a block sends its sums home.
+#include <cmath>
 #include <list>
 
 #include "core/elements.hpp"
 #include "cpu/parallel.hpp"
-#include "ring/call.hpp"
+#include "ring/forward.hpp"
 
 namespace attend {
 namespace {
@@ -17,10 +18,42 @@ using ring::Piece;
 using ring::Plan;
 using ring::Transport;
 
+bool is_16_bits(DType dtype) {
+  return dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+/// With dropout, an o that was rounded to 16 bits may hide that a row's gradients cancel: it is computed once more then.
+/// A rounding is all that it may differ by; other rows, of an o that was merged with more than the ring sees, are taken
+/// at their word.
+Block exact_o(Transport& transport, const Call& call) {
+  const Tensor& given = call.problem.o;
+  const double spacing = given.dtype == DType::kF16 ? 0x1p-10 : 0x1p-7;  // of neighbouring numbers: twice the rounding
+  constexpr double kSubnormal = 0x1p-24;
+  Block exact(call.partial_dtype, given.shape);
+  ring::forward_pass(transport, call).store(exact.first(), nullptr);
+  for (std::int64_t batch = 0; batch < given.shape[0]; ++batch) {
+    for (std::int64_t head = 0; head < given.shape[1]; ++head) {
+      for (std::int64_t row = 0; row < given.shape[2]; ++row) {
+        bool rounding_only = true;
+        for (std::int64_t c = 0; c < given.shape[3]; ++c) {
+          const double o = core::load(given, batch, head, row, c);
+          const double difference = std::abs(core::load(exact.first(), batch, head, row, c) - o);
+          rounding_only = rounding_only && difference <= spacing * std::abs(o) + kSubnormal;
+        }
+        if (rounding_only) continue;
+        for (std::int64_t c = 0; c < given.shape[3]; ++c) {
+          core::store(exact.first(), batch, head, row, c, core::load(given, batch, head, row, c));
+        }
+      }
+    }
+  }
+  return exact;
+}
+
 /// <dout, o> - dlse of the rank's rows.
-Block deltas_of(const Call& call) {
+Block deltas_of(const Call& call, const Tensor& o) {
   const core::Problem& p = call.problem;
-  const Shape& shape = p.o.shape;
+  const Shape& shape = o.shape;
   Block deltas(call.partial_dtype, {shape[0], shape[1], shape[2], 1});
   cpu::parallel_for(shape[0] * shape[1], cpu::max_threads(), [&](std::int64_t index) {
     const std::int64_t batch = index / shape[1];
@@ -28,7 +61,7 @@ Block deltas_of(const Call& call) {
     for (std::int64_t row = 0; row < shape[2]; ++row) {
       double delta = p.dlse ? -core::load(*p.dlse, batch, head, row, 0) : 0.0;
       for (std::int64_t c = 0; c < shape[3]; ++c) {
-        delta += core::load(p.dout, batch, head, row, c) * core::load(p.o, batch, head, row, c);
+        delta += core::load(p.dout, batch, head, row, c) * core::load(o, batch, head, row, c);
       }
       core::store(deltas.first(), batch, head, row, 0, delta);
     }
@@ -122,7 +155,10 @@ void add_gradients(const Call& call, const Piece& piece, core::Problem part, con
 
 void run_backward(Transport& transport, const Call& call) {
   const core::Problem& p = call.problem;
-  const Block deltas = deltas_of(call);
+  Block o;
+  const bool coarse = is_16_bits(p.o.dtype) && p.dropout_p > 0;  // the same on every rank, or they would wait
+  if (coarse) o = exact_o(transport, call);
+  const Block deltas = deltas_of(call, coarse ? o.first() : p.o);
   const Block dq(DType::kF64, p.q.shape);
   dq.zero();
   ring::Parts parts(call);

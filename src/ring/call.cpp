@@ -41,6 +41,7 @@ Fields shapes_and_options(const Arguments& a) {
   add_tensor(fields, "q", a.q);
   add_tensor(fields, "k", a.k);
   add_tensor(fields, "v", a.v);
+  add_tensor(fields, "o", a.o);
   add_params(fields, a.params);
   if (a.backward) fields.push_back({"dlse", a.backward->extras.dlse ? "given" : "none"});
   return fields;

@@ -172,6 +172,31 @@ TEST(Ring, RoundsOnceHoweverManyRanks) {
   }
 }
 
+// Rows that keep one key: dq and dk are 0, if only <dout, o> is of an o that was not rounded to 16 bits.
+TEST(Ring, GradientsCancelUnderHeavyDropout) {
+  AttentionCase c = {.heads_q = 4, .heads_k = 2, .seqlen_q = 200, .seqlen_k = 200, .head_dim = 32, .head_dim_v = 64};
+  c.window_left = c.window_right = 0;
+  c.dropout_p = 0.9;
+  c.seed = 51;
+  AttentionCase few_keys = c;
+  few_keys.window_left = 2;
+  few_keys.window_right = 1;
+  few_keys.dlse = true;
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    c.dtype = few_keys.dtype = dtype;
+    for (const Sharding sharding : kShardings) {
+      const Outputs out = run_on_ring(make_inputs(c), {c, sharding, 3});
+      EXPECT_LE(largest_magnitude(out.dq.values()), 1e-4);
+      EXPECT_LE(largest_magnitude(out.dk.values()), 1e-4);
+      const Inputs in = make_inputs(few_keys);
+      const Outputs got = run_on_ring(in, {few_keys, sharding, 3});
+      const Outputs truth = run(as_f64(in), "reference");
+      expect_near("dq", got.dq.values(), truth.dq.values(), unit_roundoff(dtype));
+      expect_near("dk", got.dk.values(), truth.dk.values(), unit_roundoff(dtype));
+    }
+  }
+}
+
 TEST(Ring, MayLeaveLseOut) {
   const RingCase c = {kEverything, Sharding::kZigzag, 3};
   const Inputs in = make_inputs(kEverything);
