@@ -22,9 +22,9 @@ bool is_16_bits(DType dtype) {
   return dtype == DType::kF16 || dtype == DType::kBF16;
 }
 
-/// With dropout, an o that was rounded to 16 bits may hide that a row's gradients cancel: it is computed once more then.
-/// A rounding is all that it may differ by; other rows, of an o that was merged with more than the ring sees, are taken
-/// at their word.
+/// With dropout, an o that was rounded to 16 bits may hide that a row's gradients cancel: here it is once more, not
+/// rounded. Rows that differ by more than that, as of an o that was merged with more than the ring sees, are taken at
+/// their word.
 Block exact_o(Transport& transport, const Call& call) {
   const Tensor& given = call.problem.o;
   const double spacing = given.dtype == DType::kF16 ? 0x1p-10 : 0x1p-7;  // of neighbouring numbers: twice the rounding
