@@ -12,7 +12,12 @@ namespace {
 
 std::string packed(const Fields& fields) {
   std::string text;
-  for (const Field& field : fields) text += field.name + '\t' + field.value + '\n';
+  for (const Field& field : fields) {
+    std::string value = field.value;
+    std::replace_if(
+        value.begin(), value.end(), [](char c) { return c == '\t' || c == '\n'; }, ' ');
+    text += field.name + '\t' + value + '\n';
+  }
   return text;
 }
 
@@ -39,11 +44,18 @@ void all_gather(Transport& transport, std::span<const std::byte> mine, std::vect
   for (const auto& send : sends) send->wait();
 }
 
-Error refusal(const std::string& code, const std::string& message) {
-  return {code == "unsupported" ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument, message};
+constexpr const char* kRefused = "refused";  // the name of a first field, with the error's code; the second is its text
+
+Fields refusal(ErrorCode code, const char* text) {
+  return {{kRefused, fmt::to_string(static_cast<int>(code))}, {"", text}};
 }
 
-constexpr const char* kRefused = "refused";
+ErrorCode code_of(const Fields& refusal) {
+  for (const ErrorCode code : {ErrorCode::kUnsupported, ErrorCode::kInternal}) {
+    if (refusal[0].value == fmt::to_string(static_cast<int>(code))) return code;
+  }
+  return ErrorCode::kInvalidArgument;
+}
 
 }  // namespace
 
@@ -88,13 +100,15 @@ void agree(Transport& transport, const std::function<Fields()>& check) {
   try {
     mine = check();
   } catch (const Error& error) {
-    mine = {{kRefused, error.code() == ErrorCode::kUnsupported ? "unsupported" : "invalid"}, {"", error.what()}};
+    mine = refusal(error.code(), error.what());
+  } catch (const std::exception& error) {  // out of memory: the others wait for a word all the same
+    mine = refusal(ErrorCode::kInternal, error.what());
   }
   const std::vector<Fields> by_rank = exchange_fields(transport, mine);
   for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
     const Fields& fields = by_rank[rank];
     if (fields.empty() || fields[0].name != kRefused) continue;
-    throw refusal(fields[0].value, fmt::format("{} (rank {})", fields[1].value, rank));
+    throw Error(code_of(fields), fmt::format("{} (rank {})", fields[1].value, rank));
   }
   require_same(by_rank);
 }

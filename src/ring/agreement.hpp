@@ -12,7 +12,7 @@ namespace attend::ring {
 /// One thing that a rank says about its call.
 struct Field {
   std::string name;   ///< of the argument
-  std::string value;  ///< printed; neither may hold a line break or a tab
+  std::string value;  ///< printed on one line
 };
 
 using Fields = std::vector<Field>;

@@ -22,31 +22,36 @@ bool is_16_bits(DType dtype) {
   return dtype == DType::kF16 || dtype == DType::kBF16;
 }
 
+/// Is a row of `rounded`, in 16 bits, within a rounding of the same row of `exact`? Twice a rounding is allowed, as the
+/// sums of `exact` may be of another order.
+bool rounds_to(const Tensor& exact, const Tensor& rounded, std::int64_t batch, std::int64_t head, std::int64_t row) {
+  const double spacing = rounded.dtype == DType::kF16 ? 0x1p-10 : 0x1p-7;  // of neighbouring numbers
+  constexpr double kSubnormal = 0x1p-24;
+  for (std::int64_t c = 0; c < rounded.shape[3]; ++c) {
+    const double o = core::load(rounded, batch, head, row, c);
+    const double difference = std::abs(core::load(exact, batch, head, row, c) - o);
+    if (!(difference <= spacing * std::abs(o) + kSubnormal)) return false;
+  }
+  return true;
+}
+
 /// With dropout, an o that was rounded to 16 bits may hide that a row's gradients cancel: here it is once more, not
 /// rounded. Rows that differ by more than that, as of an o that was merged with more than the ring sees, are taken at
 /// their word.
 Block exact_o(Transport& transport, const Call& call) {
   const Tensor& given = call.problem.o;
-  const double spacing = given.dtype == DType::kF16 ? 0x1p-10 : 0x1p-7;  // of neighbouring numbers: twice the rounding
-  constexpr double kSubnormal = 0x1p-24;
   Block exact(call.partial_dtype, given.shape);
   ring::forward_pass(transport, call).store(exact.first(), nullptr);
-  for (std::int64_t batch = 0; batch < given.shape[0]; ++batch) {
-    for (std::int64_t head = 0; head < given.shape[1]; ++head) {
-      for (std::int64_t row = 0; row < given.shape[2]; ++row) {
-        bool rounding_only = true;
-        for (std::int64_t c = 0; c < given.shape[3]; ++c) {
-          const double o = core::load(given, batch, head, row, c);
-          const double difference = std::abs(core::load(exact.first(), batch, head, row, c) - o);
-          rounding_only = rounding_only && difference <= spacing * std::abs(o) + kSubnormal;
-        }
-        if (rounding_only) continue;
-        for (std::int64_t c = 0; c < given.shape[3]; ++c) {
-          core::store(exact.first(), batch, head, row, c, core::load(given, batch, head, row, c));
-        }
+  cpu::parallel_for(given.shape[0] * given.shape[1], cpu::max_threads(), [&](std::int64_t index) {
+    const std::int64_t batch = index / given.shape[1];
+    const std::int64_t head = index % given.shape[1];
+    for (std::int64_t row = 0; row < given.shape[2]; ++row) {
+      if (rounds_to(exact.first(), given, batch, head, row)) continue;
+      for (std::int64_t c = 0; c < given.shape[3]; ++c) {
+        core::store(exact.first(), batch, head, row, c, core::load(given, batch, head, row, c));
       }
     }
-  }
+  });
   return exact;
 }
 

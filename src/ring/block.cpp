@@ -1,6 +1,7 @@
 #include "ring/block.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/elements.hpp"
 #include "cpu/parallel.hpp"
@@ -43,6 +44,13 @@ void accumulate(const Tensor& to, const Tensor& from) {
 }
 
 void convert(const Tensor& to, const Tensor& from) {
+  const auto row_bytes = static_cast<std::size_t>(to.shape[3] * dtype_bytes(to.dtype));
+  if (to.dtype == from.dtype) {
+    for_each_row(to.shape, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
+      std::memcpy(core::element(to, batch, head, row), core::element(from, batch, head, row), row_bytes);
+    });
+    return;
+  }
   for_each_row(to.shape, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
     for (std::int64_t c = 0; c < to.shape[3]; ++c) {
       core::store(to, batch, head, row, c, core::load(from, batch, head, row, c));

@@ -15,7 +15,7 @@ namespace attend::ring {
 /// to += from, of one shape, each f32 or f64.
 void accumulate(const Tensor& to, const Tensor& from);
 
-/// to = from, of one shape and any float types, each element rounded once.
+/// to = from, of one shape and any float types, each element rounded once; of one type, the same bytes.
 void convert(const Tensor& to, const Tensor& from);
 
 /// Memory for one or two dense tensors; its contents start undefined.

@@ -47,9 +47,9 @@ Fields shapes_and_options(const Arguments& a) {
   return fields;
 }
 
-/// The values behind pointers that have to be the same everywhere.
-Fields values(const core::Problem& p) {
-  Fields fields;
+/// What has to be the same everywhere and is known after the checks: the backend, and values behind pointers.
+Fields values(const core::Problem& p, const core::Backend& backend) {
+  Fields fields = {{"compute", backend.name}};
   if (p.varlen) {
     for (const auto& [name, cu_seqlens] : {std::pair{"q", p.varlen->cu_seqlens_q}, {"k", p.varlen->cu_seqlens_k}}) {
       for (std::int64_t s = 0; s <= p.num_sequences; ++s) {
@@ -130,7 +130,7 @@ Call agree_on(Transport& transport, const Arguments& a) {
             wide ? DType::kF64 : DType::kF32};
     check_share("q", p.q.shape[2], call->plan.num_rows_q(), whole.seqlen_q, a, transport);
     check_share("k", p.k.shape[2], call->plan.num_keys(transport.rank()), whole.seqlen_k, a, transport);
-    return values(p);
+    return values(p, backend);
   });
   return *std::move(call);
 }

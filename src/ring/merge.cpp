@@ -26,6 +26,15 @@ MergedRows::MergedRows(const Shape& shape)
       lse_(static_cast<std::size_t>(shape[0] * shape[1] * shape[2]), -std::numeric_limits<double>::infinity()) {}
 
 void MergedRows::add(std::int64_t row_begin, const Tensor& o, const Tensor& lse) {
+  if (o.dtype == DType::kF64) {
+    add_as<double>(row_begin, o, lse);
+  } else {
+    add_as<float>(row_begin, o, lse);
+  }
+}
+
+template <class Part>
+void MergedRows::add_as(std::int64_t row_begin, const Tensor& o, const Tensor& lse) {
   cpu::parallel_for(o.shape[0] * o.shape[1], cpu::max_threads(), [&](std::int64_t index) {
     const std::int64_t batch = index / o.shape[1];
     const std::int64_t head = index % o.shape[1];
@@ -35,8 +44,9 @@ void MergedRows::add(std::int64_t row_begin, const Tensor& o, const Tensor& lse)
       if (part_lse == -std::numeric_limits<double>::infinity()) continue;
       const MergedLse merged = merge_lse(lse_[at], part_lse);
       double* sum = o_.data() + at * shape_[3];
+      const Part* part = static_cast<const Part*>(core::element(o, batch, head, row));
       for (std::int64_t c = 0; c < shape_[3]; ++c) {
-        sum[c] = merged.weight_a * sum[c] + merged.weight_b * core::load(o, batch, head, row, c);
+        sum[c] = merged.weight_a * sum[c] + merged.weight_b * static_cast<double>(part[c]);
       }
       lse_[at] = merged.lse;
     }

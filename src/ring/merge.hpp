@@ -28,12 +28,17 @@ class MergedRows {
   explicit MergedRows(const Shape& shape);
 
   /// Merges a part: rows [row_begin, row_begin + o.shape[2]) of all heads of batch entries 0 to o.shape[0] - 1.
+  /// @param o    f32 or f64
+  /// @param lse  any float type (batch, num_heads_q, rows, 1)
   void add(std::int64_t row_begin, const Tensor& o, const Tensor& lse);
 
   /// Writes o, and lse unless null, rounded to their dtypes.
   void store(const Tensor& o, const Tensor* lse) const;
 
  private:
+  template <class Part>
+  void add_as(std::int64_t row_begin, const Tensor& o, const Tensor& lse);
+
   Shape shape_;
   std::vector<double> o_;
   std::vector<double> lse_;

@@ -121,6 +121,14 @@ TEST(Agreement, GivesOneRanksRefusalToAll) {
             "k: seqlen 13, allowed 12: what rank 1 of 3 holds of 38 tokens with zigzag sharding (rank 1)");
 }
 
+TEST(Agreement, IsOnOneBackend) {
+  EXPECT_EQ(
+      line_of_all([](RankTensors& t, RingCase&) { t.in.bias = TensorBuffer(DType::kF64, t.in.bias->shape()); }, 1),
+      "compute: reference on rank 1, allowed cpu as on rank 0");
+  EXPECT_EQ(line_of_all([](RankTensors&, RingCase&) {}, 0, kProblem, "two\nlines\t"),
+            "compute: 'two lines ', allowed auto, cpu, reference, cpu_naive (rank 0)");
+}
+
 TEST(Agreement, RefusesOtherBackends) {
   EXPECT_EQ(line_of_all([](RankTensors&, RingCase&) {}, 0, kProblem, "cpu_naive"),
             "compute: 'cpu_naive', allowed auto, cpu, reference with ring_forward (rank 0)");
