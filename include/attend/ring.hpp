@@ -38,6 +38,7 @@ enum class Sharding : std::uint8_t { kContiguous, kZigzag, kStriped };
 /// One rank of a ring. A handle: copies stand for the same rank. One thread at a time may use a rank.
 class ATTEND_API RingContext {
  public:
+  /// For the library's own makers of rings, below and in ring_mpi.hpp.
   explicit RingContext(std::shared_ptr<ring::Transport> transport) noexcept;
   RingContext(const RingContext&);
   RingContext(RingContext&&) noexcept;
@@ -91,7 +92,7 @@ ATTEND_API void unshard(Sharding sharding, const Tensor& local, const Tensor& wh
 /// @param q         as forward takes it, with the rank's rows: (batch, num_heads_q, shard_seqlen(seqlen_q), head_dim)
 /// @param k         likewise, (batch, num_heads_k, shard_seqlen(seqlen_k), head_dim)
 /// @param v         likewise, (batch, num_heads_k, shard_seqlen(seqlen_k), head_dim_v)
-/// @param o         out, the rank's rows, any float type; f64 only where q is f64
+/// @param o         out, the rank's rows, as forward takes it
 /// @param lse       out, may be null; f32, the rank's rows
 /// @param params    as forward takes it, the same on every rank, but for: bias and mask have the rank's rows and all
 ///                  keys in their own order, (1 or batch, 1 or num_heads_q, 1 or the rank's rows, seqlen_k); varlen is

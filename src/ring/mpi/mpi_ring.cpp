@@ -21,6 +21,7 @@ void check(int result, const char* call) {
 /// MPI counts in int: a longer message goes in pieces, which keep their order.
 constexpr std::size_t kMaxPieceBytes = std::size_t{1} << 30;
 
+/// Gone before wait() only where a call of MPI failed or a rank gave up, on the way to MPI_Abort.
 class PendingRequests : public Pending {
  public:
   /// Calls begin(offset, bytes, request) for each piece of the message.
