@@ -24,6 +24,12 @@ foreach(kind IN ITEMS static shared)
   install(EXPORT attend-${kind}-targets NAMESPACE attend:: DESTINATION ${attend_cmake_dir})
 endforeach()
 
+if(TARGET attend_mpi)
+  install(TARGETS attend_mpi EXPORT attend-mpi-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(EXPORT attend-mpi-targets NAMESPACE attend:: DESTINATION ${attend_cmake_dir})
+endif()
+
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/attend-config.cmake.in
                               ${PROJECT_BINARY_DIR}/attend-config.cmake INSTALL_DESTINATION ${attend_cmake_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/attend-config-version.cmake COMPATIBILITY SameMinorVersion)

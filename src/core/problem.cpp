@@ -94,7 +94,7 @@ void check_longest(const char* name, std::int64_t longest, std::int64_t count, s
   }
 }
 
-void resolve_varlen(Problem& p, const Params& params) {
+void resolve_varlen(Problem& p, const Params& params, const WholeLengths& whole) {
   const Varlen& varlen = *params.varlen;
   if (params.bias) refuse("bias: given with varlen, allowed without varlen only");
   if (params.mask) refuse("mask: given with varlen, allowed without varlen only");
@@ -106,16 +106,18 @@ void resolve_varlen(Problem& p, const Params& params) {
   }
   if (varlen.cu_seqlens_q == nullptr) refuse("varlen.cu_seqlens_q: null, allowed num_sequences + 1 entries");
   if (varlen.cu_seqlens_k == nullptr) refuse("varlen.cu_seqlens_k: null, allowed num_sequences + 1 entries");
-  check_longest("varlen.max_seqlen_q", varlen.max_seqlen_q, varlen.num_sequences, p.q.shape[2]);
-  check_longest("varlen.max_seqlen_k", varlen.max_seqlen_k, varlen.num_sequences, p.k.shape[2]);
+  check_longest("varlen.max_seqlen_q", varlen.max_seqlen_q, varlen.num_sequences, whole.seqlen_q);
+  check_longest("varlen.max_seqlen_k", varlen.max_seqlen_k, varlen.num_sequences, whole.seqlen_k);
   p.varlen = varlen;
   p.num_sequences = varlen.num_sequences;
   p.max_seqlen_q = varlen.max_seqlen_q;
   p.max_seqlen_k = varlen.max_seqlen_k;
-  if (p.q.device.type == DeviceType::kCPU) check_varlen_offsets(p, varlen.cu_seqlens_q, varlen.cu_seqlens_k);
+  if (p.q.device.type != DeviceType::kCPU) return;
+  check_offsets("varlen.cu_seqlens_q", varlen.cu_seqlens_q, p.num_sequences, whole.seqlen_q, p.max_seqlen_q);
+  check_offsets("varlen.cu_seqlens_k", varlen.cu_seqlens_k, p.num_sequences, whole.seqlen_k, p.max_seqlen_k);
 }
 
-void resolve_params(Problem& p, const Params& params) {
+void resolve_params(Problem& p, const Params& params, const WholeLengths& whole) {
   check_params(params);
   p.scale = params.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.head_dim)));
   p.softcap = params.softcap;
@@ -137,7 +139,7 @@ void resolve_params(Problem& p, const Params& params) {
     }
     p.alibi_slopes = broadcast("alibi_slopes", slopes, {p.num_sequences, p.num_heads_q, 1, 1}, 1);
   }
-  const Shape scores = {p.q.shape[0], p.num_heads_q, p.max_seqlen_q, p.max_seqlen_k};
+  const Shape scores = {p.q.shape[0], p.num_heads_q, p.max_seqlen_q, whole.seqlen_k};
   if (params.bias) {
     check_float_tensor("bias", *params.bias, p.q.device);
     p.bias = broadcast("bias", *params.bias, scores, 3);
@@ -151,7 +153,7 @@ void resolve_params(Problem& p, const Params& params) {
 
 /// Everything that forward and backward have in common.
 Problem make_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor* lse,
-                     const Params& params) {
+                     const Params& params, const WholeLengths* whole) {
   Problem p;
   const std::pair<const char*, const Tensor*> tensors[] = {{"q", &q}, {"k", &k}, {"v", &v}, {"o", &o}};
   for (const auto& [name, tensor] : tensors) check_float_tensor(name, *tensor, q.device);
@@ -177,8 +179,9 @@ Problem make_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Te
     check_lse_like("lse", *lse, p);
     p.lse = *lse;
   }
-  if (params.varlen) resolve_varlen(p, params);
-  resolve_params(p, params);
+  const WholeLengths lengths = whole != nullptr ? *whole : WholeLengths{q.shape[2], k.shape[2]};
+  if (params.varlen) resolve_varlen(p, params, lengths);
+  resolve_params(p, params, lengths);
   return p;
 }
 
@@ -198,8 +201,8 @@ void check_varlen_offsets(const Problem& p, const std::int32_t* cu_seqlens_q, co
 }
 
 Problem make_forward_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor* lse,
-                             const Params& params) {
-  Problem p = make_problem(q, k, v, o, lse, params);
+                             const Params& params, const WholeLengths* whole) {
+  Problem p = make_problem(q, k, v, o, lse, params, whole);
   std::vector<NamedTensor> outputs = {{"o", &p.o}};
   if (p.lse) outputs.push_back({"lse", &*p.lse});
   check_outputs(outputs, inputs_of(p));
@@ -208,8 +211,8 @@ Problem make_forward_problem(const Tensor& q, const Tensor& k, const Tensor& v, 
 
 Problem make_backward_problem(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
                               const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv,
-                              const Params& params, const BackwardExtras& extras) {
-  Problem p = make_problem(q, k, v, o, &lse, params);
+                              const Params& params, const BackwardExtras& extras, const WholeLengths* whole) {
+  Problem p = make_problem(q, k, v, o, &lse, params, whole);
   const std::pair<const char*, const Tensor*> tensors[] = {{"dout", &dout}, {"dq", &dq}, {"dk", &dk}, {"dv", &dv}};
   for (const auto& [name, tensor] : tensors) check_float_tensor(name, *tensor, q.device);
   check_shape("dout", dout, o.shape, "shape of o");

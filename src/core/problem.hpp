@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "attend/attention.hpp"
+#include "core/placement.hpp"
 #include "kernels/common/key_range.cuh"
 #include "kernels/common/philox.cuh"
 
@@ -49,6 +50,7 @@ struct Problem {
   bool is_backward = false;
   Tensor dout, dq, dk, dv;
   std::optional<Tensor> dlse;
+  std::optional<Tensor> delta;  ///< <dout, o> - dlse of each row, like lse, where the caller has it: o is not read then
   std::optional<Tensor> dbias;  ///< as given, not expanded: dimensions of size 1 are summed over
 
   std::int64_t num_sequences = 0;
@@ -68,6 +70,7 @@ struct Problem {
   std::uint64_t offset = 0;
   bool deterministic = false;
   WorkspaceView workspace;  ///< of the caller's; without data: the backend takes its own
+  std::optional<Placement> placement;  ///< of a part of a larger problem; for the backends `cpu` and `reference`
 
   [[nodiscard]] std::int64_t heads_per_group() const { return num_heads_q / num_heads_k; }
 
@@ -79,11 +82,29 @@ struct Problem {
   }
 
   [[nodiscard]] WindowMask window(const Sequence& s) const {
+    if (placement) return placement->window(s.seqlen_k, window_left, window_right);
     return {s.seqlen_q, s.seqlen_k, window_left, window_right};
   }
 
+  /// What ALiBi multiplies by its slope, with a sign: row i + off - key j.
+  [[nodiscard]] std::int64_t distance(const Sequence& s, std::int64_t i, std::int64_t j) const {
+    return placement ? placement->distance(i, j) : i + s.seqlen_k - s.seqlen_q - j;
+  }
+
+  /// What `distance` grows by from row to row.
+  [[nodiscard]] std::int64_t position_step() const { return placement ? placement->step : 1; }
+
+  /// The row and key that dropout is asked about.
+  [[nodiscard]] std::int64_t row_position(std::int64_t i) const {
+    return placement ? placement->row_begin + placement->step * i : i;
+  }
+  [[nodiscard]] std::int64_t key_position(std::int64_t j) const {
+    return placement ? placement->key_begin + placement->step * j : j;
+  }
+
   [[nodiscard]] DropoutMask dropout(const Sequence& s, std::int64_t head) const {
-    return DropoutMask::make(seed, offset, s.index * num_heads_q + head, dropout_p);
+    const std::int64_t index = s.index + (placement ? placement->sequence_begin : 0);
+    return DropoutMask::make(seed, offset, index * num_heads_q + head, dropout_p);
   }
 };
 
@@ -130,13 +151,24 @@ class NamedTensors {
   return {element(t, s.batch, head, s.k_begin), t.dtype, s.seqlen_k, t.shape[3], t.stride[2]};
 }
 
+/// Lengths of a problem of which q, k, v, ... hold one rank's part. Its bias and mask have the rank's rows and all
+/// keys; its cu_seqlens are those of the whole.
+struct WholeLengths {
+  std::int64_t seqlen_q;  ///< with packed sequences all tokens
+  std::int64_t seqlen_k;
+};
+
 /// Checks the arguments of attend::forward and resolves the defaults. Throws Error naming the first argument at fault.
+/// With `whole` the tensors are parts, and the Problem only serves to make others of: its max_seqlen_q and max_seqlen_k
+/// are the part's lengths, or with packed sequences what varlen says of the whole.
 [[nodiscard]] Problem make_forward_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
-                                           const Tensor* lse, const Params& params);
+                                           const Tensor* lse, const Params& params,
+                                           const WholeLengths* whole = nullptr);
 
 /// The same for attend::backward.
 [[nodiscard]] Problem make_backward_problem(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                             const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
-                                            const Tensor& dv, const Params& params, const BackwardExtras& extras);
+                                            const Tensor& dv, const Params& params, const BackwardExtras& extras,
+                                            const WholeLengths* whole = nullptr);
 
 }  // namespace attend::core

@@ -98,8 +98,10 @@ struct QueryTile {
       const double row_lse = core::load(lse_rows, row_begin + r, 0);
       if (row_lse != -kInfinity) lse[r] = static_cast<float>(row_lse * per_nat);
       lse_ok &= row_lse < kInfinity;
-      if (deltas != nullptr) {
-        delta[r] = deltas[delta_index(p, s, head, row_begin + r)];
+      if (deltas != nullptr || p.delta) {
+        delta[r] = deltas != nullptr
+                       ? deltas[delta_index(p, s, head, row_begin + r)]
+                       : static_cast<float>(core::load(core::q_matrix(*p.delta, s, head), row_begin + r, 0));
         continue;
       }
       delta[r] = dot_with_dout(o, r);

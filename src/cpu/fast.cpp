@@ -87,7 +87,7 @@ void backward_by_tile(const Problem& p, const float* deltas, RedoFlags& redo) {
 /// <dout, o> - dlse of every row, see exact_deltas(); nothing where o will do.
 std::vector<float> deltas_of(const Problem& p) {
   const bool coarse = p.o.dtype == DType::kF16 || p.o.dtype == DType::kBF16;
-  if (!coarse || p.dropout_p == 0) return {};
+  if (!coarse || p.dropout_p == 0 || p.delta) return {};
   std::vector<float> deltas(static_cast<std::size_t>(p.q.shape[0] * p.q.shape[1] * p.q.shape[2]));
   const WorkList work(p, BlocksOf::kRows, kBackwardBlockM);
   parallel_for(work.size(), threads_for(p), [&](std::int64_t number) {

@@ -200,6 +200,13 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
   panel.started = true;
 }
 
+/// Row r's lse; in float64 where it is to be merged with others, whose weights would lose what a large lse rounds off.
+void store_lse(const Matrix& m, const Panel& panel, std::int64_t r, float lse, const ScoreRules& rules) {
+  const bool exact = m.dtype == DType::kF64 && panel.row_max[r] != -kInfinity;
+  core::store(m, panel.row_begin + r, 0,
+              exact ? panel.row_max[r] / rules.per_nat() + std::log(static_cast<double>(panel.row_sum[r])) : lse);
+}
+
 /// o = O / l and lse = ln(2) m + log l. False: some of it is not finite, so that rows may have spoilt each other.
 bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRules& rules, Panel& panel) {
   if (panel.total_o != nullptr) unfold_panel(rules, padded(p.head_dim_v), panel);
@@ -222,7 +229,7 @@ bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRu
     prefetch_rows<true>(o, panel.row_begin + r + kRowsAhead, 1);
     finite &= store_row(o, panel.row_begin + r, panel.o + r * padded(p.head_dim_v), inverse_sum[r]);
     finite &= panel.row_max[r] == -kInfinity || std::isfinite(lse[r]);
-    if (p.lse) core::store(core::q_matrix(*p.lse, task.sequence, task.head), panel.row_begin + r, 0, lse[r]);
+    if (p.lse) store_lse(core::q_matrix(*p.lse, task.sequence, task.head), panel, r, lse[r], rules);
   }
   return finite;
 }

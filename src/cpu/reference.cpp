@@ -139,7 +139,7 @@ class Scores {
     if (p_.bias) score.value += core::load(*p_.bias, s_.batch, head_, i, j);
     if (p_.alibi_slopes) {
       const double slope = core::load(*p_.alibi_slopes, s_.index, head_, 0, 0);
-      score.value -= slope * std::abs(static_cast<double>(i + s_.seqlen_k - s_.seqlen_q - j));
+      score.value -= slope * std::abs(static_cast<double>(p_.distance(s_, i, j)));
     }
     return score;
   }
@@ -147,7 +147,7 @@ class Scores {
   /// 0 for a dropped entry, 1/(1-p) for a kept one.
   [[nodiscard]] double dropout_factor(std::int64_t i, std::int64_t j) const {
     if (p_.dropout_p == 0) return 1.0;
-    return dropout_.keeps(i, j) ? 1.0 / (1.0 - p_.dropout_p) : 0.0;
+    return dropout_.keeps(p_.row_position(i), p_.key_position(j)) ? 1.0 / (1.0 - p_.dropout_p) : 0.0;
   }
 
  private:
@@ -170,7 +170,8 @@ void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t h
     const double lse_i = *lse.row(i);
     if (lse_i == -kInfinity) continue;  // the row saw no key
     const double dlse_i = p.dlse ? core::load(core::q_matrix(*p.dlse, s, head), i, 0) : 0.0;
-    const double delta = dot(dout.row(i), o.row(i), p.head_dim_v) - dlse_i;
+    const double delta = p.delta ? core::load(core::q_matrix(*p.delta, s, head), i, 0)
+                                 : dot(dout.row(i), o.row(i), p.head_dim_v) - dlse_i;
     // Every product of the row is NaN then.
     const bool has_nan = std::any_of(q.row(i), q.row(i) + p.head_dim, [](double x) { return std::isnan(x); });
     const KeyRange range = scores.keys(i);

@@ -164,12 +164,14 @@ class ScoreRules {
 
   void apply_alibi(const ScoreTile& tile) const {
     const Vector slope = hn::Set(kFloats, slope_);
+    const auto step = static_cast<std::int32_t>(p_.position_step());
+    const auto from_first_lane = hn::Mul(hn::Iota(kInts, 0), hn::Set(kInts, step));
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
-      const std::int64_t distance = tile.row_begin + s_.seqlen_k - s_.seqlen_q - tile.key_begin - k;  // of lane 0
+      const auto first = static_cast<std::int32_t>(p_.distance(s_, tile.row_begin, tile.key_begin + k));
       for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
-        const auto lanes = hn::ConvertTo(kFloats, hn::Iota(kInts, static_cast<std::int32_t>(distance + lane)));
+        const auto distance = hn::ConvertTo(kFloats, hn::Add(from_first_lane, hn::Set(kInts, first + step * lane)));
         float* at = tile.key(k) + lane;
-        hn::Store(hn::NegMulAdd(slope, hn::Abs(lanes), hn::Load(kFloats, at)), kFloats, at);
+        hn::Store(hn::NegMulAdd(slope, hn::Abs(distance), hn::Load(kFloats, at)), kFloats, at);
       }
     }
   }
@@ -231,11 +233,18 @@ HWY_INLINE WideProduct multiply_wide(hn::Vec<UintTag> x, std::uint32_t constant)
 inline void ScoreRules::drop(const ScoreTile& tile, float* values) const {
   const Vector kept_factor = hn::Set(kFloats, static_cast<float>(1.0 / (1.0 - p_.dropout_p)));
   const auto threshold = hn::Set(kUints, dropout_.threshold);
-  for (std::int64_t k = 0; k < tile.num_keys; k += 4) {  // tiles begin at multiples of 4, as Philox's quads do
+  const auto row_step = static_cast<std::uint32_t>(p_.position_step());
+  const auto from_first_lane = hn::Mul(hn::Iota(kUints, 0), hn::Set(kUints, row_step));
+  const auto key_position = [&](std::int64_t k) { return p_.key_position(tile.key_begin + k); };
+  std::int64_t quad_end = 0;
+  for (std::int64_t k = 0; k < tile.num_keys; k = quad_end) {  // the keys of one of Philox's quads at a time
+    const std::int64_t quad = key_position(k) / 4;
+    while (quad_end < tile.num_keys && key_position(quad_end) / 4 == quad) ++quad_end;
     for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
       // philox_4x32_10 of kernels/common/philox.cuh, one row a lane.
-      auto w0 = hn::Set(kUints, static_cast<std::uint32_t>((tile.key_begin + k) / 4));
-      auto w1 = hn::Iota(kUints, static_cast<std::uint32_t>(tile.row_begin + lane));
+      const auto first_row = static_cast<std::uint32_t>(p_.row_position(tile.row_begin + lane));
+      auto w0 = hn::Set(kUints, static_cast<std::uint32_t>(quad));
+      auto w1 = hn::Add(from_first_lane, hn::Set(kUints, first_row));
       auto w2 = hn::Set(kUints, dropout_.head);
       auto w3 = hn::Set(kUints, dropout_.stream);
       std::uint32_t key0 = dropout_.key0;
@@ -251,9 +260,9 @@ inline void ScoreRules::drop(const ScoreTile& tile, float* values) const {
         key1 += kPhiloxWeyl1;
       }
       const hn::Vec<UintTag> words[4] = {w0, w1, w2, w3};
-      for (std::int64_t in_quad = 0; in_quad < 4 && k + in_quad < tile.num_keys; ++in_quad) {
-        float* at = values + (k + in_quad) * tile.stride + lane;
-        const auto kept = hn::Not(hn::Lt(words[in_quad], threshold));
+      for (std::int64_t key = k; key < quad_end; ++key) {
+        float* at = values + key * tile.stride + lane;
+        const auto kept = hn::Not(hn::Lt(words[key_position(key) % 4], threshold));
         const Vector factor = hn::IfThenElseZero(hn::RebindMask(kFloats, kept), kept_factor);
         hn::Store(hn::Mul(hn::Load(kFloats, at), factor), kFloats, at);
       }

@@ -240,20 +240,8 @@ std::shared_ptr<const Expectation> expectation_of(const Inputs& in, KeptP kept) 
 
 }  // namespace
 
-std::vector<TensorCheck> compare_with_reference(const Inputs& in, std::string_view compute) {
-  SCOPED_TRACE(describe(in.options) + " on " + std::string(compute));
-  const auto [truth, standard] = *expectation_of(in, kept_p_of(compute));
-  const std::vector<const TensorBuffer*> inputs = {&in.q, &in.k, &in.v, &in.dout};
-  std::vector<std::vector<std::byte>> before;
-  for (const TensorBuffer* t : inputs) before.push_back(t->memory());
-
-  const Outputs out = run(in, compute);
-
-  const Outputs without_lse = make_outputs(in);
-  run_forward(in, without_lse, compute, false);
-  EXPECT_EQ(without_lse.o.bytes(), out.o.bytes()) << "o depends on whether lse is asked for";
-  for (std::size_t n = 0; n < inputs.size(); ++n) EXPECT_EQ(inputs[n]->memory(), before[n]) << "an input was written";
-
+std::vector<TensorCheck> compare_outputs(const Inputs& in, const Outputs& out, KeptP kept, bool with_gradients) {
+  const auto [truth, standard] = *expectation_of(in, kept);
   std::vector<TensorCheck> checks;
   const DType dtype = in.options.dtype;
   const auto check = [&](const char* name, const Comparison& c, const TensorBuffer& t) {
@@ -267,12 +255,27 @@ std::vector<TensorCheck> compare_with_reference(const Inputs& in, std::string_vi
   };
   check_tensor("o", kForwardFactor, out.o, truth.o, standard.o);
   check("lse", compare_lse(out.lse.values(), truth.lse.values(), standard.lse), out.lse);
-  if (!has_backward(compute)) return checks;
+  if (!with_gradients) return checks;
   check_tensor("dq", kGradientFactor, out.dq, truth.dq, standard.dq);
   check_tensor("dk", kGradientFactor, out.dk, truth.dk, standard.dk);
   check_tensor("dv", kGradientFactor, out.dv, truth.dv, standard.dv);
   if (out.dbias) check_tensor("dbias", kGradientFactor, *out.dbias, *truth.dbias, *standard.dbias);
   return checks;
+}
+
+std::vector<TensorCheck> compare_with_reference(const Inputs& in, std::string_view compute) {
+  SCOPED_TRACE(describe(in.options) + " on " + std::string(compute));
+  const std::vector<const TensorBuffer*> inputs = {&in.q, &in.k, &in.v, &in.dout};
+  std::vector<std::vector<std::byte>> before;
+  for (const TensorBuffer* t : inputs) before.push_back(t->memory());
+
+  const Outputs out = run(in, compute);
+
+  const Outputs without_lse = make_outputs(in);
+  run_forward(in, without_lse, compute, false);
+  EXPECT_EQ(without_lse.o.bytes(), out.o.bytes()) << "o depends on whether lse is asked for";
+  for (std::size_t n = 0; n < inputs.size(); ++n) EXPECT_EQ(inputs[n]->memory(), before[n]) << "an input was written";
+  return compare_outputs(in, out, kept_p_of(compute), has_backward(compute));
 }
 
 std::string check_against_reference(const Inputs& in, std::string_view compute) {

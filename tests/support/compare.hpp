@@ -44,6 +44,11 @@ struct TensorCheck {
   Comparison comparison;
 };
 
+/// Compares outputs that were made from the inputs, whoever made them, and checks that nothing outside of them was
+/// written. Reports failures to GoogleTest.
+std::vector<TensorCheck> compare_outputs(const Inputs& in, const Outputs& out, KeptP kept = KeptP::kFloat,
+                                         bool with_gradients = true);
+
 /// Runs a backend on the inputs and compares every output. Also checks that nothing outside the outputs was written,
 /// that no input changed, and that a forward without LSE gives the same O. Reports failures to GoogleTest.
 /// A backend without a backward is asked for its forward only.

@@ -1,0 +1,127 @@
+// Ring attention: exact attention of one sequence whose rows and keys lie on several ranks (context parallelism).
+//
+//   const std::vector<attend::RingContext> ranks = attend::make_thread_ring(4);     // or attend/ring_mpi.hpp
+//   attend::ring_forward(ranks[r], q, k, v, o, &lse, {.causal = true}, attend::Sharding::kZigzag);   // on thread r
+//
+// Every rank calls with its own rows of q, k and v. Keys and values go round the ring, queries stay; each rank merges
+// what its rows see of each part by the parts' log-sum-exp. docs/ring.md draws it and counts what it costs.
+// Sources: Liu, Zaharia, Abbeel, Ring Attention with Blockwise Transformers (2023); Brandon et al., Striped Attention
+// (2023); zigzag: Zhu, ring-flash-attention (2024).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "attend/attention.hpp"
+
+namespace attend {
+
+namespace ring {
+class Transport;  // how messages travel: the library's own business
+}
+
+/// Which rows of a sequence of n tokens a rank r of N holds, of queries and keys alike. Any n will do, also n < N.
+///
+///   n = 12, N = 3        rank 0         rank 1        rank 2
+///   kContiguous          0 1 2 3        4 5 6 7       8 9 10 11       tokens [r n / N, (r + 1) n / N)
+///   kZigzag              0 1 10 11      2 3 8 9       4 5 6 7         of 2N such chunks those of numbers r and 2N-1-r
+///   kStriped             0 3 6 9        1 4 7 10      2 5 8 11        every N-th token from r on
+///
+/// Under a causal mask the last two give every rank about the same work in every step, the first does not.
+enum class Sharding : std::uint8_t { kContiguous, kZigzag, kStriped };
+
+/// "contiguous", "zigzag" or "striped".
+[[nodiscard]] ATTEND_API const char* sharding_name(Sharding sharding) noexcept;
+
+/// One rank of a ring. A handle: copies stand for the same rank. One thread at a time may use a rank.
+class ATTEND_API RingContext {
+ public:
+  /// For the library's own makers of rings, below and in ring_mpi.hpp.
+  explicit RingContext(std::shared_ptr<ring::Transport> transport) noexcept;
+  RingContext(const RingContext&);
+  RingContext(RingContext&&) noexcept;
+  RingContext& operator=(const RingContext&);
+  RingContext& operator=(RingContext&&) noexcept;
+  ~RingContext();
+
+  [[nodiscard]] int rank() const;  ///< 0 to size() - 1; rank r sends to r + 1, the last one to 0
+  [[nodiscard]] int size() const;  ///< number of ranks
+  [[nodiscard]] ring::Transport& transport() const noexcept { return *transport_; }
+
+ private:
+  std::shared_ptr<ring::Transport> transport_;
+};
+
+/// A ring of `num_ranks` threads of this process: each takes one of the contexts. For tests, and for hosts with several
+/// sockets. Where a rank's call ends in an error after the ranks have agreed on it, the others' calls end too, with an
+/// Error that says which rank failed, and so does every later call on the ring.
+/// @throws Error where num_ranks < 1.
+[[nodiscard]] ATTEND_API std::vector<RingContext> make_thread_ring(int num_ranks);
+
+/// Number of rows that a rank holds.
+///
+/// @param seqlen      tokens of the whole sequence
+/// @param cu_seqlens  packed sequences: (num_sequences + 1) offsets of the whole, from 0 to seqlen. Each sequence is
+///                    cut over the ranks by itself, and a rank holds its parts of them one after another. Empty: one
+///                    sequence
+/// @throws Error where rank is not one of num_ranks, or seqlen or cu_seqlens make no sense. So do the functions below.
+[[nodiscard]] ATTEND_API std::int64_t shard_seqlen(Sharding sharding, std::int64_t seqlen, int rank, int num_ranks,
+                                                   std::span<const std::int32_t> cu_seqlens = {});
+
+/// For each row of the rank, in the order in which it holds them, its row in the whole (packed) sequence.
+[[nodiscard]] ATTEND_API std::vector<std::int64_t> shard_positions(Sharding sharding, std::int64_t seqlen, int rank,
+                                                                   int num_ranks,
+                                                                   std::span<const std::int32_t> cu_seqlens = {});
+
+/// Copies a rank's rows (dimension 2) out of a whole tensor: q, k, v, dout, or the rows of a bias or mask.
+///
+/// @param whole  any dtype (batch, heads, seqlen, n) on the CPU
+/// @param local  out, the same but for shape[2], which is shard_seqlen()
+ATTEND_API void shard(Sharding sharding, const Tensor& whole, const Tensor& local, int rank, int num_ranks,
+                      std::span<const std::int32_t> cu_seqlens = {});
+
+/// The way back: writes a rank's rows to their places in `whole` and leaves the others as they are.
+ATTEND_API void unshard(Sharding sharding, const Tensor& local, const Tensor& whole, int rank, int num_ranks,
+                        std::span<const std::int32_t> cu_seqlens = {});
+
+/// attend::forward of the whole sequence: every rank calls with its rows and gets those of o and lse.
+///
+/// @param context   the rank that calls
+/// @param q         as forward takes it, with the rank's rows: (batch, num_heads_q, shard_seqlen(seqlen_q), head_dim)
+/// @param k         likewise, (batch, num_heads_k, shard_seqlen(seqlen_k), head_dim)
+/// @param v         likewise, (batch, num_heads_k, shard_seqlen(seqlen_k), head_dim_v)
+/// @param o         out, the rank's rows, as forward takes it
+/// @param lse       out, may be null; f32, the rank's rows
+/// @param params    as forward takes it, the same on every rank, but for: bias and mask have the rank's rows and all
+///                  keys in their own order, (1 or batch, 1 or num_heads_q, 1 or the rank's rows, seqlen_k); varlen is
+///                  that of the whole. compute: auto, cpu or reference
+/// @param sharding  of queries and keys, the same on every rank
+///
+/// Masks, windows, ALiBi and dropout are functions of positions in the whole sequence, so that the result is that of
+/// one device, but for the order of sums: parts are kept in float32 (float64 where q is), merged in float64 and rounded
+/// once. Parts that see nothing are not computed, and keys travel only as far as somebody sees them.
+/// Memory beside the tensors: two blocks of a rank's k and v, and its o in float32 and in float64.
+/// Deterministic for a number of ranks; another number changes the order of the sums.
+/// The call returns when this rank has done its work. All ranks have to call; before anything else is sent, they
+/// compare shapes and options.
+/// @throws Error as forward does, and where a rank's shapes or options differ from rank 0's: the same on every rank;
+/// then nothing was written. A tensor of another device than the CPU is refused.
+ATTEND_API void ring_forward(const RingContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
+                             const Tensor& o, const Tensor* lse, const Params& params = {},
+                             Sharding sharding = Sharding::kZigzag);
+
+/// The gradients of ring_forward: attend::backward of the whole sequence, every tensor with the rank's rows.
+///
+/// Arguments as in backward and ring_forward; extras.dlse is taken, extras.dbias refused. k, v and the sums of dk and
+/// dv, these in float32, go round the ring; what belongs to rows (lse, and <dout, o> - dlse) stays.
+/// With dropout and an o of 16 bits the forward is done once more, because gradients may cancel to below o's rounding.
+/// Memory beside the tensors: two blocks of k and v, four of dk and dv, and dq in float32 and in float64.
+/// @throws Error as ring_forward does.
+ATTEND_API void ring_backward(const RingContext& context, const Tensor& dout, const Tensor& q, const Tensor& k,
+                              const Tensor& v, const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
+                              const Tensor& dv, const Params& params = {}, Sharding sharding = Sharding::kZigzag,
+                              const BackwardExtras& extras = {});
+
+}  // namespace attend

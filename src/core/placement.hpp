@@ -1,0 +1,48 @@
+// Where the rows and keys of a problem stand in a larger one of which it computes a part. Masks, ALiBi and dropout are
+// functions of the positions there, so that the parts together are the whole.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/common/key_range.cuh"
+
+namespace attend::core {
+
+/// Row i is row `row_begin + step * i` of the whole, key j is its key `key_begin + step * j`.
+struct Placement {
+  std::int64_t sequence_begin = 0;  ///< sequence 0 is this one of the whole
+  std::int64_t row_begin = 0;
+  std::int64_t key_begin = 0;
+  std::int64_t step = 1;            ///< >= 1; of rows and keys alike, or the edge of a mask would be no diagonal
+  std::int64_t whole_seqlen_q = 0;  ///< of the sequence, in the whole
+  std::int64_t whole_seqlen_k = 0;
+
+  /// How far to the right of key j of the whole the diagonal is in row i; both are indices of the part.
+  [[nodiscard]] constexpr std::int64_t distance(std::int64_t i, std::int64_t j) const {
+    return row_begin - key_begin + whole_seqlen_k - whole_seqlen_q + step * (i - j);
+  }
+
+  /// The whole's window as a mask of the part's (seqlen_q, seqlen_k). Its own seqlen_q is shifted, which moves the
+  /// diagonal: ask it for the keys of rows, and for unbounded rows of keys. The backends count on what a whole problem
+  /// has by itself: in a part that is given to them every row sees a key, and every key is seen.
+  [[nodiscard]] WindowMask window(std::int64_t seqlen_k, std::int64_t window_left, std::int64_t window_right) const {
+    // Row i sees keys i + lowest to i + highest of the part.
+    const std::int64_t lowest = -floor_div(window_left - distance(0, 0), step);
+    const std::int64_t highest = floor_div(distance(0, 0) + window_right, step);
+    const auto shifted = [seqlen_k](std::int64_t diagonal, std::int64_t left, std::int64_t right) {
+      return WindowMask{seqlen_k - diagonal, seqlen_k, left, right};
+    };
+    if (window_left < 0 && window_right < 0) return shifted(0, kOpenWindow, kOpenWindow);
+    if (window_left < 0) return shifted(highest, kOpenWindow, 0);
+    if (window_right < 0) return shifted(lowest, 0, kOpenWindow);
+    if (highest < lowest) return shifted(kFar, 0, 0);  // a narrow band between two steps: nobody sees anything
+    return shifted(highest, highest - lowest, 0);
+  }
+
+ private:
+  [[nodiscard]] static constexpr std::int64_t floor_div(std::int64_t n, std::int64_t d) {
+    return n >= 0 ? n / d : -((-n + d - 1) / d);
+  }
+};
+
+}  // namespace attend::core

@@ -1,0 +1,116 @@
+#include "ring/agreement.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "attend/error.hpp"
+
+namespace attend::ring {
+namespace {
+
+std::string packed(const Fields& fields) {
+  std::string text;
+  for (const Field& field : fields) {
+    std::string value = field.value;
+    std::replace_if(
+        value.begin(), value.end(), [](char c) { return c == '\t' || c == '\n'; }, ' ');
+    text += field.name + '\t' + value + '\n';
+  }
+  return text;
+}
+
+Fields unpacked(std::string_view text) {
+  Fields fields;
+  while (!text.empty()) {
+    const std::size_t tab = text.find('\t');
+    const std::size_t end = text.find('\n', tab);
+    fields.push_back({std::string(text.substr(0, tab)), std::string(text.substr(tab + 1, end - tab - 1))});
+    text.remove_prefix(end + 1);
+  }
+  return fields;
+}
+
+/// Sends `mine` to every other rank and fills by_rank with what they send, whose sizes it has.
+void all_gather(Transport& transport, std::span<const std::byte> mine, std::vector<std::span<std::byte>> by_rank) {
+  std::vector<std::unique_ptr<Pending>> sends, receives;
+  for (int peer = 0; peer < transport.size(); ++peer) {
+    if (peer == transport.rank()) continue;
+    sends.push_back(transport.send(peer, Channel::kAgreement, mine));
+    receives.push_back(transport.receive(peer, Channel::kAgreement, by_rank[static_cast<std::size_t>(peer)]));
+  }
+  for (const auto& receive : receives) receive->wait();
+  for (const auto& send : sends) send->wait();
+}
+
+constexpr const char* kRefused = "refused";  // the name of a first field, with the error's code; the second is its text
+
+Fields refusal(ErrorCode code, const char* text) {
+  return {{kRefused, fmt::to_string(static_cast<int>(code))}, {"", text}};
+}
+
+ErrorCode code_of(const Fields& refusal) {
+  for (const ErrorCode code : {ErrorCode::kUnsupported, ErrorCode::kInternal}) {
+    if (refusal[0].value == fmt::to_string(static_cast<int>(code))) return code;
+  }
+  return ErrorCode::kInvalidArgument;
+}
+
+}  // namespace
+
+std::vector<Fields> exchange_fields(Transport& transport, const Fields& mine) {
+  const auto num_ranks = static_cast<std::size_t>(transport.size());
+  const std::string text = packed(mine);
+  const std::uint64_t length = text.size();
+  std::vector<std::uint64_t> lengths(num_ranks);
+  std::vector<std::span<std::byte>> buffers;
+  for (std::uint64_t& of_rank : lengths) buffers.push_back(std::as_writable_bytes(std::span(&of_rank, 1)));
+  all_gather(transport, std::as_bytes(std::span(&length, 1)), buffers);
+
+  std::vector<std::string> texts;
+  for (const std::uint64_t of_rank : lengths) texts.emplace_back(of_rank, '\0');
+  buffers.clear();
+  for (std::string& of_rank : texts) buffers.push_back(std::as_writable_bytes(std::span(of_rank)));
+  all_gather(transport, std::as_bytes(std::span(text)), buffers);
+  texts[static_cast<std::size_t>(transport.rank())] = text;
+
+  std::vector<Fields> by_rank;
+  for (const std::string& of_rank : texts) by_rank.push_back(unpacked(of_rank));
+  return by_rank;
+}
+
+void require_same(const std::vector<Fields>& by_rank) {
+  const Fields& first = by_rank.front();
+  for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
+    const Fields& other = by_rank[rank];
+    for (std::size_t n = 0; n < std::max(first.size(), other.size()); ++n) {
+      const Field none = {n < first.size() ? first[n].name : other[n].name, "none"};
+      const Field& a = n < first.size() ? first[n] : none;
+      const Field& b = n < other.size() ? other[n] : none;
+      if (a.name == b.name && a.value == b.value) continue;
+      throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {} on rank {}, allowed {} as on rank 0", a.name,
+                                                           a.name == b.name ? b.value : "none", rank, a.value));
+    }
+  }
+}
+
+void agree(Transport& transport, const std::function<Fields()>& check) {
+  Fields mine;
+  try {
+    mine = check();
+  } catch (const Error& error) {
+    mine = refusal(error.code(), error.what());
+  } catch (const std::exception& error) {  // out of memory: the others wait for a word all the same
+    mine = refusal(ErrorCode::kInternal, error.what());
+  }
+  const std::vector<Fields> by_rank = exchange_fields(transport, mine);
+  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+    const Fields& fields = by_rank[rank];
+    if (fields.empty() || fields[0].name != kRefused) continue;
+    throw Error(code_of(fields), fmt::format("{} (rank {})", fields[1].value, rank));
+  }
+  require_same(by_rank);
+}
+
+}  // namespace attend::ring

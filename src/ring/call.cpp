@@ -1,0 +1,197 @@
+#include "ring/call.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "core/dispatch.hpp"
+#include "core/elements.hpp"
+#include "core/problem_checks.hpp"
+#include "ring/agreement.hpp"
+
+namespace attend::ring {
+namespace {
+
+/// Everything of a tensor that all ranks have in common.
+void add_tensor(Fields& fields, const char* name, const Tensor& t) {
+  fields.push_back({name, fmt::format("{} (batch {}, heads {}, head_dim {}) on {}", dtype_name(t.dtype), t.shape[0],
+                                      t.shape[1], t.shape[3], t.device.type == DeviceType::kCPU ? "cpu" : "cuda")});
+}
+
+void add_params(Fields& fields, const Params& params) {
+  const auto add = [&](const char* name, const auto& value) { fields.push_back({name, fmt::format("{}", value)}); };
+  add("scale", params.scale ? fmt::format("{}", *params.scale) : "1/sqrt(head_dim)");
+  add("causal", params.causal);
+  add("window_left", params.window_left);
+  add("window_right", params.window_right);
+  add("softcap", params.softcap);
+  add("alibi_slopes", params.alibi_slopes ? core::shape_text(params.alibi_slopes->shape) : "none");
+  add("bias", params.bias ? "given" : "none");
+  add("mask", params.mask ? "given" : "none");
+  add("dropout_p", params.dropout_p);
+  add("seed", params.seed);
+  add("offset", params.offset);
+  add("varlen.num_sequences", params.varlen ? fmt::to_string(params.varlen->num_sequences) : "none");
+  add("compute", params.compute);
+}
+
+/// What can be said before anything is checked: nothing of it reads a tensor.
+Fields shapes_and_options(const Arguments& a) {
+  Fields fields = {{"call", a.function}, {"sharding", sharding_name(a.sharding)}};
+  add_tensor(fields, "q", a.q);
+  add_tensor(fields, "k", a.k);
+  add_tensor(fields, "v", a.v);
+  add_tensor(fields, "o", a.o);
+  add_params(fields, a.params);
+  if (a.backward) fields.push_back({"dlse", a.backward->extras.dlse ? "given" : "none"});
+  return fields;
+}
+
+/// What has to be the same everywhere and is known after the checks: the backend, and values behind pointers.
+Fields values(const core::Problem& p, const core::Backend& backend) {
+  Fields fields = {{"compute", backend.name}};
+  if (p.varlen) {
+    for (const auto& [name, cu_seqlens] : {std::pair{"q", p.varlen->cu_seqlens_q}, {"k", p.varlen->cu_seqlens_k}}) {
+      for (std::int64_t s = 0; s <= p.num_sequences; ++s) {
+        fields.push_back({fmt::format("varlen.cu_seqlens_{}[{}]", name, s), fmt::to_string(cu_seqlens[s])});
+      }
+    }
+  }
+  if (p.alibi_slopes) {
+    const std::int64_t batches = p.alibi_slopes->stride[0] == 0 ? 1 : p.alibi_slopes->shape[0];
+    for (std::int64_t b = 0; b < batches; ++b) {
+      for (std::int64_t h = 0; h < p.num_heads_q; ++h) {
+        fields.push_back(
+            {fmt::format("alibi_slopes[{}, {}]", b, h), fmt::to_string(core::load(*p.alibi_slopes, b, h, 0, 0))});
+      }
+    }
+  }
+  return fields;
+}
+
+core::Problem checked_problem(const Arguments& a, const core::WholeLengths& whole) {
+  if (a.q.device.type != DeviceType::kCPU) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("q: on cuda {}, allowed cpu with {}", a.q.device.index, a.function));
+  }
+  if (a.params.compute == "cpu_naive") {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("compute: 'cpu_naive', allowed auto, cpu, reference with {}", a.function));
+  }
+  const Tensor* lse = a.lse ? &*a.lse : nullptr;
+  if (!a.backward) return core::make_forward_problem(a.q, a.k, a.v, a.o, lse, a.params, &whole);
+  if (a.backward->extras.dbias) {
+    throw Error(ErrorCode::kUnsupported, fmt::format("dbias: given, allowed none with {}", a.function));
+  }
+  const Arguments::Backward& b = *a.backward;
+  return core::make_backward_problem(b.dout, a.q, a.k, a.v, a.o, *lse, b.dq, b.dk, b.dv, a.params, b.extras, &whole);
+}
+
+void check_share(const char* name, std::int64_t seqlen, std::int64_t allowed, std::int64_t whole, const Arguments& a,
+                 const Transport& transport) {
+  if (seqlen == allowed) return;
+  core::refuse("{}: seqlen {}, allowed {}: what rank {} of {} holds of {} tokens with {} sharding", name, seqlen,
+               allowed, transport.rank(), transport.size(), whole, sharding_name(a.sharding));
+}
+
+/// Lengths are what ranks may differ in.
+core::WholeLengths exchange_shapes_and_options(Transport& transport, const Arguments& a) {
+  const auto length = [](std::int64_t n) { return fmt::to_string(std::clamp<std::int64_t>(n, 0, core::kMaxLength)); };
+  Fields mine = shapes_and_options(a);
+  mine.push_back({"seqlen_q", length(a.q.shape[2])});
+  mine.push_back({"seqlen_k", length(a.k.shape[2])});
+  std::vector<Fields> by_rank = exchange_fields(transport, mine);
+  const auto take = [](Fields& fields) {
+    std::int64_t n = 0;
+    const std::string text = fields.back().value;
+    std::from_chars(text.data(), text.data() + text.size(), n);
+    fields.pop_back();
+    return n;
+  };
+  core::WholeLengths whole = {0, 0};
+  for (Fields& fields : by_rank) {
+    whole.seqlen_k += take(fields);
+    whole.seqlen_q += take(fields);
+  }
+  require_same(by_rank);
+  return whole;
+}
+
+}  // namespace
+
+Call agree_on(Transport& transport, const Arguments& a) {
+  const core::WholeLengths whole = exchange_shapes_and_options(transport, a);
+  std::optional<Call> call;
+  agree(transport, [&] {
+    const core::Problem p = checked_problem(a, whole);
+    const core::Backend& backend = core::choose(a.params.compute, p);
+    const bool wide = std::string_view(backend.name) == "reference";
+    call = {p, Plan(p, whole, a.sharding, transport.rank(), transport.size()), &backend,
+            wide ? DType::kF64 : DType::kF32};
+    check_share("q", p.q.shape[2], call->plan.num_rows_q(), whole.seqlen_q, a, transport);
+    check_share("k", p.k.shape[2], call->plan.num_keys(transport.rank()), whole.seqlen_k, a, transport);
+    return values(p, backend);
+  });
+  return *std::move(call);
+}
+
+Block key_block(const Call& call, int owner) {
+  Shape k = call.problem.k.shape;
+  Shape v = call.problem.v.shape;
+  k[2] = v[2] = call.plan.num_keys(owner);
+  return {call.problem.k.dtype, k, call.problem.v.dtype, v};
+}
+
+core::Problem Parts::problem(const Piece& piece, const Block& keys) {
+  const auto rows = [&](Tensor& t) { t = rows_of(t, piece.rows.local_begin, piece.rows.length); };
+  core::Problem part = call_.problem;
+  part.placement = piece.placement;
+  for (Tensor* t : {&part.q, &part.o, &part.dout}) rows(*t);
+  part.k = rows_of(keys.first(), piece.keys.local_begin, piece.keys.length);
+  part.v = rows_of(keys.second(), piece.keys.local_begin, piece.keys.length);
+  part.max_seqlen_q = piece.rows.length;
+  part.max_seqlen_k = piece.keys.length;
+  if (part.lse) rows(*part.lse);
+  part.dlse.reset();
+  if (part.bias) part.bias = columns(*part.bias, piece, bias_);
+  if (part.mask) part.mask = columns(*part.mask, piece, mask_);
+  if (part.varlen) {  // the piece is of one sequence
+    part.varlen.reset();
+    part.num_sequences = 1;
+    if (part.alibi_slopes) {
+      Tensor& slopes = *part.alibi_slopes;
+      slopes.data = core::element(slopes, piece.rows.sequence, 0, 0);
+      slopes.shape[0] = 1;
+    }
+  }
+  return part;
+}
+
+/// The piece's rows and keys of a bias or mask, which has all keys: where they are not neighbours a copy, with one of
+/// each row that is broadcast.
+Tensor Parts::columns(const Tensor& t, const Piece& piece, Block& gathered) const {
+  Tensor view = rows_of(t, piece.rows.local_begin, piece.rows.length);
+  view.data = static_cast<std::byte*>(view.data) + piece.keys.position * dtype_bytes(t.dtype);
+  view.shape[3] = piece.keys.length;
+  if (piece.keys.step == 1) return view;
+  Shape shape = view.shape;
+  for (std::size_t d = 0; d < 3; ++d) shape[d] = view.stride[d] == 0 ? std::min<std::int64_t>(shape[d], 1) : shape[d];
+  gathered = Block(t.dtype, shape);
+  Tensor copy = gathered.first();
+  for (std::int64_t b = 0; b < shape[0]; ++b) {
+    for (std::int64_t h = 0; h < shape[1]; ++h) {
+      for (std::int64_t row = 0; row < shape[2]; ++row) {
+        for (std::int64_t c = 0; c < shape[3]; ++c) {
+          core::store(copy, b, h, row, c, core::load(view, b, h, row, c * piece.keys.step));
+        }
+      }
+    }
+  }
+  for (std::size_t d = 0; d < 3; ++d) {
+    if (view.stride[d] == 0) copy.stride[d] = 0;
+  }
+  copy.shape = view.shape;
+  return copy;
+}
+
+}  // namespace attend::ring

@@ -1,0 +1,99 @@
+// A call of the ring that all ranks have agreed on, and its cut into problems for a backend.
+#pragma once
+
+#include <optional>
+
+#include "core/backend.hpp"
+#include "ring/block.hpp"
+#include "ring/plan.hpp"
+#include "ring/transport.hpp"
+
+namespace attend::ring {
+
+/// What a rank passed, by name.
+struct Arguments {
+  const char* function;  ///< of the API
+  Sharding sharding;
+  Tensor q, k, v, o;
+  std::optional<Tensor> lse;
+  Params params;
+
+  struct Backward {
+    Tensor dout, dq, dk, dv;
+    BackwardExtras extras;
+  };
+  std::optional<Backward> backward = {};
+};
+
+/// Nothing of it is checked again.
+struct Call {
+  core::Problem problem;  ///< with the rank's tensors
+  Plan plan;
+  const core::Backend* backend;
+  DType partial_dtype;  ///< of parts of results: f32, or f64 for the backend that computes in it
+};
+
+/// A rendezvous of all ranks.
+/// @throws Error, the same on every rank, where a rank refuses its arguments or they differ.
+[[nodiscard]] Call agree_on(Transport& transport, const Arguments& arguments);
+
+/// Makes problems of pieces of a call.
+class Parts {
+ public:
+  explicit Parts(const Call& call) : call_(call) {}
+
+  /// The rank's rows of the piece against its keys, in a block that starts with the owner's key 0. Outputs (o and lse,
+  /// or dq, dk and dv) are for the caller to set. Valid until the next call: a gathered bias lives here.
+  [[nodiscard]] core::Problem problem(const Piece& piece, const Block& keys);
+
+ private:
+  [[nodiscard]] Tensor columns(const Tensor& t, const Piece& piece, Block& gathered) const;
+
+  const Call& call_;
+  Block bias_, mask_;
+};
+
+/// Calls visit(step, block) in every step with the keys (first) and values (second) that this rank holds in it, or
+/// null. The next step's are on their way meanwhile.
+template <class Visit>
+void for_each_step(Transport& transport, const Call& call, Visit visit);
+
+/// A block for the keys and values that `owner` owns, in their dtypes.
+[[nodiscard]] Block key_block(const Call& call, int owner);
+
+/// Calls run(). An error of it is told to the other ranks too, who would wait for ever.
+template <class Run>
+void guarded(Transport& transport, Run run) {
+  try {
+    run();
+  } catch (const std::exception& error) {
+    transport.fail(error.what());
+    throw;
+  } catch (...) {  // an interrupt is no std::exception
+    transport.fail("the call was ended");
+    throw;
+  }
+}
+
+template <class Visit>
+void for_each_step(Transport& transport, const Call& call, Visit visit) {
+  const Plan& plan = call.plan;
+  Block held = key_block(call, plan.rank());
+  convert(held.first(), call.problem.k);
+  convert(held.second(), call.problem.v);
+  for (int step = 0; step < plan.num_ranks(); ++step) {
+    Block coming;
+    std::unique_ptr<Pending> send, receive;
+    if (plan.sends(step)) send = transport.send(plan.next(), Channel::kKeysValues, held.bytes());
+    if (plan.holds(step + 1)) {
+      coming = key_block(call, plan.owner(step + 1));
+      receive = transport.receive(plan.previous(), Channel::kKeysValues, coming.bytes());
+    }
+    visit(step, plan.holds(step) ? &held : nullptr);
+    if (receive) receive->wait();  // the next step's keys are here
+    if (send) send->wait();        // and this step's may go
+    held = std::move(coming);
+  }
+}
+
+}  // namespace attend::ring

@@ -1,0 +1,47 @@
+// Partial results over different keys, merged by their log-sum-exp.
+//
+//   lse = log(exp(lse_1) + exp(lse_2)),   o = exp(lse_1 - lse) o_1 + exp(lse_2 - lse) o_2
+// A part with lse = -inf saw no key and counts for nothing; where both did, o = 0 and lse = -inf.
+// Source: Liu et al., Ring Attention (2023); the merge: Milakov & Gimelshein (2018), section 3.1.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attend/tensor.hpp"
+
+namespace attend::ring {
+
+/// log(exp(a) + exp(b)), and the part that each has in the sum. No difference of a and b overflows. -inf with -inf
+/// gives -inf and weights 0; NaN gives NaN.
+struct MergedLse {
+  double lse;
+  double weight_a;
+  double weight_b;
+};
+[[nodiscard]] MergedLse merge_lse(double a, double b);
+
+/// o and lse of a rank's rows over the keys seen so far, in float64.
+class MergedRows {
+ public:
+  /// @param shape  of o: (batch, num_heads_q, seqlen_q, head_dim_v)
+  explicit MergedRows(const Shape& shape);
+
+  /// Merges a part: rows [row_begin, row_begin + o.shape[2]) of all heads of batch entries 0 to o.shape[0] - 1.
+  /// @param o    f32 or f64
+  /// @param lse  any float type (batch, num_heads_q, rows, 1)
+  void add(std::int64_t row_begin, const Tensor& o, const Tensor& lse);
+
+  /// Writes o, and lse unless null, rounded to their dtypes.
+  void store(const Tensor& o, const Tensor* lse) const;
+
+ private:
+  template <class Part>
+  void add_as(std::int64_t row_begin, const Tensor& o, const Tensor& lse);
+
+  Shape shape_;
+  std::vector<double> o_;
+  std::vector<double> lse_;
+};
+
+}  // namespace attend::ring

@@ -1,0 +1,108 @@
+// The ring's messages as MPI_Isend and MPI_Irecv. Only this library knows MPI.
+#include "attend/ring_mpi.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "ring/transport.hpp"
+
+namespace attend::ring {
+namespace {
+
+void check(int result, const char* call) {
+  if (result == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(result, text, &length);
+  throw Error(ErrorCode::kInternal, std::string(call) + ": " + std::string(text, static_cast<std::size_t>(length)));
+}
+
+/// MPI counts in int: a longer message goes in pieces, which keep their order.
+constexpr std::size_t kMaxPieceBytes = std::size_t{1} << 30;
+
+/// Gone before wait() only where a call of MPI failed or a rank gave up, on the way to MPI_Abort.
+class PendingRequests : public Pending {
+ public:
+  /// Calls begin(offset, bytes, request) for each piece of the message.
+  template <class Begin>
+  PendingRequests(std::size_t bytes, Begin begin) {
+    std::size_t offset = 0;
+    do {
+      const std::size_t piece = std::min(bytes - offset, kMaxPieceBytes);
+      requests_.push_back(MPI_REQUEST_NULL);
+      begin(offset, static_cast<int>(piece), &requests_.back());
+      offset += piece;
+    } while (offset < bytes);
+  }
+
+  void wait() override {
+    check(MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
+  }
+
+ private:
+  std::vector<MPI_Request> requests_;
+};
+
+class MpiTransport : public Transport {
+ public:
+  explicit MpiTransport(MPI_Comm comm) {
+    check(MPI_Comm_dup(comm, &comm_), "MPI_Comm_dup");
+    check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+    check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+  }
+  ~MpiTransport() override {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (finalized == 0) MPI_Comm_free(&comm_);
+  }
+
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
+
+  [[nodiscard]] std::unique_ptr<Pending> send(int to, Channel channel, std::span<const std::byte> bytes) override {
+    return std::make_unique<PendingRequests>(bytes.size(), [&](std::size_t offset, int count, MPI_Request* request) {
+      check(MPI_Isend(bytes.data() + offset, count, MPI_BYTE, to, static_cast<int>(channel), comm_, request),
+            "MPI_Isend");
+    });
+  }
+
+  [[nodiscard]] std::unique_ptr<Pending> receive(int from, Channel channel, std::span<std::byte> bytes) override {
+    return std::make_unique<PendingRequests>(bytes.size(), [&](std::size_t offset, int count, MPI_Request* request) {
+      check(MPI_Irecv(bytes.data() + offset, count, MPI_BYTE, from, static_cast<int>(channel), comm_, request),
+            "MPI_Irecv");
+    });
+  }
+
+  void fail(const std::string& why) override {
+    std::fprintf(stderr, "attend: rank %d of the ring failed: %s\n", rank_, why.c_str());
+    MPI_Abort(comm_, 1);
+  }
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+}  // namespace
+}  // namespace attend::ring
+
+namespace attend {
+
+RingContext make_mpi_ring(MPI_Comm comm) {
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  if (initialized == 0) {
+    throw Error(ErrorCode::kInvalidArgument, "comm: MPI is not initialised, allowed after MPI_Init_thread");
+  }
+  int provided = MPI_THREAD_SINGLE;
+  ring::check(MPI_Query_thread(&provided), "MPI_Query_thread");
+  if (provided < MPI_THREAD_FUNNELED) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "comm: MPI gives MPI_THREAD_SINGLE, allowed MPI_THREAD_FUNNELED and more (MPI_Init_thread)");
+  }
+  return RingContext(std::make_shared<ring::MpiTransport>(comm));
+}
+
+}  // namespace attend

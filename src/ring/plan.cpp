@@ -1,0 +1,75 @@
+#include "ring/plan.hpp"
+
+#include <algorithm>
+
+namespace attend::ring {
+namespace {
+
+std::span<const std::int32_t> as_span(const std::int32_t* cu_seqlens, const core::Problem& problem) {
+  return {cu_seqlens, static_cast<std::size_t>(problem.num_sequences) + 1};
+}
+
+/// Rows or keys [begin, end) of a run.
+Run part_of(const Run& run, std::int64_t begin, std::int64_t end) {
+  return {run.sequence, run.local_begin + begin, end - begin, run.position + run.step * begin, run.step};
+}
+
+}  // namespace
+
+Plan::Plan(const core::Problem& problem, const core::WholeLengths& whole, Sharding sharding, int rank, int num_ranks)
+    : window_left_(problem.window_left), window_right_(problem.window_right), rank_(rank), num_ranks_(num_ranks) {
+  const std::optional<Varlen>& varlen = problem.varlen;
+  offsets_q_ =
+      varlen ? sequence_offsets(0, as_span(varlen->cu_seqlens_q, problem)) : sequence_offsets(whole.seqlen_q, {});
+  offsets_k_ =
+      varlen ? sequence_offsets(0, as_span(varlen->cu_seqlens_k, problem)) : sequence_offsets(whole.seqlen_k, {});
+  for (int r = 0; r < num_ranks; ++r) {
+    rows_by_rank_.push_back(runs_of(sharding, offsets_q_, r, num_ranks));
+    keys_by_rank_.push_back(runs_of(sharding, offsets_k_, r, num_ranks));
+  }
+  for (int owner = 0; owner < num_ranks; ++owner) {
+    int last = num_ranks - 1;
+    while (last > 0 && pieces_of((owner + last) % num_ranks, owner).empty()) --last;
+    last_steps_.push_back(last);
+  }
+}
+
+std::int64_t Plan::num_keys(int owner) const {
+  return num_rows(keys_by_rank_[static_cast<std::size_t>(owner)]);
+}
+
+std::int64_t Plan::num_rows_q() const {
+  return num_rows(rows_by_rank_[static_cast<std::size_t>(rank_)]);
+}
+
+std::vector<Piece> Plan::pieces_of(int rank, int owner) const {
+  std::vector<Piece> pieces;
+  const std::vector<Run>& keys = keys_by_rank_[static_cast<std::size_t>(owner)];
+  std::size_t first = 0;  // of the runs of keys that are of the sequence of the rows, or of a later one
+  for (const Run& rows : rows_by_rank_[static_cast<std::size_t>(rank)]) {
+    while (first < keys.size() && keys[first].sequence < rows.sequence) ++first;
+    for (std::size_t n = first; n < keys.size() && keys[n].sequence == rows.sequence; ++n) {
+      const auto s = static_cast<std::size_t>(rows.sequence);
+      const core::Placement placement = {.sequence_begin = rows.sequence,
+                                         .row_begin = rows.position,
+                                         .key_begin = keys[n].position,
+                                         .step = rows.step,
+                                         .whole_seqlen_q = offsets_q_[s + 1] - offsets_q_[s],
+                                         .whole_seqlen_k = offsets_k_[s + 1] - offsets_k_[s]};
+      // Row i sees the keys i + band.begin to i + band.end - 1 that are there.
+      const KeyRange band = placement.window(keys[n].length, window_left_, window_right_).unbounded_row(0);
+      const KeyRange seeing = {std::max<std::int64_t>(0, 1 - band.end),
+                               std::min(rows.length, keys[n].length - band.begin)};
+      if (seeing.empty()) continue;
+      const KeyRange seen = {std::max<std::int64_t>(0, band.begin),
+                             std::min(keys[n].length, rows.length - 1 + band.end)};
+      Piece piece = {part_of(rows, seeing.begin, seeing.end), part_of(keys[n], seen.begin, seen.end), placement};
+      piece.placement.row_begin = piece.rows.position;
+      piece.placement.key_begin = piece.keys.position;
+      pieces.push_back(piece);
+    }
+  }
+  return pieces;
+}
+
+}  // namespace attend::ring

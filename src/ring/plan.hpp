@@ -1,0 +1,64 @@
+// Who computes what in which step: the same pure function on every rank, so that nobody has to ask.
+//
+// In step t rank r holds the keys that rank (r - t) mod N owns. A block of keys travels as long as some rank further on
+// sees part of it; what a rank sees of a block are pieces, each of one run of rows against one run of keys.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/problem.hpp"
+#include "ring/sharding.hpp"
+
+namespace attend::ring {
+
+/// Rows of this rank against keys of a block, with equal steps: causal and window masks show each row at least one of
+/// the keys, and each key to at least one of the rows.
+struct Piece {
+  Run rows;
+  Run keys;
+  core::Placement placement;
+};
+
+class Plan {
+ public:
+  /// @param problem  of the rank, made with WholeLengths `whole`
+  Plan(const core::Problem& problem, const core::WholeLengths& whole, Sharding sharding, int rank, int num_ranks);
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int num_ranks() const { return num_ranks_; }
+  [[nodiscard]] int next() const { return (rank_ + 1) % num_ranks_; }
+  [[nodiscard]] int previous() const { return (rank_ + num_ranks_ - 1) % num_ranks_; }
+
+  /// The owner of the keys that this rank holds in a step, if it holds any.
+  [[nodiscard]] int owner(int step) const { return (rank_ + num_ranks_ - step % num_ranks_) % num_ranks_; }
+
+  /// The last step in which somebody sees the owner's keys: then rank (owner + step) mod N holds them.
+  [[nodiscard]] int last_step(int owner) const { return last_steps_[static_cast<std::size_t>(owner)]; }
+
+  /// Does this rank hold keys in the step, and does it send them on at its beginning?
+  [[nodiscard]] bool holds(int step) const { return step < num_ranks_ && step <= last_step(owner(step)); }
+  [[nodiscard]] bool sends(int step) const { return step < last_step(owner(step)); }
+
+  /// Rows of a rank's share of k and v, and of this rank's of q.
+  [[nodiscard]] std::int64_t num_keys(int owner) const;
+  [[nodiscard]] std::int64_t num_rows_q() const;
+
+  /// What this rank sees of the owner's keys.
+  [[nodiscard]] std::vector<Piece> pieces(int owner) const { return pieces_of(rank_, owner); }
+
+ private:
+  [[nodiscard]] std::vector<Piece> pieces_of(int rank, int owner) const;
+
+  std::int64_t window_left_;
+  std::int64_t window_right_;
+  int rank_;
+  int num_ranks_;
+  std::vector<std::int64_t> offsets_q_;
+  std::vector<std::int64_t> offsets_k_;
+  std::vector<std::vector<Run>> rows_by_rank_;
+  std::vector<std::vector<Run>> keys_by_rank_;
+  std::vector<int> last_steps_;
+};
+
+}  // namespace attend::ring

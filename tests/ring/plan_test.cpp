@@ -1,0 +1,182 @@
+// The arithmetic of the ring: where parts stand in the whole, who sees what in which step, and the merge.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "ring/merge.hpp"
+#include "ring/plan.hpp"
+#include "support/expect.hpp"
+
+namespace attend::test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+TEST(Placement, MasksAsTheWholeDoes) {
+  std::mt19937 engine(1);
+  const auto from = [&](int low, int high) { return std::uniform_int_distribution<std::int64_t>(low, high)(engine); };
+  for (int repeat = 0; repeat < 3000; ++repeat) {
+    const std::int64_t left = from(-1, 12), right = from(-1, 12);
+    const core::Placement part = {0, from(0, 20), from(0, 20), from(1, 5), from(30, 60), from(30, 60)};
+    const WindowMask whole = {part.whole_seqlen_q, part.whole_seqlen_k, left, right};
+    const std::int64_t seqlen_q = from(1, 6), seqlen_k = from(1, 6);
+    const WindowMask window = part.window(seqlen_k, left, right);
+    for (std::int64_t i = 0; i < seqlen_q; ++i) {
+      for (std::int64_t j = 0; j < seqlen_k; ++j) {
+        const std::int64_t row = part.row_begin + part.step * i, key = part.key_begin + part.step * j;
+        const bool want = whole.unbounded_row(row).contains(key);
+        ASSERT_EQ(window.row(i).contains(j), want) << "row " << row << " key " << key;
+        ASSERT_EQ(window.unbounded_rows_of_key(j).contains(i), want) << "row " << row << " key " << key;
+        ASSERT_EQ(part.distance(i, j), row + part.whole_seqlen_k - part.whole_seqlen_q - key);
+      }
+    }
+  }
+}
+
+ring::Plan plan(Sharding sharding, int num_ranks, std::int64_t seqlen, std::int64_t left, std::int64_t right) {
+  core::Problem p;
+  p.window_left = left;
+  p.window_right = right;
+  return {p, {seqlen, seqlen}, sharding, 0, num_ranks};
+}
+
+TEST(Plan, KeysTravelAsFarAsSomebodySeesThem) {
+  for (int owner = 0; owner < 5; ++owner) {
+    EXPECT_EQ(plan(Sharding::kContiguous, 5, 100, -1, -1).last_step(owner), 4);
+    EXPECT_EQ(plan(Sharding::kContiguous, 5, 100, -1, 0).last_step(owner), 4 - owner) << "causal";
+    EXPECT_EQ(plan(Sharding::kContiguous, 5, 100, 20, 0).last_step(owner), std::min(1, 4 - owner)) << "window of 20";
+    EXPECT_EQ(plan(Sharding::kContiguous, 5, 100, 0, 0).last_step(owner), 0) << "the diagonal";
+    EXPECT_EQ(plan(Sharding::kStriped, 5, 100, 0, 0).last_step(owner), 0) << "the diagonal";
+    EXPECT_EQ(plan(Sharding::kStriped, 5, 100, -1, 0).last_step(owner), 4) << "causal";
+    EXPECT_EQ(plan(Sharding::kZigzag, 5, 100, -1, 0).last_step(owner), 4) << "causal";
+  }
+}
+
+// Over all ranks the pieces hold every entry of the score matrix that is seen, once.
+TEST(Plan, PiecesHoldWhatIsSeen) {
+  std::mt19937 engine(2);
+  const auto from = [&](int low, int high) { return std::uniform_int_distribution<std::int64_t>(low, high)(engine); };
+  for (int repeat = 0; repeat < 2000; ++repeat) {
+    const auto sharding = static_cast<Sharding>(from(0, 2));
+    const int num_ranks = static_cast<int>(from(1, 5));
+    core::Problem p;
+    p.window_left = from(-1, 9);
+    p.window_right = from(-1, 9);
+    const core::WholeLengths lengths = {from(0, 25), from(0, 25)};
+    const WindowMask whole = {lengths.seqlen_q, lengths.seqlen_k, p.window_left, p.window_right};
+    std::int64_t want = 0, got = 0;
+    for (std::int64_t i = 0; i < lengths.seqlen_q; ++i) want += whole.row(i).end - whole.row(i).begin;
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      const ring::Plan of_rank(p, lengths, sharding, rank, num_ranks);
+      for (int owner = 0; owner < num_ranks; ++owner) {
+        for (const ring::Piece& piece : of_rank.pieces(owner)) {
+          const WindowMask window = piece.placement.window(piece.keys.length, p.window_left, p.window_right);
+          for (std::int64_t i = 0; i < piece.rows.length; ++i) {
+            const KeyRange seen = window.row(i);
+            ASSERT_FALSE(seen.empty());
+            ASSERT_LE(seen.end, piece.keys.length);
+            got += seen.end - seen.begin;
+          }
+          for (std::int64_t j = 0; j < piece.keys.length; ++j) {
+            ASSERT_FALSE(WindowMask::bounded(window.unbounded_rows_of_key(j), piece.rows.length).empty());
+          }
+        }
+      }
+    }
+    ASSERT_EQ(got, want) << sharding_name(sharding) << " over " << num_ranks;
+  }
+}
+
+TEST(Plan, OneRankIsOnePiece) {
+  for (const Sharding sharding : {Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}) {
+    const auto pieces = plan(sharding, 1, 100, -1, 0).pieces(0);
+    ASSERT_EQ(pieces.size(), 1U) << sharding_name(sharding);
+    EXPECT_EQ(pieces[0].rows, (ring::Run{0, 0, 100, 0, 1}));
+    EXPECT_EQ(pieces[0].keys, (ring::Run{0, 0, 100, 0, 1}));
+  }
+}
+
+// Scores of a causal mask per rank in the worst step against the mean: what zigzag and striped are for.
+TEST(Plan, ZigzagAndStripedBalanceACausalMask) {
+  constexpr int kRanks = 4;
+  constexpr std::int64_t kSeqlen = 64 * kRanks;
+  const auto imbalance = [](Sharding sharding) {
+    double slowest = 0, total = 0;
+    for (int step = 0; step < kRanks; ++step) {
+      double worst = 0;
+      for (int rank = 0; rank < kRanks; ++rank) {
+        core::Problem p;
+        p.window_left = -1;
+        p.window_right = 0;
+        const ring::Plan of_rank(p, {kSeqlen, kSeqlen}, sharding, rank, kRanks);
+        double work = 0;
+        for (const ring::Piece& piece : of_rank.pieces(of_rank.owner(step))) {
+          const WindowMask window = piece.placement.window(piece.keys.length, -1, 0);
+          for (std::int64_t i = 0; i < piece.rows.length; ++i) work += double(window.row(i).end - window.row(i).begin);
+        }
+        worst = std::max(worst, work);
+        total += work;
+      }
+      slowest += worst;
+    }
+    EXPECT_EQ(total, kSeqlen * (kSeqlen + 1) / 2.0);
+    return slowest / (total / kRanks);
+  };
+  const double contiguous = imbalance(Sharding::kContiguous), zigzag = imbalance(Sharding::kZigzag),
+               striped = imbalance(Sharding::kStriped);
+  std::printf("slowest rank of each step / mean: contiguous %.3f zigzag %.3f striped %.3f\n", contiguous, zigzag,
+              striped);
+  EXPECT_GT(contiguous, 1.7);
+  EXPECT_LT(zigzag, 1.02);
+  EXPECT_LT(striped, 1.05);
+}
+
+TEST(Merge, HoldsTheTableOfCases) {
+  struct Row {
+    double a, b, lse, weight_a, weight_b;
+  };
+  const Row rows[] = {{0, 0, std::log(2.0), 0.5, 0.5},
+                      {-kInfinity, -kInfinity, -kInfinity, 0, 0},
+                      {-kInfinity, 3, 3, 0, 1},
+                      {3, -kInfinity, 3, 1, 0},
+                      {1e4, -1e4, 1e4, 1, 0},
+                      {-1e4, 1e4, 1e4, 0, 1},
+                      {-1e308, 1e308, 1e308, 0, 1},
+                      {1e5 + std::log(3.0), 1e5, 1e5 + std::log(4.0), 0.75, 0.25},
+                      {-2e5, -2e5, -2e5 + std::log(2.0), 0.5, 0.5},
+                      {kInfinity, 3, kInfinity, 1, 0},
+                      {-kInfinity, kInfinity, kInfinity, 0, 1},
+                      {kInfinity, kInfinity, kInfinity, 0.5, 0.5}};
+  for (const Row& row : rows) {
+    const ring::MergedLse got = ring::merge_lse(row.a, row.b);
+    const auto near = [](double x, double y) {
+      return x == y || std::abs(x - y) <= 1e-10 * std::max(1.0, std::abs(y));
+    };
+    EXPECT_TRUE(near(got.lse, row.lse)) << row.a << " with " << row.b << ": lse " << got.lse;
+    EXPECT_TRUE(near(got.weight_a, row.weight_a)) << row.a << " with " << row.b << ": weight a " << got.weight_a;
+    EXPECT_TRUE(near(got.weight_b, row.weight_b)) << row.a << " with " << row.b << ": weight b " << got.weight_b;
+  }
+  for (const double other : {0.0, kInfinity, -kInfinity, kNaN}) {
+    EXPECT_TRUE(std::isnan(ring::merge_lse(kNaN, other).lse));
+    EXPECT_TRUE(std::isnan(ring::merge_lse(other, kNaN).lse));
+  }
+}
+
+TEST(Merge, LeavesARowThatSawNothingAtZero) {
+  ring::MergedRows merged({1, 1, 2, 3});
+  const TensorBuffer o(DType::kF32, {1, 1, 2, 3});  // NaN all over: a part without keys is not read
+  const TensorBuffer lse = made(DType::kF64, {1, 1, 2, 1}, [](auto...) { return -kInfinity; });
+  merged.add(0, o.view(), lse.view());
+  const TensorBuffer part = made(DType::kF32, {1, 1, 1, 3}, [](auto...) { return 2.5; });
+  merged.add(1, part.view(), made(DType::kF64, {1, 1, 1, 1}, [](auto...) { return -7.0; }).view());
+  const TensorBuffer got_o(DType::kBF16, {1, 1, 2, 3}), got_lse(DType::kF32, {1, 1, 2, 1});
+  merged.store(got_o.view(), &got_lse.view());
+  EXPECT_EQ(got_o.values(), (std::vector<double>{0, 0, 0, 2.5, 2.5, 2.5}));
+  EXPECT_EQ(got_lse.values(), (std::vector<double>{-kInfinity, -7}));
+}
+
+}  // namespace
+}  // namespace attend::test
