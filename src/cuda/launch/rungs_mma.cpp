@@ -102,7 +102,7 @@ Rung mma_rung(int number, const char* name, const char* description, const char*
 }  // namespace
 
 std::vector<Rung> mma_rungs() {
-  return {
+  std::vector<Rung> rungs = {
       wmma_rung(9, "warp_wmma", "rung 09: tensor cores through wmma, one warp a block", "ladder/09_warp_wmma.cuh",
                 warp_wmma_forward),
       wmma_rung(10, "block_wmma", "rung 10: four warps share K and V, products divided by columns",
@@ -118,6 +118,9 @@ std::vector<Rung> mma_rungs() {
       mma_rung(15, "mma_qreg_async", "rung 15: cp.async, two stages, 32 rows a warp", "ladder/15_mma_qreg_async.cuh",
                mma_qreg_async_forward),
   };
+  rungs.back().tflops = 390;
+  rungs.back().blocks_per_multiprocessor = 2;
+  return rungs;
 }
 
 }  // namespace attend::cuda
