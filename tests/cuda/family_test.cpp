@@ -305,8 +305,8 @@ TEST(Auto, HalfPrecisionIsForTensorCoresWhereverTheyTakeIt) {
       const double expected = sm80.choose(p, d).seconds;
       for (const cuda::Family* other : cuda::families()) {
         if (other == &sm80 || !other->in_auto || !other->has_forward || !other->supports(d.arch()) ||
-            other->lack(p, d)) {
-          continue;
+            other->lack(p, d) || std::string_view(other->name) == "mma_qreg_async") {
+          continue;  // that rung, of which the family has grown, is faster at some plain problems
         }
         if (std::string_view(other->name) == "mma_qreg_async") continue;  // plain problems, which it is faster at
         const double seconds = other->choose(p, d).seconds;
