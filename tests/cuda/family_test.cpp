@@ -308,7 +308,6 @@ TEST(Auto, HalfPrecisionIsForTensorCoresWhereverTheyTakeIt) {
             other->lack(p, d) || std::string_view(other->name) == "mma_qreg_async") {
           continue;  // that rung, of which the family has grown, is faster at some plain problems
         }
-        if (std::string_view(other->name) == "mma_qreg_async") continue;  // plain problems, which it is faster at
         const double seconds = other->choose(p, d).seconds;
         const bool is_hoppers = std::string_view(other->name) == "sm90_forward";
         EXPECT_TRUE(is_hoppers ? seconds <= expected : seconds >= expected)  // equal where memory is the limit
