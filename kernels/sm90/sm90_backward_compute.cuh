@@ -3,11 +3,11 @@
 //   p^T = exp2(scale_log2 k q^T - lse_log2)    dp^T = v dout^T    ds^T = p^T (dp^T - delta)
 //   dv += p^T dout    dk += ds^T q
 //
-// ALiBi's part of a score is added beside lse. Dropout decides on a tile before step 1, keeps delta out of dp, and takes
-// what it drops out of dp in step 2 and out of p behind it.
+// ALiBi's part of a score is added beside lse. Dropout decides on a tile before step 1, keeps delta out of dp, and
+// takes what it drops out of dp in step 2 and out of p behind it.
 // Keys are rows of the products, so that p^T and ds^T are A operands in registers, as they come. ds also goes to shared
 // memory, transposed, for dq. Tile i; | all products drained:
-//   1  issue dp(i), which starts as -delta(i): read before it, since reads of shared memory starve beside these products
+//   1  issue dp(i), which starts as -delta(i): read before it, since reads of shared memory starve beside products
 //   2  | ds(i) = p dp, to registers and shared memory
 //   3  take the token; issue dk(i); read lse(i + 1); announce ds(i)
 //   4  | issue s(i + 1) and dv(i)

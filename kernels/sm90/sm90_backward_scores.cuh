@@ -61,7 +61,7 @@ struct MaskedTiles {
   int before;  // those below this number
   int from;    // those from this number on: kWindow
 
-  // first_key: of the warpgroup. number: of the next tile, which is row tile `tile`; number_end: behind the head's last.
+  // first_key: of the warpgroup. number: of the next tile, row tile `tile`; number_end: behind the head's last.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ MaskedTiles of(const Sm90BackwardArgs& args,
                                                                  const Sm90BackwardItem& item, int first_key, int tile,
@@ -90,8 +90,8 @@ struct MaskedTiles {
   }
 };
 
-// ALiBi lowers a score by slope |i + off - j|; all in units of log2. Where rows see only keys before them that is linear
-// in rows and keys, and what belongs to the rows and to the thread's first key is added to their lse.
+// ALiBi lowers a score by slope |i + off - j|; all in units of log2. Where rows see only keys before them that is
+// linear in rows and keys, and what belongs to the rows and to the thread's first key is added to their lse.
 template <class Config>
 struct BackwardAlibi {
   static constexpr bool kIsOn = Config::kHasAlibi;

@@ -91,8 +91,8 @@ Sm80ForwardVariant with(const Facts& facts, int copy_bytes, const Sm80ForwardTil
 }
 
 /// Of an H200 at large sizes, measured up to 128 columns: plain 294 and 363, with dropout 117 and 181. So the rung that
-/// it has grown from, ladder/15_mma_qreg_async.cuh, is still faster where it takes the problem. What wider rows and other
-/// rules leave is an assumption.
+/// it has grown from, ladder/15_mma_qreg_async.cuh, is still faster where it takes the problem. What wider rows and
+/// other rules leave is an assumption.
 double tflops_of(const Sm80ForwardVariant& v) {
   double rate = v.widest() <= 64 ? 290 : v.widest() <= 128 ? 360 : v.widest() <= 256 ? 250 : 120;
   if (has_rules(v)) rate *= v.widest() <= 64 ? 0.4 : 0.5;
