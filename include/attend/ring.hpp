@@ -55,8 +55,9 @@ class ATTEND_API RingContext {
 };
 
 /// A ring of `num_ranks` threads of this process: each takes one of the contexts. For tests, and for hosts with several
-/// sockets. Where a rank's call ends in an error after the ranks have agreed on it, the others' calls end too, with an
-/// Error that says which rank failed, and so does every later call on the ring.
+/// sockets. Each rank computes on cpu_threads() threads: set_cpu_threads() shares the cores out. Where a rank's call
+/// ends in an error after the ranks have agreed on it, the others' calls end too, with an Error that says which rank
+/// failed, and so does every later call on the ring.
 /// @throws Error where num_ranks < 1.
 [[nodiscard]] ATTEND_API std::vector<RingContext> make_thread_ring(int num_ranks);
 

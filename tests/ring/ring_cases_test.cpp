@@ -41,8 +41,10 @@ constexpr int kNumRanks[] = {1, 2, 3, 4, 7};
 struct Pair {
   std::int64_t q, k;
 };
+// Not many more keys than rows: far from every row ALiBi takes p below the smallest normal number, where no error is
+// bounded.
 constexpr Pair kLengthPairs[] = {{0, 5},   {5, 0},    {1, 1},    {2, 3},     {1, 90},  {17, 5},
-                                 {64, 64}, {97, 130}, {130, 97}, {255, 200}, {56, 56}, {300, 600}};
+                                 {64, 64}, {97, 130}, {130, 97}, {255, 200}, {56, 56}, {300, 330}};
 constexpr Pair kHeadPairs[] = {{1, 1}, {4, 2}, {3, 1}};
 constexpr Pair kHeadDimPairs[] = {{64, 64}, {8, 20}, {17, 17}, {128, 128}};
 struct MaskKind {
