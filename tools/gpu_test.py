@@ -2,7 +2,8 @@
 """Runs the GPU tests, the sanitizers and the Python package's tests, and writes one report.
 
     tools/gpu_test.py build/release/attend_gpu_tests build/release/attend .venv/bin/python results/h200/tests.json
-    tools/gpu_test.py --only-python ...       the same arguments; into a report that is there, of the same kernels
+    tools/gpu_test.py --only PART ...         the same arguments; tests begins a report anew, sanitizers and python go
+                                              into one that is there, of the same kernels
 
 Kernels that many tests share are compiled first, on all cores. The tests run as several processes that share the GPU:
 most of their time is the float64 reference on the host. Then compute-sanitizer looks at the tests of the slice, one
@@ -14,6 +15,7 @@ tests (run, passed, failed, skipped, names of the failed), sanitizers (tool, err
 tests, the reasons of what was skipped, the version of torch), and cases: each comparison with its error and budget.
 """
 
+import argparse
 import concurrent.futures
 import json
 import os
@@ -31,6 +33,7 @@ SLICE = "Slice*"
 ALONE = "Alone.*"
 AHEAD = "Ahead*"
 LIMIT_S = float(os.environ.get("GPU_TEST_LIMIT_S", 600))  # of one process: a kernel may hang
+PARTS = ("tests", "sanitizers", "python")
 TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
 
 
@@ -69,7 +72,7 @@ def gtest_results(path):
 
 
 def run_tests(tests, folder):
-    shards = max(1, min(16, (os.cpu_count() or 2) - 2))
+    shards = max(1, min(30, (os.cpu_count() or 2) - 2))
     results, cases, head = [], [], {}
 
     def take(index, status):
@@ -157,63 +160,88 @@ def verdict(report):
 
 
 def write(report, target):
-    cases = report.pop("cases")
+    """The report with its verdict."""
+    report["passed"] = verdict(report)
+    cases = sorted(report["cases"], key=lambda case: (case["case"], case["compute"]))
     entries = ",\n".join("    " + json.dumps(rounded(case), separators=(",", ":")) for case in cases)
+    head = {key: value for key, value in report.items() if key != "cases"}
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(report, indent=2)[:-2] + ',\n  "cases": [\n' + entries + "\n  ]\n}\n")
+    target.write_text(json.dumps(head, indent=2)[:-2] + ',\n  "cases": [\n' + entries + "\n  ]\n}\n")
 
 
-def only_python(python, target, digest):
+def tests_part(tests, folder):
+    """A report of the tests alone."""
+    head, results, cases = run_tests(tests, folder)
+    failed = [(name, why) for name, result, why in results if why or result not in ("COMPLETED", "SKIPPED")]
+    skipped = [name for name, result, _ in results if result == "SKIPPED"]
+    for name, why in failed:
+        say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
+    say(f"{len(results)} tests, {len(failed)} failed, {len(skipped)} skipped; {len(cases)} comparisons")
+    counts = {"run": len(results), "failed": len(failed), "skipped": len(skipped), "failures": [n for n, _ in failed]}
+    return {**head, "passed": False, "tests": counts, "sanitizers": [],
+            "python": {"passed": False, "run": 0, "failed": 0, "skipped": 0}, "cases": cases}  # fmt: skip
+
+
+def sanitizers_part(tests, folder):
+    if not shutil.which("compute-sanitizer"):
+        say("gpu-test: no compute-sanitizer in PATH, its part is left out")
+        return []
+    with concurrent.futures.ThreadPoolExecutor(len(TOOLS)) as pool:
+        found = list(pool.map(lambda tool: sanitize(tests, tool, folder), TOOLS))
+    for s in found:
+        say(f"{s['tool']}: {s['tests']} tests, {s['summary']}")
+    return found
+
+
+def python_part(python, folder):
+    found = python_tests(python, folder)
+    say("python: " + ", ".join(f"{key} {value}" for key, value in found.items() if key != "failures"))
+    return found
+
+
+def earlier_report(target, digest):
+    """The report that parts are added to."""
+    if not target.exists():
+        sys.exit(f"gpu-test: {target} is not there: --only tests makes it")
     report = json.loads(target.read_text())
     if report["kernel_digest"] != digest:
         sys.exit(f"gpu-test: {target} is of other kernels, {report['kernel_digest']}; these are {digest}")
-    with tempfile.TemporaryDirectory() as name:
-        report["python"] = python_tests(python, pathlib.Path(name))
-    report["passed"] = verdict(report)
-    say("python: " + ", ".join(f"{key} {value}" for key, value in report["python"].items() if key != "failures"))
-    write(report, target)
-    return 0 if report["passed"] else 1
+    return report
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("tests", help="attend_gpu_tests")
+    parser.add_argument("attend", help="the program")
+    parser.add_argument("python", help="an interpreter with attend, torch and pytest")
+    parser.add_argument("report", type=pathlib.Path, help="JSON")
+    return parser.parse_args()
 
 
 def main():
-    words = [word for word in sys.argv[1:] if word != "--only-python"]
-    tests, attend, python, target = *words[:3], pathlib.Path(words[3])
-    info = json.loads(subprocess.run([attend, "info", "--json"], check=True, capture_output=True, text=True).stdout)
+    words = parse()
+    asked = subprocess.run([words.attend, "info", "--json"], check=True, capture_output=True, text=True)
+    info = json.loads(asked.stdout)
     if not any(device["type"] == "cuda" for device in info["devices"]):
         say("gpu-test: SKIPPED, no GPU is visible here")
         return 0
-    if len(words) < len(sys.argv) - 1:
-        return only_python(python, target, info["kernel_digest"])
+    parts = PARTS if words.only is None else (words.only,)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        head, results, cases = run_tests(tests, folder)
-        sanitizers = []
-        with concurrent.futures.ThreadPoolExecutor(len(TOOLS) + 1) as pool:
-            in_python = pool.submit(python_tests, python, folder)
-            if shutil.which("compute-sanitizer"):
-                sanitizers = list(pool.map(lambda tool: sanitize(tests, tool, folder), TOOLS))
-            else:
-                say("gpu-test: no compute-sanitizer in PATH, its part is left out")
-            python_report = in_python.result()
-    failed = [(name, why) for name, result, why in results if why or result not in ("COMPLETED", "SKIPPED")]
-    skipped = [name for name, result, _ in results if result == "SKIPPED"]
-    report = {
-        **head,
-        "passed": False,
-        "tests": {"run": len(results), "failed": len(failed), "skipped": len(skipped), "failures": [n for n, _ in failed]},
-        "sanitizers": sanitizers,
-        "python": python_report,
-        "cases": sorted(cases, key=lambda case: (case["case"], case["compute"])),
-    }
-    report["passed"] = verdict(report)
-    write(report, target)
-    for name, why in failed:
-        say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
-    for s in sanitizers:
-        say(f"{s['tool']}: {s['tests']} tests, {s['summary']}")
-    say("python: " + ", ".join(f"{key} {value}" for key, value in python_report.items() if key != "failures"))
-    say(f"{len(results)} tests, {len(failed)} failed, {len(skipped)} skipped; {len(cases)} comparisons; {target}")
-    return 0 if report["passed"] else 1
+        begins = parts[0] == "tests"
+        report = tests_part(words.tests, folder) if begins else earlier_report(words.report, info["kernel_digest"])
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            in_python = pool.submit(python_part, words.python, folder) if "python" in parts else None
+            if "sanitizers" in parts:
+                report["sanitizers"] = sanitizers_part(words.tests, folder)
+            if in_python:
+                report["python"] = in_python.result()
+    write(report, words.report)
+    say(f"{words.report}: {'passed' if report['passed'] else 'not passed, or not whole'}")
+    whole = words.only is None
+    failed = report["tests"]["failed"] or not all(s["passed"] for s in report["sanitizers"])
+    return 0 if report["passed"] or (not whole and not failed) else 1
 
 
 if __name__ == "__main__":
