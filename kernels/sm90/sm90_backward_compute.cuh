@@ -258,6 +258,7 @@ class BackwardComputer {
                  : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
                  : "r"(smem_address(stats) + threadIdx.x % 4 * 16 + i * 64));
   }
+
   // s becomes p; entries that are not seen become 0, whatever stood there. The branch stands first, right behind the
   // token's passing: ptxas moves that behind everything up to the next branch, and with it the other warpgroup's start.
   // With the branch behind the exponentials the kernel was 8 to 20 % slower.
