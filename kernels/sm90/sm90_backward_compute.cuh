@@ -316,8 +316,8 @@ class BackwardComputer {
     pin_registers(ds_);
   }
 
-  // dp - delta of number i of the accumulator; few: delta's part for it, with dropout. The scale of what dropout keeps is
-  // left out: it is a factor of dq, dk and dv.
+  // dp - delta of number i of the accumulator; few: delta's part for it, with dropout. The scale of what dropout keeps
+  // is left out: it is a factor of dq, dk and dv.
   [[nodiscard]] __device__ __forceinline__ float score_gradient(int i, const float (&few)[4]) const {
     if constexpr (!Config::kHasDropout) return dp_[i] - delta_[backward_statistic(i)];
     return ((kept_[0] >> i & 1u) != 0 ? dp_[i] : 0.0f) - few[backward_statistic(i) % 4];
