@@ -26,6 +26,7 @@ struct Comparand {
   const std::vector<double>& result;
   const std::vector<double>& truth;
   const StandardTensor& standard;
+  const StandardTensor* for_slope = nullptr;  ///< what the slope is held to, where that is another (KeptP::kRounded)
 };
 
 /// Per block of kRowsPerBlock rows of a head:

@@ -8,7 +8,7 @@
 //
 // Of P's gradient there is a second form, with round(P) in dS as in dV: what an implementation does that keeps P in the
 // inputs' dtype, be it in memory (PyTorch's math in 16 bits) or in registers. Entries of a row that are alike are then
-// rounded alike, which moves dQ and dK by up to half a unit of P, all in the same direction.
+// rounded alike, which moves dQ and dK by up to half a unit of P, all in the same direction: their slope.
 #pragma once
 
 #include <vector>
