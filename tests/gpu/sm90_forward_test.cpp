@@ -66,12 +66,6 @@ bool compatible(int f, int a, int g, int b) {
   return !(is_wide && (g == kBias || g == kBoolMask) && b > 0);
 }
 
-std::optional<Broadcast> broadcast(int value) {
-  if (value == 0) return std::nullopt;
-  const int bits = value - 1;
-  return Broadcast{(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0};
-}
-
 AttentionCase variant_case(const Choice& v) {
   const auto at = [&](Factor f) { return static_cast<std::size_t>(v[f]); };
   AttentionCase c = {.dtype = v[kDtype] == 0 ? DType::kBF16 : DType::kF16, .head_dim = kHeadDims[at(kHeadDim)]};
@@ -82,8 +76,8 @@ AttentionCase variant_case(const Choice& v) {
   c.softcap = v[kSoftcap] == 1 ? 1.5 : 0;
   c.alibi = v[kAlibi] > 0;
   c.alibi_per_sequence = v[kAlibi] > 1;
-  c.bias = broadcast(v[kBias]);
-  c.mask = broadcast(v[kBoolMask]);
+  c.bias = numbered_broadcast(v[kBias]);
+  c.mask = numbered_broadcast(v[kBoolMask]);
   c.dropout_p = v[kDropout] == 1 ? 0.3 : 0;
   if (v[kScale] > 0) c.scale = v[kScale] == 1 ? -0.2 : 0.35;
   if (v[kPacked] == 1) c.varlen_q = {0};  // shapes() fills it in

@@ -30,6 +30,13 @@ struct Broadcast {
   bool rows = true;
 };
 
+/// For covering arrays: 0 is none, 1 to 8 are all that there are.
+[[nodiscard]] constexpr std::optional<Broadcast> numbered_broadcast(int number) {
+  if (number == 0) return std::nullopt;
+  const int bits = number - 1;
+  return Broadcast{(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0};
+}
+
 enum class CaseLayout : std::uint8_t { kBHSD, kBSHD, kPadded, kFused };
 
 struct AttentionCase {

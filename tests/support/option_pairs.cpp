@@ -100,12 +100,6 @@ bool compatible(int f, int a, int g, int b) {
          !is_pair(f, a, g, b, kScale, 3, kFill, static_cast<int>(Fill::kOneHot));
 }
 
-std::optional<Broadcast> broadcast(int index) {
-  if (index == 0) return std::nullopt;
-  const int bits = index - 1;
-  return Broadcast{(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0};
-}
-
 AttentionCase to_case(const Choice& v, std::uint64_t seed) {
   AttentionCase c;
   c.dtype = kDtypes[v[kDtype]];
@@ -122,8 +116,8 @@ AttentionCase to_case(const Choice& v, std::uint64_t seed) {
   c.softcap = kSoftcaps[v[kSoftcap]];
   c.alibi = v[kAlibi] > 0;
   c.alibi_per_sequence = v[kAlibi] > 1;
-  c.bias = broadcast(v[kBias]);
-  c.mask = broadcast(v[kBoolMask]);
+  c.bias = numbered_broadcast(v[kBias]);
+  c.mask = numbered_broadcast(v[kBoolMask]);
   c.dropout_p = kDropouts[v[kDropout]];
   if (kScales[v[kScale]] != kDefaultScale) c.scale = kScales[v[kScale]];
   c.layout = static_cast<CaseLayout>(v[kLayout]);
