@@ -19,7 +19,7 @@ namespace {
 
 using core::Problem;
 
-constexpr int kMostHeadDim = 128;
+constexpr int kMostHeadDim = 256;
 constexpr std::int64_t kMostLength = (std::int64_t{1} << 30) - 1024;  // differences of two positions stay ints
 constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;     // what the device counts them in
 
@@ -46,7 +46,8 @@ struct Plan {
   Sm90BackwardTile tile;
   std::int64_t rows;        ///< padded rows of one head
   std::int64_t row_blocks;  ///< of prepare and finish
-  std::int64_t blocks;      ///< of the main kernel
+  std::int64_t blocks;      ///< of the kernel that makes dk and dv
+  std::int64_t last_blocks;  ///< of the one that makes dq, or finishes it
   Sm90BackwardWorkspace workspace;
 
   static Plan of(const Problem& p, const Sm90BackwardVariant& v, std::int64_t multiprocessors) {
@@ -58,6 +59,9 @@ struct Plan {
     const std::int64_t items = sm90_backward_items(plan.tile, p.max_seqlen_k, p.num_heads_k, p.num_sequences);
     plan.blocks = sm90_backward_blocks(plan.tile, items, num_tiles(p.max_seqlen_k, plan.tile.block_n), multiprocessors,
                                        v.is_deterministic != 0);
+    plan.last_blocks = plan.tile.is_wide
+                           ? sm90_backward_wide_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences)
+                           : plan.row_blocks;
     plan.workspace = Sm90BackwardWorkspace::make(plan.tile, p.q.shape[0] * p.num_heads_q, plan.rows,
                                                  plan.tile.is_persistent ? plan.blocks : 0, v.is_deterministic != 0);
     return plan;
@@ -66,7 +70,7 @@ struct Plan {
 
 class Sm90Backward final : public Family {
  public:
-  Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 128") {
+  Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 256") {
     has_forward = false;
     takes = option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi | option::kDropout;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
@@ -77,9 +81,9 @@ class Sm90Backward final : public Family {
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     Sm90BackwardVariant v = {facts_of(p, false)};
     v.aligned = 1;  // as lack() asks
-    v.is_deterministic = p.deterministic;
+    v.is_deterministic = p.deterministic && !v.tile().is_wide;  // those are so anyhow
     // Without a mask ptxas has no registers for dropout at 64 columns; with a window that is open it has.
-    if (v.mask == MaskKind::kFull && v.options == option::kDropout && !v.tile().is_persistent) {
+    if (v.mask == MaskKind::kFull && v.options == option::kDropout && v.tile().block_n == 192) {
       v.mask = MaskKind::kWindow;
     }
     Choice choice = {.variant = v, .why = "Hopper's tensor cores: the tiles that registers allow"};
@@ -93,11 +97,13 @@ class Sm90Backward final : public Family {
     choice.num_steps = 0;
     choice.add_step({.blocks = plan.row_blocks});
     choice.add_step({.blocks = plan.blocks});
-    choice.add_step({.blocks = plan.row_blocks});
-    constexpr double kTflops = 550, kDeterministicTflops = 350;
+    choice.add_step({.blocks = plan.last_blocks});
+    constexpr double kTflops = 550, kDeterministicTflops = 350, kWideTflops = 400;
     choice.seconds =
         estimated_seconds(p, device,
-                          {.tflops = v.is_deterministic != 0 ? kDeterministicTflops : kTflops,
+                          {.tflops = plan.tile.is_wide         ? kWideTflops
+                                     : v.is_deterministic != 0 ? kDeterministicTflops
+                                                               : kTflops,
                            .block_m = plan.tile.block_n,
                            .blocks = num_tiles(p.max_seqlen_k, plan.tile.block_n) * p.num_heads_k * p.num_sequences,
                            .blocks_per_multiprocessor = 1,
@@ -106,6 +112,11 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
     const auto v = variant.as<Sm90BackwardVariant>();
+    if (v.tile().is_wide) {
+      return {spec_of(v, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0),
+              spec_of(v, arch, "sm90_backward_wide_keys", v.tile().threads, v.tile().smem_bytes),
+              spec_of(v, arch, "sm90_backward_wide_queries", v.tile().threads, v.tile().dq_smem_bytes)};
+    }
     return {spec_of(v, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0),
             spec_of(v, arch, "sm90_backward", v.tile().threads, v.tile().smem_bytes),
             spec_of(v, arch, "sm90_backward_finish", kBackwardFinishThreads, 0)};
@@ -185,6 +196,7 @@ class Sm90Backward final : public Family {
     add(kF16, 40, 80, kCausal);
     add(kBF16, 128, 64, kFull);
     add(kBF16, 96, 96, kCausal);
+    add_wide_examples(add);
     return variants;
   }
 
@@ -195,7 +207,7 @@ class Sm90Backward final : public Family {
     if (auto lack = length_lack(p, kMostLength)) return lack;
     const Sm90BackwardTile tile = sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v));
     if (p.alibi_slopes && p.dropout_p > 0 && tile.is_persistent) {
-      return core::Lack{nullptr, "dropout_p with alibi_slopes", dropout_text, "0 where a head_dim is above 64"};
+      return core::Lack{nullptr, "dropout_p with alibi_slopes", dropout_text, "0 where a head_dim is above 64, none above 128"};
     }
     if (p.alibi_slopes && !(p.window_right == 0 || (p.window_left < 0 && p.window_right < 0))) {
       return core::Lack{nullptr, "window_right with alibi_slopes", window_text, "0, or no window"};
@@ -209,6 +221,25 @@ class Sm90Backward final : public Family {
   }
 
  private:
+  /// Beyond 128 columns: each depth, with one of v's that differs, and what takes registers.
+  template <class Add>
+  static void add_wide_examples(const Add& add) {
+    using enum ElementType;
+    using enum MaskKind;
+    for (const int head_dim : {192, 256}) {
+      for (const MaskKind mask : {kFull, kCausal, kWindow}) {
+        add(kBF16, head_dim, head_dim, mask);
+        add(kF16, head_dim, head_dim, mask, option::kVarlen);
+        add(kBF16, head_dim, head_dim, mask, option::kDropout);
+        add(kF16, head_dim, head_dim, mask, option::kAlibi | option::kDropout | option::kVarlen);
+      }
+    }
+    add(kBF16, 192, 128, kCausal);
+    add(kBF16, 136, 64, kFull);
+    add(kF16, 40, 200, kCausal);
+    add(kBF16, 256, 160, kWindow, option::kAlibi);
+  }
+
   [[nodiscard]] KernelSpec spec_of(const Sm90BackwardVariant& v, const Arch& arch, const char* function, int threads,
                                    int smem_bytes) const {
     const Sm90BackwardTile tile = v.tile();
@@ -229,7 +260,7 @@ class Sm90Backward final : public Family {
                                            {"kQueryRegisters", std::int64_t{tile.query_registers}},
                                            {"kLoadRegisters", std::int64_t{tile.load_registers}},
                                            {"kThreads", std::int64_t{threads}},
-                                           {"kSmemBytes", std::int64_t{tile.smem_bytes}}});
+                                           {"kSmemBytes", std::int64_t{smem_bytes}}});
     return spec;
   }
 
