@@ -4,6 +4,7 @@
 // kernels in a row: sm90_backward_prepare, sm90_backward, sm90_backward_finish.
 #pragma once
 
+#include "../common/config_enums.cuh"
 #include "../common/portable.cuh"
 #include "../common/work.cuh"
 
@@ -16,6 +17,23 @@ constexpr int kBackwardFinishThreads = 128;  // a warp has 16 rows
 constexpr int kBackwardTurns = 4;            // counters of a tile of dq: of its passes, or of the warps of its only one
 constexpr int kBackwardItemBytes = 64;       // sizeof(Sm90BackwardItem)
 constexpr int kBackwardItemRing = 8;         // items on their way from the loader to the other warps
+
+// p is computed 2^p_bits times too large, which nothing but factors at the end know of: small entries, and with them
+// the gradients of keys that are seen a little, would else vanish where p is rounded for the products. p is at most 1
+// but for rounding, so that in float16 it stays below 65504; bfloat16 has float's range, and float's smallest numbers
+// are kept. ds is too large by 2^ds_bits: in float16 there is no room, since it may be as large as dout and v make it.
+struct Sm90BackwardUnits {
+  int p_bits;
+  int ds_bits;
+};
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardUnits sm90_backward_units(ElementType element) {
+  if (element == ElementType::kF16) return {14, 0};
+  return {24, 24};
+}
+// 2^-bits
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr float sm90_backward_unit(int bits) {
+  return 1.0f / static_cast<float>(1 << bits);
+}
 
 // The constants of a Config that follow from the head dimensions.
 struct Sm90BackwardTile {
