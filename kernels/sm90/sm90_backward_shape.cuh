@@ -5,6 +5,7 @@
 // 128, sm90_backward_prepare, sm90_backward_wide_keys, sm90_backward_wide_queries.
 #pragma once
 
+#include "../common/config_enums.cuh"
 #include "../common/portable.cuh"
 #include "../common/work.cuh"
 
@@ -22,6 +23,23 @@ constexpr int kBackwardWideKeys = 64;        // of a block and of a tile, beyond
 constexpr int kBackwardWideRows = 128;       // of a block that makes dq there: 64 a warpgroup
 constexpr int kBackwardWideHandovers = 2;    // buffers of p, from one warpgroup to the other
 constexpr int kBackwardWideKeyStages = 2;    // buffers of k where dq is made
+
+// p is computed 2^p_bits times too large, which nothing but factors at the end know of: small entries, and with them
+// the gradients of keys that are seen a little, would else vanish where p is rounded for the products. p is at most 1
+// but for rounding, so that in float16 it stays below 65504; bfloat16 has float's range, and float's smallest numbers
+// are kept. ds is too large by 2^ds_bits: in float16 there is no room, since it may be as large as dout and v make it.
+struct Sm90BackwardUnits {
+  int p_bits;
+  int ds_bits;
+};
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardUnits sm90_backward_units(ElementType element) {
+  if (element == ElementType::kF16) return {14, 0};
+  return {24, 24};
+}
+// 2^-bits
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr float sm90_backward_unit(int bits) {
+  return 1.0f / static_cast<float>(1 << bits);
+}
 
 // The constants of a Config that follow from the head dimensions.
 struct Sm90BackwardTile {

@@ -87,8 +87,6 @@ std::vector<AttentionCase> option_pairs() {
       c.deterministic = v[kDeterministic] == 1;
       c.dlse = v[kDlse] == 1;
       c.alibi = v[kRules] == kAlibi || v[kRules] == kBoth;
-      // Keys that no row is near to: a p below 2^-126 is 0 in the kernel, and all of a key's may be.
-      if (!c.causal) c.alibi_factor = 0.125;
       if (v[kRules] >= kDropout) c.dropout_p = 0.3;
       c.layout = cases.size() % 2 == 0 ? CaseLayout::kBHSD : CaseLayout::kBSHD;
       c.fill = kFills[cases.size() % std::size(kFills)];
