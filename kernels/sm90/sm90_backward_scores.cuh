@@ -58,9 +58,6 @@ __device__ __forceinline__ void read_row_statistics(float (&x)[16], const float*
   }
 }
 
-template <class Config>
-constexpr float kBackwardUnshift = 1.0f;
-
 // Of number i of a thread's accumulator: which of its statistics, and which column from its first.
 [[nodiscard]] __device__ __forceinline__ constexpr int backward_statistic(int i) {
   return i / 8 * 4 + i / 4 % 2 * 2 + i % 2;

@@ -22,6 +22,7 @@ constexpr int kBackwardMostSmem = 232448;    // bytes of a block
 constexpr int kBackwardWideKeys = 64;        // of a block and of a tile, beyond 128 columns
 constexpr int kBackwardWideRows = 128;       // of a block that makes dq there: 64 a warpgroup
 constexpr int kBackwardWideHandovers = 2;    // buffers of p, from one warpgroup to the other
+constexpr int kBackwardRowBlockBytes = 72;   // sizeof(BackwardRowBlock)
 constexpr int kBackwardWideKeyStages = 2;    // buffers of k where dq is made
 
 // p is computed 2^p_bits times too large, which nothing but factors at the end know of: small entries, and with them
@@ -91,7 +92,7 @@ struct Sm90BackwardTile {
   const int rows = 2 * kBackwardWideRows * (depth + depth_v);
   const int keys = 2 * kBackwardWideKeys * (kBackwardWideKeyStages * depth + v_stages * depth_v);
   const int barriers = 4 + 2 * (kBackwardWideKeyStages + v_stages);
-  return sm90_backward_whole_kilobytes(rows + keys + barriers * 8);
+  return sm90_backward_whole_kilobytes(rows + keys + kBackwardRowBlockBytes + barriers * 8);
 }
 
 // Two warpgroups that compute, 240 registers, 214 for products: dk or dv 128, s or dp 32, ds or p 16; and in the other

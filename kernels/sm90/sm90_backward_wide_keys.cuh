@@ -86,8 +86,9 @@ class WideValueWarpgroup : WideKeysWarpgroup<Config> {
     for (float& x : dv_) x = 0.0f;
     const auto end = static_cast<uint32>(uniform(smem_.item.end));
     if (end > 0) compute(end);
-    const float kept = Config::kHasDropout ? args_.options.dropout_scale : 1.0f;
-    Base::template store<Config::kHeadDimV>(dv_, kept * kBackwardUnshift<Config>, args_.base.dv, args_.base.dv_stride);
+    const float unit = sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits);
+    Base::template store<Config::kHeadDimV>(dv_, Config::kHasDropout ? unit * args_.options.dropout_scale : unit,
+                                            args_.base.dv, args_.base.dv_stride);
   }
 
  private:
@@ -99,7 +100,7 @@ class WideValueWarpgroup : WideKeysWarpgroup<Config> {
     smem_.k_full.wait(0);  // k has landed
     begin_tile(0);
     wgmma_fence();
-    begin_scores<Config, Config::kHeadDim>(s_, Base::along_rows(smem_.k), Base::along_rows(smem_.q[stage(0)]));
+    begin_scores<Config, Config::kHeadDim, false>(s_, Base::along_rows(smem_.k), Base::along_rows(smem_.q[stage(0)]));
     wgmma_wait<0>(s_);
     end_tile(0);
 #pragma unroll 1
@@ -108,7 +109,7 @@ class WideValueWarpgroup : WideKeysWarpgroup<Config> {
       Base::wait(smem_.dout_full, number - 1);  // dout of the tile before has landed
       wgmma_fence();
       begin_gradient<Config, Shape::kDepthV>(dv_, p_, Base::down_columns(smem_.dout[stage(number - 1)]));
-      begin_scores<Config, Config::kHeadDim>(s_, Base::along_rows(smem_.k), Base::along_rows(smem_.q[stage(number)]));
+      begin_scores<Config, Config::kHeadDim, false>(s_, Base::along_rows(smem_.k), Base::along_rows(smem_.q[stage(number)]));
       wgmma_wait<1>(dv_);
       arrive_as_warp(smem_.dout_empty[stage(number - 1)]);
       wgmma_wait<0>(s_);
@@ -233,7 +234,7 @@ class WideKeyWarpgroup : WideKeysWarpgroup<Config> {
     smem_.v_full.wait(0);  // v has landed
     begin_tile(0);
     wgmma_fence();
-    begin_scores<Config, Config::kHeadDimV>(dp_, Base::along_rows(smem_.v), Base::along_rows(smem_.dout[stage(0)]));
+    begin_scores<Config, Config::kHeadDimV, false>(dp_, Base::along_rows(smem_.v), Base::along_rows(smem_.dout[stage(0)]));
     wgmma_wait<0>(dp_);
     end_tile(0);
 #pragma unroll 1
@@ -242,7 +243,7 @@ class WideKeyWarpgroup : WideKeysWarpgroup<Config> {
       Base::wait(smem_.q_full, number - 1);  // q of the tile before has landed
       wgmma_fence();
       begin_gradient<Config, Shape::kDepth>(dk_, ds_, Base::down_columns(smem_.q[stage(number - 1)]));
-      begin_scores<Config, Config::kHeadDimV>(dp_, Base::along_rows(smem_.v),
+      begin_scores<Config, Config::kHeadDimV, false>(dp_, Base::along_rows(smem_.v),
                                               Base::along_rows(smem_.dout[stage(number)]));
       wgmma_wait<1>(dk_);
       arrive_as_warp(smem_.q_empty[stage(number - 1)]);
@@ -259,7 +260,7 @@ class WideKeyWarpgroup : WideKeysWarpgroup<Config> {
     Base::wait(smem_.dout_full, number);  // dout and delta of the tile have landed
     read_row_statistics(delta_, smem_.delta[stage(number)]);
 #pragma unroll
-    for (float& x : delta_) x *= kBackwardUnshift<Config>;
+    for (float& x : delta_) x *= kScoreGradientUnit<Config>;
   }
 
   // dp of the tile is done: ds, of the p that the other warpgroup leaves.
@@ -281,8 +282,7 @@ class WideKeyWarpgroup : WideKeysWarpgroup<Config> {
   // p: negative where dropout does not keep it.
   [[nodiscard]] __device__ __forceinline__ float score_gradient(float p, int i) const {
     const float dp = Config::kHasDropout && p < 0.0f ? 0.0f : dp_[i];
-    return wide_score_gradient(Config::kHasDropout ? fabsf(p) : p, dp, kBackwardUnshift<Config>,
-                               delta_[backward_statistic(i)]);
+    return wide_score_gradient<Config>(Config::kHasDropout ? fabsf(p) : p, dp, delta_[backward_statistic(i)]);
   }
 
   float dk_[Shape::kDepth / 2];

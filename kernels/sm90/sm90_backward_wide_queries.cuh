@@ -19,52 +19,6 @@
 
 namespace attend {
 
-// The rows of a block, or of a warpgroup of it, and the key tiles that at least one of them sees.
-struct BackwardRows {
-  int row;       // first, in the sequence
-  int count;     // that exist; <= 0: none
-  int tile;      // of keys
-  int tile_end;  // tile_end <= tile: none
-
-  template <class Config>
-  [[nodiscard]] static __device__ __forceinline__ BackwardRows of(const SequenceSpan& span, const BackwardBand& band,
-                                                                  int row, int rows) {
-    const auto seqlen_q = static_cast<int>(span.seqlen_q);
-    const auto seqlen_k = static_cast<int>(span.seqlen_k);
-    const int offset = seqlen_k - seqlen_q;
-    const int count = min(rows, seqlen_q - row);
-    const int first_key = max(0, row + offset - band.left);
-    const int end_key = count <= 0 ? 0 : min(seqlen_k, row + count + offset + band.right);
-    const int tile = first_key / Config::kBlockN;
-    return {row, count, tile, end_key <= first_key ? tile : (end_key - 1) / Config::kBlockN + 1};
-  }
-};
-
-// What a block works on.
-struct BackwardRowBlock {
-  uint32 sequence;
-  int head;
-  SequenceSpan span;
-  BackwardBand band;
-  BackwardRows rows;
-
-  template <class Config>
-  [[nodiscard]] static __device__ __forceinline__ BackwardRowBlock mine(const Sm90BackwardArgs& args) {
-    const auto tiles = static_cast<uint32>(num_tiles(args.base.seqlen_q, kBackwardWideRows));
-    constexpr int64 kColumns = Config::kHeadDim + Config::kHeadDimV;
-    const HeadTile at = Config::kMask == MaskKind::kFull && !Config::kIsVarlen
-                            ? HeadTile::of_block(blockIdx.x, tiles, args.base.num_heads_q)
-                            : longest_first(blockIdx.x, tiles, args.base.batch, args.base.num_heads_q,
-                                            args.base.seqlen_k * kColumns * static_cast<int64>(sizeof(Bits16)));
-    BackwardRowBlock block = {at.batch, static_cast<int>(at.head)};
-    block.span = sequence_span<Config>(args.base, args.options, at.batch);
-    block.band = BackwardBand::of<Config>(args.options);
-    block.rows = BackwardRows::of<Config>(block.span, block.band, static_cast<int>(at.tile) * kBackwardWideRows,
-                                          kBackwardWideRows);
-    return block;
-  }
-};
-
 // A computing warpgroup. Tile i; | its products are drained:
 //   1  issue dq(i - 1), s(i) and dp(i)
 //   2  s is done: p = exp2(s), beside dp
@@ -77,25 +31,15 @@ class WideQueryWarpgroup {
   using Element = ElementOf<Config>;
   using Storage = Sm90BackwardWideQueriesStorage<Config>;
 
-  __device__ __forceinline__ WideQueryWarpgroup(Storage& smem, const Sm90BackwardArgs& args,
-                                                const BackwardRowBlock& block, int warpgroup)
-      : smem_(smem),
-        args_(args),
-        block_(block),
-        rows_(BackwardRows::of<Config>(block.span, block.band, block.rows.row + warpgroup * kWarpgroupRows,
-                                       kWarpgroupRows)),
-        q_(MatrixDescriptor::along_rows(smem_address(smem.q[warpgroup]))),
-        dout_(MatrixDescriptor::along_rows(smem_address(smem.dout[warpgroup]))) {}
+  __device__ __forceinline__ WideQueryWarpgroup(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
+      : smem_(smem), args_(args), warpgroup_(warpgroup) {}
 
   __device__ __forceinline__ void run() {
 #pragma unroll
     for (float& x : dq_) x = 0.0f;
-    // The warpgroup's tiles are numbered from the block's first on. What lies before its own first is masked.
-    const auto all = static_cast<uint32>(uniform(block_.rows.tile_end - block_.rows.tile));
-    const auto end = static_cast<uint32>(uniform(rows_.tile_end > rows_.tile ? rows_.tile_end - block_.rows.tile : 0));
-    read_statistics();
-    set_rules();
+    const uint32 end = begin_rows();
     if (end > 0) compute(end);
+    const auto all = static_cast<uint32>(uniform(smem_.block.rows.tile_end - smem_.block.rows.tile));
 #pragma unroll 1
     for (uint32 number = end; number < all; ++number) {  // the other warpgroup's: keeps step and uses nothing
       wait_k(number);
@@ -103,35 +47,63 @@ class WideQueryWarpgroup {
       arrive_as_warp(smem_.k_empty[stage_k(number)]);
       arrive_as_warp(smem_.v_empty[stage_v(number)]);
     }
-    const int row = rows_.row + thread() / 32 * 16;
-    const BackwardArgs& base = args_.base;
-    auto* to = static_cast<Bits16*>(base.dq) +
-               base.dq_stride.offset(block_.span.batch, block_.head, block_.span.q_begin + row);
-    store_accumulator<Element, Config::kHeadDim>(dq_, base.gradient_scale, to, base.dq_stride.row,
-                                                 static_cast<int>(block_.span.seqlen_q) - row);
+    store();
   }
 
  private:
   static constexpr int kStagesK = Storage::kStagesK;
   static constexpr int kStagesV = Storage::kStagesV;
 
+  // What these options need is too much beside ds: it is read before the other products begin.
+  static constexpr bool kDrainsDq =
+      Shape::kDepth == 256 && (Config::kHasDropout || Config::kMask == MaskKind::kWindow);
+
+  // Everything that holds for all tiles. They are numbered from the block's first on; returns the number behind the
+  // warpgroup's last. Those before its own first are masked.
+  [[nodiscard]] __device__ __forceinline__ uint32 begin_rows() {
+    const BackwardRowBlock& block = smem_.block;
+    const BackwardRows rows = block.of_warpgroup<Config>(warpgroup_);
+    diagonal_ = uniform(rows.row + block.offset());
+    first_key_ = uniform(block.rows.tile * Config::kBlockN);
+    int seen_by_all = static_cast<int>(block.span.seqlen_k);  // from here on not
+    if constexpr (Config::kMask != MaskKind::kFull) seen_by_all = min(seen_by_all, diagonal_ + block.band.right + 1);
+    masked_from_ = uniform(max(0, (seen_by_all - first_key_) / Config::kBlockN));
+    if constexpr (Config::kMask == MaskKind::kWindow) {
+      const int first = diagonal_ + kWarpgroupRows - 1 - block.band.left - first_key_;  // that all rows see
+      masked_before_ = uniform(first <= 0 ? 0 : (first - 1) / Config::kBlockN + 1);
+    }
+    read_statistics(rows);
+    if constexpr (Config::kHasAlibi || Config::kHasDropout) {
+      rules_ = ScoreRules<Config>::make(args_.options, args_.base.scale, block.span, block.sequence,
+                                        static_cast<uint32>(block.head), args_.base.num_heads_q);
+      rules_.slope *= kLog2E;
+    }
+    return static_cast<uint32>(uniform(rows.tile_end > rows.tile ? rows.tile_end - block.rows.tile : 0));
+  }
+
   __device__ __forceinline__ void compute(uint32 end) {
     smem_.q_full.wait(0);     // q has landed
     smem_.dout_full.wait(0);  // dout has
+    decide(0);
     wait_k(0);
     wait_v(0);
     wgmma_fence();
-    begin_scores<Config, Config::kHeadDim>(s_, q_, k_rows(0));
-    begin_scores<Config, Config::kHeadDimV>(dp_, dout_, v_rows(0));
+    begin_scores<Config, Config::kHeadDim, false>(s_, rows_of(smem_.q, 0), k_rows(0));
+    begin_scores<Config, Config::kHeadDimV, false>(dp_, rows_of(smem_.dout, 0), v_rows(0));
     end_tile(0);
 #pragma unroll 1
     for (uint32 number = 1; number < end; ++number) {
+      decide(number);
       wait_k(number);
       wait_v(number);
       wgmma_fence();
       begin_gradient<Config, Shape::kDepth>(dq_, ds_, k_columns(number - 1));
-      begin_scores<Config, Config::kHeadDim>(s_, q_, k_rows(number));
-      begin_scores<Config, Config::kHeadDimV>(dp_, dout_, v_rows(number));
+      if constexpr (kDrainsDq) {
+        wgmma_wait<0>(dq_);
+        wgmma_fence();
+      }
+      begin_scores<Config, Config::kHeadDim, false>(s_, rows_of(smem_.q, number), k_rows(number));
+      begin_scores<Config, Config::kHeadDimV, false>(dp_, rows_of(smem_.dout, number), v_rows(number));
       wgmma_wait<2>(dq_);
       arrive_as_warp(smem_.k_empty[stage_k(number - 1)]);
       end_tile(number);
@@ -142,16 +114,28 @@ class WideQueryWarpgroup {
     arrive_as_warp(smem_.k_empty[stage_k(end - 1)]);
   }
 
+  // Dropout's decisions on the tile. No products are under way, whose registers these would take.
+  __device__ __forceinline__ void decide(uint32 number) {
+    if constexpr (Config::kHasDropout) {
+      const int row = diagonal_ - smem_.block.offset();
+      TileRules<Config> rules = rules_.tile(row, first_key_ + static_cast<int>(number) * Config::kBlockN);
+      rules.dropout.key0 = recomputed(rules.dropout.key0);  // nor are the keys of all rounds to be kept
+      rules.dropout.key1 = recomputed(rules.dropout.key1);
+      kept_bits<32>(rules, kept_, thread());
+    }
+  }
+
   // s and dp of the tile are under way: ds.
   __device__ __forceinline__ void end_tile(uint32 number) {
     wgmma_wait<1>(s_);
-    const int key = (block_.rows.tile + static_cast<int>(number)) * Config::kBlockN;
+    const int key = first_key_ + static_cast<int>(number) * Config::kBlockN;
+    if (is_masked(static_cast<int>(number))) mask(key);
     exponentials(key);
-    uint32 kept[kKeptWords<32>];
-    if constexpr (Config::kHasDropout) kept_bits<32>(rules_.tile(rows_.row, key), kept, thread());
+    pin_registers(s_);
+    wait_v(number);  // it has been: but without a branch here ptxas moves the exponentials behind the drain
     wgmma_wait<0>(dp_);
     arrive_as_warp(smem_.v_empty[stage_v(number)]);
-    if constexpr (Config::kHasDropout) drop(dp_, kept);
+    if constexpr (Config::kHasDropout) drop(dp_, kept_);
 #pragma unroll
     for (int i = 0; i < 16; ++i) ds_[i] = Element::pack(score_gradient(2 * i), score_gradient(2 * i + 1));
     pin_registers(ds_);
@@ -159,48 +143,47 @@ class WideQueryWarpgroup {
 
   // s becomes p; entries that are not seen become 0, whatever stood there.
   __device__ __forceinline__ void exponentials(int key) {
-    if (is_masked(key)) mask(key);
     const float distance = static_cast<float>(first_diagonal() - key - accumulator_column(thread()));
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const int h = i / 2 % 2;
-      float exponent = fmaf(s_[i], args_.scale_log2, -lse_[h]);
-      if constexpr (Config::kHasAlibi) {
-        exponent = fmaf(-rules_.slope, fabsf(distance + static_cast<float>(h * kRowHalf - backward_column(i))), exponent);
+    for (int h = 0; h < 2; ++h) {
+      // Without keys behind the diagonal ALiBi is linear, and what belongs to the row is added to its lse.
+      constexpr bool kIsLinear = Config::kMask != MaskKind::kFull;
+      const float base = Config::kHasAlibi && kIsLinear ? fmaf(rules_.slope, distance + h * kRowHalf, lse_[h]) : lse_[h];
+#pragma unroll
+      for (int i = 2 * h; i < 32; i += i % 2 == 0 ? 1 : 3) {
+        const auto column = static_cast<float>(backward_column(i));
+        float addend = -base;
+        if constexpr (Config::kHasAlibi) {
+          addend = kIsLinear ? fmaf(rules_.slope, column, -base)
+                             : fmaf(-rules_.slope, fabsf(distance + (h * kRowHalf - column)), -base);
+        }
+        s_[i] = exp2_fast(fmaf(s_[i], args_.scale_log2, addend));
       }
-      s_[i] = exp2_fast(exponent);
     }
   }
 
   // i + off of the thread's first row: the key that it has the distance 0 to.
   [[nodiscard]] __device__ __forceinline__ int first_diagonal() const {
-    return rows_.row + accumulator_row(thread()) + static_cast<int>(block_.span.seqlen_k - block_.span.seqlen_q);
+    return diagonal_ + accumulator_row(thread());
   }
-  // Are there entries of the tile that are not seen? Rows that do not exist do not count.
-  [[nodiscard]] __device__ __forceinline__ bool is_masked(int key) const {
-    const auto offset = static_cast<int>(block_.span.seqlen_k - block_.span.seqlen_q);
-    bool is_masked = key + Config::kBlockN > static_cast<int>(block_.span.seqlen_k);
-    if constexpr (Config::kMask != MaskKind::kFull) {
-      is_masked |= key + Config::kBlockN - 1 > rows_.row + offset + block_.band.right;
-    }
-    if constexpr (Config::kMask == MaskKind::kWindow) {
-      is_masked |= key < rows_.row + kWarpgroupRows - 1 + offset - block_.band.left;
-    }
-    return uniform(is_masked ? 1 : 0) != 0;
+  // Has the tile entries that are not seen? Rows that do not exist do not count.
+  [[nodiscard]] __device__ __forceinline__ bool is_masked(int number) const {
+    return number >= masked_from_ || (Config::kMask == MaskKind::kWindow && number < masked_before_);
   }
   __device__ __forceinline__ void mask(int key) {
     const float unseen = -kInfinity * args_.scale_log2;  // of the sign that makes p 0; scale_log2 is not 0
+    const BackwardRowBlock& block = smem_.block;
     const int first = key + accumulator_column(thread());
-    const int keys_left = static_cast<int>(block_.span.seqlen_k) - first;
+    const int keys_left = static_cast<int>(block.span.seqlen_k) - first;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       int end = keys_left;  // the row sees columns [begin, end) of those that the thread counts
       int begin = 0;
       if constexpr (Config::kMask != MaskKind::kFull) {
-        end = min(end, first_diagonal() + h * kRowHalf + block_.band.right + 1 - first);
+        end = min(end, first_diagonal() + h * kRowHalf + block.band.right + 1 - first);
       }
       if constexpr (Config::kMask == MaskKind::kWindow) {
-        begin = first_diagonal() + h * kRowHalf - block_.band.left - first;
+        begin = first_diagonal() + h * kRowHalf - block.band.left - first;
       }
 #pragma unroll
       for (int i = 2 * h; i < 32; i += 4) {
@@ -214,29 +197,33 @@ class WideQueryWarpgroup {
   }
 
   [[nodiscard]] __device__ __forceinline__ float score_gradient(int i) const {
-    return wide_score_gradient(s_[i], dp_[i], kBackwardUnshift<Config>, delta_[i / 2 % 2]);
+    return wide_score_gradient<Config>(s_[i], dp_[i], delta_[i / 2 % 2]);
   }
 
-  __device__ __forceinline__ void read_statistics() {
-    const int64 first = (int64{block_.span.batch} * args_.base.num_heads_q + block_.head) * args_.stats_rows +
-                        backward_stats_begin<Config>(block_.span, block_.sequence) + rows_.row;
+  __device__ __forceinline__ void read_statistics(const BackwardRows& rows) {
+    const BackwardRowBlock& block = smem_.block;
+    const int64 first = (int64{block.span.batch} * args_.base.num_heads_q + block.head) * args_.stats_rows +
+                        backward_stats_begin<Config>(block.span, block.sequence) + rows.row;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = accumulator_row(thread()) + h * kRowHalf;
       lse_[h] = kInfinity;  // rows that do not exist: their tile may lie behind the statistics' end
       delta_[h] = 0.0f;
-      if (row >= rows_.count) continue;
+      if (row >= rows.count) continue;
       const int64 place = first + row / 16 * 16 + sm90_backward_stats_place(row);
       lse_[h] = args_.lse_log2[place];
-      delta_[h] = args_.delta[place] * kBackwardUnshift<Config>;
+      delta_[h] = args_.delta[place] * kScoreGradientUnit<Config>;
     }
   }
-  __device__ __forceinline__ void set_rules() {
-    if constexpr (Config::kHasAlibi || Config::kHasDropout) {
-      rules_ = ScoreRules<Config>::make(args_.options, args_.base.scale, block_.span, block_.sequence,
-                                        static_cast<uint32>(block_.head), args_.base.num_heads_q);
-      rules_.slope *= kLog2E;
-    }
+
+  __device__ __forceinline__ void store() const {
+    const BackwardRowBlock& block = smem_.block;
+    const BackwardArgs& base = args_.base;
+    const int row = block.rows.row + warpgroup_ * kWarpgroupRows + thread() / 32 * 16;
+    auto* to = static_cast<Bits16*>(base.dq) +
+               base.dq_stride.offset(block.span.batch, block.head, block.span.q_begin + row);
+    store_accumulator<Element, Config::kHeadDim>(dq_, base.gradient_scale, to, base.dq_stride.row,
+                                                 static_cast<int>(block.span.seqlen_q) - row);
   }
 
   // The buffers of tile `number`.
@@ -248,6 +235,13 @@ class WideQueryWarpgroup {
   __device__ __forceinline__ void wait_v(uint32 number) {  // v of the tile has landed
     smem_.v_full[stage_v(number)].wait(parity_of<kStagesV>(number));
   }
+  // This warpgroup's part of q or dout. What is added is 0, but the compiler does not know that: it computes what follows
+  // anew in each tile, instead of keeping it in registers that are wanted elsewhere.
+  template <int kElements>
+  [[nodiscard]] __device__ __forceinline__ MatrixDescriptor rows_of(
+      const Bits16 (&parts)[Storage::kWarpgroups][kElements], uint32 number) const {
+    return MatrixDescriptor::along_rows(smem_address(parts[warpgroup_]) + (number >> 31) * kSwizzleAtom);
+  }
   [[nodiscard]] __device__ __forceinline__ MatrixDescriptor k_rows(uint32 number) const {
     return MatrixDescriptor::along_rows(smem_address(smem_.k[stage_k(number)]));
   }
@@ -257,27 +251,31 @@ class WideQueryWarpgroup {
   [[nodiscard]] __device__ __forceinline__ MatrixDescriptor v_rows(uint32 number) const {
     return MatrixDescriptor::along_rows(smem_address(smem_.v[stage_v(number)]));
   }
-  [[nodiscard]] static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x % kWarpgroup); }
+  // Computed anew where it is wanted: what follows from it would else be kept in registers that are wanted elsewhere.
+  [[nodiscard]] static __device__ __forceinline__ int thread() { return recomputed_thread() % kWarpgroup; }
 
   Storage& smem_;
   const Sm90BackwardArgs& args_;
-  const BackwardRowBlock& block_;
-  const BackwardRows rows_;
-  const MatrixDescriptor q_;     // the warpgroup's rows
-  const MatrixDescriptor dout_;  // likewise
+  const int warpgroup_;
+  int diagonal_;       // i + off of the warpgroup's first row
+  int first_key_;      // of tile 0
+  int masked_from_;    // tiles from this number on have entries that are not seen
+  int masked_before_;  // kWindow: so have those below this number
   ScoreRules<Config> rules_ = {};
   float dq_[Shape::kDepth / 2];
   float s_[32];  // s, then p
   float dp_[32];
   uint32 ds_[16];
   float lse_[2], delta_[2];
+  uint32 kept_[kKeptWords<32>] = {};  // by dropout, of the tile
 };
 
 // By one warp: q and the tiles of k, or dout and those of v, into buffers as they become free.
 template <class Config, bool kIsK>
 __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage<Config>& smem,
-                                                  const Sm90BackwardArgs& args, const BackwardRowBlock& block) {
+                                                  const Sm90BackwardArgs& args) {
   using Storage = Sm90BackwardWideQueriesStorage<Config>;
+  const BackwardRowBlock& block = smem.block;
   using Shape = BackwardShape<Config>;
   constexpr int kDepth = kIsK ? Shape::kDepth : Shape::kDepthV;
   constexpr int kStages = kIsK ? Storage::kStagesK : Storage::kStagesV;
@@ -319,19 +317,21 @@ __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage
 template <class Config>
 __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
   auto& smem = shared_storage<Sm90BackwardWideQueriesStorage<Config>, Config>();
-  const auto block = BackwardRowBlock::mine<Config>(args);
-  if (block.rows.count <= 0) return;
-  if (threadIdx.x == 0) smem.init_barriers();
-  __syncthreads();  // the barriers are initialised
+  if (threadIdx.x == 0) {
+    smem.init_barriers();
+    smem.block = BackwardRowBlock::mine<Config>(args);
+  }
+  __syncthreads();  // the barriers are initialised, the block's rows are known
+  if (smem.block.rows.count <= 0) return;
   const int warpgroup = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0));
   if (warpgroup == 0) {
     give_registers<Config::kLoadRegisters>();
     const int warp = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0));
-    if (warp == 0) load_wide_queries<Config, true>(smem, args, block);
-    if (warp == 1) load_wide_queries<Config, false>(smem, args, block);
+    if (warp == 0) load_wide_queries<Config, true>(smem, args);
+    if (warp == 1) load_wide_queries<Config, false>(smem, args);
   } else {
     take_registers<Config::kComputeRegisters>();
-    WideQueryWarpgroup<Config>(smem, args, block, warpgroup - 1).run();
+    WideQueryWarpgroup<Config>(smem, args, warpgroup - 1).run();
   }
 }
 

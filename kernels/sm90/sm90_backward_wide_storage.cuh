@@ -63,6 +63,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage {
   Bits16 dout[kWarpgroups][kWarpgroupRows * Shape::kDepthV];
   Bits16 k[kStagesK][Config::kBlockN * Shape::kDepth];
   Bits16 v[kStagesV][Config::kBlockN * Shape::kDepthV];
+  BackwardRowBlock block;
 
   Mbarrier q_full, dout_full;   // announced, by each warpgroup's rows
   Mbarrier tail_full[2];        // announced: a tile whose end has to be cleared first, of either loader
@@ -98,9 +99,13 @@ template <int kStages>
   return number / kStages & 1;
 }
 
-// x = p (dp - delta) 2^-shift: of a p that is 2^shift too large.
-[[nodiscard]] __device__ __forceinline__ float wide_score_gradient(float p, float dp, float unshift, float delta) {
-  return p * fmaf(dp, unshift, -delta);
+// ds of p and dp, in their units (Sm90BackwardUnits); delta has been multiplied with kScoreGradientUnit.
+template <class Config>
+constexpr float kScoreGradientUnit = sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits -
+                                                        sm90_backward_units(Config::kElement).ds_bits);
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ float wide_score_gradient(float p, float dp, float delta) {
+  return p * fmaf(dp, kScoreGradientUnit<Config>, -delta);
 }
 
 }  // namespace attend
