@@ -56,9 +56,9 @@ struct Sm90BackwardTile {
   int query_registers;    // of the one that computes dq
   int load_registers;     // of the one that loads; 0 where there is none
   int threads;
-  int smem_bytes;       // of the kernel that makes dk and dv
-  int v_stages;         // is_wide: buffers of v where dq is made
-  int dq_smem_bytes;    // is_wide: of the kernel that makes dq
+  int smem_bytes;     // of the kernel that makes dk and dv
+  int v_stages;       // is_wide: buffers of v where dq is made
+  int dq_smem_bytes;  // is_wide: of the kernel that makes dq
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int compute_warpgroups() const { return block_n / 64; }
 };

@@ -105,11 +105,13 @@ class WideValueWarpgroup : WideKeysWarpgroup<Config> {
     end_tile(0);
 #pragma unroll 1
     for (uint32 number = 1; number < end; ++number) {
-      begin_tile(number);
       Base::wait(smem_.dout_full, number - 1);  // dout of the tile before has landed
       wgmma_fence();
       begin_gradient<Config, Shape::kDepthV>(dv_, p_, Base::down_columns(smem_.dout[stage(number - 1)]));
-      begin_scores<Config, Config::kHeadDim, false>(s_, Base::along_rows(smem_.k), Base::along_rows(smem_.q[stage(number)]));
+      begin_tile(number);
+      wgmma_fence();
+      begin_scores<Config, Config::kHeadDim, false>(s_, Base::along_rows(smem_.k),
+                                                    Base::along_rows(smem_.q[stage(number)]));
       wgmma_wait<1>(dv_);
       arrive_as_warp(smem_.dout_empty[stage(number - 1)]);
       wgmma_wait<0>(s_);
@@ -189,7 +191,9 @@ class WideValueWarpgroup : WideKeysWarpgroup<Config> {
     arrive_as_warp(smem_.p_full[buffer]);
   }
 
-  [[nodiscard]] static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x % kWarpgroup); }
+  [[nodiscard]] static __device__ __forceinline__ int thread() {
+    return static_cast<int>(threadIdx.x % kWarpgroup);
+  }
   [[nodiscard]] __device__ __forceinline__ int tile_of_rows(uint32 number) const {
     return first_tile_ + static_cast<int>(number);
   }
@@ -234,17 +238,19 @@ class WideKeyWarpgroup : WideKeysWarpgroup<Config> {
     smem_.v_full.wait(0);  // v has landed
     begin_tile(0);
     wgmma_fence();
-    begin_scores<Config, Config::kHeadDimV, false>(dp_, Base::along_rows(smem_.v), Base::along_rows(smem_.dout[stage(0)]));
+    begin_scores<Config, Config::kHeadDimV, false>(dp_, Base::along_rows(smem_.v),
+                                                   Base::along_rows(smem_.dout[stage(0)]));
     wgmma_wait<0>(dp_);
     end_tile(0);
 #pragma unroll 1
     for (uint32 number = 1; number < end; ++number) {
-      begin_tile(number);
       Base::wait(smem_.q_full, number - 1);  // q of the tile before has landed
       wgmma_fence();
       begin_gradient<Config, Shape::kDepth>(dk_, ds_, Base::down_columns(smem_.q[stage(number - 1)]));
+      begin_tile(number);
+      wgmma_fence();
       begin_scores<Config, Config::kHeadDimV, false>(dp_, Base::along_rows(smem_.v),
-                                              Base::along_rows(smem_.dout[stage(number)]));
+                                                     Base::along_rows(smem_.dout[stage(number)]));
       wgmma_wait<1>(dk_);
       arrive_as_warp(smem_.q_empty[stage(number - 1)]);
       wgmma_wait<0>(dp_);

@@ -55,8 +55,7 @@ class WideQueryWarpgroup {
   static constexpr int kStagesV = Storage::kStagesV;
 
   // What these options need is too much beside ds: it is read before the other products begin.
-  static constexpr bool kDrainsDq =
-      Shape::kDepth == 256 && (Config::kHasDropout || Config::kMask == MaskKind::kWindow);
+  static constexpr bool kDrainsDq = Shape::kDepth == 256 && (Config::kHasDropout || Config::kMask == MaskKind::kWindow);
 
   // Everything that holds for all tiles. They are numbered from the block's first on; returns the number behind the
   // warpgroup's last. Those before its own first are masked.
@@ -82,27 +81,27 @@ class WideQueryWarpgroup {
   }
 
   __device__ __forceinline__ void compute(uint32 end) {
-    smem_.q_full.wait(0);     // q has landed
-    smem_.dout_full.wait(0);  // dout has
+    smem_.q_full.wait(0);  // q has landed
     decide(0);
     wait_k(0);
-    wait_v(0);
     wgmma_fence();
     begin_scores<Config, Config::kHeadDim, false>(s_, rows_of(smem_.q, 0), k_rows(0));
+    smem_.dout_full.wait(0);  // dout has landed
+    wait_v(0);
+    wgmma_fence();
     begin_scores<Config, Config::kHeadDimV, false>(dp_, rows_of(smem_.dout, 0), v_rows(0));
     end_tile(0);
 #pragma unroll 1
     for (uint32 number = 1; number < end; ++number) {
       decide(number);
-      wait_k(number);
-      wait_v(number);
       wgmma_fence();
       begin_gradient<Config, Shape::kDepth>(dq_, ds_, k_columns(number - 1));
-      if constexpr (kDrainsDq) {
-        wgmma_wait<0>(dq_);
-        wgmma_fence();
-      }
+      if constexpr (kDrainsDq) wgmma_wait<0>(dq_);
+      wait_k(number);
+      wgmma_fence();
       begin_scores<Config, Config::kHeadDim, false>(s_, rows_of(smem_.q, number), k_rows(number));
+      wait_v(number);
+      wgmma_fence();
       begin_scores<Config, Config::kHeadDimV, false>(dp_, rows_of(smem_.dout, number), v_rows(number));
       wgmma_wait<2>(dq_);
       arrive_as_warp(smem_.k_empty[stage_k(number - 1)]);
@@ -148,7 +147,8 @@ class WideQueryWarpgroup {
     for (int h = 0; h < 2; ++h) {
       // Without keys behind the diagonal ALiBi is linear, and what belongs to the row is added to its lse.
       constexpr bool kIsLinear = Config::kMask != MaskKind::kFull;
-      const float base = Config::kHasAlibi && kIsLinear ? fmaf(rules_.slope, distance + h * kRowHalf, lse_[h]) : lse_[h];
+      const float base =
+          Config::kHasAlibi && kIsLinear ? fmaf(rules_.slope, distance + h * kRowHalf, lse_[h]) : lse_[h];
 #pragma unroll
       for (int i = 2 * h; i < 32; i += i % 2 == 0 ? 1 : 3) {
         const auto column = static_cast<float>(backward_column(i));
@@ -220,26 +220,30 @@ class WideQueryWarpgroup {
     const BackwardRowBlock& block = smem_.block;
     const BackwardArgs& base = args_.base;
     const int row = block.rows.row + warpgroup_ * kWarpgroupRows + thread() / 32 * 16;
-    auto* to = static_cast<Bits16*>(base.dq) +
-               base.dq_stride.offset(block.span.batch, block.head, block.span.q_begin + row);
+    auto* to =
+        static_cast<Bits16*>(base.dq) + base.dq_stride.offset(block.span.batch, block.head, block.span.q_begin + row);
     store_accumulator<Element, Config::kHeadDim>(dq_, base.gradient_scale, to, base.dq_stride.row,
                                                  static_cast<int>(block.span.seqlen_q) - row);
   }
 
   // The buffers of tile `number`.
-  [[nodiscard]] static __device__ __forceinline__ uint32 stage_k(uint32 number) { return stage_of<kStagesK>(number); }
-  [[nodiscard]] static __device__ __forceinline__ uint32 stage_v(uint32 number) { return stage_of<kStagesV>(number); }
+  [[nodiscard]] static __device__ __forceinline__ uint32 stage_k(uint32 number) {
+    return stage_of<kStagesK>(number);
+  }
+  [[nodiscard]] static __device__ __forceinline__ uint32 stage_v(uint32 number) {
+    return stage_of<kStagesV>(number);
+  }
   __device__ __forceinline__ void wait_k(uint32 number) {  // k of the tile has landed
     smem_.k_full[stage_k(number)].wait(parity_of<kStagesK>(number));
   }
   __device__ __forceinline__ void wait_v(uint32 number) {  // v of the tile has landed
     smem_.v_full[stage_v(number)].wait(parity_of<kStagesV>(number));
   }
-  // This warpgroup's part of q or dout. What is added is 0, but the compiler does not know that: it computes what follows
-  // anew in each tile, instead of keeping it in registers that are wanted elsewhere.
+  // This warpgroup's part of q or dout. What is added is 0, but the compiler does not know that: it computes what
+  // follows anew in each tile, instead of keeping it in registers that are wanted elsewhere.
   template <int kElements>
-  [[nodiscard]] __device__ __forceinline__ MatrixDescriptor rows_of(
-      const Bits16 (&parts)[Storage::kWarpgroups][kElements], uint32 number) const {
+  [[nodiscard]] __device__ __forceinline__ MatrixDescriptor
+  rows_of(const Bits16 (&parts)[Storage::kWarpgroups][kElements], uint32 number) const {
     return MatrixDescriptor::along_rows(smem_address(parts[warpgroup_]) + (number >> 31) * kSwizzleAtom);
   }
   [[nodiscard]] __device__ __forceinline__ MatrixDescriptor k_rows(uint32 number) const {
@@ -252,7 +256,9 @@ class WideQueryWarpgroup {
     return MatrixDescriptor::along_rows(smem_address(smem_.v[stage_v(number)]));
   }
   // Computed anew where it is wanted: what follows from it would else be kept in registers that are wanted elsewhere.
-  [[nodiscard]] static __device__ __forceinline__ int thread() { return recomputed_thread() % kWarpgroup; }
+  [[nodiscard]] static __device__ __forceinline__ int thread() {
+    return recomputed_thread() % kWarpgroup;
+  }
 
   Storage& smem_;
   const Sm90BackwardArgs& args_;

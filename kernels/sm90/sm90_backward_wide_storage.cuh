@@ -23,14 +23,14 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage {
   float delta[Config::kStages][Config::kBlockM];
   Sm90BackwardItem item;
 
-  Mbarrier k_full, v_full;                    // announced
-  Mbarrier tail_full[2];                      // announced: a tile whose end has to be cleared first, of either loader
-  Mbarrier q_full[Config::kStages];           // announced: q and lse_log2
-  Mbarrier q_empty[Config::kStages];          // 8 warps: s of the tile is done, and dk
-  Mbarrier dout_full[Config::kStages];        // announced: dout and delta
-  Mbarrier dout_empty[Config::kStages];       // 8 warps: dp of the tile is done, and dv
-  Mbarrier p_full[kBackwardWideHandovers];    // 4 warps: p of the tile is there
-  Mbarrier p_empty[kBackwardWideHandovers];   // 4 warps: it has been read
+  Mbarrier k_full, v_full;                   // announced
+  Mbarrier tail_full[2];                     // announced: a tile whose end has to be cleared first, of either loader
+  Mbarrier q_full[Config::kStages];          // announced: q and lse_log2
+  Mbarrier q_empty[Config::kStages];         // 8 warps: s of the tile is done, and dk
+  Mbarrier dout_full[Config::kStages];       // announced: dout and delta
+  Mbarrier dout_empty[Config::kStages];      // 8 warps: dp of the tile is done, and dv
+  Mbarrier p_full[kBackwardWideHandovers];   // 4 warps: p of the tile is there
+  Mbarrier p_empty[kBackwardWideHandovers];  // 4 warps: it has been read
 
   // By one thread; a barrier of the block has to follow.
   __device__ __forceinline__ void init_barriers() {
@@ -65,12 +65,12 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage {
   Bits16 v[kStagesV][Config::kBlockN * Shape::kDepthV];
   BackwardRowBlock block;
 
-  Mbarrier q_full, dout_full;   // announced, by each warpgroup's rows
-  Mbarrier tail_full[2];        // announced: a tile whose end has to be cleared first, of either loader
-  Mbarrier k_full[kStagesK];    // announced
-  Mbarrier k_empty[kStagesK];   // 8 warps: dq of the tile is done
-  Mbarrier v_full[kStagesV];    // announced
-  Mbarrier v_empty[kStagesV];   // 8 warps: dp of the tile is done
+  Mbarrier q_full, dout_full;  // announced, by each warpgroup's rows
+  Mbarrier tail_full[2];       // announced: a tile whose end has to be cleared first, of either loader
+  Mbarrier k_full[kStagesK];   // announced
+  Mbarrier k_empty[kStagesK];  // 8 warps: dq of the tile is done
+  Mbarrier v_full[kStagesV];   // announced
+  Mbarrier v_empty[kStagesV];  // 8 warps: dp of the tile is done
 
   // By one thread; a barrier of the block has to follow.
   __device__ __forceinline__ void init_barriers() {

@@ -44,9 +44,9 @@ struct Sm90BackwardVariant : Facts {
 /// Everything about a launch that follows from the problem, for the workspace and the arguments alike.
 struct Plan {
   Sm90BackwardTile tile;
-  std::int64_t rows;        ///< padded rows of one head
-  std::int64_t row_blocks;  ///< of prepare and finish
-  std::int64_t blocks;      ///< of the kernel that makes dk and dv
+  std::int64_t rows;         ///< padded rows of one head
+  std::int64_t row_blocks;   ///< of prepare and finish
+  std::int64_t blocks;       ///< of the kernel that makes dk and dv
   std::int64_t last_blocks;  ///< of the one that makes dq, or finishes it
   Sm90BackwardWorkspace workspace;
 
@@ -59,9 +59,8 @@ struct Plan {
     const std::int64_t items = sm90_backward_items(plan.tile, p.max_seqlen_k, p.num_heads_k, p.num_sequences);
     plan.blocks = sm90_backward_blocks(plan.tile, items, num_tiles(p.max_seqlen_k, plan.tile.block_n), multiprocessors,
                                        v.is_deterministic != 0);
-    plan.last_blocks = plan.tile.is_wide
-                           ? sm90_backward_wide_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences)
-                           : plan.row_blocks;
+    plan.last_blocks = plan.tile.is_wide ? sm90_backward_wide_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences)
+                                         : plan.row_blocks;
     plan.workspace = Sm90BackwardWorkspace::make(plan.tile, p.q.shape[0] * p.num_heads_q, plan.rows,
                                                  plan.tile.is_persistent ? plan.blocks : 0, v.is_deterministic != 0);
     return plan;
@@ -80,7 +79,7 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     Sm90BackwardVariant v = {facts_of(p, false)};
-    v.aligned = 1;  // as lack() asks
+    v.aligned = 1;                                              // as lack() asks
     v.is_deterministic = p.deterministic && !v.tile().is_wide;  // those are so anyhow
     // Without a mask ptxas has no registers for dropout at 64 columns; with a window that is open it has.
     if (v.mask == MaskKind::kFull && v.options == option::kDropout && v.tile().block_n == 192) {
@@ -208,7 +207,8 @@ class Sm90Backward final : public Family {
     if (auto lack = length_lack(p, kMostLength)) return lack;
     const Sm90BackwardTile tile = sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v));
     if (p.alibi_slopes && p.dropout_p > 0 && tile.is_persistent) {
-      return core::Lack{nullptr, "dropout_p with alibi_slopes", dropout_text, "0 where a head_dim is above 64, none above 128"};
+      return core::Lack{nullptr, "dropout_p with alibi_slopes", dropout_text,
+                        "0 where a head_dim is above 64, none above 128"};
     }
     if (p.alibi_slopes && !(p.window_right == 0 || (p.window_left < 0 && p.window_right < 0))) {
       return core::Lack{nullptr, "window_right with alibi_slopes", window_text, "0, or no window"};
