@@ -1,4 +1,4 @@
-// The parameter of the three kernels of the sm90 backward pass.
+// The parameter of the kernels of the sm90 backward pass.
 #pragma once
 
 #include "../common/args.cuh"
@@ -30,6 +30,7 @@ struct Sm90BackwardArgs {
   float* partial_sums;  // (blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
   uint32* partial_ready;  // (blocks, block_n / 64)
   uint32* next_item;      // of the list of key blocks
+  float* key_sums;        // kAddsUp: (heads_k, key_blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
   int64 stats_rows;       // padded rows of one head
   uint32 key_blocks;      // of a sequence: num_tiles(seqlen_k, kBlockN)
   uint32 section_heads;   // sm90_backward_section()
@@ -37,6 +38,6 @@ struct Sm90BackwardArgs {
   float scale_log2;       // scale * log2(e); 1e-30 where that is 0
 };
 static_assert(sizeof(Sm90BackwardArgs) ==
-              (4 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 8 * 8 + 4 * 4 + 63) / 64 * 64);
+              (4 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 9 * 8 + 4 * 4 + 63) / 64 * 64);
 
 }  // namespace attend

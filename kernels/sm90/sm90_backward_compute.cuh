@@ -23,6 +23,7 @@
 #include "../common/online_softmax.cuh"
 #include "../common/stmatrix.cuh"
 #include "../common/thread_barrier.cuh"
+#include "sm90_backward_key_sums.cuh"
 #include "sm90_backward_partial.cuh"
 #include "sm90_backward_products.cuh"
 #include "sm90_backward_scores.cuh"
@@ -69,8 +70,7 @@ class BackwardComputer {
     }
 #pragma unroll 1
     while (step < end) {
-      const BackwardSegment segment =
-          BackwardSegment::at(item, step, args_.base.num_heads_q / args_.base.num_heads_k).as_uniform();
+      const BackwardSegment segment = BackwardSegment::at(item, step).as_uniform();
       step = segment.step_end;
       rules_ = rules_of_head<Config>(args_, item, segment.head);
       number_end_ = number_ + static_cast<uint32>(segment.tile_end - segment.tile);
@@ -352,23 +352,20 @@ class BackwardComputer {
     kept_bits<32, true>(rules_of_tile(item), kept_, recomputed_lane());
   }
 
-  // To dk and dv, or as float sums to where the block that has the item's first steps looks for them.
+  // To dk and dv, or to their sums in memory, or as float sums to where the block that has the item's first steps looks
+  // for them.
   __device__ __forceinline__ void store(const Sm90BackwardItem& item) {
-    if constexpr (Sm90BackwardList<Config>::kCuts) {
+    if constexpr (Config::kAddsUp) {
+      if (item.begin < item.end) BackwardKeySums<Config>::add(args_, item, warpgroup_, dk_, dv_);
+      return;
+    }
+    if constexpr (Sm90BackwardList<Config>::kLeavesSums) {
       const BackwardPartialSums<Config> partial = {args_, warpgroup_};
       if (item.partial_out >= 0) return partial.leave(item.partial_out, dk_, dv_);
       if (item.partial_in >= 0) partial.add(item.partial_in, dk_, dv_);
     }
     const int row = first_key(item) + lane_of_warpgroup() / 32 * 16;
-    const BackwardArgs& base = args_.base;
-    store_accumulator<Element, Config::kHeadDim>(
-        dk_, base.gradient_scale,
-        static_cast<Bits16*>(base.dk) + base.dk_stride.offset(item.batch, item.head_k, item.k_begin + row),
-        base.dk_stride.row, item.seqlen_k - row);
-    store_accumulator<Element, Config::kHeadDimV>(
-        dv_, (Config::kHasDropout ? args_.options.dropout_scale : 1.0f) * sm90_backward_unit(kUnits.p_bits),
-        static_cast<Bits16*>(base.dv) + base.dv_stride.offset(item.batch, item.head_k, item.k_begin + row),
-        base.dv_stride.row, item.seqlen_k - row);
+    store_key_gradients<Config>(args_, dk_, dv_, item.batch, item.head_k, item.k_begin + row, item.seqlen_k - row);
   }
 
   template <int kCount>

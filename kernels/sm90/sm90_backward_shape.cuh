@@ -1,8 +1,9 @@
 // Sizes of the sm90 backward kernels that host and device compute alike: tiles, shared memory, workspace, grids.
 //
 // The host fills a Config from sm90_backward_tile(), the workspace from Sm90BackwardWorkspace, and launches three
-// kernels in a row: sm90_backward_prepare, sm90_backward, sm90_backward_finish; or, where a head dimension is above
-// 128, sm90_backward_prepare, sm90_backward_wide_keys, sm90_backward_wide_queries.
+// kernels in a row: sm90_backward_prepare, sm90_backward, sm90_backward_finish; and sm90_backward_finish_keys where dk and
+// dv are added up in memory. Where a head dimension is above 128 they are sm90_backward_prepare,
+// sm90_backward_wide_keys, sm90_backward_wide_queries.
 #pragma once
 
 #include "../common/config_enums.cuh"
@@ -179,8 +180,16 @@ struct Sm90BackwardWorkspace {
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr int64 aligned(int64 bytes) { return (bytes + 255) / 256 * 256; }
 };
 
+// Floats of the sums of dk and dv, in the order of the accumulators that they are added from: where kAddsUp, that is each
+// query head of a group adds its own. heads: of k, of all sequences.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_key_sums(const Sm90BackwardTile& tile, int64 heads,
+                                                                        int64 key_blocks) {
+  return heads * key_blocks * tile.block_n * (tile.depth + tile.depth_v);
+}
+
 // Heads of k that share the GPU while their key blocks are worked off, longest first, where blocks differ in length.
-// All blocks of a head are at the same query head of its group; what these read and add to should be about 64 MB.
+// All blocks of a head are at the same query head of its group; what these read and add to should be about 64 MB. Where
+// kAddsUp they are query heads.
 // Measured at (2, 16, 8192, 128) causal; more than 32 heads bring nothing. Without such differences heads follow one
 // another: 1.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 sm90_backward_section(int64 seqlen_q, bool is_full,
@@ -197,9 +206,10 @@ struct Sm90BackwardWorkspace {
   const int64 blocks = num_tiles(seqlen_q, kBackwardRows) * num_heads_q * num_sequences;
   return blocks < 1 ? 1 : blocks;  // prepare also resets counters
 }
+// num_heads: of k, or where kAddsUp of q.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_items(const Sm90BackwardTile& tile, int64 seqlen_k,
-                                                                     int64 num_heads_k, int64 num_sequences) {
-  return num_tiles(seqlen_k, tile.block_n) * num_heads_k * num_sequences;
+                                                                     int64 num_heads, int64 num_sequences) {
+  return num_tiles(seqlen_k, tile.block_n) * num_heads * num_sequences;
 }
 // Of sm90_backward_wide_queries.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_wide_row_blocks(int64 seqlen_q, int64 num_heads_q,

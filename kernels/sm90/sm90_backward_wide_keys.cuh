@@ -16,6 +16,7 @@
 
 #include "../common/fast_dropout.cuh"
 #include "../common/online_softmax.cuh"
+#include "../common/overlapped_launch.cuh"
 #include "../common/setmaxnreg.cuh"
 #include "sm90_backward_load.cuh"
 #include "sm90_backward_products.cuh"
@@ -25,117 +26,127 @@
 
 namespace attend {
 
-// What both computing warpgroups of a key block have: descriptors, rings, and how a gradient gets to memory.
-template <class Config>
+// What both computing warpgroups of a key block do: products of the block's keys with tiles of rows, of which Derived
+// makes pairs of p or ds, and the gradient that is their product with other tiles.
+//   kHeadDim  columns that exist of the tiles for the scores: s of q, or dp of dout
+//   kDepth    columns of the gradient: dv of dout, or dk of q
+// Tile i; | all products drained:
+//   1  issue gradient(i - 1) and scores(i)
+//   2  | Derived's end_tile(): pairs(i)
+// While a warpgroup is in 2 the tensor cores have products of the other. The gradient goes first: then its tile is free
+// early.
+template <class Config, class Derived, int kHeadDim, int kDepth>
 class WideKeysWarpgroup {
  public:
-  using Shape = BackwardShape<Config>;
   using Element = ElementOf<Config>;
   using Storage = Sm90BackwardWideKeysStorage<Config>;
 
  protected:
-  static constexpr int kStages = Config::kStages;
   static constexpr int kHandovers = kBackwardWideHandovers;
 
-  __device__ __forceinline__ WideKeysWarpgroup(Storage& smem, const Sm90BackwardArgs& args)
-      : smem_(smem), args_(args) {}
-
-  [[nodiscard]] static __device__ __forceinline__ uint32 stage(uint32 number) { return stage_of<kStages>(number); }
-  __device__ __forceinline__ void wait(Mbarrier (&ring)[kStages], uint32 number) {
-    ring[stage(number)].wait(parity_of<kStages>(number));
-  }
-  [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor along_rows(const Bits16* tile) {
-    return MatrixDescriptor::along_rows(smem_address(tile));
-  }
-  [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor down_columns(const Bits16* tile) {
-    return MatrixDescriptor::down_columns(smem_address(tile), Shape::kPanelBytesM);
+  __device__ __forceinline__ WideKeysWarpgroup(Storage& smem, const Sm90BackwardArgs& args) : smem_(smem), args_(args) {
+#pragma unroll
+    for (float& x : gradient_) x = 0.0f;
   }
 
-  template <int kHeadDim, int kCount>
-  __device__ __forceinline__ void store(const float (&x)[kCount], float factor, void* tensor,
-                                        const TensorStrides& stride) const {
+  // All steps of the item. keys: of the block, landed when keys_full says so.
+  template <class ScoreRing, class GradientRing>
+  __device__ __forceinline__ void walk(const Bits16* keys, Mbarrier& keys_full, const ScoreRing& score_tiles,
+                                       const GradientRing& gradient_tiles) {
+    const auto end = static_cast<uint32>(uniform(smem_.item.end));
+    if (end == 0) return;
+    keys_full.wait(0);  // the keys have landed
+    issue_scores(keys, score_tiles, 0);
+    end_tile(score_tiles, 0);
+#pragma unroll 1
+    for (uint32 number = 1; number < end; ++number) {
+      issue_gradient(gradient_tiles, number - 1);
+      issue_scores(keys, score_tiles, number);
+      wgmma_wait<1>(gradient_);
+      gradient_tiles.release(number - 1);
+      end_tile(score_tiles, number);
+    }
+    issue_gradient(gradient_tiles, end - 1);
+    wgmma_wait<0>(gradient_);
+  }
+
+  template <int kColumns>
+  __device__ __forceinline__ void store(float factor, void* tensor, const TensorStrides& stride) const {
     const Sm90BackwardItem& item = smem_.item;
     const int row = item.key + static_cast<int>(threadIdx.x % kWarpgroup) / 32 * 16;
-    store_accumulator<Element, kHeadDim>(
-        x, factor, static_cast<Bits16*>(tensor) + stride.offset(item.batch, item.head_k, item.k_begin + row),
+    store_accumulator<Element, kColumns>(
+        gradient_, factor, static_cast<Bits16*>(tensor) + stride.offset(item.batch, item.head_k, item.k_begin + row),
         stride.row, item.seqlen_k - row);
   }
 
   Storage& smem_;
   const Sm90BackwardArgs& args_;
+  float gradient_[kDepth / 2];  // dv or dk
+  float scores_[32];            // s, then p; or dp
+  uint32 pairs_[16];            // p or ds
+
+ private:
+  template <class Ring>
+  __device__ __forceinline__ void issue_gradient(const Ring& tiles, uint32 number) {
+    tiles.wait(number);
+    wgmma_fence();
+    const uint32 tile = smem_address(tiles.tile(number));
+    begin_gradient<Config, kDepth>(gradient_, pairs_,
+                                   MatrixDescriptor::down_columns(tile, BackwardShape<Config>::kPanelBytesM));
+  }
+  template <class Ring>
+  __device__ __forceinline__ void issue_scores(const Bits16* keys, const Ring& tiles, uint32 number) {
+    tiles.wait(number);  // the tile and its rows' statistics have landed
+    static_cast<Derived*>(this)->begin_tile(number);
+    wgmma_fence();
+    begin_scores<Config, kHeadDim, false>(scores_, MatrixDescriptor::along_rows(smem_address(keys)),
+                                          MatrixDescriptor::along_rows(smem_address(tiles.tile(number))));
+  }
+  template <class Ring>
+  __device__ __forceinline__ void end_tile(const Ring& tiles, uint32 number) {
+    wgmma_wait<0>(scores_);
+    tiles.release(number);
+    static_cast<Derived*>(this)->end_tile(number);
+    pin_registers(pairs_);
+  }
 };
 
-// Warpgroup 1. Tile i; | its products are drained:
-//   1  issue dv(i - 1) and s(i)
-//   2  | p(i) = exp2(s), handed over as floats and packed for dv
-// While it is in 2 the tensor cores have products of warpgroup 2, and the other way round. dv goes first: then dout is
-// free early.
+// Warpgroup 1: s, p and dv. p is handed over as floats, and packed for dv.
 template <class Config>
-class WideValueWarpgroup : WideKeysWarpgroup<Config> {
+class WideValueWarpgroup
+    : public WideKeysWarpgroup<Config, WideValueWarpgroup<Config>, Config::kHeadDim, BackwardShape<Config>::kDepthV> {
  public:
-  using Base = WideKeysWarpgroup<Config>;
+  using Base = WideKeysWarpgroup<Config, WideValueWarpgroup<Config>, Config::kHeadDim, BackwardShape<Config>::kDepthV>;
   using typename Base::Element;
-  using typename Base::Shape;
   using typename Base::Storage;
   using Alibi = BackwardAlibi<Config>;
 
   __device__ __forceinline__ WideValueWarpgroup(Storage& smem, const Sm90BackwardArgs& args) : Base(smem, args) {}
 
   __device__ __forceinline__ void run() {
-#pragma unroll
-    for (float& x : dv_) x = 0.0f;
-    const auto end = static_cast<uint32>(uniform(smem_.item.end));
-    if (end > 0) compute(end);
+    Base::walk(smem_.k, smem_.k_full, smem_.q_ring(), smem_.dout_ring());
     const float unit = sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits);
-    Base::template store<Config::kHeadDimV>(dv_, Config::kHasDropout ? unit * args_.options.dropout_scale : unit,
-                                            args_.base.dv, args_.base.dv_stride);
+    Base::template store<Config::kHeadDimV>(Config::kHasDropout ? unit * power_of_kept() : unit, args_.base.dv,
+                                            args_.base.dv_stride);
   }
 
  private:
+  friend Base;
   using Base::args_;
+  using Base::pairs_;
+  using Base::scores_;
   using Base::smem_;
-  using Base::stage;
-
-  __device__ __forceinline__ void compute(uint32 end) {
-    smem_.k_full.wait(0);  // k has landed
-    begin_tile(0);
-    wgmma_fence();
-    begin_scores<Config, Config::kHeadDim, false>(s_, Base::along_rows(smem_.k), Base::along_rows(smem_.q[stage(0)]));
-    wgmma_wait<0>(s_);
-    end_tile(0);
-#pragma unroll 1
-    for (uint32 number = 1; number < end; ++number) {
-      Base::wait(smem_.dout_full, number - 1);  // dout of the tile before has landed
-      wgmma_fence();
-      begin_gradient<Config, Shape::kDepthV>(dv_, p_, Base::down_columns(smem_.dout[stage(number - 1)]));
-      begin_tile(number);
-      wgmma_fence();
-      begin_scores<Config, Config::kHeadDim, false>(s_, Base::along_rows(smem_.k),
-                                                    Base::along_rows(smem_.q[stage(number)]));
-      wgmma_wait<1>(dv_);
-      arrive_as_warp(smem_.dout_empty[stage(number - 1)]);
-      wgmma_wait<0>(s_);
-      end_tile(number);
-    }
-    Base::wait(smem_.dout_full, end - 1);  // the last dout has landed
-    wgmma_fence();
-    begin_gradient<Config, Shape::kDepthV>(dv_, p_, Base::down_columns(smem_.dout[stage(end - 1)]));
-    wgmma_wait<0>(dv_);
-  }
 
   __device__ __forceinline__ void begin_tile(uint32 number) {
     if (number == head_end_) begin_head(number);
-    Base::wait(smem_.q_full, number);  // q and lse of the tile have landed
-    read_row_statistics(lse_, smem_.lse_log2[stage(number)]);
+    read_row_statistics(lse_, smem_.lse_log2[stage_of<Config::kStages>(number)]);
     if constexpr (Alibi::kIsOn && Alibi::kIsLinear) alibi_of(number).add_to_rows(lse_);
   }
 
   // Tile `number` is the first of a query head.
   __device__ __forceinline__ void begin_head(uint32 number) {
     const Sm90BackwardItem& item = smem_.item;
-    const auto segment =
-        BackwardSegment::at(item, static_cast<int>(number), args_.base.num_heads_q / args_.base.num_heads_k)
-            .as_uniform();
+    const auto segment = BackwardSegment::at(item, static_cast<int>(number)).as_uniform();
     rules_ = rules_of_head<Config>(args_, item, segment.head);
     head_end_ = static_cast<uint32>(segment.step_end);
     first_tile_ = uniform(segment.tile - static_cast<int>(number));
@@ -144,48 +155,59 @@ class WideValueWarpgroup : WideKeysWarpgroup<Config> {
 
   // s of the tile is done: p, as floats to the other warpgroup and packed.
   __device__ __forceinline__ void end_tile(uint32 number) {
-    arrive_as_warp(smem_.q_empty[stage(number)]);
     exponentials(number);
+    if constexpr (Config::kHasDropout) {
+      pack_kept(number);
+    } else {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) p_[i] = Element::pack(s_[2 * i], s_[2 * i + 1]);
-    if constexpr (Config::kHasDropout) drop(number);
-    pin_registers(p_);
+      for (int i = 0; i < 16; ++i) pairs_[i] = Element::pack(scores_[2 * i], scores_[2 * i + 1]);
+    }
     hand_over(number);
   }
 
   // s becomes p; entries that are not seen become 0, whatever stood there.
   __device__ __forceinline__ void exponentials(uint32 number) {
-    const int tile = tile_of_rows(number);
     if (masked_.has<Config>(number)) {
       const float unseen = -kInfinity * args_.scale_log2;  // of the sign that makes p 0; scale_log2 is not 0
-      mask_scores<Config>(s_, smem_.item, BackwardBand::of<Config>(args_.options), tile, smem_.item.key, unseen);
+      mask_scores<Config>(scores_, smem_.item, BackwardBand::of<Config>(args_.options), tile_of_rows(number),
+                          smem_.item.key, unseen);
     }
     Alibi alibi = {rules_.slope, 0.0f};
     if constexpr (Alibi::kIsOn && !Alibi::kIsLinear) alibi = alibi_of(number);
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      s_[i] = exp2_fast(alibi.exponent(i, s_[i], args_.scale_log2, lse_[backward_statistic(i)]));
+      scores_[i] = exp2_fast(alibi.exponent(i, scores_[i], args_.scale_log2, lse_[backward_statistic(i)]));
     }
   }
   [[nodiscard]] __device__ __forceinline__ Alibi alibi_of(uint32 number) const {
     return Alibi::of(rules_.slope, smem_.item, tile_of_rows(number), smem_.item.key, thread());
   }
 
-  // What dropout does not keep becomes 0 in p_, and negative for the other warpgroup, which wants both p and decision.
-  __device__ __forceinline__ void drop(uint32 number) {
+  // Dropout's scale is a factor of p before it is rounded, as in other implementations: entries that are alike are then
+  // rounded as theirs are. But for its power of two, which float16 has no room for and which dv gets at the end.
+  [[nodiscard]] __device__ __forceinline__ float power_of_kept() const {
+    constexpr uint32 kExponent = 0x7f800000;
+    return __uint_as_float(__float_as_uint(args_.options.dropout_scale) & kExponent);
+  }
+  // p with what dropout does not keep as 0, packed; and for the other warpgroup, which wants both p and the decision, as
+  // a negative number.
+  __device__ __forceinline__ void pack_kept(uint32 number) {
     uint32 kept[kKeptWords<32>];
     kept_bits<32, true>(rules_.tile(int64{tile_of_rows(number)} * kBackwardRows, smem_.item.key), kept, thread());
-    drop_pairs<32>(p_, kept);
+    const float scale = args_.options.dropout_scale / power_of_kept();
 #pragma unroll
-    for (int i = 0; i < 32; ++i) s_[i] = (kept[0] >> i & 1u) != 0 ? s_[i] : -s_[i];
+    for (int i = 0; i < 16; ++i) pairs_[i] = Element::pack(scores_[2 * i] * scale, scores_[2 * i + 1] * scale);
+    drop_pairs<32>(pairs_, kept);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) scores_[i] = (kept[0] >> i & 1u) != 0 ? scores_[i] : -scores_[i];
   }
 
   __device__ __forceinline__ void hand_over(uint32 number) {
     const uint32 buffer = stage_of<Base::kHandovers>(number);
     smem_.p_empty[buffer].wait(parity_of<Base::kHandovers>(number) ^ 1);  // p of two tiles before has been read
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      smem_.p[buffer][i][thread()] = make_float4(s_[4 * i], s_[4 * i + 1], s_[4 * i + 2], s_[4 * i + 3]);
+    for (int i = 0; i < 32; i += 4) {
+      smem_.p[buffer][i / 4][thread()] = make_float4(scores_[i], scores_[i + 1], scores_[i + 2], scores_[i + 3]);
     }
     __syncwarp();
     arrive_as_warp(smem_.p_full[buffer]);
@@ -202,98 +224,58 @@ class WideValueWarpgroup : WideKeysWarpgroup<Config> {
   int first_tile_ = 0;   // number 0 would be this tile of the head's rows
   MaskedTiles masked_ = {};
   ScoreRules<Config> rules_ = {};  // of the head; what no option needs takes no registers
-  float dv_[Shape::kDepthV / 2];
-  float s_[32];  // s, then p
-  uint32 p_[16];
   float lse_[16];
 };
 
-// Warpgroup 2. Tile i; | its products are drained:
-//   1  issue dk(i - 1) and dp(i)
-//   2  | ds(i) = p (dp - delta)
+// Warpgroup 2: dp, ds and dk.
 template <class Config>
-class WideKeyWarpgroup : WideKeysWarpgroup<Config> {
+class WideKeyWarpgroup
+    : public WideKeysWarpgroup<Config, WideKeyWarpgroup<Config>, Config::kHeadDimV, BackwardShape<Config>::kDepth> {
  public:
-  using Base = WideKeysWarpgroup<Config>;
+  using Base = WideKeysWarpgroup<Config, WideKeyWarpgroup<Config>, Config::kHeadDimV, BackwardShape<Config>::kDepth>;
   using typename Base::Element;
-  using typename Base::Shape;
   using typename Base::Storage;
 
   __device__ __forceinline__ WideKeyWarpgroup(Storage& smem, const Sm90BackwardArgs& args) : Base(smem, args) {}
 
   __device__ __forceinline__ void run() {
-#pragma unroll
-    for (float& x : dk_) x = 0.0f;
-    const auto end = static_cast<uint32>(uniform(smem_.item.end));
-    if (end > 0) compute(end);
-    Base::template store<Config::kHeadDim>(dk_, args_.base.gradient_scale, args_.base.dk, args_.base.dk_stride);
+    Base::walk(smem_.v, smem_.v_full, smem_.dout_ring(), smem_.q_ring());
+    Base::template store<Config::kHeadDim>(args_.base.gradient_scale, args_.base.dk, args_.base.dk_stride);
   }
 
  private:
+  friend Base;
   using Base::args_;
+  using Base::pairs_;
+  using Base::scores_;
   using Base::smem_;
-  using Base::stage;
-
-  __device__ __forceinline__ void compute(uint32 end) {
-    smem_.v_full.wait(0);  // v has landed
-    begin_tile(0);
-    wgmma_fence();
-    begin_scores<Config, Config::kHeadDimV, false>(dp_, Base::along_rows(smem_.v),
-                                                   Base::along_rows(smem_.dout[stage(0)]));
-    wgmma_wait<0>(dp_);
-    end_tile(0);
-#pragma unroll 1
-    for (uint32 number = 1; number < end; ++number) {
-      Base::wait(smem_.q_full, number - 1);  // q of the tile before has landed
-      wgmma_fence();
-      begin_gradient<Config, Shape::kDepth>(dk_, ds_, Base::down_columns(smem_.q[stage(number - 1)]));
-      begin_tile(number);
-      wgmma_fence();
-      begin_scores<Config, Config::kHeadDimV, false>(dp_, Base::along_rows(smem_.v),
-                                                     Base::along_rows(smem_.dout[stage(number)]));
-      wgmma_wait<1>(dk_);
-      arrive_as_warp(smem_.q_empty[stage(number - 1)]);
-      wgmma_wait<0>(dp_);
-      end_tile(number);
-    }
-    Base::wait(smem_.q_full, end - 1);  // the last q has landed
-    wgmma_fence();
-    begin_gradient<Config, Shape::kDepth>(dk_, ds_, Base::down_columns(smem_.q[stage(end - 1)]));
-    wgmma_wait<0>(dk_);
-  }
 
   __device__ __forceinline__ void begin_tile(uint32 number) {
-    Base::wait(smem_.dout_full, number);  // dout and delta of the tile have landed
-    read_row_statistics(delta_, smem_.delta[stage(number)]);
+    read_row_statistics(delta_, smem_.delta[stage_of<Config::kStages>(number)]);
 #pragma unroll
     for (float& x : delta_) x *= kScoreGradientUnit<Config>;
   }
 
   // dp of the tile is done: ds, of the p that the other warpgroup leaves.
   __device__ __forceinline__ void end_tile(uint32 number) {
-    arrive_as_warp(smem_.dout_empty[stage(number)]);
     const uint32 buffer = stage_of<Base::kHandovers>(number);
     smem_.p_full[buffer].wait(parity_of<Base::kHandovers>(number));  // p of the tile is there
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float4 p = smem_.p[buffer][i][threadIdx.x % kWarpgroup];
-      ds_[2 * i] = Element::pack(score_gradient(p.x, 4 * i), score_gradient(p.y, 4 * i + 1));
-      ds_[2 * i + 1] = Element::pack(score_gradient(p.z, 4 * i + 2), score_gradient(p.w, 4 * i + 3));
+    for (int i = 0; i < 32; i += 4) {
+      const float4 p = smem_.p[buffer][i / 4][threadIdx.x % kWarpgroup];
+      pairs_[i / 2] = Element::pack(score_gradient(p.x, i), score_gradient(p.y, i + 1));
+      pairs_[i / 2 + 1] = Element::pack(score_gradient(p.z, i + 2), score_gradient(p.w, i + 3));
     }
-    pin_registers(ds_);
     __syncwarp();
     arrive_as_warp(smem_.p_empty[buffer]);
   }
 
   // p: negative where dropout does not keep it.
   [[nodiscard]] __device__ __forceinline__ float score_gradient(float p, int i) const {
-    const float dp = Config::kHasDropout && p < 0.0f ? 0.0f : dp_[i];
+    const float dp = Config::kHasDropout && p < 0.0f ? 0.0f : scores_[i];
     return wide_score_gradient<Config>(Config::kHasDropout ? fabsf(p) : p, dp, delta_[backward_statistic(i)]);
   }
 
-  float dk_[Shape::kDepth / 2];
-  float dp_[32];
-  uint32 ds_[16];
   float delta_[16];
 };
 
@@ -304,9 +286,8 @@ __device__ __forceinline__ void load_wide_keys(Sm90BackwardWideKeysStorage<Confi
   using Storage = Sm90BackwardWideKeysStorage<Config>;
   const Sm90BackwardItem& item = smem.item;
   if (item.begin == item.end) return;
-  const uint32 group = args.base.num_heads_q / args.base.num_heads_k;
   BackwardLoads<Config, Storage> loads(smem, args, smem.tail_full[kIsQ ? 0 : 1]);
-  BackwardSegment at = BackwardSegment::at(item, 0, group);
+  BackwardSegment at = BackwardSegment::at(item, 0);
   if constexpr (kIsQ) {
     loads.load_k(item);
   } else {
@@ -323,7 +304,7 @@ __device__ __forceinline__ void load_wide_keys(Sm90BackwardWideKeysStorage<Confi
       smem.dout_empty[stage].wait(parity);  // dp and dv of the tile before have read it
       loads.load_dout(item, at.head, at.tile, stage);
     }
-    if (++at.tile == at.tile_end && step + 1 < item.end) at = BackwardSegment::at(item, step + 1, group);
+    if (++at.tile == at.tile_end && step + 1 < item.end) at = BackwardSegment::at(item, step + 1);
   }
 }
 
@@ -331,6 +312,7 @@ __device__ __forceinline__ void load_wide_keys(Sm90BackwardWideKeysStorage<Confi
 template <class Config>
 __device__ void sm90_backward_wide_keys(const Sm90BackwardArgs& args) {
   auto& smem = shared_storage<Sm90BackwardWideKeysStorage<Config>, Config>();
+  let_next_kernel_begin();  // it reads nothing of this one's: its first blocks fill up the last wave
   if (threadIdx.x == 0) {
     smem.init_barriers();
     if (!make_item<Config>(smem.item, args, blockIdx.x)) smem.item.key = -1;

@@ -10,6 +10,7 @@
 
 #include "../common/fast_dropout.cuh"
 #include "../common/online_softmax.cuh"
+#include "../common/overlapped_launch.cuh"
 #include "../common/setmaxnreg.cuh"
 #include "sm90_backward_load.cuh"
 #include "sm90_backward_products.cuh"
@@ -42,18 +43,15 @@ class WideQueryWarpgroup {
     const auto all = static_cast<uint32>(uniform(smem_.block.rows.tile_end - smem_.block.rows.tile));
 #pragma unroll 1
     for (uint32 number = end; number < all; ++number) {  // the other warpgroup's: keeps step and uses nothing
-      wait_k(number);
-      wait_v(number);
-      arrive_as_warp(smem_.k_empty[stage_k(number)]);
-      arrive_as_warp(smem_.v_empty[stage_v(number)]);
+      smem_.k_ring().wait(number);
+      smem_.v_ring().wait(number);
+      smem_.k_ring().release(number);
+      smem_.v_ring().release(number);
     }
     store();
   }
 
  private:
-  static constexpr int kStagesK = Storage::kStagesK;
-  static constexpr int kStagesV = Storage::kStagesV;
-
   // What these options need is too much beside ds: it is read before the other products begin.
   static constexpr bool kDrainsDq = Shape::kDepth == 256 && (Config::kHasDropout || Config::kMask == MaskKind::kWindow);
 
@@ -83,34 +81,36 @@ class WideQueryWarpgroup {
   __device__ __forceinline__ void compute(uint32 end) {
     smem_.q_full.wait(0);  // q has landed
     decide(0);
-    wait_k(0);
+    smem_.k_ring().wait(0);  // k has landed
     wgmma_fence();
-    begin_scores<Config, Config::kHeadDim, false>(s_, rows_of(smem_.q, 0), k_rows(0));
+    begin_scores<Config, Config::kHeadDim, false>(s_, rows_of(smem_.q, 0), along_rows(smem_.k_ring().tile(0)));
     smem_.dout_full.wait(0);  // dout has landed
-    wait_v(0);
+    smem_.v_ring().wait(0);   // v has
     wgmma_fence();
-    begin_scores<Config, Config::kHeadDimV, false>(dp_, rows_of(smem_.dout, 0), v_rows(0));
+    begin_scores<Config, Config::kHeadDimV, false>(dp_, rows_of(smem_.dout, 0), along_rows(smem_.v_ring().tile(0)));
     end_tile(0);
 #pragma unroll 1
     for (uint32 number = 1; number < end; ++number) {
       decide(number);
       wgmma_fence();
-      begin_gradient<Config, Shape::kDepth>(dq_, ds_, k_columns(number - 1));
+      begin_gradient<Config, Shape::kDepth>(dq_, ds_, down_columns(smem_.k_ring().tile(number - 1)));
       if constexpr (kDrainsDq) wgmma_wait<0>(dq_);
-      wait_k(number);
+      smem_.k_ring().wait(number);
       wgmma_fence();
-      begin_scores<Config, Config::kHeadDim, false>(s_, rows_of(smem_.q, number), k_rows(number));
-      wait_v(number);
+      begin_scores<Config, Config::kHeadDim, false>(s_, rows_of(smem_.q, number),
+                                                    along_rows(smem_.k_ring().tile(number)));
+      smem_.v_ring().wait(number);
       wgmma_fence();
-      begin_scores<Config, Config::kHeadDimV, false>(dp_, rows_of(smem_.dout, number), v_rows(number));
+      begin_scores<Config, Config::kHeadDimV, false>(dp_, rows_of(smem_.dout, number),
+                                                     along_rows(smem_.v_ring().tile(number)));
       wgmma_wait<2>(dq_);
-      arrive_as_warp(smem_.k_empty[stage_k(number - 1)]);
+      smem_.k_ring().release(number - 1);
       end_tile(number);
     }
     wgmma_fence();
-    begin_gradient<Config, Shape::kDepth>(dq_, ds_, k_columns(end - 1));
+    begin_gradient<Config, Shape::kDepth>(dq_, ds_, down_columns(smem_.k_ring().tile(end - 1)));
     wgmma_wait<0>(dq_);
-    arrive_as_warp(smem_.k_empty[stage_k(end - 1)]);
+    smem_.k_ring().release(end - 1);
   }
 
   // Dropout's decisions on the tile. No products are under way, whose registers these would take.
@@ -131,9 +131,10 @@ class WideQueryWarpgroup {
     if (is_masked(static_cast<int>(number))) mask(key);
     exponentials(key);
     pin_registers(s_);
-    wait_v(number);  // it has been: but without a branch here ptxas moves the exponentials behind the drain
+    smem_.v_ring().wait(
+        number);  // it has been: but without a branch here ptxas moves the exponentials behind the drain
     wgmma_wait<0>(dp_);
-    arrive_as_warp(smem_.v_empty[stage_v(number)]);
+    smem_.v_ring().release(number);
     if constexpr (Config::kHasDropout) drop(dp_, kept_);
 #pragma unroll
     for (int i = 0; i < 16; ++i) ds_[i] = Element::pack(score_gradient(2 * i), score_gradient(2 * i + 1));
@@ -226,19 +227,6 @@ class WideQueryWarpgroup {
                                                  static_cast<int>(block.span.seqlen_q) - row);
   }
 
-  // The buffers of tile `number`.
-  [[nodiscard]] static __device__ __forceinline__ uint32 stage_k(uint32 number) {
-    return stage_of<kStagesK>(number);
-  }
-  [[nodiscard]] static __device__ __forceinline__ uint32 stage_v(uint32 number) {
-    return stage_of<kStagesV>(number);
-  }
-  __device__ __forceinline__ void wait_k(uint32 number) {  // k of the tile has landed
-    smem_.k_full[stage_k(number)].wait(parity_of<kStagesK>(number));
-  }
-  __device__ __forceinline__ void wait_v(uint32 number) {  // v of the tile has landed
-    smem_.v_full[stage_v(number)].wait(parity_of<kStagesV>(number));
-  }
   // This warpgroup's part of q or dout. What is added is 0, but the compiler does not know that: it computes what
   // follows anew in each tile, instead of keeping it in registers that are wanted elsewhere.
   template <int kElements>
@@ -246,14 +234,12 @@ class WideQueryWarpgroup {
   rows_of(const Bits16 (&parts)[Storage::kWarpgroups][kElements], uint32 number) const {
     return MatrixDescriptor::along_rows(smem_address(parts[warpgroup_]) + (number >> 31) * kSwizzleAtom);
   }
-  [[nodiscard]] __device__ __forceinline__ MatrixDescriptor k_rows(uint32 number) const {
-    return MatrixDescriptor::along_rows(smem_address(smem_.k[stage_k(number)]));
+  // All rows of a tile of keys along its columns, or down its columns.
+  [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor along_rows(const Bits16* tile) {
+    return MatrixDescriptor::along_rows(smem_address(tile));
   }
-  [[nodiscard]] __device__ __forceinline__ MatrixDescriptor k_columns(uint32 number) const {
-    return MatrixDescriptor::down_columns(smem_address(smem_.k[stage_k(number)]), Shape::kPanelBytesN);
-  }
-  [[nodiscard]] __device__ __forceinline__ MatrixDescriptor v_rows(uint32 number) const {
-    return MatrixDescriptor::along_rows(smem_address(smem_.v[stage_v(number)]));
+  [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor down_columns(const Bits16* tile) {
+    return MatrixDescriptor::down_columns(smem_address(tile), Shape::kPanelBytesN);
   }
   // Computed anew where it is wanted: what follows from it would else be kept in registers that are wanted elsewhere.
   [[nodiscard]] static __device__ __forceinline__ int thread() {
@@ -328,7 +314,7 @@ __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
     smem.block = BackwardRowBlock::mine<Config>(args);
   }
   __syncthreads();  // the barriers are initialised, the block's rows are known
-  if (smem.block.rows.count <= 0) return;
+  if (smem.block.rows.count <= 0) return wait_for_previous_kernel();
   const int warpgroup = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0));
   if (warpgroup == 0) {
     give_registers<Config::kLoadRegisters>();
@@ -339,6 +325,9 @@ __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
     take_registers<Config::kComputeRegisters>();
     WideQueryWarpgroup<Config>(smem, args, warpgroup - 1).run();
   }
+  // Blocks may begin while the kernel that makes dk and dv has its last, of which they want nothing; but what follows in
+  // the stream may want dk and dv, and waits for this kernel only.
+  wait_for_previous_kernel();
 }
 
 }  // namespace attend

@@ -9,6 +9,34 @@
 
 namespace attend {
 
+// A ring's buffer and the parity of its phase, of the tile numbered `number`.
+template <int kStages>
+[[nodiscard]] __device__ __forceinline__ uint32 stage_of(uint32 number) {
+  return number % kStages;
+}
+template <int kStages>
+[[nodiscard]] __device__ __forceinline__ uint32 parity_of(uint32 number) {
+  return number / kStages & 1;
+}
+
+// The buffers of one kind of tiles, as who reads them sees them. Tiles are numbered as they come.
+template <int kStages, int kElements>
+struct TileRing {
+  const Bits16 (&tiles)[kStages][kElements];
+  Mbarrier (&full)[kStages];
+  Mbarrier (&empty)[kStages];
+
+  [[nodiscard]] __device__ __forceinline__ const Bits16* tile(uint32 number) const {
+    return tiles[stage_of<kStages>(number)];
+  }
+  __device__ __forceinline__ void wait(uint32 number) const {  // until the tile has landed
+    full[stage_of<kStages>(number)].wait(parity_of<kStages>(number));
+  }
+  __device__ __forceinline__ void release(uint32 number) const {  // by whole warps
+    arrive_as_warp(empty[stage_of<kStages>(number)]);
+  }
+};
+
 // Of the kernel that makes dk and dv. Names of tiles as in Sm90BackwardStorage, for BackwardLoads.
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage {
@@ -31,6 +59,13 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage {
   Mbarrier dout_empty[Config::kStages];      // 8 warps: dp of the tile is done, and dv
   Mbarrier p_full[kBackwardWideHandovers];   // 4 warps: p of the tile is there
   Mbarrier p_empty[kBackwardWideHandovers];  // 4 warps: it has been read
+
+  [[nodiscard]] __device__ __forceinline__ auto q_ring() {
+    return TileRing<Config::kStages, Config::kBlockM * Shape::kDepth>{q, q_full, q_empty};
+  }
+  [[nodiscard]] __device__ __forceinline__ auto dout_ring() {
+    return TileRing<Config::kStages, Config::kBlockM * Shape::kDepthV>{dout, dout_full, dout_empty};
+  }
 
   // By one thread; a barrier of the block has to follow.
   __device__ __forceinline__ void init_barriers() {
@@ -72,6 +107,13 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage {
   Mbarrier v_full[kStagesV];   // announced
   Mbarrier v_empty[kStagesV];  // 8 warps: dp of the tile is done
 
+  [[nodiscard]] __device__ __forceinline__ auto k_ring() {
+    return TileRing<kStagesK, Config::kBlockN * Shape::kDepth>{k, k_full, k_empty};
+  }
+  [[nodiscard]] __device__ __forceinline__ auto v_ring() {
+    return TileRing<kStagesV, Config::kBlockN * Shape::kDepthV>{v, v_full, v_empty};
+  }
+
   // By one thread; a barrier of the block has to follow.
   __device__ __forceinline__ void init_barriers() {
     q_full.init(kWarpgroups);
@@ -88,16 +130,6 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage {
     mbarrier_init_fence();
   }
 };
-
-// A ring's buffer and the parity of its phase, of the tile numbered `number`.
-template <int kStages>
-[[nodiscard]] __device__ __forceinline__ uint32 stage_of(uint32 number) {
-  return number % kStages;
-}
-template <int kStages>
-[[nodiscard]] __device__ __forceinline__ uint32 parity_of(uint32 number) {
-  return number / kStages & 1;
-}
 
 // ds of p and dp, in their units (Sm90BackwardUnits); delta has been multiplied with kScoreGradientUnit.
 template <class Config>
