@@ -267,58 +267,58 @@ class Sm90Backward final : public Family {
     add(kBF16, 136, 64, kFull);
     add(kF16, 40, 200, kCausal);
     add(kBF16, 256, 160, kWindow, option::kAlibi);
+  }
 
-    /// Key blocks of a group differ in the time that they take, so that they soon are at different query heads, and what
-    /// one has read is no more in the L2 cache when another wants it: 8.5 GB come from memory at (2, 32:4, 8192, 128)
-    /// causal, 1.5 where each head has keys of its own. The larger the group, the more is read anew; the more tiles of rows
-    /// a key block has, the less its sums matter. Measured: docs/hopper_backward.md.
-    [[nodiscard]] static bool pays_to_add_up(const Problem& p) {
-      if (sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v)).is_wide) return false;
-      constexpr std::int64_t kLargeGroup = 8, kTilesOfLarge = 16, kSmallGroup = 4, kTilesOfSmall = 64;
-      const bool is_windowed = p.window_left >= 0 || p.window_right > 0;
-      if (p.num_heads_k == 0 || p.deterministic || p.varlen || is_windowed) return false;
-      const std::int64_t group = p.num_heads_q / p.num_heads_k;
-      const std::int64_t tiles = num_tiles(p.max_seqlen_q, kBackwardRows) / (p.window_right == 0 ? 2 : 1);
-      return group >= kLargeGroup ? tiles >= kTilesOfLarge : group >= kSmallGroup && tiles >= kTilesOfSmall;
-    }
+  /// Key blocks of a group differ in the time that they take, so that they soon are at different query heads, and what
+  /// one has read is no more in the L2 cache when another wants it: 8.5 GB come from memory at (2, 32:4, 8192, 128)
+  /// causal, 1.5 where each head has keys of its own. The larger the group, the more is read anew; the more tiles of rows
+  /// a key block has, the less its sums matter. Measured: docs/hopper_backward.md.
+  [[nodiscard]] static bool pays_to_add_up(const Problem& p) {
+    if (sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v)).is_wide) return false;
+    constexpr std::int64_t kLargeGroup = 8, kTilesOfLarge = 16, kSmallGroup = 4, kTilesOfSmall = 64;
+    const bool is_windowed = p.window_left >= 0 || p.window_right > 0;
+    if (p.num_heads_k == 0 || p.deterministic || p.varlen || is_windowed) return false;
+    const std::int64_t group = p.num_heads_q / p.num_heads_k;
+    const std::int64_t tiles = num_tiles(p.max_seqlen_q, kBackwardRows) / (p.window_right == 0 ? 2 : 1);
+    return group >= kLargeGroup ? tiles >= kTilesOfLarge : group >= kSmallGroup && tiles >= kTilesOfSmall;
+  }
 
-    [[nodiscard]] KernelSpec spec_of(const Sm90BackwardVariant& v, const Arch& arch, const char* function, int threads,
-                                     int smem_bytes) const {
-      const Sm90BackwardTile tile = v.tile();
-      KernelSpec spec = {.name = function,
-                         .source = std::string("sm90/") + function + ".cuh",
-                         .function = function,
-                         .args = Sm90BackwardArgs::kTypeName,
-                         .config = constants_of(v, option::kAll),
-                         .arch = arch.target,
-                         .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
-      spec.config.insert(spec.config.end(), {{"kIsDeterministic", v.is_deterministic != 0},
-                                             {"kAddsUp", v.adds_up != 0},
-                                             {"kBlockM", std::int64_t{kBackwardRows}},
-                                             {"kBlockN", std::int64_t{tile.block_n}},
-                                             {"kStages", std::int64_t{tile.stages}},
-                                             {"kDsBuffers", std::int64_t{tile.ds_buffers}},
-                                             {"kStagingBuffers", std::int64_t{tile.staging_buffers}},
-                                             {"kComputeRegisters", std::int64_t{tile.compute_registers}},
-                                             {"kQueryRegisters", std::int64_t{tile.query_registers}},
-                                             {"kLoadRegisters", std::int64_t{tile.load_registers}},
-                                             {"kThreads", std::int64_t{threads}},
-                                             {"kSmemBytes", std::int64_t{smem_bytes}}});
-      return spec;
-    }
+  [[nodiscard]] KernelSpec spec_of(const Sm90BackwardVariant& v, const Arch& arch, const char* function, int threads,
+                                   int smem_bytes) const {
+    const Sm90BackwardTile tile = v.tile();
+    KernelSpec spec = {.name = function,
+                       .source = std::string("sm90/") + function + ".cuh",
+                       .function = function,
+                       .args = Sm90BackwardArgs::kTypeName,
+                       .config = constants_of(v, option::kAll),
+                       .arch = arch.target,
+                       .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
+    spec.config.insert(spec.config.end(), {{"kIsDeterministic", v.is_deterministic != 0},
+                                           {"kAddsUp", v.adds_up != 0},
+                                           {"kBlockM", std::int64_t{kBackwardRows}},
+                                           {"kBlockN", std::int64_t{tile.block_n}},
+                                           {"kStages", std::int64_t{tile.stages}},
+                                           {"kDsBuffers", std::int64_t{tile.ds_buffers}},
+                                           {"kStagingBuffers", std::int64_t{tile.staging_buffers}},
+                                           {"kComputeRegisters", std::int64_t{tile.compute_registers}},
+                                           {"kQueryRegisters", std::int64_t{tile.query_registers}},
+                                           {"kLoadRegisters", std::int64_t{tile.load_registers}},
+                                           {"kThreads", std::int64_t{threads}},
+                                           {"kSmemBytes", std::int64_t{smem_bytes}}});
+    return spec;
+  }
 
-    /// The scale in the exponent of 2, never 0: it multiplies -inf.
-    static float folded_scale(double scale) {
-      constexpr double kLog2E = 1.4426950408889634, kLeast = 1e-30, kMost = std::numeric_limits<float>::max();
-      const double magnitude = std::clamp(std::abs(scale) * kLog2E, kLeast, kMost);
-      return static_cast<float>(scale < 0 ? -magnitude : magnitude);
-    }
-  };
+  /// The scale in the exponent of 2, never 0: it multiplies -inf.
+  static float folded_scale(double scale) {
+    constexpr double kLog2E = 1.4426950408889634, kLeast = 1e-30, kMost = std::numeric_limits<float>::max();
+    const double magnitude = std::clamp(std::abs(scale) * kLog2E, kLeast, kMost);
+    return static_cast<float>(scale < 0 ? -magnitude : magnitude);
+  }
+};
 
 }  // namespace
 
-std::unique_ptr<const Family>
-sm90_backward_family() {
+std::unique_ptr<const Family> sm90_backward_family() {
   return std::make_unique<const Sm90Backward>();
 }
 
