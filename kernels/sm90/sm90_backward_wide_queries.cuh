@@ -131,8 +131,8 @@ class WideQueryWarpgroup {
     if (is_masked(static_cast<int>(number))) mask(key);
     exponentials(key);
     pin_registers(s_);
-    smem_.v_ring().wait(
-        number);  // it has been: but without a branch here ptxas moves the exponentials behind the drain
+    // v landed long ago. But without a branch here ptxas moves the exponentials behind the drain.
+    smem_.v_ring().wait(number);
     wgmma_wait<0>(dp_);
     smem_.v_ring().release(number);
     if constexpr (Config::kHasDropout) drop(dp_, kept_);
@@ -267,8 +267,8 @@ template <class Config, bool kIsK>
 __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage<Config>& smem,
                                                   const Sm90BackwardArgs& args) {
   using Storage = Sm90BackwardWideQueriesStorage<Config>;
-  const BackwardRowBlock& block = smem.block;
   using Shape = BackwardShape<Config>;
+  const BackwardRowBlock& block = smem.block;
   constexpr int kDepth = kIsK ? Shape::kDepth : Shape::kDepthV;
   constexpr int kStages = kIsK ? Storage::kStagesK : Storage::kStagesV;
   if (block.rows.tile_end <= block.rows.tile) return;

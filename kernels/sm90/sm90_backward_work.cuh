@@ -266,7 +266,7 @@ struct alignas(8) BackwardRowBlock {
   // The part of one of its warpgroups.
   template <class Config>
   [[nodiscard]] __device__ __forceinline__ BackwardRows of_warpgroup(int warpgroup) const {
-    return BackwardRows::of<Config>(span, band, rows.row + warpgroup * 64, 64);
+    return BackwardRows::of<Config>(span, band, rows.row + warpgroup * kBackwardRows, kBackwardRows);
   }
   [[nodiscard]] __device__ __forceinline__ int offset() const {
     return static_cast<int>(span.seqlen_k - span.seqlen_q);
