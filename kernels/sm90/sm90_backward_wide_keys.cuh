@@ -16,7 +16,6 @@
 
 #include "../common/fast_dropout.cuh"
 #include "../common/online_softmax.cuh"
-#include "../common/overlapped_launch.cuh"
 #include "../common/setmaxnreg.cuh"
 #include "sm90_backward_load.cuh"
 #include "sm90_backward_products.cuh"
@@ -312,7 +311,6 @@ __device__ __forceinline__ void load_wide_keys(Sm90BackwardWideKeysStorage<Confi
 template <class Config>
 __device__ void sm90_backward_wide_keys(const Sm90BackwardArgs& args) {
   auto& smem = shared_storage<Sm90BackwardWideKeysStorage<Config>, Config>();
-  let_next_kernel_begin();  // it reads nothing of this one's: its first blocks fill up the last wave
   if (threadIdx.x == 0) {
     smem.init_barriers();
     if (!make_item<Config>(smem.item, args, blockIdx.x)) smem.item.key = -1;

@@ -10,7 +10,6 @@
 
 #include "../common/fast_dropout.cuh"
 #include "../common/online_softmax.cuh"
-#include "../common/overlapped_launch.cuh"
 #include "../common/setmaxnreg.cuh"
 #include "sm90_backward_load.cuh"
 #include "sm90_backward_products.cuh"
@@ -314,7 +313,7 @@ __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
     smem.block = BackwardRowBlock::mine<Config>(args);
   }
   __syncthreads();  // the barriers are initialised, the block's rows are known
-  if (smem.block.rows.count <= 0) return wait_for_previous_kernel();
+  if (smem.block.rows.count <= 0) return;
   const int warpgroup = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0));
   if (warpgroup == 0) {
     give_registers<Config::kLoadRegisters>();
@@ -325,9 +324,6 @@ __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
     take_registers<Config::kComputeRegisters>();
     WideQueryWarpgroup<Config>(smem, args, warpgroup - 1).run();
   }
-  // Blocks may begin while the kernel that makes dk and dv has its last, of which they want nothing; but what follows in
-  // the stream may want dk and dv, and waits for this kernel only.
-  wait_for_previous_kernel();
 }
 
 }  // namespace attend

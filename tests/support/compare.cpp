@@ -223,9 +223,8 @@ std::string content_of(const Inputs& in) {
 
 /// Kernels in which p and the products' sums do not fit registers side by side. Their errors are held to the same
 /// budgets as all others'; only the slope may be that of a standard which rounds p as well.
-KeptP kept_p_of(std::string_view compute, const AttentionCase& c) {
-  const bool is_wide = std::max(c.head_dim, c.head_dim_v) > 128;
-  return compute == "sm90_backward" && !is_wide ? KeptP::kRounded : KeptP::kFloat;
+KeptP kept_p_of(std::string_view compute) {
+  return compute == "sm90_backward" ? KeptP::kRounded : KeptP::kFloat;
 }
 
 /// The last one is kept: several backends are usually asked about one case after another.
@@ -281,7 +280,7 @@ std::vector<TensorCheck> compare_with_reference(const Inputs& in, std::string_vi
   run_forward(in, without_lse, compute, false);
   EXPECT_EQ(without_lse.o.bytes(), out.o.bytes()) << "o depends on whether lse is asked for";
   for (std::size_t n = 0; n < inputs.size(); ++n) EXPECT_EQ(inputs[n]->memory(), before[n]) << "an input was written";
-  return compare_outputs(in, out, kept_p_of(compute, in.options), has_backward(compute));
+  return compare_outputs(in, out, kept_p_of(compute), has_backward(compute));
 }
 
 std::string check_against_reference(const Inputs& in, std::string_view compute) {

@@ -108,7 +108,7 @@ class Sm90Backward final : public Family {
     choice.num_steps = 0;
     choice.add_step({.blocks = plan.row_blocks});
     choice.add_step({.blocks = plan.blocks});
-    choice.add_step({.blocks = plan.last_blocks, .overlaps_previous = plan.tile.is_wide && plan.blocks > 0});
+    choice.add_step({.blocks = plan.last_blocks});
     if (v.adds_up != 0) choice.add_step({.blocks = plan.key_tiles});
     constexpr double kTflops = 550, kDeterministicTflops = 350, kWideTflops = 450;
     choice.seconds =
