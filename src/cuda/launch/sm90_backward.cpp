@@ -124,15 +124,25 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
     const auto v = variant.as<Sm90BackwardVariant>();
+    // The short kernels are the same for all that they do not read.
+    Sm90BackwardVariant before = v, after = v, after_keys = v;
+    for (Sm90BackwardVariant* other : {&before, &after, &after_keys}) other->mask = MaskKind::kFull;
+    before.options &= option::kVarlen | option::kDropout;
+    before.adds_up = 0;
+    after.options &= option::kVarlen;
+    after.adds_up = after.is_deterministic = 0;
+    after_keys.options &= option::kDropout;
+    std::vector<KernelSpec> specs = {spec_of(before, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0)};
     if (v.tile().is_wide) {
-      return {spec_of(v, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0),
-              spec_of(v, arch, "sm90_backward_wide_keys", v.tile().threads, v.tile().smem_bytes),
-              spec_of(v, arch, "sm90_backward_wide_queries", v.tile().threads, v.tile().dq_smem_bytes)};
+      specs.push_back(spec_of(v, arch, "sm90_backward_wide_keys", v.tile().threads, v.tile().smem_bytes));
+      specs.push_back(spec_of(v, arch, "sm90_backward_wide_queries", v.tile().threads, v.tile().dq_smem_bytes));
+      return specs;
     }
-    std::vector<KernelSpec> specs = {spec_of(v, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0),
-                                     spec_of(v, arch, "sm90_backward", v.tile().threads, v.tile().smem_bytes),
-                                     spec_of(v, arch, "sm90_backward_finish", kBackwardFinishThreads, 0)};
-    if (v.adds_up != 0) specs.push_back(spec_of(v, arch, "sm90_backward_finish_keys", kBackwardFinishThreads, 0));
+    specs.push_back(spec_of(v, arch, "sm90_backward", v.tile().threads, v.tile().smem_bytes));
+    specs.push_back(spec_of(after, arch, "sm90_backward_finish", kBackwardFinishThreads, 0));
+    if (v.adds_up != 0) {
+      specs.push_back(spec_of(after_keys, arch, "sm90_backward_finish_keys", kBackwardFinishThreads, 0));
+    }
     return specs;
   }
 
