@@ -11,9 +11,9 @@
 #include "core/problem.hpp"
 #include "cuda/driver/arch.hpp"
 #include "cuda/launch/family.hpp"
-#include "cuda/launch/rung.hpp"
 #include "flags.hpp"
 #include "footers.hpp"
+#include "ladder_steps.hpp"
 #include "names.hpp"
 #include "problem_flags.hpp"
 
@@ -128,7 +128,8 @@ void add_compile(CLI::App& app, CompileOptions& options, Raw& raw) {
 
 void add_ladder(CLI::App& app, LadderOptions& options, Raw& raw) {
   raw.computes = "all";
-  app.add_option("--compute", raw.computes, "Rungs, comma-separated; all if not given")->type_name("A,B,...|all");
+  app.add_option("--compute", raw.computes, "Rungs and products, comma-separated; all if not given")
+      ->type_name("A,B,...|all");
   add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Samples of each, 10 if not given");
   add_real(app, "--max_seconds", raw.max_seconds, 0, kInfinity, false,
            "Time a rung no longer than this, 4 if not given");
@@ -204,8 +205,8 @@ CompileOptions finish(CompileOptions options, const Raw& raw) {
 LadderOptions finish(LadderOptions options, const Raw& raw) {
   options.max_seconds = raw.max_seconds.value_or(options.max_seconds);
   if (raw.computes == "all") return options;
-  std::vector<std::string> allowed;
-  for (const cuda::Rung& rung : cuda::ladder()) allowed.emplace_back(rung.name);
+  const std::vector<std::string_view> names = ladder_names();
+  const std::vector<std::string> allowed(names.begin(), names.end());
   for (const std::string& name : split_at_commas(raw.computes)) {
     options.computes.push_back(known_name("--compute", name, allowed));
   }

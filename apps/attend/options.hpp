@@ -80,9 +80,9 @@ struct CompileOptions {
 
 /// `attend ladder`
 struct LadderOptions {
-  std::vector<std::string> computes;  ///< rungs by name; empty: all
+  std::vector<std::string> computes;  ///< rungs and products by name; empty: all
   std::int64_t repeat = 10;
-  double max_seconds = 4;  ///< for one rung
+  double max_seconds = 4;  ///< for one step
   std::filesystem::path json, docs;
 };
 
