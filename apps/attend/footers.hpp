@@ -27,8 +27,11 @@ inline constexpr const char* kRunFooter =
 dV (backward) beside them, or into OUTPUT_DIR. Backward alone needs the O and logsumexp of an earlier forward with the
 same options. The incoming gradient is dO, or ones where there is none.
 --check compares with a float64 reference. Half precision may err twice as much as the plain algorithm in that type.
+With --ring the processes of an mpirun are the ranks of a ring on CPUs: each reads the inputs and works on its share of
+the sequence, the first one checks and writes the same files as one process would.
 
 Examples:
+  mpirun -n 4 attend run --ring zigzag --data data/B2_H8_S512_D64 --mode both --causal --check
   attend run --data data/B2_H8_S512_D64 --mode both --causal --check
   attend run --data data/B2_H8_S512_D64 --compute reference --json result.json
   attend run --q Q.npy --k K.npy --v V.npy --mode both --output_dir out)";
