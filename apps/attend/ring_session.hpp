@@ -34,7 +34,7 @@ class RingSession {
 [[nodiscard]] std::unique_ptr<RingSession> join_ring();
 
 /// Does the work of this rank, and asks the others whether theirs went well: where it did not, nobody goes on. Rank 0
-/// throws what the first failing rank threw; the others get false, and end with status 0, for with any other mpirun would
+/// throws what the first failing rank threw. The others get false and end with status 0: with any other, mpirun would
 /// end rank 0 before it has said why. Without a ring it is the work alone.
 [[nodiscard]] bool done_on_every_rank(RingSession* ring, const std::function<void()>& work);
 

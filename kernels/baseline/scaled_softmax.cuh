@@ -1,4 +1,4 @@
-// Between two batched products: p = softmax(scale s) of whole rows of scores in memory, and ds = scale p (dp - <p, dp>).
+// Between two batched products: p = softmax(scale s) of rows of scores in memory, and ds = scale p (dp - <p, dp>).
 //
 // Shapes   s, p, dp, ds (matrices, seqlen_q, seqlen_k), dense, 16-bit; dp and ds may be the same memory. seqlen_k is a
 //          multiple of 8, at most kSeqlenK; every address one of 16 bytes. A row that sees no key gets p = 0

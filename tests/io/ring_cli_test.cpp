@@ -67,7 +67,8 @@ class RingCli : public testing::Test {
       for (std::size_t i = 0; i < want.size(); ++i) {
         if (want[i] == got[i]) continue;  // -inf too
         const double e = std::abs(want[i] - got[i]);
-        if (!(e <= error)) error = e;
+        if (std::isnan(e)) FAIL() << name << " has NaN at " << i;
+        error = std::max(error, e);
         largest = std::max(largest, static_cast<double>(std::abs(want[i])));
       }
       EXPECT_LE(error, 1e-5 * std::max(1.0, largest)) << name;

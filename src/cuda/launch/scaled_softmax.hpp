@@ -1,4 +1,4 @@
-// The fused softmax between two batched products: a baseline of the measuring tools. kernels/baseline/scaled_softmax.cuh.
+// The fused softmax between two batched products, a baseline of the measuring tools (kernels/baseline/).
 #pragma once
 
 #include <cstdint>
