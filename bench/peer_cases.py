@@ -148,23 +148,25 @@ def masks(dtype: str, device: str, sizes: Masked = Masked()) -> Iterator[Case]:
 
     shown = _block_masks(sizes, device)
     past = {"window": (sizes.window - 1, 0)}
-    yield case("window", {"attend": ours(**past), "flex": flex(device, block_mask=shown["window"]),
-                          **fa3(causal=True, window_size=past["window"])}, sizes.window / s)
-    yield case("documents", _packed_sides(sizes, device, shown["documents"]), 0.5 * sizes.document / s)
+    yield case(f"window{sizes.window}",
+               {"attend": ours(**past), "flex": flex(device, block_mask=shown["window"]),
+                **fa3(causal=True, window_size=past["window"])}, sizes.window / s)
+    yield case(f"documents{sizes.document}-causal", _packed_sides(sizes, device, shown["documents"]),
+               0.5 * sizes.document / s)
     slopes = torch.exp2(-8.0 * torch.arange(1, h + 1, device=device, dtype=torch.float32) / h)
-    yield case("alibi", {"attend": ours(causal=True, alibi_slopes=slopes),
-                         "flex": flex(device, block_mask=shown["causal"],
-                                      score_mod=lambda s, b, h, i, j: s - slopes[h] * (i - j).abs())}, 0.5)
-    yield case("softcap", {"attend": ours(causal=True, softcap=SOFTCAP),
-                           "flex": flex(device, block_mask=shown["causal"],
-                                        score_mod=lambda s, b, h, i, j: SOFTCAP * torch.tanh(s / SOFTCAP))}, 0.5)
-    yield case("dropout", {"attend": ours(causal=True, dropout_p=DROPOUT),
-                           "fa2": sdpa("fa2", is_causal=True, dropout_p=DROPOUT)}, 0.5, comparable=False)
+    rule = {"alibi": lambda s, b, h, i, j: s - slopes[h] * (i - j).abs(),
+            "softcap": lambda s, b, h, i, j: SOFTCAP * torch.tanh(s / SOFTCAP)}
+    for name, options in (("alibi", {"alibi_slopes": slopes}), ("softcap", {"softcap": SOFTCAP})):
+        theirs = flex(device, block_mask=shown["causal"], score_mod=rule[name])
+        yield case(f"{name}-causal", {"attend": ours(causal=True, **options), "flex": theirs}, 0.5)
+    yield case("dropout-causal",
+               {"attend": ours(causal=True, dropout_p=DROPOUT), "fa2": sdpa("fa2", is_causal=True, dropout_p=DROPOUT)},
+               0.5, comparable=False)
     yield from _biased(sizes, dtype, device, case)
     heads, heads_kv = sizes.gqa_heads
     leaves = tuple(draw(dtype, device, b, s, n, d) for n in (heads, heads_kv, heads_kv))
-    yield case("gqa", {"attend": ours(causal=True), "cudnn": sdpa("cudnn", is_causal=True, enable_gqa=True),
-                       "fa2": sdpa("fa2", is_causal=True, enable_gqa=True), **fa3(causal=True)},
+    sides = {name: sdpa(name, is_causal=True, enable_gqa=True) for name in ("cudnn", "fa2")}
+    yield case(f"gqa{heads}:{heads_kv}-causal", {"attend": ours(causal=True), **sides, **fa3(causal=True)},
                0.5 * heads / h, leaves, row={"H": heads, "Hkv": heads_kv})
 
 

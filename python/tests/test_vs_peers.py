@@ -70,10 +70,11 @@ def test_all_sides_compute_the_same(plain_sdpa, script, grid):
             assert one["ms"].keys() == case.sides.keys() - one["errors"].keys() | named(case, one["mode"])
             assert all(ms > 0 for ms in one["ms"].values()) and (len(one["ms"]) > 1 or cannot)
             assert all(x <= 1e-5 for x in one.get("difference", {}).values()), one
-            assert ("difference" in one) == (one.get("mask") != "dropout")
+            assert ("difference" in one) == (one.get("mask") != "dropout-causal")
     if grid == "masks":
         seen = {(one["mask"], one["mode"]) for one in rows}
-        kinds = ("window", "documents", "alibi", "softcap", "dropout", "bias", "gqa")
+        plain = ("alibi", "softcap", "dropout", "gqa6:2", "documents32")
+        kinds = ("window24", "bias", *(f"{kind}-causal" for kind in plain))
         assert seen == {(kind, mode) for kind in kinds for mode in ("fwd", "bwd")} | {("dbias", "bwd")}
     if grid == "paper":
         assert [(one["D"], one["S"], one["B"], one["H"]) for one in rows[::8]] == [
@@ -89,9 +90,10 @@ def test_operations_are_those_of_the_pairs_that_the_mask_leaves(plain_sdpa):
     sizes = plain_sdpa.Masked(**SIZES)
     full = 4.0 * 2 * 4 * 96 * 96 * 16
     shares = {case.row["mask"]: case.flops / full for case in plain_sdpa.masks("f32", "cpu", sizes)}
-    causal = dict.fromkeys(("alibi", "softcap", "dropout"), 0.5)
+    causal = dict.fromkeys(("alibi-causal", "softcap-causal", "dropout-causal"), 0.5)
     assert shares == pytest.approx(
-        causal | {"window": 24 / 96, "documents": 32 / 96 / 2, "bias": 1, "dbias": 1, "gqa": 0.5 * 6 / 4}
+        causal
+        | {"window24": 24 / 96, "documents32-causal": 32 / 96 / 2, "bias": 1, "dbias": 1, "gqa6:2-causal": 0.5 * 6 / 4}
     )
 
 
