@@ -20,6 +20,7 @@ Exit status: 1 where a peer's results are not attend's, or attend refuses.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import ctypes
 import datetime
@@ -179,12 +180,26 @@ def matrix_product(device, size=PRODUCT_SIZE):
     return 2.0 * size**3 / timing.rough_ms(prepared, device, 10) / 1e9
 
 
+def compile_all(dtype, device, modes, **sizes):
+    """attend's kernels of the whole grid `paper` on all cores: one by one, as they are met, takes minutes."""
+    def prepare(call):
+        *shape, causal, backward = call
+        with contextlib.suppress(attend.Error):  # the measurement meets it too, and keeps it
+            attend.prepare(*shape, dtype=dtype, layout="bshd", causal=causal, backward=backward, device=device)
+
+    calls = [(*shape, mode == "bwd") for shape in peer_cases.paper_shapes(**sizes) for mode in modes]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        return len(list(pool.map(prepare, calls)))
+
+
 def run(grid, dtype, options, head):
     """Measures one grid in one dtype and writes its file; the lines whose results differ."""
     path = options.output_dir / f"vs_peers_{grid}_{dtype}.json"
     more = {"computes": tuple(filter(None, options.compute.split(",")))} if grid == "paper" else {}
     limits = timing.Limits(options.rounds, seconds=options.max_seconds, sample_ms=options.sample_ms)
     rows = []
+    if grid == "paper":
+        compile_all(dtype, "cuda", options.mode)
     for case in peer_cases.GRIDS[grid](dtype, "cuda", **more):
         for mode in case.modes:
             if mode in options.mode:

@@ -116,24 +116,28 @@ def fa3(**options: Any) -> dict[str, Side]:
     return {"fa3": side}
 
 
-def paper(dtype: str, device: str, computes: tuple[str, ...] = (), tokens: int = 16384, channels: int = 2048,
-          first: int = 512) -> Iterator[Case]:
-    """As in the papers of FlashAttention: so many tokens and channels whatever the length and head_dim."""
+def paper_shapes(tokens: int = 16384, channels: int = 2048, first: int = 512) -> Iterator[tuple[Any, ...]]:
+    """(batch, heads, seqlen, head_dim, causal) as in the papers of FlashAttention: so many tokens and channels whatever
+    the length and head_dim."""
     for head_dim in (64, 128, 256):
         for causal in (False, True):
             seqlen = first
             while seqlen <= tokens:
-                batch, heads = tokens // seqlen, channels // head_dim
-                yield Case(
-                    {"what": "paper", "dtype": dtype, "D": head_dim, "S": seqlen, "B": batch, "H": heads,
-                     "causal": causal},
-                    tuple(draw(dtype, device, batch, seqlen, heads, head_dim) for _ in range(3)),
-                    {"attend": ours(causal=causal), **{name: sdpa(name, is_causal=causal) for name in SDP},
-                     **fa3(causal=causal)},
-                    4.0 * batch * heads * seqlen**2 * head_dim * (0.5 if causal else 1.0),
-                    computes=computes,
-                )
+                yield tokens // seqlen, channels // head_dim, seqlen, head_dim, causal
                 seqlen *= 2
+
+
+def paper(dtype: str, device: str, computes: tuple[str, ...] = (), **sizes: int) -> Iterator[Case]:
+    """Full and causal masks; `sizes` as of paper_shapes."""
+    for batch, heads, seqlen, head_dim, causal in paper_shapes(**sizes):
+        yield Case(
+            {"what": "paper", "dtype": dtype, "D": head_dim, "S": seqlen, "B": batch, "H": heads, "causal": causal},
+            tuple(draw(dtype, device, batch, seqlen, heads, head_dim) for _ in range(3)),
+            {"attend": ours(causal=causal), **{name: sdpa(name, is_causal=causal) for name in SDP},
+             **fa3(causal=causal)},
+            4.0 * batch * heads * seqlen**2 * head_dim * (0.5 if causal else 1.0),
+            computes=computes,
+        )
 
 
 def masks(dtype: str, device: str, sizes: Masked = Masked()) -> Iterator[Case]:

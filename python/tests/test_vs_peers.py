@@ -97,6 +97,13 @@ def test_operations_are_those_of_the_pairs_that_the_mask_leaves(plain_sdpa):
     )
 
 
+def test_the_grid_of_the_papers_is_compiled_at_once(script):
+    tool, cases = script("h200_vs_peers"), script("peer_cases")
+    shapes = list(cases.paper_shapes())
+    assert len(shapes) == 36 and shapes[0] == (32, 32, 512, 64, False) and shapes[-1] == (1, 8, 16384, 256, True)
+    assert tool.compile_all("bf16", "cpu", ("fwd", "bwd"), tokens=64, first=32) == 24
+
+
 def test_flash_attention_3_is_a_side_where_it_is_installed(plain_sdpa, script, torch, monkeypatch):
     module = types.ModuleType("flash_attn_interface")
     asked = []
