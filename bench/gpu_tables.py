@@ -125,7 +125,7 @@ def slow_sentence():
     if peers("paper", "bf16"):
         return f"**Bold is slow**: another is faster there. {page}"
     return ("**Bold is slow**: few rows, short sequences, and what `simt` computes: gradients in 16 bits with bias, "
-            f"boolean mask or softcap, beyond head_dim 128, or before Hopper. {page}")
+            f"boolean mask or softcap, beyond head_dim 256, or before Hopper. {page}")
 
 
 def vs_peers():
