@@ -44,7 +44,11 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, const
   uint32 kept[Config::kRowGroups][kKeptWords<Shape::kScores>];
   OperandA x[Config::kRowGroups][Config::kStep / kMmaDepth];
   sm80_multiply_owned<Config, Shape::kDepth, Config::kNegateScores>(p, smem.owned, smem.stage[at].rows, first);
-  sm80_make_p(p, slope, kept, smem, streamed);
+  if (sm80_all_visible(smem.block, streamed)) {
+    sm80_make_p<true>(p, slope, kept, smem, streamed);
+  } else {
+    sm80_make_p<false>(p, slope, kept, smem, streamed);
+  }
   if constexpr (Shape::kHasValues) {
     if constexpr (Config::kHasDropout) {
       Sm80Scores<Config> left;
@@ -62,7 +66,12 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, const
   if constexpr (Shape::kHasFirst) {
     Sm80Scores<Config> ds;
     sm80_multiply_owned<Config, Shape::kDepthV, false>(ds, smem.owned_v, smem.stage[at].rows_v, first);
-    sm80_make_ds<Config>(ds, p, kept, smem, streamed, options.dropout_scale);
+    // Again: kept from before, the answer takes a register that sums want.
+    if (sm80_all_visible(smem.block, recomputed(streamed))) {
+      sm80_make_ds<true>(ds, p, kept, smem, streamed, options.dropout_scale);
+    } else {
+      sm80_make_ds<false>(ds, p, kept, smem, streamed, options.dropout_scale);
+    }
 #pragma unroll
     for (int r = 0; r < Config::kRowGroups; ++r) {
 #pragma unroll

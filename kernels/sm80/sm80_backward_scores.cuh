@@ -42,44 +42,55 @@ template <class Config>
   return sm80_buffer<Config>(streamed) * Config::kStreamed + streamed % Config::kStreamed + accumulator_column(lane);
 }
 
-// 2^kShift p of a value that apply_rules() has made; scale: score_scale(). A select where it is masked: lse may be NaN.
-// Above 1, where lse is rounded more coarsely than scores differ, p would be no probability.
-template <class Config>
+// Is each score looked at, whether it is masked? Also where all are visible, if a bias or a mask may hide them.
+template <class Config, bool kAllVisible>
+constexpr bool kSm80Selects = !kAllVisible || Config::kHasBias || Config::kHasBoolMask;
+
+// 2^kShift p of a value that apply_rules() has made; scale: score_scale(). Where it is masked a select, since lse may
+// be NaN. Above 1, where lse is rounded more coarsely than scores differ, p would be no probability.
+template <class Config, bool kAllVisible>
 [[nodiscard]] __device__ __forceinline__ float sm80_probability(float value, float lse, float scale) {
   constexpr auto kShift = static_cast<float>(kSm80Shift<ElementOf<Config>>);
   // Rounded as lse is, so that the largest of huge scores differs from it by 0: no multiply-add.
   const float above = __fsub_rn(__fmul_rn(value, scale), lse);
   const float p = exp2_fast(smaller_or_nan(fmaf(above, kLog2E, kShift), kShift));
+  if constexpr (!kSm80Selects<Config, kAllVisible>) return p;
   return value == -kInfinity ? 0.0f : p;
+}
+
+// Does each of the warp's rows see each of its keys, as far as lengths and window go? Of kStep streamed rows or keys.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ bool sm80_all_visible(const Sm80BackwardBlock<Config>& block, int streamed) {
+  using Shape = Sm80BackwardShape<Config>;
+  constexpr int kOwned = Shape::kOwnedOfWarp;
+  const int64 owned = block.work.owned + sm80_first_owned<Config>(0);
+  if constexpr (Shape::kOwnsKeys) {
+    return TileView::of(block.rules.window, streamed, owned).template all_visible<Config::kStep, kOwned>();
+  }
+  return TileView::of(block.rules.window, owned, streamed).template all_visible<kOwned, Config::kStep>();
 }
 
 // s, the products q.k of kStep streamed rows from `streamed` of the sequence on, becomes 2^kShift p. slope: that of
 // softcap. kept: bits of what dropout keeps.
-template <class Config>
+template <bool kAllVisible, class Config>
 __device__ __forceinline__ void sm80_make_p(Sm80Scores<Config>& s, Sm80Scores<Config>& slope,
                                             uint32 (&kept)[Config::kRowGroups][kKeptWords<Config::kStep / 2>],
                                             const Sm80BackwardStorage<Config>& smem, int streamed) {
   using Shape = Sm80BackwardShape<Config>;
-  constexpr int kRows = Shape::kOwnsKeys ? Config::kStep : kMmaRows;
-  constexpr int kKeys = Shape::kOwnsKeys ? kMmaRows : Config::kStep;
   const Sm80BackwardBlock<Config>& block = smem.block;
   const int lane = threadIdx.x % 32;
   const float scale = score_scale(block.rules);
-  const float* saved = smem.lse + sm80_first_saved<Config>(streamed);
+  const float* lse = smem.lse + sm80_first_saved<Config>(streamed);
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
     const int64 owned = block.work.owned + sm80_first_owned<Config>(r);
     const auto tile = Shape::kOwnsKeys ? block.rules.tile(streamed, owned) : block.rules.tile(owned, streamed);
-    if (tile.template all_visible<kRows, kKeys>()) {
-      apply_rules<true, Shape::kOwnsKeys>(tile, s[r], lane, slope[r]);
-    } else {
-      apply_rules<false, Shape::kOwnsKeys>(tile, s[r], lane, slope[r]);
-    }
+    apply_rules<kAllVisible, Shape::kOwnsKeys>(tile, s[r], lane, slope[r]);
 #pragma unroll
     for (int i = 0; i < Shape::kScores; i += 2) {
-      const float2 lse = sm80_statistics<Config>(saved, r, i);
-      s[r][i] = sm80_probability<Config>(s[r][i], lse.x, scale);
-      s[r][i + 1] = sm80_probability<Config>(s[r][i + 1], lse.y, scale);
+      const float2 of_rows = sm80_statistics<Config>(lse, r, i);
+      s[r][i] = sm80_probability<Config, kAllVisible>(s[r][i], of_rows.x, scale);
+      s[r][i + 1] = sm80_probability<Config, kAllVisible>(s[r][i + 1], of_rows.y, scale);
     }
     if constexpr (Config::kHasDropout) kept_bits<Shape::kScores, Shape::kOwnsKeys>(tile, kept[r], lane);
   }
@@ -90,27 +101,24 @@ template <int kWords>
   return (kept[i / 32] >> (i % 32) & 1u) != 0;
 }
 
-// dp, the products dout.v, becomes ds, before the derivative of softcap: 0 where p is, whatever dp is there.
-template <class Config>
+// dp, the products dout.v, becomes ds, before the derivative of softcap: 0 where p is masked, whatever dp is there.
+template <bool kAllVisible, class Config>
 __device__ __forceinline__ void sm80_make_ds(Sm80Scores<Config>& dp, const Sm80Scores<Config>& p,
                                              const uint32 (&kept)[Config::kRowGroups][kKeptWords<Config::kStep / 2>],
                                              const Sm80BackwardStorage<Config>& smem, int streamed,
                                              float dropout_scale) {
   const float factor = Config::kHasDropout ? kSm80Unshift<Config> * dropout_scale : kSm80Unshift<Config>;
-  const float* saved = smem.delta + sm80_first_saved<Config>(streamed);
+  const float* delta = smem.delta + sm80_first_saved<Config>(streamed);
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
 #pragma unroll
-    for (int i = 0; i < Sm80BackwardShape<Config>::kScores; i += 2) {
-      const float2 of_rows = sm80_statistics<Config>(saved, r, i);
-      const float delta[2] = {of_rows.x, of_rows.y};
-#pragma unroll
-      for (int b = 0; b < 2; ++b) {
-        float gradient = dp[r][i + b];
-        if constexpr (Config::kHasDropout) gradient = is_kept(kept[r], i + b) ? gradient : 0.0f;
-        gradient = fmaf(gradient, factor, -kSm80Unshift<Config> * delta[b]);
-        dp[r][i + b] = p[r][i + b] != 0.0f ? p[r][i + b] * gradient : 0.0f;
-      }
+    for (int i = 0; i < Sm80BackwardShape<Config>::kScores; ++i) {
+      const float2 of_rows = sm80_statistics<Config>(delta, r, i / 2 * 2);
+      float gradient = dp[r][i];
+      if constexpr (Config::kHasDropout) gradient = is_kept(kept[r], i) ? gradient : 0.0f;
+      gradient = fmaf(gradient, factor, -kSm80Unshift<Config> * (i % 2 == 0 ? of_rows.x : of_rows.y));
+      dp[r][i] = p[r][i] * gradient;
+      if constexpr (kSm80Selects<Config, kAllVisible>) dp[r][i] = p[r][i] == 0.0f ? 0.0f : dp[r][i];
     }
   }
 }

@@ -263,7 +263,8 @@ TEST(Auto, TakesTheFamilyThatExpectsToBeDoneFirst) {
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5})), "sm90_forward");
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5}, false, 0, 2)), "sm80_forward");
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {}, true)), "sm90_backward");
-  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5}, true)), "simt");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5}, true)), "sm80_backward");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {}, true, 0, 2)), "sm80_backward");
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {}, true)), "fa2");
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {.deterministic = true}, true)), "simt");
 }

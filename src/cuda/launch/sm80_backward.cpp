@@ -50,14 +50,15 @@ Sm80BackwardTile first_that_fits(const Facts& facts, Sm80Gradient gradient, int 
 Sm80BackwardTile keys_tile(const Facts& facts, int max_smem) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const bool rules = has_rules(facts);
+  const int step = facts.has(option::kSoftcap) && facts.has(option::kDropout) ? 16 : 32;  // both keep some of a score
   if (widest <= 64) {
     return rules ? Sm80BackwardTile{.warps = 8, .row_groups = 1, .streamed = 64, .step = 32, .min_blocks = 1}
                  : Sm80BackwardTile{.warps = 4, .row_groups = 2, .streamed = 64, .step = 32, .min_blocks = 2};
   }
   if (widest <= 128) {
     return first_that_fits(facts, Sm80Gradient::kKeysValues, max_smem,
-                           {{.warps = 8, .row_groups = 1, .streamed = 64, .step = 32, .min_blocks = 1},
-                            {.warps = 8, .row_groups = 1, .streamed = 32, .step = 32, .min_blocks = 1},
+                           {{.warps = 8, .row_groups = 1, .streamed = 64, .step = step, .min_blocks = 1},
+                            {.warps = 8, .row_groups = 1, .streamed = 32, .step = step, .min_blocks = 1},
                             {.warps = 4, .row_groups = 1, .streamed = 32, .step = 32, .min_blocks = 1}});
   }
   return first_that_fits(facts, Sm80Gradient::kKeys, max_smem,
