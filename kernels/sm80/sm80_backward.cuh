@@ -18,6 +18,7 @@
 #pragma once
 
 #include "../common/output_tile.cuh"
+#include "sm80_backward_dq.cuh"
 #include "sm80_backward_scores.cuh"
 
 namespace attend {
@@ -35,7 +36,7 @@ struct Sm80Sums {
 
 // Adds what kStep streamed rows give, from `streamed` of the sequence on.
 template <class Config>
-__device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, const Sm80BackwardStorage<Config>& smem,
+__device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80BackwardStorage<Config>& smem,
                                                    const OptionArgs& options, int streamed) {
   using Shape = Sm80BackwardShape<Config>;
   const int at = sm80_buffer<Config>(streamed);
@@ -81,6 +82,7 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, const
       }
     }
     sm80_pack<Config>(x, ds);
+    if constexpr (Config::kAddsDq) sm80_store_ds(smem, x, first);
     sm80_add_gradient<Config, Shape::kDepth>(sums.first, x, smem.stage[at].rows, first);
   }
 }
@@ -93,17 +95,25 @@ __device__ __forceinline__ void sm80_backward_head(Sm80Sums<Config>& sums, Sm80B
   if (streamed < smem.block.streamed.end) sm80_send_streamed(smem, args, streamed);
   cp_async_commit();
 #pragma unroll 1
-  for (; streamed < smem.block.streamed.end; streamed += Config::kStep) {
+  for (; streamed / Config::kStreamed * Config::kStreamed < smem.block.streamed.end; streamed += Config::kStep) {
     if (streamed % Config::kStreamed == 0) {
       cp_async_wait<0>();  // the thread's part of the tile is there, and of what the block owns
-      __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read
+      __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read, nor its ds
       if (streamed + Config::kStreamed < smem.block.streamed.end) {
         sm80_send_streamed(smem, args, streamed + Config::kStreamed);
       }
       cp_async_commit();
     }
-    if (!smem.block.own[threadIdx.x / 32].meets(streamed, Config::kStep)) continue;
-    sm80_backward_step(sums, smem, args.options, streamed);
+    if (smem.block.own[threadIdx.x / 32].meets(streamed, Config::kStep)) {
+      sm80_backward_step(sums, smem, args.options, streamed);
+    } else if constexpr (Config::kAddsDq) {
+      sm80_store_ds<Config>(smem, {}, streamed % Config::kStreamed);
+    }
+    if constexpr (Config::kAddsDq) {
+      if ((streamed + Config::kStep) % Config::kStreamed != 0) continue;
+      __syncthreads();  // ds of all warps is there
+      sm80_add_dq(smem, args, streamed / Config::kStreamed * Config::kStreamed);
+    }
   }
 }
 

@@ -21,10 +21,14 @@ using Sm80Scores = float[Config::kRowGroups][Sm80BackwardShape<Config>::kScores]
 template <class Config, int kDepth, bool kNegate, class OwnedTile, class StreamedTile>
 __device__ __forceinline__ void sm80_multiply_owned(Sm80Scores<Config>& product, const OwnedTile& owned,
                                                     const StreamedTile& streamed, int first) {
-  constexpr float kZero[kAccumulatorsOfMma] = {};
   const auto a = BlockReader<OwnedTile>::by_rows(owned, recomputed_thread() % 32);
   const auto b = BlockReader<StreamedTile>::by_columns(streamed, recomputed_thread() % 32);
 #pragma unroll
+  for (int r = 0; r < Config::kRowGroups; ++r) {
+#pragma unroll
+    for (float& number : product[r]) number = 0.0f;
+  }
+#pragma unroll 4  // operands on their way at once: registers that the sums leave
   for (int column = 0; column < kDepth; column += kMmaDepth) {
     OperandA x[Config::kRowGroups];
 #pragma unroll
@@ -35,7 +39,7 @@ __device__ __forceinline__ void sm80_multiply_owned(Sm80Scores<Config>& product,
 #pragma unroll
       for (int i = 0; i < 2 * Config::kRowGroups; ++i) {
         float* to = product[i / 2] + row / 2 + i % 2 * kAccumulatorsOfMma;
-        mma_m16n8k16(ElementOf<Config>{}, to, x[i / 2], pair.half[i % 2], column == 0 ? kZero : to);
+        mma_add<ElementOf<Config>>(to, x[i / 2], pair.half[i % 2]);
       }
     }
   }

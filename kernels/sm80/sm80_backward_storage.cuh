@@ -95,6 +95,17 @@ struct Sm80BackwardBlock {
   }
 };
 
+// Where ds of all warps meets, for dq: a row for each key, kStreamed query rows. Nothing where no dq is added.
+template <class Config, bool kIsThere>
+struct Sm80DsPlace {
+  using Tile = PanelTile<Sm80BackwardShape<Config>::kOwned, kPanelColumns>;
+  Tile tile;
+};
+template <class Config>
+struct Sm80DsPlace<Config, false> {
+  using Tile = void;
+};
+
 template <class Config>
 struct alignas(kSwizzleAtom) Sm80BackwardStorage {
   using Shape = Sm80BackwardShape<Config>;
@@ -108,8 +119,12 @@ struct alignas(kSwizzleAtom) Sm80BackwardStorage {
     StreamedTile rows;
     StreamedTileV rows_v;
   } stage[Shape::kStages];
-  float lse[Shape::kSavedRows];  // of the query rows, owned or in the buffers
-  float delta[Shape::kSavedRows];
+  using DsPlace = Sm80DsPlace<Config, Config::kAddsDq>;
+  using DsTile = typename DsPlace::Tile;
+  static_assert(!Config::kAddsDq || Config::kStreamed == kPanelColumns);
+  DsPlace ds;
+  alignas(8) float lse[Shape::kSavedRows];  // of the query rows, owned or in the buffers; lanes read pairs
+  alignas(8) float delta[Shape::kSavedRows];
   Sm80BackwardBlock<Config> block;
   static_assert(sizeof(Sm80BackwardBlock<Config>) <= kSm80BlockBytes);
 };

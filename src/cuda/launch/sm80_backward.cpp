@@ -25,7 +25,7 @@ struct Sm80BackwardVariant : Facts {
 
   [[nodiscard]] int widest() const { return std::max(head_dim, head_dim_v); }
   /// dk and dv in one kernel: their sums fit into registers side by side.
-  [[nodiscard]] bool has_one_pass() const { return widest() <= 128; }
+  [[nodiscard]] bool keys_and_values() const { return widest() <= 128; }
 };
 
 constexpr std::size_t kTileInts = sizeof(Sm80BackwardTile) / sizeof(std::int32_t);
@@ -46,49 +46,51 @@ Sm80BackwardTile first_that_fits(const Facts& facts, Sm80Gradient gradient, int 
   });
 }
 
-/// As many scores at a time as registers allow beside the sums: two groups of 16 rows a warp, where they do.
-Sm80BackwardTile keys_tile(const Facts& facts, int max_smem) {
+constexpr int kMidSmem = 128 << 10;  // sm_86, sm_89 and sm_120 have less; for the last ptxas wants more registers
+
+/// As many scores at a time as registers allow beside the sums: two groups of 16 rows a warp, where they do. adds_dq: in
+/// one pass with dq, where there is room for ds.
+Sm80BackwardTile keys_tile(const Facts& facts, int max_smem, bool adds_dq) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
-  const bool rules = has_rules(facts);
   const int step = facts.has(option::kSoftcap) && facts.has(option::kDropout) ? 16 : 32;  // both keep some of a score
+  const auto make = [](int warps, int row_groups, int streamed, int of_step, int min_blocks, bool adds = false) {
+    return Sm80BackwardTile{warps, row_groups, streamed, of_step, min_blocks, adds ? 1 : 0};
+  };
   if (widest <= 64) {
-    return rules ? Sm80BackwardTile{.warps = 8, .row_groups = 1, .streamed = 64, .step = 32, .min_blocks = 1}
-                 : Sm80BackwardTile{.warps = 4, .row_groups = 2, .streamed = 64, .step = 32, .min_blocks = 2};
+    if (has_rules(facts)) return make(8, 1, 64, 32, 1, adds_dq);
+    return make(4, 2, 64, max_smem < kMidSmem ? 16 : 32, 2, adds_dq);
   }
   if (widest <= 128) {
-    return first_that_fits(facts, Sm80Gradient::kKeysValues, max_smem,
-                           {{.warps = 8, .row_groups = 1, .streamed = 64, .step = step, .min_blocks = 1},
-                            {.warps = 8, .row_groups = 1, .streamed = 32, .step = step, .min_blocks = 1},
-                            {.warps = 4, .row_groups = 1, .streamed = 32, .step = 32, .min_blocks = 1}});
+    return first_that_fits(
+        facts, Sm80Gradient::kKeysValues, max_smem,
+        {make(8, 1, 64, has_rules(facts) ? step : 64, 1, adds_dq), make(8, 1, 32, step, 1), make(4, 1, 32, 32, 1)});
   }
   return first_that_fits(facts, Sm80Gradient::kKeys, max_smem,
-                         {{.warps = 8, .row_groups = 1, .streamed = 32, .step = 32, .min_blocks = 1},
-                          {.warps = 4, .row_groups = 1, .streamed = 32, .step = 32, .min_blocks = 1},
-                          {.warps = 4, .row_groups = 1, .streamed = 16, .step = 16, .min_blocks = 1}});
+                         {make(8, 1, 32, 32, 1), make(4, 1, 32, 32, 1), make(4, 1, 16, 16, 1)});
 }
 
 Sm80BackwardTile queries_tile(const Facts& facts, int max_smem) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
-  const bool rules = has_rules(facts);
-  if (widest <= 64) return {.warps = 4, .row_groups = 2, .streamed = 64, .step = 32, .min_blocks = 2};
-  if (widest <= 128) {
-    return first_that_fits(facts, Sm80Gradient::kQueries, max_smem,
-                           {{.warps = 4, .row_groups = 2, .streamed = 32, .step = rules ? 16 : 32, .min_blocks = 2},
-                            {.warps = 4, .row_groups = 1, .streamed = 32, .step = 32, .min_blocks = 1}});
-  }
-  return keys_tile(facts, max_smem);
+  if (widest > 128) return keys_tile(facts, max_smem, false);
+  if (widest <= 64) return {.warps = 4, .row_groups = 2, .streamed = 64, .step = 32, .min_blocks = 2, .adds_dq = 0};
+  return {.warps = 4,
+          .row_groups = 2,
+          .streamed = 32,
+          .step = has_rules(facts) || max_smem < kMidSmem ? 16 : 32,
+          .min_blocks = 2,
+          .adds_dq = 0};
 }
 
 Sm80BackwardTile bias_tile(const Facts& facts) {
   const bool is_wide = std::max(facts.head_dim, facts.head_dim_v) > 128;
-  return {.warps = is_wide ? 4 : 8, .row_groups = 1, .streamed = 32, .step = 32, .min_blocks = 1};
+  return {.warps = is_wide ? 4 : 8, .row_groups = 1, .streamed = 32, .step = 32, .min_blocks = 1, .adds_dq = 0};
 }
 
-Sm80BackwardVariant variant_of(const Facts& facts, int copy_bytes, int max_smem) {
+Sm80BackwardVariant variant_of(const Facts& facts, int copy_bytes, int max_smem, bool is_deterministic) {
   Sm80BackwardVariant v = {facts};
   v.copy_bytes = copy_bytes;
-  v.keys = keys_tile(facts, max_smem);
-  v.queries = queries_tile(facts, max_smem);
+  v.keys = keys_tile(facts, max_smem, !is_deterministic);
+  if (v.keys.adds_dq == 0) v.queries = queries_tile(facts, max_smem);
   return v;
 }
 
@@ -106,7 +108,7 @@ double tflops_of(const Sm80BackwardVariant& v) {
   return v.copy_bytes < 4 ? 0.5 * rate : rate;
 }
 
-constexpr int kPrepareRows = 64;    // of a block of the first kernel
+constexpr int kPlainRows = 64;      // of a block of the first kernel
 constexpr int kPlainThreads = 256;  // of the kernels that go through rows, or keys, one by one
 
 class Sm80Backward final : public Family {
@@ -123,10 +125,12 @@ class Sm80Backward final : public Family {
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     const Facts facts = facts_of(p, true);
     const int copy_bytes = facts.aligned != 0 ? 16 : is_aligned(p, 4) ? 4 : 2;
-    Sm80BackwardVariant v = variant_of(facts, copy_bytes, device.max_smem_per_block);
+    Sm80BackwardVariant v = variant_of(facts, copy_bytes, device.max_smem_per_block, p.deterministic);
     if (p.dbias) set_dbias(v, element_of(p.dbias->dtype), p.dbias->shape[2] != p.max_seqlen_q);
     Choice choice = {.variant = v,
-                     .why = "Ampere's tensor core instructions: tiles as large as registers and shared memory allow"};
+                     .why = v.keys.adds_dq != 0
+                                ? "Ampere's tensor core instructions: one pass, which adds to dq in no fixed order"
+                                : "Ampere's tensor core instructions: two passes, dq by itself"};
     lay_out(p, device, choice);
     return choice;
   }
@@ -136,10 +140,11 @@ class Sm80Backward final : public Family {
     const std::int64_t query_heads = p.num_sequences * p.num_heads_q;
     const std::int64_t keys = num_tiles(p.max_seqlen_k, v.keys.owned()) * p.num_sequences * p.num_heads_k;
     choice.num_steps = 0;
-    choice.add_step({.blocks = num_tiles(p.max_seqlen_q, kPrepareRows) * query_heads});
+    choice.add_step({.blocks = num_tiles(p.max_seqlen_q, kPlainRows) * query_heads});
     choice.add_step({.blocks = keys});
-    if (!v.has_one_pass()) choice.add_step({.blocks = keys});
-    choice.add_step({.blocks = num_tiles(p.max_seqlen_q, v.queries.owned()) * query_heads});
+    if (!v.keys_and_values()) choice.add_step({.blocks = keys});
+    const int rows = v.keys.adds_dq != 0 ? kPlainRows : v.queries.owned();
+    choice.add_step({.blocks = num_tiles(p.max_seqlen_q, rows) * query_heads});
     if (v.has_dbias != 0) {
       const std::int64_t matrices = p.dbias->shape[0] * p.dbias->shape[1];
       choice.add_step({.blocks = v.dbias_over_rows != 0 ? matrices * num_tiles(p.max_seqlen_k, kPlainThreads)
@@ -158,13 +163,14 @@ class Sm80Backward final : public Family {
     using enum Sm80Gradient;
     const auto v = variant.as<Sm80BackwardVariant>();
     std::vector<KernelSpec> specs = {plain_spec(v, arch, "simt_backward_prepare", "simt/simt_prepare.cuh")};
-    if (v.has_one_pass()) {
+    if (v.keys_and_values()) {
       specs.push_back(gradient_spec(v, arch, kKeysValues, "sm80_backward_keys", v.keys));
     } else {
       specs.push_back(gradient_spec(v, arch, kKeys, "sm80_backward_keys", v.keys));
       specs.push_back(gradient_spec(v, arch, kValues, "sm80_backward_values", v.keys));
     }
-    specs.push_back(gradient_spec(v, arch, kQueries, "sm80_backward_queries", v.queries));
+    specs.push_back(v.keys.adds_dq != 0 ? plain_spec(v, arch, "sm80_backward_finish", "sm80/sm80_backward_finish.cuh")
+                                        : gradient_spec(v, arch, kQueries, "sm80_backward_queries", v.queries));
     if (v.has_dbias == 0) return specs;
     specs.push_back(v.dbias_over_rows != 0 ? plain_spec(v, arch, "dbias_reduce", "common/dbias_reduce.cuh")
                                            : gradient_spec(v, arch, kBias, "sm80_dbias", v.bias));
@@ -173,10 +179,15 @@ class Sm80Backward final : public Family {
 
   [[nodiscard]] Workspace workspace(const Problem& p, const Choice& choice) const override {
     const std::int64_t heads = p.q.shape[0] * p.num_heads_q;
-    const bool over_rows = choice.variant.as<Sm80BackwardVariant>().dbias_over_rows != 0;
+    const auto v = choice.variant.as<Sm80BackwardVariant>();
+    const bool over_rows = v.dbias_over_rows != 0;
+    const bool adds_dq = v.keys.adds_dq != 0;
     Workspace workspace;
     workspace.add({"saved rows", heads * p.q.shape[2] * std::int64_t{sizeof(SavedRow)}});
     workspace.add({"sums of dbias", over_rows ? heads * p.max_seqlen_k * std::int64_t{sizeof(float)} : 0});
+    workspace.add({.name = "sums of dq",
+                   .bytes = adds_dq ? heads * p.q.shape[2] * sm80_depth(v.head_dim) * std::int64_t{sizeof(float)} : 0,
+                   .zeroed = true});
     return workspace;
   }
 
@@ -185,6 +196,7 @@ class Sm80Backward final : public Family {
     BackwardOptionArgs args = backward_option_args(backward_args(p, launch.region(0), true), p);
     args.base.scale *= static_cast<float>(made_up_for_cut_off(p.head_dim));
     args.dbias_sums = launch.region<float>(1);
+    args.dq_sums = launch.region<float>(2);
     // Nobody looks at the stride of a single row; but rows that do not exist have addresses, and those are aligned too.
     if (p.q.shape[2] == 1) args.base.q_stride.row = args.base.dout_stride.row = 0;
     if (p.k.shape[2] == 1) args.base.k_stride.row = args.base.v_stride.row = 0;
@@ -194,16 +206,11 @@ class Sm80Backward final : public Family {
   [[nodiscard]] std::vector<Variant> examples(const Arch& arch) const override;
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
-    static constexpr Tunable kAll[] = {{"keys_warps", kKeysAt},
-                                       {"keys_row_groups", kKeysAt + 1},
-                                       {"keys_streamed", kKeysAt + 2},
-                                       {"keys_step", kKeysAt + 3},
-                                       {"keys_min_blocks", kKeysAt + 4},
-                                       {"queries_warps", kQueriesAt},
-                                       {"queries_row_groups", kQueriesAt + 1},
-                                       {"queries_streamed", kQueriesAt + 2},
-                                       {"queries_step", kQueriesAt + 3},
-                                       {"queries_min_blocks", kQueriesAt + 4}};
+    static constexpr Tunable kAll[] = {
+        {"keys_warps", kKeysAt},          {"keys_row_groups", kKeysAt + 1},       {"keys_streamed", kKeysAt + 2},
+        {"keys_step", kKeysAt + 3},       {"keys_min_blocks", kKeysAt + 4},       {"keys_adds_dq", kKeysAt + 5},
+        {"queries_warps", kQueriesAt},    {"queries_row_groups", kQueriesAt + 1}, {"queries_streamed", kQueriesAt + 2},
+        {"queries_step", kQueriesAt + 3}, {"queries_min_blocks", kQueriesAt + 4}};
     return kAll;
   }
 
@@ -223,7 +230,7 @@ class Sm80Backward final : public Family {
                        .config = constants_of(v, takes),
                        .arch = arch.target};
     spec.config.insert(spec.config.end(), {{"kThreads", std::int64_t{kPlainThreads}},
-                                           {"kBlockM", std::int64_t{kPrepareRows}},
+                                           {"kBlockM", std::int64_t{kPlainRows}},
                                            {"kDbiasElement", element_constant(v.dbias)}});
     return spec;
   }
@@ -250,6 +257,7 @@ class Sm80Backward final : public Family {
                         {"kStreamed", std::int64_t{tile.streamed}},
                         {"kStep", std::int64_t{tile.step}},
                         {"kSumsBias", has_dk && v.dbias_over_rows != 0},
+                        {"kAddsDq", gradient == Sm80Gradient::kKeysValues && tile.adds_dq != 0},
                         {"kCopyBytes", std::int64_t{v.copy_bytes}},
                         {"kSmemBytes", std::int64_t{smem_bytes}}});
     if (is_bias) spec.config.push_back({"kDbiasElement", element_constant(v.dbias)});
@@ -257,7 +265,7 @@ class Sm80Backward final : public Family {
   }
 };
 
-/// Each head_dim at which tiles change, both types, every mask; each option alone, and all that go together; both kinds
+/// Each head_dim at which tiles change, both types, every mask; in one pass and in two; each option alone, and all that go together; both kinds
 /// of dbias; negated scores; tensors that are not aligned.
 std::vector<Variant> Sm80Backward::examples(const Arch& arch) const {
   using enum ElementType;
@@ -287,7 +295,7 @@ std::vector<Variant> Sm80Backward::examples(const Arch& arch) const {
                                     {kBF16, kWindow, kEvery, kF32, true, 16, false},
                                     {kF16, kWindow, kEvery, kF16, false, 2, true}};
   std::vector<Variant> variants;
-  const auto add = [&](const Case& c, int head_dim, int head_dim_v) {
+  const auto add = [&](const Case& c, int head_dim, int head_dim_v, bool is_deterministic) {
     const Facts facts = {.element = c.element,
                          .head_dim = head_dim,
                          .head_dim_v = head_dim_v,
@@ -297,16 +305,21 @@ std::vector<Variant> Sm80Backward::examples(const Arch& arch) const {
                          .is_backward = 1,
                          .negate_scores = c.negate,
                          .aligned = c.copy_bytes == 16};
-    Sm80BackwardVariant v = variant_of(facts, c.copy_bytes, arch.max_smem_per_block);
+    Sm80BackwardVariant v = variant_of(facts, c.copy_bytes, arch.max_smem_per_block, is_deterministic);
     if (c.dbias_over_rows) set_dbias(v, c.bias, *c.dbias_over_rows);
-    variants.emplace_back(v);
+    if (std::find(variants.begin(), variants.end(), Variant(v)) == variants.end()) variants.emplace_back(v);
   };
   for (const int head_dim : {64, 128, 256}) {
-    for (const Case& c : kCases) add(c, head_dim - (c.copy_bytes == 2 ? 3 : 0), head_dim);
+    for (const Case& c : kCases) {
+      for (const bool is_deterministic : {false, true}) {
+        add(c, head_dim - (c.copy_bytes == 2 ? 3 : 0), head_dim, is_deterministic);
+      }
+    }
   }
-  add({kBF16, kCausal}, 96, 96);
-  add({kF16, kCausal}, 192, 128);
-  add({kBF16, kFull}, 8, 200);
+  add({kBF16, kCausal}, 96, 96, false);
+  add({kF16, kFull}, 24, 40, false);
+  add({kF16, kCausal}, 192, 128, false);
+  add({kBF16, kFull}, 8, 200, true);
   return variants;
 }
 
