@@ -85,8 +85,8 @@ def summary():
         lines.append(f"| bfloat16 forward, {mask}, {sizes(r)} | `wgmma_specialized` | "
                      f"{r['tflops']:.0f} | {r['torch_tflops']:.0f} (cuDNN) |")
     lines += [*slow_lines(), "",
-              "**Bold is slow**: few rows, short sequences, and what `simt` computes: gradients in 16 bits with bias, "
-              "boolean mask or softcap, beyond head_dim 128, or before Hopper. All figures: [docs/benchmarks_gpu.md](docs/benchmarks_gpu.md)."]
+              "**Bold is slow**: few rows, short sequences, and what `simt` computes: gradients in 16 bits beyond "
+              "head_dim 256, or before Ampere. All figures: [docs/benchmarks_gpu.md](docs/benchmarks_gpu.md)."]
     report.replace_section(report.ROOT / "README.md", "gpu_summary", "\n".join(lines))
 
 

@@ -5,14 +5,18 @@
 //
 // Shapes   as in sm80_forward.cuh; dk and dv are sums over the query heads that share a key head
 // Supports float16 and bfloat16, d and d_v from 1 to 256, every option. sm_80 and later. The same bits from run to run
-// Work     two kernels of one code: blocks that own a tile of keys stream over query rows for dk and dv, blocks that own
-//          query rows stream over keys for dq. A warp owns kRowGroups times 16 of them; its scores, with what it owns as
-//          rows, become operands where they are: nothing passes from warp to warp. Beyond 128 columns dk and dv are two
-//          kernels. simt/simt_prepare.cuh runs before, sm80_dbias.cuh or common/dbias_reduce.cuh after
-// Memory   Sm80BackwardStorage: the owned tiles, two buffers of streamed ones. Gradients leave through the place of what
-//          is owned
-// Costs    p and ds are computed twice: seven products of tiles where one pass would have five, and additions to dq in
-//          an order that changes from run to run
+//          where no block adds to dq
+// Work     blocks that own a tile of keys stream over query rows for dk and dv; beyond 128 columns for one of the two.
+//          With kAddsDq they add their part of dq to float sums (sm80_backward_dq.cuh), else blocks of the same code own
+//          query rows and stream over keys for it. A warp owns kRowGroups times 16 of them; its scores, with what it
+//          owns as rows, become operands where they are. simt/simt_prepare.cuh runs before, sm80_backward_finish.cuh,
+//          sm80_dbias.cuh or common/dbias_reduce.cuh after
+// Memory   Sm80BackwardStorage: the owned tiles, two buffers of streamed ones, ds for dq. Gradients leave through the
+//          place of what is owned
+// Costs    without kAddsDq p and ds are computed twice: seven products of tiles for five; beyond 128 columns eight
+// Measured bf16, H200, CUDA 13.0, TFLOP/s of 10 B H S^2 D. Two passes, (2, 16, 8192, D), D 64, 128 and 256: full 183,
+//          207, 161, causal 183, 208, 163. One pass, (1, 16, 8192, D), D 64 and 128: full 225, 220 (kStep 32). On no
+//          other GPU
 // Called   by compute 'sm80_backward': src/cuda/launch/sm80_backward.cpp, where the tiles are chosen
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2
 #pragma once
