@@ -7,10 +7,10 @@
 // Supports float16 and bfloat16, d and d_v from 1 to 256, every option. sm_80 and later. The same bits from run to run
 //          where no block adds to dq
 // Work     blocks that own a tile of keys stream over query rows for dk and dv; beyond 128 columns for one of the two.
-//          With kAddsDq they add their part of dq to float sums (sm80_backward_dq.cuh), else blocks of the same code own
-//          query rows and stream over keys for it. A warp owns kRowGroups times 16 of them; its scores, with what it
-//          owns as rows, become operands where they are. simt/simt_prepare.cuh runs before, sm80_backward_finish.cuh,
-//          sm80_dbias.cuh or common/dbias_reduce.cuh after
+//          With kAddsDq they add their part of dq to float sums (sm80_backward_dq.cuh), else blocks of the same code
+//          own query rows and stream over keys for it. A warp owns kRowGroups times 16 of them; its scores, with what
+//          it owns as rows, become operands where they are. simt/simt_prepare.cuh runs before; after it come
+//          sm80_backward_finish.cuh, and sm80_dbias.cuh or common/dbias_reduce.cuh
 // Memory   Sm80BackwardStorage: the owned tiles, two buffers of streamed ones, ds for dq. Gradients leave through the
 //          place of what is owned
 // Costs    without kAddsDq p and ds are computed twice: seven products of tiles for five; beyond 128 columns eight

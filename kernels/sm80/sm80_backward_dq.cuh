@@ -45,8 +45,8 @@ __device__ __forceinline__ void sm80_store_ds(Sm80BackwardStorage<Config>& smem,
   }
 }
 
-// dq of the tile of rows that begins with `tile_row` of the sequence, from all keys of the block. A warp has 32 of its 64
-// rows and a part of the columns. ds is there.
+// dq of the tile of rows that begins with `tile_row` of the sequence, from all keys of the block. A warp has 32 of its
+// 64 rows and a part of the columns. ds is there.
 template <class Config>
 __device__ __forceinline__ void sm80_add_dq(const Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args,
                                             int tile_row) {

@@ -1,5 +1,5 @@
-// The matrix products of a warp of sm80_backward, with mma.m16n8k16: of what it owns with streamed rows, transposed, and
-// of what that has become with the same rows. Each operand of the streamed rows serves all groups of 16 that it owns.
+// The matrix products of a warp of sm80_backward, with mma.m16n8k16: of what it owns with streamed rows, transposed,
+// and of what that has become with the same rows. Each operand of these serves all groups of 16 that it owns.
 #pragma once
 
 #include "../common/mma.cuh"

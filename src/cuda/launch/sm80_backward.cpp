@@ -48,8 +48,8 @@ Sm80BackwardTile first_that_fits(const Facts& facts, Sm80Gradient gradient, int 
 
 constexpr int kMidSmem = 128 << 10;  // sm_86, sm_89 and sm_120 have less; for the last ptxas wants more registers
 
-/// As many scores at a time as registers allow beside the sums: two groups of 16 rows a warp, where they do. adds_dq: in
-/// one pass with dq, where there is room for ds.
+/// As many scores at a time as registers allow beside the sums: two groups of 16 rows a warp, where they do.
+/// @param adds_dq  in one pass with dq, where there is room for ds
 Sm80BackwardTile keys_tile(const Facts& facts, int max_smem, bool adds_dq) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const int step = facts.has(option::kSoftcap) && facts.has(option::kDropout) ? 16 : 32;  // both keep some of a score
@@ -266,8 +266,8 @@ class Sm80Backward final : public Family {
   }
 };
 
-/// Each head_dim at which tiles change, both types, every mask; in one pass and in two; each option alone, and all that go together; both kinds
-/// of dbias; negated scores; tensors that are not aligned.
+/// Each head_dim at which tiles change, both types, every mask; in one pass and in two; each option alone, and all that
+/// go together; both kinds of dbias; negated scores; tensors that are not aligned.
 std::vector<Variant> Sm80Backward::examples(const Arch& arch) const {
   using enum ElementType;
   using enum MaskKind;
