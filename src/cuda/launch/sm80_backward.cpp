@@ -282,20 +282,20 @@ std::vector<Variant> Sm80Backward::examples(const Arch& arch) const {
     int copy_bytes = 16;
     std::optional<bool> dbias_over_rows = {};
   };
-  static constexpr Case kCases[] = {{kBF16, kFull},
-                                    {kF16, kCausal, 0, kF32, true},
-                                    {kBF16, kCausal, option::kVarlen},
+  static constexpr Case kEverywhere[] = {{kBF16, kFull},
+                                         {kF16, kCausal, 0, kF32, true},
+                                         {kF16, kCausal, option::kBias, kF16, false, 4, true},
+                                         {kBF16, kWindow, option::kBias, kF16, false, 4, false},
+                                         {kBF16, kWindow, kEvery, kF32, true, 16, false},
+                                         {kF16, kWindow, kEvery, kF16, false, 2, true}};
+  static constexpr Case kAlone[] = {{kBF16, kCausal, option::kVarlen},
                                     {kF16, kWindow},
                                     {kBF16, kCausal, option::kSoftcap},
                                     {kBF16, kCausal, option::kAlibi},
                                     {kBF16, kFull, option::kAlibi | option::kDropout},
                                     {kBF16, kCausal, option::kDropout},
                                     {kF16, kFull, option::kBoolMask},
-                                    {kBF16, kFull, option::kBias, kBF16, false, 16, false},
-                                    {kF16, kCausal, option::kBias, kF16, false, 4, true},
-                                    {kBF16, kWindow, option::kBias, kF16, false, 4, false},
-                                    {kBF16, kWindow, kEvery, kF32, true, 16, false},
-                                    {kF16, kWindow, kEvery, kF16, false, 2, true}};
+                                    {kBF16, kFull, option::kBias, kBF16, false, 16, false}};
   std::vector<Variant> variants;
   const auto add = [&](const Case& c, int head_dim, int head_dim_v, bool is_deterministic) {
     const Facts facts = {.element = c.element,
@@ -312,11 +312,14 @@ std::vector<Variant> Sm80Backward::examples(const Arch& arch) const {
     if (std::find(variants.begin(), variants.end(), Variant(v)) == variants.end()) variants.emplace_back(v);
   };
   for (const int head_dim : {64, 128, 256}) {
-    for (const Case& c : kCases) {
-      for (const bool is_deterministic : {false, true}) {
-        add(c, head_dim - (c.copy_bytes == 2 ? 3 : 0), head_dim, is_deterministic);
-      }
+    for (const bool is_deterministic : {false, true}) {
+      for (const Case& c : kEverywhere) add(c, head_dim - (c.copy_bytes == 2 ? 3 : 0), head_dim, is_deterministic);
     }
+  }
+  for (const Case& c : kAlone) {
+    add(c, 64, 64, false);
+    add(c, 128, 128, false);
+    add(c, 128, 128, true);
   }
   add({kBF16, kCausal}, 96, 96, false);
   add({kF16, kFull}, 24, 40, false);
