@@ -9,6 +9,9 @@ enum class MaskKind { kFull, kCausal, kWindow };
 // The type of q, k, v, o and their gradients.
 enum class ElementType { kF32, kF16, kBF16 };
 
+// What a kernel of sm80_backward computes: gradients, or of the bias's those that are no sums over rows.
+enum class Sm80Gradient { kKeysValues, kKeys, kValues, kQueries, kBias };
+
 // Which block of sm90_forward works on which tiles.
 enum class Sm90Schedule {
   kStatic,   // block b has tiles b, b + blocks, b + 2 blocks, ...

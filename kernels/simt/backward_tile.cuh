@@ -106,13 +106,6 @@ struct SimtThread {
   }
 };
 
-// The saved rows of one head of one sequence.
-[[nodiscard]] __device__ __forceinline__ SavedRow* saved_rows(const BackwardOptionArgs& args, const SequenceSpan& span,
-                                                              uint32 head) {
-  return static_cast<SavedRow*>(args.base.workspace) +
-         (int64{span.batch} * args.base.num_heads_q + head) * args.total_rows + span.q_begin;
-}
-
 // The tensors of one query head, as a block's tiles see them.
 template <class Config>
 struct SimtHead {

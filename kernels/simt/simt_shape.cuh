@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../common/portable.cuh"
+#include "../common/saved_row.cuh"
 #include "../common/tile_sizes.cuh"
 
 namespace attend {
@@ -40,12 +41,6 @@ struct SimtForwardTile {
 
 // What a kernel of the backward pass computes: dk and dv, dq, or the bias's gradient.
 enum class SimtGradient { kKeysValues, kQueries, kBias };
-
-// What the backward pass knows of a row before it starts.
-struct SavedRow {
-  float lse;    // +inf for rows that see no key, and rows beyond the last
-  float delta;  // rowsum(dout * o) - dlse
-};
 
 // One kernel of the backward pass. It owns a tile of keys, for dq one of rows, and streams over tiles of the other
 // kind. Shared memory, in bytes: the tiles of ds and p, where it has them; the streamed rows that gradients are

@@ -145,7 +145,8 @@ TEST(Family, ExamplesCoverTheTilesThatAreChosen) {
   const auto tile_of = [](const cuda::KernelSpec& spec) {
     std::string text = spec.name;
     for (const cuda::Constant& c : spec.config) {
-      for (const char* name : {"kThreads", "kBlockM", "kBlockN", "kStages", "kQBuffers", "kNegateScores", "kAligned"}) {
+      for (const char* name : {"kThreads", "kBlockM", "kBlockN", "kStages", "kQBuffers", "kNegateScores", "kAligned",
+                               "kStreamed", "kStep", "kRowGroups", "kAddsDq"}) {
         if (c.name != name) continue;
         const auto* number = std::get_if<std::int64_t>(&c.value);
         text += std::string(" ") + name + "=" + std::to_string(number != nullptr ? *number : std::get<bool>(c.value));
@@ -265,7 +266,8 @@ TEST(Auto, TakesTheFamilyThatExpectsToBeDoneFirst) {
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {}, true)), "sm90_backward");
   const Sizes wide = {.seqlen_q = 8192, .seqlen_k = 8192, .head_dim = 256, .head_dim_v = 192};
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, wide, {.causal = true}, true)), "sm90_backward");
-  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5}, true)), "simt");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5}, true)), "sm80_backward");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {}, true, 0, 2)), "sm80_backward");
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {}, true)), "fa2");
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {.deterministic = true}, true)), "simt");
 }
@@ -388,6 +390,102 @@ TEST(Sm80Forward, SumsThatTensorCoresWouldCutArePutAside) {
   EXPECT_EQ(core::lack_of(*core::find_backend("sm80_forward"),
                           MadeUp(DType::kF16, {.seqlen_k = 65537, .head_dim = 512}).problem),
             "q: head_dim 512, compute 'sm80_forward' allows 1 to 256 where keys are very many");
+}
+
+/// The Config constant of the first kernel that has it, of what is chosen.
+std::optional<std::int64_t> constant_of(const cuda::Family& family, const core::Problem& p, const cuda::DeviceInfo& d,
+                                        const char* name) {
+  for (const cuda::KernelSpec& spec : family.kernels(family.choose(p, d).variant, d.arch())) {
+    for (const cuda::Constant& c : spec.config) {
+      if (c.name != name) continue;
+      if (const auto* number = std::get_if<std::int64_t>(&c.value)) return *number;
+      return std::get<bool>(c.value) ? 1 : 0;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Before Hopper, and on it what its own backward lacks.
+TEST(Auto, GradientsInHalfPrecisionAreForTensorCoresWhereverTheyTakeThem) {
+  const cuda::Family& sm80 = *cuda::find_family("sm80_backward");
+  for (const MadeUp& made : problems(true)) {
+    const core::Problem& p = made.problem;
+    for (const cuda::DeviceInfo& d : devices()) {
+      if (sm80.lack(p, d)) continue;
+      const double expected = sm80.choose(p, d).seconds;
+      for (const cuda::Family* other : cuda::families()) {
+        if (other == &sm80 || !other->in_auto || !other->has_backward || !other->supports(d.arch()) ||
+            other->lack(p, d)) {
+          continue;
+        }
+        const double seconds = other->choose(p, d).seconds;
+        const bool is_hoppers = std::string_view(other->name) == "sm90_backward";
+        constexpr double kLaunch = 3e-6;  // beyond 128 columns it has one more, which counts where memory is the limit
+        EXPECT_TRUE(is_hoppers ? seconds <= expected : seconds + kLaunch >= expected)
+            << other->name << " " << seconds << ", sm80_backward " << expected << " on " << d.name << ", q "
+            << p.max_seqlen_q << " k " << p.max_seqlen_k << " d " << p.head_dim;
+      }
+    }
+  }
+}
+
+TEST(Sm80Backward, TilesFollowTheSharedMemoryOfTheArchitecture) {
+  const cuda::Family& family = *cuda::find_family("sm80_backward");
+  struct Wanted {
+    std::int64_t head_dim;
+    const char* arch;
+    std::int64_t threads, streamed, step, adds_dq, smem_bytes;
+  };
+  constexpr Wanted kWanted[] = {{64, "sm_80", 128, 64, 32, 1, 83968},   {64, "sm_86", 128, 64, 16, 1, 83968},
+                                {64, "sm_90a", 128, 64, 32, 1, 83968},  {128, "sm_80", 256, 64, 64, 1, 149504},
+                                {128, "sm_86", 256, 32, 32, 0, 99328},  {128, "sm_90a", 256, 64, 64, 1, 149504},
+                                {256, "sm_80", 128, 32, 32, 0, 132096}, {256, "sm_120", 128, 16, 16, 0, 99328},
+                                {256, "sm_90a", 256, 32, 32, 0, 197632}};
+  for (const Wanted& w : kWanted) {
+    SCOPED_TRACE(std::string(w.arch) + " " + std::to_string(w.head_dim));
+    const MadeUp made(DType::kBF16,
+                      {.seqlen_q = 8192, .seqlen_k = 8192, .head_dim = w.head_dim, .head_dim_v = w.head_dim}, {}, true);
+    const cuda::DeviceInfo d = device(w.arch, 100);
+    const auto of = [&](const char* name) { return constant_of(family, made.problem, d, name); };
+    EXPECT_EQ(of("kWarps"), w.threads / 32);
+    EXPECT_EQ(of("kStreamed"), w.streamed);
+    EXPECT_EQ(of("kStep"), w.step);
+    EXPECT_EQ(of("kAddsDq"), w.adds_dq);
+    EXPECT_EQ(of("kSmemBytes"), w.smem_bytes);
+  }
+}
+
+TEST(Sm80Backward, TheSameBitsAreTwoPassesAndNoSumsInMemory) {
+  const cuda::Family& family = *cuda::find_family("sm80_backward");
+  const cuda::DeviceInfo d = device("sm_80", 108);
+  const auto zeroed_bytes = [&](const core::Problem& p) {
+    std::int64_t bytes = 0;
+    for (const auto& region : family.workspace(p, family.choose(p, d)).regions())
+      bytes += region.zeroed ? region.bytes : 0;
+    return bytes;
+  };
+  const Sizes sizes = {.batch = 2, .heads = 8, .seqlen_q = 1000, .head_dim = 50};
+  const MadeUp one(DType::kBF16, sizes, {}, true), two(DType::kBF16, sizes, {.deterministic = true}, true);
+  EXPECT_EQ(constant_of(family, one.problem, d, "kAddsDq"), 1);
+  EXPECT_EQ(zeroed_bytes(one.problem), 2 * 8 * 1000 * 64 * 4) << "rows of whole operands";
+  EXPECT_EQ(constant_of(family, two.problem, d, "kAddsDq"), 0);
+  EXPECT_EQ(zeroed_bytes(two.problem), 0);
+}
+
+TEST(Sm80Backward, TakesAnyAlignmentInTheLargestPieces) {
+  const cuda::Family& family = *cuda::find_family("sm80_backward");
+  const cuda::DeviceInfo d = device("sm_80", 108);
+  const auto copy_bytes = [&](const Sizes& sizes, std::uintptr_t skew) {
+    const MadeUp made(DType::kBF16, sizes, {}, true, 0, skew);
+    EXPECT_FALSE(family.lack(made.problem, d).has_value());
+    return constant_of(family, made.problem, d, "kCopyBytes");
+  };
+  EXPECT_EQ(copy_bytes({}, 0), 16);
+  EXPECT_EQ(copy_bytes({}, 4), 4);
+  EXPECT_EQ(copy_bytes({.head_dim_v = 33}, 0), 2);
+  EXPECT_EQ(
+      core::lack_of(*core::find_backend("sm80_backward"), MadeUp(DType::kF16, {.head_dim = 257}, {}, true).problem),
+      "q: head_dim 257, compute 'sm80_backward' allows 1 to 256");
 }
 
 TEST(Auto, ComplainsWithTheWordsOfTheMostGeneral) {

@@ -34,6 +34,7 @@ RUNGS = (
                                   "enforced, and keeps each block for many tiles of rows"),
     Rung(19, "sm90_forward", ""),
     Rung(19, "sm90_backward", ""),
+    Rung(19, "sm80_backward", ""),
     Rung(19, "sm80_forward", ""),
 )  # fmt: skip
 

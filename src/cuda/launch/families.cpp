@@ -16,6 +16,7 @@ std::vector<const Family*> assemble() {
   std::vector<const Family*> list;
   for (const Rung& rung : ladder()) list.push_back(rung_family(rung).release());  // never destroyed: see ladder()
   list.push_back(sm80_forward_family().release());
+  list.push_back(sm80_backward_family().release());
   list.push_back(sm90_backward_family().release());
   list.push_back(sm90_forward_family().release());
   list.push_back(simt_family().release());

@@ -14,6 +14,8 @@ namespace attend::cuda {
 [[nodiscard]] std::unique_ptr<const Family> simt_family();
 /// Tensor cores since Ampere, forward with every option: sm80_forward.cpp.
 [[nodiscard]] std::unique_ptr<const Family> sm80_forward_family();
+/// Their gradients, likewise: sm80_backward.cpp.
+[[nodiscard]] std::unique_ptr<const Family> sm80_backward_family();
 /// Hopper's tensor cores: sm90_backward.cpp; forward with every option, sm90_forward.cpp.
 [[nodiscard]] std::unique_ptr<const Family> sm90_backward_family();
 [[nodiscard]] std::unique_ptr<const Family> sm90_forward_family();

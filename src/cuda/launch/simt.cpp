@@ -250,7 +250,7 @@ class SimtFamily final : public Family {
       specs.push_back(gradient_spec(variant, arch, kBias, "simt_dbias", {element}));
     } else {
       specs.push_back(gradient_spec(variant, arch, kBias, "simt_dbias_over_rows"));
-      specs.push_back(spec_of(variant, arch, "simt_dbias_reduce", PlainTile(), 0, 1, {element}));
+      specs.push_back(spec_of(variant, arch, "dbias_reduce", PlainTile(), 0, 1, {element}));
     }
     return specs;
   }

@@ -1,0 +1,207 @@
+// sm80_backward: dq, dk and dv of o = dropout(softmax(s)) v, with every option of the interface, on the tensor cores
+// that all GPUs since Ampere have.
+//
+//   dv = dropout(p)^T dout    dk = scale ds^T q    dq = scale ds k    (ds times the derivative of softcap)
+//
+// Shapes   as in sm80_forward.cuh; dk and dv are sums over the query heads that share a key head
+// Supports float16 and bfloat16, d and d_v from 1 to 256, every option. sm_80 and later. The same bits from run to run
+//          where no block adds to dq
+// Work     blocks that own a tile of keys stream over query rows for dk and dv; beyond 128 columns for one of the two.
+//          With kAddsDq they add their part of dq to float sums (sm80_backward_dq.cuh), else blocks of the same code
+//          own query rows and stream over keys for it. A warp owns kRowGroups times 16 of them; its scores, with what
+//          it owns as rows, become operands where they are. simt/simt_prepare.cuh runs before; after it come
+//          sm80_backward_finish.cuh, and sm80_dbias.cuh or common/dbias_reduce.cuh
+// Memory   Sm80BackwardStorage: the owned tiles, two buffers of streamed ones, ds for dq. Gradients leave through the
+//          place of what is owned
+// Costs    without kAddsDq p and ds are computed twice: seven products of tiles for five; beyond 128 columns eight
+// Measured bf16, H200, CUDA 13.0, TFLOP/s of 10 B H S^2 D. Two passes, (2, 16, 8192, D), D 64, 128 and 256: full 183,
+//          207, 161, causal 183, 208, 163. One pass, (1, 16, 8192, D), D 64 and 128: full 225, 220 (kStep 32). On no
+//          other GPU
+// Called   by compute 'sm80_backward': src/cuda/launch/sm80_backward.cpp, where the tiles are chosen
+// Source   Dao, FlashAttention-2 (2023), Algorithm 2
+#pragma once
+
+#include "../common/output_tile.cuh"
+#include "sm80_backward_dq.cuh"
+#include "sm80_backward_scores.cuh"
+
+namespace attend {
+
+// What a warp sums up; what its kernel does not want has no place.
+template <class Config>
+struct Sm80Sums {
+  using Shape = Sm80BackwardShape<Config>;
+  static constexpr int kColumns = Shape::kHasFirst ? Shape::kDepth : 2;
+  static constexpr int kColumnsV = Shape::kHasValues ? Shape::kDepthV : 2;
+  float first[Config::kRowGroups][kColumns / 2] = {};    // dk / scale or dq / scale
+  float values[Config::kRowGroups][kColumnsV / 2] = {};  // 2^kShift dv
+  float bias[Config::kRowGroups][kRowsOfThread] = {};    // kSumsBias: of the lane's keys, over rows
+};
+
+// Adds what kStep streamed rows give, from `streamed` of the sequence on.
+template <class Config>
+__device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80BackwardStorage<Config>& smem,
+                                                   const OptionArgs& options, int streamed) {
+  using Shape = Sm80BackwardShape<Config>;
+  const int at = sm80_buffer<Config>(streamed);
+  const int first = streamed % Config::kStreamed;
+  Sm80Scores<Config> p, slope;
+  uint32 kept[Config::kRowGroups][kKeptWords<Shape::kScores>];
+  OperandA x[Config::kRowGroups][Config::kStep / kMmaDepth];
+  sm80_multiply_owned<Config, Shape::kDepth, Config::kNegateScores>(p, smem.owned, smem.stage[at].rows, first);
+  if (sm80_all_visible(smem.block, streamed)) {
+    sm80_make_p<true>(p, slope, kept, smem, streamed);
+  } else {
+    sm80_make_p<false>(p, slope, kept, smem, streamed);
+  }
+  if constexpr (Shape::kHasValues) {
+    if constexpr (Config::kHasDropout) {
+      Sm80Scores<Config> left;
+#pragma unroll
+      for (int r = 0; r < Config::kRowGroups; ++r) {
+#pragma unroll
+        for (int i = 0; i < Shape::kScores; ++i) left[r][i] = is_kept(kept[r], i) ? p[r][i] : 0.0f;
+      }
+      sm80_pack<Config>(x, left);
+    } else {
+      sm80_pack<Config>(x, p);
+    }
+    sm80_add_gradient<Config, Shape::kDepthV>(sums.values, x, smem.stage[at].rows_v, first);
+  }
+  if constexpr (Shape::kHasFirst) {
+    Sm80Scores<Config> ds;
+    sm80_multiply_owned<Config, Shape::kDepthV, false>(ds, smem.owned_v, smem.stage[at].rows_v, first);
+    // Again: kept from before, the answer takes a register that sums want.
+    if (sm80_all_visible(smem.block, recomputed(streamed))) {
+      sm80_make_ds<true>(ds, p, kept, smem, streamed, options.dropout_scale);
+    } else {
+      sm80_make_ds<false>(ds, p, kept, smem, streamed, options.dropout_scale);
+    }
+#pragma unroll
+    for (int r = 0; r < Config::kRowGroups; ++r) {
+#pragma unroll
+      for (int i = 0; i < Shape::kScores; ++i) {
+        if constexpr (Config::kSumsBias) sums.bias[r][i / 2 % 2] += ds[r][i];
+        if constexpr (Config::kHasSoftcap) ds[r][i] *= slope[r][i];
+      }
+    }
+    sm80_pack<Config>(x, ds);
+    if constexpr (Config::kAddsDq) sm80_store_ds(smem, x, first);
+    sm80_add_gradient<Config, Shape::kDepth>(sums.first, x, smem.stage[at].rows, first);
+  }
+}
+
+// Over all tiles of one query head. The block's work is there; the owned tiles are there or on their way.
+template <class Config>
+__device__ __forceinline__ void sm80_backward_head(Sm80Sums<Config>& sums, Sm80BackwardStorage<Config>& smem,
+                                                   const BackwardOptionArgs& args) {
+  int streamed = smem.block.streamed.begin / Config::kStreamed * Config::kStreamed;
+  if (streamed < smem.block.streamed.end) sm80_send_streamed(smem, args, streamed);
+  cp_async_commit();
+#pragma unroll 1
+  for (; streamed / Config::kStreamed * Config::kStreamed < smem.block.streamed.end; streamed += Config::kStep) {
+    if (streamed % Config::kStreamed == 0) {
+      cp_async_wait<0>();  // the thread's part of the tile is there, and of what the block owns
+      __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read, nor its ds
+      if (streamed + Config::kStreamed < smem.block.streamed.end) {
+        sm80_send_streamed(smem, args, streamed + Config::kStreamed);
+      }
+      cp_async_commit();
+    }
+    if (smem.block.own[threadIdx.x / 32].meets(streamed, Config::kStep)) {
+      sm80_backward_step(sums, smem, args.options, streamed);
+    } else if constexpr (Config::kAddsDq) {
+      sm80_store_ds<Config>(smem, {}, streamed % Config::kStreamed);
+    }
+    if constexpr (Config::kAddsDq) {
+      if ((streamed + Config::kStep) % Config::kStreamed != 0) continue;
+      __syncthreads();  // ds of all warps is there
+      sm80_add_dq(smem, args, streamed / Config::kStreamed * Config::kStreamed);
+    }
+  }
+}
+
+// A gradient of what the block owns, by way of `tile`, of which a warp writes its own rows.
+template <class Config, class Tile, int kCount>
+__device__ __forceinline__ void sm80_store_gradient(Tile& tile, const float (&gradient)[Config::kRowGroups][kCount],
+                                                    float factor, void* tensor, const TensorStrides& stride,
+                                                    const Sm80BackwardBlock<Config>& block, int columns) {
+  constexpr bool kOwnsKeys = Sm80BackwardShape<Config>::kOwnsKeys;
+  const float factors[kRowsOfThread] = {factor, factor};
+  const SequenceSpan& span = block.span;
+#pragma unroll
+  for (int r = 0; r < Config::kRowGroups; ++r) {
+    const int tile_row = sm80_first_owned<Config>(r);
+    const int64 row = block.work.owned + tile_row;
+    write_accumulators<ElementOf<Config>>(tile, tile_row, gradient[r], factors);
+    __syncwarp();  // the 16 rows are there; no other warp reads or writes them
+    auto* to = static_cast<Bits16*>(tensor) +
+               stride.offset(span.batch, block.work.head, (kOwnsKeys ? span.k_begin : span.q_begin) + row);
+    store_pieces<kMmaRows, Config::kCopyBytes>(tile, tile_row, to, stride.row,
+                                               (kOwnsKeys ? span.seqlen_k : span.seqlen_q) - row, columns);
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void sm80_store_gradients(const BackwardOptionArgs& args, const Sm80Sums<Config>& sums,
+                                                     Sm80BackwardStorage<Config>& smem) {
+  using Shape = Sm80BackwardShape<Config>;
+  const BackwardArgs& base = args.base;
+  if constexpr (Shape::kHasFirst) {
+    sm80_store_gradient(smem.owned, sums.first, base.gradient_scale, Shape::kOwnsKeys ? base.dk : base.dq,
+                        Shape::kOwnsKeys ? base.dk_stride : base.dq_stride, smem.block, Config::kHeadDim);
+  }
+  if constexpr (Shape::kHasValues) {
+    const float factor = kSm80Unshift<Config> * (Config::kHasDropout ? args.options.dropout_scale : 1.0f);
+    sm80_store_gradient(smem.owned_v, sums.values, factor, base.dv, base.dv_stride, smem.block, Config::kHeadDimV);
+  }
+}
+
+// The sums over rows of ds of the query head, to BackwardOptionArgs::dbias_sums; they start again.
+template <class Config>
+__device__ __forceinline__ void sm80_store_bias_sums(const BackwardOptionArgs& args, Sm80Sums<Config>& sums,
+                                                     const Sm80BackwardBlock<Config>& block) {
+  const int lane = threadIdx.x % 32;
+  float* to = args.dbias_sums + (int64{block.span.batch} * args.base.num_heads_q + block.head) * args.base.seqlen_k;
+#pragma unroll
+  for (int i = 0; i < Config::kRowGroups * kRowsOfThread; ++i) {
+    float& mine = sums.bias[i / kRowsOfThread][i % kRowsOfThread];
+    const float sum = quad_sum(mine);
+    mine = 0.0f;
+    const int64 key = block.work.owned + sm80_first_owned<Config>(i / kRowsOfThread) + accumulator_row(lane) +
+                      i % kRowsOfThread * kRowHalf;
+    if (accumulator_column(lane) == 0 && key < block.span.seqlen_k) to[key] = sum;
+  }
+}
+
+// The gradients of one tile of kOwned keys, or query rows. Grid: Sm80BackwardWork::mine().
+template <class Config>
+__device__ void sm80_backward(const BackwardOptionArgs& args) {
+  using Shape = Sm80BackwardShape<Config>;
+  using Storage = Sm80BackwardStorage<Config>;
+  static_assert(sizeof(Storage) == Config::kSmemBytes);
+  extern __shared__ __align__(kSwizzleAtom) unsigned char smem_bytes[];
+  auto& smem = *reinterpret_cast<Storage*>(smem_bytes);
+
+  const auto work = Sm80BackwardWork::mine<Config>(args.base);
+  const SequenceSpan span = sequence_span<Config>(args.base, args.options, work.sequence);
+  if (work.owned >= (Shape::kOwnsKeys ? span.seqlen_k : span.seqlen_q)) return;  // packed, shorter than the longest
+  const uint32 heads = Shape::kOwnsKeys ? args.base.num_heads_q / args.base.num_heads_k : 1;
+  sm80_load_owned(smem, args, span, work.head * heads, work.owned);
+  Sm80BackwardBlock<Config>::make(smem.block, args, work, span, work.head * heads);
+  Sm80Sums<Config> sums;
+  for (bool is_last = false; !is_last;) {
+    __syncthreads();  // the block's work is there
+    sm80_backward_head(sums, smem, args);
+    if constexpr (Config::kSumsBias) sm80_store_bias_sums(args, sums, smem.block);
+    const uint32 next = smem.block.head + 1;
+    is_last = !Shape::kOwnsKeys || next % (args.base.num_heads_q / args.base.num_heads_k) == 0;
+    __syncthreads();  // every warp has left the head: its tiles and the block's work may be overwritten
+    if (threadIdx.x == 0 && !is_last) Sm80BackwardBlock<Config>::set_head(smem.block, args, next);
+  }
+  cp_async_wait<0>();  // where no tile came, what the block owns may still be on its way,
+  __syncthreads();     // into rows of others, too: now they may be written over
+  sm80_store_gradients(args, sums, smem);
+}
+
+}  // namespace attend

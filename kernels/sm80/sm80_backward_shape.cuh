@@ -1,0 +1,80 @@
+// The numbers of sm80_backward that host and device must agree on, as plain arithmetic: tiles, and how much shared
+// memory they take.
+#pragma once
+
+#include "../common/config_enums.cuh"
+#include "../common/portable.cuh"
+#include "../common/smem_address.cuh"
+#include "../common/tile_sizes.cuh"
+#include "sm80_forward_shape.cuh"
+
+namespace attend {
+
+constexpr int kSm80BackwardLargestHeadDim =
+    256;  // a warp's 16 rows of one gradient are then 128 registers of each lane
+
+// Columns that products over head_dim sum over; of a row of dq's float sums.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_depth(int head_dim) {
+  return round_up(head_dim, 16);
+}
+
+// Who owns keys, gives them gradients; who owns query rows, these.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool sm80_owns_keys(Sm80Gradient gradient) {
+  return gradient != Sm80Gradient::kQueries && gradient != Sm80Gradient::kBias;
+}
+
+// Buffers of streamed tiles: one is read while the other fills. A block for the bias has one tile of each head.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_backward_stages(Sm80Gradient gradient) {
+  return gradient == Sm80Gradient::kBias ? 1 : kSm80Stages;
+}
+
+// Query rows whose lse and delta are in shared memory: those of the streamed tiles, or the owned ones.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_saved_rows(Sm80Gradient gradient, int owned, int streamed) {
+  return sm80_owns_keys(gradient) ? sm80_backward_stages(gradient) * streamed : owned;
+}
+
+// The choices of a Config, under the names of its constants.
+struct Sm80BackwardTile {
+  int warps;       // kWarps
+  int row_groups;  // kRowGroups: a warp owns this many times 16 keys or rows, which share what it loads of the streamed
+  int streamed;    // kStreamed: rows or keys of a streamed tile
+  int step;        // kStep: of them, those whose scores a warp has in registers at a time
+  int min_blocks;  // that have to fit on a multiprocessor
+  int adds_dq;     // kAddsDq: a block that owns keys adds its part of dq to sums in memory; kStreamed is 64
+
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int owned() const { return warps * row_groups * kSm80RowsOfMma; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return warps * 32; }
+};
+
+// kSmemBytes: the owned tiles, in whose place gradients are put together; the streamed ones; ds, where dq is
+// made of it; lse and delta; the block's work.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_backward_smem_bytes(Sm80Gradient gradient,
+                                                                        const Sm80BackwardTile& tile, int head_dim,
+                                                                        int head_dim_v) {
+  const int streamed = sm80_backward_stages(gradient) * tile.streamed;
+  const int tiles = half_bytes(tile.owned() + streamed, sm80_width(head_dim) + sm80_width(head_dim_v));
+  const int ds = tile.adds_dq != 0 ? half_bytes(tile.owned(), kPanelColumns) : 0;
+  return round_up(tiles + ds + float_bytes(sm80_saved_rows(gradient, tile.owned(), tile.streamed), 2) + kSm80BlockBytes,
+                  kSwizzleAtom);
+}
+
+// The same for a Config.
+template <class Config>
+struct Sm80BackwardShape {
+  static constexpr Sm80Gradient kGradient = Config::kGradient;
+  static constexpr bool kOwnsKeys = sm80_owns_keys(kGradient);
+  static constexpr bool kHasValues = kGradient == Sm80Gradient::kKeysValues || kGradient == Sm80Gradient::kValues;
+  static constexpr bool kHasDs = kGradient != Sm80Gradient::kValues;
+  static constexpr bool kHasFirst = kHasDs && kGradient != Sm80Gradient::kBias;  // dk or dq
+  static constexpr int kStages = sm80_backward_stages(kGradient);
+  static constexpr int kOwnedOfWarp = Config::kRowGroups * kSm80RowsOfMma;
+  static constexpr int kOwned = Config::kWarps * kOwnedOfWarp;
+  static constexpr int kDepth = sm80_depth(Config::kHeadDim);    // columns of q and k that products sum over
+  static constexpr int kDepthV = sm80_depth(Config::kHeadDimV);  // of v and dout
+  static constexpr int kWidth = sm80_width(Config::kHeadDim);
+  static constexpr int kWidthV = sm80_width(Config::kHeadDimV);
+  static constexpr int kSavedRows = sm80_saved_rows(kGradient, kOwned, Config::kStreamed);
+  static constexpr int kScores = Config::kStep / 2;  // of a lane and a group of 16 rows, at a time
+};
+
+}  // namespace attend

@@ -1,0 +1,96 @@
+// sm80_backward, at its end: the gradient of a bias that has a number for every row.
+//
+//   dbias = ds, summed over the batch entries and heads for which the bias is broadcast
+//
+// Work     a block has a tile of dbias, of kOwned rows and kStreamed keys, and goes through the batch entries and heads
+//          that share it: always in the same order. It computes their p and ds anew
+// Called   where dbias is asked for: src/cuda/launch/sm80_backward.cpp
+#pragma once
+
+#include "../common/dbias_reduce.cuh"
+#include "sm80_backward_scores.cuh"
+
+namespace attend {
+
+// sum += ds of one tile of one head. The block's work is there.
+template <class Config>
+__device__ __forceinline__ void sm80_add_bias_tile(Sm80Scores<Config>& sum, Sm80BackwardStorage<Config>& smem,
+                                                   const BackwardOptionArgs& args, int key) {
+  using Shape = Sm80BackwardShape<Config>;
+  const Sm80BackwardBlock<Config>& block = smem.block;
+  if (!block.streamed.meets(key, Config::kStreamed)) return;
+  sm80_load_owned(smem, args, block.span, block.head, block.work.owned);
+  sm80_send_streamed(smem, args, key);
+  cp_async_commit();
+  cp_async_wait<0>();  // the thread's part of the tiles is there
+  __syncthreads();     // all parts are
+  if (!block.own[threadIdx.x / 32].meets(key, Config::kStreamed)) return;
+  Sm80Scores<Config> p, slope, ds;
+  uint32 kept[Config::kRowGroups][kKeptWords<Shape::kScores>];
+  sm80_multiply_owned<Config, Shape::kDepth, Config::kNegateScores>(p, smem.owned, smem.stage[0].rows, 0);
+  if (sm80_all_visible(block, key)) {
+    sm80_make_p<true>(p, slope, kept, smem, key);
+  } else {
+    sm80_make_p<false>(p, slope, kept, smem, key);
+  }
+  sm80_multiply_owned<Config, Shape::kDepthV, false>(ds, smem.owned_v, smem.stage[0].rows_v, 0);
+  sm80_make_ds<false>(ds, p, kept, smem, key, args.options.dropout_scale);
+#pragma unroll
+  for (int r = 0; r < Config::kRowGroups; ++r) {
+#pragma unroll
+    for (int i = 0; i < Shape::kScores; ++i) sum[r][i] += ds[r][i];
+  }
+}
+
+// The numbers of a tile, as far as they exist. row and key: of its first.
+template <class Config>
+__device__ __forceinline__ void sm80_store_dbias(const BackwardOptionArgs& args, const Sm80Scores<Config>& sum,
+                                                 uint32 batch, uint32 head, int64 row, int64 key) {
+  using Element = typename ElementTraits<Config::kDbiasElement>::Type;
+  auto* dbias = static_cast<typename Element::Storage*>(args.dbias) + args.dbias_stride.offset(batch, head, row) + key;
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int r = 0; r < Config::kRowGroups; ++r) {
+#pragma unroll
+    for (int i = 0; i < Config::kStep / 2; ++i) {
+      const int at_row = sm80_first_owned<Config>(r) + accumulator_row(lane) + i / 2 % 2 * kRowHalf;
+      const int at_key = accumulator_column(lane) + i / 4 * kColumnsOfTile + i % 2;
+      if (row + at_row >= args.base.seqlen_q || key + at_key >= args.base.seqlen_k) continue;
+      dbias[at_row * args.dbias_stride.row + at_key] = Element::round(sum[r][i]);
+    }
+  }
+}
+
+// Grid: tiles of kOwned rows and kStreamed keys (keys fastest) of every batch entry and head of dbias.
+template <class Config>
+__device__ void sm80_dbias(const BackwardOptionArgs& args) {
+  using Shape = Sm80BackwardShape<Config>;
+  using Storage = Sm80BackwardStorage<Config>;
+  static_assert(sizeof(Storage) == Config::kSmemBytes && Config::kStep == Config::kStreamed);
+  extern __shared__ __align__(kSwizzleAtom) unsigned char smem_bytes[];
+  auto& smem = *reinterpret_cast<Storage*>(smem_bytes);
+
+  const BackwardArgs& base = args.base;
+  const auto key_tiles = static_cast<uint32>(num_tiles(base.seqlen_k, Config::kStreamed));
+  const auto row_tiles = static_cast<uint32>(num_tiles(base.seqlen_q, Shape::kOwned));
+  const int key = static_cast<int>(blockIdx.x % key_tiles) * Config::kStreamed;
+  const auto [bias_batch, bias_head, tile] = HeadTile::of_block(blockIdx.x / key_tiles, row_tiles, args.dbias_heads);
+  const int64 row = tile * Shape::kOwned;
+  const auto batches = BroadcastRange::of(bias_batch, args.dbias_batch, base.batch);
+  const auto heads = BroadcastRange::of(bias_head, args.dbias_heads, base.num_heads_q);
+  Sm80Scores<Config> sum = {};
+#pragma unroll 1
+  for (uint32 batch = batches.begin; batch < batches.end; ++batch) {
+#pragma unroll 1
+    for (uint32 head = heads.begin; head < heads.end; ++head) {
+      __syncthreads();  // every warp has left the head before: its tiles and the block's work may be overwritten
+      const SequenceSpan span = {batch, 0, 0, base.seqlen_q, base.seqlen_k};
+      Sm80BackwardBlock<Config>::make(smem.block, args, {batch, head, row}, span, head);
+      __syncthreads();  // the block's work is there
+      sm80_add_bias_tile(sum, smem, args, key);
+    }
+  }
+  sm80_store_dbias<Config>(args, sum, bias_batch, bias_head, row, key);
+}
+
+}  // namespace attend
