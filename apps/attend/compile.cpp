@@ -89,7 +89,10 @@ std::vector<Row> rows_for(const CompileOptions& options) {
         fmt::print("{:<18} not for {}\n", family->name, arch.target);
         continue;
       }
-      for (KernelSpec& spec : cuda::example_specs(*family, arch)) rows.push_back({family, std::move(spec), nullptr});
+      std::vector<KernelSpec> specs = cuda::example_specs(*family, arch);
+      for (std::size_t i = 0; i < specs.size(); i += static_cast<std::size_t>(options.every)) {
+        rows.push_back({family, std::move(specs[i]), nullptr});
+      }
     }
   }
   return rows;
