@@ -1,8 +1,8 @@
 // Sizes of the sm90 backward kernels that host and device compute alike: tiles, shared memory, workspace, grids.
 //
 // The host fills a Config from sm90_backward_tile(), the workspace from Sm90BackwardWorkspace, and launches three
-// kernels in a row: sm90_backward_prepare, sm90_backward, sm90_backward_finish; and sm90_backward_finish_keys where dk and
-// dv are added up in memory. Where a head dimension is above 128 they are sm90_backward_prepare,
+// kernels in a row: sm90_backward_prepare, sm90_backward, sm90_backward_finish; and sm90_backward_finish_keys where dk
+// and dv are added up in memory. Where a head dimension is above 128 they are sm90_backward_prepare,
 // sm90_backward_wide_keys, sm90_backward_wide_queries.
 #pragma once
 
@@ -180,8 +180,8 @@ struct Sm90BackwardWorkspace {
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr int64 aligned(int64 bytes) { return (bytes + 255) / 256 * 256; }
 };
 
-// Floats of the sums of dk and dv, in the order of the accumulators that they are added from: where kAddsUp, that is each
-// query head of a group adds its own. heads: of k, of all sequences.
+// Floats of the sums of dk and dv, in the order of the accumulators that they are added from: where kAddsUp, that is
+// each query head of a group adds its own. heads: of k, of all sequences.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_key_sums(const Sm90BackwardTile& tile, int64 heads,
                                                                         int64 key_blocks) {
   return heads * key_blocks * tile.block_n * (tile.depth + tile.depth_v);

@@ -188,8 +188,8 @@ class WideValueWarpgroup
     constexpr uint32 kExponent = 0x7f800000;
     return __uint_as_float(__float_as_uint(args_.options.dropout_scale) & kExponent);
   }
-  // p with what dropout does not keep as 0, packed; and for the other warpgroup, which wants both p and the decision, as
-  // a negative number.
+  // p with what dropout does not keep as 0, packed; and for the other warpgroup, which wants both p and the decision,
+  // as a negative number.
   __device__ __forceinline__ void pack_kept(uint32 number) {
     uint32 kept[kKeptWords<32>];
     kept_bits<32, true>(rules_.tile(int64{tile_of_rows(number)} * kBackwardRows, smem_.item.key), kept, thread());

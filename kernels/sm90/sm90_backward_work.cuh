@@ -1,12 +1,11 @@
 // What a block of the sm90 backward pass works on: key blocks of one head of k, each with the query tiles that see it.
 //
 // The steps of a key block are the tiles of all query heads that share its head of k, one head after the other: dk and
-// dv stay in registers for the whole group. Or, with kAddsUp, those of one query head: then all key blocks of a head are
-// at it at about the same time and find in the L2 cache what others have read, and dk and dv are added up in memory.
-// Where all key blocks are alike, each block has a fixed list, whose last
-// waves are cut into equal runs of steps: a key block cut in two has its tail in one block, which leaves float sums for
-// the block that has its head. Otherwise blocks take the next key block when they are done, longest first; but shortest
-// first where additions to dq have an order, which is that of descending keys: under a causal mask the tiles that a
+// dv stay in registers for the whole group. Or, with kAddsUp, those of one query head: then all key blocks of a head
+// are at it at about the same time and find in the L2 cache what others have read, and dk and dv are added up in
+// memory. Where all key blocks are alike, each block has a fixed list, whose last waves are cut into equal runs of
+// steps: a key block cut in two has its tail in one block, which leaves float sums for the block that has its head.
+// Otherwise blocks take the next key block when they are done, longest first; but shortest first where additions to dq have an order, which is that of descending keys: under a causal mask the tiles that a
 // key block begins with are then those that the blocks before it have left behind.
 #pragma once
 

@@ -281,8 +281,8 @@ class Sm90Backward final : public Family {
 
   /// Key blocks of a group differ in the time that they take, so that they soon are at different query heads, and what
   /// one has read is no more in the L2 cache when another wants it: 8.5 GB come from memory at (2, 32:4, 8192, 128)
-  /// causal, 1.5 where each head has keys of its own. The larger the group, the more is read anew; the more tiles of rows
-  /// a key block has, the less its sums matter. Measured: docs/hopper_backward.md.
+  /// causal, 1.5 where each head has keys of its own. The larger the group, the more is read anew; the more tiles of
+  /// rows a key block has, the less its sums matter. Measured: docs/hopper_backward.md.
   [[nodiscard]] static bool pays_to_add_up(const Problem& p) {
     if (sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v)).is_wide) return false;
     constexpr std::int64_t kLargeGroup = 8, kTilesOfLarge = 16, kSmallGroup = 4, kTilesOfSmall = 64;
