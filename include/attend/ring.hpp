@@ -111,7 +111,7 @@ ATTEND_API void unshard(Sharding sharding, const Tensor& local, const Tensor& wh
 /// then nothing was written. A tensor of another device than the CPU is refused.
 ATTEND_API void ring_forward(const RingContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
                              const Tensor& o, const Tensor* lse, const Params& params = {},
-                             Sharding sharding = Sharding::kZigzag);
+                             Sharding sharding = Sharding::kZigzag, Stream stream = nullptr);
 
 /// The gradients of ring_forward: attend::backward of the whole sequence, every tensor with the rank's rows.
 ///
@@ -123,6 +123,6 @@ ATTEND_API void ring_forward(const RingContext& context, const Tensor& q, const 
 ATTEND_API void ring_backward(const RingContext& context, const Tensor& dout, const Tensor& q, const Tensor& k,
                               const Tensor& v, const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
                               const Tensor& dv, const Params& params = {}, Sharding sharding = Sharding::kZigzag,
-                              const BackwardExtras& extras = {});
+                              Stream stream = nullptr, const BackwardExtras& extras = {});
 
 }  // namespace attend

@@ -272,7 +272,7 @@ class BackwardComputer {
     }
   }
   [[nodiscard]] __device__ __forceinline__ Alibi alibi_of(const Sm90BackwardItem& item, uint32 number) const {
-    return Alibi::of(rules_.slope, item, tile_of_rows(number), first_key(item), recomputed_lane());
+    return Alibi::of(rules_, item, tile_of_rows(number), first_key(item), recomputed_lane());
   }
   // To lse_, which has been read for the tile with this number.
   __device__ __forceinline__ void add_alibi(const Sm90BackwardItem& item, uint32 number) {
@@ -347,14 +347,12 @@ class BackwardComputer {
     }
     const int row = first_key(item) + lane_of_warpgroup() / 32 * 16;
     const BackwardArgs& base = args_.base;
-    store_accumulator<Element, Config::kHeadDim>(
-        dk_, base.gradient_scale,
-        static_cast<Bits16*>(base.dk) + base.dk_stride.offset(item.batch, item.head_k, item.k_begin + row),
+    store_gradient<Config, Config::kHeadDim>(
+        dk_, base.gradient_scale, base.dk, base.dk_stride.offset(item.batch, item.head_k, item.k_begin + row),
         base.dk_stride.row, item.seqlen_k - row);
-    store_accumulator<Element, Config::kHeadDimV>(
-        dv_, Config::kHasDropout ? args_.options.dropout_scale : 1.0f,
-        static_cast<Bits16*>(base.dv) + base.dv_stride.offset(item.batch, item.head_k, item.k_begin + row),
-        base.dv_stride.row, item.seqlen_k - row);
+    store_gradient<Config, Config::kHeadDimV>(
+        dv_, Config::kHasDropout ? args_.options.dropout_scale : 1.0f, base.dv,
+        base.dv_stride.offset(item.batch, item.head_k, item.k_begin + row), base.dv_stride.row, item.seqlen_k - row);
   }
 
   template <int kCount>

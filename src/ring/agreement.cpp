@@ -32,18 +32,6 @@ Fields unpacked(std::string_view text) {
   return fields;
 }
 
-/// Sends `mine` to every other rank and fills by_rank with what they send, whose sizes it has.
-void all_gather(Transport& transport, std::span<const std::byte> mine, std::vector<std::span<std::byte>> by_rank) {
-  std::vector<std::unique_ptr<Pending>> sends, receives;
-  for (int peer = 0; peer < transport.size(); ++peer) {
-    if (peer == transport.rank()) continue;
-    sends.push_back(transport.send(peer, Channel::kAgreement, mine));
-    receives.push_back(transport.receive(peer, Channel::kAgreement, by_rank[static_cast<std::size_t>(peer)]));
-  }
-  for (const auto& receive : receives) receive->wait();
-  for (const auto& send : sends) send->wait();
-}
-
 constexpr const char* kRefused = "refused";  // the name of a first field, with the error's code; the second is its text
 
 Fields refusal(ErrorCode code, const char* text) {
@@ -61,22 +49,20 @@ ErrorCode code_of(const Fields& refusal) {
 
 std::vector<Fields> exchange_fields(Transport& transport, const Fields& mine) {
   const auto num_ranks = static_cast<std::size_t>(transport.size());
-  const std::string text = packed(mine);
+  std::string text = packed(mine);
   const std::uint64_t length = text.size();
   std::vector<std::uint64_t> lengths(num_ranks);
-  std::vector<std::span<std::byte>> buffers;
-  for (std::uint64_t& of_rank : lengths) buffers.push_back(std::as_writable_bytes(std::span(&of_rank, 1)));
-  all_gather(transport, std::as_bytes(std::span(&length, 1)), buffers);
+  transport.all_gather(std::as_bytes(std::span(&length, 1)), std::as_writable_bytes(std::span(lengths)));
 
-  std::vector<std::string> texts;
-  for (const std::uint64_t of_rank : lengths) texts.emplace_back(of_rank, '\0');
-  buffers.clear();
-  for (std::string& of_rank : texts) buffers.push_back(std::as_writable_bytes(std::span(of_rank)));
-  all_gather(transport, std::as_bytes(std::span(text)), buffers);
-  texts[static_cast<std::size_t>(transport.rank())] = text;
+  const std::uint64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  text.resize(longest);
+  std::string texts(longest * num_ranks, '\0');
+  transport.all_gather(std::as_bytes(std::span(text)), std::as_writable_bytes(std::span(texts)));
 
   std::vector<Fields> by_rank;
-  for (const std::string& of_rank : texts) by_rank.push_back(unpacked(of_rank));
+  for (std::size_t rank = 0; rank < num_ranks; ++rank) {
+    by_rank.push_back(unpacked(std::string_view(texts).substr(rank * longest, lengths[rank])));
+  }
   return by_rank;
 }
 

@@ -68,7 +68,8 @@ class Sm90Backward final : public Family {
  public:
   Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 128") {
     has_forward = false;
-    takes = option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi | option::kDropout;
+    takes =
+        option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi | option::kDropout | option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -79,7 +80,7 @@ class Sm90Backward final : public Family {
     v.aligned = 1;  // as lack() asks
     v.is_deterministic = p.deterministic;
     // Without a mask ptxas has no registers for dropout at 64 columns; with a window that is open it has.
-    if (v.mask == MaskKind::kFull && v.options == option::kDropout && !v.tile().is_persistent) {
+    if (v.mask == MaskKind::kFull && (v.options & ~option::kRing) == option::kDropout && !v.tile().is_persistent) {
       v.mask = MaskKind::kWindow;
     }
     Choice choice = {.variant = v, .why = "Hopper's tensor cores: the tiles that registers allow"};
@@ -185,6 +186,13 @@ class Sm90Backward final : public Family {
     add(kF16, 40, 80, kCausal);
     add(kBF16, 128, 64, kFull);
     add(kBF16, 96, 96, kCausal);
+    for (const int head_dim : {64, 128}) {
+      for (const MaskKind mask : {kFull, kCausal, kWindow}) {
+        add(kBF16, head_dim, head_dim, mask, option::kAddsToOutputs);
+        add(kF16, head_dim, head_dim, mask, option::kRing | option::kAlibi, true);
+        if (head_dim == 128 || mask != kFull) add(kBF16, head_dim, head_dim, mask, option::kRing | option::kDropout);
+      }
+    }
     return variants;
   }
 
@@ -193,6 +201,11 @@ class Sm90Backward final : public Family {
     if (p.dbias) return core::Lack{nullptr, "dbias", "given", "none"};
     if (auto lack = head_dim_lack(p, {}, kMostHeadDim, true)) return lack;
     if (auto lack = length_lack(p, kMostLength)) return lack;
+    if (auto lack = part_lack(p)) return lack;
+    for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {
+      if (p.adds_to_outputs && head_dim % 2 != 0)
+        return core::Lack{tensor, "head_dim", head_dim, "even ones in a ring"};
+    }
     const Sm90BackwardTile tile = sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v));
     if (p.alibi_slopes && p.dropout_p > 0 && tile.is_persistent) {
       return core::Lack{nullptr, "dropout_p with alibi_slopes", dropout_text, "0 where a head_dim is above 64"};
@@ -216,7 +229,7 @@ class Sm90Backward final : public Family {
                        .source = std::string("sm90/") + function + ".cuh",
                        .function = function,
                        .args = Sm90BackwardArgs::kTypeName,
-                       .config = constants_of(v, option::kAll),
+                       .config = constants_of(v, option::kAll | option::kRing),
                        .arch = arch.target,
                        .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
     spec.config.insert(spec.config.end(), {{"kIsDeterministic", v.is_deterministic != 0},
