@@ -1,4 +1,4 @@
-// The parameter of the three kernels of the sm90 backward pass.
+// The parameter of the kernels of the sm90 backward pass.
 #pragma once
 
 #include "../common/args.cuh"
@@ -7,7 +7,8 @@ namespace attend {
 
 // BackwardArgs and OptionArgs, with tensor maps and the parts of the workspace (Sm90BackwardWorkspace). kIsVarlen:
 // batch counts the sequences, seqlen_q and seqlen_k bound their lengths. Of the options, windows, cu_seqlens,
-// alibi_slopes and dropout are read. base.gradient_scale has dropout_scale in it.
+// alibi_slopes and dropout are read. base.gradient_scale has dropout_scale in it, and 2^-ds_bits
+// (Sm90BackwardUnits).
 //
 // Maps: rank 4, (head_dim, seqlen, heads, batch), boxes of (64, rows, 1, 1), swizzled in rows of 128 bytes, zeros
 // outside. Rows and heads are whole multiples of 16 bytes apart, tensors start on one; so do o, dq, dk and dv, which
@@ -20,14 +21,16 @@ struct Sm90BackwardArgs {
   TensorMapArg v_map;     // kBlockN rows
   BackwardArgs base;
   OptionArgs options;
-  float* lse_log2;      // (heads, stats_rows): log2(e) lse; +inf in rows that see no key or do not exist: p = 0
+  float* lse_log2;      // (heads, stats_rows): log2(e) lse - p_bits; +inf in rows that see no key or do not
+                        // exist: p = 0
   float* delta;         // (heads, stats_rows): (rowsum(dout * o) - dlse) / dropout_scale. Both permuted:
                         // sm90_backward_stats_place()
-  float* dq_sums;       // (heads, stats_rows / 64, depth / 64, 4 warps, 8, 32 lanes, 4): dq / scale
+  float* dq_sums;       // (heads, stats_rows / 64, depth / 64, 4 warps, 8, 32 lanes, 4): dq / gradient_scale
   uint32* dq_turns;     // kIsDeterministic: (heads, stats_rows / 64, 4): key blocks that have added to a part of a tile
   float* partial_sums;  // (blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
   uint32* partial_ready;  // (blocks, block_n / 64)
   uint32* next_item;      // of the list of key blocks
+  float* key_sums;        // kAddsUp: (heads_k, key_blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
   int64 stats_rows;       // padded rows of one head
   uint32 key_blocks;      // of a sequence: num_tiles(seqlen_k, kBlockN)
   uint32 section_heads;   // sm90_backward_section()
@@ -35,6 +38,6 @@ struct Sm90BackwardArgs {
   float scale_log2;       // scale * log2(e); 1e-30 where that is 0
 };
 static_assert(sizeof(Sm90BackwardArgs) ==
-              (4 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 8 * 8 + 4 * 4 + 63) / 64 * 64);
+              (4 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 9 * 8 + 4 * 4 + 63) / 64 * 64);
 
 }  // namespace attend

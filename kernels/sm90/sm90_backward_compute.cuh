@@ -3,12 +3,13 @@
 //   p^T = exp2(scale_log2 k q^T - lse_log2)    dp^T = v dout^T    ds^T = p^T (dp^T - delta)
 //   dv += p^T dout    dk += ds^T q
 //
-// ALiBi's part of a score is added beside lse. Dropout decides on a tile before step 1, and takes what it drops out of
-// dp in step 2 and out of p behind it; its delta is read there too, for want of registers.
+// p and ds are too large by powers of two, Sm90BackwardUnits. ALiBi's part of a score is added beside lse. Dropout
+// decides on a tile before step 1, keeps delta out of dp, and takes what it drops out of dp in step 2 and out of p
+// behind it.
 // Keys are rows of the products, so that p^T and ds^T are A operands in registers, as they come. ds also goes to shared
 // memory, transposed, for dq. Tile i; | all products drained:
-//   1  issue dp(i); delta(i) was read before it, since reads of shared memory starve beside these products
-//   2  | ds(i) = p (dp - delta), to registers and shared memory
+//   1  issue dp(i), which starts as -delta(i): read before it, since reads of shared memory starve beside products
+//   2  | ds(i) = p dp, to registers and shared memory
 //   3  take the token; issue dk(i); read lse(i + 1); announce ds(i)
 //   4  | issue s(i + 1) and dv(i)
 //   5  s(i + 1) done: pass the token; p(i + 1) = exp2(s) in place, beside dv(i)
@@ -22,6 +23,7 @@
 #include "../common/online_softmax.cuh"
 #include "../common/stmatrix.cuh"
 #include "../common/thread_barrier.cuh"
+#include "sm90_backward_key_sums.cuh"
 #include "sm90_backward_partial.cuh"
 #include "sm90_backward_products.cuh"
 #include "sm90_backward_scores.cuh"
@@ -68,8 +70,7 @@ class BackwardComputer {
     }
 #pragma unroll 1
     while (step < end) {
-      const BackwardSegment segment =
-          BackwardSegment::at(item, step, args_.base.num_heads_q / args_.base.num_heads_k).as_uniform();
+      const BackwardSegment segment = BackwardSegment::at(item, step).as_uniform();
       step = segment.step_end;
       rules_ = rules_of_head<Config>(args_, item, segment.head);
       number_end_ = number_ + static_cast<uint32>(segment.tile_end - segment.tile);
@@ -84,8 +85,10 @@ class BackwardComputer {
   static constexpr bool kHasLoader = Shape::kTile.is_persistent;  // it waits for buffers to be released
   static constexpr bool kSkipsTiles = kHasLoader && Config::kMask != MaskKind::kFull;
   // ds as a product of pairs: dp - delta is rounded before it, which makes errors of dq and dk 15 % larger. At 64
-  // columns arithmetic limits the kernel (3 % faster), at 128 it does not.
-  static constexpr bool kPacksDs = !kHasLoader && Config::kElement == ElementType::kBF16;
+  // columns arithmetic limits the kernel (3 % faster), at 128 it does not. Not with dropout: all entries of a row that
+  // are dropped have the same -delta, so that its rounding would add up in dq.
+  static constexpr bool kPacksDs = !kHasLoader && Config::kElement == ElementType::kBF16 && !Config::kHasDropout;
+  static constexpr Sm90BackwardUnits kUnits = sm90_backward_units(Config::kElement);
   static constexpr int kTokenId = 8;  // named barriers 8, 9, ...
 
   [[nodiscard]] static __device__ __forceinline__ int lane_of_warpgroup() {
@@ -139,7 +142,7 @@ class BackwardComputer {
     read_statistics(lse_, smem_.lse_log2[stage_of(number_)]);
     add_alibi(item, number_);
     wgmma_fence();
-    begin_scores<Config, Config::kHeadDim>(s_, keys(smem_.k), along_rows(q_tile(stage_of(number_))));
+    begin_scores<Config, Config::kHeadDim, false>(s_, keys(smem_.k), along_rows(q_tile(stage_of(number_))));
     wait_for_ds_buffer();
     smem_.v_full.wait(keys_parity);  // v has landed
     wgmma_wait<0>(s_);
@@ -150,7 +153,7 @@ class BackwardComputer {
       first_half<false>(item, is_last_head);  // 1, 2, 3
       wgmma_fence();
       const uint32 stage = stage_of(number_++);
-      begin_scores<Config, Config::kHeadDim>(s_, keys(smem_.k), along_rows(q_tile(stage_of(number_))));
+      begin_scores<Config, Config::kHeadDim, false>(s_, keys(smem_.k), along_rows(q_tile(stage_of(number_))));
       begin_gradient<Config, Shape::kDepthV>(dv_, p_, down_columns(dout_tile(stage)));
       wgmma_wait<1>(s_);  // 5: s may be read, dv is under way
       pass_token();
@@ -180,10 +183,10 @@ class BackwardComputer {
     if constexpr (Config::kHasDropout) {
       decide(item);
     } else {
-      read_statistics(delta_, smem_.delta[stage]);
+      begin_at_minus_delta(smem_.delta[stage]);
     }
     wgmma_fence();
-    begin_scores<Config, Config::kHeadDimV>(dp_, keys(smem_.v), along_rows(dout_tile(stage)));
+    begin_scores<Config, Config::kHeadDimV, !Config::kHasDropout>(dp_, keys(smem_.v), along_rows(dout_tile(stage)));
     wgmma_wait<0>(dp_);
     if (kHasLoader && kIsLast && is_last_head) arrive_as_warp(smem_.v_empty);
     store_ds(smem_.delta[stage]);
@@ -259,6 +262,14 @@ class BackwardComputer {
                  : "r"(smem_address(stats) + threadIdx.x % 4 * 16 + i * 64));
   }
 
+  // dp starts as -delta: the product adds to it, and no registers hold delta beside p and dp.
+  __device__ __forceinline__ void begin_at_minus_delta(const float* stats) {
+    float delta[16];
+    read_statistics(delta, stats);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) dp_[i] = -delta[backward_statistic(i)];
+  }
+
   // s becomes p; entries that are not seen become 0, whatever stood there. The branch stands first, right behind the
   // token's passing: ptxas moves that behind everything up to the next branch, and with it the other warpgroup's start.
   // With the branch behind the exponentials the kernel was 8 to 20 % slower.
@@ -294,15 +305,15 @@ class BackwardComputer {
   // ds^T = p^T (dp^T - delta), kept as an A operand and stored transposed, 16 query rows at a time.
   __device__ __forceinline__ void store_ds(const float* stats) {
     const uint32 to = ds_place_ + number_ % Config::kDsBuffers * static_cast<uint32>(sizeof(smem_.ds[0]));
-    float few[2][4];  // of delta
-    if constexpr (Config::kHasDropout) read_statistics(few[0], stats, 0);
+    float delta[2][4];
+    if constexpr (Config::kHasDropout) read_statistics(delta[0], stats, 0);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (Config::kHasDropout && i < 3) read_statistics(few[(i + 1) % 2], stats, i + 1);
+      if (Config::kHasDropout && i < 3) read_statistics(delta[(i + 1) % 2], stats, i + 1);
 #pragma unroll
       for (int j = 4 * i; j < 4 * i + 4; ++j) {
-        const float low = score_gradient(2 * j, few[i % 2]);
-        const float high = score_gradient(2 * j + 1, few[i % 2]);
+        const float low = score_gradient(2 * j, delta[i % 2]);
+        const float high = score_gradient(2 * j + 1, delta[i % 2]);
         if constexpr (kPacksDs) {
           ds_[j] = multiply_bf16_pairs(p_[j], Element::pack(low, high));
         } else {
@@ -316,11 +327,14 @@ class BackwardComputer {
     pin_registers(ds_);
   }
 
-  // dp - delta of number i of the accumulator; few: delta's part for it, with dropout. The scale of what dropout keeps
-  // is left out: it is a factor of dq, dk and dv.
-  [[nodiscard]] __device__ __forceinline__ float score_gradient(int i, const float (&few)[4]) const {
-    if constexpr (!Config::kHasDropout) return dp_[i] - delta_[backward_statistic(i)];
-    return ((kept_[0] >> i & 1u) != 0 ? dp_[i] : 0.0f) - few[backward_statistic(i) % 4];
+  // dp - delta of number i of the accumulator, in what units ds wants. With dropout dp is not there yet with -delta,
+  // which an entry keeps that is dropped, and the scale of what is kept is left out: it is a factor of dq, dk and dv.
+  [[nodiscard]] __device__ __forceinline__ float score_gradient(int i, const float (&delta)[4]) const {
+    float gradient = dp_[i];
+    if constexpr (Config::kHasDropout) {
+      gradient = ((kept_[0] >> i & 1u) != 0 ? gradient : 0.0f) - delta[backward_statistic(i) % 4];
+    }
+    return gradient * sm90_backward_unit(kUnits.p_bits - kUnits.ds_bits);
   }
 
   [[nodiscard]] __device__ __forceinline__ int first_key(const Sm90BackwardItem& item) const {  // of this warpgroup
@@ -338,21 +352,20 @@ class BackwardComputer {
     kept_bits<32, true>(rules_of_tile(item), kept_, recomputed_lane());
   }
 
-  // To dk and dv, or as float sums to where the block that has the item's first steps looks for them.
+  // To dk and dv, or to their sums in memory, or as float sums to where the block that has the item's first steps looks
+  // for them.
   __device__ __forceinline__ void store(const Sm90BackwardItem& item) {
-    if constexpr (Sm90BackwardList<Config>::kCuts) {
+    if constexpr (Config::kAddsUp) {
+      if (item.begin < item.end) BackwardKeySums<Config>::add(args_, item, warpgroup_, dk_, dv_);
+      return;
+    }
+    if constexpr (Sm90BackwardList<Config>::kLeavesSums) {
       const BackwardPartialSums<Config> partial = {args_, warpgroup_};
       if (item.partial_out >= 0) return partial.leave(item.partial_out, dk_, dv_);
       if (item.partial_in >= 0) partial.add(item.partial_in, dk_, dv_);
     }
     const int row = first_key(item) + lane_of_warpgroup() / 32 * 16;
-    const BackwardArgs& base = args_.base;
-    store_gradient<Config, Config::kHeadDim>(
-        dk_, base.gradient_scale, base.dk, base.dk_stride.offset(item.batch, item.head_k, item.k_begin + row),
-        base.dk_stride.row, item.seqlen_k - row);
-    store_gradient<Config, Config::kHeadDimV>(
-        dv_, Config::kHasDropout ? args_.options.dropout_scale : 1.0f, base.dv,
-        base.dv_stride.offset(item.batch, item.head_k, item.k_begin + row), base.dv_stride.row, item.seqlen_k - row);
+    store_key_gradients<Config>(args_, dk_, dv_, item.batch, item.head_k, item.k_begin + row, item.seqlen_k - row);
   }
 
   template <int kCount>
@@ -374,7 +387,7 @@ class BackwardComputer {
   float s_[32];  // s, then p
   float dp_[32];
   uint32 p_[16], ds_[16];
-  float lse_[16], delta_[16];
+  float lse_[16];
   uint32 kept_[kKeptWords<32>] = {};  // by dropout, of the tile
   ScoreRules<Config> rules_ = {};     // of the head; what no option needs takes no registers
 };

@@ -138,8 +138,7 @@ class BackwardLoader {
   }
 
   __device__ __forceinline__ void load_item(const Sm90BackwardItem& item, uint32 number) {
-    const uint32 group = args_.base.num_heads_q / args_.base.num_heads_k;
-    BackwardSegment at = BackwardSegment::at(item, item.begin, group);
+    BackwardSegment at = BackwardSegment::at(item, item.begin);
 #pragma unroll 1
     for (int step = item.begin; step < item.end; ++tiles_) {
       const uint32 stage = tiles_ % Config::kStages;
@@ -159,7 +158,7 @@ class BackwardLoader {
       if (is_only && number > 0) load_k(item, number);
       if (kPreparesEarly && (is_second || is_only)) prepare(number + 1);
       ++step;
-      if (++at.tile == at.tile_end && step < item.end) at = BackwardSegment::at(item, step, group);
+      if (++at.tile == at.tile_end && step < item.end) at = BackwardSegment::at(item, step);
     }
   }
   __device__ __forceinline__ void load_k(const Sm90BackwardItem& item, uint32 number) {

@@ -23,9 +23,8 @@ class NarrowQueryWarpgroup {
   // All steps of the block's one item, which has at least one.
   __device__ __forceinline__ void run() {
     const BackwardBand band = BackwardBand::of<Config>(args_.options);
-    const uint32 group = args_.base.num_heads_q / args_.base.num_heads_k;
     const int end = uniform(item_.end);
-    BackwardSegment at = BackwardSegment::at(item_, 0, group).as_uniform();
+    BackwardSegment at = BackwardSegment::at(item_, 0).as_uniform();
     load_at_ = at;
     if (warp_ == 0) load_first(end);
     smem_.k_full.wait(0);  // k has landed
@@ -41,7 +40,7 @@ class NarrowQueryWarpgroup {
       wgmma_wait<0>(acc);
       arrive_as_warp(smem_.ds_empty[buffer]);
       add_pass(acc, backward_stats_row(args_, item_, at.head, at.tile), blocks_before<Config>(item_, band, at.tile));
-      if (++at.tile == at.tile_end && step + 1 < end) at = BackwardSegment::at(item_, step + 1, group).as_uniform();
+      if (++at.tile == at.tile_end && step + 1 < end) at = BackwardSegment::at(item_, step + 1).as_uniform();
     }
     if (threadIdx.x % 32 == 0) bulk_wait();
   }
@@ -67,7 +66,7 @@ class NarrowQueryWarpgroup {
   }
   __device__ __forceinline__ void step_loads(int end) {
     if (++loaded_ == end || ++load_at_.tile < load_at_.tile_end) return;
-    load_at_ = BackwardSegment::at(item_, loaded_, args_.base.num_heads_q / args_.base.num_heads_k).as_uniform();
+    load_at_ = BackwardSegment::at(item_, loaded_).as_uniform();
   }
 
   // This warp's 16 rows of dq, added to the sums by one of its threads.

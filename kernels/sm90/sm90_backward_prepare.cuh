@@ -1,6 +1,6 @@
 // sm90, before the backward pass proper: what it knows of query rows, zeros where it adds, counters at their start.
 //
-//   delta = rowsum(dout * o) - dlse    lse_log2 = log2(e) lse    with dropout, delta (1 - p)
+//   delta = rowsum(dout * o) - dlse    lse_log2 = log2(e) lse - p_bits    with dropout, delta (1 - p)
 //
 // Shapes   as in sm90_backward.cuh. Rows are padded to whole tiles; rows that see no key, or do not exist, get
 //          lse_log2 = +inf and delta = 0: there p = 0, and so is all that follows
@@ -108,7 +108,7 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   if (thread < tile.rows_left) {
     const float lse = base.lse[base.lse_stride.offset(tile.span.batch, tile.head, q_row + thread)];
     if (lse != -kInfinity) {
-      row_lse = lse * kLog2E;
+      row_lse = fmaf(lse, kLog2E, static_cast<float>(-sm90_backward_units(Config::kElement).p_bits));
       row_delta = delta[thread];
       if (base.dlse != nullptr)
         row_delta -= base.dlse[base.dlse_stride.offset(tile.span.batch, tile.head, q_row + thread)];

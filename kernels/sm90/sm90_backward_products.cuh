@@ -6,15 +6,16 @@
 
 namespace attend {
 
-// x = a b^T: 64 keys of k or v times the tile's rows of q or dout, over the kHeadDim columns that exist.
-template <class Config, int kHeadDim>
+// x = a b^T, or with kAdds x += a b^T: 64 keys of k or v times the tile's rows of q or dout, over the kHeadDim columns
+// that exist.
+template <class Config, int kHeadDim, bool kAdds>
 __device__ __forceinline__ void begin_scores(float (&x)[32], MatrixDescriptor a, MatrixDescriptor b) {
   using Shape = BackwardShape<Config>;
   constexpr int kStepsOfPanel = kPanelColumns / kWgmmaDepth;
   constexpr int kStepBytes = kWgmmaDepth * sizeof(Bits16);
-  WgmmaFresh<Config::kElement>::template ss<false>(x, a, b);
+  if constexpr (!kAdds) WgmmaFresh<Config::kElement>::template ss<false>(x, a, b);
 #pragma unroll
-  for (int i = 1; i < (kHeadDim + kWgmmaDepth - 1) / kWgmmaDepth; ++i) {
+  for (int i = kAdds ? 0 : 1; i < (kHeadDim + kWgmmaDepth - 1) / kWgmmaDepth; ++i) {
     const uint32 in_panel = i % kStepsOfPanel * kStepBytes;
     WgmmaOp<Config::kElement, 64>::template ss<false, 1>(
         x, a.advance(i / kStepsOfPanel * Shape::kPanelBytesN + in_panel),

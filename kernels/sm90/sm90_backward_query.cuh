@@ -91,7 +91,6 @@ class BackwardQueryWarpgroup {
       : smem_(smem), args_(args) {}
 
   __device__ __forceinline__ void run() {
-    const uint32 group = args_.base.num_heads_q / args_.base.num_heads_k;
     const BackwardBand band = BackwardBand::of<Config>(args_.options);
 #pragma unroll 1
     for (uint32 number = 0;; ++number) {
@@ -103,7 +102,7 @@ class BackwardQueryWarpgroup {
       if (step == end) arrive_as_warp(smem_.k_empty);
 #pragma unroll 1
       while (step < end) {
-        const BackwardSegment segment = BackwardSegment::at(item, step, group).as_uniform();
+        const BackwardSegment segment = BackwardSegment::at(item, step).as_uniform();
         step = segment.step_end;
         float* to = args_.dq_sums + backward_stats_row(args_, item, segment.head, segment.tile) * Shape::kDepth;
         // The second warpgroup's keys may lie beyond what the first tile's rows see; it skips the tile.

@@ -1,9 +1,11 @@
 // Sizes of the sm90 backward kernels that host and device compute alike: tiles, shared memory, workspace, grids.
 //
 // The host fills a Config from sm90_backward_tile(), the workspace from Sm90BackwardWorkspace, and launches three
-// kernels in a row: sm90_backward_prepare, sm90_backward, sm90_backward_finish.
+// kernels in a row: sm90_backward_prepare, sm90_backward, sm90_backward_finish; and sm90_backward_finish_keys where dk and
+// dv are added up in memory.
 #pragma once
 
+#include "../common/config_enums.cuh"
 #include "../common/portable.cuh"
 #include "../common/work.cuh"
 
@@ -16,6 +18,23 @@ constexpr int kBackwardFinishThreads = 128;  // a warp has 16 rows
 constexpr int kBackwardTurns = 4;            // counters of a tile of dq: of its passes, or of the warps of its only one
 constexpr int kBackwardItemBytes = 64;       // sizeof(Sm90BackwardItem)
 constexpr int kBackwardItemRing = 8;         // items on their way from the loader to the other warps
+
+// p is computed 2^p_bits times too large, which nothing but factors at the end know of: small entries, and with them
+// the gradients of keys that are seen a little, would else vanish where p is rounded for the products. p is at most 1
+// but for rounding, so that in float16 it stays below 65504; bfloat16 has float's range, and float's smallest numbers
+// are kept. ds is too large by 2^ds_bits: in float16 there is no room, since it may be as large as dout and v make it.
+struct Sm90BackwardUnits {
+  int p_bits;
+  int ds_bits;
+};
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardUnits sm90_backward_units(ElementType element) {
+  if (element == ElementType::kF16) return {14, 0};
+  return {24, 24};
+}
+// 2^-bits
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr float sm90_backward_unit(int bits) {
+  return 1.0f / static_cast<float>(1 << bits);
+}
 
 // The constants of a Config that follow from the head dimensions.
 struct Sm90BackwardTile {
@@ -112,8 +131,16 @@ struct Sm90BackwardWorkspace {
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr int64 aligned(int64 bytes) { return (bytes + 255) / 256 * 256; }
 };
 
+// Floats of the sums of dk and dv, in the order of the accumulators that they are added from: where kAddsUp, that is each
+// query head of a group adds its own. heads: of k, of all sequences.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_key_sums(const Sm90BackwardTile& tile, int64 heads,
+                                                                        int64 key_blocks) {
+  return heads * key_blocks * tile.block_n * (tile.depth + tile.depth_v);
+}
+
 // Heads of k that share the GPU while their key blocks are worked off, longest first, where blocks differ in length.
-// All blocks of a head are at the same query head of its group; what these read and add to should be about 64 MB.
+// All blocks of a head are at the same query head of its group; what these read and add to should be about 64 MB. Where
+// kAddsUp they are query heads.
 // Measured at (2, 16, 8192, 128) causal; more than 32 heads bring nothing. Without such differences heads follow one
 // another: 1.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 sm90_backward_section(int64 seqlen_q, bool is_full,
@@ -130,9 +157,10 @@ struct Sm90BackwardWorkspace {
   const int64 blocks = num_tiles(seqlen_q, kBackwardRows) * num_heads_q * num_sequences;
   return blocks < 1 ? 1 : blocks;  // prepare also resets counters
 }
+// num_heads: of k, or where kAddsUp of q.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_items(const Sm90BackwardTile& tile, int64 seqlen_k,
-                                                                     int64 num_heads_k, int64 num_sequences) {
-  return num_tiles(seqlen_k, tile.block_n) * num_heads_k * num_sequences;
+                                                                     int64 num_heads, int64 num_sequences) {
+  return num_tiles(seqlen_k, tile.block_n) * num_heads * num_sequences;
 }
 // key_blocks: of a sequence. Where additions to dq have an order, a persistent block keeps its place in that order, so
 // that it waits for others once and not again with each key block.

@@ -1,7 +1,9 @@
 // What a block of the sm90 backward pass works on: key blocks of one head of k, each with the query tiles that see it.
 //
 // The steps of a key block are the tiles of all query heads that share its head of k, one head after the other: dk and
-// dv stay in registers for the whole group. Where all key blocks are alike, each block has a fixed list, whose last
+// dv stay in registers for the whole group. Or, with kAddsUp, those of one query head: then all key blocks of a head are
+// at it at about the same time and find in the L2 cache what others have read, and dk and dv are added up in memory.
+// Where all key blocks are alike, each block has a fixed list, whose last
 // waves are cut into equal runs of steps: a key block cut in two has its tail in one block, which leaves float sums for
 // the block that has its head. Otherwise blocks take the next key block when they are done, longest first; but shortest
 // first where additions to dq have an order, which is that of descending keys: under a causal mask the tiles that a
@@ -47,7 +49,7 @@ struct BackwardBand {
   }
 };
 
-// A key block, or a run of its steps. Step s is tile first_tile + s % tiles of query head group * head_k + s / tiles.
+// A key block, or a run of its steps. Step s is tile first_tile + s % tiles of query head `head` + s / tiles.
 struct alignas(16) Sm90BackwardItem {
   int key;  // first key, in the sequence; -1: no more items
   int head_k;
@@ -64,7 +66,7 @@ struct alignas(16) Sm90BackwardItem {
   int k_begin;  // in k
   int stats_begin;
   int sequence;
-  int unused;
+  int head;  // of q, the first
 
   [[nodiscard]] __device__ __forceinline__ bool is_end() const { return key < 0; }
   [[nodiscard]] __device__ __forceinline__ int offset() const { return seqlen_k - seqlen_q; }
@@ -80,19 +82,23 @@ static_assert(sizeof(Sm90BackwardItem) == kBackwardItemBytes);
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool make_item(Sm90BackwardItem& item, const Sm90BackwardArgs& args,
                                                         uint32 index) {
-  const uint32 heads = args.base.batch * args.base.num_heads_k;
+  const uint32 group = args.base.num_heads_q / args.base.num_heads_k;
+  const uint32 heads_of_sequence = Config::kAddsUp ? args.base.num_heads_q : args.base.num_heads_k;
+  const uint32 heads = args.base.batch * heads_of_sequence;
   const uint32 first_head = index / (args.section_heads * args.key_blocks) * args.section_heads;
   const uint32 rest = index % (args.section_heads * args.key_blocks);
   const uint32 section = min(args.section_heads, heads - first_head);
   const uint32 head = first_head + rest % section;
-  const uint32 sequence = head / args.base.num_heads_k;
+  const uint32 sequence = head / heads_of_sequence;
   const SequenceSpan span = sequence_span<Config>(args.base, args.options, sequence);
   const uint32 block = rest / section;
   // Where additions to dq have an order, a block's have to wait for those of blocks before it in the list alone.
   const auto key = static_cast<int>(Config::kIsDeterministic ? args.key_blocks - 1 - block : block) * Config::kBlockN;
   if (key >= span.seqlen_k) return false;
   item.key = key;
-  item.head_k = static_cast<int>(head % args.base.num_heads_k);
+  const uint32 head_of_sequence = head % heads_of_sequence;
+  item.head_k = static_cast<int>(Config::kAddsUp ? head_of_sequence / group : head_of_sequence);
+  item.head = static_cast<int>(Config::kAddsUp ? head_of_sequence : head_of_sequence * group);
   item.batch = static_cast<int>(span.batch);
   item.sequence = static_cast<int>(sequence);
   item.seqlen_q = static_cast<int>(span.seqlen_q);
@@ -107,7 +113,7 @@ template <class Config>
   item.first_tile = first_row / kBackwardRows;
   item.tiles = first_row < end_row ? (end_row - 1) / kBackwardRows + 1 - item.first_tile : 0;
   item.begin = 0;
-  item.end = item.tiles * static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
+  item.end = item.tiles * static_cast<int>(Config::kAddsUp ? 1 : group);
   item.partial_out = item.partial_in = -1;
   return true;
 }
@@ -119,13 +125,14 @@ class Sm90BackwardList {
   // Key blocks alike: each has the same number of steps.
   static constexpr bool kIsFixed = Config::kMask == MaskKind::kFull && !Config::kIsVarlen;
   static constexpr bool kCuts = kIsFixed && !Config::kIsDeterministic;
+  static constexpr bool kLeavesSums = kCuts && !Config::kAddsUp;  // a run for the block that has the item's first steps
 
   __device__ __forceinline__ explicit Sm90BackwardList(const Sm90BackwardArgs& args) : args_(args) {
-    num_items_ = args.key_blocks * args.base.batch * args.base.num_heads_k;
+    num_items_ = args.key_blocks * args.base.batch * (Config::kAddsUp ? args.base.num_heads_q : args.base.num_heads_k);
     next_ = blockIdx.x;
     if constexpr (kIsFixed) {
       steps_ = static_cast<int>(num_tiles(args.base.seqlen_q, kBackwardRows)) *
-               static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
+               static_cast<int>(Config::kAddsUp ? 1 : args.base.num_heads_q / args.base.num_heads_k);
       const bool is_cut = kCuts && steps_ > 0 && num_items_ > gridDim.x && num_items_ % gridDim.x != 0;
       first_cut_ = is_cut ? (num_items_ / gridDim.x - 1) * gridDim.x : num_items_;
       const int64 steps = int64{num_items_ - first_cut_} * steps_;
@@ -146,8 +153,10 @@ class Sm90BackwardList {
       if (!make_item<Config>(item, args_, first_cut_ + at_ / steps_)) return false;
       item.begin = at_ % steps_;
       item.end = min(steps_, item.begin + run_end_ - at_);
-      item.partial_out = item.begin > 0 ? static_cast<int>(blockIdx.x) : -1;
-      item.partial_in = item.begin == 0 && item.end < steps_ ? static_cast<int>(blockIdx.x) + 1 : -1;
+      if constexpr (kLeavesSums) {
+        item.partial_out = item.begin > 0 ? static_cast<int>(blockIdx.x) : -1;
+        item.partial_in = item.begin == 0 && item.end < steps_ ? static_cast<int>(blockIdx.x) + 1 : -1;
+      }
       at_ += item.end - item.begin;
       return true;
     } else {
@@ -180,7 +189,7 @@ class Sm90BackwardList {
   return {uniform(item.key),        uniform(item.head_k),      uniform(item.batch),    uniform(item.first_tile),
           uniform(item.tiles),      uniform(item.begin),       uniform(item.end),      uniform(item.partial_out),
           uniform(item.partial_in), uniform(item.seqlen_q),    uniform(item.seqlen_k), uniform(item.q_begin),
-          uniform(item.k_begin),    uniform(item.stats_begin), uniform(item.sequence), 0};
+          uniform(item.k_begin),    uniform(item.stats_begin), uniform(item.sequence), uniform(item.head)};
 }
 
 // One query head's part of an item: tiles [tile, tile_end).
@@ -190,12 +199,11 @@ struct BackwardSegment {
   int tile;
   int tile_end;
 
-  [[nodiscard]] static __device__ __forceinline__ BackwardSegment at(const Sm90BackwardItem& item, int step,
-                                                                     uint32 group) {
+  [[nodiscard]] static __device__ __forceinline__ BackwardSegment at(const Sm90BackwardItem& item, int step) {
     const int in_group = step < item.tiles ? 0 : step / item.tiles;  // a division takes time that shows
     const int end = min(item.end, (in_group + 1) * item.tiles);
     const int tile = item.first_tile + step - in_group * item.tiles;
-    return {end, item.head_k * static_cast<int>(group) + in_group, tile, tile + end - step};
+    return {end, item.head + in_group, tile, tile + end - step};
   }
   // By whole warps.
   [[nodiscard]] __device__ __forceinline__ BackwardSegment as_uniform() const {

@@ -87,8 +87,6 @@ std::vector<AttentionCase> option_pairs() {
       c.deterministic = v[kDeterministic] == 1;
       c.dlse = v[kDlse] == 1;
       c.alibi = v[kRules] == kAlibi || v[kRules] == kBoth;
-      // Keys that no row is near to: a p below 2^-126 is 0 in the kernel, and all of a key's may be.
-      if (!c.causal) c.alibi_factor = 0.125;
       if (v[kRules] >= kDropout) c.dropout_p = 0.3;
       c.layout = cases.size() % 2 == 0 ? CaseLayout::kBHSD : CaseLayout::kBSHD;
       c.fill = kFills[cases.size() % std::size(kFills)];
@@ -118,6 +116,39 @@ AttentionCase plain(std::int64_t heads_q, std::int64_t heads_k, std::int64_t seq
           .causal = causal};
 }
 
+/// Groups of query heads whose dk and dv are added up in memory, and more key blocks than multiprocessors, the last waves
+/// of which are cut.
+std::vector<AttentionCase> grouped_cases() {
+  std::vector<AttentionCase> cases;
+  const auto add = [&](DType dtype, std::int64_t heads_q, std::int64_t heads_k, std::int64_t q, std::int64_t k,
+                       std::int64_t head_dim, std::int64_t head_dim_v, bool causal) -> AttentionCase& {
+    AttentionCase c = plain(heads_q, heads_k, q, head_dim, causal);
+    c.dtype = dtype;
+    c.seqlen_k = k;
+    c.head_dim_v = head_dim_v;
+    c.dlse = cases.size() % 2 == 1;
+    c.layout = cases.size() % 3 == 0 ? CaseLayout::kBSHD : CaseLayout::kBHSD;
+    c.seed = 900 + cases.size();
+    return cases.emplace_back(c);
+  };
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    add(dtype, 8, 1, 1030, 300, 128, 128, false);
+    add(dtype, 16, 2, 2085, 333, 128, 64, true);
+    add(dtype, 8, 1, 1100, 193, 64, 64, false).batch = 2;
+    add(dtype, 9, 1, 2100, 400, 40, 64, true);
+  }
+  add(DType::kBF16, 4, 1, 4100, 130, 128, 128, false);
+  add(DType::kBF16, 16, 2, 1030, 130, 128, 128, false).dropout_p = 0.2;
+  add(DType::kBF16, 8, 1, 1030, 200, 64, 64, false).alibi = true;
+  add(DType::kBF16, 144, 18, 1030, 600, 72, 24, false);
+  add(DType::kBF16, 34, 34, 150, 600, 128, 128, false);
+  add(DType::kBF16, 34, 34, 150, 600, 128, 128, false).deterministic = true;
+  add(DType::kBF16, 68, 34, 70, 600, 80, 80, true);
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, Sm90Backward, testing::ValuesIn(grouped_cases()), kIndexName);
+
 /// One case of each kind, small: what the sanitizers run.
 std::vector<AttentionCase> slice_cases() {
   std::vector<AttentionCase> cases = {plain(2, 1, 200, 128, true), plain(2, 2, 200, 64, false),
@@ -133,6 +164,8 @@ std::vector<AttentionCase> slice_cases() {
     cases.back().alibi = true;
     cases.push_back(plain(2, 1, 200, head_dim, false));
     cases.back().dropout_p = 0.2;
+    cases.push_back(plain(8, 1, 1030, head_dim, false));  // dk and dv are added up
+    cases.back().seqlen_k = 70;
   }
   return cases;
 }
@@ -143,8 +176,7 @@ class AheadBackward : public Sm90Gradients {};
 
 TEST_F(AheadBackward, CompilesWhatTheBackwardCasesNeed) {
   std::vector<AttentionCase> cases = option_pairs();
-  const auto more = slice_cases();
-  cases.insert(cases.end(), more.begin(), more.end());
+  for (const auto& more : {grouped_cases(), slice_cases()}) cases.insert(cases.end(), more.begin(), more.end());
   compile_ahead(kCompute, cases);
 }
 

@@ -178,7 +178,7 @@ Inputs make_inputs(const AttentionCase& c) {
   if (c.alibi) {
     in.slopes = TensorBuffer(DType::kF32, {c.alibi_per_sequence ? c.num_sequences() : 1, c.heads_q, 1, 1});
     in.slopes->generate(
-        [&](auto b, auto h, auto, auto) { return c.alibi_factor * std::exp2(-0.5 * double(h + 1) - double(b)); });
+        [&](auto b, auto h, auto, auto) { return std::exp2(-0.5 * double(h + 1) - double(b)); });
   }
   if (c.dlse) {
     in.dlse = TensorBuffer(DType::kF32, shapes_of(c).lse, placement_of(c));
@@ -299,7 +299,6 @@ std::string describe(const AttentionCase& c) {
   text << " window(" << c.window_left << "," << c.window_right << ")";
   if (c.softcap > 0) text << " softcap=" << c.softcap;
   if (c.alibi) text << (c.alibi_per_sequence ? " alibi/sequence" : " alibi");
-  if (c.alibi && c.alibi_factor != 1) text << '*' << c.alibi_factor;
   dims("bias", c.bias);
   dims("mask", c.mask);
   if (c.dropout_p > 0) text << " dropout=" << c.dropout_p;

@@ -59,7 +59,6 @@ struct AttentionCase {
   double softcap = 0;
   bool alibi = false;
   bool alibi_per_sequence = false;
-  double alibi_factor = 1;  // of the slopes, the steepest of which is 0.71
   std::optional<Broadcast> bias = {};
   std::optional<Broadcast> mask = {};
   double dropout_p = 0;

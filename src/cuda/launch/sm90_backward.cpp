@@ -37,6 +37,7 @@ std::string window_text(const Problem& p) {
 
 struct Sm90BackwardVariant : Facts {
   std::int32_t is_deterministic = 0;
+  std::int32_t adds_up = 0;  ///< dk and dv of a group's query heads, in memory
 
   [[nodiscard]] Sm90BackwardTile tile() const { return sm90_backward_tile(head_dim, head_dim_v); }
 };
@@ -47,6 +48,8 @@ struct Plan {
   std::int64_t rows;        ///< padded rows of one head
   std::int64_t row_blocks;  ///< of prepare and finish
   std::int64_t blocks;      ///< of the main kernel
+  std::int64_t key_tiles;   ///< of 64, whose sums are rounded at the end; 0 where there are none
+  std::int64_t key_sums;    ///< floats
   Sm90BackwardWorkspace workspace;
 
   static Plan of(const Problem& p, const Sm90BackwardVariant& v, std::int64_t multiprocessors) {
@@ -55,9 +58,14 @@ struct Plan {
     plan.rows =
         p.varlen ? sm90_backward_packed_rows(p.q.shape[2], p.num_sequences) : sm90_backward_padded_rows(p.max_seqlen_q);
     plan.row_blocks = sm90_backward_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences);
-    const std::int64_t items = sm90_backward_items(plan.tile, p.max_seqlen_k, p.num_heads_k, p.num_sequences);
-    plan.blocks = sm90_backward_blocks(plan.tile, items, num_tiles(p.max_seqlen_k, plan.tile.block_n), multiprocessors,
-                                       v.is_deterministic != 0);
+    const std::int64_t items =
+        sm90_backward_items(plan.tile, p.max_seqlen_k, v.adds_up != 0 ? p.num_heads_q : p.num_heads_k, p.num_sequences);
+    const std::int64_t key_blocks = num_tiles(p.max_seqlen_k, plan.tile.block_n);
+    plan.blocks = sm90_backward_blocks(plan.tile, items, key_blocks, multiprocessors, v.is_deterministic != 0);
+    if (v.adds_up != 0) {
+      plan.key_tiles = key_blocks * plan.tile.compute_warpgroups() * p.num_heads_k * p.num_sequences;
+      plan.key_sums = sm90_backward_key_sums(plan.tile, p.num_heads_k * p.num_sequences, key_blocks);
+    }
     plan.workspace = Sm90BackwardWorkspace::make(plan.tile, p.q.shape[0] * p.num_heads_q, plan.rows,
                                                  plan.tile.is_persistent ? plan.blocks : 0, v.is_deterministic != 0);
     return plan;
@@ -83,7 +91,11 @@ class Sm90Backward final : public Family {
     if (v.mask == MaskKind::kFull && (v.options & ~option::kRing) == option::kDropout && !v.tile().is_persistent) {
       v.mask = MaskKind::kWindow;
     }
-    Choice choice = {.variant = v, .why = "Hopper's tensor cores: the tiles that registers allow"};
+    v.adds_up = pays_to_add_up(p);
+    Choice choice = {.variant = v,
+                     .why = v.adds_up != 0
+                                ? "Hopper's tensor cores: dk and dv of a group added up in memory, for the L2 cache"
+                                : "Hopper's tensor cores: the tiles that registers allow"};
     lay_out(p, device, choice);
     return choice;
   }
@@ -95,6 +107,7 @@ class Sm90Backward final : public Family {
     choice.add_step({.blocks = plan.row_blocks});
     choice.add_step({.blocks = plan.blocks});
     choice.add_step({.blocks = plan.row_blocks});
+    if (v.adds_up != 0) choice.add_step({.blocks = plan.key_tiles});
     constexpr double kTflops = 550, kDeterministicTflops = 350;
     choice.seconds =
         estimated_seconds(p, device,
@@ -107,15 +120,25 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
     const auto v = variant.as<Sm90BackwardVariant>();
-    return {spec_of(v, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0),
-            spec_of(v, arch, "sm90_backward", v.tile().threads, v.tile().smem_bytes),
-            spec_of(v, arch, "sm90_backward_finish", kBackwardFinishThreads, 0)};
+    std::vector<KernelSpec> specs = {spec_of(v, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0),
+                                     spec_of(v, arch, "sm90_backward", v.tile().threads, v.tile().smem_bytes),
+                                     spec_of(v, arch, "sm90_backward_finish", kBackwardFinishThreads, 0)};
+    if (v.adds_up != 0) specs.push_back(spec_of(v, arch, "sm90_backward_finish_keys", kBackwardFinishThreads, 0));
+    return specs;
+  }
+
+  [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
+    static constexpr Tunable kAll[] = {{"adds_up", sizeof(Facts) / sizeof(std::int32_t) + 1}};
+    return kAll;
   }
 
   [[nodiscard]] Workspace workspace(const Problem& p, const Choice& choice) const override {
     const Plan plan = Plan::of(p, choice.variant.as<Sm90BackwardVariant>(), choice.steps[1].blocks);
     Workspace workspace;
     workspace.add({"statistics, dq's sums, partial sums, counters", plan.workspace.bytes});
+    workspace.add({.name = "sums of dk and dv",
+                   .bytes = plan.key_sums * static_cast<std::int64_t>(sizeof(float)),
+                   .zeroed = true});
     return workspace;
   }
 
@@ -142,11 +165,13 @@ class Sm90Backward final : public Family {
                              .partial_sums = at(w.partial_sums, kFloats),
                              .partial_ready = at(w.partial_ready, kCounts),
                              .next_item = at(w.next_item, kCounts),
+                             .key_sums = launch.region<float>(1),
                              .stats_rows = plan.rows,
                              .key_blocks = static_cast<uint32>(num_tiles(p.max_seqlen_k, plan.tile.block_n)),
                              .section_heads = sm90_backward_section(p.max_seqlen_q, is_full, v.is_deterministic != 0),
                              .num_blocks = plan.tile.is_persistent ? static_cast<uint32>(plan.blocks) : 0,
                              .scale_log2 = folded_scale(p.scale)};
+    args.base.gradient_scale *= sm90_backward_unit(sm90_backward_units(v.element).ds_bits);
     if (p.dropout_p > 0) args.base.gradient_scale *= args.options.dropout_scale;  // it is counted out of ds
     for (std::size_t i = 0; i < launch.choice.num_steps; ++i) launch.run(i, args);
   }
@@ -157,7 +182,7 @@ class Sm90Backward final : public Family {
     using enum MaskKind;
     std::vector<Variant> variants;
     const auto add = [&](ElementType element, int head_dim, int head_dim_v, MaskKind mask, std::int32_t options = 0,
-                         bool deterministic = false) {
+                         bool deterministic = false, bool adds_up = false) {
       Sm90BackwardVariant v = {Facts{.element = element,
                                      .head_dim = head_dim,
                                      .head_dim_v = head_dim_v,
@@ -165,6 +190,7 @@ class Sm90Backward final : public Family {
                                      .options = options,
                                      .is_backward = 1}};
       v.is_deterministic = deterministic;
+      v.adds_up = adds_up;
       variants.emplace_back(v);
     };
     for (const int head_dim : {64, 128}) {
@@ -172,6 +198,7 @@ class Sm90Backward final : public Family {
         add(kBF16, head_dim, head_dim, mask);
         add(kBF16, head_dim, head_dim, mask, 0, true);
         add(kF16, head_dim, head_dim, mask, option::kVarlen);
+        if (mask != kWindow) add(kBF16, head_dim, head_dim, mask, 0, false, true);
       }
     }
     for (const int head_dim : {64, 128}) {
@@ -185,6 +212,7 @@ class Sm90Backward final : public Family {
     add(kF16, 64, 64, kCausal, option::kAlibi | option::kDropout | option::kVarlen);
     add(kF16, 40, 80, kCausal);
     add(kBF16, 128, 64, kFull);
+    add(kF16, 64, 128, kCausal, option::kDropout, false, true);
     add(kBF16, 96, 96, kCausal);
     for (const int head_dim : {64, 128}) {
       for (const MaskKind mask : {kFull, kCausal, kWindow}) {
@@ -213,7 +241,7 @@ class Sm90Backward final : public Family {
     if (p.alibi_slopes && !(p.window_right == 0 || (p.window_left < 0 && p.window_right < 0))) {
       return core::Lack{nullptr, "window_right with alibi_slopes", window_text, "0, or no window"};
     }
-    const std::int64_t blocks = std::max(sm90_backward_items(tile, p.max_seqlen_k, p.num_heads_k, p.num_sequences),
+    const std::int64_t blocks = std::max(sm90_backward_items(tile, p.max_seqlen_k, p.num_heads_q, p.num_sequences),
                                          sm90_backward_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences));
     if (blocks > kMostBlocks || (p.varlen && p.q.shape[2] + kBackwardRows * p.num_sequences > kMostLength)) {
       return core::Lack{"q, k", "tiles of all sequences and heads:", tiles_text, "2^31 - 1"};
@@ -222,6 +250,19 @@ class Sm90Backward final : public Family {
   }
 
  private:
+  /// Key blocks of a group differ in the time that they take, so that they soon are at different query heads, and what
+  /// one has read is no more in the L2 cache when another wants it: 8.5 GB come from memory at (2, 32:4, 8192, 128)
+  /// causal, 1.5 where each head has keys of its own. The larger the group, the more is read anew; the more tiles of rows
+  /// a key block has, the less its sums matter. Measured: docs/hopper_backward.md.
+  [[nodiscard]] static bool pays_to_add_up(const Problem& p) {
+    constexpr std::int64_t kLargeGroup = 8, kTilesOfLarge = 16, kSmallGroup = 4, kTilesOfSmall = 64;
+    const bool is_windowed = p.window_left >= 0 || p.window_right > 0;
+    if (p.num_heads_k == 0 || p.deterministic || p.varlen || is_windowed) return false;
+    const std::int64_t group = p.num_heads_q / p.num_heads_k;
+    const std::int64_t tiles = num_tiles(p.max_seqlen_q, kBackwardRows) / (p.window_right == 0 ? 2 : 1);
+    return group >= kLargeGroup ? tiles >= kTilesOfLarge : group >= kSmallGroup && tiles >= kTilesOfSmall;
+  }
+
   [[nodiscard]] KernelSpec spec_of(const Sm90BackwardVariant& v, const Arch& arch, const char* function, int threads,
                                    int smem_bytes) const {
     const Sm90BackwardTile tile = v.tile();
@@ -233,6 +274,7 @@ class Sm90Backward final : public Family {
                        .arch = arch.target,
                        .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
     spec.config.insert(spec.config.end(), {{"kIsDeterministic", v.is_deterministic != 0},
+                                           {"kAddsUp", v.adds_up != 0},
                                            {"kBlockM", std::int64_t{kBackwardRows}},
                                            {"kBlockN", std::int64_t{tile.block_n}},
                                            {"kStages", std::int64_t{tile.stages}},

@@ -1,0 +1,40 @@
+// sm90, after the backward pass proper where dk and dv were added up in memory: the sums, rounded.
+//
+// They lie in the order of the accumulators that they were added from, and this kernel's threads take the same places.
+#pragma once
+
+#include "sm90_backward_key_sums.cuh"
+
+namespace attend {
+
+// Grid: 64 keys a block, of heads of k that are neighbours in the grid; kBackwardFinishThreads threads.
+template <class Config>
+__device__ void sm90_backward_finish_keys(const Sm90BackwardArgs& args) {
+  using Shape = BackwardShape<Config>;
+  using Sums = BackwardKeySums<Config>;
+  static_assert(kBackwardFinishThreads == kWarpgroup);
+  const uint32 key_tiles = args.key_blocks * Shape::kWarpgroups;
+  const uint32 head_k = blockIdx.x % args.base.num_heads_k;
+  const uint32 key_tile = blockIdx.x / args.base.num_heads_k % key_tiles;
+  const uint32 batch = blockIdx.x / args.base.num_heads_k / key_tiles;
+  const int row = static_cast<int>(key_tile) * kWarpgroupRows + static_cast<int>(threadIdx.x) / 32 * 16;
+  if (batch >= args.base.batch || row >= args.base.seqlen_k) return;
+  const float4* from = Sums::of_tile(args, int64{batch} * args.base.num_heads_k + head_k, key_tile);
+  float dk[Shape::kDepth / 2], dv[Shape::kDepthV / 2];
+  const auto read = [&from](float* x) {
+    const float4 sum = __ldcs(from);
+    x[0] = sum.x;
+    x[1] = sum.y;
+    x[2] = sum.z;
+    x[3] = sum.w;
+    from += kWarpgroup;
+  };
+#pragma unroll
+  for (int i = 0; i < Shape::kDepth / 2; i += 4) read(dk + i);
+#pragma unroll
+  for (int i = 0; i < Shape::kDepthV / 2; i += 4) read(dv + i);
+  const int64 rows_left = args.base.seqlen_k - row;
+  store_key_gradients<Config>(args, dk, dv, batch, head_k, row, static_cast<int>(rows_left < 16 ? rows_left : 16));
+}
+
+}  // namespace attend

@@ -1,0 +1,56 @@
+// dk and dv of the sm90 backward pass on their way to memory: rounded, or added up there in float.
+#pragma once
+
+#include "sm90_backward_storage.cuh"
+#include "sm90_backward_store.cuh"
+
+namespace attend {
+
+// A warp's 16 keys of both, rounded, or added to floats (kAddsToOutputs). k_row: the first in k; those from num_rows on do not exist.
+template <class Config, int kCount, int kCountV>
+__device__ __forceinline__ void store_key_gradients(const Sm90BackwardArgs& args, const float (&dk)[kCount],
+                                                    const float (&dv)[kCountV], int64 batch, int64 head_k, int64 k_row,
+                                                    int num_rows) {
+  constexpr float kUnit = sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits);
+  const BackwardArgs& base = args.base;
+  store_gradient<Config, Config::kHeadDim>(dk, base.gradient_scale, base.dk,
+                                           base.dk_stride.offset(batch, head_k, k_row), base.dk_stride.row, num_rows);
+  store_gradient<Config, Config::kHeadDimV>(dv, (Config::kHasDropout ? args.options.dropout_scale : 1.0f) * kUnit,
+                                            base.dv, base.dv_stride.offset(batch, head_k, k_row), base.dv_stride.row,
+                                            num_rows);
+}
+
+// Config::kAddsUp: the sums that the query heads of a group share. 64 keys are those of a computing warpgroup.
+template <class Config>
+struct BackwardKeySums {
+  using Shape = BackwardShape<Config>;
+  static constexpr int kVectors = (Shape::kDepth + Shape::kDepthV) / 8;  // of a thread
+
+  // Of the 64 keys that are numbered key_tile in their head of k, which is counted through all sequences.
+  [[nodiscard]] static __device__ __forceinline__ float4* of_tile(const Sm90BackwardArgs& args, int64 head,
+                                                                  int64 key_tile) {
+    const int64 tile = head * args.key_blocks * Shape::kWarpgroups + key_tile;
+    return reinterpret_cast<float4*>(args.key_sums) + tile * (kVectors * kWarpgroup) + threadIdx.x % kWarpgroup;
+  }
+
+  // In no fixed order.
+  static __device__ __forceinline__ void add(const Sm90BackwardArgs& args, const Sm90BackwardItem& item, int warpgroup,
+                                             const float (&dk)[Shape::kDepth / 2],
+                                             const float (&dv)[Shape::kDepthV / 2]) {
+    float4* to = of_tile(args, int64{item.sequence} * args.base.num_heads_k + item.head_k,
+                         item.key / kWarpgroupRows + warpgroup);
+#pragma unroll
+    for (int i = 0; i < Shape::kDepth / 2; i += 4, to += kWarpgroup) add4(to, dk + i);
+#pragma unroll
+    for (int i = 0; i < Shape::kDepthV / 2; i += 4, to += kWarpgroup) add4(to, dv + i);
+  }
+
+ private:
+  static __device__ __forceinline__ void add4(float4* to, const float* x) {
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]),
+                 "f"(x[3])
+                 : "memory");
+  }
+};
+
+}  // namespace attend
