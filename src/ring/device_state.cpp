@@ -1,6 +1,7 @@
 #include "ring/device_state.hpp"
 
 #include "attend/error.hpp"
+#include "cuda/driver/driver.hpp"
 
 namespace attend::ring {
 
@@ -23,6 +24,10 @@ DeviceState::~DeviceState() {
 }
 
 cuda::DevicePointer DeviceState::borrow(std::size_t bytes, cuda::StreamHandle user) {
+  if (is_lent_) {  // to a call that has failed, on whatever stream
+    cuda::check_call(cuda::driver().context_synchronize(), "cuCtxSynchronize", "waiting for a call that has failed");
+  }
+  is_lent_ = true;
   if (bytes > memory_.bytes()) {
     memory_ = cuda::DeviceMemory();  // whose destructor waits
     memory_ = cuda::DeviceMemory(bytes);
@@ -34,6 +39,7 @@ cuda::DevicePointer DeviceState::borrow(std::size_t bytes, cuda::StreamHandle us
 
 void DeviceState::give_back(cuda::StreamHandle user) {
   returned_->record(user);
+  is_lent_ = false;
 }
 
 }  // namespace attend::ring

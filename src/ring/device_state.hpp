@@ -33,6 +33,7 @@ class DeviceState {
   std::optional<cuda::OwnStream> stream_;  // these three want the context to be current when they go
   std::optional<cuda::Event> returned_;
   cuda::DeviceMemory memory_;
+  bool is_lent_ = false;
 };
 
 }  // namespace attend::ring

@@ -126,6 +126,11 @@ DriverResult cuMemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, 
   state.pool[8] = std::max(state.pool[8], state.pool[7]);
   return 0;
 }
+DriverResult cuTensorMapEncodeTiled(TensorMap*, TensorMapType, std::uint32_t, void*, const std::uint64_t*,
+                                    const std::uint64_t*, const std::uint32_t*, const std::uint32_t*, int,
+                                    TensorMapSwizzle, TensorMapPromotion, int) {
+  return 0;
+}
 DriverResult cuMemAllocManaged(DevicePointer* pointer, std::size_t bytes, unsigned) {
   *pointer = reinterpret_cast<DevicePointer>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
   return 0;

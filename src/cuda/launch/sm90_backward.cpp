@@ -217,6 +217,7 @@ class Sm90Backward final : public Family {
     for (const int head_dim : {64, 128}) {
       for (const MaskKind mask : {kFull, kCausal, kWindow}) {
         add(kBF16, head_dim, head_dim, mask, option::kAddsToOutputs);
+        if (mask != kWindow) add(kBF16, head_dim, head_dim, mask, option::kAddsToOutputs, false, true);
         add(kF16, head_dim, head_dim, mask, option::kRing | option::kAlibi, true);
         if (head_dim == 128 || mask != kFull) add(kBF16, head_dim, head_dim, mask, option::kRing | option::kDropout);
       }
@@ -256,10 +257,11 @@ class Sm90Backward final : public Family {
   /// a key block has, the less its sums matter. Measured: docs/hopper_backward.md.
   [[nodiscard]] static bool pays_to_add_up(const Problem& p) {
     constexpr std::int64_t kLargeGroup = 8, kTilesOfLarge = 16, kSmallGroup = 4, kTilesOfSmall = 64;
-    const bool is_windowed = p.window_left >= 0 || p.window_right > 0;
+    const auto [left, right] = p.own_window();
+    const bool is_windowed = left >= 0 || right > 0;
     if (p.num_heads_k == 0 || p.deterministic || p.varlen || is_windowed) return false;
     const std::int64_t group = p.num_heads_q / p.num_heads_k;
-    const std::int64_t tiles = num_tiles(p.max_seqlen_q, kBackwardRows) / (p.window_right == 0 ? 2 : 1);
+    const std::int64_t tiles = num_tiles(p.max_seqlen_q, kBackwardRows) / (right == 0 ? 2 : 1);
     return group >= kLargeGroup ? tiles >= kTilesOfLarge : group >= kSmallGroup && tiles >= kTilesOfSmall;
   }
 
