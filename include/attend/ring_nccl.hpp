@@ -34,7 +34,9 @@ struct NcclRingOptions {
 /// @param size     number of ranks
 /// @param device   the GPU of this rank's tensors; no two ranks may have the same
 /// @param options  see NcclRingOptions
-/// A rank that fails in a call aborts the communicator, which ends the waits of the others.
+/// A rank that fails in a call aborts its communicator: the others' next call, if not the present one, ends in an Error
+/// after the time-out. Nothing of the ring can be used then. The last context of a rank waits for those of the machine's
+/// other ranks to go too, for as long as the time-out.
 /// @throws Error where rank, size or device make no sense, there is no libnccl, or NCCL refuses.
 [[nodiscard]] ATTEND_API RingContext make_nccl_ring(const NcclId& id, int rank, int size, int device,
                                                     const NcclRingOptions& options = {});

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string_view>
 
 #include "attend/error.hpp"
@@ -32,6 +33,8 @@ Fields unpacked(std::string_view text) {
   return fields;
 }
 
+constexpr std::size_t kUsualRoom = 2048;  // bytes: what ranks say of a call, if it is not of many packed sequences
+
 constexpr const char* kRefused = "refused";  // the name of a first field, with the error's code; the second is its text
 
 Fields refusal(ErrorCode code, const char* text) {
@@ -49,19 +52,30 @@ ErrorCode code_of(const Fields& refusal) {
 
 std::vector<Fields> exchange_fields(Transport& transport, const Fields& mine) {
   const auto num_ranks = static_cast<std::size_t>(transport.size());
-  std::string text = packed(mine);
+  const std::string text = packed(mine);
   const std::uint64_t length = text.size();
-  std::vector<std::uint64_t> lengths(num_ranks);
-  transport.all_gather(std::as_bytes(std::span(&length, 1)), std::as_writable_bytes(std::span(lengths)));
-
-  const std::uint64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  text.resize(longest);
-  std::string texts(longest * num_ranks, '\0');
-  transport.all_gather(std::as_bytes(std::span(text)), std::as_writable_bytes(std::span(texts)));
+  std::size_t room = kUsualRoom;  // for a text behind its length
+  std::string record, records;
+  std::uint64_t longest = 0;
+  const auto length_of = [&](std::size_t rank) {
+    std::uint64_t its = 0;
+    std::memcpy(&its, records.data() + rank * record.size(), sizeof(its));
+    return its;
+  };
+  do {  // twice at most: once more where a text has no room
+    room = std::max<std::size_t>(room, longest);
+    record.assign(sizeof(length) + room, '\0');
+    std::memcpy(record.data(), &length, sizeof(length));
+    std::copy_n(text.begin(), std::min(text.size(), room), record.begin() + sizeof(length));
+    records.assign(record.size() * num_ranks, '\0');
+    transport.all_gather(std::as_bytes(std::span(record)), std::as_writable_bytes(std::span(records)));
+    for (std::size_t rank = 0; rank < num_ranks; ++rank) longest = std::max(longest, length_of(rank));
+  } while (longest > room);
 
   std::vector<Fields> by_rank;
   for (std::size_t rank = 0; rank < num_ranks; ++rank) {
-    by_rank.push_back(unpacked(std::string_view(texts).substr(rank * longest, lengths[rank])));
+    const std::string_view all = records;
+    by_rank.push_back(unpacked(all.substr(rank * record.size() + sizeof(length), length_of(rank))));
   }
   return by_rank;
 }

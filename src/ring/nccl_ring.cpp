@@ -1,8 +1,9 @@
 // The ring's messages as ncclSend and ncclRecv on the rank's stream, in one group an exchange.
 #include <fmt/format.h>
 
-#include <cstring>
+#include <future>
 #include <thread>
+#include <utility>
 
 #include "attend/ring_nccl.hpp"
 #include "core/problem_checks.hpp"
@@ -31,7 +32,7 @@ class NcclTransport : public Transport {
   ~NcclTransport() override {
     drop_state();
     release_staging();
-    if (owned_ && comm_ != nullptr) nccl().comm_destroy(comm_);
+    if (owned_ && comm_ != nullptr) destroy();
   }
 
   [[nodiscard]] int rank() const override { return rank_; }
@@ -125,10 +126,23 @@ class NcclTransport : public Transport {
     }
   }
 
+  /// Ends what is on the stream. NCCL's call does that at once, but then waits for the other ranks of the machine to
+  /// abort too: on a thread that nobody waits for.
   void abort() {
     if (!owned_ || comm_ == nullptr) return;
-    nccl().comm_abort(comm_);  // which ends what is on the stream
-    comm_ = nullptr;
+    std::thread([comm = std::exchange(comm_, nullptr)] { nccl().comm_abort(comm); }).detach();
+  }
+
+  /// Waits for the other ranks of the machine to do the same, but not for ever: one of them may have aborted.
+  void destroy() noexcept {
+    try {
+      std::packaged_task<NcclResult()> task([comm = comm_] { return nccl().comm_destroy(comm); });
+      const std::future<NcclResult> done = task.get_future();
+      std::thread(std::move(task)).detach();
+      (void)done.wait_for(timeout_);
+    } catch (const std::exception&) {  // no more threads: the communicator stays
+      return;
+    }
   }
 
   NcclComm comm_;

@@ -10,7 +10,8 @@ using namespace attend::cuda;
 
 namespace {
 
-thread_local std::vector<int> contexts;  // devices, plus 1
+// Devices, plus 1; what is freed at exit still makes one current, so that this is not.
+thread_local std::vector<int>& contexts = *new std::vector<int>();
 
 bool fails(const char* symbol) {
   return attend_fake_cuda()->failing == symbol;
@@ -124,11 +125,6 @@ DriverResult cuMemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, 
   ++state.allocations;
   state.pool[7] += bytes;
   state.pool[8] = std::max(state.pool[8], state.pool[7]);
-  return 0;
-}
-DriverResult cuTensorMapEncodeTiled(TensorMap*, TensorMapType, std::uint32_t, void*, const std::uint64_t*,
-                                    const std::uint64_t*, const std::uint32_t*, const std::uint32_t*, int,
-                                    TensorMapSwizzle, TensorMapPromotion, int) {
   return 0;
 }
 DriverResult cuMemAllocManaged(DevicePointer* pointer, std::size_t bytes, unsigned) {
