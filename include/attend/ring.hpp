@@ -110,9 +110,9 @@ ATTEND_API void unshard(Sharding sharding, const Tensor& local, const Tensor& wh
 /// Memory beside the tensors: two blocks of a rank's k and v, and its o in float32 and in float64 (on a GPU once, in
 /// float32). Blocks of a GPU belong to the context and stay there for its next call.
 /// Deterministic for a number of ranks; another number changes the order of the sums.
-/// The call returns when this rank has done its work; on a GPU when that is on `stream`, beside which blocks travel on a
-/// stream of the context's own. All ranks have to call; before anything else is sent, they compare shapes and options,
-/// for which the host waits, also for blocks of a GPU that earlier calls have sent, so that no graph can be captured.
+/// The call returns when this rank has done its work; on a GPU when that is on `stream`, beside which blocks travel on
+/// a stream of the context's own. All ranks have to call; before anything else is sent, they compare shapes and
+/// options, for which the host waits, also for blocks of a GPU that earlier calls have sent: no graph can be captured.
 /// @throws Error as forward does, and where a rank's shapes or options differ from rank 0's: the same on every rank;
 /// then nothing was written. Tensors on a GPU are refused by rings of MPI, others by those of NCCL; on a GPU bias and
 /// mask with kStriped.
@@ -124,9 +124,10 @@ ATTEND_API void ring_forward(const RingContext& context, const Tensor& q, const 
 ///
 /// Arguments as in backward and ring_forward; extras.dlse is taken, extras.dbias refused. k, v and the sums of dk and
 /// dv, these in float32, go round the ring; what belongs to rows (lse, and <dout, o> - dlse) stays.
-/// With dropout and an o of 16 bits the forward is done once more on CPUs, as gradients may cancel to below o's rounding.
-/// On a GPU compute is auto, simt or sm90_backward, and without Params::deterministic the order of sums in dq may change.
-/// Memory beside the tensors: two blocks of k and v, four of dk and dv, and dq in float32 and in float64 (not on a GPU).
+/// With dropout and an o of 16 bits the forward is done once more on CPUs, as gradients may cancel to below o's
+/// rounding. On a GPU compute is auto, simt or sm90_backward, and without Params::deterministic the order of sums may
+/// change.
+/// Memory beside the tensors: two blocks of k and v, four of dk and dv, and dq in float32 and, on CPUs, in float64.
 /// @throws Error as ring_forward does.
 ATTEND_API void ring_backward(const RingContext& context, const Tensor& dout, const Tensor& q, const Tensor& k,
                               const Tensor& v, const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,

@@ -27,7 +27,7 @@ struct NcclRingOptions {
 /// @throws Error (kMissingHardware) where there is no libnccl.
 [[nodiscard]] ATTEND_API NcclId make_nccl_id();
 
-/// A rank of a new communicator. All ranks have to call, each from a thread of its own; the call returns when they have.
+/// A rank of a new communicator. All ranks have to call, each on a thread of its own; the call returns when they have.
 ///
 /// @param id       the same on every rank, of one make_nccl_id()
 /// @param rank     0 to size - 1
@@ -35,8 +35,8 @@ struct NcclRingOptions {
 /// @param device   the GPU of this rank's tensors; no two ranks may have the same
 /// @param options  see NcclRingOptions
 /// A rank that fails in a call aborts its communicator: the others' next call, if not the present one, ends in an Error
-/// after the time-out. Nothing of the ring can be used then. The last context of a rank waits for those of the machine's
-/// other ranks to go too, for as long as the time-out.
+/// after the time-out. Nothing of the ring can be used then. The last context of a rank waits for those of the other
+/// ranks on the machine to go too, for as long as the time-out.
 /// @throws Error where rank, size or device make no sense, there is no libnccl, or NCCL refuses.
 [[nodiscard]] ATTEND_API RingContext make_nccl_ring(const NcclId& id, int rank, int size, int device,
                                                     const NcclRingOptions& options = {});

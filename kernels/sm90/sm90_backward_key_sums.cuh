@@ -6,7 +6,8 @@
 
 namespace attend {
 
-// A warp's 16 keys of both, rounded, or added to floats (kAddsToOutputs). k_row: the first in k; those from num_rows on do not exist.
+// A warp's 16 keys of both, rounded, or added to floats (kAddsToOutputs). k_row: the first in k; those from num_rows on
+// do not exist.
 template <class Config, int kCount, int kCountV>
 __device__ __forceinline__ void store_key_gradients(const Sm90BackwardArgs& args, const float (&dk)[kCount],
                                                     const float (&dv)[kCountV], int64 batch, int64 head_k, int64 k_row,

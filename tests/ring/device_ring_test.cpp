@@ -1,5 +1,5 @@
-// The ring's passes with tensors on a GPU, where there is none: a driver that runs simt's kernels on the host, when they
-// are put on a stream (tests/cuda/fake_gpu.cpp). What streams would order is for tests/gpu/ring_test.cpp.
+// The ring's passes with tensors on a GPU, where there is none: a driver that runs simt's kernels on the host, when
+// they are put on a stream (tests/cuda/fake_gpu.cpp). What streams would order is for tests/gpu/ring_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -217,10 +217,10 @@ class Sm90Backward final : public Family {
     for (const int head_dim : {64, 128}) {
       for (const MaskKind mask : {kFull, kCausal, kWindow}) {
         add(kBF16, head_dim, head_dim, mask, option::kAddsToOutputs);
-        if (mask != kWindow) add(kBF16, head_dim, head_dim, mask, option::kAddsToOutputs, false, true);
-        add(kF16, head_dim, head_dim, mask, option::kRing | option::kAlibi, true);
-        if (head_dim == 128 || mask != kFull) add(kBF16, head_dim, head_dim, mask, option::kRing | option::kDropout);
       }
+      add(kBF16, head_dim, head_dim, kCausal, option::kAddsToOutputs, false, true);
+      add(kF16, head_dim, head_dim, kFull, option::kRing | option::kAlibi, true);
+      add(kBF16, head_dim, head_dim, kCausal, option::kRing | option::kDropout);
     }
     return variants;
   }

@@ -286,21 +286,17 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
     variants.emplace_back(v);
   }
   add(facts(kF16, 40, 80, kFull));
-  for (const int head_dim : {64, 96, 128, 192, 256}) {
-    for (const MaskKind mask : {kFull, kCausal, kWindow}) {
-      add(facts(kBF16, head_dim, head_dim, mask, option::kAddsToOutputs), 16384);
-      add(facts(kF16, head_dim, head_dim, mask, option::kRing | option::kAlibi));
-      add(facts(kBF16, head_dim, head_dim, mask, option::kRing | option::kDropout));
-    }
-    add(facts(kBF16, head_dim, head_dim, kCausal, option::kAddsToOutputs | option::kSoftcap));
-    if (head_dim <= kMostCrowdedHeadDim) {
-      add(facts(kBF16, head_dim, head_dim, kCausal, option::kAddsToOutputs | option::kBias, kBF16));
-      add(facts(
-          kF16, head_dim, head_dim, kWindow,
-          option::kRing | option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout,
-          kF32));
-    }
+  for (const int head_dim : {64, 128, 256}) {  // of a ring
+    add(facts(kBF16, head_dim, head_dim, kFull, option::kAddsToOutputs), 16384);
+    add(facts(kBF16, head_dim, head_dim, kCausal, option::kAddsToOutputs), 16384);
+    add(facts(kF16, head_dim, head_dim, kWindow, option::kRing | option::kAlibi));
+    add(facts(kBF16, head_dim, head_dim, kFull, option::kRing | option::kDropout));
   }
+  add(facts(kBF16, 128, 128, kCausal, option::kAddsToOutputs | option::kSoftcap));
+  add(facts(kBF16, 128, 128, kCausal, option::kAddsToOutputs | option::kBias, kBF16));
+  add(facts(kF16, 128, 128, kWindow,
+            option::kRing | option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout,
+            kF32));
   for (const int head_dim : {64, 128, 256}) {
     const auto add_low = [&](const Facts& f) {
       Sm90ForwardVariant v = low_variant(f);
