@@ -12,6 +12,7 @@
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/stream.hpp"
 #include "gpu/gpu.hpp"
+#include "ring/nccl.hpp"
 #include "ring/ring_run.hpp"
 #include "support/compare.hpp"
 #include "support/covering_array.hpp"
@@ -287,6 +288,22 @@ TEST_F(NcclRing, OfTwoGpusStaysInBudget) {
     const Inputs in = make_inputs(c.problem);
     check(in, run_on_gpus(ranks, {0, 1}, in, c), c);
   }
+}
+
+TEST_F(NcclRing, TakesACommunicatorOfTheCallers) {
+  const NcclId id = make_nccl_id();
+  const RingCase c = long_case(DType::kBF16, Sharding::kZigzag, 2);
+  const Inputs in = make_inputs(c.problem);
+  const std::vector<RankTensors> tensors = cut(in, c);
+  const std::vector<std::string> thrown = on_threads(2, [&](int rank) {
+    const cuda::ContextGuard guard(rank);
+    ring::NcclComm comm = nullptr;
+    ring::check_nccl(ring::nccl().comm_init_rank(&comm, 2, id, rank), "ncclCommInitRank");
+    run_rank(make_nccl_ring(comm), tensors[static_cast<std::size_t>(rank)], c, rank, "auto");
+    ring::check_nccl(ring::nccl().comm_destroy(comm), "ncclCommDestroy");  // the context has left it alone
+  });
+  for (const std::string& text : thrown) EXPECT_EQ(text, "");
+  check(in, put_together(tensors, in, c), c);
 }
 
 TEST_F(NcclRing, TellsRanksThatDiffer) {
