@@ -2,6 +2,7 @@
 # make run        generate an example and run forward and backward on it, checked against the float64 reference
 # make test       every test; of the Python package's, those that need no torch, or all where .venv has it or
 #                 ATTEND_TEST_TORCH=1 downloads it (large)
+# make ring       the same example on the RANKS (4) processes of an mpirun, as a ring: attend run --ring RING (zigzag)
 # make py-test    the Python package's tests: its wheel is built and installed in .venv. The tests of torch run where
 #                 .venv has it; ATTEND_TEST_TORCH=1 downloads it (large)
 # make gpu-test   the tests that need a GPU, also under compute-sanitizer, and the Python package's with torch:
@@ -22,12 +23,14 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 600
 BENCH_THREADS ?= $(shell nproc)
 GPU_RESULTS ?= results/h200
+RING ?= zigzag
+RANKS ?= 4
 
 ATTEND := build/release/attend
 EXAMPLE := data/B2_H8_S512_D64
 
 .DEFAULT_GOAL := build
-.PHONY: build run test py-test gpu-test bench-cpu asan tsan fuzz format tidy install clean help
+.PHONY: build run ring test py-test gpu-test bench-cpu asan tsan fuzz format tidy install clean help
 
 # $(call need,groups): stops make with one line when something is missing that cannot be installed here.
 need = $(if $(filter-out ready,$(call setup,$1)),$(error $(setup_answer)))
@@ -48,18 +51,36 @@ define compile
 @cmake --build --preset $1 --parallel $(JOBS) $(if $2,--target $2)
 endef
 
+# What was configured before MPI came knows nothing of it.
+with_mpi = grep -qs attend_mpi build/release/build.ninja || rm -f build/release/configured
+
+# More ranks than cores, and root: Open MPI's --oversubscribe and --allow-run-as-root, which other MPIs do not know.
+mpirun = OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_ALLOW_RUN_AS_ROOT=1 \
+  OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun
+
 wants_torch = $(filter 1,$(ATTEND_TEST_TORCH))
 
 build:
 	$(call need,build)@mkdir -p build
 	$(call compile,release,attend attend_shared attend_cli)
 
+make_example = test -f $(EXAMPLE)/V.bin || $(ATTEND) generate --batch_size 2 --num_heads 8 --seq_len 512 --head_dim 64
+
 run: build
-	@test -f $(EXAMPLE)/V.bin || $(ATTEND) generate --batch_size 2 --num_heads 8 --seq_len 512 --head_dim 64
+	@$(make_example)
 	@$(ATTEND) run --compute auto --mode both --data $(EXAMPLE) --check
+
+ring:
+	$(call need,build mpi)@mkdir -p build
+	@$(with_mpi)
+	$(call compile,release,attend_cli)
+	@$(make_example)
+	@$(mpirun) -n $(RANKS) $(ATTEND) run --ring $(RING) --mode both --causal --data $(EXAMPLE) --check
 
 test:
 	$(call need,build)@mkdir -p build
+	$(call want,mpi)
+	@$(with_mpi)
 	$(call compile,release)
 	$(call want,nvrtc)
 	$(if $(wants_torch),$(call want,pytest torch))

@@ -47,6 +47,22 @@ def over_problems(rows, field):
                  [[f"`{name}`", dtype, *(number(found.get((name, p))) for p in problems)] for name, dtype in names])
 
 
+def mean(values):
+    known = [x for x in values if x is not None]
+    return sum(known) / len(known) if known else None
+
+
+def means(rows):
+    """For each implementation of an experiment and pass the means over the configurations that it was timed on."""
+    total = len(set(map(shape, rows)))
+    cells = []
+    for name, dtype in dict.fromkeys((r["implementation"], r["dtype"]) for r in rows):
+        own = [r for r in rows if r["implementation"] == name and r["ms"] is not None]
+        figures = (mean([r[field] for r in own]) for field in ("ms", "tflops", "gbps"))
+        cells.append([f"`{name}`", dtype, f"{len(own)} of {total}", *map(number, figures)])
+    return table(["", "dtype", "configurations"], ["ms", "TFLOP/s", "GB/s"], cells)
+
+
 def left_out(rows):
     """One line for all that was not timed, with how often."""
     names = {}
@@ -68,6 +84,9 @@ def experiments(data):
         rows = [r for r in data["rows"] if (r["experiment"], r["mode"]) == (experiment, mode)]
         lines += ["", f"{experiment}, {mode}, ms:", "", *over_problems(rows, "ms")]
         lines += ["", f"{experiment}, {mode}, TFLOP/s:", "", *over_problems(rows, "tflops"), *left_out(rows)]
+        lines += ["", f"{experiment}, {mode}, means over the configurations:", "", *means(rows)]
+        if experiment == "gpt3" and (report.DOCS / "experiments_gpt3.svg").exists():
+            lines += ["", "![TFLOP/s over the sequence length](experiments_gpt3.svg)"]
     return lines
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Rewrites the tables of docs/benchmarks_gpu.md from results/h200/*.json.
+"""Rewrites the tables of docs/benchmarks_gpu.md and the README's tables of GPUs from results/h200/*.json.
 
     python3 bench/gpu_tables.py
 """
 
 import json
 
+import peer_tables
 import report
 
 RESULTS = report.ROOT / "results" / "h200"
@@ -56,38 +57,90 @@ def bf16_forward():
     report.replace_section(PAGE, "bf16_forward", "\n".join(lines))
 
 
+def peers(grid, dtype):
+    """What bench/h200_vs_peers.py wrote, or None where this grid was not measured."""
+    path = RESULTS / f"vs_peers_{grid}_{dtype}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
 def slow_lines():
-    """What is slower than PyTorch by most, a line for each kind of problem, for the README."""
+    """What is slower than PyTorch by most, a line for each kind of problem, for the README; of bfloat16 the tables of
+    `beside_peers` say it where there are any."""
     shortest = min(load("seed_f32.json")["rows"], key=lambda r: r["torch_ms"] / r["ms"])
+    lines = [f"| float32 {shortest['mode']}, {sizes(shortest)} | `fa2` | **{shortest['tflops']:.1f}** | "
+             f"{shortest['torch_tflops']:.1f} (memory-efficient) |"]
+    if peers("paper", "bf16"):
+        return lines
     short = min(load("bf16_cudnn_causal.json")["rows"], key=lambda r: r["torch_ms"] / r["ms"])
     backward = {r["implementation"]: r for r in load("experiments/results.json")["rows"]
                 if (r["experiment"], r["mode"], r["S"]) == ("seed", "backward", 2048)}
     simt, cudnn = backward["simt"], backward["torch_cudnn"]
-    return [f"| float32 {shortest['mode']}, {sizes(shortest)} | `fa2` | **{shortest['tflops']:.1f}** | "
-            f"{shortest['torch_tflops']:.1f} (memory-efficient) |",
-            f"| bfloat16 {short['mode']}, causal, {sizes(short)} | `wgmma_specialized` | **{short['tflops']:.0f}** | "
-            f"{short['torch_tflops']:.0f} (cuDNN) |",
+    return [*lines, f"| bfloat16 {short['mode']}, causal, {sizes(short)} | `wgmma_specialized` | "
+            f"**{short['tflops']:.0f}** | {short['torch_tflops']:.0f} (cuDNN) |",
             f"| bfloat16 backward on CUDA cores, {sizes(simt)} | `simt` | **{simt['tflops']:.0f}** | "
             f"{cudnn['tflops']:.0f} (cuDNN) |"]
+
+
+def half_lines():
+    """The largest problems in bfloat16, where the ladder alone was measured beside PyTorch."""
+    half = [] if peers("paper", "bf16") else [
+        (load(f"bf16_cudnn_{mask}.json")["rows"][0], mask) for mask in ("full", "causal")]
+    return [f"| bfloat16 forward, {mask}, {sizes(r)} | `wgmma_specialized` | "
+            f"{r['tflops']:.0f} | {r['torch_tflops']:.0f} (cuDNN) |" for r, mask in half]
+
+
+def beside_peers():
+    """bfloat16 through the Python package beside the best peer at each point, for the README."""
+    paper, masks, decode = (peers(grid, "bf16") for grid in ("paper", "masks", "decode"))
+    if not paper:
+        return []
+    lines = ["", f"bfloat16, TFLOP/s of attend and, in brackets, of the best of FlashAttention-3, cuDNN and "
+             f"FlashAttention-2 at each point ({peer_tables.title(paper)}; 16384 tokens, 2048 channels):", "",
+             *peer_tables.by_length(paper["rows"], (512, 2048, 8192, 16384))]
+    if masks:
+        row = masks["rows"][0]
+        lines += ["", f"Options at {peer_tables.sizes(row)}, the best of those and FlexAttention in brackets:", "",
+                  *peer_tables.options_table(masks["rows"])]
+    if decode:
+        cells = [f"{peer_tables.sizes(r)} {peer_tables.cell(r)}" for r in decode["rows"]]
+        lines += ["", f"One query row over a cache of keys, GB/s: {', '.join(cells)}."]
+    return lines
 
 
 def summary():
     """The largest problems and the slowest, for the README."""
     run = load("seed_f32.json")
     f32 = {r["mode"]: r for r in run["rows"] if r["S"] == 2048}
-    half = [(load(f"bf16_cudnn_{mask}.json")["rows"][0], mask) for mask in ("full", "causal")]
     lines = [f"On one {run['device_name']}, TFLOP/s, beside PyTorch {run['torch']} in one process:", "",
              "| | kernel | attend | PyTorch |", "|---|---|---:|---:|"]
     for mode, r in f32.items():
         lines.append(f"| float32 {mode}, {sizes(r)} | `fa2` | {r['tflops']:.1f} | "
                      f"{r['torch_tflops']:.1f} (memory-efficient) |")
-    for r, mask in half:
-        lines.append(f"| bfloat16 forward, {mask}, {sizes(r)} | `wgmma_specialized` | "
-                     f"{r['tflops']:.0f} | {r['torch_tflops']:.0f} (cuDNN) |")
-    lines += [*slow_lines(), "",
-              "**Bold is slow**: few rows, short sequences, and what `simt` computes: gradients in 16 bits with bias, "
-              "boolean mask or softcap, beyond head_dim 128, or before Hopper. All figures: [docs/benchmarks_gpu.md](docs/benchmarks_gpu.md)."]
+    lines += [*half_lines(), *slow_lines(), *beside_peers(), "", slow_sentence()]
     report.replace_section(report.ROOT / "README.md", "gpu_summary", "\n".join(lines))
+
+
+def slow_sentence():
+    page = "All figures: [docs/benchmarks_gpu.md](docs/benchmarks_gpu.md)."
+    if peers("paper", "bf16"):
+        return f"**Bold is slow**: another is faster there. {page}"
+    return ("**Bold is slow**: few rows, short sequences, and what `simt` computes: gradients in 16 bits with bias, "
+            f"boolean mask or softcap, beyond head_dim 256, or before Hopper. {page}")
+
+
+def vs_peers():
+    """Every figure of bench/h200_vs_peers.py, for the page."""
+    lines = []
+    for dtype in ("bf16", "f16"):
+        for grid, unit in (("paper", "TFLOP/s"), ("masks", "TFLOP/s"), ("decode", "GB/s")):
+            data = peers(grid, dtype)
+            if data:
+                lines += [f"Grid `{grid}`, {dtype}, {unit} ({peer_tables.title(data)}, {data['date']}):", "",
+                          *(peer_tables.by_length(data["rows"]) + [""] if grid == "paper" else []),
+                          *peer_tables.by_side(data["rows"]), ""]
+                if grid == "paper" and (report.DOCS / f"vs_peers_{dtype}.svg").exists():
+                    lines += [f"![TFLOP/s over the sequence length, {dtype}](vs_peers_{dtype}.svg)", ""]
+    report.replace_section(PAGE, "vs_peers", "\n".join(lines))
 
 
 def grids():
@@ -134,4 +187,5 @@ if __name__ == "__main__":
     summary()
     seed_f32()
     bf16_forward()
+    vs_peers()
     grids()

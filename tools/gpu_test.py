@@ -2,7 +2,7 @@
 """Runs the GPU tests, the sanitizers and the Python package's tests, and writes one report.
 
     tools/gpu_test.py build/release/attend_gpu_tests build/release/attend .venv/bin/python results/h200/tests.json
-    tools/gpu_test.py --only PART ...         the same arguments; tests begins a report anew, sanitizers and python go
+    tools/gpu_test.py --only PART,... ...     the same arguments; tests begins a report anew, sanitizers and python go
                                               into one that is there, of the same kernels
 
 Kernels that many tests share are compiled first, on all cores. The tests run as several processes that share the GPU:
@@ -127,7 +127,7 @@ def python_tests(python, folder):
     torch, has_xdist = asked.stdout.split()
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={junit}", ROOT / "python" / "tests"]
     if has_xdist == "True":
-        command += ["-n", "6"]
+        command += ["-n", str(max(6, (os.cpu_count() or 2) * 3 // 8))]
     # A few threads each: the processes share the machine with one another and with the sanitizers.
     status = run(command, {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}, log)
     say(f"python tests: {time.monotonic() - start:.0f} s")
@@ -211,12 +211,17 @@ def earlier_report(target, digest):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--only", metavar="PART,...", help=", ".join(PARTS))
     parser.add_argument("tests", help="attend_gpu_tests")
     parser.add_argument("attend", help="the program")
     parser.add_argument("python", help="an interpreter with attend, torch and pytest")
     parser.add_argument("report", type=pathlib.Path, help="JSON")
-    return parser.parse_args()
+    words = parser.parse_args()
+    words.parts = PARTS if words.only is None else tuple(words.only.split(","))
+    unknown = set(words.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"--only: {', '.join(sorted(unknown))}, allowed {', '.join(PARTS)}")
+    return words
 
 
 def main():
@@ -226,10 +231,10 @@ def main():
     if not any(device["type"] == "cuda" for device in info["devices"]):
         say("gpu-test: SKIPPED, no GPU is visible here")
         return 0
-    parts = PARTS if words.only is None else (words.only,)
+    parts = words.parts
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        begins = parts[0] == "tests"
+        begins = "tests" in parts
         report = tests_part(words.tests, folder) if begins else earlier_report(words.report, info["kernel_digest"])
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             in_python = pool.submit(python_part, words.python, folder) if "python" in parts else None

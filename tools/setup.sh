@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Makes sure that what a make target needs is installed. Silent and quick (no dpkg, no apt) when everything is there.
 #
-#   tools/setup.sh build|clang|lint|nvrtc|python|pytest|torch ...
+#   tools/setup.sh build|clang|lint|mpi|nvrtc|python|pytest|torch ...
 #
 #   build   compiler, CMake, and the libraries that the library, the program, the tests and the benchmarks use
 #   clang   clang with its OpenMP runtime: the presets tsan and fuzz
 #   lint    clang-format, clang-tidy, shellcheck
+#   mpi     Open MPI: rings of processes, their tests and `attend run --ring`
 #   nvrtc   NVIDIA's run-time compiler, with which the tests compile the GPU kernels; no GPU is needed. Where the machine
 #           has none, into the private virtual environment .venv-nvrtc
 #   python  the private virtual environment .venv with torch and matplotlib, for the comparison with PyTorch
@@ -32,6 +33,7 @@ declare -A packages=(
            libbenchmark-dev=benchmark/benchmark.h pkg-config=pkg-config'
   [clang]='clang=clang++ libomp-dev=libomp.so'
   [lint]='clang-format=clang-format clang-tidy=clang-tidy shellcheck=shellcheck'
+  [mpi]='libopenmpi-dev=mpicxx openmpi-bin=mpirun'
   [nvrtc]=''
   [python]='python3-venv=ensurepip'
   [pytest]='python3-venv=ensurepip python3-dev=Python.h'

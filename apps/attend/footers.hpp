@@ -27,8 +27,11 @@ inline constexpr const char* kRunFooter =
 dV (backward) beside them, or into OUTPUT_DIR. Backward alone needs the O and logsumexp of an earlier forward with the
 same options. The incoming gradient is dO, or ones where there is none.
 --check compares with a float64 reference. Half precision may err twice as much as the plain algorithm in that type.
+With --ring the processes of an mpirun are the ranks of a ring on CPUs: each reads the inputs and works on its share of
+the sequence, the first one checks and writes the same files as one process would.
 
 Examples:
+  mpirun -n 4 attend run --ring zigzag --data data/B2_H8_S512_D64 --mode both --causal --check
   attend run --data data/B2_H8_S512_D64 --mode both --causal --check
   attend run --data data/B2_H8_S512_D64 --compute reference --json result.json
   attend run --q Q.npy --k K.npy --v V.npy --mode both --output_dir out)";
@@ -52,14 +55,15 @@ Examples:
   attend compile --arch sm_90a --compute naive --json kernels.json)";
 
 inline constexpr const char* kLadderFooter =
-    R"(Checks every rung of the ladder that runs here against the float64 reference, full and causal, at odd sizes; then
-times them in turns at one size for each type, beside a matrix product by cuBLAS where that is installed. --docs
-rewrites the table between the markers <!-- begin ladder --> and <!-- end ladder --> of a file. Exit status 1 where a
-check failed: then nothing is timed.
+    R"(Checks every rung of the ladder that runs here, and the kernels of the product where it ends, against the float64
+reference, full and causal, at odd sizes; then times them in turns at one size for each type, beside a matrix product
+by cuBLAS where that is installed. --docs rewrites the table between the markers <!-- begin ladder --> and
+<!-- end ladder --> of a file. Exit status 1 where a check failed: then nothing is timed.
 
 Examples:
   attend ladder
   attend ladder --compute fa2,wgmma --repeat 20
+  attend ladder --compute wgmma_specialized,sm90_forward,sm90_backward
   attend ladder --json results/h200/ladder.json --docs docs/ladder.md)";
 
 inline constexpr const char* kSweepFooter =

@@ -1,4 +1,4 @@
-// attend ladder: every rung that this GPU runs, checked first, timed then.
+// attend ladder: every rung that this GPU runs and the products, checked first, timed then.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 #include "cuda/driver/device.hpp"
 #include "cuda/jit/sources.hpp"
 #include "cuda/launch/family.hpp"
-#include "cuda/launch/rung.hpp"
 #include "executor.hpp"
 #include "io/file.hpp"
+#include "ladder_steps.hpp"
 #include "ladder_table.hpp"
 #include "matrix_product.hpp"
 #include "random_workload.hpp"
@@ -19,52 +19,52 @@
 namespace attend::cli {
 namespace {
 
-using cuda::Rung;
-
-/// The rungs that are compared with each other: one type, one size.
+/// The steps that are compared with each other: one type, one size.
 struct Group {
   DType dtype;
   io::FolderSpec spec;
-  std::vector<const Rung*> rungs;
+  std::vector<LadderStep> steps;
 };
 
-bool takes(const Rung& rung, DType dtype) {
-  return std::find(rung.dtypes.begin(), rung.dtypes.end(), dtype) != rung.dtypes.end();
-}
-
-/// The rungs asked for that this GPU has the instructions for; the others are told.
-std::vector<const Rung*> climbable(const LadderOptions& options) {
-  std::vector<const Rung*> rungs;
-  const cuda::DeviceInfo& device = cuda::device_info(0);
-  for (const Rung& rung : cuda::ladder()) {
+/// The steps asked for that this GPU has the instructions for; the others are told.
+std::vector<LadderStep> climbable(const LadderOptions& options) {
+  std::vector<LadderStep> steps;
+  const cuda::Arch& arch = cuda::device_info(0).arch();
+  for (const LadderStep& step : ladder_steps(arch)) {
     const auto& asked = options.computes;
-    if (!asked.empty() && std::find(asked.begin(), asked.end(), rung.name) == asked.end()) continue;
-    if (!cuda::find_family(rung.name)->supports(device.arch())) {
-      fmt::print("{:02} {:<20} left out: no kernel for {}\n", rung.number, rung.name, device.arch().target);
+    if (!asked.empty() && std::find(asked.begin(), asked.end(), step.family->name) == asked.end()) continue;
+    if (!step.family->supports(arch)) {
+      fmt::print("{:02} {:<20} left out: no kernel for {}\n", step.number, step.family->name, arch.target);
       continue;
     }
-    rungs.push_back(&rung);
+    steps.push_back(step);
   }
-  return rungs;
+  return steps;
 }
 
-/// Computes one problem with the rung and compares it with the reference. True if it passes.
-bool passes_check(const Rung& rung, const GridEntry& entry) {
-  const Mode mode = rung.backward == nullptr ? Mode::kForward : Mode::kBoth;
+Mode passes_of(const cuda::Family& family) {
+  if (!family.has_backward) return Mode::kForward;
+  return family.has_forward ? Mode::kBoth : Mode::kBackward;
+}
+
+/// Computes one problem with the step and compares it with the reference. True if it passes. What has no forward pass
+/// gets o and lse of the one that auto chooses.
+bool passes_check(const LadderStep& step, const GridEntry& entry) {
+  const Mode mode = passes_of(*step.family);
   const Workload w = random_workload(entry, {}, mode);
-  const Choice choice = choose_compute(rung.name, DeviceType::kCUDA, w, mode);
+  const Choice choice = choose_compute(step.family->name, DeviceType::kCUDA, w, mode);
   const auto executor = make_executor(w, choice, false);
   executor->run(Mode::kForward);
-  if (mode == Mode::kBoth) executor->run(Mode::kBackward);
+  if (mode != Mode::kForward) executor->run(Mode::kBackward);
   executor->fetch();
   const CheckReport report = check(w, mode);
   bool passed = true;
   for (const auto* list : {&report.forward, &report.backward}) {
     for (const TensorError& t : *list) {
       if (!t.passed) {
-        fmt::print("{:02} {:<20} {} {}{}: {} max abs err {:.2e}, allowed {:.2e}  FAIL\n", rung.number, rung.name,
-                   io::folder_name(entry.spec), dtype_name(entry.spec.dtype), entry.causal ? " causal" : "", t.name,
-                   t.max_abs, t.tolerance);
+        fmt::print("{:02} {:<20} {} {}{}: {} max abs err {:.2e}, allowed {:.2e}  FAIL\n", step.number,
+                   step.family->name, io::folder_name(entry.spec), dtype_name(entry.spec.dtype),
+                   entry.causal ? " causal" : "", t.name, t.max_abs, t.tolerance);
       }
       passed = passed && t.passed;
     }
@@ -72,52 +72,54 @@ bool passes_check(const Rung& rung, const GridEntry& entry) {
   return passed;
 }
 
-bool check_rung(const Rung& rung) {
+bool check_step(const LadderStep& step) {
   bool passed = true;
   int cases = 0;
-  for (const DType dtype : rung.dtypes) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    if (!step.family->dtypes.has(dtype)) continue;
     for (const std::int64_t head_dim : {64, 128}) {
       for (const bool causal : {false, true}) {
         for (io::FolderSpec spec :
              {square_problem(1, 2, 129, head_dim, dtype).spec, square_problem(2, 2, 100, head_dim, dtype).spec}) {
           spec.num_heads_kv = 1;
           spec.seqlen_k += spec.batch == 2 ? 57 : 0;
-          passed = passes_check(rung, {spec, causal}) && passed;
+          passed = passes_check(step, {spec, causal}) && passed;
           ++cases;
         }
       }
     }
   }
-  fmt::print("{:02} {:<20} {} of {} cases\n", rung.number, rung.name, passed ? "PASS, all" : "FAIL, some", cases);
+  fmt::print("{:02} {:<20} {} of {} cases\n", step.number, step.family->name, passed ? "PASS, all" : "FAIL, some",
+             cases);
   std::fflush(stdout);
   return passed;
 }
 
-std::vector<Group> groups(const std::vector<const Rung*>& rungs) {
+std::vector<Group> groups(const std::vector<LadderStep>& steps) {
   std::vector<Group> list = {{DType::kF32, square_problem(8, 16, 2048, 64, DType::kF32).spec, {}},
                              {DType::kBF16, square_problem(2, 16, 8192, 128, DType::kBF16).spec, {}}};
   for (Group& group : list) {
-    for (const Rung* rung : rungs) {
-      if (takes(*rung, group.dtype)) group.rungs.push_back(rung);
+    for (const LadderStep& step : steps) {
+      if (step.family->dtypes.has(group.dtype)) group.steps.push_back(step);
     }
   }
   return list;
 }
 
 void time_group(const Group& group, Mode pass, const LadderOptions& options, LadderReport& report) {
-  std::vector<const Rung*> rungs;
-  for (const Rung* rung : group.rungs) {
-    if (pass == Mode::kForward || rung->backward != nullptr) rungs.push_back(rung);
+  std::vector<LadderStep> steps;
+  for (const LadderStep& step : group.steps) {
+    if (pass == Mode::kForward ? step.family->has_forward : step.family->has_backward) steps.push_back(step);
   }
-  if (rungs.empty()) return;
+  if (steps.empty()) return;
   const cuda::ContextGuard context(0);
   const Workload w = random_workload({group.spec, false}, {}, pass == Mode::kForward ? Mode::kForward : Mode::kBoth);
   const auto product = MatrixProduct::make(group.dtype);
   std::vector<std::unique_ptr<Executor>> executors;
   std::vector<Choice> choices;
   std::vector<Sampler> samplers;
-  for (const Rung* rung : rungs) {
-    choices.push_back(choose_compute(rung->name, DeviceType::kCUDA, w, pass));
+  for (const LadderStep& step : steps) {
+    choices.push_back(choose_compute(step.family->name, DeviceType::kCUDA, w, pass));
     executors.push_back(make_executor(w, choices.back(), true));
     if (pass == Mode::kBackward) executors.back()->run(Mode::kForward);
     samplers.push_back(executors.back()->sampler(pass));
@@ -134,8 +136,8 @@ void time_group(const Group& group, Mode pass, const LadderOptions& options, Lad
     yardstick.tflops = MatrixProduct::tflops(yardstick.timing.median_ms);
     report.yardsticks.push_back(yardstick);
   }
-  for (std::size_t i = 0; i < rungs.size(); ++i) {
-    LadderRow row = {rungs[i]->number, make_result(w, pass, choices[i], timings[i]), 0, 0};
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    LadderRow row = {steps[i].number, make_result(w, pass, choices[i], timings[i]), 0, 0};
     if (yardstick.tflops > 0) row.share = row.result.tflops / yardstick.tflops;
     if (i > 0)
       row.speed_up = report.rows.back().result.tflops > 0 ? row.result.tflops / report.rows.back().result.tflops : 0;
@@ -167,14 +169,14 @@ int ladder(const LadderOptions& options) {
   if (!options.json.empty()) json = files.create(options.json);
   if (!options.docs.empty()) page = files.create(options.docs);
 
-  const std::vector<const Rung*> rungs = climbable(options);
+  const std::vector<LadderStep> steps = climbable(options);
   LadderReport report = {cuda::device_info(0).name, cuda::kernel_digest(), {}, {}};
   fmt::print("{}: checking against the float64 reference\n", report.device_name);
   bool passed = true;
-  for (const Rung* rung : rungs) passed = check_rung(*rung) && passed;
+  for (const LadderStep& step : steps) passed = check_step(step) && passed;
   if (!passed) return kExitCheckFailed;
   fmt::print("timing\n");
-  for (const Group& group : groups(rungs)) {
+  for (const Group& group : groups(steps)) {
     for (const Mode pass : {Mode::kForward, Mode::kBackward}) time_group(group, pass, options, report);
   }
   if (json) files.append(*json, to_json(report).dump(2) + "\n");

@@ -11,9 +11,9 @@
 #include "core/problem.hpp"
 #include "cuda/driver/arch.hpp"
 #include "cuda/launch/family.hpp"
-#include "cuda/launch/rung.hpp"
 #include "flags.hpp"
 #include "footers.hpp"
+#include "ladder_steps.hpp"
 #include "names.hpp"
 #include "problem_flags.hpp"
 
@@ -40,6 +40,7 @@ struct Raw {
   std::size_t mode = 0;
   std::size_t dtype = 0;
   std::size_t device = 0;
+  std::size_t ring = 0;  // off, then the shardings
   AttentionFlags attention;
   ProblemFlags problem;
   std::optional<double> max_seconds;
@@ -91,6 +92,8 @@ void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
   raw.attention.add(app, options.attention);
   add_seed(app, "--seed", options.attention.seed, "Seed of the dropout, 42 if not given");
   add_seed(app, "--offset", options.attention.offset, "Offset of the dropout's random numbers, 0 if not given");
+  add_choice(app, "--ring", raw.ring, {"off", "contiguous", "zigzag", "striped"},
+             "Under mpirun: cut the sequence over the processes, in these shards; off if not given");
   app.add_flag("--check", options.check, "Compare with the float64 reference; exit status 1 where it differs");
   add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Runs; the median time is given. 1 if not given");
   add_outputs(app, options.threads, options.json, options.csv);
@@ -128,7 +131,8 @@ void add_compile(CLI::App& app, CompileOptions& options, Raw& raw) {
 
 void add_ladder(CLI::App& app, LadderOptions& options, Raw& raw) {
   raw.computes = "all";
-  app.add_option("--compute", raw.computes, "Rungs, comma-separated; all if not given")->type_name("A,B,...|all");
+  app.add_option("--compute", raw.computes, "Rungs and products, comma-separated; all if not given")
+      ->type_name("A,B,...|all");
   add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Samples of each, 10 if not given");
   add_real(app, "--max_seconds", raw.max_seconds, 0, kInfinity, false,
            "Time a rung no longer than this, 4 if not given");
@@ -157,6 +161,15 @@ RunOptions finish(RunOptions options, const Raw& raw) {
   options.compute = known_name("--compute", raw.compute, compute_names());
   options.mode = std::array{Mode::kForward, Mode::kBackward, Mode::kBoth}.at(raw.mode);
   raw.attention.finish(options.attention);
+  if (raw.ring != 0) {
+    options.ring = std::array{Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}.at(raw.ring - 1);
+    if (options.compute != "auto" && options.compute != "cpu" && options.compute != "reference") {
+      refuse(fmt::format("--compute: '{}' with --ring, allowed auto, cpu, reference", options.compute));
+    }
+    if (!options.bias.empty() && options.mode != Mode::kForward) {
+      refuse("--bias: given with --ring and a backward pass, which has no gradient of it; allowed with --mode forward");
+    }
+  }
   const std::pair<const char*, const std::filesystem::path*> npy_flags[] = {
       {"--q", &options.q},       {"--k", &options.k}, {"--v", &options.v},    {"--output_dir", &options.output_dir},
       {"--dout", &options.dout}, {"--o", &options.o}, {"--lse", &options.lse}};
@@ -204,8 +217,8 @@ CompileOptions finish(CompileOptions options, const Raw& raw) {
 LadderOptions finish(LadderOptions options, const Raw& raw) {
   options.max_seconds = raw.max_seconds.value_or(options.max_seconds);
   if (raw.computes == "all") return options;
-  std::vector<std::string> allowed;
-  for (const cuda::Rung& rung : cuda::ladder()) allowed.emplace_back(rung.name);
+  const std::vector<std::string_view> names = ladder_names();
+  const std::vector<std::string> allowed(names.begin(), names.end());
   for (const std::string& name : split_at_commas(raw.computes)) {
     options.computes.push_back(known_name("--compute", name, allowed));
   }

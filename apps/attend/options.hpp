@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attend/attention.hpp"
+#include "attend/ring.hpp"
 #include "io/folder.hpp"
 
 namespace attend::cli {
@@ -51,6 +52,7 @@ struct RunOptions {
   std::filesystem::path q, k, v, dout, o, lse;
   std::filesystem::path bias, mask, alibi_slopes;
   std::filesystem::path output_dir;
+  std::optional<Sharding> ring;  ///< over the processes of an mpirun; none: this process alone
   bool check = false;
   std::int64_t repeat = 1;
   std::int64_t threads = 0;  ///< 0: the library's choice
@@ -80,9 +82,9 @@ struct CompileOptions {
 
 /// `attend ladder`
 struct LadderOptions {
-  std::vector<std::string> computes;  ///< rungs by name; empty: all
+  std::vector<std::string> computes;  ///< rungs and products by name; empty: all
   std::int64_t repeat = 10;
-  double max_seconds = 4;  ///< for one rung
+  double max_seconds = 4;  ///< for one step
   std::filesystem::path json, docs;
 };
 

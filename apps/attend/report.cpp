@@ -60,6 +60,10 @@ Json to_json(const Result& r) {
                  {"gbps", r.gbps},
                  {"sm_mhz", r.timing.sm_mhz},
                  {"device_name", r.device_name}};
+  if (r.ranks > 0) {
+    object["ranks"] = r.ranks;
+    object["sharding"] = r.sharding;
+  }
   if (r.tensors.empty()) return object;
   put_errors(object, worst_of(r.tensors));
   for (const TensorError& tensor : r.tensors) {

@@ -26,6 +26,8 @@ struct Result {
   std::int64_t batch = 0, heads = 0, heads_kv = 0, seqlen_q = 0, seqlen_k = 0, head_dim = 0, head_dim_v = 0;
   AttentionOptions options;
   int threads = 0;
+  int ranks = 0;         ///< of a ring; 0: no ring
+  std::string sharding;  ///< likewise, empty
   Timing timing;
   double tflops = 0;                 ///< 10^12 operations a second, see operations()
   double gbps = 0;                   ///< 10^9 bytes a second, see traffic()
@@ -36,7 +38,7 @@ struct Result {
 
 /// A list with one object for each result. Always: compute, mode, device, dtype, B, H, Hkv, Sq, Sk, D, Dv, causal,
 /// window_left, window_right, softcap, dropout_p, threads, runs, ms (median), ms_min, ms_p25, ms_p75, tflops, gbps,
-/// sm_mhz (the GPU's clock, 0 on a CPU), device_name. If checked:
+/// sm_mhz (the GPU's clock, 0 on a CPU), device_name. Of a ring: ranks, sharding. If checked:
 /// max_abs_err, mean_abs_err, mse, max_rel_err (the largest of any tensor), passed (all of them) and `tensors`, a list
 /// of objects with name, the same five keys and tolerance. An infinite error is null, as JSON has no infinity.
 [[nodiscard]] nlohmann::ordered_json to_json(const std::vector<Result>& results);

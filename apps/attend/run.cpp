@@ -1,6 +1,7 @@
 // attend run: files in, attention, files out, and the check.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "commands.hpp"
@@ -8,6 +9,7 @@
 #include "input_checks.hpp"
 #include "io/npy.hpp"
 #include "report.hpp"
+#include "ring_executor.hpp"
 
 namespace attend::cli {
 namespace {
@@ -152,14 +154,52 @@ std::string output_header(const Output& output) {
   return io::npy_header(output.tensor->dtype(), std::span(shape).first(output.drop_last ? 3 : 4));
 }
 
-std::vector<Result> compute(const RunOptions& options, const Choice& choice, const Workload& w) {
-  const std::unique_ptr<Executor> executor = make_executor(w, choice, false);
+/// What has to be there before the work: inputs, places for the outputs, and who computes.
+struct Prepared {
+  Job job;
+  Choice choice;
+  std::string note;
+  io::FileTransaction files;
+  std::vector<io::FileTransaction::Handle> handles;
+  std::optional<ResultFiles> result_files;
+};
+
+/// Everything that can refuse does so here: first the arguments, then the places to write to, which only one rank of a
+/// ring has.
+void prepare(const RunOptions& options, bool writes, Prepared& prepared) {
+  Job& job = prepared.job;
+  load(options, job);
+  const auto device = options.ring ? std::optional(DeviceType::kCPU) : std::nullopt;
+  try {
+    prepared.choice = choose_compute(options.compute, device, job.work, options.mode);
+  } catch (const Error& error) {
+    throw renamed(error, job.names);
+  }
+  if (!writes) return;
+  prepared.note = nonfinite_note(job.work);
+  if (options.mode == Mode::kBackward) check_earlier_results(job.work, job.o_name);
+  if (options.data.empty()) prepared.files.make_folders(options.output_dir);
+  for (const Output& output : job.outputs) {
+    const auto bytes = static_cast<std::int64_t>(output_header(output).size() + output.tensor->bytes().size());
+    prepared.handles.push_back(prepared.files.create(output.file, bytes));
+  }
+  prepared.result_files.emplace(prepared.files, options.json, options.csv);
+}
+
+std::vector<Result> compute(const RunOptions& options, const Prepared& prepared, RingSession* ring) {
+  const Workload& w = prepared.job.work;
+  const Choice& choice = prepared.choice;
+  const std::unique_ptr<Executor> executor =
+      ring == nullptr ? make_executor(w, choice, false) : make_ring_executor(w, choice, *options.ring, *ring);
   std::vector<Result> results;
   for (const Mode pass : {Mode::kForward, Mode::kBackward}) {
     if (pass == Mode::kForward ? !has_forward(options.mode) : !has_backward(options.mode)) continue;
     Timing timing = time_in_turns({executor->sampler(pass)}, options.repeat, kNoLimit).front();
     timing.sm_mhz = executor->clock_mhz();
     results.push_back(make_result(w, pass, choice, timing));
+    if (ring == nullptr) continue;
+    results.back().ranks = ring->context().size();
+    results.back().sharding = sharding_name(*options.ring);
   }
   executor->fetch();
   return results;
@@ -181,6 +221,7 @@ std::string backend_text(const RunOptions& options, const Choice& choice, const 
 void print_times(const RunOptions& options, const Choice& choice, const std::vector<Result>& results) {
   const Result& first = results.front();
   fmt::print("backend  {}\n", backend_text(options, choice, first));
+  if (first.ranks > 0) fmt::print("ring     {} rank{}, {}\n", first.ranks, first.ranks == 1 ? "" : "s", first.sharding);
   fmt::print("input    {}\n", options.data.empty() ? options.q.string() + " ..." : options.data.string());
   fmt::print("problem  {}\n\n", problem_text(first));
   fmt::print("{:<10} {:>12} {:>15} {:>12}  {}\n", "pass", "time", "speed", "traffic", "timed");
@@ -209,50 +250,48 @@ bool check_results(const RunOptions& options, const Workload& w, std::vector<Res
   return passed;
 }
 
+/// Of one process, or of the first rank of a ring.
+int finish(const RunOptions& options, Prepared& prepared, std::vector<Result>& results) {
+  const Job& job = prepared.job;
+  print_times(options, prepared.choice, results);
+  if (!prepared.note.empty()) fmt::print("\nnote: {}\n", prepared.note);
+  const bool passed = !options.check || check_results(options, job.work, results);
+  for (std::size_t i = 0; i < prepared.handles.size(); ++i) {
+    prepared.files.append(prepared.handles[i], output_header(job.outputs[i]));
+    prepared.files.append(prepared.handles[i], job.outputs[i].tensor->bytes());
+  }
+  prepared.result_files->write(results);
+  prepared.files.commit();
+  print_outputs(job.outputs);
+  const std::string pass = prepared.note.empty() ? "PASS" : fmt::format("PASS (note: {})", prepared.note);
+  if (options.check) fmt::print("{}\n", passed ? pass : "FAIL: see the lines marked FAIL above");
+  return passed ? kExitDone : kExitCheckFailed;
+}
+
+/// The cores of this machine are shared by its ranks.
+std::int64_t threads_of(const RunOptions& options, const RingSession* ring) {
+  if (options.threads > 0 || ring == nullptr) return options.threads;
+  return std::max(1, cpu_threads() / ring->local_size());
+}
+
 }  // namespace
 
 int run(const RunOptions& options) {
-  set_threads(options.threads);
-  Job job;
-  load(options, job);
-
-  // Everything that can refuse does so before the work: first the arguments, then the places to write to.
-  io::FileTransaction files;
-  std::vector<io::FileTransaction::Handle> handles;
-  Choice choice;
-  try {
-    choice = choose_compute(options.compute, std::nullopt, job.work, options.mode);
-  } catch (const Error& error) {
-    throw renamed(error, job.names);
-  }
-  const std::string note = nonfinite_note(job.work);
-  if (options.mode == Mode::kBackward) check_earlier_results(job.work, job.o_name);
-  if (options.data.empty()) files.make_folders(options.output_dir);
-  for (const Output& output : job.outputs) {
-    const auto bytes = static_cast<std::int64_t>(output_header(output).size() + output.tensor->bytes().size());
-    handles.push_back(files.create(output.file, bytes));
-  }
-  ResultFiles result_files(files, options.json, options.csv);
-
+  const std::unique_ptr<RingSession> ring = options.ring ? join_ring() : nullptr;
+  const bool is_first = ring == nullptr || ring->is_first();
+  set_threads(threads_of(options, ring.get()));
+  Prepared prepared;
+  if (!done_on_every_rank(ring.get(), [&] { prepare(options, is_first, prepared); })) return kExitDone;
   std::vector<Result> results;
-  try {
-    results = compute(options, choice, job.work);
-  } catch (const Error& error) {
-    throw renamed(error, job.names);
-  }
-  print_times(options, choice, results);
-  if (!note.empty()) fmt::print("\nnote: {}\n", note);
-  const bool passed = !options.check || check_results(options, job.work, results);
-  for (std::size_t i = 0; i < handles.size(); ++i) {
-    files.append(handles[i], output_header(job.outputs[i]));
-    files.append(handles[i], job.outputs[i].tensor->bytes());
-  }
-  result_files.write(results);
-  files.commit();
-  print_outputs(job.outputs);
-  const std::string pass = note.empty() ? "PASS" : fmt::format("PASS (note: {})", note);
-  if (options.check) fmt::print("{}\n", passed ? pass : "FAIL: see the lines marked FAIL above");
-  return passed ? kExitDone : kExitCheckFailed;
+  const bool is_done = done_on_every_rank(ring.get(), [&] {
+    try {
+      results = compute(options, prepared, ring.get());
+    } catch (const Error& error) {
+      throw renamed(error, prepared.job.names);
+    }
+  });
+  if (!is_done) return kExitDone;
+  return is_first ? finish(options, prepared, results) : kExitDone;
 }
 
 }  // namespace attend::cli

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attend/attention.hpp"
+#include "difference.hpp"
 
 namespace {
 
@@ -69,9 +70,7 @@ int main() {
   bool right = true;
   for (const int cut : {0, 1, 40, kKeys}) {
     const Part merged = merge(attention(q, k, v, 0, cut), attention(q, k, v, cut, kKeys));
-    float error = 0;
-    for (std::size_t n = 0; n < merged.o.size(); ++n) error = std::max(error, std::abs(merged.o[n] - whole.o[n]));
-    for (int row = 0; row < kRows; ++row) error = std::max(error, std::abs(merged.lse[row] - whole.lse[row]));
+    const float error = std::max(largest_difference(merged.o, whole.o), largest_difference(merged.lse, whole.lse));
     std::printf("cut after %2d keys: largest error %.1e, allowed 5e-6\n", cut, error);
     right = right && error <= 5e-6F;
   }

@@ -7,17 +7,67 @@
 
 namespace attend {
 
-// The four kinds of copies, each to a buffer that is free. By all lanes of one warp, the first of which asks.
+// Tiles of rows to buffers that are free. By all lanes of one warp, the first of which asks.
 //
 // The copy engine brings zeros for what lies outside the tensor. In packed tokens what follows a sequence is the next
 // one, or anything, and a NaN would pass through products with zeros: there the rows behind the end are cleared.
 template <class Config>
+class BackwardTileLoads {
+ public:
+  // tail_full: of this warp alone, for tiles whose end has to be cleared before they are announced.
+  __device__ __forceinline__ explicit BackwardTileLoads(Mbarrier& tail_full) : tail_full_(tail_full) {}
+
+  // kRows rows from `row` on, of which `rows_left` are the sequence's. kStatistics floats come with them.
+  template <int kDepth, int kRows, int kStatistics = 0>
+  __device__ __forceinline__ void load(Bits16* to, const TensorMapArg& map, Mbarrier& full, const PanelPlace& at,
+                                       int rows_left, float* to_stats = nullptr, const float* stats = nullptr) {
+    const bool is_tail = Config::kIsVarlen && rows_left < kRows;
+    Mbarrier& landed = is_tail ? tail_full_ : full;
+    if (is_first_lane()) {
+      landed.arrive_expect_bytes(kRows * kDepth * sizeof(Bits16) + kStatistics * sizeof(float));
+#pragma unroll
+      for (int column = 0; column < kDepth; column += kPanelColumns) {
+        tma_load_panel(smem_address(to + column * kRows), map, landed, {column, at.row, at.head, at.batch});
+      }
+      if constexpr (kStatistics > 0) bulk_load(to_stats, stats, kStatistics * sizeof(float), landed);
+    }
+    if (is_tail) clear_tail<kDepth, kRows>(to, rows_left, full);
+  }
+
+ private:
+  // Rows from `rows` on become 0 before the buffer is announced.
+  template <int kDepth, int kRows>
+  __device__ __forceinline__ void clear_tail(Bits16* tile, int rows, Mbarrier& full) {
+    tail_full_.wait(tail_parity_);  // the copy is done: nothing overwrites the zeros
+    tail_parity_ ^= 1;
+    constexpr int kPieces = kSwizzleBytes / 16;  // of a row of a panel; the swizzle stays in the row
+#pragma unroll
+    for (int column = 0; column < kDepth; column += kPanelColumns) {
+      auto* panel = reinterpret_cast<uint4*>(tile + column * kRows);
+#pragma unroll 1
+      for (int i = rows * kPieces + static_cast<int>(threadIdx.x % 32); i < kRows * kPieces; i += 32) panel[i] = {};
+    }
+    fence_smem_for_async();  // the zeros are for the tensor cores
+    __syncwarp();
+    if (is_first_lane()) full.arrive();
+  }
+
+  [[nodiscard]] static __device__ __forceinline__ bool is_first_lane() {
+    return threadIdx.x % 32 == 0;
+  }
+
+  Mbarrier& tail_full_;
+  uint32 tail_parity_ = 0;
+};
+
+// The four kinds of tiles of a key block.
+template <class Config, class Storage = Sm90BackwardStorage<Config>>
 class BackwardLoads {
  public:
   using Shape = BackwardShape<Config>;
 
-  __device__ __forceinline__ BackwardLoads(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args)
-      : smem_(smem), args_(args) {}
+  __device__ __forceinline__ BackwardLoads(Storage& smem, const Sm90BackwardArgs& args, Mbarrier& tail_full)
+      : smem_(smem), args_(args), loads_(tail_full) {}
 
   __device__ __forceinline__ void load_k(const Sm90BackwardItem& item) {
     load_keys<Shape::kDepth>(smem_.k, args_.k_map, smem_.k_full, item);
@@ -38,62 +88,21 @@ class BackwardLoads {
   template <int kDepth>
   __device__ __forceinline__ void load_keys(Bits16* to, const TensorMapArg& map, Mbarrier& full,
                                             const Sm90BackwardItem& item) {
-    const bool is_tail = Config::kIsVarlen && item.seqlen_k - item.key < Config::kBlockN;
-    Mbarrier& landed = is_tail ? smem_.tail_full : full;
-    if (is_first_lane()) {
-      landed.arrive_expect_bytes(Config::kBlockN * kDepth * sizeof(Bits16));
-      load_panels<kDepth, Config::kBlockN>(to, map, landed, item.k_begin + item.key, item.head_k, item.batch);
-    }
-    if (is_tail) clear_tail<kDepth, Config::kBlockN>(to, item.seqlen_k - item.key, full);
+    loads_.template load<kDepth, Config::kBlockN>(to, map, full, {0, item.k_begin + item.key, item.head_k, item.batch},
+                                                  item.seqlen_k - item.key);
   }
   template <int kDepth>
   __device__ __forceinline__ void load_rows(Bits16* to, float* to_stats, const TensorMapArg& map, const float* stats,
                                             Mbarrier& full, const Sm90BackwardItem& item, int head, int tile) {
-    constexpr uint32 kStatsBytes = Config::kBlockM * sizeof(float);
     const int row = tile * Config::kBlockM;
-    const bool is_tail = Config::kIsVarlen && item.seqlen_q - row < Config::kBlockM;
-    Mbarrier& landed = is_tail ? smem_.tail_full : full;
-    if (is_first_lane()) {
-      landed.arrive_expect_bytes(Config::kBlockM * kDepth * sizeof(Bits16) + kStatsBytes);
-      load_panels<kDepth, Config::kBlockM>(to, map, landed, item.q_begin + row, head, item.batch);
-      bulk_load(to_stats, stats + backward_stats_row(args_, item, head, tile), kStatsBytes, landed);
-    }
-    if (is_tail) clear_tail<kDepth, Config::kBlockM>(to, item.seqlen_q - row, full);
+    loads_.template load<kDepth, Config::kBlockM, Config::kBlockM>(
+        to, map, full, {0, item.q_begin + row, head, item.batch}, item.seqlen_q - row, to_stats,
+        stats + backward_stats_row(args_, item, head, tile));
   }
 
-  template <int kDepth, int kRows>
-  __device__ __forceinline__ void load_panels(Bits16* to, const TensorMapArg& map, Mbarrier& landed, int row, int head,
-                                              int batch) const {
-#pragma unroll
-    for (int column = 0; column < kDepth; column += kPanelColumns) {
-      tma_load_panel(smem_address(to + column * kRows), map, landed, {column, row, head, batch});
-    }
-  }
-
-  // Rows from `rows` on become 0 before the buffer is announced.
-  template <int kDepth, int kRows>
-  __device__ __forceinline__ void clear_tail(Bits16* tile, int rows, Mbarrier& full) {
-    smem_.tail_full.wait(tail_parity_);  // the copy is done: nothing overwrites the zeros
-    tail_parity_ ^= 1;
-    constexpr int kPieces = kSwizzleBytes / 16;  // of a row of a panel; the swizzle stays in the row
-#pragma unroll
-    for (int column = 0; column < kDepth; column += kPanelColumns) {
-      auto* panel = reinterpret_cast<uint4*>(tile + column * kRows);
-#pragma unroll 1
-      for (int i = rows * kPieces + static_cast<int>(threadIdx.x % 32); i < kRows * kPieces; i += 32) panel[i] = {};
-    }
-    fence_smem_for_async();  // the zeros are for the tensor cores
-    __syncwarp();
-    if (is_first_lane()) full.arrive();
-  }
-
-  [[nodiscard]] static __device__ __forceinline__ bool is_first_lane() {
-    return threadIdx.x % 32 == 0;
-  }
-
-  Sm90BackwardStorage<Config>& smem_;
+  Storage& smem_;
   const Sm90BackwardArgs& args_;
-  uint32 tail_parity_ = 0;
+  BackwardTileLoads<Config> loads_;
 };
 
 // The loader of the persistent form: one warp that walks over the list and waits for buffers to become free. V, q and
@@ -102,7 +111,7 @@ template <class Config>
 class BackwardLoader {
  public:
   __device__ __forceinline__ BackwardLoader(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args)
-      : smem_(smem), args_(args), loads_(smem, args), list_(args) {}
+      : smem_(smem), args_(args), loads_(smem, args, smem.tail_full), list_(args) {}
 
   __device__ __forceinline__ void run() {
     prepare(0);

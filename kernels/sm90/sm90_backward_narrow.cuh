@@ -18,7 +18,7 @@ class NarrowQueryWarpgroup {
 
   __device__ __forceinline__ NarrowQueryWarpgroup(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args,
                                                   const Sm90BackwardItem& item)
-      : smem_(smem), args_(args), item_(uniform_item(item)), loads_(smem, args) {}
+      : smem_(smem), args_(args), item_(uniform_item(item)), loads_(smem, args, smem.tail_full) {}
 
   // All steps of the block's one item, which has at least one.
   __device__ __forceinline__ void run() {

@@ -70,7 +70,7 @@ template <class Config>
 __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   using Element = ElementOf<Config>;
   constexpr Sm90BackwardTile kTile = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV);
-  constexpr int kLanes = kTile.depth_v / kPieceElements;  // of a row
+  constexpr int kLanes = (kTile.depth_v > 128 ? 256 : kTile.depth_v) / kPieceElements;  // of a row: a power of two
   constexpr int kRowStep = kBackwardPrepareThreads / kLanes;
   constexpr int kRowsOfLane = kBackwardRows / kRowStep;
   __shared__ float delta[kBackwardRows];
@@ -91,9 +91,11 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
     x[i] = load_piece<Config::kHeadDimV>(dout + row * base.dout_stride.row, column);
     y[i] = load_piece<Config::kHeadDimV>(o + row * base.o_stride.row, column);
   }
-  auto* sums = reinterpret_cast<float4*>(args.dq_sums + tile.stats_row * kTile.depth);
+  if constexpr (!kTile.is_wide) {
+    auto* sums = reinterpret_cast<float4*>(args.dq_sums + tile.stats_row * kTile.depth);
 #pragma unroll
-  for (int i = 0; i < kBackwardRows * kTile.depth / 4; i += kBackwardPrepareThreads) sums[i + thread] = {};
+    for (int i = 0; i < kBackwardRows * kTile.depth / 4; i += kBackwardPrepareThreads) sums[i + thread] = {};
+  }
   if (Config::kIsDeterministic && thread < kBackwardTurns) {
     args.dq_turns[tile.stats_row / kBackwardRows * kBackwardTurns + thread] = 0;
   }

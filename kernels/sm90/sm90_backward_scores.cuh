@@ -48,6 +48,16 @@ template <class Config>
   return rules;
 }
 
+// The 16 of a tile's rows that this thread's columns of the products belong to.
+__device__ __forceinline__ void read_row_statistics(float (&x)[16], const float* stats) {
+#pragma unroll
+  for (int i = 0; i < 16; i += 4) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x[i]), "=f"(x[i + 1]), "=f"(x[i + 2]), "=f"(x[i + 3])
+                 : "r"(smem_address(stats) + threadIdx.x % 4 * 16 + i * 16));
+  }
+}
+
 // Of number i of a thread's accumulator: which of its statistics, and which column from its first.
 [[nodiscard]] __device__ __forceinline__ constexpr int backward_statistic(int i) {
   return i / 8 * 4 + i / 4 % 2 * 2 + i % 2;

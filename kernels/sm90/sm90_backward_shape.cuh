@@ -2,7 +2,8 @@
 //
 // The host fills a Config from sm90_backward_tile(), the workspace from Sm90BackwardWorkspace, and launches three
 // kernels in a row: sm90_backward_prepare, sm90_backward, sm90_backward_finish; and sm90_backward_finish_keys where dk and
-// dv are added up in memory.
+// dv are added up in memory. Where a head dimension is above 128 they are sm90_backward_prepare,
+// sm90_backward_wide_keys, sm90_backward_wide_queries.
 #pragma once
 
 #include "../common/config_enums.cuh"
@@ -18,6 +19,12 @@ constexpr int kBackwardFinishThreads = 128;  // a warp has 16 rows
 constexpr int kBackwardTurns = 4;            // counters of a tile of dq: of its passes, or of the warps of its only one
 constexpr int kBackwardItemBytes = 64;       // sizeof(Sm90BackwardItem)
 constexpr int kBackwardItemRing = 8;         // items on their way from the loader to the other warps
+constexpr int kBackwardMostSmem = 232448;    // bytes of a block
+constexpr int kBackwardWideKeys = 64;        // of a block and of a tile, beyond 128 columns
+constexpr int kBackwardWideRows = 128;       // of a block that makes dq there: 64 a warpgroup
+constexpr int kBackwardWideHandovers = 2;    // buffers of p, from one warpgroup to the other
+constexpr int kBackwardRowBlockBytes = 72;   // sizeof(BackwardRowBlock)
+constexpr int kBackwardWideKeyStages = 2;    // buffers of k where dq is made
 
 // p is computed 2^p_bits times too large, which nothing but factors at the end know of: small entries, and with them
 // the gradients of keys that are seen a little, would else vanish where p is rounded for the products. p is at most 1
@@ -38,8 +45,9 @@ struct Sm90BackwardUnits {
 
 // The constants of a Config that follow from the head dimensions.
 struct Sm90BackwardTile {
-  int depth;              // columns of q and k in shared memory: 64 or 128, zeros behind head_dim
+  int depth;              // columns of q and k in shared memory: 64 to 256, zeros behind head_dim
   int depth_v;            // of v and dout
+  bool is_wide;           // beyond 128 columns: one kernel for dk and dv, one for dq
   bool is_persistent;     // a block walks over a list of key blocks; otherwise it has one
   int block_n;            // keys: 64 a computing warpgroup
   int stages;             // buffers of q, and of dout
@@ -49,10 +57,16 @@ struct Sm90BackwardTile {
   int query_registers;    // of the one that computes dq
   int load_registers;     // of the one that loads; 0 where there is none
   int threads;
-  int smem_bytes;
+  int smem_bytes;     // of the kernel that makes dk and dv
+  int v_stages;       // is_wide: buffers of v where dq is made
+  int dq_smem_bytes;  // is_wide: of the kernel that makes dq
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int compute_warpgroups() const { return block_n / 64; }
 };
+
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_whole_kilobytes(int bytes) {
+  return (bytes + 1023) / 1024 * 1024;  // the tiles' alignment
+}
 
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_smem_bytes(const Sm90BackwardTile& t) {
   const int tiles = 2 * (t.block_n * (t.depth + t.depth_v) + t.stages * kBackwardRows * (t.depth + t.depth_v) +
@@ -63,14 +77,49 @@ struct Sm90BackwardTile {
   const int targets = t.staging_buffers * 16;
   const int barriers =
       2 * kBackwardItemRing + 5 + 4 * t.stages + t.ds_buffers * (t.compute_warpgroups() + 1) + 2 * t.staging_buffers;
-  const int used = tiles + staging + rows + items + targets + barriers * 8;
-  return (used + 1023) / 1024 * 1024;  // the tiles' alignment
+  return sm90_backward_whole_kilobytes(tiles + staging + rows + items + targets + barriers * 8);
+}
+
+// Of sm90_backward_wide_keys: k and v, q and dout in stages, p on its way between the warpgroups.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_keys_smem(int columns, int stages) {
+  const int tiles = 2 * kBackwardWideKeys * columns * (1 + stages);
+  const int handovers = kBackwardWideHandovers * kBackwardRows * kBackwardWideKeys * 4;
+  const int rows = 2 * stages * kBackwardRows * 4;
+  const int barriers = 4 + 4 * stages + 2 * kBackwardWideHandovers;
+  return sm90_backward_whole_kilobytes(tiles + handovers + rows + kBackwardItemBytes + barriers * 8);
+}
+// Of sm90_backward_wide_queries: q and dout, k and v in stages.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_queries_smem(int depth, int depth_v, int v_stages) {
+  const int rows = 2 * kBackwardWideRows * (depth + depth_v);
+  const int keys = 2 * kBackwardWideKeys * (kBackwardWideKeyStages * depth + v_stages * depth_v);
+  const int barriers = 4 + 2 * (kBackwardWideKeyStages + v_stages);
+  return sm90_backward_whole_kilobytes(rows + keys + kBackwardRowBlockBytes + barriers * 8);
+}
+
+// Two warpgroups that compute, 240 registers, 214 for products: dk or dv 128, s or dp 32, ds or p 16; and in the other
+// kernel dq 128, s 32, dp 32, ds 16.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_wide_tile(int head_dim, int head_dim_v) {
+  Sm90BackwardTile t = {};
+  t.depth = (head_dim + 63) / 64 * 64;
+  t.depth_v = (head_dim_v + 63) / 64 * 64;
+  t.is_wide = true;
+  t.block_n = kBackwardWideKeys;
+  t.compute_registers = 240;
+  t.load_registers = 24;
+  t.threads = 384;
+  t.stages = 4;
+  while (sm90_backward_wide_keys_smem(t.depth + t.depth_v, t.stages) > kBackwardMostSmem) --t.stages;
+  t.smem_bytes = sm90_backward_wide_keys_smem(t.depth + t.depth_v, t.stages);
+  t.v_stages = sm90_backward_wide_queries_smem(t.depth, t.depth_v, 2) <= kBackwardMostSmem ? 2 : 1;
+  t.dq_smem_bytes = sm90_backward_wide_queries_smem(t.depth, t.depth_v, t.v_stages);
+  return t;
 }
 
 // Registers: ptxas places operands of wgmma from R24 on, so that accumulators and A operands alive between the first
 // issue and the drain are at most registers - 26. 128 columns: dk, dv 128, s or dp 32, p 16: 176 of 182, and
 // 2 x 208 + 64 + 32 = 512 are all there are. 64 columns: 64 + 32 + 16 = 112 of 118, 3 x 144 + 80 = 512.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_tile(int head_dim, int head_dim_v) {
+  if (head_dim > 128 || head_dim_v > 128) return sm90_backward_wide_tile(head_dim, head_dim_v);
   Sm90BackwardTile t = {};
   t.depth = head_dim <= 64 ? 64 : 128;
   t.depth_v = head_dim_v <= 64 ? 64 : 128;
@@ -105,7 +154,7 @@ struct Sm90BackwardTile {
 struct Sm90BackwardWorkspace {
   int64 lse_log2;       // float (heads, rows)
   int64 delta;          // float (heads, rows)
-  int64 dq_sums;        // float (heads, rows, depth)
+  int64 dq_sums;        // float (heads, rows, depth); none where tiles are wide
   int64 dq_turns;       // uint32 (heads, rows / 64, 4), where additions to dq have an order
   int64 partial_sums;   // float (blocks, block_n, depth + depth_v)
   int64 partial_ready;  // uint32 (blocks, 2)
@@ -119,7 +168,7 @@ struct Sm90BackwardWorkspace {
     w.lse_log2 = 0;
     w.delta = w.lse_log2 + aligned(heads * rows * 4);
     w.dq_sums = w.delta + aligned(heads * rows * 4);
-    w.dq_turns = w.dq_sums + aligned(heads * rows * tile.depth * 4);
+    w.dq_turns = w.dq_sums + (tile.is_wide ? 0 : aligned(heads * rows * tile.depth * 4));
     w.partial_sums = w.dq_turns + (is_deterministic ? aligned(heads * rows / kBackwardRows * kBackwardTurns * 4) : 0);
     w.partial_ready = w.partial_sums + aligned(blocks * tile.block_n * (tile.depth + tile.depth_v) * 4);
     w.next_item = w.partial_ready + aligned(blocks * 2 * 4);
@@ -161,6 +210,11 @@ struct Sm90BackwardWorkspace {
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_items(const Sm90BackwardTile& tile, int64 seqlen_k,
                                                                      int64 num_heads, int64 num_sequences) {
   return num_tiles(seqlen_k, tile.block_n) * num_heads * num_sequences;
+}
+// Of sm90_backward_wide_queries.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_wide_row_blocks(int64 seqlen_q, int64 num_heads_q,
+                                                                               int64 num_sequences) {
+  return num_tiles(seqlen_q, kBackwardWideRows) * num_heads_q * num_sequences;
 }
 // key_blocks: of a sequence. Where additions to dq have an order, a persistent block keeps its place in that order, so
 // that it waits for others once and not again with each key block.

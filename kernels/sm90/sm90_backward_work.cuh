@@ -218,4 +218,60 @@ struct BackwardSegment {
          int64{tile} * kBackwardRows;
 }
 
+// The rows of a block, or of a warpgroup of it, and the key tiles that at least one of them sees.
+struct BackwardRows {
+  int row;       // first, in the sequence
+  int count;     // that exist; <= 0: none
+  int tile;      // of keys
+  int tile_end;  // tile_end <= tile: none
+
+  template <class Config>
+  [[nodiscard]] static __device__ __forceinline__ BackwardRows of(const SequenceSpan& span, const BackwardBand& band,
+                                                                  int row, int rows) {
+    const auto seqlen_q = static_cast<int>(span.seqlen_q);
+    const auto seqlen_k = static_cast<int>(span.seqlen_k);
+    const int offset = seqlen_k - seqlen_q;
+    const int count = min(rows, seqlen_q - row);
+    const int first_key = max(0, row + offset - band.left);
+    const int end_key = count <= 0 ? 0 : min(seqlen_k, row + count + offset + band.right);
+    const int tile = first_key / Config::kBlockN;
+    return {row, count, tile, end_key <= first_key ? tile : (end_key - 1) / Config::kBlockN + 1};
+  }
+};
+
+// What a block works on that makes dq alone.
+struct alignas(8) BackwardRowBlock {
+  uint32 sequence;
+  int head;
+  SequenceSpan span;
+  BackwardBand band;
+  BackwardRows rows;
+
+  template <class Config>
+  [[nodiscard]] static __device__ __forceinline__ BackwardRowBlock mine(const Sm90BackwardArgs& args) {
+    const auto tiles = static_cast<uint32>(num_tiles(args.base.seqlen_q, kBackwardWideRows));
+    constexpr int64 kColumns = Config::kHeadDim + Config::kHeadDimV;
+    const HeadTile at = Config::kMask == MaskKind::kFull && !Config::kIsVarlen
+                            ? HeadTile::of_block(blockIdx.x, tiles, args.base.num_heads_q)
+                            : longest_first(blockIdx.x, tiles, args.base.batch, args.base.num_heads_q,
+                                            args.base.seqlen_k * kColumns * static_cast<int64>(sizeof(Bits16)));
+    BackwardRowBlock block = {at.batch, static_cast<int>(at.head)};
+    block.span = sequence_span<Config>(args.base, args.options, at.batch);
+    block.band = BackwardBand::of<Config>(args.options);
+    block.rows = BackwardRows::of<Config>(block.span, block.band, static_cast<int>(at.tile) * kBackwardWideRows,
+                                          kBackwardWideRows);
+    return block;
+  }
+
+  // The part of one of its warpgroups.
+  template <class Config>
+  [[nodiscard]] __device__ __forceinline__ BackwardRows of_warpgroup(int warpgroup) const {
+    return BackwardRows::of<Config>(span, band, rows.row + warpgroup * kBackwardRows, kBackwardRows);
+  }
+  [[nodiscard]] __device__ __forceinline__ int offset() const {
+    return static_cast<int>(span.seqlen_k - span.seqlen_q);
+  }
+};
+static_assert(sizeof(BackwardRowBlock) == kBackwardRowBlockBytes);
+
 }  // namespace attend

@@ -3,11 +3,13 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/memory_pool.hpp"
 #include "cuda/driver/stream.hpp"
+#include "cuda/launch/scaled_softmax.hpp"
 
 namespace attend::python {
 namespace {
@@ -86,6 +89,25 @@ nb::dict memory(int index, bool reset) {
   return entry;
 }
 
+/// The softmax between two batched products, of the measuring tools: puts it on `stream`. Addresses of dense matrices
+/// (num_matrices, seqlen_q, seqlen_k) in f16 or bf16; p is 0 forward.
+void scaled_softmax(std::uintptr_t in, std::uintptr_t p, std::uintptr_t out, const std::string& dtype,
+                    const std::tuple<std::int64_t, std::int64_t, std::int64_t>& shape, double scale, bool causal,
+                    int index, std::uintptr_t stream) {
+  const cuda::ContextGuard guard(index);
+  const auto& [num_matrices, seqlen_q, seqlen_k] = shape;
+  cuda::scaled_softmax({.dtype = dtype == "bf16" ? DType::kBF16 : DType::kF16,
+                        .in = reinterpret_cast<const void*>(in),  // NOLINT(performance-no-int-to-ptr)
+                        .p = reinterpret_cast<const void*>(p),    // NOLINT(performance-no-int-to-ptr)
+                        .out = reinterpret_cast<void*>(out),      // NOLINT(performance-no-int-to-ptr)
+                        .num_matrices = num_matrices,
+                        .seqlen_q = seqlen_q,
+                        .seqlen_k = seqlen_k,
+                        .scale = static_cast<float>(scale),
+                        .causal = causal},
+                       index, reinterpret_cast<cuda::StreamHandle>(stream));
+}
+
 /// The GPUs of this machine; none where there is no driver. Loads the driver.
 nb::list gpu_list() {
   nb::list list;
@@ -116,6 +138,8 @@ void add_gpu_services(nb::module_& m) {
   m.def("order_streams", &order_streams);
   m.def("memory", &memory, "index"_a, "reset"_a);
   m.def("gpus", &gpu_list);
+  m.def("scaled_softmax", &scaled_softmax, "in_"_a, "p"_a, "out"_a, "dtype"_a, "shape"_a, "scale"_a, "causal"_a,
+        "index"_a, "stream"_a);
 }
 
 }  // namespace attend::python

@@ -205,3 +205,20 @@ def test_tensors_of_two_devices_are_refused(torch):
     q, k = normal(torch, 1, 2, 9, 64), torch.randn(1, 2, 9, 64)
     with pytest.raises(ValueError, match="^k: .*device"):
         attend.attention(q, k, k)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("seqlen", [8, 40, 264, 2048, 2056, 4104, 16384])
+def test_the_fused_softmax_of_the_measuring_tools(torch, dtype, causal, seqlen):
+    """Its path may err as the unfused one does, which rounds the scores too."""
+    from attend._measure import fused_softmax
+
+    dtype = getattr(torch, dtype)
+    leaves = [normal(torch, 1, 2, seqlen, 64, dtype=dtype) for _ in range(3)]
+    dout = normal(torch, 1, 2, seqlen, 64, dtype=dtype)
+    found = with_gradients(torch, lambda *x: fused_softmax.attention(*x, causal), leaves, dout)
+    baseline = with_gradients(torch, lambda *x: standard(torch, *x, causal), leaves, dout)
+    wide = [x.double() for x in leaves]
+    truth = with_gradients(torch, lambda *x: standard(torch, *x, causal), wide, dout)
+    check_budget(found, baseline, truth, half=True)

@@ -13,9 +13,11 @@ pytest.importorskip("numpy")
 pytest.importorskip("tqdm")
 
 import attend
-from attend._measure import catalogue, errors, files, tables
-from attend._measure.measurement import COLUMNS
+from attend._measure import catalogue, errors, files, implementations, tables
+from attend._measure.measurement import COLUMNS, Row
+from attend._measure.problems import Problem
 from attend.experiments import __main__ as experiments
+from attend.experiments import runner
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_PLOTS = all(importlib.util.find_spec(name) for name in ("matplotlib", "seaborn"))
@@ -339,10 +341,84 @@ def test_import_attend_imports_none_of_this():
     assert done.stdout.strip() == "[]"
 
 
+def test_gpt3_is_for_tensor_cores(no_torch, capsys):
+    assert experiments.main(["--gpt3-experiment", "--kernel", "cpu"]) == 2
+    assert capsys.readouterr().err == "--gpt3-experiment: cpu, allowed those in bf16 on a GPU that torch sees\n"
+    shapes = [problem.shape for problem in runner.grid("gpt3")]
+    assert shapes[0] == (4, 96, 512, 128) and shapes[-1] == (4, 96, 16384, 128) and len(shapes) == 6
+
+
+@needs_plots
+def test_gpt3_beside_another_experiment_and_its_picture(no_torch, monkeypatch, tmp_path):
+    """Each experiment measures its own implementations; cpu_naive stands for those of tensor cores."""
+    small = {"gpt3": (16, 32), "seqlen": (24,)}
+    monkeypatch.setattr(runner, "grid", lambda name: [Problem(1, 2, s, 8) for s in small[name]])
+    monkeypatch.setattr(catalogue, "in_half", lambda chosen, option: [x for x in chosen if x.name == "cpu_naive"])
+    arguments = ["--gpt3-experiment", "--seqlen-experiment", "--samples", "3", "--save-results", "--plot-format", "svg"]
+    assert experiments.main([*arguments, "--output-dir", str(tmp_path)]) == 0
+    rows = saved(tmp_path)[0]["rows"]
+    found = [(r["experiment"], r["implementation"], r["S"]) for r in rows]
+    assert found == [("seqlen", "cpu", 24), ("seqlen", "cpu_naive", 24), ("gpt3", "cpu_naive", 16),
+                     ("gpt3", "cpu_naive", 32)]  # fmt: skip
+    pictures = {path.name for path in (tmp_path / "latest").glob("*.svg")}
+    assert {"experiments_gpt3.svg", "experiments_scaling.svg"} <= pictures
+
+
+def test_in_half_leaves_out_float32_and_the_cpu():
+    half = implementations.OnTorch("mma", "attend", "cuda", "bf16")
+    others = [implementations.OnTorch(name, "attend", *where) for name, where in
+              {"cpu": ("cpu", "bf16"), "fa2": ("cuda", "f32")}.items()]  # fmt: skip
+    assert catalogue.in_half([half, *others], "--x") == [half]
+
+
+def test_means_are_over_what_was_timed():
+    figures = {"ms": 1.0, "tflops": 8.0, "gbps": 4.0, "speedup": 1.0}
+    rows = [Row("seed", "a", "attend", "cpu", "f32", "forward", 1, 1, s, 8, False, **figures) for s in (8, 16)]
+    rows[1].ms, rows[1].tflops, rows[1].speedup = 4.0, 2.0, 4.0
+    rows.append(Row("seed", "b", "attend", "cpu", "f32", "forward", 1, 1, 8, 8, False, remark="left out"))
+    header, lines = tables.means(rows)
+    assert header[3:] == ["configurations", "ms", "TFLOP/s", "GB/s", "speed-up"]
+    assert lines == [
+        ["a", "cpu", "f32", "2/2", "2.50", "5.00", "4.00", "2.00"],
+        ["b", "cpu", "f32", "0/2", "", "", "", ""],
+    ]
+
+
+def test_the_path_with_a_fused_softmax(torch, monkeypatch):
+    """Its kernel needs a GPU (test_cuda.py); here its formula stands in, as it is told to the kernel."""
+    from attend._measure import fused_softmax
+
+    def launch(source, p, target, scale, causal):
+        if p is None:
+            hidden = torch.ones(source.shape[1:], dtype=torch.bool).triu(1) if causal else torch.zeros(1, 1).bool()
+            target.copy_((scale * source).masked_fill(hidden, -torch.inf).softmax(-1))
+        else:
+            target.copy_(scale * p * (source - (source * p).sum(-1, keepdim=True)))
+
+    monkeypatch.setattr(fused_softmax, "_launch", launch)
+    for causal in (False, True):
+        leaves = [torch.randn(2, 3, 16, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+        theirs = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=causal)
+        ours = fused_softmax.attention(*leaves, causal)
+        dout = torch.randn_like(ours)
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+        gradients = (torch.autograd.grad(o, leaves, dout) for o in (ours, theirs))
+        torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-12)
+
+
+def test_the_fused_softmax_is_for_gpus(torch):
+    from attend._measure import fused_softmax
+
+    q = torch.zeros(1, 1, 8, 8)
+    with pytest.raises(NotImplementedError, match="fused_softmax: torch.float32 on cpu, allowed f16 and bf16 on a GPU"):
+        fused_softmax.attention(q, q, q, False)
+
+
 def test_every_gpu_backend_is_in_the_catalogue():
     names = set(catalogue.catalogue())
     assert {b["name"] for b in attend.backends() if b["device"] == "cuda"} <= names
-    assert {"torch_math", "torch_efficient", "torch_flash", "torch_cudnn", "unfused_gpu"} <= names
+    assert {"torch_math", "torch_efficient", "torch_flash", "torch_cudnn", "unfused_gpu", "unfused_bf16"} <= names
+    assert {"fused_softmax", "auto"} <= names
 
 
 def test_figures_are_written_as_people_do():

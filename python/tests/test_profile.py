@@ -161,11 +161,17 @@ def test_a_report_with_nothing_in_it_says_so():
     assert verdict.bound == "unknown" and "cannot be said" in verdict.sentences[0]
 
 
+LAST = 19  # the products, where the ladder leads
+
+
 def test_the_rungs_are_those_of_the_ladder():
     described = [(b["description"].split(":")[0], b["name"]) for b in attend.backends() if b["device"] == "cuda"]
     named = {about: name for about, name in described if about.startswith("rung ")}
-    assert named == {f"rung {rung.number:02}": rung.name for rung in ladder.RUNGS}
-    assert [rung.name for rung in ladder.RUNGS if not rung.next_step] == ["wgmma_specialized"]
+    lessons = [rung for rung in ladder.RUNGS if rung.number < LAST]
+    assert named == {f"rung {rung.number:02}": rung.name for rung in lessons}
+    products = {rung.name for rung in ladder.RUNGS if not rung.next_step}
+    assert products == {rung.name for rung in ladder.RUNGS if rung.number == LAST}
+    assert products and products <= {name for _, name in described} - set(named.values())
 
 
 @pytest.mark.parametrize(
@@ -178,7 +184,9 @@ def test_the_rungs_are_those_of_the_ladder():
         ("attend_fa2_backward", "the last with a backward pass"),
         ("attend_standard_dscores", "Rung 08, `fa2`, is the next with a backward"),
         ("attend_standard_softmax", "Rung 02, `naive`"),
-        ("attend_wgmma_specialized_forward", "the last of the ladder"),
+        ("attend_wgmma_specialized_forward", "Rung 19, `sm90_forward`"),
+        ("attend_sm90_forward", "rung 19, `sm90_forward`, the last of the ladder"),
+        ("attend_sm90_backward_prepare", "rung 19, `sm90_backward`, the last of the ladder"),
     ],
 )
 def test_the_next_rung(kernel, words):

@@ -33,40 +33,77 @@ const auto kIndexName = [](const auto& test) { return std::to_string(test.index)
 
 enum Factor { kDtype, kHeadDim, kHeadDimV, kMask, kScale, kPacked, kDeterministic, kDlse, kRules };
 enum Rules { kPlain, kAlibi, kDropout, kBoth, kNumRules };
-constexpr std::int64_t kHeadDims[] = {64, 128, 8, 40, 72, 80, 96, 112};
-constexpr std::int64_t kHeadDimsV[] = {0, 64, 128, 24};  // 0: that of q
+struct Shape {
+  std::int64_t batch, heads_q, heads_k, q, k;
+};
+/// What is crossed with the options: the kernels to 128 columns, and those beyond.
+struct Sizes {
+  std::vector<std::int64_t> head_dims;
+  std::vector<std::int64_t> head_dims_v;  ///< 0: that of q
+  std::vector<Shape> shapes;              ///< lengths round the tiles
+};
+const Sizes kNarrow = {{64, 128, 8, 40, 72, 80, 96, 112},
+                       {0, 64, 128, 24},
+                       {{1, 1, 1, 1, 1},
+                        {2, 2, 1, 63, 65},
+                        {1, 4, 2, 129, 127},
+                        {3, 2, 2, 64, 300},
+                        {1, 8, 1, 193, 257},
+                        {2, 3, 3, 200, 1},
+                        {1, 2, 2, 5, 1023},
+                        {2, 6, 2, 385, 512},
+                        {1, 2, 1, 0, 70},
+                        {1, 2, 1, 70, 0},
+                        {1, 12, 4, 700, 900},
+                        {2, 2, 2, 256, 192}}};
+const Sizes kWide = {{256, 192, 136, 160, 200, 248},
+                     {0, 256, 192, 176, 64, 128},
+                     {{1, 1, 1, 1, 1},
+                      {2, 2, 1, 63, 65},
+                      {1, 4, 2, 129, 127},
+                      {1, 2, 2, 64, 300},
+                      {1, 4, 1, 193, 257},
+                      {2, 3, 3, 200, 1},
+                      {1, 2, 1, 5, 523},
+                      {1, 2, 1, 0, 70},
+                      {1, 2, 1, 70, 0},
+                      {1, 6, 2, 385, 260},
+                      {2, 2, 2, 256, 192}}};
 struct Mask {
   bool causal;
   std::int64_t left, right;
 };
 constexpr Mask kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 100, 30}, {true, 65, -1}, {false, -1, 70}};
-const std::vector<int> kNumValues = {
-    2, std::size(kHeadDims), std::size(kHeadDimsV), std::size(kMasks), 4, 2, 2, 2, kNumRules};
 
-/// What the family refuses is left out: ALiBi with keys behind the row's own in a window; both rules beyond 64 columns.
-bool is_compatible(int f, int a, int g, int b) {
+/// What the family refuses is left out: ALiBi with keys behind the row's own in a window; both rules where a head_dim
+/// is above 64 and none above 128.
+bool is_compatible(const Sizes& sizes, int f, int a, int g, int b) {
   if (g != kRules) return true;
   if (f == kMask)
     return b == kPlain || b == kDropout || kMasks[a].causal || (kMasks[a].left < 0 && kMasks[a].right < 0);
-  if (f == kHeadDim) return b != kBoth || kHeadDims[a] <= 64;
-  if (f == kHeadDimV) return b != kBoth || kHeadDimsV[a] <= 64;
+  const bool may_be_both = &sizes == &kWide;
+  if (f == kHeadDim) return b != kBoth || may_be_both || sizes.head_dims[static_cast<std::size_t>(a)] <= 64;
+  if (f == kHeadDimV) return b != kBoth || may_be_both || sizes.head_dims_v[static_cast<std::size_t>(a)] <= 64;
   return true;
 }
 
-/// Each pair of values, in problems of lengths round the tiles.
-std::vector<AttentionCase> option_pairs() {
-  struct Shape {
-    std::int64_t batch, heads_q, heads_k, q, k;
-  };
-  static constexpr Shape kShapes[] = {{1, 1, 1, 1, 1},    {2, 2, 1, 63, 65},    {1, 4, 2, 129, 127},
-                                      {3, 2, 2, 64, 300}, {1, 8, 1, 193, 257},  {2, 3, 3, 200, 1},
-                                      {1, 2, 2, 5, 1023}, {2, 6, 2, 385, 512},  {1, 2, 1, 0, 70},
-                                      {1, 2, 1, 70, 0},   {1, 12, 4, 700, 900}, {2, 2, 2, 256, 192}};
+/// Each pair of values, in problems of each shape.
+std::vector<AttentionCase> option_pairs(const Sizes& sizes) {
+  const std::vector<int> num_values = {2,
+                                       static_cast<int>(sizes.head_dims.size()),
+                                       static_cast<int>(sizes.head_dims_v.size()),
+                                       std::size(kMasks),
+                                       4,
+                                       2,
+                                       2,
+                                       2,
+                                       kNumRules};
+  const auto compatible = [&](int f, int a, int g, int b) { return is_compatible(sizes, f, a, g, b); };
   constexpr Fill kFills[] = {Fill::kNormal, Fill::kLarge, Fill::kNormal, Fill::kOneHot, Fill::kNearUniform};
   std::vector<AttentionCase> cases;
-  for (const Choice& v : covering_array(kNumValues, is_compatible, 20261122)) {
+  for (const Choice& v : covering_array(num_values, compatible, 20261122)) {
     const auto at = [&](Factor f) { return static_cast<std::size_t>(v[f]); };
-    for (const Shape& s : kShapes) {
+    for (const Shape& s : sizes.shapes) {
       const Mask& mask = kMasks[at(kMask)];
       AttentionCase c = {.dtype = v[kDtype] == 0 ? DType::kBF16 : DType::kF16,
                          .batch = s.batch,
@@ -74,11 +111,12 @@ std::vector<AttentionCase> option_pairs() {
                          .heads_k = s.heads_k,
                          .seqlen_q = s.q,
                          .seqlen_k = s.k,
-                         .head_dim = kHeadDims[at(kHeadDim)],
+                         .head_dim = sizes.head_dims[at(kHeadDim)],
                          .causal = mask.causal,
                          .window_left = mask.left,
                          .window_right = mask.right};
-      c.head_dim_v = kHeadDimsV[at(kHeadDimV)] == 0 ? c.head_dim : kHeadDimsV[at(kHeadDimV)];
+      c.head_dim_v = sizes.head_dims_v[at(kHeadDimV)];
+      if (c.head_dim_v == 0) c.head_dim_v = c.head_dim;
       if (v[kScale] > 0) c.scale = std::array{-0.2, 0.35, 0.0}[at(kScale) - 1];
       if (v[kPacked] == 1) {
         c.varlen_q = {s.q, 0, s.q / 2, 3};
@@ -97,10 +135,12 @@ std::vector<AttentionCase> option_pairs() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(OptionPairs, Sm90Backward, testing::ValuesIn(option_pairs()), kIndexName);
+INSTANTIATE_TEST_SUITE_P(OptionPairs, Sm90Backward, testing::ValuesIn(option_pairs(kNarrow)), kIndexName);
+INSTANTIATE_TEST_SUITE_P(WideOptionPairs, Sm90Backward, testing::ValuesIn(option_pairs(kWide)), kIndexName);
 
 TEST(Sm90BackwardCases, AreEnough) {
-  EXPECT_GE(option_pairs().size(), 500U);
+  EXPECT_GE(option_pairs(kNarrow).size(), 500U);
+  EXPECT_GE(option_pairs(kWide).size(), 400U);
 }
 
 AttentionCase plain(std::int64_t heads_q, std::int64_t heads_k, std::int64_t seqlen, std::int64_t head_dim,
@@ -159,7 +199,7 @@ std::vector<AttentionCase> slice_cases() {
   cases.push_back(packed);
   cases.push_back(plain(2, 1, 200, 64, true));
   cases.back().deterministic = true;
-  for (const std::int64_t head_dim : {64, 128}) {
+  for (const std::int64_t head_dim : {64, 128, 256}) {
     cases.push_back(plain(2, 1, 200, head_dim, true));
     cases.back().alibi = true;
     cases.push_back(plain(2, 1, 200, head_dim, false));
@@ -167,6 +207,11 @@ std::vector<AttentionCase> slice_cases() {
     cases.push_back(plain(8, 1, 1030, head_dim, false));  // dk and dv are added up
     cases.back().seqlen_k = 70;
   }
+  cases.push_back(plain(2, 1, 200, 192, true));
+  cases.push_back(plain(2, 1, 130, 40, true));
+  cases.back().head_dim_v = 200;
+  packed.head_dim = packed.head_dim_v = 256;
+  cases.push_back(packed);
   return cases;
 }
 
@@ -175,13 +220,20 @@ INSTANTIATE_TEST_SUITE_P(Slice, Sm90Backward, testing::ValuesIn(slice_cases()), 
 class AheadBackward : public Sm90Gradients {};
 
 TEST_F(AheadBackward, CompilesWhatTheBackwardCasesNeed) {
-  std::vector<AttentionCase> cases = option_pairs();
-  for (const auto& more : {grouped_cases(), slice_cases()}) cases.insert(cases.end(), more.begin(), more.end());
+  std::vector<AttentionCase> cases = option_pairs(kNarrow);
+  const auto more = grouped_cases();
+  cases.insert(cases.end(), more.begin(), more.end());
+  compile_ahead(kCompute, cases);
+}
+TEST_F(AheadBackward, CompilesWhatTheWideBackwardCasesNeed) {
+  std::vector<AttentionCase> cases = option_pairs(kWide);
+  const auto more = slice_cases();
+  cases.insert(cases.end(), more.begin(), more.end());
   compile_ahead(kCompute, cases);
 }
 
 TEST_F(Sm90Gradients, DeterministicRepeatsAreBitEqual) {
-  for (const std::int64_t head_dim : {64, 128}) {
+  for (const std::int64_t head_dim : {64, 128, 256}) {
     AttentionCase c = plain(6, 2, 1000, head_dim, head_dim == 64);
     c.deterministic = true;
     const Inputs in = make_inputs(c);
@@ -199,8 +251,10 @@ TEST_F(Sm90Gradients, DeterministicRepeatsAreBitEqual) {
 
 /// Gradients do not depend on the rest of the batch, whatever that holds.
 TEST_F(Sm90Gradients, NeighboursThatHoldNaNReachNothing) {
-  for (const bool packed : {false, true}) {
-    AttentionCase c = plain(2, 2, 150, 128, true);
+  for (const int round : {0, 1, 2, 3}) {
+    const bool packed = round % 2 != 0;
+    const std::int64_t head_dim = round < 2 ? 128 : 256;
+    AttentionCase c = plain(2, 2, 150, head_dim, true);
     c.batch = 3;
     c.deterministic = true;
     if (packed) c.varlen_q = c.varlen_k = {150, 150, 150};
@@ -208,7 +262,7 @@ TEST_F(Sm90Gradients, NeighboursThatHoldNaNReachNothing) {
     const Outputs want = run(in, kCompute);
     const std::int64_t rows = packed ? 150 : 0;
     for (std::int64_t h = 0; h < 2; ++h) {
-      for (std::int64_t col = 0; col < 128; ++col) {
+      for (std::int64_t col = 0; col < head_dim; ++col) {
         for (const std::int64_t sequence : {0, 2}) {
           for (std::int64_t i = 0; i < 150; ++i) {
             const std::int64_t b = packed ? 0 : sequence, row = sequence * rows + i;
@@ -221,10 +275,10 @@ TEST_F(Sm90Gradients, NeighboursThatHoldNaNReachNothing) {
     for (std::int64_t h = 0; h < 2; ++h) {
       for (std::int64_t i = 0; i < 150; ++i) {
         const std::int64_t b = packed ? 0 : 1, row = rows + i;
-        for (std::int64_t col = 0; col < 128; ++col) {
-          ASSERT_EQ(got.dq.at(b, h, row, col), want.dq.at(b, h, row, col)) << packed << " " << h << " " << i;
-          ASSERT_EQ(got.dk.at(b, h, row, col), want.dk.at(b, h, row, col)) << packed << " " << h << " " << i;
-          ASSERT_EQ(got.dv.at(b, h, row, col), want.dv.at(b, h, row, col)) << packed << " " << h << " " << i;
+        for (std::int64_t col = 0; col < head_dim; ++col) {
+          ASSERT_EQ(got.dq.at(b, h, row, col), want.dq.at(b, h, row, col)) << round << " " << h << " " << i;
+          ASSERT_EQ(got.dk.at(b, h, row, col), want.dk.at(b, h, row, col)) << round << " " << h << " " << i;
+          ASSERT_EQ(got.dv.at(b, h, row, col), want.dv.at(b, h, row, col)) << round << " " << h << " " << i;
         }
       }
     }

@@ -24,7 +24,8 @@ std::string read_all(int pipe) {
 
 }  // namespace
 
-ProgramResult run_attend(const std::vector<std::string>& arguments, const std::function<void()>& prepare) {
+ProgramResult run_program(const std::string& program, const std::vector<std::string>& arguments,
+                          const std::function<void()>& prepare) {
   // Pipes, not files: a test may limit the size of files.
   int out[2] = {};
   int err[2] = {};
@@ -35,10 +36,10 @@ ProgramResult run_attend(const std::vector<std::string>& arguments, const std::f
     ::dup2(err[1], STDERR_FILENO);
     ::setenv("ATTEND_LIBCUDA_PATH", "/nonexistent", 0);  // the same answers with and without a GPU
     if (prepare) prepare();
-    std::vector<char*> argv = {const_cast<char*>(ATTEND_PROGRAM)};
+    std::vector<char*> argv = {const_cast<char*>(program.c_str())};
     for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
-    ::execv(ATTEND_PROGRAM, argv.data());
+    ::execv(program.c_str(), argv.data());
     ::_exit(127);
   }
   ::close(out[1]);
@@ -49,6 +50,10 @@ ProgramResult run_attend(const std::vector<std::string>& arguments, const std::f
   ::waitpid(child, &status, 0);
   result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
+}
+
+ProgramResult run_attend(const std::vector<std::string>& arguments, const std::function<void()>& prepare) {
+  return run_program(ATTEND_PROGRAM, arguments, prepare);
 }
 
 ProgramResult run_attend_line(const std::string& line) {

@@ -13,6 +13,10 @@ struct ProgramResult {
   std::string err;
 };
 
+/// Runs the program at this path with these arguments. `prepare` is called in the new process before it starts.
+ProgramResult run_program(const std::string& program, const std::vector<std::string>& arguments,
+                          const std::function<void()>& prepare = {});
+
 /// Runs build/.../attend with these arguments. `prepare` is called in the new process before the program starts.
 ProgramResult run_attend(const std::vector<std::string>& arguments, const std::function<void()>& prepare = {});
 

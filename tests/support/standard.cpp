@@ -15,6 +15,14 @@ using core::Matrix;
 using core::Problem;
 using core::Sequence;
 
+// Most of the GPU tests' time is spent in two loops: they are compiled for wider vectors too, and the processor's are
+// taken. Not contracted (tests/CMakeLists.txt), they give the same bits in each form.
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+#define ATTEND_WIDE_LOOPS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define ATTEND_WIDE_LOOPS
+#endif
+
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr double kF32Roundoff = 0x1p-24;
 
@@ -58,6 +66,68 @@ struct Dot {
     for (std::int64_t i = 0; i < n; ++i) value += a[i] * b[i];
     for (std::int64_t i = 0; i < n; ++i) magnitude += std::abs(a[i] * b[i]);
   }
+  Dot(float value_, float magnitude_) : value(value_), magnitude(magnitude_) {}
+};
+
+constexpr std::int64_t kSide = 32;
+
+/// value[s] = <a, b_s> and magnitude[s] = sum_c |a_c b_sc| of kSide vectors that lie column by column.
+ATTEND_WIDE_LOOPS void dots(const float* a, const float* b, std::int64_t cols, float* value, float* magnitude) {
+  float sum[kSide] = {}, size[kSide] = {};
+  for (std::int64_t c = 0; c < cols; ++c) {
+    for (std::int64_t s = 0; s < kSide; ++s) {
+      const float product = a[c] * b[c * kSide + s];
+      sum[s] += product;
+      size[s] += std::abs(product);
+    }
+  }
+  std::copy_n(sum, kSide, value);
+  std::copy_n(size, kSide, magnitude);
+}
+
+/// to += factor * x, walk += (step * x)^2, bound += error * |x|
+ATTEND_WIDE_LOOPS void add_scaled(float* __restrict to, float* __restrict walk, float* __restrict bound,
+                                  const float* __restrict x, std::int64_t n, float factor, float step, float error) {
+  for (std::int64_t c = 0; c < n; ++c) {
+    to[c] += factor * x[c];
+    walk[c] += step * step * x[c] * x[c];
+    bound[c] += error * std::abs(x[c]);
+  }
+}
+
+/// Products of a row with the rows of a matrix, many side by side: each is summed in the order of the columns, like a
+/// Dot, so that nothing but the time that it takes is another.
+class DotsOfRow {
+ public:
+  explicit DotsOfRow(const Floats& b)
+      : cols_(b.cols), packed_(static_cast<std::size_t>((b.rows + kSide - 1) / kSide * kSide * b.cols)) {
+    for (std::int64_t r = 0; r < b.rows; ++r) {
+      for (std::int64_t c = 0; c < cols_; ++c) group(r / kSide)[c * kSide + r % kSide] = b.at(r, c);
+    }
+  }
+
+  /// The row of the products that follow.
+  void begin(const float* a) {
+    a_ = a;
+    group_ = -1;
+  }
+  /// <a, row j>
+  [[nodiscard]] Dot at(std::int64_t j) {
+    if (j / kSide != group_) {
+      group_ = j / kSide;
+      dots(a_, group(group_), cols_, value_, magnitude_);
+    }
+    return {value_[j % kSide], magnitude_[j % kSide]};
+  }
+
+ private:
+  float* group(std::int64_t index) { return packed_.data() + index * kSide * cols_; }
+
+  std::int64_t cols_;
+  std::vector<float> packed_;  // (groups, columns, kSide rows)
+  const float* a_ = nullptr;
+  std::int64_t group_ = -1;  // whose products these are:
+  float value_[kSide] = {}, magnitude_[kSide] = {};
 };
 
 /// One head's result with its two error scales; `walk` holds squares until the end.
@@ -66,14 +136,7 @@ struct Accumulator {
 
   /// row += factor * x, where factor carries a rounding error of u * step and an f32 error of `error`.
   void add(std::int64_t row, float factor, float step, float error, const float* x) {
-    float* to = value.row(row);
-    float* to_walk = walk.row(row);
-    float* to_bound = bound.row(row);
-    for (std::int64_t c = 0; c < value.cols; ++c) {
-      to[c] += factor * x[c];
-      to_walk[c] += step * step * x[c] * x[c];
-      to_bound[c] += error * std::abs(x[c]);
-    }
+    add_scaled(value.row(row), walk.row(row), bound.row(row), x, value.cols, factor, step, error);
   }
 
   Floats value, walk, bound;
@@ -108,11 +171,13 @@ struct ScoreMatrix {
         keep(q.rows, k.rows, 1) {
     const DropoutMask dropout = p.dropout(s, head);
     const float kept = static_cast<float>(1 / (1 - p.dropout_p));
+    DotsOfRow dots(k);
     for (std::int64_t i = 0; i < q.rows; ++i) {
+      dots.begin(q.row(i));
       const KeyRange range = p.window(s).row(i);
       for (std::int64_t j = range.begin; j < range.end; ++j) {
         if (p.mask && core::load(*p.mask, s.batch, head, i, j) == 0) continue;
-        set(p, s, head, i, j, Dot(q.row(i), k.row(j), q.cols));
+        set(p, s, head, i, j, dots.at(j));
         if (p.dropout_p > 0) keep.at(i, j) = dropout.keeps(i, j) ? kept : 0;
       }
     }
@@ -220,8 +285,10 @@ void backward_head(const Problem& p, const HeadData& h, KeptP kept, Accumulator&
   const DType dtype = p.q.dtype;
   const auto tiny = static_cast<float>(min_normal(dtype));
   const auto scale = static_cast<float>(p.scale);
+  DotsOfRow dots(h.v);
   for (std::int64_t i = 0; i < h.q.rows; ++i) {
     const float lse = h.lse.at(i, 0);
+    dots.begin(h.dout.row(i));
     if (lse == -kInfinity) continue;
     const float dlse = p.dlse ? static_cast<float>(core::load(core::q_matrix(*p.dlse, h.s, h.head), i, 0)) : 0;
     const Dot delta(h.dout.row(i), h.o.row(i), h.v.cols);
@@ -233,7 +300,7 @@ void backward_head(const Problem& p, const HeadData& h, KeptP kept, Accumulator&
       const float size = 1 + h.scores.magnitude.at(i, j) + std::abs(lse);  // lse is rounded to f32
       const float slope = h.scores.slope.at(i, j);
       const float prob = std::exp(h.scores.value.at(i, j) - lse);
-      const Dot dp(h.dout.row(i), h.v.row(j), h.v.cols);
+      const Dot dp = dots.at(j);
       const float kept_dp = keep == 0 ? 0 : keep * dp.value;
       const float kept_prob = kept == KeptP::kRounded ? round_to(dtype, prob) : prob;
       const float ds = kept_prob * (kept_dp - (delta.value - dlse));

@@ -22,7 +22,8 @@ _NEEDS_GPU = "no GPU that torch sees"
 def catalogue() -> dict[str, tuple[str, Callable[[], Implementation]]]:
     """Every name, with what this machine lacks for it (empty: nothing) and what makes it.
 
-    PyTorch's on CPU and GPU come first, then the unfused path, then attend's backends in the order of the ladder.
+    PyTorch's on CPU and GPU come first, and the unfused path, then attend's backends in the order of the ladder and, on
+    a GPU, its own choice in half precision.
     """
     has_torch = torch_or_none() is not None
     torch_lack = "" if has_torch else _NEEDS_TORCH
@@ -34,10 +35,13 @@ def catalogue() -> dict[str, tuple[str, Callable[[], Implementation]]]:
     }
     for backend in make.SDP_BACKENDS:
         entries[f"torch_{backend}"] = (gpu_lack, _sdpa_on_gpu(backend))
+    entries["unfused_bf16"] = (gpu_lack, lambda: make.unfused("unfused_bf16", "cuda", _HALF))
+    entries["fused_softmax"] = (gpu_lack, lambda: make.fused_softmax("fused_softmax", _HALF))
     for name in ("cpu", "cpu_naive"):
         entries[name] = ("", _rung(name, "cpu", "f32"))
     for backend in reversed([b["name"] for b in attend.backends() if b["device"] == "cuda"]):
         entries[backend] = (gpu_lack, _rung(backend, "cuda", "f32" if backend in make.FLOAT32_RUNGS else _HALF))
+    entries["auto"] = (gpu_lack, _rung("auto", "cuda", _HALF))
     return entries
 
 
@@ -87,6 +91,19 @@ def that_have(modes: Sequence[str], chosen: Sequence[Implementation]) -> tuple[l
     if not able:
         raise UsageError(f"--mode: backward, which {without} does not have; allowed forward")
     return able, [f"left out of backward, which they do not have: {without}"]
+
+
+def in_half(chosen: Sequence[Implementation], option: str) -> list[Implementation]:
+    """Those on a GPU in half precision; `option` is what wants them.
+
+    Raises:
+        UsageError where there is none.
+    """
+    found = [x for x in chosen if x.device == "cuda" and x.dtype == _HALF]
+    if not found:
+        names = ", ".join(x.name for x in chosen)
+        raise UsageError(f"{option}: {names}, allowed those in {_HALF} on a GPU that torch sees")
+    return found
 
 
 def count(implementations: Sequence[Implementation], modes: Sequence[str]) -> int:

@@ -1,4 +1,5 @@
-"""The implementations that can be measured: attend's backends, PyTorch's, flash-attn's, and the unfused path.
+"""The implementations that can be measured: attend's backends, PyTorch's, flash-attn's, the unfused path, and that with
+a fused softmax.
 
 All take q, k, v (batch, num_heads, seqlen, head_dim) and give o like q, scale 1 / sqrt(head_dim), and allocate their
 results inside the call. What only some packages have is built only where they are installed.
@@ -163,6 +164,13 @@ def unfused(name: str, device: str, dtype: str) -> Implementation:
         return torch.bmm(scores.softmax(-1), v).reshape(b, h, s, d)
 
     return OnTorch(name, "torch", device, dtype, rounds_scores=True, forward=forward)
+
+
+def fused_softmax(name: str, dtype: str) -> Implementation:
+    """The same with scale, mask and softmax in one kernel, as Megatron-LM has it; on a GPU, in half precision."""
+    from attend._measure import fused_softmax as path
+
+    return OnTorch(name, "torch", "cuda", dtype, rounds_scores=True, forward=path.attention)
 
 
 def flash_attn_is_here() -> bool:

@@ -68,6 +68,24 @@ def overview(rows: Sequence[Row]) -> Table:
     return header, lines
 
 
+def means(rows: Sequence[Row]) -> Table:
+    """For each implementation the arithmetic means over the configurations that it was timed on, and how many."""
+    header = ["implementation", "device", "dtype", "configurations", "ms", "TFLOP/s", "GB/s", "speed-up"]
+    total = len({label(r) for r in rows})
+    lines = []
+    for key in dict.fromkeys((r.implementation, r.device, r.dtype) for r in rows):
+        own = [r for r in rows if (r.implementation, r.device, r.dtype) == key and r.ms is not None]
+        figures = [_mean([getattr(r, field) for r in own]) for field in ("ms", "tflops", "gbps")]
+        faster = geometric_mean([r.speedup for r in own if r.speedup])
+        lines.append([*key, f"{len(own)}/{total}", *map(number, figures), number(faster)])
+    return header, lines
+
+
+def _mean(values: Sequence[Optional[float]]) -> Optional[float]:
+    known = [x for x in values if x is not None]
+    return sum(known) / len(known) if known else None
+
+
 def geometric_mean(values: Sequence[float]) -> Optional[float]:
     return math.exp(sum(map(math.log, values)) / len(values)) if values else None
 

@@ -1,8 +1,8 @@
 """Clocks, and timing in turns.
 
-A sample is as many calls in a row as fill SAMPLE_MS; on a GPU it is timed by CUDA events and the calls rotate over the
-copies of the inputs. Samples of the implementations alternate, and so does the order, so that a slow second of the
-machine hits all of them. Reported are the median and the quartiles of the samples.
+A sample is as many calls in a row as fill a time (SAMPLE_MS); on a GPU it is timed by CUDA events and the calls rotate
+over the copies of the inputs. Samples of the implementations alternate, and so does the order, so that a slow second of
+the machine hits all of them. Reported are the median and the quartiles of the samples.
 
 On a CPU every sample of short calls follows a pause, in which the idle threads of another library's pool go to sleep,
 and one untimed call, which wakes its own.
@@ -36,10 +36,11 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """`samples` are taken, fewer (never under MIN_SAMPLES) once an implementation has used `seconds`."""
+    """`samples` of `sample_ms` are taken, fewer (never under MIN_SAMPLES) once an implementation has used `seconds`."""
 
     samples: int = 15
     seconds: float = 0.5
+    sample_ms: float = SAMPLE_MS
 
 
 Clock = Callable[[Prepared, int, int], float]
@@ -84,7 +85,7 @@ def rough_ms(prepared: Prepared, device: str, sets: int) -> float:
 def in_turns(prepared: dict[str, Prepared], rough: dict[str, float], device: str, limits: Limits) -> dict[str, Timing]:
     """Times implementations of one device. `rough`: their `rough_ms`."""
     once = clock(device)
-    calls = {name: max(1, min(MAX_CALLS, math.ceil(SAMPLE_MS / max(ms, 1e-6)))) for name, ms in rough.items()}
+    calls = {name: max(1, min(MAX_CALLS, math.ceil(limits.sample_ms / max(ms, 1e-6)))) for name, ms in rough.items()}
     taken: dict[str, list[float]] = {name: [] for name in prepared}
     spent = dict.fromkeys(prepared, 0.0)
     for turn in range(max(limits.samples, MIN_SAMPLES)):

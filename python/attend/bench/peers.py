@@ -37,15 +37,19 @@ def ours(computes: Sequence[str], device: str, dtype: str) -> list[Implementatio
 
 
 def theirs(device: str, dtype: str) -> tuple[list[Implementation], list[str]]:
-    """PyTorch by its own choice and by name, the unfused path, flash-attn; and a line for what is not here."""
+    """PyTorch by its own choice and by name, the unfused path, flash-attn; and a line for what is not here.
+
+    On a GPU in half precision also the path with a fused softmax.
+    """
     if torch_or_none() is None:
-        return [], ["left out, no torch (pip install torch): torch, unfused, flash_attn"]
+        return [], ["left out, no torch (pip install torch): torch, unfused, fused_softmax, flash_attn"]
     backends = make.SDP_BACKENDS if device == "cuda" else ("math", "flash")
     peers = [make.torch_sdpa("torch", device, dtype)]
     peers += [make.torch_sdpa(f"torch_{backend}", device, dtype, backend) for backend in backends]
     peers.append(make.unfused("unfused", device, dtype))
     if device == "cpu" or dtype == "f32":
-        return peers, ["left out, half precision on a GPU only: flash_attn"]
+        return peers, ["left out, half precision on a GPU only: fused_softmax, flash_attn"]
+    peers.append(make.fused_softmax("fused_softmax", dtype))
     if not make.flash_attn_is_here():
         return peers, ["left out, not installed: flash_attn"]
     return [*peers, make.flash_attn("flash_attn", dtype)], []

@@ -33,6 +33,9 @@ def parser() -> Parser:
     what = result.add_argument_group("what to run")
     what.add_argument("--experiment", action="store_true", help="the ten configurations of the seed grid")
     what.add_argument("--seqlen-experiment", action="store_true", help="B 4, H 8, D 64, seqlen 128 to 4096")
+    what.add_argument(
+        "--gpt3-experiment", action="store_true", help="B 4, H 96, D 128, seqlen 512 to 16384, bf16 on a GPU only"
+    )
     for name, default in runner.SINGLE.items():
         kind = head_dim if name == "head_dim" else positive
         what.add_argument(f"--{name}", type=kind, help=f"without an experiment ({default})")
@@ -113,6 +116,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         gpu_reference=not options.no_gpu_reference,
         max_seconds=options.max_seconds,
         limits=Limits(options.samples),
+        checked_scores=runner.CHECKED_SCORES,
         seed=options.seed,
     )
 

@@ -24,7 +24,13 @@ TABLES = {
     "bandwidth": Figure("gbps", "GB/s of inputs and outputs, each once", False),
     "memory": Figure("peak_mib", "peak memory beyond the inputs, MiB", True),
 }
-LINES = {"scaling": Figure("ms", "ms, median", True), "scaling_memory": TABLES["memory"]}
+# Over the sequence length: (experiment, figure).
+LINES = {
+    "scaling": ("seqlen", TABLES["time"]),
+    "scaling_memory": ("seqlen", TABLES["memory"]),
+    "gpt3": ("gpt3", TABLES["tflops"]),
+}
+WHOLE = {"gpt3"}  # pictures of all lines: every step of the tensor cores' ladder is what they are for
 
 
 def draw(
@@ -38,11 +44,11 @@ def draw(
     for name, figure in TABLES.items():
         if any(getattr(r, figure.field) for r in rows):
             paths.append(_tables(rows, figure, machine.title(about), folder / f"experiments_{name}.{suffix}"))
-    over_lengths = [r for r in rows if r.experiment == "seqlen"]
-    for name, figure in LINES.items():
+    for name, (experiment, figure) in LINES.items():
+        over_lengths = [r for r in rows if r.experiment == experiment]
         if any(getattr(r, figure.field) for r in over_lengths):
             path = folder / f"experiments_{name}.{suffix}"
-            paths.append(_lines(over_lengths, figure, machine.title(about), path, all_lines))
+            paths.append(_lines(over_lengths, figure, machine.title(about), path, all_lines or name in WHOLE))
     return paths
 
 
@@ -100,5 +106,6 @@ def _shown(rows: Sequence[Row], mode: str, figure: Figure, all_lines: bool) -> s
     peers = {r.implementation for r in rows if r.library != "attend"}
     last: dict[str, float] = {}
     for r in sorted((r for r in rows if r.mode == mode and getattr(r, figure.field)), key=lambda r: r.S):
-        last[r.implementation] = getattr(r, figure.field) / r.S  # those that stop early are judged where they do
+        value = getattr(r, figure.field)
+        last[r.implementation] = value / r.S if figure.best_is_low else value  # who stops early is judged there
     return set(last) if all_lines else plotting.worth_a_line(last, peers, figure.best_is_low)

@@ -27,14 +27,15 @@ def rows_of(data: dict[str, Any]) -> list[Row]:
 
 
 def text(data: dict[str, Any]) -> str:
-    """For each experiment and pass a table of times, then a line for each implementation; then what was left out."""
+    """Of each experiment and pass: times, a line for each implementation, its means; then what was left out."""
     rows = rows_of(data)
     lines = [machine.title(data["machine"]), *data["notes"]]
     for experiment, mode in sections(rows):
         some = [r for r in rows if (r.experiment, r.mode) == (experiment, mode)]
         lines += ["", f"{experiment}, {mode}: ms, median", *files.aligned(*tables.over_problems(some, "ms")), ""]
         lines += ["ms, quartiles", *files.aligned(*tables.quartiles(some)), ""]
-        lines += files.aligned(*tables.overview(some))
+        lines += [*files.aligned(*tables.overview(some)), ""]
+        lines += ["means over the configurations", *files.aligned(*tables.means(some))]
     lines += ["", tables.NOISE_NOTE] if any(map(tables.is_noisy, rows)) else []
     left_out = left_out_lines(rows)
     lines += ["", "left out:", *(f"  {line}" for line in left_out)] if left_out else []

@@ -30,7 +30,11 @@ RUNGS = (
     Rung(16, "wgmma", "leaves loading to the copy engine, with an mbarrier for each tile and no barrier of the block"),
     Rung(17, "wgmma_tma", "gives loading a warpgroup of its own and computes with three, so that one multiplies while "
                           "another is in its softmax"),
-    Rung(18, "wgmma_specialized", ""),
+    Rung(18, "wgmma_specialized", "puts the softmax of a tile beside the products of the next, in turns that are "
+                                  "enforced, and keeps each block for many tiles of rows"),
+    Rung(19, "sm90_forward", ""),
+    Rung(19, "sm90_backward", ""),
+    Rung(19, "sm80_forward", ""),
 )  # fmt: skip
 
 
@@ -39,11 +43,11 @@ _BACKWARD_STEPS = {"delta", "probabilities", "dscores", "dq", "dk", "dv"}
 
 
 def rung_of(kernel: str) -> Optional[Rung]:
-    """The rung of a kernel by its name, `attend_RUNG_STEP`, or None for any other kernel."""
+    """The rung of a kernel by its name, `attend_RUNG_STEP` or `attend_PRODUCT`, or None for any other kernel."""
     step = kernel.removeprefix("attend_")
     if step == kernel:
         return None
-    found = [rung for rung in RUNGS if step.startswith(rung.name + "_")]
+    found = [rung for rung in RUNGS if f"{step}_".startswith(rung.name + "_")]
     return max(found, key=lambda rung: len(rung.name), default=None)
 
 

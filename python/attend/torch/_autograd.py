@@ -7,19 +7,23 @@ from typing import Any
 import torch
 
 from attend._errors import UnsupportedError
-from attend._settings import Extras, Settings
+from attend._settings import NO_EXTRAS, Extras, Settings
 from attend.torch import _vmap
-from attend.torch._operators import library, run_backward, run_forward, split
+from attend.torch._operators import compute_gradients, library, run_forward
 from attend.torch._shortcut import nothing_stands_between
 
 _NUM_EXTRAS = len(Extras._fields)
 _NUM_SETTINGS = len(Settings._fields)
 
 
+def _refuse_gradient_of_slopes(is_wanted: bool) -> None:
+    if is_wanted:
+        raise UnsupportedError("alibi_slopes: requires grad; attend gives no gradient for it. Detach it")
+
+
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     tensors, settings = inputs[: 3 + _NUM_EXTRAS], inputs[3 + _NUM_EXTRAS :]
-    if ctx.needs_input_grad[3 + Extras._fields.index("alibi_slopes")]:
-        raise UnsupportedError("alibi_slopes: requires grad; attend gives no gradient for it. Detach it")
+    _refuse_gradient_of_slopes(ctx.needs_input_grad[3 + Extras._fields.index("alibi_slopes")])
     ctx.save_for_backward(*tensors, *output)
     ctx.settings = settings
     # A gradient that nobody asked for stays None: not every backend takes one for lse.
@@ -27,16 +31,19 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
 
 
 def _gradients(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
-    return _gradients_by(torch.ops.attend.backward, ctx, ctx.saved_tensors, dout, dlse)
+    q, k, v, *extras, o, lse = ctx.saved_tensors
+    dout = torch.zeros_like(o) if dout is None else dout
+    results = _by_the_operator(ctx, q, k, v, o, lse, dout, dlse, (*extras, *ctx.settings))
+    return *results, *[None] * (_NUM_EXTRAS - 1 + _NUM_SETTINGS)
 
 
-def _gradients_by(backward: Any, ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any) -> tuple[Any, ...]:
-    q, k, v, *extras, o, lse = saved
-    if dout is None:
-        dout = torch.zeros_like(o)
+def _by_the_operator(
+    ctx: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, rest: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """dq, dk, dv and, where it is wanted, dbias."""
     needs_dbias = ctx.needs_input_grad[3]
-    dq, dk, dv, dbias = backward(q, k, v, o, lse, dout, dlse, needs_dbias, *extras, *ctx.settings)
-    return dq, dk, dv, dbias if needs_dbias else None, *[None] * (_NUM_EXTRAS - 1 + _NUM_SETTINGS)
+    dq, dk, dv, dbias = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, needs_dbias, *rest)
+    return dq, dk, dv, dbias if needs_dbias else None
 
 
 # Torch's older vmap, by which autograd maps over gradients, shows in the tensors only.
@@ -44,24 +51,58 @@ _is_mapped = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda x: F
 
 
 class EagerAttention(torch.autograd.Function):
-    """The same gradients without the way through the dispatcher: arguments and results of attend::forward."""
+    """The same gradients without the way through the dispatcher: (o, lse) of q, k, v, bias, extras, settings.
+
+    Each argument and each result costs, whatever it is: of `extras` autograd is shown the bias alone.
+    """
 
     # One function for the context and the results: with two, torch inspects the signature at every call.
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        q, k, v, *rest = inputs
-        output = run_forward(q, k, v, *split(tuple(rest)))
-        _setup_context(ctx, inputs, output)
-        return output
+    def forward(
+        ctx: Any, q: Any, k: Any, v: Any, bias: Any, extras: Extras, settings: Settings
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        o, lse = run_forward(q, k, v, extras, settings)
+        if extras is NO_EXTRAS:
+            ctx.save_for_backward(q, k, v, o, lse)
+        else:
+            slopes = extras.alibi_slopes
+            _refuse_gradient_of_slopes(slopes is not None and slopes.requires_grad)
+            ctx.given = tuple(x is not None for x in extras)
+            ctx.save_for_backward(q, k, v, o, lse, *(x for x in extras if x is not None))
+        ctx.settings = settings
+        ctx.set_materialize_grads(False)
+        return o, lse
 
     @staticmethod
     def backward(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
-        # With grad mode on, a graph of the gradients is wanted: the operator refuses that.
         saved = ctx.saved_tensors  # once: checkpointing unpacks them once only
-        given = tuple(x for x in (dout, dlse, *saved) if x is not None)
-        is_mapped = any(_is_mapped(x) for x in (dout, dlse) if x is not None)  # is_grads_batched
-        is_short = not torch.is_grad_enabled() and not is_mapped and nothing_stands_between(given)
-        return _gradients_by(run_backward if is_short else torch.ops.attend.backward, ctx, saved, dout, dlse)
+        q, k, v, o, lse, *rest = saved
+        extras = _spread(rest, ctx.given) if rest else NO_EXTRAS
+        dout = torch.zeros_like(o) if dout is None else dout
+        if _is_plain(dout, dlse, saved):
+            needs_dbias = ctx.needs_input_grad[3]
+            results = compute_gradients(q, k, v, o, lse, dout, dlse, needs_dbias, extras, ctx.settings)
+        else:
+            results = _by_the_operator(ctx, q, k, v, o, lse, dout, dlse, (*extras, *ctx.settings))
+        return *results, None, None
+
+
+def _spread(tensors: list[Any], given: tuple[bool, ...]) -> Extras:
+    """Extras of the tensors that there are, and None."""
+    left = iter(tensors)
+    return Extras(*(next(left) if there else None for there in given))
+
+
+def _is_plain(dout: Any, dlse: Any, saved: tuple[Any, ...]) -> bool:
+    """Whether the gradients can be computed without the dispatcher."""
+    if torch.is_grad_enabled():  # a graph of the gradients is wanted: the operator refuses that
+        return False
+    if _is_mapped(dout) or (dlse is not None and _is_mapped(dlse)):  # is_grads_batched
+        return False
+    # Hooks of torch.autograd.graph may have put anything into the place of what was saved.
+    if dlse is not None:
+        saved = (dlse, *saved)
+    return nothing_stands_between((dout, *saved))
 
 
 def _remember_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

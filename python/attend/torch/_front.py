@@ -26,8 +26,8 @@ def attention(
         given = (q, k, v) if extras is NO_EXTRAS else (q, k, v, *(x for x in extras if x is not None))
         if nothing_stands_between(given):
             extras = _all_keys(extras, k, settings)
-            if torch.is_grad_enabled() and any(x.requires_grad for x in given):
-                o, lse = EagerAttention.apply(q, k, v, *extras, *settings)
+            if torch.is_grad_enabled() and _requires_grad(q, k, v, given):
+                o, lse = EagerAttention.apply(q, k, v, extras.bias, extras, settings)
                 return o, lse
             return run_forward(q, k, v, extras, settings, return_lse)
         if is_traced(given):
@@ -40,6 +40,11 @@ def attention(
     extras = _all_keys(extras, k, settings)
     o, lse = torch.ops.attend.forward(q, k, v, *extras, *settings)
     return o, lse
+
+
+def _requires_grad(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, given: tuple[torch.Tensor, ...]) -> bool:
+    """Whether one of `given` does, of which q, k and v are the first."""
+    return q.requires_grad or k.requires_grad or v.requires_grad or any(x.requires_grad for x in given[3:])
 
 
 def random_numbers(seed: Any, offset: Any) -> tuple[Any, Any, Optional[torch.Tensor]]:

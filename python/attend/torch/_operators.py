@@ -107,13 +107,30 @@ def run_backward(
     q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, *rest: Any
 ) -> tuple[torch.Tensor, ...]:
     """The results of attend::backward, computed now."""
-    extras, settings = split(rest)
-    dq, dk, dv, dbias = results = _backward_results(q, k, v, extras.bias, needs_dbias)
-    # Of another dtype (a forward under autocast) they would take the slow reference.
-    o, dout = o.to(q.dtype), dout.to(q.dtype)
-    gradients = Gradients(dout, dlse, dq, dk, dv, dbias if needs_dbias else None)
+    *results, dbias = compute_gradients(q, k, v, o, lse, dout, dlse, needs_dbias, *split(rest))
+    return *results, q.new_empty(0) if dbias is None else dbias
+
+
+def compute_gradients(
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    dout: Any,
+    dlse: Any,
+    needs_dbias: bool,
+    extras: Extras,
+    settings: Settings,
+) -> tuple[Any, ...]:
+    """(dq, dk, dv, dbias or None), computed now."""
+    dtype = q.dtype
+    if o.dtype != dtype or dout.dtype != dtype:
+        # Of another dtype (a forward under autocast) they would take the slow reference.
+        o, dout = o.to(dtype), dout.to(dtype)
+    gradients = Gradients(dout, dlse, _like(q), _like(k), _like(v), _dbias_like(extras.bias) if needs_dbias else None)
     fill_backward(q, k, v, o, lse, gradients, extras, settings)
-    return results
+    return gradients[2:]
 
 
 def _backward_fake(
@@ -154,18 +171,18 @@ def _forward_results(
 def _backward_results(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Optional[torch.Tensor], needs_dbias: bool
 ) -> tuple[torch.Tensor, ...]:
-    if not needs_dbias:
-        dbias = q.new_empty(0)
-    elif bias is None:
+    return _like(q), _like(k), _like(v), _dbias_like(bias) if needs_dbias else q.new_empty(0)
+
+
+def _dbias_like(bias: Optional[torch.Tensor]) -> torch.Tensor:
+    if bias is None:
         raise ArgumentError("needs_dbias: True without a bias, allowed with one only")
-    else:
-        dbias = torch.empty_like(bias, memory_format=torch.contiguous_format)
-    return _like(q), _like(k), _like(v), dbias
+    return torch.empty_like(bias, memory_format=torch.contiguous_format)
 
 
 def _like(x: torch.Tensor) -> torch.Tensor:
     """An uninitialised dense tensor, its dimensions in memory in the order of those of x, the last one innermost."""
-    if _has_rows(x):
+    if x.is_contiguous() or _has_rows(x):
         result = torch.empty_like(x)
         if _has_rows(result):  # where elements of x share memory, torch orders the dimensions anew
             return result
@@ -177,7 +194,7 @@ def _has_rows(x: torch.Tensor) -> bool:
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
-    return x if _has_rows(x) else x.contiguous()
+    return x if x.is_contiguous() or _has_rows(x) else x.contiguous()  # the first asks for less, and is mostly so
 
 
 def _view_by_public_names(x: torch.Tensor) -> Any:

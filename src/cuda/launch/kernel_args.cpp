@@ -89,7 +89,7 @@ ForwardTmaArgs forward_tma_args(const core::Problem& p, int block_m, int block_n
 }
 
 double made_up_for_cut_off(std::int64_t head_dim) {
-  constexpr double kShare = 0.5 * 0x1p-24;
+  constexpr double kShare = 0.75 * 0x1p-24;
   constexpr std::int64_t kDepth = 16;  // columns of one instruction
   return 1 + kShare * static_cast<double>((head_dim + kDepth - 1) / kDepth);
 }

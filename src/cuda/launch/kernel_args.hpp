@@ -17,7 +17,7 @@ namespace attend::cuda {
 
 /// What a scale is multiplied with where scores come from tensor cores. Of each 16 products that are added to a score
 /// they cut off what lies below the last place of the largest: of terms of one sign, which large scores are sums of,
-/// this much on average; of others less, far below what their sum is rounded by. Measured: docs/hopper_forward.md.
+/// up to twice this; of others less, far below what their sum is rounded by. Measured: docs/hopper_forward.md.
 [[nodiscard]] double made_up_for_cut_off(std::int64_t head_dim);
 
 [[nodiscard]] OptionArgs option_args_of(const core::Problem& p);

@@ -19,7 +19,8 @@ namespace {
 
 using core::Problem;
 
-constexpr int kMostHeadDim = 128;
+constexpr int kMostHeadDim = 256;
+constexpr int kMostHeadDimInRing = 128;  // the kernels beyond it store gradients, and add them to none
 constexpr std::int64_t kMostLength = (std::int64_t{1} << 30) - 1024;  // differences of two positions stay ints
 constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;     // what the device counts them in
 
@@ -45,11 +46,12 @@ struct Sm90BackwardVariant : Facts {
 /// Everything about a launch that follows from the problem, for the workspace and the arguments alike.
 struct Plan {
   Sm90BackwardTile tile;
-  std::int64_t rows;        ///< padded rows of one head
-  std::int64_t row_blocks;  ///< of prepare and finish
-  std::int64_t blocks;      ///< of the main kernel
-  std::int64_t key_tiles;   ///< of 64, whose sums are rounded at the end; 0 where there are none
-  std::int64_t key_sums;    ///< floats
+  std::int64_t rows;         ///< padded rows of one head
+  std::int64_t row_blocks;   ///< of prepare and finish
+  std::int64_t blocks;       ///< of the kernel that makes dk and dv
+  std::int64_t last_blocks;  ///< of the one that makes dq, or finishes it
+  std::int64_t key_tiles;    ///< of 64, whose sums are rounded at the end; 0 where there are none
+  std::int64_t key_sums;     ///< floats
   Sm90BackwardWorkspace workspace;
 
   static Plan of(const Problem& p, const Sm90BackwardVariant& v, std::int64_t multiprocessors) {
@@ -66,6 +68,8 @@ struct Plan {
       plan.key_tiles = key_blocks * plan.tile.compute_warpgroups() * p.num_heads_k * p.num_sequences;
       plan.key_sums = sm90_backward_key_sums(plan.tile, p.num_heads_k * p.num_sequences, key_blocks);
     }
+    plan.last_blocks = plan.tile.is_wide ? sm90_backward_wide_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences)
+                                         : plan.row_blocks;
     plan.workspace = Sm90BackwardWorkspace::make(plan.tile, p.q.shape[0] * p.num_heads_q, plan.rows,
                                                  plan.tile.is_persistent ? plan.blocks : 0, v.is_deterministic != 0);
     return plan;
@@ -74,7 +78,7 @@ struct Plan {
 
 class Sm90Backward final : public Family {
  public:
-  Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 128") {
+  Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 256") {
     has_forward = false;
     takes =
         option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi | option::kDropout | option::kRing;
@@ -85,10 +89,10 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     Sm90BackwardVariant v = {facts_of(p, false)};
-    v.aligned = 1;  // as lack() asks
-    v.is_deterministic = p.deterministic;
+    v.aligned = 1;                                              // as lack() asks
+    v.is_deterministic = p.deterministic && !v.tile().is_wide;  // those are so anyhow
     // Without a mask ptxas has no registers for dropout at 64 columns; with a window that is open it has.
-    if (v.mask == MaskKind::kFull && (v.options & ~option::kRing) == option::kDropout && !v.tile().is_persistent) {
+    if (v.mask == MaskKind::kFull && (v.options & ~option::kRing) == option::kDropout && v.tile().block_n == 192) {
       v.mask = MaskKind::kWindow;
     }
     v.adds_up = pays_to_add_up(p);
@@ -106,12 +110,14 @@ class Sm90Backward final : public Family {
     choice.num_steps = 0;
     choice.add_step({.blocks = plan.row_blocks});
     choice.add_step({.blocks = plan.blocks});
-    choice.add_step({.blocks = plan.row_blocks});
+    choice.add_step({.blocks = plan.last_blocks});
     if (v.adds_up != 0) choice.add_step({.blocks = plan.key_tiles});
-    constexpr double kTflops = 550, kDeterministicTflops = 350;
+    constexpr double kTflops = 550, kDeterministicTflops = 350, kWideTflops = 450;
     choice.seconds =
         estimated_seconds(p, device,
-                          {.tflops = v.is_deterministic != 0 ? kDeterministicTflops : kTflops,
+                          {.tflops = plan.tile.is_wide         ? kWideTflops
+                                     : v.is_deterministic != 0 ? kDeterministicTflops
+                                                               : kTflops,
                            .block_m = plan.tile.block_n,
                            .blocks = num_tiles(p.max_seqlen_k, plan.tile.block_n) * p.num_heads_k * p.num_sequences,
                            .blocks_per_multiprocessor = 1,
@@ -120,14 +126,30 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
     const auto v = variant.as<Sm90BackwardVariant>();
-    std::vector<KernelSpec> specs = {spec_of(v, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0),
-                                     spec_of(v, arch, "sm90_backward", v.tile().threads, v.tile().smem_bytes),
-                                     spec_of(v, arch, "sm90_backward_finish", kBackwardFinishThreads, 0)};
-    if (v.adds_up != 0) specs.push_back(spec_of(v, arch, "sm90_backward_finish_keys", kBackwardFinishThreads, 0));
+    // The short kernels are the same for all that they do not read.
+    Sm90BackwardVariant before = v, after = v, after_keys = v;
+    for (Sm90BackwardVariant* other : {&before, &after, &after_keys}) other->mask = MaskKind::kFull;
+    before.options &= option::kVarlen | option::kDropout;
+    before.adds_up = 0;
+    after.options &= option::kVarlen | option::kAddsToOutputs;
+    after.adds_up = after.is_deterministic = 0;
+    after_keys.options &= option::kDropout | option::kAddsToOutputs;
+    std::vector<KernelSpec> specs = {spec_of(before, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0)};
+    if (v.tile().is_wide) {
+      specs.push_back(spec_of(v, arch, "sm90_backward_wide_keys", v.tile().threads, v.tile().smem_bytes));
+      specs.push_back(spec_of(v, arch, "sm90_backward_wide_queries", v.tile().threads, v.tile().dq_smem_bytes));
+      return specs;
+    }
+    specs.push_back(spec_of(v, arch, "sm90_backward", v.tile().threads, v.tile().smem_bytes));
+    specs.push_back(spec_of(after, arch, "sm90_backward_finish", kBackwardFinishThreads, 0));
+    if (v.adds_up != 0) {
+      specs.push_back(spec_of(after_keys, arch, "sm90_backward_finish_keys", kBackwardFinishThreads, 0));
+    }
     return specs;
   }
 
-  [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
+  [[nodiscard]] std::span<const Tunable> tunables(const Variant& variant) const override {
+    if (variant.as<Sm90BackwardVariant>().tile().is_wide) return {};
     static constexpr Tunable kAll[] = {{"adds_up", sizeof(Facts) / sizeof(std::int32_t) + 1}};
     return kAll;
   }
@@ -222,6 +244,7 @@ class Sm90Backward final : public Family {
       add(kF16, head_dim, head_dim, kFull, option::kRing | option::kAlibi, true);
       add(kBF16, head_dim, head_dim, kCausal, option::kRing | option::kDropout);
     }
+    add_wide_examples(add);
     return variants;
   }
 
@@ -232,12 +255,13 @@ class Sm90Backward final : public Family {
     if (auto lack = length_lack(p, kMostLength)) return lack;
     if (auto lack = part_lack(p)) return lack;
     for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {
-      if (p.adds_to_outputs && head_dim % 2 != 0)
-        return core::Lack{tensor, "head_dim", head_dim, "even ones in a ring"};
+      if (!p.adds_to_outputs || (head_dim % 2 == 0 && head_dim <= kMostHeadDimInRing)) continue;
+      return core::Lack{tensor, "head_dim", head_dim, "even ones to 128 in a ring"};
     }
     const Sm90BackwardTile tile = sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v));
     if (p.alibi_slopes && p.dropout_p > 0 && tile.is_persistent) {
-      return core::Lack{nullptr, "dropout_p with alibi_slopes", dropout_text, "0 where a head_dim is above 64"};
+      return core::Lack{nullptr, "dropout_p with alibi_slopes", dropout_text,
+                        "0 where a head_dim is above 64, none above 128"};
     }
     if (p.alibi_slopes && !(p.window_right == 0 || (p.window_left < 0 && p.window_right < 0))) {
       return core::Lack{nullptr, "window_right with alibi_slopes", window_text, "0, or no window"};
@@ -251,11 +275,31 @@ class Sm90Backward final : public Family {
   }
 
  private:
+  /// Beyond 128 columns: each depth, with one of v's that differs, and what takes registers.
+  template <class Add>
+  static void add_wide_examples(const Add& add) {
+    using enum ElementType;
+    using enum MaskKind;
+    for (const int head_dim : {192, 256}) {
+      for (const MaskKind mask : {kFull, kCausal, kWindow}) {
+        add(kBF16, head_dim, head_dim, mask);
+        add(kF16, head_dim, head_dim, mask, option::kVarlen);
+        add(kBF16, head_dim, head_dim, mask, option::kDropout);
+        add(kF16, head_dim, head_dim, mask, option::kAlibi | option::kDropout | option::kVarlen);
+      }
+    }
+    add(kBF16, 192, 128, kCausal);
+    add(kBF16, 136, 64, kFull);
+    add(kF16, 40, 200, kCausal);
+    add(kBF16, 256, 160, kWindow, option::kAlibi);
+  }
+
   /// Key blocks of a group differ in the time that they take, so that they soon are at different query heads, and what
   /// one has read is no more in the L2 cache when another wants it: 8.5 GB come from memory at (2, 32:4, 8192, 128)
   /// causal, 1.5 where each head has keys of its own. The larger the group, the more is read anew; the more tiles of rows
   /// a key block has, the less its sums matter. Measured: docs/hopper_backward.md.
   [[nodiscard]] static bool pays_to_add_up(const Problem& p) {
+    if (sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v)).is_wide) return false;
     constexpr std::int64_t kLargeGroup = 8, kTilesOfLarge = 16, kSmallGroup = 4, kTilesOfSmall = 64;
     const auto [left, right] = p.own_window();
     const bool is_windowed = left >= 0 || right > 0;
@@ -286,7 +330,7 @@ class Sm90Backward final : public Family {
                                            {"kQueryRegisters", std::int64_t{tile.query_registers}},
                                            {"kLoadRegisters", std::int64_t{tile.load_registers}},
                                            {"kThreads", std::int64_t{threads}},
-                                           {"kSmemBytes", std::int64_t{tile.smem_bytes}}});
+                                           {"kSmemBytes", std::int64_t{smem_bytes}}});
     return spec;
   }
 

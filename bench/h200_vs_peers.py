@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""Times attend beside its peers on this machine's GPU, through the Python package, in one process and in turns.
+
+    python3 bench/h200_vs_peers.py                        # every grid in bf16 and f16: results/h200/vs_peers_*.json
+    python3 bench/h200_vs_peers.py --grid paper --dtype bf16 --compute sm80_forward,sm80_backward
+
+Peers: PyTorch's cuDNN, FlashAttention-2 (fa2) and memory-efficient backends, FlexAttention for masks, and
+FlashAttention-3 (fa3) where flash_attn_interface is importable. Needs attend's package, torch and NumPy, not the
+repository's build.
+
+What makes it a fair comparison:
+  * All sides read the same tensors of fresh normal numbers, and their results are compared before anything is timed.
+  * Samples of the sides alternate, and so does their order; a sample is as many calls in a row as fill four
+    milliseconds, by CUDA events. While the first call is being launched the GPU is kept busy, so that Python's time
+    is counted only where it is longer than the kernels'. Reported is the median.
+  * Forward runs without autograd; backward is autograd.grad of a graph built before the clock starts.
+
+Operations: 4 B H S S D of the pairs that the mask leaves, 2.5 times as many backward. Lines are saved as they come.
+Exit status: 1 where a peer's results are not attend's, or attend refuses.
+"""
+
+import argparse
+import concurrent.futures
+import contextlib
+import ctypes
+import datetime
+import gc
+import pathlib
+import sys
+
+import torch
+
+import attend
+import peer_cases
+import peer_tables
+from attend._measure import files, timing
+from attend._measure.implementations import Prepared
+
+RESULTS = pathlib.Path(__file__).resolve().parent.parent / "results" / "h200"
+BUSY_CYCLES = 1_000_000  # of the GPU: more than half a millisecond, longer than launching a call takes
+LARGEST_DIFFERENCE = 0.05  # of the norm: twice what rounding to bfloat16 gives; another mask gives much more
+PRODUCT_SIZE = 8192
+
+
+@contextlib.contextmanager
+def kept_busy(device, wants_gradient):
+    """Around a sample: the GPU is still busy when the clock's first event is queued."""
+    if device == "cuda":
+        torch.cuda._sleep(BUSY_CYCLES)
+    with torch.set_grad_enabled(wants_gradient):
+        yield
+
+
+def calls_of(case, mode, errors):
+    """{side: what is timed}, a call that gives a tuple of tensors; what a side says against the problem in `errors`."""
+    found = {}
+    for name, side in case.sides.items():
+        try:
+            found[name] = forward_call(side, case) if mode == "fwd" else backward_call(side, case)
+        except Exception as error:  # whatever a peer raises is its answer
+            errors[name] = first_line(error)
+    for name in case.computes:
+        has_mode = ("backward" in name) == (mode == "bwd")
+        if has_mode:
+            found[name] = backend_call(name, case, mode)
+    return found
+
+
+def forward_call(side, case):
+    inputs = [x.detach() for x in case.leaves]
+    return lambda: (side(*inputs),)
+
+
+def backward_call(side, case):
+    leaves = [x for x in case.leaves if x.requires_grad]
+    o = side(*case.leaves)
+    dout = same_gradient(o)
+    return lambda: torch.autograd.grad(o, leaves, dout, retain_graph=True)
+
+
+def backend_call(name, case, mode):
+    """A backend of attend by its name; the gradients are taken of the forward of attend's own choice."""
+    q, k, v = (x.detach() for x in case.leaves)
+    options = {"layout": "bshd", "causal": case.row["causal"]}
+    if mode == "fwd":
+        return lambda: (attend.attention(q, k, v, compute=name, **options),)
+    o, lse = attend.forward(q, k, v, **options)
+    dout = same_gradient(o)
+    return lambda: attend.backward(dout, q, k, v, o, lse, compute=name, **options)
+
+
+def same_gradient(o):
+    """The incoming gradient, the same numbers for every side, with the strides of its o."""
+    generator = torch.Generator(o.device).manual_seed(1)
+    drawn = torch.randn(o.shape, generator=generator, device=o.device, dtype=torch.float32)
+    return torch.empty_like(o).copy_(drawn)
+
+
+def first_line(error):
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:160]}"
+
+
+def compare(calls, errors):
+    """{side: largest norm of a difference over the norm, of all results}, beside attend; drops the sides that raise."""
+    results, found = {}, {}
+    for name in list(calls):
+        try:
+            results[name] = calls[name]()
+        except Exception as error:
+            errors[name] = first_line(error)
+            del calls[name]
+            continue
+        if name == "attend" or "attend" not in results:
+            continue
+        pairs = zip(results.pop(name), results["attend"])
+        found[name] = max(relative_difference(their.detach(), our.detach()) for their, our in pairs)
+    return found
+
+
+def relative_difference(their, our):
+    return ((their.float() - our.float()).norm() / our.float().norm()).item()
+
+
+def measure(case, mode, device, limits):
+    """One line of the file. Without `ms` of a side, `errors` says why."""
+    errors = {}
+    with torch.set_grad_enabled(mode == "bwd"):
+        calls = calls_of(case, mode, errors)
+        difference = compare(calls, errors)
+    prepared = {name: Prepared(lambda i, call=call: call(), lambda: kept_busy(device, mode == "bwd"))
+                for name, call in calls.items()}
+    rough = {name: timing.rough_ms(one, device, 1) for name, one in prepared.items()}
+    taken = timing.in_turns(prepared, rough, device, limits)
+    factor = 2.5 if mode == "bwd" else 1.0
+    row = {**case.row, "mode": mode, "ms": {name: t.ms for name, t in taken.items()},
+           "tflops": {name: factor * case.flops / t.ms / 1e9 for name, t in taken.items()}}
+    if case.bytes_moved:
+        row["gbps"] = {name: case.bytes_moved / t.ms / 1e6 for name, t in taken.items()}
+    if case.comparable:
+        row["difference"] = difference
+    return {**row, "errors": errors}
+
+
+def wrong(row):
+    """The sides whose results are not attend's (NaN never is), and attend where it has none."""
+    differing = [name for name, x in row.get("difference", {}).items() if not x <= LARGEST_DIFFERENCE]
+    return differing + ["attend"] * ("attend" not in row["ms"])
+
+
+def about(device):
+    """The head of every file."""
+    module = peer_cases.flash_attention_3()
+    versions = {"attend": attend.__version__, "torch": torch.__version__, "cuda": torch.version.cuda,
+                "cudnn": torch.backends.cudnn.version(),
+                "fa3": None if module is None else getattr(module, "__version__", "no version")}
+    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    return {"kind": peer_tables.KIND, "device_name": name, "driver": driver_version(), "versions": versions,
+            "matrix_product_tflops": matrix_product(device),
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
+
+
+def driver_version():
+    """Of the NVIDIA driver, or None where there is none."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    text = ctypes.create_string_buffer(80)
+    if nvml.nvmlInit_v2() or nvml.nvmlSystemGetDriverVersion(text, len(text)):
+        return None
+    return text.value.decode()
+
+
+def matrix_product(device, size=PRODUCT_SIZE):
+    """TFLOP/s of a large product in bfloat16, best of a few: what this very board does today."""
+    if device != "cuda":
+        return None
+    a, b = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
+    prepared = Prepared(lambda i: torch.matmul(a, b), contextlib.nullcontext)
+    return 2.0 * size**3 / timing.rough_ms(prepared, device, 10) / 1e9
+
+
+def compile_all(dtype, device, modes, **sizes):
+    """attend's kernels of the whole grid `paper` on all cores: one by one, as they are met, takes minutes."""
+    def prepare(call):
+        *shape, causal, backward = call
+        with contextlib.suppress(attend.Error):  # the measurement meets it too, and keeps it
+            attend.prepare(*shape, dtype=dtype, layout="bshd", causal=causal, backward=backward, device=device)
+
+    calls = [(*shape, mode == "bwd") for shape in peer_cases.paper_shapes(**sizes) for mode in modes]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        return len(list(pool.map(prepare, calls)))
+
+
+def run(grid, dtype, options, head):
+    """Measures one grid in one dtype and writes its file; the lines whose results differ."""
+    path = options.output_dir / f"vs_peers_{grid}_{dtype}.json"
+    more = {"computes": tuple(filter(None, options.compute.split(",")))} if grid == "paper" else {}
+    limits = timing.Limits(options.rounds, seconds=options.max_seconds, sample_ms=options.sample_ms)
+    rows = []
+    if grid == "paper":
+        compile_all(dtype, "cuda", options.mode)
+    for case in peer_cases.GRIDS[grid](dtype, "cuda", **more):
+        for mode in case.modes:
+            if mode in options.mode:
+                rows.append(measure(case, mode, "cuda", limits))
+                files.write_json(path, {**head, "grid": grid, "dtype": dtype, "rows": rows})
+                print(peer_tables.line(rows[-1]), flush=True)
+        del case
+        gc.collect()
+        torch.cuda.empty_cache()
+    print("\n" + peer_tables.text(rows) + f"\nwrote {path}\n", flush=True)
+    return [f"{peer_tables.line(row)}: {', '.join(wrong(row))}" for row in rows if wrong(row)]
+
+
+def names(allowed):
+    def parse(text):
+        chosen = text.split(",")
+        for name in chosen:
+            if name not in allowed:
+                raise argparse.ArgumentTypeError(f"{name!r}, allowed {', '.join(allowed)}")
+        return chosen
+
+    return parse
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
+    grids = list(peer_cases.GRIDS)
+    parser.add_argument("--grid", type=names(grids), default=grids, help=f"a comma list of {', '.join(grids)}: all")
+    parser.add_argument("--dtype", type=names(["bf16", "f16"]), default=["bf16", "f16"], help="bf16,f16")
+    parser.add_argument("--mode", type=names(["fwd", "bwd"]), default=["fwd", "bwd"], help="fwd,bwd")
+    parser.add_argument("--compute", default="", metavar="NAME,NAME",
+                        help="backends of attend, timed beside its own choice on the grid paper")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--sample-ms", type=float, default=4.0)
+    parser.add_argument("--max-seconds", type=float, default=3.0, help="for one side of one line (3)")
+    parser.add_argument("--output-dir", type=pathlib.Path, default=RESULTS)
+    return parser.parse_args()
+
+
+def main():
+    options = arguments()
+    if not torch.cuda.is_available():
+        print("torch sees no GPU; this compares on one only", file=sys.stderr)
+        return 2
+    torch.manual_seed(0)
+    head = about("cuda")
+    print(peer_tables.title(head), flush=True)
+    differing = [line for grid in options.grid for dtype in options.dtype for line in run(grid, dtype, options, head)]
+    for line in differing:
+        print(f"DIFFERS {line}")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

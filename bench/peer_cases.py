@@ -1,0 +1,245 @@
+"""The problems of bench/h200_vs_peers.py, and what computes each of them: attend and its peers.
+
+Every side is a function of the case's leaves, q, k and v as (batch, seqlen, heads, head_dim), and gives o in the same
+order. Peers that want (batch, heads, seqlen, head_dim) get transposed views, which costs them no copy.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import attend
+
+SDP = {"cudnn": SDPBackend.CUDNN_ATTENTION, "fa2": SDPBackend.FLASH_ATTENTION,
+       "efficient": SDPBackend.EFFICIENT_ATTENTION}
+TORCH_DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+FA3_MODULES = ("flash_attn_interface", "flash_attn_3.flash_attn_interface", "flash_attn_3")
+SOFTCAP, DROPOUT = 30.0, 0.1
+
+Side = Callable[..., Any]
+
+
+@dataclasses.dataclass
+class Case:
+    """One problem. `row` is what its lines in the file begin with; `flops` those of forward, of what the mask leaves.
+
+    `bytes_moved` is given where the problem is bound by memory: then speed is in GB/s. `sides` compute o of `leaves`,
+    by name; `comparable` is False where each side draws its own dropout mask.
+    """
+
+    row: dict[str, Any]
+    leaves: tuple[Any, ...]
+    sides: dict[str, Side]
+    flops: float
+    bytes_moved: Optional[float] = None
+    modes: tuple[str, ...] = ("fwd", "bwd")
+    comparable: bool = True
+    computes: tuple[str, ...] = ()  # backends of attend by name, timed beside its own choice: plain problems only
+
+
+@dataclasses.dataclass(frozen=True)
+class Masked:
+    """The sizes of the problem with which every kind of mask is measured."""
+
+    batch: int = 2
+    heads: int = 16
+    seqlen: int = 8192
+    head_dim: int = 128
+    window: int = 1024
+    document: int = 1024
+    gqa_heads: tuple[int, int] = (32, 4)
+
+
+@functools.cache
+def flash_attention_3() -> Any:
+    """FlashAttention-3's module, or None."""
+    for name in FA3_MODULES:
+        with contextlib.suppress(Exception):  # a library built for another torch fails in ways of its own
+            module = importlib.import_module(name)
+            if hasattr(module, "flash_attn_func"):
+                return module
+    return None
+
+
+def draw(dtype: str, device: str, *shape: int) -> Any:
+    return torch.randn(shape, device=device).to(TORCH_DTYPES[dtype]).requires_grad_()
+
+
+def sdpa(backend: str, **options: Any) -> Side:
+    def side(q: Any, k: Any, v: Any, *mask: Any) -> Any:
+        named = dict(zip(("attn_mask",), mask), **options)
+        with sdpa_kernel([SDP[backend]]):
+            o = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), **named)
+        return o.transpose(1, 2)
+
+    return side
+
+
+@functools.cache
+def compiled_flex(device: str) -> Any:
+    """flex_attention is fused by torch.compile only; without a GPU its plain form shows what it means."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    # Each mask, dtype and pass compiles it anew; what is beyond the limit would not be fused.
+    torch._dynamo.config.cache_size_limit = 128
+    return torch.compile(flex_attention, dynamic=False) if device == "cuda" else flex_attention
+
+
+def flex(device: str, **options: Any) -> Side:
+    def side(q: Any, k: Any, v: Any, *_: Any) -> Any:
+        return compiled_flex(device)(*(x.transpose(1, 2) for x in (q, k, v)), **options).transpose(1, 2)
+
+    return side
+
+
+def ours(**options: Any) -> Side:
+    return functools.partial(attend.attention, layout="bshd", **options)
+
+
+def fa3(**options: Any) -> dict[str, Side]:
+    """FlashAttention-3 as a side where it is installed. It gives (o, lse) or o alone, by its version."""
+    module = flash_attention_3()
+    if module is None:
+        return {}
+
+    def side(q: Any, k: Any, v: Any) -> Any:
+        found = module.flash_attn_func(q, k, v, **options)
+        return found[0] if isinstance(found, tuple) else found
+
+    return {"fa3": side}
+
+
+def paper_shapes(tokens: int = 16384, channels: int = 2048, first: int = 512) -> Iterator[tuple[Any, ...]]:
+    """(batch, heads, seqlen, head_dim, causal) as in the papers of FlashAttention: so many tokens and channels whatever
+    the length and head_dim."""
+    for head_dim in (64, 128, 256):
+        for causal in (False, True):
+            seqlen = first
+            while seqlen <= tokens:
+                yield tokens // seqlen, channels // head_dim, seqlen, head_dim, causal
+                seqlen *= 2
+
+
+def paper(dtype: str, device: str, computes: tuple[str, ...] = (), **sizes: int) -> Iterator[Case]:
+    """Full and causal masks; `sizes` as of paper_shapes."""
+    for batch, heads, seqlen, head_dim, causal in paper_shapes(**sizes):
+        yield Case(
+            {"what": "paper", "dtype": dtype, "D": head_dim, "S": seqlen, "B": batch, "H": heads, "causal": causal},
+            tuple(draw(dtype, device, batch, seqlen, heads, head_dim) for _ in range(3)),
+            {"attend": ours(causal=causal), **{name: sdpa(name, is_causal=causal) for name in SDP},
+             **fa3(causal=causal)},
+            4.0 * batch * heads * seqlen**2 * head_dim * (0.5 if causal else 1.0),
+            computes=computes,
+        )
+
+
+def masks(dtype: str, device: str, sizes: Masked = Masked()) -> Iterator[Case]:
+    """Every option on one problem. Operations are those of the pairs that the mask leaves."""
+    b, h, s, d = sizes.batch, sizes.heads, sizes.seqlen, sizes.head_dim
+    full = 4.0 * b * h * s * s * d
+
+    def case(mask: str, sides: dict[str, Side], share: float, leaves: Any = None, **more: Any) -> Case:
+        row = {"what": "mask", "dtype": dtype, "D": d, "S": s, "B": b, "H": h, "mask": mask}
+        leaves = leaves or tuple(draw(dtype, device, b, s, h, d) for _ in range(3))
+        return Case(row | more.pop("row", {}), leaves, sides, full * share, **more)
+
+    shown = _block_masks(sizes, device)
+    past = {"window": (sizes.window - 1, 0)}
+    yield case(f"window{sizes.window}",
+               {"attend": ours(**past), "flex": flex(device, block_mask=shown["window"]),
+                **fa3(causal=True, window_size=past["window"])}, sizes.window / s)
+    yield case(f"documents{sizes.document}-causal", _packed_sides(sizes, device, shown["documents"]),
+               0.5 * sizes.document / s)
+    slopes = torch.exp2(-8.0 * torch.arange(1, h + 1, device=device, dtype=torch.float32) / h)
+    rule = {"alibi": lambda s, b, h, i, j: s - slopes[h] * (i - j).abs(),
+            "softcap": lambda s, b, h, i, j: SOFTCAP * torch.tanh(s / SOFTCAP)}
+    for name, options in (("alibi", {"alibi_slopes": slopes}), ("softcap", {"softcap": SOFTCAP})):
+        theirs = flex(device, block_mask=shown["causal"], score_mod=rule[name])
+        yield case(f"{name}-causal", {"attend": ours(causal=True, **options), "flex": theirs}, 0.5)
+    yield case("dropout-causal",
+               {"attend": ours(causal=True, dropout_p=DROPOUT), "fa2": sdpa("fa2", is_causal=True, dropout_p=DROPOUT)},
+               0.5, comparable=False)
+    yield from _biased(sizes, dtype, device, case)
+    heads, heads_kv = sizes.gqa_heads
+    leaves = tuple(draw(dtype, device, b, s, n, d) for n in (heads, heads_kv, heads_kv))
+    sides = {name: sdpa(name, is_causal=True, enable_gqa=True) for name in ("cudnn", "fa2")}
+    yield case(f"gqa{heads}:{heads_kv}-causal", {"attend": ours(causal=True), **sides, **fa3(causal=True)},
+               0.5 * heads / h, leaves, row={"H": heads, "Hkv": heads_kv})
+
+
+def _block_masks(sizes: Masked, device: str) -> dict[str, Any]:
+    """FlexAttention's lists of the blocks that a mask leaves; all causal."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    document = torch.arange(sizes.seqlen, device=device) // sizes.document
+    rules = {
+        "causal": lambda b, h, i, j: i >= j,
+        "window": lambda b, h, i, j: (i >= j) & (i - j < sizes.window),
+        "documents": lambda b, h, i, j: (document[i] == document[j]) & (i >= j),
+    }
+    s = sizes.seqlen
+    return {name: create_block_mask(rule, None, None, s, s, device=device) for name, rule in rules.items()}
+
+
+def _packed_sides(sizes: Masked, device: str, block_mask: Any) -> dict[str, Side]:
+    """Documents of one length behind each other: packed for attend and FlashAttention-3, a mask for FlexAttention."""
+    b, s, one = sizes.batch, sizes.seqlen, sizes.document
+    cu_seqlens = torch.arange(0, b * s + 1, one, device=device, dtype=torch.int32)
+    lengths = (cu_seqlens, cu_seqlens, one, one)
+
+    def packed(function: Any) -> Side:
+        def side(q: Any, k: Any, v: Any) -> Any:
+            found = function(*(x.flatten(0, 1) for x in (q, k, v)), *lengths, causal=True)
+            return (found[0] if isinstance(found, tuple) else found).view(q.shape)
+
+        return side
+
+    module = flash_attention_3()
+    theirs = {} if module is None else {"fa3": packed(module.flash_attn_varlen_func)}
+    return {"attend": packed(attend.attention_varlen), "flex": flex(device, block_mask=block_mask), **theirs}
+
+
+def _biased(sizes: Masked, dtype: str, device: str, case: Callable[..., Case]) -> Iterator[Case]:
+    """A bias of its own for each head, shared by the batch; then its gradient too, which not every peer gives."""
+    for mask, wants_gradient in (("bias", False), ("dbias", True)):
+        bias = draw(dtype, device, 1, sizes.heads, sizes.seqlen, sizes.seqlen).detach()
+
+        def add(s: Any, b: Any, h: Any, i: Any, j: Any, bias: Any = bias) -> Any:
+            return s + bias[0, h, i, j]
+
+        qkv = tuple(draw(dtype, device, sizes.batch, sizes.seqlen, sizes.heads, sizes.head_dim) for _ in range(3))
+        leaves = (*qkv, bias.requires_grad_(wants_gradient))
+        sides = {"attend": lambda q, k, v, bias: attend.attention(q, k, v, layout="bshd", bias=bias),
+                 "cudnn": sdpa("cudnn"), "efficient": sdpa("efficient"), "flex": flex(device, score_mod=add)}
+        yield case(mask, sides, 1.0, leaves, modes=("bwd",) if wants_gradient else ("fwd", "bwd"))
+        del bias, add, qkv, leaves, sides  # as large as all else together
+
+
+def decode(dtype: str, device: str, shapes: tuple[tuple[int, int], ...] = ((1, 131072), (16, 8192), (64, 4096),
+                                                                          (128, 1024))) -> Iterator[Case]:
+    """One query row over a cache of keys, 32 heads on 8: bound by reading the cache once."""
+    heads, heads_kv, head_dim = 32, 8, 128
+    for batch, seqlen in shapes:
+        q = draw(dtype, device, batch, 1, heads, head_dim).detach()
+        k, v = (draw(dtype, device, batch, seqlen, heads_kv, head_dim).detach() for _ in range(2))
+        sides = {"attend": ours(), **{name: sdpa(name, enable_gqa=True) for name in ("cudnn", "fa2")}, **fa3()}
+        module = flash_attention_3()
+        if hasattr(module, "flash_attn_with_kvcache"):
+            lengths = torch.full((batch,), seqlen, device=device, dtype=torch.int32)
+            sides["fa3_kvcache"] = functools.partial(module.flash_attn_with_kvcache, cache_seqlens=lengths)
+        yield Case(
+            {"what": "decode", "dtype": dtype, "D": head_dim, "S": seqlen, "B": batch, "H": heads, "Hkv": heads_kv,
+             "causal": False},
+            (q, k, v), sides, 4.0 * batch * heads * seqlen * head_dim,
+            2.0 * batch * seqlen * heads_kv * head_dim * q.element_size(), ("fwd",),
+        )
+
+
+GRIDS = {"paper": paper, "masks": masks, "decode": decode}

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Draws attend beside its peers, docs/vs_peers_DTYPE.svg, from results/h200/vs_peers_paper_*.json.
+
+    python3 bench/plot_vs_peers.py
+"""
+
+import json
+
+import matplotlib
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt  # noqa: E402 (the backend is chosen first)
+
+import peer_tables
+import report
+
+LOOKS = {"attend": ("#2563a8", "o", "-"), "fa3": ("#b3402e", "s", "--"), "cudnn": ("#2e7d4f", "^", "-."),
+         "fa2": ("#8a5a9e", "D", ":"), "efficient": ("#777777", "v", ":")}
+plt.rcParams.update({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "attend"})
+
+
+def draw(data):
+    """A panel for each head_dim (across), pass and mask (down); they share the axis of each pass."""
+    groups = peer_tables.groups(data["rows"])
+    lines = sorted({(mode, mask) for mode, _, mask in groups}, key=lambda key: (key[0] != "fwd", key[1] != "full"))
+    head_dims = sorted({head_dim for _, head_dim, _ in groups})
+    figure, axes = plt.subplots(len(lines), len(head_dims), figsize=(3.2 * len(head_dims), 2.3 * len(lines)),
+                                squeeze=False, sharey="row", layout="constrained")
+    for (mode, mask), panels in zip(lines, axes):
+        panels[0].set_ylabel("TFLOP/s")
+        for head_dim, axis in zip(head_dims, panels):
+            draw_panel(axis, groups.get((mode, head_dim, mask), []))
+            axis.set_title(f"{peer_tables.PASSES[mode]}, {mask}, head_dim {head_dim}")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=len(labels))
+    figure.suptitle(f"{data['dtype']}, 16384 tokens, 2048 channels; {peer_tables.title(data)}", fontsize=8)
+    return figure
+
+
+def draw_panel(axis, rows):
+    rows = sorted(rows, key=lambda row: row["S"])
+    for name, (color, marker, style) in LOOKS.items():
+        points = [(row["S"], row["tflops"][name]) for row in rows if name in row["tflops"]]
+        if points:
+            axis.plot(*zip(*points), color=color, marker=marker, linestyle=style, ms=4, lw=1.3,
+                      label=peer_tables.NAMES[name])
+    axis.set_xscale("log", base=2)
+    axis.set_xticks([row["S"] for row in rows], [str(row["S"]) for row in rows])
+    axis.set_ylim(bottom=0)
+    axis.grid(alpha=0.3)
+
+
+def main():
+    for dtype in ("bf16", "f16"):
+        path = report.ROOT / "results" / "h200" / f"vs_peers_paper_{dtype}.json"
+        if path.exists():
+            target = report.DOCS / f"vs_peers_{dtype}.svg"
+            draw(json.loads(path.read_text())).savefig(target, metadata={"Date": None})
+            print(f"wrote {target.relative_to(report.ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

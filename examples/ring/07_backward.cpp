@@ -1,0 +1,85 @@
+// Lesson 7: gradients. Two things make the backward pass go round as well:
+//
+// - The gradients of a block of keys need no softmax over the others: with the whole row's lse, exp(s - lse) is the
+//   row's true probability, and <dout, o> with the final o is what softmax's derivative subtracts. So attend::backward
+//   on one block, given lse and o of the whole, gives this block's dk and dv, and its share of dq.
+// - dq belongs to rows, which stay: its shares are added up in place. dk and dv belong to keys, which travel: their
+//   sums travel with them, each rank adds its share, and after N steps they are at home.
+#include <algorithm>
+#include <cstdio>
+#include <random>
+#include <tuple>
+#include <vector>
+
+#include "attend/attention.hpp"
+#include "difference.hpp"
+#include "mailbox.hpp"
+
+namespace {
+
+using attend::DType;
+using attend::Tensor;
+
+constexpr int kRanks = 3, kTokens = 40, kDim = 16;  // tokens of a rank
+constexpr std::size_t kBlock = kTokens * kDim;      // numbers of a rank's k, v, dk or dv
+
+std::vector<float> random_rows(unsigned seed) {
+  std::mt19937 engine(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(kRanks * kBlock);
+  for (float& value : values) value = normal(engine);
+  return values;
+}
+
+/// (tokens, columns) numbers as attend takes them.
+Tensor rows(const float* values, int tokens, int columns = kDim) {
+  return Tensor::bhsd(values, DType::kF32, {1, 1, tokens, columns});
+}
+
+void add(float* sum, const std::vector<float>& share) {
+  for (std::size_t i = 0; i < share.size(); ++i) sum[i] += share[i];
+}
+
+}  // namespace
+
+int main() {
+  constexpr int kAll = kRanks * kTokens;
+  const std::vector<float> q = random_rows(1), k = random_rows(2), v = random_rows(3), dout = random_rows(4);
+  std::vector<float> o(q.size()), lse(kAll), dq(q.size()), dk(q.size()), dv(q.size());
+  const Tensor all_lse = rows(lse.data(), kAll, 1);
+  attend::forward(rows(q.data(), kAll), rows(k.data(), kAll), rows(v.data(), kAll), rows(o.data(), kAll), &all_lse);
+  attend::backward(rows(dout.data(), kAll), rows(q.data(), kAll), rows(k.data(), kAll), rows(v.data(), kAll),
+                   rows(o.data(), kAll), all_lse, rows(dq.data(), kAll), rows(dk.data(), kAll), rows(dv.data(), kAll));
+
+  std::vector<Mailbox> boxes(kRanks);
+  std::vector<float> ring_dq(q.size()), ring_dk(q.size()), ring_dv(q.size());
+  on_ranks(kRanks, [&](int rank) {
+    const std::size_t mine = rank * kBlock;
+    Message held(4 * kBlock);  // k, v, and the sums of dk and dv so far, zero
+    std::copy_n(k.begin() + mine, kBlock, held.begin());
+    std::copy_n(v.begin() + mine, kBlock, held.begin() + kBlock);
+    for (int step = 0; step < kRanks; ++step) {
+      std::vector<float> dq_share(kBlock), dk_share(kBlock), dv_share(kBlock);
+      attend::backward(rows(&dout[mine], kTokens), rows(&q[mine], kTokens), rows(held.data(), kTokens),
+                       rows(held.data() + kBlock, kTokens), rows(&o[mine], kTokens),
+                       rows(&lse[rank * kTokens], kTokens, 1), rows(dq_share.data(), kTokens),
+                       rows(dk_share.data(), kTokens), rows(dv_share.data(), kTokens));
+      add(&ring_dq[mine], dq_share);
+      add(held.data() + 2 * kBlock, dk_share);
+      add(held.data() + 3 * kBlock, dv_share);
+      boxes[(rank + 1) % kRanks].put(held);
+      held = boxes[rank].take();
+    }
+    std::copy_n(held.begin() + 2 * kBlock, kBlock, ring_dk.begin() + mine);
+    std::copy_n(held.begin() + 3 * kBlock, kBlock, ring_dv.begin() + mine);
+  });
+
+  bool right = true;
+  for (const auto& [name, want, got] :
+       {std::tuple{"dq", &dq, &ring_dq}, {"dk", &dk, &ring_dk}, {"dv", &dv, &ring_dv}}) {
+    const float error = largest_difference(*want, *got);
+    std::printf("%s of %d ranks against one call: largest error %.1e, allowed 5e-6\n", name, kRanks, error);
+    right = right && error <= 5e-6F;
+  }
+  return right ? 0 : 1;
+}

@@ -1,0 +1,29 @@
+// What scaled_softmax.cuh is told, and which threads have a row: shared by host and device.
+#pragma once
+
+#include "../common/portable.cuh"
+
+namespace attend {
+
+struct ScaledSoftmaxArgs {
+  const void* in;  // s, backward dp
+  const void* p;   // backward only
+  void* out;       // p, backward ds
+  int64 rows;      // of all matrices
+  int64 seqlen_q;  // rows of a matrix
+  int64 seqlen_k;
+  float scale;
+};
+
+constexpr int kSoftmaxVector = 8;  // elements that are loaded at once, 16 bytes
+constexpr int kLeastSoftmaxRow = 256, kMostSoftmaxRow = 16384;
+constexpr int kMostOfAWarp = 2048;    // elements of a row: 64 a thread
+constexpr int kSoftmaxThreads = 128;  // of a block of short rows
+constexpr int kLongRowThreadElements = 16;
+
+// Threads of a row of kSeqlenK elements, a power of 2.
+ATTEND_HOST_DEVICE constexpr int softmax_row_threads(int seqlen_k) {
+  return seqlen_k <= kMostOfAWarp ? 32 : seqlen_k / kLongRowThreadElements;
+}
+
+}  // namespace attend

@@ -1,0 +1,143 @@
+// Shared memory of the two kernels of the sm90 backward pass beyond 128 columns: tiles, and the barriers between warps.
+//
+// "Announced" stands for an arrival of the thread that asks the copy engine, with the bytes to come; "4 warps" for an
+// arrival of one thread of each. All tiles are of 64 rows, so that every panel has the same size.
+#pragma once
+
+#include "../common/wgmma_widths.cuh"
+#include "sm90_backward_storage.cuh"
+
+namespace attend {
+
+// A ring's buffer and the parity of its phase, of the tile numbered `number`.
+template <int kStages>
+[[nodiscard]] __device__ __forceinline__ uint32 stage_of(uint32 number) {
+  return number % kStages;
+}
+template <int kStages>
+[[nodiscard]] __device__ __forceinline__ uint32 parity_of(uint32 number) {
+  return number / kStages & 1;
+}
+
+// The buffers of one kind of tiles, as who reads them sees them. Tiles are numbered as they come.
+template <int kStages, int kElements>
+struct TileRing {
+  const Bits16 (&tiles)[kStages][kElements];
+  Mbarrier (&full)[kStages];
+  Mbarrier (&empty)[kStages];
+
+  [[nodiscard]] __device__ __forceinline__ const Bits16* tile(uint32 number) const {
+    return tiles[stage_of<kStages>(number)];
+  }
+  __device__ __forceinline__ void wait(uint32 number) const {  // until the tile has landed
+    full[stage_of<kStages>(number)].wait(parity_of<kStages>(number));
+  }
+  __device__ __forceinline__ void release(uint32 number) const {  // by whole warps
+    arrive_as_warp(empty[stage_of<kStages>(number)]);
+  }
+};
+
+// Of the kernel that makes dk and dv. Names of tiles as in Sm90BackwardStorage, for BackwardLoads.
+template <class Config>
+struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage {
+  using Shape = BackwardShape<Config>;
+
+  Bits16 k[Config::kBlockN * Shape::kDepth];
+  Bits16 v[Config::kBlockN * Shape::kDepthV];
+  Bits16 q[Config::kStages][Config::kBlockM * Shape::kDepth];
+  Bits16 dout[Config::kStages][Config::kBlockM * Shape::kDepthV];
+  float4 p[kBackwardWideHandovers][8][kWarpgroup];  // each thread's accumulator, for the same thread of the other
+  float lse_log2[Config::kStages][Config::kBlockM];
+  float delta[Config::kStages][Config::kBlockM];
+  Sm90BackwardItem item;
+
+  Mbarrier k_full, v_full;                   // announced
+  Mbarrier tail_full[2];                     // announced: a tile whose end has to be cleared first, of either loader
+  Mbarrier q_full[Config::kStages];          // announced: q and lse_log2
+  Mbarrier q_empty[Config::kStages];         // 8 warps: s of the tile is done, and dk
+  Mbarrier dout_full[Config::kStages];       // announced: dout and delta
+  Mbarrier dout_empty[Config::kStages];      // 8 warps: dp of the tile is done, and dv
+  Mbarrier p_full[kBackwardWideHandovers];   // 4 warps: p of the tile is there
+  Mbarrier p_empty[kBackwardWideHandovers];  // 4 warps: it has been read
+
+  [[nodiscard]] __device__ __forceinline__ auto q_ring() {
+    return TileRing<Config::kStages, Config::kBlockM * Shape::kDepth>{q, q_full, q_empty};
+  }
+  [[nodiscard]] __device__ __forceinline__ auto dout_ring() {
+    return TileRing<Config::kStages, Config::kBlockM * Shape::kDepthV>{dout, dout_full, dout_empty};
+  }
+
+  // By one thread; a barrier of the block has to follow.
+  __device__ __forceinline__ void init_barriers() {
+    k_full.init(1);
+    v_full.init(1);
+    for (int i = 0; i < 2; ++i) tail_full[i].init(1);
+    for (int i = 0; i < Config::kStages; ++i) {
+      q_full[i].init(1);
+      q_empty[i].init(8);
+      dout_full[i].init(1);
+      dout_empty[i].init(8);
+    }
+    for (int i = 0; i < kBackwardWideHandovers; ++i) {
+      p_full[i].init(4);
+      p_empty[i].init(4);
+    }
+    mbarrier_init_fence();
+  }
+};
+
+// Of the kernel that makes dq.
+template <class Config>
+struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage {
+  using Shape = BackwardShape<Config>;
+  static constexpr int kWarpgroups = kBackwardWideRows / kWarpgroupRows;
+  static constexpr int kStagesK = kBackwardWideKeyStages;
+  static constexpr int kStagesV = Shape::kTile.v_stages;
+
+  Bits16 q[kWarpgroups][kWarpgroupRows * Shape::kDepth];
+  Bits16 dout[kWarpgroups][kWarpgroupRows * Shape::kDepthV];
+  Bits16 k[kStagesK][Config::kBlockN * Shape::kDepth];
+  Bits16 v[kStagesV][Config::kBlockN * Shape::kDepthV];
+  BackwardRowBlock block;
+
+  Mbarrier q_full, dout_full;  // announced, by each warpgroup's rows
+  Mbarrier tail_full[2];       // announced: a tile whose end has to be cleared first, of either loader
+  Mbarrier k_full[kStagesK];   // announced
+  Mbarrier k_empty[kStagesK];  // 8 warps: dq of the tile is done
+  Mbarrier v_full[kStagesV];   // announced
+  Mbarrier v_empty[kStagesV];  // 8 warps: dp of the tile is done
+
+  [[nodiscard]] __device__ __forceinline__ auto k_ring() {
+    return TileRing<kStagesK, Config::kBlockN * Shape::kDepth>{k, k_full, k_empty};
+  }
+  [[nodiscard]] __device__ __forceinline__ auto v_ring() {
+    return TileRing<kStagesV, Config::kBlockN * Shape::kDepthV>{v, v_full, v_empty};
+  }
+
+  // By one thread; a barrier of the block has to follow.
+  __device__ __forceinline__ void init_barriers() {
+    q_full.init(kWarpgroups);
+    dout_full.init(kWarpgroups);
+    for (int i = 0; i < 2; ++i) tail_full[i].init(1);
+    for (int i = 0; i < kStagesK; ++i) {
+      k_full[i].init(1);
+      k_empty[i].init(8);
+    }
+    for (int i = 0; i < kStagesV; ++i) {
+      v_full[i].init(1);
+      v_empty[i].init(8);
+    }
+    mbarrier_init_fence();
+  }
+};
+
+// ds of p and dp, in their units (Sm90BackwardUnits); delta has been multiplied with kScoreGradientUnit.
+template <class Config>
+constexpr float kScoreGradientUnit = sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits -
+                                                        sm90_backward_units(Config::kElement).ds_bits);
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ float wide_score_gradient(float p, float dp, float delta) {
+  return p * fmaf(dp, kScoreGradientUnit<Config>, -delta);
+}
+
+}  // namespace attend

@@ -1,0 +1,151 @@
+// attend run --ring: the processes of an mpirun write what one process writes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "io/attend_program.hpp"
+#include "io/temp_folder.hpp"
+
+namespace attend::test {
+namespace {
+
+using testing::HasSubstr;
+
+#ifdef ATTEND_MPIEXEC
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+std::vector<float> floats(const std::filesystem::path& path) {
+  const std::string bytes = read_file(path);
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(float));
+  return values;
+}
+
+class RingCli : public testing::Test {
+ protected:
+  RingCli() {
+    for (const char* folder : {"one", "ring"}) {
+      const ProgramResult done = run_attend_line(
+          "generate --batch_size 2 --num_heads 4 --num_heads_kv 2 --seq_len 45 --seq_len_k 61 --head_dim 16 "
+          "--with_dout "
+          "--output_dir " +
+          (folder_ / folder).string());
+      EXPECT_EQ(done.status, 0) << done.err;
+    }
+  }
+
+  [[nodiscard]] std::string data(const std::string& folder) const { return (folder_ / folder / kName).string(); }
+
+  /// mpirun -n num_ranks attend LINE
+  static ProgramResult on_ranks(int num_ranks, const std::string& line) {
+    std::vector<std::string> arguments = {ATTEND_MPIEXEC_NUMPROC, std::to_string(num_ranks), ATTEND_PROGRAM};
+    std::istringstream stream(line);
+    for (std::string word; stream >> word;) arguments.push_back(word);
+    return run_program(ATTEND_MPIEXEC, arguments, [] {
+      // Open MPI's --oversubscribe and --allow-run-as-root, in a form that other MPIs do not stumble over.
+      ::setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
+      ::setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1);
+      ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+      ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    });
+  }
+
+  void expect_same_files(const std::vector<std::string>& names) const {
+    for (const std::string& name : names) {
+      const std::vector<float> want = floats(data("one") + "/" + name), got = floats(data("ring") + "/" + name);
+      ASSERT_EQ(want.size(), got.size()) << name;
+      double error = 0, largest = 0;
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        if (want[i] == got[i]) continue;  // -inf too
+        const double e = std::abs(want[i] - got[i]);
+        if (std::isnan(e)) FAIL() << name << " has NaN at " << i;
+        error = std::max(error, e);
+        largest = std::max(largest, static_cast<double>(std::abs(want[i])));
+      }
+      EXPECT_LE(error, 1e-5 * std::max(1.0, largest)) << name;
+    }
+  }
+
+  static constexpr const char* kName = "B2_H4_Hkv2_Sq45_Sk61_D16";
+  TempFolder folder_;
+};
+
+TEST_F(RingCli, WritesTheFilesOfOneProcess) {
+  const struct {
+    int num_ranks;
+    const char* sharding;
+    const char* options;
+  } cases[] = {{4, "zigzag", "--causal"},
+               {3, "striped", "--window_left 9 --window_right 0 --softcap 20"},
+               {2, "contiguous", "--dropout_p 0.3 --seed 7"},
+               {1, "zigzag", "--causal"}};
+  for (const auto& [num_ranks, sharding, options] : cases) {
+    const std::string line = " --mode both --check --threads 1 " + std::string(options) + " --data ";
+    const ProgramResult one = run_attend_line("run" + line + data("one"));
+    ASSERT_EQ(one.status, 0) << one.out << one.err;
+    const auto json = folder_ / "result.json";
+    const ProgramResult ring =
+        on_ranks(num_ranks, "run --json " + json.string() + " --ring " + sharding + line + data("ring"));
+    ASSERT_EQ(ring.status, 0) << ring.out << ring.err;
+    EXPECT_EQ(count(ring.out, "wrote O.bin, logsumexp.bin, dQ.bin, dK.bin, dV.bin"), 1) << ring.out;  // one rank speaks
+    EXPECT_THAT(ring.out, HasSubstr(std::string(", ") + sharding));
+    expect_same_files({"O.bin", "logsumexp.bin", "dQ.bin", "dK.bin", "dV.bin"});
+    const auto rows = nlohmann::json::parse(read_file(json));
+    ASSERT_EQ(rows.size(), 2);
+    EXPECT_EQ(rows[1]["ranks"], num_ranks);
+    EXPECT_EQ(rows[1]["sharding"], sharding);
+    EXPECT_EQ(rows[1]["passed"], true);
+  }
+}
+
+TEST_F(RingCli, BackwardAloneReadsAnEarlierForward) {
+  for (const char* folder : {"one", "ring"}) {
+    ASSERT_EQ(run_attend_line("run --causal --data " + data(folder)).status, 0);
+  }
+  ASSERT_EQ(run_attend_line("run --causal --mode backward --data " + data("one")).status, 0);
+  const ProgramResult ring =
+      on_ranks(3, "run --ring zigzag --causal --mode backward --threads 1 --data " + data("ring"));
+  ASSERT_EQ(ring.status, 0) << ring.out << ring.err;
+  expect_same_files({"dQ.bin", "dK.bin", "dV.bin"});
+}
+
+TEST_F(RingCli, OneRankSaysWhatAllRefuse) {
+  const ProgramResult missing = on_ranks(3, "run --ring zigzag --data " + (folder_ / "B1_H1_S8_D8").string());
+  EXPECT_EQ(missing.status, 2);
+  EXPECT_EQ(count(missing.err, "no such folder, allowed a folder such as"), 1) << missing.err;
+  // Rank 0 alone opens what it writes to: the others must not wait for it.
+  const ProgramResult blocked = on_ranks(2, "run --ring zigzag --json /nonexistent/a/b.json --data " + data("ring"));
+  EXPECT_EQ(blocked.status, 2);
+  EXPECT_EQ(count(blocked.err, "/nonexistent/a/b.json"), 1) << blocked.err;
+}
+
+#else
+
+TEST(RingCli, NeedsMpi) {
+  const ProgramResult result = run_attend_line("run --ring zigzag --data B1_H1_S8_D8");
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.err, HasSubstr("--ring: this program is built without MPI, allowed where MPI is installed"));
+}
+
+#endif
+
+TEST(RingOptions, WhatARingDoesNotHaveIsRefused) {
+  const ProgramResult compute = run_attend_line("run --ring zigzag --compute simt --data B1_H1_S8_D8");
+  EXPECT_EQ(compute.err, "attend: --compute: 'simt' with --ring, allowed auto, cpu, reference\n");
+  const ProgramResult bias = run_attend_line("run --ring zigzag --mode both --bias b.npy --data B1_H1_S8_D8");
+  EXPECT_THAT(bias.err, HasSubstr("--bias: given with --ring and a backward pass"));
+  const ProgramResult sharding = run_attend_line("run --ring ziczac --data B1_H1_S8_D8");
+  EXPECT_THAT(sharding.err, HasSubstr("--ring: 'ziczac', allowed off, contiguous, zigzag, striped"));
+}
+
+}  // namespace
+}  // namespace attend::test
