@@ -11,6 +11,7 @@
 #include "cuda/driver/nvrtc.hpp"
 #include "cuda/jit/jit.hpp"
 #include "cuda/launch/family.hpp"
+#include "cuda/launch/ring_rows.hpp"
 #include "io/file.hpp"
 #include "progress.hpp"
 #include "system.hpp"
@@ -24,7 +25,7 @@ using cuda::KernelSpec;
 
 /// One line of the table.
 struct Row {
-  const Family* family;
+  const char* compute;  ///< the family, or who else runs the kernel
   KernelSpec spec;
   std::shared_ptr<const CompiledKernel> code;
 
@@ -43,7 +44,7 @@ std::string config_of(const KernelSpec& spec) {
 
 nlohmann::ordered_json to_json(const Row& row) {
   const cuda::Resources& r = row.code->resources;
-  return {{"compute", row.family->name},
+  return {{"compute", row.compute},
           {"kernel", row.spec.name},
           {"config", config_of(row.spec)},
           {"arch", row.spec.arch},
@@ -70,7 +71,7 @@ void print_header() {
 
 void print_row(const Row& row) {
   const cuda::Resources& r = row.code->resources;
-  fmt::print("{:<18} {:<28} {:<8} {:>5} {:>6} {:>6} {:>13} {:>8} {:>8}  {}{}\n", row.family->name, row.spec.name,
+  fmt::print("{:<18} {:<28} {:<8} {:>5} {:>6} {:>6} {:>13} {:>8} {:>8}  {}{}\n", row.compute, row.spec.name,
              row.spec.arch, r.registers, r.spill_store_bytes + r.spill_load_bytes, r.stack_bytes,
              fmt::format("{}+{}", r.static_smem_bytes, row.spec.dynamic_smem_bytes), row.code->cubin.size(),
              row.code->from_disk ? "cached" : fmt::format("{:.2f}", row.code->seconds), config_of(row.spec),
@@ -91,8 +92,14 @@ std::vector<Row> rows_for(const CompileOptions& options) {
       }
       std::vector<KernelSpec> specs = cuda::example_specs(*family, arch);
       for (std::size_t i = 0; i < specs.size(); i += static_cast<std::size_t>(options.every)) {
-        rows.push_back({family, std::move(specs[i]), nullptr});
+        rows.push_back({family->name, std::move(specs[i]), nullptr});
       }
+    }
+  }
+  if (options.compute != "all") return rows;
+  for (const std::string& target : options.archs) {  // of no family: beside those that a ring runs
+    for (KernelSpec& spec : cuda::ring_rows_specs(cuda::find_arch(target).target)) {
+      rows.push_back({"ring", std::move(spec), nullptr});
     }
   }
   return rows;

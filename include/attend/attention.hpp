@@ -67,7 +67,7 @@ struct Params {
   std::uint64_t offset = 0;         ///<   and (sequence, head, i, j), the same forward, backward, on every device
   bool deterministic = false;       ///< bit-equal results from run to run, backward on a GPU too. All else always is
   std::optional<Varlen> varlen = {};
-  WorkspaceView workspace = {};  ///< used until the call is done; not by the CPU's backends
+  WorkspaceView workspace = {};       ///< used until the call is done; not by the CPU's backends
   std::string_view compute = "auto";  ///< a backend by name (see backends()), or the best one for the tensors' device
 };
 
@@ -156,14 +156,14 @@ ATTEND_API void prepare_backward(const Tensor& dout, const Tensor& q, const Tens
 
 /// What one backend makes of a call.
 struct Candidate {
-  std::string compute;                ///< its name
-  bool chosen = false;                ///< the call takes it
-  std::string lack = {};              ///< why it cannot, one line; empty: it can
-  std::string why = {};               ///< why it would do it as it does, one line
-  std::string variant = {};           ///< what its kernels are compiled for, "head_dim=128 mask=causal block_m=64 ..."
+  std::string compute;       ///< its name
+  bool chosen = false;       ///< the call takes it
+  std::string lack = {};     ///< why it cannot, one line; empty: it can
+  std::string why = {};      ///< why it would do it as it does, one line
+  std::string variant = {};  ///< what its kernels are compiled for, "head_dim=128 mask=causal block_m=64 ..."
   std::vector<std::string> steps = {};  ///< each kernel: its name, grid, threads and shared memory
-  double estimated_us = 0;            ///< what "auto" compares; infinity: it never takes this one
-  std::size_t workspace_bytes = 0;    ///< of scratch memory on the device
+  double estimated_us = 0;              ///< what "auto" compares; infinity: it never takes this one
+  std::size_t workspace_bytes = 0;      ///< of scratch memory on the device
 };
 
 /// Every backend of the tensors' device and what it makes of the same call, those first that "auto" would rather take.

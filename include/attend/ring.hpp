@@ -1,6 +1,6 @@
 // Ring attention: exact attention of one sequence whose rows and keys lie on several ranks (context parallelism).
 //
-//   const std::vector<attend::RingContext> ranks = attend::make_thread_ring(4);     // or attend/ring_mpi.hpp
+//   const std::vector<attend::RingContext> ranks = attend::make_thread_ring(4);  // or ring_nccl.hpp, ring_mpi.hpp
 //   attend::ring_forward(ranks[r], q, k, v, o, &lse, {.causal = true}, attend::Sharding::kZigzag);   // on thread r
 //
 // Every rank calls with its own rows of q, k and v. Keys and values go round the ring, queries stay; each rank merges
@@ -58,6 +58,7 @@ class ATTEND_API RingContext {
 /// sockets. Each rank computes on cpu_threads() threads: set_cpu_threads() shares the cores out. Where a rank's call
 /// ends in an error after the ranks have agreed on it, the others' calls end too, with an Error that says which rank
 /// failed, and so does every later call on the ring.
+/// Tensors may be on GPUs, which ranks may share: for tests, where ring_nccl.hpp wants a GPU for each.
 /// @throws Error where num_ranks < 1.
 [[nodiscard]] ATTEND_API std::vector<RingContext> make_thread_ring(int num_ranks);
 
@@ -97,32 +98,40 @@ ATTEND_API void unshard(Sharding sharding, const Tensor& local, const Tensor& wh
 /// @param lse       out, may be null; f32, the rank's rows
 /// @param params    as forward takes it, the same on every rank, but for: bias and mask have the rank's rows and all
 ///                  keys in their own order, (1 or batch, 1 or num_heads_q, 1 or the rank's rows, seqlen_k); varlen is
-///                  that of the whole. compute: auto, cpu or reference
+///                  that of the whole. compute: auto, cpu or reference; on a GPU auto, simt or sm90_forward. workspace
+///                  is not used
 /// @param sharding  of queries and keys, the same on every rank
+/// @param stream    of the rank's GPU
 ///
 /// Masks, windows, ALiBi and dropout are functions of positions in the whole sequence, so that the result is that of
-/// one device, but for the order of sums: parts are kept in float32 (float64 where q is), merged in float64 and rounded
-/// once. Parts that see nothing are not computed, and keys travel only as far as somebody sees them.
-/// Memory beside the tensors: two blocks of a rank's k and v, and its o in float32 and in float64.
+/// one device, but for the order of sums: parts are kept in float32 (float64 where q is), merged in float64 (on a GPU
+/// float32) and rounded once. Parts that see nothing are not computed, and keys travel only as far as somebody sees
+/// them.
+/// Memory beside the tensors: two blocks of a rank's k and v, and its o in float32 and in float64 (on a GPU once, in
+/// float32). Blocks of a GPU belong to the context and stay there for its next call.
 /// Deterministic for a number of ranks; another number changes the order of the sums.
-/// The call returns when this rank has done its work. All ranks have to call; before anything else is sent, they
-/// compare shapes and options.
+/// The call returns when this rank has done its work; on a GPU when that is on `stream`, beside which blocks travel on
+/// a stream of the context's own. All ranks have to call; before anything else is sent, they compare shapes and
+/// options, for which the host waits, also for blocks of a GPU that earlier calls have sent: no graph can be captured.
 /// @throws Error as forward does, and where a rank's shapes or options differ from rank 0's: the same on every rank;
-/// then nothing was written. A tensor of another device than the CPU is refused.
+/// then nothing was written. Tensors on a GPU are refused by rings of MPI, others by those of NCCL; on a GPU bias and
+/// mask with kStriped.
 ATTEND_API void ring_forward(const RingContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
                              const Tensor& o, const Tensor* lse, const Params& params = {},
-                             Sharding sharding = Sharding::kZigzag);
+                             Sharding sharding = Sharding::kZigzag, Stream stream = nullptr);
 
 /// The gradients of ring_forward: attend::backward of the whole sequence, every tensor with the rank's rows.
 ///
 /// Arguments as in backward and ring_forward; extras.dlse is taken, extras.dbias refused. k, v and the sums of dk and
 /// dv, these in float32, go round the ring; what belongs to rows (lse, and <dout, o> - dlse) stays.
-/// With dropout and an o of 16 bits the forward is done once more, because gradients may cancel to below o's rounding.
-/// Memory beside the tensors: two blocks of k and v, four of dk and dv, and dq in float32 and in float64.
+/// With dropout and an o of 16 bits the forward is done once more on CPUs, as gradients may cancel to below o's
+/// rounding. On a GPU compute is auto, simt or sm90_backward, and without Params::deterministic the order of sums may
+/// change.
+/// Memory beside the tensors: two blocks of k and v, four of dk and dv, and dq in float32 and, on CPUs, in float64.
 /// @throws Error as ring_forward does.
 ATTEND_API void ring_backward(const RingContext& context, const Tensor& dout, const Tensor& q, const Tensor& k,
                               const Tensor& v, const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
                               const Tensor& dv, const Params& params = {}, Sharding sharding = Sharding::kZigzag,
-                              const BackwardExtras& extras = {});
+                              Stream stream = nullptr, const BackwardExtras& extras = {});
 
 }  // namespace attend

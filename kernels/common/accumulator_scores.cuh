@@ -182,7 +182,7 @@ struct AccumulatorLine {
       mask_step = kTransposed ? rules.mask_row_stride : 1;
     }
     if constexpr (Config::kHasAlibi) {
-      distance = static_cast<float>(rules.view.diagonal + row - key);
+      distance = rules.distance(row, key);
       alibi = -rules.slope * distance;
       alibi_step = kTransposed ? -rules.slope : rules.slope;
     }
@@ -292,7 +292,7 @@ __device__ __forceinline__ void apply_rules(const TileRules<Config>& rules, floa
 }
 
 // Which values of the tile dropout keeps: kCount / 4 Philox blocks a thread, no block computed twice. first_key is a
-// multiple of 4. All lanes of the warp take part.
+// multiple of 4, and neighbours are so in the larger problem of a part. All lanes of the warp take part.
 template <int kCount, bool kTransposed = false, class Config>
 __device__ __forceinline__ void kept_bits(const TileRules<Config>& rules, uint32 (&kept)[kKeptWords<kCount>],
                                           int thread) {

@@ -38,11 +38,25 @@ __device__ __forceinline__ void apply_rules(const TileRules<Config>& rules, floa
   }
 }
 
+// As kept_bits() of a part whose keys do not share blocks four by four: a block for each.
+template <int kM, int kN, class Config, class Place>
+[[nodiscard]] __device__ __forceinline__ uint32 kept_bits_of_part(const TileRules<Config>& rules, const Place& place) {
+  uint32 bits = 0;
+#pragma unroll 1
+  for (int n = 0; n < kM * kN; ++n) {
+    const int64 row = rules.first_row + int64{rules.position_step} * place.row(n / kN, n % kN);
+    const int64 key = rules.first_key + int64{rules.position_step} * place.key(n / kN, n % kN);
+    bits |= static_cast<uint32>(rules.dropout.keeps(row, key)) << n;
+  }
+  return bits;
+}
+
 // Bit i * kN + j says that dropout keeps the number. Four neighbouring keys share one Philox block; block after block,
 // as several at a time would take registers from those who hold sums.
 template <int kM, int kN, class Config, class Place>
 [[nodiscard]] __device__ __forceinline__ uint32 kept_bits(const TileRules<Config>& rules, const Place& place) {
   static_assert(kM * kN <= 32 && kN % 4 == 0 && (Place::kKeysAreJ || kM % 4 == 0));
+  if constexpr (Config::kIsPart) return kept_bits_of_part<kM, kN>(rules, place);
   constexpr int kStep = Place::kKeysAreJ ? 1 : kN;  // from the bit of one key to that of the next
   uint32 bits = 0;
 #pragma unroll 1

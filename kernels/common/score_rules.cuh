@@ -29,14 +29,23 @@ struct TileRules {
   float softcap;
   float scale_in_softcap;                               // scale / softcap
   float slope;                                          // of ALiBi
+  float alibi_shift;                                    // kIsPart: OptionArgs
   const typename BiasElementOf<Config>::Storage* bias;  // of the tile's first row and key
   const unsigned char* mask;                            // likewise
   bool in_pairs;  // keys 2 n and 2 n + 1 of bias and mask, as far as they are on, are aligned to be loaded together
   int64 bias_row_stride;
   int64 mask_row_stride;
   DropoutMask dropout;
-  int64 first_row;
+  int64 first_row;  // that dropout is asked about: kIsPart: in the larger problem, the others position_step apart
   int64 first_key;
+  uint32 position_step;  // kIsPart
+
+  // What ALiBi multiplies by its slope: i + off - j, with a sign.
+  [[nodiscard]] __device__ __forceinline__ float distance(int row, int key) const {
+    const auto distance = static_cast<float>(view.diagonal + row - key);
+    if constexpr (Config::kIsPart) return distance + alibi_shift;
+    return distance;
+  }
 
   // Does every row of the tile see every key of it, as far as lengths and window go?
   template <int kRowsOfTile, int kKeysOfTile>
@@ -57,7 +66,7 @@ struct TileRules {
     if constexpr (Config::kHasBias) {
       if (exists) score += BiasElementOf<Config>::to_float(bias[row * bias_row_stride + key]);
     }
-    if constexpr (Config::kHasAlibi) score -= slope * fabsf(static_cast<float>(view.diagonal + row - key));
+    if constexpr (Config::kHasAlibi) score -= slope * fabsf(distance(row, key));
     if constexpr (Config::kHasBoolMask) {
       if (exists && mask[row * mask_row_stride + key] == 0) score = -kInfinity;
     }
@@ -75,6 +84,7 @@ struct ScoreRules {
   float softcap;
   float scale_in_softcap;
   float slope;
+  float alibi_shift;
   const typename BiasElementOf<Config>::Storage* bias;
   const unsigned char* mask;
   bool in_pairs;
@@ -82,6 +92,9 @@ struct ScoreRules {
   int64 mask_row_stride;
   WindowMask window;
   DropoutMask dropout;
+  int64 row_begin;
+  int64 key_begin;
+  uint32 position_step;
 
   [[nodiscard]] static __device__ __forceinline__ WindowMask window_of(const OptionArgs& options,
                                                                        const SequenceSpan& span) {
@@ -107,6 +120,10 @@ struct ScoreRules {
     }
     if constexpr (Config::kHasAlibi) {
       rules.slope = options.alibi_slopes[sequence * options.alibi_sequence_stride + head * options.alibi_head_stride];
+      if constexpr (Config::kIsPart) {
+        rules.slope *= static_cast<float>(options.position_step);
+        rules.alibi_shift = options.alibi_shift;
+      }
     }
     if constexpr (Config::kHasBias) {
       rules.bias = static_cast<const typename BiasElementOf<Config>::Storage*>(options.bias) +
@@ -122,6 +139,12 @@ struct ScoreRules {
     if constexpr (Config::kHasDropout) {
       rules.dropout = {options.dropout_key0, options.dropout_key1, sequence * num_heads_q + head,
                        options.dropout_stream, options.dropout_threshold};
+      if constexpr (Config::kIsPart) {
+        rules.dropout.head += options.dropout_head;
+        rules.row_begin = options.row_begin;
+        rules.key_begin = options.key_begin;
+        rules.position_step = options.position_step;
+      }
     }
     return rules;
   }
@@ -133,6 +156,7 @@ struct ScoreRules {
     rules.softcap = softcap;
     rules.scale_in_softcap = scale_in_softcap;
     rules.slope = slope;
+    rules.alibi_shift = alibi_shift;
     rules.in_pairs = in_pairs;
     if constexpr (Config::kHasBias) rules.bias = bias + first_row * bias_row_stride + first_key;
     if constexpr (Config::kHasBoolMask) rules.mask = mask + first_row * mask_row_stride + first_key;
@@ -141,6 +165,11 @@ struct ScoreRules {
     rules.dropout = dropout;
     rules.first_row = first_row;
     rules.first_key = first_key;
+    if constexpr (Config::kIsPart) {
+      rules.position_step = position_step;
+      rules.first_row = row_begin + position_step * first_row;
+      rules.first_key = key_begin + position_step * first_key;
+    }
     return rules;
   }
 

@@ -55,14 +55,21 @@ __device__ __forceinline__ void store_gradient(const float (&gradient)[kM][kN], 
                                                int64 rows_left, int part, const SimtThread<Config, kGradient>& me) {
   using Shape = SimtBackwardShape<Config, kGradient>;
   constexpr int kCols = Shape::kGradientCols[kPair];
+  using Storage = typename ElementOf<Config>::Storage;
   const int first_col = part * kCols;
-  auto* to = static_cast<typename ElementOf<Config>::Storage*>(tensor) + stride.offset(batch, head, row) + first_col;
+  const int num_cols = min(kCols, Shape::kHeadDims[kPair] - first_col);
+  const int64 first = stride.offset(batch, head, row) + first_col;
 #pragma unroll
   for (int i = 0; i < kM; ++i) {
     const int at = me.y * Shape::kOwnedRows + i;
     if (at >= rows_left) break;
-    store_row<Config, Shape::kThreadsX>(to + at * stride.row, min(kCols, Shape::kHeadDims[kPair] - first_col), me.x,
-                                        gradient[i], factor);
+    if constexpr (Config::kAddsToOutputs) {
+      add_to_row<Shape::kThreadsX>(static_cast<float*>(tensor) + first + at * stride.row, num_cols, me.x, gradient[i],
+                                   1.0f, factor);
+    } else {
+      store_row<Config, Shape::kThreadsX>(static_cast<Storage*>(tensor) + first + at * stride.row, num_cols, me.x,
+                                          gradient[i], factor);
+    }
   }
 }
 

@@ -20,6 +20,7 @@
 
 #include "../common/grid_scores.cuh"
 #include "../common/head_matrix.cuh"
+#include "../common/merge_rows.cuh"
 #include "../common/numbers.cuh"
 #include "../common/warp_reduce.cuh"
 #include "../common/work.cuh"
@@ -201,6 +202,32 @@ __device__ __forceinline__ void simt_store_p(const float (&p)[kRows][kKeys], con
   }
 }
 
+// kAddsToOutputs: the lane's part of o and lse, merged into what memory has over other keys, in floats.
+template <class Config, int kRows, int kDims>
+__device__ __forceinline__ void simt_merge_output(const ForwardOptionArgs& args, const SequenceSpan& span,
+                                                  const SimtForwardWork<Config>& work, int lane_row, int lane_x,
+                                                  const SimtSoftmax<kRows>& rows, const float (&o)[kRows][kDims]) {
+  static_assert(Config::kColumnParts == 1);  // or another block could read lse after it was written
+  const ForwardArgs& base = args.base;
+  const int64 first = span.q_begin + work.row + lane_row;
+  float* const lse = base.lse + base.lse_stride.offset(span.batch, work.head, first);
+  const int64 rows_left = span.seqlen_q - work.row - lane_row;
+  float before[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) before[i] = i < rows_left ? lse[i * base.lse_stride.row] : -kInfinity;
+  __syncwarp();  // the lanes of a row have read its lse: one of them may overwrite it
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const float sum = warp_sum<Config::kLanesX>(rows.sum[i]);
+    if (i >= rows_left) continue;
+    const float factor = inverse_or_zero(sum) * (Config::kHasDropout ? args.options.dropout_scale : 1.0f);
+    const MergedLse weights = merged(before[i], rows.max[i] + logf(sum));
+    auto* const out = static_cast<float*>(base.o) + base.o_stride.offset(span.batch, work.head, first + i);
+    add_to_row<Config::kLanesX>(out, Config::kHeadDimV, lane_x, o[i], weights.before, weights.part * factor);
+    if (lane_x == 0) lse[i * base.lse_stride.row] = weights.lse;
+  }
+}
+
 // The lane's part of o and lse.
 template <class Config, int kRows, int kDims>
 __device__ __forceinline__ void simt_store_output(const ForwardOptionArgs& args, const SequenceSpan& span,
@@ -271,7 +298,11 @@ __device__ void simt_forward(const ForwardOptionArgs& args) {
     multiply_marked_columns<Config::kBlockN, typename Shape::PTile, typename Shape::VTile, Shape::kStep>(
         o, Shape::kP, lane_row * 4, Shape::kV, lane_x * kChunkBytes, v_is_finite);
   }
-  simt_store_output(args, span, work, lane_row, lane_x, rows, o);
+  if constexpr (Config::kAddsToOutputs) {
+    simt_merge_output(args, span, work, lane_row, lane_x, rows, o);
+  } else {
+    simt_store_output(args, span, work, lane_row, lane_x, rows, o);
+  }
 }
 
 }  // namespace attend

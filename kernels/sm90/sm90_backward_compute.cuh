@@ -283,7 +283,7 @@ class BackwardComputer {
     }
   }
   [[nodiscard]] __device__ __forceinline__ Alibi alibi_of(const Sm90BackwardItem& item, uint32 number) const {
-    return Alibi::of(rules_.slope, item, tile_of_rows(number), first_key(item), recomputed_lane());
+    return Alibi::of(rules_, item, tile_of_rows(number), first_key(item), recomputed_lane());
   }
   // To lse_, which has been read for the tile with this number.
   __device__ __forceinline__ void add_alibi(const Sm90BackwardItem& item, uint32 number) {

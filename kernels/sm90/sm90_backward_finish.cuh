@@ -1,4 +1,4 @@
-// sm90, after the backward pass proper: dq = scale * (its float sums), rounded.
+// sm90, after the backward pass proper: dq = scale * (its float sums), rounded, or added to floats (kAddsToOutputs).
 //
 // The sums lie in the order of the accumulators that they were added from; this kernel's threads take the same places,
 // so that quads exchange their pairs and write 16 bytes of a row each.
@@ -29,10 +29,9 @@ __device__ void sm90_backward_finish(const Sm90BackwardArgs& args) {
     dq[4 * i + 3] = sum.w;
   }
   const BackwardArgs& base = args.base;
-  auto* to = static_cast<Bits16*>(base.dq) +
-             base.dq_stride.offset(tile.span.batch, tile.head, tile.span.q_begin + tile.row + warp * 16);
-  store_accumulator<ElementOf<Config>, Config::kHeadDim>(dq, base.gradient_scale, to, base.dq_stride.row,
-                                                         static_cast<int>(rows_left < 16 ? rows_left : 16));
+  const int64 at = base.dq_stride.offset(tile.span.batch, tile.head, tile.span.q_begin + tile.row + warp * 16);
+  store_gradient<Config, Config::kHeadDim>(dq, base.gradient_scale, base.dq, at, base.dq_stride.row,
+                                           static_cast<int>(rows_left < 16 ? rows_left : 16));
 }
 
 }  // namespace attend

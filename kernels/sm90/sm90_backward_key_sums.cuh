@@ -6,20 +6,19 @@
 
 namespace attend {
 
-// A warp's 16 keys of both, rounded. k_row: the first in k; those from num_rows on do not exist.
+// A warp's 16 keys of both, rounded, or added to floats (kAddsToOutputs). k_row: the first in k; those from num_rows on
+// do not exist.
 template <class Config, int kCount, int kCountV>
 __device__ __forceinline__ void store_key_gradients(const Sm90BackwardArgs& args, const float (&dk)[kCount],
                                                     const float (&dv)[kCountV], int64 batch, int64 head_k, int64 k_row,
                                                     int num_rows) {
-  using Element = ElementOf<Config>;
   constexpr float kUnit = sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits);
   const BackwardArgs& base = args.base;
-  store_accumulator<Element, Config::kHeadDim>(
-      dk, base.gradient_scale, static_cast<Bits16*>(base.dk) + base.dk_stride.offset(batch, head_k, k_row),
-      base.dk_stride.row, num_rows);
-  store_accumulator<Element, Config::kHeadDimV>(
-      dv, (Config::kHasDropout ? args.options.dropout_scale : 1.0f) * kUnit,
-      static_cast<Bits16*>(base.dv) + base.dv_stride.offset(batch, head_k, k_row), base.dv_stride.row, num_rows);
+  store_gradient<Config, Config::kHeadDim>(dk, base.gradient_scale, base.dk,
+                                           base.dk_stride.offset(batch, head_k, k_row), base.dk_stride.row, num_rows);
+  store_gradient<Config, Config::kHeadDimV>(dv, (Config::kHasDropout ? args.options.dropout_scale : 1.0f) * kUnit,
+                                            base.dv, base.dv_stride.offset(batch, head_k, k_row), base.dv_stride.row,
+                                            num_rows);
 }
 
 // Config::kAddsUp: the sums that the query heads of a group share. 64 keys are those of a computing warpgroup.

@@ -109,11 +109,14 @@ struct BackwardAlibi {
   float slope;
   float distance;  // i + off - j of the thread's first row and key
 
-  [[nodiscard]] static __device__ __forceinline__ BackwardAlibi of(float slope, const Sm90BackwardItem& item, int tile,
+  [[nodiscard]] static __device__ __forceinline__ BackwardAlibi of(const ScoreRules<Config>& rules,
+                                                                   const Sm90BackwardItem& item, int tile,
                                                                    int first_key, int thread) {
     const int key = first_key + accumulator_row(thread);
     const int row = tile * kBackwardRows + accumulator_column(thread);
-    return {slope, static_cast<float>(row + item.offset() - key)};
+    const auto distance = static_cast<float>(row + item.offset() - key);
+    if constexpr (Config::kIsPart) return {rules.slope, distance + rules.alibi_shift};
+    return {rules.slope, distance};
   }
 
   __device__ __forceinline__ void add_to_rows(float (&lse)[16]) const {

@@ -61,4 +61,36 @@ __device__ __forceinline__ void store_accumulator(const float (&x)[kCount], floa
   }
 }
 
+// The same added to rows of floats, 8 bytes of a row a lane: a quad has whole sectors. Rows are of an even stride.
+template <int kHeadDim, int kCount>
+__device__ __forceinline__ void add_accumulator(const float (&x)[kCount], float factor, float* to, int64 row_stride,
+                                                int num_rows) {
+  static_assert(kHeadDim % 2 == 0);
+  const int lane = static_cast<int>(recomputed(threadIdx.x) % 32);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = lane / 4 + 8 * h;
+    float* const to_row = to + row * row_stride + lane % 4 * 2;
+#pragma unroll
+    for (int column = 0; column < kHeadDim; column += 8) {
+      if (row >= num_rows || column + lane % 4 * 2 >= kHeadDim) continue;
+      const int i = column / 2 + h * 2;
+      auto* const pair = reinterpret_cast<float2*>(to_row + column);
+      const float2 before = *pair;
+      *pair = make_float2(fmaf(x[i], factor, before.x), fmaf(x[i + 1], factor, before.y));
+    }
+  }
+}
+
+// Rows of a gradient, `at` elements from its start: stored, or added where the Config says so.
+template <class Config, int kHeadDim, int kCount>
+__device__ __forceinline__ void store_gradient(const float (&x)[kCount], float factor, void* tensor, int64 at,
+                                               int64 row_stride, int num_rows) {
+  if constexpr (Config::kAddsToOutputs) {
+    add_accumulator<kHeadDim>(x, factor, static_cast<float*>(tensor) + at, row_stride, num_rows);
+  } else {
+    store_accumulator<ElementOf<Config>, kHeadDim>(x, factor, static_cast<Bits16*>(tensor) + at, row_stride, num_rows);
+  }
+}
+
 }  // namespace attend

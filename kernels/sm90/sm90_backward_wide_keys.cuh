@@ -179,7 +179,7 @@ class WideValueWarpgroup
     }
   }
   [[nodiscard]] __device__ __forceinline__ Alibi alibi_of(uint32 number) const {
-    return Alibi::of(rules_.slope, smem_.item, tile_of_rows(number), smem_.item.key, thread());
+    return Alibi::of(rules_, smem_.item, tile_of_rows(number), smem_.item.key, thread());
   }
 
   // Dropout's scale is a factor of p before it is rounded, as in other implementations: entries that are alike are then

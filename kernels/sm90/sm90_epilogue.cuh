@@ -1,6 +1,7 @@
 // o / l and lse of a consumer warpgroup's 64 rows, from registers to memory.
 #pragma once
 
+#include "../common/merge_rows.cuh"
 #include "../common/named_barrier.cuh"
 #include "../common/quad_transpose.cuh"
 #include "../common/stmatrix.cuh"
@@ -99,10 +100,48 @@ __device__ __forceinline__ void store_o_by_tma(const Sm90ForwardArgs& args, cons
   tma_store_commit();
 }
 
-// Rows that see no key: o = 0, lse = -inf.
+// kAddsToOutputs: the rows' o, l and lse over these keys, merged into what memory has over others, all in floats.
+template <class Config>
+__device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
+                                           const float (&factor)[kRowsOfThread], const float (&lse)[kRowsOfThread],
+                                           const float (&o)[Sm90Fragments<Config>::kOutputs]) {
+  const int batch = Config::kIsVarlen ? 0 : work.sequence;
+  float before[kRowsOfThread] = {-kInfinity, -kInfinity};
+#pragma unroll
+  for (int h = 0; h < kRowsOfThread; ++h) {
+    const int row = rows.mine + h * kRowHalf;
+    if (row < work.seqlen_q) {
+      before[h] = args.base.lse[args.base.lse_stride.offset(batch, work.head, work.q_begin + row)];
+    }
+  }
+  __syncwarp();  // the quad has read its rows' lse: one of it may overwrite them
+  const float after[kRowsOfThread] = {merged(before[0], lse[0]).lse, merged(before[1], lse[1]).lse};
+  store_lse<Config>(args, work, rows, after);
+#pragma unroll
+  for (int h = 0; h < kRowsOfThread; ++h) {
+    const int row = rows.mine + h * kRowHalf;
+    if (row >= work.seqlen_q) continue;
+    const MergedLse weights = merged(before[h], lse[h]);
+    const float scale = weights.part * factor[h];
+    auto* const o_row = static_cast<float*>(args.base.o) +
+                        args.base.o_stride.offset(batch, work.head, work.q_begin + row) +
+                        accumulator_column(rows.thread);
+#pragma unroll
+    for (int column = 0; column < Sm90Shape<Config>::kColumnsV; column += kColumnsOfTile) {
+      if (column >= Config::kHeadDimV) continue;  // a multiple of 8
+      const int i = column / 2 + 2 * h;
+      auto* const pair = reinterpret_cast<float2*>(o_row + column);
+      const float2 other = *pair;
+      *pair = make_float2(fmaf(weights.before, other.x, o[i] * scale), fmaf(weights.before, other.y, o[i + 1] * scale));
+    }
+  }
+}
+
+// Rows that see no key: o = 0, lse = -inf, or all as it was (kAddsToOutputs).
 template <class Config>
 __device__ __forceinline__ void store_nothing_seen(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                    const Sm90Rows& rows) {
+  if constexpr (Config::kAddsToOutputs) return;
   const uint32 zeros[Sm90Fragments<Config>::kOutputs / 2] = {};
   store_o_directly<Config>(args, work, rows, zeros);
   store_lse<Config>(args, work, rows, {-kInfinity, -kInfinity});
@@ -113,9 +152,14 @@ __device__ __forceinline__ void store_rows(const Sm90ForwardArgs& args, const Sm
                                            uint32 q_smem, Sm90Softmax<Config>& softmax, float lse_offset,
                                            const float (&o)[Sm90Fragments<Config>::kOutputs]) {
   softmax.finish();
-  store_lse<Config>(args, work, rows, {softmax.lse(0) + lse_offset, softmax.lse(1) + lse_offset});
+  const float lse[kRowsOfThread] = {softmax.lse(0) + lse_offset, softmax.lse(1) + lse_offset};
   const float dropout_scale = Config::kHasDropout ? args.options.dropout_scale : 1.0f;
   const float factor[kRowsOfThread] = {softmax.inverse_sum(0) * dropout_scale, softmax.inverse_sum(1) * dropout_scale};
+  if constexpr (Config::kAddsToOutputs) {
+    merge_rows<Config>(args, work, rows, factor, lse, o);
+    return;
+  }
+  store_lse<Config>(args, work, rows, lse);
   uint32 pair[Sm90Fragments<Config>::kOutputs / 2];
 #pragma unroll
   for (int i = 0; i < Sm90Fragments<Config>::kOutputs / 2; ++i) {

@@ -74,7 +74,7 @@ struct Sm90Shape {
   static constexpr int kPanelsV = sm90_panels(kColumnsV);
   // With two buffers of q, o leaves by the copy engine from the place of its q. With one, threads store o themselves,
   // so that the next q can come as soon as the last scores are made.
-  static constexpr bool kStagesO = Config::kQBuffers > 1;
+  static constexpr bool kStagesO = Config::kQBuffers > 1 && !Config::kAddsToOutputs;
   static constexpr int kPanelBytesQ = kBlockM * kSwizzleBytes;
   static constexpr int kPanelBytesK = Config::kBlockN * kSwizzleBytes;
   static constexpr int kQBytes = sm90_panels_q(Config::kQBuffers, Config::kHeadDim, Config::kHeadDimV) * kPanelBytesQ;

@@ -113,8 +113,7 @@ void resolve_varlen(Problem& p, const Params& params, const WholeLengths& whole)
   p.max_seqlen_q = varlen.max_seqlen_q;
   p.max_seqlen_k = varlen.max_seqlen_k;
   if (p.q.device.type != DeviceType::kCPU) return;
-  check_offsets("varlen.cu_seqlens_q", varlen.cu_seqlens_q, p.num_sequences, whole.seqlen_q, p.max_seqlen_q);
-  check_offsets("varlen.cu_seqlens_k", varlen.cu_seqlens_k, p.num_sequences, whole.seqlen_k, p.max_seqlen_k);
+  check_varlen_offsets(p, varlen.cu_seqlens_q, varlen.cu_seqlens_k, whole);
 }
 
 void resolve_params(Problem& p, const Params& params, const WholeLengths& whole) {
@@ -195,9 +194,10 @@ std::vector<NamedTensor> inputs_of(const Problem& p) {
 
 }  // namespace
 
-void check_varlen_offsets(const Problem& p, const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k) {
-  check_offsets("varlen.cu_seqlens_q", cu_seqlens_q, p.num_sequences, p.q.shape[2], p.max_seqlen_q);
-  check_offsets("varlen.cu_seqlens_k", cu_seqlens_k, p.num_sequences, p.k.shape[2], p.max_seqlen_k);
+void check_varlen_offsets(const Problem& p, const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k,
+                          const WholeLengths& total) {
+  check_offsets("varlen.cu_seqlens_q", cu_seqlens_q, p.num_sequences, total.seqlen_q, p.max_seqlen_q);
+  check_offsets("varlen.cu_seqlens_k", cu_seqlens_k, p.num_sequences, total.seqlen_k, p.max_seqlen_k);
 }
 
 Problem make_forward_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor* lse,

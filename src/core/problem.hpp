@@ -69,8 +69,11 @@ struct Problem {
   std::uint64_t seed = 0;
   std::uint64_t offset = 0;
   bool deterministic = false;
-  WorkspaceView workspace;  ///< of the caller's; without data: the backend takes its own
-  std::optional<Placement> placement;  ///< of a part of a larger problem; for the backends `cpu` and `reference`
+  WorkspaceView workspace;             ///< of the caller's; without data: the backend takes its own
+  std::optional<Placement> placement;  ///< of a part of a larger problem, whose windows these are. Not for all backends
+  /// Of a part, on a GPU: outputs are f32 and hold what other parts gave. Forward merges o and lse into them, both
+  /// always there and (0, -inf) to begin with; backward adds to dq, dk and dv.
+  bool adds_to_outputs = false;
 
   [[nodiscard]] std::int64_t heads_per_group() const { return num_heads_q / num_heads_k; }
 
@@ -84,6 +87,22 @@ struct Problem {
   [[nodiscard]] WindowMask window(const Sequence& s) const {
     if (placement) return placement->window(s.seqlen_k, window_left, window_right);
     return {s.seqlen_q, s.seqlen_k, window_left, window_right};
+  }
+
+  /// The window that these rows and keys have by themselves, bottom right; an end that hides nothing is open. Of parts
+  /// that are of one sequence, in which every row sees a key and every key is seen.
+  struct Window {
+    std::int64_t left, right;
+  };
+  [[nodiscard]] Window own_window() const {
+    if (!placement) return {window_left, window_right};
+    const WindowMask band = placement->window(max_seqlen_k, window_left, window_right);
+    const std::int64_t moved = band.seqlen_k - band.seqlen_q - (max_seqlen_k - max_seqlen_q);  // of the diagonal
+    Window own = {band.window_left < 0 ? kOpenWindow : band.window_left - moved,
+                  band.window_right < 0 ? kOpenWindow : band.window_right + moved};
+    if (own.left >= max_seqlen_k - 1) own.left = kOpenWindow;
+    if (own.right >= max_seqlen_q - 1) own.right = kOpenWindow;
+    return own;
   }
 
   /// What ALiBi multiplies by its slope, with a sign: row i + off - key j.

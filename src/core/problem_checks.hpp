@@ -32,7 +32,8 @@ void check_lse_like(const char* name, const Tensor& t, const Problem& p);
 
 /// What offsets of packed sequences have to be: from 0 on, never decreasing, no length above max_seqlen, up to the
 /// total number of tokens. Both are (num_sequences + 1), in memory of the host.
-void check_varlen_offsets(const Problem& p, const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k);
+void check_varlen_offsets(const Problem& p, const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k,
+                          const WholeLengths& total);
 
 /// No output has a broadcast dimension, shares memory with an input, or starts where another output starts. Outputs may
 /// interleave: dq, dk and dv may be views of one fused buffer.

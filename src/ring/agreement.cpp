@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string_view>
 
 #include "attend/error.hpp"
@@ -32,17 +33,7 @@ Fields unpacked(std::string_view text) {
   return fields;
 }
 
-/// Sends `mine` to every other rank and fills by_rank with what they send, whose sizes it has.
-void all_gather(Transport& transport, std::span<const std::byte> mine, std::vector<std::span<std::byte>> by_rank) {
-  std::vector<std::unique_ptr<Pending>> sends, receives;
-  for (int peer = 0; peer < transport.size(); ++peer) {
-    if (peer == transport.rank()) continue;
-    sends.push_back(transport.send(peer, Channel::kAgreement, mine));
-    receives.push_back(transport.receive(peer, Channel::kAgreement, by_rank[static_cast<std::size_t>(peer)]));
-  }
-  for (const auto& receive : receives) receive->wait();
-  for (const auto& send : sends) send->wait();
-}
+constexpr std::size_t kUsualRoom = 2048;  // bytes: what ranks say of a call, if it is not of many packed sequences
 
 constexpr const char* kRefused = "refused";  // the name of a first field, with the error's code; the second is its text
 
@@ -63,20 +54,29 @@ std::vector<Fields> exchange_fields(Transport& transport, const Fields& mine) {
   const auto num_ranks = static_cast<std::size_t>(transport.size());
   const std::string text = packed(mine);
   const std::uint64_t length = text.size();
-  std::vector<std::uint64_t> lengths(num_ranks);
-  std::vector<std::span<std::byte>> buffers;
-  for (std::uint64_t& of_rank : lengths) buffers.push_back(std::as_writable_bytes(std::span(&of_rank, 1)));
-  all_gather(transport, std::as_bytes(std::span(&length, 1)), buffers);
-
-  std::vector<std::string> texts;
-  for (const std::uint64_t of_rank : lengths) texts.emplace_back(of_rank, '\0');
-  buffers.clear();
-  for (std::string& of_rank : texts) buffers.push_back(std::as_writable_bytes(std::span(of_rank)));
-  all_gather(transport, std::as_bytes(std::span(text)), buffers);
-  texts[static_cast<std::size_t>(transport.rank())] = text;
+  std::size_t room = kUsualRoom;  // for a text behind its length
+  std::string record, records;
+  std::uint64_t longest = 0;
+  const auto length_of = [&](std::size_t rank) {
+    std::uint64_t its = 0;
+    std::memcpy(&its, records.data() + rank * record.size(), sizeof(its));
+    return its;
+  };
+  do {  // twice at most: once more where a text has no room
+    room = std::max<std::size_t>(room, longest);
+    record.assign(sizeof(length) + room, '\0');
+    std::memcpy(record.data(), &length, sizeof(length));
+    std::copy_n(text.begin(), std::min(text.size(), room), record.begin() + sizeof(length));
+    records.assign(record.size() * num_ranks, '\0');
+    transport.all_gather(std::as_bytes(std::span(record)), std::as_writable_bytes(std::span(records)));
+    for (std::size_t rank = 0; rank < num_ranks; ++rank) longest = std::max(longest, length_of(rank));
+  } while (longest > room);
 
   std::vector<Fields> by_rank;
-  for (const std::string& of_rank : texts) by_rank.push_back(unpacked(of_rank));
+  for (std::size_t rank = 0; rank < num_ranks; ++rank) {
+    const std::string_view all = records;
+    by_rank.push_back(unpacked(all.substr(rank * record.size() + sizeof(length), length_of(rank))));
+  }
   return by_rank;
 }
 

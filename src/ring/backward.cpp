@@ -5,6 +5,8 @@
 
 #include "core/elements.hpp"
 #include "cpu/parallel.hpp"
+#include "cuda/driver/device.hpp"
+#include "ring/device_pass.hpp"
 #include "ring/forward.hpp"
 
 namespace attend {
@@ -74,14 +76,6 @@ Block deltas_of(const Call& call, const Tensor& o) {
   return deltas;
 }
 
-/// A block for the gradients of the keys and values that `owner` owns.
-Block gradient_block(const Call& call, int owner) {
-  Shape dk = call.problem.k.shape;
-  Shape dv = call.problem.v.shape;
-  dk[2] = dv[2] = call.plan.num_keys(owner);
-  return {call.partial_dtype, dk, call.partial_dtype, dv};
-}
-
 /// The sums of dk and dv on their way round.
 ///
 /// No rank waits in a circle: in a step each first takes its previous rank's sums, sent in the step before; sends its
@@ -96,7 +90,7 @@ class GradientRing {
     in_flight_.clear();
     const int owner = plan_.owner(step);
     if (mine && step > 0) {
-      const Block others = gradient_block(call_, owner);
+      const Block others(ring::gradient_pair(call_, owner));
       transport_.receive(plan_.previous(), Channel::kKeyGradients, others.bytes())->wait();
       ring::accumulate(mine->first(), others.first());
       ring::accumulate(mine->second(), others.second());
@@ -109,7 +103,7 @@ class GradientRing {
       store(*mine);
     }
     if (step > 0 && step == plan_.last_step(plan_.rank())) {
-      const Block home = gradient_block(call_, plan_.rank());
+      const Block home(ring::gradient_pair(call_, plan_.rank()));
       const int last = (plan_.rank() + step) % plan_.num_ranks();
       transport_.receive(last, Channel::kKeyGradients, home.bytes())->wait();
       store(home);
@@ -148,7 +142,7 @@ class GradientRing {
 /// The piece's gradients, added to dq (all of the rank's rows) and to dk and dv (all of the owner's keys).
 void add_gradients(const Call& call, const Piece& piece, core::Problem part, const Block& dq, const Block& sums) {
   const Block part_dq(call.partial_dtype, part.q.shape);
-  const Block part_keys(call.partial_dtype, part.k.shape, call.partial_dtype, part.v.shape);
+  const Block part_keys(ring::Pair::of(call.partial_dtype, part.k.shape, call.partial_dtype, part.v.shape));
   part.dq = part_dq.first();
   part.dk = part_keys.first();
   part.dv = part_keys.second();
@@ -172,10 +166,10 @@ void run_backward(Transport& transport, const Call& call) {
     std::optional<Block> sums;
     if (keys != nullptr) {
       const int owner = call.plan.owner(step);
-      sums = gradient_block(call, owner);
+      sums.emplace(ring::gradient_pair(call, owner));
       sums->zero();
       for (const Piece& piece : call.plan.pieces(owner)) {
-        core::Problem part = parts.problem(piece, *keys);
+        core::Problem part = parts.problem(piece, keys->first(), keys->second());
         part.delta = ring::rows_of(deltas.first(), piece.rows.local_begin, piece.rows.length);
         add_gradients(call, piece, std::move(part), dq, *sums);
       }
@@ -190,11 +184,15 @@ void run_backward(Transport& transport, const Call& call) {
 
 void ring_backward(const RingContext& context, const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                    const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv,
-                   const Params& params, Sharding sharding, const BackwardExtras& extras) {
+                   const Params& params, Sharding sharding, Stream stream, const BackwardExtras& extras) {
   Transport& transport = context.transport();
   const ring::Arguments arguments = {"ring_backward", sharding, q, k, v, o, lse, params, {{dout, dq, dk, dv, extras}}};
-  const Call call = ring::agree_on(transport, arguments);
-  ring::guarded(transport, [&] { run_backward(transport, call); });
+  const Call call = ring::agree_on(transport, arguments, stream);
+  ring::guarded(transport, [&] {
+    if (q.device.type == DeviceType::kCPU) return run_backward(transport, call);
+    const cuda::ContextGuard guard(q.device.index);
+    ring::backward_on_device(transport, call, static_cast<cuda::StreamHandle>(stream));
+  });
 }
 
 }  // namespace attend

@@ -58,19 +58,28 @@ void convert(const Tensor& to, const Tensor& from) {
   });
 }
 
-Block::Block(DType first_dtype, const Shape& first_shape, DType second_dtype, const Shape& second_shape)
-    : first_(Tensor::bhsd<void>(nullptr, first_dtype, first_shape)),
-      second_(Tensor::bhsd<void>(nullptr, second_dtype, second_shape)) {
+Pair Pair::of(DType first_dtype, const Shape& first_shape, DType second_dtype, const Shape& second_shape) {
   constexpr std::int64_t kAlignment = 64;  // of the second tensor, whatever the dtypes
-  const std::int64_t second_at = cpu::round_up(first_.numel() * dtype_bytes(first_dtype), kAlignment);
-  num_bytes_ = static_cast<std::size_t>(second_at + second_.numel() * dtype_bytes(second_dtype));
-  memory_ = std::make_unique_for_overwrite<std::byte[]>(num_bytes_);
-  first_.data = memory_.get();
-  second_.data = memory_.get() + second_at;
+  Pair pair = {Tensor::bhsd<void>(nullptr, first_dtype, first_shape),
+               Tensor::bhsd<void>(nullptr, second_dtype, second_shape), 0};
+  const std::int64_t second_at = cpu::round_up(pair.first.numel() * dtype_bytes(first_dtype), kAlignment);
+  pair.bytes = static_cast<std::size_t>(second_at + pair.second.numel() * dtype_bytes(second_dtype));
+  return pair;
 }
 
+Pair Pair::at(std::byte* memory) const {
+  Pair pair = *this;
+  const auto second_bytes = static_cast<std::size_t>(second.numel() * dtype_bytes(second.dtype));
+  pair.first.data = memory;
+  pair.second.data = memory + (bytes - second_bytes);
+  return pair;
+}
+
+Block::Block(const Pair& pair)
+    : memory_(std::make_unique_for_overwrite<std::byte[]>(pair.bytes)), pair_(pair.at(memory_.get())) {}
+
 void Block::zero() const {
-  std::fill_n(memory_.get(), num_bytes_, std::byte{0});
+  std::fill_n(memory_.get(), pair_.bytes, std::byte{0});
 }
 
 }  // namespace attend::ring

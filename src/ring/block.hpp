@@ -18,24 +18,34 @@ void accumulate(const Tensor& to, const Tensor& from);
 /// to = from, of one shape and any float types, each element rounded once; of one type, the same bytes.
 void convert(const Tensor& to, const Tensor& from);
 
+/// Two dense tensors side by side, keys and values or their gradients, so that they are one message.
+struct Pair {
+  Tensor first, second;
+  std::size_t bytes;  ///< from the start of the first to the end of the second
+
+  /// @param second_shape  zeros: there is but one
+  [[nodiscard]] static Pair of(DType first_dtype, const Shape& first_shape, DType second_dtype,
+                               const Shape& second_shape);
+
+  /// The same at an address, a multiple of 64. The first begins there.
+  [[nodiscard]] Pair at(std::byte* memory) const;
+};
+
 /// Memory for one or two dense tensors; its contents start undefined.
 class Block {
  public:
   Block() = default;
-  Block(DType dtype, const Shape& shape) : Block(dtype, shape, dtype, {0, 0, 0, 0}) {}
+  Block(DType dtype, const Shape& shape) : Block(Pair::of(dtype, shape, dtype, {0, 0, 0, 0})) {}
+  explicit Block(const Pair& pair);
 
-  /// Keys and values, or their gradients, side by side, so that they are one message.
-  Block(DType first_dtype, const Shape& first_shape, DType second_dtype, const Shape& second_shape);
-
-  [[nodiscard]] const Tensor& first() const { return first_; }
-  [[nodiscard]] const Tensor& second() const { return second_; }
-  [[nodiscard]] std::span<std::byte> bytes() const { return {memory_.get(), num_bytes_}; }
+  [[nodiscard]] const Tensor& first() const { return pair_.first; }
+  [[nodiscard]] const Tensor& second() const { return pair_.second; }
+  [[nodiscard]] std::span<std::byte> bytes() const { return {memory_.get(), pair_.bytes}; }
   void zero() const;
 
  private:
-  std::size_t num_bytes_ = 0;
   std::unique_ptr<std::byte[]> memory_;
-  Tensor first_, second_;
+  Pair pair_ = {};
 };
 
 }  // namespace attend::ring

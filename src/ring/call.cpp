@@ -8,7 +8,11 @@
 #include "core/dispatch.hpp"
 #include "core/elements.hpp"
 #include "core/problem_checks.hpp"
+#include "cuda/driver/device.hpp"
+#include "cuda/driver/driver.hpp"
+#include "cuda/driver/stream.hpp"
 #include "ring/agreement.hpp"
+#include "ring/device_pass.hpp"
 
 namespace attend::ring {
 namespace {
@@ -49,8 +53,9 @@ Fields shapes_and_options(const Arguments& a) {
 }
 
 /// What has to be the same everywhere and is known after the checks: the backend, and values behind pointers.
-Fields values(const core::Problem& p, const core::Backend& backend) {
-  Fields fields = {{"compute", backend.name}};
+/// The slopes of ALiBi are taken at their word where they are on a GPU.
+Fields values(const core::Problem& p, const core::Backend* backend) {
+  Fields fields = {{"compute", backend != nullptr ? backend->name : "on GPUs"}};
   if (p.varlen) {
     for (const auto& [name, cu_seqlens] : {std::pair{"q", p.varlen->cu_seqlens_q}, {"k", p.varlen->cu_seqlens_k}}) {
       for (std::int64_t s = 0; s <= p.num_sequences; ++s) {
@@ -58,7 +63,7 @@ Fields values(const core::Problem& p, const core::Backend& backend) {
       }
     }
   }
-  if (p.alibi_slopes) {
+  if (p.alibi_slopes && p.q.device.type == DeviceType::kCPU) {
     const std::int64_t batches = p.alibi_slopes->stride[0] == 0 ? 1 : p.alibi_slopes->shape[0];
     for (std::int64_t b = 0; b < batches; ++b) {
       for (std::int64_t h = 0; h < p.num_heads_q; ++h) {
@@ -70,10 +75,19 @@ Fields values(const core::Problem& p, const core::Backend& backend) {
   return fields;
 }
 
-core::Problem checked_problem(const Arguments& a, const core::WholeLengths& whole) {
-  if (a.q.device.type != DeviceType::kCPU) {
+std::string device_text(Device device) {
+  return device.type == DeviceType::kCPU ? "cpu" : fmt::format("cuda {}", device.index);
+}
+
+core::Problem checked_problem(const Arguments& a, const core::WholeLengths& whole, const Transport& transport) {
+  if (const auto allowed = transport.allowed_instead(a.q.device)) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("q: on cuda {}, allowed cpu with {}", a.q.device.index, a.function));
+                fmt::format("q: on {}, allowed {} with {}", device_text(a.q.device), *allowed, a.function));
+  }
+  const bool reads_scores = a.params.bias || a.params.mask;
+  if (a.q.device.type != DeviceType::kCPU && reads_scores && a.sharding == Sharding::kStriped) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: given with striped sharding on a GPU, allowed none", a.params.bias ? "bias" : "mask"));
   }
   if (a.params.compute == "cpu_naive") {
     throw Error(ErrorCode::kUnsupported,
@@ -93,6 +107,25 @@ void check_share(const char* name, std::int64_t seqlen, std::int64_t allowed, st
   if (seqlen == allowed) return;
   core::refuse("{}: seqlen {}, allowed {}: what rank {} of {} holds of {} tokens with {} sharding", name, seqlen,
                allowed, transport.rank(), transport.size(), whole, sharding_name(a.sharding));
+}
+
+/// Offsets of packed sequences that are on a GPU, copied to `call` and looked at as those of a CPU are.
+void fetch_offsets(core::Problem& p, Call& call, const core::WholeLengths& whole, Stream stream) {
+  const auto count = static_cast<std::size_t>(p.num_sequences) + 1;
+  const cuda::ContextGuard guard(p.q.device.index);
+  auto* const handle = static_cast<cuda::StreamHandle>(stream);
+  const auto fetch = [&](std::vector<std::int32_t>& to, const std::int32_t* from) {
+    to.resize(count);
+    cuda::check_call(cuda::driver().copy_to_host(to.data(), reinterpret_cast<cuda::DevicePointer>(from),
+                                                 count * sizeof(std::int32_t), handle),
+                     "cuMemcpyDtoHAsync", "reading cu_seqlens");
+  };
+  fetch(call.cu_seqlens_q, p.varlen->cu_seqlens_q);
+  fetch(call.cu_seqlens_k, p.varlen->cu_seqlens_k);
+  cuda::synchronize(handle);
+  core::check_varlen_offsets(p, call.cu_seqlens_q.data(), call.cu_seqlens_k.data(), whole);
+  p.varlen->cu_seqlens_q = call.cu_seqlens_q.data();
+  p.varlen->cu_seqlens_k = call.cu_seqlens_k.data();
 }
 
 /// Lengths are what ranks may differ in.
@@ -120,36 +153,49 @@ core::WholeLengths exchange_shapes_and_options(Transport& transport, const Argum
 
 }  // namespace
 
-Call agree_on(Transport& transport, const Arguments& a) {
+Call agree_on(Transport& transport, const Arguments& a, Stream stream) {
   const core::WholeLengths whole = exchange_shapes_and_options(transport, a);
   std::optional<Call> call;
   agree(transport, [&] {
-    const core::Problem p = checked_problem(a, whole);
-    const core::Backend& backend = core::choose(a.params.compute, p);
-    const bool wide = std::string_view(backend.name) == "reference";
-    call = {p, Plan(p, whole, a.sharding, transport.rank(), transport.size()), &backend,
-            wide ? DType::kF64 : DType::kF32};
+    core::Problem p = checked_problem(a, whole, transport);
+    const bool on_device = p.q.device.type != DeviceType::kCPU;
+    const core::Backend* backend = on_device ? nullptr : &core::choose(a.params.compute, p);
+    const bool wide = backend != nullptr && std::string_view(backend->name) == "reference";
+    Call made = {};
+    made.compute = a.params.compute;
+    made.partial_dtype = wide ? DType::kF64 : DType::kF32;
+    if (on_device && p.varlen) fetch_offsets(p, made, whole, stream);
+    made.plan = Plan(p, whole, a.sharding, transport.rank(), transport.size());
+    made.problem = p;
+    made.backend = backend;
+    call = std::move(made);
     check_share("q", p.q.shape[2], call->plan.num_rows_q(), whole.seqlen_q, a, transport);
     check_share("k", p.k.shape[2], call->plan.num_keys(transport.rank()), whole.seqlen_k, a, transport);
-    return values(p, backend);
+    if (on_device) check_pieces(*call);
+    return values(call->problem, backend);
   });
   return *std::move(call);
 }
 
-Block key_block(const Call& call, int owner) {
+Pair key_pair(const Call& call, int owner) {
   Shape k = call.problem.k.shape;
   Shape v = call.problem.v.shape;
   k[2] = v[2] = call.plan.num_keys(owner);
-  return {call.problem.k.dtype, k, call.problem.v.dtype, v};
+  return Pair::of(call.problem.k.dtype, k, call.problem.v.dtype, v);
 }
 
-core::Problem Parts::problem(const Piece& piece, const Block& keys) {
+Pair gradient_pair(const Call& call, int owner) {
+  const Pair keys = key_pair(call, owner);
+  return Pair::of(call.partial_dtype, keys.first.shape, call.partial_dtype, keys.second.shape);
+}
+
+core::Problem Parts::problem(const Piece& piece, const Tensor& k, const Tensor& v) {
   const auto rows = [&](Tensor& t) { t = rows_of(t, piece.rows.local_begin, piece.rows.length); };
   core::Problem part = call_.problem;
   part.placement = piece.placement;
   for (Tensor* t : {&part.q, &part.o, &part.dout}) rows(*t);
-  part.k = rows_of(keys.first(), piece.keys.local_begin, piece.keys.length);
-  part.v = rows_of(keys.second(), piece.keys.local_begin, piece.keys.length);
+  part.k = rows_of(k, piece.keys.local_begin, piece.keys.length);
+  part.v = rows_of(v, piece.keys.local_begin, piece.keys.length);
   part.max_seqlen_q = piece.rows.length;
   part.max_seqlen_k = piece.keys.length;
   if (part.lse) rows(*part.lse);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "core/backend.hpp"
 #include "ring/block.hpp"
@@ -27,24 +29,27 @@ struct Arguments {
 
 /// Nothing of it is checked again.
 struct Call {
-  core::Problem problem;  ///< with the rank's tensors
+  core::Problem problem;  ///< with the rank's tensors; cu_seqlens in the host's memory
   Plan plan;
-  const core::Backend* backend;
-  DType partial_dtype;  ///< of parts of results: f32, or f64 for the backend that computes in it
+  const core::Backend* backend = nullptr;  ///< of all pieces; null on a GPU, where each has the best one for it
+  std::string compute;                     ///< as the caller said
+  DType partial_dtype = {};                ///< of parts of results: f32, or f64 for the backend that computes in it
+  std::vector<std::int32_t> cu_seqlens_q, cu_seqlens_k;  ///< where those of the caller are on a GPU
 };
 
-/// A rendezvous of all ranks.
+/// A rendezvous of all ranks. Waits for `stream` where packed sequences' offsets are on a GPU.
 /// @throws Error, the same on every rank, where a rank refuses its arguments or they differ.
-[[nodiscard]] Call agree_on(Transport& transport, const Arguments& arguments);
+[[nodiscard]] Call agree_on(Transport& transport, const Arguments& arguments, Stream stream);
 
 /// Makes problems of pieces of a call.
 class Parts {
  public:
   explicit Parts(const Call& call) : call_(call) {}
 
-  /// The rank's rows of the piece against its keys, in a block that starts with the owner's key 0. Outputs (o and lse,
-  /// or dq, dk and dv) are for the caller to set. Valid until the next call: a gathered bias lives here.
-  [[nodiscard]] core::Problem problem(const Piece& piece, const Block& keys);
+  /// The rank's rows of the piece against its keys, in a block of keys and values that starts with the owner's key 0.
+  /// Outputs (o and lse, or dq, dk and dv) are for the caller to set. Valid until the next call: a gathered bias lives
+  /// here.
+  [[nodiscard]] core::Problem problem(const Piece& piece, const Tensor& k, const Tensor& v);
 
  private:
   [[nodiscard]] Tensor columns(const Tensor& t, const Piece& piece, Block& gathered) const;
@@ -58,8 +63,9 @@ class Parts {
 template <class Visit>
 void for_each_step(Transport& transport, const Call& call, Visit visit);
 
-/// A block for the keys and values that `owner` owns, in their dtypes.
-[[nodiscard]] Block key_block(const Call& call, int owner);
+/// The keys and values that `owner` owns, in their dtypes; and their gradients, in partial_dtype. Without memory.
+[[nodiscard]] Pair key_pair(const Call& call, int owner);
+[[nodiscard]] Pair gradient_pair(const Call& call, int owner);
 
 /// Calls run(). An error of it is told to the other ranks too, who would wait for ever.
 template <class Run>
@@ -78,7 +84,7 @@ void guarded(Transport& transport, Run run) {
 template <class Visit>
 void for_each_step(Transport& transport, const Call& call, Visit visit) {
   const Plan& plan = call.plan;
-  Block held = key_block(call, plan.rank());
+  Block held(key_pair(call, plan.rank()));
   convert(held.first(), call.problem.k);
   convert(held.second(), call.problem.v);
   for (int step = 0; step < plan.num_ranks(); ++step) {
@@ -86,7 +92,7 @@ void for_each_step(Transport& transport, const Call& call, Visit visit) {
     std::unique_ptr<Pending> send, receive;
     if (plan.sends(step)) send = transport.send(plan.next(), Channel::kKeysValues, held.bytes());
     if (plan.holds(step + 1)) {
-      coming = key_block(call, plan.owner(step + 1));
+      coming = Block(key_pair(call, plan.owner(step + 1)));
       receive = transport.receive(plan.previous(), Channel::kKeysValues, coming.bytes());
     }
     visit(step, plan.holds(step) ? &held : nullptr);

@@ -22,6 +22,8 @@ struct Piece {
 
 class Plan {
  public:
+  Plan() = default;  ///< of no ranks
+
   /// @param problem  of the rank, made with WholeLengths `whole`
   Plan(const core::Problem& problem, const core::WholeLengths& whole, Sharding sharding, int rank, int num_ranks);
 
@@ -50,10 +52,10 @@ class Plan {
  private:
   [[nodiscard]] std::vector<Piece> pieces_of(int rank, int owner) const;
 
-  std::int64_t window_left_;
-  std::int64_t window_right_;
-  int rank_;
-  int num_ranks_;
+  std::int64_t window_left_ = kOpenWindow;
+  std::int64_t window_right_ = kOpenWindow;
+  int rank_ = 0;
+  int num_ranks_ = 0;
   std::vector<std::int64_t> offsets_q_;
   std::vector<std::int64_t> offsets_k_;
   std::vector<std::vector<Run>> rows_by_rank_;

@@ -11,18 +11,24 @@
 #include <vector>
 
 #include "attend/ring.hpp"
+#include "cuda/driver/driver.hpp"
+#include "cuda/driver/stream.hpp"
 #include "ring/transport.hpp"
 
 namespace attend::ring {
 namespace {
 
-constexpr std::size_t kNumChannels = 3;
+constexpr std::size_t kNumChannels = 4;
+constexpr auto kDeviceChannel = static_cast<Channel>(3);  // of exchange()
 
 enum class MessageState : std::uint8_t { kPosted, kBeingCopied, kTaken };
 
 struct Message {
   std::span<const std::byte> bytes;
   MessageState state = MessageState::kPosted;
+  // In the memory of a GPU: whoever reads waits for the one, the sender for the other, each on its stream.
+  std::shared_ptr<cuda::Event> ready = {};
+  std::shared_ptr<cuda::Event> copied = {};
 };
 
 /// What the ranks share: for each pair of ranks and channel the messages that nobody has taken yet.
@@ -45,24 +51,33 @@ class Hub {
     if (message.state != MessageState::kTaken) throw_failure();
   }
 
-  /// Copies the first message into `bytes`, waiting for there to be one.
-  void take(int from, int to, Channel channel, std::span<std::byte> bytes) {
+  /// Waits for there to be a message of `size` bytes and calls copy(message), which reads the first.
+  template <class Copy>
+  void take(int from, int to, Channel channel, std::size_t size, Copy copy) {
     std::unique_lock lock(mutex_);
     std::list<std::shared_ptr<Message>>& messages = posted(from, to, channel);
     changed_.wait(lock, [&] { return !messages.empty() || failure_; });
     if (messages.empty()) throw_failure();
     const std::shared_ptr<Message> message = messages.front();
-    if (message->bytes.size() != bytes.size()) {
-      throw Error(ErrorCode::kInternal, fmt::format("ring: {} bytes from rank {} where {} were expected",
-                                                    message->bytes.size(), from, bytes.size()));
+    if (message->bytes.size() != size) {
+      throw Error(ErrorCode::kInternal,
+                  fmt::format("ring: {} bytes from rank {} where {} were expected", message->bytes.size(), from, size));
     }
     messages.pop_front();
     message->state = MessageState::kBeingCopied;
     lock.unlock();
-    if (!bytes.empty()) std::memcpy(bytes.data(), message->bytes.data(), bytes.size());
-    lock.lock();
-    message->state = MessageState::kTaken;
-    changed_.notify_all();
+    const auto leave_in = [&](MessageState state) {
+      lock.lock();
+      message->state = state;
+      changed_.notify_all();
+    };
+    try {
+      copy(*message);
+    } catch (...) {
+      leave_in(MessageState::kPosted);  // its sender may take it back
+      throw;
+    }
+    leave_in(MessageState::kTaken);
   }
 
   /// Returns when nobody reads the message any more and nobody will.
@@ -95,13 +110,18 @@ class Hub {
 
 class PendingSend : public Pending {
  public:
-  PendingSend(std::shared_ptr<Hub> hub, int from, int to, Channel channel, std::span<const std::byte> bytes)
+  PendingSend(std::shared_ptr<Hub> hub, int from, int to, Channel channel, std::span<const std::byte> bytes,
+              std::shared_ptr<cuda::Event> ready = {})
       : hub_(std::move(hub)), from_(from), to_(to), channel_(channel), message_(std::make_shared<Message>()) {
     message_->bytes = bytes;
+    message_->ready = std::move(ready);
     hub_->post(from_, to_, channel_, message_);
   }
   ~PendingSend() override { hub_->withdraw(from_, to_, channel_, message_); }
   void wait() override { hub_->wait_until_taken(*message_); }
+
+ protected:
+  [[nodiscard]] const Message& message() const { return *message_; }
 
  private:
   std::shared_ptr<Hub> hub_;
@@ -114,7 +134,11 @@ class PendingReceive : public Pending {
  public:
   PendingReceive(std::shared_ptr<Hub> hub, int from, int to, Channel channel, std::span<std::byte> bytes)
       : hub_(std::move(hub)), from_(from), to_(to), channel_(channel), bytes_(bytes) {}
-  void wait() override { hub_->take(from_, to_, channel_, bytes_); }
+  void wait() override {
+    hub_->take(from_, to_, channel_, bytes_.size(), [this](const Message& message) {
+      if (!bytes_.empty()) std::memcpy(bytes_.data(), message.bytes.data(), bytes_.size());
+    });
+  }
 
  private:
   std::shared_ptr<Hub> hub_;
@@ -134,12 +158,47 @@ class ThreadTransport : public Transport {
   [[nodiscard]] std::unique_ptr<Pending> receive(int from, Channel channel, std::span<std::byte> bytes) override {
     return std::make_unique<PendingReceive>(hub_, from, rank_, channel, bytes);
   }
+  [[nodiscard]] std::optional<std::string> allowed_instead(Device /*device*/) const override { return std::nullopt; }
+  void exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives) override;
   void fail(const std::string& why) override { hub_->fail(rank_, why); }
 
  private:
   std::shared_ptr<Hub> hub_;
   int rank_;
 };
+
+/// A send of the memory of a GPU. Its receiver copies on its own stream.
+class DeviceSend : public PendingSend {
+ public:
+  using PendingSend::PendingSend;
+  void wait_on(cuda::StreamHandle stream) {
+    wait();  // until the copy is on the receiver's stream
+    message().copied->make_wait(stream);
+  }
+};
+
+// All sends first: no rank waits for one that has not posted its own.
+void ThreadTransport::exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives) {
+  const cuda::StreamHandle stream = state().stream();
+  const auto ready = std::make_shared<cuda::Event>();
+  ready->record(stream);
+  std::list<DeviceSend> posted;
+  for (const DeviceMessage& m : sends) {
+    const auto* const data = reinterpret_cast<const std::byte*>(m.data);  // NOLINT(performance-no-int-to-ptr)
+    posted.emplace_back(hub_, rank_, m.peer, kDeviceChannel, std::span(data, m.bytes), ready);
+  }
+  for (const DeviceMessage& m : receives) {
+    hub_->take(m.peer, rank_, kDeviceChannel, m.bytes, [&](Message& message) {
+      message.ready->make_wait(stream);
+      const auto from = reinterpret_cast<cuda::DevicePointer>(message.bytes.data());
+      cuda::check_call(cuda::driver().copy_on_device(m.data, from, m.bytes, stream), "cuMemcpyDtoDAsync",
+                       "passing on a block of a ring");
+      message.copied = std::make_shared<cuda::Event>();
+      message.copied->record(stream);
+    });
+  }
+  for (DeviceSend& send : posted) send.wait_on(stream);
+}
 
 }  // namespace
 }  // namespace attend::ring

@@ -4,8 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+
+#include "attend/tensor.hpp"
+#include "ring/device_state.hpp"
 
 namespace attend::ring {
 
@@ -26,6 +30,13 @@ class Pending {
   virtual void wait() = 0;
 };
 
+/// A message in the memory of a GPU, to or from another rank.
+struct DeviceMessage {
+  int peer;
+  cuda::DevicePointer data;
+  std::size_t bytes;  ///< > 0
+};
+
 /// One rank's end of the ring.
 class Transport {
  public:
@@ -43,8 +54,31 @@ class Transport {
   /// Begins to receive exactly bytes.size() bytes. Receives of one channel and rank are waited for in their order.
   [[nodiscard]] virtual std::unique_ptr<Pending> receive(int from, Channel channel, std::span<std::byte> bytes) = 0;
 
+  /// Every rank's message, of the same size each, one after another by rank: all.size() is size() * mine.size().
+  /// A rendezvous. By send() and receive() where a transport has no better way.
+  virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
+
+  /// What stands for tensors' device in a refusal ("cpu"), where such tensors cannot travel; else nothing.
+  [[nodiscard]] virtual std::optional<std::string> allowed_instead(Device device) const;
+
+  /// Sends and receives in the order of state().stream(), which all ranks do in the same order of exchanges: one that
+  /// a rank sends to has it among its receives. At most one message from each rank to each. Does not wait for the GPU,
+  /// but maybe for other ranks to get there.
+  virtual void exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives);
+
+  /// What this rank has on the GPU of its calls' tensors; made by the first call there.
+  [[nodiscard]] DeviceState& state(int device);
+
   /// This rank gives up a call that others wait in: their waits shall end.
   virtual void fail(const std::string& why) = 0;
+
+ protected:
+  /// To be called first by destructors of those whose messages may be under way on the state's stream.
+  void drop_state() noexcept { state_.reset(); }
+  [[nodiscard]] DeviceState& state() const { return *state_; }
+
+ private:
+  std::unique_ptr<DeviceState> state_;
 };
 
 }  // namespace attend::ring

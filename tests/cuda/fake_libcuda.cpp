@@ -10,7 +10,8 @@ using namespace attend::cuda;
 
 namespace {
 
-std::vector<int> contexts;  // devices, plus 1
+// Devices, plus 1; what is freed at exit still makes one current, so that this is not.
+thread_local std::vector<int>& contexts = *new std::vector<int>();
 
 bool fails(const char* symbol) {
   return attend_fake_cuda()->failing == symbol;
@@ -124,6 +125,27 @@ DriverResult cuMemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, 
   ++state.allocations;
   state.pool[7] += bytes;
   state.pool[8] = std::max(state.pool[8], state.pool[7]);
+  return 0;
+}
+DriverResult cuMemAllocManaged(DevicePointer* pointer, std::size_t bytes, unsigned) {
+  *pointer = reinterpret_cast<DevicePointer>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+  return 0;
+}
+DriverResult cuMemAlloc_v2(DevicePointer* pointer, std::size_t bytes) {
+  return cuMemAllocManaged(pointer, bytes, 0);
+}
+DriverResult cuMemFree_v2(DevicePointer pointer) {
+  std::free(reinterpret_cast<void*>(pointer));
+  return 0;
+}
+DriverResult cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, std::size_t bytes, StreamHandle) {
+  constexpr DevicePointer kNoAddress = DevicePointer{1} << 32;  // what the pool gives
+  if (from >= kNoAddress) std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return 0;
+}
+DriverResult cuMemcpyDtoDAsync_v2(DevicePointer to, DevicePointer from, std::size_t bytes, StreamHandle) {
+  if (fails("cuMemcpyDtoDAsync_v2")) return 1;
+  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
   return 0;
 }
 DriverResult cuMemFreeAsync(DevicePointer pointer, StreamHandle) {

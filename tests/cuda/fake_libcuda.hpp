@@ -7,7 +7,7 @@
 
 namespace attend::test {
 
-/// What the fake has seen. One for the process; the tests that use it have one thread.
+/// What the fake has seen. One for the process; counts are for tests of one thread.
 struct FakeCuda {
   std::string failing;  ///< the symbol whose calls fail with CUDA_ERROR_INVALID_VALUE
   int current = 0;      ///< device whose context is current, plus 1; 0: none

@@ -242,6 +242,17 @@ TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
     EXPECT_STREQ(lack->argument, name);
     EXPECT_FALSE(cuda::option_lack(made.problem, cuda::option::kAll).has_value()) << name;
   }
+  MadeUp part(DType::kF32, {}, {.dropout_p = 0.5});
+  part.problem.placement = core::Placement{};
+  part.problem.adds_to_outputs = true;
+  for (const auto& [taken, name] : {std::pair{cuda::option::kAll, "alibi_slopes or dropout_p"},
+                                    {cuda::option::kAll | cuda::option::kPart, "call"}}) {
+    seen.insert(name);
+    const auto lack = cuda::option_lack(part.problem, taken);
+    ASSERT_TRUE(lack.has_value()) << name;
+    EXPECT_STREQ(lack->argument, name);
+  }
+  EXPECT_FALSE(cuda::option_lack(part.problem, cuda::option::kAll | cuda::option::kRing).has_value());
   for (const cuda::Option& o : cuda::options())
     EXPECT_TRUE(seen.contains(o.argument)) << o.argument << " is not tested";
 }

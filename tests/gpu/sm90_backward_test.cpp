@@ -156,8 +156,8 @@ AttentionCase plain(std::int64_t heads_q, std::int64_t heads_k, std::int64_t seq
           .causal = causal};
 }
 
-/// Groups of query heads whose dk and dv are added up in memory, and more key blocks than multiprocessors, the last waves
-/// of which are cut.
+/// Groups of query heads whose dk and dv are added up in memory, and more key blocks than multiprocessors, the last
+/// waves of which are cut.
 std::vector<AttentionCase> grouped_cases() {
   std::vector<AttentionCase> cases;
   const auto add = [&](DType dtype, std::int64_t heads_q, std::int64_t heads_k, std::int64_t q, std::int64_t k,

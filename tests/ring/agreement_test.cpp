@@ -153,11 +153,11 @@ TEST(Refusals, AreOneLine) {
               q.device = {DeviceType::kCUDA, 1};
               ring_forward(context, q, t.in.k.view(), t.in.v.view(), t.out.o.view(), nullptr);
             }),
-            "q: on cuda 1, allowed cpu with ring_forward (rank 0)");
+            "k: on cpu 0, allowed the device of q, cuda 1 (rank 0)");
   EXPECT_EQ(line_of([](const RingContext& context, RankTensors& t) {
               ring_backward(context, t.in.dout.view(), t.in.q.view(), t.in.k.view(), t.in.v.view(), t.out.o.view(),
                             t.out.lse.view(), t.out.dq.view(), t.out.dk.view(), t.out.dv.view(), t.in.params("auto"),
-                            Sharding::kContiguous, {.dbias = t.in.bias->view()});
+                            Sharding::kContiguous, nullptr, {.dbias = t.in.bias->view()});
             }),
             "dbias: given, allowed none with ring_backward (rank 0)");
   try {

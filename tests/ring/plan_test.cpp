@@ -5,6 +5,7 @@
 #include <limits>
 #include <random>
 
+#include "kernels/common/merge_rows.cuh"
 #include "ring/merge.hpp"
 #include "ring/plan.hpp"
 #include "support/expect.hpp"
@@ -53,6 +54,39 @@ TEST(Plan, KeysTravelAsFarAsSomebodySeesThem) {
     EXPECT_EQ(plan(Sharding::kStriped, 5, 100, -1, 0).last_step(owner), 4) << "causal";
     EXPECT_EQ(plan(Sharding::kZigzag, 5, 100, -1, 0).last_step(owner), 4) << "causal";
   }
+}
+
+// On GPUs a piece is masked as a problem of its own, bottom right.
+TEST(Plan, PiecesHaveAWindowOfTheirOwn) {
+  std::mt19937 engine(4);
+  const auto from = [&](int low, int high) { return std::uniform_int_distribution<std::int64_t>(low, high)(engine); };
+  int num_pieces = 0;
+  for (int repeat = 0; repeat < 2000; ++repeat) {
+    core::Problem p;
+    p.window_left = from(-1, 12);
+    p.window_right = from(-1, 12);
+    const auto sharding = static_cast<Sharding>(from(0, 2));
+    const int num_ranks = static_cast<int>(from(1, 5));
+    const ring::Plan plan(p, {from(0, 40), from(0, 40)}, sharding, static_cast<int>(from(0, num_ranks - 1)), num_ranks);
+    for (int owner = 0; owner < num_ranks; ++owner) {
+      for (const ring::Piece& piece : plan.pieces(owner)) {
+        ++num_pieces;
+        p.placement = piece.placement;
+        p.max_seqlen_q = piece.rows.length;
+        p.max_seqlen_k = piece.keys.length;
+        const auto [left, right] = p.own_window();
+        ASSERT_GE(left, -1);
+        ASSERT_GE(right, -1);
+        const WindowMask own = {p.max_seqlen_q, p.max_seqlen_k, left, right};
+        const WindowMask want = piece.placement.window(p.max_seqlen_k, p.window_left, p.window_right);
+        for (std::int64_t i = 0; i < p.max_seqlen_q; ++i) {
+          ASSERT_EQ(own.row(i).begin, want.row(i).begin) << "row " << i;
+          ASSERT_EQ(own.row(i).end, want.row(i).end) << "row " << i;
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_pieces, 5000);
 }
 
 // Over all ranks the pieces hold every entry of the score matrix that is seen, once.
@@ -163,6 +197,31 @@ TEST(Merge, HoldsTheTableOfCases) {
     EXPECT_TRUE(std::isnan(ring::merge_lse(kNaN, other).lse));
     EXPECT_TRUE(std::isnan(ring::merge_lse(other, kNaN).lse));
   }
+}
+
+// What GPUs do in float32.
+TEST(Merge, InFloatsIsWithinRoundingAndItsWeightsAddUpToOne) {
+  std::mt19937 engine(5);
+  std::normal_distribution<float> normal(0, 6);
+  for (int repeat = 0; repeat < 5000; ++repeat) {
+    const float a = normal(engine), b = normal(engine);
+    const MergedLse got = merged(a, b);
+    const ring::MergedLse want = ring::merge_lse(a, b);
+    ASSERT_NEAR(got.lse, want.lse, 2.5e-7 * std::max(1.0, std::abs(want.lse)));
+    ASSERT_NEAR(got.before, want.weight_a, 2e-7);
+    ASSERT_NEAR(got.part, want.weight_b, 2e-7);
+    ASSERT_NEAR(double{got.before} + double{got.part}, 1, 1.2e-7);
+  }
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  const auto same = [](const MergedLse& x, const MergedLse& y) {
+    return x.lse == y.lse && x.before == y.before && x.part == y.part;
+  };
+  EXPECT_TRUE(same(merged(kNone, kNone), {kNone, 1, 0}));
+  EXPECT_TRUE(same(merged(3, kNone), {3, 1, 0}));
+  EXPECT_TRUE(same(merged(kNone, 3), {3, 0, 1}));
+  EXPECT_TRUE(same(merged(-1e5F, 1e5F), {1e5F, 0, 1}));
+  EXPECT_TRUE(std::isnan(merged(static_cast<float>(kNaN), 0).lse));
+  EXPECT_TRUE(std::isnan(merged(0, static_cast<float>(kNaN)).part));
 }
 
 TEST(Merge, LeavesARowThatSawNothingAtZero) {

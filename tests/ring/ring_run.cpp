@@ -18,9 +18,24 @@ std::span<const std::int32_t> offsets_of(const Inputs& in, const std::shared_ptr
 /// Null where there are none.
 std::shared_ptr<std::int32_t> copy_of(std::span<const std::int32_t> cu_seqlens) {
   if (cu_seqlens.empty()) return nullptr;
-  std::shared_ptr<std::int32_t[]> copy(new std::int32_t[cu_seqlens.size()]);
-  std::copy(cu_seqlens.begin(), cu_seqlens.end(), copy.get());
-  return {copy, copy.get()};
+  const std::shared_ptr<std::byte> memory = allocate_tensor_memory(cu_seqlens.size_bytes());
+  auto* const copy = reinterpret_cast<std::int32_t*>(memory.get());
+  std::copy(cu_seqlens.begin(), cu_seqlens.end(), copy);
+  return {memory, copy};
+}
+
+Tensor on(RankPlace place, const TensorBuffer& buffer) {
+  Tensor view = buffer.view();
+  view.device = place.device;
+  return view;
+}
+
+Params params_on(RankPlace place, const Inputs& in, std::string_view compute) {
+  Params params = in.params(compute);
+  for (std::optional<Tensor>* t : {&params.bias, &params.mask, &params.alibi_slopes}) {
+    if (*t) (*t)->device = place.device;
+  }
+  return params;
 }
 
 /// A rank's rows of a tensor, in a layout like the whole's.
@@ -66,17 +81,20 @@ RankTensors rank_tensors(const Inputs& whole, const RingCase& c, int rank) {
   return t;
 }
 
-void ring_forward_of(const RingContext& context, const RankTensors& t, const RingCase& c, std::string_view compute) {
-  ring_forward(context, t.in.q.view(), t.in.k.view(), t.in.v.view(), t.out.o.view(), &t.out.lse.view(),
-               t.in.params(compute), c.sharding);
+void ring_forward_of(const RingContext& context, const RankTensors& t, const RingCase& c, std::string_view compute,
+                     RankPlace place) {
+  const Tensor lse = on(place, t.out.lse);
+  ring_forward(context, on(place, t.in.q), on(place, t.in.k), on(place, t.in.v), on(place, t.out.o), &lse,
+               params_on(place, t.in, compute), c.sharding, place.stream);
 }
 
-void ring_backward_of(const RingContext& context, const RankTensors& t, const RingCase& c, std::string_view compute) {
+void ring_backward_of(const RingContext& context, const RankTensors& t, const RingCase& c, std::string_view compute,
+                      RankPlace place) {
   BackwardExtras extras;
-  if (t.in.dlse) extras.dlse = t.in.dlse->view();
-  ring_backward(context, t.in.dout.view(), t.in.q.view(), t.in.k.view(), t.in.v.view(), t.out.o.view(),
-                t.out.lse.view(), t.out.dq.view(), t.out.dk.view(), t.out.dv.view(), t.in.params(compute), c.sharding,
-                extras);
+  if (t.in.dlse) extras.dlse = on(place, *t.in.dlse);
+  ring_backward(context, on(place, t.in.dout), on(place, t.in.q), on(place, t.in.k), on(place, t.in.v),
+                on(place, t.out.o), on(place, t.out.lse), on(place, t.out.dq), on(place, t.out.dk), on(place, t.out.dv),
+                params_on(place, t.in, compute), c.sharding, place.stream, extras);
 }
 
 std::vector<std::string> on_threads(int num_ranks, const std::function<void(int)>& work) {
@@ -95,23 +113,19 @@ std::vector<std::string> on_threads(int num_ranks, const std::function<void(int)
   return thrown;
 }
 
-Outputs run_on_ring(const std::vector<RingContext>& ranks, const Inputs& whole, const RingCase& c,
-                    std::string_view compute) {
+std::vector<RankTensors> cut(const Inputs& whole, const RingCase& c) {
   std::vector<RankTensors> tensors;
   for (int rank = 0; rank < c.num_ranks; ++rank) tensors.push_back(rank_tensors(whole, c, rank));
-  const std::vector<std::string> thrown = on_threads(c.num_ranks, [&](int rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    ring_forward_of(ranks[at], tensors[at], c, compute);
-    ring_backward_of(ranks[at], tensors[at], c, compute);
-  });
-  for (const std::string& text : thrown) EXPECT_EQ(text, "") << describe(c);
+  return tensors;
+}
 
+Outputs put_together(const std::vector<RankTensors>& ranks, const Inputs& whole, const RingCase& c) {
   Outputs out = make_outputs(whole);
   out.dbias.reset();
   const auto cu_q = offsets_of(whole, whole.cu_q);
   const auto cu_k = offsets_of(whole, whole.cu_k);
   for (int rank = 0; rank < c.num_ranks; ++rank) {
-    const Outputs& part = tensors[static_cast<std::size_t>(rank)].out;
+    const Outputs& part = ranks[static_cast<std::size_t>(rank)].out;
     const auto put = [&](const TensorBuffer& from, const TensorBuffer& to, std::span<const std::int32_t> cu_seqlens) {
       EXPECT_TRUE(from.gaps_intact()) << "rank " << rank << " wrote outside of an output, " << describe(c);
       unshard(c.sharding, from.view(), to.view(), rank, c.num_ranks, cu_seqlens);
@@ -123,6 +137,18 @@ Outputs run_on_ring(const std::vector<RingContext>& ranks, const Inputs& whole, 
     put(part.dv, out.dv, cu_k);
   }
   return out;
+}
+
+Outputs run_on_ring(const std::vector<RingContext>& ranks, const Inputs& whole, const RingCase& c,
+                    std::string_view compute) {
+  const std::vector<RankTensors> tensors = cut(whole, c);
+  const std::vector<std::string> thrown = on_threads(c.num_ranks, [&](int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    ring_forward_of(ranks[at], tensors[at], c, compute);
+    ring_backward_of(ranks[at], tensors[at], c, compute);
+  });
+  for (const std::string& text : thrown) EXPECT_EQ(text, "") << describe(c);
+  return put_together(tensors, whole, c);
 }
 
 Outputs run_on_ring(const Inputs& whole, const RingCase& c, std::string_view compute) {

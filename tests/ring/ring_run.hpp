@@ -31,11 +31,23 @@ struct RankTensors {
 /// A rank's share of the inputs, and poisoned outputs.
 [[nodiscard]] RankTensors rank_tensors(const Inputs& whole, const RingCase& c, int rank);
 
-void ring_forward_of(const RingContext& context, const RankTensors& t, const RingCase& c, std::string_view compute);
-void ring_backward_of(const RingContext& context, const RankTensors& t, const RingCase& c, std::string_view compute);
+/// Where a rank computes; a GPU needs memory that it sees (set_tensor_memory), and its calls are not waited for.
+struct RankPlace {
+  Device device = {};
+  Stream stream = nullptr;
+};
+
+void ring_forward_of(const RingContext& context, const RankTensors& t, const RingCase& c, std::string_view compute,
+                     RankPlace place = {});
+void ring_backward_of(const RingContext& context, const RankTensors& t, const RingCase& c, std::string_view compute,
+                      RankPlace place = {});
 
 /// Runs work(rank) on a thread a rank, and returns what each threw: the text of an Error, or "".
 [[nodiscard]] std::vector<std::string> on_threads(int num_ranks, const std::function<void(int)>& work);
+
+/// Every rank's tensors, and, after the calls, their outputs put together.
+[[nodiscard]] std::vector<RankTensors> cut(const Inputs& whole, const RingCase& c);
+[[nodiscard]] Outputs put_together(const std::vector<RankTensors>& ranks, const Inputs& whole, const RingCase& c);
 
 /// Forward and backward on `ranks`, the outputs put together. Anything thrown is a failure of the test.
 [[nodiscard]] Outputs run_on_ring(const std::vector<RingContext>& ranks, const Inputs& whole, const RingCase& c,

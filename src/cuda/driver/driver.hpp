@@ -31,8 +31,9 @@ namespace attend::cuda {
   X(function_get_attribute, cuFuncGetAttribute, (int*, FunctionAttribute, FunctionHandle))                    \
   X(function_set_attribute, cuFuncSetAttribute, (FunctionHandle, FunctionAttribute, int))                     \
   X(launch_kernel, cuLaunchKernelEx, (const DriverLaunchConfig*, FunctionHandle, void**, void**))             \
-  X(stream_create, cuStreamCreate, (StreamHandle*, unsigned))                                                 \
+  X(stream_create, cuStreamCreateWithPriority, (StreamHandle*, unsigned, int))                                \
   X(stream_destroy, cuStreamDestroy_v2, (StreamHandle))                                                       \
+  X(stream_query, cuStreamQuery, (StreamHandle))                                                              \
   X(stream_synchronize, cuStreamSynchronize, (StreamHandle))                                                  \
   X(stream_wait_event, cuStreamWaitEvent, (StreamHandle, EventHandle, unsigned))                              \
   X(event_create, cuEventCreate, (EventHandle*, unsigned))                                                    \
@@ -46,9 +47,13 @@ namespace attend::cuda {
   X(pool_set_attribute, cuMemPoolSetAttribute, (MemoryPoolHandle, MemoryPoolAttribute, void*))                \
   X(pool_alloc_async, cuMemAllocFromPoolAsync, (DevicePointer*, std::size_t, MemoryPoolHandle, StreamHandle)) \
   X(mem_free_async, cuMemFreeAsync, (DevicePointer, StreamHandle))                                            \
+  X(mem_alloc, cuMemAlloc_v2, (DevicePointer*, std::size_t))                                                  \
+  X(mem_free, cuMemFree_v2, (DevicePointer))                                                                  \
+  X(copy_on_device, cuMemcpyDtoDAsync_v2, (DevicePointer, DevicePointer, std::size_t, StreamHandle))          \
   X(copy_to_device, cuMemcpyHtoDAsync_v2, (DevicePointer, const void*, std::size_t, StreamHandle))            \
   X(copy_to_host, cuMemcpyDtoHAsync_v2, (void*, DevicePointer, std::size_t, StreamHandle))                    \
   X(memset_async, cuMemsetD8Async, (DevicePointer, unsigned char, std::size_t, StreamHandle))                 \
+  X(memset_words_async, cuMemsetD32Async, (DevicePointer, unsigned, std::size_t, StreamHandle))               \
   X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int*))
 
 /// The driver's entry points.

@@ -11,6 +11,8 @@ namespace {
 
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventDisableTiming = 2;
+constexpr int kHighestPriority = -100;  // the driver takes the nearest that there is
+constexpr DriverResult kNotReady = 600;
 
 void check_fits(const char* what, std::size_t bytes, std::size_t room) {
   if (bytes > room) {
@@ -20,12 +22,21 @@ void check_fits(const char* what, std::size_t bytes, std::size_t room) {
 
 }  // namespace
 
-OwnStream::OwnStream() {
-  check_call(driver().stream_create(&stream_, kStreamNonBlocking), "cuStreamCreate", "creating a stream");
+OwnStream::OwnStream(Priority priority) {
+  const int wanted = priority == Priority::kHigh ? kHighestPriority : 0;
+  check_call(driver().stream_create(&stream_, kStreamNonBlocking, wanted), "cuStreamCreateWithPriority",
+             "creating a stream");
 }
 
 OwnStream::~OwnStream() {
   driver().stream_destroy(stream_);
+}
+
+bool is_done(StreamHandle stream) {
+  const DriverResult result = driver().stream_query(stream);
+  if (result == kNotReady) return false;
+  check_call(result, "cuStreamQuery", "looking at earlier work on the stream");
+  return true;
 }
 
 void synchronize(StreamHandle stream) {
@@ -65,6 +76,16 @@ float Event::milliseconds_since(const Event& start) const {
   float milliseconds = 0;
   check_call(driver().event_elapsed(&milliseconds, start.event_, event_), "cuEventElapsedTime", "timing");
   return milliseconds;
+}
+
+DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;  // which the driver refuses
+  const DriverResult result = driver().mem_alloc(&data_, bytes);
+  if (result != 0) fail_call(result, "cuMemAlloc", fmt::format("allocating {} bytes", bytes));
+}
+
+DeviceMemory::~DeviceMemory() {
+  if (data_ != 0) driver().mem_free(data_);
 }
 
 Scratch::Scratch(std::size_t bytes, StreamHandle stream) : bytes_(bytes), stream_(stream) {

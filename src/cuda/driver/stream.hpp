@@ -12,7 +12,9 @@ namespace attend::cuda {
 /// A stream of our own; does not synchronise with the default stream.
 class OwnStream {
  public:
-  OwnStream();
+  enum class Priority { kNormal, kHigh };  ///< blocks of a high one start before others that wait
+
+  explicit OwnStream(Priority priority = Priority::kNormal);
   ~OwnStream();
   OwnStream(const OwnStream&) = delete;
   OwnStream& operator=(const OwnStream&) = delete;
@@ -22,6 +24,9 @@ class OwnStream {
  private:
   StreamHandle stream_ = nullptr;
 };
+
+/// Is all that was put on `stream` so far done? Throws the error of whatever failed there.
+[[nodiscard]] bool is_done(StreamHandle stream);
 
 /// Returns when all that was put on `stream` so far is done; throws the error of whatever failed there.
 void synchronize(StreamHandle stream);
@@ -58,6 +63,29 @@ class Event {
 
  private:
   EventHandle event_ = nullptr;
+};
+
+/// Device memory that is there until the destructor, which waits for whoever uses it. Other GPUs of the process may be
+/// let at it, as NCCL does, which memory of a pool is not made for.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  explicit DeviceMemory(std::size_t bytes);
+  ~DeviceMemory();
+  DeviceMemory(DeviceMemory&& other) noexcept
+      : data_(std::exchange(other.data_, 0)), bytes_(std::exchange(other.bytes_, 0)) {}
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+
+  [[nodiscard]] DevicePointer data() const noexcept { return data_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  DevicePointer data_ = 0;
+  std::size_t bytes_ = 0;
 };
 
 /// Device memory that exists from its place in the stream's order to the destructor's place: nobody waits for it.

@@ -15,10 +15,10 @@ double visible_keys(const core::Problem& p) {
   const auto rows = static_cast<double>(std::max<std::int64_t>(1, p.max_seqlen_q));
   const auto keys = static_cast<double>(p.max_seqlen_k);
   const double causal = keys >= rows ? keys - rows / 2 : keys * keys / (2 * rows);
-  const double all = p.window_right < 0 ? keys : causal;
-  if (p.window_left < 0) return all;
-  return std::min(
-      all, static_cast<double>(p.window_left) + static_cast<double>(std::max<std::int64_t>(0, p.window_right)) + 1);
+  const auto [left, right] = p.own_window();
+  const double all = right < 0 ? keys : causal;
+  if (left < 0) return all;
+  return std::min(all, static_cast<double>(left) + static_cast<double>(std::max<std::int64_t>(0, right)) + 1);
 }
 
 }  // namespace

@@ -30,12 +30,18 @@ std::string dtype_of_q(const Problem& p) {
 }
 
 MaskKind mask_kind(const Problem& p) {
-  if (p.window_left < 0 && p.window_right < 0) return MaskKind::kFull;
-  return p.window_left < 0 && p.window_right == 0 ? MaskKind::kCausal : MaskKind::kWindow;
+  const auto [left, right] = p.own_window();
+  if (left < 0 && right < 0) return MaskKind::kFull;
+  return left < 0 && right == 0 ? MaskKind::kCausal : MaskKind::kWindow;
 }
 
 const char* mask_name(MaskKind mask) {
   return mask == MaskKind::kWindow ? "kWindow" : mask == MaskKind::kCausal ? "kCausal" : "kFull";
+}
+
+/// An output of a part.
+bool is_sum(const Problem& p, const Tensor* t) {
+  return p.is_backward ? t == &p.dq || t == &p.dk || t == &p.dv : t == &p.o;
 }
 
 bool is_aligned(const Tensor& t, int bytes) {
@@ -67,6 +73,10 @@ std::span<const Option> options() {
       {option::kBias, "bias", "kHasBias", [](const Problem& p) { return p.bias.has_value(); }, kGiven, kNone},
       {option::kBoolMask, "mask", "kHasBoolMask", [](const Problem& p) { return p.mask.has_value(); }, kGiven, kNone},
       {option::kVarlen, "varlen", "kIsVarlen", [](const Problem& p) { return p.varlen.has_value(); }, kGiven, kNone},
+      {option::kPart, "alibi_slopes or dropout_p", "kIsPart",
+       [](const Problem& p) { return p.placement && (p.alibi_slopes || p.dropout_p > 0); }, "in a ring", "one device"},
+      {option::kAddsToOutputs, "call", "kAddsToOutputs", [](const Problem& p) { return p.adds_to_outputs; },
+       "part of a ring", "one device"},
   };
   return kTable;
 }
@@ -122,9 +132,23 @@ std::optional<Lack> option_lack(const Problem& p, std::int32_t taken) {
   return std::nullopt;
 }
 
+std::optional<Lack> part_lack(const Problem& p) {
+  if (!p.placement) return std::nullopt;
+  constexpr std::int64_t kKeysOfBlock = 4;  // that one block of random numbers decides on
+  if (p.dropout_p > 0 && (p.placement->step != 1 || p.placement->key_begin % kKeysOfBlock != 0)) {
+    return Lack{nullptr, "dropout_p", number<&Problem::dropout_p>, "0 where a part's keys are not four by four"};
+  }
+  // They tell by the part's own window whether keys stand behind their rows.
+  if (p.alibi_slopes && p.window_right > 0) {
+    return Lack{nullptr, "window_right with alibi_slopes", number<&Problem::window_right>, "0 or -1 in a ring"};
+  }
+  return std::nullopt;
+}
+
 std::optional<Lack> dtype_lack(const Problem& p, core::DTypes dtypes) {
   if (!dtypes.has(p.q.dtype)) return Lack{"q", "dtype", dtype_name(p.q.dtype), dtypes};
   for (const auto& [name, tensor] : core::NamedTensors(p)) {
+    if (p.adds_to_outputs && is_sum(p, tensor)) continue;
     if (tensor->dtype != p.q.dtype) return Lack{name, "dtype", dtype_name(tensor->dtype), dtype_of_q};
   }
   return std::nullopt;

@@ -23,7 +23,10 @@ constexpr std::int32_t kAlibi = 1 << 4;
 constexpr std::int32_t kBias = 1 << 5;
 constexpr std::int32_t kBoolMask = 1 << 6;
 constexpr std::int32_t kVarlen = 1 << 7;
-constexpr std::int32_t kAll = (1 << 8) - 1;
+constexpr std::int32_t kAll = (1 << 8) - 1;             ///< of those that users know
+constexpr std::int32_t kPart = 1 << 8;                  ///< ALiBi or dropout by Problem::placement
+constexpr std::int32_t kAddsToOutputs = 1 << 9;         ///< Problem::adds_to_outputs
+constexpr std::int32_t kRing = kPart | kAddsToOutputs;  ///< what the parts of a ring want
 }  // namespace option
 
 /// One row of the table. A window has two: either end may be what a family refuses.
@@ -69,6 +72,8 @@ struct Facts {
 
 /// An option outside `taken`.
 [[nodiscard]] std::optional<core::Lack> option_lack(const core::Problem& p, std::int32_t taken);
+/// What kernels on tensor cores lack for ALiBi and dropout of a part of a larger problem.
+[[nodiscard]] std::optional<core::Lack> part_lack(const core::Problem& p);
 /// A dtype outside `dtypes`, of q, or of a tensor that differs from q.
 [[nodiscard]] std::optional<core::Lack> dtype_lack(const core::Problem& p, core::DTypes dtypes);
 /// A head_dim that is none of `dims`, or, where that is empty, above `most`.

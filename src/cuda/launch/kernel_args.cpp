@@ -19,6 +19,16 @@ float kernel_scale(double scale, bool folds_scale) {
   return folds_scale ? std::max(std::abs(value), std::numeric_limits<float>::min()) : value;
 }
 
+void set_placement(OptionArgs& args, const core::Problem& p) {
+  const core::Placement& at = *p.placement;
+  const auto off = static_cast<double>(p.max_seqlen_k - p.max_seqlen_q);
+  args.row_begin = at.row_begin;
+  args.key_begin = at.key_begin;
+  args.position_step = static_cast<uint32>(at.step);
+  args.dropout_head = static_cast<uint32>(at.sequence_begin * p.num_heads_q);
+  args.alibi_shift = static_cast<float>(static_cast<double>(at.distance(0, 0)) / static_cast<double>(at.step) - off);
+}
+
 }  // namespace
 
 ForwardArgs forward_args(const core::Problem& p, void* workspace, bool folds_scale) {
@@ -105,8 +115,9 @@ OptionArgs option_args_of(const core::Problem& p) {
     args.total_q = p.q.shape[2];
     args.total_k = p.k.shape[2];
   }
-  args.window_left = p.window_left;
-  args.window_right = p.window_right;
+  const core::Problem::Window window = p.own_window();
+  args.window_left = window.left;
+  args.window_right = window.right;
   args.softcap = static_cast<float>(p.softcap);
   if (p.dropout_p > 0) {
     const DropoutMask mask = DropoutMask::make(p.seed, p.offset, 0, p.dropout_p);
@@ -116,6 +127,7 @@ OptionArgs option_args_of(const core::Problem& p) {
     args.dropout_stream = mask.stream;
     args.dropout_threshold = mask.threshold;
   }
+  if (p.placement) set_placement(args, p);
   return args;
 }
 

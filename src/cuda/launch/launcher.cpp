@@ -46,7 +46,8 @@ void check_varlen(const core::Problem& p, StreamHandle stream) {
     synchronize(stream);
     return host;
   };
-  core::check_varlen_offsets(p, fetch(p.varlen->cu_seqlens_q).data(), fetch(p.varlen->cu_seqlens_k).data());
+  core::check_varlen_offsets(p, fetch(p.varlen->cu_seqlens_q).data(), fetch(p.varlen->cu_seqlens_k).data(),
+                             {p.q.shape[2], p.k.shape[2]});
 }
 
 /// Memory of the caller's, where there is some, else none.

@@ -27,17 +27,19 @@ constexpr std::size_t kForwardAt = kGradientsAt - sizeof(SimtForwardTile) / size
 constexpr std::size_t kKeysAt = kGradientsAt + 3;  // behind gradient, head_dim and head_dim_v
 constexpr std::size_t kQueriesAt = kKeysAt + kGradientInts;
 
-constexpr std::int32_t kTaken = option::kAll;
+constexpr std::int32_t kTaken = option::kAll | option::kRing;
 
 /// Whatever has no option that wants registers.
 bool is_plain(const Facts& facts) {
-  return facts.aligned != 0 && facts.options == 0;
+  return facts.aligned != 0 && (facts.options & ~option::kAddsToOutputs) == 0;
 }
+
+constexpr int kMostColumns = 256;  // of o in one block, on GPUs with 99 KB of shared memory and more
 
 /// At most 99 KB, what a block has from sm_80 on, or 64 KB, what it has on sm_75. few_rows: more blocks, fewer rows
 /// that do not exist.
 SimtForwardTile forward_tile(const Facts& facts, bool few_rows, int max_smem_per_block) {
-  constexpr int kWidestPanel = 128, kNarrowPanel = 64, kMostColumns = 256;
+  constexpr int kWidestPanel = 128, kNarrowPanel = 64;
   const bool one_panel = facts.head_dim <= kWidestPanel;
   SimtForwardTile tile = {.block_m = 64,
                           .block_n = 64,
@@ -298,6 +300,13 @@ class SimtFamily final : public Family {
     if (variant.as<SimtVariant>().is_backward != 0) return kBackward;
     return kForward;
   }
+
+ protected:
+  /// Blocks that share rows would read an lse that another of them has written.
+  [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p) const override {
+    if (!p.adds_to_outputs || p.is_backward || p.head_dim_v <= kMostColumns) return std::nullopt;
+    return core::Lack{"v", "head_dim", p.head_dim_v, "1 to 256 in a ring"};
+  }
 };
 
 /// A covering set, not the product: every dtype, the head_dims at which tiles change, each option alone, and all that
@@ -328,7 +337,10 @@ std::vector<Variant> SimtFamily::examples(const Arch& arch) const {
                                     {kF16, 17, 300, kFull, option::kBoolMask},
                                     {kBF16, 64, 64, kWindow, option::kBias, kF32, kBF16, true},
                                     {kF32, 64, 64, kWindow, kRest | option::kVarlen},
-                                    {kBF16, 128, 128, kWindow, kRest | option::kBoolMask | option::kBias, kF16, kF16}};
+                                    {kBF16, 128, 128, kWindow, kRest | option::kBoolMask | option::kBias, kF16, kF16},
+                                    {kF32, 64, 64, kCausal, option::kAddsToOutputs},
+                                    {kF16, 17, 20, kWindow, kRest | option::kRing},
+                                    {kBF16, 256, 256, kFull, option::kAddsToOutputs | option::kBias, kF32}};
   std::vector<Variant> variants;
   for (const Case& c : kCases) {
     Facts facts = {.element = c.element,

@@ -153,7 +153,7 @@ class Sm80Forward final : public Family {
                        .source = "sm80/sm80_forward.cuh",
                        .function = name,
                        .args = ForwardOptionArgs::kTypeName,
-                       .config = constants_of(v, takes),
+                       .config = constants_of(v, takes | option::kPart),
                        .arch = arch.target,
                        .dynamic_smem_bytes = static_cast<unsigned>(v.smem_bytes()),
                        .min_blocks = tile.min_blocks};

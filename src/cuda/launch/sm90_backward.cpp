@@ -20,6 +20,7 @@ namespace {
 using core::Problem;
 
 constexpr int kMostHeadDim = 256;
+constexpr int kMostHeadDimInRing = 128;  // the kernels beyond it store gradients, and add them to none
 constexpr std::int64_t kMostLength = (std::int64_t{1} << 30) - 1024;  // differences of two positions stay ints
 constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;     // what the device counts them in
 
@@ -79,7 +80,8 @@ class Sm90Backward final : public Family {
  public:
   Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 256") {
     has_forward = false;
-    takes = option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi | option::kDropout;
+    takes =
+        option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi | option::kDropout | option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -90,7 +92,7 @@ class Sm90Backward final : public Family {
     v.aligned = 1;                                              // as lack() asks
     v.is_deterministic = p.deterministic && !v.tile().is_wide;  // those are so anyhow
     // Without a mask ptxas has no registers for dropout at 64 columns; with a window that is open it has.
-    if (v.mask == MaskKind::kFull && v.options == option::kDropout && v.tile().block_n == 192) {
+    if (v.mask == MaskKind::kFull && (v.options & ~option::kRing) == option::kDropout && v.tile().block_n == 192) {
       v.mask = MaskKind::kWindow;
     }
     v.adds_up = pays_to_add_up(p);
@@ -129,9 +131,9 @@ class Sm90Backward final : public Family {
     for (Sm90BackwardVariant* other : {&before, &after, &after_keys}) other->mask = MaskKind::kFull;
     before.options &= option::kVarlen | option::kDropout;
     before.adds_up = 0;
-    after.options &= option::kVarlen;
+    after.options &= option::kVarlen | option::kAddsToOutputs;
     after.adds_up = after.is_deterministic = 0;
-    after_keys.options &= option::kDropout;
+    after_keys.options &= option::kDropout | option::kAddsToOutputs;
     std::vector<KernelSpec> specs = {spec_of(before, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0)};
     if (v.tile().is_wide) {
       specs.push_back(spec_of(v, arch, "sm90_backward_wide_keys", v.tile().threads, v.tile().smem_bytes));
@@ -234,6 +236,14 @@ class Sm90Backward final : public Family {
     add(kBF16, 128, 64, kFull);
     add(kF16, 64, 128, kCausal, option::kDropout, false, true);
     add(kBF16, 96, 96, kCausal);
+    for (const int head_dim : {64, 128}) {
+      for (const MaskKind mask : {kFull, kCausal, kWindow}) {
+        add(kBF16, head_dim, head_dim, mask, option::kAddsToOutputs);
+      }
+      add(kBF16, head_dim, head_dim, kCausal, option::kAddsToOutputs, false, true);
+      add(kF16, head_dim, head_dim, kFull, option::kRing | option::kAlibi, true);
+      add(kBF16, head_dim, head_dim, kCausal, option::kRing | option::kDropout);
+    }
     add_wide_examples(add);
     return variants;
   }
@@ -243,6 +253,11 @@ class Sm90Backward final : public Family {
     if (p.dbias) return core::Lack{nullptr, "dbias", "given", "none"};
     if (auto lack = head_dim_lack(p, {}, kMostHeadDim, true)) return lack;
     if (auto lack = length_lack(p, kMostLength)) return lack;
+    if (auto lack = part_lack(p)) return lack;
+    for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {
+      if (!p.adds_to_outputs || (head_dim % 2 == 0 && head_dim <= kMostHeadDimInRing)) continue;
+      return core::Lack{tensor, "head_dim", head_dim, "even ones to 128 in a ring"};
+    }
     const Sm90BackwardTile tile = sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v));
     if (p.alibi_slopes && p.dropout_p > 0 && tile.is_persistent) {
       return core::Lack{nullptr, "dropout_p with alibi_slopes", dropout_text,
@@ -286,10 +301,11 @@ class Sm90Backward final : public Family {
   [[nodiscard]] static bool pays_to_add_up(const Problem& p) {
     if (sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v)).is_wide) return false;
     constexpr std::int64_t kLargeGroup = 8, kTilesOfLarge = 16, kSmallGroup = 4, kTilesOfSmall = 64;
-    const bool is_windowed = p.window_left >= 0 || p.window_right > 0;
+    const auto [left, right] = p.own_window();
+    const bool is_windowed = left >= 0 || right > 0;
     if (p.num_heads_k == 0 || p.deterministic || p.varlen || is_windowed) return false;
     const std::int64_t group = p.num_heads_q / p.num_heads_k;
-    const std::int64_t tiles = num_tiles(p.max_seqlen_q, kBackwardRows) / (p.window_right == 0 ? 2 : 1);
+    const std::int64_t tiles = num_tiles(p.max_seqlen_q, kBackwardRows) / (right == 0 ? 2 : 1);
     return group >= kLargeGroup ? tiles >= kTilesOfLarge : group >= kSmallGroup && tiles >= kTilesOfSmall;
   }
 
@@ -300,7 +316,7 @@ class Sm90Backward final : public Family {
                        .source = std::string("sm90/") + function + ".cuh",
                        .function = function,
                        .args = Sm90BackwardArgs::kTypeName,
-                       .config = constants_of(v, option::kAll),
+                       .config = constants_of(v, option::kAll | option::kRing),
                        .arch = arch.target,
                        .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
     spec.config.insert(spec.config.end(), {{"kIsDeterministic", v.is_deterministic != 0},

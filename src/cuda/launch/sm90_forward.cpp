@@ -56,7 +56,7 @@ bool is_crowded(const Facts& facts) {
 /// The tile for the facts; docs/hopper_forward.md has the measurements behind it.
 Sm90ForwardVariant tall_variant(const Facts& facts, std::int64_t seqlen_k) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
-  const bool plain = facts.options == 0;
+  const bool plain = (facts.options & ~option::kRing) == 0;
   // Rules that read memory for each score, or several rules at once, want registers.
   const bool reads = facts.has(option::kBias | option::kBoolMask);
   if (is_crowded(facts) || facts.has(option::kBias)) return with(facts, 2, 64, 2, 1, false, false);
@@ -105,7 +105,7 @@ class Sm90Forward final : public Family {
  public:
   Sm90Forward() : Family("sm90_forward", "float16 and bfloat16 on Hopper's tensor cores, every option") {
     has_backward = false;
-    takes = option::kAll;
+    takes = option::kAll | option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -182,17 +182,18 @@ class Sm90Forward final : public Family {
     if (p.q.numel() == 0) return;  // no address for a map either
     const auto v = launch.choice.variant.as<Sm90ForwardVariant>();
     const Sm90ForwardGrid grid = grid_of(p, v, launch.choice.steps[0].blocks);
-    Sm90ForwardArgs args = {.q_map = row_map(p.q, v.tile.block_m(), p.q.data),
-                            .k_map = row_map(p.k, v.tile.block_n, p.q.data),
-                            .v_map = row_map(p.v, v.tile.block_n, p.q.data),
-                            .o_map = row_map(p.o, kSm90ConsumerRows, p.q.data),
-                            .base = forward_args(p, launch.region(1), true),
-                            .options = option_args_of(p),
-                            .next_tile = launch.region<uint32>(0),
-                            .total_tiles = grid.total_tiles,
-                            .row_tiles = grid.row_tiles,
-                            .section_heads = grid.section_heads,
-                            .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p.head_dim))};
+    Sm90ForwardArgs args = {
+        .q_map = row_map(p.q, v.tile.block_m(), p.q.data),
+        .k_map = row_map(p.k, v.tile.block_n, p.q.data),
+        .v_map = row_map(p.v, v.tile.block_n, p.q.data),
+        .o_map = row_map(p.adds_to_outputs ? p.q : p.o, kSm90ConsumerRows, p.q.data),  // unused then
+        .base = forward_args(p, launch.region(1), true),
+        .options = option_args_of(p),
+        .next_tile = launch.region<uint32>(0),
+        .total_tiles = grid.total_tiles,
+        .row_tiles = grid.row_tiles,
+        .section_heads = grid.section_heads,
+        .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p.head_dim))};
     args.base.scale *= static_cast<float>(made_up_for_cut_off(p.head_dim));
     launch.run(0, args);
   }
@@ -227,6 +228,7 @@ class Sm90Forward final : public Family {
           p.bias ? "1 to 192 with a bias" : "1 to 192 with a mask and softcap, alibi_slopes or dropout_p"};
     }
     if (auto lack = length_lack(p, kMostLength)) return lack;
+    if (auto lack = part_lack(p)) return lack;
     if (num_tiles(p.max_seqlen_q, kSm90ConsumerRows) * p.num_sequences * p.num_heads_q > kMostTiles) {
       return core::Lack{"q", "rows of all sequences and heads:", tiles_text, "2^31 - 1 tiles of 64"};
     }
@@ -284,6 +286,17 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
     variants.emplace_back(v);
   }
   add(facts(kF16, 40, 80, kFull));
+  for (const int head_dim : {64, 128, 256}) {  // of a ring
+    add(facts(kBF16, head_dim, head_dim, kFull, option::kAddsToOutputs), 16384);
+    add(facts(kBF16, head_dim, head_dim, kCausal, option::kAddsToOutputs), 16384);
+    add(facts(kF16, head_dim, head_dim, kWindow, option::kRing | option::kAlibi));
+    add(facts(kBF16, head_dim, head_dim, kFull, option::kRing | option::kDropout));
+  }
+  add(facts(kBF16, 128, 128, kCausal, option::kAddsToOutputs | option::kSoftcap));
+  add(facts(kBF16, 128, 128, kCausal, option::kAddsToOutputs | option::kBias, kBF16));
+  add(facts(kF16, 128, 128, kWindow,
+            option::kRing | option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout,
+            kF32));
   for (const int head_dim : {64, 128, 256}) {
     const auto add_low = [&](const Facts& f) {
       Sm90ForwardVariant v = low_variant(f);

@@ -1,0 +1,72 @@
+// ring_rows: to = from, rounded once, or to += from: what a rank of a ring does with blocks of rows beside attention.
+//
+// Shapes   both (batch, heads, rows, cols), any strides whose last is 1; any two types of float32, float16, bfloat16
+// Work     a warp has a row at a time, kVector columns a lane
+// Called   by src/ring/device_pass.cpp: its k and v become one message, sums become dq, dk, dv and o
+#pragma once
+
+#include "../common/element.cuh"
+#include "ring_rows_args.cuh"
+
+namespace attend {
+
+// kVector neighbours at once: 4, where addresses allow it, or 1.
+template <ElementType kElement, int kVector>
+struct RingRun {
+  using Element = typename ElementTraits<kElement>::Type;
+  using Storage = typename Element::Storage;
+
+  static __device__ __forceinline__ void load(float (&x)[kVector], const Storage* from) {
+    if constexpr (kVector == 1) {
+      x[0] = Element::to_float(*from);
+    } else if constexpr (kElement == ElementType::kF32) {
+      const float4 run = *reinterpret_cast<const float4*>(from);
+      x[0] = run.x, x[1] = run.y, x[2] = run.z, x[3] = run.w;
+    } else {
+      const uint2 run = *reinterpret_cast<const uint2*>(from);
+      x[0] = Element::low(run.x), x[1] = Element::high(run.x), x[2] = Element::low(run.y), x[3] = Element::high(run.y);
+    }
+  }
+
+  static __device__ __forceinline__ void store(Storage* to, const float (&x)[kVector]) {
+    if constexpr (kVector == 1) {
+      *to = Element::round(x[0]);
+    } else if constexpr (kElement == ElementType::kF32) {
+      *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
+    } else {
+      *reinterpret_cast<uint2*>(to) = make_uint2(Element::pack(x[0], x[1]), Element::pack(x[2], x[3]));
+    }
+  }
+};
+
+// Any grid. Config: kThreads, kFrom and kTo, kVector, kAdds (to += from).
+template <class Config>
+__device__ void ring_rows(const RingRowsArgs& args) {
+  constexpr int kVector = Config::kVector, kLanes = 32;
+  using From = RingRun<Config::kFrom, kVector>;
+  using To = RingRun<Config::kTo, kVector>;
+  const int64 warps = static_cast<int64>(gridDim.x) * (Config::kThreads / kLanes);
+  const int64 first = static_cast<int64>(blockIdx.x) * (Config::kThreads / kLanes) + threadIdx.x / kLanes;
+  for (int64 at = first; at < args.all_rows; at += warps) {
+    const int64 head_of_all = at / args.rows;
+    const int64 row = at - head_of_all * args.rows;
+    const int64 batch = head_of_all / args.heads;
+    const int64 head = head_of_all - batch * args.heads;
+    const auto* from =
+        static_cast<const typename From::Storage*>(args.from) + args.from_stride.offset(batch, head, row);
+    auto* to = static_cast<typename To::Storage*>(args.to) + args.to_stride.offset(batch, head, row);
+    for (uint32 col = threadIdx.x % kLanes * kVector; col < args.cols; col += kLanes * kVector) {
+      float x[kVector];
+      From::load(x, from + col);
+      if constexpr (Config::kAdds) {
+        float sum[kVector];
+        To::load(sum, to + col);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) x[i] += sum[i];
+      }
+      To::store(to + col, x);
+    }
+  }
+}
+
+}  // namespace attend

@@ -1,0 +1,22 @@
+// What the host tells ring_rows: a plain struct, declared once for both sides.
+#pragma once
+
+#include "../common/args.cuh"
+
+namespace attend {
+
+struct RingRowsArgs {
+  static constexpr const char* kTypeName = "RingRowsArgs";
+  const void* from;  // (batch, heads, rows, cols)
+  void* to;          // likewise
+  TensorStrides from_stride;
+  TensorStrides to_stride;
+  int64 all_rows;  // batch * heads * rows
+  uint32 heads;
+  uint32 rows;
+  uint32 cols;    // a multiple of kVector
+  uint32 unused;  // fills the last 8 bytes
+};
+static_assert(sizeof(RingRowsArgs) == 2 * 8 + 2 * 24 + 8 + 4 * 4);
+
+}  // namespace attend

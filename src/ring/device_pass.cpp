@@ -1,0 +1,311 @@
+#include "ring/device_pass.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "core/dispatch.hpp"
+#include "cuda/driver/driver.hpp"
+#include "cuda/driver/stream.hpp"
+#include "cuda/launch/ring_rows.hpp"
+
+namespace attend::ring {
+namespace {
+
+using core::Problem;
+using cuda::DevicePointer;
+using cuda::Event;
+using cuda::Scratch;
+using cuda::StreamHandle;
+
+constexpr std::size_t kAlignment = 256;  // of each message's memory
+
+std::size_t rounded(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// The pair at an address of the call's GPU.
+Pair placed(const Pair& pair, DevicePointer address, Device device) {
+  Pair at = pair.at(reinterpret_cast<std::byte*>(address));  // NOLINT(performance-no-int-to-ptr)
+  at.first.device = at.second.device = device;
+  return at;
+}
+
+/// A dense f32 tensor in memory of its own, on the stream.
+class Sums {
+ public:
+  Sums(const Shape& shape, Device device, StreamHandle stream)
+      : memory_(static_cast<std::size_t>(Tensor::bhsd<void>(nullptr, DType::kF32, shape).numel()) * sizeof(float),
+                stream),
+        tensor_(Tensor::bhsd(reinterpret_cast<void*>(memory_.data()),  // NOLINT(performance-no-int-to-ptr)
+                             DType::kF32, shape, device)),
+        stream_(stream) {}
+
+  void fill(float value) const {
+    const std::size_t count = memory_.bytes() / sizeof(float);
+    if (count == 0) return;
+    cuda::check_call(cuda::driver().memset_words_async(memory_.data(), std::bit_cast<unsigned>(value), count, stream_),
+                     "cuMemsetD32Async", "clearing sums of a ring");
+  }
+  [[nodiscard]] const Tensor& tensor() const { return tensor_; }
+
+ private:
+  Scratch memory_;
+  Tensor tensor_;
+  StreamHandle stream_;
+};
+
+/// The most bytes of any owner's keys and values, or of their gradients.
+template <class PairOf>
+std::size_t most_bytes(const Call& call, PairOf pair_of) {
+  std::size_t most = 0;
+  for (int owner = 0; owner < call.plan.num_ranks(); ++owner) most = std::max(most, pair_of(call, owner).bytes);
+  return rounded(most);
+}
+
+/// One pass on its way: messages, and who waits for them.
+class Pass {
+ public:
+  /// @param blocks  of gradients, beside two of keys and values
+  Pass(Transport& transport, const Call& call, StreamHandle stream, std::size_t blocks)
+      : transport_(transport),
+        call_(call),
+        device_(call.problem.q.device),
+        state_(transport.state(device_.index)),
+        stream_(stream),
+        key_bytes_(most_bytes(call, key_pair)),
+        gradient_bytes_(blocks == 0 ? 0 : most_bytes(call, gradient_pair)),
+        memory_(state_.borrow(2 * key_bytes_ + blocks * gradient_bytes_, stream)) {}
+
+  void finish() { state_.give_back(stream_); }
+
+  [[nodiscard]] StreamHandle stream() const { return stream_; }
+  [[nodiscard]] Device device() const { return device_; }
+
+  /// Where the keys of a step are, by turns.
+  [[nodiscard]] Pair keys(int step) const {
+    return placed(key_pair(call_, call_.plan.owner(step)), memory_ + static_cast<std::size_t>(step % 2) * key_bytes_,
+                  device_);
+  }
+  /// Block number `block` of gradients, for those of an owner.
+  [[nodiscard]] Pair gradients(std::size_t block, int owner) const {
+    return placed(gradient_pair(call_, owner), memory_ + 2 * key_bytes_ + block * gradient_bytes_, device_);
+  }
+
+  /// Begins when the caller's stream gets here; `done` is when all has been sent and received, if there is anything.
+  void exchange(std::vector<DeviceMessage> sends, std::vector<DeviceMessage> receives, std::optional<Event>& done) {
+    const auto is_empty = [](const DeviceMessage& m) { return m.bytes == 0; };
+    std::erase_if(sends, is_empty);
+    std::erase_if(receives, is_empty);
+    if (sends.empty() && receives.empty()) return;
+    Event ready;
+    ready.record(stream_);
+    ready.make_wait(state_.stream());
+    transport_.exchange(sends, receives);
+    done.emplace();
+    done->record(state_.stream());
+  }
+
+ private:
+  Transport& transport_;
+  const Call& call_;
+  Device device_;
+  DeviceState& state_;
+  StreamHandle stream_;
+  std::size_t key_bytes_, gradient_bytes_;
+  DevicePointer memory_;
+};
+
+DevicePointer address_of(const Pair& pair) {
+  return reinterpret_cast<DevicePointer>(pair.first.data);
+}
+
+DeviceMessage message(int peer, const Pair& pair) {
+  return {peer, address_of(pair), pair.bytes};
+}
+
+/// Calls visit(step, keys), where keys is null if the rank holds none in the step. Those of the next step are on their
+/// way beside what visit() puts on the stream.
+template <class Visit>
+void for_each_step_on_device(Pass& pass, const Call& call, Visit visit) {
+  const Plan& plan = call.plan;
+  const Pair own = pass.keys(0);
+  cuda::convert_rows(own.first, call.problem.k, pass.stream());
+  cuda::convert_rows(own.second, call.problem.v, pass.stream());
+  for (int step = 0; step < plan.num_ranks(); ++step) {
+    const Pair held = pass.keys(step);
+    std::vector<DeviceMessage> sends, receives;
+    if (plan.sends(step)) sends.push_back(message(plan.next(), held));
+    // Where they go, the keys of the step before were: products with them are on the stream before this point.
+    if (plan.holds(step + 1)) receives.push_back(message(plan.previous(), pass.keys(step + 1)));
+    std::optional<Event> moved;
+    pass.exchange(std::move(sends), std::move(receives), moved);
+    visit(step, plan.holds(step) ? &held : nullptr);
+    if (moved) moved->make_wait(pass.stream());  // the next step's keys are here, and this step's memory may be reused
+  }
+}
+
+/// The piece as a problem of one device: f32 outputs that it adds to, for the caller to set.
+Problem device_problem(Parts& parts, const Call& call, const Piece& piece, const Pair& keys) {
+  Problem part = parts.problem(piece, keys.first, keys.second);
+  part.adds_to_outputs = true;
+  part.workspace = {};
+  if (call.problem.dlse) part.dlse = rows_of(*call.problem.dlse, piece.rows.local_begin, piece.rows.length);
+  return part;
+}
+
+void set_forward_outputs(Problem& part, const Piece& piece, const Tensor& o, const Tensor& lse) {
+  part.o = rows_of(o, piece.rows.local_begin, piece.rows.length);
+  part.lse = rows_of(lse, piece.rows.local_begin, piece.rows.length);
+}
+
+void set_backward_outputs(Problem& part, const Piece& piece, const Tensor& dq, const Pair& gradients) {
+  part.dq = rows_of(dq, piece.rows.local_begin, piece.rows.length);
+  part.dk = rows_of(gradients.first, piece.keys.local_begin, piece.keys.length);
+  part.dv = rows_of(gradients.second, piece.keys.local_begin, piece.keys.length);
+}
+
+Tensor nowhere(const Shape& shape, Device device) {
+  return Tensor::bhsd<void>(nullptr, DType::kF32, shape, device);
+}
+
+/// The sums of dk and dv on their way round, one step behind their keys. Blocks 0 and 1 are this rank's share of a
+/// step, by turns; 2 is what the previous rank sends, 3 what comes home.
+class DeviceGradientRing {
+ public:
+  static constexpr std::size_t kBlocks = 4;
+
+  DeviceGradientRing(Pass& pass, const Call& call) : pass_(pass), call_(call), plan_(call.plan) {}
+
+  /// Zeros for this rank's share of the gradients of the keys that it holds in the step.
+  [[nodiscard]] Pair begin(int step) const {
+    const Pair share = pass_.gradients(static_cast<std::size_t>(step % 2), plan_.owner(step));
+    if (share.bytes > 0) {
+      cuda::check_call(cuda::driver().memset_async(address_of(share), 0, share.bytes, pass_.stream()),
+                       "cuMemsetD8Async", "clearing gradients of a ring");
+    }
+    return share;
+  }
+
+  /// Adds what the ranks before have of the step's keys to `share` (null: none are held), and sends it on.
+  void pass_on(int step, const Pair* share) {
+    const int owner = plan_.owner(step);
+    wait();  // for the exchange of the step before: others' sums are here, and what was sent may be overwritten
+    if (share != nullptr && step > 0) {
+      const Pair others = pass_.gradients(kOthers, owner);
+      cuda::add_rows(share->first, others.first, pass_.stream());
+      cuda::add_rows(share->second, others.second, pass_.stream());
+    }
+    std::vector<DeviceMessage> sends, receives;
+    if (share != nullptr && step < plan_.last_step(owner)) {
+      sends.push_back(message(plan_.next(), *share));
+    } else if (share != nullptr && owner != plan_.rank()) {
+      sends.push_back(message(owner, *share));
+    } else if (share != nullptr) {
+      store(*share);
+    }
+    if (plan_.holds(step + 1)) {
+      receives.push_back(message(plan_.previous(), pass_.gradients(kOthers, plan_.owner(step + 1))));
+    }
+    if (step > 0 && step == plan_.last_step(plan_.rank())) {
+      const int last = (plan_.rank() + step) % plan_.num_ranks();
+      receives.push_back(message(last, pass_.gradients(kHome, plan_.rank())));
+      comes_home_ = true;
+    }
+    pass_.exchange(std::move(sends), std::move(receives), moved_);
+  }
+
+  /// To be called after the last step.
+  void finish() {
+    wait();  // for what comes home, and until the last share has left its block
+    if (comes_home_) store(pass_.gradients(kHome, plan_.rank()));
+  }
+
+ private:
+  static constexpr std::size_t kOthers = 2, kHome = 3;
+
+  void wait() {
+    if (moved_) moved_->make_wait(pass_.stream());
+    moved_.reset();
+  }
+  void store(const Pair& sums) const {
+    cuda::convert_rows(call_.problem.dk, sums.first, pass_.stream());
+    cuda::convert_rows(call_.problem.dv, sums.second, pass_.stream());
+  }
+
+  Pass& pass_;
+  const Call& call_;
+  const Plan& plan_;
+  std::optional<Event> moved_;
+  bool comes_home_ = false;
+};
+
+}  // namespace
+
+void check_pieces(const Call& call) {
+  const Problem& p = call.problem;
+  const Device device = p.q.device;
+  Parts parts(call);
+  for (int step = 0; step < call.plan.num_ranks(); ++step) {
+    const int owner = call.plan.owner(step);
+    const Pair keys = placed(key_pair(call, owner), 0, device);
+    for (const Piece& piece : call.plan.pieces(owner)) {
+      Problem part = device_problem(parts, call, piece, keys);
+      if (p.is_backward) {
+        set_backward_outputs(part, piece, nowhere(p.q.shape, device), placed(gradient_pair(call, owner), 0, device));
+      } else {
+        const Shape& o = p.o.shape;
+        set_forward_outputs(part, piece, nowhere(o, device), nowhere({o[0], o[1], o[2], 1}, device));
+      }
+      (void)core::choose(call.compute, part);
+    }
+  }
+}
+
+void forward_on_device(Transport& transport, const Call& call, StreamHandle stream) {
+  const Problem& p = call.problem;
+  const Shape& shape = p.o.shape;
+  Pass pass(transport, call, stream, 0);
+  const Sums o(shape, pass.device(), stream);
+  const Sums lse({shape[0], shape[1], shape[2], 1}, pass.device(), stream);
+  o.fill(0);
+  lse.fill(-std::numeric_limits<float>::infinity());
+  Parts parts(call);
+  for_each_step_on_device(pass, call, [&](int step, const Pair* keys) {
+    if (keys == nullptr) return;
+    for (const Piece& piece : call.plan.pieces(call.plan.owner(step))) {
+      Problem part = device_problem(parts, call, piece, *keys);
+      set_forward_outputs(part, piece, o.tensor(), lse.tensor());
+      core::choose(call.compute, part).forward(part, stream);
+    }
+  });
+  cuda::convert_rows(p.o, o.tensor(), stream);
+  if (p.lse) cuda::convert_rows(*p.lse, lse.tensor(), stream);
+  pass.finish();
+}
+
+void backward_on_device(Transport& transport, const Call& call, StreamHandle stream) {
+  const Problem& p = call.problem;
+  Pass pass(transport, call, stream, DeviceGradientRing::kBlocks);
+  const Sums dq(p.q.shape, pass.device(), stream);
+  dq.fill(0);
+  Parts parts(call);
+  DeviceGradientRing gradients(pass, call);
+  for_each_step_on_device(pass, call, [&](int step, const Pair* keys) {
+    if (keys == nullptr) return gradients.pass_on(step, nullptr);
+    const Pair share = gradients.begin(step);
+    for (const Piece& piece : call.plan.pieces(call.plan.owner(step))) {
+      Problem part = device_problem(parts, call, piece, *keys);
+      set_backward_outputs(part, piece, dq.tensor(), share);
+      core::choose(call.compute, part).backward(part, stream);
+    }
+    gradients.pass_on(step, &share);
+  });
+  gradients.finish();
+  cuda::convert_rows(p.dq, dq.tensor(), stream);
+  pass.finish();
+}
+
+}  // namespace attend::ring

@@ -1,0 +1,50 @@
+// The part of NCCL that is used, declared here and loaded at run time: building needs no header of it.
+// Source: NVIDIA, NCCL documentation, API; the numbers of enumerators are those of nccl.h since 2.7.
+#pragma once
+
+#include <string>
+
+#include "attend/ring_nccl.hpp"
+#include "cuda/driver/driver_types.hpp"
+
+namespace attend::ring {
+
+using NcclResult = int;                    // ncclResult_t; 0 is success
+using NcclComm = struct NcclCommTag*;      // ncclComm_t
+constexpr NcclResult kNcclInProgress = 7;  // ncclInProgress
+constexpr int kNcclBytes = 0;              // ncclInt8, of ncclDataType_t
+
+// Member, symbol, parameters.
+#define ATTEND_NCCL_FUNCTIONS(X)                                                                \
+  X(get_unique_id, ncclGetUniqueId, (NcclId*))                                                  \
+  X(comm_init_rank, ncclCommInitRank, (NcclComm*, int size, NcclId, int rank))                  \
+  X(comm_destroy, ncclCommDestroy, (NcclComm))                                                  \
+  X(comm_abort, ncclCommAbort, (NcclComm))                                                      \
+  X(comm_count, ncclCommCount, (NcclComm, int*))                                                \
+  X(comm_device, ncclCommCuDevice, (NcclComm, int*))                                            \
+  X(comm_rank, ncclCommUserRank, (NcclComm, int*))                                              \
+  X(comm_error, ncclCommGetAsyncError, (NcclComm, NcclResult*))                                 \
+  X(group_start, ncclGroupStart, ())                                                            \
+  X(group_end, ncclGroupEnd, ())                                                                \
+  X(send, ncclSend, (const void*, std::size_t, int type, int to, NcclComm, cuda::StreamHandle)) \
+  X(receive, ncclRecv, (void*, std::size_t, int type, int from, NcclComm, cuda::StreamHandle))  \
+  X(all_gather, ncclAllGather, (const void*, void*, std::size_t each, int type, NcclComm, cuda::StreamHandle))
+
+/// NCCL's entry points.
+struct Nccl {
+// NOLINTBEGIN(bugprone-macro-parentheses): the arguments are declarators and parameter lists.
+#define ATTEND_DECLARE(member, symbol, parameters) NcclResult(*member) parameters = nullptr;
+  ATTEND_NCCL_FUNCTIONS(ATTEND_DECLARE)
+#undef ATTEND_DECLARE
+  // NOLINTEND(bugprone-macro-parentheses)
+  const char* (*get_error_string)(NcclResult) = nullptr;
+  std::string path;  ///< of libnccl.so.2
+};
+
+/// The one NCCL of this process, loaded by the first call. @throws Error (kMissingHardware) where there is none.
+[[nodiscard]] const Nccl& nccl();
+
+/// `result` of `call` has to be success. @throws Error (kInternal) with NCCL's text.
+void check_nccl(NcclResult result, const char* call);
+
+}  // namespace attend::ring

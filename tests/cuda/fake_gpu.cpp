@@ -1,0 +1,343 @@
+// A libcuda and an NVRTC of a GPU in software: what a launch of simt's kernels and of the ring's would leave in memory,
+// computed on the host from the very arguments, when it is put on a stream. float32; no bias, mask or packed sequences.
+// What NVRTC "compiles" is the generated program itself, in which the driver finds the Config.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "cuda/driver/driver.hpp"
+#include "kernels/common/args.cuh"
+#include "kernels/common/key_range.cuh"
+#include "kernels/common/merge_rows.cuh"
+#include "kernels/common/philox.cuh"
+#include "kernels/ring/ring_rows_args.cuh"
+
+using namespace attend;
+using namespace attend::cuda;
+
+namespace {
+
+struct Program {
+  std::string text, entry;
+
+  [[nodiscard]] std::string value(const char* constant) const {
+    const std::size_t at = text.find(std::string(" ") + constant + " = ");
+    if (at == std::string::npos) return "";
+    const std::size_t begin = text.find("= ", at) + 2;
+    return text.substr(begin, text.find(';', begin) - begin);
+  }
+  [[nodiscard]] bool is(const char* constant) const { return value(constant) == "true"; }
+  [[nodiscard]] int number(const char* constant) const { return std::atoi(value(constant).c_str()); }
+};
+
+float* at(const void* tensor, const TensorStrides& stride, int64 batch, int64 head, int64 row) {
+  return static_cast<float*>(const_cast<void*>(tensor)) + stride.offset(batch, head, row);
+}
+
+double dot(const float* a, const float* b, int count) {
+  double sum = 0;
+  for (int c = 0; c < count; ++c) sum += double{a[c]} * b[c];
+  return sum;
+}
+
+/// The scores of one head of one batch entry, and what dropout makes of their p.
+template <class Args>
+struct Head {
+  const Program& program;
+  const Args& args;
+  int64 batch, head;
+
+  [[nodiscard]] int64 key_head() const { return head / (args.base.num_heads_q / args.base.num_heads_k); }
+  [[nodiscard]] int dim() const { return program.number("kHeadDim"); }
+  [[nodiscard]] int dim_v() const { return program.number("kHeadDimV"); }
+  [[nodiscard]] const float* q(int64 i) const { return at(args.base.q, args.base.q_stride, batch, head, i); }
+  [[nodiscard]] const float* k(int64 j) const { return at(args.base.k, args.base.k_stride, batch, key_head(), j); }
+  [[nodiscard]] const float* v(int64 j) const { return at(args.base.v, args.base.v_stride, batch, key_head(), j); }
+
+  [[nodiscard]] KeyRange keys(int64 i) const {
+    const std::string mask = program.value("kMask");
+    const bool windowed = mask.ends_with("kWindow");
+    const WindowMask window = {args.base.seqlen_q, args.base.seqlen_k,
+                               windowed ? args.options.window_left : kOpenWindow,
+                               windowed                    ? args.options.window_right
+                               : mask.ends_with("kCausal") ? 0
+                                                           : kOpenWindow};
+    return window.row(i);
+  }
+  /// slope: d score / d (scale q.k).
+  [[nodiscard]] double score(int64 i, int64 j, double* slope = nullptr) const {
+    double s = args.base.scale * dot(q(i), k(j), dim());
+    if (slope != nullptr) *slope = 1;
+    if (program.is("kHasSoftcap")) {
+      const double t = std::tanh(s / args.options.softcap);
+      if (slope != nullptr) *slope = 1 - t * t;
+      s = args.options.softcap * t;
+    }
+    if (!program.is("kHasAlibi")) return s;
+    double distance = static_cast<double>(i + args.base.seqlen_k - args.base.seqlen_q - j);
+    if (program.is("kIsPart")) distance = args.options.position_step * (distance + args.options.alibi_shift);
+    return s - std::abs(distance) * args.options.alibi_slopes[batch * args.options.alibi_sequence_stride +
+                                                              head * args.options.alibi_head_stride];
+  }
+  /// What p is multiplied with.
+  [[nodiscard]] double kept(int64 i, int64 j) const {
+    if (!program.is("kHasDropout")) return 1;
+    const OptionArgs& o = args.options;
+    DropoutMask mask = {o.dropout_key0, o.dropout_key1, static_cast<uint32>(batch * args.base.num_heads_q + head),
+                        o.dropout_stream, o.dropout_threshold};
+    if (program.is("kIsPart")) {
+      mask.head += o.dropout_head;
+      i = o.row_begin + o.position_step * i;
+      j = o.key_begin + o.position_step * j;
+    }
+    return mask.keeps(i, j) ? o.dropout_scale : 0.0;
+  }
+};
+
+template <class Args, class Visit>
+void for_each_row(const Program& program, const Args& args, Visit visit) {
+  for (int64 batch = 0; batch < args.base.batch; ++batch) {
+    for (int64 head = 0; head < args.base.num_heads_q; ++head) {
+      for (int64 i = 0; i < args.base.seqlen_q; ++i) visit(Head<Args>{program, args, batch, head}, i);
+    }
+  }
+}
+
+void simt_forward(const Program& program, const ForwardOptionArgs& args) {
+  for_each_row(program, args, [&](const Head<ForwardOptionArgs>& h, int64 i) {
+    const KeyRange keys = h.keys(i);
+    double high = -INFINITY, sum = 0;
+    for (int64 j = keys.begin; j < keys.end; ++j) high = std::max(high, h.score(i, j));
+    std::vector<double> o(static_cast<std::size_t>(h.dim_v()));
+    for (int64 j = keys.begin; j < keys.end; ++j) {
+      const double p = std::exp(h.score(i, j) - high);
+      sum += p;
+      for (std::size_t c = 0; c < o.size(); ++c) o[c] += p * h.kept(i, j) * h.v(j)[c];
+    }
+    const auto lse = static_cast<float>(high + std::log(sum));
+    float* const lse_at = args.base.lse + args.base.lse_stride.offset(h.batch, h.head, i);
+    float* const out = at(args.base.o, args.base.o_stride, h.batch, h.head, i);
+    const bool adds = program.is("kAddsToOutputs");
+    const MergedLse weights = adds ? merged(*lse_at, lse) : MergedLse{lse, 0, 1};
+    for (std::size_t c = 0; c < o.size(); ++c) {
+      const double part = sum == 0 ? 0 : weights.part * o[c] / sum;
+      out[c] = static_cast<float>(adds ? part + double{weights.before} * out[c] : part);
+    }
+    *lse_at = weights.lse;
+  });
+}
+
+/// Calls visit(h, i, j, p, ds) for every entry that is seen: p before dropout, ds of the score before softcap.
+template <class Visit>
+void for_each_gradient(const Program& program, const BackwardOptionArgs& args, Visit visit) {
+  const BackwardArgs& b = args.base;
+  for_each_row(program, args, [&](const Head<BackwardOptionArgs>& h, int64 i) {
+    const float* const dout = at(b.dout, b.dout_stride, h.batch, h.head, i);
+    double delta = dot(dout, at(b.o, b.o_stride, h.batch, h.head, i), h.dim_v());
+    if (b.dlse != nullptr) delta -= b.dlse[b.dlse_stride.offset(h.batch, h.head, i)];
+    const float lse = b.lse[b.lse_stride.offset(h.batch, h.head, i)];
+    if (lse == -INFINITY) return;
+    const KeyRange keys = h.keys(i);
+    for (int64 j = keys.begin; j < keys.end; ++j) {
+      double slope = 1;
+      const double p = std::exp(h.score(i, j, &slope) - lse);
+      visit(h, i, j, p, p * (h.kept(i, j) * dot(dout, h.v(j), h.dim_v()) - delta) * slope);
+    }
+  });
+}
+
+/// Rows of sums of one gradient, then stored or added.
+struct Gradient {
+  Gradient(const BackwardArgs& args, int64 num_heads, int64 num_rows, int num_cols)
+      : heads(num_heads),
+        rows(num_rows),
+        cols(num_cols),
+        sums(static_cast<std::size_t>(args.batch * num_heads * num_rows * num_cols)) {}
+  [[nodiscard]] double* row(int64 batch, int64 head, int64 index) {
+    return sums.data() + ((batch * heads + head) * rows + index) * cols;
+  }
+  void store(void* tensor, const TensorStrides& stride, double factor, bool adds) {
+    for (int64 r = 0; r < static_cast<int64>(sums.size()) / cols; ++r) {
+      float* const to = at(tensor, stride, r / rows / heads, r / rows % heads, r % rows);
+      for (int c = 0; c < cols; ++c) {
+        to[c] =
+            static_cast<float>((adds ? double{to[c]} : 0.0) + factor * sums[static_cast<std::size_t>(r * cols + c)]);
+      }
+    }
+  }
+  int64 heads, rows;
+  int cols;
+  std::vector<double> sums;
+};
+
+void simt_backward_keys(const Program& program, const BackwardOptionArgs& args) {
+  const BackwardArgs& b = args.base;
+  Gradient dk(b, b.num_heads_k, b.seqlen_k, program.number("kHeadDim"));
+  Gradient dv(b, b.num_heads_k, b.seqlen_k, program.number("kHeadDimV"));
+  for_each_gradient(program, args, [&](const auto& h, int64 i, int64 j, double p, double ds) {
+    const float* const dout = at(b.dout, b.dout_stride, h.batch, h.head, i);
+    const double kept = h.kept(i, j);
+    for (int c = 0; c < dk.cols; ++c) dk.row(h.batch, h.key_head(), j)[c] += ds * h.q(i)[c];
+    for (int c = 0; c < dv.cols; ++c) dv.row(h.batch, h.key_head(), j)[c] += p * kept * dout[c];
+  });
+  dk.store(b.dk, b.dk_stride, b.gradient_scale, program.is("kAddsToOutputs"));
+  dv.store(b.dv, b.dv_stride, 1, program.is("kAddsToOutputs"));
+}
+
+void simt_backward_queries(const Program& program, const BackwardOptionArgs& args) {
+  const BackwardArgs& b = args.base;
+  Gradient dq(b, b.num_heads_q, b.seqlen_q, program.number("kHeadDim"));
+  for_each_gradient(program, args, [&](const auto& h, int64 i, int64 j, double, double ds) {
+    for (int c = 0; c < dq.cols; ++c) dq.row(h.batch, h.head, i)[c] += ds * h.k(j)[c];
+  });
+  dq.store(b.dq, b.dq_stride, b.gradient_scale, program.is("kAddsToOutputs"));
+}
+
+void ring_rows(const Program& program, const RingRowsArgs& args) {
+  for (int64 r = 0; r < args.all_rows; ++r) {
+    const int64 batch = r / args.rows / args.heads, head = r / args.rows % args.heads, row = r % args.rows;
+    const float* const from = at(args.from, args.from_stride, batch, head, row);
+    float* const to = at(args.to, args.to_stride, batch, head, row);
+    for (uint32 c = 0; c < args.cols; ++c) to[c] = from[c] + (program.is("kAdds") ? to[c] : 0.0F);
+  }
+}
+
+template <class T>
+T* memory(DevicePointer address) {
+  return reinterpret_cast<T*>(address);
+}
+
+}  // namespace
+
+extern "C" {
+
+DriverResult cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return 0;
+}
+DriverResult cuDeviceGetCount(int* count) {
+  *count = 1;
+  return 0;
+}
+DriverResult cuDeviceGetAttribute(int* value, DeviceAttribute which, DeviceIndex) {
+  *value = which == DeviceAttribute::kComputeCapabilityMajor   ? 9
+           : which == DeviceAttribute::kComputeCapabilityMinor ? 0
+           : which == DeviceAttribute::kMaxSmemPerBlockOptin   ? 232448
+                                                               : 132;
+  return 0;
+}
+DriverResult cuModuleLoadData(ModuleHandle* module, const void* image) {
+  *module = reinterpret_cast<ModuleHandle>(new Program{static_cast<const char*>(image), ""});
+  return 0;
+}
+DriverResult cuModuleUnload(ModuleHandle module) {
+  delete reinterpret_cast<Program*>(module);
+  return 0;
+}
+DriverResult cuModuleGetFunction(FunctionHandle* function, ModuleHandle module, const char* entry) {
+  reinterpret_cast<Program*>(module)->entry = entry;
+  *function = reinterpret_cast<FunctionHandle>(module);
+  return 0;
+}
+DriverResult cuLaunchKernelEx(const DriverLaunchConfig*, FunctionHandle function, void** arguments, void**) {
+  const auto& program = *reinterpret_cast<const Program*>(function);
+  const auto& forward = *static_cast<const ForwardOptionArgs*>(arguments[0]);
+  const auto& backward = *static_cast<const BackwardOptionArgs*>(arguments[0]);
+  constexpr DriverResult kNotSupported = 801;
+  if (program.entry == "attend_simt_forward") {
+    simt_forward(program, forward);
+  } else if (program.entry == "attend_simt_backward_keys") {
+    simt_backward_keys(program, backward);
+  } else if (program.entry == "attend_simt_backward_queries") {
+    simt_backward_queries(program, backward);
+  } else if (program.entry == "attend_ring_rows") {
+    ring_rows(program, *static_cast<const RingRowsArgs*>(arguments[0]));
+  } else if (program.entry != "attend_simt_backward_prepare") {  // what it saves is computed anew here
+    return kNotSupported;
+  }
+  return 0;
+}
+DriverResult cuMemAlloc_v2(DevicePointer* pointer, std::size_t bytes) {
+  *pointer = reinterpret_cast<DevicePointer>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+  std::memset(memory<void>(*pointer), 0xFF, bytes);  // NaN
+  return 0;
+}
+DriverResult cuMemFree_v2(DevicePointer pointer) {
+  std::free(memory<void>(pointer));
+  return 0;
+}
+DriverResult cuMemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, MemoryPoolHandle, StreamHandle) {
+  return cuMemAlloc_v2(pointer, bytes);
+}
+DriverResult cuMemFreeAsync(DevicePointer pointer, StreamHandle) {
+  return cuMemFree_v2(pointer);
+}
+DriverResult cuMemcpyHtoDAsync_v2(DevicePointer to, const void* from, std::size_t bytes, StreamHandle) {
+  std::memcpy(memory<void>(to), from, bytes);
+  return 0;
+}
+DriverResult cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, std::size_t bytes, StreamHandle) {
+  std::memcpy(to, memory<void>(from), bytes);
+  return 0;
+}
+DriverResult cuMemcpyDtoDAsync_v2(DevicePointer to, DevicePointer from, std::size_t bytes, StreamHandle) {
+  std::memcpy(memory<void>(to), memory<void>(from), bytes);
+  return 0;
+}
+DriverResult cuMemsetD8Async(DevicePointer to, unsigned char value, std::size_t bytes, StreamHandle) {
+  std::memset(memory<void>(to), value, bytes);
+  return 0;
+}
+DriverResult cuMemsetD32Async(DevicePointer to, unsigned value, std::size_t count, StreamHandle) {
+  std::fill_n(memory<unsigned>(to), count, value);
+  return 0;
+}
+
+const char* nvrtcGetErrorString(int) {
+  return "none";
+}
+int nvrtcVersion(int* major, int* minor) {
+  *major = 13;
+  *minor = 0;
+  return 0;
+}
+int nvrtcGetNumSupportedArchs(int* count) {
+  *count = 1;
+  return 0;
+}
+int nvrtcGetSupportedArchs(int* archs) {
+  *archs = 90;
+  return 0;
+}
+int nvrtcCreateProgram(void** program, const char* source, const char*, int, const char* const*, const char* const*) {
+  *program = new std::string(source);
+  return 0;
+}
+int nvrtcDestroyProgram(void** program) {
+  delete static_cast<std::string*>(*program);
+  return 0;
+}
+int nvrtcCompileProgram(void*, int, const char* const*) {
+  return 0;
+}
+int nvrtcGetCUBINSize(void* program, std::size_t* bytes) {
+  *bytes = static_cast<std::string*>(program)->size() + 1;
+  return 0;
+}
+int nvrtcGetCUBIN(void* program, char* cubin) {
+  std::strcpy(cubin, static_cast<std::string*>(program)->c_str());
+  return 0;
+}
+int nvrtcGetProgramLogSize(void*, std::size_t* bytes) {
+  *bytes = 1;
+  return 0;
+}
+int nvrtcGetProgramLog(void*, char* log) {
+  *log = '\0';
+  return 0;
+}
+
+}  // extern "C"

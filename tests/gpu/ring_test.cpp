@@ -1,0 +1,335 @@
+// Rings of GPU ranks against float64: shardings, masks, options and numbers of ranks in a pairwise covering array, with
+// the budgets of one device. Ranks that are threads share GPU 0; NCCL wants a GPU for each.
+#include "attend/ring.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <thread>
+
+#include "attend/ring_nccl.hpp"
+#include "cuda/driver/device.hpp"
+#include "cuda/driver/stream.hpp"
+#include "gpu/gpu.hpp"
+#include "ring/nccl.hpp"
+#include "ring/ring_run.hpp"
+#include "support/compare.hpp"
+#include "support/covering_array.hpp"
+
+namespace attend::test {
+namespace {
+
+enum Factor { kDtype, kShardingKind, kRanks, kLengths, kHeads, kHeadDims, kMask, kOptions, kDlse, kBatching, kLayout };
+
+struct Pair {
+  std::int64_t a, b;
+};
+struct Mask {
+  bool causal;
+  std::int64_t left, right;
+};
+enum Options { kPlain, kAlibi, kDropout, kSoftcap, kAlibiDropout, kBias, kBoolMask, kNumOptions };
+constexpr DType kDtypes[] = {DType::kBF16, DType::kF16, DType::kF32};
+constexpr Sharding kShardings[] = {Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped};
+constexpr int kNumRanks[] = {2, 1, 3, 4};
+constexpr Pair kLengthPairs[] = {{512, 512}, {200, 430}, {300, 130}, {5, 3}, {576, 576}, {0, 40}};
+constexpr Pair kHeadPairs[] = {{2, 2}, {4, 1}, {6, 2}};
+constexpr Pair kHeadDimPairs[] = {{64, 64}, {128, 128}};
+constexpr Mask kMasks[] = {{true, -1, -1}, {false, -1, -1}, {true, 100, -1}, {false, 60, 20}};
+const std::vector<int> kNumValues = {std::size(kDtypes),
+                                     std::size(kShardings),
+                                     std::size(kNumRanks),
+                                     std::size(kLengthPairs),
+                                     std::size(kHeadPairs),
+                                     std::size(kHeadDimPairs),
+                                     std::size(kMasks),
+                                     kNumOptions,
+                                     2,
+                                     2,
+                                     2};
+
+/// Bias and mask want rows that are neighbours, and no packed sequences; far from every row ALiBi takes p below the
+/// smallest normal number, where no error is bounded.
+bool is_compatible(int f, int a, int g, int b) {
+  const auto reads_scores = [](int options) { return options == kBias || options == kBoolMask; };
+  if (f == kShardingKind && g == kOptions) return kShardings[a] != Sharding::kStriped || !reads_scores(b);
+  if (f == kOptions && g == kBatching) return b == 0 || !reads_scores(a);
+  if (f == kLengths && g == kOptions)
+    return kLengthPairs[a].a == kLengthPairs[a].b || (b != kAlibi && b != kAlibiDropout);
+  return true;
+}
+
+RingCase to_case(const Choice& v, std::uint64_t seed) {
+  const auto at = [&](Factor f) { return static_cast<std::size_t>(v[f]); };
+  const Mask& mask = kMasks[at(kMask)];
+  AttentionCase c = {.dtype = kDtypes[at(kDtype)],
+                     .batch = 2,
+                     .heads_q = kHeadPairs[at(kHeads)].a,
+                     .heads_k = kHeadPairs[at(kHeads)].b,
+                     .seqlen_q = kLengthPairs[at(kLengths)].a,
+                     .seqlen_k = kLengthPairs[at(kLengths)].b,
+                     .head_dim = kHeadDimPairs[at(kHeadDims)].a,
+                     .head_dim_v = kHeadDimPairs[at(kHeadDims)].b,
+                     .causal = mask.causal,
+                     .window_left = mask.left,
+                     .window_right = mask.right};
+  c.alibi = v[kOptions] == kAlibi || v[kOptions] == kAlibiDropout;
+  if (v[kOptions] == kDropout || v[kOptions] == kAlibiDropout) c.dropout_p = 0.2;
+  if (v[kOptions] == kSoftcap) c.softcap = 20;
+  if (v[kOptions] == kBias) c.bias = Broadcast{true, false, true};
+  if (v[kOptions] == kBoolMask) c.mask = Broadcast{false, true, true};
+  c.dlse = v[kDlse] == 1;
+  c.layout = v[kLayout] == 0 ? CaseLayout::kBSHD : CaseLayout::kPadded;
+  c.seed = seed;
+  if (v[kBatching] == 1) {
+    c.varlen_q = {c.seqlen_q, 0, c.seqlen_q / 2, 3};
+    c.varlen_k = {c.seqlen_k, 4, 0, c.seqlen_k / 3 + 1};
+  }
+  return {c, kShardings[at(kShardingKind)], kNumRanks[at(kRanks)]};
+}
+
+constexpr std::uint64_t kArraySeed = 20261122;
+
+std::vector<RingCase> cases() {
+  std::vector<RingCase> all;
+  for (const Choice& v : covering_array(kNumValues, is_compatible, kArraySeed)) {
+    all.push_back(to_case(v, 1000 + all.size()));
+  }
+  return all;
+}
+
+/// Forward and backward of one rank, waited for.
+void run_rank(const RingContext& context, const RankTensors& tensors, const RingCase& c, int device,
+              std::string_view compute) {
+  const cuda::ContextGuard guard(device);
+  const cuda::OwnStream stream;
+  const RankPlace place = {{DeviceType::kCUDA, device}, stream.get()};
+  ring_forward_of(context, tensors, c, compute, place);
+  ring_backward_of(context, tensors, c, compute, place);
+  cuda::synchronize(stream.get());
+}
+
+/// On threads; rank r on GPU devices[r].
+Outputs run_on_gpus(const std::vector<RingContext>& ranks, const std::vector<int>& devices, const Inputs& whole,
+                    const RingCase& c, std::string_view compute = "auto") {
+  const std::vector<RankTensors> tensors = cut(whole, c);
+  const std::vector<std::string> thrown = on_threads(c.num_ranks, [&](int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    run_rank(ranks[at], tensors[at], c, devices[at], compute);
+  });
+  for (const std::string& text : thrown) EXPECT_EQ(text, "") << describe(c);
+  return put_together(tensors, whole, c);
+}
+
+Outputs run_on_gpu(const Inputs& whole, const RingCase& c, std::string_view compute = "auto") {
+  return run_on_gpus(make_thread_ring(c.num_ranks), std::vector<int>(static_cast<std::size_t>(c.num_ranks), 0), whole,
+                     c, compute);
+}
+
+void check(const Inputs& in, const Outputs& out, const RingCase& c) {
+  const bool rounds_p = c.problem.dtype != DType::kF32;
+  std::string line = describe(c);
+  for (const TensorCheck& check : compare_outputs(in, out, rounds_p ? KeptP::kRounded : KeptP::kFloat)) {
+    char text[64];
+    std::snprintf(text, sizeof(text), "  %s %.2e of %.2e", check.name.c_str(), check.comparison.block_error,
+                  check.comparison.budget);
+    line += text;
+  }
+  std::puts(line.c_str());
+}
+
+class GpuRing : public GpuTest {};
+class EveryGpuRingPair : public GpuTest, public testing::WithParamInterface<RingCase> {};
+
+TEST_P(EveryGpuRingPair, StaysInBudget) {
+  const RingCase& c = GetParam();
+  const Inputs in = make_inputs(c.problem);
+  check(in, run_on_gpu(in, c), c);
+}
+
+INSTANTIATE_TEST_SUITE_P(CoveringArray, EveryGpuRingPair, testing::ValuesIn(cases()),
+                         [](const auto& test) { return std::to_string(test.index); });
+
+TEST(GpuRingCases, MissNoCompatiblePair) {
+  EXPECT_EQ(uncovered_pairs(kNumValues, is_compatible, covering_array(kNumValues, is_compatible, kArraySeed)), 0);
+}
+
+RingCase long_case(DType dtype, Sharding sharding, int num_ranks) {
+  return {{.dtype = dtype,
+           .heads_q = 2,
+           .heads_k = 1,
+           .seqlen_q = 1024,
+           .seqlen_k = 1024,
+           .head_dim = 128,
+           .head_dim_v = 128,
+           .causal = true,
+           .seed = 7},
+          sharding,
+          num_ranks};
+}
+
+struct Errors {
+  double mean_square, largest;
+};
+
+Errors errors_of(const std::vector<double>& result, const std::vector<double>& truth) {
+  Errors errors = {};
+  for (std::size_t i = 0; i < truth.size(); ++i) {
+    const double error = std::abs(result[i] - truth[i]);
+    errors.mean_square += error * error / static_cast<double>(truth.size());
+    errors.largest = std::max(errors.largest, error);
+  }
+  return errors;
+}
+
+/// Parts stay in float32: what is rounded to 16 bits is the end alone. Root mean squares: which entry is worst, and how
+/// bad, changes with each rounding inside of the kernels, whose tiles are not those of one device.
+TEST_F(GpuRing, ErrorDoesNotGrowWithRanks) {
+  const RingCase eight = long_case(DType::kBF16, Sharding::kZigzag, 8);
+  const Inputs in = make_inputs(eight.problem);
+  const Outputs truth = run(as_f64(in), "reference");
+  const Outputs alone = run(in, "auto");
+  const Outputs ring = run_on_gpu(in, eight);
+  for (TensorBuffer Outputs::*tensor : {&Outputs::o, &Outputs::dq, &Outputs::dk, &Outputs::dv}) {
+    const std::vector<double> want = (truth.*tensor).values();
+    const Errors of_one = errors_of((alone.*tensor).values(), want), of_ring = errors_of((ring.*tensor).values(), want);
+    std::printf("one GPU: rms %.3e max %.3e, a ring of 8: %.3e %.3e\n", std::sqrt(of_one.mean_square), of_one.largest,
+                std::sqrt(of_ring.mean_square), of_ring.largest);
+    EXPECT_LE(std::sqrt(of_ring.mean_square), 1.05 * std::sqrt(of_one.mean_square));
+  }
+}
+
+TEST_F(GpuRing, IsRepeatableWhereItIsAskedToBe) {
+  RingCase c = long_case(DType::kF16, Sharding::kZigzag, 4);
+  c.problem.deterministic = true;
+  const Inputs in = make_inputs(c.problem);
+  const Outputs first = run_on_gpu(in, c);
+  for (int round = 0; round < 5; ++round) {
+    const Outputs again = run_on_gpu(in, c);
+    EXPECT_EQ(again.o.bytes(), first.o.bytes());
+    EXPECT_EQ(again.lse.bytes(), first.lse.bytes());
+    EXPECT_EQ(again.dq.bytes(), first.dq.bytes());
+    EXPECT_EQ(again.dk.bytes(), first.dk.bytes());
+    EXPECT_EQ(again.dv.bytes(), first.dv.bytes());
+  }
+}
+
+/// The same entries are dropped as on one device: what is kept of v = identity shows in o.
+TEST_F(GpuRing, DropsTheVeryEntriesOfOneDevice) {
+  for (const Sharding sharding : {Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}) {
+    for (const std::int64_t seqlen : {64, 61}) {
+      RingCase c = {{.dtype = DType::kBF16,
+                     .heads_q = 2,
+                     .heads_k = 2,
+                     .seqlen_q = seqlen,
+                     .seqlen_k = seqlen,
+                     .head_dim = 64,
+                     .head_dim_v = 64,
+                     .dropout_p = 0.5,
+                     .seed = 11},
+                    sharding,
+                    3};
+      const Inputs in = make_inputs(c.problem);
+      in.v.generate([](auto, auto, std::int64_t row, std::int64_t col) { return row == col ? 1.0 : 0.0; });
+      const std::vector<double> want = run(in, "auto").o.values();
+      const std::vector<double> got = run_on_gpu(in, c).o.values();
+      for (std::size_t i = 0; i < want.size(); ++i) ASSERT_EQ(got[i] == 0, want[i] == 0) << i << " " << describe(c);
+    }
+  }
+}
+
+TEST_F(GpuRing, RefusesOnEveryRankWhatOneRankLacks) {
+  RingCase c = long_case(DType::kBF16, Sharding::kStriped, 3);
+  c.problem.seqlen_q = c.problem.seqlen_k = 64;
+  c.problem.bias = Broadcast{true, true, true};
+  const Inputs in = make_inputs(c.problem);
+  const std::vector<RankTensors> tensors = cut(in, c);
+  const std::vector<RingContext> ranks = make_thread_ring(3);
+  const std::vector<std::string> thrown = on_threads(3, [&](int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    run_rank(ranks[at], tensors[at], c, 0, "auto");
+  });
+  for (const std::string& text : thrown) {
+    EXPECT_EQ(text, "bias: given with striped sharding on a GPU, allowed none (rank 0)");
+  }
+}
+
+/// Ranks on GPUs of their own.
+class NcclRing : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    if (cuda::device_count() < 2) GTEST_SKIP() << "one GPU, NCCL wants one for each of two ranks";
+    try {
+      (void)make_nccl_id();
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+
+  static std::vector<RingContext> make_ring() {
+    const NcclId id = make_nccl_id();
+    std::vector<std::optional<RingContext>> made(2);
+    const std::vector<std::string> thrown = on_threads(2, [&](int rank) {
+      made[static_cast<std::size_t>(rank)] =
+          make_nccl_ring(id, rank, 2, rank, {.timeout = std::chrono::milliseconds(3000)});
+    });
+    for (const std::string& text : thrown) EXPECT_EQ(text, "");
+    return {*made[0], *made[1]};
+  }
+};
+
+TEST_F(NcclRing, OfTwoGpusStaysInBudget) {
+  const std::vector<RingContext> ranks = make_ring();
+  for (RingCase c : cases()) {
+    if (c.num_ranks != 2) continue;
+    const Inputs in = make_inputs(c.problem);
+    check(in, run_on_gpus(ranks, {0, 1}, in, c), c);
+  }
+}
+
+TEST_F(NcclRing, TakesACommunicatorOfTheCallers) {
+  const NcclId id = make_nccl_id();
+  const RingCase c = long_case(DType::kBF16, Sharding::kZigzag, 2);
+  const Inputs in = make_inputs(c.problem);
+  const std::vector<RankTensors> tensors = cut(in, c);
+  const std::vector<std::string> thrown = on_threads(2, [&](int rank) {
+    const cuda::ContextGuard guard(rank);
+    ring::NcclComm comm = nullptr;
+    ring::check_nccl(ring::nccl().comm_init_rank(&comm, 2, id, rank), "ncclCommInitRank");
+    run_rank(make_nccl_ring(comm), tensors[static_cast<std::size_t>(rank)], c, rank, "auto");
+    ring::check_nccl(ring::nccl().comm_destroy(comm), "ncclCommDestroy");  // the context has left it alone
+  });
+  for (const std::string& text : thrown) EXPECT_EQ(text, "");
+  check(in, put_together(tensors, in, c), c);
+}
+
+TEST_F(NcclRing, TellsRanksThatDiffer) {
+  const std::vector<RingContext> ranks = make_ring();
+  const RingCase c = long_case(DType::kBF16, Sharding::kZigzag, 2);
+  const Inputs in = make_inputs(c.problem);
+  const std::vector<RankTensors> tensors = cut(in, c);
+  const std::vector<std::string> thrown = on_threads(2, [&](int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    RingCase mine = c;
+    if (rank == 1) mine.sharding = Sharding::kStriped;
+    run_rank(ranks[at], tensors[at], mine, rank, "auto");
+  });
+  for (const std::string& text : thrown) EXPECT_EQ(text, "sharding: striped on rank 1, allowed zigzag as on rank 0");
+  check(in, run_on_gpus(ranks, {0, 1}, in, c), c);  // the ring is as good as new
+}
+
+TEST_F(NcclRing, DoesNotWaitForEverForARankThatIsGone) {
+  const std::vector<RingContext> ranks = make_ring();
+  const RingCase c = long_case(DType::kBF16, Sharding::kZigzag, 2);
+  const Inputs in = make_inputs(c.problem);
+  const std::vector<RankTensors> tensors = cut(in, c);
+  const std::vector<std::string> thrown =
+      on_threads(1, [&](int rank) { run_rank(ranks[0], tensors[0], c, rank, "auto"); });
+  EXPECT_EQ(thrown[0], "ring: rank 0 has waited 3000 ms for the others to begin the call");
+}
+
+}  // namespace
+}  // namespace attend::test
