@@ -321,7 +321,10 @@ TEST_F(NcclRing, TellsRanksThatDiffer) {
   check(in, run_on_gpus(ranks, {0, 1}, in, c), c);  // the ring is as good as new
 }
 
-TEST_F(NcclRing, DoesNotWaitForEverForARankThatIsGone) {
+/// By itself, in a process of its own: what goes wrong here may hang.
+class LastNcclRing : public NcclRing {};
+
+TEST_F(LastNcclRing, DoesNotWaitForEverForARankThatIsGone) {
   const std::vector<RingContext> ranks = make_ring();
   const RingCase c = long_case(DType::kBF16, Sharding::kZigzag, 2);
   const Inputs in = make_inputs(c.problem);

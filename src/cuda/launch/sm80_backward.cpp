@@ -228,7 +228,7 @@ class Sm80Backward final : public Family {
                        .source = source,
                        .function = function,
                        .args = BackwardOptionArgs::kTypeName,
-                       .config = constants_of(v, takes),
+                       .config = constants_of(v, takes | option::kPart),
                        .arch = arch.target};
     spec.config.insert(spec.config.end(), {{"kThreads", std::int64_t{kPlainThreads}},
                                            {"kBlockM", std::int64_t{kPlainRows}},
@@ -246,7 +246,7 @@ class Sm80Backward final : public Family {
                        .source = is_bias ? "sm80/sm80_dbias.cuh" : "sm80/sm80_backward.cuh",
                        .function = is_bias ? "sm80_dbias" : "sm80_backward",
                        .args = BackwardOptionArgs::kTypeName,
-                       .config = constants_of(v, takes),
+                       .config = constants_of(v, takes | option::kPart),
                        .arch = arch.target,
                        .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes),
                        .min_blocks = tile.min_blocks};
