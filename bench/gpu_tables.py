@@ -124,8 +124,8 @@ def slow_sentence():
     page = "All figures: [docs/benchmarks_gpu.md](docs/benchmarks_gpu.md)."
     if peers("paper", "bf16"):
         return f"**Bold is slow**: another is faster there. {page}"
-    return ("**Bold is slow**: few rows, short sequences, and what `simt` computes: gradients in 16 bits beyond "
-            f"head_dim 256, or before Ampere. {page}")
+    return ("**Bold is slow**: few rows, short sequences, and what `simt` computes: gradients in 16 bits with bias, "
+            f"boolean mask or softcap, beyond head_dim 256, or before Hopper. {page}")
 
 
 def vs_peers():
