@@ -5,7 +5,8 @@
 // Shapes   q, dout, o (batch, heads, seqlen_q, .), k, v (batch, heads_k, seqlen_k, .); args: Sm90BackwardArgs
 // Supports float16, bfloat16; head dimensions up to 128 each (beyond: sm90_backward_wide_keys.cuh); full, causal,
 //          window masks; ALiBi; dropout; packed sequences; grouped heads; any lengths. Not ALiBi with keys behind a
-//          row's own, nor with dropout beyond 64 columns. Strides and addresses multiples of 16 bytes, none of them 0. sm_90a
+//          row's own, nor with dropout beyond 64 columns. Strides and addresses multiples of 16 bytes, none of them
+//          0. sm_90a
 // Work     A block has 128 keys (192 where both head dimensions are at most 64) and walks over the tiles of 64 query
 //          rows that see them, for all query heads of the group: dk and dv stay in registers. Five products a tile, one
 //          pass; dq is added up in global memory, in no fixed order, and rounded by sm90_backward_finish.cuh
