@@ -4,15 +4,19 @@
     tools/gpu_test.py build/release/attend_gpu_tests build/release/attend .venv/bin/python results/h200/tests.json
     tools/gpu_test.py --only PART,... ...     the same arguments; tests begins a report anew, sanitizers and python go
                                               into one that is there, of the same kernels
+    tools/gpu_test.py --more --seconds N ...  goes on with the tests that a report of the same kernels misses, and
+                                              begins none after N seconds: where a GPU is lent for minutes at a time
 
-Kernels that many tests share are compiled first, on all cores. The tests run as several processes that share the GPU:
-most of their time is the float64 reference on the host. Then compute-sanitizer looks at the tests of the slice, one
-small case of each kind for every kernel, while pytest runs python/tests with the given interpreter, which has attend,
-torch and pytest. Where there is no GPU, everything is reported as skipped and no report is written.
+Kernels that many tests share are compiled first, on all cores. The tests run in pieces, several processes that share
+the GPU: most of their time is the float64 reference on the host. The report is written after each piece. Then
+compute-sanitizer looks at the tests of the slice, one small case of each kind for every kernel, while pytest runs
+python/tests with the given interpreter, which has attend, torch and pytest. Where there is no GPU, everything is
+reported as skipped and no report is written.
 
 The report: device, driver, kernel_digest (as `attend info --json` prints it: the report is current while they agree),
-tests (run, passed, failed, skipped, names of the failed), sanitizers (tool, errors, summary), python (the same as
-tests, the reasons of what was skipped, the version of torch), and cases: each comparison with its error and budget.
+tests (run, failed, skipped, names of the failed, pieces that are missing), sanitizers (tool, errors, summary), python
+(the same as tests, the reasons of what was skipped, the version of torch), and cases: each comparison with its error
+and budget.
 """
 
 import argparse
@@ -34,6 +38,7 @@ ALONE = "Alone.*"
 AHEAD = "Ahead*"
 LAST = "Last*"  # may hang
 LAST_LIMIT_S = 60
+PIECES = 96  # of the tests: processes, one after another
 WANT_TWO_GPUS = "*NcclRing*"
 LIMIT_S = float(os.environ.get("GPU_TEST_LIMIT_S", 600))  # of one process: a kernel may hang
 PARTS = ("tests", "sanitizers", "python")
@@ -74,38 +79,78 @@ def gtest_results(path):
             yield name, test.get("result", ""), [f["failure"] for f in test.get("failures", [])]
 
 
-def run_tests(tests, folder, num_gpus):
+def empty_report(num_gpus, digest):
+    """A report that nothing has been added to yet."""
+    pieces = ["ahead", *(str(index) for index in range(PIECES)), "alone", *(["last"] if num_gpus > 1 else [])]
+    counts = {"run": 0, "failed": 0, "skipped": 0, "failures": [], "missing": pieces,
+              "left_out": [] if num_gpus > 1 else [f"{WANT_TWO_GPUS}: one GPU"]}
+    return {"kernel_digest": digest, "passed": False, "tests": counts, "sanitizers": [],
+            "python": {"passed": False, "run": 0, "failed": 0, "skipped": 0}, "cases": []}  # fmt: skip
+
+
+def run_piece(tests, piece, folder, left_out):
+    """One process: its piece and its exit status."""
+    if piece.isdigit():
+        return piece, run_part(tests, int(piece), PIECES, f"-{ALONE}:{AHEAD}:{LAST}{left_out}", folder)
+    chosen, limit_s = {"ahead": (AHEAD, LIMIT_S), "alone": (ALONE, LIMIT_S), "last": (LAST, LAST_LIMIT_S)}[piece]
+    number = PIECES + ("ahead", "alone", "last").index(piece)
+    return piece, run_part(tests, number, 1, chosen, folder, limit_s)
+
+
+def take(report, piece, index, status, folder):
+    """What a piece gave, into the report."""
+    counts, gtest = report["tests"], folder / f"gtest-{index}.json"
+    counts["missing"] = [other for other in counts["missing"] if other != piece]
+    if not gtest.exists():  # the process died
+        counts["failed"] += 1
+        counts["failures"].append(f"piece {piece} ended with status {status}")
+        say((folder / f"tests-{index}.log").read_text()[-1500:])
+        return
+    for name, result, why in gtest_results(gtest):
+        counts["run"] += 1
+        counts["skipped"] += result == "SKIPPED"
+        if why or result not in ("COMPLETED", "SKIPPED"):
+            counts["failed"] += 1
+            counts["failures"].append(name)
+            say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
+    found = json.loads((folder / f"report-{index}.json").read_text())
+    report["cases"].extend(found.pop("cases"))
+    report.update(found)
+
+
+def tests_part(report, tests, folder, num_gpus, deadline, save):
+    """Runs the pieces that the report misses, as many as can be begun before the deadline; saves after each."""
     left_out = "" if num_gpus > 1 else f":{WANT_TWO_GPUS}"
-    shards = max(1, min(30, (os.cpu_count() or 2) - 2))
-    results, cases, head = [], [], {}
+    missing = list(report["tests"]["missing"])
 
-    def take(index, status):
-        nonlocal head
-        gtest = folder / f"gtest-{index}.json"
-        if not gtest.exists():  # the process died
-            results.append((f"process {index}", f"ended with status {status}", []))
-            say((folder / f"tests-{index}.log").read_text()[-1500:])
+    def done(result):
+        if result is None:
             return
-        results.extend(gtest_results(gtest))
-        head = json.loads((folder / f"report-{index}.json").read_text())
-        cases.extend(head.pop("cases"))
+        piece, (index, status) = result
+        if piece in missing:
+            take(report, piece, index, status, folder)
+            save(report)
 
-    take(*run_part(tests, shards + 1, 1, AHEAD, folder))  # the parts find their kernels on disk
-    with concurrent.futures.ThreadPoolExecutor(shards) as pool:
-        chosen = f"-{ALONE}:{AHEAD}:{LAST}{left_out}"
-        jobs = [pool.submit(run_part, tests, index, shards, chosen, folder) for index in range(shards)]
-        for done, job in enumerate(concurrent.futures.as_completed(jobs), 1):
-            take(*job.result())
-            say(f"tests: {done} of {shards} parts done")
-    take(*run_part(tests, shards, 1, ALONE, folder))
-    if num_gpus > 1:
-        take(*run_part(tests, shards + 2, 1, LAST, folder, LAST_LIMIT_S))
-    else:
-        say(f"{WANT_TWO_GPUS}: left out, they want two GPUs")
-    for line in (folder / f"tests-{shards}.log").read_text().splitlines():
+    def begin(piece):
+        return run_piece(tests, piece, folder, left_out) if time.monotonic() < deadline else None
+
+    done(begin("ahead"))  # the others find their kernels on disk
+    workers = max(1, min(30, (os.cpu_count() or 2) - 2))
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        jobs = [pool.submit(begin, piece) for piece in missing if piece.isdigit()]
+        for job in concurrent.futures.as_completed(jobs):
+            done(job.result())
+            say(f"tests: {PIECES - sum(p.isdigit() for p in report['tests']['missing'])} of {PIECES} pieces done")
+    for piece in ("alone", "last"):
+        if piece in missing:
+            done(begin(piece))
+    log = folder / f"tests-{PIECES + 1}.log"
+    for line in log.read_text().splitlines() if log.exists() else ():
         if "of host time" in line:
             say(line)
-    return head, results, cases
+    counts = report["tests"]
+    say(f"{counts['run']} tests, {counts['failed']} failed, {counts['skipped']} skipped, {len(counts['missing'])} pieces "
+        f"missing; {len(report['cases'])} comparisons")
 
 
 def sanitize(tests, tool, folder):
@@ -164,7 +209,7 @@ def rounded(value):
 def verdict(report):
     """Has all that the report tells of passed, and nothing been left out?"""
     counts, sanitizers = report["tests"], report["sanitizers"]
-    return (counts["failed"] == counts["skipped"] == 0 and len(sanitizers) == len(TOOLS)
+    return (counts["failed"] == counts["skipped"] == 0 and not counts.get("missing") and len(sanitizers) == len(TOOLS)
             and all(s["passed"] for s in sanitizers) and report["python"]["passed"])
 
 
@@ -176,20 +221,6 @@ def write(report, target):
     head = {key: value for key, value in report.items() if key != "cases"}
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(head, indent=2)[:-2] + ',\n  "cases": [\n' + entries + "\n  ]\n}\n")
-
-
-def tests_part(tests, folder, num_gpus):
-    """A report of the tests alone."""
-    head, results, cases = run_tests(tests, folder, num_gpus)
-    failed = [(name, why) for name, result, why in results if why or result not in ("COMPLETED", "SKIPPED")]
-    skipped = [name for name, result, _ in results if result == "SKIPPED"]
-    for name, why in failed:
-        say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
-    say(f"{len(results)} tests, {len(failed)} failed, {len(skipped)} skipped; {len(cases)} comparisons")
-    counts = {"run": len(results), "failed": len(failed), "skipped": len(skipped), "failures": [n for n, _ in failed],
-              "left_out": [] if num_gpus > 1 else [f"{WANT_TWO_GPUS}: one GPU"]}
-    return {**head, "passed": False, "tests": counts, "sanitizers": [],
-            "python": {"passed": False, "run": 0, "failed": 0, "skipped": 0}, "cases": cases}  # fmt: skip
 
 
 def sanitizers_part(tests, folder):
@@ -214,20 +245,22 @@ def earlier_report(target, digest):
     if not target.exists():
         sys.exit(f"gpu-test: {target} is not there: --only tests makes it")
     report = json.loads(target.read_text())
-    if report["kernel_digest"] != digest:
-        sys.exit(f"gpu-test: {target} is of other kernels, {report['kernel_digest']}; these are {digest}")
+    if report.get("kernel_digest") != digest:
+        sys.exit(f"gpu-test: {target} is of other kernels, {report.get('kernel_digest')}; these are {digest}")
     return report
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="PART,...", help=", ".join(PARTS))
+    parser.add_argument("--more", action="store_true", help="only tests, those that the report misses")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more tests after this time")
     parser.add_argument("tests", help="attend_gpu_tests")
     parser.add_argument("attend", help="the program")
     parser.add_argument("python", help="an interpreter with attend, torch and pytest")
     parser.add_argument("report", type=pathlib.Path, help="JSON")
     words = parser.parse_args()
-    words.parts = PARTS if words.only is None else tuple(words.only.split(","))
+    words.parts = ("tests",) if words.more else PARTS if words.only is None else tuple(words.only.split(","))
     unknown = set(words.parts) - set(PARTS)
     if unknown:
         parser.error(f"--only: {', '.join(sorted(unknown))}, allowed {', '.join(PARTS)}")
@@ -235,7 +268,7 @@ def parse():
 
 
 def main():
-    words = parse()
+    words, begun = parse(), time.monotonic()
     asked = subprocess.run([words.attend, "info", "--json"], check=True, capture_output=True, text=True)
     info = json.loads(asked.stdout)
     num_gpus = sum(device["type"] == "cuda" for device in info["devices"])
@@ -245,8 +278,12 @@ def main():
     parts = words.parts
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        begins = "tests" in parts
-        report = tests_part(words.tests, folder, num_gpus) if begins else earlier_report(words.report, info["kernel_digest"])
+        begins = "tests" in parts and not words.more
+        digest = info["kernel_digest"]
+        report = empty_report(num_gpus, digest) if begins else earlier_report(words.report, digest)
+        if "tests" in parts:
+            tests_part(report, words.tests, folder, num_gpus, begun + words.seconds,
+                       lambda whole: write(whole, words.report))
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             in_python = pool.submit(python_part, words.python, folder) if "python" in parts else None
             if "sanitizers" in parts:
@@ -255,7 +292,7 @@ def main():
                 report["python"] = in_python.result()
     write(report, words.report)
     say(f"{words.report}: {'passed' if report['passed'] else 'not passed, or not whole'}")
-    whole = words.only is None
+    whole = words.only is None and not words.more
     failed = report["tests"]["failed"] or not all(s["passed"] for s in report["sanitizers"])
     return 0 if report["passed"] or (not whole and not failed) else 1
 

@@ -1,0 +1,61 @@
+"""tools/gpu_test.py: a report that is begun in one run and finished in the next, with programs that only pretend."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu_test.py"
+
+TESTS = """#!{python}
+import json, os, sys
+index = int(os.environ["GTEST_SHARD_INDEX"])
+ran = sys.argv[1].split("json:")[1]
+is_piece = os.environ["GTEST_TOTAL_SHARDS"] == "96"
+if is_piece and index == 7: sys.exit(139)
+why = [{{"failure": "boom"}}] if is_piece and index == 9 else []
+tests = [{{"name": f"t{{index}}", "result": "COMPLETED", "failures": why}}]
+json.dump({{"testsuites": [{{"name": "S", "testsuite": tests}}]}}, open(ran, "w"))
+report = {{"kernel_digest": "d", "cases": [{{"case": f"{{sys.argv[2]}} {{index}}", "compute": "simt"}}]}}
+json.dump(report, open(os.environ["ATTEND_GPU_REPORT"], "w"))
+"""
+ATTEND = """#!/bin/sh
+echo '{"kernel_digest": "d", "devices": [{"type": "cpu"}, {"type": "cuda"}]}'
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The report after a run of the tool with these words before its arguments."""
+    for name, text in (("tests", TESTS.format(python=sys.executable)), ("attend", ATTEND)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    report = tmp_path / "report.json"
+
+    def run(*words):
+        command = [sys.executable, TOOL, *words, tmp_path / "tests", tmp_path / "attend", sys.executable, report]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return json.loads(report.read_text()) if report.exists() else None, done
+
+    return run
+
+
+def test_a_report_goes_on_where_it_stopped(run):
+    begun, _ = run("--only", "tests", "--seconds", "0")
+    assert begun["tests"]["run"] == 0 and len(begun["tests"]["missing"]) == 98 and not begun["passed"]
+    whole, _ = run("--more")
+    counts = whole["tests"]
+    assert counts["missing"] == [] and counts["run"] == 97 and len(whole["cases"]) == 97 and not whole["passed"]
+    assert counts["failed"] == 2
+    assert sorted(counts["failures"]) == ["S.t9", "piece 7 ended with status 139"]
+    again, _ = run("--more")  # nothing is missing, nothing is counted twice
+    assert again["tests"] == counts and len(again["cases"]) == 97
+
+
+def test_what_there_is_none_of_is_refused(run):
+    report, done = run("--more")
+    assert report is None and "is not there" in done.stderr
+    _, done = run("--only", "bench")
+    assert done.returncode == 2 and "--only: bench, allowed tests, sanitizers, python" in done.stderr
