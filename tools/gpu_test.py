@@ -149,8 +149,8 @@ def tests_part(report, tests, folder, num_gpus, deadline, save):
         if "of host time" in line:
             say(line)
     counts = report["tests"]
-    say(f"{counts['run']} tests, {counts['failed']} failed, {counts['skipped']} skipped, {len(counts['missing'])} pieces "
-        f"missing; {len(report['cases'])} comparisons")
+    say(f"{counts['run']} tests, {counts['failed']} failed, {counts['skipped']} skipped, {len(counts['missing'])} "
+        f"pieces missing; {len(report['cases'])} comparisons")
 
 
 def sanitize(tests, tool, folder):
