@@ -114,7 +114,7 @@ std::optional<core::Lack> Family::lack(const core::Problem& p, const DeviceInfo&
   }
   if (auto lack = option_lack(p, takes)) return lack;
   if (auto lack = dtype_lack(p, dtypes)) return lack;
-  return lack_of_its_own(p);
+  return lack_of_its_own(p, device);
 }
 
 std::span<const Family* const> families() {

@@ -191,7 +191,10 @@ class Family {
 
  protected:
   /// What it lacks beyond passes, instructions, options and dtypes: head_dims, alignment.
-  [[nodiscard]] virtual std::optional<core::Lack> lack_of_its_own(const core::Problem& /*p*/) const { return {}; }
+  [[nodiscard]] virtual std::optional<core::Lack> lack_of_its_own(const core::Problem& /*p*/,
+                                                                  const DeviceInfo& /*device*/) const {
+    return {};
+  }
 };
 
 /// All of them: the ladder in its order, then the products.

@@ -149,7 +149,7 @@ class RungFamily final : public Family {
   }
 
  protected:
-  [[nodiscard]] std::optional<Lack> lack_of_its_own(const Problem& p) const override {
+  [[nodiscard]] std::optional<Lack> lack_of_its_own(const Problem& p, const DeviceInfo& /*device*/) const override {
     if (auto lack = head_dim_lack(p, rung_.head_dims, rung_.max_head_dim, rung_.any_head_dim_v)) return lack;
     if (workspace_bytes(p) > rung_.max_workspace) {
       return Lack{"q, k", "matrices of", workspace_text, "a workspace of 32 GiB"};

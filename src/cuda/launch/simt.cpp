@@ -303,9 +303,11 @@ class SimtFamily final : public Family {
 
  protected:
   /// Blocks that share rows would read an lse that another of them has written.
-  [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p) const override {
-    if (!p.adds_to_outputs || p.is_backward || p.head_dim_v <= kMostColumns) return std::nullopt;
-    return core::Lack{"v", "head_dim", p.head_dim_v, "1 to 256 in a ring"};
+  [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p, const DeviceInfo& device) const override {
+    if (!p.adds_to_outputs || p.is_backward) return std::nullopt;
+    if (forward_tile(facts_of(p, false), false, device.max_smem_per_block).columns.count == 1) return std::nullopt;
+    return core::Lack{"v", "head_dim", p.head_dim_v,
+                      p.head_dim_v > kMostColumns ? "1 to 256 in a ring" : "1 to 128 in a ring on this GPU"};
   }
 };
 
@@ -352,7 +354,8 @@ std::vector<Variant> SimtFamily::examples(const Arch& arch) const {
                    .aligned = c.head_dim % 16 == 0};
     for (const bool few_rows : {false, true}) {
       if (few_rows && facts.options != 0) continue;
-      variants.emplace_back(variant_of(facts, few_rows, arch.max_smem_per_block));
+      const SimtVariant forward = variant_of(facts, few_rows, arch.max_smem_per_block);
+      if (!facts.has(option::kAddsToOutputs) || forward.forward.columns.count == 1) variants.emplace_back(forward);
     }
     facts.is_backward = 1;
     SimtVariant backward = variant_of(facts, false, arch.max_smem_per_block);

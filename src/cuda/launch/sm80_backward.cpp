@@ -217,7 +217,8 @@ class Sm80Backward final : public Family {
   }
 
  protected:
-  [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p) const override {
+  [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p,
+                                                          const DeviceInfo& /*device*/) const override {
     return head_dim_lack(p, {}, kSm80BackwardLargestHeadDim, true);
   }
 

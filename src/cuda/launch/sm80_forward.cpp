@@ -196,7 +196,8 @@ class Sm80Forward final : public Family {
   }
 
  protected:
-  [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p) const override {
+  [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p,
+                                                          const DeviceInfo& /*device*/) const override {
     if (auto lack = head_dim_lack(p, {}, kSm80LargestHeadDim, true)) return lack;
     const Facts facts = facts_of(p, true);
     const int widest = std::max(facts.head_dim, facts.head_dim_v);

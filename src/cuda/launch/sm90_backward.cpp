@@ -249,7 +249,8 @@ class Sm90Backward final : public Family {
   }
 
  protected:
-  [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p) const override {
+  [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p,
+                                                          const DeviceInfo& /*device*/) const override {
     if (p.dbias) return core::Lack{nullptr, "dbias", "given", "none"};
     if (auto lack = head_dim_lack(p, {}, kMostHeadDim, true)) return lack;
     if (auto lack = length_lack(p, kMostLength)) return lack;
