@@ -5,7 +5,7 @@
     tools/gpu_test.py --only PART,... ...     the same arguments; tests begins a report anew, sanitizers and python go
                                               into one that is there, of the same kernels
     tools/gpu_test.py --more --seconds N ...  goes on with the tests that a report of the same kernels misses, and
-                                              begins none after N seconds: where a GPU is lent for minutes at a time
+                                              begins none after N seconds: where a GPU is to be had for minutes
 
 Kernels that many tests share are compiled first, on all cores. The tests run in pieces, several processes that share
 the GPU: most of their time is the float64 reference on the host. The report is written after each piece. Then
