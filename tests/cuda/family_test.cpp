@@ -6,97 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <set>
 
 #include "core/dispatch.hpp"
+#include "cuda/made_up.hpp"
 
 namespace attend::test {
 namespace {
 
 using testing::HasSubstr;
-
-/// Before the driver's first use: device 0 has compute capability 9.0 and 132 multiprocessors, device 1 one that nobody
-/// knows.
-const int set_up = ::setenv("ATTEND_LIBCUDA_PATH", ATTEND_FAKE_LIBCUDA, 1);
-
-struct Sizes {
-  std::int64_t batch = 2, heads = 8, heads_kv = 8, seqlen_q = 1000, seqlen_k = 1000, head_dim = 64, head_dim_v = 64;
-};
-
-/// A problem whose tensors have addresses, but no memory.
-class MadeUp {
- public:
-  explicit MadeUp(DType dtype, const Sizes& s = {}, Params params = {}, bool backward = false, int device = 0,
-                  std::uintptr_t skew = 0)
-      : device_(device), skew_(skew) {
-    const Shape q_shape = {s.batch, s.heads, s.seqlen_q, s.head_dim},
-                k_shape = {s.batch, s.heads_kv, s.seqlen_k, s.head_dim};
-    const Shape v_shape = {s.batch, s.heads_kv, s.seqlen_k, s.head_dim_v};
-    const Shape o_shape = {s.batch, s.heads, s.seqlen_q, s.head_dim_v};
-    const Tensor q = tensor(dtype, q_shape), k = tensor(dtype, k_shape), v = tensor(dtype, v_shape);
-    const Tensor o = tensor(dtype, o_shape), lse = tensor(DType::kF32, {s.batch, s.heads, s.seqlen_q, 1});
-    const Shape scores = {1, 1, s.seqlen_q, s.seqlen_k};
-    if (params.bias) params.bias = tensor(params.bias->dtype, scores);
-    if (params.mask) params.mask = tensor(DType::kBool, scores);
-    if (params.alibi_slopes) params.alibi_slopes = tensor(DType::kF32, {1, s.heads, 1, 1});
-    if (!backward) {
-      problem = core::make_forward_problem(q, k, v, o, &lse, params);
-      return;
-    }
-    BackwardExtras extras;
-    if (params.bias) extras.dbias = tensor(params.bias->dtype, scores);
-    problem = core::make_backward_problem(tensor(dtype, o_shape), q, k, v, o, lse, tensor(dtype, q_shape),
-                                          tensor(dtype, k_shape), tensor(dtype, v_shape), params, extras);
-  }
-  core::Problem problem;
-
- private:
-  Tensor tensor(DType dtype, const Shape& shape) {
-    next_ += std::uintptr_t{1} << 40;
-    return {.data = reinterpret_cast<void*>(next_ + skew_),
-            .dtype = dtype,
-            .device = {DeviceType::kCUDA, device_},
-            .shape = shape,
-            .stride = contiguous_strides(shape)};
-  }
-  int device_;
-  std::uintptr_t next_ = 0, skew_ = 0;
-};
-
-cuda::DeviceInfo device(const char* arch, int multiprocessors) {
-  const cuda::Arch& a = cuda::find_arch(arch);
-  return {.index = 0,
-          .name = arch,
-          .major = a.major,
-          .minor = a.minor,
-          .num_multiprocessors = multiprocessors,
-          .max_smem_per_block = a.max_smem_per_block};
-}
-
-std::vector<cuda::DeviceInfo> devices() {
-  return {device("sm_70", 80),  device("sm_75", 40),   device("sm_80", 108),  device("sm_86", 28),
-          device("sm_89", 128), device("sm_90a", 132), device("sm_120", 170), device("sm_90a", 1)};
-}
-
-/// Problems that find every kind of tile.
-std::vector<MadeUp> problems(bool backward) {
-  std::vector<MadeUp> list;
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const std::int64_t head_dim : {8, 64, 96, 128, 200, 512}) {
-      for (const std::int64_t seqlen : {1, 40, 1000, 100000}) {
-        for (const bool causal : {false, true}) {
-          const Sizes sizes = {.seqlen_q = seqlen, .seqlen_k = seqlen, .head_dim = head_dim, .head_dim_v = head_dim};
-          list.emplace_back(dtype, sizes, Params{.causal = causal}, backward);
-          list.emplace_back(dtype, sizes, Params{.scale = -0.5, .softcap = 3, .dropout_p = 0.1}, backward);
-          list.emplace_back(dtype, sizes, Params{.window_left = 5, .bias = Tensor{.dtype = DType::kF16}}, backward, 0,
-                            4);
-        }
-      }
-    }
-  }
-  return list;
-}
 
 TEST(Family, ChoicesFitTheDeviceAndRepeat) {
   int chosen = 0;
@@ -332,89 +250,6 @@ TEST(Auto, HalfPrecisionIsForTensorCoresWhereverTheyTakeIt) {
   }
 }
 
-TEST(Sm80Forward, TilesFollowTheSharedMemoryOfTheArchitecture) {
-  const cuda::Family& family = *cuda::find_family("sm80_forward");
-  const auto constant = [&](const MadeUp& made, const cuda::DeviceInfo& d, const char* name) -> std::int64_t {
-    for (const cuda::Constant& c : family.kernels(family.choose(made.problem, d).variant, d.arch()).front().config) {
-      if (c.name == name) return std::get<std::int64_t>(c.value);
-    }
-    return -1;
-  };
-  struct Wanted {
-    std::int64_t head_dim;
-    const char* arch;
-    std::int64_t block_m, block_n, threads, smem_bytes;
-  };
-  constexpr Wanted kWanted[] = {
-      {64, "sm_80", 128, 64, 128, 50176},   {64, "sm_86", 128, 64, 128, 50176},  {64, "sm_90a", 128, 64, 128, 50176},
-      {128, "sm_80", 128, 32, 128, 66560},  {128, "sm_86", 128, 64, 256, 99328}, {128, "sm_90a", 128, 64, 128, 99328},
-      {256, "sm_80", 128, 32, 256, 132096}, {256, "sm_120", 64, 32, 128, 99328}, {256, "sm_90a", 128, 64, 256, 197632},
-      {512, "sm_80", 64, 32, 128, 164864},  {512, "sm_89", 32, 16, 64, 82944},   {512, "sm_90a", 128, 32, 256, 230400}};
-  for (const Wanted& w : kWanted) {
-    SCOPED_TRACE(std::string(w.arch) + " " + std::to_string(w.head_dim));
-    const MadeUp made(DType::kBF16,
-                      {.seqlen_q = 8192, .seqlen_k = 8192, .head_dim = w.head_dim, .head_dim_v = w.head_dim});
-    const cuda::DeviceInfo d = device(w.arch, 100);
-    EXPECT_EQ(constant(made, d, "kBlockM"), w.block_m);
-    EXPECT_EQ(constant(made, d, "kBlockN"), w.block_n);
-    EXPECT_EQ(constant(made, d, "kThreads"), w.threads);
-    EXPECT_EQ(constant(made, d, "kSmemBytes"), w.smem_bytes);
-  }
-  const MadeUp decode(DType::kBF16, {16, 32, 8, 1, 8192, 128, 128});
-  EXPECT_EQ(constant(decode, device("sm_80", 108), "kBlockM"), 64) << "one row";
-}
-
-TEST(Sm80Forward, TakesAnyAlignmentInTheLargestPieces) {
-  const cuda::Family& family = *cuda::find_family("sm80_forward");
-  const cuda::DeviceInfo d = device("sm_80", 108);
-  const auto copy_bytes = [&](const Sizes& sizes, std::uintptr_t skew) -> std::int64_t {
-    const MadeUp made(DType::kBF16, sizes, {}, false, 0, skew);
-    EXPECT_FALSE(family.lack(made.problem, d).has_value());
-    for (const cuda::Constant& c : family.kernels(family.choose(made.problem, d).variant, d.arch()).front().config) {
-      if (c.name == "kCopyBytes") return std::get<std::int64_t>(c.value);
-    }
-    return -1;
-  };
-  EXPECT_EQ(copy_bytes({}, 0), 16);
-  EXPECT_EQ(copy_bytes({}, 4), 4);
-  EXPECT_EQ(copy_bytes({}, 2), 2);
-  EXPECT_EQ(copy_bytes({.head_dim = 50}, 0), 4);
-  EXPECT_EQ(copy_bytes({.head_dim_v = 33}, 0), 2);
-}
-
-TEST(Sm80Forward, SumsThatTensorCoresWouldCutArePutAside) {
-  const cuda::Family& family = *cuda::find_family("sm80_forward");
-  const auto puts_aside = [&](DType dtype, std::int64_t seqlen_k) {
-    const MadeUp made(dtype, {.seqlen_k = seqlen_k});
-    const auto& config =
-        family.kernels(family.choose(made.problem, device("sm_80", 108)).variant, cuda::find_arch("sm_80"))
-            .front()
-            .config;
-    return std::any_of(config.begin(), config.end(),
-                       [](const cuda::Constant& c) { return c.name == "kPutsAside" && std::get<bool>(c.value); });
-  };
-  EXPECT_FALSE(puts_aside(DType::kF16, 65536));
-  EXPECT_TRUE(puts_aside(DType::kF16, 65537));
-  EXPECT_FALSE(puts_aside(DType::kBF16, 524288));
-  EXPECT_TRUE(puts_aside(DType::kBF16, 524289));
-  EXPECT_EQ(core::lack_of(*core::find_backend("sm80_forward"),
-                          MadeUp(DType::kF16, {.seqlen_k = 65537, .head_dim = 512}).problem),
-            "q: head_dim 512, compute 'sm80_forward' allows 1 to 256 where keys are very many");
-}
-
-/// The Config constant of the first kernel that has it, of what is chosen.
-std::optional<std::int64_t> constant_of(const cuda::Family& family, const core::Problem& p, const cuda::DeviceInfo& d,
-                                        const char* name) {
-  for (const cuda::KernelSpec& spec : family.kernels(family.choose(p, d).variant, d.arch())) {
-    for (const cuda::Constant& c : spec.config) {
-      if (c.name != name) continue;
-      if (const auto* number = std::get_if<std::int64_t>(&c.value)) return *number;
-      return std::get<bool>(c.value) ? 1 : 0;
-    }
-  }
-  return std::nullopt;
-}
-
 /// Before Hopper, and on it what its own backward lacks.
 TEST(Auto, GradientsInHalfPrecisionAreForTensorCoresWhereverTheyTakeThem) {
   const cuda::Family& sm80 = *cuda::find_family("sm80_backward");
@@ -437,65 +272,6 @@ TEST(Auto, GradientsInHalfPrecisionAreForTensorCoresWhereverTheyTakeThem) {
       }
     }
   }
-}
-
-TEST(Sm80Backward, TilesFollowTheSharedMemoryOfTheArchitecture) {
-  const cuda::Family& family = *cuda::find_family("sm80_backward");
-  struct Wanted {
-    std::int64_t head_dim;
-    const char* arch;
-    std::int64_t threads, streamed, step, adds_dq, smem_bytes;
-  };
-  constexpr Wanted kWanted[] = {{64, "sm_80", 128, 64, 32, 1, 83968},   {64, "sm_86", 128, 64, 16, 1, 83968},
-                                {64, "sm_90a", 128, 64, 32, 1, 83968},  {128, "sm_80", 256, 64, 64, 1, 149504},
-                                {128, "sm_86", 256, 32, 32, 0, 99328},  {128, "sm_90a", 256, 64, 64, 1, 149504},
-                                {256, "sm_80", 128, 32, 32, 0, 132096}, {256, "sm_120", 128, 16, 16, 0, 99328},
-                                {256, "sm_90a", 256, 32, 32, 0, 197632}};
-  for (const Wanted& w : kWanted) {
-    SCOPED_TRACE(std::string(w.arch) + " " + std::to_string(w.head_dim));
-    const MadeUp made(DType::kBF16,
-                      {.seqlen_q = 8192, .seqlen_k = 8192, .head_dim = w.head_dim, .head_dim_v = w.head_dim}, {}, true);
-    const cuda::DeviceInfo d = device(w.arch, 100);
-    const auto of = [&](const char* name) { return constant_of(family, made.problem, d, name); };
-    EXPECT_EQ(of("kWarps"), w.threads / 32);
-    EXPECT_EQ(of("kStreamed"), w.streamed);
-    EXPECT_EQ(of("kStep"), w.step);
-    EXPECT_EQ(of("kAddsDq"), w.adds_dq);
-    EXPECT_EQ(of("kSmemBytes"), w.smem_bytes);
-  }
-}
-
-TEST(Sm80Backward, TheSameBitsAreTwoPassesAndNoSumsInMemory) {
-  const cuda::Family& family = *cuda::find_family("sm80_backward");
-  const cuda::DeviceInfo d = device("sm_80", 108);
-  const auto zeroed_bytes = [&](const core::Problem& p) {
-    std::int64_t bytes = 0;
-    for (const auto& region : family.workspace(p, family.choose(p, d)).regions())
-      bytes += region.zeroed ? region.bytes : 0;
-    return bytes;
-  };
-  const Sizes sizes = {.batch = 2, .heads = 8, .seqlen_q = 1000, .head_dim = 50};
-  const MadeUp one(DType::kBF16, sizes, {}, true), two(DType::kBF16, sizes, {.deterministic = true}, true);
-  EXPECT_EQ(constant_of(family, one.problem, d, "kAddsDq"), 1);
-  EXPECT_EQ(zeroed_bytes(one.problem), 2 * 8 * 1000 * 64 * 4) << "rows of whole operands";
-  EXPECT_EQ(constant_of(family, two.problem, d, "kAddsDq"), 0);
-  EXPECT_EQ(zeroed_bytes(two.problem), 0);
-}
-
-TEST(Sm80Backward, TakesAnyAlignmentInTheLargestPieces) {
-  const cuda::Family& family = *cuda::find_family("sm80_backward");
-  const cuda::DeviceInfo d = device("sm_80", 108);
-  const auto copy_bytes = [&](const Sizes& sizes, std::uintptr_t skew) {
-    const MadeUp made(DType::kBF16, sizes, {}, true, 0, skew);
-    EXPECT_FALSE(family.lack(made.problem, d).has_value());
-    return constant_of(family, made.problem, d, "kCopyBytes");
-  };
-  EXPECT_EQ(copy_bytes({}, 0), 16);
-  EXPECT_EQ(copy_bytes({}, 4), 4);
-  EXPECT_EQ(copy_bytes({.head_dim_v = 33}, 0), 2);
-  EXPECT_EQ(
-      core::lack_of(*core::find_backend("sm80_backward"), MadeUp(DType::kF16, {.head_dim = 257}, {}, true).problem),
-      "q: head_dim 257, compute 'sm80_backward' allows 1 to 256");
 }
 
 TEST(Auto, ComplainsWithTheWordsOfTheMostGeneral) {

@@ -93,6 +93,16 @@ void GpuTest::SetUp() {
   set_tensor_memory(allocate_managed);
 }
 
+void AmpereTest::SetUp() {
+  GpuTest::SetUp();
+  if (!IsSkipped() && !cuda::device_info(0).arch().cp_async) GTEST_SKIP() << "no cp.async";
+}
+
+void HopperTest::SetUp() {
+  GpuTest::SetUp();
+  if (!IsSkipped() && !cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no wgmma";
+}
+
 bool supports(std::string_view compute, const Inputs& in) {
   const Outputs out = make_outputs(in);
   core::Problem p = core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &out.lse.view(),

@@ -24,6 +24,21 @@ class GpuTest : public testing::Test {
   void SetUp() override;
 };
 
+/// Skips where the GPU is older than Ampere.
+class AmpereTest : public GpuTest {
+ protected:
+  void SetUp() override;
+};
+
+/// Skips where the GPU has not Hopper's warpgroup instructions.
+class HopperTest : public GpuTest {
+ protected:
+  void SetUp() override;
+};
+
+/// Names the instances of a suite by their numbers.
+inline const auto kIndexName = [](const auto& test) { return std::to_string(test.index); };
+
 /// Does the backend support the case, forward, on this GPU? Asks the library itself.
 [[nodiscard]] bool supports(std::string_view compute, const Inputs& in);
 

@@ -33,8 +33,6 @@ TEST_P(Simt, StaysInBudget) {
   check_backend(kCompute, make_inputs(GetParam()));
 }
 
-const auto kIndexName = [](const auto& test) { return std::to_string(test.index); };
-
 INSTANTIATE_TEST_SUITE_P(OptionPairs, Simt, testing::ValuesIn(option_pair_cases()), kIndexName);
 INSTANTIATE_TEST_SUITE_P(OneOptionF32, Simt, testing::ValuesIn(option_cases(DType::kF32)), kIndexName);
 INSTANTIATE_TEST_SUITE_P(OneOptionF16, Simt, testing::ValuesIn(option_cases(DType::kF16)), kIndexName);

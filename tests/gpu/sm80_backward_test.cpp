@@ -23,23 +23,13 @@ namespace {
 
 constexpr const char* kCompute = "sm80_backward";
 
-/// Skips where the GPU is older than Ampere.
-class Sm80Gradients : public GpuTest {
- protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped()) return;
-    if (!cuda::device_info(0).arch().cp_async) GTEST_SKIP() << "no cp.async";
-  }
-};
+class Sm80Gradients : public AmpereTest {};
 
 class Sm80Backward : public Sm80Gradients, public testing::WithParamInterface<AttentionCase> {};
 
 TEST_P(Sm80Backward, StaysInBudget) {
   check_backend(kCompute, make_inputs(GetParam()));
 }
-
-const auto kIndexName = [](const auto& test) { return std::to_string(test.index); };
 
 /// The cases of every option, in half precision and up to the widest head_dim that is taken: those in float32 and those
 /// that are wider take turns.

@@ -20,15 +20,7 @@ namespace {
 
 constexpr const char* kCompute = "sm80_forward";
 
-/// Skips where the GPU is older than Ampere.
-class Sm80 : public GpuTest {
- protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped()) return;
-    if (!cuda::device_info(0).arch().cp_async) GTEST_SKIP() << "no cp.async";
-  }
-};
+class Sm80 : public AmpereTest {};
 
 class Sm80Forward : public Sm80, public testing::WithParamInterface<AttentionCase> {};
 
@@ -37,8 +29,6 @@ TEST_P(Sm80Forward, StaysInBudget) {
   ASSERT_TRUE(supports(kCompute, in)) << describe(GetParam());
   check_backend(kCompute, in);
 }
-
-const auto kIndexName = [](const auto& test) { return std::to_string(test.index); };
 
 /// The cases of every option, in half precision: those in float32 take turns.
 std::vector<AttentionCase> option_pairs() {

@@ -14,22 +14,13 @@ namespace {
 
 constexpr const char* kCompute = "sm90_backward";
 
-class Sm90Gradients : public GpuTest {
- protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped()) return;
-    if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no wgmma";
-  }
-};
+class Sm90Gradients : public HopperTest {};
 
 class Sm90Backward : public Sm90Gradients, public testing::WithParamInterface<AttentionCase> {};
 
 TEST_P(Sm90Backward, StaysInBudget) {
   check_backend(kCompute, make_inputs(GetParam()));
 }
-
-const auto kIndexName = [](const auto& test) { return std::to_string(test.index); };
 
 enum Factor { kDtype, kHeadDim, kHeadDimV, kMask, kScale, kPacked, kDeterministic, kDlse, kRules };
 enum Rules { kPlain, kAlibi, kDropout, kBoth, kNumRules };

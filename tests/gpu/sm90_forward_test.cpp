@@ -13,15 +13,7 @@ namespace attend::test {
 namespace {
 
 constexpr const char* kCompute = "sm90_forward";
-/// Skips where the GPU is not Hopper.
-class Sm90 : public GpuTest {
- protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped()) return;
-    if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no wgmma";
-  }
-};
+class Sm90 : public HopperTest {};
 
 class Sm90Forward : public Sm90, public testing::WithParamInterface<AttentionCase> {};
 
@@ -30,8 +22,6 @@ TEST_P(Sm90Forward, StaysInBudget) {
   ASSERT_TRUE(supports(kCompute, in)) << describe(GetParam());
   check_backend(kCompute, in);
 }
-
-const auto kIndexName = [](const auto& test) { return std::to_string(test.index); };
 
 // What a kernel is compiled for: each pair of these values meets in some variant.
 enum Factor {
