@@ -59,8 +59,14 @@ def run(command, environment, log, limit_s=LIMIT_S):
             return 124
 
 
-def run_part(tests, index, shards, chosen, folder, limit_s=LIMIT_S):
+def visible_devices(index, num_gpus):
+    """All GPUs, a different one first for each process: tests take the first, those of the ring take them all."""
+    return ",".join(str((index + other) % num_gpus) for other in range(num_gpus))
+
+
+def run_part(tests, index, shards, chosen, folder, num_gpus, limit_s=LIMIT_S):
     environment = {
+        "CUDA_VISIBLE_DEVICES": visible_devices(index, num_gpus),
         "GTEST_TOTAL_SHARDS": str(shards),
         "GTEST_SHARD_INDEX": str(index % shards),
         "OMP_NUM_THREADS": "1",
@@ -88,13 +94,13 @@ def empty_report(num_gpus, digest):
             "python": {"passed": False, "run": 0, "failed": 0, "skipped": 0}, "cases": []}  # fmt: skip
 
 
-def run_piece(tests, piece, folder, left_out):
+def run_piece(tests, piece, folder, left_out, num_gpus):
     """One process: its piece and its exit status."""
     if piece.isdigit():
-        return piece, run_part(tests, int(piece), PIECES, f"-{ALONE}:{AHEAD}:{LAST}{left_out}", folder)
+        return piece, run_part(tests, int(piece), PIECES, f"-{ALONE}:{AHEAD}:{LAST}{left_out}", folder, num_gpus)
     chosen, limit_s = {"ahead": (AHEAD, LIMIT_S), "alone": (ALONE, LIMIT_S), "last": (LAST, LAST_LIMIT_S)}[piece]
     number = PIECES + ("ahead", "alone", "last").index(piece)
-    return piece, run_part(tests, number, 1, chosen, folder, limit_s)
+    return piece, run_part(tests, number, 1, chosen, folder, num_gpus, limit_s)
 
 
 def take(report, piece, index, status, folder):
@@ -132,10 +138,10 @@ def tests_part(report, tests, folder, num_gpus, deadline, save):
             save(report)
 
     def begin(piece):
-        return run_piece(tests, piece, folder, left_out) if time.monotonic() < deadline else None
+        return run_piece(tests, piece, folder, left_out, num_gpus) if time.monotonic() < deadline else None
 
     done(begin("ahead"))  # the others find their kernels on disk
-    workers = max(1, min(30, (os.cpu_count() or 2) - 2))
+    workers = max(1, min(48, (os.cpu_count() or 2) - 2))
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         jobs = [pool.submit(begin, piece) for piece in missing if piece.isdigit()]
         for job in concurrent.futures.as_completed(jobs):

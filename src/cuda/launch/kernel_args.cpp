@@ -88,10 +88,10 @@ ForwardTmaArgs forward_tma_args(const core::Problem& p, int block_m, int block_n
           base};
 }
 
-double made_up_for_cut_off(std::int64_t head_dim) {
-  constexpr double kShare = 0.75 * 0x1p-24;
+double made_up_for_cut_off(const core::Problem& p) {
   constexpr std::int64_t kDepth = 16;  // columns of one instruction
-  return 1 + kShare * static_cast<double>((head_dim + kDepth - 1) / kDepth);
+  const double share = (p.q.dtype == DType::kBF16 ? 0.375 : 0.78) * 0x1p-24;
+  return 1 + share * static_cast<double>((p.head_dim + kDepth - 1) / kDepth);
 }
 
 OptionArgs option_args_of(const core::Problem& p) {

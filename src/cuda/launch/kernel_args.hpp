@@ -15,10 +15,11 @@ namespace attend::cuda {
 [[nodiscard]] ForwardTmaArgs forward_tma_args(const core::Problem& p, int block_m, int block_n,
                                               const ForwardArgs& base);
 
-/// What a scale is multiplied with where scores come from tensor cores. Of each 16 products that are added to a score
-/// they cut off what lies below the last place of the largest: of terms of one sign, which large scores are sums of,
-/// up to twice this; of others less, far below what their sum is rounded by. Measured: docs/hopper_forward.md.
-[[nodiscard]] double made_up_for_cut_off(std::int64_t head_dim);
+/// What a scale is multiplied with where scores come from tensor cores, in the forward and in the backward, whose p
+/// takes the forward's lse. Of each 16 products that are added to a score they cut off what lies below the last place
+/// of the largest: of terms of one sign, which large scores are sums of, up to twice this; of others less, far below
+/// what their sum is rounded by. Products of bfloat16 have fewer digits to lose. Measured: docs/hopper_forward.md.
+[[nodiscard]] double made_up_for_cut_off(const core::Problem& p);
 
 [[nodiscard]] OptionArgs option_args_of(const core::Problem& p);
 [[nodiscard]] BackwardOptionArgs backward_option_args(const BackwardArgs& base, const core::Problem& p);

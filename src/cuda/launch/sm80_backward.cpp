@@ -117,7 +117,6 @@ class Sm80Backward final : public Family {
   Sm80Backward()
       : Family("sm80_backward", "float16 and bfloat16 gradients on tensor cores since Ampere, every option") {
     has_forward = false;
-    in_auto = false;  // until all of its tests have passed on a GPU
     takes = option::kAll;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
@@ -196,7 +195,7 @@ class Sm80Backward final : public Family {
   void launch(const Launch& launch) const override {
     const Problem& p = launch.problem;
     BackwardOptionArgs args = backward_option_args(backward_args(p, launch.region(0), true), p);
-    args.base.scale *= static_cast<float>(made_up_for_cut_off(p.head_dim));
+    args.base.scale *= static_cast<float>(made_up_for_cut_off(p));
     args.dbias_sums = launch.region<float>(1);
     args.dq_sums = launch.region<float>(2);
     // Nobody looks at the stride of a single row; but rows that do not exist have addresses, and those are aligned too.

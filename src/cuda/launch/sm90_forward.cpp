@@ -193,8 +193,8 @@ class Sm90Forward final : public Family {
         .total_tiles = grid.total_tiles,
         .row_tiles = grid.row_tiles,
         .section_heads = grid.section_heads,
-        .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p.head_dim))};
-    args.base.scale *= static_cast<float>(made_up_for_cut_off(p.head_dim));
+        .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p))};
+    args.base.scale *= static_cast<float>(made_up_for_cut_off(p));
     launch.run(0, args);
   }
 
