@@ -7,6 +7,7 @@
 #pragma once
 
 #include "../common/accumulator_scores.cuh"
+#include "../common/smaller_or_nan.cuh"
 #include "sm80_backward_products.cuh"
 
 namespace attend {
@@ -15,13 +16,6 @@ template <class Element>
 constexpr int kSm80Shift = Element::kType == ElementType::kF16 ? 14 : 24;
 template <class Config>
 constexpr float kSm80Unshift = 1.0f / static_cast<float>(1 << kSm80Shift<ElementOf<Config>>);
-
-// The smaller of both; NaN where one is. PTX ISA, floating point: min. sm_80 and later.
-[[nodiscard]] __device__ __forceinline__ float smaller_or_nan(float a, float b) {
-  float y;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-  return y;
-}
 
 // lse or delta of the query rows of a lane's scores i and i + 1 of group r (i is even): its columns where the warp owns
 // keys, else its rows. saved: that of the lane's first.

@@ -7,22 +7,24 @@ namespace attend {
 
 // BackwardArgs and OptionArgs, with tensor maps and the parts of the workspace (Sm90BackwardWorkspace). kIsVarlen:
 // batch counts the sequences, seqlen_q and seqlen_k bound their lengths. Of the options, windows, cu_seqlens,
-// alibi_slopes and dropout are read. base.gradient_scale has dropout_scale in it, and 2^-ds_bits
+// alibi_slopes, softcap and dropout are read, and which of the bias's strides are 0. base.gradient_scale has dropout_scale in it, and 2^-ds_bits
 // (Sm90BackwardUnits).
 //
 // Maps: rank 4, (head_dim, seqlen, heads, batch), boxes of (64, rows, 1, 1), swizzled in rows of 128 bytes, zeros
 // outside. Rows and heads are whole multiples of 16 bytes apart, tensors start on one; so do o, dq, dk and dv, which
-// are read and written 16 bytes at a time. A tensor without elements gets a map of any tensor: it is never used.
+// are read and written 16 bytes at a time. A tensor without elements gets a map of any tensor: it is never used. That of
+// the bias is (seqlen_k, seqlen_q, heads, batch), with 1 head or batch entry where it is broadcast.
 struct Sm90BackwardArgs {
   static constexpr const char* kTypeName = "Sm90BackwardArgs";
   TensorMapArg q_map;     // 64 rows
   TensorMapArg dout_map;  // 64 rows
   TensorMapArg k_map;     // kBlockN rows
   TensorMapArg v_map;     // kBlockN rows
+  TensorMapArg bias_map;  // 64 rows
   BackwardArgs base;
   OptionArgs options;
-  float* lse_log2;      // (heads, stats_rows): log2(e) lse - p_bits; +inf in rows that see no key or do not
-                        // exist: p = 0
+  float* lse_log2;      // (heads, stats_rows): log2(e) lse - p_bits, or with a bias lse as it is; +inf in rows that
+                        // see no key or do not exist: p = 0
   float* delta;         // (heads, stats_rows): (rowsum(dout * o) - dlse) / dropout_scale. Both permuted:
                         // sm90_backward_stats_place()
   float* dq_sums;       // (heads, stats_rows / 64, depth / 64, 4 warps, 8, 32 lanes, 4): dq / gradient_scale
@@ -38,6 +40,6 @@ struct Sm90BackwardArgs {
   float scale_log2;       // scale * log2(e); 1e-30 where that is 0
 };
 static_assert(sizeof(Sm90BackwardArgs) ==
-              (4 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 9 * 8 + 4 * 4 + 63) / 64 * 64);
+              (5 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 9 * 8 + 4 * 4 + 63) / 64 * 64);
 
 }  // namespace attend

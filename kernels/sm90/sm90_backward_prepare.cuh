@@ -1,6 +1,6 @@
 // sm90, before the backward pass proper: what it knows of query rows, zeros where it adds, counters at their start.
 //
-//   delta = rowsum(dout * o) - dlse    lse_log2 = log2(e) lse - p_bits    with dropout, delta (1 - p)
+//   delta = rowsum(dout * o) - dlse    lse_log2 = log2(e) lse - p_bits, with a bias lse    with dropout, delta (1 - p)
 //
 // Shapes   as in sm90_backward.cuh. Rows are padded to whole tiles; rows that see no key, or do not exist, get
 //          lse_log2 = +inf and delta = 0: there p = 0, and so is all that follows
@@ -58,7 +58,7 @@ template <class Config>
 __device__ __forceinline__ void reset_counters(const Sm90BackwardArgs& args) {
   constexpr int kWarpgroups = Config::kBlockN / 64;
   if (threadIdx.x == 0) *args.next_item = 0;
-  if (sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV).is_persistent) {
+  if (kBackwardTile<Config>.is_persistent) {
     for (uint32 i = threadIdx.x; i < args.num_blocks * kWarpgroups; i += kBackwardPrepareThreads) {
       args.partial_ready[i] = 0;
     }
@@ -69,7 +69,7 @@ __device__ __forceinline__ void reset_counters(const Sm90BackwardArgs& args) {
 template <class Config>
 __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   using Element = ElementOf<Config>;
-  constexpr Sm90BackwardTile kTile = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV);
+  constexpr Sm90BackwardTile kTile = kBackwardTile<Config>;
   constexpr int kLanes = (kTile.depth_v > 128 ? 256 : kTile.depth_v) / kPieceElements;  // of a row: a power of two
   constexpr int kRowStep = kBackwardPrepareThreads / kLanes;
   constexpr int kRowsOfLane = kBackwardRows / kRowStep;
@@ -110,7 +110,9 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   if (thread < tile.rows_left) {
     const float lse = base.lse[base.lse_stride.offset(tile.span.batch, tile.head, q_row + thread)];
     if (lse != -kInfinity) {
-      row_lse = fmaf(lse, kLog2E, static_cast<float>(-sm90_backward_units(Config::kElement).p_bits));
+      row_lse = Config::kHasBias
+                    ? lse
+                    : fmaf(lse, kLog2E, static_cast<float>(-sm90_backward_units(Config::kElement).p_bits));
       row_delta = delta[thread];
       if (base.dlse != nullptr)
         row_delta -= base.dlse[base.dlse_stride.offset(tile.span.batch, tile.head, q_row + thread)];

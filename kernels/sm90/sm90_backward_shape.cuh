@@ -2,8 +2,8 @@
 //
 // The host fills a Config from sm90_backward_tile(), the workspace from Sm90BackwardWorkspace, and launches three
 // kernels in a row: sm90_backward_prepare, sm90_backward, sm90_backward_finish; and sm90_backward_finish_keys where dk
-// and dv are added up in memory. Where a head dimension is above 128 they are sm90_backward_prepare,
-// sm90_backward_wide_keys, sm90_backward_wide_queries.
+// and dv are added up in memory. Where a head dimension is above 128, or scores have a softcap or a bias, they are
+// sm90_backward_prepare, sm90_backward_wide_keys, sm90_backward_wide_queries.
 #pragma once
 
 #include "../common/config_enums.cuh"
@@ -24,7 +24,12 @@ constexpr int kBackwardWideKeys = 64;        // of a block and of a tile, beyond
 constexpr int kBackwardWideRows = 128;       // of a block that makes dq there: 64 a warpgroup
 constexpr int kBackwardWideHandovers = 2;    // buffers of p, from one warpgroup to the other
 constexpr int kBackwardRowBlockBytes = 72;   // sizeof(BackwardRowBlock)
-constexpr int kBackwardWideKeyStages = 2;    // buffers of k where dq is made
+constexpr int kBackwardWideKeyStages = 2;    // buffers of k, and of a bias, where dq is made
+constexpr int kBackwardBiasBytes = 64 * 64 * 2;  // a tile of the bias, in shared memory
+
+// What softcaps may be: of larger ones the error of tanh, 2^-24 of twice the softcap, would show in p; of smaller ones
+// what is not seen would not vanish.
+constexpr float kBackwardMostSoftcap = 256.0f, kBackwardLeastSoftcap = 1e-12f;
 
 // p is computed 2^p_bits times too large, which nothing but factors at the end know of: small entries, and with them
 // the gradients of keys that are seen a little, would else vanish where p is rounded for the products. p is at most 1
@@ -47,7 +52,7 @@ struct Sm90BackwardUnits {
 struct Sm90BackwardTile {
   int depth;              // columns of q and k in shared memory: 64 to 256, zeros behind head_dim
   int depth_v;            // of v and dout
-  bool is_wide;           // beyond 128 columns: one kernel for dk and dv, one for dq
+  bool is_wide;           // beyond 128 columns, or softcap or bias: one kernel for dk and dv, one for dq
   bool is_persistent;     // a block walks over a list of key blocks; otherwise it has one
   int block_n;            // keys: 64 a computing warpgroup
   int stages;             // buffers of q, and of dout
@@ -80,25 +85,28 @@ struct Sm90BackwardTile {
   return sm90_backward_whole_kilobytes(tiles + staging + rows + items + targets + barriers * 8);
 }
 
-// Of sm90_backward_wide_keys: k and v, q and dout in stages, p on its way between the warpgroups.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_keys_smem(int columns, int stages) {
-  const int tiles = 2 * kBackwardWideKeys * columns * (1 + stages);
+// Of sm90_backward_wide_keys: k and v, q and dout (and a bias) in stages, p on its way between the warpgroups.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_keys_smem(int columns, int stages, bool has_bias) {
+  const int tiles = 2 * kBackwardWideKeys * columns * (1 + stages) + (has_bias ? stages * kBackwardBiasBytes : 0);
   const int handovers = kBackwardWideHandovers * kBackwardRows * kBackwardWideKeys * 4;
   const int rows = 2 * stages * kBackwardRows * 4;
   const int barriers = 4 + 4 * stages + 2 * kBackwardWideHandovers;
   return sm90_backward_whole_kilobytes(tiles + handovers + rows + kBackwardItemBytes + barriers * 8);
 }
-// Of sm90_backward_wide_queries: q and dout, k and v in stages.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_queries_smem(int depth, int depth_v, int v_stages) {
+// Of sm90_backward_wide_queries: q and dout, k (and a bias) and v in stages.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_queries_smem(int depth, int depth_v, int v_stages,
+                                                                               bool has_bias) {
   const int rows = 2 * kBackwardWideRows * (depth + depth_v);
-  const int keys = 2 * kBackwardWideKeys * (kBackwardWideKeyStages * depth + v_stages * depth_v);
+  const int bias = has_bias ? kBackwardWideKeyStages * kBackwardWideRows / kBackwardRows * kBackwardBiasBytes : 0;
+  const int keys = 2 * kBackwardWideKeys * (kBackwardWideKeyStages * depth + v_stages * depth_v) + bias;
   const int barriers = 4 + 2 * (kBackwardWideKeyStages + v_stages);
   return sm90_backward_whole_kilobytes(rows + keys + kBackwardRowBlockBytes + barriers * 8);
 }
 
 // Two warpgroups that compute, 240 registers, 214 for products: dk or dv 128, s or dp 32, ds or p 16; and in the other
-// kernel dq 128, s 32, dp 32, ds 16.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_wide_tile(int head_dim, int head_dim_v) {
+// kernel dq 128, s 32, dp 32, ds 16. Without a bias every head_dim to 256 fits into shared memory, with one those to 192.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_wide_tile(int head_dim, int head_dim_v,
+                                                                                    bool has_bias) {
   Sm90BackwardTile t = {};
   t.depth = (head_dim + 63) / 64 * 64;
   t.depth_v = (head_dim_v + 63) / 64 * 64;
@@ -108,18 +116,23 @@ struct Sm90BackwardTile {
   t.load_registers = 24;
   t.threads = 384;
   t.stages = 4;
-  while (sm90_backward_wide_keys_smem(t.depth + t.depth_v, t.stages) > kBackwardMostSmem) --t.stages;
-  t.smem_bytes = sm90_backward_wide_keys_smem(t.depth + t.depth_v, t.stages);
-  t.v_stages = sm90_backward_wide_queries_smem(t.depth, t.depth_v, 2) <= kBackwardMostSmem ? 2 : 1;
-  t.dq_smem_bytes = sm90_backward_wide_queries_smem(t.depth, t.depth_v, t.v_stages);
+  while (t.stages > 1 && sm90_backward_wide_keys_smem(t.depth + t.depth_v, t.stages, has_bias) > kBackwardMostSmem) {
+    --t.stages;
+  }
+  t.smem_bytes = sm90_backward_wide_keys_smem(t.depth + t.depth_v, t.stages, has_bias);
+  t.v_stages = sm90_backward_wide_queries_smem(t.depth, t.depth_v, 2, has_bias) <= kBackwardMostSmem ? 2 : 1;
+  t.dq_smem_bytes = sm90_backward_wide_queries_smem(t.depth, t.depth_v, t.v_stages, has_bias);
   return t;
 }
 
 // Registers: ptxas places operands of wgmma from R24 on, so that accumulators and A operands alive between the first
 // issue and the drain are at most registers - 26. 128 columns: dk, dv 128, s or dp 32, p 16: 176 of 182, and
 // 2 x 208 + 64 + 32 = 512 are all there are. 64 columns: 64 + 32 + 16 = 112 of 118, 3 x 144 + 80 = 512.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_tile(int head_dim, int head_dim_v) {
-  if (head_dim > 128 || head_dim_v > 128) return sm90_backward_wide_tile(head_dim, head_dim_v);
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_tile(int head_dim, int head_dim_v,
+                                                                               bool has_softcap, bool has_bias) {
+  if (head_dim > 128 || head_dim_v > 128 || has_softcap || has_bias) {
+    return sm90_backward_wide_tile(head_dim, head_dim_v, has_bias);
+  }
   Sm90BackwardTile t = {};
   t.depth = head_dim <= 64 ? 64 : 128;
   t.depth_v = head_dim_v <= 64 ? 64 : 128;

@@ -15,7 +15,7 @@ namespace attend {
 // Constants that follow from a Config.
 template <class Config>
 struct BackwardShape {
-  static constexpr Sm90BackwardTile kTile = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV);
+  static constexpr Sm90BackwardTile kTile = kBackwardTile<Config>;
   static constexpr int kDepth = kTile.depth;
   static constexpr int kDepthV = kTile.depth_v;
   static constexpr int kWarpgroups = Config::kBlockN / kWarpgroupRows;  // that compute: 64 keys each

@@ -1,9 +1,10 @@
-// sm90, backward beyond 128 columns: dk and dv. sm90_backward.cuh has the equations; dq is made by
-// sm90_backward_wide_queries.cuh.
+// sm90, backward beyond 128 columns, or with a softcap or a bias: dk and dv. sm90_backward.cuh has the equations; dq is
+// made by sm90_backward_wide_queries.cuh.
 //
-// Shapes   as in sm90_backward.cuh, head dimensions to 256, one of them above 128; args: Sm90BackwardArgs
-// Supports float16, bfloat16; full, causal, window masks; ALiBi; dropout; packed sequences; grouped heads; any lengths.
-//          Strides and addresses multiples of 16 bytes, none of them 0. sm_90a
+// Shapes   as in sm90_backward.cuh, head dimensions to 256; args: Sm90BackwardArgs
+// Supports float16, bfloat16; full, causal, window masks; ALiBi; softcap; a bias of 16 bits (to 192 columns); dropout;
+//          packed sequences; grouped heads; any lengths. Not two of ALiBi, softcap and bias at once. Strides and
+//          addresses multiples of 16 bytes, none of them 0. sm_90a
 // Work     A block has 64 keys and walks over the tiles of 64 query rows that see them, for all query heads of the
 //          group: dk and dv stay in registers. Four products a tile; nothing is added up in memory, so that the same
 //          inputs give the same bits
@@ -21,6 +22,7 @@
 #include "sm90_backward_products.cuh"
 #include "sm90_backward_scores.cuh"
 #include "sm90_backward_store.cuh"
+#include "sm90_backward_wide_scores.cuh"
 #include "sm90_backward_wide_storage.cuh"
 
 namespace attend {
@@ -138,7 +140,13 @@ class WideValueWarpgroup
 
   __device__ __forceinline__ void begin_tile(uint32 number) {
     if (number == head_end_) begin_head(number);
-    read_row_statistics(lse_, smem_.lse_log2[stage_of<Config::kStages>(number)]);
+    const uint32 stage = stage_of<Config::kStages>(number);
+    read_row_statistics(lse_, smem_.lse_log2[stage]);
+    if constexpr (Config::kHasBias) bias_.read(smem_.bias[stage], thread());
+    if constexpr (Config::kHasSoftcap) {
+#pragma unroll
+      for (float& x : lse_) x -= WideSoftcap::lse_offset(args_);
+    }
     if constexpr (Alibi::kIsOn && Alibi::kIsLinear) alibi_of(number).add_to_rows(lse_);
   }
 
@@ -159,18 +167,28 @@ class WideValueWarpgroup
       pack_kept(number);
     } else {
 #pragma unroll
-      for (int i = 0; i < 16; ++i) pairs_[i] = Element::pack(scores_[2 * i], scores_[2 * i + 1]);
+      for (int i = 0; i < 16; ++i) pairs_[i] = pack(i, 1.0f);
     }
     hand_over(number);
   }
 
-  // s becomes p; entries that are not seen become 0, whatever stood there.
+  // s becomes p, or with a softcap r; entries that are not seen become what makes p 0, whatever stood there.
   __device__ __forceinline__ void exponentials(uint32 number) {
-    if (masked_.has<Config>(number)) {
-      const float unseen = -kInfinity * args_.scale_log2;  // of the sign that makes p 0; scale_log2 is not 0
-      mask_scores<Config>(scores_, smem_.item, BackwardBand::of<Config>(args_.options), tile_of_rows(number),
-                          smem_.item.key, unseen);
+    if constexpr (Config::kHasSoftcap) {
+      const auto softcap = WideSoftcap::of(args_);
+#pragma unroll
+      for (float& x : scores_) x = softcap.r(x);
     }
+    if constexpr (Config::kHasBias) bias_.add(scores_, args_.base.scale);
+    if (masked_.has<Config>(number)) {
+      mask_scores<Config>(scores_, smem_.item, BackwardBand::of<Config>(args_.options), tile_of_rows(number),
+                          smem_.item.key, wide_unseen<Config>(args_));
+    }
+    if constexpr (Config::kHasBias) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) scores_[i] = biased_probability<Config>(scores_[i], lse_[backward_statistic(i)]);
+    }
+    if constexpr (Config::kHasBias || Config::kHasSoftcap) return;
     Alibi alibi = {rules_.slope, 0.0f};
     if constexpr (Alibi::kIsOn && !Alibi::kIsLinear) alibi = alibi_of(number);
 #pragma unroll
@@ -180,6 +198,21 @@ class WideValueWarpgroup
   }
   [[nodiscard]] __device__ __forceinline__ Alibi alibi_of(uint32 number) const {
     return Alibi::of(rules_, smem_.item, tile_of_rows(number), smem_.item.key, thread());
+  }
+
+  // Pair i of p, packed. With a softcap p is made of r here, and becomes what ds is made of.
+  [[nodiscard]] __device__ __forceinline__ uint32 pack(int i, float scale) {
+    float p[2];
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+      float& score = scores_[2 * i + b];
+      p[b] = score;
+      if constexpr (Config::kHasSoftcap) {
+        p[b] = WideSoftcap::of(args_).probability(score, lse_[backward_statistic(2 * i + b)]);
+        score = p[b] * softcap_slope_of_r(score);
+      }
+    }
+    return Element::pack(p[0] * scale, p[1] * scale);
   }
 
   // Dropout's scale is a factor of p before it is rounded, as in other implementations: entries that are alike are then
@@ -195,7 +228,7 @@ class WideValueWarpgroup
     kept_bits<32, true>(rules_.tile(int64{tile_of_rows(number)} * kBackwardRows, smem_.item.key), kept, thread());
     const float scale = args_.options.dropout_scale / power_of_kept();
 #pragma unroll
-    for (int i = 0; i < 16; ++i) pairs_[i] = Element::pack(scores_[2 * i] * scale, scores_[2 * i + 1] * scale);
+    for (int i = 0; i < 16; ++i) pairs_[i] = pack(i, scale);
     drop_pairs<32>(pairs_, kept);
 #pragma unroll
     for (int i = 0; i < 32; ++i) scores_[i] = (kept[0] >> i & 1u) != 0 ? scores_[i] : -scores_[i];
@@ -224,6 +257,7 @@ class WideValueWarpgroup
   MaskedTiles masked_ = {};
   ScoreRules<Config> rules_ = {};  // of the head; what no option needs takes no registers
   float lse_[16];
+  WideBias<Config, true> bias_;
 };
 
 // Warpgroup 2: dp, ds and dk.
@@ -299,6 +333,12 @@ __device__ __forceinline__ void load_wide_keys(Sm90BackwardWideKeysStorage<Confi
     if constexpr (kIsQ) {
       smem.q_empty[stage].wait(parity);  // s and dk of the tile before have read it
       loads.load_q(item, at.head, at.tile, stage);
+      if constexpr (Config::kHasBias) {
+        if (threadIdx.x % 32 == 0) {
+          load_wide_bias<1>(&smem.bias[stage], args, smem.q_full[stage], item.key, at.tile * Config::kBlockM, at.head,
+                            item.batch);
+        }
+      }
     } else {
       smem.dout_empty[stage].wait(parity);  // dp and dv of the tile before have read it
       loads.load_dout(item, at.head, at.tile, stage);

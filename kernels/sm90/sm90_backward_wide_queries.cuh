@@ -1,4 +1,4 @@
-// sm90, backward beyond 128 columns: dq. sm90_backward.cuh has the equations; dk and dv are made by
+// sm90, backward beyond 128 columns, or with a softcap or a bias: dq. sm90_backward.cuh has the equations; dk and dv are made by
 // sm90_backward_wide_keys.cuh, whose header says what is supported and what the limits are.
 //
 // Work     A block has 128 query rows of a head and walks over the tiles of 64 keys that they see: dq stays in
@@ -15,6 +15,7 @@
 #include "sm90_backward_products.cuh"
 #include "sm90_backward_scores.cuh"
 #include "sm90_backward_store.cuh"
+#include "sm90_backward_wide_scores.cuh"
 #include "sm90_backward_wide_storage.cuh"
 
 namespace attend {
@@ -52,7 +53,9 @@ class WideQueryWarpgroup {
 
  private:
   // What these options need is too much beside ds: it is read before the other products begin.
-  static constexpr bool kDrainsDq = Shape::kDepth == 256 && (Config::kHasDropout || Config::kMask == MaskKind::kWindow);
+  static constexpr bool kDrainsDq =
+      Shape::kDepth == 256 && (Config::kHasDropout || Config::kMask == MaskKind::kWindow ||
+                               (Config::kHasSoftcap && Config::kMask == MaskKind::kFull));
 
   // Everything that holds for all tiles. They are numbered from the block's first on; returns the number behind the
   // warpgroup's last. Those before its own first are masked.
@@ -127,6 +130,7 @@ class WideQueryWarpgroup {
   __device__ __forceinline__ void end_tile(uint32 number) {
     wgmma_wait<1>(s_);
     const int key = first_key_ + static_cast<int>(number) * Config::kBlockN;
+    values(number);
     if (is_masked(static_cast<int>(number))) mask(key);
     exponentials(key);
     pin_registers(s_);
@@ -140,8 +144,34 @@ class WideQueryWarpgroup {
     pin_registers(ds_);
   }
 
-  // s becomes p; entries that are not seen become 0, whatever stood there.
+  // s becomes what masks and exponents are taken of: r, or scores with their bias.
+  __device__ __forceinline__ void values(uint32 number) {
+    if constexpr (Config::kHasSoftcap) {
+      const auto softcap = WideSoftcap::of(args_);
+#pragma unroll
+      for (float& x : s_) x = softcap.r(x);
+    }
+    if constexpr (Config::kHasBias) {
+      WideBias<Config, false> bias;
+      bias.read(smem_.bias[stage_of<Storage::kStagesK>(number) * Storage::kWarpgroups + warpgroup_], thread());
+      bias.add(s_, args_.base.scale);
+    }
+  }
+
+  // s becomes p (with a softcap, p with its derivative); entries that are not seen become 0, whatever stood there.
   __device__ __forceinline__ void exponentials(int key) {
+    if constexpr (Config::kHasSoftcap || Config::kHasBias) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        const float lse = lse_[i / 2 % 2];
+        if constexpr (Config::kHasBias) {
+          s_[i] = biased_probability<Config>(s_[i], lse);
+        } else {
+          s_[i] = WideSoftcap::of(args_).probability(s_[i], lse) * softcap_slope_of_r(s_[i]);
+        }
+      }
+      return;
+    }
     const float distance = static_cast<float>(first_diagonal() - key - accumulator_column(thread()));
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -171,7 +201,7 @@ class WideQueryWarpgroup {
     return number >= masked_from_ || (Config::kMask == MaskKind::kWindow && number < masked_before_);
   }
   __device__ __forceinline__ void mask(int key) {
-    const float unseen = -kInfinity * args_.scale_log2;  // of the sign that makes p 0; scale_log2 is not 0
+    const float unseen = wide_unseen<Config>(args_);
     const BackwardRowBlock& block = smem_.block;
     const int first = key + accumulator_column(thread());
     const int keys_left = static_cast<int>(block.span.seqlen_k) - first;
@@ -212,6 +242,7 @@ class WideQueryWarpgroup {
       if (row >= rows.count) continue;
       const int64 place = first + row / 16 * 16 + sm90_backward_stats_place(row);
       lse_[h] = args_.lse_log2[place];
+      if constexpr (Config::kHasSoftcap) lse_[h] -= WideSoftcap::lse_offset(args_);
       delta_[h] = args_.delta[place] * kScoreGradientUnit<Config>;
     }
   }
@@ -297,6 +328,12 @@ __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage
     if constexpr (kIsK) {
       smem.k_empty[stage].wait(parity);  // dq of the tile before has read it
       loads.template load<kDepth, Config::kBlockN>(smem.k[stage], args.k_map, smem.k_full[stage], at, seqlen_k - key);
+      if constexpr (Config::kHasBias) {
+        if (threadIdx.x % 32 == 0) {
+          load_wide_bias<Storage::kWarpgroups>(&smem.bias[stage * Storage::kWarpgroups], args, smem.k_full[stage], key,
+                                               block.rows.row, block.head, batch);
+        }
+      }
     } else {
       smem.v_empty[stage].wait(parity);  // dp of the tile before has read it
       loads.template load<kDepth, Config::kBlockN>(smem.v[stage], args.v_map, smem.v_full[stage], at, seqlen_k - key);

@@ -37,9 +37,17 @@ struct TileRing {
   }
 };
 
+// Tiles of a bias: 64 rows of 64 keys, in rows of 128 bytes, swizzled. Nothing where there is none.
+template <int kTiles, bool kHasBias>
+struct BackwardBiasTiles {
+  Bits16 bias[kTiles][kBackwardBiasBytes / sizeof(Bits16)];
+};
+template <int kTiles>
+struct BackwardBiasTiles<kTiles, false> {};
+
 // Of the kernel that makes dk and dv. Names of tiles as in Sm90BackwardStorage, for BackwardLoads.
 template <class Config>
-struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage {
+struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage : BackwardBiasTiles<Config::kStages, Config::kHasBias> {
   using Shape = BackwardShape<Config>;
 
   Bits16 k[Config::kBlockN * Shape::kDepth];
@@ -53,8 +61,8 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage {
 
   Mbarrier k_full, v_full;                   // announced
   Mbarrier tail_full[2];                     // announced: a tile whose end has to be cleared first, of either loader
-  Mbarrier q_full[Config::kStages];          // announced: q and lse_log2
-  Mbarrier q_empty[Config::kStages];         // 8 warps: s of the tile is done, and dk
+  Mbarrier q_full[Config::kStages];          // announced: q and lse_log2, and then the bias
+  Mbarrier q_empty[Config::kStages];         // 8 warps: s of the tile is done (the bias was read before), and dk
   Mbarrier dout_full[Config::kStages];       // announced: dout and delta
   Mbarrier dout_empty[Config::kStages];      // 8 warps: dp of the tile is done, and dv
   Mbarrier p_full[kBackwardWideHandovers];   // 4 warps: p of the tile is there
@@ -73,7 +81,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage {
     v_full.init(1);
     for (int i = 0; i < 2; ++i) tail_full[i].init(1);
     for (int i = 0; i < Config::kStages; ++i) {
-      q_full[i].init(1);
+      q_full[i].init(Config::kHasBias ? 2 : 1);
       q_empty[i].init(8);
       dout_full[i].init(1);
       dout_empty[i].init(8);
@@ -88,7 +96,8 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage {
 
 // Of the kernel that makes dq.
 template <class Config>
-struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage {
+struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
+    : BackwardBiasTiles<kBackwardWideKeyStages * kBackwardWideRows / kBackwardRows, Config::kHasBias> {
   using Shape = BackwardShape<Config>;
   static constexpr int kWarpgroups = kBackwardWideRows / kWarpgroupRows;
   static constexpr int kStagesK = kBackwardWideKeyStages;
@@ -102,8 +111,8 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage {
 
   Mbarrier q_full, dout_full;  // announced, by each warpgroup's rows
   Mbarrier tail_full[2];       // announced: a tile whose end has to be cleared first, of either loader
-  Mbarrier k_full[kStagesK];   // announced
-  Mbarrier k_empty[kStagesK];  // 8 warps: dq of the tile is done
+  Mbarrier k_full[kStagesK];   // announced: k, and then the bias of both warpgroups
+  Mbarrier k_empty[kStagesK];  // 8 warps: dq of the tile is done (the bias was read before)
   Mbarrier v_full[kStagesV];   // announced
   Mbarrier v_empty[kStagesV];  // 8 warps: dp of the tile is done
 
@@ -120,7 +129,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage {
     dout_full.init(kWarpgroups);
     for (int i = 0; i < 2; ++i) tail_full[i].init(1);
     for (int i = 0; i < kStagesK; ++i) {
-      k_full[i].init(1);
+      k_full[i].init(Config::kHasBias ? 2 : 1);
       k_empty[i].init(8);
     }
     for (int i = 0; i < kStagesV; ++i) {
@@ -131,9 +140,11 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage {
   }
 };
 
-// ds of p and dp, in their units (Sm90BackwardUnits); delta has been multiplied with kScoreGradientUnit.
+// ds of p and dp, in their units (Sm90BackwardUnits); delta has been multiplied with kScoreGradientUnit. With a softcap p
+// comes with a quarter of its derivative.
 template <class Config>
-constexpr float kScoreGradientUnit = sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits -
+constexpr float kScoreGradientUnit = (Config::kHasSoftcap ? 4.0f : 1.0f) *
+                                     sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits -
                                                         sm90_backward_units(Config::kElement).ds_bits);
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float wide_score_gradient(float p, float dp, float delta) {

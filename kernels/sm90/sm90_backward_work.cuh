@@ -18,6 +18,10 @@
 
 namespace attend {
 
+template <class Config>
+constexpr Sm90BackwardTile kBackwardTile =
+    sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV, Config::kHasSoftcap, Config::kHasBias);
+
 constexpr int kNearlyEverywhere = 1 << 30;  // beyond every row and key, as an int
 
 // First padded row of a sequence in the statistics of one head.

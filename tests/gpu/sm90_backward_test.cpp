@@ -23,15 +23,16 @@ TEST_P(Sm90Backward, StaysInBudget) {
 }
 
 enum Factor { kDtype, kHeadDim, kHeadDimV, kMask, kScale, kPacked, kDeterministic, kDlse, kRules };
-enum Rules { kPlain, kAlibi, kDropout, kBoth, kNumRules };
+enum Rules { kPlain, kAlibi, kDropout, kBoth, kSoftcap, kSoftcapDropout, kBias, kBiasDropout };
 struct Shape {
   std::int64_t batch, heads_q, heads_k, q, k;
 };
-/// What is crossed with the options: the kernels to 128 columns, and those beyond.
+/// What is crossed with the options: the kernels to 128 columns, those beyond, and those for softcap and bias.
 struct Sizes {
   std::vector<std::int64_t> head_dims;
   std::vector<std::int64_t> head_dims_v;  ///< 0: that of q
   std::vector<Shape> shapes;              ///< lengths round the tiles
+  std::vector<Rules> rules = {kPlain, kAlibi, kDropout, kBoth};
 };
 const Sizes kNarrow = {{64, 128, 8, 40, 72, 80, 96, 112},
                        {0, 64, 128, 24},
@@ -60,6 +61,27 @@ const Sizes kWide = {{256, 192, 136, 160, 200, 248},
                       {1, 2, 1, 70, 0},
                       {1, 6, 2, 385, 260},
                       {2, 2, 2, 256, 192}}};
+const Sizes kCapped = {{64, 128, 256, 40, 96, 192},
+                       {0, 64, 256},
+                       {{1, 1, 1, 1, 1},
+                        {1, 4, 2, 129, 127},
+                        {1, 4, 1, 193, 257},
+                        {2, 3, 3, 200, 1},
+                        {1, 2, 1, 70, 0},
+                        {1, 6, 2, 385, 260},
+                        {2, 2, 2, 256, 192}},
+                       {kSoftcap, kSoftcapDropout}};
+/// Rows of a bias are multiples of 16 bytes apart.
+const Sizes kBiased = {{64, 128, 192, 40, 72},
+                       {0, 64, 192},
+                       {{1, 1, 1, 1, 8},
+                        {2, 2, 1, 63, 64},
+                        {1, 4, 2, 129, 136},
+                        {2, 4, 1, 193, 256},
+                        {2, 3, 3, 200, 8},
+                        {1, 6, 2, 385, 264},
+                        {3, 2, 2, 256, 192}},
+                       {kBias, kBiasDropout}};
 struct Mask {
   bool causal;
   std::int64_t left, right;
@@ -69,13 +91,26 @@ constexpr Mask kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 100, 30}, {t
 /// What the family refuses is left out: ALiBi with keys behind the row's own in a window; both rules where a head_dim
 /// is above 64 and none above 128.
 bool is_compatible(const Sizes& sizes, int f, int a, int g, int b) {
+  if (f == kPacked && a == 1) return &sizes != &kBiased;  // the public call refuses it
   if (g != kRules) return true;
-  if (f == kMask)
-    return b == kPlain || b == kDropout || kMasks[a].causal || (kMasks[a].left < 0 && kMasks[a].right < 0);
-  const bool may_be_both = &sizes == &kWide;
-  if (f == kHeadDim) return b != kBoth || may_be_both || sizes.head_dims[static_cast<std::size_t>(a)] <= 64;
-  if (f == kHeadDimV) return b != kBoth || may_be_both || sizes.head_dims_v[static_cast<std::size_t>(a)] <= 64;
+  const Rules rules = sizes.rules[static_cast<std::size_t>(b)];
+  const bool has_alibi = rules == kAlibi || rules == kBoth;
+  if (f == kMask) return !has_alibi || kMasks[a].causal || (kMasks[a].left < 0 && kMasks[a].right < 0);
+  const bool may_be_both = rules != kBoth || &sizes == &kWide;
+  if (f == kHeadDim) return may_be_both || sizes.head_dims[static_cast<std::size_t>(a)] <= 64;
+  if (f == kHeadDimV) return may_be_both || sizes.head_dims_v[static_cast<std::size_t>(a)] <= 64;
   return true;
+}
+
+/// number: of the case; biases are broadcast by turns.
+void set_rules(AttentionCase& c, Rules rules, std::size_t number) {
+  c.alibi = rules == kAlibi || rules == kBoth;
+  if (rules == kSoftcap || rules == kSoftcapDropout) c.softcap = number % 2 == 0 ? 20 : 1.5;
+  if (rules == kBias || rules == kBiasDropout) {
+    c.bias = Broadcast{number % 2 == 0, number % 3 != 0, true};
+    c.dbias = false;
+  }
+  if (rules != kPlain && rules != kAlibi && rules != kSoftcap && rules != kBias) c.dropout_p = 0.3;
 }
 
 /// Each pair of values, in problems of each shape.
@@ -88,7 +123,7 @@ std::vector<AttentionCase> option_pairs(const Sizes& sizes) {
                                        2,
                                        2,
                                        2,
-                                       kNumRules};
+                                       static_cast<int>(sizes.rules.size())};
   const auto compatible = [&](int f, int a, int g, int b) { return is_compatible(sizes, f, a, g, b); };
   constexpr Fill kFills[] = {Fill::kNormal, Fill::kLarge, Fill::kNormal, Fill::kOneHot, Fill::kNearUniform};
   std::vector<AttentionCase> cases;
@@ -115,8 +150,7 @@ std::vector<AttentionCase> option_pairs(const Sizes& sizes) {
       }
       c.deterministic = v[kDeterministic] == 1;
       c.dlse = v[kDlse] == 1;
-      c.alibi = v[kRules] == kAlibi || v[kRules] == kBoth;
-      if (v[kRules] >= kDropout) c.dropout_p = 0.3;
+      set_rules(c, sizes.rules[at(kRules)], cases.size());
       c.layout = cases.size() % 2 == 0 ? CaseLayout::kBHSD : CaseLayout::kBSHD;
       c.fill = kFills[cases.size() % std::size(kFills)];
       c.seed = cases.size() + 1;
@@ -128,10 +162,14 @@ std::vector<AttentionCase> option_pairs(const Sizes& sizes) {
 
 INSTANTIATE_TEST_SUITE_P(OptionPairs, Sm90Backward, testing::ValuesIn(option_pairs(kNarrow)), kIndexName);
 INSTANTIATE_TEST_SUITE_P(WideOptionPairs, Sm90Backward, testing::ValuesIn(option_pairs(kWide)), kIndexName);
+INSTANTIATE_TEST_SUITE_P(SoftcapPairs, Sm90Backward, testing::ValuesIn(option_pairs(kCapped)), kIndexName);
+INSTANTIATE_TEST_SUITE_P(BiasPairs, Sm90Backward, testing::ValuesIn(option_pairs(kBiased)), kIndexName);
 
 TEST(Sm90BackwardCases, AreEnough) {
   EXPECT_GE(option_pairs(kNarrow).size(), 500U);
   EXPECT_GE(option_pairs(kWide).size(), 400U);
+  EXPECT_GE(option_pairs(kCapped).size(), 150U);
+  EXPECT_GE(option_pairs(kBiased).size(), 150U);
 }
 
 AttentionCase plain(std::int64_t heads_q, std::int64_t heads_k, std::int64_t seqlen, std::int64_t head_dim,
@@ -197,6 +235,12 @@ std::vector<AttentionCase> slice_cases() {
     cases.back().dropout_p = 0.2;
     cases.push_back(plain(8, 1, 1030, head_dim, false));  // dk and dv are added up
     cases.back().seqlen_k = 70;
+    cases.push_back(plain(2, 1, 200, head_dim, true));
+    cases.back().softcap = 10;
+    if (head_dim == 256) continue;
+    cases.push_back(plain(2, 1, 200, head_dim, false));
+    cases.back().bias = Broadcast{false, true, true};
+    cases.back().dbias = false;
   }
   cases.push_back(plain(2, 1, 200, 192, true));
   cases.push_back(plain(2, 1, 130, 40, true));
@@ -218,15 +262,17 @@ TEST_F(AheadBackward, CompilesWhatTheBackwardCasesNeed) {
 }
 TEST_F(AheadBackward, CompilesWhatTheWideBackwardCasesNeed) {
   std::vector<AttentionCase> cases = option_pairs(kWide);
-  const auto more = slice_cases();
-  cases.insert(cases.end(), more.begin(), more.end());
+  for (const std::vector<AttentionCase>& more : {option_pairs(kCapped), option_pairs(kBiased), slice_cases()}) {
+    cases.insert(cases.end(), more.begin(), more.end());
+  }
   compile_ahead(kCompute, cases);
 }
 
 TEST_F(Sm90Gradients, DeterministicRepeatsAreBitEqual) {
-  for (const std::int64_t head_dim : {64, 128, 256}) {
+  for (const std::int64_t head_dim : {64, 128, 256, 96}) {
     AttentionCase c = plain(6, 2, 1000, head_dim, head_dim == 64);
     c.deterministic = true;
+    if (head_dim == 96) c.softcap = 20;
     const Inputs in = make_inputs(c);
     const Outputs first = run(in, kCompute);
     for (int round = 0; round < 100; ++round) {

@@ -209,7 +209,7 @@ Outputs make_outputs(const Inputs& in) {
   const DType lse_dtype = c.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   std::vector<TensorBuffer> gradients = make_qkv(c, c.dtype);
   Outputs out = {{c.dtype, s.o, at}, {lse_dtype, s.lse, at}, gradients[0], gradients[1], gradients[2], {}};
-  if (in.bias) out.dbias = TensorBuffer(c.dtype, in.bias->shape(), at);
+  if (in.bias && c.dbias) out.dbias = TensorBuffer(c.dtype, in.bias->shape(), at);
   return out;
 }
 
@@ -299,7 +299,7 @@ std::string describe(const AttentionCase& c) {
   text << " window(" << c.window_left << "," << c.window_right << ")";
   if (c.softcap > 0) text << " softcap=" << c.softcap;
   if (c.alibi) text << (c.alibi_per_sequence ? " alibi/sequence" : " alibi");
-  dims("bias", c.bias);
+  dims(c.dbias ? "bias" : "bias-alone", c.bias);
   dims("mask", c.mask);
   if (c.dropout_p > 0) text << " dropout=" << c.dropout_p;
   if (c.dlse) text << " dlse";

@@ -60,6 +60,7 @@ struct AttentionCase {
   bool alibi = false;
   bool alibi_per_sequence = false;
   std::optional<Broadcast> bias = {};
+  bool dbias = true;  // its gradient is asked for
   std::optional<Broadcast> mask = {};
   double dropout_p = 0;
   bool dlse = false;

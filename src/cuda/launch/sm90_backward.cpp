@@ -21,6 +21,8 @@ using core::Problem;
 
 constexpr int kMostHeadDim = 256;
 constexpr int kMostHeadDimInRing = 128;  // the kernels beyond it store gradients, and add them to none
+constexpr int kMostHeadDimWithBias = 192;
+constexpr std::int32_t kRulesOfWide = option::kSoftcap | option::kBias;  // at every head_dim
 constexpr std::int64_t kMostLength = (std::int64_t{1} << 30) - 1024;  // differences of two positions stay ints
 constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;     // what the device counts them in
 
@@ -40,8 +42,24 @@ struct Sm90BackwardVariant : Facts {
   std::int32_t is_deterministic = 0;
   std::int32_t adds_up = 0;  ///< dk and dv of a group's query heads, in memory
 
-  [[nodiscard]] Sm90BackwardTile tile() const { return sm90_backward_tile(head_dim, head_dim_v); }
+  [[nodiscard]] Sm90BackwardTile tile() const {
+    return sm90_backward_tile(head_dim, head_dim_v, has(option::kSoftcap), has(option::kBias));
+  }
 };
+
+Sm90BackwardTile tile_of(const Problem& p) {
+  return sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v), p.softcap > 0,
+                            p.bias.has_value());
+}
+
+/// The bias with one element of each dimension along which it is broadcast.
+Tensor stored_bias(const Problem& p) {
+  Tensor bias = *p.bias;
+  for (std::size_t dim = 0; dim < 2; ++dim) {
+    if (bias.stride[dim] == 0) bias.shape[dim] = 1;
+  }
+  return bias;
+}
 
 /// Everything about a launch that follows from the problem, for the workspace and the arguments alike.
 struct Plan {
@@ -80,8 +98,8 @@ class Sm90Backward final : public Family {
  public:
   Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 256") {
     has_forward = false;
-    takes =
-        option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi | option::kDropout | option::kRing;
+    takes = option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi | option::kSoftcap |
+            option::kBias | option::kDropout | option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -112,10 +130,11 @@ class Sm90Backward final : public Family {
     choice.add_step({.blocks = plan.blocks});
     choice.add_step({.blocks = plan.last_blocks});
     if (v.adds_up != 0) choice.add_step({.blocks = plan.key_tiles});
-    constexpr double kTflops = 550, kDeterministicTflops = 350, kWideTflops = 450;
+    constexpr double kTflops = 550, kDeterministicTflops = 350, kWideTflops = 450, kWideRulesTflops = 330;
     choice.seconds =
         estimated_seconds(p, device,
-                          {.tflops = plan.tile.is_wide         ? kWideTflops
+                          {.tflops = v.has(kRulesOfWide)       ? kWideRulesTflops
+                                     : plan.tile.is_wide       ? kWideTflops
                                      : v.is_deterministic != 0 ? kDeterministicTflops
                                                                : kTflops,
                            .block_m = plan.tile.block_n,
@@ -129,7 +148,8 @@ class Sm90Backward final : public Family {
     // The short kernels are the same for all that they do not read.
     Sm90BackwardVariant before = v, after = v, after_keys = v;
     for (Sm90BackwardVariant* other : {&before, &after, &after_keys}) other->mask = MaskKind::kFull;
-    before.options &= option::kVarlen | option::kDropout;
+    before.options &= option::kVarlen | option::kDropout | kRulesOfWide;
+    before.bias = ElementType::kBF16;
     before.adds_up = 0;
     after.options &= option::kVarlen | option::kAddsToOutputs;
     after.adds_up = after.is_deterministic = 0;
@@ -178,6 +198,7 @@ class Sm90Backward final : public Family {
                              .dout_map = row_map(p.dout, kBackwardRows, memory),
                              .k_map = row_map(p.k, plan.tile.block_n, memory),
                              .v_map = row_map(p.v, plan.tile.block_n, memory),
+                             .bias_map = p.bias ? row_map(stored_bias(p), kBackwardRows, memory) : TensorMapArg{},
                              .base = backward_args(p, memory),
                              .options = option_args_of(p),
                              .lse_log2 = at(w.lse_log2, kFloats),
@@ -212,6 +233,7 @@ class Sm90Backward final : public Family {
                                      .mask = mask,
                                      .options = options,
                                      .is_backward = 1}};
+      v.bias = (options & option::kBias) != 0 ? element : ElementType::kF32;
       v.is_deterministic = deterministic;
       v.adds_up = adds_up;
       variants.emplace_back(v);
@@ -260,7 +282,8 @@ class Sm90Backward final : public Family {
       if (!p.adds_to_outputs || (head_dim % 2 == 0 && head_dim <= kMostHeadDimInRing)) continue;
       return core::Lack{tensor, "head_dim", head_dim, "even ones to 128 in a ring"};
     }
-    const Sm90BackwardTile tile = sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v));
+    if (auto lack = rules_lack(p)) return lack;
+    const Sm90BackwardTile tile = tile_of(p);
     if (p.alibi_slopes && p.dropout_p > 0 && tile.is_persistent) {
       return core::Lack{nullptr, "dropout_p with alibi_slopes", dropout_text,
                         "0 where a head_dim is above 64, none above 128"};
@@ -277,6 +300,29 @@ class Sm90Backward final : public Family {
   }
 
  private:
+  /// What softcap and bias may be, and what may not be beside them.
+  [[nodiscard]] static std::optional<core::Lack> rules_lack(const Problem& p) {
+    if (p.softcap <= 0 && !p.bias) return std::nullopt;
+    const char* const rule = p.bias ? "bias" : "softcap";
+    if (p.alibi_slopes) return core::Lack{nullptr, rule, "given", "none with alibi_slopes"};
+    if (p.adds_to_outputs) return core::Lack{nullptr, rule, "given", "none in a ring"};
+    if (p.softcap > 0 && (p.softcap > kBackwardMostSoftcap || p.softcap < kBackwardLeastSoftcap)) {
+      return core::Lack{nullptr, "softcap", p.softcap, "1e-12 to 256"};
+    }
+    if (!p.bias) return std::nullopt;
+    if (p.softcap > 0) return core::Lack{nullptr, rule, "given", "none with softcap"};
+    if (p.bias->dtype != DType::kF16 && p.bias->dtype != DType::kBF16) {
+      return core::Lack{"bias", "dtype", core::DTypes{core::dtype_bit(p.bias->dtype)}, "float16, bfloat16"};
+    }
+    for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {
+      if (head_dim > kMostHeadDimWithBias) return core::Lack{tensor, "head_dim", head_dim, "at most 192 with a bias"};
+    }
+    const Tensor stored = stored_bias(p);
+    auto lack = tensor_map_lack("bias", stored);
+    if (lack) lack->value = &*p.bias;
+    return lack;
+  }
+
   /// Beyond 128 columns: each depth, with one of v's that differs, and what takes registers.
   template <class Add>
   static void add_wide_examples(const Add& add) {
@@ -290,6 +336,15 @@ class Sm90Backward final : public Family {
         add(kF16, head_dim, head_dim, mask, option::kAlibi | option::kDropout | option::kVarlen);
       }
     }
+    for (const MaskKind mask : {kFull, kCausal, kWindow}) {
+      add(kBF16, 256, 256, mask, option::kSoftcap);
+    }
+    add(kF16, 256, 256, kCausal, option::kSoftcap | option::kDropout);
+    add(kBF16, 128, 128, kCausal, option::kSoftcap);
+    add(kF16, 64, 128, kWindow, option::kSoftcap | option::kVarlen);
+    add(kBF16, 64, 64, kFull, option::kBias);
+    add(kBF16, 128, 128, kFull, option::kBias);
+    add(kF16, 192, 192, kWindow, option::kBias | option::kDropout);
     add(kBF16, 192, 128, kCausal);
     add(kBF16, 136, 64, kFull);
     add(kF16, 40, 200, kCausal);
@@ -301,7 +356,7 @@ class Sm90Backward final : public Family {
   /// causal, 1.5 where each head has keys of its own. The larger the group, the more is read anew; the more tiles of
   /// rows a key block has, the less its sums matter. Measured: docs/hopper_backward.md.
   [[nodiscard]] static bool pays_to_add_up(const Problem& p) {
-    if (sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v)).is_wide) return false;
+    if (tile_of(p).is_wide) return false;
     constexpr std::int64_t kLargeGroup = 8, kTilesOfLarge = 16, kSmallGroup = 4, kTilesOfSmall = 64;
     const auto [left, right] = p.own_window();
     const bool is_windowed = left >= 0 || right > 0;

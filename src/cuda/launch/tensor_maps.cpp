@@ -61,17 +61,22 @@ TensorMapArg panel_map(const Tensor& t, int rows, const void* somewhere) {
 
 std::optional<core::Lack> tensor_map_lack(const core::Problem& p) {
   for (const auto& [name, tensor] : core::NamedTensors(p)) {
-    if (tensor->numel() == 0) continue;  // never loaded
-    const std::int64_t bytes = dtype_bytes(tensor->dtype);
-    bool fits = reinterpret_cast<std::intptr_t>(tensor->data) % kMultiple == 0;
-    for (std::size_t dim = 0; dim < 3; ++dim) {
-      if (tensor->shape[dim] <= 1) continue;
-      const std::int64_t stride = tensor->stride[dim] * bytes;
-      fits = fits && stride > 0 && stride % kMultiple == 0 && stride < kMostStride;
-    }
-    if (!fits) return core::Lack{name, "address", tensor, "multiples of 16 bytes, none of them 0"};
+    if (auto lack = tensor_map_lack(name, *tensor)) return lack;
   }
   return std::nullopt;
+}
+
+std::optional<core::Lack> tensor_map_lack(const char* name, const Tensor& t) {
+  if (t.numel() == 0) return std::nullopt;  // never loaded
+  const std::int64_t bytes = dtype_bytes(t.dtype);
+  bool fits = reinterpret_cast<std::intptr_t>(t.data) % kMultiple == 0;
+  for (std::size_t dim = 0; dim < 3; ++dim) {
+    if (t.shape[dim] <= 1) continue;
+    const std::int64_t stride = t.stride[dim] * bytes;
+    fits = fits && stride > 0 && stride % kMultiple == 0 && stride < kMostStride;
+  }
+  if (fits) return std::nullopt;
+  return core::Lack{name, "address", &t, "multiples of 16 bytes, none of them 0"};
 }
 
 }  // namespace attend::cuda

@@ -20,5 +20,7 @@ namespace attend::cuda {
 /// A tensor that the copy engine cannot move: addresses and strides have to be multiples of 16 bytes, and no dimension
 /// longer than one may have stride 0.
 [[nodiscard]] std::optional<core::Lack> tensor_map_lack(const core::Problem& p);
+/// The same of one tensor, which has to live as long as the result.
+[[nodiscard]] std::optional<core::Lack> tensor_map_lack(const char* name, const Tensor& t);
 
 }  // namespace attend::cuda
