@@ -7,13 +7,13 @@ namespace attend {
 
 // BackwardArgs and OptionArgs, with tensor maps and the parts of the workspace (Sm90BackwardWorkspace). kIsVarlen:
 // batch counts the sequences, seqlen_q and seqlen_k bound their lengths. Of the options, windows, cu_seqlens,
-// alibi_slopes, softcap and dropout are read, and which of the bias's strides are 0. base.gradient_scale has dropout_scale in it, and 2^-ds_bits
-// (Sm90BackwardUnits).
+// alibi_slopes, softcap and dropout are read, and which of the bias's strides are 0. base.gradient_scale has
+// dropout_scale in it, and 2^-ds_bits (Sm90BackwardUnits).
 //
 // Maps: rank 4, (head_dim, seqlen, heads, batch), boxes of (64, rows, 1, 1), swizzled in rows of 128 bytes, zeros
 // outside. Rows and heads are whole multiples of 16 bytes apart, tensors start on one; so do o, dq, dk and dv, which
-// are read and written 16 bytes at a time. A tensor without elements gets a map of any tensor: it is never used. That of
-// the bias is (seqlen_k, seqlen_q, heads, batch), with 1 head or batch entry where it is broadcast.
+// are read and written 16 bytes at a time. A tensor without elements gets a map of any tensor: it is never used.
+// That of the bias is (seqlen_k, seqlen_q, heads, batch), with 1 head or batch entry where it is broadcast.
 struct Sm90BackwardArgs {
   static constexpr const char* kTypeName = "Sm90BackwardArgs";
   TensorMapArg q_map;     // 64 rows

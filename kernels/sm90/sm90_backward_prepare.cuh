@@ -110,9 +110,8 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   if (thread < tile.rows_left) {
     const float lse = base.lse[base.lse_stride.offset(tile.span.batch, tile.head, q_row + thread)];
     if (lse != -kInfinity) {
-      row_lse = Config::kHasBias
-                    ? lse
-                    : fmaf(lse, kLog2E, static_cast<float>(-sm90_backward_units(Config::kElement).p_bits));
+      row_lse =
+          Config::kHasBias ? lse : fmaf(lse, kLog2E, static_cast<float>(-sm90_backward_units(Config::kElement).p_bits));
       row_delta = delta[thread];
       if (base.dlse != nullptr)
         row_delta -= base.dlse[base.dlse_stride.offset(tile.span.batch, tile.head, q_row + thread)];

@@ -104,7 +104,8 @@ struct Sm90BackwardTile {
 }
 
 // Two warpgroups that compute, 240 registers, 214 for products: dk or dv 128, s or dp 32, ds or p 16; and in the other
-// kernel dq 128, s 32, dp 32, ds 16. Without a bias every head_dim to 256 fits into shared memory, with one those to 192.
+// kernel dq 128, s 32, dp 32, ds 16. Without a bias every head_dim to 256 fits into shared memory, with one those to
+// 192.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_wide_tile(int head_dim, int head_dim_v,
                                                                                     bool has_bias) {
   Sm90BackwardTile t = {};

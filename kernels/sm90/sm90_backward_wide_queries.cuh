@@ -1,5 +1,5 @@
-// sm90, backward beyond 128 columns, or with a softcap or a bias: dq. sm90_backward.cuh has the equations; dk and dv are made by
-// sm90_backward_wide_keys.cuh, whose header says what is supported and what the limits are.
+// sm90, backward beyond 128 columns, or with softcap or bias: dq. sm90_backward.cuh has the equations; dk and dv are
+// made by sm90_backward_wide_keys.cuh, whose header says what is supported and what the limits are.
 //
 // Work     A block has 128 query rows of a head and walks over the tiles of 64 keys that they see: dq stays in
 //          registers. s and dp are computed a second time, which makes seven products of five; but nothing is added up
@@ -153,7 +153,8 @@ class WideQueryWarpgroup {
     }
     if constexpr (Config::kHasBias) {
       WideBias<Config, false> bias;
-      bias.read(smem_.bias[stage_of<Storage::kStagesK>(number) * Storage::kWarpgroups + warpgroup_], thread());
+      const uint32 tile = stage_of<Storage::kStagesK>(number) * Storage::kWarpgroups + warpgroup_;
+      bias.read(smem_address(smem_.bias[tile]), thread());
       bias.add(s_, args_.base.scale);
     }
   }

@@ -6,11 +6,11 @@
 //   bias      in natural units, as the forward had it, since it may be as low as -FLT_MAX
 #pragma once
 
-#include "../common/ldmatrix.cuh"
 #include "../common/numbers.cuh"
 #include "../common/smaller_or_nan.cuh"
 #include "../common/tma_panel.cuh"
 #include "sm90_backward_wide_storage.cuh"
+#include "sm90_bias_tile.cuh"
 
 namespace attend {
 
@@ -54,47 +54,16 @@ template <class Config>
   return exp2_fast(smaller_or_nan(fmaf(score - lse, kLog2E, kBits), kBits));
 }
 
-// s, 64 x 64 products of a warpgroup, becomes scores with their bias. tile: in shared memory, of 64 query rows.
-// kTransposed: rows of s are keys.
+// The bias of a thread's scores. kTransposed: rows of the accumulator are keys.
 template <class Config, bool kTransposed, bool kHasBias = Config::kHasBias>
-class WideBias {
- public:
-  using Element = typename ElementTraits<Config::kBiasElement>::Type;
-
-  // Can be read long before it is added.
-  __device__ __forceinline__ void read(const Bits16* tile, int thread) {
-    const int lane = thread % 32, warp = thread / 32;
-    const int matrix = lane / 8, row_of_matrix = lane % 8;
-#pragma unroll
-    for (int j = 0; j < 8; j += 2) {  // columns j 8 to j 8 + 15 of s
-      const int row = kTransposed ? (j + matrix / 2) * 8 + row_of_matrix
-                                  : warp * 16 + matrix % 2 * 8 + row_of_matrix;
-      const int piece = kTransposed ? warp * 2 + matrix % 2 : j + matrix / 2;
-      const uint32 address = smem_address(tile) + row * kSwizzleBytes + ((piece ^ row_of_matrix) * 16);
-      const LoadedMatrices m = kTransposed ? ldmatrix_x4_transposed(address) : ldmatrix_x4(address);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) pairs_[2 * j + i] = m.matrix[i];
-    }
-  }
-  __device__ __forceinline__ void add(float (&s)[32], float scale) const {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      s[2 * i] = fmaf(s[2 * i], scale, Element::low(pairs_[i]));
-      s[2 * i + 1] = fmaf(s[2 * i + 1], scale, Element::high(pairs_[i]));
-    }
-  }
-
- private:
-  uint32 pairs_[16];
-};
+class WideBias : public Sm90BiasFragment<typename ElementTraits<Config::kBiasElement>::Type, kTransposed> {};
 template <class Config, bool kTransposed>
 class WideBias<Config, kTransposed, false> {};
 
 // By one thread. kTiles tiles of 64 rows from `row` on and 64 keys from `key` on; head: of q.
 template <int kTiles>
-__device__ __forceinline__ void load_wide_bias(Bits16 (*to)[kBackwardBiasBytes / sizeof(Bits16)],
-                                               const Sm90BackwardArgs& args, Mbarrier& full, int key, int row,
-                                               int head, int batch) {
+__device__ __forceinline__ void load_wide_bias(unsigned char (*to)[kBackwardBiasBytes], const Sm90BackwardArgs& args,
+                                               Mbarrier& full, int key, int row, int head, int batch) {
   const TensorStrides& stride = args.options.bias_stride;
   full.arrive_expect_bytes(kTiles * kBackwardBiasBytes);
 #pragma unroll

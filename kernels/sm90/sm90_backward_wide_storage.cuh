@@ -6,6 +6,7 @@
 
 #include "../common/wgmma_widths.cuh"
 #include "sm90_backward_storage.cuh"
+#include "sm90_bias_tile.cuh"
 
 namespace attend {
 
@@ -37,17 +38,10 @@ struct TileRing {
   }
 };
 
-// Tiles of a bias: 64 rows of 64 keys, in rows of 128 bytes, swizzled. Nothing where there is none.
-template <int kTiles, bool kHasBias>
-struct BackwardBiasTiles {
-  Bits16 bias[kTiles][kBackwardBiasBytes / sizeof(Bits16)];
-};
-template <int kTiles>
-struct BackwardBiasTiles<kTiles, false> {};
-
 // Of the kernel that makes dk and dv. Names of tiles as in Sm90BackwardStorage, for BackwardLoads.
 template <class Config>
-struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage : BackwardBiasTiles<Config::kStages, Config::kHasBias> {
+struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
+    : Sm90BiasTiles<Config::kStages, kBackwardBiasBytes, Config::kHasBias> {
   using Shape = BackwardShape<Config>;
 
   Bits16 k[Config::kBlockN * Shape::kDepth];
@@ -97,7 +91,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage : BackwardBiasTiles<Con
 // Of the kernel that makes dq.
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
-    : BackwardBiasTiles<kBackwardWideKeyStages * kBackwardWideRows / kBackwardRows, Config::kHasBias> {
+    : Sm90BiasTiles<kBackwardWideKeyStages * kBackwardWideRows / kBackwardRows, kBackwardBiasBytes, Config::kHasBias> {
   using Shape = BackwardShape<Config>;
   static constexpr int kWarpgroups = kBackwardWideRows / kWarpgroupRows;
   static constexpr int kStagesK = kBackwardWideKeyStages;
@@ -140,8 +134,8 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
   }
 };
 
-// ds of p and dp, in their units (Sm90BackwardUnits); delta has been multiplied with kScoreGradientUnit. With a softcap p
-// comes with a quarter of its derivative.
+// ds of p and dp, in their units (Sm90BackwardUnits); delta has been multiplied with kScoreGradientUnit. With a softcap
+// p comes with a quarter of its derivative.
 template <class Config>
 constexpr float kScoreGradientUnit = (Config::kHasSoftcap ? 4.0f : 1.0f) *
                                      sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits -

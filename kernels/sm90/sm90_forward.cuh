@@ -74,6 +74,15 @@ struct Sm90Consumer {
     if constexpr (!Shape::kStagesO) release_by_warp(smem.q_empty[q_at.buffer()]);
   }
 
+  // s of the tile is made: what came with k, and then k's place.
+  __device__ __forceinline__ void take_products(const Sm90Scores<Config>& scores, float (&s)[Fragments::kScores]) {
+    if constexpr (Config::kBiasTiles) {
+      scores.add_bias_tile(s, smem_address(smem.bias[at.buffer()]));
+      __syncwarp();  // all lanes have read it
+    }
+    release_by_warp(smem.k_empty[at.buffer()]);
+  }
+
   // Tiles of keys that others of the block want.
   __device__ __forceinline__ void skip(int tiles) {
 #pragma unroll 1
@@ -109,11 +118,11 @@ struct Sm90Consumer {
     const bool has_bias = scores.load_bias(bias, n);
     if constexpr (Config::kOverlap) {
       wgmma_wait<1>(s);  // s is there; p v of tile n + 1 runs under the softmax of tile n
-      release_by_warp(smem.k_empty[at.buffer()]);
+      take_products(scores, s);
     } else {
       wgmma_wait<0>(s);
       pin_registers(o);
-      release_by_warp(smem.k_empty[at.buffer()]);
+      take_products(scores, s);
       release_by_warp(smem.v_empty[v_at.buffer()]);
     }
     if (is_last) release_q();
@@ -151,7 +160,7 @@ struct Sm90Consumer {
       uint32 bias[Sm90Scores<Config>::kBiasWords];
       const bool has_bias = scores.load_bias(bias, n);
       wgmma_wait<0>(s);
-      release_by_warp(smem.k_empty[at.buffer()]);
+      take_products(scores, s);
       if (n == tiles.begin) release_q();
       scores.template finish<true>(s, n, has_bias, bias);
       softmax.begin(s, scores.multiplier(), p);

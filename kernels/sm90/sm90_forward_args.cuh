@@ -9,11 +9,12 @@ namespace attend {
 // 128-byte swizzle, zeros outside. Varlen: batch is 1 and seqlen counts the tokens of all sequences.
 struct Sm90ForwardArgs {
   static constexpr const char* kTypeName = "Sm90ForwardArgs";
-  TensorMapArg q_map;  // kBlockM rows; with a seqlen of 0 (nothing is loaded then) any valid map
-  TensorMapArg k_map;  // kBlockN rows
-  TensorMapArg v_map;  // kBlockN rows, head_dim_v columns
-  TensorMapArg o_map;  // 64 rows, head_dim_v columns
-  ForwardArgs base;    // as ForwardArgs and ForwardOptionArgs say, |scale| with kNegateScores. Its q, k, v are not read
+  TensorMapArg q_map;     // kBlockM rows; with a seqlen of 0 (nothing is loaded then) any valid map
+  TensorMapArg k_map;     // kBlockN rows
+  TensorMapArg v_map;     // kBlockN rows, head_dim_v columns
+  TensorMapArg o_map;     // 64 rows, head_dim_v columns
+  TensorMapArg bias_map;  // kBiasTiles: kBlockM rows, seqlen_k columns; 1 head or batch entry where it is broadcast
+  ForwardArgs base;  // as ForwardArgs and ForwardOptionArgs say, |scale| with kNegateScores. Its q, k, v are not read
   OptionArgs options;
   uint32* next_tile;     // kSchedule == kDynamic: one number, 0 before each launch; else null
   uint32 total_tiles;    // Sm90ForwardGrid::total_tiles
@@ -22,6 +23,6 @@ struct Sm90ForwardArgs {
   float scale_log2;      // |scale| * log2(e), not below 2^-100: 0 * -inf would be NaN
 };
 static_assert(sizeof(Sm90ForwardArgs) ==
-              (4 * sizeof(TensorMapArg) + sizeof(ForwardArgs) + sizeof(OptionArgs) + 8 + 4 * 4 + 63) / 64 * 64);
+              (5 * sizeof(TensorMapArg) + sizeof(ForwardArgs) + sizeof(OptionArgs) + 8 + 4 * 4 + 63) / 64 * 64);
 
 }  // namespace attend

@@ -46,8 +46,21 @@ struct Sm90Producer {
       smem.k_empty[k_at.buffer()].wait(k_at.parity() ^ 1);
       load<Shape::kPanelsQk>(smem.k[k_at.buffer()], Shape::kPanelBytesK, Shape::kKBytes, args.k_map,
                              smem.k_full[k_at.buffer()], work.k_begin + n * Config::kBlockN, head, batch);
+      if constexpr (Config::kBiasTiles) load_bias(work, n);
     }
     k_at.advance();
+  }
+  // With k of the tile.
+  __device__ __forceinline__ void load_bias(const Sm90Work& work, int n) {
+    const TensorStrides& stride = args.options.bias_stride;
+    smem.k_full[k_at.buffer()].arrive_expect_bytes(Shape::kBiasBytes);
+#pragma unroll
+    for (int column = 0; column < Config::kBlockN; column += kPanelColumns) {
+      tma_load_panel(smem_address(smem.bias[k_at.buffer()]) + column / kPanelColumns * Shape::kPanelBytesQ,
+                     args.bias_map, smem.k_full[k_at.buffer()],
+                     {n * Config::kBlockN + column, work.row, stride.head == 0 ? 0 : work.head,
+                      stride.batch == 0 ? 0 : work.sequence});
+    }
   }
   __device__ __forceinline__ void load_v(const Sm90Work& work, int n, int head, int batch) {
     const int keys = work.seqlen_k - n * Config::kBlockN;

@@ -5,13 +5,15 @@
 //   softcap   tanh x = 1 - 2 / (e^2x + 1), and what is a constant or a factor of it goes into the softmax's: the value
 //             is -1 / (e^2x + 1). Its absolute error, 2^-24 of 2 softcap, is far below what rounds p while softcap is
 //             at most kLargestFoldedSoftcap
-//   bias      of 16 bits is loaded while the products run, 16 bytes a lane: four, as the accumulator has them, would
-//             touch as many lines of the L1 cache for a quarter of the bytes, and that would be what a tile waits for
+//   bias      of 16 bits comes with k, by the copy engine, where that takes it (kBiasTiles). Else it is loaded while
+//             the products run, 16 bytes a lane: four, as the accumulator has them, would touch as many lines of the
+//             L1 cache for a quarter of the bytes, and that would be what a tile waits for
 #pragma once
 
 #include "../common/accumulator_scores.cuh"
 #include "../common/fast_dropout.cuh"
 #include "../common/quad_transpose.cuh"
+#include "sm90_bias_tile.cuh"
 #include "sm90_work.cuh"
 
 namespace attend {
@@ -24,9 +26,9 @@ struct Sm90Scores {
   static constexpr bool kOnlySoftcap =
       Config::kHasSoftcap && !Config::kHasAlibi && !Config::kHasBias && !Config::kHasBoolMask;
   static constexpr float kLargestFoldedSoftcap = 256.0f;
-  static constexpr bool kLoadsBiasEarly = Config::kHasBias && !Config::kHasSoftcap && !Config::kHasAlibi &&
-                                          !Config::kHasBoolMask && Config::kBiasElement != ElementType::kF32 &&
-                                          Config::kBlockN % 32 == 0;
+  static constexpr bool kLoadsBiasEarly = Config::kHasBias && !Config::kBiasTiles && !Config::kHasSoftcap &&
+                                          !Config::kHasAlibi && !Config::kHasBoolMask &&
+                                          Config::kBiasElement != ElementType::kF32 && Config::kBlockN % 32 == 0;
   // Pointers and strides of bias and mask would take the registers that their values need: they are made anew for each
   // tile then.
   static constexpr bool kKeepsRules = (kHasRules || Config::kHasDropout) && !Config::kHasBias && !Config::kHasBoolMask;
@@ -93,6 +95,8 @@ struct Sm90Scores {
                                          const uint32 (&bias)[kBiasWords]) const {
     if (kLoadsBiasEarly && has_bias) {
       add_bias(s, bias);
+    } else if constexpr (Config::kBiasTiles) {
+      mask_tile<kIsFirst>(s, n);
     } else if (folds_softcap(args)) {
       const float factor = rules.scale_in_softcap * (2.0f * kLog2E);
 #pragma unroll
@@ -107,6 +111,18 @@ struct Sm90Scores {
       }
     } else {
       mask_tile<kIsFirst>(s, n);
+    }
+  }
+
+  // Products become scores with the bias of a tile, which lies at `tile`.
+  __device__ __forceinline__ void add_bias_tile(float (&s)[kScores], uint32 tile) const {
+    if constexpr (Config::kBiasTiles) {
+#pragma unroll
+      for (int panel = 0; panel < Config::kBlockN / kPanelColumns; ++panel) {
+        Sm90BiasFragment<BiasElement, false> bias;
+        bias.read(tile + panel * Sm90Shape<Config>::kPanelBytesQ + consumer * kWarpgroupRows * kSwizzleBytes, thread());
+        bias.add(s + panel * kPanelColumns / 2, args.base.scale);
+      }
     }
   }
 

@@ -4,6 +4,7 @@
 #include "../common/element.cuh"
 #include "../common/mbarrier.cuh"
 #include "../common/wgmma.cuh"
+#include "sm90_bias_tile.cuh"
 #include "sm90_forward_shape.cuh"
 
 namespace attend {
@@ -24,7 +25,8 @@ struct alignas(16) Sm90Work {
 static_assert(sizeof(Sm90Work) == kSm90WorkBytes);
 
 template <class Config>
-struct alignas(kSwizzleAtom) Sm90Storage {
+struct alignas(kSwizzleAtom) Sm90Storage
+    : Sm90BiasTiles<Config::kStages, Sm90Shape<Config>::kBiasBytes, Config::kBiasTiles> {
   using Shape = Sm90Shape<Config>;
   unsigned char q[Config::kQBuffers][Shape::kQBytes];  // later o of the same rows
   unsigned char k[Config::kStages][Shape::kKBytes];
@@ -34,7 +36,7 @@ struct alignas(kSwizzleAtom) Sm90Storage {
   Mbarrier work_empty[kSm90WorkSlots];  // each consumer warp has left it
   Mbarrier q_full[Config::kQBuffers];   // the bytes of q
   Mbarrier q_empty[Config::kQBuffers];  // each consumer's o, which took q's place, has left it; or its q has been read
-  Mbarrier k_full[Config::kStages];     // the bytes of a tile: its buffer may be read
+  Mbarrier k_full[Config::kStages];     // the bytes of a tile, and then its bias: the buffer may be read
   Mbarrier v_full[Config::kStages];
   Mbarrier v_tail;  // kIsVarlen: the bytes of a tile of which a part has to be cleared before it is announced
   Mbarrier k_empty[Config::kStages];  // each consumer warp has read it: its buffer may be filled
@@ -52,7 +54,7 @@ struct alignas(kSwizzleAtom) Sm90Storage {
       q_empty[buffer].init(Shape::kStagesO ? Config::kConsumers : kReaders);
     }
     for (int stage = 0; stage < Config::kStages; ++stage) {
-      k_full[stage].init(1);
+      k_full[stage].init(Config::kBiasTiles ? 2 : 1);
       v_full[stage].init(1);
       k_empty[stage].init(kReaders);
       v_empty[stage].init(kReaders);

@@ -177,8 +177,7 @@ Inputs make_inputs(const AttentionCase& c) {
   }
   if (c.alibi) {
     in.slopes = TensorBuffer(DType::kF32, {c.alibi_per_sequence ? c.num_sequences() : 1, c.heads_q, 1, 1});
-    in.slopes->generate(
-        [&](auto b, auto h, auto, auto) { return std::exp2(-0.5 * double(h + 1) - double(b)); });
+    in.slopes->generate([&](auto b, auto h, auto, auto) { return std::exp2(-0.5 * double(h + 1) - double(b)); });
   }
   if (c.dlse) {
     in.dlse = TensorBuffer(DType::kF32, shapes_of(c).lse, placement_of(c));

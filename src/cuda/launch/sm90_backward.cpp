@@ -23,8 +23,8 @@ constexpr int kMostHeadDim = 256;
 constexpr int kMostHeadDimInRing = 128;  // the kernels beyond it store gradients, and add them to none
 constexpr int kMostHeadDimWithBias = 192;
 constexpr std::int32_t kRulesOfWide = option::kSoftcap | option::kBias;  // at every head_dim
-constexpr std::int64_t kMostLength = (std::int64_t{1} << 30) - 1024;  // differences of two positions stay ints
-constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;     // what the device counts them in
+constexpr std::int64_t kMostLength = (std::int64_t{1} << 30) - 1024;     // differences of two positions stay ints
+constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;        // what the device counts them in
 
 std::string tiles_text(const Problem& p) {
   return std::to_string(p.num_sequences) + " sequences, " + std::to_string(p.num_heads_q) + " heads, max_seqlen_q " +
@@ -50,15 +50,6 @@ struct Sm90BackwardVariant : Facts {
 Sm90BackwardTile tile_of(const Problem& p) {
   return sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v), p.softcap > 0,
                             p.bias.has_value());
-}
-
-/// The bias with one element of each dimension along which it is broadcast.
-Tensor stored_bias(const Problem& p) {
-  Tensor bias = *p.bias;
-  for (std::size_t dim = 0; dim < 2; ++dim) {
-    if (bias.stride[dim] == 0) bias.shape[dim] = 1;
-  }
-  return bias;
 }
 
 /// Everything about a launch that follows from the problem, for the workspace and the arguments alike.
@@ -317,10 +308,7 @@ class Sm90Backward final : public Family {
     for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {
       if (head_dim > kMostHeadDimWithBias) return core::Lack{tensor, "head_dim", head_dim, "at most 192 with a bias"};
     }
-    const Tensor stored = stored_bias(p);
-    auto lack = tensor_map_lack("bias", stored);
-    if (lack) lack->value = &*p.bias;
-    return lack;
+    return bias_map_lack(p);
   }
 
   /// Beyond 128 columns: each depth, with one of v's that differs, and what takes registers.

@@ -20,9 +20,11 @@ using core::Problem;
 struct Sm90ForwardVariant : Facts {
   Sm90ForwardTile tile = {};
   std::int32_t puts_aside = 0;  ///< sums over very many keys are cut into pieces: kernels/sm90/sm90_long_sum.cuh
+  std::int32_t bias_tiles = 0;  ///< the copy engine brings the bias
 
   [[nodiscard]] int smem_bytes() const {
-    return sm90_forward_smem_bytes(tile.consumers, tile.block_n, tile.stages, tile.q_buffers, head_dim, head_dim_v);
+    return sm90_forward_smem_bytes(tile.consumers, tile.block_n, tile.stages, tile.q_buffers, head_dim, head_dim_v,
+                                   bias_tiles != 0);
   }
 };
 
@@ -53,12 +55,24 @@ bool is_crowded(const Facts& facts) {
          facts.has(option::kDropout | option::kSoftcap | option::kAlibi);
 }
 
+/// Does the copy engine bring the bias? Of a problem whose bias it can take.
+bool has_bias_tiles(const Facts& facts) {
+  return facts.has(option::kBias) && !facts.has(option::kBoolMask) && !is_crowded(facts) &&
+         facts.bias != ElementType::kF32;
+}
+
 /// The tile for the facts; docs/hopper_forward.md has the measurements behind it.
-Sm90ForwardVariant tall_variant(const Facts& facts, std::int64_t seqlen_k) {
+Sm90ForwardVariant tall_variant(const Facts& facts, std::int64_t seqlen_k, bool bias_tiles) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const bool plain = (facts.options & ~option::kRing) == 0;
   // Rules that read memory for each score, or several rules at once, want registers.
   const bool reads = facts.has(option::kBias | option::kBoolMask);
+  if (bias_tiles) {
+    Sm90ForwardVariant v =
+        widest <= 128 ? with(facts, 2, 128, 2, 1, true, false) : with(facts, 2, 64, 2, 1, false, false);
+    v.bias_tiles = 1;
+    return v;
+  }
   if (is_crowded(facts) || facts.has(option::kBias)) return with(facts, 2, 64, 2, 1, false, false);
   if (widest <= 64 && !reads && !facts.has(option::kVarlen)) {
     const bool is_short = plain && facts.mask == MaskKind::kCausal && seqlen_k <= 1024;
@@ -79,8 +93,13 @@ Sm90Schedule schedule_of(const Facts& facts, std::int64_t seqlen_k) {
 }
 
 /// One consumer: for heads with few rows.
-Sm90ForwardVariant low_variant(const Facts& facts) {
+Sm90ForwardVariant low_variant(const Facts& facts, bool bias_tiles) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
+  if (bias_tiles) {
+    Sm90ForwardVariant v = with(facts, 1, 64, 2, 1, false, false);
+    v.bias_tiles = 1;
+    return v;
+  }
   if (is_crowded(facts) || facts.has(option::kBias)) return with(facts, 1, 64, 2, 1, false, false);
   return with(facts, 1, widest <= 128 ? 128 : 64, widest <= 128 ? 3 : 2, 1, true, false);
 }
@@ -114,8 +133,9 @@ class Sm90Forward final : public Family {
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     Facts facts = facts_of(p, true);
     facts.aligned = 1;  // as lack() asks
-    Sm90ForwardVariant tall = tall_variant(facts, p.max_seqlen_k);
-    Sm90ForwardVariant low = low_variant(facts);
+    const bool bias_tiles = has_bias_tiles(facts) && !bias_map_lack(p);
+    Sm90ForwardVariant tall = tall_variant(facts, p.max_seqlen_k, bias_tiles);
+    Sm90ForwardVariant low = low_variant(facts, bias_tiles);
     tall.tile.schedule = low.tile.schedule = schedule_of(facts, p.max_seqlen_k);
     tall.puts_aside = low.puts_aside = puts_sums_aside(facts.element, p.max_seqlen_k);
     Choice choice = {.variant = tall, .why = "Hopper's tensor cores: row tiles as tall as registers allow"};
@@ -162,6 +182,7 @@ class Sm90Forward final : public Family {
                         {"kPingPong", tile.takes_turns != 0},
                         {"kSpeculate", tile.speculates != 0},
                         {"kPutsAside", v.puts_aside != 0},
+                        {"kBiasTiles", v.bias_tiles != 0},
                         {"kSchedule", EnumConstant{"Sm90Schedule", dynamic ? "kDynamic" : "kStatic"}},
                         {"kSmemBytes", std::int64_t{v.smem_bytes()}}});
     return {std::move(spec)};
@@ -187,6 +208,7 @@ class Sm90Forward final : public Family {
         .k_map = row_map(p.k, v.tile.block_n, p.q.data),
         .v_map = row_map(p.v, v.tile.block_n, p.q.data),
         .o_map = row_map(p.adds_to_outputs ? p.q : p.o, kSm90ConsumerRows, p.q.data),  // unused then
+        .bias_map = v.bias_tiles != 0 ? row_map(stored_bias(p), v.tile.block_m(), p.q.data) : TensorMapArg{},
         .base = forward_args(p, launch.region(1), true),
         .options = option_args_of(p),
         .next_tile = launch.region<uint32>(0),
@@ -255,7 +277,7 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
   using enum MaskKind;
   std::vector<Variant> variants;
   const auto add = [&](const Facts& f, std::int64_t seqlen_k = 512) {
-    Sm90ForwardVariant v = tall_variant(f, seqlen_k);
+    Sm90ForwardVariant v = tall_variant(f, seqlen_k, has_bias_tiles(f));
     v.tile.schedule = schedule_of(f, seqlen_k);
     if (std::find(variants.begin(), variants.end(), Variant(v)) == variants.end()) variants.emplace_back(v);
   };
@@ -282,7 +304,7 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
   }
   add(facts(kBF16, 192, 128, kCausal));
   for (const int head_dim : {64, 128, 256}) {
-    Sm90ForwardVariant v = tall_variant(facts(kF16, head_dim, head_dim, kCausal), 1 << 20);
+    Sm90ForwardVariant v = tall_variant(facts(kF16, head_dim, head_dim, kCausal), 1 << 20, false);
     v.puts_aside = 1;
     variants.emplace_back(v);
   }
@@ -295,12 +317,13 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
   }
   add(facts(kBF16, 128, 128, kCausal, option::kAddsToOutputs | option::kSoftcap));
   add(facts(kBF16, 128, 128, kCausal, option::kAddsToOutputs | option::kBias, kBF16));
+  variants.emplace_back(tall_variant(facts(kBF16, 128, 128, kFull, option::kBias, kBF16), 512, false));  // unaligned
   add(facts(kF16, 128, 128, kWindow,
             option::kRing | option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout,
             kF32));
   for (const int head_dim : {64, 128, 256}) {
     const auto add_low = [&](const Facts& f) {
-      Sm90ForwardVariant v = low_variant(f);
+      Sm90ForwardVariant v = low_variant(f, has_bias_tiles(f));
       v.tile.schedule = schedule_of(f, 512);
       variants.emplace_back(v);
     };

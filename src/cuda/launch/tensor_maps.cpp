@@ -33,6 +33,20 @@ struct MapSource {
   }
 };
 
+constexpr const char* kAllowed = "multiples of 16 bytes, none of them 0";
+
+bool has_map(const Tensor& t) {
+  if (t.numel() == 0) return true;  // never loaded
+  const std::int64_t bytes = dtype_bytes(t.dtype);
+  if (reinterpret_cast<std::intptr_t>(t.data) % kMultiple != 0) return false;
+  for (std::size_t dim = 0; dim < 3; ++dim) {
+    if (t.shape[dim] <= 1) continue;
+    const std::int64_t stride = t.stride[dim] * bytes;
+    if (stride <= 0 || stride % kMultiple != 0 || stride >= kMostStride) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 TensorMapArg row_map(const Tensor& t, int rows, const void* somewhere) {
@@ -61,22 +75,22 @@ TensorMapArg panel_map(const Tensor& t, int rows, const void* somewhere) {
 
 std::optional<core::Lack> tensor_map_lack(const core::Problem& p) {
   for (const auto& [name, tensor] : core::NamedTensors(p)) {
-    if (auto lack = tensor_map_lack(name, *tensor)) return lack;
+    if (!has_map(*tensor)) return core::Lack{name, "address", tensor, kAllowed};
   }
   return std::nullopt;
 }
 
-std::optional<core::Lack> tensor_map_lack(const char* name, const Tensor& t) {
-  if (t.numel() == 0) return std::nullopt;  // never loaded
-  const std::int64_t bytes = dtype_bytes(t.dtype);
-  bool fits = reinterpret_cast<std::intptr_t>(t.data) % kMultiple == 0;
-  for (std::size_t dim = 0; dim < 3; ++dim) {
-    if (t.shape[dim] <= 1) continue;
-    const std::int64_t stride = t.stride[dim] * bytes;
-    fits = fits && stride > 0 && stride % kMultiple == 0 && stride < kMostStride;
+Tensor stored_bias(const core::Problem& p) {
+  Tensor bias = *p.bias;
+  for (std::size_t dim = 0; dim < 2; ++dim) {
+    if (bias.stride[dim] == 0) bias.shape[dim] = 1;
   }
-  if (fits) return std::nullopt;
-  return core::Lack{name, "address", &t, "multiples of 16 bytes, none of them 0"};
+  return bias;
+}
+
+std::optional<core::Lack> bias_map_lack(const core::Problem& p) {
+  if (has_map(stored_bias(p))) return std::nullopt;
+  return core::Lack{"bias", "address", &*p.bias, kAllowed};
 }
 
 }  // namespace attend::cuda

@@ -20,7 +20,10 @@ namespace attend::cuda {
 /// A tensor that the copy engine cannot move: addresses and strides have to be multiples of 16 bytes, and no dimension
 /// longer than one may have stride 0.
 [[nodiscard]] std::optional<core::Lack> tensor_map_lack(const core::Problem& p);
-/// The same of one tensor, which has to live as long as the result.
-[[nodiscard]] std::optional<core::Lack> tensor_map_lack(const char* name, const Tensor& t);
+
+/// The bias as it is stored: with one element of each dimension along which it is broadcast.
+[[nodiscard]] Tensor stored_bias(const core::Problem& p);
+/// Why the copy engine cannot move the problem's bias: as tensor_map_lack().
+[[nodiscard]] std::optional<core::Lack> bias_map_lack(const core::Problem& p);
 
 }  // namespace attend::cuda
