@@ -195,7 +195,8 @@ TEST(Auto, TakesTheFamilyThatExpectsToBeDoneFirst) {
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {}, true)), "sm90_backward");
   const Sizes wide = {.seqlen_q = 8192, .seqlen_k = 8192, .head_dim = 256, .head_dim_v = 192};
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, wide, {.causal = true}, true)), "sm90_backward");
-  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5}, true)), "sm80_backward");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5}, true)), "sm90_backward");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 300}, true)), "sm80_backward");
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {}, true)), "fa2");
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {.deterministic = true}, true)), "simt");
 }
