@@ -10,8 +10,8 @@
 Kernels that many tests share are compiled first, on all cores. The tests run in pieces, several processes that share
 the GPU: most of their time is the float64 reference on the host. The report is written after each piece. Then
 compute-sanitizer looks at the tests of the slice, one small case of each kind for every kernel, while pytest runs
-python/tests with the given interpreter, which has attend, torch and pytest. Where there is no GPU, everything is
-reported as skipped and no report is written.
+python/tests with the given interpreter, which has attend, torch and pytest; where there are several GPUs, all of that
+at once. Where there is no GPU, everything is reported as skipped and no report is written.
 
 The report: device, driver, kernel_digest (as `attend info --json` prints it: the report is current while they agree),
 tests (run, failed, skipped, names of the failed, pieces that are missing), sanitizers (tool, errors, summary), python
@@ -39,7 +39,7 @@ AHEAD = "Ahead*"
 LAST = "Last*"  # may hang
 LAST_LIMIT_S = 60
 PIECES = 96  # of the tests: processes, one after another
-WANT_TWO_GPUS = "*NcclRing*"
+RING = "NcclRing*"  # wants two GPUs
 LIMIT_S = float(os.environ.get("GPU_TEST_LIMIT_S", 600))  # of one process: a kernel may hang
 PARTS = ("tests", "sanitizers", "python")
 TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
@@ -59,14 +59,9 @@ def run(command, environment, log, limit_s=LIMIT_S):
             return 124
 
 
-def visible_devices(index, num_gpus):
-    """All GPUs, a different one first for each process: tests take the first, those of the ring take them all."""
-    return ",".join(str((index + other) % num_gpus) for other in range(num_gpus))
-
-
-def run_part(tests, index, shards, chosen, folder, num_gpus, limit_s=LIMIT_S):
+def run_part(tests, index, shards, chosen, folder, gpus, limit_s=LIMIT_S):
     environment = {
-        "CUDA_VISIBLE_DEVICES": visible_devices(index, num_gpus),
+        "CUDA_VISIBLE_DEVICES": gpus,
         "GTEST_TOTAL_SHARDS": str(shards),
         "GTEST_SHARD_INDEX": str(index % shards),
         "OMP_NUM_THREADS": "1",
@@ -87,20 +82,24 @@ def gtest_results(path):
 
 def empty_report(num_gpus, digest):
     """A report that nothing has been added to yet."""
-    pieces = ["ahead", *(str(index) for index in range(PIECES)), "alone", *(["last"] if num_gpus > 1 else [])]
+    pieces = ["ahead", *(str(index) for index in range(PIECES)), "alone", *(["ring", "last"] if num_gpus > 1 else [])]
     counts = {"run": 0, "failed": 0, "skipped": 0, "failures": [], "missing": pieces,
-              "left_out": [] if num_gpus > 1 else [f"{WANT_TWO_GPUS}: one GPU"]}
+              "left_out": [] if num_gpus > 1 else [f"*{RING}: one GPU"]}
     return {"kernel_digest": digest, "passed": False, "tests": counts, "sanitizers": [],
             "python": {"passed": False, "run": 0, "failed": 0, "skipped": 0}, "cases": []}  # fmt: skip
 
 
-def run_piece(tests, piece, folder, left_out, num_gpus):
-    """One process: its piece and its exit status."""
+def run_piece(tests, piece, folder, num_gpus):
+    """One process: its piece and its exit status. It sees one GPU (memory that host and GPU share is slow where a
+    process sees several), those of the ring all."""
     if piece.isdigit():
-        return piece, run_part(tests, int(piece), PIECES, f"-{ALONE}:{AHEAD}:{LAST}{left_out}", folder, num_gpus)
-    chosen, limit_s = {"ahead": (AHEAD, LIMIT_S), "alone": (ALONE, LIMIT_S), "last": (LAST, LAST_LIMIT_S)}[piece]
-    number = PIECES + ("ahead", "alone", "last").index(piece)
-    return piece, run_part(tests, number, 1, chosen, folder, num_gpus, limit_s)
+        chosen = f"-{ALONE}:{AHEAD}:{LAST}:{RING}"
+        return piece, run_part(tests, int(piece), PIECES, chosen, folder, str(int(piece) % num_gpus))
+    chosen, limit_s = {"ahead": (AHEAD, LIMIT_S), "alone": (ALONE, LIMIT_S), "ring": (RING, LIMIT_S),
+                       "last": (LAST, LAST_LIMIT_S)}[piece]  # fmt: skip
+    number = PIECES + ("ahead", "alone", "ring", "last").index(piece)
+    gpus = ",".join(map(str, range(num_gpus))) if piece in ("ring", "last") else "0"
+    return piece, run_part(tests, number, 1, chosen, folder, gpus, limit_s)
 
 
 def take(report, piece, index, status, folder):
@@ -124,46 +123,59 @@ def take(report, piece, index, status, folder):
     report.update(found)
 
 
-def tests_part(report, tests, folder, num_gpus, deadline, save):
-    """Runs the pieces that the report misses, as many as can be begun before the deadline; saves after each."""
-    left_out = "" if num_gpus > 1 else f":{WANT_TWO_GPUS}"
-    missing = list(report["tests"]["missing"])
+class Tests:
+    """The pieces that a report misses, as many as can be begun before the deadline; saves after each."""
 
-    def done(result):
-        if result is None:
-            return
-        piece, (index, status) = result
-        if piece in missing:
-            take(report, piece, index, status, folder)
-            save(report)
+    def __init__(self, report, tests, folder, num_gpus, deadline, save):
+        self.report, self.tests, self.folder, self.num_gpus = report, tests, folder, num_gpus
+        self.deadline, self.save = deadline, save
+        self.missing = list(report["tests"]["missing"])
 
-    def begin(piece):
-        return run_piece(tests, piece, folder, left_out, num_gpus) if time.monotonic() < deadline else None
+    def begin(self, piece):
+        if time.monotonic() < self.deadline and piece in self.missing:
+            return run_piece(self.tests, piece, self.folder, self.num_gpus)
+        return None
 
-    done(begin("ahead"))  # the others find their kernels on disk
-    workers = max(1, min(48, (os.cpu_count() or 2) - 2))
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        jobs = [pool.submit(begin, piece) for piece in missing if piece.isdigit()]
-        for job in concurrent.futures.as_completed(jobs):
-            done(job.result())
-            say(f"tests: {PIECES - sum(p.isdigit() for p in report['tests']['missing'])} of {PIECES} pieces done")
-    for piece in ("alone", "last"):
-        if piece in missing:
-            done(begin(piece))
-    log = folder / f"tests-{PIECES + 1}.log"
-    for line in log.read_text().splitlines() if log.exists() else ():
-        if "of host time" in line:
-            say(line)
-    counts = report["tests"]
-    say(f"{counts['run']} tests, {counts['failed']} failed, {counts['skipped']} skipped, {len(counts['missing'])} "
-        f"pieces missing; {len(report['cases'])} comparisons")
+    def done(self, result):
+        if result is not None:
+            piece, (index, status) = result
+            take(self.report, piece, index, status, self.folder)
+            self.save(self.report)
+
+    def ahead(self):
+        """The others find their kernels on disk, whether the report has this piece or not."""
+        if time.monotonic() < self.deadline:
+            result = run_piece(self.tests, "ahead", self.folder, self.num_gpus)
+            self.done(result if "ahead" in self.missing else None)
+
+    def pieces(self):
+        """Those that share the machine."""
+        workers = max(1, min(48, (os.cpu_count() or 2) - 2))
+        with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+            jobs = [pool.submit(self.begin, piece) for piece in self.missing if piece.isdigit() or piece == "ring"]
+            for job in concurrent.futures.as_completed(jobs):
+                self.done(job.result())
+                left = sum(piece.isdigit() for piece in self.report["tests"]["missing"])
+                say(f"tests: {PIECES - left} of {PIECES} pieces done")
+
+    def by_themselves(self):
+        """Those that measure, and what may hang."""
+        for piece in ("alone", "last"):
+            self.done(self.begin(piece))
+        log = self.folder / f"tests-{PIECES + 1}.log"
+        for line in log.read_text().splitlines() if log.exists() else ():
+            if "of host time" in line:
+                say(line)
+        counts = self.report["tests"]
+        say(f"{counts['run']} tests, {counts['failed']} failed, {counts['skipped']} skipped, "
+            f"{len(counts['missing'])} pieces missing; {len(self.report['cases'])} comparisons")  # fmt: skip
 
 
-def sanitize(tests, tool, folder):
+def sanitize(tests, tool, folder, gpu):
     log = folder / f"{tool}.log"
     command = ["compute-sanitizer", "--tool", tool, "--print-limit", "20", tests, f"--gtest_filter={SLICE}"]
     start = time.monotonic()
-    status = run(command, {"OMP_NUM_THREADS": "1"}, log)
+    status = run(command, {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": gpu}, log)
     say(f"{tool}: {time.monotonic() - start:.0f} s")
     text = log.read_text()
     summary = re.findall(r"========= (?:ERROR|RACECHECK) SUMMARY: (.*)", text)
@@ -192,7 +204,8 @@ def python_tests(python, folder):
     status = run(command, {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}, log)
     say(f"python tests: {time.monotonic() - start:.0f} s")
     cases = list(xml.etree.ElementTree.parse(junit).iter("testcase")) if junit.exists() else []
-    named = lambda kind: [(f"{c.get('classname')}.{c.get('name')}", c.find(kind)) for c in cases if c.find(kind) is not None]
+    name_of = lambda case: f"{case.get('classname')}.{case.get('name')}"
+    named = lambda kind: [(name_of(case), case.find(kind)) for case in cases if case.find(kind) is not None]
     failed, skipped = named("failure") + named("error"), named("skipped")
     for name, why in failed[:20]:
         say(f"FAILED {name}: {why.get('message', '')[:300]}")
@@ -229,12 +242,12 @@ def write(report, target):
     target.write_text(json.dumps(head, indent=2)[:-2] + ',\n  "cases": [\n' + entries + "\n  ]\n}\n")
 
 
-def sanitizers_part(tests, folder):
+def sanitizers_part(tests, folder, gpu):
     if not shutil.which("compute-sanitizer"):
         say("gpu-test: no compute-sanitizer in PATH, its part is left out")
         return []
     with concurrent.futures.ThreadPoolExecutor(len(TOOLS)) as pool:
-        found = list(pool.map(lambda tool: sanitize(tests, tool, folder), TOOLS))
+        found = list(pool.map(lambda tool: sanitize(tests, tool, folder, gpu), TOOLS))
     for s in found:
         say(f"{s['tool']}: {s['tests']} tests, {s['summary']}")
     return found
@@ -287,15 +300,24 @@ def main():
         begins = "tests" in parts and not words.more
         digest = info["kernel_digest"]
         report = empty_report(num_gpus, digest) if begins else earlier_report(words.report, digest)
+        tests = Tests(report, words.tests, folder, num_gpus, begun + words.seconds,
+                      lambda whole: write(whole, words.report))  # fmt: skip
         if "tests" in parts:
-            tests_part(report, words.tests, folder, num_gpus, begun + words.seconds,
-                       lambda whole: write(whole, words.report))
+            tests.ahead()
+            if num_gpus == 1:
+                tests.pieces()
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             in_python = pool.submit(python_part, words.python, folder) if "python" in parts else None
-            if "sanitizers" in parts:
-                report["sanitizers"] = sanitizers_part(words.tests, folder)
+            gpu = str(num_gpus - 1)
+            in_sanitizers = pool.submit(sanitizers_part, words.tests, folder, gpu) if "sanitizers" in parts else None
+            if "tests" in parts and num_gpus > 1:
+                tests.pieces()
+            if in_sanitizers:
+                report["sanitizers"] = in_sanitizers.result()
             if in_python:
                 report["python"] = in_python.result()
+        if "tests" in parts:
+            tests.by_themselves()
     write(report, words.report)
     say(f"{words.report}: {'passed' if report['passed'] else 'not passed, or not whole'}")
     whole = words.only is None and not words.more

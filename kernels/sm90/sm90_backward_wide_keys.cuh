@@ -71,32 +71,6 @@ class WideKeysWarpgroup {
     wgmma_wait<0>(gradient_);
   }
 
-  // The same where there are registers for two tiles of scores: those of the next are made while Derived is at its
-  // exponentials(), of which it has more than the products of a tile take. Tile i; | its products are drained:
-  //   1  issue scores(i + 1)
-  //   2  Derived's exponentials()
-  //   3  | gradient(i - 1); Derived's end_tile(): pairs(i)
-  //   4  issue gradient(i)
-  //   5  | scores(i + 1)
-  template <class ScoreRing, class GradientRing>
-  __device__ __forceinline__ void walk_ahead(const Bits16* keys, Mbarrier& keys_full, const ScoreRing& score_tiles,
-                                             const GradientRing& gradient_tiles) {
-    const auto end = static_cast<uint32>(uniform(smem_.item.end));
-    if (end == 0) return;
-    keys_full.wait(0);  // the keys have landed
-    float next[32];
-    begin_products(next, keys, score_tiles, 0);
-    take<0>(next);
-#pragma unroll 1
-    for (uint32 number = 0; number + 1 < end; ++number) {
-      begin_products(next, keys, score_tiles, number + 1);
-      finish_ahead<1>(score_tiles, gradient_tiles, number);
-      take<1>(next);
-    }
-    finish_ahead<0>(score_tiles, gradient_tiles, end - 1);
-    wgmma_wait<0>(gradient_);
-  }
-
   template <int kColumns>
   __device__ __forceinline__ void store(float factor, void* tensor, const TensorStrides& stride) const {
     const Sm90BackwardItem& item = smem_.item;
@@ -113,36 +87,6 @@ class WideKeysWarpgroup {
   uint32 pairs_[16];            // p or ds
 
  private:
-  template <class Ring>
-  __device__ __forceinline__ void begin_products(float (&scores)[32], const Bits16* keys, const Ring& tiles,
-                                                 uint32 number) {
-    tiles.wait(number);  // the tile has landed
-    wgmma_fence();
-    begin_scores<Config, kHeadDim, false>(scores, MatrixDescriptor::along_rows(smem_address(keys)),
-                                          MatrixDescriptor::along_rows(smem_address(tiles.tile(number))));
-  }
-  // The scores that are under way in `next`. kAfter: groups of products that have been issued since.
-  template <int kAfter>
-  __device__ __forceinline__ void take(float (&next)[32]) {
-    wgmma_wait<kAfter>(next);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) scores_[i] = next[i];
-  }
-  // kAhead: groups of products that have been issued since the gradient of the tile before.
-  template <int kAhead, class ScoreRing, class GradientRing>
-  __device__ __forceinline__ void finish_ahead(const ScoreRing& score_tiles, const GradientRing& gradient_tiles,
-                                               uint32 number) {
-    auto& derived = *static_cast<Derived*>(this);
-    derived.begin_tile(number);
-    score_tiles.release(number);
-    derived.exponentials(number);
-    pin_registers(scores_);
-    wgmma_wait<kAhead>(gradient_);
-    if (number > 0) gradient_tiles.release(number - 1);
-    derived.end_tile(number);
-    pin_registers(pairs_);
-    issue_gradient(gradient_tiles, number);
-  }
   template <class Ring>
   __device__ __forceinline__ void issue_gradient(const Ring& tiles, uint32 number) {
     tiles.wait(number);
@@ -181,11 +125,7 @@ class WideValueWarpgroup
   __device__ __forceinline__ WideValueWarpgroup(Storage& smem, const Sm90BackwardArgs& args) : Base(smem, args) {}
 
   __device__ __forceinline__ void run() {
-    if constexpr (kIsAhead) {
-      Base::walk_ahead(smem_.k, smem_.k_full, smem_.q_ring(), smem_.dout_ring());
-    } else {
-      Base::walk(smem_.k, smem_.k_full, smem_.q_ring(), smem_.dout_ring());
-    }
+    Base::walk(smem_.k, smem_.k_full, smem_.q_ring(), smem_.dout_ring());
     const float unit = sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits);
     Base::template store<Config::kHeadDimV>(Config::kHasDropout ? unit * power_of_kept() : unit, args_.base.dv,
                                             args_.base.dv_stride);
@@ -197,8 +137,6 @@ class WideValueWarpgroup
   using Base::pairs_;
   using Base::scores_;
   using Base::smem_;
-  // Beyond 128 columns there are no registers, and the products take longer than the exponentials.
-  static constexpr bool kIsAhead = BackwardShape<Config>::kDepth <= 128 && BackwardShape<Config>::kDepthV <= 128;
 
   __device__ __forceinline__ void begin_tile(uint32 number) {
     if (number == head_end_) begin_head(number);
@@ -224,7 +162,7 @@ class WideValueWarpgroup
 
   // s of the tile is done: p, as floats to the other warpgroup and packed.
   __device__ __forceinline__ void end_tile(uint32 number) {
-    if constexpr (!kIsAhead) exponentials(number);
+    exponentials(number);
     if constexpr (Config::kHasDropout) {
       pack_kept(number);
     } else {

@@ -18,23 +18,25 @@ if is_piece and index == 7: sys.exit(139)
 why = [{{"failure": "boom"}}] if is_piece and index == 9 else []
 tests = [{{"name": f"t{{index}}", "result": "COMPLETED", "failures": why}}]
 json.dump({{"testsuites": [{{"name": "S", "testsuite": tests}}]}}, open(ran, "w"))
-report = {{"kernel_digest": "d", "cases": [{{"case": f"{{sys.argv[2]}} {{index}}", "compute": "simt"}}]}}
+report = {{"kernel_digest": "d", "cases": [{{"case": f"{{sys.argv[2]}} {{index}}", "compute": "simt",
+                                               "gpus": os.environ["CUDA_VISIBLE_DEVICES"]}}]}}
 json.dump(report, open(os.environ["ATTEND_GPU_REPORT"], "w"))
 """
 ATTEND = """#!/bin/sh
-echo '{"kernel_digest": "d", "devices": [{"type": "cpu"}, {"type": "cuda"}]}'
+echo '{{"kernel_digest": "d", "devices": [{{"type": "cpu"}}{gpus}]}}'
 """
+GPU = ', {"type": "cuda"}'
 
 
 @pytest.fixture
 def run(tmp_path):
     """The report after a run of the tool with these words before its arguments."""
-    for name, text in (("tests", TESTS.format(python=sys.executable)), ("attend", ATTEND)):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
     report = tmp_path / "report.json"
 
-    def run(*words):
+    def run(*words, gpus=1):
+        for name, text in (("tests", TESTS.format(python=sys.executable)), ("attend", ATTEND.format(gpus=gpus * GPU))):
+            (tmp_path / name).write_text(text)
+            (tmp_path / name).chmod(0o755)
         command = [sys.executable, TOOL, *words, tmp_path / "tests", tmp_path / "attend", sys.executable, report]
         done = subprocess.run(command, capture_output=True, text=True)
         return json.loads(report.read_text()) if report.exists() else None, done
@@ -52,6 +54,15 @@ def test_a_report_goes_on_where_it_stopped(run):
     assert sorted(counts["failures"]) == ["S.t9", "piece 7 ended with status 139"]
     again, _ = run("--more")  # nothing is missing, nothing is counted twice
     assert again["tests"] == counts and len(again["cases"]) == 97
+
+
+def test_on_several_gpus_those_of_the_ring_are_a_piece(run):
+    whole, done = run("--only", "tests", gpus=3)
+    counts = whole["tests"]
+    assert counts["missing"] == [] and counts["run"] == 99 and counts["left_out"] == []
+    seen = {case["case"].split()[0]: case["gpus"] for case in whole["cases"]}
+    assert seen["--gtest_filter=NcclRing*"] == "0,1,2" and seen["--gtest_filter=Alone.*"] == "0"
+    assert {case["gpus"] for case in whole["cases"] if "-Alone" in case["case"]} == {"0", "1", "2"}
 
 
 def test_what_there_is_none_of_is_refused(run):
