@@ -316,6 +316,7 @@ def main():
                 report["sanitizers"] = in_sanitizers.result()
             if in_python:
                 report["python"] = in_python.result()
+        write(report, words.report)
         if "tests" in parts:
             tests.by_themselves()
     write(report, words.report)
