@@ -9,9 +9,12 @@
 // (2023); zigzag: Zhu, ring-flash-attention (2024).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "attend/attention.hpp"
@@ -61,6 +64,33 @@ class ATTEND_API RingContext {
 /// Tensors may be on GPUs, which ranks may share: for tests, where ring_nccl.hpp wants a GPU for each.
 /// @throws Error where num_ranks < 1.
 [[nodiscard]] ATTEND_API std::vector<RingContext> make_thread_ring(int num_ranks);
+
+/// How messages travel between ranks that the caller connects himself, over the process group of a framework, say. The
+/// functions are called within calls on the ring, on the thread of the call; what they throw ends it.
+struct RingCallbacks {
+  /// Returns when a message is sent, or there. Called once, or never where the call has failed before: the memory of
+  /// the message is gone then.
+  using Wait = std::function<void()>;
+
+  /// Begins to send `bytes` (> 0) to another rank, and waits for nobody. Messages of different channels, 0 to 7, do not
+  /// see each other; those of one channel from one rank to another arrive in the order in which they were sent.
+  std::function<Wait(int to, int channel, std::span<const std::byte> bytes)> send;
+
+  /// Begins to receive exactly as many bytes. Not waited for either.
+  std::function<Wait(int from, int channel, std::span<std::byte> bytes)> receive;
+
+  /// Every rank's message, of the same size each, one after another by rank. None: by send and receive.
+  std::function<void(std::span<const std::byte> mine, std::span<std::byte> all)> all_gather = {};
+
+  /// This rank has failed in a call that others wait in: their waits shall end, by an exception. None: they end as
+  /// their own functions have it. No function is called after this.
+  std::function<void(const std::string& why)> fail = {};
+};
+
+/// A rank of a ring whose messages are the caller's business. Tensors on the CPU.
+/// After a call that failed once the ranks had agreed on it, so does every later one.
+/// @throws Error where rank or size make no sense, or `send` or `receive` is missing.
+[[nodiscard]] ATTEND_API RingContext make_callback_ring(int rank, int size, RingCallbacks callbacks);
 
 /// Number of rows that a rank holds.
 ///

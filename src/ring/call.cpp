@@ -135,6 +135,7 @@ core::WholeLengths exchange_shapes_and_options(Transport& transport, const Argum
   mine.push_back({"seqlen_q", length(a.q.shape[2])});
   mine.push_back({"seqlen_k", length(a.k.shape[2])});
   std::vector<Fields> by_rank = exchange_fields(transport, mine);
+  throw_refusal(by_rank);
   const auto take = [](Fields& fields) {
     std::int64_t n = 0;
     const std::string text = fields.back().value;
