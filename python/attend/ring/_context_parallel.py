@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Optional
 
 from attend._errors import ArgumentError, UnsupportedError
@@ -40,7 +40,7 @@ def context_parallel(
 
     Inside, attention takes the rank's rows of query, key and value, (..., heads, rows, head_dim). is_causal means the
     whole sequence, of equal lengths; dropout draws the seed on rank 0; attn_mask is refused, as it would have to be cut.
-    A backward may run later: what it needs it has kept.
+    Run backward inside too: the graph may have kept a buffer (tokens, for the gradient of their embedding).
 
     Raises:
         attend.ArgumentError naming the argument; nothing was changed then.
@@ -50,15 +50,22 @@ def context_parallel(
     _check(given, dims, kept)
     group = group_name(mesh)
     parts = [shard(buffer, dim, group=group, sharding=sharding) for buffer, dim in zip(given, dims)]
-    restored = [(buffer, buffer.data) for buffer in given if not any(buffer is x for x in kept)]
-    for buffer, part in zip(given, parts):
-        buffer.data = part
+    restored = [(buffer, buffer.detach()) for buffer in given if not any(buffer is x for x in kept)]
+    _set(zip(given, parts))
     try:
         with _routing(group, sharding):
             yield
     finally:
-        for buffer, whole in restored:
-            buffer.data = whole
+        _set(restored)
+
+
+def _set(pairs: Iterable[tuple[Any, Any]]) -> None:
+    """Other memory for each first one. Autograd counts it as a change: a graph that has kept the tensor says so."""
+    import torch
+
+    with torch.no_grad():
+        for buffer, x in pairs:
+            buffer.set_(x)
 
 
 def _check(buffers: list[Any], dims: list[int], kept: list[Any]) -> None:

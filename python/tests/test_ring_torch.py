@@ -1,0 +1,363 @@
+"""attend.ring within torch: compilers, groups, context_parallel; ranks that disagree, refuse, stall or die."""
+
+import time
+
+import pytest
+
+np = pytest.importorskip("numpy")
+pytest.importorskip("torch")
+
+from attend import ring
+from ring_ranks import RaisedError, Ranks
+
+
+def normal(device, *shape, seed=0):
+    import torch
+
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+def run_compiled(rank, size, device, dropout_p):
+    """A program with a ring in it, compiled and not: o and the gradients."""
+    import torch
+    import torch.distributed as dist
+
+    def program(q, k, v, seed):
+        o, lse = ring.ring_attention(
+            q * 2, k, v, causal=True, dropout_p=dropout_p, seed=seed, group=dist.group.WORLD, return_lse=True
+        )
+        return o.sin() + lse[..., None]
+
+    def results(function, seed):
+        inputs = [ring.shard(normal(device, 1, 2, 24, 8, seed=n), 2).requires_grad_() for n in range(3)]
+        out = function(*inputs, seed)
+        out.square().sum().backward()
+        return out.detach(), *(x.grad for x in inputs)
+
+    compiled = torch.compile(program, fullgraph=True)
+    for seed in (torch.tensor(5), torch.tensor(6)) if dropout_p else (0,):
+        for name, found, want in zip("oqkv", results(compiled, seed), results(program, seed)):
+            error = (found - want).abs().max().item()
+            budget = 1e-6 * max(1.0, want.abs().max().item())
+            assert error <= budget, f"{name}: error {error:.2e}, budget {budget:.2e}"
+    return True
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+def test_compiled_whole(ranks, dropout_p):
+    assert ranks(2).run(run_compiled, dropout_p) == [True, True]
+
+
+def run_compiled_drop_in(rank, size, device):
+    import torch
+    import torch.distributed as dist
+    from attend.ring_flash_attn import zigzag_ring_flash_attn_varlen_qkvpacked_func as function
+
+    offsets = torch.tensor([0, 4, 10], dtype=torch.int32, device=device)
+    qkv = normal(device, 10, 3, 2, 8)
+
+    def program(qkv):
+        return function(qkv, offsets, 6, causal=True, group=dist.group.WORLD) * 2
+
+    error = (torch.compile(program, fullgraph=True)(qkv) - program(qkv)).abs().max().item()
+    assert error <= 1e-5, f"{error:.2e}"
+    return True
+
+
+def test_a_drop_in_is_compiled_whole(ranks):
+    assert ranks(2).run(run_compiled_drop_in) == [True, True]
+
+
+def run_opcheck(rank, size, device):
+    import torch
+    from attend._settings import Extras, Settings
+    from torch.library import opcheck
+
+    inputs = [normal(device, 1, 2, 6, 8, seed=n).requires_grad_() for n in range(3)]
+    opcheck(torch.ops.attend.ring_forward, (*inputs, *Extras(), *Settings(causal=True), "", "zigzag"))
+    return True
+
+
+def test_the_operators_keep_torchs_rules(ranks):
+    assert ranks(2).run(run_opcheck) == [True, True]
+
+
+def run_groups(rank, size, device):
+    """Rows and columns of a mesh are rings of their own, and their contexts go with them."""
+    import torch
+    import torch.distributed as dist
+    from attend.ring import _contexts
+
+    mesh = dist.init_device_mesh(device.type, (2, 2), mesh_dim_names=("data", "sequence"))
+    x = normal(device, 1, 2, 16, 8, seed=mesh.get_local_rank("data"))
+    whole = ring.ring_attention(*[ring.shard(x, 2)] * 3, group=dist.new_group([rank])) if size == 1 else None
+    import attend
+
+    want = attend.attention(x, x, x, causal=True)
+    mine = ring.shard(x, 2, group=mesh["sequence"])
+    for group in (mesh["sequence"], mesh["sequence"].get_group(), mesh["sequence"].get_group().group_name):
+        o = ring.ring_attention(mine, mine, mine, group=group, causal=True)
+        assert (o - ring.shard(want, 2, group=mesh["sequence"])).abs().max() <= 1e-5 and whole is None
+    own = dist.new_group(list(range(size)))
+    ring.connect(own, device, timeout=30)
+    before = len(_contexts._of_groups)
+    dist.destroy_process_group(own)
+    del own
+    assert len(_contexts._of_groups) == before - 1
+    return torch.is_tensor(o)
+
+
+def test_groups(ranks):
+    assert all(ranks(4).run(run_groups))
+
+
+class TestContextParallel:
+    @staticmethod
+    def run_model(rank, size, device, sharding):
+        """A small model of torch's, which knows nothing of rings: logits and gradients are those of the whole."""
+        import torch
+        from torch import nn
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.tokens, self.positions = nn.Embedding(50, 32), nn.Embedding(64, 32)
+                self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 50)
+
+            def forward(self, tokens, positions):
+                x = self.tokens(tokens) + self.positions(positions)
+                q, k, v = self.qkv(x).unflatten(-1, (3, 4, 8)).movedim(2, 0).transpose(2, 3)
+                o = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+                return self.out(x + o.transpose(1, 2).flatten(2))
+
+        torch.manual_seed(1)
+        model = Model().to(device)
+        tokens, labels = (torch.randint(50, (2, 40)).to(device) for _ in range(2))
+        positions = torch.arange(40, device=device)
+        logits = model(tokens, positions)
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+        loss.backward()
+        want = [p.grad.clone() for p in model.parameters()]
+        model.zero_grad()
+        before = [x.clone() for x in (tokens, labels, positions)]
+        with ring.context_parallel(
+            buffers=[tokens, labels, positions], buffer_seq_dims=[1, 1, 0], sharding=sharding,
+            no_restore_buffers=[labels],
+        ):  # fmt: skip
+            assert tokens.shape[1] == len(positions) == len(ring.positions(40, rank=rank, size=size, sharding=sharding))
+            mine = model(tokens, positions)
+            its = nn.functional.cross_entropy(mine.flatten(0, 1), labels.flatten(), reduction="sum")
+            its.backward(retain_graph=True)
+            found = [p.grad.clone() for p in model.parameters()]
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            its.backward()  # the positions are not those that the graph has kept
+        assert torch.equal(tokens, before[0]) and torch.equal(positions, before[2])
+        assert torch.equal(labels, ring.shard(before[1], 1, sharding=sharding))
+        assert (mine - ring.shard(logits, 1, sharding=sharding)).abs().max() <= 1e-5
+        for grad, its_grad in zip(want, found):
+            torch.distributed.all_reduce(its_grad)
+            assert (its_grad - grad).abs().max() <= 1e-4
+        return True
+
+    @pytest.mark.parametrize("sharding", ["zigzag", "contiguous", "striped"])
+    def test_a_model_that_knows_nothing_of_rings(self, ranks, sharding):
+        assert ranks(2).run(self.run_model, sharding) == [True, True]
+
+    @staticmethod
+    def run_compiled(rank, size, device):
+        import torch
+        from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+        x = normal(device, 1, 2, 16, 8)
+        want = ring.shard(sdpa(x, x, x, is_causal=True), 2)
+        mine = ring.shard(x, 2)
+        compiled = torch.compile(lambda x: sdpa(x, x, x, is_causal=True) * 2, fullgraph=True)
+        with ring.context_parallel():
+            assert (compiled(mine) / 2 - want).abs().max() <= 1e-5
+        return True
+
+    def test_compiled(self, ranks):
+        assert ranks(2).run(self.run_compiled) == [True, True]
+
+    @staticmethod
+    def run_refusals(rank, size, device):
+        import torch
+        from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+        x, texts = torch.zeros(2, 8, device=device), []
+        needs_grad = torch.zeros(8, requires_grad=True)
+        y = normal(device, 1, 2, 4, 8)
+        for options in (
+            dict(buffers=[x], buffer_seq_dims=[]),
+            dict(buffers=[x], buffer_seq_dims=[2]),
+            dict(buffers=[x, needs_grad], buffer_seq_dims=[1, 0]),
+            dict(no_restore_buffers=[x]),
+        ):
+            try:
+                with ring.context_parallel(**options):
+                    pass
+            except ValueError as error:
+                texts.append(str(error))
+            assert x.shape == (2, 8)
+        with ring.context_parallel():
+            for options in (dict(attn_mask=torch.ones(4, 4, dtype=torch.bool, device=device)), dict(is_causal=True)):
+                try:
+                    sdpa(y, y[:, :, :3], y[:, :, :3], **options)
+                except NotImplementedError as error:
+                    texts.append(str(error))
+        return texts
+
+    def test_what_it_refuses(self, ranks):
+        texts = ranks(2).run(self.run_refusals)[0]
+        assert [text.split(":")[0] for text in texts] == [
+            "buffer_seq_dims", "dim", "buffers[1]", "no_restore_buffers", "attn_mask", "is_causal",
+        ]  # fmt: skip
+        assert not any("\n" in text for text in texts)
+
+
+def run_disagreeing(rank, size, device, name):
+    import torch
+
+    q, k, v = (normal(device, 1, 4, 6, 8, seed=n) for n in range(3))
+    options = {}
+    if rank == 1:
+        if name == "causal":
+            options["causal"] = True
+        elif name == "sharding":
+            options["sharding"] = "striped"
+        elif name == "dtype":
+            k = k.double()
+        elif name == "heads":
+            k, v = k[:, :2], v[:, :2]
+        elif name == "rows":
+            q = q[:, :, :4]
+        elif name == "bias":
+            options["bias"] = torch.zeros(1, 4, 6, 11, device=device)
+        elif name == "spelling":
+            options["sharding"] = "spiral"
+    try:
+        ring.ring_attention(q, k, v, **options)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+    else:
+        text = "nothing was raised"
+    good = ring.ring_attention(q, q, q) if name != "rows" else q  # the ring is as good as new
+    return text, bool(good.isfinite().all())
+
+
+DISAGREEMENTS = {
+    "causal": "ArgumentError: causal: true on rank 1, allowed false as on rank 0",
+    "sharding": "ArgumentError: sharding: striped on rank 1, allowed zigzag as on rank 0",
+    "dtype": "ArgumentError: k: dtype f64, allowed f32 as q (any with compute='reference') (rank 1)",
+    "heads": "ArgumentError: k: f32 (batch 1, heads 2, head_dim 8) on ",
+    "rows": "ArgumentError: q: seqlen ",
+    "bias": "ArgumentError: bias: given on rank 1, allowed none as on rank 0",
+    "spelling": "ArgumentError: sharding: 'spiral', allowed 'contiguous', 'zigzag', 'striped' (rank 1)",
+}
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", DISAGREEMENTS)
+def test_a_rank_that_disagrees_is_named_on_all(ranks, size, name):
+    outcomes = ranks(size).run(run_disagreeing, name)
+    texts = {text for text, _ in outcomes}
+    assert len(texts) == 1 and next(iter(texts)).startswith(DISAGREEMENTS[name]) and "\n" not in next(iter(texts))
+    assert all(good for _, good in outcomes)
+
+
+def run_without_rank_1(rank, size, device):
+    import torch.distributed as dist
+
+    group = dist.new_group(list(range(size)))
+    ring.connect(group, device, timeout=2)
+    x = normal(device, 1, 1, 4, 8)
+    ring.ring_attention(x, x, x, group=group)
+    if rank == 1:
+        return 0.0
+    start = time.monotonic()
+    try:
+        ring.ring_attention(x, x, x, group=group)
+    except RuntimeError as error:
+        assert "\n" not in str(error), str(error)
+        assert str(error).startswith(f"ring: rank {rank}"), str(error)
+    else:
+        raise AssertionError("nothing was raised")
+    return time.monotonic() - start
+
+
+def test_a_rank_that_does_not_call_is_waited_for_so_long(ranks):
+    waited = ranks(2).run(run_without_rank_1)
+    assert waited[1] == 0 and 1 <= waited[0] <= 30
+
+
+def run_and_die(rank, size, device):
+    import os
+
+    x = normal(device, 1, 1, 4, 8)
+    ring.ring_attention(x, x, x)
+    if rank == 1:
+        os._exit(1)
+    ring.ring_attention(x, x, x)
+
+
+def test_a_rank_that_dies_ends_the_others(ring_device):
+    """Long before the time-out of 5 minutes."""
+    if ring_device == "cuda":
+        pytest.skip("NCCL notices a rank that died by the time-out only, which is that of the test above")
+    pool = Ranks(3, ring_device)
+    start = time.monotonic()
+    try:
+        outcomes = pool.outcomes(run_and_die, dying=1)
+    finally:
+        pool.close()
+    assert time.monotonic() - start < 60
+    for rank in (0, 2):
+        assert isinstance(outcomes[rank], RaisedError) and "RunError" in outcomes[rank].classes
+        assert outcomes[rank].text.startswith(f"ring: rank {rank}: another rank has failed")
+
+
+def run_refusals(rank, size, device):
+    import torch
+
+    x, texts = normal(device, 1, 2, 4, 8), {}
+    bias = torch.zeros(1, 2, 4, 4 * size, device=device, requires_grad=True)
+    slopes = torch.ones(2, device=device, requires_grad=True)
+    for name, call in {
+        "array": lambda: ring.ring_attention(x.cpu().numpy(), x, x),
+        "bias": lambda: ring.ring_attention(x, x, x, bias=bias),
+        "slopes": lambda: ring.ring_attention(x, x, x, alibi_slopes=slopes),
+        "group": lambda: ring.ring_attention(x, x, x, group=7),
+        "name": lambda: ring.ring_attention(x, x, x, group="nobody's"),
+        "layout": lambda: ring.ring_attention(x, x, x, layout="sbhd"),
+        "compute": lambda: ring.ring_attention(x, x, x, compute="nobody"),
+        "connect": lambda: ring.connect(None, device),
+    }.items():
+        try:
+            call()
+        except Exception as error:
+            texts[name] = str(error)
+    return texts
+
+
+def test_what_is_refused(ranks):
+    texts = ranks(2).run(run_refusals)[1]
+    starts = {
+        "array": "q: ndarray, allowed a torch.Tensor",
+        "bias": "bias: requires grad; a ring gives no gradient",
+        "slopes": "alibi_slopes: requires grad; attend gives no gradient",
+        "group": "group: int, allowed a process group, its name",
+        "name": "group: \"nobody's\", allowed the name of a group",
+        "layout": "layout: 'sbhd', allowed 'bhsd', 'bshd'",
+        "compute": "compute: 'nobody', allowed ",
+        "connect": "group: connected on ",
+    }
+    assert {name: texts.get(name, "nothing")[: len(start)] for name, start in starts.items()} == starts
+    assert not any("\n" in text for text in texts.values())
+
+
+def test_without_torch_distributed():
+    import torch
+
+    x = torch.zeros(1, 1, 4, 8)
+    with pytest.raises(RuntimeError, match="^group: torch.distributed is not initialised, allowed after"):
+        ring.ring_attention(x, x, x)
