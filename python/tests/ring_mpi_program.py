@@ -1,4 +1,4 @@
-"""Run by mpirun (test_ring_mpi.py): attend.ring of NumPy arrays on an MPI communicator. Ends with 1 where it is wrong."""
+"""Run by mpirun (test_ring_mpi.py): attend.ring of NumPy arrays on MPI communicators. Ends with 1 where it is wrong."""
 
 import sys
 
@@ -23,7 +23,9 @@ def main() -> None:
         named = dict(comm=comm, sharding=sharding, **OPTIONS)
         ring_o, ring_lse = ring.attention(*mine, return_lse=True, **named)
         gradients = ring.backward(its_dout, *mine, ring_o, ring_lse, **named)
-        for name, part, want in zip(("o", "lse", "dq", "dk", "dv"), (ring_o, ring_lse, *gradients), (o, lse, dq, dk, dv)):
+        for name, part, want in zip(
+            ("o", "lse", "dq", "dk", "dv"), (ring_o, ring_lse, *gradients), (o, lse, dq, dk, dv)
+        ):
             whole = ring.unshard(part, 2, sharding=sharding, comm=comm)
             error = np.abs(whole - want).max()
             if comm.rank == 0:

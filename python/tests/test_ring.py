@@ -1,4 +1,4 @@
-"""attend.ring.ring_attention on processes of torch.distributed: options, shardings, numbers of ranks in a covering array.
+"""attend.ring.ring_attention on processes of torch.distributed: options, shardings, sizes in a covering array.
 
 Each result is held to the budgets of one device against float64, and to `attend.attention` of the whole.
 """

@@ -173,7 +173,7 @@ def test_llama3_of_grouped_heads(ranks):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("cu_seqlens", [[0, 7, 14, 16], [0, 16], [0, 2, 2, 16, 16], [0, 8, 16]], ids=str)
 def test_llama3_prepare(cu_seqlens, causal):
-    """Each of 8 ranks has its rows, and of their sequences the keys that they need, ending together under a causal mask."""
+    """Each of 8 ranks has its rows, and of their sequences the keys that they need: causal ones end together."""
     import torch
 
     given = torch.tensor(cu_seqlens, dtype=torch.int32)
@@ -226,7 +226,9 @@ def test_names_and_positional_orders():
         for prefix in PREFIXES:
             wanted[f"{prefix}{end}"] = [*tensors, *options]
             wanted[f"{prefix}_varlen{end}"] = [*tensors, "cu_seqlens", "max_seqlen", *options]
-    found = {name: list(inspect.signature(getattr(ring_flash_attn, name)).parameters) for name in ring_flash_attn.__all__}
+    found = {
+        name: list(inspect.signature(getattr(ring_flash_attn, name)).parameters) for name in ring_flash_attn.__all__
+    }
     assert found == wanted
     for name in wanted:
         function = getattr(ring_flash_attn, name)

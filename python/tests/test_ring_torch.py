@@ -7,6 +7,7 @@ import pytest
 np = pytest.importorskip("numpy")
 pytest.importorskip("torch")
 
+import attend
 from attend import ring
 from ring_ranks import RaisedError, Ranks
 
@@ -91,8 +92,6 @@ def run_groups(rank, size, device):
     mesh = dist.init_device_mesh(device.type, (2, 2), mesh_dim_names=("data", "sequence"))
     x = normal(device, 1, 2, 16, 8, seed=mesh.get_local_rank("data"))
     whole = ring.ring_attention(*[ring.shard(x, 2)] * 3, group=dist.new_group([rank])) if size == 1 else None
-    import attend
-
     want = attend.attention(x, x, x, causal=True)
     mine = ring.shard(x, 2, group=mesh["sequence"])
     for group in (mesh["sequence"], mesh["sequence"].get_group(), mesh["sequence"].get_group().group_name):
@@ -237,7 +236,7 @@ def run_disagreeing(rank, size, device, name):
             options["sharding"] = "spiral"
     try:
         ring.ring_attention(q, k, v, **options)
-    except Exception as error:
+    except attend.Error as error:
         text = f"{type(error).__name__}: {error}"
     else:
         text = "nothing was raised"
@@ -316,6 +315,45 @@ def test_a_rank_that_dies_ends_the_others(ring_device):
         assert outcomes[rank].text.startswith(f"ring: rank {rank}: another rank has failed")
 
 
+def run_with_a_broken_rank(rank, size, device):
+    """Rank 1 fails where it sends keys: what each rank's first call and the next one raise."""
+    import torch.distributed as dist
+    from attend.ring import _messages
+
+    sound = _messages.GroupMessages.send
+
+    def send(self, to, channel, memory):
+        if channel != 0:  # 0 is what ranks say before a call
+            raise OSError("the cable\nis out")
+        return sound(self, to, channel, memory)
+
+    group = dist.new_group(list(range(size)))
+    _messages.GroupMessages.send = send if rank == 1 else sound
+    try:
+        ring.connect(group, device)
+    finally:
+        _messages.GroupMessages.send = sound
+    x, texts = normal(device, 1, 1, 4, 8), []
+    for _ in range(2):
+        try:
+            ring.ring_attention(x, x, x, group=group)
+        except attend.RunError as error:
+            texts.append(str(error))
+    return texts
+
+
+def test_a_rank_that_fails_ends_the_others(ranks, ring_device):
+    if ring_device == "cuda":
+        pytest.skip("NCCL sends by itself")
+    start = time.monotonic()
+    outcomes = ranks(2).run(run_with_a_broken_rank)
+    assert time.monotonic() - start < 60
+    print(outcomes)
+    assert outcomes[1][0] == "the cable is out"
+    assert outcomes[0][0].startswith("ring: rank 0: another rank has failed")
+    assert all(texts[1].startswith("ring: ended by an earlier call that failed: ") for texts in outcomes)
+
+
 def run_refusals(rank, size, device):
     import torch
 
@@ -334,7 +372,7 @@ def run_refusals(rank, size, device):
     }.items():
         try:
             call()
-        except Exception as error:
+        except (attend.Error, RuntimeError) as error:
             texts[name] = str(error)
     return texts
 
@@ -346,7 +384,7 @@ def test_what_is_refused(ranks):
         "bias": "bias: requires grad; a ring gives no gradient",
         "slopes": "alibi_slopes: requires grad; attend gives no gradient",
         "group": "group: int, allowed a process group, its name",
-        "name": "group: \"nobody's\", allowed the name of a group",
+        "name": 'group: "nobody\'s", allowed the name of a group',
         "layout": "layout: 'sbhd', allowed 'bhsd', 'bshd'",
         "compute": "compute: 'nobody', allowed ",
         "connect": "group: connected on ",

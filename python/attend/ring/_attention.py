@@ -59,8 +59,8 @@ def ring_attention(
         bias, mask: as in `attend.attention`, with the rank's rows (or 1) and all keys in their own order. The bias gets
             no gradient. On a GPU not with striped tokens.
         alibi_slopes: f32 (heads_q) or (batch, heads_q).
-        cu_seqlens_q, cu_seqlens_k: packed sequences: i32 (sequences + 1), offsets of the whole on the device of q. A rank
-            holds its parts of the sequences one after another. No bias or mask then.
+        cu_seqlens_q, cu_seqlens_k: packed sequences: i32 (sequences + 1), offsets of the whole, on the device of q. A
+            rank holds its parts of the sequences one after another. No bias or mask then.
         max_seqlen_q, max_seqlen_k: upper bounds of the whole sequences' lengths; None: read from the offsets.
         return_lse: give (o, lse).
         compute: "auto", "cpu" or "reference"; on a GPU "auto" or "simt".
@@ -70,9 +70,9 @@ def ring_attention(
         (heads_q, rows).
 
     Differentiable (o, and lse where it is returned), and traceable by torch.compile: the operators are
-    attend::ring_forward and attend::ring_backward. Every rank of the group has to call, and to run backward, in the same
-    order; a call waits for the others before anything is sent. Deterministic for a number of ranks, on a GPU backward
-    with deterministic=True.
+    attend::ring_forward and attend::ring_backward. Every rank of the group has to call, and to run backward, in the
+    same order; a call waits for the others before anything is sent. Deterministic for a number of ranks, on a GPU
+    backward with deterministic=True.
 
     Raises:
         attend.Error as `attend.attention` does, the same on every rank, naming the argument, also where shapes or
@@ -113,12 +113,13 @@ def attention(
     """`ring_attention` of NumPy arrays on the ranks of an mpi4py communicator; no autograd, see `backward`.
 
     Arguments:
-        q, k, v: as in `ring_attention`: NumPy arrays, or any CPU arrays that speak DLPack. CuPy arrays travel over NCCL,
-            whose ranks find each other over `comm`.
+        q, k, v: as in `ring_attention`: NumPy arrays, or any CPU arrays that speak DLPack. CuPy arrays travel over
+            NCCL, whose ranks find each other over `comm`.
         comm: an mpi4py communicator. attend duplicates it at the first call, and frees the duplicate with it.
         sharding, return_lse: as in `ring_attention`.
         options: likewise layout, causal, window, scale, softcap, bias, mask, alibi_slopes, dropout_p, seed, offset,
-            cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k (given where cu_seqlens_q is), deterministic, compute.
+            cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k (given where cu_seqlens_q is), deterministic,
+            compute.
 
     Returns:
         o, or (o, lse), as `ring_attention` does, of the framework of q.

@@ -1,4 +1,4 @@
-"""Models that know nothing of rings: torch's scaled_dot_product_attention computed by one, after torch's own manager."""
+"""Models that know nothing of rings: torch's scaled_dot_product_attention by one, after torch's own manager."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def context_parallel(
         sharding: "zigzag", "contiguous" or "striped": see `attend.ring.shard`.
 
     Inside, attention takes the rank's rows of query, key and value, (..., heads, rows, head_dim). is_causal means the
-    whole sequence, of equal lengths; dropout draws the seed on rank 0; attn_mask is refused, as it would have to be cut.
+    whole sequence, of equal lengths; dropout draws the seed on rank 0; attn_mask is refused: it would have to be cut.
     Run backward inside too: the graph may have kept a buffer (tokens, for the gradient of their embedding).
 
     Raises:

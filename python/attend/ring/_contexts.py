@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import weakref
-from typing import Any
+from typing import Any, Optional
 
 from attend import _core
 from attend._errors import ArgumentError, RunError
@@ -65,10 +65,11 @@ def process_group(name: str) -> Any:
         raise RunError("group: torch.distributed is not initialised, allowed after init_process_group")
     if not name:
         return dist.group.WORLD
-    from torch.distributed.distributed_c10d import _resolve_process_group
+    from torch.distributed import distributed_c10d as c10d
 
+    resolve: Any = vars(c10d)["_resolve_process_group"]
     try:
-        return _resolve_process_group(name)
+        return resolve(name)
     except RuntimeError as error:
         raise ArgumentError(f"group: {name!r}, allowed the name of a group that this rank is in") from error
 
@@ -93,7 +94,7 @@ def _connect(group: Any, index: int, timeout_s: float) -> _core.RingContext:
         weakref.finalize(group, messages.close).atexit = False
         context = _callback_ring(rank, size, messages)
     else:
-        box = [_core.make_nccl_id() if rank == 0 else None]
+        box = [_core.make_nccl_id() if rank == 0 else b""]
         device = torch.device("cuda", index) if "nccl" in dist.get_backend(group) else None
         dist.broadcast_object_list(box, src=dist.get_global_rank(group, 0), group=group, device=device)
         context = _core.make_nccl_ring(box[0], rank, size, index, timeout_s)
@@ -103,7 +104,7 @@ def _connect(group: Any, index: int, timeout_s: float) -> _core.RingContext:
 
 def of_comm(comm: Any, index: int) -> _core.RingContext:
     """The rank of an mpi4py communicator, likewise. It goes with the communicator, whose attribute it is."""
-    contexts = comm.Get_attr(_attribute())
+    contexts: Optional[dict[Any, Any]] = comm.Get_attr(_attribute())
     if contexts is None:
         contexts = {}
         comm.Set_attr(_attribute(), contexts)
@@ -116,7 +117,8 @@ def of_comm(comm: Any, index: int) -> _core.RingContext:
         else:
             made = comm.bcast(_core.make_nccl_id() if comm.rank == 0 else None)
             contexts[index] = _core.make_nccl_ring(made, comm.rank, comm.size, index, TIMEOUT_S)
-    return contexts[index]
+    found: _core.RingContext = contexts[index]
+    return found
 
 
 @functools.cache
@@ -129,7 +131,7 @@ def _attribute() -> int:
         if close is not None:
             close()
 
-    return MPI.Comm.Create_keyval(delete_fn=drop)  # type: ignore[no-any-return]
+    return MPI.Comm.Create_keyval(delete_fn=drop)
 
 
 def _callback_ring(rank: int, size: int, messages: Any) -> _core.RingContext:

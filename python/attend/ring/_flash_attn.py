@@ -20,7 +20,7 @@ _DENSE = """Attention of q (batch, rows, heads_q, head_dim), k and v (batch, row
     Returns:
         out, or with return_attn_probs (out, softmax_lse f32 (batch, heads_q, rows), None).
     """
-_VARLEN = """The same of packed sequences, q (rows, heads_q, head_dim), each of which is dealt out over the ranks by itself.
+_VARLEN = """The same of packed sequences, q (rows, heads_q, head_dim), each dealt out over the ranks by itself.
 
     Arguments:
         cu_seqlens: i32 (sequences + 1): offsets of the **rank's** rows, the same on every rank: those of the whole,
@@ -76,7 +76,8 @@ def dense_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _
         group: Any = None,
     ) -> Any:
         rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
-        return func(q, *parts(kv, 2, 2), *rest)
+        k, v = parts(kv, 2, 2)
+        return func(q, k, v, *rest)
 
     def qkvpacked_func(
         qkv: Any,
@@ -90,7 +91,8 @@ def dense_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _
         group: Any = None,
     ) -> Any:
         rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
-        return func(*parts(qkv, 2, 3), *rest)
+        q, k, v = parts(qkv, 2, 3)
+        return func(q, k, v, *rest)
 
     _name(func, f"{prefix}_func", _DENSE.format(how=_HOW[sharding]))
     _name_packed(prefix, kvpacked_func, qkvpacked_func, "batch, rows")
@@ -143,7 +145,8 @@ def varlen_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, 
         group: Any = None,
     ) -> Any:
         rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
-        return func(q, *parts(kv, 1, 2), cu_seqlens, max_seqlen, *rest)
+        k, v = parts(kv, 1, 2)
+        return func(q, k, v, cu_seqlens, max_seqlen, *rest)
 
     def qkvpacked_func(
         qkv: Any,
@@ -159,7 +162,8 @@ def varlen_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, 
         group: Any = None,
     ) -> Any:
         rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
-        return func(*parts(qkv, 1, 3), cu_seqlens, max_seqlen, *rest)
+        q, k, v = parts(qkv, 1, 3)
+        return func(q, k, v, cu_seqlens, max_seqlen, *rest)
 
     _name(func, f"{prefix}_varlen_func", _VARLEN.format(dense=f"{prefix}_func"))
     _name_packed(f"{prefix}_varlen", kvpacked_func, qkvpacked_func, "rows")

@@ -1,4 +1,4 @@
-"""Attention to keys and values gathered from all ranks, some heads at a time, with autograd: for attend.ring._llama3."""
+"""Attention to keys and values gathered from all ranks, some heads at a time, with autograd: for _llama3."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class GatheredAttention(torch.autograd.Function):
         return results
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
         q, k, v, o, lse = ctx.saved_tensors
         dout = torch.zeros_like(o) if dout is None else dout

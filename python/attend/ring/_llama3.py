@@ -1,13 +1,14 @@
 """ring-flash-attention's functions for packed sequences that are cut where they lie: keys and values are gathered.
 
-Each rank has an equal piece of all tokens, whatever sequences they belong to. Attention is then one device's: the rank's
-rows against the keys of the sequences that they belong to. So did the training of Llama 3 (Grattafiori et al., The
+Each rank has an equal piece of all tokens, whatever sequences they belong to. Attention is then one device's: of the
+rank's rows to the keys of the sequences that they belong to. So did the training of Llama 3 (Grattafiori et al., The
 Llama 3 Herd of Models, 2024, section 3.3.2).
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -42,7 +43,7 @@ def llama3_flash_attn_prepare_cu_seqlens(
     bounds = offsets[first : last + 1]
     q = [min(max(n, begin), end) - begin for n in bounds]
     k = [(min(n, end) if causal else n) - bounds[0] for n in bounds]
-    longest_q, longest_k = (max(b - a for a, b in zip(x, x[1:])) for x in (q, k))
+    longest_q, longest_k = (max(b - a for a, b in itertools.pairwise(x)) for x in (q, k))
     return cu_seqlens.new_tensor(q), cu_seqlens.new_tensor(k), longest_q, longest_k, slice(bounds[0], bounds[0] + k[-1])
 
 
@@ -123,9 +124,11 @@ def llama3_flash_attn_varlen_kvpacked_func(
     group: Any = None,
 ) -> Any:
     """`llama3_flash_attn_varlen_func` of q and kv (rows, 2, heads_k, head_dim)."""
-    rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
-    lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    return llama3_flash_attn_varlen_func(q, *parts(kv, 1, 2), *lengths, heads_k_stride, local_k_slice, *rest)
+    k, v = parts(kv, 1, 2)
+    return llama3_flash_attn_varlen_func(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, heads_k_stride, local_k_slice, dropout_p,
+        softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group,
+    )  # fmt: skip
 
 
 def llama3_flash_attn_varlen_qkvpacked_func(
@@ -146,6 +149,8 @@ def llama3_flash_attn_varlen_qkvpacked_func(
     group: Any = None,
 ) -> Any:
     """`llama3_flash_attn_varlen_func` of qkv (rows, 3, heads, head_dim)."""
-    rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
-    lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    return llama3_flash_attn_varlen_func(*parts(qkv, 1, 3), *lengths, heads_k_stride, local_k_slice, *rest)
+    q, k, v = parts(qkv, 1, 3)
+    return llama3_flash_attn_varlen_func(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, heads_k_stride, local_k_slice, dropout_p,
+        softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group,
+    )  # fmt: skip

@@ -31,8 +31,9 @@ class GroupMessages:
         self._ranks = dist.get_process_group_ranks(group)  # global ones, by rank of the ring
         self.rank = dist.get_rank(group)
         self._timeout_s = timeout_s
-        self.group = dist.new_group(
-            self._ranks, backend="gloo", timeout=timedelta(seconds=timeout_s), use_local_synchronization=True
+        time = timedelta(seconds=timeout_s)
+        self.group: Any = self._checked(
+            dist.new_group, self._ranks, backend="gloo", timeout=time, use_local_synchronization=True
         )
 
     # Messages are copied: gloo may hold on to their memory after a call that failed has let go of it.
@@ -62,11 +63,10 @@ class GroupMessages:
         self.close()
 
     def close(self) -> None:
-        # A group that was destroyed meanwhile is as good as closed.
+        group, self.group = self.group, None  # gloo closes them with the last reference, and not by any call
+        # One that was destroyed with the default group is as good as closed.
         with contextlib.suppress(Exception):
-            if hasattr(self.group, "abort"):
-                self.group.abort()
-            self._dist.destroy_process_group(self.group)
+            self._dist.destroy_process_group(group)
 
     def _checked(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         try:
@@ -74,7 +74,7 @@ class GroupMessages:
         except Exception as error:
             text = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise RunError(
-                f"ring: rank {self.rank}: another rank has failed, or not begun the call in {self._timeout_s:g} s: {text}"
+                f"ring: rank {self.rank}: another rank has failed, or not called within {self._timeout_s:g} s: {text}"
             ) from error
 
 
@@ -99,7 +99,7 @@ class MpiMessages:
         cuts = range(0, len(memory), self._MAX_PIECE)
         pieces = [memory[begin : begin + self._MAX_PIECE] for begin in cuts]
         requests = [function([piece, self._mpi.BYTE], peer, channel) for piece in pieces]
-        return lambda: self._mpi.Request.Waitall(requests)  # type: ignore[no-any-return]
+        return lambda: self._mpi.Request.Waitall(requests)
 
     def all_gather(self, mine: memoryview, everybodys: memoryview) -> None:
         self._comm.Allgather([mine, self._mpi.BYTE], [everybodys, self._mpi.BYTE])

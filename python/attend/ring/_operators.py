@@ -52,7 +52,7 @@ def _split(q: Any, rest: tuple[Any, ...]) -> tuple[Extras, Settings, _core.RingC
 
 def _with_lengths(extras: Extras, settings: Settings) -> Settings:
     """Where nobody said how long the longest sequence is, the offsets do."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, cu_seqlens in (("max_seqlen_q", extras.cu_seqlens_q), ("max_seqlen_k", extras.cu_seqlens_k)):
         if cu_seqlens is not None and getattr(settings, name) == 0 and cu_seqlens.numel() > 1:
             found[name] = int(cu_seqlens.diff().max())
@@ -64,9 +64,7 @@ def _forward(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Te
     return run_forward(q, k, v, extras, settings, call=functools.partial(_core.ring_forward, context, sharding))
 
 
-def _backward(
-    q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any
-) -> tuple[torch.Tensor, ...]:
+def _backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any) -> tuple[torch.Tensor, ...]:
     extras, settings, context, sharding = _split(q, rest)
     call = functools.partial(_core.ring_backward, context, sharding)
     return compute_gradients(q, k, v, o, lse, dout, dlse, False, extras, settings, call)[:3]

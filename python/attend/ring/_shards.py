@@ -9,6 +9,8 @@ from attend import _core
 from attend._errors import ArgumentError
 from attend.ring._contexts import group_name, process_group
 
+_POSITION_BYTES = 8
+
 
 def positions(
     seqlen: int, *, rank: int, size: int, sharding: str = "zigzag", cu_seqlens: Optional[Sequence[int]] = None
@@ -18,7 +20,7 @@ def positions(
     `cu_seqlens`: the offsets of packed sequences, each of which is cut over the ranks by itself. See `shard`.
     """
     found = _core.shard_positions(sharding, seqlen, rank, size, _offsets(cu_seqlens))
-    return memoryview(found).cast("q").tolist()
+    return list(memoryview(found).cast("q"))
 
 
 def shard(
@@ -86,25 +88,24 @@ def unshard(
 def join(parts: Sequence[Any], dim: int, *, sharding: str = "zigzag", cu_seqlens: Any = None) -> Any:
     """The whole tensor of all ranks' parts, in the order of the ranks."""
     size, seqlen = len(parts), sum(_length(part, dim) for part in parts)
-    order = []
+    held = []
     for rank, part in enumerate(parts):
-        held = positions(seqlen, rank=rank, size=size, sharding=sharding, cu_seqlens=_offsets(cu_seqlens))
-        if len(held) != part.shape[dim]:
+        rows = _core.shard_positions(sharding, seqlen, rank, size, _offsets(cu_seqlens))
+        count = len(rows) // _POSITION_BYTES
+        if count != part.shape[dim]:
             raise ArgumentError(
-                f"parts[{rank}]: {part.shape[dim]} rows in dimension {dim}, allowed {len(held)}: what rank {rank} of "
+                f"parts[{rank}]: {part.shape[dim]} rows in dimension {dim}, allowed {count}: what rank {rank} of "
                 f"{size} holds of {seqlen} tokens with {sharding} sharding"
             )
-        order += held
-    places = [0] * seqlen
-    for place, position in enumerate(order):
-        places[position] = place
+        held.append(rows)
+    order = b"".join(held)
     if _is_torch(parts[0]):
         import torch
 
-        return torch.cat(list(parts), dim).index_select(dim, torch.tensor(places, device=parts[0].device))
+        return torch.cat(list(parts), dim).index_select(dim, torch.argsort(_torch_rows(order)).to(parts[0].device))
     import numpy as np
 
-    return np.take(np.concatenate(parts, axis=dim), np.asarray(places, np.int64), axis=dim)
+    return np.take(np.concatenate(parts, axis=dim), np.argsort(np.frombuffer(order, np.int64)), axis=dim)
 
 
 def _gathered(x: Any, dim: int, group: Any) -> list[Any]:
@@ -136,13 +137,16 @@ def _offsets(cu_seqlens: Any) -> list[int]:
 
 def _taken(x: Any, dim: int, rows: bytes) -> Any:
     if _is_torch(x):
-        import torch
-
-        where = torch.frombuffer(bytearray(rows), dtype=torch.int64) if rows else torch.empty(0, dtype=torch.int64)
-        return x.index_select(dim, where.to(x.device))
+        return x.index_select(dim, _torch_rows(rows).to(x.device))
     import numpy as np
 
     return np.take(x, np.frombuffer(rows, np.int64), axis=dim)
+
+
+def _torch_rows(rows: bytes) -> Any:
+    import torch
+
+    return torch.frombuffer(bytearray(rows), dtype=torch.int64) if rows else torch.empty(0, dtype=torch.int64)
 
 
 def _is_torch(x: Any) -> bool:

@@ -182,9 +182,7 @@ def split(rest: tuple[Any, ...]) -> tuple[Extras, Settings]:
     return extras, Settings(*rest[count:])
 
 
-def empty_results(
-    q: torch.Tensor, v: torch.Tensor, layout: str, return_lse: bool = True
-) -> tuple[torch.Tensor, Any]:
+def empty_results(q: torch.Tensor, v: torch.Tensor, layout: str, return_lse: bool = True) -> tuple[torch.Tensor, Any]:
     """o and lse, or None, without values."""
     q_shape = q.shape
     o_shape, lse_shape = output_shapes(q_shape, v.shape, layout)
