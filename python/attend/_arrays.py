@@ -6,7 +6,7 @@ The results belong to the framework of `q`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Optional
 
 from attend import _core
 from attend._errors import UnsupportedError
@@ -23,9 +23,9 @@ def forward(
     extras: Extras,
     settings: Settings,
     return_lse: bool = True,
-    call: Callable[..., None] = _core.forward,
+    call: Optional[Callable[..., None]] = None,
 ) -> tuple[Any, Any]:
-    """o, and lse or None, arrays of the framework of `q`."""
+    """o, and lse or None, arrays of the framework of `q`. `call`: None, or what stands for _core.forward."""
     space = _space_of(q)
     q_in, k_in, v_in = (space.view(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
     o_shape, lse_shape = output_shapes(q_in.shape, v_in.shape, settings.layout)
@@ -33,7 +33,8 @@ def forward(
     if return_lse:
         results.append(space.empty("q", lse_shape, _lse_dtype(q_in.dtype)))
     o, lse = (*(space.result_view(x) for x in results), None)[:2]
-    call(q_in, k_in, v_in, o, lse, _view_extras(space, extras, k_in, settings), settings, space.stream)
+    run = _core.forward if call is None else call
+    run(q_in, k_in, v_in, o, lse, _view_extras(space, extras, k_in, settings), settings, space.stream)
     space.finish()
     o, lse = (*(space.hand_over(x) for x in results), None)[:2]
     return o, lse
@@ -50,7 +51,7 @@ def backward(
     needs_dbias: bool,
     extras: Extras,
     settings: Settings,
-    call: Callable[..., None] = _core.backward,
+    call: Optional[Callable[..., None]] = None,
 ) -> tuple[Any, ...]:
     """(dq, dk, dv), and dbias where it is asked for."""
     space = _space_of(q)
@@ -69,7 +70,8 @@ def backward(
         results.append(space.empty("bias", viewed.bias.shape, wide))
     dq, dk, dv, dbias = (*(space.result_view(x) for x in results), None)[:4]
     gradients = Gradients(dout_in, dlse_in, dq, dk, dv, dbias)
-    call(q_in, k_in, v_in, o_in, lse_in, gradients, viewed, settings, space.stream)
+    run = _core.backward if call is None else call
+    run(q_in, k_in, v_in, o_in, lse_in, gradients, viewed, settings, space.stream)
     space.finish()
     handed = [space.hand_over(x) for x in results]
     if is_repeated:

@@ -3,6 +3,11 @@
 Each result is held to the budgets of one device against float64, and to `attend.attention` of the whole.
 """
 
+import inspect
+import re
+import subprocess
+import sys
+
 import covering
 import pytest
 from conftest import SEED
@@ -226,6 +231,20 @@ def run_unshard(rank, size, device, sharding):
 @pytest.mark.parametrize("sharding", SHARDINGS)
 def test_unshard_gives_every_rank_the_whole(ranks, sharding):
     assert ranks(2).run(run_unshard, sharding) == [True, True]
+
+
+@pytest.mark.parametrize("name", ["ring_attention", "shard", "unshard", "connect", "context_parallel"])
+def test_every_parameter_is_documented(name):
+    function = getattr(ring, name)
+    for parameter in inspect.signature(function).parameters:
+        assert re.search(rf"\b{parameter}\b[^:\n]*:", function.__doc__), f"{name} does not describe {parameter}"
+
+
+def test_arrays_need_no_torch():
+    code = "import sys; sys.modules['torch'] = None; import numpy as np; from attend import ring; "
+    code += "print(ring.join([ring.shard(np.arange(9), 0, rank=r, size=2) for r in range(2)], 0).tolist())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.strip() == str(list(range(9))), done.stderr
 
 
 def test_shard_is_differentiable():

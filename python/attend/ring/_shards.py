@@ -74,8 +74,9 @@ def unshard(
     """The whole tensor of every rank's part along `dim`, on every rank: the way back from `shard`. Collective.
 
     Arguments:
-        x: this rank's part: a torch tensor, which travels over `group` (None: the default one); or, with `comm`, an
-            mpi4py communicator, a NumPy array.
+        x: this rank's part, a torch tensor or, with `comm`, a NumPy array.
+        group: of torch.distributed, over which torch tensors travel; None: the default one.
+        comm: an mpi4py communicator, for NumPy arrays.
         dim, sharding, cu_seqlens: as given to `shard`.
 
     Returns:

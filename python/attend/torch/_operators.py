@@ -46,7 +46,7 @@ def run_forward(
     extras: Extras,
     settings: Settings,
     return_lse: bool = True,
-    call: Callable[..., None] = _core.forward,
+    call: Optional[Callable[..., None]] = None,
 ) -> tuple[torch.Tensor, Any]:
     """o and lse (or None), computed now: what the operator does below the dispatcher."""
     o, lse = empty_results(q, v, settings.layout, return_lse)
@@ -62,10 +62,10 @@ def fill_forward(
     lse: Any,
     extras: Extras,
     settings: Settings,
-    call: Callable[..., None] = _core.forward,
+    call: Optional[Callable[..., None]] = None,
 ) -> None:
-    """Writes o and, where it is not None, lse."""
-    call(
+    """Writes o and, where it is not None, lse. `call`: None, or what stands for _core.forward."""
+    (_core.forward if call is None else call)(
         _view(_rows(q)),
         _view(_rows(k)),
         _view(_rows(v)),
@@ -86,12 +86,12 @@ def fill_backward(
     gradients: Gradients,
     extras: Extras,
     settings: Settings,
-    call: Callable[..., None] = _core.backward,
+    call: Optional[Callable[..., None]] = None,
 ) -> None:
     """Writes dq, dk, dv and, where it is not None, dbias of `gradients`, from its dout and dlse."""
     dout, dlse, dq, dk, dv, dbias = gradients
     settings = _as_torch_is_told(settings)
-    call(
+    (_core.backward if call is None else call)(
         _view(_rows(q)),
         _view(_rows(k)),
         _view(_rows(v)),
@@ -146,7 +146,7 @@ def compute_gradients(
     needs_dbias: bool,
     extras: Extras,
     settings: Settings,
-    call: Callable[..., None] = _core.backward,
+    call: Optional[Callable[..., None]] = None,
 ) -> tuple[Any, ...]:
     """(dq, dk, dv, dbias or None), computed now."""
     dtype = q.dtype
