@@ -18,8 +18,8 @@
 namespace attend::ring {
 namespace {
 
-constexpr std::size_t kNumChannels = 4;
-constexpr auto kDeviceChannel = static_cast<Channel>(3);  // of exchange()
+constexpr std::size_t kNumChannels = 5;
+constexpr auto kDeviceChannel = static_cast<Channel>(4);  // of exchange()
 
 enum class MessageState : std::uint8_t { kPosted, kBeingCopied, kTaken };
 
