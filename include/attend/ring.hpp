@@ -187,12 +187,12 @@ struct RingStep {
 /// What an algorithm would make of a call.
 struct RingCandidate {
   RingAlgorithm algorithm = RingAlgorithm::kExchange;
-  bool chosen = false;           ///< the one asked for, or kAutomatic's choice
-  std::string lack;              ///< why it cannot, or why kAutomatic leaves it out; empty where it takes part
-  std::string why;               ///< in one line
-  std::vector<RingStep> steps;   ///< empty where it cannot
-  std::int64_t sent_bytes = 0;   ///< in all, most of any rank
-  std::int64_t memory_bytes = 0; ///< beside the tensors, of messages and of what they become
+  bool chosen = false;            ///< the one asked for, or kAutomatic's choice
+  std::string lack;               ///< why it cannot, or why kAutomatic leaves it out; empty where it takes part
+  std::string why;                ///< in one line
+  std::vector<RingStep> steps;    ///< empty where it cannot
+  std::int64_t sent_bytes = 0;    ///< in all, most of any rank
+  std::int64_t memory_bytes = 0;  ///< beside the tensors, of messages and of what they become
   double estimated_us = 0;
 };
 

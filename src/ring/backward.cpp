@@ -189,7 +189,8 @@ void ring_backward(const RingContext& context, const Tensor& dout, const Tensor&
                    const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv,
                    const Params& params, const RingParams& ring_params, Stream stream, const BackwardExtras& extras) {
   Transport& transport = context.transport();
-  const ring::Arguments arguments = {"ring_backward", ring_params, q, k, v, o, lse, params, {{dout, dq, dk, dv, extras}}};
+  const ring::Arguments arguments = {
+      "ring_backward", ring_params, q, k, v, o, lse, params, {{dout, dq, dk, dv, extras}}};
   const Call call = ring::agree_on(transport, arguments, stream);
   ring::guarded(transport, [&] {
     if (q.device.type == DeviceType::kCPU) return run_backward(transport, call);

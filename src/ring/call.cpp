@@ -183,8 +183,8 @@ Call agree_on(Transport& transport, const Arguments& a, Stream stream) {
     made.plan = Plan(p, whole, a.ring.sharding, transport.rank(), transport.size());
     made.problem = p;
     made.backend = backend;
-    made.algorithm = algorithm_of(made, a.ring.algorithm);
     made.heads_plan = Plan(p, whole, Sharding::kContiguous, 0, 1);
+    made.algorithm = algorithm_of(made, a.ring.algorithm);
     call = std::move(made);
     check_share("q", p.q.shape[2], call->plan.num_rows_q(), whole.seqlen_q, a, transport);
     check_share("k", p.k.shape[2], call->plan.num_keys(transport.rank()), whole.seqlen_k, a, transport);

@@ -32,7 +32,7 @@ struct Call {
   core::Problem problem;  ///< with the rank's tensors; cu_seqlens in the host's memory
   Plan plan;
   RingAlgorithm algorithm = RingAlgorithm::kExchange;  ///< never kAutomatic
-  Plan heads_plan;  ///< of kAllToAll: one rank that holds everything
+  Plan heads_plan;                                     ///< of kAllToAll: one rank that holds everything
   const core::Backend* backend = nullptr;  ///< of all pieces; null on a GPU, where each has the best one for it
   std::string compute;                     ///< as the caller said
   DType partial_dtype = {};                ///< of parts of results: f32, or f64 for the backend that computes in it

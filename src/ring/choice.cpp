@@ -15,10 +15,10 @@ namespace {
 struct Machine {
   double forward_flops, backward_flops;
   double link_bytes, memory_bytes;
-  double latency_us;      ///< of an exchange
-  double piece_us;        ///< of a piece beyond its products
-  bool hides;             ///< an exchange goes on beside products
-  double most_gathered;   ///< bytes of keys that kAutomatic gathers
+  double latency_us;     ///< of an exchange
+  double piece_us;       ///< of a piece beyond its products
+  bool hides;            ///< an exchange goes on beside products
+  double most_gathered;  ///< bytes of keys that kAutomatic gathers
 };
 
 constexpr double kMiB = 1 << 20;
@@ -112,7 +112,9 @@ class Model {
     }
     const double others = 1 - 1.0 / plan_.num_ranks();
     const double compute = compute_us(call_.heads_plan.pieces(0), false) / plan_.num_ranks();
-    add(c, {.what = p_.is_backward ? "q, k, v, o and dout of the others' heads to them" : "q, k, v of the others' heads to them"},
+    add(c,
+        {.what = p_.is_backward ? "q, k, v, o and dout of the others' heads to them"
+                                : "q, k, v of the others' heads to them"},
         in * others, true);
     add(c, {.what = "all rows and keys of a share of the heads", .compute_us = compute}, 0);
     add(c, {.what = p_.is_backward ? "dq, dk and dv back to the rows" : "o back to the rows"}, out * others, true);
@@ -138,8 +140,7 @@ class Model {
   [[nodiscard]] double compute_us(const std::vector<Piece>& pieces, bool merges) const {
     double pairs = 0, rows = 0;
     for (const Piece& piece : pieces) {
-      const KeyRange band =
-          piece.placement.window(piece.keys.length, p_.window_left, p_.window_right).unbounded_row(0);
+      const KeyRange band = piece.placement.window(piece.keys.length, p_.window_left, p_.window_right).unbounded_row(0);
       pairs += visible_pairs(piece.rows.length, piece.keys.length, band);
       rows += static_cast<double>(piece.rows.length);
     }
@@ -233,11 +234,15 @@ std::vector<RingCandidate> explain_ring(const RingProblem& problem, const Params
                                         const RingParams& ring_params) {
   if (problem.num_ranks < 1) core::refuse("num_ranks: {}, allowed >= 1", problem.num_ranks);
   const Device device = {problem.device, 0};
+  std::uintptr_t place = 0;  // of tensors that nobody looks into
   const auto tensor = [&](DType dtype, std::int64_t heads, std::int64_t seqlen, std::int64_t columns) {
-    return Tensor::bhsd<void>(nullptr, dtype, {problem.batch, heads, seqlen, columns}, device);
+    place += std::uintptr_t{1} << 44;             // beyond the size of any tensor
+    auto* data = reinterpret_cast<void*>(place);  // NOLINT(performance-no-int-to-ptr)
+    return Tensor::bhsd<void>(data, dtype, {problem.batch, heads, seqlen, columns}, device);
   };
   const auto share = [&](const char* name, std::int64_t seqlen, const std::int32_t* cu_seqlens) {
-    if (seqlen < 0 || seqlen > core::kMaxLength) core::refuse("{}: {}, allowed 0 to {}", name, seqlen, core::kMaxLength);
+    if (seqlen < 0 || seqlen > core::kMaxLength)
+      core::refuse("{}: {}, allowed 0 to {}", name, seqlen, core::kMaxLength);
     std::span<const std::int32_t> offsets;
     if (cu_seqlens != nullptr) offsets = {cu_seqlens, static_cast<std::size_t>(params.varlen->num_sequences) + 1};
     return shard_seqlen(ring_params.sharding, seqlen, 0, problem.num_ranks, offsets);
@@ -251,10 +256,11 @@ std::vector<RingCandidate> explain_ring(const RingProblem& problem, const Params
   const Tensor o = tensor(problem.dtype, problem.num_heads_q, rows, problem.head_dim_v);
   const Tensor lse = tensor(problem.dtype == DType::kF64 ? DType::kF64 : DType::kF32, problem.num_heads_q, rows, 1);
   const core::WholeLengths whole = {problem.seqlen_q, problem.seqlen_k};
+  const auto like = [&](const Tensor& t) { return tensor(t.dtype, t.shape[1], t.shape[2], t.shape[3]); };
   ring::Call call = {};
-  call.problem = problem.is_backward
-                     ? core::make_backward_problem(o, q, k, v, o, lse, q, k, v, params, {}, &whole)
-                     : core::make_forward_problem(q, k, v, o, &lse, params, &whole);
+  call.problem = problem.is_backward ? core::make_backward_problem(like(o), q, k, v, o, lse, like(q), like(k), like(v),
+                                                                   params, {}, &whole)
+                                     : core::make_forward_problem(q, k, v, o, &lse, params, &whole);
   call.partial_dtype = problem.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   call.plan = ring::Plan(call.problem, whole, ring_params.sharding, 0, problem.num_ranks);
   call.heads_plan = ring::Plan(call.problem, whole, Sharding::kContiguous, 0, 1);

@@ -64,6 +64,8 @@ TEST(Agreement, NamesWhatARankHasOtherThanRankZero) {
             "causal: true on rank 2, allowed false as on rank 0");
   EXPECT_EQ(line([](RankTensors&, RingCase& c) { c.sharding = Sharding::kStriped; }),
             "sharding: striped on rank 2, allowed zigzag as on rank 0");
+  EXPECT_EQ(line([](RankTensors&, RingCase& c) { c.algorithm = RingAlgorithm::kAllGather; }),
+            "algorithm: all_gather on rank 2, allowed exchange as on rank 0");
   EXPECT_EQ(line([](RankTensors& t, RingCase&) { t.in.options.scale = 0.25; }),
             "scale: 0.25 on rank 2, allowed 1/sqrt(head_dim) as on rank 0");
   EXPECT_EQ(line([](RankTensors& t, RingCase&) { t.in.bias.reset(); }),

@@ -58,7 +58,8 @@ TensorBuffer sharded(const TensorBuffer& whole, const RingCase& c, int rank, std
 }  // namespace
 
 std::string describe(const RingCase& c) {
-  return std::string(algorithm_name(c.algorithm)) + ", " + sharding_name(c.sharding) + " over " + std::to_string(c.num_ranks) + ": " + describe(c.problem);
+  return std::string(algorithm_name(c.algorithm)) + ", " + sharding_name(c.sharding) + " over " +
+         std::to_string(c.num_ranks) + ": " + describe(c.problem);
 }
 
 RankTensors rank_tensors(const Inputs& whole, const RingCase& c, int rank) {
