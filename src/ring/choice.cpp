@@ -51,7 +51,10 @@ class Model {
     RingCandidate c = candidate(RingAlgorithm::kExchange);
     double gradients = 0;  // bytes of the step before
     for (int step = 0; step < plan_.num_ranks(); ++step) {
-      RingStep s = {.what = fmt::format("step {}: products with the keys of the rank {} before", step, step)};
+      RingStep s;
+      s.what = step == 0
+                   ? "step 0: products with its own keys"
+                   : fmt::format("step {0}: products with the keys of {0} rank{1} before", step, step == 1 ? "" : "s");
       double sent = 0, passed_on = 0;
       for (const int rank : ranks_) {
         const int owner = (rank + plan_.num_ranks() - step) % plan_.num_ranks();

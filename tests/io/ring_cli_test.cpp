@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "io/attend_program.hpp"
+#include "io/on_ranks.hpp"
 #include "io/temp_folder.hpp"
 
 namespace attend::test {
@@ -16,12 +16,6 @@ namespace {
 using testing::HasSubstr;
 
 #ifdef ATTEND_MPIEXEC
-
-int count(const std::string& text, const std::string& part) {
-  int found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
 
 std::vector<float> floats(const std::filesystem::path& path) {
   const std::string bytes = read_file(path);
@@ -44,20 +38,6 @@ class RingCli : public testing::Test {
   }
 
   [[nodiscard]] std::string data(const std::string& folder) const { return (folder_ / folder / kName).string(); }
-
-  /// mpirun -n num_ranks attend LINE
-  static ProgramResult on_ranks(int num_ranks, const std::string& line) {
-    std::vector<std::string> arguments = {ATTEND_MPIEXEC_NUMPROC, std::to_string(num_ranks), ATTEND_PROGRAM};
-    std::istringstream stream(line);
-    for (std::string word; stream >> word;) arguments.push_back(word);
-    return run_program(ATTEND_MPIEXEC, arguments, [] {
-      // Open MPI's --oversubscribe and --allow-run-as-root, in a form that other MPIs do not stumble over.
-      ::setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
-      ::setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1);
-      ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-      ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    });
-  }
 
   void expect_same_files(const std::vector<std::string>& names) const {
     for (const std::string& name : names) {
