@@ -9,6 +9,7 @@
 // (2023); zigzag: Zhu, ring-flash-attention (2024).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -79,13 +80,21 @@ class ATTEND_API RingContext {
   std::shared_ptr<ring::Transport> transport_;
 };
 
+/// How long ranks on CPUs wait for each other.
+struct RingLimits {
+  /// For one message of another rank: as long as that may take to compute a step, and more. After that the rank throws
+  /// (a process of an MPI program ends all of them), as one that is gone or stuck would be waited for for ever. 0: no
+  /// end.
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);
+};
+
 /// A ring of `num_ranks` threads of this process: each takes one of the contexts. For tests, and for hosts with several
 /// sockets. Each rank computes on cpu_threads() threads: set_cpu_threads() shares the cores out. Where a rank's call
 /// ends in an error after the ranks have agreed on it, the others' calls end too, with an Error that says which rank
 /// failed, and so does every later call on the ring.
 /// Tensors may be on GPUs, which ranks may share: for tests, where ring_nccl.hpp wants a GPU for each.
 /// @throws Error where num_ranks < 1.
-[[nodiscard]] ATTEND_API std::vector<RingContext> make_thread_ring(int num_ranks);
+[[nodiscard]] ATTEND_API std::vector<RingContext> make_thread_ring(int num_ranks, const RingLimits& limits = {});
 
 /// Number of rows that a rank holds.
 ///

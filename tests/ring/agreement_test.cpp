@@ -202,6 +202,19 @@ TEST(Failure, OfOneRankEndsTheOthersCalls) {
   }
 }
 
+// A rank that does not call: before anything is agreed, so that the others' errors are their own.
+TEST(Failure, OfARankThatNeverCallsIsTold) {
+  const RingCase c = {kProblem, Sharding::kZigzag, kRanks};
+  const std::vector<RingContext> ranks = make_thread_ring(kRanks, {.timeout = std::chrono::milliseconds(200)});
+  const std::vector<RankTensors> tensors = cut(make_inputs(kProblem), c);
+  const auto thrown = on_threads(kRanks - 1, [&](int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    ring_forward_of(ranks[at], tensors[at], c, "auto");
+  });
+  EXPECT_EQ(thrown[0], "ring: rank 0 has waited 200 ms for rank 2");
+  EXPECT_EQ(thrown[1], "ring: rank 1 has waited 200 ms for rank 2");
+}
+
 TEST(ThreadRing, RefusesAMessageOfAnotherSize) {
   const std::vector<RingContext> ranks = make_thread_ring(2);
   const std::byte sent[3] = {};
