@@ -75,6 +75,11 @@ void add_generate(CLI::App& app, GenerateOptions& options, Raw& raw) {
   app.footer(kGenerateFooter);
 }
 
+void add_algorithm(CLI::App& app, Raw& raw) {
+  add_choice(app, "--algorithm", raw.algorithm, {"automatic", "exchange", "all_gather", "all_to_all"},
+             "What travels in a ring, automatic if not given");
+}
+
 void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
   app.add_option("--compute", raw.compute, "Backend; auto (the best one here) if not given")
       ->type_name(fmt::format("{}", fmt::join(compute_names(), "|")));
@@ -96,6 +101,7 @@ void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
   add_seed(app, "--offset", options.attention.offset, "Offset of the dropout's random numbers, 0 if not given");
   add_choice(app, "--ring", raw.ring, {"off", "contiguous", "zigzag", "striped"},
              "Under mpirun: cut the sequence over the processes, in these shards; off if not given");
+  add_algorithm(app, raw);
   app.add_flag("--check", options.check, "Compare with the float64 reference; exit status 1 where it differs");
   add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Runs; the median time is given. 1 if not given");
   add_outputs(app, options.threads, options.json, options.csv);
@@ -165,7 +171,8 @@ RunOptions finish(RunOptions options, const Raw& raw) {
   options.mode = std::array{Mode::kForward, Mode::kBackward, Mode::kBoth}.at(raw.mode);
   raw.attention.finish(options.attention);
   if (raw.ring != 0) {
-    options.ring = std::array{Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}.at(raw.ring - 1);
+    options.ring = RingParams(std::array{Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}.at(raw.ring - 1),
+                              static_cast<RingAlgorithm>(raw.algorithm));
     if (options.compute != "auto" && options.compute != "cpu" && options.compute != "reference") {
       refuse(fmt::format("--compute: '{}' with --ring, allowed auto, cpu, reference", options.compute));
     }
@@ -173,6 +180,7 @@ RunOptions finish(RunOptions options, const Raw& raw) {
       refuse("--bias: given with --ring and a backward pass, which has no gradient of it; allowed with --mode forward");
     }
   }
+  if (raw.ring == 0 && raw.algorithm != 0) refuse("--algorithm: given without --ring, allowed with it");
   const std::pair<const char*, const std::filesystem::path*> npy_flags[] = {
       {"--q", &options.q},       {"--k", &options.k}, {"--v", &options.v},    {"--output_dir", &options.output_dir},
       {"--dout", &options.dout}, {"--o", &options.o}, {"--lse", &options.lse}};
@@ -266,8 +274,7 @@ void add_ring(CLI::App& app, RingOptions& options, Raw& raw) {
   add_integer(app, "--ranks", options.ranks, 1, kMaxRanks, "Ranks; if not given one for each GPU, or 2");
   add_choice(app, "--sharding", raw.sharding, {"zigzag", "contiguous", "striped"},
              "Who has which tokens, zigzag if not given");
-  add_choice(app, "--algorithm", raw.algorithm, {"automatic", "exchange", "all_gather", "all_to_all"},
-             "What travels, automatic if not given");
+  add_algorithm(app, raw);
   add_choice(app, "--mode", raw.mode, {"both", "forward", "backward"}, "What to compute, both if not given");
   add_choice(app, "--over", raw.over, {"auto", "threads", "nccl", "mpi"}, "What the ranks are, see below");
   add_choice(app, "--device", raw.device, {"auto", "cpu", "cuda"}, "Where; on GPUs where there are any if not given");

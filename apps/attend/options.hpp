@@ -52,7 +52,7 @@ struct RunOptions {
   std::filesystem::path q, k, v, dout, o, lse;
   std::filesystem::path bias, mask, alibi_slopes;
   std::filesystem::path output_dir;
-  std::optional<Sharding> ring;  ///< over the processes of an mpirun; none: this process alone
+  std::optional<RingParams> ring;  ///< over the processes of an mpirun; none: this process alone
   bool check = false;
   std::int64_t repeat = 1;
   std::int64_t threads = 0;  ///< 0: the library's choice

@@ -65,12 +65,17 @@ TEST_F(RingCli, WritesTheFilesOfOneProcess) {
     const char* sharding;
     const char* options;
   } cases[] = {{4, "zigzag", "--causal"},
-               {3, "striped", "--window_left 9 --window_right 0 --softcap 20"},
+               {2, "zigzag", "--causal --algorithm all_to_all"},
+               {3, "striped", "--algorithm all_gather --window_left 9 --window_right 0 --softcap 20"},
                {2, "contiguous", "--dropout_p 0.3 --seed 7"},
                {1, "zigzag", "--causal"}};
   for (const auto& [num_ranks, sharding, options] : cases) {
     const std::string line = " --mode both --check --threads 1 " + std::string(options) + " --data ";
-    const ProgramResult one = run_attend_line("run" + line + data("one"));
+    std::string of_one = line;
+    if (const std::size_t at = of_one.find("--algorithm"); at != std::string::npos) {
+      of_one.erase(at, of_one.find(' ', at + 12) - at);
+    }
+    const ProgramResult one = run_attend_line("run" + of_one + data("one"));
     ASSERT_EQ(one.status, 0) << one.out << one.err;
     const auto json = folder_ / "result.json";
     const ProgramResult ring =
@@ -123,6 +128,8 @@ TEST(RingOptions, WhatARingDoesNotHaveIsRefused) {
   EXPECT_EQ(compute.err, "attend: --compute: 'simt' with --ring, allowed auto, cpu, reference\n");
   const ProgramResult bias = run_attend_line("run --ring zigzag --mode both --bias b.npy --data B1_H1_S8_D8");
   EXPECT_THAT(bias.err, HasSubstr("--bias: given with --ring and a backward pass"));
+  const ProgramResult algorithm = run_attend_line("run --algorithm exchange --data B1_H1_S8_D8");
+  EXPECT_EQ(algorithm.err, "attend: --algorithm: given without --ring, allowed with it\n");
   const ProgramResult sharding = run_attend_line("run --ring ziczac --data B1_H1_S8_D8");
   EXPECT_THAT(sharding.err, HasSubstr("--ring: 'ziczac', allowed off, contiguous, zigzag, striped"));
 }
