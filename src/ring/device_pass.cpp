@@ -10,6 +10,8 @@
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
 #include "cuda/launch/ring_rows.hpp"
+#include "ring/gather.hpp"
+#include "ring/heads.hpp"
 
 namespace attend::ring {
 namespace {
@@ -95,7 +97,8 @@ class Pass {
   }
 
   /// Begins when the caller's stream gets here; `done` is when all has been sent and received, if there is anything.
-  void exchange(std::vector<DeviceMessage> sends, std::vector<DeviceMessage> receives, std::optional<Event>& done) {
+  void exchange(int step, std::vector<DeviceMessage> sends, std::vector<DeviceMessage> receives,
+                std::optional<Event>& done) {
     const auto is_empty = [](const DeviceMessage& m) { return m.bytes == 0; };
     std::erase_if(sends, is_empty);
     std::erase_if(receives, is_empty);
@@ -103,7 +106,10 @@ class Pass {
     Event ready;
     ready.record(stream_);
     ready.make_wait(state_.stream());
-    transport_.exchange(sends, receives);
+    {
+      const TimedSpan span(transport_.timeline(), Activity::kExchange, step, state_.stream());
+      transport_.exchange(sends, receives);
+    }
     done.emplace();
     done->record(state_.stream());
   }
@@ -141,7 +147,7 @@ void for_each_step_on_device(Pass& pass, const Call& call, Visit visit) {
     // Where they go, the keys of the step before were: products with them are on the stream before this point.
     if (plan.holds(step + 1)) receives.push_back(message(plan.previous(), pass.keys(step + 1)));
     std::optional<Event> moved;
-    pass.exchange(std::move(sends), std::move(receives), moved);
+    pass.exchange(step, std::move(sends), std::move(receives), moved);
     visit(step, plan.holds(step) ? &held : nullptr);
     if (moved) moved->make_wait(pass.stream());  // the next step's keys are here, and this step's memory may be reused
   }
@@ -214,7 +220,7 @@ class DeviceGradientRing {
       receives.push_back(message(last, pass_.gradients(kHome, plan_.rank())));
       comes_home_ = true;
     }
-    pass_.exchange(std::move(sends), std::move(receives), moved_);
+    pass_.exchange(step, std::move(sends), std::move(receives), moved_);
   }
 
   /// To be called after the last step.
@@ -246,26 +252,44 @@ class DeviceGradientRing {
 
 void check_pieces(const Call& call) {
   const Problem& p = call.problem;
+  if (call.algorithm == RingAlgorithm::kAllToAll) {
+    for (const Problem& part : problems_of_heads(call)) (void)core::choose(call.compute, part);
+    return;
+  }
   const Device device = p.q.device;
   Parts parts(call);
-  for (int step = 0; step < call.plan.num_ranks(); ++step) {
-    const int owner = call.plan.owner(step);
-    const Pair keys = placed(key_pair(call, owner), 0, device);
-    for (const Piece& piece : call.plan.pieces(owner)) {
+  const auto check = [&](const std::vector<Piece>& pieces, const Pair& keys, const Pair& gradients) {
+    for (const Piece& piece : pieces) {
       Problem part = device_problem(parts, call, piece, keys);
       if (p.is_backward) {
-        set_backward_outputs(part, piece, nowhere(p.q.shape, device), placed(gradient_pair(call, owner), 0, device));
+        set_backward_outputs(part, piece, nowhere(p.q.shape, device), gradients);
       } else {
         const Shape& o = p.o.shape;
         set_forward_outputs(part, piece, nowhere(o, device), nowhere({o[0], o[1], o[2], 1}, device));
       }
       (void)core::choose(call.compute, part);
     }
+  };
+  if (call.algorithm == RingAlgorithm::kAllGather) {
+    Shape k = p.k.shape, v = p.v.shape;
+    k[2] = v[2] = call.plan.offsets_k().back();
+    return check(call.plan.gathered_pieces(call.plan.rank()), placed(Pair::of(p.k.dtype, k, p.v.dtype, v), 0, device),
+                 placed(Pair::of(call.partial_dtype, k, call.partial_dtype, v), 0, device));
+  }
+  for (int owner = 0; owner < call.plan.num_ranks(); ++owner) {
+    check(call.plan.pieces(owner), placed(key_pair(call, owner), 0, device),
+          placed(gradient_pair(call, owner), 0, device));
   }
 }
 
 void forward_on_device(Transport& transport, const Call& call, StreamHandle stream) {
   const Problem& p = call.problem;
+  if (call.algorithm != RingAlgorithm::kExchange) {
+    const std::unique_ptr<Engine> engine = make_device_engine(transport, call, stream);
+    const Tensor* lse = p.lse ? &*p.lse : nullptr;
+    if (call.algorithm == RingAlgorithm::kAllGather) return gather_forward(*engine, call, p.o, lse);
+    return heads_forward(*engine, call, p.o, lse);
+  }
   const Shape& shape = p.o.shape;
   Pass pass(transport, call, stream, 0);
   const Sums o(shape, pass.device(), stream);
@@ -275,6 +299,7 @@ void forward_on_device(Transport& transport, const Call& call, StreamHandle stre
   Parts parts(call);
   for_each_step_on_device(pass, call, [&](int step, const Pair* keys) {
     if (keys == nullptr) return;
+    const TimedSpan span(transport.timeline(), Activity::kCompute, step, stream);
     for (const Piece& piece : call.plan.pieces(call.plan.owner(step))) {
       Problem part = device_problem(parts, call, piece, *keys);
       set_forward_outputs(part, piece, o.tensor(), lse.tensor());
@@ -288,6 +313,11 @@ void forward_on_device(Transport& transport, const Call& call, StreamHandle stre
 
 void backward_on_device(Transport& transport, const Call& call, StreamHandle stream) {
   const Problem& p = call.problem;
+  if (call.algorithm != RingAlgorithm::kExchange) {
+    const std::unique_ptr<Engine> engine = make_device_engine(transport, call, stream);
+    if (call.algorithm == RingAlgorithm::kAllGather) return gather_backward(*engine, call);
+    return heads_backward(*engine, call, nullptr);
+  }
   Pass pass(transport, call, stream, DeviceGradientRing::kBlocks);
   const Sums dq(p.q.shape, pass.device(), stream);
   dq.fill(0);
@@ -296,11 +326,13 @@ void backward_on_device(Transport& transport, const Call& call, StreamHandle str
   for_each_step_on_device(pass, call, [&](int step, const Pair* keys) {
     if (keys == nullptr) return gradients.pass_on(step, nullptr);
     const Pair share = gradients.begin(step);
+    TimedSpan span(transport.timeline(), Activity::kCompute, step, stream);
     for (const Piece& piece : call.plan.pieces(call.plan.owner(step))) {
       Problem part = device_problem(parts, call, piece, *keys);
       set_backward_outputs(part, piece, dq.tensor(), share);
       core::choose(call.compute, part).backward(part, stream);
     }
+    span.end();
     gradients.pass_on(step, &share);
   });
   gradients.finish();

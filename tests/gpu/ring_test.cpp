@@ -60,7 +60,9 @@ bool is_compatible(int f, int a, int g, int b) {
   return true;
 }
 
-RingCase to_case(const Choice& v, std::uint64_t seed) {
+constexpr RingAlgorithm kAlgorithms[] = {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll};
+
+RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
   const auto at = [&](Factor f) { return static_cast<std::size_t>(v[f]); };
   const Mask& mask = kMasks[at(kMask)];
   AttentionCase c = {.dtype = kDtypes[at(kDtype)],
@@ -86,7 +88,14 @@ RingCase to_case(const Choice& v, std::uint64_t seed) {
     c.varlen_q = {c.seqlen_q, 0, c.seqlen_q / 2, 3};
     c.varlen_k = {c.seqlen_k, 4, 0, c.seqlen_k / 3 + 1};
   }
-  return {c, kShardings[at(kShardingKind)], kNumRanks[at(kRanks)]};
+  const int num_ranks = kNumRanks[at(kRanks)];
+  if (algorithm == RingAlgorithm::kAllToAll) {  // every rank has its share
+    c.heads_k = num_ranks;
+    c.heads_q = (v[kHeads] == 0 ? 1 : 2) * num_ranks;
+    c.bias.reset();  // refused
+    c.mask.reset();
+  }
+  return {c, kShardings[at(kShardingKind)], num_ranks, algorithm};
 }
 
 constexpr std::uint64_t kArraySeed = 20261122;
@@ -94,7 +103,7 @@ constexpr std::uint64_t kArraySeed = 20261122;
 std::vector<RingCase> cases() {
   std::vector<RingCase> all;
   for (const Choice& v : covering_array(kNumValues, is_compatible, kArraySeed)) {
-    all.push_back(to_case(v, 1000 + all.size()));
+    for (const RingAlgorithm algorithm : kAlgorithms) all.push_back(to_case(v, algorithm, 1000 + all.size()));
   }
   return all;
 }
@@ -274,8 +283,7 @@ class NcclRing : public GpuTest {
     const NcclId id = make_nccl_id();
     std::vector<std::optional<RingContext>> made(2);
     const std::vector<std::string> thrown = on_threads(2, [&](int rank) {
-      made[static_cast<std::size_t>(rank)] =
-          make_nccl_ring(id, rank, 2, rank, {.timeout = timeout});
+      made[static_cast<std::size_t>(rank)] = make_nccl_ring(id, rank, 2, rank, {.timeout = timeout});
     });
     for (const std::string& text : thrown) EXPECT_EQ(text, "");
     return {*made[0], *made[1]};
