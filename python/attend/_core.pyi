@@ -109,9 +109,10 @@ def make_callback_ring(
     all_gather: Callable[[memoryview, memoryview], object],
     fail: Callable[[str], object],
 ) -> RingContext: ...
+# spread: the names of the sharding and of the algorithm.
 def ring_forward(
     context: RingContext,
-    sharding: str,
+    spread: tuple[str, str],
     q: Any,
     k: Any,
     v: Any,
@@ -123,7 +124,7 @@ def ring_forward(
 ) -> None: ...
 def ring_backward(
     context: RingContext,
-    sharding: str,
+    spread: tuple[str, str],
     q: Any,
     k: Any,
     v: Any,

@@ -2,6 +2,7 @@
 #include "ring.hpp"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -30,6 +31,19 @@ Sharding sharding_of(const std::string& name) {
     if (name == sharding_name(sharding)) return sharding;
   }
   throw Error(ErrorCode::kInvalidArgument, "sharding: '" + name + "', allowed 'contiguous', 'zigzag', 'striped'");
+}
+
+/// How a call is spread over the ranks: the sharding and the algorithm by their names.
+using Spread = std::pair<std::string, std::string>;
+
+RingParams ring_params_of(const Spread& spread) {
+  const auto& [sharding, algorithm] = spread;
+  for (const RingAlgorithm known :
+       {RingAlgorithm::kAutomatic, RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll}) {
+    if (algorithm == algorithm_name(known)) return {sharding_of(sharding), known};
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              "algorithm: '" + algorithm + "', allowed 'automatic', 'exchange', 'all_gather', 'all_to_all'");
 }
 
 /// A Python function for threads that do not hold the GIL, which the last copy takes to let go of it.
@@ -113,7 +127,7 @@ RingContext nccl_ring(const nb::bytes& id, int rank, int size, int device, doubl
   return make_nccl_ring(made, rank, size, device, {.timeout = timeout});
 }
 
-/// The call, and what its sharding is. Where this rank's arguments are none of the library's, the others are told, who
+/// The call, and how it is spread. Where this rank's arguments are none of the library's, the others are told, who
 /// would wait for it.
 template <class Make>
 auto told(const RingContext& context, Make make) {
@@ -126,27 +140,26 @@ auto told(const RingContext& context, Make make) {
   }
 }
 
-void forward(const RingContext& context, const std::string& sharding, nb::handle q, nb::handle k, nb::handle v,
-             nb::handle o, nb::handle lse, nb::handle extras, nb::handle settings, std::uintptr_t stream) {
-  const auto [call, kind] = told(
-      context, [&] { return std::pair(Call(q, k, v, o, lse, nb::none(), extras, settings), sharding_of(sharding)); });
+void forward(const RingContext& context, const Spread& spread, nb::handle q, nb::handle k, nb::handle v, nb::handle o,
+             nb::handle lse, nb::handle extras, nb::handle settings, std::uintptr_t stream) {
+  const auto [call, ring_params] = told(
+      context, [&] { return std::pair(Call(q, k, v, o, lse, nb::none(), extras, settings), ring_params_of(spread)); });
   const Views& x = call.x;
   const nb::gil_scoped_release release;
-  ring_forward(context, x.q, x.k, x.v, x.o, call.lse(), call.params(), kind, reinterpret_cast<Stream>(stream));
+  ring_forward(context, x.q, x.k, x.v, x.o, call.lse(), call.params(), ring_params, reinterpret_cast<Stream>(stream));
 }
 
-void backward(const RingContext& context, const std::string& sharding, nb::handle q, nb::handle k, nb::handle v,
-              nb::handle o, nb::handle lse, nb::handle gradients, nb::handle extras, nb::handle settings,
-              std::uintptr_t stream) {
-  const auto [call, kind] = told(context, [&] {
+void backward(const RingContext& context, const Spread& spread, nb::handle q, nb::handle k, nb::handle v, nb::handle o,
+              nb::handle lse, nb::handle gradients, nb::handle extras, nb::handle settings, std::uintptr_t stream) {
+  const auto [call, ring_params] = told(context, [&] {
     Call made(q, k, v, o, lse, gradients, extras, settings);
     made.check_dtypes_of_results();
-    return std::pair(std::move(made), sharding_of(sharding));
+    return std::pair(std::move(made), ring_params_of(spread));
   });
   const Views& x = call.x;
   const Gradients& g = call.gradients.value();
   const nb::gil_scoped_release release;
-  ring_backward(context, g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, call.params(), kind,
+  ring_backward(context, g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, call.params(), ring_params,
                 reinterpret_cast<Stream>(stream), g.extras);
 }
 
@@ -166,9 +179,9 @@ void add_ring(nb::module_& m) {
   m.def("make_nccl_id", &nccl_id);
   m.def("make_nccl_ring", &nccl_ring, "id"_a, "rank"_a, "size"_a, "device"_a, "timeout_s"_a);
   m.def("make_callback_ring", &callback_ring, "rank"_a, "size"_a, "send"_a, "receive"_a, "all_gather"_a, "fail"_a);
-  m.def("ring_forward", &forward, "context"_a, "sharding"_a, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "extras"_a,
+  m.def("ring_forward", &forward, "context"_a, "spread"_a, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "extras"_a,
         "settings"_a, "stream"_a);
-  m.def("ring_backward", &backward, "context"_a, "sharding"_a, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a, "gradients"_a,
+  m.def("ring_backward", &backward, "context"_a, "spread"_a, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a, "gradients"_a,
         "extras"_a, "settings"_a, "stream"_a);
   m.def("shard_positions", &positions, "sharding"_a, "seqlen"_a, "rank"_a, "num_ranks"_a, "cu_seqlens"_a);
 }

@@ -7,6 +7,7 @@ import numpy as np
 from attend import ring
 from mpi4py import MPI
 
+ALGORITHMS = {"zigzag": "automatic", "contiguous": "all_gather", "striped": "exchange"}
 OPTIONS = dict(causal=True, softcap=3.0, dropout_p=0.2, seed=9)
 
 
@@ -16,11 +17,11 @@ def main() -> None:
     q, k, v, dout = (rng.standard_normal((2, heads, 29, 16)).astype(np.float32) for heads in (4, 2, 2, 4))
     o, lse = attend.attention(q, k, v, return_lse=True, **OPTIONS)
     dq, dk, dv = attend.backward(dout, q, k, v, o, lse, **OPTIONS)
-    for sharding in ("zigzag", "contiguous", "striped"):
+    for sharding, algorithm in ALGORITHMS.items():
         own = dict(rank=comm.rank, size=comm.size, sharding=sharding)
         mine = [ring.shard(x, 2, **own) for x in (q, k, v)]
         its_dout = ring.shard(dout, 2, **own)
-        named = dict(comm=comm, sharding=sharding, **OPTIONS)
+        named = dict(comm=comm, sharding=sharding, algorithm=algorithm, **OPTIONS)
         ring_o, ring_lse = ring.attention(*mine, return_lse=True, **named)
         gradients = ring.backward(its_dout, *mine, ring_o, ring_lse, **named)
         for name, part, want in zip(

@@ -22,6 +22,7 @@ from oracle import check, solve
 
 OPTIONS = problems.OPTIONS | {
     "sharding": ["zigzag", "contiguous", "striped"],
+    "algorithm": ["automatic", "exchange", "all_gather", "all_to_all"],
     "size": [2, 4],
     "bias": [None, "full", "heads", "keys"],
     "seqlens": [(1, 1), (17, 33), (33, 17), (48, 48), (3, 40), (0, 5), (5, 0)],
@@ -74,7 +75,8 @@ def run_case(rank, size, device, case, p, seed):
         "mask": rows_of(tensor(p.mask, device), p.q.shape[2], **own),
         "alibi_slopes": tensor(p.alibi_slopes, device),
     }
-    o, lse = ring.ring_attention(q, k, v, sharding=sharding, layout=layout, return_lse=True, **options)
+    spread = dict(sharding=sharding, algorithm=algorithm_of(case, size))
+    o, lse = ring.ring_attention(q, k, v, **spread, layout=layout, return_lse=True, **options)
     dlse = ring.shard(tensor(p.dlse, device), 2, **own) if case["dlse"] else torch.zeros_like(lse)
     if case["dlse"]:
         torch.autograd.backward([o, lse], [dout.detach(), dlse])
@@ -86,12 +88,19 @@ def run_case(rank, size, device, case, p, seed):
     return {name: numbers(x) for name, x in {**found, "lse": lse}.items()}
 
 
+def algorithm_of(case, size):
+    """That of the case, or another one where the heads cannot be dealt out."""
+    cannot = any(heads % size for heads in case["heads"])
+    return "exchange" if case["algorithm"] == "all_to_all" and cannot else case["algorithm"]
+
+
 def joined(parts, sharding, **kw):
     return {name: ring.join([part[name] for part in parts], 2, sharding=sharding, **kw) for name in parts[0]}
 
 
 def is_refused_on_gpus(case):
-    return case["dtype"] == "f64" or (case["sharding"] == "striped" and (case["bias"] or case["mask"]))
+    gathers_columns = case["sharding"] == "striped" or algorithm_of(case, case["size"]) == "all_to_all"
+    return case["dtype"] == "f64" or (gathers_columns and (case["bias"] or case["mask"]))
 
 
 @pytest.mark.parametrize("index", range(len(CASES)))
@@ -111,19 +120,22 @@ def test_covering_array(ranks, ring_device, index):
         check(name, x, truth[name], wide if name == "lse" else dtype)
 
 
-PLAIN = dict(dtype="f32", layout="bhsd", strides="dense", dlse=False, batch=1, heads=(4, 2), head_dims=(16, 16),
-             seqlens=(37, 37), visible={"causal": True}, softcap=0.0, scale=None, bias=None, mask=False, alibi=None,
-             dropout_p=0.0)  # fmt: skip
+PLAIN = dict(
+    algorithm="exchange", dtype="f32", layout="bhsd", strides="dense", dlse=False, batch=1, heads=(4, 2),
+    head_dims=(16, 16), seqlens=(37, 37), visible={"causal": True}, softcap=0.0, scale=None, bias=None, mask=False,
+    alibi=None, dropout_p=0.0,
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("algorithm", OPTIONS["algorithm"])
 @pytest.mark.parametrize("sharding", SHARDINGS)
-def test_it_is_attention_of_the_whole(ranks, size, sharding, rng):
+def test_it_is_attention_of_the_whole(ranks, sharding, algorithm, rng):
     """Of one device, but for the order of sums."""
-    p = problems.make(PLAIN, rng)
+    case = PLAIN | {"heads": (8, 4), "sharding": sharding, "algorithm": algorithm}
+    p = problems.make(case, rng)
     o, lse = attend.attention(p.q, p.k, p.v, causal=True, return_lse=True)
     want = dict(zip(("dq", "dk", "dv"), attend.backward(p.dout, p.q, p.k, p.v, o, lse, causal=True)))
-    found = joined(ranks(size).run(run_case, PLAIN | {"sharding": sharding}, p, 0), sharding)
+    found = joined(ranks(4).run(run_case, case, p, 0), sharding)
     for name, x in (want | {"o": o, "lse": lse}).items():
         error = np.abs(found[name] - x).max()
         print(f"{name}: {error:.2e}")

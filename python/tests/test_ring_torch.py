@@ -75,7 +75,7 @@ def run_opcheck(rank, size, device):
     from torch.library import opcheck
 
     inputs = [normal(device, 1, 2, 6, 8, seed=n).requires_grad_() for n in range(3)]
-    opcheck(torch.ops.attend.ring_forward, (*inputs, *Extras(), *Settings(causal=True), "", "zigzag"))
+    opcheck(torch.ops.attend.ring_forward, (*inputs, *Extras(), *Settings(causal=True), "", "zigzag", "exchange"))
     return True
 
 
@@ -234,6 +234,10 @@ def run_disagreeing(rank, size, device, name):
             options["bias"] = torch.zeros(1, 4, 6, 11, device=device)
         elif name == "spelling":
             options["sharding"] = "spiral"
+        elif name == "algorithm":
+            options["algorithm"] = "all_gather"
+        elif name == "unknown":
+            options["algorithm"] = "pigeons"
     try:
         ring.ring_attention(q, k, v, **options)
     except attend.Error as error:
@@ -245,6 +249,8 @@ def run_disagreeing(rank, size, device, name):
 
 
 DISAGREEMENTS = {
+    "algorithm": "ArgumentError: algorithm: all_gather on rank 1, allowed automatic as on rank 0",
+    "unknown": "ArgumentError: algorithm: 'pigeons', allowed 'automatic', 'exchange', 'all_gather', 'all_to_all' (ran",
     "causal": "ArgumentError: causal: true on rank 1, allowed false as on rank 0",
     "sharding": "ArgumentError: sharding: striped on rank 1, allowed zigzag as on rank 0",
     "dtype": "ArgumentError: k: dtype f64, allowed f32 as q (any with compute='reference') (rank 1)",

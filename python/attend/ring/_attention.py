@@ -19,6 +19,7 @@ def ring_attention(
     *,
     group: Any = None,
     sharding: str = "zigzag",
+    algorithm: str = "automatic",
     layout: Optional[str] = None,
     causal: bool = False,
     window: Sequence[Optional[int]] = (-1, -1),
@@ -53,6 +54,10 @@ def ring_attention(
             CPU tensors travel over gloo and GPU tensors over NCCL, in connections of attend's own, which the first call
             makes (see `attend.ring.connect`), whatever the group's backend.
         sharding: "zigzag", "contiguous" or "striped": see `attend.ring.shard`. Of queries and keys.
+        algorithm: what travels, the same on every rank. "exchange": keys and values go round, beside the work.
+            "all_gather": each rank takes at once the keys and values that its rows see. "all_to_all": each rank takes
+            all rows of its share of the heads, whose numbers the number of ranks has to divide. "automatic": what a
+            model of time finds best, for forward and backward each.
         layout: "bhsd" (None) or "bshd"; not with packed sequences.
         causal, window, scale, softcap, dropout_p, seed, offset, deterministic: as in `attend.attention`, of the whole
             sequence, and the same on every rank.
@@ -90,12 +95,12 @@ def ring_attention(
         compute=compute,
     )  # fmt: skip
     extras, settings = _resolved(q, options)
-    o, lse = _ring_forward(q, k, v, extras, settings, group_name(group), sharding)
+    o, lse = _ring_forward(q, k, v, extras, settings, group_name(group), sharding, algorithm)
     return (o, lse) if return_lse else o
 
 
 def _ring_forward(
-    q: Any, k: Any, v: Any, extras: Extras, settings: Settings, group: str, sharding: str
+    q: Any, k: Any, v: Any, extras: Extras, settings: Settings, group: str, *spread: str
 ) -> tuple[Any, Any]:
     import torch
 
@@ -103,12 +108,20 @@ def _ring_forward(
     from attend.torch._front import check_tensors
 
     check_tensors(q, k, v, extras)
-    o, lse = torch.ops.attend.ring_forward(q, k, v, *extras, *settings, group, sharding)
+    o, lse = torch.ops.attend.ring_forward(q, k, v, *extras, *settings, group, *spread)
     return o, lse
 
 
 def attention(
-    q: Any, k: Any, v: Any, *, comm: Any, sharding: str = "zigzag", return_lse: bool = False, **options: Any
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    comm: Any,
+    sharding: str = "zigzag",
+    algorithm: str = "automatic",
+    return_lse: bool = False,
+    **options: Any,
 ) -> Any:
     """`ring_attention` of NumPy arrays on the ranks of an mpi4py communicator; no autograd, see `backward`.
 
@@ -116,7 +129,7 @@ def attention(
         q, k, v: as in `ring_attention`: NumPy arrays, or any CPU arrays that speak DLPack. CuPy arrays travel over
             NCCL, whose ranks find each other over `comm`.
         comm: an mpi4py communicator. attend duplicates it at the first call, and frees the duplicate with it.
-        sharding, return_lse: as in `ring_attention`.
+        sharding, algorithm, return_lse: as in `ring_attention`.
         options: likewise layout, causal, window, scale, softcap, bias, mask, alibi_slopes, dropout_p, seed, offset,
             cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k (given where cu_seqlens_q is), deterministic,
             compute.
@@ -133,7 +146,7 @@ def attention(
     extras, settings = _resolved(q, options)
 
     def call(q_in: Any, *rest: Any) -> None:
-        _core.ring_forward(of_comm(comm, q_in.cuda_index), sharding, q_in, *rest)
+        _core.ring_forward(of_comm(comm, q_in.cuda_index), (sharding, algorithm), q_in, *rest)
 
     o, lse = _arrays.forward(q, k, v, extras, settings, return_lse, call)
     return (o, lse) if return_lse else o
@@ -149,6 +162,7 @@ def backward(
     *,
     comm: Any,
     sharding: str = "zigzag",
+    algorithm: str = "automatic",
     dlse: Any = None,
     **options: Any,
 ) -> tuple[Any, Any, Any]:
@@ -156,7 +170,7 @@ def backward(
 
     Arguments:
         dout: dL/do, dtype and shape of o. dlse: dL/dlse, shaped like lse; None: zero; the same choice on every rank.
-        q, k, v, o, lse, comm, sharding, options: what `attention` took and gave.
+        q, k, v, o, lse, comm, sharding, options: what `attention` took and gave. algorithm: as there, also another one.
 
     Returns:
         dq, dk, dv: dtype and shape of q, k, v.
@@ -166,7 +180,7 @@ def backward(
     extras, settings = _resolved(q, options)
 
     def call(q_in: Any, *rest: Any) -> None:
-        _core.ring_backward(of_comm(comm, q_in.cuda_index), sharding, q_in, *rest)
+        _core.ring_backward(of_comm(comm, q_in.cuda_index), (sharding, algorithm), q_in, *rest)
 
     dq, dk, dv = _arrays.backward(dout, q, k, v, o, lse, dlse, False, extras, settings, call)
     return dq, dk, dv

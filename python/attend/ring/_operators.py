@@ -1,7 +1,7 @@
 """The torch operators of rings, with autograd, fakes and autocast.
 
-    attend::ring_forward(q, k, v, extras, settings, group, sharding) -> (o, lse)
-    attend::ring_backward(q, k, v, o, lse, dout, dlse?, extras, settings, group, sharding) -> (dq, dk, dv)
+    attend::ring_forward(q, k, v, extras, settings, group, sharding, algorithm) -> (o, lse)
+    attend::ring_backward(q, k, v, o, lse, dout, dlse?, extras, settings, group, sharding, algorithm) -> (dq, dk, dv)
     attend::ring_seed(seed, group) -> seed of rank 0
 
 Tensors have the rank's rows; `group` is the name of a process group, "" the default one. Every rank of it has to call,
@@ -34,7 +34,8 @@ from attend.torch._operators import (
     split,
 )
 
-_RING = f"{EXTRAS_SCHEMA}, {SETTINGS_SCHEMA}, str group, str sharding"
+_NUM_RING = 3  # group, sharding, algorithm
+_RING = f"{EXTRAS_SCHEMA}, {SETTINGS_SCHEMA}, str group, str sharding, str algorithm"
 library.define(f"ring_forward(Tensor q, Tensor k, Tensor v, {_RING}) -> (Tensor o, Tensor lse)", tags=TAGS)
 library.define(
     "ring_backward(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor dout, Tensor? dlse, "
@@ -44,10 +45,10 @@ library.define(
 library.define("ring_seed(Tensor seed, str group) -> Tensor", tags=TAGS)
 
 
-def _split(q: Any, rest: tuple[Any, ...]) -> tuple[Extras, Settings, _core.RingContext, str]:
-    *options, group, sharding = rest
+def _split(q: Any, rest: tuple[Any, ...]) -> tuple[Extras, Settings, _core.RingContext, tuple[str, str]]:
+    *options, group, sharding, algorithm = rest
     extras, settings = split(tuple(options))
-    return extras, _with_lengths(extras, settings), of_group(group, q.get_device()), sharding
+    return extras, _with_lengths(extras, settings), of_group(group, q.get_device()), (sharding, algorithm)
 
 
 def _with_lengths(extras: Extras, settings: Settings) -> Settings:
@@ -60,13 +61,13 @@ def _with_lengths(extras: Extras, settings: Settings) -> Settings:
 
 
 def _forward(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    extras, settings, context, sharding = _split(q, rest)
-    return run_forward(q, k, v, extras, settings, call=functools.partial(_core.ring_forward, context, sharding))
+    extras, settings, context, spread = _split(q, rest)
+    return run_forward(q, k, v, extras, settings, call=functools.partial(_core.ring_forward, context, spread))
 
 
 def _backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any) -> tuple[torch.Tensor, ...]:
-    extras, settings, context, sharding = _split(q, rest)
-    call = functools.partial(_core.ring_backward, context, sharding)
+    extras, settings, context, spread = _split(q, rest)
+    call = functools.partial(_core.ring_backward, context, spread)
     return compute_gradients(q, k, v, o, lse, dout, dlse, False, extras, settings, call)[:3]
 
 
@@ -80,7 +81,7 @@ def _seed(seed: torch.Tensor, group: str) -> torch.Tensor:
 
 # What the shapes and options must fulfil beyond this depends on other ranks: the library checks it when it is called.
 def _forward_fake(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    extras, settings = split(rest[:-2])
+    extras, settings = split(rest[:-_NUM_RING])
     named = {"k": k, "v": v, **extras._replace(philox_state=None)._asdict()}
     check_devices(q, ((name, x) for name, x in named.items() if x is not None))
     return empty_results(q, v, settings.layout)
@@ -99,7 +100,7 @@ torch.library.register_fake("attend::ring_backward", _backward_fake, lib=library
 torch.library.register_fake("attend::ring_seed", lambda seed, group: torch.empty_like(seed), lib=library)
 
 _NUM_TENSORS = 3 + len(Extras._fields)
-_NUM_OTHERS = len(Settings._fields) + 2
+_NUM_OTHERS = len(Settings._fields) + _NUM_RING
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
