@@ -360,6 +360,36 @@ def test_a_rank_that_fails_ends_the_others(ranks, ring_device):
     assert all(texts[1].startswith("ring: ended by an earlier call that failed: ") for texts in outcomes)
 
 
+def run_with_a_pretended_gpu(rank, size, device):
+    """What the library is asked for where tensors are on GPUs."""
+    import torch.distributed as dist
+    from attend import _core
+    from attend.ring import _contexts
+
+    found, sound = [], (_core.make_nccl_id, _core.make_nccl_ring)
+    _core.make_nccl_id = lambda: bytes([rank]) * 128
+    _core.make_nccl_ring = lambda *arguments: found.append(arguments)
+    try:
+        # Not the group's first ranks: the id has to come from the group's own rank 0.
+        group = dist.new_group([1, 2, 3])
+        if rank > 0:
+            _contexts.of_group(group.group_name, 5)
+            ring.connect(group, "cuda:1", timeout=7)
+    finally:
+        _core.make_nccl_id, _core.make_nccl_ring = sound
+    return found
+
+
+def test_ranks_on_gpus_have_the_id_of_the_groups_first(ranks, ring_device):
+    if ring_device == "cuda":
+        pytest.skip("the calls of NCCL are pretended here")
+    outcomes = ranks(4).run(run_with_a_pretended_gpu)
+    made = bytes([1]) * 128
+    assert outcomes[0] == []
+    for rank in (1, 2, 3):
+        assert outcomes[rank] == [(made, rank - 1, 3, 5, 300.0), (made, rank - 1, 3, 1, 7)]
+
+
 def run_refusals(rank, size, device):
     import torch
 
