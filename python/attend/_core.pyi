@@ -135,6 +135,19 @@ def ring_backward(
     settings: Settings,
     stream: int,
 ) -> None: ...
+def explain_ring(
+    num_ranks: int,
+    on_gpu: bool,
+    dtype: str,
+    q: Sequence[int],
+    k: Sequence[int],
+    is_backward: bool,
+    causal: bool,
+    window_left: int,
+    window_right: int,
+    dropout_p: float,
+    spread: tuple[str, str],
+) -> list[dict[str, Any]]: ...
 def shard_positions(sharding: str, seqlen: int, rank: int, num_ranks: int, cu_seqlens: Sequence[int]) -> bytes: ...
 def cpu_threads() -> int: ...
 def cpu_simd_target() -> str: ...

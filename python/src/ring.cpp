@@ -1,6 +1,7 @@
 // The package's front ends of rings (attend/ring) connect ranks and hand over tensors; the steps are the library's.
 #include "ring.hpp"
 
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -163,6 +164,58 @@ void backward(const RingContext& context, const Spread& spread, nb::handle q, nb
                 reinterpret_cast<Stream>(stream), g.extras);
 }
 
+DType dtype_of(const std::string& name) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF64}) {
+    if (name == dtype_name(dtype)) return dtype;
+  }
+  throw Error(ErrorCode::kInvalidArgument, "dtype: '" + name + "', allowed 'f32', 'f16', 'bf16', 'f64'");
+}
+
+nb::dict step_of(const RingStep& step) {
+  nb::dict entry;
+  entry["what"] = step.what;
+  entry["sent_bytes"] = step.sent_bytes;
+  entry["compute_us"] = step.compute_us;
+  entry["exchange_us"] = step.exchange_us;
+  entry["exposed_us"] = step.exposed_us;
+  return entry;
+}
+
+/// `q` and `k` are (batch, heads, tokens of the whole, head_dim), with head_dim_v in `k`.
+nb::list explain(int num_ranks, bool on_gpu, const std::string& dtype, const Shape& q, const Shape& k, bool is_backward,
+                 bool causal, std::int64_t window_left, std::int64_t window_right, double dropout_p,
+                 const Spread& spread) {
+  const RingProblem problem = {.num_ranks = num_ranks,
+                               .device = on_gpu ? DeviceType::kCUDA : DeviceType::kCPU,
+                               .dtype = dtype_of(dtype),
+                               .batch = q[0],
+                               .num_heads_q = q[1],
+                               .num_heads_k = k[1],
+                               .seqlen_q = q[2],
+                               .seqlen_k = k[2],
+                               .head_dim = q[3],
+                               .head_dim_v = k[3],
+                               .is_backward = is_backward};
+  const Params params = {
+      .causal = causal, .window_left = window_left, .window_right = window_right, .dropout_p = dropout_p};
+  nb::list list;
+  for (const RingCandidate& c : explain_ring(problem, params, ring_params_of(spread))) {
+    nb::dict entry;
+    entry["algorithm"] = algorithm_name(c.algorithm);
+    entry["chosen"] = c.chosen;
+    entry["lack"] = c.lack;
+    entry["why"] = c.why;
+    nb::list steps;
+    for (const RingStep& step : c.steps) steps.append(step_of(step));
+    entry["steps"] = steps;
+    entry["sent_bytes"] = c.sent_bytes;
+    entry["memory_bytes"] = c.memory_bytes;
+    entry["estimated_us"] = c.estimated_us;
+    list.append(entry);
+  }
+  return list;
+}
+
 /// The numbers as i64, one after another: lists of them would be long.
 nb::bytes positions(const std::string& sharding, std::int64_t seqlen, int rank, int num_ranks,
                     const std::vector<std::int32_t>& cu_seqlens) {
@@ -183,6 +236,8 @@ void add_ring(nb::module_& m) {
         "settings"_a, "stream"_a);
   m.def("ring_backward", &backward, "context"_a, "spread"_a, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a, "gradients"_a,
         "extras"_a, "settings"_a, "stream"_a);
+  m.def("explain_ring", &explain, "num_ranks"_a, "on_gpu"_a, "dtype"_a, "q"_a, "k"_a, "is_backward"_a, "causal"_a,
+        "window_left"_a, "window_right"_a, "dropout_p"_a, "spread"_a);
   m.def("shard_positions", &positions, "sharding"_a, "seqlen"_a, "rank"_a, "num_ranks"_a, "cu_seqlens"_a);
 }
 

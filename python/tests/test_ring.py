@@ -245,11 +245,28 @@ def test_unshard_gives_every_rank_the_whole(ranks, sharding):
     assert ranks(2).run(run_unshard, sharding) == [True, True]
 
 
-@pytest.mark.parametrize("name", ["ring_attention", "shard", "unshard", "connect", "context_parallel"])
+@pytest.mark.parametrize("name", ["ring_attention", "shard", "unshard", "connect", "context_parallel", "explain"])
 def test_every_parameter_is_documented(name):
     function = getattr(ring, name)
     for parameter in inspect.signature(function).parameters:
         assert re.search(rf"\b{parameter}\b[^:\n]*:", function.__doc__), f"{name} does not describe {parameter}"
+
+
+def test_explain():
+    plan = ring.explain(4, 1, 16, 65536, 128, causal=True, heads_kv=2)
+    found = {entry["algorithm"]: entry for entry in plan}
+    assert set(found) == {"exchange", "all_gather", "all_to_all"} and sum(entry["chosen"] for entry in plan) == 1
+    assert found["all_to_all"]["lack"] and not found["exchange"]["lack"]  # 2 heads of k on 4 ranks
+    # Keys and values of a rank go to three others.
+    assert found["exchange"]["sent_bytes"] == 3 * (65536 // 4) * 2 * (128 + 128) * 2
+    assert len(found["exchange"]["steps"]) >= 4 and found["exchange"]["estimated_us"] > 0
+    for options, text in (
+        (dict(algorithm="pigeons"), "algorithm: 'pigeons', allowed"),
+        (dict(dtype="f8"), "dtype: 'f8', allowed 'f32'"),
+        (dict(algorithm="all_to_all", heads_kv=2), ""),
+    ):
+        with pytest.raises(attend.Error, match=f"^{text}"):
+            ring.explain(4, 1, 16, 4096, 64, **options)
 
 
 def test_arrays_need_no_torch():

@@ -360,6 +360,20 @@ def test_a_rank_that_fails_ends_the_others(ranks, ring_device):
     assert all(texts[1].startswith("ring: ended by an earlier call that failed: ") for texts in outcomes)
 
 
+def run_counted(rank, size, device):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    q, k, v = (normal(device, 1, 2, 6, 8).requires_grad_() for _ in range(3))
+    with FlopCounterMode(display=False) as counter:
+        ring.ring_attention(q, k, v).sum().backward()
+    return counter.get_total_flops()
+
+
+def test_operations_are_counted(ranks):
+    """A rank's 6 rows and all 12 keys: two products forward, five backward."""
+    assert ranks(2).run(run_counted) == [7 * 2 * (2 * 6 * 12) * 8] * 2
+
+
 def run_with_a_pretended_gpu(rank, size, device):
     """What the library is asked for where tensors are on GPUs."""
     import torch.distributed as dist

@@ -8,8 +8,8 @@
 - torch: `ring_attention` on a torch.distributed group, CPU tensors over gloo and GPU tensors over NCCL;
 - a model that calls torch's scaled_dot_product_attention: `context_parallel`, a context manager;
 - NumPy and CuPy: `attention` and `backward` on an mpi4py communicator;
-- the functions of ring-flash-attention by their names: `attend.ring.flash_attn`;
-- who holds which rows: `shard`, `unshard`, `join`, `positions`.
+- the functions of ring-flash-attention by their names: `attend.ring_flash_attn`;
+- who holds which rows: `shard`, `unshard`, `join`, `positions`; what a call costs: `explain`.
 
 docs/ring.md tells how it works and what it costs.
 """
@@ -17,6 +17,7 @@ docs/ring.md tells how it works and what it costs.
 from attend.ring._attention import attention, backward, ring_attention
 from attend.ring._context_parallel import context_parallel
 from attend.ring._contexts import connect
+from attend.ring._plan import explain
 from attend.ring._shards import join, positions, shard, unshard
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "backward",
     "connect",
     "context_parallel",
+    "explain",
     "join",
     "positions",
     "ring_attention",

@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.flop_counter import register_flop_formula
 
 from attend import _core
 from attend._errors import UnsupportedError
 from attend._settings import Extras, Settings
 from attend.ring._contexts import of_group, process_group
+from attend.torch import _flops
 from attend.torch._autograd import autocast_to, refuse_gradient_of_slopes
 from attend.torch._meta import check_devices
 from attend.torch._operators import (
@@ -91,6 +93,23 @@ def _backward_fake(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, ..
     return empty_like(q), empty_like(k), empty_like(v)
 
 
+def _share_of_scores(q: Any, k: Any, rest: tuple[Any, ...]) -> float:
+    """Entries of the score matrices that a rank computes, where the work is balanced."""
+    *options, group, _, _ = rest
+    extras, settings = split(tuple(options))
+    size = dist.get_world_size(process_group(group))
+    whole = _flops.scores(q, k, extras, settings)
+    return whole / size if settings.layout == "thd" else whole * size
+
+
+def _forward_flops(q: Any, k: Any, v: Any, *rest: Any, **_: Any) -> int:
+    return int(2 * _share_of_scores(q, k, rest) * (q[-1] + v[-1]))
+
+
+def _backward_flops(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any, **_: Any) -> int:
+    return int(2 * _share_of_scores(q, k, rest) * (3 * q[-1] + 2 * v[-1]))
+
+
 for _key in ("CPU", "CUDA"):
     library.impl("ring_forward", _forward, _key)
     library.impl("ring_backward", _backward, _key)
@@ -98,6 +117,9 @@ for _key in ("CPU", "CUDA"):
 torch.library.register_fake("attend::ring_forward", _forward_fake, lib=library)
 torch.library.register_fake("attend::ring_backward", _backward_fake, lib=library)
 torch.library.register_fake("attend::ring_seed", lambda seed, group: torch.empty_like(seed), lib=library)
+
+register_flop_formula(torch.ops.attend.ring_forward)(_forward_flops)
+register_flop_formula(torch.ops.attend.ring_backward)(_backward_flops)
 
 _NUM_TENSORS = 3 + len(Extras._fields)
 _NUM_OTHERS = len(Settings._fields) + _NUM_RING
