@@ -76,17 +76,17 @@ class Model {
   [[nodiscard]] RingCandidate all_gather() const {
     RingCandidate c = candidate(RingAlgorithm::kAllGather);
     double sent = 0, received = 0, sent_back = 0, compute = 0;
-    for (const int rank : ranks_) {
+    for (const int mine : ranks_) {
       double to = 0, from = 0, back = 0;
-      for (int other = 0; other < plan_.num_ranks(); ++other) {
-        if (other == rank) continue;
-        if (plan_.sees(other, rank)) to += key_bytes(rank);
-        if (!plan_.sees(rank, other)) continue;
-        from += key_bytes(other);
-        back += gradient_bytes(other);
+      for (int peer = 0; peer < plan_.num_ranks(); ++peer) {
+        if (peer == mine) continue;
+        if (plan_.sees(peer, mine)) to += key_bytes(mine);
+        if (!plan_.sees(mine, peer)) continue;
+        from += key_bytes(peer);
+        back += gradient_bytes(peer);
       }
       sent = std::max(sent, to), received = std::max(received, from), sent_back = std::max(sent_back, back);
-      compute = std::max(compute, compute_us(plan_.gathered_pieces(rank), true));
+      compute = std::max(compute, compute_us(plan_.gathered_pieces(mine), true));
     }
     add(c, {.what = "keys and values to every rank that sees them"}, std::max(sent, received), true);
     add(c, {.what = "products with all of them", .compute_us = compute}, 0);
@@ -200,7 +200,7 @@ class Model {
     c.steps.push_back(std::move(step));
   }
 
-  [[nodiscard]] RingCandidate finished(RingCandidate c) const {
+  [[nodiscard]] static RingCandidate finished(RingCandidate c) {
     double exchange = 0, exposed = 0;
     for (const RingStep& s : c.steps) exchange += s.exchange_us, exposed += s.exposed_us;
     c.why = fmt::format("{:.1f} MiB sent in {:.0f} us, {:.0f} of them exposed, beside {:.0f} us of products",
