@@ -3,7 +3,7 @@
 
     .venv/bin/python bench/plot_ring.py FILE.json [PICTURE.svg]     ring_timeline.svg beside the file if not given
 
-Above the line what a rank computed, by step; below it what travelled. Red is exchange that nothing hid.
+A rank has two bars: what travelled, and below it what it computed, by step. Red is exchange that nothing hid.
 """
 
 import json

@@ -52,11 +52,11 @@ run_ladder() {
   build/release/attend ladder --json "$results/ladder.json"
 }
 
-# attend ring NAME OPTION...: its results go to RESULTS/ring_NAME.json
+# attend ring NAME OPTION...: its results go to RESULTS/ring_NAME.json. A ring that waits for ever costs money.
 run_one_ring() {
   local name=$1
   shift
-  build/release/attend ring --mode both --json "$results/ring_$name.json" "$@"
+  timeout 900 build/release/attend ring --mode both --json "$results/ring_$name.json" "$@"
 }
 
 # The lengths are of the whole sequence.

@@ -16,14 +16,12 @@
 #include "ladder_steps.hpp"
 #include "names.hpp"
 #include "problem_flags.hpp"
+#include "ring_flags.hpp"
 
 namespace attend::cli {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr std::int64_t kMaxRepeat = 1'000'000;
-constexpr std::int64_t kMaxThreads = 4096;
-constexpr std::int64_t kMaxRanks = 4096;
 
 [[noreturn]] void refuse(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
@@ -41,8 +39,9 @@ struct Raw {
   std::size_t mode = 0;
   std::size_t dtype = 0;
   std::size_t device = 0;
-  std::size_t ring = 0;                               // off, then the shardings
-  std::size_t sharding = 0, algorithm = 0, over = 0;  // of attend ring
+  std::size_t ring = 0;  // off, then the shardings
+  std::size_t algorithm = 0;
+  RingFlags ring_command;
   AttentionFlags attention;
   ProblemFlags problem;
   std::optional<double> max_seconds;
@@ -75,11 +74,6 @@ void add_generate(CLI::App& app, GenerateOptions& options, Raw& raw) {
   app.footer(kGenerateFooter);
 }
 
-void add_algorithm(CLI::App& app, Raw& raw) {
-  add_choice(app, "--algorithm", raw.algorithm, {"automatic", "exchange", "all_gather", "all_to_all"},
-             "What travels in a ring, automatic if not given");
-}
-
 void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
   app.add_option("--compute", raw.compute, "Backend; auto (the best one here) if not given")
       ->type_name(fmt::format("{}", fmt::join(compute_names(), "|")));
@@ -101,7 +95,7 @@ void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
   add_seed(app, "--offset", options.attention.offset, "Offset of the dropout's random numbers, 0 if not given");
   add_choice(app, "--ring", raw.ring, {"off", "contiguous", "zigzag", "striped"},
              "Under mpirun: cut the sequence over the processes, in these shards; off if not given");
-  add_algorithm(app, raw);
+  add_algorithm(app, raw.algorithm);
   app.add_flag("--check", options.check, "Compare with the float64 reference; exit status 1 where it differs");
   add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Runs; the median time is given. 1 if not given");
   add_outputs(app, options.threads, options.json, options.csv);
@@ -269,34 +263,6 @@ SweepOptions finish(SweepOptions options, const Raw& raw) {
   return options;
 }
 
-void add_ring(CLI::App& app, RingOptions& options, Raw& raw) {
-  raw.problem.add(app, "--problem", options.attention);
-  add_integer(app, "--ranks", options.ranks, 1, kMaxRanks, "Ranks; if not given one for each GPU, or 2");
-  add_choice(app, "--sharding", raw.sharding, {"zigzag", "contiguous", "striped"},
-             "Who has which tokens, zigzag if not given");
-  add_algorithm(app, raw);
-  add_choice(app, "--mode", raw.mode, {"both", "forward", "backward"}, "What to compute, both if not given");
-  add_choice(app, "--over", raw.over, {"auto", "threads", "nccl", "mpi"}, "What the ranks are, see below");
-  add_choice(app, "--device", raw.device, {"auto", "cpu", "cuda"}, "Where; on GPUs where there are any if not given");
-  app.add_flag("--explain", options.explain, "Only say what each algorithm would take, by the model");
-  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Samples of each, 5 if not given");
-  add_integer(app, "--threads", options.threads, 1, kMaxThreads,
-              "Threads of a rank; its share of the cores if not given");
-  add_path(app, "--json", options.json, "Also write the results to this file");
-  app.footer(kRingFooter);
-}
-
-RingOptions finish(RingOptions options, const Raw& raw) {
-  options.spec = raw.problem.finish("--problem", options.attention);
-  options.ring.sharding = std::array{Sharding::kZigzag, Sharding::kContiguous, Sharding::kStriped}.at(raw.sharding);
-  options.ring.algorithm = static_cast<RingAlgorithm>(raw.algorithm);
-  options.mode = std::array{Mode::kBoth, Mode::kForward, Mode::kBackward}.at(raw.mode);
-  options.over = static_cast<RingOptions::Over>(raw.over);
-  if (options.explain && options.ranks == 0) refuse("--ranks: not given with --explain, allowed 1 and more");
-  if (raw.device != 0) options.device = raw.device == 1 ? DeviceType::kCPU : DeviceType::kCUDA;
-  return options;
-}
-
 void add_info(CLI::App& app, InfoOptions& options, Raw& raw, AttentionOptions& attention) {
   app.add_flag("--json", options.json, "Print JSON instead of text");
   raw.problem.add(app, "--explain", attention);
@@ -408,7 +374,7 @@ Command parse(const std::vector<std::string>& given) {
   if (command == "compile") add_compile(*compile_app, compile, raw);
   if (command == "ladder") add_ladder(*ladder_app, ladder, raw);
   if (command == "sweep") add_sweep(*sweep_app, sweep, raw);
-  if (command == "ring") add_ring(*ring_app, ring, raw);
+  if (command == "ring") raw.ring_command.add(*ring_app, ring);
   if (command == "info") add_info(*info_app, info, raw, explained);
   check_command(arguments);
   if (!command.starts_with('-')) check_flags(*app.get_subcommand(command), arguments);
@@ -429,7 +395,7 @@ Command parse(const std::vector<std::string>& given) {
   if (compile_app->parsed()) return finish(std::move(compile), raw);
   if (ladder_app->parsed()) return finish(std::move(ladder), raw);
   if (sweep_app->parsed()) return finish(std::move(sweep), raw);
-  if (ring_app->parsed()) return finish(std::move(ring), raw);
+  if (ring_app->parsed()) return raw.ring_command.finish(std::move(ring));
   return finish(info, raw, explained);
 }
 

@@ -21,16 +21,16 @@ constexpr int kCallsOfAGpuSample = 3;  // in a row: the host is ahead then, as i
 
 /// Normally distributed numbers: products of zeros would draw less power.
 const io::HostTensor& numbers(DType dtype) {
-  static const io::HostTensor floats = [] {
+  static const io::HostTensor kFloats = [] {
     constexpr std::int64_t kCount = 1'048'573;  // prime: repeated, they line up with no row and no tile
     io::HostTensor values(DType::kF32, {1, 1, 1, kCount});
     io::fill_normal({static_cast<float*>(values.view().data), static_cast<std::size_t>(kCount)}, 1,
                     io::NormalStream::kQ, 0);
     return values;
   }();
-  static const io::HostTensor f16 = floats.converted(DType::kF16), bf16 = floats.converted(DType::kBF16),
-                              f64 = floats.converted(DType::kF64);
-  return dtype == DType::kF16 ? f16 : dtype == DType::kBF16 ? bf16 : dtype == DType::kF64 ? f64 : floats;
+  static const io::HostTensor kF16 = kFloats.converted(DType::kF16), kBf16 = kFloats.converted(DType::kBF16),
+                              kF64 = kFloats.converted(DType::kF64);
+  return dtype == DType::kF16 ? kF16 : dtype == DType::kBF16 ? kBf16 : dtype == DType::kF64 ? kF64 : kFloats;
 }
 
 /// The tensors of a rank's call, on its device.

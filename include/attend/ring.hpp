@@ -82,11 +82,11 @@ class ATTEND_API RingContext {
   std::shared_ptr<ring::Transport> transport_;
 };
 
-/// How long ranks on CPUs wait for each other.
+/// How long ranks wait for each other.
 struct RingLimits {
-  /// For one message of another rank: as long as that may take to compute a step, and more. After that the rank throws
-  /// (a process of an MPI program ends all of them), as one that is gone or stuck would be waited for for ever. 0: no
-  /// end.
+  /// On CPUs for one message of another rank: as long as that may take to compute a step, and more. After that the rank
+  /// throws (a process of an MPI program ends all of them), as one that is gone or stuck would be waited for for ever.
+  /// 0: no end. On GPUs: ring_nccl.hpp.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/problem_checks.hpp"
 #include "ring/heads.hpp"
@@ -75,17 +76,17 @@ class Model {
   [[nodiscard]] RingCandidate all_gather() const {
     RingCandidate c = candidate(RingAlgorithm::kAllGather);
     double sent = 0, received = 0, sent_back = 0, compute = 0;
-    for (const int rank : ranks_) {
+    for (const int mine : ranks_) {
       double to = 0, from = 0, back = 0;
-      for (int other = 0; other < plan_.num_ranks(); ++other) {
-        if (other == rank) continue;
-        if (plan_.sees(other, rank)) to += key_bytes(rank);
-        if (!plan_.sees(rank, other)) continue;
-        from += key_bytes(other);
-        back += gradient_bytes(other);
+      for (int peer = 0; peer < plan_.num_ranks(); ++peer) {
+        if (peer == mine) continue;
+        if (plan_.sees(peer, mine)) to += key_bytes(mine);
+        if (!plan_.sees(mine, peer)) continue;
+        from += key_bytes(peer);
+        back += gradient_bytes(peer);
       }
       sent = std::max(sent, to), received = std::max(received, from), sent_back = std::max(sent_back, back);
-      compute = std::max(compute, compute_us(plan_.gathered_pieces(rank), true));
+      compute = std::max(compute, compute_us(plan_.gathered_pieces(mine), true));
     }
     add(c, {.what = "keys and values to every rank that sees them"}, std::max(sent, received), true);
     add(c, {.what = "products with all of them", .compute_us = compute}, 0);
@@ -109,9 +110,9 @@ class Model {
     }
     double in = 0, out = 0;
     for (const int rank : ranks_) {
-      const double q = row_bytes(rank, p_.head_dim, p_.q.dtype), o = row_bytes(rank, p_.head_dim_v, p_.o.dtype);
-      in = std::max(in, q + key_bytes(rank) + (p_.is_backward ? 2 * o : 0));
-      out = std::max(out, p_.is_backward ? q + key_bytes(rank) : o);
+      const auto [its_in, its_out] = bytes_of_heads(rank);
+      in = std::max(in, its_in);
+      out = std::max(out, its_out);
     }
     const double others = 1 - 1.0 / plan_.num_ranks();
     const double compute = compute_us(call_.heads_plan.pieces(0), false) / plan_.num_ranks();
@@ -157,6 +158,23 @@ class Model {
   [[nodiscard]] double row_bytes(int rank, std::int64_t columns, DType dtype) const {
     return static_cast<double>(num_rows(plan_.rows(rank)) * batch_ * p_.num_heads_q * columns * dtype_bytes(dtype));
   }
+  /// What heads.cpp makes of a rank's rows: tensors dealt out by heads, and results that come back.
+  [[nodiscard]] std::pair<double, double> bytes_of_heads(int rank) const {
+    const bool on_host = p_.q.device.type == DeviceType::kCPU;
+    const auto result = [&](DType dtype) { return on_host ? call_.partial_dtype : dtype; };
+    const double lse = p_.lse ? row_bytes(rank, 1, p_.lse->dtype) : 0;
+    const double q = row_bytes(rank, p_.head_dim, p_.q.dtype), keys = key_bytes(rank);
+    if (!p_.is_backward) {
+      const double lse_back = on_host && p_.lse ? row_bytes(rank, 1, DType::kF64) : lse;
+      return {q + keys, row_bytes(rank, p_.head_dim_v, result(p_.o.dtype)) + lse_back};
+    }
+    const double o = row_bytes(rank, p_.head_dim_v, p_.o.dtype);
+    const double dlse = p_.dlse ? lse : 0;
+    const double delta = on_host ? row_bytes(rank, 1, call_.partial_dtype) : o + dlse;  // or what it is made of
+    const double dq = row_bytes(rank, p_.head_dim, result(p_.dq.dtype));
+    return {q + keys + row_bytes(rank, p_.head_dim_v, p_.dout.dtype) + lse + delta,
+            dq + (on_host ? gradient_bytes(rank) : keys)};
+  }
   [[nodiscard]] double key_bytes(int owner) const {
     const std::int64_t row = p_.head_dim * dtype_bytes(p_.k.dtype) + p_.head_dim_v * dtype_bytes(p_.v.dtype);
     return static_cast<double>(plan_.num_keys(owner) * batch_ * p_.num_heads_k * row);
@@ -182,7 +200,7 @@ class Model {
     c.steps.push_back(std::move(step));
   }
 
-  [[nodiscard]] RingCandidate finished(RingCandidate c) const {
+  [[nodiscard]] static RingCandidate finished(RingCandidate c) {
     double exchange = 0, exposed = 0;
     for (const RingStep& s : c.steps) exchange += s.exchange_us, exposed += s.exposed_us;
     c.why = fmt::format("{:.1f} MiB sent in {:.0f} us, {:.0f} of them exposed, beside {:.0f} us of products",

@@ -108,7 +108,7 @@ class DeviceEngine : public Engine {
   }
 
   void add_forward(const Piece& piece, Problem part) override {
-    make_adding(part);
+    prepare_adding(part, call_, piece);
     part.o = rows_of(o_, piece.rows.local_begin, piece.rows.length);
     part.lse = rows_of(lse_, piece.rows.local_begin, piece.rows.length);
     run(part);
@@ -125,11 +125,8 @@ class DeviceEngine : public Engine {
   }
 
   void add_backward(const Piece& piece, Problem part, const Tensor& dk, const Tensor& dv) override {
-    make_adding(part);
-    if (call_.problem.dlse) part.dlse = rows_of(*call_.problem.dlse, piece.rows.local_begin, piece.rows.length);
-    part.dq = rows_of(dq_, piece.rows.local_begin, piece.rows.length);
-    part.dk = rows_of(dk, piece.keys.local_begin, piece.keys.length);
-    part.dv = rows_of(dv, piece.keys.local_begin, piece.keys.length);
+    prepare_adding(part, call_, piece);
+    set_gradients(part, piece, rows_of(dq_, piece.rows.local_begin, piece.rows.length), dk, dv);
     run(part);
   }
 
@@ -139,11 +136,6 @@ class DeviceEngine : public Engine {
   [[nodiscard]] StreamHandle stream() const override { return stream_; }
 
  private:
-  static void make_adding(Problem& part) {
-    part.adds_to_outputs = true;
-    part.workspace = {};
-  }
-
   Transport& transport_;
   const Call& call_;
   Device device_;

@@ -29,4 +29,16 @@ Parcel placed(const Parcel& parcel, std::byte* memory, Device device) {
   return at;
 }
 
+void prepare_adding(core::Problem& part, const Call& call, const Piece& piece) {
+  part.adds_to_outputs = true;
+  part.workspace = {};
+  if (call.problem.dlse) part.dlse = rows_of(*call.problem.dlse, piece.rows.local_begin, piece.rows.length);
+}
+
+void set_gradients(core::Problem& part, const Piece& piece, const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+  part.dq = dq;
+  part.dk = rows_of(dk, piece.keys.local_begin, piece.keys.length);
+  part.dv = rows_of(dv, piece.keys.local_begin, piece.keys.length);
+}
+
 }  // namespace attend::ring

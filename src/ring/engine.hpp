@@ -80,6 +80,11 @@ class Engine {
 /// The same at an address.
 [[nodiscard]] Parcel placed(const Parcel& parcel, std::byte* memory, Device device);
 
+/// On a GPU: makes a part one whose outputs are added to, with what of the piece's rows Parts leaves out.
+void prepare_adding(core::Problem& part, const Call& call, const Piece& piece);
+/// dq has the piece's rows; dk and dv have all keys of their tensor.
+void set_gradients(core::Problem& part, const Piece& piece, const Tensor& dq, const Tensor& dk, const Tensor& dv);
+
 /// @param deltas  backward: <dout, o> - dlse of the rank's rows, in partial_dtype; has to live as long
 [[nodiscard]] std::unique_ptr<Engine> make_host_engine(Transport& transport, const Call& call,
                                                        const Tensor* deltas = nullptr);

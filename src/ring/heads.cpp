@@ -247,7 +247,7 @@ std::vector<Problem> sequences_of(const Call& call, const Problem& share) {
     for (const Piece& piece : call.heads_plan.pieces(0)) {
       Problem part = of_inner.whole_problem(piece);
       part.placement->sequence_begin = (piece.rows.sequence + b) * call.plan.num_ranks() + call.plan.rank();
-      parts.push_back(std::move(part));
+      parts.push_back(part);
     }
   }
   return parts;

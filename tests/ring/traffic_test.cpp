@@ -142,16 +142,19 @@ const RingCandidate& of(const std::vector<RingCandidate>& all, RingAlgorithm alg
 
 // Where every rank sends as much as any other: the sum of the steps' largest is then each rank's.
 TEST(ExplainRing, CountsTheBytesThatTravel) {
-  for (const RingAlgorithm algorithm : {RingAlgorithm::kExchange, RingAlgorithm::kAllGather}) {
+  for (const RingAlgorithm algorithm :
+       {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll}) {
     for (const auto& [sharding, causal] : {std::pair{Sharding::kContiguous, false}, {Sharding::kZigzag, true}}) {
-      const RingCase c = {problem_of(causal, -1), sharding, kRanks, algorithm};
+      RingCase c = {problem_of(causal, -1, kRanks), sharding, kRanks, algorithm};
+      c.problem.seqlen_q = c.problem.seqlen_k = kRanks * 64;  // each of a message's tensors begins at 256 bytes
       Params params = {.causal = causal};
       const auto forward = explain_ring(explained(c.problem, kRanks, false), params, c.ring_params());
       const auto backward = explain_ring(explained(c.problem, kRanks, true), params, c.ring_params());
       const std::vector<Traffic> bytes = traffic_of(c);
       for (const Traffic& rank : bytes) {
         const std::int64_t sent = rank[static_cast<std::size_t>(ring::Channel::kKeysValues)] +
-                                  rank[static_cast<std::size_t>(ring::Channel::kKeyGradients)];
+                                  rank[static_cast<std::size_t>(ring::Channel::kKeyGradients)] +
+                                  rank[static_cast<std::size_t>(ring::Channel::kHeads)];
         EXPECT_EQ(of(forward, algorithm).sent_bytes + of(backward, algorithm).sent_bytes, sent) << describe(c);
       }
     }
