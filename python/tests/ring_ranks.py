@@ -14,6 +14,13 @@ from typing import Any
 TIMEOUT_S = 120
 
 
+def normal(device: Any, *shape: int, seed: int = 0) -> Any:
+    """Random numbers that are alike on every rank."""
+    import torch
+
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
 class Ranks:
     """`run(function, *args)` calls function(rank, size, device, *args) on each rank and gives what each returned.
 
