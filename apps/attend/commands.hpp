@@ -17,5 +17,6 @@ int ladder(const LadderOptions& options);      // ladder.cpp
 int sweep(const SweepOptions& options);        // sweep.cpp
 int info(const InfoOptions& options);          // info.cpp
 int explain(const ExplainOptions& options);    // explain.cpp
+int show_ring(const RingOptions& options);     // ring.cpp
 
 }  // namespace attend::cli

@@ -76,6 +76,19 @@ Examples:
   attend sweep --compute sm90_forward --problem 2,16,8192,128 --causal --set block_n=96,128 --set overlap=0,1
   attend sweep --compute simt --problem 1,32,4096,128 --mode backward --set keys_min_blocks=1,2)";
 
+inline constexpr const char* kRingFooter =
+    R"(Computes one random problem, whose S are the tokens of all ranks together, and shows for each step what was
+computed, what travelled, and how much of that nothing hid. Ranks are the processes of an mpirun, or GPUs of this
+machine over NCCL, or threads. Alone: a rank's share of the work without a ring, the ideal. --explain compares the
+algorithms by the model that automatic chooses by, without computing anything.
+
+Examples:
+  attend ring --ranks 4 --problem 1,8,4096,64 --causal
+  attend ring --problem 1,16,131072,128 --causal --sharding zigzag --mode both --json ring.json
+  attend ring --ranks 8 --problem 1,32,8192,128 --num_heads_kv 8 --algorithm all_to_all
+  attend ring --ranks 64 --problem 1,32,1048576,128 --causal --device cuda --explain
+  mpirun -n 4 attend ring --problem 1,8,4096,64 --causal --mode forward)";
+
 inline constexpr const char* kInfoFooter =
     R"(Examples:
   attend info

@@ -35,6 +35,7 @@ int execute(const std::vector<std::string>& arguments) {
     int operator()(const cli::SweepOptions& options) const { return cli::sweep(options); }
     int operator()(const cli::InfoOptions& options) const { return cli::info(options); }
     int operator()(const cli::ExplainOptions& options) const { return cli::explain(options); }
+    int operator()(const cli::RingOptions& options) const { return cli::show_ring(options); }
     int operator()(const cli::Message& message) const {
       fmt::print("{}", message.text);
       return cli::kExitDone;

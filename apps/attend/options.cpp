@@ -16,13 +16,12 @@
 #include "ladder_steps.hpp"
 #include "names.hpp"
 #include "problem_flags.hpp"
+#include "ring_flags.hpp"
 
 namespace attend::cli {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr std::int64_t kMaxRepeat = 1'000'000;
-constexpr std::int64_t kMaxThreads = 4096;
 
 [[noreturn]] void refuse(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
@@ -41,6 +40,8 @@ struct Raw {
   std::size_t dtype = 0;
   std::size_t device = 0;
   std::size_t ring = 0;  // off, then the shardings
+  std::size_t algorithm = 0;
+  RingFlags ring_command;
   AttentionFlags attention;
   ProblemFlags problem;
   std::optional<double> max_seconds;
@@ -94,6 +95,7 @@ void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
   add_seed(app, "--offset", options.attention.offset, "Offset of the dropout's random numbers, 0 if not given");
   add_choice(app, "--ring", raw.ring, {"off", "contiguous", "zigzag", "striped"},
              "Under mpirun: cut the sequence over the processes, in these shards; off if not given");
+  add_algorithm(app, raw.algorithm);
   app.add_flag("--check", options.check, "Compare with the float64 reference; exit status 1 where it differs");
   add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Runs; the median time is given. 1 if not given");
   add_outputs(app, options.threads, options.json, options.csv);
@@ -163,7 +165,8 @@ RunOptions finish(RunOptions options, const Raw& raw) {
   options.mode = std::array{Mode::kForward, Mode::kBackward, Mode::kBoth}.at(raw.mode);
   raw.attention.finish(options.attention);
   if (raw.ring != 0) {
-    options.ring = std::array{Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}.at(raw.ring - 1);
+    options.ring = RingParams(std::array{Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}.at(raw.ring - 1),
+                              static_cast<RingAlgorithm>(raw.algorithm));
     if (options.compute != "auto" && options.compute != "cpu" && options.compute != "reference") {
       refuse(fmt::format("--compute: '{}' with --ring, allowed auto, cpu, reference", options.compute));
     }
@@ -171,6 +174,7 @@ RunOptions finish(RunOptions options, const Raw& raw) {
       refuse("--bias: given with --ring and a backward pass, which has no gradient of it; allowed with --mode forward");
     }
   }
+  if (raw.ring == 0 && raw.algorithm != 0) refuse("--algorithm: given without --ring, allowed with it");
   const std::pair<const char*, const std::filesystem::path*> npy_flags[] = {
       {"--q", &options.q},       {"--k", &options.k}, {"--v", &options.v},    {"--output_dir", &options.output_dir},
       {"--dout", &options.dout}, {"--o", &options.o}, {"--lse", &options.lse}};
@@ -299,8 +303,8 @@ void check_flags(const CLI::App& command, const std::vector<std::string>& argume
 
 /// The first word has to be a command, or a flag such as --help.
 void check_command(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 7> kCommands = {"generate", "run",   "bench", "compile",
-                                                         "ladder",   "sweep", "info"};
+  constexpr std::array<std::string_view, 8> kCommands = {"generate", "run",   "bench", "compile",
+                                                         "ladder",   "sweep", "ring",  "info"};
   const std::string allowed = fmt::format("{} (see attend --help)", fmt::join(kCommands, ", "));
   if (arguments.empty()) refuse("no command given, allowed " + allowed);
   const std::string& first = arguments.front();
@@ -350,6 +354,7 @@ Command parse(const std::vector<std::string>& given) {
   CompileOptions compile;
   LadderOptions ladder;
   SweepOptions sweep;
+  RingOptions ring;
   InfoOptions info;
   AttentionOptions explained;
   CLI::App* generate_app = app.add_subcommand("generate", "Write random Q, K and V");
@@ -358,6 +363,8 @@ Command parse(const std::vector<std::string>& given) {
   CLI::App* compile_app = app.add_subcommand("compile", "Compile the GPU kernels, without a GPU");
   CLI::App* ladder_app = app.add_subcommand("ladder", "Check and time every kernel of the ladder on this GPU");
   CLI::App* sweep_app = app.add_subcommand("sweep", "Time many variants of one family of kernels");
+  CLI::App* ring_app =
+      app.add_subcommand("ring", "Show a ring of ranks at work: its steps, and what of the exchange shows");
   CLI::App* info_app = app.add_subcommand("info", "Say what this machine and this build can do");
   const std::string command = arguments.empty() ? "" : arguments.front();
   if (command == "generate")
@@ -367,6 +374,7 @@ Command parse(const std::vector<std::string>& given) {
   if (command == "compile") add_compile(*compile_app, compile, raw);
   if (command == "ladder") add_ladder(*ladder_app, ladder, raw);
   if (command == "sweep") add_sweep(*sweep_app, sweep, raw);
+  if (command == "ring") raw.ring_command.add(*ring_app, ring);
   if (command == "info") add_info(*info_app, info, raw, explained);
   check_command(arguments);
   if (!command.starts_with('-')) check_flags(*app.get_subcommand(command), arguments);
@@ -387,6 +395,7 @@ Command parse(const std::vector<std::string>& given) {
   if (compile_app->parsed()) return finish(std::move(compile), raw);
   if (ladder_app->parsed()) return finish(std::move(ladder), raw);
   if (sweep_app->parsed()) return finish(std::move(sweep), raw);
+  if (ring_app->parsed()) return raw.ring_command.finish(std::move(ring));
   return finish(info, raw, explained);
 }
 

@@ -52,7 +52,7 @@ struct RunOptions {
   std::filesystem::path q, k, v, dout, o, lse;
   std::filesystem::path bias, mask, alibi_slopes;
   std::filesystem::path output_dir;
-  std::optional<Sharding> ring;  ///< over the processes of an mpirun; none: this process alone
+  std::optional<RingParams> ring;  ///< over the processes of an mpirun; none: this process alone
   bool check = false;
   std::int64_t repeat = 1;
   std::int64_t threads = 0;  ///< 0: the library's choice
@@ -119,13 +119,29 @@ struct ExplainOptions {
   bool json = false;
 };
 
+/// `attend ring`
+struct RingOptions {
+  enum class Over { kAutomatic, kThreads, kNccl, kMpi };
+  io::FolderSpec spec;  ///< of the whole
+  AttentionOptions attention;
+  RingParams ring;
+  Mode mode = Mode::kBoth;
+  Over over = Over::kAutomatic;
+  std::optional<DeviceType> device;  ///< none: GPUs where there are any
+  std::int64_t ranks = 0;            ///< 0: of mpirun, or one for each GPU, but two at least
+  std::int64_t threads = 0;          ///< of a rank; 0: its share of the cores
+  std::int64_t repeat = 5;
+  bool explain = false;
+  std::filesystem::path json;
+};
+
 /// --help and --version: text for stdout, and nothing else to do.
 struct Message {
   std::string text;
 };
 
 using Command = std::variant<GenerateOptions, RunOptions, BenchOptions, CompileOptions, LadderOptions, SweepOptions,
-                             InfoOptions, ExplainOptions, Message>;
+                             InfoOptions, ExplainOptions, RingOptions, Message>;
 
 /// Parses what follows the program's name.
 /// @throws Error (kInvalidArgument) naming the flag, the value found and what is allowed.

@@ -7,8 +7,8 @@ namespace {
 
 class RingExecutor : public Executor {
  public:
-  RingExecutor(const Workload& w, Choice choice, Sharding sharding, RingSession& ring)
-      : work_(w), choice_(std::move(choice)), sharding_(sharding), ring_(ring) {
+  RingExecutor(const Workload& w, Choice choice, const RingParams& ring_params, RingSession& ring)
+      : work_(w), choice_(std::move(choice)), ring_params_(ring_params), ring_(ring) {
     mine_.options = w.options;
     mine_.q = rows_of(w.q.view());
     mine_.k = rows_of(w.k.view());
@@ -23,13 +23,13 @@ class RingExecutor : public Executor {
     params_.compute = choice_.compute(pass);
     if (pass == Mode::kForward) {
       ring_forward(ring_.context(), mine_.q.view(), mine_.k.view(), mine_.v.view(), mine_.o.view(), &mine_.lse.view(),
-                   params_, sharding_);
+                   params_, ring_params_);
       has_forward_ = true;
       return;
     }
     if (!has_gradients_) prepare_backward();
     ring_backward(ring_.context(), mine_.dout_view(), mine_.q.view(), mine_.k.view(), mine_.v.view(), mine_.o.view(),
-                  mine_.lse.view(), mine_.dq.view(), mine_.dk.view(), mine_.dv.view(), params_, sharding_);
+                  mine_.lse.view(), mine_.dq.view(), mine_.dk.view(), mine_.dv.view(), params_, ring_params_);
   }
 
   void fetch() override {
@@ -52,14 +52,14 @@ class RingExecutor : public Executor {
 
  private:
   [[nodiscard]] Shape shape_of(Shape whole, int rank) const {
-    whole[2] = shard_seqlen(sharding_, whole[2], rank, ring_.context().size());
+    whole[2] = shard_seqlen(ring_params_.sharding, whole[2], rank, ring_.context().size());
     return whole;
   }
 
   [[nodiscard]] io::HostTensor rows_of(const Tensor& whole) const {
     const int rank = ring_.context().rank();
     io::HostTensor rows(whole.dtype, shape_of(whole.shape, rank));
-    shard(sharding_, whole, rows.view(), rank, ring_.context().size());
+    shard(ring_params_.sharding, whole, rows.view(), rank, ring_.context().size());
     return rows;
   }
 
@@ -85,18 +85,18 @@ class RingExecutor : public Executor {
   void bring(io::HostTensor& rows, const io::HostTensor& whole) {
     const RingContext& context = ring_.context();
     if (!ring_.is_first()) return ring_.bring_to_first(context.rank(), rows.bytes());
-    unshard(sharding_, rows.view(), whole.view(), 0, context.size());
+    unshard(ring_params_.sharding, rows.view(), whole.view(), 0, context.size());
     for (int rank = 1; rank < context.size(); ++rank) {
       io::HostTensor theirs(whole.dtype(), shape_of(whole.shape(), rank));
       ring_.bring_to_first(rank, theirs.bytes());
-      unshard(sharding_, theirs.view(), whole.view(), rank, context.size());
+      unshard(ring_params_.sharding, theirs.view(), whole.view(), rank, context.size());
     }
   }
 
   const Workload& work_;
   Workload mine_;  // this rank's rows
   Choice choice_;
-  Sharding sharding_;
+  RingParams ring_params_;
   RingSession& ring_;
   Params params_;
   bool has_forward_ = false, has_gradients_ = false;
@@ -104,9 +104,9 @@ class RingExecutor : public Executor {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_ring_executor(const Workload& w, const Choice& choice, Sharding sharding,
+std::unique_ptr<Executor> make_ring_executor(const Workload& w, const Choice& choice, const RingParams& ring_params,
                                              RingSession& ring) {
-  return std::make_unique<RingExecutor>(w, choice, sharding, ring);
+  return std::make_unique<RingExecutor>(w, choice, ring_params, ring);
 }
 
 }  // namespace attend::cli

@@ -11,7 +11,7 @@ namespace attend::cli {
 
 /// run() and samples are collective: the time is that of the slowest rank, the same on every rank, so that all repeat a
 /// pass as often. fetch() fills the outputs of `w` on rank 0. No gradient of a bias.
-[[nodiscard]] std::unique_ptr<Executor> make_ring_executor(const Workload& w, const Choice& choice, Sharding sharding,
-                                                           RingSession& ring);
+[[nodiscard]] std::unique_ptr<Executor> make_ring_executor(const Workload& w, const Choice& choice,
+                                                           const RingParams& ring_params, RingSession& ring);
 
 }  // namespace attend::cli

@@ -199,7 +199,7 @@ std::vector<Result> compute(const RunOptions& options, const Prepared& prepared,
     results.push_back(make_result(w, pass, choice, timing));
     if (ring == nullptr) continue;
     results.back().ranks = ring->context().size();
-    results.back().sharding = sharding_name(*options.ring);
+    results.back().sharding = sharding_name(options.ring->sharding);
   }
   executor->fetch();
   return results;

@@ -9,9 +9,13 @@
 // (2023); zigzag: Zhu, ring-flash-attention (2024).
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "attend/attention.hpp"
@@ -35,6 +39,30 @@ enum class Sharding : std::uint8_t { kContiguous, kZigzag, kStriped };
 /// "contiguous", "zigzag" or "striped".
 [[nodiscard]] ATTEND_API const char* sharding_name(Sharding sharding) noexcept;
 
+/// What travels. The result is the same but for the order of sums; docs/ring.md compares what they cost.
+///
+///   kExchange   keys and values go round, a step at a time, those of the next step beside the work of this one; their
+///               gradients follow them
+///   kAllGather  every rank takes the keys and values that its rows see, all at once, and computes with them as one
+///               device would; their gradients go home the same way. For few keys: they all lie in a rank's memory
+///   kAllToAll   every rank takes all rows and keys of its share of the heads, and computes these as one device would.
+///               The number of ranks divides num_heads_q and num_heads_k
+///   kAutomatic  that of them which takes the least time by a model of it; explain_ring() tells
+enum class RingAlgorithm : std::uint8_t { kAutomatic, kExchange, kAllGather, kAllToAll };
+
+/// "automatic", "exchange", "all_gather" or "all_to_all".
+[[nodiscard]] ATTEND_API const char* algorithm_name(RingAlgorithm algorithm) noexcept;
+
+/// How a call is spread over the ranks, the same on every rank. A sharding alone will do: its algorithm is automatic.
+struct RingParams {
+  RingParams(Sharding sharding_of_tokens = Sharding::kZigzag,  // NOLINT(google-explicit-constructor)
+             RingAlgorithm algorithm_of_call = RingAlgorithm::kAutomatic)
+      : sharding(sharding_of_tokens), algorithm(algorithm_of_call) {}
+
+  Sharding sharding;        ///< of queries and keys
+  RingAlgorithm algorithm;  ///< of this call: that of a forward need not be its backward's
+};
+
 /// One rank of a ring. A handle: copies stand for the same rank. One thread at a time may use a rank.
 class ATTEND_API RingContext {
  public:
@@ -54,13 +82,48 @@ class ATTEND_API RingContext {
   std::shared_ptr<ring::Transport> transport_;
 };
 
+/// How long ranks wait for each other.
+struct RingLimits {
+  /// On CPUs for one message of another rank: as long as that may take to compute a step, and more. After that the rank
+  /// throws (a process of an MPI program ends all of them), as one that is gone or stuck would be waited for for ever.
+  /// 0: no end. On GPUs: ring_nccl.hpp.
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);
+};
+
 /// A ring of `num_ranks` threads of this process: each takes one of the contexts. For tests, and for hosts with several
 /// sockets. Each rank computes on cpu_threads() threads: set_cpu_threads() shares the cores out. Where a rank's call
 /// ends in an error after the ranks have agreed on it, the others' calls end too, with an Error that says which rank
 /// failed, and so does every later call on the ring.
 /// Tensors may be on GPUs, which ranks may share: for tests, where ring_nccl.hpp wants a GPU for each.
 /// @throws Error where num_ranks < 1.
-[[nodiscard]] ATTEND_API std::vector<RingContext> make_thread_ring(int num_ranks);
+[[nodiscard]] ATTEND_API std::vector<RingContext> make_thread_ring(int num_ranks, const RingLimits& limits = {});
+
+/// How messages travel between ranks that the caller connects himself, over the process group of a framework, say. The
+/// functions are called within calls on the ring, on the thread of the call; what they throw ends it.
+struct RingCallbacks {
+  /// Returns when a message is sent, or there. Called once, or never where the call has failed before: the memory of
+  /// the message is gone then.
+  using Wait = std::function<void()>;
+
+  /// Begins to send `bytes` (> 0) to another rank, and waits for nobody. Messages of different channels, 0 to 7, do not
+  /// see each other; those of one channel from one rank to another arrive in the order in which they were sent.
+  std::function<Wait(int to, int channel, std::span<const std::byte> bytes)> send;
+
+  /// Begins to receive exactly as many bytes. Not waited for either.
+  std::function<Wait(int from, int channel, std::span<std::byte> bytes)> receive;
+
+  /// Every rank's message, of the same size each, one after another by rank. None: by send and receive.
+  std::function<void(std::span<const std::byte> mine, std::span<std::byte> all)> all_gather = {};
+
+  /// This rank has failed in a call that others wait in: their waits shall end, by an exception. None: they end as
+  /// their own functions have it. No function is called after this.
+  std::function<void(const std::string& why)> fail = {};
+};
+
+/// A rank of a ring whose messages are the caller's business. Tensors on the CPU.
+/// After a call that failed once the ranks had agreed on it, so does every later one.
+/// @throws Error where rank or size make no sense, or `send` or `receive` is missing.
+[[nodiscard]] ATTEND_API RingContext make_callback_ring(int rank, int size, RingCallbacks callbacks);
 
 /// Number of rows that a rank holds.
 ///
@@ -100,25 +163,26 @@ ATTEND_API void unshard(Sharding sharding, const Tensor& local, const Tensor& wh
 ///                  keys in their own order, (1 or batch, 1 or num_heads_q, 1 or the rank's rows, seqlen_k); varlen is
 ///                  that of the whole. compute: auto, cpu or reference; on a GPU auto, simt or sm90_forward. workspace
 ///                  is not used
-/// @param sharding  of queries and keys, the same on every rank
+/// @param ring_params  sharding and algorithm
 /// @param stream    of the rank's GPU
 ///
 /// Masks, windows, ALiBi and dropout are functions of positions in the whole sequence, so that the result is that of
 /// one device, but for the order of sums: parts are kept in float32 (float64 where q is), merged in float64 (on a GPU
 /// float32) and rounded once. Parts that see nothing are not computed, and keys travel only as far as somebody sees
-/// them.
+/// them (by kAllToAll everything travels).
 /// Memory beside the tensors: two blocks of a rank's k and v, and its o in float32 and in float64 (on a GPU once, in
-/// float32). Blocks of a GPU belong to the context and stay there for its next call.
-/// Deterministic for a number of ranks; another number changes the order of the sums.
+/// float32); by kAllGather those blocks of all ranks that it sees, twice; by kAllToAll a rank's tensors, three times.
+/// Blocks of a GPU belong to the context and stay there for its next call.
+/// Deterministic for a number of ranks and an algorithm; others change the order of the sums.
 /// The call returns when this rank has done its work; on a GPU when that is on `stream`, beside which blocks travel on
 /// a stream of the context's own. All ranks have to call; before anything else is sent, they compare shapes and
 /// options, for which the host waits, also for blocks of a GPU that earlier calls have sent: no graph can be captured.
 /// @throws Error as forward does, and where a rank's shapes or options differ from rank 0's: the same on every rank;
 /// then nothing was written. Tensors on a GPU are refused by rings of MPI, others by those of NCCL; on a GPU bias and
-/// mask with kStriped.
+/// mask with kStriped or kAllToAll.
 ATTEND_API void ring_forward(const RingContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
                              const Tensor& o, const Tensor* lse, const Params& params = {},
-                             Sharding sharding = Sharding::kZigzag, Stream stream = nullptr);
+                             const RingParams& ring_params = {}, Stream stream = nullptr);
 
 /// The gradients of ring_forward: attend::backward of the whole sequence, every tensor with the rank's rows.
 ///
@@ -131,7 +195,51 @@ ATTEND_API void ring_forward(const RingContext& context, const Tensor& q, const 
 /// @throws Error as ring_forward does.
 ATTEND_API void ring_backward(const RingContext& context, const Tensor& dout, const Tensor& q, const Tensor& k,
                               const Tensor& v, const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
-                              const Tensor& dv, const Params& params = {}, Sharding sharding = Sharding::kZigzag,
+                              const Tensor& dv, const Params& params = {}, const RingParams& ring_params = {},
                               Stream stream = nullptr, const BackwardExtras& extras = {});
+
+/// A call that explain_ring() is asked about, by its sizes.
+struct RingProblem {
+  int num_ranks = 2;
+  DeviceType device = DeviceType::kCPU;  ///< of the tensors
+  DType dtype = DType::kBF16;
+  std::int64_t batch = 1;
+  std::int64_t num_heads_q = 1;
+  std::int64_t num_heads_k = 1;
+  std::int64_t seqlen_q = 0;  ///< of the whole
+  std::int64_t seqlen_k = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t head_dim_v = 0;
+  bool is_backward = false;
+};
+
+/// One thing that a rank does while others do the same.
+struct RingStep {
+  std::string what;
+  std::int64_t sent_bytes = 0;  ///< most of any rank
+  double compute_us = 0;        ///< of the slowest rank, estimated
+  double exchange_us = 0;       ///< likewise
+  double exposed_us = 0;        ///< of the exchange what no computation hides
+};
+
+/// What an algorithm would make of a call.
+struct RingCandidate {
+  RingAlgorithm algorithm = RingAlgorithm::kExchange;
+  bool chosen = false;            ///< the one asked for, or kAutomatic's choice
+  std::string lack;               ///< why it cannot, or why kAutomatic leaves it out; empty where it takes part
+  std::string why;                ///< in one line
+  std::vector<RingStep> steps;    ///< empty where it cannot
+  std::int64_t sent_bytes = 0;    ///< in all, most of any rank
+  std::int64_t memory_bytes = 0;  ///< beside the tensors, of messages and of what they become
+  double estimated_us = 0;
+};
+
+/// How each algorithm would do a call, without ranks and without doing it: a pure function, the same that the ranks'
+/// choice is made by. Times are those of a model (docs/ring.md), good for comparing.
+///
+/// @param params  mask, window, dropout and varlen are looked at; of bias and mask, whether they are given
+/// @throws Error where sizes make no sense, or `ring_params` names an algorithm that cannot do the call
+[[nodiscard]] ATTEND_API std::vector<RingCandidate> explain_ring(const RingProblem& problem, const Params& params = {},
+                                                                 const RingParams& ring_params = {});
 
 }  // namespace attend

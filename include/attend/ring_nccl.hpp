@@ -7,7 +7,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 
 #include "attend/ring.hpp"
@@ -19,10 +18,8 @@ struct NcclId {
   std::array<std::byte, 128> bytes;
 };
 
-struct NcclRingOptions {
-  /// How long a rank waits for the others to begin a call. After that, and after an error of NCCL's, it throws.
-  std::chrono::milliseconds timeout = std::chrono::minutes(5);
-};
+/// timeout: how long a rank waits for the others to begin a call. After that, and after an error of NCCL's, it throws.
+using NcclRingOptions = RingLimits;
 
 /// @throws Error (kMissingHardware) where there is no libnccl.
 [[nodiscard]] ATTEND_API NcclId make_nccl_id();

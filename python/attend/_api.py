@@ -165,8 +165,8 @@ def forward(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
     Raises:
         attend.Error as `attention` does; TypeError for an option that does not exist.
     """
-    extras, settings = _resolve(q, options)
-    if _is_torch(q):
+    extras, settings = resolve(q, options)
+    if is_torch(q):
         from attend import torch as front
 
         return front.forward(q, k, v, extras, settings)
@@ -194,9 +194,9 @@ def backward(
     Recomputes the softmax from lse tile by tile. Raises as `forward` does.
     Source: Dao, FlashAttention-2 (2023), Algorithm 2.
     """
-    extras, settings = _resolve(q, options)
+    extras, settings = resolve(q, options)
     wants = needs_dbias and extras.bias is not None
-    if _is_torch(q):
+    if is_torch(q):
         from attend import torch as front
 
         return front.backward(dout, q, k, v, o, lse, dlse, wants, extras, settings)
@@ -205,7 +205,8 @@ def backward(
     return _arrays.backward(dout, q, k, v, o, lse, dlse, wants, extras, settings)
 
 
-def _resolve(q: Any, options: dict[str, Any]) -> tuple[Extras, Settings]:
+def resolve(q: Any, options: dict[str, Any]) -> tuple[Extras, Settings]:
+    """What the options of `forward` come to."""
     rest = dict(options)
     seed, offset, state = _random_numbers(q, rest.pop("seed", 0), rest.pop("offset", 0))
     tensors = (name for name in Extras._fields if name != "philox_state")
@@ -229,7 +230,7 @@ def _resolve(q: Any, options: dict[str, Any]) -> tuple[Extras, Settings]:
 
 def _number(name: str, x: Any) -> Any:
     """The value of a tensor; everything else as it is."""
-    if x is None or type(x) is float or not _is_torch(x):
+    if x is None or type(x) is float or not is_torch(x):
         return x
     from attend import torch as front
 
@@ -240,7 +241,7 @@ def _random_numbers(q: Any, seed: Any, offset: Any) -> tuple[int, int, Any]:
     """seed and offset as numbers, or as 0, 0 and the tensor of both where their values are not to be asked for."""
     if seed is _UNSET and offset is _UNSET:
         return 0, 0, None
-    if _is_torch(q):
+    if is_torch(q):
         from attend import torch as front
 
         return front.random_numbers(seed, offset)
@@ -249,7 +250,7 @@ def _random_numbers(q: Any, seed: Any, offset: Any) -> tuple[int, int, Any]:
 
 def _forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_lse: bool) -> tuple[Any, Any]:
     """o, and lse or, where it is not asked for, possibly None."""
-    if _is_torch(q):
+    if is_torch(q):
         from attend import torch as front
 
         return front.attention(q, k, v, extras, settings, return_lse)
@@ -258,7 +259,7 @@ def _forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_
     return _arrays.forward(q, k, v, extras, settings, return_lse)
 
 
-def _is_torch(x: Any) -> bool:
+def is_torch(x: Any) -> bool:
     # By name first: that is what tracers of torch can follow, and what needs no torch.
     if type(x).__module__.partition(".")[0] == "torch":
         return True

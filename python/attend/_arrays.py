@@ -5,7 +5,8 @@ The results belong to the framework of `q`.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Optional
 
 from attend import _core
 from attend._errors import UnsupportedError
@@ -15,8 +16,16 @@ from attend._spaces import KDL_CPU, KDL_CUDA, Space, kind_of, refuse_tracer
 _SEQLEN_AXIS = {"bhsd": 2, "bshd": 1, "thd": 0}
 
 
-def forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_lse: bool = True) -> tuple[Any, Any]:
-    """o, and lse or None, arrays of the framework of `q`."""
+def forward(
+    q: Any,
+    k: Any,
+    v: Any,
+    extras: Extras,
+    settings: Settings,
+    return_lse: bool = True,
+    call: Optional[Callable[..., None]] = None,
+) -> tuple[Any, Any]:
+    """o, and lse or None, arrays of the framework of `q`. `call`: None, or what stands for _core.forward."""
     space = _space_of(q)
     q_in, k_in, v_in = (space.view(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
     o_shape, lse_shape = output_shapes(q_in.shape, v_in.shape, settings.layout)
@@ -24,7 +33,8 @@ def forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_l
     if return_lse:
         results.append(space.empty("q", lse_shape, _lse_dtype(q_in.dtype)))
     o, lse = (*(space.result_view(x) for x in results), None)[:2]
-    _core.forward(q_in, k_in, v_in, o, lse, _view_extras(space, extras, k_in, settings), settings, space.stream)
+    run = _core.forward if call is None else call
+    run(q_in, k_in, v_in, o, lse, _view_extras(space, extras, k_in, settings), settings, space.stream)
     space.finish()
     o, lse = (*(space.hand_over(x) for x in results), None)[:2]
     return o, lse
@@ -41,6 +51,7 @@ def backward(
     needs_dbias: bool,
     extras: Extras,
     settings: Settings,
+    call: Optional[Callable[..., None]] = None,
 ) -> tuple[Any, ...]:
     """(dq, dk, dv), and dbias where it is asked for."""
     space = _space_of(q)
@@ -59,7 +70,8 @@ def backward(
         results.append(space.empty("bias", viewed.bias.shape, wide))
     dq, dk, dv, dbias = (*(space.result_view(x) for x in results), None)[:4]
     gradients = Gradients(dout_in, dlse_in, dq, dk, dv, dbias)
-    _core.backward(q_in, k_in, v_in, o_in, lse_in, gradients, viewed, settings, space.stream)
+    run = _core.backward if call is None else call
+    run(q_in, k_in, v_in, o_in, lse_in, gradients, viewed, settings, space.stream)
     space.finish()
     handed = [space.hand_over(x) for x in results]
     if is_repeated:

@@ -1,4 +1,4 @@
-from typing import Any, Optional, Sequence, TypedDict
+from typing import Any, Callable, Optional, Sequence, TypedDict
 
 from attend._settings import Extras, Gradients, Settings
 
@@ -89,5 +89,65 @@ def scaled_softmax(
     index: int,
     stream: int,
 ) -> None: ...
+class RingContext:
+    """One rank of a ring."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+def make_nccl_id() -> bytes: ...
+def make_nccl_ring(id: bytes, rank: int, size: int, device: int, timeout_s: float) -> RingContext: ...
+
+# send and receive take (rank, channel, memory) and give a function that waits; all_gather takes (mine, everybody's).
+def make_callback_ring(
+    rank: int,
+    size: int,
+    send: Callable[[int, int, memoryview], Callable[[], object]],
+    receive: Callable[[int, int, memoryview], Callable[[], object]],
+    all_gather: Callable[[memoryview, memoryview], object],
+    fail: Callable[[str], object],
+) -> RingContext: ...
+# spread: the names of the sharding and of the algorithm.
+def ring_forward(
+    context: RingContext,
+    spread: tuple[str, str],
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    extras: Extras,
+    settings: Settings,
+    stream: int,
+) -> None: ...
+def ring_backward(
+    context: RingContext,
+    spread: tuple[str, str],
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    gradients: Gradients,
+    extras: Extras,
+    settings: Settings,
+    stream: int,
+) -> None: ...
+def explain_ring(
+    num_ranks: int,
+    on_gpu: bool,
+    dtype: str,
+    q: Sequence[int],
+    k: Sequence[int],
+    is_backward: bool,
+    causal: bool,
+    window_left: int,
+    window_right: int,
+    dropout_p: float,
+    spread: tuple[str, str],
+) -> list[dict[str, Any]]: ...
+def shard_positions(sharding: str, seqlen: int, rank: int, num_ranks: int, cu_seqlens: Sequence[int]) -> bytes: ...
 def cpu_threads() -> int: ...
 def cpu_simd_target() -> str: ...

@@ -56,8 +56,8 @@ def sdpa(
         from attend.torch import _jagged
 
         return _jagged.sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    lead = _leading(query, key, value)
-    q, k, v = _same_heads([_four_dims(x, lead) for x in (query, key, value)], enable_gqa)
+    lead = leading(query, key, value)
+    q, k, v = same_heads([four_dims(x, lead) for x in (query, key, value)], enable_gqa)
     aligned = _alignment(attn_mask, q.shape[2], k.shape[2])
     window = (-1, -1)
     if is_causal or aligned == "UPPER_LEFT":
@@ -85,7 +85,7 @@ def _alignment(mask: Any, seqlen_q: int, seqlen_k: int) -> Optional[str]:
     return str(variant.name)
 
 
-def _same_heads(tensors: list[Any], enable_gqa: bool) -> list[Any]:
+def same_heads(tensors: list[Any], enable_gqa: bool) -> list[Any]:
     """Without `enable_gqa` one head stands for any number."""
     heads = [x.shape[1] for x in tensors]
     if enable_gqa or heads[0] == heads[1] == heads[2]:
@@ -99,7 +99,7 @@ def _same_heads(tensors: list[Any], enable_gqa: bool) -> list[Any]:
     return [x.expand(-1, most, -1, -1) if x.shape[1] != most else x for x in tensors]
 
 
-def _leading(query: Any, key: Any, value: Any) -> tuple[int, ...]:
+def leading(query: Any, key: Any, value: Any) -> tuple[int, ...]:
     """The dimensions before the heads, broadcast."""
     import torch
 
@@ -113,7 +113,7 @@ def _leading(query: Any, key: Any, value: Any) -> tuple[int, ...]:
     return tuple(torch.broadcast_shapes(*(x.shape[:-3] for x in (query, key, value))))
 
 
-def _four_dims(x: Any, lead: tuple[int, ...]) -> Any:
+def four_dims(x: Any, lead: tuple[int, ...]) -> Any:
     if x.dim() == 2:
         return x[None, None]
     if tuple(x.shape[:-3]) != lead:

@@ -59,3 +59,32 @@ def device(request, torch):
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("no GPU here")
     return request.param
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def ring_device(request, torch):
+    """Where ranks have their tensors: each on a GPU of its own, or on the CPU."""
+    if request.param == "cuda" and torch.cuda.device_count() < 2:
+        pytest.skip(f"{torch.cuda.device_count()} GPUs here, NCCL wants one for each of 2 ranks")
+    return request.param
+
+
+@pytest.fixture
+def ranks(ring_device, torch):
+    """ranks(size): the processes of a ring (see ring_ranks.Ranks)."""
+
+    def of(size):
+        if ring_device == "cuda" and torch.cuda.device_count() < size:
+            pytest.skip(f"{torch.cuda.device_count()} GPUs here, NCCL wants one for each of {size} ranks")
+        import ring_ranks
+
+        return ring_ranks.ranks_of(size, ring_device)
+
+    return of
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_ranks_left():
+    yield
+    if "ring_ranks" in sys.modules:
+        sys.modules["ring_ranks"].close_all()

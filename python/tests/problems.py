@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attend
 import numpy as np
 from oracle import Problem
 
@@ -82,6 +83,17 @@ def options_of(p: Problem, seed: int) -> dict[str, Any]:
         "dropout_p": p.dropout_p,
         "seed": seed,
     }
+
+
+def dropout_pattern(p: Problem, seed: int) -> np.ndarray:
+    """Which entries dropout keeps, read off a problem of equal probabilities whose v is the identity."""
+    batch, heads_q, seqlen_q, _ = p.q.shape
+    seqlen_k = p.k.shape[2]
+    if seqlen_q == 0 or seqlen_k == 0:
+        return np.ones((batch, heads_q, seqlen_q, seqlen_k), bool)
+    q, k = (np.zeros((batch, heads_q, n, 1), np.float32) for n in (seqlen_q, seqlen_k))
+    v = np.broadcast_to(np.eye(seqlen_k, dtype=np.float32), (batch, heads_q, seqlen_k, seqlen_k))
+    return attend.attention(q, k, v, dropout_p=p.dropout_p, seed=seed, compute="reference") > 0
 
 
 def laid_out(x: np.ndarray, layout: str, strides: str) -> np.ndarray:

@@ -45,6 +45,7 @@ def hugging_face(torch):
         ("numpy_only", "numpy"),
         ("train_char_transformer", "torch"),
         ("train_gpt2", "torch"),
+        ("ring_training", "torch"),
         ("hugging_face", "torch"),
         ("hugging_face", "transformers"),
     ],
@@ -62,6 +63,16 @@ def test_a_missing_package_ends_with_2_and_one_line(name, missing):
 def test_numpy_only():
     lines = run("numpy_only.py").splitlines()
     assert len(lines) == 7 and all(line.endswith("  ok") for line in lines)
+
+
+def test_ring_training(torch, capsys):
+    lines = run("ring_training.py", "--steps", 3, "--seq_len", 33, "--sharding", "striped").splitlines()
+    assert len(lines) == 2 and lines[-1].endswith("  ok")
+    example = module("ring_training")
+    assert example.are_alike([4.0, 3.0], [4.0, 3.0001])
+    for wrong in (3.001, float("nan")):
+        assert not example.are_alike([4.0, 3.0, 2.0], [4.0, wrong, 2.0])
+    assert capsys.readouterr().out.count("FAILED") == 2
 
 
 @pytest.mark.parametrize("wrong", [lambda x: x + 1e-3, lambda x: x * float("nan")])

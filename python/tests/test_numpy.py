@@ -16,17 +16,6 @@ pytestmark = pytest.mark.usefixtures("poisoned_numpy")
 CASES = covering.cases(problems.OPTIONS, SEED)
 
 
-def dropout_pattern(p: Problem, seed: int) -> np.ndarray:
-    """Which entries dropout keeps, read off a problem of equal probabilities whose v is the identity."""
-    batch, heads_q, seqlen_q, _ = p.q.shape
-    seqlen_k = p.k.shape[2]
-    if seqlen_q == 0 or seqlen_k == 0:
-        return np.ones((batch, heads_q, seqlen_q, seqlen_k), bool)
-    q, k = (np.zeros((batch, heads_q, n, 1), np.float32) for n in (seqlen_q, seqlen_k))
-    v = np.broadcast_to(np.eye(seqlen_k, dtype=np.float32), (batch, heads_q, seqlen_k, seqlen_k))
-    return attend.attention(q, k, v, dropout_p=p.dropout_p, seed=seed, compute="reference") > 0
-
-
 @pytest.mark.parametrize("index", range(len(CASES)))
 def test_covering_array(index):
     case = CASES[index]
@@ -34,7 +23,7 @@ def test_covering_array(index):
     p = problems.make(case, rng)
     seed = int(rng.integers(2**63)) * 2 + 1  # above 2^63 half of the time
     if p.dropout_p:
-        p.keep = dropout_pattern(p, seed)
+        p.keep = problems.dropout_pattern(p, seed)
     truth = solve(p)
     layout, dtype = case["layout"], case["dtype"]
     q, k, v, dout = (problems.laid_out(x, layout, case["strides"]) for x in (p.q, p.k, p.v, p.dout))
@@ -95,7 +84,7 @@ def test_the_same_bits_from_run_to_run(rng):
 def test_dropout_drops_its_share(rng):
     shape = (2, 4, 96, 96)
     p = Problem(np.zeros(shape), np.zeros(shape), np.zeros(shape), dropout_p=0.25)
-    share = 1 - dropout_pattern(p, seed=int(rng.integers(2**62))).mean()
+    share = 1 - problems.dropout_pattern(p, seed=int(rng.integers(2**62))).mean()
     # Six standard deviations of a binomial share: a false alarm once in 10^9 runs.
     assert abs(share - 0.25) < 6 * np.sqrt(0.25 * 0.75 / np.prod(shape))
 

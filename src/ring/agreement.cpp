@@ -6,8 +6,6 @@
 #include <cstring>
 #include <string_view>
 
-#include "attend/error.hpp"
-
 namespace attend::ring {
 namespace {
 
@@ -95,6 +93,18 @@ void require_same(const std::vector<Fields>& by_rank) {
   }
 }
 
+void refuse(Transport& transport, const Error& error) {
+  throw_refusal(exchange_fields(transport, refusal(error.code(), error.what())));
+}
+
+void throw_refusal(const std::vector<Fields>& by_rank) {
+  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+    const Fields& fields = by_rank[rank];
+    if (fields.empty() || fields[0].name != kRefused) continue;
+    throw Error(code_of(fields), fmt::format("{} (rank {})", fields[1].value, rank));
+  }
+}
+
 void agree(Transport& transport, const std::function<Fields()>& check) {
   Fields mine;
   try {
@@ -105,11 +115,7 @@ void agree(Transport& transport, const std::function<Fields()>& check) {
     mine = refusal(ErrorCode::kInternal, error.what());
   }
   const std::vector<Fields> by_rank = exchange_fields(transport, mine);
-  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
-    const Fields& fields = by_rank[rank];
-    if (fields.empty() || fields[0].name != kRefused) continue;
-    throw Error(code_of(fields), fmt::format("{} (rank {})", fields[1].value, rank));
-  }
+  throw_refusal(by_rank);
   require_same(by_rank);
 }
 

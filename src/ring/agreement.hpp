@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "attend/error.hpp"
 #include "ring/transport.hpp"
 
 namespace attend::ring {
@@ -22,6 +23,13 @@ using Fields = std::vector<Field>;
 
 /// @throws Error (kInvalidArgument), the same on every rank, where a rank's fields differ from rank 0's.
 void require_same(const std::vector<Fields>& by_rank);
+
+/// For a rank that cannot say its fields, given what is no argument of a call: a rendezvous in their place.
+/// @throws Error as throw_refusal.
+void refuse(Transport& transport, const Error& error);
+
+/// @throws Error, the same on every rank: what the first rank said to refuse(), if one did.
+void throw_refusal(const std::vector<Fields>& by_rank);
 
 /// Runs `check`, which throws Error where this rank refuses its arguments, and says what all have to say alike.
 /// @throws Error, the same on every rank: the first refusing rank's, else as require_same.

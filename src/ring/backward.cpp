@@ -8,6 +8,8 @@
 #include "cuda/driver/device.hpp"
 #include "ring/device_pass.hpp"
 #include "ring/forward.hpp"
+#include "ring/gather.hpp"
+#include "ring/heads.hpp"
 
 namespace attend {
 namespace {
@@ -15,6 +17,7 @@ namespace {
 using ring::Block;
 using ring::Call;
 using ring::Channel;
+using ring::Engine;
 using ring::Pending;
 using ring::Piece;
 using ring::Plan;
@@ -43,7 +46,9 @@ bool rounds_to(const Tensor& exact, const Tensor& rounded, std::int64_t batch, s
 Block exact_o(Transport& transport, const Call& call) {
   const Tensor& given = call.problem.o;
   Block exact(call.partial_dtype, given.shape);
-  ring::forward_pass(transport, call).store(exact.first(), nullptr);
+  Call forward = call;
+  forward.problem.is_backward = false;
+  ring::forward_on_host(transport, forward, exact.first(), nullptr);
   cpu::parallel_for(given.shape[0] * given.shape[1], cpu::max_threads(), [&](std::int64_t index) {
     const std::int64_t batch = index / given.shape[1];
     const std::int64_t head = index % given.shape[1];
@@ -86,6 +91,7 @@ class GradientRing {
 
   /// Passes on the sums of the keys held in a step, with this rank's share `mine` (null: it holds none).
   void pass_on(int step, std::optional<Block> mine) {
+    const ring::TimedSpan span(transport_.timeline(), ring::Activity::kExchange, step);
     std::list<InFlight> sent_before = std::move(in_flight_);
     in_flight_.clear();
     const int owner = plan_.owner(step);
@@ -139,17 +145,25 @@ class GradientRing {
   std::list<InFlight> in_flight_;
 };
 
-/// The piece's gradients, added to dq (all of the rank's rows) and to dk and dv (all of the owner's keys).
-void add_gradients(const Call& call, const Piece& piece, core::Problem part, const Block& dq, const Block& sums) {
-  const Block part_dq(call.partial_dtype, part.q.shape);
-  const Block part_keys(ring::Pair::of(call.partial_dtype, part.k.shape, call.partial_dtype, part.v.shape));
-  part.dq = part_dq.first();
-  part.dk = part_keys.first();
-  part.dv = part_keys.second();
-  call.backend->backward(part, nullptr);
-  ring::accumulate(ring::rows_of(dq.first(), piece.rows.local_begin, piece.rows.length), part.dq);
-  ring::accumulate(ring::rows_of(sums.first(), piece.keys.local_begin, piece.keys.length), part.dk);
-  ring::accumulate(ring::rows_of(sums.second(), piece.keys.local_begin, piece.keys.length), part.dv);
+void exchange_backward(Transport& transport, const Call& call, Engine& engine) {
+  ring::Parts parts(call);
+  GradientRing gradients(transport, call);
+  engine.begin_dq();
+  ring::for_each_step(transport, call, [&](int step, const Block* keys) {
+    std::optional<Block> sums;
+    if (keys != nullptr) {
+      const int owner = call.plan.owner(step);
+      sums.emplace(ring::gradient_pair(call, owner));
+      sums->zero();
+      const ring::TimedSpan span(transport.timeline(), ring::Activity::kCompute, step);
+      for (const Piece& piece : call.plan.pieces(owner)) {
+        engine.add_backward(piece, parts.problem(piece, keys->first(), keys->second()), sums->first(), sums->second());
+      }
+    }
+    gradients.pass_on(step, std::move(sums));
+  });
+  gradients.finish();
+  engine.store_dq(call.problem.dq);
 }
 
 void run_backward(Transport& transport, const Call& call) {
@@ -158,35 +172,25 @@ void run_backward(Transport& transport, const Call& call) {
   const bool coarse = is_16_bits(p.o.dtype) && p.dropout_p > 0;  // the same on every rank, or they would wait
   if (coarse) o = exact_o(transport, call);
   const Block deltas = deltas_of(call, coarse ? o.first() : p.o);
-  const Block dq(DType::kF64, p.q.shape);
-  dq.zero();
-  ring::Parts parts(call);
-  GradientRing gradients(transport, call);
-  ring::for_each_step(transport, call, [&](int step, const Block* keys) {
-    std::optional<Block> sums;
-    if (keys != nullptr) {
-      const int owner = call.plan.owner(step);
-      sums.emplace(ring::gradient_pair(call, owner));
-      sums->zero();
-      for (const Piece& piece : call.plan.pieces(owner)) {
-        core::Problem part = parts.problem(piece, keys->first(), keys->second());
-        part.delta = ring::rows_of(deltas.first(), piece.rows.local_begin, piece.rows.length);
-        add_gradients(call, piece, std::move(part), dq, *sums);
-      }
-    }
-    gradients.pass_on(step, std::move(sums));
-  });
-  gradients.finish();
-  ring::convert(p.dq, dq.first());
+  const std::unique_ptr<Engine> engine = ring::make_host_engine(transport, call, &deltas.first());
+  switch (call.algorithm) {
+    case RingAlgorithm::kAllGather:
+      return ring::gather_backward(*engine, call);
+    case RingAlgorithm::kAllToAll:
+      return ring::heads_backward(*engine, call, &deltas.first());
+    default:
+      return exchange_backward(transport, call, *engine);
+  }
 }
 
 }  // namespace
 
 void ring_backward(const RingContext& context, const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                    const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv,
-                   const Params& params, Sharding sharding, Stream stream, const BackwardExtras& extras) {
+                   const Params& params, const RingParams& ring_params, Stream stream, const BackwardExtras& extras) {
   Transport& transport = context.transport();
-  const ring::Arguments arguments = {"ring_backward", sharding, q, k, v, o, lse, params, {{dout, dq, dk, dv, extras}}};
+  const ring::Arguments arguments = {
+      "ring_backward", ring_params, q, k, v, o, lse, params, {{dout, dq, dk, dv, extras}}};
   const Call call = ring::agree_on(transport, arguments, stream);
   ring::guarded(transport, [&] {
     if (q.device.type == DeviceType::kCPU) return run_backward(transport, call);

@@ -12,7 +12,9 @@
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
 #include "ring/agreement.hpp"
+#include "ring/choice.hpp"
 #include "ring/device_pass.hpp"
+#include "ring/heads.hpp"
 
 namespace attend::ring {
 namespace {
@@ -42,7 +44,9 @@ void add_params(Fields& fields, const Params& params) {
 
 /// What can be said before anything is checked: nothing of it reads a tensor.
 Fields shapes_and_options(const Arguments& a) {
-  Fields fields = {{"call", a.function}, {"sharding", sharding_name(a.sharding)}};
+  Fields fields = {{"call", a.function},
+                   {"sharding", sharding_name(a.ring.sharding)},
+                   {"algorithm", algorithm_name(a.ring.algorithm)}};
   add_tensor(fields, "q", a.q);
   add_tensor(fields, "k", a.k);
   add_tensor(fields, "v", a.v);
@@ -85,7 +89,7 @@ core::Problem checked_problem(const Arguments& a, const core::WholeLengths& whol
                 fmt::format("q: on {}, allowed {} with {}", device_text(a.q.device), *allowed, a.function));
   }
   const bool reads_scores = a.params.bias || a.params.mask;
-  if (a.q.device.type != DeviceType::kCPU && reads_scores && a.sharding == Sharding::kStriped) {
+  if (a.q.device.type != DeviceType::kCPU && reads_scores && a.ring.sharding == Sharding::kStriped) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("{}: given with striped sharding on a GPU, allowed none", a.params.bias ? "bias" : "mask"));
   }
@@ -106,7 +110,7 @@ void check_share(const char* name, std::int64_t seqlen, std::int64_t allowed, st
                  const Transport& transport) {
   if (seqlen == allowed) return;
   core::refuse("{}: seqlen {}, allowed {}: what rank {} of {} holds of {} tokens with {} sharding", name, seqlen,
-               allowed, transport.rank(), transport.size(), whole, sharding_name(a.sharding));
+               allowed, transport.rank(), transport.size(), whole, sharding_name(a.ring.sharding));
 }
 
 /// Offsets of packed sequences that are on a GPU, copied to `call` and looked at as those of a CPU are.
@@ -124,6 +128,7 @@ void fetch_offsets(core::Problem& p, Call& call, const core::WholeLengths& whole
   fetch(call.cu_seqlens_k, p.varlen->cu_seqlens_k);
   cuda::synchronize(handle);
   core::check_varlen_offsets(p, call.cu_seqlens_q.data(), call.cu_seqlens_k.data(), whole);
+  call.varlen_of_caller = p.varlen;
   p.varlen->cu_seqlens_q = call.cu_seqlens_q.data();
   p.varlen->cu_seqlens_k = call.cu_seqlens_k.data();
 }
@@ -135,6 +140,7 @@ core::WholeLengths exchange_shapes_and_options(Transport& transport, const Argum
   mine.push_back({"seqlen_q", length(a.q.shape[2])});
   mine.push_back({"seqlen_k", length(a.k.shape[2])});
   std::vector<Fields> by_rank = exchange_fields(transport, mine);
+  throw_refusal(by_rank);
   const auto take = [](Fields& fields) {
     std::int64_t n = 0;
     const std::string text = fields.back().value;
@@ -151,6 +157,16 @@ core::WholeLengths exchange_shapes_and_options(Transport& transport, const Argum
   return whole;
 }
 
+/// The algorithm asked for, or the model's choice: all that it looks at is the same on every rank.
+RingAlgorithm algorithm_of(const Call& call, RingAlgorithm asked) {
+  const int num_ranks = call.plan.num_ranks();
+  if (asked == RingAlgorithm::kAutomatic) return num_ranks == 1 ? RingAlgorithm::kExchange : choose_algorithm(call);
+  if (asked == RingAlgorithm::kAllToAll) {
+    if (const auto lack = heads_lack(call.problem, num_ranks)) throw Error(ErrorCode::kUnsupported, *lack);
+  }
+  return asked;
+}
+
 }  // namespace
 
 Call agree_on(Transport& transport, const Arguments& a, Stream stream) {
@@ -165,9 +181,11 @@ Call agree_on(Transport& transport, const Arguments& a, Stream stream) {
     made.compute = a.params.compute;
     made.partial_dtype = wide ? DType::kF64 : DType::kF32;
     if (on_device && p.varlen) fetch_offsets(p, made, whole, stream);
-    made.plan = Plan(p, whole, a.sharding, transport.rank(), transport.size());
+    made.plan = Plan(p, whole, a.ring.sharding, transport.rank(), transport.size());
     made.problem = p;
     made.backend = backend;
+    made.heads_plan = Plan(p, whole, Sharding::kContiguous, 0, 1);
+    made.algorithm = algorithm_of(made, a.ring.algorithm);
     call = std::move(made);
     check_share("q", p.q.shape[2], call->plan.num_rows_q(), whole.seqlen_q, a, transport);
     check_share("k", p.k.shape[2], call->plan.num_keys(transport.rank()), whole.seqlen_k, a, transport);
@@ -175,6 +193,17 @@ Call agree_on(Transport& transport, const Arguments& a, Stream stream) {
     return values(call->problem, backend);
   });
   return *std::move(call);
+}
+
+core::Problem Parts::whole_problem(const Piece& piece) {
+  core::Problem part = problem(piece, call_.problem.k, call_.problem.v);
+  const auto rows = [&](const Tensor& t) { return rows_of(t, piece.rows.local_begin, piece.rows.length); };
+  if (call_.problem.delta) part.delta = rows(*call_.problem.delta);
+  if (call_.problem.dlse) part.dlse = rows(*call_.problem.dlse);
+  if (!part.is_backward) return part;
+  part.dq = rows(part.dq);
+  for (Tensor* t : {&part.dk, &part.dv}) *t = rows_of(*t, piece.keys.local_begin, piece.keys.length);
+  return part;
 }
 
 Pair key_pair(const Call& call, int owner) {

@@ -15,7 +15,7 @@ namespace attend::ring {
 /// What a rank passed, by name.
 struct Arguments {
   const char* function;  ///< of the API
-  Sharding sharding;
+  RingParams ring;
   Tensor q, k, v, o;
   std::optional<Tensor> lse;
   Params params;
@@ -31,10 +31,13 @@ struct Arguments {
 struct Call {
   core::Problem problem;  ///< with the rank's tensors; cu_seqlens in the host's memory
   Plan plan;
+  RingAlgorithm algorithm = RingAlgorithm::kExchange;  ///< never kAutomatic
+  Plan heads_plan;                                     ///< of kAllToAll: one rank that holds everything
   const core::Backend* backend = nullptr;  ///< of all pieces; null on a GPU, where each has the best one for it
   std::string compute;                     ///< as the caller said
   DType partial_dtype = {};                ///< of parts of results: f32, or f64 for the backend that computes in it
   std::vector<std::int32_t> cu_seqlens_q, cu_seqlens_k;  ///< where those of the caller are on a GPU
+  std::optional<Varlen> varlen_of_caller;                ///< likewise: these
 };
 
 /// A rendezvous of all ranks. Waits for `stream` where packed sequences' offsets are on a GPU.
@@ -50,6 +53,9 @@ class Parts {
   /// Outputs (o and lse, or dq, dk and dv) are for the caller to set. Valid until the next call: a gathered bias lives
   /// here.
   [[nodiscard]] core::Problem problem(const Piece& piece, const Tensor& k, const Tensor& v);
+
+  /// The same of a call whose tensors hold all rows and keys, outputs too.
+  [[nodiscard]] core::Problem whole_problem(const Piece& piece);
 
  private:
   [[nodiscard]] Tensor columns(const Tensor& t, const Piece& piece, Block& gathered) const;
@@ -90,6 +96,8 @@ void for_each_step(Transport& transport, const Call& call, Visit visit) {
   for (int step = 0; step < plan.num_ranks(); ++step) {
     Block coming;
     std::unique_ptr<Pending> send, receive;
+    const bool travels = plan.sends(step) || plan.holds(step + 1);
+    TimedSpan span(travels ? transport.timeline() : nullptr, Activity::kExchange, step);
     if (plan.sends(step)) send = transport.send(plan.next(), Channel::kKeysValues, held.bytes());
     if (plan.holds(step + 1)) {
       coming = Block(key_pair(call, plan.owner(step + 1)));
@@ -98,6 +106,7 @@ void for_each_step(Transport& transport, const Call& call, Visit visit) {
     visit(step, plan.holds(step) ? &held : nullptr);
     if (receive) receive->wait();  // the next step's keys are here
     if (send) send->wait();        // and this step's may go
+    span.end();
     held = std::move(coming);
   }
 }

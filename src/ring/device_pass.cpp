@@ -1,8 +1,6 @@
 #include "ring/device_pass.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -10,6 +8,8 @@
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
 #include "cuda/launch/ring_rows.hpp"
+#include "ring/gather.hpp"
+#include "ring/heads.hpp"
 
 namespace attend::ring {
 namespace {
@@ -17,7 +17,6 @@ namespace {
 using core::Problem;
 using cuda::DevicePointer;
 using cuda::Event;
-using cuda::Scratch;
 using cuda::StreamHandle;
 
 constexpr std::size_t kAlignment = 256;  // of each message's memory
@@ -32,30 +31,6 @@ Pair placed(const Pair& pair, DevicePointer address, Device device) {
   at.first.device = at.second.device = device;
   return at;
 }
-
-/// A dense f32 tensor in memory of its own, on the stream.
-class Sums {
- public:
-  Sums(const Shape& shape, Device device, StreamHandle stream)
-      : memory_(static_cast<std::size_t>(Tensor::bhsd<void>(nullptr, DType::kF32, shape).numel()) * sizeof(float),
-                stream),
-        tensor_(Tensor::bhsd(reinterpret_cast<void*>(memory_.data()),  // NOLINT(performance-no-int-to-ptr)
-                             DType::kF32, shape, device)),
-        stream_(stream) {}
-
-  void fill(float value) const {
-    const std::size_t count = memory_.bytes() / sizeof(float);
-    if (count == 0) return;
-    cuda::check_call(cuda::driver().memset_words_async(memory_.data(), std::bit_cast<unsigned>(value), count, stream_),
-                     "cuMemsetD32Async", "clearing sums of a ring");
-  }
-  [[nodiscard]] const Tensor& tensor() const { return tensor_; }
-
- private:
-  Scratch memory_;
-  Tensor tensor_;
-  StreamHandle stream_;
-};
 
 /// The most bytes of any owner's keys and values, or of their gradients.
 template <class PairOf>
@@ -95,7 +70,8 @@ class Pass {
   }
 
   /// Begins when the caller's stream gets here; `done` is when all has been sent and received, if there is anything.
-  void exchange(std::vector<DeviceMessage> sends, std::vector<DeviceMessage> receives, std::optional<Event>& done) {
+  void exchange(int step, std::vector<DeviceMessage> sends, std::vector<DeviceMessage> receives,
+                std::optional<Event>& done) {
     const auto is_empty = [](const DeviceMessage& m) { return m.bytes == 0; };
     std::erase_if(sends, is_empty);
     std::erase_if(receives, is_empty);
@@ -103,7 +79,10 @@ class Pass {
     Event ready;
     ready.record(stream_);
     ready.make_wait(state_.stream());
-    transport_.exchange(sends, receives);
+    {
+      const TimedSpan span(transport_.timeline(), Activity::kExchange, step, state_.stream());
+      transport_.exchange(sends, receives);
+    }
     done.emplace();
     done->record(state_.stream());
   }
@@ -141,30 +120,10 @@ void for_each_step_on_device(Pass& pass, const Call& call, Visit visit) {
     // Where they go, the keys of the step before were: products with them are on the stream before this point.
     if (plan.holds(step + 1)) receives.push_back(message(plan.previous(), pass.keys(step + 1)));
     std::optional<Event> moved;
-    pass.exchange(std::move(sends), std::move(receives), moved);
+    pass.exchange(step, std::move(sends), std::move(receives), moved);
     visit(step, plan.holds(step) ? &held : nullptr);
     if (moved) moved->make_wait(pass.stream());  // the next step's keys are here, and this step's memory may be reused
   }
-}
-
-/// The piece as a problem of one device: f32 outputs that it adds to, for the caller to set.
-Problem device_problem(Parts& parts, const Call& call, const Piece& piece, const Pair& keys) {
-  Problem part = parts.problem(piece, keys.first, keys.second);
-  part.adds_to_outputs = true;
-  part.workspace = {};
-  if (call.problem.dlse) part.dlse = rows_of(*call.problem.dlse, piece.rows.local_begin, piece.rows.length);
-  return part;
-}
-
-void set_forward_outputs(Problem& part, const Piece& piece, const Tensor& o, const Tensor& lse) {
-  part.o = rows_of(o, piece.rows.local_begin, piece.rows.length);
-  part.lse = rows_of(lse, piece.rows.local_begin, piece.rows.length);
-}
-
-void set_backward_outputs(Problem& part, const Piece& piece, const Tensor& dq, const Pair& gradients) {
-  part.dq = rows_of(dq, piece.rows.local_begin, piece.rows.length);
-  part.dk = rows_of(gradients.first, piece.keys.local_begin, piece.keys.length);
-  part.dv = rows_of(gradients.second, piece.keys.local_begin, piece.keys.length);
 }
 
 Tensor nowhere(const Shape& shape, Device device) {
@@ -214,7 +173,7 @@ class DeviceGradientRing {
       receives.push_back(message(last, pass_.gradients(kHome, plan_.rank())));
       comes_home_ = true;
     }
-    pass_.exchange(std::move(sends), std::move(receives), moved_);
+    pass_.exchange(step, std::move(sends), std::move(receives), moved_);
   }
 
   /// To be called after the last step.
@@ -246,65 +205,80 @@ class DeviceGradientRing {
 
 void check_pieces(const Call& call) {
   const Problem& p = call.problem;
+  if (call.algorithm == RingAlgorithm::kAllToAll) {
+    for (const Problem& part : problems_of_heads(call)) (void)core::choose(call.compute, part);
+    return;
+  }
   const Device device = p.q.device;
   Parts parts(call);
-  for (int step = 0; step < call.plan.num_ranks(); ++step) {
-    const int owner = call.plan.owner(step);
-    const Pair keys = placed(key_pair(call, owner), 0, device);
-    for (const Piece& piece : call.plan.pieces(owner)) {
-      Problem part = device_problem(parts, call, piece, keys);
+  const auto check = [&](const std::vector<Piece>& pieces, const Pair& keys, const Pair& gradients) {
+    for (const Piece& piece : pieces) {
+      Problem part = parts.problem(piece, keys.first, keys.second);
+      prepare_adding(part, call, piece);
+      const auto rows = [&](const Shape& shape) {
+        return rows_of(nowhere(shape, device), piece.rows.local_begin, piece.rows.length);
+      };
+      const Shape& o = p.o.shape;
       if (p.is_backward) {
-        set_backward_outputs(part, piece, nowhere(p.q.shape, device), placed(gradient_pair(call, owner), 0, device));
+        set_gradients(part, piece, rows(p.q.shape), gradients.first, gradients.second);
       } else {
-        const Shape& o = p.o.shape;
-        set_forward_outputs(part, piece, nowhere(o, device), nowhere({o[0], o[1], o[2], 1}, device));
+        part.o = rows(o);
+        part.lse = rows({o[0], o[1], o[2], 1});
       }
       (void)core::choose(call.compute, part);
     }
+  };
+  if (call.algorithm == RingAlgorithm::kAllGather) {
+    Shape k = p.k.shape, v = p.v.shape;
+    k[2] = v[2] = call.plan.offsets_k().back();
+    return check(call.plan.gathered_pieces(call.plan.rank()), placed(Pair::of(p.k.dtype, k, p.v.dtype, v), 0, device),
+                 placed(Pair::of(call.partial_dtype, k, call.partial_dtype, v), 0, device));
+  }
+  for (int owner = 0; owner < call.plan.num_ranks(); ++owner) {
+    check(call.plan.pieces(owner), placed(key_pair(call, owner), 0, device),
+          placed(gradient_pair(call, owner), 0, device));
   }
 }
 
 void forward_on_device(Transport& transport, const Call& call, StreamHandle stream) {
-  const Problem& p = call.problem;
-  const Shape& shape = p.o.shape;
+  const Tensor* lse = call.problem.lse ? &*call.problem.lse : nullptr;
+  const std::unique_ptr<Engine> engine = make_device_engine(transport, call, stream);
+  if (call.algorithm == RingAlgorithm::kAllGather) return gather_forward(*engine, call, call.problem.o, lse);
+  if (call.algorithm == RingAlgorithm::kAllToAll) return heads_forward(*engine, call, call.problem.o, lse);
   Pass pass(transport, call, stream, 0);
-  const Sums o(shape, pass.device(), stream);
-  const Sums lse({shape[0], shape[1], shape[2], 1}, pass.device(), stream);
-  o.fill(0);
-  lse.fill(-std::numeric_limits<float>::infinity());
   Parts parts(call);
+  engine->begin_rows();
   for_each_step_on_device(pass, call, [&](int step, const Pair* keys) {
     if (keys == nullptr) return;
+    const TimedSpan span(transport.timeline(), Activity::kCompute, step, stream);
     for (const Piece& piece : call.plan.pieces(call.plan.owner(step))) {
-      Problem part = device_problem(parts, call, piece, *keys);
-      set_forward_outputs(part, piece, o.tensor(), lse.tensor());
-      core::choose(call.compute, part).forward(part, stream);
+      engine->add_forward(piece, parts.problem(piece, keys->first, keys->second));
     }
   });
-  cuda::convert_rows(p.o, o.tensor(), stream);
-  if (p.lse) cuda::convert_rows(*p.lse, lse.tensor(), stream);
+  engine->store_rows(call.problem.o, lse);
   pass.finish();
 }
 
 void backward_on_device(Transport& transport, const Call& call, StreamHandle stream) {
-  const Problem& p = call.problem;
+  const std::unique_ptr<Engine> engine = make_device_engine(transport, call, stream);
+  if (call.algorithm == RingAlgorithm::kAllGather) return gather_backward(*engine, call);
+  if (call.algorithm == RingAlgorithm::kAllToAll) return heads_backward(*engine, call, nullptr);
   Pass pass(transport, call, stream, DeviceGradientRing::kBlocks);
-  const Sums dq(p.q.shape, pass.device(), stream);
-  dq.fill(0);
   Parts parts(call);
+  engine->begin_dq();
   DeviceGradientRing gradients(pass, call);
   for_each_step_on_device(pass, call, [&](int step, const Pair* keys) {
     if (keys == nullptr) return gradients.pass_on(step, nullptr);
     const Pair share = gradients.begin(step);
+    TimedSpan span(transport.timeline(), Activity::kCompute, step, stream);
     for (const Piece& piece : call.plan.pieces(call.plan.owner(step))) {
-      Problem part = device_problem(parts, call, piece, *keys);
-      set_backward_outputs(part, piece, dq.tensor(), share);
-      core::choose(call.compute, part).backward(part, stream);
+      engine->add_backward(piece, parts.problem(piece, keys->first, keys->second), share.first, share.second);
     }
+    span.end();
     gradients.pass_on(step, &share);
   });
   gradients.finish();
-  cuda::convert_rows(p.dq, dq.tensor(), stream);
+  engine->store_dq(call.problem.dq);
   pass.finish();
 }
 

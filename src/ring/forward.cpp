@@ -3,39 +3,50 @@
 
 #include "cuda/driver/device.hpp"
 #include "ring/device_pass.hpp"
+#include "ring/gather.hpp"
+#include "ring/heads.hpp"
 
 namespace attend {
 namespace ring {
+namespace {
 
-MergedRows forward_pass(Transport& transport, const Call& call) {
-  MergedRows merged(call.problem.o.shape);
+void exchange_forward(Transport& transport, const Call& call, Engine& engine) {
   Parts parts(call);
+  engine.begin_rows();
   for_each_step(transport, call, [&](int step, const Block* keys) {
     if (keys == nullptr) return;
+    const TimedSpan span(transport.timeline(), Activity::kCompute, step);
     for (const Piece& piece : call.plan.pieces(call.plan.owner(step))) {
-      core::Problem part = parts.problem(piece, keys->first(), keys->second());
-      const Shape& shape = part.o.shape;
-      const Block o(call.partial_dtype, shape);
-      const Block lse(DType::kF64, {shape[0], shape[1], shape[2], 1});
-      part.o = o.first();
-      part.lse = lse.first();
-      call.backend->forward(part, nullptr);
-      merged.add(piece.rows.local_begin, part.o, *part.lse);
+      engine.add_forward(piece, parts.problem(piece, keys->first(), keys->second()));
     }
   });
-  return merged;
+}
+
+}  // namespace
+
+void forward_on_host(Transport& transport, const Call& call, const Tensor& o, const Tensor* lse) {
+  const std::unique_ptr<Engine> engine = make_host_engine(transport, call);
+  switch (call.algorithm) {
+    case RingAlgorithm::kAllGather:
+      return gather_forward(*engine, call, o, lse);
+    case RingAlgorithm::kAllToAll:
+      return heads_forward(*engine, call, o, lse);
+    default:
+      exchange_forward(transport, call, *engine);
+      engine->store_rows(o, lse);
+  }
 }
 
 }  // namespace ring
 
 void ring_forward(const RingContext& context, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
-                  const Tensor* lse, const Params& params, Sharding sharding, Stream stream) {
+                  const Tensor* lse, const Params& params, const RingParams& ring_params, Stream stream) {
   ring::Transport& transport = context.transport();
-  ring::Arguments arguments = {"ring_forward", sharding, q, k, v, o, {}, params};
+  ring::Arguments arguments = {"ring_forward", ring_params, q, k, v, o, {}, params};
   if (lse != nullptr) arguments.lse = *lse;
   const ring::Call call = ring::agree_on(transport, arguments, stream);
   ring::guarded(transport, [&] {
-    if (q.device.type == DeviceType::kCPU) return ring::forward_pass(transport, call).store(o, lse);
+    if (q.device.type == DeviceType::kCPU) return ring::forward_on_host(transport, call, o, lse);
     const cuda::ContextGuard guard(q.device.index);
     ring::forward_on_device(transport, call, static_cast<cuda::StreamHandle>(stream));
   });

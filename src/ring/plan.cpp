@@ -17,7 +17,11 @@ Run part_of(const Run& run, std::int64_t begin, std::int64_t end) {
 }  // namespace
 
 Plan::Plan(const core::Problem& problem, const core::WholeLengths& whole, Sharding sharding, int rank, int num_ranks)
-    : window_left_(problem.window_left), window_right_(problem.window_right), rank_(rank), num_ranks_(num_ranks) {
+    : sharding_(sharding),
+      window_left_(problem.window_left),
+      window_right_(problem.window_right),
+      rank_(rank),
+      num_ranks_(num_ranks) {
   const std::optional<Varlen>& varlen = problem.varlen;
   offsets_q_ =
       varlen ? sequence_offsets(0, as_span(varlen->cu_seqlens_q, problem)) : sequence_offsets(whole.seqlen_q, {});
@@ -29,7 +33,7 @@ Plan::Plan(const core::Problem& problem, const core::WholeLengths& whole, Shardi
   }
   for (int owner = 0; owner < num_ranks; ++owner) {
     int last = num_ranks - 1;
-    while (last > 0 && pieces_of((owner + last) % num_ranks, owner).empty()) --last;
+    while (last > 0 && !sees((owner + last) % num_ranks, owner)) --last;
     last_steps_.push_back(last);
   }
 }
@@ -42,9 +46,41 @@ std::int64_t Plan::num_rows_q() const {
   return num_rows(rows_by_rank_[static_cast<std::size_t>(rank_)]);
 }
 
-std::vector<Piece> Plan::pieces_of(int rank, int owner) const {
+std::vector<Run> Plan::gathered_keys(int owner) const {
+  std::vector<Run> runs = keys(owner);
+  std::int64_t before = 0;
+  for (int other = 0; other < owner; ++other) before += num_keys(other);
+  for (Run& run : runs) {
+    const bool in_order = sharding_ != Sharding::kStriped;
+    run.local_begin =
+        in_order ? offsets_k_[static_cast<std::size_t>(run.sequence)] + run.position : before + run.local_begin;
+  }
+  return runs;
+}
+
+std::vector<Piece> Plan::gathered_pieces(int rank) const {
   std::vector<Piece> pieces;
-  const std::vector<Run>& keys = keys_by_rank_[static_cast<std::size_t>(owner)];
+  if (sharding_ == Sharding::kStriped) {
+    for (int owner = 0; owner < num_ranks_; ++owner) {
+      const std::vector<Piece> its = pieces_of(rank, gathered_keys(owner));
+      pieces.insert(pieces.end(), its.begin(), its.end());
+    }
+    return pieces;
+  }
+  std::vector<Run> sequences;
+  for (std::size_t s = 0; s + 1 < offsets_k_.size(); ++s) {
+    const std::int64_t length = offsets_k_[s + 1] - offsets_k_[s];
+    if (length > 0) sequences.push_back({static_cast<std::int64_t>(s), offsets_k_[s], length, 0, 1});
+  }
+  return pieces_of(rank, sequences);
+}
+
+std::vector<Piece> Plan::pieces(int rank, int owner) const {
+  return pieces_of(rank, keys(owner));
+}
+
+std::vector<Piece> Plan::pieces_of(int rank, const std::vector<Run>& keys) const {
+  std::vector<Piece> pieces;
   std::size_t first = 0;  // of the runs of keys that are of the sequence of the rows, or of a later one
   for (const Run& rows : rows_by_rank_[static_cast<std::size_t>(rank)]) {
     while (first < keys.size() && keys[first].sequence < rows.sequence) ++first;

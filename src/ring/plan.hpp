@@ -46,12 +46,29 @@ class Plan {
   [[nodiscard]] std::int64_t num_keys(int owner) const;
   [[nodiscard]] std::int64_t num_rows_q() const;
 
-  /// What this rank sees of the owner's keys.
-  [[nodiscard]] std::vector<Piece> pieces(int owner) const { return pieces_of(rank_, owner); }
+  /// What this rank, or another, sees of the owner's keys.
+  [[nodiscard]] std::vector<Piece> pieces(int owner) const { return pieces(rank_, owner); }
+  [[nodiscard]] std::vector<Piece> pieces(int rank, int owner) const;
+  [[nodiscard]] bool sees(int rank, int owner) const { return !pieces(rank, owner).empty(); }
+
+  /// Rows and keys of a rank, where it holds them (local_begin) and in their sequences.
+  [[nodiscard]] const std::vector<Run>& rows(int rank) const { return rows_by_rank_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] const std::vector<Run>& keys(int rank) const { return keys_by_rank_[static_cast<std::size_t>(rank)]; }
+
+  /// Where sequences begin in the whole.
+  [[nodiscard]] const std::vector<std::int64_t>& offsets_q() const { return offsets_q_; }
+  [[nodiscard]] const std::vector<std::int64_t>& offsets_k() const { return offsets_k_; }
+
+  /// The keys of all ranks in one tensor: in their own order, so that a row's are neighbours; striped ones by owner, as
+  /// rows and keys of a piece are equally far apart. Here local_begin is the place in that tensor.
+  [[nodiscard]] std::vector<Run> gathered_keys(int owner) const;
+  /// What a rank's rows see of it, where it has at least the keys of those owners whom the rank sees.
+  [[nodiscard]] std::vector<Piece> gathered_pieces(int rank) const;
 
  private:
-  [[nodiscard]] std::vector<Piece> pieces_of(int rank, int owner) const;
+  [[nodiscard]] std::vector<Piece> pieces_of(int rank, const std::vector<Run>& keys) const;
 
+  Sharding sharding_ = Sharding::kContiguous;
   std::int64_t window_left_ = kOpenWindow;
   std::int64_t window_right_ = kOpenWindow;
   int rank_ = 0;

@@ -120,6 +120,20 @@ const char* sharding_name(Sharding sharding) noexcept {
   return "?";
 }
 
+const char* algorithm_name(RingAlgorithm algorithm) noexcept {
+  switch (algorithm) {
+    case RingAlgorithm::kAutomatic:
+      return "automatic";
+    case RingAlgorithm::kExchange:
+      return "exchange";
+    case RingAlgorithm::kAllGather:
+      return "all_gather";
+    case RingAlgorithm::kAllToAll:
+      return "all_to_all";
+  }
+  return "?";
+}
+
 std::int64_t shard_seqlen(Sharding sharding, std::int64_t seqlen, int rank, int num_ranks,
                           std::span<const std::int32_t> cu_seqlens) {
   ring::check_shard(seqlen, rank, num_ranks, cu_seqlens);

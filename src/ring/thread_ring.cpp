@@ -18,8 +18,8 @@
 namespace attend::ring {
 namespace {
 
-constexpr std::size_t kNumChannels = 4;
-constexpr auto kDeviceChannel = static_cast<Channel>(3);  // of exchange()
+constexpr std::size_t kNumChannels = 5;
+constexpr auto kDeviceChannel = static_cast<Channel>(4);  // of exchange()
 
 enum class MessageState : std::uint8_t { kPosted, kBeingCopied, kTaken };
 
@@ -34,8 +34,10 @@ struct Message {
 /// What the ranks share: for each pair of ranks and channel the messages that nobody has taken yet.
 class Hub {
  public:
-  explicit Hub(int num_ranks)
-      : num_ranks_(num_ranks), posted_(static_cast<std::size_t>(num_ranks) * num_ranks * kNumChannels) {}
+  Hub(int num_ranks, const RingLimits& limits)
+      : num_ranks_(num_ranks),
+        timeout_(limits.timeout),
+        posted_(static_cast<std::size_t>(num_ranks) * num_ranks * kNumChannels) {}
 
   [[nodiscard]] int num_ranks() const { return num_ranks_; }
 
@@ -45,9 +47,9 @@ class Hub {
     changed_.notify_all();
   }
 
-  void wait_until_taken(const Message& message) {
+  void wait_until_taken(const Message& message, int from, int to) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return message.state == MessageState::kTaken || failure_; });
+    wait(lock, from, to, [&] { return message.state == MessageState::kTaken || failure_; });
     if (message.state != MessageState::kTaken) throw_failure();
   }
 
@@ -56,7 +58,7 @@ class Hub {
   void take(int from, int to, Channel channel, std::size_t size, Copy copy) {
     std::unique_lock lock(mutex_);
     std::list<std::shared_ptr<Message>>& messages = posted(from, to, channel);
-    changed_.wait(lock, [&] { return !messages.empty() || failure_; });
+    wait(lock, to, from, [&] { return !messages.empty() || failure_; });
     if (messages.empty()) throw_failure();
     const std::shared_ptr<Message> message = messages.front();
     if (message->bytes.size() != size) {
@@ -99,9 +101,19 @@ class Hub {
                    static_cast<std::size_t>(channel)];
   }
 
+  /// Waits until `is_done`, but not for ever.
+  template <class IsDone>
+  void wait(std::unique_lock<std::mutex>& lock, int waiting, int other, IsDone is_done) {
+    if (timeout_.count() == 0) return changed_.wait(lock, is_done);
+    if (changed_.wait_for(lock, timeout_, is_done)) return;
+    throw Error(ErrorCode::kInternal,
+                fmt::format("ring: rank {} has waited {} ms for rank {}", waiting, timeout_.count(), other));
+  }
+
   [[noreturn]] void throw_failure() const { throw Error(ErrorCode::kInternal, *failure_); }
 
   int num_ranks_;
+  std::chrono::milliseconds timeout_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::list<std::shared_ptr<Message>>> posted_;
@@ -118,7 +130,7 @@ class PendingSend : public Pending {
     hub_->post(from_, to_, channel_, message_);
   }
   ~PendingSend() override { hub_->withdraw(from_, to_, channel_, message_); }
-  void wait() override { hub_->wait_until_taken(*message_); }
+  void wait() override { hub_->wait_until_taken(*message_, from_, to_); }
 
  protected:
   [[nodiscard]] const Message& message() const { return *message_; }
@@ -205,9 +217,9 @@ void ThreadTransport::exchange(std::span<const DeviceMessage> sends, std::span<c
 
 namespace attend {
 
-std::vector<RingContext> make_thread_ring(int num_ranks) {
+std::vector<RingContext> make_thread_ring(int num_ranks, const RingLimits& limits) {
   if (num_ranks < 1) throw Error(ErrorCode::kInvalidArgument, fmt::format("num_ranks: {}, allowed >= 1", num_ranks));
-  const auto hub = std::make_shared<ring::Hub>(num_ranks);
+  const auto hub = std::make_shared<ring::Hub>(num_ranks, limits);
   std::vector<RingContext> ranks;
   for (int rank = 0; rank < num_ranks; ++rank) {
     ranks.emplace_back(std::make_shared<ring::ThreadTransport>(hub, rank));

@@ -10,12 +10,13 @@
 
 #include "attend/tensor.hpp"
 #include "ring/device_state.hpp"
+#include "ring/timeline.hpp"
 
 namespace attend::ring {
 
 /// Messages of different channels do not see each other. Those of one channel from one rank to another arrive in the
 /// order in which they were sent.
-enum class Channel : std::uint8_t { kAgreement, kKeysValues, kKeyGradients };
+enum class Channel : std::uint8_t { kAgreement, kKeysValues, kKeyGradients, kHeads };
 
 /// A message on its way. Its buffer belongs to the transport until wait() has returned or the object is gone.
 class Pending {
@@ -69,6 +70,10 @@ class Transport {
   /// What this rank has on the GPU of its calls' tensors; made by the first call there.
   [[nodiscard]] DeviceState& state(int device);
 
+  /// Where this rank's calls record what they do from now on; null, as in the beginning: nowhere.
+  void record_in(Timeline* timeline) { timeline_ = timeline; }
+  [[nodiscard]] Timeline* timeline() const { return timeline_; }
+
   /// This rank gives up a call that others wait in: their waits shall end.
   virtual void fail(const std::string& why) = 0;
 
@@ -79,6 +84,7 @@ class Transport {
 
  private:
   std::unique_ptr<DeviceState> state_;
+  Timeline* timeline_ = nullptr;
 };
 
 }  // namespace attend::ring

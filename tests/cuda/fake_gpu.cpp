@@ -1,11 +1,14 @@
 // A libcuda and an NVRTC of a GPU in software: what a launch of simt's kernels and of the ring's would leave in memory,
-// computed on the host from the very arguments, when it is put on a stream. float32; no bias, mask or packed sequences.
+// computed on the host from the very arguments, when it is put on a stream. float32; no bias or mask.
 // What NVRTC "compiles" is the generated program itself, in which the driver finds the Config.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cuda/driver/driver.hpp"
@@ -20,17 +23,27 @@ using namespace attend::cuda;
 
 namespace {
 
+/// The generated program, and the constants of its Config, each of which is asked for once an entry.
 struct Program {
-  std::string text, entry;
-
-  [[nodiscard]] std::string value(const char* constant) const {
-    const std::size_t at = text.find(std::string(" ") + constant + " = ");
-    if (at == std::string::npos) return "";
-    const std::size_t begin = text.find("= ", at) + 2;
-    return text.substr(begin, text.find(';', begin) - begin);
+  explicit Program(const std::string& text) {
+    for (std::size_t at = text.find(" = "); at != std::string::npos; at = text.find(" = ", at + 1)) {
+      const std::size_t name = text.rfind(' ', at - 1) + 1, value = at + 3;
+      constants.emplace(text.substr(name, at - name), text.substr(value, text.find(';', value) - value));
+    }
   }
-  [[nodiscard]] bool is(const char* constant) const { return value(constant) == "true"; }
-  [[nodiscard]] int number(const char* constant) const { return std::atoi(value(constant).c_str()); }
+
+  std::map<std::string, std::string, std::less<>> constants;
+  std::string entry = {};
+
+  [[nodiscard]] std::string value(std::string_view constant) const {
+    const auto found = constants.find(constant);
+    return found == constants.end() ? "" : found->second;
+  }
+  [[nodiscard]] bool is(std::string_view constant) const {
+    const auto found = constants.find(constant);
+    return found != constants.end() && found->second == "true";
+  }
+  [[nodiscard]] int number(std::string_view constant) const { return std::atoi(value(constant).c_str()); }
 };
 
 float* at(const void* tensor, const TensorStrides& stride, int64 batch, int64 head, int64 row) {
@@ -196,6 +209,32 @@ void simt_backward_queries(const Program& program, const BackwardOptionArgs& arg
   dq.store(b.dq, b.dq_stride, b.gradient_scale, program.is("kAddsToOutputs"));
 }
 
+/// Calls run(args) for every packed sequence, with that sequence's rows and keys as a batch of one.
+template <class Args, class Run>
+void for_each_sequence(const Program& program, const Args& args, Run run) {
+  if (!program.is("kIsVarlen")) return run(args);
+  for (uint32 s = 0; s < args.base.batch; ++s) {
+    Args one = args;
+    const int q = args.options.cu_seqlens_q[s], k = args.options.cu_seqlens_k[s];
+    auto& b = one.base;
+    const auto shift = [](auto& tensor, const TensorStrides& stride, int row) {
+      tensor = at(tensor, stride, 0, 0, row);
+    };
+    b.batch = 1;
+    b.seqlen_q = args.options.cu_seqlens_q[s + 1] - q;
+    b.seqlen_k = args.options.cu_seqlens_k[s + 1] - k;
+    shift(b.q, b.q_stride, q), shift(b.k, b.k_stride, k), shift(b.v, b.v_stride, k), shift(b.o, b.o_stride, q);
+    if (b.lse != nullptr) shift(b.lse, b.lse_stride, q);
+    if constexpr (requires { b.dq; }) {
+      shift(b.dout, b.dout_stride, q), shift(b.dq, b.dq_stride, q);
+      shift(b.dk, b.dk_stride, k), shift(b.dv, b.dv_stride, k);
+      if (b.dlse != nullptr) shift(b.dlse, b.dlse_stride, q);
+    }
+    if (program.is("kHasAlibi")) one.options.alibi_slopes += s * args.options.alibi_sequence_stride;
+    run(one);
+  }
+}
+
 void ring_rows(const Program& program, const RingRowsArgs& args) {
   for (int64 r = 0; r < args.all_rows; ++r) {
     const int64 batch = r / args.rows / args.heads, head = r / args.rows % args.heads, row = r % args.rows;
@@ -230,7 +269,7 @@ DriverResult cuDeviceGetAttribute(int* value, DeviceAttribute which, DeviceIndex
   return 0;
 }
 DriverResult cuModuleLoadData(ModuleHandle* module, const void* image) {
-  *module = reinterpret_cast<ModuleHandle>(new Program{static_cast<const char*>(image), ""});
+  *module = reinterpret_cast<ModuleHandle>(new Program(static_cast<const char*>(image)));
   return 0;
 }
 DriverResult cuModuleUnload(ModuleHandle module) {
@@ -248,11 +287,11 @@ DriverResult cuLaunchKernelEx(const DriverLaunchConfig*, FunctionHandle function
   const auto& backward = *static_cast<const BackwardOptionArgs*>(arguments[0]);
   constexpr DriverResult kNotSupported = 801;
   if (program.entry == "attend_simt_forward") {
-    simt_forward(program, forward);
+    for_each_sequence(program, forward, [&](const auto& args) { simt_forward(program, args); });
   } else if (program.entry == "attend_simt_backward_keys") {
-    simt_backward_keys(program, backward);
+    for_each_sequence(program, backward, [&](const auto& args) { simt_backward_keys(program, args); });
   } else if (program.entry == "attend_simt_backward_queries") {
-    simt_backward_queries(program, backward);
+    for_each_sequence(program, backward, [&](const auto& args) { simt_backward_queries(program, args); });
   } else if (program.entry == "attend_ring_rows") {
     ring_rows(program, *static_cast<const RingRowsArgs*>(arguments[0]));
   } else if (program.entry != "attend_simt_backward_prepare") {  // what it saves is computed anew here

@@ -49,6 +49,12 @@ struct Check {
     check(options.attention);
     fuzz::require(io::parse_folder_name(io::folder_name(options.spec)) == options.spec);
   }
+  void operator()(const cli::RingOptions& options) const {
+    check(options.attention);
+    fuzz::require(options.repeat >= 1 && options.ranks >= 0 && options.threads >= 0);
+    fuzz::require(options.ranks > 0 || !options.explain);
+    fuzz::require(io::parse_folder_name(io::folder_name(options.spec)) == options.spec);
+  }
   void operator()(const cli::Message& message) const { fuzz::require(!message.text.empty()); }
 };
 

@@ -60,7 +60,9 @@ bool is_compatible(int f, int a, int g, int b) {
   return true;
 }
 
-RingCase to_case(const Choice& v, std::uint64_t seed) {
+constexpr RingAlgorithm kAlgorithms[] = {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll};
+
+RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
   const auto at = [&](Factor f) { return static_cast<std::size_t>(v[f]); };
   const Mask& mask = kMasks[at(kMask)];
   AttentionCase c = {.dtype = kDtypes[at(kDtype)],
@@ -86,7 +88,14 @@ RingCase to_case(const Choice& v, std::uint64_t seed) {
     c.varlen_q = {c.seqlen_q, 0, c.seqlen_q / 2, 3};
     c.varlen_k = {c.seqlen_k, 4, 0, c.seqlen_k / 3 + 1};
   }
-  return {c, kShardings[at(kShardingKind)], kNumRanks[at(kRanks)]};
+  const int num_ranks = kNumRanks[at(kRanks)];
+  if (algorithm == RingAlgorithm::kAllToAll) {  // every rank has its share
+    c.heads_k = num_ranks;
+    c.heads_q = (v[kHeads] == 0 ? 1 : 2) * num_ranks;
+    c.bias.reset();  // refused
+    c.mask.reset();
+  }
+  return {c, kShardings[at(kShardingKind)], num_ranks, algorithm};
 }
 
 constexpr std::uint64_t kArraySeed = 20261122;
@@ -94,7 +103,7 @@ constexpr std::uint64_t kArraySeed = 20261122;
 std::vector<RingCase> cases() {
   std::vector<RingCase> all;
   for (const Choice& v : covering_array(kNumValues, is_compatible, kArraySeed)) {
-    all.push_back(to_case(v, 1000 + all.size()));
+    for (const RingAlgorithm algorithm : kAlgorithms) all.push_back(to_case(v, algorithm, 1000 + all.size()));
   }
   return all;
 }
@@ -191,22 +200,33 @@ TEST_F(GpuRing, ErrorDoesNotGrowWithRanks) {
   const Outputs truth = run(as_f64(in), "reference");
   const Outputs alone = run(in, supports("sm90_forward", in) ? "sm90_backward" : "sm80_backward");  // after its forward
   const Outputs ring = run_on_gpu(in, eight);
+  RingCase gathered = eight;
+  gathered.algorithm = RingAlgorithm::kAllGather;
+  const Outputs ring_of_gathered = run_on_gpu(in, gathered);
   for (TensorBuffer Outputs::*tensor : {&Outputs::o, &Outputs::dq, &Outputs::dk, &Outputs::dv}) {
     const std::vector<double> want = (truth.*tensor).values();
     const Errors of_one = errors_of((alone.*tensor).values(), want), of_ring = errors_of((ring.*tensor).values(), want);
     std::printf("one GPU: rms %.3e max %.3e, a ring of 8: %.3e %.3e\n", std::sqrt(of_one.mean_square), of_one.largest,
                 std::sqrt(of_ring.mean_square), of_ring.largest);
     EXPECT_LE(std::sqrt(of_ring.mean_square), 1.05 * std::sqrt(of_one.mean_square));
+    const Errors of_gathered = errors_of((ring_of_gathered.*tensor).values(), want);
+    EXPECT_LE(std::sqrt(of_gathered.mean_square), 1.05 * std::sqrt(of_one.mean_square));
   }
 }
 
 TEST_F(GpuRing, IsRepeatableWhereItIsAskedToBe) {
   RingCase c = long_case(DType::kF16, Sharding::kZigzag, 4);
   c.problem.deterministic = true;
+  c.problem.heads_q = c.problem.heads_k = 4;
   const Inputs in = make_inputs(c.problem);
-  const Outputs first = run_on_gpu(in, c);
-  for (int round = 0; round < 5; ++round) {
-    const Outputs again = run_on_gpu(in, c);
+  Outputs first;
+  for (int round = 0; round < 3 * 5; ++round) {
+    c.algorithm = kAlgorithms[round / 5];
+    Outputs again = run_on_gpu(in, c);
+    if (round % 5 == 0) {
+      first = std::move(again);
+      continue;
+    }
     EXPECT_EQ(again.o.bytes(), first.o.bytes());
     EXPECT_EQ(again.lse.bytes(), first.lse.bytes());
     EXPECT_EQ(again.dq.bytes(), first.dq.bytes());
@@ -220,8 +240,9 @@ TEST_F(GpuRing, DropsTheVeryEntriesOfOneDevice) {
   for (const Sharding sharding : {Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}) {
     for (const std::int64_t seqlen : {64, 61}) {
       RingCase c = {{.dtype = DType::kBF16,
-                     .heads_q = 2,
-                     .heads_k = 2,
+                     .batch = 2,
+                     .heads_q = 3,
+                     .heads_k = 3,
                      .seqlen_q = seqlen,
                      .seqlen_k = seqlen,
                      .head_dim = 64,
@@ -233,8 +254,11 @@ TEST_F(GpuRing, DropsTheVeryEntriesOfOneDevice) {
       const Inputs in = make_inputs(c.problem);
       in.v.generate([](auto, auto, std::int64_t row, std::int64_t col) { return row == col ? 1.0 : 0.0; });
       const std::vector<double> want = run(in, "auto").o.values();
-      const std::vector<double> got = run_on_gpu(in, c).o.values();
-      for (std::size_t i = 0; i < want.size(); ++i) ASSERT_EQ(got[i] == 0, want[i] == 0) << i << " " << describe(c);
+      for (const RingAlgorithm algorithm : kAlgorithms) {
+        c.algorithm = algorithm;
+        const std::vector<double> got = run_on_gpu(in, c).o.values();
+        for (std::size_t i = 0; i < want.size(); ++i) ASSERT_EQ(got[i] == 0, want[i] == 0) << i << " " << describe(c);
+      }
     }
   }
 }
@@ -270,24 +294,47 @@ class NcclRing : public GpuTest {
   }
 
   /// The first message of a communicator sets up its connections, which takes seconds where others use the host too.
-  static std::vector<RingContext> make_ring(std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
+  static std::vector<RingContext> make_ring(int num_ranks = 2,
+                                            std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
     const NcclId id = make_nccl_id();
-    std::vector<std::optional<RingContext>> made(2);
-    const std::vector<std::string> thrown = on_threads(2, [&](int rank) {
-      made[static_cast<std::size_t>(rank)] =
-          make_nccl_ring(id, rank, 2, rank, {.timeout = timeout});
+    std::vector<std::optional<RingContext>> made(static_cast<std::size_t>(num_ranks));
+    const std::vector<std::string> thrown = on_threads(num_ranks, [&](int rank) {
+      made[static_cast<std::size_t>(rank)] = make_nccl_ring(id, rank, num_ranks, rank, {.timeout = timeout});
     });
     for (const std::string& text : thrown) EXPECT_EQ(text, "");
-    return {*made[0], *made[1]};
+    std::vector<RingContext> ranks;
+    for (const std::optional<RingContext>& rank : made) ranks.push_back(*rank);
+    return ranks;
   }
 };
 
-TEST_F(NcclRing, OfTwoGpusStaysInBudget) {
+/// Every case of the array for as many ranks as there are GPUs, and for fewer.
+TEST_F(NcclRing, StaysInBudget) {
+  for (const int num_ranks : {2, 3, 4}) {
+    if (num_ranks > cuda::device_count()) break;
+    const std::vector<RingContext> ranks = make_ring(num_ranks);
+    for (const RingCase& c : cases()) {
+      if (c.num_ranks != num_ranks) continue;
+      const Inputs in = make_inputs(c.problem);
+      check(in, run_on_gpus(ranks, {0, 1, 2, 3}, in, c), c);
+    }
+  }
+}
+
+/// Ranks that ask for different algorithms would wait for each other's messages.
+TEST_F(NcclRing, TellsRanksOfDifferentAlgorithms) {
   const std::vector<RingContext> ranks = make_ring();
-  for (RingCase c : cases()) {
-    if (c.num_ranks != 2) continue;
-    const Inputs in = make_inputs(c.problem);
-    check(in, run_on_gpus(ranks, {0, 1}, in, c), c);
+  const RingCase c = long_case(DType::kBF16, Sharding::kZigzag, 2);
+  const Inputs in = make_inputs(c.problem);
+  const std::vector<RankTensors> tensors = cut(in, c);
+  const std::vector<std::string> thrown = on_threads(2, [&](int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    RingCase mine = c;
+    if (rank == 1) mine.algorithm = RingAlgorithm::kAllGather;
+    run_rank(ranks[at], tensors[at], mine, rank, "auto");
+  });
+  for (const std::string& text : thrown) {
+    EXPECT_EQ(text, "algorithm: all_gather on rank 1, allowed exchange as on rank 0");
   }
 }
 
@@ -326,7 +373,7 @@ TEST_F(NcclRing, TellsRanksThatDiffer) {
 class LastNcclRing : public NcclRing {};
 
 TEST_F(LastNcclRing, DoesNotWaitForEverForARankThatIsGone) {
-  const std::vector<RingContext> ranks = make_ring(std::chrono::milliseconds(3000));
+  const std::vector<RingContext> ranks = make_ring(2, std::chrono::milliseconds(3000));
   const RingCase c = long_case(DType::kBF16, Sharding::kZigzag, 2);
   const Inputs in = make_inputs(c.problem);
   const std::vector<RankTensors> tensors = cut(in, c);

@@ -128,7 +128,7 @@ TEST(Options, HelpAndVersion) {
        {"--help", "-h", "--version", "run --help", "generate -h", "bench --help", "compile --help", "info --help"}) {
     EXPECT_FALSE(parsed<cli::Message>(line).text.empty()) << line;
   }
-  for (const char* command : {"generate", "run", "bench", "compile"}) {
+  for (const char* command : {"generate", "run", "bench", "compile", "ring"}) {
     EXPECT_THAT(parsed<cli::Message>(std::string(command) + " --help").text, HasSubstr("Examples:"));
   }
 }
@@ -167,8 +167,8 @@ TEST(Options, RefusalsNameFlagValueAndWhatIsAllowed) {
       {"bench --compute cpu,", "--compute: ''", "auto, cpu, reference"},
       {"bench --device tpu", "--device: 'tpu'", "auto, cpu, cuda"},
       {"bench --device tpu", "--device: 'tpu'", "cpu, cuda"},
-      {"transmogrify", "command: 'transmogrify'", "generate, run, bench, compile, ladder, sweep, info"},
-      {"", "no command", "generate, run, bench, compile, ladder, sweep, info"},
+      {"transmogrify", "command: 'transmogrify'", "generate, run, bench, compile, ladder, sweep, ring, info"},
+      {"", "no command", "generate, run, bench, compile, ladder, sweep, ring, info"},
       {"compile --arch sm_91", "--arch: 'sm_91'", "sm_90a"},
       {"compile --arch sm_80,", "--arch: ''", "sm_90a"},
       {"compile --compute nope", "--compute: 'nope'", "all, standard, naive, tiled"},

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "io/attend_program.hpp"
+#include "io/on_ranks.hpp"
 #include "io/temp_folder.hpp"
 
 namespace attend::test {
@@ -16,12 +16,6 @@ namespace {
 using testing::HasSubstr;
 
 #ifdef ATTEND_MPIEXEC
-
-int count(const std::string& text, const std::string& part) {
-  int found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
 
 std::vector<float> floats(const std::filesystem::path& path) {
   const std::string bytes = read_file(path);
@@ -44,20 +38,6 @@ class RingCli : public testing::Test {
   }
 
   [[nodiscard]] std::string data(const std::string& folder) const { return (folder_ / folder / kName).string(); }
-
-  /// mpirun -n num_ranks attend LINE
-  static ProgramResult on_ranks(int num_ranks, const std::string& line) {
-    std::vector<std::string> arguments = {ATTEND_MPIEXEC_NUMPROC, std::to_string(num_ranks), ATTEND_PROGRAM};
-    std::istringstream stream(line);
-    for (std::string word; stream >> word;) arguments.push_back(word);
-    return run_program(ATTEND_MPIEXEC, arguments, [] {
-      // Open MPI's --oversubscribe and --allow-run-as-root, in a form that other MPIs do not stumble over.
-      ::setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
-      ::setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1);
-      ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-      ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    });
-  }
 
   void expect_same_files(const std::vector<std::string>& names) const {
     for (const std::string& name : names) {
@@ -85,12 +65,17 @@ TEST_F(RingCli, WritesTheFilesOfOneProcess) {
     const char* sharding;
     const char* options;
   } cases[] = {{4, "zigzag", "--causal"},
-               {3, "striped", "--window_left 9 --window_right 0 --softcap 20"},
+               {2, "zigzag", "--causal --algorithm all_to_all"},
+               {3, "striped", "--algorithm all_gather --window_left 9 --window_right 0 --softcap 20"},
                {2, "contiguous", "--dropout_p 0.3 --seed 7"},
                {1, "zigzag", "--causal"}};
   for (const auto& [num_ranks, sharding, options] : cases) {
     const std::string line = " --mode both --check --threads 1 " + std::string(options) + " --data ";
-    const ProgramResult one = run_attend_line("run" + line + data("one"));
+    std::string of_one = line;
+    if (const std::size_t at = of_one.find("--algorithm"); at != std::string::npos) {
+      of_one.erase(at, of_one.find(' ', at + 12) - at);
+    }
+    const ProgramResult one = run_attend_line("run" + of_one + data("one"));
     ASSERT_EQ(one.status, 0) << one.out << one.err;
     const auto json = folder_ / "result.json";
     const ProgramResult ring =
@@ -143,6 +128,8 @@ TEST(RingOptions, WhatARingDoesNotHaveIsRefused) {
   EXPECT_EQ(compute.err, "attend: --compute: 'simt' with --ring, allowed auto, cpu, reference\n");
   const ProgramResult bias = run_attend_line("run --ring zigzag --mode both --bias b.npy --data B1_H1_S8_D8");
   EXPECT_THAT(bias.err, HasSubstr("--bias: given with --ring and a backward pass"));
+  const ProgramResult algorithm = run_attend_line("run --algorithm exchange --data B1_H1_S8_D8");
+  EXPECT_EQ(algorithm.err, "attend: --algorithm: given without --ring, allowed with it\n");
   const ProgramResult sharding = run_attend_line("run --ring ziczac --data B1_H1_S8_D8");
   EXPECT_THAT(sharding.err, HasSubstr("--ring: 'ziczac', allowed off, contiguous, zigzag, striped"));
 }

@@ -64,6 +64,8 @@ TEST(Agreement, NamesWhatARankHasOtherThanRankZero) {
             "causal: true on rank 2, allowed false as on rank 0");
   EXPECT_EQ(line([](RankTensors&, RingCase& c) { c.sharding = Sharding::kStriped; }),
             "sharding: striped on rank 2, allowed zigzag as on rank 0");
+  EXPECT_EQ(line([](RankTensors&, RingCase& c) { c.algorithm = RingAlgorithm::kAllGather; }),
+            "algorithm: all_gather on rank 2, allowed exchange as on rank 0");
   EXPECT_EQ(line([](RankTensors& t, RingCase&) { t.in.options.scale = 0.25; }),
             "scale: 0.25 on rank 2, allowed 1/sqrt(head_dim) as on rank 0");
   EXPECT_EQ(line([](RankTensors& t, RingCase&) { t.in.bias.reset(); }),
@@ -198,6 +200,19 @@ TEST(Failure, OfOneRankEndsTheOthersCalls) {
   for (const std::string& text : {thrown[0], thrown[2], later[0], later[1], later[2]}) {
     EXPECT_EQ(text, "ring: rank 1 failed: the call was ended");
   }
+}
+
+// A rank that does not call: before anything is agreed, so that the others' errors are their own.
+TEST(Failure, OfARankThatNeverCallsIsTold) {
+  const RingCase c = {kProblem, Sharding::kZigzag, kRanks};
+  const std::vector<RingContext> ranks = make_thread_ring(kRanks, {.timeout = std::chrono::milliseconds(200)});
+  const std::vector<RankTensors> tensors = cut(make_inputs(kProblem), c);
+  const auto thrown = on_threads(kRanks - 1, [&](int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    ring_forward_of(ranks[at], tensors[at], c, "auto");
+  });
+  EXPECT_EQ(thrown[0], "ring: rank 0 has waited 200 ms for rank 2");
+  EXPECT_EQ(thrown[1], "ring: rank 1 has waited 200 ms for rank 2");
 }
 
 TEST(ThreadRing, RefusesAMessageOfAnotherSize) {

@@ -29,8 +29,10 @@ std::vector<std::string> run_ranks(const std::vector<RingContext>& ranks, const 
                                    const RingCase& c) {
   return on_threads(c.num_ranks, [&](int rank) {
     const auto at = static_cast<std::size_t>(rank);
-    ring_forward_of(ranks[at], tensors[at], c, "auto", kGpu);
-    ring_backward_of(ranks[at], tensors[at], c, "auto", kGpu);
+    // What one device computes by heads would be by kernels that nobody runs here.
+    const char* const compute = c.algorithm == RingAlgorithm::kAllToAll ? "simt" : "auto";
+    ring_forward_of(ranks[at], tensors[at], c, compute, kGpu);
+    ring_backward_of(ranks[at], tensors[at], c, compute, kGpu);
   });
 }
 
@@ -49,7 +51,7 @@ constexpr Mask kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 9, -1},
 const std::vector<int> kNumValues = {
     3, 4, std::size(kLengths), std::size(kHeads), std::size(kHeadDims), std::size(kMasks), 2, 2, 2, 2, 2, 2};
 
-RingCase to_case(const Choice& v, std::uint64_t seed) {
+RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
   const auto at = [&](std::size_t factor) { return static_cast<std::size_t>(v[factor]); };
   AttentionCase c = {.batch = 2,
                      .heads_q = kHeads[at(3)].a,
@@ -71,7 +73,11 @@ RingCase to_case(const Choice& v, std::uint64_t seed) {
     c.varlen_k = {c.seqlen_k, 4, 0, c.seqlen_k / 3 + 1};
   }
   c.seed = seed;
-  return {c, static_cast<Sharding>(v[0]), v[1] + 1};
+  if (algorithm == RingAlgorithm::kAllToAll) {  // every rank has its share
+    c.heads_k = v[1] + 1;
+    c.heads_q = (v[3] == 0 ? 1 : 2) * c.heads_k;
+  }
+  return {c, static_cast<Sharding>(v[0]), v[1] + 1, algorithm};
 }
 
 class DeviceRingPair : public testing::TestWithParam<RingCase> {};
@@ -96,7 +102,10 @@ std::vector<RingCase> cases() {
   std::vector<RingCase> all;
   for (const Choice& v : covering_array(
            kNumValues, [](int, int, int, int) { return true; }, 7)) {
-    all.push_back(to_case(v, 300 + all.size()));
+    for (const RingAlgorithm algorithm :
+         {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll}) {
+      all.push_back(to_case(v, algorithm, 300 + all.size()));
+    }
   }
   return all;
 }
@@ -110,6 +119,18 @@ TEST(DeviceRing, RefusesTheSameOnEveryRank) {
   for (const std::string& text : run_ranks(make_thread_ring(3), cut(in, c), c)) {
     EXPECT_EQ(text, "bias: given with striped sharding on a GPU, allowed none (rank 0)");
   }
+  RingCase heads = {{.heads_q = 4, .heads_k = 2, .seqlen_q = 12, .seqlen_k = 12}, Sharding::kZigzag, 4};
+  heads.algorithm = RingAlgorithm::kAllToAll;
+  const auto line = [&] {
+    const Inputs of_heads = make_inputs(heads.problem);
+    const auto thrown = run_ranks(make_thread_ring(heads.num_ranks), cut(of_heads, heads), heads);
+    for (const std::string& text : thrown) EXPECT_EQ(text, thrown[0]);
+    return thrown[0];
+  };
+  EXPECT_EQ(line(), "k: 2 heads, allowed a multiple of the 4 ranks with algorithm all_to_all (rank 0)");
+  heads.num_ranks = 2;
+  heads.problem.mask = Broadcast{true, true, true};
+  EXPECT_EQ(line(), "mask: given with algorithm all_to_all on a GPU, allowed none (rank 0)");
   const RingCase wide = {{.seqlen_q = 12, .seqlen_k = 12, .head_dim = 16, .head_dim_v = 300}, Sharding::kZigzag, 2};
   const Inputs wide_in = make_inputs(wide.problem);
   for (const std::string& text : run_ranks(make_thread_ring(2), cut(wide_in, wide), wide)) {
@@ -122,6 +143,8 @@ TEST(DeviceRing, KeepsItsMemoryFromCallToCall) {
   const std::vector<RingContext> ranks = make_thread_ring(2);
   for (const std::int64_t seqlen : {40, 20, 80}) {  // less, and more than before
     RingCase next = c;
+    next.algorithm = seqlen == 20 ? RingAlgorithm::kAllGather : RingAlgorithm::kAllToAll;
+    next.problem.heads_q = next.problem.heads_k = 2;
     next.problem.seqlen_q = next.problem.seqlen_k = seqlen;
     const Inputs in = make_inputs(next.problem);
     const std::vector<RankTensors> tensors = cut(in, next);

@@ -69,23 +69,35 @@ bool refuses(const RingContext& context) {
 }
 
 bool all_right(const RingContext& context) {
+  AttentionCase everything = {.batch = 2,
+                              .heads_q = 2 * context.size(),
+                              .heads_k = context.size(),
+                              .seqlen_q = 61,
+                              .seqlen_k = 80,
+                              .head_dim = 16,
+                              .head_dim_v = 24,
+                              .causal = true,
+                              .alibi = true,
+                              .dropout_p = 0.2,
+                              .dlse = true,
+                              .seed = 91};
+  AttentionCase windowed = everything;
+  windowed.causal = false;
+  windowed.window_left = 20;
+  windowed.window_right = 3;
+  windowed.dropout_p = 0;
+  windowed.softcap = 5;
+  windowed.bias = Broadcast{true, false, true};
+  windowed.mask = Broadcast{false, true, true};
   bool ok = refuses(context);
-  for (const Sharding sharding : {Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      const AttentionCase problem = {.dtype = dtype,
-                                     .batch = 2,
-                                     .heads_q = 4,
-                                     .heads_k = 2,
-                                     .seqlen_q = 131,
-                                     .seqlen_k = 150,
-                                     .head_dim = 16,
-                                     .head_dim_v = 24,
-                                     .causal = true,
-                                     .alibi = true,
-                                     .dropout_p = 0.2,
-                                     .dlse = true,
-                                     .seed = 91};
-      ok = agrees(context, {problem, sharding, context.size()}) && ok;
+  for (const RingAlgorithm algorithm :
+       {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll, RingAlgorithm::kAutomatic}) {
+    for (const Sharding sharding : {Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}) {
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        everything.dtype = windowed.dtype = dtype;
+        ok = agrees(context, {everything, sharding, context.size(), algorithm}) && ok;
+        ok = agrees(context, {windowed, sharding, context.size(), algorithm}) && ok;
+      }
     }
   }
   return ok;

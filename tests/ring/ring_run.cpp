@@ -58,7 +58,8 @@ TensorBuffer sharded(const TensorBuffer& whole, const RingCase& c, int rank, std
 }  // namespace
 
 std::string describe(const RingCase& c) {
-  return std::string(sharding_name(c.sharding)) + " over " + std::to_string(c.num_ranks) + ": " + describe(c.problem);
+  return std::string(algorithm_name(c.algorithm)) + ", " + sharding_name(c.sharding) + " over " +
+         std::to_string(c.num_ranks) + ": " + describe(c.problem);
 }
 
 RankTensors rank_tensors(const Inputs& whole, const RingCase& c, int rank) {
@@ -85,7 +86,7 @@ void ring_forward_of(const RingContext& context, const RankTensors& t, const Rin
                      RankPlace place) {
   const Tensor lse = on(place, t.out.lse);
   ring_forward(context, on(place, t.in.q), on(place, t.in.k), on(place, t.in.v), on(place, t.out.o), &lse,
-               params_on(place, t.in, compute), c.sharding, place.stream);
+               params_on(place, t.in, compute), c.ring_params(), place.stream);
 }
 
 void ring_backward_of(const RingContext& context, const RankTensors& t, const RingCase& c, std::string_view compute,
@@ -94,7 +95,7 @@ void ring_backward_of(const RingContext& context, const RankTensors& t, const Ri
   if (t.in.dlse) extras.dlse = on(place, *t.in.dlse);
   ring_backward(context, on(place, t.in.dout), on(place, t.in.q), on(place, t.in.k), on(place, t.in.v),
                 on(place, t.out.o), on(place, t.out.lse), on(place, t.out.dq), on(place, t.out.dk), on(place, t.out.dv),
-                params_on(place, t.in, compute), c.sharding, place.stream, extras);
+                params_on(place, t.in, compute), c.ring_params(), place.stream, extras);
 }
 
 std::vector<std::string> on_threads(int num_ranks, const std::function<void(int)>& work) {

@@ -14,6 +14,9 @@ struct RingCase {
   AttentionCase problem;
   Sharding sharding = Sharding::kZigzag;
   int num_ranks = 2;
+  RingAlgorithm algorithm = RingAlgorithm::kExchange;
+
+  [[nodiscard]] RingParams ring_params() const { return {sharding, algorithm}; }
 };
 
 [[nodiscard]] std::string describe(const RingCase& c);

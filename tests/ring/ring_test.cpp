@@ -2,12 +2,10 @@
 // nobody, and what is not finite goes where it belongs.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
 #include <limits>
 
 #include "ring/ring_run.hpp"
-#include "ring/transport.hpp"
 #include "support/compare.hpp"
 #include "support/expect.hpp"
 #include "support/tolerances.hpp"
@@ -16,6 +14,7 @@ namespace attend::test {
 namespace {
 
 constexpr Sharding kShardings[] = {Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped};
+constexpr RingAlgorithm kAlgorithms[] = {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll};
 
 const AttentionCase kEverything = {.dtype = DType::kBF16,
                                    .batch = 2,
@@ -50,13 +49,67 @@ TEST(Ring, OfOneRankGivesTheForwardOfOneDeviceBitByBit) {
   }
 }
 
+// Whoever has all rows and keys of some heads calls the backend as one device does, but for dropout, by which sequences
+// are calls of their own.
+TEST(Ring, OfHeadsGivesTheForwardOfOneDeviceBitByBit) {
+  AttentionCase c = kEverything;
+  c.heads_q = 8;
+  c.heads_k = 4;
+  c.causal = false;
+  c.window_left = -1;
+  AttentionCase outliers = {.dtype = DType::kF16, .heads_q = 14, .heads_k = 7, .seqlen_q = 2, .seqlen_k = 3};
+  outliers.fill = Fill::kOutlier;
+  outliers.alibi = true;
+  for (const auto& [problem, num_ranks] : {std::pair{c, 4}, {outliers, 7}}) {
+    const Inputs in = make_inputs(problem);
+    const Outputs one = run(in, "cpu");
+    for (const Sharding sharding : kShardings) {
+      const Outputs got = run_on_ring(in, {problem, sharding, num_ranks, RingAlgorithm::kAllToAll});
+      expect_same_bits("o", got.o, one.o);
+      expect_near("lse", got.lse.values(), one.lse.values(), 0x1p-23);
+    }
+  }
+}
+
+// What is kept of v = identity shows in o.
+TEST(Ring, DropsTheVeryEntriesOfOneDevice) {
+  AttentionCase c = {.batch = 2, .heads_q = 8, .heads_k = 4, .seqlen_q = 45, .seqlen_k = 45};
+  c.head_dim = 16;
+  c.head_dim_v = 45;
+  c.dropout_p = 0.5;
+  c.seed = 75;
+  AttentionCase packed = c;
+  packed.varlen_q = packed.varlen_k = {13, 0, 20, 12};
+  for (const AttentionCase& problem : {c, packed}) {
+    const Inputs in = make_inputs(problem);
+    in.v.generate([](auto, auto, std::int64_t row, std::int64_t col) { return row == col ? 1.0 : 0.0; });
+    const std::vector<double> want = run(in, "cpu").o.values();
+    for (const RingAlgorithm algorithm : kAlgorithms) {
+      for (const Sharding sharding : kShardings) {
+        const RingCase ring = {problem, sharding, 4, algorithm};
+        const std::vector<double> got = run_on_ring(in, ring).o.values();
+        for (std::size_t i = 0; i < want.size(); ++i)
+          ASSERT_EQ(got[i] == 0, want[i] == 0) << i << " " << describe(ring);
+      }
+    }
+  }
+}
+
 TEST(Ring, IsRepeatable) {
-  const Inputs in = make_inputs(kEverything);
-  for (const Sharding sharding : kShardings) {
-    const RingCase c = {kEverything, sharding, 4};
+  AttentionCase problem = kEverything;
+  problem.heads_k = 4;
+  const Inputs in = make_inputs(problem);
+  for (const RingAlgorithm algorithm : kAlgorithms) {
+    const RingCase c = {problem, Sharding::kZigzag, 4, algorithm};
     const std::vector<RingContext> ranks = make_thread_ring(c.num_ranks);
     const Outputs first = run_on_ring(ranks, in, c);
-    for (int repeat = 0; repeat < 5; ++repeat) expect_same_bits(run_on_ring(ranks, in, c), first);
+    for (int repeat = 0; repeat < 3; ++repeat) expect_same_bits(run_on_ring(ranks, in, c), first);
+  }
+  for (const Sharding sharding : {Sharding::kContiguous, Sharding::kStriped}) {
+    const RingCase c = {problem, sharding, 4};
+    const std::vector<RingContext> ranks = make_thread_ring(c.num_ranks);
+    const Outputs first = run_on_ring(ranks, in, c);
+    for (int repeat = 0; repeat < 3; ++repeat) expect_same_bits(run_on_ring(ranks, in, c), first);
   }
 }
 
@@ -76,9 +129,16 @@ TEST(Ring, InFloat64IsOneDevice) {
     Outputs want = run(in, "reference");
     want.dbias.reset();
     for (const Sharding sharding : kShardings) {
-      for (const int num_ranks : {2, 5}) {
-        SCOPED_TRACE(std::string(sharding_name(sharding)) + " over " + std::to_string(num_ranks));
-        expect_near(run_on_ring(in, {problem, sharding, num_ranks}), want, property_tolerance(DType::kF64));
+      for (const auto& [num_ranks, algorithm] : {std::pair{2, RingAlgorithm::kExchange},
+                                                 {5, RingAlgorithm::kExchange},
+                                                 {2, RingAlgorithm::kAllToAll},
+                                                 {2, RingAlgorithm::kAllGather},
+                                                 {5, RingAlgorithm::kAllGather},
+                                                 {2, RingAlgorithm::kAutomatic},
+                                                 {3, RingAlgorithm::kAutomatic}}) {
+        const RingCase ring = {problem, sharding, num_ranks, algorithm};
+        SCOPED_TRACE(describe(ring));
+        expect_near(run_on_ring(in, ring), want, property_tolerance(DType::kF64));
       }
     }
   }
@@ -98,63 +158,7 @@ TEST(Ring, SendsNaNAndInfinityWhereTheyBelong) {
   for (const Sharding sharding : kShardings) {
     SCOPED_TRACE(sharding_name(sharding));
     expect_near(run_on_ring(in, {c, sharding, 3}), want, property_tolerance(DType::kF32));
-  }
-}
-
-/// Counts the bytes that a rank sends by channel.
-class CountingTransport : public ring::Transport {
- public:
-  CountingTransport(RingContext context, std::atomic<std::int64_t>* bytes)
-      : context_(std::move(context)), bytes_(bytes) {}
-  [[nodiscard]] int rank() const override { return context_.rank(); }
-  [[nodiscard]] int size() const override { return context_.size(); }
-  [[nodiscard]] std::unique_ptr<ring::Pending> send(int to, ring::Channel channel,
-                                                    std::span<const std::byte> bytes) override {
-    bytes_[static_cast<std::size_t>(channel)] += static_cast<std::int64_t>(bytes.size());
-    return context_.transport().send(to, channel, bytes);
-  }
-  [[nodiscard]] std::unique_ptr<ring::Pending> receive(int from, ring::Channel channel,
-                                                       std::span<std::byte> bytes) override {
-    return context_.transport().receive(from, channel, bytes);
-  }
-  void fail(const std::string& why) override { context_.transport().fail(why); }
-
- private:
-  RingContext context_;
-  std::atomic<std::int64_t>* bytes_;
-};
-
-// docs/ring.md states these counts.
-TEST(Ring, SendsKeysToNobodyWhoSeesNone) {
-  constexpr int kRanks = 4;
-  constexpr std::int64_t kKeysOfRank = 16;
-  constexpr std::int64_t kHeadDim = 16;
-  constexpr std::int64_t kBlockBytes = kKeysOfRank * 2 * kHeadDim * 2;     // k and v in bf16
-  constexpr std::int64_t kGradientBytes = kKeysOfRank * 2 * kHeadDim * 4;  // dk and dv in float32
-  struct Wanted {
-    Sharding sharding;
-    bool causal;
-    std::int64_t window_left;
-    std::int64_t hops;           // of blocks, forward and backward together 2 x
-    std::int64_t gradient_hops;  // one more where sums go home
-  };
-  for (const Wanted& w : {Wanted{Sharding::kContiguous, false, -1, 12, 16},
-                          Wanted{Sharding::kContiguous, true, -1, 6, 9}, Wanted{Sharding::kContiguous, true, 10, 3, 6},
-                          Wanted{Sharding::kZigzag, true, -1, 12, 16}, Wanted{Sharding::kStriped, true, -1, 12, 16}}) {
-    AttentionCase c = {.dtype = DType::kBF16, .seqlen_q = kRanks * kKeysOfRank, .seqlen_k = kRanks * kKeysOfRank};
-    c.head_dim = c.head_dim_v = kHeadDim;
-    c.causal = w.causal;
-    c.window_left = w.window_left;
-    std::atomic<std::int64_t> bytes[3] = {};
-    std::vector<RingContext> ranks;
-    for (const RingContext& rank : make_thread_ring(kRanks)) {
-      ranks.emplace_back(std::make_shared<CountingTransport>(rank, bytes));
-    }
-    (void)run_on_ring(ranks, make_inputs(c), {c, w.sharding, kRanks});
-    EXPECT_EQ(bytes[static_cast<std::size_t>(ring::Channel::kKeysValues)], 2 * w.hops * kBlockBytes)
-        << sharding_name(w.sharding) << " causal " << w.causal << " window " << w.window_left;
-    EXPECT_EQ(bytes[static_cast<std::size_t>(ring::Channel::kKeyGradients)], w.gradient_hops * kGradientBytes)
-        << sharding_name(w.sharding) << " causal " << w.causal << " window " << w.window_left;
+    expect_near(run_on_ring(in, {c, sharding, 3, RingAlgorithm::kAllGather}), want, property_tolerance(DType::kF32));
   }
 }
 

@@ -16,14 +16,14 @@ _NUM_EXTRAS = len(Extras._fields)
 _NUM_SETTINGS = len(Settings._fields)
 
 
-def _refuse_gradient_of_slopes(is_wanted: bool) -> None:
+def refuse_gradient_of_slopes(is_wanted: bool) -> None:
     if is_wanted:
         raise UnsupportedError("alibi_slopes: requires grad; attend gives no gradient for it. Detach it")
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     tensors, settings = inputs[: 3 + _NUM_EXTRAS], inputs[3 + _NUM_EXTRAS :]
-    _refuse_gradient_of_slopes(ctx.needs_input_grad[3 + Extras._fields.index("alibi_slopes")])
+    refuse_gradient_of_slopes(ctx.needs_input_grad[3 + Extras._fields.index("alibi_slopes")])
     ctx.save_for_backward(*tensors, *output)
     ctx.settings = settings
     # A gradient that nobody asked for stays None: not every backend takes one for lse.
@@ -66,7 +66,7 @@ class EagerAttention(torch.autograd.Function):
             ctx.save_for_backward(q, k, v, o, lse)
         else:
             slopes = extras.alibi_slopes
-            _refuse_gradient_of_slopes(slopes is not None and slopes.requires_grad)
+            refuse_gradient_of_slopes(slopes is not None and slopes.requires_grad)
             ctx.given = tuple(x is not None for x in extras)
             ctx.save_for_backward(q, k, v, o, lse, *(x for x in extras if x is not None))
         ctx.settings = settings
@@ -123,7 +123,7 @@ torch.library.register_vmap("attend::forward", _vmap.forward, lib=library)
 torch.library.register_vmap("attend::backward", _vmap.backward, lib=library)
 
 
-def _autocast_to(device_type: str) -> Any:
+def autocast_to(device_type: str, operator: Any) -> Any:
     """q, k and v in the region's dtype, as matrix products are; the others keep theirs (slopes and lse are float32)."""
     key = torch._C.DispatchKey.AutocastCUDA if device_type == "cuda" else torch._C.DispatchKey.AutocastCPU
     below = torch._C.DispatchKeySet(key)
@@ -136,10 +136,10 @@ def _autocast_to(device_type: str) -> Any:
             return x.to(dtype) if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x
 
         with torch._C._ExcludeDispatchKeyGuard(below):
-            return torch.ops.attend.forward(cast(q), cast(k), cast(v), *rest)
+            return operator(cast(q), cast(k), cast(v), *rest)
 
     return forward
 
 
-library.impl("forward", _autocast_to("cpu"), "AutocastCPU")
-library.impl("forward", _autocast_to("cuda"), "AutocastCUDA")
+for _type, _key in (("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA")):
+    library.impl("forward", autocast_to(_type, torch.ops.attend.forward), _key)

@@ -14,7 +14,7 @@ from attend._settings import Settings
 from attend.torch._operators import split
 
 
-def _scores(q: Any, k: Any, extras: Any, settings: Settings) -> int:
+def scores(q: Any, k: Any, extras: Any, settings: Settings) -> int:
     """Entries of the score matrices of all heads and sequences."""
     if settings.layout == "thd":
         sequences = extras.cu_seqlens_q[0] - 1
@@ -26,7 +26,7 @@ def _scores(q: Any, k: Any, extras: Any, settings: Settings) -> int:
 @register_flop_formula(torch.ops.attend.forward)
 def _forward(q: Any, k: Any, v: Any, *rest: Any, **_: Any) -> int:
     """Q K^T and P V."""
-    return int(2 * _scores(q, k, *split(rest)) * (q[-1] + v[-1]))
+    return int(2 * scores(q, k, *split(rest)) * (q[-1] + v[-1]))
 
 
 @register_flop_formula(torch.ops.attend.backward)
@@ -34,4 +34,4 @@ def _backward(
     q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, *rest: Any, **_: Any
 ) -> int:
     """Q K^T once more, dS K, dS^T Q; dO V^T, P^T dO."""
-    return int(2 * _scores(q, k, *split(rest)) * (3 * q[-1] + 2 * v[-1]))
+    return int(2 * scores(q, k, *split(rest)) * (3 * q[-1] + 2 * v[-1]))

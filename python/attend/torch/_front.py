@@ -33,10 +33,10 @@ def attention(
         if is_traced(given):
             both = one_node(attention, q, k, v, extras, settings, return_lse)
             return both[0], both[1]
-        _check_tensors(q, k, v, extras)
+        check_tensors(q, k, v, extras)
         _refuse_transforms(*given)
     else:
-        _check_tensors(q, k, v, extras)
+        check_tensors(q, k, v, extras)
     extras = _all_keys(extras, k, settings)
     o, lse = torch.ops.attend.forward(q, k, v, *extras, *settings)
     return o, lse
@@ -129,7 +129,7 @@ def backward(
     settings: Settings,
 ) -> tuple[torch.Tensor, ...]:
     """(dq, dk, dv), and dbias where it is asked for, without autograd."""
-    _check_tensors(q, k, v, extras, {"dout": dout, "o": o, "lse": lse} | ({} if dlse is None else {"dlse": dlse}))
+    check_tensors(q, k, v, extras, {"dout": dout, "o": o, "lse": lse} | ({} if dlse is None else {"dlse": dlse}))
     expanded = _all_keys(extras, k, settings)
     with torch.no_grad():
         dq, dk, dv, dbias = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, needs_dbias, *expanded, *settings)
@@ -138,7 +138,7 @@ def backward(
     return dq, dk, dv, dbias.sum_to_size(extras.bias.shape)
 
 
-def _check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[str, Any]] = None) -> None:
+def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[str, Any]] = None) -> None:
     """The operators would refuse what is no tensor too, but with the text of their whole schema."""
     named = {"q": q, "k": k, "v": v, **(others or {})}
     if extras is not NO_EXTRAS:

@@ -9,6 +9,7 @@ is an empty tensor: operators cannot give None.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
@@ -18,38 +19,53 @@ from attend._errors import ArgumentError
 from attend._settings import NO_EXTRAS, Extras, Gradients, Settings, output_shapes
 from attend.torch import _meta
 
-_EXTRAS = (
+EXTRAS_SCHEMA = (
     "Tensor? bias, Tensor? mask, Tensor? alibi_slopes, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? philox_state"
 )
-_SETTINGS = (
+SETTINGS_SCHEMA = (
     "SymInt max_seqlen_q, SymInt max_seqlen_k, str layout, float? scale, bool causal, SymInt window_left, "
     "SymInt window_right, float softcap, float dropout_p, SymInt seed, SymInt offset, bool deterministic, str compute"
 )
-_FORWARD = f"forward(Tensor q, Tensor k, Tensor v, {_EXTRAS}, {_SETTINGS}) -> (Tensor o, Tensor lse)"
+_FORWARD = f"forward(Tensor q, Tensor k, Tensor v, {EXTRAS_SCHEMA}, {SETTINGS_SCHEMA}) -> (Tensor o, Tensor lse)"
 _BACKWARD = (
     "backward(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor dout, Tensor? dlse, bool needs_dbias, "
-    f"{_EXTRAS}, {_SETTINGS}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias)"
+    f"{EXTRAS_SCHEMA}, {SETTINGS_SCHEMA}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias)"
 )
 # A compiler must not change the strides: the kernels need a contiguous last dimension, and o takes its layout from q.
-_TAGS = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
+TAGS = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
 
 library = torch.library.Library("attend", "DEF")
-library.define(_FORWARD, tags=_TAGS)
-library.define(_BACKWARD, tags=_TAGS)
+library.define(_FORWARD, tags=TAGS)
+library.define(_BACKWARD, tags=TAGS)
 
 
 def run_forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, extras: Extras, settings: Settings, return_lse: bool = True
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    extras: Extras,
+    settings: Settings,
+    return_lse: bool = True,
+    call: Optional[Callable[..., None]] = None,
 ) -> tuple[torch.Tensor, Any]:
     """o and lse (or None), computed now: what the operator does below the dispatcher."""
-    o, lse = _forward_results(q, v, settings.layout, return_lse)
-    fill_forward(q, k, v, o, lse, extras, settings)
+    o, lse = empty_results(q, v, settings.layout, return_lse)
+    fill_forward(q, k, v, o, lse, extras, settings, call)
     return o, lse
 
 
-def fill_forward(q: Any, k: Any, v: Any, o: Any, lse: Any, extras: Extras, settings: Settings) -> None:
-    """Writes o and, where it is not None, lse."""
-    _core.forward(
+def fill_forward(
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    extras: Extras,
+    settings: Settings,
+    call: Optional[Callable[..., None]] = None,
+) -> None:
+    """Writes o and, where it is not None, lse. `call`: None, or what stands for _core.forward."""
+    (_core.forward if call is None else call)(
         _view(_rows(q)),
         _view(_rows(k)),
         _view(_rows(v)),
@@ -62,12 +78,20 @@ def fill_forward(q: Any, k: Any, v: Any, o: Any, lse: Any, extras: Extras, setti
 
 
 def fill_backward(
-    q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Gradients, extras: Extras, settings: Settings
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    gradients: Gradients,
+    extras: Extras,
+    settings: Settings,
+    call: Optional[Callable[..., None]] = None,
 ) -> None:
     """Writes dq, dk, dv and, where it is not None, dbias of `gradients`, from its dout and dlse."""
     dout, dlse, dq, dk, dv, dbias = gradients
     settings = _as_torch_is_told(settings)
-    _core.backward(
+    (_core.backward if call is None else call)(
         _view(_rows(q)),
         _view(_rows(k)),
         _view(_rows(v)),
@@ -98,7 +122,7 @@ def _forward(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Te
 
 def _forward_fake(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
     extras, settings = split(rest)
-    o, lse = _forward_results(q, v, settings.layout)
+    o, lse = empty_results(q, v, settings.layout)
     _meta.check(q, k, v, o, lse, None, extras, settings)
     return o, lse
 
@@ -122,14 +146,16 @@ def compute_gradients(
     needs_dbias: bool,
     extras: Extras,
     settings: Settings,
+    call: Optional[Callable[..., None]] = None,
 ) -> tuple[Any, ...]:
     """(dq, dk, dv, dbias or None), computed now."""
     dtype = q.dtype
     if o.dtype != dtype or dout.dtype != dtype:
         # Of another dtype (a forward under autocast) they would take the slow reference.
         o, dout = o.to(dtype), dout.to(dtype)
-    gradients = Gradients(dout, dlse, _like(q), _like(k), _like(v), _dbias_like(extras.bias) if needs_dbias else None)
-    fill_backward(q, k, v, o, lse, gradients, extras, settings)
+    dbias = _dbias_like(extras.bias) if needs_dbias else None
+    gradients = Gradients(dout, dlse, empty_like(q), empty_like(k), empty_like(v), dbias)
+    fill_backward(q, k, v, o, lse, gradients, extras, settings, call)
     return gradients[2:]
 
 
@@ -156,12 +182,11 @@ def split(rest: tuple[Any, ...]) -> tuple[Extras, Settings]:
     return extras, Settings(*rest[count:])
 
 
-def _forward_results(
-    q: torch.Tensor, v: torch.Tensor, layout: str, return_lse: bool = True
-) -> tuple[torch.Tensor, Any]:
+def empty_results(q: torch.Tensor, v: torch.Tensor, layout: str, return_lse: bool = True) -> tuple[torch.Tensor, Any]:
+    """o and lse, or None, without values."""
     q_shape = q.shape
     o_shape, lse_shape = output_shapes(q_shape, v.shape, layout)
-    o = _like(q) if q_shape[-1] == o_shape[-1] else q.new_empty(o_shape)
+    o = empty_like(q) if q_shape[-1] == o_shape[-1] else q.new_empty(o_shape)
     if not return_lse:
         return o, None
     lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -171,7 +196,7 @@ def _forward_results(
 def _backward_results(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Optional[torch.Tensor], needs_dbias: bool
 ) -> tuple[torch.Tensor, ...]:
-    return _like(q), _like(k), _like(v), _dbias_like(bias) if needs_dbias else q.new_empty(0)
+    return empty_like(q), empty_like(k), empty_like(v), _dbias_like(bias) if needs_dbias else q.new_empty(0)
 
 
 def _dbias_like(bias: Optional[torch.Tensor]) -> torch.Tensor:
@@ -180,7 +205,7 @@ def _dbias_like(bias: Optional[torch.Tensor]) -> torch.Tensor:
     return torch.empty_like(bias, memory_format=torch.contiguous_format)
 
 
-def _like(x: torch.Tensor) -> torch.Tensor:
+def empty_like(x: torch.Tensor) -> torch.Tensor:
     """An uninitialised dense tensor, its dimensions in memory in the order of those of x, the last one innermost."""
     if x.is_contiguous() or _has_rows(x):
         result = torch.empty_like(x)

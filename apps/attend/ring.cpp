@@ -1,0 +1,221 @@
+// attend ring: a random problem on the ranks of a ring; what each step computes, what travels, and what of that shows.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "commands.hpp"
+#include "cuda/driver/device.hpp"
+#include "executor.hpp"
+#include "io/file.hpp"
+#include "report.hpp"
+#include "ring_party.hpp"
+#include "ring_timeline.hpp"
+
+namespace attend::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kColumns = 72;  // of the drawing
+
+RingProblem problem_of(const RingOptions& options, int num_ranks, DeviceType device, Mode pass) {
+  const io::FolderSpec& spec = options.spec;
+  return {.num_ranks = num_ranks,
+          .device = device,
+          .dtype = spec.dtype,
+          .batch = spec.batch,
+          .num_heads_q = spec.num_heads,
+          .num_heads_k = spec.num_heads_kv,
+          .seqlen_q = spec.seqlen_q,
+          .seqlen_k = spec.seqlen_k,
+          .head_dim = spec.head_dim,
+          .head_dim_v = spec.head_dim_v,
+          .is_backward = pass == Mode::kBackward};
+}
+
+std::vector<RingCandidate> candidates(const RingOptions& options, int num_ranks, DeviceType device, Mode pass) {
+  return explain_ring(problem_of(options, num_ranks, device, pass), options.attention.params("auto"), options.ring);
+}
+
+RingCandidate chosen(const RingOptions& options, int num_ranks, DeviceType device, Mode pass) {
+  for (const RingCandidate& c : candidates(options, num_ranks, device, pass)) {
+    if (c.chosen) return c;
+  }
+  throw Error(ErrorCode::kInternal, "ring: no algorithm");
+}
+
+Json to_json(const RingCandidate& c) {
+  Json object = {{"algorithm", algorithm_name(c.algorithm)}, {"chosen", c.chosen}};
+  if (!c.lack.empty()) object["lack"] = c.lack;
+  object["why"] = c.why;
+  object["estimated_us"] = c.estimated_us;
+  object["sent_bytes"] = c.sent_bytes;
+  object["memory_bytes"] = c.memory_bytes;
+  object["steps"] = Json::array();
+  for (const RingStep& s : c.steps) {
+    object["steps"].push_back({{"what", s.what},
+                               {"sent_bytes", s.sent_bytes},
+                               {"compute_us", s.compute_us},
+                               {"exchange_us", s.exchange_us},
+                               {"exposed_us", s.exposed_us}});
+  }
+  return object;
+}
+
+void print(const RingCandidate& c) {
+  const std::string about =
+      c.steps.empty() ? "no: " + c.lack : fmt::format("about {:.0f} us: {}", c.estimated_us, c.why);
+  fmt::print("{} {:<11} {}\n", c.chosen ? "*" : " ", algorithm_name(c.algorithm), about);
+  if (!c.steps.empty() && !c.lack.empty()) fmt::print("    not taken by itself: {}\n", c.lack);
+  if (!c.chosen) return;
+  for (const RingStep& s : c.steps) {
+    fmt::print("    {}: {:.0f} us of products, {} bytes in {:.0f} us, {:.0f} exposed\n", s.what, s.compute_us,
+               s.sent_bytes, s.exchange_us, s.exposed_us);
+  }
+  fmt::print("    memory {} bytes\n", c.memory_bytes);
+}
+
+std::string title(const RingOptions& options, int num_ranks) {
+  return fmt::format("{}{} over {} ranks, {}", io::folder_name(options.spec), options.attention.causal ? " causal" : "",
+                     num_ranks, sharding_name(options.ring.sharding));
+}
+
+/// --explain: no rank is made.
+Json explained(const RingOptions& options, int num_ranks, DeviceType device) {
+  Json passes = Json::object();
+  for (const Mode pass : ring_passes(options.mode)) {
+    if (pass == Mode::kBoth) continue;
+    fmt::print("{} of {}\n", mode_name(pass), title(options, num_ranks));
+    for (const RingCandidate& c : candidates(options, num_ranks, device, pass)) {
+      print(c);
+      passes[mode_name(pass)].push_back(to_json(c));
+    }
+  }
+  return passes;
+}
+
+/// Median of the samples, of each the slowest rank's.
+double milliseconds(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass) {
+  std::vector<double> slowest = ranks.front()[pass].samples;
+  for (const std::vector<PassTimes>& rank : ranks) {
+    for (std::size_t i = 0; i < slowest.size(); ++i) slowest[i] = std::max(slowest[i], rank[pass].samples[i]);
+  }
+  std::sort(slowest.begin(), slowest.end());
+  return slowest[slowest.size() / 2];
+}
+
+Json step_json(const StepTimes& t) {
+  return {{"step", t.step}, {"compute_ms", t.compute}, {"exchange_ms", t.exchange}, {"exposed_ms", t.exposed}};
+}
+
+/// Prints the pass, and adds its steps and spans to `object`.
+void show_steps(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass, Json& object) {
+  std::vector<std::vector<ring::Span>> spans;
+  std::vector<std::vector<StepTimes>> steps;
+  for (const std::vector<PassTimes>& rank : ranks) {
+    spans.push_back(rank[pass].spans);
+    steps.push_back(step_times(rank[pass].spans));
+  }
+  object["steps"] = Json::array();
+  fmt::print("  {:<5} {:>11} {:>11} {:>11}   of the slowest rank\n", "step", "compute", "exchange", "exposed");
+  for (const StepTimes& t : slowest(steps)) {
+    fmt::print("  {:<5} {:>11} {:>11} {:>11}\n", t.step, time_text(t.compute), time_text(t.exchange),
+               time_text(t.exposed));
+    object["steps"].push_back(step_json(t));
+  }
+  fmt::print("{}", timeline_text(spans, kColumns));
+  object["timeline"] = Json::array();
+  for (std::size_t rank = 0; rank < spans.size(); ++rank) {
+    for (const ring::Span& s : spans[rank]) {
+      object["timeline"].push_back({{"rank", rank},
+                                    {"activity", s.activity == ring::Activity::kCompute ? "compute" : "exchange"},
+                                    {"step", s.step},
+                                    {"begin_ms", s.begin_ms},
+                                    {"end_ms", s.end_ms}});
+    }
+  }
+}
+
+Json measured(const RingOptions& options, const RingParty& party, const std::vector<std::vector<PassTimes>>& ranks,
+              const std::vector<double>& alone) {
+  Json list = Json::array();
+  const DeviceType device = party.first_device().type;
+  fmt::print("{}, {}, {}\n", title(options, party.num_ranks()), party.name(), device_name(party.first_device()));
+  const std::vector<Mode> passes = ring_passes(options.mode);
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    const Mode pass = passes[i];
+    const RingCandidate way = chosen(options, party.num_ranks(), device, pass == Mode::kBoth ? Mode::kForward : pass);
+    const double ms = milliseconds(ranks, i);
+    const io::FolderSpec& spec = options.spec;
+    Json object = {{"ranks", party.num_ranks()},
+                   {"S", spec.seqlen_q},
+                   {"Sk", spec.seqlen_k},
+                   {"B", spec.batch},
+                   {"H", spec.num_heads},
+                   {"Hkv", spec.num_heads_kv},
+                   {"D", spec.head_dim},
+                   {"dtype", dtype_name(spec.dtype)},
+                   {"mode", mode_name(pass)},
+                   {"algorithm", algorithm_name(way.algorithm)},
+                   {"sharding", sharding_name(options.ring.sharding)},
+                   {"causal", options.attention.causal},
+                   {"window_left", options.attention.window_left},
+                   {"window_right", options.attention.window_right},
+                   {"ms", ms},
+                   {"alone_ms", alone[i]},
+                   {"share_of_ideal", alone[i] / ms},
+                   {"over", party.name()},
+                   {"device_name", device_name(party.first_device())}};
+    fmt::print("\n{:<9} {} by {}; a rank's share alone {}: {:.1f} % of ideal\n", mode_name(pass), time_text(ms),
+               algorithm_name(way.algorithm), time_text(alone[i]), 100 * alone[i] / ms);
+    if (pass != Mode::kBoth) {
+      fmt::print("  {}\n", way.why);
+      show_steps(ranks, i, object);
+    }
+    list.push_back(std::move(object));
+  }
+  return list;
+}
+
+/// --explain with --ranks asks for no rank to be there, and for no GPU.
+int explain_without_ranks(const RingOptions& options) {
+  const bool gpu = options.device ? *options.device == DeviceType::kCUDA : !cuda::unusable_gpu(0);
+  io::FileTransaction files;
+  std::optional<io::FileTransaction::Handle> json;
+  if (!options.json.empty()) json = files.create(options.json);
+  const DeviceType device = gpu ? DeviceType::kCUDA : DeviceType::kCPU;
+  const Json result = explained(options, static_cast<int>(options.ranks), device);
+  if (json) files.append(*json, result.dump(1) + "\n");
+  files.commit();
+  return kExitDone;
+}
+
+}  // namespace
+
+int show_ring(const RingOptions& options) {
+  if (options.explain) return explain_without_ranks(options);
+  const std::unique_ptr<RingParty> party = make_ring_party(options);
+  const bool is_first = party->is_first();
+  const DeviceType device = party->first_device().type;
+  io::FileTransaction files;
+  std::optional<io::FileTransaction::Handle> json;
+  const bool may_begin = party->prepare([&] {
+    for (const Mode pass : ring_passes(options.mode)) (void)chosen(options, party->num_ranks(), device, pass);
+    if (is_first && !options.json.empty()) json = files.create(options.json);
+  });
+  if (!may_begin) return kExitDone;
+  set_threads(options.threads > 0 ? options.threads : party->threads_of_rank());
+  const auto ranks = party->run([&](const RingContext& context, Device place, const std::function<void()>& together) {
+    return time_rank(options, context, place, together);
+  });
+  if (!is_first) return kExitDone;
+  const Json result = measured(options, *party, ranks, time_alone(options, party->num_ranks(), party->first_device()));
+  if (json) {
+    files.append(*json, result.dump(1) + "\n");
+    files.commit();
+  }
+  return kExitDone;
+}
+
+}  // namespace attend::cli

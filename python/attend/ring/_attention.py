@@ -1,0 +1,192 @@
+"""Exact attention of one sequence whose rows and keys lie on several ranks: the public functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from attend import _core
+from attend._api import is_torch, resolve
+from attend._errors import ArgumentError
+from attend._settings import Extras, Settings
+from attend.ring._contexts import group_name, of_comm
+
+
+def ring_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    group: Any = None,
+    sharding: str = "zigzag",
+    algorithm: str = "automatic",
+    layout: Optional[str] = None,
+    causal: bool = False,
+    window: Sequence[Optional[int]] = (-1, -1),
+    scale: Optional[float] = None,
+    softcap: float = 0.0,
+    bias: Any = None,
+    mask: Any = None,
+    alibi_slopes: Any = None,
+    dropout_p: float = 0.0,
+    seed: Any = 0,
+    offset: Any = 0,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    max_seqlen_q: Optional[int] = None,
+    max_seqlen_k: Optional[int] = None,
+    return_lse: bool = False,
+    deterministic: bool = False,
+    compute: str = "auto",
+) -> Any:
+    """`attend.attention` of a sequence that is dealt out to the ranks of a torch.distributed group.
+
+    Every rank calls with its own rows, as `attend.ring.shard` cuts them out, and gets its rows of the result. Keys and
+    values travel, queries stay. The result is that of one device on the whole sequence: masks, windows, ALiBi and
+    dropout are functions of positions in the whole, and parts are merged in float32 or better and rounded once.
+
+    Arguments:
+        q: f32, f16, bf16 or f64 (batch, heads_q, rows, head_dim), with layout="bshd" (batch, rows, heads_q, head_dim),
+            packed (rows, heads_q, head_dim); a torch tensor on the CPU or on the rank's GPU. `rows` are those that the
+            rank holds of the sequence; numbers may differ by one or two where they do not come out even.
+        k: like q (batch, heads_k, rows, head_dim). v: like k, head_dim_v.
+        group: a torch.distributed process group, its name, a device mesh of one dimension, or None: the default group.
+            CPU tensors travel over gloo and GPU tensors over NCCL, in connections of attend's own, which the first call
+            makes (see `attend.ring.connect`), whatever the group's backend.
+        sharding: "zigzag", "contiguous" or "striped": see `attend.ring.shard`. Of queries and keys.
+        algorithm: what travels, the same on every rank. "exchange": keys and values go round, beside the work.
+            "all_gather": each rank takes at once the keys and values that its rows see. "all_to_all": each rank takes
+            all rows of its share of the heads, whose numbers the number of ranks has to divide. "automatic": what a
+            model of time finds best, for forward and backward each.
+        layout: "bhsd" (None) or "bshd"; not with packed sequences.
+        causal, window, scale, softcap, dropout_p, seed, offset, deterministic: as in `attend.attention`, of the whole
+            sequence, and the same on every rank.
+        bias, mask: as in `attend.attention`, with the rank's rows (or 1) and all keys in their own order. The bias gets
+            no gradient. On a GPU not with striped tokens.
+        alibi_slopes: f32 (heads_q) or (batch, heads_q).
+        cu_seqlens_q, cu_seqlens_k: packed sequences: i32 (sequences + 1), offsets of the whole, on the device of q. A
+            rank holds its parts of the sequences one after another. No bias or mask then.
+        max_seqlen_q, max_seqlen_k: upper bounds of the whole sequences' lengths; None: read from the offsets.
+        return_lse: give (o, lse).
+        compute: "auto", "cpu" or "reference"; on a GPU "auto" or "simt".
+
+    Returns:
+        o: like q, with head_dim_v columns. Or (o, lse), lse f32 (f64 where q is) (batch, heads_q, rows), packed
+        (heads_q, rows).
+
+    Differentiable (o, and lse where it is returned), and traceable by torch.compile: the operators are
+    attend::ring_forward and attend::ring_backward. Every rank of the group has to call, and to run backward, in the
+    same order; a call waits for the others before anything is sent. Deterministic for a number of ranks, on a GPU
+    backward with deterministic=True.
+
+    Raises:
+        attend.Error as `attend.attention` does, the same on every rank, naming the argument, also where shapes or
+        options differ between ranks; nothing was sent then. attend.RunError where another rank has failed, or has not
+        begun the call within the time-out (5 minutes, see `attend.ring.connect`).
+
+    Source: Liu, Zaharia, Abbeel, Ring Attention with Blockwise Transformers (2023); docs/ring.md.
+    """
+    if not is_torch(q):
+        raise ArgumentError(f"q: {type(q).__name__}, allowed a torch.Tensor (attend.ring.attention takes other arrays)")
+    options = dict(
+        layout=layout, causal=causal, window=window, scale=scale, softcap=softcap, bias=bias, mask=mask,
+        alibi_slopes=alibi_slopes, dropout_p=dropout_p, seed=seed, offset=offset, cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, deterministic=deterministic,
+        compute=compute,
+    )  # fmt: skip
+    extras, settings = _resolved(q, options)
+    o, lse = _ring_forward(q, k, v, extras, settings, group_name(group), sharding, algorithm)
+    return (o, lse) if return_lse else o
+
+
+def _ring_forward(
+    q: Any, k: Any, v: Any, extras: Extras, settings: Settings, group: str, *spread: str
+) -> tuple[Any, Any]:
+    import torch
+
+    from attend.ring import _operators  # noqa: F401 (defines the operators)
+    from attend.torch._front import check_tensors
+
+    check_tensors(q, k, v, extras)
+    o, lse = torch.ops.attend.ring_forward(q, k, v, *extras, *settings, group, *spread)
+    return o, lse
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    comm: Any,
+    sharding: str = "zigzag",
+    algorithm: str = "automatic",
+    return_lse: bool = False,
+    **options: Any,
+) -> Any:
+    """`ring_attention` of NumPy arrays on the ranks of an mpi4py communicator; no autograd, see `backward`.
+
+    Arguments:
+        q, k, v: as in `ring_attention`: NumPy arrays, or any CPU arrays that speak DLPack. CuPy arrays travel over
+            NCCL, whose ranks find each other over `comm`.
+        comm: an mpi4py communicator. attend duplicates it at the first call, and frees the duplicate with it.
+        sharding, algorithm, return_lse: as in `ring_attention`.
+        options: likewise layout, causal, window, scale, softcap, bias, mask, alibi_slopes, dropout_p, seed, offset,
+            cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k (given where cu_seqlens_q is), deterministic,
+            compute.
+
+    Returns:
+        o, or (o, lse), as `ring_attention` does, of the framework of q.
+
+    Raises:
+        attend.Error as `ring_attention` does; TypeError for an option that does not exist. A rank that fails later, out
+        of memory for one, ends the program by MPI_Abort.
+    """
+    from attend import _arrays
+
+    extras, settings = _resolved(q, options)
+
+    def call(q_in: Any, *rest: Any) -> None:
+        _core.ring_forward(of_comm(comm, q_in.cuda_index), (sharding, algorithm), q_in, *rest)
+
+    o, lse = _arrays.forward(q, k, v, extras, settings, return_lse, call)
+    return (o, lse) if return_lse else o
+
+
+def backward(
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    *,
+    comm: Any,
+    sharding: str = "zigzag",
+    algorithm: str = "automatic",
+    dlse: Any = None,
+    **options: Any,
+) -> tuple[Any, Any, Any]:
+    """The gradients (dq, dk, dv) of `attention`: each rank's rows of them.
+
+    Arguments:
+        dout: dL/do, dtype and shape of o. dlse: dL/dlse, shaped like lse; None: zero; the same choice on every rank.
+        q, k, v, o, lse, comm, sharding, options: what `attention` took and gave. algorithm: as there, also another one.
+
+    Returns:
+        dq, dk, dv: dtype and shape of q, k, v.
+    """
+    from attend import _arrays
+
+    extras, settings = _resolved(q, options)
+
+    def call(q_in: Any, *rest: Any) -> None:
+        _core.ring_backward(of_comm(comm, q_in.cuda_index), (sharding, algorithm), q_in, *rest)
+
+    dq, dk, dv = _arrays.backward(dout, q, k, v, o, lse, dlse, False, extras, settings, call)
+    return dq, dk, dv
+
+
+def _resolved(q: Any, options: dict[str, Any]) -> tuple[Extras, Settings]:
+    """What was not given is left to its default."""
+    defaulted = ("layout", "max_seqlen_q", "max_seqlen_k")
+    return resolve(q, {name: x for name, x in options.items() if x is not None or name not in defaulted})

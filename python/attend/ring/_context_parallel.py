@@ -1,0 +1,123 @@
+"""Models that know nothing of rings: torch's scaled_dot_product_attention by one, after torch's own manager."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Optional
+
+from attend._errors import ArgumentError, UnsupportedError
+from attend.ring._attention import ring_attention
+from attend.ring._contexts import group_name
+from attend.ring._seed import shared_seed
+from attend.ring._shards import shard
+
+
+@contextlib.contextmanager
+def context_parallel(
+    mesh: Any = None,
+    *,
+    buffers: Optional[Sequence[Any]] = None,
+    buffer_seq_dims: Optional[Sequence[int]] = None,
+    no_restore_buffers: Optional[Collection[Any]] = None,
+    sharding: str = "zigzag",
+) -> Iterator[None]:
+    """Within it, torch.nn.functional.scaled_dot_product_attention is `ring_attention` over `mesh`.
+
+    As torch.distributed.tensor.experimental.context_parallel::
+
+        with attend.ring.context_parallel(mesh, buffers=[tokens, labels, positions], buffer_seq_dims=[1, 1, 0]):
+            loss = model(tokens, positions, labels)    # this rank's tokens
+            loss.backward()
+
+    Arguments:
+        mesh: a device mesh of one dimension, a process group, its name, or None: the default group.
+        buffers: tensors with a dimension of tokens, none that requires grad: they have the rank's rows meanwhile, and
+            what they had before afterwards. Positions must be among them where the model uses any.
+        buffer_seq_dims: that dimension, for each buffer.
+        no_restore_buffers: those of `buffers` that keep the rank's rows.
+        sharding: "zigzag", "contiguous" or "striped": see `attend.ring.shard`.
+
+    Inside, attention takes the rank's rows of query, key and value, (..., heads, rows, head_dim). is_causal means the
+    whole sequence, of equal lengths; dropout draws the seed on rank 0; attn_mask is refused: it would have to be cut.
+    Run backward inside too: the graph may have kept a buffer (tokens, for the gradient of their embedding).
+
+    Raises:
+        attend.ArgumentError naming the argument; nothing was changed then.
+    """
+    given, dims = list(buffers or ()), list(buffer_seq_dims or ())
+    kept = list(no_restore_buffers or ())
+    _check(given, dims, kept)
+    group = group_name(mesh)
+    parts = [shard(buffer, dim, group=group, sharding=sharding) for buffer, dim in zip(given, dims)]
+    restored = [(buffer, buffer.detach()) for buffer in given if not any(buffer is x for x in kept)]
+    _set(zip(given, parts))
+    try:
+        with _routing(group, sharding):
+            yield
+    finally:
+        _set(restored)
+
+
+def _set(pairs: Iterable[tuple[Any, Any]]) -> None:
+    """Other memory for each first one. Autograd counts it as a change: a graph that has kept the tensor says so."""
+    import torch
+
+    with torch.no_grad():
+        for buffer, x in pairs:
+            buffer.set_(x)
+
+
+def _check(buffers: list[Any], dims: list[int], kept: list[Any]) -> None:
+    if len(buffers) != len(dims):
+        raise ArgumentError(f"buffer_seq_dims: {len(dims)} dimensions, allowed one for each of {len(buffers)} buffers")
+    for n, buffer in enumerate(buffers):
+        if buffer.requires_grad:
+            raise ArgumentError(
+                f"buffers[{n}]: requires grad, allowed tensors that do not (attend.ring.shard is differentiable)"
+            )
+    if not all(any(x is buffer for buffer in buffers) for x in kept):
+        raise ArgumentError("no_restore_buffers: one that is not among the buffers, allowed those only")
+
+
+def _routing(group: str, sharding: str) -> Any:
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Routing(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.nn.functional.scaled_dot_product_attention:
+                return _attention(group, sharding, *args, **(kwargs or {}))
+            return func(*args, **(kwargs or {}))
+
+    return Routing()
+
+
+def _attention(
+    group: str,
+    sharding: str,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Optional[float] = None,
+    enable_gqa: bool = False,
+) -> Any:
+    from attend._sdpa import four_dims, leading, same_heads
+
+    if attn_mask is not None:
+        raise UnsupportedError("attn_mask: given within attend.ring.context_parallel, attend takes None there only")
+    if is_causal and query.shape[-2] != key.shape[-2]:
+        raise UnsupportedError(
+            f"is_causal: with {query.shape[-2]} rows and {key.shape[-2]} keys within attend.ring.context_parallel, "
+            "attend takes equal numbers only"
+        )
+    lead = leading(query, key, value)
+    q, k, v = same_heads([four_dims(x, lead) for x in (query, key, value)], enable_gqa)
+    o = ring_attention(
+        q, k, v, group=group, sharding=sharding, causal=is_causal, scale=scale, dropout_p=dropout_p,
+        seed=shared_seed(dropout_p, group),
+    )  # fmt: skip
+    return o.reshape(*lead, *o.shape[1:]) if query.dim() > 2 else o.reshape(o.shape[2:])

@@ -1,0 +1,182 @@
+"""ring-flash-attention's functions by their names and positional orders: see attend.ring_flash_attn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+from attend.flash_attn import parts
+from attend.ring._attention import ring_attention
+from attend.ring._contexts import group_name, process_group
+from attend.ring._seed import shared_seed
+
+_Function = Callable[..., Any]
+
+_DENSE = """Attention of q (batch, rows, heads_q, head_dim), k and v (batch, rows, heads_k, head_dim): the rank's rows.
+
+    The tokens are dealt out {how}. The meaning of the options: `attend.ring.ring_attention`, where softmax_scale is
+    scale and window_size is window; masks are those of the whole sequence. Where dropout_p > 0 rank 0 draws the seed.
+
+    Returns:
+        out, or with return_attn_probs (out, softmax_lse f32 (batch, heads_q, rows), None).
+    """
+_VARLEN = """The same of packed sequences, q (rows, heads_q, head_dim), each dealt out over the ranks by itself.
+
+    Arguments:
+        cu_seqlens: i32 (sequences + 1): offsets of the **rank's** rows, the same on every rank: those of the whole,
+            divided by the number of ranks.
+        max_seqlen: likewise, an upper bound of the rank's lengths.
+        The others as in `{dense}`.
+
+    Returns:
+        out, or with return_attn_probs (out, softmax_lse f32 (heads_q, rows), None).
+    """
+_PACKED = "`{of}` of {what}; nothing is copied."
+_HOW = {
+    "contiguous": "in one piece a rank",
+    "zigzag": "in two pieces a rank, r and 2 N - 1 - r of 2 N",
+    "striped": "one by one, every N-th from r on",
+}
+
+
+def dense_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _Function]:
+    """PREFIX_func, PREFIX_kvpacked_func and PREFIX_qkvpacked_func."""
+
+    def func(
+        q: Any,
+        k: Any,
+        v: Any,
+        dropout_p: float = 0.0,
+        softmax_scale: Optional[float] = None,
+        causal: bool = False,
+        window_size: Sequence[int] = (-1, -1),
+        alibi_slopes: Any = None,
+        deterministic: bool = False,
+        return_attn_probs: bool = False,
+        group: Any = None,
+    ) -> Any:
+        name = group_name(group)
+        out, lse = ring_attention(
+            q, k, v, group=name, sharding=sharding, layout="bshd", causal=causal, window=window_size,
+            scale=softmax_scale, alibi_slopes=alibi_slopes, dropout_p=dropout_p, seed=shared_seed(dropout_p, name),
+            deterministic=deterministic, return_lse=True,
+        )  # fmt: skip
+        return (out, lse, None) if return_attn_probs else out
+
+    def kvpacked_func(
+        q: Any,
+        kv: Any,
+        dropout_p: float = 0.0,
+        softmax_scale: Optional[float] = None,
+        causal: bool = False,
+        window_size: Sequence[int] = (-1, -1),
+        alibi_slopes: Any = None,
+        deterministic: bool = False,
+        return_attn_probs: bool = False,
+        group: Any = None,
+    ) -> Any:
+        rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
+        k, v = parts(kv, 2, 2)
+        return func(q, k, v, *rest)
+
+    def qkvpacked_func(
+        qkv: Any,
+        dropout_p: float = 0.0,
+        softmax_scale: Optional[float] = None,
+        causal: bool = False,
+        window_size: Sequence[int] = (-1, -1),
+        alibi_slopes: Any = None,
+        deterministic: bool = False,
+        return_attn_probs: bool = False,
+        group: Any = None,
+    ) -> Any:
+        rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
+        q, k, v = parts(qkv, 2, 3)
+        return func(q, k, v, *rest)
+
+    _name(func, f"{prefix}_func", _DENSE.format(how=_HOW[sharding]))
+    _name_packed(prefix, kvpacked_func, qkvpacked_func, "batch, rows")
+    return func, kvpacked_func, qkvpacked_func
+
+
+def varlen_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _Function]:
+    """PREFIX_varlen_func, PREFIX_varlen_kvpacked_func and PREFIX_varlen_qkvpacked_func."""
+
+    def func(
+        q: Any,
+        k: Any,
+        v: Any,
+        cu_seqlens: Any,
+        max_seqlen: int,
+        dropout_p: float = 0.0,
+        softmax_scale: Optional[float] = None,
+        causal: bool = False,
+        window_size: Sequence[int] = (-1, -1),
+        alibi_slopes: Any = None,
+        deterministic: bool = False,
+        return_attn_probs: bool = False,
+        group: Any = None,
+    ) -> Any:
+        import torch.distributed as dist
+
+        name = group_name(group)
+        size = dist.get_world_size(process_group(name) if group is None or isinstance(group, str) else group)
+        whole, longest = cu_seqlens * size, max_seqlen * size
+        out, lse = ring_attention(
+            q, k, v, group=name, sharding=sharding, causal=causal, window=window_size, scale=softmax_scale,
+            alibi_slopes=alibi_slopes, dropout_p=dropout_p, seed=shared_seed(dropout_p, name), cu_seqlens_q=whole,
+            cu_seqlens_k=whole, max_seqlen_q=longest, max_seqlen_k=longest, deterministic=deterministic,
+            return_lse=True,
+        )  # fmt: skip
+        return (out, lse, None) if return_attn_probs else out
+
+    def kvpacked_func(
+        q: Any,
+        kv: Any,
+        cu_seqlens: Any,
+        max_seqlen: int,
+        dropout_p: float = 0.0,
+        softmax_scale: Optional[float] = None,
+        causal: bool = False,
+        window_size: Sequence[int] = (-1, -1),
+        alibi_slopes: Any = None,
+        deterministic: bool = False,
+        return_attn_probs: bool = False,
+        group: Any = None,
+    ) -> Any:
+        rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
+        k, v = parts(kv, 1, 2)
+        return func(q, k, v, cu_seqlens, max_seqlen, *rest)
+
+    def qkvpacked_func(
+        qkv: Any,
+        cu_seqlens: Any,
+        max_seqlen: int,
+        dropout_p: float = 0.0,
+        softmax_scale: Optional[float] = None,
+        causal: bool = False,
+        window_size: Sequence[int] = (-1, -1),
+        alibi_slopes: Any = None,
+        deterministic: bool = False,
+        return_attn_probs: bool = False,
+        group: Any = None,
+    ) -> Any:
+        rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
+        q, k, v = parts(qkv, 1, 3)
+        return func(q, k, v, cu_seqlens, max_seqlen, *rest)
+
+    _name(func, f"{prefix}_varlen_func", _VARLEN.format(dense=f"{prefix}_func"))
+    _name_packed(f"{prefix}_varlen", kvpacked_func, qkvpacked_func, "rows")
+    return func, kvpacked_func, qkvpacked_func
+
+
+def _name_packed(prefix: str, kvpacked: _Function, qkvpacked: _Function, rows: str) -> None:
+    of = f"{prefix}_func"
+    _name(kvpacked, f"{prefix}_kvpacked_func", _PACKED.format(of=of, what=f"q and kv ({rows}, 2, heads_k, head_dim)"))
+    _name(qkvpacked, f"{prefix}_qkvpacked_func", _PACKED.format(of=of, what=f"qkv ({rows}, 3, heads, head_dim)"))
+
+
+def _name(function: _Function, name: str, text: str) -> None:
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = "attend.ring_flash_attn"
+    function.__doc__ = text

@@ -1,0 +1,156 @@
+"""ring-flash-attention's functions for packed sequences that are cut where they lie: keys and values are gathered.
+
+Each rank has an equal piece of all tokens, whatever sequences they belong to. Attention is then one device's: of the
+rank's rows to the keys of the sequences that they belong to. So did the training of Llama 3 (Grattafiori et al., The
+Llama 3 Herd of Models, 2024, section 3.3.2).
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from attend._drop_in import dropout_seed
+from attend._errors import ArgumentError, UnsupportedError
+from attend.flash_attn import parts
+from attend.ring._contexts import group_name, process_group
+
+
+def llama3_flash_attn_prepare_cu_seqlens(
+    cu_seqlens: Any, causal: bool, rank: int, world_size: int
+) -> tuple[Any, Any, int, int, slice]:
+    """What `llama3_flash_attn_varlen_func` is told of the rank's piece of the tokens.
+
+    Arguments:
+        cu_seqlens: integer (sequences + 1): offsets of all tokens, a tensor on any device.
+        causal: as the call; without it the rank's last sequence needs all of its keys.
+        rank, world_size: of the group. world_size divides the number of tokens.
+
+    Returns:
+        cu_seqlens_q, cu_seqlens_k: offsets of the sequences in the rank's rows, and in the keys that these see; dtype
+        and device of cu_seqlens. max_seqlen_q, max_seqlen_k: the longest of each. local_k_slice: where those keys lie
+        among all.
+    """
+    offsets = [int(n) for n in cu_seqlens.tolist()]
+    rows, rest = divmod(offsets[-1], world_size)
+    if rest:
+        raise ArgumentError(f"cu_seqlens: {offsets[-1]} tokens, allowed a multiple of world_size, {world_size}")
+    begin, end = rank * rows, (rank + 1) * rows
+    # The sequence that the piece begins in, and the offset that it does not reach beyond.
+    first, last = bisect.bisect_right(offsets, begin) - 1, bisect.bisect_left(offsets, end)
+    bounds = offsets[first : last + 1]
+    q = [min(max(n, begin), end) - begin for n in bounds]
+    k = [(min(n, end) if causal else n) - bounds[0] for n in bounds]
+    longest_q, longest_k = (max(b - a for a, b in itertools.pairwise(x)) for x in (q, k))
+    return cu_seqlens.new_tensor(q), cu_seqlens.new_tensor(k), longest_q, longest_k, slice(bounds[0], bounds[0] + k[-1])
+
+
+def llama3_flash_attn_varlen_func(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    heads_k_stride: int,
+    local_k_slice: slice,
+    dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: Sequence[int] = (-1, -1),
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    group: Any = None,
+) -> Any:
+    """Attention of the rank's piece q (rows, heads_q, head_dim), k and v (rows, heads_k, head_dim) of all tokens.
+
+    Arguments:
+        cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, local_k_slice: what
+            `llama3_flash_attn_prepare_cu_seqlens` gave.
+        heads_k_stride: heads of k and v that are gathered at a time; divides heads_k. The memory for all ranks' keys
+            is that of so many heads.
+        window_size: with causal only, where rows and keys of a cut sequence end together.
+        alibi_slopes: f32 (heads_q); likewise.
+        dropout_p: what is dropped depends on the number of ranks, unlike elsewhere in attend.
+
+    Returns:
+        out, or with return_attn_probs (out, softmax_lse f32 (heads_q, rows), None). Differentiable; dk and dv of all
+        ranks are summed in float32 and rounded twice.
+    """
+    import torch
+
+    from attend.ring._gathered import GatheredAttention, Settings
+
+    if not causal:
+        for name, x, off in (("window_size", tuple(window_size), (-1, -1)), ("alibi_slopes", alibi_slopes, None)):
+            if x is not off and x != off:
+                shown = type(x).__name__ if hasattr(x, "shape") else repr(x)
+                raise UnsupportedError(f"{name}: {shown} without causal, attend takes {off!r} only")
+    if heads_k_stride < 1 or k.shape[1] % heads_k_stride:
+        raise ArgumentError(f"heads_k_stride: {heads_k_stride}, allowed a divisor of {k.shape[1]} heads of k")
+    settings = Settings(
+        process_group(group_name(group)), heads_k_stride, local_k_slice,
+        dict(
+            cu_seqlens_q=cu_seqlens_q.to(torch.int32), cu_seqlens_k=cu_seqlens_k.to(torch.int32),
+            max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, dropout_p=dropout_p, scale=softmax_scale,
+            causal=causal, window=window_size, deterministic=deterministic, seed=dropout_seed(dropout_p),
+        ),
+        alibi_slopes,
+    )  # fmt: skip
+    out, lse = GatheredAttention.apply(q, k, v, settings)
+    return (out, lse, None) if return_attn_probs else out
+
+
+def llama3_flash_attn_varlen_kvpacked_func(
+    q: Any,
+    kv: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    heads_k_stride: int,
+    local_k_slice: slice,
+    dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: Sequence[int] = (-1, -1),
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    group: Any = None,
+) -> Any:
+    """`llama3_flash_attn_varlen_func` of q and kv (rows, 2, heads_k, head_dim)."""
+    k, v = parts(kv, 1, 2)
+    return llama3_flash_attn_varlen_func(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, heads_k_stride, local_k_slice, dropout_p,
+        softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group,
+    )  # fmt: skip
+
+
+def llama3_flash_attn_varlen_qkvpacked_func(
+    qkv: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    heads_k_stride: int,
+    local_k_slice: slice,
+    dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: Sequence[int] = (-1, -1),
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    group: Any = None,
+) -> Any:
+    """`llama3_flash_attn_varlen_func` of qkv (rows, 3, heads, head_dim)."""
+    q, k, v = parts(qkv, 1, 3)
+    return llama3_flash_attn_varlen_func(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, heads_k_stride, local_k_slice, dropout_p,
+        softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group,
+    )  # fmt: skip

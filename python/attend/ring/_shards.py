@@ -1,0 +1,154 @@
+"""Which rows of a sequence a rank holds: cutting them out, and putting them together again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from attend import _core
+from attend._errors import ArgumentError
+from attend.ring._contexts import group_name, process_group
+
+_POSITION_BYTES = 8
+
+
+def positions(
+    seqlen: int, *, rank: int, size: int, sharding: str = "zigzag", cu_seqlens: Optional[Sequence[int]] = None
+) -> list[int]:
+    """For each row that `rank` of `size` holds, in its order, the row's number in the whole sequence of `seqlen`.
+
+    `cu_seqlens`: the offsets of packed sequences, each of which is cut over the ranks by itself. See `shard`.
+    """
+    found = _core.shard_positions(sharding, seqlen, rank, size, _offsets(cu_seqlens))
+    return list(memoryview(found).cast("q"))
+
+
+def shard(
+    x: Any,
+    dim: int,
+    *,
+    group: Any = None,
+    rank: Optional[int] = None,
+    size: Optional[int] = None,
+    sharding: str = "zigzag",
+    cu_seqlens: Any = None,
+) -> Any:
+    """A rank's part of a whole tensor, a copy: the rows that it holds along `dim`, in its order.
+
+    12 tokens on 3 ranks::
+
+                      rank 0         rank 1        rank 2
+        contiguous    0 1 2 3        4 5 6 7       8 9 10 11
+        zigzag        0 1 10 11      2 3 8 9       4 5 6 7       chunks r and 2 * size - 1 - r of 2 * size
+        striped       0 3 6 9        1 4 7 10      2 5 8 11
+
+    Arguments:
+        x: torch tensor or NumPy array of any dtype: q, k, v, positions, labels, or the rows of a bias.
+        dim: the dimension of the tokens.
+        group: whose rank and size are meant, where those are not given; None: torch.distributed's default group.
+        rank, size: both or neither.
+        sharding: "zigzag", "contiguous" or "striped".
+        cu_seqlens: offsets of packed sequences, of the whole: each is cut by itself, and a rank holds its parts one
+            after another.
+
+    Returns:
+        like x, differentiable; any length will do, also one that `size` does not divide.
+
+    Raises:
+        attend.ArgumentError naming the argument.
+    """
+    if (rank is None) != (size is None):
+        raise ArgumentError("rank: given without size or size without rank, allowed both or neither")
+    if rank is None or size is None:
+        import torch.distributed as dist
+
+        resolved = process_group(group_name(group))
+        rank, size = dist.get_rank(resolved), dist.get_world_size(resolved)
+    found = _core.shard_positions(sharding, _length(x, dim), rank, size, _offsets(cu_seqlens))
+    return _taken(x, dim, found)
+
+
+def unshard(
+    x: Any, dim: int, *, group: Any = None, sharding: str = "zigzag", cu_seqlens: Any = None, comm: Any = None
+) -> Any:
+    """The whole tensor of every rank's part along `dim`, on every rank: the way back from `shard`. Collective.
+
+    Arguments:
+        x: this rank's part, a torch tensor or, with `comm`, a NumPy array.
+        group: of torch.distributed, over which torch tensors travel; None: the default one.
+        comm: an mpi4py communicator, for NumPy arrays.
+        dim, sharding, cu_seqlens: as given to `shard`.
+
+    Returns:
+        like x, with all rows. Not differentiable.
+    """
+    parts = _gathered(x, dim, group) if comm is None else comm.allgather(x)
+    return join(parts, dim, sharding=sharding, cu_seqlens=cu_seqlens)
+
+
+def join(parts: Sequence[Any], dim: int, *, sharding: str = "zigzag", cu_seqlens: Any = None) -> Any:
+    """The whole tensor of all ranks' parts, in the order of the ranks."""
+    size, seqlen = len(parts), sum(_length(part, dim) for part in parts)
+    held = []
+    for rank, part in enumerate(parts):
+        rows = _core.shard_positions(sharding, seqlen, rank, size, _offsets(cu_seqlens))
+        count = len(rows) // _POSITION_BYTES
+        if count != part.shape[dim]:
+            raise ArgumentError(
+                f"parts[{rank}]: {part.shape[dim]} rows in dimension {dim}, allowed {count}: what rank {rank} of "
+                f"{size} holds of {seqlen} tokens with {sharding} sharding"
+            )
+        held.append(rows)
+    order = b"".join(held)
+    if _is_torch(parts[0]):
+        import torch
+
+        return torch.cat(list(parts), dim).index_select(dim, torch.argsort(_torch_rows(order)).to(parts[0].device))
+    import numpy as np
+
+    return np.take(np.concatenate(parts, axis=dim), np.argsort(np.frombuffer(order, np.int64)), axis=dim)
+
+
+def _gathered(x: Any, dim: int, group: Any) -> list[Any]:
+    """Every rank's part, which may differ in length by a token or two for each sequence."""
+    import torch
+    import torch.distributed as dist
+
+    resolved = process_group(group_name(group))
+    mine = x.detach().movedim(dim, 0).contiguous()
+    lengths = [torch.empty(1, dtype=torch.int64, device=x.device) for _ in range(dist.get_world_size(resolved))]
+    dist.all_gather(lengths, torch.tensor([len(mine)], device=x.device), group=resolved)
+    longest = max(int(length) for length in lengths)
+    padded = mine.new_zeros((longest, *mine.shape[1:]))
+    padded[: len(mine)] = mine
+    parts = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(parts, padded, group=resolved)
+    return [part[: int(length)].movedim(0, dim) for part, length in zip(parts, lengths)]
+
+
+def _length(x: Any, dim: int) -> int:
+    if not -len(x.shape) <= dim < len(x.shape):
+        raise ArgumentError(f"dim: {dim}, allowed a dimension of shape {tuple(x.shape)}")
+    return int(x.shape[dim])
+
+
+def _offsets(cu_seqlens: Any) -> list[int]:
+    return [] if cu_seqlens is None else [int(n) for n in cu_seqlens]
+
+
+def _taken(x: Any, dim: int, rows: bytes) -> Any:
+    if _is_torch(x):
+        return x.index_select(dim, _torch_rows(rows).to(x.device))
+    import numpy as np
+
+    return np.take(x, np.frombuffer(rows, np.int64), axis=dim)
+
+
+def _torch_rows(rows: bytes) -> Any:
+    import torch
+
+    return torch.frombuffer(bytearray(rows), dtype=torch.int64) if rows else torch.empty(0, dtype=torch.int64)
+
+
+def _is_torch(x: Any) -> bool:
+    return type(x).__module__.partition(".")[0] == "torch" or hasattr(x, "index_select")

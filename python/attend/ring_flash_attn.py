@@ -1,0 +1,66 @@
+"""The functions of ring-flash-attention, by their names and with their positional orders, computed by attend.
+
+    from attend.ring_flash_attn import zigzag_ring_flash_attn_func
+
+A prefix stands for how tokens are dealt out over the ranks of `group`: `ring_` in one piece a rank, `zigzag_ring_` in
+two, `stripe_` one by one (`attend.ring.shard`: "contiguous", "zigzag", "striped"); `llama3_` gathers keys and values
+instead of sending them round, and cuts packed sequences as they lie. Tensors are (batch, rows, heads, head_dim), packed
+ones (rows, heads, head_dim), with the rank's rows.
+
+Beyond ring-flash-attention: exact with every window, ALiBi, and dropout (whose mask is that of one device), any mask
+with every prefix, partial results in float32, CPU tensors over gloo, float32 and float64, torch.compile.
+"""
+
+from attend.ring._flash_attn import dense_functions, varlen_functions
+from attend.ring._llama3 import (
+    llama3_flash_attn_prepare_cu_seqlens,
+    llama3_flash_attn_varlen_func,
+    llama3_flash_attn_varlen_kvpacked_func,
+    llama3_flash_attn_varlen_qkvpacked_func,
+)
+
+ring_flash_attn_func, ring_flash_attn_kvpacked_func, ring_flash_attn_qkvpacked_func = dense_functions(
+    "ring_flash_attn", "contiguous"
+)
+zigzag_ring_flash_attn_func, zigzag_ring_flash_attn_kvpacked_func, zigzag_ring_flash_attn_qkvpacked_func = (
+    dense_functions("zigzag_ring_flash_attn", "zigzag")
+)
+stripe_flash_attn_func, stripe_flash_attn_kvpacked_func, stripe_flash_attn_qkvpacked_func = dense_functions(
+    "stripe_flash_attn", "striped"
+)
+ring_flash_attn_varlen_func, ring_flash_attn_varlen_kvpacked_func, ring_flash_attn_varlen_qkvpacked_func = (
+    varlen_functions("ring_flash_attn", "contiguous")
+)
+(
+    zigzag_ring_flash_attn_varlen_func,
+    zigzag_ring_flash_attn_varlen_kvpacked_func,
+    zigzag_ring_flash_attn_varlen_qkvpacked_func,
+) = varlen_functions("zigzag_ring_flash_attn", "zigzag")
+stripe_flash_attn_varlen_func, stripe_flash_attn_varlen_kvpacked_func, stripe_flash_attn_varlen_qkvpacked_func = (
+    varlen_functions("stripe_flash_attn", "striped")
+)
+
+__all__ = [
+    "llama3_flash_attn_prepare_cu_seqlens",
+    "llama3_flash_attn_varlen_func",
+    "llama3_flash_attn_varlen_kvpacked_func",
+    "llama3_flash_attn_varlen_qkvpacked_func",
+    "ring_flash_attn_func",
+    "ring_flash_attn_kvpacked_func",
+    "ring_flash_attn_qkvpacked_func",
+    "ring_flash_attn_varlen_func",
+    "ring_flash_attn_varlen_kvpacked_func",
+    "ring_flash_attn_varlen_qkvpacked_func",
+    "stripe_flash_attn_func",
+    "stripe_flash_attn_kvpacked_func",
+    "stripe_flash_attn_qkvpacked_func",
+    "stripe_flash_attn_varlen_func",
+    "stripe_flash_attn_varlen_kvpacked_func",
+    "stripe_flash_attn_varlen_qkvpacked_func",
+    "zigzag_ring_flash_attn_func",
+    "zigzag_ring_flash_attn_kvpacked_func",
+    "zigzag_ring_flash_attn_qkvpacked_func",
+    "zigzag_ring_flash_attn_varlen_func",
+    "zigzag_ring_flash_attn_varlen_kvpacked_func",
+    "zigzag_ring_flash_attn_varlen_qkvpacked_func",
+]

@@ -1,0 +1,204 @@
+#include "arguments.hpp"
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace attend::python {
+namespace {
+
+using MaybeArray = std::optional<Array>;
+
+// The fields of the named tuples of attend/_settings.py, by position: a call reads some twenty of them. The package's
+// tests compare the names with what add_field_names exports.
+constexpr const char* kExtrasFields[] = {"bias",         "mask",         "alibi_slopes",
+                                         "cu_seqlens_q", "cu_seqlens_k", "philox_state"};
+enum class Extra : std::uint8_t { kBias, kMask, kAlibiSlopes, kCuSeqlensQ, kCuSeqlensK, kPhiloxState };
+
+constexpr const char* kSettingsFields[] = {"max_seqlen_q", "max_seqlen_k",  "layout",  "scale",     "causal",
+                                           "window_left",  "window_right",  "softcap", "dropout_p", "seed",
+                                           "offset",       "deterministic", "compute"};
+enum class Setting : std::uint8_t {
+  kMaxSeqlenQ,
+  kMaxSeqlenK,
+  kLayout,
+  kScale,
+  kCausal,
+  kWindowLeft,
+  kWindowRight,
+  kSoftcap,
+  kDropoutP,
+  kSeed,
+  kOffset,
+  kDeterministic,
+  kCompute
+};
+
+constexpr const char* kGradientsFields[] = {"dout", "dlse", "dq", "dk", "dv", "dbias"};
+enum class Gradient : std::uint8_t { kDout, kDlse, kDq, kDk, kDv, kDbias };
+
+template <class Field>
+nb::handle item(nb::handle named_tuple, Field field) {
+  PyObject* found = PyTuple_GetItem(named_tuple.ptr(), static_cast<Py_ssize_t>(field));
+  if (found == nullptr) nb::raise_python_error();
+  return found;
+}
+
+/// What a setting is, as a value of type T. A number may come as any object that has one.
+/// @throws Error (kInvalidArgument) naming the setting, for another type.
+template <class T>
+T setting(nb::handle settings, Setting field) {
+  const nb::handle value = item(settings, field);
+  const auto refuse = [&](const char* allowed) {
+    PyErr_Clear();
+    throw Error(ErrorCode::kInvalidArgument, std::string(kSettingsFields[static_cast<std::size_t>(field)]) + ": " +
+                                                 nb::cast<std::string>(nb::repr(value)) + ", allowed " + allowed);
+  };
+  if constexpr (std::is_same_v<T, bool>) {
+    for (const bool known : {true, false}) {
+      const int equal = PyObject_RichCompareBool(value.ptr(), known ? Py_True : Py_False, Py_EQ);
+      if (equal == 1) return known;
+      if (equal < 0) break;
+    }
+    refuse("True or False");
+  } else if constexpr (std::is_same_v<T, double>) {
+    const double number = PyFloat_AsDouble(value.ptr());
+    if (PyErr_Occurred() != nullptr) refuse("a number");
+    return number;
+  } else if constexpr (std::is_same_v<T, std::int64_t>) {
+    const nb::object number = nb::steal(PyNumber_Index(value.ptr()));
+    const std::int64_t whole = number.is_valid() ? PyLong_AsLongLong(number.ptr()) : 0;
+    if (PyErr_Occurred() != nullptr) refuse("a whole number of 64 bits");
+    return whole;
+  } else {
+    static_assert(std::is_same_v<T, std::string>);
+    if (!nb::isinstance<nb::str>(value)) refuse("a string");
+    return nb::cast<std::string>(value);
+  }
+  return {};
+}
+
+template <class Field>
+MaybeArray maybe_array(nb::handle named_tuple, Field field) {
+  const nb::handle found = item(named_tuple, field);
+  return found.is_none() ? MaybeArray() : MaybeArray(Array::view(found));
+}
+
+Varlen varlen_of(const Array& q, const Array& cu_seqlens_q, const MaybeArray& cu_seqlens_k, nb::handle settings) {
+  if (!cu_seqlens_k) throw Error(ErrorCode::kInvalidArgument, "cu_seqlens_k: None, allowed an array like cu_seqlens_q");
+  if (cu_seqlens_k->num_dims == 1 && cu_seqlens_q.num_dims == 1 && cu_seqlens_k->shape[0] != cu_seqlens_q.shape[0]) {
+    throw Error(ErrorCode::kInvalidArgument, "cu_seqlens_k: " + std::to_string(cu_seqlens_k->shape[0]) +
+                                                 " entries, allowed as many as cu_seqlens_q, " +
+                                                 std::to_string(cu_seqlens_q.shape[0]));
+  }
+  return {.cu_seqlens_q = offsets_view("cu_seqlens_q", cu_seqlens_q, q.device),
+          .cu_seqlens_k = offsets_view("cu_seqlens_k", *cu_seqlens_k, q.device),
+          .num_sequences = cu_seqlens_q.shape[0] - 1,
+          .max_seqlen_q = setting<std::int64_t>(settings, Setting::kMaxSeqlenQ),
+          .max_seqlen_k = setting<std::int64_t>(settings, Setting::kMaxSeqlenK)};
+}
+
+/// The `reference` backend takes any mix of types, and "auto" would fall back to it: right, and slow beyond
+/// expectation.
+void check_dtypes(const Array& q, const Array& k, const Array& v, const MaybeArray& bias, const std::string& compute) {
+  if (compute == "reference") return;
+  const auto refuse = [&](const char* name, const Array& a, const std::string& allowed) {
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(name) + ": dtype " + a.dtype + ", allowed " + allowed + " (any with compute='reference')");
+  };
+  if (k.dtype != q.dtype) refuse("k", k, q.dtype + " as q");
+  if (v.dtype != q.dtype) refuse("v", v, q.dtype + " as q");
+  if (bias && bias->dtype == "f64" && q.dtype != "f64") refuse("bias", *bias, "f32, f16, bf16");
+}
+
+Views views_of(const Array& q, const Array& k, const Array& v, nb::handle o, nb::handle lse, Layout layout) {
+  Views x = {heads_view("q", q, layout), heads_view("k", k, layout), heads_view("v", v, layout),
+             heads_view("o", Array::view(o), layout), std::nullopt};
+  if (!lse.is_none()) x.lse = rows_view("lse", Array::view(lse), layout);
+  return x;
+}
+
+Options options_of(const Array& q, const Array& k, const Array& v, nb::handle extras, nb::handle settings) {
+  Options options;
+  options.compute = setting<std::string>(settings, Setting::kCompute);
+  Params& params = options.params;
+  if (!item(settings, Setting::kScale).is_none()) params.scale = setting<double>(settings, Setting::kScale);
+  params.causal = setting<bool>(settings, Setting::kCausal);
+  params.window_left = setting<std::int64_t>(settings, Setting::kWindowLeft);
+  params.window_right = setting<std::int64_t>(settings, Setting::kWindowRight);
+  params.softcap = setting<double>(settings, Setting::kSoftcap);
+  params.dropout_p = setting<double>(settings, Setting::kDropoutP);
+  // Frameworks have no unsigned 64-bit scalars: the bits travel in a signed one.
+  params.seed = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kSeed));
+  params.offset = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kOffset));
+  if (const MaybeArray state = maybe_array(extras, Extra::kPhiloxState)) {
+    const std::int64_t* seed_and_offset = philox_state_view("philox_state", *state);
+    params.seed = static_cast<std::uint64_t>(seed_and_offset[0]);
+    params.offset = static_cast<std::uint64_t>(seed_and_offset[1]);
+  }
+  params.deterministic = setting<bool>(settings, Setting::kDeterministic);
+  const MaybeArray bias = maybe_array(extras, Extra::kBias);
+  check_dtypes(q, k, v, bias, options.compute);
+  if (bias) params.bias = scores_view("bias", *bias);
+  if (const MaybeArray mask = maybe_array(extras, Extra::kMask)) params.mask = scores_view("mask", *mask);
+  if (const MaybeArray slopes = maybe_array(extras, Extra::kAlibiSlopes)) {
+    params.alibi_slopes = slopes_view("alibi_slopes", *slopes);
+  }
+  if (const MaybeArray cu_seqlens_q = maybe_array(extras, Extra::kCuSeqlensQ)) {
+    params.varlen = varlen_of(q, *cu_seqlens_q, maybe_array(extras, Extra::kCuSeqlensK), settings);
+  }
+  return options;
+}
+
+Gradients gradients_of(nb::handle tuple, Layout layout) {
+  Gradients g;
+  g.dout = heads_view("dout", Array::view(item(tuple, Gradient::kDout)), layout);
+  g.dq = heads_view("dq", Array::view(item(tuple, Gradient::kDq)), layout);
+  g.dk = heads_view("dk", Array::view(item(tuple, Gradient::kDk)), layout);
+  g.dv = heads_view("dv", Array::view(item(tuple, Gradient::kDv)), layout);
+  if (const MaybeArray dlse = maybe_array(tuple, Gradient::kDlse)) g.extras.dlse = rows_view("dlse", *dlse, layout);
+  if (const MaybeArray dbias = maybe_array(tuple, Gradient::kDbias)) g.extras.dbias = scores_view("dbias", *dbias);
+  return g;
+}
+
+template <std::size_t kCount>
+nb::tuple names(const char* const (&fields)[kCount]) {
+  nb::list list;
+  for (const char* name : fields) list.append(name);
+  return nb::tuple(list);
+}
+
+}  // namespace
+
+Call::Call(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle tuple,
+           nb::handle extras, nb::handle settings) {
+  const Array q = Array::view(q_in), k = Array::view(k_in), v = Array::view(v_in);
+  const Layout layout = layout_of(setting<std::string>(settings, Setting::kLayout));
+  x = views_of(q, k, v, o_in, lse_in, layout);
+  if (!tuple.is_none()) gradients = gradients_of(tuple, layout);
+  options = options_of(q, k, v, extras, settings);
+}
+
+Params Call::params() const {
+  Params params = options.params;
+  params.compute = options.compute;
+  return params;
+}
+
+void Call::check_dtypes_of_results() const {
+  if (options.compute == "reference" || !gradients) return;
+  for (const auto& [name, tensor] : {std::pair{"o", &x.o}, {"dout", &gradients->dout}}) {
+    if (tensor->dtype == x.q.dtype) continue;
+    throw Error(ErrorCode::kInvalidArgument, std::string(name) + ": dtype " + dtype_name(tensor->dtype) + ", allowed " +
+                                                 dtype_name(x.q.dtype) + " as q (any with compute='reference')");
+  }
+}
+
+void add_field_names(nb::module_& m) {
+  m.attr("EXTRAS_FIELDS") = names(kExtrasFields);
+  m.attr("SETTINGS_FIELDS") = names(kSettingsFields);
+  m.attr("GRADIENTS_FIELDS") = names(kGradientsFields);
+}
+
+}  // namespace attend::python

@@ -1,0 +1,56 @@
+// The arguments of a call of the library as the package's front ends give them: Arrays, and the named tuples of
+// attend/_settings.py.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <optional>
+#include <string>
+
+#include "array.hpp"
+#include "attend/attention.hpp"
+
+namespace attend::python {
+
+/// Params, and what its pointers point to.
+struct Options {
+  Params params;
+  std::string compute;
+};
+
+/// The tensors that forward and backward have in common. forward may go without lse.
+struct Views {
+  Tensor q, k, v, o;
+  std::optional<Tensor> lse;
+};
+
+/// dout, dlse in; dq, dk, dv, dbias out. dlse and dbias may be none.
+struct Gradients {
+  Tensor dout, dq, dk, dv;
+  BackwardExtras extras;
+};
+
+/// All that a call is given. `gradients` none: forward. The arrays in the tuples outlive the call: the caller's frame
+/// holds them.
+struct Call {
+  Views x;
+  Options options;
+  std::optional<Gradients> gradients = {};
+
+  /// @throws Error (kInvalidArgument) naming the argument, where it is not of the kind that the library takes.
+  Call(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle tuple,
+       nb::handle extras, nb::handle settings);
+  [[nodiscard]] const Tensor* lse() const { return x.lse ? &*x.lse : nullptr; }
+
+  /// Valid as long as the call.
+  [[nodiscard]] Params params() const;
+
+  /// Of o and dout, which a call that only describes backward may have in another dtype than q.
+  /// @throws Error (kInvalidArgument)
+  void check_dtypes_of_results() const;
+};
+
+/// Exports the names of the tuples' fields.
+void add_field_names(nb::module_& m);
+
+}  // namespace attend::python

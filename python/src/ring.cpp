@@ -1,0 +1,244 @@
+// The package's front ends of rings (attend/ring) connect ranks and hand over tensors; the steps are the library's.
+#include "ring.hpp"
+
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arguments.hpp"
+#include "attend/ring.hpp"
+#include "attend/ring_nccl.hpp"
+#include "ring/agreement.hpp"
+
+namespace attend::python {
+namespace {
+
+using namespace nb::literals;
+
+Sharding sharding_of(const std::string& name) {
+  for (const Sharding sharding : {Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}) {
+    if (name == sharding_name(sharding)) return sharding;
+  }
+  throw Error(ErrorCode::kInvalidArgument, "sharding: '" + name + "', allowed 'contiguous', 'zigzag', 'striped'");
+}
+
+/// How a call is spread over the ranks: the sharding and the algorithm by their names.
+using Spread = std::pair<std::string, std::string>;
+
+RingParams ring_params_of(const Spread& spread) {
+  const auto& [sharding, algorithm] = spread;
+  for (const RingAlgorithm known :
+       {RingAlgorithm::kAutomatic, RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll}) {
+    if (algorithm == algorithm_name(known)) return {sharding_of(sharding), known};
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              "algorithm: '" + algorithm + "', allowed 'automatic', 'exchange', 'all_gather', 'all_to_all'");
+}
+
+/// A Python function for threads that do not hold the GIL, which the last copy takes to let go of it.
+class Function {
+ public:
+  explicit Function(nb::object function)
+      : function_(new nb::object(std::move(function)), [](nb::object* held) {
+          const nb::gil_scoped_acquire acquire;
+          delete held;
+        }) {}
+
+  /// @throws Error (kInternal) with the text of an exception of Python's, but for those that are to end the program
+  template <class... Arguments>
+  Function call(Arguments... arguments) const {
+    const nb::gil_scoped_acquire acquire;
+    try {
+      return Function((*function_)(std::move(arguments)...));
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_Exception)) throw;
+      std::string text = nb::cast<std::string>(nb::str(error.value()));
+      std::ranges::replace(text, '\n', ' ');
+      throw Error(ErrorCode::kInternal, text);
+    }
+  }
+
+ private:
+  std::shared_ptr<nb::object> function_;
+};
+
+/// Memory of a message, as long as the message is under way. Called with the GIL.
+nb::object memory_of(const std::byte* data, std::size_t bytes, int access) {
+  auto* const address = reinterpret_cast<char*>(const_cast<std::byte*>(data));
+  return nb::steal(PyMemoryView_FromMemory(address, static_cast<Py_ssize_t>(bytes), access));
+}
+
+nb::object read_only(std::span<const std::byte> bytes) {
+  return memory_of(bytes.data(), bytes.size(), PyBUF_READ);
+}
+
+nb::object writable(std::span<std::byte> bytes) {
+  return memory_of(bytes.data(), bytes.size(), PyBUF_WRITE);
+}
+
+/// send(to, channel, memory) and receive(from, channel, memory) give functions that wait; all_gather(mine, all).
+RingContext callback_ring(int rank, int size, nb::object send, nb::object receive, nb::object all_gather,
+                          nb::object fail) {
+  const auto begin = [](const Function& function, int peer, int channel, auto bytes, auto* memory) {
+    const nb::gil_scoped_acquire acquire;
+    const Function wait = function.call(peer, channel, memory(bytes));
+    return RingCallbacks::Wait([wait] { (void)wait.call(); });
+  };
+  RingCallbacks callbacks;
+  callbacks.send = [begin, f = Function(std::move(send))](int to, int channel, std::span<const std::byte> bytes) {
+    return begin(f, to, channel, bytes, &read_only);
+  };
+  callbacks.receive = [begin, f = Function(std::move(receive))](int from, int channel, std::span<std::byte> bytes) {
+    return begin(f, from, channel, bytes, &writable);
+  };
+  callbacks.all_gather = [f = Function(std::move(all_gather))](std::span<const std::byte> mine,
+                                                               std::span<std::byte> all) {
+    const nb::gil_scoped_acquire acquire;
+    (void)f.call(read_only(mine), writable(all));
+  };
+  callbacks.fail = [f = Function(std::move(fail))](const std::string& why) { (void)f.call(why); };
+  return make_callback_ring(rank, size, std::move(callbacks));
+}
+
+nb::bytes nccl_id() {
+  const NcclId id = make_nccl_id();
+  return nb::bytes(id.bytes.data(), id.bytes.size());
+}
+
+RingContext nccl_ring(const nb::bytes& id, int rank, int size, int device, double timeout_s) {
+  NcclId made = {};
+  if (id.size() != made.bytes.size()) {
+    throw Error(ErrorCode::kInvalidArgument, "id: " + std::to_string(id.size()) + " bytes, allowed those of an id");
+  }
+  std::memcpy(made.bytes.data(), id.c_str(), id.size());
+  const nb::gil_scoped_release release;
+  const auto timeout = std::chrono::milliseconds(std::llround(timeout_s * 1e3));
+  return make_nccl_ring(made, rank, size, device, {.timeout = timeout});
+}
+
+/// The call, and how it is spread. Where this rank's arguments are none of the library's, the others are told, who
+/// would wait for it.
+template <class Make>
+auto told(const RingContext& context, Make make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    const nb::gil_scoped_release release;
+    ring::refuse(context.transport(), error);
+    throw;
+  }
+}
+
+void forward(const RingContext& context, const Spread& spread, nb::handle q, nb::handle k, nb::handle v, nb::handle o,
+             nb::handle lse, nb::handle extras, nb::handle settings, std::uintptr_t stream) {
+  const auto [call, ring_params] = told(
+      context, [&] { return std::pair(Call(q, k, v, o, lse, nb::none(), extras, settings), ring_params_of(spread)); });
+  const Views& x = call.x;
+  const nb::gil_scoped_release release;
+  ring_forward(context, x.q, x.k, x.v, x.o, call.lse(), call.params(), ring_params, reinterpret_cast<Stream>(stream));
+}
+
+void backward(const RingContext& context, const Spread& spread, nb::handle q, nb::handle k, nb::handle v, nb::handle o,
+              nb::handle lse, nb::handle gradients, nb::handle extras, nb::handle settings, std::uintptr_t stream) {
+  const auto [call, ring_params] = told(context, [&] {
+    Call made(q, k, v, o, lse, gradients, extras, settings);
+    made.check_dtypes_of_results();
+    return std::pair(std::move(made), ring_params_of(spread));
+  });
+  const Views& x = call.x;
+  const Gradients& g = call.gradients.value();
+  const nb::gil_scoped_release release;
+  ring_backward(context, g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, call.params(), ring_params,
+                reinterpret_cast<Stream>(stream), g.extras);
+}
+
+DType dtype_of(const std::string& name) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF64}) {
+    if (name == dtype_name(dtype)) return dtype;
+  }
+  throw Error(ErrorCode::kInvalidArgument, "dtype: '" + name + "', allowed 'f32', 'f16', 'bf16', 'f64'");
+}
+
+nb::dict step_of(const RingStep& step) {
+  nb::dict entry;
+  entry["what"] = step.what;
+  entry["sent_bytes"] = step.sent_bytes;
+  entry["compute_us"] = step.compute_us;
+  entry["exchange_us"] = step.exchange_us;
+  entry["exposed_us"] = step.exposed_us;
+  return entry;
+}
+
+/// `q` and `k` are (batch, heads, tokens of the whole, head_dim), with head_dim_v in `k`.
+nb::list explain(int num_ranks, bool on_gpu, const std::string& dtype, const Shape& q, const Shape& k, bool is_backward,
+                 bool causal, std::int64_t window_left, std::int64_t window_right, double dropout_p,
+                 const Spread& spread) {
+  const RingProblem problem = {.num_ranks = num_ranks,
+                               .device = on_gpu ? DeviceType::kCUDA : DeviceType::kCPU,
+                               .dtype = dtype_of(dtype),
+                               .batch = q[0],
+                               .num_heads_q = q[1],
+                               .num_heads_k = k[1],
+                               .seqlen_q = q[2],
+                               .seqlen_k = k[2],
+                               .head_dim = q[3],
+                               .head_dim_v = k[3],
+                               .is_backward = is_backward};
+  const Params params = {
+      .causal = causal, .window_left = window_left, .window_right = window_right, .dropout_p = dropout_p};
+  nb::list list;
+  for (const RingCandidate& c : explain_ring(problem, params, ring_params_of(spread))) {
+    nb::dict entry;
+    entry["algorithm"] = algorithm_name(c.algorithm);
+    entry["chosen"] = c.chosen;
+    entry["lack"] = c.lack;
+    entry["why"] = c.why;
+    nb::list steps;
+    for (const RingStep& step : c.steps) steps.append(step_of(step));
+    entry["steps"] = steps;
+    entry["sent_bytes"] = c.sent_bytes;
+    entry["memory_bytes"] = c.memory_bytes;
+    entry["estimated_us"] = c.estimated_us;
+    list.append(entry);
+  }
+  return list;
+}
+
+/// The numbers as i64, one after another: lists of them would be long.
+nb::bytes positions(const std::string& sharding, std::int64_t seqlen, int rank, int num_ranks,
+                    const std::vector<std::int32_t>& cu_seqlens) {
+  const std::vector<std::int64_t> rows = shard_positions(sharding_of(sharding), seqlen, rank, num_ranks, cu_seqlens);
+  return nb::bytes(rows.data(), rows.size() * sizeof(std::int64_t));
+}
+
+}  // namespace
+
+void add_ring(nb::module_& m) {
+  nb::class_<RingContext>(m, "RingContext")
+      .def_prop_ro("rank", &RingContext::rank)
+      .def_prop_ro("size", &RingContext::size);
+  m.def("make_nccl_id", &nccl_id);
+  m.def("make_nccl_ring", &nccl_ring, "id"_a, "rank"_a, "size"_a, "device"_a, "timeout_s"_a);
+  m.def("make_callback_ring", &callback_ring, "rank"_a, "size"_a, "send"_a, "receive"_a, "all_gather"_a, "fail"_a);
+  m.def("ring_forward", &forward, "context"_a, "spread"_a, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "extras"_a,
+        "settings"_a, "stream"_a);
+  m.def("ring_backward", &backward, "context"_a, "spread"_a, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a, "gradients"_a,
+        "extras"_a, "settings"_a, "stream"_a);
+  m.def("explain_ring", &explain, "num_ranks"_a, "on_gpu"_a, "dtype"_a, "q"_a, "k"_a, "is_backward"_a, "causal"_a,
+        "window_left"_a, "window_right"_a, "dropout_p"_a, "spread"_a);
+  m.def("shard_positions", &positions, "sharding"_a, "seqlen"_a, "rank"_a, "num_ranks"_a, "cu_seqlens"_a);
+}
+
+}  // namespace attend::python

@@ -1,0 +1,14 @@
+// Ring attention for the package: ranks of rings, their two calls, and who holds which rows.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace attend::python {
+
+namespace nb = nanobind;
+
+/// Adds RingContext, make_nccl_id, make_nccl_ring, make_callback_ring, ring_forward, ring_backward, explain_ring and
+/// shard_positions to the extension module.
+void add_ring(nb::module_& m);
+
+}  // namespace attend::python

@@ -1,0 +1,137 @@
+"""Processes that are the ranks of a ring: each runs the same function, over gloo or, on GPUs, over NCCL."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+TIMEOUT_S = 120
+
+
+def normal(device: Any, *shape: int, seed: int = 0) -> Any:
+    """Random numbers that are alike on every rank."""
+    import torch
+
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+class Ranks:
+    """`run(function, *args)` calls function(rank, size, device, *args) on each rank and gives what each returned.
+
+    The processes live from one call to the next.
+    """
+
+    def __init__(self, size: int, device: str) -> None:
+        # Forks of a server that has imported torch, which takes seconds, and never seen a GPU.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch.distributed", "attend.ring._operators", "ring_ranks"])
+        self._folder = tempfile.TemporaryDirectory()
+        self._pipes = []
+        self.processes = []
+        for rank in range(size):
+            mine, its = context.Pipe()
+            process = context.Process(target=_serve, args=(its, rank, size, device, self._folder.name), daemon=True)
+            process.start()
+            its.close()
+            self._pipes.append(mine)
+            self.processes.append(process)
+
+    def outcomes(self, function: Callable[..., Any], *args: Any, dying: int = -1) -> list[Any]:
+        """What each rank returned, or the exception it raised; None of rank `dying`, which ends without a word."""
+        for pipe in self._pipes:
+            pipe.send((function, args))
+        end = time.monotonic() + TIMEOUT_S
+        found: list[Any] = []
+        for rank, pipe in enumerate(self._pipes):
+            if rank == dying:
+                found.append(None)
+                continue
+            if not pipe.poll(max(0.0, end - time.monotonic())):
+                self.close()
+                raise TimeoutError(f"rank {rank} has said nothing for {TIMEOUT_S} s")
+            found.append(pipe.recv())
+        return found
+
+    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        found = self.outcomes(function, *args)
+        for rank, outcome in enumerate(found):
+            if isinstance(outcome, Exception):
+                raise AssertionError(f"rank {rank}: {outcome.args[-1]}")  # noqa: TRY004 (the test has failed)
+        return found
+
+    def is_alive(self) -> bool:
+        return all(process.is_alive() for process in self.processes)
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self.processes:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+        self._folder.cleanup()
+
+
+class RaisedError(Exception):
+    """An exception of a rank: the names of its classes, its text, the traceback."""
+
+    @property
+    def classes(self) -> list[str]:
+        return self.args[0]
+
+    @property
+    def text(self) -> str:
+        return self.args[1]
+
+
+def _serve(pipe: Any, rank: int, size: int, device: str, folder: str) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    where = torch.device("cpu")
+    if device == "cuda":
+        where = torch.device("cuda", rank)
+        torch.cuda.set_device(where)
+    store = dist.FileStore(os.path.join(folder, "store"), size)
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", store=store, rank=rank, world_size=size)
+    while True:
+        try:
+            function, args = pipe.recv()
+        except EOFError:
+            break
+        try:
+            outcome = function(rank, size, where, *args)
+        except Exception as error:  # noqa: BLE001 (it travels to the test)
+            classes = [kind.__name__ for kind in type(error).__mro__]
+            outcome = RaisedError(classes, str(error), traceback.format_exc())
+        pipe.send(outcome)
+    with contextlib.suppress(Exception):
+        dist.destroy_process_group()
+
+
+_pools: dict[tuple[int, str], Ranks] = {}
+
+
+def ranks_of(size: int, device: str) -> Ranks:
+    """Those of an earlier call, if they are alive."""
+    found = _pools.get((size, device))
+    if found is None or not found.is_alive():
+        if found is not None:
+            found.close()
+        found = _pools[size, device] = Ranks(size, device)
+    return found
+
+
+def close_all() -> None:
+    while _pools:
+        _pools.popitem()[1].close()

@@ -1,0 +1,73 @@
+// When a rank computed in a call, and when it exchanged: for `attend ring`. Nothing is recorded where nobody asks.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cuda/driver/stream.hpp"
+
+namespace attend::ring {
+
+enum class Activity : std::uint8_t { kCompute, kExchange };
+
+/// Milliseconds since the timeline's first span began.
+struct Span {
+  Activity activity;
+  int step;
+  double begin_ms, end_ms;
+};
+
+/// On the host spans are of its clock; on a GPU of events on the streams that do the work.
+class Timeline {
+ public:
+  /// @param on_device  begin() and end() get the stream of each span
+  explicit Timeline(bool on_device) : on_device_(on_device) {}
+
+  /// The span's number.
+  [[nodiscard]] std::size_t begin(Activity activity, int step, cuda::StreamHandle stream = nullptr);
+  void end(std::size_t number, cuda::StreamHandle stream = nullptr);
+
+  /// Those that have ended, by their begin. On a GPU waits for them.
+  [[nodiscard]] std::vector<Span> spans() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Point {
+    Clock::time_point time = {};
+    std::unique_ptr<cuda::Event> event = {};
+  };
+  struct Marks {
+    Activity activity;
+    int step;
+    Point begin, end;
+    bool has_ended = false;
+  };
+  [[nodiscard]] Point now(cuda::StreamHandle stream) const;
+  [[nodiscard]] double since_first(const Point& point) const;
+
+  bool on_device_;
+  std::vector<Marks> marks_;
+};
+
+/// A span that lasts as long as the object; of no timeline it is nothing.
+class TimedSpan {
+ public:
+  TimedSpan(Timeline* timeline, Activity activity, int step, cuda::StreamHandle stream = nullptr)
+      : timeline_(timeline), stream_(stream), number_(timeline ? timeline->begin(activity, step, stream) : 0) {}
+  ~TimedSpan() { end(); }
+  TimedSpan(const TimedSpan&) = delete;
+  TimedSpan& operator=(const TimedSpan&) = delete;
+
+  /// Ends it before its time.
+  void end() noexcept;
+
+ private:
+  Timeline* timeline_;
+  cuda::StreamHandle stream_;
+  std::size_t number_;
+};
+
+}  // namespace attend::ring

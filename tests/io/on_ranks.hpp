@@ -1,0 +1,38 @@
+// The program under mpirun, where there is one.
+#pragma once
+
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "io/attend_program.hpp"
+
+namespace attend::test {
+
+#ifdef ATTEND_MPIEXEC
+
+/// mpirun -n num_ranks attend LINE
+inline ProgramResult on_ranks(int num_ranks, const std::string& line) {
+  std::vector<std::string> arguments = {ATTEND_MPIEXEC_NUMPROC, std::to_string(num_ranks), ATTEND_PROGRAM};
+  std::istringstream stream(line);
+  for (std::string word; stream >> word;) arguments.push_back(word);
+  return run_program(ATTEND_MPIEXEC, arguments, [] {
+    // Open MPI's --oversubscribe and --allow-run-as-root, in a form that other MPIs do not stumble over.
+    ::setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
+    ::setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1);
+    ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+  });
+}
+
+#endif
+
+/// How often `part` stands in `text`.
+inline int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+}  // namespace attend::test

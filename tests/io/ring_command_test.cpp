@@ -1,0 +1,134 @@
+// attend ring: what it prints and writes, on threads and under mpirun, and how times become steps and bars.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "io/attend_program.hpp"
+#include "io/on_ranks.hpp"
+#include "io/temp_folder.hpp"
+#include "ring_timeline.hpp"
+
+namespace attend::test {
+namespace {
+
+using ring::Activity;
+using testing::HasSubstr;
+
+TEST(RingTimeline, ExposedIsWhatNoComputationHides) {
+  const std::vector<ring::Span> spans = {{Activity::kExchange, 0, 0, 5},
+                                         {Activity::kCompute, 0, 1, 3},
+                                         {Activity::kExchange, 0, 2, 6},  // two of one step at once count once
+                                         {Activity::kCompute, 1, 6, 8},
+                                         {Activity::kExchange, 1, 7, 9}};
+  const std::vector<cli::StepTimes> steps = cli::step_times(spans);
+  ASSERT_EQ(steps.size(), 2U);
+  EXPECT_DOUBLE_EQ(steps[0].compute, 2);
+  EXPECT_DOUBLE_EQ(steps[0].exchange, 6);
+  EXPECT_DOUBLE_EQ(steps[0].exposed, 4);
+  EXPECT_DOUBLE_EQ(steps[1].compute, 2);
+  EXPECT_DOUBLE_EQ(steps[1].exchange, 2);
+  EXPECT_DOUBLE_EQ(steps[1].exposed, 1);
+  const std::vector<cli::StepTimes> most = cli::slowest({steps, {{1, 7, 1, 3}}});
+  ASSERT_EQ(most.size(), 2U);
+  EXPECT_DOUBLE_EQ(most[1].compute, 7);
+  EXPECT_DOUBLE_EQ(most[1].exchange, 2);
+  EXPECT_DOUBLE_EQ(most[1].exposed, 3);
+}
+
+TEST(RingTimeline, DrawsTwoBarsARank) {
+  const std::string text = cli::timeline_text(
+      {{{Activity::kCompute, 0, 0, 4.5}, {Activity::kExchange, 0, 5, 9.9}}, {{Activity::kCompute, 11, 5, 10}}}, 10);
+  EXPECT_EQ(text,
+            "rank 0   |00000     |\n"
+            "         |     -----|\n"
+            "rank 1   |     11111|\n"
+            "         |          |\n"
+            "          0   10.000 ms\n");
+  EXPECT_EQ(cli::timeline_text({{}, {}}, 10), "");
+}
+
+/// The objects of a file that attend ring wrote for `num_ranks` ranks: every mode, and times that make sense.
+void expect_results(const std::filesystem::path& path, int num_ranks, const std::string& over,
+                    const std::string& algorithm) {
+  const auto rows = nlohmann::json::parse(read_file(path));
+  ASSERT_EQ(rows.size(), 3U);
+  const char* const modes[] = {"forward", "backward", "both"};
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto& row = rows[i];
+    EXPECT_EQ(row["mode"], modes[i]);
+    EXPECT_EQ(row["ranks"], num_ranks);
+    EXPECT_EQ(row["S"], 96);
+    EXPECT_EQ(row["over"], over);
+    EXPECT_EQ(row["algorithm"], algorithm);
+    EXPECT_EQ(row["sharding"], "striped");
+    EXPECT_GT(row["ms"], 0.0);
+    EXPECT_NEAR(row["share_of_ideal"].get<double>(), row["alone_ms"].get<double>() / row["ms"].get<double>(), 1e-9);
+    if (i == 2) continue;
+    std::vector<int> computed(static_cast<std::size_t>(num_ranks));
+    for (const auto& span : row["timeline"]) {
+      EXPECT_LE(span["begin_ms"], span["end_ms"]);
+      if (span["activity"] == "compute") ++computed[span["rank"].get<std::size_t>()];
+    }
+    for (const int spans : computed) EXPECT_GT(spans, 0);
+    EXPECT_FALSE(row["steps"].empty());
+  }
+}
+
+constexpr const char* kLine =
+    "ring --problem 1,6,96,16 --causal --sharding striped --device cpu --repeat 1 --threads 1 --algorithm ";
+
+TEST(RingCommand, RunsOnThreadsByEveryAlgorithm) {
+  const TempFolder folder;
+  for (const char* algorithm : {"exchange", "all_gather", "all_to_all"}) {
+    const auto json = folder / "ring.json";
+    const ProgramResult done = run_attend_line(std::string(kLine) + algorithm + " --ranks 3 --json " + json.string());
+    ASSERT_EQ(done.status, 0) << done.err;
+    EXPECT_THAT(done.out, HasSubstr("over 3 ranks, striped, threads"));
+    EXPECT_THAT(done.out, HasSubstr("% of ideal"));
+    EXPECT_EQ(count(done.out, "rank 2   |"), 2) << done.out;
+    expect_results(json, 3, "threads", algorithm);
+  }
+}
+
+#ifdef ATTEND_MPIEXEC
+TEST(RingCommand, RunsUnderMpirun) {
+  const TempFolder folder;
+  const auto json = folder / "ring.json";
+  const ProgramResult done = on_ranks(2, std::string(kLine) + "exchange --json " + json.string());
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(count(done.out, "% of ideal"), 3) << done.out;  // one rank speaks
+  expect_results(json, 2, "mpi", "exchange");
+  const ProgramResult refused = on_ranks(2, std::string(kLine) + "exchange --json /nonexistent/a/b.json");
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_EQ(count(refused.err, "/nonexistent/a/b.json"), 1) << refused.err;
+}
+#endif
+
+TEST(RingCommand, ExplainsWithoutRanks) {
+  const ProgramResult done =
+      run_attend_line("ring --explain --ranks 64 --device cuda --problem 1,32,262144,128 --num_heads_kv 8 --causal");
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(count(done.out, "* "), 2) << done.out;  // one choice for each pass
+  EXPECT_THAT(done.out, HasSubstr("all_to_all  no: q: 32 heads, allowed a multiple of the 64 ranks"));
+}
+
+TEST(RingCommand, RefusesInOneLine) {
+  const auto refusal = [](const std::string& line) {
+    const ProgramResult done = run_attend_line("ring --device cpu " + line);
+    EXPECT_EQ(done.status, 2);
+    EXPECT_EQ(count(done.err, "\n"), 1) << done.err;
+    return done.err;
+  };
+  EXPECT_EQ(refusal("--ranks 4 --problem 1,6,96,16 --algorithm all_to_all"),
+            "attend: q: 6 heads, allowed a multiple of the 4 ranks with algorithm all_to_all\n");
+  EXPECT_THAT(refusal("--problem 1,6,96,16 --algorithm ring"),
+              HasSubstr("--algorithm: 'ring', allowed automatic, exchange, all_gather, all_to_all"));
+  EXPECT_THAT(refusal("--ranks 0 --problem 1,6,96,16"), HasSubstr("--ranks: '0', allowed"));
+  EXPECT_THAT(refusal("--explain --problem 1,6,96,16"), HasSubstr("--ranks: not given with --explain"));
+  EXPECT_THAT(refusal("--over nccl --problem 1,6,96,16"),
+              HasSubstr("--over: 'nccl' with 2 ranks, allowed one for each"));
+}
+
+}  // namespace
+}  // namespace attend::test

@@ -1,0 +1,246 @@
+// What travels: nothing for nobody, by every algorithm as much as explain_ring() says; and what that says besides.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <numeric>
+
+#include "ring/choice.hpp"
+#include "ring/ring_run.hpp"
+#include "ring/transport.hpp"
+#include "support/expect.hpp"
+
+namespace attend::test {
+namespace {
+
+constexpr std::size_t kChannels = 4;
+using Traffic = std::array<std::atomic<std::int64_t>, kChannels>;
+
+/// Counts the bytes that a rank sends by channel.
+class CountingTransport : public ring::Transport {
+ public:
+  CountingTransport(RingContext context, Traffic& bytes) : context_(std::move(context)), bytes_(bytes) {}
+  [[nodiscard]] int rank() const override { return context_.rank(); }
+  [[nodiscard]] int size() const override { return context_.size(); }
+  [[nodiscard]] std::unique_ptr<ring::Pending> send(int to, ring::Channel channel,
+                                                    std::span<const std::byte> bytes) override {
+    bytes_[static_cast<std::size_t>(channel)] += static_cast<std::int64_t>(bytes.size());
+    return context_.transport().send(to, channel, bytes);
+  }
+  [[nodiscard]] std::unique_ptr<ring::Pending> receive(int from, ring::Channel channel,
+                                                       std::span<std::byte> bytes) override {
+    return context_.transport().receive(from, channel, bytes);
+  }
+  void fail(const std::string& why) override { context_.transport().fail(why); }
+
+ private:
+  RingContext context_;
+  Traffic& bytes_;
+};
+
+/// Bytes of each rank by channel.
+std::vector<Traffic> traffic_of(const RingCase& c, bool forward_only = false) {
+  std::vector<Traffic> bytes(static_cast<std::size_t>(c.num_ranks));
+  std::vector<RingContext> ranks;
+  for (const RingContext& rank : make_thread_ring(c.num_ranks)) {
+    ranks.emplace_back(std::make_shared<CountingTransport>(rank, bytes[static_cast<std::size_t>(rank.rank())]));
+  }
+  const Inputs in = make_inputs(c.problem);
+  if (!forward_only) {
+    (void)run_on_ring(ranks, in, c);
+    return bytes;
+  }
+  const std::vector<RankTensors> tensors = cut(in, c);
+  const auto thrown = on_threads(c.num_ranks, [&](int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    ring_forward_of(ranks[at], tensors[at], c, "auto");
+  });
+  for (const std::string& text : thrown) EXPECT_EQ(text, "");
+  return bytes;
+}
+
+std::int64_t total(const std::vector<Traffic>& bytes, ring::Channel channel) {
+  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}, [&](std::int64_t sum, const Traffic& t) {
+    return sum + t[static_cast<std::size_t>(channel)];
+  });
+}
+
+constexpr int kRanks = 4;
+constexpr std::int64_t kKeysOfRank = 16;
+constexpr std::int64_t kHeadDim = 16;
+
+AttentionCase problem_of(bool causal, std::int64_t window_left, std::int64_t heads = 1) {
+  AttentionCase c = {.dtype = DType::kBF16, .seqlen_q = kRanks * kKeysOfRank, .seqlen_k = kRanks * kKeysOfRank};
+  c.batch = 1;
+  c.heads_q = c.heads_k = heads;
+  c.head_dim = c.head_dim_v = kHeadDim;
+  c.causal = causal;
+  c.window_left = window_left;
+  return c;
+}
+
+struct Wanted {
+  Sharding sharding;
+  bool causal;
+  std::int64_t window_left;
+  std::int64_t hops;           // of blocks, forward and backward together 2 x
+  std::int64_t gradient_hops;  // one more where sums go home
+};
+
+void expect_traffic(const Wanted& w, RingAlgorithm algorithm) {
+  constexpr std::int64_t kBlockBytes = kKeysOfRank * 2 * kHeadDim * 2;     // k and v in bf16
+  constexpr std::int64_t kGradientBytes = kKeysOfRank * 2 * kHeadDim * 4;  // dk and dv in float32
+  const RingCase c = {problem_of(w.causal, w.window_left), w.sharding, kRanks, algorithm};
+  const std::vector<Traffic> bytes = traffic_of(c);
+  EXPECT_EQ(total(bytes, ring::Channel::kKeysValues), 2 * w.hops * kBlockBytes) << describe(c);
+  EXPECT_EQ(total(bytes, ring::Channel::kKeyGradients), w.gradient_hops * kGradientBytes) << describe(c);
+  EXPECT_EQ(total(bytes, ring::Channel::kHeads), 0) << describe(c);
+}
+
+// docs/ring.md states these counts.
+TEST(Traffic, SendsKeysToNobodyWhoSeesNone) {
+  for (const Wanted& w : {Wanted{Sharding::kContiguous, false, -1, 12, 16},
+                          Wanted{Sharding::kContiguous, true, -1, 6, 9}, Wanted{Sharding::kContiguous, true, 10, 3, 6},
+                          Wanted{Sharding::kZigzag, true, -1, 12, 16}, Wanted{Sharding::kStriped, true, -1, 12, 16}}) {
+    expect_traffic(w, RingAlgorithm::kExchange);
+  }
+  for (const Wanted& w : {Wanted{Sharding::kContiguous, false, -1, 12, 12},
+                          Wanted{Sharding::kContiguous, true, -1, 6, 6}, Wanted{Sharding::kContiguous, true, 10, 3, 3},
+                          Wanted{Sharding::kZigzag, true, -1, 12, 12}, Wanted{Sharding::kStriped, true, -1, 12, 12}}) {
+    expect_traffic(w, RingAlgorithm::kAllGather);
+  }
+}
+
+TEST(Traffic, OfHeadsIsAShareOfEachTensor) {
+  const RingCase c = {problem_of(true, -1, 4), Sharding::kZigzag, kRanks, RingAlgorithm::kAllToAll};
+  const std::int64_t rows = kRanks * kKeysOfRank * 4;  // of all ranks and heads
+  const std::int64_t sent = rows * (kRanks - 1) / kRanks;
+  const std::int64_t q = kHeadDim * 2, lse = 8, o = kHeadDim * 4;  // q, k, v in bf16; o in float32, lse in float64
+  EXPECT_EQ(total(traffic_of(c, true), ring::Channel::kHeads), sent * (3 * q + o + lse));
+}
+
+RingProblem explained(const AttentionCase& c, int num_ranks, bool is_backward) {
+  return {.num_ranks = num_ranks,
+          .dtype = c.dtype,
+          .batch = c.batch,
+          .num_heads_q = c.heads_q,
+          .num_heads_k = c.heads_k,
+          .seqlen_q = c.seqlen_q,
+          .seqlen_k = c.seqlen_k,
+          .head_dim = c.head_dim,
+          .head_dim_v = c.head_dim_v,
+          .is_backward = is_backward};
+}
+
+const RingCandidate& of(const std::vector<RingCandidate>& all, RingAlgorithm algorithm) {
+  for (const RingCandidate& c : all) {
+    if (c.algorithm == algorithm) return c;
+  }
+  throw std::runtime_error("an algorithm is missing");
+}
+
+// Where every rank sends as much as any other: the sum of the steps' largest is then each rank's.
+TEST(ExplainRing, CountsTheBytesThatTravel) {
+  for (const RingAlgorithm algorithm :
+       {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll}) {
+    for (const auto& [sharding, causal] : {std::pair{Sharding::kContiguous, false}, {Sharding::kZigzag, true}}) {
+      RingCase c = {problem_of(causal, -1, kRanks), sharding, kRanks, algorithm};
+      c.problem.seqlen_q = c.problem.seqlen_k = kRanks * 64;  // each of a message's tensors begins at 256 bytes
+      Params params = {.causal = causal};
+      const auto forward = explain_ring(explained(c.problem, kRanks, false), params, c.ring_params());
+      const auto backward = explain_ring(explained(c.problem, kRanks, true), params, c.ring_params());
+      const std::vector<Traffic> bytes = traffic_of(c);
+      for (const Traffic& rank : bytes) {
+        const std::int64_t sent = rank[static_cast<std::size_t>(ring::Channel::kKeysValues)] +
+                                  rank[static_cast<std::size_t>(ring::Channel::kKeyGradients)] +
+                                  rank[static_cast<std::size_t>(ring::Channel::kHeads)];
+        EXPECT_EQ(of(forward, algorithm).sent_bytes + of(backward, algorithm).sent_bytes, sent) << describe(c);
+      }
+    }
+  }
+}
+
+TEST(ExplainRing, ChoosesByTheLeastTime) {
+  for (const DeviceType device : {DeviceType::kCPU, DeviceType::kCUDA}) {
+    for (const std::int64_t seqlen : {512, 32768, 1 << 20}) {
+      for (const int num_ranks : {2, 3, 8}) {
+        RingProblem problem = explained(problem_of(true, -1, 16), num_ranks, false);
+        problem.device = device;
+        problem.seqlen_q = problem.seqlen_k = seqlen;
+        problem.head_dim = problem.head_dim_v = 128;
+        const std::vector<RingCandidate> all = explain_ring(problem, {.causal = true});
+        ASSERT_EQ(all.size(), 3U);
+        int chosen = 0;
+        for (const RingCandidate& c : all) {
+          EXPECT_TRUE(c.estimated_us > 0 || !c.lack.empty());
+          if (!c.chosen) continue;
+          ++chosen;
+          for (const RingCandidate& other : all) {
+            EXPECT_TRUE(c.estimated_us <= other.estimated_us || !other.lack.empty());
+          }
+        }
+        EXPECT_EQ(chosen, 1);
+      }
+    }
+  }
+}
+
+TEST(ExplainRing, PrefersWhatTheSizesAsk) {
+  const auto choice = [](RingProblem problem, const Params& params) {
+    problem.device = DeviceType::kCUDA;
+    problem.head_dim = problem.head_dim_v = 128;
+    for (const RingCandidate& c : explain_ring(problem, params)) {
+      if (c.chosen) return c.algorithm;
+    }
+    return RingAlgorithm::kAutomatic;
+  };
+  RingProblem problem = {.num_ranks = 4, .num_heads_q = 32, .num_heads_k = 8, .seqlen_q = 1 << 19, .seqlen_k = 1 << 19};
+  EXPECT_EQ(choice(problem, {.causal = true}), RingAlgorithm::kExchange);  // hidden behind its products
+  problem.seqlen_q = problem.seqlen_k = 2048;
+  problem.num_heads_k = 1;  // four ranks do not divide it, and a step is over before its keys are there
+  EXPECT_EQ(choice(problem, {.causal = true}), RingAlgorithm::kAllGather);
+}
+
+TEST(ExplainRing, RefusesInOneLine) {
+  const auto text = [](const RingProblem& problem, const RingParams& ring_params) -> std::string {
+    try {
+      (void)explain_ring(problem, {}, ring_params);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  RingProblem problem = explained(problem_of(true, -1, 6), 4, false);
+  EXPECT_EQ(text(problem, {Sharding::kZigzag, RingAlgorithm::kAllToAll}),
+            "q: 6 heads, allowed a multiple of the 4 ranks with algorithm all_to_all");
+  problem.num_ranks = 0;
+  EXPECT_EQ(text(problem, {}), "num_ranks: 0, allowed >= 1");
+  problem.num_ranks = 2;
+  problem.seqlen_k = -1;
+  EXPECT_EQ(text(problem, {}), "seqlen_k: -1, allowed 0 to 2147483647");
+}
+
+TEST(VisiblePairs, AreThoseThatAreCounted) {
+  for (const std::int64_t m : {1, 3, 8}) {
+    for (const std::int64_t n : {1, 4, 9}) {
+      for (std::int64_t begin = -m - 1; begin <= n; ++begin) {
+        for (std::int64_t end = begin + 1; end <= n + m; ++end) {
+          std::int64_t pairs = 0;
+          bool every_row_sees_one = true;
+          for (std::int64_t i = 0; i < m; ++i) {
+            const std::int64_t seen = std::min(n, end + i) - std::max<std::int64_t>(0, begin + i);
+            every_row_sees_one = every_row_sees_one && seen > 0;
+            pairs += seen;
+          }
+          if (!every_row_sees_one) continue;
+          EXPECT_EQ(ring::visible_pairs(m, n, {begin, end}), static_cast<double>(pairs))
+              << m << " " << n << " " << begin;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attend::test
