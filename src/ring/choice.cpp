@@ -64,7 +64,7 @@ class Model {
         const bool goes_somewhere = step <= plan_.last_step(owner) && plan_.last_step(owner) > 0;
         if (p_.is_backward && goes_somewhere) passed_on = std::max(passed_on, gradient_bytes(owner));
       }
-      add(c, s, sent + gradients);
+      if (s.compute_us > 0 || sent + gradients > 0) add(c, s, sent + gradients);
       gradients = passed_on;
     }
     if (gradients > 0) add(c, {.what = "gradients of keys go home"}, gradients);

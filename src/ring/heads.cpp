@@ -35,6 +35,8 @@ struct Dealt {
 
 /// The two ways between them.
 class HeadExchange {
+  enum Way : std::size_t { kSendInputs, kReceiveInputs, kSendResults, kReceiveResults };
+
  public:
   /// @param in   from rows to heads
   /// @param out  from heads to rows
@@ -53,7 +55,7 @@ class HeadExchange {
         specs.push_back(spec);
       }
     };
-    add(in_, false);
+    add(in_, false);  // in the order of Way
     add(in_, true);
     add(out_, true);
     add(out_, false);
@@ -61,9 +63,11 @@ class HeadExchange {
   }
 
   void to_heads() {
-    pack(in_, 0, [&](const Dealt& d, int peer) { return share_of_heads(d.rows, peer, plan_.num_ranks()); });
-    send(0, Channel::kHeads);
-    for_each_parcel(in_, 1, [&](const Dealt& d, int peer, const Tensor& parcel) {
+    for_each_parcel(in_, kSendInputs, [&](const Dealt& d, int peer, const Tensor& parcel) {
+      engine_.copy(parcel, share_of_heads(d.rows, peer, plan_.num_ranks()));
+    });
+    exchange(kSendInputs, kReceiveInputs);
+    for_each_parcel(in_, kReceiveInputs, [&](const Dealt& d, int peer, const Tensor& parcel) {
       for_each_run(d, peer, [&](const Tensor& whole, const Run& run) {
         engine_.copy(whole, rows_of(parcel, run.local_begin, run.length));
       });
@@ -77,13 +81,13 @@ class HeadExchange {
   }
 
   void to_rows() {
-    for_each_parcel(out_, 2, [&](const Dealt& d, int peer, const Tensor& parcel) {
+    for_each_parcel(out_, kSendResults, [&](const Dealt& d, int peer, const Tensor& parcel) {
       for_each_run(d, peer, [&](const Tensor& whole, const Run& run) {
         engine_.copy(rows_of(parcel, run.local_begin, run.length), whole);
       });
     });
-    send(2, Channel::kHeads);
-    for_each_parcel(out_, 3, [&](const Dealt& d, int peer, const Tensor& parcel) {
+    exchange(kSendResults, kReceiveResults);
+    for_each_parcel(out_, kReceiveResults, [&](const Dealt& d, int peer, const Tensor& parcel) {
       engine_.copy(share_of_heads(d.rows, peer, plan_.num_ranks()), parcel);
     });
     for (const Dealt& d : out_) {
@@ -99,22 +103,16 @@ class HeadExchange {
     return d.is_of_keys ? plan_.keys(rank) : plan_.rows(rank);
   }
 
-  /// Those of a way, numbered: 0 and 1 are sent and received with the inputs, 2 and 3 with the results.
-  [[nodiscard]] const Parcel& parcel(std::size_t way, int peer) const {
+  [[nodiscard]] const Parcel& parcel(Way way, int peer) const {
     return parcels_[way * static_cast<std::size_t>(plan_.num_ranks()) + static_cast<std::size_t>(peer)];
   }
 
   template <class Visit>
-  void for_each_parcel(const std::vector<Dealt>& all, std::size_t way, Visit visit) const {
+  void for_each_parcel(const std::vector<Dealt>& all, Way way, Visit visit) const {
     for (int peer = 0; peer < plan_.num_ranks(); ++peer) {
       if (peer == plan_.rank()) continue;
       for (std::size_t i = 0; i < all.size(); ++i) visit(all[i], peer, parcel(way, peer).tensors[i]);
     }
-  }
-
-  template <class Share>
-  void pack(const std::vector<Dealt>& all, std::size_t way, Share share) {
-    for_each_parcel(all, way, [&](const Dealt& d, int peer, const Tensor& to) { engine_.copy(to, share(d, peer)); });
   }
 
   /// Calls visit(rows of d.heads that are those of a run of the rank's, the run).
@@ -128,14 +126,14 @@ class HeadExchange {
     }
   }
 
-  void send(std::size_t way, Channel channel) {
+  void exchange(Way sent, Way received) {
     std::vector<Delivery> sends, receives;
     for (int peer = 0; peer < plan_.num_ranks(); ++peer) {
       if (peer == plan_.rank()) continue;
-      sends.push_back({peer, &parcel(way, peer)});
-      receives.push_back({peer, &parcel(way + 1, peer)});
+      sends.push_back({peer, &parcel(sent, peer)});
+      receives.push_back({peer, &parcel(received, peer)});
     }
-    engine_.exchange(channel, sends, receives);
+    engine_.exchange(Channel::kHeads, sends, receives);
   }
 
   Engine& engine_;
