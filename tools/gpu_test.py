@@ -189,7 +189,7 @@ def sanitize(tests, tool, folder, gpu):
 
 
 def python_tests(python, folder):
-    """What pytest says of python/tests; in several processes where it can."""
+    """What pytest says of python/tests, which see one GPU; in several processes where it can."""
     start = time.monotonic()
     junit, log = folder / "pytest.xml", folder / "pytest.log"
     probe = "import attend, torch, importlib.util as u; print(torch.__version__, u.find_spec('xdist') is not None)"
@@ -201,7 +201,8 @@ def python_tests(python, folder):
     if has_xdist == "True":
         command += ["-n", str(max(6, (os.cpu_count() or 2) * 3 // 8))]
     # A few threads each: the processes share the machine with one another and with the sanitizers.
-    status = run(command, {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}, log)
+    environment = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive", "CUDA_VISIBLE_DEVICES": "0"}
+    status = run(command, environment, log)
     say(f"python tests: {time.monotonic() - start:.0f} s")
     cases = list(xml.etree.ElementTree.parse(junit).iter("testcase")) if junit.exists() else []
     name_of = lambda case: f"{case.get('classname')}.{case.get('name')}"
