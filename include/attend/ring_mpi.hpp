@@ -18,7 +18,8 @@ namespace attend {
 ///
 /// MPI has to be initialised with MPI_THREAD_FUNNELED or more, and only the thread that did so uses the context. A
 /// process whose call ends in an error after the ranks have agreed on it (out of memory), or that has waited for longer
-/// than limits.timeout, calls MPI_Abort: the others wait for its messages. What all ranks refuse is an Error on each of them, as with any ring.
+/// than limits.timeout, calls MPI_Abort: the others wait for its messages. What all ranks refuse is an Error on each of
+/// them, as with any ring.
 /// @throws Error where MPI is not initialised, or an MPI call fails that the communicator's handler lets return.
 [[nodiscard]] RingContext make_mpi_ring(MPI_Comm comm, const RingLimits& limits = {});
 
