@@ -39,6 +39,7 @@ AHEAD = "Ahead*"
 LAST = "Last*"  # may hang
 LAST_LIMIT_S = 60
 PIECES = 96  # of the tests: processes, one after another
+AHEADS = 6  # of the compilation: processes at once, each with all cores; one alone leaves most of them idle
 RING = "NcclRing*"  # wants two GPUs
 LIMIT_S = float(os.environ.get("GPU_TEST_LIMIT_S", 600))  # of one process: a kernel may hang
 PARTS = ("tests", "sanitizers", "python")
@@ -59,17 +60,19 @@ def run(command, environment, log, limit_s=LIMIT_S):
             return 124
 
 
-def run_part(tests, index, shards, chosen, folder, gpus, limit_s=LIMIT_S):
+def run_part(tests, shard, shards, chosen, folder, gpus, number=None, limit_s=LIMIT_S):
+    """A process of the tests; number: its files' own, that of the shard if not given."""
+    number = shard if number is None else number
     environment = {
         "CUDA_VISIBLE_DEVICES": gpus,
         "GTEST_TOTAL_SHARDS": str(shards),
-        "GTEST_SHARD_INDEX": str(index % shards),
+        "GTEST_SHARD_INDEX": str(shard),
         "OMP_NUM_THREADS": "1",
-        "ATTEND_GPU_REPORT": str(folder / f"report-{index}.json"),
+        "ATTEND_GPU_REPORT": str(folder / f"report-{number}.json"),
     }
-    command = [tests, f"--gtest_output=json:{folder / f'gtest-{index}.json'}", f"--gtest_filter={chosen}"]
-    status = run(command, environment, folder / f"tests-{index}.log", limit_s)
-    return index, status
+    command = [tests, f"--gtest_output=json:{folder / f'gtest-{number}.json'}", f"--gtest_filter={chosen}"]
+    status = run(command, environment, folder / f"tests-{number}.log", limit_s)
+    return number, status
 
 
 def gtest_results(path):
@@ -82,7 +85,8 @@ def gtest_results(path):
 
 def empty_report(num_gpus, digest):
     """A report that nothing has been added to yet."""
-    pieces = ["ahead", *(str(index) for index in range(PIECES)), "alone", *(["ring", "last"] if num_gpus > 1 else [])]
+    pieces = [*(f"ahead{index}" for index in range(AHEADS)), *(str(index) for index in range(PIECES)), "alone"]
+    pieces += ["ring", "last"] if num_gpus > 1 else []
     counts = {"run": 0, "failed": 0, "skipped": 0, "failures": [], "missing": pieces,
               "left_out": [] if num_gpus > 1 else [f"*{RING}: one GPU"]}
     return {"kernel_digest": digest, "passed": False, "tests": counts, "sanitizers": [],
@@ -95,11 +99,13 @@ def run_piece(tests, piece, folder, num_gpus):
     if piece.isdigit():
         chosen = f"-{ALONE}:{AHEAD}:{LAST}:{RING}"
         return piece, run_part(tests, int(piece), PIECES, chosen, folder, str(int(piece) % num_gpus))
-    chosen, limit_s = {"ahead": (AHEAD, LIMIT_S), "alone": (ALONE, LIMIT_S), "ring": (RING, LIMIT_S),
-                       "last": (LAST, LAST_LIMIT_S)}[piece]  # fmt: skip
-    number = PIECES + ("ahead", "alone", "ring", "last").index(piece)
-    gpus = ",".join(map(str, range(num_gpus))) if piece in ("ring", "last") else "0"
-    return piece, run_part(tests, number, 1, chosen, folder, gpus, limit_s)
+    if piece.startswith("ahead"):
+        shard = int(piece.removeprefix("ahead"))
+        return piece, run_part(tests, shard, AHEADS, AHEAD, folder, "0", number=PIECES + shard)
+    chosen, limit_s = {"alone": (ALONE, LIMIT_S), "ring": (RING, LIMIT_S), "last": (LAST, LAST_LIMIT_S)}[piece]
+    gpus = "0" if piece == "alone" else ",".join(map(str, range(num_gpus)))
+    number = PIECES + AHEADS + ("alone", "ring", "last").index(piece)
+    return piece, run_part(tests, 0, 1, chosen, folder, gpus, number, limit_s)
 
 
 def take(report, piece, index, status, folder):
@@ -143,26 +149,31 @@ class Tests:
             self.save(self.report)
 
     def ahead(self):
-        """The others find their kernels on disk, whether the report has this piece or not."""
+        """The others find their kernels on disk, whether the report has these pieces or not."""
         if time.monotonic() < self.deadline:
-            result = run_piece(self.tests, "ahead", self.folder, self.num_gpus)
-            self.done(result if "ahead" in self.missing else None)
+            start = time.monotonic()
+            pieces = [f"ahead{index}" for index in range(AHEADS)]
+            with concurrent.futures.ThreadPoolExecutor(AHEADS) as pool:
+                results = pool.map(lambda piece: run_piece(self.tests, piece, self.folder, self.num_gpus), pieces)
+                for piece, result in zip(pieces, results):
+                    self.done(result if piece in self.missing else None)
+            say(f"compiled ahead: {time.monotonic() - start:.0f} s")
 
     def pieces(self):
         """Those that share the machine."""
         workers = max(1, min(48, (os.cpu_count() or 2) - 2))
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-            jobs = [pool.submit(self.begin, piece) for piece in self.missing if piece.isdigit() or piece == "ring"]
+            jobs = [pool.submit(self.begin, piece) for piece in self.missing if piece.isdigit()]
             for job in concurrent.futures.as_completed(jobs):
                 self.done(job.result())
                 left = sum(piece.isdigit() for piece in self.report["tests"]["missing"])
                 say(f"tests: {PIECES - left} of {PIECES} pieces done")
 
     def by_themselves(self):
-        """Those that measure, and what may hang."""
-        for piece in ("alone", "last"):
+        """Those that measure, those of all GPUs (whose kernels are on disk by now), and what may hang."""
+        for piece in ("alone", "ring", "last"):
             self.done(self.begin(piece))
-        log = self.folder / f"tests-{PIECES + 1}.log"
+        log = self.folder / f"tests-{PIECES + AHEADS}.log"
         for line in log.read_text().splitlines() if log.exists() else ():
             if "of host time" in line:
                 say(line)
@@ -183,7 +194,8 @@ def sanitize(tests, tool, folder, gpu):
     ran = re.search(r"\[  PASSED  \] (\d+) tests?", text)
     passed = errors == 0 and status == 0 and ran is not None
     if not passed:
-        say(text[-6000:])
+        found = [line for line in text.splitlines() if line.startswith(("=========", "[ RUN"))]
+        say("\n".join(found)[:20000])
     return {"tool": tool, "tests": int(ran.group(1)) if ran else 0, "errors": errors,
             "summary": summary[-1] if summary else "no summary", "passed": passed}
 

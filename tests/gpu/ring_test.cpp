@@ -146,6 +146,7 @@ void check(const Inputs& in, const Outputs& out, const RingCase& c) {
     line += text;
   }
   std::puts(line.c_str());
+  std::fflush(stdout);  // a process that hangs is ended, and what it was at should be known
 }
 
 class GpuRing : public GpuTest {};
@@ -308,13 +309,15 @@ class NcclRing : public GpuTest {
   }
 };
 
-/// Every case of the array for as many ranks as there are GPUs, and for fewer.
+/// Every fourth case of the array for as many ranks as there are GPUs, and for fewer: beside threads on one GPU, which
+/// have all cases, only the way of the messages is another.
 TEST_F(NcclRing, StaysInBudget) {
   for (const int num_ranks : {2, 3, 4}) {
     if (num_ranks > cuda::device_count()) break;
     const std::vector<RingContext> ranks = make_ring(num_ranks);
+    int number = 0;
     for (const RingCase& c : cases()) {
-      if (c.num_ranks != num_ranks) continue;
+      if (c.num_ranks != num_ranks || number++ % 4 != 0) continue;
       const Inputs in = make_inputs(c.problem);
       check(in, run_on_gpus(ranks, {0, 1, 2, 3}, in, c), c);
     }

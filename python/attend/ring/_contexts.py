@@ -49,9 +49,12 @@ def group_name(group: Any) -> str:
         return ""
     if isinstance(group, str):
         return group
-    if hasattr(group, "get_group"):  # a device mesh, which refuses by itself where it has several dimensions
-        group = group.get_group()
-    if not hasattr(group, "group_name"):
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+    if isinstance(group, DeviceMesh):
+        group = group.get_group()  # which refuses by itself where there are several dimensions
+    if not isinstance(group, ProcessGroup):
         raise ArgumentError(
             f"group: {type(group).__name__}, allowed a process group, its name, a device mesh of one dimension, or None"
         )

@@ -20,6 +20,8 @@ namespace attend::cuda {
 /// of the largest: of terms of one sign, which large scores are sums of, up to twice this; of others less, far below
 /// what their sum is rounded by. Products of bfloat16 have fewer digits to lose. Measured: docs/hopper_forward.md.
 [[nodiscard]] double made_up_for_cut_off(const core::Problem& p);
+/// The scale of ForwardArgs and BackwardArgs with that, rounded once: a product of two floats would be off by as much.
+[[nodiscard]] float made_up_scale(const core::Problem& p, bool folds_scale);
 
 [[nodiscard]] OptionArgs option_args_of(const core::Problem& p);
 [[nodiscard]] BackwardOptionArgs backward_option_args(const BackwardArgs& base, const core::Problem& p);

@@ -195,7 +195,7 @@ class Sm80Backward final : public Family {
   void launch(const Launch& launch) const override {
     const Problem& p = launch.problem;
     BackwardOptionArgs args = backward_option_args(backward_args(p, launch.region(0), true), p);
-    args.base.scale *= static_cast<float>(made_up_for_cut_off(p));
+    args.base.scale = made_up_scale(p, true);
     args.dbias_sums = launch.region<float>(1);
     args.dq_sums = launch.region<float>(2);
     // Nobody looks at the stride of a single row; but rows that do not exist have addresses, and those are aligned too.

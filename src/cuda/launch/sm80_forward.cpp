@@ -175,7 +175,7 @@ class Sm80Forward final : public Family {
   void launch(const Launch& launch) const override {
     const Problem& p = launch.problem;
     ForwardOptionArgs args = {forward_args(p, nullptr, true), option_args_of(p)};
-    args.base.scale *= static_cast<float>(made_up_for_cut_off(p));
+    args.base.scale = made_up_scale(p, true);
     // Nobody looks at the stride of a single row; but rows that do not exist have addresses, and those are aligned too.
     if (p.q.shape[2] == 1) args.base.q_stride.row = 0;
     if (p.k.shape[2] == 1) args.base.k_stride.row = args.base.v_stride.row = 0;

@@ -205,7 +205,7 @@ class Sm90Backward final : public Family {
                              .section_heads = sm90_backward_section(p.max_seqlen_q, is_full, v.is_deterministic != 0),
                              .num_blocks = plan.tile.is_persistent ? static_cast<uint32>(plan.blocks) : 0,
                              .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p))};
-    args.base.scale *= static_cast<float>(made_up_for_cut_off(p));
+    args.base.scale = made_up_scale(p, false);
     args.base.gradient_scale *= sm90_backward_unit(sm90_backward_units(v.element).ds_bits);
     if (p.dropout_p > 0) args.base.gradient_scale *= args.options.dropout_scale;  // it is counted out of ds
     for (std::size_t i = 0; i < launch.choice.num_steps; ++i) launch.run(i, args);

@@ -216,7 +216,7 @@ class Sm90Forward final : public Family {
         .row_tiles = grid.row_tiles,
         .section_heads = grid.section_heads,
         .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p))};
-    args.base.scale *= static_cast<float>(made_up_for_cut_off(p));
+    args.base.scale = made_up_scale(p, true);
     launch.run(0, args);
   }
 
