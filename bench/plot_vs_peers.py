@@ -5,6 +5,7 @@
 """
 
 import json
+import textwrap
 
 import matplotlib
 
@@ -16,6 +17,7 @@ import report
 
 LOOKS = {"attend": ("#2563a8", "o", "-"), "fa3": ("#b3402e", "s", "--"), "cudnn": ("#2e7d4f", "^", "-."),
          "fa2": ("#8a5a9e", "D", ":"), "efficient": ("#777777", "v", ":")}
+TITLE_COLUMNS = 120
 plt.rcParams.update({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "attend"})
 
 
@@ -31,9 +33,12 @@ def draw(data):
         for head_dim, axis in zip(head_dims, panels):
             draw_panel(axis, groups.get((mode, head_dim, mask), []))
             axis.set_title(f"{peer_tables.PASSES[mode]}, {mask}, head_dim {head_dim}")
+        largest = max(max(row["tflops"].values()) for d in head_dims for row in groups.get((mode, d, mask), []))
+        panels[0].set_ylim(0, 1.05 * largest)  # of all that share it, when all are drawn
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=len(labels))
-    figure.suptitle(f"{data['dtype']}, 16384 tokens, 2048 channels; {peer_tables.title(data)}", fontsize=8)
+    title = f"{data['dtype']}, 16384 tokens, 2048 channels; {peer_tables.title(data)}"
+    figure.suptitle(textwrap.fill(title, TITLE_COLUMNS), fontsize=8)
     return figure
 
 
@@ -46,7 +51,6 @@ def draw_panel(axis, rows):
                       label=peer_tables.NAMES[name])
     axis.set_xscale("log", base=2)
     axis.set_xticks([row["S"] for row in rows], [str(row["S"]) for row in rows])
-    axis.set_ylim(bottom=0)
     axis.grid(alpha=0.3)
 
 
