@@ -44,9 +44,8 @@ template <class Config>
 [[nodiscard]] __device__ __forceinline__ float* sm80_dq_sums(const BackwardOptionArgs& args, const SequenceSpan& span,
                                                              uint32 sequence, uint32 head, int64 row) {
   const int64 first = Config::kIsVarlen ? sm80_first_dq_row(span.q_begin, sequence) : 0;
-  return args.dq_sums +
-         ((int64{span.batch} * args.base.num_heads_q + head) * args.dq_rows + first + row) *
-             sm80_depth(Config::kHeadDim);
+  return args.dq_sums + ((int64{span.batch} * args.base.num_heads_q + head) * args.dq_rows + first + row) *
+                            sm80_depth(Config::kHeadDim);
 }
 
 // A block of 16 x 16 of ds or p, rounded, to where BlockReader::by_rows reads it from as it is.
@@ -124,8 +123,8 @@ __device__ __forceinline__ void sm80_add_dq(const Tile& ds_tile, const Sm80Backw
 #pragma unroll
     for (int column = 0; column < kColumns; column += kMmaColumns) {
       if (kColumns * kParts != Shape::kDepth && first_column + column >= Shape::kDepth) continue;
-      sm80_add_to_sums(sums + r * kMmaRows * Shape::kDepth + column / kMmaColumns * kSm80SumsOfTile,
-                       dq[r] + column / 2, lane);
+      sm80_add_to_sums(sums + r * kMmaRows * Shape::kDepth + column / kMmaColumns * kSm80SumsOfTile, dq[r] + column / 2,
+                       lane);
     }
   }
 }

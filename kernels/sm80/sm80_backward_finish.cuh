@@ -28,7 +28,8 @@ __device__ void sm80_backward_finish(const BackwardOptionArgs& args) {
   constexpr int kTiles = ceil_div(Config::kHeadDim, kMmaColumns);  // of 8 columns
   constexpr int kLanes = 4;                                        // that share a row
   const BackwardArgs& base = args.base;
-  const float factor = base.gradient_scale * (Config::kIsPlain && kSm80ShiftsDs<ElementOf<Config>> ? kSm80Unshift<Config> : 1.0f);
+  const float factor =
+      base.gradient_scale * (Config::kIsPlain && kSm80ShiftsDs<ElementOf<Config>> ? kSm80Unshift<Config> : 1.0f);
   const auto row_tiles = static_cast<uint32>(num_tiles(base.seqlen_q, Config::kBlockM));
   const auto [sequence, head, tile] = HeadTile::of_block(blockIdx.x, row_tiles, base.num_heads_q);
   const SequenceSpan span = sequence_span<Config>(base, args.options, sequence);
@@ -40,16 +41,16 @@ __device__ void sm80_backward_finish(const BackwardOptionArgs& args) {
   for (int i = threadIdx.x; i < num_tiles(rows, kMmaRows) * kRowHalf * kTiles; i += Config::kThreads) {
     const int column = i % kTiles * kMmaColumns;
     const int row = i / kTiles / kRowHalf * kMmaRows + i / kTiles % kRowHalf;
-    const float* from = sums + row / kMmaRows * kMmaRows * sm80_depth(Config::kHeadDim) +
-                        column / kMmaColumns * kSm80SumsOfTile;
+    const float* from =
+        sums + row / kMmaRows * kMmaRows * sm80_depth(Config::kHeadDim) + column / kMmaColumns * kSm80SumsOfTile;
     float value[kRowsOfThread][kMmaColumns];
 #pragma unroll
     for (int j = 0; j < kLanes * kAccumulatorsOfMma; j += 4) {
       // What four neighbouring sums are follows from their place: either all of a lane, or one of all four.
       const int lane = row % kRowHalf * kLanes;
       const bool of_lane = sm80_sum_at(0, 1) == 1;
-      const float4 four =
-          __ldcs(reinterpret_cast<const float4*>(from + (of_lane ? sm80_sum_at(lane + j / 4, 0) : sm80_sum_at(lane, j / 4))));
+      const float4 four = __ldcs(
+          reinterpret_cast<const float4*>(from + (of_lane ? sm80_sum_at(lane + j / 4, 0) : sm80_sum_at(lane, j / 4))));
       const float each[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int e = 0; e < 4; ++e) {

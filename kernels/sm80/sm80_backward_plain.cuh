@@ -141,7 +141,8 @@ __device__ __forceinline__ void sm80_plain_all(Sm80KeySums<Config>& dk, Sm80Valu
 
 // kRoles 2: s, p and dv.
 template <class Config>
-__device__ __forceinline__ void sm80_plain_values(Sm80ValueSums<Config>& dv, Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args) {
+__device__ __forceinline__ void sm80_plain_values(Sm80ValueSums<Config>& dv, Sm80BackwardStorage<Config>& smem,
+                                                  const BackwardOptionArgs& args) {
   constexpr int kRows = Sm80PlainShape<Config>::kRows;
   constexpr int kColumnsV = Sm80PlainShape<Config>::kColumnsV;
 #pragma unroll 1
@@ -190,7 +191,7 @@ __device__ __forceinline__ void sm80_plain_read_p(
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
         const float value = e % 2 == 0 ? Element::low(packed.reg[e / 2]) : Element::high(packed.reg[e / 2]);
-        const float product = (kSm80ShiftsDs<Element> ? value : value * kSm80Unshift<Config>) * dp[r][8 * i + e];
+        const float product = (kSm80ShiftsDs<Element> ? value : value * kSm80Unshift<Config>)*dp[r][8 * i + e];
         slope[e] = is_whole || value != 0.0f ? product : 0.0f;
       }
       ds[r][i] = pack_operand_a<Element>(slope);
@@ -200,7 +201,8 @@ __device__ __forceinline__ void sm80_plain_read_p(
 
 // kRoles 2: dp, ds and dk.
 template <class Config>
-__device__ __forceinline__ void sm80_plain_keys(Sm80KeySums<Config>& dk, Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args) {
+__device__ __forceinline__ void sm80_plain_keys(Sm80KeySums<Config>& dk, Sm80BackwardStorage<Config>& smem,
+                                                const BackwardOptionArgs& args) {
   constexpr int kRows = Sm80PlainShape<Config>::kRows;
   constexpr int kColumns = Sm80PlainShape<Config>::kColumns;
 #pragma unroll 1
@@ -245,8 +247,7 @@ __device__ __forceinline__ void sm80_plain_write(Tile& tile, const float (&sum)[
     for (int i = 0; i < kColumns / 2; i += 2) {
       const int row = sm80_first_owned<Config>(r) + lane / 4 + i / 2 % 2 * kRowHalf;
       uint4& chunk = tile.chunk[Tile::index(row, sm80_part<Config>() * (kColumns / kChunkElements) + i / 4)];
-      reinterpret_cast<uint32*>(&chunk)[lane % 4] =
-          ElementOf<Config>::pack(sum[r][i] * factor, sum[r][i + 1] * factor);
+      reinterpret_cast<uint32*>(&chunk)[lane % 4] = ElementOf<Config>::pack(sum[r][i] * factor, sum[r][i + 1] * factor);
     }
   }
 }
@@ -270,8 +271,7 @@ __device__ __forceinline__ void sm80_plain_store_tile(const Tile& tile, void* te
                                                       const Sm80BackwardBlock<Config>& block) {
   constexpr int kPieces = kHeadDim / kChunkElements;
   const SequenceSpan& span = block.span;
-  auto* to = static_cast<Bits16*>(tensor) +
-             stride.offset(span.batch, block.work.head, span.k_begin + block.work.owned);
+  auto* to = static_cast<Bits16*>(tensor) + stride.offset(span.batch, block.work.head, span.k_begin + block.work.owned);
   const auto rows = static_cast<int>(min(span.seqlen_k - block.work.owned, int64{Tile::kRows}));
 #pragma unroll 2
   for (int i = static_cast<int>(threadIdx.x); i < rows * kPieces; i += Config::kThreads) {
@@ -298,11 +298,12 @@ __device__ __forceinline__ void sm80_plain_run(const BackwardOptionArgs& args, S
     }
     const uint32 next = smem.block.head + 1;
     is_last = next * args.base.num_heads_k == (smem.block.work.head + 1) * args.base.num_heads_q;
-    barrier_wait<Config::kThreads>(kSm80HeadBarrier);  // every warp has left the head: its tiles and the block's work may be overwritten
+    barrier_wait<Config::kThreads>(
+        kSm80HeadBarrier);  // every warp has left the head: its tiles and the block's work may be overwritten
     if (threadIdx.x == 0 && !is_last) Sm80BackwardBlock<Config>::set_head(smem.block, args, next);
   }
-  cp_async_wait<0>();  // where no tile came, what the block owns may still be on its way,
-  barrier_wait<Config::kThreads>(kSm80HeadBarrier);     // into rows of others, too: now they may be written over
+  cp_async_wait<0>();                                // where no tile came, what the block owns may still be on its way,
+  barrier_wait<Config::kThreads>(kSm80HeadBarrier);  // into rows of others, too: now they may be written over
   write();
   barrier_wait<Config::kThreads>(kSm80HeadBarrier);  // all sums are in the tiles
   sm80_plain_store_tile<Config, Config::kHeadDim>(smem.owned, args.base.dk, args.base.dk_stride, smem.block);
@@ -335,13 +336,11 @@ __device__ void sm80_backward_plain(const BackwardOptionArgs& args) {
   } else if (threadIdx.x < Config::kThreads / 2) {
     Sm80ValueSums<Config> dv = {};
     sm80_plain_run(
-        args, smem, [&] { sm80_plain_values<Config>(dv, smem, args); },
-        [&] { sm80_plain_write_values(smem, dv); });
+        args, smem, [&] { sm80_plain_values<Config>(dv, smem, args); }, [&] { sm80_plain_write_values(smem, dv); });
   } else {
     Sm80KeySums<Config> dk = {};
     sm80_plain_run(
-        args, smem, [&] { sm80_plain_keys<Config>(dk, smem, args); },
-        [&] { sm80_plain_write_keys(smem, args, dk); });
+        args, smem, [&] { sm80_plain_keys<Config>(dk, smem, args); }, [&] { sm80_plain_write_keys(smem, args, dk); });
   }
 }
 

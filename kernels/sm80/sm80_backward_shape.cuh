@@ -53,8 +53,8 @@ struct Sm80BackwardTile {
   int step;        // kStep: of them, those whose scores a warp has in registers at a time
   int min_blocks;  // that have to fit on a multiprocessor
   int adds_dq;     // kAddsDq: a block that owns keys adds its part of dq to sums in memory
-  int roles;       // kRoles: 0 for sm80_backward.cuh. Of sm80_backward_plain.cuh, 1: a warp has dk and dv; 2: one of them
-  int parts = 1;   // kParts: of the columns of dk and dv, one to a warp; 1 where kRoles is not 2
+  int roles;  // kRoles: 0 for sm80_backward.cuh. Of sm80_backward_plain.cuh, 1: a warp has dk and dv; 2: one of them
+  int parts = 1;  // kParts: of the columns of dk and dv, one to a warp; 1 where kRoles is not 2
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int key_warps() const { return warps / ((roles == 2 ? 2 : 1) * parts); }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int owned() const { return key_warps() * row_groups * kSm80RowsOfMma; }

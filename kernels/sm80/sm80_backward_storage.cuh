@@ -88,10 +88,10 @@ struct Sm80BackwardBlock {
   static constexpr int kKeyWarps = Sm80BackwardShape<Config>::kKeyWarps;
   Sm80BackwardWork work;
   SequenceSpan span;
-  uint32 head;                    // of q
-  Sm80Range streamed;             // that meets the owned tile
-  Sm80Range own[kKeyWarps];       // that meets what the warp owns of it
-  Sm80Range whole[kKeyWarps];     // of which no score with what the warp owns is masked
+  uint32 head;                 // of q
+  Sm80Range streamed;          // that meets the owned tile
+  Sm80Range own[kKeyWarps];    // that meets what the warp owns of it
+  Sm80Range whole[kKeyWarps];  // of which no score with what the warp owns is masked
   ScoreRules<Config> rules;
 
   // By all threads. Another barrier has to pass before `to` is read.

@@ -52,11 +52,10 @@ Sm80BackwardTile plain_tile(const Facts& facts, int max_smem) {
   const auto make = [](int warps, int streamed, int step, int min_blocks, int roles, int parts) {
     return Sm80BackwardTile{warps, 2, streamed, step, min_blocks, 1, roles, parts};
   };
-  const Sm80BackwardTile tile = widest <= 64    ? make(4, 64, 32, 2, 1, 1)
-                                : widest <= 128 ? make(8, 64, 64, 1, 2, 1)
-                                                : make(8, 64, 64, 1, 2, 2);
-  const int bytes = sm80_backward_smem_bytes(Sm80Gradient::kKeysValues, tile, facts.head_dim, facts.head_dim_v);
-  return bytes <= max_smem ? tile : Sm80BackwardTile{};
+  if (widest <= 64) return first_that_fits(facts, Sm80Gradient::kKeysValues, max_smem, {make(4, 64, 32, 2, 1, 1), {}});
+  const int parts = widest <= 128 ? 1 : 2;
+  return first_that_fits(facts, Sm80Gradient::kKeysValues, max_smem,
+                         {make(8, 64, 64, 1, 2, parts), make(8, 32, 32, 1, 2, parts), {}});
 }
 
 constexpr int kMidSmem = 128 << 10;  // sm_86, sm_89 and sm_120 have less; for the last ptxas wants more registers
@@ -85,7 +84,9 @@ Sm80BackwardTile keys_tile(const Facts& facts, int max_smem, bool adds_dq) {
 Sm80BackwardTile queries_tile(const Facts& facts, int max_smem) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   if (widest > 128) return keys_tile(facts, max_smem, false);
-  if (widest <= 64) return {.warps = 4, .row_groups = 2, .streamed = 64, .step = 32, .min_blocks = 2, .adds_dq = 0, .roles = 0, .parts = 1};
+  if (widest <= 64)
+    return {
+        .warps = 4, .row_groups = 2, .streamed = 64, .step = 32, .min_blocks = 2, .adds_dq = 0, .roles = 0, .parts = 1};
   return {.warps = 4,
           .row_groups = 2,
           .streamed = 32,
@@ -98,7 +99,14 @@ Sm80BackwardTile queries_tile(const Facts& facts, int max_smem) {
 
 Sm80BackwardTile bias_tile(const Facts& facts) {
   const bool is_wide = std::max(facts.head_dim, facts.head_dim_v) > 128;
-  return {.warps = is_wide ? 4 : 8, .row_groups = 1, .streamed = 32, .step = 32, .min_blocks = 1, .adds_dq = 0, .roles = 0, .parts = 1};
+  return {.warps = is_wide ? 4 : 8,
+          .row_groups = 1,
+          .streamed = 32,
+          .step = 32,
+          .min_blocks = 1,
+          .adds_dq = 0,
+          .roles = 0,
+          .parts = 1};
 }
 
 Sm80BackwardVariant variant_of(const Facts& facts, int copy_bytes, int max_smem, bool is_deterministic,
@@ -148,7 +156,8 @@ class Sm80Backward final : public Family {
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     const Facts facts = facts_of(p, true);
     const int copy_bytes = facts.aligned != 0 ? 16 : is_aligned(p, 4) ? 4 : 2;
-    Sm80BackwardVariant v = variant_of(facts, copy_bytes, device.max_smem_per_block, p.deterministic, p.dbias.has_value());
+    Sm80BackwardVariant v =
+        variant_of(facts, copy_bytes, device.max_smem_per_block, p.deterministic, p.dbias.has_value());
     if (p.dbias) set_dbias(v, element_of(p.dbias->dtype), p.dbias->shape[2] != p.max_seqlen_q);
     Choice choice = {.variant = v,
                      .why = v.keys.adds_dq != 0
@@ -230,12 +239,19 @@ class Sm80Backward final : public Family {
   [[nodiscard]] std::vector<Variant> examples(const Arch& arch) const override;
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
-    static constexpr Tunable kAll[] = {
-        {"keys_warps", kKeysAt},          {"keys_row_groups", kKeysAt + 1},       {"keys_streamed", kKeysAt + 2},
-        {"keys_step", kKeysAt + 3},       {"keys_min_blocks", kKeysAt + 4},       {"keys_adds_dq", kKeysAt + 5},
-        {"keys_roles", kKeysAt + 6},      {"keys_parts", kKeysAt + 7},
-        {"queries_warps", kQueriesAt},    {"queries_row_groups", kQueriesAt + 1}, {"queries_streamed", kQueriesAt + 2},
-        {"queries_step", kQueriesAt + 3}, {"queries_min_blocks", kQueriesAt + 4}};
+    static constexpr Tunable kAll[] = {{"keys_warps", kKeysAt},
+                                       {"keys_row_groups", kKeysAt + 1},
+                                       {"keys_streamed", kKeysAt + 2},
+                                       {"keys_step", kKeysAt + 3},
+                                       {"keys_min_blocks", kKeysAt + 4},
+                                       {"keys_adds_dq", kKeysAt + 5},
+                                       {"keys_roles", kKeysAt + 6},
+                                       {"keys_parts", kKeysAt + 7},
+                                       {"queries_warps", kQueriesAt},
+                                       {"queries_row_groups", kQueriesAt + 1},
+                                       {"queries_streamed", kQueriesAt + 2},
+                                       {"queries_step", kQueriesAt + 3},
+                                       {"queries_min_blocks", kQueriesAt + 4}};
     return kAll;
   }
 
@@ -278,7 +294,9 @@ class Sm80Backward final : public Family {
                        .source = is_bias    ? "sm80/sm80_dbias.cuh"
                                  : is_plain ? "sm80/sm80_backward_plain.cuh"
                                             : "sm80/sm80_backward.cuh",
-                       .function = is_bias ? "sm80_dbias" : is_plain ? "sm80_backward_plain" : "sm80_backward",
+                       .function = is_bias    ? "sm80_dbias"
+                                   : is_plain ? "sm80_backward_plain"
+                                              : "sm80_backward",
                        .args = BackwardOptionArgs::kTypeName,
                        .config = constants_of(v, takes | option::kPart),
                        .arch = arch.target,
