@@ -6,11 +6,14 @@
 // Work     a block owns a tile of keys and streams over query rows. ds of all its warps meets in shared memory, and
 //          one barrier later they divide its product with the block's keys among them (sm80_backward_dq.cuh).
 //          kRoles 1: a warp has 16 kRowGroups keys, their s, dp, dk and dv. kRoles 2: half of the warps have s and dv,
-//          the others dp and dk of the same keys, and p goes through shared memory: twice as many keys a warp, so half
-//          as many operands are read for a product. kParts 2: two warps of a kind share keys; each has half of the
+//          the others dp and dk of the same keys, and p goes through shared memory, in float: rounded for ds as it is
+//          for dv it would add errors that the products' own do not hide. Twice as many keys a warp, so half as many
+//          operands are read for a product. kParts 2: two warps of a kind share keys; each has half of the
 //          streamed rows of s or dp, and half of the columns of its gradient
-// Memory   Sm80BackwardStorage: ds of two tiles, or p and ds of one
-// Measured not yet
+// Memory   Sm80BackwardStorage: ds of two tiles; or of one, with p in float, and rounded where warps share keys
+// Measured bf16, H200, CUDA 13.0, full and causal, TFLOP/s of 10 B H S^2 D: (2, 32, 8192, 64) 292, 280; (2, 16, 8192,
+//          128) 330, 313; (2, 8, 8192, 256) 268, 259. At 128 columns kRoles 1 gave 258; at 64 kRoles 2 gave 231. On no
+//          other GPU
 // Called   by compute 'sm80_backward': src/cuda/launch/sm80_backward.cpp, where the tiles are chosen
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2
 #pragma once
@@ -27,7 +30,7 @@ struct Sm80PlainShape : Sm80BackwardShape<Config> {
   static constexpr int kRows = Config::kRoles == 2 ? Config::kStreamed / Config::kParts : Config::kStep;  // of scores
   static constexpr int kColumns = round_up(ceil_div(Shape::kDepth, Config::kParts), 2 * kMmaColumns);
   static constexpr int kColumnsV = round_up(ceil_div(Shape::kDepthV, Config::kParts), 2 * kMmaColumns);
-  using ScoreTile = typename Sm80BackwardStorage<Config>::DsTile;
+  using ScoreTile = typename Sm80BackwardStorage<Config>::ScoreTile;
   static_assert(Config::kAddsDq && Config::kStreamed % kRows == 0 && (Config::kRoles == 2 || Config::kParts == 1));
 };
 
@@ -39,6 +42,10 @@ using Sm80ValueSums = float[Config::kRowGroups][Sm80PlainShape<Config>::kColumns
 
 // Numbers of barriers. Warps of two kinds come to the same one from different places.
 enum Sm80Barrier { kSm80HeadBarrier, kSm80TileBarrier, kSm80ScoresBarrier, kSm80FirstPairBarrier };
+
+// Tiles of scores where kRoles is 2: ds, and, rounded, p, if warps share keys.
+constexpr int kSm80DsTile = 0;
+constexpr int kSm80PTile = 1;
 
 // Of kParts warps that share keys, which one this is.
 template <class Config>
@@ -127,15 +134,27 @@ __device__ __forceinline__ void sm80_plain_all(Sm80KeySums<Config>& dk, Sm80Valu
   for (int tile = sm80_first_tile(smem.block); tile < smem.block.streamed.end; tile += Config::kStreamed) {
     sm80_plain_begin_tile(smem, args, tile);
     const int at = sm80_buffer<Config>(tile);
-    if (tile > smem.block.streamed.begin) sm80_add_dq(smem.ds.tile[1 - at], smem, args, tile - Config::kStreamed);
+    if (tile > smem.block.streamed.begin) sm80_add_dq(smem.scores.tile[1 - at], smem, args, tile - Config::kStreamed);
 #pragma unroll 1
     for (int row = tile; row < tile + Config::kStreamed; row += kRows) {
       if (smem.block.own[sm80_key_warp<Config>()].meets(row, kRows)) {
-        sm80_plain_step(dk, dv, smem, args, smem.ds.tile[at], row);
+        sm80_plain_step(dk, dv, smem, args, smem.scores.tile[at], row);
       } else {
-        sm80_plain_store<Config, kRows>(smem.ds.tile[at], {}, row % Config::kStreamed);
+        sm80_plain_store<Config, kRows>(smem.scores.tile[at], {}, row % Config::kStreamed);
       }
     }
+  }
+}
+
+// kRoles 2: what a warp has of p, for the warp of the other kind that has dp of the same scores.
+template <class Config, int kRows>
+__device__ __forceinline__ void sm80_plain_share_p(Sm80SharedP<Config, true>& to, const Sm80Part<Config, kRows>& p) {
+  constexpr int kFours = kRows / 8;  // of a lane and group of 16 keys
+  const int thread = recomputed_thread() % Sm80SharedP<Config, true>::kThreads;
+#pragma unroll
+  for (int i = 0; i < Config::kRowGroups * kFours; ++i) {
+    const float* four = p[i / kFours] + i % kFours * 4;
+    to.four[i][thread] = make_float4(four[0], four[1], four[2], four[3]);
   }
 }
 
@@ -159,42 +178,39 @@ __device__ __forceinline__ void sm80_plain_values(Sm80ValueSums<Config>& dv, Sm8
         sm80_plain_mask<Config, kRows>(s, smem.block, tile + first);
       }
       sm80_plain_p<Config, kRows>(s, smem, args.base.scale, tile + first);
+      sm80_plain_share_p<Config, kRows>(smem.p, s);
       sm80_plain_pack<Config, kRows>(p, s);
-      sm80_plain_store<Config, kRows>(smem.ds.tile[0], p, first);
+      if constexpr (Config::kParts > 1) sm80_plain_store<Config, kRows>(smem.scores.tile[kSm80PTile], p, first);
     }
-    if (tile > smem.block.streamed.begin) sm80_add_dq(smem.ds.tile[1], smem, args, tile - Config::kStreamed);
+    if (tile > smem.block.streamed.begin)
+      sm80_add_dq(smem.scores.tile[kSm80DsTile], smem, args, tile - Config::kStreamed);
     barrier_wait<Config::kThreads>(kSm80ScoresBarrier);  // p of all warps is there, and ds before is no longer read
     if (!meets) continue;
     if constexpr (Config::kParts == 1) {
       sm80_plain_add<Config, kColumnsV, kRows>(dv, p, stage.rows_v, 0, 0);
     } else {
-      sm80_plain_add_shared<Config, kColumnsV>(dv, smem.ds.tile[0], stage.rows_v);
+      sm80_plain_add_shared<Config, kColumnsV>(dv, smem.scores.tile[kSm80PTile], stage.rows_v);
     }
   }
 }
 
-// kRoles 2: ds, rounded, of the warp's dp and p from shared memory.
-template <class Config>
-__device__ __forceinline__ void sm80_plain_read_p(
-    OperandA (&ds)[Config::kRowGroups][Sm80PlainShape<Config>::kRows / kMmaDepth],
-    Sm80Part<Config, Sm80PlainShape<Config>::kRows>& dp, const typename Sm80PlainShape<Config>::ScoreTile& tile,
-    int first, bool is_whole) {
+// kRoles 2: ds in the place of dp - delta, of p from shared memory.
+template <class Config, int kRows>
+__device__ __forceinline__ void sm80_plain_shared_ds(Sm80Part<Config, kRows>& dp, const Sm80SharedP<Config, true>& p,
+                                                     bool is_whole) {
   using Element = ElementOf<Config>;
-  const auto p = BlockReader<typename Sm80PlainShape<Config>::ScoreTile>::by_rows(tile, recomputed_thread() % 32);
+  constexpr int kFours = kRows / 8;  // of a lane and group of 16 keys
+  const int thread = recomputed_thread() % Sm80SharedP<Config, true>::kThreads;
 #pragma unroll
-  for (int r = 0; r < Config::kRowGroups; ++r) {
+  for (int i = 0; i < Config::kRowGroups * kFours; ++i) {
+    if (i % 2 == 0) __syncwarp();  // no load moves up across it, where it would want registers of dk
+    const float4 four = p.four[i][thread];
+    const float each[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-    for (int i = 0; i < Sm80PlainShape<Config>::kRows / kMmaDepth; ++i) {
-      __syncwarp();  // no load moves up across it, where it would want registers of dk
-      const OperandA packed = p.a(sm80_first_owned<Config>(r), first + i * kMmaDepth);
-      float slope[8];
-#pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        const float value = e % 2 == 0 ? Element::low(packed.reg[e / 2]) : Element::high(packed.reg[e / 2]);
-        const float product = (kSm80ShiftsDs<Element> ? value : value * kSm80Unshift<Config>)*dp[r][8 * i + e];
-        slope[e] = is_whole || value != 0.0f ? product : 0.0f;
-      }
-      ds[r][i] = pack_operand_a<Element>(slope);
+    for (int e = 0; e < 4; ++e) {
+      float& slope = dp[i / kFours][i % kFours * 4 + e];
+      const float product = (kSm80ShiftsDs<Element> ? each[e] : each[e] * kSm80Unshift<Config>)*slope;
+      slope = is_whole || each[e] != 0.0f ? product : 0.0f;
     }
   }
 }
@@ -210,28 +226,30 @@ __device__ __forceinline__ void sm80_plain_keys(Sm80KeySums<Config>& dk, Sm80Bac
     sm80_plain_begin_tile(smem, args, tile);
     const auto& stage = smem.stage[sm80_buffer<Config>(tile)];
     const int first = sm80_part<Config>() * kRows;
-    if (tile > smem.block.streamed.begin) sm80_add_dq(smem.ds.tile[1], smem, args, tile - Config::kStreamed);
+    if (tile > smem.block.streamed.begin)
+      sm80_add_dq(smem.scores.tile[kSm80DsTile], smem, args, tile - Config::kStreamed);
     if (!smem.block.own[sm80_key_warp<Config>()].meets(tile, Config::kStreamed)) {
       barrier_wait<Config::kThreads>(kSm80ScoresBarrier);  // ds before is no longer read
-      sm80_plain_store<Config, kRows>(smem.ds.tile[1], {}, first);
+      sm80_plain_store<Config, kRows>(smem.scores.tile[kSm80DsTile], {}, first);
       continue;
     }
     Sm80Part<Config, kRows> dp;
     sm80_plain_dp<Config, kRows>(dp, smem, tile + first);
     barrier_wait<Config::kThreads>(kSm80ScoresBarrier);  // p of all warps is there, and ds before is no longer read
-    OperandA ds[Config::kRowGroups][kRows / kMmaDepth];
     if (smem.block.whole[sm80_key_warp<Config>()].has(tile + first, kRows)) {
-      sm80_plain_read_p<Config>(ds, dp, smem.ds.tile[0], first, true);
+      sm80_plain_shared_ds<Config, kRows>(dp, smem.p, true);
     } else {
-      sm80_plain_read_p<Config>(ds, dp, smem.ds.tile[0], first, false);
+      sm80_plain_shared_ds<Config, kRows>(dp, smem.p, false);
     }
-    sm80_plain_store<Config, kRows>(smem.ds.tile[1], ds, first);
+    OperandA ds[Config::kRowGroups][kRows / kMmaDepth];
+    sm80_plain_pack<Config, kRows>(ds, dp);
+    sm80_plain_store<Config, kRows>(smem.scores.tile[kSm80DsTile], ds, first);
     if constexpr (Config::kParts == 1) {
       sm80_plain_add<Config, kColumns, kRows>(dk, ds, stage.rows, 0, 0);
     } else {
       // ds of all warps that share the keys is there.
       barrier_wait<32 * Config::kParts>(kSm80FirstPairBarrier + sm80_key_warp<Config>());
-      sm80_plain_add_shared<Config, kColumns>(dk, smem.ds.tile[1], stage.rows);
+      sm80_plain_add_shared<Config, kColumns>(dk, smem.scores.tile[kSm80DsTile], stage.rows);
     }
   }
 }
@@ -294,7 +312,7 @@ __device__ __forceinline__ void sm80_plain_run(const BackwardOptionArgs& args, S
     const Sm80Range streamed = smem.block.streamed;
     if (streamed.begin < streamed.end) {
       const int last = (streamed.end - 1) / Config::kStreamed * Config::kStreamed;
-      sm80_add_dq(smem.ds.tile[Config::kRoles == 1 ? sm80_buffer<Config>(last) : 1], smem, args, last);
+      sm80_add_dq(smem.scores.tile[Config::kRoles == 1 ? sm80_buffer<Config>(last) : kSm80DsTile], smem, args, last);
     }
     const uint32 next = smem.block.head + 1;
     is_last = next * args.base.num_heads_k == (smem.block.work.head + 1) * args.base.num_heads_q;

@@ -61,16 +61,25 @@ struct Sm80BackwardTile {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return warps * 32; }
 };
 
-// kSmemBytes: the owned tiles, in whose place gradients are put together; the streamed ones; ds, where dq is made of
-// it, twice or with p in sm80_backward_plain.cuh; lse and delta; the block's work.
+// Tiles of scores, rounded, that a block shares: ds where it adds to dq, of two tiles where one is made while the other
+// is read; where warps share keys, p.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_score_tiles(bool adds_dq, int roles, int parts) {
+  return !adds_dq ? 0 : roles == 2 ? parts : roles == 1 ? 2 : 1;
+}
+
+// kSmemBytes: the owned tiles, in whose place gradients are put together; the streamed ones; tiles of scores; p in float
+// where another warp makes ds of it; lse and delta; the block's work.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_backward_smem_bytes(Sm80Gradient gradient,
                                                                         const Sm80BackwardTile& tile, int head_dim,
                                                                         int head_dim_v) {
   const int streamed = sm80_backward_stages(gradient) * tile.streamed;
   const int tiles = half_bytes(tile.owned() + streamed, sm80_width(head_dim) + sm80_width(head_dim_v));
-  const int ds = tile.adds_dq != 0 ? (tile.roles == 0 ? 1 : 2) * half_bytes(tile.owned(), kPanelColumns) : 0;
-  return round_up(tiles + ds + float_bytes(sm80_saved_rows(gradient, tile.owned(), tile.streamed), 2) + kSm80BlockBytes,
-                  kSwizzleAtom);
+  const int score_tiles = sm80_score_tiles(tile.adds_dq != 0, tile.roles, tile.parts);
+  const int scores = score_tiles * half_bytes(tile.owned(), kPanelColumns) +
+                     float_bytes(tile.roles == 2 ? tile.owned() : 0, tile.streamed);
+  return round_up(
+      tiles + scores + float_bytes(sm80_saved_rows(gradient, tile.owned(), tile.streamed), 2) + kSm80BlockBytes,
+      kSwizzleAtom);
 }
 
 // The same for a Config.

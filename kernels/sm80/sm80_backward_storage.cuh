@@ -122,14 +122,23 @@ struct Sm80BackwardBlock {
 
 // Where ds of all warps meets, for dq: a row for each key, kStreamed query rows. Nothing where no dq is added.
 template <class Config, bool kIsThere>
-struct Sm80DsPlace {
+struct Sm80ScoresPlace {
   using Tile = PanelTile<Sm80BackwardShape<Config>::kOwned, kPanelColumns>;
-  Tile tile[Config::kRoles == 0 ? 1 : 2];
+  Tile tile[sm80_score_tiles(true, Config::kRoles, Config::kParts)];
 };
 template <class Config>
-struct Sm80DsPlace<Config, false> {
+struct Sm80ScoresPlace<Config, false> {
   using Tile = void;
 };
+
+// p in float, from one half of the threads to the other: of each lane what it has, as it has it.
+template <class Config, bool kIsThere>
+struct Sm80SharedP {
+  static constexpr int kThreads = Config::kThreads / 2;
+  float4 four[Sm80BackwardShape<Config>::kOwned * Config::kStreamed / 4 / kThreads][kThreads];
+};
+template <class Config>
+struct Sm80SharedP<Config, false> {};
 
 template <class Config>
 struct alignas(kSwizzleAtom) Sm80BackwardStorage {
@@ -144,10 +153,11 @@ struct alignas(kSwizzleAtom) Sm80BackwardStorage {
     StreamedTile rows;
     StreamedTileV rows_v;
   } stage[Shape::kStages];
-  using DsPlace = Sm80DsPlace<Config, Config::kAddsDq>;
-  using DsTile = typename DsPlace::Tile;
+  using ScoresPlace = Sm80ScoresPlace<Config, Config::kAddsDq>;
+  using ScoreTile = typename ScoresPlace::Tile;
   static_assert(!Config::kAddsDq || Config::kStreamed <= kPanelColumns);
-  DsPlace ds;
+  ScoresPlace scores;
+  Sm80SharedP<Config, Config::kRoles == 2> p;
   alignas(8) float lse[Shape::kSavedRows];  // of the query rows, owned or in the buffers; lanes read pairs
   alignas(8) float delta[Shape::kSavedRows];
   Sm80BackwardBlock<Config> block;

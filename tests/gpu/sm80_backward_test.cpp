@@ -200,7 +200,8 @@ class AheadBackward80 : public Sm80Gradients {};
 
 TEST_F(AheadBackward80, CompilesWhatTheBackwardCasesNeed) {
   std::vector<AttentionCase> cases = option_pairs();
-  for (const auto& more : {edge_cases(), slice_cases()}) cases.insert(cases.end(), more.begin(), more.end());
+  for (const auto& more : {edge_cases(), plain_cases(), slice_cases()})
+    cases.insert(cases.end(), more.begin(), more.end());
   compile_ahead(kCompute, cases);
   for (const char* arch : kSmallerGpus) compile_ahead(kCompute, tile_cases(), max_smem_of(arch));
 }
