@@ -124,13 +124,14 @@ struct BackwardOptionArgs {
   OptionArgs options;
   void* dbias;                 // DbiasElement, of the bias's own shape: sums over its dimensions of size 1; may be null
   float* dbias_sums;           // (batch, num_heads_q, seqlen_k), scratch where dbias is a sum over rows; else null
-  float* dq_sums;              // (batch, num_heads_q, total_rows, kDepth), zeros, where a kernel adds to dq; else null
+  float* dq_sums;              // (batch, num_heads_q, dq_rows, kDepth), zeros, where a kernel adds to dq; else null
   TensorStrides dbias_stride;  // elements
   int64 total_rows;            // of q in memory: seqlen_q, or the tokens of all sequences
+  int64 dq_rows;               // sm80_dq_rows() where there are dq_sums
   uint32 dbias_batch;          // the size of dbias's first dimension: batch or 1
   uint32 dbias_heads;          // of its second: num_heads_q or 1
 };
-static_assert(sizeof(BackwardOptionArgs) == sizeof(BackwardArgs) + sizeof(OptionArgs) + 3 * 8 + 24 + 8 + 2 * 4);
+static_assert(sizeof(BackwardOptionArgs) == sizeof(BackwardArgs) + sizeof(OptionArgs) + 3 * 8 + 24 + 2 * 8 + 2 * 4);
 
 // What a TMA instruction reads: CUtensorMap.
 struct alignas(64) TensorMapArg {

@@ -86,7 +86,7 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80B
       }
     }
     sm80_pack<Config>(x, ds);
-    if constexpr (Config::kAddsDq) sm80_store_ds(smem, x, first);
+    if constexpr (Config::kAddsDq) sm80_store_ds<Config>(smem.scores.tile[0], x, first);
     sm80_add_gradient<Config, Shape::kDepth>(sums.first, x, smem.stage[at].rows, first);
   }
 }
@@ -111,12 +111,12 @@ __device__ __forceinline__ void sm80_backward_head(Sm80Sums<Config>& sums, Sm80B
     if (smem.block.own[threadIdx.x / 32].meets(streamed, Config::kStep)) {
       sm80_backward_step(sums, smem, args.options, streamed);
     } else if constexpr (Config::kAddsDq) {
-      sm80_store_ds<Config>(smem, {}, streamed % Config::kStreamed);
+      sm80_store_ds<Config>(smem.scores.tile[0], {}, streamed % Config::kStreamed);
     }
     if constexpr (Config::kAddsDq) {
       if ((streamed + Config::kStep) % Config::kStreamed != 0) continue;
       __syncthreads();  // ds of all warps is there
-      sm80_add_dq(smem, args, streamed / Config::kStreamed * Config::kStreamed);
+      sm80_add_dq(smem.scores.tile[0], smem, args, streamed / Config::kStreamed * Config::kStreamed);
     }
   }
 }

@@ -2,67 +2,101 @@
 // the block's keys gives is added to float sums in memory, in no fixed order. sm80_backward_finish makes dq of them.
 //
 //   dq += ds k
+//
+// The sums lie as accumulators do, tile of 16 x 8 by tile: (groups of 16 rows, kDepth / 8, 128). So a warp's instruction
+// adds to neighbours.
 #pragma once
 
+#include "../common/stmatrix.cuh"
 #include "sm80_backward_products.cuh"
 
 namespace attend {
 
-// to += value, of neighbours: in the L2 cache, and nobody waits for it. PTX ISA, parallel synchronization: red; two at
-// once from sm_90 on. volatile: memory is changed.
-__device__ __forceinline__ void add_pair_in_memory(float* to, float first, float second) {
+constexpr int kSm80SumsOfTile = kMmaRows * kMmaColumns;
+
+// Where accumulator i of a lane lies in its tile: four at once from sm_90 on, else the same of all lanes side by side.
+[[nodiscard]] __device__ __forceinline__ constexpr int sm80_sum_at(int lane, int i) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(first), "f"(second) : "memory");
+  return lane * kAccumulatorsOfMma + i;
 #else
-  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(first) : "memory");
-  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to + 1), "f"(second) : "memory");
+  return i * 32 + lane;
 #endif
 }
 
-// The sums of one head of one sequence, from `row` on: rows of sm80_depth() floats.
+// A lane's accumulators of a tile, added to the sums: in the L2 cache, and nobody waits for it. PTX ISA, parallel
+// synchronization: red; vectors from sm_90 on. volatile: memory is changed.
+__device__ __forceinline__ void sm80_add_to_sums(float* tile, const float* value, int lane) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(tile + sm80_sum_at(lane, 0)),
+               "f"(value[0]), "f"(value[1]), "f"(value[2]), "f"(value[3])
+               : "memory");
+#else
+#pragma unroll
+  for (int i = 0; i < kAccumulatorsOfMma; ++i) {
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(tile + sm80_sum_at(lane, i)), "f"(value[i])
+                 : "memory");
+  }
+#endif
+}
+
+// The sums of one head of one sequence, from the group of 16 on that begins with `row`.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float* sm80_dq_sums(const BackwardOptionArgs& args, const SequenceSpan& span,
-                                                             uint32 head, int64 row) {
-  const int64 head_rows = (int64{span.batch} * args.base.num_heads_q + head) * args.total_rows;
-  return args.dq_sums + (head_rows + span.q_begin + row) * sm80_depth(Config::kHeadDim);
+                                                             uint32 sequence, uint32 head, int64 row) {
+  const int64 first = Config::kIsVarlen ? sm80_first_dq_row(span.q_begin, sequence) : 0;
+  return args.dq_sums + ((int64{span.batch} * args.base.num_heads_q + head) * args.dq_rows + first + row) *
+                            sm80_depth(Config::kHeadDim);
+}
+
+// A block of 16 x 16 of ds or p, rounded, to where BlockReader::by_rows reads it from as it is.
+template <class Tile>
+__device__ __forceinline__ void sm80_store_block(Tile& tile, int row, int column, const OperandA& block) {
+  const int lane = recomputed_thread() % 32;
+#if __CUDA_ARCH__ >= 900
+  const uint32 address = smem_address(tile.chunk) + Tile::index(lane % 16, lane / 16) * kChunkBytes;
+  stmatrix_x4(Tile::moved(address, row, column / kChunkElements), block.reg);
+#else
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    uint4& chunk = tile.chunk[Tile::index(row + lane / 4 + i % 2 * kRowHalf, column / kChunkElements + i / 2)];
+    reinterpret_cast<uint32*>(&chunk)[lane % 4] = block.reg[i];
+  }
+#endif
 }
 
 // A warp's ds of kStep rows from `first` of the tile on, rounded; or zeros, where none of them meets what it owns.
-template <class Config>
-__device__ __forceinline__ void sm80_store_ds(Sm80BackwardStorage<Config>& smem,
+template <class Config, class Tile>
+__device__ __forceinline__ void sm80_store_ds(Tile& tile,
                                               const OperandA (&ds)[Config::kRowGroups][Config::kStep / kMmaDepth],
                                               int first) {
-  using Tile = typename Sm80BackwardStorage<Config>::DsTile;
-  const int lane = recomputed_thread() % 32;
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
 #pragma unroll
-    for (int i = 0; i < Config::kStep / kMmaDepth * 4; ++i) {
-      const int key = sm80_first_owned<Config>(r) + lane / 4 + i % 2 * kRowHalf;
-      uint4& chunk = smem.ds.tile.chunk[Tile::index(key, first / kChunkElements + i / 2)];
-      reinterpret_cast<uint32*>(&chunk)[lane % 4] = ds[r][i / 4].reg[i % 4];
+    for (int i = 0; i < Config::kStep / kMmaDepth; ++i) {
+      sm80_store_block(tile, sm80_first_owned<Config>(r), first + i * kMmaDepth, ds[r][i]);
     }
   }
 }
 
 // dq of the tile of rows that begins with `tile_row` of the sequence, from all keys of the block. A warp has 32 of its
-// 64 rows and a part of the columns. ds is there.
-template <class Config>
-__device__ __forceinline__ void sm80_add_dq(const Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args,
-                                            int tile_row) {
+// rows and a part of the columns. ds is there.
+template <class Config, class Tile>
+__device__ __forceinline__ void sm80_add_dq(const Tile& ds_tile, const Sm80BackwardStorage<Config>& smem,
+                                            const BackwardOptionArgs& args, int tile_row) {
   using Shape = Sm80BackwardShape<Config>;
   using Storage = Sm80BackwardStorage<Config>;
   constexpr int kGroups = 2;  // of 16 rows
   constexpr int kParts = Config::kWarps / (Config::kStreamed / (kGroups * kMmaRows));
   constexpr int kColumns = round_up(ceil_div(Shape::kDepth, kParts), 2 * kMmaColumns);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  constexpr int kTogether = kColumns < 64 ? 4 : 2;  // groups of keys whose operands are on their way at once
+  const int warp = recomputed_thread() / 32;
   const int first_row = warp / kParts * kGroups * kMmaRows;
   const int first_column = warp % kParts * kColumns;
   if (first_column >= Shape::kDepth) return;
   float dq[kGroups][kColumns / 2] = {};
-  const auto a = BlockReader<typename Storage::DsTile>::by_columns(smem.ds.tile, recomputed_thread() % 32);
+  const auto a = BlockReader<Tile>::by_columns(ds_tile, recomputed_thread() % 32);
   const auto b = BlockReader<typename Storage::OwnedTile>::by_rows(smem.owned, recomputed_thread() % 32);
-#pragma unroll 4
+#pragma unroll kTogether
   for (int key = 0; key < Shape::kOwned; key += kMmaDepth) {
     OperandA x[kGroups];
 #pragma unroll
@@ -79,19 +113,18 @@ __device__ __forceinline__ void sm80_add_dq(const Sm80BackwardStorage<Config>& s
       }
     }
   }
+  const auto& block = smem.block;
   const int lane = recomputed_thread() % 32;
-  const int64 row = int64{tile_row} + first_row + accumulator_row(lane);
-  float* to =
-      sm80_dq_sums<Config>(args, smem.block.span, smem.block.head, row) + first_column + accumulator_column(lane);
+  float* sums = sm80_dq_sums<Config>(args, block.span, block.work.sequence, block.head, int64{tile_row} + first_row) +
+                first_column / kMmaColumns * kSm80SumsOfTile;
 #pragma unroll
-  for (int r = 0; r < kGroups * kRowsOfThread; ++r) {
-    const int below = r / kRowsOfThread * kMmaRows + r % kRowsOfThread * kRowHalf;
-    if (row + below >= smem.block.span.seqlen_q) break;
+  for (int r = 0; r < kGroups; ++r) {
+    if (int64{tile_row} + first_row + r * kMmaRows >= block.span.seqlen_q) break;
 #pragma unroll
-    for (int column = 0; column < kColumns; column += kColumnsOfTile) {
+    for (int column = 0; column < kColumns; column += kMmaColumns) {
       if (kColumns * kParts != Shape::kDepth && first_column + column >= Shape::kDepth) continue;
-      const float* sum = dq[r / kRowsOfThread] + column / 2 + r % kRowsOfThread * 2;
-      add_pair_in_memory(to + below * Shape::kDepth + column, sum[0], sum[1]);
+      sm80_add_to_sums(sums + r * kMmaRows * Shape::kDepth + column / kMmaColumns * kSm80SumsOfTile, dq[r] + column / 2,
+                       lane);
     }
   }
 }

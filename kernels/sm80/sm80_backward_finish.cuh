@@ -2,42 +2,68 @@
 #pragma once
 
 #include "sm80_backward_dq.cuh"
+#include "sm80_backward_scores.cuh"
 
 namespace attend {
 
-// kCount neighbours, rounded, in one store of 16 bytes where they are eight.
-template <class Element, int kCount>
-__device__ __forceinline__ void sm80_store_rounded(Bits16* to, const float* sums, float factor) {
-  if constexpr (kCount == 8) {
-    const float4 low = __ldcs(reinterpret_cast<const float4*>(sums));
-    const float4 high = __ldcs(reinterpret_cast<const float4*>(sums) + 1);
-    *reinterpret_cast<uint4*>(to) =
-        make_uint4(Element::pack(low.x * factor, low.y * factor), Element::pack(low.z * factor, low.w * factor),
-                   Element::pack(high.x * factor, high.y * factor), Element::pack(high.z * factor, high.w * factor));
+// Eight neighbours of a row, `columns` of which exist.
+template <class Config>
+__device__ __forceinline__ void sm80_store_rounded(Bits16* to, const float (&value)[8], int columns) {
+  using Element = ElementOf<Config>;
+  if constexpr (Config::kAligned) {
+    *reinterpret_cast<uint4*>(to) = make_uint4(Element::pack(value[0], value[1]), Element::pack(value[2], value[3]),
+                                               Element::pack(value[4], value[5]), Element::pack(value[6], value[7]));
   } else {
-    *to = Element::round(*sums * factor);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (i < columns) to[i] = Element::round(value[i]);
+    }
   }
 }
 
-// Grid: tiles of kBlockM rows of every query head of every sequence.
+// Grid: tiles of kBlockM rows of every query head of every sequence. A thread has rows r and r + 8 of one tile of
+// accumulators: four lanes' accumulators, which lie side by side.
 template <class Config>
 __device__ void sm80_backward_finish(const BackwardOptionArgs& args) {
-  constexpr int kCount = Config::kAligned ? 8 : 1;
-  constexpr int kPieces = Config::kHeadDim / kCount;  // of a row
+  constexpr int kTiles = ceil_div(Config::kHeadDim, kMmaColumns);  // of 8 columns
+  constexpr int kLanes = 4;                                        // that share a row
   const BackwardArgs& base = args.base;
+  const float factor =
+      base.gradient_scale * (Config::kIsPlain && kSm80ShiftsDs<ElementOf<Config>> ? kSm80Unshift<Config> : 1.0f);
   const auto row_tiles = static_cast<uint32>(num_tiles(base.seqlen_q, Config::kBlockM));
   const auto [sequence, head, tile] = HeadTile::of_block(blockIdx.x, row_tiles, base.num_heads_q);
   const SequenceSpan span = sequence_span<Config>(base, args.options, sequence);
   const int64 first = tile * Config::kBlockM;
   const int rows = static_cast<int>(max(min(span.seqlen_q - first, int64{Config::kBlockM}), int64{0}));
-  const float* sums = sm80_dq_sums<Config>(args, span, head, first);
+  const float* sums = sm80_dq_sums<Config>(args, span, sequence, head, first);
   auto* dq = static_cast<Bits16*>(base.dq) + base.dq_stride.offset(span.batch, head, span.q_begin + first);
-#pragma unroll 4
-  for (int i = threadIdx.x; i < rows * kPieces; i += Config::kThreads) {
-    const int row = i / kPieces, column = i % kPieces * kCount;
-    sm80_store_rounded<ElementOf<Config>, kCount>(dq + row * base.dq_stride.row + column,
-                                                  sums + row * sm80_depth(Config::kHeadDim) + column,
-                                                  base.gradient_scale);
+#pragma unroll 2
+  for (int i = threadIdx.x; i < num_tiles(rows, kMmaRows) * kRowHalf * kTiles; i += Config::kThreads) {
+    const int column = i % kTiles * kMmaColumns;
+    const int row = i / kTiles / kRowHalf * kMmaRows + i / kTiles % kRowHalf;
+    const float* from =
+        sums + row / kMmaRows * kMmaRows * sm80_depth(Config::kHeadDim) + column / kMmaColumns * kSm80SumsOfTile;
+    float value[kRowsOfThread][kMmaColumns];
+#pragma unroll
+    for (int j = 0; j < kLanes * kAccumulatorsOfMma; j += 4) {
+      // What four neighbouring sums are follows from their place: either all of a lane, or one of all four.
+      const int lane = row % kRowHalf * kLanes;
+      const bool of_lane = sm80_sum_at(0, 1) == 1;
+      const float4 four = __ldcs(
+          reinterpret_cast<const float4*>(from + (of_lane ? sm80_sum_at(lane + j / 4, 0) : sm80_sum_at(lane, j / 4))));
+      const float each[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int accumulator = of_lane ? e : j / 4;
+        value[accumulator / 2][(of_lane ? j / 4 : e) * 2 + accumulator % 2] = each[e] * factor;
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < kRowsOfThread; ++h) {
+      if (row + h * kRowHalf >= rows) break;
+      sm80_store_rounded<Config>(dq + (row + h * kRowHalf) * base.dq_stride.row + column, value[h],
+                                 Config::kHeadDim - column);
+    }
   }
 }
 

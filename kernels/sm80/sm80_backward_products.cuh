@@ -7,10 +7,18 @@
 
 namespace attend {
 
+// Which part of the block's tile a warp owns: its own, or that of its kind, or of those that share it (kParts).
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ int sm80_key_warp() {
+  if constexpr (Config::kRoles == 0) return static_cast<int>(threadIdx.x) / 32;
+  const int warp = recomputed_thread() / 32;
+  return Config::kRoles == 1 ? warp : warp % (Config::kWarps / 2) / Config::kParts;
+}
+
 // Where what a warp owns begins in the block's tile.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_first_owned(int group) {
-  return static_cast<int>(threadIdx.x) / 32 * Sm80BackwardShape<Config>::kOwnedOfWarp + group * kMmaRows;
+  return sm80_key_warp<Config>() * Sm80BackwardShape<Config>::kOwnedOfWarp + group * kMmaRows;
 }
 
 template <class Config>

@@ -16,6 +16,9 @@ template <class Element>
 constexpr int kSm80Shift = Element::kType == ElementType::kF16 ? 14 : 24;
 template <class Config>
 constexpr float kSm80Unshift = 1.0f / static_cast<float>(1 << kSm80Shift<ElementOf<Config>>);
+// Of sm80_backward_plain: is ds, too, 2^kShift times as large, to be divided at the end? The type has float's range.
+template <class Element>
+constexpr bool kSm80ShiftsDs = Element::kType == ElementType::kBF16;
 
 // lse or delta of the query rows of a lane's scores i and i + 1 of group r (i is even): its columns where the warp owns
 // keys, else its rows. saved: that of the lane's first.

@@ -6,6 +6,7 @@
 #include "../common/portable.cuh"
 #include "../common/smem_address.cuh"
 #include "../common/tile_sizes.cuh"
+#include "../common/work.cuh"
 #include "sm80_forward_shape.cuh"
 
 namespace attend {
@@ -33,6 +34,17 @@ constexpr int kSm80BackwardLargestHeadDim =
   return sm80_owns_keys(gradient) ? sm80_backward_stages(gradient) * streamed : owned;
 }
 
+// Rows of one head's float sums of dq: of each sequence whole groups of 16, so that none shares one with the next.
+// packed: the number of packed sequences; 0 where sequences are not packed.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm80_dq_rows(int64 total_rows, int64 packed) {
+  return (num_tiles(total_rows, kSm80RowsOfMma) + packed) * kSm80RowsOfMma;
+}
+
+// Of them, the first of a packed sequence that begins with row `begin` of all.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm80_first_dq_row(int64 begin, int64 sequence) {
+  return sm80_dq_rows(begin, sequence);
+}
+
 // The choices of a Config, under the names of its constants.
 struct Sm80BackwardTile {
   int warps;       // kWarps
@@ -40,22 +52,34 @@ struct Sm80BackwardTile {
   int streamed;    // kStreamed: rows or keys of a streamed tile
   int step;        // kStep: of them, those whose scores a warp has in registers at a time
   int min_blocks;  // that have to fit on a multiprocessor
-  int adds_dq;     // kAddsDq: a block that owns keys adds its part of dq to sums in memory; kStreamed is 64
+  int adds_dq;     // kAddsDq: a block that owns keys adds its part of dq to sums in memory
+  int roles;  // kRoles: 0 for sm80_backward.cuh. Of sm80_backward_plain.cuh, 1: a warp has dk and dv; 2: one of them
+  int parts = 1;  // kParts: of the columns of dk and dv, one to a warp; 1 where kRoles is not 2
 
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int owned() const { return warps * row_groups * kSm80RowsOfMma; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int key_warps() const { return warps / ((roles == 2 ? 2 : 1) * parts); }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int owned() const { return key_warps() * row_groups * kSm80RowsOfMma; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return warps * 32; }
 };
 
-// kSmemBytes: the owned tiles, in whose place gradients are put together; the streamed ones; ds, where dq is
-// made of it; lse and delta; the block's work.
+// Tiles of scores, rounded, that a block shares: ds where it adds to dq, of two tiles where one is made while the other
+// is read; where warps share keys, p.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_score_tiles(bool adds_dq, int roles, int parts) {
+  return !adds_dq ? 0 : roles == 2 ? parts : roles == 1 ? 2 : 1;
+}
+
+// kSmemBytes: the owned tiles, in whose place gradients are put together; the streamed ones; tiles of scores; p in float
+// where another warp makes ds of it; lse and delta; the block's work.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_backward_smem_bytes(Sm80Gradient gradient,
                                                                         const Sm80BackwardTile& tile, int head_dim,
                                                                         int head_dim_v) {
   const int streamed = sm80_backward_stages(gradient) * tile.streamed;
   const int tiles = half_bytes(tile.owned() + streamed, sm80_width(head_dim) + sm80_width(head_dim_v));
-  const int ds = tile.adds_dq != 0 ? half_bytes(tile.owned(), kPanelColumns) : 0;
-  return round_up(tiles + ds + float_bytes(sm80_saved_rows(gradient, tile.owned(), tile.streamed), 2) + kSm80BlockBytes,
-                  kSwizzleAtom);
+  const int score_tiles = sm80_score_tiles(tile.adds_dq != 0, tile.roles, tile.parts);
+  const int scores = score_tiles * half_bytes(tile.owned(), kPanelColumns) +
+                     float_bytes(tile.roles == 2 ? tile.owned() : 0, tile.streamed);
+  return round_up(
+      tiles + scores + float_bytes(sm80_saved_rows(gradient, tile.owned(), tile.streamed), 2) + kSm80BlockBytes,
+      kSwizzleAtom);
 }
 
 // The same for a Config.
@@ -68,7 +92,8 @@ struct Sm80BackwardShape {
   static constexpr bool kHasFirst = kHasDs && kGradient != Sm80Gradient::kBias;  // dk or dq
   static constexpr int kStages = sm80_backward_stages(kGradient);
   static constexpr int kOwnedOfWarp = Config::kRowGroups * kSm80RowsOfMma;
-  static constexpr int kOwned = Config::kWarps * kOwnedOfWarp;
+  static constexpr int kKeyWarps = Config::kWarps / ((Config::kRoles == 2 ? 2 : 1) * Config::kParts);
+  static constexpr int kOwned = kKeyWarps * kOwnedOfWarp;
   static constexpr int kDepth = sm80_depth(Config::kHeadDim);    // columns of q and k that products sum over
   static constexpr int kDepthV = sm80_depth(Config::kHeadDimV);  // of v and dout
   static constexpr int kWidth = sm80_width(Config::kHeadDim);

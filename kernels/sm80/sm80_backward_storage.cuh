@@ -36,6 +36,26 @@ struct Sm80Range {
     if (range.empty()) return {0, 0};
     return {static_cast<int>(range.begin), static_cast<int>(range.end)};
   }
+
+  // Those that have one with each of them; and what lies beyond the last one that exists.
+  template <class Config>
+  [[nodiscard]] static __device__ __forceinline__ Sm80Range whole_of_owned(const WindowMask& mask, int64 first,
+                                                                           int64 last) {
+    constexpr bool kOwnsKeys = Sm80BackwardShape<Config>::kOwnsKeys;
+    if (last > (kOwnsKeys ? mask.seqlen_k : mask.seqlen_q)) return {0, 0};
+    const KeyRange of_first = kOwnsKeys ? mask.rows_of_key(first) : mask.row(first);
+    const KeyRange of_last = kOwnsKeys ? mask.rows_of_key(last - 1) : mask.row(last - 1);
+    const int64 end = min(of_first.end, of_last.end);
+    const bool is_open = end == (kOwnsKeys ? mask.seqlen_q : mask.seqlen_k);
+    return {static_cast<int>(max(of_first.begin, of_last.begin)), is_open ? kNoEnd : static_cast<int>(end)};
+  }
+
+  [[nodiscard]] __device__ __forceinline__ bool has(int first, int count) const {
+    return begin <= first && first + count <= end;
+  }
+
+ private:
+  static constexpr int kNoEnd = 0x7fffffff;
 };
 
 // What a block owns.
@@ -65,11 +85,13 @@ struct Sm80BackwardWork {
 // What a block knows of one query head, kept in shared memory: accumulators leave no registers for it.
 template <class Config>
 struct Sm80BackwardBlock {
+  static constexpr int kKeyWarps = Sm80BackwardShape<Config>::kKeyWarps;
   Sm80BackwardWork work;
   SequenceSpan span;
-  uint32 head;                    // of q
-  Sm80Range streamed;             // that meets the owned tile
-  Sm80Range own[Config::kWarps];  // that meets what the warp owns of it
+  uint32 head;                 // of q
+  Sm80Range streamed;          // that meets the owned tile
+  Sm80Range own[kKeyWarps];    // that meets what the warp owns of it
+  Sm80Range whole[kKeyWarps];  // of which no score with what the warp owns is masked
   ScoreRules<Config> rules;
 
   // By all threads. Another barrier has to pass before `to` is read.
@@ -79,7 +101,10 @@ struct Sm80BackwardBlock {
     const WindowMask window = ScoreRules<Config>::window_of(args.options, span);
     const uint32 warp = threadIdx.x / 32;
     const int64 own = work.owned + warp * Shape::kOwnedOfWarp;
-    if (threadIdx.x % 32 == 0) to.own[warp] = Sm80Range::of_owned<Config>(window, own, own + Shape::kOwnedOfWarp);
+    if (threadIdx.x % 32 == 0 && warp < kKeyWarps) {
+      to.own[warp] = Sm80Range::of_owned<Config>(window, own, own + Shape::kOwnedOfWarp);
+      to.whole[warp] = Sm80Range::whole_of_owned<Config>(window, own, own + Shape::kOwnedOfWarp);
+    }
     if (threadIdx.x != 0) return;
     to.work = work;
     to.span = span;
@@ -97,14 +122,23 @@ struct Sm80BackwardBlock {
 
 // Where ds of all warps meets, for dq: a row for each key, kStreamed query rows. Nothing where no dq is added.
 template <class Config, bool kIsThere>
-struct Sm80DsPlace {
+struct Sm80ScoresPlace {
   using Tile = PanelTile<Sm80BackwardShape<Config>::kOwned, kPanelColumns>;
-  Tile tile;
+  Tile tile[sm80_score_tiles(true, Config::kRoles, Config::kParts)];
 };
 template <class Config>
-struct Sm80DsPlace<Config, false> {
+struct Sm80ScoresPlace<Config, false> {
   using Tile = void;
 };
+
+// p in float, from one half of the threads to the other: of each lane what it has, as it has it.
+template <class Config, bool kIsThere>
+struct Sm80SharedP {
+  static constexpr int kThreads = Config::kThreads / 2;
+  float4 four[Sm80BackwardShape<Config>::kOwned * Config::kStreamed / 4 / kThreads][kThreads];
+};
+template <class Config>
+struct Sm80SharedP<Config, false> {};
 
 template <class Config>
 struct alignas(kSwizzleAtom) Sm80BackwardStorage {
@@ -119,10 +153,11 @@ struct alignas(kSwizzleAtom) Sm80BackwardStorage {
     StreamedTile rows;
     StreamedTileV rows_v;
   } stage[Shape::kStages];
-  using DsPlace = Sm80DsPlace<Config, Config::kAddsDq>;
-  using DsTile = typename DsPlace::Tile;
-  static_assert(!Config::kAddsDq || Config::kStreamed == kPanelColumns);
-  DsPlace ds;
+  using ScoresPlace = Sm80ScoresPlace<Config, Config::kAddsDq>;
+  using ScoreTile = typename ScoresPlace::Tile;
+  static_assert(!Config::kAddsDq || Config::kStreamed <= kPanelColumns);
+  ScoresPlace scores;
+  Sm80SharedP<Config, Config::kRoles == 2> p;
   alignas(8) float lse[Shape::kSavedRows];  // of the query rows, owned or in the buffers; lanes read pairs
   alignas(8) float delta[Shape::kSavedRows];
   Sm80BackwardBlock<Config> block;

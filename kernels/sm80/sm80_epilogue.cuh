@@ -28,7 +28,7 @@ __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, S
   const Sm80Block<Config>& block = smem.block;
   const ForwardArgs& base = args.base;
   const float dropout_scale = Config::kHasDropout ? args.options.dropout_scale : 1.0f;
-  const int first_column = block.work.part * Sm80Shape<Config>::kColumnsV;
+  const int first_column = block.first_column_v();
   const int columns = min(Sm80Shape<Config>::kColumnsV, Config::kHeadDimV - first_column);
   __syncwarp();  // all lanes have read the warp's rows of q, whose place o takes
 #pragma unroll

@@ -10,79 +10,66 @@
 //          meanwhile
 // Memory   q, two buffers of k and v, in panels of 64 columns (Sm80Storage). o leaves through the place of q
 // Costs    a warp waits for its own softmax: what covers it are other warps. Where o leaves registers for it, two
-//          groups of rows share each operand of k and v (ladder/15_mma_qreg_async.cuh, of which this has grown)
-// Measured bf16, H200, CUDA 13.0, TFLOP/s: (2, 16, 8192, 128) full 363, causal 359, dropout 181; (2, 32, 8192, 64) full
-//          294, causal 289, dropout 117. Plain, the rung is faster: 403 and 355. On no other GPU, nor other head_dims
+//          groups of rows share each operand of k and v (ladder/15_mma_qreg_async.cuh, of which this has grown). Where
+//          nothing but masks comes between s and p, no maximum is looked for (sm80_softmax.cuh)
+// Measured bf16, H200, CUDA 13.0, full, TFLOP/s: (4, 32, 2048, 64) 296, (4, 16, 2048, 128) 359, (4, 8, 2048, 256) 305;
+//          with dropout (2, 32, 8192, 64) 117, (2, 16, 8192, 128) 181. On no other GPU
 // Called   by compute 'sm80_forward': src/cuda/launch/sm80_forward.cpp, where the tiles are chosen
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; the lagging maximum: FlashAttention-4 (2025)
 #pragma once
 
-#include "../common/lagging_softmax.cuh"
 #include "sm80_epilogue.cuh"
 #include "sm80_long_sum.cuh"
+#include "sm80_weights.cuh"
 
 namespace attend {
 
-// A tile of keys for the warp's rows: s, its options and masks, p, o. scale_log2: what scores are multiplied with to be
-// exponents of 2.
-template <class Config>
-__device__ __forceinline__ void sm80_attend_tile(Sm80Rows<Config> (&rows)[Config::kRowGroups],
-                                                 const Sm80Storage<Config>& smem, int n, float scale_log2) {
-  const int lane = threadIdx.x % 32;
-  sm80_multiply_qk(rows, smem.q_or_o, smem.stage[n % kSm80Stages].k);
-  const int64 key = int64{n} * Config::kBlockN;
-#pragma unroll
-  for (int r = 0; r < Config::kRowGroups; ++r) {
-    const auto tile = smem.block.rules.tile(smem.block.work.row + sm80_first_row<Config>(r), key);
-    if (tile.template all_visible<kMmaRows, Config::kBlockN>()) {
-      apply_rules<true>(tile, rows[r].s, lane);
-    } else {
-      apply_rules<false>(tile, rows[r].s, lane);
-    }
+// Sends for a tile, of whose rows and columns the first `rows` and `columns` exist. row_stride is in elements.
+template <class Config, class Tile>
+__device__ __forceinline__ void sm80_send(Tile& tile, const Bits16* source, int64 row_stride, int64 rows, int columns) {
+  const auto rows_of_tile = static_cast<int>(min(rows, int64{Tile::kRows}));
+  if constexpr (Config::kCopyBytes == 16) {
+    load_tile<Config::kThreads>(tile, source, row_stride, rows_of_tile, columns);
+  } else {
+    PieceLoader<Config::kThreads, Config::kCopyBytes, Tile>(source, row_stride)
+        .load(tile, row_stride, rows_of_tile, columns);
   }
-  raise_maxima(rows, scale_log2);
-#pragma unroll
-  for (int r = 0; r < Config::kRowGroups; ++r) {
-    exp2_rows<ScoreUnits::kNatural>(rows[r].s, scale_log2, rows[r].softmax.row_max);
-    rows[r].softmax.add_to_sum(rows[r].s);  // of p before dropout
-    if constexpr (Config::kHasDropout) {
-      uint32 kept[kKeptWords<Config::kBlockN / 2>];
-      const auto tile = smem.block.rules.tile(smem.block.work.row + sm80_first_row<Config>(r), key);
-      kept_bits<Config::kBlockN / 2>(tile, kept, lane);
-      drop(rows[r].s, kept);
-    }
-  }
-  sm80_multiply_pv(rows, smem.stage[n % kSm80Stages].v);
 }
 
-// Brings a block's tiles.
+// k and v of tile n.
 template <class Config>
-struct Sm80Loads {
-  using Storage = Sm80Storage<Config>;
-  template <class Tile>
-  using Loader = PieceLoader<Config::kThreads, Config::kCopyBytes, Tile>;
-  Loader<typename Storage::KTile> k;
-  Loader<typename Storage::VTile> v;
+__device__ __forceinline__ void sm80_send_keys(const ForwardArgs& args, Sm80Storage<Config>& smem, int n) {
+  const Sm80Block<Config>& block = smem.block;
+  const int64 key = int64{n} * Config::kBlockN;
+  const int64 keys = block.span.seqlen_k - key;
+  const int columns_v = min(Sm80Shape<Config>::kColumnsV, Config::kHeadDimV - block.first_column_v());
+  const int64 step_k = args.k_stride.row, step_v = args.v_stride.row;
+  sm80_send<Config>(smem.stage_of(n).k, block.k + key * step_k, step_k, keys, Config::kHeadDim);
+  sm80_send<Config>(smem.stage_of(n).v, block.v + key * step_v, step_v, keys, columns_v);
+}
 
-  [[nodiscard]] static __device__ __forceinline__ Sm80Loads of(const ForwardArgs& args,
-                                                               const Sm80Block<Config>& block) {
-    const uint32 head = key_head_of(args, block.work.head);
-    const int64 key = block.span.k_begin + int64{block.tiles.begin} * Config::kBlockN;
-    const auto* k_gmem = static_cast<const Bits16*>(args.k) + args.k_stride.offset(block.span.batch, head, key);
-    const auto* v_gmem = static_cast<const Bits16*>(args.v) + args.v_stride.offset(block.span.batch, head, key) +
-                         block.work.part * Sm80Shape<Config>::kColumnsV;
-    return {{k_gmem, args.k_stride.row}, {v_gmem, args.v_stride.row}};
+// All tiles of keys, one after the other. Of the block's, the first has been sent for.
+template <class Config>
+__device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                                  Sm80Storage<Config>& smem, const ForwardArgs& args) {
+  const Sm80LongSum<Config> long_sum = {reinterpret_cast<float*>(&smem + 1)};
+  long_sum.clear();
+#pragma unroll 1
+  for (int n = smem.block.tiles.begin; n < smem.block.tiles.end; ++n) {
+    const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
+    cp_async_wait<0>();  // the thread's part of tile n is there
+    __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read
+    if (n + 1 < smem.block.tiles.end) sm80_send_keys(args, smem, n + 1);
+    cp_async_commit();
+    if (own.seen.has(n)) {
+      sm80_weights(rows, smem, n, own);
+      // Chosen between two, not computed: else the place of k stays in a register for it.
+      sm80_multiply_pv(rows, n % kSm80Stages == 0 ? smem.stage[0].v : smem.stage[1].v);
+    }
+    long_sum.put_aside(rows, n, smem.block.scale_log2);
   }
-
-  // Sends for tile n, the next one.
-  __device__ __forceinline__ void send(const ForwardArgs& args, Storage& smem, int n) {
-    const auto keys =
-        static_cast<int>(min(smem.block.span.seqlen_k - int64{n} * Config::kBlockN, int64{Config::kBlockN}));
-    k.load(smem.stage[n % kSm80Stages].k, args.k_stride.row, keys, Config::kHeadDim);
-    v.load(smem.stage[n % kSm80Stages].v, args.v_stride.row, keys,
-           Config::kHeadDimV - smem.block.work.part * Sm80Shape<Config>::kColumnsV);
-  }
-};
+  long_sum.add_to(rows, smem.block.scale_log2);
+}
 
 template <class Config>
 __device__ void sm80_forward(const ForwardOptionArgs& args) {
@@ -90,6 +77,8 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
   using Storage = Sm80Storage<Config>;
   static_assert(sizeof(Storage) + Sm80LongSum<Config>::kBytes == Config::kSmemBytes);
   static_assert(Shape::kBlockM == Config::kBlockM);
+  static_assert(!Config::kSpeculates || (kFoldsScale<Config> && !Config::kHasBoolMask && !Config::kHasDropout),
+                "nothing but masks between q.k and p");
   extern __shared__ __align__(kSwizzleAtom) unsigned char smem_bytes[];
   auto& smem = *reinterpret_cast<Storage*>(smem_bytes);
 
@@ -100,14 +89,10 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
   Sm80Block<Config>::make(block, args, work, span);
   const auto* q = static_cast<const Bits16*>(args.base.q) +
                   args.base.q_stride.offset(span.batch, work.head, span.q_begin + work.row);
-  PieceLoader<Config::kThreads, Config::kCopyBytes, typename Storage::QTile> q_loader(q, args.base.q_stride.row);
-  q_loader.load(smem.q_or_o, args.base.q_stride.row,
-                static_cast<int>(min(span.seqlen_q - work.row, int64{Config::kBlockM})), Config::kHeadDim);
+  sm80_send<Config>(smem.q_or_o, q, args.base.q_stride.row, span.seqlen_q - work.row, Config::kHeadDim);
   cp_async_commit();
   __syncthreads();  // the block's work is there
-  int n = block.tiles.begin;
-  auto loads = Sm80Loads<Config>::of(args.base, block);
-  if (n < block.tiles.end) loads.send(args.base, smem, n);
+  if (block.tiles.begin < block.tiles.end) sm80_send_keys(args.base, smem, block.tiles.begin);
   cp_async_commit();
   cp_async_wait<1>();  // the thread's part of q is there; the keys may still be on their way
   __syncthreads();     // all of q is
@@ -117,22 +102,12 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
 #pragma unroll
     for (int i = 0; i < Config::kRowGroups * Shape::kDepth; i += kMmaDepth) {
       rows[i / Shape::kDepth].q[i % Shape::kDepth / kMmaDepth] =
-          sm80_read_q<Config>(smem.q_or_o, i / Shape::kDepth, i % Shape::kDepth);
+          sm80_read_q<Config>(smem.q_or_o, threadIdx.x, i / Shape::kDepth, i % Shape::kDepth);
     }
   }
-  const float scale_log2 = fminf(score_scale_log2(block.rules), kLargestFloat);
-  const Sm80LongSum<Config> long_sum = {reinterpret_cast<float*>(smem_bytes + sizeof(Storage))};
-  long_sum.clear();
-#pragma unroll 1
-  for (; n < block.tiles.end; ++n) {
-    cp_async_wait<0>();  // the thread's part of tile n is there
-    __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read
-    if (n + 1 < block.tiles.end) loads.send(args.base, smem, n + 1);
-    cp_async_commit();
-    if (block.own[threadIdx.x / 32].has(n)) sm80_attend_tile(rows, smem, n, scale_log2);
-    long_sum.put_aside(rows, n, scale_log2);
-  }
-  long_sum.add_to(rows, scale_log2);
+  sm80_park(rows, smem);
+  sm80_attend_tiles(rows, smem, args.base);
+  sm80_fetch(rows, smem);
   sm80_store_rows(args, smem, rows, score_scale(block.rules));
 }
 

@@ -23,6 +23,9 @@ struct Sm80ForwardTile {
   int column_parts;    // kColumnParts: of o, a part to a block
   int min_blocks;      // that have to fit on a multiprocessor
   int puts_aside;      // kPutsAside: o in pieces, where keys are very many
+  int speculates;      // kSpeculates: p before the maximum is known; not where options come between s and p
+  int fuses;           // kFuses: where registers allow, p is begun among the products of s
+  int parks;           // kParks: m and l of the softmax wait in shared memory, where registers are short
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const { return warps * row_groups * kSm80RowsOfMma; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return warps * 32; }
@@ -43,7 +46,7 @@ struct Sm80ForwardTile {
   return columns_v / 2 + 2;
 }
 
-// kSmemBytes: q, in whose place o is put together; kSm80Stages times k and v; the block's work; sums put aside.
+// kSmemBytes: q, in whose place o is put together; kSm80Stages times k and v; the block's work; m and l; sums aside.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_forward_smem_bytes(const Sm80ForwardTile& tile, int head_dim,
                                                                        int head_dim_v) {
   const int width_k = sm80_width(head_dim);
@@ -52,7 +55,8 @@ struct Sm80ForwardTile {
   const int k_and_v = half_bytes(tile.block_n, width_k + width_v);
   const int values = sm80_values_aside(sm80_columns_v(head_dim_v, tile.column_parts));
   const int aside = tile.puts_aside != 0 ? float_bytes(tile.threads() * tile.row_groups, values) : 0;
-  return round_up(q_or_o + kSm80Stages * k_and_v + kSm80BlockBytes, kSwizzleAtom) + aside;
+  const int parked = tile.parks != 0 ? float_bytes(tile.threads(), 4 * tile.row_groups) : 0;
+  return round_up(q_or_o + kSm80Stages * k_and_v + kSm80BlockBytes + parked, kSwizzleAtom) + aside;
 }
 
 // The same for a Config.

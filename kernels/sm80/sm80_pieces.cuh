@@ -78,6 +78,41 @@ class PieceLoader {
   const char* source_;
 };
 
+// One tile in pieces of 16 bytes, with as few instructions and registers as loops over many tiles leave for it. What is
+// not among its first `rows` rows and `columns` columns becomes zero. row_stride is in elements. All kThreads threads
+// call.
+template <int kThreads, class Tile>
+__device__ __forceinline__ void load_tile(Tile& tile, const void* source, int64 row_stride, int rows, int columns) {
+  constexpr int kPieces = Tile::kChunksOfPanel;
+  constexpr int kPanels = Tile::kChunks / kPieces;
+  constexpr int kRowStep = kThreads / kPieces;
+  static_assert(kRowStep % 8 == 0 && Tile::kRows % kRowStep == 0, "a thread's rows are swizzled alike");
+  const uint32 thread = recomputed(threadIdx.x);
+  const auto row = static_cast<int>(thread / kPieces);
+  const auto piece = static_cast<int>(thread % kPieces);
+  const auto* from = static_cast<const char*>(source) + row * row_stride * 2 + piece * kChunkBytes;
+  uint32 target = smem_address(tile.chunk) + Tile::index(row, piece) * kChunkBytes;
+  if (rows >= Tile::kRows && columns == Tile::kChunks * kChunkElements) {
+#pragma unroll
+    for (int i = 0; i < Tile::kRows; i += kRowStep, from += kRowStep * 2 * row_stride) {
+#pragma unroll
+      for (int panel = 0; panel < kPanels; ++panel) {
+        cp_async_16(target + (panel * Tile::kRows + i) * kSwizzleBytes, from + panel * kSwizzleBytes);
+      }
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int i = row; i < Tile::kRows; i += kRowStep, from += kRowStep * 2 * row_stride) {
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const bool is_inside = i < rows && panel * kPanelColumns + piece * kChunkElements < columns;
+      cp_async_16(target + panel * Tile::kRows * kSwizzleBytes, from + panel * kSwizzleBytes, is_inside);
+    }
+    target += kRowStep * kSwizzleBytes;
+  }
+}
+
 // The kRows rows of the tile from row on, stored by one warp: as far as they are among the first `rows` of them, and
 // their columns among the first `columns`. row_stride is in elements.
 template <int kRows, int kCopyBytes, class Tile>

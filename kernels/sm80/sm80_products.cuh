@@ -4,6 +4,7 @@
 
 #include "../common/accumulator_scores.cuh"
 #include "../common/mma.cuh"
+#include "sm80_softmax.cuh"
 #include "sm80_storage.cuh"
 
 namespace attend {
@@ -12,8 +13,7 @@ namespace attend {
 template <class Config>
 struct Sm80Rows {
   using Shape = Sm80Shape<Config>;
-  // Natural units, so that large scores lose nothing: online_softmax.cuh.
-  using Softmax = RunningSoftmax<ScoreUnits::kNatural>;
+  using Softmax = Sm80Softmax<Config::kSpeculates>;
   OperandA q[Config::kQInRegisters ? Shape::kDepth / kMmaDepth : 1];
   float s[Config::kBlockN / 2];        // scores, then p
   float o[Shape::kColumnsV / 2] = {};  // sum of p v, relative to the row's maximum
@@ -29,24 +29,25 @@ template <class Config>
 // q's operand of a group of rows, columns from `column` on: negated where scores are to be.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ OperandA sm80_read_q(const typename Sm80Storage<Config>::QTile& tile,
-                                                              int group, int column) {
-  const auto q = BlockReader<typename Sm80Storage<Config>::QTile>::by_rows(tile, recomputed_thread() % 32);
-  return negated<Config::kNegateScores>(q.a(sm80_first_row<Config>(group), column));
+                                                              uint32 thread, int group, int column) {
+  const auto q = BlockReader<typename Sm80Storage<Config>::QTile>::by_rows(tile, recomputed(thread) % 32);
+  const int row = static_cast<int>(thread / 32) * Sm80Shape<Config>::kRowsOfWarp + group * kMmaRows;
+  return negated<Config::kNegateScores>(q.a(row, column));
 }
 
-// s = q k^T.
+// s = q k^T. thread: threadIdx.x, wherever it comes from.
 template <class Config>
 __device__ __forceinline__ void sm80_multiply_qk(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                  const typename Sm80Storage<Config>::QTile& q_tile,
-                                                 const typename Sm80Storage<Config>::KTile& k_tile) {
+                                                 const typename Sm80Storage<Config>::KTile& k_tile, uint32 thread) {
   constexpr float kZero[kAccumulatorsOfMma] = {};
-  const auto k = BlockReader<typename Sm80Storage<Config>::KTile>::by_columns(k_tile, threadIdx.x % 32);
+  const auto k = BlockReader<typename Sm80Storage<Config>::KTile>::by_columns(k_tile, thread % 32);
 #pragma unroll
   for (int column = 0; column < Sm80Shape<Config>::kDepth; column += kMmaDepth) {
     OperandA q[Config::kRowGroups];
 #pragma unroll
     for (int r = 0; r < Config::kRowGroups; ++r) {
-      q[r] = Config::kQInRegisters ? rows[r].q[column / kMmaDepth] : sm80_read_q<Config>(q_tile, r, column);
+      q[r] = Config::kQInRegisters ? rows[r].q[column / kMmaDepth] : sm80_read_q<Config>(q_tile, thread, r, column);
     }
 #pragma unroll
     for (int key = 0; key < Config::kBlockN; key += 2 * kMmaColumns) {

@@ -1,6 +1,8 @@
 // A block of sm80_forward: what it works on, and its shared memory.
 #pragma once
 
+#include "../common/accumulator_scores.cuh"
+#include "../common/element.cuh"
 #include "../common/head_matrix.cuh"
 #include "../common/key_range.cuh"
 #include "../common/score_rules.cuh"
@@ -27,6 +29,16 @@ struct Sm80KeyTiles {
     if (keys.empty()) return {0, 0};
     return {static_cast<int>(keys.begin / Config::kBlockN), static_cast<int>(num_tiles(keys.end, Config::kBlockN))};
   }
+
+  // Those that all of these rows see whole, as far as lengths and window go.
+  template <class Config>
+  [[nodiscard]] static __device__ __forceinline__ Sm80KeyTiles whole_for_rows(const WindowMask& mask, int64 first,
+                                                                              int64 last) {
+    if (first >= mask.seqlen_q) return {0, 0};
+    const int64 begin = mask.row(min(last, mask.seqlen_q) - 1).begin;
+    const int64 end = mask.row(first).end;
+    return {static_cast<int>(num_tiles(begin, Config::kBlockN)), static_cast<int>(end / Config::kBlockN)};
+  }
 };
 
 // The query rows of a block.
@@ -50,14 +62,33 @@ struct Sm80Work {
   }
 };
 
+// What a warp's rows see.
+struct alignas(16) Sm80WarpTiles {
+  Sm80KeyTiles seen;   // by some row
+  Sm80KeyTiles whole;  // by all of them
+};
+
 // What a block knows of its rows, kept in shared memory: accumulators leave no registers for it.
 template <class Config>
 struct Sm80Block {
   Sm80Work<Config> work;
   SequenceSpan span;
   ScoreRules<Config> rules;
-  Sm80KeyTiles tiles;                // that some row sees
-  Sm80KeyTiles own[Config::kWarps];  // that some row of the warp sees
+  const Bits16* k;     // of the sequence's first key
+  const Bits16* v;     // likewise, the block's columns
+  float scale_log2;    // what scores are multiplied with to be exponents of 2
+  uint32 zero;         // which the compiler does not know to be 0
+  Sm80KeyTiles tiles;  // that some row sees
+  Sm80WarpTiles own[Config::kWarps];
+
+  [[nodiscard]] __device__ __forceinline__ int first_column_v() const {
+    return Config::kColumnParts == 1 ? 0 : work.part * Sm80Shape<Config>::kColumnsV;
+  }
+
+  // The rules for 16 rows of the block's and the keys of tile n.
+  [[nodiscard]] __device__ __forceinline__ TileRules<Config> tile_of_group(int first_row, int n) const {
+    return rules.tile(work.row + first_row, int64{n} * Config::kBlockN);
+  }
 
   // By all threads. Another barrier has to pass before `to` is read.
   static __device__ __forceinline__ void make(Sm80Block& to, const ForwardOptionArgs& args,
@@ -67,13 +98,20 @@ struct Sm80Block {
     const uint32 warp = threadIdx.x / 32;
     const int64 own_row = work.row + warp * kRowsOfWarp;
     if (threadIdx.x % 32 == 0) {
-      to.own[warp] = Sm80KeyTiles::of_rows<Config>(window, own_row, own_row + kRowsOfWarp);
+      to.own[warp] = {Sm80KeyTiles::of_rows<Config>(window, own_row, own_row + kRowsOfWarp),
+                      Sm80KeyTiles::whole_for_rows<Config>(window, own_row, own_row + kRowsOfWarp)};
     }
     if (threadIdx.x != 0) return;
     to.work = work;
     to.span = span;
+    to.zero = 0;
+    const uint32 head_k = key_head_of(args.base, work.head);
+    to.k = static_cast<const Bits16*>(args.base.k) + args.base.k_stride.offset(span.batch, head_k, span.k_begin);
+    to.v = static_cast<const Bits16*>(args.base.v) + args.base.v_stride.offset(span.batch, head_k, span.k_begin) +
+           to.first_column_v();
     to.rules =
         ScoreRules<Config>::make(args.options, args.base.scale, span, work.sequence, work.head, args.base.num_heads_q);
+    to.scale_log2 = fminf(score_scale_log2(to.rules), kLargestFloat);
     to.tiles = Sm80KeyTiles::of_rows<Config>(window, work.row, work.row + Config::kBlockM);
   }
 };
@@ -86,12 +124,22 @@ struct alignas(kSwizzleAtom) Sm80Storage {
   using KTile = PanelTile<Config::kBlockN, Shape::kWidthK>;
   using VTile = PanelTile<Config::kBlockN, Shape::kWidthV>;
   QTile q_or_o;  // a warp reads no rows of q but its own, and writes o over them
-  struct {
+  struct Stage {
     KTile k;
     VTile v;
   } stage[kSm80Stages];
   Sm80Block<Config> block;
   static_assert(sizeof(Sm80Block<Config>) <= kSm80BlockBytes);
+  // m and l of each thread's rows, where Config::kParks: nobody else reads or writes them.
+  alignas(kSm80BlockBytes) float4 parked[Config::kParks ? Config::kRowGroups * Config::kThreads : 1];
+
+  // Where tile n lies.
+  [[nodiscard]] __device__ __forceinline__ Stage& stage_of(int n) {
+    return stage[static_cast<uint32>(n) % kSm80Stages];
+  }
+  [[nodiscard]] __device__ __forceinline__ const Stage& stage_of(int n) const {
+    return stage[static_cast<uint32>(n) % kSm80Stages];
+  }
 };
 
 }  // namespace attend

@@ -23,8 +23,8 @@ TEST(Sm80Forward, TilesFollowTheSharedMemoryOfTheArchitecture) {
   };
   constexpr Wanted kWanted[] = {
       {64, "sm_80", 128, 64, 128, 50176},   {64, "sm_86", 128, 64, 128, 50176},  {64, "sm_90a", 128, 64, 128, 50176},
-      {128, "sm_80", 128, 32, 128, 66560},  {128, "sm_86", 128, 64, 256, 99328}, {128, "sm_90a", 128, 64, 128, 99328},
-      {256, "sm_80", 128, 32, 256, 132096}, {256, "sm_120", 64, 32, 128, 99328}, {256, "sm_90a", 128, 64, 256, 197632},
+      {128, "sm_80", 128, 32, 128, 70656},  {128, "sm_86", 128, 64, 256, 99328}, {128, "sm_90a", 128, 64, 128, 103424},
+      {256, "sm_80", 128, 32, 256, 132096}, {256, "sm_120", 64, 32, 128, 99328}, {256, "sm_90a", 64, 32, 128, 99328},
       {512, "sm_80", 64, 32, 128, 164864},  {512, "sm_89", 32, 16, 64, 82944},   {512, "sm_90a", 128, 32, 256, 230400}};
   for (const Wanted& w : kWanted) {
     SCOPED_TRACE(std::string(w.arch) + " " + std::to_string(w.head_dim));
@@ -96,13 +96,13 @@ TEST(Sm80Backward, TilesFollowTheSharedMemoryOfTheArchitecture) {
   struct Wanted {
     std::int64_t head_dim;
     const char* arch;
-    std::int64_t threads, streamed, step, adds_dq, smem_bytes;
+    std::int64_t threads, streamed, step, roles, adds_dq, smem_bytes;
   };
-  constexpr Wanted kWanted[] = {{64, "sm_80", 128, 64, 32, 1, 83968},   {64, "sm_86", 128, 64, 16, 1, 83968},
-                                {64, "sm_90a", 128, 64, 32, 1, 83968},  {128, "sm_80", 256, 64, 64, 1, 149504},
-                                {128, "sm_86", 256, 32, 32, 0, 99328},  {128, "sm_90a", 256, 64, 64, 1, 149504},
-                                {256, "sm_80", 128, 32, 32, 0, 132096}, {256, "sm_120", 128, 16, 16, 0, 99328},
-                                {256, "sm_90a", 256, 32, 32, 0, 197632}};
+  constexpr Wanted kWanted[] = {{64, "sm_80", 128, 64, 32, 1, 1, 100352},  {64, "sm_86", 128, 64, 32, 1, 1, 100352},
+                                {64, "sm_90a", 128, 64, 32, 1, 1, 100352}, {128, "sm_80", 256, 32, 32, 2, 1, 132096},
+                                {128, "sm_86", 256, 32, 32, 0, 0, 99328},  {128, "sm_90a", 256, 64, 64, 2, 1, 182272},
+                                {256, "sm_80", 256, 32, 32, 2, 1, 156672}, {256, "sm_120", 128, 16, 16, 0, 0, 99328},
+                                {256, "sm_90a", 256, 64, 64, 2, 1, 231424}};
   for (const Wanted& w : kWanted) {
     SCOPED_TRACE(std::string(w.arch) + " " + std::to_string(w.head_dim));
     const MadeUp made(DType::kBF16,
@@ -112,6 +112,7 @@ TEST(Sm80Backward, TilesFollowTheSharedMemoryOfTheArchitecture) {
     EXPECT_EQ(of("kWarps"), w.threads / 32);
     EXPECT_EQ(of("kStreamed"), w.streamed);
     EXPECT_EQ(of("kStep"), w.step);
+    EXPECT_EQ(of("kRoles"), w.roles);
     EXPECT_EQ(of("kAddsDq"), w.adds_dq);
     EXPECT_EQ(of("kSmemBytes"), w.smem_bytes);
   }
@@ -129,7 +130,7 @@ TEST(Sm80Backward, TheSameBitsAreTwoPassesAndNoSumsInMemory) {
   const Sizes sizes = {.batch = 2, .heads = 8, .seqlen_q = 1000, .head_dim = 50};
   const MadeUp one(DType::kBF16, sizes, {}, true), two(DType::kBF16, sizes, {.deterministic = true}, true);
   EXPECT_EQ(constant_of(family, one.problem, d, "kAddsDq"), 1);
-  EXPECT_EQ(zeroed_bytes(one.problem), 2 * 8 * 1000 * 64 * 4) << "rows of whole operands";
+  EXPECT_EQ(zeroed_bytes(one.problem), 2 * 8 * 1008 * 64 * 4) << "whole operands";
   EXPECT_EQ(constant_of(family, two.problem, d, "kAddsDq"), 0);
   EXPECT_EQ(zeroed_bytes(two.problem), 0);
 }

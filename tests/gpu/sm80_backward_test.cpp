@@ -97,6 +97,47 @@ std::vector<AttentionCase> edge_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Edges, Sm80Backward, testing::ValuesIn(edge_cases()), kIndexName);
 
+/// Masks only, one pass (sm80_backward_plain.cuh): each kind of mask and of tile, grouped heads, packed sequences that
+/// begin within a group of 16 rows, scores negated, large, and all alike. Neighbours are of different kernels.
+std::vector<AttentionCase> plain_cases() {
+  struct Shape {
+    std::int64_t head_dim, head_dim_v;
+  };
+  constexpr Shape kShapes[] = {{64, 64}, {128, 128}, {256, 256}, {40, 64}, {192, 128}};
+  struct Lengths {
+    std::int64_t q, k;
+  };
+  constexpr Lengths kLengths[] = {{300, 315}, {64, 128}, {129, 65}, {1, 200}, {400, 700}};
+  constexpr Fill kFills[] = {Fill::kNormal, Fill::kLarge, Fill::kNearUniform, Fill::kOneHot, Fill::kSmall};
+  std::vector<AttentionCase> cases;
+  for (std::size_t n = 0; n < std::size(kLengths); ++n) {
+    for (const Shape& shape : kShapes) {
+      AttentionCase c = plain(DType::kBF16, 4, 2, kLengths[n].q, kLengths[n].k, shape.head_dim, false);
+      c.batch = 2;
+      c.head_dim_v = shape.head_dim_v;
+      c.fill = kFills[n];
+      c.seed = 100 + n;
+      cases.push_back(c);
+      c.dtype = DType::kF16;
+      c.window_left = 70;
+      c.window_right = 20;
+      c.scale = -0.2;
+      cases.push_back(c);
+      c.dtype = DType::kBF16;
+      c.scale = {};
+      c.window_left = c.window_right = -1;
+      c.causal = true;
+      c.batch = 1;
+      c.varlen_q = {3, kLengths[n].q, 0, 70, 17};
+      c.varlen_k = {130, kLengths[n].k, 5, 90, 0};
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Plain, Sm80Backward, testing::ValuesIn(plain_cases()), kIndexName);
+
 TEST(Sm80BackwardCases, AreEnough) {
   EXPECT_GE(option_pairs().size() * ATTEND_TEST_STRIDE + edge_cases().size(), 500U);
   EXPECT_EQ(uncovered_option_pairs(), 0);
@@ -159,7 +200,8 @@ class AheadBackward80 : public Sm80Gradients {};
 
 TEST_F(AheadBackward80, CompilesWhatTheBackwardCasesNeed) {
   std::vector<AttentionCase> cases = option_pairs();
-  for (const auto& more : {edge_cases(), slice_cases()}) cases.insert(cases.end(), more.begin(), more.end());
+  for (const auto& more : {edge_cases(), plain_cases(), slice_cases()})
+    cases.insert(cases.end(), more.begin(), more.end());
   compile_ahead(kCompute, cases);
   for (const char* arch : kSmallerGpus) compile_ahead(kCompute, tile_cases(), max_smem_of(arch));
 }

@@ -24,8 +24,8 @@ struct Sm80BackwardVariant : Facts {
   Sm80BackwardTile bias = {};
 
   [[nodiscard]] int widest() const { return std::max(head_dim, head_dim_v); }
-  /// dk and dv in one kernel: their sums fit into registers side by side.
-  [[nodiscard]] bool keys_and_values() const { return widest() <= 128; }
+  /// dk and dv in one kernel: their sums fit into registers side by side, or warps of two kinds have one each.
+  [[nodiscard]] bool keys_and_values() const { return widest() <= 128 || keys.roles != 0; }
 };
 
 constexpr std::size_t kTileInts = sizeof(Sm80BackwardTile) / sizeof(std::int32_t);
@@ -46,6 +46,18 @@ Sm80BackwardTile first_that_fits(const Facts& facts, Sm80Gradient gradient, int 
   });
 }
 
+/// In one pass without options between s and p (sm80_backward_plain.cuh), if it fits; else with no warps.
+Sm80BackwardTile plain_tile(const Facts& facts, int max_smem) {
+  const int widest = std::max(facts.head_dim, facts.head_dim_v);
+  const auto make = [](int warps, int streamed, int step, int min_blocks, int roles, int parts) {
+    return Sm80BackwardTile{warps, 2, streamed, step, min_blocks, 1, roles, parts};
+  };
+  if (widest <= 64) return first_that_fits(facts, Sm80Gradient::kKeysValues, max_smem, {make(4, 64, 32, 2, 1, 1), {}});
+  const int parts = widest <= 128 ? 1 : 2;
+  return first_that_fits(facts, Sm80Gradient::kKeysValues, max_smem,
+                         {make(8, 64, 64, 1, 2, parts), make(8, 32, 32, 1, 2, parts), {}});
+}
+
 constexpr int kMidSmem = 128 << 10;  // sm_86, sm_89 and sm_120 have less; for the last ptxas wants more registers
 
 /// As many scores at a time as registers allow beside the sums: two groups of 16 rows a warp, where they do.
@@ -54,7 +66,7 @@ Sm80BackwardTile keys_tile(const Facts& facts, int max_smem, bool adds_dq) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const int step = facts.has(option::kSoftcap) && facts.has(option::kDropout) ? 16 : 32;  // both keep some of a score
   const auto make = [](int warps, int row_groups, int streamed, int of_step, int min_blocks, bool adds = false) {
-    return Sm80BackwardTile{warps, row_groups, streamed, of_step, min_blocks, adds ? 1 : 0};
+    return Sm80BackwardTile{warps, row_groups, streamed, of_step, min_blocks, adds ? 1 : 0, 0, 1};
   };
   if (widest <= 64) {
     if (has_rules(facts)) return make(8, 1, 64, 32, 1, adds_dq);
@@ -72,24 +84,38 @@ Sm80BackwardTile keys_tile(const Facts& facts, int max_smem, bool adds_dq) {
 Sm80BackwardTile queries_tile(const Facts& facts, int max_smem) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   if (widest > 128) return keys_tile(facts, max_smem, false);
-  if (widest <= 64) return {.warps = 4, .row_groups = 2, .streamed = 64, .step = 32, .min_blocks = 2, .adds_dq = 0};
+  if (widest <= 64)
+    return {
+        .warps = 4, .row_groups = 2, .streamed = 64, .step = 32, .min_blocks = 2, .adds_dq = 0, .roles = 0, .parts = 1};
   return {.warps = 4,
           .row_groups = 2,
           .streamed = 32,
           .step = has_rules(facts) || max_smem < kMidSmem ? 16 : 32,
           .min_blocks = 2,
-          .adds_dq = 0};
+          .adds_dq = 0,
+          .roles = 0,
+          .parts = 1};
 }
 
 Sm80BackwardTile bias_tile(const Facts& facts) {
   const bool is_wide = std::max(facts.head_dim, facts.head_dim_v) > 128;
-  return {.warps = is_wide ? 4 : 8, .row_groups = 1, .streamed = 32, .step = 32, .min_blocks = 1, .adds_dq = 0};
+  return {.warps = is_wide ? 4 : 8,
+          .row_groups = 1,
+          .streamed = 32,
+          .step = 32,
+          .min_blocks = 1,
+          .adds_dq = 0,
+          .roles = 0,
+          .parts = 1};
 }
 
-Sm80BackwardVariant variant_of(const Facts& facts, int copy_bytes, int max_smem, bool is_deterministic) {
+Sm80BackwardVariant variant_of(const Facts& facts, int copy_bytes, int max_smem, bool is_deterministic,
+                               bool has_dbias = false) {
   Sm80BackwardVariant v = {facts};
   v.copy_bytes = copy_bytes;
-  v.keys = keys_tile(facts, max_smem, !is_deterministic);
+  const bool is_plain = !has_rules(facts) && !has_dbias && copy_bytes == 16 && !is_deterministic;
+  if (is_plain) v.keys = plain_tile(facts, max_smem);
+  if (v.keys.warps == 0) v.keys = keys_tile(facts, max_smem, !is_deterministic);
   if (v.keys.adds_dq == 0) v.queries = queries_tile(facts, max_smem);
   return v;
 }
@@ -101,12 +127,18 @@ void set_dbias(Sm80BackwardVariant& v, ElementType dbias, bool over_rows) {
   if (!over_rows) v.bias = bias_tile(v);
 }
 
-/// Of an H200 at large sizes, measured: plain, in one pass 225 and 220 (64 and 128 columns), in two 183, 207 and 161
-/// (256); softcap in two 122, 163 and 147, dropout 97, 141 and 132. What other rules leave is an assumption.
+/// Of an H200 at large sizes, measured: of sm80_backward_plain.cuh 292, 330 and 268 (64, 128 and 256 columns); else, with
+/// masks only, in one pass 225 and 220 (64 and 128), in two 183, 207 and 161 (256); softcap in two 122, 163 and 147,
+/// dropout 97, 141 and 132. What other rules leave is an assumption.
 double tflops_of(const Sm80BackwardVariant& v) {
+  if (v.keys.roles != 0) return v.widest() <= 64 ? 290 : v.widest() <= 128 ? 325 : 265;
   double rate = v.widest() > 128 ? 160 : v.keys.adds_dq != 0 ? 220 : 190;
   if (has_rules(v)) rate *= v.widest() <= 64 ? 0.55 : 0.7;
   return v.copy_bytes < 4 ? 0.5 * rate : rate;
+}
+
+std::int64_t dq_rows(const Problem& p) {
+  return sm80_dq_rows(p.q.shape[2], p.varlen ? p.num_sequences : 0);
 }
 
 constexpr int kPlainRows = 64;      // of a block of the first kernel
@@ -126,7 +158,8 @@ class Sm80Backward final : public Family {
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     const Facts facts = facts_of(p, true);
     const int copy_bytes = facts.aligned != 0 ? 16 : is_aligned(p, 4) ? 4 : 2;
-    Sm80BackwardVariant v = variant_of(facts, copy_bytes, device.max_smem_per_block, p.deterministic);
+    Sm80BackwardVariant v =
+        variant_of(facts, copy_bytes, device.max_smem_per_block, p.deterministic, p.dbias.has_value());
     if (p.dbias) set_dbias(v, element_of(p.dbias->dtype), p.dbias->shape[2] != p.max_seqlen_q);
     Choice choice = {.variant = v,
                      .why = v.keys.adds_dq != 0
@@ -170,7 +203,7 @@ class Sm80Backward final : public Family {
       specs.push_back(gradient_spec(v, arch, kKeys, "sm80_backward_keys", v.keys));
       specs.push_back(gradient_spec(v, arch, kValues, "sm80_backward_values", v.keys));
     }
-    specs.push_back(v.keys.adds_dq != 0 ? plain_spec(v, arch, "sm80_backward_finish", "sm80/sm80_backward_finish.cuh")
+    specs.push_back(v.keys.adds_dq != 0 ? finish_spec(v, arch)
                                         : gradient_spec(v, arch, kQueries, "sm80_backward_queries", v.queries));
     if (v.has_dbias == 0) return specs;
     specs.push_back(v.dbias_over_rows != 0 ? plain_spec(v, arch, "dbias_reduce", "common/dbias_reduce.cuh")
@@ -187,7 +220,7 @@ class Sm80Backward final : public Family {
     workspace.add({"saved rows", heads * p.q.shape[2] * std::int64_t{sizeof(SavedRow)}});
     workspace.add({"sums of dbias", over_rows ? heads * p.max_seqlen_k * std::int64_t{sizeof(float)} : 0});
     workspace.add({.name = "sums of dq",
-                   .bytes = adds_dq ? heads * p.q.shape[2] * sm80_depth(v.head_dim) * std::int64_t{sizeof(float)} : 0,
+                   .bytes = adds_dq ? heads * dq_rows(p) * sm80_depth(v.head_dim) * std::int64_t{sizeof(float)} : 0,
                    .zeroed = true});
     return workspace;
   }
@@ -198,6 +231,7 @@ class Sm80Backward final : public Family {
     args.base.scale = made_up_scale(p, true);
     args.dbias_sums = launch.region<float>(1);
     args.dq_sums = launch.region<float>(2);
+    args.dq_rows = dq_rows(p);
     // Nobody looks at the stride of a single row; but rows that do not exist have addresses, and those are aligned too.
     if (p.q.shape[2] == 1) args.base.q_stride.row = args.base.dout_stride.row = 0;
     if (p.k.shape[2] == 1) args.base.k_stride.row = args.base.v_stride.row = 0;
@@ -207,11 +241,19 @@ class Sm80Backward final : public Family {
   [[nodiscard]] std::vector<Variant> examples(const Arch& arch) const override;
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
-    static constexpr Tunable kAll[] = {
-        {"keys_warps", kKeysAt},          {"keys_row_groups", kKeysAt + 1},       {"keys_streamed", kKeysAt + 2},
-        {"keys_step", kKeysAt + 3},       {"keys_min_blocks", kKeysAt + 4},       {"keys_adds_dq", kKeysAt + 5},
-        {"queries_warps", kQueriesAt},    {"queries_row_groups", kQueriesAt + 1}, {"queries_streamed", kQueriesAt + 2},
-        {"queries_step", kQueriesAt + 3}, {"queries_min_blocks", kQueriesAt + 4}};
+    static constexpr Tunable kAll[] = {{"keys_warps", kKeysAt},
+                                       {"keys_row_groups", kKeysAt + 1},
+                                       {"keys_streamed", kKeysAt + 2},
+                                       {"keys_step", kKeysAt + 3},
+                                       {"keys_min_blocks", kKeysAt + 4},
+                                       {"keys_adds_dq", kKeysAt + 5},
+                                       {"keys_roles", kKeysAt + 6},
+                                       {"keys_parts", kKeysAt + 7},
+                                       {"queries_warps", kQueriesAt},
+                                       {"queries_row_groups", kQueriesAt + 1},
+                                       {"queries_streamed", kQueriesAt + 2},
+                                       {"queries_step", kQueriesAt + 3},
+                                       {"queries_min_blocks", kQueriesAt + 4}};
     return kAll;
   }
 
@@ -237,15 +279,26 @@ class Sm80Backward final : public Family {
     return spec;
   }
 
+  [[nodiscard]] KernelSpec finish_spec(const Sm80BackwardVariant& v, const Arch& arch) const {
+    KernelSpec spec = plain_spec(v, arch, "sm80_backward_finish", "sm80/sm80_backward_finish.cuh");
+    spec.config.push_back({"kIsPlain", v.keys.roles != 0});
+    return spec;
+  }
+
   [[nodiscard]] KernelSpec gradient_spec(const Sm80BackwardVariant& v, const Arch& arch, Sm80Gradient gradient,
                                          const char* function, const Sm80BackwardTile& tile) const {
     static constexpr const char* kNames[] = {"kKeysValues", "kKeys", "kValues", "kQueries", "kBias"};
     const bool is_bias = gradient == Sm80Gradient::kBias;
+    const bool is_plain = tile.roles != 0;
     const bool has_dk = gradient == Sm80Gradient::kKeysValues || gradient == Sm80Gradient::kKeys;
     const int smem_bytes = sm80_backward_smem_bytes(gradient, tile, v.head_dim, v.head_dim_v);
     KernelSpec spec = {.name = function,
-                       .source = is_bias ? "sm80/sm80_dbias.cuh" : "sm80/sm80_backward.cuh",
-                       .function = is_bias ? "sm80_dbias" : "sm80_backward",
+                       .source = is_bias    ? "sm80/sm80_dbias.cuh"
+                                 : is_plain ? "sm80/sm80_backward_plain.cuh"
+                                            : "sm80/sm80_backward.cuh",
+                       .function = is_bias    ? "sm80_dbias"
+                                   : is_plain ? "sm80_backward_plain"
+                                              : "sm80_backward",
                        .args = BackwardOptionArgs::kTypeName,
                        .config = constants_of(v, takes | option::kPart),
                        .arch = arch.target,
@@ -258,6 +311,8 @@ class Sm80Backward final : public Family {
                         {"kRowGroups", std::int64_t{tile.row_groups}},
                         {"kStreamed", std::int64_t{tile.streamed}},
                         {"kStep", std::int64_t{tile.step}},
+                        {"kRoles", std::int64_t{tile.roles}},
+                        {"kParts", std::int64_t{tile.parts}},
                         {"kSumsBias", has_dk && v.dbias_over_rows != 0},
                         {"kAddsDq", gradient == Sm80Gradient::kKeysValues && tile.adds_dq != 0},
                         {"kCopyBytes", std::int64_t{v.copy_bytes}},

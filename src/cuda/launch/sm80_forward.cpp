@@ -40,26 +40,35 @@ Sm80ForwardTile first_that_fits(const Facts& facts, int max_smem, const Sm80Forw
 
 Sm80ForwardTile tile_of(const Facts& facts, int warps, int row_groups, int block_n, bool q_in_registers, int min_blocks,
                         bool puts_aside = false) {
+  const int widest = std::max(facts.head_dim, facts.head_dim_v);
+  const bool speculates = !has_rules(facts) && !puts_aside;
   return {.warps = warps,
           .row_groups = row_groups,
           .block_n = block_n,
           .q_in_registers = q_in_registers,
           .column_parts = ceil_div(facts.head_dim_v, kSm80MostColumns),
           .min_blocks = min_blocks,
-          .puts_aside = puts_aside};
+          .puts_aside = puts_aside,
+          .speculates = speculates,
+          .fuses = speculates && widest <= 64,
+          .parks = speculates && widest > 64 && row_groups == 2};
 }
 
 /// Tall tiles: two groups of 16 rows a warp as long as their sums leave registers for the scores, and two blocks on a
 /// multiprocessor, or one of eight warps, so that one's softmax runs under another's products.
 Sm80ForwardTile tall_tile(const Facts& facts, int max_smem) {
-  constexpr int kTwoOf32Keys = 133 << 10;  // two blocks of 128 rows of 128 columns and 32 keys, on a multiprocessor
-  constexpr int kTwoOf64Keys = 197 << 10;  // likewise with 64 keys
+  constexpr int kTwoOf32Keys = 138 << 10;  // two blocks of 128 rows of 128 columns and 32 keys, on a multiprocessor
+  constexpr int kTwoOf64Keys = 203 << 10;  // likewise with 64 keys
+  constexpr int kTwoOf64Rows = 197 << 10;  // two blocks of 64 rows of 256 columns and 32 keys
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const int keys = has_rules(facts) ? 32 : 64;  // rules want the registers of the other scores
   if (widest <= 64) return tile_of(facts, 4, 2, keys, keys == 64, 2);
   if (widest <= 128 && max_smem >= kTwoOf64Keys) return tile_of(facts, 4, 2, keys, false, 2);
   if (widest <= 128 && max_smem >= kTwoOf32Keys) return tile_of(facts, 4, 2, 32, false, 2);
   if (widest <= 128) return tile_of(facts, 8, 1, keys, true, 1);
+  // Two blocks do not wait for each other as the warps of one do, and q in registers spares a ninth of all ldmatrix.
+  const bool is_plain = !has_rules(facts) && widest > 192 && widest <= kSm80MostColumns;
+  if (is_plain && max_smem >= kTwoOf64Rows) return tile_of(facts, 4, 1, 32, true, 2);
   return first_that_fits(
       facts, max_smem,
       {tile_of(facts, 8, 1, keys, false, 1), tile_of(facts, 8, 1, 32, false, 1), tile_of(facts, 4, 1, 32, false, 1),
@@ -90,14 +99,15 @@ Sm80ForwardVariant with(const Facts& facts, int copy_bytes, const Sm80ForwardTil
   return v;
 }
 
-/// Of an H200 at large sizes, measured up to 128 columns: plain 294 and 363, with dropout 117 and 181. So the rung that
-/// it has grown from, ladder/15_mma_qreg_async.cuh, is still faster where it takes the problem. What wider rows and
-/// other rules leave is an assumption.
+/// Of an H200: plain as measured at 2048 keys with 64, 128 and 256 columns, of the options dropout at 64 and 128. The
+/// others are assumptions.
 double tflops_of(const Sm80ForwardVariant& v) {
-  double rate = v.widest() <= 64 ? 290 : v.widest() <= 128 ? 360 : v.widest() <= 256 ? 250 : 120;
-  if (has_rules(v)) rate *= v.widest() <= 64 ? 0.4 : 0.5;
+  const int widest = v.widest();
+  double rate = widest <= 64 ? 295 : widest <= 128 ? 360 : widest <= 192 ? 250 : widest <= 256 ? 300 : 120;
+  if (has_rules(v)) rate = widest <= 64 ? 117 : widest <= 128 ? 180 : widest <= 256 ? 125 : 60;
   if (v.copy_bytes < 4) rate *= 0.5;
-  return v.tile.row_groups == 1 && v.widest() <= 128 ? 0.65 * rate : rate;
+  const bool is_low = widest <= 128 ? v.tile.row_groups == 1 : widest > 192 && v.tile.warps * v.tile.min_blocks < 8;
+  return is_low ? 0.65 * rate : rate;
 }
 
 constexpr int kWidestLongSum = 256;  // head_dim beyond which o finds no place aside in 99 KB
@@ -165,6 +175,9 @@ class Sm80Forward final : public Family {
                                            {"kQInRegisters", tile.q_in_registers != 0},
                                            {"kColumnParts", std::int64_t{tile.column_parts}},
                                            {"kPutsAside", tile.puts_aside != 0},
+                                           {"kSpeculates", tile.speculates != 0},
+                                           {"kFuses", tile.fuses != 0},
+                                           {"kParks", tile.parks != 0},
                                            {"kCopyBytes", std::int64_t{v.copy_bytes}},
                                            {"kSmemBytes", std::int64_t{v.smem_bytes()}}});
     return {std::move(spec)};
@@ -191,7 +204,10 @@ class Sm80Forward final : public Family {
                                        {"q_in_registers", kTileAt + 3},
                                        {"column_parts", kTileAt + 4},
                                        {"min_blocks", kTileAt + 5},
-                                       {"puts_aside", kTileAt + 6}};
+                                       {"puts_aside", kTileAt + 6},
+                                       {"speculates", kTileAt + 7},
+                                       {"fuses", kTileAt + 8},
+                                       {"parks", kTileAt + 9}};
     return kAll;
   }
 

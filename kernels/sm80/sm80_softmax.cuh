@@ -1,0 +1,80 @@
+// The online softmax of sm80_forward where nothing but masks comes between q k^T and the exponents
+// (Config::kSpeculates): one instruction a score before the exponential where kNatural has two, none for the maximum.
+//
+// What is subtracted from scores, m, need not be their maximum, if l and o are relative to the same m
+// (../common/lagging_softmax.cuh). So p is computed with the m there is. If a thread's sum over the tile stays below
+// 2^kMaxLag, no p was larger, and all is well; else the maximum is found, m raised, and p computed anew, of scores
+// multiplied anew, since p stands in their place.
+//
+// m is a score, and exponents are c s - b, b = c m rounded: l and o are relative to the rounded one alike, and lse
+// takes the difference out again. Where b is so large that rounding it is a factor to speak of, they are c (s - m).
+#pragma once
+
+#include "../common/lagging_softmax.cuh"
+#include "../common/online_softmax.cuh"
+
+namespace attend {
+
+constexpr float kLargestBase = 1 << 20;  // half a unit in its last place is a factor of 1.05
+constexpr float kLargestTileSum = 256.0f;
+static_assert(kMaxLag == 8.0f, "kLargestTileSum = 2^kMaxLag");
+
+// The two rows of a thread.
+template <bool kSpeculates>
+struct Sm80Softmax : RunningSoftmax<ScoreUnits::kNatural> {};
+
+template <>
+struct Sm80Softmax<true> : RunningSoftmax<ScoreUnits::kNatural> {
+  // false where m is -inf or NaN, too.
+  [[nodiscard]] static __device__ __forceinline__ bool can_fold(float base) { return fabsf(base) <= kLargestBase; }
+
+  // What 2 is raised to, of any score and any m.
+  [[nodiscard]] __device__ __forceinline__ float exponent_of(float score, int h, float scale_log2) const {
+    const float seen_max = exponent_base(row_max[h]);
+    const float base = seen_max * scale_log2;
+    return can_fold(base) ? fmaf(score, scale_log2, -base) : (score - seen_max) * scale_log2;
+  }
+
+  // m of row h grows to tile_max. Returns what sums so far have to be multiplied with.
+  [[nodiscard]] __device__ __forceinline__ float raise_row(int h, float tile_max, float scale_log2) {
+    const float old_max = row_max[h];
+    row_max[h] = fmaxf(old_max, tile_max);
+    const float new_max = exponent_base(row_max[h]);
+    const float old_base = old_max * scale_log2;
+    const float new_base = new_max * scale_log2;
+    const bool folds = can_fold(old_base) && can_fold(new_base);
+    const float rescale = exp2_fast(folds ? old_base - new_base : (old_max - new_max) * scale_log2);
+    row_sum[h] *= rescale;
+    return rescale;
+  }
+
+  // As that of RunningSoftmax.
+  [[nodiscard]] __device__ __forceinline__ float lse(int h, float scale) const {
+    const float scale_log2 = fminf(scale * kLog2E, kLargestFloat);
+    const float base = row_max[h] * scale_log2;
+    const float rounded_off = can_fold(base) ? fmaf(row_max[h], scale_log2, -base) : 0.0f;
+    if (row_sum[h] == 0.0f) return -kInfinity;
+    return fmaf(row_max[h], scale, (log2_fast(row_sum[h]) - rounded_off) * kLn2);
+  }
+};
+
+// The tile of a warp's rows: m grows to the maximum, scores become p.
+template <int kTiles, class Rows>
+__device__ __forceinline__ void follow_maxima(Rows (&tile)[kTiles], float scale_log2) {
+#pragma unroll
+  for (Rows& rows : tile) {
+    float rescale[kRowsOfThread];
+#pragma unroll
+    for (int h = 0; h < kRowsOfThread; ++h) {
+      rescale[h] = rows.softmax.raise_row(h, quad_max(thread_row_max(rows.s, h)), scale_log2);
+    }
+    scale_rows(rows.o, rescale);
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(rows.s) / sizeof(float)); ++i) {
+      rows.s[i] = exp2_fast(rows.softmax.exponent_of(rows.s[i], i / 2 % 2, scale_log2));
+    }
+    rows.softmax.add_to_sum(rows.s);
+  }
+}
+
+}  // namespace attend

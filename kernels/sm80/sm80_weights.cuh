@@ -1,0 +1,123 @@
+// p of a warp's rows and a tile of keys: s, its options and masks, the exponents; with Config::kSpeculates as
+// sm80_softmax.cuh says.
+#pragma once
+
+#include "sm80_products.cuh"
+
+namespace attend {
+
+// m and l leave the registers for shared memory, and come back.
+template <class Config>
+__device__ __forceinline__ void sm80_park(const Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                          Sm80Storage<Config>& smem) {
+  if constexpr (Config::kParks) {
+#pragma unroll
+    for (int r = 0; r < Config::kRowGroups; ++r) {
+      const auto& softmax = rows[r].softmax;
+      smem.parked[r * Config::kThreads + recomputed(threadIdx.x)] = {softmax.row_max[0], softmax.row_max[1],
+                                                                     softmax.row_sum[0], softmax.row_sum[1]};
+    }
+  }
+}
+template <class Config>
+__device__ __forceinline__ void sm80_fetch(Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                           const Sm80Storage<Config>& smem) {
+  if constexpr (Config::kParks) {
+#pragma unroll
+    for (int r = 0; r < Config::kRowGroups; ++r) {
+      const float4 state = smem.parked[r * Config::kThreads + recomputed(threadIdx.x)];
+      rows[r].softmax.row_max[0] = state.x;
+      rows[r].softmax.row_max[1] = state.y;
+      rows[r].softmax.row_sum[0] = state.z;
+      rows[r].softmax.row_sum[1] = state.w;
+    }
+  }
+}
+
+// s of tile n. thread: threadIdx.x. is_whole: all of the warp's rows see all of its keys.
+template <class Config>
+__device__ __forceinline__ void sm80_scores(Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                            const Sm80Storage<Config>& smem, uint32 thread, int n, bool is_whole) {
+  const int lane = threadIdx.x % 32;
+  sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n).k, thread);
+  if (Config::kSpeculates && is_whole) return;
+#pragma unroll
+  for (int r = 0; r < Config::kRowGroups; ++r) {
+    const auto tile = smem.block.tile_of_group(sm80_first_row<Config>(r), n);
+    if (!Config::kSpeculates && tile.template all_visible<kMmaRows, Config::kBlockN>()) {
+      apply_rules<true>(tile, rows[r].s, lane);
+    } else {
+      apply_rules<false>(tile, rows[r].s, lane);
+    }
+  }
+}
+
+// p in the place of s, all of which is seen, relative to the maxima that there are. Returns, for the whole warp alike,
+// whether they serve; else nothing has happened but that s is lost.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ bool sm80_speculate(Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                                             Sm80Storage<Config>& smem) {
+  const float scale_log2 = smem.block.scale_log2;
+  float sum[Config::kRowGroups][kRowsOfThread];
+  bool serves = true;  // false also for NaN
+  sm80_fetch(rows, smem);
+#pragma unroll
+  for (int r = 0; r < Config::kRowGroups; ++r) {
+    const float base[kRowsOfThread] = {rows[r].softmax.row_max[0] * scale_log2,
+                                       rows[r].softmax.row_max[1] * scale_log2};
+#pragma unroll
+    for (int i = 0; i < Config::kBlockN / 2; ++i) {
+      rows[r].s[i] = exp2_fast(fmaf(rows[r].s[i], scale_log2, -base[i / 2 % 2]));
+    }
+#pragma unroll
+    for (int h = 0; h < kRowsOfThread; ++h) {
+      sum[r][h] = thread_row_sum(rows[r].s, h);
+      serves &= sum[r][h] <= kLargestTileSum && rows[r].softmax.can_fold(base[h]);
+    }
+  }
+  if (!__all_sync(kAllLanes, serves)) return false;
+#pragma unroll
+  for (int i = 0; i < Config::kRowGroups * kRowsOfThread; ++i) {
+    rows[i / 2].softmax.row_sum[i % 2] += sum[i / 2][i % 2];
+  }
+  sm80_park(rows, smem);
+  return true;
+}
+
+// p of tile n, with its options and masks.
+template <class Config>
+__device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kRowGroups], Sm80Storage<Config>& smem,
+                                             int n, const Sm80WarpTiles& own) {
+  if constexpr (Config::kSpeculates) {
+    const bool is_whole = own.whole.has(n);
+    const bool speculates = is_whole && n != own.seen.begin;
+    uint32 thread = threadIdx.x;
+    if (!Config::kFuses || !speculates) sm80_scores(rows, smem, thread, n, is_whole);
+    if (speculates) {
+      if (Config::kFuses) sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n).k, thread);
+      if (sm80_speculate(rows, smem)) return;
+      thread += smem.block.zero;  // so that the compiler keeps no address in registers for what is rare
+      sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n + smem.block.zero).k, thread);
+    }
+    sm80_fetch(rows, smem);
+    follow_maxima(rows, smem.block.scale_log2);
+    sm80_park(rows, smem);
+  } else {
+    const float scale_log2 = smem.block.scale_log2;
+    sm80_scores(rows, smem, threadIdx.x, n, false);
+    raise_maxima(rows, scale_log2);
+#pragma unroll
+    for (int r = 0; r < Config::kRowGroups; ++r) {
+      exp2_rows<ScoreUnits::kNatural>(rows[r].s, scale_log2, rows[r].softmax.row_max);
+      rows[r].softmax.add_to_sum(rows[r].s);  // of p before dropout
+      if constexpr (Config::kHasDropout) {
+        uint32 kept[kKeptWords<Config::kBlockN / 2>];
+        const auto tile = smem.block.tile_of_group(sm80_first_row<Config>(r), n);
+        kept_bits<Config::kBlockN / 2>(tile, kept, threadIdx.x % 32);
+        drop(rows[r].s, kept);
+      }
+    }
+  }
+}
+
+}  // namespace attend
