@@ -32,6 +32,8 @@ struct Sm90BackwardArgs {
   float* partial_sums;  // (blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
   uint32* partial_ready;  // (blocks, block_n / 64)
   uint32* next_item;      // of the list of key blocks
+  void* dbias;            // kDbiasBlocks > 0: DbiasElement (batch or 1, num_heads_q, seqlen_q, seqlen_k)
+  TensorStrides dbias_stride;  // elements; multiples of 8
   float* key_sums;        // kAddsUp: (heads_k, key_blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
   int64 stats_rows;       // padded rows of one head
   uint32 key_blocks;      // of a sequence: num_tiles(seqlen_k, kBlockN)
@@ -40,6 +42,6 @@ struct Sm90BackwardArgs {
   float scale_log2;       // scale * log2(e); 1e-30 where that is 0
 };
 static_assert(sizeof(Sm90BackwardArgs) ==
-              (5 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 9 * 8 + 4 * 4 + 63) / 64 * 64);
+              (5 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 13 * 8 + 4 * 4 + 63) / 64 * 64);
 
 }  // namespace attend

@@ -15,6 +15,7 @@
 #include "sm90_backward_products.cuh"
 #include "sm90_backward_scores.cuh"
 #include "sm90_backward_store.cuh"
+#include "sm90_backward_dbias.cuh"
 #include "sm90_backward_wide_scores.cuh"
 #include "sm90_backward_wide_storage.cuh"
 
@@ -33,7 +34,7 @@ class WideQueryWarpgroup {
   using Storage = Sm90BackwardWideQueriesStorage<Config>;
 
   __device__ __forceinline__ WideQueryWarpgroup(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
-      : smem_(smem), args_(args), warpgroup_(warpgroup) {}
+      : smem_(smem), args_(args), warpgroup_(warpgroup), dbias_(smem, args, warpgroup) {}
 
   __device__ __forceinline__ void run() {
 #pragma unroll
@@ -47,8 +48,10 @@ class WideQueryWarpgroup {
       smem_.v_ring().wait(number);
       smem_.k_ring().release(number);
       smem_.v_ring().release(number);
+      if constexpr (Config::kHasBias) arrive_as_warp(smem_.bias_empty[stage_of<Storage::kStagesBias>(number)]);
     }
     store();
+    if constexpr (Config::kDbiasBlocks > 0) dbias_.store_zeros(end);
   }
 
  private:
@@ -105,12 +108,14 @@ class WideQueryWarpgroup {
       wgmma_fence();
       begin_scores<Config, Config::kHeadDimV, false>(dp_, rows_of(smem_.dout, number),
                                                      along_rows(smem_.v_ring().tile(number)));
+      if constexpr (Config::kDbiasBlocks > 0) dbias_.store(number - 1);
       wgmma_wait<2>(dq_);
       smem_.k_ring().release(number - 1);
       end_tile(number);
     }
     wgmma_fence();
     begin_gradient<Config, Shape::kDepth>(dq_, ds_, down_columns(smem_.k_ring().tile(end - 1)));
+    if constexpr (Config::kDbiasBlocks > 0) dbias_.store(end - 1);
     wgmma_wait<0>(dq_);
     smem_.k_ring().release(end - 1);
   }
@@ -139,8 +144,16 @@ class WideQueryWarpgroup {
     wgmma_wait<0>(dp_);
     smem_.v_ring().release(number);
     if constexpr (Config::kHasDropout) drop(dp_, kept_);
+    if constexpr (Config::kDbiasBlocks > 0) dbias_.begin(number);
 #pragma unroll
-    for (int i = 0; i < 16; ++i) ds_[i] = Element::pack(score_gradient(2 * i), score_gradient(2 * i + 1));
+    for (int i = 0; i < 8; ++i) {
+      const float4 ds = make_float4(score_gradient(4 * i), score_gradient(4 * i + 1), score_gradient(4 * i + 2),
+                                    score_gradient(4 * i + 3));
+      ds_[2 * i] = Element::pack(ds.x, ds.y);
+      ds_[2 * i + 1] = Element::pack(ds.z, ds.w);
+      if constexpr (Config::kDbiasBlocks > 0) dbias_.put(i, ds);
+    }
+    if constexpr (Config::kDbiasBlocks > 0) dbias_.end(number);
     pin_registers(ds_);
   }
 
@@ -153,9 +166,12 @@ class WideQueryWarpgroup {
     }
     if constexpr (Config::kHasBias) {
       WideBias<Config, false> bias;
-      const uint32 tile = stage_of<Storage::kStagesK>(number) * Storage::kWarpgroups + warpgroup_;
-      bias.read(smem_address(smem_.bias[tile]), thread());
+      const uint32 stage = stage_of<Storage::kStagesBias>(number);
+      smem_.bias_full[stage].wait(parity_of<Storage::kStagesBias>(number));  // it has landed
+      bias.read(smem_address(smem_.bias[stage * Storage::kWarpgroups + warpgroup_]), thread());
       bias.add(s_, args_.base.scale);
+      __syncwarp();
+      arrive_as_warp(smem_.bias_empty[stage]);
     }
   }
 
@@ -291,7 +307,25 @@ class WideQueryWarpgroup {
   uint32 ds_[16];
   float lse_[2], delta_[2];
   uint32 kept_[kKeptWords<32>] = {};  // by dropout, of the tile
+  BackwardDbias<Config> dbias_;
 };
+
+// By one thread: the tiles of the bias, into buffers as they become free.
+template <class Config>
+__device__ __forceinline__ void load_wide_query_bias(Sm90BackwardWideQueriesStorage<Config>& smem,
+                                                     const Sm90BackwardArgs& args) {
+  using Storage = Sm90BackwardWideQueriesStorage<Config>;
+  const BackwardRowBlock& block = smem.block;
+  uint32 number = 0;
+#pragma unroll 1
+  for (int tile = block.rows.tile; tile < block.rows.tile_end; ++tile, ++number) {
+    const uint32 stage = stage_of<Storage::kStagesBias>(number);
+    smem.bias_empty[stage].wait(parity_of<Storage::kStagesBias>(number) ^ 1);  // the tile before has been read
+    load_wide_bias<Storage::kWarpgroups>(&smem.bias[stage * Storage::kWarpgroups], args, smem.bias_full[stage],
+                                         tile * Config::kBlockN, block.rows.row, block.head,
+                                         static_cast<int>(block.span.batch));
+  }
+}
 
 // By one warp: q and the tiles of k, or dout and those of v, into buffers as they become free.
 template <class Config, bool kIsK>
@@ -329,12 +363,6 @@ __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage
     if constexpr (kIsK) {
       smem.k_empty[stage].wait(parity);  // dq of the tile before has read it
       loads.template load<kDepth, Config::kBlockN>(smem.k[stage], args.k_map, smem.k_full[stage], at, seqlen_k - key);
-      if constexpr (Config::kHasBias) {
-        if (threadIdx.x % 32 == 0) {
-          load_wide_bias<Storage::kWarpgroups>(&smem.bias[stage * Storage::kWarpgroups], args, smem.k_full[stage], key,
-                                               block.rows.row, block.head, batch);
-        }
-      }
     } else {
       smem.v_empty[stage].wait(parity);  // dp of the tile before has read it
       loads.template load<kDepth, Config::kBlockN>(smem.v[stage], args.v_map, smem.v_full[stage], at, seqlen_k - key);
@@ -350,6 +378,7 @@ __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
     smem.init_barriers();
     smem.block = BackwardRowBlock::mine<Config>(args);
   }
+  if constexpr (Config::kDbiasBlocks > 1) cluster_barrier();  // those of the other blocks are initialised
   __syncthreads();  // the barriers are initialised, the block's rows are known
   if (smem.block.rows.count <= 0) return;
   const int warpgroup = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0));
@@ -358,9 +387,13 @@ __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
     const int warp = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0));
     if (warp == 0) load_wide_queries<Config, true>(smem, args);
     if (warp == 1) load_wide_queries<Config, false>(smem, args);
+    if constexpr (Config::kHasBias) {
+      if (threadIdx.x == 64) load_wide_query_bias(smem, args);
+    }
   } else {
     take_registers<Config::kComputeRegisters>();
     WideQueryWarpgroup<Config>(smem, args, warpgroup - 1).run();
+    if constexpr (Config::kDbiasBlocks > 1) cluster_barrier();  // no block arrives at this one's barriers any more
   }
 }
 
