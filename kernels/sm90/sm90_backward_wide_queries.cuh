@@ -60,6 +60,16 @@ class WideQueryWarpgroup {
       Shape::kDepth == 256 && (Config::kHasDropout || Config::kMask == MaskKind::kWindow ||
                                (Config::kHasSoftcap && Config::kMask == MaskKind::kFull));
 
+  // To 128 columns there are registers for these beside the products.
+  static constexpr bool kHoldsQ = kBackwardHoldsQ && Shape::kDepth <= 128;
+  static constexpr bool kHoldsDout = kBackwardHoldsDout && kHoldsQ &&
+                                     Shape::kDepth + Shape::kDepthV <= (Config::kDbiasBlocks > 0 ? 192 : 256);
+  // A operands. No members: the object's registers are at the limit of what the compiler takes apart.
+  struct Held {
+    uint32 q[kHoldsQ ? Shape::kDepth / 4 : 1];
+    uint32 dout[kHoldsDout ? Shape::kDepthV / 4 : 1];
+  };
+
   // Everything that holds for all tiles. They are numbered from the block's first on; returns the number behind the
   // warpgroup's last. Those before its own first are masked.
   [[nodiscard]] __device__ __forceinline__ uint32 begin_rows() {
@@ -85,14 +95,17 @@ class WideQueryWarpgroup {
 
   __device__ __forceinline__ void compute(uint32 end) {
     smem_.q_full.wait(0);  // q has landed
+    Held held;
+    if constexpr (kHoldsQ) hold_rows(held.q, part(smem_.q, 0), thread());
     decide(0);
     smem_.k_ring().wait(0);  // k has landed
     wgmma_fence();
-    begin_scores<Config, Config::kHeadDim, false>(s_, rows_of(smem_.q, 0), along_rows(smem_.k_ring().tile(0)));
+    begin_s(held, 0);
     smem_.dout_full.wait(0);  // dout has landed
-    smem_.v_ring().wait(0);   // v has
+    if constexpr (kHoldsDout) hold_rows(held.dout, part(smem_.dout, 0), thread());
+    smem_.v_ring().wait(0);  // v has landed
     wgmma_fence();
-    begin_scores<Config, Config::kHeadDimV, false>(dp_, rows_of(smem_.dout, 0), along_rows(smem_.v_ring().tile(0)));
+    begin_dp(held, 0);
     end_tile(0);
 #pragma unroll 1
     for (uint32 number = 1; number < end; ++number) {
@@ -102,12 +115,10 @@ class WideQueryWarpgroup {
       if constexpr (kDrainsDq) wgmma_wait<0>(dq_);
       smem_.k_ring().wait(number);
       wgmma_fence();
-      begin_scores<Config, Config::kHeadDim, false>(s_, rows_of(smem_.q, number),
-                                                    along_rows(smem_.k_ring().tile(number)));
+      begin_s(held, number);
       smem_.v_ring().wait(number);
       wgmma_fence();
-      begin_scores<Config, Config::kHeadDimV, false>(dp_, rows_of(smem_.dout, number),
-                                                     along_rows(smem_.v_ring().tile(number)));
+      begin_dp(held, number);
       if constexpr (Config::kDbiasBlocks > 0) dbias_.store(number - 1);
       wgmma_wait<2>(dq_);
       smem_.k_ring().release(number - 1);
@@ -118,6 +129,23 @@ class WideQueryWarpgroup {
     if constexpr (Config::kDbiasBlocks > 0) dbias_.store(end - 1);
     wgmma_wait<0>(dq_);
     smem_.k_ring().release(end - 1);
+  }
+
+  __device__ __forceinline__ void begin_s(const Held& held, uint32 number) {
+    const MatrixDescriptor k = along_rows(smem_.k_ring().tile(number));
+    if constexpr (kHoldsQ) {
+      begin_held_scores<Config, Config::kHeadDim>(s_, held.q, k);
+    } else {
+      begin_scores<Config, Config::kHeadDim, false>(s_, rows_of(smem_.q, number), k);
+    }
+  }
+  __device__ __forceinline__ void begin_dp(const Held& held, uint32 number) {
+    const MatrixDescriptor v = along_rows(smem_.v_ring().tile(number));
+    if constexpr (kHoldsDout) {
+      begin_held_scores<Config, Config::kHeadDimV>(dp_, held.dout, v);
+    } else {
+      begin_scores<Config, Config::kHeadDimV, false>(dp_, rows_of(smem_.dout, number), v);
+    }
   }
 
   // Dropout's decisions on the tile. No products are under way, whose registers these would take.
@@ -277,9 +305,14 @@ class WideQueryWarpgroup {
   // This warpgroup's part of q or dout. What is added is 0, but the compiler does not know that: it computes what
   // follows anew in each tile, instead of keeping it in registers that are wanted elsewhere.
   template <int kElements>
+  [[nodiscard]] __device__ __forceinline__ uint32 part(const Bits16 (&parts)[Storage::kWarpgroups][kElements],
+                                                       uint32 number) const {
+    return smem_address(parts[warpgroup_]) + (number >> 31) * kSwizzleAtom;
+  }
+  template <int kElements>
   [[nodiscard]] __device__ __forceinline__ MatrixDescriptor
   rows_of(const Bits16 (&parts)[Storage::kWarpgroups][kElements], uint32 number) const {
-    return MatrixDescriptor::along_rows(smem_address(parts[warpgroup_]) + (number >> 31) * kSwizzleAtom);
+    return MatrixDescriptor::along_rows(part(parts, number));
   }
   // All rows of a tile of keys along its columns, or down its columns.
   [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor along_rows(const Bits16* tile) {
@@ -378,8 +411,8 @@ __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
     smem.init_barriers();
     smem.block = BackwardRowBlock::mine<Config>(args);
   }
-  if constexpr (Config::kDbiasBlocks > 1) cluster_barrier();  // those of the other blocks are initialised
   __syncthreads();  // the barriers are initialised, the block's rows are known
+  if constexpr (Config::kDbiasBlocks > 1) cluster_barrier();  // the other blocks' barriers are initialised
   if (smem.block.rows.count <= 0) return;
   const int warpgroup = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0));
   if (warpgroup == 0) {

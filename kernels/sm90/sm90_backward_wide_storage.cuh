@@ -10,6 +10,10 @@
 
 namespace attend {
 
+constexpr bool kBackwardHoldsKeys = true;
+constexpr bool kBackwardHoldsQ = true;
+constexpr bool kBackwardHoldsDout = true;
+
 // A ring's buffer and the parity of its phase, of the tile numbered `number`.
 template <int kStages>
 [[nodiscard]] __device__ __forceinline__ uint32 stage_of(uint32 number) {
