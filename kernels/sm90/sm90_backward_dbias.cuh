@@ -84,10 +84,13 @@ class BackwardDbias {
   static constexpr int kChunks = kIsShared ? backward_dbias_chunks(kBlocks) : kBackwardDbiasChunks;
   static constexpr int kRowsOfWarp = 16;
 
-  // Every warp of every block of the cluster, once.
+  // By a warp, at each block of the cluster.
   static __device__ __forceinline__ void arrive_everywhere(Mbarrier& barrier) {
     __syncwarp();
-    if (threadIdx.x % 32 < kBlocks) arrive_in_cluster(barrier, threadIdx.x % 32);
+#pragma unroll
+    for (uint32 i = threadIdx.x % 32; i < kBlocks * kLanesThatArrive; i += 32) {
+      arrive_in_cluster(barrier, i / kLanesThatArrive);
+    }
   }
 
   __device__ __forceinline__ void add_up(uint32 number, int chunks) {

@@ -31,9 +31,9 @@ constexpr int kBackwardBiasBytes = 64 * 64 * 2;  // a tile of the bias, in share
 // The gradient of a bias is made with dq. Blocks that share entries of it, each with a sequence of its own, are a
 // cluster: each adds up and stores a share of the 8 chunks of 8 keys of a tile, from chunk
 // backward_dbias_chunk(rank, blocks) on.
-constexpr int kBackwardMostDbiasBlocks = 8;    // that every GPU runs as a cluster
-constexpr int kBackwardDbiasChunks = 8;        // of 8 keys
-constexpr int kBackwardDbiasBuffers = 2;       // of ds on its way between blocks, at most
+constexpr int kBackwardMostDbiasBlocks = 8;     // that every GPU runs as a cluster
+constexpr int kBackwardDbiasChunks = 8;         // of 8 keys
+constexpr int kBackwardDbiasBuffers = 2;        // of ds on its way between blocks, at most
 constexpr int kBackwardDbiasChunkBytes = 2048;  // 64 rows of 8 keys, as floats
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int backward_dbias_chunk(int rank, int blocks) {
   return (kBackwardDbiasChunks * rank + blocks - 1) / blocks;
@@ -120,8 +120,8 @@ struct Sm90BackwardTile {
   const int bias = t.bias_stages * kWarpgroups * kBackwardBiasBytes;
   const int ds =
       t.dbias_buffers * kWarpgroups * backward_dbias_chunks(dbias_blocks) * dbias_blocks * kBackwardDbiasChunkBytes;
-  const int barriers = 4 + 2 * (kBackwardWideKeyStages + t.v_stages + kBackwardBiasStages) +
-                       2 * kWarpgroups * kBackwardDbiasBuffers;
+  const int barriers =
+      4 + 2 * (kBackwardWideKeyStages + t.v_stages + kBackwardBiasStages) + 2 * kWarpgroups * kBackwardDbiasBuffers;
   return sm90_backward_whole_kilobytes(rows + keys + bias + ds + kBackwardRowBlockBytes + barriers * 8);
 }
 // Fills in the buffers: two of each where they fit, and else rather fewer on the way between blocks, then of the bias,

@@ -57,7 +57,7 @@ class WideKeysWarpgroup {
     const auto end = static_cast<uint32>(uniform(smem_.item.end));
     if (end == 0) return;
     keys_full.wait(0);  // the keys have landed
-    HeldKeys held;  // no member: the object's registers are at the limit of what the compiler takes apart
+    HeldKeys held;      // no member: the object's registers are at the limit of what the compiler takes apart
     if constexpr (kHoldsKeys) hold_rows(held, smem_address(keys), static_cast<int>(threadIdx.x % kWarpgroup));
     issue_scores(keys, held, score_tiles, 0);
     end_tile(score_tiles, 0);
@@ -91,8 +91,9 @@ class WideKeysWarpgroup {
  private:
   // Of the gradient and of the keys: to 128 columns there are registers for both.
   static constexpr int kKeysDepth = kHeadDim <= 64 ? 64 : kHeadDim <= 128 ? 128 : kHeadDim <= 192 ? 192 : 256;
-  static constexpr bool kHoldsKeys = kBackwardHoldsKeys && kKeysDepth <= 128 && kDepth <= 128;
+  static constexpr bool kHoldsKeys = kKeysDepth <= 128 && kDepth <= 128;
   using HeldKeys = uint32[kHoldsKeys ? kKeysDepth / 4 : 1];  // A operands
+
   template <class Ring>
   __device__ __forceinline__ void issue_gradient(const Ring& tiles, uint32 number) {
     tiles.wait(number);

@@ -10,10 +10,6 @@
 
 namespace attend {
 
-constexpr bool kBackwardHoldsKeys = true;
-constexpr bool kBackwardHoldsQ = true;
-constexpr bool kBackwardHoldsDout = true;
-
 // A ring's buffer and the parity of its phase, of the tile numbered `number`.
 template <int kStages>
 [[nodiscard]] __device__ __forceinline__ uint32 stage_of(uint32 number) {
@@ -80,13 +76,13 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
     for (int i = 0; i < 2; ++i) tail_full[i].init(1);
     for (int i = 0; i < Config::kStages; ++i) {
       q_full[i].init(Config::kHasBias ? 2 : 1);
-      q_empty[i].init(8);
+      q_empty[i].init(arrivals_of_warps(8));
       dout_full[i].init(1);
-      dout_empty[i].init(8);
+      dout_empty[i].init(arrivals_of_warps(8));
     }
     for (int i = 0; i < kBackwardWideHandovers; ++i) {
-      p_full[i].init(4);
-      p_empty[i].init(4);
+      p_full[i].init(arrivals_of_warps(4));
+      p_empty[i].init(arrivals_of_warps(4));
     }
     mbarrier_init_fence();
   }
@@ -121,12 +117,12 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
   Bits16 v[kStagesV][Config::kBlockN * Shape::kDepthV];
   BackwardRowBlock block;
 
-  Mbarrier q_full, dout_full;  // announced, by each warpgroup's rows
-  Mbarrier tail_full[2];       // announced: a tile whose end has to be cleared first, of either loader
-  Mbarrier k_full[kStagesK];   // announced
-  Mbarrier k_empty[kStagesK];  // 8 warps: dq of the tile is done
-  Mbarrier v_full[kStagesV];   // announced
-  Mbarrier v_empty[kStagesV];  // 8 warps: dp of the tile is done
+  Mbarrier q_full, dout_full;                // announced, by each warpgroup's rows
+  Mbarrier tail_full[2];                     // announced: a tile whose end has to be cleared first, of either loader
+  Mbarrier k_full[kStagesK];                 // announced
+  Mbarrier k_empty[kStagesK];                // 8 warps: dq of the tile is done
+  Mbarrier v_full[kStagesV];                 // announced
+  Mbarrier v_empty[kStagesV];                // 8 warps: dp of the tile is done
   Mbarrier bias_full[kBackwardBiasStages];   // announced: of both warpgroups
   Mbarrier bias_empty[kBackwardBiasStages];  // 8 warps: it has been read
   // 4 warps of each block of the cluster: their ds of the tile is there; its sums have been taken.
@@ -147,20 +143,20 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
     for (int i = 0; i < 2; ++i) tail_full[i].init(1);
     for (int i = 0; i < kStagesK; ++i) {
       k_full[i].init(1);
-      k_empty[i].init(8);
+      k_empty[i].init(arrivals_of_warps(8));
     }
     for (int i = 0; i < kStagesV; ++i) {
       v_full[i].init(1);
-      v_empty[i].init(8);
+      v_empty[i].init(arrivals_of_warps(8));
     }
     for (int i = 0; i < kBackwardBiasStages; ++i) {
       bias_full[i].init(1);
-      bias_empty[i].init(8);
+      bias_empty[i].init(arrivals_of_warps(8));
     }
     for (int i = 0; i < kBuffersDs; ++i) {
       for (int w = 0; w < kWarpgroups; ++w) {
-        ds_full[i][w].init(4 * Config::kDbiasBlocks);
-        ds_empty[i][w].init(4 * Config::kDbiasBlocks);
+        ds_full[i][w].init(arrivals_of_warps(4) * Config::kDbiasBlocks);
+        ds_empty[i][w].init(arrivals_of_warps(4) * Config::kDbiasBlocks);
       }
     }
     mbarrier_init_fence();

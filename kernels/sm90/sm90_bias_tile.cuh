@@ -21,9 +21,7 @@ template <class Element, bool kTransposed>
 class Sm90BiasFragment {
  public:
   // panel: of the first row. Can be read long before it is added.
-  __device__ __forceinline__ void read(uint32 panel, int thread) {
-    read_panel<kTransposed>(pairs_, panel, thread);
-  }
+  __device__ __forceinline__ void read(uint32 panel, int thread) { read_panel<kTransposed>(pairs_, panel, thread); }
   // 32 products become scores.
   __device__ __forceinline__ void add(float* s, float scale) const {
 #pragma unroll

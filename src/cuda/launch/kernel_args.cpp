@@ -130,6 +130,7 @@ OptionArgs option_args_of(const core::Problem& p) {
     args.dropout_key1 = mask.key1;
     args.dropout_stream = mask.stream;
     args.dropout_threshold = mask.threshold;
+    args.philox_state = p.philox_state;
   }
   if (p.placement) set_placement(args, p);
   return args;

@@ -133,10 +133,13 @@ class Sm90Backward final : public Family {
     choice.add_step(
         {.blocks = plan.last_blocks, .cluster = static_cast<unsigned>(std::max<std::int32_t>(1, v.dbias_blocks))});
     if (v.adds_up != 0) choice.add_step({.blocks = plan.key_tiles});
-    constexpr double kTflops = 550, kDeterministicTflops = 350, kWideTflops = 450, kWideRulesTflops = 330;
+    constexpr double kTflops = 550, kDeterministicTflops = 350, kWideTflops = 450, kWideRulesTflops = 340,
+                     kDbiasTflops = 300, kSharedDbiasTflops = 265;
     choice.seconds =
         estimated_seconds(p, device,
-                          {.tflops = v.has(kRulesOfWide)       ? kWideRulesTflops
+                          {.tflops = v.dbias_blocks > 1        ? kSharedDbiasTflops
+                                     : v.dbias_blocks > 0      ? kDbiasTflops
+                                     : v.has(kRulesOfWide)     ? kWideRulesTflops
                                      : plan.tile.is_wide       ? kWideTflops
                                      : v.is_deterministic != 0 ? kDeterministicTflops
                                                                : kTflops,
@@ -340,7 +343,8 @@ class Sm90Backward final : public Family {
       return core::Lack{"dbias", "dtype", core::DTypes{core::dtype_bit(p.dbias->dtype)}, "float16, bfloat16"};
     }
     if (heads != p.num_heads_q) return core::Lack{"dbias", "heads", heads, "those of q"};
-    if (batch != p.num_sequences && (p.num_sequences > kBackwardMostDbiasBlocks || tile_of(p).dq_smem_bytes > kBackwardMostSmem)) {
+    if (batch != p.num_sequences &&
+        (p.num_sequences > kBackwardMostDbiasBlocks || tile_of(p).dq_smem_bytes > kBackwardMostSmem)) {
       return core::Lack{"dbias", "batch", batch, "that of q where it is above 8, beyond 128 columns above 5"};
     }
     return dbias_map_lack(p);
