@@ -57,8 +57,9 @@ class WideQueryWarpgroup {
  private:
   // What these options need is too much beside ds: it is read before the other products begin.
   static constexpr bool kDrainsDq =
-      Shape::kDepth == 256 && (Config::kHasDropout || Config::kMask == MaskKind::kWindow ||
-                               (Config::kHasSoftcap && Config::kMask == MaskKind::kFull));
+      (Shape::kDepth == 256 && (Config::kHasDropout || Config::kMask == MaskKind::kWindow ||
+                                (Config::kHasSoftcap && Config::kMask == MaskKind::kFull))) ||
+      (Shape::kDepth == 192 && Config::kHasDropout && Config::kDbiasBlocks > 1);
 
   // To 128 columns there are registers for these beside the products.
   static constexpr bool kHoldsQ = Shape::kDepth <= 128;
