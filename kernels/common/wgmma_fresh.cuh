@@ -16,7 +16,8 @@ __device__ __forceinline__ void pin_registers(uint32 (&value)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(value[i])::"memory");
 }
 
-// d = A B, both from shared memory, d (64 x 64). kTransposeB: b is a down_columns() descriptor.
+// d = A B, A from shared memory (ss) or from registers (rs, as WgmmaOp's), d (64 x 64). kTransposeB: b is a
+// down_columns() descriptor.
 template <ElementType kElement>
 struct WgmmaFresh;
 
@@ -40,6 +41,19 @@ struct WgmmaFresh;
           "%32, %33, p, 1, 1, 0, %34;}\n"                                                               \
           : ATTEND_WGMMA_E8(0), ATTEND_WGMMA_E8(8), ATTEND_WGMMA_E8(16), ATTEND_WGMMA_E8(24)            \
           : "l"(a.bits), "l"(b.bits), "n"(kTransposeB ? 1 : 0));                                        \
+    }                                                                                                   \
+    template <bool kTransposeB>                                                                         \
+    static __device__ __forceinline__ void rs(float (&d)[32], const uint32* a, MatrixDescriptor b) {    \
+      asm volatile(                                                                                     \
+          "{.reg .pred p;\n"                                                                            \
+          "setp.ne.b32 p, 0, 0;\n"                                                                      \
+          "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                   \
+          " "                                                                                           \
+          "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                     \
+          "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "           \
+          "{%32, %33, %34, %35}, %36, p, 1, 1, %37;}\n"                                                 \
+          : ATTEND_WGMMA_E8(0), ATTEND_WGMMA_E8(8), ATTEND_WGMMA_E8(16), ATTEND_WGMMA_E8(24)            \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "n"(kTransposeB ? 1 : 0));         \
     }                                                                                                   \
   };
 

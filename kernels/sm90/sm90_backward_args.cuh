@@ -30,16 +30,18 @@ struct Sm90BackwardArgs {
   float* dq_sums;       // (heads, stats_rows / 64, depth / 64, 4 warps, 8, 32 lanes, 4): dq / gradient_scale
   uint32* dq_turns;     // kIsDeterministic: (heads, stats_rows / 64, 4): key blocks that have added to a part of a tile
   float* partial_sums;  // (blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
-  uint32* partial_ready;  // (blocks, block_n / 64)
-  uint32* next_item;      // of the list of key blocks
-  float* key_sums;        // kAddsUp: (heads_k, key_blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
-  int64 stats_rows;       // padded rows of one head
-  uint32 key_blocks;      // of a sequence: num_tiles(seqlen_k, kBlockN)
-  uint32 section_heads;   // sm90_backward_section()
-  uint32 num_blocks;      // of the main kernel's grid
-  float scale_log2;       // scale * log2(e); 1e-30 where that is 0
+  uint32* partial_ready;       // (blocks, block_n / 64)
+  uint32* next_item;           // of the list of key blocks
+  void* dbias;                 // kDbiasBlocks > 0: DbiasElement (batch or 1, num_heads_q, seqlen_q, seqlen_k)
+  TensorStrides dbias_stride;  // elements; multiples of 8
+  float* key_sums;             // kAddsUp: (heads_k, key_blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
+  int64 stats_rows;            // padded rows of one head
+  uint32 key_blocks;           // of a sequence: num_tiles(seqlen_k, kBlockN)
+  uint32 section_heads;        // sm90_backward_section()
+  uint32 num_blocks;           // of the main kernel's grid
+  float scale_log2;            // scale * log2(e); 1e-30 where that is 0
 };
 static_assert(sizeof(Sm90BackwardArgs) ==
-              (5 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 9 * 8 + 4 * 4 + 63) / 64 * 64);
+              (5 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 13 * 8 + 4 * 4 + 63) / 64 * 64);
 
 }  // namespace attend

@@ -3,6 +3,7 @@
 
 #include "../common/wgmma_fresh.cuh"
 #include "sm90_backward_storage.cuh"
+#include "sm90_panel_fragment.cuh"
 
 namespace attend {
 
@@ -20,6 +21,28 @@ __device__ __forceinline__ void begin_scores(float (&x)[32], MatrixDescriptor a,
     WgmmaOp<Config::kElement, 64>::template ss<false, 1>(
         x, a.advance(i / kStepsOfPanel * Shape::kPanelBytesN + in_panel),
         b.advance(i / kStepsOfPanel * Shape::kPanelBytesM + in_panel), true);
+  }
+  wgmma_commit();
+}
+
+// 64 rows of a tile to registers, as A operands: the products then leave half of shared memory's bandwidth to others.
+template <int kPairs>
+__device__ __forceinline__ void hold_rows(uint32 (&pairs)[kPairs], uint32 tile, int thread) {
+#pragma unroll
+  for (int i = 0; i < kPairs; i += 16) {
+    read_panel<false>(pairs + i, tile + i / 16 * kWarpgroupRows * kSwizzleBytes, thread);
+  }
+}
+// begin_scores() of rows that registers hold: x = a b^T.
+template <class Config, int kHeadDim, int kPairs>
+__device__ __forceinline__ void begin_held_scores(float (&x)[32], const uint32 (&a)[kPairs], MatrixDescriptor b) {
+  constexpr int kStepsOfPanel = kPanelColumns / kWgmmaDepth;
+  constexpr int kStepBytes = kWgmmaDepth * sizeof(Bits16);
+  WgmmaFresh<Config::kElement>::template rs<false>(x, a, b);
+#pragma unroll
+  for (int i = 1; i < (kHeadDim + kWgmmaDepth - 1) / kWgmmaDepth; ++i) {
+    const uint32 at = i / kStepsOfPanel * BackwardShape<Config>::kPanelBytesM + i % kStepsOfPanel * kStepBytes;
+    WgmmaOp<Config::kElement, 64>::template rs<false, 1>(x, a + 4 * i, b.advance(at), true);
   }
   wgmma_commit();
 }

@@ -24,8 +24,24 @@ constexpr int kBackwardWideKeys = 64;        // of a block and of a tile, beyond
 constexpr int kBackwardWideRows = 128;       // of a block that makes dq there: 64 a warpgroup
 constexpr int kBackwardWideHandovers = 2;    // buffers of p, from one warpgroup to the other
 constexpr int kBackwardRowBlockBytes = 72;   // sizeof(BackwardRowBlock)
-constexpr int kBackwardWideKeyStages = 2;    // buffers of k, and of a bias, where dq is made
+constexpr int kBackwardWideKeyStages = 2;    // buffers of k where dq is made
+constexpr int kBackwardBiasStages = 2;       // of a bias there, at most
 constexpr int kBackwardBiasBytes = 64 * 64 * 2;  // a tile of the bias, in shared memory
+
+// The gradient of a bias is made with dq. Blocks that share entries of it, each with a sequence of its own, are a
+// cluster: each adds up and stores a share of the 8 chunks of 8 keys of a tile, from chunk
+// backward_dbias_chunk(rank, blocks) on.
+constexpr int kBackwardMostDbiasBlocks = 8;     // that every GPU runs as a cluster
+constexpr int kBackwardDbiasChunks = 8;         // of 8 keys
+constexpr int kBackwardDbiasBuffers = 2;        // of ds on its way between blocks, at most
+constexpr int kBackwardDbiasChunkBytes = 2048;  // 64 rows of 8 keys, as floats
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int backward_dbias_chunk(int rank, int blocks) {
+  return (kBackwardDbiasChunks * rank + blocks - 1) / blocks;
+}
+// Of the block that has most.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int backward_dbias_chunks(int blocks) {
+  return blocks < 1 ? 0 : (kBackwardDbiasChunks + blocks - 1) / blocks;
+}
 
 // What softcaps may be: of larger ones the error of tanh, 2^-24 of twice the softcap, would show in p; of smaller ones
 // what is not seen would not vanish.
@@ -64,6 +80,8 @@ struct Sm90BackwardTile {
   int threads;
   int smem_bytes;     // of the kernel that makes dk and dv
   int v_stages;       // is_wide: buffers of v where dq is made
+  int bias_stages;    // of a bias there
+  int dbias_buffers;  // of ds on its way to the blocks of a cluster; 0 where there is none
   int dq_smem_bytes;  // is_wide: of the kernel that makes dq
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int compute_warpgroups() const { return block_n / 64; }
@@ -93,21 +111,39 @@ struct Sm90BackwardTile {
   const int barriers = 4 + 4 * stages + 2 * kBackwardWideHandovers;
   return sm90_backward_whole_kilobytes(tiles + handovers + rows + kBackwardItemBytes + barriers * 8);
 }
-// Of sm90_backward_wide_queries: q and dout, k (and a bias) and v in stages.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_queries_smem(int depth, int depth_v, int v_stages,
-                                                                               bool has_bias) {
-  const int rows = 2 * kBackwardWideRows * (depth + depth_v);
-  const int bias = has_bias ? kBackwardWideKeyStages * kBackwardWideRows / kBackwardRows * kBackwardBiasBytes : 0;
-  const int keys = 2 * kBackwardWideKeys * (kBackwardWideKeyStages * depth + v_stages * depth_v) + bias;
-  const int barriers = 4 + 2 * (kBackwardWideKeyStages + v_stages);
-  return sm90_backward_whole_kilobytes(rows + keys + kBackwardRowBlockBytes + barriers * 8);
+// Of sm90_backward_wide_queries: q and dout, k, v and a bias in stages, ds on its way between blocks.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_queries_smem(const Sm90BackwardTile& t,
+                                                                               int dbias_blocks) {
+  constexpr int kWarpgroups = kBackwardWideRows / kBackwardRows;
+  const int rows = 2 * kBackwardWideRows * (t.depth + t.depth_v);
+  const int keys = 2 * kBackwardWideKeys * (kBackwardWideKeyStages * t.depth + t.v_stages * t.depth_v);
+  const int bias = t.bias_stages * kWarpgroups * kBackwardBiasBytes;
+  const int ds =
+      t.dbias_buffers * kWarpgroups * backward_dbias_chunks(dbias_blocks) * dbias_blocks * kBackwardDbiasChunkBytes;
+  const int barriers =
+      4 + 2 * (kBackwardWideKeyStages + t.v_stages + kBackwardBiasStages) + 2 * kWarpgroups * kBackwardDbiasBuffers;
+  return sm90_backward_whole_kilobytes(rows + keys + bias + ds + kBackwardRowBlockBytes + barriers * 8);
+}
+// Fills in the buffers: two of each where they fit, and else rather fewer on the way between blocks, then of the bias,
+// then of v. dbias_blocks: as in sm90_backward_tile().
+ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t, bool has_bias, int dbias_blocks) {
+  for (t.v_stages = 2; t.v_stages > 0; --t.v_stages) {
+    for (t.bias_stages = has_bias ? kBackwardBiasStages : 0;; --t.bias_stages) {
+      for (t.dbias_buffers = dbias_blocks > 1 ? kBackwardDbiasBuffers : 0;; --t.dbias_buffers) {
+        t.dq_smem_bytes = sm90_backward_wide_queries_smem(t, dbias_blocks);
+        if (t.dq_smem_bytes <= kBackwardMostSmem) return;
+        if (t.dbias_buffers <= 1) break;
+      }
+      if (t.bias_stages <= 1) break;
+    }
+  }
 }
 
 // Two warpgroups that compute, 240 registers, 214 for products: dk or dv 128, s or dp 32, ds or p 16; and in the other
 // kernel dq 128, s 32, dp 32, ds 16. Without a bias every head_dim to 256 fits into shared memory, with one those to
 // 192.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_wide_tile(int head_dim, int head_dim_v,
-                                                                                    bool has_bias) {
+                                                                                    bool has_bias, int dbias_blocks) {
   Sm90BackwardTile t = {};
   t.depth = (head_dim + 63) / 64 * 64;
   t.depth_v = (head_dim_v + 63) / 64 * 64;
@@ -121,18 +157,19 @@ struct Sm90BackwardTile {
     --t.stages;
   }
   t.smem_bytes = sm90_backward_wide_keys_smem(t.depth + t.depth_v, t.stages, has_bias);
-  t.v_stages = sm90_backward_wide_queries_smem(t.depth, t.depth_v, 2, has_bias) <= kBackwardMostSmem ? 2 : 1;
-  t.dq_smem_bytes = sm90_backward_wide_queries_smem(t.depth, t.depth_v, t.v_stages, has_bias);
+  sm90_backward_set_dq_smem(t, has_bias, dbias_blocks);
   return t;
 }
 
 // Registers: ptxas places operands of wgmma from R24 on, so that accumulators and A operands alive between the first
 // issue and the drain are at most registers - 26. 128 columns: dk, dv 128, s or dp 32, p 16: 176 of 182, and
 // 2 x 208 + 64 + 32 = 512 are all there are. 64 columns: 64 + 32 + 16 = 112 of 118, 3 x 144 + 80 = 512.
+// dbias_blocks: sequences that share entries of the bias's gradient: 1 where none does, 0 where none is asked for.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_tile(int head_dim, int head_dim_v,
-                                                                               bool has_softcap, bool has_bias) {
+                                                                               bool has_softcap, bool has_bias,
+                                                                               int dbias_blocks) {
   if (head_dim > 128 || head_dim_v > 128 || has_softcap || has_bias) {
-    return sm90_backward_wide_tile(head_dim, head_dim_v, has_bias);
+    return sm90_backward_wide_tile(head_dim, head_dim_v, has_bias, dbias_blocks);
   }
   Sm90BackwardTile t = {};
   t.depth = head_dim <= 64 ? 64 : 128;

@@ -57,12 +57,14 @@ class WideKeysWarpgroup {
     const auto end = static_cast<uint32>(uniform(smem_.item.end));
     if (end == 0) return;
     keys_full.wait(0);  // the keys have landed
-    issue_scores(keys, score_tiles, 0);
+    HeldKeys held;      // no member: the object's registers are at the limit of what the compiler takes apart
+    if constexpr (kHoldsKeys) hold_rows(held, smem_address(keys), static_cast<int>(threadIdx.x % kWarpgroup));
+    issue_scores(keys, held, score_tiles, 0);
     end_tile(score_tiles, 0);
 #pragma unroll 1
     for (uint32 number = 1; number < end; ++number) {
       issue_gradient(gradient_tiles, number - 1);
-      issue_scores(keys, score_tiles, number);
+      issue_scores(keys, held, score_tiles, number);
       wgmma_wait<1>(gradient_);
       gradient_tiles.release(number - 1);
       end_tile(score_tiles, number);
@@ -87,6 +89,11 @@ class WideKeysWarpgroup {
   uint32 pairs_[16];            // p or ds
 
  private:
+  // Of the gradient and of the keys: to 128 columns there are registers for both.
+  static constexpr int kKeysDepth = kHeadDim <= 64 ? 64 : kHeadDim <= 128 ? 128 : kHeadDim <= 192 ? 192 : 256;
+  static constexpr bool kHoldsKeys = kKeysDepth <= 128 && kDepth <= 128;
+  using HeldKeys = uint32[kHoldsKeys ? kKeysDepth / 4 : 1];  // A operands
+
   template <class Ring>
   __device__ __forceinline__ void issue_gradient(const Ring& tiles, uint32 number) {
     tiles.wait(number);
@@ -96,12 +103,17 @@ class WideKeysWarpgroup {
                                    MatrixDescriptor::down_columns(tile, BackwardShape<Config>::kPanelBytesM));
   }
   template <class Ring>
-  __device__ __forceinline__ void issue_scores(const Bits16* keys, const Ring& tiles, uint32 number) {
+  __device__ __forceinline__ void issue_scores(const Bits16* keys, const HeldKeys& held, const Ring& tiles,
+                                               uint32 number) {
     tiles.wait(number);  // the tile and its rows' statistics have landed
     static_cast<Derived*>(this)->begin_tile(number);
     wgmma_fence();
-    begin_scores<Config, kHeadDim, false>(scores_, MatrixDescriptor::along_rows(smem_address(keys)),
-                                          MatrixDescriptor::along_rows(smem_address(tiles.tile(number))));
+    const auto tile = MatrixDescriptor::along_rows(smem_address(tiles.tile(number)));
+    if constexpr (kHoldsKeys) {
+      begin_held_scores<Config, kHeadDim>(scores_, held, tile);
+    } else {
+      begin_scores<Config, kHeadDim, false>(scores_, MatrixDescriptor::along_rows(smem_address(keys)), tile);
+    }
   }
   template <class Ring>
   __device__ __forceinline__ void end_tile(const Ring& tiles, uint32 number) {

@@ -11,10 +11,11 @@
 #include "../common/fast_dropout.cuh"
 #include "../common/online_softmax.cuh"
 #include "../common/setmaxnreg.cuh"
-#include "sm90_backward_load.cuh"
+#include "sm90_backward_dbias.cuh"
 #include "sm90_backward_products.cuh"
 #include "sm90_backward_scores.cuh"
 #include "sm90_backward_store.cuh"
+#include "sm90_backward_wide_queries_load.cuh"
 #include "sm90_backward_wide_scores.cuh"
 #include "sm90_backward_wide_storage.cuh"
 
@@ -33,7 +34,7 @@ class WideQueryWarpgroup {
   using Storage = Sm90BackwardWideQueriesStorage<Config>;
 
   __device__ __forceinline__ WideQueryWarpgroup(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
-      : smem_(smem), args_(args), warpgroup_(warpgroup) {}
+      : smem_(smem), args_(args), warpgroup_(warpgroup), dbias_(smem, args, warpgroup) {}
 
   __device__ __forceinline__ void run() {
 #pragma unroll
@@ -47,15 +48,28 @@ class WideQueryWarpgroup {
       smem_.v_ring().wait(number);
       smem_.k_ring().release(number);
       smem_.v_ring().release(number);
+      if constexpr (Config::kHasBias) arrive_as_warp(smem_.bias_empty[stage_of<Storage::kStagesBias>(number)]);
     }
     store();
+    if constexpr (Config::kDbiasBlocks > 0) dbias_.store_zeros(end);
   }
 
  private:
   // What these options need is too much beside ds: it is read before the other products begin.
   static constexpr bool kDrainsDq =
-      Shape::kDepth == 256 && (Config::kHasDropout || Config::kMask == MaskKind::kWindow ||
-                               (Config::kHasSoftcap && Config::kMask == MaskKind::kFull));
+      (Shape::kDepth == 256 && (Config::kHasDropout || Config::kMask == MaskKind::kWindow ||
+                                (Config::kHasSoftcap && Config::kMask == MaskKind::kFull))) ||
+      (Shape::kDepth == 192 && Config::kHasDropout && Config::kDbiasBlocks > 1);
+
+  // To 128 columns there are registers for these beside the products.
+  static constexpr bool kHoldsQ = Shape::kDepth <= 128;
+  static constexpr bool kHoldsDout =
+      kHoldsQ && Shape::kDepth + Shape::kDepthV <= (Config::kDbiasBlocks > 0 ? 192 : 256);
+  // A operands. No members: the object's registers are at the limit of what the compiler takes apart.
+  struct Held {
+    uint32 q[kHoldsQ ? Shape::kDepth / 4 : 1];
+    uint32 dout[kHoldsDout ? Shape::kDepthV / 4 : 1];
+  };
 
   // Everything that holds for all tiles. They are numbered from the block's first on; returns the number behind the
   // warpgroup's last. Those before its own first are masked.
@@ -82,14 +96,17 @@ class WideQueryWarpgroup {
 
   __device__ __forceinline__ void compute(uint32 end) {
     smem_.q_full.wait(0);  // q has landed
+    Held held;
+    if constexpr (kHoldsQ) hold_rows(held.q, part(smem_.q, 0), thread());
     decide(0);
     smem_.k_ring().wait(0);  // k has landed
     wgmma_fence();
-    begin_scores<Config, Config::kHeadDim, false>(s_, rows_of(smem_.q, 0), along_rows(smem_.k_ring().tile(0)));
+    begin_s(held, 0);
     smem_.dout_full.wait(0);  // dout has landed
-    smem_.v_ring().wait(0);   // v has
+    if constexpr (kHoldsDout) hold_rows(held.dout, part(smem_.dout, 0), thread());
+    smem_.v_ring().wait(0);  // v has landed
     wgmma_fence();
-    begin_scores<Config, Config::kHeadDimV, false>(dp_, rows_of(smem_.dout, 0), along_rows(smem_.v_ring().tile(0)));
+    begin_dp(held, 0);
     end_tile(0);
 #pragma unroll 1
     for (uint32 number = 1; number < end; ++number) {
@@ -99,20 +116,37 @@ class WideQueryWarpgroup {
       if constexpr (kDrainsDq) wgmma_wait<0>(dq_);
       smem_.k_ring().wait(number);
       wgmma_fence();
-      begin_scores<Config, Config::kHeadDim, false>(s_, rows_of(smem_.q, number),
-                                                    along_rows(smem_.k_ring().tile(number)));
+      begin_s(held, number);
       smem_.v_ring().wait(number);
       wgmma_fence();
-      begin_scores<Config, Config::kHeadDimV, false>(dp_, rows_of(smem_.dout, number),
-                                                     along_rows(smem_.v_ring().tile(number)));
+      begin_dp(held, number);
+      if constexpr (Config::kDbiasBlocks > 0) dbias_.store(number - 1);
       wgmma_wait<2>(dq_);
       smem_.k_ring().release(number - 1);
       end_tile(number);
     }
     wgmma_fence();
     begin_gradient<Config, Shape::kDepth>(dq_, ds_, down_columns(smem_.k_ring().tile(end - 1)));
+    if constexpr (Config::kDbiasBlocks > 0) dbias_.store(end - 1);
     wgmma_wait<0>(dq_);
     smem_.k_ring().release(end - 1);
+  }
+
+  __device__ __forceinline__ void begin_s(const Held& held, uint32 number) {
+    const MatrixDescriptor k = along_rows(smem_.k_ring().tile(number));
+    if constexpr (kHoldsQ) {
+      begin_held_scores<Config, Config::kHeadDim>(s_, held.q, k);
+    } else {
+      begin_scores<Config, Config::kHeadDim, false>(s_, rows_of(smem_.q, number), k);
+    }
+  }
+  __device__ __forceinline__ void begin_dp(const Held& held, uint32 number) {
+    const MatrixDescriptor v = along_rows(smem_.v_ring().tile(number));
+    if constexpr (kHoldsDout) {
+      begin_held_scores<Config, Config::kHeadDimV>(dp_, held.dout, v);
+    } else {
+      begin_scores<Config, Config::kHeadDimV, false>(dp_, rows_of(smem_.dout, number), v);
+    }
   }
 
   // Dropout's decisions on the tile. No products are under way, whose registers these would take.
@@ -139,8 +173,16 @@ class WideQueryWarpgroup {
     wgmma_wait<0>(dp_);
     smem_.v_ring().release(number);
     if constexpr (Config::kHasDropout) drop(dp_, kept_);
+    if constexpr (Config::kDbiasBlocks > 0) dbias_.begin(number);
 #pragma unroll
-    for (int i = 0; i < 16; ++i) ds_[i] = Element::pack(score_gradient(2 * i), score_gradient(2 * i + 1));
+    for (int i = 0; i < 8; ++i) {
+      const float4 ds = make_float4(score_gradient(4 * i), score_gradient(4 * i + 1), score_gradient(4 * i + 2),
+                                    score_gradient(4 * i + 3));
+      ds_[2 * i] = Element::pack(ds.x, ds.y);
+      ds_[2 * i + 1] = Element::pack(ds.z, ds.w);
+      if constexpr (Config::kDbiasBlocks > 0) dbias_.put(i, ds);
+    }
+    if constexpr (Config::kDbiasBlocks > 0) dbias_.end(number);
     pin_registers(ds_);
   }
 
@@ -153,9 +195,12 @@ class WideQueryWarpgroup {
     }
     if constexpr (Config::kHasBias) {
       WideBias<Config, false> bias;
-      const uint32 tile = stage_of<Storage::kStagesK>(number) * Storage::kWarpgroups + warpgroup_;
-      bias.read(smem_address(smem_.bias[tile]), thread());
+      const uint32 stage = stage_of<Storage::kStagesBias>(number);
+      smem_.bias_full[stage].wait(parity_of<Storage::kStagesBias>(number));  // it has landed
+      bias.read(smem_address(smem_.bias[stage * Storage::kWarpgroups + warpgroup_]), thread());
       bias.add(s_, args_.base.scale);
+      __syncwarp();
+      arrive_as_warp(smem_.bias_empty[stage]);
     }
   }
 
@@ -261,9 +306,14 @@ class WideQueryWarpgroup {
   // This warpgroup's part of q or dout. What is added is 0, but the compiler does not know that: it computes what
   // follows anew in each tile, instead of keeping it in registers that are wanted elsewhere.
   template <int kElements>
+  [[nodiscard]] __device__ __forceinline__ uint32 part(const Bits16 (&parts)[Storage::kWarpgroups][kElements],
+                                                       uint32 number) const {
+    return smem_address(parts[warpgroup_]) + (number >> 31) * kSwizzleAtom;
+  }
+  template <int kElements>
   [[nodiscard]] __device__ __forceinline__ MatrixDescriptor
   rows_of(const Bits16 (&parts)[Storage::kWarpgroups][kElements], uint32 number) const {
-    return MatrixDescriptor::along_rows(smem_address(parts[warpgroup_]) + (number >> 31) * kSwizzleAtom);
+    return MatrixDescriptor::along_rows(part(parts, number));
   }
   // All rows of a tile of keys along its columns, or down its columns.
   [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor along_rows(const Bits16* tile) {
@@ -291,56 +341,8 @@ class WideQueryWarpgroup {
   uint32 ds_[16];
   float lse_[2], delta_[2];
   uint32 kept_[kKeptWords<32>] = {};  // by dropout, of the tile
+  BackwardDbias<Config> dbias_;
 };
-
-// By one warp: q and the tiles of k, or dout and those of v, into buffers as they become free.
-template <class Config, bool kIsK>
-__device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage<Config>& smem,
-                                                  const Sm90BackwardArgs& args) {
-  using Storage = Sm90BackwardWideQueriesStorage<Config>;
-  using Shape = BackwardShape<Config>;
-  const BackwardRowBlock& block = smem.block;
-  constexpr int kDepth = kIsK ? Shape::kDepth : Shape::kDepthV;
-  constexpr int kStages = kIsK ? Storage::kStagesK : Storage::kStagesV;
-  if (block.rows.tile_end <= block.rows.tile) return;
-  const auto batch = static_cast<int>(block.span.batch);
-  // Rows behind the end may hold anything: they reach nothing but themselves.
-#pragma unroll
-  for (int i = 0; i < Storage::kWarpgroups; ++i) {
-    const PanelPlace at = {0, static_cast<int>(block.span.q_begin) + block.rows.row + i * kWarpgroupRows, block.head,
-                           batch};
-    BackwardTileLoads<Config> rows(smem.tail_full[0]);
-    if constexpr (kIsK) {
-      rows.template load<kDepth, kWarpgroupRows>(smem.q[i], args.q_map, smem.q_full, at, kWarpgroupRows);
-    } else {
-      rows.template load<kDepth, kWarpgroupRows>(smem.dout[i], args.dout_map, smem.dout_full, at, kWarpgroupRows);
-    }
-  }
-  BackwardTileLoads<Config> loads(smem.tail_full[kIsK ? 0 : 1]);
-  const int head_k = block.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
-  const auto seqlen_k = static_cast<int>(block.span.seqlen_k);
-  uint32 number = 0;
-#pragma unroll 1
-  for (int tile = block.rows.tile; tile < block.rows.tile_end; ++tile, ++number) {
-    const uint32 stage = stage_of<kStages>(number);
-    const uint32 parity = parity_of<kStages>(number) ^ 1;
-    const int key = tile * Config::kBlockN;
-    const PanelPlace at = {0, static_cast<int>(block.span.k_begin) + key, head_k, batch};
-    if constexpr (kIsK) {
-      smem.k_empty[stage].wait(parity);  // dq of the tile before has read it
-      loads.template load<kDepth, Config::kBlockN>(smem.k[stage], args.k_map, smem.k_full[stage], at, seqlen_k - key);
-      if constexpr (Config::kHasBias) {
-        if (threadIdx.x % 32 == 0) {
-          load_wide_bias<Storage::kWarpgroups>(&smem.bias[stage * Storage::kWarpgroups], args, smem.k_full[stage], key,
-                                               block.rows.row, block.head, batch);
-        }
-      }
-    } else {
-      smem.v_empty[stage].wait(parity);  // dp of the tile before has read it
-      loads.template load<kDepth, Config::kBlockN>(smem.v[stage], args.v_map, smem.v_full[stage], at, seqlen_k - key);
-    }
-  }
-}
 
 // Grid: sm90_backward_wide_row_blocks(), Config::kThreads threads.
 template <class Config>
@@ -351,6 +353,7 @@ __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
     smem.block = BackwardRowBlock::mine<Config>(args);
   }
   __syncthreads();  // the barriers are initialised, the block's rows are known
+  if constexpr (Config::kDbiasBlocks > 1) cluster_barrier();  // the other blocks' barriers are initialised
   if (smem.block.rows.count <= 0) return;
   const int warpgroup = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0));
   if (warpgroup == 0) {
@@ -358,9 +361,13 @@ __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
     const int warp = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0));
     if (warp == 0) load_wide_queries<Config, true>(smem, args);
     if (warp == 1) load_wide_queries<Config, false>(smem, args);
+    if constexpr (Config::kHasBias) {
+      if (threadIdx.x == 64) load_wide_query_bias(smem, args);
+    }
   } else {
     take_registers<Config::kComputeRegisters>();
     WideQueryWarpgroup<Config>(smem, args, warpgroup - 1).run();
+    if constexpr (Config::kDbiasBlocks > 1) cluster_barrier();  // no block arrives at this one's barriers any more
   }
 }
 

@@ -88,12 +88,26 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
   }
 };
 
+// ds of the sequences that share a bias, on its way to the block that adds up these chunks. Nothing where kBuffers is 0:
+// to be inherited from. A thread's part of a chunk is for the same thread of the other block.
+template <int kBuffers, int kWarpgroups, int kBlocks>
+struct Sm90BackwardDsChunks {
+  float4 ds[kBuffers][kWarpgroups][backward_dbias_chunks(kBlocks)][kBlocks][kWarpgroup];
+};
+template <int kWarpgroups, int kBlocks>
+struct Sm90BackwardDsChunks<0, kWarpgroups, kBlocks> {};
+
 // Of the kernel that makes dq.
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
-    : Sm90BiasTiles<kBackwardWideKeyStages * kBackwardWideRows / kBackwardRows, kBackwardBiasBytes, Config::kHasBias> {
+    : Sm90BiasTiles<BackwardShape<Config>::kTile.bias_stages * kBackwardWideRows / kBackwardRows, kBackwardBiasBytes,
+                    Config::kHasBias>,
+      Sm90BackwardDsChunks<BackwardShape<Config>::kTile.dbias_buffers, kBackwardWideRows / kWarpgroupRows,
+                           Config::kDbiasBlocks> {
   using Shape = BackwardShape<Config>;
   static constexpr int kWarpgroups = kBackwardWideRows / kWarpgroupRows;
+  static constexpr int kStagesBias = Config::kHasBias ? Shape::kTile.bias_stages : 1;
+  static constexpr int kBuffersDs = Shape::kTile.dbias_buffers;
   static constexpr int kStagesK = kBackwardWideKeyStages;
   static constexpr int kStagesV = Shape::kTile.v_stages;
 
@@ -103,12 +117,17 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
   Bits16 v[kStagesV][Config::kBlockN * Shape::kDepthV];
   BackwardRowBlock block;
 
-  Mbarrier q_full, dout_full;  // announced, by each warpgroup's rows
-  Mbarrier tail_full[2];       // announced: a tile whose end has to be cleared first, of either loader
-  Mbarrier k_full[kStagesK];   // announced: k, and then the bias of both warpgroups
-  Mbarrier k_empty[kStagesK];  // 8 warps: dq of the tile is done (the bias was read before)
-  Mbarrier v_full[kStagesV];   // announced
-  Mbarrier v_empty[kStagesV];  // 8 warps: dp of the tile is done
+  Mbarrier q_full, dout_full;                // announced, by each warpgroup's rows
+  Mbarrier tail_full[2];                     // announced: a tile whose end has to be cleared first, of either loader
+  Mbarrier k_full[kStagesK];                 // announced
+  Mbarrier k_empty[kStagesK];                // 8 warps: dq of the tile is done
+  Mbarrier v_full[kStagesV];                 // announced
+  Mbarrier v_empty[kStagesV];                // 8 warps: dp of the tile is done
+  Mbarrier bias_full[kBackwardBiasStages];   // announced: of both warpgroups
+  Mbarrier bias_empty[kBackwardBiasStages];  // 8 warps: it has been read
+  // 4 warps of each block of the cluster: their ds of the tile is there; its sums have been taken.
+  Mbarrier ds_full[kBackwardDbiasBuffers][kWarpgroups];
+  Mbarrier ds_empty[kBackwardDbiasBuffers][kWarpgroups];
 
   [[nodiscard]] __device__ __forceinline__ auto k_ring() {
     return TileRing<kStagesK, Config::kBlockN * Shape::kDepth>{k, k_full, k_empty};
@@ -123,12 +142,22 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
     dout_full.init(kWarpgroups);
     for (int i = 0; i < 2; ++i) tail_full[i].init(1);
     for (int i = 0; i < kStagesK; ++i) {
-      k_full[i].init(Config::kHasBias ? 2 : 1);
+      k_full[i].init(1);
       k_empty[i].init(arrivals_of_warps(8));
     }
     for (int i = 0; i < kStagesV; ++i) {
       v_full[i].init(1);
       v_empty[i].init(arrivals_of_warps(8));
+    }
+    for (int i = 0; i < kBackwardBiasStages; ++i) {
+      bias_full[i].init(1);
+      bias_empty[i].init(arrivals_of_warps(8));
+    }
+    for (int i = 0; i < kBuffersDs; ++i) {
+      for (int w = 0; w < kWarpgroups; ++w) {
+        ds_full[i][w].init(arrivals_of_warps(4) * Config::kDbiasBlocks);
+        ds_empty[i][w].init(arrivals_of_warps(4) * Config::kDbiasBlocks);
+      }
     }
     mbarrier_init_fence();
   }

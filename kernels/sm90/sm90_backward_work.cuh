@@ -20,7 +20,7 @@ namespace attend {
 
 template <class Config>
 constexpr Sm90BackwardTile kBackwardTile = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV, Config::kHasSoftcap,
-                                                              Config::kHasBias);
+                                                              Config::kHasBias, Config::kDbiasBlocks);
 
 constexpr int kNearlyEverywhere = 1 << 30;  // beyond every row and key, as an int
 
@@ -255,10 +255,13 @@ struct alignas(8) BackwardRowBlock {
   [[nodiscard]] static __device__ __forceinline__ BackwardRowBlock mine(const Sm90BackwardArgs& args) {
     const auto tiles = static_cast<uint32>(num_tiles(args.base.seqlen_q, kBackwardWideRows));
     constexpr int64 kColumns = Config::kHeadDim + Config::kHeadDimV;
-    const HeadTile at = Config::kMask == MaskKind::kFull && !Config::kIsVarlen
-                            ? HeadTile::of_block(blockIdx.x, tiles, args.base.num_heads_q)
-                            : longest_first(blockIdx.x, tiles, args.base.batch, args.base.num_heads_q,
-                                            args.base.seqlen_k * kColumns * static_cast<int64>(sizeof(Bits16)));
+    // The blocks of a cluster have the same rows and head of all sequences.
+    constexpr uint32 kBlocks = Config::kDbiasBlocks > 1 ? Config::kDbiasBlocks : 1;
+    HeadTile at = Config::kMask == MaskKind::kFull && !Config::kIsVarlen
+                      ? HeadTile::of_block(blockIdx.x / kBlocks, tiles, args.base.num_heads_q)
+                      : longest_first(blockIdx.x / kBlocks, tiles, args.base.batch / kBlocks, args.base.num_heads_q,
+                                      args.base.seqlen_k * kColumns * static_cast<int64>(kBlocks * sizeof(Bits16)));
+    if constexpr (kBlocks > 1) at.batch = blockIdx.x % kBlocks;
     BackwardRowBlock block = {at.batch, static_cast<int>(at.head)};
     block.span = sequence_span<Config>(args.base, args.options, at.batch);
     block.band = BackwardBand::of<Config>(args.options);

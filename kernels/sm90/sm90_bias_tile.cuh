@@ -3,8 +3,7 @@
 #pragma once
 
 #include "../common/element.cuh"
-#include "../common/ldmatrix.cuh"
-#include "../common/smem_address.cuh"
+#include "sm90_panel_fragment.cuh"
 
 namespace attend {
 
@@ -22,19 +21,7 @@ template <class Element, bool kTransposed>
 class Sm90BiasFragment {
  public:
   // panel: of the first row. Can be read long before it is added.
-  __device__ __forceinline__ void read(uint32 panel, int thread) {
-    const int lane = thread % 32, warp = thread / 32;
-    const int matrix = lane / 8, row_of_matrix = lane % 8;
-#pragma unroll
-    for (int j = 0; j < 8; j += 2) {  // columns 8 j to 8 j + 15 of the accumulator
-      const int row = row_of_matrix + 8 * (kTransposed ? j + matrix / 2 : 2 * warp + matrix % 2);
-      const int chunk = kTransposed ? 2 * warp + matrix % 2 : j + matrix / 2;
-      const uint32 address = panel + row * kSwizzleBytes + (chunk ^ row_of_matrix) * kChunkBytes;
-      const LoadedMatrices m = kTransposed ? ldmatrix_x4_transposed(address) : ldmatrix_x4(address);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) pairs_[2 * j + i] = m.matrix[i];
-    }
-  }
+  __device__ __forceinline__ void read(uint32 panel, int thread) { read_panel<kTransposed>(pairs_, panel, thread); }
   // 32 products become scores.
   __device__ __forceinline__ void add(float* s, float scale) const {
 #pragma unroll

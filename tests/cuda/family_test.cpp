@@ -201,6 +201,43 @@ TEST(Auto, TakesTheFamilyThatExpectsToBeDoneFirst) {
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {.deterministic = true}, true)), "simt");
 }
 
+/// Tiles of it are stored as they are, or added up by the blocks of a cluster, one for each sequence.
+TEST(Auto, GradientsOfABiasAreForHopperWhereTilesCanBeStored) {
+  const Params with_bias = {.bias = Tensor{.dtype = DType::kBF16}};  // shared by the batch
+  const auto made = [&](std::int64_t batch, std::int64_t heads, std::int64_t head_dim, const Params& params) {
+    const Sizes sizes = {batch, heads, heads, 1000, 1000, head_dim, head_dim};
+    return MadeUp(DType::kBF16, sizes, params, true);
+  };
+  const cuda::Family& family = *cuda::find_family("sm90_backward");
+  const core::Backend& backend = *core::find_backend("sm90_backward");
+  for (const std::int64_t batch : {1, 2, 5, 8}) {
+    const MadeUp one = made(batch, 1, 128, with_bias);
+    EXPECT_STREQ(automatic(one), "sm90_backward") << batch;
+    const cuda::Choice choice = family.choose(one.problem, device("sm_90a", 132));
+    EXPECT_EQ(choice.steps[2].cluster, static_cast<unsigned>(batch));
+    EXPECT_EQ(choice.steps[2].blocks % batch, 0);
+    EXPECT_EQ(choice.steps[1].cluster, 1U);
+  }
+  EXPECT_EQ(core::lack_of(backend, made(5, 1, 192, with_bias).problem), std::nullopt);
+  const auto refused = [&](const MadeUp& one) {
+    EXPECT_STREQ(automatic(one), "sm80_backward");
+    return core::lack_of(backend, one.problem).value_or("");
+  };
+  EXPECT_EQ(refused(made(9, 1, 128, with_bias)),
+            "dbias: batch 1, compute 'sm90_backward' allows that of q where it is above 8, beyond 128 columns above 5");
+  EXPECT_EQ(refused(made(6, 1, 192, with_bias)),
+            "dbias: batch 1, compute 'sm90_backward' allows that of q where it is above 8, beyond 128 columns above 5");
+  EXPECT_EQ(refused(made(2, 8, 128, with_bias)), "dbias: heads 1, compute 'sm90_backward' allows those of q");
+  EXPECT_EQ(refused(made(2, 1, 128, {.bias = Tensor{.dtype = DType::kF32}})),
+            "bias: dtype f32, compute 'sm90_backward' allows float16, bfloat16");
+  MadeUp wide_dbias = made(2, 1, 128, with_bias);
+  wide_dbias.problem.dbias->dtype = DType::kF32;
+  EXPECT_EQ(refused(wide_dbias), "dbias: dtype f32, compute 'sm90_backward' allows float16, bfloat16");
+  MadeUp skewed = made(2, 1, 128, with_bias);
+  skewed.problem.dbias->stride[2] += 4;
+  EXPECT_THAT(refused(skewed), HasSubstr("dbias: address"));
+}
+
 TEST(Auto, OneRowDoesNotGetATileOf192) {
   for (const std::int64_t batch : {1, 16, 128}) {
     const Sizes decode = {batch, 32, 8, 1, 8192, 128, 128};

@@ -81,6 +81,13 @@ Report* const report = [] {
   return environment;
 }();
 
+BackwardExtras extras_of(const Inputs& in, const Outputs& out) {
+  BackwardExtras extras;
+  if (in.dlse) extras.dlse = in.dlse->view();
+  if (out.dbias) extras.dbias = out.dbias->view();
+  return extras;
+}
+
 }  // namespace
 
 const std::string& missing_gpu() {
@@ -142,7 +149,7 @@ void compile_ahead(std::string_view compute, const std::vector<AttentionCase>& c
       if (backward) {
         p = core::make_backward_problem(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(),
                                         out.lse.view(), out.dq.view(), out.dk.view(), out.dv.view(), in.params(compute),
-                                        {});
+                                        extras_of(in, out));
       }
       for (cuda::KernelSpec& spec : family.kernels(family.choose(p, device).variant, device.arch())) {
         if (seen.insert(cuda::identity(spec)).second) specs.push_back(std::move(spec));

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "cuda/driver/device.hpp"
+#include "cuda/driver/stream.hpp"
 #include "gpu/gpu.hpp"
 #include "support/covering_array.hpp"
 
@@ -33,6 +34,7 @@ struct Sizes {
   std::vector<std::int64_t> head_dims_v;  ///< 0: that of q
   std::vector<Shape> shapes;              ///< lengths round the tiles
   std::vector<Rules> rules = {kPlain, kAlibi, kDropout, kBoth};
+  bool dbias = false;  ///< with the bias's gradient
 };
 const Sizes kNarrow = {{64, 128, 8, 40, 72, 80, 96, 112},
                        {0, 64, 128, 24},
@@ -82,6 +84,19 @@ const Sizes kBiased = {{64, 128, 192, 40, 72},
                         {1, 6, 2, 385, 264},
                         {3, 2, 2, 256, 192}},
                        {kBias, kBiasDropout}};
+/// Where the batch shares the bias, a cluster of as many blocks adds up its gradient.
+const Sizes kBiasGradients = {{64, 128, 192, 40, 72},
+                              {0, 64, 192},
+                              {{1, 1, 1, 1, 8},
+                               {2, 2, 1, 63, 64},
+                               {2, 4, 2, 193, 256},
+                               {4, 3, 3, 200, 136},
+                               {2, 6, 2, 385, 264},
+                               {3, 2, 2, 130, 72},
+                               {8, 2, 1, 70, 136},
+                               {5, 1, 1, 65, 192}},
+                              {kBias, kBiasDropout},
+                              true};
 struct Mask {
   bool causal;
   std::int64_t left, right;
@@ -91,7 +106,7 @@ constexpr Mask kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 100, 30}, {t
 /// What the family refuses is left out: ALiBi with keys behind the row's own in a window; both rules where a head_dim
 /// is above 64 and none above 128.
 bool is_compatible(const Sizes& sizes, int f, int a, int g, int b) {
-  if (f == kPacked && a == 1) return &sizes != &kBiased;  // the public call refuses it
+  if (f == kPacked && a == 1) return &sizes != &kBiased && !sizes.dbias;  // the public call refuses it
   if (g != kRules) return true;
   const Rules rules = sizes.rules[static_cast<std::size_t>(b)];
   const bool has_alibi = rules == kAlibi || rules == kBoth;
@@ -103,12 +118,12 @@ bool is_compatible(const Sizes& sizes, int f, int a, int g, int b) {
 }
 
 /// number: of the case; biases are broadcast by turns.
-void set_rules(AttentionCase& c, Rules rules, std::size_t number) {
+void set_rules(AttentionCase& c, Rules rules, std::size_t number, bool dbias) {
   c.alibi = rules == kAlibi || rules == kBoth;
   if (rules == kSoftcap || rules == kSoftcapDropout) c.softcap = number % 2 == 0 ? 20 : 1.5;
   if (rules == kBias || rules == kBiasDropout) {
-    c.bias = Broadcast{number % 2 == 0, number % 3 != 0, true};
-    c.dbias = false;
+    c.bias = Broadcast{number % 2 == 0, dbias || number % 3 != 0, true};
+    c.dbias = dbias;
   }
   if (rules != kPlain && rules != kAlibi && rules != kSoftcap && rules != kBias) c.dropout_p = 0.3;
 }
@@ -150,7 +165,9 @@ std::vector<AttentionCase> option_pairs(const Sizes& sizes) {
       }
       c.deterministic = v[kDeterministic] == 1;
       c.dlse = v[kDlse] == 1;
-      set_rules(c, sizes.rules[at(kRules)], cases.size());
+      // Each choice of options meets each shape: turns that do not fall together with those of the shapes.
+      const std::size_t number = cases.size() + (sizes.dbias ? cases.size() / sizes.shapes.size() : 0);
+      set_rules(c, sizes.rules[at(kRules)], number, sizes.dbias);
       c.layout = cases.size() % 2 == 0 ? CaseLayout::kBHSD : CaseLayout::kBSHD;
       c.fill = kFills[cases.size() % std::size(kFills)];
       c.seed = cases.size() + 1;
@@ -163,6 +180,7 @@ std::vector<AttentionCase> option_pairs(const Sizes& sizes) {
 INSTANTIATE_TEST_SUITE_P(OptionPairs, Sm90Backward, testing::ValuesIn(option_pairs(kNarrow)), kIndexName);
 INSTANTIATE_TEST_SUITE_P(WideOptionPairs, Sm90Backward, testing::ValuesIn(option_pairs(kWide)), kIndexName);
 INSTANTIATE_TEST_SUITE_P(SoftcapPairs, Sm90Backward, testing::ValuesIn(option_pairs(kCapped)), kIndexName);
+INSTANTIATE_TEST_SUITE_P(BiasGradientPairs, Sm90Backward, testing::ValuesIn(option_pairs(kBiasGradients)), kIndexName);
 INSTANTIATE_TEST_SUITE_P(BiasPairs, Sm90Backward, testing::ValuesIn(option_pairs(kBiased)), kIndexName);
 
 TEST(Sm90BackwardCases, AreEnough) {
@@ -170,6 +188,7 @@ TEST(Sm90BackwardCases, AreEnough) {
   EXPECT_GE(option_pairs(kWide).size(), 400U);
   EXPECT_GE(option_pairs(kCapped).size(), 150U);
   EXPECT_GE(option_pairs(kBiased).size(), 150U);
+  EXPECT_GE(option_pairs(kBiasGradients).size(), 150U);
 }
 
 AttentionCase plain(std::int64_t heads_q, std::int64_t heads_k, std::int64_t seqlen, std::int64_t head_dim,
@@ -241,6 +260,11 @@ std::vector<AttentionCase> slice_cases() {
     cases.push_back(plain(2, 1, 200, head_dim, false));
     cases.back().bias = Broadcast{false, true, true};
     cases.back().dbias = false;
+    for (const bool is_shared : {false, true}) {
+      cases.push_back(plain(2, 1, 136, head_dim, is_shared));
+      cases.back().batch = 2;
+      cases.back().bias = Broadcast{!is_shared, true, true};
+    }
   }
   cases.push_back(plain(2, 1, 200, 192, true));
   cases.push_back(plain(2, 1, 130, 40, true));
@@ -252,6 +276,24 @@ std::vector<AttentionCase> slice_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Slice, Sm90Backward, testing::ValuesIn(slice_cases()), kIndexName);
 
+/// Numbers of keys that are no multiple of a piece: rows of the bias are padded to whole ones.
+std::vector<AttentionCase> odd_bias_cases() {
+  std::vector<AttentionCase> cases;
+  for (const std::int64_t seqlen_k : {5, 61, 69, 133, 269}) {
+    for (const bool causal : {false, true}) {
+      AttentionCase c = plain(1, 1, 150, seqlen_k < 100 ? 61 : 125, causal);
+      c.seqlen_k = seqlen_k;
+      c.layout = CaseLayout::kPadded;
+      c.bias = Broadcast{true, true, true};
+      c.seed = cases.size() + 1;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(OddBias, Sm90Backward, testing::ValuesIn(odd_bias_cases()), kIndexName);
+
 class AheadBackward : public Sm90Gradients {};
 
 TEST_F(AheadBackward, CompilesWhatTheBackwardCasesNeed) {
@@ -262,7 +304,8 @@ TEST_F(AheadBackward, CompilesWhatTheBackwardCasesNeed) {
 }
 TEST_F(AheadBackward, CompilesWhatTheWideBackwardCasesNeed) {
   std::vector<AttentionCase> cases = option_pairs(kWide);
-  for (const std::vector<AttentionCase>& more : {option_pairs(kCapped), option_pairs(kBiased), slice_cases()}) {
+  for (const std::vector<AttentionCase>& more :
+       {option_pairs(kCapped), option_pairs(kBiased), slice_cases(), option_pairs(kBiasGradients), odd_bias_cases()}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   compile_ahead(kCompute, cases);
@@ -288,10 +331,11 @@ TEST_F(Sm90Gradients, DeterministicRepeatsAreBitEqual) {
 
 /// Gradients do not depend on the rest of the batch, whatever that holds.
 TEST_F(Sm90Gradients, NeighboursThatHoldNaNReachNothing) {
-  for (const int round : {0, 1, 2, 3}) {
+  for (const int round : {0, 1, 2, 3, 4}) {
     const bool packed = round % 2 != 0;
-    const std::int64_t head_dim = round < 2 ? 128 : 256;
-    AttentionCase c = plain(2, 2, 150, head_dim, true);
+    const std::int64_t head_dim = round < 2 || round == 4 ? 128 : 256;
+    AttentionCase c = plain(2, 2, round == 4 ? 152 : 150, head_dim, true);
+    if (round == 4) c.bias = Broadcast{true, true, true};
     c.batch = 3;
     c.deterministic = true;
     if (packed) c.varlen_q = c.varlen_k = {150, 150, 150};
@@ -316,6 +360,9 @@ TEST_F(Sm90Gradients, NeighboursThatHoldNaNReachNothing) {
           ASSERT_EQ(got.dq.at(b, h, row, col), want.dq.at(b, h, row, col)) << round << " " << h << " " << i;
           ASSERT_EQ(got.dk.at(b, h, row, col), want.dk.at(b, h, row, col)) << round << " " << h << " " << i;
           ASSERT_EQ(got.dv.at(b, h, row, col), want.dv.at(b, h, row, col)) << round << " " << h << " " << i;
+          if (got.dbias) {
+            ASSERT_EQ(got.dbias->at(b, h, row, col), want.dbias->at(b, h, row, col)) << h << " " << i;
+          }
         }
       }
     }

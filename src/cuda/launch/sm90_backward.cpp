@@ -40,16 +40,25 @@ std::string window_text(const Problem& p) {
 
 struct Sm90BackwardVariant : Facts {
   std::int32_t is_deterministic = 0;
-  std::int32_t adds_up = 0;  ///< dk and dv of a group's query heads, in memory
+  std::int32_t adds_up = 0;       ///< dk and dv of a group's query heads, in memory
+  std::int32_t dbias_blocks = 0;  ///< as dbias_blocks_of()
+  ElementType dbias = ElementType::kBF16;
 
   [[nodiscard]] Sm90BackwardTile tile() const {
-    return sm90_backward_tile(head_dim, head_dim_v, has(option::kSoftcap), has(option::kBias));
+    return sm90_backward_tile(head_dim, head_dim_v, has(option::kSoftcap), has(option::kBias), dbias_blocks);
   }
 };
 
+/// Sequences that share entries of dbias, a block each: 1 where none does, 0 without dbias.
+int dbias_blocks_of(const Problem& p) {
+  if (!p.dbias) return 0;
+  const std::int64_t sharing = p.dbias->shape[0] == p.num_sequences ? 1 : p.num_sequences;
+  return static_cast<int>(std::min<std::int64_t>(sharing, kBackwardMostDbiasBlocks));
+}
+
 Sm90BackwardTile tile_of(const Problem& p) {
   return sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v), p.softcap > 0,
-                            p.bias.has_value());
+                            p.bias.has_value(), dbias_blocks_of(p));
 }
 
 /// Everything about a launch that follows from the problem, for the workspace and the arguments alike.
@@ -105,6 +114,8 @@ class Sm90Backward final : public Family {
       v.mask = MaskKind::kWindow;
     }
     v.adds_up = pays_to_add_up(p);
+    v.dbias_blocks = dbias_blocks_of(p);
+    if (p.dbias) v.dbias = element_of(p.dbias->dtype);
     Choice choice = {.variant = v,
                      .why = v.adds_up != 0
                                 ? "Hopper's tensor cores: dk and dv of a group added up in memory, for the L2 cache"
@@ -119,12 +130,16 @@ class Sm90Backward final : public Family {
     choice.num_steps = 0;
     choice.add_step({.blocks = plan.row_blocks});
     choice.add_step({.blocks = plan.blocks});
-    choice.add_step({.blocks = plan.last_blocks});
+    choice.add_step(
+        {.blocks = plan.last_blocks, .cluster = static_cast<unsigned>(std::max<std::int32_t>(1, v.dbias_blocks))});
     if (v.adds_up != 0) choice.add_step({.blocks = plan.key_tiles});
-    constexpr double kTflops = 550, kDeterministicTflops = 350, kWideTflops = 450, kWideRulesTflops = 330;
+    constexpr double kTflops = 550, kDeterministicTflops = 350, kWideTflops = 450, kWideRulesTflops = 340,
+                     kDbiasTflops = 300, kSharedDbiasTflops = 265;
     choice.seconds =
         estimated_seconds(p, device,
-                          {.tflops = v.has(kRulesOfWide)       ? kWideRulesTflops
+                          {.tflops = v.dbias_blocks > 1        ? kSharedDbiasTflops
+                                     : v.dbias_blocks > 0      ? kDbiasTflops
+                                     : v.has(kRulesOfWide)     ? kWideRulesTflops
                                      : plan.tile.is_wide       ? kWideTflops
                                      : v.is_deterministic != 0 ? kDeterministicTflops
                                                                : kTflops,
@@ -139,6 +154,11 @@ class Sm90Backward final : public Family {
     // The short kernels are the same for all that they do not read.
     Sm90BackwardVariant before = v, after = v, after_keys = v;
     for (Sm90BackwardVariant* other : {&before, &after, &after_keys}) other->mask = MaskKind::kFull;
+    Sm90BackwardVariant keys = v;
+    for (Sm90BackwardVariant* other : {&before, &keys}) {
+      other->dbias_blocks = 0;
+      other->dbias = ElementType::kBF16;
+    }
     before.options &= option::kVarlen | option::kDropout | kRulesOfWide;
     before.bias = ElementType::kBF16;
     before.adds_up = 0;
@@ -147,7 +167,7 @@ class Sm90Backward final : public Family {
     after_keys.options &= option::kDropout | option::kAddsToOutputs;
     std::vector<KernelSpec> specs = {spec_of(before, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0)};
     if (v.tile().is_wide) {
-      specs.push_back(spec_of(v, arch, "sm90_backward_wide_keys", v.tile().threads, v.tile().smem_bytes));
+      specs.push_back(spec_of(keys, arch, "sm90_backward_wide_keys", v.tile().threads, v.tile().smem_bytes));
       specs.push_back(spec_of(v, arch, "sm90_backward_wide_queries", v.tile().threads, v.tile().dq_smem_bytes));
       return specs;
     }
@@ -185,13 +205,14 @@ class Sm90Backward final : public Family {
     constexpr float* kFloats = nullptr;
     constexpr uint32* kCounts = nullptr;
     const bool is_full = v.mask == MaskKind::kFull && !p.varlen;
+    const BackwardOptionArgs all = backward_option_args(backward_args(p, memory), p);
     Sm90BackwardArgs args = {.q_map = row_map(p.q, kBackwardRows, memory),
                              .dout_map = row_map(p.dout, kBackwardRows, memory),
                              .k_map = row_map(p.k, plan.tile.block_n, memory),
                              .v_map = row_map(p.v, plan.tile.block_n, memory),
                              .bias_map = p.bias ? row_map(stored_bias(p), kBackwardRows, memory) : TensorMapArg{},
-                             .base = backward_args(p, memory),
-                             .options = option_args_of(p),
+                             .base = all.base,
+                             .options = all.options,
                              .lse_log2 = at(w.lse_log2, kFloats),
                              .delta = at(w.delta, kFloats),
                              .dq_sums = at(w.dq_sums, kFloats),
@@ -199,6 +220,8 @@ class Sm90Backward final : public Family {
                              .partial_sums = at(w.partial_sums, kFloats),
                              .partial_ready = at(w.partial_ready, kCounts),
                              .next_item = at(w.next_item, kCounts),
+                             .dbias = all.dbias,
+                             .dbias_stride = all.dbias_stride,
                              .key_sums = launch.region<float>(1),
                              .stats_rows = plan.rows,
                              .key_blocks = static_cast<uint32>(num_tiles(p.max_seqlen_k, plan.tile.block_n)),
@@ -217,7 +240,7 @@ class Sm90Backward final : public Family {
     using enum MaskKind;
     std::vector<Variant> variants;
     const auto add = [&](ElementType element, int head_dim, int head_dim_v, MaskKind mask, std::int32_t options = 0,
-                         bool deterministic = false, bool adds_up = false) {
+                         bool deterministic = false, bool adds_up = false, int dbias_blocks = 0) {
       Sm90BackwardVariant v = {Facts{.element = element,
                                      .head_dim = head_dim,
                                      .head_dim_v = head_dim_v,
@@ -227,6 +250,7 @@ class Sm90Backward final : public Family {
       v.bias = (options & option::kBias) != 0 ? element : ElementType::kF32;
       v.is_deterministic = deterministic;
       v.adds_up = adds_up;
+      v.dbias_blocks = dbias_blocks;
       variants.emplace_back(v);
     };
     for (const int head_dim : {64, 128}) {
@@ -265,7 +289,6 @@ class Sm90Backward final : public Family {
  protected:
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p,
                                                           const DeviceInfo& /*device*/) const override {
-    if (p.dbias) return core::Lack{nullptr, "dbias", "given", "none"};
     if (auto lack = head_dim_lack(p, {}, kMostHeadDim, true)) return lack;
     if (auto lack = length_lack(p, kMostLength)) return lack;
     if (auto lack = part_lack(p)) return lack;
@@ -282,6 +305,7 @@ class Sm90Backward final : public Family {
     if (p.alibi_slopes && !(p.window_right == 0 || (p.window_left < 0 && p.window_right < 0))) {
       return core::Lack{nullptr, "window_right with alibi_slopes", window_text, "0, or no window"};
     }
+    if (auto lack = dbias_lack(p)) return lack;
     const std::int64_t blocks = std::max(sm90_backward_items(tile, p.max_seqlen_k, p.num_heads_q, p.num_sequences),
                                          sm90_backward_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences));
     if (blocks > kMostBlocks || (p.varlen && p.q.shape[2] + kBackwardRows * p.num_sequences > kMostLength)) {
@@ -311,6 +335,21 @@ class Sm90Backward final : public Family {
     return bias_map_lack(p);
   }
 
+  /// What the bias's gradient may be: stored tile by tile, and added up over the sequences by the blocks of a cluster.
+  [[nodiscard]] static std::optional<core::Lack> dbias_lack(const Problem& p) {
+    if (!p.dbias) return std::nullopt;
+    const std::int64_t batch = p.dbias->shape[0], heads = p.dbias->shape[1];
+    if (p.dbias->dtype != DType::kF16 && p.dbias->dtype != DType::kBF16) {
+      return core::Lack{"dbias", "dtype", core::DTypes{core::dtype_bit(p.dbias->dtype)}, "float16, bfloat16"};
+    }
+    if (heads != p.num_heads_q) return core::Lack{"dbias", "heads", heads, "those of q"};
+    if (batch != p.num_sequences &&
+        (p.num_sequences > kBackwardMostDbiasBlocks || tile_of(p).dq_smem_bytes > kBackwardMostSmem)) {
+      return core::Lack{"dbias", "batch", batch, "that of q where it is above 8, beyond 128 columns above 5"};
+    }
+    return dbias_map_lack(p);
+  }
+
   /// Beyond 128 columns: each depth, with one of v's that differs, and what takes registers.
   template <class Add>
   static void add_wide_examples(const Add& add) {
@@ -332,6 +371,14 @@ class Sm90Backward final : public Family {
     add(kF16, 64, 128, kWindow, option::kSoftcap | option::kVarlen);
     add(kBF16, 64, 64, kFull, option::kBias);
     add(kBF16, 128, 128, kFull, option::kBias);
+    for (const int head_dim : {64, 128, 192}) {
+      add(kBF16, head_dim, head_dim, kFull, option::kBias, false, false, 1);
+      add(kBF16, head_dim, head_dim, kFull, option::kBias, false, false, 2);
+      add(kF16, head_dim, head_dim, kCausal, option::kBias | option::kDropout, false, false, 4);
+      add(kF16, head_dim, head_dim, kWindow, option::kBias | option::kDropout, false, false, 5);
+    }
+    add(kBF16, 128, 128, kCausal, option::kBias, false, false, 8);
+    add(kBF16, 128, 64, kWindow, option::kBias | option::kDropout, false, false, 1);
     add(kF16, 192, 192, kWindow, option::kBias | option::kDropout);
     add(kBF16, 192, 128, kCausal);
     add(kBF16, 136, 64, kFull);
@@ -366,6 +413,8 @@ class Sm90Backward final : public Family {
                        .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
     spec.config.insert(spec.config.end(), {{"kIsDeterministic", v.is_deterministic != 0},
                                            {"kAddsUp", v.adds_up != 0},
+                                           {"kDbiasBlocks", std::int64_t{v.dbias_blocks}},
+                                           {"kDbiasElement", element_constant(v.dbias)},
                                            {"kBlockM", std::int64_t{kBackwardRows}},
                                            {"kBlockN", std::int64_t{tile.block_n}},
                                            {"kStages", std::int64_t{tile.stages}},

@@ -93,4 +93,9 @@ std::optional<core::Lack> bias_map_lack(const core::Problem& p) {
   return core::Lack{"bias", "address", &*p.bias, kAllowed};
 }
 
+std::optional<core::Lack> dbias_map_lack(const core::Problem& p) {
+  if (has_map(*p.dbias)) return std::nullopt;
+  return core::Lack{"dbias", "address", &*p.dbias, kAllowed};
+}
+
 }  // namespace attend::cuda

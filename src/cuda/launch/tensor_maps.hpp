@@ -25,5 +25,7 @@ namespace attend::cuda {
 [[nodiscard]] Tensor stored_bias(const core::Problem& p);
 /// Why the copy engine cannot move the problem's bias: as tensor_map_lack().
 [[nodiscard]] std::optional<core::Lack> bias_map_lack(const core::Problem& p);
+/// Why its gradient cannot be stored in pieces of 16 bytes: likewise.
+[[nodiscard]] std::optional<core::Lack> dbias_map_lack(const core::Problem& p);
 
 }  // namespace attend::cuda

@@ -1,0 +1,209 @@
+// The gradient of a bias of 16 bits, where sm90_backward_wide_queries.cuh makes dq: ds of each tile, stored as it is, or
+// added up over the sequences that share the bias.
+//
+//   dbias = ds, summed over the batch where the bias has batch 1
+//
+// Work     Where sequences share the bias, the blocks of a cluster have the same rows and head, each of another
+//          sequence, and walk over the same tiles. Each leaves its ds, in float, with the block that adds up these
+//          chunks of 8 keys: in the order of the sequences, whoever came first, so that the same inputs give the same
+//          bits. The sum is rounded once. That is done a tile later, beside the products of the next
+// Zeros    Tiles that no row of the warpgroup sees are stored as zeros
+#pragma once
+
+#include "../common/cluster.cuh"
+#include "sm90_backward_store.cuh"
+#include "sm90_backward_wide_storage.cuh"
+
+namespace attend {
+
+// Of one computing warpgroup. Tile by tile: begin(), put() of all chunks, end(); then store(), which may be later, but
+// not later than the next begin().
+template <class Config, int kBlocks = Config::kDbiasBlocks>
+class BackwardDbias {
+ public:
+  using Storage = Sm90BackwardWideQueriesStorage<Config>;
+  using Element = typename ElementTraits<Config::kDbiasElement>::Type;
+
+  __device__ __forceinline__ BackwardDbias(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
+      : smem_(smem), args_(args), warpgroup_(warpgroup) {}
+
+  __device__ __forceinline__ void begin(uint32 number) {
+    if constexpr (kIsShared) {
+      const uint32 buffer = number % kBuffers;
+      // All blocks have taken the sums of the tile before in this buffer.
+      wait_for_cluster(smem_.ds_empty[buffer][warpgroup_], number / kBuffers % 2 ^ 1);
+      const uint32 mine = smem_address(&smem_.ds[buffer][warpgroup_][0][rank()][thread()]);
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) to_[b] = cluster_address(mine, b);
+    }
+  }
+
+  // Numbers 4 chunk to 4 chunk + 3 of the accumulator: two columns of two rows.
+  __device__ __forceinline__ void put(int chunk, float4 ds) {
+    if constexpr (kIsShared) {
+      const int owner = chunk * kBlocks / kBackwardDbiasChunks;
+      const int slot = chunk - backward_dbias_chunk(owner, kBlocks);
+      store_to_cluster(to_[owner] + slot * kBlocks * kBackwardDbiasChunkBytes, ds);
+    } else {
+      pack(chunk, ds);
+    }
+  }
+
+  __device__ __forceinline__ void end(uint32 number) {
+    if constexpr (kIsShared) arrive_everywhere(smem_.ds_full[number % kBuffers][warpgroup_]);
+  }
+
+  // The tile's entries, or this block's share of them, to memory.
+  __device__ __forceinline__ void store(uint32 number) {
+    int first = 0, chunks = kBackwardDbiasChunks;
+    if constexpr (kIsShared) {
+      first = backward_dbias_chunk(rank(), kBlocks);
+      chunks = backward_dbias_chunk(rank() + 1, kBlocks) - first;
+      add_up(number, chunks);
+    }
+    const BackwardRowBlock& block = smem_.block;
+    const int key = (block.rows.tile + static_cast<int>(number)) * Config::kBlockN;
+    const int first_key = key + first * kPieceElements;
+    store_chunks(first_key, chunks, static_cast<int>(block.span.seqlen_k) - first_key);
+  }
+
+  // All tiles of keys but the first `computed` of those that the block walks over.
+  __device__ __forceinline__ void store_zeros(uint32 computed) const {
+    const BackwardRowBlock& block = smem_.block;
+    const auto tiles = static_cast<int>(num_tiles(block.span.seqlen_k, Config::kBlockN));
+    const int begin = block.rows.tile, end = begin + static_cast<int>(computed);
+#pragma unroll 1
+    for (int tile = kIsShared ? rank() : 0; tile < tiles; tile += kIsShared ? kBlocks : 1) {
+      if (tile < begin || tile >= end) store_zero_tile(tile * Config::kBlockN);
+    }
+  }
+
+ private:
+  static constexpr bool kIsShared = kBlocks > 1;
+  static constexpr int kBuffers = kIsShared ? Storage::kBuffersDs : 1;
+  static constexpr int kChunks = kIsShared ? backward_dbias_chunks(kBlocks) : kBackwardDbiasChunks;
+  static constexpr int kRowsOfWarp = 16;
+
+  // By a warp, at each block of the cluster.
+  static __device__ __forceinline__ void arrive_everywhere(Mbarrier& barrier) {
+    __syncwarp();
+#pragma unroll
+    for (uint32 i = threadIdx.x % 32; i < kBlocks * kLanesThatArrive; i += 32) {
+      arrive_in_cluster(barrier, i / kLanesThatArrive);
+    }
+  }
+
+  __device__ __forceinline__ void add_up(uint32 number, int chunks) {
+    const uint32 buffer = number % kBuffers;
+    wait_for_cluster(smem_.ds_full[buffer][warpgroup_], number / kBuffers % 2);  // ds of all sequences is there
+    const auto& parts = smem_.ds[buffer][warpgroup_];
+#pragma unroll
+    for (int slot = 0; slot < kChunks; ++slot) {
+      if (kBackwardDbiasChunks % kBlocks != 0 && slot >= chunks) continue;
+      float4 sum = parts[slot][0][thread()];
+#pragma unroll
+      for (int b = 1; b < kBlocks; ++b) {
+        const float4 x = parts[slot][b][thread()];
+        sum = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
+      }
+      pack(slot, sum);
+    }
+    arrive_everywhere(smem_.ds_empty[buffer][warpgroup_]);
+  }
+
+  __device__ __forceinline__ void pack(int slot, float4 ds) {
+    constexpr int kBits = sm90_backward_units(Config::kElement).ds_bits;
+    float unit = sm90_backward_unit(kBits);
+    if constexpr (Config::kHasDropout) unit *= args_.options.dropout_scale;
+    pairs_[2 * slot] = Element::pack(ds.x * unit, ds.y * unit);
+    pairs_[2 * slot + 1] = Element::pack(ds.z * unit, ds.w * unit);
+  }
+
+  // key: the first of the chunks; keys_left: that exist from there on.
+  __device__ __forceinline__ void store_chunks(int key, int chunks, int keys_left) {
+    const int lane = thread() % 32;
+    const int rows_left = static_cast<int>(smem_.block.span.seqlen_q) - first_row();
+    Bits16* const to = row_of(first_row()) + key;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = lane / 4 + 8 * h;
+      Bits16* const to_row = to + row * args_.dbias_stride.row;
+      if constexpr (kChunks % 4 == 0) {
+#pragma unroll
+        for (int c = 0; c < kChunks; c += 4) {
+          uint32 r[4];
+#pragma unroll
+          for (int j = 0; j < 4; ++j) r[j] = pairs_[2 * (c + j) + h];
+          transpose_quad(r);
+          if (row < rows_left) store_keys(to_row, (c + lane % 4) * kPieceElements, keys_left, r);
+        }
+      } else {
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) {
+          if (c < chunks && row < rows_left) {
+            store_pair(to_row, c * kPieceElements + lane % 4 * 2, keys_left, pairs_[2 * c + h]);
+          }
+        }
+      }
+    }
+  }
+  static __device__ __forceinline__ void store_keys(Bits16* row, int at, int keys_left, const uint32 (&pair)[4]) {
+    if (at + kPieceElements <= keys_left) {
+      *reinterpret_cast<uint4*>(row + at) = {pair[0], pair[1], pair[2], pair[3]};
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) store_pair(row, at + 2 * i, keys_left, pair[i]);
+    }
+  }
+  static __device__ __forceinline__ void store_pair(Bits16* row, int at, int keys_left, uint32 pair) {
+    if (at + 2 <= keys_left) {
+      *reinterpret_cast<uint32*>(row + at) = pair;
+    } else if (at < keys_left) {
+      row[at] = static_cast<Bits16>(pair);
+    }
+  }
+
+  // 8 threads a row.
+  __device__ __forceinline__ void store_zero_tile(int key) const {
+    constexpr int kThreadsOfRow = Config::kBlockN / kPieceElements;
+    const int at = thread() % kThreadsOfRow * kPieceElements;
+    const uint32 zeros[4] = {};
+#pragma unroll 1
+    for (int i = thread() / kThreadsOfRow; i < kBackwardRows; i += kWarpgroup / kThreadsOfRow) {
+      const int row = smem_.block.rows.row + warpgroup_ * kBackwardRows + i;
+      if (row >= smem_.block.span.seqlen_q) break;
+      store_keys(row_of(row) + key, at, static_cast<int>(smem_.block.span.seqlen_k) - key, zeros);
+    }
+  }
+
+  [[nodiscard]] __device__ __forceinline__ Bits16* row_of(int row) const {
+    const uint32 batch = kIsShared ? 0 : smem_.block.span.batch;
+    return static_cast<Bits16*>(args_.dbias) + args_.dbias_stride.offset(batch, smem_.block.head, row);
+  }
+  // Of the warp, in the sequence.
+  [[nodiscard]] __device__ __forceinline__ int first_row() const {
+    return smem_.block.rows.row + warpgroup_ * kBackwardRows + thread() / 32 * kRowsOfWarp;
+  }
+  // Computed anew where they are wanted: registers are wanted elsewhere.
+  [[nodiscard]] static __device__ __forceinline__ int thread() {
+    return recomputed_thread() % kWarpgroup;
+  }
+  [[nodiscard]] static __device__ __forceinline__ int rank() {
+    return static_cast<int>(blockIdx.x % kBlocks);
+  }
+
+  Storage& smem_;
+  const Sm90BackwardArgs& args_;
+  const int warpgroup_;
+  uint32 to_[kIsShared ? kBlocks : 1];  // from begin() to end(): the thread's place with each block
+  uint32 pairs_[2 * kChunks];           // of 16 bits, of the tile that is to be stored
+};
+
+// No gradient is asked for.
+template <class Config>
+class BackwardDbias<Config, 0> {
+ public:
+  __device__ __forceinline__ BackwardDbias(Sm90BackwardWideQueriesStorage<Config>&, const Sm90BackwardArgs&, int) {}
+};
+
+}  // namespace attend

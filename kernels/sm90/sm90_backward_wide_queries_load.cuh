@@ -1,0 +1,69 @@
+// The loading warps of sm90_backward_wide_queries.cuh: q and the tiles of k, dout and those of v, and those of the bias.
+#pragma once
+
+#include "sm90_backward_load.cuh"
+#include "sm90_backward_wide_storage.cuh"
+
+namespace attend {
+
+// By one thread: the tiles of the bias, into buffers as they become free.
+template <class Config>
+__device__ __forceinline__ void load_wide_query_bias(Sm90BackwardWideQueriesStorage<Config>& smem,
+                                                     const Sm90BackwardArgs& args) {
+  using Storage = Sm90BackwardWideQueriesStorage<Config>;
+  const BackwardRowBlock& block = smem.block;
+  uint32 number = 0;
+#pragma unroll 1
+  for (int tile = block.rows.tile; tile < block.rows.tile_end; ++tile, ++number) {
+    const uint32 stage = stage_of<Storage::kStagesBias>(number);
+    smem.bias_empty[stage].wait(parity_of<Storage::kStagesBias>(number) ^ 1);  // the tile before has been read
+    load_wide_bias<Storage::kWarpgroups>(&smem.bias[stage * Storage::kWarpgroups], args, smem.bias_full[stage],
+                                         tile * Config::kBlockN, block.rows.row, block.head,
+                                         static_cast<int>(block.span.batch));
+  }
+}
+
+// By one warp: q and the tiles of k, or dout and those of v, into buffers as they become free.
+template <class Config, bool kIsK>
+__device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage<Config>& smem,
+                                                  const Sm90BackwardArgs& args) {
+  using Storage = Sm90BackwardWideQueriesStorage<Config>;
+  using Shape = BackwardShape<Config>;
+  const BackwardRowBlock& block = smem.block;
+  constexpr int kDepth = kIsK ? Shape::kDepth : Shape::kDepthV;
+  constexpr int kStages = kIsK ? Storage::kStagesK : Storage::kStagesV;
+  if (block.rows.tile_end <= block.rows.tile) return;
+  const auto batch = static_cast<int>(block.span.batch);
+  // Rows behind the end may hold anything: they reach nothing but themselves.
+#pragma unroll
+  for (int i = 0; i < Storage::kWarpgroups; ++i) {
+    const PanelPlace at = {0, static_cast<int>(block.span.q_begin) + block.rows.row + i * kWarpgroupRows, block.head,
+                           batch};
+    BackwardTileLoads<Config> rows(smem.tail_full[0]);
+    if constexpr (kIsK) {
+      rows.template load<kDepth, kWarpgroupRows>(smem.q[i], args.q_map, smem.q_full, at, kWarpgroupRows);
+    } else {
+      rows.template load<kDepth, kWarpgroupRows>(smem.dout[i], args.dout_map, smem.dout_full, at, kWarpgroupRows);
+    }
+  }
+  BackwardTileLoads<Config> loads(smem.tail_full[kIsK ? 0 : 1]);
+  const int head_k = block.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
+  const auto seqlen_k = static_cast<int>(block.span.seqlen_k);
+  uint32 number = 0;
+#pragma unroll 1
+  for (int tile = block.rows.tile; tile < block.rows.tile_end; ++tile, ++number) {
+    const uint32 stage = stage_of<kStages>(number);
+    const uint32 parity = parity_of<kStages>(number) ^ 1;
+    const int key = tile * Config::kBlockN;
+    const PanelPlace at = {0, static_cast<int>(block.span.k_begin) + key, head_k, batch};
+    if constexpr (kIsK) {
+      smem.k_empty[stage].wait(parity);  // dq of the tile before has read it
+      loads.template load<kDepth, Config::kBlockN>(smem.k[stage], args.k_map, smem.k_full[stage], at, seqlen_k - key);
+    } else {
+      smem.v_empty[stage].wait(parity);  // dp of the tile before has read it
+      loads.template load<kDepth, Config::kBlockN>(smem.v[stage], args.v_map, smem.v_full[stage], at, seqlen_k - key);
+    }
+  }
+}
+
+}  // namespace attend

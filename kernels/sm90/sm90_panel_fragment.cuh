@@ -1,0 +1,26 @@
+// Panels of 64 columns of 16-bit elements, as the copy engine brings them to shared memory, into registers.
+#pragma once
+
+#include "../common/ldmatrix.cuh"
+#include "../common/smem_address.cuh"
+
+namespace attend {
+
+// 64 rows of a panel, from `panel` on: what a thread of a warpgroup has of them in an accumulator of wgmma, packed in
+// pairs, and also in A operands of four products. kTransposed: rows of the accumulator are the panel's columns.
+template <bool kTransposed>
+__device__ __forceinline__ void read_panel(uint32* pairs, uint32 panel, int thread) {
+  const int lane = thread % 32, warp = thread / 32;
+  const int matrix = lane / 8, row_of_matrix = lane % 8;
+#pragma unroll
+  for (int j = 0; j < 8; j += 2) {  // columns 8 j to 8 j + 15 of the accumulator
+    const int row = row_of_matrix + 8 * (kTransposed ? j + matrix / 2 : 2 * warp + matrix % 2);
+    const int chunk = kTransposed ? 2 * warp + matrix % 2 : j + matrix / 2;
+    const uint32 address = panel + row * kSwizzleBytes + (chunk ^ row_of_matrix) * kChunkBytes;
+    const LoadedMatrices m = kTransposed ? ldmatrix_x4_transposed(address) : ldmatrix_x4(address);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[2 * j + i] = m.matrix[i];
+  }
+}
+
+}  // namespace attend
