@@ -94,7 +94,7 @@ struct OptionArgs {
   int64 window_right;                 // likewise
   int64 total_q;                      // kIsVarlen: tokens in q, whatever cu_seqlens_q says
   int64 total_k;                      // likewise
-  const uint64* philox_state;         // kHasDropout: seed and offset; null: the four numbers below say it
+  const uint64* philox_state;         // kHasPhiloxState: seed and offset, else the four numbers below say it
   int64 row_begin;                    // kIsPart: row i is row row_begin + position_step * i of a larger problem,
   int64 key_begin;                    //          and key j likewise
   float softcap;                      // kHasSoftcap: > 0

@@ -92,6 +92,7 @@ struct ScoreRules {
   int64 mask_row_stride;
   WindowMask window;
   DropoutMask dropout;
+  const uint64* philox_state;
   int64 row_begin;
   int64 key_begin;
   uint32 position_step;
@@ -105,15 +106,6 @@ struct ScoreRules {
       window.window_right = options.window_right;
     }
     return window;
-  }
-
-  [[nodiscard]] static __device__ __forceinline__ DropoutMask dropout_of(const OptionArgs& options, uint32 head) {
-    DropoutMask dropout = {options.dropout_key0, options.dropout_key1, head, options.dropout_stream,
-                           options.dropout_threshold};
-    if (options.philox_state != nullptr) {
-      dropout.take_state(options.philox_state[0], options.philox_state[1]);
-    }
-    return dropout;
   }
 
   [[nodiscard]] static __device__ __forceinline__ ScoreRules make(const OptionArgs& options, float scale,
@@ -146,7 +138,9 @@ struct ScoreRules {
       rules.in_pairs &= are_pairs(rules.mask, options.mask_stride.row);
     }
     if constexpr (Config::kHasDropout) {
-      rules.dropout = dropout_of(options, sequence * num_heads_q + head);
+      rules.dropout = {options.dropout_key0, options.dropout_key1, sequence * num_heads_q + head,
+                       options.dropout_stream, options.dropout_threshold};
+      if constexpr (Config::kHasPhiloxState) rules.philox_state = options.philox_state;
       if constexpr (Config::kIsPart) {
         rules.dropout.head += options.dropout_head;
         rules.row_begin = options.row_begin;
@@ -171,6 +165,9 @@ struct ScoreRules {
     rules.bias_row_stride = bias_row_stride;
     rules.mask_row_stride = mask_row_stride;
     rules.dropout = dropout;
+    if constexpr (Config::kHasDropout && Config::kHasPhiloxState) {
+      rules.dropout.take_state(read_anew(philox_state), read_anew(philox_state + 1));
+    }
     rules.first_row = first_row;
     rules.first_key = first_key;
     if constexpr (Config::kIsPart) {
@@ -182,6 +179,12 @@ struct ScoreRules {
   }
 
  private:
+  // For each tile: kept through a tile's products the numbers would take registers that are wanted there.
+  [[nodiscard]] static __device__ __forceinline__ uint64 read_anew(const uint64* from) {
+    uint64 number;
+    asm volatile("ld.global.u64 %0, [%1];" : "=l"(number) : "l"(from));
+    return number;
+  }
   // Are elements 2 n and 2 n + 1 of every row aligned to twice their size?
   template <class Storage>
   [[nodiscard]] static __device__ __forceinline__ bool are_pairs(const Storage* data, int64 row_stride) {

@@ -64,6 +64,8 @@ std::span<const Option> options() {
        number<&Problem::softcap>, "0"},
       {option::kDropout, "dropout_p", "kHasDropout", [](const Problem& p) { return p.dropout_p > 0; },
        number<&Problem::dropout_p>, "0"},
+      {option::kPhiloxState, "philox_state", "kHasPhiloxState",
+       [](const Problem& p) { return p.philox_state != nullptr; }, kGiven, kNone},
       {option::kWindow, "window_left", nullptr, [](const Problem& p) { return p.window_left >= 0; },
        number<&Problem::window_left>, "-1"},
       {option::kWindow, "window_right", nullptr, [](const Problem& p) { return p.window_right > 0; },

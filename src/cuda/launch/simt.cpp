@@ -335,6 +335,7 @@ std::vector<Variant> SimtFamily::examples(const Arch& arch) const {
                                     {kF32, 40, 40, kFull, option::kSoftcap},
                                     {kBF16, 96, 96, kFull, option::kAlibi},
                                     {kF16, 256, 256, kFull, option::kDropout},
+                                    {kF32, 64, 64, kCausal, option::kDropout | option::kPhiloxState},
                                     {kBF16, 512, 512, kFull, option::kVarlen},
                                     {kF16, 17, 300, kFull, option::kBoolMask},
                                     {kBF16, 64, 64, kWindow, option::kBias, kF32, kBF16, true},

@@ -350,6 +350,7 @@ std::vector<Variant> Sm80Backward::examples(const Arch& arch) const {
                                     {kBF16, kCausal, option::kAlibi},
                                     {kBF16, kFull, option::kAlibi | option::kDropout},
                                     {kBF16, kCausal, option::kDropout},
+                                    {kF16, kWindow, option::kDropout | option::kPhiloxState},
                                     {kF16, kFull, option::kBoolMask},
                                     {kBF16, kFull, option::kBias, kBF16, false, 16, false}};
   std::vector<Variant> variants;

@@ -266,6 +266,7 @@ std::vector<Variant> Sm80Forward::examples(const Arch& arch) const {
       add(facts(kBF16, head_dim, head_dim, bit == option::kBias ? kFull : kCausal, bit, kBF16));
     }
     add(facts(kF16, head_dim, head_dim, kCausal, kEvery, kF16), false, 4);
+    add(facts(kF16, head_dim, head_dim, kWindow, option::kDropout | option::kPhiloxState));
     for (const std::int32_t options : {0, kEvery}) {
       const Facts f = facts(kF16, head_dim, head_dim, kCausal, options);
       variants.emplace_back(with(f, 16, long_tile(f, arch.max_smem_per_block)));

@@ -99,7 +99,7 @@ class Sm90Backward final : public Family {
   Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 256") {
     has_forward = false;
     takes = option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi | option::kSoftcap |
-            option::kBias | option::kDropout | option::kRing;
+            option::kBias | option::kDropout | option::kPhiloxState | option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -110,7 +110,8 @@ class Sm90Backward final : public Family {
     v.aligned = 1;                                              // as lack() asks
     v.is_deterministic = p.deterministic && !v.tile().is_wide;  // those are so anyhow
     // Without a mask ptxas has no registers for dropout at 64 columns; with a window that is open it has.
-    if (v.mask == MaskKind::kFull && (v.options & ~option::kRing) == option::kDropout && v.tile().block_n == 192) {
+    constexpr std::int32_t kNoRule = option::kRing | option::kPhiloxState;
+    if (v.mask == MaskKind::kFull && (v.options & ~kNoRule) == option::kDropout && v.tile().block_n == 192) {
       v.mask = MaskKind::kWindow;
     }
     v.adds_up = pays_to_add_up(p);
@@ -267,6 +268,8 @@ class Sm90Backward final : public Family {
         add(kF16, head_dim, head_dim, head_dim == 64 && rules == option::kDropout ? kWindow : kFull, rules);
         add(kBF16, head_dim, head_dim, kWindow, rules | option::kVarlen, true);
       }
+      add(kBF16, head_dim, head_dim, kCausal, option::kDropout | option::kPhiloxState);
+      add(kF16, head_dim, head_dim, kWindow, option::kDropout | option::kPhiloxState | option::kVarlen);
     }
     add(kBF16, 64, 64, kFull, option::kAlibi | option::kDropout);
     add(kF16, 64, 64, kCausal, option::kAlibi | option::kDropout | option::kVarlen);
@@ -360,6 +363,7 @@ class Sm90Backward final : public Family {
         add(kBF16, head_dim, head_dim, mask);
         add(kF16, head_dim, head_dim, mask, option::kVarlen);
         add(kBF16, head_dim, head_dim, mask, option::kDropout);
+        add(kBF16, head_dim, head_dim, mask, option::kDropout | option::kPhiloxState);
         add(kF16, head_dim, head_dim, mask, option::kAlibi | option::kDropout | option::kVarlen);
       }
     }

@@ -314,6 +314,8 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
     add(facts(kBF16, head_dim, head_dim, kCausal, option::kAddsToOutputs), 16384);
     add(facts(kF16, head_dim, head_dim, kWindow, option::kRing | option::kAlibi));
     add(facts(kBF16, head_dim, head_dim, kFull, option::kRing | option::kDropout));
+    add(facts(kBF16, head_dim, head_dim, kCausal, option::kDropout | option::kPhiloxState));
+    add(facts(kF16, head_dim, head_dim, kWindow, option::kDropout | option::kPhiloxState | option::kVarlen));
   }
   add(facts(kBF16, 128, 128, kCausal, option::kAddsToOutputs | option::kSoftcap));
   add(facts(kBF16, 128, 128, kCausal, option::kAddsToOutputs | option::kBias, kBF16));
