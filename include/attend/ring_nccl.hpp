@@ -18,8 +18,17 @@ struct NcclId {
   std::array<std::byte, 128> bytes;
 };
 
-/// timeout: how long a rank waits for the others to begin a call. After that, and after an error of NCCL's, it throws.
-using NcclRingOptions = RingLimits;
+struct NcclRingOptions {
+  /// How long a rank waits for the others to begin a call, or to get as far as itself in one. After that, and after an
+  /// error of NCCL's, it throws. 0: no end.
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);
+
+  /// Blocks between GPUs of one machine travel by their copy engines, which take no multiprocessor from the products as
+  /// NCCL's kernels do: where all ranks want it and each gets at the memory of the others of its machine (peer access,
+  /// IPC of CUDA, shared memory of the host). Else, and between machines, NCCL takes them. A message's memory that has
+  /// grown is kept beside the new until the ranks that had it open have come back for the next message.
+  bool copy_engines = true;
+};
 
 /// @throws Error (kMissingHardware) where there is no libnccl.
 [[nodiscard]] ATTEND_API NcclId make_nccl_id();

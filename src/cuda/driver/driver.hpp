@@ -19,13 +19,13 @@ namespace attend::cuda {
   X(device_name, cuDeviceGetName, (char*, int, DeviceIndex))                                                  \
   X(device_memory, cuDeviceTotalMem_v2, (std::size_t*, DeviceIndex))                                          \
   X(device_attribute, cuDeviceGetAttribute, (int*, DeviceAttribute, DeviceIndex))                             \
-  X(can_access_peer, cuDeviceCanAccessPeer, (int*, DeviceIndex, DeviceIndex peer))                            \
+  X(can_access_peer, cuDeviceCanAccessPeer, (int*, DeviceIndex, DeviceIndex))                                 \
   X(primary_retain, cuDevicePrimaryCtxRetain, (ContextHandle*, DeviceIndex))                                  \
   X(primary_release, cuDevicePrimaryCtxRelease_v2, (DeviceIndex))                                             \
   X(context_get, cuCtxGetCurrent, (ContextHandle*))                                                           \
   X(context_push, cuCtxPushCurrent_v2, (ContextHandle))                                                       \
   X(context_pop, cuCtxPopCurrent_v2, (ContextHandle*))                                                        \
-  X(enable_peer_access, cuCtxEnablePeerAccess, (ContextHandle peer, unsigned))                                \
+  X(enable_peer_access, cuCtxEnablePeerAccess, (ContextHandle, unsigned))                                     \
   X(context_synchronize, cuCtxSynchronize, ())                                                                \
   X(module_load_data, cuModuleLoadData, (ModuleHandle*, const void*))                                         \
   X(module_unload, cuModuleUnload, (ModuleHandle))                                                            \
