@@ -277,9 +277,8 @@ void backward_on_device(Transport& transport, const Call& call, StreamHandle str
       engine->add_backward(piece, parts.problem(piece, keys.first, keys.second), sums.first, sums.second);
     }
   };
-  // The first of the rank's own pieces hide the first keys' way here, the others the last sums' way home.
   const std::vector<Piece> own = call.plan.pieces(call.plan.rank());
-  const std::size_t num_first = call.plan.num_ranks() == 1 ? own.size() : own.size() / 2;
+  const std::size_t num_first = num_own_pieces_first(own.size(), call.plan.num_ranks());
   const Pair own_keys = pass.keys(0);
   for_each_step_on_device(pass, call, [&](int step, const Pair* keys) {
     if (step == 0) return add(0, std::span(own).first(num_first), *keys, gradients.own());
