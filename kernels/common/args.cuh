@@ -94,6 +94,7 @@ struct OptionArgs {
   int64 window_right;                 // likewise
   int64 total_q;                      // kIsVarlen: tokens in q, whatever cu_seqlens_q says
   int64 total_k;                      // likewise
+  const uint64* philox_state;         // kHasDropout: seed and offset; null: the four numbers below say it
   int64 row_begin;                    // kIsPart: row i is row row_begin + position_step * i of a larger problem,
   int64 key_begin;                    //          and key j likewise
   float softcap;                      // kHasSoftcap: > 0
@@ -105,7 +106,7 @@ struct OptionArgs {
   float alibi_shift;     // kIsPart: the distance that ALiBi takes is position_step * (i + off - j + alibi_shift)
   uint32 unused;         // fills the last 8 bytes
 };
-static_assert(sizeof(OptionArgs) == 5 * 8 + 2 * 24 + 8 * 8 + 10 * 4);
+static_assert(sizeof(OptionArgs) == 6 * 8 + 2 * 24 + 8 * 8 + 10 * 4);
 
 // ForwardArgs with the options. Varlen: q, k, v, o and lse have batch dimension 1, args.batch counts the sequences, and
 // seqlen_q and seqlen_k are upper bounds of their lengths.

@@ -49,6 +49,21 @@ struct alignas(8) Mbarrier {
   }
 };
 
+// Lanes that arrive where a warp arrives as one, behind what orders the others before them (__syncwarp, or the warp's
+// products): one, since arrivals at a barrier come one after the other. compute-sanitizer's racecheck follows nothing
+// but a thread's own arrival, so that under it all have to (tools/gpu_test.py).
+constexpr uint32 kLanesThatArrive = 1;
+
+// The arrivals of so many warps, for Mbarrier::init.
+[[nodiscard]] __device__ __forceinline__ constexpr uint32 arrivals_of_warps(uint32 warps) {
+  return warps * kLanesThatArrive;
+}
+
+// Once for the warp, all of whose lanes come here.
+__device__ __forceinline__ void arrive_as_warp(Mbarrier& barrier) {
+  if (threadIdx.x % 32 < kLanesThatArrive) barrier.arrive();
+}
+
 // Makes freshly initialised barriers known to the copy engine.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -49,8 +49,14 @@ struct DropoutMask {
 
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr DropoutMask make(uint64 seed, uint64 offset, int64 head_index,
                                                                      double p) {
-    return {static_cast<uint32>(seed), static_cast<uint32>(seed >> 32) ^ static_cast<uint32>(offset >> 32),
-            static_cast<uint32>(head_index), static_cast<uint32>(offset), dropout_threshold(p)};
+    DropoutMask mask = {0, 0, static_cast<uint32>(head_index), 0, dropout_threshold(p)};
+    mask.take_state(seed, offset);
+    return mask;
+  }
+  ATTEND_HOST_DEVICE constexpr void take_state(uint64 seed, uint64 offset) {
+    key0 = static_cast<uint32>(seed);
+    key1 = static_cast<uint32>(seed >> 32) ^ static_cast<uint32>(offset >> 32);
+    stream = static_cast<uint32>(offset);
   }
 
   // The four words of keys 4 * key_quad .. 4 * key_quad + 3 in a row.

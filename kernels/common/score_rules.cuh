@@ -107,6 +107,15 @@ struct ScoreRules {
     return window;
   }
 
+  [[nodiscard]] static __device__ __forceinline__ DropoutMask dropout_of(const OptionArgs& options, uint32 head) {
+    DropoutMask dropout = {options.dropout_key0, options.dropout_key1, head, options.dropout_stream,
+                           options.dropout_threshold};
+    if (options.philox_state != nullptr) {
+      dropout.take_state(options.philox_state[0], options.philox_state[1]);
+    }
+    return dropout;
+  }
+
   [[nodiscard]] static __device__ __forceinline__ ScoreRules make(const OptionArgs& options, float scale,
                                                                   const SequenceSpan& span, uint32 sequence,
                                                                   uint32 head, uint32 num_heads_q) {
@@ -137,8 +146,7 @@ struct ScoreRules {
       rules.in_pairs &= are_pairs(rules.mask, options.mask_stride.row);
     }
     if constexpr (Config::kHasDropout) {
-      rules.dropout = {options.dropout_key0, options.dropout_key1, sequence * num_heads_q + head,
-                       options.dropout_stream, options.dropout_threshold};
+      rules.dropout = dropout_of(options, sequence * num_heads_q + head);
       if constexpr (Config::kIsPart) {
         rules.dropout.head += options.dropout_head;
         rules.row_begin = options.row_begin;

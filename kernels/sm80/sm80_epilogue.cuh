@@ -30,6 +30,7 @@ __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, S
   const float dropout_scale = Config::kHasDropout ? args.options.dropout_scale : 1.0f;
   const int first_column = block.work.part * Sm80Shape<Config>::kColumnsV;
   const int columns = min(Sm80Shape<Config>::kColumnsV, Config::kHeadDimV - first_column);
+  __syncwarp();  // all lanes have read the warp's rows of q, whose place o takes
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
     auto& softmax = rows[r].softmax;

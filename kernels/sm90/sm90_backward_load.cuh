@@ -117,14 +117,15 @@ class BackwardLoader {
     prepare(0);
 #pragma unroll 1
     for (uint32 number = 0;; ++number) {
-      arrive_as_warp(smem_.item_full[number % kBackwardItemRing]);  // releases what prepare() wrote
+      const bool announces = threadIdx.x % 32 == 0;
+      if (announces) smem_.item_full[number % kBackwardItemRing].arrive();  // releases what prepare() wrote
       const Sm90BackwardItem& item = smem_.items[number % kBackwardItemRing];
       if (item.is_end()) break;
       if (item.begin == item.end) {  // nothing comes, but the phases go on
         smem_.k_empty.wait(number & 1 ^ 1);
         smem_.v_empty.wait(number & 1 ^ 1);
-        arrive_as_warp(smem_.k_full);
-        arrive_as_warp(smem_.v_full);
+        if (announces) smem_.k_full.arrive();
+        if (announces) smem_.v_full.arrive();
       } else {
         load_item(item, number);
       }

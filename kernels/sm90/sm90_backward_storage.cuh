@@ -70,25 +70,25 @@ struct alignas(kSwizzleAtom) Sm90BackwardStorage {
   __device__ __forceinline__ void init_barriers() {
     for (int i = 0; i < kRing; ++i) {
       item_full[i].init(1);
-      item_empty[i].init(4 * (kWarpgroups + 1));
+      item_empty[i].init(arrivals_of_warps(4 * (kWarpgroups + 1)));
     }
     k_full.init(1);
     v_full.init(1);
     tail_full.init(1);
-    k_empty.init(4);
-    v_empty.init(4 * kWarpgroups);
+    k_empty.init(arrivals_of_warps(4));
+    v_empty.init(arrivals_of_warps(4 * kWarpgroups));
     for (int i = 0; i < Config::kStages; ++i) {
       q_full[i].init(1);
-      q_empty[i].init(4 * kWarpgroups);
+      q_empty[i].init(arrivals_of_warps(4 * kWarpgroups));
       dout_full[i].init(1);
-      dout_empty[i].init(4 * kWarpgroups);
+      dout_empty[i].init(arrivals_of_warps(4 * kWarpgroups));
     }
     for (int i = 0; i < Config::kDsBuffers; ++i) {
-      for (int w = 0; w < kWarpgroups; ++w) ds_full[i][w].init(4);
-      ds_empty[i].init(4);
+      for (int w = 0; w < kWarpgroups; ++w) ds_full[i][w].init(arrivals_of_warps(4));
+      ds_empty[i].init(arrivals_of_warps(4));
     }
     for (int i = 0; i < Config::kStagingBuffers; ++i) {
-      dq_full[i].init(4);
+      dq_full[i].init(arrivals_of_warps(4));
       dq_empty[i].init(1);
     }
     mbarrier_init_fence();
@@ -107,12 +107,7 @@ template <class Config>
 template <class Config>
 __device__ __forceinline__ void release_item(Sm90BackwardStorage<Config>& smem, uint32 number) {
   __syncwarp();
-  if (threadIdx.x % 32 == 0) smem.item_empty[number % kBackwardItemRing].arrive();
-}
-
-// One arrival a warp, after all its lanes have come here.
-__device__ __forceinline__ void arrive_as_warp(Mbarrier& barrier) {
-  if (threadIdx.x % 32 == 0) barrier.arrive();
+  arrive_as_warp(smem.item_empty[number % kBackwardItemRing]);
 }
 
 }  // namespace attend

@@ -76,13 +76,13 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
     for (int i = 0; i < 2; ++i) tail_full[i].init(1);
     for (int i = 0; i < Config::kStages; ++i) {
       q_full[i].init(Config::kHasBias ? 2 : 1);
-      q_empty[i].init(8);
+      q_empty[i].init(arrivals_of_warps(8));
       dout_full[i].init(1);
-      dout_empty[i].init(8);
+      dout_empty[i].init(arrivals_of_warps(8));
     }
     for (int i = 0; i < kBackwardWideHandovers; ++i) {
-      p_full[i].init(4);
-      p_empty[i].init(4);
+      p_full[i].init(arrivals_of_warps(4));
+      p_empty[i].init(arrivals_of_warps(4));
     }
     mbarrier_init_fence();
   }
@@ -124,11 +124,11 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
     for (int i = 0; i < 2; ++i) tail_full[i].init(1);
     for (int i = 0; i < kStagesK; ++i) {
       k_full[i].init(Config::kHasBias ? 2 : 1);
-      k_empty[i].init(8);
+      k_empty[i].init(arrivals_of_warps(8));
     }
     for (int i = 0; i < kStagesV; ++i) {
       v_full[i].init(1);
-      v_empty[i].init(8);
+      v_empty[i].init(arrivals_of_warps(8));
     }
     mbarrier_init_fence();
   }

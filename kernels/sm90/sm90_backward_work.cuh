@@ -19,8 +19,8 @@
 namespace attend {
 
 template <class Config>
-constexpr Sm90BackwardTile kBackwardTile =
-    sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV, Config::kHasSoftcap, Config::kHasBias);
+constexpr Sm90BackwardTile kBackwardTile = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV, Config::kHasSoftcap,
+                                                              Config::kHasBias);
 
 constexpr int kNearlyEverywhere = 1 << 30;  // beyond every row and key, as an int
 

@@ -149,9 +149,8 @@ __device__ __forceinline__ void store_nothing_seen(const Sm90ForwardArgs& args, 
 
 template <class Config>
 __device__ __forceinline__ void store_rows(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
-                                           uint32 q_smem, Sm90Softmax<Config>& softmax, float lse_offset,
+                                           uint32 q_smem, const Sm90Softmax<Config>& softmax, float lse_offset,
                                            const float (&o)[Sm90Fragments<Config>::kOutputs]) {
-  softmax.finish();
   const float lse[kRowsOfThread] = {softmax.lse(0) + lse_offset, softmax.lse(1) + lse_offset};
   const float dropout_scale = Config::kHasDropout ? args.options.dropout_scale : 1.0f;
   const float factor[kRowsOfThread] = {softmax.inverse_sum(0) * dropout_scale, softmax.inverse_sum(1) * dropout_scale};

@@ -188,6 +188,7 @@ struct Sm90Consumer {
       finish_products(o, p);
     }
     long_sum.add_to(o);
+    softmax.finish(scores.multiplier());
   }
 
   // o += p v of the first tile of keys, which comes last.

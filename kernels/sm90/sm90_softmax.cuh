@@ -7,6 +7,10 @@
 //                computed anew from the scores, which are still there
 //   otherwise    the maximum is found first, but m raised only if a score has outgrown it by more than 2^kMaxLag
 // Before the first visible key m is -inf, and the slow way is taken.
+//
+// kFolded (../common/online_softmax.cuh) subtracts c m, rounded, from c s: one instruction. Where scores are large, what
+// that rounds is large as well, and 2 to its power anything. From kMostFolded on the slow way is taken, and there
+// c (s - m), which is exact where it matters: scores of 1e30 and more have the p that they should.
 #pragma once
 
 #include "../common/accumulator_scores.cuh"
@@ -22,46 +26,66 @@ struct Sm90Softmax {
   static constexpr ScoreUnits kUnits = kScoreUnits<Config>;
   static constexpr float kLargestSum = 256.0f;  // 2^kMaxLag
   static_assert(kMaxLag == 8.0f);
+  static constexpr float kMostFolded = 4096.0f;  // of |c m|: its rounding changes p by 2^-12 / 2 ln 2 of itself at most
 
-  float row_max[kRowsOfThread] = {-kInfinity, -kInfinity};  // m, the same in all lanes of a quad
+  float row_max[kRowsOfThread] = {-kInfinity, -kInfinity};  // m in units of s, the same in all lanes of a quad
   float row_sum[kRowsOfThread] = {0.0f, 0.0f};              // l of the thread's own columns
 
   // m is brought to the tile's maximum. rescale: what sums over earlier tiles have to be multiplied with.
   __device__ __forceinline__ void raise(const float (&s)[kScores], float scale_log2, float (&rescale)[kRowsOfThread]) {
 #pragma unroll
-    for (int h = 0; h < kRowsOfThread; ++h) raise_to(h, tile_max(s, h, scale_log2), scale_log2, rescale);
+    for (int h = 0; h < kRowsOfThread; ++h) raise_to(h, tile_max(s, h), scale_log2, rescale);
   }
   __device__ __forceinline__ void raise_to(int h, float new_max, float scale_log2, float (&rescale)[kRowsOfThread]) {
     const float old_max = row_max[h];
     row_max[h] = fmaxf(old_max, new_max);
-    const float fall = old_max - exponent_base(row_max[h]);
-    rescale[h] = exp2_fast(kUnits == ScoreUnits::kFolded ? fall : fall * scale_log2);
+    const float new_base = exponent_base(row_max[h]);
+    const bool is_folded = folds(h, scale_log2);  // then p of both was relative to rounded products, and so is this
+    const float fall = is_folded ? __fmul_rn(old_max, scale_log2) - __fmul_rn(new_base, scale_log2)
+                                 : (old_max - new_base) * scale_log2;
+    rescale[h] = exp2_fast(fall);
     row_sum[h] *= rescale[h];
   }
-  // In the units of m.
-  [[nodiscard]] static __device__ __forceinline__ float tile_max(const float (&s)[kScores], int h, float scale_log2) {
-    const float largest = quad_max(thread_row_max(s, h));
-    return kUnits == ScoreUnits::kFolded ? largest * scale_log2 : largest;
+  [[nodiscard]] static __device__ __forceinline__ float tile_max(const float (&s)[kScores], int h) {
+    return quad_max(thread_row_max(s, h));
+  }
+  // Is p of row h computed the quick way? Not before its first visible key, and not with NaN or inf.
+  [[nodiscard]] __device__ __forceinline__ bool folds(int h, float scale_log2) const {
+    return kUnits == ScoreUnits::kFolded && fabsf(row_max[h] * scale_log2) <= kMostFolded;
+  }
+  // For the whole warp alike.
+  [[nodiscard]] __device__ __forceinline__ bool all_fold(float scale_log2) const {
+    return __all_sync(kAllLanes, folds(0, scale_log2) && folds(1, scale_log2));
   }
 
+  // What is subtracted from a row's values.
+  template <ScoreUnits kUnitsOfBase>
+  [[nodiscard]] __device__ __forceinline__ float base_of(int h, float scale_log2) const {
+    const float base = exponent_base(row_max[h]);
+    return kUnitsOfBase == ScoreUnits::kFolded ? __fmul_rn(base, scale_log2) : base;
+  }
   // p of the tile, as pairs, and its sums.
+  template <ScoreUnits kUnitsOfBase>
   __device__ __forceinline__ void exponentials(const float (&s)[kScores], float scale_log2, uint32 (&p)[kScores / 2],
                                                float (&sum)[kRowsOfThread]) const {
-    const float base[kRowsOfThread] = {exponent_base(row_max[0]), exponent_base(row_max[1])};
+    const float base[kRowsOfThread] = {base_of<kUnitsOfBase>(0, scale_log2), base_of<kUnitsOfBase>(1, scale_log2)};
     sum[0] = sum[1] = 0.0f;
 #pragma unroll
     for (int i = 0; i < kScores / 2; ++i) {
-      const float low = exp2_fast(exponent<kUnits>(s[2 * i], scale_log2, base[i % 2]));
-      const float high = exp2_fast(exponent<kUnits>(s[2 * i + 1], scale_log2, base[i % 2]));
+      const float low = exp2_fast(exponent<kUnitsOfBase>(s[2 * i], scale_log2, base[i % 2]));
+      const float high = exp2_fast(exponent<kUnitsOfBase>(s[2 * i + 1], scale_log2, base[i % 2]));
       sum[i % 2] += low;
       sum[i % 2] += high;
       p[i] = Element::pack(low, high);
     }
   }
   // The same in the place of s, for whoever has no registers for p yet.
+  template <ScoreUnits kUnitsOfBase>
   __device__ __forceinline__ void exponentials(float (&s)[kScores], float scale_log2,
                                                float (&sum)[kRowsOfThread]) const {
-    exp2_rows<kUnits>(s, scale_log2, row_max);
+    const float base[kRowsOfThread] = {base_of<kUnitsOfBase>(0, scale_log2), base_of<kUnitsOfBase>(1, scale_log2)};
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) s[i] = exp2_fast(exponent<kUnitsOfBase>(s[i], scale_log2, base[i / 2 % 2]));
     sum[0] = thread_row_sum(s, 0);
     sum[1] = thread_row_sum(s, 1);
   }
@@ -74,7 +98,11 @@ struct Sm90Softmax {
   __device__ __forceinline__ void begin(const float (&s)[kScores], float scale_log2, uint32 (&p)[kScores / 2]) {
     float rescale[kRowsOfThread], sum[kRowsOfThread];
     raise(s, scale_log2, rescale);
-    exponentials(s, scale_log2, p, sum);
+    if (kUnits == ScoreUnits::kFolded && all_fold(scale_log2)) {
+      exponentials<ScoreUnits::kFolded>(s, scale_log2, p, sum);
+    } else {
+      exponentials<ScoreUnits::kNatural>(s, scale_log2, p, sum);
+    }
     add(sum);
   }
 
@@ -82,14 +110,17 @@ struct Sm90Softmax {
   [[nodiscard]] __device__ __forceinline__ bool speculate(const float (&s)[kScores], float scale_log2,
                                                           uint32 (&p)[kScores / 2], float (&rescale)[kRowsOfThread]) {
     float sum[kRowsOfThread];
-    exponentials(s, scale_log2, p, sum);
+    exponentials<kUnits>(s, scale_log2, p, sum);
     bool is_good = true;  // false also for NaN
 #pragma unroll
-    for (int h = 0; h < kRowsOfThread; ++h) is_good &= sum[h] <= (row_max[h] == -kInfinity ? -1.0f : kLargestSum);
-    const bool raises = !__all_sync(0xffffffffu, is_good);
+    for (int h = 0; h < kRowsOfThread; ++h) {
+      const bool has_base = kUnits == ScoreUnits::kFolded ? folds(h, scale_log2) : row_max[h] != -kInfinity;
+      is_good &= sum[h] <= (has_base ? kLargestSum : -1.0f);
+    }
+    const bool raises = !__all_sync(kAllLanes, is_good);
     if (raises) {
       raise(s, scale_log2, rescale);
-      exponentials(s, scale_log2, p, sum);
+      exponentials<ScoreUnits::kNatural>(s, scale_log2, p, sum);
     }
     add(sum);
     return raises;
@@ -98,13 +129,12 @@ struct Sm90Softmax {
   // The same with the maximum first.
   [[nodiscard]] __device__ __forceinline__ bool follow_max(const float (&s)[kScores], float scale_log2,
                                                            float (&rescale)[kRowsOfThread]) {
-    constexpr float kLag = kUnits == ScoreUnits::kFolded ? kMaxLag : kMaxLag * kLn2;
     float new_max[kRowsOfThread];
     bool has_outgrown = false;
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
-      new_max[h] = tile_max(s, h, scale_log2);
-      has_outgrown |= new_max[h] > row_max[h] + kLag;
+      new_max[h] = tile_max(s, h);
+      has_outgrown |= (new_max[h] - row_max[h]) * scale_log2 > kMaxLag;
     }
     const bool raises = __any_sync(0xffffffffu, has_outgrown);
     if (raises) {
@@ -122,13 +152,22 @@ struct Sm90Softmax {
     } else {
       float sum[kRowsOfThread];
       const bool raises = follow_max(s, scale_log2, rescale);
-      if constexpr (Config::kOverlap) {
-        exponentials(s, scale_log2, sum);
+      if (kUnits == ScoreUnits::kFolded && all_fold(scale_log2)) {
+        exponentials_where<ScoreUnits::kFolded>(s, scale_log2, p, sum);
       } else {
-        exponentials(s, scale_log2, p, sum);
+        exponentials_where<ScoreUnits::kNatural>(s, scale_log2, p, sum);
       }
       add(sum);
       return raises;
+    }
+  }
+  template <ScoreUnits kUnitsOfBase>
+  __device__ __forceinline__ void exponentials_where(float (&s)[kScores], float scale_log2, uint32 (&p)[kScores / 2],
+                                                     float (&sum)[kRowsOfThread]) const {
+    if constexpr (Config::kOverlap) {
+      exponentials<kUnitsOfBase>(s, scale_log2, sum);
+    } else {
+      exponentials<kUnitsOfBase>(s, scale_log2, p, sum);
     }
   }
   // p where update() left it in the place of s: the tensor cores were still reading the registers that it goes to.
@@ -139,10 +178,13 @@ struct Sm90Softmax {
     }
   }
 
-  // After the last tile: l of the whole row, what o has to be multiplied with, lse.
-  __device__ __forceinline__ void finish() {
-    row_sum[0] = quad_sum(row_sum[0]);
-    row_sum[1] = quad_sum(row_sum[1]);
+  // After the last tile: l of the whole row, what o has to be multiplied with, lse. m gets the units of an exponent.
+  __device__ __forceinline__ void finish(float scale_log2) {
+#pragma unroll
+    for (int h = 0; h < kRowsOfThread; ++h) {
+      row_sum[h] = quad_sum(row_sum[h]);
+      if constexpr (kUnits == ScoreUnits::kFolded) row_max[h] *= scale_log2;
+    }
   }
   [[nodiscard]] __device__ __forceinline__ float inverse_sum(int h) const {
     return inverse_or_zero(row_sum[h]);

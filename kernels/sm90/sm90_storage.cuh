@@ -47,17 +47,17 @@ struct alignas(kSwizzleAtom) Sm90Storage
     constexpr int kReaders = Config::kConsumers * kWarpgroup / 32;
     for (int slot = 0; slot < kSm90WorkSlots; ++slot) {
       work_full[slot].init(1);
-      work_empty[slot].init(kReaders);
+      work_empty[slot].init(arrivals_of_warps(kReaders));
     }
     for (int buffer = 0; buffer < Config::kQBuffers; ++buffer) {
       q_full[buffer].init(1);
-      q_empty[buffer].init(Shape::kStagesO ? Config::kConsumers : kReaders);
+      q_empty[buffer].init(Shape::kStagesO ? Config::kConsumers : arrivals_of_warps(kReaders));
     }
     for (int stage = 0; stage < Config::kStages; ++stage) {
       k_full[stage].init(Config::kBiasTiles ? 2 : 1);
       v_full[stage].init(1);
-      k_empty[stage].init(kReaders);
-      v_empty[stage].init(kReaders);
+      k_empty[stage].init(arrivals_of_warps(kReaders));
+      v_empty[stage].init(arrivals_of_warps(kReaders));
     }
     v_tail.init(1);
     mbarrier_init_fence();
@@ -78,7 +78,7 @@ struct RingPlace {
 
 // The warp has read all it wanted. Its products are complete: wgmma_wait was before.
 __device__ __forceinline__ void release_by_warp(Mbarrier& empty) {
-  if (threadIdx.x % 32 == 0) empty.arrive();
+  arrive_as_warp(empty);
 }
 
 }  // namespace attend

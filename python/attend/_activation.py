@@ -9,8 +9,8 @@ def activate() -> None:
     torch still chooses among its own implementations first; where it would run its flash attention, attend runs. On the
     CPU that is every call without dropout and without a mask that requires grad. On CUDA torch may prefer cuDNN:
     ``torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)`` makes it choose flash attention. What attend lacks
-    raises attend.Error; nothing falls back in silence. With dropout on CUDA backward waits for the seed, which lies on
-    the GPU as torch has it, and so cannot be captured in a graph.
+    raises attend.Error; nothing falls back in silence. With dropout on CUDA the seed lies on the GPU, as torch has it,
+    forward and backward: a CUDA graph of both draws anew at each replay.
 
     In torch's own registry (torch.nn.attention.register_flash_attention_impl, where torch has it) the name is "attend".
     """

@@ -65,9 +65,9 @@ def attention(
         alibi_slopes: f32 (heads_q) or (batch, heads_q). Not differentiable.
         dropout_p: probability of dropping an entry of the softmax, 0 <= dropout_p < 1; kept ones grow by
             1 / (1 - dropout_p).
-        seed, offset: 64 bits each, also as tensors of one element (on a GPU the call waits for the value); the dropped
-            entries are a pure function of them and of (batch, head, i, j), the same on every device, forward and
-            backward.
+        seed, offset: 64 bits each, also as tensors of one element; the dropped entries are a pure function of them and
+            of (batch, head, i, j), the same on every device, forward and backward. What is in a tensor on the GPU of q
+            is read there: the call does not wait for it, and a CUDA graph drops at each replay what it says then.
         return_lse: give (o, lse).
         deterministic: bit-equal results from run to run, on a GPU too. On a CPU they always are.
         compute: a backend by name (see `attend.backends()`), or "auto": the best one for the tensors' device.
@@ -244,7 +244,7 @@ def _random_numbers(q: Any, seed: Any, offset: Any) -> tuple[int, int, Any]:
     if is_torch(q):
         from attend import torch as front
 
-        return front.random_numbers(seed, offset)
+        return front.random_numbers(q, seed, offset)
     return signed_bits("seed", seed), signed_bits("offset", offset), None
 
 

@@ -17,14 +17,18 @@ def refuse_unless(value: Any, allowed: tuple[Any, ...], name: str) -> None:
 def dropout_seed(dropout_p: float) -> Any:
     """A seed from torch's default generator, so that torch.manual_seed repeats a run; 0 where nothing is dropped.
 
-    A number, or under torch.compile a tensor: what is compiled draws anew at every call.
+    A number, or a tensor: under torch.compile, since what is compiled draws anew at every call, and on the GPU while a
+    CUDA graph is captured, whose replays do.
     """
     if dropout_p == 0.0:
         return 0
     import torch
 
-    seed = torch.randint(2**62, ())
-    return seed if torch.compiler.is_compiling() else int(seed)
+    if torch.compiler.is_compiling():
+        return torch.randint(2**62, ())
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        return torch.randint(2**62, (), device="cuda")
+    return int(torch.randint(2**62, ()))
 
 
 def top_left(q: Any, k: Any, v: Any) -> tuple[Any, Any, tuple[int, int]]:

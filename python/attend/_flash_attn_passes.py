@@ -141,11 +141,13 @@ def _forward(
     refuse_unless(bool(return_softmax), (False,), "return_softmax")
     seed = dropout_seed(dropout_p)
     out, lse = _api.forward(q, k, v, dropout_p=dropout_p, seed=seed, **options)
+    if isinstance(seed, torch.Tensor):
+        return out, lse, None, torch.stack([seed, torch.zeros_like(seed)])
     return out, lse, None, torch.tensor([seed, 0], dtype=torch.int64)
 
 
 def _backward(inputs: Any, results: Any, dropout_p: float, rng_state: Any, **options: Any) -> None:
-    seed, offset = (0, 0) if rng_state is None or not dropout_p else rng_state.tolist()
+    seed, offset = (0, 0) if rng_state is None or not dropout_p else rng_state.unbind()
     found = _api.backward(*inputs, dropout_p=dropout_p, seed=seed, offset=offset, **options)
     for result, gradient in zip(results, found):
         result.copy_(gradient)

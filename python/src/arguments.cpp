@@ -133,9 +133,7 @@ Options options_of(const Array& q, const Array& k, const Array& v, nb::handle ex
   params.seed = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kSeed));
   params.offset = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kOffset));
   if (const MaybeArray state = maybe_array(extras, Extra::kPhiloxState)) {
-    const std::int64_t* seed_and_offset = philox_state_view("philox_state", *state);
-    params.seed = static_cast<std::uint64_t>(seed_and_offset[0]);
-    params.offset = static_cast<std::uint64_t>(seed_and_offset[1]);
+    params.philox_state = philox_state_view("philox_state", *state, q.device);
   }
   params.deterministic = setting<bool>(settings, Setting::kDeterministic);
   const MaybeArray bias = maybe_array(extras, Extra::kBias);

@@ -185,10 +185,10 @@ const std::int32_t* offsets_view(const char* name, const Array& a, Device device
   return static_cast<const std::int32_t*>(a.data);
 }
 
-const std::int64_t* philox_state_view(const char* name, const Array& a) {
+const std::uint64_t* philox_state_view(const char* name, const Array& a, Device device) {
   const bool fits = a.num_dims == 1 && a.shape[0] == 2 && a.stride[0] == 1 && a.dtype == "i64";
-  if (!fits || a.device.type != DeviceType::kCPU) refuse(fmt::format("{}: allowed i64 (2) on the CPU", name));
-  return static_cast<const std::int64_t*>(a.data);
+  if (!fits || !(a.device == device)) refuse(fmt::format("{}: allowed i64 (2) on the device of q", name));
+  return static_cast<const std::uint64_t*>(a.data);
 }
 
 }  // namespace attend::python

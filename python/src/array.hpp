@@ -55,6 +55,7 @@ struct Array {
 [[nodiscard]] Tensor scores_view(const char* name, const Array& a);  ///< bias, mask: broadcast from the right
 [[nodiscard]] Tensor slopes_view(const char* name, const Array& a);  ///< (heads) or (batch, heads)
 [[nodiscard]] const std::int32_t* offsets_view(const char* name, const Array& a, Device device);  ///< cu_seqlens
-[[nodiscard]] const std::int64_t* philox_state_view(const char* name, const Array& a);            ///< seed, offset
+/// Seed and offset, as the bits of signed numbers.
+[[nodiscard]] const std::uint64_t* philox_state_view(const char* name, const Array& a, Device device);
 
 }  // namespace attend::python

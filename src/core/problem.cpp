@@ -125,6 +125,18 @@ void resolve_params(Problem& p, const Params& params, const WholeLengths& whole)
   p.dropout_p = params.dropout_p;
   p.seed = params.seed;
   p.offset = params.offset;
+  if (const std::uint64_t* state = params.philox_state; state != nullptr && p.dropout_p > 0) {
+    if (reinterpret_cast<std::uintptr_t>(state) % alignof(std::uint64_t) != 0) {
+      refuse("philox_state: address {}, allowed multiples of {}", static_cast<const void*>(state),
+             alignof(std::uint64_t));
+    }
+    if (p.q.device.type == DeviceType::kCPU) {
+      p.seed = state[0];
+      p.offset = state[1];
+    } else {
+      p.philox_state = state;
+    }
+  }
   p.deterministic = params.deterministic;
   p.workspace = params.workspace;
   if (params.alibi_slopes) {

@@ -68,6 +68,7 @@ struct Problem {
   double dropout_p = 0.0;
   std::uint64_t seed = 0;
   std::uint64_t offset = 0;
+  const std::uint64_t* philox_state = nullptr;  ///< on a GPU: seed and offset in its memory, in the place of these
   bool deterministic = false;
   WorkspaceView workspace;             ///< of the caller's; without data: the backend takes its own
   std::optional<Placement> placement;  ///< of a part of a larger problem, whose windows these are. Not for all backends

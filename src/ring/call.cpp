@@ -38,6 +38,7 @@ void add_params(Fields& fields, const Params& params) {
   add("dropout_p", params.dropout_p);
   add("seed", params.seed);
   add("offset", params.offset);
+  add("philox_state", params.philox_state != nullptr ? "given" : "none");
   add("varlen.num_sequences", params.varlen ? fmt::to_string(params.varlen->num_sequences) : "none");
   add("compute", params.compute);
 }

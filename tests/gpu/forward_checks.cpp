@@ -7,6 +7,8 @@
 #include "attend/attention.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/stream.hpp"
+#include "support/expect.hpp"
+#include "support/tolerances.hpp"
 
 namespace attend::test {
 namespace {
@@ -74,6 +76,25 @@ void check_finite_bias(std::string_view compute, std::int64_t head_dim) {
     for (std::int64_t col = 0; col < head_dim; ++col) {
       ASSERT_NEAR(out.o.at(0, 1, i, col), want.o.at(0, 1, i, col), 0.01) << i << " " << col;
     }
+  }
+}
+
+void check_large_scores(std::string_view compute, std::int64_t head_dim) {
+  for (const double magnitude : {1e3, 1e9, 1e12, 1e15}) {
+    AttentionCase c = plain(DType::kBF16, 1, 1, 20, 300, head_dim, false);
+    c.scale = 1;
+    const Inputs in = make_inputs(c);
+    for (std::int64_t i = 0; i < 20; ++i) {
+      for (std::int64_t col = 0; col < head_dim; ++col)
+        in.q.set(0, 0, i, col, col == 0 ? magnitude * (i % 2 == 0 ? 1 : -1) : 0);
+    }
+    // Of the first tiles that are looked at, some have the largest score and some have not.
+    for (std::int64_t j = 0; j < 300; ++j) in.k.set(0, 0, j, 0, j % 100 == 70 ? magnitude : -magnitude);
+    const Outputs out = make_outputs(in), want = make_outputs(in);
+    run_forward(in, out, compute);
+    run_forward(in, want, "reference");
+    expect_near("o", out.o.values(), want.o.values(), property_tolerance(c.dtype));
+    expect_near("lse", out.lse.values(), want.lse.values(), property_tolerance(DType::kF32));
   }
 }
 

@@ -25,4 +25,7 @@ void check_finite_bias(std::string_view compute, std::int64_t head_dim);
 /// Results do not depend on the rest of the batch, whatever that holds.
 void check_neighbours(std::string_view compute, std::int64_t head_dim, bool packed);
 
+/// Scores up to 1e30: the largest one's key is all that is seen, and keys that share it share the row.
+void check_large_scores(std::string_view compute, std::int64_t head_dim);
+
 }  // namespace attend::test

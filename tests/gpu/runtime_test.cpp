@@ -13,6 +13,7 @@
 #include "cuda/driver/stream.hpp"
 #include "cuda/jit/jit.hpp"
 #include "cuda/launch/rung.hpp"
+#include "gpu/forward_checks.hpp"
 #include "gpu/gpu.hpp"
 
 namespace attend::test {
@@ -37,17 +38,6 @@ AttentionCase small_case(DType dtype, std::uint64_t seed = 1) {
           .head_dim_v = 64,
           .causal = true,
           .seed = seed};
-}
-
-/// Submits a forward without waiting for it.
-void submit(const cuda::Rung& rung, const Inputs& in, const Outputs& out, Stream stream) {
-  const auto on_gpu = [](const TensorBuffer& buffer) {
-    Tensor view = buffer.view();
-    view.device = kGpu;
-    return view;
-  };
-  const Tensor lse = on_gpu(out.lse);
-  forward(on_gpu(in.q), on_gpu(in.k), on_gpu(in.v), on_gpu(out.o), &lse, in.params(rung.name), stream);
 }
 
 /// Each rung with inputs of the first type that it takes.
@@ -108,7 +98,7 @@ TEST_F(Runtime, EightThreadsEachWithItsStream) {
       threads.emplace_back([&, t] {
         const cuda::ContextGuard guard(0);
         const cuda::OwnStream stream;
-        for (const Outputs& out : got[static_cast<std::size_t>(t)]) submit(rung, in, out, stream.get());
+        for (const Outputs& out : got[static_cast<std::size_t>(t)]) submit(rung.name, in, out, stream.get());
         cuda::synchronize(stream.get());
       });
     }
@@ -125,7 +115,7 @@ TEST_F(Runtime, ACapturedGraphFollowsChangedInputs) {
     const cuda::ContextGuard guard(0);
     const cuda::OwnStream stream;
     const Outputs out = make_outputs(in);
-    CapturedGraph graph(stream.get(), [&] { submit(rung, in, out, stream.get()); });
+    CapturedGraph graph(stream.get(), [&] { submit(rung.name, in, out, stream.get()); });
     for (std::uint64_t seed = 2; seed < 5; ++seed) {
       const Inputs fresh = make_inputs(small_case(rung.dtypes.front(), seed));
       for (const auto& [to, from] : {std::pair{&in.q, &fresh.q}, {&in.k, &fresh.k}, {&in.v, &fresh.v}}) {
@@ -136,6 +126,32 @@ TEST_F(Runtime, ACapturedGraphFollowsChangedInputs) {
       EXPECT_EQ(out.o.bytes(), run(fresh, rung.name).o.bytes());
     }
   });
+}
+
+/// A graph's dropout is that of the seed which stands in memory when it runs.
+TEST_F(Runtime, ACapturedGraphDropsWhatTheSeedInMemorySays) {
+  for (const char* name : {"simt", "sm80_forward", "sm90_forward"}) {
+    AttentionCase c = small_case(DType::kBF16);
+    c.dropout_p = 0.4;
+    const Inputs in = make_inputs(c);
+    ASSERT_NE(in.philox_state, nullptr);
+    if (!supports(name, in)) continue;
+    SCOPED_TRACE(name);
+    (void)run(in, name);  // the warm call
+    const cuda::ContextGuard guard(0);
+    const cuda::OwnStream stream;
+    const Outputs out = make_outputs(in);
+    CapturedGraph graph(stream.get(), [&] { submit(name, in, out, stream.get()); });
+    std::vector<std::vector<std::byte>> found;
+    for (const std::uint64_t seed : {std::uint64_t{3}, ~std::uint64_t{0}, std::uint64_t{3} << 32}) {
+      in.philox_state.get()[0] = seed;
+      graph.launch();
+      cuda::synchronize(stream.get());
+      found.push_back(out.o.bytes());
+      EXPECT_EQ(found.back(), run(in, name).o.bytes());
+      for (std::size_t before = 0; before + 1 < found.size(); ++before) EXPECT_NE(found.back(), found[before]);
+    }
+  }
 }
 
 TEST_F(Runtime, NanInOneQueryRowStaysInThatRow) {
@@ -307,7 +323,8 @@ TEST_F(Alone, ALaunchCostsTheHostLittle) {
   std::vector<double> bare_us;
   for (std::size_t round = 0; round < kRounds; ++round) {  // in turns: a busy moment of the host is nobody's alone
     bare_us.push_back(batch_us([&] { bare(stream.get()); }, stream.get()));
-    for (Measured& m : all) m.us.push_back(batch_us([&] { submit(*m.rung, m.in, m.out, stream.get()); }, stream.get()));
+    for (Measured& m : all)
+      m.us.push_back(batch_us([&] { submit(m.rung->name, m.in, m.out, stream.get()); }, stream.get()));
   }
   const double driver_us = median_of(bare_us);
   std::printf("%-20s %.2f us of host time for a launch without the library\n", "(driver)", driver_us);

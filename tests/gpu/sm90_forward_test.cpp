@@ -199,6 +199,18 @@ TEST_F(Sm90, NeighboursThatHoldNaNReachNothing) {
 }
 
 /// A variant that was never loaded, in a capture that forbids what loading needs.
+TEST_F(Sm90, LargeScoresStayFinite) {
+  for (const std::int64_t head_dim : {64, 96, 128, 192, 256}) check_large_scores(kCompute, head_dim);
+}
+
+/// One key, whose score is 64 * 133120^2 / 8: the row is its value.
+TEST_F(Sm90, OneKeyOfALargeScoreGivesItsValue) {
+  const Inputs in = make_inputs(plain(DType::kBF16, 1, 1, 1, 1, 64, false));
+  for (const TensorBuffer* t : {&in.q, &in.k, &in.v}) t->fill(133120);
+  const Outputs out = run(in, kCompute);
+  for (std::int64_t col = 0; col < 64; ++col) EXPECT_EQ(out.o.at(0, 0, 0, col), 133120) << col;
+}
+
 TEST_F(Sm90, AColdVariantMayBeCaptured) {
   AttentionCase c = plain(DType::kF16, 2, 1, 90, 110, 88, true);
   c.softcap = 4;

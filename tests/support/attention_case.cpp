@@ -133,6 +133,13 @@ TensorBuffer dense_f64(const TensorBuffer& t) {
   return copy;
 }
 
+std::uint64_t philox_seed_of(const AttentionCase& c) {
+  return 0x9E3779B97F4A7C15u ^ c.seed;
+}
+std::uint64_t philox_offset_of(const AttentionCase& c) {
+  return 0x100000003u * c.seed;
+}
+
 }  // namespace
 
 Params Inputs::params(std::string_view compute) const {
@@ -143,8 +150,12 @@ Params Inputs::params(std::string_view compute) const {
   p.window_right = options.window_right;
   p.softcap = options.softcap;
   p.dropout_p = options.dropout_p;
-  p.seed = 0x9E3779B97F4A7C15u ^ options.seed;
-  p.offset = 0x100000003u * options.seed;
+  if (philox_state != nullptr) {
+    p.philox_state = philox_state.get();
+  } else {
+    p.seed = philox_seed_of(options);
+    p.offset = philox_offset_of(options);
+  }
   p.deterministic = options.deterministic;
   p.compute = compute;
   if (slopes) p.alibi_slopes = slopes->view();
@@ -186,6 +197,12 @@ Inputs make_inputs(const AttentionCase& c) {
   if (c.packed()) {
     in.cu_q = offsets(c.varlen_q);
     in.cu_k = offsets(c.varlen_k);
+  }
+  if (c.dropout_p > 0 && c.seed % 2 == 1) {
+    const auto memory = allocate_tensor_memory(2 * sizeof(std::uint64_t));
+    in.philox_state = {memory, reinterpret_cast<std::uint64_t*>(memory.get())};
+    in.philox_state.get()[0] = philox_seed_of(c);
+    in.philox_state.get()[1] = philox_offset_of(c);
   }
   return in;
 }

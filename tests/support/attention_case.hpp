@@ -91,7 +91,8 @@ struct Inputs {
   AttentionCase options;
   TensorBuffer q, k, v, dout;
   std::optional<TensorBuffer> bias, mask, slopes, dlse;
-  std::shared_ptr<std::int32_t> cu_q, cu_k;  // num_sequences + 1 entries each, where packed
+  std::shared_ptr<std::int32_t> cu_q, cu_k;     // num_sequences + 1 entries each, where packed
+  std::shared_ptr<std::uint64_t> philox_state;  // in half of the cases with dropout: in the place of numbers
 
   /// Parameters that point into this object, which must stay where it is while they are used.
   [[nodiscard]] Params params(std::string_view compute) const;

@@ -16,7 +16,7 @@ from typing import Any, Optional
 import torch
 
 from attend._drop_in import dropout_seed, refuse_unless, top_left
-from attend._settings import NO_EXTRAS, Extras, Gradients, Settings, signed_bits
+from attend._settings import NO_EXTRAS, Extras, Gradients, Settings
 from attend.torch._operators import fill_backward, fill_forward
 
 _NAME = "attend"
@@ -90,7 +90,7 @@ def cpu_forward(
     lse = torch.empty((batch, seqlen_q, heads), dtype=wide, device=query.device).transpose(1, 2)
     o = _empty_output(query, value)
     k, v, window = top_left(query, key, value) if is_causal else (key, value, (-1, -1))
-    settings = _settings(scale, 0.0, 0, window=window)
+    settings = _settings(scale, 0.0, window=window)
     fill_forward(query, k, v, o, lse, _extras(attn_mask, k), settings)
     return o, lse
 
@@ -119,7 +119,7 @@ def cpu_backward(
         dk, dv, _ = top_left(query, dk, dv)
         k, v, window = top_left(query, key, value)
     gradients = Gradients(grad_out, None, dq, dk, dv, None)
-    settings = _settings(scale, 0.0, 0, window=window)
+    settings = _settings(scale, 0.0, window=window)
     fill_backward(query, k, v, out, logsumexp, gradients, _extras(attn_mask, k), settings)
     return tuple(results)
 
@@ -138,12 +138,13 @@ def cuda_forward(
     seed = dropout_seed(dropout_p)
     lse = torch.empty(query.shape[:3], dtype=torch.float32, device=query.device)
     o = _empty_output(query, value)
-    fill_forward(query, key, value, o, lse, NO_EXTRAS, _settings(scale, dropout_p, seed, causal=is_causal))
     # Written by the GPU in the order of its stream: nothing is copied from the host, so that graphs can be captured.
     philox_seed, philox_offset = (
-        torch.full(shape, value, dtype=torch.int64, device=query.device).view(dtype)
+        torch.empty(shape, dtype=torch.int64, device=query.device).fill_(value).view(dtype)
         for (shape, dtype), value in zip(_random_numbers_of_torch(), (seed, 0))
     )
+    extras = _drawn(dropout_p, philox_seed)
+    fill_forward(query, key, value, o, lse, extras, _settings(scale, dropout_p, causal=is_causal))
     return o, lse, None, None, query.shape[2], key.shape[2], philox_seed, philox_offset, query.new_empty(0)
 
 
@@ -165,12 +166,10 @@ def cuda_backward(
     *,
     scale: Optional[float] = None,
 ) -> tuple[Any, ...]:
-    # Only where something was dropped does the host wait for what the GPU holds.
-    seed = int(philox_seed.view(torch.int64).reshape(-1)[0]) if dropout_p else 0
     dq, dk, dv = results = [torch.empty_like(x) for x in (query, key, value)]
     gradients = Gradients(grad_out, None, dq, dk, dv, None)
-    settings = _settings(scale, dropout_p, seed, causal=is_causal)
-    fill_backward(query, key, value, out, logsumexp, gradients, NO_EXTRAS, settings)
+    settings = _settings(scale, dropout_p, causal=is_causal)
+    fill_backward(query, key, value, out, logsumexp, gradients, _drawn(dropout_p, philox_seed), settings)
     return tuple(results)
 
 
@@ -187,13 +186,18 @@ def _empty_output(q: Any, v: Any) -> Any:
 
 
 def _settings(
-    scale: Optional[float], dropout_p: float, seed: int, causal: bool = False, window: tuple[int, int] = (-1, -1)
+    scale: Optional[float], dropout_p: float, causal: bool = False, window: tuple[int, int] = (-1, -1)
 ) -> Settings:
     left, right = window
-    return Settings(
-        scale=scale, causal=causal, window_left=left, window_right=right, dropout_p=dropout_p,
-        seed=signed_bits("seed", seed),
-    )  # fmt: skip
+    return Settings(scale=scale, causal=causal, window_left=left, window_right=right, dropout_p=dropout_p)
+
+
+def _drawn(dropout_p: float, philox_seed: Any) -> Extras:
+    """With the seed where it is: the host does not wait for what the GPU holds. torch's offset is always 0 here."""
+    if dropout_p == 0.0:
+        return NO_EXTRAS
+    seed = philox_seed.view(torch.int64).reshape(-1)[0]
+    return Extras(philox_state=torch.stack([seed, torch.zeros_like(seed)]))
 
 
 def _extras(attn_mask: Any, k: Any) -> Extras:

@@ -47,22 +47,27 @@ def _requires_grad(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, given: tup
     return q.requires_grad or k.requires_grad or v.requires_grad or any(x.requires_grad for x in given[3:])
 
 
-def random_numbers(seed: Any, offset: Any) -> tuple[Any, Any, Optional[torch.Tensor]]:
-    """See attend._api: what a compiler traces is not asked for its value."""
-    if torch.compiler.is_compiling():
-        if isinstance(seed, torch.Tensor) or isinstance(offset, torch.Tensor):
-            return 0, 0, torch.stack([_one_number("seed", seed), _one_number("offset", offset)])
+def random_numbers(q: Any, seed: Any, offset: Any) -> tuple[Any, Any, Optional[torch.Tensor]]:
+    """See attend._api: what a compiler traces is not asked for its value, nor what is on the GPU of q."""
+    is_compiling = torch.compiler.is_compiling()
+    tensors = [x for x in (seed, offset) if isinstance(x, torch.Tensor)]
+    if tensors and (is_compiling or any(x.is_cuda and x.device == q.device for x in tensors)):
+        on_gpu = any(x.is_cuda for x in tensors)
+        device = q.device if on_gpu else torch.device("cpu")
+        return 0, 0, torch.stack([_one_number("seed", seed, device), _one_number("offset", offset, device)])
+    if is_compiling:
         return _traced_bits("seed", seed), _traced_bits("offset", offset), None
     return signed_bits("seed", _item("seed", seed)), signed_bits("offset", _item("offset", offset)), None
 
 
-def _one_number(name: str, x: Any) -> torch.Tensor:
-    """i64 () on the CPU."""
+def _one_number(name: str, x: Any, device: torch.device) -> torch.Tensor:
+    """i64 ()."""
     if not isinstance(x, torch.Tensor):
-        return torch.full((), _traced_bits(name, x), dtype=torch.int64)
+        bits = _traced_bits(name, x) if torch.compiler.is_compiling() else signed_bits(name, x)
+        return torch.full((), bits, dtype=torch.int64, device=device)
     _check_one_number(name, x)
     bits = x.view(torch.int64) if x.dtype == torch.uint64 else x.to(torch.int64)
-    return bits.reshape(()).cpu()
+    return bits.reshape(()).to(device)
 
 
 def number_of(name: str, x: Any) -> Any:

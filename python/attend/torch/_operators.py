@@ -71,7 +71,7 @@ def fill_forward(
         _view(_rows(v)),
         _view(o),
         _maybe_view(lse),
-        _view_extras(extras),
+        _view_extras(extras, q.device),
         settings,
         _stream(q),
     )
@@ -98,7 +98,7 @@ def fill_backward(
         _view(_rows(o)),
         _view(lse),
         Gradients(_view(_rows(dout)), _maybe_view(dlse), _view(dq), _view(dk), _view(dv), _maybe_view(dbias)),
-        _view_extras(extras),
+        _view_extras(extras, q.device),
         settings,
         _stream(q),
     )
@@ -239,7 +239,7 @@ def _maybe_view(x: Optional[torch.Tensor]) -> Any:
     return None if x is None else _view(x)
 
 
-def _view_extras(extras: Extras) -> Extras:
+def _view_extras(extras: Extras, device: torch.device) -> Extras:
     if extras is NO_EXTRAS:
         return extras
     bias, mask, slopes, cu_seqlens_q, cu_seqlens_k, philox_state = extras
@@ -249,7 +249,7 @@ def _view_extras(extras: Extras) -> Extras:
         _maybe_view(slopes),
         _maybe_view(cu_seqlens_q),
         _maybe_view(cu_seqlens_k),
-        None if philox_state is None else _view(philox_state.cpu()),
+        None if philox_state is None else _view(philox_state.to(device)),
     )
 
 
