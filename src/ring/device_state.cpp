@@ -31,8 +31,11 @@ cuda::DevicePointer DeviceState::borrow(std::size_t bytes, cuda::StreamHandle us
   }
   is_lent_ = true;
   if (bytes > memory_.bytes()) {
-    if (keeps_outgrown_ && memory_.bytes() > 0) outgrown_.push_back(std::move(memory_));
-    memory_ = cuda::DeviceMemory();  // whose destructor waits
+    if (memory_.bytes() > 0) {  // what reads it on other GPUs, this one's streams wait for
+      cuda::check_call(cuda::driver().context_synchronize(), "cuCtxSynchronize", "waiting for earlier messages");
+      if (keeps_outgrown_) outgrown_.push_back(std::move(memory_));
+    }
+    memory_ = cuda::DeviceMemory();  // freed before there is more
     memory_ =
         cuda::DeviceMemory((bytes + cuda::kSharedMemoryUnit - 1) / cuda::kSharedMemoryUnit * cuda::kSharedMemoryUnit);
     ++generation_;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
-#include <list>
 #include <random>
 #include <string>
 #include <thread>
@@ -58,6 +57,7 @@ std::size_t block_bytes(int size) {
 struct LocalLinks::Peer {
   bool is_of_this_process = false;
   int device = 0;  // if it is
+  std::shared_ptr<LocalMarks> marks;
   SharedBlock block;
   cuda::OpenedEvent opened_ready, opened_copied;  // else
   cuda::EventHandle ready = nullptr, copied = nullptr;
@@ -71,7 +71,10 @@ LocalLinks::LocalLinks(const Setup& setup)
       timeout_(setup.timeout),
       state_(setup.state),
       own_(SharedBlock::make(fmt::format("/attend-ring-{:016x}", random_number()), block_bytes(setup.size))),
-      peers_(static_cast<std::size_t>(setup.size)) {}
+      peers_(static_cast<std::size_t>(setup.size)),
+      marks_(std::make_shared<LocalMarks>()) {
+  publish_marks(own_.name(), marks_);
+}
 
 LocalLinks::~LocalLinks() {
   try {
@@ -132,8 +135,6 @@ Introduction LocalLinks::introduce(DevicePointer probe) {
           .machine = packed(name_of_machine()),
           .block = packed(own_.name()),
           .device = state_.device(),
-          .ready = ready_.get(),
-          .copied = copied_.get(),
           .ready_handle = ready_.handle(),
           .copied_handle = copied_.handle(),
           .probe = {1, probe, cuda::handle_of_memory(probe)}};
@@ -149,8 +150,9 @@ void LocalLinks::open_peers(std::span<const Introduction> by_rank) {
     peer->is_of_this_process = its.process == mine.process;
     if (peer->is_of_this_process) {
       peer->device = its.device;
-      peer->ready = its.ready;
-      peer->copied = its.copied;
+      peer->marks = marks_of(its.block.data());
+      peer->ready = peer->marks->ready.get();
+      peer->copied = peer->marks->copied.get();
       if (!cuda::enable_peer_access(state_.device(), its.device)) {
         throw Error(ErrorCode::kUnsupported,
                     fmt::format("device: {}, which has no access to {}", state_.device(), its.device));
@@ -168,6 +170,21 @@ void LocalLinks::open_peers(std::span<const Introduction> by_rank) {
 
 bool LocalLinks::reaches_all() const {
   return std::ranges::count_if(peers_, [](const auto& peer) { return peer == nullptr; }) == 1;
+}
+
+bool LocalLinks::has_peers(bool of_this_process) const {
+  return std::ranges::any_of(
+      peers_, [&](const auto& peer) { return peer != nullptr && peer->is_of_this_process == of_this_process; });
+}
+
+void LocalLinks::record_ready() {
+  if (has_peers(true)) marks_->ready.record(state_.stream());
+  if (has_peers(false)) ready_.record(state_.stream());
+}
+
+void LocalLinks::record_copied() {
+  if (has_peers(true)) marks_->copied.record(state_.stream());
+  if (has_peers(false)) copied_.record(state_.stream());
 }
 
 Mailbox& LocalLinks::mailbox(const SharedBlock& of_receiver, int from) const {
@@ -282,7 +299,7 @@ class LocalLinks::Posted {
 // All messages are posted first: no rank waits for one that has not posted its own.
 void LocalLinks::exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives) {
   drop_outgrown_memory();
-  ready_.record(state_.stream());
+  record_ready();
   Posted posted(*this);
   for (const DeviceMessage& m : sends) posted.post(m);
   for (const DeviceMessage& m : receives) take(m);
@@ -306,7 +323,7 @@ void LocalLinks::take(const DeviceMessage& message) {
     const int device = state_.device();  // as which memory that was opened counts
     cuda::copy_between({device, message.data}, {peer.is_of_this_process ? peer.device : device, from}, message.bytes,
                        state_.stream());
-    copied_.record(state_.stream());
+    record_copied();
   } catch (...) {
     box.state.store(Mailbox::kPosted, std::memory_order_release);  // its sender may take it back
     throw;
@@ -318,7 +335,8 @@ void LocalLinks::take(const DeviceMessage& message) {
 
 const MemoryOfRank& LocalLinks::own_memory() {
   if (own_memory_.generation != state_.generation()) {
-    own_memory_ = {state_.generation(), state_.memory(), cuda::handle_of_memory(state_.memory())};
+    own_memory_ = {state_.generation(), state_.memory()};
+    if (has_peers(false)) own_memory_.handle = cuda::handle_of_memory(state_.memory());
   }
   return own_memory_;
 }

@@ -18,6 +18,7 @@
 #include "cuda/driver/ipc.hpp"
 #include "ring/device_state.hpp"
 #include "ring/local_mailbox.hpp"
+#include "ring/local_marks.hpp"
 #include "ring/shared_block.hpp"
 #include "ring/transport.hpp"
 
@@ -66,6 +67,9 @@ class LocalLinks {
 
   void take(const DeviceMessage& message);
   [[nodiscard]] const MemoryOfRank& own_memory();
+  [[nodiscard]] bool has_peers(bool of_this_process) const;
+  void record_ready();
+  void record_copied();
   [[nodiscard]] cuda::DevicePointer memory_of(Peer& peer, Mailbox& box);
   void drop_outgrown_memory();
   void close_opened_memory();
@@ -78,8 +82,9 @@ class LocalLinks {
   DeviceState& state_;
   SharedBlock own_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: not of this machine, or the rank itself
-  cuda::SharedEvent ready_;                   // what this rank sends in an exchange may be read
-  cuda::SharedEvent copied_;                  // what it receives has been read
+  std::shared_ptr<LocalMarks> marks_;         // for ranks of this process
+  cuda::SharedEvent ready_;                   // for others: what this rank sends in an exchange may be read
+  cuda::SharedEvent copied_;                  // and what it receives has been read
   MemoryOfRank own_memory_;
   std::uint64_t num_pieces_ = 0;  // of messages of all_gather() so far
 };

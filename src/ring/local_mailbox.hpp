@@ -26,7 +26,6 @@ struct Introduction {
   std::array<char, kNameBytes> machine = {};  ///< the same for ranks of one machine; empty: no links are wanted
   std::array<char, kNameBytes> block = {};    ///< name of the rank's shared memory
   int device = 0;                             ///< by the process's own count
-  cuda::EventHandle ready = nullptr, copied = nullptr;  ///< for ranks of the same process
   cuda::IpcHandle ready_handle = {}, copied_handle = {};
   MemoryOfRank probe = {};  ///< to try whether the others reach it
 };

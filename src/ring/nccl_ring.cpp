@@ -84,6 +84,14 @@ class NcclTransport : public Transport {
     exchange_over_nccl(part(sends, false), part(receives, false));
   }
 
+  /// Makes the connections of all_gather(), which NCCL's first gather does while its host waits for all ranks, without
+  /// an end. To be called by all ranks.
+  void connect() {
+    const std::byte mine = {};
+    std::vector<std::byte> all(static_cast<std::size_t>(size_));
+    gather_over_nccl(std::span(&mine, 1), all);
+  }
+
   void fail(const std::string& why) override {
     if (links_ != nullptr) links_->fail(why);
     has_failed_ = links_ != nullptr;
@@ -207,7 +215,9 @@ RingContext make_nccl_ring(const NcclId& id, int rank, int size, int device, con
   const cuda::ContextGuard guard(device);
   ring::NcclComm comm = nullptr;
   ring::check_nccl(ring::nccl().comm_init_rank(&comm, size, id, rank), "ncclCommInitRank");
-  return RingContext(std::make_shared<ring::NcclTransport>(comm, true, options));
+  auto transport = std::make_shared<ring::NcclTransport>(comm, true, options);
+  transport->connect();
+  return RingContext(std::move(transport));
 }
 
 RingContext make_nccl_ring(void* comm, const NcclRingOptions& options) {

@@ -53,7 +53,10 @@ void expect_same_bits(const Outputs& got, const Outputs& want, const RingCase& c
 void expect_bits_of_one_gpu(const std::vector<RingContext>& ranks, int num_ranks) {
   for (const RingCase& c : cases_of_long_blocks(num_ranks)) {
     const Inputs in = make_inputs(c.problem);
-    expect_same_bits(run_on_gpus(ranks, gpus_of_their_own(num_ranks), in, c), run_on_gpu(in, c), c);
+    const Outputs got = run_on_gpus(ranks, gpus_of_their_own(num_ranks), in, c);
+    ASSERT_FALSE(testing::Test::HasFailure()) << "on GPUs of their own: " << describe(c);
+    expect_same_bits(got, run_on_gpu(in, c), c);
+    ASSERT_FALSE(testing::Test::HasFailure()) << describe(c);  // after a fault nothing of the process can be trusted
   }
 }
 
@@ -121,7 +124,7 @@ void PrintTo(const WayCase& c, std::ostream* out) {
   *out << static_cast<int>(c.way) << " " << describe(c.ring);
 }
 
-/// Every fourth case of the array: beside threads on one GPU, which have all cases, only the way of messages is another.
+/// Every fourth case of the array: threads on one GPU have all cases, and only the way of messages is another.
 std::vector<WayCase> cases_of_ways() {
   std::vector<WayCase> all;
   for (const Way way : {Way::kThreads, Way::kNccl, Way::kNcclWithoutCopyEngines}) {

@@ -8,7 +8,7 @@
 
 namespace attend::cuda {
 
-/// A point in a stream that streams of other processes may wait for too.
+/// A point in a stream that streams of other processes may wait for.
 class SharedEvent {
  public:
   SharedEvent();
@@ -17,8 +17,7 @@ class SharedEvent {
   SharedEvent& operator=(const SharedEvent&) = delete;
 
   void record(StreamHandle stream);
-  [[nodiscard]] EventHandle get() const noexcept { return event_; }  ///< for this process
-  [[nodiscard]] IpcHandle handle() const;                            ///< for others
+  [[nodiscard]] IpcHandle handle() const;
 
  private:
   EventHandle event_ = nullptr;
