@@ -194,7 +194,7 @@ ATTEND_API void ring_forward(const RingContext& context, const Tensor& q, const 
 /// With dropout and an o of 16 bits the forward is done once more on CPUs, as gradients may cancel to below o's
 /// rounding. On a GPU compute is auto, simt or sm90_backward, and without Params::deterministic the order of sums may
 /// change.
-/// Memory beside the tensors: two blocks of k and v, four of dk and dv (on a GPU three and five), and dq in float32 and,
+/// Memory beside the tensors: two blocks of k and v, four of dk and dv (on a GPU three and five), dq in float32 and,
 /// on CPUs, in float64.
 /// @throws Error as ring_forward does.
 ATTEND_API void ring_backward(const RingContext& context, const Tensor& dout, const Tensor& q, const Tensor& k,

@@ -48,7 +48,7 @@ struct NcclRingOptions {
                                                     const NcclRingOptions& options = {});
 
 /// The rank of a communicator that the caller has made, an ncclComm_t, which has to outlive the context and is not
-/// destroyed, nor aborted where a call fails. Of one that has carried nothing yet, the first call makes the connections,
+/// destroyed, nor aborted where a call fails. Of one that has carried nothing yet the first call makes the connections
 /// and waits without an end for a rank that does not come to it. It carries nothing else while a call of the ring is
 /// under way: a call is, from its beginning until the stream has reached its end.
 [[nodiscard]] ATTEND_API RingContext make_nccl_ring(void* comm, const NcclRingOptions& options = {});

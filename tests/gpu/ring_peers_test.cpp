@@ -166,19 +166,22 @@ TEST_P(EveryWayOfMessages, StaysInBudget) {
 
 INSTANTIATE_TEST_SUITE_P(CoveringArray, EveryWayOfMessages, testing::ValuesIn(cases_of_ways()), kIndexName);
 
+/// What two ranks throw, of which the second asks for something else.
+std::vector<std::string> thrown_where_ranks_differ(const std::vector<RingContext>& ranks,
+                                                   const std::vector<RankTensors>& tensors, const RingCase& first,
+                                                   const RingCase& second) {
+  return on_threads(2, [&](int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    run_rank(ranks[at], tensors[at], rank == 0 ? first : second, rank, "auto");
+  });
+}
+
 /// Ranks that ask for different algorithms would wait for each other's messages.
 TEST_F(NcclRing, TellsRanksOfDifferentAlgorithms) {
-  const std::vector<RingContext> ranks = make_ring();
   const RingCase c = long_ring_case(DType::kBF16, Sharding::kZigzag, 2);
-  const Inputs in = make_inputs(c.problem);
-  const std::vector<RankTensors> tensors = cut(in, c);
-  const std::vector<std::string> thrown = on_threads(2, [&](int rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    RingCase mine = c;
-    if (rank == 1) mine.algorithm = RingAlgorithm::kAllGather;
-    run_rank(ranks[at], tensors[at], mine, rank, "auto");
-  });
-  for (const std::string& text : thrown) {
+  RingCase other = c;
+  other.algorithm = RingAlgorithm::kAllGather;
+  for (const std::string& text : thrown_where_ranks_differ(make_ring(), cut(make_inputs(c.problem), c), c, other)) {
     EXPECT_EQ(text, "algorithm: all_gather on rank 1, allowed exchange as on rank 0");
   }
 }
@@ -203,18 +206,16 @@ TEST_F(NcclRing, TellsRanksThatDiffer) {
   const std::vector<RingContext> ranks = make_ring();
   const RingCase c = long_ring_case(DType::kBF16, Sharding::kZigzag, 2);
   const Inputs in = make_inputs(c.problem);
-  const std::vector<RankTensors> tensors = cut(in, c);
-  const std::vector<std::string> thrown = on_threads(2, [&](int rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    RingCase mine = c;
-    if (rank == 1) mine.sharding = Sharding::kStriped;
-    run_rank(ranks[at], tensors[at], mine, rank, "auto");
-  });
-  for (const std::string& text : thrown) EXPECT_EQ(text, "sharding: striped on rank 1, allowed zigzag as on rank 0");
+  RingCase other = c;
+  other.sharding = Sharding::kStriped;
+  for (const std::string& text : thrown_where_ranks_differ(ranks, cut(in, c), c, other)) {
+    EXPECT_EQ(text, "sharding: striped on rank 1, allowed zigzag as on rank 0");
+  }
   check_ring(in, run_on_gpus(ranks, {0, 1}, in, c), c);  // the ring is as good as new
 }
 
-/// By itself, in a process of its own: what goes wrong here may hang.
+/// By itself, in a process of its own: what goes wrong here may hang. make_ring() has made the connections: NCCL waits
+/// without an end for a rank that does not come to make them.
 class LastNcclRing : public NcclRing {};
 
 TEST_F(LastNcclRing, DoesNotWaitForEverForARankThatIsGone) {
