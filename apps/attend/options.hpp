@@ -127,6 +127,7 @@ struct RingOptions {
   RingParams ring;
   Mode mode = Mode::kBoth;
   Over over = Over::kAutomatic;
+  bool copy_engines = true;          ///< between GPUs over NCCL
   std::optional<DeviceType> device;  ///< none: GPUs where there are any
   std::int64_t ranks = 0;            ///< 0: of mpirun, or one for each GPU, but two at least
   std::int64_t threads = 0;          ///< of a rank; 0: its share of the cores

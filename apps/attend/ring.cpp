@@ -95,14 +95,42 @@ Json explained(const RingOptions& options, int num_ranks, DeviceType device) {
   return passes;
 }
 
+double median(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  return samples[samples.size() / 2];
+}
+
 /// Median of the samples, of each the slowest rank's.
 double milliseconds(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass) {
   std::vector<double> slowest = ranks.front()[pass].samples;
   for (const std::vector<PassTimes>& rank : ranks) {
     for (std::size_t i = 0; i < slowest.size(); ++i) slowest[i] = std::max(slowest[i], rank[pass].samples[i]);
   }
-  std::sort(slowest.begin(), slowest.end());
-  return slowest[slowest.size() / 2];
+  return median(std::move(slowest));
+}
+
+/// Medians of the shares alone.
+std::vector<double> alone_by_rank(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass) {
+  std::vector<double> medians;
+  for (const std::vector<PassTimes>& rank : ranks) medians.push_back(median(rank[pass].alone));
+  return medians;
+}
+
+/// What each rank's steps compute, in milliseconds: beside its share alone, what pieces and merging cost.
+std::vector<double> computed_by_rank(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass) {
+  std::vector<double> sums;
+  for (const std::vector<PassTimes>& rank : ranks) {
+    double sum = 0;
+    for (const StepTimes& t : step_times(rank[pass].spans)) sum += t.compute;
+    sums.push_back(sum);
+  }
+  return sums;
+}
+
+std::string list_text(const std::vector<double>& milliseconds) {
+  std::string text;
+  for (const double ms : milliseconds) text += (text.empty() ? "" : ", ") + time_text(ms);
+  return text;
 }
 
 Json step_json(const StepTimes& t) {
@@ -137,8 +165,7 @@ void show_steps(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pa
   }
 }
 
-Json measured(const RingOptions& options, const RingParty& party, const std::vector<std::vector<PassTimes>>& ranks,
-              const std::vector<double>& alone) {
+Json measured(const RingOptions& options, const RingParty& party, const std::vector<std::vector<PassTimes>>& ranks) {
   Json list = Json::array();
   const DeviceType device = party.first_device().type;
   fmt::print("{}, {}, {}\n", title(options, party.num_ranks()), party.name(), device_name(party.first_device()));
@@ -147,6 +174,9 @@ Json measured(const RingOptions& options, const RingParty& party, const std::vec
     const Mode pass = passes[i];
     const RingCandidate way = chosen(options, party.num_ranks(), device, pass == Mode::kBoth ? Mode::kForward : pass);
     const double ms = milliseconds(ranks, i);
+    const std::vector<double> alone = alone_by_rank(ranks, i);
+    const auto [quickest, slowest] = std::minmax_element(alone.begin(), alone.end());
+    const double ideal = *slowest;
     const io::FolderSpec& spec = options.spec;
     Json object = {{"ranks", party.num_ranks()},
                    {"S", spec.seqlen_q},
@@ -163,13 +193,18 @@ Json measured(const RingOptions& options, const RingParty& party, const std::vec
                    {"window_left", options.attention.window_left},
                    {"window_right", options.attention.window_right},
                    {"ms", ms},
-                   {"alone_ms", alone[i]},
-                   {"share_of_ideal", alone[i] / ms},
+                   {"alone_ms", ideal},
+                   {"alone_ms_by_rank", alone},
+                   {"share_of_ideal", ideal / ms},
                    {"over", party.name()},
                    {"device_name", device_name(party.first_device())}};
-    fmt::print("\n{:<9} {} by {}; a rank's share alone {}: {:.1f} % of ideal\n", mode_name(pass), time_text(ms),
-               algorithm_name(way.algorithm), time_text(alone[i]), 100 * alone[i] / ms);
+    fmt::print("\n{:<9} {} by {}; the slowest rank's share alone {}: {:.1f} % of ideal\n", mode_name(pass),
+               time_text(ms), algorithm_name(way.algorithm), time_text(ideal), 100 * ideal / ms);
+    fmt::print("  alone, by rank: {}: {:.1f} % apart\n", list_text(alone), 100 * (ideal / *quickest - 1));
     if (pass != Mode::kBoth) {
+      const std::vector<double> computed = computed_by_rank(ranks, i);
+      object["computed_ms_by_rank"] = computed;
+      fmt::print("  products in the ring, by rank: {}\n", list_text(computed));
       fmt::print("  {}\n", way.why);
       show_steps(ranks, i, object);
     }
@@ -210,7 +245,7 @@ int show_ring(const RingOptions& options) {
     return time_rank(options, context, place, together);
   });
   if (!is_first) return kExitDone;
-  const Json result = measured(options, *party, ranks, time_alone(options, party->num_ranks(), party->first_device()));
+  const Json result = measured(options, *party, ranks);
   if (json) {
     files.append(*json, result.dump(1) + "\n");
     files.commit();

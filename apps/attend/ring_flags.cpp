@@ -21,6 +21,8 @@ void RingFlags::add(CLI::App& app, RingOptions& options) {
   add_algorithm(app, algorithm);
   add_choice(app, "--mode", mode, {"both", "forward", "backward"}, "What to compute, both if not given");
   add_choice(app, "--over", over, {"auto", "threads", "nccl", "mpi"}, "What the ranks are, see below");
+  add_choice(app, "--copy_engines", copy_engines, {"on", "off"},
+             "Whether GPUs over NCCL pass blocks on by copy engines where they can, on if not given");
   add_choice(app, "--device", device, {"auto", "cpu", "cuda"}, "Where; on GPUs where there are any if not given");
   app.add_flag("--explain", options.explain, "Only say what each algorithm would take, by the model");
   add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Samples of each, 5 if not given");
@@ -35,6 +37,7 @@ RingOptions RingFlags::finish(RingOptions options) const {
   options.ring = {std::array{Sharding::kZigzag, Sharding::kContiguous, Sharding::kStriped}.at(sharding),
                   static_cast<RingAlgorithm>(algorithm)};
   options.mode = std::array{Mode::kBoth, Mode::kForward, Mode::kBackward}.at(mode);
+  options.copy_engines = copy_engines == 0;
   options.over = static_cast<RingOptions::Over>(over);
   if (options.explain && options.ranks == 0) {
     throw Error(ErrorCode::kInvalidArgument, "--ranks: not given with --explain, allowed 1 and more");

@@ -14,7 +14,7 @@ void add_algorithm(CLI::App& app, std::size_t& algorithm);
 
 struct RingFlags {
   ProblemFlags problem;
-  std::size_t sharding = 0, algorithm = 0, mode = 0, over = 0, device = 0;
+  std::size_t sharding = 0, algorithm = 0, mode = 0, over = 0, copy_engines = 0, device = 0;
 
   void add(CLI::App& app, RingOptions& options);
   /// @throws Error (kInvalidArgument) naming the flag, the value found and what is allowed.

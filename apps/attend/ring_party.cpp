@@ -17,8 +17,11 @@ namespace {
 
 class ThreadParty : public RingParty {
  public:
-  ThreadParty(int num_ranks, bool on_gpu, bool over_nccl)
-      : num_ranks_(num_ranks), num_gpus_(on_gpu ? cuda::device_count() : 0), over_nccl_(over_nccl) {}
+  ThreadParty(int num_ranks, bool on_gpu, bool over_nccl, bool copy_engines)
+      : num_ranks_(num_ranks),
+        num_gpus_(on_gpu ? cuda::device_count() : 0),
+        over_nccl_(over_nccl),
+        nccl_options_{.copy_engines = copy_engines} {}
 
   [[nodiscard]] int num_ranks() const override { return num_ranks_; }
   [[nodiscard]] int threads_of_rank() const override { return std::max(1, usable_cores() / num_ranks_); }
@@ -43,7 +46,8 @@ class ThreadParty : public RingParty {
         const auto at = static_cast<std::size_t>(rank);
         try {
           const Device device = device_of(rank);
-          const RingContext context = over_nccl_ ? make_nccl_ring(id, rank, num_ranks_, device.index) : contexts[at];
+          const RingContext context =
+              over_nccl_ ? make_nccl_ring(id, rank, num_ranks_, device.index, nccl_options_) : contexts[at];
           results[at] = work(context, device, [&] { barrier.arrive_and_wait(); });
         } catch (...) {
           failures[at] = std::current_exception();
@@ -65,6 +69,7 @@ class ThreadParty : public RingParty {
 
   int num_ranks_, num_gpus_;
   bool over_nccl_;
+  NcclRingOptions nccl_options_;
 };
 
 class MpiParty : public RingParty {
@@ -132,7 +137,7 @@ std::unique_ptr<RingParty> make_ring_party(const RingOptions& options) {
     throw Error(ErrorCode::kMissingHardware,
                 fmt::format("--over: 'nccl' with {} ranks, allowed one for each GPU: {} here", ranks, gpus));
   }
-  return std::make_unique<ThreadParty>(ranks, on_gpu, over_nccl);
+  return std::make_unique<ThreadParty>(ranks, on_gpu, over_nccl, options.copy_engines);
 }
 
 }  // namespace attend::cli

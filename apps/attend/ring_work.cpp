@@ -101,26 +101,32 @@ class Place {
 
 using Call = std::function<void(Mode)>;
 
-/// Milliseconds of one pass, each sample begun together.
-std::vector<double> samples_of(const Call& call, Mode pass, const Place& place, std::int64_t repeat,
-                               const std::function<void()>& together) {
-  for (int i = 0; i < kWarmUps; ++i) call(pass);
-  place.wait();
-  std::vector<double> samples;
+/// Milliseconds of one pass.
+double sample_of(const Call& call, Mode pass, const Place& place) {
+  if (!place.on_gpu()) return wall_clock([&] { call(pass); })();
+  cuda::Event start(cuda::Event::Timing::kOn), end(cuda::Event::Timing::kOn);
+  start.record(place.stream());
+  for (int n = 0; n < kCallsOfAGpuSample; ++n) call(pass);
+  end.record(place.stream());
+  end.synchronize();
+  return static_cast<double>(end.milliseconds_since(start)) / kCallsOfAGpuSample;
+}
+
+/// Samples of the ring and of the share alone in turns: the clocks of GPUs drift with what they have done before.
+PassTimes samples_of(const Call& ring, const Call& alone, Mode pass, const Place& place, std::int64_t repeat,
+                     const std::function<void()>& together) {
+  for (const Call* call : {&ring, &alone}) {
+    for (int i = 0; i < kWarmUps; ++i) (*call)(pass);
+    place.wait();
+  }
+  PassTimes times;
   for (std::int64_t i = 0; i < repeat; ++i) {
     together();
-    if (!place.on_gpu()) {
-      samples.push_back(wall_clock([&] { call(pass); })());
-      continue;
-    }
-    cuda::Event start(cuda::Event::Timing::kOn), end(cuda::Event::Timing::kOn);
-    start.record(place.stream());
-    for (int n = 0; n < kCallsOfAGpuSample; ++n) call(pass);
-    end.record(place.stream());
-    end.synchronize();
-    samples.push_back(static_cast<double>(end.milliseconds_since(start)) / kCallsOfAGpuSample);
+    times.samples.push_back(sample_of(ring, pass, place));
+    together();
+    times.alone.push_back(sample_of(alone, pass, place));
   }
-  return samples;
+  return times;
 }
 
 /// Makes kBoth of the two passes.
@@ -145,6 +151,13 @@ double mean_keys(const RingOptions& options) {
   return keys / static_cast<double>(spec.seqlen_q);
 }
 
+Params params_of_share(const RingOptions& options) {
+  AttentionOptions unmasked = options.attention;
+  unmasked.causal = false;
+  unmasked.window_left = unmasked.window_right = -1;
+  return unmasked.params("auto");
+}
+
 }  // namespace
 
 std::vector<Mode> ring_passes(Mode mode) {
@@ -153,7 +166,7 @@ std::vector<Mode> ring_passes(Mode mode) {
 }
 
 void to_json(nlohmann::json& json, const PassTimes& times) {
-  json = {{"samples", times.samples}, {"spans", nlohmann::json::array()}};
+  json = {{"samples", times.samples}, {"alone", times.alone}, {"spans", nlohmann::json::array()}};
   for (const ring::Span& s : times.spans) {
     json["spans"].push_back({static_cast<int>(s.activity), s.step, s.begin_ms, s.end_ms});
   }
@@ -161,6 +174,7 @@ void to_json(nlohmann::json& json, const PassTimes& times) {
 
 void from_json(const nlohmann::json& json, PassTimes& times) {
   json.at("samples").get_to(times.samples);
+  json.at("alone").get_to(times.alone);
   for (const nlohmann::json& s : json.at("spans")) {
     times.spans.push_back({static_cast<ring::Activity>(s.at(0).get<int>()), s.at(1), s.at(2), s.at(3)});
   }
@@ -174,50 +188,35 @@ std::vector<PassTimes> time_rank(const RingOptions& options, const RingContext& 
   const RankTensors t(spec, shard_seqlen(sharding, spec.seqlen_q, context.rank(), context.size()),
                       shard_seqlen(sharding, spec.seqlen_k, context.rank(), context.size()), device);
   const Params params = options.attention.params("auto");
-  const Call call =
+  const Call ring =
       call_of([&] { ring_forward(context, t.q, t.k, t.v, t.o, &t.lse, params, options.ring, place.stream()); },
               [&] {
                 ring_backward(context, t.dout, t.q, t.k, t.v, t.o, t.lse, t.dq, t.dk, t.dv, params, options.ring,
                               place.stream());
               });
-  call(Mode::kForward);  // a backward alone reads what it gives
+  const RankTensors share(spec, std::max<std::int64_t>(1, spec.seqlen_q / context.size()),
+                          std::max<std::int64_t>(1, static_cast<std::int64_t>(mean_keys(options))), device);
+  const Params unmasked = params_of_share(options);
+  const Call alone = call_of([&] { forward(share.q, share.k, share.v, share.o, &share.lse, unmasked, place.stream()); },
+                             [&] {
+                               backward(share.dout, share.q, share.k, share.v, share.o, share.lse, share.dq, share.dk,
+                                        share.dv, unmasked, place.stream());
+                             });
+  for (const Call* call : {&ring, &alone}) (*call)(Mode::kForward);  // a backward alone reads what it gives
   std::vector<PassTimes> all;
   for (const Mode pass : ring_passes(options.mode)) {
-    PassTimes times = {samples_of(call, pass, place, options.repeat, together), {}};
+    PassTimes times = samples_of(ring, alone, pass, place, options.repeat, together);
     if (pass != Mode::kBoth) {
       ring::Timeline timeline(place.on_gpu());
       together();
       context.transport().record_in(&timeline);
-      call(pass);
+      ring(pass);
       context.transport().record_in(nullptr);
       times.spans = timeline.spans();
     }
     all.push_back(std::move(times));
   }
   return all;
-}
-
-std::vector<double> time_alone(const RingOptions& options, int num_ranks, Device device) {
-  const Place place(device);
-  const io::FolderSpec& spec = options.spec;
-  const std::int64_t rows = std::max<std::int64_t>(1, spec.seqlen_q / num_ranks);
-  const std::int64_t keys = std::max<std::int64_t>(1, static_cast<std::int64_t>(mean_keys(options)));
-  const RankTensors t(spec, rows, keys, device);
-  AttentionOptions unmasked = options.attention;
-  unmasked.causal = false;
-  unmasked.window_left = unmasked.window_right = -1;
-  const Params params = unmasked.params("auto");
-  const Call call =
-      call_of([&] { forward(t.q, t.k, t.v, t.o, &t.lse, params, place.stream()); },
-              [&] { backward(t.dout, t.q, t.k, t.v, t.o, t.lse, t.dq, t.dk, t.dv, params, place.stream()); });
-  call(Mode::kForward);
-  std::vector<double> medians;
-  for (const Mode pass : ring_passes(options.mode)) {
-    std::vector<double> samples = samples_of(call, pass, place, options.repeat, [] {});
-    std::nth_element(samples.begin(), samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2), samples.end());
-    medians.push_back(samples[samples.size() / 2]);
-  }
-  return medians;
 }
 
 }  // namespace attend::cli

@@ -94,7 +94,10 @@ struct RingLimits {
 /// sockets. Each rank computes on cpu_threads() threads: set_cpu_threads() shares the cores out. Where a rank's call
 /// ends in an error after the ranks have agreed on it, the others' calls end too, with an Error that says which rank
 /// failed, and so does every later call on the ring.
-/// Tensors may be on GPUs, which ranks may share: for tests, where ring_nccl.hpp wants a GPU for each.
+/// Tensors may be on GPUs: a rank's are on one of them in all calls, and a GPU for each rank is what makes it fast.
+/// Blocks go from memory to memory by the GPUs' copy engines, which leave all multiprocessors to the products; where
+/// two GPUs have no access to each other's memory (cuDeviceCanAccessPeer), by way of the host's. The ring lets GPUs at
+/// each other's memory for as long as the process lives. Ranks may share a GPU, which is for tests.
 /// @throws Error where num_ranks < 1.
 [[nodiscard]] ATTEND_API std::vector<RingContext> make_thread_ring(int num_ranks, const RingLimits& limits = {});
 
@@ -191,7 +194,8 @@ ATTEND_API void ring_forward(const RingContext& context, const Tensor& q, const 
 /// With dropout and an o of 16 bits the forward is done once more on CPUs, as gradients may cancel to below o's
 /// rounding. On a GPU compute is auto, simt or sm90_backward, and without Params::deterministic the order of sums may
 /// change.
-/// Memory beside the tensors: two blocks of k and v, four of dk and dv, and dq in float32 and, on CPUs, in float64.
+/// Memory beside the tensors: two blocks of k and v, four of dk and dv (on a GPU three and five), dq in float32 and,
+/// on CPUs, in float64.
 /// @throws Error as ring_forward does.
 ATTEND_API void ring_backward(const RingContext& context, const Tensor& dout, const Tensor& q, const Tensor& k,
                               const Tensor& v, const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,

@@ -18,8 +18,17 @@ struct NcclId {
   std::array<std::byte, 128> bytes;
 };
 
-/// timeout: how long a rank waits for the others to begin a call. After that, and after an error of NCCL's, it throws.
-using NcclRingOptions = RingLimits;
+struct NcclRingOptions {
+  /// How long a rank waits for the others to begin a call, or to get as far as itself in one. After that, and after an
+  /// error of NCCL's, it throws. 0: no end.
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);
+
+  /// Blocks between GPUs of one machine travel by their copy engines, which take no multiprocessor from the products as
+  /// NCCL's kernels do: where all ranks want it and each gets at the memory of the others of its machine (peer access,
+  /// IPC of CUDA, shared memory of the host). Else, and between machines, NCCL takes them. A message's memory that has
+  /// grown is kept beside the new until the ranks that had it open have come back for the next message.
+  bool copy_engines = true;
+};
 
 /// @throws Error (kMissingHardware) where there is no libnccl.
 [[nodiscard]] ATTEND_API NcclId make_nccl_id();
@@ -39,8 +48,9 @@ using NcclRingOptions = RingLimits;
                                                     const NcclRingOptions& options = {});
 
 /// The rank of a communicator that the caller has made, an ncclComm_t, which has to outlive the context and is not
-/// destroyed, nor aborted where a call fails. It carries nothing else while a call of the ring is under way: a call is,
-/// from its beginning until the stream has reached its end.
+/// destroyed, nor aborted where a call fails. Of one that has carried nothing yet the first call makes the connections
+/// and waits without an end for a rank that does not come to it. It carries nothing else while a call of the ring is
+/// under way: a call is, from its beginning until the stream has reached its end.
 [[nodiscard]] ATTEND_API RingContext make_nccl_ring(void* comm, const NcclRingOptions& options = {});
 
 }  // namespace attend

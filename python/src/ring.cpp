@@ -117,7 +117,7 @@ nb::bytes nccl_id() {
   return nb::bytes(id.bytes.data(), id.bytes.size());
 }
 
-RingContext nccl_ring(const nb::bytes& id, int rank, int size, int device, double timeout_s) {
+RingContext nccl_ring(const nb::bytes& id, int rank, int size, int device, double timeout_s, bool copy_engines) {
   NcclId made = {};
   if (id.size() != made.bytes.size()) {
     throw Error(ErrorCode::kInvalidArgument, "id: " + std::to_string(id.size()) + " bytes, allowed those of an id");
@@ -125,7 +125,7 @@ RingContext nccl_ring(const nb::bytes& id, int rank, int size, int device, doubl
   std::memcpy(made.bytes.data(), id.c_str(), id.size());
   const nb::gil_scoped_release release;
   const auto timeout = std::chrono::milliseconds(std::llround(timeout_s * 1e3));
-  return make_nccl_ring(made, rank, size, device, {.timeout = timeout});
+  return make_nccl_ring(made, rank, size, device, {.timeout = timeout, .copy_engines = copy_engines});
 }
 
 /// The call, and how it is spread. Where this rank's arguments are none of the library's, the others are told, who
@@ -230,7 +230,7 @@ void add_ring(nb::module_& m) {
       .def_prop_ro("rank", &RingContext::rank)
       .def_prop_ro("size", &RingContext::size);
   m.def("make_nccl_id", &nccl_id);
-  m.def("make_nccl_ring", &nccl_ring, "id"_a, "rank"_a, "size"_a, "device"_a, "timeout_s"_a);
+  m.def("make_nccl_ring", &nccl_ring, "id"_a, "rank"_a, "size"_a, "device"_a, "timeout_s"_a, "copy_engines"_a);
   m.def("make_callback_ring", &callback_ring, "rank"_a, "size"_a, "send"_a, "receive"_a, "all_gather"_a, "fail"_a);
   m.def("ring_forward", &forward, "context"_a, "spread"_a, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "extras"_a,
         "settings"_a, "stream"_a);

@@ -247,4 +247,4 @@ def test_ranks_on_gpus_have_the_id_of_the_groups_first(ranks, ring_device):
     made = bytes([1]) * 128
     assert outcomes[0] == []
     for rank in (1, 2, 3):
-        assert outcomes[rank] == [(made, rank - 1, 3, 5, 300.0), (made, rank - 1, 3, 1, 7)]
+        assert outcomes[rank] == [(made, rank - 1, 3, 5, 300.0, True), (made, rank - 1, 3, 1, 7, True)]

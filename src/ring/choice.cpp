@@ -50,7 +50,9 @@ class Model {
 
   [[nodiscard]] RingCandidate exchange() const {
     RingCandidate c = candidate(RingAlgorithm::kExchange);
-    double gradients = 0;  // bytes of the step before
+    const bool keeps_own = p_.is_backward && machine_.hides;  // what stays of its own keys' gradients, and is done last
+    double gradients = 0;                                     // bytes of the step before
+    double last_us = 0;
     for (int step = 0; step < plan_.num_ranks(); ++step) {
       RingStep s;
       s.what = step == 0
@@ -59,17 +61,30 @@ class Model {
       double sent = 0, passed_on = 0;
       for (const int rank : ranks_) {
         const int owner = (rank + plan_.num_ranks() - step) % plan_.num_ranks();
-        s.compute_us = std::max(s.compute_us, compute_us(plan_.pieces(rank, owner), true));
+        std::vector<Piece> pieces = plan_.pieces(rank, owner);
+        if (keeps_own && step == 0) {
+          const auto rest =
+              pieces.begin() + static_cast<std::ptrdiff_t>(num_own_pieces_first(pieces.size(), plan_.num_ranks()));
+          last_us = std::max(last_us, compute_us({rest, pieces.end()}, true));
+          pieces.erase(rest, pieces.end());
+        }
+        s.compute_us = std::max(s.compute_us, compute_us(pieces, true));
         if (step < plan_.last_step(owner)) sent = std::max(sent, key_bytes(owner));
         const bool goes_somewhere = step <= plan_.last_step(owner) && plan_.last_step(owner) > 0;
-        if (p_.is_backward && goes_somewhere) passed_on = std::max(passed_on, gradient_bytes(owner));
+        if (p_.is_backward && goes_somewhere && !(keeps_own && step == 0))
+          passed_on = std::max(passed_on, gradient_bytes(owner));
       }
       if (s.compute_us > 0 || sent + gradients > 0) add(c, s, sent + gradients);
       gradients = passed_on;
     }
-    if (gradients > 0) add(c, {.what = "gradients of keys go home"}, gradients);
-    c.memory_bytes = static_cast<std::int64_t>(2 * most(&Model::key_bytes) +
-                                               (p_.is_backward ? 4 * most(&Model::gradient_bytes) : 0));
+    if (gradients > 0 || last_us > 0) {
+      const char* what = last_us > 0 ? "gradients of keys go home, beside the other products with its own keys"
+                                     : "gradients of keys go home";
+      add(c, {.what = what, .compute_us = last_us}, gradients);
+    }
+    const double key_blocks = keeps_own ? 3 : 2, gradient_blocks = !p_.is_backward ? 0 : keeps_own ? 5 : 4;
+    c.memory_bytes = static_cast<std::int64_t>(key_blocks * most(&Model::key_bytes) +
+                                               gradient_blocks * most(&Model::gradient_bytes));
     return finished(c);
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/dispatch.hpp"
@@ -43,7 +44,7 @@ std::size_t most_bytes(const Call& call, PairOf pair_of) {
 /// One pass on its way: messages, and who waits for them.
 class Pass {
  public:
-  /// @param blocks  of gradients, beside two of keys and values
+  /// @param blocks  of gradients, beside two of keys and values, and then a third where the rank's own stay
   Pass(Transport& transport, const Call& call, StreamHandle stream, std::size_t blocks)
       : transport_(transport),
         call_(call),
@@ -52,21 +53,22 @@ class Pass {
         stream_(stream),
         key_bytes_(most_bytes(call, key_pair)),
         gradient_bytes_(blocks == 0 ? 0 : most_bytes(call, gradient_pair)),
-        memory_(state_.borrow(2 * key_bytes_ + blocks * gradient_bytes_, stream)) {}
+        key_blocks_(blocks == 0 ? 2 : 3),
+        memory_(state_.borrow(key_blocks_ * key_bytes_ + blocks * gradient_bytes_, stream)) {}
 
   void finish() { state_.give_back(stream_); }
 
   [[nodiscard]] StreamHandle stream() const { return stream_; }
   [[nodiscard]] Device device() const { return device_; }
 
-  /// Where the keys of a step are, by turns.
+  /// Where the keys of a step are, by turns; the rank's own may have a block to themselves.
   [[nodiscard]] Pair keys(int step) const {
-    return placed(key_pair(call_, call_.plan.owner(step)), memory_ + static_cast<std::size_t>(step % 2) * key_bytes_,
-                  device_);
+    const std::size_t block = step == 0 && key_blocks_ > 2 ? 2 : static_cast<std::size_t>(step % 2);
+    return placed(key_pair(call_, call_.plan.owner(step)), memory_ + block * key_bytes_, device_);
   }
   /// Block number `block` of gradients, for those of an owner.
   [[nodiscard]] Pair gradients(std::size_t block, int owner) const {
-    return placed(gradient_pair(call_, owner), memory_ + 2 * key_bytes_ + block * gradient_bytes_, device_);
+    return placed(gradient_pair(call_, owner), memory_ + key_blocks_ * key_bytes_ + block * gradient_bytes_, device_);
   }
 
   /// Begins when the caller's stream gets here; `done` is when all has been sent and received, if there is anything.
@@ -93,7 +95,7 @@ class Pass {
   Device device_;
   DeviceState& state_;
   StreamHandle stream_;
-  std::size_t key_bytes_, gradient_bytes_;
+  std::size_t key_bytes_, gradient_bytes_, key_blocks_;
   DevicePointer memory_;
 };
 
@@ -130,45 +132,34 @@ Tensor nowhere(const Shape& shape, Device device) {
   return Tensor::bhsd<void>(nullptr, DType::kF32, shape, device);
 }
 
-/// The sums of dk and dv on their way round, one step behind their keys. Blocks 0 and 1 are this rank's share of a
-/// step, by turns; 2 is what the previous rank sends, 3 what comes home.
+/// The sums of dk and dv of others' keys on their way round, one step behind these, and home; those of the rank's own
+/// keys by its own rows stay. Blocks 0 and 1 are this rank's share of a step, by turns; 2 is what the previous rank
+/// sends, 3 what comes home, 4 what stays.
 class DeviceGradientRing {
  public:
-  static constexpr std::size_t kBlocks = 4;
+  static constexpr std::size_t kBlocks = 5;
 
-  DeviceGradientRing(Pass& pass, const Call& call) : pass_(pass), call_(call), plan_(call.plan) {}
+  DeviceGradientRing(Pass& pass, const Call& call)
+      : pass_(pass), call_(call), plan_(call.plan), own_(zeros(kOwn, call.plan.rank())) {}
 
-  /// Zeros for this rank's share of the gradients of the keys that it holds in the step.
-  [[nodiscard]] Pair begin(int step) const {
-    const Pair share = pass_.gradients(static_cast<std::size_t>(step % 2), plan_.owner(step));
-    if (share.bytes > 0) {
-      cuda::check_call(cuda::driver().memset_async(address_of(share), 0, share.bytes, pass_.stream()),
-                       "cuMemsetD8Async", "clearing gradients of a ring");
-    }
-    return share;
-  }
+  /// Of the rank's own keys by its own rows: to be added to at any time.
+  [[nodiscard]] const Pair& own() const { return own_; }
 
-  /// Adds what the ranks before have of the step's keys to `share` (null: none are held), and sends it on.
+  /// Zeros for this rank's share of the gradients of the keys that it holds in the step, which is not the first.
+  [[nodiscard]] Pair begin(int step) const { return zeros(static_cast<std::size_t>(step % 2), plan_.owner(step)); }
+
+  /// Adds what the ranks before have of the step's keys to `share` (null: none are held), and sends it on. To be called
+  /// in every step but the first.
   void pass_on(int step, const Pair* share) {
     const int owner = plan_.owner(step);
     wait();  // for the exchange of the step before: others' sums are here, and what was sent may be overwritten
-    if (share != nullptr && step > 0) {
-      const Pair others = pass_.gradients(kOthers, owner);
-      cuda::add_rows(share->first, others.first, pass_.stream());
-      cuda::add_rows(share->second, others.second, pass_.stream());
-    }
+    if (share != nullptr && step > kFirst) add(*share, pass_.gradients(kOthers, owner));
     std::vector<DeviceMessage> sends, receives;
-    if (share != nullptr && step < plan_.last_step(owner)) {
-      sends.push_back(message(plan_.next(), *share));
-    } else if (share != nullptr && owner != plan_.rank()) {
-      sends.push_back(message(owner, *share));
-    } else if (share != nullptr) {
-      store(*share);
-    }
+    if (share != nullptr) sends.push_back(message(step < plan_.last_step(owner) ? plan_.next() : owner, *share));
     if (plan_.holds(step + 1)) {
       receives.push_back(message(plan_.previous(), pass_.gradients(kOthers, plan_.owner(step + 1))));
     }
-    if (step > 0 && step == plan_.last_step(plan_.rank())) {
+    if (step == plan_.last_step(plan_.rank())) {
       const int last = (plan_.rank() + step) % plan_.num_ranks();
       receives.push_back(message(last, pass_.gradients(kHome, plan_.rank())));
       comes_home_ = true;
@@ -176,27 +167,39 @@ class DeviceGradientRing {
     pass_.exchange(step, std::move(sends), std::move(receives), moved_);
   }
 
-  /// To be called after the last step.
+  /// To be called after the last step and after all that own() gets.
   void finish() {
     wait();  // for what comes home, and until the last share has left its block
-    if (comes_home_) store(pass_.gradients(kHome, plan_.rank()));
+    if (comes_home_) add(own_, pass_.gradients(kHome, plan_.rank()));
+    cuda::convert_rows(call_.problem.dk, own_.first, pass_.stream());
+    cuda::convert_rows(call_.problem.dv, own_.second, pass_.stream());
   }
 
  private:
-  static constexpr std::size_t kOthers = 2, kHome = 3;
+  static constexpr std::size_t kOthers = 2, kHome = 3, kOwn = 4;
+  static constexpr int kFirst = 1;  // the step whose shares nobody has added to
 
   void wait() {
     if (moved_) moved_->make_wait(pass_.stream());
     moved_.reset();
   }
-  void store(const Pair& sums) const {
-    cuda::convert_rows(call_.problem.dk, sums.first, pass_.stream());
-    cuda::convert_rows(call_.problem.dv, sums.second, pass_.stream());
+  [[nodiscard]] Pair zeros(std::size_t block, int owner) const {
+    const Pair sums = pass_.gradients(block, owner);
+    if (sums.bytes > 0) {
+      cuda::check_call(cuda::driver().memset_async(address_of(sums), 0, sums.bytes, pass_.stream()), "cuMemsetD8Async",
+                       "clearing gradients of a ring");
+    }
+    return sums;
+  }
+  void add(const Pair& to, const Pair& from) const {
+    cuda::add_rows(to.first, from.first, pass_.stream());
+    cuda::add_rows(to.second, from.second, pass_.stream());
   }
 
   Pass& pass_;
   const Call& call_;
   const Plan& plan_;
+  Pair own_;
   std::optional<Event> moved_;
   bool comes_home_ = false;
 };
@@ -267,16 +270,24 @@ void backward_on_device(Transport& transport, const Call& call, StreamHandle str
   Parts parts(call);
   engine->begin_dq();
   DeviceGradientRing gradients(pass, call);
+  const auto add = [&](int step, std::span<const Piece> pieces, const Pair& keys, const Pair& sums) {
+    if (pieces.empty()) return;
+    const TimedSpan span(transport.timeline(), Activity::kCompute, step, stream);
+    for (const Piece& piece : pieces) {
+      engine->add_backward(piece, parts.problem(piece, keys.first, keys.second), sums.first, sums.second);
+    }
+  };
+  const std::vector<Piece> own = call.plan.pieces(call.plan.rank());
+  const std::size_t num_first = num_own_pieces_first(own.size(), call.plan.num_ranks());
+  const Pair own_keys = pass.keys(0);
   for_each_step_on_device(pass, call, [&](int step, const Pair* keys) {
+    if (step == 0) return add(0, std::span(own).first(num_first), *keys, gradients.own());
     if (keys == nullptr) return gradients.pass_on(step, nullptr);
     const Pair share = gradients.begin(step);
-    TimedSpan span(transport.timeline(), Activity::kCompute, step, stream);
-    for (const Piece& piece : call.plan.pieces(call.plan.owner(step))) {
-      engine->add_backward(piece, parts.problem(piece, keys->first, keys->second), share.first, share.second);
-    }
-    span.end();
+    add(step, call.plan.pieces(call.plan.owner(step)), *keys, share);
     gradients.pass_on(step, &share);
   });
+  add(call.plan.num_ranks(), std::span(own).subspan(num_first), own_keys, gradients.own());
   gradients.finish();
   engine->store_dq(call.problem.dq);
   pass.finish();

@@ -2,6 +2,7 @@
 
 #include "attend/error.hpp"
 #include "cuda/driver/driver.hpp"
+#include "cuda/driver/ipc.hpp"
 
 namespace attend::ring {
 
@@ -16,6 +17,7 @@ DeviceState::~DeviceState() {
     const cuda::ContextGuard guard(device_);
     cuda::synchronize(stream());
     memory_ = {};
+    outgrown_.clear();
     returned_.reset();
     stream_.reset();
   } catch (const Error&) {
@@ -29,8 +31,14 @@ cuda::DevicePointer DeviceState::borrow(std::size_t bytes, cuda::StreamHandle us
   }
   is_lent_ = true;
   if (bytes > memory_.bytes()) {
-    memory_ = cuda::DeviceMemory();  // whose destructor waits
-    memory_ = cuda::DeviceMemory(bytes);
+    if (memory_.bytes() > 0) {  // what reads it on other GPUs, this one's streams wait for
+      cuda::check_call(cuda::driver().context_synchronize(), "cuCtxSynchronize", "waiting for earlier messages");
+      if (keeps_outgrown_) outgrown_.push_back(std::move(memory_));
+    }
+    memory_ = cuda::DeviceMemory();  // freed before there is more
+    memory_ =
+        cuda::DeviceMemory((bytes + cuda::kSharedMemoryUnit - 1) / cuda::kSharedMemoryUnit * cuda::kSharedMemoryUnit);
+    ++generation_;
   } else {
     returned_->make_wait(user);
   }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/stream.hpp"
@@ -25,6 +27,15 @@ class DeviceState {
   /// present point on. Grows, and then waits for whoever used it last.
   [[nodiscard]] cuda::DevicePointer borrow(std::size_t bytes, cuda::StreamHandle user);
 
+  /// From now on memory that was outgrown stays until drop_outgrown(): other processes may have it open.
+  void keep_outgrown() { keeps_outgrown_ = true; }
+  [[nodiscard]] bool has_outgrown() const noexcept { return !outgrown_.empty(); }
+  void drop_outgrown() { outgrown_.clear(); }
+
+  /// Where it begins, and another number each time it grows.
+  [[nodiscard]] cuda::DevicePointer memory() const noexcept { return memory_.data(); }
+  [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
+
   /// `user` is done with the memory at its present point.
   void give_back(cuda::StreamHandle user);
 
@@ -33,6 +44,9 @@ class DeviceState {
   std::optional<cuda::OwnStream> stream_;  // these three want the context to be current when they go
   std::optional<cuda::Event> returned_;
   cuda::DeviceMemory memory_;
+  std::uint64_t generation_ = 0;
+  std::vector<cuda::DeviceMemory> outgrown_;
+  bool keeps_outgrown_ = false;
   bool is_lent_ = false;
 };
 

@@ -1,13 +1,19 @@
-// The ring's messages as ncclSend and ncclRecv on the rank's stream, in one group an exchange.
+// The ring's messages as ncclSend and ncclRecv on the rank's stream, in one group an exchange; those within a machine
+// by copy engines (local_links.hpp) where the ranks can.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <future>
+#include <iterator>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "attend/ring_nccl.hpp"
 #include "core/problem_checks.hpp"
 #include "cuda/driver/driver.hpp"
+#include "ring/call.hpp"
+#include "ring/local_links.hpp"
 #include "ring/nccl.hpp"
 #include "ring/transport.hpp"
 
@@ -22,7 +28,7 @@ class NcclTransport : public Transport {
  public:
   /// @param owned  of whoever made it otherwise
   NcclTransport(NcclComm comm, bool owned, const NcclRingOptions& options)
-      : comm_(comm), owned_(owned), timeout_(options.timeout) {
+      : comm_(comm), owned_(owned), timeout_(options.timeout), wants_links_(options.copy_engines) {
     check_nccl(nccl().comm_rank(comm_, &rank_), "ncclCommUserRank");
     check_nccl(nccl().comm_count(comm_, &size_), "ncclCommCount");
     check_nccl(nccl().comm_device(comm_, &device_), "ncclCommCuDevice");
@@ -30,6 +36,7 @@ class NcclTransport : public Transport {
   }
 
   ~NcclTransport() override {
+    links_.reset();
     drop_state();
     release_staging();
     if (owned_ && comm_ != nullptr) destroy();
@@ -47,8 +54,52 @@ class NcclTransport : public Transport {
     throw_host_message();
   }
 
+  /// The first of all ranks' calls is where they link up.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     require_alive();
+    if (!has_connected_) {
+      has_connected_ = true;
+      const auto gather = [this](auto mine_of_it, auto all_of_it) { gather_over_nccl(mine_of_it, all_of_it); };
+      links_ = LocalLinks::connect({rank_, size_, wants_links_, timeout_, state(), gather});
+    }
+    if (links_ == nullptr || !links_->reaches_all()) return gather_over_nccl(mine, all);
+    guarded(*this, [&] { links_->all_gather(mine, all); });  // a rank that comes later waits for nobody
+  }
+
+  [[nodiscard]] std::optional<std::string> allowed_instead(Device device) const override {
+    if (device == Device{DeviceType::kCUDA, device_}) return std::nullopt;
+    return fmt::format("cuda {}, the communicator's,", device_);
+  }
+
+  void exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives) override {
+    require_alive();
+    if (links_ == nullptr) return exchange_over_nccl(sends, receives);
+    const auto part = [this](std::span<const DeviceMessage> all, bool is_linked) {
+      std::vector<DeviceMessage> messages;
+      std::ranges::copy_if(all, std::back_inserter(messages),
+                           [&](const DeviceMessage& m) { return links_->reaches(m.peer) == is_linked; });
+      return messages;
+    };
+    links_->exchange(part(sends, true), part(receives, true));
+    exchange_over_nccl(part(sends, false), part(receives, false));
+  }
+
+  /// Makes the connections of all_gather(), which NCCL's first gather does while its host waits for all ranks, without
+  /// an end. To be called by all ranks.
+  void connect() {
+    const std::byte mine = {};
+    std::vector<std::byte> all(static_cast<std::size_t>(size_));
+    gather_over_nccl(std::span(&mine, 1), all);
+  }
+
+  void fail(const std::string& why) override {
+    if (links_ != nullptr) links_->fail(why);
+    has_failed_ = links_ != nullptr;
+    abort();
+  }
+
+ private:
+  void gather_over_nccl(std::span<const std::byte> mine, std::span<std::byte> all) {
     const cuda::ContextGuard guard(device_);
     const cuda::StreamHandle stream = state().stream();
     if (staging_.bytes() < mine.size() + all.size()) staging_ = cuda::DeviceMemory(2 * (mine.size() + all.size()));
@@ -64,13 +115,8 @@ class NcclTransport : public Transport {
     cuda::synchronize(stream);
   }
 
-  [[nodiscard]] std::optional<std::string> allowed_instead(Device device) const override {
-    if (device == Device{DeviceType::kCUDA, device_}) return std::nullopt;
-    return fmt::format("cuda {}, the communicator's,", device_);
-  }
-
-  void exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives) override {
-    require_alive();
+  void exchange_over_nccl(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives) {
+    if (sends.empty() && receives.empty()) return;
     const cuda::StreamHandle stream = state().stream();
     check_nccl(nccl().group_start(), "ncclGroupStart");
     NcclResult result = 0;  // of the first that fails: a group that was begun has to be ended
@@ -85,15 +131,13 @@ class NcclTransport : public Transport {
     check_nccl(result, "ncclSend, ncclRecv");
   }
 
-  void fail(const std::string& /*why*/) override { abort(); }
-
- private:
   [[noreturn]] static void throw_host_message() {
     throw Error(ErrorCode::kInternal, "ring: a message in the memory of the host, allowed those of a GPU");
   }
 
   void require_alive() const {
     if (comm_ == nullptr) throw Error(ErrorCode::kInternal, "ring: its communicator was aborted by a call that failed");
+    if (has_failed_) throw Error(ErrorCode::kInternal, "ring: a call on it has failed before");
   }
 
   /// Returns when the stream is done, which it is not while a rank is missing.
@@ -102,7 +146,7 @@ class NcclTransport : public Transport {
     while (!cuda::is_done(stream)) {
       NcclResult error = 0;
       check_nccl(nccl().comm_error(comm_, &error), "ncclCommGetAsyncError");
-      const bool is_late = std::chrono::steady_clock::now() - start > timeout_;
+      const bool is_late = timeout_.count() > 0 && std::chrono::steady_clock::now() - start > timeout_;
       if (error != 0 && error != kNcclInProgress) {
         const std::string text = nccl().get_error_string(error);
         abort();
@@ -148,6 +192,8 @@ class NcclTransport : public Transport {
   NcclComm comm_;
   bool owned_;
   std::chrono::milliseconds timeout_;
+  bool wants_links_, has_connected_ = false, has_failed_ = false;
+  std::unique_ptr<LocalLinks> links_;
   int rank_ = 0, size_ = 1, device_ = 0;
   cuda::DeviceMemory staging_;
 };
@@ -169,7 +215,9 @@ RingContext make_nccl_ring(const NcclId& id, int rank, int size, int device, con
   const cuda::ContextGuard guard(device);
   ring::NcclComm comm = nullptr;
   ring::check_nccl(ring::nccl().comm_init_rank(&comm, size, id, rank), "ncclCommInitRank");
-  return RingContext(std::make_shared<ring::NcclTransport>(comm, true, options));
+  auto transport = std::make_shared<ring::NcclTransport>(comm, true, options);
+  transport->connect();
+  return RingContext(std::move(transport));
 }
 
 RingContext make_nccl_ring(void* comm, const NcclRingOptions& options) {

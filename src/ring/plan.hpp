@@ -4,6 +4,7 @@
 // sees part of it; what a rank sees of a block are pieces, each of one run of rows against one run of keys.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -19,6 +20,12 @@ struct Piece {
   Run keys;
   core::Placement placement;
 };
+
+/// Of the pieces with its own keys a rank on a GPU takes so many before others' keys where gradients go round, and the
+/// others after them: those hide the way of the first keys that come, these that of its keys' gradients home.
+constexpr std::size_t num_own_pieces_first(std::size_t num_pieces, int num_ranks) {
+  return num_ranks == 1 ? num_pieces : num_pieces / 2;
+}
 
 class Plan {
  public:

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "attend/ring.hpp"
-#include "cuda/driver/driver.hpp"
+#include "cuda/driver/peer.hpp"
 #include "cuda/driver/stream.hpp"
 #include "ring/transport.hpp"
 
@@ -27,6 +27,7 @@ struct Message {
   std::span<const std::byte> bytes;
   MessageState state = MessageState::kPosted;
   // In the memory of a GPU: whoever reads waits for the one, the sender for the other, each on its stream.
+  int device = 0;
   std::shared_ptr<cuda::Event> ready = {};
   std::shared_ptr<cuda::Event> copied = {};
 };
@@ -122,17 +123,19 @@ class Hub {
 
 class PendingSend : public Pending {
  public:
-  PendingSend(std::shared_ptr<Hub> hub, int from, int to, Channel channel, std::span<const std::byte> bytes,
-              std::shared_ptr<cuda::Event> ready = {})
-      : hub_(std::move(hub)), from_(from), to_(to), channel_(channel), message_(std::make_shared<Message>()) {
-    message_->bytes = bytes;
-    message_->ready = std::move(ready);
+  PendingSend(std::shared_ptr<Hub> hub, int from, int to, Channel channel, Message message)
+      : hub_(std::move(hub)),
+        from_(from),
+        to_(to),
+        channel_(channel),
+        message_(std::make_shared<Message>(std::move(message))) {
     hub_->post(from_, to_, channel_, message_);
   }
-  ~PendingSend() override { hub_->withdraw(from_, to_, channel_, message_); }
+  ~PendingSend() override { withdraw(); }
   void wait() override { hub_->wait_until_taken(*message_, from_, to_); }
 
  protected:
+  void withdraw() { hub_->withdraw(from_, to_, channel_, message_); }
   [[nodiscard]] const Message& message() const { return *message_; }
 
  private:
@@ -165,7 +168,7 @@ class ThreadTransport : public Transport {
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return hub_->num_ranks(); }
   [[nodiscard]] std::unique_ptr<Pending> send(int to, Channel channel, std::span<const std::byte> bytes) override {
-    return std::make_unique<PendingSend>(hub_, rank_, to, channel, bytes);
+    return std::make_unique<PendingSend>(hub_, rank_, to, channel, Message{bytes});
   }
   [[nodiscard]] std::unique_ptr<Pending> receive(int from, Channel channel, std::span<std::byte> bytes) override {
     return std::make_unique<PendingReceive>(hub_, from, rank_, channel, bytes);
@@ -182,34 +185,60 @@ class ThreadTransport : public Transport {
 /// A send of the memory of a GPU. Its receiver copies on its own stream.
 class DeviceSend : public PendingSend {
  public:
-  using PendingSend::PendingSend;
-  void wait_on(cuda::StreamHandle stream) {
-    wait();  // until the copy is on the receiver's stream
-    message().copied->make_wait(stream);
+  DeviceSend(std::shared_ptr<Hub> hub, int from, int to, Message message, cuda::StreamHandle stream)
+      : PendingSend(std::move(hub), from, to, kDeviceChannel, std::move(message)), stream_(stream) {}
+
+  /// Where the call has failed, and its receiver's has not: a copy may be under way all the same.
+  ~DeviceSend() override {
+    if (is_ordered_) return;
+    withdraw();
+    try {
+      order();
+    } catch (const Error&) {
+      return;  // the context is gone, and all that was in it
+    }
   }
+
+  /// What is put on the stream from now on may write the message's memory.
+  void finish() {
+    wait();  // until the copy is on the receiver's stream
+    order();
+  }
+
+ private:
+  void order() {
+    if (message().copied) message().copied->make_wait(stream_);
+    is_ordered_ = true;
+  }
+
+  cuda::StreamHandle stream_;
+  bool is_ordered_ = false;
 };
 
 // All sends first: no rank waits for one that has not posted its own.
 void ThreadTransport::exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives) {
   const cuda::StreamHandle stream = state().stream();
+  const int device = state().device();
   const auto ready = std::make_shared<cuda::Event>();
   ready->record(stream);
   std::list<DeviceSend> posted;
   for (const DeviceMessage& m : sends) {
     const auto* const data = reinterpret_cast<const std::byte*>(m.data);  // NOLINT(performance-no-int-to-ptr)
-    posted.emplace_back(hub_, rank_, m.peer, kDeviceChannel, std::span(data, m.bytes), ready);
+    const Message message = {.bytes = {data, m.bytes}, .device = device, .ready = ready};
+    posted.emplace_back(hub_, rank_, m.peer, message, stream);
   }
   for (const DeviceMessage& m : receives) {
     hub_->take(m.peer, rank_, kDeviceChannel, m.bytes, [&](Message& message) {
       message.ready->make_wait(stream);
+      auto copied = std::make_shared<cuda::Event>();
+      cuda::enable_peer_access(device, message.device);  // where it cannot, the copy goes by way of the host's memory
       const auto from = reinterpret_cast<cuda::DevicePointer>(message.bytes.data());
-      cuda::check_call(cuda::driver().copy_on_device(m.data, from, m.bytes, stream), "cuMemcpyDtoDAsync",
-                       "passing on a block of a ring");
-      message.copied = std::make_shared<cuda::Event>();
-      message.copied->record(stream);
+      cuda::copy_between({device, m.data}, {message.device, from}, m.bytes, stream);
+      copied->record(stream);
+      message.copied = std::move(copied);
     });
   }
-  for (DeviceSend& send : posted) send.wait_on(stream);
+  for (DeviceSend& send : posted) send.finish();
 }
 
 }  // namespace

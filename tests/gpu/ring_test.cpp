@@ -1,153 +1,15 @@
-// Rings of GPU ranks against float64: shardings, masks, options and numbers of ranks in a pairwise covering array, with
-// the budgets of one device. Ranks that are threads share GPU 0; NCCL wants a GPU for each.
-#include "attend/ring.hpp"
-
+// Rings of ranks that are threads and share GPU 0, against float64: shardings, masks, options and numbers of ranks in a
+// pairwise covering array, with the budgets of one device.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdio>
-#include <thread>
 
-#include "attend/ring_nccl.hpp"
-#include "cuda/driver/device.hpp"
-#include "cuda/driver/stream.hpp"
 #include "gpu/gpu.hpp"
-#include "ring/nccl.hpp"
-#include "ring/ring_run.hpp"
-#include "support/compare.hpp"
-#include "support/covering_array.hpp"
+#include "gpu/gpu_ring.hpp"
 
 namespace attend::test {
 namespace {
-
-enum Factor { kDtype, kShardingKind, kRanks, kLengths, kHeads, kHeadDims, kMask, kOptions, kDlse, kBatching, kLayout };
-
-struct Pair {
-  std::int64_t a, b;
-};
-struct Mask {
-  bool causal;
-  std::int64_t left, right;
-};
-enum Options { kPlain, kAlibi, kDropout, kSoftcap, kAlibiDropout, kBias, kBoolMask, kNumOptions };
-constexpr DType kDtypes[] = {DType::kBF16, DType::kF16, DType::kF32};
-constexpr Sharding kShardings[] = {Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped};
-constexpr int kNumRanks[] = {2, 1, 3, 4};
-constexpr Pair kLengthPairs[] = {{512, 512}, {200, 430}, {300, 130}, {5, 3}, {576, 576}, {0, 40}};
-constexpr Pair kHeadPairs[] = {{2, 2}, {4, 1}, {6, 2}};
-constexpr Pair kHeadDimPairs[] = {{64, 64}, {128, 128}};
-constexpr Mask kMasks[] = {{true, -1, -1}, {false, -1, -1}, {true, 100, -1}, {false, 60, 20}};
-const std::vector<int> kNumValues = {std::size(kDtypes),
-                                     std::size(kShardings),
-                                     std::size(kNumRanks),
-                                     std::size(kLengthPairs),
-                                     std::size(kHeadPairs),
-                                     std::size(kHeadDimPairs),
-                                     std::size(kMasks),
-                                     kNumOptions,
-                                     2,
-                                     2,
-                                     2};
-
-/// Bias and mask want rows that are neighbours, and no packed sequences; far from every row ALiBi takes p below the
-/// smallest normal number, where no error is bounded.
-bool is_compatible(int f, int a, int g, int b) {
-  const auto reads_scores = [](int options) { return options == kBias || options == kBoolMask; };
-  if (f == kShardingKind && g == kOptions) return kShardings[a] != Sharding::kStriped || !reads_scores(b);
-  if (f == kOptions && g == kBatching) return b == 0 || !reads_scores(a);
-  if (f == kLengths && g == kOptions)
-    return kLengthPairs[a].a == kLengthPairs[a].b || (b != kAlibi && b != kAlibiDropout);
-  return true;
-}
-
-constexpr RingAlgorithm kAlgorithms[] = {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll};
-
-RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
-  const auto at = [&](Factor f) { return static_cast<std::size_t>(v[f]); };
-  const Mask& mask = kMasks[at(kMask)];
-  AttentionCase c = {.dtype = kDtypes[at(kDtype)],
-                     .batch = 2,
-                     .heads_q = kHeadPairs[at(kHeads)].a,
-                     .heads_k = kHeadPairs[at(kHeads)].b,
-                     .seqlen_q = kLengthPairs[at(kLengths)].a,
-                     .seqlen_k = kLengthPairs[at(kLengths)].b,
-                     .head_dim = kHeadDimPairs[at(kHeadDims)].a,
-                     .head_dim_v = kHeadDimPairs[at(kHeadDims)].b,
-                     .causal = mask.causal,
-                     .window_left = mask.left,
-                     .window_right = mask.right};
-  c.alibi = v[kOptions] == kAlibi || v[kOptions] == kAlibiDropout;
-  if (v[kOptions] == kDropout || v[kOptions] == kAlibiDropout) c.dropout_p = 0.2;
-  if (v[kOptions] == kSoftcap) c.softcap = 20;
-  if (v[kOptions] == kBias) c.bias = Broadcast{true, false, true};
-  if (v[kOptions] == kBoolMask) c.mask = Broadcast{false, true, true};
-  c.dlse = v[kDlse] == 1;
-  c.layout = v[kLayout] == 0 ? CaseLayout::kBSHD : CaseLayout::kPadded;
-  c.seed = seed;
-  if (v[kBatching] == 1) {
-    c.varlen_q = {c.seqlen_q, 0, c.seqlen_q / 2, 3};
-    c.varlen_k = {c.seqlen_k, 4, 0, c.seqlen_k / 3 + 1};
-  }
-  const int num_ranks = kNumRanks[at(kRanks)];
-  if (algorithm == RingAlgorithm::kAllToAll) {  // every rank has its share
-    c.heads_k = num_ranks;
-    c.heads_q = (v[kHeads] == 0 ? 1 : 2) * num_ranks;
-    c.bias.reset();  // refused
-    c.mask.reset();
-  }
-  return {c, kShardings[at(kShardingKind)], num_ranks, algorithm};
-}
-
-constexpr std::uint64_t kArraySeed = 20261122;
-
-std::vector<RingCase> cases() {
-  std::vector<RingCase> all;
-  for (const Choice& v : covering_array(kNumValues, is_compatible, kArraySeed)) {
-    for (const RingAlgorithm algorithm : kAlgorithms) all.push_back(to_case(v, algorithm, 1000 + all.size()));
-  }
-  return all;
-}
-
-/// Forward and backward of one rank, waited for.
-void run_rank(const RingContext& context, const RankTensors& tensors, const RingCase& c, int device,
-              std::string_view compute) {
-  const cuda::ContextGuard guard(device);
-  const cuda::OwnStream stream;
-  const RankPlace place = {{DeviceType::kCUDA, device}, stream.get()};
-  ring_forward_of(context, tensors, c, compute, place);
-  ring_backward_of(context, tensors, c, compute, place);
-  cuda::synchronize(stream.get());
-}
-
-/// On threads; rank r on GPU devices[r].
-Outputs run_on_gpus(const std::vector<RingContext>& ranks, const std::vector<int>& devices, const Inputs& whole,
-                    const RingCase& c, std::string_view compute = "auto") {
-  const std::vector<RankTensors> tensors = cut(whole, c);
-  const std::vector<std::string> thrown = on_threads(c.num_ranks, [&](int rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    run_rank(ranks[at], tensors[at], c, devices[at], compute);
-  });
-  for (const std::string& text : thrown) EXPECT_EQ(text, "") << describe(c);
-  return put_together(tensors, whole, c);
-}
-
-Outputs run_on_gpu(const Inputs& whole, const RingCase& c, std::string_view compute = "auto") {
-  return run_on_gpus(make_thread_ring(c.num_ranks), std::vector<int>(static_cast<std::size_t>(c.num_ranks), 0), whole,
-                     c, compute);
-}
-
-void check(const Inputs& in, const Outputs& out, const RingCase& c) {
-  const bool rounds_p = c.problem.dtype != DType::kF32;
-  std::string line = describe(c);
-  for (const TensorCheck& check : compare_outputs(in, out, rounds_p ? KeptP::kRounded : KeptP::kFloat)) {
-    char text[64];
-    std::snprintf(text, sizeof(text), "  %s %.2e of %.2e", check.name.c_str(), check.comparison.block_error,
-                  check.comparison.budget);
-    line += text;
-  }
-  std::puts(line.c_str());
-  std::fflush(stdout);  // a process that hangs is ended, and what it was at should be known
-}
 
 class GpuRing : public GpuTest {};
 class EveryGpuRingPair : public GpuTest, public testing::WithParamInterface<RingCase> {};
@@ -155,28 +17,14 @@ class EveryGpuRingPair : public GpuTest, public testing::WithParamInterface<Ring
 TEST_P(EveryGpuRingPair, StaysInBudget) {
   const RingCase& c = GetParam();
   const Inputs in = make_inputs(c.problem);
-  check(in, run_on_gpu(in, c), c);
+  check_ring(in, run_on_gpu(in, c), c);
 }
 
-INSTANTIATE_TEST_SUITE_P(CoveringArray, EveryGpuRingPair, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(CoveringArray, EveryGpuRingPair, testing::ValuesIn(gpu_ring_cases()),
                          [](const auto& test) { return std::to_string(test.index); });
 
 TEST(GpuRingCases, MissNoCompatiblePair) {
-  EXPECT_EQ(uncovered_pairs(kNumValues, is_compatible, covering_array(kNumValues, is_compatible, kArraySeed)), 0);
-}
-
-RingCase long_case(DType dtype, Sharding sharding, int num_ranks) {
-  return {{.dtype = dtype,
-           .heads_q = 2,
-           .heads_k = 1,
-           .seqlen_q = 1024,
-           .seqlen_k = 1024,
-           .head_dim = 128,
-           .head_dim_v = 128,
-           .causal = true,
-           .seed = 7},
-          sharding,
-          num_ranks};
+  EXPECT_EQ(uncovered_gpu_ring_pairs(), 0);
 }
 
 struct Errors {
@@ -196,7 +44,7 @@ Errors errors_of(const std::vector<double>& result, const std::vector<double>& t
 /// Parts stay in float32: what is rounded to 16 bits is the end alone. Root mean squares: which entry is worst, and how
 /// bad, changes with each rounding inside of the kernels, whose tiles are not those of one device.
 TEST_F(GpuRing, ErrorDoesNotGrowWithRanks) {
-  const RingCase eight = long_case(DType::kBF16, Sharding::kZigzag, 8);
+  const RingCase eight = long_ring_case(DType::kBF16, Sharding::kZigzag, 8);
   const Inputs in = make_inputs(eight.problem);
   const Outputs truth = run(as_f64(in), "reference");
   const Outputs alone = run(in, supports("sm90_forward", in) ? "sm90_backward" : "sm80_backward");  // after its forward
@@ -216,13 +64,13 @@ TEST_F(GpuRing, ErrorDoesNotGrowWithRanks) {
 }
 
 TEST_F(GpuRing, IsRepeatableWhereItIsAskedToBe) {
-  RingCase c = long_case(DType::kF16, Sharding::kZigzag, 4);
+  RingCase c = long_ring_case(DType::kF16, Sharding::kZigzag, 4);
   c.problem.deterministic = true;
   c.problem.heads_q = c.problem.heads_k = 4;
   const Inputs in = make_inputs(c.problem);
   Outputs first;
   for (int round = 0; round < 3 * 5; ++round) {
-    c.algorithm = kAlgorithms[round / 5];
+    c.algorithm = kRingAlgorithms[round / 5];
     Outputs again = run_on_gpu(in, c);
     if (round % 5 == 0) {
       first = std::move(again);
@@ -255,7 +103,7 @@ TEST_F(GpuRing, DropsTheVeryEntriesOfOneDevice) {
       const Inputs in = make_inputs(c.problem);
       in.v.generate([](auto, auto, std::int64_t row, std::int64_t col) { return row == col ? 1.0 : 0.0; });
       const std::vector<double> want = run(in, "auto").o.values();
-      for (const RingAlgorithm algorithm : kAlgorithms) {
+      for (const RingAlgorithm algorithm : kRingAlgorithms) {
         c.algorithm = algorithm;
         const std::vector<double> got = run_on_gpu(in, c).o.values();
         for (std::size_t i = 0; i < want.size(); ++i) ASSERT_EQ(got[i] == 0, want[i] == 0) << i << " " << describe(c);
@@ -265,7 +113,7 @@ TEST_F(GpuRing, DropsTheVeryEntriesOfOneDevice) {
 }
 
 TEST_F(GpuRing, RefusesOnEveryRankWhatOneRankLacks) {
-  RingCase c = long_case(DType::kBF16, Sharding::kStriped, 3);
+  RingCase c = long_ring_case(DType::kBF16, Sharding::kStriped, 3);
   c.problem.seqlen_q = c.problem.seqlen_k = 64;
   c.problem.bias = Broadcast{true, true, true};
   const Inputs in = make_inputs(c.problem);
@@ -278,111 +126,6 @@ TEST_F(GpuRing, RefusesOnEveryRankWhatOneRankLacks) {
   for (const std::string& text : thrown) {
     EXPECT_EQ(text, "bias: given with striped sharding on a GPU, allowed none (rank 0)");
   }
-}
-
-/// Ranks on GPUs of their own.
-class NcclRing : public GpuTest {
- protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped()) return;
-    if (cuda::device_count() < 2) GTEST_SKIP() << "one GPU, NCCL wants one for each of two ranks";
-    try {
-      (void)make_nccl_id();
-    } catch (const Error& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
-
-  /// The first message of a communicator sets up its connections, which takes seconds where others use the host too.
-  static std::vector<RingContext> make_ring(int num_ranks = 2,
-                                            std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
-    const NcclId id = make_nccl_id();
-    std::vector<std::optional<RingContext>> made(static_cast<std::size_t>(num_ranks));
-    const std::vector<std::string> thrown = on_threads(num_ranks, [&](int rank) {
-      made[static_cast<std::size_t>(rank)] = make_nccl_ring(id, rank, num_ranks, rank, {.timeout = timeout});
-    });
-    for (const std::string& text : thrown) EXPECT_EQ(text, "");
-    std::vector<RingContext> ranks;
-    for (const std::optional<RingContext>& rank : made) ranks.push_back(*rank);
-    return ranks;
-  }
-};
-
-/// Every fourth case of the array for as many ranks as there are GPUs, and for fewer: beside threads on one GPU, which
-/// have all cases, only the way of the messages is another.
-TEST_F(NcclRing, StaysInBudget) {
-  for (const int num_ranks : {2, 3, 4}) {
-    if (num_ranks > cuda::device_count()) break;
-    const std::vector<RingContext> ranks = make_ring(num_ranks);
-    int number = 0;
-    for (const RingCase& c : cases()) {
-      if (c.num_ranks != num_ranks || number++ % 4 != 0) continue;
-      const Inputs in = make_inputs(c.problem);
-      check(in, run_on_gpus(ranks, {0, 1, 2, 3}, in, c), c);
-    }
-  }
-}
-
-/// Ranks that ask for different algorithms would wait for each other's messages.
-TEST_F(NcclRing, TellsRanksOfDifferentAlgorithms) {
-  const std::vector<RingContext> ranks = make_ring();
-  const RingCase c = long_case(DType::kBF16, Sharding::kZigzag, 2);
-  const Inputs in = make_inputs(c.problem);
-  const std::vector<RankTensors> tensors = cut(in, c);
-  const std::vector<std::string> thrown = on_threads(2, [&](int rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    RingCase mine = c;
-    if (rank == 1) mine.algorithm = RingAlgorithm::kAllGather;
-    run_rank(ranks[at], tensors[at], mine, rank, "auto");
-  });
-  for (const std::string& text : thrown) {
-    EXPECT_EQ(text, "algorithm: all_gather on rank 1, allowed exchange as on rank 0");
-  }
-}
-
-TEST_F(NcclRing, TakesACommunicatorOfTheCallers) {
-  const NcclId id = make_nccl_id();
-  const RingCase c = long_case(DType::kBF16, Sharding::kZigzag, 2);
-  const Inputs in = make_inputs(c.problem);
-  const std::vector<RankTensors> tensors = cut(in, c);
-  const std::vector<std::string> thrown = on_threads(2, [&](int rank) {
-    const cuda::ContextGuard guard(rank);
-    ring::NcclComm comm = nullptr;
-    ring::check_nccl(ring::nccl().comm_init_rank(&comm, 2, id, rank), "ncclCommInitRank");
-    run_rank(make_nccl_ring(comm), tensors[static_cast<std::size_t>(rank)], c, rank, "auto");
-    ring::check_nccl(ring::nccl().comm_destroy(comm), "ncclCommDestroy");  // the context has left it alone
-  });
-  for (const std::string& text : thrown) EXPECT_EQ(text, "");
-  check(in, put_together(tensors, in, c), c);
-}
-
-TEST_F(NcclRing, TellsRanksThatDiffer) {
-  const std::vector<RingContext> ranks = make_ring();
-  const RingCase c = long_case(DType::kBF16, Sharding::kZigzag, 2);
-  const Inputs in = make_inputs(c.problem);
-  const std::vector<RankTensors> tensors = cut(in, c);
-  const std::vector<std::string> thrown = on_threads(2, [&](int rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    RingCase mine = c;
-    if (rank == 1) mine.sharding = Sharding::kStriped;
-    run_rank(ranks[at], tensors[at], mine, rank, "auto");
-  });
-  for (const std::string& text : thrown) EXPECT_EQ(text, "sharding: striped on rank 1, allowed zigzag as on rank 0");
-  check(in, run_on_gpus(ranks, {0, 1}, in, c), c);  // the ring is as good as new
-}
-
-/// By itself, in a process of its own: what goes wrong here may hang.
-class LastNcclRing : public NcclRing {};
-
-TEST_F(LastNcclRing, DoesNotWaitForEverForARankThatIsGone) {
-  const std::vector<RingContext> ranks = make_ring(2, std::chrono::milliseconds(3000));
-  const RingCase c = long_case(DType::kBF16, Sharding::kZigzag, 2);
-  const Inputs in = make_inputs(c.problem);
-  const std::vector<RankTensors> tensors = cut(in, c);
-  const std::vector<std::string> thrown =
-      on_threads(1, [&](int rank) { run_rank(ranks[0], tensors[0], c, rank, "auto"); });
-  EXPECT_EQ(thrown[0], "ring: rank 0 has waited 3000 ms for the others to begin the call");
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "io/attend_program.hpp"
 #include "io/on_ranks.hpp"
@@ -63,8 +65,13 @@ void expect_results(const std::filesystem::path& path, int num_ranks, const std:
     EXPECT_EQ(row["algorithm"], algorithm);
     EXPECT_EQ(row["sharding"], "striped");
     EXPECT_GT(row["ms"], 0.0);
+    const auto alone = row["alone_ms_by_rank"].get<std::vector<double>>();
+    ASSERT_EQ(alone.size(), static_cast<std::size_t>(num_ranks));
+    EXPECT_GT(*std::ranges::min_element(alone), 0.0);
+    EXPECT_EQ(row["alone_ms"].get<double>(), *std::ranges::max_element(alone));
     EXPECT_NEAR(row["share_of_ideal"].get<double>(), row["alone_ms"].get<double>() / row["ms"].get<double>(), 1e-9);
     if (i == 2) continue;
+    EXPECT_EQ(row["computed_ms_by_rank"].size(), static_cast<std::size_t>(num_ranks));
     std::vector<int> computed(static_cast<std::size_t>(num_ranks));
     for (const auto& span : row["timeline"]) {
       EXPECT_LE(span["begin_ms"], span["end_ms"]);

@@ -18,7 +18,7 @@ _of_groups: weakref.WeakKeyDictionary[Any, dict[int, _core.RingContext]] = weakr
 _of_comms: list[dict[Any, Any]] = []  # what communicators have as an attribute
 
 
-def connect(group: Any = None, device: Any = "cpu", timeout: float = TIMEOUT_S) -> None:
+def connect(group: Any = None, device: Any = "cpu", timeout: float = TIMEOUT_S, copy_engines: bool = True) -> None:
     """Makes the connections that calls on `group` with tensors on `device` need; else the first call makes them.
 
     Collective: every rank of the group has to call. On CPUs it makes a gloo group, on GPUs a communicator of NCCL, of
@@ -28,6 +28,9 @@ def connect(group: Any = None, device: Any = "cpu", timeout: float = TIMEOUT_S) 
         group: a torch.distributed process group, its name, a device mesh of one dimension, or None: the default group.
         device: "cpu" or the rank's GPU, as torch.device takes it.
         timeout: seconds that a rank waits for the others before its call ends in an error.
+        copy_engines: GPUs of one machine pass blocks on by their copy engines, which leave all multiprocessors to the
+            products, where every rank can and wants to; else, and between machines, NCCL's kernels do. No matter on
+            CPUs.
 
     Raises:
         attend.RunError where the group is connected for this device already, torch.distributed is not initialised, or
@@ -40,7 +43,7 @@ def connect(group: Any = None, device: Any = "cpu", timeout: float = TIMEOUT_S) 
     resolved = process_group(group_name(group))
     if index in _of_groups.get(resolved, {}):
         raise RunError(f"group: connected on {device} already, allowed once")
-    _connect(resolved, index, timeout)
+    _connect(resolved, index, timeout, copy_engines)
 
 
 def group_name(group: Any) -> str:
@@ -84,7 +87,7 @@ def of_group(name: str, index: int) -> _core.RingContext:
     return _connect(group, index, TIMEOUT_S) if found is None else found
 
 
-def _connect(group: Any, index: int, timeout_s: float) -> _core.RingContext:
+def _connect(group: Any, index: int, timeout_s: float, copy_engines: bool = True) -> _core.RingContext:
     import torch
     import torch.distributed as dist
 
@@ -100,7 +103,7 @@ def _connect(group: Any, index: int, timeout_s: float) -> _core.RingContext:
         box = [_core.make_nccl_id() if rank == 0 else b""]
         device = torch.device("cuda", index) if "nccl" in dist.get_backend(group) else None
         dist.broadcast_object_list(box, src=dist.get_global_rank(group, 0), group=group, device=device)
-        context = _core.make_nccl_ring(box[0], rank, size, index, timeout_s)
+        context = _core.make_nccl_ring(box[0], rank, size, index, timeout_s, copy_engines)
     _of_groups.setdefault(group, {})[index] = context
     return context
 
@@ -119,7 +122,7 @@ def of_comm(comm: Any, index: int) -> _core.RingContext:
             contexts["close"] = messages.close
         else:
             made = comm.bcast(_core.make_nccl_id() if comm.rank == 0 else None)
-            contexts[index] = _core.make_nccl_ring(made, comm.rank, comm.size, index, TIMEOUT_S)
+            contexts[index] = _core.make_nccl_ring(made, comm.rank, comm.size, index, TIMEOUT_S, True)
     found: _core.RingContext = contexts[index]
     return found
 

@@ -46,15 +46,9 @@ DeviceState* state(int index) {
   return index >= 0 && index < kMostDevices ? &table().states[static_cast<std::size_t>(index)] : nullptr;
 }
 
-DeviceIndex handle(int index) {
-  DeviceIndex device = 0;
-  check_call(driver().device_get(&device, index), "cuDeviceGet", fmt::format("opening device {}", index));
-  return device;
-}
-
 DeviceInfo query(int index) {
   const Driver& d = driver();
-  const DeviceIndex device = handle(index);
+  const DeviceIndex device = device_handle(index);
   const std::string doing = fmt::format("asking device {} for its properties", index);
   const auto attribute = [&](DeviceAttribute which) {
     int value = 0;
@@ -74,22 +68,6 @@ DeviceInfo query(int index) {
   info.l2_bytes = static_cast<std::size_t>(attribute(DeviceAttribute::kL2CacheBytes));
   check_call(d.device_memory(&info.memory_bytes, device), "cuDeviceTotalMem", doing);
   return info;
-}
-
-ContextHandle primary_context(int index) {
-  if (DeviceState* known = state(index); known != nullptr) {
-    if (ContextHandle context = known->primary.load(std::memory_order_acquire)) return context;
-  }
-  check_index(index);
-  const std::lock_guard lock(table().mutex);
-  DeviceState& s = *state(index);
-  ContextHandle context = s.primary.load(std::memory_order_relaxed);
-  if (context == nullptr) {
-    check_call(driver().primary_retain(&context, handle(index)), "cuDevicePrimaryCtxRetain",
-               fmt::format("opening device {}", index));
-    s.primary.store(context, std::memory_order_release);
-  }
-  return context;
 }
 
 }  // namespace
@@ -136,6 +114,28 @@ const DeviceInfo& device_info(int index) {
   const auto* info = new DeviceInfo(query(index));
   s.info.store(info, std::memory_order_release);
   return *info;
+}
+
+DeviceIndex device_handle(int index) {
+  DeviceIndex device = 0;
+  check_call(driver().device_get(&device, index), "cuDeviceGet", fmt::format("opening device {}", index));
+  return device;
+}
+
+ContextHandle primary_context(int index) {
+  if (DeviceState* known = state(index); known != nullptr) {
+    if (ContextHandle context = known->primary.load(std::memory_order_acquire)) return context;
+  }
+  check_index(index);
+  const std::lock_guard lock(table().mutex);
+  DeviceState& s = *state(index);
+  ContextHandle context = s.primary.load(std::memory_order_relaxed);
+  if (context == nullptr) {
+    check_call(driver().primary_retain(&context, device_handle(index)), "cuDevicePrimaryCtxRetain",
+               fmt::format("opening device {}", index));
+    s.primary.store(context, std::memory_order_release);
+  }
+  return context;
 }
 
 ContextGuard::ContextGuard(int device) {

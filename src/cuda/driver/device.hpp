@@ -40,6 +40,12 @@ struct DeviceInfo {
 /// Facts of GPU `index`, asked once and kept. @throws Error (kInvalidArgument) where there is no such GPU.
 [[nodiscard]] const DeviceInfo& device_info(int index);
 
+/// The driver's name of GPU `index`.
+[[nodiscard]] DeviceIndex device_handle(int index);
+
+/// The primary context of GPU `index`, retained by the first call and kept.
+[[nodiscard]] ContextHandle primary_context(int index);
+
 /// Makes the primary context of a GPU current in this thread, and the former one again at its end. The primary context
 /// is the one that every framework shares; it is retained once and kept.
 class ContextGuard {

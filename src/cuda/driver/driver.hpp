@@ -19,11 +19,13 @@ namespace attend::cuda {
   X(device_name, cuDeviceGetName, (char*, int, DeviceIndex))                                                  \
   X(device_memory, cuDeviceTotalMem_v2, (std::size_t*, DeviceIndex))                                          \
   X(device_attribute, cuDeviceGetAttribute, (int*, DeviceAttribute, DeviceIndex))                             \
+  X(can_access_peer, cuDeviceCanAccessPeer, (int*, DeviceIndex, DeviceIndex))                                 \
   X(primary_retain, cuDevicePrimaryCtxRetain, (ContextHandle*, DeviceIndex))                                  \
   X(primary_release, cuDevicePrimaryCtxRelease_v2, (DeviceIndex))                                             \
   X(context_get, cuCtxGetCurrent, (ContextHandle*))                                                           \
   X(context_push, cuCtxPushCurrent_v2, (ContextHandle))                                                       \
   X(context_pop, cuCtxPopCurrent_v2, (ContextHandle*))                                                        \
+  X(enable_peer_access, cuCtxEnablePeerAccess, (ContextHandle, unsigned))                                     \
   X(context_synchronize, cuCtxSynchronize, ())                                                                \
   X(module_load_data, cuModuleLoadData, (ModuleHandle*, const void*))                                         \
   X(module_unload, cuModuleUnload, (ModuleHandle))                                                            \
@@ -41,6 +43,11 @@ namespace attend::cuda {
   X(event_record, cuEventRecord, (EventHandle, StreamHandle))                                                 \
   X(event_synchronize, cuEventSynchronize, (EventHandle))                                                     \
   X(event_elapsed, cuEventElapsedTime, (float*, EventHandle, EventHandle))                                    \
+  X(ipc_get_event, cuIpcGetEventHandle, (IpcHandle*, EventHandle))                                            \
+  X(ipc_open_event, cuIpcOpenEventHandle, (EventHandle*, IpcHandle))                                          \
+  X(ipc_get_memory, cuIpcGetMemHandle, (IpcHandle*, DevicePointer))                                           \
+  X(ipc_open_memory, cuIpcOpenMemHandle_v2, (DevicePointer*, IpcHandle, unsigned))                            \
+  X(ipc_close_memory, cuIpcCloseMemHandle, (DevicePointer))                                                   \
   X(context_device, cuCtxGetDevice, (DeviceIndex*))                                                           \
   X(pool_create, cuMemPoolCreate, (MemoryPoolHandle*, const MemoryPoolProperties*))                           \
   X(pool_get_attribute, cuMemPoolGetAttribute, (MemoryPoolHandle, MemoryPoolAttribute, void*))                \
@@ -50,6 +57,8 @@ namespace attend::cuda {
   X(mem_alloc, cuMemAlloc_v2, (DevicePointer*, std::size_t))                                                  \
   X(mem_free, cuMemFree_v2, (DevicePointer))                                                                  \
   X(copy_on_device, cuMemcpyDtoDAsync_v2, (DevicePointer, DevicePointer, std::size_t, StreamHandle))          \
+  X(copy_between_devices, cuMemcpyPeerAsync,                                                                  \
+    (DevicePointer, ContextHandle, DevicePointer, ContextHandle, std::size_t, StreamHandle))                  \
   X(copy_to_device, cuMemcpyHtoDAsync_v2, (DevicePointer, const void*, std::size_t, StreamHandle))            \
   X(copy_to_host, cuMemcpyDtoHAsync_v2, (void*, DevicePointer, std::size_t, StreamHandle))                    \
   X(memset_async, cuMemsetD8Async, (DevicePointer, unsigned char, std::size_t, StreamHandle))                 \

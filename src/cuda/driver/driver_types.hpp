@@ -18,6 +18,11 @@ using StreamHandle = struct StreamTag*;      // CUstream; null is the default st
 using EventHandle = struct EventTag*;        // CUevent
 using MemoryPoolHandle = struct PoolTag*;    // CUmemoryPool
 
+/// CUipcMemHandle and CUipcEventHandle: what another process of the machine opens.
+struct IpcHandle {
+  unsigned char reserved[64];
+};
+
 /// CUdevice_attribute
 enum class DeviceAttribute : int {
   kMaxSmemPerBlock = 8,

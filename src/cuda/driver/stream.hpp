@@ -58,6 +58,7 @@ class Event {
   /// Work put on `stream` from now on starts after this point.
   void make_wait(StreamHandle stream) const;
   void synchronize() const;
+  [[nodiscard]] EventHandle get() const noexcept { return event_; }
   /// Milliseconds from `start` to this point; both with Timing::kOn, and reached.
   [[nodiscard]] float milliseconds_since(const Event& start) const;
 

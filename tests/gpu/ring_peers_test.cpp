@@ -1,0 +1,298 @@
+// Rings of ranks with a GPU each: threads, threads over NCCL, and processes over NCCL, by copy engines and by NCCL's
+// kernels.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <numeric>
+#include <thread>
+
+#include "attend/ring_nccl.hpp"
+#include "cuda/driver/device.hpp"
+#include "gpu/gpu.hpp"
+#include "gpu/gpu_ring.hpp"
+#include "ring/nccl.hpp"
+#include "ring/transport.hpp"
+
+namespace attend::test {
+namespace {
+
+std::vector<int> gpus_of_their_own(int num_ranks) {
+  std::vector<int> devices(static_cast<std::size_t>(num_ranks));
+  std::iota(devices.begin(), devices.end(), 0);
+  return devices;
+}
+
+/// Blocks of megabytes, which are under way while kernels run, in memory that grows from call to call. Ranks that share
+/// a GPU have the same bits: a copy that comes too early or too late changes them.
+std::vector<RingCase> cases_of_long_blocks(int num_ranks) {
+  std::vector<RingCase> all;
+  for (const std::int64_t seqlen : {2048, 8192, 4096}) {
+    for (const RingAlgorithm algorithm : kRingAlgorithms) {
+      RingCase c = long_ring_case(DType::kBF16, Sharding::kZigzag, num_ranks);
+      c.algorithm = algorithm;
+      c.problem.heads_q = c.problem.heads_k = 12;
+      c.problem.seqlen_q = c.problem.seqlen_k = seqlen;
+      c.problem.deterministic = true;
+      all.push_back(c);
+    }
+  }
+  return all;
+}
+
+void expect_same_bits(const Outputs& got, const Outputs& want, const RingCase& c) {
+  for (TensorBuffer Outputs::*tensor : {&Outputs::o, &Outputs::lse, &Outputs::dq, &Outputs::dk, &Outputs::dv}) {
+    EXPECT_EQ((got.*tensor).bytes(), (want.*tensor).bytes()) << describe(c);
+  }
+}
+
+void expect_bits_of_one_gpu(const std::vector<RingContext>& ranks, int num_ranks) {
+  for (const RingCase& c : cases_of_long_blocks(num_ranks)) {
+    const Inputs in = make_inputs(c.problem);
+    const Outputs got = run_on_gpus(ranks, gpus_of_their_own(num_ranks), in, c);
+    ASSERT_FALSE(testing::Test::HasFailure()) << "on GPUs of their own: " << describe(c);
+    expect_same_bits(got, run_on_gpu(in, c), c);
+    ASSERT_FALSE(testing::Test::HasFailure()) << describe(c);  // after a fault nothing of the process can be trusted
+  }
+}
+
+/// Ranks that are threads with a GPU each.
+class GpuRingOfSeveral : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (!IsSkipped() && cuda::device_count() < 2) GTEST_SKIP() << "one GPU, wanted one for each of two ranks";
+  }
+};
+
+TEST_F(GpuRingOfSeveral, MovesLongBlocksWhileItComputes) {
+  const int num_ranks = std::min(4, cuda::device_count());
+  expect_bits_of_one_gpu(make_thread_ring(num_ranks), num_ranks);
+}
+
+/// Ranks on GPUs of their own, over NCCL.
+class NcclRing : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    if (cuda::device_count() < 2) GTEST_SKIP() << "one GPU, NCCL wants one for each of two ranks";
+    try {
+      (void)make_nccl_id();
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+
+  static std::vector<RingContext> make_ring(int num_ranks = 2, const NcclRingOptions& options = kOptions) {
+    const NcclId id = make_nccl_id();
+    std::vector<std::optional<RingContext>> made(static_cast<std::size_t>(num_ranks));
+    const std::vector<std::string> thrown = on_threads(num_ranks, [&](int rank) {
+      made[static_cast<std::size_t>(rank)] = make_nccl_ring(id, rank, num_ranks, rank, options);
+    });
+    for (const std::string& text : thrown) EXPECT_EQ(text, "");
+    std::vector<RingContext> ranks;
+    for (const std::optional<RingContext>& rank : made) ranks.push_back(*rank);
+    return ranks;
+  }
+
+  /// The first message of a communicator sets up its connections, which takes seconds where others use the host too.
+  static constexpr NcclRingOptions kOptions = {.timeout = std::chrono::minutes(1)};
+};
+
+TEST_F(NcclRing, MovesLongBlocksWhileItComputes) {
+  const int num_ranks = std::min(4, cuda::device_count());
+  for (const bool copy_engines : {true, false}) {
+    expect_bits_of_one_gpu(make_ring(num_ranks, {.timeout = std::chrono::minutes(1), .copy_engines = copy_engines}),
+                           num_ranks);
+  }
+}
+
+/// How ranks with a GPU each pass on their messages.
+enum class Way { kThreads, kNccl, kNcclWithoutCopyEngines };
+
+struct WayCase {
+  Way way;
+  RingCase ring;
+};
+
+void PrintTo(const WayCase& c, std::ostream* out) {
+  *out << static_cast<int>(c.way) << " " << describe(c.ring);
+}
+
+/// Every fourth case of the array: threads on one GPU have all cases, and only the way of messages is another.
+std::vector<WayCase> cases_of_ways() {
+  std::vector<WayCase> all;
+  for (const Way way : {Way::kThreads, Way::kNccl, Way::kNcclWithoutCopyEngines}) {
+    for (const int num_ranks : {2, 3, 4}) {
+      int number = 0;
+      for (const RingCase& c : gpu_ring_cases()) {
+        if (c.num_ranks == num_ranks && number++ % 4 == 0) all.push_back({way, c});
+      }
+    }
+  }
+  return all;
+}
+
+class EveryWayOfMessages : public NcclRing, public testing::WithParamInterface<WayCase> {
+ protected:
+  static void TearDownTestSuite() { rings().clear(); }
+
+  /// One for all cases: connecting takes longer than a case.
+  static const std::vector<RingContext>& ring_of(Way way, int num_ranks) {
+    std::vector<RingContext>& ring = rings()[{way, num_ranks}];
+    if (!ring.empty()) return ring;
+    if (way == Way::kThreads) return ring = make_thread_ring(num_ranks);
+    return ring = make_ring(num_ranks, {.timeout = std::chrono::minutes(1), .copy_engines = way == Way::kNccl});
+  }
+
+ private:
+  static std::map<std::pair<Way, int>, std::vector<RingContext>>& rings() {
+    static std::map<std::pair<Way, int>, std::vector<RingContext>> all;
+    return all;
+  }
+};
+
+TEST_P(EveryWayOfMessages, StaysInBudget) {
+  const auto& [way, c] = GetParam();
+  if (c.num_ranks > cuda::device_count()) GTEST_SKIP() << cuda::device_count() << " GPUs, wanted " << c.num_ranks;
+  const Inputs in = make_inputs(c.problem);
+  check_ring(in, run_on_gpus(ring_of(way, c.num_ranks), gpus_of_their_own(c.num_ranks), in, c), c);
+}
+
+INSTANTIATE_TEST_SUITE_P(CoveringArray, EveryWayOfMessages, testing::ValuesIn(cases_of_ways()), kIndexName);
+
+/// What two ranks throw, of which the second asks for something else.
+std::vector<std::string> thrown_where_ranks_differ(const std::vector<RingContext>& ranks,
+                                                   const std::vector<RankTensors>& tensors, const RingCase& first,
+                                                   const RingCase& second) {
+  return on_threads(2, [&](int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    run_rank(ranks[at], tensors[at], rank == 0 ? first : second, rank, "auto");
+  });
+}
+
+/// Ranks that ask for different algorithms would wait for each other's messages.
+TEST_F(NcclRing, TellsRanksOfDifferentAlgorithms) {
+  const RingCase c = long_ring_case(DType::kBF16, Sharding::kZigzag, 2);
+  RingCase other = c;
+  other.algorithm = RingAlgorithm::kAllGather;
+  for (const std::string& text : thrown_where_ranks_differ(make_ring(), cut(make_inputs(c.problem), c), c, other)) {
+    EXPECT_EQ(text, "algorithm: all_gather on rank 1, allowed exchange as on rank 0");
+  }
+}
+
+TEST_F(NcclRing, TakesACommunicatorOfTheCallers) {
+  const NcclId id = make_nccl_id();
+  const RingCase c = long_ring_case(DType::kBF16, Sharding::kZigzag, 2);
+  const Inputs in = make_inputs(c.problem);
+  const std::vector<RankTensors> tensors = cut(in, c);
+  const std::vector<std::string> thrown = on_threads(2, [&](int rank) {
+    const cuda::ContextGuard guard(rank);
+    ring::NcclComm comm = nullptr;
+    ring::check_nccl(ring::nccl().comm_init_rank(&comm, 2, id, rank), "ncclCommInitRank");
+    run_rank(make_nccl_ring(comm), tensors[static_cast<std::size_t>(rank)], c, rank, "auto");
+    ring::check_nccl(ring::nccl().comm_destroy(comm), "ncclCommDestroy");  // the context has left it alone
+  });
+  for (const std::string& text : thrown) EXPECT_EQ(text, "");
+  check_ring(in, put_together(tensors, in, c), c);
+}
+
+TEST_F(NcclRing, TellsRanksThatDiffer) {
+  const std::vector<RingContext> ranks = make_ring();
+  const RingCase c = long_ring_case(DType::kBF16, Sharding::kZigzag, 2);
+  const Inputs in = make_inputs(c.problem);
+  RingCase other = c;
+  other.sharding = Sharding::kStriped;
+  for (const std::string& text : thrown_where_ranks_differ(ranks, cut(in, c), c, other)) {
+    EXPECT_EQ(text, "sharding: striped on rank 1, allowed zigzag as on rank 0");
+  }
+  check_ring(in, run_on_gpus(ranks, {0, 1}, in, c), c);  // the ring is as good as new
+}
+
+/// By itself, in a process of its own: what goes wrong here may hang. make_ring() has made the connections: NCCL waits
+/// without an end for a rank that does not come to make them.
+class LastNcclRing : public NcclRing {};
+
+TEST_F(LastNcclRing, DoesNotWaitForEverForARankThatIsGone) {
+  const std::vector<RingContext> ranks = make_ring(2, {.timeout = std::chrono::milliseconds(3000)});
+  const RingCase c = long_ring_case(DType::kBF16, Sharding::kZigzag, 2);
+  const Inputs in = make_inputs(c.problem);
+  const std::vector<RankTensors> tensors = cut(in, c);
+  const std::vector<std::string> thrown =
+      on_threads(1, [&](int rank) { run_rank(ranks[0], tensors[0], c, rank, "auto"); });
+  EXPECT_EQ(thrown[0], "ring: rank 0 has waited 3000 ms for the others to begin the call");
+}
+
+/// The same between two calls, where ranks of one machine wait in memory of the host.
+TEST_F(LastNcclRing, SaysWhoHasNotComeToALaterCall) {
+  const std::vector<RingContext> ranks = make_ring(2, {.timeout = std::chrono::milliseconds(20000)});
+  const RingCase c = long_ring_case(DType::kBF16, Sharding::kZigzag, 2);
+  const Inputs in = make_inputs(c.problem);
+  check_ring(in, run_on_gpus(ranks, gpus_of_their_own(2), in, c), c);
+  const std::vector<RankTensors> tensors = cut(in, c);
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<std::string> thrown = on_threads(2, [&](int rank) {
+    if (rank == 0) return run_rank(ranks[0], tensors[0], c, rank, "auto");
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    ranks[1].transport().fail("out of luck");
+  });
+  EXPECT_EQ(thrown[0], "ring: rank 1 failed: out of luck");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+constexpr const char* kRankVariable = "ATTEND_TEST_RANK";
+constexpr const char* kIdFileVariable = "ATTEND_TEST_ID_FILE";
+
+/// What RingProcesses starts once for each rank, and nobody else.
+TEST_F(NcclRing, IsARankOfRingProcesses) {
+  const char* const rank_text = std::getenv(kRankVariable);
+  if (rank_text == nullptr) GTEST_SKIP() << "for processes that another test starts";
+  const int rank = std::atoi(rank_text), num_ranks = std::min(4, cuda::device_count());
+  const std::filesystem::path file = std::getenv(kIdFileVariable);
+  NcclId id = {};
+  if (rank == 0) {
+    id = make_nccl_id();
+    std::ofstream(file.string() + ".part", std::ios::binary).write(reinterpret_cast<const char*>(&id), sizeof(id));
+    std::filesystem::rename(file.string() + ".part", file);
+  }
+  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::ifstream(file, std::ios::binary).read(reinterpret_cast<char*>(&id), sizeof(id));
+  const RingContext ring = make_nccl_ring(id, rank, num_ranks, rank, kOptions);
+  for (const RingCase& c : cases_of_long_blocks(num_ranks)) {
+    const Inputs in = make_inputs(c.problem);
+    const std::vector<RankTensors> got = cut(in, c), want = cut(in, c);
+    run_rank(ring, got[static_cast<std::size_t>(rank)], c, rank, "auto");
+    const std::vector<RingContext> threads = make_thread_ring(num_ranks);
+    const std::vector<std::string> thrown = on_threads(num_ranks, [&](int thread) {
+      const auto at = static_cast<std::size_t>(thread);
+      run_rank(threads[at], want[at], c, rank, "auto");
+    });
+    for (const std::string& text : thrown) EXPECT_EQ(text, "");
+    const auto at = static_cast<std::size_t>(rank);
+    expect_same_bits(got[at].out, want[at].out, c);
+  }
+}
+
+/// Processes with a GPU each.
+TEST(RingProcesses, MoveLongBlocksWhileTheyCompute) {
+  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / fmt::format("ring_{}", ::getpid());
+  const int num_ranks = std::min(4, missing_gpu().empty() ? cuda::device_count() : 0);
+  if (num_ranks < 2) GTEST_SKIP() << "fewer than two GPUs";
+  std::vector<int> statuses(static_cast<std::size_t>(num_ranks), -1);
+  (void)on_threads(num_ranks, [&](int rank) {
+    const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+    const std::string command = fmt::format("{}={} {}='{}' '{}' --gtest_filter=NcclRing.IsARankOfRingProcesses",
+                                            kRankVariable, rank, kIdFileVariable, file.string(), program);
+    statuses[static_cast<std::size_t>(rank)] = std::system(command.c_str());
+  });
+  std::filesystem::remove(file);
+  for (const int status : statuses) EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace attend::test
