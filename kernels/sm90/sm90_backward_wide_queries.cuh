@@ -181,7 +181,6 @@ class WideQueryWarpgroup {
       ds_[2 * i + 1] = Element::pack(ds.z, ds.w);
       if constexpr (Config::kDbiasBlocks > 0) dbias_.put(i, ds);
     }
-    if constexpr (Config::kDbiasBlocks > 0) dbias_.end(number);
     pin_registers(ds_);
   }
 
