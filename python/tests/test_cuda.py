@@ -142,6 +142,49 @@ def test_a_graph_follows_its_inputs(torch, dtype):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_graph_drops_anew_at_each_replay(torch, dtype):
+    """The seed that is drawn under capture is a tensor on the GPU, and torch draws it anew with each replay."""
+    q, k, v = (normal(torch, 2, 4, 150, 64, dtype=getattr(torch, dtype), requires_grad=True) for _ in range(3))
+
+    def step():
+        o = attend.sdpa(q, k, v, dropout_p=0.5)
+        return o, *torch.autograd.grad(o.float().square().sum(), (q, k, v))
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            step()
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    torch.manual_seed(3)
+    runs = []
+    for _ in range(3):
+        graph.replay()
+        runs.append([x.detach().clone() for x in found])
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        assert all((x - y).abs().max() > 1e-3 for x, y in zip(runs[a], runs[b]))
+    torch.manual_seed(3)  # which repeats them
+    graph.replay()
+    assert all(torch.equal(x, y) for x, y in zip(found[:1], runs[0][:1]))
+
+
+def test_a_seed_on_the_gpu_is_read_there(torch):
+    q, k, v = (normal(torch, 2, 4, 150, 64) for _ in range(3))
+    seed = torch.tensor(2**40 + 5, device="cuda")
+    want = attend.attention(q, k, v, dropout_p=0.3, seed=2**40 + 5, offset=7)
+    assert torch.equal(attend.attention(q, k, v, dropout_p=0.3, seed=seed, offset=7), want)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = attend.attention(q, k, v, dropout_p=0.3, seed=seed)
+    for number in (1, 2**63 - 1):
+        seed.fill_(number)
+        graph.replay()
+        assert torch.equal(found, attend.attention(q, k, v, dropout_p=0.3, seed=number))
+
+
 def test_compiled_with_cuda_graphs(torch):
     torch._dynamo.reset()
     run = torch.compile(lambda q, k, v: attend.attention(q * 2, k, v, causal=True).sin(), mode="reduce-overhead")
