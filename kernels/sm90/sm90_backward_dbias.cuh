@@ -39,12 +39,16 @@ class BackwardDbias {
   }
 
   // Numbers 4 chunk to 4 chunk + 3 of the accumulator: two columns of two rows.
-  __device__ __forceinline__ void put(int chunk, float4 ds) {
+  __device__ __forceinline__ void put(uint32 number, int chunk, float4 ds) {
     if constexpr (kIsShared) {
       const int owner = chunk * kBlocks / kBackwardDbiasChunks;
       const int slot = chunk - backward_dbias_chunk(owner, kBlocks);
       if (owner == rank()) {
-        own_[slot] = ds;
+        if constexpr (kHoldsOwn) {
+          own_[slot] = ds;
+        } else {  // for this thread itself
+          smem_.ds[number % kBuffers][warpgroup_][slot][owner][thread()] = ds;
+        }
       } else {
         store_to_cluster(cluster_address(to_, owner) + slot * kBlocks * kBackwardDbiasChunkBytes, ds,
                          cluster_address(full_, owner));
@@ -83,6 +87,7 @@ class BackwardDbias {
   static constexpr bool kIsShared = kBlocks > 1;
   static constexpr int kBuffers = kIsShared ? Storage::kBuffersDs : 1;
   static constexpr int kChunks = kIsShared ? backward_dbias_chunks(kBlocks) : kBackwardDbiasChunks;
+  static constexpr bool kHoldsOwn = kIsShared && BackwardShape<Config>::kDepth <= 128;  // beyond there is no room
   static constexpr int kBytesOfChunk = (kBlocks - 1) * kBackwardDbiasChunkBytes;  // that come from the other blocks
   static constexpr int kRowsOfWarp = 16;
 
@@ -113,10 +118,10 @@ class BackwardDbias {
     arrive_everywhere(smem_.ds_empty[buffer][warpgroup_]);
   }
 
-  // ds of block b. This block's own has stayed in registers.
+  // ds of block b. This block's own may have stayed in registers.
   [[nodiscard]] __device__ __forceinline__ float4 part(const float4 (&of_blocks)[kBlocks][kWarpgroup], int slot,
                                                        int b) const {
-    return b == rank() ? own_[slot] : of_blocks[b][thread()];
+    return kHoldsOwn && b == rank() ? own_[slot] : of_blocks[b][thread()];
   }
 
   __device__ __forceinline__ void pack(int slot, float4 ds) {
@@ -209,7 +214,7 @@ class BackwardDbias {
   const Sm90BackwardArgs& args_;
   const int warpgroup_;
   uint32 to_, full_;                     // from begin() to the last put(): the thread's place and its barrier
-  float4 own_[kIsShared ? kChunks : 1];  // of the chunks that this block adds up
+  float4 own_[kHoldsOwn ? kChunks : 1];  // of the chunks that this block adds up
   uint32 pairs_[2 * kChunks];            // of 16 bits, of the tile that is to be stored
 };
 

@@ -57,8 +57,9 @@ class WideQueryWarpgroup {
  private:
   // What these options need is too much beside ds: it is read before the other products begin.
   static constexpr bool kDrainsDq =
-      Shape::kDepth == 256 && (Config::kHasDropout || Config::kMask == MaskKind::kWindow ||
-                               (Config::kHasSoftcap && Config::kMask == MaskKind::kFull));
+      (Shape::kDepth == 256 && (Config::kHasDropout || Config::kMask == MaskKind::kWindow ||
+                                (Config::kHasSoftcap && Config::kMask == MaskKind::kFull))) ||
+      (Shape::kDepth == 192 && Config::kHasDropout && Config::kDbiasBlocks > 1);
 
   // To 128 columns there are registers for these beside the products.
   static constexpr bool kHoldsQ = Shape::kDepth <= 128;
@@ -179,7 +180,7 @@ class WideQueryWarpgroup {
                                     score_gradient(4 * i + 3));
       ds_[2 * i] = Element::pack(ds.x, ds.y);
       ds_[2 * i + 1] = Element::pack(ds.z, ds.w);
-      if constexpr (Config::kDbiasBlocks > 0) dbias_.put(i, ds);
+      if constexpr (Config::kDbiasBlocks > 0) dbias_.put(number, i, ds);
     }
     pin_registers(ds_);
   }
