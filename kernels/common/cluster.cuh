@@ -22,33 +22,20 @@ __device__ __forceinline__ void cluster_barrier() {
   return mapped;
 }
 
-// "memory": stays before the arrival that announces it.
-__device__ __forceinline__ void store_to_cluster(uint32 address, float4 x) {
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(x.x), "f"(x.y), "f"(x.z),
-               "f"(x.w)
-               : "memory");
+// To another block's shared memory, counted there by its barrier as 16 of the bytes that it expects. Both addresses
+// from cluster_address(), of one block. A release to the cluster in place of the barrier's bytes would be a fence of all
+// that the thread has stored, 600 clocks and more.
+__device__ __forceinline__ void store_to_cluster(uint32 address, float4 x, uint32 barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+      "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(barrier)
+      : "memory");
 }
 
-// An arrival at the barrier of the cluster's block `rank`. What this thread did before, and those that it has
-// synchronised with, is done for who waits there by wait_for_cluster().
+// An arrival at the barrier of the cluster's block `rank`, behind this thread's reads. Not for what it has stored.
 __device__ __forceinline__ void arrive_in_cluster(Mbarrier& barrier, uint32 rank) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                   cluster_address(smem_address(&barrier), rank))
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(smem_address(&barrier), rank))
                : "memory");
-}
-
-// Mbarrier::wait() for arrivals from other blocks.
-__device__ __forceinline__ void wait_for_cluster(Mbarrier& barrier, uint32 parity) {
-  uint32 done;
-  do {
-    asm volatile(
-        "{\n.reg .pred done;\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, done;\n}\n"
-        : "=r"(done)
-        : "r"(smem_address(&barrier)), "r"(parity)
-        : "memory");
-  } while (done == 0);
 }
 
 }  // namespace attend

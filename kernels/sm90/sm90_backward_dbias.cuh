@@ -4,8 +4,8 @@
 //   dbias = ds, summed over the batch where the bias has batch 1
 //
 // Work     Where sequences share the bias, the blocks of a cluster have the same rows and head, each of another
-//          sequence, and walk over the same tiles. Each leaves its ds, in float, with the block that adds up these
-//          chunks of 8 keys: in the order of the sequences, whoever came first, so that the same inputs give the same
+//          sequence, and walk over the same tiles. Each sends its ds, in float, to the block that adds up these chunks
+//          of 8 keys: in the order of the sequences, whoever came first, so that the same inputs give the same
 //          bits. The sum is rounded once. That is done a tile later, beside the products of the next
 // Zeros    Tiles that no row of the warpgroup sees are stored as zeros
 #pragma once
@@ -16,8 +16,8 @@
 
 namespace attend {
 
-// Of one computing warpgroup. Tile by tile: begin(), put() of all chunks, end(); then store(), which may be later, but
-// not later than the next begin().
+// Of one computing warpgroup. Tile by tile: begin(), put() of all chunks; then store(), which may be later, but not later
+// than the next begin().
 template <class Config, int kBlocks = Config::kDbiasBlocks>
 class BackwardDbias {
  public:
@@ -30,27 +30,32 @@ class BackwardDbias {
   __device__ __forceinline__ void begin(uint32 number) {
     if constexpr (kIsShared) {
       const uint32 buffer = number % kBuffers;
+      if (thread() == 0) smem_.ds_full[buffer][warpgroup_].arrive_expect_bytes(kBytesOfChunk * num_chunks());
       // All blocks have taken the sums of the tile before in this buffer.
-      wait_for_cluster(smem_.ds_empty[buffer][warpgroup_], number / kBuffers % 2 ^ 1);
-      const uint32 mine = smem_address(&smem_.ds[buffer][warpgroup_][0][rank()][thread()]);
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) to_[b] = cluster_address(mine, b);
+      smem_.ds_empty[buffer][warpgroup_].wait(number / kBuffers % 2 ^ 1);
+      to_ = smem_address(&smem_.ds[buffer][warpgroup_][0][rank()][thread()]);
+      full_ = smem_address(&smem_.ds_full[buffer][warpgroup_]);
     }
   }
 
   // Numbers 4 chunk to 4 chunk + 3 of the accumulator: two columns of two rows.
-  __device__ __forceinline__ void put(int chunk, float4 ds) {
+  __device__ __forceinline__ void put(uint32 number, int chunk, float4 ds) {
     if constexpr (kIsShared) {
       const int owner = chunk * kBlocks / kBackwardDbiasChunks;
       const int slot = chunk - backward_dbias_chunk(owner, kBlocks);
-      store_to_cluster(to_[owner] + slot * kBlocks * kBackwardDbiasChunkBytes, ds);
+      if (owner == rank()) {
+        if constexpr (kHoldsOwn) {
+          own_[slot] = ds;
+        } else {  // for this thread itself
+          smem_.ds[number % kBuffers][warpgroup_][slot][owner][thread()] = ds;
+        }
+      } else {
+        store_to_cluster(cluster_address(to_, owner) + slot * kBlocks * kBackwardDbiasChunkBytes, ds,
+                         cluster_address(full_, owner));
+      }
     } else {
       pack(chunk, ds);
     }
-  }
-
-  __device__ __forceinline__ void end(uint32 number) {
-    if constexpr (kIsShared) arrive_everywhere(smem_.ds_full[number % kBuffers][warpgroup_]);
   }
 
   // The tile's entries, or this block's share of them, to memory.
@@ -58,7 +63,7 @@ class BackwardDbias {
     int first = 0, chunks = kBackwardDbiasChunks;
     if constexpr (kIsShared) {
       first = backward_dbias_chunk(rank(), kBlocks);
-      chunks = backward_dbias_chunk(rank() + 1, kBlocks) - first;
+      chunks = num_chunks();
       add_up(number, chunks);
     }
     const BackwardRowBlock& block = smem_.block;
@@ -82,6 +87,8 @@ class BackwardDbias {
   static constexpr bool kIsShared = kBlocks > 1;
   static constexpr int kBuffers = kIsShared ? Storage::kBuffersDs : 1;
   static constexpr int kChunks = kIsShared ? backward_dbias_chunks(kBlocks) : kBackwardDbiasChunks;
+  static constexpr bool kHoldsOwn = kIsShared && BackwardShape<Config>::kDepth <= 128;  // beyond there is no room
+  static constexpr int kBytesOfChunk = (kBlocks - 1) * kBackwardDbiasChunkBytes;  // that come from the other blocks
   static constexpr int kRowsOfWarp = 16;
 
   // By a warp, at each block of the cluster.
@@ -95,20 +102,26 @@ class BackwardDbias {
 
   __device__ __forceinline__ void add_up(uint32 number, int chunks) {
     const uint32 buffer = number % kBuffers;
-    wait_for_cluster(smem_.ds_full[buffer][warpgroup_], number / kBuffers % 2);  // ds of all sequences is there
+    smem_.ds_full[buffer][warpgroup_].wait(number / kBuffers % 2);  // ds of the other sequences is there
     const auto& parts = smem_.ds[buffer][warpgroup_];
 #pragma unroll
     for (int slot = 0; slot < kChunks; ++slot) {
       if (kBackwardDbiasChunks % kBlocks != 0 && slot >= chunks) continue;
-      float4 sum = parts[slot][0][thread()];
+      float4 sum = part(parts[slot], slot, 0);
 #pragma unroll
       for (int b = 1; b < kBlocks; ++b) {
-        const float4 x = parts[slot][b][thread()];
+        const float4 x = part(parts[slot], slot, b);
         sum = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
       }
       pack(slot, sum);
     }
     arrive_everywhere(smem_.ds_empty[buffer][warpgroup_]);
+  }
+
+  // ds of block b. This block's own may have stayed in registers.
+  [[nodiscard]] __device__ __forceinline__ float4 part(const float4 (&of_blocks)[kBlocks][kWarpgroup], int slot,
+                                                       int b) const {
+    return kHoldsOwn && b == rank() ? own_[slot] : of_blocks[b][thread()];
   }
 
   __device__ __forceinline__ void pack(int slot, float4 ds) {
@@ -192,11 +205,17 @@ class BackwardDbias {
     return static_cast<int>(blockIdx.x % kBlocks);
   }
 
+  // That this block adds up.
+  [[nodiscard]] static __device__ __forceinline__ int num_chunks() {
+    return backward_dbias_chunk(rank() + 1, kBlocks) - backward_dbias_chunk(rank(), kBlocks);
+  }
+
   Storage& smem_;
   const Sm90BackwardArgs& args_;
   const int warpgroup_;
-  uint32 to_[kIsShared ? kBlocks : 1];  // from begin() to end(): the thread's place with each block
-  uint32 pairs_[2 * kChunks];           // of 16 bits, of the tile that is to be stored
+  uint32 to_, full_;                     // from begin() to the last put(): the thread's place and its barrier
+  float4 own_[kHoldsOwn ? kChunks : 1];  // of the chunks that this block adds up
+  uint32 pairs_[2 * kChunks];            // of 16 bits, of the tile that is to be stored
 };
 
 // No gradient is asked for.

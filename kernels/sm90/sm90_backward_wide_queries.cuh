@@ -180,9 +180,8 @@ class WideQueryWarpgroup {
                                     score_gradient(4 * i + 3));
       ds_[2 * i] = Element::pack(ds.x, ds.y);
       ds_[2 * i + 1] = Element::pack(ds.z, ds.w);
-      if constexpr (Config::kDbiasBlocks > 0) dbias_.put(i, ds);
+      if constexpr (Config::kDbiasBlocks > 0) dbias_.put(number, i, ds);
     }
-    if constexpr (Config::kDbiasBlocks > 0) dbias_.end(number);
     pin_registers(ds_);
   }
 

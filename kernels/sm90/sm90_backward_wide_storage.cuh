@@ -125,9 +125,8 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
   Mbarrier v_empty[kStagesV];                // 8 warps: dp of the tile is done
   Mbarrier bias_full[kBackwardBiasStages];   // announced: of both warpgroups
   Mbarrier bias_empty[kBackwardBiasStages];  // 8 warps: it has been read
-  // 4 warps of each block of the cluster: their ds of the tile is there; its sums have been taken.
-  Mbarrier ds_full[kBackwardDbiasBuffers][kWarpgroups];
-  Mbarrier ds_empty[kBackwardDbiasBuffers][kWarpgroups];
+  Mbarrier ds_full[kBackwardDbiasBuffers][kWarpgroups];   // announced: ds of the cluster's other blocks
+  Mbarrier ds_empty[kBackwardDbiasBuffers][kWarpgroups];  // 4 warps of each block: the sums have been taken
 
   [[nodiscard]] __device__ __forceinline__ auto k_ring() {
     return TileRing<kStagesK, Config::kBlockN * Shape::kDepth>{k, k_full, k_empty};
@@ -155,7 +154,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
     }
     for (int i = 0; i < kBuffersDs; ++i) {
       for (int w = 0; w < kWarpgroups; ++w) {
-        ds_full[i][w].init(arrivals_of_warps(4) * Config::kDbiasBlocks);
+        ds_full[i][w].init(1);
         ds_empty[i][w].init(arrivals_of_warps(4) * Config::kDbiasBlocks);
       }
     }
