@@ -76,10 +76,8 @@ struct Sm90Consumer {
 
   // s of the tile is made: what came with k, and then k's place.
   __device__ __forceinline__ void take_products(const Sm90Scores<Config>& scores, float (&s)[Fragments::kScores]) {
-    if constexpr (Config::kBiasTiles) {
-      scores.add_bias_tile(s, smem_address(smem.bias[at.buffer()]));
-      __syncwarp();  // all lanes have read it
-    }
+    if constexpr (Config::kBiasTiles) scores.add_bias_tile(s, smem_address(smem.bias[at.buffer()]));
+    if constexpr (Config::kBiasTiles || Config::kHasDropout) __syncwarp();  // all lanes have read bias and quads
     release_by_warp(smem.k_empty[at.buffer()]);
   }
 
@@ -113,7 +111,7 @@ struct Sm90Consumer {
     sm90_begin_pv<Config>(o, p, smem_address(smem.v[v_at.buffer()]));
     turn.pass();
     uint32 kept[kKeptWords<Fragments::kScores>];
-    scores.decide(kept, n);
+    scores.decide(kept, smem, at.buffer());
     uint32 bias[Sm90Scores<Config>::kBiasWords];
     const bool has_bias = scores.load_bias(bias, n);
     if constexpr (Config::kOverlap) {
@@ -156,7 +154,7 @@ struct Sm90Consumer {
       turn.pass();
       release_stored();
       uint32 kept[kKeptWords<Fragments::kScores>];
-      scores.decide(kept, n);
+      scores.decide(kept, smem, at.buffer());
       uint32 bias[Sm90Scores<Config>::kBiasWords];
       const bool has_bias = scores.load_bias(bias, n);
       wgmma_wait<0>(s);

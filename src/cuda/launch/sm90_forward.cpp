@@ -24,7 +24,7 @@ struct Sm90ForwardVariant : Facts {
 
   [[nodiscard]] int smem_bytes() const {
     return sm90_forward_smem_bytes(tile.consumers, tile.block_n, tile.stages, tile.q_buffers, head_dim, head_dim_v,
-                                   bias_tiles != 0);
+                                   bias_tiles != 0, has(option::kDropout));
   }
 };
 
@@ -330,7 +330,10 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
     add_low(facts(kBF16, head_dim, head_dim, kFull));
     add_low(facts(kBF16, head_dim, head_dim, kCausal, 0, kF32, true));
     add_low(facts(kF16, head_dim, head_dim, kFull, option::kVarlen));
-    add_low(facts(kBF16, head_dim, head_dim, kWindow, option::kSoftcap | option::kAlibi | option::kDropout));
+    for (const bool negate : {false, true}) {
+      add_low(facts(kBF16, head_dim, head_dim, kWindow, option::kSoftcap | option::kAlibi | option::kDropout, kF32,
+                    negate));
+    }
     if (head_dim <= kMostCrowdedHeadDim) {
       add_low(facts(kBF16, head_dim, head_dim, kCausal, option::kBias, kF32));
       add_low(facts(kF16, head_dim, head_dim, kWindow,
@@ -344,9 +347,20 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
     }
     for (const bool negate : {false, true}) {
       if (head_dim > kMostCrowdedHeadDim) continue;
-      add(facts(negate ? kBF16 : kF16, head_dim, head_dim, kWindow,
-                option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout, kF32,
-                negate));
+      for (const std::int32_t dropout : {0, option::kDropout}) {
+        add(facts(negate ? kBF16 : kF16, head_dim, head_dim, kWindow,
+                  option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | dropout, kF32, negate));
+      }
+    }
+  }
+  for (const int head_dim : {64, 128, 192, 256}) {
+    for (const std::int32_t others :
+         {option::kAlibi | option::kVarlen, option::kAlibi | option::kRing,
+          option::kSoftcap | option::kAlibi | option::kVarlen, option::kSoftcap | option::kAlibi | option::kRing}) {
+      add(facts(kF16, head_dim, head_dim, kWindow, option::kDropout | others, kF32, true));
+    }
+    if (head_dim <= kMostCrowdedHeadDim) {
+      add(facts(kBF16, head_dim, head_dim, kCausal, option::kDropout | option::kBias, kBF16));
     }
   }
   return variants;
