@@ -18,8 +18,7 @@ struct Sm90Producer {
   RingPlace<Config::kStages> k_at = {};
   RingPlace<Config::kStages> v_at = {};
   RingPlace<kSm90WorkSlots> work_at = {};
-  uint32 tails = 0;               // tiles of v that were cleared
-  ScoreRules<Config> rules = {};  // kHasDropout: of the tile's head
+  uint32 tails = 0;  // tiles of v that were cleared
 
   [[nodiscard]] static __device__ __forceinline__ bool is_loader() { return threadIdx.x % 32 == 0; }
 
@@ -43,24 +42,13 @@ struct Sm90Producer {
     q_at.advance();
   }
   __device__ __forceinline__ void load_k(const Sm90Work& work, int n, int head, int batch) {
-    if (Config::kHasDropout || is_loader()) smem.k_empty[k_at.buffer()].wait(k_at.parity() ^ 1);
     if (is_loader()) {
+      smem.k_empty[k_at.buffer()].wait(k_at.parity() ^ 1);
       load<Shape::kPanelsQk>(smem.k[k_at.buffer()], Shape::kPanelBytesK, Shape::kKBytes, args.k_map,
                              smem.k_full[k_at.buffer()], work.k_begin + n * Config::kBlockN, head, batch);
       if constexpr (Config::kBiasTiles) load_bias(work, n);
     }
-    if constexpr (Config::kHasDropout) make_quads(work, n);
     k_at.advance();
-  }
-  // Dropout's part of the tile, under the copy of k that is on its way. By all lanes.
-  __device__ __forceinline__ void make_quads(const Sm90Work& work, int n) {
-    const TileRules<Config> tile = rules.tile(work.row, int64{n} * Config::kBlockN);
-    const auto first = static_cast<uint32>(tile.first_key / 4);
-    for (uint32 quad = threadIdx.x % 32; quad < Config::kBlockN / 4; quad += 32) {
-      smem.quads.of_tile[k_at.buffer()][quad] = PhiloxQuad::of(tile.dropout, first + quad);
-    }
-    __syncwarp();  // all are there: consumers that wait for k may read them
-    arrive_as_warp(smem.k_full[k_at.buffer()]);
   }
   // With k of the tile.
   __device__ __forceinline__ void load_bias(const Sm90Work& work, int n) {
@@ -111,7 +99,6 @@ struct Sm90Producer {
     if (tiles.begin >= tiles.end) return;  // the consumers touch no barrier of q, k and v either
     const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
     const int batch = Config::kIsVarlen ? 0 : work.sequence;
-    if constexpr (Config::kHasDropout) rules = sm90_rules<Config>(args, work);
     load_k(work, tiles.end - 1, head, batch);
     load_q(work, batch);
 #pragma unroll 1

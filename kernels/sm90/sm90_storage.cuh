@@ -25,7 +25,7 @@ struct alignas(16) Sm90Work {
 };
 static_assert(sizeof(Sm90Work) == kSm90WorkBytes);
 
-// What dropout's random words owe to the keys of a tile. The producer computes it and announces it with k.
+// What dropout's random words owe to the keys of a tile. Announced, and released, with k.
 template <class Config, bool kHasDropout = Config::kHasDropout>
 struct Sm90Quads {
   static_assert(Config::kBlockN % 4 == 0);
@@ -45,7 +45,7 @@ struct alignas(kSwizzleAtom) Sm90Storage
   [[no_unique_address]] Sm90Quads<Config> quads;
   Sm90Work work[kSm90WorkSlots];
   Mbarrier work_full[kSm90WorkSlots];   // the tile is announced
-  Mbarrier work_empty[kSm90WorkSlots];  // each consumer warp has left it
+  Mbarrier work_empty[kSm90WorkSlots];  // each consumer warp has left it, and the one that prepares dropout
   Mbarrier q_full[Config::kQBuffers];   // the bytes of q
   Mbarrier q_empty[Config::kQBuffers];  // each consumer's o, which took q's place, has left it; or its q has been read
   Mbarrier k_full[Config::kStages];     // the bytes of a tile, its bias and its quads: the buffers may be read
@@ -59,7 +59,7 @@ struct alignas(kSwizzleAtom) Sm90Storage
     constexpr int kReaders = Config::kConsumers * kWarpgroup / 32;
     for (int slot = 0; slot < kSm90WorkSlots; ++slot) {
       work_full[slot].init(1);
-      work_empty[slot].init(arrivals_of_warps(kReaders));
+      work_empty[slot].init(arrivals_of_warps(kReaders + (Config::kHasDropout ? 1 : 0)));
     }
     for (int buffer = 0; buffer < Config::kQBuffers; ++buffer) {
       q_full[buffer].init(1);
