@@ -74,7 +74,8 @@ Sm90ForwardVariant tall_variant(const Facts& facts, std::int64_t seqlen_k, bool 
     return v;
   }
   if (is_crowded(facts) || facts.has(option::kBias)) return with(facts, 2, 64, 2, 1, false, false);
-  if (widest <= 64 && !reads && !facts.has(option::kVarlen)) {
+  const bool several = facts.has(option::kDropout) && facts.has(option::kAlibi);
+  if (widest <= 64 && !reads && !several && !facts.has(option::kVarlen)) {
     const bool is_short = plain && facts.mask == MaskKind::kCausal && seqlen_k <= 1024;
     return is_short ? with(facts, 3, 64, 4, 2, false, true) : with(facts, 3, 128, 2, 2, false, true);
   }
