@@ -29,10 +29,12 @@ struct Sm90Scores {
   static constexpr bool kLoadsBiasEarly = Config::kHasBias && !Config::kBiasTiles && !Config::kHasSoftcap &&
                                           !Config::kHasAlibi && !Config::kHasBoolMask &&
                                           Config::kBiasElement != ElementType::kF32 && Config::kBlockN % 32 == 0;
-  // Pointers and strides of bias and mask, or ALiBi's rules beside dropout's, would take the registers that values need:
-  // they are made anew for each tile then.
+  // Pointers and strides of bias and mask would take the registers that their values need, and so, beside dropout, would
+  // what is kept for ALiBi where a second p has them:
+  // all are made anew for each tile then.
   static constexpr bool kKeepsRules = (kHasRules || Config::kHasDropout) && !Config::kHasBias &&
-                                      !Config::kHasBoolMask && !(Config::kHasDropout && Config::kHasAlibi);
+                                      !Config::kHasBoolMask &&
+                                      !(Config::kHasDropout && Config::kHasAlibi && Config::kOverlap);
   static constexpr int kBiasOfChunk = 8;  // elements that a lane loads at once
   using BiasElement = BiasElementOf<Config>;
   static constexpr int kBiasWords = kLoadsBiasEarly ? kScores / 2 : 1;
