@@ -29,9 +29,8 @@ struct Sm90Scores {
   static constexpr bool kLoadsBiasEarly = Config::kHasBias && !Config::kBiasTiles && !Config::kHasSoftcap &&
                                           !Config::kHasAlibi && !Config::kHasBoolMask &&
                                           Config::kBiasElement != ElementType::kF32 && Config::kBlockN % 32 == 0;
-  // Pointers and strides of bias and mask would take the registers that their values need, and so, beside dropout, would
-  // what is kept for ALiBi where a second p has them:
-  // all are made anew for each tile then.
+  // Pointers and strides of bias and mask would take the registers that their values need: they are made anew for each
+  // tile then. So are ALiBi's rules beside dropout's, where a second p has the registers.
   static constexpr bool kKeepsRules = (kHasRules || Config::kHasDropout) && !Config::kHasBias &&
                                       !Config::kHasBoolMask &&
                                       !(Config::kHasDropout && Config::kHasAlibi && Config::kOverlap);
