@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/half.hpp"
+#include "kernels/common/factored_philox.cuh"
 #include "kernels/common/philox.cuh"
 #include "kernels/common/score.cuh"
 #include "kernels/common/sequence.cuh"
@@ -51,6 +52,28 @@ TEST(Dropout, AsksForTheDocumentedWord) {
       EXPECT_EQ(mask.keeps(row, key), w[key % 4] >= dropout_threshold(0.3)) << row << ", " << key;
     }
   }
+}
+
+// Words of rows and quads whose shares were computed apart: the same bits, at the ends of all ranges too.
+TEST(Dropout, FactoredWordsAreTheSame) {
+  constexpr uint32 kEnds[] = {0, 1, 2, 31, 32, 12345, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
+  const auto other = [](uint64 i) { return i * 0x9e3779b97f4a7c15ULL ^ i << 29; };  // bits all over
+  int compared = 0;
+  for (uint64 i = 0; i < 200; ++i) {
+    const DropoutMask mask = DropoutMask::make(other(i), other(i + 1000), static_cast<int64>(other(i) >> i % 40), 0.5);
+    for (const uint32 quad : kEnds) {
+      const PhiloxQuad of_quad = PhiloxQuad::of(mask, quad);
+      for (const uint32 end : kEnds) {
+        const uint32 row = end ^ static_cast<uint32>(other(i) >> (i % 2 == 0 ? 63 : 20));
+        const PhiloxWords want = mask.words(row, quad);
+        PhiloxWords got = of_quad.meet(philox_row(mask, row));
+        for (int r = kFactoredRounds; r < kPhiloxRounds; ++r) got = philox_round(got, mask.key0, mask.key1, r);
+        for (int w = 0; w < 4; ++w) ASSERT_EQ(got.word[w], want.word[w]) << i << ", " << row << ", " << quad;
+        ++compared;
+      }
+    }
+  }
+  EXPECT_EQ(compared, 20000);
 }
 
 struct VarlenConfig {

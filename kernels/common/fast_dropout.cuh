@@ -1,8 +1,10 @@
 // Dropout on packed pairs of p, for kernels that have no instructions to spare: the same decisions as
 // accumulator_scores.cuh's, in its order of bits, made with fewer instructions and several Philox blocks at a time.
+// Wide multiplications are what a block costs: of its 20 there are 15 left (factored_philox.cuh).
 #pragma once
 
 #include "accumulator_scores.cuh"
+#include "factored_philox.cuh"
 
 namespace attend {
 
@@ -11,35 +13,47 @@ __device__ __forceinline__ void append_carry(uint32& bits, uint32 word, uint32 a
   asm("{\n.reg .u32 sum;\nadd.cc.u32 sum, %1, %2;\naddc.u32 %0, %0, %0;\n}\n" : "+r"(bits) : "r"(word), "r"(addend));
 }
 
-// As kept_bits() (not transposed), kBlocks of the ten-round chains at once.
-template <int kCount, int kBlocks, class Config>
-__device__ __forceinline__ void kept_bits_wide(const TileRules<Config>& rules, uint32 (&kept)[kKeptWords<kCount>],
-                                               int thread) {
+// The row whose Philox blocks a thread computes, of the tile's two that it has values of.
+[[nodiscard]] __device__ __forceinline__ int row_decided_by(int thread) {
+  return accumulator_row(thread) + thread % 2 * kRowHalf;
+}
+
+// As kept_bits() (not transposed), from the parts of row_decided_by(thread) and of the tile's quads, whose first is at
+// `quads` in shared memory; kBlocks of the chains of rounds at once.
+template <int kCount, int kBlocks>
+__device__ __forceinline__ void kept_bits_factored(const DropoutMask& dropout, PhiloxProduct row,
+                                                   const PhiloxQuad* quads, uint32 (&kept)[kKeptWords<kCount>],
+                                                   int thread) {
   constexpr int kTiles = kCount / 4;
-  const int lane = thread % 32;
-  const auto row = static_cast<uint32>(rules.first_row + accumulator_row(thread) + lane % 2 * kRowHalf);
-  const auto key_quad = static_cast<uint32>((rules.first_key + accumulator_column(thread)) / 4);
-  const uint32 addend = 0u - rules.dropout.threshold;  // a word of at least the threshold carries
+  const PhiloxQuad* quads_of_thread = quads + accumulator_column(thread) / 4;
+  const uint32 addend = 0u - dropout.threshold;  // a word of at least the threshold carries
 #pragma unroll
   for (int w = 0; w < kKeptWords<kCount>; ++w) {
+    const int begin = 8 * w;
     uint32 nibbles = 0;
 #pragma unroll
-    for (int end = kTiles < 8 * w + 8 ? kTiles : 8 * w + 8; end > 8 * w; end -= kBlocks) {  // the last comes first
+    for (int end = kTiles < begin + 8 ? kTiles : begin + 8; end > begin; end -= kBlocks) {  // the last comes first
       PhiloxWords words[kBlocks];
 #pragma unroll
       for (int i = 0; i < kBlocks; ++i) {
-        if (end - 1 - i < 8 * w) continue;
-        words[i] = rules.dropout.words(row, key_quad + (end - 1 - i) * (kColumnsOfTile / 4));
+        if (end - 1 - i >= begin) words[i] = quads_of_thread[(end - 1 - i) * (kColumnsOfTile / 4)].meet(row);
+      }
+#pragma unroll
+      for (int round = kFactoredRounds; round < kPhiloxRounds; ++round) {
+#pragma unroll
+        for (int i = 0; i < kBlocks; ++i) {
+          if (end - 1 - i >= begin) words[i] = philox_round(words[i], dropout.key0, dropout.key1, round);
+        }
       }
 #pragma unroll
       for (int i = 0; i < kBlocks; ++i) {
-        if (end - 1 - i < 8 * w) continue;
+        if (end - 1 - i < begin) continue;
 #pragma unroll
         for (int n = 3; n >= 0; --n) append_carry(nibbles, words[i].word[n], addend);
       }
     }
-    if (rules.dropout.threshold == 0) nibbles = 0xffffffffu;
-    kept[w] = kept_of_pair(nibbles, __shfl_xor_sync(kAllLanes, nibbles, 1), lane);
+    if (dropout.threshold == 0) nibbles = 0xffffffffu;
+    kept[w] = kept_of_pair(nibbles, __shfl_xor_sync(kAllLanes, nibbles, 1), thread % 32);
   }
 }
 

@@ -21,15 +21,19 @@ struct PhiloxWords {
   uint32 word[4];
 };
 
+// Of the words after `round` rounds those after one more. key0, key1: of the first round.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxWords philox_round(PhiloxWords counter, uint32 key0, uint32 key1,
+                                                                    int round) {
+  const uint64 product0 = static_cast<uint64>(kPhiloxMultiplier0) * counter.word[0];
+  const uint64 product1 = static_cast<uint64>(kPhiloxMultiplier1) * counter.word[2];
+  key0 += static_cast<uint32>(round) * kPhiloxWeyl0;
+  key1 += static_cast<uint32>(round) * kPhiloxWeyl1;
+  return {{static_cast<uint32>(product1 >> 32) ^ counter.word[1] ^ key0, static_cast<uint32>(product1),
+           static_cast<uint32>(product0 >> 32) ^ counter.word[3] ^ key1, static_cast<uint32>(product0)}};
+}
+
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxWords philox_4x32_10(PhiloxWords counter, uint32 key0, uint32 key1) {
-  for (int round = 0; round < kPhiloxRounds; ++round) {
-    const uint64 product0 = static_cast<uint64>(kPhiloxMultiplier0) * counter.word[0];
-    const uint64 product1 = static_cast<uint64>(kPhiloxMultiplier1) * counter.word[2];
-    counter = {{static_cast<uint32>(product1 >> 32) ^ counter.word[1] ^ key0, static_cast<uint32>(product1),
-                static_cast<uint32>(product0 >> 32) ^ counter.word[3] ^ key1, static_cast<uint32>(product0)}};
-    key0 += kPhiloxWeyl0;
-    key1 += kPhiloxWeyl1;
-  }
+  for (int round = 0; round < kPhiloxRounds; ++round) counter = philox_round(counter, key0, key1, round);
   return counter;
 }
 

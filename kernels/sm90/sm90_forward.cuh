@@ -5,7 +5,8 @@
 //          what the copy engine takes. The host refuses others
 // Supports float16 and bfloat16, d and d_v multiples of 8 up to 256, every option. sm_90a
 // Work     a block has tiles of kBlockM query rows, one after the other, as many blocks as multiprocessors. Warpgroup 0
-//          loads (sm90_producer.cuh), kConsumers others have 64 rows each. Their step for a tile n of keys:
+//          loads (sm90_producer.cuh), and for dropout prepares (sm90_dropout.cuh); kConsumers others have 64 rows each.
+//          Their step for a tile n of keys:
 //            1  issue s = q k(n)^T and o += p(n + 1) v(n + 1), in turns with the other consumers (Sm90Turn)
 //            2  scores: options and masks (sm90_scores.cuh), under the products as far as they need no s
 //            3  softmax: p(n), without waiting for a maximum where it can be done without (sm90_softmax.cuh)
@@ -20,6 +21,7 @@
 #pragma once
 
 #include "../common/setmaxnreg.cuh"
+#include "sm90_dropout.cuh"
 #include "sm90_epilogue.cuh"
 #include "sm90_long_sum.cuh"
 #include "sm90_producer.cuh"
@@ -76,10 +78,8 @@ struct Sm90Consumer {
 
   // s of the tile is made: what came with k, and then k's place.
   __device__ __forceinline__ void take_products(const Sm90Scores<Config>& scores, float (&s)[Fragments::kScores]) {
-    if constexpr (Config::kBiasTiles) {
-      scores.add_bias_tile(s, smem_address(smem.bias[at.buffer()]));
-      __syncwarp();  // all lanes have read it
-    }
+    if constexpr (Config::kBiasTiles) scores.add_bias_tile(s, smem_address(smem.bias[at.buffer()]));
+    if constexpr (Config::kBiasTiles || Config::kHasDropout) __syncwarp();  // all lanes have read bias and quads
     release_by_warp(smem.k_empty[at.buffer()]);
   }
 
@@ -113,7 +113,7 @@ struct Sm90Consumer {
     sm90_begin_pv<Config>(o, p, smem_address(smem.v[v_at.buffer()]));
     turn.pass();
     uint32 kept[kKeptWords<Fragments::kScores>];
-    scores.decide(kept, n);
+    scores.decide(kept, smem, at.buffer());
     uint32 bias[Sm90Scores<Config>::kBiasWords];
     const bool has_bias = scores.load_bias(bias, n);
     if constexpr (Config::kOverlap) {
@@ -156,7 +156,7 @@ struct Sm90Consumer {
       turn.pass();
       release_stored();
       uint32 kept[kKeptWords<Fragments::kScores>];
-      scores.decide(kept, n);
+      scores.decide(kept, smem, at.buffer());
       uint32 bias[Sm90Scores<Config>::kBiasWords];
       const bool has_bias = scores.load_bias(bias, n);
       wgmma_wait<0>(s);
@@ -271,7 +271,11 @@ __device__ void sm90_forward(const Sm90ForwardArgs& args) {
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // uniform register
   if (group == 0) {
     give_registers<Config::kProducerRegisters>();
-    if (threadIdx.x < 32) Sm90Producer<Config>{smem, args}.run();
+    const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 32, 0);
+    if (warp == 0) Sm90Producer<Config>{smem, args}.run();
+    if constexpr (Config::kHasDropout) {
+      if (warp == 1) Sm90DropoutPreparer<Config>{smem, args}.run();
+    }
   } else {
     take_registers<Config::kConsumerRegisters>();
     Sm90Consumer<Config>{smem, args, {group - 1}}.run();

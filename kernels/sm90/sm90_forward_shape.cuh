@@ -52,15 +52,21 @@ struct Sm90ForwardTile {
   return sm90_panels(block_n) * consumers * kSm90ConsumerRows * kSwizzleBytes;
 }
 
+// Of what dropout's random words owe to the quads of keys of a tile: PhiloxQuad of ../common/factored_philox.cuh.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_forward_quad_bytes(int block_n) {
+  return block_n / 4 * 16;
+}
+
 // kSmemBytes.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_forward_smem_bytes(int consumers, int block_n, int stages,
                                                                        int q_buffers, int head_dim, int head_dim_v,
-                                                                       bool bias_tiles) {
+                                                                       bool bias_tiles, bool has_dropout) {
   const int q = sm90_panels_q(q_buffers, head_dim, head_dim_v) * consumers * kSm90ConsumerRows * kSwizzleBytes;
   const int k_and_v = (sm90_panels(head_dim) + sm90_panels(sm90_columns_v(head_dim_v))) * block_n * kSwizzleBytes;
   const int barriers = 8 * (2 * q_buffers + 4 * stages + 2 * kSm90WorkSlots + 1);
   const int bias = bias_tiles ? sm90_forward_bias_bytes(consumers, block_n) : 0;
-  const int bytes = q_buffers * q + stages * (k_and_v + bias) + kSm90WorkSlots * kSm90WorkBytes + barriers;
+  const int quads = has_dropout ? sm90_forward_quad_bytes(block_n) : 0;
+  const int bytes = q_buffers * q + stages * (k_and_v + bias + quads) + kSm90WorkSlots * kSm90WorkBytes + barriers;
   return (bytes + kSwizzleAtom - 1) / kSwizzleAtom * kSwizzleAtom;
 }
 
@@ -89,7 +95,7 @@ struct Sm90Shape {
   static constexpr int kVBytes = kPanelsV * kPanelBytesK;
   static constexpr int kSmemBytes =
       sm90_forward_smem_bytes(kConsumers, Config::kBlockN, Config::kStages, Config::kQBuffers, Config::kHeadDim,
-                              Config::kHeadDimV, Config::kBiasTiles);
+                              Config::kHeadDimV, Config::kBiasTiles, Config::kHasDropout);
   static constexpr int kBiasBytes = sm90_forward_bias_bytes(kConsumers, Config::kBlockN);
 };
 

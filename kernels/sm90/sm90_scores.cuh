@@ -30,8 +30,10 @@ struct Sm90Scores {
                                           !Config::kHasAlibi && !Config::kHasBoolMask &&
                                           Config::kBiasElement != ElementType::kF32 && Config::kBlockN % 32 == 0;
   // Pointers and strides of bias and mask would take the registers that their values need: they are made anew for each
-  // tile then.
-  static constexpr bool kKeepsRules = (kHasRules || Config::kHasDropout) && !Config::kHasBias && !Config::kHasBoolMask;
+  // tile then. So are ALiBi's rules beside dropout's, where a second p has the registers.
+  static constexpr bool kKeepsRules = (kHasRules || Config::kHasDropout) && !Config::kHasBias &&
+                                      !Config::kHasBoolMask &&
+                                      !(Config::kHasDropout && Config::kHasAlibi && Config::kOverlap);
   static constexpr int kBiasOfChunk = 8;  // elements that a lane loads at once
   using BiasElement = BiasElementOf<Config>;
   static constexpr int kBiasWords = kLoadsBiasEarly ? kScores / 2 : 1;
@@ -41,12 +43,17 @@ struct Sm90Scores {
   int consumer;           // number of the warpgroup
   Sm90KeyTiles unmasked;  // all of the warpgroup's rows see all of their keys
   ScoreRules<Config> rules;
+  PhiloxProduct random_row;  // what dropout's random words owe to the row that the thread decides on
 
   [[nodiscard]] static __device__ __forceinline__ Sm90Scores of(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                                 int consumer, const WindowMask& mask) {
-    Sm90Scores scores = {args, work, consumer, {}, {}};
+    Sm90Scores scores = {args, work, consumer, {}, {}, {}};
     scores.unmasked = unmasked_tiles_of_rows<Config, kWarpgroupRows>(mask, work.row + consumer * kWarpgroupRows);
-    if constexpr (kKeepsRules) scores.rules = scores.rules_of_head();
+    if constexpr (kKeepsRules) scores.rules = sm90_rules<Config>(args, work);
+    if constexpr (Config::kHasDropout) {
+      const TileRules<Config> tile = scores.rules_of_tile(0);
+      scores.random_row = philox_row(tile.dropout, static_cast<uint32>(tile.first_row) + row_decided_by(thread()));
+    }
     return scores;
   }
 
@@ -126,9 +133,13 @@ struct Sm90Scores {
     }
   }
 
-  // Dropout's decisions on tile n; needs no scores, so it may run under the products that make them.
-  __device__ __forceinline__ void decide(uint32 (&kept)[kKeptWords<kScores>], int n) const {
-    if constexpr (Config::kHasDropout) kept_bits_wide<kScores, 4>(rules_of_tile(n), kept, thread());
+  // Dropout's decisions on the tile whose quads came with k in this buffer; needs no scores, so it may run under the
+  // products that make them.
+  __device__ __forceinline__ void decide(uint32 (&kept)[kKeptWords<kScores>], const Sm90Storage<Config>& smem,
+                                         uint32 buffer) const {
+    if constexpr (Config::kHasDropout) {
+      kept_bits_factored<kScores, 4>(rules_of_tile(0).dropout, random_row, smem.quads.of_tile[buffer], kept, thread());
+    }
   }
   // Those p that are not kept become 0. After their sum: it is that of all.
   __device__ __forceinline__ void drop(uint32 (&p)[kScores / 2], const uint32 (&kept)[kKeptWords<kScores>]) const {
@@ -143,13 +154,7 @@ struct Sm90Scores {
     const int64 row = work.row + consumer * kWarpgroupRows;
     const int64 key = static_cast<int64>(n) * Config::kBlockN;
     if constexpr (kKeepsRules) return rules.tile(row, key);
-    return rules_of_head().tile(row, key);
-  }
-  [[nodiscard]] __device__ __forceinline__ ScoreRules<Config> rules_of_head() const {
-    const SequenceSpan span = {Config::kIsVarlen ? 0 : static_cast<uint32>(work.sequence), 0, 0, work.seqlen_q,
-                               work.seqlen_k};
-    return ScoreRules<Config>::make(args.options, args.base.scale, span, work.sequence, work.head,
-                                    args.base.num_heads_q);
+    return sm90_rules<Config>(args, work).tile(row, key);
   }
   // A window wider than any sequence, as a number that a row can be added to.
   [[nodiscard]] static __device__ __forceinline__ int clamped(int64 window) {

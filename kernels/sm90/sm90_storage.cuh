@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../common/element.cuh"
+#include "../common/factored_philox.cuh"
 #include "../common/mbarrier.cuh"
 #include "../common/wgmma.cuh"
 #include "sm90_bias_tile.cuh"
@@ -24,6 +25,16 @@ struct alignas(16) Sm90Work {
 };
 static_assert(sizeof(Sm90Work) == kSm90WorkBytes);
 
+// What dropout's random words owe to the keys of a tile. Announced, and released, with k.
+template <class Config, bool kHasDropout = Config::kHasDropout>
+struct Sm90Quads {
+  static_assert(Config::kBlockN % 4 == 0);
+  PhiloxQuad of_tile[Config::kStages][Config::kBlockN / 4];
+  static_assert(sizeof(of_tile) == Config::kStages * sm90_forward_quad_bytes(Config::kBlockN));
+};
+template <class Config>
+struct Sm90Quads<Config, false> {};
+
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90Storage
     : Sm90BiasTiles<Config::kStages, Sm90Shape<Config>::kBiasBytes, Config::kBiasTiles> {
@@ -31,12 +42,13 @@ struct alignas(kSwizzleAtom) Sm90Storage
   unsigned char q[Config::kQBuffers][Shape::kQBytes];  // later o of the same rows
   unsigned char k[Config::kStages][Shape::kKBytes];
   unsigned char v[Config::kStages][Shape::kVBytes];
+  [[no_unique_address]] Sm90Quads<Config> quads;
   Sm90Work work[kSm90WorkSlots];
   Mbarrier work_full[kSm90WorkSlots];   // the tile is announced
-  Mbarrier work_empty[kSm90WorkSlots];  // each consumer warp has left it
+  Mbarrier work_empty[kSm90WorkSlots];  // each consumer warp has left it, and the one that prepares dropout
   Mbarrier q_full[Config::kQBuffers];   // the bytes of q
   Mbarrier q_empty[Config::kQBuffers];  // each consumer's o, which took q's place, has left it; or its q has been read
-  Mbarrier k_full[Config::kStages];     // the bytes of a tile, and then its bias: the buffer may be read
+  Mbarrier k_full[Config::kStages];     // the bytes of a tile, its bias and its quads: the buffers may be read
   Mbarrier v_full[Config::kStages];
   Mbarrier v_tail;  // kIsVarlen: the bytes of a tile of which a part has to be cleared before it is announced
   Mbarrier k_empty[Config::kStages];  // each consumer warp has read it: its buffer may be filled
@@ -47,14 +59,14 @@ struct alignas(kSwizzleAtom) Sm90Storage
     constexpr int kReaders = Config::kConsumers * kWarpgroup / 32;
     for (int slot = 0; slot < kSm90WorkSlots; ++slot) {
       work_full[slot].init(1);
-      work_empty[slot].init(arrivals_of_warps(kReaders));
+      work_empty[slot].init(arrivals_of_warps(kReaders + (Config::kHasDropout ? 1 : 0)));
     }
     for (int buffer = 0; buffer < Config::kQBuffers; ++buffer) {
       q_full[buffer].init(1);
       q_empty[buffer].init(Shape::kStagesO ? Config::kConsumers : arrivals_of_warps(kReaders));
     }
     for (int stage = 0; stage < Config::kStages; ++stage) {
-      k_full[stage].init(Config::kBiasTiles ? 2 : 1);
+      k_full[stage].init((Config::kBiasTiles ? 2 : 1) + (Config::kHasDropout ? arrivals_of_warps(1) : 0));
       v_full[stage].init(1);
       k_empty[stage].init(arrivals_of_warps(kReaders));
       v_empty[stage].init(arrivals_of_warps(kReaders));

@@ -4,6 +4,7 @@
 #include "../common/args.cuh"
 #include "../common/config_enums.cuh"
 #include "../common/key_range.cuh"
+#include "../common/score_rules.cuh"
 #include "../common/sequence.cuh"
 #include "../common/warp_reduce.cuh"
 #include "sm90_forward_args.cuh"
@@ -26,6 +27,15 @@ template <class Config>
     mask.window_right = options.window_right;
   }
   return mask;
+}
+
+// The options of the tile's head.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ ScoreRules<Config> sm90_rules(const Sm90ForwardArgs& args,
+                                                                       const Sm90Work& work) {
+  const SequenceSpan span = {Config::kIsVarlen ? 0 : static_cast<uint32>(work.sequence), 0, 0, work.seqlen_q,
+                             work.seqlen_k};
+  return ScoreRules<Config>::make(args.options, args.base.scale, span, work.sequence, work.head, args.base.num_heads_q);
 }
 
 // Those with a key that one of kRows rows from `row` on sees.

@@ -143,6 +143,36 @@ std::vector<AttentionCase> edge_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Edges, Sm90Forward, testing::ValuesIn(edge_cases()), kIndexName);
 
+/// Dropout, which some warps decide for others: both sides of every tile's edge, rows of a tile that skip its keys at
+/// either end or see none, several tiles for each multiprocessor, few rows.
+std::vector<AttentionCase> dropout_cases() {
+  std::vector<AttentionCase> cases;
+  const auto add = [&](AttentionCase c, double p) {
+    c.dropout_p = p;
+    c.seed = cases.size() + 1;
+    cases.push_back(std::move(c));
+  };
+  for (const std::int64_t head_dim : {64, 96, 128, 192, 256}) {
+    for (const std::int64_t q : {1, 63, 65, 127, 129, 193, 300}) {
+      add(plain(DType::kBF16, 4, 2, q, q + 70, head_dim, q % 4 != 1), 0.3);
+    }
+    AttentionCase many = plain(DType::kF16, 30, 6, 600, 500, head_dim, true);  // the first 100 rows see nothing
+    add(many, 0.1);
+    many.causal = false;
+    many.window_left = 150;
+    many.window_right = 40;
+    add(many, 0.9);
+    AttentionCase packed = plain(DType::kBF16, 6, 2, 0, 0, head_dim, true);
+    packed.varlen_q = {130, 0, 3, 700};
+    packed.varlen_k = {65, 4, 200, 900};
+    add(packed, 0.5);
+    add(plain(DType::kBF16, 2, 2, 150, 140, head_dim, false), 1e-12);  // its threshold is 0
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Dropout, Sm90Forward, testing::ValuesIn(dropout_cases()), kIndexName);
+
 /// One case of each kind, small: what the sanitizers run.
 std::vector<AttentionCase> slice_cases() {
   std::vector<AttentionCase> cases = {
@@ -160,6 +190,11 @@ std::vector<AttentionCase> slice_cases() {
   all.alibi = true;
   all.window_left = 80;
   cases.push_back(all);
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    AttentionCase dropout = plain(DType::kBF16, 2, 1, 200, 300, head_dim, true);
+    dropout.dropout_p = 0.2;
+    cases.push_back(dropout);
+  }
   return cases;
 }
 
@@ -169,7 +204,9 @@ class AheadForward : public Sm90 {};
 
 TEST_F(AheadForward, CompilesWhatTheForwardCasesNeed) {
   std::vector<AttentionCase> cases = option_pairs();
-  for (const auto& more : {edge_cases(), slice_cases()}) cases.insert(cases.end(), more.begin(), more.end());
+  for (const auto& more : {edge_cases(), dropout_cases(), slice_cases()}) {
+    cases.insert(cases.end(), more.begin(), more.end());
+  }
   compile_ahead(kCompute, cases);
 }
 
@@ -188,6 +225,8 @@ TEST_F(Sm90, AThousandRepeatsAreBitEqual) {
   c.dropout_p = 0.1;
   check_repeats(kCompute, plain(DType::kBF16, 6, 2, 1000, 1100, 64, true), 1000);
   check_repeats(kCompute, c, 1000);
+  c.head_dim = c.head_dim_v = 256;  // other tiles
+  check_repeats(kCompute, c, 300);
 }
 
 TEST_F(Sm90, AFiniteBiasIsNotMinusInfinity) {

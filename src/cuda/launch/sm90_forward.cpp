@@ -24,7 +24,7 @@ struct Sm90ForwardVariant : Facts {
 
   [[nodiscard]] int smem_bytes() const {
     return sm90_forward_smem_bytes(tile.consumers, tile.block_n, tile.stages, tile.q_buffers, head_dim, head_dim_v,
-                                   bias_tiles != 0);
+                                   bias_tiles != 0, has(option::kDropout));
   }
 };
 
@@ -74,7 +74,8 @@ Sm90ForwardVariant tall_variant(const Facts& facts, std::int64_t seqlen_k, bool 
     return v;
   }
   if (is_crowded(facts) || facts.has(option::kBias)) return with(facts, 2, 64, 2, 1, false, false);
-  if (widest <= 64 && !reads && !facts.has(option::kVarlen)) {
+  const bool several = facts.has(option::kDropout) && facts.has(option::kAlibi);
+  if (widest <= 64 && !reads && !several && !facts.has(option::kVarlen)) {
     const bool is_short = plain && facts.mask == MaskKind::kCausal && seqlen_k <= 1024;
     return is_short ? with(facts, 3, 64, 4, 2, false, true) : with(facts, 3, 128, 2, 2, false, true);
   }
@@ -332,7 +333,10 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
     add_low(facts(kBF16, head_dim, head_dim, kFull));
     add_low(facts(kBF16, head_dim, head_dim, kCausal, 0, kF32, true));
     add_low(facts(kF16, head_dim, head_dim, kFull, option::kVarlen));
-    add_low(facts(kBF16, head_dim, head_dim, kWindow, option::kSoftcap | option::kAlibi | option::kDropout));
+    for (const bool negate : {false, true}) {
+      add_low(facts(kBF16, head_dim, head_dim, kWindow, option::kSoftcap | option::kAlibi | option::kDropout, kF32,
+                    negate));
+    }
     if (head_dim <= kMostCrowdedHeadDim) {
       add_low(facts(kBF16, head_dim, head_dim, kCausal, option::kBias, kF32));
       add_low(facts(kF16, head_dim, head_dim, kWindow,
@@ -346,9 +350,20 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
     }
     for (const bool negate : {false, true}) {
       if (head_dim > kMostCrowdedHeadDim) continue;
-      add(facts(negate ? kBF16 : kF16, head_dim, head_dim, kWindow,
-                option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout, kF32,
-                negate));
+      for (const std::int32_t dropout : {0, option::kDropout}) {
+        add(facts(negate ? kBF16 : kF16, head_dim, head_dim, kWindow,
+                  option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | dropout, kF32, negate));
+      }
+    }
+  }
+  for (const int head_dim : {64, 128, 192, 256}) {
+    for (const std::int32_t others :
+         {option::kAlibi | option::kVarlen, option::kAlibi | option::kRing,
+          option::kSoftcap | option::kAlibi | option::kVarlen, option::kSoftcap | option::kAlibi | option::kRing}) {
+      add(facts(kF16, head_dim, head_dim, kWindow, option::kDropout | others, kF32, true));
+    }
+    if (head_dim <= kMostCrowdedHeadDim) {
+      add(facts(kBF16, head_dim, head_dim, kCausal, option::kDropout | option::kBias, kBF16));
     }
   }
   return variants;

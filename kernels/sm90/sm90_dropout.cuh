@@ -1,0 +1,51 @@
+// The warp that prepares dropout, one that would have nothing to do: for each tile of keys, while the copy engine
+// brings its k, what dropout's random words owe to its keys (../common/factored_philox.cuh). Consumers find it when k
+// has landed, and compute the rest in line.
+#pragma once
+
+#include "../common/factored_philox.cuh"
+#include "sm90_work.cuh"
+
+namespace attend {
+
+// Walks the tiles of query rows and of keys as the producer announces and loads them.
+template <class Config>
+struct Sm90DropoutPreparer {
+  Sm90Storage<Config>& smem;
+  const Sm90ForwardArgs& args;
+  RingPlace<Config::kStages> k_at = {};
+  RingPlace<kSm90WorkSlots> work_at = {};
+
+  // A lane a quad. In the order of the producer's load_k().
+  __device__ __forceinline__ void prepare(const Sm90Work& work) {
+    const Sm90KeyTiles tiles =
+        key_tiles_of_rows<Config, Sm90Shape<Config>::kBlockM>(sm90_mask<Config>(args.options, work), work.row);
+    const ScoreRules<Config> rules = sm90_rules<Config>(args, work);
+#pragma unroll 1
+    for (int n = tiles.end - 1; n >= tiles.begin; --n) {
+      const TileRules<Config> tile = rules.tile(work.row, int64{n} * Config::kBlockN);
+      const auto first = static_cast<uint32>(tile.first_key / 4);
+      smem.k_empty[k_at.buffer()].wait(k_at.parity() ^ 1);  // each consumer has read those of the tile before
+      for (uint32 quad = threadIdx.x % 32; quad < Config::kBlockN / 4; quad += 32) {
+        smem.quads.of_tile[k_at.buffer()][quad] = PhiloxQuad::of(tile.dropout, first + quad);
+      }
+      __syncwarp();  // all are there: whoever waits for k may read them
+      arrive_as_warp(smem.k_full[k_at.buffer()]);
+      k_at.advance();
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    for (;;) {
+      smem.work_full[work_at.buffer()].wait(work_at.parity());  // the next tile is announced
+      const Sm90Work work = smem.work[work_at.buffer()];
+      __syncwarp();  // all lanes have read it
+      release_by_warp(smem.work_empty[work_at.buffer()]);
+      work_at.advance();
+      if (work.sequence == Sm90Work::kNoWork) return;
+      prepare(work);
+    }
+  }
+};
+
+}  // namespace attend
