@@ -39,8 +39,9 @@ AHEAD = "Ahead*"
 LAST = "Last*"  # may hang
 LAST_LIMIT_S = 60
 PIECES = 96  # of the tests: processes, one after another
-AHEADS = 6  # of the compilation: processes at once, each with all cores; one alone leaves most of them idle
-RING = "NcclRing*"  # wants two GPUs
+AHEADS = 5  # of the compilation: processes at once, each with all cores; one alone leaves most of them idle
+RING = "NcclRing*:GpuRingOfSeveral*:RingProcesses*:*EveryWayOfMessages*"  # wants two GPUs
+RINGS = 8  # of those: processes at once; a rank of the ring waits more than it computes
 LIMIT_S = float(os.environ.get("GPU_TEST_LIMIT_S", 600))  # of one process: a kernel may hang
 PARTS = ("tests", "sanitizers", "python")
 TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
@@ -60,19 +61,17 @@ def run(command, environment, log, limit_s=LIMIT_S):
             return 124
 
 
-def run_part(tests, shard, shards, chosen, folder, gpus, number=None, limit_s=LIMIT_S):
-    """A process of the tests; number: its files' own, that of the shard if not given."""
-    number = shard if number is None else number
+def run_part(tests, piece, shard, shards, chosen, folder, gpus, limit_s=LIMIT_S):
+    """A process of the tests, whose files have the name of the piece: its exit status."""
     environment = {
         "CUDA_VISIBLE_DEVICES": gpus,
         "GTEST_TOTAL_SHARDS": str(shards),
         "GTEST_SHARD_INDEX": str(shard),
         "OMP_NUM_THREADS": "1",
-        "ATTEND_GPU_REPORT": str(folder / f"report-{number}.json"),
+        "ATTEND_GPU_REPORT": str(folder / f"report-{piece}.json"),
     }
-    command = [tests, f"--gtest_output=json:{folder / f'gtest-{number}.json'}", f"--gtest_filter={chosen}"]
-    status = run(command, environment, folder / f"tests-{number}.log", limit_s)
-    return number, status
+    command = [tests, f"--gtest_output=json:{folder / f'gtest-{piece}.json'}", f"--gtest_filter={chosen}"]
+    return run(command, environment, folder / f"tests-{piece}.log", limit_s)
 
 
 def gtest_results(path):
@@ -86,7 +85,7 @@ def gtest_results(path):
 def empty_report(num_gpus, digest):
     """A report that nothing has been added to yet."""
     pieces = [*(f"ahead{index}" for index in range(AHEADS)), *(str(index) for index in range(PIECES)), "alone"]
-    pieces += ["ring", "last"] if num_gpus > 1 else []
+    pieces += [*(f"ring{index}" for index in range(RINGS)), "last"] if num_gpus > 1 else []
     counts = {"run": 0, "failed": 0, "skipped": 0, "failures": [], "missing": pieces,
               "left_out": [] if num_gpus > 1 else [f"*{RING}: one GPU"]}
     return {"kernel_digest": digest, "passed": False, "tests": counts, "sanitizers": [],
@@ -96,26 +95,29 @@ def empty_report(num_gpus, digest):
 def run_piece(tests, piece, folder, num_gpus):
     """One process: its piece and its exit status. It sees one GPU (memory that host and GPU share is slow where a
     process sees several), those of the ring all."""
+    every, one = ",".join(map(str, range(num_gpus))), "0"
+    shard, shards, limit_s = 0, 1, LIMIT_S
     if piece.isdigit():
-        chosen = f"-{ALONE}:{AHEAD}:{LAST}:{RING}"
-        return piece, run_part(tests, int(piece), PIECES, chosen, folder, str(int(piece) % num_gpus))
-    if piece.startswith("ahead"):
-        shard = int(piece.removeprefix("ahead"))
-        return piece, run_part(tests, shard, AHEADS, AHEAD, folder, "0", number=PIECES + shard)
-    chosen, limit_s = {"alone": (ALONE, LIMIT_S), "ring": (RING, LIMIT_S), "last": (LAST, LAST_LIMIT_S)}[piece]
-    gpus = "0" if piece == "alone" else ",".join(map(str, range(num_gpus)))
-    number = PIECES + AHEADS + ("alone", "ring", "last").index(piece)
-    return piece, run_part(tests, 0, 1, chosen, folder, gpus, number, limit_s)
+        shard, shards, gpus, chosen = int(piece), PIECES, str(int(piece) % num_gpus), f"-{ALONE}:{AHEAD}:{LAST}:{RING}"
+    elif piece.startswith("ahead"):
+        shard, shards, gpus, chosen = int(piece.removeprefix("ahead")), AHEADS, one, AHEAD
+    elif piece.startswith("ring"):
+        shard, shards, gpus, chosen = int(piece.removeprefix("ring")), RINGS, every, RING
+    elif piece == "alone":
+        gpus, chosen = one, ALONE
+    else:
+        gpus, chosen, limit_s = every, LAST, LAST_LIMIT_S
+    return piece, run_part(tests, piece, shard, shards, chosen, folder, gpus, limit_s)
 
 
-def take(report, piece, index, status, folder):
+def take(report, piece, status, folder):
     """What a piece gave, into the report."""
-    counts, gtest = report["tests"], folder / f"gtest-{index}.json"
+    counts, gtest = report["tests"], folder / f"gtest-{piece}.json"
     counts["missing"] = [other for other in counts["missing"] if other != piece]
     if not gtest.exists():  # the process died
         counts["failed"] += 1
         counts["failures"].append(f"piece {piece} ended with status {status}")
-        say((folder / f"tests-{index}.log").read_text()[-1500:])
+        say((folder / f"tests-{piece}.log").read_text()[-1500:])
         return
     for name, result, why in gtest_results(gtest):
         counts["run"] += 1
@@ -124,9 +126,11 @@ def take(report, piece, index, status, folder):
             counts["failed"] += 1
             counts["failures"].append(name)
             say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
-    found = json.loads((folder / f"report-{index}.json").read_text())
-    report["cases"].extend(found.pop("cases"))
-    report.update(found)
+    cases = folder / f"report-{piece}.json"
+    if cases.exists():  # not of a process that got no tests
+        found = json.loads(cases.read_text())
+        report["cases"].extend(found.pop("cases"))
+        report.update(found)
 
 
 class Tests:
@@ -144,8 +148,8 @@ class Tests:
 
     def done(self, result):
         if result is not None:
-            piece, (index, status) = result
-            take(self.report, piece, index, status, self.folder)
+            piece, status = result
+            take(self.report, piece, status, self.folder)
             self.save(self.report)
 
     def ahead(self):
@@ -171,9 +175,12 @@ class Tests:
 
     def by_themselves(self):
         """Those that measure, those of all GPUs (whose kernels are on disk by now), and what may hang."""
-        for piece in ("alone", "ring", "last"):
-            self.done(self.begin(piece))
-        log = self.folder / f"tests-{PIECES + AHEADS}.log"
+        self.done(self.begin("alone"))
+        with concurrent.futures.ThreadPoolExecutor(RINGS) as pool:
+            for result in pool.map(self.begin, [piece for piece in self.missing if piece.startswith("ring")]):
+                self.done(result)
+        self.done(self.begin("last"))
+        log = self.folder / "tests-alone.log"
         for line in log.read_text().splitlines() if log.exists() else ():
             if "of host time" in line:
                 say(line)
@@ -331,15 +338,15 @@ def main():
         report = empty_report(num_gpus, digest) if begins else earlier_report(words.report, digest)
         tests = Tests(report, words.tests, folder, num_gpus, begun + words.seconds,
                       lambda whole: write(whole, words.report))  # fmt: skip
-        if "tests" in parts:
+        if "tests" in parts and num_gpus == 1:
             tests.ahead()
-            if num_gpus == 1:
-                tests.pieces()
+            tests.pieces()
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             in_python = pool.submit(python_part, words.python, folder) if "python" in parts else None
             gpu = str(num_gpus - 1)
             in_sanitizers = pool.submit(sanitizers_part, words.tests, folder, gpu) if "sanitizers" in parts else None
             if "tests" in parts and num_gpus > 1:
+                tests.ahead()
                 tests.pieces()
             if in_sanitizers:
                 report["sanitizers"] = in_sanitizers.result()
