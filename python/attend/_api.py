@@ -67,7 +67,7 @@ def attention(
             1 / (1 - dropout_p).
         seed, offset: 64 bits each, also as tensors of one element; the dropped entries are a pure function of them and
             of (batch, head, i, j), the same on every device, forward and backward. What is in a tensor on the GPU of q
-            is read there: the call does not wait for it, and a CUDA graph drops at each replay what it says then.
+            is read by the kernels. The call does not wait for it, and a CUDA graph drops at each replay what it says.
         return_lse: give (o, lse).
         deterministic: bit-equal results from run to run, on a GPU too. On a CPU they always are.
         compute: a backend by name (see `attend.backends()`), or "auto": the best one for the tensors' device.

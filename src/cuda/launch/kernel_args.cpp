@@ -90,7 +90,7 @@ ForwardTmaArgs forward_tma_args(const core::Problem& p, int block_m, int block_n
 
 double made_up_for_cut_off(const core::Problem& p) {
   constexpr std::int64_t kDepth = 16, kWide = 192;  // columns: of one instruction; where scores may lose most
-  const double share = p.q.dtype == DType::kBF16 ? 0.375 : p.head_dim <= kWide ? 0.69 : 0.75;
+  const double share = p.q.dtype == DType::kBF16 ? 0.375 : p.head_dim <= kWide ? 0.69 : 0.76;
   return 1 + share * 0x1p-24 * static_cast<double>((p.head_dim + kDepth - 1) / kDepth);
 }
 
