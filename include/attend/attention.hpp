@@ -66,10 +66,10 @@ struct Params {
   std::uint64_t seed = 0;           ///< Philox 4x32-10: the dropped entries are a pure function of seed, offset
   std::uint64_t offset = 0;         ///<   and (sequence, head, i, j), the same forward, backward, on every device
   /// Seed and offset as two numbers in memory, in the place of those above; null: those. Of tensors on a GPU it is an
-  /// address there (or one that the GPU can read), and is read when the kernels run: a CUDA graph's replays drop what it
-  /// says then. It has to stay, and say the same, until backward has run
+  /// address there (or one that the GPU can read), and is read when the kernels run: a CUDA graph's replays drop what
+  /// it says then. It has to stay, and say the same, until backward has run
   const std::uint64_t* philox_state = nullptr;
-  bool deterministic = false;       ///< bit-equal results from run to run, backward on a GPU too. All else always is
+  bool deterministic = false;  ///< bit-equal results from run to run, backward on a GPU too. All else always is
   std::optional<Varlen> varlen = {};
   WorkspaceView workspace = {};       ///< used until the call is done; not by the CPU's backends
   std::string_view compute = "auto";  ///< a backend by name (see backends()), or the best one for the tensors' device

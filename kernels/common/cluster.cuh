@@ -23,8 +23,8 @@ __device__ __forceinline__ void cluster_barrier() {
 }
 
 // To another block's shared memory, counted there by its barrier as 16 of the bytes that it expects. Both addresses
-// from cluster_address(), of one block. A release to the cluster in place of the barrier's bytes would be a fence of all
-// that the thread has stored, 600 clocks and more.
+// from cluster_address(), of one block. A release to the cluster in place of the barrier's bytes would be a fence of
+// all that the thread has stored, 600 clocks and more.
 __device__ __forceinline__ void store_to_cluster(uint32 address, float4 x, uint32 barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),

@@ -3,8 +3,8 @@
 //
 //   dq += ds k
 //
-// The sums lie as accumulators do, tile of 16 x 8 by tile: (groups of 16 rows, kDepth / 8, 128). So a warp's instruction
-// adds to neighbours.
+// The sums lie as accumulators do, tile of 16 x 8 by tile: (groups of 16 rows, kDepth / 8, 128). So a warp's
+// instruction adds to neighbours.
 #pragma once
 
 #include "../common/stmatrix.cuh"

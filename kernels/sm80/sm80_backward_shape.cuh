@@ -67,8 +67,8 @@ struct Sm80BackwardTile {
   return !adds_dq ? 0 : roles == 2 ? parts : roles == 1 ? 2 : 1;
 }
 
-// kSmemBytes: the owned tiles, in whose place gradients are put together; the streamed ones; tiles of scores; p in float
-// where another warp makes ds of it; lse and delta; the block's work.
+// kSmemBytes: the owned tiles, in whose place gradients are put together; the streamed ones; tiles of scores; p in
+// float where another warp makes ds of it; lse and delta; the block's work.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_backward_smem_bytes(Sm80Gradient gradient,
                                                                         const Sm80BackwardTile& tile, int head_dim,
                                                                         int head_dim_v) {

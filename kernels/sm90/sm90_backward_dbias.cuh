@@ -1,5 +1,5 @@
-// The gradient of a bias of 16 bits, where sm90_backward_wide_queries.cuh makes dq: ds of each tile, stored as it is, or
-// added up over the sequences that share the bias.
+// The gradient of a bias of 16 bits, where sm90_backward_wide_queries.cuh makes dq: ds of each tile, stored as it is,
+// or added up over the sequences that share the bias.
 //
 //   dbias = ds, summed over the batch where the bias has batch 1
 //
@@ -16,8 +16,8 @@
 
 namespace attend {
 
-// Of one computing warpgroup. Tile by tile: begin(), put() of all chunks; then store(), which may be later, but not later
-// than the next begin().
+// Of one computing warpgroup. Tile by tile: begin(), put() of all chunks; then store(), which may be later, but not
+// later than the next begin().
 template <class Config, int kBlocks = Config::kDbiasBlocks>
 class BackwardDbias {
  public:

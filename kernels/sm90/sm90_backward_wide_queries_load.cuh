@@ -1,4 +1,5 @@
-// The loading warps of sm90_backward_wide_queries.cuh: q and the tiles of k, dout and those of v, and those of the bias.
+// The loading warps of sm90_backward_wide_queries.cuh: q and the tiles of k, dout and those of v, and those of the
+// bias.
 #pragma once
 
 #include "sm90_backward_load.cuh"

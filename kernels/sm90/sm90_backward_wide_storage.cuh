@@ -88,8 +88,8 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
   }
 };
 
-// ds of the sequences that share a bias, on its way to the block that adds up these chunks. Nothing where kBuffers is 0:
-// to be inherited from. A thread's part of a chunk is for the same thread of the other block.
+// ds of the sequences that share a bias, on its way to the block that adds up these chunks. Nothing where kBuffers is
+// 0: to be inherited from. A thread's part of a chunk is for the same thread of the other block.
 template <int kBuffers, int kWarpgroups, int kBlocks>
 struct Sm90BackwardDsChunks {
   float4 ds[kBuffers][kWarpgroups][backward_dbias_chunks(kBlocks)][kBlocks][kWarpgroup];

@@ -8,8 +8,8 @@
 //   otherwise    the maximum is found first, but m raised only if a score has outgrown it by more than 2^kMaxLag
 // Before the first visible key m is -inf, and the slow way is taken.
 //
-// kFolded (../common/online_softmax.cuh) subtracts c m, rounded, from c s: one instruction. Where scores are large, what
-// that rounds is large as well, and 2 to its power anything. From kMostFolded on the slow way is taken, and there
+// kFolded (../common/online_softmax.cuh) subtracts c m, rounded, from c s: one instruction. Where scores are large,
+// what that rounds is large as well, and 2 to its power anything. From kMostFolded on the slow way is taken, and there
 // c (s - m), which is exact where it matters: scores of 1e30 and more have the p that they should.
 #pragma once
 

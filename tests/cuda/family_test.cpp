@@ -160,6 +160,14 @@ TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
     EXPECT_STREQ(lack->argument, name);
     EXPECT_FALSE(cuda::option_lack(made.problem, cuda::option::kAll).has_value()) << name;
   }
+  const std::uint64_t numbers[2] = {};
+  MadeUp drawn(DType::kF32, {}, {.dropout_p = 0.5});
+  drawn.problem.philox_state = numbers;
+  const auto in_memory = cuda::option_lack(drawn.problem, cuda::option::kDropout);
+  ASSERT_TRUE(in_memory.has_value());
+  EXPECT_STREQ(in_memory->argument, "philox_state");
+  EXPECT_FALSE(cuda::option_lack(drawn.problem, cuda::option::kAll).has_value());
+  seen.insert("philox_state");
   MadeUp part(DType::kF32, {}, {.dropout_p = 0.5});
   part.problem.placement = core::Placement{};
   part.problem.adds_to_outputs = true;

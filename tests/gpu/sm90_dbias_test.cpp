@@ -1,5 +1,5 @@
-// The gradient of a bias that a batch shares, as sm90_backward adds it up over the blocks of a cluster: the same bits in
-// each repeat, and nothing behind the last key. sm90_backward_test.cpp compares gradients with float64.
+// The gradient of a bias that a batch shares, as sm90_backward adds it up over the blocks of a cluster: the same bits
+// in each repeat, and nothing behind the last key. sm90_backward_test.cpp compares gradients with float64.
 #include <gtest/gtest.h>
 
 #include <cmath>

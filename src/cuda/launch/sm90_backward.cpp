@@ -9,6 +9,7 @@
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
+#include "cuda/launch/sm90_backward_variant.hpp"
 #include "cuda/launch/tensor_maps.hpp"
 #include "kernels/common/work.cuh"
 #include "kernels/sm90/sm90_backward_args.cuh"
@@ -37,17 +38,6 @@ std::string dropout_text(const Problem& p) {
 std::string window_text(const Problem& p) {
   return std::to_string(p.window_right);
 }
-
-struct Sm90BackwardVariant : Facts {
-  std::int32_t is_deterministic = 0;
-  std::int32_t adds_up = 0;       ///< dk and dv of a group's query heads, in memory
-  std::int32_t dbias_blocks = 0;  ///< as dbias_blocks_of()
-  ElementType dbias = ElementType::kBF16;
-
-  [[nodiscard]] Sm90BackwardTile tile() const {
-    return sm90_backward_tile(head_dim, head_dim_v, has(option::kSoftcap), has(option::kBias), dbias_blocks);
-  }
-};
 
 /// Sequences that share entries of dbias, a block each: 1 where none does, 0 without dbias.
 int dbias_blocks_of(const Problem& p) {
@@ -135,11 +125,10 @@ class Sm90Backward final : public Family {
         {.blocks = plan.last_blocks, .cluster = static_cast<unsigned>(std::max<std::int32_t>(1, v.dbias_blocks))});
     if (v.adds_up != 0) choice.add_step({.blocks = plan.key_tiles});
     constexpr double kTflops = 550, kDeterministicTflops = 350, kWideTflops = 450, kWideRulesTflops = 340,
-                     kDbiasTflops = 300, kSharedDbiasTflops = 265;
+                     kDbiasTflops = 300;
     choice.seconds =
         estimated_seconds(p, device,
-                          {.tflops = v.dbias_blocks > 1        ? kSharedDbiasTflops
-                                     : v.dbias_blocks > 0      ? kDbiasTflops
+                          {.tflops = v.dbias_blocks > 0        ? kDbiasTflops
                                      : v.has(kRulesOfWide)     ? kWideRulesTflops
                                      : plan.tile.is_wide       ? kWideTflops
                                      : v.is_deterministic != 0 ? kDeterministicTflops
@@ -235,59 +224,7 @@ class Sm90Backward final : public Family {
     for (std::size_t i = 0; i < launch.choice.num_steps; ++i) launch.run(i, args);
   }
 
-  /// Both shapes of tiles, both types, every mask; packed, deterministic; head_dims that are padded.
-  [[nodiscard]] std::vector<Variant> examples(const Arch& /*arch*/) const override {
-    using enum ElementType;
-    using enum MaskKind;
-    std::vector<Variant> variants;
-    const auto add = [&](ElementType element, int head_dim, int head_dim_v, MaskKind mask, std::int32_t options = 0,
-                         bool deterministic = false, bool adds_up = false, int dbias_blocks = 0) {
-      Sm90BackwardVariant v = {Facts{.element = element,
-                                     .head_dim = head_dim,
-                                     .head_dim_v = head_dim_v,
-                                     .mask = mask,
-                                     .options = options,
-                                     .is_backward = 1}};
-      v.bias = (options & option::kBias) != 0 ? element : ElementType::kF32;
-      v.is_deterministic = deterministic;
-      v.adds_up = adds_up;
-      v.dbias_blocks = dbias_blocks;
-      variants.emplace_back(v);
-    };
-    for (const int head_dim : {64, 128}) {
-      for (const MaskKind mask : {kFull, kCausal, kWindow}) {
-        add(kBF16, head_dim, head_dim, mask);
-        add(kBF16, head_dim, head_dim, mask, 0, true);
-        add(kF16, head_dim, head_dim, mask, option::kVarlen);
-        if (mask != kWindow) add(kBF16, head_dim, head_dim, mask, 0, false, true);
-      }
-    }
-    for (const int head_dim : {64, 128}) {
-      for (const std::int32_t rules : {option::kAlibi, option::kDropout}) {
-        add(kBF16, head_dim, head_dim, kCausal, rules);
-        add(kF16, head_dim, head_dim, head_dim == 64 && rules == option::kDropout ? kWindow : kFull, rules);
-        add(kBF16, head_dim, head_dim, kWindow, rules | option::kVarlen, true);
-      }
-      add(kBF16, head_dim, head_dim, kCausal, option::kDropout | option::kPhiloxState);
-      add(kF16, head_dim, head_dim, kWindow, option::kDropout | option::kPhiloxState | option::kVarlen);
-    }
-    add(kBF16, 64, 64, kFull, option::kAlibi | option::kDropout);
-    add(kF16, 64, 64, kCausal, option::kAlibi | option::kDropout | option::kVarlen);
-    add(kF16, 40, 80, kCausal);
-    add(kBF16, 128, 64, kFull);
-    add(kF16, 64, 128, kCausal, option::kDropout, false, true);
-    add(kBF16, 96, 96, kCausal);
-    for (const int head_dim : {64, 128}) {
-      for (const MaskKind mask : {kFull, kCausal, kWindow}) {
-        add(kBF16, head_dim, head_dim, mask, option::kAddsToOutputs);
-      }
-      add(kBF16, head_dim, head_dim, kCausal, option::kAddsToOutputs, false, true);
-      add(kF16, head_dim, head_dim, kFull, option::kRing | option::kAlibi, true);
-      add(kBF16, head_dim, head_dim, kCausal, option::kRing | option::kDropout);
-    }
-    add_wide_examples(add);
-    return variants;
-  }
+  [[nodiscard]] std::vector<Variant> examples(const Arch& /*arch*/) const override { return sm90_backward_examples(); }
 
  protected:
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p,
@@ -351,43 +288,6 @@ class Sm90Backward final : public Family {
       return core::Lack{"dbias", "batch", batch, "that of q where it is above 8, beyond 128 columns above 5"};
     }
     return dbias_map_lack(p);
-  }
-
-  /// Beyond 128 columns: each depth, with one of v's that differs, and what takes registers.
-  template <class Add>
-  static void add_wide_examples(const Add& add) {
-    using enum ElementType;
-    using enum MaskKind;
-    for (const int head_dim : {192, 256}) {
-      for (const MaskKind mask : {kFull, kCausal, kWindow}) {
-        add(kBF16, head_dim, head_dim, mask);
-        add(kF16, head_dim, head_dim, mask, option::kVarlen);
-        add(kBF16, head_dim, head_dim, mask, option::kDropout);
-        add(kBF16, head_dim, head_dim, mask, option::kDropout | option::kPhiloxState);
-        add(kF16, head_dim, head_dim, mask, option::kAlibi | option::kDropout | option::kVarlen);
-      }
-    }
-    for (const MaskKind mask : {kFull, kCausal, kWindow}) {
-      add(kBF16, 256, 256, mask, option::kSoftcap);
-    }
-    add(kF16, 256, 256, kCausal, option::kSoftcap | option::kDropout);
-    add(kBF16, 128, 128, kCausal, option::kSoftcap);
-    add(kF16, 64, 128, kWindow, option::kSoftcap | option::kVarlen);
-    add(kBF16, 64, 64, kFull, option::kBias);
-    add(kBF16, 128, 128, kFull, option::kBias);
-    for (const int head_dim : {64, 128, 192}) {
-      add(kBF16, head_dim, head_dim, kFull, option::kBias, false, false, 1);
-      add(kBF16, head_dim, head_dim, kFull, option::kBias, false, false, 2);
-      add(kF16, head_dim, head_dim, kCausal, option::kBias | option::kDropout, false, false, 4);
-      add(kF16, head_dim, head_dim, kWindow, option::kBias | option::kDropout, false, false, 5);
-    }
-    add(kBF16, 128, 128, kCausal, option::kBias, false, false, 8);
-    add(kBF16, 128, 64, kWindow, option::kBias | option::kDropout, false, false, 1);
-    add(kF16, 192, 192, kWindow, option::kBias | option::kDropout);
-    add(kBF16, 192, 128, kCausal);
-    add(kBF16, 136, 64, kFull);
-    add(kF16, 40, 200, kCausal);
-    add(kBF16, 256, 160, kWindow, option::kAlibi);
   }
 
   /// Key blocks of a group differ in the time that they take, so that they soon are at different query heads, and what

@@ -1,0 +1,27 @@
+// What sm90_backward's kernels are compiled for.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cuda/launch/facts.hpp"
+#include "cuda/launch/family.hpp"
+#include "kernels/sm90/sm90_backward_shape.cuh"
+
+namespace attend::cuda {
+
+struct Sm90BackwardVariant : Facts {
+  std::int32_t is_deterministic = 0;
+  std::int32_t adds_up = 0;       ///< dk and dv of a group's query heads, in memory
+  std::int32_t dbias_blocks = 0;  ///< as dbias_blocks_of()
+  ElementType dbias = ElementType::kBF16;
+
+  [[nodiscard]] Sm90BackwardTile tile() const {
+    return sm90_backward_tile(head_dim, head_dim_v, has(option::kSoftcap), has(option::kBias), dbias_blocks);
+  }
+};
+
+/// Both shapes of tiles, both types, every mask; packed, deterministic; head_dims that are padded.
+[[nodiscard]] std::vector<Variant> sm90_backward_examples();
+
+}  // namespace attend::cuda
