@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
 
 #include "attend/attention.hpp"
 #include "cuda/driver/device.hpp"
@@ -46,17 +47,20 @@ void submit(std::string_view compute, const Inputs& in, const Outputs& out, Stre
 }
 
 void check_repeats(std::string_view compute, const AttentionCase& c, int rounds) {
+  constexpr int kUnderWay = 20;  // calls in a row that nobody waits for, with outputs of their own
   const Inputs in = make_inputs(c);
   const Outputs first = run(in, compute);
-  const Outputs again = make_outputs(in);
+  std::vector<Outputs> again;
+  for (int i = 0; i < kUnderWay; ++i) again.push_back(make_outputs(in));
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;
-  for (int round = 0; round < rounds; ++round) {
-    submit(compute, in, again, stream.get());
-    if (round % 100 != 99) continue;
+  for (int round = 0; round < rounds; round += kUnderWay) {
+    for (const Outputs& out : again) submit(compute, in, out, stream.get());
     cuda::synchronize(stream.get());
-    ASSERT_EQ(again.o.bytes(), first.o.bytes()) << round;
-    ASSERT_EQ(again.lse.bytes(), first.lse.bytes()) << round;
+    for (const Outputs& out : again) {
+      ASSERT_EQ(out.o.bytes(), first.o.bytes()) << round;
+      ASSERT_EQ(out.lse.bytes(), first.lse.bytes()) << round;
+    }
   }
 }
 
