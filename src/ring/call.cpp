@@ -58,7 +58,7 @@ Fields shapes_and_options(const Arguments& a) {
 }
 
 /// What has to be the same everywhere and is known after the checks: the backend, and values behind pointers.
-/// The slopes of ALiBi are taken at their word where they are on a GPU.
+/// The slopes of ALiBi, and dropout's seed in memory, are taken at their word where they are on a GPU.
 Fields values(const core::Problem& p, const core::Backend* backend) {
   Fields fields = {{"compute", backend != nullptr ? backend->name : "on GPUs"}};
   if (p.varlen) {
@@ -67,6 +67,10 @@ Fields values(const core::Problem& p, const core::Backend* backend) {
         fields.push_back({fmt::format("varlen.cu_seqlens_{}[{}]", name, s), fmt::to_string(cu_seqlens[s])});
       }
     }
+  }
+  if (p.q.device.type == DeviceType::kCPU) {
+    fields.push_back({"seed", fmt::to_string(p.seed)});  // which may have been in memory
+    fields.push_back({"offset", fmt::to_string(p.offset)});
   }
   if (p.alibi_slopes && p.q.device.type == DeviceType::kCPU) {
     const std::int64_t batches = p.alibi_slopes->stride[0] == 0 ? 1 : p.alibi_slopes->shape[0];

@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdint>
+#include <memory>
+
 #include "cpu/parallel.hpp"
 #include "ring/ring_run.hpp"
 #include "ring/transport.hpp"
@@ -85,6 +89,18 @@ TEST(Agreement, NamesTheSequenceThatARankPacksOtherwise) {
   packed.varlen_k = {12, 24};
   EXPECT_EQ(line_of_all([](RankTensors& t, RingCase&) { t.in.cu_k.get()[1] = 18; }, 1, packed),
             "varlen.cu_seqlens_k[1]: 18 on rank 1, allowed 12 as on rank 0");
+}
+
+TEST(Agreement, NamesTheSeedThatARankHasOtherwiseInMemory) {
+  AttentionCase dropping = kProblem;
+  dropping.dropout_p = 0.5;
+  const auto change = [](RankTensors& t, RingCase&) {
+    ASSERT_NE(t.in.philox_state, nullptr);
+    const auto own = std::make_shared<std::array<std::uint64_t, 2>>(std::array<std::uint64_t, 2>{7, 8});
+    t.in.philox_state = {own, own->data()};
+  };
+  EXPECT_THAT(line_of_all(change, 1, dropping),
+              testing::MatchesRegex("seed: 7 on rank 1, allowed [0-9]+ as on rank 0"));
 }
 
 TEST(Agreement, GivesOneRanksRefusalToAll) {
