@@ -7,6 +7,7 @@
 
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/stream.hpp"
+#include "gpu/forward_checks.hpp"
 #include "gpu/gpu.hpp"
 #include "support/covering_array.hpp"
 
@@ -193,15 +194,7 @@ TEST(Sm90BackwardCases, AreEnough) {
 
 AttentionCase plain(std::int64_t heads_q, std::int64_t heads_k, std::int64_t seqlen, std::int64_t head_dim,
                     bool causal) {
-  return {.dtype = DType::kBF16,
-          .batch = 1,
-          .heads_q = heads_q,
-          .heads_k = heads_k,
-          .seqlen_q = seqlen,
-          .seqlen_k = seqlen,
-          .head_dim = head_dim,
-          .head_dim_v = head_dim,
-          .causal = causal};
+  return test::plain(DType::kBF16, heads_q, heads_k, seqlen, seqlen, head_dim, causal);
 }
 
 /// Groups of query heads whose dk and dv are added up in memory, and more key blocks than multiprocessors, the last

@@ -6,6 +6,7 @@
 
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/stream.hpp"
+#include "gpu/forward_checks.hpp"
 #include "gpu/gpu.hpp"
 
 namespace attend::test {
@@ -18,16 +19,10 @@ class Sm90BiasGradients : public HopperTest {};
 /// Two heads, and a bias of each that all sequences share.
 AttentionCase shared(std::int64_t batch, std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t head_dim,
                      bool causal) {
-  return {.dtype = DType::kBF16,
-          .batch = batch,
-          .heads_q = 2,
-          .heads_k = 1,
-          .seqlen_q = seqlen_q,
-          .seqlen_k = seqlen_k,
-          .head_dim = head_dim,
-          .head_dim_v = head_dim,
-          .causal = causal,
-          .bias = Broadcast{false, true, true}};
+  AttentionCase c = plain(DType::kBF16, 2, 1, seqlen_q, seqlen_k, head_dim, causal);
+  c.batch = batch;
+  c.bias = Broadcast{false, true, true};
+  return c;
 }
 
 /// Whichever block of a cluster comes first, sums are taken in the same order.
