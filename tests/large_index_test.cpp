@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "support/expect.hpp"
+#include "support/entries.hpp"
 #include "support/tolerances.hpp"
 
 namespace attend::test {
@@ -121,36 +121,25 @@ INSTANTIATE_TEST_SUITE_P(Cpu, HugeStride,
 constexpr std::int64_t kMany = ATTEND_TEST_STRIDE > 1 ? 4096 : 65536;
 
 /// Batch or heads of 65536 against the same problem in one entry at a time (sampled).
-void check_many(AttentionCase c, bool by_batch) {
+void check_many(AttentionCase c, Many many) {
   std::printf("%lld entries\n", static_cast<long long>(kMany));
   const Inputs in = make_inputs(c);
   const Outputs all = run(in, "cpu");
   for (const std::int64_t n : {std::int64_t{0}, std::int64_t{1}, kMany / 2 - 1, kMany - 1}) {
     SCOPED_TRACE(n);
-    const auto entry = [&](const TensorBuffer& t) {
-      return made(t.dtype(), {1, 1, t.shape()[2], t.shape()[3]}, [&](auto, auto, auto row, auto col) {
-        return by_batch ? t.at(n, 0, row, col) : t.at(0, n, row, col);
-      });
-    };
-    Inputs one = in;
-    one.options.batch = one.options.heads_q = one.options.heads_k = 1;
-    one.q = entry(in.q);
-    one.k = entry(in.k);
-    one.v = entry(in.v);
-    one.dout = entry(in.dout);
-    const Outputs got = {entry(all.o), entry(all.lse), entry(all.dq), entry(all.dk), entry(all.dv), {}};
-    expect_near(got, run(one, "reference"), property_tolerance(DType::kF32));
+    const Inputs one = entry_of(in, many, n);
+    expect_near(entry_of(all, one, many, n), run(one, "reference"), property_tolerance(DType::kF32));
   }
 }
 
 TEST(ManyEntries, BatchOf65536) {
-  check_many({.batch = kMany, .seqlen_q = 2, .seqlen_k = 3, .head_dim = 2, .head_dim_v = 2, .seed = 72}, true);
+  check_many({.batch = kMany, .seqlen_q = 2, .seqlen_k = 3, .head_dim = 2, .head_dim_v = 2, .seed = 72}, Many::kBatch);
 }
 
 TEST(ManyEntries, HeadsOf65536) {
   check_many(
       {.heads_q = kMany, .heads_k = kMany, .seqlen_q = 2, .seqlen_k = 3, .head_dim = 2, .head_dim_v = 2, .seed = 73},
-      false);
+      Many::kHeads);
 }
 
 TEST(ManyEntries, SequencesOf65536) {
@@ -161,11 +150,14 @@ TEST(ManyEntries, SequencesOf65536) {
   expect_same_bits("o", run(in, "cpu").o, copy_of(in.v));  // one key: its value
 }
 
-/// seqlen 65537 on one side: the mask as a tensor against the causal option.
-void check_long(std::int64_t seqlen_q, std::int64_t seqlen_k) {
-  AttentionCase c = {
-      .seqlen_q = seqlen_q, .seqlen_k = seqlen_k, .head_dim = 2, .head_dim_v = 2, .causal = true, .seed = 75};
-  const Inputs causal = make_inputs(c);
+/// The mask as a tensor against the causal option.
+void check_mask_is_causal(std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t head_dim) {
+  const Inputs causal = make_inputs({.seqlen_q = seqlen_q,
+                                     .seqlen_k = seqlen_k,
+                                     .head_dim = head_dim,
+                                     .head_dim_v = head_dim,
+                                     .causal = true,
+                                     .seed = 75});
   Inputs masked = causal;
   masked.options.causal = false;
   masked.mask = made(DType::kBool, {1, 1, seqlen_q, seqlen_k},
@@ -174,10 +166,58 @@ void check_long(std::int64_t seqlen_q, std::int64_t seqlen_k) {
 }
 
 TEST(LongSequence, MaskOf65537KeysIsCausal) {
-  check_long(8, 65537);
+  check_mask_is_causal(8, 65537, 2);
 }
 TEST(LongSequence, MaskOf65537RowsIsCausal) {
-  check_long(65537, 8);
+  check_mask_is_causal(65537, 8, 2);
+}
+
+// Rows and keys past 2^16: the last rows of the mask begin past 2^32 elements. What a product of row and stride in 32
+// bits reads instead are the first rows, and those hide every key. A window keeps the work linear; of the mask no page
+// outside of the band is ever touched.
+TEST(LongSequence, MaskOf65600RowsAndKeysHidesTheSameInItsLastRows) {
+  constexpr std::int64_t kLong = 65600, kRows = 80, kWindow = 150;  // 65536 * 65600 > 2^32: the last 64 rows would wrap
+  constexpr std::int64_t kFirst = kLong - kRows, kFirstKey = kFirst - kWindow;
+  const auto is_seen = [](std::int64_t i, std::int64_t j) { return (5 * i + j) % 3 != 0; };
+  AttentionCase c = {.seqlen_q = kLong,
+                     .seqlen_k = kLong,
+                     .head_dim = 2,
+                     .head_dim_v = 2,
+                     .causal = true,
+                     .window_left = kWindow,
+                     .seed = 77};
+  const Inputs in = make_inputs(c);
+  const SparseTensor mask(DType::kBool, {1, 1, kLong, kLong}, contiguous_strides({1, 1, kLong, kLong}));
+  if (!mask.ok()) GTEST_SKIP() << "this machine does not give the address space";
+  for (std::int64_t i = kFirst; i < kLong; ++i) {
+    auto* const row = static_cast<std::uint8_t*>(mask.view().data) + i * kLong;
+    for (std::int64_t j = kFirstKey; j < kLong; ++j) row[j] = is_seen(i, j) ? 1 : 0;
+  }
+  Params params = in.params("cpu");
+  params.mask = mask.view();
+  const Outputs got = make_outputs(in);
+  forward(in.q.view(), in.k.view(), in.v.view(), got.o.view(), &got.lse.view(), params);
+  backward(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), got.o.view(), got.lse.view(), got.dq.view(),
+           got.dk.view(), got.dv.view(), params);
+  const auto last = [](const TensorBuffer& t, std::int64_t count) {
+    return made(t.dtype(), {1, 1, count, t.shape()[3]},
+                [&](auto, auto, auto row, auto col) { return t.at(0, 0, kLong - count + row, col); });
+  };
+  Inputs end = in;  // the last rows and what they see
+  end.options.seqlen_q = kRows;
+  end.options.seqlen_k = kRows + kWindow;
+  end.q = last(in.q, kRows), end.dout = last(in.dout, kRows);
+  end.k = last(in.k, kRows + kWindow), end.v = last(in.v, kRows + kWindow);
+  end.mask = made(DType::kBool, {1, 1, kRows, kRows + kWindow},
+                  [&](auto, auto, auto i, auto j) { return is_seen(kFirst + i, kFirstKey + j) ? 1.0 : 0.0; });
+  const Outputs want = run(end, "reference");
+  const Outputs found = {last(got.o, kRows),
+                         last(got.lse, kRows),
+                         last(got.dq, kRows),
+                         last(got.dk, kRows + kWindow),
+                         last(got.dv, kRows + kWindow),
+                         {}};
+  expect_near(found, want, property_tolerance(DType::kF32));
 }
 
 // Both lengths past 65536, with a window so that the work stays linear; rows against the rows of a short problem.
