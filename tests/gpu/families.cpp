@@ -1,5 +1,9 @@
 #include "gpu/families.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 #include "attend/attention.hpp"
 #include "core/dispatch.hpp"
 #include "cuda/driver/device.hpp"
@@ -71,6 +75,15 @@ void submit_passes(std::string_view compute, const Inputs& in, const Outputs& ou
   if (!has_backward(compute)) return;
   a.params.workspace = workspaces.backward;
   backward(a.dout, a.q, a.k, a.v, a.o, a.lse, a.dq, a.dk, a.dv, a.params, stream, a.extras);
+}
+
+void expect_finite(std::string_view compute, const Outputs& out) {
+  std::vector<const TensorBuffer*> written = {&out.o, &out.lse};
+  if (has_backward(compute)) written.insert(written.end(), {&out.dq, &out.dk, &out.dv});
+  for (const TensorBuffer* t : written) {
+    const std::vector<double> values = t->values();
+    EXPECT_TRUE(std::all_of(values.begin(), values.end(), [](double x) { return std::isfinite(x); }));
+  }
 }
 
 std::pair<std::size_t, std::size_t> workspace_bytes(std::string_view compute, const Inputs& in, const Outputs& out) {

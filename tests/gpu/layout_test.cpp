@@ -70,6 +70,7 @@ Outputs new_outputs(const char* compute, const Inputs& in, const Outputs& given)
 TEST_P(Layouts, OfEachTensorItsOwnGiveTheSameBits) {
   const Inputs in = make_inputs(layout_case());
   const Outputs want = run(in, GetParam());
+  expect_finite(GetParam(), want);
   const TensorBuffer Inputs::*const kTensors[] = {&Inputs::q, &Inputs::k, &Inputs::v, &Inputs::dout};
   std::array<std::array<TensorBuffer, kNumLies>, std::size(kTensors)> homes;
   for (std::size_t t = 0; t < homes.size(); ++t) {
@@ -104,6 +105,7 @@ TEST_P(Layouts, OfAFusedProjectionGiveTheSameBits) {
   AttentionCase c = layout_case();
   c.seqlen_k = c.seqlen_q = 131;
   const Outputs want = run(make_inputs(c), GetParam());
+  expect_finite(GetParam(), want);
   c.layout = CaseLayout::kFused;
   expect_same_bits(run(make_inputs(c), GetParam()), want);
 }
@@ -130,6 +132,7 @@ TEST_P(Layouts, WithStrideZeroAreAsTheirCopies) {
   }
   EXPECT_EQ(lack, "");
   const Outputs want = run(copies, GetParam());
+  expect_finite(GetParam(), want);
   expect_same_bits(outputs_of(GetParam(), broadcast, new_outputs(GetParam(), broadcast, want)), want);
 }
 

@@ -21,11 +21,11 @@ INSTANTIATE_TEST_SUITE_P(Families, Repeats, testing::ValuesIn(kFamilies), kFamil
 
 /// Packed, with a window, and both, each with query heads that share keys.
 std::vector<AttentionCase> repeated_cases() {
-  AttentionCase windowed = plain(DType::kBF16, 6, 2, 700, 800, 64, false);
+  AttentionCase windowed = plain(DType::kBF16, 6, 2, 400, 500, 64, false);
   windowed.window_left = 150, windowed.window_right = 30;
   AttentionCase packed = plain(DType::kBF16, 6, 2, 0, 0, 128, true);
-  packed.varlen_q = {300, 0, 3, 700, 129};
-  packed.varlen_k = {65, 4, 200, 900, 128};
+  packed.varlen_q = {200, 0, 3, 330, 65};
+  packed.varlen_k = {65, 4, 200, 400, 64};
   std::vector<AttentionCase> cases = {windowed, packed, packed, packed};
   cases[2].window_left = 100;
   cases[3].head_dim = cases[3].head_dim_v = 192;
@@ -58,7 +58,7 @@ TEST_P(Repeats, OfPackedSequencesAndWindowsAreBitEqual) {
   for (const AttentionCase& c : repeated_cases()) {
     SCOPED_TRACE(describe(c));
     const Inputs in = make_inputs(c);
-    check_rounds(GetParam(), in, run(in, GetParam()), 50);
+    check_rounds(GetParam(), in, run(in, GetParam()), 30);
     if (HasFailure()) return;
   }
 }
@@ -114,6 +114,7 @@ TEST_P(Repeats, OfAnEntryAloneGiveWhatItGivesInABatch) {
   for (const std::int64_t n : {std::int64_t{0}, c.batch - 1}) {
     SCOPED_TRACE(n);
     const Inputs one = entry_of(in, Many::kBatch, n);
+    expect_finite(GetParam(), all);
     expect_near(entry_of(all, one, Many::kBatch, n), run(one, GetParam()), property_tolerance(c.dtype));
   }
 }
