@@ -144,8 +144,14 @@ TEST(MemoryOverTime, DoesNotGrow) {
 TEST(Scratch, WhatAnEarlierCallLeftReachesNothing) {
   set_cpu_threads(1);  // this thread does it all
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (AttentionCase c : option_cases(dtype)) {
-      if (!c.packed()) c.seqlen_q += 70, c.seqlen_k += 130;  // more than one tile, and cut ones
+    std::vector<AttentionCase> cases = option_cases(dtype);
+    const std::size_t num_options = cases.size();
+    for (std::size_t n = 0; n < num_options; ++n) {
+      cases.push_back(cases[n]);
+      cases[n].seqlen_q += 70, cases[n].seqlen_k += 130;          // more than one tile, and cut ones
+      cases.back().seqlen_q += 200, cases.back().seqlen_k += 70;  // whole tiles of rows that may see nothing
+    }
+    for (AttentionCase& c : cases) {
       c.head_dim = 37;
       const Inputs in = make_inputs(c);
       SCOPED_TRACE(describe(c));
