@@ -34,7 +34,8 @@ struct Workspaces {
 void submit_passes(std::string_view compute, const Inputs& in, const Outputs& out, Stream stream,
                    const Workspaces& workspaces = {}, int device = 0);
 
-/// Fails where an output of the family's passes is NaN or infinite: bits that are compared are numbers.
+/// Fails where an output of the family's passes is NaN or infinite, but for an lse of -inf: bits that are compared are
+/// numbers.
 void expect_finite(std::string_view compute, const Outputs& out);
 
 /// Bytes that they take.

@@ -36,6 +36,7 @@ std::vector<AttentionCase> repeated_cases() {
 /// rounds of calls that nobody waits for in between, each compared with the first.
 void check_rounds(const char* compute, const Inputs& in, const Outputs& first, int rounds) {
   constexpr int kUnderWay = 10;
+  expect_finite(compute, first);
   std::vector<Outputs> again;
   for (int i = 0; i < kUnderWay; ++i) {
     again.push_back(make_outputs(in));

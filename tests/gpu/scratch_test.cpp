@@ -95,6 +95,7 @@ TEST_P(ScratchMemory, MayHoldAnythingWhenACallBegins) {
     SCOPED_TRACE(describe(c));
     const Inputs in = make_inputs(c);
     const Outputs want = run(in, GetParam());
+    expect_finite(GetParam(), want);
     for (const unsigned char value : {0xFF, 0x41}) {
       const Outputs got = run_in_workspace(GetParam(), in, value, stream.get());
       if (c.deterministic || !has_backward(GetParam())) {
