@@ -131,7 +131,10 @@ TEST_F(GpuRing, HundredsOfCallsOnOneRingGiveTheSameBitsInTheSameMemory) {
     });
   };
   for (const std::string& text : call_all(1)) ASSERT_EQ(text, "");
-  for (std::size_t n = 0; n < cases.size(); ++n) first.push_back(put_together(tensors[n], ins[n], cases[n]));
+  for (std::size_t n = 0; n < cases.size(); ++n) {
+    first.push_back(put_together(tensors[n], ins[n], cases[n]));
+    check_ring(ins[n], first[n], cases[n]);
+  }
   const std::uint64_t used = cuda::memory_pool_usage(0).used;
   for (const std::string& text : call_all(kRounds)) ASSERT_EQ(text, "");
   EXPECT_EQ(cuda::memory_pool_usage(0).used, used) << "bytes of the pool that calls keep";
