@@ -150,14 +150,11 @@ TEST(ManyEntries, SequencesOf65536) {
   expect_same_bits("o", run(in, "cpu").o, copy_of(in.v));  // one key: its value
 }
 
-/// The mask as a tensor against the causal option.
-void check_mask_is_causal(std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t head_dim) {
-  const Inputs causal = make_inputs({.seqlen_q = seqlen_q,
-                                     .seqlen_k = seqlen_k,
-                                     .head_dim = head_dim,
-                                     .head_dim_v = head_dim,
-                                     .causal = true,
-                                     .seed = 75});
+/// seqlen 65537 on one side: the mask as a tensor against the causal option.
+void check_long(std::int64_t seqlen_q, std::int64_t seqlen_k) {
+  AttentionCase c = {
+      .seqlen_q = seqlen_q, .seqlen_k = seqlen_k, .head_dim = 2, .head_dim_v = 2, .causal = true, .seed = 75};
+  const Inputs causal = make_inputs(c);
   Inputs masked = causal;
   masked.options.causal = false;
   masked.mask = made(DType::kBool, {1, 1, seqlen_q, seqlen_k},
@@ -166,17 +163,35 @@ void check_mask_is_causal(std::int64_t seqlen_q, std::int64_t seqlen_k, std::int
 }
 
 TEST(LongSequence, MaskOf65537KeysIsCausal) {
-  check_mask_is_causal(8, 65537, 2);
+  check_long(8, 65537);
 }
 TEST(LongSequence, MaskOf65537RowsIsCausal) {
-  check_mask_is_causal(65537, 8, 2);
+  check_long(65537, 8);
+}
+
+TensorBuffer rows_of(const TensorBuffer& t, std::int64_t begin, std::int64_t count) {
+  return made(t.dtype(), {1, 1, count, t.shape()[3]},
+              [&](auto, auto, auto row, auto col) { return t.at(0, 0, begin + row, col); });
+}
+
+/// Rows of a causal problem with a window, and the keys that they see, as a problem of its own.
+Inputs windowed_rows(const Inputs& in, std::int64_t first, std::int64_t count) {
+  const std::int64_t keys_before = in.options.window_left;
+  Inputs part = in;
+  part.options.seqlen_q = count;
+  part.options.seqlen_k = count + keys_before;
+  part.q = rows_of(in.q, first, count);
+  part.dout = rows_of(in.dout, first, count);
+  part.k = rows_of(in.k, first - keys_before, count + keys_before);
+  part.v = rows_of(in.v, first - keys_before, count + keys_before);
+  return part;
 }
 
 // Rows and keys past 2^16: the last rows of the mask begin past 2^32 elements. What a product of row and stride in 32
 // bits reads instead are the first rows, and those hide every key. A window keeps the work linear; of the mask no page
 // outside of the band is ever touched.
 TEST(LongSequence, MaskOf65600RowsAndKeysHidesTheSameInItsLastRows) {
-  constexpr std::int64_t kLong = 65600, kRows = 80, kWindow = 150;  // 65536 * 65600 > 2^32: the last 64 rows would wrap
+  constexpr std::int64_t kLong = 65600, kRows = 80, kWindow = 150;  // (65600 - 80) * 65600 > 2^32
   constexpr std::int64_t kFirst = kLong - kRows, kFirstKey = kFirst - kWindow;
   const auto is_seen = [](std::int64_t i, std::int64_t j) { return (5 * i + j) % 3 != 0; };
   AttentionCase c = {.seqlen_q = kLong,
@@ -199,23 +214,15 @@ TEST(LongSequence, MaskOf65600RowsAndKeysHidesTheSameInItsLastRows) {
   forward(in.q.view(), in.k.view(), in.v.view(), got.o.view(), &got.lse.view(), params);
   backward(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), got.o.view(), got.lse.view(), got.dq.view(),
            got.dk.view(), got.dv.view(), params);
-  const auto last = [](const TensorBuffer& t, std::int64_t count) {
-    return made(t.dtype(), {1, 1, count, t.shape()[3]},
-                [&](auto, auto, auto row, auto col) { return t.at(0, 0, kLong - count + row, col); });
-  };
-  Inputs end = in;  // the last rows and what they see
-  end.options.seqlen_q = kRows;
-  end.options.seqlen_k = kRows + kWindow;
-  end.q = last(in.q, kRows), end.dout = last(in.dout, kRows);
-  end.k = last(in.k, kRows + kWindow), end.v = last(in.v, kRows + kWindow);
+  Inputs end = windowed_rows(in, kFirst, kRows);
   end.mask = made(DType::kBool, {1, 1, kRows, kRows + kWindow},
                   [&](auto, auto, auto i, auto j) { return is_seen(kFirst + i, kFirstKey + j) ? 1.0 : 0.0; });
   const Outputs want = run(end, "reference");
-  const Outputs found = {last(got.o, kRows),
-                         last(got.lse, kRows),
-                         last(got.dq, kRows),
-                         last(got.dk, kRows + kWindow),
-                         last(got.dv, kRows + kWindow),
+  const Outputs found = {rows_of(got.o, kFirst, kRows),
+                         rows_of(got.lse, kFirst, kRows),
+                         rows_of(got.dq, kFirst, kRows),
+                         rows_of(got.dk, kFirstKey, kRows + kWindow),
+                         rows_of(got.dv, kFirstKey, kRows + kWindow),
                          {}};
   expect_near(found, want, property_tolerance(DType::kF32));
 }
@@ -234,22 +241,11 @@ TEST(LongSequence, WindowOverBothLengths) {
   const Outputs out = run(in, "cpu");
   for (const std::int64_t first : {std::int64_t{4}, std::int64_t{32768}, std::int64_t{65536}, kLong - kSample}) {
     SCOPED_TRACE(first);
-    const std::int64_t keys_before = kWindow;
-    const auto rows = [](const TensorBuffer& t, std::int64_t begin, std::int64_t count) {
-      return made(t.dtype(), {1, 1, count, t.shape()[3]},
-                  [&](auto, auto, auto row, auto col) { return t.at(0, 0, begin + row, col); });
-    };
-    Inputs part = in;
-    part.options.seqlen_q = kSample;
-    part.options.seqlen_k = kSample + keys_before;
-    part.q = rows(in.q, first, kSample);
-    part.dout = rows(in.dout, first, kSample);
-    part.k = rows(in.k, first - keys_before, kSample + keys_before);
-    part.v = rows(in.v, first - keys_before, kSample + keys_before);
+    const Inputs part = windowed_rows(in, first, kSample);
     const Outputs want = run(part, "reference");
-    expect_near("o", rows(out.o, first, kSample).values(), want.o.values(), property_tolerance(DType::kF32));
-    expect_near("lse", rows(out.lse, first, kSample).values(), want.lse.values(), property_tolerance(DType::kF32));
-    expect_near("dq", rows(out.dq, first, kSample).values(), want.dq.values(), property_tolerance(DType::kF32));
+    expect_near("o", rows_of(out.o, first, kSample).values(), want.o.values(), property_tolerance(DType::kF32));
+    expect_near("lse", rows_of(out.lse, first, kSample).values(), want.lse.values(), property_tolerance(DType::kF32));
+    expect_near("dq", rows_of(out.dq, first, kSample).values(), want.dq.values(), property_tolerance(DType::kF32));
   }
 }
 
