@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "support/expect.hpp"
+#include "support/entries.hpp"
 #include "support/tolerances.hpp"
 
 namespace attend::test {
@@ -121,36 +121,25 @@ INSTANTIATE_TEST_SUITE_P(Cpu, HugeStride,
 constexpr std::int64_t kMany = ATTEND_TEST_STRIDE > 1 ? 4096 : 65536;
 
 /// Batch or heads of 65536 against the same problem in one entry at a time (sampled).
-void check_many(AttentionCase c, bool by_batch) {
+void check_many(AttentionCase c, Many many) {
   std::printf("%lld entries\n", static_cast<long long>(kMany));
   const Inputs in = make_inputs(c);
   const Outputs all = run(in, "cpu");
   for (const std::int64_t n : {std::int64_t{0}, std::int64_t{1}, kMany / 2 - 1, kMany - 1}) {
     SCOPED_TRACE(n);
-    const auto entry = [&](const TensorBuffer& t) {
-      return made(t.dtype(), {1, 1, t.shape()[2], t.shape()[3]}, [&](auto, auto, auto row, auto col) {
-        return by_batch ? t.at(n, 0, row, col) : t.at(0, n, row, col);
-      });
-    };
-    Inputs one = in;
-    one.options.batch = one.options.heads_q = one.options.heads_k = 1;
-    one.q = entry(in.q);
-    one.k = entry(in.k);
-    one.v = entry(in.v);
-    one.dout = entry(in.dout);
-    const Outputs got = {entry(all.o), entry(all.lse), entry(all.dq), entry(all.dk), entry(all.dv), {}};
-    expect_near(got, run(one, "reference"), property_tolerance(DType::kF32));
+    const Inputs one = entry_of(in, many, n);
+    expect_near(entry_of(all, one, many, n), run(one, "reference"), property_tolerance(DType::kF32));
   }
 }
 
 TEST(ManyEntries, BatchOf65536) {
-  check_many({.batch = kMany, .seqlen_q = 2, .seqlen_k = 3, .head_dim = 2, .head_dim_v = 2, .seed = 72}, true);
+  check_many({.batch = kMany, .seqlen_q = 2, .seqlen_k = 3, .head_dim = 2, .head_dim_v = 2, .seed = 72}, Many::kBatch);
 }
 
 TEST(ManyEntries, HeadsOf65536) {
   check_many(
       {.heads_q = kMany, .heads_k = kMany, .seqlen_q = 2, .seqlen_k = 3, .head_dim = 2, .head_dim_v = 2, .seed = 73},
-      false);
+      Many::kHeads);
 }
 
 TEST(ManyEntries, SequencesOf65536) {
@@ -180,6 +169,64 @@ TEST(LongSequence, MaskOf65537RowsIsCausal) {
   check_long(65537, 8);
 }
 
+TensorBuffer rows_of(const TensorBuffer& t, std::int64_t begin, std::int64_t count) {
+  return made(t.dtype(), {1, 1, count, t.shape()[3]},
+              [&](auto, auto, auto row, auto col) { return t.at(0, 0, begin + row, col); });
+}
+
+/// Rows of a causal problem with a window, and the keys that they see, as a problem of its own.
+Inputs windowed_rows(const Inputs& in, std::int64_t first, std::int64_t count) {
+  const std::int64_t keys_before = in.options.window_left;
+  Inputs part = in;
+  part.options.seqlen_q = count;
+  part.options.seqlen_k = count + keys_before;
+  part.q = rows_of(in.q, first, count);
+  part.dout = rows_of(in.dout, first, count);
+  part.k = rows_of(in.k, first - keys_before, count + keys_before);
+  part.v = rows_of(in.v, first - keys_before, count + keys_before);
+  return part;
+}
+
+// Rows and keys past 2^16: the last rows of the mask begin past 2^32 elements. What a product of row and stride in 32
+// bits reads instead are the first rows, and those hide every key. A window keeps the work linear; of the mask no page
+// outside of the band is ever touched.
+TEST(LongSequence, MaskOf65600RowsAndKeysHidesTheSameInItsLastRows) {
+  constexpr std::int64_t kLong = 65600, kRows = 80, kWindow = 150;  // (65600 - 80) * 65600 > 2^32
+  constexpr std::int64_t kFirst = kLong - kRows, kFirstKey = kFirst - kWindow;
+  const auto is_seen = [](std::int64_t i, std::int64_t j) { return (5 * i + j) % 3 != 0; };
+  AttentionCase c = {.seqlen_q = kLong,
+                     .seqlen_k = kLong,
+                     .head_dim = 2,
+                     .head_dim_v = 2,
+                     .causal = true,
+                     .window_left = kWindow,
+                     .seed = 77};
+  const Inputs in = make_inputs(c);
+  const SparseTensor mask(DType::kBool, {1, 1, kLong, kLong}, contiguous_strides({1, 1, kLong, kLong}));
+  if (!mask.ok()) GTEST_SKIP() << "this machine does not give the address space";
+  for (std::int64_t i = kFirst; i < kLong; ++i) {
+    auto* const row = static_cast<std::uint8_t*>(mask.view().data) + i * kLong;
+    for (std::int64_t j = kFirstKey; j < kLong; ++j) row[j] = is_seen(i, j) ? 1 : 0;
+  }
+  Params params = in.params("cpu");
+  params.mask = mask.view();
+  const Outputs got = make_outputs(in);
+  forward(in.q.view(), in.k.view(), in.v.view(), got.o.view(), &got.lse.view(), params);
+  backward(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), got.o.view(), got.lse.view(), got.dq.view(),
+           got.dk.view(), got.dv.view(), params);
+  Inputs end = windowed_rows(in, kFirst, kRows);
+  end.mask = made(DType::kBool, {1, 1, kRows, kRows + kWindow},
+                  [&](auto, auto, auto i, auto j) { return is_seen(kFirst + i, kFirstKey + j) ? 1.0 : 0.0; });
+  const Outputs want = run(end, "reference");
+  const Outputs found = {rows_of(got.o, kFirst, kRows),
+                         rows_of(got.lse, kFirst, kRows),
+                         rows_of(got.dq, kFirst, kRows),
+                         rows_of(got.dk, kFirstKey, kRows + kWindow),
+                         rows_of(got.dv, kFirstKey, kRows + kWindow),
+                         {}};
+  expect_near(found, want, property_tolerance(DType::kF32));
+}
+
 // Both lengths past 65536, with a window so that the work stays linear; rows against the rows of a short problem.
 TEST(LongSequence, WindowOverBothLengths) {
   constexpr std::int64_t kLong = 65537 + 200, kWindow = 3, kSample = 40;
@@ -194,22 +241,11 @@ TEST(LongSequence, WindowOverBothLengths) {
   const Outputs out = run(in, "cpu");
   for (const std::int64_t first : {std::int64_t{4}, std::int64_t{32768}, std::int64_t{65536}, kLong - kSample}) {
     SCOPED_TRACE(first);
-    const std::int64_t keys_before = kWindow;
-    const auto rows = [](const TensorBuffer& t, std::int64_t begin, std::int64_t count) {
-      return made(t.dtype(), {1, 1, count, t.shape()[3]},
-                  [&](auto, auto, auto row, auto col) { return t.at(0, 0, begin + row, col); });
-    };
-    Inputs part = in;
-    part.options.seqlen_q = kSample;
-    part.options.seqlen_k = kSample + keys_before;
-    part.q = rows(in.q, first, kSample);
-    part.dout = rows(in.dout, first, kSample);
-    part.k = rows(in.k, first - keys_before, kSample + keys_before);
-    part.v = rows(in.v, first - keys_before, kSample + keys_before);
+    const Inputs part = windowed_rows(in, first, kSample);
     const Outputs want = run(part, "reference");
-    expect_near("o", rows(out.o, first, kSample).values(), want.o.values(), property_tolerance(DType::kF32));
-    expect_near("lse", rows(out.lse, first, kSample).values(), want.lse.values(), property_tolerance(DType::kF32));
-    expect_near("dq", rows(out.dq, first, kSample).values(), want.dq.values(), property_tolerance(DType::kF32));
+    expect_near("o", rows_of(out.o, first, kSample).values(), want.o.values(), property_tolerance(DType::kF32));
+    expect_near("lse", rows_of(out.lse, first, kSample).values(), want.lse.values(), property_tolerance(DType::kF32));
+    expect_near("dq", rows_of(out.dq, first, kSample).values(), want.dq.values(), property_tolerance(DType::kF32));
   }
 }
 

@@ -1,13 +1,18 @@
 // Scratch memory grows at most linearly with the sequence length, up to a bound: no seqlen x seqlen buffer, in forward
-// or backward.
+// or backward. What it holds when a call begins does not matter.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <limits>
+#include <optional>
 #include <string>
 
+#include "cpu/scratch.hpp"
 #include "support/expect.hpp"
+#include "support/option_cases.hpp"
 
 namespace attend::test {
 namespace {
@@ -133,6 +138,37 @@ TEST(MemoryOverTime, DoesNotGrow) {
   const std::int64_t growth = peak_growth([&] { calls(500); });
   if (growth < 0) GTEST_SKIP() << "no /proc/self/clear_refs here";
   EXPECT_LE(growth, 1 << 20);
+}
+
+// A thread keeps its scratch between calls: whatever an earlier one left there reaches nothing.
+TEST(Scratch, WhatAnEarlierCallLeftReachesNothing) {
+  set_cpu_threads(1);  // this thread does it all
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    std::vector<AttentionCase> cases = option_cases(dtype);
+    const std::size_t num_options = cases.size();
+    for (std::size_t n = 0; n < num_options; ++n) {
+      cases.push_back(cases[n]);
+      cases[n].seqlen_q += 70, cases[n].seqlen_k += 130;          // more than one tile, and cut ones
+      cases.back().seqlen_q += 200, cases.back().seqlen_k += 70;  // whole tiles of rows that may see nothing
+    }
+    for (AttentionCase& c : cases) {
+      c.head_dim = 37;
+      const Inputs in = make_inputs(c);
+      SCOPED_TRACE(describe(c));
+      std::optional<Outputs> first;
+      for (const float left : {0.0F, std::numeric_limits<float>::quiet_NaN(), 1e3F}) {
+        constexpr std::int64_t kFloats = (8 << 20) / 4;  // as much as is kept
+        cpu::Scratch& scratch = cpu::Scratch::of_this_thread();
+        scratch.reserve(kFloats);
+        std::fill_n(scratch.take(kFloats), kFloats, left);
+        const Outputs out = run(in, "cpu");
+        if (!first) first = out;
+        expect_same_bits(out, *first);
+      }
+      if (HasFailure()) break;
+    }
+  }
+  set_cpu_threads(0);
 }
 
 }  // namespace

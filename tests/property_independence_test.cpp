@@ -210,6 +210,39 @@ TEST_P(Independence, P19_EveryLayoutGivesTheSameBits) {
   }
 }
 
+/// Each of q, k, v and dout lies as it likes, and so do o, lse and the gradients.
+TEST_P(Independence, P19_EachTensorMayHaveALayoutOfItsOwn) {
+  const AttentionCase c = base_case(GetParam());
+  const Inputs in = make_inputs(c);
+  const Outputs want = run(in, "cpu");
+  constexpr Placement kPlacements[] = {
+      {Layout::kBHSD, 0}, {Layout::kBSHD, 0}, {Layout::kPadded, 0}, {Layout::kBSHD, 3}};
+  constexpr std::size_t kNum = std::size(kPlacements);
+  for (std::size_t number = 0; number < kNum * kNum * kNum * kNum; number += ATTEND_TEST_STRIDE) {
+    std::size_t left = number;
+    const auto next = [&] {
+      const Placement placement = kPlacements[left % kNum];
+      left /= kNum;
+      return placement;
+    };
+    Inputs moved = in;
+    for (TensorBuffer* t : {&moved.q, &moved.k, &moved.v, &moved.dout}) {
+      const TensorBuffer from = *t;
+      *t = TensorBuffer(from.dtype(), from.shape(), next());
+      t->generate([&](auto... at) { return from.at(at...); });
+    }
+    left = number * 7 + 3;  // others for what comes out
+    Outputs got = make_outputs(moved);
+    for (TensorBuffer* t : {&got.o, &got.dq, &got.dk, &got.dv}) *t = TensorBuffer(t->dtype(), t->shape(), next());
+    run_forward(moved, got, "cpu");
+    run_backward(moved, got, "cpu");
+    SCOPED_TRACE(number);
+    expect_same_bits(got, want);
+    for (const TensorBuffer* t : {&got.o, &got.lse, &got.dq, &got.dk, &got.dv}) EXPECT_TRUE(t->gaps_intact());
+    if (HasFailure()) return;
+  }
+}
+
 TEST_P(Independence, P19_FusedQkvOfOneLengthGivesTheSameBits) {
   AttentionCase c = base_case(GetParam());
   c.seqlen_q = c.seqlen_k;

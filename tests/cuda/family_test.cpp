@@ -5,15 +5,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
+#include <span>
 
 #include "core/dispatch.hpp"
+#include "cuda/launch/launcher.hpp"
 #include "cuda/made_up.hpp"
 
 namespace attend::test {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 TEST(Family, ChoicesFitTheDeviceAndRepeat) {
@@ -246,6 +250,18 @@ TEST(Auto, GradientsOfABiasAreForHopperWhereTilesCanBeStored) {
   EXPECT_THAT(refused(skewed), HasSubstr("dbias: address"));
 }
 
+/// What a sum's gradient is: no tensor map has a stride of 0.
+TEST(Auto, ADoutOfStrideZeroGoesToSm80Backward) {
+  for (const std::size_t dim : {0, 1, 2}) {
+    MadeUp made(DType::kBF16, {.head_dim = 128, .head_dim_v = 128}, {}, true);
+    EXPECT_STREQ(automatic(made), "sm90_backward");
+    made.problem.dout.stride[dim] = 0;
+    EXPECT_STREQ(automatic(made), "sm80_backward") << dim;
+    EXPECT_THAT(core::lack_of(*core::find_backend("sm90_backward"), made.problem).value_or(""),
+                AllOf(HasSubstr("dout: address"), HasSubstr("none of them 0")));
+  }
+}
+
 TEST(Auto, OneRowDoesNotGetATileOf192) {
   for (const std::int64_t batch : {1, 16, 128}) {
     const Sizes decode = {batch, 32, 8, 1, 8192, 128, 128};
@@ -328,6 +344,39 @@ TEST(Auto, ComplainsWithTheWordsOfTheMostGeneral) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("compute 'simt' allows"));
   }
+}
+
+/// A grid has one dimension, of 2^31 - 1 blocks; what takes more is refused, and nothing of it is launched.
+TEST(Launch, OfMoreBlocksThanAGridHasIsRefused) {
+  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1;
+  int refused = 0;
+  for (const bool backward : {false, true}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const std::int64_t heads : {1, 2}) {
+        const MadeUp made(dtype, {kMost, heads, heads, 1, 1, 8, 8}, {}, backward);
+        for (const cuda::Family* family : cuda::families()) {
+          const cuda::DeviceInfo& d = cuda::device_info(0);
+          if (!family->supports(d.arch()) || (backward ? !family->has_backward : !family->has_forward)) continue;
+          if (family->lack(made.problem, d)) continue;  // says so earlier
+          const cuda::Choice choice = family->choose(made.problem, d);
+          const auto steps = std::span(choice.steps).first(choice.num_steps);
+          if (std::none_of(steps.begin(), steps.end(), [](const auto& step) { return step.blocks > kMost; })) continue;
+          SCOPED_TRACE(family->name);
+          ++refused;
+          try {
+            cuda::launch(*family, made.problem, choice, nullptr);
+            ADD_FAILURE() << "nothing was refused";
+          } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+            EXPECT_THAT(error.what(),
+                        AllOf(HasSubstr("q: 2147483647 sequences, 2 heads"), HasSubstr("4294967294 blocks"),
+                              HasSubstr("allows 2^31 - 1"), HasSubstr(family->name)));
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GE(refused, 4) << "simt and sm80, forward and backward";
 }
 
 TEST(Workspace, IsCountedAndLinearInTheTokens) {

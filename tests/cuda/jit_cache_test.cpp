@@ -2,6 +2,8 @@
 // was wrong.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -103,6 +105,22 @@ TEST_F(JitCache, FolderOrLinkInPlaceOfTheEntry) {
   EXPECT_FALSE(compile_again()->from_disk);
   EXPECT_EQ(printed_.size(), 2U);  // it is damaged, and cannot be replaced
   EXPECT_TRUE(fs::exists(entry / "precious"));
+}
+
+/// What somebody else wrote could be anything, with a good checksum. Only root can give a file away.
+TEST_F(JitCache, AnEntryOfAnotherUserIsNotUsed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "not root: no file can be given to another user";
+  compile_again();
+  const fs::path entry = entries().at(0);
+  constexpr uid_t kAnotherUser = 65534;
+  ASSERT_EQ(::chown(entry.c_str(), kAnotherUser, static_cast<gid_t>(-1)), 0);
+  const std::string theirs = read_file(entry);
+  EXPECT_FALSE(compile_again()->from_disk);
+  EXPECT_THAT(printed_, ElementsAre(AllOf(HasSubstr("damaged cache entry"), HasSubstr("another user"))));
+  struct stat status = {};
+  ASSERT_EQ(::stat(entry.c_str(), &status), 0);
+  EXPECT_EQ(status.st_uid, 0U) << "its place has an entry of our own";
+  EXPECT_TRUE(compile_again()->from_disk);
 }
 
 TEST_F(JitCache, UnwritableAndAbsentFoldersMeanMemoryOnlyAndOneWarning) {

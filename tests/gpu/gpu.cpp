@@ -183,8 +183,8 @@ CapturedGraph::~CapturedGraph() {
   driver_function<int (*)(void*)>("cuGraphDestroy")(graph_);
 }
 
-void CapturedGraph::launch() {
-  EXPECT_EQ(driver_function<int (*)(void*, void*)>("cuGraphLaunch")(exec_, stream_), 0);
+void CapturedGraph::launch_on(cuda::StreamHandle stream) {
+  EXPECT_EQ(driver_function<int (*)(void*, void*)>("cuGraphLaunch")(exec_, stream), 0);
 }
 
 }  // namespace attend::test

@@ -64,7 +64,8 @@ class CapturedGraph {
   CapturedGraph(const CapturedGraph&) = delete;
   CapturedGraph& operator=(const CapturedGraph&) = delete;
 
-  void launch();
+  void launch() { launch_on(stream_); }
+  void launch_on(cuda::StreamHandle stream);
 
  private:
   cuda::StreamHandle stream_;

@@ -5,8 +5,11 @@
 #include <cmath>
 #include <cstdio>
 
+#include "cuda/driver/memory_pool.hpp"
+#include "gpu/forward_checks.hpp"
 #include "gpu/gpu.hpp"
 #include "gpu/gpu_ring.hpp"
+#include "support/expect.hpp"
 
 namespace attend::test {
 namespace {
@@ -22,6 +25,21 @@ TEST_P(EveryGpuRingPair, StaysInBudget) {
 
 INSTANTIATE_TEST_SUITE_P(CoveringArray, EveryGpuRingPair, testing::ValuesIn(gpu_ring_cases()),
                          [](const auto& test) { return std::to_string(test.index); });
+
+/// Each algorithm once, with a bias or packed sequences: what the sanitizers run, for the kernels of kernels/ring/.
+std::vector<RingCase> slice_cases() {
+  AttentionCase c = plain(DType::kBF16, 2, 2, 130, 130, 64, true);
+  c.seed = 51;
+  AttentionCase packed = c, single = c;
+  packed.varlen_q = packed.varlen_k = {70, 3, 90};
+  single.dtype = DType::kF32;
+  single.bias = Broadcast{true, false, true};
+  return {{single, Sharding::kContiguous, 2, RingAlgorithm::kExchange},
+          {packed, Sharding::kZigzag, 2, RingAlgorithm::kAllGather},
+          {c, Sharding::kStriped, 2, RingAlgorithm::kAllToAll}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Slice, EveryGpuRingPair, testing::ValuesIn(slice_cases()), kIndexName);
 
 TEST(GpuRingCases, MissNoCompatiblePair) {
   EXPECT_EQ(uncovered_gpu_ring_pairs(), 0);
@@ -81,6 +99,47 @@ TEST_F(GpuRing, IsRepeatableWhereItIsAskedToBe) {
     EXPECT_EQ(again.dq.bytes(), first.dq.bytes());
     EXPECT_EQ(again.dk.bytes(), first.dk.bytes());
     EXPECT_EQ(again.dv.bytes(), first.dv.bytes());
+  }
+}
+
+/// Hundreds of calls on one ring, longer and shorter by turns, nobody waiting for anybody but in the calls: the bits of
+/// the first, and the memory of the first.
+TEST_F(GpuRing, HundredsOfCallsOnOneRingGiveTheSameBitsInTheSameMemory) {
+  constexpr int kRounds = 60;  // of the three lengths
+  std::vector<RingCase> cases;
+  for (const std::int64_t seqlen : {256, 1024, 128}) {
+    cases.push_back(long_ring_case(DType::kBF16, Sharding::kZigzag, 2));
+    cases.back().problem.seqlen_q = cases.back().problem.seqlen_k = seqlen;
+    cases.back().problem.deterministic = true;
+    cases.back().algorithm = kRingAlgorithms[cases.size() - 1];
+    cases.back().problem.heads_k = 2;
+  }
+  const std::vector<RingContext> ranks = make_thread_ring(2);
+  std::vector<Inputs> ins;
+  std::vector<std::vector<RankTensors>> tensors;
+  std::vector<Outputs> first;
+  for (const RingCase& c : cases) {
+    ins.push_back(make_inputs(c.problem));
+    tensors.push_back(cut(ins.back(), c));
+  }
+  const auto call_all = [&](int rounds) {
+    return on_threads(2, [&](int rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      for (int round = 0; round < rounds; ++round) {
+        for (std::size_t n = 0; n < cases.size(); ++n) run_rank(ranks[at], tensors[n][at], cases[n], 0, "auto");
+      }
+    });
+  };
+  for (const std::string& text : call_all(1)) ASSERT_EQ(text, "");
+  for (std::size_t n = 0; n < cases.size(); ++n) {
+    first.push_back(put_together(tensors[n], ins[n], cases[n]));
+    check_ring(ins[n], first[n], cases[n]);
+  }
+  const std::uint64_t used = cuda::memory_pool_usage(0).used;
+  for (const std::string& text : call_all(kRounds)) ASSERT_EQ(text, "");
+  EXPECT_EQ(cuda::memory_pool_usage(0).used, used) << "bytes of the pool that calls keep";
+  for (std::size_t n = 0; n < cases.size(); ++n) {
+    expect_same_bits(put_together(tensors[n], ins[n], cases[n]), first[n]);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "cuda/driver/stream.hpp"
 #include "cuda/jit/jit.hpp"
 #include "cuda/launch/rung.hpp"
+#include "gpu/families.hpp"
 #include "gpu/forward_checks.hpp"
 #include "gpu/gpu.hpp"
 
@@ -253,6 +254,37 @@ TEST_F(Slice, WrongOffsetsStayInsideTheTensors) {
       }
     }
   }
+}
+
+class SeveralGpus : public FamilyTest {
+ protected:
+  void SetUp() override {
+    FamilyTest::SetUp();
+    if (!IsSkipped() && cuda::device_count() < 2) GTEST_SKIP() << "one GPU, wanted two";
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(SeveralGpus, SeveralGpus, testing::ValuesIn(kFamilies), kFamilyName);
+
+/// Tensors on GPU 1 while GPU 0 is current: computed there, with the bits of GPU 0 where the two are alike, and GPU 0
+/// stays current.
+TEST_P(SeveralGpus, ACallOnOneThatIsNotCurrentComputesThere) {
+  AttentionCase c = small_case(DType::kBF16);
+  c.deterministic = true;
+  const Inputs in = make_inputs(c);
+  const Outputs want = run(in, GetParam()), out = make_outputs(in);
+  if (!has_forward(GetParam())) run_forward(in, out, GetParam());
+  const cuda::ContextGuard guard(0);
+  void* const mine = current_context();
+  submit_passes(GetParam(), in, out, nullptr, {}, 1);
+  EXPECT_EQ(current_context(), mine);
+  {
+    const cuda::ContextGuard there(1);
+    cuda::synchronize(nullptr);
+  }
+  EXPECT_EQ(out.o.bytes(), want.o.bytes());
+  EXPECT_EQ(out.dq.bytes(), want.dq.bytes());
+  EXPECT_EQ(out.dk.bytes(), want.dk.bytes());
 }
 
 class Alone : public GpuTest {};  // wants the GPU and the host for itself: tools/gpu_test.py runs it after the others

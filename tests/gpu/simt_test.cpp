@@ -7,8 +7,8 @@
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/stream.hpp"
 #include "gpu/gpu.hpp"
+#include "gpu/mask_rule.hpp"
 #include "kernels/common/philox.cuh"
-#include "support/dense_oracle.hpp"
 #include "support/expect.hpp"
 #include "support/nonfinite_checks.hpp"
 #include "support/option_cases.hpp"
@@ -179,72 +179,8 @@ class SimtProperty : public GpuTest, public testing::WithParamInterface<DType> {
 INSTANTIATE_TEST_SUITE_P(Types, SimtProperty, testing::Values(DType::kF32, DType::kF16, DType::kBF16),
                          [](const auto& type) { return std::string(dtype_name(type.param)); });
 
-constexpr std::int64_t kMostKeys = 9;
-
-/// Every pair of lengths up to 9 as the sequences of one call. Queries are 0, so that every key that is seen has the
-/// same weight; v and dout show the weights: v[j] is the j-th unit vector, dout[i] the i-th.
-Inputs mask_probe(DType dtype) {
-  AttentionCase c = {.dtype = dtype, .head_dim = 1, .head_dim_v = kMostKeys + 1};
-  for (std::int64_t q = 0; q <= kMostKeys; ++q) {
-    for (std::int64_t k = 0; k <= kMostKeys; ++k) c.varlen_q.push_back(q), c.varlen_k.push_back(k);
-  }
-  Inputs in = make_inputs(c);
-  in.q.fill(0);
-  in.k.fill(1);
-  const auto unit_vectors = [](const TensorBuffer& t, const std::vector<std::int64_t>& lengths) {
-    std::int64_t row = 0;
-    t.fill(0);
-    for (const std::int64_t length : lengths) {
-      for (std::int64_t i = 0; i < length; ++i) t.set(0, 0, row++, i, 1);
-    }
-  };
-  unit_vectors(in.v, c.varlen_k);
-  unit_vectors(in.dout, c.varlen_q);
-  return in;
-}
-
-/// o[i] of a sequence shows which keys row i sees, dv[j] which rows see key j.
-void expect_rule(const Inputs& in, const Outputs& out) {
-  const AttentionCase& c = in.options;
-  const std::vector<double> o = out.o.values(), dv = out.dv.values(), lse = out.lse.values();
-  const std::int64_t cols = c.head_dim_v;
-  const double allowed = property_tolerance(c.dtype);
-  for (std::size_t n = 0; n < c.varlen_q.size(); ++n) {
-    for (std::int64_t i = 0; i < c.varlen_q[n]; ++i) {
-      const std::int64_t row = in.cu_q.get()[n] + i;
-      const auto sees = [&](std::int64_t j) {
-        return visible_by_rule(c.causal, c.window_left, c.window_right, c.varlen_q[n], c.varlen_k[n], i, j);
-      };
-      double count = 0;
-      for (std::int64_t j = 0; j < c.varlen_k[n]; ++j) count += sees(j) ? 1 : 0;
-      const double want = count == 0 ? -INFINITY : std::log(count);
-      ASSERT_TRUE(lse[row] == want || std::abs(lse[row] - want) <= kLseAbsolute) << "sequence " << n << " row " << i;
-      for (std::int64_t j = 0; j < c.varlen_k[n]; ++j) {
-        const double weight = sees(j) ? 1 / count : 0;
-        ASSERT_NEAR(o[row * cols + j], weight, weight * allowed) << "sequence " << n << ", o " << i << "," << j;
-        ASSERT_NEAR(dv[(in.cu_k.get()[n] + j) * cols + i], weight, weight * allowed)
-            << "sequence " << n << ", dv " << i << "," << j;
-      }
-    }
-  }
-  for (const double x : out.dq.values()) ASSERT_TRUE(std::isfinite(x));
-  for (const double x : out.dk.values()) ASSERT_EQ(x, 0) << "q is 0";
-}
-
 TEST_P(SimtProperty, MasksAreTheRuleForEveryLengthAndWindow) {
-  Inputs in = mask_probe(GetParam());
-  for (std::int64_t left = -1; left <= kMostKeys + 1; ++left) {
-    for (std::int64_t right = -1; right <= kMostKeys + 1; ++right) {
-      for (const bool causal : {false, true}) {
-        if (HasFailure()) return;  // one failing mask says enough
-        in.options.window_left = left;
-        in.options.window_right = right;
-        in.options.causal = causal;
-        SCOPED_TRACE("window " + std::to_string(left) + ", " + std::to_string(right) + (causal ? " causal" : ""));
-        expect_rule(in, run(in, kCompute));
-      }
-    }
-  }
+  check_every_mask(kCompute, GetParam(), 1, kMostMaskKeys + 1);
 }
 
 /// Uniform attention with unit vectors as values: o shows which entries are kept.

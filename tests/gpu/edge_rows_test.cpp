@@ -1,0 +1,184 @@
+// Rows at the edge of the softmax, on every family that auto takes: that see nothing, whose first tiles are masked,
+// whose lse is far from 0, of every mask of short sequences; and problems without rows, heads or entries.
+#include <array>
+#include <cmath>
+
+#include "gpu/families.hpp"
+#include "gpu/forward_checks.hpp"
+#include "gpu/mask_rule.hpp"
+#include "support/expect.hpp"
+
+namespace attend::test {
+namespace {
+
+class EdgeRows : public FamilyTest {};
+
+INSTANTIATE_TEST_SUITE_P(Families, EdgeRows, testing::ValuesIn(kFamilies), kFamilyName);
+
+/// Causal, with more rows than keys: the first ones see nothing.
+AttentionCase empty_rows_case() {
+  AttentionCase c = plain(DType::kBF16, 4, 2, 700, 130, 64, true);
+  c.dlse = true;
+  c.deterministic = true;
+  return c;
+}
+
+/// o and dq are exactly 0; what dout and dlse hold there, where no row of a tile sees a key, changes no bit elsewhere.
+TEST_P(EdgeRows, ThatSeeNothingAreZeroAndHarmless) {
+  constexpr std::int64_t kLargestTile = 256;
+  const AttentionCase c = empty_rows_case();
+  const std::int64_t num_empty = c.seqlen_q - c.seqlen_k;
+  const Inputs in = make_inputs(c);
+  const Outputs clean = run(in, GetParam());
+  for (std::int64_t h = 0; h < c.heads_q; ++h) {
+    for (std::int64_t i = 0; i < num_empty - kLargestTile; ++i) {
+      in.dout.set(0, h, i, i % c.head_dim_v, i % 2 == 0 ? NAN : INFINITY);
+      in.dlse->set(0, h, i, 0, NAN);
+    }
+  }
+  const Outputs out = run(in, GetParam());
+  for (std::int64_t h = 0; h < c.heads_q; ++h) {
+    for (std::int64_t i = 0; i < num_empty; ++i) {
+      ASSERT_EQ(out.lse.at(0, h, i, 0), -INFINITY) << h << " " << i;
+      for (std::int64_t col = 0; col < c.head_dim; ++col) {
+        ASSERT_EQ(out.o.at(0, h, i, col), 0) << h << " " << i << " " << col;
+        if (has_backward(GetParam())) {
+          ASSERT_EQ(out.dq.at(0, h, i, col), 0) << h << " " << i << " " << col;
+        }
+      }
+    }
+  }
+  expect_same_bits(out, clean);
+}
+
+/// No keys at all: every row is such a row, and nothing is read.
+TEST_P(EdgeRows, WithoutKeysAreZero) {
+  for (const bool packed : {false, true}) {
+    AttentionCase c = plain(DType::kBF16, 2, 1, 70, 0, 64, false);
+    if (packed) c.varlen_q = {70, 3}, c.varlen_k = {0, 0};
+    const Inputs in = make_inputs(c);
+    in.dout.fill(NAN);
+    const Outputs out = run(in, GetParam());
+    for (const double x : out.lse.values()) ASSERT_EQ(x, -INFINITY);
+    for (const double x : out.o.values()) ASSERT_EQ(x, 0);
+    if (!has_backward(GetParam())) continue;
+    for (const double x : out.dq.values()) ASSERT_EQ(x, 0);
+  }
+}
+
+/// All scores near -1000, where the tiles that are looked at first are masked for some rows or for all: a maximum that
+/// starts at 0, or is set to it, stays there.
+std::vector<AttentionCase> negative_score_cases() {
+  AttentionCase c = plain(DType::kBF16, 14, 2, 88, 448, 64, true);  // groups of 7
+  std::vector<AttentionCase> cases = {c, c, c, c};
+  cases[1].window_left = 100;
+  cases[2].seqlen_q = 448, cases[2].seqlen_k = 300;  // some rows see nothing
+  cases[3].causal = false, cases[3].window_left = 20, cases[3].window_right = 5, cases[3].seqlen_q = 448;
+  return cases;
+}
+
+/// Adds scale * q * k to every score: one channel has the same number in every row, and the same in every key.
+Inputs shifted(const AttentionCase& c, double q, double k) {
+  Inputs in = make_inputs(c);
+  for (const auto& [t, number] : {std::pair{&in.q, q}, {&in.k, k}}) {
+    t->generate([&, t = t, number = number](auto b, auto h, auto row, auto col) {
+      return col == 0 ? number : t->at(b, h, row, col);
+    });
+  }
+  return in;
+}
+
+TEST_P(EdgeRows, OfNegativeScoresBehindMaskedTilesStayInBudget) {
+  for (const AttentionCase& c : negative_score_cases()) check_backend(GetParam(), shifted(c, 80, -100));
+}
+
+/// Keys in every number up to 200, so that tiles end with every remainder, for few rows and many, around a chosen lse.
+AttentionCase remainder_case() {
+  AttentionCase c = plain(DType::kBF16, 1, 1, 0, 0, 64, false);
+  constexpr std::int64_t kRows[] = {1, 64, 5, 129};
+  for (std::int64_t keys = 1; keys <= 200; ++keys) {
+    c.varlen_q.push_back(kRows[keys % 4]);
+    c.varlen_k.push_back(keys);
+  }
+  return c;
+}
+
+class LseTargets : public GpuTest, public testing::WithParamInterface<std::tuple<const char*, int>> {};
+
+TEST_P(LseTargets, AtEachRemainderOfATileStayInBudget) {
+  const auto& [compute, target] = GetParam();
+  const Inputs in = shifted(remainder_case(), 8, target);  // times the scale of 1/8
+  if (!lack_of(compute, in).empty()) GTEST_SKIP() << lack_of(compute, in);
+  check_backend(compute, in);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, LseTargets,
+                         testing::Combine(testing::ValuesIn(kBackwardFamilies),
+                                          testing::Values(-200, -100, 0, 100, 200)),
+                         [](const auto& test) {
+                           const int target = std::get<1>(test.param);
+                           return std::string(std::get<0>(test.param)) + (target < 0 ? "_minus_" : "_") +
+                                  std::to_string(std::abs(target));
+                         });
+
+/// Every mask of every pair of lengths up to 9.
+TEST_P(EdgeRows, OfEveryMaskSeeWhatTheRuleSays) {
+  check_every_mask(GetParam(), DType::kBF16, 8, 16);
+}
+
+std::vector<AttentionCase> outlier_cases() {
+  std::vector<AttentionCase> cases;
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    for (const bool causal : {false, true}) {
+      cases.push_back(plain(DType::kBF16, 4, 2, 200, 270, head_dim, causal));
+      cases.back().fill = Fill::kOutlier;
+    }
+  }
+  return cases;
+}
+
+/// Scores of 1e5, as a channel of outliers in real models makes them.
+TEST_P(EdgeRows, OfAnOutlierChannelStayInBudget) {
+  for (const AttentionCase& c : outlier_cases()) check_backend(GetParam(), make_inputs(c));
+}
+
+/// Nothing is launched, or nothing written, and nothing fails.
+TEST_P(EdgeRows, OfNoEntriesNoHeadsAndNoSequencesAreNoError) {
+  AttentionCase c = plain(DType::kBF16, 2, 1, 70, 90, 64, true);
+  std::vector<AttentionCase> cases = {c, c, c, c};
+  cases[0].batch = 0;
+  cases[1].heads_q = 0, cases[1].heads_k = 1;
+  cases[2].seqlen_q = 0;
+  cases[3].varlen_q = {0, 0}, cases[3].varlen_k = {0, 70};
+  for (const AttentionCase& empty : cases) {
+    SCOPED_TRACE(describe(empty));
+    const Inputs in = make_inputs(empty);
+    const Outputs out = run(in, GetParam());
+    for (const TensorBuffer* t : {&out.o, &out.lse, &out.dq, &out.dk, &out.dv}) EXPECT_TRUE(t->gaps_intact());
+    if (!has_backward(GetParam())) continue;
+    for (const TensorBuffer* t : {&out.dk, &out.dv}) {
+      for (const double x : t->values()) ASSERT_EQ(x, 0) << "no row has seen a key";
+    }
+  }
+}
+
+class AheadEdges : public FamilyTest {};
+
+TEST_P(AheadEdges, CompilesWhatEdgeRowsNeed) {
+  std::vector<AttentionCase> cases = {empty_rows_case(), remainder_case()};
+  for (const auto& more : {negative_score_cases(), outlier_cases()})
+    cases.insert(cases.end(), more.begin(), more.end());
+  for (int mask = 0; mask < 3; ++mask) {
+    AttentionCase c = plain(DType::kBF16, 1, 1, 0, 0, 8, mask == 1);
+    c.head_dim_v = 16;
+    c.varlen_q = c.varlen_k = {3};
+    if (mask == 2) c.window_left = 1;
+    cases.push_back(c);
+  }
+  compile_ahead(GetParam(), cases);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ahead, AheadEdges, testing::ValuesIn(kFamilies), kFamilyName);
+
+}  // namespace
+}  // namespace attend::test

@@ -1,0 +1,140 @@
+// Where tensors lie in memory, on every family that auto takes: a layout of its own for each of them, rows of a fused
+// projection, heads that share memory. The same bits as dense tensors, wherever the addresses allow the same kernels.
+#include <array>
+#include <cmath>
+
+#include "cuda/driver/device.hpp"
+#include "cuda/driver/stream.hpp"
+#include "gpu/families.hpp"
+#include "gpu/forward_checks.hpp"
+#include "support/expect.hpp"
+
+namespace attend::test {
+namespace {
+
+class Layouts : public FamilyTest {};
+
+INSTANTIATE_TEST_SUITE_P(Families, Layouts, testing::ValuesIn(kFamilies), kFamilyName);
+
+/// All of them lie on multiples of 16 bytes, so that every family takes them, and takes the kernels of dense ones. The
+/// last two are some heads of a fused projection's rows: the first ones, and the last ones.
+enum Lies { kHeadsApart, kRowsApart, kFirstOfRows, kLastOfRows };
+constexpr std::size_t kNumLies = 4;
+
+AttentionCase layout_case() {
+  AttentionCase c = plain(DType::kBF16, 4, 2, 75, 131, 64, true);
+  c.batch = 2;
+  c.deterministic = true;
+  c.dlse = true;
+  return c;
+}
+
+TensorBuffer new_home(const TensorBuffer& like, Lies lies) {
+  const Shape& s = like.shape();
+  switch (lies) {
+    case kHeadsApart:
+      return {like.dtype(), s, {Layout::kBHSD}};
+    case kRowsApart:
+      return {like.dtype(), s, {Layout::kBSHD}};
+    case kFirstOfRows:
+      return TensorBuffer::fused(like.dtype(), {s, {s[0], 1, s[2], s[3]}}, 0)[0];
+    case kLastOfRows:
+      return TensorBuffer::fused(like.dtype(), {s, s}, 0)[1];
+  }
+  return {};
+}
+
+TensorBuffer moved(const TensorBuffer& from, Lies lies) {
+  const TensorBuffer to = new_home(from, lies);
+  to.generate([&](auto... at) { return from.at(at...); });
+  return to;
+}
+
+/// What a family computes; from the o and lse that are in `out` where it has no forward.
+Outputs outputs_of(const char* compute, const Inputs& in, const Outputs& out) {
+  const cuda::ContextGuard guard(0);
+  const cuda::OwnStream stream;
+  submit_passes(compute, in, out, stream.get());
+  cuda::synchronize(stream.get());
+  return out;
+}
+
+/// New outputs; o and lse are the given ones where the family has no forward.
+Outputs new_outputs(const char* compute, const Inputs& in, const Outputs& given) {
+  Outputs out = make_outputs(in);
+  if (!has_forward(compute)) out.o = given.o, out.lse = given.lse;
+  return out;
+}
+
+/// q, k, v, dout each in every layout, crossed; o and the gradients in some.
+TEST_P(Layouts, OfEachTensorItsOwnGiveTheSameBits) {
+  const Inputs in = make_inputs(layout_case());
+  const Outputs want = run(in, GetParam());
+  expect_finite(GetParam(), want);
+  const TensorBuffer Inputs::*const kTensors[] = {&Inputs::q, &Inputs::k, &Inputs::v, &Inputs::dout};
+  std::array<std::array<TensorBuffer, kNumLies>, std::size(kTensors)> homes;
+  for (std::size_t t = 0; t < homes.size(); ++t) {
+    for (std::size_t lies = 0; lies < kNumLies; ++lies)
+      homes[t][lies] = moved(in.*kTensors[t], static_cast<Lies>(lies));
+  }
+  for (std::size_t number = 0; number < kNumLies * kNumLies * kNumLies * kNumLies; ++number) {
+    SCOPED_TRACE(number);
+    std::size_t left = number;
+    const auto next = [&] {
+      const std::size_t lies = left % kNumLies;
+      left /= kNumLies;
+      return lies;
+    };
+    Inputs others = in;
+    others.q = homes[0][next()], others.k = homes[1][next()], others.v = homes[2][next()];
+    others.dout = homes[3][next()];
+    left = number * 7 + 3;  // others for what comes out
+    Outputs out = new_outputs(GetParam(), in, want);
+    const auto o_lies = static_cast<Lies>(next());
+    out.o = has_forward(GetParam()) ? new_home(out.o, o_lies) : moved(want.o, o_lies);
+    for (TensorBuffer* t : {&out.dq, &out.dk, &out.dv}) *t = new_home(*t, static_cast<Lies>(next()));
+    const Outputs got = outputs_of(GetParam(), others, out);
+    expect_same_bits(got, want);
+    for (const TensorBuffer* t : {&got.o, &got.dq, &got.dk, &got.dv}) EXPECT_TRUE(t->gaps_intact());
+    if (HasFailure()) return;
+  }
+}
+
+/// q, k and v, and their gradients, interleaved row by row in one memory each, as projections leave them.
+TEST_P(Layouts, OfAFusedProjectionGiveTheSameBits) {
+  AttentionCase c = layout_case();
+  c.seqlen_k = c.seqlen_q = 131;
+  const Outputs want = run(make_inputs(c), GetParam());
+  expect_finite(GetParam(), want);
+  c.layout = CaseLayout::kFused;
+  expect_same_bits(run(make_inputs(c), GetParam()), want);
+}
+
+/// One key head, one value or one query for many, by a stride of 0: as their copies. A family that needs tensor maps
+/// says that it does not take them (which auto then does, tests/cuda/family_test.cpp).
+TEST_P(Layouts, WithStrideZeroAreAsTheirCopies) {
+  const Inputs in = make_inputs(layout_case());
+  const auto one = [](const TensorBuffer& t, const Shape& shape) {
+    return made(t.dtype(), shape, [&](auto... at) { return t.at(at...); });
+  };
+  const Shape k = in.k.shape(), q = in.q.shape();
+  Inputs broadcast = in;
+  broadcast.k = one(in.k, {1, 1, k[2], k[3]}).expanded(k);     // the same keys for all heads
+  broadcast.v = one(in.v, {k[0], k[1], 1, k[3]}).expanded(k);  // one value for all keys
+  broadcast.q = one(in.q, {1, q[1], q[2], q[3]}).expanded(q);  // the same queries for all batch entries
+  broadcast.dout = one(in.dout, {1, 1, 1, q[3]}).expanded(q);  // of a sum
+  Inputs copies = broadcast;
+  for (TensorBuffer* t : {&copies.q, &copies.k, &copies.v, &copies.dout}) *t = copy_of(*t);
+  const std::string lack = lack_of(GetParam(), broadcast);
+  if (std::string_view(GetParam()).starts_with("sm90")) {
+    EXPECT_NE(lack.find("none of them 0"), std::string::npos) << lack;
+    return;
+  }
+  EXPECT_EQ(lack, "");
+  const Outputs want = run(copies, GetParam());
+  expect_finite(GetParam(), want);
+  expect_same_bits(outputs_of(GetParam(), broadcast, new_outputs(GetParam(), broadcast, want)), want);
+}
+
+}  // namespace
+}  // namespace attend::test

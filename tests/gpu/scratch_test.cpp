@@ -1,0 +1,276 @@
+// Memory and graphs of calls on a GPU, on every family that auto takes: scratch memory that holds anything, graphs that
+// are replayed after other calls, seeds in memory, threads that come first, and a process that was forked.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "cuda/driver/device.hpp"
+#include "cuda/driver/driver.hpp"
+#include "cuda/driver/stream.hpp"
+#include "gpu/families.hpp"
+#include "gpu/forward_checks.hpp"
+#include "support/expect.hpp"
+#include "support/tolerances.hpp"
+
+namespace attend::test {
+namespace {
+
+class ScratchMemory : public FamilyTest {};
+
+INSTANTIATE_TEST_SUITE_P(Families, ScratchMemory, testing::ValuesIn(kFamilies), kFamilyName);
+
+/// Each option, with lengths that cut tiles, and packed sequences, as far as the family takes them.
+std::vector<AttentionCase> scratch_cases(const char* compute) {
+  std::vector<AttentionCase> cases;
+  const auto add = [&](AttentionCase c) {
+    for (const bool is_deterministic : {true, false}) {  // other kernels, with other sums in memory
+      c.deterministic = is_deterministic;
+      if (lack_of(compute, make_inputs(c)).empty()) cases.push_back(c);
+    }
+  };
+  for (const std::int64_t head_dim : {128, 192}) {
+    AttentionCase c = plain(DType::kBF16, 4, 2, 150, 200, head_dim, true);
+    c.dlse = true;
+    add(c);
+    c.dropout_p = 0.3;
+    add(c);
+    c.causal = false, c.window_left = 70, c.window_right = 9;
+    add(c);
+    AttentionCase packed = plain(DType::kBF16, 4, 1, 0, 0, head_dim, true);
+    packed.varlen_q = {130, 0, 3, 65, 1};
+    packed.varlen_k = {65, 4, 200, 0, 129};
+    add(packed);
+    AttentionCase biased = plain(DType::kBF16, 2, 2, 136, 200, head_dim, false);
+    biased.batch = 2;
+    for (const bool is_shared : {false, true}) {
+      biased.bias = Broadcast{!is_shared, true, true};
+      biased.dbias = true;
+      add(biased);
+      biased.dbias = false;
+      add(biased);
+    }
+    biased.bias = Broadcast{true, true, false};
+    biased.dbias = true;
+    add(biased);
+    AttentionCase capped = plain(DType::kBF16, 2, 1, 150, 131, head_dim, true);
+    capped.softcap = 3;
+    add(capped);
+    AttentionCase grouped = plain(DType::kBF16, 8, 1, 1030, 70, head_dim, false);  // dk and dv may be added up
+    add(grouped);
+  }
+  return cases;
+}
+
+/// Both calls in a workspace of which every byte is `value` when each of them begins.
+Outputs run_in_workspace(const char* compute, const Inputs& in, unsigned char value, cuda::StreamHandle stream) {
+  const Outputs out = make_outputs(in);
+  if (!has_forward(compute)) run_forward(in, out, compute);
+  const auto [forward_bytes, backward_bytes] = workspace_bytes(compute, in, out);
+  const cuda::Scratch forward_memory(forward_bytes, stream), backward_memory(backward_bytes, stream);
+  Workspaces workspaces;
+  for (const auto& [memory, view] :
+       {std::pair{&forward_memory, &workspaces.forward}, {&backward_memory, &workspaces.backward}}) {
+    if (memory->bytes() == 0) continue;
+    cuda::check_call(cuda::driver().memset_async(memory->data(), value, memory->bytes(), stream), "cuMemsetD8Async",
+                     "poisoning a workspace");
+    *view = {reinterpret_cast<void*>(memory->data()), memory->bytes()};
+  }
+  submit_passes(compute, in, out, stream, workspaces);
+  cuda::synchronize(stream);
+  return out;
+}
+
+/// What scratch memory holds when a call begins reaches nothing: with NaN and numbers in it the results are those
+/// of memory that the library takes itself, to the bit where sums have an order.
+TEST_P(ScratchMemory, MayHoldAnythingWhenACallBegins) {
+  const cuda::ContextGuard guard(0);
+  const cuda::OwnStream stream;
+  const std::vector<AttentionCase> cases = scratch_cases(GetParam());
+  EXPECT_GE(cases.size(), 12U);
+  for (const AttentionCase& c : cases) {
+    SCOPED_TRACE(describe(c));
+    const Inputs in = make_inputs(c);
+    const Outputs want = run(in, GetParam());
+    expect_finite(GetParam(), want);
+    for (const unsigned char value : {0xFF, 0x41}) {
+      const Outputs got = run_in_workspace(GetParam(), in, value, stream.get());
+      if (c.deterministic || !has_backward(GetParam())) {
+        expect_same_bits(got, want);
+      } else {
+        expect_near(got, want, property_tolerance(c.dtype));
+      }
+      if (HasFailure()) return;
+    }
+  }
+}
+
+AttentionCase graph_case(std::int64_t seqlen) {
+  AttentionCase c = plain(DType::kBF16, 4, 2, seqlen, seqlen + 51, 64, true);
+  c.batch = 2;
+  c.deterministic = true;
+  return c;
+}
+
+/// A call and its memory, captured.
+struct CapturedCall {
+  CapturedCall(const char* compute, const AttentionCase& c, cuda::StreamHandle stream)
+      : in(make_inputs(c)), want(run(in, compute)), out(make_outputs(in)) {
+    if (!has_forward(compute)) run_forward(in, out, compute);
+    graph.emplace(stream, [&] { submit_passes(compute, in, out, stream); });
+  }
+  /// Writes NaN over what it gives.
+  void poison(const char* compute) const {
+    if (has_forward(compute)) {
+      out.o.fill(NAN);
+      out.lse.fill(NAN);
+    }
+    for (const TensorBuffer* t : {&out.dq, &out.dk, &out.dv}) {
+      if (has_backward(compute)) t->fill(NAN);
+    }
+  }
+
+  Inputs in;
+  Outputs want, out;
+  std::optional<CapturedGraph> graph;
+};
+
+/// Two graphs, replayed by turns on another stream than they were captured on, after larger calls that took and gave
+/// back more memory than either holds.
+TEST_P(ScratchMemory, OfAGraphIsItsOwn) {
+  const cuda::ContextGuard guard(0);
+  const cuda::OwnStream captured, replayed;
+  CapturedCall small(GetParam(), graph_case(100), captured.get()), large(GetParam(), graph_case(333), captured.get());
+  const Inputs largest = make_inputs(graph_case(1500));
+  for (int round = 0; round < 4; ++round) {
+    (void)run(largest, GetParam());
+    std::vector<CapturedCall*> calls = {&small, &large};
+    if (round % 2 == 1) std::swap(calls[0], calls[1]);
+    for (CapturedCall* call : calls) call->poison(GetParam());
+    for (CapturedCall* call : calls) call->graph->launch_on(replayed.get());
+    cuda::synchronize(replayed.get());
+    expect_same_bits(small.out, small.want);
+    expect_same_bits(large.out, large.want);
+  }
+}
+
+/// Forward and backward of a graph drop the entries that the seed in memory says when it is replayed, both the same.
+TEST_P(ScratchMemory, AGraphsGradientsDropWhatItsForwardDrops) {
+  AttentionCase c = graph_case(100);
+  c.dropout_p = 0.4;
+  const cuda::ContextGuard guard(0);
+  const cuda::OwnStream stream;
+  CapturedCall call(GetParam(), c, stream.get());
+  ASSERT_NE(call.in.philox_state, nullptr);
+  std::vector<Outputs> found;
+  for (const std::uint64_t seed : {std::uint64_t{3}, ~std::uint64_t{0}, std::uint64_t{3} << 32}) {
+    call.in.philox_state.get()[0] = seed;
+    const Outputs want = run(call.in, GetParam());
+    if (!has_forward(GetParam())) {  // which is not in the graph
+      for (const auto& [to, from] : {std::pair{&call.out.o, &want.o}, {&call.out.lse, &want.lse}}) {
+        to->generate([from = from](auto... at) { return from->at(at...); });
+      }
+    }
+    call.graph->launch_on(stream.get());
+    cuda::synchronize(stream.get());
+    expect_same_bits(call.out, want);
+    for (const Outputs& before : found) EXPECT_NE(before.o.bytes(), want.o.bytes()) << "another seed drops the same";
+    found.push_back(want);
+  }
+}
+
+/// The first call of a variant, from a thread that has never had a context.
+TEST_P(ScratchMemory, AFreshThreadMayCompileAndLoad) {
+  AttentionCase c = plain(DType::kF16, 2, 1, 90, 110, 104, true);  // a head_dim and a type that no other test has
+  c.window_left = 60;
+  c.dropout_p = 0.1;
+  const Inputs in = make_inputs(c);
+  if (!lack_of(GetParam(), in).empty()) GTEST_SKIP() << lack_of(GetParam(), in);
+  Outputs first;
+  std::thread([&] { first = run(in, GetParam()); }).join();
+  const Outputs again = run(in, GetParam());
+  expect_near("o", first.o.values(), again.o.values(), 0);
+  if (has_backward(GetParam())) expect_near(first, again, property_tolerance(c.dtype));
+  check_backend(GetParam(), in);
+}
+
+/// Threads that launch kernels of little shared memory and of much by turns, each on its stream.
+TEST_P(ScratchMemory, EightThreadsOfSmallAndLargeTilesGiveTheSameBits) {
+  constexpr int kThreads = 8, kRounds = 6;
+  std::vector<Inputs> ins;
+  std::vector<Outputs> wants;
+  for (const std::int64_t head_dim : {64, 128, 192}) {
+    for (const std::int64_t seqlen : {40, 300}) {
+      AttentionCase c = plain(DType::kBF16, 2, 1, seqlen, seqlen, head_dim, true);
+      c.deterministic = true;
+      ins.push_back(make_inputs(c));
+      wants.push_back(run(ins.back(), GetParam()));
+      expect_finite(GetParam(), wants.back());
+    }
+  }
+  const auto number = [&](int thread, int round) { return static_cast<std::size_t>(5 * thread + round) % ins.size(); };
+  std::vector<std::vector<Outputs>> got(kThreads);
+  for (int t = 0; t < kThreads; ++t) {
+    for (int round = 0; round < kRounds; ++round) {
+      const std::size_t n = number(t, round);
+      got[static_cast<std::size_t>(t)].push_back(make_outputs(ins[n]));
+      if (!has_forward(GetParam())) run_forward(ins[n], got[static_cast<std::size_t>(t)].back(), GetParam());
+    }
+  }
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      const cuda::ContextGuard guard(0);
+      const cuda::OwnStream stream;
+      for (int round = 0; round < kRounds; ++round) {
+        const auto& out = got[static_cast<std::size_t>(t)][static_cast<std::size_t>(round)];
+        submit_passes(GetParam(), ins[number(t, round)], out, stream.get());
+      }
+      cuda::synchronize(stream.get());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int t = 0; t < kThreads; ++t) {
+    for (int round = 0; round < kRounds; ++round) {
+      expect_same_bits(got[static_cast<std::size_t>(t)][static_cast<std::size_t>(round)], wants[number(t, round)]);
+    }
+  }
+}
+
+/// The driver is of no use in a process that was forked after it has started: a call there ends, with one line.
+TEST_P(ScratchMemory, AChildForkedAfterTheFirstCallIsToldInOneLine) {
+  const Inputs in = make_inputs(graph_case(100));
+  const Outputs out = run(in, GetParam());
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);  // ends a child that hangs
+    try {
+      submit_passes(GetParam(), in, out, nullptr);
+    } catch (const Error& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      _exit(std::string_view(error.what()).find('\n') == std::string_view::npos ? 0 : 3);
+    } catch (...) {
+      _exit(2);
+    }
+    _exit(1);  // nothing was said
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "1: no error; 2: no attend::Error; 3: of several lines";
+  expect_same_bits(run(in, GetParam()), out);  // and the parent goes on
+}
+
+class AheadScratch : public FamilyTest {};
+
+TEST_P(AheadScratch, CompilesWhatScratchMemoryNeeds) {
+  compile_ahead(GetParam(), scratch_cases(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ahead, AheadScratch, testing::ValuesIn(kFamilies), kFamilyName);
+
+}  // namespace
+}  // namespace attend::test
