@@ -11,6 +11,7 @@
 #include "cuda/launch/ring_rows.hpp"
 #include "ring/gather.hpp"
 #include "ring/heads.hpp"
+#include "ring/two_level.hpp"
 
 namespace attend::ring {
 namespace {
@@ -212,6 +213,7 @@ void check_pieces(const Call& call) {
     for (const Problem& part : problems_of_heads(call)) (void)core::choose(call.compute, part);
     return;
   }
+  if (call.algorithm == RingAlgorithm::kTwoLevel) return check_pieces(call_between_groups(call));
   const Device device = p.q.device;
   Parts parts(call);
   const auto check = [&](const std::vector<Piece>& pieces, const Pair& keys, const Pair& gradients) {
@@ -248,6 +250,11 @@ void forward_on_device(Transport& transport, const Call& call, StreamHandle stre
   const std::unique_ptr<Engine> engine = make_device_engine(transport, call, stream);
   if (call.algorithm == RingAlgorithm::kAllGather) return gather_forward(*engine, call, call.problem.o, lse);
   if (call.algorithm == RingAlgorithm::kAllToAll) return heads_forward(*engine, call, call.problem.o, lse);
+  if (call.algorithm == RingAlgorithm::kTwoLevel) {
+    return two_level_forward(transport, *engine, call, call.problem.o, lse, [&](Transport& groups, const Call& inner) {
+      forward_on_device(groups, inner, stream);
+    });
+  }
   Pass pass(transport, call, stream, 0);
   Parts parts(call);
   engine->begin_rows();
@@ -266,6 +273,11 @@ void backward_on_device(Transport& transport, const Call& call, StreamHandle str
   const std::unique_ptr<Engine> engine = make_device_engine(transport, call, stream);
   if (call.algorithm == RingAlgorithm::kAllGather) return gather_backward(*engine, call);
   if (call.algorithm == RingAlgorithm::kAllToAll) return heads_backward(*engine, call, nullptr);
+  if (call.algorithm == RingAlgorithm::kTwoLevel) {
+    return two_level_backward(transport, *engine, call, nullptr, [&](Transport& groups, const Call& inner) {
+      backward_on_device(groups, inner, stream);
+    });
+  }
   Pass pass(transport, call, stream, DeviceGradientRing::kBlocks);
   Parts parts(call);
   engine->begin_dq();

@@ -27,15 +27,30 @@ Plan::Plan(const core::Problem& problem, const core::WholeLengths& whole, Shardi
       varlen ? sequence_offsets(0, as_span(varlen->cu_seqlens_q, problem)) : sequence_offsets(whole.seqlen_q, {});
   offsets_k_ =
       varlen ? sequence_offsets(0, as_span(varlen->cu_seqlens_k, problem)) : sequence_offsets(whole.seqlen_k, {});
-  for (int r = 0; r < num_ranks; ++r) {
-    rows_by_rank_.push_back(runs_of(sharding, offsets_q_, r, num_ranks));
-    keys_by_rank_.push_back(runs_of(sharding, offsets_k_, r, num_ranks));
+  deal_out();
+}
+
+void Plan::deal_out() {
+  rows_by_rank_.clear();
+  keys_by_rank_.clear();
+  last_steps_.clear();
+  for (int r = 0; r < num_ranks_; ++r) {
+    rows_by_rank_.push_back(runs_of(sharding_, offsets_q_, r, num_ranks_));
+    keys_by_rank_.push_back(runs_of(sharding_, offsets_k_, r, num_ranks_));
   }
-  for (int owner = 0; owner < num_ranks; ++owner) {
-    int last = num_ranks - 1;
-    while (last > 0 && !sees((owner + last) % num_ranks, owner)) --last;
+  for (int owner = 0; owner < num_ranks_; ++owner) {
+    int last = num_ranks_ - 1;
+    while (last > 0 && !sees((owner + last) % num_ranks_, owner)) --last;
     last_steps_.push_back(last);
   }
+}
+
+Plan Plan::of_groups(const Groups& groups) const {
+  Plan plan = *this;
+  plan.rank_ = groups.group(rank_);
+  plan.num_ranks_ = groups.count;
+  plan.deal_out();
+  return plan;
 }
 
 std::int64_t Plan::num_keys(int owner) const {

@@ -27,6 +27,19 @@ constexpr std::size_t num_own_pieces_first(std::size_t num_pieces, int num_ranks
   return num_ranks == 1 ? num_pieces : num_pieces / 2;
 }
 
+/// Ranks in groups of as many members each, so that a group's rows are what a rank of `count` would hold: of neighbours,
+/// with striped tokens of every count-th rank.
+struct Groups {
+  int members = 1, count = 1;
+  bool strided = false;
+
+  [[nodiscard]] int group(int rank) const { return strided ? rank % count : rank / members; }
+  [[nodiscard]] int member(int rank) const { return strided ? rank / count : rank % members; }
+  [[nodiscard]] int rank_of(int group, int member) const {
+    return strided ? member * count + group : group * members + member;
+  }
+};
+
 class Plan {
  public:
   Plan() = default;  ///< of no ranks
@@ -34,6 +47,10 @@ class Plan {
   /// @param problem  of the rank, made with WholeLengths `whole`
   Plan(const core::Problem& problem, const core::WholeLengths& whole, Sharding sharding, int rank, int num_ranks);
 
+  /// The same problem with a group for a rank.
+  [[nodiscard]] Plan of_groups(const Groups& groups) const;
+
+  [[nodiscard]] Sharding sharding() const { return sharding_; }
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int num_ranks() const { return num_ranks_; }
   [[nodiscard]] int next() const { return (rank_ + 1) % num_ranks_; }
@@ -73,6 +90,7 @@ class Plan {
   [[nodiscard]] std::vector<Piece> gathered_pieces(int rank) const;
 
  private:
+  void deal_out();  ///< offsets are there
   [[nodiscard]] std::vector<Piece> pieces_of(int rank, const std::vector<Run>& keys) const;
 
   Sharding sharding_ = Sharding::kContiguous;
