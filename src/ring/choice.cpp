@@ -72,14 +72,13 @@ class Model {
       double sent = 0, passed_on = 0;
       for (const int rank : ranks_) {
         const int owner = (rank + plan_.num_ranks() - step) % plan_.num_ranks();
-        std::vector<Piece> pieces = plan_.pieces(rank, owner);
         if (keeps_own && step == 0) {
-          const auto rest =
-              pieces.begin() + static_cast<std::ptrdiff_t>(num_own_pieces_first(pieces.size(), plan_.num_ranks()));
-          last_us = std::max(last_us, compute_us({rest, pieces.end()}, true));
-          pieces.erase(rest, pieces.end());
+          const OwnPieces own = plan_.own_pieces(rank);
+          s.compute_us = std::max(s.compute_us, compute_us(own.first, true));
+          last_us = std::max(last_us, compute_us(own.last, true));
+        } else {
+          s.compute_us = std::max(s.compute_us, compute_us(plan_.pieces(rank, owner), true));
         }
-        s.compute_us = std::max(s.compute_us, compute_us(pieces, true));
         if (step < plan_.last_step(owner)) sent = std::max(sent, key_bytes(owner));
         const bool goes_somewhere = step <= plan_.last_step(owner) && plan_.last_step(owner) > 0;
         if (p_.is_backward && goes_somewhere && !(keeps_own && step == 0))

@@ -135,8 +135,7 @@ namespace {
 
 class ShareMaker {
  public:
-  ShareMaker(const Call& call, const MakeTensor& make)
-      : call_(call), layout_(call), make_(make), p_(call.problem) {
+  ShareMaker(const Call& call, const MakeTensor& make) : call_(call), layout_(call), make_(make), p_(call.problem) {
     share_.problem = p_;
     share_.problem.num_heads_q /= layout_.size();
     share_.problem.num_heads_k /= layout_.size();
@@ -223,7 +222,8 @@ Share share_without_memory(const Call& call) {
   const MakeTensor make = [&](DType dtype, const Shape& shape) {
     return Tensor::bhsd<void>(nullptr, dtype, shape, device);
   };
-  return p.is_backward ? backward_share(call, make, nullptr) : forward_share(call, make, p.o, p.lse ? &*p.lse : nullptr);
+  return p.is_backward ? backward_share(call, make, nullptr)
+                       : forward_share(call, make, p.o, p.lse ? &*p.lse : nullptr);
 }
 
 Problem batch_entry(const Problem& problem, std::int64_t batch) {

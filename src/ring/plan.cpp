@@ -94,10 +94,43 @@ std::vector<Piece> Plan::pieces(int rank, int owner) const {
   return pieces_of(rank, keys(owner));
 }
 
-std::vector<Piece> Plan::pieces_of(int rank, const std::vector<Run>& keys) const {
+OwnPieces Plan::own_pieces(int rank) const {
+  constexpr std::int64_t kCut = 16;  // rows: what alignment there is stays
+  std::vector<Piece> all = pieces(rank, rank);
+  if (num_ranks_ == 1) return {all, {}};
+  if (all.size() == 1) {
+    std::vector<Run> halves;
+    for (const Run& run : rows(rank)) {
+      const std::int64_t middle = run.length / 2 / kCut * kCut;
+      if (middle > 0) halves.push_back(part_of(run, 0, middle));
+      halves.push_back(part_of(run, middle, run.length));
+    }
+    all = pieces_of(halves, keys(rank));
+  }
+  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+  return {{all.begin(), middle}, {middle, all.end()}};
+}
+
+bool Plan::sees_in_every_row() const {
+  std::vector<std::pair<std::int64_t, std::int64_t>> parts;  // begin and end
+  for (int owner = 0; owner < num_ranks_; ++owner) {
+    for (const Piece& piece : pieces(owner)) {
+      parts.emplace_back(piece.rows.local_begin, piece.rows.local_begin + piece.rows.length);
+    }
+  }
+  std::sort(parts.begin(), parts.end());
+  std::int64_t seen = 0;
+  for (const auto& [begin, end] : parts) {
+    if (begin > seen) return false;
+    seen = std::max(seen, end);
+  }
+  return seen == num_rows_q();
+}
+
+std::vector<Piece> Plan::pieces_of(const std::vector<Run>& all_rows, const std::vector<Run>& keys) const {
   std::vector<Piece> pieces;
   std::size_t first = 0;  // of the runs of keys that are of the sequence of the rows, or of a later one
-  for (const Run& rows : rows_by_rank_[static_cast<std::size_t>(rank)]) {
+  for (const Run& rows : all_rows) {
     while (first < keys.size() && keys[first].sequence < rows.sequence) ++first;
     for (std::size_t n = first; n < keys.size() && keys[n].sequence == rows.sequence; ++n) {
       const auto s = static_cast<std::size_t>(rows.sequence);

@@ -21,11 +21,11 @@ struct Piece {
   core::Placement placement;
 };
 
-/// Of the pieces with its own keys a rank on a GPU takes so many before others' keys where gradients go round, and the
-/// others after them: those hide the way of the first keys that come, these that of its keys' gradients home.
-constexpr std::size_t num_own_pieces_first(std::size_t num_pieces, int num_ranks) {
-  return num_ranks == 1 ? num_pieces : num_pieces / 2;
-}
+/// Of the pieces with its own keys a rank on a GPU takes some before others' keys where gradients go round, and the rest
+/// after them: those hide the way of the first keys that come, these that of its keys' gradients home.
+struct OwnPieces {
+  std::vector<Piece> first, last;
+};
 
 /// Ranks in groups of as many members each, so that a group's rows are what a rank of `count` would hold: of neighbours,
 /// with striped tokens of every count-th rank.
@@ -70,6 +70,13 @@ class Plan {
   [[nodiscard]] std::int64_t num_keys(int owner) const;
   [[nodiscard]] std::int64_t num_rows_q() const;
 
+  /// pieces(rank, rank) in two. A rank that has but one, as the last one with zigzag tokens, whose chunks follow each
+  /// other, cuts it where the others' first ends: else it had no work while keys come, and more than they in the end.
+  [[nodiscard]] OwnPieces own_pieces(int rank) const;
+
+  /// Is each of this rank's rows in a piece?
+  [[nodiscard]] bool sees_in_every_row() const;
+
   /// What this rank, or another, sees of the owner's keys.
   [[nodiscard]] std::vector<Piece> pieces(int owner) const { return pieces(rank_, owner); }
   [[nodiscard]] std::vector<Piece> pieces(int rank, int owner) const;
@@ -91,7 +98,10 @@ class Plan {
 
  private:
   void deal_out();  ///< offsets are there
-  [[nodiscard]] std::vector<Piece> pieces_of(int rank, const std::vector<Run>& keys) const;
+  [[nodiscard]] std::vector<Piece> pieces_of(int rank, const std::vector<Run>& keys) const {
+    return pieces_of(rows(rank), keys);
+  }
+  [[nodiscard]] std::vector<Piece> pieces_of(const std::vector<Run>& all_rows, const std::vector<Run>& keys) const;
 
   Sharding sharding_ = Sharding::kContiguous;
   std::int64_t window_left_ = kOpenWindow;

@@ -118,9 +118,10 @@ TEST_F(GpuRingError, OfALongSequenceIsThatOfOneGpu) {
     truth.dk_dv.push_back(whole.dk_dv(head, rows));
   }
   say("the truth is there");
-  for (const auto& [name, tensor] :
-       {std::pair<const char*, TensorBuffer Outputs::*>{"o", &Outputs::o}, {"dq", &Outputs::dq}, {"dk", &Outputs::dk},
-        {"dv", &Outputs::dv}}) {
+  for (const auto& [name, tensor] : {std::pair<const char*, TensorBuffer Outputs::*>{"o", &Outputs::o},
+                                     {"dq", &Outputs::dq},
+                                     {"dk", &Outputs::dk},
+                                     {"dv", &Outputs::dv}}) {
     const RingError of_one = error_of(tensor, alone, truth, num_ranks);
     const RingError of_ring = error_of(tensor, ring, truth, num_ranks);
     std::string by_rank;

@@ -108,9 +108,8 @@ bool all_right(const RingContext& context) {
   windowed.bias = Broadcast{true, false, true};
   windowed.mask = Broadcast{false, true, true};
   bool ok = refuses(context) && (has_groups(context.size()) || refuses_groups(context));
-  for (const RingAlgorithm algorithm :
-       {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll, RingAlgorithm::kTwoLevel,
-        RingAlgorithm::kAutomatic}) {
+  for (const RingAlgorithm algorithm : {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll,
+                                        RingAlgorithm::kTwoLevel, RingAlgorithm::kAutomatic}) {
     if (algorithm == RingAlgorithm::kTwoLevel && !has_groups(context.size())) continue;
     for (const Sharding sharding : {Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}) {
       for (const DType dtype : {DType::kF32, DType::kBF16}) {

@@ -195,7 +195,8 @@ TEST(ExplainRing, PrefersWhatTheSizesAsk) {
     }
     return RingAlgorithm::kAutomatic;
   };
-  RingProblem problem = {.num_ranks = 4, .num_heads_q = 32, .num_heads_k = 8, .seqlen_q = 1 << 19, .seqlen_k = 1 << 19};
+  RingProblem problem = {
+      .num_ranks = 4, .num_heads_q = 16, .num_heads_k = 16, .seqlen_q = 1 << 17, .seqlen_k = 1 << 17};
   EXPECT_EQ(choice(problem, {.causal = true}), RingAlgorithm::kExchange);  // hidden behind its products
   problem.seqlen_q = problem.seqlen_k = 2048;
   problem.num_heads_k = 1;  // four ranks do not divide it, and a step is over before its keys are there
@@ -215,9 +216,10 @@ TEST(ExplainRing, RefusesInOneLine) {
   EXPECT_EQ(text(problem, {Sharding::kZigzag, RingAlgorithm::kAllToAll}),
             "q: 6 heads, allowed a multiple of the 4 ranks with algorithm all_to_all");
   problem.num_ranks = 7;
-  EXPECT_EQ(text(problem, {Sharding::kZigzag, RingAlgorithm::kTwoLevel}),
-            "num_ranks: 7 with 6 heads of q and 6 of k, allowed with algorithm two_level a multiple, above it, of a number "
-            "above 1 that divides both");
+  EXPECT_EQ(
+      text(problem, {Sharding::kZigzag, RingAlgorithm::kTwoLevel}),
+      "num_ranks: 7 with 6 heads of q and 6 of k, allowed with algorithm two_level a multiple, above it, of a number "
+      "above 1 that divides both");
   problem.num_ranks = 0;
   EXPECT_EQ(text(problem, {}), "num_ranks: 0, allowed >= 1");
   problem.num_ranks = 2;
