@@ -37,7 +37,7 @@ constexpr double kMiB = 1 << 20;
 
 Machine machine_of(const core::Problem& p) {
   constexpr Machine kHost = {1e5, 1e5, kHostLink, 1e4, 5, false, 64 * kMiB};
-  constexpr Machine kGpu = {5.5e8, 4.3e8, kGpuLink, 3e6, 8, true, 1024 * kMiB};
+  constexpr Machine kGpu = {7e8, 6.1e8, kGpuLink, 3e6, 8, true, 1024 * kMiB};
   constexpr Machine kGpuFloat = {1.5e7, 1.2e7, kGpuLink, 3e6, 8, true, 1024 * kMiB};
   if (p.q.device.type == DeviceType::kCPU) return kHost;
   return p.q.dtype == DType::kF32 ? kGpuFloat : kGpu;
