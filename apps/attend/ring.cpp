@@ -101,10 +101,11 @@ double median(std::vector<double> samples) {
 }
 
 /// Median of the samples, of each the slowest rank's.
-double milliseconds(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass) {
-  std::vector<double> slowest = ranks.front()[pass].samples;
+double milliseconds(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass,
+                    std::vector<double> PassTimes::*samples = &PassTimes::samples) {
+  std::vector<double> slowest = ranks.front()[pass].*samples;
   for (const std::vector<PassTimes>& rank : ranks) {
-    for (std::size_t i = 0; i < slowest.size(); ++i) slowest[i] = std::max(slowest[i], rank[pass].samples[i]);
+    for (std::size_t i = 0; i < slowest.size(); ++i) slowest[i] = std::max(slowest[i], (rank[pass].*samples)[i]);
   }
   return median(std::move(slowest));
 }
@@ -201,6 +202,14 @@ Json measured(const RingOptions& options, const RingParty& party, const std::vec
     fmt::print("\n{:<9} {} by {}; the slowest rank's share alone {}: {:.1f} % of ideal\n", mode_name(pass),
                time_text(ms), algorithm_name(way.algorithm), time_text(ideal), 100 * ideal / ms);
     fmt::print("  alone, by rank: {}: {:.1f} % apart\n", list_text(alone), 100 * (ideal / *quickest - 1));
+    if (!ranks.front()[i].single.empty()) {
+      const double single = milliseconds(ranks, i, &PassTimes::single);
+      const double alone_single = milliseconds(ranks, i, &PassTimes::alone_single);
+      object["ms_of_one_call"] = single;
+      object["alone_ms_of_one_call"] = alone_single;
+      fmt::print("  one call by itself {}, alone {}: {:.1f} % of ideal\n", time_text(single), time_text(alone_single),
+                 100 * alone_single / single);
+    }
     if (pass != Mode::kBoth) {
       const std::vector<double> computed = computed_by_rank(ranks, i);
       object["computed_ms_by_rank"] = computed;

@@ -8,7 +8,7 @@
 namespace attend::cli {
 
 void add_algorithm(CLI::App& app, std::size_t& algorithm) {
-  add_choice(app, "--algorithm", algorithm, {"automatic", "exchange", "all_gather", "all_to_all"},
+  add_choice(app, "--algorithm", algorithm, {"automatic", "exchange", "all_gather", "all_to_all", "two_level"},
              "What travels in a ring, automatic if not given");
 }
 

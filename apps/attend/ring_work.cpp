@@ -101,15 +101,15 @@ class Place {
 
 using Call = std::function<void(Mode)>;
 
-/// Milliseconds of one pass.
-double sample_of(const Call& call, Mode pass, const Place& place) {
+/// Milliseconds of one pass, of so many in a row on a GPU.
+double sample_of(const Call& call, Mode pass, const Place& place, int calls) {
   if (!place.on_gpu()) return wall_clock([&] { call(pass); })();
   cuda::Event start(cuda::Event::Timing::kOn), end(cuda::Event::Timing::kOn);
   start.record(place.stream());
-  for (int n = 0; n < kCallsOfAGpuSample; ++n) call(pass);
+  for (int n = 0; n < calls; ++n) call(pass);
   end.record(place.stream());
   end.synchronize();
-  return static_cast<double>(end.milliseconds_since(start)) / kCallsOfAGpuSample;
+  return static_cast<double>(end.milliseconds_since(start)) / calls;
 }
 
 /// Samples of the ring and of the share alone in turns: the clocks of GPUs drift with what they have done before.
@@ -121,10 +121,15 @@ PassTimes samples_of(const Call& ring, const Call& alone, Mode pass, const Place
   }
   PassTimes times;
   for (std::int64_t i = 0; i < repeat; ++i) {
-    together();
-    times.samples.push_back(sample_of(ring, pass, place));
-    together();
-    times.alone.push_back(sample_of(alone, pass, place));
+    for (const auto& [call, samples] : {std::pair{&ring, &times.samples}, {&alone, &times.alone}}) {
+      together();
+      samples->push_back(sample_of(*call, pass, place, kCallsOfAGpuSample));
+    }
+    if (!place.on_gpu()) continue;
+    for (const auto& [call, samples] : {std::pair{&ring, &times.single}, {&alone, &times.alone_single}}) {
+      together();
+      samples->push_back(sample_of(*call, pass, place, 1));
+    }
   }
   return times;
 }
@@ -166,7 +171,11 @@ std::vector<Mode> ring_passes(Mode mode) {
 }
 
 void to_json(nlohmann::json& json, const PassTimes& times) {
-  json = {{"samples", times.samples}, {"alone", times.alone}, {"spans", nlohmann::json::array()}};
+  json = {{"samples", times.samples},
+          {"alone", times.alone},
+          {"single", times.single},
+          {"alone_single", times.alone_single},
+          {"spans", nlohmann::json::array()}};
   for (const ring::Span& s : times.spans) {
     json["spans"].push_back({static_cast<int>(s.activity), s.step, s.begin_ms, s.end_ms});
   }
@@ -175,6 +184,8 @@ void to_json(nlohmann::json& json, const PassTimes& times) {
 void from_json(const nlohmann::json& json, PassTimes& times) {
   json.at("samples").get_to(times.samples);
   json.at("alone").get_to(times.alone);
+  json.at("single").get_to(times.single);
+  json.at("alone_single").get_to(times.alone_single);
   for (const nlohmann::json& s : json.at("spans")) {
     times.spans.push_back({static_cast<ring::Activity>(s.at(0).get<int>()), s.at(1), s.at(2), s.at(3)});
   }
@@ -209,6 +220,7 @@ std::vector<PassTimes> time_rank(const RingOptions& options, const RingContext& 
     if (pass != Mode::kBoth) {
       ring::Timeline timeline(place.on_gpu());
       together();
+      for (int n = 1; place.on_gpu() && n < kCallsOfAGpuSample; ++n) ring(pass);  // at the clock of calls in a row
       context.transport().record_in(&timeline);
       ring(pass);
       context.transport().record_in(nullptr);

@@ -17,8 +17,10 @@ namespace attend::cli {
 
 /// Of one pass: samples in milliseconds, and when what was done in one more call, which is not timed.
 struct PassTimes {
-  std::vector<double> samples;    ///< of the ring
-  std::vector<double> alone;      ///< of the rank's share alone
+  std::vector<double> samples;  ///< of the ring, on a GPU of calls in a row
+  std::vector<double> alone;    ///< of the rank's share alone
+  std::vector<double> single;   ///< on a GPU, of calls by themselves: clocks are those of a GPU that has rested
+  std::vector<double> alone_single;
   std::vector<ring::Span> spans;  ///< none of kBoth
 };
 

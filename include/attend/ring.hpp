@@ -47,10 +47,13 @@ enum class Sharding : std::uint8_t { kContiguous, kZigzag, kStriped };
 ///               device would; their gradients go home the same way. For few keys: they all lie in a rank's memory
 ///   kAllToAll   every rank takes all rows and keys of its share of the heads, and computes these as one device would.
 ///               The number of ranks divides num_heads_q and num_heads_k
+///   kTwoLevel   both: ranks are in groups of neighbours (kStriped: of every n-th), within which heads are dealt out as
+///               by kAllToAll, and between which keys and values go round as by kExchange. The members of a group divide
+///               num_heads_q, num_heads_k and the number of ranks, and are fewer than these; the model takes how many
 ///   kAutomatic  that of them which takes the least time by a model of it; explain_ring() tells
-enum class RingAlgorithm : std::uint8_t { kAutomatic, kExchange, kAllGather, kAllToAll };
+enum class RingAlgorithm : std::uint8_t { kAutomatic, kExchange, kAllGather, kAllToAll, kTwoLevel };
 
-/// "automatic", "exchange", "all_gather" or "all_to_all".
+/// "automatic", "exchange", "all_gather", "all_to_all" or "two_level".
 [[nodiscard]] ATTEND_API const char* algorithm_name(RingAlgorithm algorithm) noexcept;
 
 /// How a call is spread over the ranks, the same on every rank. A sharding alone will do: its algorithm is automatic.
@@ -172,9 +175,10 @@ ATTEND_API void unshard(Sharding sharding, const Tensor& local, const Tensor& wh
 /// Masks, windows, ALiBi and dropout are functions of positions in the whole sequence, so that the result is that of
 /// one device, but for the order of sums: parts are kept in float32 (float64 where q is), merged in float64 (on a GPU
 /// float32) and rounded once. Parts that see nothing are not computed, and keys travel only as far as somebody sees
-/// them (by kAllToAll everything travels).
+/// them (by kAllToAll, and within groups by kTwoLevel, everything travels).
 /// Memory beside the tensors: two blocks of a rank's k and v, and its o in float32 and in float64 (on a GPU once, in
-/// float32); by kAllGather those blocks of all ranks that it sees, twice; by kAllToAll a rank's tensors, three times.
+/// float32); by kAllGather those blocks of all ranks that it sees, twice; by kAllToAll a rank's tensors, three times;
+/// by kTwoLevel these and what kExchange has.
 /// Blocks of a GPU belong to the context and stay there for its next call.
 /// Deterministic for a number of ranks and an algorithm; others change the order of the sums.
 /// The call returns when this rank has done its work; on a GPU when that is on `stream`, beside which blocks travel on
@@ -182,7 +186,7 @@ ATTEND_API void unshard(Sharding sharding, const Tensor& local, const Tensor& wh
 /// options, for which the host waits, also for blocks of a GPU that earlier calls have sent: no graph can be captured.
 /// @throws Error as forward does, and where a rank's shapes or options differ from rank 0's: the same on every rank;
 /// then nothing was written. Tensors on a GPU are refused by rings of MPI, others by those of NCCL; on a GPU bias and
-/// mask with kStriped or kAllToAll.
+/// mask with kStriped, kAllToAll or kTwoLevel.
 ATTEND_API void ring_forward(const RingContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
                              const Tensor& o, const Tensor* lse, const Params& params = {},
                              const RingParams& ring_params = {}, Stream stream = nullptr);
@@ -231,6 +235,7 @@ struct RingCandidate {
   RingAlgorithm algorithm = RingAlgorithm::kExchange;
   bool chosen = false;            ///< the one asked for, or kAutomatic's choice
   std::string lack;               ///< why it cannot, or why kAutomatic leaves it out; empty where it takes part
+  int ranks_of_group = 1;         ///< of kTwoLevel
   std::string why;                ///< in one line
   std::vector<RingStep> steps;    ///< empty where it cannot
   std::int64_t sent_bytes = 0;    ///< in all, most of any rank

@@ -131,7 +131,7 @@ __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm
       if (column >= Config::kHeadDimV) continue;  // a multiple of 8
       const int i = column / 2 + 2 * h;
       auto* const pair = reinterpret_cast<float2*>(o_row + column);
-      const float2 other = *pair;
+      const float2 other = before[h] == -kInfinity ? make_float2(0.0f, 0.0f) : *pair;  // undefined then
       *pair = make_float2(fmaf(weights.before, other.x, o[i] * scale), fmaf(weights.before, other.y, o[i + 1] * scale));
     }
   }

@@ -39,12 +39,13 @@ using Spread = std::pair<std::string, std::string>;
 
 RingParams ring_params_of(const Spread& spread) {
   const auto& [sharding, algorithm] = spread;
-  for (const RingAlgorithm known :
-       {RingAlgorithm::kAutomatic, RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll}) {
+  for (const RingAlgorithm known : {RingAlgorithm::kAutomatic, RingAlgorithm::kExchange, RingAlgorithm::kAllGather,
+                                    RingAlgorithm::kAllToAll, RingAlgorithm::kTwoLevel}) {
     if (algorithm == algorithm_name(known)) return {sharding_of(sharding), known};
   }
-  throw Error(ErrorCode::kInvalidArgument,
-              "algorithm: '" + algorithm + "', allowed 'automatic', 'exchange', 'all_gather', 'all_to_all'");
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "algorithm: '" + algorithm + "', allowed 'automatic', 'exchange', 'all_gather', 'all_to_all', 'two_level'");
 }
 
 /// A Python function for threads that do not hold the GIL, which the last copy takes to let go of it.

@@ -22,7 +22,7 @@ from oracle import check, solve
 
 OPTIONS = problems.OPTIONS | {
     "sharding": ["zigzag", "contiguous", "striped"],
-    "algorithm": ["automatic", "exchange", "all_gather", "all_to_all"],
+    "algorithm": ["automatic", "exchange", "all_gather", "all_to_all", "two_level"],
     "size": [2, 4],
     "bias": [None, "full", "heads", "keys"],
     "seqlens": [(1, 1), (17, 33), (33, 17), (48, 48), (3, 40), (0, 5), (5, 0)],
@@ -90,8 +90,10 @@ def run_case(rank, size, device, case, p, seed):
 
 def algorithm_of(case, size):
     """That of the case, or another one where the heads cannot be dealt out."""
-    cannot = any(heads % size for heads in case["heads"])
-    return "exchange" if case["algorithm"] == "all_to_all" and cannot else case["algorithm"]
+    algorithm = case["algorithm"]
+    cannot = any(heads % (size if algorithm == "all_to_all" else 2) for heads in case["heads"])
+    is_dealt_out = algorithm in ("all_to_all", "two_level")
+    return "exchange" if is_dealt_out and (cannot or (algorithm == "two_level" and size < 4)) else algorithm
 
 
 def joined(parts, sharding, **kw):
@@ -99,7 +101,7 @@ def joined(parts, sharding, **kw):
 
 
 def is_refused_on_gpus(case):
-    gathers_columns = case["sharding"] == "striped" or algorithm_of(case, case["size"]) == "all_to_all"
+    gathers_columns = case["sharding"] == "striped" or algorithm_of(case, case["size"]) in ("all_to_all", "two_level")
     return case["dtype"] == "f64" or (gathers_columns and (case["bias"] or case["mask"]))
 
 
@@ -255,7 +257,8 @@ def test_every_parameter_is_documented(name):
 def test_explain():
     plan = ring.explain(4, 1, 16, 65536, 128, causal=True, heads_kv=2)
     found = {entry["algorithm"]: entry for entry in plan}
-    assert set(found) == {"exchange", "all_gather", "all_to_all"} and sum(entry["chosen"] for entry in plan) == 1
+    assert set(found) == {"exchange", "all_gather", "all_to_all", "two_level"}
+    assert sum(entry["chosen"] for entry in plan) == 1
     assert found["all_to_all"]["lack"] and not found["exchange"]["lack"]  # 2 heads of k on 4 ranks
     # Keys and values of a rank go to three others.
     assert found["exchange"]["sent_bytes"] == 3 * (65536 // 4) * 2 * (128 + 128) * 2
@@ -264,6 +267,7 @@ def test_explain():
         (dict(algorithm="pigeons"), "algorithm: 'pigeons', allowed"),
         (dict(dtype="f8"), "dtype: 'f8', allowed 'f32'"),
         (dict(algorithm="all_to_all", heads_kv=2), ""),
+        (dict(algorithm="two_level", heads_kv=1), "num_ranks: 4 with 16 heads of q and 1 of k, allowed"),
     ):
         with pytest.raises(attend.Error, match=f"^{text}"):
             ring.explain(4, 1, 16, 4096, 64, **options)

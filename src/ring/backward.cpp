@@ -10,6 +10,7 @@
 #include "ring/forward.hpp"
 #include "ring/gather.hpp"
 #include "ring/heads.hpp"
+#include "ring/two_level.hpp"
 
 namespace attend {
 namespace {
@@ -178,6 +179,11 @@ void run_backward(Transport& transport, const Call& call) {
       return ring::gather_backward(*engine, call);
     case RingAlgorithm::kAllToAll:
       return ring::heads_backward(*engine, call, &deltas.first());
+    case RingAlgorithm::kTwoLevel:
+      return ring::two_level_backward(
+          transport, *engine, call, &deltas.first(), [](Transport& groups, const Call& inner) {
+            exchange_backward(groups, inner, *ring::make_host_engine(groups, inner, &*inner.problem.delta));
+          });
     default:
       return exchange_backward(transport, call, *engine);
   }

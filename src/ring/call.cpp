@@ -15,6 +15,7 @@
 #include "ring/choice.hpp"
 #include "ring/device_pass.hpp"
 #include "ring/heads.hpp"
+#include "ring/two_level.hpp"
 
 namespace attend::ring {
 namespace {
@@ -162,14 +163,20 @@ core::WholeLengths exchange_shapes_and_options(Transport& transport, const Argum
   return whole;
 }
 
-/// The algorithm asked for, or the model's choice: all that it looks at is the same on every rank.
-RingAlgorithm algorithm_of(const Call& call, RingAlgorithm asked) {
+/// With the algorithm asked for, or the model's choice: all that it looks at is the same on every rank.
+Call with_algorithm(const Call& call, RingAlgorithm asked) {
   const int num_ranks = call.plan.num_ranks();
-  if (asked == RingAlgorithm::kAutomatic) return num_ranks == 1 ? RingAlgorithm::kExchange : choose_algorithm(call);
-  if (asked == RingAlgorithm::kAllToAll) {
-    if (const auto lack = heads_lack(call.problem, num_ranks)) throw Error(ErrorCode::kUnsupported, *lack);
-  }
-  return asked;
+  Call made = call;
+  made.algorithm = asked == RingAlgorithm::kAutomatic ? RingAlgorithm::kExchange : asked;
+  const std::optional<std::string> lack = asked == RingAlgorithm::kAllToAll   ? heads_lack(call.problem, num_ranks)
+                                          : asked == RingAlgorithm::kTwoLevel ? two_level_lack(call.problem, num_ranks)
+                                                                              : std::nullopt;
+  if (lack) throw Error(ErrorCode::kUnsupported, *lack);
+  if ((asked != RingAlgorithm::kAutomatic && asked != RingAlgorithm::kTwoLevel) || num_ranks == 1) return made;
+  const RingCandidate choice = chosen_candidate(call, asked);
+  if (choice.algorithm == RingAlgorithm::kTwoLevel) return in_groups(call, choice.ranks_of_group);
+  made.algorithm = choice.algorithm;
+  return made;
 }
 
 }  // namespace
@@ -190,8 +197,7 @@ Call agree_on(Transport& transport, const Arguments& a, Stream stream) {
     made.problem = p;
     made.backend = backend;
     made.heads_plan = Plan(p, whole, Sharding::kContiguous, 0, 1);
-    made.algorithm = algorithm_of(made, a.ring.algorithm);
-    call = std::move(made);
+    call = with_algorithm(made, a.ring.algorithm);
     check_share("q", p.q.shape[2], call->plan.num_rows_q(), whole.seqlen_q, a, transport);
     check_share("k", p.k.shape[2], call->plan.num_keys(transport.rank()), whole.seqlen_k, a, transport);
     if (on_device) check_pieces(*call);
@@ -227,6 +233,10 @@ core::Problem Parts::problem(const Piece& piece, const Tensor& k, const Tensor& 
   const auto rows = [&](Tensor& t) { t = rows_of(t, piece.rows.local_begin, piece.rows.length); };
   core::Problem part = call_.problem;
   part.placement = piece.placement;
+  if (call_.heads.count > 1) {  // a sequence of the whole stands for as many of the tensors' heads
+    std::int64_t& sequence = part.placement->sequence_begin;
+    sequence = (sequence + call_.heads.first_sequence) * call_.heads.count + call_.heads.index;
+  }
   for (Tensor* t : {&part.q, &part.o, &part.dout}) rows(*t);
   part.k = rows_of(k, piece.keys.local_begin, piece.keys.length);
   part.v = rows_of(v, piece.keys.local_begin, piece.keys.length);

@@ -7,16 +7,27 @@
 
 #include "core/problem_checks.hpp"
 #include "ring/heads.hpp"
+#include "ring/two_level.hpp"
 
 namespace attend::ring {
 namespace {
+
+/// A message of b bytes takes latency_us + b / bytes_per_us, to each of two ranks from the other at a time.
+struct Link {
+  double latency_us, bytes_per_us;
+};
+/// The copy engines of two H200 of one machine, beside products: 134 MB took 0.36 to 0.39 ms, 268 MB 0.71 to 0.9. NCCL's
+/// kernels reach 98, 157 and 303 GB/s at 8, 64 and 256 MiB. Between machines it is what their network gives: as all
+/// ranks have to choose the same and none knows how the others are connected, the model is that of one machine.
+constexpr Link kGpuLink = {20, 3.5e5};
+constexpr Link kHostLink = {20, 5e3};
 
 /// What a rank's machine does in a microsecond. Of an H200 the measured figures of docs/ring.md; of a host what a few
 /// cores do: for the order of the algorithms, not for their times.
 struct Machine {
   double forward_flops, backward_flops;
-  double link_bytes, memory_bytes;
-  double latency_us;     ///< of an exchange
+  Link link;
+  double memory_bytes;
   double piece_us;       ///< of a piece beyond its products
   bool hides;            ///< an exchange goes on beside products
   double most_gathered;  ///< bytes of keys that kAutomatic gathers
@@ -25,9 +36,9 @@ struct Machine {
 constexpr double kMiB = 1 << 20;
 
 Machine machine_of(const core::Problem& p) {
-  constexpr Machine kHost = {1e5, 1e5, 5e3, 1e4, 20, 5, false, 64 * kMiB};
-  constexpr Machine kGpu = {5.5e8, 4.3e8, 1.5e5, 3e6, 20, 8, true, 1024 * kMiB};
-  constexpr Machine kGpuFloat = {1.5e7, 1.2e7, 1.5e5, 3e6, 20, 8, true, 1024 * kMiB};
+  constexpr Machine kHost = {1e5, 1e5, kHostLink, 1e4, 5, false, 64 * kMiB};
+  constexpr Machine kGpu = {7e8, 6.1e8, kGpuLink, 3e6, 8, true, 1024 * kMiB};
+  constexpr Machine kGpuFloat = {1.5e7, 1.2e7, kGpuLink, 3e6, 8, true, 1024 * kMiB};
   if (p.q.device.type == DeviceType::kCPU) return kHost;
   return p.q.dtype == DType::kF32 ? kGpuFloat : kGpu;
 }
@@ -61,14 +72,13 @@ class Model {
       double sent = 0, passed_on = 0;
       for (const int rank : ranks_) {
         const int owner = (rank + plan_.num_ranks() - step) % plan_.num_ranks();
-        std::vector<Piece> pieces = plan_.pieces(rank, owner);
         if (keeps_own && step == 0) {
-          const auto rest =
-              pieces.begin() + static_cast<std::ptrdiff_t>(num_own_pieces_first(pieces.size(), plan_.num_ranks()));
-          last_us = std::max(last_us, compute_us({rest, pieces.end()}, true));
-          pieces.erase(rest, pieces.end());
+          const OwnPieces own = plan_.own_pieces(rank);
+          s.compute_us = std::max(s.compute_us, compute_us(own.first, true));
+          last_us = std::max(last_us, compute_us(own.last, true));
+        } else {
+          s.compute_us = std::max(s.compute_us, compute_us(plan_.pieces(rank, owner), true));
         }
-        s.compute_us = std::max(s.compute_us, compute_us(pieces, true));
         if (step < plan_.last_step(owner)) sent = std::max(sent, key_bytes(owner));
         const bool goes_somewhere = step <= plan_.last_step(owner) && plan_.last_step(owner) > 0;
         if (p_.is_backward && goes_somewhere && !(keeps_own && step == 0))
@@ -123,12 +133,7 @@ class Model {
       c.lack = *lack;
       return c;
     }
-    double in = 0, out = 0;
-    for (const int rank : ranks_) {
-      const auto [its_in, its_out] = bytes_of_heads(rank);
-      in = std::max(in, its_in);
-      out = std::max(out, its_out);
-    }
+    const auto [in, out] = most_bytes_of_heads();
     const double others = 1 - 1.0 / plan_.num_ranks();
     const double compute = compute_us(call_.heads_plan.pieces(0), false) / plan_.num_ranks();
     add(c,
@@ -138,11 +143,30 @@ class Model {
     add(c, {.what = "all rows and keys of a share of the heads", .compute_us = compute}, 0);
     add(c, {.what = p_.is_backward ? "dq, dk and dv back to the rows" : "o back to the rows"}, out * others, true);
     c.memory_bytes = static_cast<std::int64_t>(3 * (in + out));
-    if (p_.bias || p_.mask) c.lack = "bias or mask would travel too, which automatic does not do";
+    c.lack = lack_of_scores();
     const core::NamedTensors tensors(p_);
     const bool mixed = std::any_of(tensors.begin(), tensors.end(),
                                    [&](const core::NamedTensor& t) { return t.tensor->dtype != p_.q.dtype; });
     if (mixed && p_.q.device.type != DeviceType::kCPU) c.lack = "tensors of several dtypes, which kernels do not take";
+    return finished(c);
+  }
+
+  /// @param between  the groups' exchange
+  [[nodiscard]] RingCandidate two_level(const RingCandidate& between) const {
+    RingCandidate c = candidate(RingAlgorithm::kTwoLevel);
+    c.ranks_of_group = call_.groups.members;
+    const auto [in, out] = most_bytes_of_heads();
+    const double others = 1 - 1.0 / c.ranks_of_group;
+    add(c, {.what = fmt::format("of the others' heads in groups of {}, to them", c.ranks_of_group)}, in * others, true);
+    for (RingStep step : between.steps) {
+      step.what = "between groups, " + step.what;
+      c.sent_bytes += step.sent_bytes;
+      c.estimated_us += step.compute_us + step.exposed_us;
+      c.steps.push_back(std::move(step));
+    }
+    add(c, {.what = p_.is_backward ? "dq, dk and dv back to the rows" : "o back to the rows"}, out * others, true);
+    c.memory_bytes = between.memory_bytes + static_cast<std::int64_t>(3 * (in + out));
+    c.lack = lack_of_scores();
     return finished(c);
   }
 
@@ -190,6 +214,18 @@ class Model {
     return {q + keys + row_bytes(rank, p_.head_dim_v, p_.dout.dtype) + lse + delta,
             dq + (on_host ? gradient_bytes(rank) : keys)};
   }
+  [[nodiscard]] std::pair<double, double> most_bytes_of_heads() const {
+    std::pair<double, double> most = {0, 0};
+    for (const int rank : ranks_) {
+      const auto [in, out] = bytes_of_heads(rank);
+      most = {std::max(most.first, in), std::max(most.second, out)};
+    }
+    return most;
+  }
+  /// Why automatic does not deal out heads.
+  [[nodiscard]] std::string lack_of_scores() const {
+    return p_.bias || p_.mask ? "bias or mask would travel too, which automatic does not do" : "";
+  }
   [[nodiscard]] double key_bytes(int owner) const {
     const std::int64_t row = p_.head_dim * dtype_bytes(p_.k.dtype) + p_.head_dim_v * dtype_bytes(p_.v.dtype);
     return static_cast<double>(plan_.num_keys(owner) * batch_ * p_.num_heads_k * row);
@@ -207,7 +243,7 @@ class Model {
   /// @param alone  nothing is computed meanwhile
   void add(RingCandidate& c, RingStep step, double sent, bool alone = false) const {
     step.sent_bytes = static_cast<std::int64_t>(sent);
-    step.exchange_us = sent > 0 ? machine_.latency_us + sent / machine_.link_bytes : 0;
+    step.exchange_us = sent > 0 ? machine_.link.latency_us + sent / machine_.link.bytes_per_us : 0;
     const bool hides = machine_.hides && !alone;
     step.exposed_us = hides ? std::max(0.0, step.exchange_us - step.compute_us) : step.exchange_us;
     c.sent_bytes += step.sent_bytes;
@@ -231,10 +267,25 @@ class Model {
   std::vector<int> ranks_;
 };
 
+/// With groups of the best size.
+RingCandidate two_level(const Call& call) {
+  RingCandidate best;
+  best.algorithm = RingAlgorithm::kTwoLevel;
+  best.lack = two_level_lack(call.problem, call.plan.num_ranks()).value_or("");
+  if (!best.lack.empty()) return best;
+  for (const int members : group_sizes(call.problem, call.plan.num_ranks())) {
+    const Call grouped = in_groups(call, members);
+    const Call between = call_between_groups(grouped);
+    RingCandidate c = Model(grouped).two_level(Model(between).exchange());
+    if (best.steps.empty() || c.estimated_us < best.estimated_us) best = std::move(c);
+  }
+  return best;
+}
+
 /// Each algorithm's, with the chosen one marked.
 std::vector<RingCandidate> candidates_of(const Call& call, RingAlgorithm asked) {
   const Model model(call);
-  std::vector<RingCandidate> all = {model.exchange(), model.all_gather(), model.all_to_all()};
+  std::vector<RingCandidate> all = {model.exchange(), model.all_gather(), model.all_to_all(), two_level(call)};
   RingCandidate* best = nullptr;
   for (RingCandidate& c : all) {
     const bool takes_part = asked == RingAlgorithm::kAutomatic ? c.lack.empty() : c.algorithm == asked;
@@ -255,11 +306,9 @@ double visible_pairs(std::int64_t m, std::int64_t n, KeyRange band) {
   return ends - begins;
 }
 
-RingAlgorithm choose_algorithm(const Call& call) {
-  for (const RingCandidate& c : candidates_of(call, RingAlgorithm::kAutomatic)) {
-    if (c.chosen) return c.algorithm;
-  }
-  return RingAlgorithm::kExchange;
+RingCandidate chosen_candidate(const Call& call, RingAlgorithm asked) {
+  const std::vector<RingCandidate> all = candidates_of(call, asked);
+  return *std::find_if(all.begin(), all.end(), [](const RingCandidate& c) { return c.chosen; });
 }
 
 }  // namespace attend::ring

@@ -7,8 +7,9 @@
 
 namespace attend::ring {
 
-/// The algorithm of the least estimated time among those that can. The same on every rank: nothing of it is measured.
-[[nodiscard]] RingAlgorithm choose_algorithm(const Call& call);
+/// The algorithm asked for, or with kAutomatic that of the least estimated time among those that can. The same on every
+/// rank: nothing of it is measured.
+[[nodiscard]] RingCandidate chosen_candidate(const Call& call, RingAlgorithm asked);
 
 /// Row i of m sees the keys [band.begin + i, band.end + i) of n: how many pairs that are.
 [[nodiscard]] double visible_pairs(std::int64_t m, std::int64_t n, KeyRange band);

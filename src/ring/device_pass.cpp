@@ -11,6 +11,7 @@
 #include "cuda/launch/ring_rows.hpp"
 #include "ring/gather.hpp"
 #include "ring/heads.hpp"
+#include "ring/two_level.hpp"
 
 namespace attend::ring {
 namespace {
@@ -212,6 +213,7 @@ void check_pieces(const Call& call) {
     for (const Problem& part : problems_of_heads(call)) (void)core::choose(call.compute, part);
     return;
   }
+  if (call.algorithm == RingAlgorithm::kTwoLevel) return check_pieces(call_between_groups(call));
   const Device device = p.q.device;
   Parts parts(call);
   const auto check = [&](const std::vector<Piece>& pieces, const Pair& keys, const Pair& gradients) {
@@ -238,8 +240,15 @@ void check_pieces(const Call& call) {
                  placed(Pair::of(call.partial_dtype, k, call.partial_dtype, v), 0, device));
   }
   for (int owner = 0; owner < call.plan.num_ranks(); ++owner) {
-    check(call.plan.pieces(owner), placed(key_pair(call, owner), 0, device),
-          placed(gradient_pair(call, owner), 0, device));
+    const Pair keys = placed(key_pair(call, owner), 0, device);
+    const Pair gradients = placed(gradient_pair(call, owner), 0, device);
+    if (!p.is_backward || owner != call.plan.rank()) {
+      check(call.plan.pieces(owner), keys, gradients);
+      continue;
+    }
+    const OwnPieces own = call.plan.own_pieces(owner);
+    check(own.first, keys, gradients);
+    check(own.last, keys, gradients);
   }
 }
 
@@ -248,6 +257,10 @@ void forward_on_device(Transport& transport, const Call& call, StreamHandle stre
   const std::unique_ptr<Engine> engine = make_device_engine(transport, call, stream);
   if (call.algorithm == RingAlgorithm::kAllGather) return gather_forward(*engine, call, call.problem.o, lse);
   if (call.algorithm == RingAlgorithm::kAllToAll) return heads_forward(*engine, call, call.problem.o, lse);
+  if (call.algorithm == RingAlgorithm::kTwoLevel) {
+    return two_level_forward(transport, *engine, call, call.problem.o, lse,
+                             [&](Transport& groups, const Call& inner) { forward_on_device(groups, inner, stream); });
+  }
   Pass pass(transport, call, stream, 0);
   Parts parts(call);
   engine->begin_rows();
@@ -266,6 +279,10 @@ void backward_on_device(Transport& transport, const Call& call, StreamHandle str
   const std::unique_ptr<Engine> engine = make_device_engine(transport, call, stream);
   if (call.algorithm == RingAlgorithm::kAllGather) return gather_backward(*engine, call);
   if (call.algorithm == RingAlgorithm::kAllToAll) return heads_backward(*engine, call, nullptr);
+  if (call.algorithm == RingAlgorithm::kTwoLevel) {
+    return two_level_backward(transport, *engine, call, nullptr,
+                              [&](Transport& groups, const Call& inner) { backward_on_device(groups, inner, stream); });
+  }
   Pass pass(transport, call, stream, DeviceGradientRing::kBlocks);
   Parts parts(call);
   engine->begin_dq();
@@ -277,17 +294,16 @@ void backward_on_device(Transport& transport, const Call& call, StreamHandle str
       engine->add_backward(piece, parts.problem(piece, keys.first, keys.second), sums.first, sums.second);
     }
   };
-  const std::vector<Piece> own = call.plan.pieces(call.plan.rank());
-  const std::size_t num_first = num_own_pieces_first(own.size(), call.plan.num_ranks());
+  const OwnPieces own = call.plan.own_pieces(call.plan.rank());
   const Pair own_keys = pass.keys(0);
   for_each_step_on_device(pass, call, [&](int step, const Pair* keys) {
-    if (step == 0) return add(0, std::span(own).first(num_first), *keys, gradients.own());
+    if (step == 0) return add(0, own.first, *keys, gradients.own());
     if (keys == nullptr) return gradients.pass_on(step, nullptr);
     const Pair share = gradients.begin(step);
     add(step, call.plan.pieces(call.plan.owner(step)), *keys, share);
     gradients.pass_on(step, &share);
   });
-  add(call.plan.num_ranks(), std::span(own).subspan(num_first), own_keys, gradients.own());
+  add(call.plan.num_ranks(), own.last, own_keys, gradients.own());
   gradients.finish();
   engine->store_dq(call.problem.dq);
   pass.finish();

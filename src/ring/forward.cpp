@@ -5,6 +5,7 @@
 #include "ring/device_pass.hpp"
 #include "ring/gather.hpp"
 #include "ring/heads.hpp"
+#include "ring/two_level.hpp"
 
 namespace attend {
 namespace ring {
@@ -31,6 +32,10 @@ void forward_on_host(Transport& transport, const Call& call, const Tensor& o, co
       return gather_forward(*engine, call, o, lse);
     case RingAlgorithm::kAllToAll:
       return heads_forward(*engine, call, o, lse);
+    case RingAlgorithm::kTwoLevel:
+      return two_level_forward(transport, *engine, call, o, lse, [](Transport& groups, const Call& inner) {
+        forward_on_host(groups, inner, inner.problem.o, inner.problem.lse ? &*inner.problem.lse : nullptr);
+      });
     default:
       exchange_forward(transport, call, *engine);
       engine->store_rows(o, lse);

@@ -10,6 +10,9 @@ namespace attend::ring {
 /// What is missing for the heads to be dealt out, in one line of an Error, or nothing.
 [[nodiscard]] std::optional<std::string> heads_lack(const core::Problem& problem, int num_ranks);
 
+/// Scores' own tensors that an algorithm by heads does not take on a GPU, likewise.
+[[nodiscard]] std::optional<std::string> scores_lack(const core::Problem& problem, RingAlgorithm algorithm);
+
 /// The problems of one device that this rank's heads are, with tensors at addresses that nobody may read: for checks.
 [[nodiscard]] std::vector<core::Problem> problems_of_heads(const Call& call);
 

@@ -27,15 +27,30 @@ Plan::Plan(const core::Problem& problem, const core::WholeLengths& whole, Shardi
       varlen ? sequence_offsets(0, as_span(varlen->cu_seqlens_q, problem)) : sequence_offsets(whole.seqlen_q, {});
   offsets_k_ =
       varlen ? sequence_offsets(0, as_span(varlen->cu_seqlens_k, problem)) : sequence_offsets(whole.seqlen_k, {});
-  for (int r = 0; r < num_ranks; ++r) {
-    rows_by_rank_.push_back(runs_of(sharding, offsets_q_, r, num_ranks));
-    keys_by_rank_.push_back(runs_of(sharding, offsets_k_, r, num_ranks));
+  deal_out();
+}
+
+void Plan::deal_out() {
+  rows_by_rank_.clear();
+  keys_by_rank_.clear();
+  last_steps_.clear();
+  for (int r = 0; r < num_ranks_; ++r) {
+    rows_by_rank_.push_back(runs_of(sharding_, offsets_q_, r, num_ranks_));
+    keys_by_rank_.push_back(runs_of(sharding_, offsets_k_, r, num_ranks_));
   }
-  for (int owner = 0; owner < num_ranks; ++owner) {
-    int last = num_ranks - 1;
-    while (last > 0 && !sees((owner + last) % num_ranks, owner)) --last;
+  for (int owner = 0; owner < num_ranks_; ++owner) {
+    int last = num_ranks_ - 1;
+    while (last > 0 && !sees((owner + last) % num_ranks_, owner)) --last;
     last_steps_.push_back(last);
   }
+}
+
+Plan Plan::of_groups(const Groups& groups) const {
+  Plan plan = *this;
+  plan.rank_ = groups.group(rank_);
+  plan.num_ranks_ = groups.count;
+  plan.deal_out();
+  return plan;
 }
 
 std::int64_t Plan::num_keys(int owner) const {
@@ -79,10 +94,43 @@ std::vector<Piece> Plan::pieces(int rank, int owner) const {
   return pieces_of(rank, keys(owner));
 }
 
-std::vector<Piece> Plan::pieces_of(int rank, const std::vector<Run>& keys) const {
+OwnPieces Plan::own_pieces(int rank) const {
+  constexpr std::int64_t kCut = 16;  // rows: what alignment there is stays
+  std::vector<Piece> all = pieces(rank, rank);
+  if (num_ranks_ == 1) return {all, {}};
+  if (all.size() == 1) {
+    std::vector<Run> halves;
+    for (const Run& run : rows(rank)) {
+      const std::int64_t middle = run.length / 2 / kCut * kCut;
+      if (middle > 0) halves.push_back(part_of(run, 0, middle));
+      halves.push_back(part_of(run, middle, run.length));
+    }
+    all = pieces_of(halves, keys(rank));
+  }
+  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+  return {{all.begin(), middle}, {middle, all.end()}};
+}
+
+bool Plan::sees_in_every_row() const {
+  std::vector<std::pair<std::int64_t, std::int64_t>> parts;  // begin and end
+  for (int owner = 0; owner < num_ranks_; ++owner) {
+    for (const Piece& piece : pieces(owner)) {
+      parts.emplace_back(piece.rows.local_begin, piece.rows.local_begin + piece.rows.length);
+    }
+  }
+  std::sort(parts.begin(), parts.end());
+  std::int64_t seen = 0;
+  for (const auto& [begin, end] : parts) {
+    if (begin > seen) return false;
+    seen = std::max(seen, end);
+  }
+  return seen == num_rows_q();
+}
+
+std::vector<Piece> Plan::pieces_of(const std::vector<Run>& all_rows, const std::vector<Run>& keys) const {
   std::vector<Piece> pieces;
   std::size_t first = 0;  // of the runs of keys that are of the sequence of the rows, or of a later one
-  for (const Run& rows : rows_by_rank_[static_cast<std::size_t>(rank)]) {
+  for (const Run& rows : all_rows) {
     while (first < keys.size() && keys[first].sequence < rows.sequence) ++first;
     for (std::size_t n = first; n < keys.size() && keys[n].sequence == rows.sequence; ++n) {
       const auto s = static_cast<std::size_t>(rows.sequence);

@@ -21,11 +21,24 @@ struct Piece {
   core::Placement placement;
 };
 
-/// Of the pieces with its own keys a rank on a GPU takes so many before others' keys where gradients go round, and the
-/// others after them: those hide the way of the first keys that come, these that of its keys' gradients home.
-constexpr std::size_t num_own_pieces_first(std::size_t num_pieces, int num_ranks) {
-  return num_ranks == 1 ? num_pieces : num_pieces / 2;
-}
+/// Of the pieces with its own keys a rank on a GPU takes some before others' keys where gradients go round, and the rest
+/// after them: those hide the way of the first keys that come, these that of its keys' gradients home.
+struct OwnPieces {
+  std::vector<Piece> first, last;
+};
+
+/// Ranks in groups of as many members each, so that a group's rows are what a rank of `count` would hold: of neighbours,
+/// with striped tokens of every count-th rank.
+struct Groups {
+  int members = 1, count = 1;
+  bool strided = false;
+
+  [[nodiscard]] int group(int rank) const { return strided ? rank % count : rank / members; }
+  [[nodiscard]] int member(int rank) const { return strided ? rank / count : rank % members; }
+  [[nodiscard]] int rank_of(int group, int member) const {
+    return strided ? member * count + group : group * members + member;
+  }
+};
 
 class Plan {
  public:
@@ -34,6 +47,10 @@ class Plan {
   /// @param problem  of the rank, made with WholeLengths `whole`
   Plan(const core::Problem& problem, const core::WholeLengths& whole, Sharding sharding, int rank, int num_ranks);
 
+  /// The same problem with a group for a rank.
+  [[nodiscard]] Plan of_groups(const Groups& groups) const;
+
+  [[nodiscard]] Sharding sharding() const { return sharding_; }
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int num_ranks() const { return num_ranks_; }
   [[nodiscard]] int next() const { return (rank_ + 1) % num_ranks_; }
@@ -52,6 +69,13 @@ class Plan {
   /// Rows of a rank's share of k and v, and of this rank's of q.
   [[nodiscard]] std::int64_t num_keys(int owner) const;
   [[nodiscard]] std::int64_t num_rows_q() const;
+
+  /// pieces(rank, rank) in two. A rank that has but one, as the last one with zigzag tokens, whose chunks follow each
+  /// other, cuts it where the others' first ends: else it had no work while keys come, and more than they in the end.
+  [[nodiscard]] OwnPieces own_pieces(int rank) const;
+
+  /// Is each of this rank's rows in a piece?
+  [[nodiscard]] bool sees_in_every_row() const;
 
   /// What this rank, or another, sees of the owner's keys.
   [[nodiscard]] std::vector<Piece> pieces(int owner) const { return pieces(rank_, owner); }
@@ -73,7 +97,11 @@ class Plan {
   [[nodiscard]] std::vector<Piece> gathered_pieces(int rank) const;
 
  private:
-  [[nodiscard]] std::vector<Piece> pieces_of(int rank, const std::vector<Run>& keys) const;
+  void deal_out();  ///< offsets are there
+  [[nodiscard]] std::vector<Piece> pieces_of(int rank, const std::vector<Run>& keys) const {
+    return pieces_of(rows(rank), keys);
+  }
+  [[nodiscard]] std::vector<Piece> pieces_of(const std::vector<Run>& all_rows, const std::vector<Run>& keys) const;
 
   Sharding sharding_ = Sharding::kContiguous;
   std::int64_t window_left_ = kOpenWindow;

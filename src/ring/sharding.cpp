@@ -130,6 +130,8 @@ const char* algorithm_name(RingAlgorithm algorithm) noexcept {
       return "all_gather";
     case RingAlgorithm::kAllToAll:
       return "all_to_all";
+    case RingAlgorithm::kTwoLevel:
+      return "two_level";
   }
   return "?";
 }

@@ -68,7 +68,7 @@ class Transport {
   virtual void exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives);
 
   /// What this rank has on the GPU of its calls' tensors; made by the first call there.
-  [[nodiscard]] DeviceState& state(int device);
+  [[nodiscard]] virtual DeviceState& state(int device);
 
   /// Where this rank's calls record what they do from now on; null, as in the beginning: nowhere.
   void record_in(Timeline* timeline) { timeline_ = timeline; }

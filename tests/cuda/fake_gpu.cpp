@@ -135,10 +135,11 @@ void simt_forward(const Program& program, const ForwardOptionArgs& args) {
     float* const lse_at = args.base.lse + args.base.lse_stride.offset(h.batch, h.head, i);
     float* const out = at(args.base.o, args.base.o_stride, h.batch, h.head, i);
     const bool adds = program.is("kAddsToOutputs");
+    const bool is_first = *lse_at == -std::numeric_limits<float>::infinity();  // what is in memory is undefined then
     const MergedLse weights = adds ? merged(*lse_at, lse) : MergedLse{lse, 0, 1};
     for (std::size_t c = 0; c < o.size(); ++c) {
       const double part = sum == 0 ? 0 : weights.part * o[c] / sum;
-      out[c] = static_cast<float>(adds ? part + double{weights.before} * out[c] : part);
+      out[c] = static_cast<float>(adds && !is_first ? part + double{weights.before} * out[c] : part);
     }
     *lse_at = weights.lse;
   });

@@ -77,8 +77,9 @@ RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
     c.varlen_q = {c.seqlen_q, 0, c.seqlen_q / 2, 3};
     c.varlen_k = {c.seqlen_k, 4, 0, c.seqlen_k / 3 + 1};
   }
-  const int num_ranks = kNumRanks[at(kRanks)];
-  if (algorithm == RingAlgorithm::kAllToAll) {  // every rank has its share
+  const bool by_heads = algorithm == RingAlgorithm::kAllToAll || algorithm == RingAlgorithm::kTwoLevel;
+  const int num_ranks = algorithm == RingAlgorithm::kTwoLevel ? 4 : kNumRanks[at(kRanks)];
+  if (by_heads) {  // every rank has its share
     c.heads_k = num_ranks;
     c.heads_q = (v[kHeads] == 0 ? 1 : 2) * num_ranks;
     c.bias.reset();  // refused

@@ -11,7 +11,7 @@
 namespace attend::test {
 
 constexpr RingAlgorithm kRingAlgorithms[] = {RingAlgorithm::kExchange, RingAlgorithm::kAllGather,
-                                             RingAlgorithm::kAllToAll};
+                                             RingAlgorithm::kAllToAll, RingAlgorithm::kTwoLevel};
 
 /// Shardings, masks, options and numbers of ranks, each pair of which some case has, by every algorithm.
 [[nodiscard]] std::vector<RingCase> gpu_ring_cases();

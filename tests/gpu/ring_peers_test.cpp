@@ -33,6 +33,7 @@ std::vector<RingCase> cases_of_long_blocks(int num_ranks) {
   std::vector<RingCase> all;
   for (const std::int64_t seqlen : {2048, 8192, 4096}) {
     for (const RingAlgorithm algorithm : kRingAlgorithms) {
+      if (algorithm == RingAlgorithm::kTwoLevel && num_ranks < 4) continue;
       RingCase c = long_ring_case(DType::kBF16, Sharding::kZigzag, num_ranks);
       c.algorithm = algorithm;
       c.problem.heads_q = c.problem.heads_k = 12;

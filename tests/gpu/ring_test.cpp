@@ -87,7 +87,7 @@ TEST_F(GpuRing, IsRepeatableWhereItIsAskedToBe) {
   c.problem.heads_q = c.problem.heads_k = 4;
   const Inputs in = make_inputs(c.problem);
   Outputs first;
-  for (int round = 0; round < 3 * 5; ++round) {
+  for (std::size_t round = 0; round < std::size(kRingAlgorithms) * 5; ++round) {
     c.algorithm = kRingAlgorithms[round / 5];
     Outputs again = run_on_gpu(in, c);
     if (round % 5 == 0) {
@@ -149,8 +149,8 @@ TEST_F(GpuRing, DropsTheVeryEntriesOfOneDevice) {
     for (const std::int64_t seqlen : {64, 61}) {
       RingCase c = {{.dtype = DType::kBF16,
                      .batch = 2,
-                     .heads_q = 3,
-                     .heads_k = 3,
+                     .heads_q = 4,
+                     .heads_k = 4,
                      .seqlen_q = seqlen,
                      .seqlen_k = seqlen,
                      .head_dim = 64,
@@ -158,7 +158,7 @@ TEST_F(GpuRing, DropsTheVeryEntriesOfOneDevice) {
                      .dropout_p = 0.5,
                      .seed = 11},
                     sharding,
-                    3};
+                    4};
       const Inputs in = make_inputs(c.problem);
       in.v.generate([](auto, auto, std::int64_t row, std::int64_t col) { return row == col ? 1.0 : 0.0; });
       const std::vector<double> want = run(in, "auto").o.values();

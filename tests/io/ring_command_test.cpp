@@ -1,4 +1,5 @@
 // attend ring: what it prints and writes, on threads and under mpirun, and how times become steps and bars.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -87,14 +88,16 @@ constexpr const char* kLine =
 
 TEST(RingCommand, RunsOnThreadsByEveryAlgorithm) {
   const TempFolder folder;
-  for (const char* algorithm : {"exchange", "all_gather", "all_to_all"}) {
+  for (const char* algorithm : {"exchange", "all_gather", "all_to_all", "two_level"}) {
     const auto json = folder / "ring.json";
-    const ProgramResult done = run_attend_line(std::string(kLine) + algorithm + " --ranks 3 --json " + json.string());
+    const int ranks = std::string_view(algorithm) == "two_level" ? 4 : 3;
+    const ProgramResult done =
+        run_attend_line(fmt::format("{}{} --ranks {} --json {}", kLine, algorithm, ranks, json.string()));
     ASSERT_EQ(done.status, 0) << done.err;
-    EXPECT_THAT(done.out, HasSubstr("over 3 ranks, striped, threads"));
+    EXPECT_THAT(done.out, HasSubstr(fmt::format("over {} ranks, striped, threads", ranks)));
     EXPECT_THAT(done.out, HasSubstr("% of ideal"));
     EXPECT_EQ(count(done.out, "rank 2   |"), 2) << done.out;
-    expect_results(json, 3, "threads", algorithm);
+    expect_results(json, ranks, "threads", algorithm);
   }
 }
 
@@ -130,7 +133,7 @@ TEST(RingCommand, RefusesInOneLine) {
   EXPECT_EQ(refusal("--ranks 4 --problem 1,6,96,16 --algorithm all_to_all"),
             "attend: q: 6 heads, allowed a multiple of the 4 ranks with algorithm all_to_all\n");
   EXPECT_THAT(refusal("--problem 1,6,96,16 --algorithm ring"),
-              HasSubstr("--algorithm: 'ring', allowed automatic, exchange, all_gather, all_to_all"));
+              HasSubstr("--algorithm: 'ring', allowed automatic, exchange, all_gather, all_to_all, two_level"));
   EXPECT_THAT(refusal("--ranks 0 --problem 1,6,96,16"), HasSubstr("--ranks: '0', allowed"));
   EXPECT_THAT(refusal("--explain --problem 1,6,96,16"), HasSubstr("--ranks: not given with --explain"));
   EXPECT_THAT(refusal("--over nccl --problem 1,6,96,16"),

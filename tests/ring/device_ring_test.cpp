@@ -77,7 +77,13 @@ RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
     c.heads_k = v[1] + 1;
     c.heads_q = (v[3] == 0 ? 1 : 2) * c.heads_k;
   }
-  return {c, static_cast<Sharding>(v[0]), v[1] + 1, algorithm};
+  int num_ranks = v[1] + 1;
+  if (algorithm == RingAlgorithm::kTwoLevel) {
+    num_ranks = v[1] % 2 == 0 ? 4 : 6;
+    c.heads_k = num_ranks / 2;
+    c.heads_q = (v[3] == 0 ? 1 : 2) * c.heads_k;
+  }
+  return {c, static_cast<Sharding>(v[0]), num_ranks, algorithm};
 }
 
 class DeviceRingPair : public testing::TestWithParam<RingCase> {};
@@ -103,7 +109,7 @@ std::vector<RingCase> cases() {
   for (const Choice& v : covering_array(
            kNumValues, [](int, int, int, int) { return true; }, 7)) {
     for (const RingAlgorithm algorithm :
-         {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll}) {
+         {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll, RingAlgorithm::kTwoLevel}) {
       all.push_back(to_case(v, algorithm, 300 + all.size()));
     }
   }

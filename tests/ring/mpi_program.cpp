@@ -53,6 +53,24 @@ bool agrees(const RingContext& context, const RingCase& c) {
   return ok;
 }
 
+bool has_groups(int num_ranks) {
+  return num_ranks % 2 == 0 && num_ranks > 2;
+}
+
+/// A number of ranks that is prime has no groups.
+bool refuses_groups(const RingContext& context) {
+  const RingCase c = {{.heads_q = 4 * context.size(), .heads_k = context.size(), .seqlen_q = 40, .seqlen_k = 40},
+                      Sharding::kZigzag,
+                      context.size(),
+                      RingAlgorithm::kTwoLevel};
+  try {
+    ring_forward_of(context, rank_tensors(make_inputs(c.problem), c, context.rank()), c, "auto");
+  } catch (const Error& error) {
+    return std::string(error.what()).starts_with("num_ranks: " + std::to_string(context.size()) + " with ");
+  }
+  return false;
+}
+
 /// Every rank throws the same line where one rank's option differs.
 bool refuses(const RingContext& context) {
   const RingCase c = {{.seqlen_q = 40, .seqlen_k = 40}, Sharding::kZigzag, context.size()};
@@ -89,9 +107,10 @@ bool all_right(const RingContext& context) {
   windowed.softcap = 5;
   windowed.bias = Broadcast{true, false, true};
   windowed.mask = Broadcast{false, true, true};
-  bool ok = refuses(context);
-  for (const RingAlgorithm algorithm :
-       {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll, RingAlgorithm::kAutomatic}) {
+  bool ok = refuses(context) && (has_groups(context.size()) || refuses_groups(context));
+  for (const RingAlgorithm algorithm : {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll,
+                                        RingAlgorithm::kTwoLevel, RingAlgorithm::kAutomatic}) {
+    if (algorithm == RingAlgorithm::kTwoLevel && !has_groups(context.size())) continue;
     for (const Sharding sharding : {Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}) {
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         everything.dtype = windowed.dtype = dtype;

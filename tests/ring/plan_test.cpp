@@ -134,6 +134,36 @@ TEST(Plan, OneRankIsOnePiece) {
 }
 
 // Scores of a causal mask per rank in the worst step against the mean: what zigzag and striped are for.
+// The last rank has both of its chunks in one run, and is to have as much to do first as the others.
+TEST(Plan, OwnPiecesAreInTwo) {
+  constexpr int kRanks = 4;
+  constexpr std::int64_t kChunk = 32;
+  const auto pairs = [](const std::vector<ring::Piece>& pieces) {
+    std::int64_t sum = 0;
+    for (const ring::Piece& piece : pieces) {
+      const WindowMask window = piece.placement.window(piece.keys.length, -1, 0);
+      for (std::int64_t i = 0; i < piece.rows.length; ++i) sum += window.row(i).end - window.row(i).begin;
+    }
+    return sum;
+  };
+  for (const Sharding sharding : {Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      core::Problem p;
+      p.window_left = -1;
+      p.window_right = 0;
+      const ring::Plan of_rank(p, {2 * kChunk * kRanks, 2 * kChunk * kRanks}, sharding, rank, kRanks);
+      const ring::OwnPieces own = of_rank.own_pieces(rank);
+      EXPECT_EQ(pairs(own.first), kChunk * (kChunk + 1) / 2) << sharding_name(sharding) << " " << rank;
+      EXPECT_EQ(pairs(own.first) + pairs(own.last), pairs(of_rank.pieces(rank))) << sharding_name(sharding);
+      EXPECT_TRUE(of_rank.sees_in_every_row());
+    }
+  }
+  core::Problem windowed;
+  windowed.window_left = 2;
+  windowed.window_right = 0;
+  EXPECT_FALSE(ring::Plan(windowed, {64, 16}, Sharding::kContiguous, 0, 2).sees_in_every_row());  // bottom right
+}
+
 TEST(Plan, ZigzagAndStripedBalanceACausalMask) {
   constexpr int kRanks = 4;
   constexpr std::int64_t kSeqlen = 64 * kRanks;

@@ -90,7 +90,9 @@ bool compatible(int f, int a, int g, int b) {
   return !(f == kScale && g == kFill && a == kZeroScale && b == kOneHot);
 }
 
-constexpr RingAlgorithm kAlgorithms[] = {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll};
+constexpr RingAlgorithm kAlgorithms[] = {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll,
+                                         RingAlgorithm::kTwoLevel};
+constexpr int kRanksInGroups[] = {4, 6, 8, 9, 4};  // in the place of kNumRanks: groups of 2, 2 or 3, 2 or 4, 3
 
 RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
   AttentionCase c;
@@ -102,6 +104,12 @@ RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
   c.heads_k = kHeadPairs[v[kHeads]].k;
   if (algorithm == RingAlgorithm::kAllToAll) {  // every rank has its share
     c.heads_k = kNumRanks[v[kRanks]];
+    c.heads_q = (v[kHeads] == 0 ? 1 : 2) * c.heads_k;
+  }
+  int num_ranks = kNumRanks[v[kRanks]];
+  if (algorithm == RingAlgorithm::kTwoLevel) {
+    num_ranks = kRanksInGroups[v[kRanks]];
+    c.heads_k = num_ranks == 9 ? 3 : num_ranks == 6 ? 6 : num_ranks / 2;
     c.heads_q = (v[kHeads] == 0 ? 1 : 2) * c.heads_k;
   }
   c.head_dim = kHeadDimPairs[v[kHeadDims]].q;
@@ -121,13 +129,14 @@ RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
   c.dlse = v[kDlse] == 1;
   c.fill = kFills[v[kFill]];
   // Of the outliers of a few rows one device too may be worse than the standard that its budget comes from.
-  if (algorithm == RingAlgorithm::kAllToAll && c.fill == Fill::kOutlier && c.seqlen_q < 8) c.fill = Fill::kNormal;
+  const bool by_heads = algorithm == RingAlgorithm::kAllToAll || algorithm == RingAlgorithm::kTwoLevel;
+  if (by_heads && c.fill == Fill::kOutlier && c.seqlen_q < 8) c.fill = Fill::kNormal;
   c.seed = seed;
   if (v[kBatching] == 1) {
     c.varlen_q = {c.seqlen_q, 0, c.seqlen_q / 2, 3};
     c.varlen_k = {c.seqlen_k, 4, 0, c.seqlen_k / 3 + 1};
   }
-  return {c, kShardings[v[kShardingKind]], kNumRanks[v[kRanks]], algorithm};
+  return {c, kShardings[v[kShardingKind]], num_ranks, algorithm};
 }
 
 constexpr std::uint64_t kArraySeed = 20260722;

@@ -14,7 +14,8 @@ namespace attend::test {
 namespace {
 
 constexpr Sharding kShardings[] = {Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped};
-constexpr RingAlgorithm kAlgorithms[] = {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll};
+constexpr RingAlgorithm kAlgorithms[] = {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll,
+                                         RingAlgorithm::kTwoLevel};
 
 const AttentionCase kEverything = {.dtype = DType::kBF16,
                                    .batch = 2,
@@ -134,6 +135,7 @@ TEST(Ring, InFloat64IsOneDevice) {
                                                  {2, RingAlgorithm::kAllToAll},
                                                  {2, RingAlgorithm::kAllGather},
                                                  {5, RingAlgorithm::kAllGather},
+                                                 {4, RingAlgorithm::kTwoLevel},
                                                  {2, RingAlgorithm::kAutomatic},
                                                  {3, RingAlgorithm::kAutomatic}}) {
         const RingCase ring = {problem, sharding, num_ranks, algorithm};

@@ -143,7 +143,7 @@ const RingCandidate& of(const std::vector<RingCandidate>& all, RingAlgorithm alg
 // Where every rank sends as much as any other: the sum of the steps' largest is then each rank's.
 TEST(ExplainRing, CountsTheBytesThatTravel) {
   for (const RingAlgorithm algorithm :
-       {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll}) {
+       {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll, RingAlgorithm::kTwoLevel}) {
     for (const auto& [sharding, causal] : {std::pair{Sharding::kContiguous, false}, {Sharding::kZigzag, true}}) {
       RingCase c = {problem_of(causal, -1, kRanks), sharding, kRanks, algorithm};
       c.problem.seqlen_q = c.problem.seqlen_k = kRanks * 64;  // each of a message's tensors begins at 256 bytes
@@ -170,7 +170,7 @@ TEST(ExplainRing, ChoosesByTheLeastTime) {
         problem.seqlen_q = problem.seqlen_k = seqlen;
         problem.head_dim = problem.head_dim_v = 128;
         const std::vector<RingCandidate> all = explain_ring(problem, {.causal = true});
-        ASSERT_EQ(all.size(), 3U);
+        ASSERT_EQ(all.size(), 4U);
         int chosen = 0;
         for (const RingCandidate& c : all) {
           EXPECT_TRUE(c.estimated_us > 0 || !c.lack.empty());
@@ -195,7 +195,8 @@ TEST(ExplainRing, PrefersWhatTheSizesAsk) {
     }
     return RingAlgorithm::kAutomatic;
   };
-  RingProblem problem = {.num_ranks = 4, .num_heads_q = 32, .num_heads_k = 8, .seqlen_q = 1 << 19, .seqlen_k = 1 << 19};
+  RingProblem problem = {
+      .num_ranks = 4, .num_heads_q = 16, .num_heads_k = 16, .seqlen_q = 1 << 17, .seqlen_k = 1 << 17};
   EXPECT_EQ(choice(problem, {.causal = true}), RingAlgorithm::kExchange);  // hidden behind its products
   problem.seqlen_q = problem.seqlen_k = 2048;
   problem.num_heads_k = 1;  // four ranks do not divide it, and a step is over before its keys are there
@@ -214,6 +215,11 @@ TEST(ExplainRing, RefusesInOneLine) {
   RingProblem problem = explained(problem_of(true, -1, 6), 4, false);
   EXPECT_EQ(text(problem, {Sharding::kZigzag, RingAlgorithm::kAllToAll}),
             "q: 6 heads, allowed a multiple of the 4 ranks with algorithm all_to_all");
+  problem.num_ranks = 7;
+  EXPECT_EQ(
+      text(problem, {Sharding::kZigzag, RingAlgorithm::kTwoLevel}),
+      "num_ranks: 7 with 6 heads of q and 6 of k, allowed with algorithm two_level a multiple, above it, of a number "
+      "above 1 that divides both");
   problem.num_ranks = 0;
   EXPECT_EQ(text(problem, {}), "num_ranks: 0, allowed >= 1");
   problem.num_ranks = 2;

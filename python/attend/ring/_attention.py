@@ -56,7 +56,8 @@ def ring_attention(
         sharding: "zigzag", "contiguous" or "striped": see `attend.ring.shard`. Of queries and keys.
         algorithm: what travels, the same on every rank. "exchange": keys and values go round, beside the work.
             "all_gather": each rank takes at once the keys and values that its rows see. "all_to_all": each rank takes
-            all rows of its share of the heads, whose numbers the number of ranks has to divide. "automatic": what a
+            all rows of its share of the heads, whose numbers the number of ranks has to divide. "two_level": heads are
+            dealt out within groups of ranks, and keys and values go round between the groups. "automatic": what a
             model of time finds best, for forward and backward each.
         layout: "bhsd" (None) or "bshd"; not with packed sequences.
         causal, window, scale, softcap, dropout_p, seed, offset, deterministic: as in `attend.attention`, of the whole

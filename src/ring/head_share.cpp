@@ -1,0 +1,242 @@
+#include "ring/head_share.hpp"
+
+#include <algorithm>
+
+#include "core/elements.hpp"
+
+namespace attend::ring {
+namespace {
+
+using core::Problem;
+
+/// A rank's share of a dimension that all ranks divide.
+Tensor share_of_heads(const Tensor& t, int rank, int num_ranks) {
+  Tensor view = t;
+  view.shape[1] = t.shape[1] / num_ranks;
+  if (t.numel() > 0) view.data = core::element(t, 0, rank * view.shape[1], 0);
+  return view;
+}
+
+Tensor batch_entry(const Tensor& t, std::int64_t batch) {
+  Tensor view = t;
+  view.shape[0] = 1;
+  if (t.numel() > 0) view.data = core::element(t, batch, 0, 0);
+  return view;
+}
+
+}  // namespace
+
+std::int64_t HeadLayout::length(bool are_keys) const {
+  if (is_group_) return are_keys ? call_.group_plan.num_keys(call_.group_plan.rank()) : call_.group_plan.num_rows_q();
+  return are_keys ? call_.plan.offsets_k().back() : call_.plan.offsets_q().back();
+}
+
+HeadLayout::Place HeadLayout::placed(bool are_keys, const Run& run) const {
+  if (!is_group_) {
+    const std::vector<std::int64_t>& offsets = are_keys ? call_.plan.offsets_k() : call_.plan.offsets_q();
+    return {offsets[static_cast<std::size_t>(run.sequence)] + run.position, run.step};
+  }
+  const Plan& plan = call_.group_plan;
+  const std::vector<Run>& groups = are_keys ? plan.keys(plan.rank()) : plan.rows(plan.rank());
+  const Run& of_group = *std::find_if(groups.begin(), groups.end(), [&](const Run& g) {
+    return g.sequence == run.sequence && run.position < g.position + g.step * g.length;
+  });
+  return {of_group.local_begin + (run.position - of_group.position) / of_group.step, run.step / of_group.step};
+}
+
+HeadExchange::HeadExchange(Engine& engine, HeadLayout layout, std::vector<Dealt> in, std::vector<Dealt> out)
+    : engine_(engine), layout_(layout), in_(std::move(in)), out_(std::move(out)) {
+  std::vector<TensorSpecs> specs;
+  const auto add = [&](const std::vector<Dealt>& all, bool of_peer) {
+    for (int peer = 0; peer < layout_.size(); ++peer) {
+      TensorSpecs spec;
+      const int holder = of_peer ? peer : layout_.mine();  // of the rows
+      for (const Dealt& d : all) {
+        Shape shape = d.heads.shape;
+        shape[2] = num_rows(layout_.runs(d.is_of_keys, holder));
+        if (peer != layout_.mine()) spec.emplace_back(d.heads.dtype, shape);
+      }
+      specs.push_back(spec);
+    }
+  };
+  add(in_, false);  // in the order of Way
+  add(in_, true);
+  add(out_, true);
+  add(out_, false);
+  parcels_ = engine.parcels(specs);
+}
+
+void HeadExchange::to_heads() {
+  for_each_parcel(in_, kSendInputs, [&](const Dealt& d, int peer, const Tensor& parcel) {
+    engine_.copy(parcel, share_of_heads(d.rows, peer, layout_.size()));
+  });
+  exchange(kSendInputs, kReceiveInputs);
+  for_each_parcel(in_, kReceiveInputs, [&](const Dealt& d, int peer, const Tensor& parcel) {
+    for_each_run(d, peer, [&](const Tensor& whole, const Run& run) {
+      engine_.copy(whole, rows_of(parcel, run.local_begin, run.length));
+    });
+  });
+  for (const Dealt& d : in_) {
+    const Tensor own = share_of_heads(d.rows, layout_.mine(), layout_.size());
+    for_each_run(d, layout_.mine(), [&](const Tensor& whole, const Run& run) {
+      engine_.copy(whole, rows_of(own, run.local_begin, run.length));
+    });
+  }
+}
+
+void HeadExchange::to_rows() {
+  for_each_parcel(out_, kSendResults, [&](const Dealt& d, int peer, const Tensor& parcel) {
+    for_each_run(d, peer, [&](const Tensor& whole, const Run& run) {
+      engine_.copy(rows_of(parcel, run.local_begin, run.length), whole);
+    });
+  });
+  exchange(kSendResults, kReceiveResults);
+  for_each_parcel(out_, kReceiveResults, [&](const Dealt& d, int peer, const Tensor& parcel) {
+    engine_.copy(share_of_heads(d.rows, peer, layout_.size()), parcel);
+  });
+  for (const Dealt& d : out_) {
+    const Tensor own = share_of_heads(d.rows, layout_.mine(), layout_.size());
+    for_each_run(d, layout_.mine(), [&](const Tensor& whole, const Run& run) {
+      engine_.copy(rows_of(own, run.local_begin, run.length), whole);
+    });
+  }
+}
+
+template <class Visit>
+void HeadExchange::for_each_parcel(const std::vector<Dealt>& all, Way way, Visit visit) const {
+  for (int peer = 0; peer < layout_.size(); ++peer) {
+    if (peer == layout_.mine()) continue;
+    for (std::size_t i = 0; i < all.size(); ++i) visit(all[i], peer, parcel(way, peer).tensors[i]);
+  }
+}
+
+/// Calls visit(rows of d.heads that are those of a run of the member's, the run).
+template <class Visit>
+void HeadExchange::for_each_run(const Dealt& d, int member, Visit visit) const {
+  for (const Run& run : layout_.runs(d.is_of_keys, member)) {
+    const HeadLayout::Place place = layout_.placed(d.is_of_keys, run);
+    Tensor whole = rows_of(d.heads, place.begin, run.length);
+    whole.stride[2] *= place.step;
+    visit(whole, run);
+  }
+}
+
+void HeadExchange::exchange(Way sent, Way received) {
+  std::vector<Delivery> sends, receives;
+  for (int peer = 0; peer < layout_.size(); ++peer) {
+    if (peer == layout_.mine()) continue;
+    sends.push_back({layout_.rank(peer), &parcel(sent, peer)});
+    receives.push_back({layout_.rank(peer), &parcel(received, peer)});
+  }
+  engine_.exchange(Channel::kHeads, sends, receives);
+}
+
+namespace {
+
+class ShareMaker {
+ public:
+  ShareMaker(const Call& call, const MakeTensor& make) : call_(call), layout_(call), make_(make), p_(call.problem) {
+    share_.problem = p_;
+    share_.problem.num_heads_q /= layout_.size();
+    share_.problem.num_heads_k /= layout_.size();
+    if (call.algorithm == RingAlgorithm::kAllToAll) {  // else parts of it are computed, each with lengths of its own
+      if (!p_.varlen) {
+        share_.problem.max_seqlen_q = layout_.length(false);
+        share_.problem.max_seqlen_k = layout_.length(true);
+      }
+      if (call.varlen_of_caller) share_.problem.varlen = call.varlen_of_caller;
+    }
+    share_.problem.workspace = {};
+    share_.problem.q = in(p_.q, false);
+    share_.problem.k = in(p_.k, true);
+    share_.problem.v = in(p_.v, true);
+    if (p_.alibi_slopes) {
+      share_.problem.alibi_slopes = share_of_heads(*p_.alibi_slopes, layout_.mine(), layout_.size());
+    }
+    if (p_.bias) share_.problem.bias = in(*p_.bias, false);
+    if (p_.mask) share_.problem.mask = in(*p_.mask, false);
+  }
+
+  [[nodiscard]] Share forward(const Tensor& o, const Tensor* lse) && {
+    const bool on_host = call_.backend != nullptr;
+    share_.problem.o = out(o, false, on_host ? call_.partial_dtype : o.dtype);
+    share_.problem.lse.reset();
+    if (lse != nullptr) share_.problem.lse = out(*lse, false, on_host ? DType::kF64 : lse->dtype);
+    return std::move(share_);
+  }
+
+  [[nodiscard]] Share backward(const Tensor* deltas) && {
+    const auto dtype = [&](const Tensor& t) { return call_.backend != nullptr ? call_.partial_dtype : t.dtype; };
+    Problem& p = share_.problem;
+    p.dout = in(p_.dout, false);
+    p.lse = in(*p_.lse, false);
+    p.o = deltas != nullptr ? p.dout : in(p_.o, false);  // with deltas nobody reads it
+    p.dlse.reset();
+    if (deltas != nullptr) {
+      p.delta = in(*deltas, false);
+    } else if (p_.dlse) {
+      p.dlse = in(*p_.dlse, false);
+    }
+    p.dq = out(p_.dq, false, dtype(p_.dq));
+    p.dk = out(p_.dk, true, dtype(p_.dk));
+    p.dv = out(p_.dv, true, dtype(p_.dv));
+    return std::move(share_);
+  }
+
+ private:
+  [[nodiscard]] Tensor whole(const Tensor& rows, bool is_of_keys, DType dtype) const {
+    Shape shape = rows.shape;
+    shape[1] /= layout_.size();
+    shape[2] = layout_.length(is_of_keys);
+    return make_(dtype, shape);
+  }
+  Tensor in(const Tensor& rows, bool is_of_keys) {
+    share_.in.push_back({rows, whole(rows, is_of_keys, rows.dtype), is_of_keys});
+    return share_.in.back().heads;
+  }
+  Tensor out(const Tensor& rows, bool is_of_keys, DType dtype) {
+    share_.out.push_back({rows, whole(rows, is_of_keys, dtype), is_of_keys});
+    return share_.out.back().heads;
+  }
+
+  const Call& call_;
+  HeadLayout layout_;
+  const MakeTensor& make_;
+  const Problem& p_;
+  Share share_;
+};
+
+}  // namespace
+
+Share forward_share(const Call& call, const MakeTensor& make, const Tensor& o, const Tensor* lse) {
+  return ShareMaker(call, make).forward(o, lse);
+}
+
+Share backward_share(const Call& call, const MakeTensor& make, const Tensor* deltas) {
+  return ShareMaker(call, make).backward(deltas);
+}
+
+Share share_without_memory(const Call& call) {
+  const Problem& p = call.problem;
+  const Device device = p.q.device;
+  const MakeTensor make = [&](DType dtype, const Shape& shape) {
+    return Tensor::bhsd<void>(nullptr, dtype, shape, device);
+  };
+  return p.is_backward ? backward_share(call, make, nullptr)
+                       : forward_share(call, make, p.o, p.lse ? &*p.lse : nullptr);
+}
+
+Problem batch_entry(const Problem& problem, std::int64_t batch) {
+  Problem p = problem;
+  p.num_sequences = 1;
+  for (Tensor* t : {&p.q, &p.k, &p.v, &p.o}) *t = batch_entry(*t, batch);
+  if (p.is_backward) {
+    for (Tensor* t : {&p.dout, &p.dq, &p.dk, &p.dv}) *t = batch_entry(*t, batch);
+  }
+  for (std::optional<Tensor>* t : {&p.lse, &p.dlse, &p.delta, &p.bias, &p.mask, &p.alibi_slopes}) {
+    if (*t) *t = batch_entry(**t, batch);
+  }
+  return p;
+}
+
+}  // namespace attend::ring
