@@ -48,7 +48,13 @@ class WideQueryWarpgroup {
       smem_.v_ring().wait(number);
       smem_.k_ring().release(number);
       smem_.v_ring().release(number);
-      if constexpr (Config::kHasBias) arrive_as_warp(smem_.bias_empty[stage_of<Storage::kStagesBias>(number)]);
+      if constexpr (Config::kHasBias) {
+        // It has landed: that of the tile before has been read by all. Where the bias has fewer buffers than v, an
+        // arrival any earlier could count for that tile.
+        const uint32 stage = stage_of<Storage::kStagesBias>(number);
+        smem_.bias_full[stage].wait(parity_of<Storage::kStagesBias>(number));
+        arrive_as_warp(smem_.bias_empty[stage]);
+      }
     }
     store();
     if constexpr (Config::kDbiasBlocks > 0) dbias_.store_zeros(end);
