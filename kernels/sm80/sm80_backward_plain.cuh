@@ -43,6 +43,12 @@ using Sm80ValueSums = float[Config::kRowGroups][Sm80PlainShape<Config>::kColumns
 // Numbers of barriers. Warps of two kinds come to the same one from different places.
 enum Sm80Barrier { kSm80HeadBarrier = 1, kSm80TileBarrier, kSm80ScoresBarrier, kSm80FirstPairBarrier };
 
+// Until all warps of the block are there, of either role.
+template <class Config>
+__device__ __forceinline__ void sm80_wait_all(Sm80Barrier barrier) {
+  barrier_wait_of_roles<Config::kThreads>(barrier);
+}
+
 // Tiles of scores where kRoles is 2: ds, and, rounded, p, if warps share keys.
 constexpr int kSm80DsTile = 0;
 constexpr int kSm80PTile = 1;
@@ -65,7 +71,7 @@ __device__ __forceinline__ void sm80_plain_begin_tile(Sm80BackwardStorage<Config
                                                       int row) {
   cp_async_wait<0>();  // the thread's part of the tile is there, and of what the block owns
   // All parts are; the tile before, in the other buffer, is no longer read, nor p of it; and all of its ds is there.
-  barrier_wait<Config::kThreads>(kSm80TileBarrier);
+  sm80_wait_all<Config>(kSm80TileBarrier);
   if (row + Config::kStreamed < smem.block.streamed.end) sm80_send_streamed(smem, args, row + Config::kStreamed);
   cp_async_commit();
 }
@@ -184,7 +190,7 @@ __device__ __forceinline__ void sm80_plain_values(Sm80ValueSums<Config>& dv, Sm8
     }
     if (tile > smem.block.streamed.begin)
       sm80_add_dq(smem.scores.tile[kSm80DsTile], smem, args, tile - Config::kStreamed);
-    barrier_wait<Config::kThreads>(kSm80ScoresBarrier);  // p of all warps is there, and ds before is no longer read
+    sm80_wait_all<Config>(kSm80ScoresBarrier);  // p of all warps is there, and ds before is no longer read
     if (!meets) continue;
     if constexpr (Config::kParts == 1) {
       sm80_plain_add<Config, kColumnsV, kRows>(dv, p, stage.rows_v, 0, 0);
@@ -229,13 +235,13 @@ __device__ __forceinline__ void sm80_plain_keys(Sm80KeySums<Config>& dk, Sm80Bac
     if (tile > smem.block.streamed.begin)
       sm80_add_dq(smem.scores.tile[kSm80DsTile], smem, args, tile - Config::kStreamed);
     if (!smem.block.own[sm80_key_warp<Config>()].meets(tile, Config::kStreamed)) {
-      barrier_wait<Config::kThreads>(kSm80ScoresBarrier);  // ds before is no longer read
+      sm80_wait_all<Config>(kSm80ScoresBarrier);  // ds before is no longer read
       sm80_plain_store<Config, kRows>(smem.scores.tile[kSm80DsTile], {}, first);
       continue;
     }
     Sm80Part<Config, kRows> dp;
     sm80_plain_dp<Config, kRows>(dp, smem, tile + first);
-    barrier_wait<Config::kThreads>(kSm80ScoresBarrier);  // p of all warps is there, and ds before is no longer read
+    sm80_wait_all<Config>(kSm80ScoresBarrier);  // p of all warps is there, and ds before is no longer read
     if (smem.block.whole[sm80_key_warp<Config>()].has(tile + first, kRows)) {
       sm80_plain_shared_ds<Config, kRows>(dp, smem.p, true);
     } else {
@@ -303,12 +309,12 @@ template <class Config, class Add, class Write>
 __device__ __forceinline__ void sm80_plain_run(const BackwardOptionArgs& args, Sm80BackwardStorage<Config>& smem,
                                                const Add& add, const Write& write) {
   for (bool is_last = false; !is_last;) {
-    barrier_wait<Config::kThreads>(kSm80HeadBarrier);  // the block's work is there
+    sm80_wait_all<Config>(kSm80HeadBarrier);  // the block's work is there
     const int begin = sm80_first_tile(smem.block);
     if (begin < smem.block.streamed.end) sm80_send_streamed(smem, args, begin);
     cp_async_commit();
     add();
-    barrier_wait<Config::kThreads>(kSm80HeadBarrier);  // ds of the last tile is there
+    sm80_wait_all<Config>(kSm80HeadBarrier);  // ds of the last tile is there
     const Sm80Range streamed = smem.block.streamed;
     if (streamed.begin < streamed.end) {
       const int last = (streamed.end - 1) / Config::kStreamed * Config::kStreamed;
@@ -316,14 +322,14 @@ __device__ __forceinline__ void sm80_plain_run(const BackwardOptionArgs& args, S
     }
     const uint32 next = smem.block.head + 1;
     is_last = next * args.base.num_heads_k == (smem.block.work.head + 1) * args.base.num_heads_q;
-    barrier_wait<Config::kThreads>(
-        kSm80HeadBarrier);  // every warp has left the head: its tiles and the block's work may be overwritten
+    // Every warp has left the head: its tiles and the block's work may be overwritten.
+    sm80_wait_all<Config>(kSm80HeadBarrier);
     if (threadIdx.x == 0 && !is_last) Sm80BackwardBlock<Config>::set_head(smem.block, args, next);
   }
-  cp_async_wait<0>();                                // where no tile came, what the block owns may still be on its way,
-  barrier_wait<Config::kThreads>(kSm80HeadBarrier);  // into rows of others, too: now they may be written over
+  cp_async_wait<0>();                       // where no tile came, what the block owns may still be on its way,
+  sm80_wait_all<Config>(kSm80HeadBarrier);  // into rows of others, too: now they may be written over
   write();
-  barrier_wait<Config::kThreads>(kSm80HeadBarrier);  // all sums are in the tiles
+  sm80_wait_all<Config>(kSm80HeadBarrier);  // all sums are in the tiles
   sm80_plain_store_tile<Config, Config::kHeadDim>(smem.owned, args.base.dk, args.base.dk_stride, smem.block);
   sm80_plain_store_tile<Config, Config::kHeadDimV>(smem.owned_v, args.base.dv, args.base.dv_stride, smem.block);
 }

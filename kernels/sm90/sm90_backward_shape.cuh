@@ -187,6 +187,20 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
   return t;
 }
 
+// Warpgroups can take no more registers than others have given of what the block started with: who asks for more waits
+// for ever. 384 threads start with 168 each and not with 170, for these come by the 8: 2 x 240 + 24 = 3 x 168.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool sm90_backward_registers_suffice(const Sm90BackwardTile& t) {
+  constexpr int kRegisters = 65536;
+  const int start = kRegisters / t.threads / 8 * 8 * (t.threads / 128);
+  const int computing = t.is_wide ? 2 : t.compute_warpgroups();
+  return computing * t.compute_registers + t.query_registers + t.load_registers <= start;
+}
+static_assert(sm90_backward_registers_suffice(sm90_backward_tile(64, 64, false, false, 0)));
+static_assert(sm90_backward_registers_suffice(sm90_backward_tile(128, 128, false, false, 0)));
+static_assert(sm90_backward_registers_suffice(sm90_backward_tile(128, 128, false, true, 1)));
+static_assert(sm90_backward_registers_suffice(sm90_backward_tile(128, 128, false, true, 2)));
+static_assert(sm90_backward_registers_suffice(sm90_backward_tile(256, 256, false, false, 0)));
+
 // Rows of one head's statistics and sums: whole tiles of rows for each sequence. In packed tokens the tiles of sequence
 // i start at sm90_backward_first_row(cu_seqlens_q[i], i): at least kBackwardRows further than those of the one before
 // end, whatever the lengths.
