@@ -28,8 +28,9 @@ AttentionCase shared(std::int64_t batch, std::int64_t seqlen_q, std::int64_t seq
 /// Whichever block of a cluster comes first, sums are taken in the same order.
 TEST_F(Sm90BiasGradients, RepeatsOfTheBiassGradientAreBitEqual) {
   // Of the last two a bias has one buffer, v two; the second warpgroup of a block's rows sees fewer tiles than the first.
-  constexpr struct { std::int64_t batch, head_dim, head_dim_v; } kSizes[] = {
-      {1, 128, 128}, {2, 128, 128}, {5, 192, 192}, {8, 64, 64}, {3, 128, 192}, {5, 192, 128}};
+  constexpr struct {
+    std::int64_t batch, head_dim, head_dim_v;
+  } kSizes[] = {{1, 128, 128}, {2, 128, 128}, {5, 192, 192}, {8, 64, 64}, {3, 128, 192}, {5, 192, 128}};
   for (const auto [batch, head_dim, head_dim_v] : kSizes) {
     AttentionCase c = shared(batch, 264, 264, head_dim, head_dim == 64 || head_dim != head_dim_v);
     c.head_dim_v = head_dim_v;
