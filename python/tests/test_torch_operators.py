@@ -1,5 +1,8 @@
 """The operators under torch's machinery: opcheck, gradcheck, compile, export, autocast, derivatives that it lacks."""
 
+import subprocess
+import sys
+
 import pytest
 
 pytest.importorskip("numpy")
@@ -118,6 +121,35 @@ def test_export(torch, device, strict):
     assert len(calls) == 1
     longer = tuple(tensors(torch, device, 2, 21, 4, 8, requires_grad=False))
     torch.testing.assert_close(program.module()(*longer), Layer()(*longer))
+
+
+# libstdc++ by its name: some compilers link it into what they make, and then torch's own std::regex in the package, which
+# meets the other copy's locale there, ends the process on CUDA; of a model that only doubles its input, too.
+PACKAGE = """
+import sys, torch, attend
+device, path = sys.argv[1:]
+class Layer(torch.nn.Module):
+    def forward(self, q, k, v, bias):
+        o, lse = attend.attention(q * 2, k, v, bias=bias, causal=True, softcap=3.0, window=(9, 0), return_lse=True)
+        return o + lse[..., None].to(o.dtype)
+torch.manual_seed(0)
+inputs = [torch.randn(1, 2, 24, 16, device=device) for _ in range(3)] + [torch.randn(2, 24, 24, device=device)]
+with torch.no_grad():
+    want = Layer()(*inputs)
+    torch._inductor.aoti_compile_and_package(
+        torch.export.export(Layer(), tuple(inputs)), package_path=path,
+        inductor_configs={"aot_inductor.custom_op_libs": [":libstdc++.so.6"]})
+    torch.testing.assert_close(torch._inductor.aoti_load_package(path)(*inputs), want)
+print("the same")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names a library of Linux")
+def test_a_package_of_aotinductor(torch, device, tmp_path):
+    """In a process of its own, since what goes wrong with a package ends it."""
+    command = [sys.executable, "-W", "ignore", "-c", PACKAGE, str(device), str(tmp_path / "layer.pt2")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and "the same" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
