@@ -20,6 +20,8 @@
 
 #include "sm80_epilogue.cuh"
 #include "sm80_long_sum.cuh"
+#include "sm80_split.cuh"
+#include "sm80_trailing.cuh"
 #include "sm80_weights.cuh"
 
 namespace attend {
@@ -36,16 +38,21 @@ __device__ __forceinline__ void sm80_send(Tile& tile, const Bits16* source, int6
   }
 }
 
-// k and v of tile n.
+// k of tile n.
 template <class Config>
-__device__ __forceinline__ void sm80_send_keys(const ForwardArgs& args, Sm80Storage<Config>& smem, int n) {
-  const Sm80Block<Config>& block = smem.block;
+__device__ __forceinline__ void sm80_send_k(const ForwardArgs& args, Sm80Storage<Config>& smem, int n) {
   const int64 key = int64{n} * Config::kBlockN;
-  const int64 keys = block.span.seqlen_k - key;
-  const int columns_v = min(Sm80Shape<Config>::kColumnsV, Config::kHeadDimV - block.first_column_v());
-  const int64 step_k = args.k_stride.row, step_v = args.v_stride.row;
-  sm80_send<Config>(smem.stage_of(n).k, block.k + key * step_k, step_k, keys, Config::kHeadDim);
-  sm80_send<Config>(smem.stage_of(n).v, block.v + key * step_v, step_v, keys, columns_v);
+  sm80_send<Config>(smem.stage_of(n).k, smem.block.k + key * args.k_stride.row, args.k_stride.row,
+                    smem.block.span.seqlen_k - key, Config::kHeadDim);
+}
+
+// v of tile n.
+template <class Config>
+__device__ __forceinline__ void sm80_send_v(const ForwardArgs& args, Sm80Storage<Config>& smem, int n) {
+  const int64 key = int64{n} * Config::kBlockN;
+  const int columns = min(Sm80Shape<Config>::kColumnsV, Config::kHeadDimV - smem.block.first_column_v());
+  sm80_send<Config>(smem.stage_of(n).v, smem.block.v + key * args.v_stride.row, args.v_stride.row,
+                    smem.block.span.seqlen_k - key, columns);
 }
 
 // All tiles of keys, one after the other. Of the block's, the first has been sent for.
@@ -59,7 +66,10 @@ __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Confi
     const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
     cp_async_wait<0>();  // the thread's part of tile n is there
     __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read
-    if (n + 1 < smem.block.tiles.end) sm80_send_keys(args, smem, n + 1);
+    if (n + 1 < smem.block.tiles.end) {
+      sm80_send_k(args, smem, n + 1);
+      sm80_send_v(args, smem, n + 1);
+    }
     cp_async_commit();
     if (own.seen.has(n)) {
       sm80_weights(rows, smem, n, own);
@@ -69,6 +79,33 @@ __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Confi
     long_sum.put_aside(rows, n, smem.block.scale_log2);
   }
   long_sum.add_to(rows, smem.block.scale_log2);
+}
+
+// The same with p v of a tile after s of the next one. Of the block's first tile k alone has been sent for.
+template <class Config>
+__device__ __forceinline__ void sm80_attend_trailing(Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                                     Sm80Storage<Config>& smem, const ForwardArgs& args) {
+#pragma unroll 1
+  for (int n = smem.block.tiles.begin; n <= smem.block.tiles.end; ++n) {
+    const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
+    cp_async_wait<0>();  // the thread's part of k of tile n is there, and of v of the one before
+    __syncthreads();     // all parts are; and k of the tile before, and v of the one before that, are no longer read
+    if (n + 1 < smem.block.tiles.end) sm80_send_k(args, smem, n + 1);
+    if (n < smem.block.tiles.end) sm80_send_v(args, smem, n);
+    cp_async_commit();
+    const bool has_p = own.seen.has(n - 1);
+    if (own.seen.has(n)) {
+      if (has_p && own.whole.has(n)) {
+        sm80_weights_beside_pv(rows, smem, n);
+      } else {
+        if (has_p) sm80_multiply_pv(rows, sm80_v_before(smem, n));
+        sm80_first_weights(rows, smem, n, own.whole.has(n));
+      }
+      sm80_pack_p(rows);
+    } else if (has_p) {
+      sm80_multiply_pv(rows, sm80_v_before(smem, n));
+    }
+  }
 }
 
 template <class Config>
@@ -92,7 +129,10 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
   sm80_send<Config>(smem.q_or_o, q, args.base.q_stride.row, span.seqlen_q - work.row, Config::kHeadDim);
   cp_async_commit();
   __syncthreads();  // the block's work is there
-  if (block.tiles.begin < block.tiles.end) sm80_send_keys(args.base, smem, block.tiles.begin);
+  if (block.tiles.begin < block.tiles.end) {
+    sm80_send_k(args.base, smem, block.tiles.begin);
+    if (!Config::kTrails) sm80_send_v(args.base, smem, block.tiles.begin);
+  }
   cp_async_commit();
   cp_async_wait<1>();  // the thread's part of q is there; the keys may still be on their way
   __syncthreads();     // all of q is
@@ -106,7 +146,13 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
     }
   }
   sm80_park(rows, smem);
-  sm80_attend_tiles(rows, smem, args.base);
+  if constexpr (Config::kSplits > 1) {
+    sm80_attend_split(rows, smem, args.base);
+  } else if constexpr (Config::kTrails) {
+    sm80_attend_trailing(rows, smem, args.base);
+  } else {
+    sm80_attend_tiles(rows, smem, args.base);
+  }
   sm80_fetch(rows, smem);
   sm80_store_rows(args, smem, rows, score_scale(block.rules));
 }

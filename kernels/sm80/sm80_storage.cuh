@@ -85,9 +85,10 @@ struct Sm80Block {
     return Config::kColumnParts == 1 ? 0 : work.part * Sm80Shape<Config>::kColumnsV;
   }
 
-  // The rules for 16 rows of the block's and the keys of tile n.
-  [[nodiscard]] __device__ __forceinline__ TileRules<Config> tile_of_group(int first_row, int n) const {
-    return rules.tile(work.row + first_row, int64{n} * Config::kBlockN);
+  // The rules for 16 rows of the block's and the keys of tile n from first_key on.
+  [[nodiscard]] __device__ __forceinline__ TileRules<Config> tile_of_group(int first_row, int n,
+                                                                          int first_key = 0) const {
+    return rules.tile(work.row + first_row, int64{n} * Config::kBlockN + first_key);
   }
 
   // By all threads. Another barrier has to pass before `to` is read.
@@ -96,7 +97,7 @@ struct Sm80Block {
     constexpr int kRowsOfWarp = Sm80Shape<Config>::kRowsOfWarp;
     const WindowMask window = ScoreRules<Config>::window_of(args.options, span);
     const uint32 warp = threadIdx.x / 32;
-    const int64 own_row = work.row + warp * kRowsOfWarp;
+    const int64 own_row = work.row + warp / Config::kSplits * kRowsOfWarp;
     if (threadIdx.x % 32 == 0) {
       to.own[warp] = {Sm80KeyTiles::of_rows<Config>(window, own_row, own_row + kRowsOfWarp),
                       Sm80KeyTiles::whole_for_rows<Config>(window, own_row, own_row + kRowsOfWarp)};
@@ -132,6 +133,13 @@ struct alignas(kSwizzleAtom) Sm80Storage {
   static_assert(sizeof(Sm80Block<Config>) <= kSm80BlockBytes);
   // m and l of each thread's rows, where Config::kParks: nobody else reads or writes them.
   alignas(kSm80BlockBytes) float4 parked[Config::kParks ? Config::kRowGroups * Config::kThreads : 1];
+
+  // With kSplits, of a tile n and n + 1: p of 16 keys of 16 rows, an OperandA of each lane.
+  static constexpr int kTeams = Config::kWarps / Config::kSplits;  // of warps that share rows
+  static constexpr bool kSplits = Config::kSplits > 1;
+  uint4 p[kSplits ? 2 : 1][kSplits ? kTeams : 1][kSplits ? Config::kBlockN / 16 : 1][kSplits ? Config::kRowGroups : 1]
+         [kSplits ? 32 : 1];
+  float of_rows[kSplits ? Config::kSplits : 1][kSplits ? Shape::kBlockM : 4];  // maxima or sums of each warp's keys
 
   // Where tile n lies.
   [[nodiscard]] __device__ __forceinline__ Stage& stage_of(int n) {

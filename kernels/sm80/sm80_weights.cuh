@@ -34,22 +34,29 @@ __device__ __forceinline__ void sm80_fetch(Sm80Rows<Config> (&rows)[Config::kRow
   }
 }
 
-// s of tile n. thread: threadIdx.x. is_whole: all of the warp's rows see all of its keys.
+// Options and masks of the scores of tile n, its keys from first_key on.
 template <class Config>
-__device__ __forceinline__ void sm80_scores(Sm80Rows<Config> (&rows)[Config::kRowGroups],
-                                            const Sm80Storage<Config>& smem, uint32 thread, int n, bool is_whole) {
+__device__ __forceinline__ void sm80_apply_rules(Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                                 const Sm80Storage<Config>& smem, int n, int first_key) {
   const int lane = threadIdx.x % 32;
-  sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n).k, thread);
-  if (Config::kSpeculates && is_whole) return;
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
-    const auto tile = smem.block.tile_of_group(sm80_first_row<Config>(r), n);
+    const auto tile = smem.block.tile_of_group(sm80_first_row<Config>(r), n, first_key);
     if (!Config::kSpeculates && tile.template all_visible<kMmaRows, Config::kBlockN>()) {
       apply_rules<true>(tile, rows[r].s, lane);
     } else {
       apply_rules<false>(tile, rows[r].s, lane);
     }
   }
+}
+
+// s of tile n. thread: threadIdx.x. is_whole: all of the warp's rows see all of its keys.
+template <class Config>
+__device__ __forceinline__ void sm80_scores(Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                            const Sm80Storage<Config>& smem, uint32 thread, int n, bool is_whole) {
+  sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n).k, thread);
+  if (Config::kSpeculates && is_whole) return;
+  sm80_apply_rules(rows, smem, n, 0);
 }
 
 // p in the place of s, all of which is seen, relative to the maxima that there are. Returns, for the whole warp alike,

@@ -51,7 +51,24 @@ Sm80ForwardTile tile_of(const Facts& facts, int warps, int row_groups, int block
           .puts_aside = puts_aside,
           .speculates = speculates,
           .fuses = speculates && widest <= 64,
-          .parks = speculates && widest > 64 && row_groups == 2};
+          .parks = speculates && widest > 64 && row_groups == 2,
+          .trails = 0,
+          .splits = 1};
+}
+
+/// p v of a tile beside the exponents of the next one.
+Sm80ForwardTile trailing(Sm80ForwardTile tile) {
+  tile.trails = 1;
+  tile.fuses = 0;
+  tile.parks = 0;
+  return tile;
+}
+
+/// Two warps for the same 32 rows: the products wait for shared memory least.
+Sm80ForwardTile split_tile(const Facts& facts) {
+  Sm80ForwardTile tile = trailing(tile_of(facts, 8, 2, 64, false, 1));
+  tile.splits = 2;
+  return tile;
 }
 
 /// Tall tiles: two groups of 16 rows a warp as long as their sums leave registers for the scores, and two blocks on a
@@ -62,13 +79,20 @@ Sm80ForwardTile tall_tile(const Facts& facts, int max_smem) {
   constexpr int kTwoOf64Rows = 197 << 10;  // two blocks of 64 rows of 256 columns and 32 keys
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const int keys = has_rules(facts) ? 32 : 64;  // rules want the registers of the other scores
-  if (widest <= 64) return tile_of(facts, 4, 2, keys, keys == 64, 2);
+  const bool is_plain = !has_rules(facts);
+  if (widest <= 64 && is_plain) return trailing(tile_of(facts, 4, 2, 64, true, 2));
+  if (widest <= 64) return tile_of(facts, 4, 2, keys, false, 2);
+  if (widest <= 128 && is_plain && max_smem >= kTwoOf32Keys) return trailing(tile_of(facts, 4, 2, 32, false, 2));
   if (widest <= 128 && max_smem >= kTwoOf64Keys) return tile_of(facts, 4, 2, keys, false, 2);
   if (widest <= 128 && max_smem >= kTwoOf32Keys) return tile_of(facts, 4, 2, 32, false, 2);
   if (widest <= 128) return tile_of(facts, 8, 1, keys, true, 1);
   // Two blocks do not wait for each other as the warps of one do, and q in registers spares a ninth of all ldmatrix.
-  const bool is_plain = !has_rules(facts) && widest > 192 && widest <= kSm80MostColumns;
-  if (is_plain && max_smem >= kTwoOf64Rows) return tile_of(facts, 4, 1, 32, true, 2);
+  const bool is_wide = is_plain && widest > 192 && widest <= kSm80MostColumns;
+  const bool splits = is_wide && sm80_columns_v(facts.head_dim_v, 1) % (2 * kPanelColumns) == 0;
+  if (splits && sm80_forward_smem_bytes(split_tile(facts), facts.head_dim, facts.head_dim_v) <= max_smem) {
+    return split_tile(facts);
+  }
+  if (is_wide && max_smem >= kTwoOf64Rows) return tile_of(facts, 4, 1, 32, true, 2);
   return first_that_fits(
       facts, max_smem,
       {tile_of(facts, 8, 1, keys, false, 1), tile_of(facts, 8, 1, 32, false, 1), tile_of(facts, 4, 1, 32, false, 1),
@@ -178,6 +202,8 @@ class Sm80Forward final : public Family {
                                            {"kSpeculates", tile.speculates != 0},
                                            {"kFuses", tile.fuses != 0},
                                            {"kParks", tile.parks != 0},
+                                           {"kTrails", tile.trails != 0},
+                                           {"kSplits", std::int64_t{tile.splits}},
                                            {"kCopyBytes", std::int64_t{v.copy_bytes}},
                                            {"kSmemBytes", std::int64_t{v.smem_bytes()}}});
     return {std::move(spec)};
@@ -207,7 +233,9 @@ class Sm80Forward final : public Family {
                                        {"puts_aside", kTileAt + 6},
                                        {"speculates", kTileAt + 7},
                                        {"fuses", kTileAt + 8},
-                                       {"parks", kTileAt + 9}};
+                                       {"parks", kTileAt + 9},
+                                       {"trails", kTileAt + 10},
+                                       {"splits", kTileAt + 11}};
     return kAll;
   }
 
