@@ -90,13 +90,16 @@ __device__ __forceinline__ void sm80_attend_trailing(Sm80Rows<Config> (&rows)[Co
     const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
     cp_async_wait<0>();  // the thread's part of k of tile n is there, and of v of the one before
     __syncthreads();     // all parts are; and k of the tile before, and v of the one before that, are no longer read
-    if (n + 1 < smem.block.tiles.end) sm80_send_k(args, smem, n + 1);
-    if (n < smem.block.tiles.end) sm80_send_v(args, smem, n);
-    cp_async_commit();
     const bool has_p = own.seen.has(n - 1);
+    const bool is_usual = has_p && own.seen.has(n) && own.whole.has(n);
+    if (!Sm80Sends<Config>::kApply || !is_usual) {
+      if (n + 1 < smem.block.tiles.end) sm80_send_k(args, smem, n + 1);
+      if (n < smem.block.tiles.end) sm80_send_v(args, smem, n);
+      cp_async_commit();
+    }
     if (own.seen.has(n)) {
-      if (has_p && own.whole.has(n)) {
-        sm80_weights_beside_pv(rows, smem, n);
+      if (is_usual) {
+        sm80_weights_beside_pv(rows, smem, args, n);
       } else {
         if (has_p) sm80_multiply_pv(rows, sm80_v_before(smem, n));
         sm80_first_weights(rows, smem, n, own.whole.has(n));

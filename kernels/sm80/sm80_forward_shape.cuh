@@ -27,6 +27,7 @@ struct Sm80ForwardTile {
   int fuses;           // kFuses: where registers allow, p is begun among the products of s
   int parks;           // kParks: m and l of the softmax wait in shared memory, where registers are short
   int trails;          // kTrails: p v of a tile beside the exponents of the next one; only where it speculates
+  int sends_beside;    // kSendsBeside: with trails, the next tiles are sent for between the products of s
   int splits;          // kSplits: so many warps share rows; each has a part of the keys of s and of the columns of o
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const { return warps / splits * row_groups * kSm80RowsOfMma; }
@@ -48,10 +49,11 @@ struct Sm80ForwardTile {
   return columns_v / 2 + 2;
 }
 
-// Where warps share rows (sm80_split.cuh): two tiles of p in 16 bits, and two floats a row of each of them.
+// Where warps share rows (sm80_split.cuh): two tiles of p in 16 bits, and a float of each warp for each row; what is
+// left over aligns them.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_shared_bytes(const Sm80ForwardTile& tile) {
   if (tile.splits == 1) return 0;
-  return half_bytes(2 * tile.block_m(), tile.block_n) + float_bytes(tile.splits, tile.block_m());
+  return half_bytes(2 * tile.block_m(), tile.block_n) + float_bytes(tile.splits, tile.block_m()) + kSm80BlockBytes;
 }
 
 // kSmemBytes: q, in whose place o is put together; kSm80Stages times k and v; the block's work; m and l; sums aside.

@@ -36,11 +36,17 @@ template <class Config>
   return negated<Config::kNegateScores>(q.a(row, column));
 }
 
-// s = q k^T. thread: threadIdx.x, wherever it comes from.
-template <class Config>
+// Nothing to do beside a product.
+struct Sm80Idle {
+  __device__ __forceinline__ void operator()(int /*block*/) const {}
+};
+
+// s = q k^T. thread: threadIdx.x, wherever it comes from. beside: called after each 16 x 16 block of k, with its number.
+template <class Config, class Beside = Sm80Idle>
 __device__ __forceinline__ void sm80_multiply_qk(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                  const typename Sm80Storage<Config>::QTile& q_tile,
-                                                 const typename Sm80Storage<Config>::KTile& k_tile, uint32 thread) {
+                                                 const typename Sm80Storage<Config>::KTile& k_tile, uint32 thread,
+                                                 Beside&& beside = {}) {
   constexpr float kZero[kAccumulatorsOfMma] = {};
   const auto k = BlockReader<typename Sm80Storage<Config>::KTile>::by_columns(k_tile, thread % 32);
 #pragma unroll
@@ -58,14 +64,10 @@ __device__ __forceinline__ void sm80_multiply_qk(Sm80Rows<Config> (&rows)[Config
         float* s = rows[i / 2].s + key / 2 + i % 2 * kAccumulatorsOfMma;
         mma_m16n8k16(ElementOf<Config>{}, s, q[i / 2], pair.half[i % 2], column == 0 ? kZero : s);
       }
+      beside((column * Sm80Shape<Config>::kKeysOfWarp / kMmaDepth + key) / kMmaDepth);
     }
   }
 }
-
-// Nothing to do beside a product.
-struct Sm80Idle {
-  __device__ __forceinline__ void operator()(int /*block*/) const {}
-};
 
 // o += p v, p in 16 bits with Config::kTrails. beside: called after each 16 x 16 block of v, with its number.
 template <class Config, class Beside = Sm80Idle>

@@ -113,11 +113,11 @@ struct Sm80Split {
   }
 
   // p of tile n, all of which is seen, beside p v of the one before. Returns whether it serves.
-  [[nodiscard]] __device__ __forceinline__ bool weights_beside_pv(Rows& rows, int n) {
+  [[nodiscard]] __device__ __forceinline__ bool weights_beside_pv(Rows& rows, const ForwardArgs& args, int n) {
     constexpr int kOfGroup = Shape::kKeysOfWarp / 2;  // of a lane's p
     constexpr int kCount = Config::kRowGroups * kOfGroup;
     constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Shape::kColumnsOfWarp / kMmaDepth);  // of v
-    sm80_multiply_qk(rows, smem.q_or_o, own_keys(n), recomputed(threadIdx.x));
+    sm80_scores_beside_sends(rows, smem, args, n, own_keys(n));
     const float scale_log2 = smem.block.scale_log2;
     float base[kState];
 #pragma unroll
@@ -180,13 +180,16 @@ __device__ __forceinline__ void sm80_attend_split(Sm80Rows<Config> (&rows)[Confi
     }
     serves = true;
     split.add_sums(rows);
-    if (n + 1 < smem.block.tiles.end) sm80_send_k(args, smem, n + 1);
-    if (n < smem.block.tiles.end) sm80_send_v(args, smem, n);
-    cp_async_commit();
     const bool has_p = own.seen.has(n - 1);
+    const bool is_usual = has_p && own.seen.has(n) && own.whole.has(n);
+    if (!Sm80Sends<Config>::kApply || !is_usual) {
+      if (n + 1 < smem.block.tiles.end) sm80_send_k(args, smem, n + 1);
+      if (n < smem.block.tiles.end) sm80_send_v(args, smem, n);
+      cp_async_commit();
+    }
     if (own.seen.has(n)) {
-      if (has_p && own.whole.has(n)) {
-        serves = split.weights_beside_pv(rows, n);
+      if (is_usual) {
+        serves = split.weights_beside_pv(rows, args, n);
       } else {
         if (has_p) split.multiply_pv(rows, n - 1);
         split.look_for_maxima(rows, n, own.whole.has(n));

@@ -35,13 +35,92 @@ __device__ __forceinline__ void sm80_first_weights(Sm80Rows<Config> (&rows)[Conf
   sm80_park(rows, smem);
 }
 
+// A thread's part of k of tile n + 1 and of v of tile n, sent for piece by piece and without a branch.
+template <class Config>
+class Sm80Sends {
+  using Storage = Sm80Storage<Config>;
+  static constexpr int kPieces = kSwizzleBytes / kChunkBytes;  // of a row of a panel
+  static constexpr int kRowStep = Config::kThreads / kPieces;
+  static constexpr int kPanelsK = Sm80Shape<Config>::kWidthK / kPanelColumns;
+  static constexpr int kPanelsV = Sm80Shape<Config>::kWidthV / kPanelColumns;
+  static constexpr int kOfK = Config::kBlockN / kRowStep * kPanelsK;
+  static constexpr int kOfV = Config::kBlockN / kRowStep * kPanelsV;
+
+ public:
+  static constexpr int kCount = kOfK + kOfV;
+  static constexpr bool kApply = Config::kSendsBeside && Config::kCopyBytes == 16 && Config::kColumnParts == 1 &&
+                                 Config::kHeadDim % kPanelColumns == 0 && Config::kHeadDimV % kPanelColumns == 0 &&
+                                 Config::kBlockN % kRowStep == 0;
+
+  Sm80Sends() = default;
+  __device__ __forceinline__ Sm80Sends(const ForwardArgs& args, Storage& smem, int n) {
+    const uint32 thread = recomputed(threadIdx.x);
+    const auto row = static_cast<int>(thread / kPieces);
+    const auto piece = static_cast<int>(thread % kPieces);
+    const int64 key = int64{n} * Config::kBlockN + row;
+    const auto keys = static_cast<int>(min(smem.block.span.seqlen_k - key, int64{2 * Config::kBlockN}));
+    rows_v_ = keys;
+    rows_k_ = n + 1 < smem.block.tiles.end ? keys - Config::kBlockN : 0;
+    step_k_ = args.k_stride.row * 2;
+    step_v_ = args.v_stride.row * 2;
+    k_ = reinterpret_cast<const char*>(smem.block.k) + (key + Config::kBlockN) * step_k_ + piece * kChunkBytes;
+    v_ = reinterpret_cast<const char*>(smem.block.v) + key * step_v_ + piece * kChunkBytes;
+    const uint32 to = Storage::KTile::index(row, piece) * kChunkBytes;
+    to_k_ = smem_address(smem.stage_of(n + 1).k.chunk) + to;
+    to_v_ = smem_address(smem.stage_of(n).v.chunk) + to;
+  }
+
+  __device__ __forceinline__ void send(int i) const {
+    if (i < kOfK) {
+      const int row = i / kPanelsK * kRowStep, panel = i % kPanelsK;
+      cp_async_16(to_k_ + (panel * Config::kBlockN + row) * kSwizzleBytes, k_ + row * step_k_ + panel * kSwizzleBytes,
+                  row < rows_k_);
+    } else {
+      const int row = (i - kOfK) / kPanelsV * kRowStep, panel = (i - kOfK) % kPanelsV;
+      cp_async_16(to_v_ + (panel * Config::kBlockN + row) * kSwizzleBytes, v_ + row * step_v_ + panel * kSwizzleBytes,
+                  row < rows_v_);
+    }
+  }
+
+ private:
+  const char *k_, *v_;
+  int64 step_k_, step_v_;  // bytes from row to row
+  uint32 to_k_, to_v_;
+  int rows_k_, rows_v_;  // from the thread's first on
+};
+
+// s of tile n of the keys of k_tile, and the next tiles sent for, where they have not been.
+template <class Config>
+__device__ __forceinline__ void sm80_scores_beside_sends(Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                                         Sm80Storage<Config>& smem, const ForwardArgs& args, int n,
+                                                         const typename Sm80Storage<Config>::KTile& k_tile) {
+  using Sends = Sm80Sends<Config>;
+  if constexpr (Sends::kApply) {
+    constexpr int kBlocks = Sm80Shape<Config>::kDepth / kMmaDepth * (Sm80Shape<Config>::kKeysOfWarp / kMmaDepth);
+    constexpr int kFirst = kBlocks / 8;  // products that the addresses are computed beside
+    constexpr int kLeft = kBlocks - kFirst;
+    Sends sends;
+    sm80_multiply_qk(rows, smem.q_or_o, k_tile, threadIdx.x, [&](int block) {
+      const int at = block - kFirst;
+      if (at < 0) return;
+      if (at == 0) sends = Sends(args, smem, n);
+#pragma unroll
+      for (int i = at * Sends::kCount / kLeft; i < (at + 1) * Sends::kCount / kLeft; ++i) sends.send(i);
+    });
+    cp_async_commit();
+  } else {
+    sm80_multiply_qk(rows, smem.q_or_o, k_tile, threadIdx.x);
+  }
+}
+
 // s of tile n, all of which is seen; then o += p v of the tile before, and beside it p of this one.
 template <class Config>
 __device__ __forceinline__ void sm80_weights_beside_pv(Sm80Rows<Config> (&rows)[Config::kRowGroups],
-                                                       Sm80Storage<Config>& smem, int n) {
+                                                       Sm80Storage<Config>& smem, const ForwardArgs& args,
+                                                       int n) {
   constexpr int kCount = Config::kRowGroups * Config::kBlockN / 2;  // of a lane's p
   constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Sm80Shape<Config>::kColumnsV / kMmaDepth);  // of v
-  sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n).k, threadIdx.x);
+  sm80_scores_beside_sends(rows, smem, args, n, smem.stage_of(n).k);
   const float scale_log2 = smem.block.scale_log2;
   sm80_fetch(rows, smem);
   float base[Config::kRowGroups * kRowsOfThread];

@@ -53,12 +53,14 @@ Sm80ForwardTile tile_of(const Facts& facts, int warps, int row_groups, int block
           .fuses = speculates && widest <= 64,
           .parks = speculates && widest > 64 && row_groups == 2,
           .trails = 0,
+          .sends_beside = 0,
           .splits = 1};
 }
 
 /// p v of a tile beside the exponents of the next one.
 Sm80ForwardTile trailing(Sm80ForwardTile tile) {
   tile.trails = 1;
+  tile.sends_beside = 1;
   tile.fuses = 0;
   tile.parks = 0;
   return tile;
@@ -203,6 +205,7 @@ class Sm80Forward final : public Family {
                                            {"kFuses", tile.fuses != 0},
                                            {"kParks", tile.parks != 0},
                                            {"kTrails", tile.trails != 0},
+                                           {"kSendsBeside", tile.sends_beside != 0},
                                            {"kSplits", std::int64_t{tile.splits}},
                                            {"kCopyBytes", std::int64_t{v.copy_bytes}},
                                            {"kSmemBytes", std::int64_t{v.smem_bytes()}}});
@@ -235,7 +238,8 @@ class Sm80Forward final : public Family {
                                        {"fuses", kTileAt + 8},
                                        {"parks", kTileAt + 9},
                                        {"trails", kTileAt + 10},
-                                       {"splits", kTileAt + 11}};
+                                       {"sends_beside", kTileAt + 11},
+                                       {"splits", kTileAt + 12}};
     return kAll;
   }
 
