@@ -2,11 +2,13 @@
 //
 //   delta = rowsum(dout * o) - dlse
 //
+// kSoleKey: with an o as it was before it was rounded, in rows that see one key
 // Shapes   as in simt_backward.cuh; saved rows (batch, heads, rows of q) in the workspace
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
 #pragma once
 
 #include "../common/numbers.cuh"
+#include "../common/sole_key.cuh"
 #include "../common/warp_reduce.cuh"
 #include "../common/work.cuh"
 #include "backward_tile.cuh"
@@ -42,6 +44,9 @@ __device__ void simt_backward_prepare(const BackwardOptionArgs& args) {
       for (int c = 0; c < kCount; ++c) sum = fmaf(x[c], y[c], sum);
     }
     sum = warp_sum<kLanes>(sum);
+    if constexpr (Config::kSoleKey) {
+      sum = sole_key_delta<Config, kLanes>(base, args.options, span, sequence, head, first_row + i, sum);
+    }
     if (threadIdx.x % kLanes != 0 || i >= rows_left) continue;
     const int64 row = span.q_begin + first_row + i;
     const float lse = base.lse[base.lse_stride.offset(span.batch, head, row)];

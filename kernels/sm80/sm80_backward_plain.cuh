@@ -41,7 +41,7 @@ template <class Config>
 using Sm80ValueSums = float[Config::kRowGroups][Sm80PlainShape<Config>::kColumnsV / 2];
 
 // Numbers of barriers. Warps of two kinds come to the same one from different places.
-enum Sm80Barrier { kSm80HeadBarrier, kSm80TileBarrier, kSm80ScoresBarrier, kSm80FirstPairBarrier };
+enum Sm80Barrier { kSm80HeadBarrier = 1, kSm80TileBarrier, kSm80ScoresBarrier, kSm80FirstPairBarrier };
 
 // Tiles of scores where kRoles is 2: ds, and, rounded, p, if warps share keys.
 constexpr int kSm80DsTile = 0;

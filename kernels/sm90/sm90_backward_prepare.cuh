@@ -1,6 +1,7 @@
 // sm90, before the backward pass proper: what it knows of query rows, zeros where it adds, counters at their start.
 //
 //   delta = rowsum(dout * o) - dlse    lse_log2 = log2(e) lse - p_bits, with a bias lse    with dropout, delta (1 - p)
+// kSoleKey: with an o as it was before it was rounded, in rows that see one key
 //
 // Shapes   as in sm90_backward.cuh. Rows are padded to whole tiles; rows that see no key, or do not exist, get
 //          lse_log2 = +inf and delta = 0: there p = 0, and so is all that follows
@@ -8,6 +9,7 @@
 #pragma once
 
 #include "../common/online_softmax.cuh"
+#include "../common/sole_key.cuh"
 #include "../common/warp_reduce.cuh"
 #include "sm90_backward_store.cuh"
 #include "sm90_backward_work.cuh"
@@ -65,6 +67,19 @@ __device__ __forceinline__ void reset_counters(const Sm90BackwardArgs& args) {
   }
 }
 
+// kSoleKey: kLanes threads share a row, of whose delta the first one knows.
+template <class Config, int kLanes>
+__device__ __forceinline__ void unround_deltas(float (&delta)[kBackwardRows], const Sm90BackwardArgs& args,
+                                               const BackwardRowTile& tile) {
+  const bool is_first = threadIdx.x % kLanes == 0;
+#pragma unroll 1
+  for (int row = static_cast<int>(threadIdx.x) / kLanes; row < kBackwardRows; row += kBackwardPrepareThreads / kLanes) {
+    const float unrounded = sole_key_delta<Config, kLanes>(args.base, args.options, tile.span, tile.sequence, tile.head,
+                                                           tile.row + row, is_first ? delta[row] : 0.0f);
+    if (is_first) delta[row] = unrounded;
+  }
+}
+
 // Grid: sm90_backward_row_blocks(), kBackwardPrepareThreads threads.
 template <class Config>
 __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
@@ -104,6 +119,7 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
     const float sum = warp_sum<kLanes>(dot_piece<Element>(x[i], y[i]));
     if (thread % kLanes == 0) delta[i * kRowStep + thread / kLanes] = sum;
   }
+  if constexpr (Config::kSoleKey) unround_deltas<Config, kLanes>(delta, args, tile);
   __syncthreads();  // delta is complete
   if (thread >= kBackwardRows) return;
   float row_lse = kInfinity, row_delta = 0.0f;

@@ -40,7 +40,7 @@ struct Sm90DropoutPreparer {
       smem.work_full[work_at.buffer()].wait(work_at.parity());  // the next tile is announced
       const Sm90Work work = smem.work[work_at.buffer()];
       __syncwarp();  // all lanes have read it
-      release_by_warp(smem.work_empty[work_at.buffer()]);
+      arrive_as_warp(smem.work_empty[work_at.buffer()]);
       work_at.advance();
       if (work.sequence == Sm90Work::kNoWork) return;
       prepare(work);

@@ -73,14 +73,14 @@ struct Sm90Consumer {
   }
   // The warp's last scores of these rows are made: if o does not take q's place, the next q may.
   __device__ __forceinline__ void release_q() {
-    if constexpr (!Shape::kStagesO) release_by_warp(smem.q_empty[q_at.buffer()]);
+    if constexpr (!Shape::kStagesO) arrive_as_warp(smem.q_empty[q_at.buffer()]);
   }
 
   // s of the tile is made: what came with k, and then k's place.
   __device__ __forceinline__ void take_products(const Sm90Scores<Config>& scores, float (&s)[Fragments::kScores]) {
     if constexpr (Config::kBiasTiles) scores.add_bias_tile(s, smem_address(smem.bias[at.buffer()]));
     if constexpr (Config::kBiasTiles || Config::kHasDropout) __syncwarp();  // all lanes have read bias and quads
-    release_by_warp(smem.k_empty[at.buffer()]);
+    arrive_as_warp(smem.k_empty[at.buffer()]);
   }
 
   // Tiles of keys that others of the block want.
@@ -90,9 +90,9 @@ struct Sm90Consumer {
       turn.wait();
       turn.pass();
       smem.k_full[at.buffer()].wait(at.parity());  // or the release could count for the tile before
-      release_by_warp(smem.k_empty[at.buffer()]);
+      arrive_as_warp(smem.k_empty[at.buffer()]);
       smem.v_full[at.buffer()].wait(at.parity());
-      release_by_warp(smem.v_empty[at.buffer()]);
+      arrive_as_warp(smem.v_empty[at.buffer()]);
       at.advance();
     }
   }
@@ -123,7 +123,7 @@ struct Sm90Consumer {
       wgmma_wait<0>(s);
       pin_registers(o);
       take_products(scores, s);
-      release_by_warp(smem.v_empty[v_at.buffer()]);
+      arrive_as_warp(smem.v_empty[v_at.buffer()]);
     }
     if (is_last) release_q();
     scores.template finish<false>(s, n, has_bias, bias);
@@ -131,7 +131,7 @@ struct Sm90Consumer {
     const bool rescales = softmax.update(s, scores.multiplier(), p_next, rescale);
     if constexpr (Config::kOverlap) {
       wgmma_wait<0>(o);  // o may be scaled, p overwritten
-      release_by_warp(smem.v_empty[v_at.buffer()]);
+      arrive_as_warp(smem.v_empty[v_at.buffer()]);
       softmax.pack_late(s, p_next);
     }
     if (rescales) {
@@ -197,7 +197,7 @@ struct Sm90Consumer {
     smem.v_full[at.buffer()].wait(at.parity());  // its v has landed
     sm90_begin_pv<Config>(o, p, smem_address(smem.v[at.buffer()]));
     wgmma_wait<0>(o);
-    release_by_warp(smem.v_empty[at.buffer()]);
+    arrive_as_warp(smem.v_empty[at.buffer()]);
     at.advance();
   }
 
@@ -245,7 +245,7 @@ struct Sm90Consumer {
       const Sm90Work& work = smem.work[work_at.buffer()];
       if (work.sequence == Sm90Work::kNoWork) break;
       consume(work);
-      release_by_warp(smem.work_empty[work_at.buffer()]);  // consume() ends with __syncwarp: all lanes have read it
+      arrive_as_warp(smem.work_empty[work_at.buffer()]);  // consume() ends with __syncwarp: all lanes have read it
       work_at.advance();
     }
     if (thread_of_group_again() == 0) release_stored();  // shared memory lives until the stores have read it

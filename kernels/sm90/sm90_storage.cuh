@@ -88,9 +88,4 @@ struct RingPlace {
   __device__ __forceinline__ void advance() { ++count; }
 };
 
-// The warp has read all it wanted. Its products are complete: wgmma_wait was before.
-__device__ __forceinline__ void release_by_warp(Mbarrier& empty) {
-  arrive_as_warp(empty);
-}
-
 }  // namespace attend

@@ -35,6 +35,12 @@ MaskKind mask_kind(const Problem& p) {
   return left < 0 && right == 0 ? MaskKind::kCausal : MaskKind::kWindow;
 }
 
+/// Do rows see one key at most, of which dropout and the rounding of o to 16 bits make too much?
+bool has_sole_keys(const Problem& p) {
+  if (!p.is_backward || p.dropout_p <= 0 || p.q.dtype == DType::kF32 || p.placement) return false;
+  return p.max_seqlen_k <= 1 || (p.window_left == 0 && p.window_right == 0);
+}
+
 const char* mask_name(MaskKind mask) {
   return mask == MaskKind::kWindow ? "kWindow" : mask == MaskKind::kCausal ? "kCausal" : "kFull";
 }
@@ -91,7 +97,8 @@ Facts facts_of(const Problem& p, bool folds_scale) {
                  .bias = p.bias ? element_of(p.bias->dtype) : ElementType::kF32,
                  .is_backward = p.is_backward ? 1 : 0,
                  .negate_scores = folds_scale && p.scale < 0 ? 1 : 0,
-                 .aligned = is_aligned(p, kWideLoad) ? 1 : 0};
+                 .aligned = is_aligned(p, kWideLoad) ? 1 : 0,
+                 .sole_key = has_sole_keys(p) ? 1 : 0};
   for (const Option& o : options()) {
     if (o.constant != nullptr && o.is_on(p)) facts.options |= o.bit;
   }

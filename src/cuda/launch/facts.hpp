@@ -53,6 +53,7 @@ struct Facts {
   std::int32_t is_backward = 0;
   std::int32_t negate_scores = 0;  ///< the scale was negative: kernels that fold it into the exponent get its magnitude
   std::int32_t aligned = 1;        ///< addresses, row lengths and strides of all tensors are multiples of 16 bytes
+  std::int32_t sole_key = 0;       ///< backward, 16 bits, with dropout: no row sees more than one key (sole_key.cuh)
 
   [[nodiscard]] bool has(std::int32_t bits) const { return (options & bits) != 0; }
 };

@@ -243,9 +243,10 @@ class SimtFamily final : public Family {
                        {"kCols", std::int64_t{tile.columns.width}},
                        {"kLanesX", std::int64_t{tile.lanes_x}}})};
     }
-    std::vector<KernelSpec> specs = {spec_of(variant, arch, "simt_backward_prepare", PlainTile(), 0, 1, {}),
-                                     gradient_spec(variant, arch, kKeysValues, "simt_backward_keys"),
-                                     gradient_spec(variant, arch, kQueries, "simt_backward_queries")};
+    std::vector<KernelSpec> specs = {
+        spec_of(variant, arch, "simt_backward_prepare", PlainTile(), 0, 1, {{"kSoleKey", variant.sole_key != 0}}),
+        gradient_spec(variant, arch, kKeysValues, "simt_backward_keys"),
+        gradient_spec(variant, arch, kQueries, "simt_backward_queries")};
     if (variant.has_dbias == 0) return specs;
     const Constant element = {"kDbiasElement", element_constant(variant.dbias)};
     if (variant.dbias_over_rows == 0) {
@@ -363,6 +364,10 @@ std::vector<Variant> SimtFamily::examples(const Arch& arch) const {
     backward.has_dbias = c.dbias.has_value();
     backward.dbias = c.dbias.value_or(kF32);
     backward.dbias_over_rows = c.over_rows;
+    variants.emplace_back(backward);
+    if (c.options != (option::kDropout | option::kPhiloxState)) continue;
+    backward.element = kF16;
+    backward.sole_key = 1;
     variants.emplace_back(backward);
   }
   return variants;

@@ -275,6 +275,7 @@ class Sm80Backward final : public Family {
                        .arch = arch.target};
     spec.config.insert(spec.config.end(), {{"kThreads", std::int64_t{kPlainThreads}},
                                            {"kBlockM", std::int64_t{kPlainRows}},
+                                           {"kSoleKey", v.sole_key != 0},
                                            {"kDbiasElement", element_constant(v.dbias)}});
     return spec;
   }
@@ -382,6 +383,12 @@ std::vector<Variant> Sm80Backward::examples(const Arch& arch) const {
   add({kF16, kFull}, 24, 40, false);
   add({kF16, kCausal}, 192, 128, false);
   add({kBF16, kFull}, 8, 200, true);
+  for (const MaskKind mask : {kFull, kWindow}) {
+    add({kF16, mask, option::kDropout | option::kPhiloxState | option::kVarlen}, 64, 40, false);
+    auto v = variants.back().as<Sm80BackwardVariant>();
+    v.sole_key = 1;
+    variants.back() = v;
+  }
   return variants;
 }
 

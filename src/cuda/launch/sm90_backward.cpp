@@ -144,18 +144,20 @@ class Sm90Backward final : public Family {
     // The short kernels are the same for all that they do not read.
     Sm90BackwardVariant before = v, after = v, after_keys = v;
     for (Sm90BackwardVariant* other : {&before, &after, &after_keys}) other->mask = MaskKind::kFull;
+    if (v.sole_key != 0) before.mask = v.mask;
     Sm90BackwardVariant keys = v;
     for (Sm90BackwardVariant* other : {&before, &keys}) {
       other->dbias_blocks = 0;
       other->dbias = ElementType::kBF16;
     }
-    before.options &= option::kVarlen | option::kDropout | kRulesOfWide;
+    before.options &= option::kVarlen | option::kDropout | kRulesOfWide | (v.sole_key != 0 ? option::kPhiloxState : 0);
     before.bias = ElementType::kBF16;
     before.adds_up = 0;
     after.options &= option::kVarlen | option::kAddsToOutputs;
     after.adds_up = after.is_deterministic = 0;
     after_keys.options &= option::kDropout | option::kAddsToOutputs;
     std::vector<KernelSpec> specs = {spec_of(before, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0)};
+    specs[0].config.push_back({"kSoleKey", v.sole_key != 0});
     if (v.tile().is_wide) {
       specs.push_back(spec_of(keys, arch, "sm90_backward_wide_keys", v.tile().threads, v.tile().smem_bytes));
       specs.push_back(spec_of(v, arch, "sm90_backward_wide_queries", v.tile().threads, v.tile().dq_smem_bytes));

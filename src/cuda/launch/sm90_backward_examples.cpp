@@ -93,6 +93,12 @@ std::vector<Variant> sm90_backward_examples() {
     add(kBF16, head_dim, head_dim, kCausal, option::kRing | option::kDropout);
   }
   add_wide_examples(add);
+  for (const int head_dim : {64, 200}) {
+    add(kBF16, head_dim, head_dim, kWindow, option::kDropout | option::kPhiloxState | option::kVarlen);
+    auto v = variants.back().as<Sm90BackwardVariant>();
+    v.sole_key = 1;
+    variants.back() = v;
+  }
   return variants;
 }
 
