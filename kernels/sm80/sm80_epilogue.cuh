@@ -11,7 +11,9 @@ template <class Config>
 __device__ __forceinline__ void sm80_store_lse(const ForwardArgs& args, const Sm80Block<Config>& block, int64 row,
                                                const typename Sm80Rows<Config>::Softmax& softmax, float scale) {
   const int lane = threadIdx.x % 32;
-  if (args.lse == nullptr || block.work.part != 0 || threadIdx.x / 32 % Config::kSplits != 0 || accumulator_column(lane) != 0) return;
+  if (args.lse == nullptr || block.work.part != 0 || threadIdx.x / 32 % Config::kSplits != 0 ||
+      accumulator_column(lane) != 0)
+    return;
 #pragma unroll
   for (int h = 0; h < kRowsOfThread; ++h) {
     const int64 mine = row + accumulator_row(lane) + h * kRowHalf;
@@ -32,7 +34,7 @@ __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, S
   using OTile = PanelTile<Config::kBlockM, Config::kSplits == 1 ? Sm80Storage<Config>::kWidthQ : kColumns>;
   const int part = static_cast<int>(threadIdx.x) / 32 % Config::kSplits;
   auto& o_tile = reinterpret_cast<OTile*>(&smem.q_or_o)[part];
-  const int first_column = block.first_column_v() + part * kColumns;
+  const int first_column = block.work.first_column_v() + part * kColumns;
   const int columns = min(kColumns, Config::kHeadDimV - first_column);
   __syncwarp();  // all lanes have read the warp's rows of q, whose place o takes
 #pragma unroll

@@ -40,35 +40,48 @@ __device__ __forceinline__ void sm80_send(Tile& tile, const Bits16* source, int6
 
 // k of tile n.
 template <class Config>
-__device__ __forceinline__ void sm80_send_k(const ForwardArgs& args, Sm80Storage<Config>& smem, int n) {
+__device__ __forceinline__ void sm80_send_k(const ForwardArgs& args, Sm80Storage<Config>& smem, const Sm80Keys& keys,
+                                            int n) {
   const int64 key = int64{n} * Config::kBlockN;
-  sm80_send<Config>(smem.stage_of(n).k, smem.block.k + key * args.k_stride.row, args.k_stride.row,
-                    smem.block.span.seqlen_k - key, Config::kHeadDim);
+  sm80_send<Config>(smem.stage_of(n).k, keys.k + key * args.k_stride.row, args.k_stride.row, keys.seqlen - key,
+                    Config::kHeadDim);
 }
 
 // v of tile n.
 template <class Config>
-__device__ __forceinline__ void sm80_send_v(const ForwardArgs& args, Sm80Storage<Config>& smem, int n) {
+__device__ __forceinline__ void sm80_send_v(const ForwardArgs& args, Sm80Storage<Config>& smem, const Sm80Keys& keys,
+                                            int first_column, int n) {
   const int64 key = int64{n} * Config::kBlockN;
-  const int columns = min(Sm80Shape<Config>::kColumnsV, Config::kHeadDimV - smem.block.first_column_v());
-  sm80_send<Config>(smem.stage_of(n).v, smem.block.v + key * args.v_stride.row, args.v_stride.row,
-                    smem.block.span.seqlen_k - key, columns);
+  const int columns = min(Sm80Shape<Config>::kColumnsV, Config::kHeadDimV - first_column);
+  sm80_send<Config>(smem.stage_of(n).v, keys.v + key * args.v_stride.row, args.v_stride.row, keys.seqlen - key,
+                    columns);
 }
 
-// All tiles of keys, one after the other. Of the block's, the first has been sent for.
+// After tile n: k of tile k_tile and v of tile v_tile, where the block has such tiles.
+template <class Config>
+__device__ __forceinline__ void sm80_send_next(const ForwardArgs& args, Sm80Storage<Config>& smem, int k_tile,
+                                               int v_tile) {
+  const Sm80Block<Config>& block = smem.block;
+  if (k_tile >= block.keys.tiles.begin) sm80_send_k(args, smem, block.keys, k_tile);
+  if (v_tile >= block.keys.tiles.begin) sm80_send_v(args, smem, block.keys, block.work.first_column_v(), v_tile);
+  cp_async_commit();
+}
+
+// All tiles of keys, the last first: where masks cut it, that is where maxima are looked for anyway. It has been sent
+// for.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                   Sm80Storage<Config>& smem, const ForwardArgs& args) {
   const Sm80LongSum<Config> long_sum = {reinterpret_cast<float*>(&smem + 1)};
   long_sum.clear();
 #pragma unroll 1
-  for (int n = smem.block.tiles.begin; n < smem.block.tiles.end; ++n) {
+  for (int n = smem.block.keys.tiles.end - 1; n >= smem.block.keys.tiles.begin; --n) {
     const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
     cp_async_wait<0>();  // the thread's part of tile n is there
     __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read
-    if (n + 1 < smem.block.tiles.end) {
-      sm80_send_k(args, smem, n + 1);
-      sm80_send_v(args, smem, n + 1);
+    if (n > smem.block.keys.tiles.begin) {
+      sm80_send_k(args, smem, smem.block.keys, n - 1);
+      sm80_send_v(args, smem, smem.block.keys, smem.block.work.first_column_v(), n - 1);
     }
     cp_async_commit();
     if (own.seen.has(n)) {
@@ -81,22 +94,18 @@ __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Confi
   long_sum.add_to(rows, smem.block.scale_log2);
 }
 
-// The same with p v of a tile after s of the next one. Of the block's first tile k alone has been sent for.
+// The same with p v of a tile after s of the next one. Of the last tile k alone has been sent for.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_trailing(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                      Sm80Storage<Config>& smem, const ForwardArgs& args) {
 #pragma unroll 1
-  for (int n = smem.block.tiles.begin; n <= smem.block.tiles.end; ++n) {
+  for (int n = smem.block.keys.tiles.end - 1; n >= smem.block.keys.tiles.begin - 1; --n) {
     const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
     cp_async_wait<0>();  // the thread's part of k of tile n is there, and of v of the one before
     __syncthreads();     // all parts are; and k of the tile before, and v of the one before that, are no longer read
-    const bool has_p = own.seen.has(n - 1);
+    const bool has_p = own.seen.has(n + 1);
     const bool is_usual = has_p && own.seen.has(n) && own.whole.has(n);
-    if (!Sm80Sends<Config>::kApply || !is_usual) {
-      if (n + 1 < smem.block.tiles.end) sm80_send_k(args, smem, n + 1);
-      if (n < smem.block.tiles.end) sm80_send_v(args, smem, n);
-      cp_async_commit();
-    }
+    if (!Sm80Sends<Config>::kApply || !is_usual) sm80_send_next(args, smem, n - 1, n);
     if (own.seen.has(n)) {
       if (is_usual) {
         sm80_weights_beside_pv(rows, smem, args, n);
@@ -125,20 +134,19 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
   const auto work = Sm80Work<Config>::mine(args.base);
   const SequenceSpan span = sequence_span<Config>(args.base, args.options, work.sequence);
   if (work.row >= span.seqlen_q) return;  // a packed sequence shorter than the longest
-  Sm80Block<Config>& block = smem.block;
-  Sm80Block<Config>::make(block, args, work, span);
+  const auto keys = Sm80Keys::of(args, work, span);
   const auto* q = static_cast<const Bits16*>(args.base.q) +
                   args.base.q_stride.offset(span.batch, work.head, span.q_begin + work.row);
   sm80_send<Config>(smem.q_or_o, q, args.base.q_stride.row, span.seqlen_q - work.row, Config::kHeadDim);
   cp_async_commit();
-  __syncthreads();  // the block's work is there
-  if (block.tiles.begin < block.tiles.end) {
-    sm80_send_k(args.base, smem, block.tiles.begin);
-    if (!Config::kTrails) sm80_send_v(args.base, smem, block.tiles.begin);
+  if (keys.tiles.begin < keys.tiles.end) {
+    sm80_send_k(args.base, smem, keys, keys.tiles.end - 1);
+    if (!Config::kTrails) sm80_send_v(args.base, smem, keys, work.first_column_v(), keys.tiles.end - 1);
   }
   cp_async_commit();
+  Sm80Block<Config>::make(smem.block, args, work, span, keys);
   cp_async_wait<1>();  // the thread's part of q is there; the keys may still be on their way
-  __syncthreads();     // all of q is
+  __syncthreads();     // all of q is, and the block's work
 
   Sm80Rows<Config> rows[Config::kRowGroups];
   if constexpr (Config::kQInRegisters) {
@@ -157,7 +165,7 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
     sm80_attend_tiles(rows, smem, args.base);
   }
   sm80_fetch(rows, smem);
-  sm80_store_rows(args, smem, rows, score_scale(block.rules));
+  sm80_store_rows(args, smem, rows, score_scale(smem.block.rules));
 }
 
 }  // namespace attend

@@ -27,10 +27,11 @@ struct Sm80ForwardTile {
   int fuses;           // kFuses: where registers allow, p is begun among the products of s
   int parks;           // kParks: m and l of the softmax wait in shared memory, where registers are short
   int trails;          // kTrails: p v of a tile beside the exponents of the next one; only where it speculates
-  int sends_beside;    // kSendsBeside: with trails, the next tiles are sent for between the products of s
   int splits;          // kSplits: so many warps share rows; each has a part of the keys of s and of the columns of o
 
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const { return warps / splits * row_groups * kSm80RowsOfMma; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const {
+    return warps / splits * row_groups * kSm80RowsOfMma;
+  }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return warps * 32; }
 };
 
@@ -66,7 +67,8 @@ struct Sm80ForwardTile {
   const int values = sm80_values_aside(sm80_columns_v(head_dim_v, tile.column_parts));
   const int aside = tile.puts_aside != 0 ? float_bytes(tile.threads() * tile.row_groups, values) : 0;
   const int parked = tile.parks != 0 ? float_bytes(tile.threads(), 4 * tile.row_groups) : 0;
-  return round_up(q_or_o + kSm80Stages * k_and_v + kSm80BlockBytes + parked + sm80_shared_bytes(tile), kSwizzleAtom) + aside;
+  const int tiles = q_or_o + kSm80Stages * k_and_v;
+  return round_up(tiles + kSm80BlockBytes + parked + sm80_shared_bytes(tile), kSwizzleAtom) + aside;
 }
 
 // The same for a Config.
@@ -75,7 +77,7 @@ struct Sm80Shape {
   static constexpr int kRowsOfWarp = Config::kRowGroups * kSm80RowsOfMma;
   static constexpr int kBlockM = Config::kWarps / Config::kSplits * kRowsOfWarp;
   static constexpr int kKeysOfWarp = Config::kBlockN / Config::kSplits;  // of a tile, whose s it computes
-  static constexpr int kDepth = round_up(Config::kHeadDim, 16);  // columns of q and k that products sum over
+  static constexpr int kDepth = round_up(Config::kHeadDim, 16);          // columns of q and k that products sum over
   static constexpr int kColumnsV = sm80_columns_v(Config::kHeadDimV, Config::kColumnParts);
   static constexpr int kColumnsOfWarp = kColumnsV / Config::kSplits;  // of o
   static constexpr int kWidthK = sm80_width(Config::kHeadDim);

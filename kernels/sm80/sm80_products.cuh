@@ -15,7 +15,7 @@ struct Sm80Rows {
   using Shape = Sm80Shape<Config>;
   using Softmax = Sm80Softmax<Config::kSpeculates>;
   OperandA q[Config::kQInRegisters ? Shape::kDepth / kMmaDepth : 1];
-  float s[Shape::kKeysOfWarp / 2];          // scores, then p
+  float s[Shape::kKeysOfWarp / 2];                                                        // scores, then p
   OperandA p[Config::kTrails && Config::kSplits == 1 ? Config::kBlockN / kMmaDepth : 1];  // of the tile before
   float o[Shape::kColumnsOfWarp / 2] = {};  // sum of p v, relative to the row's maximum
   Softmax softmax;

@@ -124,7 +124,7 @@ struct Sm80Split {
     for (int i = 0; i < kState; ++i) {
       base[i] = rows[i / kRowsOfThread].softmax.row_max[i % kRowsOfThread] * scale_log2;
     }
-    multiply_pv(rows, n - 1, [&](int block) {
+    multiply_pv(rows, n + 1, [&](int block) {
 #pragma unroll
       for (int i = block * kCount / kBlocks; i < (block + 1) * kCount / kBlocks; ++i) {
         const int row = i / kOfGroup * kRowsOfThread + i / 2 % 2;
@@ -162,40 +162,36 @@ struct Sm80Split {
   }
 };
 
-// All tiles of keys. Of the block's first k alone has been sent for.
+// All tiles of keys. Of the last k alone has been sent for.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_split(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                   Sm80Storage<Config>& smem, const ForwardArgs& args) {
   Sm80Split<Config> split = {smem, threadIdx.x / 32, threadIdx.x % 32, {}};
   bool serves = true;
 #pragma unroll 1
-  for (int n = smem.block.tiles.begin; n <= smem.block.tiles.end; ++n) {
+  for (int n = smem.block.keys.tiles.end - 1; n >= smem.block.keys.tiles.begin - 1; --n) {
     const Sm80WarpTiles own = smem.block.own[split.warp];
     cp_async_wait<0>();  // the thread's part of k of tile n is there, and of v of the one before
     // All parts are, and p of the tile before; k of that, and v of the one before it, are no longer read.
     if (__syncthreads_or(!serves)) {
       for (float& sum : split.sum) sum = 0.0f;
-      if (own.seen.has(n - 2) && own.whole.has(n - 1)) split.look_for_maxima(rows, n - 1, true);
+      if (own.seen.has(n + 2) && own.whole.has(n + 1)) split.look_for_maxima(rows, n + 1, true);
       __syncthreads();  // p of the tile before is there anew, and its k is no longer read
     }
     serves = true;
     split.add_sums(rows);
-    const bool has_p = own.seen.has(n - 1);
+    const bool has_p = own.seen.has(n + 1);
     const bool is_usual = has_p && own.seen.has(n) && own.whole.has(n);
-    if (!Sm80Sends<Config>::kApply || !is_usual) {
-      if (n + 1 < smem.block.tiles.end) sm80_send_k(args, smem, n + 1);
-      if (n < smem.block.tiles.end) sm80_send_v(args, smem, n);
-      cp_async_commit();
-    }
+    if (!Sm80Sends<Config>::kApply || !is_usual) sm80_send_next(args, smem, n - 1, n);
     if (own.seen.has(n)) {
       if (is_usual) {
         serves = split.weights_beside_pv(rows, args, n);
       } else {
-        if (has_p) split.multiply_pv(rows, n - 1);
+        if (has_p) split.multiply_pv(rows, n + 1);
         split.look_for_maxima(rows, n, own.whole.has(n));
       }
     } else if (has_p) {
-      split.multiply_pv(rows, n - 1);
+      split.multiply_pv(rows, n + 1);
     }
   }
   split.finish(rows);

@@ -60,6 +60,29 @@ struct Sm80Work {
                             : HeadTile::of_block(block, row_tiles, args.num_heads_q);
     return {at.batch, at.head, at.tile * Sm80Shape<Config>::kBlockM, part};
   }
+
+  [[nodiscard]] __device__ __forceinline__ int first_column_v() const {
+    return Config::kColumnParts == 1 ? 0 : part * Sm80Shape<Config>::kColumnsV;
+  }
+};
+
+// The keys of a block: where they lie, and the tiles of them that some row sees.
+struct Sm80Keys {
+  const Bits16* k;  // of the sequence's first key
+  const Bits16* v;  // likewise, the block's columns
+  int64 seqlen;
+  Sm80KeyTiles tiles;
+
+  template <class Config>
+  [[nodiscard]] static __device__ __forceinline__ Sm80Keys of(const ForwardOptionArgs& args,
+                                                              const Sm80Work<Config>& work, const SequenceSpan& span) {
+    const uint32 head = key_head_of(args.base, work.head);
+    const WindowMask window = ScoreRules<Config>::window_of(args.options, span);
+    return {static_cast<const Bits16*>(args.base.k) + args.base.k_stride.offset(span.batch, head, span.k_begin),
+            static_cast<const Bits16*>(args.base.v) + args.base.v_stride.offset(span.batch, head, span.k_begin) +
+                work.first_column_v(),
+            span.seqlen_k, Sm80KeyTiles::of_rows<Config>(window, work.row, work.row + Config::kBlockM)};
+  }
 };
 
 // What a warp's rows see.
@@ -74,26 +97,21 @@ struct Sm80Block {
   Sm80Work<Config> work;
   SequenceSpan span;
   ScoreRules<Config> rules;
-  const Bits16* k;     // of the sequence's first key
-  const Bits16* v;     // likewise, the block's columns
-  float scale_log2;    // what scores are multiplied with to be exponents of 2
-  uint32 zero;         // which the compiler does not know to be 0
-  Sm80KeyTiles tiles;  // that some row sees
+  Sm80Keys keys;
+  float scale_log2;  // what scores are multiplied with to be exponents of 2
+  uint32 zero;       // which the compiler does not know to be 0
   Sm80WarpTiles own[Config::kWarps];
-
-  [[nodiscard]] __device__ __forceinline__ int first_column_v() const {
-    return Config::kColumnParts == 1 ? 0 : work.part * Sm80Shape<Config>::kColumnsV;
-  }
 
   // The rules for 16 rows of the block's and the keys of tile n from first_key on.
   [[nodiscard]] __device__ __forceinline__ TileRules<Config> tile_of_group(int first_row, int n,
-                                                                          int first_key = 0) const {
+                                                                           int first_key = 0) const {
     return rules.tile(work.row + first_row, int64{n} * Config::kBlockN + first_key);
   }
 
   // By all threads. Another barrier has to pass before `to` is read.
   static __device__ __forceinline__ void make(Sm80Block& to, const ForwardOptionArgs& args,
-                                              const Sm80Work<Config>& work, const SequenceSpan& span) {
+                                              const Sm80Work<Config>& work, const SequenceSpan& span,
+                                              const Sm80Keys& keys) {
     constexpr int kRowsOfWarp = Sm80Shape<Config>::kRowsOfWarp;
     const WindowMask window = ScoreRules<Config>::window_of(args.options, span);
     const uint32 warp = threadIdx.x / 32;
@@ -106,14 +124,10 @@ struct Sm80Block {
     to.work = work;
     to.span = span;
     to.zero = 0;
-    const uint32 head_k = key_head_of(args.base, work.head);
-    to.k = static_cast<const Bits16*>(args.base.k) + args.base.k_stride.offset(span.batch, head_k, span.k_begin);
-    to.v = static_cast<const Bits16*>(args.base.v) + args.base.v_stride.offset(span.batch, head_k, span.k_begin) +
-           to.first_column_v();
+    to.keys = keys;
     to.rules =
         ScoreRules<Config>::make(args.options, args.base.scale, span, work.sequence, work.head, args.base.num_heads_q);
     to.scale_log2 = fminf(score_scale_log2(to.rules), kLargestFloat);
-    to.tiles = Sm80KeyTiles::of_rows<Config>(window, work.row, work.row + Config::kBlockM);
   }
 };
 

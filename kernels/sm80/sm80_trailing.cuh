@@ -6,7 +6,7 @@
 
 namespace attend {
 
-// v of the tile before n. Chosen between two, not computed: else its place stays in a register.
+// v of the tile before n, which is n + 1. Chosen between two, not computed: else its place stays in a register.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ const typename Sm80Storage<Config>::VTile& sm80_v_before(
     const Sm80Storage<Config>& smem, int n) {
@@ -30,12 +30,10 @@ template <class Config>
 __device__ __forceinline__ void sm80_first_weights(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                    Sm80Storage<Config>& smem, int n, bool is_whole) {
   sm80_scores(rows, smem, threadIdx.x, n, is_whole);
-  sm80_fetch(rows, smem);
   follow_maxima(rows, smem.block.scale_log2);
-  sm80_park(rows, smem);
 }
 
-// A thread's part of k of tile n + 1 and of v of tile n, sent for piece by piece and without a branch.
+// A thread's part of k of tile n - 1 and of v of tile n, which is whole, sent for piece by piece and without a branch.
 template <class Config>
 class Sm80Sends {
   using Storage = Sm80Storage<Config>;
@@ -48,7 +46,7 @@ class Sm80Sends {
 
  public:
   static constexpr int kCount = kOfK + kOfV;
-  static constexpr bool kApply = Config::kSendsBeside && Config::kCopyBytes == 16 && Config::kColumnParts == 1 &&
+  static constexpr bool kApply = Config::kCopyBytes == 16 && Config::kColumnParts == 1 &&
                                  Config::kHeadDim % kPanelColumns == 0 && Config::kHeadDimV % kPanelColumns == 0 &&
                                  Config::kBlockN % kRowStep == 0;
 
@@ -58,15 +56,13 @@ class Sm80Sends {
     const auto row = static_cast<int>(thread / kPieces);
     const auto piece = static_cast<int>(thread % kPieces);
     const int64 key = int64{n} * Config::kBlockN + row;
-    const auto keys = static_cast<int>(min(smem.block.span.seqlen_k - key, int64{2 * Config::kBlockN}));
-    rows_v_ = keys;
-    rows_k_ = n + 1 < smem.block.tiles.end ? keys - Config::kBlockN : 0;
+    has_k_ = n > smem.block.keys.tiles.begin;
     step_k_ = args.k_stride.row * 2;
     step_v_ = args.v_stride.row * 2;
-    k_ = reinterpret_cast<const char*>(smem.block.k) + (key + Config::kBlockN) * step_k_ + piece * kChunkBytes;
-    v_ = reinterpret_cast<const char*>(smem.block.v) + key * step_v_ + piece * kChunkBytes;
+    k_ = reinterpret_cast<const char*>(smem.block.keys.k) + (key - Config::kBlockN) * step_k_ + piece * kChunkBytes;
+    v_ = reinterpret_cast<const char*>(smem.block.keys.v) + key * step_v_ + piece * kChunkBytes;
     const uint32 to = Storage::KTile::index(row, piece) * kChunkBytes;
-    to_k_ = smem_address(smem.stage_of(n + 1).k.chunk) + to;
+    to_k_ = smem_address(smem.stage_of(n - 1).k.chunk) + to;
     to_v_ = smem_address(smem.stage_of(n).v.chunk) + to;
   }
 
@@ -74,11 +70,10 @@ class Sm80Sends {
     if (i < kOfK) {
       const int row = i / kPanelsK * kRowStep, panel = i % kPanelsK;
       cp_async_16(to_k_ + (panel * Config::kBlockN + row) * kSwizzleBytes, k_ + row * step_k_ + panel * kSwizzleBytes,
-                  row < rows_k_);
+                  has_k_);
     } else {
       const int row = (i - kOfK) / kPanelsV * kRowStep, panel = (i - kOfK) % kPanelsV;
-      cp_async_16(to_v_ + (panel * Config::kBlockN + row) * kSwizzleBytes, v_ + row * step_v_ + panel * kSwizzleBytes,
-                  row < rows_v_);
+      cp_async_16(to_v_ + (panel * Config::kBlockN + row) * kSwizzleBytes, v_ + row * step_v_ + panel * kSwizzleBytes);
     }
   }
 
@@ -86,7 +81,7 @@ class Sm80Sends {
   const char *k_, *v_;
   int64 step_k_, step_v_;  // bytes from row to row
   uint32 to_k_, to_v_;
-  int rows_k_, rows_v_;  // from the thread's first on
+  bool has_k_;  // else what is sent for is zeros
 };
 
 // s of tile n of the keys of k_tile, and the next tiles sent for, where they have not been.
@@ -116,13 +111,11 @@ __device__ __forceinline__ void sm80_scores_beside_sends(Sm80Rows<Config> (&rows
 // s of tile n, all of which is seen; then o += p v of the tile before, and beside it p of this one.
 template <class Config>
 __device__ __forceinline__ void sm80_weights_beside_pv(Sm80Rows<Config> (&rows)[Config::kRowGroups],
-                                                       Sm80Storage<Config>& smem, const ForwardArgs& args,
-                                                       int n) {
-  constexpr int kCount = Config::kRowGroups * Config::kBlockN / 2;  // of a lane's p
+                                                       Sm80Storage<Config>& smem, const ForwardArgs& args, int n) {
+  constexpr int kCount = Config::kRowGroups * Config::kBlockN / 2;                                   // of a lane's p
   constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Sm80Shape<Config>::kColumnsV / kMmaDepth);  // of v
   sm80_scores_beside_sends(rows, smem, args, n, smem.stage_of(n).k);
   const float scale_log2 = smem.block.scale_log2;
-  sm80_fetch(rows, smem);
   float base[Config::kRowGroups * kRowsOfThread];
   float sum[Config::kRowGroups * kRowsOfThread] = {};
 #pragma unroll
@@ -149,14 +142,11 @@ __device__ __forceinline__ void sm80_weights_beside_pv(Sm80Rows<Config> (&rows)[
     for (int i = 0; i < Config::kRowGroups * kRowsOfThread; ++i) {
       rows[i / kRowsOfThread].softmax.row_sum[i % kRowsOfThread] += sum[i];
     }
-    sm80_park(rows, smem);
   } else {
     // So that the compiler keeps no address in registers for what is rare.
     const uint32 zero = smem.block.zero;
     sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n + zero).k, threadIdx.x + zero);
-    sm80_fetch(rows, smem);
     follow_maxima(rows, scale_log2);
-    sm80_park(rows, smem);
   }
 }
 

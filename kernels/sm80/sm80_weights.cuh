@@ -97,7 +97,7 @@ __device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kR
                                              int n, const Sm80WarpTiles& own) {
   if constexpr (Config::kSpeculates) {
     const bool is_whole = own.whole.has(n);
-    const bool speculates = is_whole && n != own.seen.begin;
+    const bool speculates = is_whole && n + 1 != own.seen.end;
     uint32 thread = threadIdx.x;
     if (!Config::kFuses || !speculates) sm80_scores(rows, smem, thread, n, is_whole);
     if (speculates) {

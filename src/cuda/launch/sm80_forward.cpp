@@ -53,14 +53,12 @@ Sm80ForwardTile tile_of(const Facts& facts, int warps, int row_groups, int block
           .fuses = speculates && widest <= 64,
           .parks = speculates && widest > 64 && row_groups == 2,
           .trails = 0,
-          .sends_beside = 0,
           .splits = 1};
 }
 
 /// p v of a tile beside the exponents of the next one.
 Sm80ForwardTile trailing(Sm80ForwardTile tile) {
   tile.trails = 1;
-  tile.sends_beside = 1;
   tile.fuses = 0;
   tile.parks = 0;
   return tile;
@@ -82,10 +80,10 @@ Sm80ForwardTile tall_tile(const Facts& facts, int max_smem) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const int keys = has_rules(facts) ? 32 : 64;  // rules want the registers of the other scores
   const bool is_plain = !has_rules(facts);
-  if (widest <= 64 && is_plain) return trailing(tile_of(facts, 4, 2, 64, true, 2));
+  if (widest > 32 && widest <= 64 && is_plain) return trailing(tile_of(facts, 4, 2, 64, true, 2));
   if (widest <= 64) return tile_of(facts, 4, 2, keys, false, 2);
-  if (widest <= 128 && is_plain && max_smem >= kTwoOf32Keys) return trailing(tile_of(facts, 4, 2, 32, false, 2));
   if (widest <= 128 && max_smem >= kTwoOf64Keys) return tile_of(facts, 4, 2, keys, false, 2);
+  if (widest <= 128 && is_plain && max_smem >= kTwoOf32Keys) return trailing(tile_of(facts, 4, 2, 32, false, 2));
   if (widest <= 128 && max_smem >= kTwoOf32Keys) return tile_of(facts, 4, 2, 32, false, 2);
   if (widest <= 128) return tile_of(facts, 8, 1, keys, true, 1);
   // Two blocks do not wait for each other as the warps of one do, and q in registers spares a ninth of all ldmatrix.
@@ -205,7 +203,6 @@ class Sm80Forward final : public Family {
                                            {"kFuses", tile.fuses != 0},
                                            {"kParks", tile.parks != 0},
                                            {"kTrails", tile.trails != 0},
-                                           {"kSendsBeside", tile.sends_beside != 0},
                                            {"kSplits", std::int64_t{tile.splits}},
                                            {"kCopyBytes", std::int64_t{v.copy_bytes}},
                                            {"kSmemBytes", std::int64_t{v.smem_bytes()}}});
@@ -238,8 +235,7 @@ class Sm80Forward final : public Family {
                                        {"fuses", kTileAt + 8},
                                        {"parks", kTileAt + 9},
                                        {"trails", kTileAt + 10},
-                                       {"sends_beside", kTileAt + 11},
-                                       {"splits", kTileAt + 12}};
+                                       {"splits", kTileAt + 11}};
     return kAll;
   }
 
