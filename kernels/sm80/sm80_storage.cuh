@@ -147,6 +147,8 @@ struct alignas(kSwizzleAtom) Sm80Storage {
   static_assert(sizeof(Sm80Block<Config>) <= kSm80BlockBytes);
   // m and l of each thread's rows, where Config::kParks: nobody else reads or writes them.
   alignas(kSm80BlockBytes) float4 parked[Config::kParks ? Config::kRowGroups * Config::kThreads : 1];
+  static constexpr int kParkedAt = sizeof(QTile) + kSm80Stages * sizeof(Stage) + kSm80BlockBytes;  // bytes from here
+  static_assert((kParkedAt - kSm80BlockBytes) % kSm80BlockBytes == 0, "nothing between the tiles and the block");
 
   // With kSplits, of a tile n and n + 1: p of 16 keys of 16 rows, an OperandA of each lane.
   static constexpr int kTeams = Config::kWarps / Config::kSplits;  // of warps that share rows

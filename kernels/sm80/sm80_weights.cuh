@@ -6,6 +6,15 @@
 
 namespace attend {
 
+// Where m and l of a thread's group of rows wait. The thread is added first and the place last, as a constant that takes
+// no register: else the compiler keeps the place in one, or spills it.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ float4& sm80_parking(Sm80Storage<Config>& smem, int group) {
+  using Storage = Sm80Storage<Config>;
+  auto* mine = reinterpret_cast<unsigned char*>(&smem) + recomputed(threadIdx.x) * sizeof(float4);
+  return *reinterpret_cast<float4*>(mine + Storage::kParkedAt + group * Config::kThreads * sizeof(float4));
+}
+
 // m and l leave the registers for shared memory, and come back.
 template <class Config>
 __device__ __forceinline__ void sm80_park(const Sm80Rows<Config> (&rows)[Config::kRowGroups],
@@ -14,18 +23,17 @@ __device__ __forceinline__ void sm80_park(const Sm80Rows<Config> (&rows)[Config:
 #pragma unroll
     for (int r = 0; r < Config::kRowGroups; ++r) {
       const auto& softmax = rows[r].softmax;
-      smem.parked[r * Config::kThreads + recomputed(threadIdx.x)] = {softmax.row_max[0], softmax.row_max[1],
-                                                                     softmax.row_sum[0], softmax.row_sum[1]};
+      sm80_parking(smem, r) = {softmax.row_max[0], softmax.row_max[1], softmax.row_sum[0], softmax.row_sum[1]};
     }
   }
 }
 template <class Config>
 __device__ __forceinline__ void sm80_fetch(Sm80Rows<Config> (&rows)[Config::kRowGroups],
-                                           const Sm80Storage<Config>& smem) {
+                                           Sm80Storage<Config>& smem) {
   if constexpr (Config::kParks) {
 #pragma unroll
     for (int r = 0; r < Config::kRowGroups; ++r) {
-      const float4 state = smem.parked[r * Config::kThreads + recomputed(threadIdx.x)];
+      const float4 state = sm80_parking(smem, r);
       rows[r].softmax.row_max[0] = state.x;
       rows[r].softmax.row_max[1] = state.y;
       rows[r].softmax.row_sum[0] = state.z;
