@@ -28,8 +28,7 @@ __device__ __forceinline__ void sm80_park(const Sm80Rows<Config> (&rows)[Config:
   }
 }
 template <class Config>
-__device__ __forceinline__ void sm80_fetch(Sm80Rows<Config> (&rows)[Config::kRowGroups],
-                                           Sm80Storage<Config>& smem) {
+__device__ __forceinline__ void sm80_fetch(Sm80Rows<Config> (&rows)[Config::kRowGroups], Sm80Storage<Config>& smem) {
   if constexpr (Config::kParks) {
 #pragma unroll
     for (int r = 0; r < Config::kRowGroups; ++r) {

@@ -1,5 +1,6 @@
 // sm80_forward: float16 and bfloat16 forward on the tensor cores of every GPU since Ampere, every option.
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "cuda/launch/estimate.hpp"
@@ -99,6 +100,24 @@ Sm80ForwardTile tall_tile(const Facts& facts, int max_smem) {
        tile_of(facts, 4, 1, 16, false, 1), tile_of(facts, 2, 1, 16, false, 1)});
 }
 
+constexpr std::int64_t kShortSeqlen = 768;
+
+/// For short causal sequences: of a tall tile masks would hide half, and few of them run at once. Tall ones lose at 512
+/// keys on an H200 (16384 rows of 2048 columns in all), not at 2048; where they begin to win has not been looked for.
+std::optional<Sm80ForwardTile> short_tile(const Facts& facts, int max_smem) {
+  constexpr int kFourOf64Rows = 170 << 10;  // four blocks of 64 rows of 64 columns and 64 keys, on a multiprocessor
+  constexpr int kTwoOf64Rows = 197 << 10;   // two blocks of 64 rows of 256 columns and 32 keys
+  const int widest = std::max(facts.head_dim, facts.head_dim_v);
+  if (facts.mask != MaskKind::kCausal || has_rules(facts)) return std::nullopt;
+  if (widest > 32 && widest <= 64 && max_smem >= kFourOf64Rows) {
+    Sm80ForwardTile tile = tile_of(facts, 4, 1, 64, true, 4);
+    tile.fuses = 0;  // four blocks leave no registers for it
+    return tile;
+  }
+  if (widest > 192 && widest <= kSm80MostColumns && max_smem >= kTwoOf64Rows) return tile_of(facts, 4, 1, 32, true, 2);
+  return std::nullopt;
+}
+
 /// For heads with few rows: warps whose rows do not exist only load.
 Sm80ForwardTile low_tile(const Facts& facts, int max_smem) {
   const int keys = has_rules(facts) ? 32 : 64;
@@ -127,10 +146,11 @@ Sm80ForwardVariant with(const Facts& facts, int copy_bytes, const Sm80ForwardTil
 /// others are assumptions.
 double tflops_of(const Sm80ForwardVariant& v) {
   const int widest = v.widest();
-  double rate = widest <= 64 ? 295 : widest <= 128 ? 360 : widest <= 192 ? 250 : widest <= 256 ? 300 : 120;
+  double rate = widest <= 64 ? 330 : widest <= 128 ? 370 : widest <= 192 ? 250 : widest <= 256 ? 330 : 120;
   if (has_rules(v)) rate = widest <= 64 ? 117 : widest <= 128 ? 180 : widest <= 256 ? 125 : 60;
   if (v.copy_bytes < 4) rate *= 0.5;
-  const bool is_low = widest <= 128 ? v.tile.row_groups == 1 : widest > 192 && v.tile.warps * v.tile.min_blocks < 8;
+  const bool is_low = widest <= 128 ? v.tile.row_groups == 1 && v.tile.min_blocks < 4
+                                    : widest > 192 && v.tile.warps * v.tile.min_blocks < 8;
   return is_low ? 0.65 * rate : rate;
 }
 
@@ -159,6 +179,12 @@ class Sm80Forward final : public Family {
     Choice choice = {
         .variant = with(facts, copy_bytes, tall_tile(facts, smem)),
         .why = "Ampere's tensor core instructions: row tiles as tall as registers and shared memory allow"};
+    const auto low_if_short = short_tile(facts, smem);
+    if (low_if_short && std::max(p.max_seqlen_q, p.max_seqlen_k) <= kShortSeqlen) {
+      choice = {
+          .variant = with(facts, copy_bytes, *low_if_short),
+          .why = "Ampere's tensor core instructions: short and causal, so tiles of 64 rows, which masks cut least"};
+    }
     lay_out(p, device, choice);
     Choice other = {.variant = with(facts, copy_bytes, low_tile(facts, smem)),
                     .why = "Ampere's tensor core instructions: few rows, so tiles of 64"};
@@ -303,6 +329,13 @@ std::vector<Variant> Sm80Forward::examples(const Arch& arch) const {
   for (const int head_dim : {64, 512}) {
     add(facts(kBF16, head_dim, head_dim, kCausal, option::kSoftcap));
     add(facts(kBF16, head_dim, head_dim, kCausal, option::kBoolMask), true);
+  }
+  for (const int head_dim : {64, 256}) {
+    for (const Facts& f : {facts(kBF16, head_dim, head_dim, kCausal),
+                           facts(kF16, head_dim - 1, head_dim - 3, kCausal, option::kVarlen, kF32, true)}) {
+      const auto tile = short_tile(f, arch.max_smem_per_block);
+      if (tile) variants.emplace_back(with(f, head_dim == f.head_dim ? 16 : 2, *tile));
+    }
   }
   add(facts(kBF16, 96, 96, kCausal));
   add(facts(kBF16, 192, 128, kCausal));
