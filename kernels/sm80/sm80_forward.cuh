@@ -9,11 +9,13 @@
 //          them sees. For each tile: s = q k^T, options and masks, the softmax, o += p v; the next tile comes
 //          meanwhile
 // Memory   q, two buffers of k and v, in panels of 64 columns (Sm80Storage). o leaves through the place of q
-// Costs    a warp waits for its own softmax: what covers it are other warps. Where o leaves registers for it, two
-//          groups of rows share each operand of k and v (ladder/15_mma_qreg_async.cuh, of which this has grown). Where
-//          nothing but masks comes between s and p, no maximum is looked for (sm80_softmax.cuh)
-// Measured bf16, H200, CUDA 13.0, full, TFLOP/s: (4, 32, 2048, 64) 296, (4, 16, 2048, 128) 359, (4, 8, 2048, 256) 305;
-//          with dropout (2, 32, 8192, 64) 117, (2, 16, 8192, 128) 181. On no other GPU
+// Costs    a warp waits for its own softmax: what covers it are other warps, or, with Config::kTrails, p v of the tile
+//          before (sm80_trailing.cuh). Where o leaves registers for it, two groups of rows share each operand of k and
+//          v; where it does not, two warps share rows (sm80_split.cuh). Where nothing but masks comes between s and p,
+//          no maximum is looked for (sm80_softmax.cuh)
+// Measured bf16, H200, CUDA 13.0, TFLOP/s full, causal, of 16384 rows of 2048 columns in all, 2048 and 16384 keys:
+//          head_dim 64: 330 290, 361 382; 128: 372 328, 399 404; 256: 331 296, 355 359. With dropout, full, 8192 keys:
+//          64: 117, 128: 181. On no other GPU. docs/ampere.md has the rest, and what else was tried
 // Called   by compute 'sm80_forward': src/cuda/launch/sm80_forward.cpp, where the tiles are chosen
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; the lagging maximum: FlashAttention-4 (2025)
 #pragma once
