@@ -37,14 +37,16 @@ struct HeadTile {
 }
 
 constexpr int64 kSectionBytes = 32 << 20;  // of k and v: less than the L2 cache of an H200, 50 MB, or A100, 40 MB
-constexpr int64 kSectionHeads = 16;        // that share the GPU: 16 blocks a head on 132 multiprocessors with two each
+constexpr uint32 kSectionHeads = 16;       // that share the GPU: 16 blocks a head on 132 multiprocessors with two each
 
 // Heads of a section, all sections being alike as far as they can. bytes_per_head: of k and v.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 section_heads(uint32 all_heads, int64 bytes_per_head) {
-  const int64 fitting = kSectionBytes / (bytes_per_head < 1 ? 1 : bytes_per_head);
-  const int64 most = fitting > kSectionHeads ? fitting : kSectionHeads;
-  const int64 sections = num_tiles(all_heads, most);
-  return static_cast<uint32>(num_tiles(all_heads, sections));
+  // In 32 bits: each block divides before it sends for anything, and 64 bits take hundreds of clocks.
+  const int64 known = bytes_per_head < 1 ? 1 : bytes_per_head > kSectionBytes ? kSectionBytes : bytes_per_head;
+  const uint32 fitting = static_cast<uint32>(kSectionBytes) / static_cast<uint32>(known);
+  const uint32 most = fitting > kSectionHeads ? fitting : kSectionHeads;
+  const uint32 sections = (all_heads + most - 1) / most;
+  return (all_heads + sections - 1) / sections;
 }
 
 // Inside a section of heads the last tiles first, which are the longest of a head's row tiles.

@@ -11,7 +11,9 @@ template <class Config>
 __device__ __forceinline__ void sm80_store_lse(const ForwardArgs& args, const Sm80Block<Config>& block, int64 row,
                                                const typename Sm80Rows<Config>::Softmax& softmax, float scale) {
   const int lane = threadIdx.x % 32;
-  if (args.lse == nullptr || block.work.part != 0 || accumulator_column(lane) != 0) return;
+  if (args.lse == nullptr || block.work.part != 0 || threadIdx.x / 32 % Config::kSplits != 0 ||
+      accumulator_column(lane) != 0)
+    return;
 #pragma unroll
   for (int h = 0; h < kRowsOfThread; ++h) {
     const int64 mine = row + accumulator_row(lane) + h * kRowHalf;
@@ -28,23 +30,27 @@ __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, S
   const Sm80Block<Config>& block = smem.block;
   const ForwardArgs& base = args.base;
   const float dropout_scale = Config::kHasDropout ? args.options.dropout_scale : 1.0f;
-  const int first_column = block.first_column_v();
-  const int columns = min(Sm80Shape<Config>::kColumnsV, Config::kHeadDimV - first_column);
+  constexpr int kColumns = Sm80Shape<Config>::kColumnsOfWarp;
+  using OTile = PanelTile<Config::kBlockM, Config::kSplits == 1 ? Sm80Storage<Config>::kWidthQ : kColumns>;
+  const int part = static_cast<int>(threadIdx.x) / 32 % Config::kSplits;
+  auto& o_tile = reinterpret_cast<OTile*>(&smem.q_or_o)[part];
+  const int first_column = block.work.first_column_v() + part * kColumns;
+  const int columns = min(kColumns, Config::kHeadDimV - first_column);
   __syncwarp();  // all lanes have read the warp's rows of q, whose place o takes
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
     auto& softmax = rows[r].softmax;
-    softmax.finish();
+    if constexpr (Config::kSplits == 1) softmax.finish();  // else it has been done, together
     const int tile_row = sm80_first_row<Config>(r);
     const int64 row = block.work.row + tile_row;
     sm80_store_lse(base, block, row, softmax, scale);
     const float factor[kRowsOfThread] = {softmax.inverse_sum(0) * dropout_scale,
                                          softmax.inverse_sum(1) * dropout_scale};
-    write_accumulators<ElementOf<Config>>(smem.q_or_o, tile_row, rows[r].o, factor);
+    write_accumulators<ElementOf<Config>>(o_tile, tile_row, rows[r].o, factor);
     __syncwarp();  // the 16 rows of o are there; no other warp reads or writes them
     auto* o = static_cast<Bits16*>(base.o) +
               base.o_stride.offset(block.span.batch, block.work.head, block.span.q_begin + row) + first_column;
-    store_pieces<kMmaRows, Config::kCopyBytes>(smem.q_or_o, tile_row, o, base.o_stride.row, block.span.seqlen_q - row,
+    store_pieces<kMmaRows, Config::kCopyBytes>(o_tile, tile_row, o, base.o_stride.row, block.span.seqlen_q - row,
                                                columns);
   }
 }

@@ -9,17 +9,21 @@
 //          them sees. For each tile: s = q k^T, options and masks, the softmax, o += p v; the next tile comes
 //          meanwhile
 // Memory   q, two buffers of k and v, in panels of 64 columns (Sm80Storage). o leaves through the place of q
-// Costs    a warp waits for its own softmax: what covers it are other warps. Where o leaves registers for it, two
-//          groups of rows share each operand of k and v (ladder/15_mma_qreg_async.cuh, of which this has grown). Where
-//          nothing but masks comes between s and p, no maximum is looked for (sm80_softmax.cuh)
-// Measured bf16, H200, CUDA 13.0, full, TFLOP/s: (4, 32, 2048, 64) 296, (4, 16, 2048, 128) 359, (4, 8, 2048, 256) 305;
-//          with dropout (2, 32, 8192, 64) 117, (2, 16, 8192, 128) 181. On no other GPU
+// Costs    a warp waits for its own softmax: what covers it are other warps, or, with Config::kTrails, p v of the tile
+//          before (sm80_trailing.cuh). Where o leaves registers for it, two groups of rows share each operand of k and
+//          v; where it does not, two warps share rows (sm80_split.cuh). Where nothing but masks comes between s and p,
+//          no maximum is looked for (sm80_softmax.cuh)
+// Measured bf16, H200, CUDA 13.0, TFLOP/s full, causal, of 16384 rows of 2048 columns in all, 2048 and 16384 keys:
+//          head_dim 64: 330 290, 361 382; 128: 372 328, 399 404; 256: 331 296, 355 359. With dropout, full, 8192 keys:
+//          64: 117, 128: 181. On no other GPU. docs/ampere.md has the rest, and what else was tried
 // Called   by compute 'sm80_forward': src/cuda/launch/sm80_forward.cpp, where the tiles are chosen
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; the lagging maximum: FlashAttention-4 (2025)
 #pragma once
 
 #include "sm80_epilogue.cuh"
 #include "sm80_long_sum.cuh"
+#include "sm80_split.cuh"
+#include "sm80_trailing.cuh"
 #include "sm80_weights.cuh"
 
 namespace attend {
@@ -36,30 +40,51 @@ __device__ __forceinline__ void sm80_send(Tile& tile, const Bits16* source, int6
   }
 }
 
-// k and v of tile n.
+// k of tile n.
 template <class Config>
-__device__ __forceinline__ void sm80_send_keys(const ForwardArgs& args, Sm80Storage<Config>& smem, int n) {
-  const Sm80Block<Config>& block = smem.block;
+__device__ __forceinline__ void sm80_send_k(const ForwardArgs& args, Sm80Storage<Config>& smem, const Sm80Keys& keys,
+                                            int n) {
   const int64 key = int64{n} * Config::kBlockN;
-  const int64 keys = block.span.seqlen_k - key;
-  const int columns_v = min(Sm80Shape<Config>::kColumnsV, Config::kHeadDimV - block.first_column_v());
-  const int64 step_k = args.k_stride.row, step_v = args.v_stride.row;
-  sm80_send<Config>(smem.stage_of(n).k, block.k + key * step_k, step_k, keys, Config::kHeadDim);
-  sm80_send<Config>(smem.stage_of(n).v, block.v + key * step_v, step_v, keys, columns_v);
+  sm80_send<Config>(smem.stage_of(n).k, keys.k + key * args.k_stride.row, args.k_stride.row, keys.seqlen - key,
+                    Config::kHeadDim);
 }
 
-// All tiles of keys, one after the other. Of the block's, the first has been sent for.
+// v of tile n.
+template <class Config>
+__device__ __forceinline__ void sm80_send_v(const ForwardArgs& args, Sm80Storage<Config>& smem, const Sm80Keys& keys,
+                                            int first_column, int n) {
+  const int64 key = int64{n} * Config::kBlockN;
+  const int columns = min(Sm80Shape<Config>::kColumnsV, Config::kHeadDimV - first_column);
+  sm80_send<Config>(smem.stage_of(n).v, keys.v + key * args.v_stride.row, args.v_stride.row, keys.seqlen - key,
+                    columns);
+}
+
+// After tile n: k of tile k_tile and v of tile v_tile, where the block has such tiles.
+template <class Config>
+__device__ __forceinline__ void sm80_send_next(const ForwardArgs& args, Sm80Storage<Config>& smem, int k_tile,
+                                               int v_tile) {
+  const Sm80Block<Config>& block = smem.block;
+  if (k_tile >= block.keys.tiles.begin) sm80_send_k(args, smem, block.keys, k_tile);
+  if (v_tile >= block.keys.tiles.begin) sm80_send_v(args, smem, block.keys, block.work.first_column_v(), v_tile);
+  cp_async_commit();
+}
+
+// All tiles of keys, the last first: where masks cut it, that is where maxima are looked for anyway. It has been sent
+// for.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                   Sm80Storage<Config>& smem, const ForwardArgs& args) {
   const Sm80LongSum<Config> long_sum = {reinterpret_cast<float*>(&smem + 1)};
   long_sum.clear();
 #pragma unroll 1
-  for (int n = smem.block.tiles.begin; n < smem.block.tiles.end; ++n) {
+  for (int n = smem.block.keys.tiles.end - 1; n >= smem.block.keys.tiles.begin; --n) {
     const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
     cp_async_wait<0>();  // the thread's part of tile n is there
     __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read
-    if (n + 1 < smem.block.tiles.end) sm80_send_keys(args, smem, n + 1);
+    if (n > smem.block.keys.tiles.begin) {
+      sm80_send_k(args, smem, smem.block.keys, n - 1);
+      sm80_send_v(args, smem, smem.block.keys, smem.block.work.first_column_v(), n - 1);
+    }
     cp_async_commit();
     if (own.seen.has(n)) {
       sm80_weights(rows, smem, n, own);
@@ -69,6 +94,32 @@ __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Confi
     long_sum.put_aside(rows, n, smem.block.scale_log2);
   }
   long_sum.add_to(rows, smem.block.scale_log2);
+}
+
+// The same with p v of a tile after s of the next one. Of the last tile k alone has been sent for.
+template <class Config>
+__device__ __forceinline__ void sm80_attend_trailing(Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                                     Sm80Storage<Config>& smem, const ForwardArgs& args) {
+#pragma unroll 1
+  for (int n = smem.block.keys.tiles.end - 1; n >= smem.block.keys.tiles.begin - 1; --n) {
+    const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
+    cp_async_wait<0>();  // the thread's part of k of tile n is there, and of v of the one before
+    __syncthreads();     // all parts are; and k of the tile before, and v of the one before that, are no longer read
+    const bool has_p = own.seen.has(n + 1);
+    const bool is_usual = has_p && own.seen.has(n) && own.whole.has(n);
+    if (!Sm80Sends<Config>::kApply || !is_usual) sm80_send_next(args, smem, n - 1, n);
+    if (own.seen.has(n)) {
+      if (is_usual) {
+        sm80_weights_beside_pv(rows, smem, args, n);
+      } else {
+        if (has_p) sm80_multiply_pv(rows, sm80_v_before(smem, n));
+        sm80_first_weights(rows, smem, n, own.whole.has(n));
+      }
+      sm80_pack_p(rows);
+    } else if (has_p) {
+      sm80_multiply_pv(rows, sm80_v_before(smem, n));
+    }
+  }
 }
 
 template <class Config>
@@ -85,17 +136,19 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
   const auto work = Sm80Work<Config>::mine(args.base);
   const SequenceSpan span = sequence_span<Config>(args.base, args.options, work.sequence);
   if (work.row >= span.seqlen_q) return;  // a packed sequence shorter than the longest
-  Sm80Block<Config>& block = smem.block;
-  Sm80Block<Config>::make(block, args, work, span);
+  const auto keys = Sm80Keys::of(args, work, span);
   const auto* q = static_cast<const Bits16*>(args.base.q) +
                   args.base.q_stride.offset(span.batch, work.head, span.q_begin + work.row);
   sm80_send<Config>(smem.q_or_o, q, args.base.q_stride.row, span.seqlen_q - work.row, Config::kHeadDim);
   cp_async_commit();
-  __syncthreads();  // the block's work is there
-  if (block.tiles.begin < block.tiles.end) sm80_send_keys(args.base, smem, block.tiles.begin);
+  if (keys.tiles.begin < keys.tiles.end) {
+    sm80_send_k(args.base, smem, keys, keys.tiles.end - 1);
+    if (!Config::kTrails) sm80_send_v(args.base, smem, keys, work.first_column_v(), keys.tiles.end - 1);
+  }
   cp_async_commit();
+  Sm80Block<Config>::make(smem.block, args, work, span, keys);
   cp_async_wait<1>();  // the thread's part of q is there; the keys may still be on their way
-  __syncthreads();     // all of q is
+  __syncthreads();     // all of q is, and the block's work
 
   Sm80Rows<Config> rows[Config::kRowGroups];
   if constexpr (Config::kQInRegisters) {
@@ -106,9 +159,15 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
     }
   }
   sm80_park(rows, smem);
-  sm80_attend_tiles(rows, smem, args.base);
+  if constexpr (Config::kSplits > 1) {
+    sm80_attend_split(rows, smem, args.base);
+  } else if constexpr (Config::kTrails) {
+    sm80_attend_trailing(rows, smem, args.base);
+  } else {
+    sm80_attend_tiles(rows, smem, args.base);
+  }
   sm80_fetch(rows, smem);
-  sm80_store_rows(args, smem, rows, score_scale(block.rules));
+  sm80_store_rows(args, smem, rows, score_scale(smem.block.rules));
 }
 
 }  // namespace attend

@@ -26,8 +26,12 @@ struct Sm80ForwardTile {
   int speculates;      // kSpeculates: p before the maximum is known; not where options come between s and p
   int fuses;           // kFuses: where registers allow, p is begun among the products of s
   int parks;           // kParks: m and l of the softmax wait in shared memory, where registers are short
+  int trails;          // kTrails: p v of a tile beside the exponents of the next one; only where it speculates
+  int splits;          // kSplits: so many warps share rows; each has a part of the keys of s and of the columns of o
 
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const { return warps * row_groups * kSm80RowsOfMma; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const {
+    return warps / splits * row_groups * kSm80RowsOfMma;
+  }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return warps * 32; }
 };
 
@@ -46,6 +50,13 @@ struct Sm80ForwardTile {
   return columns_v / 2 + 2;
 }
 
+// Where warps share rows (sm80_split.cuh): two tiles of p in 16 bits, and a float of each warp for each row; what is
+// left over aligns them.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_shared_bytes(const Sm80ForwardTile& tile) {
+  if (tile.splits == 1) return 0;
+  return half_bytes(2 * tile.block_m(), tile.block_n) + float_bytes(tile.splits, tile.block_m()) + kSm80BlockBytes;
+}
+
 // kSmemBytes: q, in whose place o is put together; kSm80Stages times k and v; the block's work; m and l; sums aside.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_forward_smem_bytes(const Sm80ForwardTile& tile, int head_dim,
                                                                        int head_dim_v) {
@@ -56,16 +67,19 @@ struct Sm80ForwardTile {
   const int values = sm80_values_aside(sm80_columns_v(head_dim_v, tile.column_parts));
   const int aside = tile.puts_aside != 0 ? float_bytes(tile.threads() * tile.row_groups, values) : 0;
   const int parked = tile.parks != 0 ? float_bytes(tile.threads(), 4 * tile.row_groups) : 0;
-  return round_up(q_or_o + kSm80Stages * k_and_v + kSm80BlockBytes + parked, kSwizzleAtom) + aside;
+  const int tiles = q_or_o + kSm80Stages * k_and_v;
+  return round_up(tiles + kSm80BlockBytes + parked + sm80_shared_bytes(tile), kSwizzleAtom) + aside;
 }
 
 // The same for a Config.
 template <class Config>
 struct Sm80Shape {
   static constexpr int kRowsOfWarp = Config::kRowGroups * kSm80RowsOfMma;
-  static constexpr int kBlockM = Config::kWarps * kRowsOfWarp;
-  static constexpr int kDepth = round_up(Config::kHeadDim, 16);  // columns of q and k that products sum over
+  static constexpr int kBlockM = Config::kWarps / Config::kSplits * kRowsOfWarp;
+  static constexpr int kKeysOfWarp = Config::kBlockN / Config::kSplits;  // of a tile, whose s it computes
+  static constexpr int kDepth = round_up(Config::kHeadDim, 16);          // columns of q and k that products sum over
   static constexpr int kColumnsV = sm80_columns_v(Config::kHeadDimV, Config::kColumnParts);
+  static constexpr int kColumnsOfWarp = kColumnsV / Config::kSplits;  // of o
   static constexpr int kWidthK = sm80_width(Config::kHeadDim);
   static constexpr int kWidthV = sm80_width(kColumnsV);
 };

@@ -15,15 +15,16 @@ struct Sm80Rows {
   using Shape = Sm80Shape<Config>;
   using Softmax = Sm80Softmax<Config::kSpeculates>;
   OperandA q[Config::kQInRegisters ? Shape::kDepth / kMmaDepth : 1];
-  float s[Config::kBlockN / 2];        // scores, then p
-  float o[Shape::kColumnsV / 2] = {};  // sum of p v, relative to the row's maximum
+  float s[Shape::kKeysOfWarp / 2];                                                        // scores, then p
+  OperandA p[Config::kTrails && Config::kSplits == 1 ? Config::kBlockN / kMmaDepth : 1];  // of the tile before
+  float o[Shape::kColumnsOfWarp / 2] = {};  // sum of p v, relative to the row's maximum
   Softmax softmax;
 };
 
 // Where rows of a warp begin in the block's tile.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_first_row(int group) {
-  return static_cast<int>(threadIdx.x) / 32 * Sm80Shape<Config>::kRowsOfWarp + group * kMmaRows;
+  return static_cast<int>(threadIdx.x) / 32 / Config::kSplits * Sm80Shape<Config>::kRowsOfWarp + group * kMmaRows;
 }
 
 // q's operand of a group of rows, columns from `column` on: negated where scores are to be.
@@ -31,15 +32,21 @@ template <class Config>
 [[nodiscard]] __device__ __forceinline__ OperandA sm80_read_q(const typename Sm80Storage<Config>::QTile& tile,
                                                               uint32 thread, int group, int column) {
   const auto q = BlockReader<typename Sm80Storage<Config>::QTile>::by_rows(tile, recomputed(thread) % 32);
-  const int row = static_cast<int>(thread / 32) * Sm80Shape<Config>::kRowsOfWarp + group * kMmaRows;
+  const int row = static_cast<int>(thread / 32 / Config::kSplits) * Sm80Shape<Config>::kRowsOfWarp + group * kMmaRows;
   return negated<Config::kNegateScores>(q.a(row, column));
 }
 
-// s = q k^T. thread: threadIdx.x, wherever it comes from.
-template <class Config>
+// Nothing to do beside a product.
+struct Sm80Idle {
+  __device__ __forceinline__ void operator()(int /*block*/) const {}
+};
+
+// s = q k^T. thread: threadIdx.x, wherever it comes from. beside: called after each 16 x 16 block of k, with its number.
+template <class Config, class Beside = Sm80Idle>
 __device__ __forceinline__ void sm80_multiply_qk(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                  const typename Sm80Storage<Config>::QTile& q_tile,
-                                                 const typename Sm80Storage<Config>::KTile& k_tile, uint32 thread) {
+                                                 const typename Sm80Storage<Config>::KTile& k_tile, uint32 thread,
+                                                 Beside&& beside = {}) {
   constexpr float kZero[kAccumulatorsOfMma] = {};
   const auto k = BlockReader<typename Sm80Storage<Config>::KTile>::by_columns(k_tile, thread % 32);
 #pragma unroll
@@ -50,27 +57,31 @@ __device__ __forceinline__ void sm80_multiply_qk(Sm80Rows<Config> (&rows)[Config
       q[r] = Config::kQInRegisters ? rows[r].q[column / kMmaDepth] : sm80_read_q<Config>(q_tile, thread, r, column);
     }
 #pragma unroll
-    for (int key = 0; key < Config::kBlockN; key += 2 * kMmaColumns) {
+    for (int key = 0; key < Sm80Shape<Config>::kKeysOfWarp; key += 2 * kMmaColumns) {
       const OperandBPair pair = k.b_transposed(key, column);
 #pragma unroll
       for (int i = 0; i < 2 * Config::kRowGroups; ++i) {
         float* s = rows[i / 2].s + key / 2 + i % 2 * kAccumulatorsOfMma;
         mma_m16n8k16(ElementOf<Config>{}, s, q[i / 2], pair.half[i % 2], column == 0 ? kZero : s);
       }
+      beside((column * Sm80Shape<Config>::kKeysOfWarp / kMmaDepth + key) / kMmaDepth);
     }
   }
 }
 
-// o += p v.
-template <class Config>
+// o += p v, p in 16 bits with Config::kTrails. beside: called after each 16 x 16 block of v, with its number.
+template <class Config, class Beside = Sm80Idle>
 __device__ __forceinline__ void sm80_multiply_pv(Sm80Rows<Config> (&rows)[Config::kRowGroups],
-                                                 const typename Sm80Storage<Config>::VTile& v_tile) {
+                                                 const typename Sm80Storage<Config>::VTile& v_tile,
+                                                 Beside&& beside = {}) {
   const auto v = BlockReader<typename Sm80Storage<Config>::VTile>::by_rows(v_tile, threadIdx.x % 32);
 #pragma unroll
   for (int key = 0; key < Config::kBlockN; key += kMmaDepth) {
     OperandA p[Config::kRowGroups];
 #pragma unroll
-    for (int r = 0; r < Config::kRowGroups; ++r) p[r] = pack_operand_a<ElementOf<Config>>(rows[r].s + key / 2);
+    for (int r = 0; r < Config::kRowGroups; ++r) {
+      p[r] = Config::kTrails ? rows[r].p[key / kMmaDepth] : pack_operand_a<ElementOf<Config>>(rows[r].s + key / 2);
+    }
 #pragma unroll
     for (int column = 0; column < Sm80Shape<Config>::kColumnsV; column += 2 * kMmaColumns) {
       const OperandBPair pair = v.b(key, column);
@@ -79,6 +90,7 @@ __device__ __forceinline__ void sm80_multiply_pv(Sm80Rows<Config> (&rows)[Config
         float* o = rows[i / 2].o + column / 2 + i % 2 * kAccumulatorsOfMma;
         mma_add<ElementOf<Config>>(o, p[i / 2], pair.half[i % 2]);
       }
+      beside((key * Sm80Shape<Config>::kColumnsV / kMmaDepth + column) / kMmaDepth);
     }
   }
 }

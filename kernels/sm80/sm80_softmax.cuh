@@ -58,16 +58,16 @@ struct Sm80Softmax<true> : RunningSoftmax<ScoreUnits::kNatural> {
   }
 };
 
-// The tile of a warp's rows: m grows to the maximum, scores become p.
+// The tile of a warp's rows: m grows to tile_max, scores become p.
 template <int kTiles, class Rows>
-__device__ __forceinline__ void follow_maxima(Rows (&tile)[kTiles], float scale_log2) {
+__device__ __forceinline__ void follow_maxima(Rows (&tile)[kTiles], const float (&tile_max)[kTiles][kRowsOfThread],
+                                              float scale_log2) {
 #pragma unroll
-  for (Rows& rows : tile) {
+  for (int r = 0; r < kTiles; ++r) {
+    Rows& rows = tile[r];
     float rescale[kRowsOfThread];
 #pragma unroll
-    for (int h = 0; h < kRowsOfThread; ++h) {
-      rescale[h] = rows.softmax.raise_row(h, quad_max(thread_row_max(rows.s, h)), scale_log2);
-    }
+    for (int h = 0; h < kRowsOfThread; ++h) rescale[h] = rows.softmax.raise_row(h, tile_max[r][h], scale_log2);
     scale_rows(rows.o, rescale);
 #pragma unroll
     for (int i = 0; i < static_cast<int>(sizeof(rows.s) / sizeof(float)); ++i) {
@@ -75,6 +75,18 @@ __device__ __forceinline__ void follow_maxima(Rows (&tile)[kTiles], float scale_
     }
     rows.softmax.add_to_sum(rows.s);
   }
+}
+
+// The tile of a warp's rows: m grows to the maximum of its own keys.
+template <int kTiles, class Rows>
+__device__ __forceinline__ void follow_maxima(Rows (&tile)[kTiles], float scale_log2) {
+  float tile_max[kTiles][kRowsOfThread];
+#pragma unroll
+  for (int i = 0; i < kTiles * kRowsOfThread; ++i) {
+    tile_max[i / kRowsOfThread][i % kRowsOfThread] =
+        quad_max(thread_row_max(tile[i / kRowsOfThread].s, i % kRowsOfThread));
+  }
+  follow_maxima(tile, tile_max, scale_log2);
 }
 
 }  // namespace attend

@@ -60,6 +60,29 @@ struct Sm80Work {
                             : HeadTile::of_block(block, row_tiles, args.num_heads_q);
     return {at.batch, at.head, at.tile * Sm80Shape<Config>::kBlockM, part};
   }
+
+  [[nodiscard]] __device__ __forceinline__ int first_column_v() const {
+    return Config::kColumnParts == 1 ? 0 : part * Sm80Shape<Config>::kColumnsV;
+  }
+};
+
+// The keys of a block: where they lie, and the tiles of them that some row sees.
+struct Sm80Keys {
+  const Bits16* k;  // of the sequence's first key
+  const Bits16* v;  // likewise, the block's columns
+  int64 seqlen;
+  Sm80KeyTiles tiles;
+
+  template <class Config>
+  [[nodiscard]] static __device__ __forceinline__ Sm80Keys of(const ForwardOptionArgs& args,
+                                                              const Sm80Work<Config>& work, const SequenceSpan& span) {
+    const uint32 head = key_head_of(args.base, work.head);
+    const WindowMask window = ScoreRules<Config>::window_of(args.options, span);
+    return {static_cast<const Bits16*>(args.base.k) + args.base.k_stride.offset(span.batch, head, span.k_begin),
+            static_cast<const Bits16*>(args.base.v) + args.base.v_stride.offset(span.batch, head, span.k_begin) +
+                work.first_column_v(),
+            span.seqlen_k, Sm80KeyTiles::of_rows<Config>(window, work.row, work.row + Config::kBlockM)};
+  }
 };
 
 // What a warp's rows see.
@@ -74,29 +97,25 @@ struct Sm80Block {
   Sm80Work<Config> work;
   SequenceSpan span;
   ScoreRules<Config> rules;
-  const Bits16* k;     // of the sequence's first key
-  const Bits16* v;     // likewise, the block's columns
-  float scale_log2;    // what scores are multiplied with to be exponents of 2
-  uint32 zero;         // which the compiler does not know to be 0
-  Sm80KeyTiles tiles;  // that some row sees
+  Sm80Keys keys;
+  float scale_log2;  // what scores are multiplied with to be exponents of 2
+  uint32 zero;       // which the compiler does not know to be 0
   Sm80WarpTiles own[Config::kWarps];
 
-  [[nodiscard]] __device__ __forceinline__ int first_column_v() const {
-    return Config::kColumnParts == 1 ? 0 : work.part * Sm80Shape<Config>::kColumnsV;
-  }
-
-  // The rules for 16 rows of the block's and the keys of tile n.
-  [[nodiscard]] __device__ __forceinline__ TileRules<Config> tile_of_group(int first_row, int n) const {
-    return rules.tile(work.row + first_row, int64{n} * Config::kBlockN);
+  // The rules for 16 rows of the block's and the keys of tile n from first_key on.
+  [[nodiscard]] __device__ __forceinline__ TileRules<Config> tile_of_group(int first_row, int n,
+                                                                           int first_key = 0) const {
+    return rules.tile(work.row + first_row, int64{n} * Config::kBlockN + first_key);
   }
 
   // By all threads. Another barrier has to pass before `to` is read.
   static __device__ __forceinline__ void make(Sm80Block& to, const ForwardOptionArgs& args,
-                                              const Sm80Work<Config>& work, const SequenceSpan& span) {
+                                              const Sm80Work<Config>& work, const SequenceSpan& span,
+                                              const Sm80Keys& keys) {
     constexpr int kRowsOfWarp = Sm80Shape<Config>::kRowsOfWarp;
     const WindowMask window = ScoreRules<Config>::window_of(args.options, span);
     const uint32 warp = threadIdx.x / 32;
-    const int64 own_row = work.row + warp * kRowsOfWarp;
+    const int64 own_row = work.row + warp / Config::kSplits * kRowsOfWarp;
     if (threadIdx.x % 32 == 0) {
       to.own[warp] = {Sm80KeyTiles::of_rows<Config>(window, own_row, own_row + kRowsOfWarp),
                       Sm80KeyTiles::whole_for_rows<Config>(window, own_row, own_row + kRowsOfWarp)};
@@ -105,14 +124,10 @@ struct Sm80Block {
     to.work = work;
     to.span = span;
     to.zero = 0;
-    const uint32 head_k = key_head_of(args.base, work.head);
-    to.k = static_cast<const Bits16*>(args.base.k) + args.base.k_stride.offset(span.batch, head_k, span.k_begin);
-    to.v = static_cast<const Bits16*>(args.base.v) + args.base.v_stride.offset(span.batch, head_k, span.k_begin) +
-           to.first_column_v();
+    to.keys = keys;
     to.rules =
         ScoreRules<Config>::make(args.options, args.base.scale, span, work.sequence, work.head, args.base.num_heads_q);
     to.scale_log2 = fminf(score_scale_log2(to.rules), kLargestFloat);
-    to.tiles = Sm80KeyTiles::of_rows<Config>(window, work.row, work.row + Config::kBlockM);
   }
 };
 
@@ -132,6 +147,15 @@ struct alignas(kSwizzleAtom) Sm80Storage {
   static_assert(sizeof(Sm80Block<Config>) <= kSm80BlockBytes);
   // m and l of each thread's rows, where Config::kParks: nobody else reads or writes them.
   alignas(kSm80BlockBytes) float4 parked[Config::kParks ? Config::kRowGroups * Config::kThreads : 1];
+  static constexpr int kParkedAt = sizeof(QTile) + kSm80Stages * sizeof(Stage) + kSm80BlockBytes;  // bytes from here
+  static_assert((kParkedAt - kSm80BlockBytes) % kSm80BlockBytes == 0, "nothing between the tiles and the block");
+
+  // With kSplits, of a tile n and n + 1: p of 16 keys of 16 rows, an OperandA of each lane.
+  static constexpr int kTeams = Config::kWarps / Config::kSplits;  // of warps that share rows
+  static constexpr bool kSplits = Config::kSplits > 1;
+  uint4 p[kSplits ? 2 : 1][kSplits ? kTeams : 1][kSplits ? Config::kBlockN / 16 : 1][kSplits ? Config::kRowGroups : 1]
+         [kSplits ? 32 : 1];
+  float of_rows[kSplits ? Config::kSplits : 1][kSplits ? Shape::kBlockM : 4];  // maxima or sums of each warp's keys
 
   // Where tile n lies.
   [[nodiscard]] __device__ __forceinline__ Stage& stage_of(int n) {

@@ -6,6 +6,15 @@
 
 namespace attend {
 
+// Where m and l of a thread's group of rows wait. The thread is added first and the place last, as a constant that takes
+// no register: else the compiler keeps the place in one, or spills it.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ float4& sm80_parking(Sm80Storage<Config>& smem, int group) {
+  using Storage = Sm80Storage<Config>;
+  auto* mine = reinterpret_cast<unsigned char*>(&smem) + recomputed(threadIdx.x) * sizeof(float4);
+  return *reinterpret_cast<float4*>(mine + Storage::kParkedAt + group * Config::kThreads * sizeof(float4));
+}
+
 // m and l leave the registers for shared memory, and come back.
 template <class Config>
 __device__ __forceinline__ void sm80_park(const Sm80Rows<Config> (&rows)[Config::kRowGroups],
@@ -14,18 +23,16 @@ __device__ __forceinline__ void sm80_park(const Sm80Rows<Config> (&rows)[Config:
 #pragma unroll
     for (int r = 0; r < Config::kRowGroups; ++r) {
       const auto& softmax = rows[r].softmax;
-      smem.parked[r * Config::kThreads + recomputed(threadIdx.x)] = {softmax.row_max[0], softmax.row_max[1],
-                                                                     softmax.row_sum[0], softmax.row_sum[1]};
+      sm80_parking(smem, r) = {softmax.row_max[0], softmax.row_max[1], softmax.row_sum[0], softmax.row_sum[1]};
     }
   }
 }
 template <class Config>
-__device__ __forceinline__ void sm80_fetch(Sm80Rows<Config> (&rows)[Config::kRowGroups],
-                                           const Sm80Storage<Config>& smem) {
+__device__ __forceinline__ void sm80_fetch(Sm80Rows<Config> (&rows)[Config::kRowGroups], Sm80Storage<Config>& smem) {
   if constexpr (Config::kParks) {
 #pragma unroll
     for (int r = 0; r < Config::kRowGroups; ++r) {
-      const float4 state = smem.parked[r * Config::kThreads + recomputed(threadIdx.x)];
+      const float4 state = sm80_parking(smem, r);
       rows[r].softmax.row_max[0] = state.x;
       rows[r].softmax.row_max[1] = state.y;
       rows[r].softmax.row_sum[0] = state.z;
@@ -34,22 +41,29 @@ __device__ __forceinline__ void sm80_fetch(Sm80Rows<Config> (&rows)[Config::kRow
   }
 }
 
-// s of tile n. thread: threadIdx.x. is_whole: all of the warp's rows see all of its keys.
+// Options and masks of the scores of tile n, its keys from first_key on.
 template <class Config>
-__device__ __forceinline__ void sm80_scores(Sm80Rows<Config> (&rows)[Config::kRowGroups],
-                                            const Sm80Storage<Config>& smem, uint32 thread, int n, bool is_whole) {
+__device__ __forceinline__ void sm80_apply_rules(Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                                 const Sm80Storage<Config>& smem, int n, int first_key) {
   const int lane = threadIdx.x % 32;
-  sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n).k, thread);
-  if (Config::kSpeculates && is_whole) return;
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
-    const auto tile = smem.block.tile_of_group(sm80_first_row<Config>(r), n);
+    const auto tile = smem.block.tile_of_group(sm80_first_row<Config>(r), n, first_key);
     if (!Config::kSpeculates && tile.template all_visible<kMmaRows, Config::kBlockN>()) {
       apply_rules<true>(tile, rows[r].s, lane);
     } else {
       apply_rules<false>(tile, rows[r].s, lane);
     }
   }
+}
+
+// s of tile n. thread: threadIdx.x. is_whole: all of the warp's rows see all of its keys.
+template <class Config>
+__device__ __forceinline__ void sm80_scores(Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                            const Sm80Storage<Config>& smem, uint32 thread, int n, bool is_whole) {
+  sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n).k, thread);
+  if (Config::kSpeculates && is_whole) return;
+  sm80_apply_rules(rows, smem, n, 0);
 }
 
 // p in the place of s, all of which is seen, relative to the maxima that there are. Returns, for the whole warp alike,
@@ -90,7 +104,7 @@ __device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kR
                                              int n, const Sm80WarpTiles& own) {
   if constexpr (Config::kSpeculates) {
     const bool is_whole = own.whole.has(n);
-    const bool speculates = is_whole && n != own.seen.begin;
+    const bool speculates = is_whole && n + 1 != own.seen.end;
     uint32 thread = threadIdx.x;
     if (!Config::kFuses || !speculates) sm80_scores(rows, smem, thread, n, is_whole);
     if (speculates) {

@@ -23,8 +23,8 @@ TEST(Sm80Forward, TilesFollowTheSharedMemoryOfTheArchitecture) {
   };
   constexpr Wanted kWanted[] = {
       {64, "sm_80", 128, 64, 128, 50176},   {64, "sm_86", 128, 64, 128, 50176},  {64, "sm_90a", 128, 64, 128, 50176},
-      {128, "sm_80", 128, 32, 128, 70656},  {128, "sm_86", 128, 64, 256, 99328}, {128, "sm_90a", 128, 64, 128, 103424},
-      {256, "sm_80", 128, 32, 256, 132096}, {256, "sm_120", 64, 32, 128, 99328}, {256, "sm_90a", 64, 32, 128, 99328},
+      {128, "sm_80", 128, 32, 128, 66560},  {128, "sm_86", 128, 64, 256, 99328}, {128, "sm_90a", 128, 64, 128, 103424},
+      {256, "sm_80", 128, 32, 256, 132096}, {256, "sm_120", 64, 32, 128, 99328}, {256, "sm_90a", 128, 64, 256, 231424},
       {512, "sm_80", 64, 32, 128, 164864},  {512, "sm_89", 32, 16, 64, 82944},   {512, "sm_90a", 128, 32, 256, 230400}};
   for (const Wanted& w : kWanted) {
     SCOPED_TRACE(std::string(w.arch) + " " + std::to_string(w.head_dim));
@@ -35,6 +35,20 @@ TEST(Sm80Forward, TilesFollowTheSharedMemoryOfTheArchitecture) {
     EXPECT_EQ(constant(made, d, "kBlockN"), w.block_n);
     EXPECT_EQ(constant(made, d, "kThreads"), w.threads);
     EXPECT_EQ(constant(made, d, "kSmemBytes"), w.smem_bytes);
+  }
+  for (const std::int64_t seqlen : {512, 2048}) {
+    for (const std::int64_t head_dim : {64, 256}) {
+      const Sizes sizes = {.batch = 32,
+                           .heads = 8,
+                           .heads_kv = 8,
+                           .seqlen_q = seqlen,
+                           .seqlen_k = seqlen,
+                           .head_dim = head_dim,
+                           .head_dim_v = head_dim};
+      const MadeUp causal(DType::kBF16, sizes, {.causal = true}), full(DType::kBF16, sizes);
+      EXPECT_EQ(constant(causal, device("sm_90a", 132), "kBlockM"), seqlen == 512 ? 64 : 128) << head_dim;
+      EXPECT_EQ(constant(full, device("sm_90a", 132), "kBlockM"), 128) << head_dim;
+    }
   }
   const MadeUp decode(DType::kBF16, {16, 32, 8, 1, 8192, 128, 128});
   EXPECT_EQ(constant(decode, device("sm_80", 108), "kBlockM"), 64) << "one row";

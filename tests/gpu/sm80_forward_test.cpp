@@ -137,26 +137,52 @@ TEST_F(AheadForward80, CompilesWhatTheForwardCasesNeed) {
   for (const char* arch : kSmallerGpus) compile_ahead(kCompute, tile_cases(), max_smem_of(arch));
 }
 
+/// What would be chosen on such a device, on the GPU that there is: as what is chosen here.
+void expect_the_same(const AttentionCase& c, const cuda::DeviceInfo& device) {
+  const cuda::Family& family = *cuda::find_family(kCompute);
+  const Inputs in = make_inputs(c);
+  const Outputs out = make_outputs(in), want = make_outputs(in);
+  run_forward(in, want, kCompute);
+  core::Problem p = core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &out.lse.view(),
+                                               in.params(kCompute));
+  p.q.device = {DeviceType::kCUDA, 0};
+  const cuda::ContextGuard guard(0);
+  const cuda::OwnStream stream;
+  cuda::launch(family, p, family.choose(p, device), stream.get());
+  cuda::synchronize(stream.get());
+  expect_near("o", out.o.values(), want.o.values(), property_tolerance(c.dtype));
+  expect_near("lse", out.lse.values(), want.lse.values(), property_tolerance(DType::kF32));
+}
+
+/// The tiles of large problems in small ones, where tails and masks are many: whole tiles whose maxima serve, and
+/// (large scores) those that do not. 520 keys are short, where causal: those have tiles of their own.
+TEST_F(Sm80, TilesOfLargeProblemsComputeTheSame) {
+  cuda::DeviceInfo device = cuda::device_info(0);
+  device.num_multiprocessors = 1;
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    for (const Fill fill : {Fill::kNormal, Fill::kLarge, Fill::kOutlier}) {
+      for (const std::int64_t seqlen_q : {1, 130, 515}) {
+        for (const std::int64_t seqlen_k : {520, 840}) {
+          for (const bool causal : {false, true}) {
+            AttentionCase c = plain(DType::kBF16, 2, 1, seqlen_q, seqlen_k, head_dim, causal);
+            c.fill = fill;
+            SCOPED_TRACE(describe(c));
+            expect_the_same(c, device);
+          }
+        }
+      }
+    }
+  }
+}
+
 /// What is chosen where a block may have less shared memory than here, on the GPU that there is.
 TEST_F(Sm80, TilesOfSmallerGpusComputeTheSame) {
-  const cuda::Family& family = *cuda::find_family(kCompute);
   for (const char* arch : kSmallerGpus) {
     cuda::DeviceInfo smaller = cuda::device_info(0);
     smaller.max_smem_per_block = std::min(smaller.max_smem_per_block, max_smem_of(arch));
     for (const AttentionCase& c : tile_cases()) {
       SCOPED_TRACE(std::string(arch) + " " + describe(c));
-      const Inputs in = make_inputs(c);
-      const Outputs out = make_outputs(in), want = make_outputs(in);
-      run_forward(in, want, kCompute);
-      core::Problem p = core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &out.lse.view(),
-                                                   in.params(kCompute));
-      p.q.device = {DeviceType::kCUDA, 0};
-      const cuda::ContextGuard guard(0);
-      const cuda::OwnStream stream;
-      cuda::launch(family, p, family.choose(p, smaller), stream.get());
-      cuda::synchronize(stream.get());
-      expect_near("o", out.o.values(), want.o.values(), property_tolerance(c.dtype));
-      expect_near("lse", out.lse.values(), want.lse.values(), property_tolerance(DType::kF32));
+      expect_the_same(c, smaller);
     }
   }
 }

@@ -1,5 +1,6 @@
 // sm80_forward: float16 and bfloat16 forward on the tensor cores of every GPU since Ampere, every option.
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "cuda/launch/estimate.hpp"
@@ -51,7 +52,24 @@ Sm80ForwardTile tile_of(const Facts& facts, int warps, int row_groups, int block
           .puts_aside = puts_aside,
           .speculates = speculates,
           .fuses = speculates && widest <= 64,
-          .parks = speculates && widest > 64 && row_groups == 2};
+          .parks = speculates && widest > 64 && row_groups == 2,
+          .trails = 0,
+          .splits = 1};
+}
+
+/// p v of a tile beside the exponents of the next one.
+Sm80ForwardTile trailing(Sm80ForwardTile tile) {
+  tile.trails = 1;
+  tile.fuses = 0;
+  tile.parks = 0;
+  return tile;
+}
+
+/// Two warps for the same 32 rows: the products wait for shared memory least.
+Sm80ForwardTile split_tile(const Facts& facts) {
+  Sm80ForwardTile tile = trailing(tile_of(facts, 8, 2, 64, false, 1));
+  tile.splits = 2;
+  return tile;
 }
 
 /// Tall tiles: two groups of 16 rows a warp as long as their sums leave registers for the scores, and two blocks on a
@@ -62,17 +80,42 @@ Sm80ForwardTile tall_tile(const Facts& facts, int max_smem) {
   constexpr int kTwoOf64Rows = 197 << 10;  // two blocks of 64 rows of 256 columns and 32 keys
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const int keys = has_rules(facts) ? 32 : 64;  // rules want the registers of the other scores
-  if (widest <= 64) return tile_of(facts, 4, 2, keys, keys == 64, 2);
+  const bool is_plain = !has_rules(facts);
+  if (widest > 32 && widest <= 64 && is_plain) return trailing(tile_of(facts, 4, 2, 64, true, 2));
+  if (widest <= 64) return tile_of(facts, 4, 2, keys, false, 2);
   if (widest <= 128 && max_smem >= kTwoOf64Keys) return tile_of(facts, 4, 2, keys, false, 2);
+  if (widest <= 128 && is_plain && max_smem >= kTwoOf32Keys) return trailing(tile_of(facts, 4, 2, 32, false, 2));
   if (widest <= 128 && max_smem >= kTwoOf32Keys) return tile_of(facts, 4, 2, 32, false, 2);
   if (widest <= 128) return tile_of(facts, 8, 1, keys, true, 1);
   // Two blocks do not wait for each other as the warps of one do, and q in registers spares a ninth of all ldmatrix.
-  const bool is_plain = !has_rules(facts) && widest > 192 && widest <= kSm80MostColumns;
-  if (is_plain && max_smem >= kTwoOf64Rows) return tile_of(facts, 4, 1, 32, true, 2);
+  const bool is_wide = is_plain && widest > 192 && widest <= kSm80MostColumns;
+  const bool splits = is_wide && sm80_columns_v(facts.head_dim_v, 1) % (2 * kPanelColumns) == 0;
+  if (splits && sm80_forward_smem_bytes(split_tile(facts), facts.head_dim, facts.head_dim_v) <= max_smem) {
+    return split_tile(facts);
+  }
+  if (is_wide && max_smem >= kTwoOf64Rows) return tile_of(facts, 4, 1, 32, true, 2);
   return first_that_fits(
       facts, max_smem,
       {tile_of(facts, 8, 1, keys, false, 1), tile_of(facts, 8, 1, 32, false, 1), tile_of(facts, 4, 1, 32, false, 1),
        tile_of(facts, 4, 1, 16, false, 1), tile_of(facts, 2, 1, 16, false, 1)});
+}
+
+constexpr std::int64_t kShortSeqlen = 768;
+
+/// For short causal sequences: of a tall tile masks would hide half, and few of them run at once. Tall ones lose at 512
+/// keys on an H200 (16384 rows of 2048 columns in all), not at 2048; where they begin to win has not been looked for.
+std::optional<Sm80ForwardTile> short_tile(const Facts& facts, int max_smem) {
+  constexpr int kFourOf64Rows = 170 << 10;  // four blocks of 64 rows of 64 columns and 64 keys, on a multiprocessor
+  constexpr int kTwoOf64Rows = 197 << 10;   // two blocks of 64 rows of 256 columns and 32 keys
+  const int widest = std::max(facts.head_dim, facts.head_dim_v);
+  if (facts.mask != MaskKind::kCausal || has_rules(facts)) return std::nullopt;
+  if (widest > 32 && widest <= 64 && max_smem >= kFourOf64Rows) {
+    Sm80ForwardTile tile = tile_of(facts, 4, 1, 64, true, 4);
+    tile.fuses = 0;  // four blocks leave no registers for it
+    return tile;
+  }
+  if (widest > 192 && widest <= kSm80MostColumns && max_smem >= kTwoOf64Rows) return tile_of(facts, 4, 1, 32, true, 2);
+  return std::nullopt;
 }
 
 /// For heads with few rows: warps whose rows do not exist only load.
@@ -103,10 +146,11 @@ Sm80ForwardVariant with(const Facts& facts, int copy_bytes, const Sm80ForwardTil
 /// others are assumptions.
 double tflops_of(const Sm80ForwardVariant& v) {
   const int widest = v.widest();
-  double rate = widest <= 64 ? 295 : widest <= 128 ? 360 : widest <= 192 ? 250 : widest <= 256 ? 300 : 120;
+  double rate = widest <= 64 ? 330 : widest <= 128 ? 370 : widest <= 192 ? 250 : widest <= 256 ? 330 : 120;
   if (has_rules(v)) rate = widest <= 64 ? 117 : widest <= 128 ? 180 : widest <= 256 ? 125 : 60;
   if (v.copy_bytes < 4) rate *= 0.5;
-  const bool is_low = widest <= 128 ? v.tile.row_groups == 1 : widest > 192 && v.tile.warps * v.tile.min_blocks < 8;
+  const bool is_low = widest <= 128 ? v.tile.row_groups == 1 && v.tile.min_blocks < 4
+                                    : widest > 192 && v.tile.warps * v.tile.min_blocks < 8;
   return is_low ? 0.65 * rate : rate;
 }
 
@@ -135,6 +179,12 @@ class Sm80Forward final : public Family {
     Choice choice = {
         .variant = with(facts, copy_bytes, tall_tile(facts, smem)),
         .why = "Ampere's tensor core instructions: row tiles as tall as registers and shared memory allow"};
+    const auto low_if_short = short_tile(facts, smem);
+    if (low_if_short && std::max(p.max_seqlen_q, p.max_seqlen_k) <= kShortSeqlen) {
+      choice = {
+          .variant = with(facts, copy_bytes, *low_if_short),
+          .why = "Ampere's tensor core instructions: short and causal, so tiles of 64 rows, which masks cut least"};
+    }
     lay_out(p, device, choice);
     Choice other = {.variant = with(facts, copy_bytes, low_tile(facts, smem)),
                     .why = "Ampere's tensor core instructions: few rows, so tiles of 64"};
@@ -178,6 +228,8 @@ class Sm80Forward final : public Family {
                                            {"kSpeculates", tile.speculates != 0},
                                            {"kFuses", tile.fuses != 0},
                                            {"kParks", tile.parks != 0},
+                                           {"kTrails", tile.trails != 0},
+                                           {"kSplits", std::int64_t{tile.splits}},
                                            {"kCopyBytes", std::int64_t{v.copy_bytes}},
                                            {"kSmemBytes", std::int64_t{v.smem_bytes()}}});
     return {std::move(spec)};
@@ -207,7 +259,9 @@ class Sm80Forward final : public Family {
                                        {"puts_aside", kTileAt + 6},
                                        {"speculates", kTileAt + 7},
                                        {"fuses", kTileAt + 8},
-                                       {"parks", kTileAt + 9}};
+                                       {"parks", kTileAt + 9},
+                                       {"trails", kTileAt + 10},
+                                       {"splits", kTileAt + 11}};
     return kAll;
   }
 
@@ -275,6 +329,13 @@ std::vector<Variant> Sm80Forward::examples(const Arch& arch) const {
   for (const int head_dim : {64, 512}) {
     add(facts(kBF16, head_dim, head_dim, kCausal, option::kSoftcap));
     add(facts(kBF16, head_dim, head_dim, kCausal, option::kBoolMask), true);
+  }
+  for (const int head_dim : {64, 256}) {
+    for (const Facts& f : {facts(kBF16, head_dim, head_dim, kCausal),
+                           facts(kF16, head_dim - 1, head_dim - 3, kCausal, option::kVarlen, kF32, true)}) {
+      const auto tile = short_tile(f, arch.max_smem_per_block);
+      if (tile) variants.emplace_back(with(f, head_dim == f.head_dim ? 16 : 2, *tile));
+    }
   }
   add(facts(kBF16, 96, 96, kCausal));
   add(facts(kBF16, 192, 128, kCausal));

@@ -1,0 +1,200 @@
+// Two warps share their rows (Config::kSplits): each computes s of half of a tile's keys, and o of half of the columns
+// from p of all of them, which they hand over in 16 bits, lane to lane. So an operand of v serves twice the rows that
+// registers would else allow, one of k too: at 256 columns shared memory is what products wait for.
+//
+// p v trails s by a tile (sm80_trailing.cuh): the barrier between tiles is the only one. Both warps' p is relative to
+// the same m. That it served, all threads hear at that barrier; where it did not, the block takes the tile again.
+#pragma once
+
+#include "../common/named_barrier.cuh"
+#include "sm80_trailing.cuh"
+
+namespace attend {
+
+template <class Config>
+struct Sm80Split {
+  using Shape = Sm80Shape<Config>;
+  using Storage = Sm80Storage<Config>;
+  using Rows = Sm80Rows<Config>[Config::kRowGroups];
+  using PartOfV = PanelTile<Config::kBlockN, Shape::kColumnsOfWarp>;
+  using PartOfO = PanelTile<Shape::kBlockM, Shape::kColumnsOfWarp>;
+  static constexpr int kOperands = Shape::kKeysOfWarp / kMmaDepth;  // of p, a warp's own
+  static constexpr int kTeamThreads = Config::kSplits * 32;
+  static constexpr int kState = Config::kRowGroups * kRowsOfThread;
+  static_assert(Config::kTrails && Config::kColumnParts == 1 && Shape::kColumnsOfWarp % kPanelColumns == 0);
+
+  Storage& smem;
+  uint32 warp;
+  uint32 lane;
+  float sum[kState];  // of p of the newest tile, not yet known to serve
+
+  [[nodiscard]] __device__ __forceinline__ uint32 team() const { return warp / Config::kSplits; }
+  [[nodiscard]] __device__ __forceinline__ uint32 part() const { return warp % Config::kSplits; }
+
+  // The warp's keys of tile n: rows of k, which keep their places modulo 8.
+  [[nodiscard]] __device__ __forceinline__ const typename Storage::KTile& own_keys(int n) const {
+    static_assert(Shape::kKeysOfWarp % 8 == 0);
+    constexpr int kChunksOfRow = kSwizzleBytes / kChunkBytes;
+    const uint4* first = smem.stage_of(n).k.chunk + part() * (Shape::kKeysOfWarp * kChunksOfRow);
+    return *reinterpret_cast<const typename Storage::KTile*>(first);
+  }
+
+  __device__ __forceinline__ void hand_over(const Rows& rows, int n) {
+#pragma unroll
+    for (int i = 0; i < kOperands * Config::kRowGroups; ++i) {
+      const OperandA p =
+          pack_operand_a<ElementOf<Config>>(rows[i % Config::kRowGroups].s + i / Config::kRowGroups * kMmaDepth / 2);
+      smem.p[n & 1][team()][part() * kOperands + i / Config::kRowGroups][i % Config::kRowGroups][lane] = {
+          p.reg[0], p.reg[1], p.reg[2], p.reg[3]};
+    }
+  }
+
+  // o += p v of tile n.
+  template <class Beside = Sm80Idle>
+  __device__ __forceinline__ void multiply_pv(Rows& rows, int n, Beside&& beside = {}) {
+    const auto& v_tile = reinterpret_cast<const PartOfV*>(&smem.stage_of(n).v)[part()];
+    const auto v = BlockReader<PartOfV>::by_rows(v_tile, lane);
+    const uint4* from = &smem.p[n & 1][team()][0][0][lane];
+#pragma unroll
+    for (int key = 0; key < Config::kBlockN; key += kMmaDepth) {
+      OperandA p[Config::kRowGroups];
+#pragma unroll
+      for (int r = 0; r < Config::kRowGroups; ++r) {
+        const uint4 x = from[(key / kMmaDepth * Config::kRowGroups + r) * 32];
+        p[r] = {{x.x, x.y, x.z, x.w}};
+      }
+#pragma unroll
+      for (int column = 0; column < Shape::kColumnsOfWarp; column += 2 * kMmaColumns) {
+        const OperandBPair pair = v.b(key, column);
+#pragma unroll
+        for (int i = 0; i < 2 * Config::kRowGroups; ++i) {
+          float* o = rows[i / 2].o + column / 2 + i % 2 * kAccumulatorsOfMma;
+          mma_add<ElementOf<Config>>(o, p[i / 2], pair.half[i % 2]);
+        }
+        beside((key * Shape::kColumnsOfWarp / kMmaDepth + column) / kMmaDepth);
+      }
+    }
+  }
+
+  // The team's maxima of a tile, or sums. what(group, half) is the lane's own.
+  template <class What>
+  __device__ __forceinline__ void put_for_team(const What& what) {
+#pragma unroll
+    for (int i = 0; i < kState; ++i) {
+      const int row = sm80_first_row<Config>(i / kRowsOfThread) + accumulator_row(lane) + i % kRowsOfThread * kRowHalf;
+      if (accumulator_column(lane) == 0) smem.of_rows[part()][row] = what(i / kRowsOfThread, i % kRowsOfThread);
+    }
+    barrier_wait<kTeamThreads>(1 + team());  // both warps' values are there
+  }
+  [[nodiscard]] __device__ __forceinline__ float of_other(int group, int h) const {
+    return smem.of_rows[1 - part()][sm80_first_row<Config>(group) + accumulator_row(lane) + h * kRowHalf];
+  }
+
+  // p of tile n, whose maxima are looked for; sums are added at once. By both warps of a team.
+  __device__ __forceinline__ void look_for_maxima(Rows& rows, int n, bool is_whole) {
+    sm80_multiply_qk(rows, smem.q_or_o, own_keys(n), recomputed(threadIdx.x));
+    if (!is_whole) sm80_apply_rules(rows, smem, n, static_cast<int>(part()) * Shape::kKeysOfWarp);
+    float tile_max[Config::kRowGroups][kRowsOfThread];
+#pragma unroll
+    for (int i = 0; i < kState; ++i) {
+      tile_max[i / kRowsOfThread][i % kRowsOfThread] =
+          quad_max(thread_row_max(rows[i / kRowsOfThread].s, i % kRowsOfThread));
+    }
+    put_for_team([&](int r, int h) { return tile_max[r][h]; });
+#pragma unroll
+    for (int i = 0; i < kState; ++i) {
+      float& max = tile_max[i / kRowsOfThread][i % kRowsOfThread];
+      max = fmaxf(max, of_other(i / kRowsOfThread, i % kRowsOfThread));
+    }
+    follow_maxima(rows, tile_max, smem.block.scale_log2);
+    hand_over(rows, n);
+#pragma unroll
+    for (int i = 0; i < kState; ++i) sum[i] = 0.0f;
+  }
+
+  // p of tile n, all of which is seen, beside p v of the one before. Returns whether it serves.
+  [[nodiscard]] __device__ __forceinline__ bool weights_beside_pv(Rows& rows, const ForwardArgs& args, int n) {
+    constexpr int kOfGroup = Shape::kKeysOfWarp / 2;  // of a lane's p
+    constexpr int kCount = Config::kRowGroups * kOfGroup;
+    constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Shape::kColumnsOfWarp / kMmaDepth);  // of v
+    sm80_scores_beside_sends(rows, smem, args, n, own_keys(n));
+    const float scale_log2 = smem.block.scale_log2;
+    float base[kState];
+#pragma unroll
+    for (int i = 0; i < kState; ++i) {
+      base[i] = rows[i / kRowsOfThread].softmax.row_max[i % kRowsOfThread] * scale_log2;
+    }
+    multiply_pv(rows, n + 1, [&](int block) {
+#pragma unroll
+      for (int i = block * kCount / kBlocks; i < (block + 1) * kCount / kBlocks; ++i) {
+        const int row = i / kOfGroup * kRowsOfThread + i / 2 % 2;
+        float& s = rows[i / kOfGroup].s[i % kOfGroup];
+        s = exp2_fast(fmaf(s, scale_log2, -base[row]));
+        sum[row] += s;
+      }
+    });
+    bool serves = true;  // false also for NaN
+#pragma unroll
+    for (int i = 0; i < kState; ++i) {
+      serves &= sum[i] <= kLargestTileSum && rows[i / kRowsOfThread].softmax.can_fold(base[i]);
+    }
+    hand_over(rows, n);
+    return serves;
+  }
+
+  // l of the team's rows, of all keys.
+  __device__ __forceinline__ void finish(Rows& rows) {
+#pragma unroll
+    for (Sm80Rows<Config>& group : rows) group.softmax.finish();
+    put_for_team([&](int r, int h) { return rows[r].softmax.row_sum[h]; });
+#pragma unroll
+    for (int i = 0; i < kState; ++i) {
+      rows[i / kRowsOfThread].softmax.row_sum[i % kRowsOfThread] += of_other(i / kRowsOfThread, i % kRowsOfThread);
+    }
+  }
+
+  __device__ __forceinline__ void add_sums(Rows& rows) {
+#pragma unroll
+    for (int i = 0; i < kState; ++i) {
+      rows[i / kRowsOfThread].softmax.row_sum[i % kRowsOfThread] += sum[i];
+      sum[i] = 0.0f;
+    }
+  }
+};
+
+// All tiles of keys. Of the last k alone has been sent for.
+template <class Config>
+__device__ __forceinline__ void sm80_attend_split(Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                                  Sm80Storage<Config>& smem, const ForwardArgs& args) {
+  Sm80Split<Config> split = {smem, threadIdx.x / 32, threadIdx.x % 32, {}};
+  bool serves = true;
+#pragma unroll 1
+  for (int n = smem.block.keys.tiles.end - 1; n >= smem.block.keys.tiles.begin - 1; --n) {
+    const Sm80WarpTiles own = smem.block.own[split.warp];
+    cp_async_wait<0>();  // the thread's part of k of tile n is there, and of v of the one before
+    // All parts are, and p of the tile before; k of that, and v of the one before it, are no longer read.
+    if (__syncthreads_or(!serves)) {
+      for (float& sum : split.sum) sum = 0.0f;
+      if (own.seen.has(n + 2) && own.whole.has(n + 1)) split.look_for_maxima(rows, n + 1, true);
+      __syncthreads();  // p of the tile before is there anew, and its k is no longer read
+    }
+    serves = true;
+    split.add_sums(rows);
+    const bool has_p = own.seen.has(n + 1);
+    const bool is_usual = has_p && own.seen.has(n) && own.whole.has(n);
+    if (!Sm80Sends<Config>::kApply || !is_usual) sm80_send_next(args, smem, n - 1, n);
+    if (own.seen.has(n)) {
+      if (is_usual) {
+        serves = split.weights_beside_pv(rows, args, n);
+      } else {
+        if (has_p) split.multiply_pv(rows, n + 1);
+        split.look_for_maxima(rows, n, own.whole.has(n));
+      }
+    } else if (has_p) {
+      split.multiply_pv(rows, n + 1);
+    }
+  }
+  split.finish(rows);
+}
+
+}  // namespace attend
