@@ -122,9 +122,9 @@ TEST(Sm80Backward, TheSameBitsAreTwoPassesAndNoSumsInMemory) {
   const cuda::Family& family = *cuda::find_family("sm80_backward");
   const cuda::DeviceInfo d = device("sm_80", 108);
   const auto zeroed_bytes = [&](const core::Problem& p) {
+    const cuda::Workspace workspace = family.workspace(p, family.choose(p, d));
     std::int64_t bytes = 0;
-    for (const auto& region : family.workspace(p, family.choose(p, d)).regions())
-      bytes += region.zeroed ? region.bytes : 0;
+    for (const auto& region : workspace.regions()) bytes += region.zeroed ? region.bytes : 0;
     return bytes;
   };
   const Sizes sizes = {.batch = 2, .heads = 8, .seqlen_q = 1000, .head_dim = 50};
