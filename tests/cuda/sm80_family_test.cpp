@@ -11,7 +11,8 @@ namespace {
 TEST(Sm80Forward, TilesFollowTheSharedMemoryOfTheArchitecture) {
   const cuda::Family& family = *cuda::find_family("sm80_forward");
   const auto constant = [&](const MadeUp& made, const cuda::DeviceInfo& d, const char* name) -> std::int64_t {
-    for (const cuda::Constant& c : family.kernels(family.choose(made.problem, d).variant, d.arch()).front().config) {
+    const std::vector<cuda::KernelSpec> specs = family.kernels(family.choose(made.problem, d).variant, d.arch());
+    for (const cuda::Constant& c : specs.front().config) {
       if (c.name == name) return std::get<std::int64_t>(c.value);
     }
     return -1;
@@ -60,7 +61,8 @@ TEST(Sm80Forward, TakesAnyAlignmentInTheLargestPieces) {
   const auto copy_bytes = [&](const Sizes& sizes, std::uintptr_t skew) -> std::int64_t {
     const MadeUp made(DType::kBF16, sizes, {}, false, 0, skew);
     EXPECT_FALSE(family.lack(made.problem, d).has_value());
-    for (const cuda::Constant& c : family.kernels(family.choose(made.problem, d).variant, d.arch()).front().config) {
+    const std::vector<cuda::KernelSpec> specs = family.kernels(family.choose(made.problem, d).variant, d.arch());
+    for (const cuda::Constant& c : specs.front().config) {
       if (c.name == "kCopyBytes") return std::get<std::int64_t>(c.value);
     }
     return -1;
@@ -76,11 +78,9 @@ TEST(Sm80Forward, SumsThatTensorCoresWouldCutArePutAside) {
   const cuda::Family& family = *cuda::find_family("sm80_forward");
   const auto puts_aside = [&](DType dtype, std::int64_t seqlen_k) {
     const MadeUp made(dtype, {.seqlen_k = seqlen_k});
-    const auto& config =
-        family.kernels(family.choose(made.problem, device("sm_80", 108)).variant, cuda::find_arch("sm_80"))
-            .front()
-            .config;
-    return std::any_of(config.begin(), config.end(),
+    const std::vector<cuda::KernelSpec> specs =
+        family.kernels(family.choose(made.problem, device("sm_80", 108)).variant, cuda::find_arch("sm_80"));
+    return std::any_of(specs.front().config.begin(), specs.front().config.end(),
                        [](const cuda::Constant& c) { return c.name == "kPutsAside" && std::get<bool>(c.value); });
   };
   EXPECT_FALSE(puts_aside(DType::kF16, 65536));
@@ -136,9 +136,9 @@ TEST(Sm80Backward, TheSameBitsAreTwoPassesAndNoSumsInMemory) {
   const cuda::Family& family = *cuda::find_family("sm80_backward");
   const cuda::DeviceInfo d = device("sm_80", 108);
   const auto zeroed_bytes = [&](const core::Problem& p) {
+    const cuda::Workspace workspace = family.workspace(p, family.choose(p, d));
     std::int64_t bytes = 0;
-    for (const auto& region : family.workspace(p, family.choose(p, d)).regions())
-      bytes += region.zeroed ? region.bytes : 0;
+    for (const auto& region : workspace.regions()) bytes += region.zeroed ? region.bytes : 0;
     return bytes;
   };
   const Sizes sizes = {.batch = 2, .heads = 8, .seqlen_q = 1000, .head_dim = 50};

@@ -23,6 +23,7 @@ inline ProgramResult on_ranks(int num_ranks, const std::string& line) {
     ::setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1);
     ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    ::setenv("ASAN_OPTIONS", "detect_leaks=0", 0);  // Open MPI keeps memory to the end of a process
   });
 }
 
