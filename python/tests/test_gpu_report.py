@@ -26,7 +26,7 @@ ATTEND = """#!/bin/sh
 echo '{{"kernel_digest": "d", "devices": [{{"type": "cpu"}}{gpus}]}}'
 """
 GPU = ', {"type": "cuda"}'
-RING = "NcclRing*:GpuRingOfSeveral*:RingProcesses*:*EveryWayOfMessages*"
+RING = "NcclRing*:GpuRingOfSeveral*:GpuRingError*:RingProcesses*:*EveryWayOfMessages*:SeveralGpus*"
 
 
 @pytest.fixture
