@@ -1,7 +1,7 @@
 // <dout, o> of a query row that sees one key, without o's rounding.
 //
-// There p = 1, o is the key's v and <dout, o> is dp, so that ds = p (dp - <dout, o>) is 0. From an o that was rounded to
-// 16 bits the two cancel to its last bit only, which dropout's 1 / (1 - p) makes large. Rows that see two keys and
+// There p = 1, o is the key's v and <dout, o> is dp, so that ds = p (dp - <dout, o>) is 0. From an o that was rounded
+// to 16 bits the two cancel to its last bit only, which dropout's 1 / (1 - p) makes large. Rows that see two keys and
 // more have gradients beside which o's rounding is as small as that of p and ds.
 #pragma once
 

@@ -155,8 +155,8 @@ __device__ __forceinline__ void store_chunk(typename ElementOf<Config>::Storage*
   }
 }
 
-// kAddsToOutputs: keep * (a row of floats) + factor * numbers, in the columns that store_row() takes. Where keep is 0 the
-// row may be undefined.
+// kAddsToOutputs: keep * (a row of floats) + factor * numbers, in the columns that store_row() takes. Where keep is 0
+// the row may be undefined.
 template <int kLanesX, int kDims>
 __device__ __forceinline__ void add_to_row(float* row, int num_cols, int lane_x, const float (&numbers)[kDims],
                                            float keep, float factor) {

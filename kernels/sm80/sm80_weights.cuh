@@ -6,8 +6,8 @@
 
 namespace attend {
 
-// Where m and l of a thread's group of rows wait. The thread is added first and the place last, as a constant that takes
-// no register: else the compiler keeps the place in one, or spills it.
+// Where m and l of a thread's group of rows wait. The thread is added first and the place last, as a constant that
+// takes no register: else the compiler keeps the place in one, or spills it.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float4& sm80_parking(Sm80Storage<Config>& smem, int group) {
   using Storage = Sm80Storage<Config>;

@@ -16,9 +16,9 @@ namespace {
 struct Link {
   double latency_us, bytes_per_us;
 };
-/// The copy engines of two H200 of one machine, beside products: 134 MB took 0.36 to 0.39 ms, 268 MB 0.71 to 0.9. NCCL's
-/// kernels reach 98, 157 and 303 GB/s at 8, 64 and 256 MiB. Between machines it is what their network gives: as all
-/// ranks have to choose the same and none knows how the others are connected, the model is that of one machine.
+/// The copy engines of two H200 of one machine, beside products: 134 MB took 0.36 to 0.39 ms, 268 MB 0.71 to 0.9.
+/// NCCL's kernels reach 98, 157 and 303 GB/s at 8, 64 and 256 MiB. Between machines it is what their network gives: as
+/// all ranks have to choose the same and none knows how the others are connected, the model is that of one machine.
 constexpr Link kGpuLink = {20, 3.5e5};
 constexpr Link kHostLink = {20, 5e3};
 

@@ -21,14 +21,14 @@ struct Piece {
   core::Placement placement;
 };
 
-/// Of the pieces with its own keys a rank on a GPU takes some before others' keys where gradients go round, and the rest
-/// after them: those hide the way of the first keys that come, these that of its keys' gradients home.
+/// Of the pieces with its own keys a rank on a GPU takes some before others' keys where gradients go round, and the
+/// rest after them: those hide the way of the first keys that come, these that of its keys' gradients home.
 struct OwnPieces {
   std::vector<Piece> first, last;
 };
 
-/// Ranks in groups of as many members each, so that a group's rows are what a rank of `count` would hold: of neighbours,
-/// with striped tokens of every count-th rank.
+/// Ranks in groups of as many members each, so that a group's rows are what a rank of `count` would hold: of
+/// neighbours, with striped tokens of every count-th rank.
 struct Groups {
   int members = 1, count = 1;
   bool strided = false;

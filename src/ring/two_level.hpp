@@ -1,5 +1,5 @@
-// Two levels: ranks of a group deal heads out to each other, so that a rank has all rows of its group for a share of the
-// heads; groups exchange keys and values as the ranks of a ring do, each rank with its like in the others.
+// Two levels: ranks of a group deal heads out to each other, so that a rank has all rows of its group for a share of
+// the heads; groups exchange keys and values as the ranks of a ring do, each rank with its like in the others.
 // Between groups, whose links may be the slower ones, a block goes fewer times than in a ring of all ranks, and heads
 // need to be divided by the members of a group only.
 // Source: Fang & Zhao, USP: A Unified Sequence Parallelism Approach for Long Context Generative AI (2024).

@@ -27,7 +27,8 @@ AttentionCase shared(std::int64_t batch, std::int64_t seqlen_q, std::int64_t seq
 
 /// Whichever block of a cluster comes first, sums are taken in the same order.
 TEST_F(Sm90BiasGradients, RepeatsOfTheBiassGradientAreBitEqual) {
-  // Of the last two a bias has one buffer, v two; the second warpgroup of a block's rows sees fewer tiles than the first.
+  // Of the last two a bias has one buffer, v two; the second warpgroup of a block's rows sees fewer tiles than the
+  // first.
   constexpr struct {
     std::int64_t batch, head_dim, head_dim_v;
   } kSizes[] = {{1, 128, 128}, {2, 128, 128}, {5, 192, 192}, {8, 64, 64}, {3, 128, 192}, {5, 192, 128}};

@@ -1,4 +1,5 @@
-// Causal attention of one long sequence in float64, for problems of which the reference, on one thread, would take hours.
+// Causal attention of one long sequence in float64, for problems of which the reference, on one thread, would take
+// hours.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@ struct HeadRows {
   std::vector<double> first, second;  // (rows, head_dim) each
 };
 
-/// The truth of a causal problem of one sequence, as many keys as queries, a multiple of 64, one head_dim, a multiple of
-/// 4, and nothing else that changes a score. exp() of its scores has to be finite. On all cores.
+/// The truth of a causal problem of one sequence, as many keys as queries, a multiple of 64, one head_dim, a multiple
+/// of 4, and nothing else that changes a score. exp() of its scores has to be finite. On all cores.
 class LongTruth {
  public:
   explicit LongTruth(const Inputs& in);
