@@ -163,6 +163,8 @@ TEST(Sm80Backward, TakesAnyAlignmentInTheLargestPieces) {
   EXPECT_EQ(
       core::lack_of(*core::find_backend("sm80_backward"), MadeUp(DType::kF16, {.head_dim = 257}, {}, true).problem),
       "q: head_dim 257, compute 'sm80_backward' allows 1 to 256");
+  EXPECT_EQ(core::lack_of(*core::find_backend("sm80_backward"), MadeUp(DType::kF16, {.heads = 0}, {}, true).problem),
+            "q: heads 0, compute 'sm80_backward' allows 1 and more");
 }
 
 }  // namespace

@@ -153,6 +153,10 @@ TEST_P(EdgeRows, OfNoEntriesNoHeadsAndNoSequencesAreNoError) {
   for (const AttentionCase& empty : cases) {
     SCOPED_TRACE(describe(empty));
     const Inputs in = make_inputs(empty);
+    if (const std::string lack = lack_of(GetParam(), in); !lack.empty()) {
+      EXPECT_EQ(lack, "q: heads 0, compute 'sm80_backward' allows 1 and more");
+      continue;
+    }
     const Outputs out = run(in, GetParam());
     for (const TensorBuffer* t : {&out.o, &out.lse, &out.dq, &out.dk, &out.dv}) EXPECT_TRUE(t->gaps_intact());
     if (!has_backward(GetParam())) continue;

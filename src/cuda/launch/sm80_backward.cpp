@@ -260,6 +260,8 @@ class Sm80Backward final : public Family {
  protected:
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p,
                                                           const DeviceInfo& /*device*/) const override {
+    // A block of keys goes from query head to query head, and ends behind the last of its group.
+    if (p.num_heads_q == 0) return core::Lack{"q", "heads", p.num_heads_q, "1 and more"};
     return head_dim_lack(p, {}, kSm80BackwardLargestHeadDim, true);
   }
 
