@@ -111,22 +111,6 @@ OwnPieces Plan::own_pieces(int rank) const {
   return {{all.begin(), middle}, {middle, all.end()}};
 }
 
-bool Plan::sees_in_every_row() const {
-  std::vector<std::pair<std::int64_t, std::int64_t>> parts;  // begin and end
-  for (int owner = 0; owner < num_ranks_; ++owner) {
-    for (const Piece& piece : pieces(owner)) {
-      parts.emplace_back(piece.rows.local_begin, piece.rows.local_begin + piece.rows.length);
-    }
-  }
-  std::sort(parts.begin(), parts.end());
-  std::int64_t seen = 0;
-  for (const auto& [begin, end] : parts) {
-    if (begin > seen) return false;
-    seen = std::max(seen, end);
-  }
-  return seen == num_rows_q();
-}
-
 std::vector<Piece> Plan::pieces_of(const std::vector<Run>& all_rows, const std::vector<Run>& keys) const {
   std::vector<Piece> pieces;
   std::size_t first = 0;  // of the runs of keys that are of the sequence of the rows, or of a later one

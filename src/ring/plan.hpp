@@ -74,9 +74,6 @@ class Plan {
   /// other, cuts it where the others' first ends: else it had no work while keys come, and more than they in the end.
   [[nodiscard]] OwnPieces own_pieces(int rank) const;
 
-  /// Is each of this rank's rows in a piece?
-  [[nodiscard]] bool sees_in_every_row() const;
-
   /// What this rank, or another, sees of the owner's keys.
   [[nodiscard]] std::vector<Piece> pieces(int owner) const { return pieces(rank_, owner); }
   [[nodiscard]] std::vector<Piece> pieces(int rank, int owner) const;
