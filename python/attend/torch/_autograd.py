@@ -49,6 +49,8 @@ def _by_the_operator(
 # Torch's older vmap, by which autograd maps over gradients, shows in the tensors only.
 _is_mapped = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda x: False)
 
+_CAST = (torch.float32, torch.float16, torch.bfloat16)
+
 
 class EagerAttention(torch.autograd.Function):
     """The same gradients without the way through the dispatcher: (o, lse) of q, k, v, bias, extras, settings.
@@ -123,20 +125,20 @@ torch.library.register_vmap("attend::forward", _vmap.forward, lib=library)
 torch.library.register_vmap("attend::backward", _vmap.backward, lib=library)
 
 
+def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """q, k and v in the dtype of the autocast region, as matrix products are; float64, asked for on purpose, stays."""
+    dtype = torch.get_autocast_dtype(tensors[0].device.type)
+    return tuple(x.to(dtype) if x.dtype in _CAST else x for x in tensors)
+
+
 def autocast_to(device_type: str, operator: Any) -> Any:
-    """q, k and v in the region's dtype, as matrix products are; the others keep theirs (slopes and lse are float32)."""
+    """The operator with q, k and v cast; the others keep their dtype (slopes and lse are float32)."""
     key = torch._C.DispatchKey.AutocastCUDA if device_type == "cuda" else torch._C.DispatchKey.AutocastCPU
     below = torch._C.DispatchKeySet(key)
 
     def forward(q: Any, k: Any, v: Any, *rest: Any) -> Any:
-        dtype = torch.get_autocast_dtype(device_type)
-
-        def cast(x: torch.Tensor) -> torch.Tensor:
-            # float64 is asked for on purpose; autocast leaves it alone everywhere.
-            return x.to(dtype) if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x
-
         with torch._C._ExcludeDispatchKeyGuard(below):
-            return operator(cast(q), cast(k), cast(v), *rest)
+            return operator(*autocast(q, k, v), *rest)
 
     return forward
 

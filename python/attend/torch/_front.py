@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 
 from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import NO_EXTRAS, Extras, Settings, signed_bits
-from attend.torch._autograd import EagerAttention
+from attend.torch._autograd import EagerAttention, autocast
 from attend.torch._meta import check_devices
 from attend.torch._operators import run_forward
 from attend.torch._shortcut import nothing_stands_between
@@ -25,6 +25,8 @@ def attention(
     if not torch.compiler.is_compiling():
         given = (q, k, v) if extras is NO_EXTRAS else (q, k, v, *(x for x in extras if x is not None))
         if nothing_stands_between(given):
+            if torch.is_autocast_enabled(q.device.type):
+                q, k, v = autocast(q, k, v)
             extras = _all_keys(extras, k, settings)
             if torch.is_grad_enabled() and _requires_grad(q, k, v, given):
                 o, lse = EagerAttention.apply(q, k, v, extras.bias, extras, settings)

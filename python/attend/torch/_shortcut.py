@@ -14,7 +14,6 @@ try:
     _watchers = (
         torch._C._len_torch_dispatch_stack,
         torch._C._len_torch_function_stack,
-        torch._C._is_any_autocast_enabled,
         torch._C._functorch.peek_interpreter_stack,  # None where no transform is active
         torch._C._get_tracing_state,  # of torch.jit.trace, likewise
         torch._C._autograd._profiler_enabled,  # which shows what goes through the dispatcher
@@ -25,9 +24,9 @@ except AttributeError:  # another release names them otherwise: the long way is 
 
 
 def nothing_stands_between(given: tuple[Any, ...]) -> bool:
-    """Whether the dispatcher would find nothing to do but autograd.
+    """Whether the dispatcher would find nothing to do but autograd and autocast's casts, which the caller makes.
 
-    That is: no autocast, mode, transform or tracing, and no tensor of a subclass or with a lazy value.
+    That is: no mode, transform or tracing, and no tensor of a subclass or with a lazy value.
 
     The dispatcher calls an operator written in Python twice, and torch's autograd of such an operator walks over its
     schema: both take longer than a small kernel.
