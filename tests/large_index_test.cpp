@@ -174,6 +174,17 @@ TensorBuffer rows_of(const TensorBuffer& t, std::int64_t begin, std::int64_t cou
               [&](auto, auto, auto row, auto col) { return t.at(0, 0, begin + row, col); });
 }
 
+/// As many rows as keys, causal, and a window that keeps the work linear.
+Inputs windowed_inputs(std::int64_t length, std::int64_t window, std::uint64_t seed) {
+  return make_inputs({.seqlen_q = length,
+                      .seqlen_k = length,
+                      .head_dim = 2,
+                      .head_dim_v = 2,
+                      .causal = true,
+                      .window_left = window,
+                      .seed = seed});
+}
+
 /// Rows of a causal problem with a window, and the keys that they see, as a problem of its own.
 Inputs windowed_rows(const Inputs& in, std::int64_t first, std::int64_t count) {
   const std::int64_t keys_before = in.options.window_left;
@@ -194,14 +205,7 @@ TEST(LongSequence, MaskOf65600RowsAndKeysHidesTheSameInItsLastRows) {
   constexpr std::int64_t kLong = 65600, kRows = 80, kWindow = 150;  // (65600 - 80) * 65600 > 2^32
   constexpr std::int64_t kFirst = kLong - kRows, kFirstKey = kFirst - kWindow;
   const auto is_seen = [](std::int64_t i, std::int64_t j) { return (5 * i + j) % 3 != 0; };
-  AttentionCase c = {.seqlen_q = kLong,
-                     .seqlen_k = kLong,
-                     .head_dim = 2,
-                     .head_dim_v = 2,
-                     .causal = true,
-                     .window_left = kWindow,
-                     .seed = 77};
-  const Inputs in = make_inputs(c);
+  const Inputs in = windowed_inputs(kLong, kWindow, 77);
   const SparseTensor mask(DType::kBool, {1, 1, kLong, kLong}, contiguous_strides({1, 1, kLong, kLong}));
   if (!mask.ok()) GTEST_SKIP() << "this machine does not give the address space";
   for (std::int64_t i = kFirst; i < kLong; ++i) {
@@ -230,14 +234,7 @@ TEST(LongSequence, MaskOf65600RowsAndKeysHidesTheSameInItsLastRows) {
 // Both lengths past 65536, with a window so that the work stays linear; rows against the rows of a short problem.
 TEST(LongSequence, WindowOverBothLengths) {
   constexpr std::int64_t kLong = 65537 + 200, kWindow = 3, kSample = 40;
-  AttentionCase c = {.seqlen_q = kLong,
-                     .seqlen_k = kLong,
-                     .head_dim = 2,
-                     .head_dim_v = 2,
-                     .causal = true,
-                     .window_left = kWindow,
-                     .seed = 76};
-  const Inputs in = make_inputs(c);
+  const Inputs in = windowed_inputs(kLong, kWindow, 76);
   const Outputs out = run(in, "cpu");
   for (const std::int64_t first : {std::int64_t{4}, std::int64_t{32768}, std::int64_t{65536}, kLong - kSample}) {
     SCOPED_TRACE(first);

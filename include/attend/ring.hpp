@@ -49,8 +49,8 @@ enum class Sharding : std::uint8_t { kContiguous, kZigzag, kStriped };
 ///               The number of ranks divides num_heads_q and num_heads_k
 ///   kTwoLevel   both: ranks are in groups of neighbours (kStriped: of every n-th), within which heads are dealt out as
 ///               by kAllToAll, and between which keys and values go round as by kExchange. The members of a group
-///               divide num_heads_q, num_heads_k and the number of ranks, and are fewer than these; the model takes how
-///               many
+///               divide num_heads_q, num_heads_k and the number of ranks, and are fewer than these; how many, the
+///               model says
 ///   kAutomatic  that of them which takes the least time by a model of it; explain_ring() tells
 enum class RingAlgorithm : std::uint8_t { kAutomatic, kExchange, kAllGather, kAllToAll, kTwoLevel };
 
