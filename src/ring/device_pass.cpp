@@ -42,6 +42,14 @@ std::size_t most_bytes(const Call& call, PairOf pair_of) {
   return rounded(most);
 }
 
+/// Can kernels read the caller's k and v as they are? They have been asked about dense ones, whose rows are as long.
+bool is_readable(const Tensor& t) {
+  constexpr std::int64_t kBytes = 16;
+  const auto is_multiple = [&](std::int64_t elements) { return elements * dtype_bytes(t.dtype) % kBytes == 0; };
+  return t.stride[3] == 1 && is_multiple(t.shape[3]) && reinterpret_cast<std::uintptr_t>(t.data) % kBytes == 0 &&
+         std::all_of(t.stride.begin(), t.stride.begin() + 3, [&](auto n) { return n > 0 && is_multiple(n); });
+}
+
 /// One pass on its way: messages, and who waits for them.
 class Pass {
  public:
@@ -58,6 +66,27 @@ class Pass {
         memory_(state_.borrow(key_blocks_ * key_bytes_ + blocks * gradient_bytes_, stream)) {}
 
   void finish() { state_.give_back(stream_); }
+
+  /// The rank's own keys for its kernels. Where these can read the caller's, the dense copy that travels is made beside
+  /// them, if it does travel.
+  [[nodiscard]] Pair pack_own() {
+    const core::Problem& p = call_.problem;
+    const Pair dense = keys(0);
+    Pair own = dense;
+    StreamHandle stream = stream_;
+    if (is_readable(p.k) && is_readable(p.v)) {
+      own.first = p.k;
+      own.second = p.v;
+      if (!call_.plan.sends(0)) return own;
+      Event ready;  // the caller's stream has written them, and what was in the copy's memory has been read
+      ready.record(stream_);
+      stream = state_.stream();
+      ready.make_wait(stream);
+    }
+    cuda::convert_rows(dense.first, p.k, stream);
+    cuda::convert_rows(dense.second, p.v, stream);
+    return own;
+  }
 
   [[nodiscard]] StreamHandle stream() const { return stream_; }
   [[nodiscard]] Device device() const { return device_; }
@@ -110,12 +139,10 @@ DeviceMessage message(int peer, const Pair& pair) {
 
 /// Calls visit(step, keys), where keys is null if the rank holds none in the step. Those of the next step are on their
 /// way beside what visit() puts on the stream.
+/// @param own  the keys of the first step
 template <class Visit>
-void for_each_step_on_device(Pass& pass, const Call& call, Visit visit) {
+void for_each_step_on_device(Pass& pass, const Call& call, const Pair& own, Visit visit) {
   const Plan& plan = call.plan;
-  const Pair own = pass.keys(0);
-  cuda::convert_rows(own.first, call.problem.k, pass.stream());
-  cuda::convert_rows(own.second, call.problem.v, pass.stream());
   for (int step = 0; step < plan.num_ranks(); ++step) {
     const Pair held = pass.keys(step);
     std::vector<DeviceMessage> sends, receives;
@@ -124,7 +151,7 @@ void for_each_step_on_device(Pass& pass, const Call& call, Visit visit) {
     if (plan.holds(step + 1)) receives.push_back(message(plan.previous(), pass.keys(step + 1)));
     std::optional<Event> moved;
     pass.exchange(step, std::move(sends), std::move(receives), moved);
-    visit(step, plan.holds(step) ? &held : nullptr);
+    visit(step, !plan.holds(step) ? nullptr : step == 0 ? &own : &held);
     if (moved) moved->make_wait(pass.stream());  // the next step's keys are here, and this step's memory may be reused
   }
 }
@@ -263,8 +290,9 @@ void forward_on_device(Transport& transport, const Call& call, StreamHandle stre
   }
   Pass pass(transport, call, stream, 0);
   Parts parts(call);
+  const Pair own = pass.pack_own();
   engine->begin_rows();
-  for_each_step_on_device(pass, call, [&](int step, const Pair* keys) {
+  for_each_step_on_device(pass, call, own, [&](int step, const Pair* keys) {
     if (keys == nullptr) return;
     const TimedSpan span(transport.timeline(), Activity::kCompute, step, stream);
     for (const Piece& piece : call.plan.pieces(call.plan.owner(step))) {
@@ -285,6 +313,7 @@ void backward_on_device(Transport& transport, const Call& call, StreamHandle str
   }
   Pass pass(transport, call, stream, DeviceGradientRing::kBlocks);
   Parts parts(call);
+  const Pair own_keys = pass.pack_own();
   engine->begin_dq();
   DeviceGradientRing gradients(pass, call);
   const auto add = [&](int step, std::span<const Piece> pieces, const Pair& keys, const Pair& sums) {
@@ -295,8 +324,7 @@ void backward_on_device(Transport& transport, const Call& call, StreamHandle str
     }
   };
   const OwnPieces own = call.plan.own_pieces(call.plan.rank());
-  const Pair own_keys = pass.keys(0);
-  for_each_step_on_device(pass, call, [&](int step, const Pair* keys) {
+  for_each_step_on_device(pass, call, own_keys, [&](int step, const Pair* keys) {
     if (step == 0) return add(0, own.first, *keys, gradients.own());
     if (keys == nullptr) return gradients.pass_on(step, nullptr);
     const Pair share = gradients.begin(step);

@@ -14,12 +14,32 @@ Run part_of(const Run& run, std::int64_t begin, std::int64_t end) {
   return {run.sequence, run.local_begin + begin, end - begin, run.position + run.step * begin, run.step};
 }
 
+/// Does `second` lie right behind `first` where they are held?
+bool follows(const Run& second, const Run& first) {
+  return second.sequence == first.sequence && second.step == first.step &&
+         second.local_begin == first.local_begin + first.length;
+}
+
+/// Both, as far from each other as they are held.
+Run joined_rows(const Run& first, const Run& second) {
+  return {first.sequence, first.local_begin, first.length + second.length, first.position, first.step};
+}
+Run joined_keys(const Run& first, const Run& second) {
+  const std::int64_t position = second.position - second.step * first.length;
+  return {first.sequence, first.local_begin, first.length + second.length, position, second.step};
+}
+
 }  // namespace
+
+bool only_masks_ask_for_positions(const core::Problem& problem) {
+  return !problem.alibi_slopes && problem.dropout_p == 0 && !problem.bias && !problem.mask && !problem.dbias;
+}
 
 Plan::Plan(const core::Problem& problem, const core::WholeLengths& whole, Sharding sharding, int rank, int num_ranks)
     : sharding_(sharding),
       window_left_(problem.window_left),
       window_right_(problem.window_right),
+      may_join_(problem.window_left < 0 && only_masks_ask_for_positions(problem)),
       rank_(rank),
       num_ranks_(num_ranks) {
   const std::optional<Varlen>& varlen = problem.varlen;
@@ -91,7 +111,7 @@ std::vector<Piece> Plan::gathered_pieces(int rank) const {
 }
 
 std::vector<Piece> Plan::pieces(int rank, int owner) const {
-  return pieces_of(rank, keys(owner));
+  return joined(pieces_of(rank, keys(owner)));
 }
 
 OwnPieces Plan::own_pieces(int rank) const {
@@ -99,13 +119,12 @@ OwnPieces Plan::own_pieces(int rank) const {
   std::vector<Piece> all = pieces(rank, rank);
   if (num_ranks_ == 1) return {all, {}};
   if (all.size() == 1) {
-    std::vector<Run> halves;
-    for (const Run& run : rows(rank)) {
-      const std::int64_t middle = run.length / 2 / kCut * kCut;
-      if (middle > 0) halves.push_back(part_of(run, 0, middle));
-      halves.push_back(part_of(run, middle, run.length));
+    const Piece whole = all[0];
+    const std::int64_t cut = whole.rows.length / 2 / kCut * kCut;
+    all.clear();
+    for (const Run& half : {part_of(whole.rows, 0, cut), part_of(whole.rows, cut, whole.rows.length)}) {
+      if (const std::optional<Piece> piece = piece_of(half, whole.keys)) all.push_back(*piece);
     }
-    all = pieces_of(halves, keys(rank));
   }
   const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
   return {{all.begin(), middle}, {middle, all.end()}};
@@ -117,27 +136,63 @@ std::vector<Piece> Plan::pieces_of(const std::vector<Run>& all_rows, const std::
   for (const Run& rows : all_rows) {
     while (first < keys.size() && keys[first].sequence < rows.sequence) ++first;
     for (std::size_t n = first; n < keys.size() && keys[n].sequence == rows.sequence; ++n) {
-      const auto s = static_cast<std::size_t>(rows.sequence);
-      const core::Placement placement = {.sequence_begin = rows.sequence,
-                                         .row_begin = rows.position,
-                                         .key_begin = keys[n].position,
-                                         .step = rows.step,
-                                         .whole_seqlen_q = offsets_q_[s + 1] - offsets_q_[s],
-                                         .whole_seqlen_k = offsets_k_[s + 1] - offsets_k_[s]};
-      // Row i sees the keys i + band.begin to i + band.end - 1 that are there.
-      const KeyRange band = placement.window(keys[n].length, window_left_, window_right_).unbounded_row(0);
-      const KeyRange seeing = {std::max<std::int64_t>(0, 1 - band.end),
-                               std::min(rows.length, keys[n].length - band.begin)};
-      if (seeing.empty()) continue;
-      const KeyRange seen = {std::max<std::int64_t>(0, band.begin),
-                             std::min(keys[n].length, rows.length - 1 + band.end)};
-      Piece piece = {part_of(rows, seeing.begin, seeing.end), part_of(keys[n], seen.begin, seen.end), placement};
-      piece.placement.row_begin = piece.rows.position;
-      piece.placement.key_begin = piece.keys.position;
-      pieces.push_back(piece);
+      if (const std::optional<Piece> piece = piece_of(rows, keys[n])) pieces.push_back(*piece);
     }
   }
   return pieces;
+}
+
+std::optional<Piece> Plan::piece_of(const Run& rows, const Run& keys) const {
+  const auto s = static_cast<std::size_t>(rows.sequence);
+  const core::Placement placement = {.sequence_begin = rows.sequence,
+                                     .row_begin = rows.position,
+                                     .key_begin = keys.position,
+                                     .step = rows.step,
+                                     .whole_seqlen_q = offsets_q_[s + 1] - offsets_q_[s],
+                                     .whole_seqlen_k = offsets_k_[s + 1] - offsets_k_[s]};
+  // Row i sees the keys i + band.begin to i + band.end - 1 that are there.
+  const KeyRange band = placement.window(keys.length, window_left_, window_right_).unbounded_row(0);
+  const KeyRange seeing = {std::max<std::int64_t>(0, 1 - band.end), std::min(rows.length, keys.length - band.begin)};
+  if (seeing.empty()) return std::nullopt;
+  const KeyRange seen = {std::max<std::int64_t>(0, band.begin), std::min(keys.length, rows.length - 1 + band.end)};
+  Piece piece = {part_of(rows, seeing.begin, seeing.end), part_of(keys, seen.begin, seen.end), placement};
+  piece.placement.row_begin = piece.rows.position;
+  piece.placement.key_begin = piece.keys.position;
+  return piece;
+}
+
+bool Plan::sees_all(const Piece& piece) const {
+  const KeyRange band = piece.placement.window(piece.keys.length, window_left_, window_right_).unbounded_row(0);
+  return band.begin <= 1 - piece.rows.length && band.end >= piece.keys.length;
+}
+
+std::vector<Piece> Plan::joined(const std::vector<Piece>& pieces) const {
+  if (!may_join_) return pieces;
+  std::vector<Piece> rows_with_keys;  // of the same rows, the keys that follow each other
+  for (const Piece& next : pieces) {
+    if (!rows_with_keys.empty()) {
+      Piece& last = rows_with_keys.back();
+      if (last.rows == next.rows && follows(next.keys, last.keys) && sees_all(last)) {
+        last.keys = joined_keys(last.keys, next.keys);
+        last.placement.key_begin = last.keys.position;
+        continue;
+      }
+    }
+    rows_with_keys.push_back(next);
+  }
+  std::vector<Piece> all;
+  for (const Piece& next : rows_with_keys) {
+    if (!all.empty()) {
+      Piece& last = all.back();
+      const bool has_its_keys = last.keys.local_begin == next.keys.local_begin && last.keys.length == next.keys.length;
+      if (has_its_keys && follows(next.rows, last.rows) && sees_all(last) && sees_all(next)) {
+        last.rows = joined_rows(last.rows, next.rows);
+        continue;
+      }
+    }
+    all.push_back(next);
+  }
+  return all;
 }
 
 }  // namespace attend::ring

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/problem.hpp"
@@ -14,7 +15,9 @@
 namespace attend::ring {
 
 /// Rows of this rank against keys of a block, with equal steps: causal and window masks show each row at least one of
-/// the keys, and each key to at least one of the rows.
+/// the keys, and each key to at least one of the rows. Where nothing but a mask asks for positions, neighbours in memory
+/// are one piece although they are none in their sequence: rows that see all of the same keys, and keys that the same
+/// rows see all of, before more of them. Its positions are then those of the first rows and of the last keys.
 struct Piece {
   Run rows;
   Run keys;
@@ -26,6 +29,10 @@ struct Piece {
 struct OwnPieces {
   std::vector<Piece> first, last;
 };
+
+/// May the positions of rows and keys be other than they are, as long as the mask stays? Not with ALiBi and dropout, and
+/// not where a bias or a mask tensor has a column for each key.
+[[nodiscard]] bool only_masks_ask_for_positions(const core::Problem& problem);
 
 /// Ranks in groups of as many members each, so that a group's rows are what a rank of `count` would hold: of
 /// neighbours, with striped tokens of every count-th rank.
@@ -99,10 +106,15 @@ class Plan {
     return pieces_of(rows(rank), keys);
   }
   [[nodiscard]] std::vector<Piece> pieces_of(const std::vector<Run>& all_rows, const std::vector<Run>& keys) const;
+  /// What of rows and keys of a sequence see each other.
+  [[nodiscard]] std::optional<Piece> piece_of(const Run& rows, const Run& keys) const;
+  [[nodiscard]] bool sees_all(const Piece& piece) const;
+  [[nodiscard]] std::vector<Piece> joined(const std::vector<Piece>& pieces) const;
 
   Sharding sharding_ = Sharding::kContiguous;
   std::int64_t window_left_ = kOpenWindow;
   std::int64_t window_right_ = kOpenWindow;
+  bool may_join_ = false;
   int rank_ = 0;
   int num_ranks_ = 0;
   std::vector<std::int64_t> offsets_q_;

@@ -89,6 +89,15 @@ TEST(Plan, PiecesHaveAWindowOfTheirOwn) {
   EXPECT_GT(num_pieces, 5000);
 }
 
+/// The position in its sequence of each row or key that a rank holds.
+std::vector<std::int64_t> positions_of(const std::vector<ring::Run>& runs) {
+  std::vector<std::int64_t> positions;
+  for (const ring::Run& run : runs) {
+    for (std::int64_t i = 0; i < run.length; ++i) positions.push_back(run.position + run.step * i);
+  }
+  return positions;
+}
+
 // Over all ranks the pieces hold every entry of the score matrix that is seen, once.
 TEST(Plan, PiecesHoldWhatIsSeen) {
   std::mt19937 engine(2);
@@ -105,7 +114,9 @@ TEST(Plan, PiecesHoldWhatIsSeen) {
     for (std::int64_t i = 0; i < lengths.seqlen_q; ++i) want += whole.row(i).end - whole.row(i).begin;
     for (int rank = 0; rank < num_ranks; ++rank) {
       const ring::Plan of_rank(p, lengths, sharding, rank, num_ranks);
+      const std::vector<std::int64_t> rows = positions_of(of_rank.rows(rank));
       for (int owner = 0; owner < num_ranks; ++owner) {
+        const std::vector<std::int64_t> keys = positions_of(of_rank.keys(owner));
         for (const ring::Piece& piece : of_rank.pieces(owner)) {
           const WindowMask window = piece.placement.window(piece.keys.length, p.window_left, p.window_right);
           for (std::int64_t i = 0; i < piece.rows.length; ++i) {
@@ -113,6 +124,11 @@ TEST(Plan, PiecesHoldWhatIsSeen) {
             ASSERT_FALSE(seen.empty());
             ASSERT_LE(seen.end, piece.keys.length);
             got += seen.end - seen.begin;
+            const KeyRange want_seen = whole.row(rows[static_cast<std::size_t>(piece.rows.local_begin + i)]);
+            for (std::int64_t j = 0; j < piece.keys.length; ++j) {
+              const std::int64_t key = keys[static_cast<std::size_t>(piece.keys.local_begin + j)];
+              ASSERT_EQ(j >= seen.begin && j < seen.end, key >= want_seen.begin && key < want_seen.end);
+            }
           }
           for (std::int64_t j = 0; j < piece.keys.length; ++j) {
             ASSERT_FALSE(WindowMask::bounded(window.unbounded_rows_of_key(j), piece.rows.length).empty());
@@ -121,6 +137,29 @@ TEST(Plan, PiecesHoldWhatIsSeen) {
       }
     }
     ASSERT_EQ(got, want) << sharding_name(sharding) << " over " << num_ranks;
+  }
+}
+
+// Each piece is a launch on a GPU, and reads and writes the sums of its rows.
+TEST(Plan, NeighboursInMemoryAreOnePiece) {
+  constexpr int kRanks = 4;
+  for (const std::int64_t window_right : {-1, 0}) {
+    core::Problem p;
+    p.window_left = -1;
+    p.window_right = window_right;
+    core::Problem dropping = p;
+    dropping.dropout_p = 0.5;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const core::WholeLengths lengths = {64 * kRanks, 64 * kRanks};
+      const ring::Plan joined(p, lengths, Sharding::kZigzag, rank, kRanks);
+      const ring::Plan apart(dropping, lengths, Sharding::kZigzag, rank, kRanks);
+      for (int owner = 0; owner < kRanks; ++owner) {
+        const bool is_own = owner == rank && window_right == 0 && rank != kRanks - 1;
+        EXPECT_EQ(joined.pieces(owner).size(), is_own ? 2U : 1U) << rank << " " << owner;
+        if (std::max(rank, owner) == kRanks - 1) continue;  // whose chunks follow each other
+        EXPECT_EQ(apart.pieces(owner).size(), window_right < 0 ? 4U : is_own ? 3U : 2U) << rank << " " << owner;
+      }
+    }
   }
 }
 
