@@ -15,9 +15,9 @@
 namespace attend::ring {
 
 /// Rows of this rank against keys of a block, with equal steps: causal and window masks show each row at least one of
-/// the keys, and each key to at least one of the rows. Where nothing but a mask asks for positions, neighbours in memory
-/// are one piece although they are none in their sequence: rows that see all of the same keys, and keys that the same
-/// rows see all of, before more of them. Its positions are then those of the first rows and of the last keys.
+/// the keys, and each key to at least one of the rows. Where nothing but a mask asks for positions, what lies side by
+/// side in memory is one piece, although not in its sequence: rows that see all of the same keys, and keys that the
+/// same rows see all of, before more of them. Its positions are then those of the first rows and of the last keys.
 struct Piece {
   Run rows;
   Run keys;
@@ -30,8 +30,8 @@ struct OwnPieces {
   std::vector<Piece> first, last;
 };
 
-/// May the positions of rows and keys be other than they are, as long as the mask stays? Not with ALiBi and dropout, and
-/// not where a bias or a mask tensor has a column for each key.
+/// May the positions of rows and keys be other than they are, as long as the mask stays? Not with ALiBi and dropout,
+/// and not where a bias or a mask tensor has a column for each key.
 [[nodiscard]] bool only_masks_ask_for_positions(const core::Problem& problem);
 
 /// Ranks in groups of as many members each, so that a group's rows are what a rank of `count` would hold: of

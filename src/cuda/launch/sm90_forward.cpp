@@ -82,6 +82,7 @@ Sm90ForwardVariant tall_variant(const Facts& facts, std::int64_t seqlen_k, bool 
   if (widest <= 96 && plain) return with(facts, 3, 96, 2, 2, false, true);
   if (widest <= 64 && several) return with(facts, 2, 128, 2, 2, false, true);
   if (widest <= 128) return with(facts, 2, 128, 2, 2, true, !several);
+  if (widest <= 192 && facts.head_dim_v <= 128 && plain) return with(facts, 2, 128, 2, 1, true, true);
   if (widest <= 192) return with(facts, 2, 112, 2, 1, plain, false);
   return with(facts, 2, plain ? 80 : 64, 2, 1, plain, false);
 }
