@@ -105,15 +105,18 @@ Facts facts_of(const Problem& p, bool folds_scale) {
   return facts;
 }
 
-std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken) {
-  std::vector<Constant> constants = {
-      {"kHeadDim", std::int64_t{facts.head_dim}},    {"kHeadDimV", std::int64_t{facts.head_dim_v}},
-      {"kElement", element_constant(facts.element)}, {"kMask", EnumConstant{"MaskKind", mask_name(facts.mask)}},
-      {"kNegateScores", facts.negate_scores != 0},   {"kAligned", facts.aligned != 0}};
+std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken, std::initializer_list<Constant> more) {
+  std::vector<Constant> constants = {{"kHeadDim", facts.head_dim},
+                                     {"kHeadDimV", facts.head_dim_v},
+                                     {"kElement", element_constant(facts.element)},
+                                     {"kMask", EnumConstant{"MaskKind", mask_name(facts.mask)}},
+                                     {"kNegateScores", facts.negate_scores != 0},
+                                     {"kAligned", facts.aligned != 0}};
   for (const Option& o : options()) {
     if (o.constant != nullptr && (o.bit & taken) != 0) constants.push_back({o.constant, facts.has(o.bit)});
   }
   if ((taken & option::kBias) != 0) constants.push_back({"kBiasElement", element_constant(facts.bias)});
+  constants.insert(constants.end(), more);
   return constants;
 }
 

@@ -67,6 +67,13 @@ struct Tunable {
   std::size_t at;    ///< which of Variant::ints()
 };
 
+/// Names of numbers that stand one behind the other, from `at` on.
+struct TunableRun {
+  std::size_t at;
+  std::vector<const char*> names;
+};
+[[nodiscard]] std::vector<Tunable> tunables_of(const std::vector<TunableRun>& runs);
+
 /// The grid of one kernel.
 struct StepShape {
   std::int64_t blocks = 0;         ///< 0: nothing to do, not launched
@@ -145,6 +152,11 @@ class Launch {
   template <class Args>
   void run(std::size_t step, Args& args) const {
     run(step, Args::kTypeName, &args);
+  }
+  /// Every kernel, where all take the same.
+  template <class Args>
+  void run_all(Args args) const {
+    for (std::size_t step = 0; step < choice.num_steps; ++step) run(step, args);
   }
 
  private:

@@ -30,12 +30,11 @@ Fa2ForwardTile forward_tile(const RungConfig& config) {
 
 std::vector<Step> fa2_forward(const RungConfig& config) {
   const Fa2ForwardTile tile = forward_tile(config);
-  return {{.function = "fa2_forward",
-           .block_m = tile.block_m,
+  return {{.block_m = tile.block_m,
            .block_n = tile.block_n,
            .threads = tile.threads,
-           .smem_bytes = static_cast<unsigned>(tile.smem_bytes(config.head_dim)),
-           .constants = {{"kLanesX", std::int64_t{tile.lanes_x}}},
+           .smem_bytes = tile.smem_bytes(config.head_dim),
+           .constants = {{"kLanesX", tile.lanes_x}},
            .min_blocks = tile.min_blocks}};
 }
 
@@ -57,24 +56,20 @@ Fa2BackwardTile backward_tile(const RungConfig& config) {
 
 std::vector<Step> fa2_backward(const RungConfig& config) {
   const Fa2BackwardTile tile = backward_tile(config);
-  return {{.function = "fa2_backward_prepare",
-           .block_m = kSavedRowsTile,
-           .block_n = 1,
-           .threads = 256,
-           .args = StepArgs::kBackward},
+  return {{.function = "fa2_backward_prepare", .block_m = kSavedRowsTile, .block_n = 1, .threads = 256},
           {.function = "fa2_backward",
            .grid = Grid::kKeyTiles,
            .block_m = tile.block_m,
            .block_n = tile.block_n,
            .threads = tile.threads,
-           .smem_bytes = static_cast<unsigned>(tile.smem_bytes(config.head_dim)),
-           .constants = {{"kThreadsX", std::int64_t{tile.threads_x}}},
-           .args = StepArgs::kBackward,
+           .smem_bytes = tile.smem_bytes(config.head_dim),
+           .constants = {{"kThreadsX", tile.threads_x}},
            .min_blocks = tile.min_blocks}};
 }
 
-/// What is saved of each query row, heads padded to whole tiles.
-std::size_t backward_workspace(const core::Problem& p) {
+/// What is saved of each query row for the gradients, heads padded to whole tiles.
+std::size_t workspace(const core::Problem& p) {
+  if (!p.is_backward) return 0;
   const std::int64_t rows = num_tiles(p.max_seqlen_q, kSavedRowsTile) * kSavedRowsTile;
   return static_cast<std::size_t>(p.num_sequences * p.num_heads_q * rows) * sizeof(Fa2SavedRow);
 }
@@ -86,17 +81,14 @@ std::vector<Rung> fa2_rungs() {
       {.number = 8,
        .name = "fa2",
        .description = "rung 08: float32 on CUDA cores, register tiles and asynchronous copies",
-       .source = "ladder/08_fa2.cuh",
        .backward_source = "ladder/08_fa2_backward.cuh",
-       .dtypes = {DType::kF32},
-       .max_head_dim = 128,
        .folds_scale = true,
        .deterministic_backward = false,
        .tflops = 44,
-       .instructions = kCpAsync,
+       .instructions = &Arch::cp_async,
        .forward = fa2_forward,
        .backward = fa2_backward,
-       .backward_workspace = backward_workspace},
+       .workspace = workspace},
   };
 }
 
