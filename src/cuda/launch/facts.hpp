@@ -36,8 +36,8 @@ struct Option {
   const char* argument;  ///< in refusals
   const char* constant;  ///< of the Config, a bool; null: kernels do not need to know
   bool (*is_on)(const core::Problem&);
-  core::LackText value;    ///< in refusals
-  core::LackText allowed;  ///< likewise
+  core::LackText value = "given";   ///< in refusals
+  core::LackText allowed = "none";  ///< likewise
 };
 
 [[nodiscard]] std::span<const Option> options();

@@ -1,7 +1,7 @@
 // Families of the rungs of the ladder: one adapter for all of their tables.
 #include <fmt/format.h>
 
-#include <iterator>
+#include <utility>
 
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
@@ -58,16 +58,13 @@ class RungFamily final : public Family {
   void lay_out(const Problem& p, const DeviceInfo& device, Choice& choice) const override {
     const std::vector<Step>& steps = steps_of(choice.variant);
     choice.num_steps = 0;
-    const Step* main = nullptr;
-    for (const Step& step : steps) {
-      choice.add_step({.blocks = blocks_of(step, p)});
-      if (main == nullptr || step.smem_bytes > main->smem_bytes) main = &step;
-    }
+    for (const Step& step : steps) choice.add_step({.blocks = blocks_of(step, p)});
     if (!in_auto) return;
+    const Step& main = steps.back();  // what others prepare
     choice.seconds = estimated_seconds(p, device,
                                        {.tflops = rung_.tflops,
-                                        .block_m = main->block_m,
-                                        .blocks = blocks_of(*main, p),
+                                        .block_m = main.block_m,
+                                        .blocks = blocks_of(main, p),
                                         .blocks_per_multiprocessor = rung_.blocks_per_multiprocessor,
                                         .num_steps = steps.size()});
   }
@@ -87,7 +84,7 @@ class RungFamily final : public Family {
   void launch(const Launch& launch) const override {
     const Problem& p = launch.problem;
     if (p.is_backward) return launch.run_all(backward_args(p, launch.region(0), rung_.folds_scale));
-    const ForwardArgs args = forward_args(p, launch.region(0), rung_.folds_scale);
+    ForwardArgs args = forward_args(p, launch.region(0), rung_.folds_scale);
     const Step& first = steps_of(launch.choice.variant).front();  // where it takes maps, the only one
     if (!first.takes_maps) return launch.run_all(args);
     launch.run_all(forward_tma_args(p, first.block_m, first.block_n, args));
@@ -178,8 +175,7 @@ std::span<const Rung> ladder() {
   static const auto* rungs = [] {
     auto* all = new std::vector<Rung>();  // launches may go on while the process ends
     for (auto table : {simt_rungs, fa2_rungs, mma_rungs, wgmma_rungs}) {
-      std::vector<Rung> more = table();
-      all->insert(all->end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+      for (Rung& rung : table()) all->push_back(std::move(rung));
     }
     return all;
   }();

@@ -300,41 +300,32 @@ std::vector<Variant> SimtFamily::examples(const Arch& arch) const {
   using enum MaskKind;
   constexpr auto kRest = option::kSoftcap | option::kAlibi | option::kDropout;
   struct Case {
-    ElementType element;
-    int head_dim, head_dim_v;
-    MaskKind mask;
-    std::int32_t options = 0;
-    ElementType bias = kF32;
+    Facts facts;
     std::optional<ElementType> dbias = {};
     bool over_rows = false;
   };
-  static constexpr Case kCases[] = {{kF16, 64, 64, kCausal},
-                                    {kF32, 16, 16, kFull},
-                                    {kF32, 128, 128, kCausal},
-                                    {kBF16, 24, 24, kFull},
-                                    {kBF16, 40, 40, kFull, option::kBias, kF16, kF32},
-                                    {kF32, 124, 124, kWindow, option::kBias, kF16, kF16},
-                                    {kF32, 40, 40, kFull, option::kSoftcap},
-                                    {kBF16, 96, 96, kFull, option::kAlibi},
-                                    {kF16, 256, 256, kFull, option::kDropout},
-                                    {kF32, 64, 64, kCausal, option::kDropout | option::kPhiloxState},
-                                    {kBF16, 512, 512, kFull, option::kVarlen},
-                                    {kF16, 17, 300, kFull, option::kBoolMask},
-                                    {kBF16, 64, 64, kWindow, option::kBias, kF32, kBF16, true},
-                                    {kF32, 64, 64, kWindow, kRest | option::kVarlen},
-                                    {kBF16, 128, 128, kWindow, kRest | option::kBoolMask | option::kBias, kF16, kF16},
-                                    {kF32, 64, 64, kCausal, option::kAddsToOutputs},
-                                    {kF16, 17, 20, kWindow, kRest | option::kRing},
-                                    {kBF16, 256, 256, kFull, option::kAddsToOutputs | option::kBias, kF32}};
+  static constexpr Case kCases[] = {{{kF16, 64, 64, kCausal}},
+                                    {{kF32, 16, 16, kFull}},
+                                    {{kF32, 128, 128, kCausal}},
+                                    {{kBF16, 24, 24, kFull}},
+                                    {{kBF16, 40, 40, kFull, option::kBias, kF16}, kF32},
+                                    {{kF32, 124, 124, kWindow, option::kBias, kF16}, kF16},
+                                    {{kF32, 40, 40, kFull, option::kSoftcap}},
+                                    {{kBF16, 96, 96, kFull, option::kAlibi}},
+                                    {{kF16, 256, 256, kFull, option::kDropout}},
+                                    {{kF32, 64, 64, kCausal, option::kDropout | option::kPhiloxState}},
+                                    {{kBF16, 512, 512, kFull, option::kVarlen}},
+                                    {{kF16, 17, 300, kFull, option::kBoolMask}},
+                                    {{kBF16, 64, 64, kWindow, option::kBias, kF32}, kBF16, true},
+                                    {{kF32, 64, 64, kWindow, kRest | option::kVarlen}},
+                                    {{kBF16, 128, 128, kWindow, kRest | option::kBoolMask | option::kBias, kF16}, kF16},
+                                    {{kF32, 64, 64, kCausal, option::kAddsToOutputs}},
+                                    {{kF16, 17, 20, kWindow, kRest | option::kRing}},
+                                    {{kBF16, 256, 256, kFull, option::kAddsToOutputs | option::kBias, kF32}}};
   std::vector<Variant> variants;
   for (const Case& c : kCases) {
-    Facts facts = {.element = c.element,
-                   .head_dim = c.head_dim,
-                   .head_dim_v = c.head_dim_v,
-                   .mask = c.mask,
-                   .options = c.options,
-                   .bias = c.bias,
-                   .aligned = c.head_dim % 16 == 0};
+    Facts facts = c.facts;
+    facts.aligned = facts.head_dim % 16 == 0;
     for (const bool few_rows : {false, true}) {
       if (few_rows && facts.options != 0) continue;
       const SimtVariant forward = variant_of(facts, few_rows, arch.max_smem_per_block);
@@ -346,7 +337,7 @@ std::vector<Variant> SimtFamily::examples(const Arch& arch) const {
     backward.dbias = c.dbias.value_or(kF32);
     backward.dbias_over_rows = c.over_rows;
     variants.emplace_back(backward);
-    if (c.options != (option::kDropout | option::kPhiloxState)) continue;
+    if (facts.options != (option::kDropout | option::kPhiloxState)) continue;
     backward.element = kF16;
     backward.sole_key = 1;
     variants.emplace_back(backward);
