@@ -44,13 +44,12 @@ class RungFamily final : public Family {
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     constexpr std::int64_t kTallTile = 128, kTilesOfMany = 4;  // for each multiprocessor
-    RungConfig config = {facts_of(p, rung_.folds_scale), device.max_smem_per_block, 1};
+    const bool many_rows = num_tiles(p.max_seqlen_q, kTallTile) * p.num_sequences * p.num_heads_q >=
+                           kTilesOfMany * device.num_multiprocessors;
+    RungConfig config = {facts_of(p, rung_.folds_scale), device.max_smem_per_block, many_rows};
     if (rung_.needs_alignment) config.aligned = 1;
-    config.many_rows = num_tiles(p.max_seqlen_q, kTallTile) * p.num_sequences * p.num_heads_q >=
-                       kTilesOfMany * device.num_multiprocessors;
-    Choice choice;
-    choice.variant = config;
-    choice.why = in_auto ? "plain attention, the ladder's best for these types" : "a lesson of the ladder";
+    const char* why = in_auto ? "plain attention, the ladder's best for these types" : "a lesson of the ladder";
+    Choice choice = {.variant = config, .why = why};
     lay_out(p, device, choice);
     return choice;
   }
@@ -106,15 +105,13 @@ class RungFamily final : public Family {
     if (!arch.cp_async) head_dims.insert(head_dims.begin(), 16);  // with 64 KB the tallest tiles are of narrow rows
     for (const DType dtype : rung_.dtypes) {
       for (const int head_dim : head_dims) {
-        const Facts plain = {.element = element_of(dtype), .head_dim = head_dim, .head_dim_v = head_dim};
-        Facts causal = plain;
-        causal.mask = MaskKind::kCausal;
-        Facts last = causal;
-        last.negate_scores = rung_.folds_scale;
-        last.aligned = rung_.needs_alignment;
-        add(plain);
-        if (head_dim % 64 == 0) add(causal);
-        if (!(Variant(last) == Variant(causal))) add(last);
+        Facts facts = {.element = element_of(dtype), .head_dim = head_dim, .head_dim_v = head_dim};
+        add(facts);
+        facts.mask = MaskKind::kCausal;
+        if (head_dim % 64 == 0) add(facts);
+        facts.negate_scores = rung_.folds_scale;
+        facts.aligned = rung_.needs_alignment;
+        if (rung_.folds_scale || !rung_.needs_alignment) add(facts);
       }
     }
     return variants;

@@ -73,6 +73,7 @@ std::vector<Rung> fa2_rungs() {
        .name = "fa2",
        .description = "rung 08: float32 on CUDA cores, register tiles and asynchronous copies",
        .backward_source = "ladder/08_fa2_backward.cuh",
+       .max_head_dim = 128,  // as far as the tables go
        .folds_scale = true,
        .deterministic_backward = false,
        .tflops = 44,

@@ -188,10 +188,10 @@ class SimtFamily final : public Family {
       variant.dbias = element_of(p.dbias->dtype);
       variant.dbias_over_rows = p.dbias->shape[2] != p.max_seqlen_q;
     }
-    Choice choice;
-    choice.variant = variant;
-    choice.why = few_rows && !p.is_backward ? "CUDA cores; few rows: low tiles, so that every multiprocessor gets some"
-                                            : "CUDA cores, which take every option";
+    Choice choice = {.variant = variant, .why = "CUDA cores, which take every option"};
+    if (few_rows && !p.is_backward) {
+      choice.why = "CUDA cores; few rows: low tiles, so that every multiprocessor gets some";
+    }
     lay_out(p, device, choice);
     return choice;
   }
