@@ -155,6 +155,8 @@ struct Launch {
   void run_all(Args&& args) const {
     for (std::size_t step = 0; step < choice.num_steps; ++step) run(step, args);
   }
+
+ private:
   void run(std::size_t step, const char* type, void* args) const;
 };
 
