@@ -63,7 +63,7 @@ struct Facts {
 
 /// The constants of a Config that say the facts, with those of the options in `taken`, and `more` behind them.
 [[nodiscard]] std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken,
-                                                 std::initializer_list<Constant> more = {});
+                                                 std::initializer_list<Constant> more);
 
 [[nodiscard]] ElementType element_of(DType dtype);
 [[nodiscard]] EnumConstant element_constant(ElementType element);
