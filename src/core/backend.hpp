@@ -15,13 +15,13 @@ struct Backend {
   const char* name;         ///< what Params::compute takes
   const char* description;  ///< one line
   DeviceType device;
-  std::function<void(const Problem&, Stream)> forward;   ///< empty: backward only
-  std::function<void(const Problem&, Stream)> backward;  ///< empty: forward only
+  std::function<void(const Problem&, Stream)> forward = {};   ///< empty: backward only
+  std::function<void(const Problem&, Stream)> backward = {};  ///< empty: forward only
   bool in_auto = true;    ///< "auto" tries it; lessons, and what another backend beats at everything, are left out
   DTypes dtypes = {~0U};  ///< of q, that it may take
   /// One line saying what the backend lacks for this problem ("dropout_p: 0.1, compute 'cpu_naive' allows 0"), or
   /// nothing.
-  std::function<std::optional<std::string>(const Problem&)> unsupported;
+  std::function<std::optional<std::string>(const Problem&)> unsupported = {};
   /// Seconds that it expects to take for the problem; infinity where it lacks something. Asked at every call of "auto",
   /// so it makes no text. Empty: "auto" takes the first backend that lacks nothing.
   std::function<double(const Problem&)> estimate = {};

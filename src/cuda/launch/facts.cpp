@@ -13,13 +13,16 @@ using core::Problem;
 
 constexpr int kWideLoad = 16;  // bytes
 
-constexpr auto kGiven = "given";
-constexpr auto kNone = "none";
-
 /// The text of a number of the problem.
 template <auto kMember>
 std::string number(const Problem& p) {
   return fmt::format("{}", p.*kMember);
+}
+
+/// Is it there? Of what may be absent.
+template <auto kMember>
+bool has(const Problem& p) {
+  return static_cast<bool>(p.*kMember);
 }
 
 std::string head_dim_of_q(const Problem& p) {
@@ -70,21 +73,19 @@ std::span<const Option> options() {
        number<&Problem::softcap>, "0"},
       {option::kDropout, "dropout_p", "kHasDropout", [](const Problem& p) { return p.dropout_p > 0; },
        number<&Problem::dropout_p>, "0"},
-      {option::kPhiloxState, "philox_state", "kHasPhiloxState",
-       [](const Problem& p) { return p.philox_state != nullptr; }, kGiven, kNone},
+      {option::kPhiloxState, "philox_state", "kHasPhiloxState", has<&Problem::philox_state>},
       {option::kWindow, "window_left", nullptr, [](const Problem& p) { return p.window_left >= 0; },
        number<&Problem::window_left>, "-1"},
       {option::kWindow, "window_right", nullptr, [](const Problem& p) { return p.window_right > 0; },
        number<&Problem::window_right>, "-1, or causal"},
-      {option::kAlibi, "alibi_slopes", "kHasAlibi", [](const Problem& p) { return p.alibi_slopes.has_value(); }, kGiven,
-       kNone},
-      {option::kBias, "bias", "kHasBias", [](const Problem& p) { return p.bias.has_value(); }, kGiven, kNone},
-      {option::kBoolMask, "mask", "kHasBoolMask", [](const Problem& p) { return p.mask.has_value(); }, kGiven, kNone},
-      {option::kVarlen, "varlen", "kIsVarlen", [](const Problem& p) { return p.varlen.has_value(); }, kGiven, kNone},
+      {option::kAlibi, "alibi_slopes", "kHasAlibi", has<&Problem::alibi_slopes>},
+      {option::kBias, "bias", "kHasBias", has<&Problem::bias>},
+      {option::kBoolMask, "mask", "kHasBoolMask", has<&Problem::mask>},
+      {option::kVarlen, "varlen", "kIsVarlen", has<&Problem::varlen>},
       {option::kPart, "alibi_slopes or dropout_p", "kIsPart",
        [](const Problem& p) { return p.placement && (p.alibi_slopes || p.dropout_p > 0); }, "in a ring", "one device"},
-      {option::kAddsToOutputs, "call", "kAddsToOutputs", [](const Problem& p) { return p.adds_to_outputs; },
-       "part of a ring", "one device"},
+      {option::kAddsToOutputs, "call", "kAddsToOutputs", has<&Problem::adds_to_outputs>, "part of a ring",
+       "one device"},
   };
   return kTable;
 }
@@ -105,15 +106,18 @@ Facts facts_of(const Problem& p, bool folds_scale) {
   return facts;
 }
 
-std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken) {
-  std::vector<Constant> constants = {
-      {"kHeadDim", std::int64_t{facts.head_dim}},    {"kHeadDimV", std::int64_t{facts.head_dim_v}},
-      {"kElement", element_constant(facts.element)}, {"kMask", EnumConstant{"MaskKind", mask_name(facts.mask)}},
-      {"kNegateScores", facts.negate_scores != 0},   {"kAligned", facts.aligned != 0}};
+std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken, std::initializer_list<Constant> more) {
+  std::vector<Constant> constants = {{"kHeadDim", facts.head_dim},
+                                     {"kHeadDimV", facts.head_dim_v},
+                                     {"kElement", element_constant(facts.element)},
+                                     {"kMask", EnumConstant{"MaskKind", mask_name(facts.mask)}},
+                                     {"kNegateScores", facts.negate_scores != 0},
+                                     {"kAligned", facts.aligned != 0}};
   for (const Option& o : options()) {
     if (o.constant != nullptr && (o.bit & taken) != 0) constants.push_back({o.constant, facts.has(o.bit)});
   }
   if ((taken & option::kBias) != 0) constants.push_back({"kBiasElement", element_constant(facts.bias)});
+  constants.insert(constants.end(), more);
   return constants;
 }
 

@@ -36,8 +36,8 @@ struct Option {
   const char* argument;  ///< in refusals
   const char* constant;  ///< of the Config, a bool; null: kernels do not need to know
   bool (*is_on)(const core::Problem&);
-  core::LackText value;    ///< in refusals
-  core::LackText allowed;  ///< likewise
+  core::LackText value = "given";   ///< in refusals
+  core::LackText allowed = "none";  ///< likewise
 };
 
 [[nodiscard]] std::span<const Option> options();
@@ -61,8 +61,9 @@ struct Facts {
 /// @param folds_scale  the family's kernels want a scale > 0
 [[nodiscard]] Facts facts_of(const core::Problem& p, bool folds_scale);
 
-/// The constants of a Config that say the facts, with those of the options in `taken`.
-[[nodiscard]] std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken);
+/// The constants of a Config that say the facts, with those of the options in `taken`, and `more` behind them.
+[[nodiscard]] std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken,
+                                                 std::initializer_list<Constant> more);
 
 [[nodiscard]] ElementType element_of(DType dtype);
 [[nodiscard]] EnumConstant element_constant(ElementType element);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "cuda/launch/backends.hpp"
@@ -11,17 +12,6 @@
 
 namespace attend::cuda {
 namespace {
-
-std::vector<const Family*> assemble() {
-  std::vector<const Family*> list;
-  for (const Rung& rung : ladder()) list.push_back(rung_family(rung).release());  // never destroyed: see ladder()
-  list.push_back(sm80_forward_family().release());
-  list.push_back(sm80_backward_family().release());
-  list.push_back(sm90_backward_family().release());
-  list.push_back(sm90_forward_family().release());
-  list.push_back(simt_family().release());
-  return list;
-}
 
 /// The GPU that the tensor is on. @throws Error naming the argument where there is none.
 const DeviceInfo& device_of(const core::Problem& p) {
@@ -42,7 +32,6 @@ std::string variant_text(const Family& family, const core::Problem& p, const Cho
   for (const Tunable& tunable : family.tunables(choice.variant)) {
     text += fmt::format(" {}={}", tunable.name, choice.variant.ints()[tunable.at]);
   }
-  if (choice.num_splits > 1) text += fmt::format(" num_splits={}", choice.num_splits);
   return text;
 }
 
@@ -66,43 +55,39 @@ Candidate explain(const Family& family, const core::Problem& p) {
 }
 
 core::Backend backend_of(const Family& family) {
-  const auto run = [&family](const core::Problem& p, Stream stream) {
-    launch(family, p, family.choose(p, device_of(p)), stream);
-  };
-  core::Backend backend = {.name = family.name,
-                           .description = family.description,
-                           .device = DeviceType::kCUDA,
-                           .forward = {},
-                           .backward = {},
-                           .in_auto = family.in_auto,
-                           .dtypes = family.dtypes,
-                           .unsupported = {},
-                           .estimate = {},
-                           .workspace_bytes = {},
-                           .prepare = {},
-                           .explain = {}};
+  const auto chosen = [&family](const core::Problem& p) { return family.choose(p, device_of(p)); };
+  const auto run = [&family, chosen](const core::Problem& p, Stream stream) { launch(family, p, chosen(p), stream); };
+  core::Backend backend = {.name = family.name, .description = family.description, .device = DeviceType::kCUDA};
   if (family.has_forward) backend.forward = run;
   if (family.has_backward) backend.backward = run;
+  backend.in_auto = family.in_auto;
+  backend.dtypes = family.dtypes;
   backend.unsupported = [&family](const core::Problem& p) -> std::optional<std::string> {
     const auto lack = family.lack(p, device_of(p));
     return lack ? std::optional(core::lack_text(*lack, family.name, p)) : std::nullopt;
   };
-  backend.estimate = [&family](const core::Problem& p) {
-    const DeviceInfo& device = device_of(p);
-    return family.lack(p, device) ? std::numeric_limits<double>::infinity() : family.choose(p, device).seconds;
+  backend.estimate = [&family, chosen](const core::Problem& p) {
+    return family.lack(p, device_of(p)) ? std::numeric_limits<double>::infinity() : chosen(p).seconds;
   };
-  backend.workspace_bytes = [&family](const core::Problem& p) {
-    return family.workspace(p, family.choose(p, device_of(p))).bytes();
+  backend.workspace_bytes = [&family, chosen](const core::Problem& p) {
+    return family.workspace(p, chosen(p)).bytes();
   };
-  backend.prepare = [&family](const core::Problem& p) {
-    const DeviceInfo& device = device_of(p);
-    (void)loaded_kernels(family, family.choose(p, device).variant, device);
+  backend.prepare = [&family, chosen](const core::Problem& p) {
+    (void)loaded_kernels(family, chosen(p).variant, device_of(p));
   };
   backend.explain = [&family](const core::Problem& p) { return explain(family, p); };
   return backend;
 }
 
 }  // namespace
+
+std::vector<Tunable> tunables_of(const std::vector<TunableRun>& runs) {
+  std::vector<Tunable> tunables;
+  for (const TunableRun& run : runs) {
+    for (std::size_t i = 0; i < run.names.size(); ++i) tunables.push_back({run.names[i], run.at + i});
+  }
+  return tunables;
+}
 
 std::optional<core::Lack> Family::lack(const core::Problem& p, const DeviceInfo& device) const {
   if (p.is_backward ? !has_backward : !has_forward) {
@@ -118,7 +103,15 @@ std::optional<core::Lack> Family::lack(const core::Problem& p, const DeviceInfo&
 }
 
 std::span<const Family* const> families() {
-  static const auto* list = new std::vector<const Family*>(assemble());
+  static const auto* list = [] {
+    auto* all = new std::vector<const Family*>();  // never destroyed: see ladder()
+    for (const Rung& rung : ladder()) all->push_back(rung_family(rung).release());
+    for (const auto family :
+         {sm80_forward_family, sm80_backward_family, sm90_backward_family, sm90_forward_family, simt_family}) {
+      all->push_back(family().release());
+    }
+    return all;
+  }();
   return *list;
 }
 
@@ -130,13 +123,10 @@ const Family* find_family(std::string_view name) {
 
 std::vector<KernelSpec> example_specs(const Family& family, const Arch& arch) {
   std::vector<KernelSpec> specs;
-  std::vector<std::string> seen;
+  std::set<std::string> seen;
   for (const Variant& variant : family.examples(arch)) {
     for (KernelSpec& spec : family.kernels(variant, arch)) {
-      std::string identity = cuda::identity(spec);
-      if (std::find(seen.begin(), seen.end(), identity) != seen.end()) continue;
-      seen.push_back(std::move(identity));
-      specs.push_back(std::move(spec));
+      if (seen.insert(identity(spec)).second) specs.push_back(std::move(spec));
     }
   }
   return specs;

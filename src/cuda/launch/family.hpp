@@ -67,11 +67,17 @@ struct Tunable {
   std::size_t at;    ///< which of Variant::ints()
 };
 
+/// Names of numbers that stand one behind the other, from `at` on.
+struct TunableRun {
+  std::size_t at;
+  std::vector<const char*> names;
+};
+[[nodiscard]] std::vector<Tunable> tunables_of(const std::vector<TunableRun>& runs);
+
 /// The grid of one kernel.
 struct StepShape {
-  std::int64_t blocks = 0;         ///< 0: nothing to do, not launched
-  unsigned cluster = 1;            ///< blocks
-  bool overlaps_previous = false;  ///< may start before the kernel before it ends (programmatic dependent launch)
+  std::int64_t blocks = 0;  ///< 0: nothing to do, not launched
+  unsigned cluster = 1;     ///< blocks
 };
 
 /// What a family makes of a problem.
@@ -81,7 +87,6 @@ struct Choice {
   Variant variant;
   std::array<StepShape, kMaxSteps> steps = {};  ///< in the order of kernels() and of the stream
   std::size_t num_steps = 0;
-  int num_splits = 1;                                        ///< parts that the keys of a row are divided into
   double seconds = std::numeric_limits<double>::infinity();  ///< an estimate; infinity: not for "auto"
   const char* why = "";                                      ///< one line
 
@@ -126,34 +131,33 @@ struct LoadedKernel {
 };
 
 /// One call on its way to the stream.
-class Launch {
- public:
-  Launch(const core::Problem& p, const Choice& c, std::span<const LoadedKernel> kernels, const Workspace& regions,
-         DevicePointer workspace, StreamHandle stream)
-      : problem(p), choice(c), kernels_(kernels), regions_(regions), workspace_(workspace), stream_(stream) {}
-
+struct Launch {
   const core::Problem& problem;
   const Choice& choice;
+  std::span<const LoadedKernel> kernels;
+  const Workspace& workspace;
+  DevicePointer memory;  ///< of the workspace
+  StreamHandle stream;
 
   /// A region of the workspace; null where it has no bytes.
   template <class T = void>
   [[nodiscard]] T* region(std::size_t index) const {
-    if (index >= regions_.regions().size() || regions_.regions()[index].bytes == 0) return nullptr;
-    return reinterpret_cast<T*>(workspace_ + regions_.offset(index));  // NOLINT(performance-no-int-to-ptr)
+    if (index >= workspace.regions().size() || workspace.regions()[index].bytes == 0) return nullptr;
+    return reinterpret_cast<T*>(memory + workspace.offset(index));  // NOLINT(performance-no-int-to-ptr)
   }
   /// Puts kernel `step` on the stream. Args is the struct that its spec names.
   template <class Args>
   void run(std::size_t step, Args& args) const {
     run(step, Args::kTypeName, &args);
   }
+  /// Every kernel, where all take the same.
+  template <class Args>
+  void run_all(Args&& args) const {
+    for (std::size_t step = 0; step < choice.num_steps; ++step) run(step, args);
+  }
 
  private:
   void run(std::size_t step, const char* type, void* args) const;
-
-  std::span<const LoadedKernel> kernels_;
-  const Workspace& regions_;
-  DevicePointer workspace_;
-  StreamHandle stream_;
 };
 
 /// One family. Its functions know the device by what they are given, so that tests may make one up.

@@ -19,6 +19,30 @@ float kernel_scale(double scale, bool folds_scale) {
   return folds_scale ? std::max(std::abs(value), std::numeric_limits<float>::min()) : value;
 }
 
+/// What both passes are told.
+template <class Args>
+Args args_of(const core::Problem& p, void* workspace, bool folds_scale) {
+  Args args = {};
+  args.q = p.q.data;
+  args.k = p.k.data;
+  args.v = p.v.data;
+  args.o = p.o.data;
+  args.lse = p.lse ? static_cast<float*>(p.lse->data) : nullptr;
+  args.workspace = workspace;
+  args.q_stride = strides(p.q);
+  args.k_stride = strides(p.k);
+  args.v_stride = strides(p.v);
+  args.o_stride = strides(p.o);
+  args.lse_stride = p.lse ? strides(*p.lse) : TensorStrides{};
+  args.seqlen_q = p.max_seqlen_q;
+  args.seqlen_k = p.max_seqlen_k;
+  args.batch = static_cast<uint32>(p.num_sequences);
+  args.num_heads_q = static_cast<uint32>(p.num_heads_q);
+  args.num_heads_k = static_cast<uint32>(p.num_heads_k);
+  args.scale = kernel_scale(p.scale, folds_scale);
+  return args;
+}
+
 void set_placement(OptionArgs& args, const core::Problem& p) {
   const core::Placement& at = *p.placement;
   const auto off = static_cast<double>(p.max_seqlen_k - p.max_seqlen_q);
@@ -32,55 +56,23 @@ void set_placement(OptionArgs& args, const core::Problem& p) {
 }  // namespace
 
 ForwardArgs forward_args(const core::Problem& p, void* workspace, bool folds_scale) {
-  return {.q = p.q.data,
-          .k = p.k.data,
-          .v = p.v.data,
-          .o = p.o.data,
-          .lse = p.lse ? static_cast<float*>(p.lse->data) : nullptr,
-          .workspace = workspace,
-          .q_stride = strides(p.q),
-          .k_stride = strides(p.k),
-          .v_stride = strides(p.v),
-          .o_stride = strides(p.o),
-          .lse_stride = p.lse ? strides(*p.lse) : TensorStrides{},
-          .seqlen_q = p.max_seqlen_q,
-          .seqlen_k = p.max_seqlen_k,
-          .batch = static_cast<uint32>(p.num_sequences),
-          .num_heads_q = static_cast<uint32>(p.num_heads_q),
-          .num_heads_k = static_cast<uint32>(p.num_heads_k),
-          .scale = kernel_scale(p.scale, folds_scale)};
+  return args_of<ForwardArgs>(p, workspace, folds_scale);
 }
 
 BackwardArgs backward_args(const core::Problem& p, void* workspace, bool folds_scale) {
-  return {.dout = p.dout.data,
-          .q = p.q.data,
-          .k = p.k.data,
-          .v = p.v.data,
-          .o = p.o.data,
-          .lse = static_cast<const float*>(p.lse->data),
-          .dlse = p.dlse ? static_cast<const float*>(p.dlse->data) : nullptr,
-          .dq = p.dq.data,
-          .dk = p.dk.data,
-          .dv = p.dv.data,
-          .workspace = workspace,
-          .dout_stride = strides(p.dout),
-          .q_stride = strides(p.q),
-          .k_stride = strides(p.k),
-          .v_stride = strides(p.v),
-          .o_stride = strides(p.o),
-          .lse_stride = strides(*p.lse),
-          .dlse_stride = p.dlse ? strides(*p.dlse) : TensorStrides{},
-          .dq_stride = strides(p.dq),
-          .dk_stride = strides(p.dk),
-          .dv_stride = strides(p.dv),
-          .seqlen_q = p.max_seqlen_q,
-          .seqlen_k = p.max_seqlen_k,
-          .batch = static_cast<uint32>(p.num_sequences),
-          .num_heads_q = static_cast<uint32>(p.num_heads_q),
-          .num_heads_k = static_cast<uint32>(p.num_heads_k),
-          .scale = kernel_scale(p.scale, folds_scale),
-          .gradient_scale = static_cast<float>(p.scale),
-          .unused = 0};
+  auto args = args_of<BackwardArgs>(p, workspace, folds_scale);
+  args.dout = p.dout.data;
+  args.dlse = p.dlse ? static_cast<const float*>(p.dlse->data) : nullptr;
+  args.dq = p.dq.data;
+  args.dk = p.dk.data;
+  args.dv = p.dv.data;
+  args.dout_stride = strides(p.dout);
+  args.dlse_stride = p.dlse ? strides(*p.dlse) : TensorStrides{};
+  args.dq_stride = strides(p.dq);
+  args.dk_stride = strides(p.dk);
+  args.dv_stride = strides(p.dv);
+  args.gradient_scale = static_cast<float>(p.scale);
+  return args;
 }
 
 ForwardTmaArgs forward_tma_args(const core::Problem& p, int block_m, int block_n, const ForwardArgs& base) {

@@ -16,11 +16,6 @@
 namespace attend::cuda {
 namespace {
 
-LoadedKernel load(const KernelSpec& spec, int device) {
-  return {Jit::instance().load(spec, device), spec.args, static_cast<unsigned>(threads_of(spec)),
-          spec.dynamic_smem_bytes};
-}
-
 void check_grids(const Family& family, const core::Problem& p, const Choice& choice) {
   for (const StepShape& step : std::span(choice.steps).first(choice.num_steps)) {
     if (step.blocks <= std::numeric_limits<std::int32_t>::max()) continue;
@@ -69,7 +64,10 @@ std::span<const LoadedKernel> loaded_kernels(const Family& family, const Variant
     const ContextGuard guard(device.index);
     const RelaxedCapture relaxed;  // loading is no part of a graph that this thread may be capturing
     std::vector<LoadedKernel> kernels;
-    for (const KernelSpec& spec : family.kernels(variant, device.arch())) kernels.push_back(load(spec, device.index));
+    for (const KernelSpec& spec : family.kernels(variant, device.arch())) {
+      kernels.push_back({Jit::instance().load(spec, device.index), spec.args, static_cast<unsigned>(threads_of(spec)),
+                         spec.dynamic_smem_bytes});
+    }
     return kernels;
   });
 }
@@ -99,7 +97,7 @@ void launch(const Family& family, const core::Problem& p, const Choice& choice, 
 void Launch::run(std::size_t step, const char* type, void* args) const {
   const StepShape& shape = choice.steps.at(step);
   if (shape.blocks == 0) return;
-  const LoadedKernel& loaded = kernels_[step];
+  const LoadedKernel& loaded = kernels[step];
   if (loaded.args != type) {
     throw Error(ErrorCode::kInternal, fmt::format("{}: takes {}, got {}", loaded.kernel->name(), loaded.args, type));
   }
@@ -107,9 +105,8 @@ void Launch::run(std::size_t step, const char* type, void* args) const {
   loaded.kernel->launch({.grid = {static_cast<unsigned>(shape.blocks)},
                          .block = {loaded.threads},
                          .cluster = {shape.cluster},
-                         .dynamic_smem_bytes = loaded.smem_bytes,
-                         .overlaps_previous = shape.overlaps_previous},
-                        parameters, stream_);
+                         .dynamic_smem_bytes = loaded.smem_bytes},
+                        parameters, stream);
 }
 
 }  // namespace attend::cuda

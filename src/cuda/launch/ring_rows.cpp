@@ -23,10 +23,10 @@ KernelSpec spec_of(ElementType to, ElementType from, int vector, bool adds, cons
           .source = "ring/ring_rows.cuh",
           .function = "ring_rows",
           .args = RingRowsArgs::kTypeName,
-          .config = {{"kThreads", std::int64_t{kThreads}},
+          .config = {{"kThreads", kThreads},
                      {"kFrom", element_constant(from)},
                      {"kTo", element_constant(to)},
-                     {"kVector", std::int64_t{vector}},
+                     {"kVector", vector},
                      {"kAdds", adds}},
           .arch = arch};
 }

@@ -30,40 +30,31 @@ enum class Grid {
   kQueryHeads,  ///< one block for each query head
 };
 
-/// The parameter that a kernel takes.
-enum class StepArgs { kForward, kForwardTma, kBackward };
-
 /// One launch. Its Config is the facts' constants, kThreads, kBlockM, kBlockN, kSmemBytes, and what `constants` adds.
 struct Step {
-  std::string function;  ///< template <class Config> __device__ void in the rung's file
+  std::string function = {};  ///< template <class Config> __device__ void in the rung's file; empty: NAME_forward
   Grid grid = Grid::kRowTiles;
   int block_m = 64;  ///< query rows of a tile
   int block_n = 64;  ///< keys of a tile
   int threads = 128;
-  unsigned smem_bytes = 0;  ///< dynamic; the kernel asserts that its SharedStorage has this size
+  int smem_bytes = 0;  ///< dynamic; the kernel asserts that its SharedStorage has this size
   std::vector<Constant> constants = {};
-  StepArgs args = StepArgs::kForward;
-  int min_blocks = 0;  ///< blocks that have to fit on a multiprocessor together; 0: the compiler's choice
+  int min_blocks = 1;       ///< blocks that have to fit on a multiprocessor together
+  bool takes_maps = false;  ///< ForwardTmaArgs, else ForwardArgs or BackwardArgs
 };
 
-/// Instructions that not every architecture has.
-struct Instructions {
-  bool Arch::*has = nullptr;  ///< null: every architecture has them
-  const char* where = "";     ///< "sm_90a"
-};
-constexpr Instructions kCpAsync = {&Arch::cp_async, "sm_80 and later"};
-constexpr Instructions kWgmma = {&Arch::wgmma, "sm_90a"};
+/// Which kernels a variant launches, in this order.
+using StepsOf = std::vector<Step> (*)(const RungConfig&);
 
-/// One rung.
+/// One rung. Its file is kernels/ladder/NN_name.cuh.
 struct Rung {
   int number = 0;
   const char* name = "";                  ///< the same on the command line, in the file's name and in the tables
   const char* description = "";           ///< one line
-  const char* source = "";                ///< below kernels/
-  const char* backward_source = nullptr;  ///< of the steps that take BackwardArgs; null: source
-  std::vector<DType> dtypes = {};
+  const char* backward_source = nullptr;  ///< of its gradients, where they have a file of their own, below kernels/
+  std::vector<DType> dtypes = {DType::kF32};
   std::vector<int> head_dims = {};       ///< that it supports; empty: 1 to max_head_dim
-  int max_head_dim = 512;                ///< where head_dims is empty
+  int max_head_dim = 128;                ///< where head_dims is empty
   bool any_head_dim_v = false;           ///< else head_dim_v has to be head_dim
   bool needs_alignment = false;          ///< addresses, rows and strides are multiples of 16 bytes
   bool folds_scale = false;              ///< wants scale > 0 and Facts::negate_scores
@@ -72,12 +63,14 @@ struct Rung {
   int blocks_per_multiprocessor = 1;     ///< at that speed
   bool toolkit_headers = false;          ///< needs the CUDA toolkit's include folder (mma.h)
   std::size_t max_workspace = SIZE_MAX;  ///< bytes; problems that want more are refused
-  Instructions instructions = {};
-  std::vector<Step> (*forward)(const RungConfig&) = nullptr;
-  std::vector<Step> (*backward)(const RungConfig&) = nullptr;        ///< null: forward only
-  std::size_t (*forward_workspace)(const core::Problem&) = nullptr;  ///< bytes; null: none
-  std::size_t (*backward_workspace)(const core::Problem&) = nullptr;
+  bool Arch::*instructions = nullptr;    ///< that it uses; null: those that every architecture has
+  StepsOf forward = nullptr;
+  StepsOf backward = nullptr;                                ///< null: forward only
+  std::size_t (*workspace)(const core::Problem&) = nullptr;  ///< bytes of the problem's pass; null: none
 };
+
+/// A rung on tensor cores: float16 and bfloat16, head_dim 64 and 128, loads of 16 bytes.
+[[nodiscard]] Rung half_rung(int number, const char* name, const char* description, StepsOf forward);
 
 /// Every rung that runs on a GPU, in order.
 [[nodiscard]] std::span<const Rung> ladder();

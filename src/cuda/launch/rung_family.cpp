@@ -1,6 +1,7 @@
 // Families of the rungs of the ladder: one adapter for all of their tables.
-#include <algorithm>
-#include <iterator>
+#include <fmt/format.h>
+
+#include <utility>
 
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
@@ -15,27 +16,12 @@ namespace {
 using core::Lack;
 using core::Problem;
 
-const char* args_name(StepArgs args) {
-  return args == StepArgs::kForward      ? ForwardArgs::kTypeName
-         : args == StepArgs::kForwardTma ? ForwardTmaArgs::kTypeName
-                                         : BackwardArgs::kTypeName;
-}
-
 std::int64_t blocks_of(const Step& step, const Problem& p) {
-  const std::int64_t row_tiles = num_tiles(p.max_seqlen_q, step.block_m);
-  const std::int64_t key_tiles = num_tiles(p.max_seqlen_k, step.block_n);
-  const std::int64_t query_heads = p.num_sequences * p.num_heads_q;
-  switch (step.grid) {
-    case Grid::kRowTiles:
-      return row_tiles * query_heads;
-    case Grid::kKeyTiles:
-      return key_tiles * p.num_sequences * p.num_heads_k;
-    case Grid::kScoreTiles:
-      return row_tiles * key_tiles * query_heads;
-    case Grid::kQueryHeads:
-      return query_heads;
-  }
-  return 0;
+  const bool has_rows = step.grid == Grid::kRowTiles || step.grid == Grid::kScoreTiles;
+  const bool has_keys = step.grid == Grid::kKeyTiles || step.grid == Grid::kScoreTiles;
+  const std::int64_t heads = step.grid == Grid::kKeyTiles ? p.num_heads_k : p.num_heads_q;
+  return p.num_sequences * heads * (has_rows ? num_tiles(p.max_seqlen_q, step.block_m) : 1) *
+         (has_keys ? num_tiles(p.max_seqlen_k, step.block_n) : 1);
 }
 
 std::string workspace_text(const Problem& p) {
@@ -53,18 +39,17 @@ class RungFamily final : public Family {
   }
 
   [[nodiscard]] bool supports(const Arch& arch) const override {
-    return rung_.instructions.has == nullptr || arch.*rung_.instructions.has;
+    return rung_.instructions == nullptr || arch.*rung_.instructions;
   }
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     constexpr std::int64_t kTallTile = 128, kTilesOfMany = 4;  // for each multiprocessor
-    RungConfig config = {facts_of(p, rung_.folds_scale), device.max_smem_per_block, 1};
+    const bool many_rows = num_tiles(p.max_seqlen_q, kTallTile) * p.num_sequences * p.num_heads_q >=
+                           kTilesOfMany * device.num_multiprocessors;
+    RungConfig config = {facts_of(p, rung_.folds_scale), device.max_smem_per_block, many_rows};
     if (rung_.needs_alignment) config.aligned = 1;
-    config.many_rows = num_tiles(p.max_seqlen_q, kTallTile) * p.num_sequences * p.num_heads_q >=
-                       kTilesOfMany * device.num_multiprocessors;
-    Choice choice;
-    choice.variant = config;
-    choice.why = in_auto ? "plain attention, the ladder's best for these types" : "a lesson of the ladder";
+    const char* why = in_auto ? "plain attention, the ladder's best for these types" : "a lesson of the ladder";
+    Choice choice = {.variant = config, .why = why};
     lay_out(p, device, choice);
     return choice;
   }
@@ -72,16 +57,13 @@ class RungFamily final : public Family {
   void lay_out(const Problem& p, const DeviceInfo& device, Choice& choice) const override {
     const std::vector<Step>& steps = steps_of(choice.variant);
     choice.num_steps = 0;
-    const Step* main = nullptr;
-    for (const Step& step : steps) {
-      choice.add_step({.blocks = blocks_of(step, p)});
-      if (main == nullptr || step.smem_bytes > main->smem_bytes) main = &step;
-    }
+    for (const Step& step : steps) choice.add_step({.blocks = blocks_of(step, p)});
     if (!in_auto) return;
+    const Step& main = steps.back();  // what others prepare
     choice.seconds = estimated_seconds(p, device,
                                        {.tflops = rung_.tflops,
-                                        .block_m = main->block_m,
-                                        .blocks = blocks_of(*main, p),
+                                        .block_m = main.block_m,
+                                        .blocks = blocks_of(main, p),
                                         .blocks_per_multiprocessor = rung_.blocks_per_multiprocessor,
                                         .num_steps = steps.size()});
   }
@@ -100,22 +82,11 @@ class RungFamily final : public Family {
 
   void launch(const Launch& launch) const override {
     const Problem& p = launch.problem;
-    const std::vector<Step>& steps = steps_of(launch.choice.variant);
-    if (p.is_backward) {
-      BackwardArgs args = backward_args(p, launch.region(0), rung_.folds_scale);
-      for (std::size_t i = 0; i < steps.size(); ++i) launch.run(i, args);
-      return;
-    }
+    if (p.is_backward) return launch.run_all(backward_args(p, launch.region(0), rung_.folds_scale));
     ForwardArgs args = forward_args(p, launch.region(0), rung_.folds_scale);
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-      if (launch.choice.steps[i].blocks == 0) continue;  // no address for a map either
-      if (steps[i].args == StepArgs::kForwardTma) {
-        ForwardTmaArgs tma_args = forward_tma_args(p, steps[i].block_m, steps[i].block_n, args);
-        launch.run(i, tma_args);
-      } else {
-        launch.run(i, args);
-      }
-    }
+    const Step& first = steps_of(launch.choice.variant).front();  // where it takes maps, the only one
+    if (!first.takes_maps) return launch.run_all(args);
+    launch.run_all(forward_tma_args(p, first.block_m, first.block_n, args));
   }
 
   /// The head_dims of the ladder's cases and those between at which tiles change, both masks and passes, every tile;
@@ -134,15 +105,13 @@ class RungFamily final : public Family {
     if (!arch.cp_async) head_dims.insert(head_dims.begin(), 16);  // with 64 KB the tallest tiles are of narrow rows
     for (const DType dtype : rung_.dtypes) {
       for (const int head_dim : head_dims) {
-        const Facts plain = {.element = element_of(dtype), .head_dim = head_dim, .head_dim_v = head_dim};
-        Facts causal = plain;
-        causal.mask = MaskKind::kCausal;
-        Facts last = causal;
-        last.negate_scores = rung_.folds_scale;
-        last.aligned = rung_.needs_alignment;
-        add(plain);
-        if (head_dim % 64 == 0) add(causal);
-        if (!(Variant(last) == Variant(causal))) add(last);
+        Facts facts = {.element = element_of(dtype), .head_dim = head_dim, .head_dim_v = head_dim};
+        add(facts);
+        facts.mask = MaskKind::kCausal;
+        if (head_dim % 64 == 0) add(facts);
+        facts.negate_scores = rung_.folds_scale;
+        facts.aligned = rung_.needs_alignment;
+        if (rung_.folds_scale || !rung_.needs_alignment) add(facts);
       }
     }
     return variants;
@@ -159,8 +128,7 @@ class RungFamily final : public Family {
 
  private:
   [[nodiscard]] std::size_t workspace_bytes(const Problem& p) const {
-    const auto bytes = p.is_backward ? rung_.backward_workspace : rung_.forward_workspace;
-    return bytes == nullptr ? 0 : bytes(p);
+    return rung_.workspace == nullptr ? 0 : rung_.workspace(p);
   }
 
   [[nodiscard]] const std::vector<Step>& steps_of(const Variant& variant) const {
@@ -172,20 +140,25 @@ class RungFamily final : public Family {
   }
 
   [[nodiscard]] KernelSpec spec_of(const Step& step, const RungConfig& config, const Arch& arch) const {
-    const bool own_source = step.args == StepArgs::kBackward && rung_.backward_source != nullptr;
-    KernelSpec spec = {.name = step.function,
-                       .source = own_source ? rung_.backward_source : rung_.source,
-                       .function = step.function,
-                       .args = args_name(step.args),
-                       .config = constants_of(config, 0),
+    const bool is_backward = config.is_backward != 0;
+    const std::string function = step.function.empty() ? fmt::format("{}_forward", name) : step.function;
+    KernelSpec spec = {.name = function,
+                       .source = is_backward && rung_.backward_source != nullptr
+                                     ? rung_.backward_source
+                                     : fmt::format("ladder/{:02}_{}.cuh", rung_.number, name),
+                       .function = function,
+                       .args = is_backward       ? BackwardArgs::kTypeName
+                               : step.takes_maps ? ForwardTmaArgs::kTypeName
+                                                 : ForwardArgs::kTypeName,
+                       .config = constants_of(config, 0,
+                                              {{"kThreads", step.threads},
+                                               {"kBlockM", step.block_m},
+                                               {"kBlockN", step.block_n},
+                                               {"kSmemBytes", step.smem_bytes}}),
                        .arch = arch.target,
-                       .dynamic_smem_bytes = step.smem_bytes,
-                       .min_blocks = std::max(1, step.min_blocks),
+                       .dynamic_smem_bytes = static_cast<unsigned>(step.smem_bytes),
+                       .min_blocks = step.min_blocks,
                        .toolkit_headers = rung_.toolkit_headers};
-    spec.config.insert(spec.config.end(), {{"kThreads", std::int64_t{step.threads}},
-                                           {"kBlockM", std::int64_t{step.block_m}},
-                                           {"kBlockN", std::int64_t{step.block_n}},
-                                           {"kSmemBytes", std::int64_t{step.smem_bytes}}});
     spec.config.insert(spec.config.end(), step.constants.begin(), step.constants.end());
     return spec;
   }
@@ -199,8 +172,7 @@ std::span<const Rung> ladder() {
   static const auto* rungs = [] {
     auto* all = new std::vector<Rung>();  // launches may go on while the process ends
     for (auto table : {simt_rungs, fa2_rungs, mma_rungs, wgmma_rungs}) {
-      std::vector<Rung> more = table();
-      all->insert(all->end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+      for (Rung& rung : table()) all->push_back(std::move(rung));
     }
     return all;
   }();

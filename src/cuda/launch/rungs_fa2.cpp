@@ -6,75 +6,61 @@
 namespace attend::cuda {
 namespace {
 
+struct ForwardTiles {
+  Fa2ForwardTile tall, low;
+};
+constexpr ForwardTiles kForwardTiles[] = {{{128, 64, 128, 8, 3}, {64, 64, 128, 8, 4}},    // head_dim to 32
+                                          {{128, 64, 128, 8, 2}, {64, 64, 128, 16, 3}},   // 64
+                                          {{128, 32, 128, 8, 2}, {64, 32, 128, 8, 2}},    // 96
+                                          {{128, 64, 256, 16, 1}, {64, 32, 128, 8, 2}}};  // 128
+constexpr Fa2BackwardTile kBackwardTiles[] = {
+    {64, 64, 128, 8, 3}, {64, 64, 128, 16, 2}, {32, 32, 64, 8, 3}, {64, 64, 256, 16, 1}};  // likewise
+
+/// The row of these tables.
+int row_of(const RungConfig& config) {
+  return fa2_cols(config.head_dim) / fa2_cols(1) - 1;
+}
+
 /// A thread has 8 x 8 or 8 x 4 scores where there is enough work for tiles of 128 rows and shared memory has room for
 /// them; else smaller tiles, for more blocks.
 Fa2ForwardTile forward_tile(const RungConfig& config) {
-  struct Choice {
-    Fa2ForwardTile tall, low;
-  };
-  const auto choice = [&]() -> Choice {
-    switch (fa2_cols(config.head_dim)) {
-      case 32:
-        return {{128, 64, 128, 8, 3}, {64, 64, 128, 8, 4}};
-      case 64:
-        return {{128, 64, 128, 8, 2}, {64, 64, 128, 16, 3}};
-      case 96:
-        return {{128, 32, 128, 8, 2}, {64, 32, 128, 8, 2}};
-      default:
-        return {{128, 64, 256, 16, 1}, {64, 32, 128, 8, 2}};
-    }
-  }();
-  const bool fits = choice.tall.smem_bytes(config.head_dim) <= config.max_smem_per_block;
-  return config.many_rows && fits ? choice.tall : choice.low;
+  const auto& [tall, low] = kForwardTiles[row_of(config)];
+  const bool fits = tall.smem_bytes(config.head_dim) <= config.max_smem_per_block;
+  return config.many_rows && fits ? tall : low;
+}
+
+Fa2BackwardTile backward_tile(const RungConfig& config) {
+  const Fa2BackwardTile& tile = kBackwardTiles[row_of(config)];
+  const bool fits = tile.smem_bytes(config.head_dim) <= config.max_smem_per_block;
+  return fits ? tile : Fa2BackwardTile{32, 32, 128, 16, 2};
 }
 
 std::vector<Step> fa2_forward(const RungConfig& config) {
   const Fa2ForwardTile tile = forward_tile(config);
-  return {{.function = "fa2_forward",
-           .block_m = tile.block_m,
+  return {{.block_m = tile.block_m,
            .block_n = tile.block_n,
            .threads = tile.threads,
-           .smem_bytes = static_cast<unsigned>(tile.smem_bytes(config.head_dim)),
-           .constants = {{"kLanesX", std::int64_t{tile.lanes_x}}},
+           .smem_bytes = tile.smem_bytes(config.head_dim),
+           .constants = {{"kLanesX", tile.lanes_x}},
            .min_blocks = tile.min_blocks}};
-}
-
-Fa2BackwardTile backward_tile(const RungConfig& config) {
-  switch (fa2_cols(config.head_dim)) {
-    case 32:
-      return {64, 64, 128, 8, 3};
-    case 64:
-      return {64, 64, 128, 16, 2};
-    case 96:
-      return {32, 32, 64, 8, 3};
-    default:
-      break;
-  }
-  constexpr Fa2BackwardTile kWide = {64, 64, 256, 16, 1};
-  const bool fits = kWide.smem_bytes(config.head_dim) <= config.max_smem_per_block;
-  return fits ? kWide : Fa2BackwardTile{32, 32, 128, 16, 2};
 }
 
 std::vector<Step> fa2_backward(const RungConfig& config) {
   const Fa2BackwardTile tile = backward_tile(config);
-  return {{.function = "fa2_backward_prepare",
-           .block_m = kSavedRowsTile,
-           .block_n = 1,
-           .threads = 256,
-           .args = StepArgs::kBackward},
+  return {{.function = "fa2_backward_prepare", .block_m = kSavedRowsTile, .block_n = 1, .threads = 256},
           {.function = "fa2_backward",
            .grid = Grid::kKeyTiles,
            .block_m = tile.block_m,
            .block_n = tile.block_n,
            .threads = tile.threads,
-           .smem_bytes = static_cast<unsigned>(tile.smem_bytes(config.head_dim)),
-           .constants = {{"kThreadsX", std::int64_t{tile.threads_x}}},
-           .args = StepArgs::kBackward,
+           .smem_bytes = tile.smem_bytes(config.head_dim),
+           .constants = {{"kThreadsX", tile.threads_x}},
            .min_blocks = tile.min_blocks}};
 }
 
-/// What is saved of each query row, heads padded to whole tiles.
-std::size_t backward_workspace(const core::Problem& p) {
+/// What is saved of each query row for the gradients, heads padded to whole tiles.
+std::size_t workspace(const core::Problem& p) {
+  if (!p.is_backward) return 0;
   const std::int64_t rows = num_tiles(p.max_seqlen_q, kSavedRowsTile) * kSavedRowsTile;
   return static_cast<std::size_t>(p.num_sequences * p.num_heads_q * rows) * sizeof(Fa2SavedRow);
 }
@@ -86,17 +72,15 @@ std::vector<Rung> fa2_rungs() {
       {.number = 8,
        .name = "fa2",
        .description = "rung 08: float32 on CUDA cores, register tiles and asynchronous copies",
-       .source = "ladder/08_fa2.cuh",
        .backward_source = "ladder/08_fa2_backward.cuh",
-       .dtypes = {DType::kF32},
-       .max_head_dim = 128,
+       .max_head_dim = 128,  // as far as the tables go
        .folds_scale = true,
        .deterministic_backward = false,
        .tflops = 44,
-       .instructions = kCpAsync,
+       .instructions = &Arch::cp_async,
        .forward = fa2_forward,
        .backward = fa2_backward,
-       .backward_workspace = backward_workspace},
+       .workspace = workspace},
   };
 }
 

@@ -47,8 +47,8 @@ KernelSpec scaled_softmax_spec(const ScaledSoftmax& call, const Arch& arch) {
           .function = name,
           .args = "ScaledSoftmaxArgs",
           .config = {{"kElement", element_constant(element_of(call.dtype))},
-                     {"kSeqlenK", std::int64_t{padded(call)}},
-                     {"kThreads", std::int64_t{std::max(softmax_row_threads(padded(call)), kSoftmaxThreads)}},
+                     {"kSeqlenK", padded(call)},
+                     {"kThreads", std::max(softmax_row_threads(padded(call)), kSoftmaxThreads)},
                      {"kCausal", call.causal}},
           .arch = arch.target};
 }

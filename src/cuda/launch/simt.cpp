@@ -18,6 +18,8 @@ struct SimtVariant : Facts {
   std::int32_t dbias_over_rows = 0;  ///< it is a sum over the rows
   SimtForwardTile forward = {};
   SimtBackwardTile gradients[3] = {};  ///< of SimtGradient
+
+  [[nodiscard]] const SimtBackwardTile& tile(SimtGradient g) const { return gradients[static_cast<std::size_t>(g)]; }
 };
 
 /// Where the tiles stand among the variant's ints, for its tunables.
@@ -115,9 +117,7 @@ SimtBackwardTile backward_tile(const Facts& facts, SimtGradient gradient, int ma
   return tile;
 }
 
-constexpr auto kKeysValues = static_cast<std::size_t>(SimtGradient::kKeysValues);
-constexpr auto kQueries = static_cast<std::size_t>(SimtGradient::kQueries);
-constexpr auto kBias = static_cast<std::size_t>(SimtGradient::kBias);
+using enum SimtGradient;
 
 SimtVariant variant_of(const Facts& facts, bool few_rows, int max_smem_per_block) {
   SimtVariant variant = {facts};
@@ -125,44 +125,42 @@ SimtVariant variant_of(const Facts& facts, bool few_rows, int max_smem_per_block
     variant.forward = forward_tile(facts, few_rows, max_smem_per_block);
     return variant;
   }
-  for (const SimtGradient gradient : {SimtGradient::kKeysValues, SimtGradient::kQueries, SimtGradient::kBias}) {
+  for (const SimtGradient gradient : {kKeysValues, kQueries, kBias}) {
     variant.gradients[static_cast<std::size_t>(gradient)] = backward_tile(facts, gradient, max_smem_per_block);
   }
   return variant;
 }
 
-/// A kernel's spec. Tile is anything with block_m, block_n, threads and min_blocks; `constants` come last.
+/// A kernel's spec. Tile is anything with block_m, block_n, threads and min_blocks; constants `more` come last.
 template <class Tile>
 KernelSpec spec_of(const SimtVariant& variant, const Arch& arch, const char* function, const Tile& tile, int smem_bytes,
-                   int column_parts, const std::vector<Constant>& constants) {
+                   int column_parts, std::initializer_list<Constant> more) {
   const bool backward = variant.is_backward != 0;
   KernelSpec spec = {.name = function,
                      .source = backward ? "simt/simt_backward.cuh" : "simt/simt_forward.cuh",
                      .function = function,
                      .args = backward ? BackwardOptionArgs::kTypeName : ForwardOptionArgs::kTypeName,
-                     .config = constants_of(variant, kTaken),
+                     .config = constants_of(variant, kTaken,
+                                            {{"kThreads", tile.threads},
+                                             {"kBlockM", tile.block_m},
+                                             {"kBlockN", tile.block_n},
+                                             {"kSmemBytes", smem_bytes},
+                                             {"kColumnParts", column_parts}}),
                      .arch = arch.target,
                      .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes),
                      .min_blocks = tile.min_blocks};
-  spec.config.insert(spec.config.end(), {{"kThreads", std::int64_t{tile.threads}},
-                                         {"kBlockM", std::int64_t{tile.block_m}},
-                                         {"kBlockN", std::int64_t{tile.block_n}},
-                                         {"kSmemBytes", std::int64_t{smem_bytes}},
-                                         {"kColumnParts", std::int64_t{column_parts}}});
-  spec.config.insert(spec.config.end(), constants.begin(), constants.end());
+  spec.config.insert(spec.config.end(), more);
   return spec;
 }
 
-KernelSpec gradient_spec(const SimtVariant& variant, const Arch& arch, std::size_t gradient, const char* function,
-                         const std::vector<Constant>& more = {}) {
-  const SimtBackwardTile& tile = variant.gradients[gradient];
-  std::vector<Constant> constants = {{"kPanels", std::int64_t{tile.resident != 0 ? 1 : 2}},
-                                     {"kPanel", std::int64_t{tile.panel}},
-                                     {"kCols0", std::int64_t{tile.cols_0}},
-                                     {"kCols1", std::int64_t{tile.cols_1}},
-                                     {"kThreadsX", std::int64_t{tile.threads_x}}};
-  constants.insert(constants.end(), more.begin(), more.end());
-  return spec_of(variant, arch, function, tile, tile.smem_bytes(), tile.parts, constants);
+KernelSpec gradient_spec(const SimtVariant& variant, const Arch& arch, const SimtBackwardTile& tile,
+                         const char* function) {
+  return spec_of(variant, arch, function, tile, tile.smem_bytes(), tile.parts,
+                 {{"kPanels", tile.resident != 0 ? 1 : 2},
+                  {"kPanel", tile.panel},
+                  {"kCols0", tile.cols_0},
+                  {"kCols1", tile.cols_1},
+                  {"kThreadsX", tile.threads_x}});
 }
 
 /// The kernels that go through rows, or keys, one by one.
@@ -190,17 +188,16 @@ class SimtFamily final : public Family {
       variant.dbias = element_of(p.dbias->dtype);
       variant.dbias_over_rows = p.dbias->shape[2] != p.max_seqlen_q;
     }
-    Choice choice;
-    choice.variant = variant;
-    choice.why = few_rows && !p.is_backward ? "CUDA cores; few rows: low tiles, so that every multiprocessor gets some"
-                                            : "CUDA cores, which take every option";
+    Choice choice = {.variant = variant, .why = "CUDA cores, which take every option"};
+    if (few_rows && !p.is_backward) {
+      choice.why = "CUDA cores; few rows: low tiles, so that every multiprocessor gets some";
+    }
     lay_out(p, device, choice);
     return choice;
   }
 
   void lay_out(const Problem& p, const DeviceInfo& device, Choice& choice) const override {
     const auto variant = choice.variant.as<SimtVariant>();
-    const SimtBackwardTile* gradients = variant.gradients;
     const std::int64_t query_heads = p.num_sequences * p.num_heads_q;
     const auto row_tiles = [&](int block_m) { return num_tiles(p.max_seqlen_q, block_m); };
     const auto key_tiles = [&](int block_n) { return num_tiles(p.max_seqlen_k, block_n); };
@@ -208,14 +205,14 @@ class SimtFamily final : public Family {
     if (!p.is_backward) {
       choice.add_step({.blocks = row_tiles(variant.forward.block_m) * query_heads * variant.forward.columns.count});
     } else {
-      const SimtBackwardTile &keys = gradients[kKeysValues], &queries = gradients[kQueries];
+      const SimtBackwardTile &keys = variant.tile(kKeysValues), &queries = variant.tile(kQueries);
       choice.add_step({.blocks = row_tiles(PlainTile().block_m) * query_heads});
       choice.add_step({.blocks = key_tiles(keys.block_n) * p.num_sequences * p.num_heads_k * keys.parts});
       choice.add_step({.blocks = row_tiles(queries.block_m) * query_heads * queries.parts});
     }
     if (variant.has_dbias != 0) {
       const std::int64_t matrices = p.dbias->shape[0] * p.dbias->shape[1];
-      const SimtBackwardTile& tile = gradients[kBias];
+      const SimtBackwardTile& tile = variant.tile(kBias);
       if (variant.dbias_over_rows == 0) {
         choice.add_step({.blocks = matrices * row_tiles(tile.block_m) * key_tiles(tile.block_n)});
       } else {
@@ -238,23 +235,21 @@ class SimtFamily final : public Family {
     if (variant.is_backward == 0) {
       const SimtForwardTile& tile = variant.forward;
       return {spec_of(variant, arch, "simt_forward", tile, tile.smem_bytes(), tile.columns.count,
-                      {{"kPanels", std::int64_t{tile.panels.count}},
-                       {"kPanel", std::int64_t{tile.panels.width}},
-                       {"kCols", std::int64_t{tile.columns.width}},
-                       {"kLanesX", std::int64_t{tile.lanes_x}}})};
+                      {{"kPanels", tile.panels.count},
+                       {"kPanel", tile.panels.width},
+                       {"kCols", tile.columns.width},
+                       {"kLanesX", tile.lanes_x}})};
     }
     std::vector<KernelSpec> specs = {
         spec_of(variant, arch, "simt_backward_prepare", PlainTile(), 0, 1, {{"kSoleKey", variant.sole_key != 0}}),
-        gradient_spec(variant, arch, kKeysValues, "simt_backward_keys"),
-        gradient_spec(variant, arch, kQueries, "simt_backward_queries")};
+        gradient_spec(variant, arch, variant.tile(kKeysValues), "simt_backward_keys"),
+        gradient_spec(variant, arch, variant.tile(kQueries), "simt_backward_queries")};
     if (variant.has_dbias == 0) return specs;
-    const Constant element = {"kDbiasElement", element_constant(variant.dbias)};
-    if (variant.dbias_over_rows == 0) {
-      specs.push_back(gradient_spec(variant, arch, kBias, "simt_dbias", {element}));
-    } else {
-      specs.push_back(gradient_spec(variant, arch, kBias, "simt_dbias_over_rows"));
-      specs.push_back(spec_of(variant, arch, "dbias_reduce", PlainTile(), 0, 1, {element}));
-    }
+    const bool over_rows = variant.dbias_over_rows != 0;
+    specs.push_back(
+        gradient_spec(variant, arch, variant.tile(kBias), over_rows ? "simt_dbias_over_rows" : "simt_dbias"));
+    if (over_rows) specs.push_back(spec_of(variant, arch, "dbias_reduce", PlainTile(), 0, 1, {}));
+    specs.back().config.push_back({"kDbiasElement", element_constant(variant.dbias)});
     return specs;
   }
 
@@ -270,36 +265,22 @@ class SimtFamily final : public Family {
 
   void launch(const Launch& launch) const override {
     const Problem& p = launch.problem;
-    if (!p.is_backward) {
-      ForwardOptionArgs args = {forward_args(p, nullptr), option_args_of(p)};
-      launch.run(0, args);
-      return;
-    }
+    if (!p.is_backward) return launch.run_all(ForwardOptionArgs{forward_args(p, nullptr), option_args_of(p)});
     BackwardOptionArgs args = backward_option_args(backward_args(p, launch.region(0)), p);
     args.dbias_sums = launch.region<float>(1);
-    for (std::size_t i = 0; i < launch.choice.num_steps; ++i) launch.run(i, args);
+    launch.run_all(args);
   }
 
   [[nodiscard]] std::vector<Variant> examples(const Arch& arch) const override;
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& variant) const override {
-    static constexpr Tunable kForward[] = {{"block_m", kForwardAt},
-                                           {"block_n", kForwardAt + 1},
-                                           {"threads", kForwardAt + 2},
-                                           {"lanes_x", kForwardAt + 3},
-                                           {"min_blocks", kForwardAt + 4}};
-    static constexpr Tunable kBackward[] = {{"keys_block_m", kKeysAt},
-                                            {"keys_block_n", kKeysAt + 1},
-                                            {"keys_threads", kKeysAt + 2},
-                                            {"keys_threads_x", kKeysAt + 3},
-                                            {"keys_min_blocks", kKeysAt + 4},
-                                            {"queries_block_m", kQueriesAt},
-                                            {"queries_block_n", kQueriesAt + 1},
-                                            {"queries_threads", kQueriesAt + 2},
-                                            {"queries_threads_x", kQueriesAt + 3},
-                                            {"queries_min_blocks", kQueriesAt + 4}};
-    if (variant.as<SimtVariant>().is_backward != 0) return kBackward;
-    return kForward;
+    static const std::vector<Tunable> kForward =
+        tunables_of({{kForwardAt, {"block_m", "block_n", "threads", "lanes_x", "min_blocks"}}});
+    static const std::vector<Tunable> kBackward = tunables_of(
+        {{kKeysAt, {"keys_block_m", "keys_block_n", "keys_threads", "keys_threads_x", "keys_min_blocks"}},
+         {kQueriesAt,
+          {"queries_block_m", "queries_block_n", "queries_threads", "queries_threads_x", "queries_min_blocks"}}});
+    return variant.as<SimtVariant>().is_backward != 0 ? kBackward : kForward;
   }
 
  protected:
@@ -319,41 +300,32 @@ std::vector<Variant> SimtFamily::examples(const Arch& arch) const {
   using enum MaskKind;
   constexpr auto kRest = option::kSoftcap | option::kAlibi | option::kDropout;
   struct Case {
-    ElementType element;
-    int head_dim, head_dim_v;
-    MaskKind mask;
-    std::int32_t options = 0;
-    ElementType bias = kF32;
+    Facts facts;
     std::optional<ElementType> dbias = {};
     bool over_rows = false;
   };
-  static constexpr Case kCases[] = {{kF16, 64, 64, kCausal},
-                                    {kF32, 16, 16, kFull},
-                                    {kF32, 128, 128, kCausal},
-                                    {kBF16, 24, 24, kFull},
-                                    {kBF16, 40, 40, kFull, option::kBias, kF16, kF32},
-                                    {kF32, 124, 124, kWindow, option::kBias, kF16, kF16},
-                                    {kF32, 40, 40, kFull, option::kSoftcap},
-                                    {kBF16, 96, 96, kFull, option::kAlibi},
-                                    {kF16, 256, 256, kFull, option::kDropout},
-                                    {kF32, 64, 64, kCausal, option::kDropout | option::kPhiloxState},
-                                    {kBF16, 512, 512, kFull, option::kVarlen},
-                                    {kF16, 17, 300, kFull, option::kBoolMask},
-                                    {kBF16, 64, 64, kWindow, option::kBias, kF32, kBF16, true},
-                                    {kF32, 64, 64, kWindow, kRest | option::kVarlen},
-                                    {kBF16, 128, 128, kWindow, kRest | option::kBoolMask | option::kBias, kF16, kF16},
-                                    {kF32, 64, 64, kCausal, option::kAddsToOutputs},
-                                    {kF16, 17, 20, kWindow, kRest | option::kRing},
-                                    {kBF16, 256, 256, kFull, option::kAddsToOutputs | option::kBias, kF32}};
+  static constexpr Case kCases[] = {{{kF16, 64, 64, kCausal}},
+                                    {{kF32, 16, 16, kFull}},
+                                    {{kF32, 128, 128, kCausal}},
+                                    {{kBF16, 24, 24, kFull}},
+                                    {{kBF16, 40, 40, kFull, option::kBias, kF16}, kF32},
+                                    {{kF32, 124, 124, kWindow, option::kBias, kF16}, kF16},
+                                    {{kF32, 40, 40, kFull, option::kSoftcap}},
+                                    {{kBF16, 96, 96, kFull, option::kAlibi}},
+                                    {{kF16, 256, 256, kFull, option::kDropout}},
+                                    {{kF32, 64, 64, kCausal, option::kDropout | option::kPhiloxState}},
+                                    {{kBF16, 512, 512, kFull, option::kVarlen}},
+                                    {{kF16, 17, 300, kFull, option::kBoolMask}},
+                                    {{kBF16, 64, 64, kWindow, option::kBias, kF32}, kBF16, true},
+                                    {{kF32, 64, 64, kWindow, kRest | option::kVarlen}},
+                                    {{kBF16, 128, 128, kWindow, kRest | option::kBoolMask | option::kBias, kF16}, kF16},
+                                    {{kF32, 64, 64, kCausal, option::kAddsToOutputs}},
+                                    {{kF16, 17, 20, kWindow, kRest | option::kRing}},
+                                    {{kBF16, 256, 256, kFull, option::kAddsToOutputs | option::kBias, kF32}}};
   std::vector<Variant> variants;
   for (const Case& c : kCases) {
-    Facts facts = {.element = c.element,
-                   .head_dim = c.head_dim,
-                   .head_dim_v = c.head_dim_v,
-                   .mask = c.mask,
-                   .options = c.options,
-                   .bias = c.bias,
-                   .aligned = c.head_dim % 16 == 0};
+    Facts facts = c.facts;
+    facts.aligned = facts.head_dim % 16 == 0;
     for (const bool few_rows : {false, true}) {
       if (few_rows && facts.options != 0) continue;
       const SimtVariant forward = variant_of(facts, few_rows, arch.max_smem_per_block);
@@ -365,7 +337,7 @@ std::vector<Variant> SimtFamily::examples(const Arch& arch) const {
     backward.dbias = c.dbias.value_or(kF32);
     backward.dbias_over_rows = c.over_rows;
     variants.emplace_back(backward);
-    if (c.options != (option::kDropout | option::kPhiloxState)) continue;
+    if (facts.options != (option::kDropout | option::kPhiloxState)) continue;
     backward.element = kF16;
     backward.sole_key = 1;
     variants.emplace_back(backward);

@@ -235,25 +235,18 @@ class Sm80Backward final : public Family {
     // Nobody looks at the stride of a single row; but rows that do not exist have addresses, and those are aligned too.
     if (p.q.shape[2] == 1) args.base.q_stride.row = args.base.dout_stride.row = 0;
     if (p.k.shape[2] == 1) args.base.k_stride.row = args.base.v_stride.row = 0;
-    for (std::size_t i = 0; i < launch.choice.num_steps; ++i) launch.run(i, args);
+    launch.run_all(args);
   }
 
   [[nodiscard]] std::vector<Variant> examples(const Arch& arch) const override;
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
-    static constexpr Tunable kAll[] = {{"keys_warps", kKeysAt},
-                                       {"keys_row_groups", kKeysAt + 1},
-                                       {"keys_streamed", kKeysAt + 2},
-                                       {"keys_step", kKeysAt + 3},
-                                       {"keys_min_blocks", kKeysAt + 4},
-                                       {"keys_adds_dq", kKeysAt + 5},
-                                       {"keys_roles", kKeysAt + 6},
-                                       {"keys_parts", kKeysAt + 7},
-                                       {"queries_warps", kQueriesAt},
-                                       {"queries_row_groups", kQueriesAt + 1},
-                                       {"queries_streamed", kQueriesAt + 2},
-                                       {"queries_step", kQueriesAt + 3},
-                                       {"queries_min_blocks", kQueriesAt + 4}};
+    static const std::vector<Tunable> kAll = tunables_of(
+        {{kKeysAt,
+          {"keys_warps", "keys_row_groups", "keys_streamed", "keys_step", "keys_min_blocks", "keys_adds_dq",
+           "keys_roles", "keys_parts"}},
+         {kQueriesAt,
+          {"queries_warps", "queries_row_groups", "queries_streamed", "queries_step", "queries_min_blocks"}}});
     return kAll;
   }
 
@@ -269,17 +262,16 @@ class Sm80Backward final : public Family {
   /// A kernel without tiles on tensor cores.
   [[nodiscard]] KernelSpec plain_spec(const Sm80BackwardVariant& v, const Arch& arch, const char* function,
                                       const char* source) const {
-    KernelSpec spec = {.name = function,
-                       .source = source,
-                       .function = function,
-                       .args = BackwardOptionArgs::kTypeName,
-                       .config = constants_of(v, takes | option::kPart),
-                       .arch = arch.target};
-    spec.config.insert(spec.config.end(), {{"kThreads", std::int64_t{kPlainThreads}},
-                                           {"kBlockM", std::int64_t{kPlainRows}},
-                                           {"kSoleKey", v.sole_key != 0},
-                                           {"kDbiasElement", element_constant(v.dbias)}});
-    return spec;
+    return {.name = function,
+            .source = source,
+            .function = function,
+            .args = BackwardOptionArgs::kTypeName,
+            .config = constants_of(v, takes | option::kPart,
+                                   {{"kThreads", kPlainThreads},
+                                    {"kBlockM", kPlainRows},
+                                    {"kSoleKey", v.sole_key != 0},
+                                    {"kDbiasElement", element_constant(v.dbias)}}),
+            .arch = arch.target};
   }
 
   [[nodiscard]] KernelSpec finish_spec(const Sm80BackwardVariant& v, const Arch& arch) const {
@@ -295,31 +287,31 @@ class Sm80Backward final : public Family {
     const bool is_plain = tile.roles != 0;
     const bool has_dk = gradient == Sm80Gradient::kKeysValues || gradient == Sm80Gradient::kKeys;
     const int smem_bytes = sm80_backward_smem_bytes(gradient, tile, v.head_dim, v.head_dim_v);
-    KernelSpec spec = {.name = function,
-                       .source = is_bias    ? "sm80/sm80_dbias.cuh"
-                                 : is_plain ? "sm80/sm80_backward_plain.cuh"
-                                            : "sm80/sm80_backward.cuh",
-                       .function = is_bias    ? "sm80_dbias"
-                                   : is_plain ? "sm80_backward_plain"
-                                              : "sm80_backward",
-                       .args = BackwardOptionArgs::kTypeName,
-                       .config = constants_of(v, takes | option::kPart),
-                       .arch = arch.target,
-                       .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes),
-                       .min_blocks = tile.min_blocks};
-    spec.config.insert(spec.config.end(),
-                       {{"kGradient", EnumConstant{"Sm80Gradient", kNames[static_cast<std::size_t>(gradient)]}},
-                        {"kThreads", std::int64_t{tile.threads()}},
-                        {"kWarps", std::int64_t{tile.warps}},
-                        {"kRowGroups", std::int64_t{tile.row_groups}},
-                        {"kStreamed", std::int64_t{tile.streamed}},
-                        {"kStep", std::int64_t{tile.step}},
-                        {"kRoles", std::int64_t{tile.roles}},
-                        {"kParts", std::int64_t{tile.parts}},
-                        {"kSumsBias", has_dk && v.dbias_over_rows != 0},
-                        {"kAddsDq", gradient == Sm80Gradient::kKeysValues && tile.adds_dq != 0},
-                        {"kCopyBytes", std::int64_t{v.copy_bytes}},
-                        {"kSmemBytes", std::int64_t{smem_bytes}}});
+    KernelSpec spec = {
+        .name = function,
+        .source = is_bias    ? "sm80/sm80_dbias.cuh"
+                  : is_plain ? "sm80/sm80_backward_plain.cuh"
+                             : "sm80/sm80_backward.cuh",
+        .function = is_bias    ? "sm80_dbias"
+                    : is_plain ? "sm80_backward_plain"
+                               : "sm80_backward",
+        .args = BackwardOptionArgs::kTypeName,
+        .config = constants_of(v, takes | option::kPart,
+                               {{"kGradient", EnumConstant{"Sm80Gradient", kNames[static_cast<std::size_t>(gradient)]}},
+                                {"kThreads", tile.threads()},
+                                {"kWarps", tile.warps},
+                                {"kRowGroups", tile.row_groups},
+                                {"kStreamed", tile.streamed},
+                                {"kStep", tile.step},
+                                {"kRoles", tile.roles},
+                                {"kParts", tile.parts},
+                                {"kSumsBias", has_dk && v.dbias_over_rows != 0},
+                                {"kAddsDq", gradient == Sm80Gradient::kKeysValues && tile.adds_dq != 0},
+                                {"kCopyBytes", v.copy_bytes},
+                                {"kSmemBytes", smem_bytes}}),
+        .arch = arch.target,
+        .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes),
+        .min_blocks = tile.min_blocks};
     if (is_bias) spec.config.push_back({"kDbiasElement", element_constant(v.dbias)});
     return spec;
   }

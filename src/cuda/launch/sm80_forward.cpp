@@ -212,30 +212,29 @@ class Sm80Forward final : public Family {
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
     const auto v = variant.as<Sm80ForwardVariant>();
     const Sm80ForwardTile& tile = v.tile;
-    KernelSpec spec = {.name = name,
-                       .source = "sm80/sm80_forward.cuh",
-                       .function = name,
-                       .args = ForwardOptionArgs::kTypeName,
-                       .config = constants_of(v, takes | option::kPart),
-                       .arch = arch.target,
-                       .dynamic_smem_bytes = static_cast<unsigned>(v.smem_bytes()),
-                       .min_blocks = tile.min_blocks};
-    spec.config.insert(spec.config.end(), {{"kThreads", std::int64_t{tile.threads()}},
-                                           {"kWarps", std::int64_t{tile.warps}},
-                                           {"kRowGroups", std::int64_t{tile.row_groups}},
-                                           {"kBlockM", std::int64_t{tile.block_m()}},
-                                           {"kBlockN", std::int64_t{tile.block_n}},
-                                           {"kQInRegisters", tile.q_in_registers != 0},
-                                           {"kColumnParts", std::int64_t{tile.column_parts}},
-                                           {"kPutsAside", tile.puts_aside != 0},
-                                           {"kSpeculates", tile.speculates != 0},
-                                           {"kFuses", tile.fuses != 0},
-                                           {"kParks", tile.parks != 0},
-                                           {"kTrails", tile.trails != 0},
-                                           {"kSplits", std::int64_t{tile.splits}},
-                                           {"kCopyBytes", std::int64_t{v.copy_bytes}},
-                                           {"kSmemBytes", std::int64_t{v.smem_bytes()}}});
-    return {std::move(spec)};
+    return {{.name = name,
+             .source = "sm80/sm80_forward.cuh",
+             .function = name,
+             .args = ForwardOptionArgs::kTypeName,
+             .config = constants_of(v, takes | option::kPart,
+                                    {{"kThreads", tile.threads()},
+                                     {"kWarps", tile.warps},
+                                     {"kRowGroups", tile.row_groups},
+                                     {"kBlockM", tile.block_m()},
+                                     {"kBlockN", tile.block_n},
+                                     {"kQInRegisters", tile.q_in_registers != 0},
+                                     {"kColumnParts", tile.column_parts},
+                                     {"kPutsAside", tile.puts_aside != 0},
+                                     {"kSpeculates", tile.speculates != 0},
+                                     {"kFuses", tile.fuses != 0},
+                                     {"kParks", tile.parks != 0},
+                                     {"kTrails", tile.trails != 0},
+                                     {"kSplits", tile.splits},
+                                     {"kCopyBytes", v.copy_bytes},
+                                     {"kSmemBytes", v.smem_bytes()}}),
+             .arch = arch.target,
+             .dynamic_smem_bytes = static_cast<unsigned>(v.smem_bytes()),
+             .min_blocks = tile.min_blocks}};
   }
 
   [[nodiscard]] Workspace workspace(const Problem& /*p*/, const Choice& /*choice*/) const override { return {}; }
@@ -253,18 +252,10 @@ class Sm80Forward final : public Family {
   [[nodiscard]] std::vector<Variant> examples(const Arch& arch) const override;
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
-    static constexpr Tunable kAll[] = {{"warps", kTileAt},
-                                       {"row_groups", kTileAt + 1},
-                                       {"block_n", kTileAt + 2},
-                                       {"q_in_registers", kTileAt + 3},
-                                       {"column_parts", kTileAt + 4},
-                                       {"min_blocks", kTileAt + 5},
-                                       {"puts_aside", kTileAt + 6},
-                                       {"speculates", kTileAt + 7},
-                                       {"fuses", kTileAt + 8},
-                                       {"parks", kTileAt + 9},
-                                       {"trails", kTileAt + 10},
-                                       {"splits", kTileAt + 11}};
+    static const std::vector<Tunable> kAll =
+        tunables_of({{kTileAt,
+                      {"warps", "row_groups", "block_n", "q_in_registers", "column_parts", "min_blocks", "puts_aside",
+                       "speculates", "fuses", "parks", "trails", "splits"}}});
     return kAll;
   }
 

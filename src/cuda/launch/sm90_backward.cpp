@@ -310,28 +310,27 @@ class Sm90Backward final : public Family {
   [[nodiscard]] KernelSpec spec_of(const Sm90BackwardVariant& v, const Arch& arch, const char* function, int threads,
                                    int smem_bytes) const {
     const Sm90BackwardTile tile = v.tile();
-    KernelSpec spec = {.name = function,
-                       .source = std::string("sm90/") + function + ".cuh",
-                       .function = function,
-                       .args = Sm90BackwardArgs::kTypeName,
-                       .config = constants_of(v, option::kAll | option::kRing),
-                       .arch = arch.target,
-                       .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
-    spec.config.insert(spec.config.end(), {{"kIsDeterministic", v.is_deterministic != 0},
-                                           {"kAddsUp", v.adds_up != 0},
-                                           {"kDbiasBlocks", std::int64_t{v.dbias_blocks}},
-                                           {"kDbiasElement", element_constant(v.dbias)},
-                                           {"kBlockM", std::int64_t{kBackwardRows}},
-                                           {"kBlockN", std::int64_t{tile.block_n}},
-                                           {"kStages", std::int64_t{tile.stages}},
-                                           {"kDsBuffers", std::int64_t{tile.ds_buffers}},
-                                           {"kStagingBuffers", std::int64_t{tile.staging_buffers}},
-                                           {"kComputeRegisters", std::int64_t{tile.compute_registers}},
-                                           {"kQueryRegisters", std::int64_t{tile.query_registers}},
-                                           {"kLoadRegisters", std::int64_t{tile.load_registers}},
-                                           {"kThreads", std::int64_t{threads}},
-                                           {"kSmemBytes", std::int64_t{smem_bytes}}});
-    return spec;
+    return {.name = function,
+            .source = std::string("sm90/") + function + ".cuh",
+            .function = function,
+            .args = Sm90BackwardArgs::kTypeName,
+            .config = constants_of(v, option::kAll | option::kRing,
+                                   {{"kIsDeterministic", v.is_deterministic != 0},
+                                    {"kAddsUp", v.adds_up != 0},
+                                    {"kDbiasBlocks", v.dbias_blocks},
+                                    {"kDbiasElement", element_constant(v.dbias)},
+                                    {"kBlockM", kBackwardRows},
+                                    {"kBlockN", tile.block_n},
+                                    {"kStages", tile.stages},
+                                    {"kDsBuffers", tile.ds_buffers},
+                                    {"kStagingBuffers", tile.staging_buffers},
+                                    {"kComputeRegisters", tile.compute_registers},
+                                    {"kQueryRegisters", tile.query_registers},
+                                    {"kLoadRegisters", tile.load_registers},
+                                    {"kThreads", threads},
+                                    {"kSmemBytes", smem_bytes}}),
+            .arch = arch.target,
+            .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
   }
 
   /// The scale in the exponent of 2, never 0: it multiplies -inf.

@@ -164,31 +164,29 @@ class Sm90Forward final : public Family {
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
     const auto v = variant.as<Sm90ForwardVariant>();
     const Sm90ForwardTile& tile = v.tile;
-    KernelSpec spec = {.name = name,
-                       .source = "sm90/sm90_forward.cuh",
-                       .function = name,
-                       .args = Sm90ForwardArgs::kTypeName,
-                       .config = constants_of(v, takes),
-                       .arch = arch.target,
-                       .dynamic_smem_bytes = static_cast<unsigned>(v.smem_bytes())};
     const bool dynamic = tile.schedule == Sm90Schedule::kDynamic;
-    spec.config.insert(spec.config.end(),
-                       {{"kThreads", std::int64_t{tile.threads()}},
-                        {"kConsumers", std::int64_t{tile.consumers}},
-                        {"kBlockM", std::int64_t{tile.block_m()}},
-                        {"kBlockN", std::int64_t{tile.block_n}},
-                        {"kStages", std::int64_t{tile.stages}},
-                        {"kQBuffers", std::int64_t{tile.q_buffers}},
-                        {"kProducerRegisters", std::int64_t{tile.producer_registers}},
-                        {"kConsumerRegisters", std::int64_t{tile.consumer_registers}},
-                        {"kOverlap", tile.overlaps != 0},
-                        {"kPingPong", tile.takes_turns != 0},
-                        {"kSpeculate", tile.speculates != 0},
-                        {"kPutsAside", v.puts_aside != 0},
-                        {"kBiasTiles", v.bias_tiles != 0},
-                        {"kSchedule", EnumConstant{"Sm90Schedule", dynamic ? "kDynamic" : "kStatic"}},
-                        {"kSmemBytes", std::int64_t{v.smem_bytes()}}});
-    return {std::move(spec)};
+    return {{.name = name,
+             .source = "sm90/sm90_forward.cuh",
+             .function = name,
+             .args = Sm90ForwardArgs::kTypeName,
+             .config = constants_of(v, takes,
+                                    {{"kThreads", tile.threads()},
+                                     {"kConsumers", tile.consumers},
+                                     {"kBlockM", tile.block_m()},
+                                     {"kBlockN", tile.block_n},
+                                     {"kStages", tile.stages},
+                                     {"kQBuffers", tile.q_buffers},
+                                     {"kProducerRegisters", tile.producer_registers},
+                                     {"kConsumerRegisters", tile.consumer_registers},
+                                     {"kOverlap", tile.overlaps != 0},
+                                     {"kPingPong", tile.takes_turns != 0},
+                                     {"kSpeculate", tile.speculates != 0},
+                                     {"kPutsAside", v.puts_aside != 0},
+                                     {"kBiasTiles", v.bias_tiles != 0},
+                                     {"kSchedule", EnumConstant{"Sm90Schedule", dynamic ? "kDynamic" : "kStatic"}},
+                                     {"kSmemBytes", v.smem_bytes()}}),
+             .arch = arch.target,
+             .dynamic_smem_bytes = static_cast<unsigned>(v.smem_bytes())}};
   }
 
   [[nodiscard]] Workspace workspace(const Problem& /*p*/, const Choice& choice) const override {
@@ -226,17 +224,10 @@ class Sm90Forward final : public Family {
   [[nodiscard]] std::vector<Variant> examples(const Arch& arch) const override;
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
-    static constexpr Tunable kAll[] = {{"consumers", kTileAt},
-                                       {"block_n", kTileAt + 1},
-                                       {"stages", kTileAt + 2},
-                                       {"q_buffers", kTileAt + 3},
-                                       {"producer_registers", kTileAt + 4},
-                                       {"consumer_registers", kTileAt + 5},
-                                       {"overlap", kTileAt + 6},
-                                       {"ping_pong", kTileAt + 7},
-                                       {"speculate", kTileAt + 8},
-                                       {"dynamic", kTileAt + 9},
-                                       {"puts_aside", kTileAt + 10}};
+    static const std::vector<Tunable> kAll =
+        tunables_of({{kTileAt,
+                      {"consumers", "block_n", "stages", "q_buffers", "producer_registers", "consumer_registers",
+                       "overlap", "ping_pong", "speculate", "dynamic", "puts_aside"}}});
     return kAll;
   }
 

@@ -18,7 +18,7 @@ double sm_clock_mhz(int device, StreamHandle stream) {
                            .source = "probe/sm_clock.cuh",
                            .function = "sm_clock",
                            .args = "ClockArgs",
-                           .config = {{"kThreads", std::int64_t{1}}},
+                           .config = {{"kThreads", 1}},
                            .arch = device_info(device).arch().target};
   const auto kernel = Jit::instance().load(spec, device);
   std::array<std::int64_t, 2> cycles_and_ns = {};

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <string_view>
 #include <unordered_map>
 
 #include "cuda/launch/family.hpp"
@@ -37,13 +38,10 @@ class VariantCache {
   };
   struct Hash {
     std::size_t operator()(const Key& key) const noexcept {
-      constexpr std::uint64_t kPrime = 0x100000001B3U;  // of FNV-1a
-      std::uint64_t hash = reinterpret_cast<std::uintptr_t>(key.family) ^ static_cast<std::uint64_t>(key.device);
-      for (const std::int32_t value : key.variant.ints()) {
-        hash = (hash ^ static_cast<std::uint32_t>(value)) * kPrime;
-        hash ^= hash >> 32;  // multiplying carries upwards only
-      }
-      return hash;
+      const std::span<const std::int32_t> ints = key.variant.ints();
+      const std::string_view bytes(reinterpret_cast<const char*>(ints.data()), ints.size_bytes());
+      return std::hash<std::string_view>()(bytes) ^ reinterpret_cast<std::uintptr_t>(key.family) ^
+             static_cast<std::size_t>(key.device);
     }
   };
 
