@@ -254,7 +254,7 @@ def _view_extras(extras: Extras, device: torch.device) -> Extras:
 
 
 def _stream(x: torch.Tensor) -> int:
-    return _raw_stream(x.get_device()) if x.is_cuda else 0
+    return raw_stream(x.get_device()) if x.is_cuda else 0
 
 
 def _raw_stream_by_public_names(index: int) -> int:
@@ -262,4 +262,4 @@ def _raw_stream_by_public_names(index: int) -> int:
 
 
 # The same number for a fifth of the time, where torch is built with it.
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream_by_public_names)
+raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream_by_public_names)

@@ -1,4 +1,8 @@
-"""When a call may go to the kernels without torch's dispatcher."""
+"""When a call may go to the kernels without torch's dispatcher, and the ways there: a short one for most calls.
+
+The dispatcher calls an operator written in Python twice, and torch's autograd of such an operator walks over its
+schema: both take longer than a small kernel.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,10 @@ from typing import Any, Optional
 
 import torch
 from torch.autograd import forward_ad
+
+from attend import _core
+from attend._settings import NO_EXTRAS, Extras, Settings
+from attend.torch._operators import raw_stream, run_forward
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _STRIDED = torch.strided
@@ -23,13 +31,16 @@ except AttributeError:  # another release names them otherwise: the long way is 
     _watchers = None
 
 
+# How a call may go, in bits; 0: the long way. python/src/short_way.cpp has the same numbers.
+SHORT = 1  # the dispatcher would find nothing to do but what the other bits say
+AUTOGRAD = 2  # gradients may be asked for
+AUTOCAST = 4  # q, k and v are to be cast
+
+
 def nothing_stands_between(given: tuple[Any, ...]) -> bool:
-    """Whether the dispatcher would find nothing to do but autograd and autocast's casts, which the caller makes.
+    """Whether the dispatcher would find nothing to do but autograd and autocast's casts.
 
     That is: no mode, transform or tracing, and no tensor of a subclass or with a lazy value.
-
-    The dispatcher calls an operator written in Python twice, and torch's autograd of such an operator walks over its
-    schema: both take longer than a small kernel.
     """
     if _watchers is None or forward_ad._current_level >= 0:
         return False
@@ -42,3 +53,62 @@ def nothing_stands_between(given: tuple[Any, ...]) -> bool:
         if x.is_neg() or x._is_zerotensor():  # lazy: what lies in memory is not the value, or there is no memory
             return False
     return True
+
+
+def way_of_call(given: tuple[Any, ...]) -> int:
+    """The bits of a call with these tensors, the first of which is q. The library can do the same, in less time."""
+    if not nothing_stands_between(given):
+        return 0
+    way = SHORT
+    if torch.is_autocast_enabled(given[0].device.type):
+        way |= AUTOCAST
+    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
+        way |= AUTOGRAD
+    return way
+
+
+def _has_no_short_way(*arguments: Any) -> Any:
+    return None
+
+
+def _let_the_library_ask() -> bool:
+    """Whether it can: it reads tensors through DLPack's table of C functions."""
+    if _watchers is None or not _core.has_exchange_table(torch.empty(0)):
+        return False
+    _core.learn_torch(
+        {
+            "tensor": torch.Tensor,
+            "parameter": torch.nn.Parameter,
+            "is_neg": torch.Tensor.is_neg,
+            "empty_like": torch.empty_like,
+            "new_empty_strided": torch.Tensor.new_empty_strided,
+            "float32": torch.float32,
+            "raw_stream": raw_stream,
+            "is_grad_enabled": torch.is_grad_enabled,
+            "is_autocast_enabled": torch.is_autocast_enabled,
+            "wants_determinism": torch.are_deterministic_algorithms_enabled,
+            "forward_ad": forward_ad,
+            "no_extras": NO_EXTRAS,
+            "watchers": _watchers,
+        }
+    )
+    return True
+
+
+# What most calls take: no Python between torch and the library. Each gives None where it is not for this one.
+way_of, short_forward, short_backward = (
+    (_core.way_of, _core.short_forward, _core.short_backward)
+    if _let_the_library_ask()
+    else (way_of_call, _has_no_short_way, _has_no_short_way)
+)
+
+
+def forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, extras: Extras, settings: Settings, return_lse: bool = True
+) -> tuple[torch.Tensor, Any]:
+    """o and lse (or None), computed now: for tensors that `way_of` has seen."""
+    if extras is NO_EXTRAS:
+        results = short_forward(q, k, v, settings, return_lse)
+        if results is not None:
+            return results
+    return run_forward(q, k, v, extras, settings, return_lse)
