@@ -29,6 +29,7 @@ struct Torch {
   nb::object is_grad_enabled;      ///< ()
   nb::object is_autocast_enabled;  ///< (name of a type of device)
   nb::object wants_determinism;    ///< (): of all operators
+  nb::object as_torch_is_told;     ///< (settings): the settings then
   nb::object forward_ad;           ///< a module
   nb::object no_extras;            ///< an Extras of nothing
   nb::object watchers;             ///< tuple of (): something true where the dispatcher has more to do than autograd
@@ -56,6 +57,7 @@ void learn_torch(const nb::dict& names) {
                     .is_grad_enabled = named("is_grad_enabled"),
                     .is_autocast_enabled = named("is_autocast_enabled"),
                     .wants_determinism = named("wants_determinism"),
+                    .as_torch_is_told = named("as_torch_is_told"),
                     .forward_ad = named("forward_ad"),
                     .no_extras = named("no_extras"),
                     .watchers = named("watchers")};
@@ -155,8 +157,8 @@ nb::object short_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle se
 nb::object short_backward(const nb::tuple& saved, nb::handle dout, nb::handle dlse, nb::handle settings) {
   constexpr std::size_t kSaved = 5;
   if (saved.size() != kSaved || dout.is_none()) return nb::none();
-  // A graph of the gradients is refused by the operator. torch may want other sums where these depend on the order.
-  if (is_true(torch->is_grad_enabled()) || is_true(torch->wants_determinism()) || is_watched()) return nb::none();
+  if (is_true(torch->is_grad_enabled()) || is_watched())
+    return nb::none();  // the operator refuses a graph of gradients
   dltensor q_memory, memory;
   const nb::handle q = saved[0], k = saved[1], v = saved[2], o = saved[3], lse = saved[4];
   if (!is_plain(q, q_memory) || !is_plain(lse, memory)) return nb::none();
@@ -168,7 +170,9 @@ nb::object short_backward(const nb::tuple& saved, nb::handle dout, nb::handle dl
   const nb::object dq = like(q), dk = like(k), dv = like(v);
   if (!dq.is_valid() || !dk.is_valid() || !dv.is_valid()) return nb::none();
   const nb::tuple gradients = nb::make_tuple(dout, dlse, dq, dk, dv, nb::none());
-  run_backward({q, k, v, o, lse, gradients, torch->no_extras, settings}, current_stream(q_memory));
+  const nb::object told =
+      is_true(torch->wants_determinism()) ? torch->as_torch_is_told(settings) : nb::borrow(settings);
+  run_backward({q, k, v, o, lse, gradients, torch->no_extras, told}, current_stream(q_memory));
   return nb::make_tuple(dq, dk, dv, nb::none(), nb::none(), nb::none(), nb::none());
 }
 

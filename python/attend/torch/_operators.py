@@ -90,7 +90,7 @@ def fill_backward(
 ) -> None:
     """Writes dq, dk, dv and, where it is not None, dbias of `gradients`, from its dout and dlse."""
     dout, dlse, dq, dk, dv, dbias = gradients
-    settings = _as_torch_is_told(settings)
+    settings = as_torch_is_told(settings)
     (_core.backward if call is None else call)(
         _view(_rows(q)),
         _view(_rows(k)),
@@ -104,7 +104,7 @@ def fill_backward(
     )
 
 
-def _as_torch_is_told(settings: Settings) -> Settings:
+def as_torch_is_told(settings: Settings) -> Settings:
     """Deterministic also where torch.use_deterministic_algorithms says so at this moment.
 
     With warn_only, as in torch, what was asked for by name runs all the same.

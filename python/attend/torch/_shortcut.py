@@ -6,6 +6,7 @@ schema: both take longer than a small kernel.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
@@ -13,7 +14,7 @@ from torch.autograd import forward_ad
 
 from attend import _core
 from attend._settings import NO_EXTRAS, Extras, Settings
-from attend.torch._operators import raw_stream, run_forward
+from attend.torch._operators import as_torch_is_told, raw_stream, run_forward
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _STRIDED = torch.strided
@@ -26,7 +27,8 @@ try:
         torch._C._get_tracing_state,  # of torch.jit.trace, likewise
         torch._C._autograd._profiler_enabled,  # which shows what goes through the dispatcher
     )
-    forward_ad._current_level, torch.Tensor._is_zerotensor  # noqa: B018 (asked for here: their absence shows here)
+    # Asked for here: their absence shows here.
+    forward_ad._current_level, torch.Tensor._is_zerotensor, torch._is_functional_tensor  # noqa: B018
 except AttributeError:  # another release names them otherwise: the long way is always right
     _watchers = None
 
@@ -50,12 +52,13 @@ def nothing_stands_between(given: tuple[Any, ...]) -> bool:
     for x in given:
         if type(x) not in _PLAIN or x.layout is not _STRIDED or not (x.is_cuda or x.is_cpu) or x.is_quantized:
             return False
-        if x.is_neg() or x._is_zerotensor():  # lazy: what lies in memory is not the value, or there is no memory
+        # Lazy: what lies in memory is not the value, or there is no memory.
+        if x.is_neg() or x._is_zerotensor() or torch._is_functional_tensor(x):
             return False
     return True
 
 
-def way_of_call(given: tuple[Any, ...]) -> int:
+def way_in_python(given: tuple[Any, ...]) -> int:
     """The bits of a call with these tensors, the first of which is q. The library can do the same, in less time."""
     if not nothing_stands_between(given):
         return 0
@@ -67,40 +70,41 @@ def way_of_call(given: tuple[Any, ...]) -> int:
     return way
 
 
-def _has_no_short_way(*arguments: Any) -> Any:
+def no_short_way(*arguments: Any) -> Any:
     return None
 
 
-def _let_the_library_ask() -> bool:
-    """Whether it can: it reads tensors through DLPack's table of C functions."""
-    if _watchers is None or not _core.has_exchange_table(torch.empty(0)):
-        return False
-    _core.learn_torch(
-        {
-            "tensor": torch.Tensor,
-            "parameter": torch.nn.Parameter,
-            "is_neg": torch.Tensor.is_neg,
-            "empty_like": torch.empty_like,
-            "new_empty_strided": torch.Tensor.new_empty_strided,
-            "float32": torch.float32,
-            "raw_stream": raw_stream,
-            "is_grad_enabled": torch.is_grad_enabled,
-            "is_autocast_enabled": torch.is_autocast_enabled,
-            "wants_determinism": torch.are_deterministic_algorithms_enabled,
-            "forward_ad": forward_ad,
-            "no_extras": NO_EXTRAS,
-            "watchers": _watchers,
-        }
-    )
-    return True
+# What the library asks of torch for the short way: see python/src/short_way.cpp.
+names_of_torch = {
+    "tensor": torch.Tensor,
+    "parameter": torch.nn.Parameter,
+    "is_neg": torch.Tensor.is_neg,
+    "empty_like": torch.empty_like,
+    "new_empty_strided": torch.Tensor.new_empty_strided,
+    "float32": torch.float32,
+    "raw_stream": raw_stream,
+    "is_grad_enabled": torch.is_grad_enabled,
+    "is_autocast_enabled": torch.is_autocast_enabled,
+    "wants_determinism": torch.are_deterministic_algorithms_enabled,
+    "as_torch_is_told": as_torch_is_told,
+    "forward_ad": forward_ad,
+    "no_extras": NO_EXTRAS,
+    "watchers": _watchers,
+}
+
+
+def _library_can_ask() -> bool:
+    """It reads tensors through DLPack's table of C functions."""
+    return _watchers is not None and bool(_core.has_exchange_table(torch.empty(0)))
 
 
 # What most calls take: no Python between torch and the library. Each gives None where it is not for this one.
-way_of, short_forward, short_backward = (
-    (_core.way_of, _core.short_forward, _core.short_backward)
-    if _let_the_library_ask()
-    else (way_of_call, _has_no_short_way, _has_no_short_way)
-)
+way_of: Callable[[tuple[Any, ...]], int] = way_in_python
+short_forward: Callable[..., Any] = no_short_way
+short_backward: Callable[..., Any] = no_short_way
+if _library_can_ask():
+    _core.learn_torch(names_of_torch)
+    way_of, short_forward, short_backward = _core.way_of, _core.short_forward, _core.short_backward
 
 
 def forward(
@@ -108,7 +112,7 @@ def forward(
 ) -> tuple[torch.Tensor, Any]:
     """o and lse (or None), computed now: for tensors that `way_of` has seen."""
     if extras is NO_EXTRAS:
-        results = short_forward(q, k, v, settings, return_lse)
+        results: Optional[tuple[torch.Tensor, Any]] = short_forward(q, k, v, settings, return_lse)
         if results is not None:
             return results
     return run_forward(q, k, v, extras, settings, return_lse)
