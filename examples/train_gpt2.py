@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""Trains a model of GPT-2's size with attend and with torch's attention, and compares step times and losses.
+"""Trains a model of GPT-2's size with attend and with torch's attention, and compares step times, losses, gradients.
 
     python examples/train_gpt2.py --device cuda [--steps 200] [--dtype bf16] [--output DIR]
 
 12 layers, 768 columns, 12 heads, 50,304 tokens, sequences of 1024, as in the smallest GPT-2; AdamW; bf16 is autocast.
-Both models start from the same weights and take their steps in turns on the same batches, so that a busy moment of the
+The models start from the same weights and take their steps in turns on the same batches, so that a busy moment of the
 machine is nobody's alone. The data is random but can be learnt: 1024 tokens, each followed by one of four. Writes
 gpt2.json and, where matplotlib is installed, gpt2.svg and gpt2.png.
-Exit status: 0 done; 1 a loss did not fall, or the curves parted; 2 wrong usage, torch is missing, or attend lacks what
-was asked for.
+
+Training amplifies rounding, so that curves of two right attentions part, too. A third model shows how far: torch's
+attention with another of its backends. What does not depend on the course of a training is compared now and then: the
+gradients that q's, k's and v's weights get from the same weights and the same batch.
+Exit status: 0 done; 1 a loss did not fall, the curves parted, or gradients differ; 2 wrong usage, torch is missing, or
+attend lacks what was asked for.
 """
 
 import argparse
@@ -33,8 +37,18 @@ import train_char_transformer as small  # the model, its two attentions, and the
 ACTIVE = 1024  # tokens that occur: so few that 200 steps show each with its successors often enough
 SUCCESSORS = 4  # of a token
 WARM_UP = 10  # steps that are not timed
-TOLERANCE = {"f32": 2e-3, "bf16": 0.05}  # largest difference of the losses, in nats
-COLORS = {"attend": "#2563a8", "torch": "#b3402e"}
+TOLERANCE = {"f32": 2e-3, "bf16": 0.05}  # largest difference of the losses, in nats; or, where that is more,
+APART = 3  # times what torch's two backends are apart, of losses and of gradients
+LEAST_APART = {"f32": 1e-5, "bf16": 2e-3}  # of gradients, relative: two backends may happen to round alike
+COLORS = {"attend": "#2563a8", "torch": "#b3402e", "torch_other": "#777777"}
+
+
+def other_attention(q, k, v):
+    """torch's, with a backend that it does not choose by itself here."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION if q.is_cuda else SDPBackend.MATH):
+        return small.torch_attention(q, k, v)
 
 
 class Tokens:
@@ -58,7 +72,10 @@ class Trainee:
     def __init__(self, options, attention):
         torch.manual_seed(options.seed)
         self.model = small.CharTransformer(options.vocabulary, options, attention).to(options.device)
+        self.attention = attention
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr)
+        ramp = options.lr_warm_up + 1
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: min(1, (step + 1) / ramp))
         self.device_type = torch.device(options.device).type
         self.dtype, self.losses, self.seconds = options.dtype, [], []
 
@@ -69,30 +86,81 @@ class Trainee:
     def step(self, window):
         self.wait()
         start = time.perf_counter()
-        with torch.autocast(self.device_type, torch.bfloat16, enabled=self.dtype == "bf16"):
-            logits = self.model(window[:, :-1])
-            loss = F.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
+        loss = self.loss(window)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         self.wait()
         self.seconds.append(time.perf_counter() - start)
         self.losses.append(loss.item())
+        self.schedule.step()
+
+    def loss(self, window):
+        with torch.autocast(self.device_type, torch.bfloat16, enabled=self.dtype == "bf16"):
+            logits = self.model(window[:, :-1])
+            return F.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
+
+    def gradients(self, window, attention):
+        """Of the weights that make q, k and v, (3, layers, ...), with this attention; nothing is learnt."""
+        blocks = list(self.model.blocks)
+        for block in blocks:
+            block.attention = attention
+        found = torch.autograd.grad(self.loss(window), [block.qkv.weight for block in blocks])
+        for block in blocks:
+            block.attention = self.attention
+        return torch.stack(found).unflatten(1, (3, -1)).transpose(0, 1)
+
+
+ATTENTIONS = {"attend": small.attend_attention, "torch": small.torch_attention, "torch_other": other_attention}
 
 
 def train(options):
-    """{"attend": Trainee, "torch": Trainee} after all steps."""
-    attentions = {"attend": small.attend_attention, "torch": small.torch_attention}
-    trainees = {name: Trainee(options, attention) for name, attention in attentions.items()}
+    """{name: Trainee} after all steps, and what `compare_gradients` found on the way."""
+    trainees = {name: Trainee(options, attention) for name, attention in ATTENTIONS.items()}
     tokens = Tokens(min(options.vocabulary, ACTIVE), options.seed)
+    compared = []
     for step in range(options.steps):
         window = tokens.batch(options.batch_size, options.seq_len).to(options.device)
-        for name in sorted(trainees, reverse=step % 2 == 1):
+        is_told = step % max(1, options.steps // 10) == 0 or step == options.steps - 1
+        if is_told:
+            compared.append({"step": step, **compare_gradients(trainees["torch"], window)})
+        order = sorted(trainees)
+        for name in order[step % len(order) :] + order[: step % len(order)]:
             trainees[name].step(window)
-        if step % max(1, options.steps // 10) == 0 or step == options.steps - 1:
+        if is_told:
             now = ", ".join(f"{name} {t.losses[-1]:.4f} ({1e3 * t.seconds[-1]:.1f} ms)" for name, t in trainees.items())
             print(f"step {step:4}  {now}", flush=True)
-    return trainees
+    return trainees, compared
+
+
+def compare_gradients(trainee, window):
+    """{name: [of q's, k's and v's weights: |gradient - torch's| / |torch's|]} at the weights of torch's trainee."""
+    want = trainee.gradients(window, ATTENTIONS["torch"])
+    norms = want.flatten(1).norm(dim=1)
+    return {
+        name: ((trainee.gradients(window, ATTENTIONS[name]) - want).flatten(1).norm(dim=1) / norms).tolist()
+        for name in ("attend", "torch_other")
+    }
+
+
+def judge_gradients(compared, least):
+    """One line for each step at which attend's gradients are further from torch's than rounding explains."""
+    failures = []
+    for row in compared:
+        for name, ours, others in zip("qkv", row["attend"], row["torch_other"]):
+            allowed = APART * max(least, others)
+            if not ours <= allowed:  # also where it is NaN
+                failures.append(f"step {row['step']}: the gradients of {name}'s weights are {ours:.2e} apart, "
+                                f"allowed {allowed:.2e}")  # fmt: skip
+    return failures
+
+
+def judge(losses, compared, dtype):
+    """As small.judge, with what torch's own backends are apart."""
+    apart = max(abs(a - b) for a, b in zip(losses["torch_other"], losses["torch"]))
+    report, failures = small.judge(losses, max(TOLERANCE[dtype], APART * apart))
+    failures += judge_gradients(compared, LEAST_APART[dtype])
+    return {**report, "largest_difference_of_torchs_own": apart, "gradients": compared}, failures
 
 
 def plot(trainees, milliseconds, folder):
@@ -105,7 +173,7 @@ def plot(trainees, milliseconds, folder):
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), width_ratios=(2, 1), layout="constrained")
-    for name, width, alpha in (("torch", 3, 0.5), ("attend", 1, 1)):
+    for name, width, alpha in (("torch", 3, 0.5), ("torch_other", 1, 1), ("attend", 1, 1)):
         left.plot(trainees[name].losses, label=name, color=COLORS[name], linewidth=width, alpha=alpha)
     left.set(xlabel="step", ylabel="loss, nats for each token")
     left.legend(frameon=False)
@@ -128,12 +196,15 @@ def parse(arguments):
     parser.add_argument("--num_heads", type=int, default=12, help=f"of head_dim {small.HEAD_DIM}")
     parser.add_argument("--vocabulary", type=int, default=50304)
     parser.add_argument("--lr", type=float, default=6e-4)
+    parser.add_argument("--lr_warm_up", type=int, default=40, help="steps in which the learning rate rises to --lr")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("experiment_results/gpt2"))
     options = parser.parse_args(arguments)
     for name in ("batch_size", "seq_len", "num_layers", "num_heads", "vocabulary"):
         if getattr(options, name) < 1:
             parser.error(f"--{name}: {getattr(options, name)}, allowed a number from 1 on")
+    if options.lr_warm_up < 0:
+        parser.error(f"--lr_warm_up: {options.lr_warm_up}, allowed a number from 0 on")
     if options.steps <= WARM_UP:
         parser.error(f"--steps: {options.steps}, allowed a number above {WARM_UP}, the steps that are not timed")
     small.check_device(parser, options.device)
@@ -148,12 +219,12 @@ def main(arguments=None):
         print(f"--output: {options.output}: {error.strerror}, allowed a folder that can be written to", file=sys.stderr)
         return 2
     try:
-        trainees = train(options)
+        trainees, compared = train(options)
     except attend.Error as error:
         print(f"attend: {error}", file=sys.stderr)
         return 2
     losses = {name: trainee.losses for name, trainee in trainees.items()}
-    report, failures = small.judge(losses, TOLERANCE[options.dtype])
+    report, failures = judge(losses, compared, options.dtype)
     milliseconds = {name: 1e3 * statistics.median(t.seconds[WARM_UP:]) for name, t in trainees.items()}
     settings = {name: value for name, value in vars(options).items() if name != "output"}
     is_gpu = torch.device(options.device).type == "cuda"
@@ -164,8 +235,12 @@ def main(arguments=None):
     (options.output / "gpt2.json").write_text(json.dumps(record, indent=1) + "\n")
     plot(trainees, milliseconds, options.output)
     for name, ms in milliseconds.items():
-        print(f"{name:<7} {ms:.2f} ms a step, loss {report['first'][name]:.4f} -> {report['last'][name]:.4f}")
-    print(f"losses differ by {report['largest_difference']:.2e} at most, allowed {TOLERANCE[options.dtype]:g}")
+        print(f"{name:<11} {ms:.2f} ms a step, loss {report['first'][name]:.4f} -> {report['last'][name]:.4f}")
+    print(f"losses differ by {report['largest_difference']:.2e} at most, allowed {report['tolerance']:.2e}; "
+          f"those of torch's two backends by {report['largest_difference_of_torchs_own']:.2e}")  # fmt: skip
+    worst = {name: max(max(row[name]) for row in compared) for name in ("attend", "torch_other")}
+    print(f"gradients differ by {worst['attend']:.2e} of their size at most, those of torch's two backends by "
+          f"{worst['torch_other']:.2e}")  # fmt: skip
     for failure in failures:
         print(f"FAILED {failure}", file=sys.stderr)
     return 1 if failures else 0

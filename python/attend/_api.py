@@ -9,6 +9,7 @@ from typing import Any, Optional
 from attend._errors import ArgumentError
 from attend._settings import NO_EXTRAS, Extras, Settings, dense_layout, signed_bits, window_of
 
+_front_of_torch: Any = None  # attend.torch, once a call has needed it: an import statement costs, even of what is there
 _UNSET = 0  # the default of seed and offset, compared by identity: of a tensor or a symbol no value is asked for
 
 
@@ -251,12 +252,20 @@ def _random_numbers(q: Any, seed: Any, offset: Any) -> tuple[int, int, Any]:
 def _forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_lse: bool) -> tuple[Any, Any]:
     """o, and lse or, where it is not asked for, possibly None."""
     if is_torch(q):
-        from attend import torch as front
-
-        return front.attention(q, k, v, extras, settings, return_lse)
+        both: tuple[Any, Any] = _torch_front().attention(q, k, v, extras, settings, return_lse)
+        return both
     from attend import _arrays
 
     return _arrays.forward(q, k, v, extras, settings, return_lse)
+
+
+def _torch_front() -> Any:
+    global _front_of_torch
+    if _front_of_torch is None:
+        from attend import torch as front
+
+        _front_of_torch = front
+    return _front_of_torch
 
 
 def is_torch(x: Any) -> bool:

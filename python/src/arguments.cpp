@@ -172,7 +172,7 @@ nb::tuple names(const char* const (&fields)[kCount]) {
 Call::Call(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle tuple,
            nb::handle extras, nb::handle settings) {
   const Array q = Array::view(q_in), k = Array::view(k_in), v = Array::view(v_in);
-  const Layout layout = layout_of(setting<std::string>(settings, Setting::kLayout));
+  const Layout layout = layout_of_call(settings);
   x = views_of(q, k, v, o_in, lse_in, layout);
   if (!tuple.is_none()) gradients = gradients_of(tuple, layout);
   options = options_of(q, k, v, extras, settings);
@@ -191,6 +191,24 @@ void Call::check_dtypes_of_results() const {
     throw Error(ErrorCode::kInvalidArgument, std::string(name) + ": dtype " + dtype_name(tensor->dtype) + ", allowed " +
                                                  dtype_name(x.q.dtype) + " as q (any with compute='reference')");
   }
+}
+
+void run_forward(const Call& call, Stream stream) {
+  const Views& x = call.x;
+  const nb::gil_scoped_release release;
+  attend::forward(x.q, x.k, x.v, x.o, call.lse(), call.params(), stream);
+}
+
+void run_backward(const Call& call, Stream stream) {
+  call.check_dtypes_of_results();
+  const Views& x = call.x;
+  const Gradients& g = call.gradients.value();
+  const nb::gil_scoped_release release;
+  attend::backward(g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, call.params(), stream, g.extras);
+}
+
+Layout layout_of_call(nb::handle settings) {
+  return layout_of(setting<std::string>(settings, Setting::kLayout));
 }
 
 void add_field_names(nb::module_& m) {

@@ -50,6 +50,13 @@ struct Call {
   void check_dtypes_of_results() const;
 };
 
+/// The library's calls, without the GIL.
+void run_forward(const Call& call, Stream stream);
+void run_backward(const Call& call, Stream stream);
+
+/// @throws Error (kInvalidArgument) where it has no known name.
+[[nodiscard]] Layout layout_of_call(nb::handle settings);
+
 /// Exports the names of the tuples' fields.
 void add_field_names(nb::module_& m);
 

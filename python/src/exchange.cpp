@@ -59,4 +59,12 @@ nb::dlpack::dltensor exchanged_tensor(nb::handle object) {
   return tensor;
 }
 
+bool try_exchange(nb::handle object, nb::dlpack::dltensor& tensor) {
+  const ExchangeTable* table = known_table(object);
+  if (table == nullptr) return false;
+  if (table->tensor_of(object.ptr(), &tensor) == 0) return true;
+  PyErr_Clear();
+  return false;
+}
+
 }  // namespace attend::python

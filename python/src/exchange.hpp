@@ -16,4 +16,7 @@ namespace nb = nanobind;
 /// @throws Error (kInvalidArgument) where the type has no table; what the table raises, as a Python exception.
 [[nodiscard]] nb::dlpack::dltensor exchanged_tensor(nb::handle object);
 
+/// The same; false where the type has no table or the table will not tell, of what has no memory for instance.
+[[nodiscard]] bool try_exchange(nb::handle object, nb::dlpack::dltensor& tensor);
+
 }  // namespace attend::python

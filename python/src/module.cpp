@@ -22,6 +22,7 @@
 #include "exchange.hpp"
 #include "gpu_services.hpp"
 #include "ring.hpp"
+#include "short_way.hpp"
 
 namespace attend::python {
 namespace {
@@ -30,21 +31,12 @@ using namespace nb::literals;
 
 void forward(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle extras,
              nb::handle settings, std::uintptr_t stream) {
-  const Call call(q_in, k_in, v_in, o_in, lse_in, nb::none(), extras, settings);
-  const Views& x = call.x;
-  const nb::gil_scoped_release release;
-  attend::forward(x.q, x.k, x.v, x.o, call.lse(), call.params(), reinterpret_cast<Stream>(stream));
+  run_forward({q_in, k_in, v_in, o_in, lse_in, nb::none(), extras, settings}, reinterpret_cast<Stream>(stream));
 }
 
 void backward(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in,
               nb::handle gradients, nb::handle extras, nb::handle settings, std::uintptr_t stream) {
-  const Call call(q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings);
-  call.check_dtypes_of_results();
-  const Views& x = call.x;
-  const Gradients& g = call.gradients.value();
-  const nb::gil_scoped_release release;
-  attend::backward(g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, call.params(),
-                   reinterpret_cast<Stream>(stream), g.extras);
+  run_backward({q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings}, reinterpret_cast<Stream>(stream));
 }
 
 /// What forward and backward refuse of shapes, strides, dtypes and settings, and nothing else: no memory is looked at.
@@ -173,4 +165,5 @@ NB_MODULE(_core, m) {
   m.def("cpu_simd_target", &attend::cpu_simd_target);
   add_gpu_services(m);
   add_ring(m);
+  add_short_way(m);
 }

@@ -106,6 +106,39 @@ def test_gpt2(torch, tmp_path):
     assert all(record["ms_per_step"][name] > 0 for name in ("attend", "torch"))
 
 
+def test_gpt2_notices_wrong_attention(torch, tmp_path, monkeypatch, capsys):
+    """Also where the curves do not show it: a scale that is 3 % off, in bfloat16."""
+    example = module("train_gpt2")
+    monkeypatch.setattr(example, "plot", lambda *_: None)
+    words = [*TINY_GPT2.replace("f32", "bf16").replace("40", "11").split(), "--output", str(tmp_path)]
+    for options in (dict(), dict(causal=True, scale=1.03 / 8)):
+        wrong = lambda q, k, v, options=options: attend.attention(q, k, v, layout="bshd", **options)
+        monkeypatch.setitem(example.ATTENTIONS, "attend", wrong)
+        assert example.main(words) == 1
+        assert "FAILED step 0: the gradients of q's weights are" in capsys.readouterr().err
+        record = json.loads((tmp_path / "gpt2.json").read_text())
+        assert any("gradients of k's" in line for line in record["failures"])
+    monkeypatch.setitem(example.ATTENTIONS, "attend", example.small.attend_attention)
+    example.main(words)
+    assert "gradients of" not in capsys.readouterr().err
+
+
+def test_gpt2_judges_by_what_torchs_backends_are_apart(torch):
+    example = module("train_gpt2")
+    falling = [4.0 - 0.1 * i for i in range(30)]
+    later = lambda by: [x + by for x in falling]
+    apart = lambda x: [{"step": 0, "attend": [x] * 3, "torch_other": [1e-2] * 3}]
+    for attend_by, other_by, gradient, count in (
+        (0.04, 0.0, 1e-2, 0), (0.06, 0.0, 1e-2, 1), (0.06, 0.03, 1e-2, 0), (0.1, 0.03, 1e-2, 1),
+        (0.0, 0.0, 4e-2, 3), (0.0, 0.0, float("nan"), 3), (float("nan"), 0.0, 1e-2, 2),
+    ):  # fmt: skip
+        losses = {"torch": falling, "attend": later(attend_by), "torch_other": later(other_by)}
+        assert len(example.judge(losses, apart(gradient), "bf16")[1]) == count, (attend_by, other_by, gradient)
+    nothing = [{"step": 0, "attend": [1e-4] * 3, "torch_other": [0.0] * 3}]
+    losses = {name: falling for name in ("torch", "attend", "torch_other")}
+    assert example.judge(losses, nothing, "bf16")[1] == [] and len(example.judge(losses, nothing, "f32")[1]) == 3
+
+
 def test_gpt2_times_more_steps_than_it_warms_up(torch, capsys):
     with pytest.raises(SystemExit, match="2"):
         module("train_gpt2").main(["--device", "cpu", "--steps", "10"])

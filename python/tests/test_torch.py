@@ -209,7 +209,7 @@ def test_errors_are_the_same_as_elsewhere(torch, device, change, kind, message):
 
 def test_tensors_are_read_the_same_by_either_way(torch, device, monkeypatch):
     """By DLPack's table of C functions where torch has it, and by torch's public names."""
-    from attend.torch import _operators
+    from attend.torch import _operators, _shortcut
 
     q = torch.randn(2, 70, 3, 16, device=device).transpose(1, 2).requires_grad_()
     k = torch.randn(1, 3, 40, 16, device=device).expand(2, 3, 40, 16)
@@ -219,9 +219,89 @@ def test_tensors_are_read_the_same_by_either_way(torch, device, monkeypatch):
         if view is _operators._as_it_is and _operators._view is not view:
             continue  # a torch without the table
         monkeypatch.setattr(_operators, "_view", view)
+        if view is _operators._view_by_public_names:
+            for name in ("short_forward", "short_backward"):
+                monkeypatch.setattr(_shortcut, name, lambda *a: None)
         o = attend.attention(q, k, v, causal=True)
         results.append((o, *torch.autograd.grad(o.square().sum(), q)))
     assert all(torch.equal(a, b) for a, b in zip(results[0], results[-1]))
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_the_short_way_is_taken_and_gives_the_same(torch, device, monkeypatch, layout, dtype, return_lse):
+    from attend.torch import _shortcut
+
+    if _shortcut.short_forward is _shortcut.no_short_way:
+        pytest.skip("torch has no table of C functions")
+    # As a model has them: parts of one tensor, and a gradient that is dense.
+    qkv = torch.randn(2, 9, 3, 9, 16, device=device, dtype=getattr(torch, dtype), requires_grad=True)
+    options = {"layout": layout, "causal": True, "return_lse": return_lse}
+    results = []
+    taken = []
+    for is_short in (True, False):
+        for name in ("short_forward", "short_backward"):
+            way = getattr(_shortcut, name) if is_short else _shortcut.no_short_way
+            monkeypatch.setattr(_shortcut, name, lambda *a, way=way: taken.append(way(*a)) or taken[-1])
+        found = attend.attention(*qkv.unbind(2), **options)
+        found = found if return_lse else (found,)
+        loss = sum(x.float().square().sum() for x in found)
+        (gradient,) = torch.autograd.grad(loss, qkv)
+        results.append((*found, gradient))
+        assert [x is not None for x in taken] == [is_short] * 2
+        taken.clear()
+    for a, b in zip(*results):
+        assert torch.equal(a, b) and a.stride() == b.stride()
+    with torch.no_grad():
+        monkeypatch.undo()
+        assert torch.equal(attend.attention(*qkv.unbind(2), layout=layout, causal=True), results[0][0])
+
+
+def test_the_library_finds_the_same_way_as_python(torch, device):
+    """For tensors that torch's dispatcher would do something to, and for those that it would not."""
+    from attend.torch import _shortcut
+
+    if _shortcut.way_of is _shortcut.way_in_python:
+        pytest.skip("torch has no table of C functions")
+
+    class Named(torch.Tensor):
+        pass
+
+    def check(x, want):
+        for given in ((x,), (plain, x), (plain, plain, x)):
+            assert (_shortcut.way_of(given), _shortcut.way_in_python(given)) == (want, want)
+
+    plain = torch.randn(1, 2, 4, 8, device=device)
+    leaf = plain.clone().requires_grad_()
+    short, autograd, autocast = _shortcut.SHORT, _shortcut.AUTOGRAD, _shortcut.AUTOCAST
+    scalar = plain.new_zeros(())
+    for x in (plain, plain.transpose(1, 2), plain[..., ::2], plain[:0], plain.bool(), scalar, plain.double()):
+        check(x, short)
+    check(leaf, short | autograd)
+    check(torch.nn.Parameter(plain), short | autograd)
+    check(torch.nn.Parameter(plain, requires_grad=False), short)
+    with torch.no_grad():
+        check(leaf, short)
+    with torch.autocast(device, torch.bfloat16):
+        check(plain, short | autocast)
+        check(leaf, short | autograd | autocast)
+    unusual = [
+        plain.as_subclass(Named), plain.to_sparse(), plain.to("meta"), torch._neg_view(plain),
+        torch.complex(plain, plain).conj().imag, torch._efficientzerotensor(plain.shape, device=device),
+        torch._to_functional_tensor(plain), torch.quantize_per_tensor(plain.cpu(), 0.1, 0, torch.qint8),
+        None, 1.5, plain.cpu().numpy(),
+    ]  # fmt: skip
+    for x in unusual:
+        check(x, 0)
+    with torch.autograd.forward_ad.dual_level():
+        check(plain, 0)
+    with torch.profiler.profile():
+        check(plain, 0)
+    with torch.utils._python_dispatch.TorchDispatchMode():
+        check(plain, 0)
+    torch.func.vmap(lambda x: check(plain, 0) or x)(plain)
+    check(plain, short)
 
 
 def test_a_traced_module_calls_attend(torch, device):

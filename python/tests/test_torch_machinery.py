@@ -203,3 +203,22 @@ def test_determinism_that_torch_is_told_reaches_the_library(torch, device, monke
         torch.use_deterministic_algorithms(wanted, warn_only=warn_only)
         attend.attention(q, k, v, compute=compute).sum().backward()
     assert seen == [False, True, True, True, False]
+
+
+def test_determinism_that_torch_is_told_reaches_the_short_way(torch, device):
+    from attend.torch import _shortcut
+
+    if _shortcut.short_backward is _shortcut.no_short_way:
+        pytest.skip("torch has no table of C functions")
+    seen = []
+    plain = _shortcut.names_of_torch["as_torch_is_told"]
+    spy = lambda settings: seen.append(plain(settings).deterministic) or plain(settings)
+    q, k, v = tensors(torch, device, *SHAPE, requires_grad=True)
+    try:
+        _shortcut._core.learn_torch({**_shortcut.names_of_torch, "as_torch_is_told": spy})
+        for wanted in (False, True):
+            torch.use_deterministic_algorithms(wanted)
+            attend.attention(q, k, v).square().sum().backward()
+    finally:
+        _shortcut._core.learn_torch(_shortcut.names_of_torch)
+    assert seen == [True]

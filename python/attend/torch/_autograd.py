@@ -8,8 +8,8 @@ import torch
 
 from attend._errors import UnsupportedError
 from attend._settings import NO_EXTRAS, Extras, Settings
-from attend.torch import _vmap
-from attend.torch._operators import compute_gradients, library, run_forward
+from attend.torch import _shortcut, _vmap
+from attend.torch._operators import compute_gradients, library
 from attend.torch._shortcut import nothing_stands_between
 
 _NUM_EXTRAS = len(Extras._fields)
@@ -53,17 +53,18 @@ _CAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class EagerAttention(torch.autograd.Function):
-    """The same gradients without the way through the dispatcher: (o, lse) of q, k, v, bias, extras, settings.
+    """The same gradients without the way through the dispatcher: o, or (o, lse), of q, k, v, bias, ... return_lse.
 
-    Each argument and each result costs, whatever it is: of `extras` autograd is shown the bias alone.
+    Each argument and each result costs, whatever it is: of `extras` autograd is shown the bias alone, and no lse where
+    nobody asks for it.
     """
 
     # One function for the context and the results: with two, torch inspects the signature at every call.
     @staticmethod
     def forward(
-        ctx: Any, q: Any, k: Any, v: Any, bias: Any, extras: Extras, settings: Settings
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        o, lse = run_forward(q, k, v, extras, settings)
+        ctx: Any, q: Any, k: Any, v: Any, bias: Any, extras: Extras, settings: Settings, return_lse: bool
+    ) -> Any:
+        o, lse = _shortcut.forward(q, k, v, extras, settings)
         if extras is NO_EXTRAS:
             ctx.save_for_backward(q, k, v, o, lse)
         else:
@@ -72,21 +73,32 @@ class EagerAttention(torch.autograd.Function):
             ctx.given = tuple(x is not None for x in extras)
             ctx.save_for_backward(q, k, v, o, lse, *(x for x in extras if x is not None))
         ctx.settings = settings
+        if not return_lse:
+            return o
         ctx.set_materialize_grads(False)
         return o, lse
 
     @staticmethod
-    def backward(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:
         saved = ctx.saved_tensors  # once: checkpointing unpacks them once only
-        q, k, v, o, lse, *rest = saved
-        extras = _spread(rest, ctx.given) if rest else NO_EXTRAS
-        dout = torch.zeros_like(o) if dout is None else dout
-        if _is_plain(dout, dlse, saved):
-            needs_dbias = ctx.needs_input_grad[3]
-            results = compute_gradients(q, k, v, o, lse, dout, dlse, needs_dbias, extras, ctx.settings)
-        else:
-            results = _by_the_operator(ctx, q, k, v, o, lse, dout, dlse, (*extras, *ctx.settings))
-        return *results, None, None
+        results = _shortcut.short_backward(saved, dout, dlse, ctx.settings)
+        return _backward_in_python(ctx, saved, dout, dlse) if results is None else results
+
+
+def _backward_in_python(ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any) -> tuple[Any, ...]:
+    q, k, v, o, lse, *rest = saved
+    extras = _spread(rest, ctx.given) if rest else NO_EXTRAS
+    dout = torch.zeros_like(o) if dout is None else dout
+    if _is_plain(dout, dlse, saved):
+        needs_dbias = ctx.needs_input_grad[3]
+        results = compute_gradients(q, k, v, o, lse, dout, dlse, needs_dbias, extras, ctx.settings)
+    else:
+        results = _by_the_operator(ctx, q, k, v, o, lse, dout, dlse, (*extras, *ctx.settings))
+    return *results, None, None, None
+
+
+# Past the wrapper, which looks for transforms of functorch: way_of has.
+apply_eagerly = super(torch.autograd.Function, EagerAttention).apply
 
 
 def _spread(tensors: list[Any], given: tuple[bool, ...]) -> Extras:
@@ -102,9 +114,7 @@ def _is_plain(dout: Any, dlse: Any, saved: tuple[Any, ...]) -> bool:
     if _is_mapped(dout) or (dlse is not None and _is_mapped(dlse)):  # is_grads_batched
         return False
     # Hooks of torch.autograd.graph may have put anything into the place of what was saved.
-    if dlse is not None:
-        saved = (dlse, *saved)
-    return nothing_stands_between((dout, *saved))
+    return nothing_stands_between((dout, *saved) if dlse is None else (dout, dlse, *saved))
 
 
 def _remember_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -9,10 +9,10 @@ from torch.autograd import forward_ad
 
 from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import NO_EXTRAS, Extras, Settings, signed_bits
-from attend.torch._autograd import EagerAttention, autocast
+from attend.torch._autograd import apply_eagerly, autocast
 from attend.torch._meta import check_devices
-from attend.torch._operators import run_forward
-from attend.torch._shortcut import nothing_stands_between
+from attend.torch._shortcut import AUTOCAST, AUTOGRAD, way_of
+from attend.torch._shortcut import forward as compute_forward
 from attend.torch._tracing import is_traced, one_node
 
 _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
@@ -24,14 +24,16 @@ def attention(
     """(o, lse), differentiable. Without `return_lse`, lse is None where backward does not want it either."""
     if not torch.compiler.is_compiling():
         given = (q, k, v) if extras is NO_EXTRAS else (q, k, v, *(x for x in extras if x is not None))
-        if nothing_stands_between(given):
-            if torch.is_autocast_enabled(q.device.type):
+        way = way_of(given)
+        if way:
+            if way & AUTOCAST:
                 q, k, v = autocast(q, k, v)
-            extras = _all_keys(extras, k, settings)
-            if torch.is_grad_enabled() and _requires_grad(q, k, v, given):
-                o, lse = EagerAttention.apply(q, k, v, extras.bias, extras, settings)
-                return o, lse
-            return run_forward(q, k, v, extras, settings, return_lse)
+            if extras is not NO_EXTRAS:
+                extras = _all_keys(extras, k, settings)
+            if way & AUTOGRAD:
+                results = apply_eagerly(q, k, v, extras.bias, extras, settings, return_lse)
+                return results if return_lse else (results, None)
+            return compute_forward(q, k, v, extras, settings, return_lse)
         if is_traced(given):
             both = one_node(attention, q, k, v, extras, settings, return_lse)
             return both[0], both[1]
@@ -42,11 +44,6 @@ def attention(
     extras = _all_keys(extras, k, settings)
     o, lse = torch.ops.attend.forward(q, k, v, *extras, *settings)
     return o, lse
-
-
-def _requires_grad(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, given: tuple[torch.Tensor, ...]) -> bool:
-    """Whether one of `given` does, of which q, k and v are the first."""
-    return q.requires_grad or k.requires_grad or v.requires_grad or any(x.requires_grad for x in given[3:])
 
 
 def random_numbers(q: Any, seed: Any, offset: Any) -> tuple[Any, Any, Optional[torch.Tensor]]:

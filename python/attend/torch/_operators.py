@@ -90,7 +90,7 @@ def fill_backward(
 ) -> None:
     """Writes dq, dk, dv and, where it is not None, dbias of `gradients`, from its dout and dlse."""
     dout, dlse, dq, dk, dv, dbias = gradients
-    settings = _as_torch_is_told(settings)
+    settings = as_torch_is_told(settings)
     (_core.backward if call is None else call)(
         _view(_rows(q)),
         _view(_rows(k)),
@@ -104,7 +104,7 @@ def fill_backward(
     )
 
 
-def _as_torch_is_told(settings: Settings) -> Settings:
+def as_torch_is_told(settings: Settings) -> Settings:
     """Deterministic also where torch.use_deterministic_algorithms says so at this moment.
 
     With warn_only, as in torch, what was asked for by name runs all the same.
@@ -254,7 +254,7 @@ def _view_extras(extras: Extras, device: torch.device) -> Extras:
 
 
 def _stream(x: torch.Tensor) -> int:
-    return _raw_stream(x.get_device()) if x.is_cuda else 0
+    return raw_stream(x.get_device()) if x.is_cuda else 0
 
 
 def _raw_stream_by_public_names(index: int) -> int:
@@ -262,4 +262,4 @@ def _raw_stream_by_public_names(index: int) -> int:
 
 
 # The same number for a fifth of the time, where torch is built with it.
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream_by_public_names)
+raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream_by_public_names)
