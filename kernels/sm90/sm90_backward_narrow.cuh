@@ -37,12 +37,20 @@ class NarrowQueryWarpgroup {
       };
       begin_ds_k<Config, Shape::kWarpgroups>(acc, smem_, buffer, 0, wait_ds);
       if (warp_ == 0 && step > 0 && loaded_ < end) load_next(end);  // into the buffers of the step before
+      const int64 stats_row = backward_stats_row(args_, item_, at.head, at.tile);
+      if (Config::kIsDeterministic && threadIdx.x % 32 == 0) {  // beside the products, which take as long
+        end_turn_of_last();
+        take_turn(stats_row, blocks_before<Config>(item_, band, at.tile));
+      }
+      __syncwarp();
       wgmma_wait<0>(acc);
       arrive_as_warp(smem_.ds_empty[buffer]);
-      add_pass(acc, backward_stats_row(args_, item_, at.head, at.tile), blocks_before<Config>(item_, band, at.tile));
+      add_pass(acc, stats_row);
       if (++at.tile == at.tile_end && step + 1 < end) at = BackwardSegment::at(item_, step + 1).as_uniform();
     }
-    if (threadIdx.x % 32 == 0) bulk_wait();
+    if (threadIdx.x % 32 != 0) return;
+    bulk_wait();
+    if constexpr (Config::kIsDeterministic) end_turn_of_last();
   }
 
  private:
@@ -70,7 +78,7 @@ class NarrowQueryWarpgroup {
   }
 
   // This warp's 16 rows of dq, added to the sums by one of its threads.
-  __device__ __forceinline__ void add_pass(const float (&acc)[32], int64 stats_row, uint32 turn) {
+  __device__ __forceinline__ void add_pass(const float (&acc)[32], int64 stats_row) {
     constexpr int kFloats = Shape::kPassFloats / 4;
     float* const staged = smem_.dq[0] + warp_part_of_pass<Config>(warp_);
     if (threadIdx.x % 32 == 0) bulk_wait_read();  // the pass before has been read
@@ -79,11 +87,18 @@ class NarrowQueryWarpgroup {
     fence_smem_for_async();
     __syncwarp();
     if (threadIdx.x % 32 != 0) return;
-    uint32* const counter = args_.dq_turns + stats_row / kBackwardRows * kBackwardTurns + warp_;
-    if constexpr (Config::kIsDeterministic) wait_turn(counter, turn);
     bulk_add(args_.dq_sums + stats_row * Shape::kDepth + warp_ * kFloats, staged, kFloats * 4);
     bulk_commit();
-    if constexpr (Config::kIsDeterministic) end_turn(counter, turn);
+  }
+
+  // By the thread that adds. A turn ends a step later: what it added is complete by then.
+  __device__ __forceinline__ void take_turn(int64 stats_row, uint32 turn) {
+    counter_ = args_.dq_turns + stats_row / kBackwardRows * kBackwardTurns + warp_;
+    turn_ = turn;
+    wait_turn(counter_, turn_);
+  }
+  __device__ __forceinline__ void end_turn_of_last() {
+    if (counter_ != nullptr) end_turn(counter_, turn_);
   }
 
   Sm90BackwardStorage<Config>& smem_;
@@ -93,6 +108,8 @@ class NarrowQueryWarpgroup {
   int warp_ = uniform(static_cast<int>(threadIdx.x) / 32);
   BackwardSegment load_at_ = {};  // of the next loads
   int loaded_ = 0;                // steps whose loads are under way
+  uint32* counter_ = nullptr;     // of the turn that has not ended, in the thread that adds
+  uint32 turn_ = 0;
 };
 
 }  // namespace attend
