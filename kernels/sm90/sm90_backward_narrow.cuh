@@ -35,12 +35,12 @@ class NarrowQueryWarpgroup {
       const auto wait_ds = [&](int warpgroup) {
         smem_.ds_full[buffer][warpgroup].wait(step / Config::kDsBuffers & 1);  // that warpgroup's ds is there
       };
+      const int64 stats_row = backward_stats_row(args_, item_, at.head, at.tile);
+      const uint32 turn = blocks_before<Config>(item_, band, at.tile);
       begin_ds_k<Config, Shape::kWarpgroups>(acc, smem_, buffer, 0, wait_ds);
       if (warp_ == 0 && step > 0 && loaded_ < end) load_next(end);  // into the buffers of the step before
-      const int64 stats_row = backward_stats_row(args_, item_, at.head, at.tile);
-      if (Config::kIsDeterministic && threadIdx.x % 32 == 0) {  // beside the products, which take as long
-        end_turn_of_last();
-        take_turn(stats_row, blocks_before<Config>(item_, band, at.tile));
+      if (Config::kIsDeterministic && threadIdx.x % 32 == 0) {      // beside the products, which take as long
+        change_turns(stats_row, turn);
       }
       __syncwarp();
       wgmma_wait<0>(acc);
@@ -49,8 +49,8 @@ class NarrowQueryWarpgroup {
       if (++at.tile == at.tile_end && step + 1 < end) at = BackwardSegment::at(item_, step + 1).as_uniform();
     }
     if (threadIdx.x % 32 != 0) return;
+    if constexpr (Config::kIsDeterministic) end_last_turn();
     bulk_wait();
-    if constexpr (Config::kIsDeterministic) end_turn_of_last();
   }
 
  private:
@@ -86,19 +86,38 @@ class NarrowQueryWarpgroup {
     stage_accumulator(acc, staged);
     fence_smem_for_async();
     __syncwarp();
-    if (threadIdx.x % 32 != 0) return;
-    bulk_add(args_.dq_sums + stats_row * Shape::kDepth + warp_ * kFloats, staged, kFloats * 4);
+    if (threadIdx.x % 32 == 0 && (!Config::kIsDeterministic || has_turn_)) add_staged(stats_row);
+  }
+  __device__ __forceinline__ void add_staged(int64 stats_row) {
+    constexpr int kFloats = Shape::kPassFloats / 4;
+    bulk_add(args_.dq_sums + stats_row * Shape::kDepth + warp_ * kFloats, smem_.dq[0] + warp_ * kFloats, kFloats * 4);
     bulk_commit();
   }
 
-  // By the thread that adds. A turn ends a step later: what it added is complete by then.
-  __device__ __forceinline__ void take_turn(int64 stats_row, uint32 turn) {
-    counter_ = args_.dq_turns + stats_row / kBackwardRows * kBackwardTurns + warp_;
+  // By the thread that adds: ends its last turn and looks whether the one of these rows has come. Its sums do not hold up
+  // the step that they are of: where their turn has not come by the time that they are staged, they are added in the
+  // next, when its products and the loads are under way. So a turn ends a step late, but before the next is waited for.
+  __device__ __forceinline__ void change_turns(int64 stats_row, uint32 turn) {
+    add_what_waits();
+    uint32* const last = stats_row_ < 0 ? nullptr : counter(stats_row_);
+    const uint32 seen = peek_turn(counter(stats_row));
+    complete_additions();
+    if (last != nullptr) set_turn(last, turn_ + 1);
+    stats_row_ = stats_row;
     turn_ = turn;
-    wait_turn(counter_, turn_);
+    has_turn_ = seen == turn;
   }
-  __device__ __forceinline__ void end_turn_of_last() {
-    if (counter_ != nullptr) end_turn(counter_, turn_);
+  __device__ __forceinline__ void end_last_turn() {
+    add_what_waits();
+    end_turn(counter(stats_row_), turn_);
+  }
+  __device__ __forceinline__ void add_what_waits() {
+    if (has_turn_) return;
+    wait_turn(counter(stats_row_), turn_);
+    add_staged(stats_row_);
+  }
+  [[nodiscard]] __device__ __forceinline__ uint32* counter(int64 stats_row) const {
+    return args_.dq_turns + stats_row / kBackwardRows * kBackwardTurns + warp_;
   }
 
   Sm90BackwardStorage<Config>& smem_;
@@ -108,8 +127,9 @@ class NarrowQueryWarpgroup {
   int warp_ = uniform(static_cast<int>(threadIdx.x) / 32);
   BackwardSegment load_at_ = {};  // of the next loads
   int loaded_ = 0;                // steps whose loads are under way
-  uint32* counter_ = nullptr;     // of the turn that has not ended, in the thread that adds
+  int64 stats_row_ = -1;          // of the turn that has not ended, in the thread that adds
   uint32 turn_ = 0;
+  bool has_turn_ = true;  // or its sums are staged and wait for it
 };
 
 }  // namespace attend

@@ -78,11 +78,28 @@ __device__ __forceinline__ void wait_turn(const uint32* counter, uint32 turn) {
   } while (value != turn);
 }
 
-// By one thread: its additions are complete, the next may follow.
-__device__ __forceinline__ void end_turn(uint32* counter, uint32 turn) {
+// By one thread: the counter as it was just now. Who finds its turn there may add behind complete_additions().
+[[nodiscard]] __device__ __forceinline__ uint32 peek_turn(const uint32* counter) {
+  uint32 value;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  return value;
+}
+
+// By one thread, between its additions and set_turn(). The fence takes the longer the more was added, and longer than
+// peek_turn(), which it is for as well: it releases what was added and acquires what was seen.
+__device__ __forceinline__ void complete_additions() {
   bulk_wait();
   asm volatile("fence.proxy.async.global;" ::: "memory");  // the engine's writes before the counter's
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(turn + 1) : "memory");
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+__device__ __forceinline__ void set_turn(uint32* counter, uint32 turn) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(turn) : "memory");
+}
+
+// By one thread: its additions are complete, the next may follow.
+__device__ __forceinline__ void end_turn(uint32* counter, uint32 turn) {
+  complete_additions();
+  set_turn(counter, turn + 1);
 }
 
 // The query warpgroup of the persistent form. It stores a pass and goes on; a reducer does the rest.
@@ -214,9 +231,11 @@ __device__ __forceinline__ void reduce_dq(Sm90BackwardStorage<Config>& smem, con
     bulk_wait_read();
     smem.dq_empty[buffer].arrive();
     if constexpr (Config::kIsDeterministic) {
-      end_turn(counter, target.turn);
+      uint32* const next = counter + kBackwardTurns;  // of the same pass of the next tile
       has_turn = target.next_turn != kNoTurn;
-      if (has_turn) wait_turn(counter + kBackwardTurns, target.next_turn);  // of the same pass of the next tile
+      const uint32 seen = has_turn ? peek_turn(next) : 0;
+      end_turn(counter, target.turn);
+      if (has_turn && seen != target.next_turn) wait_turn(next, target.next_turn);
     }
   }
   bulk_wait();
