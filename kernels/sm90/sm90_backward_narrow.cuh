@@ -94,9 +94,10 @@ class NarrowQueryWarpgroup {
     bulk_commit();
   }
 
-  // By the thread that adds: ends its last turn and looks whether the one of these rows has come. Its sums do not hold up
-  // the step that they are of: where their turn has not come by the time that they are staged, they are added in the
-  // next, when its products and the loads are under way. So a turn ends a step late, but before the next is waited for.
+  // By the thread that adds: ends its last turn and looks whether the one of these rows has come. Its sums do not
+  // hold up the step that they are of: where their turn has not come by the time that they are staged, they are
+  // added in the next, when its products and the loads are under way. So a turn ends a step late, but before the
+  // next is waited for.
   __device__ __forceinline__ void change_turns(int64 stats_row, uint32 turn) {
     add_what_waits();
     uint32* const last = stats_row_ < 0 ? nullptr : counter(stats_row_);

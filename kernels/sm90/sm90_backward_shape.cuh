@@ -253,8 +253,8 @@ struct Sm90BackwardWorkspace {
 }
 
 // The order in which the key blocks of a sequence add to a tile of dq, where there is one: that of the list. A block
-// takes what is next in the list, or every so manieth of it, and works in that order, so that the first key block in the
-// list that is not done waits for nobody: nothing waits for ever.
+// takes what is next in the list, or every so manieth of it, and works in that order, so that the first key block
+// in the list that is not done waits for nobody: nothing waits for ever.
 //
 // The last half of the keys first, from the last one down: under a causal mask these are the short ones, and the tiles
 // that a key block begins with are those that the blocks before it have left behind. Then the others from the first one
@@ -293,8 +293,8 @@ struct Sm90BackwardOrder {
 }
 
 // Heads side by side where additions to dq have an order and all key blocks are alike: as many as there are blocks for.
-// A key block then follows the one before it in a head at the same distance in each, and waits for it once. A persistent
-// block keeps its place in the order by itself, sm90_backward_blocks().
+// A key block then follows the one before it in a head at the same distance in each, and waits for it once. A
+// persistent block keeps its place in the order by itself, sm90_backward_blocks().
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 sm90_backward_full_section(const Sm90BackwardTile& tile,
                                                                              int64 key_blocks, int64 multiprocessors) {
   if (tile.is_persistent || key_blocks < 1 || key_blocks > multiprocessors) return 1;
@@ -317,8 +317,9 @@ struct Sm90BackwardOrder {
                                                                                int64 num_sequences) {
   return num_tiles(seqlen_q, kBackwardWideRows) * num_heads_q * num_sequences;
 }
-// key_blocks: of a sequence. Where additions to dq have an order and all key blocks are alike (keeps_place), a persistent
-// block keeps its place in that order, so that it waits for others once and not again with each key block.
+// key_blocks: of a sequence. Where additions to dq have an order and all key blocks are alike (keeps_place), a
+// persistent block keeps its place in that order, so that it waits for others once and not again with each key
+// block.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_blocks(const Sm90BackwardTile& tile, int64 items,
                                                                       int64 key_blocks, int64 multiprocessors,
                                                                       bool keeps_place) {

@@ -5,8 +5,8 @@
 // are at it at about the same time and find in the L2 cache what others have read, and dk and dv are added up in
 // memory. Where all key blocks are alike, each block has a fixed list, whose last waves are cut into equal runs of
 // steps: a key block cut in two has its tail in one block, which leaves float sums for the block that has its head.
-// Otherwise blocks take the next key block when they are done, longest first; but where additions to dq have an order it
-// is that of the list, Sm90BackwardOrder.
+// Otherwise blocks take the next key block when they are done, longest first; but where additions to dq have an
+// order it is that of the list, Sm90BackwardOrder.
 #pragma once
 
 #include "../common/config_enums.cuh"
