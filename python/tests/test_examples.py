@@ -111,7 +111,8 @@ def test_gpt2_notices_wrong_attention(torch, tmp_path, monkeypatch, capsys):
     """Also where the curves do not show it: a scale that is 3 % off, in bfloat16."""
     example = module("train_gpt2")
     monkeypatch.setattr(example, "plot", lambda *_: None)
-    words = [*TINY_GPT2.replace("f32", "bf16").replace("40", "11").split(), "--output", str(tmp_path)]
+    words = [*TINY_GPT2.replace("f32", "bf16").replace("40", "11").split(), "--vocabulary", "61"]
+    words += ["--output", str(tmp_path)]
     for options in (dict(), dict(causal=True, scale=1.03 / 8)):
         wrong = lambda q, k, v, options=options: attend.attention(q, k, v, layout="bshd", **options)
         monkeypatch.setitem(example.ATTENTIONS, "attend", wrong)
