@@ -120,19 +120,23 @@ def train(options, data, vocabulary):
     return losses
 
 
-def judge(losses, tolerance):
-    """{"first", "last", "largest_difference", ...} and one line for each check that failed."""
-    report = {"first": {}, "last": {}, "tolerance": tolerance}
-    failures = []
+def judge_falls(losses):
+    """{"first": {name: loss}, "last": {name: mean}} and one line for each loss that did not fall."""
+    report, failures = {"first": {}, "last": {}}, []
     for name, values in losses.items():
         count = min(LAST, len(values))
         report["first"][name], report["last"][name] = values[0], sum(values[-count:]) / count
         if not report["last"][name] < FALL * values[0]:  # also where it is NaN
             failures.append(f"{name}: the loss went from {values[0]:.4f} to {report['last'][name]:.4f}, "
                             f"expected below {FALL * values[0]:.4f}")  # fmt: skip
+    return report, failures
+
+
+def judge(losses, tolerance):
+    """{"first", "last", "largest_difference", ...} and one line for each check that failed."""
+    report, failures = judge_falls(losses)
     differences = [abs(a - b) for a, b in zip(losses["attend"], losses["torch"])]
-    report["largest_difference"] = max(differences)
-    report["final_difference"] = differences[-1]
+    report |= {"tolerance": tolerance, "largest_difference": max(differences), "final_difference": differences[-1]}
     if not all(difference <= tolerance for difference in differences):
         failures.append(f"the curves are {max(differences):.2e} apart, allowed {tolerance:g}")
     return report, failures

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -110,7 +111,8 @@ def test_gpt2_notices_wrong_attention(torch, tmp_path, monkeypatch, capsys):
     """Also where the curves do not show it: a scale that is 3 % off, in bfloat16."""
     example = module("train_gpt2")
     monkeypatch.setattr(example, "plot", lambda *_: None)
-    words = [*TINY_GPT2.replace("f32", "bf16").replace("40", "11").split(), "--output", str(tmp_path)]
+    words = [*TINY_GPT2.replace("f32", "bf16").replace("40", "11").split(), "--vocabulary", "61"]
+    words += ["--output", str(tmp_path)]
     for options in (dict(), dict(causal=True, scale=1.03 / 8)):
         wrong = lambda q, k, v, options=options: attend.attention(q, k, v, layout="bshd", **options)
         monkeypatch.setitem(example.ATTENTIONS, "attend", wrong)
@@ -123,20 +125,26 @@ def test_gpt2_notices_wrong_attention(torch, tmp_path, monkeypatch, capsys):
     assert "gradients of" not in capsys.readouterr().err
 
 
-def test_gpt2_judges_by_what_torchs_backends_are_apart(torch):
+def test_gpt2_judges_curves_until_torchs_own_part(torch):
     example = module("train_gpt2")
     falling = [4.0 - 0.1 * i for i in range(30)]
-    later = lambda by: [x + by for x in falling]
-    apart = lambda x: [{"step": 0, "attend": [x] * 3, "torch_other": [1e-2] * 3}]
-    for attend_by, other_by, gradient, count in (
-        (0.04, 0.0, 1e-2, 0), (0.06, 0.0, 1e-2, 1), (0.06, 0.03, 1e-2, 0), (0.1, 0.03, 1e-2, 1),
-        (0.0, 0.0, 4e-2, 3), (0.0, 0.0, float("nan"), 3), (float("nan"), 0.0, 1e-2, 2),
+    later = lambda by, since=0: [x + by if i >= since else x for i, x in enumerate(falling)]
+    alike = [{"step": 0, "attend": [1e-2] * 3, "torch_other": [1e-2] * 3}]
+    for ours, other, count in (
+        (later(0.04), falling, 0), (later(0.06), falling, 1), (later(0.06), later(0.02), 0),
+        (later(0.06, 5), later(0.02, 6), 1), (later(0.06, 6), later(0.02, 6), 0), (later(math.nan, 9), falling, 2),
+        (later(math.nan, 9), later(0.02, 6), 1), (later(0.04), later(math.nan, 9), 1),
     ):  # fmt: skip
-        losses = {"torch": falling, "attend": later(attend_by), "torch_other": later(other_by)}
-        assert len(example.judge(losses, apart(gradient), "bf16")[1]) == count, (attend_by, other_by, gradient)
-    nothing = [{"step": 0, "attend": [1e-4] * 3, "torch_other": [0.0] * 3}]
-    losses = {name: falling for name in ("torch", "attend", "torch_other")}
-    assert example.judge(losses, nothing, "bf16")[1] == [] and len(example.judge(losses, nothing, "f32")[1]) == 3
+        losses = {"torch": falling, "attend": ours, "torch_other": other}
+        assert len(example.judge(losses, alike, "bf16")[1]) == count
+
+
+def test_gpt2_judges_gradients_by_what_torchs_own_are_apart(torch):
+    judge = module("train_gpt2").judge_gradients
+    for ours, others, least, count in (
+        (1e-2, 1e-2, 0, 0), (4e-2, 1e-2, 0, 3), (math.nan, 1e-2, 0, 3), (1e-4, 0, 2e-3, 0), (1e-4, 0, 1e-5, 3)
+    ):  # fmt: skip
+        assert len(judge([{"step": 0, "attend": [ours] * 3, "torch_other": [others] * 3}], least)) == count
 
 
 def test_gpt2_times_more_steps_than_it_warms_up(torch, capsys):
