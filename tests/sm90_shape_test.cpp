@@ -29,8 +29,8 @@ TEST(Sm90ForwardGrid, IsEmptyWithoutRows) {
 }
 
 TEST(Sm90BackwardOrder, HasEveryKeyBlockOnce) {
-  for (int blocks = 1; blocks < 40; ++blocks) {
-    const auto order = Sm90BackwardOrder::of(blocks);
+  for (int blocks = 1; blocks < 80; ++blocks) {
+    const auto order = Sm90BackwardOrder::of(blocks, blocks % 2 == 1);
     std::vector<int> found;
     for (int place = 0; place < blocks; ++place) found.push_back(order.block_at(place));
     std::sort(found.begin(), found.end());
@@ -40,8 +40,8 @@ TEST(Sm90BackwardOrder, HasEveryKeyBlockOnce) {
 
 // Else a block would wait for one behind it in the list, and that one for a place on the GPU.
 TEST(Sm90BackwardOrder, IsThatOfTheListWhateverATileSees) {
-  for (int blocks = 1; blocks < 14; ++blocks) {
-    const auto order = Sm90BackwardOrder::of(blocks);
+  for (int blocks = 1; blocks < 24; ++blocks) {
+    const auto order = Sm90BackwardOrder::of(blocks, blocks > 9);
     for (int first = 0; first < blocks; ++first) {
       for (int last = first; last < blocks; ++last) {
         int turn = 0;

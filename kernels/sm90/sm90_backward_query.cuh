@@ -65,7 +65,8 @@ template <class Config>
   const int last_row = min(row + kBackwardRows, item.seqlen_q) - 1;
   const int first_key = max(0, row + item.offset() - band.left);  // that the tile sees
   const int last_key = min(last_row + item.offset() + band.right, item.seqlen_k - 1);
-  const auto order = Sm90BackwardOrder::of((item.seqlen_k + Config::kBlockN - 1) / Config::kBlockN);
+  const auto order = Sm90BackwardOrder::of((item.seqlen_k + Config::kBlockN - 1) / Config::kBlockN,
+                                           kBackwardTile<Config>.is_persistent);
   return static_cast<uint32>(
       order.before(item.key / Config::kBlockN, first_key / Config::kBlockN, last_key / Config::kBlockN));
 }

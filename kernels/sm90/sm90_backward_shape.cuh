@@ -256,16 +256,18 @@ struct Sm90BackwardWorkspace {
 // takes what is next in the list, or every so manieth of it, and works in that order, so that the first key block
 // in the list that is not done waits for nobody: nothing waits for ever.
 //
-// The last half of the keys first, from the last one down: under a causal mask these are the short ones, and the tiles
-// that a key block begins with are those that the blocks before it have left behind. Then the others from the first one
-// up: longest first, so that the launch does not end with the longest. They have their first tiles on the diagonal to
-// themselves, and by the time that they meet the rows of the last half these are done.
+// From the last key block down: under a causal mask these are the short ones, and the tiles that a key block begins
+// with are those that the blocks before it have left behind. In a list of many (is_persistent) that is only so for the
+// last half of the keys; then come the others from the first one up: longest first, so that the launch does not end
+// with the longest. They have their first tiles on the diagonal to themselves, and by the time that they meet the rows
+// of the last half these are done. Measured: docs/hopper_backward.md.
 struct Sm90BackwardOrder {
   int blocks;   // of the sequence
-  int upwards;  // from here on the last half
+  int upwards;  // the key blocks before this one come last, from the first one up
 
-  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr Sm90BackwardOrder of(int blocks) {
-    return {blocks, blocks - blocks / 2};
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr Sm90BackwardOrder of(int blocks, bool is_persistent) {
+    constexpr int kFew = 16;
+    return {blocks, !is_persistent || blocks <= kFew ? 0 : blocks - blocks / 2};
   }
   // The key block at this place of the order.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_at(int place) const {
@@ -285,9 +287,10 @@ struct Sm90BackwardOrder {
 // Measured at (2, 16, 8192, 128) causal; more than 32 heads bring nothing. Without such differences heads follow one
 // another: 1.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 sm90_backward_section(int64 seqlen_q, bool is_full,
-                                                                        bool is_deterministic) {
+                                                                        bool is_deterministic, bool is_persistent) {
   if (is_full) return 1;
-  if (is_deterministic) return 32;  // the more heads side by side, the less a key block waits for that before it
+  // The more heads side by side, the less a key block waits for that before it, and the less of them the L2 cache has.
+  if (is_deterministic) return is_persistent ? 32 : 4;
   const int64 heads = 65536 / (seqlen_q < 1 ? 1 : seqlen_q);
   return static_cast<uint32>(heads < 1 ? 1 : heads > 32 ? 32 : heads);
 }

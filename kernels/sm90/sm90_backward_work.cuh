@@ -97,7 +97,9 @@ template <class Config>
   const auto place = static_cast<int>(rest / section);
   if (int64{place} * Config::kBlockN >= span.seqlen_k) return false;
   const auto blocks = static_cast<int>(num_tiles(span.seqlen_k, Config::kBlockN));
-  const int block = Config::kIsDeterministic ? Sm90BackwardOrder::of(blocks).block_at(place) : place;
+  const int block = Config::kIsDeterministic
+                        ? Sm90BackwardOrder::of(blocks, kBackwardTile<Config>.is_persistent).block_at(place)
+                        : place;
   const int key = block * Config::kBlockN;
   item.key = key;
   const uint32 head_of_sequence = head % heads_of_sequence;

@@ -126,7 +126,7 @@ class Sm90Backward final : public Family {
     choice.add_step(
         {.blocks = plan.last_blocks, .cluster = static_cast<unsigned>(std::max<std::int32_t>(1, v.dbias_blocks))});
     if (v.adds_up != 0) choice.add_step({.blocks = plan.key_tiles});
-    constexpr double kTflops = 550, kDeterministicTflops = 350, kWideTflops = 450, kWideRulesTflops = 340,
+    constexpr double kTflops = 550, kDeterministicTflops = 480, kWideTflops = 450, kWideRulesTflops = 340,
                      kDbiasTflops = 300;
     choice.seconds =
         estimated_seconds(p, device,
@@ -311,7 +311,9 @@ class Sm90Backward final : public Family {
   }
 
   [[nodiscard]] static uint32 section_of(const Problem& p, const Plan& plan, bool is_full, bool is_deterministic) {
-    if (!is_full || !is_deterministic) return sm90_backward_section(p.max_seqlen_q, is_full, is_deterministic);
+    if (!is_full || !is_deterministic) {
+      return sm90_backward_section(p.max_seqlen_q, is_full, is_deterministic, plan.tile.is_persistent);
+    }
     return sm90_backward_full_section(plan.tile, num_tiles(p.max_seqlen_k, plan.tile.block_n),
                                       cuda::device_info(p.q.device.index).num_multiprocessors);
   }
