@@ -34,9 +34,8 @@ struct Torch {
   nb::object no_extras;            ///< an Extras of nothing
   nb::object watchers;             ///< tuple of (): something true where the dispatcher has more to do than autograd
 
-  // Names, made once.
-  nb::object current_level =
-      name("_current_level");  ///< of a number in forward_ad, at least 0 where there are tangents
+  // Names, made once. The level is a number in forward_ad, at least 0 where there are tangents.
+  nb::object current_level = name("_current_level");
   nb::object requires_grad = name("requires_grad");
   nb::object cpu = name("cpu"), cuda = name("cuda");
 
