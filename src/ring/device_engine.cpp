@@ -103,7 +103,7 @@ class DeviceEngine : public Engine {
     const Shape& shape = call_.problem.o.shape;
     o_ = tensor(DType::kF32, shape);
     lse_ = tensor(DType::kF32, {shape[0], shape[1], shape[2], 1});
-    fill(o_, 0);
+    fill(o_, 0);  // of rows that see nothing; and a row's first part asks for it, although it takes nothing of it
     fill(lse_, -std::numeric_limits<float>::infinity());
   }
 

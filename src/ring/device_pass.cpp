@@ -198,15 +198,9 @@ class DeviceGradientRing {
   /// To be called after the last step and after all that own() gets.
   void finish() {
     wait();  // for what comes home, and until the last share has left its block
-    const Problem& p = call_.problem;
-    if (comes_home_) {
-      const Pair others = pass_.gradients(kHome, plan_.rank());
-      cuda::store_sum_of_rows(p.dk, own_.first, others.first, pass_.stream());
-      cuda::store_sum_of_rows(p.dv, own_.second, others.second, pass_.stream());
-    } else {
-      cuda::convert_rows(p.dk, own_.first, pass_.stream());
-      cuda::convert_rows(p.dv, own_.second, pass_.stream());
-    }
+    if (comes_home_) add(own_, pass_.gradients(kHome, plan_.rank()));
+    cuda::convert_rows(call_.problem.dk, own_.first, pass_.stream());
+    cuda::convert_rows(call_.problem.dv, own_.second, pass_.stream());
   }
 
  private:
