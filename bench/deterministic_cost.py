@@ -3,9 +3,9 @@
 
     python3 bench/deterministic_cost.py --output results/h200/deterministic_bf16.json
 
-The sizes of the papers of FlashAttention: 16384 tokens and 2048 channels, whatever the length and head_dim. One process,
-the two forms in turns, samples of three milliseconds by CUDA events behind a busy GPU, medians of nine. That the
-gradients of two deterministic calls have the same bits is checked first. Exit status: 1 where they have not.
+The sizes of the papers of FlashAttention: 16384 tokens and 2048 channels, whatever the length and head_dim. One
+process, the two forms in turns, samples of three milliseconds by CUDA events behind a busy GPU, medians of nine. That
+the gradients of two deterministic calls have the same bits is checked first. Exit status: 1 where they have not.
 """
 
 import argparse
