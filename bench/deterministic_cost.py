@@ -74,7 +74,7 @@ def main():
     rows = []
     for head_dim in (64, 128, 256):
         for causal in (False, True):
-            for seqlen in (512, 2048, 8192, 16384):
+            for seqlen in (512, 1024, 2048, 4096, 8192, 16384):
                 rows.append(measure(head_dim, seqlen, causal))
                 print("d {D:3} S {S:5} {mask:6} {tflops:6.1f} {deterministic_tflops:6.1f} TFLOP/s, {ratio:.3f}".format(
                     mask="causal" if causal else "full", **rows[-1]), flush=True)  # fmt: skip
