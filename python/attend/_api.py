@@ -261,6 +261,10 @@ def _forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_
 
 def _torch_front() -> Any:
     global _front_of_torch
+    if sys.modules["torch"].compiler.is_compiling():  # or what it traces would be compiled anew once this is set
+        from attend import torch as front
+
+        return front
     if _front_of_torch is None:
         from attend import torch as front
 

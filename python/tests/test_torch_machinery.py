@@ -189,6 +189,16 @@ def test_a_drawn_number_needs_no_guard(torch, device):
         assert not torch.equal(compiled(q), compiled(q))
 
 
+def test_a_first_call_that_is_compiled_is_compiled_once(torch, device, monkeypatch):
+    monkeypatch.setattr(attend._api, "_front_of_torch", None)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda q, k, v: 2 * attend.attention(q, k, v), fullgraph=True, backend="aot_eager")
+    q, k, v = tensors(torch, device, *SHAPE)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        first, second = compiled(q, k, v), compiled(q, k, v)
+    torch.testing.assert_close(first, second)
+
+
 def test_determinism_that_torch_is_told_reaches_the_library(torch, device, monkeypatch):
     from attend.torch import _operators
 

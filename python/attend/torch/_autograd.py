@@ -97,8 +97,12 @@ def _backward_in_python(ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any) 
     return *results, None, None, None
 
 
-# Past the wrapper, which looks for transforms of functorch: way_of has.
-apply_eagerly = super(torch.autograd.Function, EagerAttention).apply
+# Past the wrapper, which looks for transforms of functorch and what is left of them: the library's way_of has.
+apply_eagerly = (
+    EagerAttention.apply
+    if _shortcut.way_of is _shortcut.way_in_python
+    else super(torch.autograd.Function, EagerAttention).apply
+)
 
 
 def _spread(tensors: list[Any], given: tuple[bool, ...]) -> Extras:
