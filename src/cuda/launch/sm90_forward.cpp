@@ -82,7 +82,7 @@ Sm90ForwardVariant tall_variant(const Facts& facts, std::int64_t seqlen_k, bool 
   if (widest <= 96 && plain) return with(facts, 3, 96, 2, 2, false, true);
   if (widest <= 64 && several) return with(facts, 2, 128, 2, 2, false, true);
   if (widest <= 128) return with(facts, 2, 128, 2, 2, true, !several);
-  if (widest <= 192 && facts.head_dim_v <= 128 && plain) return with(facts, 2, 128, 2, 1, true, true);
+  if (widest <= 192 && facts.head_dim_v <= 128 && facts.options == 0) return with(facts, 2, 128, 2, 1, true, true);
   if (widest <= 192) return with(facts, 2, 112, 2, 1, plain, false);
   return with(facts, 2, plain ? 80 : 64, 2, 1, plain, false);
 }
@@ -297,6 +297,8 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
     add(facts(kF16, head_dim, head_dim, kCausal, 0, kF32, true), 16384);
   }
   add(facts(kBF16, 192, 128, kCausal));
+  add(facts(kF16, 192, 128, kWindow));
+  add(facts(kBF16, 192, 128, kFull, 0, kF32, true));
   for (const int head_dim : {64, 128, 256}) {
     Sm90ForwardVariant v = tall_variant(facts(kF16, head_dim, head_dim, kCausal), 1 << 20, false);
     v.puts_aside = 1;
