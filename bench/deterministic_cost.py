@@ -18,22 +18,12 @@ import sys
 import torch
 
 import attend
+from attend._measure import timing
+from attend._measure.implementations import Prepared
+from h200_vs_peers import kept_busy
 
-BUSY_CYCLES = 1_000_000  # of the GPU before a sample: longer than launching its first call takes
-SAMPLES, SAMPLE_MS = 9, 3.0
+LIMITS = timing.Limits(samples=9, seconds=3.0, sample_ms=3.0)
 TOKENS, CHANNELS = 16384, 2048
-
-
-def milliseconds(call, calls):
-    """GPU time of one of so many calls in a row."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(BUSY_CYCLES)
-    start.record()
-    for _ in range(calls):
-        call()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end) / calls
 
 
 def backward_of(inputs, dout, causal, deterministic):
@@ -41,23 +31,18 @@ def backward_of(inputs, dout, causal, deterministic):
     return lambda: torch.autograd.grad(o, inputs, dout, retain_graph=True)
 
 
-def measure(head_dim, seqlen, causal):
-    """One line of the file."""
-    batch, heads = TOKENS // seqlen, CHANNELS // head_dim
-    draw = lambda: torch.randn(batch, heads, seqlen, head_dim, device="cuda", dtype=torch.bfloat16)
-    inputs, dout = [draw().requires_grad_() for _ in range(3)], draw()
+def measure(shape, causal, device="cuda"):
+    """One line of the file. shape: (batch, heads, seqlen, head_dim)."""
+    inputs = [torch.randn(shape, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    dout = torch.randn(shape, device=device, dtype=torch.bfloat16)
     calls = {name: backward_of(inputs, dout, causal, name == "deterministic") for name in ("free", "deterministic")}
-    first, second = calls["deterministic"](), calls["deterministic"]()
-    if not all(torch.equal(a, b) for a, b in zip(first, second)):
-        sys.exit(f"({batch}, {heads}, {seqlen}, {head_dim}): the bits of two deterministic calls differ")
-    del first, second
-    milliseconds(calls["free"], 1)
-    count = max(1, round(SAMPLE_MS / milliseconds(calls["free"], 2)))
-    samples = {name: [] for name in calls}
-    for turn in range(SAMPLES):
-        for name in calls if turn % 2 else reversed(calls):
-            samples[name].append(milliseconds(calls[name], count))
-    ms = {name: statistics.median(values) for name, values in samples.items()}
+    if not all(torch.equal(a, b) for a, b in zip(calls["deterministic"](), calls["deterministic"]())):
+        sys.exit(f"{shape}: the bits of two deterministic calls differ")
+    prepared = {name: Prepared(lambda i, call=call: call(), lambda: kept_busy(device, True))
+                for name, call in calls.items()}  # fmt: skip
+    rough = {name: timing.rough_ms(one, device, 1) for name, one in prepared.items()}
+    ms = {name: taken.ms for name, taken in timing.in_turns(prepared, rough, device, LIMITS).items()}
+    batch, heads, seqlen, head_dim = shape
     flops = 10 * batch * heads * seqlen**2 * head_dim * (0.5 if causal else 1)
     tflops = {name: flops / value / 1e9 for name, value in ms.items()}
     return {"D": head_dim, "S": seqlen, "causal": causal, "tflops": tflops["free"],
@@ -75,7 +60,7 @@ def main():
     for head_dim in (64, 128, 256):
         for causal in (False, True):
             for seqlen in (512, 1024, 2048, 4096, 8192, 16384):
-                rows.append(measure(head_dim, seqlen, causal))
+                rows.append(measure((TOKENS // seqlen, CHANNELS // head_dim, seqlen, head_dim), causal))
                 print("d {D:3} S {S:5} {mask:6} {tflops:6.1f} {deterministic_tflops:6.1f} TFLOP/s, {ratio:.3f}".format(
                     mask="causal" if causal else "full", **rows[-1]), flush=True)  # fmt: skip
     mean = math.exp(statistics.fmean(math.log(row["ratio"]) for row in rows))

@@ -76,8 +76,9 @@ struct TunableRun {
 
 /// The grid of one kernel.
 struct StepShape {
-  std::int64_t blocks = 0;  ///< 0: nothing to do, not launched
-  unsigned cluster = 1;     ///< blocks
+  std::int64_t blocks = 0;         ///< 0: nothing to do, not launched
+  unsigned cluster = 1;            ///< blocks
+  bool overlaps_previous = false;  ///< may start before the kernel before it ends (programmatic dependent launch)
 };
 
 /// What a family makes of a problem.

@@ -105,7 +105,8 @@ void Launch::run(std::size_t step, const char* type, void* args) const {
   loaded.kernel->launch({.grid = {static_cast<unsigned>(shape.blocks)},
                          .block = {loaded.threads},
                          .cluster = {shape.cluster},
-                         .dynamic_smem_bytes = loaded.smem_bytes},
+                         .dynamic_smem_bytes = loaded.smem_bytes,
+                         .overlaps_previous = shape.overlaps_previous},
                         parameters, stream);
 }
 
