@@ -1,7 +1,11 @@
-// The host's half of sm90_forward: grids that cover the problem. Tiles are tested where they are chosen:
-// family_test.cpp.
+// The host's half of sm90_forward: grids that cover the problem; and the order of additions in sm90_backward. Tiles are
+// tested where they are chosen: family_test.cpp.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
+#include "kernels/sm90/sm90_backward_shape.cuh"
 #include "kernels/sm90/sm90_forward_args.cuh"
 #include "kernels/sm90/sm90_forward_shape.cuh"
 
@@ -22,6 +26,33 @@ TEST(Sm90ForwardGrid, CoversEveryRowOnce) {
 TEST(Sm90ForwardGrid, IsEmptyWithoutRows) {
   EXPECT_EQ(Sm90ForwardGrid::of(3, 10, 5, 0, 8192, 512, 128, 132).blocks, 0u);
   EXPECT_EQ(Sm90ForwardGrid::of(0, 10, 5, 100, 8192, 512, 128, 132).blocks, 0u);
+}
+
+TEST(Sm90BackwardOrder, HasEveryKeyBlockOnce) {
+  for (int blocks = 1; blocks < 80; ++blocks) {
+    const auto order = Sm90BackwardOrder::of(blocks, blocks % 2 == 1);
+    std::vector<int> found;
+    for (int place = 0; place < blocks; ++place) found.push_back(order.block_at(place));
+    std::sort(found.begin(), found.end());
+    for (int block = 0; block < blocks; ++block) EXPECT_EQ(found[static_cast<std::size_t>(block)], block);
+  }
+}
+
+// Else a block would wait for one behind it in the list, and that one for a place on the GPU.
+TEST(Sm90BackwardOrder, IsThatOfTheListWhateverATileSees) {
+  for (int blocks = 1; blocks < 24; ++blocks) {
+    const auto order = Sm90BackwardOrder::of(blocks, blocks > 9);
+    for (int first = 0; first < blocks; ++first) {
+      for (int last = first; last < blocks; ++last) {
+        int turn = 0;
+        for (int place = 0; place < blocks; ++place) {
+          const int block = order.block_at(place);
+          if (block < first || block > last) continue;
+          EXPECT_EQ(order.before(block, first, last), turn++) << blocks << ": " << first << " to " << last;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -37,12 +37,19 @@ class NarrowQueryWarpgroup {
       };
       begin_ds_k<Config, Shape::kWarpgroups>(acc, smem_, buffer, 0, wait_ds);
       if (warp_ == 0 && step > 0 && loaded_ < end) load_next(end);  // into the buffers of the step before
+      if constexpr (Config::kIsDeterministic) {                     // beside the products, which take as long
+        const uint32 turn = blocks_before<Config>(item_, band, at.tile);
+        if (threadIdx.x % 32 == 0) change_turns(backward_stats_row(args_, item_, at.head, at.tile), turn);
+        __syncwarp();
+      }
       wgmma_wait<0>(acc);
       arrive_as_warp(smem_.ds_empty[buffer]);
-      add_pass(acc, backward_stats_row(args_, item_, at.head, at.tile), blocks_before<Config>(item_, band, at.tile));
+      add_pass(acc, backward_stats_row(args_, item_, at.head, at.tile));
       if (++at.tile == at.tile_end && step + 1 < end) at = BackwardSegment::at(item_, step + 1).as_uniform();
     }
-    if (threadIdx.x % 32 == 0) bulk_wait();
+    if (threadIdx.x % 32 != 0) return;
+    if constexpr (Config::kIsDeterministic) end_last_turn();
+    bulk_wait();
   }
 
  private:
@@ -70,7 +77,7 @@ class NarrowQueryWarpgroup {
   }
 
   // This warp's 16 rows of dq, added to the sums by one of its threads.
-  __device__ __forceinline__ void add_pass(const float (&acc)[32], int64 stats_row, uint32 turn) {
+  __device__ __forceinline__ void add_pass(const float (&acc)[32], int64 stats_row) {
     constexpr int kFloats = Shape::kPassFloats / 4;
     float* const staged = smem_.dq[0] + warp_part_of_pass<Config>(warp_);
     if (threadIdx.x % 32 == 0) bulk_wait_read();  // the pass before has been read
@@ -78,12 +85,39 @@ class NarrowQueryWarpgroup {
     stage_accumulator(acc, staged);
     fence_smem_for_async();
     __syncwarp();
-    if (threadIdx.x % 32 != 0) return;
-    uint32* const counter = args_.dq_turns + stats_row / kBackwardRows * kBackwardTurns + warp_;
-    if constexpr (Config::kIsDeterministic) wait_turn(counter, turn);
-    bulk_add(args_.dq_sums + stats_row * Shape::kDepth + warp_ * kFloats, staged, kFloats * 4);
+    if (threadIdx.x % 32 == 0 && (!Config::kIsDeterministic || has_turn_)) add_staged(stats_row);
+  }
+  __device__ __forceinline__ void add_staged(int64 stats_row) {
+    constexpr int kFloats = Shape::kPassFloats / 4;
+    bulk_add(args_.dq_sums + stats_row * Shape::kDepth + warp_ * kFloats, smem_.dq[0] + warp_ * kFloats, kFloats * 4);
     bulk_commit();
-    if constexpr (Config::kIsDeterministic) end_turn(counter, turn);
+  }
+
+  // By the thread that adds: ends its last turn and looks whether the one of these rows has come. Its sums do not
+  // hold up the step that they are of: where their turn has not come by the time that they are staged, they are
+  // added in the next, when its products and the loads are under way. So a turn ends a step late, but before the
+  // next is waited for.
+  __device__ __forceinline__ void change_turns(int64 stats_row, uint32 turn) {
+    add_what_waits();
+    uint32* const last = stats_row_ < 0 ? nullptr : counter(stats_row_);
+    const uint32 seen = peek_turn(counter(stats_row));
+    complete_additions();
+    if (last != nullptr) set_turn(last, turn_ + 1);
+    stats_row_ = stats_row;
+    turn_ = turn;
+    has_turn_ = seen == turn;
+  }
+  __device__ __forceinline__ void end_last_turn() {
+    add_what_waits();
+    end_turn(counter(stats_row_), turn_);
+  }
+  __device__ __forceinline__ void add_what_waits() {
+    if (has_turn_) return;
+    wait_turn(counter(stats_row_), turn_);
+    add_staged(stats_row_);
+  }
+  [[nodiscard]] __device__ __forceinline__ uint32* counter(int64 stats_row) const {
+    return args_.dq_turns + stats_row / kBackwardRows * kBackwardTurns + warp_;
   }
 
   Sm90BackwardStorage<Config>& smem_;
@@ -93,6 +127,9 @@ class NarrowQueryWarpgroup {
   int warp_ = uniform(static_cast<int>(threadIdx.x) / 32);
   BackwardSegment load_at_ = {};  // of the next loads
   int loaded_ = 0;                // steps whose loads are under way
+  int64 stats_row_ = -1;          // of the turn that has not ended, in the thread that adds
+  uint32 turn_ = 0;
+  bool has_turn_ = true;  // or its sums are staged and wait for it
 };
 
 }  // namespace attend

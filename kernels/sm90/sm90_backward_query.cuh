@@ -56,14 +56,19 @@ __device__ __forceinline__ void stage_accumulator(const float (&acc)[32], float*
   }
 }
 
-// How many key blocks add to a tile of rows before this one, where additions have an order: descending keys.
+// How many key blocks add to a tile of rows, which sees this one, before it does: where additions have an order.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ uint32 blocks_before(const Sm90BackwardItem& item, const BackwardBand& band,
                                                               int tile) {
   if constexpr (!Config::kIsDeterministic) return 0;
-  const int last_row = min((tile + 1) * kBackwardRows, item.seqlen_q) - 1;
-  const int last_key = min(last_row + item.offset() + band.right, item.seqlen_k - 1);  // that the tile sees
-  return static_cast<uint32>(last_key / Config::kBlockN - item.key / Config::kBlockN);
+  const int row = tile * kBackwardRows;
+  const int last_row = min(row + kBackwardRows, item.seqlen_q) - 1;
+  const int first_key = max(0, row + item.offset() - band.left);  // that the tile sees
+  const int last_key = min(last_row + item.offset() + band.right, item.seqlen_k - 1);
+  const auto order = Sm90BackwardOrder::of((item.seqlen_k + Config::kBlockN - 1) / Config::kBlockN,
+                                           kBackwardTile<Config>.is_persistent);
+  return static_cast<uint32>(
+      order.before(item.key / Config::kBlockN, first_key / Config::kBlockN, last_key / Config::kBlockN));
 }
 
 // By one thread: waits until the counter is `turn`; what was added before is complete then.
@@ -74,11 +79,28 @@ __device__ __forceinline__ void wait_turn(const uint32* counter, uint32 turn) {
   } while (value != turn);
 }
 
-// By one thread: its additions are complete, the next may follow.
-__device__ __forceinline__ void end_turn(uint32* counter, uint32 turn) {
+// By one thread: the counter as it was just now. Who finds its turn there may add behind complete_additions().
+[[nodiscard]] __device__ __forceinline__ uint32 peek_turn(const uint32* counter) {
+  uint32 value;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  return value;
+}
+
+// By one thread, between its additions and set_turn(). The fence takes the longer the more was added, and longer than
+// peek_turn(), which it is for as well: it releases what was added and acquires what was seen.
+__device__ __forceinline__ void complete_additions() {
   bulk_wait();
   asm volatile("fence.proxy.async.global;" ::: "memory");  // the engine's writes before the counter's
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(turn + 1) : "memory");
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+__device__ __forceinline__ void set_turn(uint32* counter, uint32 turn) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(turn) : "memory");
+}
+
+// By one thread: its additions are complete, the next may follow.
+__device__ __forceinline__ void end_turn(uint32* counter, uint32 turn) {
+  complete_additions();
+  set_turn(counter, turn + 1);
 }
 
 // The query warpgroup of the persistent form. It stores a pass and goes on; a reducer does the rest.
@@ -109,8 +131,13 @@ class BackwardQueryWarpgroup {
         bool is_half = Config::kMask != MaskKind::kFull && uniform(item.is_above_band(band, segment.tile, 1));
 #pragma unroll 1
         for (int tile = segment.tile; tile < segment.tile_end; ++tile, to += kBackwardRows * Shape::kDepth) {
-          compute_tile({to, blocks_before<Config>(item, band, tile), 0}, is_half,
-                       step == end && tile + 1 == segment.tile_end);
+          const bool is_last = tile + 1 == segment.tile_end;
+          const uint32 turn = blocks_before<Config>(item, band, tile);
+          uint32 next_turn = 0;
+          if constexpr (Config::kIsDeterministic) {
+            next_turn = is_last ? kNoTurn : blocks_before<Config>(item, band, tile + 1);
+          }
+          compute_tile({to, turn, next_turn}, is_half, is_last && step == end);
           is_half = false;
         }
       }
@@ -143,7 +170,7 @@ class BackwardQueryWarpgroup {
       }
       wait_for_staging();
       stage_accumulator(acc, smem_.dq[staging()] + warp_part_of_pass<Config>(warp_));
-      hand_over({to.sums + pass * Shape::kPassFloats, to.turn, 0});
+      hand_over({to.sums + pass * Shape::kPassFloats, to.turn, to.next_turn});
     }
     ++number_;
   }
@@ -189,10 +216,14 @@ template <class Config>
   return args.dq_turns + pass / Shape::kPasses * kBackwardTurns + pass % Shape::kPasses;
 }
 
-// One thread for each staging buffer: adds what is in it to the sums.
+// One thread for each staging buffer: adds what is in it to the sums. A turn's end and the next turn's beginning each
+// take a round trip to the L2 cache and more; both pass while the next tile is computed.
 template <class Config>
 __device__ __forceinline__ void reduce_dq(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args, int buffer) {
   using Shape = BackwardShape<Config>;
+  // Only then is what this buffer has next the same pass of the next tile.
+  constexpr bool kLooksAhead = Shape::kPasses == Config::kStagingBuffers;
+  bool has_turn = !Config::kIsDeterministic;
 #pragma unroll 1
   for (uint32 parity = 0;; parity ^= 1) {
     smem.dq_full[buffer].wait(parity);
@@ -200,12 +231,18 @@ __device__ __forceinline__ void reduce_dq(Sm90BackwardStorage<Config>& smem, con
     if (target.sums == nullptr) break;
     fence_smem_for_async();  // on behalf of the warps that stored, which arrived before
     uint32* const counter = turn_counter<Config>(args, target);
-    if constexpr (Config::kIsDeterministic) wait_turn(counter, target.turn);
+    if (!has_turn) wait_turn(counter, target.turn);
     bulk_add(target.sums, smem.dq[buffer], Shape::kPassBytes);
     bulk_commit();
     bulk_wait_read();
     smem.dq_empty[buffer].arrive();
-    if constexpr (Config::kIsDeterministic) end_turn(counter, target.turn);
+    if constexpr (Config::kIsDeterministic) {
+      uint32* const next = counter + kBackwardTurns;  // of the same pass of the next tile
+      has_turn = kLooksAhead && target.next_turn != kNoTurn;
+      const uint32 seen = has_turn ? peek_turn(next) : 0;
+      end_turn(counter, target.turn);
+      if (has_turn && seen != target.next_turn) wait_turn(next, target.next_turn);
+    }
   }
   bulk_wait();
 }

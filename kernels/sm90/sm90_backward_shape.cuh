@@ -252,17 +252,56 @@ struct Sm90BackwardWorkspace {
   return heads * key_blocks * tile.block_n * (tile.depth + tile.depth_v);
 }
 
+// The order in which the key blocks of a sequence add to a tile of dq, where there is one: that of the list. A block
+// takes what is next in the list, or every so manieth of it, and works in that order, so that the first key block
+// in the list that is not done waits for nobody: nothing waits for ever.
+//
+// From the last key block down: under a causal mask these are the short ones, and the tiles that a key block begins
+// with are those that the blocks before it have left behind. In a list of many (is_persistent) that is only so for the
+// last half of the keys; then come the others from the first one up: longest first, so that the launch does not end
+// with the longest. They have their first tiles on the diagonal to themselves, and by the time that they meet the rows
+// of the last half these are done. Measured: docs/hopper_backward.md.
+struct Sm90BackwardOrder {
+  int blocks;   // of the sequence
+  int upwards;  // the key blocks before this one come last, from the first one up
+
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr Sm90BackwardOrder of(int blocks, bool is_persistent) {
+    constexpr int kFew = 16;
+    return {blocks, !is_persistent || blocks <= kFew ? 0 : blocks - blocks / 2};
+  }
+  // The key block at this place of the order.
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_at(int place) const {
+    return place < blocks - upwards ? blocks - 1 - place : place - (blocks - upwards);
+  }
+  // How many of the key blocks first to last, all that a tile of rows sees, are before this one of them.
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int before(int block, int first, int last) const {
+    if (block >= upwards) return last - block;
+    const int first_of_last_half = first > upwards ? first : upwards;
+    return (last < first_of_last_half ? 0 : last - first_of_last_half + 1) + block - first;
+  }
+};
+
 // Heads of k that share the GPU while their key blocks are worked off, longest first, where blocks differ in length.
 // All blocks of a head are at the same query head of its group; what these read and add to should be about 64 MB. Where
 // kAddsUp they are query heads.
 // Measured at (2, 16, 8192, 128) causal; more than 32 heads bring nothing. Without such differences heads follow one
 // another: 1.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 sm90_backward_section(int64 seqlen_q, bool is_full,
-                                                                        bool is_deterministic) {
+                                                                        bool is_deterministic, bool is_persistent) {
   if (is_full) return 1;
-  if (is_deterministic) return 32;  // the more heads side by side, the less a key block waits for that before it
+  // The more heads side by side, the less a key block waits for that before it, and the less of them the L2 cache has.
+  if (is_deterministic) return is_persistent ? 32 : 4;
   const int64 heads = 65536 / (seqlen_q < 1 ? 1 : seqlen_q);
   return static_cast<uint32>(heads < 1 ? 1 : heads > 32 ? 32 : heads);
+}
+
+// Heads side by side where additions to dq have an order and all key blocks are alike: as many as there are blocks for.
+// A key block then follows the one before it in a head at the same distance in each, and waits for it once. A
+// persistent block keeps its place in the order by itself, sm90_backward_blocks().
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 sm90_backward_full_section(const Sm90BackwardTile& tile,
+                                                                             int64 key_blocks, int64 multiprocessors) {
+  if (tile.is_persistent || key_blocks < 1 || key_blocks > multiprocessors) return 1;
+  return static_cast<uint32>(multiprocessors / key_blocks);
 }
 
 // Blocks of the three kernels. num_sequences: batch, or of packed tokens; seqlens: upper bounds where packed.
@@ -281,13 +320,14 @@ struct Sm90BackwardWorkspace {
                                                                                int64 num_sequences) {
   return num_tiles(seqlen_q, kBackwardWideRows) * num_heads_q * num_sequences;
 }
-// key_blocks: of a sequence. Where additions to dq have an order, a persistent block keeps its place in that order, so
-// that it waits for others once and not again with each key block.
+// key_blocks: of a sequence. Where additions to dq have an order and all key blocks are alike (keeps_place), a
+// persistent block keeps its place in that order, so that it waits for others once and not again with each key
+// block.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_blocks(const Sm90BackwardTile& tile, int64 items,
                                                                       int64 key_blocks, int64 multiprocessors,
-                                                                      bool is_deterministic) {
+                                                                      bool keeps_place) {
   if (!tile.is_persistent || items <= multiprocessors) return items;
-  if (!is_deterministic || key_blocks > multiprocessors) return multiprocessors;
+  if (!keeps_place || key_blocks > multiprocessors) return multiprocessors;
   return multiprocessors / key_blocks * key_blocks;
 }
 

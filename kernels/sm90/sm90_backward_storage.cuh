@@ -29,10 +29,11 @@ struct BackwardShape {
 
 // Where a staged pass of dq is added.
 struct alignas(16) BackwardTarget {
-  float* sums;  // null: there are no more passes
-  uint32 turn;  // kIsDeterministic: additions to these sums that come before
-  uint32 unused;
+  float* sums;       // null: there are no more passes
+  uint32 turn;       // kIsDeterministic: additions to these sums that come before
+  uint32 next_turn;  // and to those of the next tile; kNoTurn where another head follows, or nothing
 };
+constexpr uint32 kNoTurn = 0xffffffffu;
 
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardStorage {

@@ -5,9 +5,8 @@
 // are at it at about the same time and find in the L2 cache what others have read, and dk and dv are added up in
 // memory. Where all key blocks are alike, each block has a fixed list, whose last waves are cut into equal runs of
 // steps: a key block cut in two has its tail in one block, which leaves float sums for the block that has its head.
-// Otherwise blocks take the next key block when they are done, longest first; but shortest first where additions to dq
-// have an order, which is that of descending keys: under a causal mask the tiles that a key block begins with are then
-// those that the blocks before it have left behind.
+// Otherwise blocks take the next key block when they are done, longest first; but where additions to dq have an
+// order it is that of the list, Sm90BackwardOrder.
 #pragma once
 
 #include "../common/config_enums.cuh"
@@ -95,10 +94,13 @@ template <class Config>
   const uint32 head = first_head + rest % section;
   const uint32 sequence = head / heads_of_sequence;
   const SequenceSpan span = sequence_span<Config>(args.base, args.options, sequence);
-  const uint32 block = rest / section;
-  // Where additions to dq have an order, a block's have to wait for those of blocks before it in the list alone.
-  const auto key = static_cast<int>(Config::kIsDeterministic ? args.key_blocks - 1 - block : block) * Config::kBlockN;
-  if (key >= span.seqlen_k) return false;
+  const auto place = static_cast<int>(rest / section);
+  if (int64{place} * Config::kBlockN >= span.seqlen_k) return false;
+  const auto blocks = static_cast<int>(num_tiles(span.seqlen_k, Config::kBlockN));
+  const int block = Config::kIsDeterministic
+                        ? Sm90BackwardOrder::of(blocks, kBackwardTile<Config>.is_persistent).block_at(place)
+                        : place;
+  const int key = block * Config::kBlockN;
   item.key = key;
   const uint32 head_of_sequence = head % heads_of_sequence;
   item.head_k = static_cast<int>(Config::kAddsUp ? head_of_sequence / group : head_of_sequence);

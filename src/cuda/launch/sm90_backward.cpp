@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "cuda/driver/device.hpp"
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
@@ -71,7 +72,8 @@ struct Plan {
     const std::int64_t items =
         sm90_backward_items(plan.tile, p.max_seqlen_k, v.adds_up != 0 ? p.num_heads_q : p.num_heads_k, p.num_sequences);
     const std::int64_t key_blocks = num_tiles(p.max_seqlen_k, plan.tile.block_n);
-    plan.blocks = sm90_backward_blocks(plan.tile, items, key_blocks, multiprocessors, v.is_deterministic != 0);
+    plan.blocks = sm90_backward_blocks(plan.tile, items, key_blocks, multiprocessors,
+                                       v.is_deterministic != 0 && v.mask == MaskKind::kFull && !p.varlen);
     if (v.adds_up != 0) {
       plan.key_tiles = key_blocks * plan.tile.compute_warpgroups() * p.num_heads_k * p.num_sequences;
       plan.key_sums = sm90_backward_key_sums(plan.tile, p.num_heads_k * p.num_sequences, key_blocks);
@@ -124,7 +126,7 @@ class Sm90Backward final : public Family {
     choice.add_step(
         {.blocks = plan.last_blocks, .cluster = static_cast<unsigned>(std::max<std::int32_t>(1, v.dbias_blocks))});
     if (v.adds_up != 0) choice.add_step({.blocks = plan.key_tiles});
-    constexpr double kTflops = 550, kDeterministicTflops = 350, kWideTflops = 450, kWideRulesTflops = 340,
+    constexpr double kTflops = 550, kDeterministicTflops = 480, kWideTflops = 450, kWideRulesTflops = 340,
                      kDbiasTflops = 300;
     choice.seconds =
         estimated_seconds(p, device,
@@ -173,7 +175,8 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& variant) const override {
     if (variant.as<Sm90BackwardVariant>().tile().is_wide) return {};
-    static constexpr Tunable kAll[] = {{"adds_up", sizeof(Facts) / sizeof(std::int32_t) + 1}};
+    static constexpr std::size_t kFirst = sizeof(Facts) / sizeof(std::int32_t);
+    static constexpr Tunable kAll[] = {{"is_deterministic", kFirst}, {"adds_up", kFirst + 1}};
     return kAll;
   }
 
@@ -217,7 +220,7 @@ class Sm90Backward final : public Family {
                              .key_sums = launch.region<float>(1),
                              .stats_rows = plan.rows,
                              .key_blocks = static_cast<uint32>(num_tiles(p.max_seqlen_k, plan.tile.block_n)),
-                             .section_heads = sm90_backward_section(p.max_seqlen_q, is_full, v.is_deterministic != 0),
+                             .section_heads = section_of(p, plan, is_full, v.is_deterministic != 0),
                              .num_blocks = plan.tile.is_persistent ? static_cast<uint32>(plan.blocks) : 0,
                              .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p))};
     args.base.scale = made_up_scale(p, false);
@@ -305,6 +308,14 @@ class Sm90Backward final : public Family {
     const std::int64_t group = p.num_heads_q / p.num_heads_k;
     const std::int64_t tiles = num_tiles(p.max_seqlen_q, kBackwardRows) / (right == 0 ? 2 : 1);
     return group >= kLargeGroup ? tiles >= kTilesOfLarge : group >= kSmallGroup && tiles >= kTilesOfSmall;
+  }
+
+  [[nodiscard]] static uint32 section_of(const Problem& p, const Plan& plan, bool is_full, bool is_deterministic) {
+    if (!is_full || !is_deterministic) {
+      return sm90_backward_section(p.max_seqlen_q, is_full, is_deterministic, plan.tile.is_persistent);
+    }
+    return sm90_backward_full_section(plan.tile, num_tiles(p.max_seqlen_k, plan.tile.block_n),
+                                      cuda::device_info(p.q.device.index).num_multiprocessors);
   }
 
   [[nodiscard]] KernelSpec spec_of(const Sm90BackwardVariant& v, const Arch& arch, const char* function, int threads,

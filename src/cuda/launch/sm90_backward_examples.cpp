@@ -69,6 +69,7 @@ std::vector<Variant> sm90_backward_examples() {
       if (mask != kWindow) add(kBF16, head_dim, head_dim, mask, 0, false, true);
     }
   }
+  add(kBF16, 64, 128, kCausal, 0, true);  // one pass of dq, two buffers for it
   for (const int head_dim : {64, 128}) {
     for (const std::int32_t rules : {option::kAlibi, option::kDropout}) {
       add(kBF16, head_dim, head_dim, kCausal, rules);
