@@ -63,8 +63,12 @@ __device__ __forceinline__ void store_o_directly(const Sm90ForwardArgs& args, co
                   lane_column;
 #pragma unroll
     for (int column = 0; column < Sm90Shape<Config>::kColumnsV; column += 4 * kColumnsOfTile) {
-      const int i = column / 4 + h;
-      uint32 four[4] = {pair[i], pair[i + 2], pair[i + 4], pair[i + 6]};
+      uint32 four[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {  // the last 32 columns may be short of 16
+        const int i = column / 4 + h + 2 * j;
+        four[j] = i < Sm90Fragments<Config>::kOutputs / 2 ? pair[i] : 0;
+      }
       transpose_quad(four);
       if (row < work.seqlen_q && column + lane_column < Config::kHeadDimV) {  // a multiple of 8
         *reinterpret_cast<uint4*>(o_row + column) = make_uint4(four[0], four[1], four[2], four[3]);

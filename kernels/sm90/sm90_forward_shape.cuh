@@ -37,9 +37,9 @@ struct Sm90ForwardTile {
   return (columns + kPanelColumns - 1) / kPanelColumns;
 }
 
-// Columns of the product p v, of which head_dim_v may be short.
+// Columns of the product p v, of which head_dim_v may be short: multiples of 16 that WgmmaOp has.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_columns_v(int head_dim_v) {
-  return head_dim_v <= 64 ? 64 : head_dim_v <= 96 ? 96 : head_dim_v <= 128 ? 128 : head_dim_v <= 192 ? 192 : 256;
+  return head_dim_v <= 64 ? 64 : head_dim_v <= 192 ? (head_dim_v + 15) / 16 * 16 : 256;
 }
 
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_panels_q(int q_buffers, int head_dim, int head_dim_v) {

@@ -285,7 +285,7 @@ std::vector<Variant> Sm90Forward::examples(const Arch& /*arch*/) const {
                  .bias = bias,
                  .negate_scores = negate};
   };
-  for (const int head_dim : {64, 96, 128, 192, 256}) {
+  for (const int head_dim : {64, 80, 96, 112, 128, 160, 192, 256}) {
     add(facts(kBF16, head_dim, head_dim, kFull));
     add(facts(kBF16, head_dim, head_dim, kCausal));
     add(facts(kBF16, head_dim, head_dim, kCausal, 0, kF32, true));
