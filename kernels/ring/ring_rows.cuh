@@ -1,6 +1,7 @@
-// ring_rows: to = from, rounded once, or to += from: what a rank of a ring does with blocks of rows beside attention.
+// ring_rows: to = from, or from + other, rounded once: what a rank of a ring does with blocks of rows beside attention.
 //
-// Shapes   both (batch, heads, rows, cols), any strides whose last is 1; any two types of float32, float16, bfloat16
+// Shapes   all (batch, heads, rows, cols), any strides whose last is 1; from and to any two types of float32, float16,
+//          bfloat16, other float32; to may be other
 // Work     a warp has a row at a time, kVector columns a lane
 // Called   by src/ring/device_pass.cpp: its k and v become one message, sums become dq, dk, dv and o
 #pragma once
@@ -39,12 +40,13 @@ struct RingRun {
   }
 };
 
-// Any grid. Config: kThreads, kFrom and kTo, kVector, kAdds (to += from).
+// Any grid. Config: kThreads, kFrom and kTo, kVector, kAdds (to = from + other).
 template <class Config>
 __device__ void ring_rows(const RingRowsArgs& args) {
   constexpr int kVector = Config::kVector, kLanes = 32;
   using From = RingRun<Config::kFrom, kVector>;
   using To = RingRun<Config::kTo, kVector>;
+  using Other = RingRun<ElementType::kF32, kVector>;
   const int64 warps = static_cast<int64>(gridDim.x) * (Config::kThreads / kLanes);
   const int64 first = static_cast<int64>(blockIdx.x) * (Config::kThreads / kLanes) + threadIdx.x / kLanes;
   for (int64 at = first; at < args.all_rows; at += warps) {
@@ -59,10 +61,10 @@ __device__ void ring_rows(const RingRowsArgs& args) {
       float x[kVector];
       From::load(x, from + col);
       if constexpr (Config::kAdds) {
-        float sum[kVector];
-        To::load(sum, to + col);
+        float y[kVector];
+        Other::load(y, args.other + args.other_stride.offset(batch, head, row) + col);
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) x[i] += sum[i];
+        for (int i = 0; i < kVector; ++i) x[i] += y[i];
       }
       To::store(to + col, x);
     }

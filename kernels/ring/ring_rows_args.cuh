@@ -7,9 +7,11 @@ namespace attend {
 
 struct RingRowsArgs {
   static constexpr const char* kTypeName = "RingRowsArgs";
-  const void* from;  // (batch, heads, rows, cols)
-  void* to;          // likewise
+  const void* from;    // (batch, heads, rows, cols)
+  const float* other;  // likewise; kAdds
+  void* to;            // likewise
   TensorStrides from_stride;
+  TensorStrides other_stride;
   TensorStrides to_stride;
   int64 all_rows;  // batch * heads * rows
   uint32 heads;
@@ -17,6 +19,6 @@ struct RingRowsArgs {
   uint32 cols;    // a multiple of kVector
   uint32 unused;  // fills the last 8 bytes
 };
-static_assert(sizeof(RingRowsArgs) == 2 * 8 + 2 * 24 + 8 + 4 * 4);
+static_assert(sizeof(RingRowsArgs) == 3 * 8 + 3 * 24 + 8 + 4 * 4);
 
 }  // namespace attend

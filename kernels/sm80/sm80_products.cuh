@@ -41,8 +41,8 @@ struct Sm80Idle {
   __device__ __forceinline__ void operator()(int /*block*/) const {}
 };
 
-// s = q k^T. thread: threadIdx.x, wherever it comes from. beside: called after each 16 x 16 block of k, with its
-// number.
+// s = q k^T. thread: threadIdx.x, wherever it comes from. beside: called with the number of each 16 x 16 block of
+// k, after it.
 template <class Config, class Beside = Sm80Idle>
 __device__ __forceinline__ void sm80_multiply_qk(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                  const typename Sm80Storage<Config>::QTile& q_tile,

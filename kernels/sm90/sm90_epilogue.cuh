@@ -130,17 +130,16 @@ __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm
     auto* const o_row = static_cast<float*>(args.base.o) +
                         args.base.o_stride.offset(batch, work.head, work.q_begin + row) +
                         accumulator_column(rows.thread);
-    // All are on their way before the first is stored; before the first part they are undefined.
+    // All are on their way before the first is stored.
     float2 found[Sm90Shape<Config>::kColumnsV / kColumnsOfTile];
 #pragma unroll
     for (int column = 0; column < Config::kHeadDimV; column += kColumnsOfTile) {
       found[column / kColumnsOfTile] = *reinterpret_cast<const float2*>(o_row + column);
     }
-    const bool is_first = before[h] == -kInfinity;
 #pragma unroll
     for (int column = 0; column < Config::kHeadDimV; column += kColumnsOfTile) {  // a multiple of 8
       const int i = column / 2 + 2 * h;
-      const float2 other = is_first ? make_float2(0.0f, 0.0f) : found[column / kColumnsOfTile];
+      const float2 other = found[column / kColumnsOfTile];
       *reinterpret_cast<float2*>(o_row + column) =
           make_float2(fmaf(weights.before, other.x, o[i] * scale), fmaf(weights.before, other.y, o[i + 1] * scale));
     }

@@ -73,7 +73,7 @@ struct Problem {
   WorkspaceView workspace;             ///< of the caller's; without data: the backend takes its own
   std::optional<Placement> placement;  ///< of a part of a larger problem, whose windows these are. Not for all backends
   /// Of a part, on a GPU: outputs are f32 and hold what other parts gave. Forward merges o and lse into them, both
-  /// always there; where lse is -inf, as it is to begin with, o may be undefined. Backward adds to dq, dk and dv.
+  /// always there: 0 and -inf to begin with. Backward adds to dq, dk and dv.
   bool adds_to_outputs = false;
 
   [[nodiscard]] std::int64_t heads_per_group() const { return num_heads_q / num_heads_k; }

@@ -40,6 +40,7 @@ class DeviceEngine : public Engine {
     auto* at = reinterpret_cast<std::byte*>(state_.borrow(total, stream_));  // NOLINT(performance-no-int-to-ptr)
     for (Parcel& parcel : all) {
       parcel = placed(parcel, at, device_);
+      clear_gaps(parcel);
       at += (parcel.bytes + kAlignment - 1) / kAlignment * kAlignment;
     }
     return all;
@@ -59,7 +60,7 @@ class DeviceEngine : public Engine {
     constexpr const char* kDoing = "clearing sums of a ring";
     const DevicePointer at = address_of(dense.data);
     if (value == 0) {
-      cuda::check_call(cuda::driver().memset_async(at, 0, bytes, stream_), "cuMemsetD8Async", kDoing);
+      cuda::clear(at, bytes, stream_, kDoing);
     } else {
       cuda::check_call(cuda::driver().memset_words_async(at, std::bit_cast<unsigned>(value), count, stream_),
                        "cuMemsetD32Async", kDoing);
@@ -103,7 +104,7 @@ class DeviceEngine : public Engine {
     const Shape& shape = call_.problem.o.shape;
     o_ = tensor(DType::kF32, shape);
     lse_ = tensor(DType::kF32, {shape[0], shape[1], shape[2], 1});
-    fill(o_, 0);  // of rows that see nothing; and a row's first part asks for it, although it takes nothing of it
+    fill(o_, 0);
     fill(lse_, -std::numeric_limits<float>::infinity());
   }
 
@@ -136,6 +137,18 @@ class DeviceEngine : public Engine {
   [[nodiscard]] StreamHandle stream() const override { return stream_; }
 
  private:
+  /// What lies between a message's tensors travels with them, and so is to have a value.
+  void clear_gaps(const Parcel& parcel) const {
+    const std::byte* end = parcel.data;
+    for (const Tensor& t : parcel.tensors) {
+      const auto* const begin = static_cast<const std::byte*>(t.data);
+      const std::int64_t bytes = t.numel() * dtype_bytes(t.dtype);
+      if (bytes == 0) continue;
+      if (begin > end) cuda::clear(address_of(end), static_cast<std::size_t>(begin - end), stream_, "a message's gaps");
+      end = begin + bytes;
+    }
+  }
+
   Transport& transport_;
   const Call& call_;
   Device device_;

@@ -50,6 +50,18 @@ bool is_readable(const Tensor& t) {
          std::all_of(t.stride.begin(), t.stride.begin() + 3, [&](auto n) { return n > 0 && is_multiple(n); });
 }
 
+DevicePointer address_of(const Pair& pair) {
+  return reinterpret_cast<DevicePointer>(pair.first.data);
+}
+
+/// What lies between the two travels with them, and so is to have a value.
+void clear_gap(const Pair& pair, StreamHandle stream) {
+  const DevicePointer begin =
+      address_of(pair) + static_cast<std::size_t>(pair.first.numel() * dtype_bytes(pair.first.dtype));
+  const auto end = reinterpret_cast<DevicePointer>(pair.second.data);
+  if (begin < end) cuda::clear(begin, end - begin, stream, "a message's gap");
+}
+
 /// One pass on its way: messages, and who waits for them.
 class Pass {
  public:
@@ -83,6 +95,7 @@ class Pass {
       stream = state_.stream();
       ready.make_wait(stream);
     }
+    clear_gap(dense, stream);
     cuda::convert_rows(dense.first, p.k, stream);
     cuda::convert_rows(dense.second, p.v, stream);
     return own;
@@ -128,10 +141,6 @@ class Pass {
   std::size_t key_bytes_, gradient_bytes_, key_blocks_;
   DevicePointer memory_;
 };
-
-DevicePointer address_of(const Pair& pair) {
-  return reinterpret_cast<DevicePointer>(pair.first.data);
-}
 
 DeviceMessage message(int peer, const Pair& pair) {
   return {peer, address_of(pair), pair.bytes};
@@ -198,9 +207,15 @@ class DeviceGradientRing {
   /// To be called after the last step and after all that own() gets.
   void finish() {
     wait();  // for what comes home, and until the last share has left its block
-    if (comes_home_) add(own_, pass_.gradients(kHome, plan_.rank()));
-    cuda::convert_rows(call_.problem.dk, own_.first, pass_.stream());
-    cuda::convert_rows(call_.problem.dv, own_.second, pass_.stream());
+    const Problem& p = call_.problem;
+    if (comes_home_) {
+      const Pair others = pass_.gradients(kHome, plan_.rank());
+      cuda::store_sum_of_rows(p.dk, own_.first, others.first, pass_.stream());
+      cuda::store_sum_of_rows(p.dv, own_.second, others.second, pass_.stream());
+    } else {
+      cuda::convert_rows(p.dk, own_.first, pass_.stream());
+      cuda::convert_rows(p.dv, own_.second, pass_.stream());
+    }
   }
 
  private:
@@ -213,10 +228,7 @@ class DeviceGradientRing {
   }
   [[nodiscard]] Pair zeros(std::size_t block, int owner) const {
     const Pair sums = pass_.gradients(block, owner);
-    if (sums.bytes > 0) {
-      cuda::check_call(cuda::driver().memset_async(address_of(sums), 0, sums.bytes, pass_.stream()), "cuMemsetD8Async",
-                       "clearing gradients of a ring");
-    }
+    if (sums.bytes > 0) cuda::clear(address_of(sums), sums.bytes, pass_.stream(), "clearing gradients of a ring");
     return sums;
   }
   void add(const Pair& to, const Pair& from) const {

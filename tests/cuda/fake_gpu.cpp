@@ -242,7 +242,8 @@ void ring_rows(const Program& program, const RingRowsArgs& args) {
     const int64 batch = r / args.rows / args.heads, head = r / args.rows % args.heads, row = r % args.rows;
     const float* const from = at(args.from, args.from_stride, batch, head, row);
     float* const to = at(args.to, args.to_stride, batch, head, row);
-    for (uint32 c = 0; c < args.cols; ++c) to[c] = from[c] + (program.is("kAdds") ? to[c] : 0.0F);
+    const float* const other = program.is("kAdds") ? at(args.other, args.other_stride, batch, head, row) : nullptr;
+    for (uint32 c = 0; c < args.cols; ++c) to[c] = from[c] + (other != nullptr ? other[c] : 0.0F);
   }
 }
 

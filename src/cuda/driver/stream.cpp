@@ -51,6 +51,10 @@ RelaxedCapture::~RelaxedCapture() {
   driver().exchange_capture_mode(&former_);
 }
 
+void clear(DevicePointer at, std::size_t bytes, StreamHandle stream, const char* what) {
+  check_call(driver().memset_async(at, 0, bytes, stream), "cuMemsetD8Async", what);
+}
+
 Event::Event(Timing timing) {
   check_call(driver().event_create(&event_, timing == Timing::kOn ? 0 : kEventDisableTiming), "cuEventCreate",
              "creating an event");

@@ -44,6 +44,9 @@ class RelaxedCapture {
   int former_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED, exchanged for the thread's own
 };
 
+/// Zeroes bytes in the stream's order. what: of them, in an error's text.
+void clear(DevicePointer at, std::size_t bytes, StreamHandle stream, const char* what);
+
 /// A point in a stream.
 class Event {
  public:

@@ -88,8 +88,7 @@ void launch(const Family& family, const core::Problem& p, const Choice& choice, 
   for (std::size_t i = 0; i < workspace.regions().size(); ++i) {
     const Workspace::Region& region = workspace.regions()[i];
     if (!region.zeroed || region.bytes == 0) continue;
-    check_call(driver().memset_async(memory + workspace.offset(i), 0, static_cast<std::size_t>(region.bytes), handle),
-               "cuMemsetD8Async", region.name);
+    clear(memory + workspace.offset(i), static_cast<std::size_t>(region.bytes), handle, region.name);
   }
   family.launch({p, choice, kernels, workspace, memory, handle});
 }

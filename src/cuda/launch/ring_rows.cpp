@@ -54,12 +54,16 @@ TensorStrides strides(const Tensor& t) {
   return {t.stride[0], t.stride[1], t.stride[2]};
 }
 
-void run(const Tensor& to, const Tensor& from, bool adds, StreamHandle stream) {
+/// other: of floats, or null.
+void run(const Tensor& to, const Tensor& from, const Tensor* other, StreamHandle stream) {
   if (to.numel() == 0) return;
-  const int vector = has_runs(to) && has_runs(from) ? kVector : 1;
+  const bool adds = other != nullptr;
+  const int vector = has_runs(to) && has_runs(from) && (!adds || has_runs(*other)) ? kVector : 1;
   RingRowsArgs args = {.from = from.data,
+                       .other = adds ? static_cast<const float*>(other->data) : nullptr,
                        .to = to.data,
                        .from_stride = strides(from),
+                       .other_stride = adds ? strides(*other) : TensorStrides{},
                        .to_stride = strides(to),
                        .all_rows = to.shape[0] * to.shape[1] * to.shape[2],
                        .heads = static_cast<uint32>(to.shape[1]),
@@ -77,11 +81,15 @@ void run(const Tensor& to, const Tensor& from, bool adds, StreamHandle stream) {
 }  // namespace
 
 void convert_rows(const Tensor& to, const Tensor& from, StreamHandle stream) {
-  run(to, from, false, stream);
+  run(to, from, nullptr, stream);
 }
 
 void add_rows(const Tensor& to, const Tensor& from, StreamHandle stream) {
-  run(to, from, true, stream);
+  run(to, from, &to, stream);
+}
+
+void store_sum_of_rows(const Tensor& to, const Tensor& a, const Tensor& b, StreamHandle stream) {
+  run(to, a, &b, stream);
 }
 
 std::vector<KernelSpec> ring_rows_specs(const char* arch) {
@@ -91,8 +99,8 @@ std::vector<KernelSpec> ring_rows_specs(const char* arch) {
     for (const ElementType element : {kF32, kF16, kBF16}) {
       specs.push_back(spec_of(element, kF32, vector, false, arch));
       if (element != kF32) specs.push_back(spec_of(element, element, vector, false, arch));
+      specs.push_back(spec_of(element, kF32, vector, true, arch));
     }
-    specs.push_back(spec_of(kF32, kF32, vector, true, arch));
   }
   return specs;
 }

@@ -16,6 +16,9 @@ void convert_rows(const Tensor& to, const Tensor& from, StreamHandle stream);
 /// to += from on the stream; both f32.
 void add_rows(const Tensor& to, const Tensor& from, StreamHandle stream);
 
+/// to = a + b on the stream, each element rounded once; a and b f32. to may be b.
+void store_sum_of_rows(const Tensor& to, const Tensor& a, const Tensor& b, StreamHandle stream);
+
 /// Every kernel of these, for `attend compile` and the tests.
 [[nodiscard]] std::vector<KernelSpec> ring_rows_specs(const char* arch);
 
