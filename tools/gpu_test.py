@@ -41,6 +41,7 @@ LAST_LIMIT_S = 60
 PIECES = 96  # of the tests: processes, one after another
 AHEADS = 5  # of the compilation: processes at once, each with all cores; one alone leaves most of them idle
 RING = "NcclRing*:GpuRingOfSeveral*:GpuRingError*:RingProcesses*:*EveryWayOfMessages*:SeveralGpus*"  # wants two GPUs
+MORE_GPUS = {3: "*ThreeGpus*", 4: "*FourGpus*"}  # of the ring's tests, those that want so many
 RINGS = 8  # of those: processes at once; a rank of the ring waits more than it computes
 LIMIT_S = float(os.environ.get("GPU_TEST_LIMIT_S", 600))  # of one process: a kernel may hang
 PARTS = ("tests", "sanitizers", "python")
@@ -84,12 +85,17 @@ def gtest_results(path):
             yield name, test.get("result", ""), [f["failure"] for f in test.get("failures", [])]
 
 
+def beyond(num_gpus):
+    """The tests that want more GPUs than there are."""
+    return [RING] if num_gpus < 2 else [name for wanted, name in MORE_GPUS.items() if wanted > num_gpus]
+
+
 def empty_report(num_gpus, digest):
     """A report that nothing has been added to yet."""
     pieces = [*(f"ahead{index}" for index in range(AHEADS)), *(str(index) for index in range(PIECES)), "alone"]
     pieces += [*(f"ring{index}" for index in range(RINGS)), "last"] if num_gpus > 1 else []
     counts = {"run": 0, "failed": 0, "skipped": 0, "failures": [], "missing": pieces,
-              "left_out": [] if num_gpus > 1 else [f"*{RING}: one GPU"]}
+              "left_out": [f"{name}: {num_gpus} GPUs" for name in beyond(num_gpus)]}
     return {"kernel_digest": digest, "passed": False, "tests": counts, "sanitizers": [],
             "python": {"passed": False, "run": 0, "failed": 0, "skipped": 0}, "cases": []}  # fmt: skip
 
@@ -105,6 +111,7 @@ def run_piece(tests, piece, folder, num_gpus):
         shard, shards, gpus, chosen = int(piece.removeprefix("ahead")), AHEADS, one, AHEAD
     elif piece.startswith("ring"):
         shard, shards, gpus, chosen = int(piece.removeprefix("ring")), RINGS, every, RING
+        chosen += "-" + ":".join(beyond(num_gpus)) if beyond(num_gpus) else ""
     elif piece == "alone":
         gpus, chosen = one, ALONE
     else:

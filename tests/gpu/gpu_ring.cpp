@@ -88,14 +88,27 @@ RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
   return {c, kShardings[at(kShardingKind)], num_ranks, algorithm};
 }
 
+/// The same with other numbers of ranks, of heads and of rows, for which next to no kernel has to be compiled.
+Choice shifted(Choice v, int by) {
+  const auto shift = [&](Factor f) { v[f] = (v[f] + by) % kNumValues[f]; };
+  for (const Factor f : {kRanks, kHeads, kDlse, kLayout, kLengths}) shift(f);
+  while (!is_compatible(kLengths, v[kLengths], kOptions, v[kOptions]))
+    v[kLengths] = (v[kLengths] + 1) % kNumValues[kLengths];
+  return v;
+}
+
 constexpr std::uint64_t kArraySeed = 20261122;
+constexpr int kShifts = 3;
 
 }  // namespace
 
 std::vector<RingCase> gpu_ring_cases() {
   std::vector<RingCase> all;
   for (const Choice& v : covering_array(kNumValues, is_compatible, kArraySeed)) {
-    for (const RingAlgorithm algorithm : kRingAlgorithms) all.push_back(to_case(v, algorithm, 1000 + all.size()));
+    for (int by = 0; by < kShifts; ++by) {
+      const Choice other = shifted(v, by);
+      for (const RingAlgorithm algorithm : kRingAlgorithms) all.push_back(to_case(other, algorithm, 1000 + all.size()));
+    }
   }
   return all;
 }

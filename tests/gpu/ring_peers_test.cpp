@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <numeric>
 #include <thread>
 
 #include "attend/ring_nccl.hpp"
@@ -21,9 +20,10 @@
 namespace attend::test {
 namespace {
 
-std::vector<int> gpus_of_their_own(int num_ranks) {
-  std::vector<int> devices(static_cast<std::size_t>(num_ranks));
-  std::iota(devices.begin(), devices.end(), 0);
+/// In turns: each its own, where there are as many.
+std::vector<int> gpus_of_ranks(int num_ranks) {
+  std::vector<int> devices;
+  for (int rank = 0; rank < num_ranks; ++rank) devices.push_back(rank % cuda::device_count());
   return devices;
 }
 
@@ -54,7 +54,7 @@ void expect_same_bits(const Outputs& got, const Outputs& want, const RingCase& c
 void expect_bits_of_one_gpu(const std::vector<RingContext>& ranks, int num_ranks) {
   for (const RingCase& c : cases_of_long_blocks(num_ranks)) {
     const Inputs in = make_inputs(c.problem);
-    const Outputs got = run_on_gpus(ranks, gpus_of_their_own(num_ranks), in, c);
+    const Outputs got = run_on_gpus(ranks, gpus_of_ranks(num_ranks), in, c);
     ASSERT_FALSE(testing::Test::HasFailure()) << "on GPUs of their own: " << describe(c);
     expect_same_bits(got, run_on_gpu(in, c), c);
     ASSERT_FALSE(testing::Test::HasFailure()) << describe(c);  // after a fault nothing of the process can be trusted
@@ -125,15 +125,22 @@ void PrintTo(const WayCase& c, std::ostream* out) {
   *out << static_cast<int>(c.way) << " " << describe(c.ring);
 }
 
-/// Every fourth case of the array: threads on one GPU have all cases, and only the way of messages is another.
-std::vector<WayCase> cases_of_ways() {
+/// The whole array: threads, of which several may have one GPU.
+std::vector<WayCase> cases_of_threads() {
   std::vector<WayCase> all;
-  for (const Way way : {Way::kThreads, Way::kNccl, Way::kNcclWithoutCopyEngines}) {
-    for (const int num_ranks : {2, 3, 4}) {
-      int number = 0;
-      for (const RingCase& c : gpu_ring_cases()) {
-        if (c.num_ranks == num_ranks && number++ % 4 == 0) all.push_back({way, c});
-      }
+  for (const RingCase& c : gpu_ring_cases()) {
+    if (c.num_ranks > 1) all.push_back({Way::kThreads, c});
+  }
+  return all;
+}
+
+/// Every fourth case of the array: threads have all, and only the way of messages is another.
+std::vector<WayCase> cases_over_nccl(int num_ranks) {
+  std::vector<WayCase> all;
+  for (const Way way : {Way::kNccl, Way::kNcclWithoutCopyEngines}) {
+    int number = 0;
+    for (const RingCase& c : gpu_ring_cases()) {
+      if (c.num_ranks == num_ranks && number++ % 4 == 0) all.push_back({way, c});
     }
   }
   return all;
@@ -160,12 +167,17 @@ class EveryWayOfMessages : public NcclRing, public testing::WithParamInterface<W
 
 TEST_P(EveryWayOfMessages, StaysInBudget) {
   const auto& [way, c] = GetParam();
-  if (c.num_ranks > cuda::device_count()) GTEST_SKIP() << cuda::device_count() << " GPUs, wanted " << c.num_ranks;
+  if (way != Way::kThreads && c.num_ranks > cuda::device_count()) {
+    GTEST_SKIP() << cuda::device_count() << " GPUs, wanted " << c.num_ranks;
+  }
   const Inputs in = make_inputs(c.problem);
-  check_ring(in, run_on_gpus(ring_of(way, c.num_ranks), gpus_of_their_own(c.num_ranks), in, c), c);
+  check_ring(in, run_on_gpus(ring_of(way, c.num_ranks), gpus_of_ranks(c.num_ranks), in, c), c);
 }
 
-INSTANTIATE_TEST_SUITE_P(CoveringArray, EveryWayOfMessages, testing::ValuesIn(cases_of_ways()), kIndexName);
+INSTANTIATE_TEST_SUITE_P(Threads, EveryWayOfMessages, testing::ValuesIn(cases_of_threads()), kIndexName);
+INSTANTIATE_TEST_SUITE_P(TwoGpus, EveryWayOfMessages, testing::ValuesIn(cases_over_nccl(2)), kIndexName);
+INSTANTIATE_TEST_SUITE_P(ThreeGpus, EveryWayOfMessages, testing::ValuesIn(cases_over_nccl(3)), kIndexName);
+INSTANTIATE_TEST_SUITE_P(FourGpus, EveryWayOfMessages, testing::ValuesIn(cases_over_nccl(4)), kIndexName);
 
 /// What two ranks throw, of which the second asks for something else.
 std::vector<std::string> thrown_where_ranks_differ(const std::vector<RingContext>& ranks,
@@ -234,7 +246,7 @@ TEST_F(LastNcclRing, SaysWhoHasNotComeToALaterCall) {
   const std::vector<RingContext> ranks = make_ring(2, {.timeout = std::chrono::milliseconds(20000)});
   const RingCase c = long_ring_case(DType::kBF16, Sharding::kZigzag, 2);
   const Inputs in = make_inputs(c.problem);
-  check_ring(in, run_on_gpus(ranks, gpus_of_their_own(2), in, c), c);
+  check_ring(in, run_on_gpus(ranks, gpus_of_ranks(2), in, c), c);
   const std::vector<RankTensors> tensors = cut(in, c);
   const auto start = std::chrono::steady_clock::now();
   const std::vector<std::string> thrown = on_threads(2, [&](int rank) {
