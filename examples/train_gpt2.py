@@ -126,7 +126,7 @@ def train(options):
         is_told = step % max(1, options.steps // 10) == 0 or step == options.steps - 1
         if is_told:
             compared.append({"step": step, **compare_gradients(trainees["torch"], window)})
-        order = sorted(trainees)
+        order = sorted(trainees)[:: 1 - 2 * (step % 2)]  # nobody has always the same one before it
         for name in order[step % len(order) :] + order[: step % len(order)]:
             trainees[name].step(window)
         if is_told:
