@@ -42,7 +42,7 @@ def over_problems(rows, field):
     """Lines of a table: a figure for each implementation on each problem."""
     problems = list(dict.fromkeys(map(shape, rows)))
     found = {(r["implementation"], shape(r)): r[field] for r in rows}
-    names = dict.fromkeys((r["implementation"], r["dtype"]) for r in rows)
+    names = dict.fromkeys((r["implementation"], r["dtype"]) for r in rows if r[field] is not None)
     return table(["", "dtype"], problems,
                  [[f"`{name}`", dtype, *(number(found.get((name, p))) for p in problems)] for name, dtype in names])
 
@@ -56,7 +56,7 @@ def means(rows):
     """For each implementation of an experiment and pass the means over the configurations that it was timed on."""
     total = len(set(map(shape, rows)))
     cells = []
-    for name, dtype in dict.fromkeys((r["implementation"], r["dtype"]) for r in rows):
+    for name, dtype in dict.fromkeys((r["implementation"], r["dtype"]) for r in rows if r["ms"] is not None):
         own = [r for r in rows if r["implementation"] == name and r["ms"] is not None]
         figures = (mean([r[field] for r in own]) for field in ("ms", "tflops", "gbps"))
         cells.append([f"`{name}`", dtype, f"{len(own)} of {total}", *map(number, figures)])
