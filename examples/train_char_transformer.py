@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains a small character transformer twice, with attend and with torch's attention, and compares the loss curves.
+"""Trains a small character transformer twice, with attend and with torch's attention, and compares the loss curves and step times.
 
     python examples/train_char_transformer.py [--steps 300] [--device cuda] [--output DIR]
 
@@ -12,6 +12,7 @@ was asked for.
 import argparse
 import json
 import pathlib
+import statistics
 import sys
 import tempfile
 import time
@@ -32,6 +33,7 @@ HEAD_DIM = 64
 TOLERANCE = {"f32": 5e-4, "bf16": 0.05}
 FALL = 0.75  # the mean of the last losses has to be below this share of the first
 LAST = 10  # steps in that mean
+WARM_UP = 10  # steps that are not timed, where there are more
 
 
 def attend_attention(q, k, v):
@@ -93,31 +95,33 @@ def prepare_folder(folder):
 
 
 def train(options, data, vocabulary):
-    """{"attend": [loss of each step], "torch": [...]}, both steps in turns on the same batch."""
+    """{"attend": [loss of each step], "torch": [...]} and their seconds, both steps in turns on the same batch."""
     models = {}
     for name, attention in (("attend", attend_attention), ("torch", torch_attention)):
         torch.manual_seed(options.seed)
         models[name] = CharTransformer(vocabulary, options, attention).to(options.device)
     optimizers = {name: torch.optim.AdamW(model.parameters(), lr=options.lr) for name, model in models.items()}
-    losses = {name: [] for name in models}
+    losses, seconds = {name: [] for name in models}, {name: [] for name in models}
     batches = torch.Generator().manual_seed(options.seed)
     device_type = torch.device(options.device).type
     start = time.perf_counter()
     for step in range(options.steps):
         places = torch.randint(len(data) - options.seq_len, (options.batch_size, 1), generator=batches)
         window = data[places + torch.arange(options.seq_len + 1)].to(options.device)
-        for name, model in models.items():
+        for name in sorted(models, reverse=step % 2 == 1):
+            model, begun = models[name], time.perf_counter()
             with torch.autocast(device_type, torch.bfloat16, enabled=options.dtype == "bf16"):
                 logits = model(window[:, :-1])
             loss = F.cross_entropy(logits.float().flatten(0, 1), window[:, 1:].flatten())
             optimizers[name].zero_grad()
             loss.backward()
             optimizers[name].step()
-            losses[name].append(loss.item())
+            losses[name].append(loss.item())  # waits for the device
+            seconds[name].append(time.perf_counter() - begun)
         if step % max(1, options.steps // 10) == 0 or step == options.steps - 1:
             now = ", ".join(f"{name} {values[-1]:.5f}" for name, values in losses.items())
             print(f"step {step:4}  {now}  ({time.perf_counter() - start:.1f} s)", flush=True)
-    return losses
+    return losses, seconds
 
 
 def judge_falls(losses):
@@ -216,7 +220,7 @@ def main(arguments=None):
         return 2
     print(f"{len(data)} characters, {vocabulary} different ones; {options.device}, {options.dtype}")
     try:
-        losses = train(options, data, vocabulary)
+        losses, seconds = train(options, data, vocabulary)
     except attend.Error as error:
         print(f"attend: {error}", file=sys.stderr)
         return 2
@@ -224,11 +228,14 @@ def main(arguments=None):
     report, failures = judge(losses, tolerance)
     settings = {name: value for name, value in vars(options).items() if name not in ("text", "output", "tolerance")}
     versions = {"attend": attend.__version__, "torch": torch.__version__}
-    record = {"settings": settings, "versions": versions, "failures": failures, **report, "losses": losses}
+    skipped = min(WARM_UP, options.steps - 1)
+    milliseconds = {name: 1e3 * statistics.median(values[skipped:]) for name, values in seconds.items()}
+    record = {"settings": settings, "versions": versions, "failures": failures, "ms_per_step": milliseconds, **report,
+              "losses": losses}  # fmt: skip
     (options.output / "losses.json").write_text(json.dumps(record, indent=1) + "\n")
     plot(losses, options.output)
     for name, last in report["last"].items():
-        print(f"{name:<7} loss {report['first'][name]:.4f} -> {last:.4f}")
+        print(f"{name:<7} {milliseconds[name]:.2f} ms a step, loss {report['first'][name]:.4f} -> {last:.4f}")
     print(f"difference: {report['final_difference']:.2e} at the end, {report['largest_difference']:.2e} at most, "
           f"allowed {tolerance:g}")  # fmt: skip
     for failure in failures:
