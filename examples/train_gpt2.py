@@ -3,7 +3,8 @@
 
     python examples/train_gpt2.py --device cuda [--steps 200] [--dtype bf16] [--output DIR]
 
-12 layers, 768 columns, 12 heads, 50,304 tokens, sequences of 1024, as in the smallest GPT-2; AdamW; bf16 is autocast.
+12 layers, 768 columns, 12 heads, 50,304 tokens, sequences of 1024, as in the smallest GPT-2; AdamW with (0.9, 0.95),
+gradients clipped to a norm of 1; bf16 is autocast.
 The models start from the same weights and take their steps in turns on the same batches, so that a busy moment of the
 machine is nobody's alone. The data is random but can be learnt: 1024 tokens, each followed by one of four. Writes
 gpt2.json and, where matplotlib is installed, gpt2.svg and gpt2.png.
@@ -38,6 +39,7 @@ import train_char_transformer as small  # the model, its two attentions, and the
 ACTIVE = 1024  # tokens that occur: so few that 200 steps show each with its successors often enough
 SUCCESSORS = 4  # of a token
 WARM_UP = 10  # steps that are not timed
+MOST_NORM = 1.0  # of all gradients together, in a step
 TOLERANCE = {"f32": 2e-3, "bf16": 0.05}  # largest difference of the losses, in nats,
 PARTED = 0.2  # before those of torch's two backends differ by this share of it
 GRADIENTS_APART = 3  # times what those of torch's two backends are apart is allowed, and always
@@ -75,7 +77,7 @@ class Trainee:
         torch.manual_seed(options.seed)
         self.model = small.CharTransformer(options.vocabulary, options, attention).to(options.device)
         self.attention = attention
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr, betas=(0.9, 0.95))
         ramp = options.lr_warm_up + 1
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: min(1, (step + 1) / ramp))
         self.device_type = torch.device(options.device).type
@@ -91,6 +93,7 @@ class Trainee:
         loss = self.loss(window)
         self.optimizer.zero_grad()
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), MOST_NORM)
         self.optimizer.step()
         self.wait()
         self.seconds.append(time.perf_counter() - start)
