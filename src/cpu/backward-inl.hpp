@@ -11,6 +11,7 @@
 #define ATTEND_CPU_BACKWARD_INL
 #endif
 
+#include "cpu/bf16_tile-inl.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/long_sum-inl.hpp"
 #include "cpu/score_product-inl.hpp"
@@ -24,11 +25,15 @@ struct HeadRules {
   ScoreRules scores;
   ScoreProduct s_product;   // S^T = K Q^T, times the score factor
   ScoreProduct dp_product;  // dP^T = V dO^T
+  bool in_pairs;            // the other three: of rows in bf16 pairs, with P and dS rounded to bf16
 
   HeadRules(const core::Problem& p, const core::Sequence& s, std::int64_t head)
       : scores(p, s, head),
         s_product(p, s, p.k, p.q, head, scores.q_factor()),
-        dp_product(p, s, p.v, p.dout, head, 1.0F) {}
+        dp_product(p, s, p.v, p.dout, head, 1.0F),
+        in_pairs(works_in_pairs(p)) {}
+
+  static bool works_in_pairs(const core::Problem& p) { return rounds_to_bf16({&p.q, &p.k, &p.v, &p.dout}); }
 };
 
 /// Up to 128 query rows of one head, in every form in which the products read them.
@@ -37,17 +42,19 @@ struct QueryTile {
   std::int64_t num_rows = 0;
   float* q_packed;     // 2 x (head_dim, 64), by s_product
   float* dout_packed;  // 2 x (head_dim_v, 64), by dp_product
-  FloatRows q;         // (128, head_dim)
-  FloatRows dout;      // (128, head_dim_v)
-  float* q_buffer;     // (128, padded head_dim), for q where it is converted
-  float* dout_buffer;  // (128, padded head_dim_v), likewise
+  FloatRows q;         // (128, head_dim), where not in_pairs
+  FloatRows dout;      // (128, head_dim_v), likewise
+  PairRows q_pairs;    // the same, where in_pairs
+  PairRows dout_pairs;
+  float* q_buffer;     // for q where it is converted
+  float* dout_buffer;  // likewise
   float* lse;          // (128), in the unit of the scores; +inf for a row that saw no key, so that its P is 0
   float* delta;        // (128): <dout, o> - dlse
 
   static std::int64_t floats(const core::Problem& p) {
     const std::int64_t rows = kBackwardBlockM;
-    return Scratch::size_of(rows * p.head_dim) + Scratch::size_of(rows * p.head_dim_v) +
-           rows * (padded(p.head_dim) + padded(p.head_dim_v)) + 2 * rows;
+    return Scratch::size_of(rows * p.head_dim) + Scratch::size_of(rows * p.head_dim_v) + buffer_size(p, p.head_dim) +
+           buffer_size(p, p.head_dim_v) + 2 * rows;
   }
 
   static QueryTile make(const core::Problem& p, Scratch& scratch) {
@@ -55,8 +62,8 @@ struct QueryTile {
     QueryTile tile;
     tile.q_packed = scratch.take(rows * p.head_dim);
     tile.dout_packed = scratch.take(rows * p.head_dim_v);
-    tile.q_buffer = scratch.take(rows * padded(p.head_dim));
-    tile.dout_buffer = scratch.take(rows * padded(p.head_dim_v));
+    tile.q_buffer = scratch.take(buffer_size(p, p.head_dim));
+    tile.dout_buffer = scratch.take(buffer_size(p, p.head_dim_v));
     tile.lse = scratch.take(rows);
     tile.delta = scratch.take(rows);
     return tile;
@@ -75,8 +82,13 @@ struct QueryTile {
     prefetch_rows<false>(q_rows, begin, num_rows);
     prefetch_rows<false>(dout_rows, begin, num_rows);
     prefetch_rows<false>(core::q_matrix(p.o, s, head), begin, num_rows);
-    q = float_rows(q_rows, begin, num_rows, Readable::kVectors, q_buffer);
-    dout = float_rows(dout_rows, begin, num_rows, Readable::kVectors, dout_buffer);
+    if (rules.in_pairs) {
+      q_pairs = pack_row_pairs(q_rows, begin, num_rows, reinterpret_cast<std::uint32_t*>(q_buffer));
+      dout_pairs = pack_row_pairs(dout_rows, begin, num_rows, reinterpret_cast<std::uint32_t*>(dout_buffer));
+    } else {
+      q = float_rows(q_rows, begin, num_rows, Readable::kVectors, q_buffer);
+      dout = float_rows(dout_rows, begin, num_rows, Readable::kVectors, dout_buffer);
+    }
     for (std::int64_t panel = 0; panel < num_panels(); ++panel) {
       const std::int64_t row = panel * kPanel;
       const std::int64_t rows = std::min<std::int64_t>(kPanel, num_rows - row);
@@ -87,6 +99,10 @@ struct QueryTile {
   }
 
  private:
+  static std::int64_t buffer_size(const core::Problem& p, std::int64_t cols) {
+    return HeadRules::works_in_pairs(p) ? pair_words(kBackwardBlockM, cols) : kBackwardBlockM * padded(cols);
+  }
+
   bool load_row_scalars(const core::Problem& p, const core::Sequence& s, std::int64_t head, double per_nat,
                         const float* deltas) {
     const Matrix o = core::q_matrix(p.o, s, head);
@@ -104,20 +120,23 @@ struct QueryTile {
                        : static_cast<float>(core::load(core::q_matrix(*p.delta, s, head), row_begin + r, 0));
         continue;
       }
-      delta[r] = dot_with_dout(o, r);
+      delta[r] = dot_with_dout(o, core::q_matrix(p.dout, s, head), row_begin + r);
       if (p.dlse) delta[r] -= static_cast<float>(core::load(core::q_matrix(*p.dlse, s, head), row_begin + r, 0));
     }
     return lse_ok;
   }
 
-  [[nodiscard]] float dot_with_dout(const Matrix& o, std::int64_t r) const {
-    return with_type(o.data, o.dtype, [&](const auto* data) HWY_ATTR {
-      const auto* o_row = row_at(data, o, row_begin + r);
-      Vector sum = hn::Zero(kFloats);
-      for (std::int64_t c = 0; c < o.cols; c += kLanes) {
-        sum = hn::MulAdd(load_partial(o_row + c, o.cols - c), hn::LoadU(kFloats, dout.row(r) + c), sum);
-      }
-      return hn::GetLane(hn::SumOfLanes(kFloats, sum));
+  [[nodiscard]] static float dot_with_dout(const Matrix& o, const Matrix& dout, std::int64_t row) {
+    return with_type(o.data, o.dtype, [&](const auto* o_data) HWY_ATTR {
+      return with_type(dout.data, dout.dtype, [&](const auto* dout_data) HWY_ATTR {
+        const auto* o_row = row_at(o_data, o, row);
+        const auto* dout_row = row_at(dout_data, dout, row);
+        Vector sum = hn::Zero(kFloats);
+        for (std::int64_t c = 0; c < o.cols; c += kLanes) {
+          sum = hn::MulAdd(load_partial(o_row + c, o.cols - c), load_partial(dout_row + c, o.cols - c), sum);
+        }
+        return hn::GetLane(hn::SumOfLanes(kFloats, sum));
+      });
     });
   }
 };
@@ -126,19 +145,22 @@ struct QueryTile {
 struct KeyTile {
   std::int64_t key_begin = 0;
   std::int64_t num_keys = 0;
-  FloatRows k;      // (128, head_dim)
-  FloatRows v;      // (128, head_dim_v)
-  float* k_buffer;  // (128, padded head_dim), for k where it is converted
-  float* v_buffer;  // (128, padded head_dim_v), likewise
-  LongSum dk;       // (128, padded head_dim): sum over rows of dS q, without scale; only in KeyTile::with_gradients
-  LongSum dv;       // (128, padded head_dim_v), likewise
+  FloatRows k;             // (128, head_dim), where a product reads it
+  FloatRows v;             // (128, head_dim_v), likewise
+  PairRows k_pairs;        // (128, head_dim), where HeadRules::in_pairs
+  float* k_buffer;         // (128, padded head_dim), for k where it is converted
+  float* v_buffer;         // (128, padded head_dim_v), likewise
+  std::uint32_t* k_words;  // for k_pairs
+  LongSum dk;  // (128, padded head_dim): sum over rows of dS q, without scale; only in KeyTile::with_gradients
+  LongSum dv;  // (128, padded head_dim_v), likewise
 
-  static std::int64_t floats(const core::Problem& p) { return kBlockN * (padded(p.head_dim) + padded(p.head_dim_v)); }
+  static std::int64_t floats(const core::Problem& p) { return k_buffer_size(p) + v_buffer_size(p) + k_words_size(p); }
 
   static KeyTile make(const core::Problem& p, Scratch& scratch) {
     KeyTile tile;
-    tile.k_buffer = scratch.take(kBlockN * padded(p.head_dim));
-    tile.v_buffer = scratch.take(kBlockN * padded(p.head_dim_v));
+    tile.k_buffer = scratch.take(k_buffer_size(p));
+    tile.v_buffer = scratch.take(v_buffer_size(p));
+    tile.k_words = reinterpret_cast<std::uint32_t*>(scratch.take(k_words_size(p)));
     return tile;
   }
 
@@ -162,24 +184,42 @@ struct KeyTile {
             std::int64_t count) {
     key_begin = begin;
     num_keys = count;
-    k = float_rows(core::k_matrix(p.k, s, key_head), begin, count, Readable::kVectors, k_buffer);
-    v = {};
-    if (!ScoreProduct::reads_keys_directly(p.v, p.dout)) {
+    const Matrix k_rows = core::k_matrix(p.k, s, key_head);
+    if (needs_float_k(p)) k = float_rows(k_rows, begin, count, Readable::kVectors, k_buffer);
+    if (needs_float_v(p)) {
       v = float_rows(core::k_matrix(p.v, s, key_head), begin, count, Readable::kElements, v_buffer);
     }
+    if (HeadRules::works_in_pairs(p)) k_pairs = pack_row_pairs(k_rows, begin, count, k_words);
+  }
+
+ private:
+  static bool needs_float_k(const core::Problem& p) {
+    return !HeadRules::works_in_pairs(p) || !ScoreProduct::reads_keys_directly(p.k, p.q);
+  }
+  static bool needs_float_v(const core::Problem& p) { return !ScoreProduct::reads_keys_directly(p.v, p.dout); }
+
+  static std::int64_t k_buffer_size(const core::Problem& p) {
+    return needs_float_k(p) ? kBlockN * padded(p.head_dim) : 0;
+  }
+  static std::int64_t v_buffer_size(const core::Problem& p) {
+    return needs_float_v(p) ? kBlockN * padded(p.head_dim_v) : 0;
+  }
+  static std::int64_t k_words_size(const core::Problem& p) {
+    return HeadRules::works_in_pairs(p) ? pair_words(kBlockN, p.head_dim) : 0;
   }
 };
 
 /// P^T and dS^T of one tile, and which part of it is visible.
 struct GradientTile {
-  float* p;           // (128, kBackwardScoreStride): scores, then probabilities
-  float* ds;          // likewise: dP, then dS
-  float* derivative;  // likewise: of softcap; null without
+  float* p;                 // (128, kBackwardScoreStride): scores, then probabilities
+  float* ds;                // likewise: dP, then dS
+  float* derivative;        // likewise: of softcap; null without
+  std::uint32_t* ds_pairs;  // (64, kBackwardScoreStride): dS by pairs of keys, after round(); null where not in pairs
   bool partial = false;
   TileRanges ranges[kBackwardBlockM / kPanel];
 
   static std::int64_t floats(const core::Problem& p) {
-    return (p.softcap > 0 ? 3 : 2) * kBlockN * kBackwardScoreStride;
+    return (p.softcap > 0 ? 3 : 2) * kBlockN * kBackwardScoreStride + pairs_size(p);
   }
 
   static GradientTile make(const core::Problem& p, Scratch& scratch) {
@@ -188,6 +228,7 @@ struct GradientTile {
     tile.p = scratch.take(size);
     tile.ds = scratch.take(size);
     tile.derivative = p.softcap > 0 ? scratch.take(size) : nullptr;
+    tile.ds_pairs = pairs_size(p) > 0 ? reinterpret_cast<std::uint32_t*>(scratch.take(pairs_size(p))) : nullptr;
     // Products skip what the mask hides, and 0 times what was left there has to be 0.
     std::fill_n(tile.p, size, 0.0F);
     std::fill_n(tile.ds, size, 0.0F);
@@ -221,7 +262,20 @@ struct GradientTile {
     }
   }
 
+  /// p and ds become bf16 rows, each where its float row began, and ds_pairs those of ds in pairs. (As floats they are
+  /// finite then too: see make().)
+  void round(const QueryTile& q, const KeyTile& k) const {
+    const std::int64_t lanes = padded(q.num_rows);
+    round_row_pairs(ds, kBackwardScoreStride, k.num_keys, lanes, ds_pairs);
+    round_rows(ds, kBackwardScoreStride, k.num_keys, lanes);
+    round_rows(p, kBackwardScoreStride, k.num_keys, lanes);
+  }
+
  private:
+  static std::int64_t pairs_size(const core::Problem& p) {
+    return HeadRules::works_in_pairs(p) ? kBlockN / 2 * kBackwardScoreStride : 0;
+  }
+
   [[nodiscard]] ScoreTile score_tile(const QueryTile& q, const KeyTile& k, std::int64_t panel) const {
     const std::int64_t lane = panel * kPanel;
     return {p + lane,   kBackwardScoreStride, k.key_begin,

@@ -33,24 +33,51 @@ void accumulate(BroadcastOperand a, FloatRows b, float* c, std::int64_t m, std::
         .depth = depth});
 }
 
+/// The same of bf16 pairs: A (m, k), B's rows from an even one on.
+void accumulate_pairs(PairOperand a, const std::uint32_t* b, float* c, std::int64_t m, std::int64_t n, std::int64_t k,
+                      RowRanges depth) {
+  bf16_dot_gemm({.a = a,
+                 .b = b,
+                 .b_stride = padded(n),
+                 .c = c,
+                 .c_stride = padded(n),
+                 .m = m,
+                 .n = padded(n),
+                 .pairs = ceil_div(k, 2),
+                 .mode = GemmMode::kAccumulate,
+                 .depth = depth});
+}
+
+/// dV += P^T dO and dK += dS^T Q over `rows` rows from `lane` on.
+void add_rows_to_keys(const core::Problem& p, const GradientTile& tile, const QueryTile& q, std::int64_t num_keys,
+                      std::int64_t lane, std::int64_t rows, RowRanges depth, float* dk, float* dv) {
+  constexpr std::int64_t kStride = kBackwardScoreStride;
+  if (tile.ds_pairs != nullptr) {
+    const auto of_rows = [lane](const float* rounded) {
+      return PairOperand{reinterpret_cast<const std::uint16_t*>(rounded) + lane, 2 * kStride, 2};
+    };
+    accumulate_pairs(of_rows(tile.p), q.dout_pairs.row(lane), dv, num_keys, p.head_dim_v, rows, depth);
+    accumulate_pairs(of_rows(tile.ds), q.q_pairs.row(lane), dk, num_keys, p.head_dim, rows, depth);
+    return;
+  }
+  const FloatRows dout = {q.dout.row(lane), q.dout.stride};
+  const FloatRows q_rows = {q.q.row(lane), q.q.stride};
+  accumulate({tile.p + lane, kStride, 1}, dout, dv, num_keys, p.head_dim_v, rows, depth);
+  accumulate({tile.ds + lane, kStride, 1}, q_rows, dk, num_keys, p.head_dim, rows, depth);
+}
+
 /// dV += P^T dO and dK += dS^T Q.
 void add_to_keys(const core::Problem& p, const GradientTile& tile, const QueryTile& q, KeyTile& k) {
-  constexpr std::int64_t kStride = kBackwardScoreStride;
   float* dk = k.dk.for_next_tile();
   float* dv = k.dv.for_next_tile();
   if (!tile.partial) {
-    accumulate({tile.p, kStride, 1}, q.dout, dv, k.num_keys, p.head_dim_v, q.num_rows, {});
-    accumulate({tile.ds, kStride, 1}, q.q, dk, k.num_keys, p.head_dim, q.num_rows, {});
+    add_rows_to_keys(p, tile, q, k.num_keys, 0, q.num_rows, {}, dk, dv);
     return;
   }
   for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
     const std::int64_t lane = panel * kPanel;
     const std::int64_t rows = std::min<std::int64_t>(kPanel, q.num_rows - lane);
-    const RowRanges depth = tile.ranges[panel].lanes_of_key();
-    const FloatRows dout = {q.dout.row(lane), q.dout.stride};
-    const FloatRows q_rows = {q.q.row(lane), q.q.stride};
-    accumulate({tile.p + lane, kStride, 1}, dout, dv, k.num_keys, p.head_dim_v, rows, depth);
-    accumulate({tile.ds + lane, kStride, 1}, q_rows, dk, k.num_keys, p.head_dim, rows, depth);
+    add_rows_to_keys(p, tile, q, k.num_keys, lane, rows, tile.ranges[panel].lanes_of_key(), dk, dv);
   }
 }
 
@@ -59,8 +86,15 @@ void add_to_rows(const core::Problem& p, const GradientTile& tile, const QueryTi
   for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
     const std::int64_t lane = panel * kPanel;
     const std::int64_t rows = std::min<std::int64_t>(kPanel, q.num_rows - lane);
-    accumulate({tile.ds + lane, 1, kBackwardScoreStride}, k.k, dq + lane * padded(p.head_dim), rows, p.head_dim,
-               k.num_keys, tile.partial ? tile.ranges[panel].keys_of_lane() : RowRanges{});
+    const RowRanges depth = tile.partial ? tile.ranges[panel].keys_of_lane() : RowRanges{};
+    float* dq_rows = dq + lane * padded(p.head_dim);
+    if (tile.ds_pairs != nullptr) {
+      const PairOperand ds = {reinterpret_cast<const std::uint16_t*>(tile.ds_pairs + lane), 2,
+                              2 * kBackwardScoreStride};
+      accumulate_pairs(ds, k.k_pairs.data, dq_rows, rows, p.head_dim, k.num_keys, depth);
+    } else {
+      accumulate({tile.ds + lane, 1, kBackwardScoreStride}, k.k, dq_rows, rows, p.head_dim, k.num_keys, depth);
+    }
   }
 }
 
@@ -106,6 +140,7 @@ void visit_rows(const core::Problem& p, const HeadRules& rules, const QueryTile&
     tile.compute(p, rules, q, k);
     tile.drop_probabilities(p, rules, q, k);
     tile.through_softcap(q, k);
+    if (rules.in_pairs) tile.round(q, k);
     add_to_keys(p, tile, q, k);
     if (dq != nullptr) add_to_rows(p, tile, q, k, dq->for_next_tile());
   }
@@ -165,6 +200,7 @@ bool run_backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scr
            std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key));
     tile.compute(p, rules, q, k);
     tile.through_softcap(q, k);
+    if (rules.in_pairs) tile.round(q, k);
     add_to_rows(p, tile, q, k, dq.for_next_tile());
   }
   const Matrix dq_out = core::q_matrix(p.dq, task.sequence, task.head);

@@ -25,44 +25,65 @@ bool has_instruction() {
   return __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
 }
 
-/// C[row : row + R, col : col + 16 V].
+/// C's part of a block from its sums.
 template <int R, int V>
-ATTEND_BF16_DOT_TARGET void block(const Bf16DotArgs& g, std::int64_t row, std::int64_t col) {
+ATTEND_BF16_DOT_TARGET inline void store_block(const Bf16DotArgs& g, std::int64_t row, std::int64_t col,
+                                               const __m512 (&sum)[R][V]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    float* c = g.c + (row + r) * g.c_stride + col;
+    const __m512 factor = _mm512_set1_ps(g.mode == GemmMode::kScaleAccumulate ? g.row_scale[row + r] : g.factor);
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) {
+      float* at = c + v * kLanes;
+      __m512 result;
+      if (g.mode == GemmMode::kStore) {
+        result = _mm512_mul_ps(sum[r][v], factor);
+      } else if (g.mode == GemmMode::kAccumulate) {
+        result = _mm512_add_ps(sum[r][v], _mm512_loadu_ps(at));
+      } else {
+        result = _mm512_fmadd_ps(_mm512_loadu_ps(at), factor, sum[r][v]);
+      }
+      _mm512_storeu_ps(at, result);
+    }
+  }
+}
+
+/// C[row : row + R, col : col + 16 V] over pairs [begin, end).
+template <int R, int V>
+ATTEND_BF16_DOT_TARGET void block(const Bf16DotArgs& g, std::int64_t row, std::int64_t col, std::int64_t begin,
+                                  std::int64_t end) {
   __m512 sum[R][V];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
     for (int v = 0; v < V; ++v) sum[r][v] = _mm512_setzero_ps();
   }
-  const std::uint16_t* a = g.a + row * g.a_stride;
-  const std::uint32_t* b = g.b + col;
-  for (std::int64_t pair = 0; pair < g.pairs; ++pair) {
+  const std::int64_t a_row = g.a.row_stride;
+  const std::uint16_t* a = g.a.data + row * a_row + begin * g.a.pair_stride;
+  const std::uint32_t* b = g.b + begin * g.b_stride + col;
+#pragma GCC unroll 2
+  for (std::int64_t pair = begin; pair < end; ++pair) {
     __m512i b_row[V];
 #pragma GCC unroll 16
     for (int v = 0; v < V; ++v) b_row[v] = _mm512_loadu_si512(b + v * kLanes);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       int a_pair;
-      std::memcpy(&a_pair, a + r * g.a_stride, sizeof a_pair);
+      std::memcpy(&a_pair, a + r * a_row, sizeof a_pair);
       const __m512i a_value = _mm512_set1_epi32(a_pair);
 #pragma GCC unroll 16
       for (int v = 0; v < V; ++v) {
         sum[r][v] = _mm512_dpbf16_ps(sum[r][v], (__m512bh)a_value, (__m512bh)b_row[v]);  // a cast of bits
       }
     }
-    a += 2;
+    a += g.a.pair_stride;
     b += g.b_stride;
   }
-  const __m512 factor = _mm512_set1_ps(g.factor);
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-    float* c = g.c + (row + r) * g.c_stride + col;
-#pragma GCC unroll 16
-    for (int v = 0; v < V; ++v) _mm512_storeu_ps(c + v * kLanes, _mm512_mul_ps(sum[r][v], factor));
-  }
+  store_block<R, V>(g, row, col, sum);
 }
 
-using BlockFunction = void (*)(const Bf16DotArgs&, std::int64_t, std::int64_t);
+using BlockFunction = void (*)(const Bf16DotArgs&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
 
 template <int V>
 constexpr BlockFunction kBlocks[kRows] = {block<1, V>, block<2, V>, block<3, V>, block<4, V>, block<5, V>, block<6, V>};
@@ -80,6 +101,12 @@ BlockFunction block_of(int rows, int vectors) {
   }
 }
 
+/// Vectors of the next block when `left` remain: as wide as possible, but 5 as 3 + 2 rather than 4 + 1.
+int next_vectors(std::int64_t left) {
+  if (left == kVectors + 1) return kVectors - 1;
+  return static_cast<int>(std::min<std::int64_t>(left, kVectors));
+}
+
 }  // namespace
 
 bool bf16_dot_enabled() {
@@ -94,17 +121,26 @@ bool bf16_dot_enabled() {
 }
 
 void bf16_dot_gemm(const Bf16DotArgs& g) {
-  for (std::int64_t col = 0; col < g.n; col += kVectors * kLanes) {
+  for (std::int64_t col = 0; col < g.n;) {
+    const int chunk = next_vectors((g.n - col) / kLanes) * kLanes;
     for (std::int64_t row = 0; row < g.m; row += kRows) {
       const int rows = static_cast<int>(std::min<std::int64_t>(kRows, g.m - row));
       std::int64_t first = col;
-      std::int64_t last = std::min<std::int64_t>(col + kVectors * kLanes, g.n);
+      std::int64_t last = col + chunk;
       if (g.columns.begin != nullptr) {
         first = std::max<std::int64_t>(first, g.columns.begin[row]);
         last = std::min<std::int64_t>(last, g.columns.end[row + rows - 1]);
       }
-      if (first < last) block_of(rows, static_cast<int>((last - first) / kLanes))(g, row, first);
+      std::int64_t begin = 0;
+      std::int64_t end = g.pairs;
+      if (g.depth.begin != nullptr) {
+        begin = g.depth.begin[row] / 2;
+        end = std::max<std::int64_t>(begin, (g.depth.end[row + rows - 1] + 1) / 2);
+      }
+      if (first < last) block_of(rows, static_cast<int>((last - first) / kLanes))(g, row, first, begin, end);
+      if (g.prefetch != nullptr) g.prefetch->step();
     }
+    col += chunk;
   }
 }
 

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <string>
 
+#include "cpu/bf16_tile-inl.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/long_sum-inl.hpp"
 #include "cpu/score_product-inl.hpp"

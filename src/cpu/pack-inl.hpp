@@ -57,6 +57,37 @@ HWY_INLINE void pack_rows(const Matrix& m, std::int64_t begin, std::int64_t coun
   });
 }
 
+/// Rows of words that each hold two neighbouring rows' bf16 elements of one column: the even row's in the low half.
+struct PairRows {
+  std::uint32_t* data = nullptr;
+  std::int64_t stride = 0;
+
+  [[nodiscard]] HWY_INLINE const std::uint32_t* row(std::int64_t r) const { return data + r / 2 * stride; }  // r even
+};
+
+/// Words of PairRows of `count` rows.
+[[nodiscard]] constexpr std::int64_t pair_words(std::int64_t count, std::int64_t cols) {
+  return (count + 1) / 2 * padded(cols);
+}
+
+/// Rows [begin, begin + count) of a bf16 m in pairs, padded(m.cols) words apart, into `buffer`; after an odd count zeros.
+HWY_INLINE PairRows pack_row_pairs(const Matrix& m, std::int64_t begin, std::int64_t count, std::uint32_t* buffer) {
+  const auto* data = static_cast<const core::BFloat16*>(m.data);
+  const PairRows pairs = {buffer, padded(m.cols)};
+  for (std::int64_t r = 0; r < count; r += 2) {
+    const auto* even = row_at(data, m, begin + r);
+    const auto* odd = row_at(data, m, begin + r + 1);
+    std::uint32_t* to = buffer + r / 2 * pairs.stride;
+    for (std::int64_t c = 0; c < pairs.stride; c += kLanes) {
+      const auto low = hn::ShiftRight<16>(hn::BitCast(kUints, load_partial(even + c, m.cols - c)));
+      const std::int64_t odd_cols = r + 1 < count ? m.cols - c : 0;
+      const auto high = hn::BitCast(kUints, load_partial(odd + c, odd_cols));
+      hn::Store(hn::Or(low, high), kUints, to + c);
+    }
+  }
+  return pairs;
+}
+
 /// Rows [begin, begin + count) of m as floats: m's own memory where it will do, else a copy in `buffer`, which has room
 /// for count * padded(m.cols) floats. Vectors that straddle cache lines cost more than the copy.
 HWY_INLINE FloatRows float_rows(const Matrix& m, std::int64_t begin, std::int64_t count, Readable readable,

@@ -44,8 +44,8 @@ class ScoreProduct {
   void multiply(const ScoreTile& tile, FloatRows keys, const float* packed, float* c, RowRanges columns,
                 PrefetchRows* prefetch) const {
     if (in_pairs_) {
-      bf16_dot_gemm({.a = static_cast<const std::uint16_t*>(keys_.data) + tile.key_begin * keys_.row_stride,
-                     .a_stride = keys_.row_stride,
+      const auto* first_key = static_cast<const std::uint16_t*>(keys_.data) + tile.key_begin * keys_.row_stride;
+      bf16_dot_gemm({.a = {first_key, keys_.row_stride, 2},
                      .b = reinterpret_cast<const std::uint32_t*>(packed),
                      .b_stride = kPanel,
                      .c = c,
@@ -54,6 +54,7 @@ class ScoreProduct {
                      .n = tile.lanes(),
                      .pairs = keys_.cols / 2,
                      .factor = factor_,
+                     .prefetch = prefetch,
                      .columns = columns});
       return;
     }

@@ -1,0 +1,75 @@
+// Tiles of probabilities and their gradients, rounded to bfloat16 as left operands of bf16_dot_gemm: in float they would
+// be multiplied at half the rate. Included once per SIMD target.
+#if defined(ATTEND_CPU_BF16_TILE_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTEND_CPU_BF16_TILE_INL
+#undef ATTEND_CPU_BF16_TILE_INL
+#else
+#define ATTEND_CPU_BF16_TILE_INL
+#endif
+
+#include <initializer_list>
+
+#include "cpu/bf16_dot.hpp"
+#include "cpu/pack-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attend::cpu::HWY_NAMESPACE {
+
+/// Whether P (and dS) are rounded to bf16 for their products with `rows`: decided by dtypes alone, so that no layout
+/// changes the bits of a result.
+inline bool rounds_to_bf16(std::initializer_list<const Tensor*> rows) {
+  const auto is_bf16 = [](const Tensor* t) { return t->dtype == DType::kBF16; };
+  return std::all_of(rows.begin(), rows.end(), is_bf16) && bf16_dot_enabled();
+}
+
+using HalfTag = hn::Repartition<std::uint16_t, FloatTag>;
+constexpr HalfTag kHalves;
+constexpr int kHalfLanes = hn::MaxLanes(kHalves);
+
+/// The nearest bf16 (of two as near the larger) in the upper half of every lane; the lower half means nothing. A NaN
+/// stays one unless all bits of its payload are set, which no operation on finite numbers or bf16 NaNs gives.
+HWY_INLINE hn::Vec<UintTag> round_to_upper_half(Vector x) {
+  return hn::Add(hn::BitCast(kUints, x), hn::Set(kUints, 0x8000));
+}
+
+/// `low` and `high` as pairs, one a lane.
+HWY_INLINE hn::Vec<UintTag> as_pairs(Vector low, Vector high) {
+  const auto upper = hn::And(round_to_upper_half(high), hn::Set(kUints, 0xffff0000));
+  return hn::Or(hn::ShiftRight<16>(round_to_upper_half(low)), upper);
+}
+
+/// The lanes of `first` and then of `second`, side by side.
+HWY_INLINE hn::Vec<HalfTag> as_halves(Vector first, Vector second) {
+  return hn::ConcatOdd(kHalves, hn::BitCast(kHalves, round_to_upper_half(second)),
+                       hn::BitCast(kHalves, round_to_upper_half(first)));
+}
+
+/// Rows of floats, `stride` apart, as pairs of neighbouring rows: pairs[r / 2 * stride + c] for c below `cols`. May be
+/// the same memory. After an odd count, zero.
+HWY_INLINE void round_row_pairs(const float* rows, std::int64_t stride, std::int64_t count, std::int64_t cols,
+                                std::uint32_t* pairs) {
+  for (std::int64_t r = 0; r < count; r += 2) {
+    const float* from = rows + r * stride;
+    std::uint32_t* to = pairs + r / 2 * stride;
+    for (std::int64_t c = 0; c < cols; c += kLanes) {
+      const Vector odd = r + 1 < count ? hn::Load(kFloats, from + stride + c) : hn::Zero(kFloats);
+      hn::Store(as_pairs(hn::Load(kFloats, from + c), odd), kUints, to + c);
+    }
+  }
+}
+
+/// The same rows each by itself and in place: each is then `cols` bf16 elements, and up to a whole vector more.
+HWY_INLINE void round_rows(float* rows, std::int64_t stride, std::int64_t count, std::int64_t cols) {
+  for (std::int64_t r = 0; r < count; ++r) {
+    const float* from = rows + r * stride;
+    auto* to = reinterpret_cast<std::uint16_t*>(rows + r * stride);
+    for (std::int64_t c = 0; c < cols; c += kHalfLanes) {
+      hn::Store(as_halves(hn::Load(kFloats, from + c), hn::Load(kFloats, from + c + kLanes)), kHalves, to + c);
+    }
+  }
+}
+
+}  // namespace attend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
