@@ -263,12 +263,13 @@ struct GradientTile {
   }
 
   /// p and ds become bf16 rows, each where its float row began, and ds_pairs those of ds in pairs. (As floats they are
-  /// finite then too: see make().)
-  void round(const QueryTile& q, const KeyTile& k) const {
+  /// finite then too: see make().) False: there was a NaN, which may be lost now.
+  [[nodiscard]] bool round(const QueryTile& q, const KeyTile& k) const {
     const std::int64_t lanes = padded(q.num_rows);
-    round_row_pairs(ds, kBackwardScoreStride, k.num_keys, lanes, ds_pairs);
+    const bool ok = round_row_pairs(ds, kBackwardScoreStride, k.num_keys, lanes, ds_pairs);  // of p a NaN is in ds too
     round_rows(ds, kBackwardScoreStride, k.num_keys, lanes);
     round_rows(p, kBackwardScoreStride, k.num_keys, lanes);
+    return ok;
   }
 
  private:

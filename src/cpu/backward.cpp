@@ -132,18 +132,20 @@ std::vector<KeyTile> load_keys(const core::Problem& p, const BackwardKeysTask& t
   return tiles;
 }
 
-/// One block of query rows against all key tiles of the task; with dq, dq is their sum.
-void visit_rows(const core::Problem& p, const HeadRules& rules, const QueryTile& q, std::vector<KeyTile>& keys,
+/// One block of query rows against all key tiles of the task; with dq, dq is their sum. False: there was a NaN.
+bool visit_rows(const core::Problem& p, const HeadRules& rules, const QueryTile& q, std::vector<KeyTile>& keys,
                 GradientTile& tile, LongSum* dq) {
+  bool ok = true;
   for (KeyTile& k : keys) {
     if (!sees(rules.scores.window(), q, k)) continue;
     tile.compute(p, rules, q, k);
     tile.drop_probabilities(p, rules, q, k);
     tile.through_softcap(q, k);
-    if (rules.in_pairs) tile.round(q, k);
+    if (rules.in_pairs) ok &= tile.round(q, k);
     add_to_keys(p, tile, q, k);
     if (dq != nullptr) add_to_rows(p, tile, q, k, dq->for_next_tile());
   }
+  return ok;
 }
 
 bool run_backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
@@ -167,7 +169,7 @@ bool run_backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scr
       if (!sees_any && !task.with_dq) continue;
       finite &= q.load(p, task.sequence, head, rules, row, row_end, task.deltas);
       if (task.with_dq) dq.clear();
-      visit_rows(p, rules, q, keys, tile, task.with_dq ? &dq : nullptr);
+      finite &= visit_rows(p, rules, q, keys, tile, task.with_dq ? &dq : nullptr);
       if (!task.with_dq) continue;
       finite &= store_rows(core::q_matrix(p.dq, task.sequence, head), row, q.num_rows, dq.result(), scale);
     }
@@ -200,7 +202,7 @@ bool run_backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scr
            std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key));
     tile.compute(p, rules, q, k);
     tile.through_softcap(q, k);
-    if (rules.in_pairs) tile.round(q, k);
+    if (rules.in_pairs) finite &= tile.round(q, k);
     add_to_rows(p, tile, q, k, dq.for_next_tile());
   }
   const Matrix dq_out = core::q_matrix(p.dq, task.sequence, task.head);

@@ -27,7 +27,7 @@ constexpr HalfTag kHalves;
 constexpr int kHalfLanes = hn::MaxLanes(kHalves);
 
 /// The nearest bf16 (of two as near the larger) in the upper half of every lane; the lower half means nothing. A NaN
-/// stays one unless all bits of its payload are set, which no operation on finite numbers or bf16 NaNs gives.
+/// whose payload has all bits set becomes a zero: whoever rounds has to see to NaN.
 HWY_INLINE hn::Vec<UintTag> round_to_upper_half(Vector x) {
   return hn::Add(hn::BitCast(kUints, x), hn::Set(kUints, 0x8000));
 }
@@ -45,17 +45,24 @@ HWY_INLINE hn::Vec<HalfTag> as_halves(Vector first, Vector second) {
 }
 
 /// Rows of floats, `stride` apart, as pairs of neighbouring rows: pairs[r / 2 * stride + c] for c below `cols`. May be
-/// the same memory. After an odd count, zero.
-HWY_INLINE void round_row_pairs(const float* rows, std::int64_t stride, std::int64_t count, std::int64_t cols,
+/// the same memory. After an odd count, zero. False: there was a NaN (or there were two infinities).
+HWY_INLINE bool round_row_pairs(const float* rows, std::int64_t stride, std::int64_t count, std::int64_t cols,
                                 std::uint32_t* pairs) {
+  Vector even_sum = hn::Zero(kFloats);
+  Vector odd_sum = hn::Zero(kFloats);
   for (std::int64_t r = 0; r < count; r += 2) {
     const float* from = rows + r * stride;
     std::uint32_t* to = pairs + r / 2 * stride;
     for (std::int64_t c = 0; c < cols; c += kLanes) {
+      const Vector even = hn::Load(kFloats, from + c);
       const Vector odd = r + 1 < count ? hn::Load(kFloats, from + stride + c) : hn::Zero(kFloats);
-      hn::Store(as_pairs(hn::Load(kFloats, from + c), odd), kUints, to + c);
+      even_sum = hn::Add(even_sum, even);
+      odd_sum = hn::Add(odd_sum, odd);
+      hn::Store(as_pairs(even, odd), kUints, to + c);
     }
   }
+  const Vector sum = hn::Add(even_sum, odd_sum);
+  return hn::AllTrue(kFloats, hn::Eq(sum, sum));
 }
 
 /// The same rows each by itself and in place: each is then `cols` bf16 elements, and up to a whole vector more.

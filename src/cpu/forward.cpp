@@ -126,12 +126,15 @@ void online_softmax(const ScoreTile& tile, const Panel& panel, float* rescale) {
 /// The same where a mask cuts through the tile: each vector of lanes over the keys that P V will read of it.
 template <ScoreUnit kUnit>
 void online_softmax_masked(const ScoreTile& tile, const TileRanges& ranges, const Panel& panel, float* rescale) {
-  // gemm() takes the widest key range of up to 6 neighbouring rows for all of them, also across two vectors.
+  // gemm() takes the widest key range of up to 6 neighbouring rows for all of them, also across two vectors, and
+  // bf16_dot_gemm() that out to whole pairs.
   constexpr std::int64_t kNeighbours = 5;
   for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
     const std::int64_t first = std::max<std::int64_t>(lane - kNeighbours, 0);
     const std::int64_t last = std::min<std::int64_t>(lane + kLanes - 1 + kNeighbours, tile.num_rows - 1);
-    softmax_lanes<kUnit, 1>(tile, ranges.key_begin[std::min(first, last)], ranges.key_end[last], lane, panel, rescale);
+    const std::int64_t begin = ranges.key_begin[std::min(first, last)] / 2 * 2;
+    const std::int64_t end = std::min(round_up(ranges.key_end[last], 2), tile.num_keys);
+    softmax_lanes<kUnit, 1>(tile, begin, end, lane, panel, rescale);
   }
 }
 
@@ -162,9 +165,46 @@ void unfold_panel(const ScoreRules& rules, std::int64_t o_cols, Panel& panel) {
 struct KeyTile {
   std::int64_t key_begin;
   std::int64_t num_keys;
-  FloatRows k, v;
+  FloatRows k;       // null where the product reads the keys directly
+  FloatRows v;       // null where
+  PairRows v_pairs;  // these are not, and P is rounded to bf16
   PrefetchRows next_k, next_v;
 };
+
+/// O = diag(rescale) O + P V, P in `tile`. A NaN of P is in the row sums too: that rounding may lose it does no harm.
+void add_values(const ScoreTile& tile, Panel& panel, KeyTile& keys, const float* rescale, std::int64_t o_cols,
+                RowRanges depth) {
+  const GemmMode mode = panel.started ? GemmMode::kScaleAccumulate : GemmMode::kStore;
+  panel.started = true;
+  if (keys.v_pairs.data != nullptr) {
+    auto* pairs = reinterpret_cast<std::uint32_t*>(tile.s);
+    (void)round_row_pairs(tile.s, tile.stride, tile.num_keys, tile.lanes(), pairs);
+    bf16_dot_gemm({.a = {reinterpret_cast<const std::uint16_t*>(pairs), 2, 2 * tile.stride},
+                   .b = keys.v_pairs.data,
+                   .b_stride = keys.v_pairs.stride,
+                   .c = panel.o,
+                   .c_stride = o_cols,
+                   .m = panel.num_rows,
+                   .n = o_cols,
+                   .pairs = ceil_div(tile.num_keys, 2),
+                   .mode = mode,
+                   .row_scale = rescale,
+                   .prefetch = &keys.next_v,
+                   .depth = depth});
+    return;
+  }
+  gemm({.a = {tile.s, 1, tile.stride},
+        .b = {keys.v.data, keys.v.stride},
+        .c = panel.o,
+        .c_stride = o_cols,
+        .m = panel.num_rows,
+        .n = o_cols,
+        .k = tile.num_keys,
+        .mode = mode,
+        .row_scale = rescale,
+        .prefetch = &keys.next_v,
+        .depth = depth});
+}
 
 /// One panel against the first num_keys keys of a tile.
 void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProduct& product, Panel& panel,
@@ -187,18 +227,7 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
   }
   if (p.dropout_p > 0) rules.drop(tile, tile.s);
 
-  gemm({.a = {tile.s, 1, kPanel},
-        .b = {keys.v.data, keys.v.stride},
-        .c = panel.o,
-        .c_stride = o_cols,
-        .m = panel.num_rows,
-        .n = o_cols,
-        .k = num_keys,
-        .mode = panel.started ? GemmMode::kScaleAccumulate : GemmMode::kStore,
-        .row_scale = memory.rescale,
-        .prefetch = &keys.next_v,
-        .depth = partial ? ranges.keys_of_lane() : RowRanges{}});
-  panel.started = true;
+  add_values(tile, panel, keys, memory.rescale, o_cols, partial ? ranges.keys_of_lane() : RowRanges{});
 }
 
 /// Row r's lse; in float64 where it is to be merged with others, whose weights would lose what a large lse rounds off.
@@ -257,6 +286,8 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
 
   const ScoreProduct product(p, task.sequence, p.k, p.q, task.head, rules.q_factor());
   const bool k_as_it_is = ScoreProduct::reads_keys_directly(p.k, p.q);
+  const bool v_in_pairs = rounds_to_bf16({&p.q, &p.k, &p.v});
+  auto* v_words = reinterpret_cast<std::uint32_t*>(memory.v);
   prefetch_rows<false>(q, task.row_begin, kPanel);
   Panel panels[kForwardBlockM / kPanel];
   int num_panels = 0;
@@ -282,11 +313,11 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
 
   for (std::int64_t key = keys.begin / kBlockN * kBlockN; key < keys.end; key += kBlockN) {
     const std::int64_t num_keys = std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key);
-    const FloatRows k_rows = k_as_it_is ? FloatRows{} : float_rows(k, key, num_keys, Readable::kElements, memory.k);
     KeyTile tile = {key,
                     num_keys,
-                    k_rows,
-                    float_rows(v, key, num_keys, Readable::kVectors, memory.v),
+                    k_as_it_is ? FloatRows{} : float_rows(k, key, num_keys, Readable::kElements, memory.k),
+                    v_in_pairs ? FloatRows{} : float_rows(v, key, num_keys, Readable::kVectors, memory.v),
+                    v_in_pairs ? pack_row_pairs(v, key, num_keys, v_words) : PairRows{},
                     next_tile(k, key + kBlockN, keys.end, num_panels),
                     next_tile(v, key + kBlockN, keys.end, num_panels)};
     for (int i = 0; i < num_panels; ++i) {
