@@ -238,9 +238,28 @@ struct GradientTile {
   /// Fills p and ds (before the derivative of softcap).
   void compute(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k) {
     partial = false;
-    for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) compute_panel(problem, rules, q, k, panel);
+    for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
+      const ScoreTile tile = compute_scores(problem, rules, q, k, panel);
+      const std::int64_t lane = panel * kPanel;
+      rules.scores.with_unit([&](auto unit) HWY_ATTR {
+        probabilities_and_gradients<unit>(tile, q.lse + lane, q.delta + lane, ds + lane);
+      });
+    }
   }
 
+  /// p and ds as the products with rows and keys read them. False: there was a NaN that rounding may have lost.
+  [[nodiscard]] bool compute_operands(const core::Problem& problem, const HeadRules& rules, const QueryTile& q,
+                                      const KeyTile& k) {
+    if (rules.in_pairs && problem.dropout_p == 0 && derivative == nullptr) {
+      return compute_rounded(problem, rules, q, k);
+    }
+    compute(problem, rules, q, k);
+    drop_probabilities(problem, rules, q, k);
+    through_softcap(q, k);
+    return !rules.in_pairs || round(q, k);
+  }
+
+ private:
   /// p becomes what dV is made of: with dropout on, dropped probabilities.
   void drop_probabilities(const core::Problem& problem, const HeadRules& rules, const QueryTile& q,
                           const KeyTile& k) const {
@@ -272,7 +291,6 @@ struct GradientTile {
     return ok;
   }
 
- private:
   static std::int64_t pairs_size(const core::Problem& p) {
     return HeadRules::works_in_pairs(p) ? kBlockN / 2 * kBackwardScoreStride : 0;
   }
@@ -283,8 +301,9 @@ struct GradientTile {
             k.num_keys, q.row_begin + lane,   std::min<std::int64_t>(kPanel, q.num_rows - lane)};
   }
 
-  void compute_panel(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k,
-                     std::int64_t panel) {
+  /// One panel's scores into p, and dP into ds (with dropout).
+  ScoreTile compute_scores(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k,
+                           std::int64_t panel) {
     const std::int64_t lane = panel * kPanel;
     const ScoreTile tile = score_tile(q, k, panel);
     const bool panel_partial = !rules.scores.fully_visible(tile);
@@ -296,8 +315,7 @@ struct GradientTile {
     rules.scores.finish(tile, derivative == nullptr ? nullptr : derivative + lane);
     if (panel_partial) ScoreRules::hide(tile, ranges[panel]);
     if (problem.dropout_p > 0) rules.scores.drop(tile, ds + lane);
-    rules.scores.with_unit(
-        [&](auto unit) HWY_ATTR { probabilities_and_gradients<unit>(tile, q.lse + lane, q.delta + lane, ds + lane); });
+    return tile;
   }
 
   /// p = exp(s - lse), ds = p (dp - delta), in place.
@@ -314,6 +332,66 @@ struct GradientTile {
         hn::Store(hn::Mul(p, hn::Sub(hn::Load(kFloats, ds_at), row_delta)), kFloats, ds_at);
       }
     }
+  }
+
+  /// compute() and round() in one, for that p and dS need not lie in memory as floats.
+  [[nodiscard]] bool compute_rounded(const core::Problem& problem, const HeadRules& rules, const QueryTile& q,
+                                     const KeyTile& k) {
+    partial = false;
+    Vector sum = hn::Zero(kFloats);  // of all of dS: NaN where there is one
+    for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
+      const ScoreTile tile = compute_scores(problem, rules, q, k, panel);
+      if (tile.num_keys % 2 != 0) {  // the other half of the last pair: p and dS of it come out as 0
+        std::fill_n(tile.key(tile.num_keys), kPanel, -kInfinity);
+        std::fill_n(ds + panel * kPanel + tile.num_keys * kBackwardScoreStride, kPanel, 0.0F);
+      }
+      for (std::int64_t lane = 0; lane < tile.lanes(); lane += kHalfLanes) {
+        const KeyRange keys = keys_near(ranges[panel], lane, tile);
+        rules.scores.with_unit([&](auto unit)
+                                   HWY_ATTR { sum = hn::Add(sum, round_lanes<unit>(q, panel * kPanel + lane, keys)); });
+      }
+    }
+    return hn::AllTrue(kFloats, hn::Eq(sum, sum));
+  }
+
+  /// Every key that products may read for kHalfLanes rows from `lane` on: of 6 neighbouring keys or rows they take the
+  /// widest range for all, out to whole pairs.
+  static KeyRange keys_near(const TileRanges& ranges, std::int64_t lane, const ScoreTile& tile) {
+    constexpr std::int64_t kNeighbours = 6;
+    const std::int64_t last = std::min<std::int64_t>(lane + kHalfLanes, tile.num_rows) - 1;
+    const std::int64_t first_key = ranges.key_begin[lane] - kNeighbours;
+    const std::int64_t end_key = ranges.key_end[last] + kNeighbours;
+    return {std::max<std::int64_t>(first_key, 0) / 2 * 2, std::min<std::int64_t>(end_key, tile.num_keys)};
+  }
+
+  /// Of kHalfLanes rows p and dS as round() leaves them, from scores and dP. The result is a sum of all of dS.
+  template <ScoreUnit kUnit>
+  HWY_INLINE Vector round_lanes(const QueryTile& q, std::int64_t lane, KeyRange keys) const {
+    const Vector lse[2] = {hn::Load(kFloats, q.lse + lane), hn::Load(kFloats, q.lse + lane + kLanes)};
+    const Vector delta[2] = {hn::Load(kFloats, q.delta + lane), hn::Load(kFloats, q.delta + lane + kLanes)};
+    Vector sum = hn::Zero(kFloats);
+    for (std::int64_t k = keys.begin; k < keys.end; k += 2) {
+      Vector gradient[2][2];
+      for (std::int64_t odd = 0; odd < 2; ++odd) {
+        float* p_row = p + (k + odd) * kBackwardScoreStride;
+        float* ds_row = ds + (k + odd) * kBackwardScoreStride;
+        Vector probability[2];
+        for (int half = 0; half < 2; ++half) {
+          const std::int64_t at = lane + half * kLanes;
+          probability[half] = exponential<kUnit>(hn::Sub(hn::Load(kFloats, p_row + at), lse[half]));
+          gradient[odd][half] = hn::Mul(probability[half], hn::Sub(hn::Load(kFloats, ds_row + at), delta[half]));
+          sum = hn::Add(sum, gradient[odd][half]);
+        }
+        const auto p_halves = as_halves(probability[0], probability[1]);
+        const auto ds_halves = as_halves(gradient[odd][0], gradient[odd][1]);
+        hn::Store(p_halves, kHalves, reinterpret_cast<std::uint16_t*>(p_row) + lane);
+        hn::Store(ds_halves, kHalves, reinterpret_cast<std::uint16_t*>(ds_row) + lane);
+      }
+      std::uint32_t* pairs = ds_pairs + k / 2 * kBackwardScoreStride + lane;
+      hn::Store(as_pairs(gradient[0][0], gradient[1][0]), kUints, pairs);
+      hn::Store(as_pairs(gradient[0][1], gradient[1][1]), kUints, pairs + kLanes);
+    }
+    return sum;
   }
 };
 

@@ -138,10 +138,7 @@ bool visit_rows(const core::Problem& p, const HeadRules& rules, const QueryTile&
   bool ok = true;
   for (KeyTile& k : keys) {
     if (!sees(rules.scores.window(), q, k)) continue;
-    tile.compute(p, rules, q, k);
-    tile.drop_probabilities(p, rules, q, k);
-    tile.through_softcap(q, k);
-    if (rules.in_pairs) ok &= tile.round(q, k);
+    ok &= tile.compute_operands(p, rules, q, k);
     add_to_keys(p, tile, q, k);
     if (dq != nullptr) add_to_rows(p, tile, q, k, dq->for_next_tile());
   }
@@ -200,9 +197,7 @@ bool run_backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scr
   for (std::int64_t key = seen.begin / kBlockN * kBlockN; key < seen.end; key += kBlockN) {
     k.load(p, task.sequence, task.head / p.heads_per_group(), key,
            std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key));
-    tile.compute(p, rules, q, k);
-    tile.through_softcap(q, k);
-    if (rules.in_pairs) finite &= tile.round(q, k);
+    finite &= tile.compute_operands(p, rules, q, k);
     add_to_rows(p, tile, q, k, dq.for_next_tile());
   }
   const Matrix dq_out = core::q_matrix(p.dq, task.sequence, task.head);
