@@ -15,11 +15,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// Whether P (and dS) are rounded to bf16 for their products with `rows`: decided by dtypes alone, so that no layout
-/// changes the bits of a result.
-inline bool rounds_to_bf16(std::initializer_list<const Tensor*> rows) {
+/// Whether P (and dS) are rounded to bf16 for their products: where everything that goes in and comes out of them is of
+/// that type. Decided by dtypes alone, so that no layout changes the bits of a result.
+inline bool rounds_to_bf16(std::initializer_list<const Tensor*> tensors) {
   const auto is_bf16 = [](const Tensor* t) { return t->dtype == DType::kBF16; };
-  return std::all_of(rows.begin(), rows.end(), is_bf16) && bf16_dot_enabled();
+  return std::all_of(tensors.begin(), tensors.end(), is_bf16) && bf16_dot_enabled();
 }
 
 using HalfTag = hn::Repartition<std::uint16_t, FloatTag>;

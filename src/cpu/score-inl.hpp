@@ -127,13 +127,13 @@ class ScoreRules {
     if (p_.mask) apply_mask(tile);
   }
 
-  /// Scores outside of the ranges become -inf.
-  static void hide(const ScoreTile& tile, const TileRanges& ranges) {
+  /// Scores outside of the lanes that see each key become -inf.
+  static void hide(const ScoreTile& tile, RowRanges lanes_of_key) {
     const Vector minus_infinity = hn::Set(kFloats, -kInfinity);
     const Vector first_lanes = hn::ConvertTo(kFloats, hn::Iota(kInts, 0));
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
-      const std::int32_t begin = ranges.lane_begin[k];
-      const std::int32_t end = ranges.lane_end[k];
+      const std::int32_t begin = lanes_of_key.begin[k];
+      const std::int32_t end = lanes_of_key.end[k];
       for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
         if (begin <= lane && lane + kLanes <= end) continue;
         float* at = tile.key(k) + lane;
@@ -145,8 +145,11 @@ class ScoreRules {
     }
   }
 
-  /// values[key * stride + lane] = 0 where dropped, times 1/(1-p) where kept.
-  void drop(const ScoreTile& tile, float* values) const;
+  /// What dropout multiplies what it keeps by: 1/(1-p).
+  [[nodiscard]] float kept_factor() const { return static_cast<float>(1.0 / (1.0 - p_.dropout_p)); }
+
+  /// values[key * stride + lane] = 0 where dropped, times `kept_as` where not.
+  void drop(const ScoreTile& tile, float* values, float kept_as) const;
 
  private:
   void apply_softcap(const ScoreTile& tile, float* derivative) const {
@@ -230,8 +233,8 @@ HWY_INLINE WideProduct multiply_wide(hn::Vec<UintTag> x, std::uint32_t constant)
   return {hn::OddEven(odd, hn::DupOdd(even)), hn::OddEven(hn::DupEven(odd), even)};
 }
 
-inline void ScoreRules::drop(const ScoreTile& tile, float* values) const {
-  const Vector kept_factor = hn::Set(kFloats, static_cast<float>(1.0 / (1.0 - p_.dropout_p)));
+inline void ScoreRules::drop(const ScoreTile& tile, float* values, float kept_as) const {
+  const Vector kept_factor = hn::Set(kFloats, kept_as);
   const auto threshold = hn::Set(kUints, dropout_.threshold);
   const auto row_step = static_cast<std::uint32_t>(p_.position_step());
   const auto from_first_lane = hn::Mul(hn::Iota(kUints, 0), hn::Set(kUints, row_step));
