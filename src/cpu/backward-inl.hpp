@@ -241,9 +241,8 @@ struct GradientTile {
   void compute(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k) {
     partial = false;
     for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
-      const ScoreTile tile = begin_panel(rules, q, k, panel);
+      const ScoreTile tile = compute_scores(problem, rules, q, k, panel);
       const std::int64_t lane = panel * kPanel;
-      compute_scores(problem, rules, q, k, tile, panel);
       rules.scores.with_unit([&](auto unit) HWY_ATTR {
         probabilities_and_gradients<unit>(tile, q.lse + lane, q.delta + lane, ds + lane);
       });
@@ -295,9 +294,6 @@ struct GradientTile {
     return ok;
   }
 
-  /// Keys whose scores and dP stay in the first-level cache until they are rounded; a multiple of bf16_dot_gemm's rows.
-  static constexpr std::int64_t kKeysInCache = 42;
-
   static std::int64_t pairs_size(const core::Problem& p) {
     return HeadRules::works_in_pairs(p) ? kBlockN / 2 * kBackwardScoreStride : 0;
   }
@@ -308,29 +304,21 @@ struct GradientTile {
             k.num_keys, q.row_begin + lane,   std::min<std::int64_t>(kPanel, q.num_rows - lane)};
   }
 
-  /// A panel of the tile, and which part of it is visible.
-  ScoreTile begin_panel(const HeadRules& rules, const QueryTile& q, const KeyTile& k, std::int64_t panel) {
-    const ScoreTile tile = score_tile(q, k, panel);
-    partial |= !rules.scores.fully_visible(tile);
-    ranges[panel].fill(rules.scores.window(), tile);
-    return tile;
-  }
-
-  /// Scores into p, and dP into ds (with dropout), for `part`: some keys of a panel.
-  void compute_scores(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k,
-                      const ScoreTile& part, std::int64_t panel) {
+  /// One panel's scores into p, and dP into ds (with dropout).
+  ScoreTile compute_scores(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k,
+                           std::int64_t panel) {
     const std::int64_t lane = panel * kPanel;
-    const std::int64_t key = part.key_begin - k.key_begin;
-    const std::int64_t at = key * kBackwardScoreStride + lane;
-    const bool part_partial = !rules.scores.fully_visible(part);
-    const RowRanges columns = part_partial ? ranges[panel].columns().from(key) : RowRanges{};
-    const FloatRows k_rows = {k.k.row(key), k.k.stride};
-    const FloatRows v_rows = {k.v.row(key), k.v.stride};
-    rules.s_product.multiply(part, k_rows, q.q_packed + lane * problem.head_dim, part.s, columns, nullptr);
-    rules.dp_product.multiply(part, v_rows, q.dout_packed + lane * problem.head_dim_v, ds + at, columns, nullptr);
-    rules.scores.finish(part, derivative == nullptr ? nullptr : derivative + at);
-    if (part_partial) ScoreRules::hide(part, ranges[panel].lanes_of_key().from(key));
-    if (problem.dropout_p > 0) rules.scores.drop(part, ds + at, rules.scores.kept_factor());
+    const ScoreTile tile = score_tile(q, k, panel);
+    const bool panel_partial = !rules.scores.fully_visible(tile);
+    partial |= panel_partial;
+    ranges[panel].fill(rules.scores.window(), tile);
+    const RowRanges columns = panel_partial ? ranges[panel].columns() : RowRanges{};
+    rules.s_product.multiply(tile, k.k, q.q_packed + lane * problem.head_dim, tile.s, columns, nullptr);
+    rules.dp_product.multiply(tile, k.v, q.dout_packed + lane * problem.head_dim_v, ds + lane, columns, nullptr);
+    rules.scores.finish(tile, derivative == nullptr ? nullptr : derivative + lane);
+    if (panel_partial) ScoreRules::hide(tile, ranges[panel]);
+    if (problem.dropout_p > 0) rules.scores.drop(tile, ds + lane, rules.scores.kept_factor());
+    return tile;
   }
 
   /// p = exp(s - lse), ds = p (dp - delta), in place.
@@ -355,35 +343,27 @@ struct GradientTile {
     partial = false;
     Vector sum = hn::Zero(kFloats);  // of all of dS: NaN where there is one
     for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
-      const ScoreTile tile = begin_panel(rules, q, k, panel);
-      const KeyRange seen = keys_near(ranges[panel], 0, kPanel, tile);
-      for (std::int64_t key = seen.begin; key < seen.end; key += kKeysInCache) {
-        const std::int64_t end = std::min(key + kKeysInCache, seen.end);
-        const ScoreTile part = {tile.key(key), tile.stride,    tile.key_begin + key,
-                                end - key,     tile.row_begin, tile.num_rows};
-        compute_scores(problem, rules, q, k, part, panel);
-        if (end % 2 != 0) {  // the other half of the last pair: p and dS of it come out as 0
-          std::fill_n(tile.key(end), kPanel, -kInfinity);
-          std::fill_n(ds + panel * kPanel + end * kBackwardScoreStride, kPanel, 0.0F);
-        }
-        for (std::int64_t lane = 0; lane < tile.lanes(); lane += kHalfLanes) {
-          const KeyRange near = keys_near(ranges[panel], lane, kHalfLanes, tile);
-          const KeyRange keys = {std::max(key, near.begin), std::min(end, near.end)};
-          rules.scores.with_unit(
-              [&](auto unit) HWY_ATTR { sum = hn::Add(sum, round_lanes<unit>(q, panel * kPanel + lane, keys)); });
-        }
+      const ScoreTile tile = compute_scores(problem, rules, q, k, panel);
+      if (tile.num_keys % 2 != 0) {  // the other half of the last pair: p and dS of it come out as 0
+        std::fill_n(tile.key(tile.num_keys), kPanel, -kInfinity);
+        std::fill_n(ds + panel * kPanel + tile.num_keys * kBackwardScoreStride, kPanel, 0.0F);
+      }
+      for (std::int64_t lane = 0; lane < tile.lanes(); lane += kHalfLanes) {
+        const KeyRange keys = keys_near(ranges[panel], lane, tile);
+        rules.scores.with_unit([&](auto unit)
+                                   HWY_ATTR { sum = hn::Add(sum, round_lanes<unit>(q, panel * kPanel + lane, keys)); });
       }
     }
     return hn::AllTrue(kFloats, hn::Eq(sum, sum));
   }
 
-  /// Every key that products may read for `count` rows from `lane` on: of 6 neighbouring keys or rows they take the
+  /// Every key that products may read for kHalfLanes rows from `lane` on: of 6 neighbouring keys or rows they take the
   /// widest range for all, out to whole pairs.
-  static KeyRange keys_near(const TileRanges& ranges, std::int64_t lane, std::int64_t count, const ScoreTile& tile) {
+  static KeyRange keys_near(const TileRanges& ranges, std::int64_t lane, const ScoreTile& tile) {
     constexpr std::int64_t kNeighbours = 6;
-    const std::int64_t last = std::min<std::int64_t>(lane + count, tile.num_rows) - 1;
+    const std::int64_t last = std::min<std::int64_t>(lane + kHalfLanes, tile.num_rows) - 1;
     const std::int64_t first_key = std::max<std::int64_t>(ranges.key_begin[lane] - kNeighbours, 0);
-    const std::int64_t end_key = round_up(ranges.key_end[last] + kNeighbours, 2);
+    const std::int64_t end_key = ranges.key_end[last] + kNeighbours;
     return {first_key / 2 * 2, std::min<std::int64_t>(end_key, tile.num_keys)};
   }
 

@@ -220,7 +220,7 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
   product.multiply(tile, keys.k, panel.q, tile.s, partial ? ranges.columns() : RowRanges{}, &keys.next_k);
   rules.finish(tile, nullptr);
   if (partial) {
-    ScoreRules::hide(tile, ranges.lanes_of_key());
+    ScoreRules::hide(tile, ranges);
     rules.with_unit([&](auto unit) HWY_ATTR { online_softmax_masked<unit>(tile, ranges, panel, memory.rescale); });
   } else {
     rules.with_unit([&](auto unit) HWY_ATTR { online_softmax<unit>(tile, panel, memory.rescale); });

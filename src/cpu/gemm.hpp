@@ -29,11 +29,6 @@ enum class GemmMode {
 struct RowRanges {
   const std::int32_t* begin = nullptr;  ///< null: no restriction
   const std::int32_t* end = nullptr;
-
-  /// Those of the rows from `row` on.
-  [[nodiscard]] RowRanges from(std::int64_t row) const {
-    return begin == nullptr ? *this : RowRanges{begin + row, end + row};
-  }
 };
 
 /// Rows that will be read soon, fetched into the second-level cache a few lines at a time beside the arithmetic: all at

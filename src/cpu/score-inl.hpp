@@ -127,13 +127,13 @@ class ScoreRules {
     if (p_.mask) apply_mask(tile);
   }
 
-  /// Scores outside of the lanes that see each key become -inf.
-  static void hide(const ScoreTile& tile, RowRanges lanes_of_key) {
+  /// Scores outside of the ranges become -inf.
+  static void hide(const ScoreTile& tile, const TileRanges& ranges) {
     const Vector minus_infinity = hn::Set(kFloats, -kInfinity);
     const Vector first_lanes = hn::ConvertTo(kFloats, hn::Iota(kInts, 0));
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
-      const std::int32_t begin = lanes_of_key.begin[k];
-      const std::int32_t end = lanes_of_key.end[k];
+      const std::int32_t begin = ranges.lane_begin[k];
+      const std::int32_t end = ranges.lane_end[k];
       for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
         if (begin <= lane && lane + kLanes <= end) continue;
         float* at = tile.key(k) + lane;
