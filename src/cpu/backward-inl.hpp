@@ -52,6 +52,7 @@ struct QueryTile {
   float* dout_buffer;  // likewise
   float* lse;          // (128), in the unit of the scores; +inf for a row that saw no key, so that its P is 0
   float* delta;        // (128): <dout, o> - dlse
+  mutable PrefetchRows next_q, next_dout, next_o;  // of the 128 rows that follow
 
   static std::int64_t floats(const core::Problem& p) {
     const std::int64_t rows = kBackwardBlockM;
@@ -91,6 +92,10 @@ struct QueryTile {
       q = float_rows(q_rows, begin, num_rows, Readable::kVectors, q_buffer);
       dout = float_rows(dout_rows, begin, num_rows, Readable::kVectors, dout_buffer);
     }
+    constexpr int kSteps = kBackwardBlockM / kPanel * 20;  // about the register blocks of one tile's product
+    next_q = prefetch_in_steps(q_rows, end, kBackwardBlockM, kSteps);
+    next_dout = prefetch_in_steps(dout_rows, end, kBackwardBlockM, kSteps);
+    next_o = prefetch_in_steps(core::q_matrix(p.o, s, head), end, kBackwardBlockM, kSteps);
     for (std::int64_t panel = 0; panel < num_panels(); ++panel) {
       const std::int64_t row = panel * kPanel;
       const std::int64_t rows = std::min<std::int64_t>(kPanel, num_rows - row);
@@ -313,8 +318,8 @@ struct GradientTile {
     partial |= panel_partial;
     ranges[panel].fill(rules.scores.window(), tile);
     const RowRanges columns = panel_partial ? ranges[panel].columns() : RowRanges{};
-    rules.s_product.multiply(tile, k.k, q.q_packed + lane * problem.head_dim, tile.s, columns, nullptr);
-    rules.dp_product.multiply(tile, k.v, q.dout_packed + lane * problem.head_dim_v, ds + lane, columns, nullptr);
+    rules.s_product.multiply(tile, k.k, q.q_packed + lane * problem.head_dim, tile.s, columns, &q.next_q);
+    rules.dp_product.multiply(tile, k.v, q.dout_packed + lane * problem.head_dim_v, ds + lane, columns, &q.next_dout);
     rules.scores.finish(tile, derivative == nullptr ? nullptr : derivative + lane);
     if (panel_partial) ScoreRules::hide(tile, ranges[panel]);
     if (problem.dropout_p > 0) rules.scores.drop(tile, ds + lane, rules.scores.kept_factor());

@@ -21,7 +21,7 @@ namespace {
 
 /// C (m, n) += A B; C has padded(n) columns.
 void accumulate(BroadcastOperand a, FloatRows b, float* c, std::int64_t m, std::int64_t n, std::int64_t k,
-                RowRanges depth) {
+                RowRanges depth, PrefetchRows* prefetch = nullptr) {
   gemm({.a = a,
         .b = {b.data, b.stride},
         .c = c,
@@ -30,12 +30,13 @@ void accumulate(BroadcastOperand a, FloatRows b, float* c, std::int64_t m, std::
         .n = padded(n),
         .k = k,
         .mode = GemmMode::kAccumulate,
+        .prefetch = prefetch,
         .depth = depth});
 }
 
 /// The same of bf16 pairs: A (m, k), B's rows from an even one on.
 void accumulate_pairs(PairOperand a, const std::uint32_t* b, float* c, std::int64_t m, std::int64_t n, std::int64_t k,
-                      RowRanges depth) {
+                      RowRanges depth, PrefetchRows* prefetch = nullptr) {
   bf16_dot_gemm({.a = a,
                  .b = b,
                  .b_stride = padded(n),
@@ -45,6 +46,7 @@ void accumulate_pairs(PairOperand a, const std::uint32_t* b, float* c, std::int6
                  .n = padded(n),
                  .pairs = ceil_div(k, 2),
                  .mode = GemmMode::kAccumulate,
+                 .prefetch = prefetch,
                  .depth = depth});
 }
 
@@ -56,13 +58,13 @@ void add_rows_to_keys(const core::Problem& p, const GradientTile& tile, const Qu
     const auto of_rows = [lane](const float* rounded) {
       return PairOperand{reinterpret_cast<const std::uint16_t*>(rounded) + lane, 2 * kStride, 2};
     };
-    accumulate_pairs(of_rows(tile.p), q.dout_pairs.row(lane), dv, num_keys, p.head_dim_v, rows, depth);
+    accumulate_pairs(of_rows(tile.p), q.dout_pairs.row(lane), dv, num_keys, p.head_dim_v, rows, depth, &q.next_o);
     accumulate_pairs(of_rows(tile.ds), q.q_pairs.row(lane), dk, num_keys, p.head_dim, rows, depth);
     return;
   }
   const FloatRows dout = {q.dout.row(lane), q.dout.stride};
   const FloatRows q_rows = {q.q.row(lane), q.q.stride};
-  accumulate({tile.p + lane, kStride, 1}, dout, dv, num_keys, p.head_dim_v, rows, depth);
+  accumulate({tile.p + lane, kStride, 1}, dout, dv, num_keys, p.head_dim_v, rows, depth, &q.next_o);
   accumulate({tile.ds + lane, kStride, 1}, q_rows, dk, num_keys, p.head_dim, rows, depth);
 }
 

@@ -137,6 +137,7 @@ void bf16_dot_gemm(const Bf16DotArgs& g) {
         begin = g.depth.begin[row] / 2;
         end = std::max<std::int64_t>(begin, (g.depth.end[row + rows - 1] + 1) / 2);
       }
+      if (g.mode == GemmMode::kAccumulate && begin >= end) last = first;  // nothing to add
       if (first < last) block_of(rows, static_cast<int>((last - first) / kLanes))(g, row, first, begin, end);
       if (g.prefetch != nullptr) g.prefetch->step();
     }

@@ -269,11 +269,8 @@ bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRu
 /// The rows of the next tile of K or V, to be fetched in about the number of register blocks that a tile's products
 /// have.
 PrefetchRows next_tile(const Matrix& m, std::int64_t begin, std::int64_t end, int num_panels) {
-  const std::int64_t bytes = dtype_bytes(m.dtype);
-  const std::int64_t rows = std::clamp<std::int64_t>(end - begin, 0, kBlockN);
   constexpr int kStepsPerPanel = 20;
-  return {static_cast<const char*>(m.data) + begin * m.row_stride * bytes, rows, m.cols * bytes, m.row_stride * bytes,
-          kStepsPerPanel * num_panels};
+  return prefetch_in_steps(m, begin, std::clamp<std::int64_t>(end - begin, 0, kBlockN), kStepsPerPanel * num_panels);
 }
 
 bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scratch) {

@@ -126,6 +126,7 @@ void gemm(const GemmArgs& g) {
         k_begin = g.depth.begin[row];
         k_end = std::max<std::int64_t>(k_begin, g.depth.end[row + rows - 1]);
       }
+      if (g.mode == GemmMode::kAccumulate && k_begin >= k_end) last = first;  // nothing to add
       if (first < last) block_of(rows, static_cast<int>((last - first) / kLanes))(g, row, first, k_begin, k_end);
       if (g.prefetch != nullptr) g.prefetch->step();
       row += rows;

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "core/problem.hpp"
+#include "cpu/gemm.hpp"
 #include "cpu/simd-inl.hpp"
 #include "cpu/tiles.hpp"
 
@@ -111,6 +112,13 @@ HWY_INLINE void prefetch_rows(const Matrix& m, std::int64_t begin, std::int64_t 
       __builtin_prefetch(row + at, kForWriting ? 1 : 0, /*locality=*/2);
     }
   }
+}
+
+/// The same for up to `count` rows in num_steps steps beside the arithmetic.
+HWY_INLINE PrefetchRows prefetch_in_steps(const Matrix& m, std::int64_t begin, std::int64_t count, int num_steps) {
+  const std::int64_t bytes = dtype_bytes(m.dtype);
+  return {static_cast<const char*>(m.data) + begin * m.row_stride * bytes,
+          std::clamp<std::int64_t>(m.rows - begin, 0, count), m.cols * bytes, m.row_stride * bytes, num_steps};
 }
 
 /// Four vectors of four lanes, transposed.
