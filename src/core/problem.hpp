@@ -72,6 +72,8 @@ struct Problem {
   bool deterministic = false;
   WorkspaceView workspace;             ///< of the caller's; without data: the backend takes its own
   std::optional<Placement> placement;  ///< of a part of a larger problem, whose windows these are. Not for all backends
+  /// On a CPU: what o is rounded to later, as it is and merged with no other. Absent: nothing but its own dtype.
+  std::optional<DType> result_dtype;
   /// Of a part, on a GPU: outputs are f32 and hold what other parts gave. Forward merges o and lse into them, both
   /// always there: 0 and -inf to begin with. Backward adds to dq, dk and dv.
   bool adds_to_outputs = false;

@@ -34,7 +34,7 @@ struct HeadRules {
         in_pairs(works_in_pairs(p)) {}
 
   static bool works_in_pairs(const core::Problem& p) {
-    return rounds_to_bf16({&p.q, &p.k, &p.v, &p.dout, &p.dq, &p.dk, &p.dv});
+    return multiplies_in_bf16({p.q.dtype, p.k.dtype, p.v.dtype, p.dout.dtype, p.dq.dtype, p.dk.dtype, p.dv.dtype});
   }
 };
 
@@ -273,7 +273,7 @@ struct GradientTile {
     if (problem.dropout_p == 0) return;
     for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
       const ScoreTile tile = score_tile(q, k, panel);
-      rules.scores.drop(tile, tile.s, rules.scores.kept_factor());
+      rules.scores.drop(tile, tile.s);
     }
   }
 
@@ -322,7 +322,7 @@ struct GradientTile {
     rules.dp_product.multiply(tile, k.v, q.dout_packed + lane * problem.head_dim_v, ds + lane, columns, &q.next_dout);
     rules.scores.finish(tile, derivative == nullptr ? nullptr : derivative + lane);
     if (panel_partial) ScoreRules::hide(tile, ranges[panel]);
-    if (problem.dropout_p > 0) rules.scores.drop(tile, ds + lane, rules.scores.kept_factor());
+    if (problem.dropout_p > 0) rules.scores.drop(tile, ds + lane);
     return tile;
   }
 

@@ -1,5 +1,5 @@
-// Tiles of probabilities and their gradients, rounded to bfloat16 as left operands of bf16_dot_gemm: in float they would
-// be multiplied at half the rate. Included once per SIMD target.
+// Tiles of probabilities and their gradients, rounded to bfloat16 as left operands of bf16_dot_gemm: in float they
+// would be multiplied at half the rate. Included once per SIMD target.
 #if defined(ATTEND_CPU_BF16_TILE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_BF16_TILE_INL
 #undef ATTEND_CPU_BF16_TILE_INL
@@ -15,11 +15,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// Whether P (and dS) are rounded to bf16 for their products: where everything that goes in and comes out of them is of
-/// that type. Decided by dtypes alone, so that no layout changes the bits of a result.
-inline bool rounds_to_bf16(std::initializer_list<const Tensor*> tensors) {
-  const auto is_bf16 = [](const Tensor* t) { return t->dtype == DType::kBF16; };
-  return std::all_of(tensors.begin(), tensors.end(), is_bf16) && bf16_dot_enabled();
+/// Whether P (and dS) are rounded to bf16 for products: where all that goes in and comes out of them is of that type.
+/// Decided by dtypes, so that no layout changes the bits of a result.
+inline bool multiplies_in_bf16(std::initializer_list<DType> dtypes) {
+  return std::all_of(dtypes.begin(), dtypes.end(), [](DType t) { return t == DType::kBF16; }) && bf16_dot_enabled();
 }
 
 using HalfTag = hn::Repartition<std::uint16_t, FloatTag>;

@@ -225,8 +225,7 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
   } else {
     rules.with_unit([&](auto unit) HWY_ATTR { online_softmax<unit>(tile, panel, memory.rescale); });
   }
-  // Its factor comes in at the end: rounded with every P, it would bring the same error into all of them.
-  if (p.dropout_p > 0) rules.drop(tile, tile.s, 1.0F);
+  if (p.dropout_p > 0) rules.drop(tile, tile.s);
 
   add_values(tile, panel, keys, memory.rescale, o_cols, partial ? ranges.keys_of_lane() : RowRanges{});
 }
@@ -238,11 +237,10 @@ void store_lse(const Matrix& m, const Panel& panel, std::int64_t r, float lse, c
               exact ? panel.row_max[r] / rules.per_nat() + std::log(static_cast<double>(panel.row_sum[r])) : lse);
 }
 
-/// o = O / l, with dropout times its factor, and lse = ln(2) m + log l. False: some of it is not finite, so that rows may have spoilt each other.
+/// o = O / l and lse = ln(2) m + log l. False: some of it is not finite, so that rows may have spoilt each other.
 bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRules& rules, Panel& panel) {
   if (panel.total_o != nullptr) unfold_panel(rules, padded(p.head_dim_v), panel);
   const Vector ln_of_unit = hn::Set(kFloats, rules.unit() == ScoreUnit::kNatural ? 1.0F : static_cast<float>(kLn2));
-  const Vector kept_factor = hn::Set(kFloats, p.dropout_p > 0 ? rules.kept_factor() : 1.0F);
   HWY_ALIGN float lse[kPanel];
   HWY_ALIGN float inverse_sum[kPanel];
   for (int lane = 0; lane < kPanel; lane += kLanes) {
@@ -251,7 +249,7 @@ bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRu
     const auto saw_no_key = hn::Eq(row_max, hn::Set(kFloats, -kInfinity));
     const Vector log_sum = hn::Log(kFloats, hn::IfThenElse(saw_no_key, hn::Set(kFloats, 1.0F), row_sum));
     hn::Store(hn::MulAdd(row_max, ln_of_unit, log_sum), kFloats, lse + lane);
-    hn::Store(hn::IfThenZeroElse(saw_no_key, hn::Div(kept_factor, row_sum)), kFloats, inverse_sum + lane);
+    hn::Store(hn::IfThenZeroElse(saw_no_key, hn::Div(hn::Set(kFloats, 1.0F), row_sum)), kFloats, inverse_sum + lane);
   }
   const Matrix o = core::q_matrix(p.o, task.sequence, task.head);
   if (!panel.started) std::fill_n(panel.o, kPanel * padded(p.head_dim_v), 0.0F);
@@ -273,6 +271,13 @@ PrefetchRows next_tile(const Matrix& m, std::int64_t begin, std::int64_t end, in
   return prefetch_in_steps(m, begin, std::clamp<std::int64_t>(end - begin, 0, kBlockN), kStepsPerPanel * num_panels);
 }
 
+/// Whether P is rounded to bf16 for P V. Not with dropout, whose backward pass bears no more than the rounding of o
+/// (delta.cpp).
+bool rounds_p(const core::Problem& p) {
+  const DType result = p.result_dtype.value_or(p.o.dtype);
+  return p.dropout_p == 0 && multiplies_in_bf16({p.q.dtype, p.k.dtype, p.v.dtype, result});
+}
+
 bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scratch) {
   const ScoreRules rules(p, task.sequence, task.head);
   const KeyRange keys = rules.window().rows(task.row_begin, task.row_end);
@@ -285,7 +290,7 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
 
   const ScoreProduct product(p, task.sequence, p.k, p.q, task.head, rules.q_factor());
   const bool k_as_it_is = ScoreProduct::reads_keys_directly(p.k, p.q);
-  const bool v_in_pairs = rounds_to_bf16({&p.q, &p.k, &p.v, &p.o});
+  const bool v_in_pairs = rounds_p(p);
   auto* v_words = reinterpret_cast<std::uint32_t*>(memory.v);
   prefetch_rows<false>(q, task.row_begin, kPanel);
   Panel panels[kForwardBlockM / kPanel];

@@ -71,7 +71,8 @@ struct PairRows {
   return (count + 1) / 2 * padded(cols);
 }
 
-/// Rows [begin, begin + count) of a bf16 m in pairs, padded(m.cols) words apart, into `buffer`; after an odd count zeros.
+/// Rows [begin, begin + count) of a bf16 m in pairs, padded(m.cols) words apart, into `buffer`; after an odd count
+/// zeros.
 HWY_INLINE PairRows pack_row_pairs(const Matrix& m, std::int64_t begin, std::int64_t count, std::uint32_t* buffer) {
   const auto* data = static_cast<const core::BFloat16*>(m.data);
   const PairRows pairs = {buffer, padded(m.cols)};

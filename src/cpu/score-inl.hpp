@@ -145,11 +145,8 @@ class ScoreRules {
     }
   }
 
-  /// What dropout multiplies what it keeps by: 1/(1-p).
-  [[nodiscard]] float kept_factor() const { return static_cast<float>(1.0 / (1.0 - p_.dropout_p)); }
-
-  /// values[key * stride + lane] = 0 where dropped, times `kept_as` where not.
-  void drop(const ScoreTile& tile, float* values, float kept_as) const;
+  /// values[key * stride + lane] = 0 where dropped, times 1/(1-p) where kept.
+  void drop(const ScoreTile& tile, float* values) const;
 
  private:
   void apply_softcap(const ScoreTile& tile, float* derivative) const {
@@ -233,8 +230,8 @@ HWY_INLINE WideProduct multiply_wide(hn::Vec<UintTag> x, std::uint32_t constant)
   return {hn::OddEven(odd, hn::DupOdd(even)), hn::OddEven(hn::DupEven(odd), even)};
 }
 
-inline void ScoreRules::drop(const ScoreTile& tile, float* values, float kept_as) const {
-  const Vector kept_factor = hn::Set(kFloats, kept_as);
+inline void ScoreRules::drop(const ScoreTile& tile, float* values) const {
+  const Vector kept_factor = hn::Set(kFloats, static_cast<float>(1.0 / (1.0 - p_.dropout_p)));
   const auto threshold = hn::Set(kUints, dropout_.threshold);
   const auto row_step = static_cast<std::uint32_t>(p_.position_step());
   const auto from_first_lane = hn::Mul(hn::Iota(kUints, 0), hn::Set(kUints, row_step));

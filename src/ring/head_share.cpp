@@ -159,6 +159,7 @@ class ShareMaker {
 
   [[nodiscard]] Share forward(const Tensor& o, const Tensor* lse) && {
     const bool on_host = call_.backend != nullptr;
+    if (on_host) share_.problem.result_dtype = o.dtype;
     share_.problem.o = out(o, false, on_host ? call_.partial_dtype : o.dtype);
     share_.problem.lse.reset();
     if (lse != nullptr) share_.problem.lse = out(*lse, false, on_host ? DType::kF64 : lse->dtype);
