@@ -1,0 +1,218 @@
+// Rows and keys of the backward pass in every form in which its products read them (backward-inl.hpp).
+// Included once per SIMD target.
+#if defined(ATTEND_CPU_BACKWARD_ROWS_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTEND_CPU_BACKWARD_ROWS_INL
+#undef ATTEND_CPU_BACKWARD_ROWS_INL
+#else
+#define ATTEND_CPU_BACKWARD_ROWS_INL
+#endif
+
+#include "cpu/bf16_tile-inl.hpp"
+#include "cpu/kernels.hpp"
+#include "cpu/long_sum-inl.hpp"
+#include "cpu/score_product-inl.hpp"
+#include "cpu/scratch.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attend::cpu::HWY_NAMESPACE {
+
+/// What turns the rows of one query head into scores and their gradients.
+struct HeadRules {
+  ScoreRules scores;
+  ScoreProduct s_product;   // S^T = K Q^T, times the score factor
+  ScoreProduct dp_product;  // dP^T = V dO^T
+  bool in_pairs;            // the other three: of rows in bf16 pairs, with P and dS rounded to bf16
+
+  HeadRules(const core::Problem& p, const core::Sequence& s, std::int64_t head)
+      : scores(p, s, head),
+        s_product(p, s, p.k, p.q, head, scores.q_factor()),
+        dp_product(p, s, p.v, p.dout, head, 1.0F),
+        in_pairs(works_in_pairs(p)) {}
+
+  static bool works_in_pairs(const core::Problem& p) {
+    return multiplies_in_bf16({p.q.dtype, p.k.dtype, p.v.dtype, p.dout.dtype, p.dq.dtype, p.dk.dtype, p.dv.dtype});
+  }
+};
+
+/// Up to 128 query rows of one head, in every form in which the products read them.
+struct QueryTile {
+  std::int64_t row_begin = 0;
+  std::int64_t num_rows = 0;
+  float* q_packed;     // 2 x (head_dim, 64), by s_product
+  float* dout_packed;  // 2 x (head_dim_v, 64), by dp_product
+  FloatRows q;         // (128, head_dim), where not in_pairs
+  FloatRows dout;      // (128, head_dim_v), likewise
+  PairRows q_pairs;    // the same, where in_pairs
+  PairRows dout_pairs;
+  float* q_buffer;     // for q where it is converted
+  float* dout_buffer;  // likewise
+  float* lse;          // (128), in the unit of the scores; +inf for a row that saw no key, so that its P is 0
+  float* delta;        // (128): <dout, o> - dlse
+  mutable PrefetchRows next_q, next_dout, next_o;  // of the 128 rows that follow
+
+  static std::int64_t floats(const core::Problem& p) {
+    const std::int64_t rows = kBackwardBlockM;
+    return Scratch::size_of(rows * p.head_dim) + Scratch::size_of(rows * p.head_dim_v) + buffer_size(p, p.head_dim) +
+           buffer_size(p, p.head_dim_v) + 2 * rows;
+  }
+
+  static QueryTile make(const core::Problem& p, Scratch& scratch) {
+    const std::int64_t rows = kBackwardBlockM;
+    QueryTile tile;
+    tile.q_packed = scratch.take(rows * p.head_dim);
+    tile.dout_packed = scratch.take(rows * p.head_dim_v);
+    tile.q_buffer = scratch.take(buffer_size(p, p.head_dim));
+    tile.dout_buffer = scratch.take(buffer_size(p, p.head_dim_v));
+    tile.lse = scratch.take(rows);
+    tile.delta = scratch.take(rows);
+    return tile;
+  }
+
+  [[nodiscard]] std::int64_t num_panels() const { return ceil_div(num_rows, kPanel); }
+
+  /// Rows [begin, end) of a head, with delta from `deltas` (as in BackwardKeysTask) unless null. False: lse holds NaN
+  /// or +inf.
+  bool load(const core::Problem& p, const core::Sequence& s, std::int64_t head, const HeadRules& rules,
+            std::int64_t begin, std::int64_t end, const float* deltas) {
+    row_begin = begin;
+    num_rows = end - begin;
+    const Matrix q_rows = core::q_matrix(p.q, s, head);
+    const Matrix dout_rows = core::q_matrix(p.dout, s, head);
+    prefetch_rows<false>(q_rows, begin, num_rows);
+    prefetch_rows<false>(dout_rows, begin, num_rows);
+    prefetch_rows<false>(core::q_matrix(p.o, s, head), begin, num_rows);
+    if (rules.in_pairs) {
+      q_pairs = pack_row_pairs(q_rows, begin, num_rows, reinterpret_cast<std::uint32_t*>(q_buffer));
+      dout_pairs = pack_row_pairs(dout_rows, begin, num_rows, reinterpret_cast<std::uint32_t*>(dout_buffer));
+    } else {
+      q = float_rows(q_rows, begin, num_rows, Readable::kVectors, q_buffer);
+      dout = float_rows(dout_rows, begin, num_rows, Readable::kVectors, dout_buffer);
+    }
+    constexpr int kSteps = kBackwardBlockM / kPanel * 20;  // about the register blocks of one tile's product
+    next_q = prefetch_in_steps(q_rows, end, kBackwardBlockM, kSteps);
+    next_dout = prefetch_in_steps(dout_rows, end, kBackwardBlockM, kSteps);
+    next_o = prefetch_in_steps(core::q_matrix(p.o, s, head), end, kBackwardBlockM, kSteps);
+    for (std::int64_t panel = 0; panel < num_panels(); ++panel) {
+      const std::int64_t row = panel * kPanel;
+      const std::int64_t rows = std::min<std::int64_t>(kPanel, num_rows - row);
+      rules.s_product.pack(begin + row, rows, q_packed + row * p.head_dim);
+      rules.dp_product.pack(begin + row, rows, dout_packed + row * p.head_dim_v);
+    }
+    return load_row_scalars(p, s, head, rules.scores.per_nat(), deltas);
+  }
+
+ private:
+  static std::int64_t buffer_size(const core::Problem& p, std::int64_t cols) {
+    return HeadRules::works_in_pairs(p) ? pair_words(kBackwardBlockM, cols) : kBackwardBlockM * padded(cols);
+  }
+
+  bool load_row_scalars(const core::Problem& p, const core::Sequence& s, std::int64_t head, double per_nat,
+                        const float* deltas) {
+    const Matrix o = core::q_matrix(p.o, s, head);
+    const Matrix lse_rows = core::q_matrix(*p.lse, s, head);
+    bool lse_ok = true;
+    std::fill_n(lse, kBackwardBlockM, kInfinity);
+    std::fill_n(delta, kBackwardBlockM, 0.0F);
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+      const double row_lse = core::load(lse_rows, row_begin + r, 0);
+      if (row_lse != -kInfinity) lse[r] = static_cast<float>(row_lse * per_nat);
+      lse_ok &= row_lse < kInfinity;
+      if (deltas != nullptr || p.delta) {
+        delta[r] = deltas != nullptr
+                       ? deltas[delta_index(p, s, head, row_begin + r)]
+                       : static_cast<float>(core::load(core::q_matrix(*p.delta, s, head), row_begin + r, 0));
+        continue;
+      }
+      delta[r] = dot_with_dout(o, core::q_matrix(p.dout, s, head), row_begin + r);
+      if (p.dlse) delta[r] -= static_cast<float>(core::load(core::q_matrix(*p.dlse, s, head), row_begin + r, 0));
+    }
+    return lse_ok;
+  }
+
+  [[nodiscard]] static float dot_with_dout(const Matrix& o, const Matrix& dout, std::int64_t row) {
+    return with_type(o.data, o.dtype, [&](const auto* o_data) HWY_ATTR {
+      return with_type(dout.data, dout.dtype, [&](const auto* dout_data) HWY_ATTR {
+        const auto* o_row = row_at(o_data, o, row);
+        const auto* dout_row = row_at(dout_data, dout, row);
+        Vector sum = hn::Zero(kFloats);
+        for (std::int64_t c = 0; c < o.cols; c += kLanes) {
+          sum = hn::MulAdd(load_partial(o_row + c, o.cols - c), load_partial(dout_row + c, o.cols - c), sum);
+        }
+        return hn::GetLane(hn::SumOfLanes(kFloats, sum));
+      });
+    });
+  }
+};
+
+/// Up to 128 keys of one head with their values.
+struct KeyTile {
+  std::int64_t key_begin = 0;
+  std::int64_t num_keys = 0;
+  FloatRows k;             // (128, head_dim), where a product reads it
+  FloatRows v;             // (128, head_dim_v), likewise
+  PairRows k_pairs;        // (128, head_dim), where HeadRules::in_pairs
+  float* k_buffer;         // (128, padded head_dim), for k where it is converted
+  float* v_buffer;         // (128, padded head_dim_v), likewise
+  std::uint32_t* k_words;  // for k_pairs
+  LongSum dk;  // (128, padded head_dim): sum over rows of dS q, without scale; only in KeyTile::with_gradients
+  LongSum dv;  // (128, padded head_dim_v), likewise
+
+  static std::int64_t floats(const core::Problem& p) { return k_buffer_size(p) + v_buffer_size(p) + k_words_size(p); }
+
+  static KeyTile make(const core::Problem& p, Scratch& scratch) {
+    KeyTile tile;
+    tile.k_buffer = scratch.take(k_buffer_size(p));
+    tile.v_buffer = scratch.take(v_buffer_size(p));
+    tile.k_words = reinterpret_cast<std::uint32_t*>(scratch.take(k_words_size(p)));
+    return tile;
+  }
+
+  static std::int64_t floats_with_gradients(const core::Problem& p, std::int64_t row_tiles) {
+    return floats(p) + LongSum::floats(kBlockN * padded(p.head_dim), row_tiles) +
+           LongSum::floats(kBlockN * padded(p.head_dim_v), row_tiles);
+  }
+
+  /// For sums over at most row_tiles tiles of rows.
+  static KeyTile with_gradients(const core::Problem& p, std::int64_t row_tiles, Scratch& scratch) {
+    KeyTile tile = make(p, scratch);
+    tile.dk = LongSum(kBlockN * padded(p.head_dim), row_tiles, scratch);
+    tile.dv = LongSum(kBlockN * padded(p.head_dim_v), row_tiles, scratch);
+    tile.dk.clear();
+    tile.dv.clear();
+    return tile;
+  }
+
+  /// Rows [begin, begin + count) of a key head.
+  void load(const core::Problem& p, const core::Sequence& s, std::int64_t key_head, std::int64_t begin,
+            std::int64_t count) {
+    key_begin = begin;
+    num_keys = count;
+    const Matrix k_rows = core::k_matrix(p.k, s, key_head);
+    if (needs_float_k(p)) k = float_rows(k_rows, begin, count, Readable::kVectors, k_buffer);
+    if (needs_float_v(p)) {
+      v = float_rows(core::k_matrix(p.v, s, key_head), begin, count, Readable::kElements, v_buffer);
+    }
+    if (HeadRules::works_in_pairs(p)) k_pairs = pack_row_pairs(k_rows, begin, count, k_words);
+  }
+
+ private:
+  static bool needs_float_k(const core::Problem& p) {
+    return !HeadRules::works_in_pairs(p) || !ScoreProduct::reads_keys_directly(p.k, p.q);
+  }
+  static bool needs_float_v(const core::Problem& p) { return !ScoreProduct::reads_keys_directly(p.v, p.dout); }
+
+  static std::int64_t k_buffer_size(const core::Problem& p) {
+    return needs_float_k(p) ? kBlockN * padded(p.head_dim) : 0;
+  }
+  static std::int64_t v_buffer_size(const core::Problem& p) {
+    return needs_float_v(p) ? kBlockN * padded(p.head_dim_v) : 0;
+  }
+  static std::int64_t k_words_size(const core::Problem& p) {
+    return HeadRules::works_in_pairs(p) ? pair_words(kBlockN, p.head_dim) : 0;
+  }
+};
+
+}  // namespace attend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
