@@ -35,10 +35,19 @@ int threads_for(const Problem& p) {
   return num_scores(p) * static_cast<double>(p.head_dim + p.head_dim_v) < kWorkWorthThreads ? 1 : max_threads();
 }
 
+/// Query rows of a forward task: fewer than kForwardBlockM where there would be too few tasks for the threads. The bits
+/// of a row do not depend on it.
+std::int64_t forward_block(const Problem& p, int threads) {
+  std::int64_t rows = kForwardBlockM;
+  while (rows > kPanel && WorkList(p, BlocksOf::kRows, rows).size() < threads) rows /= 2;
+  return rows;
+}
+
 void forward(const Problem& p, Stream /*stream*/) {
   choose_simd_target();
-  const WorkList work(p, BlocksOf::kRows, kForwardBlockM);
-  parallel_for(work.size(), threads_for(p), [&](std::int64_t number) {
+  const int threads = threads_for(p);
+  const WorkList work(p, BlocksOf::kRows, forward_block(p, threads));
+  parallel_for(work.size(), threads, [&](std::int64_t number) {
     const auto [sequence, head, begin, end] = work.at(number);
     if (!forward_rows(p, {sequence, head, begin, end}, Scratch::of_this_thread())) {
       reference_forward_rows(p, sequence, head, begin, end);

@@ -281,7 +281,7 @@ bool rounds_p(const core::Problem& p) {
 bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scratch) {
   const ScoreRules rules(p, task.sequence, task.head);
   const KeyRange keys = rules.window().rows(task.row_begin, task.row_end);
-  const bool with_totals = keys.end - keys.begin > kTilesPerSum * kBlockN;
+  const bool with_totals = ceil_div(keys.end, kBlockN) - keys.begin / kBlockN > kTilesPerSum;  // tiles, cut ones too
   const ForwardMemory memory = ForwardMemory::make(p, with_totals, scratch);
   const std::int64_t key_head = task.head / p.heads_per_group();
   const Matrix q = core::q_matrix(p.q, task.sequence, task.head);

@@ -8,7 +8,7 @@
 
 namespace attend::cpu {
 
-/// Rows [row_begin, row_end) of one head: at most kForwardBlockM of them, row_begin a multiple of kForwardBlockM.
+/// Rows [row_begin, row_end) of one head: at most kForwardBlockM of them, row_begin a multiple of kPanel.
 struct ForwardTask {
   core::Sequence sequence;
   std::int64_t head;
