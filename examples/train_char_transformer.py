@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Trains a small character transformer twice, with attend and with torch's attention, and compares the loss curves and step times.
+"""Trains a small character transformer twice, with attend and with torch's attention, and compares the loss curves
+and step times.
 
     python examples/train_char_transformer.py [--steps 300] [--device cuda] [--output DIR]
 

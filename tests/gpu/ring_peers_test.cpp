@@ -113,7 +113,7 @@ TEST_F(NcclRing, MovesLongBlocksWhileItComputes) {
   }
 }
 
-/// How ranks with a GPU each pass on their messages.
+/// How ranks pass on their messages.
 enum class Way { kThreads, kNccl, kNcclWithoutCopyEngines };
 
 struct WayCase {
@@ -148,6 +148,12 @@ std::vector<WayCase> cases_over_nccl(int num_ranks) {
 
 class EveryWayOfMessages : public NcclRing, public testing::WithParamInterface<WayCase> {
  protected:
+  void SetUp() override {
+    if (GetParam().way != Way::kThreads) return NcclRing::SetUp();
+    GpuTest::SetUp();
+    if (!IsSkipped() && cuda::device_count() < 2) GTEST_SKIP() << "one GPU, wanted two";
+  }
+
   static void TearDownTestSuite() { rings().clear(); }
 
   /// One for all cases: connecting takes longer than a case.

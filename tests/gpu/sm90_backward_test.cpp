@@ -225,6 +225,18 @@ std::vector<AttentionCase> grouped_cases() {
   add(DType::kBF16, 34, 34, 150, 600, 128, 128, false);
   add(DType::kBF16, 34, 34, 150, 600, 128, 128, false).deterministic = true;
   add(DType::kBF16, 68, 34, 70, 600, 80, 80, true);
+  for (const std::int64_t head_dim : {128, 64}) {  // so many key blocks that additions with an order fold
+    for (const bool causal : {true, false})
+      add(DType::kBF16, 2, 1, 2300, 2500, head_dim, 128, causal).deterministic = true;
+    AttentionCase& windowed = add(DType::kBF16, 2, 2, 2500, 2500, head_dim, head_dim, false);
+    windowed.window_left = 1300;
+    windowed.window_right = 40;
+    windowed.deterministic = true;
+    AttentionCase& packed = add(DType::kF16, 2, 1, 2300, 2500, head_dim, head_dim, true);
+    packed.varlen_q = {2300, 700};
+    packed.varlen_k = {2500, 900};
+    packed.deterministic = true;
+  }
   return cases;
 }
 
@@ -309,7 +321,8 @@ TEST_F(Sm90Gradients, DeterministicRepeatsAreBitEqual) {
     AttentionCase c = plain(6, 2, 1000, head_dim, head_dim == 64);
     c.deterministic = true;
     if (head_dim == 96) c.softcap = 20;
-    if (head_dim == 40) c.head_dim_v = 128;  // one pass, two buffers
+    if (head_dim == 40) c.head_dim_v = 128;                                // one pass, two buffers
+    if (head_dim == 128) c.causal = true, c.seqlen_q = c.seqlen_k = 2500;  // the order folds
     const Inputs in = make_inputs(c);
     const Outputs first = run(in, kCompute);
     for (int round = 0; round < 100; ++round) {

@@ -38,7 +38,7 @@ enum Factor {
   kPacked,
   kFactors
 };
-constexpr std::int64_t kHeadDims[] = {64, 128, 256, 8, 40, 72, 80, 96, 112, 160, 192, 248};
+constexpr std::int64_t kHeadDims[] = {64, 128, 256, 8, 40, 72, 80, 96, 104, 112, 136, 160, 176, 192, 248};
 constexpr std::int64_t kHeadDimsV[] = {0, 64, 128, 24, 200};  // 0: that of q
 struct Mask {
   bool causal;
