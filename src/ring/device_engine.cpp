@@ -40,7 +40,7 @@ class DeviceEngine : public Engine {
     auto* at = reinterpret_cast<std::byte*>(state_.borrow(total, stream_));  // NOLINT(performance-no-int-to-ptr)
     for (Parcel& parcel : all) {
       parcel = placed(parcel, at, device_);
-      clear_gaps(parcel);
+      clear_gaps(parcel.tensors, stream_);
       at += (parcel.bytes + kAlignment - 1) / kAlignment * kAlignment;
     }
     return all;
@@ -137,18 +137,6 @@ class DeviceEngine : public Engine {
   [[nodiscard]] StreamHandle stream() const override { return stream_; }
 
  private:
-  /// What lies between a message's tensors travels with them, and so is to have a value.
-  void clear_gaps(const Parcel& parcel) const {
-    const std::byte* end = parcel.data;
-    for (const Tensor& t : parcel.tensors) {
-      const auto* const begin = static_cast<const std::byte*>(t.data);
-      const std::int64_t bytes = t.numel() * dtype_bytes(t.dtype);
-      if (bytes == 0) continue;
-      if (begin > end) cuda::clear(address_of(end), static_cast<std::size_t>(begin - end), stream_, "a message's gaps");
-      end = begin + bytes;
-    }
-  }
-
   Transport& transport_;
   const Call& call_;
   Device device_;
@@ -160,6 +148,19 @@ class DeviceEngine : public Engine {
 };
 
 }  // namespace
+
+void clear_gaps(std::span<const Tensor> tensors, StreamHandle stream) {
+  const std::byte* end = nullptr;  // of the one before
+  for (const Tensor& t : tensors) {
+    const std::int64_t bytes = t.numel() * dtype_bytes(t.dtype);
+    if (bytes == 0) continue;
+    const auto* const begin = static_cast<const std::byte*>(t.data);
+    if (end != nullptr && begin > end) {
+      cuda::clear(address_of(end), static_cast<std::size_t>(begin - end), stream, "a message's gaps");
+    }
+    end = begin + bytes;
+  }
+}
 
 std::unique_ptr<Engine> make_device_engine(Transport& transport, const Call& call, StreamHandle stream) {
   return std::make_unique<DeviceEngine>(transport, call, stream);

@@ -1,6 +1,7 @@
 #include "ring/device_pass.hpp"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
 #include "cuda/launch/ring_rows.hpp"
+#include "ring/engine.hpp"
 #include "ring/gather.hpp"
 #include "ring/heads.hpp"
 #include "ring/two_level.hpp"
@@ -54,14 +56,6 @@ DevicePointer address_of(const Pair& pair) {
   return reinterpret_cast<DevicePointer>(pair.first.data);
 }
 
-/// What lies between the two travels with them, and so is to have a value.
-void clear_gap(const Pair& pair, StreamHandle stream) {
-  const DevicePointer begin =
-      address_of(pair) + static_cast<std::size_t>(pair.first.numel() * dtype_bytes(pair.first.dtype));
-  const auto end = reinterpret_cast<DevicePointer>(pair.second.data);
-  if (begin < end) cuda::clear(begin, end - begin, stream, "a message's gap");
-}
-
 /// One pass on its way: messages, and who waits for them.
 class Pass {
  public:
@@ -95,7 +89,7 @@ class Pass {
       stream = state_.stream();
       ready.make_wait(stream);
     }
-    clear_gap(dense, stream);
+    clear_gaps(std::array{dense.first, dense.second}, stream);
     cuda::convert_rows(dense.first, p.k, stream);
     cuda::convert_rows(dense.second, p.v, stream);
     return own;

@@ -88,6 +88,9 @@ void set_gradients(core::Problem& part, const Piece& piece, const Tensor& dq, co
 /// @param deltas  backward: <dout, o> - dlse of the rank's rows, in partial_dtype; has to live as long
 [[nodiscard]] std::unique_ptr<Engine> make_host_engine(Transport& transport, const Call& call,
                                                        const Tensor* deltas = nullptr);
+/// On a GPU: what lies between a message's tensors, one after another in memory, travels with them, and so is to have a
+/// value.
+void clear_gaps(std::span<const Tensor> tensors, cuda::StreamHandle stream);
 /// Wants the GPU's context current.
 [[nodiscard]] std::unique_ptr<Engine> make_device_engine(Transport& transport, const Call& call,
                                                          cuda::StreamHandle stream);
