@@ -94,8 +94,9 @@ def empty_report(num_gpus, digest):
     """A report that nothing has been added to yet."""
     pieces = [*(f"ahead{index}" for index in range(AHEADS)), *(str(index) for index in range(PIECES)), "alone"]
     pieces += [*(f"ring{index}" for index in range(RINGS)), "last"] if num_gpus > 1 else []
+    there = "one GPU" if num_gpus == 1 else f"{num_gpus} GPUs"
     counts = {"run": 0, "failed": 0, "skipped": 0, "failures": [], "missing": pieces,
-              "left_out": [f"{name}: {num_gpus} GPUs" for name in beyond(num_gpus)]}
+              "left_out": [f"{name}: {there}" for name in beyond(num_gpus)]}
     return {"kernel_digest": digest, "passed": False, "tests": counts, "sanitizers": [],
             "python": {"passed": False, "run": 0, "failed": 0, "skipped": 0}, "cases": []}  # fmt: skip
 
