@@ -9,7 +9,8 @@
 //          0. sm_90a
 // Work     A block has 128 keys (192 where both head dimensions are at most 64) and walks over the tiles of 64 query
 //          rows that see them, for all query heads of the group: dk and dv stay in registers. Five products a tile, one
-//          pass; dq is added up in global memory, in no fixed order, and rounded by sm90_backward_finish.cuh
+//          pass; dq is added up in global memory, in no fixed order but where kIsDeterministic, and rounded by
+//          sm90_backward_finish.cuh
 // Roles    warpgroup 0: dq (sm90_backward_query.cuh); then 2 or 3 that compute (sm90_backward_compute.cuh); up to 128
 //          columns the last loads and adds dq (sm90_backward_load.cuh), and the blocks are persistent. At 64 columns
 //          warpgroup 0 loads (sm90_backward_narrow.cuh)

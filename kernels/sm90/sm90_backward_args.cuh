@@ -37,7 +37,7 @@ struct Sm90BackwardArgs {
   float* key_sums;             // kAddsUp: (heads_k, key_blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
   int64 stats_rows;            // padded rows of one head
   uint32 key_blocks;           // of a sequence: num_tiles(seqlen_k, kBlockN)
-  uint32 section_heads;        // sm90_backward_section()
+  uint32 section_heads;        // sm90_backward_section(), sm90_backward_full_section()
   uint32 num_blocks;           // of the main kernel's grid
   float scale_log2;            // scale * log2(e); 1e-30 where that is 0
 };

@@ -257,10 +257,11 @@ struct Sm90BackwardWorkspace {
 // in the list that is not done waits for nobody: nothing waits for ever.
 //
 // From the last key block down: under a causal mask these are the short ones, and the tiles that a key block begins
-// with are those that the blocks before it have left behind. In a list of many (is_persistent) that is only so for the
-// last half of the keys; then come the others from the first one up: longest first, so that the launch does not end
-// with the longest. They have their first tiles on the diagonal to themselves, and by the time that they meet the rows
-// of the last half these are done. Measured: docs/hopper_backward.md.
+// with are those that the blocks before it have left behind. In a list of many (is_persistent, more than kFew key
+// blocks a sequence) that is only so for the last half of the keys; then come the others from the first one up:
+// longest first, so that the launch does not end with the longest. They have their first tiles on the diagonal to
+// themselves, and by the time that they meet the rows of the last half these are done. Measured:
+// docs/hopper_backward.md.
 struct Sm90BackwardOrder {
   int blocks;   // of the sequence
   int upwards;  // the key blocks before this one come last, from the first one up
