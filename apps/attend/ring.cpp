@@ -128,6 +128,23 @@ std::vector<double> computed_by_rank(const std::vector<std::vector<PassTimes>>& 
   return sums;
 }
 
+/// What each rank clears, copies, adds up and rounds beside its products, in milliseconds.
+std::vector<double> copied_by_rank(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass) {
+  std::vector<double> sums;
+  for (const std::vector<PassTimes>& rank : ranks) {
+    double sum = 0;
+    for (const ring::Span& s : rank[pass].spans) {
+      if (s.activity == ring::Activity::kCopy) sum += s.end_ms - s.begin_ms;
+    }
+    sums.push_back(sum);
+  }
+  return sums;
+}
+
+const char* activity_name(ring::Activity activity) {
+  return activity == ring::Activity::kCompute ? "compute" : activity == ring::Activity::kExchange ? "exchange" : "copy";
+}
+
 std::string list_text(const std::vector<double>& milliseconds) {
   std::string text;
   for (const double ms : milliseconds) text += (text.empty() ? "" : ", ") + time_text(ms);
@@ -158,7 +175,7 @@ void show_steps(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pa
   for (std::size_t rank = 0; rank < spans.size(); ++rank) {
     for (const ring::Span& s : spans[rank]) {
       object["timeline"].push_back({{"rank", rank},
-                                    {"activity", s.activity == ring::Activity::kCompute ? "compute" : "exchange"},
+                                    {"activity", activity_name(s.activity)},
                                     {"step", s.step},
                                     {"begin_ms", s.begin_ms},
                                     {"end_ms", s.end_ms}});
@@ -214,6 +231,11 @@ Json measured(const RingOptions& options, const RingParty& party, const std::vec
       const std::vector<double> computed = computed_by_rank(ranks, i);
       object["computed_ms_by_rank"] = computed;
       fmt::print("  products in the ring, by rank: {}\n", list_text(computed));
+      if (!ranks.front()[i].single.empty()) {  // on GPUs
+        const std::vector<double> copied = copied_by_rank(ranks, i);
+        object["copied_ms_by_rank"] = copied;
+        fmt::print("  clearing, copies and rounding, by rank: {}\n", list_text(copied));
+      }
       fmt::print("  {}\n", way.why);
       show_steps(ranks, i, object);
     }

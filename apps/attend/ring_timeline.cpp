@@ -50,6 +50,7 @@ std::vector<StepTimes> step_times(const std::vector<Span>& spans) {
   std::map<int, std::vector<Interval>> compute, exchange;
   std::vector<Interval> all_compute;
   for (const Span& s : spans) {
+    if (s.activity == Activity::kCopy) continue;
     (s.activity == Activity::kCompute ? compute : exchange)[s.step].emplace_back(s.begin_ms, s.end_ms);
     if (s.activity == Activity::kCompute) all_compute.emplace_back(s.begin_ms, s.end_ms);
   }
@@ -96,6 +97,7 @@ std::string timeline_text(const std::vector<std::vector<Span>>& ranks, int colum
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     std::string compute(static_cast<std::size_t>(columns), ' '), exchange = compute;
     for (const Span& s : ranks[rank]) {
+      if (s.activity == Activity::kCopy) continue;  // too short for a column
       std::string& bar = s.activity == Activity::kCompute ? compute : exchange;
       const char mark = s.activity == Activity::kCompute ? static_cast<char>('0' + s.step % 10) : '-';
       for (std::size_t at = column(s.begin_ms); at <= column(s.end_ms); ++at) bar[at] = mark;

@@ -43,6 +43,10 @@ struct ForwardArgs {
 };
 static_assert(sizeof(ForwardArgs) == 6 * 8 + 5 * 24 + 2 * 8 + 4 * 4);
 
+// kAddsToOutputs: which gradients memory holds nothing of yet. They are stored, not added.
+constexpr uint32 kOverwritesQueries = 1;  // dq
+constexpr uint32 kOverwritesKeys = 2;     // dk and dv
+
 // dq, dk, dv from dout (and dlse) and what forward took and gave, for dense tensors.
 struct BackwardArgs {
   static constexpr const char* kTypeName = "BackwardArgs";
@@ -74,7 +78,7 @@ struct BackwardArgs {
   uint32 num_heads_k;
   float scale;           // factor of q.k
   float gradient_scale;  // factor of dq and dk: scale, also where a kernel that folds it is given another magnitude
-  uint32 unused;         // fills the last 8 bytes
+  uint32 overwritten;    // kOverwritesQueries, kOverwritesKeys
 };
 static_assert(sizeof(BackwardArgs) == 11 * 8 + 10 * 24 + 2 * 8 + 6 * 4);
 

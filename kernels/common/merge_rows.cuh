@@ -13,13 +13,13 @@ namespace attend {
 // -inf stands for a part that saw no key: it counts for nothing. NaN gives NaN.
 struct MergedLse {
   float lse;
-  float before;  // weight of the result so far
+  float before;  // weight of the result so far, which may be undefined where its lse is -inf
   float part;    // and of what is merged into it
 };
 
 [[nodiscard]] ATTEND_HOST_DEVICE MergedLse merged(float before, float part) {
-  if (part == -kInfinity) return {before, 1.0f, 0.0f};
   if (before == -kInfinity) return {part, 0.0f, 1.0f};
+  if (part == -kInfinity) return {before, 1.0f, 0.0f};
   const bool part_is_low = part < before;
 #if defined(__CUDA_ARCH__)
   const float ratio = expf(part_is_low ? part - before : before - part);  // of the low one to the high one

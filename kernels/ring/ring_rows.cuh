@@ -2,7 +2,7 @@
 //
 // Shapes   all (batch, heads, rows, cols), any strides whose last is 1; from and to any two types of float32, float16,
 //          bfloat16, other float32; to may be other
-// Work     a warp has a row at a time, kVector columns a lane
+// Work     a warp has a run of kRingRowsOfWarp rows of a head at a time, kVector columns a lane
 // Called   by src/ring/device_pass.cpp: its k and v become one message, sums become dq, dk, dv and o
 #pragma once
 
@@ -43,30 +43,36 @@ struct RingRun {
 // Any grid. Config: kThreads, kFrom and kTo, kVector, kAdds (to = from + other).
 template <class Config>
 __device__ void ring_rows(const RingRowsArgs& args) {
-  constexpr int kVector = Config::kVector, kLanes = 32;
+  constexpr int kVector = Config::kVector, kLanes = 32, kRows = kRingRowsOfWarp;
   using From = RingRun<Config::kFrom, kVector>;
   using To = RingRun<Config::kTo, kVector>;
   using Other = RingRun<ElementType::kF32, kVector>;
   const int64 warps = static_cast<int64>(gridDim.x) * (Config::kThreads / kLanes);
   const int64 first = static_cast<int64>(blockIdx.x) * (Config::kThreads / kLanes) + threadIdx.x / kLanes;
-  for (int64 at = first; at < args.all_rows; at += warps) {
-    const int64 head_of_all = at / args.rows;
-    const int64 row = at - head_of_all * args.rows;
+  for (int64 at = first; at < args.all_runs; at += warps) {
+    const int64 head_of_all = at / args.runs;
+    const auto row = static_cast<uint32>(at - head_of_all * args.runs) * kRows;
     const int64 batch = head_of_all / args.heads;
     const int64 head = head_of_all - batch * args.heads;
     const auto* from =
         static_cast<const typename From::Storage*>(args.from) + args.from_stride.offset(batch, head, row);
+    const float* const other = Config::kAdds ? args.other + args.other_stride.offset(batch, head, row) : nullptr;
     auto* to = static_cast<typename To::Storage*>(args.to) + args.to_stride.offset(batch, head, row);
     for (uint32 col = threadIdx.x % kLanes * kVector; col < args.cols; col += kLanes * kVector) {
-      float x[kVector];
-      From::load(x, from + col);
-      if constexpr (Config::kAdds) {
-        float y[kVector];
-        Other::load(y, args.other + args.other_stride.offset(batch, head, row) + col);
+      float x[kRows][kVector], y[kRows][kVector];
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) x[i] += y[i];
+      for (int r = 0; r < kRows; ++r) {  // all are on their way before the first is stored: memory is far
+        if (row + r >= args.rows) break;
+        From::load(x[r], from + r * args.from_stride.row + col);
+        if constexpr (Config::kAdds) Other::load(y[r], other + r * args.other_stride.row + col);
       }
-      To::store(to + col, x);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        if (row + r >= args.rows) break;
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) x[r][i] = Config::kAdds ? x[r][i] + y[r][i] : x[r][i];
+        To::store(to + r * args.to_stride.row + col, x[r]);
+      }
     }
   }
 }

@@ -5,6 +5,9 @@
 
 namespace attend {
 
+// Rows that a warp moves at once.
+constexpr int kRingRowsOfWarp = 8;
+
 struct RingRowsArgs {
   static constexpr const char* kTypeName = "RingRowsArgs";
   const void* from;    // (batch, heads, rows, cols)
@@ -13,11 +16,11 @@ struct RingRowsArgs {
   TensorStrides from_stride;
   TensorStrides other_stride;
   TensorStrides to_stride;
-  int64 all_rows;  // batch * heads * rows
+  int64 all_runs;  // batch * heads * runs
   uint32 heads;
   uint32 rows;
-  uint32 cols;    // a multiple of kVector
-  uint32 unused;  // fills the last 8 bytes
+  uint32 runs;  // of kRingRowsOfWarp rows of a head
+  uint32 cols;  // a multiple of kVector
 };
 static_assert(sizeof(RingRowsArgs) == 3 * 8 + 3 * 24 + 8 + 4 * 4);
 

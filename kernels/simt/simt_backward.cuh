@@ -52,7 +52,8 @@ struct SimtBackwardWork {
 template <class Config, SimtGradient kGradient, int kPair, int kM, int kN>
 __device__ __forceinline__ void store_gradient(const float (&gradient)[kM][kN], float factor, void* tensor,
                                                const TensorStrides& stride, uint32 batch, uint32 head, int64 row,
-                                               int64 rows_left, int part, const SimtThread<Config, kGradient>& me) {
+                                               int64 rows_left, int part, bool overwrites,
+                                               const SimtThread<Config, kGradient>& me) {
   using Shape = SimtBackwardShape<Config, kGradient>;
   constexpr int kCols = Shape::kGradientCols[kPair];
   using Storage = typename ElementOf<Config>::Storage;
@@ -65,7 +66,7 @@ __device__ __forceinline__ void store_gradient(const float (&gradient)[kM][kN], 
     if (at >= rows_left) break;
     if constexpr (Config::kAddsToOutputs) {
       add_to_row<Shape::kThreadsX>(static_cast<float*>(tensor) + first + at * stride.row, num_cols, me.x, gradient[i],
-                                   1.0f, factor);
+                                   !overwrites, 1.0f, factor);
     } else {
       store_row<Config, Shape::kThreadsX>(static_cast<Storage*>(tensor) + first + at * stride.row, num_cols, me.x,
                                           gradient[i], factor);
@@ -118,10 +119,11 @@ __device__ void simt_backward_keys(const BackwardOptionArgs& args) {
       add_gradient<Config, kKind, 0>(dk, Shape::kDs, is_finite, me);
     }
   }
+  const bool overwrites = (base.overwritten & kOverwritesKeys) != 0;
   store_gradient<Config, kKind, 0>(dk, base.gradient_scale, base.dk, base.dk_stride, span.batch, work.head,
-                                   span.k_begin + key, keys_left, work.part, me);
+                                   span.k_begin + key, keys_left, work.part, overwrites, me);
   store_gradient<Config, kKind, 1>(dv, 1.0f, base.dv, base.dv_stride, span.batch, work.head, span.k_begin + key,
-                                   keys_left, work.part, me);
+                                   keys_left, work.part, overwrites, me);
 }
 
 // dq of one tile of kBlockM rows. Grid: tiles of every query head of every sequence, times kColumnParts.
@@ -153,7 +155,8 @@ __device__ void simt_backward_queries(const BackwardOptionArgs& args) {
     add_gradient<Config, kKind, 0>(dq, Shape::kDs, is_finite, me);
   }
   store_gradient<Config, kKind, 0>(dq, base.gradient_scale, base.dq, base.dq_stride, span.batch, work.head,
-                                   span.q_begin + row, rows_left, work.part, me);
+                                   span.q_begin + row, rows_left, work.part,
+                                   (base.overwritten & kOverwritesQueries) != 0, me);
 }
 
 }  // namespace attend

@@ -223,7 +223,8 @@ __device__ __forceinline__ void simt_merge_output(const ForwardOptionArgs& args,
     const float factor = inverse_or_zero(sum) * (Config::kHasDropout ? args.options.dropout_scale : 1.0f);
     const MergedLse weights = merged(before[i], rows.max[i] + logf(sum));
     auto* const out = static_cast<float*>(base.o) + base.o_stride.offset(span.batch, work.head, first + i);
-    add_to_row<Config::kLanesX>(out, Config::kHeadDimV, lane_x, o[i], weights.before, weights.part * factor);
+    add_to_row<Config::kLanesX>(out, Config::kHeadDimV, lane_x, o[i], before[i] != -kInfinity, weights.before,
+                                weights.part * factor);
     if (lane_x == 0) lse[i * base.lse_stride.row] = weights.lse;
   }
 }

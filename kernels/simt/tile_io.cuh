@@ -155,14 +155,15 @@ __device__ __forceinline__ void store_chunk(typename ElementOf<Config>::Storage*
   }
 }
 
-// kAddsToOutputs: keep * (a row of floats) + factor * numbers, in the columns that store_row() takes.
+// kAddsToOutputs: keep * (a row of floats) + factor * numbers, in the columns that store_row() takes. Without has_row
+// nothing is kept: the row may be undefined.
 template <int kLanesX, int kDims>
 __device__ __forceinline__ void add_to_row(float* row, int num_cols, int lane_x, const float (&numbers)[kDims],
-                                           float keep, float factor) {
+                                           bool has_row, float keep, float factor) {
 #pragma unroll
   for (int d = 0; d < kDims; ++d) {
     const int col = (d / kChunkFloats * kLanesX + lane_x) * kChunkFloats + d % kChunkFloats;
-    if (col < num_cols) row[col] = fmaf(keep, row[col], numbers[d] * factor);
+    if (col < num_cols) row[col] = fmaf(keep, has_row ? row[col] : 0.0f, numbers[d] * factor);
   }
 }
 

@@ -31,7 +31,8 @@ __device__ void sm90_backward_finish(const Sm90BackwardArgs& args) {
   const BackwardArgs& base = args.base;
   const int64 at = base.dq_stride.offset(tile.span.batch, tile.head, tile.span.q_begin + tile.row + warp * 16);
   store_gradient<Config, Config::kHeadDim>(dq, base.gradient_scale, base.dq, at, base.dq_stride.row,
-                                           static_cast<int>(rows_left < 16 ? rows_left : 16));
+                                           static_cast<int>(rows_left < 16 ? rows_left : 16),
+                                           (base.overwritten & kOverwritesQueries) != 0);
 }
 
 }  // namespace attend

@@ -14,11 +14,13 @@ __device__ __forceinline__ void store_key_gradients(const Sm90BackwardArgs& args
                                                     int num_rows) {
   constexpr float kUnit = sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits);
   const BackwardArgs& base = args.base;
+  const bool overwrites = (base.overwritten & kOverwritesKeys) != 0;
   store_gradient<Config, Config::kHeadDim>(dk, base.gradient_scale, base.dk,
-                                           base.dk_stride.offset(batch, head_k, k_row), base.dk_stride.row, num_rows);
+                                           base.dk_stride.offset(batch, head_k, k_row), base.dk_stride.row, num_rows,
+                                           overwrites);
   store_gradient<Config, Config::kHeadDimV>(dv, (Config::kHasDropout ? args.options.dropout_scale : 1.0f) * kUnit,
                                             base.dv, base.dv_stride.offset(batch, head_k, k_row), base.dv_stride.row,
-                                            num_rows);
+                                            num_rows, overwrites);
 }
 
 // Config::kAddsUp: the sums that the query heads of a group share. 64 keys are those of a computing warpgroup.

@@ -61,33 +61,43 @@ __device__ __forceinline__ void store_accumulator(const float (&x)[kCount], floa
   }
 }
 
-// The same added to rows of floats, 8 bytes of a row a lane: a quad has whole sectors. Rows are of an even stride.
+// The same added to rows of floats, or stored in their place, 8 bytes of a row a lane: a quad has whole sectors. Rows
+// are of an even stride.
 template <int kHeadDim, int kCount>
 __device__ __forceinline__ void add_accumulator(const float (&x)[kCount], float factor, float* to, int64 row_stride,
-                                                int num_rows) {
+                                                int num_rows, bool overwrites) {
   static_assert(kHeadDim % 2 == 0);
+  constexpr int kTile = 8;  // columns: two of each lane of a quad
   const int lane = static_cast<int>(recomputed(threadIdx.x) % 32);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int row = lane / 4 + 8 * h;
+    if (row >= num_rows) continue;
     float* const to_row = to + row * row_stride + lane % 4 * 2;
+    // All are on their way before the first is stored.
+    float2 before[(kHeadDim + kTile - 1) / kTile] = {};
 #pragma unroll
-    for (int column = 0; column < kHeadDim; column += 8) {
-      if (row >= num_rows || column + lane % 4 * 2 >= kHeadDim) continue;
+    for (int column = 0; column < kHeadDim; column += kTile) {
+      if (overwrites || column + lane % 4 * 2 >= kHeadDim) continue;
+      before[column / kTile] = *reinterpret_cast<const float2*>(to_row + column);
+    }
+#pragma unroll
+    for (int column = 0; column < kHeadDim; column += kTile) {
+      if (column + lane % 4 * 2 >= kHeadDim) continue;
       const int i = column / 2 + h * 2;
-      auto* const pair = reinterpret_cast<float2*>(to_row + column);
-      const float2 before = *pair;
-      *pair = make_float2(fmaf(x[i], factor, before.x), fmaf(x[i + 1], factor, before.y));
+      const float2 sum = before[column / kTile];
+      *reinterpret_cast<float2*>(to_row + column) =
+          make_float2(fmaf(x[i], factor, sum.x), fmaf(x[i + 1], factor, sum.y));
     }
   }
 }
 
-// Rows of a gradient, `at` elements from its start: stored, or added where the Config says so.
+// Rows of a gradient, `at` elements from its start: stored, or added where the Config says so and memory holds some.
 template <class Config, int kHeadDim, int kCount>
 __device__ __forceinline__ void store_gradient(const float (&x)[kCount], float factor, void* tensor, int64 at,
-                                               int64 row_stride, int num_rows) {
+                                               int64 row_stride, int num_rows, bool overwrites) {
   if constexpr (Config::kAddsToOutputs) {
-    add_accumulator<kHeadDim>(x, factor, static_cast<float*>(tensor) + at, row_stride, num_rows);
+    add_accumulator<kHeadDim>(x, factor, static_cast<float*>(tensor) + at, row_stride, num_rows, overwrites);
   } else {
     store_accumulator<ElementOf<Config>, kHeadDim>(x, factor, static_cast<Bits16*>(tensor) + at, row_stride, num_rows);
   }

@@ -130,11 +130,13 @@ __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm
     auto* const o_row = static_cast<float*>(args.base.o) +
                         args.base.o_stride.offset(batch, work.head, work.q_begin + row) +
                         accumulator_column(rows.thread);
-    // All are on their way before the first is stored.
-    float2 found[Sm90Shape<Config>::kColumnsV / kColumnsOfTile];
+    // All are on their way before the first is stored. Where nothing has been seen before they may be undefined.
+    float2 found[Sm90Shape<Config>::kColumnsV / kColumnsOfTile] = {};
+    if (before[h] != -kInfinity) {
 #pragma unroll
-    for (int column = 0; column < Config::kHeadDimV; column += kColumnsOfTile) {
-      found[column / kColumnsOfTile] = *reinterpret_cast<const float2*>(o_row + column);
+      for (int column = 0; column < Config::kHeadDimV; column += kColumnsOfTile) {
+        found[column / kColumnsOfTile] = *reinterpret_cast<const float2*>(o_row + column);
+      }
     }
 #pragma unroll
     for (int column = 0; column < Config::kHeadDimV; column += kColumnsOfTile) {  // a multiple of 8
@@ -146,11 +148,15 @@ __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm
   }
 }
 
-// Rows that see no key: o = 0, lse = -inf, or all as it was (kAddsToOutputs).
+// Rows that see no key: o = 0, lse = -inf, or what they had over others (kAddsToOutputs).
 template <class Config>
 __device__ __forceinline__ void store_nothing_seen(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                    const Sm90Rows& rows) {
-  if constexpr (Config::kAddsToOutputs) return;
+  if constexpr (Config::kAddsToOutputs) {  // o may be undefined where nothing has been seen before
+    const float nothing[Sm90Fragments<Config>::kOutputs] = {};
+    merge_rows<Config>(args, work, rows, {0.0f, 0.0f}, {-kInfinity, -kInfinity}, nothing);
+    return;
+  }
   const uint32 zeros[Sm90Fragments<Config>::kOutputs / 2] = {};
   store_o_directly<Config>(args, work, rows, zeros);
   store_lse<Config>(args, work, rows, {-kInfinity, -kInfinity});

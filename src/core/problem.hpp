@@ -75,8 +75,10 @@ struct Problem {
   /// On a CPU: what o is rounded to later, as it is and merged with no other. Absent: nothing but its own dtype.
   std::optional<DType> result_dtype;
   /// Of a part, on a GPU: outputs are f32 and hold what other parts gave. Forward merges o and lse into them, both
-  /// always there: 0 and -inf to begin with. Backward adds to dq, dk and dv.
+  /// always there: -inf to begin with, where o may be undefined. Backward adds to dq, dk and dv.
   bool adds_to_outputs = false;
+  /// Backward with adds_to_outputs: of dq, or of dk and dv, there is nothing yet. They are stored.
+  bool is_first_of_rows = false, is_first_of_keys = false;
 
   [[nodiscard]] std::int64_t heads_per_group() const { return num_heads_q / num_heads_k; }
 

@@ -1,5 +1,6 @@
 // Passes on a GPU: kernels on the caller's stream, messages on the context's own, and events between the two. The host
 // waits for neither.
+#include <array>
 #include <bit>
 #include <limits>
 
@@ -104,34 +105,38 @@ class DeviceEngine : public Engine {
     const Shape& shape = call_.problem.o.shape;
     o_ = tensor(DType::kF32, shape);
     lse_ = tensor(DType::kF32, {shape[0], shape[1], shape[2], 1});
-    fill(o_, 0);
     fill(lse_, -std::numeric_limits<float>::infinity());
   }
 
   void add_forward(const Piece& piece, Problem part) override {
     prepare_adding(part, call_, piece);
+    (void)written_.take(piece.rows.local_begin, piece.rows.local_begin + piece.rows.length);
     part.o = rows_of(o_, piece.rows.local_begin, piece.rows.length);
     part.lse = rows_of(lse_, piece.rows.local_begin, piece.rows.length);
     run(part);
   }
 
   void store_rows(const Tensor& o, const Tensor* lse) override {
+    const TimedSpan span(timeline(), Activity::kCopy, 0, stream_);
+    clear_unwritten(written_, std::array{o_}, stream_);
     copy(o, o_);
     if (lse != nullptr) copy(*lse, lse_);
   }
 
-  void begin_dq() override {
-    dq_ = tensor(DType::kF32, call_.problem.q.shape);
-    fill(dq_, 0);
-  }
+  void begin_dq() override { dq_ = tensor(DType::kF32, call_.problem.q.shape); }
 
   void add_backward(const Piece& piece, Problem part, const Tensor& dk, const Tensor& dv) override {
     prepare_adding(part, call_, piece);
+    part.is_first_of_rows = stores_rows(written_, piece.rows, std::array{dq_}, stream_);
     set_gradients(part, piece, rows_of(dq_, piece.rows.local_begin, piece.rows.length), dk, dv);
     run(part);
   }
 
-  void store_dq(const Tensor& dq) override { copy(dq, dq_); }
+  void store_dq(const Tensor& dq) override {
+    const TimedSpan span(timeline(), Activity::kCopy, 0, stream_);
+    clear_unwritten(written_, std::array{dq_}, stream_);
+    copy(dq, dq_);
+  }
   void finish() override { state_.give_back(stream_); }
   [[nodiscard]] Timeline* timeline() const override { return transport_.timeline(); }
   [[nodiscard]] StreamHandle stream() const override { return stream_; }
@@ -145,6 +150,7 @@ class DeviceEngine : public Engine {
   int exchanges_ = 0;
   std::vector<cuda::Scratch> memory_;
   Tensor o_ = {}, lse_ = {}, dq_ = {};
+  WrittenRows written_;  // of o_, or dq_
 };
 
 }  // namespace
@@ -159,6 +165,31 @@ void clear_gaps(std::span<const Tensor> tensors, StreamHandle stream) {
       cuda::clear(address_of(end), static_cast<std::size_t>(begin - end), stream, "a message's gaps");
     }
     end = begin + bytes;
+  }
+}
+
+void clear_rows(const Tensor& dense, const KeyRange& rows, StreamHandle stream) {
+  const Shape& shape = dense.shape;
+  const auto bytes = [&](std::int64_t elements) {
+    return static_cast<std::size_t>(elements * dtype_bytes(dense.dtype));
+  };
+  cuda::clear_runs(address_of(dense.data) + bytes(rows.begin * shape[3]), bytes(shape[2] * shape[3]),
+                   bytes((rows.end - rows.begin) * shape[3]), static_cast<std::size_t>(shape[0] * shape[1]), stream,
+                   "rows of a ring's sums");
+}
+
+bool stores_rows(WrittenRows& written, const Run& rows, std::span<const Tensor> dense, StreamHandle stream) {
+  const std::vector<KeyRange> fresh = written.take(rows.local_begin, rows.local_begin + rows.length);
+  if (fresh.size() == 1 && fresh[0].end - fresh[0].begin == rows.length) return true;
+  for (const KeyRange& range : fresh) {
+    for (const Tensor& t : dense) clear_rows(t, range, stream);
+  }
+  return false;
+}
+
+void clear_unwritten(WrittenRows& written, std::span<const Tensor> dense, StreamHandle stream) {
+  for (const KeyRange& range : written.take(0, dense[0].shape[2])) {
+    for (const Tensor& t : dense) clear_rows(t, range, stream);
   }
 }
 

@@ -73,29 +73,26 @@ class Pass {
 
   void finish() { state_.give_back(stream_); }
 
-  /// The rank's own keys for its kernels. Where these can read the caller's, the dense copy that travels is made beside
-  /// them, if it does travel.
+  /// The rank's own keys for its kernels, which read the caller's where they can. The dense copy that travels, if it
+  /// does, is made before the first of them: that one leaves no place beside it, and the copy would wait for its end.
   [[nodiscard]] Pair pack_own() {
     const core::Problem& p = call_.problem;
     const Pair dense = keys(0);
     Pair own = dense;
-    StreamHandle stream = stream_;
     if (is_readable(p.k) && is_readable(p.v)) {
       own.first = p.k;
       own.second = p.v;
       if (!call_.plan.sends(0)) return own;
-      Event ready;  // the caller's stream has written them, and what was in the copy's memory has been read
-      ready.record(stream_);
-      stream = state_.stream();
-      ready.make_wait(stream);
     }
-    clear_gaps(std::array{dense.first, dense.second}, stream);
-    cuda::convert_rows(dense.first, p.k, stream);
-    cuda::convert_rows(dense.second, p.v, stream);
+    const TimedSpan span(timeline(), Activity::kCopy, 0, stream_);
+    clear_gaps(std::array{dense.first, dense.second}, stream_);
+    cuda::convert_rows(dense.first, p.k, stream_);
+    cuda::convert_rows(dense.second, p.v, stream_);
     return own;
   }
 
   [[nodiscard]] StreamHandle stream() const { return stream_; }
+  [[nodiscard]] Timeline* timeline() const { return transport_.timeline(); }
   [[nodiscard]] Device device() const { return device_; }
 
   /// Where the keys of a step are, by turns; the rank's own may have a block to themselves.
@@ -163,6 +160,14 @@ Tensor nowhere(const Shape& shape, Device device) {
   return Tensor::bhsd<void>(nullptr, DType::kF32, shape, device);
 }
 
+/// Sums of dk and dv of an owner's keys, of which parts give piece by piece.
+struct KeySums {
+  Pair pair;
+  WrittenRows written = {};
+
+  [[nodiscard]] std::array<Tensor, 2> tensors() const { return {pair.first, pair.second}; }
+};
+
 /// The sums of dk and dv of others' keys on their way round, one step behind these, and home; those of the rank's own
 /// keys by its own rows stay. Blocks 0 and 1 are this rank's share of a step, by turns; 2 is what the previous rank
 /// sends, 3 what comes home, 4 what stays.
@@ -171,22 +176,28 @@ class DeviceGradientRing {
   static constexpr std::size_t kBlocks = 5;
 
   DeviceGradientRing(Pass& pass, const Call& call)
-      : pass_(pass), call_(call), plan_(call.plan), own_(zeros(kOwn, call.plan.rank())) {}
+      : pass_(pass), call_(call), plan_(call.plan), own_{pass.gradients(kOwn, call.plan.rank())} {}
 
-  /// Of the rank's own keys by its own rows: to be added to at any time.
-  [[nodiscard]] const Pair& own() const { return own_; }
+  /// Of the rank's own keys by its own rows, at any time.
+  [[nodiscard]] KeySums& own() { return own_; }
 
-  /// Zeros for this rank's share of the gradients of the keys that it holds in the step, which is not the first.
-  [[nodiscard]] Pair begin(int step) const { return zeros(static_cast<std::size_t>(step % 2), plan_.owner(step)); }
+  /// For this rank's share of the gradients of the keys that it holds in the step, which is not the first.
+  [[nodiscard]] KeySums begin(int step) const {
+    return {pass_.gradients(static_cast<std::size_t>(step % 2), plan_.owner(step))};
+  }
 
   /// Adds what the ranks before have of the step's keys to `share` (null: none are held), and sends it on. To be called
   /// in every step but the first.
-  void pass_on(int step, const Pair* share) {
+  void pass_on(int step, KeySums* share) {
     const int owner = plan_.owner(step);
     wait();  // for the exchange of the step before: others' sums are here, and what was sent may be overwritten
-    if (share != nullptr && step > kFirst) add(*share, pass_.gradients(kOthers, owner));
+    if (share != nullptr) {
+      const TimedSpan span(pass_.timeline(), Activity::kCopy, step, pass_.stream());
+      complete(*share);
+      if (step > kFirst) add(share->pair, pass_.gradients(kOthers, owner));
+    }
     std::vector<DeviceMessage> sends, receives;
-    if (share != nullptr) sends.push_back(message(step < plan_.last_step(owner) ? plan_.next() : owner, *share));
+    if (share != nullptr) sends.push_back(message(step < plan_.last_step(owner) ? plan_.next() : owner, share->pair));
     if (plan_.holds(step + 1)) {
       receives.push_back(message(plan_.previous(), pass_.gradients(kOthers, plan_.owner(step + 1))));
     }
@@ -201,14 +212,16 @@ class DeviceGradientRing {
   /// To be called after the last step and after all that own() gets.
   void finish() {
     wait();  // for what comes home, and until the last share has left its block
+    const TimedSpan span(pass_.timeline(), Activity::kCopy, plan_.num_ranks(), pass_.stream());
+    clear_unwritten(own_.written, own_.tensors(), pass_.stream());
     const Problem& p = call_.problem;
     if (comes_home_) {
       const Pair others = pass_.gradients(kHome, plan_.rank());
-      cuda::store_sum_of_rows(p.dk, own_.first, others.first, pass_.stream());
-      cuda::store_sum_of_rows(p.dv, own_.second, others.second, pass_.stream());
+      cuda::store_sum_of_rows(p.dk, own_.pair.first, others.first, pass_.stream());
+      cuda::store_sum_of_rows(p.dv, own_.pair.second, others.second, pass_.stream());
     } else {
-      cuda::convert_rows(p.dk, own_.first, pass_.stream());
-      cuda::convert_rows(p.dv, own_.second, pass_.stream());
+      cuda::convert_rows(p.dk, own_.pair.first, pass_.stream());
+      cuda::convert_rows(p.dv, own_.pair.second, pass_.stream());
     }
   }
 
@@ -220,10 +233,10 @@ class DeviceGradientRing {
     if (moved_) moved_->make_wait(pass_.stream());
     moved_.reset();
   }
-  [[nodiscard]] Pair zeros(std::size_t block, int owner) const {
-    const Pair sums = pass_.gradients(block, owner);
-    if (sums.bytes > 0) cuda::clear(address_of(sums), sums.bytes, pass_.stream(), "clearing gradients of a ring");
-    return sums;
+  /// Makes sums a message: all of it has a value.
+  void complete(KeySums& sums) const {
+    clear_unwritten(sums.written, sums.tensors(), pass_.stream());
+    clear_gaps(sums.tensors(), pass_.stream());
   }
   void add(const Pair& to, const Pair& from) const {
     cuda::add_rows(to.first, from.first, pass_.stream());
@@ -233,7 +246,7 @@ class DeviceGradientRing {
   Pass& pass_;
   const Call& call_;
   const Plan& plan_;
-  Pair own_;
+  KeySums own_;
   std::optional<Event> moved_;
   bool comes_home_ = false;
 };
@@ -322,18 +335,20 @@ void backward_on_device(Transport& transport, const Call& call, StreamHandle str
   const Pair own_keys = pass.pack_own();
   engine->begin_dq();
   DeviceGradientRing gradients(pass, call);
-  const auto add = [&](int step, std::span<const Piece> pieces, const Pair& keys, const Pair& sums) {
+  const auto add = [&](int step, std::span<const Piece> pieces, const Pair& keys, KeySums& sums) {
     if (pieces.empty()) return;
     const TimedSpan span(transport.timeline(), Activity::kCompute, step, stream);
     for (const Piece& piece : pieces) {
-      engine->add_backward(piece, parts.problem(piece, keys.first, keys.second), sums.first, sums.second);
+      Problem part = parts.problem(piece, keys.first, keys.second);
+      part.is_first_of_keys = stores_rows(sums.written, piece.keys, sums.tensors(), stream);
+      engine->add_backward(piece, part, sums.pair.first, sums.pair.second);
     }
   };
   const OwnPieces own = call.plan.own_pieces(call.plan.rank());
   for_each_step_on_device(pass, call, own_keys, [&](int step, const Pair* keys) {
     if (step == 0) return add(0, own.first, *keys, gradients.own());
     if (keys == nullptr) return gradients.pass_on(step, nullptr);
-    const Pair share = gradients.begin(step);
+    KeySums share = gradients.begin(step);
     add(step, call.plan.pieces(call.plan.owner(step)), *keys, share);
     gradients.pass_on(step, &share);
   });

@@ -11,6 +11,7 @@
 
 #include "cuda/driver/driver_types.hpp"
 #include "ring/call.hpp"
+#include "ring/written_rows.hpp"
 
 namespace attend::ring {
 
@@ -62,7 +63,8 @@ class Engine {
   virtual void add_forward(const Piece& piece, core::Problem part) = 0;
   virtual void store_rows(const Tensor& o, const Tensor* lse) = 0;
 
-  /// dq of all of the rank's rows likewise. Each part adds to the piece's keys in dk and dv, in partial_dtype, too.
+  /// dq of all of the rank's rows likewise. Each part adds to the piece's keys in dk and dv, in partial_dtype, too; on
+  /// a GPU it stores them where it is_first_of_keys.
   virtual void begin_dq() = 0;
   virtual void add_backward(const Piece& piece, core::Problem part, const Tensor& dk, const Tensor& dv) = 0;
   virtual void store_dq(const Tensor& dq) = 0;
@@ -91,6 +93,14 @@ void set_gradients(core::Problem& part, const Piece& piece, const Tensor& dq, co
 /// On a GPU: what lies between a message's tensors, one after another in memory, travels with them, and so is to have a
 /// value.
 void clear_gaps(std::span<const Tensor> tensors, cuda::StreamHandle stream);
+/// On a GPU: rows [begin, end) of a dense tensor.
+void clear_rows(const Tensor& dense, const KeyRange& rows, cuda::StreamHandle stream);
+/// On a GPU: a part is about to give these rows of dense tensors, with which `written` goes. Is it to store them? Else
+/// it adds: those that nothing was given for are cleared.
+[[nodiscard]] bool stores_rows(WrittenRows& written, const Run& rows, std::span<const Tensor> dense,
+                               cuda::StreamHandle stream);
+/// On a GPU: clears those of all rows of dense tensors that nothing was given for.
+void clear_unwritten(WrittenRows& written, std::span<const Tensor> dense, cuda::StreamHandle stream);
 /// Wants the GPU's context current.
 [[nodiscard]] std::unique_ptr<Engine> make_device_engine(Transport& transport, const Call& call,
                                                          cuda::StreamHandle stream);

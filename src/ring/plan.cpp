@@ -29,6 +29,19 @@ Run joined_keys(const Run& first, const Run& second) {
   return {first.sequence, first.local_begin, first.length + second.length, position, second.step};
 }
 
+/// What lies side by side as if it followed each other in its sequence.
+std::vector<Run> closed_up(const std::vector<Run>& runs) {
+  std::vector<Run> all;
+  for (const Run& next : runs) {
+    if (!all.empty() && follows(next, all.back())) {
+      all.back() = joined_rows(all.back(), next);
+    } else {
+      all.push_back(next);
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 bool only_masks_ask_for_positions(const core::Problem& problem) {
@@ -47,6 +60,7 @@ Plan::Plan(const core::Problem& problem, const core::WholeLengths& whole, Shardi
       varlen ? sequence_offsets(0, as_span(varlen->cu_seqlens_q, problem)) : sequence_offsets(whole.seqlen_q, {});
   offsets_k_ =
       varlen ? sequence_offsets(0, as_span(varlen->cu_seqlens_k, problem)) : sequence_offsets(whole.seqlen_k, {});
+  sees_up_to_itself_ = may_join_ && window_right_ == 0 && offsets_q_ == offsets_k_;
   deal_out();
 }
 
@@ -111,6 +125,8 @@ std::vector<Piece> Plan::gathered_pieces(int rank) const {
 }
 
 std::vector<Piece> Plan::pieces(int rank, int owner) const {
+  // Positions rise with the place in memory: who is before whom is seen there too.
+  if (rank == owner && sees_up_to_itself_) return pieces_of(closed_up(rows(rank)), closed_up(keys(rank)));
   return joined(pieces_of(rank, keys(owner)));
 }
 

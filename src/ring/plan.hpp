@@ -18,6 +18,7 @@ namespace attend::ring {
 /// the keys, and each key to at least one of the rows. Where nothing but a mask asks for positions, what lies side by
 /// side in memory is one piece, although not in its sequence: rows that see all of the same keys, and keys that the
 /// same rows see all of, before more of them. Its positions are then those of the first rows and of the last keys.
+/// Under a causal mask a rank's own rows and keys are one piece too, as if they followed each other in their sequence.
 struct Piece {
   Run rows;
   Run keys;
@@ -77,8 +78,7 @@ class Plan {
   [[nodiscard]] std::int64_t num_keys(int owner) const;
   [[nodiscard]] std::int64_t num_rows_q() const;
 
-  /// pieces(rank, rank) in two. A rank that has but one, as the last one with zigzag tokens, whose chunks follow each
-  /// other, cuts it where the others' first ends: else it had no work while keys come, and more than they in the end.
+  /// pieces(rank, rank) in two; where it is but one, by its rows.
   [[nodiscard]] OwnPieces own_pieces(int rank) const;
 
   /// What this rank, or another, sees of the owner's keys.
@@ -115,6 +115,7 @@ class Plan {
   std::int64_t window_left_ = kOpenWindow;
   std::int64_t window_right_ = kOpenWindow;
   bool may_join_ = false;
+  bool sees_up_to_itself_ = false;  ///< causal, rows and keys are the same positions, and nothing else asks for them
   int rank_ = 0;
   int num_ranks_ = 0;
   std::vector<std::int64_t> offsets_q_;

@@ -11,7 +11,8 @@
 
 namespace attend::ring {
 
-enum class Activity : std::uint8_t { kCompute, kExchange };
+/// kCopy: what a rank clears, copies, adds up and rounds beside the products, on a GPU.
+enum class Activity : std::uint8_t { kCompute, kExchange, kCopy };
 
 /// Milliseconds since the timeline's first span began.
 struct Span {

@@ -198,8 +198,9 @@ void simt_backward_keys(const Program& program, const BackwardOptionArgs& args) 
     for (int c = 0; c < dk.cols; ++c) dk.row(h.batch, h.key_head(), j)[c] += ds * h.q(i)[c];
     for (int c = 0; c < dv.cols; ++c) dv.row(h.batch, h.key_head(), j)[c] += p * kept * dout[c];
   });
-  dk.store(b.dk, b.dk_stride, b.gradient_scale, program.is("kAddsToOutputs"));
-  dv.store(b.dv, b.dv_stride, 1, program.is("kAddsToOutputs"));
+  const bool adds = program.is("kAddsToOutputs") && (b.overwritten & kOverwritesKeys) == 0;
+  dk.store(b.dk, b.dk_stride, b.gradient_scale, adds);
+  dv.store(b.dv, b.dv_stride, 1, adds);
 }
 
 void simt_backward_queries(const Program& program, const BackwardOptionArgs& args) {
@@ -208,7 +209,8 @@ void simt_backward_queries(const Program& program, const BackwardOptionArgs& arg
   for_each_gradient(program, args, [&](const auto& h, int64 i, int64 j, double, double ds) {
     for (int c = 0; c < dq.cols; ++c) dq.row(h.batch, h.head, i)[c] += ds * h.k(j)[c];
   });
-  dq.store(b.dq, b.dq_stride, b.gradient_scale, program.is("kAddsToOutputs"));
+  const bool adds = program.is("kAddsToOutputs") && (b.overwritten & kOverwritesQueries) == 0;
+  dq.store(b.dq, b.dq_stride, b.gradient_scale, adds);
 }
 
 /// Calls run(args) for every packed sequence, with that sequence's rows and keys as a batch of one.
@@ -238,7 +240,8 @@ void for_each_sequence(const Program& program, const Args& args, Run run) {
 }
 
 void ring_rows(const Program& program, const RingRowsArgs& args) {
-  for (int64 r = 0; r < args.all_rows; ++r) {
+  const int64 heads_of_all = args.runs == 0 ? 0 : args.all_runs / args.runs;
+  for (int64 r = 0; r < heads_of_all * args.rows; ++r) {
     const int64 batch = r / args.rows / args.heads, head = r / args.rows % args.heads, row = r % args.rows;
     const float* const from = at(args.from, args.from_stride, batch, head, row);
     float* const to = at(args.to, args.to_stride, batch, head, row);
@@ -331,6 +334,11 @@ DriverResult cuMemcpyDtoDAsync_v2(DevicePointer to, DevicePointer from, std::siz
 }
 DriverResult cuMemsetD8Async(DevicePointer to, unsigned char value, std::size_t bytes, StreamHandle) {
   std::memset(memory<void>(to), value, bytes);
+  return 0;
+}
+DriverResult cuMemsetD2D8Async(DevicePointer to, std::size_t pitch, unsigned char value, std::size_t width,
+                               std::size_t height, StreamHandle) {
+  for (std::size_t row = 0; row < height; ++row) std::memset(memory<void>(to + row * pitch), value, width);
   return 0;
 }
 DriverResult cuMemsetD32Async(DevicePointer to, unsigned value, std::size_t count, StreamHandle) {

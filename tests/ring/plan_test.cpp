@@ -8,6 +8,7 @@
 #include "kernels/common/merge_rows.cuh"
 #include "ring/merge.hpp"
 #include "ring/plan.hpp"
+#include "ring/written_rows.hpp"
 #include "support/expect.hpp"
 
 namespace attend::test {
@@ -63,11 +64,13 @@ TEST(Plan, PiecesHaveAWindowOfTheirOwn) {
   int num_pieces = 0;
   for (int repeat = 0; repeat < 2000; ++repeat) {
     core::Problem p;
-    p.window_left = from(-1, 12);
-    p.window_right = from(-1, 12);
+    const bool is_causal = repeat % 4 == 0;  // whose own pieces are one
+    p.window_left = is_causal ? -1 : from(-1, 12);
+    p.window_right = is_causal ? 0 : from(-1, 12);
     const auto sharding = static_cast<Sharding>(from(0, 2));
     const int num_ranks = static_cast<int>(from(1, 5));
-    const ring::Plan plan(p, {from(0, 40), from(0, 40)}, sharding, static_cast<int>(from(0, num_ranks - 1)), num_ranks);
+    const std::int64_t seqlen_q = from(0, 40), seqlen_k = is_causal ? seqlen_q : from(0, 40);
+    const ring::Plan plan(p, {seqlen_q, seqlen_k}, sharding, static_cast<int>(from(0, num_ranks - 1)), num_ranks);
     for (int owner = 0; owner < num_ranks; ++owner) {
       for (const ring::Piece& piece : plan.pieces(owner)) {
         ++num_pieces;
@@ -106,9 +109,11 @@ TEST(Plan, PiecesHoldWhatIsSeen) {
     const auto sharding = static_cast<Sharding>(from(0, 2));
     const int num_ranks = static_cast<int>(from(1, 5));
     core::Problem p;
-    p.window_left = from(-1, 9);
-    p.window_right = from(-1, 9);
-    const core::WholeLengths lengths = {from(0, 25), from(0, 25)};
+    const bool is_causal = repeat % 4 == 0;  // whose own pieces are one
+    p.window_left = is_causal ? -1 : from(-1, 9);
+    p.window_right = is_causal ? 0 : from(-1, 9);
+    core::WholeLengths lengths = {from(0, 25), from(0, 25)};
+    if (is_causal) lengths.seqlen_k = lengths.seqlen_q;
     const WindowMask whole = {lengths.seqlen_q, lengths.seqlen_k, p.window_left, p.window_right};
     std::int64_t want = 0, got = 0;
     for (std::int64_t i = 0; i < lengths.seqlen_q; ++i) want += whole.row(i).end - whole.row(i).begin;
@@ -117,7 +122,13 @@ TEST(Plan, PiecesHoldWhatIsSeen) {
       const std::vector<std::int64_t> rows = positions_of(of_rank.rows(rank));
       for (int owner = 0; owner < num_ranks; ++owner) {
         const std::vector<std::int64_t> keys = positions_of(of_rank.keys(owner));
-        for (const ring::Piece& piece : of_rank.pieces(owner)) {
+        std::vector<ring::Piece> pieces = of_rank.pieces(owner);
+        if (owner == rank && repeat % 2 == 0) {  // as the backward pass takes them on a GPU
+          const ring::OwnPieces own = of_rank.own_pieces(rank);
+          pieces = own.first;
+          pieces.insert(pieces.end(), own.last.begin(), own.last.end());
+        }
+        for (const ring::Piece& piece : pieces) {
           const WindowMask window = piece.placement.window(piece.keys.length, p.window_left, p.window_right);
           for (std::int64_t i = 0; i < piece.rows.length; ++i) {
             const KeyRange seen = window.row(i);
@@ -155,7 +166,7 @@ TEST(Plan, NeighboursInMemoryAreOnePiece) {
       const ring::Plan apart(dropping, lengths, Sharding::kZigzag, rank, kRanks);
       for (int owner = 0; owner < kRanks; ++owner) {
         const bool is_own = owner == rank && window_right == 0 && rank != kRanks - 1;
-        EXPECT_EQ(joined.pieces(owner).size(), is_own ? 2U : 1U) << rank << " " << owner;
+        EXPECT_EQ(joined.pieces(owner).size(), 1U) << rank << " " << owner;
         if (std::max(rank, owner) == kRanks - 1) continue;  // whose chunks follow each other
         EXPECT_EQ(apart.pieces(owner).size(), window_right < 0 ? 4U : is_own ? 3U : 2U) << rank << " " << owner;
       }
@@ -232,6 +243,33 @@ TEST(Plan, ZigzagAndStripedBalanceACausalMask) {
   EXPECT_LT(striped, 1.05);
 }
 
+// What comes first is stored on GPUs, where memory is undefined before.
+TEST(WrittenRows, AreFreshOnce) {
+  std::mt19937 engine(6);
+  const auto from = [&](int low, int high) { return std::uniform_int_distribution<std::int64_t>(low, high)(engine); };
+  for (int repeat = 0; repeat < 500; ++repeat) {
+    ring::WrittenRows written;
+    std::vector<bool> has_value(40);
+    for (int run = 0; run < 8; ++run) {
+      const std::int64_t begin = from(0, 39), end = from(0, 40);
+      std::vector<bool> fresh(40);
+      std::int64_t before = -1;
+      for (const KeyRange& range : written.take(begin, end)) {
+        ASSERT_LT(before, range.begin) << "in order, and not two side by side";
+        ASSERT_LT(range.begin, range.end);
+        for (std::int64_t row = range.begin; row < range.end; ++row) fresh[static_cast<std::size_t>(row)] = true;
+        before = range.end;
+      }
+      for (std::int64_t row = 0; row < 40; ++row) {
+        const auto at = static_cast<std::size_t>(row);
+        const bool is_in = row >= begin && row < end;
+        ASSERT_EQ(fresh[at], is_in && !has_value[at]) << "row " << row;
+        has_value[at] = has_value[at] || is_in;
+      }
+    }
+  }
+}
+
 TEST(Merge, HoldsTheTableOfCases) {
   struct Row {
     double a, b, lse, weight_a, weight_b;
@@ -280,7 +318,7 @@ TEST(Merge, InFloatsIsWithinRoundingAndItsWeightsAddUpToOne) {
   const auto same = [](const MergedLse& x, const MergedLse& y) {
     return x.lse == y.lse && x.before == y.before && x.part == y.part;
   };
-  EXPECT_TRUE(same(merged(kNone, kNone), {kNone, 1, 0}));
+  EXPECT_TRUE(same(merged(kNone, kNone), {kNone, 0, 1}));
   EXPECT_TRUE(same(merged(3, kNone), {3, 1, 0}));
   EXPECT_TRUE(same(merged(kNone, 3), {3, 0, 1}));
   EXPECT_TRUE(same(merged(-1e5F, 1e5F), {1e5F, 0, 1}));

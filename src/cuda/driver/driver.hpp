@@ -63,6 +63,8 @@ namespace attend::cuda {
   X(copy_to_host, cuMemcpyDtoHAsync_v2, (void*, DevicePointer, std::size_t, StreamHandle))                    \
   X(memset_async, cuMemsetD8Async, (DevicePointer, unsigned char, std::size_t, StreamHandle))                 \
   X(memset_words_async, cuMemsetD32Async, (DevicePointer, unsigned, std::size_t, StreamHandle))               \
+  X(memset_rows_async, cuMemsetD2D8Async,                                                                     \
+    (DevicePointer, std::size_t, unsigned char, std::size_t, std::size_t, StreamHandle))                      \
   X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int*))
 
 /// The driver's entry points.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "attend/error.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/memory_pool.hpp"
@@ -53,6 +55,17 @@ RelaxedCapture::~RelaxedCapture() {
 
 void clear(DevicePointer at, std::size_t bytes, StreamHandle stream, const char* what) {
   check_call(driver().memset_async(at, 0, bytes, stream), "cuMemsetD8Async", what);
+}
+
+void clear_runs(DevicePointer at, std::size_t pitch, std::size_t bytes, std::size_t count, StreamHandle stream,
+                const char* what) {
+  if (bytes == 0 || count == 0) return;
+  if (count == 1 || pitch == bytes) return clear(at, bytes * count, stream, what);
+  constexpr std::size_t kMostPitch = std::numeric_limits<std::int32_t>::max();
+  if (pitch <= kMostPitch) {
+    return check_call(driver().memset_rows_async(at, pitch, 0, bytes, count, stream), "cuMemsetD2D8Async", what);
+  }
+  for (std::size_t run = 0; run < count; ++run) clear(at + run * pitch, bytes, stream, what);
 }
 
 Event::Event(Timing timing) {

@@ -46,6 +46,9 @@ class RelaxedCapture {
 
 /// Zeroes bytes in the stream's order. what: of them, in an error's text.
 void clear(DevicePointer at, std::size_t bytes, StreamHandle stream, const char* what);
+/// Runs of so many bytes, `pitch` bytes from one's start to the next's.
+void clear_runs(DevicePointer at, std::size_t pitch, std::size_t bytes, std::size_t count, StreamHandle stream,
+                const char* what);
 
 /// A point in a stream.
 class Event {

@@ -72,6 +72,7 @@ BackwardArgs backward_args(const core::Problem& p, void* workspace, bool folds_s
   args.dk_stride = strides(p.dk);
   args.dv_stride = strides(p.dv);
   args.gradient_scale = static_cast<float>(p.scale);
+  args.overwritten = (p.is_first_of_rows ? kOverwritesQueries : 0) | (p.is_first_of_keys ? kOverwritesKeys : 0);
   return args;
 }
 

@@ -59,20 +59,21 @@ void run(const Tensor& to, const Tensor& from, const Tensor* other, StreamHandle
   if (to.numel() == 0) return;
   const bool adds = other != nullptr;
   const int vector = has_runs(to) && has_runs(from) && (!adds || has_runs(*other)) ? kVector : 1;
+  const std::int64_t runs = (to.shape[2] + kRingRowsOfWarp - 1) / kRingRowsOfWarp;
   RingRowsArgs args = {.from = from.data,
                        .other = adds ? static_cast<const float*>(other->data) : nullptr,
                        .to = to.data,
                        .from_stride = strides(from),
                        .other_stride = adds ? strides(*other) : TensorStrides{},
                        .to_stride = strides(to),
-                       .all_rows = to.shape[0] * to.shape[1] * to.shape[2],
+                       .all_runs = to.shape[0] * to.shape[1] * runs,
                        .heads = static_cast<uint32>(to.shape[1]),
                        .rows = static_cast<uint32>(to.shape[2]),
-                       .cols = static_cast<uint32>(to.shape[3]),
-                       .unused = 0};
+                       .runs = static_cast<uint32>(runs),
+                       .cols = static_cast<uint32>(to.shape[3])};
   const int device = to.device.index;
   const std::int64_t most = std::int64_t{kBlocksPerMultiprocessor} * device_info(device).num_multiprocessors;
-  const std::int64_t blocks = std::min(most, (args.all_rows + kWarps - 1) / kWarps);
+  const std::int64_t blocks = std::min(most, (args.all_runs + kWarps - 1) / kWarps);
   void* parameters[] = {&args};
   loaded(element_of(to.dtype), element_of(from.dtype), vector, adds, device)
       ->launch({.grid = {static_cast<unsigned>(blocks)}, .block = {kThreads}}, parameters, stream);
