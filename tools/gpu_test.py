@@ -6,6 +6,9 @@
                                               into one that is there, of the same kernels
     tools/gpu_test.py --more --seconds N ...  goes on with the tests that a report of the same kernels misses, and
                                               begins none after N seconds: where a GPU is to be had for minutes
+    tools/gpu_test.py --again FILTER ...      runs the tests that a report of the same kernels says have failed once more,
+                                              and those of a filter of GoogleTest: what they gave takes the old's place,
+                                              and the report tells it
 
 Kernels that many tests share are compiled first, on all cores. The tests run in pieces, several processes that share
 the GPU: most of their time is the float64 reference on the host. The report is written after each piece. Then
@@ -14,13 +17,14 @@ python/tests with the given interpreter, which has attend, torch and pytest; whe
 at once. Where there is no GPU, everything is reported as skipped and no report is written.
 
 The report: device, driver, kernel_digest (as `attend info --json` prints it: the report is current while they agree),
-tests (run, failed, skipped, names of the failed, pieces that are missing), sanitizers (tool, errors, summary), python
+tests (run, failed, skipped, names of the failed, pieces that are missing, what ran again), sanitizers (tool, errors, summary), python
 (the same as tests, the reasons of what was skipped, the version of torch), and cases: each comparison with its error
 and budget.
 """
 
 import argparse
 import concurrent.futures
+import fnmatch
 import json
 import os
 import pathlib
@@ -42,6 +46,7 @@ PIECES = 96  # of the tests: processes, one after another
 AHEADS = 5  # of the compilation: processes at once, each with all cores; one alone leaves most of them idle
 RING = "NcclRing*:GpuRingOfSeveral*:GpuRingError*:RingProcesses*:*EveryWayOfMessages*:SeveralGpus*"  # wants two GPUs
 MORE_GPUS = {3: "*ThreeGpus*", 4: "*FourGpus*"}  # of the ring's tests, those that want so many
+SOME = 24  # pieces of tests that run again
 RINGS = 8  # of those: processes at once; a rank of the ring waits more than it computes
 LIMIT_S = float(os.environ.get("GPU_TEST_LIMIT_S", 600))  # of one process: a kernel may hang
 PARTS = ("tests", "sanitizers", "python")
@@ -199,6 +204,53 @@ class Tests:
             f"{len(counts['missing'])} pieces missing; {len(self.report['cases'])} comparisons")  # fmt: skip
 
 
+def names_of(tests, chosen):
+    """The tests of a filter."""
+    listed = subprocess.run([tests, "--gtest_list_tests", f"--gtest_filter={chosen}"], check=True, capture_output=True,
+                            text=True).stdout  # fmt: skip
+    names, suite = [], ""
+    for line in listed.splitlines():
+        word = line.split()[0] if line.split() else ""
+        if line.startswith("  "):
+            names.append(suite + word)
+        elif word.endswith("."):
+            suite = word
+    return names
+
+
+def run_again(report, tests, chosen, folder, num_gpus):
+    """The failed tests of a whole report, and those of a filter: what they give now takes the place of what they gave."""
+    counts = report["tests"]
+    if counts["missing"]:
+        sys.exit("gpu-test: --again: the report misses tests, allowed a whole one: --more goes on with it")
+    named = [name for name in counts["failures"] if " " not in name]  # else a process, not a test
+    wanted = ":".join([*filter(None, [chosen]), *named])
+    names = names_of(tests, wanted + ("-" + ":".join(beyond(num_gpus)) if beyond(num_gpus) else ""))
+    of_ring = [n for n in names if any(fnmatch.fnmatchcase(n, p) for p in RING.split(":"))]
+    others = [n for n in names if n not in set(of_ring)]
+    every = ",".join(map(str, range(num_gpus)))
+    jobs = [(f"again{i}", i, SOME, ":".join(others), str(i % num_gpus)) for i in range(SOME) if i < len(others)]
+    jobs += [(f"again-ring{i}", i, RINGS, ":".join(of_ring), every) for i in range(RINGS) if i < len(of_ring)]
+    with concurrent.futures.ThreadPoolExecutor(len(jobs) or 1) as pool:
+        list(pool.map(lambda job: run_part(tests, *job[:4], folder, job[4]), jobs))
+    results, cases = {}, []
+    for piece, *_ in jobs:
+        gtest, found = folder / f"gtest-{piece}.json", folder / f"report-{piece}.json"
+        results |= {name: (result, why) for name, result, why in gtest_results(gtest)} if gtest.exists() else {}
+        cases += json.loads(found.read_text())["cases"] if found.exists() else []
+    bad = {name: why for name, (result, why) in results.items() if why or result != "COMPLETED"}
+    for name, why in bad.items():
+        say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
+    counts["failures"] = [n for n in counts["failures"] if n not in results] + list(bad)  # what did not run stays
+    counts["failures"] += [f"{name} did not end" for name in names if name not in results]
+    counts["failed"] = len(counts["failures"])
+    counts["again"] = sorted({*counts.get("again", []), *results})
+    new = {(case["compute"], case["case"]) for case in cases}
+    kept = [c for c in report["cases"] if c["passed"] and (c["compute"], c["case"]) not in new]
+    report["cases"] = kept + cases
+    say(f"again: {len(results)} of {len(names)} tests, {len(bad)} failed; {counts['failed']} failures in all")
+
+
 def racecheck_kernels(folder):
     """A copy of the kernels in which all lanes of a warp arrive at a barrier where else one does for all: racecheck
     does not follow what __syncwarp orders before that one's arrival, and would report every such hand-over."""
@@ -319,13 +371,14 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="PART,...", help=", ".join(PARTS))
     parser.add_argument("--more", action="store_true", help="only tests, those that the report misses")
+    parser.add_argument("--again", metavar="FILTER", help="only tests that failed, and those of the filter")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more tests after this time")
     parser.add_argument("tests", help="attend_gpu_tests")
     parser.add_argument("attend", help="the program")
     parser.add_argument("python", help="an interpreter with attend, torch and pytest")
     parser.add_argument("report", type=pathlib.Path, help="JSON")
     words = parser.parse_args()
-    words.parts = ("tests",) if words.more else PARTS if words.only is None else tuple(words.only.split(","))
+    words.parts = ("tests",) if words.more or words.again is not None else PARTS if words.only is None else tuple(words.only.split(","))
     unknown = set(words.parts) - set(PARTS)
     if unknown:
         parser.error(f"--only: {', '.join(sorted(unknown))}, allowed {', '.join(PARTS)}")
@@ -343,9 +396,14 @@ def main():
     parts = words.parts
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        begins = "tests" in parts and not words.more
+        begins = "tests" in parts and not words.more and words.again is None
         digest = info["kernel_digest"]
         report = empty_report(num_gpus, digest) if begins else earlier_report(words.report, digest)
+        if words.again is not None:
+            run_again(report, words.tests, words.again, folder, num_gpus)
+            write(report, words.report)
+            say(f"{words.report}: {'passed' if report['passed'] else 'not passed, or not whole'}")
+            return report["tests"]["failed"] > 0
         tests = Tests(report, words.tests, folder, num_gpus, begun + words.seconds,
                       lambda whole: write(whole, words.report))  # fmt: skip
         if "tests" in parts and num_gpus == 1:

@@ -11,15 +11,17 @@ TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu_test.py"
 
 TESTS = """#!{python}
 import json, os, sys
+if sys.argv[1] == "--gtest_list_tests": sys.exit(print("S.  # a comment\\n  t9  # GetParam() = 9\\n  t3"))
 index = int(os.environ["GTEST_SHARD_INDEX"])
 ran = sys.argv[1].split("json:")[1]
 is_piece = os.environ["GTEST_TOTAL_SHARDS"] == "96"
 if is_piece and index == 7: sys.exit(139)
 why = [{{"failure": "boom"}}] if is_piece and index == 9 else []
-tests = [{{"name": f"t{{index}}", "result": "COMPLETED", "failures": why}}]
+name = f"t{{index}}" if os.environ["GTEST_TOTAL_SHARDS"] != "24" else sys.argv[2].split("=")[1].split(":")[index][2:]
+tests = [{{"name": name, "result": "COMPLETED", "failures": why}}]
 json.dump({{"testsuites": [{{"name": "S", "testsuite": tests}}]}}, open(ran, "w"))
 report = {{"kernel_digest": "d", "cases": [{{"case": f"{{sys.argv[2]}} {{index}}", "compute": "simt",
-                                               "gpus": os.environ["CUDA_VISIBLE_DEVICES"]}}]}}
+                                               "passed": not why, "gpus": os.environ["CUDA_VISIBLE_DEVICES"]}}]}}
 json.dump(report, open(os.environ["ATTEND_GPU_REPORT"], "w"))
 """
 ATTEND = """#!/bin/sh
@@ -55,6 +57,19 @@ def test_a_report_goes_on_where_it_stopped(run):
     assert sorted(counts["failures"]) == ["S.t9", "piece 7 ended with status 139"]
     again, _ = run("--more")  # nothing is missing, nothing is counted twice
     assert again["tests"] == counts and len(again["cases"]) == 101
+
+
+def test_what_failed_may_run_again(run):
+    begun, done = run("--only", "tests", "--seconds", "0")
+    _, done = run("--again", "")
+    assert "misses tests" in done.stderr
+    whole, _ = run("--more")
+    assert sorted(whole["tests"]["failures"]) == ["S.t9", "piece 7 ended with status 139"]
+    again, done = run("--again", "S.t3")  # t9 passes when it is not a piece of all
+    counts = again["tests"]
+    assert counts["failures"] == ["piece 7 ended with status 139"] and counts["failed"] == 1 and done.returncode == 1
+    assert counts["run"] == whole["tests"]["run"] and counts["again"] == ["S.t3", "S.t9"]
+    assert all(case["passed"] for case in again["cases"]) and len(again["cases"]) == len(whole["cases"]) - 1 + 2
 
 
 def test_on_several_gpus_those_of_the_ring_are_a_piece(run):

@@ -27,9 +27,10 @@ struct Comparand {
   const std::vector<double>& truth;
   const StandardTensor& standard;
   const StandardTensor* for_slope = nullptr;  ///< what the slope is held to, where that is another (KeptP::kRounded)
+  double slope_floor = 0;                     ///< what the slope may be off by in any case (kTwoValuedSoftcap)
 };
 
-/// Per block of kRowsPerBlock rows of a head:
+/// Per block of kRowsPerBlock rows of a head, the last one with up to kFewRows - 1 more:
 ///   max |result - truth| <= factor * max |standard - truth| + roundings      and likewise in root mean square;
 /// over the whole tensor: <result, truth> / <truth, truth> is as close to 1 as the standard's;
 /// and NaN, +inf, -inf and finite entries stand exactly where they stand in the truth.

@@ -52,6 +52,13 @@ constexpr std::int64_t kSlopeMinElements = 512;  // fewer elements: the slope is
 // Blocks of at least this many elements must also hold the factor in root mean square.
 constexpr std::int64_t kRmsMinElements = 256;
 constexpr std::int64_t kRowsPerBlock = 64;
+// So few rows at the end of a head are of the block before: what the standard errs by in one or two of them is luck.
+constexpr std::int64_t kFewRows = 8;
+
+// Scores under a soft cap below this may be all but two numbers, and so may the p of every row, as softmax in tiles
+// rounds them: not relative to the row's sum, as the standard does, but to a score that it found first. p that are
+// alike are rounded alike in all rows, and o moves with them, by up to half a unit of p: its slope.
+constexpr double kTwoValuedSoftcap = 2.75;  // 2 softcap log2(e) < 8: how far m may lag behind the maximum
 
 // --- Hard rules, absolute. f32 on N(0,1) inputs. ---
 constexpr double kF32ForwardAbsolute = 1e-5;
