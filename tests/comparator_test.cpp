@@ -166,6 +166,44 @@ TEST_P(Comparator, CatchesAMissingSize) {
 INSTANTIATE_TEST_SUITE_P(AllDtypes, Comparator, testing::Values(DType::kF32, DType::kF16, DType::kBF16),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
+// Of one or two rows the standard's error is luck: they have the budget of the rows before. A bound stays.
+TEST(Blocks, AFewRowsAtTheEndAreOfTheOneBefore) {
+  const auto judged = [](std::int64_t rows, double error_of_last_row) {
+    constexpr std::int64_t kCols = 4;
+    const auto n = static_cast<std::size_t>(rows * kCols);
+    const std::vector<double> truth(n, 1.0);
+    StandardTensor standard = {{1, 1, rows, kCols}, truth, std::vector<double>(n), std::vector<double>(n)};
+    for (std::int64_t i = 0; i < kRowsPerBlock * kCols; ++i) standard.value[static_cast<std::size_t>(i)] = 1.25;
+    std::vector<double> result = truth;
+    result.back() += error_of_last_row;
+    return compare({"o", DType::kF32, kForwardFactor, result, truth, standard}).ok;
+  };
+  EXPECT_TRUE(judged(kRowsPerBlock + 1, 0.45));
+  EXPECT_FALSE(judged(kRowsPerBlock + 1, 0.55));
+  EXPECT_TRUE(judged(kRowsPerBlock + kFewRows - 1, 0.45));
+  EXPECT_FALSE(judged(kRowsPerBlock + kFewRows, 0.45)) << "a block of their own";
+}
+
+// p that are alike are rounded alike: a factor of less than half a unit is allowed where a case asks for that, and only
+// there.
+TEST(Slope, MayBeOffByItsFloor) {
+  constexpr std::int64_t kRows = 64, kCols = 16;
+  constexpr auto kCount = static_cast<std::size_t>(kRows * kCols);
+  std::vector<double> truth(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) truth[i] = 1 + static_cast<double>(i % 7);
+  StandardTensor standard = {{1, 1, kRows, kCols}, truth, std::vector<double>(kCount), std::vector<double>(kCount)};
+  const auto judged = [&](double factor, double slope_floor) {
+    std::vector<double> result = truth;
+    for (double& x : result) x *= factor;
+    for (std::size_t i = 0; i < kCount; ++i) standard.walk[i] = 0.01;  // room for single entries
+    return compare({"o", DType::kBF16, kForwardFactor, result, truth, standard, nullptr, slope_floor}).ok;
+  };
+  const double half = unit_roundoff(DType::kBF16) / 2;
+  EXPECT_FALSE(judged(1 + 0.5 * half, 0));
+  EXPECT_TRUE(judged(1 + 0.5 * half, half));
+  EXPECT_FALSE(judged(1 + 1.1 * half, half));
+}
+
 TEST(TensorBuffer, SeesAWriteOutsideOfItself) {
   for (const Layout layout : {Layout::kBHSD, Layout::kBSHD, Layout::kPadded}) {
     const TensorBuffer t(DType::kF32, {2, 3, 4, 5}, {layout, 3});

@@ -6,9 +6,9 @@
                                               into one that is there, of the same kernels
     tools/gpu_test.py --more --seconds N ...  goes on with the tests that a report of the same kernels misses, and
                                               begins none after N seconds: where a GPU is to be had for minutes
-    tools/gpu_test.py --again FILTER ...      runs the tests that a report of the same kernels says have failed once more,
-                                              and those of a filter of GoogleTest: what they gave takes the old's place,
-                                              and the report tells it
+    tools/gpu_test.py --again FILTER ...      runs what a report of the same kernels says has failed once more, and the
+                                              tests of a filter of GoogleTest: what they give takes the place of what
+                                              they gave, and the report names them
 
 Kernels that many tests share are compiled first, on all cores. The tests run in pieces, several processes that share
 the GPU: most of their time is the float64 reference on the host. The report is written after each piece. Then
@@ -17,9 +17,9 @@ python/tests with the given interpreter, which has attend, torch and pytest; whe
 at once. Where there is no GPU, everything is reported as skipped and no report is written.
 
 The report: device, driver, kernel_digest (as `attend info --json` prints it: the report is current while they agree),
-tests (run, failed, skipped, names of the failed, pieces that are missing, what ran again), sanitizers (tool, errors, summary), python
-(the same as tests, the reasons of what was skipped, the version of torch), and cases: each comparison with its error
-and budget.
+tests (run, failed, skipped, names of the failed, pieces that are missing, what ran again), sanitizers (tool, errors,
+summary), python (the same as tests, the reasons of what was skipped, the version of torch), and cases: each comparison
+with its error and budget.
 """
 
 import argparse
@@ -219,7 +219,7 @@ def names_of(tests, chosen):
 
 
 def run_again(report, tests, chosen, folder, num_gpus):
-    """The failed tests of a whole report, and those of a filter: what they give now takes the place of what they gave."""
+    """The failed tests of a whole report, and those of a filter: what they give takes the place of what they gave."""
     counts = report["tests"]
     if counts["missing"]:
         sys.exit("gpu-test: --again: the report misses tests, allowed a whole one: --more goes on with it")
@@ -378,7 +378,8 @@ def parse():
     parser.add_argument("python", help="an interpreter with attend, torch and pytest")
     parser.add_argument("report", type=pathlib.Path, help="JSON")
     words = parser.parse_args()
-    words.parts = ("tests",) if words.more or words.again is not None else PARTS if words.only is None else tuple(words.only.split(","))
+    in_full = PARTS if words.only is None else tuple(words.only.split(","))
+    words.parts = ("tests",) if words.more or words.again is not None else in_full
     unknown = set(words.parts) - set(PARTS)
     if unknown:
         parser.error(f"--only: {', '.join(sorted(unknown))}, allowed {', '.join(PARTS)}")
