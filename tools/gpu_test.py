@@ -242,7 +242,8 @@ def run_again(report, tests, chosen, folder, num_gpus):
     for name, why in bad.items():
         say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
     counts["failures"] = [n for n in counts["failures"] if n not in results] + list(bad)  # what did not run stays
-    counts["failures"] += [f"{name} did not end" for name in names if name not in results]
+    silent = [name for name in names if name not in results and name not in counts["failures"]]
+    counts["failures"] += [f"{name} did not end" for name in silent]
     counts["failed"] = len(counts["failures"])
     counts["again"] = sorted({*counts.get("again", []), *results})
     new = {(case["compute"], case["case"]) for case in cases}
