@@ -10,7 +10,13 @@ from attend._errors import ArgumentError
 from attend._settings import NO_EXTRAS, Extras, Settings, dense_layout, signed_bits, window_of
 
 _front_of_torch: Any = None  # attend.torch, once a call has needed it: an import statement costs, even of what is there
-_UNSET = 0  # the default of seed and offset, compared by identity: of a tensor or a symbol no value is asked for
+# What attend.torch has for calls with few options, likewise. In a small model the host works for one call after another
+# what is in its caches no more: there a Python function costs a microsecond.
+_plain_attention: Any = None
+# Defaults, compared by identity: of a tensor or a symbol no value is asked for, and it costs little.
+_UNSET = 0  # seed and offset
+_OPEN = (-1, -1)
+_NO_SOFTCAP = 0.0
 
 
 def attention(
@@ -20,9 +26,9 @@ def attention(
     *,
     layout: str = "bhsd",
     causal: bool = False,
-    window: Sequence[Optional[int]] = (-1, -1),
+    window: Sequence[Optional[int]] = _OPEN,
     scale: Optional[float] = None,
-    softcap: float = 0.0,
+    softcap: float = _NO_SOFTCAP,
     bias: Any = None,
     mask: Any = None,
     alibi_slopes: Any = None,
@@ -91,6 +97,16 @@ def attention(
     Source: Dao, FlashAttention-2 (2023), Algorithms 1 and 2; Milakov & Gimelshein, Online normalizer calculation for
     softmax (2018).
     """
+    if window is _OPEN and softcap is _NO_SOFTCAP and seed is _UNSET and offset is _UNSET:
+        torch = sys.modules.get("torch")
+        # What is traced knows nothing of the library, and would be traced anew for another plain_attention.
+        if torch is not None and not torch.compiler.is_dynamo_compiling() and _plain_attention is not None:
+            if bias is None and mask is None and alibi_slopes is None:
+                results = _plain_attention(
+                    q, k, v, layout, causal, scale, dropout_p, deterministic, compute, return_lse
+                )  # fmt: skip
+                if results is not None:
+                    return results
     left, right = window_of(window)
     scale, softcap = _number("scale", scale), _number("softcap", softcap)
     seed, offset, state = _random_numbers(q, seed, offset)
@@ -260,7 +276,7 @@ def _forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_
 
 
 def _torch_front() -> Any:
-    global _front_of_torch
+    global _front_of_torch, _plain_attention
     if sys.modules["torch"].compiler.is_compiling():  # or what it traces would be compiled anew once this is set
         from attend import torch as front
 
@@ -268,7 +284,7 @@ def _torch_front() -> Any:
     if _front_of_torch is None:
         from attend import torch as front
 
-        _front_of_torch = front
+        _front_of_torch, _plain_attention = front, front.plain_attention
     return _front_of_torch
 
 

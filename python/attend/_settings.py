@@ -87,6 +87,19 @@ def dense_layout(layout: str) -> str:
     return layout
 
 
+def plain_settings(
+    layout: Any, causal: Any, scale: Any, dropout_p: Any, deterministic: Any, compute: Any
+) -> Optional[Settings]:
+    """Where all are of types whose values never change: the library keeps what it read from the Settings."""
+    types = (type(layout), type(causal), type(dropout_p), type(deterministic), type(compute))
+    if types != (str, bool, float, bool, str) or not (scale is None or type(scale) is float):
+        return None
+    return Settings(
+        layout=dense_layout(layout), causal=causal, scale=scale, dropout_p=dropout_p, deterministic=deterministic,
+        compute=compute,
+    )  # fmt: skip
+
+
 def output_shapes(q_shape: Any, v_shape: Any, layout: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shapes of o and lse. What else the shapes must fulfil, the library checks."""
     wanted = 3 if layout == "thd" else 4

@@ -120,22 +120,11 @@ Views views_of(const Array& q, const Array& k, const Array& v, nb::handle o, nb:
 }
 
 Options options_of(const Array& q, const Array& k, const Array& v, nb::handle extras, nb::handle settings) {
-  Options options;
-  options.compute = setting<std::string>(settings, Setting::kCompute);
+  Options options = options_without_extras(settings);
   Params& params = options.params;
-  if (!item(settings, Setting::kScale).is_none()) params.scale = setting<double>(settings, Setting::kScale);
-  params.causal = setting<bool>(settings, Setting::kCausal);
-  params.window_left = setting<std::int64_t>(settings, Setting::kWindowLeft);
-  params.window_right = setting<std::int64_t>(settings, Setting::kWindowRight);
-  params.softcap = setting<double>(settings, Setting::kSoftcap);
-  params.dropout_p = setting<double>(settings, Setting::kDropoutP);
-  // Frameworks have no unsigned 64-bit scalars: the bits travel in a signed one.
-  params.seed = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kSeed));
-  params.offset = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kOffset));
   if (const MaybeArray state = maybe_array(extras, Extra::kPhiloxState)) {
     params.philox_state = philox_state_view("philox_state", *state, q.device);
   }
-  params.deterministic = setting<bool>(settings, Setting::kDeterministic);
   const MaybeArray bias = maybe_array(extras, Extra::kBias);
   check_dtypes(q, k, v, bias, options.compute);
   if (bias) params.bias = scores_view("bias", *bias);
@@ -205,6 +194,23 @@ void run_backward(const Call& call, Stream stream) {
   const Gradients& g = call.gradients.value();
   const nb::gil_scoped_release release;
   attend::backward(g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, call.params(), stream, g.extras);
+}
+
+Options options_without_extras(nb::handle settings) {
+  Options options;
+  options.compute = setting<std::string>(settings, Setting::kCompute);
+  Params& params = options.params;
+  if (!item(settings, Setting::kScale).is_none()) params.scale = setting<double>(settings, Setting::kScale);
+  params.causal = setting<bool>(settings, Setting::kCausal);
+  params.window_left = setting<std::int64_t>(settings, Setting::kWindowLeft);
+  params.window_right = setting<std::int64_t>(settings, Setting::kWindowRight);
+  params.softcap = setting<double>(settings, Setting::kSoftcap);
+  params.dropout_p = setting<double>(settings, Setting::kDropoutP);
+  // Frameworks have no unsigned 64-bit scalars: the bits travel in a signed one.
+  params.seed = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kSeed));
+  params.offset = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kOffset));
+  params.deterministic = setting<bool>(settings, Setting::kDeterministic);
+  return options;
 }
 
 Layout layout_of_call(nb::handle settings) {

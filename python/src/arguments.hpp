@@ -18,6 +18,10 @@ struct Options {
   std::string compute;
 };
 
+/// What the named tuple says; the tensors of Extras, to which options point, are not among it.
+/// @throws Error (kInvalidArgument) naming the setting.
+[[nodiscard]] Options options_without_extras(nb::handle settings);
+
 /// The tensors that forward and backward have in common. forward may go without lse.
 struct Views {
   Tensor q, k, v, o;

@@ -220,6 +220,7 @@ def test_tensors_are_read_the_same_by_either_way(torch, device, monkeypatch):
             continue  # a torch without the table
         monkeypatch.setattr(_operators, "_view", view)
         if view is _operators._view_by_public_names:
+            without_the_shortest_way(monkeypatch)
             for name in ("short_forward", "short_backward"):
                 monkeypatch.setattr(_shortcut, name, lambda *a: None)
         o = attend.attention(q, k, v, causal=True)
@@ -227,35 +228,105 @@ def test_tensors_are_read_the_same_by_either_way(torch, device, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(results[0], results[-1]))
 
 
+def without_the_shortest_way(monkeypatch):
+    from attend import _api
+    from attend.torch import _shortcut
+
+    monkeypatch.setattr(_api, "_plain_attention", None)
+    monkeypatch.setattr(_shortcut, "short_attention", _shortcut.no_short_way)
+
+
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("return_lse", [False, True])
-def test_the_short_way_is_taken_and_gives_the_same(torch, device, monkeypatch, layout, dtype, return_lse):
+def test_the_short_ways_are_taken_and_give_the_same(torch, device, monkeypatch, layout, dtype, return_lse):
     from attend.torch import _shortcut
 
     if _shortcut.short_forward is _shortcut.no_short_way:
         pytest.skip("torch has no table of C functions")
     # As a model has them: parts of one tensor, and a gradient that is dense.
     qkv = torch.randn(2, 9, 3, 9, 16, device=device, dtype=getattr(torch, dtype), requires_grad=True)
-    options = {"layout": layout, "causal": True, "return_lse": return_lse}
+    attend.attention(*qkv.unbind(2), layout=layout)  # the first call of all goes the long way
+    originals = {name: getattr(_shortcut, name) for name in ("short_forward", "short_backward")}
     results = []
     taken = []
-    for is_short in (True, False):
-        for name in ("short_forward", "short_backward"):
-            way = getattr(_shortcut, name) if is_short else _shortcut.no_short_way
-            monkeypatch.setattr(_shortcut, name, lambda *a, way=way: taken.append(way(*a)) or taken[-1])
-        found = attend.attention(*qkv.unbind(2), **options)
+    for way in ("plain", "short", "long"):
+        if way != "plain":
+            without_the_shortest_way(monkeypatch)
+        for name, original in originals.items():
+            function = _shortcut.no_short_way if way == "long" else original
+            monkeypatch.setattr(_shortcut, name, lambda *a, f=function: taken.append(f(*a)) or taken[-1])
+        found = attend.attention(*qkv.unbind(2), layout=layout, causal=True, return_lse=return_lse)
         found = found if return_lse else (found,)
+        assert found[0].grad_fn.name() == ("PlainAttentionBackward" if way == "plain" else "EagerAttentionBackward")
         loss = sum(x.float().square().sum() for x in found)
         (gradient,) = torch.autograd.grad(loss, qkv)
         results.append((*found, gradient))
-        assert [x is not None for x in taken] == [is_short] * 2
+        assert [x is not None for x in taken] == ([] if way == "plain" else [way == "short"] * 2)
         taken.clear()
-    for a, b in zip(*results):
-        assert torch.equal(a, b) and a.stride() == b.stride()
+    for others in results[1:]:
+        for a, b in zip(results[0], others):
+            assert torch.equal(a, b) and a.stride() == b.stride()
     with torch.no_grad():
         monkeypatch.undo()
         assert torch.equal(attend.attention(*qkv.unbind(2), layout=layout, causal=True), results[0][0])
+
+
+def test_what_no_short_way_is_for_goes_the_long_way_backward(torch, device):
+    """Saved tensors that a hook has changed, no gradient of o, and rows that torch would not give densely."""
+    q, k, v = (torch.randn(1, 2, 8, 16, device=device, requires_grad=True) for _ in range(3))
+    want = torch.autograd.grad(attend.attention(q, k, v).square().sum(), (q, k, v))
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: -x, lambda x: torch._neg_view(x)):
+        o = attend.attention(q, k, v)
+    for a, b in zip(torch.autograd.grad(o.square().sum(), (q, k, v)), want):
+        assert torch.equal(a, b)
+    _, lse = attend.attention(q, k, v, return_lse=True)
+    dq, dk, dv = torch.autograd.grad(lse.sum(), (q, k, v), materialize_grads=True)
+    assert dq.abs().sum() > 0 and dk.abs().sum() > 0 and dv.abs().sum() == 0
+
+
+def test_options_that_equal_known_ones_mean_the_same_and_others_do_not(torch, device, monkeypatch):
+    """What the library keeps of a call's options is found by what they are: numbers by value, of their own type."""
+    q, k, v = (torch.randn(1, 2, 8, 16, device=device) for _ in range(3))
+
+    def check(**options):
+        found = attend.attention(q, k, v, **options)
+        with monkeypatch.context() as patch:
+            without_the_shortest_way(patch)
+            assert torch.equal(found, attend.attention(q, k, v, **options)), options
+
+    check()
+    scales = [0.1, float("0.1"), -0.1, 0.0, -0.0, 1, True, torch.tensor(0.3), np.float64(0.1), np.float32(0.1)]
+    for scale in scales:
+        for causal in (False, True, 0, 1):
+            check(scale=scale, causal=causal)
+    for number in range(200):  # more than the library keeps
+        check(scale=number / 64)
+    scale = torch.tensor(0.5)
+    check(scale=scale)
+    scale.mul_(3)
+    check(scale=scale)
+    check(deterministic=True, dropout_p=0.5)
+    check(dropout_p=0.5, layout="bs" + "hd"[:2])
+    for options, message in (
+        ({"layout": ["bhsd"]}, "layout: "), ({"layout": "sbhd"}, "layout: "), ({"compute": 3}, "compute: 3"),
+        ({"causal": "yes"}, "causal: 'yes'"), ({"scale": "1"}, "scale: '1'"), ({"dropout_p": 2.0}, "dropout_p: 2"),
+    ):  # fmt: skip
+        for _ in range(2):
+            with pytest.raises(attend.Error) as caught:
+                attend.attention(q, k, v, **options)
+            assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("inputs", ["float32", "bfloat16"])
+def test_autocast_goes_the_shortest_way_where_it_has_nothing_to_cast(torch, device, inputs):
+    q, k, v = (torch.randn(1, 2, 8, 16, device=device, requires_grad=True) for _ in range(3))
+    want = attend.attention(q.bfloat16(), k.bfloat16(), v.bfloat16())
+    with torch.autocast(torch.device(device).type, torch.bfloat16):
+        o = attend.attention(*(x.to(getattr(torch, inputs)) for x in (q, k, v)))
+    assert torch.equal(o, want)
+    if want.grad_fn.name() == "PlainAttentionBackward":
+        assert (o.grad_fn.name() == "PlainAttentionBackward") == (inputs == "bfloat16")
 
 
 def test_the_library_finds_the_same_way_as_python(torch, device):

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/choice_memory.hpp"
 #include "core/problem.hpp"
 #include "cpu/backends.hpp"
 #include "cuda/driver/nvtx.hpp"
@@ -18,7 +19,7 @@ namespace {
 
 /// The backend for the problem's device that expects to be done first, or the first that lacks nothing where they make
 /// no estimates; where none does, the complaint of the last one, which is the one that supports most.
-const Backend& best_backend(const Problem& problem) {
+const Backend& find_best_backend(const Problem& problem) {
   const Backend* last = nullptr;
   const Backend* best = nullptr;
   double least = std::numeric_limits<double>::infinity();
@@ -35,6 +36,15 @@ const Backend& best_backend(const Problem& problem) {
   if (best != nullptr) return *best;
   if (last == nullptr) throw Error(ErrorCode::kUnsupported, "compute: no backend for the tensors' device");
   throw Error(ErrorCode::kUnsupported, lack_of(*last, problem).value_or("compute: no backend supports the problem"));
+}
+
+const Backend& best_backend(const Problem& problem) {
+  if (problem.q.device.type != DeviceType::kCUDA || problem.placement) return find_best_backend(problem);
+  const ProblemKey key(problem);
+  if (const Backend* known = remembered_choice(key)) return *known;
+  const Backend& best = find_best_backend(problem);
+  remember_choice(key, best);
+  return best;
 }
 
 }  // namespace

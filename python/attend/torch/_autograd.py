@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from attend import _core
 from attend._errors import UnsupportedError
-from attend._settings import NO_EXTRAS, Extras, Settings
+from attend._settings import NO_EXTRAS, Extras, Settings, plain_settings
 from attend.torch import _shortcut, _vmap
 from attend.torch._operators import compute_gradients, library
 from attend.torch._shortcut import nothing_stands_between
@@ -85,6 +86,17 @@ class EagerAttention(torch.autograd.Function):
         return _backward_in_python(ctx, saved, dout, dlse) if results is None else results
 
 
+class PlainAttention(torch.autograd.Function):
+    """o, or (o, lse), of q, k, v, settings and return_lse: EagerAttention without extras, and without Python.
+
+    Between the kernels of a small model everything that the host runs is cold, and each Python function costs
+    microseconds.
+    """
+
+    forward = staticmethod(_core.plain_forward)
+    backward = staticmethod(_core.plain_backward)
+
+
 def _backward_in_python(ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any) -> tuple[Any, ...]:
     q, k, v, o, lse, *rest = saved
     extras = _spread(rest, ctx.given) if rest else NO_EXTRAS
@@ -103,6 +115,13 @@ apply_eagerly = (
     if _shortcut.way_of is _shortcut.way_in_python
     else super(torch.autograd.Function, EagerAttention).apply
 )
+
+
+if _shortcut.way_of is not _shortcut.way_in_python:
+    _core.learn_ways(
+        super(torch.autograd.Function, PlainAttention).apply, _shortcut.run_forward, _backward_in_python, plain_settings
+    )
+    _shortcut.short_attention, _shortcut.plain_attention = _core.short_attention, _core.plain_attention
 
 
 def _spread(tensors: list[Any], given: tuple[bool, ...]) -> Extras:

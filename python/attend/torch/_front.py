@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 
 from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import NO_EXTRAS, Extras, Settings, signed_bits
+from attend.torch import _shortcut
 from attend.torch._autograd import apply_eagerly, autocast
 from attend.torch._meta import check_devices
 from attend.torch._shortcut import AUTOCAST, AUTOGRAD, way_of
@@ -23,6 +24,10 @@ def attention(
 ) -> tuple[torch.Tensor, Any]:
     """(o, lse), differentiable. Without `return_lse`, lse is None where backward does not want it either."""
     if not torch.compiler.is_compiling():
+        if extras is NO_EXTRAS:
+            short = _shortcut.short_attention(q, k, v, settings, return_lse)
+            if short is not None:
+                return short if return_lse else (short, None)
         given = (q, k, v) if extras is NO_EXTRAS else (q, k, v, *(x for x in extras if x is not None))
         way = way_of(given)
         if way:

@@ -19,14 +19,14 @@ from attend.torch._operators import as_torch_is_told, raw_stream, run_forward
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _STRIDED = torch.strided
 _watchers: Optional[tuple[Any, ...]]
+_gradients_watchers: tuple[Any, ...] = ()  # those of autograd's engine, which no Python calls
 try:
-    _watchers = (
+    _gradients_watchers = (
         torch._C._len_torch_dispatch_stack,
-        torch._C._len_torch_function_stack,
         torch._C._functorch.peek_interpreter_stack,  # None where no transform is active
-        torch._C._get_tracing_state,  # of torch.jit.trace, likewise
         torch._C._autograd._profiler_enabled,  # which shows what goes through the dispatcher
     )
+    _watchers = (*_gradients_watchers, torch._C._len_torch_function_stack, torch._C._is_tracing)  # by torch.jit.trace
     # Asked for here: their absence shows here.
     forward_ad._current_level, torch.Tensor._is_zerotensor, torch._is_functional_tensor  # noqa: B018
 except AttributeError:  # another release names them otherwise: the long way is always right
@@ -84,12 +84,15 @@ names_of_torch = {
     "float32": torch.float32,
     "raw_stream": raw_stream,
     "is_grad_enabled": torch.is_grad_enabled,
+    "is_any_autocast_enabled": getattr(torch._C, "_is_any_autocast_enabled", lambda: True),
     "is_autocast_enabled": torch.is_autocast_enabled,
-    "wants_determinism": torch.are_deterministic_algorithms_enabled,
+    "autocast_dtype": torch.get_autocast_dtype,
+    "wants_determinism": getattr(torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled),
     "as_torch_is_told": as_torch_is_told,
     "forward_ad": forward_ad,
     "no_extras": NO_EXTRAS,
     "watchers": _watchers,
+    "gradients_watchers": _gradients_watchers,
 }
 
 
@@ -102,6 +105,9 @@ def _library_can_ask() -> bool:
 way_of: Callable[[tuple[Any, ...]], int] = way_in_python
 short_forward: Callable[..., Any] = no_short_way
 short_backward: Callable[..., Any] = no_short_way
+# The whole call, autograd among it: attend.torch._autograd sets them.
+short_attention: Callable[..., Any] = no_short_way
+plain_attention: Callable[..., Any] = no_short_way
 if _library_can_ask():
     _core.learn_torch(names_of_torch)
     way_of, short_forward, short_backward = _core.way_of, _core.short_forward, _core.short_backward

@@ -1,0 +1,35 @@
+// What "auto" took for problems like this one, so that a model's calls, alike step after step, do not ask every backend
+// each time: between a small model's kernels that code is in no cache.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "core/backend.hpp"
+
+namespace attend::core {
+
+/// All of a problem that a choice among a GPU's backends may depend on, as numbers; of addresses only what they are
+/// multiples of. Not of parts (Problem::placement).
+class ProblemKey {
+ public:
+  explicit ProblemKey(const Problem& p);
+  [[nodiscard]] bool operator==(const ProblemKey& other) const;
+  [[nodiscard]] std::uint64_t hash() const;
+
+ private:
+  static constexpr std::size_t kNumbersOfTensor = 9, kMostTensors = 15, kMostOthers = 25;
+
+  void add(std::int64_t number) { numbers_.at(count_++) = number; }
+  void add(const Tensor& t);
+  void add(const std::optional<Tensor>& t);
+
+  std::size_t count_ = 0;
+  std::array<std::int64_t, kNumbersOfTensor * kMostTensors + kMostOthers> numbers_;  // the first count_ are set
+};
+
+/// The calling thread's backend for problems with this key; null where it has none, or not any more.
+[[nodiscard]] const Backend* remembered_choice(const ProblemKey& key);
+void remember_choice(const ProblemKey& key, const Backend& backend);
+
+}  // namespace attend::core

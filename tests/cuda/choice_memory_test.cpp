@@ -1,0 +1,133 @@
+// What "auto" remembers of a problem: all that another answer could come from, and nothing of another problem's.
+#include "core/choice_memory.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "core/dispatch.hpp"
+#include "cuda/made_up.hpp"
+
+namespace attend::test {
+namespace {
+
+using core::Problem;
+using core::ProblemKey;
+
+std::vector<MadeUp> all_problems() {
+  std::vector<MadeUp> all = problems(false);
+  for (MadeUp& made : problems(true)) all.push_back(std::move(made));
+  return all;
+}
+
+void move_by(Tensor& t, std::uintptr_t bytes) {
+  t.data = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(t.data) + bytes);
+}
+
+void toggle(std::optional<Tensor>& t) {
+  t = t ? std::nullopt : std::optional(Tensor{});
+}
+
+struct Change {
+  const char* name;
+  std::function<void(Problem&)> make;
+};
+
+/// One for each thing that a backend may look at.
+std::vector<Change> changes(const Problem& p) {
+  std::vector<Change> all = {
+      {"num_sequences", [](Problem& x) { x.num_sequences += 1; }},
+      {"num_heads_q", [](Problem& x) { x.num_heads_q += 1; }},
+      {"num_heads_k", [](Problem& x) { x.num_heads_k += 1; }},
+      {"max_seqlen_q", [](Problem& x) { x.max_seqlen_q += 1; }},
+      {"max_seqlen_k", [](Problem& x) { x.max_seqlen_k += 1; }},
+      {"head_dim", [](Problem& x) { x.head_dim += 1; }},
+      {"head_dim_v", [](Problem& x) { x.head_dim_v += 1; }},
+      {"scale", [](Problem& x) { x.scale = -x.scale; }},
+      {"softcap", [](Problem& x) { x.softcap += 1; }},
+      {"window_left", [](Problem& x) { x.window_left += 1; }},
+      {"window_right", [](Problem& x) { x.window_right += 1; }},
+      {"dropout_p", [](Problem& x) { x.dropout_p += 0.25; }},
+      {"philox_state", [](Problem& x) { x.philox_state = reinterpret_cast<const std::uint64_t*>(256); }},
+      {"deterministic", [](Problem& x) { x.deterministic = !x.deterministic; }},
+      {"workspace",
+       [](Problem& x) {
+         x.workspace = {reinterpret_cast<void*>(256), 0};
+       }},
+      {"result_dtype", [](Problem& x) { x.result_dtype = DType::kF32; }},
+      {"adds_to_outputs", [](Problem& x) { x.adds_to_outputs = true; }},
+      {"is_first_of_rows", [](Problem& x) { x.is_first_of_rows = true; }},
+      {"is_first_of_keys", [](Problem& x) { x.is_first_of_keys = true; }},
+      {"varlen", [](Problem& x) { x.varlen = Varlen{.num_sequences = x.num_sequences}; }},
+      {"lse", [](Problem& x) { x.lse.reset(); }},
+      {"alibi_slopes", [](Problem& x) { x.alibi_slopes = x.q; }},
+      {"bias", [](Problem& x) { toggle(x.bias); }},
+      {"mask", [](Problem& x) { x.mask = x.q; }},
+      {"dlse", [](Problem& x) { x.dlse = x.q; }},
+      {"delta", [](Problem& x) { x.delta = x.q; }},
+      {"dbias", [](Problem& x) { toggle(x.dbias); }},
+  };
+  std::vector<Tensor Problem::*> tensors = {&Problem::q, &Problem::k, &Problem::v, &Problem::o};
+  if (p.is_backward) {
+    for (const auto t : {&Problem::dout, &Problem::dq, &Problem::dk, &Problem::dv}) tensors.push_back(t);
+  }
+  for (const auto t : tensors) {
+    all.push_back(
+        {"dtype", [t](Problem& x) { (x.*t).dtype = (x.*t).dtype == DType::kF16 ? DType::kF32 : DType::kF16; }});
+    all.push_back({"device", [t](Problem& x) { (x.*t).device.index += 1; }});
+    all.push_back({"alignment", [t](Problem& x) { move_by(x.*t, 2); }});
+    for (std::size_t d = 0; d < 4; ++d) {
+      all.push_back({"shape", [t, d](Problem& x) { (x.*t).shape[d] += 1; }});
+      all.push_back({"stride", [t, d](Problem& x) { (x.*t).stride[d] += 1; }});
+    }
+  }
+  return all;
+}
+
+TEST(ChoiceMemory, AKeyHasEverythingThatAChoiceMayDependOn) {
+  for (const MadeUp& made : all_problems()) {
+    const ProblemKey key(made.problem);
+    for (const Change& change : changes(made.problem)) {
+      Problem changed = made.problem;
+      change.make(changed);
+      EXPECT_FALSE(ProblemKey(changed) == key) << change.name;
+    }
+    Problem elsewhere = made.problem;
+    for (Tensor* t : {&elsewhere.q, &elsewhere.dv}) move_by(*t, 4096);
+    elsewhere.seed += 1;
+    EXPECT_TRUE(ProblemKey(elsewhere) == key) << "a model's next step has other addresses and another seed";
+    EXPECT_EQ(ProblemKey(elsewhere).hash(), key.hash());
+  }
+}
+
+TEST(ChoiceMemory, AutoTakesWhatAThreadWithoutMemoryTakes) {
+  const std::vector<MadeUp> all = all_problems();  // far more than are remembered
+  for (int turn = 0; turn < 2; ++turn) {
+    for (const MadeUp& made : all) {
+      const core::Backend& backend = core::choose("auto", made.problem);
+      EXPECT_EQ(&core::choose("auto", made.problem), &backend);
+      EXPECT_EQ(core::remembered_choice(ProblemKey(made.problem)), &backend);
+      const core::Backend* fresh = nullptr;
+      std::thread([&] {
+        EXPECT_EQ(core::remembered_choice(ProblemKey(made.problem)), nullptr);
+        fresh = &core::choose("auto", made.problem);
+      }).join();
+      EXPECT_EQ(fresh, &backend);
+    }
+  }
+}
+
+TEST(ChoiceMemory, PartsOfARingAndWhatNobodyTakesAreNotRemembered) {
+  MadeUp part(DType::kF16);
+  part.problem.placement = core::Placement{.whole_seqlen_q = 1000, .whole_seqlen_k = 1000};
+  (void)core::choose("auto", part.problem);
+  EXPECT_EQ(core::remembered_choice(ProblemKey(part.problem)), nullptr);
+  const MadeUp unknown(DType::kF16, {}, {}, false, 1);
+  for (int turn = 0; turn < 2; ++turn) EXPECT_THROW((void)core::choose("auto", unknown.problem), Error);
+  EXPECT_EQ(core::remembered_choice(ProblemKey(unknown.problem)), nullptr);
+}
+
+}  // namespace
+}  // namespace attend::test
