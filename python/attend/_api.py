@@ -97,10 +97,11 @@ def attention(
     Source: Dao, FlashAttention-2 (2023), Algorithms 1 and 2; Milakov & Gimelshein, Online normalizer calculation for
     softmax (2018).
     """
-    if window is _OPEN and softcap is _NO_SOFTCAP and seed is _UNSET and offset is _UNSET:
-        torch = sys.modules.get("torch")
-        # What is traced knows nothing of the library, and would be traced anew for another plain_attention.
-        if torch is not None and not torch.compiler.is_dynamo_compiling() and _plain_attention is not None:
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)  # None too while another thread imports torch
+    # What is traced knows nothing of the library, compares no symbols by identity, and would be traced anew for another
+    # _plain_attention.
+    if compiler is not None and not compiler.is_dynamo_compiling() and _plain_attention is not None:
+        if window is _OPEN and softcap is _NO_SOFTCAP and seed is _UNSET and offset is _UNSET:
             if bias is None and mask is None and alibi_slopes is None:
                 results = _plain_attention(
                     q, k, v, layout, causal, scale, dropout_p, deterministic, compute, return_lse

@@ -12,16 +12,26 @@ namespace {
 
 struct Known {
   std::array<nb::object, std::tuple_size_v<PlainOptions>> options;
-  PlainSettings settings;
+  std::shared_ptr<const PlainSettings> settings;
 };
 
-/// The GIL guards it. Entries stay where they are.
+/// The GIL guards it.
 std::vector<std::unique_ptr<const Known>>& all_known() {
   static auto* all = new std::vector<std::unique_ptr<const Known>>();  // outlives the interpreter
   return *all;
 }
 
-constexpr std::size_t kMostKnown = 64;  // who computes another scale for each call reads each anew
+/// Takes the place of the oldest where there are many: who computes another scale for each call reads each anew.
+void remember(std::unique_ptr<const Known> known) {
+  constexpr std::size_t kMost = 32;
+  static std::size_t oldest = 0;
+  if (all_known().size() < kMost) {
+    all_known().push_back(std::move(known));
+  } else {
+    all_known()[oldest].swap(known);  // the former goes when all is in order: Python may run then
+    oldest = (oldest + 1) % kMost;
+  }
+}
 
 /// A number's object is often another at each call.
 bool is_same(nb::handle a, nb::handle b) {
@@ -50,27 +60,26 @@ Params PlainSettings::params() const {
   return params;
 }
 
-const PlainSettings* settings_of(const PlainOptions& options, nb::handle make) {
+std::shared_ptr<const PlainSettings> settings_of(const PlainOptions& options, nb::handle make) {
   for (const auto& known : all_known()) {
-    if (has_options(*known, options)) return &known->settings;
+    if (has_options(*known, options)) return known->settings;
   }
-  if (all_known().size() >= kMostKnown) return nullptr;
   const auto& [layout, causal, scale, dropout_p, deterministic, compute] = options;
   const nb::object tuple = make(layout, causal, scale, dropout_p, deterministic, compute);
   if (tuple.is_none()) return nullptr;
   auto known = std::make_unique<Known>();
   for (std::size_t i = 0; i < options.size(); ++i) known->options[i] = nb::borrow(options[i]);
-  known->settings = PlainSettings::read(tuple);
-  all_known().push_back(std::move(known));
-  return &all_known().back()->settings;
+  known->settings = std::make_shared<const PlainSettings>(PlainSettings::read(tuple));
+  const auto settings = known->settings;
+  remember(std::move(known));
+  return settings;
 }
 
-const PlainSettings& known_or_read(nb::handle tuple, PlainSettings& own) {
+std::shared_ptr<const PlainSettings> known_or_read(nb::handle tuple) {
   for (const auto& known : all_known()) {
-    if (known->settings.tuple.is(tuple)) return known->settings;
+    if (known->settings->tuple.is(tuple)) return known->settings;
   }
-  own = PlainSettings::read(tuple);
-  return own;
+  return std::make_shared<const PlainSettings>(PlainSettings::read(tuple));
 }
 
 }  // namespace attend::python

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <array>
+#include <memory>
 
 #include "arguments.hpp"
 
@@ -25,11 +26,11 @@ struct PlainSettings {
 /// layout, causal, scale, dropout_p, deterministic, compute, as a caller of `attention` gives them.
 using PlainOptions = std::array<nb::handle, 6>;
 
-/// What is known of the options; where nothing is, `make` (of attend/_api.py) is asked for a Settings of theirs. Valid
-/// for ever. Null where it gives None, or where too many are known.
-[[nodiscard]] const PlainSettings* settings_of(const PlainOptions& options, nb::handle make);
+/// What is known of the options; where nothing is, `make` (of attend/_settings.py) is asked for a Settings of theirs.
+/// Null where it gives None.
+[[nodiscard]] std::shared_ptr<const PlainSettings> settings_of(const PlainOptions& options, nb::handle make);
 
-/// The known ones that are this very tuple, or what it says, read into `own`.
-[[nodiscard]] const PlainSettings& known_or_read(nb::handle tuple, PlainSettings& own);
+/// The known ones that are this very tuple, or what it says, read now.
+[[nodiscard]] std::shared_ptr<const PlainSettings> known_or_read(nb::handle tuple);
 
 }  // namespace attend::python

@@ -210,19 +210,20 @@ nb::object short_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle tu
   for (const dltensor& x : memory) {
     if (!is_usual(x) || !(x.dtype == memory[0].dtype)) return nb::none();
   }
-  PlainSettings own;
-  const PlainSettings& settings = known_or_read(tuple, own);
-  const Layout layout = settings.layout;
+  const auto settings = known_or_read(tuple);
+  const Layout layout = settings->layout;
   if (memory[0].shape[3] != memory[2].shape[3] || layout == Layout::kThd) return nb::none();
   const Like o(q);
   if (!o.object.is_valid()) return nb::none();
   const nb::object lse = return_lse ? empty_lse(q, memory[0], layout) : nb::none();
   const Tensor lse_view = return_lse ? rows_of(exchanged_tensor(lse)).value() : Tensor{};
+  // Shapes are the tensors' own, and other threads may change those.
+  const Tensor q_view = heads_of(memory[0], layout), k_view = heads_of(memory[1], layout),
+               v_view = heads_of(memory[2], layout), o_view = heads_of(o.memory, layout);
   const Stream stream = current_stream(memory[0]);
   {
     const nb::gil_scoped_release release;
-    attend::forward(heads_of(memory[0], layout), heads_of(memory[1], layout), heads_of(memory[2], layout),
-                    heads_of(o.memory, layout), return_lse ? &lse_view : nullptr, settings.params(), stream);
+    attend::forward(q_view, k_view, v_view, o_view, return_lse ? &lse_view : nullptr, settings->params(), stream);
   }
   return nb::make_tuple(o.object, lse);
 }
@@ -257,17 +258,18 @@ struct Saved {
 std::array<nb::object, 3> gradients_of(const nb::tuple& saved, nb::handle dout, nb::handle dlse, nb::handle tuple) {
   Saved x;
   if (!x.read(saved, dout, dlse)) return {};
-  PlainSettings own;
-  const PlainSettings& settings =
-      known_or_read(is_true(torch->wants_determinism()) ? torch->as_torch_is_told(tuple) : nb::borrow(tuple), own);
+  const auto settings =
+      known_or_read(is_true(torch->wants_determinism()) ? torch->as_torch_is_told(tuple) : nb::borrow(tuple));
   const Like dq(saved[0]), dk(saved[1]), dv(saved[2]);
   if (!dq.object.is_valid() || !dk.object.is_valid() || !dv.object.is_valid()) return {};
+  const auto heads = [&](const dltensor& memory) { return heads_of(memory, settings->layout); };
+  const Tensor dout_view = heads(x.dout), q = heads(x.q), k = heads(x.k), v = heads(x.v), o = heads(x.o);
+  const Tensor dq_view = heads(dq.memory), dk_view = heads(dk.memory), dv_view = heads(dv.memory);
   const Stream stream = current_stream(x.q);
-  const auto heads = [&](const dltensor& memory) { return heads_of(memory, settings.layout); };
   {
     const nb::gil_scoped_release release;
-    attend::backward(heads(x.dout), heads(x.q), heads(x.k), heads(x.v), heads(x.o), *x.lse_view, heads(dq.memory),
-                     heads(dk.memory), heads(dv.memory), settings.params(), stream, {.dlse = x.dlse_view});
+    attend::backward(dout_view, q, k, v, o, *x.lse_view, dq_view, dk_view, dv_view, settings->params(), stream,
+                     {.dlse = x.dlse_view});
   }
   return {dq.object, dk.object, dv.object};
 }
@@ -313,20 +315,20 @@ bool is_cast(nb::handle q, nb::handle k, nb::handle v) {
 }
 
 /// o, or (o, lse), of a call without extras; None: the long way.
-nb::object short_attention(nb::handle q, nb::handle k, nb::handle v, nb::handle settings, bool return_lse) {
+nb::object short_attention(nb::handle q, nb::handle k, nb::handle v, nb::handle settings, nb::handle return_lse) {
   const int way = way_of(std::array{q, k, v});
   if (way == 0 || ((way & kAutocast) != 0 && !is_cast(q, k, v))) return nb::none();
-  if ((way & kAutograd) != 0) return ways->apply(q, k, v, settings, return_lse);
-  const nb::object both = short_forward(q, k, v, settings, return_lse);
-  return both.is_none() || return_lse ? both : both[0];
+  const bool wants_lse = is_true(return_lse);
+  if ((way & kAutograd) != 0) return ways->apply(q, k, v, settings, wants_lse);
+  const nb::object both = short_forward(q, k, v, settings, wants_lse);
+  return both.is_none() || wants_lse ? both : both[0];
 }
 
 /// The same for the options that most calls have, as a caller of `attention` gives them.
 nb::object plain_attention(nb::handle q, nb::handle k, nb::handle v, nb::handle layout, nb::handle causal,
                            nb::handle scale, nb::handle dropout_p, nb::handle deterministic, nb::handle compute,
-                           bool return_lse) {
-  const PlainSettings* settings =
-      settings_of({layout, causal, scale, dropout_p, deterministic, compute}, ways->plain_settings);
+                           nb::handle return_lse) {
+  const auto settings = settings_of({layout, causal, scale, dropout_p, deterministic, compute}, ways->plain_settings);
   return settings == nullptr ? nb::none() : short_attention(q, k, v, settings->tuple, return_lse);
 }
 
@@ -338,9 +340,12 @@ void add_short_way(nb::module_& m) {
   m.def("way_of", &way_of<nb::tuple>);
   m.def("short_forward", &short_forward);
   m.def("short_backward", &short_backward, "saved"_a, "dout"_a.none(), "dlse"_a.none(), "settings"_a);
-  m.def("short_attention", &short_attention);
-  m.def("plain_attention", &plain_attention, "q"_a, "k"_a, "v"_a, "layout"_a, "causal"_a, "scale"_a.none(),
-        "dropout_p"_a, "deterministic"_a, "compute"_a, "return_lse"_a);
+  // What is None goes the long way, where it is refused by name.
+  m.def("short_attention", &short_attention, "q"_a.none(), "k"_a.none(), "v"_a.none(), "settings"_a,
+        "return_lse"_a.none());
+  m.def("plain_attention", &plain_attention, "q"_a.none(), "k"_a.none(), "v"_a.none(), "layout"_a.none(),
+        "causal"_a.none(), "scale"_a.none(), "dropout_p"_a.none(), "deterministic"_a.none(), "compute"_a.none(),
+        "return_lse"_a.none());
   m.def("plain_forward", &plain_forward);
   m.def("plain_backward", &plain_backward, "context"_a, "dout"_a.none(), "dlse"_a.none() = nb::none());
 }

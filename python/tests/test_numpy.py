@@ -1,5 +1,8 @@
 """NumPy arrays in, NumPy arrays out: every option against the definition in float64."""
 
+import sys
+import types
+
 import covering
 import problems
 import pytest
@@ -93,3 +96,11 @@ def test_a_row_without_keys_is_zero(rng):
     q, k, v = (rng.standard_normal((1, 1, n, 8)).astype(np.float32) for n in (5, 3, 3))
     o, lse = attend.attention(q, k, v, causal=True, return_lse=True)
     assert np.all(o[0, 0, :2] == 0) and np.all(np.isneginf(lse[0, 0, :2])) and np.all(np.isfinite(lse[0, 0, 2:]))
+
+
+def test_a_torch_that_is_not_whole_yet_is_in_nobodys_way(monkeypatch):
+    """As another thread sees it while it is being imported."""
+    q = np.random.default_rng(SEED).standard_normal((1, 2, 8, 16)).astype(np.float32)
+    want = attend.attention(q, q, q)
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    assert np.array_equal(attend.attention(q, q, q), want)

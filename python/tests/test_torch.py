@@ -311,11 +311,21 @@ def test_options_that_equal_known_ones_mean_the_same_and_others_do_not(torch, de
     for options, message in (
         ({"layout": ["bhsd"]}, "layout: "), ({"layout": "sbhd"}, "layout: "), ({"compute": 3}, "compute: 3"),
         ({"causal": "yes"}, "causal: 'yes'"), ({"scale": "1"}, "scale: '1'"), ({"dropout_p": 2.0}, "dropout_p: 2"),
+        ({"layout": None}, "layout: None"), ({"causal": None}, "causal: None"), ({"compute": None}, "compute: None"),
+        ({"dropout_p": None}, "dropout_p: None"), ({"deterministic": None}, "deterministic: None"),
     ):  # fmt: skip
         for _ in range(2):
             with pytest.raises(attend.Error) as caught:
                 attend.attention(q, k, v, **options)
             assert str(caught.value).startswith(message)
+    for given in ((None, k, v), (q, None, v), (q, k, None)):
+        with pytest.raises(attend.Error, match="NoneType"):
+            attend.attention(*given)
+    for wants in (True, 1, np.True_):
+        for leaf in (q, q.clone().requires_grad_()):
+            o, lse = attend.attention(leaf, k, v, return_lse=wants)
+            assert lse.shape == (1, 2, 8)
+    assert torch.is_tensor(attend.attention(q, k, v, return_lse=0))
 
 
 @pytest.mark.parametrize("inputs", ["float32", "bfloat16"])

@@ -189,6 +189,28 @@ def test_a_drawn_number_needs_no_guard(torch, device):
         assert not torch.equal(compiled(q), compiled(q))
 
 
+def test_a_window_of_a_length_is_compiled_whole(torch, device):
+    q, k, v = tensors(torch, device, *SHAPE)
+
+    def run(q, k, v, left):
+        return attend.attention(q, k, v, window=(left, 0))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(run, fullgraph=True, dynamic=True, backend="eager")
+    for left in (1, 2, 5):
+        assert torch.equal(compiled(q, k, v, left), run(q, k, v, left))
+
+
+def test_compiled_autograd_traces_the_gradients(torch, device):
+    q, k, v = tensors(torch, device, *SHAPE, requires_grad=True)
+    want = torch.autograd.grad(attend.attention(q, k, v).square().sum(), (q, k, v))
+    torch._dynamo.reset()
+    loss = attend.attention(q, k, v).square().sum()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        loss.backward()
+    assert all(torch.equal(x.grad, y) for x, y in zip((q, k, v), want))
+
+
 def test_a_first_call_that_is_compiled_is_compiled_once(torch, device, monkeypatch):
     monkeypatch.setattr(attend._api, "_front_of_torch", None)
     torch._dynamo.reset()

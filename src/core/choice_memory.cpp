@@ -3,8 +3,8 @@
 #include <bit>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <string_view>
+#include <type_traits>
 
 namespace attend::core {
 namespace {
@@ -13,12 +13,13 @@ constexpr std::uintptr_t kMostAlignment = 256;  // no kernel wants more of an ad
 
 struct Choice {
   ProblemKey key;
-  const Backend* backend;
+  const Backend* backend = nullptr;
 };
 
-using Choices = std::array<std::unique_ptr<Choice>, 64>;  // a key has one place, which a later one takes from it
+using Choices = std::array<Choice, 32>;  // a key has one place, which a later one takes from it
+static_assert(std::is_trivially_destructible_v<Choices>, "calls may go on while the process ends");
 
-std::unique_ptr<Choice>& place_of(const ProblemKey& key) {
+Choice& place_of(const ProblemKey& key) {
   thread_local Choices choices;
   return choices[key.hash() % choices.size()];
 }
@@ -70,12 +71,12 @@ std::uint64_t ProblemKey::hash() const {
 }
 
 const Backend* remembered_choice(const ProblemKey& key) {
-  const std::unique_ptr<Choice>& choice = place_of(key);
-  return choice && choice->key == key ? choice->backend : nullptr;
+  const Choice& choice = place_of(key);
+  return choice.key == key ? choice.backend : nullptr;
 }
 
 void remember_choice(const ProblemKey& key, const Backend& backend) {
-  place_of(key) = std::make_unique<Choice>(Choice{key, &backend});
+  place_of(key) = {key, &backend};
 }
 
 }  // namespace attend::core

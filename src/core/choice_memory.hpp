@@ -13,6 +13,7 @@ namespace attend::core {
 /// multiples of. Not of parts (Problem::placement).
 class ProblemKey {
  public:
+  ProblemKey() = default;  // of nothing
   explicit ProblemKey(const Problem& p);
   [[nodiscard]] bool operator==(const ProblemKey& other) const;
   [[nodiscard]] std::uint64_t hash() const;
