@@ -239,11 +239,11 @@ struct Saved {
     if (saved.size() != kSaved || dout_in.is_none()) return false;
     // The operator refuses a graph of gradients.
     if (is_true(torch->is_grad_enabled()) || is_watched(torch->gradients_watchers)) return false;
-    int at = 0;
-    for (dltensor* x : {&q, &k, &v, &o, &dout}) {
+    const std::pair<nb::handle, dltensor*> heads[] = {
+        {saved[0], &q}, {saved[1], &k}, {saved[2], &v}, {saved[3], &o}, {dout_in, &dout}};
+    for (const auto& [tensor, memory] : heads) {
       // Of another dtype (a forward under autocast) they would take the slow reference.
-      if (!is_plain(x == &dout ? dout_in : nb::handle(saved[at++]), *x) || !is_usual(*x)) return false;
-      if (!(x->dtype == q.dtype)) return false;
+      if (!is_plain(tensor, *memory) || !is_usual(*memory) || !(memory->dtype == q.dtype)) return false;
     }
     if (!is_plain(saved[4], lse)) return false;
     lse_view = rows_of(lse);

@@ -213,6 +213,7 @@ def test_compiled_autograd_traces_the_gradients(torch, device):
 
 def test_a_first_call_that_is_compiled_is_compiled_once(torch, device, monkeypatch):
     monkeypatch.setattr(attend._api, "_front_of_torch", None)
+    monkeypatch.setattr(attend._api, "_plain_attention", None)
     torch._dynamo.reset()
     compiled = torch.compile(lambda q, k, v: 2 * attend.attention(q, k, v), fullgraph=True, backend="aot_eager")
     q, k, v = tensors(torch, device, *SHAPE)
