@@ -37,14 +37,14 @@ LAST = 10  # steps in that mean
 WARM_UP = 10  # steps that are not timed, where there are more
 
 
-def attend_attention(q, k, v):
-    """q, k, v and the result: (batch, seqlen, heads, head_dim)."""
-    return attend.attention(q, k, v, layout="bshd", causal=True)
+def attend_attention(qkv):
+    """qkv: (batch, seqlen, 3, heads, head_dim); the result: (batch, seqlen, heads, head_dim)."""
+    return attend.attention_qkvpacked(qkv, causal=True)
 
 
-def torch_attention(q, k, v):
-    o = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True)
-    return o.transpose(1, 2)
+def torch_attention(qkv):
+    q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
 class Block(nn.Module):
@@ -59,8 +59,8 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x):
-        q, k, v = self.qkv(self.norms[0](x)).unflatten(-1, (3, -1, HEAD_DIM)).unbind(2)
-        x = x + self.out(self.attention(q, k, v).flatten(2))
+        qkv = self.qkv(self.norms[0](x)).unflatten(-1, (3, -1, HEAD_DIM))
+        x = x + self.out(self.attention(qkv).flatten(2))
         return x + self.mlp(self.norms[1](x))
 
 

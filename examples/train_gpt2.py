@@ -47,12 +47,12 @@ LEAST_APART = {"f32": 1e-5, "bf16": 2e-3}  # this, relative to their size: two b
 COLORS = {"attend": "#2563a8", "torch": "#b3402e", "torch_other": "#777777"}
 
 
-def other_attention(q, k, v):
+def other_attention(qkv):
     """torch's, with a backend that it does not choose by itself here."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION if q.is_cuda else SDPBackend.MATH):
-        return small.torch_attention(q, k, v)
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION if qkv.is_cuda else SDPBackend.MATH):
+        return small.torch_attention(qkv)
 
 
 class Tokens:

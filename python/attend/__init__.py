@@ -6,7 +6,7 @@ takes NumPy arrays, torch tensors, or CPU arrays of any framework that speaks DL
 """
 
 from attend._activation import activate, restore
-from attend._api import attention, attention_varlen, backward, forward
+from attend._api import attention, attention_qkvpacked, attention_varlen, backward, forward
 from attend._core import __version__
 from attend._errors import ArgumentError, Error, RunError, UnsupportedError
 from attend._info import backends, cpu_simd_target, cpu_threads, gpus, memory
@@ -21,6 +21,7 @@ __all__ = [
     "__version__",
     "activate",
     "attention",
+    "attention_qkvpacked",
     "attention_varlen",
     "backends",
     "backward",

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from attend._api import attention, attention_varlen
+from attend._api import NO_SOFTCAP, OPEN, attention, attention_qkvpacked, attention_varlen
 from attend._drop_in import dropout_seed, refuse_unless
-from attend._errors import ArgumentError
 from attend._flash_attn_passes import flash_attn_backward as _flash_attn_backward
 from attend._flash_attn_passes import flash_attn_forward as _flash_attn_forward
 from attend._flash_attn_passes import flash_attn_varlen_backward as _flash_attn_varlen_backward
 from attend._flash_attn_passes import flash_attn_varlen_forward as _flash_attn_varlen_forward
+from attend._packed import parts
 
 __all__ = [
     "_flash_attn_backward",
@@ -45,8 +45,8 @@ def flash_attn_func(
     dropout_p: float = 0.0,
     softmax_scale: Optional[float] = None,
     causal: bool = False,
-    window_size: Sequence[int] = (-1, -1),
-    softcap: float = 0.0,
+    window_size: Sequence[int] = OPEN,
+    softcap: float = NO_SOFTCAP,
     alibi_slopes: Any = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
@@ -57,7 +57,7 @@ def flash_attn_func(
     window_size is window.
     """
     refuse_pattern(return_attn_probs, dropout_p)
-    out, lse = attention(
+    results = attention(
         q,
         k,
         v,
@@ -70,9 +70,9 @@ def flash_attn_func(
         dropout_p=dropout_p,
         seed=dropout_seed(dropout_p),
         deterministic=deterministic,
-        return_lse=True,
+        return_lse=return_attn_probs,
     )
-    return (out, lse, None) if return_attn_probs else out
+    return (*results, None) if return_attn_probs else results
 
 
 def flash_attn_qkvpacked_func(
@@ -80,16 +80,27 @@ def flash_attn_qkvpacked_func(
     dropout_p: float = 0.0,
     softmax_scale: Optional[float] = None,
     causal: bool = False,
-    window_size: Sequence[int] = (-1, -1),
-    softcap: float = 0.0,
+    window_size: Sequence[int] = OPEN,
+    softcap: float = NO_SOFTCAP,
     alibi_slopes: Any = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """`flash_attn_func` of qkv (batch, seqlen, 3, heads, head_dim); nothing is copied."""
-    q, k, v = parts(qkv, 2, 3)
-    rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
-    return flash_attn_func(q, k, v, *rest)
+    """`flash_attn_func` of qkv (batch, seqlen, 3, heads, head_dim): see `attend.attention_qkvpacked`."""
+    refuse_pattern(return_attn_probs, dropout_p)
+    results = attention_qkvpacked(
+        qkv,
+        causal=causal,
+        window=window_size,
+        scale=softmax_scale,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        dropout_p=dropout_p,
+        seed=dropout_seed(dropout_p),
+        deterministic=deterministic,
+        return_lse=return_attn_probs,
+    )
+    return (*results, None) if return_attn_probs else results
 
 
 def flash_attn_kvpacked_func(
@@ -98,14 +109,14 @@ def flash_attn_kvpacked_func(
     dropout_p: float = 0.0,
     softmax_scale: Optional[float] = None,
     causal: bool = False,
-    window_size: Sequence[int] = (-1, -1),
-    softcap: float = 0.0,
+    window_size: Sequence[int] = OPEN,
+    softcap: float = NO_SOFTCAP,
     alibi_slopes: Any = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
     """`flash_attn_func` of q and kv (batch, seqlen_k, 2, heads_k, head_dim); nothing is copied."""
-    k, v = parts(kv, 2, 2)
+    k, v = parts(kv, 2, 2, "kv")
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return flash_attn_func(q, k, v, *rest)
 
@@ -166,7 +177,7 @@ def flash_attn_varlen_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """`flash_attn_varlen_func` of qkv (tokens, 3, heads, head_dim); nothing is copied."""
-    q, k, v = parts(qkv, 1, 3)
+    q, k, v = parts(qkv, 1, 3, "qkv")
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *rest)
 
@@ -188,7 +199,7 @@ def flash_attn_varlen_kvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """`flash_attn_varlen_func` of q and kv (total_k, 2, heads_k, head_dim); nothing is copied."""
-    k, v = parts(kv, 1, 2)
+    k, v = parts(kv, 1, 2, "kv")
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *rest)
 
@@ -197,15 +208,3 @@ def refuse_pattern(return_attn_probs: bool, dropout_p: float) -> None:
     """The dropout pattern is a (seqlen_q, seqlen_k) matrix, which attend never has."""
     if dropout_p:
         refuse_unless(bool(return_attn_probs), (False,), "return_attn_probs with dropout_p > 0")
-
-
-def parts(packed: Any, axis: int, count: int) -> tuple[Any, ...]:
-    """Views of the `count` tensors side by side in `packed`."""
-    wanted = axis + 3
-    if len(packed.shape) != wanted or packed.shape[axis] != count:
-        shape = tuple(packed.shape)
-        raise ArgumentError(
-            f"packed tensor: shape {shape}, allowed {wanted} dimensions with {count} in dimension {axis}"
-        )
-    before = (slice(None),) * axis
-    return tuple(packed[(*before, i)] for i in range(count))

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from attend._api import attention, attention_varlen
+from attend._api import NO_SOFTCAP, OPEN, attention, attention_qkvpacked, attention_varlen
 from attend._drop_in import refuse_unless
 from attend._errors import ArgumentError
-from attend.flash_attn import parts
+from attend._packed import heads_of
 
 __all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func"]
 
@@ -29,9 +29,9 @@ def flash_attn_func(
     q_descale: Any = None,
     k_descale: Any = None,
     v_descale: Any = None,
-    window_size: Sequence[int] = (-1, -1),
+    window_size: Sequence[int] = OPEN,
     attention_chunk: int = 0,
-    softcap: float = 0.0,
+    softcap: float = NO_SOFTCAP,
     num_splits: int = 1,
     pack_gqa: Optional[bool] = None,
     deterministic: bool = False,
@@ -44,7 +44,7 @@ def flash_attn_func(
     divided, which attend does as it sees fit, and change no result.
     """
     _refuse(qv, q_descale, k_descale, v_descale, attention_chunk)
-    out, lse = attention(
+    return attention(
         q,
         k,
         v,
@@ -54,9 +54,8 @@ def flash_attn_func(
         scale=softmax_scale,
         softcap=softcap,
         deterministic=deterministic,
-        return_lse=True,
+        return_lse=return_attn_probs,
     )
-    return (out, lse) if return_attn_probs else out
 
 
 def flash_attn_varlen_func(
@@ -113,27 +112,31 @@ def flash_attn_qkvpacked_func(
     q_descale: Any = None,
     k_descale: Any = None,
     v_descale: Any = None,
-    window_size: Sequence[int] = (-1, -1),
+    window_size: Sequence[int] = OPEN,
     attention_chunk: int = 0,
-    softcap: float = 0.0,
+    softcap: float = NO_SOFTCAP,
     deterministic: bool = False,
     num_heads_q: Optional[int] = None,
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Any:
-    """`flash_attn_func` of qkv (batch, seqlen, 3, heads, head_dim); nothing is copied.
+    """`flash_attn_func` of qkv (batch, seqlen, 3, heads, head_dim): see `attend.attention_qkvpacked`.
 
-    With num_heads_q qkv is (batch, seqlen, num_heads_q + 2 * num_heads_k, head_dim): the heads of q, of k, of v.
+    With num_heads_q qkv is (batch, seqlen, num_heads_q + 2 * num_heads_k, head_dim): the heads of q, of k, of v;
+    nothing is copied, but autograd puts the three gradients side by side.
     """
+    _refuse(None, q_descale, k_descale, v_descale, attention_chunk)
     if num_heads_q is None:
-        q, k, v = parts(qkv, 2, 3)
-    else:
-        rest = qkv.shape[2] - num_heads_q if len(qkv.shape) == 4 else -1
-        if rest < 0 or rest % 2:
-            shape = tuple(qkv.shape)
-            raise ArgumentError(f"qkv: shape {shape}, allowed (batch, seqlen, {num_heads_q} + 2 num_heads_k, head_dim)")
-        middle = num_heads_q + rest // 2
-        q, k, v = qkv[:, :, :num_heads_q], qkv[:, :, num_heads_q:middle], qkv[:, :, middle:]
+        return attention_qkvpacked(
+            qkv,
+            causal=causal,
+            window=window_size,
+            scale=softmax_scale,
+            softcap=softcap,
+            deterministic=deterministic,
+            return_lse=return_attn_probs,
+        )
+    q, k, v = heads_of(qkv, num_heads_q)
     return flash_attn_func(
         q, k, v, softmax_scale, causal, None, q_descale, k_descale, v_descale, window_size, attention_chunk, softcap,
         deterministic=deterministic, return_attn_probs=return_attn_probs,

@@ -112,7 +112,7 @@ def test_flash_attn_2_refuses_by_name(torch, device):
         flash_attn_3.flash_attn_varlen_func(q, k, v, cu, cu, 9, 9, seqused_k=cu)
     with pytest.raises(NotImplementedError, match="^return_attn_probs with dropout_p > 0: "):
         flash_attn.flash_attn_func(q[None], k[None], v[None], 0.1, return_attn_probs=True)
-    with pytest.raises(ValueError, match="^packed tensor: shape"):
+    with pytest.raises(ValueError, match="^qkv: shape"):
         flash_attn.flash_attn_qkvpacked_func(q[None])
 
 

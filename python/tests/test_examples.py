@@ -114,7 +114,7 @@ def test_gpt2_notices_wrong_attention(torch, tmp_path, monkeypatch, capsys):
     words = [*TINY_GPT2.replace("f32", "bf16").replace("40", "11").split(), "--vocabulary", "61"]
     words += ["--output", str(tmp_path)]
     for options in (dict(), dict(causal=True, scale=1.03 / 8)):
-        wrong = lambda q, k, v, options=options: attend.attention(q, k, v, layout="bshd", **options)
+        wrong = lambda qkv, options=options: attend.attention_qkvpacked(qkv, **options)
         monkeypatch.setitem(example.ATTENTIONS, "attend", wrong)
         assert example.main(words) == 1
         assert "FAILED step 0: the gradients of q's weights are" in capsys.readouterr().err
@@ -157,7 +157,7 @@ def test_training_notices_wrong_attention(torch, tmp_path, monkeypatch, capsys):
     example = module("train_char_transformer")
     monkeypatch.setattr(example, "plot", lambda *_: None)
     words = [*TINY_TRAINING, "--output", str(tmp_path)]
-    monkeypatch.setattr(example, "attend_attention", lambda q, k, v: attend.attention(q, k, v, layout="bshd"))
+    monkeypatch.setattr(example, "attend_attention", lambda qkv: attend.attention_qkvpacked(qkv))
     assert example.main(words) == 1
     assert "FAILED the curves are" in capsys.readouterr().err
     assert "curves" in json.loads((tmp_path / "losses.json").read_text())["failures"][0]
@@ -176,8 +176,7 @@ def test_training_notices_a_loss_that_does_not_fall(torch, tmp_path, capsys):
 
 def test_training_says_what_attend_lacks(torch, tmp_path, monkeypatch, capsys):
     example = module("train_char_transformer")
-    options = dict(layout="bshd", compute="nobody")
-    monkeypatch.setattr(example, "attend_attention", lambda q, k, v: attend.attention(q, k, v, **options))
+    monkeypatch.setattr(example, "attend_attention", lambda x: attend.attention_qkvpacked(x, compute="nobody"))
     assert example.main([*TINY_TRAINING, "--output", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("attend: compute: 'nobody', allowed")
 

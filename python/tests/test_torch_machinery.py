@@ -211,11 +211,14 @@ def test_compiled_autograd_traces_the_gradients(torch, device):
     assert all(torch.equal(x.grad, y) for x, y in zip((q, k, v), want))
 
 
-def test_a_first_call_that_is_compiled_is_compiled_once(torch, device, monkeypatch):
-    monkeypatch.setattr(attend._api, "_front_of_torch", None)
-    monkeypatch.setattr(attend._api, "_plain_attention", None)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_first_call_that_is_compiled_is_compiled_once(torch, device, monkeypatch, is_packed):
+    for name in ("_front_of_torch", "_plain_attention", "_plain_packed"):
+        monkeypatch.setattr(attend._api, name, None)
     torch._dynamo.reset()
-    compiled = torch.compile(lambda q, k, v: 2 * attend.attention(q, k, v), fullgraph=True, backend="aot_eager")
+    packed = lambda q, k, v: attend.attention_qkvpacked(torch.stack((q, k, v), 2))
+    call = packed if is_packed else attend.attention
+    compiled = torch.compile(lambda q, k, v: 2 * call(q, k, v), fullgraph=True, backend="aot_eager")
     q, k, v = tensors(torch, device, *SHAPE)
     with torch._dynamo.config.patch(error_on_recompile=True):
         first, second = compiled(q, k, v), compiled(q, k, v)
@@ -238,7 +241,8 @@ def test_determinism_that_torch_is_told_reaches_the_library(torch, device, monke
     assert seen == [False, True, True, True, False]
 
 
-def test_determinism_that_torch_is_told_reaches_the_short_way(torch, device):
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_determinism_that_torch_is_told_reaches_the_short_way(torch, device, is_packed):
     from attend.torch import _shortcut
 
     if _shortcut.short_backward is _shortcut.no_short_way:
@@ -251,7 +255,8 @@ def test_determinism_that_torch_is_told_reaches_the_short_way(torch, device):
         _shortcut._core.learn_torch({**_shortcut.names_of_torch, "as_torch_is_told": spy})
         for wanted in (False, True):
             torch.use_deterministic_algorithms(wanted)
-            attend.attention(q, k, v).square().sum().backward()
+            o = attend.attention_qkvpacked(torch.stack((q, k, v), 2)) if is_packed else attend.attention(q, k, v)
+            o.square().sum().backward()
     finally:
         _shortcut._core.learn_torch(_shortcut.names_of_torch)
     assert seen == [True]

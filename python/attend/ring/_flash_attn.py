@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
-from attend.flash_attn import parts
+from attend._packed import parts
 from attend.ring._attention import ring_attention
 from attend.ring._contexts import group_name, process_group
 from attend.ring._seed import shared_seed
@@ -76,7 +76,7 @@ def dense_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _
         group: Any = None,
     ) -> Any:
         rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
-        k, v = parts(kv, 2, 2)
+        k, v = parts(kv, 2, 2, "kv")
         return func(q, k, v, *rest)
 
     def qkvpacked_func(
@@ -91,7 +91,7 @@ def dense_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _
         group: Any = None,
     ) -> Any:
         rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
-        q, k, v = parts(qkv, 2, 3)
+        q, k, v = parts(qkv, 2, 3, "qkv")
         return func(q, k, v, *rest)
 
     _name(func, f"{prefix}_func", _DENSE.format(how=_HOW[sharding]))
@@ -145,7 +145,7 @@ def varlen_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, 
         group: Any = None,
     ) -> Any:
         rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
-        k, v = parts(kv, 1, 2)
+        k, v = parts(kv, 1, 2, "kv")
         return func(q, k, v, cu_seqlens, max_seqlen, *rest)
 
     def qkvpacked_func(
@@ -162,7 +162,7 @@ def varlen_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, 
         group: Any = None,
     ) -> Any:
         rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
-        q, k, v = parts(qkv, 1, 3)
+        q, k, v = parts(qkv, 1, 3, "qkv")
         return func(q, k, v, cu_seqlens, max_seqlen, *rest)
 
     _name(func, f"{prefix}_varlen_func", _VARLEN.format(dense=f"{prefix}_func"))

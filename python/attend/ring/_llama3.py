@@ -14,7 +14,7 @@ from typing import Any, Optional
 
 from attend._drop_in import dropout_seed
 from attend._errors import ArgumentError, UnsupportedError
-from attend.flash_attn import parts
+from attend._packed import parts
 from attend.ring._contexts import group_name, process_group
 
 
@@ -124,7 +124,7 @@ def llama3_flash_attn_varlen_kvpacked_func(
     group: Any = None,
 ) -> Any:
     """`llama3_flash_attn_varlen_func` of q and kv (rows, 2, heads_k, head_dim)."""
-    k, v = parts(kv, 1, 2)
+    k, v = parts(kv, 1, 2, "kv")
     return llama3_flash_attn_varlen_func(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, heads_k_stride, local_k_slice, dropout_p,
         softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group,
@@ -149,7 +149,7 @@ def llama3_flash_attn_varlen_qkvpacked_func(
     group: Any = None,
 ) -> Any:
     """`llama3_flash_attn_varlen_func` of qkv (rows, 3, heads, head_dim)."""
-    q, k, v = parts(qkv, 1, 3)
+    q, k, v = parts(qkv, 1, 3, "qkv")
     return llama3_flash_attn_varlen_func(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, heads_k_stride, local_k_slice, dropout_p,
         softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group,

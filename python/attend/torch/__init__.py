@@ -5,7 +5,16 @@ Imported when `attend.attention` meets its first torch tensor, or by `import att
 
 from attend.torch import _autograd as _autograd
 from attend.torch import _flops as _flops
-from attend.torch._front import attention, backward, forward, number_of, random_numbers
-from attend.torch._shortcut import plain_attention
+from attend.torch._front import attention, attention_qkvpacked, backward, forward, number_of, random_numbers
+from attend.torch._shortcut import plain_attention, plain_packed
 
-__all__ = ["attention", "backward", "forward", "number_of", "plain_attention", "random_numbers"]
+__all__ = [
+    "attention",
+    "attention_qkvpacked",
+    "backward",
+    "forward",
+    "number_of",
+    "plain_attention",
+    "plain_packed",
+    "random_numbers",
+]

@@ -10,7 +10,7 @@ from attend import _core
 from attend._errors import UnsupportedError
 from attend._settings import NO_EXTRAS, Extras, Settings, plain_settings
 from attend.torch import _shortcut, _vmap
-from attend.torch._operators import compute_gradients, library
+from attend.torch._operators import compute_gradients, library, run_forward
 from attend.torch._shortcut import nothing_stands_between
 
 _NUM_EXTRAS = len(Extras._fields)
@@ -34,15 +34,14 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
 def _gradients(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
     q, k, v, *extras, o, lse = ctx.saved_tensors
     dout = torch.zeros_like(o) if dout is None else dout
-    results = _by_the_operator(ctx, q, k, v, o, lse, dout, dlse, (*extras, *ctx.settings))
+    results = _by_the_operator(q, k, v, o, lse, dout, dlse, ctx.needs_input_grad[3], (*extras, *ctx.settings))
     return *results, *[None] * (_NUM_EXTRAS - 1 + _NUM_SETTINGS)
 
 
 def _by_the_operator(
-    ctx: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, rest: tuple[Any, ...]
+    q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, rest: tuple[Any, ...]
 ) -> tuple[Any, ...]:
     """dq, dk, dv and, where it is wanted, dbias."""
-    needs_dbias = ctx.needs_input_grad[3]
     dq, dk, dv, dbias = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, needs_dbias, *rest)
     return dq, dk, dv, dbias if needs_dbias else None
 
@@ -100,16 +99,44 @@ class PlainAttention(torch.autograd.Function):
         return _core.plain_backward(ctx, dout, dlse)
 
 
+class PackedAttention(torch.autograd.Function):
+    """The same of qkv, settings and return_lse: the gradient of one tensor is one tensor."""
+
+    forward = staticmethod(_core.packed_forward)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:
+        return _core.packed_backward(ctx, dout, dlse)
+
+
 def _backward_in_python(ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any) -> tuple[Any, ...]:
-    q, k, v, o, lse, *rest = saved
-    extras = _spread(rest, ctx.given) if rest else NO_EXTRAS
-    dout = torch.zeros_like(o) if dout is None else dout
-    if _is_plain(dout, dlse, saved):
-        needs_dbias = ctx.needs_input_grad[3]
-        results = compute_gradients(q, k, v, o, lse, dout, dlse, needs_dbias, extras, ctx.settings)
-    else:
-        results = _by_the_operator(ctx, q, k, v, o, lse, dout, dlse, (*extras, *ctx.settings))
+    rest = saved[5:]
+    extras = _spread(list(rest), ctx.given) if rest else NO_EXTRAS
+    results = _gradients_in_python(saved[:5], dout, dlse, ctx.needs_input_grad[3], extras, ctx.settings, rest)
     return *results, None, None, None
+
+
+def _packed_backward_in_python(ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any) -> torch.Tensor:
+    qkv, o, lse = saved
+    dq, dk, dv, _ = _gradients_in_python((*qkv.unbind(2), o, lse), dout, dlse, False, NO_EXTRAS, ctx.settings)
+    return torch.stack((dq, dk, dv), 2)
+
+
+def _gradients_in_python(
+    saved: tuple[Any, ...],
+    dout: Any,
+    dlse: Any,
+    needs_dbias: bool,
+    extras: Extras,
+    settings: Settings,
+    rest: tuple[Any, ...] = (),
+) -> tuple[Any, ...]:
+    """dq, dk, dv, dbias or None. `saved`: q, k, v, o, lse; `rest`: tensors of the extras."""
+    q, k, v, o, lse = saved
+    dout = torch.zeros_like(o) if dout is None else dout
+    if _is_plain(dout, dlse, (*saved, *rest)):
+        return compute_gradients(q, k, v, o, lse, dout, dlse, needs_dbias, extras, settings)
+    return _by_the_operator(q, k, v, o, lse, dout, dlse, needs_dbias, (*extras, *settings))
 
 
 # Past the wrapper, which looks for transforms of functorch and what is left of them: the library's way_of has.
@@ -122,9 +149,17 @@ apply_eagerly = (
 
 if _shortcut.way_of is not _shortcut.way_in_python:
     _core.learn_ways(
-        super(torch.autograd.Function, PlainAttention).apply, _shortcut.run_forward, _backward_in_python, plain_settings
+        {
+            "apply": super(torch.autograd.Function, PlainAttention).apply,
+            "apply_packed": super(torch.autograd.Function, PackedAttention).apply,
+            "run_forward": run_forward,
+            "run_backward": _backward_in_python,
+            "run_packed_backward": _packed_backward_in_python,
+            "plain_settings": plain_settings,
+        }
     )
     _shortcut.short_attention, _shortcut.plain_attention = _core.short_attention, _core.plain_attention
+    _shortcut.short_packed, _shortcut.plain_packed = _core.short_packed, _core.plain_packed
 
 
 def _spread(tensors: list[Any], given: tuple[bool, ...]) -> Extras:

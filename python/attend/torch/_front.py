@@ -8,6 +8,7 @@ import torch
 from torch.autograd import forward_ad
 
 from attend._errors import ArgumentError, UnsupportedError
+from attend._packed import parts
 from attend._settings import NO_EXTRAS, Extras, Settings, signed_bits
 from attend.torch import _shortcut
 from attend.torch._autograd import apply_eagerly, autocast
@@ -49,6 +50,17 @@ def attention(
     extras = _all_keys(extras, k, settings)
     o, lse = torch.ops.attend.forward(q, k, v, *extras, *settings)
     return o, lse
+
+
+def attention_qkvpacked(qkv: Any, extras: Extras, settings: Settings, return_lse: bool) -> Any:
+    """o, or (o, lse), of one tensor (batch, seqlen, 3, heads, head_dim); differentiable."""
+    if extras is NO_EXTRAS and not torch.compiler.is_compiling():
+        short = _shortcut.short_packed(qkv, settings, return_lse)
+        if short is not None:
+            return short
+    q, k, v = qkv.unbind(2) if is_traced((qkv,)) else parts(qkv, 2, 3, "qkv")
+    both = attention(q, k, v, extras, settings, return_lse)
+    return (both[0], both[1]) if return_lse else both[0]
 
 
 def random_numbers(q: Any, seed: Any, offset: Any) -> tuple[Any, Any, Optional[torch.Tensor]]:

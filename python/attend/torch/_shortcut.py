@@ -108,6 +108,8 @@ short_backward: Callable[..., Any] = no_short_way
 # The whole call, autograd among it: attend.torch._autograd sets them.
 short_attention: Callable[..., Any] = no_short_way
 plain_attention: Callable[..., Any] = no_short_way
+short_packed: Callable[..., Any] = no_short_way
+plain_packed: Callable[..., Any] = no_short_way
 if _library_can_ask():
     _core.learn_torch(names_of_torch)
     way_of, short_forward, short_backward = _core.way_of, _core.short_forward, _core.short_backward

@@ -1,0 +1,198 @@
+"""attention_qkvpacked: q, k and v in one tensor, whose gradient is one tensor too, against attention of the three."""
+
+import itertools
+
+import attend
+import numpy as np
+import pytest
+from attend import flash_attn, flash_attn_3
+
+OPTIONS = {
+    "plain": {},
+    "causal": {"causal": True},
+    "window": {"window": (5, 2), "scale": 0.3},
+    "softcap": {"softcap": 3.0, "causal": True},
+    "dropout": {"dropout_p": 0.4, "seed": 11, "offset": 3},
+    "deterministic": {"deterministic": True, "causal": True},
+}
+
+
+def inputs(torch, device, *shape, dtype="float32"):
+    qkv = torch.randn(*shape, device=device).to(getattr(torch, dtype))
+    return qkv.requires_grad_(), qkv.detach().clone().requires_grad_()
+
+
+def separate(qkv, **options):
+    return attend.attention(*qkv.unbind(2), layout="bshd", **options)
+
+
+def loss_of(results):
+    results = results if isinstance(results, tuple) else (results,)
+    return sum((x.double() * (1.5 + i)).square().sum() for i, x in enumerate(results))
+
+
+def is_short(torch):
+    from attend.torch import _shortcut
+
+    return _shortcut.short_packed is not _shortcut.no_short_way
+
+
+@pytest.mark.parametrize("return_lse", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_it_is_attention_of_the_three(torch, device, name, dtype, return_lse):
+    if dtype == "float64" and device != "cpu":
+        pytest.skip("float64 is the CPU's")
+    options = {**OPTIONS[name], "return_lse": return_lse}
+    # sm90's sums in dq come in any order without it.
+    options["deterministic"] = True
+    packed, others = inputs(torch, device, 2, 37, 3, 4, 24, dtype=dtype)
+    found, want = attend.attention_qkvpacked(packed, **options), separate(others, **options)
+    for a, b in zip(*((x if return_lse else (x,)) for x in (found, want))):
+        assert torch.equal(a, b)
+    loss_of(found).backward()
+    loss_of(want).backward()
+    assert torch.equal(packed.grad, others.grad)
+    assert packed.grad.stride() == packed.stride()
+    o = found[0] if return_lse else found
+    if is_short(torch) and dtype != "float64":
+        assert o.grad_fn.name() == "PackedAttentionBackward"
+    with torch.no_grad():
+        again = attend.attention_qkvpacked(packed, **options)
+        assert torch.equal(again[0] if return_lse else again, o)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3, 1, 64), (3, 130, 3, 2, 64), (2, 77, 3, 3, 128), (1, 65, 3, 2, 100)])
+def test_gradients_against_float64(torch, device, shape):
+    """Where the three gradients lie side by side the kernels' stores have other strides."""
+    dtype = "float32" if device == "cpu" else "bfloat16"
+    packed, _ = inputs(torch, device, *shape, dtype=dtype)
+    exact = packed.detach().cpu().double().requires_grad_()
+    dout = torch.randn(shape[0], shape[1], *shape[3:])
+    attend.attention_qkvpacked(packed, causal=True).backward(dout.to(packed))
+    attend.attention_qkvpacked(exact, causal=True, compute="reference").backward(dout.to(packed).cpu().double())
+    error = (packed.grad.cpu().double() - exact.grad).abs().max().item()
+    budget = {"float32": 2e-6, "bfloat16": 2.0**-7}[dtype] * exact.grad.abs().max().item()
+    print(f"{shape}: error {error:.2e}, budget {budget:.2e}")
+    assert error <= budget
+
+
+def test_what_no_short_way_is_for_is_right_too(torch, device):
+    """Strides, an empty sequence, ALiBi, saved tensors that a hook has changed, and no gradient of o."""
+    packed, others = inputs(torch, device, 2, 9, 3, 2, 16)
+    transposed = torch.randn(3, 2, 16, 2, 9, device=device).permute(3, 4, 0, 1, 2).requires_grad_()
+    assert transposed.stride(-1) != 1
+    slopes = torch.tensor([0.5, 0.1], device=device)
+    for given, options in (
+        (transposed, {"causal": True}),
+        (packed[:, :0], {}),
+        (packed[:, 1::2], {}),
+        (packed.expand(2, 2, 9, 3, 2, 16)[0], {}),
+        (packed, {"alibi_slopes": slopes}),
+    ):
+        found, want = attend.attention_qkvpacked(given, **options), separate(given, **options)
+        assert torch.equal(found, want)
+        leaf = transposed if given is transposed else packed
+        for a, b in zip(*(torch.autograd.grad(loss_of(x), leaf) for x in (found, want))):
+            assert torch.equal(a, b)
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: -x, lambda x: torch._neg_view(x)):
+        o = attend.attention_qkvpacked(packed)
+    (a,), (b,) = (torch.autograd.grad(loss_of(x), y) for x, y in ((o, packed), (separate(others), others)))
+    assert torch.equal(a, b)
+    _, lse = attend.attention_qkvpacked(packed, return_lse=True)
+    (gradient,) = torch.autograd.grad(lse.sum(), packed)
+    dq, dk, dv = gradient.unbind(2)
+    assert dq.abs().sum() > 0 and dk.abs().sum() > 0 and dv.abs().sum() == 0
+
+
+def test_a_graph_of_gradients_is_refused(torch, device):
+    packed, _ = inputs(torch, device, 1, 5, 3, 1, 8)
+    o = attend.attention_qkvpacked(packed)
+    (gradient,) = torch.autograd.grad(o.sum(), packed, create_graph=True)
+    with pytest.raises(attend.Error, match="double backward"):
+        gradient.square().sum().backward()
+
+
+def test_autocast_casts_it(torch, device):
+    packed, _ = inputs(torch, device, 2, 9, 3, 2, 16)
+    want = attend.attention_qkvpacked(packed.bfloat16(), causal=True)
+    with torch.autocast(device, torch.bfloat16):
+        cast = attend.attention_qkvpacked(packed, causal=True)
+        ready = attend.attention_qkvpacked(packed.bfloat16(), causal=True)
+    assert torch.equal(cast, want) and torch.equal(ready, want)
+    (gradient,) = torch.autograd.grad(cast.float().square().sum(), packed)
+    assert gradient.dtype == torch.float32 and gradient.isfinite().all()
+
+
+def test_transforms_and_compilers_see_through_it(torch, device):
+    packed, others = inputs(torch, device, 2, 9, 3, 2, 16)
+    run = lambda qkv: attend.attention_qkvpacked(qkv, causal=True)
+    want = run(packed)
+    (gradient,) = torch.autograd.grad(want.square().sum(), packed)
+    torch._dynamo.reset()
+    found = torch.compile(run, fullgraph=True, backend="aot_eager")(others)
+    torch.testing.assert_close(found, want)
+    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), others)[0], gradient)
+    mapped = torch.func.vmap(run)(packed.detach()[None].expand(3, *packed.shape))
+    torch.testing.assert_close(mapped, want.detach().expand(3, *want.shape))
+    checkpointed = torch.utils.checkpoint.checkpoint(run, others, use_reentrant=False)
+    assert torch.equal(torch.autograd.grad(checkpointed.square().sum(), others)[0], gradient)
+    torch._dynamo.reset()
+    loss = run(others).square().sum()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        loss.backward()
+    torch.testing.assert_close(others.grad, gradient)
+    traced = torch.fx.symbolic_trace(run)
+    assert torch.equal(traced(packed), want)
+    (many,) = torch.autograd.grad(run(packed), packed, torch.stack([torch.ones_like(want)] * 2), is_grads_batched=True)
+    assert torch.equal(many[0], many[1])
+
+
+def test_what_is_no_packed_tensor_is_refused_by_name(torch, device):
+    packed, _ = inputs(torch, device, 2, 9, 3, 2, 16)
+    array = np.zeros((2, 9, 3, 2, 16), np.float32)
+    for _ in range(2):
+        for wrong in (packed[0], packed[:, :, :2], packed.transpose(2, 3), None, array[0], array[:, :, :1], "qkv"):
+            with pytest.raises(attend.Error, match="^qkv: "):
+                attend.attention_qkvpacked(wrong)
+        for options, message in (({"causal": "yes"}, "causal: 'yes'"), ({"compute": "nobody"}, "compute: 'nobody'")):
+            with pytest.raises(attend.Error, match=f"^{message}"):
+                attend.attention_qkvpacked(packed, **options)
+
+
+def test_numpy(rng):
+    qkv = rng.standard_normal((2, 17, 3, 2, 8)).astype(np.float32)
+    q, k, v = (qkv[:, :, i] for i in range(3))
+    for options in ({}, {"causal": True, "window": (3, 0)}):
+        o, lse = attend.attention_qkvpacked(qkv, return_lse=True, **options)
+        want, lse_want = attend.attention(q, k, v, layout="bshd", return_lse=True, **options)
+        assert np.array_equal(o, want) and np.array_equal(lse, lse_want)
+        assert np.array_equal(attend.attention_qkvpacked(qkv, **options), want)
+
+
+def test_flash_attns_names_take_it(torch, device):
+    packed, others = inputs(torch, device, 2, 9, 3, 2, 16)
+    for module, with_lse in itertools.product((flash_attn, flash_attn_3), (False, True)):
+        options = {"causal": True, "deterministic": True}
+        found = module.flash_attn_qkvpacked_func(packed, return_attn_probs=with_lse, **options)
+        if with_lse:
+            assert len(found) == (3 if module is flash_attn else 2) and found[1].shape == (2, 2, 9)
+        o = found[0] if with_lse else found
+        want = separate(others, **options)
+        assert torch.equal(o, want)
+        if is_short(torch):
+            assert o.grad_fn.name() == "PackedAttentionBackward"
+        (a,), (b,) = (torch.autograd.grad(loss_of(x), y) for x, y in ((o, packed), (want, others)))
+        assert torch.equal(a, b)
+
+
+def test_heads_side_by_side_of_flash_attn_3(torch, device):
+    qkv = torch.randn(2, 9, 8, 16, device=device, requires_grad=True)  # 4 heads of q, 2 of k, 2 of v
+    found = flash_attn_3.flash_attn_qkvpacked_func(qkv, causal=True, deterministic=True, num_heads_q=4)
+    parts = (qkv[:, :, :4], qkv[:, :, 4:6], qkv[:, :, 6:])
+    want = attend.attention(*parts, layout="bshd", causal=True, deterministic=True)
+    assert torch.equal(found, want)
+    for a, b in zip(*(torch.autograd.grad(loss_of(x), qkv) for x in (found, want))):
+        assert torch.equal(a, b)
+    with pytest.raises(ValueError, match="^qkv: shape"):
+        flash_attn_3.flash_attn_qkvpacked_func(qkv, num_heads_q=3)
