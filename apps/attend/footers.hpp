@@ -80,8 +80,9 @@ inline constexpr const char* kRingFooter =
     R"(Computes one random problem, whose S are the tokens of all ranks together, and shows for each step what was
 computed, what travelled, and how much of that nothing hid. Ranks are the processes of an mpirun, or GPUs of this
 machine over NCCL, or threads, which have GPU r % N for rank r where there are N. Ideal is what the slowest rank takes
-for its share of the work alone: all ranks do theirs at the same time, without a ring, in turns with it. --explain
-compares the algorithms by the model that automatic chooses by, without computing anything.
+for its share of the work alone, its rows against the keys that they see: all ranks do theirs at the same time, without
+a ring, in turns with it. --explain compares the algorithms by the model that automatic chooses by, without computing
+anything.
 
 Examples:
   attend ring --ranks 4 --problem 1,8,4096,64 --causal

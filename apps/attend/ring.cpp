@@ -111,10 +111,21 @@ double milliseconds(const std::vector<std::vector<PassTimes>>& ranks, std::size_
 }
 
 /// Medians of the shares alone.
-std::vector<double> alone_by_rank(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass) {
+std::vector<double> medians_by_rank(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass,
+                                    std::vector<double> PassTimes::*samples) {
   std::vector<double> medians;
-  for (const std::vector<PassTimes>& rank : ranks) medians.push_back(median(rank[pass].alone));
+  for (const std::vector<PassTimes>& rank : ranks) medians.push_back(median(rank[pass].*samples));
   return medians;
+}
+
+/// The same share without a mask: a bound that the kernels reach nowhere near a diagonal.
+void show_unmasked(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass, double ms, Json& object) {
+  const std::vector<double> by_rank = medians_by_rank(ranks, pass, &PassTimes::unmasked);
+  const double slowest = *std::max_element(by_rank.begin(), by_rank.end());
+  object["unmasked_ms"] = slowest;
+  object["share_of_unmasked"] = slowest / ms;
+  fmt::print("  as many pairs in one call without a mask {}: {:.1f} % of that\n", time_text(slowest),
+             100 * slowest / ms);
 }
 
 /// What each rank's steps compute, in milliseconds: beside its share alone, what pieces and merging cost.
@@ -192,7 +203,7 @@ Json measured(const RingOptions& options, const RingParty& party, const std::vec
     const Mode pass = passes[i];
     const RingCandidate way = chosen(options, party.num_ranks(), device, pass == Mode::kBoth ? Mode::kForward : pass);
     const double ms = milliseconds(ranks, i);
-    const std::vector<double> alone = alone_by_rank(ranks, i);
+    const std::vector<double> alone = medians_by_rank(ranks, i, &PassTimes::alone);
     const auto [quickest, slowest] = std::minmax_element(alone.begin(), alone.end());
     const double ideal = *slowest;
     const io::FolderSpec& spec = options.spec;
@@ -219,6 +230,7 @@ Json measured(const RingOptions& options, const RingParty& party, const std::vec
     fmt::print("\n{:<9} {} by {}; the slowest rank's share alone {}: {:.1f} % of ideal\n", mode_name(pass),
                time_text(ms), algorithm_name(way.algorithm), time_text(ideal), 100 * ideal / ms);
     fmt::print("  alone, by rank: {}: {:.1f} % apart\n", list_text(alone), 100 * (ideal / *quickest - 1));
+    if (!ranks.front()[i].unmasked.empty()) show_unmasked(ranks, i, ms, object);
     if (!ranks.front()[i].single.empty()) {
       const double single = milliseconds(ranks, i, &PassTimes::single);
       const double alone_single = milliseconds(ranks, i, &PassTimes::alone_single);

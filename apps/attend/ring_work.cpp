@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
 #include "io/host_tensor.hpp"
 #include "io/random_normal.hpp"
-#include "kernels/common/key_range.cuh"
 #include "ring/transport.hpp"
+#include "ring_share.hpp"
 #include "timing.hpp"
 
 namespace attend::cli {
@@ -112,25 +113,37 @@ double sample_of(const Call& call, Mode pass, const Place& place, int calls) {
   return static_cast<double>(end.milliseconds_since(start)) / calls;
 }
 
-/// Samples of the ring and of the share alone in turns: the clocks of GPUs drift with what they have done before.
-PassTimes samples_of(const Call& ring, const Call& alone, Mode pass, const Place& place, std::int64_t repeat,
+/// The ring, and what it is held against.
+struct Calls {
+  Call ring, alone;
+  Call unmasked;     ///< none where `alone` is
+  double scale = 1;  ///< of the time of `alone`: to the mean of all ranks' pairs
+};
+
+/// Samples of all in turns: the clocks of GPUs drift with what they have done before.
+PassTimes samples_of(const Calls& calls, Mode pass, const Place& place, std::int64_t repeat,
                      const std::function<void()>& together) {
-  for (const Call* call : {&ring, &alone}) {
+  PassTimes times;
+  std::vector<std::pair<const Call*, std::vector<double>*>> timed = {{&calls.ring, &times.samples},
+                                                                     {&calls.alone, &times.alone}};
+  if (calls.unmasked) timed.emplace_back(&calls.unmasked, &times.unmasked);
+  for (const auto& [call, samples] : timed) {
     for (int i = 0; i < kWarmUps; ++i) (*call)(pass);
     place.wait();
   }
-  PassTimes times;
   for (std::int64_t i = 0; i < repeat; ++i) {
-    for (const auto& [call, samples] : {std::pair{&ring, &times.samples}, {&alone, &times.alone}}) {
+    for (const auto& [call, samples] : timed) {
       together();
       samples->push_back(sample_of(*call, pass, place, kCallsOfAGpuSample));
     }
     if (!place.on_gpu()) continue;
-    for (const auto& [call, samples] : {std::pair{&ring, &times.single}, {&alone, &times.alone_single}}) {
+    for (const auto& [call, samples] : {std::pair{&calls.ring, &times.single}, {&calls.alone, &times.alone_single}}) {
       together();
       samples->push_back(sample_of(*call, pass, place, 1));
     }
   }
+  for (double& ms : times.alone) ms *= calls.scale;
+  for (double& ms : times.alone_single) ms *= calls.scale;
   return times;
 }
 
@@ -143,24 +156,42 @@ Call call_of(Forward forward, Backward backward) {
   };
 }
 
-/// Keys that a row of the whole sees in the mean.
-double mean_keys(const RingOptions& options) {
-  const io::FolderSpec& spec = options.spec;
-  const AttentionOptions& a = options.attention;
-  const WindowMask mask = {spec.seqlen_q, spec.seqlen_k, a.window_left, a.causal ? 0 : a.window_right};
-  double keys = 0;
-  for (std::int64_t row = 0; row < spec.seqlen_q; ++row) {
-    const KeyRange range = mask.row(row);
-    if (!range.empty()) keys += static_cast<double>(range.end - range.begin);
-  }
-  return keys / static_cast<double>(spec.seqlen_q);
+/// One call of all rows and keys of `t`.
+Call whole_call(const RankTensors& t, const AttentionOptions& options, Stream stream) {
+  const auto params = [options] { return options.params("auto"); };
+  return call_of(
+      [&t, params, stream] { forward(t.q, t.k, t.v, t.o, &t.lse, params(), stream); },
+      [&t, params, stream] { backward(t.dout, t.q, t.k, t.v, t.o, t.lse, t.dq, t.dk, t.dv, params(), stream); });
 }
 
-Params params_of_share(const RingOptions& options) {
-  AttentionOptions unmasked = options.attention;
-  unmasked.causal = false;
-  unmasked.window_left = unmasked.window_right = -1;
-  return unmasked.params("auto");
+/// A call for each piece, of its rows and keys of `t`. What each gives dk and dv is not added up.
+Call pieces_call(const RankTensors& t, const std::vector<SharePiece>& pieces, const AttentionOptions& options,
+                 Stream stream) {
+  const auto params_of = [options](const SharePiece& piece) {
+    AttentionOptions own = options;
+    own.causal = false;  // a window that ends at the row says the same
+    own.window_left = piece.window_left, own.window_right = piece.window_right;
+    return own.params("auto");
+  };
+  const auto rows = [](const Tensor& x, const SharePiece& piece) { return rows_from(x, piece.row, piece.num_rows); };
+  const auto keys = [](const Tensor& x, const SharePiece& piece) { return rows_from(x, piece.key, piece.num_keys); };
+  return call_of(
+      [=, &t] {
+        for (const SharePiece& p : pieces) {
+          const Tensor lse = rows(t.lse, p);
+          forward(rows(t.q, p), keys(t.k, p), keys(t.v, p), rows(t.o, p), &lse, params_of(p), stream);
+        }
+      },
+      [=, &t] {
+        for (const SharePiece& p : pieces) {
+          backward(rows(t.dout, p), rows(t.q, p), keys(t.k, p), keys(t.v, p), rows(t.o, p), rows(t.lse, p),
+                   rows(t.dq, p), keys(t.dk, p), keys(t.dv, p), params_of(p), stream);
+        }
+      });
+}
+
+bool is_masked(const AttentionOptions& options) {
+  return options.causal || options.window_left >= 0 || options.window_right >= 0;
 }
 
 }  // namespace
@@ -171,11 +202,9 @@ std::vector<Mode> ring_passes(Mode mode) {
 }
 
 void to_json(nlohmann::json& json, const PassTimes& times) {
-  json = {{"samples", times.samples},
-          {"alone", times.alone},
-          {"single", times.single},
-          {"alone_single", times.alone_single},
-          {"spans", nlohmann::json::array()}};
+  json = {{"samples", times.samples},           {"alone", times.alone},
+          {"unmasked", times.unmasked},         {"single", times.single},
+          {"alone_single", times.alone_single}, {"spans", nlohmann::json::array()}};
   for (const ring::Span& s : times.spans) {
     json["spans"].push_back({static_cast<int>(s.activity), s.step, s.begin_ms, s.end_ms});
   }
@@ -184,6 +213,7 @@ void to_json(nlohmann::json& json, const PassTimes& times) {
 void from_json(const nlohmann::json& json, PassTimes& times) {
   json.at("samples").get_to(times.samples);
   json.at("alone").get_to(times.alone);
+  json.at("unmasked").get_to(times.unmasked);
   json.at("single").get_to(times.single);
   json.at("alone_single").get_to(times.alone_single);
   for (const nlohmann::json& s : json.at("spans")) {
@@ -196,8 +226,8 @@ std::vector<PassTimes> time_rank(const RingOptions& options, const RingContext& 
   const Place place(device);
   const io::FolderSpec& spec = options.spec;
   const Sharding sharding = options.ring.sharding;
-  const RankTensors t(spec, shard_seqlen(sharding, spec.seqlen_q, context.rank(), context.size()),
-                      shard_seqlen(sharding, spec.seqlen_k, context.rank(), context.size()), device);
+  const std::int64_t rows = shard_seqlen(sharding, spec.seqlen_q, context.rank(), context.size());
+  const RankTensors t(spec, rows, shard_seqlen(sharding, spec.seqlen_k, context.rank(), context.size()), device);
   const Params params = options.attention.params("auto");
   const Call ring =
       call_of([&] { ring_forward(context, t.q, t.k, t.v, t.o, &t.lse, params, options.ring, place.stream()); },
@@ -205,18 +235,22 @@ std::vector<PassTimes> time_rank(const RingOptions& options, const RingContext& 
                 ring_backward(context, t.dout, t.q, t.k, t.v, t.o, t.lse, t.dq, t.dk, t.dv, params, options.ring,
                               place.stream());
               });
-  const RankTensors share(spec, std::max<std::int64_t>(1, spec.seqlen_q / context.size()),
-                          std::max<std::int64_t>(1, static_cast<std::int64_t>(mean_keys(options))), device);
-  const Params unmasked = params_of_share(options);
-  const Call alone = call_of([&] { forward(share.q, share.k, share.v, share.o, &share.lse, unmasked, place.stream()); },
-                             [&] {
-                               backward(share.dout, share.q, share.k, share.v, share.o, share.lse, share.dq, share.dk,
-                                        share.dv, unmasked, place.stream());
-                             });
-  for (const Call* call : {&ring, &alone}) (*call)(Mode::kForward);  // a backward alone reads what it gives
+  const RankTensors mean(spec, std::max<std::int64_t>(1, spec.seqlen_q / context.size()),
+                         std::max<std::int64_t>(1, static_cast<std::int64_t>(mean_keys(options))), device);
+  Calls calls = {ring, whole_call(mean, unmasked(options.attention), place.stream()), {}};
+  std::optional<RankTensors> own;  // the rank's rows, and all keys
+  const std::vector<SharePiece> pieces = share_pieces(options, context.rank(), context.size());
+  // All ranks or none: they wait for each other before each sample.
+  if (is_masked(options.attention) && has_pieces(options)) {
+    own.emplace(spec, rows, spec.seqlen_k, device);
+    if (!pieces.empty()) calls.scale = mean_over_own(options, context.rank(), context.size());
+    calls.unmasked = std::exchange(calls.alone, pieces_call(*own, pieces, options.attention, place.stream()));
+  }
+  for (const Call* call : {&calls.ring, &calls.alone}) (*call)(Mode::kForward);  // a backward alone reads what it gives
+  if (calls.unmasked) calls.unmasked(Mode::kForward);
   std::vector<PassTimes> all;
   for (const Mode pass : ring_passes(options.mode)) {
-    PassTimes times = samples_of(ring, alone, pass, place, options.repeat, together);
+    PassTimes times = samples_of(calls, pass, place, options.repeat, together);
     if (pass != Mode::kBoth) {
       ring::Timeline timeline(place.on_gpu());
       together();

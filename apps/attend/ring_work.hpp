@@ -17,9 +17,10 @@ namespace attend::cli {
 
 /// Of one pass: samples in milliseconds, and when what was done in one more call, which is not timed.
 struct PassTimes {
-  std::vector<double> samples;  ///< of the ring, on a GPU of calls in a row
-  std::vector<double> alone;    ///< of the rank's share alone
-  std::vector<double> single;   ///< on a GPU, of calls by themselves: clocks are those of a GPU that has rested
+  std::vector<double> samples;   ///< of the ring, on a GPU of calls in a row
+  std::vector<double> alone;     ///< of the rank's share alone
+  std::vector<double> unmasked;  ///< of one call with as many pairs and no mask; none where `alone` is that
+  std::vector<double> single;    ///< on a GPU, of calls by themselves: clocks are those of a GPU that has rested
   std::vector<double> alone_single;
   std::vector<ring::Span> spans;  ///< none of kBoth
 };
@@ -27,9 +28,11 @@ struct PassTimes {
 void to_json(nlohmann::json& json, const PassTimes& times);
 void from_json(const nlohmann::json& json, PassTimes& times);
 
-/// The ring, and in turns with it the same work without one: a rank's number of rows against as many keys as a row of
-/// the problem sees in the mean, without a mask, so that all of it runs at the kernels' best; by all ranks at a time,
-/// each on its own device, which share a machine's power as they do in the ring.
+/// The ring, and in turns with it the same work without one, by all ranks at a time, each on its own device, which
+/// share a machine's power as they do in the ring. The work alone: the rank's rows against all keys that they see,
+/// under the problem's mask, its time scaled to the mean of all ranks' pairs. Beside it a rank's number of rows against
+/// as many keys as a row of the problem sees in the mean, without a mask, so that all of it runs at the kernels' best;
+/// where there is no mask, or tokens are dealt out in stripes, that is the work alone.
 /// @param together  a rendezvous of all ranks
 /// @return          for each of ring_passes()
 [[nodiscard]] std::vector<PassTimes> time_rank(const RingOptions& options, const RingContext& context, Device device,

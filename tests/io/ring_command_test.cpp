@@ -53,7 +53,7 @@ TEST(RingTimeline, DrawsTwoBarsARank) {
 
 /// The objects of a file that attend ring wrote for `num_ranks` ranks: every mode, and times that make sense.
 void expect_results(const std::filesystem::path& path, int num_ranks, const std::string& over,
-                    const std::string& algorithm) {
+                    const std::string& algorithm, const std::string& sharding) {
   const auto rows = nlohmann::json::parse(read_file(path));
   ASSERT_EQ(rows.size(), 3U);
   const char* const modes[] = {"forward", "backward", "both"};
@@ -64,13 +64,17 @@ void expect_results(const std::filesystem::path& path, int num_ranks, const std:
     EXPECT_EQ(row["S"], 96);
     EXPECT_EQ(row["over"], over);
     EXPECT_EQ(row["algorithm"], algorithm);
-    EXPECT_EQ(row["sharding"], "striped");
+    EXPECT_EQ(row["sharding"], sharding);
     EXPECT_GT(row["ms"], 0.0);
     const auto alone = row["alone_ms_by_rank"].get<std::vector<double>>();
     ASSERT_EQ(alone.size(), static_cast<std::size_t>(num_ranks));
     EXPECT_GT(*std::ranges::min_element(alone), 0.0);
     EXPECT_EQ(row["alone_ms"].get<double>(), *std::ranges::max_element(alone));
     EXPECT_NEAR(row["share_of_ideal"].get<double>(), row["alone_ms"].get<double>() / row["ms"].get<double>(), 1e-9);
+    EXPECT_EQ(row.contains("unmasked_ms"), sharding != "striped");
+    if (sharding != "striped") {
+      EXPECT_NEAR(row["share_of_unmasked"].get<double>() * row["ms"].get<double>(), row["unmasked_ms"], 1e-9);
+    }
     if (i == 2) continue;
     EXPECT_EQ(row["computed_ms_by_rank"].size(), static_cast<std::size_t>(num_ranks));
     std::vector<int> computed(static_cast<std::size_t>(num_ranks));
@@ -84,20 +88,31 @@ void expect_results(const std::filesystem::path& path, int num_ranks, const std:
 }
 
 constexpr const char* kLine =
-    "ring --problem 1,6,96,16 --causal --sharding striped --device cpu --repeat 1 --threads 1 --algorithm ";
+    "ring --problem 1,6,96,16 --causal --device cpu --repeat 1 --threads 1 --sharding {} --algorithm {} --json {}";
 
 TEST(RingCommand, RunsOnThreadsByEveryAlgorithm) {
   const TempFolder folder;
   for (const char* algorithm : {"exchange", "all_gather", "all_to_all", "two_level"}) {
     const auto json = folder / "ring.json";
     const int ranks = std::string_view(algorithm) == "two_level" ? 4 : 3;
-    const ProgramResult done =
-        run_attend_line(fmt::format("{}{} --ranks {} --json {}", kLine, algorithm, ranks, json.string()));
+    const char* sharding = std::string_view(algorithm) == "all_gather" ? "zigzag" : "striped";
+    const ProgramResult done = run_attend_line(
+        fmt::format(fmt::runtime(std::string(kLine) + " --ranks {}"), sharding, algorithm, json.string(), ranks));
     ASSERT_EQ(done.status, 0) << done.err;
-    EXPECT_THAT(done.out, HasSubstr(fmt::format("over {} ranks, striped, threads", ranks)));
+    EXPECT_THAT(done.out, HasSubstr(fmt::format("over {} ranks, {}, threads", ranks, sharding)));
     EXPECT_THAT(done.out, HasSubstr("% of ideal"));
     EXPECT_EQ(count(done.out, "rank 2   |"), 2) << done.out;
-    expect_results(json, ranks, "threads", algorithm);
+    expect_results(json, ranks, "threads", algorithm, sharding);
+  }
+}
+
+TEST(RingCommand, RanksWithoutAVisibleKeyDoNotHoldUpOthers) {
+  for (const char* sharding : {"contiguous", "zigzag", "striped"}) {
+    const ProgramResult done = run_attend_line(fmt::format(
+        "ring --problem 1,1,64,8 --seq_len_k 8 --causal --device cpu --repeat 2 --threads 1 --ranks 4 --sharding {}",
+        sharding));
+    ASSERT_EQ(done.status, 0) << done.err;
+    EXPECT_THAT(done.out, HasSubstr("% of ideal"));
   }
 }
 
@@ -105,11 +120,13 @@ TEST(RingCommand, RunsOnThreadsByEveryAlgorithm) {
 TEST(RingCommand, RunsUnderMpirun) {
   const TempFolder folder;
   const auto json = folder / "ring.json";
-  const ProgramResult done = on_ranks(2, std::string(kLine) + "exchange --json " + json.string());
+  const auto line = [](const std::string& path) { return fmt::format(kLine, "zigzag", "exchange", path); };
+  const ProgramResult done = on_ranks(2, line(json.string()));
   ASSERT_EQ(done.status, 0) << done.err;
   EXPECT_EQ(count(done.out, "% of ideal"), 3) << done.out;  // one rank speaks
-  expect_results(json, 2, "mpi", "exchange");
-  const ProgramResult refused = on_ranks(2, std::string(kLine) + "exchange --json /nonexistent/a/b.json");
+  EXPECT_EQ(count(done.out, "without a mask"), 3) << done.out;
+  expect_results(json, 2, "mpi", "exchange", "zigzag");
+  const ProgramResult refused = on_ranks(2, line("/nonexistent/a/b.json"));
   EXPECT_EQ(refused.status, 2);
   EXPECT_EQ(count(refused.err, "/nonexistent/a/b.json"), 1) << refused.err;
 }
