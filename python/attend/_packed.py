@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from attend._errors import ArgumentError
+from attend._frameworks import is_torch
 
 
 def parts(packed: Any, axis: int, count: int, name: str) -> tuple[Any, ...]:
     """Views of the `count` tensors of (heads, head_dim) or more that lie side by side along `axis`."""
-    shape = tuple(getattr(packed, "shape", ()))
+    shape = _shape_of(packed)
     wanted = axis + 3
     if len(shape) != wanted or shape[axis] != count:
-        found = f"shape {shape}" if hasattr(packed, "shape") else type(packed).__name__
+        found = _found(packed)
         raise ArgumentError(f"{name}: {found}, allowed {wanted} dimensions with {count} in dimension {axis}")
-    if hasattr(packed, "unbind"):  # torch: autograd gathers their gradients at once, and adds nothing up
+    if is_torch(packed):  # autograd gathers their gradients at once then, and adds nothing up
         return tuple(packed.unbind(axis))
     before = (slice(None),) * axis
     return tuple(packed[(*before, i)] for i in range(count))
@@ -22,11 +23,21 @@ def parts(packed: Any, axis: int, count: int, name: str) -> tuple[Any, ...]:
 
 def heads_of(qkv: Any, num_heads_q: int) -> tuple[Any, ...]:
     """Views of q, k and v in (batch, seqlen, num_heads_q + 2 num_heads_k, head_dim)."""
-    rest = qkv.shape[2] - num_heads_q if len(qkv.shape) == 4 else -1
-    if rest < 0 or rest % 2:
-        shape = tuple(qkv.shape)
-        raise ArgumentError(f"qkv: shape {shape}, allowed (batch, seqlen, {num_heads_q} + 2 num_heads_k, head_dim)")
-    middle = num_heads_q + rest // 2
-    if hasattr(qkv, "split"):  # torch, likewise
-        return tuple(qkv.split((num_heads_q, rest // 2, rest // 2), 2))
+    shape = _shape_of(qkv)
+    is_number = isinstance(num_heads_q, int)
+    if len(shape) != 4 or not is_number or not 0 <= num_heads_q <= shape[2] or (shape[2] - num_heads_q) % 2:
+        allowed = f"(batch, seqlen, {num_heads_q!r} + 2 num_heads_k, head_dim)"
+        raise ArgumentError(f"qkv: {_found(qkv)}, allowed {allowed} with a whole num_heads_q")
+    rest = (shape[2] - num_heads_q) // 2
+    middle = num_heads_q + rest
+    if is_torch(qkv):  # likewise
+        return tuple(qkv.split((num_heads_q, rest, rest), 2))
     return qkv[:, :, :num_heads_q], qkv[:, :, num_heads_q:middle], qkv[:, :, middle:]
+
+
+def _shape_of(x: Any) -> tuple[Any, ...]:
+    return tuple(getattr(x, "shape", ()))
+
+
+def _found(x: Any) -> str:
+    return f"shape {_shape_of(x)}" if hasattr(x, "shape") else type(x).__name__

@@ -3,7 +3,6 @@
 #include <nanobind/ndarray.h>
 
 #include <array>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -92,7 +91,7 @@ std::pair<nb::object, Tensor> empty_packed_o(nb::handle qkv, const Tensor& q) {
 }
 
 /// (o, lse or None), or None: the long way. For tensors that `way_of` has seen; without extras.
-nb::object short_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle tuple, bool return_lse) {
+nb::object results_of(nb::handle q, nb::handle k, nb::handle v, nb::handle tuple, bool return_lse) {
   const std::array memory = {exchanged_tensor(q), exchanged_tensor(k), exchanged_tensor(v)};
   for (const dltensor& x : memory) {
     if (!is_usual(x) || !(x.dtype == memory[0].dtype)) return nb::none();
@@ -121,6 +120,10 @@ nb::object packed_results(nb::handle qkv, nb::handle tuple, bool return_lse) {
   if (return_lse) std::tie(lse, x.lse.emplace()) = empty_lse(qkv, x.q);
   compute_forward(x, *settings);
   return nb::make_tuple(o, lse);
+}
+
+nb::object short_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle settings, nb::handle return_lse) {
+  return results_of(q, k, v, settings, is_true(return_lse));
 }
 
 /// Autograd's engine wants gradients and nothing else.
@@ -213,7 +216,7 @@ nb::tuple saved_in(nb::handle context) {
 /// PlainAttention.forward: o or (o, lse) of tensors that `short_attention` has seen. Autograd forgets nothing of it.
 nb::object plain_forward(nb::handle context, nb::handle q, nb::handle k, nb::handle v, nb::handle settings,
                          bool return_lse) {
-  nb::object both = short_forward(q, k, v, settings, true);
+  nb::object both = results_of(q, k, v, settings, true);
   if (both.is_none()) both = ways->run_forward(q, k, v, torch->no_extras, settings);
   context.attr(torch->save_for_backward)(q, k, v, both[0], both[1]);
   return finish_forward(context, both, settings, return_lse);
@@ -229,13 +232,10 @@ nb::object plain_backward(nb::handle context, nb::handle dout, nb::handle dlse) 
   return nb::make_tuple(long_way[0], long_way[1], long_way[2], nb::none(), nb::none());
 }
 
-/// PackedAttention.forward and .backward, likewise.
+/// PackedAttention.forward and .backward, likewise, of a tensor that `short_packed` has seen.
 nb::object packed_forward(nb::handle context, nb::handle qkv, nb::handle settings, bool return_lse) {
-  nb::object both = packed_results(qkv, settings, true);
-  if (both.is_none()) {
-    const nb::object parts = qkv.attr("unbind")(2);
-    both = ways->run_forward(parts[0], parts[1], parts[2], torch->no_extras, settings);
-  }
+  const nb::object both = packed_results(qkv, settings, true);
+  if (both.is_none()) throw Error(ErrorCode::kInternal, "qkv: another tensor than a moment ago");
   context.attr(torch->save_for_backward)(qkv, both[0], both[1]);
   return finish_forward(context, both, settings, return_lse);
 }
@@ -265,7 +265,7 @@ nb::object short_attention(nb::handle q, nb::handle k, nb::handle v, nb::handle 
   if (way == 0) return nb::none();
   const bool wants_lse = is_true(return_lse);
   if ((way & kAutograd) != 0) return ways->apply(q, k, v, settings, wants_lse);
-  return wanted_of(short_forward(q, k, v, settings, wants_lse), wants_lse);
+  return wanted_of(results_of(q, k, v, settings, wants_lse), wants_lse);
 }
 
 /// The same of one tensor (batch, seqlen, 3, heads, head_dim).
@@ -302,7 +302,7 @@ void add_short_way(nb::module_& m) {
   m.def("learn_torch", &learn_torch);
   m.def("learn_ways", &learn_ways);
   m.def("way_of", &way_of_all);
-  m.def("short_forward", &short_forward);
+  m.def("short_forward", &short_forward, "q"_a, "k"_a, "v"_a, "settings"_a, "return_lse"_a.none());
   m.def("short_backward", &short_backward, "saved"_a, "dout"_a.none(), "dlse"_a.none(), "settings"_a);
   // What is None goes the long way, where it is refused by name.
   m.def("short_attention", &short_attention, "q"_a.none(), "k"_a.none(), "v"_a.none(), "settings"_a,

@@ -8,7 +8,7 @@ namespace attend::python {
 
 namespace nb = nanobind;
 
-/// Adds learn_torch, learn_ways and what python/attend/_core.pyi has of short and plain ways.
+/// Adds learn_torch (torch_side.hpp), learn_ways and what python/attend/_core.pyi has of short and plain ways.
 void add_short_way(nb::module_& m);
 
 }  // namespace attend::python

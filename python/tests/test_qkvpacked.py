@@ -13,7 +13,6 @@ OPTIONS = {
     "window": {"window": (5, 2), "scale": 0.3},
     "softcap": {"softcap": 3.0, "causal": True},
     "dropout": {"dropout_p": 0.4, "seed": 11, "offset": 3},
-    "deterministic": {"deterministic": True, "causal": True},
 }
 
 
@@ -43,9 +42,8 @@ def is_short(torch):
 def test_it_is_attention_of_the_three(torch, device, name, dtype, return_lse):
     if dtype == "float64" and device != "cpu":
         pytest.skip("float64 is the CPU's")
-    options = {**OPTIONS[name], "return_lse": return_lse}
-    # sm90's sums in dq come in any order without it.
-    options["deterministic"] = True
+    # Without it the order of sums in dq changes from run to run.
+    options = {**OPTIONS[name], "return_lse": return_lse, "deterministic": True}
     packed, others = inputs(torch, device, 2, 37, 3, 4, 24, dtype=dtype)
     found, want = attend.attention_qkvpacked(packed, **options), separate(others, **options)
     for a, b in zip(*((x if return_lse else (x,)) for x in (found, want))):
@@ -62,39 +60,55 @@ def test_it_is_attention_of_the_three(torch, device, name, dtype, return_lse):
         assert torch.equal(again[0] if return_lse else again, o)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 3, 1, 64), (3, 130, 3, 2, 64), (2, 77, 3, 3, 128), (1, 65, 3, 2, 100)])
-def test_gradients_against_float64(torch, device, shape):
-    """Where the three gradients lie side by side the kernels' stores have other strides."""
-    dtype = "float32" if device == "cpu" else "bfloat16"
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", [(1, 1, 3, 1, 64), (3, 130, 3, 2, 64), (2, 77, 3, 3, 128), (1, 65, 3, 2, 100),
+                                   (2, 200, 3, 1, 20), (1, 70, 3, 1, 160)])  # fmt: skip
+def test_gradients_against_float64(torch, device, shape, dtype, deterministic):
+    """Where the three gradients lie side by side the kernels' stores have other strides, and other alignment."""
+    torch.use_deterministic_algorithms(False)  # as in training
+    torch.utils.deterministic.fill_uninitialized_memory = True
     packed, _ = inputs(torch, device, *shape, dtype=dtype)
     exact = packed.detach().cpu().double().requires_grad_()
-    dout = torch.randn(shape[0], shape[1], *shape[3:])
-    attend.attention_qkvpacked(packed, causal=True).backward(dout.to(packed))
-    attend.attention_qkvpacked(exact, causal=True, compute="reference").backward(dout.to(packed).cpu().double())
+    dout = torch.randn(shape[0], shape[1], *shape[3:]).to(packed.dtype)
+    options = {"causal": True, "deterministic": deterministic}
+    attend.attention_qkvpacked(packed, **options).backward(dout.to(device))
+    attend.attention_qkvpacked(exact, causal=True, compute="reference").backward(dout.double())
     error = (packed.grad.cpu().double() - exact.grad).abs().max().item()
     budget = {"float32": 2e-6, "bfloat16": 2.0**-7}[dtype] * exact.grad.abs().max().item()
     print(f"{shape}: error {error:.2e}, budget {budget:.2e}")
     assert error <= budget
 
 
-def test_what_no_short_way_is_for_is_right_too(torch, device):
-    """Strides, an empty sequence, ALiBi, saved tensors that a hook has changed, and no gradient of o."""
-    packed, others = inputs(torch, device, 2, 9, 3, 2, 16)
+def test_every_stride_is_right(torch, device):
+    """Whatever way they go: rows apart, elements that share memory, a last dimension that is not dense, no rows."""
+    packed, _ = inputs(torch, device, 2, 9, 3, 2, 16)
     transposed = torch.randn(3, 2, 16, 2, 9, device=device).permute(3, 4, 0, 1, 2).requires_grad_()
-    assert transposed.stride(-1) != 1
-    slopes = torch.tensor([0.5, 0.1], device=device)
-    for given, options in (
-        (transposed, {"causal": True}),
-        (packed[:, :0], {}),
-        (packed[:, 1::2], {}),
-        (packed.expand(2, 2, 9, 3, 2, 16)[0], {}),
-        (packed, {"alibi_slopes": slopes}),
+    one_head, one_column = (torch.randn(2, 9, 3, *x, device=device).requires_grad_() for x in ((1, 16), (2, 1)))
+    padded = torch.randn(2, 9, 3, 2, 24, device=device).requires_grad_()
+    for leaf, given in (
+        (packed, packed[:, :0]),
+        (packed, packed[:, 1::2]),
+        (padded, padded[..., 1:21]),
+        (transposed, transposed),
+        (one_head, one_head.expand(2, 9, 3, 4, 16)),
+        (one_column, one_column.expand(2, 9, 3, 2, 16)),
+        (packed, packed[:1].expand(3, 9, 3, 2, 16)),
     ):
+        options = {"causal": True, "deterministic": True}
         found, want = attend.attention_qkvpacked(given, **options), separate(given, **options)
         assert torch.equal(found, want)
-        leaf = transposed if given is transposed else packed
-        for a, b in zip(*(torch.autograd.grad(loss_of(x), leaf) for x in (found, want))):
-            assert torch.equal(a, b)
+        (a,), (b,) = (torch.autograd.grad(loss_of(x), leaf) for x in (found, want))
+        torch.testing.assert_close(a, b)
+
+
+def test_what_no_short_way_is_for_is_right_too(torch, device):
+    """ALiBi, saved tensors that a hook has changed, and no gradient of o."""
+    packed, others = inputs(torch, device, 2, 9, 3, 2, 16)
+    options = {"alibi_slopes": torch.tensor([0.5, 0.1], device=device)}
+    found, want = attend.attention_qkvpacked(packed, **options), separate(others, **options)
+    (a,), (b,) = (torch.autograd.grad(loss_of(x), y) for x, y in ((found, packed), (want, others)))
+    assert torch.equal(found, want) and torch.equal(a, b)
     with torch.autograd.graph.saved_tensors_hooks(lambda x: -x, lambda x: torch._neg_view(x)):
         o = attend.attention_qkvpacked(packed)
     (a,), (b,) = (torch.autograd.grad(loss_of(x), y) for x, y in ((o, packed), (separate(others), others)))
@@ -120,8 +134,11 @@ def test_autocast_casts_it(torch, device):
         cast = attend.attention_qkvpacked(packed, causal=True)
         ready = attend.attention_qkvpacked(packed.bfloat16(), causal=True)
     assert torch.equal(cast, want) and torch.equal(ready, want)
-    (gradient,) = torch.autograd.grad(cast.float().square().sum(), packed)
-    assert gradient.dtype == torch.float32 and gradient.isfinite().all()
+    for o in (cast, ready):
+        (gradient,) = torch.autograd.grad(o.float().square().sum(), packed)
+        assert gradient.dtype == torch.float32 and gradient.isfinite().all()
+        if is_short(torch):
+            assert o.grad_fn.name() == "PackedAttentionBackward"
 
 
 def test_transforms_and_compilers_see_through_it(torch, device):
@@ -155,6 +172,8 @@ def test_what_is_no_packed_tensor_is_refused_by_name(torch, device):
         for wrong in (packed[0], packed[:, :, :2], packed.transpose(2, 3), None, array[0], array[:, :, :1], "qkv"):
             with pytest.raises(attend.Error, match="^qkv: "):
                 attend.attention_qkvpacked(wrong)
+        with pytest.raises(attend.Error, match="^q: dtype"):
+            attend.attention_qkvpacked(packed.int())
         for options, message in (({"causal": "yes"}, "causal: 'yes'"), ({"compute": "nobody"}, "compute: 'nobody'")):
             with pytest.raises(attend.Error, match=f"^{message}"):
                 attend.attention_qkvpacked(packed, **options)
@@ -194,5 +213,29 @@ def test_heads_side_by_side_of_flash_attn_3(torch, device):
     assert torch.equal(found, want)
     for a, b in zip(*(torch.autograd.grad(loss_of(x), qkv) for x in (found, want))):
         assert torch.equal(a, b)
-    with pytest.raises(ValueError, match="^qkv: shape"):
-        flash_attn_3.flash_attn_qkvpacked_func(qkv, num_heads_q=3)
+    array = qkv.detach().cpu().numpy()
+    o = flash_attn_3.flash_attn_qkvpacked_func(array, causal=True, num_heads_q=4)
+    np.testing.assert_allclose(o, want.detach().cpu().numpy(), atol=2e-6)
+    for given, number in ((qkv, 3), (qkv, -2), (qkv, 10), (qkv, "4"), (qkv, 4.0), (qkv[0], 4), (None, 4)):
+        with pytest.raises(ValueError, match="^qkv: "):
+            flash_attn_3.flash_attn_qkvpacked_func(given, num_heads_q=number)
+
+
+@pytest.mark.parametrize("wants", [1, np.True_, "yes", 0, ""])
+def test_whatever_is_true_asks_for_lse(torch, device, wants):
+    """Where the short way says no as well: float64, rows that are not dense, and something to cast."""
+    packed, _ = inputs(torch, device, 2, 9, 3, 2, 16)
+    calls = (
+        lambda x: attend.attention_qkvpacked(x, return_lse=wants),
+        lambda x: separate(x, return_lse=wants),
+        lambda x: flash_attn.flash_attn_func(*x.unbind(2), return_attn_probs=wants),
+        lambda x: flash_attn.flash_attn_qkvpacked_func(x, return_attn_probs=wants),
+        lambda x: flash_attn_3.flash_attn_func(*x.unbind(2), return_attn_probs=wants),
+    )
+    sparse_rows = torch.randn(2, 9, 3, 2, 32, device=device)[..., ::2]
+    kinds = [packed, packed.detach(), sparse_rows, *([packed.double()] if device == "cpu" else [])]
+    for call, qkv in itertools.product(calls, kinds):
+        with torch.set_grad_enabled(qkv.requires_grad):
+            assert isinstance(call(qkv), tuple) == bool(wants)
+            with torch.autocast(device, torch.bfloat16):
+                assert isinstance(call(qkv), tuple) == bool(wants)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from attend import _core
-from attend._api import is_torch, resolve
+from attend._api import resolve
 from attend._errors import ArgumentError
+from attend._frameworks import is_torch
 from attend._settings import Extras, Settings
 from attend.ring._contexts import group_name, of_comm
 

@@ -111,7 +111,7 @@ class PackedAttention(torch.autograd.Function):
 
 def _backward_in_python(ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any) -> tuple[Any, ...]:
     rest = saved[5:]
-    extras = _spread(list(rest), ctx.given) if rest else NO_EXTRAS
+    extras = _spread(rest, ctx.given) if rest else NO_EXTRAS
     results = _gradients_in_python(saved[:5], dout, dlse, ctx.needs_input_grad[3], extras, ctx.settings, rest)
     return *results, None, None, None
 
@@ -162,7 +162,7 @@ if _shortcut.way_of is not _shortcut.way_in_python:
     _shortcut.short_packed, _shortcut.plain_packed = _core.short_packed, _core.plain_packed
 
 
-def _spread(tensors: list[Any], given: tuple[bool, ...]) -> Extras:
+def _spread(tensors: tuple[Any, ...], given: tuple[bool, ...]) -> Extras:
     """Extras of the tensors that there are, and None."""
     left = iter(tensors)
     return Extras(*(next(left) if there else None for there in given))

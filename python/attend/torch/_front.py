@@ -55,6 +55,8 @@ def attention(
 def attention_qkvpacked(qkv: Any, extras: Extras, settings: Settings, return_lse: bool) -> Any:
     """o, or (o, lse), of one tensor (batch, seqlen, 3, heads, head_dim); differentiable."""
     if extras is NO_EXTRAS and not torch.compiler.is_compiling():
+        if way_of((qkv,)) & AUTOCAST:
+            (qkv,) = autocast(qkv)
         short = _shortcut.short_packed(qkv, settings, return_lse)
         if short is not None:
             return short

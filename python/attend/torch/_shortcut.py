@@ -33,7 +33,7 @@ except AttributeError:  # another release names them otherwise: the long way is 
     _watchers = None
 
 
-# How a call may go, in bits; 0: the long way. python/src/short_way.cpp has the same numbers.
+# How a call may go, in bits; 0: the long way. python/src/torch_side.hpp has the same numbers.
 SHORT = 1  # the dispatcher would find nothing to do but what the other bits say
 AUTOGRAD = 2  # gradients may be asked for
 AUTOCAST = 4  # q, k and v are to be cast
@@ -74,7 +74,7 @@ def no_short_way(*arguments: Any) -> Any:
     return None
 
 
-# What the library asks of torch for the short way: see python/src/short_way.cpp.
+# What the library asks of torch for the short way: see python/src/torch_side.hpp.
 names_of_torch = {
     "tensor": torch.Tensor,
     "parameter": torch.nn.Parameter,
