@@ -162,8 +162,8 @@ def grids():
 
 def in_python():
     """What Python costs and what the examples and experiments gave, for the README."""
-    cost, train, experiments = (load(name) for name in ("python_host_cost.json", "train_char_transformer.json",
-                                                        "experiments/results.json"))
+    names = ("python_host_cost.json", "train_char_transformer.json", "train_gpt2.json", "experiments/results.json")
+    cost, train, gpt2, experiments = map(load, names)
     plain = {row["dtype"]: row for row in cost["rows"] if not row["autograd"]}
     checked = [row for row in experiments["rows"] if row["passed"] is not None]
     passed = sum(row["passed"] for row in checked)
@@ -176,7 +176,10 @@ def in_python():
         f"`F.scaled_dot_product_attention` {plain['f32']['torch_us']:.1f} and {plain['bf16']['torch_us']:.1f}.",
         f"- **Training** the character transformer for {steps} steps: the loss falls from {first['attend']:.3f} to "
         f"{last['attend']:.3f} with attend, and to {last['torch']:.3f} with torch's attention from the same weights and "
-        f"batches; the two curves are never further apart than {train['largest_difference']:.1e}.",
+        f"batches; the two curves are never further apart than {train['largest_difference']:.1e}. A step takes "
+        f"{train['ms_per_step']['attend']:.2f} ms with attend and {train['ms_per_step']['torch']:.2f} with torch's "
+        f"attention, a step of a GPT-2 in bfloat16 {gpt2['ms_per_step']['attend']:.1f} and "
+        f"{gpt2['ms_per_step']['torch']:.1f}.",
         f"- **Experiments**: {passed} of {len(checked)} checks against float64 passed.",
     ]
     report.replace_section(report.ROOT / "README.md", "python_summary", "\n".join(lines))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -100,11 +99,13 @@ def attention(
     Source: Dao, FlashAttention-2 (2023), Algorithms 1 and 2; Milakov & Gimelshein, Online normalizer calculation for
     softmax (2018).
     """
-    compiler = getattr(sys.modules.get("torch"), "compiler", None)  # None too while another thread imports torch
-    # What is traced knows nothing of the library, compares no symbols by identity, and would be traced anew for another
-    # _plain_attention.
-    if compiler is not None and not compiler.is_dynamo_compiling() and _plain_attention is not None:
-        if window is OPEN and softcap is NO_SOFTCAP and seed is _UNSET and offset is _UNSET:
+    if type(q).__module__.startswith("torch"):
+        import torch  # not from sys.modules: tracers walk over it, and other threads import meanwhile
+
+        # What is traced knows nothing of the library, compares no symbols by identity, and would be traced anew for
+        # another _plain_attention.
+        is_plain = not torch.compiler.is_dynamo_compiling() and _plain_attention is not None
+        if is_plain and window is OPEN and softcap is NO_SOFTCAP and seed is _UNSET and offset is _UNSET:
             if bias is None and mask is None and alibi_slopes is None:
                 results = _plain_attention(
                     q, k, v, layout, causal, scale, dropout_p, deterministic, compute, return_lse
@@ -156,12 +157,15 @@ def attention_qkvpacked(
 
     Raises, determinism, streams and ownership as in `attention`; where a part is refused, it is named q, k or v.
     """
-    compiler = getattr(sys.modules.get("torch"), "compiler", None)  # as in `attention`
-    if compiler is not None and not compiler.is_dynamo_compiling() and _plain_packed is not None:
-        if window is OPEN and softcap is NO_SOFTCAP and seed is _UNSET and offset is _UNSET and alibi_slopes is None:
-            results = _plain_packed(qkv, causal, scale, dropout_p, deterministic, compute, return_lse)
-            if results is not None:
-                return results
+    if type(qkv).__module__.startswith("torch"):
+        import torch  # as in `attention`
+
+        is_plain = not torch.compiler.is_dynamo_compiling() and _plain_packed is not None
+        if is_plain and window is OPEN and softcap is NO_SOFTCAP and seed is _UNSET and offset is _UNSET:
+            if alibi_slopes is None:
+                results = _plain_packed(qkv, causal, scale, dropout_p, deterministic, compute, return_lse)
+                if results is not None:
+                    return results
     left, right = window_of(window)
     scale, softcap = _number("scale", scale), _number("softcap", softcap)
     seed, offset, state = _random_numbers(qkv, seed, offset)
@@ -304,7 +308,7 @@ def resolve(q: Any, options: dict[str, Any]) -> tuple[Extras, Settings]:
 
 def _number(name: str, x: Any) -> Any:
     """The value of a tensor; everything else as it is."""
-    if x is None or type(x) is float or not is_torch(x):
+    if x is None or isinstance(x, (int, float)) or not is_torch(x):
         return x
     from attend import torch as front
 
@@ -334,7 +338,9 @@ def _forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_
 
 def _torch_front() -> Any:
     global _front_of_torch, _plain_attention, _plain_packed
-    if sys.modules["torch"].compiler.is_compiling():  # or what it traces would be compiled anew once this is set
+    import torch
+
+    if torch.compiler.is_compiling():  # or what it traces would be compiled anew once this is set
         from attend import torch as front
 
         return front

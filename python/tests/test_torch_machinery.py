@@ -1,5 +1,9 @@
 """attend inside of what torch builds on operators: vmap, counted operations, traced graphs, profiles, drawn seeds."""
 
+import sys
+import threading
+import types
+
 import pytest
 
 pytest.importorskip("numpy")
@@ -209,6 +213,32 @@ def test_compiled_autograd_traces_the_gradients(torch, device):
     with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
         loss.backward()
     assert all(torch.equal(x.grad, y) for x, y in zip((q, k, v), want))
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_call_is_traced_while_other_threads_import(torch, device, is_packed):
+    """What a tracer finds in a dictionary it walks over, and sys.modules grows meanwhile."""
+    qkv = torch.randn(1, 8, 3, 2, 16, device=device)
+    packed = lambda qkv: attend.attention_qkvpacked(qkv, softcap=5)
+    separate = lambda qkv: attend.attention(*qkv.unbind(2), layout="bshd", softcap=5, scale=1)
+    is_done = threading.Event()
+
+    def import_much():
+        names = [f"attend_test_{number}" for number in range(100)]
+        while not is_done.is_set():
+            sys.modules.update({name: types.ModuleType(name) for name in names})
+            for name in names:
+                del sys.modules[name]
+
+    other = threading.Thread(target=import_much)
+    other.start()
+    try:
+        for _ in range(3):
+            torch._dynamo.reset()
+            torch.compile(packed if is_packed else separate, fullgraph=True, backend="eager")(qkv)
+    finally:
+        is_done.set()
+        other.join()
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
