@@ -99,7 +99,8 @@ def attention(
     Source: Dao, FlashAttention-2 (2023), Algorithms 1 and 2; Milakov & Gimelshein, Online normalizer calculation for
     softmax (2018).
     """
-    if type(q).__module__.startswith("torch"):
+    module = type(q).__module__
+    if module == "torch" or module.startswith("torch."):
         import torch  # not from sys.modules: tracers walk over it, and other threads import meanwhile
 
         # What is traced knows nothing of the library, compares no symbols by identity, and would be traced anew for
@@ -157,7 +158,8 @@ def attention_qkvpacked(
 
     Raises, determinism, streams and ownership as in `attention`; where a part is refused, it is named q, k or v.
     """
-    if type(qkv).__module__.startswith("torch"):
+    module = type(qkv).__module__
+    if module == "torch" or module.startswith("torch."):
         import torch  # as in `attention`
 
         is_plain = not torch.compiler.is_dynamo_compiling() and _plain_packed is not None
