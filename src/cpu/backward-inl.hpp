@@ -30,16 +30,21 @@ struct GradientTile {
     return (p.softcap > 0 ? 3 : 2) * kBlockN * kBackwardScoreStride + pairs_size(p);
   }
 
-  static GradientTile make(const core::Problem& p, Scratch& scratch) {
+  /// For a task of so many query rows and keys: no tile has more of either.
+  static GradientTile make(const core::Problem& p, std::int64_t num_rows, std::int64_t num_keys, Scratch& scratch) {
     const std::int64_t size = kBlockN * kBackwardScoreStride;
     GradientTile tile;
     tile.p = scratch.take(size);
     tile.ds = scratch.take(size);
     tile.derivative = p.softcap > 0 ? scratch.take(size) : nullptr;
     tile.ds_pairs = pairs_size(p) > 0 ? reinterpret_cast<std::uint32_t*>(scratch.take(pairs_size(p))) : nullptr;
-    // Products skip what the mask hides, and 0 times what was left there has to be 0.
-    std::fill_n(tile.p, size, 0.0F);
-    std::fill_n(tile.ds, size, 0.0F);
+    // Products skip what the mask hides, and 0 times what was left there has to be 0. Of a short sequence the rest is
+    // left alone: clearing all of it would take longer than the products.
+    const std::int64_t lanes = std::min<std::int64_t>(round_up(num_rows, kPanel), kBackwardBlockM);
+    for (std::int64_t key = 0; key < std::min<std::int64_t>(round_up(num_keys, 2), kBlockN); ++key) {
+      std::fill_n(tile.p + key * kBackwardScoreStride, lanes, 0.0F);
+      std::fill_n(tile.ds + key * kBackwardScoreStride, lanes, 0.0F);
+    }
     return tile;
   }
 

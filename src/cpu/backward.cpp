@@ -128,8 +128,9 @@ std::int64_t keys_floats(const core::Problem& p, const core::Sequence& s, std::i
 std::vector<KeyTile> load_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
   std::vector<KeyTile> tiles;
   for (std::int64_t key = task.key_begin; key < task.key_end; key += kBlockN) {
-    tiles.push_back(KeyTile::with_gradients(p, row_tiles(p, task.sequence), scratch));
-    tiles.back().load(p, task.sequence, task.key_head, key, std::min<std::int64_t>(kBlockN, task.key_end - key));
+    const std::int64_t num_keys = std::min<std::int64_t>(kBlockN, task.key_end - key);
+    tiles.push_back(KeyTile::with_gradients(p, num_keys, row_tiles(p, task.sequence), scratch));
+    tiles.back().load(p, task.sequence, task.key_head, key, num_keys);
   }
   return tiles;
 }
@@ -148,11 +149,11 @@ bool visit_rows(const core::Problem& p, const HeadRules& rules, const QueryTile&
 }
 
 bool run_backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
-  const std::int64_t dq_size = kBackwardBlockM * padded(p.head_dim);
+  const std::int64_t dq_size = std::min<std::int64_t>(task.sequence.seqlen_q, kBackwardBlockM) * padded(p.head_dim);
   const std::int64_t num_tiles = ceil_div(task.key_end - task.key_begin, kBlockN);
   scratch.reserve(keys_floats(p, task.sequence, num_tiles));
   QueryTile q = QueryTile::make(p, scratch);
-  GradientTile tile = GradientTile::make(p, scratch);
+  GradientTile tile = GradientTile::make(p, task.sequence.seqlen_q, task.key_end - task.key_begin, scratch);
   LongSum dq(dq_size, num_tiles, scratch);
   std::vector<KeyTile> keys = load_keys(p, task, scratch);
   const auto scale = static_cast<float>(p.scale);
@@ -186,11 +187,11 @@ bool run_backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scr
   const HeadRules rules(p, task.sequence, task.head);
   const KeyRange seen = rules.scores.window().rows(task.row_begin, task.row_end);
   const std::int64_t num_tiles = ceil_div(task.sequence.seqlen_k, kBlockN);
-  const std::int64_t dq_size = kBackwardBlockM * padded(p.head_dim);
+  const std::int64_t dq_size = (task.row_end - task.row_begin) * padded(p.head_dim);
   scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + LongSum::floats(dq_size, num_tiles) +
                   KeyTile::floats(p));
   QueryTile q = QueryTile::make(p, scratch);
-  GradientTile tile = GradientTile::make(p, scratch);
+  GradientTile tile = GradientTile::make(p, task.row_end - task.row_begin, task.sequence.seqlen_k, scratch);
   LongSum dq(dq_size, num_tiles, scratch);
   KeyTile k = KeyTile::make(p, scratch);
 

@@ -154,8 +154,8 @@ struct KeyTile {
   float* k_buffer;         // (128, padded head_dim), for k where it is converted
   float* v_buffer;         // (128, padded head_dim_v), likewise
   std::uint32_t* k_words;  // for k_pairs
-  LongSum dk;  // (128, padded head_dim): sum over rows of dS q, without scale; only in KeyTile::with_gradients
-  LongSum dv;  // (128, padded head_dim_v), likewise
+  LongSum dk;  // (num_keys, padded head_dim): sum over rows of dS q, without scale; only in KeyTile::with_gradients
+  LongSum dv;  // (num_keys, padded head_dim_v), likewise
 
   static std::int64_t floats(const core::Problem& p) { return k_buffer_size(p) + v_buffer_size(p) + k_words_size(p); }
 
@@ -172,11 +172,12 @@ struct KeyTile {
            LongSum::floats(kBlockN * padded(p.head_dim_v), row_tiles);
   }
 
-  /// For sums over at most row_tiles tiles of rows.
-  static KeyTile with_gradients(const core::Problem& p, std::int64_t row_tiles, Scratch& scratch) {
+  /// For at most num_keys keys, and sums over at most row_tiles tiles of rows.
+  static KeyTile with_gradients(const core::Problem& p, std::int64_t num_keys, std::int64_t row_tiles,
+                                Scratch& scratch) {
     KeyTile tile = make(p, scratch);
-    tile.dk = LongSum(kBlockN * padded(p.head_dim), row_tiles, scratch);
-    tile.dv = LongSum(kBlockN * padded(p.head_dim_v), row_tiles, scratch);
+    tile.dk = LongSum(num_keys * padded(p.head_dim), row_tiles, scratch);
+    tile.dv = LongSum(num_keys * padded(p.head_dim_v), row_tiles, scratch);
     tile.dk.clear();
     tile.dv.clear();
     return tile;

@@ -34,7 +34,7 @@ bool run_dbias_tile(const core::Problem& p, const DbiasTask& task, Scratch& scra
   const std::int64_t sum_size = kBlockN * kBackwardScoreStride;
   scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + 2 * sum_size + KeyTile::floats(p));
   QueryTile q = QueryTile::make(p, scratch);
-  GradientTile tile = GradientTile::make(p, scratch);
+  GradientTile tile = GradientTile::make(p, kBackwardBlockM, kBlockN, scratch);
   double* sums = take_doubles(scratch, sum_size);
   KeyTile k = KeyTile::make(p, scratch);
   std::fill_n(sums, sum_size, 0.0);

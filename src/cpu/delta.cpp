@@ -47,7 +47,7 @@ void add_tile(const GradientTile& tile, const QueryTile& q, const KeyTile& k, do
 void run_exact_deltas(const core::Problem& p, const BackwardRowsTask& task, float* deltas, Scratch& scratch) {
   scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + KeyTile::floats(p));
   QueryTile q = QueryTile::make(p, scratch);
-  GradientTile tile = GradientTile::make(p, scratch);
+  GradientTile tile = GradientTile::make(p, kBackwardBlockM, kBlockN, scratch);
   KeyTile k = KeyTile::make(p, scratch);
   const HeadRules rules(p, task.sequence, task.head);
   q.load(p, task.sequence, task.head, rules, task.row_begin, task.row_end, nullptr);

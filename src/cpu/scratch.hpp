@@ -3,7 +3,9 @@
 
 #include <hwy/aligned_allocator.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "cpu/tiles.hpp"
 
@@ -16,10 +18,14 @@ class Scratch {
   /// Makes room for `floats`; what take() handed out before is void. Contents are unspecified.
   void reserve(std::int64_t floats) {
     taken_ = 0;
-    if (floats <= capacity_) return;
-    block_ = hwy::AllocateAligned<float>(static_cast<std::size_t>(floats));
-    if (!block_) throw_out_of_memory(floats);
-    capacity_ = floats;
+    if (floats > capacity_) {
+      block_ = hwy::AllocateAligned<float>(static_cast<std::size_t>(floats));
+      if (!block_) throw_out_of_memory(floats);
+      capacity_ = floats;
+    }
+#ifdef __SANITIZE_ADDRESS__  // that build finds what is read before it is written
+    std::fill_n(block_.get(), floats, std::numeric_limits<float>::quiet_NaN());
+#endif
   }
 
   [[nodiscard]] float* take(std::int64_t floats) {
@@ -36,7 +42,9 @@ class Scratch {
   }
 
   /// What take(floats) uses up.
-  [[nodiscard]] static constexpr std::int64_t size_of(std::int64_t floats) { return round_up(floats, kAlignFloats); }
+  [[nodiscard]] static constexpr std::int64_t size_of(std::int64_t floats) {
+    return round_up(floats, kAlignFloats);
+  }
 
   /// The calling thread's own.
   static Scratch& of_this_thread();
