@@ -110,7 +110,7 @@ double milliseconds(const std::vector<std::vector<PassTimes>>& ranks, std::size_
   return median(std::move(slowest));
 }
 
-/// Medians of the shares alone.
+/// Of each rank, the median of some samples.
 std::vector<double> medians_by_rank(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass,
                                     std::vector<double> PassTimes::*samples) {
   std::vector<double> medians;
@@ -118,7 +118,7 @@ std::vector<double> medians_by_rank(const std::vector<std::vector<PassTimes>>& r
   return medians;
 }
 
-/// The same share without a mask: a bound that the kernels reach nowhere near a diagonal.
+/// The same share without a mask: a harder measure, since near a diagonal no kernel is as quick.
 void show_unmasked(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass, double ms, Json& object) {
   const std::vector<double> by_rank = medians_by_rank(ranks, pass, &PassTimes::unmasked);
   const double slowest = *std::max_element(by_rank.begin(), by_rank.end());

@@ -13,7 +13,7 @@ there would be one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 from attend._api import NO_SOFTCAP, OPEN, attention, attention_qkvpacked, attention_varlen
@@ -56,23 +56,8 @@ def flash_attn_func(
     Masks align bottom right. The meaning of the options: `attend.attention`, where softmax_scale is scale and
     window_size is window.
     """
-    refuse_pattern(return_attn_probs, dropout_p)
-    results = attention(
-        q,
-        k,
-        v,
-        layout="bshd",
-        causal=causal,
-        window=window_size,
-        scale=softmax_scale,
-        softcap=softcap,
-        alibi_slopes=alibi_slopes,
-        dropout_p=dropout_p,
-        seed=dropout_seed(dropout_p),
-        deterministic=deterministic,
-        return_lse=return_attn_probs,
-    )
-    return (*results, None) if return_attn_probs else results
+    rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    return _dense(attention, (q, k, v), *rest, layout="bshd")
 
 
 def flash_attn_qkvpacked_func(
@@ -87,20 +72,8 @@ def flash_attn_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """`flash_attn_func` of qkv (batch, seqlen, 3, heads, head_dim): see `attend.attention_qkvpacked`."""
-    refuse_pattern(return_attn_probs, dropout_p)
-    results = attention_qkvpacked(
-        qkv,
-        causal=causal,
-        window=window_size,
-        scale=softmax_scale,
-        softcap=softcap,
-        alibi_slopes=alibi_slopes,
-        dropout_p=dropout_p,
-        seed=dropout_seed(dropout_p),
-        deterministic=deterministic,
-        return_lse=return_attn_probs,
-    )
-    return (*results, None) if return_attn_probs else results
+    rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    return _dense(attention_qkvpacked, (qkv,), *rest)
 
 
 def flash_attn_kvpacked_func(
@@ -202,6 +175,37 @@ def flash_attn_varlen_kvpacked_func(
     k, v = parts(kv, 1, 2, "kv")
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *rest)
+
+
+def _dense(
+    function: Callable[..., Any],
+    tensors: tuple[Any, ...],
+    dropout_p: float,
+    softmax_scale: Optional[float],
+    causal: bool,
+    window_size: Sequence[int],
+    softcap: float,
+    alibi_slopes: Any,
+    deterministic: bool,
+    return_attn_probs: bool,
+    **layout: str,
+) -> Any:
+    """What attend's `function` gives, as flash-attn gives it."""
+    refuse_pattern(return_attn_probs, dropout_p)
+    results = function(
+        *tensors,
+        causal=causal,
+        window=window_size,
+        scale=softmax_scale,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        dropout_p=dropout_p,
+        seed=dropout_seed(dropout_p),
+        deterministic=deterministic,
+        return_lse=return_attn_probs,
+        **layout,
+    )
+    return (*results, None) if return_attn_probs else results
 
 
 def refuse_pattern(return_attn_probs: bool, dropout_p: float) -> None:

@@ -188,7 +188,7 @@ nb::object packed_gradient_of(const nb::tuple& saved, nb::handle dout, nb::handl
   nb::object dqkv = torch->empty_like(saved[0]);
   const auto gradients = parts_of(exchanged_tensor(dqkv));
   if (!gradients) return {};
-  std::tie(g.dq, g.dk, g.dv) = std::tie((*gradients)[0], (*gradients)[1], (*gradients)[2]);
+  g.dq = (*gradients)[0], g.dk = (*gradients)[1], g.dv = (*gradients)[2];
   compute_backward(x, g, *settings);
   return dqkv;
 }

@@ -55,9 +55,9 @@ def attention(
 def attention_qkvpacked(qkv: Any, extras: Extras, settings: Settings, return_lse: bool) -> Any:
     """o, or (o, lse), of one tensor (batch, seqlen, 3, heads, head_dim); differentiable."""
     if extras is NO_EXTRAS and not torch.compiler.is_compiling():
-        if way_of((qkv,)) & AUTOCAST:
-            (qkv,) = autocast(qkv)
         short = _shortcut.short_packed(qkv, settings, return_lse)
+        if short is None and way_of((qkv,)) & AUTOCAST:
+            short = _shortcut.short_packed(*autocast(qkv), settings, return_lse)
         if short is not None:
             return short
     q, k, v = qkv.unbind(2) if is_traced((qkv,)) else parts(qkv, 2, 3, "qkv")
