@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <string_view>
 #include <vector>
 
 #include "cpu/work_list.hpp"
@@ -81,6 +82,24 @@ TEST(SimdTarget, IsTheOneAskedFor) {
   const char* wish = std::getenv("ATTEND_SIMD");
   if (wish == nullptr) GTEST_SKIP() << "ATTEND_SIMD is not set";
   EXPECT_EQ(cpu_simd_target(), wish);
+}
+
+// Run by itself, for what multiplies is fixed at the first call.
+TEST(Bf16Unit, IsTheOneAskedFor) {
+  const char* wish = std::getenv("ATTEND_CPU_BF16_DOT");
+  if (wish == nullptr) GTEST_SKIP() << "ATTEND_CPU_BF16_DOT is not set";
+  if (std::string_view(wish) == "fast") {
+    try {
+      FAIL() << cpu_bf16_unit();
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "ATTEND_CPU_BF16_DOT: 'fast', allowed: 0, 1, amx, emulated");
+    }
+    EXPECT_THROW((void)run(make_inputs(threaded_case()), "cpu"), Error)
+        << "and not in a thread, where it would end the process";
+    return;
+  }
+  const bool has_512_bits = cpu_simd_target().starts_with("AVX3");
+  EXPECT_EQ(cpu_bf16_unit(), std::string_view(wish) == "emulated" && has_512_bits ? "emulated AMX" : "float32");
 }
 
 // What WorkList numbers, counted by hand.

@@ -100,9 +100,9 @@ void print_gpu(const cuda::DeviceInfo& gpu) {
 }
 
 nlohmann::ordered_json info_json() {
-  nlohmann::ordered_json object = {{"version", version()},      {"cpu", cpu_model()},
-                                   {"simd", cpu_simd_target()}, {"threads", cpu_threads()},
-                                   {"cores", usable_cores()},   {"memory_bytes", memory_bytes()}};
+  nlohmann::ordered_json object = {
+      {"version", version()},     {"cpu", cpu_model()},      {"simd", cpu_simd_target()},     {"bf16", cpu_bf16_unit()},
+      {"threads", cpu_threads()}, {"cores", usable_cores()}, {"memory_bytes", memory_bytes()}};
   object["kernel_digest"] = cuda::kernel_digest();
   object["devices"] = {{{"type", "cpu"}, {"index", 0}, {"name", cpu_model()}, {"memory_bytes", memory_bytes()}}};
   for (const cuda::DeviceInfo& gpu : gpus()) object["devices"].push_back(gpu_json(gpu));
@@ -127,7 +127,7 @@ int info(const InfoOptions& options) {
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
   fmt::print("attend    {}\n", version());
   fmt::print("CPU       {}\n", cpu_model());
-  fmt::print("SIMD      {}\n", cpu_simd_target());
+  fmt::print("SIMD      {}, bfloat16 by {}\n", cpu_simd_target(), cpu_bf16_unit());
   fmt::print("threads   {} (of {} cores)\n", cpu_threads(), usable_cores());
   fmt::print("memory    {:.1f} GiB\n", static_cast<double>(memory_bytes()) / kGiB);
   const std::vector<cuda::DeviceInfo> list = gpus();

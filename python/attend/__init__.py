@@ -9,7 +9,7 @@ from attend._activation import activate, restore
 from attend._api import attention, attention_qkvpacked, attention_varlen, backward, forward
 from attend._core import __version__
 from attend._errors import ArgumentError, Error, RunError, UnsupportedError
-from attend._info import backends, cpu_simd_target, cpu_threads, gpus, memory
+from attend._info import backends, cpu_bf16_unit, cpu_simd_target, cpu_threads, gpus, memory
 from attend._plan import explain, prepare
 from attend._sdpa import sdpa
 
@@ -25,6 +25,7 @@ __all__ = [
     "attention_varlen",
     "backends",
     "backward",
+    "cpu_bf16_unit",
     "cpu_simd_target",
     "cpu_threads",
     "explain",

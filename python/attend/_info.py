@@ -58,11 +58,17 @@ def cpu_simd_target() -> str:
     return _core.cpu_simd_target()
 
 
+def cpu_bf16_unit() -> str:
+    """What the `cpu` backend multiplies bfloat16 tensors by on this machine: "AMX", "AVX512_BF16" or "float32"."""
+    return _core.cpu_bf16_unit()
+
+
 def report() -> dict[str, Any]:
     """What `python -m attend info --json` prints."""
     return {
         "version": _core.__version__,
         "simd": cpu_simd_target(),
+        "bf16": cpu_bf16_unit(),
         "threads": cpu_threads(),
         "gpus": gpus(),
         "backends": backends(),
@@ -74,7 +80,7 @@ def text() -> str:
     gpu_list = gpus()
     lines = [
         f"attend    {_core.__version__}",
-        f"SIMD      {cpu_simd_target()}",
+        f"SIMD      {cpu_simd_target()}, bfloat16 by {cpu_bf16_unit()}",
         f"threads   {cpu_threads()}",
         f"GPUs      {len(gpu_list) or 'none'}",
     ]

@@ -163,6 +163,7 @@ NB_MODULE(_core, m) {
   m.def("backends", &backend_list);
   m.def("cpu_threads", &attend::cpu_threads);
   m.def("cpu_simd_target", &attend::cpu_simd_target);
+  m.def("cpu_bf16_unit", &attend::cpu_bf16_unit);
   add_gpu_services(m);
   add_ring(m);
   add_short_way(m);

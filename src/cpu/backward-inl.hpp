@@ -115,16 +115,16 @@ struct GradientTile {
             k.num_keys, q.row_begin + lane,   std::min<std::int64_t>(kPanel, q.num_rows - lane)};
   }
 
-  /// One panel's scores into p, and dP into ds (with dropout).
+  /// One panel's scores into p (or products, see ScoreProduct::multiply), and dP into ds (with dropout).
   ScoreTile compute_scores(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k,
-                           std::int64_t panel) {
+                           std::int64_t panel, bool leave_factor = false) {
     const std::int64_t lane = panel * kPanel;
     const ScoreTile tile = score_tile(q, k, panel);
     const bool panel_partial = !rules.scores.fully_visible(tile);
     partial |= panel_partial;
     ranges[panel].fill(rules.scores.window(), tile);
     const RowRanges columns = panel_partial ? ranges[panel].columns() : RowRanges{};
-    rules.s_product.multiply(tile, k.k, q.q_packed + lane * problem.head_dim, tile.s, columns, &q.next_q);
+    rules.s_product.multiply(tile, k.k, q.q_packed + lane * problem.head_dim, tile.s, columns, &q.next_q, leave_factor);
     rules.dp_product.multiply(tile, k.v, q.dout_packed + lane * problem.head_dim_v, ds + lane, columns, &q.next_dout);
     rules.scores.finish(tile, derivative == nullptr ? nullptr : derivative + lane);
     if (panel_partial) ScoreRules::hide(tile, ranges[panel]);
@@ -153,34 +153,42 @@ struct GradientTile {
                                      const KeyTile& k) {
     partial = false;
     Vector sum = hn::Zero(kFloats);  // of all of dS: NaN where there is one
+    const bool of_products = rules.scores.products_are_scores() && rules.s_product.may_leave_factor();
+    const Vector factor = hn::Set(kFloats, rules.s_product.factor());
     for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
-      const ScoreTile tile = compute_scores(problem, rules, q, k, panel);
+      const ScoreTile tile = compute_scores(problem, rules, q, k, panel, of_products);
       if (tile.num_keys % 2 != 0) {  // the other half of the last pair: p and dS of it come out as 0
         std::fill_n(tile.key(tile.num_keys), kPanel, -kInfinity);
         std::fill_n(ds + panel * kPanel + tile.num_keys * kBackwardScoreStride, kPanel, 0.0F);
       }
       for (std::int64_t lane = 0; lane < tile.lanes(); lane += kHalfLanes) {
         const KeyRange keys = keys_near(ranges[panel], lane, tile);
-        rules.scores.with_unit([&](auto unit)
-                                   HWY_ATTR { sum = hn::Add(sum, round_lanes<unit>(q, panel * kPanel + lane, keys)); });
+        if (of_products) {
+          sum = hn::Add(sum, round_lanes<ScoreUnit::kLog2, true>(q, panel * kPanel + lane, keys, factor));
+          continue;
+        }
+        rules.scores.with_unit([&](auto unit) HWY_ATTR {
+          sum = hn::Add(sum, round_lanes<unit, false>(q, panel * kPanel + lane, keys, factor));
+        });
       }
     }
     return hn::AllTrue(kFloats, hn::Eq(sum, sum));
   }
 
-  /// Every key that products may read for kHalfLanes rows from `lane` on: of 6 neighbouring keys or rows they take the
+  /// Every key that products may read for kHalfLanes rows from `lane` on: of neighbouring keys or rows they take the
   /// widest range for all, out to whole pairs.
   static KeyRange keys_near(const TileRanges& ranges, std::int64_t lane, const ScoreTile& tile) {
-    constexpr std::int64_t kNeighbours = 6;
+    const std::int64_t neighbours = bf16_dot_block_rows();
     const std::int64_t last = std::min<std::int64_t>(lane + kHalfLanes, tile.num_rows) - 1;
-    const std::int64_t first_key = std::max<std::int64_t>(ranges.key_begin[lane] - kNeighbours, 0);
-    const std::int64_t end_key = ranges.key_end[last] + kNeighbours;
+    const std::int64_t first_key = std::max<std::int64_t>(ranges.key_begin[lane] - neighbours, 0);
+    const std::int64_t end_key = ranges.key_end[last] + neighbours;
     return {first_key / 2 * 2, std::min<std::int64_t>(end_key, tile.num_keys)};
   }
 
-  /// Of kHalfLanes rows p and dS as round() leaves them, from scores and dP. The result is a sum of all of dS.
-  template <ScoreUnit kUnit>
-  HWY_INLINE Vector round_lanes(const QueryTile& q, std::int64_t lane, KeyRange keys) const {
+  /// Of kHalfLanes rows p and dS as round() leaves them, from scores (with kScale products, which get their factor
+  /// here) and dP. The result is a sum of all of dS.
+  template <ScoreUnit kUnit, bool kScale>
+  HWY_INLINE Vector round_lanes(const QueryTile& q, std::int64_t lane, KeyRange keys, Vector factor) const {
     const Vector lse[2] = {hn::Load(kFloats, q.lse + lane), hn::Load(kFloats, q.lse + lane + kLanes)};
     const Vector delta[2] = {hn::Load(kFloats, q.delta + lane), hn::Load(kFloats, q.delta + lane + kLanes)};
     Vector sum = hn::Zero(kFloats);
@@ -192,7 +200,9 @@ struct GradientTile {
         Vector probability[2];
         for (int half = 0; half < 2; ++half) {
           const std::int64_t at = lane + half * kLanes;
-          probability[half] = exponential<kUnit>(hn::Sub(hn::Load(kFloats, p_row + at), lse[half]));
+          Vector score = hn::Load(kFloats, p_row + at);
+          if (kScale) score = hn::Mul(score, factor);
+          probability[half] = exponential<kUnit>(hn::Sub(score, lse[half]));
           gradient[odd][half] = hn::Mul(probability[half], hn::Sub(hn::Load(kFloats, ds_row + at), delta[half]));
           sum = hn::Add(sum, gradient[odd][half]);
         }

@@ -236,10 +236,12 @@ std::int64_t backward_keys_bytes(const core::Problem& p, const core::Sequence& s
 }
 
 bool backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
+  const Bf16Registers registers;
   return HWY_DYNAMIC_DISPATCH(backward_keys_target)(p, task, scratch);
 }
 
 bool backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scratch& scratch) {
+  const Bf16Registers registers;
   return HWY_DYNAMIC_DISPATCH(backward_rows_target)(p, task, scratch);
 }
 

@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <string_view>
+#include <utility>
 
+#include "attend/error.hpp"
+#include "cpu/bf16_amx.hpp"
 #include "cpu/kernels.hpp"
 
 #if defined(__x86_64__)
@@ -23,6 +27,27 @@ constexpr int kLanes = 16;
 
 bool has_instruction() {
   return __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
+}
+
+bool has(Bf16Unit unit) {
+  if (unit == Bf16Unit::kDot) return has_instruction();
+  return unit != Bf16Unit::kAmx || amx_available();
+}
+
+Bf16Unit best_unit() {
+  if (has(Bf16Unit::kAmx)) return Bf16Unit::kAmx;
+  return has(Bf16Unit::kDot) && __builtin_cpu_is("amd") != 0 ? Bf16Unit::kDot : Bf16Unit::kNone;
+}
+
+/// What ATTEND_CPU_BF16_DOT asks for, where it can be had.
+Bf16Unit wished_unit(std::string_view wish) {
+  constexpr std::pair<std::string_view, Bf16Unit> kWishes[] = {
+      {"0", Bf16Unit::kNone}, {"1", Bf16Unit::kDot}, {"amx", Bf16Unit::kAmx}, {"emulated", Bf16Unit::kEmulatedAmx}};
+  for (const auto& [name, unit] : kWishes) {
+    if (wish == name) return has(unit) ? unit : Bf16Unit::kNone;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              "ATTEND_CPU_BF16_DOT: '" + std::string(wish) + "', allowed: 0, 1, amx, emulated");
 }
 
 /// C's part of a block from its sums.
@@ -109,18 +134,18 @@ int next_vectors(std::int64_t left) {
 
 }  // namespace
 
-bool bf16_dot_enabled() {
-  static const bool enabled = [] {
-    const bool has_512_bits = std::string_view(simd_target_name()).starts_with("AVX3");
-    if (!has_instruction() || !has_512_bits) return false;
+Bf16Unit bf16_unit() {
+  static const Bf16Unit unit = [] {
     const char* wish = std::getenv("ATTEND_CPU_BF16_DOT");
-    if (wish != nullptr && *wish != '\0') return std::strcmp(wish, "0") != 0;
-    return __builtin_cpu_is("amd") != 0;
+    const Bf16Unit wished = wish != nullptr && *wish != '\0' ? wished_unit(wish) : best_unit();
+    return std::string_view(simd_target_name()).starts_with("AVX3") ? wished : Bf16Unit::kNone;
   }();
-  return enabled;
+  return unit;
 }
 
 void bf16_dot_gemm(const Bf16DotArgs& g) {
+  if (bf16_unit() == Bf16Unit::kAmx) return amx_gemm(g);
+  if (bf16_unit() == Bf16Unit::kEmulatedAmx) return emulated_amx_gemm(g);
   for (std::int64_t col = 0; col < g.n;) {
     const int chunk = next_vectors((g.n - col) / kLanes) * kLanes;
     for (std::int64_t row = 0; row < g.m; row += kRows) {
@@ -147,12 +172,20 @@ void bf16_dot_gemm(const Bf16DotArgs& g) {
 
 #else  // not x86
 
-bool bf16_dot_enabled() {
-  return false;
+Bf16Unit bf16_unit() {
+  return Bf16Unit::kNone;
 }
 
 void bf16_dot_gemm(const Bf16DotArgs& /*args*/) {}
 
 #endif
+
+Bf16Registers::Bf16Registers() {
+  if (bf16_unit() == Bf16Unit::kAmx) configure_amx();
+}
+
+Bf16Registers::~Bf16Registers() {
+  if (bf16_unit() == Bf16Unit::kAmx) release_amx();
+}
 
 }  // namespace attend::cpu

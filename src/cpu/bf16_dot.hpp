@@ -1,10 +1,13 @@
-// Tile products of bfloat16 operands by AVX-512's dot-product instruction, vdpbf16ps: two multiply-adds a lane, float32
-// sums. Operands lie in pairs: two neighbours in k are the halves of one 32-bit word.
+// Tile products of bfloat16 operands with float32 sums, by what the processor has for them. Operands lie in pairs: two
+// neighbours in k are the halves of one 32-bit word.
 //
-// Where it pays: on AMD (Zen 4 and later) it doubles the rate of a float32 multiply-add. On Intel it does not: measured
-// on a Xeon with avx512_bf16 (model 207), 2 x 16 lanes every second cycle, half of what two float32 units do. So it is
-// on for AMD processors that have it, off elsewhere; the environment variable ATTEND_CPU_BF16_DOT = 0 or 1 decides
-// instead, where the SIMD target is AVX-512 (ATTEND_SIMD may have made it another).
+//  - AMX (bf16_amx.hpp): sixteen times the rate of float32 multiply-adds.
+//  - AVX-512's dot product, vdpbf16ps: two multiply-adds a lane. On AMD (Zen 4 and later) that doubles the rate of a
+//    float32 multiply-add. On Intel it does not: measured on a Xeon with avx512_bf16 (model 207), 2 x 16 lanes every
+//    second cycle, half of what two float32 units do. So it is on for AMD processors that have it, off elsewhere.
+//
+// The environment variable ATTEND_CPU_BF16_DOT decides instead, where the SIMD target is AVX-512 (ATTEND_SIMD may have
+// made it another): 0 for neither, 1 for vdpbf16ps, amx, or emulated (amx with loops for its instructions, for tests).
 #pragma once
 
 #include <cstdint>
@@ -13,10 +16,23 @@
 
 namespace attend::cpu {
 
-/// Whether products of bf16 tensors go through bf16_dot_gemm in this process. Fixed at the first call.
-bool bf16_dot_enabled();
+enum class Bf16Unit { kNone, kDot, kAmx, kEmulatedAmx };
 
-/// A (m x 2 pairs): words broadcast one at a time, so it may lie in memory either way round. Words need no alignment.
+/// By what bf16_dot_gemm multiplies in this process. Fixed at the first call. Throws where ATTEND_CPU_BF16_DOT is none of
+/// its values; where it is one that this processor has not, kNone.
+Bf16Unit bf16_unit();
+
+/// Whether products of bf16 tensors go through bf16_dot_gemm in this process.
+inline bool bf16_dot_enabled() {
+  return bf16_unit() != Bf16Unit::kNone;
+}
+
+/// Of so many neighbouring rows of A, counted from the first, bf16_dot_gemm takes the widest range for all.
+inline int bf16_dot_block_rows() {
+  return bf16_unit() == Bf16Unit::kDot ? 6 : 16;
+}
+
+/// A (m x 2 pairs), in memory either way round: one of the strides is 2. Words need no alignment.
 struct PairOperand {
   const std::uint16_t* data;
   std::int64_t row_stride;   ///< bf16 elements from pair (i, t) to (i + 1, t)
@@ -39,7 +55,16 @@ struct Bf16DotArgs {
   RowRanges depth = {};
 };
 
-/// Only where bf16_dot_enabled().
+/// What a thread's products need of the processor, held while it computes any.
+class Bf16Registers {
+ public:
+  Bf16Registers();
+  ~Bf16Registers();
+  Bf16Registers(const Bf16Registers&) = delete;
+  Bf16Registers& operator=(const Bf16Registers&) = delete;
+};
+
+/// Only where bf16_dot_enabled(), and under Bf16Registers.
 void bf16_dot_gemm(const Bf16DotArgs& args);
 
 }  // namespace attend::cpu

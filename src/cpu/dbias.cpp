@@ -87,6 +87,7 @@ namespace attend::cpu {
 HWY_EXPORT(dbias_tile_target);
 
 bool dbias_tile(const core::Problem& p, const DbiasTask& task, Scratch& scratch) {
+  const Bf16Registers registers;
   return HWY_DYNAMIC_DISPATCH(dbias_tile_target)(p, task, scratch);
 }
 

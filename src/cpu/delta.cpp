@@ -89,6 +89,7 @@ namespace attend::cpu {
 HWY_EXPORT(exact_deltas_target);
 
 void exact_deltas(const core::Problem& p, const BackwardRowsTask& task, float* deltas, Scratch& scratch) {
+  const Bf16Registers registers;
   HWY_DYNAMIC_DISPATCH(exact_deltas_target)(p, task, deltas, scratch);
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/problem.hpp"
 #include "cpu/backends.hpp"
+#include "cpu/bf16_dot.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/reference.hpp"
@@ -35,6 +36,12 @@ int threads_for(const Problem& p) {
   return num_scores(p) * static_cast<double>(p.head_dim + p.head_dim_v) < kWorkWorthThreads ? 1 : max_threads();
 }
 
+/// Fixed here, where an exception for what the environment asks for still reaches the caller.
+void choose_instructions() {
+  choose_simd_target();
+  (void)bf16_unit();
+}
+
 /// Query rows of a forward task: fewer than kForwardBlockM where there would be too few tasks for the threads. The bits
 /// of a row do not depend on it.
 std::int64_t forward_block(const Problem& p, int threads) {
@@ -44,7 +51,7 @@ std::int64_t forward_block(const Problem& p, int threads) {
 }
 
 void forward(const Problem& p, Stream /*stream*/) {
-  choose_simd_target();
+  choose_instructions();
   const int threads = threads_for(p);
   const WorkList work(p, BlocksOf::kRows, forward_block(p, threads));
   parallel_for(work.size(), threads, [&](std::int64_t number) {
@@ -137,7 +144,7 @@ bool groups_suffice(const Problem& p) {
 }
 
 void backward(const Problem& p, Stream /*stream*/) {
-  choose_simd_target();
+  choose_instructions();
   const std::int64_t groups = p.num_sequences * p.num_heads_k;
   const std::vector<float> storage = deltas_of(p);
   const float* deltas = storage.empty() ? nullptr : storage.data();
@@ -192,6 +199,20 @@ namespace attend {
 
 std::string cpu_simd_target() {
   return cpu::simd_target_name();
+}
+
+std::string cpu_bf16_unit() {
+  switch (cpu::bf16_unit()) {
+    case cpu::Bf16Unit::kAmx:
+      return "AMX";
+    case cpu::Bf16Unit::kEmulatedAmx:
+      return "emulated AMX";
+    case cpu::Bf16Unit::kDot:
+      return "AVX512_BF16";
+    case cpu::Bf16Unit::kNone:
+      break;
+  }
+  return "float32";
 }
 
 }  // namespace attend

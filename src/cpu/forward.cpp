@@ -77,13 +77,21 @@ struct ForwardMemory {
   }
 };
 
+/// What softmax_lanes() reads and leaves. Pairs are as_pairs() of neighbouring keys in place of the first one's row.
+enum class Softmax { kScoresToFloats, kScoresToPairs, kProductsToPairs };
+
 /// Lines 8 to 10 of the algorithm for kVectors vectors of lanes over keys [begin, end) of the tile: the new row
-/// maximum, scores to exponentials, row sums, and the factor that earlier sums are rescaled by.
-template <ScoreUnit kUnit, int kVectors>
+/// maximum, scores to exponentials, row sums, and the factor that earlier sums are rescaled by. For pairs, begin is
+/// even, and end is too or the tile's; products get their factor here.
+template <ScoreUnit kUnit, Softmax kForm, int kVectors>
 HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::int64_t end, int lane, const Panel& panel,
-                              float* rescale) {
+                              float factor, float* rescale) {
+  constexpr bool kScale = kForm == Softmax::kProductsToPairs;
+  const Vector scale = hn::Set(kFloats, factor);
   Vector top[kVectors];
-  for (int v = 0; v < kVectors; ++v) top[v] = hn::Load(kFloats, panel.row_max + lane + v * kLanes);
+  for (int v = 0; v < kVectors; ++v) {
+    top[v] = kScale ? hn::Set(kFloats, -kInfinity) : hn::Load(kFloats, panel.row_max + lane + v * kLanes);
+  }
   for (std::int64_t k = begin; k < end; ++k) {
     const float* s = tile.key(k) + lane;
     for (int v = 0; v < kVectors; ++v) top[v] = hn::Max(top[v], hn::Load(kFloats, s + v * kLanes));
@@ -92,19 +100,33 @@ HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::in
   Vector sum[kVectors];
   for (int v = 0; v < kVectors; ++v) {
     const auto at = lane + v * kLanes;
+    const Vector earlier_top = hn::Load(kFloats, panel.row_max + at);
+    if (kScale) top[v] = hn::Max(earlier_top, hn::Mul(top[v], scale));
     const auto nothing_seen = hn::Eq(top[v], hn::Set(kFloats, -kInfinity));
     base[v] = hn::IfThenZeroElse(nothing_seen, top[v]);  // -inf - -inf would be NaN; 2^(-inf - 0) is the 0 we want
-    const Vector factor = exponential<kUnit>(hn::Sub(hn::Load(kFloats, panel.row_max + at), base[v]));
-    hn::Store(factor, kFloats, rescale + at);
+    hn::Store(exponential<kUnit>(hn::Sub(earlier_top, base[v])), kFloats, rescale + at);
     hn::Store(top[v], kFloats, panel.row_max + at);
     sum[v] = hn::Zero(kFloats);
   }
-  for (std::int64_t k = begin; k < end; ++k) {
-    float* s = tile.key(k) + lane;
-    for (int v = 0; v < kVectors; ++v) {
-      const Vector p = exponential<kUnit>(hn::Sub(hn::Load(kFloats, s + v * kLanes), base[v]));
-      hn::Store(p, kFloats, s + v * kLanes);
-      sum[v] = hn::Add(sum[v], p);
+  const auto exponential_at = [&](std::int64_t k, int v) HWY_ATTR {
+    Vector s = hn::Load(kFloats, tile.key(k) + lane + v * kLanes);
+    if (kScale) s = hn::Mul(s, scale);
+    const Vector p = exponential<kUnit>(hn::Sub(s, base[v]));
+    sum[v] = hn::Add(sum[v], p);
+    return p;
+  };
+  if constexpr (kForm == Softmax::kScoresToFloats) {
+    for (std::int64_t k = begin; k < end; ++k) {
+      for (int v = 0; v < kVectors; ++v) hn::Store(exponential_at(k, v), kFloats, tile.key(k) + lane + v * kLanes);
+    }
+  } else {
+    for (std::int64_t k = begin; k < end; k += 2) {
+      auto* pairs = reinterpret_cast<std::uint32_t*>(tile.key(k / 2) + lane);
+      for (int v = 0; v < kVectors; ++v) {
+        const Vector even = exponential_at(k, v);
+        const Vector odd = k + 1 < end ? exponential_at(k + 1, v) : hn::Zero(kFloats);
+        hn::Store(as_pairs(even, odd), kUints, pairs + v * kLanes);
+      }
     }
   }
   for (int v = 0; v < kVectors; ++v) {
@@ -114,27 +136,30 @@ HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::in
   }
 }
 
-template <ScoreUnit kUnit>
-void online_softmax(const ScoreTile& tile, const Panel& panel, float* rescale) {
+template <ScoreUnit kUnit, Softmax kForm>
+void online_softmax(const ScoreTile& tile, const Panel& panel, float factor, float* rescale) {
   int lane = 0;
   for (; lane + 4 * kLanes <= tile.lanes(); lane += 4 * kLanes) {
-    softmax_lanes<kUnit, 4>(tile, 0, tile.num_keys, lane, panel, rescale);
+    softmax_lanes<kUnit, kForm, 4>(tile, 0, tile.num_keys, lane, panel, factor, rescale);
   }
-  for (; lane < tile.lanes(); lane += kLanes) softmax_lanes<kUnit, 1>(tile, 0, tile.num_keys, lane, panel, rescale);
+  for (; lane < tile.lanes(); lane += kLanes) {
+    softmax_lanes<kUnit, kForm, 1>(tile, 0, tile.num_keys, lane, panel, factor, rescale);
+  }
 }
 
 /// The same where a mask cuts through the tile: each vector of lanes over the keys that P V will read of it.
-template <ScoreUnit kUnit>
-void online_softmax_masked(const ScoreTile& tile, const TileRanges& ranges, const Panel& panel, float* rescale) {
+template <ScoreUnit kUnit, Softmax kForm>
+void online_softmax_masked(const ScoreTile& tile, const TileRanges& ranges, const Panel& panel, float factor,
+                           float* rescale) {
   // gemm() takes the widest key range of up to 6 neighbouring rows for all of them, also across two vectors, and
-  // bf16_dot_gemm() that out to whole pairs.
+  // bf16_dot_gemm() that out to whole pairs (or of 16 rows, which are a vector here).
   constexpr std::int64_t kNeighbours = 5;
   for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
     const std::int64_t first = std::max<std::int64_t>(lane - kNeighbours, 0);
     const std::int64_t last = std::min<std::int64_t>(lane + kLanes - 1 + kNeighbours, tile.num_rows - 1);
     const std::int64_t begin = ranges.key_begin[std::min(first, last)] / 2 * 2;
     const std::int64_t end = std::min(round_up(ranges.key_end[last], 2), tile.num_keys);
-    softmax_lanes<kUnit, 1>(tile, begin, end, lane, panel, rescale);
+    softmax_lanes<kUnit, kForm, 1>(tile, begin, end, lane, panel, factor, rescale);
   }
 }
 
@@ -171,15 +196,14 @@ struct KeyTile {
   PrefetchRows next_k, next_v;
 };
 
-/// O = diag(rescale) O + P V, P in `tile`. A NaN of P is in the row sums too: that rounding may lose it does no harm.
+/// O = diag(rescale) O + P V, P in `tile`, as pairs where the values are. A NaN of P is in the row sums too: that
+/// rounding may lose it does no harm.
 void add_values(const ScoreTile& tile, Panel& panel, KeyTile& keys, const float* rescale, std::int64_t o_cols,
                 RowRanges depth) {
   const GemmMode mode = panel.started ? GemmMode::kScaleAccumulate : GemmMode::kStore;
   panel.started = true;
   if (keys.v_pairs.data != nullptr) {
-    auto* pairs = reinterpret_cast<std::uint32_t*>(tile.s);
-    (void)round_row_pairs(tile.s, tile.stride, tile.num_keys, tile.lanes(), pairs);
-    bf16_dot_gemm({.a = {reinterpret_cast<const std::uint16_t*>(pairs), 2, 2 * tile.stride},
+    bf16_dot_gemm({.a = {reinterpret_cast<const std::uint16_t*>(tile.s), 2, 2 * tile.stride},
                    .b = keys.v_pairs.data,
                    .b_stride = keys.v_pairs.stride,
                    .c = panel.o,
@@ -217,13 +241,28 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
   TileRanges ranges;
   if (partial) ranges.fill(rules.window(), tile);
 
-  product.multiply(tile, keys.k, panel.q, tile.s, partial ? ranges.columns() : RowRanges{}, &keys.next_k);
+  const bool to_pairs = keys.v_pairs.data != nullptr;
+  const bool of_products = to_pairs && rules.products_are_scores() && product.may_leave_factor();
+  product.multiply(tile, keys.k, panel.q, tile.s, partial ? ranges.columns() : RowRanges{}, &keys.next_k, of_products);
   rules.finish(tile, nullptr);
-  if (partial) {
-    ScoreRules::hide(tile, ranges);
-    rules.with_unit([&](auto unit) HWY_ATTR { online_softmax_masked<unit>(tile, ranges, panel, memory.rescale); });
+  if (partial) ScoreRules::hide(tile, ranges);
+  const auto softmax = [&]<ScoreUnit kUnit, Softmax kForm>() HWY_ATTR {
+    if (partial) {
+      online_softmax_masked<kUnit, kForm>(tile, ranges, panel, product.factor(), memory.rescale);
+    } else {
+      online_softmax<kUnit, kForm>(tile, panel, product.factor(), memory.rescale);
+    }
+  };
+  if (of_products) {
+    softmax.template operator()<ScoreUnit::kLog2, Softmax::kProductsToPairs>();
   } else {
-    rules.with_unit([&](auto unit) HWY_ATTR { online_softmax<unit>(tile, panel, memory.rescale); });
+    rules.with_unit([&](auto unit) HWY_ATTR {
+      if (to_pairs) {
+        softmax.template operator()<unit, Softmax::kScoresToPairs>();
+      } else {
+        softmax.template operator()<unit, Softmax::kScoresToFloats>();
+      }
+    });
   }
   if (p.dropout_p > 0) rules.drop(tile, tile.s);
 
@@ -354,6 +393,7 @@ namespace attend::cpu {
 HWY_EXPORT(forward_rows_target);
 
 bool forward_rows(const core::Problem& p, const ForwardTask& task, Scratch& scratch) {
+  const Bf16Registers registers;
   return HWY_DYNAMIC_DISPATCH(forward_rows_target)(p, task, scratch);
 }
 

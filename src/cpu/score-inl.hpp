@@ -118,6 +118,9 @@ class ScoreRules {
            window_.row(tile.row_begin + tile.num_rows - 1).begin <= tile.key_begin;
   }
 
+  /// True when finish() has nothing to do.
+  [[nodiscard]] bool products_are_scores() const { return p_.softcap <= 0 && !p_.alibi_slopes && !p_.bias && !p_.mask; }
+
   /// Products to scores, in place, except for causal and window masks. With softcap, `derivative` (laid out like the
   /// tile; null: not wanted) gets d score / d product in units of scale.
   void finish(const ScoreTile& tile, float* derivative) const {

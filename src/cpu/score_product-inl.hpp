@@ -40,9 +40,18 @@ class ScoreProduct {
     }
   }
 
-  /// c[key * stride + lane] for the keys of `tile` and the rows that were packed. `keys`: those keys as floats.
+  /// Whether multiply() is better done without the factor, if the next to read the products can apply it: AMX's tiles
+  /// can then be stored as they are. A factor is positive then, so that it keeps the order, and -inf.
+  [[nodiscard]] bool may_leave_factor() const {
+    return in_pairs_ && bf16_unit() != Bf16Unit::kDot && factor_ > 0 && factor_ < kInfinity;
+  }
+
+  [[nodiscard]] float factor() const { return factor_; }
+
+  /// c[key * stride + lane] for the keys of `tile` and the rows that were packed. `keys`: those keys as floats. With
+  /// leave_factor, which may_leave_factor(), without the factor.
   void multiply(const ScoreTile& tile, FloatRows keys, const float* packed, float* c, RowRanges columns,
-                PrefetchRows* prefetch) const {
+                PrefetchRows* prefetch, bool leave_factor = false) const {
     if (in_pairs_) {
       const auto* first_key = static_cast<const std::uint16_t*>(keys_.data) + tile.key_begin * keys_.row_stride;
       bf16_dot_gemm({.a = {first_key, keys_.row_stride, 2},
@@ -53,7 +62,7 @@ class ScoreProduct {
                      .m = tile.num_keys,
                      .n = tile.lanes(),
                      .pairs = keys_.cols / 2,
-                     .factor = factor_,
+                     .factor = leave_factor ? 1.0F : factor_,
                      .prefetch = prefetch,
                      .columns = columns});
       return;

@@ -168,6 +168,12 @@ TEST_F(BadInput, UnknownSimdTarget) {
   refuses("info", "ATTEND_SIMD: 'avx2'", "allowed on this processor: ", wish("avx2"));
 }
 
+TEST_F(BadInput, UnknownBf16Unit) {
+  const auto wish = [] { ::setenv("ATTEND_CPU_BF16_DOT", "fast", 1); };
+  refuses("run --data @/B1_H2_S8_D4", "ATTEND_CPU_BF16_DOT: 'fast'", "allowed: 0, 1, amx, emulated", wish);
+  refuses("info", "ATTEND_CPU_BF16_DOT: 'fast'", "allowed: 0, 1, amx, emulated", wish);
+}
+
 TEST_F(BadInput, HeadsThatDoNotDivide) {
   refuses("generate --batch_size 1 --num_heads 8 --num_heads_kv 3 --seq_len 8 --head_dim 4 --output_dir @",
           "--num_heads_kv: 3", "allowed a divisor of --num_heads 8");

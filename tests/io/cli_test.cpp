@@ -257,7 +257,7 @@ TEST_F(Cli, Bench) {
 TEST_F(Cli, Info) {
   EXPECT_THAT(succeed("info").out, HasSubstr("backends"));
   const json object = json::parse(succeed("info --json").out);
-  for (const char* key : {"version", "cpu", "simd", "threads", "devices", "backends"})
+  for (const char* key : {"version", "cpu", "simd", "bf16", "threads", "devices", "backends"})
     EXPECT_TRUE(object.contains(key)) << key;
   EXPECT_GE(object["threads"], 1);
   EXPECT_EQ(object["devices"][0]["type"], "cpu");
