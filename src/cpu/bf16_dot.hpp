@@ -18,8 +18,8 @@ namespace attend::cpu {
 
 enum class Bf16Unit { kNone, kDot, kAmx, kEmulatedAmx };
 
-/// By what bf16_dot_gemm multiplies in this process. Fixed at the first call. Throws where ATTEND_CPU_BF16_DOT is none of
-/// its values; where it is one that this processor has not, kNone.
+/// By what bf16_dot_gemm multiplies in this process. Fixed at the first call. kNone where ATTEND_CPU_BF16_DOT asks for
+/// what this processor lacks; throws where it is none of its values.
 Bf16Unit bf16_unit();
 
 /// Whether products of bf16 tensors go through bf16_dot_gemm in this process.
