@@ -192,8 +192,9 @@ LeftOperand left_operand(const PairOperand& a, Range rows, Range pairs, std::uin
 /// Rows of C from a tile's sums, with old C and the sums each times a factor.
 template <GemmMode kMode>
 ATTEND_AMX_TARGET inline void merge_rows(const float* sums, float* c, std::int64_t c_stride, std::int64_t num_rows,
-                                         float factor, const float* row_scale) {
+                                         float factor, const float* scale) {
   const __m512 sum_factor = _mm512_set1_ps(factor);
+  const __m512 column_scale = kMode == GemmMode::kScaleColumnsAccumulate ? _mm512_loadu_ps(scale) : _mm512_setzero_ps();
 #pragma GCC unroll 4
   for (std::int64_t r = 0; r < num_rows; ++r) {
     float* at = c + r * c_stride;
@@ -202,8 +203,10 @@ ATTEND_AMX_TARGET inline void merge_rows(const float* sums, float* c, std::int64
       _mm512_storeu_ps(at, _mm512_mul_ps(sum, sum_factor));
     } else if constexpr (kMode == GemmMode::kAccumulate) {
       _mm512_storeu_ps(at, _mm512_add_ps(sum, _mm512_loadu_ps(at)));
+    } else if constexpr (kMode == GemmMode::kScaleAccumulate) {
+      _mm512_storeu_ps(at, _mm512_fmadd_ps(_mm512_loadu_ps(at), _mm512_set1_ps(scale[r]), sum));
     } else {
-      _mm512_storeu_ps(at, _mm512_fmadd_ps(_mm512_loadu_ps(at), _mm512_set1_ps(row_scale[r]), sum));
+      _mm512_storeu_ps(at, _mm512_fmadd_ps(_mm512_loadu_ps(at), column_scale, sum));
     }
   }
 }
@@ -216,8 +219,10 @@ void merge_tile(const Bf16DotArgs& g, const float* sums, Range rows, std::int64_
     merge_rows<GemmMode::kStore>(sums, c, g.c_stride, num_rows, g.factor, nullptr);
   } else if (g.mode == GemmMode::kAccumulate) {
     merge_rows<GemmMode::kAccumulate>(sums, c, g.c_stride, num_rows, 1.0F, nullptr);
-  } else {
+  } else if (g.mode == GemmMode::kScaleAccumulate) {
     merge_rows<GemmMode::kScaleAccumulate>(sums, c, g.c_stride, num_rows, 1.0F, g.row_scale + rows.begin);
+  } else {
+    merge_rows<GemmMode::kScaleColumnsAccumulate>(sums, c, g.c_stride, num_rows, 1.0F, g.column_scale + col);
   }
 }
 

@@ -50,6 +50,7 @@ struct Bf16DotArgs {
   GemmMode mode = GemmMode::kStore;
   float factor = 1.0F;               ///< with kStore
   const float* row_scale = nullptr;  ///< as in GemmArgs, like all that follows; depth counts elements of k, not pairs
+  const float* column_scale = nullptr;  ///< (n), with kScaleColumnsAccumulate
   PrefetchRows* prefetch = nullptr;
   RowRanges columns = {};
   RowRanges depth = {};

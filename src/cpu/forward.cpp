@@ -15,40 +15,24 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 
-#include "cpu/bf16_tile-inl.hpp"
 #include "cpu/kernels.hpp"
-#include "cpu/long_sum-inl.hpp"
+#include "cpu/panel-inl.hpp"
 #include "cpu/score_product-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 namespace {
 
-/// One panel of 64 query rows on its way through the keys.
-struct Panel {
-  std::int64_t row_begin;
-  std::int64_t num_rows;
-  const float* q;  // (head_dim, 64): transposed, times the score factor
-  float* o;        // (64, padded head_dim_v): sum of p v, relative to 2^row_max
-  float* row_max;  // (64)
-  float* row_sum;  // (64)
-  bool started;    // o holds something
-
-  // What earlier tiles gave, in float64; null where the keys are few.
-  double* total_o;         // (64, padded head_dim_v), relative to 2^total_row_max
-  double* total_row_sum;   // (64)
-  float* total_row_max;    // (64)
-  std::int64_t num_tiles;  // in o and row_sum
-};
-
 /// Everything a task needs in memory. O(head_dim), whatever the sequence length.
 struct ForwardMemory {
   float *q, *o, *row_max, *row_sum, *scores, *rescale, *k, *v;
-  float* total_row_max;  // null without totals
+  float *o_turned, *v_turned;  // null but where rounds_p() and keeps_o_turned()
+  float* total_row_max;        // null without totals
   double *total_o, *total_row_sum;
 
-  static ForwardMemory make(const core::Problem& p, bool with_totals, Scratch& scratch) {
+  static ForwardMemory make(const core::Problem& p, bool with_totals, bool turned, Scratch& scratch) {
     const std::int64_t sizes[] = {kForwardBlockM * p.head_dim,
                                   kForwardBlockM * padded(p.head_dim_v),
                                   kForwardBlockM,
@@ -56,16 +40,18 @@ struct ForwardMemory {
                                   kBlockN * kPanel,
                                   kPanel,
                                   kBlockN * padded(p.head_dim),
-                                  kBlockN * padded(p.head_dim_v)};
+                                  kBlockN * padded(p.head_dim_v),
+                                  turned ? kForwardBlockM * padded(p.head_dim_v) : 0,
+                                  turned ? kBlockN / 2 * p.head_dim_v : 0};
     const std::int64_t total_o_size = kForwardBlockM * padded(p.head_dim_v);
     std::int64_t total = 0;
     for (const std::int64_t size : sizes) total += Scratch::size_of(size);
     if (with_totals) total += 2 * total_o_size + 3 * kForwardBlockM;
     scratch.reserve(total);
     ForwardMemory memory{};
-    float** const parts[] = {&memory.q,      &memory.o,       &memory.row_max, &memory.row_sum,
-                             &memory.scores, &memory.rescale, &memory.k,       &memory.v};
-    for (std::size_t i = 0; i < std::size(sizes); ++i) *parts[i] = scratch.take(sizes[i]);
+    float** const parts[] = {&memory.q,       &memory.o, &memory.row_max, &memory.row_sum,  &memory.scores,
+                             &memory.rescale, &memory.k, &memory.v,       &memory.o_turned, &memory.v_turned};
+    for (std::size_t i = 0; i < std::size(sizes); ++i) *parts[i] = sizes[i] > 0 ? scratch.take(sizes[i]) : nullptr;
     if (!with_totals) return memory;
     memory.total_row_max = scratch.take(kForwardBlockM);
     memory.total_o = take_doubles(scratch, total_o_size);
@@ -77,131 +63,64 @@ struct ForwardMemory {
   }
 };
 
-/// What softmax_lanes() reads and leaves. Pairs are as_pairs() of neighbouring keys in place of the first one's row.
-enum class Softmax { kScoresToFloats, kScoresToPairs, kProductsToPairs };
-
-/// Lines 8 to 10 of the algorithm for kVectors vectors of lanes over keys [begin, end) of the tile: the new row
-/// maximum, scores to exponentials, row sums, and the factor that earlier sums are rescaled by. For pairs, begin is
-/// even, and end is too or the tile's; products get their factor here.
-template <ScoreUnit kUnit, Softmax kForm, int kVectors>
-HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::int64_t end, int lane, const Panel& panel,
-                              float factor, float* rescale) {
-  constexpr bool kScale = kForm == Softmax::kProductsToPairs;
-  const Vector scale = hn::Set(kFloats, factor);
-  Vector top[kVectors];
-  for (int v = 0; v < kVectors; ++v) {
-    top[v] = kScale ? hn::Set(kFloats, -kInfinity) : hn::Load(kFloats, panel.row_max + lane + v * kLanes);
-  }
-  for (std::int64_t k = begin; k < end; ++k) {
-    const float* s = tile.key(k) + lane;
-    for (int v = 0; v < kVectors; ++v) top[v] = hn::Max(top[v], hn::Load(kFloats, s + v * kLanes));
-  }
-  Vector base[kVectors];
-  Vector sum[kVectors];
-  for (int v = 0; v < kVectors; ++v) {
-    const auto at = lane + v * kLanes;
-    const Vector earlier_top = hn::Load(kFloats, panel.row_max + at);
-    if (kScale) top[v] = hn::Max(earlier_top, hn::Mul(top[v], scale));
-    const auto nothing_seen = hn::Eq(top[v], hn::Set(kFloats, -kInfinity));
-    base[v] = hn::IfThenZeroElse(nothing_seen, top[v]);  // -inf - -inf would be NaN; 2^(-inf - 0) is the 0 we want
-    hn::Store(exponential<kUnit>(hn::Sub(earlier_top, base[v])), kFloats, rescale + at);
-    hn::Store(top[v], kFloats, panel.row_max + at);
-    sum[v] = hn::Zero(kFloats);
-  }
-  const auto exponential_at = [&](std::int64_t k, int v) HWY_ATTR {
-    Vector s = hn::Load(kFloats, tile.key(k) + lane + v * kLanes);
-    if (kScale) s = hn::Mul(s, scale);
-    const Vector p = exponential<kUnit>(hn::Sub(s, base[v]));
-    sum[v] = hn::Add(sum[v], p);
-    return p;
-  };
-  if constexpr (kForm == Softmax::kScoresToFloats) {
-    for (std::int64_t k = begin; k < end; ++k) {
-      for (int v = 0; v < kVectors; ++v) hn::Store(exponential_at(k, v), kFloats, tile.key(k) + lane + v * kLanes);
-    }
-  } else {
-    for (std::int64_t k = begin; k < end; k += 2) {
-      auto* pairs = reinterpret_cast<std::uint32_t*>(tile.key(k / 2) + lane);
-      for (int v = 0; v < kVectors; ++v) {
-        const Vector even = exponential_at(k, v);
-        const Vector odd = k + 1 < end ? exponential_at(k + 1, v) : hn::Zero(kFloats);
-        hn::Store(as_pairs(even, odd), kUints, pairs + v * kLanes);
-      }
-    }
-  }
-  for (int v = 0; v < kVectors; ++v) {
-    const auto at = lane + v * kLanes;
-    const Vector earlier = hn::Load(kFloats, panel.row_sum + at);
-    hn::Store(hn::MulAdd(earlier, hn::Load(kFloats, rescale + at), sum[v]), kFloats, panel.row_sum + at);
-  }
-}
-
-template <ScoreUnit kUnit, Softmax kForm>
-void online_softmax(const ScoreTile& tile, const Panel& panel, float factor, float* rescale) {
-  int lane = 0;
-  for (; lane + 4 * kLanes <= tile.lanes(); lane += 4 * kLanes) {
-    softmax_lanes<kUnit, kForm, 4>(tile, 0, tile.num_keys, lane, panel, factor, rescale);
-  }
-  for (; lane < tile.lanes(); lane += kLanes) {
-    softmax_lanes<kUnit, kForm, 1>(tile, 0, tile.num_keys, lane, panel, factor, rescale);
-  }
-}
-
-/// The same where a mask cuts through the tile: each vector of lanes over the keys that P V will read of it.
-template <ScoreUnit kUnit, Softmax kForm>
-void online_softmax_masked(const ScoreTile& tile, const TileRanges& ranges, const Panel& panel, float factor,
-                           float* rescale) {
-  // gemm() takes the widest key range of up to 6 neighbouring rows for all of them, also across two vectors, and
-  // bf16_dot_gemm() that out to whole pairs (or of 16 rows, which are a vector here).
-  constexpr std::int64_t kNeighbours = 5;
-  for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
-    const std::int64_t first = std::max<std::int64_t>(lane - kNeighbours, 0);
-    const std::int64_t last = std::min<std::int64_t>(lane + kLanes - 1 + kNeighbours, tile.num_rows - 1);
-    const std::int64_t begin = ranges.key_begin[std::min(first, last)] / 2 * 2;
-    const std::int64_t end = std::min(round_up(ranges.key_end[last], 2), tile.num_keys);
-    softmax_lanes<kUnit, kForm, 1>(tile, begin, end, lane, panel, factor, rescale);
-  }
-}
-
-/// o and row_sum go on to the totals.
-void fold_panel(const ScoreRules& rules, std::int64_t o_cols, Panel& panel) {
-  const double log2_of_unit = rules.unit() == ScoreUnit::kNatural ? kLog2E : 1.0;
-  for (std::int64_t r = 0; r < panel.num_rows; ++r) {
-    if (panel.row_max[r] == -kInfinity) continue;  // nothing seen
-    const double rise = static_cast<double>(panel.row_max[r]) - static_cast<double>(panel.total_row_max[r]);
-    const double factor = std::exp2(-rise * log2_of_unit);
-    fold(panel.o + r * o_cols, o_cols, factor, panel.total_o + r * o_cols);
-    fold(panel.row_sum + r, 1, factor, panel.total_row_sum + r);
-    panel.total_row_max[r] = panel.row_max[r];
-  }
-  panel.started = false;
-  panel.num_tiles = 0;
-}
-
-/// The totals come back as o and row_sum.
-void unfold_panel(const ScoreRules& rules, std::int64_t o_cols, Panel& panel) {
-  fold_panel(rules, o_cols, panel);
-  std::copy_n(panel.total_o, kPanel * o_cols, panel.o);
-  std::copy_n(panel.total_row_sum, kPanel, panel.row_sum);
-  panel.started = true;
-}
-
 /// A tile of keys and values, and the rows of the next one.
 struct KeyTile {
   std::int64_t key_begin;
   std::int64_t num_keys;
-  FloatRows k;       // null where the product reads the keys directly
-  FloatRows v;       // null where
-  PairRows v_pairs;  // these are not, and P is rounded to bf16
+  FloatRows k;            // null where the product reads the keys directly
+  FloatRows v;            // null where
+  PairRows v_pairs;       // these are not, and P is rounded to bf16
+  const float* v_turned;  // (head_dim_v, 64): v_pairs transposed, where Panel::o_turned
   PrefetchRows next_k, next_v;
 };
 
+/// Whether O^T = V^T P^T is computed instead of O = P V. AMX wants the pairs of the left operand along its rows: V is
+/// turned once for four panels, P would have to be for each.
+bool keeps_o_turned() {
+  return bf16_unit() == Bf16Unit::kAmx || bf16_unit() == Bf16Unit::kEmulatedAmx;
+}
+
+/// add_values() for O^T. Where a mask cuts through the tile, 16 rows at a time: `depth` is theirs, of columns here.
+void add_values_turned(const ScoreTile& tile, Panel& panel, KeyTile& keys, const float* rescale,
+                       std::int64_t head_dim_v, RowRanges depth, GemmMode mode) {
+  constexpr std::int64_t kWords = kBlockN / 2;  // of a row of v_turned
+  const auto add = [&](std::int64_t lane, std::int64_t lanes, KeyRange pairs) {
+    bf16_dot_gemm({.a = {reinterpret_cast<const std::uint16_t*>(keys.v_turned + pairs.begin), 2 * kWords, 2},
+                   .b = reinterpret_cast<const std::uint32_t*>(tile.key(pairs.begin) + lane),
+                   .b_stride = tile.stride,
+                   .c = panel.o_turned + lane,
+                   .c_stride = kPanel,
+                   .m = head_dim_v,
+                   .n = lanes,
+                   .pairs = pairs.end - pairs.begin,
+                   .mode = mode,
+                   .column_scale = rescale + lane,
+                   .prefetch = &keys.next_v});
+  };
+  if (depth.begin == nullptr) {
+    add(0, tile.lanes(), {0, ceil_div(tile.num_keys, 2)});
+    return;
+  }
+  constexpr std::int64_t kRows = 16;
+  for (std::int64_t lane = 0; lane < tile.lanes(); lane += kRows) {
+    const std::int64_t last = std::min<std::int64_t>(lane + kRows, tile.num_rows) - 1;
+    const std::int64_t begin = depth.begin[lane] / 2;
+    add(lane, kRows, {begin, std::max<std::int64_t>(begin, ceil_div(depth.end[last], 2))});
+  }
+}
+
 /// O = diag(rescale) O + P V, P in `tile`, as pairs where the values are. A NaN of P is in the row sums too: that
 /// rounding may lose it does no harm.
-void add_values(const ScoreTile& tile, Panel& panel, KeyTile& keys, const float* rescale, std::int64_t o_cols,
+void add_values(const ScoreTile& tile, Panel& panel, KeyTile& keys, const float* rescale, std::int64_t head_dim_v,
                 RowRanges depth) {
-  const GemmMode mode = panel.started ? GemmMode::kScaleAccumulate : GemmMode::kStore;
-  panel.started = true;
+  const bool started = std::exchange(panel.started, true);
+  if (panel.o_turned != nullptr) {
+    add_values_turned(tile, panel, keys, rescale, head_dim_v, depth,
+                      started ? GemmMode::kScaleColumnsAccumulate : GemmMode::kStore);
+    return;
+  }
+  const std::int64_t o_cols = padded(head_dim_v);
+  const GemmMode mode = started ? GemmMode::kScaleAccumulate : GemmMode::kStore;
   if (keys.v_pairs.data != nullptr) {
     bf16_dot_gemm({.a = {reinterpret_cast<const std::uint16_t*>(tile.s), 2, 2 * tile.stride},
                    .b = keys.v_pairs.data,
@@ -266,7 +185,7 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
   }
   if (p.dropout_p > 0) rules.drop(tile, tile.s);
 
-  add_values(tile, panel, keys, memory.rescale, o_cols, partial ? ranges.keys_of_lane() : RowRanges{});
+  add_values(tile, panel, keys, memory.rescale, p.head_dim_v, partial ? ranges.keys_of_lane() : RowRanges{});
 }
 
 /// Row r's lse; in float64 where it is to be merged with others, whose weights would lose what a large lse rounds off.
@@ -278,7 +197,11 @@ void store_lse(const Matrix& m, const Panel& panel, std::int64_t r, float lse, c
 
 /// o = O / l and lse = ln(2) m + log l. False: some of it is not finite, so that rows may have spoilt each other.
 bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRules& rules, Panel& panel) {
-  if (panel.total_o != nullptr) unfold_panel(rules, padded(p.head_dim_v), panel);
+  if (panel.total_o != nullptr) {
+    unfold_panel(rules, padded(p.head_dim_v), panel);
+  } else {
+    gather_rows(padded(p.head_dim_v), panel);
+  }
   const Vector ln_of_unit = hn::Set(kFloats, rules.unit() == ScoreUnit::kNatural ? 1.0F : static_cast<float>(kLn2));
   HWY_ALIGN float lse[kPanel];
   HWY_ALIGN float inverse_sum[kPanel];
@@ -321,7 +244,9 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
   const ScoreRules rules(p, task.sequence, task.head);
   const KeyRange keys = rules.window().rows(task.row_begin, task.row_end);
   const bool with_totals = ceil_div(keys.end, kBlockN) - keys.begin / kBlockN > kTilesPerSum;  // tiles, cut ones too
-  const ForwardMemory memory = ForwardMemory::make(p, with_totals, scratch);
+  const bool v_in_pairs = rounds_p(p);
+  const bool turned = v_in_pairs && keeps_o_turned();
+  const ForwardMemory memory = ForwardMemory::make(p, with_totals, turned, scratch);
   const std::int64_t key_head = task.head / p.heads_per_group();
   const Matrix q = core::q_matrix(p.q, task.sequence, task.head);
   const Matrix k = core::k_matrix(p.k, task.sequence, key_head);
@@ -329,7 +254,6 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
 
   const ScoreProduct product(p, task.sequence, p.k, p.q, task.head, rules.q_factor());
   const bool k_as_it_is = ScoreProduct::reads_keys_directly(p.k, p.q);
-  const bool v_in_pairs = rounds_p(p);
   auto* v_words = reinterpret_cast<std::uint32_t*>(memory.v);
   prefetch_rows<false>(q, task.row_begin, kPanel);
   Panel panels[kForwardBlockM / kPanel];
@@ -341,6 +265,7 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
                           std::min<std::int64_t>(kPanel, task.row_end - row),
                           q_panel,
                           memory.o + at * padded(p.head_dim_v),
+                          turned ? memory.o_turned + at * padded(p.head_dim_v) : nullptr,
                           memory.row_max + at,
                           memory.row_sum + at,
                           false,
@@ -361,8 +286,14 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
                     k_as_it_is ? FloatRows{} : float_rows(k, key, num_keys, Readable::kElements, memory.k),
                     v_in_pairs ? FloatRows{} : float_rows(v, key, num_keys, Readable::kVectors, memory.v),
                     v_in_pairs ? pack_row_pairs(v, key, num_keys, v_words) : PairRows{},
+                    memory.v_turned,
                     next_tile(k, key + kBlockN, keys.end, num_panels),
                     next_tile(v, key + kBlockN, keys.end, num_panels)};
+    if (turned) {
+      const std::int64_t pairs = ceil_div(num_keys, 2);
+      const Matrix words = {tile.v_pairs.data, DType::kF32, pairs, p.head_dim_v, tile.v_pairs.stride};
+      pack_transposed<false>(words, 0, pairs, 1.0F, memory.v_turned);
+    }
     for (int i = 0; i < num_panels; ++i) {
       const KeyRange seen = rules.window().rows(panels[i].row_begin, panels[i].row_begin + panels[i].num_rows);
       if (seen.end <= key || seen.begin >= key + num_keys) continue;

@@ -19,9 +19,10 @@ struct VectorOperand {
 };
 
 enum class GemmMode {
-  kStore,            ///< C = A B
-  kAccumulate,       ///< C = C + A B
-  kScaleAccumulate,  ///< C = diag(row_scale) C + A B
+  kStore,                   ///< C = A B
+  kAccumulate,              ///< C = C + A B
+  kScaleAccumulate,         ///< C = diag(row_scale) C + A B
+  kScaleColumnsAccumulate,  ///< C = C diag(column_scale) + A B; of amx_gemm() only
 };
 
 /// A range of columns or of k for each row of A, monotone in the row; lets a product skip the masked corner of a tile.
