@@ -59,7 +59,10 @@ def cpu_simd_target() -> str:
 
 
 def cpu_bf16_unit() -> str:
-    """What the `cpu` backend multiplies bfloat16 tensors by on this machine: "AMX", "AVX512_BF16" or "float32"."""
+    """What the `cpu` backend multiplies bfloat16 tensors by on this machine: "AMX", "AVX512_BF16" or "float32".
+
+    (Or "emulated AMX", which only the environment variable ATTEND_CPU_BF16_DOT makes it, for tests.)
+    """
     return _core.cpu_bf16_unit()
 
 

@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "cpu/tiles.hpp"
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
+#if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
 
 #include "core/problem.hpp"
 
@@ -22,7 +26,7 @@
 
 namespace attend::cpu {
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__)
 namespace {
 
 constexpr int kTile = 16;  // rows of a tile register, and words of 32 bits in a row
@@ -60,7 +64,7 @@ class AmxTiles {
   }
 };
 
-/// The same in memory.
+/// The same in memory. Numbers below the least normal one are zeros, as they are to the instruction.
 class EmulatedTiles {
  public:
   template <int kRegister>
@@ -88,16 +92,19 @@ class EmulatedTiles {
         for (int pair = 0; pair < kTile; ++pair) {
           const std::uint32_t a = words_[kA][r][pair];
           const std::uint32_t b = words_[kB][pair][c];
-          low_sum += std::bit_cast<float>(a << 16) * std::bit_cast<float>(b << 16);
-          high_sum += std::bit_cast<float>(a & 0xffff0000) * std::bit_cast<float>(b & 0xffff0000);
+          low_sum = flushed(low_sum + flushed_bits(a << 16) * flushed_bits(b << 16));
+          high_sum = flushed(high_sum + flushed_bits(a & 0xffff0000) * flushed_bits(b & 0xffff0000));
         }
-        const float sum = std::bit_cast<float>(words_[kSum][r][c]) + (low_sum + high_sum);
-        words_[kSum][r][c] = std::bit_cast<std::uint32_t>(sum);
+        const float sum = flushed_bits(words_[kSum][r][c]) + flushed(low_sum + high_sum);
+        words_[kSum][r][c] = std::bit_cast<std::uint32_t>(flushed(sum));
       }
     }
   }
 
  private:
+  static float flushed(float x) { return std::abs(x) < std::numeric_limits<float>::min() ? 0.0F : x; }
+  static float flushed_bits(std::uint32_t bits) { return flushed(std::bit_cast<float>(bits)); }
+
   std::uint32_t words_[8][kTile][kTile];
 };
 
@@ -342,9 +349,13 @@ bool has_amx() {
 
 /// Linux gives a process the registers' 8 KiB of state only when asked (Documentation/arch/x86/xstate.rst).
 bool granted() {
+#if defined(__linux__)
   constexpr long kRequestPermission = 0x1023;
   constexpr long kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;  // other systems have ways of their own
+#endif
 }
 
 }  // namespace
@@ -371,7 +382,7 @@ void emulated_amx_gemm(const Bf16DotArgs& g) {
   multiply<EmulatedTiles>(g);
 }
 
-#else  // not x86, or a system whose way to grant the registers is another
+#else  // not x86
 
 bool amx_available() {
   return false;

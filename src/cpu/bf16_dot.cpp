@@ -1,6 +1,7 @@
 #include "cpu/bf16_dot.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -146,6 +147,7 @@ Bf16Unit bf16_unit() {
 void bf16_dot_gemm(const Bf16DotArgs& g) {
   if (bf16_unit() == Bf16Unit::kAmx) return amx_gemm(g);
   if (bf16_unit() == Bf16Unit::kEmulatedAmx) return emulated_amx_gemm(g);
+  assert(g.mode != GemmMode::kScaleColumnsAccumulate);
   for (std::int64_t col = 0; col < g.n;) {
     const int chunk = next_vectors((g.n - col) / kLanes) * kLanes;
     for (std::int64_t row = 0; row < g.m; row += kRows) {

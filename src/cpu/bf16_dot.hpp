@@ -27,9 +27,14 @@ inline bool bf16_dot_enabled() {
   return bf16_unit() != Bf16Unit::kNone;
 }
 
+/// Whether that is AMX, real or not.
+inline bool bf16_by_amx() {
+  return bf16_unit() == Bf16Unit::kAmx || bf16_unit() == Bf16Unit::kEmulatedAmx;
+}
+
 /// Of so many neighbouring rows of A, counted from the first, bf16_dot_gemm takes the widest range for all.
 inline int bf16_dot_block_rows() {
-  return bf16_unit() == Bf16Unit::kDot ? 6 : 16;
+  return bf16_by_amx() ? 16 : 6;
 }
 
 /// A (m x 2 pairs), in memory either way round: one of the strides is 2. Words need no alignment.
@@ -39,7 +44,7 @@ struct PairOperand {
   std::int64_t pair_stride;  ///< bf16 elements from pair (i, t) to (i, t + 1)
 };
 
-/// C = factor * A B, C += A B or C = diag(r) C + A B for bf16 A and B, two steps of k at a time.
+/// C = factor * A B, or as GemmMode says, for bf16 A and B, two steps of k at a time.
 struct Bf16DotArgs {
   PairOperand a;
   const std::uint32_t* b;  ///< (pairs, n): B(2t, j) in the low half, B(2t + 1, j) in the high one; rows b_stride apart

@@ -36,6 +36,8 @@ int threads_for(const Problem& p) {
   return num_scores(p) * static_cast<double>(p.head_dim + p.head_dim_v) < kWorkWorthThreads ? 1 : max_threads();
 }
 
+std::atomic<std::int64_t> redone = 0;
+
 /// Fixed here, where an exception for what the environment asks for still reaches the caller.
 void choose_instructions() {
   choose_simd_target();
@@ -57,6 +59,7 @@ void forward(const Problem& p, Stream /*stream*/) {
   parallel_for(work.size(), threads, [&](std::int64_t number) {
     const auto [sequence, head, begin, end] = work.at(number);
     if (!forward_rows(p, {sequence, head, begin, end}, Scratch::of_this_thread())) {
+      ++redone;
       reference_forward_rows(p, sequence, head, begin, end);
     }
     Scratch::of_this_thread().release_if_large();
@@ -127,7 +130,9 @@ void backward_bias(const Problem& p, const float* deltas) {
     if (!dbias_tile(p, task, Scratch::of_this_thread())) finite = false;
     Scratch::of_this_thread().release_if_large();
   });
-  if (!finite) reference_dbias(p);
+  if (finite) return;
+  ++redone;
+  reference_dbias(p);
 }
 
 /// True where every thread finds a key head to itself and the sums of one fit into its memory.
@@ -155,7 +160,9 @@ void backward(const Problem& p, Stream /*stream*/) {
     backward_by_tile(p, deltas, redo);
   }
   parallel_for(groups, threads_for(p), [&](std::int64_t group) {
-    if (redo[group]) reference_backward_group(p, p.sequence(group / p.num_heads_k), group % p.num_heads_k);
+    if (!redo[group]) return;
+    ++redone;
+    reference_backward_group(p, p.sequence(group / p.num_heads_k), group % p.num_heads_k);
   });
   if (p.dbias) backward_bias(p, deltas);
 }
@@ -191,6 +198,10 @@ const core::Backend& fast_backend() {
                                          .backward = backward,
                                          .unsupported = unsupported};
   return kBackend;
+}
+
+std::int64_t parts_redone() {
+  return redone;
 }
 
 }  // namespace attend::cpu

@@ -28,7 +28,7 @@ namespace {
 /// Everything a task needs in memory. O(head_dim), whatever the sequence length.
 struct ForwardMemory {
   float *q, *o, *row_max, *row_sum, *scores, *rescale, *k, *v;
-  float *o_turned, *v_turned;  // null but where rounds_p() and keeps_o_turned()
+  float *o_turned, *v_turned;  // null but where rounds_p() and bf16_by_amx()
   float* total_row_max;        // null without totals
   double *total_o, *total_row_sum;
 
@@ -74,13 +74,9 @@ struct KeyTile {
   PrefetchRows next_k, next_v;
 };
 
-/// Whether O^T = V^T P^T is computed instead of O = P V. AMX wants the pairs of the left operand along its rows: V is
-/// turned once for four panels, P would have to be for each.
-bool keeps_o_turned() {
-  return bf16_unit() == Bf16Unit::kAmx || bf16_unit() == Bf16Unit::kEmulatedAmx;
-}
-
-/// add_values() for O^T. Where a mask cuts through the tile, 16 rows at a time: `depth` is theirs, of columns here.
+/// add_values() as O^T += V^T P^T. AMX wants the pairs of the left operand along its rows: V is turned once for four
+/// panels, P would have to be for each. Where a mask cuts through the tile, 16 rows at a time: `depth` is theirs, of
+/// columns here.
 void add_values_turned(const ScoreTile& tile, Panel& panel, KeyTile& keys, const float* rescale,
                        std::int64_t head_dim_v, RowRanges depth, GemmMode mode) {
   constexpr std::int64_t kWords = kBlockN / 2;  // of a row of v_turned
@@ -245,7 +241,7 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
   const KeyRange keys = rules.window().rows(task.row_begin, task.row_end);
   const bool with_totals = ceil_div(keys.end, kBlockN) - keys.begin / kBlockN > kTilesPerSum;  // tiles, cut ones too
   const bool v_in_pairs = rounds_p(p);
-  const bool turned = v_in_pairs && keeps_o_turned();
+  const bool turned = v_in_pairs && bf16_by_amx();
   const ForwardMemory memory = ForwardMemory::make(p, with_totals, turned, scratch);
   const std::int64_t key_head = task.head / p.heads_per_group();
   const Matrix q = core::q_matrix(p.q, task.sequence, task.head);

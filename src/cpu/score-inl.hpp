@@ -63,7 +63,9 @@ struct TileRanges {
                   key_end);
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
       column_begin[k] = lane_begin[k] & ~15;
-      column_end[k] = lane_begin[k] == lane_end[k] ? column_begin[k] : (lane_end[k] + 15) & ~15;
+      // A key that no row sees ends where the one before it did: a block of keys takes the last one's end.
+      const std::int32_t earlier = k > 0 ? column_end[k - 1] : 0;
+      column_end[k] = lane_begin[k] == lane_end[k] ? std::max(column_begin[k], earlier) : (lane_end[k] + 15) & ~15;
     }
   }
 

@@ -43,7 +43,7 @@ class ScoreProduct {
   /// Whether multiply() is better done without the factor, if the next to read the products can apply it: AMX's tiles
   /// can then be stored as they are. A factor is positive then, so that it keeps the order, and -inf.
   [[nodiscard]] bool may_leave_factor() const {
-    return in_pairs_ && bf16_unit() != Bf16Unit::kDot && factor_ > 0 && factor_ < kInfinity;
+    return in_pairs_ && bf16_by_amx() && factor_ > 0 && factor_ < kInfinity;
   }
 
   [[nodiscard]] float factor() const { return factor_; }
