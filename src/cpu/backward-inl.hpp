@@ -2,7 +2,7 @@
 // Shared by the passes of backward.cpp and by dbias.cpp. Included once per SIMD target.
 //
 // Dao, FlashAttention-2 (2023), Algorithm 2, lines 10 to 16, with every score tile transposed to (key, row):
-//   P^T = 2^(K Q^T - lse)        dP^T = V dO^T        dS^T = P^T (dP^T - delta)
+//   P^T = exp(K Q^T - lse)       dP^T = V dO^T        dS^T = P^T (dP^T - delta)
 //   dV += P^T dO                 dK += dS^T Q         dQ += dS K
 // In float32; or all from bfloat16 (bf16_dot.hpp) where HeadRules::in_pairs, P and dS rounded for the last three.
 #if defined(ATTEND_CPU_BACKWARD_INL) == defined(HWY_TARGET_TOGGLE)
@@ -54,9 +54,7 @@ struct GradientTile {
     for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
       const ScoreTile tile = compute_scores(problem, rules, q, k, panel);
       const std::int64_t lane = panel * kPanel;
-      rules.scores.with_unit([&](auto unit) HWY_ATTR {
-        probabilities_and_gradients<unit>(tile, q.lse + lane, q.delta + lane, ds + lane);
-      });
+      probabilities_and_gradients(tile, rules.scores.nats_per_score(), q, lane, ds + lane);
     }
   }
 
@@ -115,16 +113,16 @@ struct GradientTile {
             k.num_keys, q.row_begin + lane,   std::min<std::int64_t>(kPanel, q.num_rows - lane)};
   }
 
-  /// One panel's scores into p (or products, see ScoreProduct::multiply), and dP into ds (with dropout).
+  /// One panel's scores into p, and dP into ds (with dropout).
   ScoreTile compute_scores(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k,
-                           std::int64_t panel, bool leave_factor = false) {
+                           std::int64_t panel) {
     const std::int64_t lane = panel * kPanel;
     const ScoreTile tile = score_tile(q, k, panel);
     const bool panel_partial = !rules.scores.fully_visible(tile);
     partial |= panel_partial;
     ranges[panel].fill(rules.scores.window(), tile);
     const RowRanges columns = panel_partial ? ranges[panel].columns() : RowRanges{};
-    rules.s_product.multiply(tile, k.k, q.q_packed + lane * problem.head_dim, tile.s, columns, &q.next_q, leave_factor);
+    rules.s_product.multiply(tile, k.k, q.q_packed + lane * problem.head_dim, tile.s, columns, &q.next_q);
     rules.dp_product.multiply(tile, k.v, q.dout_packed + lane * problem.head_dim_v, ds + lane, columns, &q.next_dout);
     rules.scores.finish(tile, derivative == nullptr ? nullptr : derivative + lane);
     if (panel_partial) ScoreRules::hide(tile, ranges[panel]);
@@ -132,16 +130,24 @@ struct GradientTile {
     return tile;
   }
 
-  /// p = exp(s - lse), ds = p (dp - delta), in place.
-  template <ScoreUnit kUnit>
-  static void probabilities_and_gradients(const ScoreTile& tile, const float* lse, const float* delta, float* ds) {
+  /// p of scores. Scores are rounded as lse is before lse is taken off, so that a row's one large score gives 1.
+  static HWY_INLINE Vector probability(Vector score, Vector nats_per_score, Vector lse, Vector log2_sum) {
+    const Vector above = hn::Sub(hn::Mul(score, nats_per_score), lse);
+    return exp2(hn::MulSub(above, hn::Set(kFloats, static_cast<float>(kLog2E)), log2_sum));
+  }
+
+  /// p = exp(s - lse), ds = p (dp - delta), in place, for the rows of q from first_lane on.
+  static void probabilities_and_gradients(const ScoreTile& tile, float nats_per_score, const QueryTile& q,
+                                          std::int64_t first_lane, float* ds) {
+    const Vector nats = hn::Set(kFloats, nats_per_score);
     for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
-      const Vector row_lse = hn::Load(kFloats, lse + lane);
-      const Vector row_delta = hn::Load(kFloats, delta + lane);
+      const Vector row_lse = hn::Load(kFloats, q.lse + first_lane + lane);
+      const Vector row_log2_sum = hn::Load(kFloats, q.log2_sum + first_lane + lane);
+      const Vector row_delta = hn::Load(kFloats, q.delta + first_lane + lane);
       for (std::int64_t k = 0; k < tile.num_keys; ++k) {
         float* s_at = tile.key(k) + lane;
         float* ds_at = ds + k * tile.stride + lane;
-        const Vector p = exponential<kUnit>(hn::Sub(hn::Load(kFloats, s_at), row_lse));
+        const Vector p = probability(hn::Load(kFloats, s_at), nats, row_lse, row_log2_sum);
         hn::Store(p, kFloats, s_at);
         hn::Store(hn::Mul(p, hn::Sub(hn::Load(kFloats, ds_at), row_delta)), kFloats, ds_at);
       }
@@ -153,23 +159,16 @@ struct GradientTile {
                                      const KeyTile& k) {
     partial = false;
     Vector sum = hn::Zero(kFloats);  // of all of dS: NaN where there is one
-    const bool of_products = rules.scores.products_are_scores() && rules.s_product.may_leave_factor();
-    const Vector factor = hn::Set(kFloats, rules.s_product.factor());
+    const Vector nats = hn::Set(kFloats, rules.scores.nats_per_score());
     for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
-      const ScoreTile tile = compute_scores(problem, rules, q, k, panel, of_products);
+      const ScoreTile tile = compute_scores(problem, rules, q, k, panel);
       if (tile.num_keys % 2 != 0) {  // the other half of the last pair: p and dS of it come out as 0
         std::fill_n(tile.key(tile.num_keys), kPanel, -kInfinity);
         std::fill_n(ds + panel * kPanel + tile.num_keys * kBackwardScoreStride, kPanel, 0.0F);
       }
       for (std::int64_t lane = 0; lane < tile.lanes(); lane += kHalfLanes) {
         const KeyRange keys = keys_near(ranges[panel], lane, tile);
-        if (of_products) {
-          sum = hn::Add(sum, round_lanes<ScoreUnit::kLog2, true>(q, panel * kPanel + lane, keys, factor));
-          continue;
-        }
-        rules.scores.with_unit([&](auto unit) HWY_ATTR {
-          sum = hn::Add(sum, round_lanes<unit, false>(q, panel * kPanel + lane, keys, factor));
-        });
+        sum = hn::Add(sum, round_lanes(q, panel * kPanel + lane, keys, nats));
       }
     }
     return hn::AllTrue(kFloats, hn::Eq(sum, sum));
@@ -185,11 +184,10 @@ struct GradientTile {
     return {first_key / 2 * 2, std::min<std::int64_t>(end_key, tile.num_keys)};
   }
 
-  /// Of kHalfLanes rows p and dS as round() leaves them, from scores (with kScale products, which get their factor
-  /// here) and dP. The result is a sum of all of dS.
-  template <ScoreUnit kUnit, bool kScale>
-  HWY_INLINE Vector round_lanes(const QueryTile& q, std::int64_t lane, KeyRange keys, Vector factor) const {
+  /// Of kHalfLanes rows p and dS as round() leaves them, from scores and dP. The result is a sum of all of dS.
+  HWY_INLINE Vector round_lanes(const QueryTile& q, std::int64_t lane, KeyRange keys, Vector nats_per_score) const {
     const Vector lse[2] = {hn::Load(kFloats, q.lse + lane), hn::Load(kFloats, q.lse + lane + kLanes)};
+    const Vector log2_sum[2] = {hn::Load(kFloats, q.log2_sum + lane), hn::Load(kFloats, q.log2_sum + lane + kLanes)};
     const Vector delta[2] = {hn::Load(kFloats, q.delta + lane), hn::Load(kFloats, q.delta + lane + kLanes)};
     Vector sum = hn::Zero(kFloats);
     for (std::int64_t k = keys.begin; k < keys.end; k += 2) {
@@ -197,16 +195,15 @@ struct GradientTile {
       for (std::int64_t odd = 0; odd < 2; ++odd) {
         float* p_row = p + (k + odd) * kBackwardScoreStride;
         float* ds_row = ds + (k + odd) * kBackwardScoreStride;
-        Vector probability[2];
+        Vector ps[2];
         for (int half = 0; half < 2; ++half) {
           const std::int64_t at = lane + half * kLanes;
-          Vector score = hn::Load(kFloats, p_row + at);
-          if (kScale) score = hn::Mul(score, factor);
-          probability[half] = exponential<kUnit>(hn::Sub(score, lse[half]));
-          gradient[odd][half] = hn::Mul(probability[half], hn::Sub(hn::Load(kFloats, ds_row + at), delta[half]));
+          const Vector score = hn::Load(kFloats, p_row + at);
+          ps[half] = probability(score, nats_per_score, lse[half], log2_sum[half]);
+          gradient[odd][half] = hn::Mul(ps[half], hn::Sub(hn::Load(kFloats, ds_row + at), delta[half]));
           sum = hn::Add(sum, gradient[odd][half]);
         }
-        const auto p_halves = as_halves(probability[0], probability[1]);
+        const auto p_halves = as_halves(ps[0], ps[1]);
         const auto ds_halves = as_halves(gradient[odd][0], gradient[odd][1]);
         hn::Store(p_halves, kHalves, reinterpret_cast<std::uint16_t*>(p_row) + lane);
         hn::Store(ds_halves, kHalves, reinterpret_cast<std::uint16_t*>(ds_row) + lane);

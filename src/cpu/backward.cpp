@@ -167,7 +167,7 @@ bool run_backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scr
       const KeyRange seen = rules.scores.window().rows(row, row_end);
       const bool sees_any = seen.begin < task.key_end && seen.end > task.key_begin;
       if (!sees_any && !task.with_dq) continue;
-      finite &= q.load(p, task.sequence, head, rules, row, row_end, task.deltas);
+      finite &= q.load(p, task.sequence, head, rules, row, row_end, task.corrections);
       if (task.with_dq) dq.clear();
       finite &= visit_rows(p, rules, q, keys, tile, task.with_dq ? &dq : nullptr);
       if (!task.with_dq) continue;
@@ -195,7 +195,7 @@ bool run_backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scr
   LongSum dq(dq_size, num_tiles, scratch);
   KeyTile k = KeyTile::make(p, scratch);
 
-  bool finite = q.load(p, task.sequence, task.head, rules, task.row_begin, task.row_end, task.deltas);
+  bool finite = q.load(p, task.sequence, task.head, rules, task.row_begin, task.row_end, task.corrections);
   dq.clear();
   for (std::int64_t key = seen.begin / kBlockN * kBlockN; key < seen.end; key += kBlockN) {
     k.load(p, task.sequence, task.head / p.heads_per_group(), key,

@@ -19,13 +19,13 @@ namespace attend::cpu::HWY_NAMESPACE {
 /// What turns the rows of one query head into scores and their gradients.
 struct HeadRules {
   ScoreRules scores;
-  ScoreProduct s_product;   // S^T = K Q^T, times the score factor
+  ScoreProduct s_product;   // S^T = K Q^T, times ScoreRules::product_factor()
   ScoreProduct dp_product;  // dP^T = V dO^T
   bool in_pairs;            // the other three: of rows in bf16 pairs, with P and dS rounded to bf16
 
   HeadRules(const core::Problem& p, const core::Sequence& s, std::int64_t head)
       : scores(p, s, head),
-        s_product(p, s, p.k, p.q, head, scores.q_factor()),
+        s_product(p, s, p.k, p.q, head, scores.product_factor()),
         dp_product(p, s, p.v, p.dout, head, 1.0F),
         in_pairs(works_in_pairs(p)) {}
 
@@ -46,14 +46,15 @@ struct QueryTile {
   PairRows dout_pairs;
   float* q_buffer;     // for q where it is converted
   float* dout_buffer;  // likewise
-  float* lse;          // (128), in the unit of the scores; +inf for a row that saw no key, so that its P is 0
+  float* lse;          // (128); +inf for a row that saw no key, so that its P is 0
+  float* log2_sum;     // (128): log2 of the row's sum of exp(s - lse), which is 0 but for the rounding of lse
   float* delta;        // (128): <dout, o> - dlse
   mutable PrefetchRows next_q, next_dout, next_o;  // of the 128 rows that follow
 
   static std::int64_t floats(const core::Problem& p) {
     const std::int64_t rows = kBackwardBlockM;
     return Scratch::size_of(rows * p.head_dim) + Scratch::size_of(rows * p.head_dim_v) + buffer_size(p, p.head_dim) +
-           buffer_size(p, p.head_dim_v) + 2 * rows;
+           buffer_size(p, p.head_dim_v) + 3 * rows;
   }
 
   static QueryTile make(const core::Problem& p, Scratch& scratch) {
@@ -64,16 +65,16 @@ struct QueryTile {
     tile.q_buffer = scratch.take(buffer_size(p, p.head_dim));
     tile.dout_buffer = scratch.take(buffer_size(p, p.head_dim_v));
     tile.lse = scratch.take(rows);
+    tile.log2_sum = scratch.take(rows);
     tile.delta = scratch.take(rows);
     return tile;
   }
 
   [[nodiscard]] std::int64_t num_panels() const { return ceil_div(num_rows, kPanel); }
 
-  /// Rows [begin, end) of a head, with delta from `deltas` (as in BackwardKeysTask) unless null. False: lse holds NaN
-  /// or +inf.
+  /// Rows [begin, end) of a head. False: lse holds NaN or +inf.
   bool load(const core::Problem& p, const core::Sequence& s, std::int64_t head, const HeadRules& rules,
-            std::int64_t begin, std::int64_t end, const float* deltas) {
+            std::int64_t begin, std::int64_t end, const RowCorrections& corrections) {
     row_begin = begin;
     num_rows = end - begin;
     const Matrix q_rows = core::q_matrix(p.q, s, head);
@@ -98,7 +99,7 @@ struct QueryTile {
       rules.s_product.pack(begin + row, rows, q_packed + row * p.head_dim);
       rules.dp_product.pack(begin + row, rows, dout_packed + row * p.head_dim_v);
     }
-    return load_row_scalars(p, s, head, rules.scores.per_nat(), deltas);
+    return load_row_scalars(p, s, head, corrections);
   }
 
  private:
@@ -106,17 +107,22 @@ struct QueryTile {
     return HeadRules::works_in_pairs(p) ? pair_words(kBackwardBlockM, cols) : kBackwardBlockM * padded(cols);
   }
 
-  bool load_row_scalars(const core::Problem& p, const core::Sequence& s, std::int64_t head, double per_nat,
-                        const float* deltas) {
+  bool load_row_scalars(const core::Problem& p, const core::Sequence& s, std::int64_t head,
+                        const RowCorrections& corrections) {
+    const float* deltas = corrections.deltas;
     const Matrix o = core::q_matrix(p.o, s, head);
     const Matrix lse_rows = core::q_matrix(*p.lse, s, head);
     bool lse_ok = true;
     std::fill_n(lse, kBackwardBlockM, kInfinity);
     std::fill_n(delta, kBackwardBlockM, 0.0F);
+    std::fill_n(log2_sum, kBackwardBlockM, 0.0F);
     for (std::int64_t r = 0; r < num_rows; ++r) {
       const double row_lse = core::load(lse_rows, row_begin + r, 0);
-      if (row_lse != -kInfinity) lse[r] = static_cast<float>(row_lse * per_nat);
+      if (row_lse != -kInfinity) lse[r] = static_cast<float>(row_lse);
       lse_ok &= row_lse < kInfinity;
+      if (corrections.log2_sums != nullptr) {
+        log2_sum[r] = corrections.log2_sums[delta_index(p, s, head, row_begin + r)];
+      }
       if (deltas != nullptr || p.delta) {
         delta[r] = deltas != nullptr
                        ? deltas[delta_index(p, s, head, row_begin + r)]
@@ -198,9 +204,9 @@ struct KeyTile {
 
  private:
   static bool needs_float_k(const core::Problem& p) {
-    return !HeadRules::works_in_pairs(p) || !ScoreProduct::reads_keys_directly(p.k, p.q);
+    return !HeadRules::works_in_pairs(p) || !reads_pairs_directly(p.k, p.q);
   }
-  static bool needs_float_v(const core::Problem& p) { return !ScoreProduct::reads_keys_directly(p.v, p.dout); }
+  static bool needs_float_v(const core::Problem& p) { return !reads_pairs_directly(p.v, p.dout); }
 
   static std::int64_t k_buffer_size(const core::Problem& p) {
     return needs_float_k(p) ? kBlockN * padded(p.head_dim) : 0;

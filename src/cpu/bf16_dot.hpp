@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "attend/tensor.hpp"
 #include "cpu/gemm.hpp"
 
 namespace attend::cpu {
@@ -30,6 +31,12 @@ inline bool bf16_dot_enabled() {
 /// Whether that is AMX, real or not.
 inline bool bf16_by_amx() {
   return bf16_unit() == Bf16Unit::kAmx || bf16_unit() == Bf16Unit::kEmulatedAmx;
+}
+
+/// Whether the products of `keys` with `rows` are taken of their own bf16 elements, with no float copy of them. Decided
+/// by dtype and head_dim alone, so that no layout changes the bits of a result.
+inline bool reads_pairs_directly(const Tensor& keys, const Tensor& rows) {
+  return keys.dtype == DType::kBF16 && rows.dtype == DType::kBF16 && keys.shape[3] % 2 == 0 && bf16_dot_enabled();
 }
 
 /// Of so many neighbouring rows of A, counted from the first, bf16_dot_gemm takes the widest range for all.

@@ -56,7 +56,7 @@ bool run_dbias_tile(const core::Problem& p, const DbiasTask& task, Scratch& scra
         const std::int64_t row_end = std::min<std::int64_t>(row + kBackwardBlockM, rows.end);
         const KeyRange seen = rules.scores.window().rows(row, row_end);
         if (seen.begin >= task.key_begin + num_keys || seen.end <= task.key_begin) continue;
-        finite &= q.load(p, s, head, rules, row, row_end, task.deltas);
+        finite &= q.load(p, s, head, rules, row, row_end, task.corrections);
         tile.compute(p, rules, q, k);
         add_tile(tile, q, k, over_rows, sums);
       }

@@ -75,49 +75,79 @@ double busy_share(std::int64_t tasks, std::int64_t threads) {
 using RedoFlags = std::vector<std::atomic<bool>>;
 
 /// dq, dk and dv, one task a key head: five products a tile.
-void backward_by_group(const Problem& p, const float* deltas, RedoFlags& redo) {
+void backward_by_group(const Problem& p, const RowCorrections& corrections, RedoFlags& redo) {
   parallel_for(p.num_sequences * p.num_heads_k, threads_for(p), [&](std::int64_t group) {
     const Sequence sequence = p.sequence(group / p.num_heads_k);
-    const BackwardKeysTask task = {sequence, group % p.num_heads_k, 0, sequence.seqlen_k, true, deltas};
+    const BackwardKeysTask task = {sequence, group % p.num_heads_k, 0, sequence.seqlen_k, true, corrections};
     if (!backward_keys(p, task, Scratch::of_this_thread())) redo[group] = true;
     Scratch::of_this_thread().release_if_large();
   });
 }
 
 /// The same in parts of the keys for dk and dv, and parts of the rows for dq: seven products a tile.
-void backward_by_tile(const Problem& p, const float* deltas, RedoFlags& redo) {
+void backward_by_tile(const Problem& p, const RowCorrections& corrections, RedoFlags& redo) {
   const WorkList key_work(p, BlocksOf::kKeys, kBackwardKeysPerTask);
   const WorkList row_work(p, BlocksOf::kRows, kBackwardBlockM);
   parallel_for(key_work.size() + row_work.size(), threads_for(p), [&](std::int64_t number) {
     Scratch& scratch = Scratch::of_this_thread();
     if (number < key_work.size()) {  // the larger tasks first
       const auto [sequence, head, begin, end] = key_work.at(number);
-      const bool finite = backward_keys(p, {sequence, head, begin, end, false, deltas}, scratch);
+      const bool finite = backward_keys(p, {sequence, head, begin, end, false, corrections}, scratch);
       if (!finite) redo[sequence.index * p.num_heads_k + head] = true;
     } else {
       const auto [sequence, head, begin, end] = row_work.at(number - key_work.size());
-      const bool finite = backward_rows(p, {sequence, head, begin, end, deltas}, scratch);
+      const bool finite = backward_rows(p, {sequence, head, begin, end, corrections}, scratch);
       if (!finite) redo[sequence.index * p.num_heads_k + head / p.heads_per_group()] = true;
     }
     scratch.release_if_large();
   });
 }
 
+std::int64_t num_query_rows(const Problem& p) {
+  return p.q.shape[0] * p.q.shape[1] * p.q.shape[2];
+}
+
+/// Log2 of each row's sum of exp(s - lse), see exact_log2_sums(); nothing if every lse will do. A part of a row's keys
+/// has no such sum.
+std::vector<float> log2_sums_of(const Problem& p) {
+  if ((!p.bias && !p.alibi_slopes) || p.placement) return {};
+  const WorkList work(p, BlocksOf::kRows, kBackwardBlockM);
+  std::vector<std::atomic<bool>> is_coarse(static_cast<std::size_t>(work.size()));
+  std::atomic<bool> any = false;
+  parallel_for(work.size(), threads_for(p), [&](std::int64_t number) {
+    const auto [sequence, head, begin, end] = work.at(number);
+    for (std::int64_t row = begin; row < end; ++row) {
+      if (!lse_is_coarse(p, sequence, head, row)) continue;
+      is_coarse[number] = any = true;
+      return;
+    }
+  });
+  if (!any) return {};
+  std::vector<float> log2_sums(static_cast<std::size_t>(num_query_rows(p)));
+  parallel_for(work.size(), threads_for(p), [&](std::int64_t number) {
+    if (!is_coarse[number]) return;
+    const auto [sequence, head, begin, end] = work.at(number);
+    exact_log2_sums(p, {sequence, head, begin, end, {}}, log2_sums.data(), Scratch::of_this_thread());
+    Scratch::of_this_thread().release_if_large();
+  });
+  return log2_sums;
+}
+
 /// <dout, o> - dlse of every row, see exact_deltas(); nothing where o will do.
-std::vector<float> deltas_of(const Problem& p) {
+std::vector<float> deltas_of(const Problem& p, const RowCorrections& corrections) {
   const bool coarse = p.o.dtype == DType::kF16 || p.o.dtype == DType::kBF16;
   if (!coarse || p.dropout_p == 0 || p.delta) return {};
-  std::vector<float> deltas(static_cast<std::size_t>(p.q.shape[0] * p.q.shape[1] * p.q.shape[2]));
+  std::vector<float> deltas(static_cast<std::size_t>(num_query_rows(p)));
   const WorkList work(p, BlocksOf::kRows, kBackwardBlockM);
   parallel_for(work.size(), threads_for(p), [&](std::int64_t number) {
     const auto [sequence, head, begin, end] = work.at(number);
-    exact_deltas(p, {sequence, head, begin, end, nullptr}, deltas.data(), Scratch::of_this_thread());
+    exact_deltas(p, {sequence, head, begin, end, corrections}, deltas.data(), Scratch::of_this_thread());
     Scratch::of_this_thread().release_if_large();
   });
   return deltas;
 }
 
-void backward_bias(const Problem& p, const float* deltas) {
+void backward_bias(const Problem& p, const RowCorrections& corrections) {
   const Shape& shape = p.dbias->shape;
   const std::int64_t row_tiles = ceil_div(shape[2], kBackwardBlockM);
   const std::int64_t key_tiles = ceil_div(shape[3], kBlockN);
@@ -126,7 +156,7 @@ void backward_bias(const Problem& p, const float* deltas) {
     const std::int64_t row_tile = index / key_tiles % row_tiles;
     const std::int64_t head = index / key_tiles / row_tiles;
     const DbiasTask task = {head / shape[1], head % shape[1], row_tile * kBackwardBlockM, index % key_tiles * kBlockN,
-                            deltas};
+                            corrections};
     if (!dbias_tile(p, task, Scratch::of_this_thread())) finite = false;
     Scratch::of_this_thread().release_if_large();
   });
@@ -151,20 +181,23 @@ bool groups_suffice(const Problem& p) {
 void backward(const Problem& p, Stream /*stream*/) {
   choose_instructions();
   const std::int64_t groups = p.num_sequences * p.num_heads_k;
-  const std::vector<float> storage = deltas_of(p);
-  const float* deltas = storage.empty() ? nullptr : storage.data();
+  const auto pointer = [](const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); };
+  const std::vector<float> log2_sums = log2_sums_of(p);
+  RowCorrections corrections = {.log2_sums = pointer(log2_sums)};
+  const std::vector<float> deltas = deltas_of(p, corrections);
+  corrections.deltas = pointer(deltas);
   RedoFlags redo(static_cast<std::size_t>(groups));
   if (groups_suffice(p)) {
-    backward_by_group(p, deltas, redo);
+    backward_by_group(p, corrections, redo);
   } else {
-    backward_by_tile(p, deltas, redo);
+    backward_by_tile(p, corrections, redo);
   }
   parallel_for(groups, threads_for(p), [&](std::int64_t group) {
     if (!redo[group]) return;
     ++redone;
     reference_backward_group(p, p.sequence(group / p.num_heads_k), group % p.num_heads_k);
   });
-  if (p.dbias) backward_bias(p, deltas);
+  if (p.dbias) backward_bias(p, corrections);
 }
 
 /// Every tensor is read and written as float, whatever its type: any mix of the three will do.

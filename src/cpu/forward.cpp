@@ -3,9 +3,10 @@
 // The block is cut into panels of 64 rows, one row a SIMD lane. For every tile of 128 keys:
 //   S^T = K Q^T          scores (key, row), a matrix product
 //   m', P, l             running maximum, exponentials and their sum, down the keys of each lane
-//   O = diag(2^(m-m')) O + P V
-// and at the end O / l and lse = m + log l. Exponents are in base 2: log2(e) is folded into Q, but with a bias, whose
-// largest values would not bear it. Long rows are summed in parts (long_sum-inl.hpp).
+//   O = diag(exp(m-m')) O + P V
+// and at the end O / l and lse = m + log l. Scores are subtracted before they are scaled: (s - m) log2(e) scale is the
+// exponent, in base 2, so that large scores round no more than their difference does. Long rows are summed in parts
+// (long_sum-inl.hpp).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/forward.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -157,27 +158,20 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
   if (partial) ranges.fill(rules.window(), tile);
 
   const bool to_pairs = keys.v_pairs.data != nullptr;
-  const bool of_products = to_pairs && rules.products_are_scores() && product.may_leave_factor();
-  product.multiply(tile, keys.k, panel.q, tile.s, partial ? ranges.columns() : RowRanges{}, &keys.next_k, of_products);
+  product.multiply(tile, keys.k, panel.q, tile.s, partial ? ranges.columns() : RowRanges{}, &keys.next_k);
   rules.finish(tile, nullptr);
   if (partial) ScoreRules::hide(tile, ranges);
-  const auto softmax = [&]<ScoreUnit kUnit, Softmax kForm>() HWY_ATTR {
+  const auto softmax = [&]<Softmax kForm>() HWY_ATTR {
     if (partial) {
-      online_softmax_masked<kUnit, kForm>(tile, ranges, panel, product.factor(), memory.rescale);
+      online_softmax_masked<kForm>(tile, ranges, panel, rules.log2_per_score(), memory.rescale);
     } else {
-      online_softmax<kUnit, kForm>(tile, panel, product.factor(), memory.rescale);
+      online_softmax<kForm>(tile, panel, rules.log2_per_score(), memory.rescale);
     }
   };
-  if (of_products) {
-    softmax.template operator()<ScoreUnit::kLog2, Softmax::kProductsToPairs>();
+  if (to_pairs) {
+    softmax.template operator()<Softmax::kToPairs>();
   } else {
-    rules.with_unit([&](auto unit) HWY_ATTR {
-      if (to_pairs) {
-        softmax.template operator()<unit, Softmax::kScoresToPairs>();
-      } else {
-        softmax.template operator()<unit, Softmax::kScoresToFloats>();
-      }
-    });
+    softmax.template operator()<Softmax::kToFloats>();
   }
   if (p.dropout_p > 0) rules.drop(tile, tile.s);
 
@@ -188,17 +182,20 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
 void store_lse(const Matrix& m, const Panel& panel, std::int64_t r, float lse, const ScoreRules& rules) {
   const bool exact = m.dtype == DType::kF64 && panel.row_max[r] != -kInfinity;
   core::store(m, panel.row_begin + r, 0,
-              exact ? panel.row_max[r] / rules.per_nat() + std::log(static_cast<double>(panel.row_sum[r])) : lse);
+              exact ? static_cast<double>(panel.row_max[r]) * rules.nats_per_score() +
+                          std::log(static_cast<double>(panel.row_sum[r]))
+                    : lse);
 }
 
-/// o = O / l and lse = ln(2) m + log l. False: some of it is not finite, so that rows may have spoilt each other.
+/// o = O / l and lse = m + log l. False: some of it is not finite, so that rows may have spoilt each other, or a row's
+/// scores are all below the lowest float.
 bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRules& rules, Panel& panel) {
   if (panel.total_o != nullptr) {
     unfold_panel(rules, padded(p.head_dim_v), panel);
   } else {
     gather_rows(padded(p.head_dim_v), panel);
   }
-  const Vector ln_of_unit = hn::Set(kFloats, rules.unit() == ScoreUnit::kNatural ? 1.0F : static_cast<float>(kLn2));
+  const Vector nats_per_score = hn::Set(kFloats, rules.nats_per_score());
   HWY_ALIGN float lse[kPanel];
   HWY_ALIGN float inverse_sum[kPanel];
   for (int lane = 0; lane < kPanel; lane += kLanes) {
@@ -206,7 +203,7 @@ bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRu
     const Vector row_sum = hn::Load(kFloats, panel.row_sum + lane);
     const auto saw_no_key = hn::Eq(row_max, hn::Set(kFloats, -kInfinity));
     const Vector log_sum = hn::Log(kFloats, hn::IfThenElse(saw_no_key, hn::Set(kFloats, 1.0F), row_sum));
-    hn::Store(hn::MulAdd(row_max, ln_of_unit, log_sum), kFloats, lse + lane);
+    hn::Store(hn::MulAdd(row_max, nats_per_score, log_sum), kFloats, lse + lane);
     hn::Store(hn::IfThenZeroElse(saw_no_key, hn::Div(hn::Set(kFloats, 1.0F), row_sum)), kFloats, inverse_sum + lane);
   }
   const Matrix o = core::q_matrix(p.o, task.sequence, task.head);
@@ -217,6 +214,7 @@ bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRu
     prefetch_rows<true>(o, panel.row_begin + r + kRowsAhead, 1);
     finite &= store_row(o, panel.row_begin + r, panel.o + r * padded(p.head_dim_v), inverse_sum[r]);
     finite &= panel.row_max[r] == -kInfinity || std::isfinite(lse[r]);
+    finite &= !rules.has_overflowed(panel.row_begin + r, panel.row_max[r]);
     if (p.lse) store_lse(core::q_matrix(*p.lse, task.sequence, task.head), panel, r, lse[r], rules);
   }
   return finite;
@@ -230,7 +228,7 @@ PrefetchRows next_tile(const Matrix& m, std::int64_t begin, std::int64_t end, in
 }
 
 /// Whether P is rounded to bf16 for P V. Not with dropout, whose backward pass bears no more than the rounding of o
-/// (delta.cpp).
+/// (row_corrections.cpp).
 bool rounds_p(const core::Problem& p) {
   const DType result = p.result_dtype.value_or(p.o.dtype);
   return p.dropout_p == 0 && multiplies_in_bf16({p.q.dtype, p.k.dtype, p.v.dtype, result});
@@ -248,8 +246,8 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
   const Matrix k = core::k_matrix(p.k, task.sequence, key_head);
   const Matrix v = core::k_matrix(p.v, task.sequence, key_head);
 
-  const ScoreProduct product(p, task.sequence, p.k, p.q, task.head, rules.q_factor());
-  const bool k_as_it_is = ScoreProduct::reads_keys_directly(p.k, p.q);
+  const ScoreProduct product(p, task.sequence, p.k, p.q, task.head, rules.product_factor());
+  const bool k_as_it_is = reads_pairs_directly(p.k, p.q);
   auto* v_words = reinterpret_cast<std::uint32_t*>(memory.v);
   prefetch_rows<false>(q, task.row_begin, kPanel);
   Panel panels[kForwardBlockM / kPanel];

@@ -26,14 +26,20 @@ bool forward_rows(const core::Problem& p, const ForwardTask& task, Scratch& scra
   return (s.batch * p.num_heads_q + head) * p.q.shape[2] + s.q_begin + row;
 }
 
+/// What backward needs of query rows beyond o and lse where these are too coarse, each by delta_index(); null: nothing.
+struct RowCorrections {
+  const float* deltas = nullptr;     ///< <dout, o> - dlse
+  const float* log2_sums = nullptr;  ///< log2 of sum_j exp(s_ij - lse_i): 0 if lse were exact
+};
+
 /// Keys [key_begin, key_end) of one key head: key_begin a multiple of kBlockN, key_end one too or seqlen_k.
 struct BackwardKeysTask {
   core::Sequence sequence;
   std::int64_t key_head;
   std::int64_t key_begin;
   std::int64_t key_end;
-  bool with_dq;         ///< also write dq of all query heads of the group; only for a task that has all keys
-  const float* deltas;  ///< <dout, o> - dlse by delta_index(), where o is too coarse for it; null: taken from o
+  bool with_dq;  ///< also write dq of all query heads of the group; only for a task that has all keys
+  RowCorrections corrections;
 };
 
 /// Scratch of a task with all keys of a sequence.
@@ -48,7 +54,7 @@ struct BackwardRowsTask {
   std::int64_t head;
   std::int64_t row_begin;
   std::int64_t row_end;
-  const float* deltas;  ///< as in BackwardKeysTask
+  RowCorrections corrections;
 };
 
 /// Writes dq of the task's rows. False as for backward_keys.
@@ -58,13 +64,21 @@ bool backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scratch
 /// 16 bits may hide that a row's gradients cancel.
 void exact_deltas(const core::Problem& p, const BackwardRowsTask& task, float* deltas, Scratch& scratch);
 
+/// Whether the rounding of a row's lse may be seen in its gradients: lse is large and not all of it is a product's, as
+/// below a bias that is large on all keys.
+[[nodiscard]] bool lse_is_coarse(const core::Problem& p, const core::Sequence& s, std::int64_t head, std::int64_t row);
+
+/// log2 of sum_j exp(s_ij - lse_i) into `log2_sums`, of those of the task's rows whose lse_is_coarse(). 0 where it is
+/// more than the rounding of lse explains, which then is that of other keys too.
+void exact_log2_sums(const core::Problem& p, const BackwardRowsTask& task, float* log2_sums, Scratch& scratch);
+
 /// One tile of dbias: indices into p.dbias, 0 in dimensions that it is broadcast in.
 struct DbiasTask {
   std::int64_t batch;
   std::int64_t head;
   std::int64_t row_begin;  ///< a multiple of kBackwardBlockM
   std::int64_t key_begin;  ///< a multiple of kBlockN
-  const float* deltas;     ///< as in BackwardKeysTask
+  RowCorrections corrections;
 };
 
 /// Writes the tile. False: not finite, then dbias has to be redone.

@@ -20,35 +20,32 @@ namespace attend::cpu::HWY_NAMESPACE {
 struct Panel {
   std::int64_t row_begin;
   std::int64_t num_rows;
-  const float* q;   // (head_dim, 64): transposed, times the score factor
-  float* o;         // (64, padded head_dim_v): sum of p v, relative to 2^row_max
+  const float* q;   // (head_dim, 64): transposed, times ScoreRules::product_factor()
+  float* o;         // (64, padded head_dim_v): sum of p v, relative to exp(row_max)
   float* o_turned;  // (head_dim_v, 64): where not null it is kept here, until gather_rows()
   float* row_max;   // (64)
   float* row_sum;   // (64)
   bool started;     // o holds something
 
   // What earlier tiles gave, in float64; null where the keys are few.
-  double* total_o;         // (64, padded head_dim_v), relative to 2^total_row_max
+  double* total_o;         // (64, padded head_dim_v), relative to exp(total_row_max)
   double* total_row_sum;   // (64)
   float* total_row_max;    // (64)
   std::int64_t num_tiles;  // in o and row_sum
 };
 
-/// What softmax_lanes() reads and leaves. Pairs are as_pairs() of neighbouring keys in place of the first one's row.
-enum class Softmax { kScoresToFloats, kScoresToPairs, kProductsToPairs };
+/// The form of p. Pairs are as_pairs() of neighbouring keys in place of the first one's row.
+enum class Softmax { kToFloats, kToPairs };
 
 /// Lines 8 to 10 of the algorithm for kVectors vectors of lanes over keys [begin, end) of the tile: the new row
 /// maximum, scores to exponentials, row sums, and the factor that earlier sums are rescaled by. For pairs, begin is
-/// even, and end is too or the tile's; products get their factor here.
-template <ScoreUnit kUnit, Softmax kForm, int kVectors>
+/// even, and end is too or the tile's.
+template <Softmax kForm, int kVectors>
 HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::int64_t end, int lane, const Panel& panel,
-                              float factor, float* rescale) {
-  constexpr bool kScale = kForm == Softmax::kProductsToPairs;
-  const Vector scale = hn::Set(kFloats, factor);
+                              float log2_per_score, float* rescale) {
+  const Vector factor = hn::Set(kFloats, log2_per_score);
   Vector top[kVectors];
-  for (int v = 0; v < kVectors; ++v) {
-    top[v] = kScale ? hn::Set(kFloats, -kInfinity) : hn::Load(kFloats, panel.row_max + lane + v * kLanes);
-  }
+  for (int v = 0; v < kVectors; ++v) top[v] = hn::Load(kFloats, panel.row_max + lane + v * kLanes);
   for (std::int64_t k = begin; k < end; ++k) {
     const float* s = tile.key(k) + lane;
     for (int v = 0; v < kVectors; ++v) top[v] = hn::Max(top[v], hn::Load(kFloats, s + v * kLanes));
@@ -58,21 +55,18 @@ HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::in
   for (int v = 0; v < kVectors; ++v) {
     const auto at = lane + v * kLanes;
     const Vector earlier_top = hn::Load(kFloats, panel.row_max + at);
-    if (kScale) top[v] = hn::Max(earlier_top, hn::Mul(top[v], scale));
     const auto nothing_seen = hn::Eq(top[v], hn::Set(kFloats, -kInfinity));
     base[v] = hn::IfThenZeroElse(nothing_seen, top[v]);  // -inf - -inf would be NaN; 2^(-inf - 0) is the 0 we want
-    hn::Store(exponential<kUnit>(hn::Sub(earlier_top, base[v])), kFloats, rescale + at);
+    hn::Store(exp_above(earlier_top, base[v], factor), kFloats, rescale + at);
     hn::Store(top[v], kFloats, panel.row_max + at);
     sum[v] = hn::Zero(kFloats);
   }
   const auto exponential_at = [&](std::int64_t k, int v) HWY_ATTR {
-    Vector s = hn::Load(kFloats, tile.key(k) + lane + v * kLanes);
-    if (kScale) s = hn::Mul(s, scale);
-    const Vector p = exponential<kUnit>(hn::Sub(s, base[v]));
+    const Vector p = exp_above(hn::Load(kFloats, tile.key(k) + lane + v * kLanes), base[v], factor);
     sum[v] = hn::Add(sum[v], p);
     return p;
   };
-  if constexpr (kForm == Softmax::kScoresToFloats) {
+  if constexpr (kForm == Softmax::kToFloats) {
     for (std::int64_t k = begin; k < end; ++k) {
       for (int v = 0; v < kVectors; ++v) hn::Store(exponential_at(k, v), kFloats, tile.key(k) + lane + v * kLanes);
     }
@@ -93,20 +87,20 @@ HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::in
   }
 }
 
-template <ScoreUnit kUnit, Softmax kForm>
-void online_softmax(const ScoreTile& tile, const Panel& panel, float factor, float* rescale) {
+template <Softmax kForm>
+void online_softmax(const ScoreTile& tile, const Panel& panel, float log2_per_score, float* rescale) {
   int lane = 0;
   for (; lane + 4 * kLanes <= tile.lanes(); lane += 4 * kLanes) {
-    softmax_lanes<kUnit, kForm, 4>(tile, 0, tile.num_keys, lane, panel, factor, rescale);
+    softmax_lanes<kForm, 4>(tile, 0, tile.num_keys, lane, panel, log2_per_score, rescale);
   }
   for (; lane < tile.lanes(); lane += kLanes) {
-    softmax_lanes<kUnit, kForm, 1>(tile, 0, tile.num_keys, lane, panel, factor, rescale);
+    softmax_lanes<kForm, 1>(tile, 0, tile.num_keys, lane, panel, log2_per_score, rescale);
   }
 }
 
 /// The same where a mask cuts through the tile: each vector of lanes over the keys that P V will read of it.
-template <ScoreUnit kUnit, Softmax kForm>
-void online_softmax_masked(const ScoreTile& tile, const TileRanges& ranges, const Panel& panel, float factor,
+template <Softmax kForm>
+void online_softmax_masked(const ScoreTile& tile, const TileRanges& ranges, const Panel& panel, float log2_per_score,
                            float* rescale) {
   // gemm() takes the widest key range of up to 6 neighbouring rows for all of them, also across two vectors, and
   // bf16_dot_gemm() that out to whole pairs (or of 16 rows, which are a vector here).
@@ -116,7 +110,7 @@ void online_softmax_masked(const ScoreTile& tile, const TileRanges& ranges, cons
     const std::int64_t last = std::min<std::int64_t>(lane + kLanes - 1 + kNeighbours, tile.num_rows - 1);
     const std::int64_t begin = ranges.key_begin[std::min(first, last)] / 2 * 2;
     const std::int64_t end = std::min(round_up(ranges.key_end[last], 2), tile.num_keys);
-    softmax_lanes<kUnit, kForm, 1>(tile, begin, end, lane, panel, factor, rescale);
+    softmax_lanes<kForm, 1>(tile, begin, end, lane, panel, log2_per_score, rescale);
   }
 }
 
@@ -133,11 +127,11 @@ inline void gather_rows(std::int64_t o_cols, const Panel& panel) {
 /// o and row_sum go on to the totals.
 inline void fold_panel(const ScoreRules& rules, std::int64_t o_cols, Panel& panel) {
   gather_rows(o_cols, panel);
-  const double log2_of_unit = rules.unit() == ScoreUnit::kNatural ? kLog2E : 1.0;
+  const double log2_per_score = rules.nats_per_score() * kLog2E;
   for (std::int64_t r = 0; r < panel.num_rows; ++r) {
     if (panel.row_max[r] == -kInfinity) continue;  // nothing seen
     const double rise = static_cast<double>(panel.row_max[r]) - static_cast<double>(panel.total_row_max[r]);
-    const double factor = std::exp2(-rise * log2_of_unit);
+    const double factor = std::exp2(-rise * log2_per_score);
     fold(panel.o + r * o_cols, o_cols, factor, panel.total_o + r * o_cols);
     fold(panel.row_sum + r, 1, factor, panel.total_row_sum + r);
     panel.total_row_max[r] = panel.row_max[r];

@@ -126,7 +126,9 @@ class Scores {
 
   [[nodiscard]] KeyRange keys(std::int64_t i) const { return window_.row(i); }
 
+  /// Whether the row does not see the key, whatever their product is.
   [[nodiscard]] bool masked(std::int64_t i, std::int64_t j) const {
+    if (p_.bias && core::load(*p_.bias, s_.batch, head_, i, j) == -kInfinity) return true;
     return p_.mask && core::load(*p_.mask, s_.batch, head_, i, j) == 0;
   }
 
@@ -158,6 +160,20 @@ class Scores {
   DropoutMask dropout_;
 };
 
+/// Log of sum_j exp(s_ij - lse_i) of a row, 0 if lse were exact: beside a large score common to all keys, lse has rounded
+/// off what their number adds to it. score_at(j): the row's score, -inf where masked. 0, too, if the rounding of lse
+/// does not explain it, which then is that of other keys too.
+template <class ScoreAt>
+double log_of_sum(const KeyRange& range, double lse, DType lse_dtype, ScoreAt score_at) {
+  constexpr double kCoarse = 1 << 10;
+  if (!(std::abs(lse) >= kCoarse)) return 0.0;
+  double sum = 0;
+  for (std::int64_t j = range.begin; j < range.end; ++j) sum += exponential(score_at(j) - lse);
+  const double largest_rounding = lse_dtype == DType::kF64 ? 0x1p-51 : 0x1p-22;
+  const double log_sum = std::log(sum);
+  return std::abs(log_sum) <= largest_rounding * std::abs(lse) ? log_sum : 0.0;
+}
+
 /// ds_ij (before the derivative of softcap) of every visited entry of one query head, in order of i, then j.
 /// visit(i, j, z_ij, ds_ij, softcap_slope).
 template <class Visit>
@@ -175,11 +191,16 @@ void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t h
     // Every product of the row is NaN then.
     const bool has_nan = std::any_of(q.row(i), q.row(i) + p.head_dim, [](double x) { return std::isnan(x); });
     const KeyRange range = scores.keys(i);
+    const auto score_at = [&](std::int64_t j) {
+      if (scores.masked(i, j)) return Score{-kInfinity, 1.0};
+      return scores.at(i, j, has_nan ? kNaN : dot(q.row(i), k.row(j), p.head_dim));
+    };
+    const double log_sum =
+        p.placement ? 0.0 : log_of_sum(range, lse_i, p.lse->dtype, [&](std::int64_t j) { return score_at(j).value; });
     for (std::int64_t j = range.begin; j < range.end; ++j) {
-      if (scores.masked(i, j)) continue;
-      const Score score = scores.at(i, j, has_nan ? kNaN : dot(q.row(i), k.row(j), p.head_dim));
-      if (score.value == -kInfinity) continue;  // as good as masked: a bias of -inf is a common way to mask
-      const double p_ij = exponential(score.value - lse_i);
+      const Score score = score_at(j);
+      if (score.value == -kInfinity) continue;
+      const double p_ij = exponential(score.value - lse_i - log_sum);
       const double factor = scores.dropout_factor(i, j);
       const bool reads_v = factor != 0 && !std::isnan(p_ij);
       const double dp_ij = reads_v ? factor * dot(dout.row(i), v.row(j), p.head_dim_v) : 0.0;

@@ -9,27 +9,43 @@
 
 #include <hwy/contrib/math/math-inl.h>
 
-#include <type_traits>
+#include <utility>
 
 #include "core/elements.hpp"
+#include "cpu/bf16_dot.hpp"
 #include "cpu/pack-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
 constexpr double kLog2E = 1.4426950408889634;
-constexpr double kLn2 = 0.6931471805599453;
 
-/// Scores carry a factor log2(e), so that the exponential is a power of two; but not with a bias: what is finite there
-/// must stay finite, the lowest float32 too, and without rounding once more.
-enum class ScoreUnit { kLog2, kNatural };
-
-/// exp of a score, or of a difference of scores.
-template <ScoreUnit kUnit>
-HWY_INLINE Vector exponential(Vector score) {
-  if constexpr (kUnit == ScoreUnit::kLog2) return exp2(score);
-  return exp2(hn::Mul(score, hn::Set(kFloats, static_cast<float>(kLog2E))));
+/// 2^((score - base) * log2_per_score). The difference is taken first and is exact where it matters: equal scores have
+/// equal results, and the largest score gives exactly 1 however large it is.
+HWY_INLINE Vector exp_above(Vector score, Vector base, Vector log2_per_score) {
+  return exp2(hn::Mul(hn::Sub(score, base), log2_per_score));
 }
+
+/// How a float holds the factor `scale` of a product: scale = product_factor * nats_per_product. The first is applied
+/// to q, so it is a power of two and rounds nothing; 0 stands for a scale of 0.
+struct ScaleParts {
+  float product_factor;
+  float nats_per_product;  // > 0
+
+  /// In one piece: products of bf16 pairs are taken of the elements as they are.
+  [[nodiscard]] static ScaleParts of_pairs(double scale) {
+    const auto magnitude = static_cast<float>(std::abs(scale));
+    if (magnitude == 0) return {0.0F, 1.0F};
+    return {scale < 0 ? -1.0F : 1.0F, magnitude};
+  }
+
+  [[nodiscard]] static ScaleParts of_floats(double scale) {
+    if (scale == 0) return {0.0F, 1.0F};
+    const int exponent = std::ilogb(scale);
+    return {std::copysign(std::ldexp(1.0F, exponent), static_cast<float>(scale)),
+            static_cast<float>(std::ldexp(std::abs(scale), -exponent))};
+  }
+};
 
 /// Scores of up to 128 keys (rows of the tile) and 64 query rows (its lanes): s[key * stride + lane].
 struct ScoreTile {
@@ -84,33 +100,28 @@ struct TileRanges {
   }
 };
 
-/// What makes a score out of a product, for one query head of one sequence.
+/// What makes a score out of a product, for one query head of one sequence. Without softcap, ALiBi and bias a score
+/// stays the product it was, in a unit of nats_per_score(); these options leave natural scores.
 class ScoreRules {
  public:
   ScoreRules(const core::Problem& p, const core::Sequence& s, std::int64_t head)
-      : p_(p), s_(s), head_(head), window_(p.window(s)), dropout_(p.dropout(s, head)) {
-    if (p.alibi_slopes) slope_ = static_cast<float>(core::load(*p.alibi_slopes, s.index, head, 0, 0) * per_nat());
+      : p_(p),
+        s_(s),
+        head_(head),
+        window_(p.window(s)),
+        dropout_(p.dropout(s, head)),
+        scale_(reads_pairs_directly(p.k, p.q) ? ScaleParts::of_pairs(p.scale) : ScaleParts::of_floats(p.scale)) {
+    if (p.alibi_slopes) slope_ = static_cast<float>(core::load(*p.alibi_slopes, s.index, head, 0, 0));
   }
 
-  [[nodiscard]] ScoreUnit unit() const { return p_.bias ? ScoreUnit::kNatural : ScoreUnit::kLog2; }
+  /// Factor of <q, k> that its product is multiplied by.
+  [[nodiscard]] float product_factor() const { return scale_.product_factor; }
 
-  /// What a natural score is multiplied by.
-  [[nodiscard]] double per_nat() const { return unit() == ScoreUnit::kNatural ? 1.0 : kLog2E; }
+  /// What a finished score is multiplied by to be a natural one.
+  [[nodiscard]] float nats_per_score() const { return products_are_scores() ? scale_.nats_per_product : 1.0F; }
 
-  /// Calls visit with unit() as a constant.
-  template <class Visit>
-  HWY_INLINE void with_unit(Visit visit) const {
-    if (unit() == ScoreUnit::kNatural) {
-      visit(std::integral_constant<ScoreUnit, ScoreUnit::kNatural>());
-    } else {
-      visit(std::integral_constant<ScoreUnit, ScoreUnit::kLog2>());
-    }
-  }
-
-  /// The factor of q for which the product is a finished score (or, with softcap, the argument of its tanh).
-  [[nodiscard]] float q_factor() const {
-    return static_cast<float>(p_.softcap > 0 ? p_.scale / p_.softcap : p_.scale * per_nat());
-  }
+  /// What a difference of finished scores is multiplied by for a power of two.
+  [[nodiscard]] float log2_per_score() const { return static_cast<float>(nats_per_score() * kLog2E); }
 
   [[nodiscard]] const WindowMask& window() const { return window_; }
 
@@ -120,17 +131,19 @@ class ScoreRules {
            window_.row(tile.row_begin + tile.num_rows - 1).begin <= tile.key_begin;
   }
 
-  /// True when finish() has nothing to do.
-  [[nodiscard]] bool products_are_scores() const { return p_.softcap <= 0 && !p_.alibi_slopes && !p_.bias && !p_.mask; }
-
   /// Products to scores, in place, except for causal and window masks. With softcap, `derivative` (laid out like the
   /// tile; null: not wanted) gets d score / d product in units of scale.
   void finish(const ScoreTile& tile, float* derivative) const {
-    if (p_.softcap > 0) apply_softcap(tile, derivative);
-    if (p_.alibi_slopes) apply_alibi(tile);
-    if (p_.bias) apply_bias(tile);
+    float nats = scale_.nats_per_product;  // of what the tile holds
+    if (p_.softcap > 0) apply_softcap(tile, derivative, std::exchange(nats, 1.0F));
+    if (p_.alibi_slopes) apply_alibi(tile, std::exchange(nats, 1.0F));
+    if (p_.bias) apply_bias(tile, nats);
     if (p_.mask) apply_mask(tile);
   }
+
+  /// Whether some key of a row is neither masked nor below what a float holds: a row whose largest score came out as
+  /// row_max, -inf or the lowest float, has then overflowed and is not one that sees no key.
+  [[nodiscard]] bool has_overflowed(std::int64_t row, float row_max) const;
 
   /// Scores outside of the ranges become -inf.
   static void hide(const ScoreTile& tile, const TileRanges& ranges) {
@@ -154,20 +167,28 @@ class ScoreRules {
   void drop(const ScoreTile& tile, float* values) const;
 
  private:
-  void apply_softcap(const ScoreTile& tile, float* derivative) const {
-    const Vector cap = hn::Set(kFloats, static_cast<float>(p_.softcap * per_nat()));
+  /// True when products need no arithmetic to be scores, but for their unit.
+  [[nodiscard]] bool products_are_scores() const { return p_.softcap <= 0 && !p_.alibi_slopes && !p_.bias; }
+
+  /// cap tanh(s / cap), and s itself where s / cap is so small that both are the same: a large cap would lose it.
+  void apply_softcap(const ScoreTile& tile, float* derivative, float nats) const {
+    constexpr float kSmall = 0x1p-13F;  // tanh x = x (1 - x^2 / 3)
+    const Vector cap = hn::Set(kFloats, static_cast<float>(p_.softcap));
     const Vector one = hn::Set(kFloats, 1.0F);
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
       for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
-        const Vector t = hn::Tanh(kFloats, hn::Load(kFloats, tile.key(k) + lane));
-        hn::Store(hn::Mul(cap, t), kFloats, tile.key(k) + lane);
+        const Vector score = hn::Mul(hn::Load(kFloats, tile.key(k) + lane), hn::Set(kFloats, nats));
+        const Vector x = hn::Div(score, cap);
+        const Vector t = hn::Tanh(kFloats, x);
+        const auto is_small = hn::Lt(hn::Abs(x), hn::Set(kFloats, kSmall));
+        hn::Store(hn::IfThenElse(is_small, score, hn::Mul(cap, t)), kFloats, tile.key(k) + lane);
         if (derivative == nullptr) continue;
         hn::Store(hn::NegMulAdd(t, t, one), kFloats, derivative + k * tile.stride + lane);
       }
     }
   }
 
-  void apply_alibi(const ScoreTile& tile) const {
+  void apply_alibi(const ScoreTile& tile, float nats) const {
     const Vector slope = hn::Set(kFloats, slope_);
     const auto step = static_cast<std::int32_t>(p_.position_step());
     const auto from_first_lane = hn::Mul(hn::Iota(kInts, 0), hn::Set(kInts, step));
@@ -176,7 +197,8 @@ class ScoreRules {
       for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
         const auto distance = hn::ConvertTo(kFloats, hn::Add(from_first_lane, hn::Set(kInts, first + step * lane)));
         float* at = tile.key(k) + lane;
-        hn::Store(hn::NegMulAdd(slope, hn::Abs(distance), hn::Load(kFloats, at)), kFloats, at);
+        const Vector score = hn::Mul(hn::Load(kFloats, at), hn::Set(kFloats, nats));
+        hn::Store(hn::NegMulAdd(slope, hn::Abs(distance), score), kFloats, at);
       }
     }
   }
@@ -186,18 +208,20 @@ class ScoreRules {
     return {first + tile.key_begin * dtype_bytes(t.dtype), t.dtype, tile.num_rows, tile.num_keys, t.stride[2]};
   }
 
-  void apply_bias(const ScoreTile& tile) const {
+  void apply_bias(const ScoreTile& tile, float nats) const {
     HWY_ALIGN float bias[kBlockN * kPanel];
     pack_transposed<false>(score_rows(*p_.bias, tile), 0, tile.num_rows, 1.0F, bias);
     const Vector lowest = hn::Set(kFloats, std::numeric_limits<float>::lowest());
+    const Vector factor = hn::Set(kFloats, nats);
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
       for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
         float* at = tile.key(k) + lane;
         const Vector added = hn::Load(kFloats, bias + k * kPanel + lane);
-        const Vector sum = hn::Add(hn::Load(kFloats, at), added);
-        // -inf hides a key; a finite bias never does, however large the score below it.
+        const Vector sum = hn::Add(hn::Mul(hn::Load(kFloats, at), factor), added);
+        // -inf hides a key, also one whose product is NaN; a finite bias never does, however large the score below it.
         const auto overflows = hn::And(hn::Lt(sum, lowest), hn::Ge(added, lowest));
-        hn::Store(hn::IfThenElse(overflows, lowest, sum), kFloats, at);
+        const auto is_hidden = hn::Lt(added, lowest);
+        hn::Store(hn::IfThenElse(is_hidden, added, hn::IfThenElse(overflows, lowest, sum)), kFloats, at);
       }
     }
   }
@@ -217,8 +241,23 @@ class ScoreRules {
   std::int64_t head_;
   WindowMask window_;
   DropoutMask dropout_;
+  ScaleParts scale_;
   float slope_ = 0;
 };
+
+inline bool ScoreRules::has_overflowed(std::int64_t row, float row_max) const {
+  constexpr float kLowest = std::numeric_limits<float>::lowest();
+  if (!(row_max <= kLowest) || (row_max == kLowest && !p_.bias)) return false;
+  const KeyRange seen = window_.row(row);
+  if (!p_.mask && !p_.bias) return seen.begin < seen.end;
+  // The bias alone brings a row to the lowest float, where it is as low itself.
+  const double least_bias = row_max == kLowest ? kLowest / 2 : kLowest;
+  for (std::int64_t j = seen.begin; j < seen.end; ++j) {
+    if (p_.mask && core::load(*p_.mask, s_.batch, head_, row, j) == 0) continue;
+    if (!p_.bias || core::load(*p_.bias, s_.batch, head_, row, j) >= least_bias) return true;
+  }
+  return false;
+}
 
 /// High and low halves of the 64-bit product of every lane with a constant.
 struct WideProduct {

@@ -22,13 +22,7 @@ class ScoreProduct {
       : keys_(core::k_matrix(keys, s, head / p.heads_per_group())),
         rows_(core::q_matrix(rows, s, head)),
         factor_(factor),
-        in_pairs_(reads_keys_directly(keys, rows)) {}
-
-  /// True when multiply() reads the keys' own bf16 elements and needs no float copy of them. Decided by dtype and
-  /// head_dim alone, so that no layout changes the bits of a result.
-  [[nodiscard]] static bool reads_keys_directly(const Tensor& keys, const Tensor& rows) {
-    return keys.dtype == DType::kBF16 && rows.dtype == DType::kBF16 && keys.shape[3] % 2 == 0 && bf16_dot_enabled();
-  }
+        in_pairs_(reads_pairs_directly(keys, rows)) {}
 
   /// Query rows [begin, begin + count), count <= 64, transposed into `packed`, cols * 64 floats.
   void pack(std::int64_t begin, std::int64_t count, float* packed) const {
@@ -40,18 +34,9 @@ class ScoreProduct {
     }
   }
 
-  /// Whether multiply() is better done without the factor, if the next to read the products can apply it: AMX's tiles
-  /// can then be stored as they are. A factor is positive then, so that it keeps the order, and -inf.
-  [[nodiscard]] bool may_leave_factor() const {
-    return in_pairs_ && bf16_by_amx() && factor_ > 0 && factor_ < kInfinity;
-  }
-
-  [[nodiscard]] float factor() const { return factor_; }
-
-  /// c[key * stride + lane] for the keys of `tile` and the rows that were packed. `keys`: those keys as floats. With
-  /// leave_factor, which may_leave_factor(), without the factor.
+  /// c[key * stride + lane] for the keys of `tile` and the rows that were packed. `keys`: those keys as floats.
   void multiply(const ScoreTile& tile, FloatRows keys, const float* packed, float* c, RowRanges columns,
-                PrefetchRows* prefetch, bool leave_factor = false) const {
+                PrefetchRows* prefetch) const {
     if (in_pairs_) {
       const auto* first_key = static_cast<const std::uint16_t*>(keys_.data) + tile.key_begin * keys_.row_stride;
       bf16_dot_gemm({.a = {first_key, keys_.row_stride, 2},
@@ -62,7 +47,7 @@ class ScoreProduct {
                      .m = tile.num_keys,
                      .n = tile.lanes(),
                      .pairs = keys_.cols / 2,
-                     .factor = leave_factor ? 1.0F : factor_,
+                     .factor = factor_,
                      .prefetch = prefetch,
                      .columns = columns});
       return;

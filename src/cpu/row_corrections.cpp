@@ -1,0 +1,151 @@
+// What backward needs of query rows, recomputed where o or lse as they were rounded are too coarse for the gradients.
+//
+//  - delta. dS = P (dP - delta) with delta = <dout, o> = sum_j P_j dP_j. A row that keeps one key after dropout has
+//    dS = 0: dP and delta cancel. With an o rounded to 16 bits they cancel to its last bit only, and dropout's 1/(1-p)
+//    makes that large.
+//  - The sum of exp(s - lse), which is 1 for an exact lse. Below a bias of -1e9 on every key, lse is a multiple of 64,
+//    and all of log n is lost in it: P and all gradients would be n times too large.
+//
+// Either costs two of the five products of the backward pass once more.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/row_corrections.cpp"
+#include <hwy/foreach_target.h>  // compiles this file once per SIMD target
+#include <hwy/highway.h>
+
+#include <cmath>
+
+#include "core/elements.hpp"
+#include "cpu/backward-inl.hpp"
+#include "cpu/kernels.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attend::cpu::HWY_NAMESPACE {
+namespace {
+
+/// How far <dout, o> may be from the sum over keys by the rounding of o alone. Farther away, o is of other keys too, as
+/// where the keys are spread over devices and the parts merged, and then <dout, o> it has to be.
+double rounding_of_o(const Matrix& dout, const Matrix& o, std::int64_t row) {
+  constexpr double kSlack = 1.1;  // for the float32 sum itself
+  const double roundoff = o.dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
+  constexpr double kSubnormal = 0x1p-24;
+  double sum = 0;
+  for (std::int64_t c = 0; c < o.cols; ++c) {
+    sum += std::abs(core::load(dout, row, c)) * (kSlack * roundoff * std::abs(core::load(o, row, c)) + kSubnormal);
+  }
+  return sum;
+}
+
+/// sums += the values of a score tile, over its keys.
+void add_keys(const float* values, const QueryTile& q, const KeyTile& k, double* sums) {
+  for (std::int64_t lane = 0; lane < padded(q.num_rows); lane += kLanes) {
+    Vector of_tile = hn::Zero(kFloats);
+    for (std::int64_t key = 0; key < k.num_keys; ++key) {
+      of_tile = hn::Add(of_tile, hn::Load(kFloats, values + key * kBackwardScoreStride + lane));
+    }
+    HWY_ALIGN float lanes[kLanes];
+    hn::Store(of_tile, kFloats, lanes);
+    for (int r = 0; r < kLanes; ++r) sums[lane + r] += lanes[r];
+  }
+}
+
+/// Calls prepare(query tile) and then, for every tile of keys that the task's rows see, visit(score tile, query tile,
+/// key tile).
+template <class Prepare, class Visit>
+void visit_keys(const core::Problem& p, const BackwardRowsTask& task, Scratch& scratch, Prepare prepare, Visit visit) {
+  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + KeyTile::floats(p));
+  QueryTile q = QueryTile::make(p, scratch);
+  GradientTile tile = GradientTile::make(p, kBackwardBlockM, kBlockN, scratch);
+  KeyTile k = KeyTile::make(p, scratch);
+  const HeadRules rules(p, task.sequence, task.head);
+  (void)q.load(p, task.sequence, task.head, rules, task.row_begin, task.row_end, task.corrections);
+  prepare(q);
+  const KeyRange seen = rules.scores.window().rows(task.row_begin, task.row_end);
+  for (std::int64_t key = seen.begin / kBlockN * kBlockN; key < seen.end; key += kBlockN) {
+    k.load(p, task.sequence, task.head / p.heads_per_group(), key,
+           std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key));
+    tile.compute(p, rules, q, k);
+    visit(tile, q, k);
+  }
+}
+
+void run_exact_deltas(const core::Problem& p, const BackwardRowsTask& task, float* deltas, Scratch& scratch) {
+  float from_o[kBackwardBlockM];
+  double sums[kBackwardBlockM] = {};
+  visit_keys(
+      p, task, scratch,
+      [&](QueryTile& q) {
+        std::copy_n(q.delta, q.num_rows, from_o);
+        std::fill_n(q.delta, kBackwardBlockM, 0.0F);  // dS is P dP then
+      },
+      [&](const GradientTile& tile, const QueryTile& q, const KeyTile& k) { add_keys(tile.ds, q, k, sums); });
+  const Matrix dout = core::q_matrix(p.dout, task.sequence, task.head);
+  const Matrix o = core::q_matrix(p.o, task.sequence, task.head);
+  for (std::int64_t r = 0; r < task.row_end - task.row_begin; ++r) {
+    const std::int64_t row = task.row_begin + r;
+    const double dlse = p.dlse ? core::load(core::q_matrix(*p.dlse, task.sequence, task.head), row, 0) : 0.0;
+    const auto exact = static_cast<float>(sums[r] - dlse);
+    const bool rounding_only = std::abs(sums[r] - dlse - from_o[r]) <= rounding_of_o(dout, o, row);
+    deltas[delta_index(p, task.sequence, task.head, row)] = rounding_only ? exact : from_o[r];
+  }
+}
+
+void run_exact_log2_sums(const core::Problem& p, const BackwardRowsTask& task, float* log2_sums, Scratch& scratch) {
+  constexpr double kLargestRounding = 0x1p-22;  // of lse, relative: the sum of forward's own rounds too
+  double sums[kBackwardBlockM] = {};
+  visit_keys(
+      p, task, scratch, [](const QueryTile&) {},
+      [&](const GradientTile& tile, const QueryTile& q, const KeyTile& k) { add_keys(tile.p, q, k, sums); });
+  for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
+    if (!lse_is_coarse(p, task.sequence, task.head, row)) continue;
+    const double lse = core::load(core::q_matrix(*p.lse, task.sequence, task.head), row, 0);
+    const double log_sum = std::log(sums[row - task.row_begin]);
+    const bool rounding_only = std::abs(log_sum) <= kLargestRounding * std::abs(lse);
+    log2_sums[delta_index(p, task.sequence, task.head, row)] = static_cast<float>(rounding_only ? log_sum * kLog2E : 0);
+  }
+}
+
+}  // namespace
+
+void exact_deltas_target(const core::Problem& p, const BackwardRowsTask& task, float* deltas, Scratch& scratch) {
+  run_exact_deltas(p, task, deltas, scratch);
+}
+
+void exact_log2_sums_target(const core::Problem& p, const BackwardRowsTask& task, float* log2_sums, Scratch& scratch) {
+  run_exact_log2_sums(p, task, log2_sums, scratch);
+}
+
+}  // namespace attend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace attend::cpu {
+
+HWY_EXPORT(exact_deltas_target);
+
+void exact_deltas(const core::Problem& p, const BackwardRowsTask& task, float* deltas, Scratch& scratch) {
+  const Bf16Registers registers;
+  HWY_DYNAMIC_DISPATCH(exact_deltas_target)(p, task, deltas, scratch);
+}
+
+HWY_EXPORT(exact_log2_sums_target);
+
+void exact_log2_sums(const core::Problem& p, const BackwardRowsTask& task, float* log2_sums, Scratch& scratch) {
+  const Bf16Registers registers;
+  HWY_DYNAMIC_DISPATCH(exact_log2_sums_target)(p, task, log2_sums, scratch);
+}
+
+bool lse_is_coarse(const core::Problem& p, const core::Sequence& s, std::int64_t head, std::int64_t row) {
+  constexpr double kCoarse = 1 << 10;            // half a unit in the last place is a factor of 1 + 2^-15
+  if (!p.bias && !p.alibi_slopes) return false;  // products' own rounding is as large
+  const double lse = std::abs(core::load(core::q_matrix(*p.lse, s, head), row, 0));
+  if (!(lse >= kCoarse) || std::isinf(lse)) return false;
+  if (p.dlse && core::load(core::q_matrix(*p.dlse, s, head), row, 0) != 0) return true;
+  const core::Matrix dout = core::q_matrix(p.dout, s, head);
+  for (std::int64_t c = 0; c < dout.cols; ++c) {
+    if (core::load(dout, row, c) != 0) return true;
+  }
+  return false;  // a padded row, say: all that p is multiplied by is 0
+}
+
+}  // namespace attend::cpu
+#endif

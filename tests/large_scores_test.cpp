@@ -1,0 +1,271 @@
+// Scores that are large: a bias common to a row's keys, products far from 0, and scores that no float holds.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "support/compare.hpp"
+#include "support/expect.hpp"
+#include "support/tolerances.hpp"
+
+namespace attend::test {
+namespace {
+
+constexpr double kLowest = std::numeric_limits<float>::lowest();
+
+/// One bias for all keys of every second row.
+Inputs with_common_bias(DType dtype, double bias, AttentionCase c = {}) {
+  c.dtype = dtype;
+  c.heads_q = 2;
+  c.seqlen_q = 70;
+  c.seqlen_k = 1024;
+  c.head_dim = c.head_dim_v = 32;
+  c.bias = Broadcast{};
+  c.seed = 51;
+  Inputs in = make_inputs(c);
+  in.bias->generate([&](auto, auto, auto row, auto key) { return row % 2 == 0 ? bias : 0.01 * double(key % 7); });
+  return in;
+}
+
+struct CommonBias {
+  DType dtype;
+  double bias;
+  const char* name;
+};
+
+class ABiasOnAllKeysOfARow : public testing::TestWithParam<CommonBias> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Cpu, ABiasOnAllKeysOfARow,
+    testing::Values(CommonBias{DType::kF32, -1e9, "f32_minus_1e9"}, CommonBias{DType::kF32, 1e9, "f32_plus_1e9"},
+                    CommonBias{DType::kF32, -1e7, "f32_minus_1e7"}, CommonBias{DType::kF32, -3e4, "f32_minus_3e4"},
+                    CommonBias{DType::kF32, kLowest, "f32_lowest"}, CommonBias{DType::kBF16, -1e9, "bf16_minus_1e9"},
+                    CommonBias{DType::kBF16, -1e7, "bf16_minus_1e7"}, CommonBias{DType::kF16, -65504, "f16_lowest"}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+/// Sum of each of a head's columns.
+std::vector<double> column_sums(const TensorBuffer& t, std::int64_t head) {
+  std::vector<double> sums(static_cast<std::size_t>(t.shape()[3]));
+  for (std::int64_t row = 0; row < t.shape()[2]; ++row) {
+    for (std::int64_t col = 0; col < t.shape()[3]; ++col) sums[col] += t.at(0, head, row, col);
+  }
+  return sums;
+}
+
+// p of a row sums to 1, so the sum of dv over keys is that of dout over rows. No other oracle will do: the standard
+// implementation takes p from lse too.
+TEST_P(ABiasOnAllKeysOfARow, LeavesEveryRowOfPASumOfOne) {
+  const auto [dtype, bias, name] = GetParam();
+  const Outputs out = run(with_common_bias(dtype, bias), "cpu");
+  const Inputs in = with_common_bias(dtype, bias);
+  std::vector<double> want = column_sums(in.dout, 0);
+  const std::vector<double> second = column_sums(in.dout, 1);
+  for (std::size_t col = 0; col < want.size(); ++col) want[col] += second[col];  // both heads share the keys
+  expect_near("sum of dv", column_sums(out.dv, 0), want, dtype == DType::kF32 ? 1e-5 : 64 * unit_roundoff(dtype) / 16);
+}
+
+TEST_P(ABiasOnAllKeysOfARow, KeepsEveryResultInBudget) {
+  const auto [dtype, bias, name] = GetParam();
+  std::printf("%s\n", check_against_reference(with_common_bias(dtype, bias), "cpu").c_str());
+  AttentionCase c = {};
+  c.softcap = 3;
+  c.dropout_p = 0.25;
+  c.dlse = true;
+  std::printf("%s\n", check_against_reference(with_common_bias(dtype, bias, c), "cpu").c_str());
+}
+
+// The truth beside such a bias is the mean over keys, which needs no reference: dv of a key is the mean of dout.
+class TheMean : public testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Cpu, TheMean, testing::Values("cpu", "reference"));
+
+TEST_P(TheMean, IsWhatTheLowestBiasOnAllKeysLeavesOfEveryGradient) {
+  AttentionCase c = {.seqlen_q = 40, .seqlen_k = 1024, .head_dim = 16, .head_dim_v = 16, .bias = Broadcast{}};
+  const bool is_reference = std::string_view(GetParam()) == "reference";
+  const Inputs f32 = make_inputs(c);
+  f32.bias->fill(kLowest);
+  const Inputs in = is_reference ? as_f64(f32) : f32;
+  if (is_reference) in.bias->fill(std::numeric_limits<double>::lowest());
+  const Outputs out = run(in, GetParam());
+  for (std::int64_t col = 0; col < 16; ++col) {
+    double sum = 0;
+    for (std::int64_t row = 0; row < 40; ++row) sum += in.dout.at(0, 0, row, col);
+    for (const std::int64_t key : {0, 511, 1023}) EXPECT_NEAR(out.dv.at(0, 0, key, col), sum / 1024, 1e-7) << key;
+  }
+}
+
+// Rows of dout that are 0 need nothing recomputed and give nothing.
+TEST(ABiasOnPaddedRows, GivesNoGradientWhereDoutIsZero) {
+  const Inputs in = with_common_bias(DType::kF32, kLowest);
+  for (std::int64_t row = 0; row < 70; row += 2) {
+    for (std::int64_t col = 0; col < 32; ++col) {
+      for (const std::int64_t head : {0, 1}) in.dout.set(0, head, row, col, 0);
+    }
+  }
+  std::printf("%s\n", check_against_reference(in, "cpu").c_str());
+}
+
+// A part of the keys with the lse of all of them: what is missing from the sum is no rounding.
+TEST(AnLseOfOtherKeysToo, IsTakenAsItIs) {
+  const Inputs in = with_common_bias(DType::kF32, -3000);
+  const Outputs all = run(in, "cpu");
+  AttentionCase c = in.options;
+  c.seqlen_k = 512;
+  Inputs half = make_inputs(c);
+  half.q = in.q, half.dout = in.dout;
+  for (const auto& [to, from] : {std::pair{&half.k, &in.k}, {&half.v, &in.v}}) {
+    to->generate([&](auto b, auto h, auto row, auto col) { return from->at(b, h, row, col); });
+  }
+  half.bias->generate([&](auto b, auto h, auto row, auto key) { return in.bias->at(b, h, row, key); });
+  Outputs out = make_outputs(half);
+  out.o = all.o, out.lse = all.lse;
+  run_backward(half, out, "cpu");
+  const auto first_half = [](const TensorBuffer& t) {
+    return made(t.dtype(), {1, 1, 512, 32}, [&](auto b, auto h, auto row, auto col) { return t.at(b, h, row, col); });
+  };
+  expect_near("dv", out.dv.values(), first_half(all.dv).values(), 1e-3);
+  expect_near("dk", out.dk.values(), first_half(all.dk).values(), 1e-3);
+}
+
+// Standard deviations of the scores.
+class LargeProducts : public testing::TestWithParam<std::tuple<DType, int, int>> {};
+
+INSTANTIATE_TEST_SUITE_P(Cpu, LargeProducts,
+                         testing::Combine(testing::Values(DType::kF32, DType::kBF16),
+                                          testing::Values(16, 64, 256, 1024), testing::Values(64, 80)),
+                         [](const auto& test) {
+                           return std::string(dtype_name(std::get<0>(test.param))) + "_sd" +
+                                  std::to_string(std::get<1>(test.param)) + "_d" +
+                                  std::to_string(std::get<2>(test.param));
+                         });
+
+TEST_P(LargeProducts, ErrNoMoreThanTheStandard) {
+  const auto [dtype, deviation, head_dim] = GetParam();
+  const Inputs in = make_inputs({.dtype = dtype,
+                                 .seqlen_q = 256,
+                                 .seqlen_k = 256,
+                                 .head_dim = head_dim,
+                                 .head_dim_v = 64,
+                                 .scale = deviation / std::sqrt(double(head_dim)),
+                                 .seed = 7});
+  for (const TensorCheck& check : compare_with_reference(in, "cpu")) {
+    const Comparison& c = check.comparison;
+    std::printf("%s: error %.3g, standard's %.3g\n", check.name.c_str(), c.error, c.standard);
+    if (dtype == DType::kF32 && check.name != "lse") {
+      EXPECT_LE(c.error, 2 * c.standard + 1e-6) << check.name;
+    }
+  }
+}
+
+// Products that are equal as whole numbers are, of different keys, and as large as 1e5 after scaling by 1 / sqrt(80).
+TEST(EqualScores, StayEqualHoweverLarge) {
+  const Inputs in = make_inputs({.seqlen_q = 64, .seqlen_k = 200, .head_dim = 80, .head_dim_v = 16});
+  in.q.generate([](auto, auto, auto, auto col) { return col < 40 ? 300 : 301; });
+  in.k.generate(
+      [](auto, auto, auto key, auto col) {  // sums of 301 a + 300 b, with a + b and a as they are for all keys
+        return col % 40 == key % 40 ? 1500 : col % 40 == (key + 7) % 40 ? 1200 : 0;
+      });
+  const Outputs out = run(in, "cpu");
+  for (std::int64_t col = 0; col < 16; ++col) {
+    double mean = 0;
+    for (std::int64_t key = 0; key < 200; ++key) mean += in.v.at(0, 0, key, col) / 200;
+    for (const std::int64_t row : {0, 63}) EXPECT_NEAR(out.o.at(0, 0, row, col), mean, 1e-6);
+  }
+}
+
+struct Overflow {
+  const char* name;
+  DType dtype = DType::kF32;
+  double q = 1, k = 1, scale = 1;
+  double softcap = 0, slope = 0;
+  double k_step = 0;  // k grows by this, relative, from key to key
+};
+
+class ScoresBelowEveryFloat : public testing::TestWithParam<Overflow> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Cpu, ScoresBelowEveryFloat,
+    testing::Values(Overflow{.name = "products", .q = 8e18, .k = -8e18},
+                    Overflow{.name = "products_of_bf16", .dtype = DType::kBF16, .q = 1.1e19, .k = -1.1e19},
+                    Overflow{.name = "more_than_float", .q = 3e19, .k = -3e19},
+                    Overflow{.name = "softcap", .q = 2, .k = -3, .softcap = 3e38, .k_step = 0.25},
+                    Overflow{.name = "scale", .q = 1, .k = -1e-3, .scale = 1e35, .k_step = 1e-6},
+                    Overflow{.name = "scale_and_products", .q = 1e4, .k = -1e4, .scale = 1e35},
+                    Overflow{.name = "alibi", .slope = 1e38}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(ScoresBelowEveryFloat, HideNoKey) {
+  const Overflow& x = GetParam();
+  const Inputs in = make_inputs({.dtype = x.dtype,
+                                 .seqlen_q = 9,  // ALiBi: the first rows are far from every key
+                                 .seqlen_k = 5,
+                                 .head_dim = 4,
+                                 .head_dim_v = 8,
+                                 .scale = x.scale,
+                                 .softcap = x.softcap,
+                                 .alibi = x.slope != 0});
+  in.q.fill(x.q);
+  in.k.generate([&](auto, auto, auto key, auto) { return x.k * (1 + x.k_step * double(key)); });
+  if (in.slopes) in.slopes->fill(x.slope);
+  const Outputs out = make_outputs(in);
+  run_forward(in, out, "cpu");
+  const Outputs truth = make_outputs(as_f64(in));
+  run_forward(as_f64(in), truth, "reference");
+  expect_near("o", out.o.values(), truth.o.values(), property_tolerance(x.dtype));
+}
+
+// With a mask, a bias or neither, rows that see no key are told from those that overflow.
+TEST(ScoresBelowEveryFloat, AreToldFromRowsThatSeeNoKey) {
+  AttentionCase c = {.seqlen_q = 6, .seqlen_k = 9, .head_dim = 4, .head_dim_v = 8, .scale = 1};
+  for (const bool with_bias : {false, true}) {
+    for (const bool with_mask : {false, true}) {
+      c.bias = with_bias ? std::optional(Broadcast{}) : std::nullopt;
+      c.mask = with_mask ? std::optional(Broadcast{}) : std::nullopt;
+      const Inputs in = make_inputs(c);
+      in.q.fill(3e19);
+      in.k.generate([](auto, auto, auto key, auto) { return -3e19 * (1 + 0.125 * double(key)); });
+      if (in.bias) in.bias->generate([](auto, auto, auto row, auto) { return row == 1 ? -INFINITY : 0.0; });
+      if (in.mask) in.mask->generate([](auto, auto, auto row, auto) { return row == 2 ? 0.0 : 1.0; });
+      const Outputs out = make_outputs(in);
+      run_forward(in, out, "cpu");
+      for (std::int64_t row = 0; row < 6; ++row) {
+        const bool sees_none = (with_bias && row == 1) || (with_mask && row == 2);
+        EXPECT_EQ(out.o.at(0, 0, row, 3), sees_none ? 0 : in.v.at(0, 0, 0, 3)) << with_bias << with_mask << row;
+        EXPECT_EQ(out.lse.at(0, 0, row, 0), -INFINITY);  // beyond what an lse in float32 can say
+      }
+    }
+  }
+}
+
+// Nothing of a key reaches a row whose bias there is -inf.
+class AKeyUnderABiasOfMinusInfinity : public testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Cpu, AKeyUnderABiasOfMinusInfinity, testing::Values("cpu", "reference"));
+
+TEST_P(AKeyUnderABiasOfMinusInfinity, MayHoldNaN) {
+  const Inputs in = make_inputs({.seqlen_q = 5, .seqlen_k = 9, .bias = Broadcast{}, .seed = 3});
+  for (std::int64_t row = 0; row < 5; ++row) in.bias->set(0, 0, row, 4, -INFINITY);
+  const Outputs want = run(in, GetParam());
+  for (std::int64_t col = 0; col < 8; ++col) {
+    in.k.set(0, 0, 4, col, NAN);
+    in.v.set(0, 0, 4, col, NAN);
+  }
+  const Outputs out = run(in, GetParam());
+  expect_near("o", out.o.values(), want.o.values(), 1e-6);
+  expect_near("dq", out.dq.values(), want.dq.values(), 1e-6);
+  for (std::int64_t col = 0; col < 8; ++col) EXPECT_EQ(out.dk.at(0, 0, 4, col), 0);
+}
+
+// Float32 sums: a mean of n equal values is not that value to the bit, but to what is promised.
+TEST(UniformWeights, OverOneRepeatedValueGiveItToTwoInAMillion) {
+  const Inputs in = make_inputs({.seqlen_q = 3, .seqlen_k = 5000, .head_dim = 8, .head_dim_v = 8});
+  in.q.fill(0);
+  in.v.fill(0.7f);
+  const Outputs out = make_outputs(in);
+  run_forward(in, out, "cpu");
+  for (const double x : out.o.values()) EXPECT_NEAR(x, 0.7f, 1.4e-6);
+}
+
+}  // namespace
+}  // namespace attend::test
