@@ -7,8 +7,9 @@
 namespace attend {
 
 struct SavedRow {
-  float lse;    // +inf for rows that see no key
-  float delta;  // rowsum(dout * o) - dlse
+  float lse;       // +inf for rows that see no key
+  float delta;     // rowsum(dout * o) - dlse
+  float log2_sum;  // kHasLseRounding: lse_log2_sum(), else 0
 };
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)

@@ -56,7 +56,7 @@ struct TileRules {
   // The score of a row and key from their q.k. slope_out: d score / d (scale q.k), with softcap only.
   template <bool kAllVisible>
   [[nodiscard]] __device__ __forceinline__ float score(float product, int row, int key, float& slope_out) const {
-    float score = product * scale;
+    float score = __fmul_rn(product, scale);  // no multiply-add with what comes: rounded as lse is
     if constexpr (Config::kHasSoftcap) {
       const float t = tanhf(score / softcap);
       score = softcap * t;
@@ -64,7 +64,10 @@ struct TileRules {
     }
     const bool exists = kAllVisible || (row < view.rows_left && key < view.keys_left);
     if constexpr (Config::kHasBias) {
-      if (exists) score += BiasElementOf<Config>::to_float(bias[row * bias_row_stride + key]);
+      if (exists) {  // -inf hides the key, also one whose product is NaN
+        const float added = BiasElementOf<Config>::to_float(bias[row * bias_row_stride + key]);
+        score = added == -kInfinity ? added : score + added;
+      }
     }
     if constexpr (Config::kHasAlibi) score -= slope * fabsf(distance(row, key));
     if constexpr (Config::kHasBoolMask) {

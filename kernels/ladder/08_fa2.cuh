@@ -68,11 +68,12 @@ struct Fa2ForwardShape {
 // Running softmax of a lane's rows. Maxima are the same in all lanes of a row, sums are of the lane's own keys.
 template <int kRows>
 struct RowSoftmax {
-  float max[kRows];  // of scale * log2(e) * score; -inf before the first key
-  float sum[kRows];  // of 2^(scaled score - max)
+  float max[kRows];  // of q.k; -inf before the first key
+  float sum[kRows];  // of exp(scale (q.k - max))
 };
 
-// Scores become p relative to the new maxima; o and the sums are brought to them.
+// Scores become p relative to the new maxima; o and the sums are brought to them. Products are subtracted before they
+// are scaled: what is equal stays equal, and no product that a float holds becomes -inf.
 template <class Config, int kRows, int kKeys, int kDims>
 __device__ __forceinline__ void softmax_tile(float (&s)[kRows][kKeys], RowSoftmax<kRows>& rows,
                                              float (&o)[kRows][kDims], float scale_log2) {
@@ -85,14 +86,14 @@ __device__ __forceinline__ void softmax_tile(float (&s)[kRows][kKeys], RowSoftma
     for (int lanes = 1; lanes < Config::kLanesX; lanes *= 2) {
       tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffff, tile_max, lanes));
     }
-    const float new_max = fmaxf(rows.max[i], tile_max * scale_log2);
+    const float new_max = fmaxf(rows.max[i], tile_max);
     const float base = new_max == -kInfinity ? 0.0f : new_max;  // no key so far: p = 2^-inf, not NaN
-    const float rescale = exp2_fast(rows.max[i] - base);
+    const float rescale = exp2_fast((rows.max[i] - base) * scale_log2);
     rows.max[i] = new_max;
     float sum = 0.0f;
 #pragma unroll
     for (int j = 0; j < kKeys; ++j) {
-      s[i][j] = exp2_fast(fmaf(s[i][j], scale_log2, -base));
+      s[i][j] = exp2_fast((s[i][j] - base) * scale_log2);
       sum += s[i][j];
     }
     rows.sum[i] = fmaf(rows.sum[i], rescale, sum);
@@ -131,7 +132,7 @@ __device__ __forceinline__ void store_output(const ForwardArgs& args, uint32 bat
     float* out = static_cast<float*>(args.o) + args.o_stride.offset(batch, head, row);
     write_row<Config, false, Config::kLanesX>(o[i], inverse, out, lane_x);
     if (args.lse != nullptr && lane_x == 0) {
-      args.lse[args.lse_stride.offset(batch, head, row)] = fmaf(rows.max[i], kLn2, logf(sum));
+      args.lse[args.lse_stride.offset(batch, head, row)] = fmaf(rows.max[i], args.scale, logf(sum));
     }
   }
 }

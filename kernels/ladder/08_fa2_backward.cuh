@@ -170,11 +170,13 @@ __device__ __forceinline__ void score_gradients(float (&ds)[kRows][kKeys], const
     mask_scores<typename Shape::Keys>(p, mask, row + me.y * kRows, key, my_key);
   }
   const auto* rows = reinterpret_cast<const Fa2SavedRow*>(fp32_smem + Shape::kSaved) + me.y * kRows;
-  const float scale_log2 = scale * kLog2E;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-    for (int j = 0; j < kKeys; ++j) p[i][j] = exp2_fast(fmaf(p[i][j], scale_log2, -rows[i].lse_log2));
+    for (int j = 0; j < kKeys; ++j) {
+      // Rounded as lse is, so that a row's one large score differs from it by 0: no multiply-add.
+      p[i][j] = exp2_fast(__fsub_rn(__fmul_rn(p[i][j], scale), rows[i].lse) * kLog2E);
+    }
   }
   store_scores<Config>(p, me);
 

@@ -58,7 +58,7 @@ __device__ void fa2_backward_prepare(const BackwardArgs& args) {
     Fa2SavedRow result = {kInfinity, 0.0f};
     if (row < args.seqlen_q) {
       const float lse = args.lse[args.lse_stride.offset(batch, head, row)];
-      if (lse != -kInfinity) result.lse_log2 = lse * kLog2E;
+      if (lse != -kInfinity) result.lse = lse;
       result.delta = args.dlse == nullptr ? sum : sum - args.dlse[args.dlse_stride.offset(batch, head, row)];
     }
     saved[row] = result;

@@ -37,8 +37,8 @@ struct Fa2ForwardTile {
 
 // What the backward pass knows of a query row before it starts.
 struct Fa2SavedRow {
-  float lse_log2;  // log2(e) * lse; +inf for rows that see no key and rows beyond the last: there p = 2^-inf = 0
-  float delta;     // rowsum(dout * o) - dlse
+  float lse;    // +inf for rows that see no key and rows beyond the last: there p = 2^-inf = 0
+  float delta;  // rowsum(dout * o) - dlse
 };
 
 constexpr int kSavedRowsTile = 64;  // rows; tiles of the backward pass divide it

@@ -2,6 +2,8 @@
 //
 //   p = exp(s - lse)    ds = p * (dropout(dout v^T) - delta)    delta = rowsum(dout * o) - dlse
 //
+// with the exponent less log2_sum, in base 2: lse_rounding.cuh.
+//
 // A block owns a tile of keys (for dk and dv, or the bias's gradient) or of query rows (for dq) and streams over tiles
 // of the other kind. The tensors come in pairs: pair 0 is q and k, pair 1 dout and v, and each product of the tile is
 // that of the streamed member with the owned one, transposed. So both kinds of block run the same code.
@@ -11,6 +13,7 @@
 #pragma once
 
 #include "../common/grid_scores.cuh"
+#include "../common/lse_rounding.cuh"
 #include "../common/numbers.cuh"
 #include "guarded_product.cuh"
 #include "simt_shape.cuh"
@@ -134,7 +137,7 @@ template <class Config, SimtGradient kGradient>
 __device__ __forceinline__ void load_saved(const SavedRow* saved, int64 row, int64 seqlen_q) {
   auto* to = reinterpret_cast<SavedRow*>(fp32_smem + SimtBackwardShape<Config, kGradient>::kSaved);
   for (int i = threadIdx.x; i < Config::kBlockM; i += Config::kThreads) {
-    to[i] = row + i < seqlen_q ? saved[row + i] : SavedRow{kInfinity, 0.0f};
+    to[i] = row + i < seqlen_q ? saved[row + i] : SavedRow{kInfinity, 0.0f, 0.0f};
   }
 }
 
@@ -231,7 +234,8 @@ __device__ __forceinline__ void probabilities(float (&s)[kM][kN], float (&slope)
     for (int j = 0; j < kN; ++j) {
       const float lse = saved[place.row(i, j)].lse;
       const bool seen = s[i][j] != -kInfinity && lse != kInfinity;
-      s[i][j] = seen ? exp2_fast((s[i][j] - lse) * kLog2E) : kNotSeen;
+      const float log2_sum = Config::kHasLseRounding ? saved[place.row(i, j)].log2_sum : 0.0f;
+      s[i][j] = seen ? exp2_fast(fmaf(s[i][j] - lse, kLog2E, -log2_sum)) : kNotSeen;
     }
   }
 }

@@ -7,6 +7,7 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
 #pragma once
 
+#include "../common/lse_rounding.cuh"
 #include "../common/numbers.cuh"
 #include "../common/sole_key.cuh"
 #include "../common/warp_reduce.cuh"
@@ -47,11 +48,15 @@ __device__ void simt_backward_prepare(const BackwardOptionArgs& args) {
     if constexpr (Config::kSoleKey) {
       sum = sole_key_delta<Config, kLanes>(base, args.options, span, sequence, head, first_row + i, sum);
     }
-    if (threadIdx.x % kLanes != 0 || i >= rows_left) continue;
     const int64 row = span.q_begin + first_row + i;
-    const float lse = base.lse[base.lse_stride.offset(span.batch, head, row)];
+    float lse = 0.0f, log2_sum = 0.0f;
+    if (i < rows_left) lse = base.lse[base.lse_stride.offset(span.batch, head, row)];
+    if constexpr (Config::kHasLseRounding) {
+      log2_sum = lse_log2_sum<Config, kLanes>(base, args.options, span, sequence, head, first_row + i, lse);
+    }
+    if (threadIdx.x % kLanes != 0 || i >= rows_left) continue;
     if (base.dlse != nullptr) sum -= base.dlse[base.dlse_stride.offset(span.batch, head, row)];
-    saved[first_row + i] = {lse == -kInfinity ? kInfinity : lse, sum};
+    saved[first_row + i] = {lse == -kInfinity ? kInfinity : lse, sum, log2_sum};
   }
 }
 

@@ -104,7 +104,7 @@ __device__ __forceinline__ void sm80_plain_exponentials(Sm80Part<Config, kRows>&
       if constexpr (kFolds) {
         score = exp2_fast(fmaf(score, scale_log2, base[j % 2]));
       } else {
-        score = sm80_probability<Config, true>(score, j % 2 == 0 ? of_rows.x : of_rows.y, scale);
+        score = sm80_probability<Config, true>(score, j % 2 == 0 ? of_rows.x : of_rows.y, 0.0f, scale);
       }
     }
   }

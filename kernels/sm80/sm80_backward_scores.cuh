@@ -2,6 +2,8 @@
 //
 //   p = exp(s - lse)    ds = p (dropout(dout v^T) - delta)    delta = rowsum(dout * o) - dlse
 //
+// with the exponent less log2_sum, in base 2: lse_rounding.cuh.
+//
 // p is kept 2^kShift times as large, so that rounded for dv it does not fall below what the type can hold; ds is made
 // of it as it is, in float.
 #pragma once
@@ -46,11 +48,11 @@ constexpr bool kSm80Selects = !kAllVisible || Config::kHasBias || Config::kHasBo
 // 2^kShift p of a value that apply_rules() has made; scale: score_scale(). Where it is masked a select, since lse may
 // be NaN. Above 1, where lse is rounded more coarsely than scores differ, p would be no probability.
 template <class Config, bool kAllVisible>
-[[nodiscard]] __device__ __forceinline__ float sm80_probability(float value, float lse, float scale) {
+[[nodiscard]] __device__ __forceinline__ float sm80_probability(float value, float lse, float log2_sum, float scale) {
   constexpr auto kShift = static_cast<float>(kSm80Shift<ElementOf<Config>>);
   // Rounded as lse is, so that the largest of huge scores differs from it by 0: no multiply-add.
   const float above = __fsub_rn(__fmul_rn(value, scale), lse);
-  const float p = exp2_fast(smaller_or_nan(fmaf(above, kLog2E, kShift), kShift));
+  const float p = exp2_fast(smaller_or_nan(fmaf(above, kLog2E, kShift - log2_sum), kShift));
   if constexpr (!kSm80Selects<Config, kAllVisible>) return p;
   return value == -kInfinity ? 0.0f : p;
 }
@@ -77,7 +79,8 @@ __device__ __forceinline__ void sm80_make_p(Sm80Scores<Config>& s, Sm80Scores<Co
   const Sm80BackwardBlock<Config>& block = smem.block;
   const int lane = threadIdx.x % 32;
   const float scale = score_scale(block.rules);
-  const float* lse = smem.lse + sm80_first_saved<Config>(streamed);
+  const int first_saved = sm80_first_saved<Config>(streamed);
+  const float* lse = smem.lse + first_saved;
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
     const int64 owned = block.work.owned + sm80_first_owned<Config>(r);
@@ -86,8 +89,12 @@ __device__ __forceinline__ void sm80_make_p(Sm80Scores<Config>& s, Sm80Scores<Co
 #pragma unroll
     for (int i = 0; i < Shape::kScores; i += 2) {
       const float2 of_rows = sm80_statistics<Config>(lse, r, i);
-      s[r][i] = sm80_probability<Config, kAllVisible>(s[r][i], of_rows.x, scale);
-      s[r][i + 1] = sm80_probability<Config, kAllVisible>(s[r][i + 1], of_rows.y, scale);
+      float2 log2_sum = {0.0f, 0.0f};
+      if constexpr (Config::kHasLseRounding) {
+        log2_sum = sm80_statistics<Config>(smem.log2_sums.of_row + first_saved, r, i);
+      }
+      s[r][i] = sm80_probability<Config, kAllVisible>(s[r][i], of_rows.x, log2_sum.x, scale);
+      s[r][i + 1] = sm80_probability<Config, kAllVisible>(s[r][i + 1], of_rows.y, log2_sum.y, scale);
     }
     if constexpr (Config::kHasDropout) kept_bits<Shape::kScores, Shape::kOwnsKeys>(tile, kept[r], lane);
   }

@@ -68,18 +68,18 @@ struct Sm80BackwardTile {
 }
 
 // kSmemBytes: the owned tiles, in whose place gradients are put together; the streamed ones; tiles of scores; p in
-// float where another warp makes ds of it; lse and delta; the block's work.
+// float where another warp makes ds of it; lse, delta and, if kHasLseRounding, log2_sum; the block's work.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_backward_smem_bytes(Sm80Gradient gradient,
                                                                         const Sm80BackwardTile& tile, int head_dim,
-                                                                        int head_dim_v) {
+                                                                        int head_dim_v, bool has_lse_rounding) {
   const int streamed = sm80_backward_stages(gradient) * tile.streamed;
   const int tiles = half_bytes(tile.owned() + streamed, sm80_width(head_dim) + sm80_width(head_dim_v));
   const int score_tiles = sm80_score_tiles(tile.adds_dq != 0, tile.roles, tile.parts);
   const int scores = score_tiles * half_bytes(tile.owned(), kPanelColumns) +
                      float_bytes(tile.roles == 2 ? tile.owned() : 0, tile.streamed);
-  return round_up(
-      tiles + scores + float_bytes(sm80_saved_rows(gradient, tile.owned(), tile.streamed), 2) + kSm80BlockBytes,
-      kSwizzleAtom);
+  return round_up(tiles + scores + kSm80BlockBytes +
+                      float_bytes(sm80_saved_rows(gradient, tile.owned(), tile.streamed), has_lse_rounding ? 3 : 2),
+                  kSwizzleAtom);
 }
 
 // The same for a Config.

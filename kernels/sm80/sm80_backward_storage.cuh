@@ -6,6 +6,7 @@
 
 #include "../common/head_matrix.cuh"
 #include "../common/key_range.cuh"
+#include "../common/lse_rounding.cuh"
 #include "../common/saved_row.cuh"
 #include "../common/score_rules.cuh"
 #include "../common/sequence.cuh"
@@ -140,6 +141,14 @@ struct Sm80SharedP {
 template <class Config>
 struct Sm80SharedP<Config, false> {};
 
+// lse_log2_sum() of the query rows, like lse. Nothing where rows have none.
+template <int kRows, bool kIsThere>
+struct Sm80Log2Sums {
+  alignas(8) float of_row[kRows];
+};
+template <int kRows>
+struct Sm80Log2Sums<kRows, false> {};
+
 template <class Config>
 struct alignas(kSwizzleAtom) Sm80BackwardStorage {
   using Shape = Sm80BackwardShape<Config>;
@@ -160,6 +169,7 @@ struct alignas(kSwizzleAtom) Sm80BackwardStorage {
   Sm80SharedP<Config, Config::kRoles == 2> p;
   alignas(8) float lse[Shape::kSavedRows];  // of the query rows, owned or in the buffers; lanes read pairs
   alignas(8) float delta[Shape::kSavedRows];
+  Sm80Log2Sums<Shape::kSavedRows, Config::kHasLseRounding> log2_sums;
   Sm80BackwardBlock<Config> block;
   static_assert(sizeof(Sm80BackwardBlock<Config>) <= kSm80BlockBytes);
 };
@@ -208,6 +218,9 @@ __device__ __forceinline__ void sm80_load_statistics(Sm80BackwardStorage<Config>
   const SavedRow* saved = saved_rows(args, span, head) + row + i;
   cp_async_4(smem_address(&smem.lse[at + i]), &saved->lse, exists);
   cp_async_4(smem_address(&smem.delta[at + i]), &saved->delta, exists);
+  if constexpr (Config::kHasLseRounding) {
+    cp_async_4(smem_address(&smem.log2_sums.of_row[at + i]), &saved->log2_sum, exists);
+  }
 }
 
 // The owned tiles of the pair; without v where its products are not wanted. head: of q.

@@ -23,13 +23,13 @@ struct Sm90BackwardArgs {
   TensorMapArg bias_map;  // 64 rows
   BackwardArgs base;
   OptionArgs options;
-  float* lse_log2;      // (heads, stats_rows): log2(e) lse - p_bits, or with a bias lse as it is; +inf in rows that
-                        // see no key or do not exist: p = 0
-  float* delta;         // (heads, stats_rows): (rowsum(dout * o) - dlse) / dropout_scale. Both permuted:
-                        // sm90_backward_stats_place()
-  float* dq_sums;       // (heads, stats_rows / 64, depth / 64, 4 warps, 8, 32 lanes, 4): dq / gradient_scale
-  uint32* dq_turns;     // kIsDeterministic: (heads, stats_rows / 64, 4): key blocks that have added to a part of a tile
-  float* partial_sums;  // (blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
+  float* lse_log2;   // (heads, stats_rows): log2(e) lse - p_bits, or with a bias lse as it is; +inf in rows that
+                     // see no key or do not exist: p = 0
+  float* delta;      // (heads, stats_rows): (rowsum(dout * o) - dlse) / dropout_scale
+  float* log2_sums;  // kHasBias: (heads, stats_rows): lse_log2_sum(). All three permuted: sm90_backward_stats_place()
+  float* dq_sums;    // (heads, stats_rows / 64, depth / 64, 4 warps, 8, 32 lanes, 4): dq / gradient_scale
+  uint32* dq_turns;  // kIsDeterministic: (heads, stats_rows / 64, 4): key blocks that have added to a part of a tile
+  float* partial_sums;         // (blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
   uint32* partial_ready;       // (blocks, block_n / 64)
   uint32* next_item;           // of the list of key blocks
   void* dbias;                 // kDbiasBlocks > 0: DbiasElement (batch or 1, num_heads_q, seqlen_q, seqlen_k)
@@ -42,6 +42,6 @@ struct Sm90BackwardArgs {
   float scale_log2;            // scale * log2(e); 1e-30 where that is 0
 };
 static_assert(sizeof(Sm90BackwardArgs) ==
-              (5 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 13 * 8 + 4 * 4 + 63) / 64 * 64);
+              (5 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 14 * 8 + 4 * 4 + 63) / 64 * 64);
 
 }  // namespace attend

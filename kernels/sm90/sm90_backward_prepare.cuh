@@ -8,6 +8,7 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
 #pragma once
 
+#include "../common/lse_rounding.cuh"
 #include "../common/online_softmax.cuh"
 #include "../common/sole_key.cuh"
 #include "../common/warp_reduce.cuh"
@@ -80,6 +81,22 @@ __device__ __forceinline__ void unround_deltas(float (&delta)[kBackwardRows], co
   }
 }
 
+// kHasBias: lse_log2_sum() of the tile's rows, a warp for each. lse: of row `thread`, where there is one.
+template <class Config>
+__device__ __forceinline__ void sum_rows(float (&log2_sum)[kBackwardRows], float lse, const Sm90BackwardArgs& args,
+                                         const BackwardRowTile& tile) {
+  __shared__ float row_lse[kBackwardRows];
+  const auto thread = static_cast<int>(threadIdx.x);
+  if (thread < kBackwardRows) row_lse[thread] = lse, log2_sum[thread] = 0.0f;
+  if (__syncthreads_or(is_coarse(lse)) == 0) return;  // waits for row_lse and the zeros
+#pragma unroll 1
+  for (int row = thread / kWarpThreads; row < kBackwardRows; row += kBackwardPrepareThreads / kWarpThreads) {
+    const float sum = lse_log2_sum<Config, kWarpThreads>(args.base, args.options, tile.span, tile.sequence, tile.head,
+                                                         tile.row + row, row_lse[row]);
+    if (thread % kWarpThreads == 0) log2_sum[row] = sum;
+  }
+}
+
 // Grid: sm90_backward_row_blocks(), kBackwardPrepareThreads threads.
 template <class Config>
 __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
@@ -120,11 +137,15 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
     if (thread % kLanes == 0) delta[i * kRowStep + thread / kLanes] = sum;
   }
   if constexpr (Config::kSoleKey) unround_deltas<Config, kLanes>(delta, args, tile);
-  __syncthreads();  // delta is complete
+  const bool has_row = thread < kBackwardRows && thread < tile.rows_left;
+  float lse = 0.0f;
+  if (has_row) lse = base.lse[base.lse_stride.offset(tile.span.batch, tile.head, q_row + thread)];
+  __shared__ float log2_sum[Config::kHasBias ? kBackwardRows : 1];
+  if constexpr (Config::kHasBias) sum_rows<Config>(log2_sum, lse, args, tile);
+  __syncthreads();  // delta is complete, and log2_sum
   if (thread >= kBackwardRows) return;
   float row_lse = kInfinity, row_delta = 0.0f;
-  if (thread < tile.rows_left) {
-    const float lse = base.lse[base.lse_stride.offset(tile.span.batch, tile.head, q_row + thread)];
+  if (has_row) {
     if (lse != -kInfinity) {
       row_lse =
           Config::kHasBias ? lse : fmaf(lse, kLog2E, static_cast<float>(-sm90_backward_units(Config::kElement).p_bits));
@@ -137,6 +158,7 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   const int64 place = tile.stats_row + thread / 16 * 16 + sm90_backward_stats_place(thread);
   args.lse_log2[place] = row_lse;
   args.delta[place] = row_delta;
+  if constexpr (Config::kHasBias) args.log2_sums[place] = log2_sum[thread];
 }
 
 }  // namespace attend

@@ -219,6 +219,7 @@ static_assert(sm90_backward_registers_suffice(sm90_backward_tile(256, 256, false
 struct Sm90BackwardWorkspace {
   int64 lse_log2;       // float (heads, rows)
   int64 delta;          // float (heads, rows)
+  int64 log2_sums;      // float (heads, rows), with a bias
   int64 dq_sums;        // float (heads, rows, depth); none where tiles are wide
   int64 dq_turns;       // uint32 (heads, rows / 64, 4), where additions to dq have an order
   int64 partial_sums;   // float (blocks, block_n, depth + depth_v)
@@ -228,11 +229,12 @@ struct Sm90BackwardWorkspace {
 
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr Sm90BackwardWorkspace make(const Sm90BackwardTile& tile,
                                                                                int64 heads, int64 rows, int64 blocks,
-                                                                               bool is_deterministic) {
+                                                                               bool is_deterministic, bool has_bias) {
     Sm90BackwardWorkspace w = {};
     w.lse_log2 = 0;
     w.delta = w.lse_log2 + aligned(heads * rows * 4);
-    w.dq_sums = w.delta + aligned(heads * rows * 4);
+    w.log2_sums = w.delta + aligned(heads * rows * 4);
+    w.dq_sums = w.log2_sums + (has_bias ? aligned(heads * rows * 4) : 0);
     w.dq_turns = w.dq_sums + (tile.is_wide ? 0 : aligned(heads * rows * tile.depth * 4));
     w.partial_sums = w.dq_turns + (is_deterministic ? aligned(heads * rows / kBackwardRows * kBackwardTurns * 4) : 0);
     w.partial_ready = w.partial_sums + aligned(blocks * tile.block_n * (tile.depth + tile.depth_v) * 4);

@@ -154,7 +154,11 @@ class WideValueWarpgroup
     if (number == head_end_) begin_head(number);
     const uint32 stage = stage_of<Config::kStages>(number);
     read_row_statistics(lse_, smem_.lse_log2[stage]);
-    if constexpr (Config::kHasBias) bias_.read(smem_address(smem_.bias[stage]), thread());
+    if constexpr (Config::kHasBias) {
+      bias_.read(smem_address(smem_.bias[stage]), thread());
+      const float2 two = reinterpret_cast<const float2*>(smem_.lse_log2[stage])[thread() % 32];  // a warp: all rows
+      has_coarse_rows_ = __any_sync(kAllLanes, is_coarse(two.x) || is_coarse(two.y));
+    }
     if constexpr (Config::kHasSoftcap) {
 #pragma unroll
       for (float& x : lse_) x -= WideSoftcap::lse_offset(args_);
@@ -199,6 +203,7 @@ class WideValueWarpgroup
     if constexpr (Config::kHasBias) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) scores_[i] = biased_probability<Config>(scores_[i], lse_[backward_statistic(i)]);
+      if (has_coarse_rows_) divide_by_sums(number);
     }
     if constexpr (Config::kHasBias || Config::kHasSoftcap) return;
     Alibi alibi = {rules_.slope, 0.0f};
@@ -206,6 +211,21 @@ class WideValueWarpgroup
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       scores_[i] = exp2_fast(alibi.exponent(i, scores_[i], args_.scale_log2, lse_[backward_statistic(i)]));
+    }
+  }
+  // p of rows whose lse is coarse, by what they sum to: lse_rounding.cuh.
+  __device__ __forceinline__ void divide_by_sums(uint32 number) {
+    const auto segment = BackwardSegment::at(smem_.item, static_cast<int>(number));
+    const float* sums = args_.log2_sums + backward_stats_row(args_, smem_.item, segment.head, segment.tile);
+#pragma unroll
+    for (int i = 0; i < 16; i += 4) {
+      const float4 of_rows = *reinterpret_cast<const float4*>(sums + thread() % 4 * 4 + i * 4);
+      const float log2_sum[4] = {of_rows.x, of_rows.y, of_rows.z, of_rows.w};
+#pragma unroll
+      for (int n = 0; n < 32; ++n) {
+        const int statistic = backward_statistic(n) - i;
+        if (statistic >= 0 && statistic < 4) scores_[n] *= exp2_fast(-log2_sum[statistic]);
+      }
     }
   }
   [[nodiscard]] __device__ __forceinline__ Alibi alibi_of(uint32 number) const {
@@ -269,6 +289,7 @@ class WideValueWarpgroup
   MaskedTiles masked_ = {};
   ScoreRules<Config> rules_ = {};  // of the head; what no option needs takes no registers
   float lse_[16];
+  bool has_coarse_rows_ = false;  // kHasBias: lse of the tile's
   WideBias<Config, true> bias_;
 };
 

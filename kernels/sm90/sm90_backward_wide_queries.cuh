@@ -221,6 +221,9 @@ class WideQueryWarpgroup {
           s_[i] = WideSoftcap::of(args_).probability(s_[i], lse) * softcap_slope_of_r(s_[i]);
         }
       }
+      if constexpr (Config::kHasBias) {
+        if (has_coarse_rows_) divide_by_sums();
+      }
       return;
     }
     const float distance = static_cast<float>(first_diagonal() - key - accumulator_column(thread()));
@@ -281,10 +284,14 @@ class WideQueryWarpgroup {
     return wide_score_gradient<Config>(s_[i], dp_[i], delta_[i / 2 % 2]);
   }
 
-  __device__ __forceinline__ void read_statistics(const BackwardRows& rows) {
+  // The statistics of the head's row `row`, the first of a tile.
+  [[nodiscard]] __device__ __forceinline__ int64 first_statistic(int row) const {
     const BackwardRowBlock& block = smem_.block;
-    const int64 first = (int64{block.span.batch} * args_.base.num_heads_q + block.head) * args_.stats_rows +
-                        backward_stats_begin<Config>(block.span, block.sequence) + rows.row;
+    return (int64{block.span.batch} * args_.base.num_heads_q + block.head) * args_.stats_rows +
+           backward_stats_begin<Config>(block.span, block.sequence) + row;
+  }
+  __device__ __forceinline__ void read_statistics(const BackwardRows& rows) {
+    const int64 first = first_statistic(rows.row);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = accumulator_row(thread()) + h * kRowHalf;
@@ -295,6 +302,21 @@ class WideQueryWarpgroup {
       lse_[h] = args_.lse_log2[place];
       if constexpr (Config::kHasSoftcap) lse_[h] -= WideSoftcap::lse_offset(args_);
       delta_[h] = args_.delta[place] * kScoreGradientUnit<Config>;
+    }
+    if constexpr (Config::kHasBias) {
+      has_coarse_rows_ = __any_sync(kAllLanes, is_coarse(lse_[0]) || is_coarse(lse_[1]));
+    }
+  }
+  // p of rows whose lse is coarse, by what they sum to: lse_rounding.cuh.
+  __device__ __forceinline__ void divide_by_sums() {
+    const int64 first = first_statistic(smem_.block.rows.row + warpgroup_ * kWarpgroupRows);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (!is_coarse(lse_[h])) continue;
+      const int row = accumulator_row(thread()) + h * kRowHalf;
+      const float factor = exp2_fast(-args_.log2_sums[first + row / 16 * 16 + sm90_backward_stats_place(row)]);
+#pragma unroll
+      for (int i = 2 * h; i < 32; i += i % 2 == 0 ? 1 : 3) s_[i] *= factor;
     }
   }
 
@@ -345,6 +367,7 @@ class WideQueryWarpgroup {
   float dp_[32];
   uint32 ds_[16];
   float lse_[2], delta_[2];
+  bool has_coarse_rows_ = false;      // kHasBias: lse of the warp's
   uint32 kept_[kKeptWords<32>] = {};  // by dropout, of the tile
   BackwardDbias<Config> dbias_;
 };

@@ -6,6 +6,7 @@
 //   bias      in natural units, as the forward had it, since it may be as low as -FLT_MAX
 #pragma once
 
+#include "../common/lse_rounding.cuh"
 #include "../common/numbers.cuh"
 #include "../common/smaller_or_nan.cuh"
 #include "../common/tma_panel.cuh"
@@ -47,7 +48,7 @@ struct WideSoftcap {
 }
 
 // 2^p_bits p of a score with its bias. lse: natural. Above 1, where lse is rounded more coarsely than scores differ, p
-// would be no probability.
+// would be no probability. p of rows whose lse is coarse is then divided by their sum: lse_rounding.cuh.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float biased_probability(float score, float lse) {
   constexpr auto kBits = static_cast<float>(sm90_backward_units(Config::kElement).p_bits);

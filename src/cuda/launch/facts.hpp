@@ -56,6 +56,9 @@ struct Facts {
   std::int32_t sole_key = 0;       ///< backward, 16 bits, with dropout: no row sees more than one key (sole_key.cuh)
 
   [[nodiscard]] bool has(std::int32_t bits) const { return (options & bits) != 0; }
+
+  /// Backward: whether the rounding of a large lse is made up for (kernels/common/lse_rounding.cuh).
+  [[nodiscard]] bool has_lse_rounding() const { return has(option::kBias | option::kAlibi) && !has(option::kRing); }
 };
 
 /// @param folds_scale  the family's kernels want a scale > 0

@@ -149,6 +149,7 @@ KernelSpec spec_of(const SimtVariant& variant, const Arch& arch, const char* fun
                      .arch = arch.target,
                      .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes),
                      .min_blocks = tile.min_blocks};
+  if (backward) spec.config.push_back({"kHasLseRounding", variant.has_lse_rounding()});
   spec.config.insert(spec.config.end(), more);
   return spec;
 }

@@ -42,7 +42,8 @@ template <std::size_t kCount>
 Sm80BackwardTile first_that_fits(const Facts& facts, Sm80Gradient gradient, int max_smem,
                                  const Sm80BackwardTile (&tiles)[kCount]) {
   return *std::find_if(std::begin(tiles), std::end(tiles) - 1, [&](const Sm80BackwardTile& tile) {
-    return sm80_backward_smem_bytes(gradient, tile, facts.head_dim, facts.head_dim_v) <= max_smem;
+    return sm80_backward_smem_bytes(gradient, tile, facts.head_dim, facts.head_dim_v, facts.has_lse_rounding()) <=
+           max_smem;
   });
 }
 
@@ -270,6 +271,7 @@ class Sm80Backward final : public Family {
                                    {{"kThreads", kPlainThreads},
                                     {"kBlockM", kPlainRows},
                                     {"kSoleKey", v.sole_key != 0},
+                                    {"kHasLseRounding", v.has_lse_rounding()},
                                     {"kDbiasElement", element_constant(v.dbias)}}),
             .arch = arch.target};
   }
@@ -286,7 +288,7 @@ class Sm80Backward final : public Family {
     const bool is_bias = gradient == Sm80Gradient::kBias;
     const bool is_plain = tile.roles != 0;
     const bool has_dk = gradient == Sm80Gradient::kKeysValues || gradient == Sm80Gradient::kKeys;
-    const int smem_bytes = sm80_backward_smem_bytes(gradient, tile, v.head_dim, v.head_dim_v);
+    const int smem_bytes = sm80_backward_smem_bytes(gradient, tile, v.head_dim, v.head_dim_v, v.has_lse_rounding());
     KernelSpec spec = {
         .name = function,
         .source = is_bias    ? "sm80/sm80_dbias.cuh"
@@ -308,6 +310,7 @@ class Sm80Backward final : public Family {
                                 {"kSumsBias", has_dk && v.dbias_over_rows != 0},
                                 {"kAddsDq", gradient == Sm80Gradient::kKeysValues && tile.adds_dq != 0},
                                 {"kCopyBytes", v.copy_bytes},
+                                {"kHasLseRounding", v.has_lse_rounding()},
                                 {"kSmemBytes", smem_bytes}}),
         .arch = arch.target,
         .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes),

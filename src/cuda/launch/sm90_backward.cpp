@@ -81,7 +81,8 @@ struct Plan {
     plan.last_blocks = plan.tile.is_wide ? sm90_backward_wide_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences)
                                          : plan.row_blocks;
     plan.workspace = Sm90BackwardWorkspace::make(plan.tile, p.q.shape[0] * p.num_heads_q, plan.rows,
-                                                 plan.tile.is_persistent ? plan.blocks : 0, v.is_deterministic != 0);
+                                                 plan.tile.is_persistent ? plan.blocks : 0, v.is_deterministic != 0,
+                                                 v.has(option::kBias));
     return plan;
   }
 };
@@ -146,14 +147,14 @@ class Sm90Backward final : public Family {
     // The short kernels are the same for all that they do not read.
     Sm90BackwardVariant before = v, after = v, after_keys = v;
     for (Sm90BackwardVariant* other : {&before, &after, &after_keys}) other->mask = MaskKind::kFull;
-    if (v.sole_key != 0) before.mask = v.mask;
+    if (v.sole_key != 0 || v.has(option::kBias)) before.mask = v.mask;
     Sm90BackwardVariant keys = v;
     for (Sm90BackwardVariant* other : {&before, &keys}) {
       other->dbias_blocks = 0;
       other->dbias = ElementType::kBF16;
     }
     before.options &= option::kVarlen | option::kDropout | kRulesOfWide | (v.sole_key != 0 ? option::kPhiloxState : 0);
-    before.bias = ElementType::kBF16;
+    if (!v.has(option::kBias)) before.bias = ElementType::kBF16;
     before.adds_up = 0;
     after.options &= option::kVarlen | option::kAddsToOutputs;
     after.adds_up = after.is_deterministic = 0;
@@ -210,6 +211,7 @@ class Sm90Backward final : public Family {
                              .options = all.options,
                              .lse_log2 = at(w.lse_log2, kFloats),
                              .delta = at(w.delta, kFloats),
+                             .log2_sums = at(w.log2_sums, kFloats),
                              .dq_sums = at(w.dq_sums, kFloats),
                              .dq_turns = at(w.dq_turns, kCounts),
                              .partial_sums = at(w.partial_sums, kFloats),

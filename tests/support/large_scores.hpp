@@ -1,0 +1,45 @@
+// Problems whose rows have one large bias on all keys, and what holds for them.
+#pragma once
+
+#include <vector>
+
+#include "support/attention_case.hpp"
+#include "support/expect.hpp"
+#include "support/tolerances.hpp"
+
+namespace attend::test {
+
+/// One bias for all keys of every second row.
+[[nodiscard]] inline Inputs with_common_bias(DType dtype, double bias, AttentionCase c = {}) {
+  c.dtype = dtype;
+  c.heads_q = 2;
+  c.seqlen_q = 70;
+  c.seqlen_k = 1024;
+  c.head_dim = c.head_dim_v = 32;
+  c.bias = Broadcast{};
+  c.seed = 51;
+  Inputs in = make_inputs(c);
+  in.bias->generate([&](auto, auto, auto row, auto key) { return row % 2 == 0 ? bias : 0.01 * double(key % 7); });
+  return in;
+}
+
+/// Sum of each of a head's columns.
+[[nodiscard]] inline std::vector<double> column_sums(const TensorBuffer& t, std::int64_t head) {
+  std::vector<double> sums(static_cast<std::size_t>(t.shape()[3]));
+  for (std::int64_t row = 0; row < t.shape()[2]; ++row) {
+    for (std::int64_t col = 0; col < t.shape()[3]; ++col) sums[col] += t.at(0, head, row, col);
+  }
+  return sums;
+}
+
+/// p of a row sums to 1, so the sum of dv over keys is that of dout over rows. No other oracle will do: the standard
+/// implementation takes p from lse too. Of with_common_bias(), whose two query heads share the keys.
+inline void expect_rows_of_p_sum_to_one(const Inputs& in, const Outputs& out) {
+  std::vector<double> want = column_sums(in.dout, 0);
+  const std::vector<double> second = column_sums(in.dout, 1);
+  for (std::size_t col = 0; col < want.size(); ++col) want[col] += second[col];
+  const DType dtype = in.options.dtype;
+  expect_near("sum of dv", column_sums(out.dv, 0), want, dtype == DType::kF32 ? 1e-5 : 4 * unit_roundoff(dtype));
+}
+
+}  // namespace attend::test
