@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <barrier>
-#include <cstdlib>
 #include <exception>
 #include <thread>
 
 #include "attend/ring_nccl.hpp"
+#include "core/environment.hpp"
 #include "cuda/driver/device.hpp"
 #include "system.hpp"
 
@@ -108,7 +108,7 @@ class MpiParty : public RingParty {
 
 /// Has an mpirun started this process? By what Open MPI, and what MPICH and its kin, tell it.
 bool is_of_mpirun() {
-  return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr;
+  return core::environment("OMPI_COMM_WORLD_SIZE") != nullptr || core::environment("PMI_SIZE") != nullptr;
 }
 
 }  // namespace
