@@ -158,8 +158,9 @@ TEST_F(CacheLimit, ForeignFilesAreNeitherCountedNorRemoved) {
   disk.store(name_of(2), key_of(2), entry_of(2));
   disk.store(name_of(3), key_of(3), entry_of(3));  // 2 has to go
   EXPECT_FALSE(holds(2));
-  const cuda::CacheTotals removed = cuda::clear_cache(root_);
-  EXPECT_EQ(removed.files, 1U);
+  const cuda::CacheCleared cleared = cuda::clear_cache(root_);
+  EXPECT_EQ(cleared.removed.files, 1U);
+  EXPECT_EQ(cleared.left.files, 0U);
   EXPECT_FALSE(holds(3));
   for (const fs::path& path : foreign) EXPECT_TRUE(fs::exists(path)) << path;
   EXPECT_TRUE(fs::is_symlink(link));

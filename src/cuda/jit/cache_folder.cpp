@@ -114,17 +114,18 @@ CacheTotals keep_within(const fs::path& root, std::uint64_t limit) {
   return left;
 }
 
-CacheTotals clear_cache(const fs::path& root) {
-  CacheTotals removed;
+CacheCleared clear_cache(const fs::path& root) {
+  CacheCleared cleared;
   for (const CacheFile& file : cache_files(root)) {
-    if (remove_file(file)) removed = {removed.files + 1, removed.bytes + file.bytes};
+    CacheTotals& totals = remove_file(file) ? cleared.removed : cleared.left;
+    totals = {totals.files + 1, totals.bytes + file.bytes};
   }
   for (const fs::path& folder : version_folders(root)) {
     remove_stale_temporaries(folder);
     std::error_code not_empty;
     fs::remove(folder, not_empty);
   }
-  return removed;
+  return cleared;
 }
 
 void remove_stale_temporaries(const fs::path& folder) {

@@ -60,9 +60,13 @@ struct CacheInfo {
 /// so that the next ones find room. Gives what is left. Files that cannot be removed are passed over.
 CacheTotals keep_within(const std::filesystem::path& root, std::uint64_t limit);
 
-/// Removes every file of the cache, what killed processes left in its folders, and folders that are empty then. Gives
-/// what was removed.
-CacheTotals clear_cache(const std::filesystem::path& root);
+/// What clear_cache() removed, and what it was not allowed to.
+struct CacheCleared {
+  CacheTotals removed, left;
+};
+
+/// Removes every file of the cache, what killed processes left in its folders, and folders that are empty then.
+CacheCleared clear_cache(const std::filesystem::path& root);
 
 /// Removes the temporary files that are older than an hour: no writer takes that long.
 void remove_stale_temporaries(const std::filesystem::path& folder);
