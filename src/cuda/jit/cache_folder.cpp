@@ -181,9 +181,9 @@ std::string describe(const CacheInfo& info) {
       fmt::format("folder    {}\nlimit     {}{}\nholds     {}\n", root_text(info), core::bytes_text(info.limit),
                   info.limit_is_default ? " (the default)" : "", files_text(info.totals));
   if (info.kernels.empty()) return text;
-  text += fmt::format("\n{:<24} {:<8} {:>6} {:>12}  {}\n", "kernel", "arch", "files", "size", "last used");
+  text += fmt::format("\n{:<28} {:<8} {:>6} {:>12}  {}\n", "kernel", "arch", "files", "size", "last used");
   for (const CachedKernel& kernel : info.kernels) {
-    text += fmt::format("{:<24} {:<8} {:>6} {:>12}  {}\n", kernel.name, kernel.arch, kernel.totals.files,
+    text += fmt::format("{:<28} {:<8} {:>6} {:>12}  {}\n", kernel.name, kernel.arch, kernel.totals.files,
                         core::bytes_text(kernel.totals.bytes), age_text(kernel.last_used));
   }
   return text;
