@@ -44,8 +44,8 @@ install_wheel = CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python -m pip insta
   --no-deps --no-build-isolation .
 run_pytest = { $(install_wheel) && OMP_WAIT_POLICY=passive .venv/bin/python -m pytest; }
 
-# $(call compile,preset,targets): configures once (ninja reconfigures by itself when a CMake file changes), and anew where
-# the checkout has been copied; then builds the targets, or everything when there are none.
+# $(call compile,preset,targets): configures once (ninja reconfigures by itself when a CMake file changes), and anew
+# where the checkout has been copied; then builds the targets, or everything when there are none.
 define compile
 @tools/configure.sh $1
 @cmake --build --preset $1 --parallel $(JOBS) $(if $2,--target $2)

@@ -95,8 +95,8 @@ Examples:
   mpirun --allow-run-as-root --oversubscribe -n 4 attend ring --problem 1,8,4096,64 --causal --mode forward)";
 
 inline constexpr const char* kCacheFooter =
-    R"(Kernels for GPUs are compiled at their first use and kept on disk: show says where, how many, and of which kernels;
-clear removes them all, and no file that is not one; limit says how many bytes they may take.
+    R"(Kernels for GPUs are compiled at their first use and kept on disk: show says where, how many, and of which
+kernels; clear removes them all, and no file that is not one; limit says how many bytes they may take.
 The folder is $ATTEND_CACHE_DIR, else $XDG_CACHE_HOME/attend, else $HOME/.cache/attend. Beyond $ATTEND_CACHE_LIMIT
 (1GiB if not set; 512MiB, unlimited, 0 to keep nothing) the kernels that were not used for the longest time go first.
 

@@ -1,5 +1,5 @@
-// Environment variables are read here and nowhere else, by one rule: a variable that is unset or empty says nothing, and
-// a value that is not allowed is refused in one line with the variable's name, the value and what is allowed.
+// Environment variables are read here and nowhere else, by one rule: a variable that is unset or empty says nothing,
+// and a value that is not allowed is refused in one line with the variable's name, the value and what is allowed.
 //
 // Callers read a variable in the call that first needs it, never while the library is loaded: the refusal is an
 // exception and needs a caller. docs/operations.md lists every variable.
@@ -33,9 +33,9 @@ namespace attend::core {
 /// @throws Error (kInvalidArgument) where parse_bytes() knows no such size.
 [[nodiscard]] std::optional<std::uint64_t> environment_bytes(const char* name);
 
-/// "0", "4096", "512MiB", "2GiB", "1.5 GB": a decimal number with one of B, KB, MB, GB, TB (powers of 1000) or KiB, MiB,
-/// GiB, TiB (powers of 1024), in any case; "unlimited" is the largest number. Nothing where `text` is no such size, or
-/// one of 2^63 bytes and more.
+/// "0", "4096", "512MiB", "2GiB", "1.5 GB": a decimal number with one of B, KB, MB, GB, TB (powers of 1000) or KiB,
+/// MiB, GiB, TiB (powers of 1024), in any case; "unlimited" is the largest number. Nothing where `text` is no such
+/// size, or one of 2^63 bytes and more.
 [[nodiscard]] std::optional<std::uint64_t> parse_bytes(std::string_view text);
 
 /// "412.5 MiB"; below 1 KiB "17 bytes"; "unlimited".

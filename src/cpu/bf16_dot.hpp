@@ -6,8 +6,9 @@
 //    float32 multiply-add. On Intel it does not: measured on a Xeon with avx512_bf16 (model 207), 2 x 16 lanes every
 //    second cycle, half of what two float32 units do. So it is on for AMD processors that have it, off elsewhere.
 //
-// The environment variable ATTEND_CPU_BF16_DOT decides instead: 0 for neither, 1 for vdpbf16ps, amx, or emulated (amx with
-// loops for its instructions, for tests). All but 0 need the SIMD target AVX-512 (ATTEND_SIMD may have made it another).
+// The environment variable ATTEND_CPU_BF16_DOT decides instead: 0 for neither, 1 for vdpbf16ps, amx, or emulated (amx
+// with loops for its instructions, for tests). All but 0 need the SIMD target AVX-512 (ATTEND_SIMD may have made it
+// another).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Environment variables: what they may say, and that a call on a GPU refuses in one line what they may not. The GPU is a
-// driver that runs simt's kernels on the host (fake_gpu.cpp).
+// Environment variables: what they may say, and that a call on a GPU refuses in one line what they may not. The GPU is
+// a driver that runs simt's kernels on the host (fake_gpu.cpp).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,8 +63,8 @@ TEST(Environment, BytesAsPeopleWriteThem) {
   EXPECT_EQ(core::bytes_text(core::kUnlimitedBytes), "unlimited");
 }
 
-/// A call on the fake GPU, in a process of its own, for what a variable says is read once. Exits with 0 where o is right, with 3
-/// and the message on stderr where the call was refused.
+/// A call on the fake GPU, in a process of its own, for what a variable says is read once. Exits with 0 where o is
+/// right, with 3 and the message on stderr where the call was refused.
 [[noreturn]] void call_with(const char* name, const char* value) {
   const TempFolder cache;
   ::setenv("ATTEND_LIBCUDA_PATH", ATTEND_FAKE_GPU, 1);

@@ -80,7 +80,8 @@ TEST_F(UnusableGpu, IsShownAsUnsupportedByInfo) {
   EXPECT_THAT(gpu["lack"].get<std::string>(), HasSubstr("6.1"));
 }
 
-// What docs/operations.md says of the RTX 4090 (8.9), the B200 (10.0) and the RTX 5090 (12.0), and of older and newer ones.
+// What docs/operations.md says of the RTX 4090 (8.9), the B200 (10.0) and the RTX 5090 (12.0), and of older and newer
+// ones.
 TEST_F(UnusableGpu, ComputedByWhatItsGenerationHas) {
   const auto chosen = [](int capability, const std::string& problem, const std::string& dtype, bool softcap) {
     std::vector<std::string> line = {"info", "--explain", problem, "--dtype", dtype};

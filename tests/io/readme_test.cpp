@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 
 const fs::path kRoot = ATTEND_SOURCE_DIR;
 
-/// The words behind the program's name in a line of a shell, without what stands before it (mpirun, variables), a comment or
-/// what follows a pipe; nothing where the line does not call the program.
+/// The words behind the program's name in a line of a shell, without what stands before it (mpirun, variables), a
+/// comment or what follows a pipe; nothing where the line does not call the program.
 std::optional<std::vector<std::string>> call_in(const std::string& line) {
   std::istringstream stream(line);
   std::vector<std::string> words;

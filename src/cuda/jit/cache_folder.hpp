@@ -1,9 +1,9 @@
 // The folder of compiled kernels as a whole: what it holds, and how it stays below a limit.
 //
 // Files of the cache are ROOT/VERSION/NAME-ARCH-KEY.bin and .cu, VERSION being three numbers and KEY 32 hexadecimal
-// digits. Every other file is foreign: it is neither counted nor removed. There is no lock: processes that remove at the
-// same time agree on what is oldest, a file that somebody reads stays readable until it is closed, and a file that is
-// removed just before it is wanted is compiled once more.
+// digits. Every other file is foreign: it is neither counted nor removed. There is no lock: processes that remove at
+// the same time agree on what is oldest, a file that somebody reads stays readable until it is closed, and a file that
+// is removed just before it is wanted is compiled once more.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@
 
 namespace attend::cuda {
 
-/// The limit where ATTEND_CACHE_LIMIT says nothing: room for some 7000 kernels (the 551 of results/h200/compile.json take
-/// 81 MB), where the largest cache that was seen took 412 MB.
+/// The limit where ATTEND_CACHE_LIMIT says nothing: room for some 7000 kernels (the 551 of results/h200/compile.json
+/// take 81 MB), where the largest cache that was seen took 412 MB.
 inline constexpr std::uint64_t kDefaultCacheLimit = std::uint64_t{1} << 30;
 
 /// Files named like this are being written, or were left by a process that was killed.
@@ -55,9 +55,9 @@ struct CacheInfo {
 /// Every file of the cache, of every version of the library. Empty where the folder cannot be read.
 [[nodiscard]] std::vector<CacheFile> cache_files(const std::filesystem::path& root);
 
-/// Called after every file that is stored: a few microseconds for each file that there is, beside a compile that takes a
-/// second. Where the files take more than `limit` bytes: removes the least recently used until they take no more than 7/8 of it,
-/// so that the next ones find room. Gives what is left. Files that cannot be removed are passed over.
+/// Called after every file that is stored: a few microseconds for each file that there is, beside a compile that takes
+/// a second. Where the files take more than `limit` bytes: removes the least recently used until they take no more than
+/// 7/8 of it, so that the next ones find room. Gives what is left. Files that cannot be removed are passed over.
 CacheTotals keep_within(const std::filesystem::path& root, std::uint64_t limit);
 
 /// What clear_cache() removed, and what it was not allowed to.

@@ -62,8 +62,8 @@ struct Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 };
 
-/// Sets the time of last access, which a file system may not do by itself (noatime): the cache keeps what was used last.
-/// In a folder of somebody else's this fails, and the owner's uses count alone.
+/// Sets the time of last access, which a file system may not do by itself (noatime): the cache keeps what was used
+/// last. In a folder of somebody else's this fails, and the owner's uses count alone.
 void mark_used(int descriptor, const struct stat& status) {
   if (std::time(nullptr) - status.st_atim.tv_sec < kTouchAfter) return;
   const timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_NOW}, {.tv_sec = 0, .tv_nsec = UTIME_OMIT}};

@@ -45,8 +45,9 @@ class DiskCache {
   /// The entry of `key`, or nothing.
   [[nodiscard]] std::optional<CacheEntry> load(const std::string& file_name, const std::string& key);
 
-  /// Writes the entry to a temporary name, syncs it, and renames it: readers see all of it or nothing. Removes the least
-  /// recently used entries where there are too many then; of an entry beyond the limit by itself nothing is written.
+  /// Writes the entry to a temporary name, syncs it, and renames it: readers see all of it or nothing. Removes the
+  /// least recently used entries where there are too many then; of an entry beyond the limit by itself nothing is
+  /// written.
   void store(const std::string& file_name, const std::string& key, const CacheEntry& entry);
 
   /// Writes a text for people beside the entries; where that fails, nothing happens.

@@ -3,9 +3,9 @@
 //   const std::shared_ptr<const CompiledKernel> code = Jit::instance().compile(spec);
 //   const std::shared_ptr<const Kernel> kernel = Jit::instance().load(spec, device);
 //
-// Environment, read once by instance(): ATTEND_CACHE_DIR (where entries are kept), ATTEND_CACHE_LIMIT (how many bytes of
-// them), ATTEND_KERNEL_DIR (a folder to read kernels/ from instead of the library), ATTEND_LOG=compile (one line on stderr
-// for each kernel made or found, and the generated program beside its machine code).
+// Environment, read once by instance(): ATTEND_CACHE_DIR (where entries are kept), ATTEND_CACHE_LIMIT (how many bytes
+// of them), ATTEND_KERNEL_DIR (a folder to read kernels/ from instead of the library), ATTEND_LOG=compile (one line on
+// stderr for each kernel made or found, and the generated program beside its machine code).
 #pragma once
 
 #include <cstddef>
