@@ -40,14 +40,14 @@ setup = $(eval setup_answer := $(shell tools/setup.sh $1))$(setup_answer)
 want = @answer=$$(tools/setup.sh $1) && test "$$answer" = ready || echo "left out: $$answer" >&2
 
 # The wheel goes into .venv, and the tests run against what is installed there, not against the sources.
-install_wheel = CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/pip install --quiet --disable-pip-version-check --no-deps \
-  --no-build-isolation .
+install_wheel = CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+  --no-deps --no-build-isolation .
 run_pytest = { $(install_wheel) && OMP_WAIT_POLICY=passive .venv/bin/python -m pytest; }
 
-# $(call compile,preset,targets): configures once (ninja reconfigures by itself when a CMake file changes), then builds
-# the targets, or everything when there are none.
+# $(call compile,preset,targets): configures once (ninja reconfigures by itself when a CMake file changes), and anew
+# where the checkout has been copied; then builds the targets, or everything when there are none.
 define compile
-@test -f build/$1/configured || { cmake --preset $1 >build/$1.log && touch build/$1/configured; } || { cat build/$1.log; exit 1; }
+@tools/configure.sh $1
 @cmake --build --preset $1 --parallel $(JOBS) $(if $2,--target $2)
 endef
 

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -84,22 +86,46 @@ TEST(SimdTarget, IsTheOneAskedFor) {
   EXPECT_EQ(cpu_simd_target(), wish);
 }
 
+/// By /proc/cpuinfo, not by the library's own look at the processor.
+bool processor_has(const std::string& flag) {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.starts_with("flags")) return (line + " ").find(" " + flag + " ") != std::string::npos;
+  }
+  return false;
+}
+
 // Run by itself, for what multiplies is fixed at the first call.
 TEST(Bf16Unit, IsTheOneAskedFor) {
   const char* wish = std::getenv("ATTEND_CPU_BF16_DOT");
   if (wish == nullptr) GTEST_SKIP() << "ATTEND_CPU_BF16_DOT is not set";
-  if (std::string_view(wish) == "fast") {
-    try {
-      FAIL() << cpu_bf16_unit();
-    } catch (const Error& error) {
-      EXPECT_STREQ(error.what(), "ATTEND_CPU_BF16_DOT: 'fast', allowed: 0, 1, amx, emulated");
-    }
-    EXPECT_THROW((void)run(make_inputs(threaded_case()), "cpu"), Error)
-        << "and not in a thread, where it would end the process";
+  const bool has_512_bits = cpu_simd_target().starts_with("AVX3");
+  const struct {
+    const char* wish;
+    const char* unit;
+    bool is_there;
+  } units[] = {{"0", "float32", true},
+               {"1", "AVX512_BF16", has_512_bits && processor_has("avx512_bf16")},
+               {"amx", "AMX", has_512_bits && processor_has("amx_bf16")},
+               {"emulated", "emulated AMX", has_512_bits}};
+  std::string allowed;
+  for (const auto& unit : units) {
+    if (unit.is_there) allowed += (allowed.empty() ? "" : ", ") + std::string(unit.wish);
+  }
+  for (const auto& unit : units) {
+    if (std::string_view(wish) != unit.wish || !unit.is_there) continue;
+    EXPECT_EQ(cpu_bf16_unit(), unit.unit);
     return;
   }
-  const bool has_512_bits = cpu_simd_target().starts_with("AVX3");
-  EXPECT_EQ(cpu_bf16_unit(), std::string_view(wish) == "emulated" && has_512_bits ? "emulated AMX" : "float32");
+  try {  // what this processor lacks, or nobody has
+    FAIL() << cpu_bf16_unit();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.what(), std::string("ATTEND_CPU_BF16_DOT: '") + wish +
+                                "', allowed on this processor with SIMD target " + std::string(cpu_simd_target()) +
+                                ": " + allowed);
+  }
+  EXPECT_THROW((void)run(make_inputs(threaded_case()), "cpu"), Error)
+      << "and not in a thread, where it would end the process";
 }
 
 // What WorkList numbers, counted by hand.

@@ -98,17 +98,33 @@ if $wants_nvrtc; then
     fail "no libnvrtc, and cannot fill .venv-nvrtc (no network? see $log). By hand: .venv-nvrtc/bin/pip install ${wheels[*]}"
 fi
 
+# An environment that came along with a copied checkout names the original's folder, into which its pip would install.
+adopt_venv() {
+  local original here files
+  here=$PWD/.venv
+  original=$(sed -n -E "s/^ *(export )?VIRTUAL_ENV=[\"']?([^\"'\$()]*)[\"']?\$/\\2/p" .venv/bin/activate 2>/dev/null | head -n 1)
+  [[ -z $original || $original -ef $here ]] && return
+  echo ".venv came from $original: it is for this folder now" >&2
+  readarray -t files < <(grep -lIF -- "$original" .venv/pyvenv.cfg .venv/bin/*)
+  sed -i -- "s|$original|$here|g" "${files[@]}"  # new files in place of the old ones, which may be hard links
+}
+adopt_venv
+
 # fill_venv REQUIREMENTS REMARK: the environment counts as ready only when the last step of filling it is done and still
 # matches the list of requirements.
 fill_venv() {
   local done_mark
   done_mark=.venv/$(basename "$1")
-  cmp -s "$1" "$done_mark" && return
+  if ! .venv/bin/python -c '' 2>/dev/null; then
+    rm -rf .venv  # there is none, or it came from a machine whose Python lies elsewhere
+  elif cmp -s "$1" "$done_mark"; then
+    return
+  fi
   echo "filling .venv: $(tr '\n' ' ' <"$1")$2" >&2
   mkdir -p build
   {
-    python3 -m venv .venv && .venv/bin/pip install --quiet --disable-pip-version-check -r "$1"
-  } >"$log" 2>&1 </dev/null || fail "cannot fill .venv (no network? see $log). By hand: .venv/bin/pip install -r $1"
+    python3 -m venv .venv && .venv/bin/python -m pip install --quiet --disable-pip-version-check -r "$1"
+  } >"$log" 2>&1 </dev/null || fail "cannot fill .venv (no network? see $log). By hand: .venv/bin/python -m pip install -r $1"
   cp "$1" "$done_mark"
 }
 

@@ -88,7 +88,8 @@ std::vector<Result> time_problem(const BenchOptions& options, const Workload& w,
 
 int bench(const BenchOptions& options) {
   set_threads(options.threads);
-  const std::vector<GridEntry> grid = load_grid(options.grid, options.dtype);
+  const std::vector<GridEntry> grid =
+      options.problem ? std::vector<GridEntry>{{*options.problem}} : load_grid(options.grid, options.dtype);
   for (const GridEntry& entry : grid) require_memory_for(entry.spec);
   io::FileTransaction files;
   ResultFiles result_files(files, options.json, options.csv);

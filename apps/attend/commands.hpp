@@ -18,5 +18,6 @@ int sweep(const SweepOptions& options);        // sweep.cpp
 int info(const InfoOptions& options);          // info.cpp
 int explain(const ExplainOptions& options);    // explain.cpp
 int show_ring(const RingOptions& options);     // ring.cpp
+int cache(const CacheOptions& options);        // cache.cpp
 
 }  // namespace attend::cli

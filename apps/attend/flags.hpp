@@ -15,6 +15,7 @@ namespace attend::cli {
 
 constexpr std::int64_t kMaxRepeat = 1'000'000;
 constexpr std::int64_t kMaxThreads = 4096;
+constexpr std::int64_t kMaxRanks = 4096;
 
 /// @throws Error (kInvalidArgument) naming `flag` unless `text` is an integer in [smallest, largest].
 [[nodiscard]] std::int64_t parse_integer(std::string_view flag, std::string_view text, std::int64_t smallest,

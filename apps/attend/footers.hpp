@@ -27,22 +27,25 @@ inline constexpr const char* kRunFooter =
 dV (backward) beside them, or into OUTPUT_DIR. Backward alone needs the O and logsumexp of an earlier forward with the
 same options. The incoming gradient is dO, or ones where there is none.
 --check compares with a float64 reference. Half precision may err twice as much as the plain algorithm in that type.
-With --ring the processes of an mpirun are the ranks of a ring on CPUs: each reads the inputs and works on its share of
-the sequence, the first one checks and writes the same files as one process would.
+With --ring the sequence is cut over the ranks of a ring on CPUs: threads of this process with --ranks N, else the
+processes of an mpirun. Each reads the inputs and works on its share, the first one checks and writes the same files as
+one process would. Open MPI refuses root, and more ranks than cores, without the two flags of the last example.
 
 Examples:
-  mpirun -n 4 attend run --ring zigzag --data data/B2_H8_S512_D64 --mode both --causal --check
   attend run --data data/B2_H8_S512_D64 --mode both --causal --check
   attend run --data data/B2_H8_S512_D64 --compute reference --json result.json
-  attend run --q Q.npy --k K.npy --v V.npy --mode both --output_dir out)";
+  attend run --q Q.npy --k K.npy --v V.npy --mode both --output_dir out
+  attend run --ring zigzag --ranks 4 --data data/B2_H8_S512_D64 --mode both --causal --check
+  mpirun --allow-run-as-root --oversubscribe -n 4 attend run --ring zigzag --data data/B2_H8_S512_D64 --check)";
 
 inline constexpr const char* kBenchFooter =
-    R"(Times random data of each size in the grid: the median of --repeat runs after one to warm up.
+    R"(Times random data of each size in the grid, or of one problem: the median of --repeat runs after one to warm up.
 A grid file is JSON: [{"B": 2, "H": 8, "S": 512, "D": 64}, {"B": 1, "H": 32, "Hkv": 8, "Sq": 1, "Sk": 4096, "D": 128}]
 
 Examples:
   attend bench
   attend bench --grid seed --compute cpu,cpu_naive --mode forward --causal --csv times.csv
+  attend bench --problem 2,16,2048,64 --dtype bf16 --compute cpu --causal
   attend bench --grid sizes.json --dtype bf16 --json times.json)";
 
 inline constexpr const char* kCompileFooter =
@@ -89,7 +92,19 @@ Examples:
   attend ring --problem 1,16,131072,128 --causal --sharding zigzag --mode both --json ring.json
   attend ring --ranks 8 --problem 1,32,8192,128 --num_heads_kv 8 --algorithm all_to_all
   attend ring --ranks 64 --problem 1,32,1048576,128 --causal --device cuda --explain
-  mpirun -n 4 attend ring --problem 1,8,4096,64 --causal --mode forward)";
+  mpirun --allow-run-as-root --oversubscribe -n 4 attend ring --problem 1,8,4096,64 --causal --mode forward)";
+
+inline constexpr const char* kCacheFooter =
+    R"(Kernels for GPUs are compiled at their first use and kept on disk: show says where, how many, and of which
+kernels; clear removes them all, and no file that is not one; limit says how many bytes they may take.
+The folder is $ATTEND_CACHE_DIR, else $XDG_CACHE_HOME/attend, else $HOME/.cache/attend. Beyond $ATTEND_CACHE_LIMIT
+(1GiB if not set; 512MiB, unlimited, 0 to keep nothing) the kernels that were not used for the longest time go first.
+
+Examples:
+  attend cache
+  attend cache show --json
+  attend cache clear
+  attend cache limit)";
 
 inline constexpr const char* kInfoFooter =
     R"(Examples:

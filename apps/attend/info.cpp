@@ -125,9 +125,10 @@ int info(const InfoOptions& options) {
     return kExitDone;
   }
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+  const std::string simd = fmt::format("{}, bfloat16 by {}", cpu_simd_target(), cpu_bf16_unit());  // may refuse
   fmt::print("attend    {}\n", version());
   fmt::print("CPU       {}\n", cpu_model());
-  fmt::print("SIMD      {}, bfloat16 by {}\n", cpu_simd_target(), cpu_bf16_unit());
+  fmt::print("SIMD      {}\n", simd);
   fmt::print("threads   {} (of {} cores)\n", cpu_threads(), usable_cores());
   fmt::print("memory    {:.1f} GiB\n", static_cast<double>(memory_bytes()) / kGiB);
   const std::vector<cuda::DeviceInfo> list = gpus();

@@ -36,6 +36,7 @@ int execute(const std::vector<std::string>& arguments) {
     int operator()(const cli::InfoOptions& options) const { return cli::info(options); }
     int operator()(const cli::ExplainOptions& options) const { return cli::explain(options); }
     int operator()(const cli::RingOptions& options) const { return cli::show_ring(options); }
+    int operator()(const cli::CacheOptions& options) const { return cli::cache(options); }
     int operator()(const cli::Message& message) const {
       fmt::print("{}", message.text);
       return cli::kExitDone;

@@ -17,6 +17,7 @@
 #include "names.hpp"
 #include "problem_flags.hpp"
 #include "ring_flags.hpp"
+#include "sweep_flags.hpp"
 
 namespace attend::cli {
 namespace {
@@ -41,11 +42,13 @@ struct Raw {
   std::size_t device = 0;
   std::size_t ring = 0;  // off, then the shardings
   std::size_t algorithm = 0;
+  std::size_t cache_action = 0;
+  bool grid_given = false;
   RingFlags ring_command;
+  SweepFlags sweep_command;
   AttentionFlags attention;
   ProblemFlags problem;
   std::optional<double> max_seconds;
-  std::vector<std::string> settings;  // "block_n=64,96"
   bool explain_bias = false, explain_mask = false, explain_alibi = false;
   std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0: as the other one
   std::string computes = "auto";
@@ -94,7 +97,9 @@ void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
   add_seed(app, "--seed", options.attention.seed, "Seed of the dropout, 42 if not given");
   add_seed(app, "--offset", options.attention.offset, "Offset of the dropout's random numbers, 0 if not given");
   add_choice(app, "--ring", raw.ring, {"off", "contiguous", "zigzag", "striped"},
-             "Under mpirun: cut the sequence over the processes, in these shards; off if not given");
+             "Cut the sequence over ranks, in these shards; off if not given");
+  add_integer(app, "--ranks", options.ranks, 1, kMaxRanks,
+              "With --ring: as many threads of this process are the ranks; the processes of an mpirun if not given");
   add_algorithm(app, raw.algorithm);
   app.add_flag("--check", options.check, "Compare with the float64 reference; exit status 1 where it differs");
   add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Runs; the median time is given. 1 if not given");
@@ -106,16 +111,17 @@ void add_bench(CLI::App& app, BenchOptions& options, Raw& raw) {
   add_choice(app, "--device", raw.device, {"auto", "cpu", "cuda"}, "Device; if not given, that of the backends");
   app.add_option_function<std::string>(
          "--grid",
-         [&options](const std::string& text) {
+         [&options, &raw](const std::string& text) {
            if (text.empty()) refuse("--grid: '', allowed seed, paper, gpt3 or a file");
            options.grid = text;
+           raw.grid_given = true;
          },
          "Sizes: the ten of seed (if not given), those of the FlashAttention papers, GPT-3's, or a JSON file")
       ->type_name("seed|paper|gpt3|FILE");
   app.add_option("--compute", raw.computes, "Backends, comma-separated; auto if not given")->type_name("A,B,...");
   add_choice(app, "--mode", raw.mode, {"both", "forward", "backward"}, "What to time, both if not given");
-  add_choice(app, "--dtype", raw.dtype, dtype_names(), "Type of the numbers, f32 if not given");
-  raw.attention.add(app, options.attention);
+  raw.problem.dtype = 0;  // f32
+  raw.problem.add(app, "--problem", options.attention);
   add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Runs of each, 10 if not given");
   add_real(app, "--max_seconds", raw.max_seconds, 0, kInfinity, false,
            "Repeat a row no longer than this, 2 if not given");
@@ -164,6 +170,7 @@ RunOptions finish(RunOptions options, const Raw& raw) {
   options.compute = known_name("--compute", raw.compute, compute_names());
   options.mode = std::array{Mode::kForward, Mode::kBackward, Mode::kBoth}.at(raw.mode);
   raw.attention.finish(options.attention);
+  if (raw.ring == 0 && options.ranks != 0) refuse("--ranks: given without --ring, allowed with it");
   if (raw.ring != 0) {
     options.ring = RingParams(std::array{Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}.at(raw.ring - 1),
                               static_cast<RingAlgorithm>(raw.algorithm));
@@ -198,9 +205,14 @@ BenchOptions finish(BenchOptions options, const Raw& raw) {
   }
   if (raw.device != 0) options.device = raw.device == 1 ? DeviceType::kCPU : DeviceType::kCUDA;
   options.mode = std::array{Mode::kBoth, Mode::kForward, Mode::kBackward}.at(raw.mode);
-  options.dtype = flag_dtypes().at(raw.dtype);
+  options.dtype = flag_dtypes().at(raw.problem.dtype);
   options.max_seconds = raw.max_seconds.value_or(options.max_seconds);
-  raw.attention.finish(options.attention);
+  if (raw.problem.sizes.empty()) {
+    raw.problem.finish_without_sizes("--problem", options.attention);
+  } else {
+    if (raw.grid_given) refuse("--grid: given with --problem, allowed without it");
+    options.problem = raw.problem.finish("--problem", options.attention);
+  }
   return options;
 }
 
@@ -230,35 +242,16 @@ LadderOptions finish(LadderOptions options, const Raw& raw) {
   return options;
 }
 
-void add_sweep(CLI::App& app, SweepOptions& options, Raw& raw) {
-  app.add_option("--compute", options.compute, "Family of kernels")->required()->type_name("NAME");
-  raw.problem.add(app, "--problem", options.attention);
-  add_choice(app, "--mode", raw.mode, {"forward", "backward"}, "What to time, forward if not given");
-  app.add_option("--set", raw.settings, "Values of a tunable, tried one by one; may be given often")
-      ->type_name("NAME=A,B,...")
-      ->allow_extra_args(false);
-  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Samples of each, 15 if not given");
-  add_real(app, "--max_seconds", raw.max_seconds, 0, kInfinity, false,
-           "Time a variant no longer than this, 2 if not given");
-  add_path(app, "--json", options.json, "Also write the table to this file");
-  app.footer(kSweepFooter);
+void add_cache(CLI::App& app, CacheOptions& options, Raw& raw) {
+  add_choice(app, "action", raw.cache_action, {"show", "clear", "limit"}, "What to do, show if not given");
+  app.add_flag("--json", options.json, "Print JSON instead of text");
+  app.footer(kCacheFooter);
 }
 
-SweepOptions finish(SweepOptions options, const Raw& raw) {
-  options.mode = raw.mode == 0 ? Mode::kForward : Mode::kBackward;
-  options.max_seconds = raw.max_seconds.value_or(options.max_seconds);
-  options.spec = raw.problem.finish("--problem", options.attention);
-  std::vector<std::string> allowed;
-  for (const cuda::Family* family : cuda::families()) allowed.emplace_back(family->name);
-  options.compute = known_name("--compute", options.compute, allowed);
-  for (const std::string& text : raw.settings) {
-    const std::size_t equals = text.find('=');
-    if (equals == std::string::npos) refuse(fmt::format("--set: '{}', allowed NAME=A,B,...", text));
-    SweepOptions::Setting setting = {text.substr(0, equals), {}};
-    for (const std::string& value : split_at_commas(text.substr(equals + 1))) {
-      setting.values.push_back(static_cast<std::int32_t>(parse_integer("--set", value, 0, 1 << 20)));
-    }
-    options.settings.push_back(std::move(setting));
+CacheOptions finish(CacheOptions options, const Raw& raw) {
+  options.action = static_cast<CacheOptions::Action>(raw.cache_action);
+  if (options.json && options.action == CacheOptions::Action::kClear) {
+    refuse("--json: given with clear, allowed with show, limit");
   }
   return options;
 }
@@ -303,8 +296,8 @@ void check_flags(const CLI::App& command, const std::vector<std::string>& argume
 
 /// The first word has to be a command, or a flag such as --help.
 void check_command(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 8> kCommands = {"generate", "run",   "bench", "compile",
-                                                         "ladder",   "sweep", "ring",  "info"};
+  constexpr std::array<std::string_view, 9> kCommands = {"generate", "run",  "bench", "compile", "ladder",
+                                                         "sweep",    "ring", "cache", "info"};
   const std::string allowed = fmt::format("{} (see attend --help)", fmt::join(kCommands, ", "));
   if (arguments.empty()) refuse("no command given, allowed " + allowed);
   const std::string& first = arguments.front();
@@ -355,6 +348,7 @@ Command parse(const std::vector<std::string>& given) {
   LadderOptions ladder;
   SweepOptions sweep;
   RingOptions ring;
+  CacheOptions cache;
   InfoOptions info;
   AttentionOptions explained;
   CLI::App* generate_app = app.add_subcommand("generate", "Write random Q, K and V");
@@ -365,6 +359,7 @@ Command parse(const std::vector<std::string>& given) {
   CLI::App* sweep_app = app.add_subcommand("sweep", "Time many variants of one family of kernels");
   CLI::App* ring_app =
       app.add_subcommand("ring", "Show a ring of ranks at work: its steps, and what of the exchange shows");
+  CLI::App* cache_app = app.add_subcommand("cache", "Show or clear the compiled kernels on disk");
   CLI::App* info_app = app.add_subcommand("info", "Say what this machine and this build can do");
   const std::string command = arguments.empty() ? "" : arguments.front();
   if (command == "generate")
@@ -373,8 +368,9 @@ Command parse(const std::vector<std::string>& given) {
   if (command == "bench") add_bench(*bench_app, bench, raw);
   if (command == "compile") add_compile(*compile_app, compile, raw);
   if (command == "ladder") add_ladder(*ladder_app, ladder, raw);
-  if (command == "sweep") add_sweep(*sweep_app, sweep, raw);
+  if (command == "sweep") raw.sweep_command.add(*sweep_app, sweep);
   if (command == "ring") raw.ring_command.add(*ring_app, ring);
+  if (command == "cache") add_cache(*cache_app, cache, raw);
   if (command == "info") add_info(*info_app, info, raw, explained);
   check_command(arguments);
   if (!command.starts_with('-')) check_flags(*app.get_subcommand(command), arguments);
@@ -394,8 +390,9 @@ Command parse(const std::vector<std::string>& given) {
   if (bench_app->parsed()) return finish(std::move(bench), raw);
   if (compile_app->parsed()) return finish(std::move(compile), raw);
   if (ladder_app->parsed()) return finish(std::move(ladder), raw);
-  if (sweep_app->parsed()) return finish(std::move(sweep), raw);
+  if (sweep_app->parsed()) return raw.sweep_command.finish(std::move(sweep));
   if (ring_app->parsed()) return raw.ring_command.finish(std::move(ring));
+  if (cache_app->parsed()) return finish(cache, raw);
   return finish(info, raw, explained);
 }
 

@@ -52,7 +52,8 @@ struct RunOptions {
   std::filesystem::path q, k, v, dout, o, lse;
   std::filesystem::path bias, mask, alibi_slopes;
   std::filesystem::path output_dir;
-  std::optional<RingParams> ring;  ///< over the processes of an mpirun; none: this process alone
+  std::optional<RingParams> ring;  ///< over several ranks; none: this process alone
+  std::int64_t ranks = 0;          ///< of a ring, threads of this process; 0: the processes of an mpirun
   bool check = false;
   std::int64_t repeat = 1;
   std::int64_t threads = 0;  ///< 0: the library's choice
@@ -61,9 +62,10 @@ struct RunOptions {
 
 /// `attend bench`
 struct BenchOptions {
-  std::string grid = "seed";          ///< seed, paper, gpt3 or a file
-  std::optional<DeviceType> device;   ///< none: that of the backends
-  std::vector<std::string> computes;  ///< never empty
+  std::string grid = "seed";              ///< seed, paper, gpt3 or a file
+  std::optional<io::FolderSpec> problem;  ///< instead of the grid
+  std::optional<DeviceType> device;       ///< none: that of the backends
+  std::vector<std::string> computes;      ///< never empty
   Mode mode = Mode::kBoth;
   DType dtype = DType::kF32;
   AttentionOptions attention;
@@ -136,13 +138,20 @@ struct RingOptions {
   std::filesystem::path json;
 };
 
+/// `attend cache`
+struct CacheOptions {
+  enum class Action { kShow, kClear, kLimit };
+  Action action = Action::kShow;
+  bool json = false;
+};
+
 /// --help and --version: text for stdout, and nothing else to do.
 struct Message {
   std::string text;
 };
 
 using Command = std::variant<GenerateOptions, RunOptions, BenchOptions, CompileOptions, LadderOptions, SweepOptions,
-                             InfoOptions, ExplainOptions, RingOptions, Message>;
+                             InfoOptions, ExplainOptions, RingOptions, CacheOptions, Message>;
 
 /// Parses what follows the program's name.
 /// @throws Error (kInvalidArgument) naming the flag, the value found and what is allowed.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <utility>
 
 #include "core/problem.hpp"
 #include "flags.hpp"
@@ -57,11 +58,21 @@ void AttentionFlags::finish(AttentionOptions& options) const {
 
 void ProblemFlags::add(CLI::App& app, const char* flag, AttentionOptions& options) {
   app.add_option(flag, sizes, "Batch, query heads, seqlen and head_dim: 2,16,8192,128")->type_name("B,H,S,D");
-  add_choice(app, "--dtype", dtype, dtype_names(), "Type of the numbers, bf16 if not given");
+  const std::string type = fmt::format("Type of the numbers, {} if not given", dtype_names().at(dtype));
+  add_choice(app, "--dtype", dtype, dtype_names(), type.c_str());
   add_integer(app, "--num_heads_kv", heads_kv, 1, core::kMaxLength, "Key and value heads; as many if not given");
   add_integer(app, "--seq_len_k", seqlen_k, 1, core::kMaxLength, "Keys, where not as many as query rows");
   add_integer(app, "--head_dim_v", head_dim_v, 1, core::kMaxHeadDim, "Columns of V, where not those of K");
   attention.add(app, options);
+}
+
+void ProblemFlags::finish_without_sizes(const char* flag, AttentionOptions& options) const {
+  const std::pair<const char*, std::int64_t> sizes_of_a_problem[] = {
+      {"--num_heads_kv", heads_kv}, {"--seq_len_k", seqlen_k}, {"--head_dim_v", head_dim_v}};
+  for (const auto& [name, value] : sizes_of_a_problem) {
+    if (value != 0) refuse(fmt::format("{}: given without {}, allowed with it", name, flag));
+  }
+  attention.finish(options);
 }
 
 io::FolderSpec ProblemFlags::finish(const char* flag, AttentionOptions& options) const {

@@ -30,12 +30,14 @@ struct AttentionFlags {
 struct ProblemFlags {
   AttentionFlags attention;
   std::string sizes;
-  std::size_t dtype = 2;                                    // bf16
+  std::size_t dtype = 2;                                    // bf16, if the command has no other before add()
   std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0: as the other one
 
   void add(CLI::App& app, const char* flag, AttentionOptions& options);
   /// @throws Error (kInvalidArgument) naming the flag, the value found and what is allowed.
   [[nodiscard]] io::FolderSpec finish(const char* flag, AttentionOptions& options) const;
+  /// Where the command goes without `flag`: refuses what only a problem has.
+  void finish_without_sizes(const char* flag, AttentionOptions& options) const;
 };
 
 }  // namespace attend::cli

@@ -13,7 +13,6 @@ void add_algorithm(CLI::App& app, std::size_t& algorithm) {
 }
 
 void RingFlags::add(CLI::App& app, RingOptions& options) {
-  constexpr std::int64_t kMaxRanks = 4096;
   problem.add(app, "--problem", options.attention);
   add_integer(app, "--ranks", options.ranks, 1, kMaxRanks, "Ranks; if not given one for each GPU, or 2");
   add_choice(app, "--sharding", sharding, {"zigzag", "contiguous", "striped"},

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <barrier>
-#include <cstdlib>
 #include <exception>
 #include <thread>
 
 #include "attend/ring_nccl.hpp"
+#include "core/environment.hpp"
 #include "cuda/driver/device.hpp"
 #include "system.hpp"
 
@@ -106,12 +106,12 @@ class MpiParty : public RingParty {
   std::unique_ptr<RingSession> session_;
 };
 
-/// Has an mpirun started this process? By what Open MPI, and what MPICH and its kin, tell it.
-bool is_of_mpirun() {
-  return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr;
-}
-
 }  // namespace
+
+// By what Open MPI, and what MPICH and its kin, tell it.
+bool is_of_mpirun() {
+  return core::environment("OMPI_COMM_WORLD_SIZE") != nullptr || core::environment("PMI_SIZE") != nullptr;
+}
 
 std::unique_ptr<RingParty> make_ring_party(const RingOptions& options) {
   using Over = RingOptions::Over;

@@ -32,6 +32,9 @@ class RingParty {
   [[nodiscard]] virtual std::vector<std::vector<PassTimes>> run(const Work& work) = 0;
 };
 
+/// Has an mpirun started this process?
+[[nodiscard]] bool is_of_mpirun();
+
 /// That of --over, --device and --ranks; where these say nothing, the processes of an mpirun, else GPUs over NCCL where
 /// there are two or more, else threads.
 [[nodiscard]] std::unique_ptr<RingParty> make_ring_party(const RingOptions& options);

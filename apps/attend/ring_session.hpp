@@ -1,4 +1,4 @@
-// The processes of an mpirun as the ranks of one ring, where the program is built with MPI.
+// The ranks of one ring: the processes of an mpirun, where the program is built with MPI, or threads of this process.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace attend::cli {
 
-/// This process among the others. Every call but context() and is_first() is collective. Its end ends MPI.
+/// This rank among the others. Every call but context() and is_first() is collective.
 class RingSession {
  public:
   virtual ~RingSession() = default;
@@ -30,8 +30,12 @@ class RingSession {
   virtual void bring_to_first(int rank, std::span<std::byte> bytes) = 0;
 };
 
-/// Starts MPI. @throws Error (kMissingHardware) where the program is built without it.
+/// Starts MPI, which ends with the session. @throws Error (kMissingHardware) where the program is built without it.
 [[nodiscard]] std::unique_ptr<RingSession> join_ring();
+
+/// Does the work on so many threads of this process, each one rank of a ring on the host. Gives what rank 0 gave.
+/// @throws what the first failing rank threw.
+int on_threads(int num_ranks, const std::function<int(RingSession&)>& work);
 
 /// Does the work of this rank, and asks the others whether theirs went well: where it did not, nobody goes on. Rank 0
 /// throws what the first failing rank threw. The others get false and end with status 0: with any other, mpirun would

@@ -10,6 +10,7 @@
 #include "io/npy.hpp"
 #include "report.hpp"
 #include "ring_executor.hpp"
+#include "ring_party.hpp"
 
 namespace attend::cli {
 namespace {
@@ -269,29 +270,45 @@ int finish(const RunOptions& options, Prepared& prepared, std::vector<Result>& r
 }
 
 /// The cores of this machine are shared by its ranks.
-std::int64_t threads_of(const RunOptions& options, const RingSession* ring) {
-  if (options.threads > 0 || ring == nullptr) return options.threads;
-  return std::max(1, cpu_threads() / ring->local_size());
+void set_threads_of_rank(const RunOptions& options, int ranks_here) {
+  set_threads(options.threads > 0 ? options.threads : std::max(1, cpu_threads() / ranks_here));
 }
 
-}  // namespace
-
-int run(const RunOptions& options) {
-  const std::unique_ptr<RingSession> ring = options.ring ? join_ring() : nullptr;
+/// The whole command on one rank, or without a ring.
+int run_rank(const RunOptions& options, RingSession* ring) {
   const bool is_first = ring == nullptr || ring->is_first();
-  set_threads(threads_of(options, ring.get()));
   Prepared prepared;
-  if (!done_on_every_rank(ring.get(), [&] { prepare(options, is_first, prepared); })) return kExitDone;
+  if (!done_on_every_rank(ring, [&] { prepare(options, is_first, prepared); })) return kExitDone;
   std::vector<Result> results;
-  const bool is_done = done_on_every_rank(ring.get(), [&] {
+  const bool is_done = done_on_every_rank(ring, [&] {
     try {
-      results = compute(options, prepared, ring.get());
+      results = compute(options, prepared, ring);
     } catch (const Error& error) {
       throw renamed(error, prepared.job.names);
     }
   });
   if (!is_done) return kExitDone;
   return is_first ? finish(options, prepared, results) : kExitDone;
+}
+
+}  // namespace
+
+int run(const RunOptions& options) {
+  if (!options.ring) {
+    set_threads(options.threads);
+    return run_rank(options, nullptr);
+  }
+  if (options.ranks == 0) {
+    const std::unique_ptr<RingSession> ring = join_ring();
+    set_threads_of_rank(options, ring->local_size());
+    return run_rank(options, ring.get());
+  }
+  if (is_of_mpirun()) {
+    throw Error(ErrorCode::kInvalidArgument, "--ranks: given under mpirun, whose -n says it; allowed without it");
+  }
+  const int ranks = static_cast<int>(options.ranks);
+  set_threads_of_rank(options, ranks);
+  return on_threads(ranks, [&](RingSession& ring) { return run_rank(options, &ring); });
 }
 
 }  // namespace attend::cli

@@ -211,7 +211,7 @@ ATTEND_API void set_cpu_threads(int threads);
 /// What the `cpu` backend multiplies bfloat16 tensors by here: "AMX" (Intel, 4th generation Xeon and later),
 /// "AVX512_BF16" (AMD, Zen 4 and later), or "float32" units. The environment variable ATTEND_CPU_BF16_DOT decides
 /// otherwise (docs/building.md), and can make it "emulated AMX".
-/// @throws Error where it holds no value that it has.
+/// @throws Error where that names no unit, or one that this processor or the SIMD target lacks.
 [[nodiscard]] ATTEND_API std::string cpu_bf16_unit();
 
 }  // namespace attend

@@ -7,6 +7,7 @@ takes NumPy arrays, torch tensors, or CPU arrays of any framework that speaks DL
 
 from attend._activation import activate, restore
 from attend._api import attention, attention_qkvpacked, attention_varlen, backward, forward
+from attend._cache import cache_clear, cache_info
 from attend._core import __version__
 from attend._errors import ArgumentError, Error, RunError, UnsupportedError
 from attend._info import backends, cpu_bf16_unit, cpu_simd_target, cpu_threads, gpus, memory
@@ -25,6 +26,8 @@ __all__ = [
     "attention_varlen",
     "backends",
     "backward",
+    "cache_clear",
+    "cache_info",
     "cpu_bf16_unit",
     "cpu_simd_target",
     "cpu_threads",

@@ -39,6 +39,20 @@ class Memory(TypedDict):
     reserved: int
     reserved_peak: int
 
+class CacheTotals(TypedDict):
+    files: int
+    bytes: int
+
+class CachedKernel(CacheTotals):
+    name: str
+    arch: str
+    last_used: float
+
+class CacheInfo(CacheTotals):
+    folder: Optional[str]
+    limit_bytes: Optional[int]
+    kernels: list[CachedKernel]
+
 EXTRAS_FIELDS: tuple[str, ...]
 SETTINGS_FIELDS: tuple[str, ...]
 GRADIENTS_FIELDS: tuple[str, ...]
@@ -104,6 +118,9 @@ def order_streams(index: int, first: int, second: int, /) -> None: ...
 def backends() -> list[Backend]: ...
 def memory(index: int, reset: bool) -> Memory: ...
 def gpus() -> list[Gpu]: ...
+def cache_info() -> CacheInfo: ...
+def cache_clear() -> CacheTotals: ...
+def cache_text(limit_alone: bool, /) -> str: ...
 def scaled_softmax(
     in_: int,
     p: int,

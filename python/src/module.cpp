@@ -17,6 +17,7 @@
 
 #include "arguments.hpp"
 #include "attend/attention.hpp"
+#include "cache.hpp"
 #include "core/problem.hpp"
 #include "cpu/parallel.hpp"
 #include "exchange.hpp"
@@ -165,6 +166,7 @@ NB_MODULE(_core, m) {
   m.def("cpu_simd_target", &attend::cpu_simd_target);
   m.def("cpu_bf16_unit", &attend::cpu_bf16_unit);
   add_gpu_services(m);
+  add_cache(m);
   add_ring(m);
   add_short_way(m);
 }

@@ -105,6 +105,34 @@ def test_info():
     assert subprocess.run(command[:-1] + ["nothing"], check=False, capture_output=True).returncode == 2
 
 
+def test_the_cache_is_shown_limited_and_cleared(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTEND_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("ATTEND_CACHE_LIMIT", "2GiB")
+    version = tmp_path / attend.__version__
+    version.mkdir()
+    entry, foreign = version / f"simt_forward-sm_90a-{'a' * 32}.bin", version / "notes.txt"
+    entry.write_bytes(bytes(3000))
+    foreign.write_text("somebody's")
+    info = attend.cache_info()
+    assert (info["folder"], info["limit_bytes"], info["files"], info["bytes"]) == (str(tmp_path), 2 << 30, 1, 3000)
+    assert [(kernel["name"], kernel["arch"]) for kernel in info["kernels"]] == [("simt_forward", "sm_90a")]
+
+    def command(*arguments):
+        line = [sys.executable, "-m", "attend", "cache", *arguments]
+        return subprocess.run(line, capture_output=True, text=True, check=False)
+
+    assert "simt_forward" in command().stdout and "limit     2.0 GiB" in command("show").stdout
+    assert json.loads(command("--json").stdout) == info
+    assert command("limit").stdout.startswith("2.0 GiB (ATTEND_CACHE_LIMIT)")
+    monkeypatch.setenv("ATTEND_CACHE_LIMIT", "lots")
+    with pytest.raises(attend.ArgumentError, match="ATTEND_CACHE_LIMIT: 'lots', allowed: 0, unlimited"):
+        attend.cache_info()
+    refusal = command()
+    assert refusal.returncode == 2 and refusal.stderr.count("\n") == 1 and "ATTEND_CACHE_LIMIT" in refusal.stderr
+    assert attend.cache_clear() == {"files": 1, "bytes": 3000}
+    assert not entry.exists() and foreign.exists()
+
+
 @pytest.mark.parametrize("name", ["attention", "attention_varlen", "backward"])
 def test_every_parameter_is_documented_and_no_other(name):
     function = getattr(attend, name)

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
-#include "attend/error.hpp"
+#include "core/environment.hpp"
 #include "cpu/bf16_amx.hpp"
 #include "cpu/kernels.hpp"
 
@@ -30,25 +30,18 @@ bool has_instruction() {
   return __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
 }
 
+/// Whether the processor has what the unit needs. Tiles are laid out for AVX-512's vectors, emulated ones too.
 bool has(Bf16Unit unit) {
+  if (unit == Bf16Unit::kNone) return true;
+  if (!std::string_view(simd_target_name()).starts_with("AVX3")) return false;
   if (unit == Bf16Unit::kDot) return has_instruction();
   return unit != Bf16Unit::kAmx || amx_available();
 }
 
+/// The fastest of the units that the processor has.
 Bf16Unit best_unit() {
   if (has(Bf16Unit::kAmx)) return Bf16Unit::kAmx;
   return has(Bf16Unit::kDot) && __builtin_cpu_is("amd") != 0 ? Bf16Unit::kDot : Bf16Unit::kNone;
-}
-
-/// What ATTEND_CPU_BF16_DOT asks for, where it can be had.
-Bf16Unit wished_unit(std::string_view wish) {
-  constexpr std::pair<std::string_view, Bf16Unit> kWishes[] = {
-      {"0", Bf16Unit::kNone}, {"1", Bf16Unit::kDot}, {"amx", Bf16Unit::kAmx}, {"emulated", Bf16Unit::kEmulatedAmx}};
-  for (const auto& [name, unit] : kWishes) {
-    if (wish == name) return has(unit) ? unit : Bf16Unit::kNone;
-  }
-  throw Error(ErrorCode::kInvalidArgument,
-              "ATTEND_CPU_BF16_DOT: '" + std::string(wish) + "', allowed: 0, 1, amx, emulated");
 }
 
 /// C's part of a block from its sums.
@@ -135,15 +128,6 @@ int next_vectors(std::int64_t left) {
 
 }  // namespace
 
-Bf16Unit bf16_unit() {
-  static const Bf16Unit unit = [] {
-    const char* wish = std::getenv("ATTEND_CPU_BF16_DOT");
-    const Bf16Unit wished = wish != nullptr && *wish != '\0' ? wished_unit(wish) : best_unit();
-    return std::string_view(simd_target_name()).starts_with("AVX3") ? wished : Bf16Unit::kNone;
-  }();
-  return unit;
-}
-
 void bf16_dot_gemm(const Bf16DotArgs& g) {
   if (bf16_unit() == Bf16Unit::kAmx) return amx_gemm(g);
   if (bf16_unit() == Bf16Unit::kEmulatedAmx) return emulated_amx_gemm(g);
@@ -174,13 +158,39 @@ void bf16_dot_gemm(const Bf16DotArgs& g) {
 
 #else  // not x86
 
-Bf16Unit bf16_unit() {
+namespace {
+
+bool has(Bf16Unit unit) {
+  return unit == Bf16Unit::kNone;
+}
+
+Bf16Unit best_unit() {
   return Bf16Unit::kNone;
 }
+
+}  // namespace
 
 void bf16_dot_gemm(const Bf16DotArgs& /*args*/) {}
 
 #endif
+
+Bf16Unit bf16_unit() {
+  static const Bf16Unit unit = [] {
+    constexpr std::pair<std::string_view, Bf16Unit> kUnits[] = {
+        {"0", Bf16Unit::kNone}, {"1", Bf16Unit::kDot}, {"amx", Bf16Unit::kAmx}, {"emulated", Bf16Unit::kEmulatedAmx}};
+    std::vector<std::string_view> allowed;
+    std::vector<Bf16Unit> units;
+    for (const auto& [name, candidate] : kUnits) {
+      if (!has(candidate)) continue;
+      allowed.push_back(name);
+      units.push_back(candidate);
+    }
+    const std::string remark = std::string(" on this processor with SIMD target ") + simd_target_name();
+    const auto wish = core::environment_choice("ATTEND_CPU_BF16_DOT", allowed, remark);
+    return wish ? units[*wish] : best_unit();
+  }();
+  return unit;
+}
 
 Bf16Registers::Bf16Registers() {
   if (bf16_unit() == Bf16Unit::kAmx) configure_amx();

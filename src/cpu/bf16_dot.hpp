@@ -6,8 +6,9 @@
 //    float32 multiply-add. On Intel it does not: measured on a Xeon with avx512_bf16 (model 207), 2 x 16 lanes every
 //    second cycle, half of what two float32 units do. So it is on for AMD processors that have it, off elsewhere.
 //
-// The environment variable ATTEND_CPU_BF16_DOT decides instead, where the SIMD target is AVX-512 (ATTEND_SIMD may have
-// made it another): 0 for neither, 1 for vdpbf16ps, amx, or emulated (amx with loops for its instructions, for tests).
+// The environment variable ATTEND_CPU_BF16_DOT decides instead: 0 for neither, 1 for vdpbf16ps, amx, or emulated (amx
+// with loops for its instructions, for tests). All but 0 need the SIMD target AVX-512 (ATTEND_SIMD may have made it
+// another).
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@ namespace attend::cpu {
 
 enum class Bf16Unit { kNone, kDot, kAmx, kEmulatedAmx };
 
-/// By what bf16_dot_gemm multiplies in this process. Fixed at the first call. kNone where ATTEND_CPU_BF16_DOT asks for
-/// what this processor lacks; throws where it is none of its values.
+/// By what bf16_dot_gemm multiplies in this process. Fixed at the first call. Throws where ATTEND_CPU_BF16_DOT asks for
+/// a unit that this processor lacks or that does not exist.
 Bf16Unit bf16_unit();
 
 /// Whether products of bf16 tensors go through bf16_dot_gemm in this process.

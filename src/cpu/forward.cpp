@@ -13,11 +13,11 @@
 #include <hwy/highway.h>
 
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
+#include "core/environment.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/panel-inl.hpp"
 #include "cpu/score_product-inl.hpp"
@@ -326,18 +326,12 @@ HWY_EXPORT(simd_target_name_target);
 
 void choose_simd_target() {
   static const bool chosen = [] {
-    const char* wish = std::getenv("ATTEND_SIMD");
-    if (wish == nullptr || *wish == '\0') return true;
-    std::string allowed;
-    for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-      if (std::strcmp(wish, hwy::TargetName(target)) == 0) {
-        hwy::SetSupportedTargetsForTest(target);
-        return true;
-      }
-      allowed += (allowed.empty() ? "" : ", ") + std::string(hwy::TargetName(target));
-    }
-    throw Error(ErrorCode::kInvalidArgument,
-                "ATTEND_SIMD: '" + std::string(wish) + "', allowed on this processor: " + allowed);
+    const std::vector<std::int64_t> targets = hwy::SupportedAndGeneratedTargets();
+    std::vector<std::string_view> names;
+    for (const std::int64_t target : targets) names.emplace_back(hwy::TargetName(target));
+    const auto wish = core::environment_choice("ATTEND_SIMD", names, " on this processor");
+    if (wish) hwy::SetSupportedTargetsForTest(targets[*wish]);
+    return true;
   }();
   (void)chosen;
 }

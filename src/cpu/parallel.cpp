@@ -12,6 +12,7 @@
 
 #include "attend/attention.hpp"
 #include "attend/error.hpp"
+#include "core/environment.hpp"
 
 namespace attend::cpu {
 namespace {
@@ -23,7 +24,7 @@ std::atomic<bool> is_child = false;
 /// OMP_NUM_THREADS (its first number), else the processors in the affinity mask. Not omp_get_max_threads(): any library
 /// in the process may have changed that, before or after this one was loaded.
 int threads_of_environment() {
-  const char* text = std::getenv("OMP_NUM_THREADS");
+  const char* text = core::environment("OMP_NUM_THREADS");
   const long wanted = text == nullptr ? 0 : std::strtol(text, nullptr, 10);
   const int threads = wanted > 0 ? static_cast<int>(std::min<long>(wanted, 1 << 16)) : omp_get_num_procs();
   return std::min(threads, omp_get_thread_limit());

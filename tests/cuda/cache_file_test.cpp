@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cuda/jit/cache_folder.hpp"
 #include "cuda/jit/disk_cache.hpp"
 #include "io/temp_folder.hpp"
 

@@ -40,12 +40,29 @@ TEST(NvtxDeathTest, WithoutAToolNothingIsLoaded) {
       testing::ExitedWithCode(0), "");
 }
 
-TEST(NvtxDeathTest, ALibraryThatIsNotThereCostsNothing) {
+TEST(NvtxDeathTest, AToolWithoutTheLibraryCostsNothing) {
+  EXPECT_EXIT(
+      {
+        ::setenv("NVTX_INJECTION64_PATH", "/nowhere/libtool.so", 1);
+        ::unsetenv("ATTEND_NVTX_PATH");
+        call();
+        std::_Exit(is_loaded() ? 1 : 0);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST(NvtxDeathTest, ANamedLibraryThatIsNotThereIsRefusedInOneLine) {
   EXPECT_EXIT(
       {
         ::setenv("ATTEND_NVTX_PATH", "/nowhere/libnvtx.so", 1);
-        call();
-        std::_Exit(is_loaded() ? 1 : 0);
+        try {
+          call();
+          std::_Exit(1);
+        } catch (const Error& error) {
+          const std::string line = error.what();
+          const bool good = line.find("ATTEND_NVTX_PATH: not found; searched /nowhere/libnvtx.so; unset it") == 0;
+          std::_Exit(good && line.find('\n') == std::string::npos ? 0 : 2);
+        }
       },
       testing::ExitedWithCode(0), "");
 }

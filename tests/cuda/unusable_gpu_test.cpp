@@ -80,6 +80,34 @@ TEST_F(UnusableGpu, IsShownAsUnsupportedByInfo) {
   EXPECT_THAT(gpu["lack"].get<std::string>(), HasSubstr("6.1"));
 }
 
+// What docs/operations.md says of the RTX 4090 (8.9), the B200 (10.0) and the RTX 5090 (12.0), and of older and newer
+// ones.
+TEST_F(UnusableGpu, ComputedByWhatItsGenerationHas) {
+  const auto chosen = [](int capability, const std::string& problem, const std::string& dtype, bool softcap) {
+    std::vector<std::string> line = {"info", "--explain", problem, "--dtype", dtype};
+    if (softcap) line.insert(line.end(), {"--softcap", "30"});
+    const std::string text = attend(line, capability, capability).out;
+    std::string names;
+    for (std::size_t at = text.find("\n* "); at != std::string::npos; at = text.find("\n* ", at + 1)) {
+      names += (names.empty() ? "" : " ") + text.substr(at + 3, text.find(' ', at + 3) - at - 3);
+    }
+    return names;  // forward backward
+  };
+  for (const int capability : {80, 89, 100, 120}) {
+    EXPECT_EQ(chosen(capability, "2,16,8192,128", "bf16", false), "mma_qreg_async sm80_backward") << capability;
+    EXPECT_EQ(chosen(capability, "2,16,8192,128", "f16", true), "sm80_forward sm80_backward") << capability;
+    EXPECT_EQ(chosen(capability, "2,16,2048,96", "bf16", false), "sm80_forward sm80_backward") << capability;
+    EXPECT_EQ(chosen(capability, "1,2,2048,512", "bf16", false), "sm80_forward simt") << capability;
+    EXPECT_EQ(chosen(capability, "2,16,2048,128", "f32", false), "fa2 fa2") << capability;
+    EXPECT_EQ(chosen(capability, "2,16,2048,128", "f32", true), "simt simt") << capability;
+  }
+  EXPECT_EQ(chosen(90, "2,16,8192,128", "bf16", true), "sm90_forward sm90_backward");
+  for (const int capability : {70, 75}) {
+    EXPECT_EQ(chosen(capability, "2,16,2048,64", "f16", false), "simt simt") << capability;
+    EXPECT_EQ(chosen(capability, "2,16,2048,128", "f32", false), "simt simt") << capability;
+  }
+}
+
 TEST_F(UnusableGpu, TheseKernelsRunBeforeCpAsync) {
   const auto text = attend({"info"}, 75, 75).out;
   const std::string line = text.substr(std::min(text.find("can use:"), text.size()));

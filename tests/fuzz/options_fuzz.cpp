@@ -27,10 +27,12 @@ struct Check {
     fuzz::require(options.repeat >= 1 && options.threads >= 0 && !options.compute.empty());
     fuzz::require(options.data.empty() != options.output_dir.empty());
     fuzz::require(options.data.empty() != options.q.empty());
+    fuzz::require(options.ranks >= 0 && (options.ranks == 0 || options.ring));
   }
   void operator()(const cli::BenchOptions& options) const {
     check(options.attention);
     fuzz::require(options.repeat >= 1 && !options.computes.empty() && options.max_seconds >= 0);
+    fuzz::require(!options.problem || io::parse_folder_name(io::folder_name(*options.problem)) == *options.problem);
   }
   void operator()(const cli::CompileOptions& options) const {
     fuzz::require(!options.archs.empty() && !options.compute.empty());
@@ -54,6 +56,9 @@ struct Check {
     fuzz::require(options.repeat >= 1 && options.ranks >= 0 && options.threads >= 0);
     fuzz::require(options.ranks > 0 || !options.explain);
     fuzz::require(io::parse_folder_name(io::folder_name(options.spec)) == options.spec);
+  }
+  void operator()(const cli::CacheOptions& options) const {
+    fuzz::require(!options.json || options.action != cli::CacheOptions::Action::kClear);
   }
   void operator()(const cli::Message& message) const { fuzz::require(!message.text.empty()); }
 };

@@ -170,8 +170,32 @@ TEST_F(BadInput, UnknownSimdTarget) {
 
 TEST_F(BadInput, UnknownBf16Unit) {
   const auto wish = [] { ::setenv("ATTEND_CPU_BF16_DOT", "fast", 1); };
-  refuses("run --data @/B1_H2_S8_D4", "ATTEND_CPU_BF16_DOT: 'fast'", "allowed: 0, 1, amx, emulated", wish);
-  refuses("info", "ATTEND_CPU_BF16_DOT: 'fast'", "allowed: 0, 1, amx, emulated", wish);
+  refuses("run --data @/B1_H2_S8_D4", "ATTEND_CPU_BF16_DOT: 'fast'", "allowed on this processor with SIMD target",
+          wish);
+  refuses("info", "ATTEND_CPU_BF16_DOT: 'fast'", "allowed on this processor with SIMD target", wish);
+  EXPECT_EQ(run_attend({"info"}, wish).out, "") << "nothing is said before the refusal";
+}
+
+TEST_F(BadInput, UnitsThatTheSimdTargetLacks) {
+  for (const char* unit : {"1", "amx", "emulated"}) {
+    const auto wish = [unit] {
+      ::setenv("ATTEND_SIMD", "SSE4", 1);
+      ::setenv("ATTEND_CPU_BF16_DOT", unit, 1);
+    };
+    refuses("run --data @/B1_H2_S8_D4", "ATTEND_CPU_BF16_DOT: '" + std::string(unit) + "'", "with SIMD target SSE4: 0",
+            wish);
+  }
+}
+
+TEST_F(BadInput, WordsOfTheKernelCachesVariables) {
+  const auto wish = [](const char* name, const char* value) { return [=] { ::setenv(name, value, 1); }; };
+  refuses("compile", "ATTEND_LOG: 'kernels'", "allowed: compile", wish("ATTEND_LOG", "kernels"));
+  refuses("compile", "ATTEND_LOG: ''", "allowed: compile", wish("ATTEND_LOG", "compile,"));
+  refuses("compile", "ATTEND_CACHE_LIMIT: 'plenty'", "allowed: 0, unlimited, a number of bytes",
+          wish("ATTEND_CACHE_LIMIT", "plenty"));
+  for (const char* action : {"show", "clear", "limit"}) {
+    refuses(std::string("cache ") + action, "ATTEND_CACHE_LIMIT: '-1'", "allowed: 0", wish("ATTEND_CACHE_LIMIT", "-1"));
+  }
 }
 
 TEST_F(BadInput, HeadsThatDoNotDivide) {

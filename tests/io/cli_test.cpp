@@ -254,6 +254,42 @@ TEST_F(Cli, Bench) {
   EXPECT_EQ(rows[7]["Hkv"], 2);
 }
 
+TEST_F(Cli, BenchOfOneProblem) {
+  succeed("bench --problem 1,4,24,8 --num_heads_kv 2 --compute cpu,reference --repeat 2 --causal --json @/b.json");
+  const json rows = json_file("b.json");
+  ASSERT_EQ(rows.size(), 4U);
+  EXPECT_EQ(rows[0]["Hkv"], 2);
+  EXPECT_EQ(rows[0]["dtype"], "f32");
+}
+
+TEST_F(Cli, CacheShowsClearsAndLimits) {
+  const auto cache = [this](const std::vector<std::string>& arguments, const char* limit) {
+    return run_attend(arguments, [this, limit] {
+      ::setenv("ATTEND_CACHE_DIR", (folder_ / "cache").c_str(), 1);
+      ::setenv("ATTEND_CACHE_LIMIT", limit, 1);
+    });
+  };
+  const fs::path version = folder_ / "cache" / "0.1.0";
+  const std::string key(32, 'a');
+  fs::create_directories(version);
+  write_file(version / ("sm90_forward-sm_90a-" + key + ".bin"), std::string(2048, 'x'));
+  write_file(version / "notes.txt", "somebody's");
+  const ProgramResult shown = cache({"cache"}, "2GiB");
+  EXPECT_EQ(shown.status, 0) << shown.err;
+  EXPECT_THAT(shown.out,
+              testing::AllOf(HasSubstr((folder_ / "cache").string()), HasSubstr("limit     2.0 GiB\n"),
+                             HasSubstr("2.0 KiB in 1 file\n"), HasSubstr("sm90_forward"), HasSubstr("sm_90a")));
+  const json object = json::parse(cache({"cache", "--json"}, "unlimited").out);
+  EXPECT_EQ(object["bytes"], 2048);
+  EXPECT_TRUE(object["limit_bytes"].is_null());
+  EXPECT_EQ(object["kernels"][0]["name"], "sm90_forward");
+  EXPECT_THAT(cache({"cache", "limit"}, "512MiB").out, testing::StartsWith("512.0 MiB (ATTEND_CACHE_LIMIT)\n"));
+  EXPECT_THAT(cache({"cache", "limit"}, "").out, testing::StartsWith("1.0 GiB (the default)\n"));
+  EXPECT_THAT(cache({"cache", "clear"}, "").out, HasSubstr("removed 2.0 KiB in 1 file from"));
+  EXPECT_THAT(cache({"cache"}, "").out, HasSubstr("0 bytes in 0 files"));
+  EXPECT_TRUE(fs::exists(version / "notes.txt"));
+}
+
 TEST_F(Cli, Info) {
   EXPECT_THAT(succeed("info").out, HasSubstr("backends"));
   const json object = json::parse(succeed("info --json").out);

@@ -123,12 +123,35 @@ TEST(Options, Bench) {
   EXPECT_EQ(full.dtype, DType::kF16);
 }
 
+TEST(Options, BenchTakesOneProblemInsteadOfAGrid) {
+  const auto plain = parsed<cli::BenchOptions>("bench --problem 2,16,128,64");
+  ASSERT_TRUE(plain.problem.has_value());
+  EXPECT_EQ(io::folder_name(*plain.problem), "B2_H16_S128_D64");  // f32, as with a grid
+  EXPECT_EQ(plain.dtype, DType::kF32);
+  const auto full = parsed<cli::BenchOptions>(
+      "bench --problem 1,8,3,64 --num_heads_kv 2 --seq_len_k 9 --head_dim_v 32 --dtype bf16 --causal --softcap 5");
+  EXPECT_EQ(io::folder_name(*full.problem), "B1_H8_Hkv2_Sq3_Sk9_D64_Dv32_bf16");
+  EXPECT_TRUE(full.attention.causal);
+  EXPECT_EQ(full.attention.softcap, 5);
+  EXPECT_FALSE(parsed<cli::BenchOptions>("bench --softcap 5").problem.has_value());
+  EXPECT_EQ(parsed<cli::BenchOptions>("bench --softcap 5").attention.softcap, 5);
+}
+
+TEST(Options, CacheShowsUnlessToldOtherwise) {
+  using Action = cli::CacheOptions::Action;
+  EXPECT_EQ(parsed<cli::CacheOptions>("cache").action, Action::kShow);
+  EXPECT_EQ(parsed<cli::CacheOptions>("cache show").action, Action::kShow);
+  EXPECT_EQ(parsed<cli::CacheOptions>("cache clear").action, Action::kClear);
+  EXPECT_EQ(parsed<cli::CacheOptions>("cache limit").action, Action::kLimit);
+  EXPECT_TRUE(parsed<cli::CacheOptions>("cache --json").json);
+}
+
 TEST(Options, HelpAndVersion) {
   for (const char* line :
        {"--help", "-h", "--version", "run --help", "generate -h", "bench --help", "compile --help", "info --help"}) {
     EXPECT_FALSE(parsed<cli::Message>(line).text.empty()) << line;
   }
-  for (const char* command : {"generate", "run", "bench", "compile", "ring"}) {
+  for (const char* command : {"generate", "run", "bench", "compile", "ring", "cache"}) {
     EXPECT_THAT(parsed<cli::Message>(std::string(command) + " --help").text, HasSubstr("Examples:"));
   }
 }
@@ -167,8 +190,16 @@ TEST(Options, RefusalsNameFlagValueAndWhatIsAllowed) {
       {"bench --compute cpu,", "--compute: ''", "auto, cpu, reference"},
       {"bench --device tpu", "--device: 'tpu'", "auto, cpu, cuda"},
       {"bench --device tpu", "--device: 'tpu'", "cpu, cuda"},
-      {"transmogrify", "command: 'transmogrify'", "generate, run, bench, compile, ladder, sweep, ring, info"},
-      {"", "no command", "generate, run, bench, compile, ladder, sweep, ring, info"},
+      {"transmogrify", "command: 'transmogrify'", "generate, run, bench, compile, ladder, sweep, ring, cache, info"},
+      {"", "no command", "generate, run, bench, compile, ladder, sweep, ring, cache, info"},
+      {"bench --problem 1,2,3", "--problem: '1,2,3'", "B,H,S,D, four integers"},
+      {"bench --problem 1,2,3,4 --grid seed", "--grid: given with --problem", "without it"},
+      {"bench --num_heads_kv 2", "--num_heads_kv: given without --problem", "allowed with it"},
+      {"bench --seq_len_k 2", "--seq_len_k: given without --problem", "allowed with it"},
+      {"run --data d --ranks 2", "--ranks: given without --ring", "allowed with it"},
+      {"run --data d --ring zigzag --ranks 0", "--ranks: '0'", "from 1 to 4096"},
+      {"cache clera", "action: 'clera'", "show, clear, limit"},
+      {"cache clear --json", "--json: given with clear", "show, limit"},
       {"compile --arch sm_91", "--arch: 'sm_91'", "sm_90a"},
       {"compile --arch sm_80,", "--arch: ''", "sm_90a"},
       {"compile --compute nope", "--compute: 'nope'", "all, standard, naive, tiled"},

@@ -1,4 +1,4 @@
-// attend run --ring: the processes of an mpirun write what one process writes.
+// attend run --ring: threads, and the processes of an mpirun, write what one rank writes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,8 +14,6 @@ namespace attend::test {
 namespace {
 
 using testing::HasSubstr;
-
-#ifdef ATTEND_MPIEXEC
 
 std::vector<float> floats(const std::filesystem::path& path) {
   const std::string bytes = read_file(path);
@@ -58,6 +56,42 @@ class RingCli : public testing::Test {
   static constexpr const char* kName = "B2_H4_Hkv2_Sq45_Sk61_D16";
   TempFolder folder_;
 };
+
+TEST_F(RingCli, ThreadsWriteTheFilesOfOneRank) {
+  const struct {
+    int num_ranks;
+    const char* ring;
+    const char* options;
+  } cases[] = {{4, "zigzag", "--causal"},
+               {3, "striped --algorithm all_gather", ""},
+               {2, "contiguous", "--dropout_p 0.3"},
+               {1, "zigzag", ""}};
+  for (const auto& [num_ranks, ring, options] : cases) {
+    const std::string line = " --mode both --check " + std::string(options) + " --data ";
+    ASSERT_EQ(run_attend_line("run" + line + data("one")).status, 0);
+    const auto json = folder_ / "result.json";
+    const ProgramResult result = run_attend_line("run --json " + json.string() + " --ring " + ring + " --ranks " +
+                                                 std::to_string(num_ranks) + line + data("ring"));
+    ASSERT_EQ(result.status, 0) << result.out << result.err;
+    EXPECT_EQ(count(result.out, "wrote O.bin, logsumexp.bin, dQ.bin, dK.bin, dV.bin"), 1) << result.out;
+    expect_same_files({"O.bin", "logsumexp.bin", "dQ.bin", "dK.bin", "dV.bin"});
+    EXPECT_EQ(nlohmann::json::parse(read_file(json))[1]["ranks"], num_ranks);
+  }
+}
+
+TEST_F(RingCli, ARefusalOfThreadsIsOneLine) {
+  const ProgramResult missing =
+      run_attend_line("run --ring zigzag --ranks 3 --data " + (folder_ / "B1_H1_S8_D8").string());
+  EXPECT_EQ(missing.status, 2);
+  EXPECT_EQ(count(missing.err, "\n"), 1) << missing.err;
+  const ProgramResult blocked =
+      run_attend_line("run --ring zigzag --ranks 2 --json /nonexistent/a/b.json --data " + data("ring"));
+  EXPECT_EQ(blocked.status, 2);
+  EXPECT_EQ(count(blocked.err, "/nonexistent/a/b.json"), 1) << blocked.err;
+  EXPECT_EQ(blocked.out, "");
+}
+
+#ifdef ATTEND_MPIEXEC
 
 TEST_F(RingCli, WritesTheFilesOfOneProcess) {
   const struct {
@@ -111,6 +145,8 @@ TEST_F(RingCli, OneRankSaysWhatAllRefuse) {
   const ProgramResult blocked = on_ranks(2, "run --ring zigzag --json /nonexistent/a/b.json --data " + data("ring"));
   EXPECT_EQ(blocked.status, 2);
   EXPECT_EQ(count(blocked.err, "/nonexistent/a/b.json"), 1) << blocked.err;
+  const ProgramResult twice = on_ranks(2, "run --ring zigzag --ranks 2 --data " + data("ring"));
+  EXPECT_THAT(twice.err, HasSubstr("--ranks: given under mpirun, whose -n says it"));
 }
 
 #else
@@ -118,7 +154,7 @@ TEST_F(RingCli, OneRankSaysWhatAllRefuse) {
 TEST(RingCli, NeedsMpi) {
   const ProgramResult result = run_attend_line("run --ring zigzag --data B1_H1_S8_D8");
   EXPECT_EQ(result.status, 2);
-  EXPECT_THAT(result.err, HasSubstr("--ring: this program is built without MPI, allowed where MPI is installed"));
+  EXPECT_THAT(result.err, HasSubstr("--ring: this program is built without MPI, allowed with --ranks N"));
 }
 
 #endif

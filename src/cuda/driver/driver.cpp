@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
-
 #include "attend/error.hpp"
+#include "core/environment.hpp"
 #include "cuda/driver/shared_library.hpp"
 
 namespace attend::cuda {
@@ -16,8 +15,8 @@ constexpr DriverResult kNoDevice = 100;
 const Driver* loaded_driver = nullptr;
 
 Driver load_driver() {
-  const char* named = std::getenv("ATTEND_LIBCUDA_PATH");
-  const std::string file = named != nullptr && *named != '\0' ? named : "libcuda.so.1";
+  const char* named = core::environment("ATTEND_LIBCUDA_PATH");
+  const std::string file = named != nullptr ? named : "libcuda.so.1";
   const SharedLibrary library("libcuda (NVIDIA's driver)", {file},
                               "install the NVIDIA driver, or use a CPU backend (--compute cpu)");
   Driver d;

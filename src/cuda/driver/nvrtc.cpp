@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "attend/error.hpp"
+#include "core/environment.hpp"
 #include "cuda/driver/shared_library.hpp"
 
 namespace attend::cuda {
@@ -95,7 +96,7 @@ std::vector<std::string> Nvrtc::toolkit_include_folders() const {
   std::error_code error;
   const fs::path library = fs::canonical(path_, error).parent_path();  // lib64, targets/x86_64-linux/lib, or pip's lib
   if (!library.empty()) folders.push_back(library.parent_path() / "include");
-  if (const char* home = set_variable("CUDA_HOME")) folders.push_back(fs::path(home) / "include");
+  if (const char* home = core::environment("CUDA_HOME")) folders.push_back(fs::path(home) / "include");
   folders.emplace_back("/usr/local/cuda/include");
   for (const fs::path& folder : folders) {
     if (!fs::exists(folder / "crt" / "mma.h", error)) continue;  // mma.h alone is not enough: it includes that

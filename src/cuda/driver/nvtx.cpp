@@ -1,6 +1,7 @@
 #include "cuda/driver/nvtx.hpp"
 
 #include "attend/error.hpp"
+#include "core/environment.hpp"
 #include "cuda/driver/shared_library.hpp"
 
 namespace attend::cuda {
@@ -15,27 +16,31 @@ struct Nvtx {
 constexpr const char* kFileNames[] = {"libnvtx3interop.so.1", "libnvToolsExt.so.1"};
 constexpr const char* kVariable = "ATTEND_NVTX_PATH";
 
-Nvtx load() noexcept {
+Nvtx load() {
   Nvtx nvtx;
-  if (set_variable("NVTX_INJECTION64_PATH") == nullptr && set_variable(kVariable) == nullptr) return nvtx;
+  const bool is_named = core::environment(kVariable) != nullptr;
+  if (core::environment("NVTX_INJECTION64_PATH") == nullptr && !is_named) return nvtx;
   try {
-    const SharedLibrary library("NVTX", toolkit_candidates({kFileNames, "nvtx", kVariable}), "");
+    const SharedLibrary library(is_named ? "ATTEND_NVTX_PATH" : "NVTX",
+                                toolkit_candidates({kFileNames, "nvtx", kVariable}),
+                                "unset it, or name the library, its folder, or the root of a Python environment");
     nvtx.push = reinterpret_cast<int (*)(const char*)>(library.require("nvtxRangePushA"));
     nvtx.pop = reinterpret_cast<int (*)()>(library.require("nvtxRangePop"));
     return nvtx;
-  } catch (const std::exception&) {
+  } catch (const Error&) {
+    if (is_named) throw;
     return {};  // a time line without names is no reason to fail
   }
 }
 
-const Nvtx& loaded() noexcept {
+const Nvtx& loaded() {
   static const Nvtx kNvtx = load();
   return kNvtx;
 }
 
 }  // namespace
 
-bool NvtxRange::is_listened() noexcept {
+bool NvtxRange::is_listened() {
   return loaded().push != nullptr;
 }
 

@@ -1,6 +1,7 @@
 // NVTX: named ranges on the time line of a profiler (Nsight Systems). Its library is looked for at the first range, and
 // only where a tool has started the process (it sets NVTX_INJECTION64_PATH) or ATTEND_NVTX_PATH names the library (a
-// file, a folder, or the root of a Python environment). Else, and where there is none, a range is one comparison.
+// file, a folder, or the root of a Python environment). Else, and where a tool is there without the library, a range is
+// one comparison. Where ATTEND_NVTX_PATH names none, the first range throws.
 #pragma once
 
 #include <string>
@@ -22,7 +23,7 @@ class NvtxRange {
   NvtxRange& operator=(const NvtxRange&) = delete;
 
  private:
-  [[nodiscard]] static bool is_listened() noexcept;
+  [[nodiscard]] static bool is_listened();
   static void push(const std::string& name);
   static void pop();
 

@@ -5,9 +5,8 @@
 #include <fmt/ranges.h>
 #include <link.h>
 
-#include <cstdlib>
-
 #include "attend/error.hpp"
+#include "core/environment.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -84,14 +83,9 @@ void* SharedLibrary::require(const char* name) const {
   return address;
 }
 
-const char* set_variable(const char* name) noexcept {
-  const char* value = std::getenv(name);
-  return value != nullptr && *value != '\0' ? value : nullptr;
-}
-
 std::vector<std::string> toolkit_candidates(const ToolkitLibrary& library) {
   Candidates candidates(library);
-  if (const char* path = set_variable(library.variable)) {
+  if (const char* path = core::environment(library.variable)) {
     std::error_code error;
     if (!fs::is_directory(path, error)) return {path};
     candidates.add_folder(path);
@@ -100,11 +94,11 @@ std::vector<std::string> toolkit_candidates(const ToolkitLibrary& library) {
     return candidates.found;
   }
   candidates.found.assign(library.names.begin(), library.names.end());
-  if (const char* home = set_variable("CUDA_HOME")) candidates.add_folder(fs::path(home) / "lib64");
+  if (const char* home = core::environment("CUDA_HOME")) candidates.add_folder(fs::path(home) / "lib64");
   candidates.add_folder("/usr/local/cuda/lib64");
   const fs::path own = own_folder();
   if (!own.empty()) candidates.add_packages(own.parent_path());  // site-packages/attend/libattend.so
-  if (const char* environment = set_variable("VIRTUAL_ENV")) candidates.add_environment(environment);
+  if (const char* environment = core::environment("VIRTUAL_ENV")) candidates.add_environment(environment);
   return candidates.found;
 }
 

@@ -32,9 +32,6 @@ class SharedLibrary {
   std::string path_;
 };
 
-/// The value of an environment variable; null where it is unset or empty.
-[[nodiscard]] const char* set_variable(const char* name) noexcept;
-
 /// A library of the CUDA toolkit, which also comes as a pip package.
 struct ToolkitLibrary {
   std::span<const char* const> names;  ///< "libnvrtc.so.13", in the order in which they are tried

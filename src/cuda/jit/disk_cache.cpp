@@ -10,9 +10,11 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <utility>
 
+#include "cuda/jit/cache_folder.hpp"
 #include "cuda/jit/hash.hpp"
 
 namespace attend::cuda {
@@ -27,7 +29,7 @@ constexpr std::size_t kChecksumBytes = sizeof(Digest);
 constexpr std::size_t kChecksumAt = 8 + 4 + 4 + 8 + 8 + 8 + kKeyBytes;
 constexpr std::size_t kHeaderBytes = kChecksumAt + kChecksumBytes;
 constexpr std::size_t kMaxEntryBytes = std::size_t{1} << 30;  // no cubin comes near: a wrong length is not allocated
-constexpr std::string_view kTemporaryPrefix = ".tmp-";
+constexpr time_t kTouchAfter = 3600;  // seconds: a hit writes no more often that an entry was used
 
 void put(std::string& out, std::uint64_t number, int bytes) {
   for (int i = 0; i < bytes; ++i) out += static_cast<char>(number >> (8 * i));
@@ -60,6 +62,14 @@ struct Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 };
 
+/// Sets the time of last access, which a file system may not do by itself (noatime): the cache keeps what was used
+/// last. In a folder of somebody else's this fails, and the owner's uses count alone.
+void mark_used(int descriptor, const struct stat& status) {
+  if (std::time(nullptr) - status.st_atim.tv_sec < kTouchAfter) return;
+  const timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_NOW}, {.tv_sec = 0, .tv_nsec = UTIME_OMIT}};
+  (void)::futimens(descriptor, times);
+}
+
 /// The bytes of an entry's file. Nothing, and no reason, where there is no file.
 std::optional<std::string> read_entry(const fs::path& path, std::string& why) {
   // A link could lead anywhere, and a pipe would make us wait.
@@ -74,6 +84,7 @@ std::optional<std::string> read_entry(const fs::path& path, std::string& why) {
   if (why.empty() && status.st_uid != ::geteuid() && status.st_uid != 0) why = "it belongs to another user";
   if (why.empty() && static_cast<std::size_t>(status.st_size) > kMaxEntryBytes) why = "too long";
   if (!why.empty()) return std::nullopt;
+  mark_used(file.value, status);
   std::string bytes(static_cast<std::size_t>(status.st_size), '\0');
   std::size_t done = 0;
   while (done < bytes.size()) {
@@ -96,17 +107,6 @@ bool write_synced(int descriptor, std::string_view bytes) {
   return ::fsync(descriptor) == 0;
 }
 
-/// Removes what killed processes left: no writer takes an hour.
-void remove_stale_temporaries(const fs::path& folder) {
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    if (!at->path().filename().string().starts_with(kTemporaryPrefix)) continue;
-    std::error_code gone;  // somebody else may be tidying up too
-    const auto written = at->last_write_time(gone);
-    if (!gone && fs::file_time_type::clock::now() - written > std::chrono::hours(1)) fs::remove(at->path(), gone);
-  }
-}
-
 /// 0, or errno.
 int publish(const fs::path& target, std::string_view bytes) {
   static std::atomic<unsigned> counter = 0;
@@ -127,11 +127,6 @@ int publish(const fs::path& target, std::string_view bytes) {
   }
   if (failure != 0) ::unlink(temporary.c_str());
   return failure;
-}
-
-const char* variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
 }  // namespace
@@ -176,7 +171,11 @@ std::optional<CacheEntry> decode_entry(std::string_view bytes, const std::string
   return entry;
 }
 
-DiskCache::DiskCache(fs::path folder, Warn warn) : folder_(std::move(folder)), warn_(std::move(warn)) {}
+DiskCache::DiskCache(const fs::path& root, std::string_view version, std::uint64_t limit, Warn warn)
+    : root_(root),
+      folder_(root.empty() || limit == 0 ? fs::path() : root / version),
+      limit_(limit),
+      warn_(std::move(warn)) {}
 
 std::optional<CacheEntry> DiskCache::load(const std::string& file_name, const std::string& key) {
   if (folder_.empty()) return std::nullopt;
@@ -190,28 +189,21 @@ std::optional<CacheEntry> DiskCache::load(const std::string& file_name, const st
 
 void DiskCache::store(const std::string& file_name, const std::string& key, const CacheEntry& entry) {
   if (folder_.empty()) return;
-  const int failure = publish(folder_ / file_name, encode_entry(key, entry));
+  const std::string bytes = encode_entry(key, entry);
+  if (bytes.size() > limit_) return;
+  const int failure = publish(folder_ / file_name, bytes);
   if (failure == 0) {
     remove_stale_temporaries(folder_);
+    (void)keep_within(root_, limit_);
   } else {
     warn_(fmt::format("{}: cannot write ({}): compiled kernels stay in memory only", folder_.string(),
                       std::strerror(failure)));
   }
 }
 
-void DiskCache::leave_text(const std::string& file_name, const std::string& text) const {
-  if (!folder_.empty()) (void)publish(folder_ / file_name, text);
-}
-
-fs::path cache_root_from_environment() {
-  if (const char* own = variable("ATTEND_CACHE_DIR")) return own;
-  if (const char* xdg = variable("XDG_CACHE_HOME"); xdg != nullptr && fs::path(xdg).is_absolute()) {
-    return fs::path(xdg) / "attend";
-  }
-  if (const char* home = variable("HOME"); home != nullptr && fs::path(home).is_absolute()) {
-    return fs::path(home) / ".cache" / "attend";
-  }
-  return {};
+void DiskCache::leave_text(const std::string& file_name, const std::string& text) {
+  if (folder_.empty() || text.size() > limit_) return;
+  if (publish(folder_ / file_name, text) == 0) (void)keep_within(root_, limit_);
 }
 
 }  // namespace attend::cuda

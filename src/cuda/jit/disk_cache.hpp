@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -35,28 +36,29 @@ class DiskCache {
  public:
   using Warn = std::function<void(const std::string&)>;
 
-  /// @param folder  of this version's entries, made when the first one is stored; empty: nothing is kept
-  /// @param warn    told, in one line, of an entry that was damaged and of a folder that cannot be written
-  DiskCache(std::filesystem::path folder, Warn warn);
+  /// @param root     made when the first entry is stored; empty: nothing is kept
+  /// @param version  the library's, whose entries lie in a folder of their own
+  /// @param limit    bytes that the files of all versions may take; 0: nothing is kept, and nothing looked for
+  /// @param warn     told, in one line, of an entry that was damaged and of a folder that cannot be written
+  DiskCache(const std::filesystem::path& root, std::string_view version, std::uint64_t limit, Warn warn);
 
   /// The entry of `key`, or nothing.
   [[nodiscard]] std::optional<CacheEntry> load(const std::string& file_name, const std::string& key);
 
-  /// Writes the entry to a temporary name, syncs it, and renames it: readers see all of it or nothing.
+  /// Writes the entry to a temporary name, syncs it, and renames it: readers see all of it or nothing. Removes the
+  /// least recently used entries where there are too many then; of an entry beyond the limit by itself nothing is
+  /// written.
   void store(const std::string& file_name, const std::string& key, const CacheEntry& entry);
 
   /// Writes a text for people beside the entries; where that fails, nothing happens.
-  void leave_text(const std::string& file_name, const std::string& text) const;
+  void leave_text(const std::string& file_name, const std::string& text);
 
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
 
  private:
-  std::filesystem::path folder_;
+  std::filesystem::path root_, folder_;
+  std::uint64_t limit_;
   Warn warn_;
 };
-
-/// Where the environment wants the cache: $ATTEND_CACHE_DIR, else $XDG_CACHE_HOME/attend, else $HOME/.cache/attend;
-/// empty where none of them is set.
-[[nodiscard]] std::filesystem::path cache_root_from_environment();
 
 }  // namespace attend::cuda

@@ -2,24 +2,18 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <string_view>
 
 #include "attend/version.hpp"
+#include "core/environment.hpp"
 #include "cuda/driver/nvrtc.hpp"
 
 namespace attend::cuda {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Entries of different versions lie apart.
-fs::path version_folder(const fs::path& root) {
-  return root.empty() ? root : root / ATTEND_VERSION_STRING;
-}
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -40,24 +34,15 @@ std::vector<std::string> options_of(const Program& program, const Nvrtc& nvrtc) 
   return options;
 }
 
-bool log_has(std::string_view wanted) {
-  const char* value = std::getenv("ATTEND_LOG");
-  std::string_view rest = value == nullptr ? "" : value;
-  while (!rest.empty()) {
-    const std::size_t comma = std::min(rest.find(','), rest.size());
-    if (rest.substr(0, comma) == wanted) return true;
-    rest.remove_prefix(std::min(comma + 1, rest.size()));
-  }
-  return false;
-}
-
 }  // namespace
 
 JitOptions jit_options_from_environment() {
   JitOptions options;
   options.cache_root = cache_root_from_environment();
-  if (const char* folder = std::getenv("ATTEND_KERNEL_DIR")) options.kernel_dir = folder;
-  options.log_compiles = log_has("compile");
+  options.cache_limit = cache_limit_from_environment();
+  if (const char* folder = core::environment("ATTEND_KERNEL_DIR")) options.kernel_dir = folder;
+  constexpr std::string_view kLogs[] = {"compile"};
+  options.log_compiles = !core::environment_list("ATTEND_LOG", kLogs).empty();
   return options;
 }
 
@@ -67,9 +52,9 @@ Jit& Jit::instance() {
 }
 
 Jit::Jit(JitOptions options)
-    : options_(std::move(options)), disk_(version_folder(options_.cache_root), [this](const std::string& message) {
-        warn(message.substr(0, message.find('(')), message);
-      }) {
+    : options_(std::move(options)),
+      disk_(options_.cache_root, ATTEND_VERSION_STRING, options_.cache_limit,
+            [this](const std::string& message) { warn(message.substr(0, message.find('(')), message); }) {
   if (!options_.print) {
     options_.print = [](const std::string& line) { std::fputs(("attend: " + line + "\n").c_str(), stderr); };
   }

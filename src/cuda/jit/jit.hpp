@@ -3,12 +3,13 @@
 //   const std::shared_ptr<const CompiledKernel> code = Jit::instance().compile(spec);
 //   const std::shared_ptr<const Kernel> kernel = Jit::instance().load(spec, device);
 //
-// Environment, read once by instance(): ATTEND_CACHE_DIR (where entries are kept), ATTEND_KERNEL_DIR (a folder to read
-// kernels/ from instead of the library), ATTEND_LOG=compile (one line on stderr for each kernel made or found, and the
-// generated program beside its machine code).
+// Environment, read once by instance(): ATTEND_CACHE_DIR (where entries are kept), ATTEND_CACHE_LIMIT (how many bytes
+// of them), ATTEND_KERNEL_DIR (a folder to read kernels/ from instead of the library), ATTEND_LOG=compile (one line on
+// stderr for each kernel made or found, and the generated program beside its machine code).
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "cuda/driver/kernel.hpp"
+#include "cuda/jit/cache_folder.hpp"
 #include "cuda/jit/disk_cache.hpp"
 #include "cuda/jit/kernel_spec.hpp"
 #include "cuda/jit/once_map.hpp"
@@ -39,13 +41,14 @@ struct CompiledKernel {
 
 /// Where a Jit keeps and finds things.
 struct JitOptions {
-  std::filesystem::path cache_root;  ///< empty: memory only
-  std::filesystem::path kernel_dir;  ///< empty: the embedded sources
+  std::filesystem::path cache_root;                ///< empty: memory only
+  std::uint64_t cache_limit = kDefaultCacheLimit;  ///< bytes on disk; 0: memory only
+  std::filesystem::path kernel_dir;                ///< empty: the embedded sources
   bool log_compiles = false;
   std::function<void(const std::string&)> print;  ///< warnings and the log, a line without its end each; unset: stderr
 };
 
-/// The options that the environment asks for.
+/// The options that the environment asks for. @throws Error for a value that is not allowed.
 [[nodiscard]] JitOptions jit_options_from_environment();
 
 /// A run-time compiler with its caches. Thread-safe: a thread waits only for a compile of the very variant it wants.

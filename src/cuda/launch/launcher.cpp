@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string_view>
 #include <vector>
 
+#include "core/environment.hpp"
 #include "core/problem_checks.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
@@ -28,10 +28,8 @@ void check_grids(const Family& family, const core::Problem& p, const Choice& cho
 
 /// Reads the offsets back and looks at them, where ATTEND_CHECK=1 asks for it. Waits for the stream.
 void check_varlen(const core::Problem& p, StreamHandle stream) {
-  static const bool wanted = [] {
-    const char* value = std::getenv("ATTEND_CHECK");
-    return value != nullptr && std::string_view(value) == "1";
-  }();
+  constexpr std::string_view kAllowed[] = {"0", "1"};
+  static const bool wanted = core::environment_choice("ATTEND_CHECK", kAllowed) == std::size_t{1};
   if (!wanted || !p.varlen) return;
   const auto fetch = [&](const std::int32_t* offsets) {
     std::vector<std::int32_t> host(static_cast<std::size_t>(p.num_sequences) + 1);
