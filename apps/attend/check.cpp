@@ -13,6 +13,7 @@
 
 #include "core/elements.hpp"
 #include "cpu/reference.hpp"
+#include "interrupt.hpp"
 #include "progress.hpp"
 #include "standard.hpp"
 
@@ -34,6 +35,7 @@ void parallel_for(std::int64_t count, Progress& progress, const std::function<vo
   const auto work = [&] {
     for (std::int64_t i = next++; i < count; i = next++) {
       try {
+        stop_if_interrupted();
         task(i);
       } catch (...) {
         const std::lock_guard lock(mutex);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace attend::cli {
 namespace {
@@ -174,6 +175,44 @@ ResultFiles::ResultFiles(io::FileTransaction& transaction, const std::filesystem
 void ResultFiles::write(const std::vector<Result>& results) {
   if (json_) transaction_.append(*json_, to_json(results).dump(2) + "\n");
   if (csv_) transaction_.append(*csv_, to_csv(results));
+}
+
+namespace {
+
+void write_files(const std::vector<Result>& results, const std::filesystem::path& json,
+                 const std::filesystem::path& csv) {
+  io::FileTransaction files;
+  ResultFiles(files, json, csv).write(results);
+  files.commit();
+}
+
+/// The path where it can be replaced at any time, else none.
+std::filesystem::path replaceable(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) ? "" : path;
+}
+
+}  // namespace
+
+GrowingResultFiles::GrowingResultFiles(std::filesystem::path json, std::filesystem::path csv)
+    : json_(std::move(json)), csv_(std::move(csv)) {
+  io::FileTransaction files;  // without commit: only to see that it can be
+  const ResultFiles trial(files, json_, csv_);
+}
+
+void GrowingResultFiles::save(const std::vector<Result>& results) {
+  write_files(results, replaceable(json_), replaceable(csv_));
+}
+
+void GrowingResultFiles::finish(const std::vector<Result>& results) {
+  write_files(results, json_, csv_);
+}
+
+std::string GrowingResultFiles::text() const {
+  std::string names = replaceable(json_).string();
+  if (const auto csv = replaceable(csv_); !csv.empty()) names += (names.empty() ? "" : ", ") + csv.string();
+  return names.empty() ? "nothing was written" : "what was measured is in " + names;
 }
 
 }  // namespace attend::cli

@@ -69,4 +69,21 @@ class ResultFiles {
   std::optional<io::FileTransaction::Handle> json_, csv_;
 };
 
+/// --json and --csv of a long measurement: save() replaces both files by what there is so far, so that nothing that ends
+/// the program costs what it had measured. Places that are written to and not replaced (a pipe, /dev/stdout) get the
+/// results once, from finish().
+class GrowingResultFiles {
+ public:
+  /// @throws Error where a file cannot be written; it has not changed then.
+  GrowingResultFiles(std::filesystem::path json, std::filesystem::path csv);
+  void save(const std::vector<Result>& results);
+  void finish(const std::vector<Result>& results);
+
+  /// "what was measured is in b.json", or that it is nowhere.
+  [[nodiscard]] std::string text() const;
+
+ private:
+  std::filesystem::path json_, csv_;
+};
+
 }  // namespace attend::cli
