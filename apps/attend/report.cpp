@@ -71,6 +71,7 @@ Json to_json(const Result& r) {
     Json entry = {{"name", tensor.name}};
     put_errors(entry, tensor);
     entry["tolerance"] = tensor.tolerance;
+    if (std::isfinite(tensor.mse_tolerance)) entry["mse_tolerance"] = tensor.mse_tolerance;
     object["tensors"].push_back(std::move(entry));
   }
   return object;
@@ -153,13 +154,21 @@ std::string problem_text(const Result& r) {
   return text;
 }
 
+namespace {
+
+std::string verdict(const TensorError& t) {
+  return t.passed ? "PASS" : t.fault.empty() ? "FAIL" : "FAIL: " + t.fault;
+}
+
+}  // namespace
+
 std::string check_table(const std::vector<Result>& results) {
   std::string text = fmt::format("{:<10} {:>12} {:>12} {:>12} {:>12} {:>12}  {}\n", "tensor", "max abs err", "allowed",
                                  "mean abs err", "MSE", "max rel err", "result");
   for (const Result& result : results) {
     for (const TensorError& t : result.tensors) {
       text += fmt::format("{:<10} {:>12.2e} {:>12.2e} {:>12.2e} {:>12.2e} {:>12.2e}  {}\n", t.name, t.max_abs,
-                          t.tolerance, t.mean_abs, t.mse, t.max_rel, t.passed ? "PASS" : "FAIL");
+                          t.tolerance, t.mean_abs, t.mse, t.max_rel, verdict(t));
     }
   }
   return text + "(max rel err: the largest error over the reference's largest magnitude)\n";

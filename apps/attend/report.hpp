@@ -40,7 +40,8 @@ struct Result {
 /// window_left, window_right, softcap, dropout_p, threads, runs, ms (median), ms_min, ms_p25, ms_p75, tflops, gbps,
 /// sm_mhz (the GPU's clock, 0 on a CPU), device_name. Of a ring: ranks, sharding. If checked:
 /// max_abs_err, mean_abs_err, mse, max_rel_err (the largest of any tensor), passed (all of them) and `tensors`, a list
-/// of objects with name, the same five keys and tolerance. An infinite error is null, as JSON has no infinity.
+/// of objects with name, the same five keys, tolerance and, where it is judged, mse_tolerance. An infinite error is
+/// null, as JSON has no infinity.
 [[nodiscard]] nlohmann::ordered_json to_json(const std::vector<Result>& results);
 
 /// The same without `tensors`: a line of names, and a line for each result.
