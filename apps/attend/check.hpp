@@ -39,8 +39,8 @@ struct CheckReport {
 ///   f64       1e-12 max(1, M)
 ///   f32       O and logsumexp 1e-5 max(1, M), gradients 1e-4 M; at least 2 E; gradients N more
 ///   f16, bf16 2 E + (1e-5 + u) M; gradients N more; M, E and N of every 64 rows of a head, which are held to it alone
-/// E is the error of the plain algorithm in the same type; N is what rounding alone may do to a gradient of which little
-/// or nothing is left after a cancellation (both: standard.hpp); u is half a unit of the result's type, 2^-11 or 2^-8,
+/// E is the error of the plain algorithm in the same type; N is what rounding may do to a gradient of which little or
+/// nothing is left after a cancellation (both: standard.hpp); u is half a unit of the result's type, 2^-11 or 2^-8,
 /// whose M is at least the type's smallest normal number. E for f32, and N, are computed only where the rest is not
 /// enough. A factor that is a little wrong hides below the largest error of 16 bits, but not in all entries together:
 /// results of 16 bits with 64 rows and 512 entries or more also have to keep

@@ -70,8 +70,8 @@ class ResultFiles {
   std::optional<io::FileTransaction::Handle> json_, csv_;
 };
 
-/// --json and --csv of a long measurement: save() replaces both files by what there is so far, so that nothing that ends
-/// the program costs what it had measured. Places that are written to and not replaced (a pipe, /dev/stdout) get the
+/// --json and --csv of a long measurement: save() replaces both files by what there is so far, so that no end of the
+/// program costs what it had measured. Places that are written to and not replaced (a pipe, /dev/stdout) get the
 /// results once, from finish().
 class GrowingResultFiles {
  public:

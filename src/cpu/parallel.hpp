@@ -44,8 +44,8 @@ class InterruptPoint {
  public:
   /// After a step of the loop that computed this many scores.
   void after(std::int64_t scores) {
-    constexpr std::int64_t kOften = 1024;  // scores: tens of microseconds at the least
-    constexpr std::int64_t kStep = 16;     // of a step with no score
+    constexpr std::int64_t kOften = 1 << 14;  // scores: about a millisecond
+    constexpr std::int64_t kStep = 16;        // of a step with no score
     done_ += std::max<std::int64_t>(scores, 0) + kStep;
     if (done_ < kOften) return;
     done_ = 0;
@@ -74,8 +74,8 @@ void run_on_fresh_threads(std::int64_t num_tasks, int threads, const std::functi
 
 /// Calls body(task) for every task in [0, num_tasks), on up to `most_threads` threads, each next task to the first
 /// thread that is free. Tasks must not depend on each other. The first exception of a task is thrown again here. Where
-/// the caller's interrupt check ends the call, tasks that have not begun are left out, long ones end where they ask, and
-/// Interrupted is thrown.
+/// the caller's interrupt check ends the call, tasks that have not begun are left out, long ones end where they
+/// ask, and Interrupted is thrown.
 template <class Body>
 void parallel_for(std::int64_t num_tasks, int most_threads, Body body) {
   const int threads = static_cast<int>(std::min<std::int64_t>(num_tasks, most_threads));

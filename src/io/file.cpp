@@ -100,7 +100,7 @@ bool means_not_supported(const std::error_code& code) {
   return std::find(found.begin(), found.end(), code.value()) != found.end();
 }
 
-/// The living transactions, for abandon_unfinished_files(). The mutex is held while one of them changes what has a name.
+/// The living transactions, for abandon_unfinished_files(). The mutex is held while one of them changes names.
 /// Never destroyed: the thread that waits for signals may come at the very end of the process.
 struct Unfinished {
   std::mutex mutex;

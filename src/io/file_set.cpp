@@ -64,8 +64,8 @@ struct Entry {
   }
 };
 
-/// Text of a link in set/at, set/old or set/new to a file: relative where that lies beside the set, so that their folder
-/// can be moved.
+/// Text of a link in set/at, set/old or set/new to a file: relative where that lies beside the set, so that the
+/// folder of both can be moved.
 fs::path text_inside(const fs::path& set, const fs::path& to) {
   return folder_of(to) == folder_of(set) ? fs::path("..") / ".." / to.filename() : fs::absolute(to);
 }

@@ -1,4 +1,4 @@
-// New files that take the places of old ones all at the same moment, for every reader, also where the process is killed.
+// New files that take the places of old ones all at one moment, for every reader, also where the process is killed.
 //
 // A rename replaces one file at a time. Here a folder of the set's own, .attend-set-<id>, holds one link, `now`, which
 // says whether the old files or the new ones count:
