@@ -5,13 +5,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
+#include <limits>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
+#include "cpu/parallel.hpp"
 #include "cpu/work_list.hpp"
 #include "support/expect.hpp"
 
@@ -58,6 +63,65 @@ TEST(Fork, ChildComputesTheSameBits) {
   EXPECT_EQ(in_child(same_in_child), 0);
   EXPECT_EQ(in_child([&] { return in_child(same_in_child); }), 0) << "grandchild";
   expect_same_bits(run(in, "cpu"), want);  // and the parent goes on
+  set_cpu_threads(0);
+}
+
+std::atomic<bool> ends_calls = false;
+
+/// Seconds from the moment when the interrupt check says yes to the end of the call; -1 where the call came to its end.
+double seconds_to_end(const std::function<void()>& call) {
+  ends_calls = false;
+  cpu::set_interrupt_check([] { return ends_calls.load(); });
+  std::chrono::steady_clock::time_point asked;
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    asked = std::chrono::steady_clock::now();
+    ends_calls = true;
+  });
+  double seconds = -1;
+  try {
+    call();
+    later.join();
+  } catch (const cpu::Interrupted&) {
+    const auto now = std::chrono::steady_clock::now();
+    later.join();
+    seconds = std::chrono::duration<double>(now - asked).count();
+  }
+  cpu::set_interrupt_check(nullptr);
+  return seconds;
+}
+
+// One task of the reference takes many seconds, and of the fast backend's backward too: they ask inside of it.
+TEST(Interrupt, EndsLongTasksOfEveryBackend) {
+  if (thread_sanitized()) GTEST_SKIP() << "OpenMP's threads are not known to ThreadSanitizer";
+  set_cpu_threads(2);
+  const Inputs in = make_inputs(
+      {.heads_q = 2, .heads_k = 2, .seqlen_q = 8192, .seqlen_k = 16384, .head_dim = 64, .head_dim_v = 64, .seed = 73});
+  const Outputs out = make_outputs(in);
+  out.o.fill(0.5);
+  out.lse.fill(20);
+  const auto backward_by = [&](const char* compute) {
+    return [&in, &out, compute] {
+      for (int again = 0; again < 100; ++again) {
+        backward(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(), out.dq.view(),
+                 out.dk.view(), out.dv.view(), in.params(compute));
+      }
+    };
+  };
+  for (const char* compute : {"reference", "cpu_naive", "cpu"}) {
+    const double seconds = seconds_to_end(backward_by(compute));
+    EXPECT_TRUE(seconds >= 0 && seconds < 2) << compute << " backward: " << seconds;
+  }
+  for (const char* compute : {"reference", "cpu_naive"}) {
+    const double seconds = seconds_to_end(
+        [&] { forward(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &out.lse.view(), in.params(compute)); });
+    EXPECT_TRUE(seconds >= 0 && seconds < 2) << compute << " forward: " << seconds;
+  }
+  // NaN goes through the reference, also on the threads that did not make the call.
+  static_cast<float*>(in.dout.view().data)[0] = std::numeric_limits<float>::quiet_NaN();
+  static_cast<float*>(in.dout.view().data)[in.dout.view().stride[1]] = std::numeric_limits<float>::quiet_NaN();
+  const double seconds = seconds_to_end(backward_by("cpu"));
+  EXPECT_TRUE(seconds >= 0 && seconds < 2) << "cpu with NaN: " << seconds;
   set_cpu_threads(0);
 }
 

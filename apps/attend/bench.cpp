@@ -1,9 +1,12 @@
 // attend bench: the same problems for several backends, timed in turns.
 #include <fmt/format.h>
 
+#include <cstdio>
+
 #include "commands.hpp"
 #include "executor.hpp"
 #include "grid.hpp"
+#include "interrupt.hpp"
 #include "progress.hpp"
 #include "random_workload.hpp"
 #include "report.hpp"
@@ -39,7 +42,6 @@ void print_row(const Result& r) {
              dtype_name(r.dtype), r.options.causal ? "causal" : "full", time_text(r.timing.median_ms),
              time_text(r.timing.fastest_ms), speed_text(r.tflops), r.gbps,
              r.timing.sm_mhz > 0 ? fmt::format("{:.0f}", r.timing.sm_mhz) : "-");
-  std::fflush(stdout);
 }
 
 /// A backend that takes part in timing one problem.
@@ -87,12 +89,12 @@ std::vector<Result> time_problem(const BenchOptions& options, const Workload& w,
 }  // namespace
 
 int bench(const BenchOptions& options) {
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // rows can be seen as they come, in files and pipes too
   set_threads(options.threads);
   const std::vector<GridEntry> grid =
       options.problem ? std::vector<GridEntry>{{*options.problem}} : load_grid(options.grid, options.dtype);
   for (const GridEntry& entry : grid) require_memory_for(entry.spec);
-  io::FileTransaction files;
-  ResultFiles result_files(files, options.json, options.csv);
+  GrowingResultFiles result_files(options.json, options.csv);
 
   fmt::print("attend {}, {}, SIMD {}, {} threads\n", version(), cpu_model(), cpu_simd_target(), cpu_threads());
   const std::vector<Mode> modes = passes(options.mode);
@@ -116,13 +118,15 @@ int bench(const BenchOptions& options) {
         print_row(result);
         results.push_back(result);
       }
+      if (results.empty()) continue;
+      result_files.save(results);
+      set_interrupted_results(result_files.text());
       progress.advance();
       progress.hide();
     }
   }
   if (results.empty()) throw Error(ErrorCode::kUnsupported, "bench: no backend supports any of these problems");
-  result_files.write(results);
-  files.commit();
+  result_files.finish(results);
   return kExitDone;
 }
 

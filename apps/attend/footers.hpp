@@ -10,12 +10,14 @@ inline constexpr const char* kMainFooter = R"(Examples:
   attend COMMAND --help
 
 --batch-size is --batch_size, here and for every flag. Flags and names are written out: no abbreviations.
-Exit status: 0 done, 1 a check failed, 2 bad usage, bad input or missing hardware.)";
+Exit status: 0 done, 1 a check failed, 2 bad usage, bad input or missing hardware; 130 after SIGINT, 143 after SIGTERM,
+129 after SIGHUP: the program ends within a second or two and leaves no unfinished file.)";
 
 inline constexpr const char* kGenerateFooter =
     R"(Writes OUTPUT_DIR/B2_H8_S512_D64/{Q,K,V}.bin: raw little-endian numbers, C order,
 (batch, heads, seqlen, head_dim).
 The values are N(0,1) and depend on the seed alone: the same bytes on every machine.
+Asks for the space first: where it is not free, nothing is written.
 What the plain name does not say is added to it: B2_H8_Hkv2_Sq128_Sk512_D64_Dv32_bf16.
 
 Examples:
@@ -26,7 +28,10 @@ inline constexpr const char* kRunFooter =
     R"(Reads a folder that `attend generate` wrote, or three .npy files, and writes O, logsumexp (forward) and dQ, dK,
 dV (backward) beside them, or into OUTPUT_DIR. Backward alone needs the O and logsumexp of an earlier forward with the
 same options. The incoming gradient is dO, or ones where there is none.
---check compares with a float64 reference. Half precision may err twice as much as the plain algorithm in that type.
+The files of one run appear at one moment, also where the program is killed: all are new or all are the earlier ones.
+An output that is a link to an input or to another tensor is refused; other links are followed and stay.
+--check compares with a float64 reference. Half precision may err twice as much as the plain algorithm in that type,
+and by the rounding of the result; gradients of which little is left also by the rounding of what cancels.
 With --ring the sequence is cut over the ranks of a ring on CPUs: threads of this process with --ranks N, else the
 processes of an mpirun. Each reads the inputs and works on its share, the first one checks and writes the same files as
 one process would. Open MPI refuses root, and more ranks than cores, without the two flags of the last example.
@@ -40,6 +45,7 @@ Examples:
 
 inline constexpr const char* kBenchFooter =
     R"(Times random data of each size in the grid, or of one problem: the median of --repeat runs after one to warm up.
+--json and --csv are written after each pass of a size, so that what ends the program costs only what was under way.
 A grid file is JSON: [{"B": 2, "H": 8, "S": 512, "D": 64}, {"B": 1, "H": 32, "Hkv": 8, "Sq": 1, "Sk": 4096, "D": 128}]
 
 Examples:

@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "commands.hpp"
 #include "core/elements.hpp"
+#include "interrupt.hpp"
 #include "io/file.hpp"
 #include "io/random_normal.hpp"
 #include "progress.hpp"
@@ -39,7 +41,19 @@ void write_values(io::FileTransaction& files, io::FileTransaction::Handle file, 
     for (std::int64_t i = 0; i < count; ++i) core::store(bytes.data(), dtype, i, values[i]);
     files.append(file, std::span(bytes).first(count * dtype_bytes(dtype)));
     progress.advance(count);
+    stop_if_interrupted();
   }
+}
+
+/// Bytes of all files together; those that they replace stay until all are written.
+std::uint64_t total_bytes(const std::vector<Output>& outputs, DType dtype) {
+  std::uint64_t total = 0;
+  for (const Output& output : outputs) {
+    if (__builtin_add_overflow(total, *io::tensor_bytes(dtype, output.shape), &total)) {
+      return std::numeric_limits<std::uint64_t>::max();
+    }
+  }
+  return total;
 }
 
 /// Results of older inputs that lie in the folder, as text: "O.bin, dQ.bin".
@@ -61,8 +75,10 @@ int generate(const GenerateOptions& options) {
                                  {"K.bin", io::NormalStream::kK, spec.k_shape()},
                                  {"V.bin", io::NormalStream::kV, spec.v_shape()}};
   if (options.with_dout) outputs.push_back({"dO.bin", io::NormalStream::kDOut, spec.o_shape()});
+  io::require_space(folder, total_bytes(outputs, spec.dtype));  // before any of it is taken
   io::FileTransaction files;
   files.make_folders(folder);
+  for (const std::string_view name : io::kTensorFiles) files.keep_from_links(folder / name);
   const std::string stale = stale_results(folder);
   std::vector<io::FileTransaction::Handle> handles;
   std::int64_t total = 0;

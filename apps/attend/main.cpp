@@ -7,6 +7,8 @@
 #include <new>
 
 #include "commands.hpp"
+#include "cpu/parallel.hpp"
+#include "interrupt.hpp"
 
 namespace {
 
@@ -48,10 +50,13 @@ int execute(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  cli::watch_for_interrupts();
   try {
     const int status = execute({argv + 1, argv + argc});
     if (std::fflush(stdout) != 0) return refuse(fmt::format("stdout: cannot write: {}", std::strerror(errno)));
     return status;
+  } catch (const cpu::Interrupted&) {
+    return cli::report_interruption();
   } catch (const std::bad_alloc&) {
     return refuse("not enough memory for this problem: take a smaller one");
   } catch (const std::exception& error) {

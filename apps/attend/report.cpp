@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace attend::cli {
 namespace {
@@ -70,6 +71,7 @@ Json to_json(const Result& r) {
     Json entry = {{"name", tensor.name}};
     put_errors(entry, tensor);
     entry["tolerance"] = tensor.tolerance;
+    if (std::isfinite(tensor.mse_tolerance)) entry["mse_tolerance"] = tensor.mse_tolerance;
     object["tensors"].push_back(std::move(entry));
   }
   return object;
@@ -152,13 +154,21 @@ std::string problem_text(const Result& r) {
   return text;
 }
 
+namespace {
+
+std::string verdict(const TensorError& t) {
+  return t.passed ? "PASS" : t.fault.empty() ? "FAIL" : "FAIL: " + t.fault;
+}
+
+}  // namespace
+
 std::string check_table(const std::vector<Result>& results) {
   std::string text = fmt::format("{:<10} {:>12} {:>12} {:>12} {:>12} {:>12}  {}\n", "tensor", "max abs err", "allowed",
                                  "mean abs err", "MSE", "max rel err", "result");
   for (const Result& result : results) {
     for (const TensorError& t : result.tensors) {
       text += fmt::format("{:<10} {:>12.2e} {:>12.2e} {:>12.2e} {:>12.2e} {:>12.2e}  {}\n", t.name, t.max_abs,
-                          t.tolerance, t.mean_abs, t.mse, t.max_rel, t.passed ? "PASS" : "FAIL");
+                          t.tolerance, t.mean_abs, t.mse, t.max_rel, verdict(t));
     }
   }
   return text + "(max rel err: the largest error over the reference's largest magnitude)\n";
@@ -174,6 +184,44 @@ ResultFiles::ResultFiles(io::FileTransaction& transaction, const std::filesystem
 void ResultFiles::write(const std::vector<Result>& results) {
   if (json_) transaction_.append(*json_, to_json(results).dump(2) + "\n");
   if (csv_) transaction_.append(*csv_, to_csv(results));
+}
+
+namespace {
+
+void write_files(const std::vector<Result>& results, const std::filesystem::path& json,
+                 const std::filesystem::path& csv) {
+  io::FileTransaction files;
+  ResultFiles(files, json, csv).write(results);
+  files.commit();
+}
+
+/// The path where it can be replaced at any time, else none.
+std::filesystem::path replaceable(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) ? "" : path;
+}
+
+}  // namespace
+
+GrowingResultFiles::GrowingResultFiles(std::filesystem::path json, std::filesystem::path csv)
+    : json_(std::move(json)), csv_(std::move(csv)) {
+  io::FileTransaction files;  // without commit: only to see that it can be
+  const ResultFiles trial(files, json_, csv_);
+}
+
+void GrowingResultFiles::save(const std::vector<Result>& results) {
+  write_files(results, replaceable(json_), replaceable(csv_));
+}
+
+void GrowingResultFiles::finish(const std::vector<Result>& results) {
+  write_files(results, json_, csv_);
+}
+
+std::string GrowingResultFiles::text() const {
+  std::string names = replaceable(json_).string();
+  if (const auto csv = replaceable(csv_); !csv.empty()) names += (names.empty() ? "" : ", ") + csv.string();
+  return names.empty() ? "nothing was written" : "what was measured is in " + names;
 }
 
 }  // namespace attend::cli

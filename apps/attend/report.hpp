@@ -40,7 +40,8 @@ struct Result {
 /// window_left, window_right, softcap, dropout_p, threads, runs, ms (median), ms_min, ms_p25, ms_p75, tflops, gbps,
 /// sm_mhz (the GPU's clock, 0 on a CPU), device_name. Of a ring: ranks, sharding. If checked:
 /// max_abs_err, mean_abs_err, mse, max_rel_err (the largest of any tensor), passed (all of them) and `tensors`, a list
-/// of objects with name, the same five keys and tolerance. An infinite error is null, as JSON has no infinity.
+/// of objects with name, the same five keys, tolerance and, where it is judged, mse_tolerance. An infinite error is
+/// null, as JSON has no infinity.
 [[nodiscard]] nlohmann::ordered_json to_json(const std::vector<Result>& results);
 
 /// The same without `tensors`: a line of names, and a line for each result.
@@ -67,6 +68,23 @@ class ResultFiles {
  private:
   io::FileTransaction& transaction_;
   std::optional<io::FileTransaction::Handle> json_, csv_;
+};
+
+/// --json and --csv of a long measurement: save() replaces both files by what there is so far, so that no end of the
+/// program costs what it had measured. Places that are written to and not replaced (a pipe, /dev/stdout) get the
+/// results once, from finish().
+class GrowingResultFiles {
+ public:
+  /// @throws Error where a file cannot be written; it has not changed then.
+  GrowingResultFiles(std::filesystem::path json, std::filesystem::path csv);
+  void save(const std::vector<Result>& results);
+  void finish(const std::vector<Result>& results);
+
+  /// "what was measured is in b.json", or that it is nowhere.
+  [[nodiscard]] std::string text() const;
+
+ private:
+  std::filesystem::path json_, csv_;
 };
 
 }  // namespace attend::cli

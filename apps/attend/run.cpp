@@ -7,6 +7,8 @@
 #include "commands.hpp"
 #include "executor.hpp"
 #include "input_checks.hpp"
+#include "interrupt.hpp"
+#include "io/file_set.hpp"
 #include "io/npy.hpp"
 #include "report.hpp"
 #include "ring_executor.hpp"
@@ -50,6 +52,7 @@ io::HostTensor read_lse_like(const fs::path& path) {
 
 void read_folder(const RunOptions& options, Job& job) {
   const fs::path& folder = options.data;
+  const io::FolderLock lock(folder, io::FolderLock::Kind::kShared);  // O and logsumexp of one run, not of two
   const io::FolderSpec spec = io::parse_folder_path(folder);
   Workload& w = job.work;
   w.q = io::read_bin(folder, "Q.bin", spec.dtype, spec.q_shape());
@@ -155,6 +158,17 @@ std::string output_header(const Output& output) {
   return io::npy_header(output.tensor->dtype(), std::span(shape).first(output.drop_last ? 3 : 4));
 }
 
+/// No output may take an input's place, nor by a link that of another tensor.
+void keep_inputs(const RunOptions& options, io::FileTransaction& files) {
+  for (const fs::path& file : {options.q, options.k, options.v, options.dout, options.o, options.lse, options.bias,
+                               options.mask, options.alibi_slopes}) {
+    if (!file.empty()) files.keep_input(file);
+  }
+  if (options.data.empty()) return;
+  for (const char* name : {"Q.bin", "K.bin", "V.bin", "dO.bin"}) files.keep_input(options.data / name);
+  for (const std::string_view name : io::kTensorFiles) files.keep_from_links(options.data / name);
+}
+
 /// What has to be there before the work: inputs, places for the outputs, and who computes.
 struct Prepared {
   Job job;
@@ -180,6 +194,7 @@ void prepare(const RunOptions& options, bool writes, Prepared& prepared) {
   prepared.note = nonfinite_note(job.work);
   if (options.mode == Mode::kBackward) check_earlier_results(job.work, job.o_name);
   if (options.data.empty()) prepared.files.make_folders(options.output_dir);
+  keep_inputs(options, prepared.files);
   for (const Output& output : job.outputs) {
     const auto bytes = static_cast<std::int64_t>(output_header(output).size() + output.tensor->bytes().size());
     prepared.handles.push_back(prepared.files.create(output.file, bytes));
@@ -259,7 +274,13 @@ int finish(const RunOptions& options, Prepared& prepared, std::vector<Result>& r
   const bool passed = !options.check || check_results(options, job.work, results);
   for (std::size_t i = 0; i < prepared.handles.size(); ++i) {
     prepared.files.append(prepared.handles[i], output_header(job.outputs[i]));
-    prepared.files.append(prepared.handles[i], job.outputs[i].tensor->bytes());
+    for (auto rest = job.outputs[i].tensor->bytes(); !rest.empty();) {
+      constexpr std::size_t kPiece = 1 << 26;  // bytes: written in less time than a user waits
+      stop_if_interrupted();
+      const auto piece = rest.first(std::min(rest.size(), kPiece));
+      prepared.files.append(prepared.handles[i], piece);
+      rest = rest.subspan(piece.size());
+    }
   }
   prepared.result_files->write(results);
   prepared.files.commit();

@@ -116,6 +116,32 @@ void standard_forward_head(const Problem& p, const Sequence& s, std::int64_t hea
   o.store_to(core::q_matrix(p.o, s, head));
 }
 
+namespace {
+
+/// visit(i, j, p_ij, dropout's factor, derivative of the soft cap) of every entry that one query head sees.
+template <class Visit>
+void for_each_probability(const Problem& p, const Sequence& s, std::int64_t head, const Rows& q, const Rows& k,
+                          Visit visit) {
+  const Rows lse(core::q_matrix(*p.lse, s, head));
+  const DropoutMask dropout = p.dropout(s, head);
+  for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
+    const KeyRange keys = p.window(s).row(i);
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+      const Score score = score_of(p, s, head, i, j, dot(q.row(i), k.row(j), p.head_dim));
+      if (score.value == -kInfinity) continue;
+      visit(i, j, std::exp(score.value - *lse.row(i)), dropout_factor(p, dropout, i, j), score.slope);
+    }
+  }
+}
+
+Rows magnitudes(const Matrix& m) {
+  Rows rows(m);
+  for (float& x : rows.values) x = std::abs(x);
+  return rows;
+}
+
+}  // namespace
+
 void standard_backward_group(const Problem& p, const Sequence& s, std::int64_t key_head) {
   const Rows k(core::k_matrix(p.k, s, key_head));
   const Rows v(core::k_matrix(p.v, s, key_head));
@@ -125,29 +151,92 @@ void standard_backward_group(const Problem& p, const Sequence& s, std::int64_t k
     const std::int64_t head = key_head * p.heads_per_group() + in_group;
     const Rows q(core::q_matrix(p.q, s, head));
     const Rows o(core::q_matrix(p.o, s, head));
-    const Rows lse(core::q_matrix(*p.lse, s, head));
     const Rows dout(core::q_matrix(p.dout, s, head));
-    const DropoutMask dropout = p.dropout(s, head);
     Rows dq(s.seqlen_q, p.head_dim);
-    for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
-      const float delta = dot(dout.row(i), o.row(i), p.head_dim_v);
-      const KeyRange keys = p.window(s).row(i);
-      for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-        const Score score = score_of(p, s, head, i, j, dot(q.row(i), k.row(j), p.head_dim));
-        if (score.value == -kInfinity) continue;
-        const float probability = std::exp(score.value - *lse.row(i));
-        const float factor = dropout_factor(p, dropout, i, j);
-        const float dp = factor * dot(dout.row(i), v.row(j), p.head_dim_v);
-        const float ds = round_to(p.q.dtype, probability * (dp - delta) * score.slope);
-        add_scaled(dv.row(j), round_to(p.q.dtype, factor * probability), dout.row(i), p.head_dim_v);
-        add_scaled(dq.row(i), static_cast<float>(p.scale) * ds, k.row(j), p.head_dim);
-        add_scaled(dk.row(j), static_cast<float>(p.scale) * ds, q.row(i), p.head_dim);
-      }
-    }
+    for_each_probability(p, s, head, q, k,
+                         [&](std::int64_t i, std::int64_t j, float probability, float factor, float slope) {
+                           const float delta = dot(dout.row(i), o.row(i), p.head_dim_v);
+                           const float dp = factor * dot(dout.row(i), v.row(j), p.head_dim_v);
+                           const float ds = round_to(p.q.dtype, probability * (dp - delta) * slope);
+                           add_scaled(dv.row(j), round_to(p.q.dtype, factor * probability), dout.row(i), p.head_dim_v);
+                           add_scaled(dq.row(i), static_cast<float>(p.scale) * ds, k.row(j), p.head_dim);
+                           add_scaled(dk.row(j), static_cast<float>(p.scale) * ds, q.row(i), p.head_dim);
+                         });
     dq.store_to(core::q_matrix(p.dq, s, head));
   }
   dk.store_to(core::k_matrix(p.dk, s, key_head));
   dv.store_to(core::k_matrix(p.dv, s, key_head));
+}
+
+namespace {
+
+/// Half the distance between neighbouring numbers, relative to their size.
+float unit_roundoff(DType dtype) {
+  return dtype == DType::kF16 ? 0x1p-11F : dtype == DType::kBF16 ? 0x1p-8F : 0x1p-24F;
+}
+
+/// sqrt(sum (a b)^2): how far a product of two vectors strays when one has independent roundings.
+float root_of_squares(const float* a, const float* b, std::int64_t n) {
+  float sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i] * a[i] * b[i];
+  return std::sqrt(sum);
+}
+
+/// visit(i, j, noise of ds_ij, noise of z_ij), z the probability after dropout.
+template <class Visit>
+void for_each_noise(const Problem& p, const Sequence& s, std::int64_t head, Visit visit) {
+  constexpr float kSum = 4 * 0x1p-24F;  // of a sum's terms: a few roundings of float32, in any order of summation
+  const std::int64_t key_head = head / p.heads_per_group();
+  const Rows q(core::q_matrix(p.q, s, head));
+  const Rows k(core::k_matrix(p.k, s, key_head));
+  const Rows v = magnitudes(core::k_matrix(p.v, s, key_head));
+  const Rows o = magnitudes(core::q_matrix(p.o, s, head));
+  const Rows dout = magnitudes(core::q_matrix(p.dout, s, head));
+  for_each_probability(
+      p, s, head, q, k, [&](std::int64_t i, std::int64_t j, float probability, float factor, float slope) {
+        const float dp = factor * dot(dout.row(i), v.row(j), p.head_dim_v);
+        const float delta = dot(dout.row(i), o.row(i), p.head_dim_v);
+        const float rounded_o = unit_roundoff(p.o.dtype) * root_of_squares(dout.row(i), o.row(i), p.head_dim_v);
+        visit(i, j, probability * slope * (kSum * (dp + delta) + rounded_o), kSum * factor * probability);
+      });
+}
+
+}  // namespace
+
+void gradient_noise_group(const Problem& p, const Sequence& s, std::int64_t key_head) {
+  const Rows k = magnitudes(core::k_matrix(p.k, s, key_head));
+  const auto scale = static_cast<float>(std::abs(p.scale));
+  Rows dk(s.seqlen_k, p.head_dim);
+  Rows dv(s.seqlen_k, p.head_dim_v);
+  for (std::int64_t in_group = 0; in_group < p.heads_per_group(); ++in_group) {
+    const std::int64_t head = key_head * p.heads_per_group() + in_group;
+    const Rows q = magnitudes(core::q_matrix(p.q, s, head));
+    const Rows dout = magnitudes(core::q_matrix(p.dout, s, head));
+    Rows dq(s.seqlen_q, p.head_dim);
+    for_each_noise(p, s, head, [&](std::int64_t i, std::int64_t j, float ds, float z) {
+      add_scaled(dv.row(j), z, dout.row(i), p.head_dim_v);
+      add_scaled(dq.row(i), scale * ds, k.row(j), p.head_dim);
+      add_scaled(dk.row(j), scale * ds, q.row(i), p.head_dim);
+    });
+    dq.store_to(core::q_matrix(p.dq, s, head));
+  }
+  dk.store_to(core::k_matrix(p.dk, s, key_head));
+  dv.store_to(core::k_matrix(p.dv, s, key_head));
+}
+
+void dbias_noise(const Problem& p) {
+  const Tensor& dbias = *p.dbias;
+  for (std::int64_t i = 0; i < dbias.numel(); ++i) core::store(dbias.data, dbias.dtype, i, 0.0);
+  const Shape at = contiguous_strides(dbias.shape);
+  const auto index = [&](std::size_t d, std::int64_t i) { return dbias.shape[d] == 1 ? 0 : i * at[d]; };
+  for (std::int64_t batch = 0; batch < p.num_sequences; ++batch) {
+    for (std::int64_t head = 0; head < p.num_heads_q; ++head) {
+      for_each_noise(p, p.sequence(batch), head, [&](std::int64_t i, std::int64_t j, float ds, float) {
+        const std::int64_t to = index(0, batch) + index(1, head) + index(2, i) + index(3, j);
+        core::store(dbias.data, dbias.dtype, to, core::load(dbias.data, dbias.dtype, to) + ds);
+      });
+    }
+  }
 }
 
 }  // namespace attend::cli

@@ -13,4 +13,13 @@ void standard_forward_head(const core::Problem& p, const core::Sequence& s, std:
 /// dk and dv of one key head, and dq of the query heads that read it; from p.o and p.lse.
 void standard_backward_group(const core::Problem& p, const core::Sequence& s, std::int64_t key_head);
 
+/// How far rounding alone may take a gradient from the truth. ds_ij = p_ij (<dout_i, v_j> - <dout_i, o_i>) is as exact
+/// as these two products, however little is left of their difference: n_ij = p_ij (4 * 2^-24 of the sum of all terms'
+/// magnitudes, and what the rounding of o to its type does to <dout_i, o_i>). In the places of dq, dk and dv, from the
+/// inputs, p.o and p.lse: dq_i: |scale| sum_j n_ij |k_j|, dk likewise, dv_j: 4 * 2^-24 sum_i p_ij |dout_i|.
+void gradient_noise_group(const core::Problem& p, const core::Sequence& s, std::int64_t key_head);
+
+/// The same of dbias, for every sequence and head; p.dbias is contiguous.
+void dbias_noise(const core::Problem& p);
+
 }  // namespace attend::cli

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "interrupt.hpp"
+
 namespace attend::cli {
 namespace {
 
@@ -35,7 +37,9 @@ std::vector<Timing> time_in_turns(const std::vector<Sampler>& samplers, std::int
     const bool late = seconds_since(begin) >= limit;
     if (late && std::none_of(samples.begin(), samples.end(), [](const auto& s) { return s.empty(); })) break;
     for (std::size_t i = 0; i < samplers.size(); ++i) {
-      if (late ? samples[i].empty() : wanting(samples[i])) samples[i].push_back(samplers[i]());
+      if (!(late ? samples[i].empty() : wanting(samples[i]))) continue;
+      stop_if_interrupted();
+      samples[i].push_back(samplers[i]());
     }
   }
   std::vector<Timing> timings;

@@ -95,6 +95,7 @@ def attention(
     Raises:
         attend.Error naming the argument, the value found and what is allowed: also a ValueError where an argument is
         wrong, a NotImplementedError where attend lacks something, a RuntimeError else.
+        KeyboardInterrupt soon after Ctrl-C during a call on the CPU from the main thread; its outputs are undefined.
 
     Source: Dao, FlashAttention-2 (2023), Algorithms 1 and 2; Milakov & Gimelshein, Online normalizer calculation for
     softmax (2018).

@@ -1,5 +1,7 @@
-"""Ctrl-C during a long call: it ends soon, and the process goes on."""
+"""Ctrl-C during a long call: it ends soon, and the process goes on. A measurement that is ended keeps its results."""
 
+import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +10,9 @@ import time
 
 import pytest
 
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
 # A parent may have told its children to ignore the signal, as shells do for work in the background.
 PROGRAM = """
 import signal, time
@@ -15,22 +20,57 @@ import numpy as np
 import attend
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-q = np.ones((1, 64, 16384, 64), np.float32)
+{prepare}
+small = np.ones((1, 1, 8, 8), np.float32)
+attend.attention(small, small, small)
 print("ready", flush=True)
 start = time.monotonic()
 try:
-    attend.attention(q, q, q)
+    {call}
     print("finished", time.monotonic() - start, flush=True)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
-small = np.ones((1, 1, 8, 8), np.float32)
 print("after", float(attend.attention(small, small, small).sum()), flush=True)
 """
+ONES = "q = np.ones((1, {heads}, {rows}, 64), np.{dtype})"
+# Calls that take many seconds: (preparation, call). float64 always goes to the reference, and NaN does.
+CALLS = {
+    "cpu": (ONES.format(heads=64, rows=16384, dtype="float32"), "attend.attention(q, q, q)"),
+    "float64": (ONES.format(heads=1, rows=32768, dtype="float64"), "attend.attention(q, q, q)"),
+    "reference": (
+        ONES.format(heads=1, rows=32768, dtype="float32"),
+        "attend.attention(q, q, q, compute='reference')",
+    ),
+    "cpu_naive": (
+        ONES.format(heads=1, rows=32768, dtype="float32"),
+        "attend.attention(q, q, q, compute='cpu_naive')",
+    ),
+    "cpu backward": (
+        ONES.format(heads=2, rows=32768, dtype="float32") + "; lse = np.full((1, 2, 32768), 20.0, np.float32)",
+        "attend.backward(q, q, q, q, q, lse)",
+    ),
+    "backward": (
+        ONES.format(heads=1, rows=32768, dtype="float64") + "; lse = np.full((1, 1, 32768), 20.0)",
+        "attend.backward(q, q, q, q, q, lse)",
+    ),
+    "backward of NaN": (
+        ONES.format(heads=2, rows=16384, dtype="float32")
+        + "; lse = np.full((1, 2, 16384), 20.0, np.float32); d = q.copy(); d[0, :, 0, 0] = np.nan",
+        "attend.backward(d, q, q, q, q, lse)",
+    ),
+}
+TORCH_CALL = (
+    "import torch; q = torch.ones(1, 1, 12288, 64, dtype=torch.float64, requires_grad=True); "
+    + "o = attend.attention(q[:, :, :2048], q, q)",
+    "for _ in range(9): o.sum().backward(retain_graph=True)",
+)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_ctrl_c_ends_a_long_call_and_leaves_the_process_sane():
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("name", [*CALLS, pytest.param("torch", marks=pytest.mark.skipif(not HAS_TORCH, reason=""))])
+def test_ctrl_c_ends_a_long_call_and_leaves_the_process_sane(name):
+    prepare, call = CALLS.get(name, TORCH_CALL)
+    program = PROGRAM.format(prepare=prepare, call=call)
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.5)
@@ -43,3 +83,53 @@ def test_ctrl_c_ends_a_long_call_and_leaves_the_process_sane():
     assert line == "interrupted\n", f"{line!r}: the call was over before the signal came, or did not hear it"
     assert waited < 3, f"{waited:.1f} s from the signal to the exception"
     assert rest == "after 64.0\n"
+
+
+def end_after_the_first_line(words, number):
+    """Runs a measurement whose stdout is a pipe until it has printed a time; (status, what it printed)."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {words}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.endswith(" ms\n"):
+            break
+    time.sleep(0.3)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, "".join(lines) + out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_compare_prints_as_it_goes_and_keeps_its_rows(tmp_path, number):
+    path = tmp_path / "c.json"
+    words = ["compare", "--device", "cpu", "--no-peers", "--compute", "cpu", "--max-seconds", "1000", "--samples", "3"]
+    words += ["--batch-size", "1", "--num-heads", "4", "--seq-lengths", "64,32768", "--output", str(path)]
+    status, out, err = end_after_the_first_line(
+        f"from attend.bench.__main__ import main; raise SystemExit(main({words}))", number
+    )
+    assert status == 130, out + err
+    rows = json.loads(path.read_text())["rows"]
+    assert rows[0]["S"] == 64 and rows[0]["ms"] > 0
+    assert out.startswith("given forward (1, 4, 64, 64) cpu f32: ")
+    assert "interrupted: what was measured until then is here" in out
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_experiments_print_as_they_go_and_keep_their_rows(tmp_path, number):
+    words = ["--seqlen-experiment", "--kernel", "cpu_naive", "--samples", "3", "--max-seconds", "1000"]
+    words += ["--save-results", "--no-plots", "--output-dir", str(tmp_path)]
+    status, out, err = end_after_the_first_line(
+        f"from attend.experiments.__main__ import main; raise SystemExit(main({words}))", number
+    )
+    assert status == 130, out + err
+    data = json.loads((tmp_path / "latest" / "results.json").read_text())
+    assert data["stopped"] == "interrupted" and data["rows"][0]["ms"] > 0
+    assert "seqlen forward (4, 8, 128, 64) cpu_naive f32: " in out
+    assert "interrupted: what was measured until then is here" in out

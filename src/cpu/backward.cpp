@@ -14,6 +14,7 @@
 
 #include "cpu/backward-inl.hpp"
 #include "cpu/kernels.hpp"
+#include "cpu/parallel.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
@@ -163,6 +164,7 @@ bool run_backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scr
   for (std::int64_t head = first_head; head < first_head + p.heads_per_group() && finite; ++head) {
     const HeadRules rules(p, task.sequence, head);
     for (std::int64_t row = 0; row < task.sequence.seqlen_q && finite; row += kBackwardBlockM) {
+      end_if_interrupted();  // a task of long sequences takes seconds
       const std::int64_t row_end = std::min<std::int64_t>(row + kBackwardBlockM, task.sequence.seqlen_q);
       const KeyRange seen = rules.scores.window().rows(row, row_end);
       const bool sees_any = seen.begin < task.key_end && seen.end > task.key_begin;

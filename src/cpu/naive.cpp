@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cpu/backends.hpp"
+#include "cpu/parallel.hpp"
 
 namespace attend::cpu {
 namespace {
@@ -49,6 +50,7 @@ void forward_head(const Problem& p, const Sequence& s, std::int64_t head) {
   const auto scale = static_cast<float>(p.scale);
   std::vector<float> scores(static_cast<std::size_t>(s.seqlen_k));
   zero(o);
+  InterruptPoint interrupt;
   for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
     const KeyRange keys = p.window(s).row(i);
     float row_max = -kInfinity;
@@ -65,6 +67,7 @@ void forward_head(const Problem& p, const Sequence& s, std::int64_t head) {
       add_scaled(row(o, i), scores[j] / row_sum, row(v, j), v.cols);
     }
     if (p.lse) *row(core::q_matrix(*p.lse, s, head), i) = keys.empty() ? -kInfinity : row_max + std::log(row_sum);
+    interrupt.after(keys.end - keys.begin);
   }
 }
 
@@ -81,6 +84,7 @@ void backward_head(const Problem& p, const Sequence& s, std::int64_t head) {
   const Matrix dv = core::k_matrix(p.dv, s, key_head);
   const auto scale = static_cast<float>(p.scale);
   zero(dq);
+  InterruptPoint interrupt;
   for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
     const KeyRange keys = p.window(s).row(i);
     const float dlse = p.dlse ? *row(core::q_matrix(*p.dlse, s, head), i) : 0.0F;
@@ -92,6 +96,7 @@ void backward_head(const Problem& p, const Sequence& s, std::int64_t head) {
       add_scaled(row(dq, i), scale * ds_ij, row(k, j), k.cols);
       add_scaled(row(dk, j), scale * ds_ij, row(q, i), q.cols);
     }
+    interrupt.after(keys.end - keys.begin);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "attend/attention.hpp"
@@ -33,6 +34,10 @@ int threads_of_environment() {
 std::atomic<int> told = 0;
 
 std::atomic<InterruptCheck> interrupt_check = nullptr;
+
+/// Of the loop whose task this thread runs: its flag, null outside of one, and whether this thread made the call.
+thread_local std::atomic<bool>* loop_ended = nullptr;
+thread_local bool is_loop_caller = false;
 
 }  // namespace
 
@@ -64,6 +69,20 @@ bool wants_to_end() {
   if (now - last < kPause) return false;
   last = now;
   return check();
+}
+
+void end_if_interrupted() {
+  const bool is_helper = loop_ended != nullptr && !is_loop_caller;
+  const bool ends = is_helper ? loop_ended->load(std::memory_order_relaxed) : wants_to_end();
+  if (ends) throw Interrupted();
+}
+
+LoopScope::LoopScope(std::atomic<bool>& ended, bool is_caller)
+    : outer_ended_(std::exchange(loop_ended, &ended)), outer_is_caller_(std::exchange(is_loop_caller, is_caller)) {}
+
+LoopScope::~LoopScope() {
+  loop_ended = outer_ended_;
+  is_loop_caller = outer_is_caller_;
 }
 
 void run_on_fresh_threads(std::int64_t num_tasks, int threads, const std::function<void(std::int64_t)>& task) {

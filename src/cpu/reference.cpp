@@ -14,6 +14,7 @@
 
 #include "core/elements.hpp"
 #include "cpu/backends.hpp"
+#include "cpu/parallel.hpp"
 
 namespace attend::cpu {
 namespace {
@@ -182,6 +183,7 @@ void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t h
   const Scores scores(p, s, head);
   const Rows o(core::q_matrix(p.o, s, head));
   const Rows lse(core::q_matrix(*p.lse, s, head));
+  InterruptPoint interrupt;
   for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
     const double lse_i = *lse.row(i);
     if (lse_i == -kInfinity) continue;  // the row saw no key
@@ -207,6 +209,7 @@ void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t h
       // A dropped entry reads no value and gives dv nothing, also where p_ij is NaN.
       visit(i, j, factor == 0 ? 0.0 : factor * p_ij, p_ij * (dp_ij - delta), score.softcap_slope);
     }
+    interrupt.after(range.end - range.begin);
   }
 }
 
@@ -240,6 +243,7 @@ void reference_forward_rows(const Problem& p, const Sequence& s, std::int64_t he
   const Matrix o_out = core::q_matrix(p.o, s, head);
   std::vector<double> o(static_cast<std::size_t>(p.head_dim_v));
   std::vector<double> row(static_cast<std::size_t>(s.seqlen_k));
+  InterruptPoint interrupt;
   for (std::int64_t i = row_begin; i < row_end; ++i) {
     const KeyRange range = scores.keys(i);
     std::fill(o.begin(), o.end(), 0.0);
@@ -263,6 +267,7 @@ void reference_forward_rows(const Problem& p, const Sequence& s, std::int64_t he
     }
     if (p.lse)
       core::store(core::q_matrix(*p.lse, s, head), i, 0, saw_no_key ? -kInfinity : row_max + std::log(row_sum));
+    interrupt.after(range.end - range.begin);
   }
 }
 

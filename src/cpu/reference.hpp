@@ -2,6 +2,8 @@
 //
 // The `reference` backend loops over it; the `cpu` backend falls back to it for a head whose inputs hold NaN or inf
 // beside masked entries, where a tile product would spread them to rows that do not depend on them (0 * NaN = NaN).
+//
+// All three ask after some rows whether the call is to end, and throw Interrupted then (parallel.hpp).
 #pragma once
 
 #include "core/problem.hpp"

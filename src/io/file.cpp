@@ -3,14 +3,20 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <system_error>
 #include <utility>
 
 #include "attend/error.hpp"
+#include "io/file_set.hpp"
 
 namespace attend::io {
 namespace {
@@ -38,6 +44,72 @@ fs::path resolve_links(const fs::path& target) {
   if (!fs::is_symlink(target, error)) return target;
   const fs::path resolved = fs::canonical(target, error);
   return error ? target : resolved;
+}
+
+/// One spelling for each place: a file's name in its folder, whose links are resolved.
+fs::path place_of(const fs::path& file) {
+  std::error_code error;
+  const fs::path place = fs::weakly_canonical(file, error);
+  return error ? file : place;
+}
+
+fs::path folder_of(const fs::path& file) {
+  return file.has_parent_path() ? file.parent_path() : fs::path(".");
+}
+
+/// Bytes that this process may still write to the file system of a folder; nothing where it does not say.
+std::optional<std::int64_t> free_bytes(const fs::path& folder) {
+  struct statvfs status = {};
+  if (::statvfs(folder.c_str(), &status) != 0 || status.f_blocks == 0) return std::nullopt;
+  const auto blocks = ::geteuid() == 0 ? status.f_bfree : status.f_bavail;  // some are root's alone
+  std::int64_t bytes = 0;
+  const bool is_huge = __builtin_mul_overflow(blocks, status.f_frsize, &bytes);
+  return is_huge ? std::nullopt : std::optional(bytes);
+}
+
+/// Whether a file without a name can get one: that goes through /proc.
+bool can_name_files() {
+  static const bool has_proc = ::access("/proc/self/fd", X_OK) == 0;
+  return has_proc;
+}
+
+/// Gives the file behind the descriptor its first name.
+int name_file(int descriptor, const fs::path& name) {
+  const std::string file = fmt::format("/proc/self/fd/{}", descriptor);
+  return ::linkat(AT_FDCWD, file.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW);
+}
+
+fs::path temporary_name(const fs::path& target, int attempt) {
+  return folder_of(target) / fmt::format(".{}.{}.{}.tmp", target.filename().string(), ::getpid(), attempt);
+}
+
+bool contains(const std::vector<fs::path>& paths, const fs::path& path) {
+  return std::find(paths.begin(), paths.end(), path) != paths.end();
+}
+
+struct Descriptor {
+  explicit Descriptor(int descriptor) : number(descriptor) {}
+  ~Descriptor() { ::close(number); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int number;
+};
+
+bool means_not_supported(const std::error_code& code) {
+  const auto found = {EPERM, EOPNOTSUPP, ENOSYS, EINVAL, EMLINK, EACCES};
+  return std::find(found.begin(), found.end(), code.value()) != found.end();
+}
+
+/// The living transactions, for abandon_unfinished_files(). The mutex is held while one of them changes names.
+/// Never destroyed: the thread that waits for signals may come at the very end of the process.
+struct Unfinished {
+  std::mutex mutex;
+  std::set<FileTransaction*> transactions;
+};
+
+Unfinished& unfinished() {
+  static auto* all = new Unfinished;
+  return *all;
 }
 
 }  // namespace
@@ -69,9 +141,38 @@ void InputFile::read(std::int64_t offset, std::span<std::byte> out) const {
   }
 }
 
+void require_space(const fs::path& folder, std::uint64_t bytes) {
+  std::error_code error;
+  fs::path there = fs::absolute(folder, error).lexically_normal();
+  while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
+  const auto available = free_bytes(there);
+  if (!available || bytes <= static_cast<std::uint64_t>(*available)) return;
+  throw Error(ErrorCode::kIo,
+              fmt::format("{}: needs {} bytes, allowed {}, which are free there", folder.string(), bytes, *available));
+}
+
+void abandon_unfinished_files() noexcept {
+  Unfinished& all = unfinished();
+  all.mutex.lock();  // for good: no transaction is to name or rename anything any more
+  for (FileTransaction* transaction : all.transactions) transaction->remove_traces();
+}
+
+FileTransaction::FileTransaction(Temporaries first) : first_(first) {
+  const std::lock_guard lock(unfinished().mutex);
+  unfinished().transactions.insert(this);
+}
+
 FileTransaction::~FileTransaction() {
-  for (File& file : files_) {
+  const std::lock_guard lock(unfinished().mutex);
+  unfinished().transactions.erase(this);
+  for (const File& file : files_) {
     if (file.descriptor >= 0) ::close(file.descriptor);
+  }
+  remove_traces();
+}
+
+void FileTransaction::remove_traces() noexcept {
+  for (const File& file : files_) {
     if (!file.temporary.empty()) ::unlink(file.temporary.c_str());
   }
   // Innermost first; rmdir leaves a folder alone that someone else has put a file into.
@@ -86,6 +187,7 @@ void FileTransaction::make_folders(const fs::path& folder) {
     missing.push_back(at);
   }
   for (auto at = missing.rbegin(); at != missing.rend(); ++at) {
+    const std::lock_guard lock(unfinished().mutex);
     if (::mkdir(at->c_str(), 0777) == 0) {
       folders_.push_back(*at);
     } else if (errno != EEXIST) {
@@ -96,12 +198,33 @@ void FileTransaction::make_folders(const fs::path& folder) {
     throw Error(ErrorCode::kIo, folder.string() + ": not a folder, allowed a folder");
 }
 
+void FileTransaction::keep_input(const fs::path& file) {
+  inputs_.push_back(place_of(file));
+}
+
+void FileTransaction::keep_from_links(const fs::path& file) {
+  kept_from_links_.push_back(place_of(folder_of(file)) / file.filename());
+}
+
 FileTransaction::Handle FileTransaction::create(const fs::path& target, std::int64_t bytes) {
+  if (const fs::path folder = folder_of(target); !contains(looked_at_, folder)) {
+    finish_left_sets(folder);
+    looked_at_.push_back(folder);
+  }
+  finish_left_set_of(target);
   File file;
   file.target = resolve_links(target);
+  const bool is_link = file.target != target;
+  const std::string name = target.string() + (is_link ? ": a link to " + file.target.string() : "");
+  const fs::path place = place_of(file.target);
   for (const File& other : files_) {
-    if (other.target == file.target)
-      throw Error(ErrorCode::kIo, target.string() + ": named for two outputs, allowed one");
+    if (place_of(other.target) == place) throw Error(ErrorCode::kIo, name + ": named for two outputs, allowed one");
+  }
+  if (contains(inputs_, place)) {
+    throw Error(ErrorCode::kIo, name + ": an input of this run, allowed a file of its own");
+  }
+  if (is_link && contains(kept_from_links_, place)) {
+    throw Error(ErrorCode::kIo, name + ": another tensor of this folder, allowed a file of its own");
   }
   std::error_code error;
   const fs::file_status status = fs::status(file.target, error);
@@ -110,29 +233,41 @@ FileTransaction::Handle FileTransaction::create(const fs::path& target, std::int
     files_.push_back(std::move(file));
     return files_.size() - 1;
   }
-  const fs::path file_folder = file.target.has_parent_path() ? file.target.parent_path() : fs::path(".");
-  for (int attempt = 0; file.descriptor < 0; ++attempt) {
-    const std::string name = fmt::format(".{}.{}.{}.tmp", file.target.filename().string(), ::getpid(), attempt);
-    const fs::path temporary = file_folder / name;
-    file.descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file.descriptor < 0 && errno != EEXIST) fail(target, "cannot create", errno);
-    if (file.descriptor >= 0) file.temporary = temporary;
+  const fs::path folder = folder_of(file.target);
+  const auto available = free_bytes(folder);
+  if (available && bytes > *available) {
+    throw Error(ErrorCode::kIo, fmt::format("{}: needs {} bytes, allowed {}, which are free there", target.string(),
+                                            bytes, *available));
   }
-  files_.push_back(std::move(file));
+  open_unfinished(file, folder, target);
   if (bytes > 0) {
     const int refused = ::posix_fallocate(files_.back().descriptor, 0, bytes);
     // A file system that cannot reserve says so, and the writes will tell.
     if (refused != 0 && refused != EOPNOTSUPP && refused != EINVAL && refused != ENOSYS) {
-      const fs::space_info space = fs::space(file_folder, error);
-      fail(target, fmt::format("cannot set {} bytes aside, {} are free", bytes, error ? 0 : space.available), refused);
+      fail(target, fmt::format("cannot set {} bytes aside", bytes), refused);
     }
   }
   return files_.size() - 1;
 }
 
+/// Opens a file in `folder` for what will be `target`, and makes it one of files_.
+void FileTransaction::open_unfinished(File& file, const fs::path& folder, const fs::path& target) {
+  const std::lock_guard lock(unfinished().mutex);
+  if (first_ == Temporaries::kUnnamed && can_name_files()) {
+    file.descriptor = ::open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+  }
+  for (int attempt = 0; file.descriptor < 0; ++attempt) {
+    const fs::path temporary = temporary_name(folder / file.target.filename(), attempt);
+    file.descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file.descriptor < 0 && errno != EEXIST) fail(target, "cannot create", errno);
+    if (file.descriptor >= 0) file.temporary = temporary;
+  }
+  files_.push_back(std::move(file));
+}
+
 void FileTransaction::append(Handle handle, std::span<const std::byte> bytes) {
   File& file = files_.at(handle);
-  if (file.temporary.empty()) {
+  if (file.in_place()) {
     file.buffer.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   } else {
     write_all(file.descriptor, file.target, bytes);
@@ -144,27 +279,68 @@ void FileTransaction::append(Handle handle, std::string_view text) {
 }
 
 void FileTransaction::commit() {
+  std::vector<File*> replacing;
   for (File& file : files_) {
-    if (file.temporary.empty()) continue;
-    const int descriptor = std::exchange(file.descriptor, -1);
-    if (::close(descriptor) != 0)
-      fail(file.target, "cannot write", errno);  // some file systems report a full disk here
-  }
-  for (File& file : files_) {
-    if (file.temporary.empty()) {
-      file.descriptor = ::open(file.target.c_str(), O_WRONLY | O_CLOEXEC);
-      if (file.descriptor < 0) fail(file.target, "cannot write", errno);
-      write_all(file.descriptor, file.target, std::as_bytes(std::span(file.buffer)));
-    } else {
-      if (::rename(file.temporary.c_str(), file.target.c_str()) != 0) fail(file.target, "cannot replace", errno);
-      file.temporary.clear();
+    if (!file.in_place()) {
+      replacing.push_back(&file);
+      continue;
     }
-    folders_.clear();  // from the first file on, the folders are to stay
+    const int descriptor = ::open(file.target.c_str(), O_WRONLY | O_CLOEXEC);
+    if (descriptor < 0) fail(file.target, "cannot write", errno);
+    const Descriptor closed_at_the_end(descriptor);
+    write_all(descriptor, file.target, std::as_bytes(std::span(file.buffer)));
   }
+  for (File* file : replacing) {
+    if (file->temporary.empty()) continue;
+    // Some file systems report a full disk only here.
+    if (::close(std::exchange(file->descriptor, -1)) != 0) fail(file->target, "cannot write", errno);
+  }
+  if (!replacing.empty()) put_in_place(replacing);
   for (const File& file : files_) {
     if (file.descriptor >= 0) ::close(file.descriptor);
   }
   files_.clear();
+  folders_.clear();
+}
+
+void FileTransaction::put_in_place(std::vector<File*>& files) {
+  std::vector<fs::path> targets;
+  for (const File* file : files) targets.push_back(file->target);
+  const auto locks = lock_folders_of(targets);
+  const std::lock_guard lock(unfinished().mutex);
+  // False where the name is taken.
+  const auto move_to = [](File& file, const fs::path& name) {
+    const bool is_named = !file.temporary.empty();
+    const int failed = is_named ? ::rename(file.temporary.c_str(), name.c_str()) : name_file(file.descriptor, name);
+    if (failed != 0 && errno == EEXIST) return false;
+    if (failed != 0) fail(file.target, "cannot replace", errno);
+    file.temporary = name;
+    return true;
+  };
+  std::optional<FileSet> set;
+  try {
+    if (files.size() > 1) set.emplace(targets);
+  } catch (const std::system_error& error) {
+    if (!means_not_supported(error.code())) fail(targets.front(), "cannot replace", error.code().value());
+  }
+  if (!set) {
+    for (File* file : files) {
+      // A file's first name cannot be one that is taken.
+      for (int attempt = 0; file->temporary.empty(); ++attempt)
+        (void)move_to(*file, temporary_name(file->target, attempt));
+      (void)move_to(*file, file->target);
+      file->temporary.clear();
+      folders_.clear();  // from the first file on, the folders are to stay
+    }
+    return;
+  }
+  for (std::size_t i = 0; i < files.size(); ++i) (void)move_to(*files[i], set->fresh(i));
+  try {
+    set->switch_over();
+  } catch (const std::system_error& error) {
+    fail(targets.front(), "cannot replace", error.code().value());
+  }
+  for (File* file : files) file->temporary.clear();  // they are the set's now, whose end gives them their names
   folders_.clear();
 }
 

@@ -28,6 +28,10 @@ namespace attend::io {
   return dtype == DType::kF64 ? DType::kF64 : DType::kF32;
 }
 
+/// Every file of a folder that attend reads or writes: a problem's tensors, and a bias's gradient.
+constexpr std::string_view kTensorFiles[] = {"Q.bin",         "K.bin",  "V.bin",  "dO.bin", "O.bin",
+                                             "logsumexp.bin", "dQ.bin", "dK.bin", "dV.bin", "dbias.npy"};
+
 /// What a folder's name says.
 struct FolderSpec {
   std::int64_t batch = 1;

@@ -1,6 +1,7 @@
 #include "io/attend_program.hpp"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,10 +23,8 @@ std::string read_all(int pipe) {
   return text;
 }
 
-}  // namespace
-
-ProgramResult run_program(const std::string& program, const std::vector<std::string>& arguments,
-                          const std::function<void()>& prepare) {
+ProgramResult start_and_wait(const std::string& program, const std::vector<std::string>& arguments,
+                             const std::function<void()>& prepare, const std::function<void(int, int)>& meanwhile) {
   // Pipes, not files: a test may limit the size of files.
   int out[2] = {};
   int err[2] = {};
@@ -45,11 +44,27 @@ ProgramResult run_program(const std::string& program, const std::vector<std::str
   ::close(out[1]);
   ::close(err[1]);
   auto err_text = std::async(std::launch::async, read_all, err[0]);  // neither pipe may fill up while the other is read
+  if (meanwhile) meanwhile(child, out[0]);
   ProgramResult result = {.out = read_all(out[0]), .err = err_text.get()};
   int status = 0;
   ::waitpid(child, &status, 0);
   result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
+}
+
+}  // namespace
+
+ProgramResult run_program(const std::string& program, const std::vector<std::string>& arguments,
+                          const std::function<void()>& prepare) {
+  return start_and_wait(program, arguments, prepare, {});
+}
+
+ProgramResult run_attend_meanwhile(const std::vector<std::string>& arguments,
+                                   const std::function<void(int process, int out)>& meanwhile) {
+  const auto default_signals = [] {
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::signal(number, SIG_DFL);
+  };
+  return start_and_wait(ATTEND_PROGRAM, arguments, default_signals, meanwhile);
 }
 
 ProgramResult run_attend(const std::vector<std::string>& arguments, const std::function<void()>& prepare) {

@@ -17,6 +17,11 @@ struct ProgramResult {
 ProgramResult run_program(const std::string& program, const std::vector<std::string>& arguments,
                           const std::function<void()>& prepare = {});
 
+/// Runs build/.../attend, calls `meanwhile` with its process id and the pipe of its stdout, and waits for its end. What
+/// `meanwhile` reads is not in the result. Signals do what they do by default, whatever this process ignores.
+ProgramResult run_attend_meanwhile(const std::vector<std::string>& arguments,
+                                   const std::function<void(int process, int out)>& meanwhile);
+
 /// Runs build/.../attend with these arguments. `prepare` is called in the new process before the program starts.
 ProgramResult run_attend(const std::vector<std::string>& arguments, const std::function<void()>& prepare = {});
 

@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <limits>
+#include <string_view>
+#include <tuple>
 
 #include "core/elements.hpp"
 #include "io/random_normal.hpp"
@@ -111,6 +115,130 @@ TEST_P(CheckEveryType, NonFiniteInputsAreData) {
   core::store(w.q.view().data, w.q.dtype(), 100, kNan);
   w.forward("reference");
   EXPECT_TRUE(all_pass(cli::check(w, Mode::kForward).forward));
+}
+
+// A row that sees one key has p = 1: the gradients of q and k are exactly 0, the results are what rounding left of a
+// difference of two equal sums.
+TEST_P(CheckEveryType, OneKeyARowPasses) {
+  for (const char* compute : {"cpu", "reference"}) {
+    if (GetParam() == DType::kF64 && std::string_view(compute) == "cpu") continue;
+    Workload w;
+    w.q = random_tensor(GetParam(), {1, 4, 128, 64}, io::NormalStream::kQ);
+    w.k = random_tensor(GetParam(), {1, 2, 1, 64}, io::NormalStream::kK);
+    w.v = random_tensor(GetParam(), {1, 2, 1, 80}, io::NormalStream::kV);
+    w.dout = random_tensor(GetParam(), {1, 4, 128, 80}, io::NormalStream::kDOut);
+    w.bias = random_tensor(GetParam(), {1, 1, 128, 1}, io::NormalStream::kQ);
+    w.allocate_forward();
+    w.allocate_backward();
+    w.forward(compute);
+    w.backward(compute);
+    for (const cli::TensorError& tensor : cli::check(w, Mode::kBoth).backward) {
+      EXPECT_TRUE(tensor.passed) << compute << ' ' << tensor.name << ": " << tensor.max_abs << " > " << tensor.tolerance
+                                 << " or " << tensor.mse << " > " << tensor.mse_tolerance;
+    }
+    // A gradient that is not 0 is still seen.
+    core::store(w.dq.view().data, w.dq.dtype(), 77, 0.05);
+    EXPECT_FALSE(all_pass(cli::check(w, Mode::kBoth).backward)) << compute;
+  }
+}
+
+Workload random_problem(DType dtype, const Shape& q, std::int64_t keys, std::int64_t heads_kv, bool causal) {
+  Workload w;
+  w.options.causal = causal;
+  w.q = random_tensor(dtype, q, io::NormalStream::kQ);
+  w.k = random_tensor(dtype, {q[0], heads_kv, keys, q[3]}, io::NormalStream::kK);
+  w.v = random_tensor(dtype, {q[0], heads_kv, keys, q[3]}, io::NormalStream::kV);
+  w.dout = random_tensor(dtype, q, io::NormalStream::kDOut);
+  w.allocate_forward();
+  w.allocate_backward();
+  w.forward("auto");
+  w.backward("auto");
+  return w;
+}
+
+// Tensors of a few entries, in which the plain algorithm's largest error is small by luck.
+TEST_P(CheckEveryType, FewEntriesPass) {
+  for (const std::int64_t rows : {1, 2, 3, 5}) {
+    for (const std::int64_t keys : {1, 2, 3, 16}) {
+      for (const std::int64_t head_dim : {1, 8, 32}) {
+        for (const bool causal : {false, true}) {
+          const Workload w = random_problem(GetParam(), {2, 4, rows, head_dim}, keys, 4, causal);
+          const cli::CheckReport report = cli::check(w, Mode::kBoth);
+          EXPECT_TRUE(all_pass(report.forward) && all_pass(report.backward))
+              << rows << " rows, " << keys << " keys, head_dim " << head_dim << (causal ? " causal" : "");
+        }
+      }
+    }
+  }
+}
+
+class PlantedFault : public testing::TestWithParam<std::tuple<DType, bool>> {
+ protected:
+  void SetUp() override {
+    const auto [dtype, causal] = GetParam();
+    w = random_problem(dtype, {1, 4, 160, 64}, 160, 2, causal);
+    const cli::CheckReport report = cli::check(w, Mode::kBoth);
+    ASSERT_TRUE(all_pass(report.forward) && all_pass(report.backward));
+  }
+
+  /// Whether the check fails this tensor, and no other, after `plant` has changed its values.
+  void finds(const char* fault, const std::function<void(std::vector<double>& values, const Shape& shape)>& plant) {
+    for (io::HostTensor Workload::*member : {&Workload::o, &Workload::dq, &Workload::dk, &Workload::dv}) {
+      const Tensor& t = (w.*member).view();
+      std::vector<double> values(static_cast<std::size_t>(t.numel()));
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = core::load(t.data, t.dtype, static_cast<std::int64_t>(i));
+      std::vector<double> faulty = values;
+      plant(faulty, t.shape);
+      const auto put = [&](const std::vector<double>& from) {
+        for (std::size_t i = 0; i < from.size(); ++i)
+          core::store(t.data, t.dtype, static_cast<std::int64_t>(i), from[i]);
+      };
+      put(faulty);
+      const cli::CheckReport report = cli::check(w, Mode::kBoth);
+      const std::vector<const cli::TensorError*> all = {&report.forward[0], &report.backward[0], &report.backward[1],
+                                                        &report.backward[2]};
+      const std::size_t which = member == &Workload::o    ? 0
+                                : member == &Workload::dq ? 1
+                                : member == &Workload::dk ? 2
+                                                          : 3;
+      EXPECT_FALSE(all[which]->passed) << fault << " in " << all[which]->name << ": error " << all[which]->max_abs
+                                       << " of " << all[which]->tolerance << ", MSE " << all[which]->mse << " of "
+                                       << all[which]->mse_tolerance;
+      put(values);
+    }
+  }
+
+  Workload w;
+};
+INSTANTIATE_TEST_SUITE_P(Types, PlantedFault,
+                         testing::Combine(testing::Values(DType::kF32, DType::kF16, DType::kBF16), testing::Bool()),
+                         [](const auto& parameters) {
+                           return std::string(dtype_name(std::get<0>(parameters.param))) +
+                                  (std::get<1>(parameters.param) ? "_causal" : "_full");
+                         });
+
+TEST_P(PlantedFault, AScaleThatIsOnePercentOffFails) {
+  finds("1 %", [](std::vector<double>& values, const Shape&) {
+    for (double& x : values) x *= 1.01;
+  });
+}
+
+TEST_P(PlantedFault, SwappedHeadsFail) {
+  finds("two heads swapped", [](std::vector<double>& values, const Shape& shape) {
+    const std::ptrdiff_t head = shape[2] * shape[3];
+    std::swap_ranges(values.begin(), values.begin() + head, values.begin() + head);
+  });
+}
+
+TEST_P(PlantedFault, OneRowThatIsAnothersFails) {
+  for (const std::int64_t row : {0, 64, 157, 158}) {
+    finds(("row " + std::to_string(row) + " is the next one").c_str(),
+          [row](std::vector<double>& values, const Shape& shape) {
+            const auto from = values.begin() + (shape[2] + row) * shape[3];  // of the second head
+            std::copy_n(from + shape[3], shape[3], from);
+          });
+  }
 }
 
 }  // namespace

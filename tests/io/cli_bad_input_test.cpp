@@ -233,7 +233,7 @@ TEST_F(BadInput, SizesOutOfRange) {
   refuses("generate --batch_size 2147483647 --num_heads 2147483647 --seq_len 2147483647 --head_dim 512 --output_dir @",
           "--batch_size", "allowed at most 2^62 bytes");
   refuses("generate --batch_size 2147483647 --num_heads 65536 --seq_len 8192 --head_dim 1 --output_dir @",
-          "B2147483647_H65536_S8192_D1/Q.bin", "bytes aside");
+          "B2147483647_H65536_S8192_D1: needs 13835058048839712768 bytes", "which are free there");
 }
 
 TEST_F(BadInput, NpyTypesAndOrders) {
@@ -326,13 +326,13 @@ TEST_F(BadInput, FullDisk) {
   if (!disk.mounted()) GTEST_SKIP() << "cannot mount a tmpfs here (not root): WritesThatFailMidway covers the rest";
   write_file(folder_ / "disk" / "kept", "kept");
   refuses("generate --batch_size 1 --num_heads 8 --seq_len 512 --head_dim 64 --output_dir @/disk",
-          "disk/B1_H8_S512_D64/Q.bin", "No space left on device");
-  // K does not fit any more, Q did.
-  refuses("generate --batch_size 1 --num_heads 1 --seq_len 160 --head_dim 64 --output_dir @/disk", "K.bin",
-          "No space left on device");
+          "disk/B1_H8_S512_D64: needs 3145728 bytes", "which are free there");
+  // One tensor would fit, all three do not.
+  refuses("generate --batch_size 1 --num_heads 1 --seq_len 160 --head_dim 64 --output_dir @/disk",
+          "needs 122880 bytes, allowed 61440", "which are free there");
   write_npy("q.npy", DType::kF32, {1, 2, 64, 64});
   refuses("run --q @/q.npy --k @/q.npy --v @/q.npy --mode both --output_dir @/disk/out", "disk/out/",
-          "No space left on device");
+          "which are free there");
   EXPECT_EQ(attend("run --q @/q.npy --k @/q.npy --v @/q.npy --output_dir @/disk/out").status, 0);
   EXPECT_TRUE(fs::exists(folder_ / "disk" / "out" / "O.npy"));
 }

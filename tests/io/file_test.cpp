@@ -1,7 +1,10 @@
 // Files that appear all together or not at all, and tensors that cannot be had.
 #include "io/file.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
 
@@ -56,6 +59,99 @@ TEST(FileTransaction, LinksStayLinks) {
   files.commit();
   EXPECT_TRUE(fs::is_symlink(folder / "link"));
   EXPECT_EQ(read_file(folder / "real"), "new");
+}
+
+std::string refusal(FileTransaction& files, const fs::path& target) {
+  try {
+    (void)files.create(target);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(FileTransaction, NoLinkLeadsToAnInputOrAnotherOutput) {
+  const TempFolder folder;
+  for (const char* name : {"Q.bin", "O.bin", "dK.bin", "elsewhere"}) write_file(folder / name, name);
+  fs::create_symlink("Q.bin", folder / "to_input");
+  fs::create_symlink("O.bin", folder / "to_output");
+  fs::create_symlink("dK.bin", folder / "to_kept");
+  fs::create_symlink("elsewhere", folder / "to_free");
+  const auto before = snapshot(folder.path());
+  {
+    FileTransaction files;
+    files.keep_input(folder / "Q.bin");
+    files.keep_from_links(folder / "O.bin");
+    files.keep_from_links(folder / "dK.bin");
+    (void)files.create(folder / "O.bin");
+    EXPECT_THAT(refusal(files, folder / "to_input"), testing::HasSubstr("Q.bin: an input of this run, allowed"));
+    EXPECT_THAT(refusal(files, folder / "Q.bin"), testing::HasSubstr("Q.bin: an input of this run, allowed"));
+    EXPECT_THAT(refusal(files, folder / "to_output"), testing::HasSubstr("O.bin: named for two outputs"));
+    EXPECT_THAT(refusal(files, folder / "." / "O.bin"), testing::HasSubstr("named for two outputs"));
+    EXPECT_THAT(refusal(files, folder / "to_kept"), testing::HasSubstr("dK.bin: another tensor of this folder"));
+    EXPECT_EQ(refusal(files, folder / "to_free"), "");
+    EXPECT_EQ(refusal(files, folder / "dK.bin"), "") << "by its own name it is an output as any other";
+  }
+  EXPECT_EQ(snapshot(folder.path()), before);
+}
+
+TEST(FileTransaction, NoNameIsSeenBeforeTheCommit) {
+  const TempFolder folder;
+  FileTransaction files;
+  files.append(files.create(folder / "a", 1000), "new");
+  EXPECT_TRUE(fs::is_empty(folder.path())) << "a temporary with a name stays behind where the process is killed";
+}
+
+TEST(FileTransaction, TemporariesWithNamesGoWhenTheProcessIsEnded) {
+  const TempFolder folder;
+  write_file(folder / "a", "old");
+  const auto before = snapshot(folder.path());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    FileTransaction files(FileTransaction::Temporaries::kNamed);
+    files.make_folders(folder / "x" / "y");
+    files.append(files.create(folder / "a", 1000), "new");
+    files.append(files.create(folder / "x" / "y" / "b"), "new");
+    const bool has_names = snapshot(folder.path()).size() == before.size() + 4;
+    io::abandon_unfinished_files();
+    ::_exit(has_names ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(snapshot(folder.path()), before);
+}
+
+TEST(FileTransaction, TemporariesWithNamesReplaceTheirTargets) {
+  const TempFolder folder;
+  write_file(folder / "a", "old");
+  FileTransaction files(FileTransaction::Temporaries::kNamed);
+  files.append(files.create(folder / "a"), "new a");
+  files.append(files.create(folder / "b", 5), "new b");
+  files.commit();
+  const std::map<std::string, std::string> expected = {{(folder / "a").string(), "new a"},
+                                                       {(folder / "b").string(), "new b"}};
+  EXPECT_EQ(snapshot(folder.path()), expected);
+}
+
+TEST(FileTransaction, AsksForSpaceBeforeItTakesAny) {
+  const TempFolder folder;
+  const auto huge = std::int64_t{1} << 60;
+  const std::string wanted = "needs 1152921504606846976 bytes, allowed ";
+  FileTransaction files;
+  try {
+    (void)files.create(folder / "a", huge);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr(wanted));
+  }
+  try {
+    io::require_space(folder / "not" / "there" / "yet", huge);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr(wanted));
+  }
+  io::require_space(folder / "not" / "there" / "yet", 1);
 }
 
 TEST(FileTransaction, DevicesAreWrittenNotReplaced) {

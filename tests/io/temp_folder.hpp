@@ -16,8 +16,9 @@ namespace attend::test {
 /// A fresh folder that goes with all it holds at the end of the test.
 class TempFolder {
  public:
-  TempFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "attend_test_XXXXXX").string();
+  TempFolder() : TempFolder(std::filesystem::temp_directory_path()) {}
+  explicit TempFolder(const std::filesystem::path& parent) {
+    std::string name = (parent / "attend_test_XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot create " + name);
     path_ = name;
   }

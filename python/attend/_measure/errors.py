@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Optional
@@ -48,8 +50,20 @@ def gpu_is_here() -> bool:
     return torch is not None and bool(torch.cuda.is_available())
 
 
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def run(command: Callable[[], int]) -> int:
-    """The exit status of `command`: what it returns, or after one line on stderr 2 for wrong usage, 130 for Ctrl-C."""
+    """The exit status of `command`: what it returns, or after one line on stderr 2 for wrong usage, 130 for Ctrl-C.
+
+    SIGTERM and SIGHUP are taken as Ctrl-C is, unless the parent ignores them: what was measured is kept.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, _interrupt)
     try:
         return command()
     except UsageError as error:

@@ -84,6 +84,9 @@ class Progress:
     def step(self, what: str) -> None:
         """One implementation is done on one problem."""
 
+    def found(self, row: Row) -> None:
+        """All that will be known of an implementation on a problem in one pass."""
+
 
 class Measurement:
     """`rows` has one entry for each implementation, problem and pass that was asked for, left out or not."""
@@ -136,6 +139,9 @@ class Measurement:
                     source = self._draw(problem, [rows[x.name] for x in left])
                 if source is not None:
                     self._measure_device(problem, left, rows, source, truths, "backward" in modes)
+                for x in able:
+                    if x.device == device:
+                        self.progress.found(rows[x.name])
 
     def _draw(self, problem: Problem, rows: Sequence[Row]) -> Optional[Source]:
         """The inputs, or None where they cannot be had; then the rows say why."""

@@ -1,11 +1,12 @@
-"""A bar on stderr, where that is a terminal."""
+"""A bar on stderr, where that is a terminal, and lines on stdout, where that is none."""
 
 from __future__ import annotations
 
 import sys
 
 from attend._measure.errors import require
-from attend._measure.measurement import Progress
+from attend._measure.files import number
+from attend._measure.measurement import Progress, Row
 
 
 class Bar(Progress):
@@ -14,6 +15,13 @@ class Bar(Progress):
     def __init__(self, total: int) -> None:
         (tqdm,) = require("tqdm", purpose="a bar of progress")
         self._bar = tqdm.tqdm(total=total, disable=None, unit="run", file=sys.stderr, leave=False)
+
+    def found(self, row: Row) -> None:
+        """A line of a file or pipe, at once: whoever reads it sees how far the measurement is."""
+        if sys.stdout.isatty():
+            return
+        result = row.remark if row.ms is None else f"{number(row.ms)} ms"
+        print(f"{row.experiment} {row.mode} {row.shape} {row.implementation} {row.dtype}: {result}", flush=True)
 
     def step(self, what: str) -> None:
         self._bar.set_postfix_str(what)

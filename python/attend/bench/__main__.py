@@ -27,7 +27,10 @@ def parser() -> Parser:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """0: done. 1: a result was wrong. 2: wrong usage, or something is missing. 130: Ctrl-C; what was measured stays."""
+    """Exit status. 0: done. 1: a result was wrong. 2: wrong usage, or something is missing. 130: Ctrl-C or SIGTERM.
+
+    What was measured until then stays.
+    """
     options = parser().parse_args(arguments)
     return errors.run(lambda: COMMANDS[options.command][0].run(options))
 

@@ -89,8 +89,8 @@ def run(options: argparse.Namespace) -> int:
     status = each_until_interrupted(wanted, measure, notes)
     bar.close()
     data = about | {"rows": as_dicts(measurement.rows)}
-    print(text(data))
     files.write_json(options.output, data)
+    print(text(data))
     print(f"wrote {options.output}")
     return status or (errors.FAILED if failures(measurement.rows) else 0)
 

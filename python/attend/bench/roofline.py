@@ -94,11 +94,11 @@ def run(options: argparse.Namespace) -> int:
     status = each_until_interrupted(problems, measure, notes)
     bar.close()
     data = about | {"rows": _rows(measurement.rows)}
+    files.write_json(options.output, data)
     print(text(data))
     for title, found in (("left out:", left_out_lines(measurement.rows)), ("FAILED:", failures(measurement.rows))):
         for line in found:
             print(f"{title} {line}")
-    files.write_json(options.output, data)
     print(f"wrote {options.output}")
     return status or (errors.FAILED if failures(measurement.rows) else 0)
 

@@ -66,7 +66,10 @@ def parser() -> Parser:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """0: done. 1: a check failed. 2: wrong usage, or something is missing. 130: Ctrl-C; what was measured is kept."""
+    """Exit status. 0: done. 1: a check failed. 2: wrong usage, or something is missing. 130: Ctrl-C or SIGTERM.
+
+    What was measured until then is kept.
+    """
     options = parser().parse_args(arguments)
     return errors.run(lambda: draw(options) if options.plot_from else measure(options))
 
@@ -96,8 +99,9 @@ def measure(options: argparse.Namespace) -> int:
     folder = files.new_run(options.output_dir, options.mode)
     save = functools.partial(report.save, folder=folder)  # as it goes: what is measured is not lost
     data = runner.run(wanted, modes, chosen, _settings(options), notes + forward_only + too_long, save)
+    written = save(data)
     print(report.text(data), end="")
-    print(f"wrote {', '.join(map(str, save(data)))}")
+    print(f"wrote {', '.join(map(str, written))}")
     if draws:
         _plot(data, folder, options)
     return _status(data)
