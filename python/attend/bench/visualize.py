@@ -143,13 +143,13 @@ def draw_roofline(data: dict[str, Any], all_lines: bool) -> Figures:
     rows = [r for r in data["rows"] if r["ms"] is not None]
     ceilings = data["ceilings"]
     figure, axis = plt.subplots(figsize=(8, 4.8))
-    knees = {dtype: 1e3 * roof / ceilings["copy_gbps"] for dtype, roof in ceilings["product_tflops"].items()}
+    knees = {dtype: 1e3 * roof / ceilings["copy_gbps"] for dtype, roof in ceilings["peak_tflops"].items()}
     right = 4 * max([*knees.values(), *(r["intensity"] for r in rows)])
     left = min([*knees.values(), *(r["intensity"] for r in rows)]) / 8
-    for (dtype, roof), style in zip(ceilings["product_tflops"].items(), ("-", "--")):
+    for (dtype, roof), style in zip(ceilings["peak_tflops"].items(), ("-", "--")):
         corner = [(left, left * ceilings["copy_gbps"] / 1e3), (knees[dtype], roof), (right, roof)]
         axis.plot(*zip(*corner), color="black", linestyle=style, linewidth=1)
-        axis.text(right, roof * 1.08, f"{dtype} matrix product {files.number(roof)}", ha="right", fontsize=7)
+        axis.text(right, roof * 1.08, f"{dtype} {ceilings['peak_of']} {files.number(roof)}", ha="right", fontsize=7)
     slope = f"copy {files.number(ceilings['copy_gbps'])} GB/s"
     axis.text(1.5 * left, 1.3 * left * ceilings["copy_gbps"] / 1e3, slope, fontsize=7, va="top")
     shown = {mode: _fastest(rows, mode, all_lines) for mode in dict.fromkeys(r["mode"] for r in rows)}
