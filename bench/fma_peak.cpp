@@ -2,7 +2,7 @@
 //
 //   fma_peak [threads ...]        one line of JSON; without arguments 1 thread and all of the machine's
 //
-// How: src/cpu/peak.hpp.
+// How: src/probe/cpu_peak.hpp.
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -10,7 +10,7 @@
 
 #include "attend/attention.hpp"
 #include "attend/error.hpp"
-#include "cpu/peak.hpp"
+#include "probe/cpu_peak.hpp"
 
 int main(int argc, char** argv) try {
   std::vector<int> counts = {1};

@@ -25,7 +25,7 @@
 #include "core/problem.hpp"
 #include "core/source_digests.hpp"
 #include "cpu/parallel.hpp"
-#include "cpu/peak.hpp"
+#include "probe/cpu_peak.hpp"
 #include "exchange.hpp"
 #include "gpu_services.hpp"
 #include "ring.hpp"

@@ -9,6 +9,7 @@ import platform
 from typing import Any
 
 import attend
+from attend import _core
 from attend._measure.errors import gpu_is_here, torch_or_none
 
 
@@ -27,7 +28,7 @@ def cpu_model() -> str:
 
 
 def describe() -> dict[str, Any]:
-    """Hardware, versions, threads and the date, for the head of every result file."""
+    """Hardware, versions, digests of the measured code, threads and the date, for the head of every result file."""
     torch = torch_or_none()
     found: dict[str, Any] = {
         "cpu": cpu_model(),
@@ -39,6 +40,7 @@ def describe() -> dict[str, Any]:
         "torch": None if torch is None else torch.__version__,
         "torch_threads": None if torch is None else torch.get_num_threads(),
         "gpu": None,
+        "sources": _core.source_digests(),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
     }
     if torch is not None and gpu_is_here():

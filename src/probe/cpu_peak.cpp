@@ -1,7 +1,7 @@
-#include "cpu/peak.hpp"
+#include "probe/cpu_peak.hpp"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/peak.cpp"
+#define HWY_TARGET_INCLUDE "probe/cpu_peak.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
 #include <hwy/highway.h>
 
