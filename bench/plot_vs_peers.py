@@ -30,8 +30,7 @@ def draw(data):
             axis.set_title(f"{peer_tables.PASSES[mode]}, {mask}, head_dim {head_dim}")
         largest = max(max(row["tflops"].values()) for d in head_dims for row in groups.get((mode, d, mask), []))
         panels[0].set_ylim(0, 1.05 * largest)  # of all that share it, when all are drawn
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=len(labels))
+        style.label_ends(panels[-1], panels[-1].get_lines())
     title = f"{data['dtype']}, 16384 tokens, 2048 channels; {peer_tables.title(data)}"
     figure.suptitle(textwrap.fill(title, TITLE_COLUMNS), fontsize=8)
     return figure

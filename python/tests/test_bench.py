@@ -172,9 +172,8 @@ def test_scratch_that_threads_keep_is_counted_at_every_call(no_torch):
         return Meter("cpu").peak(lambda: attend.forward(q, q, q))[1] - q.nbytes / MIB
 
     forward(64)
-    first = forward(512)
-    forward(4096)
-    assert first > 0.1 and forward(512) > 0.5 * first
+    for seqlen in (512, 2048, 512, 2048):  # results alone, and some scratch, whatever ran before
+        assert 0.05 < forward(seqlen) < 16
 
 
 def test_on_a_gpu_the_meter_adds_torchs_peak_and_that_of_attends_pool(monkeypatch):
@@ -309,7 +308,9 @@ def test_bad_usage_exits_with_2_and_one_line(no_torch, monkeypatch, tmp_path, ca
 
 
 def test_a_product_that_finds_no_memory_is_one_line(no_torch, monkeypatch):
-    with pytest.raises(errors.UsageError, match="--product-size: 4000000 needs 1.788e.05 GiB of memory, allowed 16 GiB"):
+    with pytest.raises(
+        errors.UsageError, match="--product-size: 4000000 needs 1.788e.05 GiB of memory, allowed 16 GiB"
+    ):
         monkeypatch.setattr("attend._measure.memory.total_bytes", lambda device: 16 * 2.0**30)
         bench.roofline.measure_ceilings("cuda", 4000000)
 

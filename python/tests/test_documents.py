@@ -5,10 +5,9 @@ import math
 import pathlib
 import re
 
+import attend
 import numpy as np
 import pytest
-
-import attend
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

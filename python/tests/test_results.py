@@ -64,7 +64,9 @@ def section(script, monkeypatch, tmp_path):
     file.parent.mkdir()
     file.write_text(json.dumps({"sources": PRESENT, "date": "2026-01-02", "ms": 1}))
     page.write_text("<!-- begin a -->\n<!-- end a -->\n")
-    made = report.Section(page, "a", (file,), ("src/cpu",), lambda: f"{json.loads(file.read_text())['ms']} ms", "measure")
+    made = report.Section(
+        page, "a", (file,), ("src/cpu",), lambda: f"{json.loads(file.read_text())['ms']} ms", "measure"
+    )
     made.write()
     return made
 
@@ -82,7 +84,9 @@ def test_a_page_is_stale_when_its_results_or_the_code_have_changed(script, secti
     assert len(section.difference()) == 1
     section.write()
     assert "by earlier code: `src/cpu` changed since" in section.page.read_text() and section.difference() == []
-    monkeypatch.setattr(sys.modules[type(section).__module__], "present_sources", lambda: PRESENT | {"src/cpu": "newer"})
+    monkeypatch.setattr(
+        sys.modules[type(section).__module__], "present_sources", lambda: PRESENT | {"src/cpu": "newer"}
+    )
     assert section.difference() == []  # once is enough
     file.unlink()
     assert section.text() == "Not measured with code near the present one: no `results/a.json`. `measure` measures it."

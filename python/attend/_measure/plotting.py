@@ -126,8 +126,8 @@ def worth_a_line(
     own = [name for name in ranked if name not in peers]
     others = [name for name in ranked if name in peers]
     chosen = set(list(leaders)[:most])
-    for some, enough in ((own, most // 2), (others, most // 2), (ranked, most)):
-        for name in some:
-            if len(chosen) < most and len(chosen.intersection(some)) < enough:
+    for names, enough in ((own, most // 2), (others, most // 2), (ranked, most)):
+        for name in names:
+            if len(chosen) < most and len(chosen.intersection(names)) < enough:
                 chosen.add(name)
     return [name for name in ranked if name in chosen]

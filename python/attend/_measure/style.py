@@ -25,7 +25,16 @@ BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY = (
 )  # fmt: skip
 COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-DASHES: Any = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (8, 2)), (0, (2, 2)), (0, (4, 1, 1, 1, 1, 1)))
+DASHES: Any = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (6, 1.5, 1, 1.5)),
+    (0, (3, 1)),
+    (0, (8, 2)),
+    (0, (2, 2)),
+    (0, (4, 1, 1, 1, 1, 1)),
+)
 LABEL_POINTS = 7.0  # size of a label at a line's end
 
 
@@ -36,7 +45,14 @@ class Look(NamedTuple):
 
     def of_line(self) -> dict[str, Any]:
         """For matplotlib's plot: a hollow mark, so that what lies below stays in sight."""
-        return {"color": self.color, "marker": self.marker, "linestyle": self.dash, "mfc": "white", "ms": 4.5, "lw": 1.4}
+        return {
+            "color": self.color,
+            "marker": self.marker,
+            "linestyle": self.dash,
+            "mfc": "white",
+            "ms": 4.5,
+            "lw": 1.4,
+        }
 
 
 def pyplot() -> Any:
@@ -116,7 +132,14 @@ def label_ends(axis: Any, lines: Iterable[Any]) -> None:
             color=line.get_color(),
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": line.get_color(), "lw": 0.5, "alpha": 0.6, "shrinkA": 1, "shrinkB": 3},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": line.get_color(),
+                "lw": 0.5,
+                "alpha": 0.6,
+                "shrinkA": 1,
+                "shrinkB": 3,
+            },
         )
 
 
@@ -140,5 +163,5 @@ def sources_of(svg: str) -> list[Mapping[str, str]]:
     import html
     import re
 
-    found = re.search(r"<dc:description>(.*?)</dc:description>", svg, flags=re.S)
+    found = re.search(r"<dc:description>(.*?)</dc:description>", svg, flags=re.DOTALL)
     return list(json.loads(html.unescape(found[1]))) if found else []

@@ -1,10 +1,11 @@
 """roofline: what the machine reaches at best, measured, and where the kernels stand below it.
 
 Ceilings, best of several runs: a copy (bytes read and written), and arithmetic. On a CPU that is multiply-adds on
-registers and nothing else: float32's, and of the unit that multiplies bfloat16 where the processor has one; taken before the
-kernels and again after them. On a GPU it is the product of large square matrices in float32 and bfloat16, by cuBLAS: what
-is known to be reachable, though no limit of the machine. Arithmetic intensity is operations over bytes of inputs and outputs, each once: what an implementation moves
-beyond them (the unfused path stores S and P) shows as a distance from the roof, not as a lower intensity.
+registers and nothing else: float32's, and of the unit that multiplies bfloat16 where the processor has one; taken
+before the kernels and again after them. On a GPU it is the product of large square matrices in float32 and bfloat16,
+by cuBLAS: what is known to be reachable, though no limit of the machine. Arithmetic intensity is operations over
+bytes of inputs and outputs, each once: what an implementation moves beyond them (the unfused path stores S and P)
+shows as a distance from the roof, not as a lower intensity.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ def run(options: argparse.Namespace) -> int:
     problems = [Problem(b, h, s, d) for s in options.seqlens or DEFAULT_SEQLENS[device]]
     refuse_too_large("--seqlens, --batch_size, --num_heads, --head_dim", problems)
     if options.product_size and device == "cpu":
-        raise errors.UsageError(f"--product-size: {options.product_size}, allowed on a GPU: a CPU's ceiling is measured without")
+        raise errors.UsageError(
+            f"--product-size: {options.product_size}, allowed on a GPU: a CPU's ceiling is measured without"
+        )
     files.prepare_file("--output", options.output)
     ceilings = _ceilings_that_fit(device, options.product_size or PRODUCT_SIZE)
     bar = Bar(catalogue.count(chosen, modes) * len(problems))

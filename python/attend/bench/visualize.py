@@ -93,7 +93,8 @@ def _over_lengths(panels: dict[str, list[dict[str, Any]]], field: str, title: st
     size = (5.2 * columns, 4.2 * lines)
     figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, sharey=True, layout="constrained")
     last = [
-        {_label(r): r[field] / r["S"] for r in sorted(rows, key=lambda r: r["S"]) if r[field]} for rows in panels.values()
+        {_label(r): r[field] / r["S"] for r in sorted(rows, key=lambda r: r["S"]) if r[field]}
+        for rows in panels.values()
     ]
     looks = _looks([r for rows in panels.values() for r in rows], last, True, all_lines)
     for (name, rows), axis in zip(panels.items(), axes.flat):
