@@ -156,7 +156,7 @@ def about(device):
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     return {"kind": peer_tables.KIND, "device_name": name, "driver": driver_version(), "versions": versions,
             "matrix_product_tflops": matrix_product(device),
-            "date": report.today(), "sources": report.sources_of_package()}
+            **report.provenance()}
 
 
 def driver_version():

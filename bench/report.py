@@ -89,11 +89,11 @@ def present_sources() -> dict:
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def sources_of_package() -> dict:
-    """The same of the installed package, which may be older."""
+def provenance() -> dict:
+    """The day, and digests of the code that the installed package was built from."""
     from attend import _core
 
-    return _core.source_digests()
+    return {"date": today(), "sources": _core.source_digests()}
 
 
 def save_picture(figure, name: str, files) -> None:

@@ -31,9 +31,9 @@ struct LadderReport {
   std::vector<LadderRow> rows;
 };
 
-/// An object with device_name, kernel_digest, sources (core::source_digests()), date, matrix_products (dtype, beside, size,
-/// ms, tflops, sm_mhz) and rungs: the keys of to_json(Result) with rung, share_of_matrix_product and speed_up; null where
-/// not measured.
+/// An object with device_name, kernel_digest, sources (core::source_digests()), date, matrix_products (dtype, beside,
+/// size, ms, tflops, sm_mhz) and rungs: the keys of to_json(Result) with rung, share_of_matrix_product and speed_up;
+/// null where not measured.
 [[nodiscard]] nlohmann::ordered_json to_json(const LadderReport& report);
 
 }  // namespace attend::cli

@@ -25,9 +25,9 @@
 #include "core/problem.hpp"
 #include "core/source_digests.hpp"
 #include "cpu/parallel.hpp"
-#include "probe/cpu_peak.hpp"
 #include "exchange.hpp"
 #include "gpu_services.hpp"
+#include "probe/cpu_peak.hpp"
 #include "ring.hpp"
 #include "short_way.hpp"
 

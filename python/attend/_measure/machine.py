@@ -27,6 +27,11 @@ def cpu_model() -> str:
     return f"{name} (family {fields.get('cpu family', '?')}, model {fields.get('model', '?')})"
 
 
+def today() -> str:
+    """In UTC, as 2026-01-31."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+
+
 def describe() -> dict[str, Any]:
     """Hardware, versions, digests of the measured code, threads and the date, for the head of every result file."""
     torch = torch_or_none()
@@ -41,7 +46,7 @@ def describe() -> dict[str, Any]:
         "torch_threads": None if torch is None else torch.get_num_threads(),
         "gpu": None,
         "sources": _core.source_digests(),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "date": today(),
     }
     if torch is not None and gpu_is_here():
         properties = torch.cuda.get_device_properties(0)
