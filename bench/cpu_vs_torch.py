@@ -32,6 +32,7 @@ import statistics
 import sys
 import time
 
+import cpu_tables
 import report
 from torch_shim import Attend
 
@@ -170,45 +171,6 @@ def openmp_runtimes() -> list:
     return sorted({pathlib.Path(p).name for p in paths if any(s in p for s in ("libgomp", "libomp", "libiomp"))})
 
 
-def markdown(data) -> str:
-    info = data["machine"]
-    peak = info["f32_fma_peak_gflops"][str(info["threads"])] / 1e3
-    lines = [
-        f"Measured on {info['date']} at commit {info['attend_commit']}: {info['cpu']}, {info['threads']} threads, SIMD target "
-        f"{info['simd_target']}, measured float32 FMA peak {peak * 1e3:.0f} GFLOP/s, PyTorch {info['torch']}.", "",
-        "| dtype | mode | geometric mean of the speed-up | smallest |", "|---|---|---|---|"]
-    lines += [f"| {s['dtype']} | {s['mode']} | {s['geomean_speedup']:.2f} | {s['min_speedup']:.2f} |"
-              for s in data["summary"]]
-    lines += ["", "Times in ms: median (lower to upper quartile).", "",
-              "| dtype | mode | B, H, S, D | mask | attend | torch | speed-up | TFLOP/s | of f32 peak |",
-              "|---|---|---|---|---|---|---|---|---|"]
-    for r in data["rows"]:
-        low, mid, high = r["ms_quartiles"]
-        torch_low, torch_mid, torch_high = r["torch_ms_quartiles"]
-        share = f"{100 * r['tflops'] / peak:.0f} %" if r["dtype"] == "f32" else ""
-        lines.append(
-            f"| {r['dtype']} | {r['mode']} | {r['B']}, {r['H']}, {r['Sq']}, {r['D']} | "
-            f"{'causal' if r['causal'] else 'full'} | {mid:.2f} ({low:.2f} to {high:.2f}) | "
-            f"{torch_mid:.2f} ({torch_low:.2f} to {torch_high:.2f}) | {r['speedup']:.2f} | {r['tflops']:.3f} | {share} |")
-    return "\n".join(lines)
-
-
-def readme_summary(data) -> str:
-    info = data["machine"]
-    share = max(r["tflops"] for r in data["rows"] if r["dtype"] == "f32" and r["mode"] == "forward")
-    share *= 1e5 / info["f32_fma_peak_gflops"][str(info["threads"])]
-    lines = [f"Against PyTorch {info['torch'].split('+')[0]}'s CPU `scaled_dot_product_attention` in one process, "
-             f"{info['threads']} threads of an {info['cpu'].split(' (')[0]} ({info['simd_target']}), "
-             f"{len(data['rows']) // len(data['summary'])} shapes and masks each:", "",
-             "| dtype | pass | speed-up, geometric mean | smallest |", "|---|---|---|---|"]
-    lines += [f"| {s['dtype']} | {s['mode']} | {s['geomean_speedup']:.2f} | {s['min_speedup']:.2f} |"
-              for s in data["summary"]]
-    lines += ["", f"float32 forward reaches up to {share:.0f} % of what the same threads do with nothing but fused "
-              "multiply-adds. All numbers, and how they were taken: [docs/benchmarks_cpu.md](docs/benchmarks_cpu.md); "
-              "`make bench-cpu` takes them anew."]
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -238,8 +200,8 @@ def main() -> None:
         print(f"{s['dtype']:4} {s['mode']:8} geometric mean {s['geomean_speedup']:.2f}x, smallest {s['min_speedup']:.2f}x")
     if not options.dry:
         report.write_json(report.RESULTS / "cpu_vs_torch.json", data)
-        report.replace_section(report.DOCS / "benchmarks_cpu.md", "cpu_vs_torch", markdown(data))
-        report.replace_section(report.ROOT / "README.md", "speed_summary", readme_summary(data))
+        for section in cpu_tables.sections():
+            section.write()
 
 
 if __name__ == "__main__":

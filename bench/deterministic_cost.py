@@ -20,6 +20,7 @@ import torch
 import attend
 from attend._measure import timing
 from attend._measure.implementations import Prepared
+import report
 from h200_vs_peers import kept_busy
 
 LIMITS = timing.Limits(samples=9, seconds=3.0, sample_ms=3.0)
@@ -66,7 +67,7 @@ def main():
     mean = math.exp(statistics.fmean(math.log(row["ratio"]) for row in rows))
     print(f"geometric mean {mean:.3f}: {100 / mean - 100:.1f} % more time")
     if options.output:
-        record = {"device_name": torch.cuda.get_device_name(), "rows": rows, "geometric_mean": mean}
+        record = {"device_name": torch.cuda.get_device_name(), **report.provenance(), "rows": rows, "geometric_mean": mean}
         options.output.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 

@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
-"""Rewrites the tables of docs/experiments.md from results/*/experiments/*.json.
+"""The tables of docs/experiments.md, of results/*/experiments/*.json. bench/documents.py writes them.
 
-    python3 bench/experiment_tables.py
-
-A machine whose files are not there keeps the sections that it has.
+A machine without a file of a kind has no section of that kind.
 """
 
 import json
@@ -109,11 +107,11 @@ def memory(data):
 
 def roofline(data):
     ceilings = data["ceilings"]
-    products = ", ".join(f"{dtype} {number(x)}" for dtype, x in ceilings["product_tflops"].items())
-    lines = [title(data), "", f"Copy {number(ceilings['copy_gbps'])} GB/s; matrix product, TFLOP/s: {products}.", ""]
+    peaks = ", ".join(f"{dtype} {number(x)}" for dtype, x in ceilings["peak_tflops"].items())
+    lines = [title(data), "", f"Copy {number(ceilings['copy_gbps'])} GB/s; {ceilings['peak_of']}, TFLOP/s: {peaks}.", ""]
     cells = []
     for r in (r for r in data["rows"] if r["ms"] is not None):
-        roof = min(ceilings["product_tflops"].get(r["dtype"], float("inf")), r["intensity"] * ceilings["copy_gbps"] / 1e3)
+        roof = min(ceilings["peak_tflops"].get(r["dtype"], float("inf")), r["intensity"] * ceilings["copy_gbps"] / 1e3)
         figures = (r["intensity"], r["tflops"], 100 * r["tflops"] / roof)
         cells.append([f"`{r['implementation']}`", r["dtype"], r["mode"], str(r["S"]), *map(number, figures)])
     return lines + table(["", "dtype", "pass"], ["S", "operations per byte", "TFLOP/s", "% of the roof"], cells)
@@ -122,16 +120,30 @@ def roofline(data):
 KINDS = {"experiments": experiments, "compare": compare, "memory": memory, "roofline": roofline}
 
 
-def main():
+COMMANDS = {
+    "experiments": "python -m attend.experiments --experiment --seqlen-experiment --mode both --save-results",
+    "compare": "python -m attend.bench compare --mode both --output compare.json",
+    "memory": "python -m attend.bench memory --output memory.json",
+    "roofline": "python -m attend.bench roofline --mode both --output roofline.json",
+}
+PARTS = {"h200": ("kernels/common", "kernels/ladder", "kernels/simt", "kernels/sm80", "kernels/sm90", "src/cuda/launch"),
+         "cpu": ("src/cpu",)}
+# Of a kind, in a machine's folder.
+FILES = {"experiments": "results*.json", "compare": "bench_compare*.json", "memory": "bench_memory.json",
+         "roofline": "bench_roofline.json"}
+
+
+def sections():
+    found = []
     for machine in MACHINES:
-        found = {}
-        for path in sorted((report.ROOT / "results" / machine / "experiments").glob("*.json")):
-            data = json.loads(path.read_text())
-            found.setdefault(data["kind"], []).append(data)
-        for kind, files in found.items():
-            text = "\n\n".join("\n".join(KINDS[kind](data)) for data in files)
-            report.replace_section(PAGE, f"{kind}_{machine}", text)
+        folder = report.ROOT / "results" / machine / "experiments"
+        for kind, tables in KINDS.items():
+            pattern = FILES[kind]
+            files = tuple(sorted(folder.glob(pattern))) or (folder / pattern.replace("*", ""),)
 
+            def body(files=files, tables=tables):
+                return "\n\n".join("\n".join(tables(json.loads(file.read_text()))) for file in files)
 
-if __name__ == "__main__":
-    main()
+            name = f"{kind}_{machine}"
+            found.append(report.Section(PAGE, name, files, PARTS[machine], body, COMMANDS[kind]))
+    return found

@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
-"""Rewrites the tables of docs/benchmarks_gpu.md and the README's tables of GPUs from results/h200/*.json.
-
-    python3 bench/gpu_tables.py
-"""
+"""The tables of docs/benchmarks_gpu.md and the README's tables of GPUs, of results/h200/*.json. bench/documents.py writes them."""
 
 import json
 
+import ladder_table
 import peer_tables
 import report
 
@@ -45,16 +43,7 @@ def seed_f32():
     lines = [f"{data['device_name']}, PyTorch {data['torch']}.", "", *HEAD, *versus(data), ""]
     for mode, mean in data["mean_ms"].items():
         lines.append(f"Mean time, {mode}: attend {mean['attend']:.3f} ms, PyTorch {mean['torch']:.3f} ms.  ")
-    report.replace_section(PAGE, "seed_f32", "\n".join(lines))
-
-
-def bf16_forward():
-    lines = []
-    for sdp, name in (("cudnn", "cuDNN"), ("flash", "FlashAttention-2")):
-        data = [load(f"bf16_{sdp}_{mask}.json") for mask in ("full", "causal")]
-        lines += [f"PyTorch {data[0]['torch']} with its {name} backend, {data[0]['device_name']}:", "", *HEAD]
-        lines += [line for d in data for line in versus(d)] + [""]
-    report.replace_section(PAGE, "bf16_forward", "\n".join(lines))
+    return "\n".join(lines)
 
 
 def peers(grid, dtype):
@@ -63,38 +52,32 @@ def peers(grid, dtype):
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def slow_lines():
-    """What is slower than PyTorch by most, a line for each kind of problem, for the README; of bfloat16 the tables of
-    `beside_peers` say it where there are any."""
-    shortest = min(load("seed_f32.json")["rows"], key=lambda r: r["torch_ms"] / r["ms"])
-    lines = [f"| float32 {shortest['mode']}, {sizes(shortest)} | `fa2` | **{shortest['tflops']:.1f}** | "
-             f"{shortest['torch_tflops']:.1f} (memory-efficient) |"]
-    if peers("paper", "bf16"):
+def float32():
+    """The product's float32 kernel at the largest problem, beside PyTorch where that was measured, else alone."""
+    if (RESULTS / "seed_f32.json").exists():
+        run = load("seed_f32.json")
+        largest = [r for r in run["rows"] if r["S"] == 2048]
+        slowest = min(run["rows"], key=lambda r: r["torch_ms"] / r["ms"])
+        lines = [f"On one {run['device_name']}, TFLOP/s, beside PyTorch {run['torch']} in one process:", "",
+                 "| | kernel | attend | PyTorch |", "|---|---|---:|---:|"]
+        for r in [*largest, slowest]:
+            bold = "**" * (r["torch_ms"] < r["ms"])
+            lines.append(f"| float32 {r['mode']}, {sizes(r)} | `{run['compute']}` | {bold}{r['tflops']:.1f}{bold} | "
+                         f"{r['torch_tflops']:.1f} (memory-efficient) |")
         return lines
-    short = min(load("bf16_cudnn_causal.json")["rows"], key=lambda r: r["torch_ms"] / r["ms"])
-    backward = {r["implementation"]: r for r in load("experiments/results.json")["rows"]
-                if (r["experiment"], r["mode"], r["S"]) == ("seed", "backward", 2048)}
-    simt, cudnn = backward["simt"], backward["torch_cudnn"]
-    return [*lines, f"| bfloat16 {short['mode']}, causal, {sizes(short)} | `wgmma_specialized` | "
-            f"**{short['tflops']:.0f}** | {short['torch_tflops']:.0f} (cuDNN) |",
-            f"| bfloat16 backward on CUDA cores, {sizes(simt)} | `simt` | **{simt['tflops']:.0f}** | "
-            f"{cudnn['tflops']:.0f} (cuDNN) |"]
-
-
-def half_lines():
-    """The largest problems in bfloat16, where the ladder alone was measured beside PyTorch."""
-    half = [] if peers("paper", "bf16") else [
-        (load(f"bf16_cudnn_{mask}.json")["rows"][0], mask) for mask in ("full", "causal")]
-    return [f"| bfloat16 forward, {mask}, {sizes(r)} | `wgmma_specialized` | "
-            f"{r['tflops']:.0f} | {r['torch_tflops']:.0f} (cuDNN) |" for r, mask in half]
+    run = load("ladder.json")
+    rows = [r for r in run["rungs"] if r["compute"] == "fa2"]
+    product = next(m["tflops"] for m in run["matrix_products"] if m["dtype"] == "f32")
+    shown = ", ".join(f"{r['mode']} {r['tflops']:.1f}" for r in rows)
+    row = {**rows[0], "S": rows[0]["Sq"]}
+    return [f"On one {run['device_name']}, float32 at {sizes(row)}, TFLOP/s by `fa2`: {shown} (a large matrix product by cuBLAS "
+            f"{product:.1f})."]
 
 
 def beside_peers():
     """bfloat16 through the Python package beside the best peer at each point, for the README."""
     paper, masks, decode = (peers(grid, "bf16") for grid in ("paper", "masks", "decode"))
-    if not paper:
-        return []
-    lines = ["", f"bfloat16, TFLOP/s of attend and, in brackets, of the best of FlashAttention-3, cuDNN and "
+    lines = [f"bfloat16, TFLOP/s of attend and, in brackets, of the best of FlashAttention-3, cuDNN and "
              f"FlashAttention-2 at each point ({peer_tables.title(paper)}; 16384 tokens, 2048 channels):", "",
              *peer_tables.by_length(paper["rows"], (512, 2048, 8192, 16384))]
     if masks:
@@ -108,24 +91,10 @@ def beside_peers():
 
 
 def summary():
-    """The largest problems and the slowest, for the README."""
-    run = load("seed_f32.json")
-    f32 = {r["mode"]: r for r in run["rows"] if r["S"] == 2048}
-    lines = [f"On one {run['device_name']}, TFLOP/s, beside PyTorch {run['torch']} in one process:", "",
-             "| | kernel | attend | PyTorch |", "|---|---|---:|---:|"]
-    for mode, r in f32.items():
-        lines.append(f"| float32 {mode}, {sizes(r)} | `fa2` | {r['tflops']:.1f} | "
-                     f"{r['torch_tflops']:.1f} (memory-efficient) |")
-    lines += [*half_lines(), *slow_lines(), *beside_peers(), "", slow_sentence()]
-    report.replace_section(report.ROOT / "README.md", "gpu_summary", "\n".join(lines))
-
-
-def slow_sentence():
-    page = "All figures: [docs/benchmarks_gpu.md](docs/benchmarks_gpu.md)."
-    if peers("paper", "bf16"):
-        return f"**Bold is slow**: another is faster there. {page}"
-    return ("**Bold is slow**: few rows, short sequences, and what `simt` computes: gradients in 16 bits with bias, "
-            f"boolean mask or softcap, beyond head_dim 256, or before Hopper. {page}")
+    """What others do at the same points, for the README."""
+    picture = "![TFLOP/s of attend and its peers over sequence length, forward and backward](docs/vs_peers_bf16.svg)"
+    last = "**Bold is slow**: another is faster there. All figures: [docs/benchmarks_gpu.md](docs/benchmarks_gpu.md)."
+    return "\n".join([*beside_peers(), "", picture, "", last])
 
 
 def vs_peers():
@@ -140,33 +109,13 @@ def vs_peers():
                           *peer_tables.by_side(data["rows"]), ""]
                 if grid == "paper" and (report.DOCS / f"vs_peers_{dtype}.svg").exists():
                     lines += [f"![TFLOP/s over the sequence length, {dtype}](vs_peers_{dtype}.svg)", ""]
-    report.replace_section(PAGE, "vs_peers", "\n".join(lines))
-
-
-def grids():
-    lines = []
-    for name, title in (("paper_bf16.json", "paper"), ("gpt3_bf16.json", "gpt3")):
-        rows = load(name)
-        lengths = sorted({r["Sq"] for r in rows})
-        lines += [f"TFLOP/s, grid `{title}`, bfloat16, {rows[0]['device_name']}:", "",
-                  "| kernel | D | mask | " + " | ".join(f"S = {s}" for s in lengths) + " |",
-                  "|---|---|---|" + "---:|" * len(lengths)]
-        found = {(r["compute"], r["D"], r["causal"], r["Sq"]): r["tflops"] for r in rows}
-        for compute, head_dim, causal in sorted({key[:3] for key in found}):
-            cells = (found.get((compute, head_dim, causal, s)) for s in lengths)
-            lines.append(f"| `{compute}` | {head_dim} | {'causal' if causal else 'full'} | "
-                         + " | ".join("" if c is None else f"{c:.0f}" for c in cells) + " |")
-        lines.append("")
-    report.replace_section(PAGE, "grids", "\n".join(lines))
+    return "\n".join(lines)
 
 
 def in_python():
     """What Python costs and what the examples and experiments gave, for the README."""
-    names = ("python_host_cost.json", "train_char_transformer.json", "train_gpt2.json", "experiments/results.json")
-    cost, train, gpt2, experiments = map(load, names)
+    cost, train, gpt2 = map(load, ("python_host_cost.json", "train_char_transformer.json", "train_gpt2.json"))
     plain = {row["dtype"]: row for row in cost["rows"] if not row["autograd"]}
-    checked = [row for row in experiments["rows"] if row["passed"] is not None]
-    passed = sum(row["passed"] for row in checked)
     first, last, steps = train["first"], train["last"], train["settings"]["steps"]
     lines = [
         f"On one {cost['device_name']} with PyTorch {cost['torch']}:",
@@ -180,15 +129,29 @@ def in_python():
         f"{train['ms_per_step']['attend']:.2f} ms with attend and {train['ms_per_step']['torch']:.2f} with torch's "
         f"attention, a step of a GPT-2 in bfloat16 {gpt2['ms_per_step']['attend']:.1f} and "
         f"{gpt2['ms_per_step']['torch']:.1f}.",
-        f"- **Experiments**: {passed} of {len(checked)} checks against float64 passed.",
     ]
-    report.replace_section(report.ROOT / "README.md", "python_summary", "\n".join(lines))
+    return "\n".join(lines)
 
 
-if __name__ == "__main__":
-    in_python()
-    summary()
-    seed_f32()
-    bf16_forward()
-    vs_peers()
-    grids()
+def sections():
+    readme = report.ROOT / "README.md"
+    tensor_cores = ("kernels/common", "kernels/sm80", "kernels/sm90", "kernels/simt", "src/cuda/launch")
+    compare = "python3 bench/h200_vs_peers.py"
+    seed = RESULTS / "seed_f32.json"
+    grids = tuple(path for path in sorted(RESULTS.glob("vs_peers_*_*.json")))
+    of_bf16 = tuple(RESULTS / f"vs_peers_{grid}_bf16.json" for grid in ("paper", "masks", "decode"))
+    in_f32 = (seed,) if seed.exists() else (ladder_table.FILE,)
+    python = tuple(RESULTS / f"{name}.json" for name in ("python_host_cost", "train_char_transformer", "train_gpt2"))
+    command = "python3 bench/gpu_vs_torch.py --dtype f32 --compute fa2 --sdp efficient --output results/h200/seed_f32.json"
+    rungs = ("kernels/common", "kernels/ladder")
+
+    def in_float32():
+        return "\n".join(float32())
+
+    return [
+        report.Section(readme, "gpu_float32", in_f32, rungs, in_float32, command),
+        report.Section(readme, "gpu_summary", of_bf16, tensor_cores, summary, compare),
+        report.Section(readme, "python_summary", python, tensor_cores, in_python, "python3 bench/python_host_cost.py"),
+        report.Section(PAGE, "seed_f32", (seed,), rungs, seed_f32, command),
+        report.Section(PAGE, "vs_peers", grids, tensor_cores, vs_peers, compare),
+    ]

@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import report
 from torch_shim import Attend
 
 SEED_GRID = [(1, 1, 128, 64), (2, 4, 256, 64), (2, 8, 256, 64), (8, 16, 32, 64), (2, 8, 512, 64), (8, 16, 100, 64),
@@ -165,7 +166,7 @@ def main():
                     for side, key in (("attend", "ms"), ("torch", "torch_ms"))} for mode in options.modes.split(",")}
     for mode, mean in means.items():
         print(f"mean time, {mode}: attend {mean['attend']:.4f} ms, torch {mean['torch']:.4f} ms")
-    result = {"device_name": torch.cuda.get_device_name(), "torch": torch.__version__, "sdp_backend": options.sdp,
+    result = {"date": report.today(), "sources": report.present_sources(), "device_name": torch.cuda.get_device_name(), "torch": torch.__version__, "sdp_backend": options.sdp,
               "compute": options.compute, "attend": attend.version, "mean_ms": means, "rows": rows}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(result, indent=1) + "\n")

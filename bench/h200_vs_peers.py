@@ -23,7 +23,6 @@ import argparse
 import concurrent.futures
 import contextlib
 import ctypes
-import datetime
 import gc
 import pathlib
 import sys
@@ -33,6 +32,7 @@ import torch
 import attend
 import peer_cases
 import peer_tables
+import report
 from attend._measure import files, timing
 from attend._measure.implementations import Prepared
 
@@ -156,7 +156,7 @@ def about(device):
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     return {"kind": peer_tables.KIND, "device_name": name, "driver": driver_version(), "versions": versions,
             "matrix_product_tflops": matrix_product(device),
-            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
+            **report.provenance()}
 
 
 def driver_version():

@@ -8,15 +8,10 @@ import json
 import pathlib
 import sys
 
-import matplotlib
-
-matplotlib.use("svg")
-import matplotlib.pyplot as plt  # noqa: E402 (the backend is chosen first)
-
 import report
 
-BLUE, GREEN, RED = "#2563a8", "#2e7d4f", "#b3402e"
-plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "attend"})
+style = report.style()
+plt = style.pyplot()
 
 
 def main():
@@ -26,7 +21,7 @@ def main():
     products = {m["dtype"]: m["tflops"] for m in data["matrix_products"]}
     figure, axis = plt.subplots(figsize=(9, 4.6), layout="constrained")
     at = range(len(rows))
-    axis.bar(at, [r["tflops"] for r in rows], 0.7, color=[BLUE if r["dtype"] == "f32" else GREEN for r in rows])
+    axis.bar(at, [r["tflops"] for r in rows], 0.7, color=[style.BLUE if r["dtype"] == "f32" else style.GREEN for r in rows])
     for x, r in zip(at, rows):
         text = f"{r['tflops']:.2g}" if r["tflops"] < 10 else f"{r['tflops']:.0f}"
         axis.text(x, r["tflops"] * 1.08, text, ha="center", va="bottom", fontsize=8)
@@ -34,18 +29,16 @@ def main():
         own = [x for x, r in zip(at, rows) if r["dtype"] == dtype]
         if not own:
             continue
-        axis.bar([own[0]], [0], color=BLUE if dtype == "f32" else GREEN, label=name)  # for the legend
+        axis.bar([own[0]], [0], color=style.BLUE if dtype == "f32" else style.GREEN, label=name)  # for the legend
         if dtype in products:
-            axis.plot([own[0] - 0.45, own[-1] + 0.45], [products[dtype]] * 2, color=RED, linestyle="--", linewidth=1)
-            axis.text(own[0] - 0.45, products[dtype] * 1.08, f"matrix product {products[dtype]:.0f}", color=RED, fontsize=8)
+            axis.plot([own[0] - 0.45, own[-1] + 0.45], [products[dtype]] * 2, color=style.VERMILION, linestyle="--", linewidth=1)
+            axis.text(own[0] - 0.45, products[dtype] * 1.08, f"matrix product {products[dtype]:.0f}", color=style.VERMILION, fontsize=8)
     axis.set_yscale("log")
     axis.set_ylabel("TFLOP/s, forward")
     axis.set_xticks(list(at), [f"{r['rung']:02} {r['compute']}" for r in rows], rotation=40, ha="right")
     axis.set_title(f"The ladder on one {data['device_name']}")
     axis.legend(frameon=False, loc="upper left")
-    target = report.DOCS / "ladder.svg"
-    figure.savefig(target, metadata={"Date": None})
-    print(f"wrote {target.relative_to(report.ROOT)}")
+    report.save_picture(figure, "ladder.svg", [path])
 
 
 if __name__ == "__main__":

@@ -10,13 +10,11 @@ import json
 import pathlib
 import sys
 
-import matplotlib
+import report
 
-matplotlib.use("svg")
-import matplotlib.pyplot as plt  # noqa: E402 (the backend is chosen first)
-
-BLUES, GREY, RED = ("#2563a8", "#6f9fd0"), "#b8b8b8", "#b3402e"
-plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "attend"})
+style = report.style()
+plt = style.pyplot()
+BLUES = (style.BLUE, style.SKY)
 
 
 def outside(span, others):
@@ -38,9 +36,9 @@ def draw(axis, result):
         for s in spans:
             if s["activity"] != "exchange":
                 continue
-            axis.broken_barh([(s["begin_ms"], s["end_ms"] - s["begin_ms"])], (rank - 0.25, 0.22), color=GREY)
+            axis.broken_barh([(s["begin_ms"], s["end_ms"] - s["begin_ms"])], (rank - 0.25, 0.22), color=style.GREY)
             for begin, end in outside((s["begin_ms"], s["end_ms"]), computed):
-                axis.broken_barh([(begin, end - begin)], (rank - 0.25, 0.22), color=RED)
+                axis.broken_barh([(begin, end - begin)], (rank - 0.25, 0.22), color=style.VERMILION)
     axis.set_yticks(range(result["ranks"]), [f"rank {rank}" for rank in range(result["ranks"])])
     axis.invert_yaxis()
     axis.set_xlabel("ms")
@@ -61,7 +59,7 @@ def main():
     figure, axes = plt.subplots(len(results), figsize=(9, height), layout="constrained", squeeze=False)
     for axis, result in zip(axes[:, 0], results):
         draw(axis, result)
-    figure.savefig(target, metadata={"Date": None})
+    figure.savefig(target, metadata=style.metadata(target.suffix, [source]))
     print(f"wrote {target}")
 
 

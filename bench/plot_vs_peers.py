@@ -7,18 +7,13 @@
 import json
 import textwrap
 
-import matplotlib
-
-matplotlib.use("svg")
-import matplotlib.pyplot as plt  # noqa: E402 (the backend is chosen first)
-
 import peer_tables
 import report
 
-LOOKS = {"attend": ("#2563a8", "o", "-"), "fa3": ("#b3402e", "s", "--"), "cudnn": ("#2e7d4f", "^", "-."),
-         "fa2": ("#8a5a9e", "D", ":"), "efficient": ("#777777", "v", ":")}
+style = report.style()
+plt = style.pyplot()
+LOOKS = style.looks(["attend", "fa3", "cudnn", "fa2", "efficient"])
 TITLE_COLUMNS = 120
-plt.rcParams.update({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "attend"})
 
 
 def draw(data):
@@ -35,8 +30,7 @@ def draw(data):
             axis.set_title(f"{peer_tables.PASSES[mode]}, {mask}, head_dim {head_dim}")
         largest = max(max(row["tflops"].values()) for d in head_dims for row in groups.get((mode, d, mask), []))
         panels[0].set_ylim(0, 1.05 * largest)  # of all that share it, when all are drawn
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=len(labels))
+        style.label_ends(panels[-1], panels[-1].get_lines())
     title = f"{data['dtype']}, 16384 tokens, 2048 channels; {peer_tables.title(data)}"
     figure.suptitle(textwrap.fill(title, TITLE_COLUMNS), fontsize=8)
     return figure
@@ -44,11 +38,10 @@ def draw(data):
 
 def draw_panel(axis, rows):
     rows = sorted(rows, key=lambda row: row["S"])
-    for name, (color, marker, style) in LOOKS.items():
+    for name, look in LOOKS.items():
         points = [(row["S"], row["tflops"][name]) for row in rows if name in row["tflops"]]
         if points:
-            axis.plot(*zip(*points), color=color, marker=marker, linestyle=style, ms=4, lw=1.3,
-                      label=peer_tables.NAMES[name])
+            axis.plot(*zip(*points), label=peer_tables.NAMES[name], **look.of_line())
     axis.set_xscale("log", base=2)
     axis.set_xticks([row["S"] for row in rows], [str(row["S"]) for row in rows])
     axis.grid(alpha=0.3)
@@ -58,9 +51,7 @@ def main():
     for dtype in ("bf16", "f16"):
         path = report.ROOT / "results" / "h200" / f"vs_peers_paper_{dtype}.json"
         if path.exists():
-            target = report.DOCS / f"vs_peers_{dtype}.svg"
-            draw(json.loads(path.read_text())).savefig(target, metadata={"Date": None})
-            print(f"wrote {target.relative_to(report.ROOT)}")
+            report.save_picture(draw(json.loads(path.read_text())), f"vs_peers_{dtype}.svg", [path])
 
 
 if __name__ == "__main__":

@@ -1,12 +1,7 @@
 #!/usr/bin/env python3
-"""Rewrites the worked samples of docs/profiling.md from the JSON of `python -m attend.profile --json`.
-
-    python3 bench/profile_tables.py [FILE.json ...]     (default: results/h200/profile_*.json)
-"""
+"""The worked samples of docs/profiling.md, of the JSON of `python -m attend.profile --json`."""
 
 import json
-import pathlib
-import sys
 
 import report
 
@@ -52,14 +47,11 @@ def sample(data):
     return lines
 
 
-def main():
-    measured = sorted((report.ROOT / "results" / "h200").glob("profile_*.json"))
-    paths = [pathlib.Path(word) for word in sys.argv[1:]] or measured
-    if not paths:
-        sys.exit("no results/h200/profile_*.json: python -m attend.profile --json writes one, on a GPU with ncu")
-    report.replace_section(PAGE, "profile_sample",
-                           "\n".join(line for path in paths for line in sample(json.loads(path.read_text()))))
+def sections():
+    files = tuple(sorted((report.ROOT / "results" / "h200").glob("profile_*.json")))
 
+    def body():
+        return "\n".join(line for path in files for line in sample(json.loads(path.read_text())))
 
-if __name__ == "__main__":
-    main()
+    parts = ("kernels/common", "kernels/ladder")
+    return [report.Section(PAGE, "profile_sample", files, parts, body, "python -m attend.profile --json FILE")]

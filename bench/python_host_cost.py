@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 
 import attend
+import report
 
 SHAPES = {"cuda": (1, 1, 128, 64), "cpu": (1, 1, 8, 8)}  # (batch, heads, seqlen, head_dim)
 CLOCKS = {"cuda": time.perf_counter, "cpu": time.thread_time}  # on a GPU the gradients are submitted by another thread
@@ -86,7 +87,8 @@ def main():
     if options.output is None:
         return
     where = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
-    result = {"device_name": where, "torch": torch.__version__, "attend": attend.__version__, "rows": rows}
+    result = {"device_name": where, "torch": torch.__version__, "attend": attend.__version__, **report.provenance(),
+              "rows": rows}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -1,12 +1,17 @@
 """What the measuring scripts share: where things are, what the machine is, JSON and Markdown output."""
 
+import collections.abc
+import dataclasses
 import datetime
+import functools
+import importlib.util
 import json
 import os
 import pathlib
 import platform
 import re
 import subprocess
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAMS = pathlib.Path(os.environ.get("ATTEND_BENCH_PROGRAMS", ROOT / "build" / "release" / "bench"))
@@ -42,6 +47,10 @@ def fma_peak(threads: int) -> dict:
     return json.loads(done.stdout)
 
 
+def today() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+
+
 def machine(threads: int) -> dict:
     peak = fma_peak(threads)
     return {
@@ -50,8 +59,9 @@ def machine(threads: int) -> dict:
         "threads": threads,
         "f32_fma_peak_gflops": peak["f32_fma_peak_gflops"],
         "system": platform.freedesktop_os_release()["PRETTY_NAME"],
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "date": today(),
         "attend_commit": commit(),
+        "sources": present_sources(),
     }
 
 
@@ -61,6 +71,93 @@ def write_json(path: pathlib.Path, value) -> None:
     print(f"wrote {path.relative_to(ROOT)}")
 
 
+@functools.lru_cache
+def style():
+    """python/attend/_measure/style.py, whether the package is installed or not."""
+    path = ROOT / "python" / "attend" / "_measure" / "style.py"
+    spec = importlib.util.spec_from_file_location("attend_style", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its named tuples look there
+    spec.loader.exec_module(module)
+    return module
+
+
+@functools.lru_cache
+def present_sources() -> dict:
+    """Digests of the code of this checkout, part by part, as cmake/source_digests.cmake computes them."""
+    command = ["cmake", f"-DROOT={ROOT}", "-P", str(ROOT / "cmake" / "source_digests.cmake")]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def provenance() -> dict:
+    """The day, and digests of the code that the installed package was built from."""
+    from attend import _core
+
+    return {"date": today(), "sources": _core.source_digests()}
+
+
+def save_picture(figure, name: str, files) -> None:
+    """docs/NAME, which says that it was drawn from these files."""
+    figure.savefig(DOCS / name, metadata=style().metadata(".svg", files))
+    print(f"wrote docs/{name}")
+
+
+def date_of(data) -> str:
+    return data.get("date") or data.get("machine", {}).get("date", "a day that was not recorded")
+
+
+def age(data, parts, present=None) -> str:
+    """When results were measured, and what of the code that they depend on has changed since: one sentence."""
+    present = present_sources() if present is None else present
+    recorded = data.get("sources") or data.get("machine", {}).get("sources")
+    if recorded is None:
+        return f"Measured on {date_of(data)} by earlier code, which was not recorded."
+    # A part that is new since is no reason; one that is gone is.
+    changed = [part for part in parts if part in recorded and recorded[part] != present.get(part)]
+    if changed:
+        return f"Measured on {date_of(data)} by earlier code: {', '.join(f'`{part}`' for part in changed)} changed since."
+    return f"Measured on {date_of(data)} by the present code of {', '.join(f'`{part}`' for part in parts)}."
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """What stands between <!-- begin NAME --> and <!-- end NAME --> of a page, and what it is made of."""
+
+    page: pathlib.Path
+    name: str
+    files: tuple  # of results/; where one is missing, the section says so
+    parts: tuple  # of the code, on which the figures depend
+    body: collections.abc.Callable  # () to Markdown
+    command: str  # that measures
+
+    def text(self) -> str:
+        """Hidden: the files with digests of their content. Shown: the figures, and how old they are."""
+        missing = [file for file in self.files if not file.exists()]
+        if missing:
+            names = ", ".join(f"`{file.relative_to(ROOT)}`" for file in missing)
+            return f"Not measured with code near the present one: no {names}. `{self.command}` measures it."
+        named = ", ".join(f"{x['file']} {x['sha256']}" for x in map(style().source_line, self.files))
+        ages = dict.fromkeys(age(json.loads(file.read_text()), self.parts) for file in self.files)
+        return f"<!-- from {named} -->\n{self.body().strip()}\n\n*{' '.join(ages)}*"
+
+    def difference(self, text=None) -> list:
+        """A line where the page has another text."""
+        text = self.text() if text is None else text
+        if section_of(self.page.read_text(), self.name) == text:
+            return []
+        page = self.page.relative_to(ROOT)
+        return [f"{page}: section {self.name} is not what its results and the present code say: python3 bench/documents.py"]
+
+    def write(self) -> None:
+        replace_section(self.page, self.name, self.text())
+
+
+def section_of(page: str, name: str):
+    """The text of a section, or None where the page has none of that name."""
+    found = re.search(rf"<!-- begin {re.escape(name)} -->\n(.*?)\n<!-- end {re.escape(name)} -->", page, flags=re.S)
+    return found[1] if found else None
+
+
 def replace_section(path: pathlib.Path, name: str, text: str) -> None:
     """Puts `text` between the lines <!-- begin NAME --> and <!-- end NAME --> of a Markdown file that has them."""
     old = path.read_text()
@@ -68,5 +165,7 @@ def replace_section(path: pathlib.Path, name: str, text: str) -> None:
     pattern = re.escape(begin) + ".*?" + re.escape(end)
     if not re.search(pattern, old, flags=re.S):
         raise SystemExit(f"{path}: no section '{begin.strip()}' ... '{end}'")
-    path.write_text(re.sub(pattern, lambda _: begin + text.rstrip("\n") + "\n" + end, old, flags=re.S))
-    print(f"wrote {path.relative_to(ROOT)}")
+    new = re.sub(pattern, lambda _: begin + text.rstrip("\n") + "\n" + end, old, flags=re.S)
+    if new != old:
+        path.write_text(new)
+        print(f"wrote {path.relative_to(ROOT)}, section {name}")

@@ -229,9 +229,11 @@ def main(arguments=None):
     report, failures = judge(losses, tolerance)
     settings = {name: value for name, value in vars(options).items() if name not in ("text", "output", "tolerance")}
     versions = {"attend": attend.__version__, "torch": torch.__version__}
+    when = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "sources": attend._core.source_digests()}
     skipped = min(WARM_UP, options.steps - 1)
     milliseconds = {name: 1e3 * statistics.median(values[skipped:]) for name, values in seconds.items()}
-    record = {"settings": settings, "versions": versions, "failures": failures, "ms_per_step": milliseconds, **report,
+    record = {"settings": settings, "versions": versions, **when, "failures": failures,
+              "ms_per_step": milliseconds, **report,
               "losses": losses}  # fmt: skip
     (options.output / "losses.json").write_text(json.dumps(record, indent=1) + "\n")
     plot(losses, options.output)

@@ -242,7 +242,9 @@ def main(arguments=None):
     is_gpu = torch.device(options.device).type == "cuda"
     settings["device_name"] = torch.cuda.get_device_name(options.device) if is_gpu else "cpu"
     versions = {"attend": attend.__version__, "torch": torch.__version__}
-    record = {"settings": settings, "versions": versions, "failures": failures, "ms_per_step": milliseconds, **report,
+    when = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "sources": attend._core.source_digests()}
+    record = {"settings": settings, "versions": versions, **when, "failures": failures,
+              "ms_per_step": milliseconds, **report,
               "losses": losses}  # fmt: skip
     (options.output / "gpt2.json").write_text(json.dumps(record, indent=1) + "\n")
     plot(trainees, milliseconds, options.output)

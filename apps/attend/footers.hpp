@@ -66,14 +66,13 @@ Examples:
 inline constexpr const char* kLadderFooter =
     R"(Checks every rung of the ladder that runs here, and the kernels of the product where it ends, against the float64
 reference, full and causal, at odd sizes; then times them in turns at one size for each type, beside a matrix product
-by cuBLAS where that is installed. --docs rewrites the table between the markers <!-- begin ladder --> and
-<!-- end ladder --> of a file. Exit status 1 where a check failed: then nothing is timed.
+by cuBLAS where that is installed. Exit status 1 where a check failed: then nothing is timed.
 
 Examples:
   attend ladder
   attend ladder --compute fa2,wgmma --repeat 20
   attend ladder --compute wgmma_specialized,sm90_forward,sm90_backward
-  attend ladder --json results/h200/ladder.json --docs docs/ladder.md)";
+  attend ladder --json results/h200/ladder.json)";
 
 inline constexpr const char* kSweepFooter =
     R"(Times many variants of one family of kernels on one problem: its own choice, and every combination of what --set

@@ -1,7 +1,9 @@
 // attend ladder: every rung that this GPU runs and the products, checked first, timed then.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
 #include <optional>
 
 #include "check.hpp"
@@ -130,7 +132,7 @@ void time_group(const Group& group, Mode pass, const LadderOptions& options, Lad
     (void)samplers[i]();  // the clock that this load leaves
     timings[i].sm_mhz = executors.front()->clock_mhz();
   }
-  Yardstick yardstick = {group.dtype, {}, 0};
+  Yardstick yardstick = {group.dtype, pass, {}, 0};
   if (product) {
     yardstick.timing = timings.back();
     yardstick.tflops = MatrixProduct::tflops(yardstick.timing.median_ms);
@@ -150,11 +152,9 @@ void time_group(const Group& group, Mode pass, const LadderOptions& options, Lad
   std::fflush(stdout);
 }
 
-std::string read_text(const std::filesystem::path& path) {
-  const io::InputFile file(path);
-  std::string text(static_cast<std::size_t>(file.size()), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  return text;
+/// "2026-01-31", in UTC.
+std::string today() {
+  return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
 }
 
 }  // namespace
@@ -163,14 +163,12 @@ int ladder(const LadderOptions& options) {
   (void)choose_compute("auto", DeviceType::kCUDA,
                        random_workload(square_problem(1, 1, 8, 64, DType::kF32), {}, Mode::kForward),
                        Mode::kForward);  // refuses without one
-  const std::string docs = options.docs.empty() ? "" : with_table(read_text(options.docs), "", options.docs.string());
   io::FileTransaction files;
-  std::optional<io::FileTransaction::Handle> json, page;
+  std::optional<io::FileTransaction::Handle> json;
   if (!options.json.empty()) json = files.create(options.json);
-  if (!options.docs.empty()) page = files.create(options.docs);
 
   const std::vector<LadderStep> steps = climbable(options);
-  LadderReport report = {cuda::device_info(0).name, cuda::kernel_digest(), {}, {}};
+  LadderReport report = {cuda::device_info(0).name, cuda::kernel_digest(), today(), {}, {}};
   fmt::print("{}: checking against the float64 reference\n", report.device_name);
   bool passed = true;
   for (const LadderStep& step : steps) passed = check_step(step) && passed;
@@ -180,7 +178,6 @@ int ladder(const LadderOptions& options) {
     for (const Mode pass : {Mode::kForward, Mode::kBackward}) time_group(group, pass, options, report);
   }
   if (json) files.append(*json, to_json(report).dump(2) + "\n");
-  if (page) files.append(*page, with_table(docs, markdown(report), options.docs.string()));
   files.commit();
   return kExitDone;
 }

@@ -1,12 +1,10 @@
-// What a climb of the ladder measured, as JSON and as the table of docs/ladder.md.
+// What a climb of the ladder measured, as JSON; bench/ladder_table.py makes the table of docs/ladder.md of it.
 #pragma once
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "io/file.hpp"
 #include "report.hpp"
 
 namespace attend::cli {
@@ -14,6 +12,7 @@ namespace attend::cli {
 /// The matrix product that one group of rungs is held against.
 struct Yardstick {
   DType dtype = DType::kF32;
+  Mode beside = Mode::kForward;  ///< the pass that it was timed in turns with
   Timing timing;
   double tflops = 0;  ///< 0: not measured
 };
@@ -27,20 +26,14 @@ struct LadderRow {
 };
 
 struct LadderReport {
-  std::string device_name, kernel_digest;
+  std::string device_name, kernel_digest, date;
   std::vector<Yardstick> yardsticks;
   std::vector<LadderRow> rows;
 };
 
-/// An object with device_name, kernel_digest, matrix_products (dtype, size, ms, tflops, sm_mhz) and rungs: the keys of
-/// to_json(Result) with rung, share_of_matrix_product and speed_up; null where not measured.
+/// An object with device_name, kernel_digest, sources (core::source_digests()), date, matrix_products (dtype, beside,
+/// size, ms, tflops, sm_mhz) and rungs: the keys of to_json(Result) with rung, share_of_matrix_product and speed_up;
+/// null where not measured.
 [[nodiscard]] nlohmann::ordered_json to_json(const LadderReport& report);
-
-/// The rows as a Markdown table.
-[[nodiscard]] std::string markdown(const LadderReport& report);
-
-/// `text` with everything between the markers replaced by `table`. @throws Error (kIo) naming `name` where there are no
-/// markers.
-[[nodiscard]] std::string with_table(const std::string& text, const std::string& table, const std::string& name);
 
 }  // namespace attend::cli

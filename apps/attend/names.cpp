@@ -4,23 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <utility>
 
 #include "attend/error.hpp"
+#include "core/aliases.hpp"
 
 namespace attend::cli {
 namespace {
-
-struct Alias {
-  std::string_view name;
-  std::string_view stands_for;
-};
-
-// What other projects call these kernels. docs/ladder.md lists them too.
-constexpr std::array<Alias, 4> kAliases = {
-    {{"vanilla", "standard"}, {"naive_attn", "naive"}, {"kernel_mma", "mma"}, {"flash_naive", "fa2_naive"}}};
 
 /// _ for every - but those at the beginning.
 std::string with_underscores(std::string_view text) {
@@ -70,10 +61,7 @@ std::string known_name(std::string_view flag, std::string_view name, const std::
     return std::find(allowed.begin(), allowed.end(), text) != allowed.end();
   };
   if (is_allowed(plain)) return plain;
-  for (const Alias& alias : kAliases) {
-    const std::string target(alias.stands_for);
-    if (plain == alias.name && is_allowed(target)) return target;
-  }
+  if (const std::string target(core::without_alias(plain)); is_allowed(target)) return target;
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: '{}', allowed {}{}", flag, name, fmt::join(allowed, ", "),
                                                        did_you_mean(plain, allowed)));
 }

@@ -7,7 +7,7 @@
 
 namespace attend::cli {
 
-/// Which of `allowed` a backend's or kernel's name stands for: itself, with - for _, or by an alias (docs/ladder.md has
+/// Which of `allowed` a backend's or kernel's name stands for: itself, with - for _, or by an alias (docs/names.md has
 /// the table). Abbreviations stand for nothing.
 /// @throws Error (kInvalidArgument): "FLAG: 'NAME', allowed A, B, ...; did you mean A?"
 [[nodiscard]] std::string known_name(std::string_view flag, std::string_view name,

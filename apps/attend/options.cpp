@@ -146,7 +146,6 @@ void add_ladder(CLI::App& app, LadderOptions& options, Raw& raw) {
   add_real(app, "--max_seconds", raw.max_seconds, 0, kInfinity, false,
            "Time a rung no longer than this, 4 if not given");
   add_path(app, "--json", options.json, "Also write the results to this file");
-  add_path(app, "--docs", options.docs, "Rewrite the table in this file");
   app.footer(kLadderFooter);
 }
 

@@ -88,7 +88,7 @@ struct LadderOptions {
   std::vector<std::string> computes;  ///< rungs and products by name; empty: all
   std::int64_t repeat = 10;
   double max_seconds = 4;  ///< for one step
-  std::filesystem::path json, docs;
+  std::filesystem::path json;
 };
 
 /// `attend sweep`

@@ -72,7 +72,7 @@ struct Params {
   bool deterministic = false;  ///< bit-equal results from run to run, backward on a GPU too. All else always is
   std::optional<Varlen> varlen = {};
   WorkspaceView workspace = {};       ///< used until the call is done; not by the CPU's backends
-  std::string_view compute = "auto";  ///< a backend by name (see backends()), or the best one for the tensors' device
+  std::string_view compute = "auto";  ///< a backend's name (see backends()) or alias, or the best one for the device
 };
 
 /// What backward may take and give beyond the usual.

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def backends() -> list[Backend]:
-    """Every value of `compute` beside "auto", best first for each device: name, description, device, has_backward."""
+    """Every value of `compute` beside "auto", best first for each device: name, description, device, has_backward, aliases.
+
+    `aliases` are names that other projects use for it, which `compute` takes too.
+    """
     return _core.backends()
 
 

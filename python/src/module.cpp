@@ -4,11 +4,15 @@
 // The package's front ends (attend/_arrays.py, attend/torch) turn their tensors into Array and allocate the results;
 // here the arguments become views, and the GIL is released while the library works.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,10 +22,13 @@
 #include "arguments.hpp"
 #include "attend/attention.hpp"
 #include "cache.hpp"
+#include "core/aliases.hpp"
 #include "core/problem.hpp"
+#include "core/source_digests.hpp"
 #include "cpu/parallel.hpp"
 #include "exchange.hpp"
 #include "gpu_services.hpp"
+#include "probe/cpu_peak.hpp"
 #include "ring.hpp"
 #include "short_way.hpp"
 
@@ -101,9 +108,27 @@ nb::list backend_list() {
     entry["description"] = backend.description;
     entry["device"] = backend.device == DeviceType::kCPU ? "cpu" : "cuda";
     entry["has_backward"] = backend.has_backward;
+    nb::list aliases;
+    for (const core::Alias& alias : core::aliases()) {
+      if (backend.name == alias.stands_for) aliases.append(alias.name);
+    }
+    entry["aliases"] = aliases;
     list.append(entry);
   }
   return list;
+}
+
+/// By dtype; bf16 only where the processor's own unit multiplies it.
+std::map<std::string, double> cpu_peak_gflops(int threads) {
+  std::map<std::string, double> peaks = {{"f32", cpu::f32_peak_gflops(threads)}};
+  if (const double bf16 = cpu::bf16_peak_gflops(threads); bf16 > 0) peaks["bf16"] = bf16;
+  return peaks;
+}
+
+nb::dict source_digests() {
+  nb::dict digests;
+  for (const core::SourceDigest& source : core::source_digests()) digests[source.part.data()] = source.digest;
+  return digests;
 }
 
 const char* exception_name(ErrorCode code) {
@@ -165,6 +190,8 @@ NB_MODULE(_core, m) {
   m.def("cpu_threads", &attend::cpu_threads);
   m.def("cpu_simd_target", &attend::cpu_simd_target);
   m.def("cpu_bf16_unit", &attend::cpu_bf16_unit);
+  m.def("cpu_peak_gflops", &cpu_peak_gflops, "threads"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def("source_digests", &source_digests);
   add_gpu_services(m);
   add_cache(m);
   add_ring(m);

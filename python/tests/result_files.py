@@ -18,7 +18,7 @@ KINDS = {
     },
     "memory": {"rows": [{**ROW, "peak_mib": 2.0}, {**ROW, "S": 128, "peak_mib": None}]},
     "roofline": {
-        "ceilings": {"copy_gbps": 10.0, "product_tflops": {"f32": 0.3, "bf16": 1.0}},
+        "ceilings": {"copy_gbps": 10.0, "peak_of": "multiply-adds", "peak_tflops": {"f32": 0.3, "bf16": 1.0}},
         "rows": [ROW | {"intensity": 9.0}, ROW | {"mode": "backward", "intensity": 90.0}],
     },
 }

@@ -5,6 +5,8 @@ import math
 import pathlib
 import re
 
+import attend
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -21,13 +23,7 @@ def script(monkeypatch):
 def test_the_conclusions_have_the_figures_of_the_results(script):
     text = script("conclusions").text()
     assert len(re.findall(r"^\d\. \*\*", text, flags=re.MULTILINE)) == 6
-    assert f"<!-- begin conclusions -->\n{text}\n<!-- end conclusions -->" in (DOCS / "experiments.md").read_text()
-
-
-def test_the_readmes_table_of_gpus_shows_what_is_slow(script):
-    lines = script("gpu_tables").slow_lines()
-    readme = (ROOT / "README.md").read_text()
-    assert lines and all(line in readme for line in lines)
+    assert text in (DOCS / "experiments.md").read_text()
 
 
 def test_the_pictures_are_what_their_script_draws(script):
@@ -59,3 +55,18 @@ def test_the_loop_of_the_page_is_right_and_that_of_the_paper_is_not(script):
 def test_links_to_files_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", (DOCS / page).read_text()):
         assert (DOCS / target).exists(), target
+
+
+def test_the_page_of_names_has_every_alias():
+    page = (DOCS / "names.md").read_text()
+    found = [(alias, backend["name"]) for backend in attend.backends() for alias in backend["aliases"]]
+    assert {"kernel_mma_swizzle", "kernel_mma_qreg", "kernel_mma_qreg_async"} <= {alias for alias, _ in found}
+    for alias, name in found:
+        (line,) = [x for x in page.splitlines() if f"`{alias}`" in x or f"`{alias.replace('_', '-')}`" in x]
+        assert f"`{name}`" in line, alias
+
+
+def test_a_call_takes_an_alias():
+    q = np.zeros((1, 1, 2, 4), np.float32)
+    with pytest.raises(ValueError, match="mma_swizzle|kernel_mma_swizzle"):
+        attend.attention(q, q, q, compute="kernel_mma_swizzle")  # a GPU's

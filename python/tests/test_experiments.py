@@ -16,6 +16,7 @@ import attend
 from attend._measure import catalogue, errors, files, implementations, tables
 from attend._measure.measurement import COLUMNS, Row
 from attend._measure.problems import Problem
+from attend.bench import peers
 from attend.experiments import __main__ as experiments
 from attend.experiments import runner
 
@@ -246,6 +247,8 @@ def test_names_that_users_know_are_aliases():
     names = set(catalogue.catalogue())
     assert set(catalogue.ALIASES.values()) <= names and not set(catalogue.ALIASES) & names
     assert catalogue._known("naive-attn", names, "--kernel") == "naive"
+    assert catalogue._known("kernel_mma_swizzle", names, "--kernel") == "mma_swizzle"
+    assert [x.name for x in peers.ours(["kernel-mma-qreg"], "cuda", "bf16")] == ["mma_qreg"]
 
 
 BAD = {

@@ -167,25 +167,27 @@ def test_tables_show_what_is_slow(script):
 
 
 def test_the_pages_are_made_of_the_results(script, monkeypatch, tmp_path):
-    tables, report = script("gpu_tables"), script("report")
+    tables = script("gpu_tables")
     rows = [row(mode, s, causal) for mode in ("fwd", "bwd") for causal in (False, True) for s in (512, 8192)]
-    for source in (tables.RESULTS / "seed_f32.json",):
-        (tmp_path / source.name).write_text(source.read_text())
+    ladder = tables.RESULTS / "ladder.json"
+    (tmp_path / ladder.name).write_text(ladder.read_text())
     for grid, some in (
         ("paper", rows),
         ("masks", [row(mask="window")]),
         ("decode", [row(what="decode", Hkv=2, gbps={"attend": 4000.0, "fa3": 3000.0})]),
     ):
         (tmp_path / f"vs_peers_{grid}_bf16.json").write_text(json.dumps(data(some)))
-    written = {}
     monkeypatch.setattr(tables, "RESULTS", tmp_path)
-    monkeypatch.setattr(report, "replace_section", lambda path, name, text: written.__setitem__(name, text))
-    tables.summary()
-    tables.vs_peers()
-    readme, page = written["gpu_summary"], written["vs_peers"]
+    readme, page = tables.summary(), tables.vs_peers()
     assert "| backward | 64 | causal | 600 (480) | - | 600 (480) | - | 1.25x | 1.25x |" in readme
     assert "| window | 600 (480) | - |" in readme and "(4, 8:2, 512, 64) 4000 (3000)" in readme
-    assert "wgmma_specialized" not in readme and "`fa2`" in readme
+    (alone,) = tables.float32()
+    assert "TFLOP/s by `fa2`: forward" in alone
+    problem = {"B": 8, "H": 16, "D": 64, "mode": "forward", "ms": 2.0, "tflops": 40.0, "torch_tflops": 30.0}
+    run = [problem | {"S": 2048, "torch_ms": 3.0}, problem | {"S": 32, "torch_ms": 1.0}]
+    found = {"device_name": "a GPU", "torch": "2", "compute": "fa2", "rows": run}
+    (tmp_path / "seed_f32.json").write_text(json.dumps(found))
+    assert tables.float32()[-1] == "| float32 forward, (8, 16, 32, 64) | `fa2` | **40.0** | 30.0 (memory-efficient) |"
     assert page.count("Grid `") == 3 and "FlashAttention-3 | FlashAttention-2 | attend over the best |" in page
 
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/aliases.hpp"
 #include "core/choice_memory.hpp"
 #include "core/problem.hpp"
 #include "cpu/backends.hpp"
@@ -60,10 +61,14 @@ const std::vector<const Backend*>& all_backends() {
 }
 
 const Backend* find_backend(std::string_view name) {
-  for (const Backend* backend : all_backends()) {
-    if (name == backend->name) return backend;
-  }
-  return nullptr;
+  const auto called = [](std::string_view own_name) -> const Backend* {
+    for (const Backend* backend : all_backends()) {
+      if (own_name == backend->name) return backend;
+    }
+    return nullptr;
+  };
+  if (const Backend* backend = called(name)) return backend;
+  return called(without_alias(name));
 }
 
 std::optional<std::string> lack_of(const Backend& backend, const Problem& problem) {

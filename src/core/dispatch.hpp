@@ -13,7 +13,7 @@ namespace attend::core {
 /// Every backend; of those for one device, the best first.
 [[nodiscard]] const std::vector<const Backend*>& all_backends();
 
-/// The backend called `name`, or null.
+/// The backend called `name`, by its own name or by an alias (core/aliases.hpp), or null.
 [[nodiscard]] const Backend* find_backend(std::string_view name);
 
 /// What the backend lacks for the problem, in one line, or nothing.

@@ -198,6 +198,13 @@ const char* automatic(const MadeUp& made) {
   return core::choose("auto", made.problem).name;
 }
 
+TEST(Choose, TakesTheNamesOfOtherProjects) {
+  const MadeUp made(DType::kBF16, {.head_dim = 64, .head_dim_v = 64});
+  EXPECT_STREQ(core::choose("kernel_mma_swizzle", made.problem).name, "mma_swizzle");
+  EXPECT_STREQ(core::choose("kernel-mma-qreg-async", made.problem).name, "mma_qreg_async");
+  EXPECT_THROW((void)core::choose("kernel_mma_swizle", made.problem), Error);
+}
+
 TEST(Auto, TakesTheFamilyThatExpectsToBeDoneFirst) {
   const Sizes large = {.seqlen_q = 8192, .seqlen_k = 8192, .head_dim = 128, .head_dim_v = 128};
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large)), "sm90_forward");

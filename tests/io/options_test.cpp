@@ -66,8 +66,13 @@ TEST(Options, HyphensAndUnderscoresAreOne) {
 }
 
 TEST(Options, NamesOfOtherProjects) {
-  const std::pair<const char*, const char*> aliases[] = {
-      {"vanilla", "standard"}, {"naive-attn", "naive"}, {"kernel_mma", "mma"}, {"flash_naive", "fa2_naive"}};
+  const std::pair<const char*, const char*> aliases[] = {{"vanilla", "standard"},
+                                                         {"naive-attn", "naive"},
+                                                         {"flash_naive", "fa1"},
+                                                         {"kernel_mma", "mma"},
+                                                         {"kernel_mma_swizzle", "mma_swizzle"},
+                                                         {"kernel-mma-qreg", "mma_qreg"},
+                                                         {"kernel_mma_qreg_async", "mma_qreg_async"}};
   for (const auto& [alias, name] : aliases) {
     EXPECT_EQ(parsed<cli::RunOptions>(std::string("run --data d --compute ") + alias).compute, name);
     EXPECT_EQ(parsed<cli::BenchOptions>(std::string("bench --compute cpu,") + alias).computes.back(), name);

@@ -12,8 +12,8 @@ from attend._measure.errors import UsageError, gpu_is_here, torch_or_none
 from attend._measure.implementations import Implementation
 
 BASELINE = "torch_cpu"
-# Names that users of other ladders know, as the command line has them too (docs/experiments.md).
-ALIASES = {"vanilla": "standard", "naive_attn": "naive", "kernel_mma": "mma", "flash_naive": "fa2_naive"}
+# Names that users of other ladders know (docs/names.md).
+ALIASES = {alias: backend["name"] for backend in attend.backends() for alias in backend["aliases"]}
 _HALF = "bf16"
 _NEEDS_TORCH = "no torch (pip install torch)"
 _NEEDS_GPU = "no GPU that torch sees"

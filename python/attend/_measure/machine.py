@@ -9,6 +9,7 @@ import platform
 from typing import Any
 
 import attend
+from attend import _core
 from attend._measure.errors import gpu_is_here, torch_or_none
 
 
@@ -26,8 +27,13 @@ def cpu_model() -> str:
     return f"{name} (family {fields.get('cpu family', '?')}, model {fields.get('model', '?')})"
 
 
+def today() -> str:
+    """In UTC, as 2026-01-31."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+
+
 def describe() -> dict[str, Any]:
-    """Hardware, versions, threads and the date, for the head of every result file."""
+    """Hardware, versions, digests of the measured code, threads and the date, for the head of every result file."""
     torch = torch_or_none()
     found: dict[str, Any] = {
         "cpu": cpu_model(),
@@ -39,7 +45,8 @@ def describe() -> dict[str, Any]:
         "torch": None if torch is None else torch.__version__,
         "torch_threads": None if torch is None else torch.get_num_threads(),
         "gpu": None,
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "sources": _core.source_digests(),
+        "date": today(),
     }
     if torch is not None and gpu_is_here():
         properties = torch.cuda.get_device_properties(0)

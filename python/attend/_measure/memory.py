@@ -1,19 +1,28 @@
 """Peak memory of a call, beyond what stood before it: results, what is kept for backward, and scratch.
 
-On a CPU: the peak of the process's resident set (VmHWM, which Linux lets a process reset) less the resident set before.
-Scratch that a library kept from an earlier call and uses again does not show. None where the system has no such peak.
+What a library keeps from earlier calls would be used again and not show, so that a row would depend on the rows
+before it.
 
-On a GPU: torch's allocator knows the peak of what torch allocates, exactly; torch's kernels take their scratch from it
-too. attend's results come from it as well, its scratch from a pool of its own (attend.memory), whose peak the driver
-counts as exactly. The two peaks are added: results and scratch stand together while the kernels of a pass run.
+On a CPU: the peak of the process's resident set (VmHWM, which Linux lets a process reset) less the resident set
+before. The call runs on a thread of its own, with a team of OpenMP threads of its own: scratch that a library keeps
+for each thread (attend does) is new there. None where the system has no such peak.
+
+On a GPU: torch's allocator knows the peak of what torch allocates, exactly; torch's kernels take their scratch from
+it too. attend's results come from it as well, its scratch from a pool of its own (attend.memory), whose peak the
+driver counts as exactly. Both count what is handed out, not what the pools hold: memory that was freed counts again
+when it is used again. The two peaks are added: results and scratch stand together while the kernels of a pass run.
+cuBLAS's workspaces, which torch keeps for ever, are given back before.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import ctypes
+import gc
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Optional, TypeVar
 
 import attend
@@ -62,6 +71,9 @@ def _peak_of_gpu(call: Callable[[], T]) -> tuple[T, Optional[float]]:
     import torch
 
     torch.cuda.synchronize()
+    forget_workspaces: Any = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if forget_workspaces is not None:
+        forget_workspaces()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated() + attend.memory(reset_peak=True)["used"]
     result = call()
@@ -76,7 +88,8 @@ def _peak_of_process(call: Callable[[], T]) -> tuple[T, Optional[float]]:
         before = _status("VmRSS")
     except OSError:
         return call(), None
-    result = call()
+    with _blocks_of_their_own(), concurrent.futures.ThreadPoolExecutor(1) as fresh_thread:
+        result = fresh_thread.submit(call).result()
     return result, max(0.0, _status("VmHWM") - before) / MIB
 
 
@@ -90,6 +103,26 @@ def _status(field: str) -> float:
 
 def _give_freed_memory_back() -> None:
     """Memory that was freed but is still mapped would be used again without a new peak."""
+    gc.collect()
     trim: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+
+
+@contextlib.contextmanager
+def _blocks_of_their_own() -> Iterator[None]:
+    """The system gives every larger block at once and takes it back when it is freed.
+
+    Else what a thread frees stays in an arena that malloc_trim does not shorten, for the next thread to use. Afterwards
+    blocks come from the heap as far as glibc allows: clocks would count the system's work.
+    """
+    option: Any = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
+    option(_M_MMAP_THRESHOLD, 2**16)
+    try:
+        yield
+    finally:
+        option(_M_MMAP_THRESHOLD, 2**25)
+        option(_M_TRIM_THRESHOLD, 2**26)

@@ -1,4 +1,4 @@
-"""How every picture looks; drawn without a display, and the same file from the same figures."""
+"""Tables in colour and lines on logarithmic axes; which lines are worth drawing. How they look is in style.py."""
 
 from __future__ import annotations
 
@@ -7,38 +7,26 @@ import pathlib
 from collections.abc import Container, Sequence
 from typing import Any, Optional
 
-from attend._measure import files
+from attend._measure import files, style
 from attend._measure.errors import require
 
-STYLE: Any = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "attend"}
-LINE_STYLES = ("-", "--", "-.", ":")
-BEST = 5  # lines of attend in a plot of lines, unless all are asked for
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+Points = list[tuple[float, float]]
 
 
 def toolkit() -> tuple[Any, Any]:
     """(matplotlib.pyplot, seaborn), ready to draw into files."""
-    matplotlib, seaborn = require("matplotlib", "seaborn", purpose="drawing")
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams.update(STYLE)
-    return plt, seaborn
+    _, seaborn = require("matplotlib", "seaborn", purpose="drawing")
+    return style.pyplot(), seaborn
 
 
-def save(figure: Any, path: pathlib.Path) -> pathlib.Path:
+def save(figure: Any, path: pathlib.Path, sources: Sequence[pathlib.Path] = ()) -> pathlib.Path:
+    """Writes the picture, which names the `sources` that it was drawn from in its metadata."""
     plt, _ = toolkit()
-    date = {"Date": None} if path.suffix == ".svg" else {}
+    about = style.metadata(path.suffix, sources)
     with files.writing(path) as unfinished:
-        figure.savefig(unfinished, format=path.suffix[1:], metadata=date, dpi=110, bbox_inches="tight")
+        figure.savefig(unfinished, format=path.suffix[1:], metadata=about, dpi=110, bbox_inches="tight")
     plt.close(figure)
     return path
-
-
-def colors(names: Sequence[str]) -> dict[str, Any]:
-    """One colour for each name, far apart, whatever their number."""
-    _, seaborn = toolkit()
-    return dict(zip(names, seaborn.husl_palette(len(names), l=0.55)))
 
 
 Table = Sequence[Sequence[Optional[float]]]
@@ -82,27 +70,64 @@ def log_heatmap(
         if groups[i] != groups[i - 1]:
             axis.axhline(i, color="black", linewidth=1)
     axis.set_xlabel("B,H,S,D")
-    axis.tick_params(axis="x", rotation=35, length=0)
+    axis.tick_params(axis="x", length=0)
     axis.tick_params(axis="y", rotation=0, length=0)
+    for label in axis.get_xticklabels():  # ends below the middle of its column, whatever its length
+        label.set(rotation=35, ha="right", va="top", rotation_mode="anchor")
 
 
-def log_lines(axis: Any, series: dict[str, list[tuple[float, float]]], palette: dict[str, Any]) -> None:
-    """Lines over x, both axes logarithmic, x in powers of two. Hollow markers and dashes show what lies below."""
-    order = list(palette)  # a name looks the same in every panel
-    for name, points in series.items():
-        index = order.index(name)
-        if points:
-            xs, ys = zip(*sorted(points))
-            look = {"marker": MARKERS[index % len(MARKERS)], "linestyle": LINE_STYLES[index % len(LINE_STYLES)]}
-            axis.plot(xs, ys, label=name, color=palette[name], mfc="none", ms=5, lw=1.3, alpha=0.85, **look)
+def log_lines(axis: Any, series: dict[str, Points], looks: dict[str, style.Look], label_y: str = "") -> None:
+    """Lines over x, both axes logarithmic, x in powers of two, each with its name at its end."""
+    drawn = []
+    for name in (name for name in looks if series.get(name)):  # a name looks the same in every panel
+        xs, ys = zip(*sorted(series[name]))
+        drawn += axis.plot(xs, ys, label=name, **looks[name].of_line())
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     lengths = sorted({x for points in series.values() for x, _ in points})
     axis.set_xticks(lengths, [f"{x:g}" for x in lengths])
+    axis.xaxis.set_minor_locator(style.pyplot().NullLocator())
+    style.plain_numbers(axis.yaxis)
     axis.grid(alpha=0.3)
+    if label_y:
+        axis.set_ylabel(label_y)
+    axis.autoscale_view()
+    style.label_ends(axis, drawn)
 
 
-def worth_a_line(figures: dict[str, float], peers: Container[str], best_is_low: bool) -> set[str]:
-    """The names to draw by default: all peers, and of the others those with the `BEST` best figures."""
-    others = sorted((name for name in figures if name not in peers), key=figures.__getitem__, reverse=not best_is_low)
-    return {name for name in figures if name in peers} | set(others[:BEST])
+def worth_a_line(
+    panels: Sequence[dict[str, float]],
+    peers: Container[str],
+    best_is_low: bool,
+    most: Optional[int] = style.MOST_LINES,
+) -> list[str]:
+    """The names to draw, best first and `most` of them in all panels together (None: all).
+
+    In each panel the best of the peers and of the others is among them; else half are peers and half others, as far as
+    there are so many, and the best fill the rest. A name is as good as its best figure over the best one of that panel.
+    """
+    score: dict[str, float] = {}
+    leaders: dict[str, None] = {}
+    for panel in panels:
+        known = {name: figure for name, figure in panel.items() if figure > 0}
+        if not known:
+            continue
+        best = min(known.values()) if best_is_low else max(known.values())
+        for name, figure in known.items():
+            share = best / figure if best_is_low else figure / best
+            score[name] = max(score.get(name, 0.0), share)
+        for are_peers in (False, True):
+            some = {name: x for name, x in known.items() if (name in peers) == are_peers}
+            if some:
+                leaders[(min if best_is_low else max)(some, key=some.__getitem__)] = None
+    ranked = sorted(score, key=score.__getitem__, reverse=True)
+    if most is None or len(ranked) <= most:
+        return ranked
+    own = [name for name in ranked if name not in peers]
+    others = [name for name in ranked if name in peers]
+    chosen = set(list(leaders)[:most])
+    for names, enough in ((own, most // 2), (others, most // 2), (ranked, most)):
+        for name in names:
+            if len(chosen) < most and len(chosen.intersection(names)) < enough:
+                chosen.add(name)
+    return [name for name in ranked if name in chosen]

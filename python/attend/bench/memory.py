@@ -1,8 +1,8 @@
 """memory: peak memory over the sequence length, of attend and its peers.
 
-Each implementation runs in a process of its own, shortest sequence first, after a warm call: what one leaves behind,
-another cannot use. What is counted is said in attend._measure.memory. A backward is forward and backward together,
-as in training.
+Each implementation runs in a process of its own, after a warm call: what one leaves behind, another cannot use. What
+is counted, and that a length does not use what an earlier one left, is said in attend._measure.memory. A backward is
+forward and backward together, as in training.
 """
 
 from __future__ import annotations

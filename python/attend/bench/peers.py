@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import attend
 from attend._measure import implementations as make
+from attend._measure.catalogue import ALIASES
 from attend._measure.errors import UsageError, gpu_is_here, torch_or_none
 from attend._measure.implementations import Implementation
 
@@ -30,10 +31,11 @@ def ours(computes: Sequence[str], device: str, dtype: str) -> list[Implementatio
         UsageError for a name that the device does not have.
     """
     known = ["auto", *(b["name"] for b in attend.backends() if b["device"] == device)]
-    for name in computes:
+    chosen = [ALIASES.get(plain, plain) for plain in (name.replace("-", "_") for name in computes)]
+    for name, asked in zip(chosen, computes):
         if name not in known:
-            raise UsageError(f"--compute: {name!r}, allowed on {device}: {', '.join(known)}")
-    return [make.attend_backend(name, device, dtype) for name in dict.fromkeys(computes)]
+            raise UsageError(f"--compute: {asked!r}, allowed on {device}: {', '.join(known)}")
+    return [make.attend_backend(name, device, dtype) for name in dict.fromkeys(chosen)]
 
 
 def theirs(device: str, dtype: str) -> tuple[list[Implementation], list[str]]:

@@ -1,8 +1,11 @@
 """roofline: what the machine reaches at best, measured, and where the kernels stand below it.
 
-Ceilings: a copy (bytes read and written) and products of square matrices, float32 and on a GPU also bfloat16, best of
-several. Arithmetic intensity is operations over bytes of inputs and outputs, each once: what an implementation moves
-beyond them (the unfused path stores S and P) shows as a distance from the roof, not as a lower intensity.
+Ceilings, best of several runs: a copy (bytes read and written), and arithmetic. On a CPU that is multiply-adds on
+registers and nothing else: float32's, and of the unit that multiplies bfloat16 where the processor has one; taken
+before the kernels and again after them. On a GPU it is the product of large square matrices in float32 and bfloat16,
+by cuBLAS: what is known to be reachable, though no limit of the machine. Arithmetic intensity is operations over
+bytes of inputs and outputs, each once: what an implementation moves beyond them (the unfused path stores S and P)
+shows as a distance from the roof, not as a lower intensity.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attend
+from attend import _core
 from attend._measure import arguments, catalogue, errors, files, machine, timing
 from attend._measure.implementations import Prepared, refusal
 from attend._measure.inputs import keep_float32_products, refuse_too_large, torch_dtype
@@ -33,10 +38,14 @@ from attend.bench import peers
 
 KIND = "roofline"
 COPY_BYTES = {"cpu": 2**28, "cuda": 2**30}
-PRODUCT_SIZE = {"cpu": 2048, "cuda": 8192}
+PRODUCT_SIZE = 8192
 DEFAULT_SHAPE = {"cpu": (2, 8, 64), "cuda": (8, 16, 64)}  # batch, heads, head_dim
 DEFAULT_SEQLENS = {"cpu": [128, 512, 1024], "cuda": [128, 512, 2048]}
 REPEATS = 7
+ABOVE = {  # what a share above the ceiling means, by what the ceiling is
+    "multiply-adds": "above the ceiling, which was measured too low: something else took the machine then",
+    "matrix product": "faster than a large matrix product, which is no limit of the GPU",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", action="append", metavar="NAME", help="as in attend.experiments; all of the device")
     parser.add_argument("--samples", type=arguments.positive, default=15)
     parser.add_argument("--max-seconds", type=arguments.positive_number, default=10.0, metavar="T")
-    parser.add_argument("--product-size", type=arguments.positive, metavar="N", help="default: 8192; on a CPU 2048")
+    parser.add_argument("--product-size", type=arguments.positive, metavar="N", help="8192; of a GPU's ceilings alone")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("bench_roofline.json"))
 
 
@@ -79,8 +88,12 @@ def run(options: argparse.Namespace) -> int:
     b, h, d = (given or default for given, default in zip(sizes, DEFAULT_SHAPE[device]))
     problems = [Problem(b, h, s, d) for s in options.seqlens or DEFAULT_SEQLENS[device]]
     refuse_too_large("--seqlens, --batch_size, --num_heads, --head_dim", problems)
+    if options.product_size and device == "cpu":
+        raise errors.UsageError(
+            f"--product-size: {options.product_size}, allowed on a GPU: a CPU's ceiling is measured without"
+        )
     files.prepare_file("--output", options.output)
-    ceilings = _ceilings_that_fit(device, options.product_size or PRODUCT_SIZE[device])
+    ceilings = _ceilings_that_fit(device, options.product_size or PRODUCT_SIZE)
     bar = Bar(catalogue.count(chosen, modes) * len(problems))
     limits = Limits(options.samples)
     measurement = Measurement(Settings(stop_on_failure=False, max_seconds=options.max_seconds, limits=limits), bar)
@@ -93,6 +106,10 @@ def run(options: argparse.Namespace) -> int:
 
     status = each_until_interrupted(problems, measure, notes)
     bar.close()
+    if device == "cpu" and status == 0:
+        again = cpu_peak_tflops()
+        peaks = {dtype: max(x, again.get(dtype, x)) for dtype, x in ceilings["peak_tflops"].items()}
+        about["ceilings"] = ceilings | {"peak_tflops": peaks}
     data = about | {"rows": _rows(measurement.rows)}
     files.write_json(options.output, data)
     print(text(data))
@@ -123,50 +140,50 @@ def _ceilings_that_fit(device: str, size: int) -> dict[str, Any]:
 
 
 def measure_ceilings(device: str, size: int) -> dict[str, Any]:
-    """copy_gbps, and product_tflops by dtype.
+    """copy_gbps; peak_tflops by dtype; what that is the peak of; and on a GPU product_size.
 
     Raises:
-        UsageError where three matrices of `size` squared float32 numbers are more than the device's memory.
+        UsageError where three matrices of `size` squared float32 numbers are more than the GPU's memory.
     """
+    if device == "cpu":
+        speed = 2 * COPY_BYTES[device] / _best_ms(_copy(device), device) / 1e6
+        return {"copy_gbps": speed, "peak_of": "multiply-adds", "peak_tflops": cpu_peak_tflops()}
     lack = lacking(3 * 4 * size**2, device)
     if lack:
         raise errors.UsageError(f"--product-size: {size} needs {lack}")
     keep_float32_products()
-    copy, product = (_torch_calls if errors.torch_or_none() is not None else _numpy_calls)(device, size)
-    found: dict[str, Any] = {"copy_gbps": 2 * COPY_BYTES[device] / _best_ms(copy, device) / 1e6, "product_size": size}
-    dtypes = ("f32", "bf16") if device == "cuda" else ("f32",)
-    found["product_tflops"] = {dtype: 2.0 * size**3 / _best_ms(product(dtype), device) / 1e9 for dtype in dtypes}
-    return found
+    speed = 2 * COPY_BYTES[device] / _best_ms(_copy(device), device) / 1e6
+    peaks = {dtype: 2.0 * size**3 / _best_ms(_product(size, dtype), device) / 1e9 for dtype in ("f32", "bf16")}
+    return {"copy_gbps": speed, "peak_of": "matrix product", "peak_tflops": peaks, "product_size": size}
+
+
+def cpu_peak_tflops() -> dict[str, float]:
+    """Of attend's threads, by dtype."""
+    return {dtype: gflops / 1e3 for dtype, gflops in _core.cpu_peak_gflops(attend.cpu_threads()).items()}
 
 
 Call = Callable[[], Any]
 
 
-def _torch_calls(device: str, size: int) -> tuple[Call, Callable[[str], Call]]:
-    import torch
-
-    source = torch.ones(COPY_BYTES[device] // 4, device=device)
-    target = torch.empty_like(source)
-
-    def product(dtype: str) -> Call:
-        a, b = (torch.randn(size, size, device=device).to(torch_dtype(dtype)) for _ in range(2))
-        return lambda: torch.matmul(a, b)
-
-    return lambda: target.copy_(source), product
-
-
-def _numpy_calls(device: str, size: int) -> tuple[Call, Callable[[str], Call]]:
-    """On the CPU; NumPy copies on one thread."""
+def _copy(device: str) -> Call:
+    """By torch, or by NumPy on the CPU, which copies on one thread."""
+    torch = errors.torch_or_none()
+    if torch is not None:
+        source = torch.ones(COPY_BYTES[device] // 4, device=device)
+        target = torch.empty_like(source)
+        return lambda: target.copy_(source)
     import numpy as np
 
-    source = np.ones(COPY_BYTES[device] // 4, np.float32)
-    target = np.empty_like(source)
+    ones = np.ones(COPY_BYTES[device] // 4, np.float32)
+    copied = np.empty_like(ones)
+    return lambda: np.copyto(copied, ones)
 
-    def product(dtype: str) -> Call:
-        a, b = (np.random.default_rng(0).standard_normal((size, size), dtype=np.float32) for _ in range(2))
-        return lambda: a @ b
 
-    return lambda: np.copyto(target, source), product
+def _product(size: int, dtype: str) -> Call:
+    import torch
+
+    a, b = (torch.randn(size, size, device="cuda").to(torch_dtype(dtype)) for _ in range(2))
+    return lambda: torch.matmul(a, b)
 
 
 def _best_ms(call: Call, device: str) -> float:
@@ -178,18 +195,16 @@ def _best_ms(call: Call, device: str) -> float:
 
 def text(data: dict[str, Any]) -> str:
     ceilings = data["ceilings"]
-    products = ", ".join(f"{dtype} {files.number(x)}" for dtype, x in ceilings["product_tflops"].items())
+    peaks = ", ".join(f"{dtype} {files.number(x)}" for dtype, x in ceilings["peak_tflops"].items())
     lines = [machine.title(data["machine"]), *data["notes"]]
-    lines.append(f"copy {files.number(ceilings['copy_gbps'])} GB/s; matrix product, TFLOP/s: {products}")
-    header = ["implementation", "dtype", "pass", "S", "flop/byte", "TFLOP/s", "of the product"]
+    lines.append(f"copy {files.number(ceilings['copy_gbps'])} GB/s; {ceilings['peak_of']}, TFLOP/s: {peaks}")
+    header = ["implementation", "dtype", "pass", "S", "flop/byte", "TFLOP/s", "of the peak"]
     cells = []
     for row in (r for r in data["rows"] if r["ms"] is not None):
-        roof = ceilings["product_tflops"].get(row["dtype"])
+        roof = ceilings["peak_tflops"].get(row["dtype"])
         share = f"{100 * row['tflops'] / roof:.1f} %{'!' * (row['tflops'] > roof)}" if roof else ""
         figures = [files.number(row["intensity"]), files.number(row["tflops"]), share]
         cells.append([row["implementation"], row["dtype"], row["mode"], str(row["S"]), *figures])
     above = any(cell[-1].endswith("!") for cell in cells)
-    note = (
-        ["", "!: above the ceiling, which was measured too low: something else took the machine then"] if above else []
-    )
+    note = ["", f"!: {ABOVE[ceilings['peak_of']]}"] if above else []
     return "\n".join([*lines, "", *files.aligned(header, cells), *note])

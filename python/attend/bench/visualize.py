@@ -6,7 +6,7 @@ import argparse
 import pathlib
 from typing import Any
 
-from attend._measure import files, machine, plotting, tables
+from attend._measure import files, machine, plotting, style, tables
 from attend.bench import compare, memory, roofline
 
 BASELINE = "torch"  # of the speed-ups
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", type=pathlib.Path, nargs="+", help="JSON files of compare, memory, roofline")
     parser.add_argument("--output-dir", type=pathlib.Path, default=pathlib.Path())
     parser.add_argument("--format", choices=("png", "svg"), default="png")
-    parser.add_argument("--all", action="store_true", help="every line, not attend's best few and the peers only")
+    parser.add_argument("--all", action="store_true", help="every line, not the eight best at most")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
                 figure.suptitle(machine.title(one["machine"]), fontsize=8)
         for name, figure in figures.items():
             target = options.output_dir / f"{path.stem}{'_' * bool(name)}{name}.{options.format}"
-            print(f"wrote {plotting.save(figure, target)}")
+            print(f"wrote {plotting.save(figure, target, [path])}")
     return 0
 
 
@@ -66,7 +66,7 @@ def _tables(data: dict[str, Any], found: dict[Any, Any], unit: str, best_is_low:
     size = (1.5 + 0.62 * len(problems), len(modes) * (1.4 + 0.24 * len(labels)))
     figure, axes = plt.subplots(len(modes), 1, figsize=size, squeeze=False, layout="constrained")
     for mode, axis in zip(modes, axes[:, 0]):
-        shown = [name for name in labels if any(key[:2] == (mode, name) for key in found)]
+        shown = [name for name in labels if any(found.get((mode, name, problem)) for problem in problems)]
         values = [[found.get((mode, name, p)) for p in problems] for name in shown]
         names = [labels[name] for name in shown]
         plotting.log_heatmap(axis, names, problems, values, best_is_low, [data["device"]] * len(shown))
@@ -76,21 +76,45 @@ def _tables(data: dict[str, Any], found: dict[Any, Any], unit: str, best_is_low:
 
 def _scaling(data: dict[str, Any], all_lines: bool) -> Any:
     """Milliseconds over the sequence length: a panel for each mode, batch, heads and head_dim of several lengths."""
-    plt, _ = plotting.toolkit()
     rows = [r for r in data["rows"] if r["ms"]]
     groups: dict[Any, set[int]] = {}
     for r in rows:
         groups.setdefault((r["mode"], *_family(data, r)), set()).add(r["S"])
-    panels = [key for key, lengths in groups.items() if len(lengths) > 1] or list(groups)
-    size = (2 + 4.2 * len(panels), 4.2)
-    figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False)
-    palette = plotting.colors(list(dict.fromkeys(_label(r) for r in rows)))
-    for key, axis in zip(panels, axes[0]):
-        some = [r for r in rows if (r["mode"], *_family(data, r)) == key]
-        plotting.log_lines(axis, _series(some, "ms", all_lines), palette)
-        axis.set(title=", ".join(map(str, key)), xlabel="sequence length", ylabel="ms, median")
-    axes[0][-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    keys = [key for key, lengths in groups.items() if len(lengths) > 1] or list(groups)
+    panels = {", ".join(map(str, key)): [r for r in rows if (r["mode"], *_family(data, r)) == key] for key in keys}
+    return _over_lengths(panels, "ms", "ms, median", all_lines)
+
+
+def _over_lengths(panels: dict[str, list[dict[str, Any]]], field: str, title: str, all_lines: bool) -> Any:
+    """A figure of lines over the sequence length, a panel for each title of `panels`."""
+    plt, _ = plotting.toolkit()
+    columns = min(len(panels), 3)
+    lines = -(-len(panels) // columns)
+    size = (5.2 * columns, 4.2 * lines)
+    figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, sharey=True, layout="constrained")
+    last = [
+        {_label(r): r[field] / r["S"] for r in sorted(rows, key=lambda r: r["S"]) if r[field]}
+        for rows in panels.values()
+    ]
+    looks = _looks([r for rows in panels.values() for r in rows], last, True, all_lines)
+    for (name, rows), axis in zip(panels.items(), axes.flat):
+        series: dict[str, plotting.Points] = {}
+        for r in rows:
+            if r[field] and _label(r) in looks:
+                series.setdefault(_label(r), []).append((r["S"], r[field]))
+        axis.set(title=name, xlabel="sequence length")
+        plotting.log_lines(axis, series, looks, title if axis in axes[:, 0] else "")
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
     return figure
+
+
+def _looks(
+    rows: list[dict[str, Any]], panels: list[dict[str, float]], best_is_low: bool, all_lines: bool
+) -> dict[str, style.Look]:
+    """The lines that are drawn, by name; `panels` has what they are chosen by."""
+    peers = {_label(r) for r in rows if r["library"] != "attend"}
+    return style.looks(plotting.worth_a_line(panels, peers, best_is_low, None if all_lines else style.MOST_LINES))
 
 
 def _family(data: dict[str, Any], row: dict[str, Any]) -> tuple[str, ...]:
@@ -99,68 +123,58 @@ def _family(data: dict[str, Any], row: dict[str, Any]) -> tuple[str, ...]:
     return (*same, f"H {row['H']}", f"D {row['D']}")
 
 
-def _series(rows: list[dict[str, Any]], field: str, all_lines: bool) -> dict[str, list[tuple[float, float]]]:
-    """Points by the name of a line; where not all are wanted the peers and attend's best at the longest length."""
-    last = {_label(r): r[field] / r["S"] for r in sorted(rows, key=lambda r: r["S"])}
-    peers = {_label(r) for r in rows if r["library"] != "attend"}
-    shown = set(last) if all_lines else plotting.worth_a_line(last, peers, best_is_low=True)
-    series: dict[str, list[tuple[float, float]]] = {}
-    for r in rows:
-        if _label(r) in shown:
-            series.setdefault(_label(r), []).append((r["S"], r[field]))
-    return series
-
-
 def _label(row: dict[str, Any]) -> str:
     return f"attend {row['implementation']}" if row["library"] == "attend" else str(row["implementation"])
 
 
 def draw_memory(data: dict[str, Any], all_lines: bool) -> Figures:
-    plt, _ = plotting.toolkit()
+    """Peak memory beyond the inputs over the sequence length, a panel for each mode."""
     rows = [r for r in data["rows"] if r["peak_mib"]]
-    modes = list(dict.fromkeys(r["mode"] for r in rows)) or ["nothing measured"]
-    figure, axes = plt.subplots(1, len(modes), figsize=(2 + 4.2 * len(modes), 4.2), squeeze=False, sharey=True)
-    palette = plotting.colors(list(dict.fromkeys(_label(r) for r in rows)))
-    for mode, axis in zip(modes, axes[0]):
-        some = [r for r in rows if r["mode"] == mode]
-        plotting.log_lines(axis, _series(some, "peak_mib", all_lines), palette)
-        axis.set_title(mode if mode == "forward" else "forward and backward")
-        axis.set_xlabel("sequence length")
-    axes[0][0].set_ylabel("peak memory beyond the inputs, MiB")
-    axes[0][-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
-    return {"": figure}
-
-
-def _fastest(rows: list[dict[str, Any]], mode: str, all_lines: bool) -> set[str]:
-    best = {_label(r): r["tflops"] for r in sorted(rows, key=lambda r: r["tflops"]) if r["mode"] == mode}
-    peers = {_label(r) for r in rows if r["library"] != "attend"}
-    return set(best) if all_lines else plotting.worth_a_line(best, peers, best_is_low=False)
+    titles = {"forward": "forward", "backward": "forward and backward"}
+    panels = {titles[mode]: [r for r in rows if r["mode"] == mode] for mode in dict.fromkeys(r["mode"] for r in rows)}
+    return {"": _over_lengths(panels, "peak_mib", "peak memory beyond the inputs, MiB", all_lines)}
 
 
 def draw_roofline(data: dict[str, Any], all_lines: bool) -> Figures:
-    """TFLOP/s over operations per byte, both logarithmic, under the measured roofs."""
+    """TFLOP/s over operations per byte, both logarithmic, under the measured roofs; a panel for each mode."""
     plt, _ = plotting.toolkit()
     rows = [r for r in data["rows"] if r["ms"] is not None]
-    ceilings = data["ceilings"]
-    figure, axis = plt.subplots(figsize=(8, 4.8))
-    knees = {dtype: 1e3 * roof / ceilings["copy_gbps"] for dtype, roof in ceilings["product_tflops"].items()}
-    right = 4 * max([*knees.values(), *(r["intensity"] for r in rows)])
-    left = min([*knees.values(), *(r["intensity"] for r in rows)]) / 8
-    for (dtype, roof), style in zip(ceilings["product_tflops"].items(), ("-", "--")):
-        corner = [(left, left * ceilings["copy_gbps"] / 1e3), (knees[dtype], roof), (right, roof)]
-        axis.plot(*zip(*corner), color="black", linestyle=style, linewidth=1)
-        axis.text(right, roof * 1.08, f"{dtype} matrix product {files.number(roof)}", ha="right", fontsize=7)
-    slope = f"copy {files.number(ceilings['copy_gbps'])} GB/s"
-    axis.text(1.5 * left, 1.3 * left * ceilings["copy_gbps"] / 1e3, slope, fontsize=7, va="top")
-    shown = {mode: _fastest(rows, mode, all_lines) for mode in dict.fromkeys(r["mode"] for r in rows)}
-    lines = list(dict.fromkeys((_label(r), r["mode"]) for r in rows if _label(r) in shown[r["mode"]]))
-    names = list(dict.fromkeys(name for name, _ in lines))
-    palette = plotting.colors(names)
-    for index, (name, mode) in enumerate(lines):
-        points = sorted((r["intensity"], r["tflops"]) for r in rows if (_label(r), r["mode"]) == (name, mode))
-        look = {"color": palette[name], "mfc": palette[name] if mode == "forward" else "none", "ms": 5, "lw": 0.7}
-        marker = plotting.MARKERS[index % len(plotting.MARKERS)]
-        axis.plot(*zip(*points), marker=marker, label=name if mode == "forward" else f"{name}, backward", **look)
-    axis.set(xscale="log", yscale="log", xlabel="operations per byte of inputs and outputs", ylabel="TFLOP/s")
-    axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5), ncols=1 + len(names) // 24)
+    modes = list(dict.fromkeys(r["mode"] for r in rows))
+    size = (5.8 * len(modes), 4.6)
+    figure, axes = plt.subplots(1, len(modes), figsize=size, squeeze=False, sharey=True, layout="constrained")
+    best = [{_label(r): r["tflops"] for r in sorted(rows, key=_speed) if r["mode"] == mode} for mode in modes]
+    looks = _looks(rows, best, False, all_lines)
+    for mode, axis in zip(modes, axes[0]):
+        _draw_roofs(axis, data["ceilings"], [r["intensity"] for r in rows])
+        drawn = []
+        for name in looks:
+            points = sorted((r["intensity"], r["tflops"]) for r in rows if (_label(r), r["mode"]) == (name, mode))
+            if points:
+                drawn += axis.plot(*zip(*points), label=name, **(looks[name].of_line() | {"lw": 0.8}))
+        axis.set(xscale="log", yscale="log", title=mode, xlabel="operations per byte of inputs and outputs")
+        style.plain_numbers(axis.yaxis)
+        style.plain_numbers(axis.xaxis)
+        style.label_ends(axis, drawn)
+    axes[0][0].set_ylabel("TFLOP/s")
     return {"": figure}
+
+
+def _speed(row: dict[str, Any]) -> float:
+    return float(row["tflops"])
+
+
+def _draw_roofs(axis: Any, ceilings: dict[str, Any], intensities: list[float]) -> None:
+    """The slope of the memory and a level for each dtype."""
+    knees = {dtype: 1e3 * roof / ceilings["copy_gbps"] for dtype, roof in ceilings["peak_tflops"].items()}
+    left, right = min([*knees.values(), *intensities]) / 8, 4 * max([*knees.values(), *intensities])
+    for (dtype, roof), dash in zip(ceilings["peak_tflops"].items(), ("-", "--")):
+        corner = [(left, left * ceilings["copy_gbps"] / 1e3), (knees[dtype], roof), (right, roof)]
+        axis.plot(*zip(*corner), color=style.BLACK, linestyle=dash, linewidth=1)
+        text = f"{dtype} {ceilings['peak_of']} {files.number(roof)}"
+        axis.text(right, roof * 1.06, text, ha="right", fontsize=style.LABEL_POINTS)
+    slope = f"copy {files.number(ceilings['copy_gbps'])} GB/s"
+    axis.annotate(
+        slope, (2 * left, 2 * left * ceilings["copy_gbps"] / 1e3), xytext=(6, -4), textcoords="offset points",
+        fontsize=style.LABEL_POINTS, va="top",
+    )  # fmt: skip
+    axis.set_xlim(left, right)

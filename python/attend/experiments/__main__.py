@@ -60,7 +60,7 @@ def parser() -> Parser:
     out.add_argument("--output-dir", type=pathlib.Path, default=pathlib.Path("experiment_results"))
     out.add_argument("--plot-format", choices=("png", "svg"), default="png")
     out.add_argument("--no-plots", action="store_true", help="save without plots")
-    out.add_argument("--plot-all", action="store_true", help="every line in the plots of lines, not the best few only")
+    out.add_argument("--plot-all", action="store_true", help="every line in the plots of lines, not eight at most")
     out.add_argument("--plot-from", type=pathlib.Path, metavar="JSON", help="draw what was saved; measure nothing")
     return result
 
@@ -78,7 +78,7 @@ def draw(options: argparse.Namespace) -> int:
     data = files.read_json(options.plot_from, [runner.KIND])
     files.prepare_folder("--output-dir", options.output_dir)
     with files.understanding(options.plot_from):
-        return _plot(data, options.output_dir, options)
+        return _plot(data, options.output_dir, options, options.plot_from)
 
 
 def measure(options: argparse.Namespace) -> int:
@@ -103,7 +103,7 @@ def measure(options: argparse.Namespace) -> int:
     print(report.text(data), end="")
     print(f"wrote {', '.join(map(str, written))}")
     if draws:
-        _plot(data, folder, options)
+        _plot(data, folder, options, folder / report.JSON)
     return _status(data)
 
 
@@ -125,10 +125,11 @@ def _settings(options: argparse.Namespace) -> Settings:
     )
 
 
-def _plot(data: dict[str, Any], folder: pathlib.Path, options: argparse.Namespace) -> int:
+def _plot(data: dict[str, Any], folder: pathlib.Path, options: argparse.Namespace, source: pathlib.Path) -> int:
     from attend.experiments import plots
 
-    paths = plots.draw(report.rows_of(data), data["machine"], folder, options.plot_format, options.plot_all)
+    rows = report.rows_of(data)
+    paths = plots.draw(rows, data["machine"], folder, options.plot_format, options.plot_all, [source])
     print(f"wrote {', '.join(map(str, paths))}")
     return 0
 

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from attend._measure import machine, plotting
+from attend._measure import machine, plotting, style
 from attend._measure.measurement import Row
 from attend.experiments.report import sections
 
@@ -30,29 +30,35 @@ LINES = {
     "scaling_memory": ("seqlen", TABLES["memory"]),
     "gpt3": ("gpt3", TABLES["tflops"]),
 }
-WHOLE = {"gpt3"}  # pictures of all lines: every step of the tensor cores' ladder is what they are for
 
 
 def draw(
-    rows: Sequence[Row], about: dict[str, Any], folder: pathlib.Path, suffix: str, all_lines: bool = False
+    rows: Sequence[Row],
+    about: dict[str, Any],
+    folder: pathlib.Path,
+    suffix: str,
+    all_lines: bool = False,
+    sources: Sequence[pathlib.Path] = (),
 ) -> list[pathlib.Path]:
     """Writes folder/experiments_NAME.suffix for each picture that has figures to show.
 
-    Pictures of lines show the peers and attend's best at the longest sequences, or `all_lines`.
+    Pictures of lines show the best of attend and of its peers at the longest sequences, style.MOST_LINES together, or
+    `all_lines`. `sources`: the files that the rows come from, which the pictures name.
     """
     paths = []
     for name, figure in TABLES.items():
         if any(getattr(r, figure.field) for r in rows):
-            paths.append(_tables(rows, figure, machine.title(about), folder / f"experiments_{name}.{suffix}"))
+            canvas = _tables(rows, figure, machine.title(about))
+            paths.append(plotting.save(canvas, folder / f"experiments_{name}.{suffix}", sources))
     for name, (experiment, figure) in LINES.items():
         over_lengths = [r for r in rows if r.experiment == experiment]
         if any(getattr(r, figure.field) for r in over_lengths):
-            path = folder / f"experiments_{name}.{suffix}"
-            paths.append(_lines(over_lengths, figure, machine.title(about), path, all_lines or name in WHOLE))
+            canvas = _lines(over_lengths, figure, machine.title(about), all_lines)
+            paths.append(plotting.save(canvas, folder / f"experiments_{name}.{suffix}", sources))
     return paths
 
 
-def _tables(rows: Sequence[Row], figure: Figure, caption: str, path: pathlib.Path) -> pathlib.Path:
+def _tables(rows: Sequence[Row], figure: Figure, caption: str) -> Any:
     plt, _ = plotting.toolkit()
     experiments = list(dict.fromkeys(r.experiment for r in rows))
     modes = list(dict.fromkeys(r.mode for r in rows))
@@ -66,7 +72,7 @@ def _tables(rows: Sequence[Row], figure: Figure, caption: str, path: pathlib.Pat
         for mode, axis in zip(modes, line):
             some = [r for r in rows if (r.experiment, r.mode) == (experiment, mode)]
             shapes = list(dict.fromkeys((r.B, r.H, r.S, r.D) for r in some))
-            devices = {r.implementation: r.device for r in some}
+            devices = {r.implementation: r.device for r in some if getattr(r, figure.field)}
             shown = sorted((name for name in names[experiment] if name in devices), key=devices.__getitem__)
             found = {(r.implementation, r.B, r.H, r.S, r.D): getattr(r, figure.field) for r in some}
             values = [[found.get((name, *shape)) for shape in shapes] for name in shown]
@@ -75,37 +81,35 @@ def _tables(rows: Sequence[Row], figure: Figure, caption: str, path: pathlib.Pat
             plotting.log_heatmap(axis, shown, columns, values, figure.best_is_low, groups)
             axis.set_title(f"{experiment}, {mode}: {figure.title}")
     canvas.suptitle(caption, fontsize=8)
-    return plotting.save(canvas, path)
+    return canvas
 
 
-def _lines(rows: Sequence[Row], figure: Figure, caption: str, path: pathlib.Path, all_lines: bool) -> pathlib.Path:
+def _lines(rows: Sequence[Row], figure: Figure, caption: str, all_lines: bool) -> Any:
     plt, _ = plotting.toolkit()
     modes = [mode for _, mode in sections(rows)]
-    canvas, axes = plt.subplots(1, len(modes), figsize=(1.5 + 4.5 * len(modes), 4.6), squeeze=False, sharey=True)
-    shown = {mode: _shown(rows, mode, figure, all_lines) for mode in modes}
-    names = dict.fromkeys(r.implementation for r in rows)
-    palette = plotting.colors([name for name in names if any(name in some for some in shown.values())])
+    size = (5.6 * len(modes), 4.6)
+    canvas, axes = plt.subplots(1, len(modes), figsize=size, squeeze=False, sharey=True, layout="constrained")
+    peers = {r.implementation for r in rows if r.library != "attend"}
+    last = [_at_the_longest(rows, mode, figure) for mode in modes]
+    most = None if all_lines else style.MOST_LINES
+    looks = style.looks(plotting.worth_a_line(last, peers, figure.best_is_low, most))
     for mode, axis in zip(modes, axes[0]):
-        series: dict[str, list[tuple[float, float]]] = {}
+        series: dict[str, plotting.Points] = {}
         for r in rows:
             value = getattr(r, figure.field)
-            if r.mode == mode and value and r.implementation in shown[mode]:
+            if r.mode == mode and value and r.implementation in looks:
                 series.setdefault(r.implementation, []).append((r.S, value))
-        plotting.log_lines(axis, series, palette)
         axis.set_title(f"{mode}, B {rows[0].B}, H {rows[0].H}, D {rows[0].D}")
         axis.set_xlabel("sequence length")
-    axes[0][0].set_ylabel(figure.title)
-    handles = {label: line for axis in axes[0] for line, label in zip(*axis.get_legend_handles_labels())}
-    canvas.legend(handles.values(), handles.keys(), loc="center left", bbox_to_anchor=(0.92, 0.5), frameon=False)
+        plotting.log_lines(axis, series, looks, figure.title if axis is axes[0][0] else "")
     canvas.suptitle(caption, fontsize=8)
-    return plotting.save(canvas, path)
+    return canvas
 
 
-def _shown(rows: Sequence[Row], mode: str, figure: Figure, all_lines: bool) -> set[str]:
-    """The implementations whose lines are drawn."""
-    peers = {r.implementation for r in rows if r.library != "attend"}
+def _at_the_longest(rows: Sequence[Row], mode: str, figure: Figure) -> dict[str, float]:
+    """Of each implementation the figure at the longest sequence that it has."""
     last: dict[str, float] = {}
     for r in sorted((r for r in rows if r.mode == mode and getattr(r, figure.field)), key=lambda r: r.S):
         value = getattr(r, figure.field)
         last[r.implementation] = value / r.S if figure.best_is_low else value  # who stops early is judged there
-    return set(last) if all_lines else plotting.worth_a_line(last, peers, figure.best_is_low)
+    return last

@@ -11,7 +11,8 @@ import tempfile
 from typing import Any, Optional
 
 import attend
-from attend._measure import files
+from attend import _core
+from attend._measure import files, machine
 from attend._measure.errors import UsageError
 from attend.profile import collect, output, timeline
 from attend.profile.measures import Measures, measure
@@ -30,7 +31,8 @@ def main(arguments: Optional[list[str]] = None) -> int:
             return 0
         data = _explain_report(options) if options.report else _explain_call(options)
         if options.json:
-            files.write_text(options.json, json.dumps(data, indent=1) + "\n")
+            when = {} if options.report else {"date": machine.today(), "sources": _core.source_digests()}
+            files.write_text(options.json, json.dumps(data | when, indent=1) + "\n")
     except (UsageError, ReportError, collect.CollectError, OSError) as error:
         print(f"attend.profile: {error}", file=sys.stderr)
         return 2

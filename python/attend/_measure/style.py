@@ -1,0 +1,167 @@
+"""How every picture looks, of the package and of bench/: colours, marks, dashes, labels at the ends of lines.
+
+Needs matplotlib alone and nothing of the package, so that bench/ can load it from a checkout.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+RC: Any = {
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "svg.hashsalt": "attend",  # the same file from the same figures
+}
+MOST_LINES = 8  # that can be told apart in one panel
+
+# Okabe and Ito's palette, which the colour-blind can tell apart, without its yellow (too pale on white).
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY = (
+    "#0072b2", "#d55e00", "#009e73", "#b0578d", "#c98a00", "#56b4e9", "#222222", "#8c8c8c",
+)  # fmt: skip
+COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES: Any = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (6, 1.5, 1, 1.5)),
+    (0, (3, 1)),
+    (0, (8, 2)),
+    (0, (2, 2)),
+    (0, (4, 1, 1, 1, 1, 1)),
+)
+LABEL_POINTS = 7.0  # size of a label at a line's end
+
+
+class Look(NamedTuple):
+    color: str
+    marker: str
+    dash: Any
+
+    def of_line(self) -> dict[str, Any]:
+        """For matplotlib's plot: a hollow mark, so that what lies below stays in sight."""
+        return {
+            "color": self.color,
+            "marker": self.marker,
+            "linestyle": self.dash,
+            "mfc": "white",
+            "ms": 4.5,
+            "lw": 1.4,
+        }
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot, ready to draw into files without a display."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update(RC)
+    return plt
+
+
+def looks(names: Sequence[str]) -> dict[str, Look]:
+    """A look for each name, in colour, mark and dash all at once; beyond MOST_LINES at least in one of the three."""
+    count = len(COLORS)
+    return {
+        name: Look(COLORS[i % count], MARKERS[(i + i // count) % count], DASHES[(i + 3 * (i // count)) % count])
+        for i, name in enumerate(names)
+    }
+
+
+def plain_numbers(axis: Any) -> None:
+    """Of a logarithmic axis: 200 rather than 2 x 10^2, at 1, 2 and 5 where it spans little."""
+    from matplotlib import ticker
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0) if high < 300 * low else (1.0,)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(ticker.NullFormatter())
+
+
+def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Places moved as little as needed so that neighbours are `gap` apart, within low to high if there is room."""
+    order = sorted(range(len(places)), key=places.__getitem__)
+    gap = min(gap, (high - low) / max(len(places) - 1, 1))
+    # Neighbours that touch become a block, which stands where the mean of its members wants it.
+    blocks: list[tuple[float, list[int]]] = []
+    for index in order:
+        blocks.append((places[index], [index]))
+        while True:
+            centre, members = blocks[-1]
+            half = gap * (len(members) - 1) / 2
+            blocks[-1] = (min(max(centre, low + half), high - half), members)
+            if len(blocks) == 1:
+                break
+            below, below_members = blocks[-2]
+            if blocks[-1][0] - half - (below + gap * (len(below_members) - 1) / 2) >= gap - 1e-12:
+                break
+            both = below_members + members
+            wanted = sum(places[i] for i in both) / len(both)
+            blocks[-2:] = [(wanted, both)]
+    found = [0.0] * len(places)
+    for centre, members in blocks:
+        for rank, index in enumerate(members):
+            found[index] = centre + gap * (rank - (len(members) - 1) / 2)
+    return found
+
+
+def label_ends(axis: Any, lines: Iterable[Any]) -> None:
+    """The name of each line to the right of the axes, at the height where it ends, in its colour.
+
+    Call it when the limits of the axes are final; the figure should have a layout engine, which makes room.
+    """
+    ends = [(line, line.get_xdata()[-1], line.get_ydata()[-1]) for line in lines if len(line.get_xdata())]
+    to_axes = axis.transAxes.inverted()
+    heights = [float(to_axes.transform(axis.transData.transform((x, y)))[1]) for _, x, y in ends]
+    inches = axis.get_position().height * axis.figure.get_figheight()
+    places = spread(heights, 1.3 * LABEL_POINTS / 72 / inches, 0.0, 1.0)
+    for (line, x, y), place in zip(ends, places):
+        axis.annotate(
+            line.get_label(),
+            xy=(x, y),
+            xytext=(1.03, place),
+            textcoords="axes fraction",
+            fontsize=LABEL_POINTS,
+            color=line.get_color(),
+            va="center",
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": line.get_color(),
+                "lw": 0.5,
+                "alpha": 0.6,
+                "shrinkA": 1,
+                "shrinkB": 3,
+            },
+        )
+
+
+def source_line(path: pathlib.Path) -> dict[str, str]:
+    """What a picture or table says of a file that it shows: its name in the checkout, and a digest of its content."""
+    import hashlib
+
+    parts = path.resolve().parts
+    name = "/".join(parts[parts.index("results") :]) if "results" in parts else path.name
+    return {"file": name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()[:16]}
+
+
+def metadata(suffix: str, sources: Sequence[pathlib.Path]) -> dict[str, Any]:
+    """Of matplotlib's savefig: the files that the picture was drawn from, and no date."""
+    drawn_from = json.dumps([source_line(path) for path in sources])
+    return {"Date": None, "Description": drawn_from} if suffix == ".svg" else {"Description": drawn_from}
+
+
+def sources_of(svg: str) -> list[Mapping[str, str]]:
+    """The files that a picture of `metadata` says it was drawn from; none where it says nothing."""
+    import html
+    import re
+
+    found = re.search(r"<dc:description>(.*?)</dc:description>", svg, flags=re.DOTALL)
+    return list(json.loads(html.unescape(found[1]))) if found else []

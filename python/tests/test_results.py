@@ -1,0 +1,135 @@
+"""Tables and pictures of measurements: none passes for newer than its result file, or for one of the present code."""
+
+import importlib
+import json
+import pathlib
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PRESENT = {"kernels/common": "aa", "kernels/sm90": "bb", "src/cpu": "cc"}
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """A module of bench/ by its name, loaded anew."""
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    for path in (ROOT / "bench").glob("*.py"):
+        monkeypatch.delitem(sys.modules, path.stem, raising=False)
+    return importlib.import_module
+
+
+def test_every_table_and_picture_is_what_its_results_and_the_present_code_say(script):
+    stale = script("documents").stale()
+    assert not stale, "\n".join(stale)
+
+
+def test_no_section_is_forgotten(script):
+    made = {(section.page.name, section.name) for section in script("documents").sections()}
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for line in page.read_text().splitlines():
+            if line.startswith("<!-- begin ") and page.name != "hugging_face.md":  # that one is of no measurement
+                assert (page.name, line.split()[2]) in made
+
+
+@pytest.mark.parametrize(
+    ("sources", "parts", "sentence"),
+    [
+        (PRESENT, ("src/cpu",), "Measured on 2026-01-02 by the present code of `src/cpu`."),
+        (
+            PRESENT | {"kernels/sm90": "old"},
+            ("kernels/common", "kernels/sm90"),
+            "Measured on 2026-01-02 by earlier code: `kernels/sm90` changed since.",
+        ),
+        (PRESENT | {"kernels/sm90": "old"}, ("src/cpu",), "Measured on 2026-01-02 by the present code of `src/cpu`."),
+        (PRESENT | {"kernels/gone": "x"}, ("kernels/gone",), "earlier code: `kernels/gone` changed since."),
+        (None, ("src/cpu",), "Measured on 2026-01-02 by earlier code, which was not recorded."),
+    ],
+)
+def test_the_age_of_a_figure(script, sources, parts, sentence):
+    report = script("report")
+    for data in ({"sources": sources, "date": "2026-01-02"}, {"machine": {"sources": sources, "date": "2026-01-02"}}):
+        assert report.age(data, parts, PRESENT).endswith(sentence)
+
+
+@pytest.fixture
+def section(script, monkeypatch, tmp_path):
+    """A page with a section, made of a result file that is of the present code."""
+    report = script("report")
+    report.style()  # of the checkout
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    monkeypatch.setattr(report, "present_sources", lambda: PRESENT)
+    page, file = tmp_path / "page.md", tmp_path / "results" / "a.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"sources": PRESENT, "date": "2026-01-02", "ms": 1}))
+    page.write_text("<!-- begin a -->\n<!-- end a -->\n")
+    made = report.Section(
+        page, "a", (file,), ("src/cpu",), lambda: f"{json.loads(file.read_text())['ms']} ms", "measure"
+    )
+    made.write()
+    return made
+
+
+def test_a_page_is_stale_when_its_results_or_the_code_have_changed(script, section, monkeypatch):
+    report, (file,) = script("report"), section.files
+    assert section.difference() == []
+    assert "1 ms" in section.page.read_text() and "present code" in section.page.read_text()
+    file.write_text(json.dumps({"sources": PRESENT, "date": "2026-01-02", "ms": 2}))
+    (line,) = section.difference()
+    assert line == "page.md: section a is not what its results and the present code say: python3 bench/documents.py"
+    section.write()
+    assert section.difference() == []
+    monkeypatch.setattr(sys.modules[type(section).__module__], "present_sources", lambda: PRESENT | {"src/cpu": "new"})
+    assert len(section.difference()) == 1
+    section.write()
+    assert "by earlier code: `src/cpu` changed since" in section.page.read_text() and section.difference() == []
+    monkeypatch.setattr(
+        sys.modules[type(section).__module__], "present_sources", lambda: PRESENT | {"src/cpu": "newer"}
+    )
+    assert section.difference() == []  # once is enough
+    file.unlink()
+    assert section.text() == "Not measured with code near the present one: no `results/a.json`. `measure` measures it."
+    assert report.section_of("no section", "a") is None
+
+
+def test_a_picture_is_stale_when_its_results_have_changed(script, section, tmp_path, monkeypatch):
+    documents, (file,) = script("documents"), section.files
+    source = documents.report.style().source_line(file)
+    picture = tmp_path / "a.svg"
+    picture.write_text(f"<svg><dc:description>{json.dumps([source])}</dc:description></svg>")
+    assert documents.picture_lines(picture, [section]) == []
+    assert "shown in no generated section" in documents.picture_lines(picture, [])[0]
+    file.write_text("{}")
+    assert "drawn from another results/a.json" in documents.picture_lines(picture, [section])[0]
+    file.unlink()
+    assert "which is not there" in documents.picture_lines(picture, [section])[0]
+    picture.write_text("<svg/>")
+    assert "does not say what it was drawn from" in documents.picture_lines(picture, [section])[0]
+
+
+def test_a_comment_changes_no_digest(script, monkeypatch, tmp_path):
+    report = script("report")
+
+    def digests(text):
+        for part in ("kernels/a", "src/cpu", "src/cuda/launch"):
+            (tmp_path / part).mkdir(parents=True, exist_ok=True)
+            (tmp_path / part / "x.cpp").write_text("int y;")
+        (tmp_path / "cmake").mkdir(exist_ok=True)
+        (tmp_path / "cmake" / "source_digests.cmake").write_text((ROOT / "cmake" / "source_digests.cmake").read_text())
+        (tmp_path / "kernels" / "a" / "x.cuh").write_text(text)
+        monkeypatch.setattr(report, "ROOT", tmp_path)
+        report.present_sources.cache_clear()
+        return report.present_sources()
+
+    plain = digests('int x = 1;\nauto s = "http://a";\n')
+    assert plain == digests('// why\nint  x =\n 1; /* ** */ // what\n\nauto s = "http://a";')
+    changed = digests('int x = 2;\nauto s = "http://a";\n')
+    assert changed["kernels/a"] != plain["kernels/a"] and changed["src/cpu"] == plain["src/cpu"]
+    assert digests('int x = 1;\nauto s = "http://b";\n')["kernels/a"] != plain["kernels/a"]
+
+
+def test_the_library_knows_the_code_that_it_was_built_from(script):
+    attend = pytest.importorskip("attend")
+    present = script("report").present_sources()
+    assert attend._core.source_digests() == present and {"kernels/sm90", "src/cpu", "src/cuda/launch"} <= set(present)
