@@ -9,8 +9,9 @@ from attend._activation import activate, restore
 from attend._api import attention, attention_qkvpacked, attention_varlen, backward, forward
 from attend._core import __version__
 from attend._errors import ArgumentError, Error, RunError, UnsupportedError
-from attend._info import backends, cpu_bf16_unit, cpu_simd_target, cpu_threads, gpus, memory
+from attend._info import backends, cpu_bf16_unit, cpu_simd_target, cpu_threads, gpus, memory, set_cpu_threads
 from attend._plan import explain, prepare
+from attend._random import manual_seed
 from attend._sdpa import sdpa
 
 __all__ = [
@@ -31,8 +32,10 @@ __all__ = [
     "explain",
     "forward",
     "gpus",
+    "manual_seed",
     "memory",
     "prepare",
     "restore",
     "sdpa",
+    "set_cpu_threads",
 ]
