@@ -49,14 +49,14 @@ def _run_forward(
     wants_lse: bool,
     call: Optional[Callable[..., None]],
 ) -> list[Any]:
-    """o and, where it is wanted, lse, as the space allocates them."""
+    """o and, where it is wanted, lse, as the space allocates them. `extras` are views too."""
     q, k, v = viewed
     o_shape, lse_shape = output_shapes(q.shape, v.shape, settings.layout)
     results = [space.empty("q", o_shape, q.dtype)]
     if wants_lse:
         results.append(space.empty("q", lse_shape, _lse_dtype(q.dtype)))
     o, lse = (*(space.result_view(x) for x in results), None)[:2]
-    (_core.forward if call is None else call)(q, k, v, o, lse, _view_extras(space, extras), settings, space.stream)
+    (_core.forward if call is None else call)(q, k, v, o, lse, extras, settings, space.stream)
     space.finish()
     return results
 
@@ -79,21 +79,20 @@ def backward(
     named = (("q", q), ("k", k), ("v", v), ("o", o), ("lse", lse), ("dout", dout))
     q_in, k_in, v_in, o_in, lse_in, dout_in = (space.view(name, x) for name, x in named)
     dlse_in = None if dlse is None else space.view("dlse", dlse)
-    extras, columns = _split(space, extras, (q_in, k_in, v_in), settings, call)
+    rest, columns = _split(space, extras, (q_in, k_in, v_in), settings, call)
     dbias_of_column = None
     if columns is not None and columns.bias is not None:
         # lse holds the bias, beside which what backward needs may have been rounded away.
-        raw = _run_forward(space, (q_in, k_in, v_in), extras, settings, True, call)[1]
+        raw = _run_forward(space, (q_in, k_in, v_in), rest, settings, True, call)[1]
         lse_in, dbias_of_column = _without_column(space, raw, dlse, columns)
-    viewed = _view_extras(space, extras)
     inputs = {"q": q_in, "k": k_in, "v": v_in}
-    if needs_dbias and viewed.bias is not None:
-        inputs["bias"] = viewed.bias
+    if needs_dbias and rest.bias is not None:
+        inputs["bias"] = rest.bias
     results = [space.empty(name, a.shape, a.dtype) for name, a in inputs.items()]
     dq, dk, dv, dbias = (*(space.result_view(x) for x in results), None)[:4]
     gradients = Gradients(dout_in, dlse_in, dq, dk, dv, dbias)
     run = _core.backward if call is None else call
-    run(q_in, k_in, v_in, o_in, lse_in, gradients, viewed, settings, space.stream)
+    run(q_in, k_in, v_in, o_in, lse_in, gradients, rest, settings, space.stream)
     space.finish()
     handed = [space.hand_over(x) for x in results]
     if needs_dbias and dbias_of_column is not None:
@@ -118,19 +117,22 @@ def _without_column(space: Space, lse: Any, dlse: Any, columns: Columns) -> tupl
 def _split(
     space: Space, extras: Extras, viewed: tuple[_core.Array, ...], settings: Settings, call: Any
 ) -> tuple[Extras, Optional[Columns]]:
-    """See attend._columns.split; parts of a ring have no columns."""
+    """Views of the extras without columns, and the columns; parts of a ring have none. See attend._columns.split."""
+    views = Extras(*(None if x is None else space.view(name, x) for name, x in zip(Extras._fields, extras)))
     if call is not None:
-        return extras, None
-    rest, columns = _columns.split(extras, viewed[0].shape, viewed[1].shape, settings.layout)
-    if columns is None:
+        return views, None
+    rest, found = _columns.split(views, viewed[0].shape, viewed[1].shape, settings.layout)
+    if found is None:
         return rest, None
-    for name, x in columns._asdict().items():
-        if x is not None:
-            check_scores_dtype(name, space.view(name, x).dtype)
-    return rest, Columns(*(None if x is None else space.plain(name, x) for name, x in columns._asdict().items()))
+    columns = {}
+    for name, view in found._asdict().items():
+        if view is not None:
+            _check_scores_dtype(name, view.dtype)
+            columns[name] = space.plain(name, getattr(extras, name))
+    return rest, Columns(**columns)
 
 
-def check_scores_dtype(name: str, dtype: str) -> None:
+def _check_scores_dtype(name: str, dtype: str) -> None:
     allowed = ("bool",) if name == "mask" else ("f32", "f16", "bf16", "f64")
     if dtype not in allowed:
         raise ArgumentError(f"{name}: dtype {dtype}, allowed {', '.join(allowed)}")
@@ -150,10 +152,6 @@ def _space_of(q: Any) -> Space:
     from attend._host_space import HostSpace
 
     return HostSpace(q)
-
-
-def _view_extras(space: Space, extras: Extras) -> Extras:
-    return Extras(*(None if x is None else space.view(name, x) for name, x in zip(Extras._fields, extras)))
 
 
 def _lse_dtype(q_dtype: str) -> str:

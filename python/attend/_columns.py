@@ -34,7 +34,8 @@ def split(extras: Extras, q_shape: Any, k_shape: Any, layout: str) -> tuple[Extr
     columns = Columns(bias if _is_column(bias, seqlen_k) else None, mask if _is_column(mask, seqlen_k) else None)
     if columns.bias is None and columns.mask is None:
         return extras, None
-    rows = (q_shape[0], *(q_shape[1:3] if layout == "bhsd" else q_shape[2:0:-1]))
+    batch, first, second, _ = q_shape
+    rows = (batch, first, second) if layout == "bhsd" else (batch, second, first)
     for name, x in columns._asdict().items():
         if x is not None:
             _check_shape(name, tuple(x.shape), rows)
@@ -43,8 +44,7 @@ def split(extras: Extras, q_shape: Any, k_shape: Any, layout: str) -> tuple[Extr
 
 
 def _is_column(x: Any, seqlen_k: Any) -> bool:
-    shape = getattr(x, "shape", ())  # what is no array is refused elsewhere
-    return len(shape) > 0 and shape[-1] == 1 and seqlen_k != 1
+    return x is not None and len(x.shape) > 0 and x.shape[-1] == 1 and seqlen_k != 1
 
 
 def _check_shape(name: str, shape: tuple[int, ...], rows: tuple[int, ...]) -> None:

@@ -86,8 +86,8 @@ class _Views:
         return self._at(x, shape, strides)
 
     def of_gradients(self, gradients: Gradients, columns: Any) -> Gradients:
-        dbias = self.of(gradients.dbias, columns)
-        return Gradients(*(self.of(x) for x in gradients[:-1]), dbias=dbias)
+        dout, dlse, dq, dk, dv = (self.of(x) for x in gradients[:-1])
+        return Gradients(dout, dlse, dq, dk, dv, self.of(gradients.dbias, columns))
 
     def _at(self, x: torch.Tensor, shape: Any, strides: Any) -> Any:
         dtype = dtype_name(x.dtype)
