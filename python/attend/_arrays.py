@@ -105,10 +105,10 @@ def _without_column(space: Space, lse: Any, dlse: Any, columns: Columns) -> tupl
     edited = []
 
     def edit(xp: Any, lse: Any) -> tuple[Any, ...]:
-        hidden = _columns.hidden_lse(xp, lse, columns)
-        edited.append(hidden)
+        lse = _columns.unshifted(xp, lse, columns)
+        edited.append(lse)
         dlse_in = None if dlse is None else space.plain("dlse", dlse)
-        return (_columns.gradient_of_bias(xp, hidden, dlse_in, columns.bias),)
+        return (_columns.gradient_of_bias(xp, lse, dlse_in, columns.bias),)
 
     (dbias,) = space.hand_over_edited([lse], edit)
     return space.result_view(edited[0]), dbias

@@ -73,9 +73,14 @@ def hidden_rows(columns: Columns) -> Any:
     return unseen if hidden is None else hidden | unseen
 
 
-def hidden_lse(xp: Any, lse: Any, columns: Columns) -> Any:
-    """lse without a bias's column, of the rows that see a key; -inf of the others, which backward leaves out."""
-    return xp.where(hidden_rows(columns)[..., 0], -_INFINITY, lse).astype(lse.dtype)
+def unshifted(xp: Any, lse: Any, columns: Columns) -> Any:
+    """lse without a bias's column, NaN where that is NaN or +inf, and -inf of hidden rows: what backward takes."""
+    lse = xp.where(hidden_rows(columns)[..., 0], -_INFINITY, lse).astype(lse.dtype)
+    if columns.bias is None:
+        return lse
+    bias = four_dims(columns.bias)
+    spoilt = (xp.isnan(bias) | (bias == _INFINITY))[..., 0] & (lse != -_INFINITY)
+    return xp.where(spoilt, float("nan"), lse).astype(lse.dtype)
 
 
 def finished(xp: Any, o: Any, lse: Any, columns: Columns, layout: str) -> tuple[Any, Any]:
@@ -83,19 +88,16 @@ def finished(xp: Any, o: Any, lse: Any, columns: Columns, layout: str) -> tuple[
     o = xp.where(over_o(hidden_rows(columns), layout, xp), 0.0, o).astype(o.dtype)
     if lse is None:
         return o, lse
-    lse = hidden_lse(xp, lse, columns)
+    lse = unshifted(xp, lse, columns)
     if columns.bias is not None:
-        bias = four_dims(columns.bias).astype(lse.dtype)
-        sees = lse != -_INFINITY
-        spoilt = (xp.isnan(bias) | (bias == _INFINITY))[..., 0] & sees
-        lse = lse + xp.where(xp.isfinite(bias), bias, 0.0).astype(lse.dtype)[..., 0]
-        lse = xp.where(spoilt, float("nan"), lse).astype(lse.dtype)
-        o = xp.where(over_o(spoilt[..., None], layout, xp), float("nan"), o).astype(o.dtype)
+        o = xp.where(over_o(xp.isnan(lse)[..., None], layout, xp), float("nan"), o).astype(o.dtype)
+        bias = four_dims(columns.bias)[..., 0]
+        lse = lse + xp.where(xp.isfinite(bias), bias, 0.0).astype(lse.dtype)
     return o, lse
 
 
 def gradient_of_bias(xp: Any, lse: Any, dlse: Any, bias: Any) -> Any:
-    """dbias of the column: dlse (None: zero), summed over what shares it. `lse` as `hidden_lse` gives it."""
+    """dbias of the column: dlse (None: zero), summed over what shares it. `lse` as `unshifted` gives it."""
     by_row = xp.zeros_like(lse) if dlse is None else xp.where(lse == -_INFINITY, 0.0, dlse)
     by_row = xp.where(xp.isnan(lse), float("nan"), by_row)[..., None]
     shape = four_dims(bias).shape

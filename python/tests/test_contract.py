@@ -1,6 +1,8 @@
 """What the package promises beyond numbers: errors, ownership, threads, frameworks."""
 
 import gc
+import importlib
+import re
 import threading
 import time
 
@@ -255,3 +257,59 @@ def test_options_may_be_numpys(rng):
     q, k, v = arrays(rng, 1, 2, 7, 8)
     found = attend.attention(q, k, v, causal=np.True_, scale=np.float32(0.5), window=(np.int64(3), 0))
     assert np.array_equal(found, attend.attention(q, k, v, causal=True, scale=0.5, window=(3, 0)))
+
+
+KINDS = {
+    "k": lambda q, some: attend.attention(q, some, q),
+    "v": lambda q, some: attend.attention(q, q, some),
+    "bias": lambda q, some: attend.attention(q, q, q, bias=some[0, 0, :, :1]),
+    "mask": lambda q, some: attend.attention(q, q, q, mask=some[0, 0, :, :1] > 0),
+    "alibi_slopes": lambda q, some: attend.attention(q, q, q, alibi_slopes=some[0, :, 0, 0]),
+    "cu_seqlens_q": lambda q, some: packed(q, offsets(some), offsets(q)),
+    "cu_seqlens_k": lambda q, some: packed(q, offsets(q), offsets(some)),
+    "dout": lambda q, some: attend.backward(some, q, q, q, q, q[..., 0]),
+    "o": lambda q, some: attend.backward(q, q, q, q, some, q[..., 0]),
+    "lse": lambda q, some: attend.backward(q, q, q, q, q, some[..., 0]),
+    "dlse": lambda q, some: attend.backward(q, q, q, q, q, q[..., 0], dlse=some[..., 0]),
+}
+
+
+def packed(q, cu_seqlens_q, cu_seqlens_k):
+    return attend.attention_varlen(*[q[0, ...]] * 3, cu_seqlens_q, cu_seqlens_k, 2, 2)
+
+
+def offsets(like):
+    xp = importlib.import_module(type(like).__module__.partition(".")[0])
+    return xp.asarray([0, 2], dtype=xp.int32)
+
+
+@pytest.mark.parametrize("frames", [("numpy", "torch"), ("torch", "numpy"), ("numpy", "array_api_strict"),
+                                    ("array_api_strict", "numpy"), ("array_api_strict", "torch"),
+                                    ("torch", "array_api_strict")], ids=" and ".join)  # fmt: skip
+@pytest.mark.parametrize("name", KINDS)
+def test_arrays_of_two_kinds_are_refused_by_name(rng, name, frames):
+    """The result would be of one kind alone, and the gradient of the other lost."""
+    q, some = (
+        pytest.importorskip(f, reason=f"{f} is not installed").asarray(arrays(rng, 2, 2, 2, 8)[0]) for f in frames
+    )
+    if frames[1] == "torch":
+        some.requires_grad_(name in ("k", "v"))
+    with pytest.raises(attend.ArgumentError, match=rf"^{name}: .*\bq\b") as caught:
+        KINDS[name](q, some)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "U3", "object", "datetime64[s]", "float128"])
+def test_dtypes_are_told_by_name(rng, dtype):
+    q, k, v = arrays(rng, 1, 2, 7, 8)
+    other = np.zeros(k.shape, dtype)
+    with pytest.raises(ValueError, match=f"^k: dtype {re.escape(str(other.dtype))}, allowed f32, f16, bf16, f64"):
+        attend.attention(q, other, v)
+
+
+def test_a_gpus_backend_is_said_to_be_one(rng):
+    q, k, v = arrays(rng, 1, 2, 7, 8)
+    with pytest.raises(
+        ValueError, match="^compute: 'fa2' is for tensors on a GPU, allowed for those on the CPU: auto, cpu"
+    ):
+        attend.attention(q, k, v, compute="fa2")
