@@ -61,8 +61,9 @@ def attention(
 
     Arguments:
         q: f32, f16, bf16 or f64 (batch, heads_q, seqlen_q, head_dim); with layout="bshd" (batch, seqlen_q, heads_q,
-            head_dim). NumPy array, torch tensor, or any array with ``__dlpack__``, on the CPU or on CUDA (CuPy, JAX).
-            head_dim 1 to 512. f64 runs on the CPU in the `reference` backend; bf16 in NumPy needs ml_dtypes.
+            head_dim). NumPy array, torch tensor, or any array with ``__dlpack__``, on the CPU or on CUDA (CuPy, JAX);
+            all of a call are of one framework. head_dim 1 to 512. f64 runs on the CPU in the `reference` backend; bf16
+            in NumPy needs ml_dtypes.
         k: like q (batch, heads_k, seqlen_k, head_dim). heads_q is a multiple of heads_k, and query head h reads head
             h // (heads_q // heads_k). seqlen_q and seqlen_k are independent and may be 0.
         v: like k (batch, heads_k, seqlen_k, head_dim_v).
@@ -72,7 +73,7 @@ def attention(
         scale: None: 1 / sqrt(head_dim). Any finite number. Not differentiable.
         softcap: >= 0; 0: off.
         bias: float (1 or batch, 1 or heads_q, 1 or seqlen_q, 1 or seqlen_k), leading dimensions may be missing.
-            Differentiable.
+            Differentiable. One column for all keys is not repeated: it takes memory for its rows alone.
         mask: bool, broadcasts like bias; True keeps.
         alibi_slopes: f32 (heads_q) or (batch, heads_q). Not differentiable.
         dropout_p: probability of dropping an entry of the softmax, 0 <= dropout_p < 1; kept ones grow by
@@ -300,7 +301,9 @@ def resolve(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Set
         raise ArgumentError(f"seed: None with dropout_p {dropout_p}, allowed a number: backward needs the same")
     seed, offset, state = _random_numbers(q, seed, rest.pop("offset", NO_OFFSET), dropout_p)
     tensors = (name for name in Extras._fields if name != "philox_state")
-    extras = Extras(**{name: rest.pop(name, None) for name in tensors}, philox_state=state)
+    given = {name: rest.pop(name, None) for name in tensors}
+    has_extras = state is not None or any(x is not None for x in given.values())
+    extras = Extras(**given, philox_state=state) if has_extras else NO_EXTRAS
     if extras.cu_seqlens_q is not None:
         if "layout" in rest:
             raise ArgumentError(
@@ -315,10 +318,11 @@ def resolve(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Set
         if name in rest:
             rest[name] = _number(name, rest[name])
     left, right = window_of(rest.pop("window", OPEN))
-    for name in rest:
-        if name not in _OPTIONS:
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
-    return extras, Settings(**rest, window_left=left, window_right=right, seed=seed, offset=offset)
+    try:
+        return extras, Settings(**rest, window_left=left, window_right=right, seed=seed, offset=offset)
+    except TypeError:
+        wrong = next(name for name in rest if name not in _OPTIONS)
+        raise TypeError(f"{function}() got an unexpected keyword argument {wrong!r}") from None
 
 
 def _number(name: str, x: Any) -> Any:

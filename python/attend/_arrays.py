@@ -11,7 +11,7 @@ from typing import Any, Optional
 from attend import _columns, _core
 from attend._columns import Columns
 from attend._errors import ArgumentError, UnsupportedError
-from attend._settings import Extras, Gradients, Settings, output_shapes
+from attend._settings import NO_EXTRAS, Extras, Gradients, Settings, output_shapes
 from attend._spaces import KDL_CPU, KDL_CUDA, Space, kind_of, refuse_tracer
 
 
@@ -118,6 +118,8 @@ def _split(
     space: Space, extras: Extras, viewed: tuple[_core.Array, ...], settings: Settings, call: Any
 ) -> tuple[Extras, Optional[Columns]]:
     """Views of the extras without columns, and the columns; parts of a ring have none. See attend._columns.split."""
+    if extras is NO_EXTRAS:
+        return extras, None
     views = Extras(*(None if x is None else space.view(name, x) for name, x in zip(Extras._fields, extras)))
     if call is not None:
         return views, None

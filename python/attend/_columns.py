@@ -25,15 +25,14 @@ class Columns(NamedTuple):
 
 def split(extras: Extras, q_shape: Any, k_shape: Any, layout: str) -> tuple[Extras, Optional[Columns]]:
     """`extras` without its columns, and those; None where there is none. Refuses wrong shapes of columns."""
-    if extras is NO_EXTRAS or (extras.bias is None and extras.mask is None):
+    if not (is_narrow(extras.bias) or is_narrow(extras.mask)):
         return extras, None
     if len(k_shape) != 4 or len(q_shape) != 4:  # refused elsewhere
         return extras, None
-    seqlen_k = k_shape[_KEYS_AXIS[layout]]
-    bias, mask, *others = extras
-    columns = Columns(bias if _is_column(bias, seqlen_k) else None, mask if _is_column(mask, seqlen_k) else None)
-    if columns.bias is None and columns.mask is None:
+    if k_shape[_KEYS_AXIS[layout]] == 1:  # of one key a column is all
         return extras, None
+    bias, mask, *others = extras
+    columns = Columns(bias if is_narrow(bias) else None, mask if is_narrow(mask) else None)
     batch, first, second, _ = q_shape
     rows = (batch, first, second) if layout == "bhsd" else (batch, second, first)
     for name, x in columns._asdict().items():
@@ -43,8 +42,8 @@ def split(extras: Extras, q_shape: Any, k_shape: Any, layout: str) -> tuple[Extr
     return (Extras(*rest) if any(x is not None for x in rest) else NO_EXTRAS), columns
 
 
-def _is_column(x: Any, seqlen_k: Any) -> bool:
-    return x is not None and len(x.shape) > 0 and x.shape[-1] == 1 and seqlen_k != 1
+def is_narrow(x: Any) -> bool:
+    return x is not None and x.shape[-1:] == (1,)
 
 
 def _check_shape(name: str, shape: tuple[int, ...], rows: tuple[int, ...]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Optional
 import torch
 
 from attend import _columns
-from attend._columns import Columns, four_dims, hidden_rows
+from attend._columns import Columns, four_dims, hidden_rows, is_narrow
 from attend._errors import ArgumentError
 from attend._settings import Extras
 from attend.torch._meta import check_devices, dtype_name
@@ -18,7 +18,7 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 def split(extras: Extras, q: torch.Tensor, k: torch.Tensor, layout: str) -> tuple[Extras, Optional[Columns]]:
     """`extras` without its columns, and those; None where there is none. Refuses wrong ones."""
-    if extras.bias is None and extras.mask is None:
+    if not (is_narrow(extras.bias) or is_narrow(extras.mask)):
         return extras, None
     rest, columns = _columns.split(extras, q.shape, k.shape, layout)
     if columns is not None:
