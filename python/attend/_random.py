@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import threading
 from typing import TYPE_CHECKING, Any
 
 from attend._settings import signed_bits
@@ -11,14 +9,17 @@ from attend._settings import signed_bits
 if TYPE_CHECKING:
     import random
 
-_lock = threading.Lock()
+_made: dict[str, random.Random] = {}
 
 
-@functools.cache
 def _generator() -> random.Random:
-    import random  # not before somebody drops: it loads hashes
+    """One for all threads: drawing and seeding are each one function of C, which lets no other thread in between."""
+    found = _made.get("generator")
+    if found is None:
+        import random  # not before somebody drops: it loads hashes
 
-    return random.Random()
+        found = _made.setdefault("generator", random.Random())
+    return found
 
 
 def manual_seed(seed: Any) -> None:
@@ -34,12 +35,9 @@ def manual_seed(seed: Any) -> None:
     Raises:
         ArgumentError: another value.
     """
-    bits = signed_bits("seed", seed)
-    with _lock:
-        _generator().seed(bits)
+    _generator().seed(signed_bits("seed", seed) % 2**64)  # of a negative number Python takes the magnitude
 
 
 def drawn_seed() -> int:
     """64 random bits as a signed number, others at each call."""
-    with _lock:
-        return _generator().getrandbits(64) - 2**63
+    return _generator().getrandbits(64) - 2**63

@@ -152,8 +152,7 @@ def test_info_says_why_there_is_no_driver_and_no_compiler(tmp_path):
     command = [sys.executable, "-m", "attend", "info"]
     environment = os.environ | {"ATTEND_LIBCUDA_PATH": "/nowhere/libcuda.so", "ATTEND_NVRTC_PATH": str(tmp_path)}
     text = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-    assert re.search(r"^libcuda   none: libcuda .*not found.*/nowhere/libcuda.so; .*tensors on the CPU$|"
-                     r"^libcuda   none: libcuda .*not found.*/nowhere/libcuda.so; ", text, re.MULTILINE)  # fmt: skip
+    assert re.search(r"^libcuda   none: libcuda .*not found.* /nowhere/libcuda.so; install", text, re.MULTILINE)
     assert re.search(rf"^NVRTC     none: libnvrtc .*not found.*{tmp_path}/libnvrtc.so", text, re.MULTILINE)
 
 
