@@ -115,6 +115,9 @@ TEST(GoodInput, IsTaken) {  // else every test above could pass for a wrong reas
 
 const BadInput kTensors[] = {
     {"NegativeSize", [](Call& c) { c.k.shape[2] = -5; }, {"k: ", "size -5", "dimension 2", "0 to 2147483647"}},
+    {"NegativeSizeBehindItsStride",  // dense strides are products of sizes: the size is what is wrong
+     [](Call& c) { c.q.shape[1] = -4, c.q.stride[0] = -96; },
+     {"q: ", "size -4", "dimension 1", "0 to 2147483647"}},
     {"HugeSize", [](Call& c) { c.q.shape[2] = kHuge; }, {"q: ", "2147483648", "dimension 2", "0 to 2147483647"}},
     {"NegativeStride", [](Call& c) { c.v.stride[2] = -6; }, {"v: ", "stride -6", "dimension 2", ">= 0"}},
     {"InnerStride", [](Call& c) { c.q.stride[3] = 2; }, {"q: ", "last stride 2", "allowed 1"}},

@@ -7,7 +7,7 @@
 #include "commands.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
-#include "cuda/driver/nvrtc.hpp"
+#include "cuda/driver/found_libraries.hpp"
 #include "cuda/jit/sources.hpp"
 #include "cuda/launch/family.hpp"
 #include "system.hpp"
@@ -30,44 +30,13 @@ std::vector<cuda::DeviceInfo> gpus() {
   return list;
 }
 
-/// A library that is loaded at first use: where and which, or why there is none.
-struct Found {
-  std::string path, version, lack;
-
-  [[nodiscard]] nlohmann::ordered_json json() const {
-    if (!lack.empty()) return {{"lack", lack}};
-    return {{"path", path}, {"version", version}};
-  }
-  [[nodiscard]] std::string text() const {
-    return lack.empty() ? fmt::format("{}, {}", version, path) : "none: " + lack;
-  }
-};
-
-Found found_libcuda() {
-  try {
-    const cuda::Driver& driver = cuda::driver();
-    return {driver.path, fmt::format("{}.{}", driver.version / 1000, driver.version % 1000 / 10), ""};
-  } catch (const Error& error) {
-    return {"", "", error.what()};
-  }
+nlohmann::ordered_json library_json(const cuda::FoundLibrary& library) {
+  if (!library.lack.empty()) return {{"lack", library.lack}};
+  return {{"path", library.path}, {"version", library.version}};
 }
 
-Found found_nvrtc() {
-  try {
-    const cuda::Nvrtc& nvrtc = cuda::Nvrtc::instance();
-    return {nvrtc.path(), fmt::format("{}.{}", nvrtc.version_major(), nvrtc.version_minor()), ""};
-  } catch (const Error& error) {
-    return {"", "", error.what()};
-  }
-}
-
-/// The names that --compute takes on this GPU.
-std::vector<std::string> usable_on(const cuda::DeviceInfo& gpu) {
-  std::vector<std::string> names;
-  for (const cuda::Family* family : cuda::families()) {
-    if (family->supports(gpu.arch())) names.emplace_back(family->name);
-  }
-  return names;
+std::string library_text(const cuda::FoundLibrary& library) {
+  return library.lack.empty() ? fmt::format("{}, {}", library.version, library.path) : "none: " + library.lack;
 }
 
 nlohmann::ordered_json gpu_json(const cuda::DeviceInfo& gpu) {
@@ -83,7 +52,7 @@ nlohmann::ordered_json gpu_json(const cuda::DeviceInfo& gpu) {
   if (lack) {
     object["lack"] = *lack;
   } else {
-    object["backends"] = usable_on(gpu);
+    object["backends"] = cuda::families_on(gpu.arch());
   }
   return object;
 }
@@ -95,7 +64,7 @@ void print_gpu(const cuda::DeviceInfo& gpu) {
   if (const auto lack = cuda::unusable_gpu(gpu.index)) {
     fmt::print("     unsupported: {}\n", *lack);
   } else {
-    fmt::print("     can use: {}\n", fmt::join(usable_on(gpu), ", "));
+    fmt::print("     can use: {}\n", fmt::join(cuda::families_on(gpu.arch()), ", "));
   }
 }
 
@@ -106,8 +75,8 @@ nlohmann::ordered_json info_json() {
   object["kernel_digest"] = cuda::kernel_digest();
   object["devices"] = {{{"type", "cpu"}, {"index", 0}, {"name", cpu_model()}, {"memory_bytes", memory_bytes()}}};
   for (const cuda::DeviceInfo& gpu : gpus()) object["devices"].push_back(gpu_json(gpu));
-  object["libcuda"] = found_libcuda().json();
-  object["nvrtc"] = found_nvrtc().json();
+  object["libcuda"] = library_json(cuda::found_libcuda());
+  object["nvrtc"] = library_json(cuda::found_nvrtc());
   for (const BackendInfo& backend : backends()) {
     object["backends"].push_back({{"name", backend.name},
                                   {"description", backend.description},
@@ -134,8 +103,8 @@ int info(const InfoOptions& options) {
   const std::vector<cuda::DeviceInfo> list = gpus();
   fmt::print("GPUs      {}\n", list.empty() ? "none" : std::to_string(list.size()));
   for (const cuda::DeviceInfo& gpu : list) print_gpu(gpu);
-  fmt::print("libcuda   {}\n", found_libcuda().text());
-  fmt::print("NVRTC     {}\n", found_nvrtc().text());
+  fmt::print("libcuda   {}\n", library_text(cuda::found_libcuda()));
+  fmt::print("NVRTC     {}\n", library_text(cuda::found_nvrtc()));
   fmt::print("kernels   {}\n", cuda::kernel_digest());
   fmt::print("backends  (--compute NAME; auto takes the one that expects to be done first)\n");
   for (const BackendInfo& backend : backends()) {

@@ -94,7 +94,8 @@ void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
   add_path(app, "--mask", options.mask, "Which scores to keep: a bool .npy file, shaped like a bias");
   add_path(app, "--alibi_slopes", options.alibi_slopes, "ALiBi slopes: an f32 .npy file, (heads) or (batch, heads)");
   raw.attention.add(app, options.attention);
-  add_seed(app, "--seed", options.attention.seed, "Seed of the dropout, 42 if not given");
+  add_seed(app, "--seed", options.attention.seed,
+           "Seed of the dropout, 42 if not given: the same seed and offset drop the same entries");
   add_seed(app, "--offset", options.attention.offset, "Offset of the dropout's random numbers, 0 if not given");
   add_choice(app, "--ring", raw.ring, {"off", "contiguous", "zigzag", "striped"},
              "Cut the sequence over ranks, in these shards; off if not given");

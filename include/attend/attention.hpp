@@ -63,8 +63,11 @@ struct Params {
   std::optional<Tensor> bias = {};
   std::optional<Tensor> mask = {};  ///< kBool, broadcasts like bias; 1 keeps, 0 masks. Not with varlen
   double dropout_p = 0.0;           ///< probability of dropping an entry of p, 0 <= p < 1; kept ones grow by 1/(1-p)
-  std::uint64_t seed = 0;           ///< Philox 4x32-10: the dropped entries are a pure function of seed, offset
-  std::uint64_t offset = 0;         ///<   and (sequence, head, i, j), the same forward, backward, on every device
+  /// Of dropout, by Philox 4x32-10: the dropped entries are a pure function of seed, offset and (sequence, head, i, j),
+  /// the same forward, backward, on every device. Nothing here draws: calls that are to drop other entries (the steps
+  /// and layers of a training) have to be given other numbers
+  std::uint64_t seed = 0;
+  std::uint64_t offset = 0;  ///< with seed, as above: another pattern of the same seed
   /// Seed and offset as two numbers in memory, in the place of those above; null: those. Of tensors on a GPU it is an
   /// address there (or one that the GPU can read), and is read when the kernels run: a CUDA graph's replays drop what
   /// it says then. It has to stay, and say the same, until backward has run

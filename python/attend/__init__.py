@@ -10,8 +10,9 @@ from attend._api import attention, attention_qkvpacked, attention_varlen, backwa
 from attend._cache import cache_clear, cache_info
 from attend._core import __version__
 from attend._errors import ArgumentError, Error, RunError, UnsupportedError
-from attend._info import backends, cpu_bf16_unit, cpu_simd_target, cpu_threads, gpus, memory
+from attend._info import backends, cpu_bf16_unit, cpu_simd_target, cpu_threads, gpus, memory, set_cpu_threads
 from attend._plan import explain, prepare
+from attend._random import manual_seed
 from attend._sdpa import sdpa
 
 __all__ = [
@@ -34,8 +35,10 @@ __all__ = [
     "explain",
     "forward",
     "gpus",
+    "manual_seed",
     "memory",
     "prepare",
     "restore",
     "sdpa",
+    "set_cpu_threads",
 ]

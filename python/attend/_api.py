@@ -8,6 +8,7 @@ from typing import Any, Optional
 from attend._errors import ArgumentError
 from attend._frameworks import is_torch
 from attend._packed import parts
+from attend._random import drawn_seed
 from attend._settings import NO_EXTRAS, Extras, Settings, dense_layout, signed_bits, window_of
 
 _front_of_torch: Any = None  # attend.torch, once a call has needed it: an import statement costs, even of what is there
@@ -16,9 +17,11 @@ _front_of_torch: Any = None  # attend.torch, once a call has needed it: an impor
 _plain_attention: Any = None
 _plain_packed: Any = None
 # Defaults, compared by identity: of a tensor or a symbol no value is asked for, and it costs little.
-_UNSET = 0  # seed and offset
+NO_OFFSET = 0
 OPEN = (-1, -1)
 NO_SOFTCAP = 0.0
+# What is left of the options of `forward` for Settings to take.
+_OPTIONS = frozenset(Settings._fields) - {"window_left", "window_right", "seed", "offset"}
 
 
 def attention(
@@ -35,8 +38,8 @@ def attention(
     mask: Any = None,
     alibi_slopes: Any = None,
     dropout_p: float = 0.0,
-    seed: Any = 0,
-    offset: Any = 0,
+    seed: Any = None,
+    offset: Any = NO_OFFSET,
     return_lse: bool = False,
     deterministic: bool = False,
     compute: str = "auto",
@@ -58,8 +61,9 @@ def attention(
 
     Arguments:
         q: f32, f16, bf16 or f64 (batch, heads_q, seqlen_q, head_dim); with layout="bshd" (batch, seqlen_q, heads_q,
-            head_dim). NumPy array, torch tensor, or any array with ``__dlpack__``, on the CPU or on CUDA (CuPy, JAX).
-            head_dim 1 to 512. f64 runs on the CPU in the `reference` backend; bf16 in NumPy needs ml_dtypes.
+            head_dim). NumPy array, torch tensor, or any array with ``__dlpack__``, on the CPU or on CUDA (CuPy, JAX);
+            all of a call are of one framework. head_dim 1 to 512. f64 runs on the CPU in the `reference` backend; bf16
+            in NumPy needs ml_dtypes.
         k: like q (batch, heads_k, seqlen_k, head_dim). heads_q is a multiple of heads_k, and query head h reads head
             h // (heads_q // heads_k). seqlen_q and seqlen_k are independent and may be 0.
         v: like k (batch, heads_k, seqlen_k, head_dim_v).
@@ -69,14 +73,17 @@ def attention(
         scale: None: 1 / sqrt(head_dim). Any finite number. Not differentiable.
         softcap: >= 0; 0: off.
         bias: float (1 or batch, 1 or heads_q, 1 or seqlen_q, 1 or seqlen_k), leading dimensions may be missing.
-            Differentiable.
+            Differentiable. One column for all keys is not repeated: it takes memory for its rows alone.
         mask: bool, broadcasts like bias; True keeps.
         alibi_slopes: f32 (heads_q) or (batch, heads_q). Not differentiable.
         dropout_p: probability of dropping an entry of the softmax, 0 <= dropout_p < 1; kept ones grow by
             1 / (1 - dropout_p).
-        seed, offset: 64 bits each, also as tensors of one element; the dropped entries are a pure function of them and
-            of (batch, head, i, j), the same on every device, forward and backward. What is in a tensor on the GPU of q
-            is read by the kernels. The call does not wait for it, and a CUDA graph drops at each replay what it says.
+        seed: None: each call that drops draws anew, for torch tensors from torch's default generator of their device
+            (under torch.compile and in a CUDA graph at each run), for others from `attend.manual_seed`'s. Or a number
+            from 0 to 2^64 - 1: the dropped entries are a pure function of seed, offset and (batch, head, i, j), the
+            same on every device, forward and backward. Also a tensor of one element: what is in one on the GPU of q
+            the kernels read. The call does not wait for it, and a CUDA graph drops at each replay what it says.
+        offset: like seed, and given with one only: another pattern of the same seed. None given: 0.
         return_lse: give (o, lse).
         deterministic: bit-equal results from run to run, on a GPU too. On a CPU they always are.
         compute: a backend by name (see `attend.backends()`), or "auto": the best one for the tensors' device.
@@ -107,16 +114,16 @@ def attention(
         # What is traced knows nothing of the library, compares no symbols by identity, and would be traced anew for
         # another _plain_attention.
         is_plain = not torch.compiler.is_dynamo_compiling() and _plain_attention is not None
-        if is_plain and window is OPEN and softcap is NO_SOFTCAP and seed is _UNSET and offset is _UNSET:
-            if bias is None and mask is None and alibi_slopes is None:
-                results = _plain_attention(
-                    q, k, v, layout, causal, scale, dropout_p, deterministic, compute, return_lse
-                )  # fmt: skip
-                if results is not None:
-                    return results
+        is_plain = is_plain and window is OPEN and softcap is NO_SOFTCAP and bias is None and mask is None
+        if is_plain and alibi_slopes is None and seed is None and offset is NO_OFFSET and not dropout_p:
+            results = _plain_attention(
+                q, k, v, layout, causal, scale, dropout_p, deterministic, compute, return_lse
+            )  # fmt: skip
+            if results is not None:
+                return results
     left, right = window_of(window)
     scale, softcap = _number("scale", scale), _number("softcap", softcap)
-    seed, offset, state = _random_numbers(q, seed, offset)
+    seed, offset, state = _random_numbers(q, seed, offset, dropout_p)
     has_extras = bias is not None or mask is not None or alibi_slopes is not None or state is not None
     extras = Extras(bias, mask, alibi_slopes, philox_state=state) if has_extras else NO_EXTRAS
     settings = Settings(
@@ -136,8 +143,8 @@ def attention_qkvpacked(
     softcap: float = NO_SOFTCAP,
     alibi_slopes: Any = None,
     dropout_p: float = 0.0,
-    seed: Any = 0,
-    offset: Any = 0,
+    seed: Any = None,
+    offset: Any = NO_OFFSET,
     return_lse: bool = False,
     deterministic: bool = False,
     compute: str = "auto",
@@ -164,14 +171,14 @@ def attention_qkvpacked(
         import torch  # as in `attention`
 
         is_plain = not torch.compiler.is_dynamo_compiling() and _plain_packed is not None
-        if is_plain and window is OPEN and softcap is NO_SOFTCAP and seed is _UNSET and offset is _UNSET:
-            if alibi_slopes is None:
-                results = _plain_packed(qkv, causal, scale, dropout_p, deterministic, compute, return_lse)
-                if results is not None:
-                    return results
+        is_plain = is_plain and window is OPEN and softcap is NO_SOFTCAP and alibi_slopes is None
+        if is_plain and seed is None and offset is NO_OFFSET and not dropout_p:
+            results = _plain_packed(qkv, causal, scale, dropout_p, deterministic, compute, return_lse)
+            if results is not None:
+                return results
     left, right = window_of(window)
     scale, softcap = _number("scale", scale), _number("softcap", softcap)
-    seed, offset, state = _random_numbers(qkv, seed, offset)
+    seed, offset, state = _random_numbers(qkv, seed, offset, dropout_p)
     has_extras = alibi_slopes is not None or state is not None
     extras = Extras(None, None, alibi_slopes, philox_state=state) if has_extras else NO_EXTRAS
     settings = Settings(
@@ -199,8 +206,8 @@ def attention_varlen(
     softcap: float = 0.0,
     alibi_slopes: Any = None,
     dropout_p: float = 0.0,
-    seed: Any = 0,
-    offset: Any = 0,
+    seed: Any = None,
+    offset: Any = NO_OFFSET,
     return_lse: bool = False,
     deterministic: bool = False,
     compute: str = "auto",
@@ -227,7 +234,7 @@ def attention_varlen(
     if cu_seqlens_q is None:
         raise ArgumentError("cu_seqlens_q: None, allowed an array i32 (sequences + 1)")
     scale, softcap = _number("scale", scale), _number("softcap", softcap)
-    seed, offset, state = _random_numbers(q, seed, offset)
+    seed, offset, state = _random_numbers(q, seed, offset, dropout_p)
     extras = Extras(None, None, alibi_slopes, cu_seqlens_q, cu_seqlens_k, state)
     settings = Settings(
         max_seqlen_q, max_seqlen_k, "thd", scale, causal, left, right, softcap, dropout_p, seed, offset, deterministic,
@@ -241,12 +248,13 @@ def forward(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
     """(o, lse) of `attention`, or of `attention_varlen` where `cu_seqlens_q` is among the options; no autograd.
 
     Options: those of `attention` but return_lse; for packed sequences cu_seqlens_q, cu_seqlens_k, max_seqlen_q and
-    max_seqlen_k in place of layout, bias and mask.
+    max_seqlen_k in place of layout, bias and mask. With dropout_p > 0 a seed has to be among them: `backward` needs the
+    same.
 
     Raises:
         attend.Error as `attention` does; TypeError for an option that does not exist.
     """
-    extras, settings = resolve(q, options)
+    extras, settings = resolve("forward", q, options)
     if is_torch(q):
         from attend import torch as front
 
@@ -275,7 +283,7 @@ def backward(
     Recomputes the softmax from lse tile by tile. Raises as `forward` does.
     Source: Dao, FlashAttention-2 (2023), Algorithm 2.
     """
-    extras, settings = resolve(q, options)
+    extras, settings = resolve("backward", q, options)
     wants = needs_dbias and extras.bias is not None
     if is_torch(q):
         from attend import torch as front
@@ -286,12 +294,17 @@ def backward(
     return _arrays.backward(dout, q, k, v, o, lse, dlse, wants, extras, settings)
 
 
-def resolve(q: Any, options: dict[str, Any]) -> tuple[Extras, Settings]:
-    """What the options of `forward` come to."""
+def resolve(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Settings]:
+    """What the options of `function` come to: of `forward`, `backward`, or one that takes the same."""
     rest = dict(options)
-    seed, offset, state = _random_numbers(q, rest.pop("seed", 0), rest.pop("offset", 0))
+    seed, dropout_p = rest.pop("seed", None), rest.get("dropout_p", 0.0)
+    if seed is None and dropout_p:
+        raise ArgumentError(f"seed: None with dropout_p {dropout_p}, allowed a number: backward needs the same")
+    seed, offset, state = _random_numbers(q, seed, rest.pop("offset", NO_OFFSET), dropout_p)
     tensors = (name for name in Extras._fields if name != "philox_state")
-    extras = Extras(**{name: rest.pop(name, None) for name in tensors}, philox_state=state)
+    given = {name: rest.pop(name, None) for name in tensors}
+    has_extras = state is not None or any(x is not None for x in given.values())
+    extras = Extras(**given, philox_state=state) if has_extras else NO_EXTRAS
     if extras.cu_seqlens_q is not None:
         if "layout" in rest:
             raise ArgumentError(
@@ -305,8 +318,12 @@ def resolve(q: Any, options: dict[str, Any]) -> tuple[Extras, Settings]:
     for name in ("scale", "softcap"):
         if name in rest:
             rest[name] = _number(name, rest[name])
-    rest["window_left"], rest["window_right"] = window_of(rest.pop("window", (-1, -1)))
-    return extras, Settings(**rest, seed=seed, offset=offset)
+    left, right = window_of(rest.pop("window", OPEN))
+    try:
+        return extras, Settings(**rest, window_left=left, window_right=right, seed=seed, offset=offset)
+    except TypeError:
+        wrong = next(name for name in rest if name not in _OPTIONS)
+        raise TypeError(f"{function}() got an unexpected keyword argument {wrong!r}") from None
 
 
 def _number(name: str, x: Any) -> Any:
@@ -318,10 +335,18 @@ def _number(name: str, x: Any) -> Any:
     return front.number_of(name, x)
 
 
-def _random_numbers(q: Any, seed: Any, offset: Any) -> tuple[int, int, Any]:
+def _random_numbers(q: Any, seed: Any, offset: Any, dropout_p: Any) -> tuple[int, int, Any]:
     """seed and offset as numbers, or as 0, 0 and the tensor of both where their values are not to be asked for."""
-    if seed is _UNSET and offset is _UNSET:
-        return 0, 0, None
+    if seed is None:
+        if offset is not NO_OFFSET:
+            raise ArgumentError("offset: given without seed, allowed with it only")
+        if not dropout_p:
+            return 0, 0, None
+        if not is_torch(q):
+            return drawn_seed(), 0, None
+        from attend import torch as front
+
+        return front.drawn_numbers(q)
     if is_torch(q):
         from attend import torch as front
 

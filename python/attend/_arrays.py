@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Optional
 
-from attend import _core
-from attend._errors import UnsupportedError
-from attend._settings import Extras, Gradients, Settings, output_shapes
+from attend import _columns, _core
+from attend._columns import Columns
+from attend._errors import ArgumentError, UnsupportedError
+from attend._settings import NO_EXTRAS, Extras, Gradients, Settings, output_shapes
 from attend._spaces import KDL_CPU, KDL_CUDA, Space, kind_of, refuse_tracer
-
-_SEQLEN_AXIS = {"bhsd": 2, "bshd": 1, "thd": 0}
 
 
 def forward(
@@ -27,17 +26,39 @@ def forward(
 ) -> tuple[Any, Any]:
     """o, and lse or None, arrays of the framework of `q`. `call`: None, or what stands for _core.forward."""
     space = _space_of(q)
-    q_in, k_in, v_in = (space.view(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
-    o_shape, lse_shape = output_shapes(q_in.shape, v_in.shape, settings.layout)
-    results = [space.empty("q", o_shape, q_in.dtype)]
-    if return_lse:
-        results.append(space.empty("q", lse_shape, _lse_dtype(q_in.dtype)))
+    viewed = tuple(space.view(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
+    rest, columns = _split(space, extras, viewed, settings, call)
+    wants_lse = return_lse or (columns is not None and columns.bias is not None)
+    results = _run_forward(space, viewed, rest, settings, wants_lse, call)
+    if columns is None:
+        o, lse = (*(space.hand_over(x) for x in results), None)[:2]
+        return o, lse
+
+    def finish(xp: Any, o: Any, lse: Any = None) -> tuple[Any, ...]:
+        return _columns.finished(xp, o, lse, columns, settings.layout)[: len(results)]
+
+    o, lse = (*space.hand_over_edited(results, finish), None)[:2]
+    return o, lse if return_lse else None
+
+
+def _run_forward(
+    space: Space,
+    viewed: tuple[_core.Array, ...],
+    extras: Extras,
+    settings: Settings,
+    wants_lse: bool,
+    call: Optional[Callable[..., None]],
+) -> list[Any]:
+    """o and, where it is wanted, lse, as the space allocates them. `extras` are views too."""
+    q, k, v = viewed
+    o_shape, lse_shape = output_shapes(q.shape, v.shape, settings.layout)
+    results = [space.empty("q", o_shape, q.dtype)]
+    if wants_lse:
+        results.append(space.empty("q", lse_shape, _lse_dtype(q.dtype)))
     o, lse = (*(space.result_view(x) for x in results), None)[:2]
-    run = _core.forward if call is None else call
-    run(q_in, k_in, v_in, o, lse, _view_extras(space, extras, k_in, settings), settings, space.stream)
+    (_core.forward if call is None else call)(q, k, v, o, lse, extras, settings, space.stream)
     space.finish()
-    o, lse = (*(space.hand_over(x) for x in results), None)[:2]
-    return o, lse
+    return results
 
 
 def backward(
@@ -58,25 +79,65 @@ def backward(
     named = (("q", q), ("k", k), ("v", v), ("o", o), ("lse", lse), ("dout", dout))
     q_in, k_in, v_in, o_in, lse_in, dout_in = (space.view(name, x) for name, x in named)
     dlse_in = None if dlse is None else space.view("dlse", dlse)
-    viewed = _view_extras(space, extras, k_in, settings)
+    rest, columns = _split(space, extras, (q_in, k_in, v_in), settings, call)
+    dbias_of_column = None
+    if columns is not None and columns.bias is not None:
+        # lse holds the bias, beside which what backward needs may have been rounded away.
+        raw = _run_forward(space, (q_in, k_in, v_in), rest, settings, True, call)[1]
+        lse_in, dbias_of_column = _without_column(space, raw, dlse, columns)
     inputs = {"q": q_in, "k": k_in, "v": v_in}
+    if needs_dbias and rest.bias is not None:
+        inputs["bias"] = rest.bias
     results = [space.empty(name, a.shape, a.dtype) for name, a in inputs.items()]
-    is_repeated = False
-    if needs_dbias and viewed.bias is not None:
-        dtype = viewed.bias.dtype
-        is_repeated = viewed.bias.shape != space.view("bias", extras.bias).shape
-        # The sum over a repeated column is taken of unrounded terms.
-        wide = "f32" if is_repeated and dtype in ("f16", "bf16") else dtype
-        results.append(space.empty("bias", viewed.bias.shape, wide))
     dq, dk, dv, dbias = (*(space.result_view(x) for x in results), None)[:4]
     gradients = Gradients(dout_in, dlse_in, dq, dk, dv, dbias)
     run = _core.backward if call is None else call
-    run(q_in, k_in, v_in, o_in, lse_in, gradients, viewed, settings, space.stream)
+    run(q_in, k_in, v_in, o_in, lse_in, gradients, rest, settings, space.stream)
     space.finish()
     handed = [space.hand_over(x) for x in results]
-    if is_repeated:
-        handed[3] = handed[3].sum(axis=-1, keepdims=True).astype(extras.bias.dtype)
+    if needs_dbias and dbias_of_column is not None:
+        handed.append(dbias_of_column)
     return tuple(handed)
+
+
+def _without_column(space: Space, lse: Any, dlse: Any, columns: Columns) -> tuple[_core.Array, Any]:
+    """What backward takes as lse, and the gradient of the bias's column."""
+    edited = []
+
+    def edit(xp: Any, lse: Any) -> tuple[Any, ...]:
+        lse = _columns.unshifted(xp, lse, columns)
+        edited.append(lse)
+        dlse_in = None if dlse is None else space.plain("dlse", dlse)
+        return (_columns.gradient_of_bias(xp, lse, dlse_in, columns.bias),)
+
+    (dbias,) = space.hand_over_edited([lse], edit)
+    return space.result_view(edited[0]), dbias
+
+
+def _split(
+    space: Space, extras: Extras, viewed: tuple[_core.Array, ...], settings: Settings, call: Any
+) -> tuple[Extras, Optional[Columns]]:
+    """Views of the extras without columns, and the columns; parts of a ring have none. See attend._columns.split."""
+    if extras is NO_EXTRAS:
+        return extras, None
+    views = Extras(*(None if x is None else space.view(name, x) for name, x in zip(Extras._fields, extras)))
+    if call is not None:
+        return views, None
+    rest, found = _columns.split(views, viewed[0].shape, viewed[1].shape, settings.layout)
+    if found is None:
+        return rest, None
+    columns = {}
+    for name, view in found._asdict().items():
+        if view is not None:
+            _check_scores_dtype(name, view.dtype)
+            columns[name] = space.plain(name, getattr(extras, name))
+    return rest, Columns(**columns)
+
+
+def _check_scores_dtype(name: str, dtype: str) -> None:
+    allowed = ("bool",) if name == "mask" else ("f32", "f16", "bf16", "f64")
+    if dtype not in allowed:
+        raise ArgumentError(f"{name}: dtype {dtype}, allowed {', '.join(allowed)}")
 
 
 def _space_of(q: Any) -> Space:
@@ -93,20 +154,6 @@ def _space_of(q: Any) -> Space:
     from attend._host_space import HostSpace
 
     return HostSpace(q)
-
-
-def _view_extras(space: Space, extras: Extras, k: _core.Array, settings: Settings) -> Extras:
-    axis = _SEQLEN_AXIS[settings.layout]
-    # The number of keys; a wrong number of dimensions is the library's to name.
-    seqlen_k = k.shape[axis] if len(k.shape) > axis else 0
-    fields = {}
-    for name, x in zip(Extras._fields, extras):
-        view = None if x is None else space.view(name, x)
-        if view is not None and name in ("bias", "mask") and seqlen_k != 1 and view.shape[-1:] == (1,):
-            # The library broadcasts every dimension but the keys.
-            view = space.view(name, space.repeat_column(x, seqlen_k))
-        fields[name] = view
-    return Extras(**fields)
 
 
 def _lse_dtype(q_dtype: str) -> str:

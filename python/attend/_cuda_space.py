@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from attend import _core
 from attend._errors import ArgumentError, UnsupportedError
-from attend._spaces import KDL_CUDA, kind_of, namespace_of, refuse_tracer
+from attend._spaces import KDL_CUDA, kind_of, namespace_of, refuse_other_kind, refuse_tracer
 
 _ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 _DEFAULT_STREAM = 1  # CUDA's legacy default stream, in DLPack's numbering and as a handle
@@ -36,6 +37,7 @@ class CudaSpace:
         refuse_tracer(name, x)
         if not hasattr(x, "__dlpack__"):
             raise ArgumentError(f"{name}: {kind_of(x)}, allowed a GPU array with __dlpack__, as q is one")
+        refuse_other_kind(name, x, self._q)
         device = tuple(int(n) for n in x.__dlpack_device__())
         if device != (KDL_CUDA, self._index):
             raise ArgumentError(f"{name}: on DLPack device {device}, allowed {(KDL_CUDA, self._index)} as q")
@@ -44,8 +46,8 @@ class CudaSpace:
             x = namespace_of(x).ascontiguousarray(x)
         return _core.Array.of(x.__dlpack__(stream=self.stream))
 
-    def repeat_column(self, x: Any, count: int) -> Any:
-        return namespace_of(x).repeat(x, count, axis=-1)
+    def plain(self, name: str, x: Any) -> Any:
+        return x
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
         if dtype not in _ELEMENT_BYTES:
@@ -54,6 +56,8 @@ class CudaSpace:
         return _core.cuda_empty(shape, dtype, count, self._index, self.stream, self._stream_owner)
 
     def result_view(self, result: Any) -> _core.Array:
+        if isinstance(result, type(self._q)):  # an array of the framework: its stream may be another
+            return self.view("lse", result)
         return _core.Array.of(result)
 
     def finish(self) -> None:
@@ -62,6 +66,9 @@ class CudaSpace:
 
     def hand_over(self, result: Any) -> Any:
         return self._namespace.from_dlpack(_Result(result, self._index, self.stream))
+
+    def hand_over_edited(self, results: list[Any], edit: Callable[..., tuple[Any, ...]]) -> list[Any]:
+        return list(edit(self._namespace, *(self.hand_over(x) for x in results)))
 
 
 class _Result:

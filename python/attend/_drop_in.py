@@ -14,6 +14,23 @@ def refuse_unless(value: Any, allowed: tuple[Any, ...], name: str) -> None:
         raise UnsupportedError(f"{name}: {shown}, attend takes {' or '.join(map(repr, allowed))} only")
 
 
+class StandIn:
+    """A name of another package behind which attend has nothing yet: it can be imported, and refuses to be called."""
+
+    def __init__(self, name: str, instead: str = "") -> None:
+        self.__name__ = self.__qualname__ = name
+        self._instead = instead
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """NotImplementedError with the name."""
+        raise UnsupportedError(f"{self.__name__}: attend has none yet{self._instead and f'; {self._instead}'}")
+
+    apply = __call__  # of a torch.autograd.Function
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__}, which attend has not yet>"
+
+
 def dropout_seed(dropout_p: float) -> Any:
     """A seed from torch's default generator, so that torch.manual_seed repeats a run; 0 where nothing is dropped.
 

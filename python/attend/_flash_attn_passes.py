@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from attend import _api
-from attend._drop_in import dropout_seed, refuse_unless
+from attend._drop_in import refuse_unless
 
 
 def flash_attn_forward(
@@ -27,7 +27,8 @@ def flash_attn_forward(
 ) -> tuple[Any, Any, None, Any]:
     """(out, softmax_lse, None, rng_state) of q (batch, seqlen_q, heads_q, head_dim).
 
-    softmax_lse is f32 (batch, heads_q, seqlen_q). rng_state is i64 (2) on the CPU: what `flash_attn_backward` drops by.
+    softmax_lse is f32 (batch, heads_q, seqlen_q). rng_state is i64 (2): what `flash_attn_backward` drops by. It is on
+    the CPU, or on the device of q where the call is recorded.
     """
     window = (window_size_left, window_size_right)
     return _forward(
@@ -138,12 +139,14 @@ def _forward(
 ) -> tuple[Any, Any, None, Any]:
     import torch
 
+    from attend.torch import drawn_numbers
+
     refuse_unless(bool(return_softmax), (False,), "return_softmax")
-    seed = dropout_seed(dropout_p)
-    out, lse = _api.forward(q, k, v, dropout_p=dropout_p, seed=seed, **options)
-    if isinstance(seed, torch.Tensor):
-        return out, lse, None, torch.stack([seed, torch.zeros_like(seed)])
-    return out, lse, None, torch.tensor([seed, 0], dtype=torch.int64)
+    seed, offset, state = drawn_numbers(q) if dropout_p else (0, 0, None)
+    if state is None:
+        state = torch.tensor([seed, offset], dtype=torch.int64)
+    out, lse = _api.forward(q, k, v, dropout_p=dropout_p, seed=state[0], offset=state[1], **options)
+    return out, lse, None, state
 
 
 def _backward(inputs: Any, results: Any, dropout_p: float, rng_state: Any, **options: Any) -> None:

@@ -13,3 +13,14 @@ def is_torch(x: Any) -> bool:
         return package == "torch"
     torch = sys.modules.get("torch")
     return torch is not None and hasattr(torch, "Tensor") and isinstance(x, torch.Tensor)
+
+
+def framework_of(x: Any) -> str:
+    """The name of the package that an array belongs to."""
+    if is_torch(x):
+        return "torch"
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(x, numpy.ndarray):
+        return "numpy"
+    package = type(x).__module__.partition(".")[0]
+    return "jax" if package == "jaxlib" else package

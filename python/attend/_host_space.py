@@ -5,16 +5,20 @@ Results are allocated as NumPy arrays and handed over through DLPack where q is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from attend import _core
 from attend._errors import ArgumentError, UnsupportedError
-from attend._spaces import KDL_CPU, kind_of, namespace_of, refuse_tracer
+from attend._spaces import KDL_CPU, kind_of, namespace_of, refuse_other_kind, refuse_tracer
 
 try:
     import numpy as np
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("attend works on CPU arrays through NumPy: pip install numpy") from error
+
+
+_ALLOWED = "f32, f16, bf16, f64; bool for a mask"
 
 
 class HostSpace:
@@ -30,21 +34,32 @@ class HostSpace:
         if isinstance(x, np.ma.MaskedArray):
             raise UnsupportedError(f"{name}: numpy.ma.MaskedArray, attend knows no masked elements; give `mask`")
         if isinstance(x, np.ndarray):
-            if not x.dtype.isnative:
-                raise ArgumentError(f"{name}: dtype {x.dtype.str} of foreign byte order, allowed the machine's own")
-            return self.result_view(_rows(x))
+            if type(x) is not type(self._q):
+                refuse_other_kind(name, x, self._q)
+            return self._view_of_numpy(name, x)
         refuse_tracer(name, x)
         if not hasattr(x, "__dlpack__"):
             raise ArgumentError(f"{name}: {type(x).__name__}, allowed an array (NumPy, torch, or one with __dlpack__)")
+        refuse_other_kind(name, x, self._q)
         device_type = int(x.__dlpack_device__()[0])
         if device_type != KDL_CPU:
             raise ArgumentError(f"{name}: {kind_of(x)} on DLPack device {device_type}, allowed the CPU as q")
         array = _as_numpy(x)
-        return _core.Array.of(x) if array is None else self.result_view(_rows(array))
+        return _core.Array.of(x) if array is None else self._view_of_numpy(name, array)
 
-    def repeat_column(self, x: Any, count: int) -> Any:
+    def _view_of_numpy(self, name: str, x: np.ndarray) -> _core.Array:
+        if not x.dtype.isnative:
+            raise ArgumentError(f"{name}: dtype {x.dtype.str} of foreign byte order, allowed the machine's own")
+        try:
+            return self.result_view(_rows(x))
+        except ArgumentError as error:  # of no type that a buffer can have
+            raise ArgumentError(f"{name}: dtype {x.dtype}, allowed {_ALLOWED}") from error
+
+    def plain(self, name: str, x: Any) -> Any:
         array = _as_numpy(x)
-        return x if array is None else np.repeat(array, count, axis=-1)
+        if array is None:
+            raise UnsupportedError(f"{name}: one column of a dtype that NumPy lacks, allowed all columns of it")
+        return array
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
         return np.empty(shape, _numpy_dtype(name, dtype))
@@ -66,6 +81,9 @@ class HostSpace:
         if hasattr(namespace, "asarray"):
             return namespace.asarray(result)
         return result
+
+    def hand_over_edited(self, results: list[Any], edit: Callable[..., tuple[Any, ...]]) -> list[Any]:
+        return [self.hand_over(x) for x in edit(np, *results)]
 
 
 def _as_numpy(x: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 from attend import _core
@@ -22,7 +23,8 @@ def backends() -> list[Backend]:
 def gpus() -> list[Gpu]:
     """The NVIDIA GPUs of this machine; empty where there is no driver. Loads the driver and NVRTC.
 
-    `lack` says in one line why attend cannot compute on one: None where it can.
+    `lack` says in one line why attend cannot compute on one: None where it can. `backends` are the values of `compute`
+    that it takes beside "auto".
     """
     return _core.gpus()
 
@@ -56,6 +58,28 @@ def cpu_threads() -> int:
     return _core.cpu_threads()
 
 
+def set_cpu_threads(threads: int) -> None:
+    """Set the number of threads that calls on the CPU use from now on, in the whole process.
+
+    Without it: OMP_NUM_THREADS, else the cores that the process may use. torch's and other users' own settings change
+    nothing here, nor does this there. The smallest problems take one thread whatever is set. Results are the same bits
+    with every number.
+
+    Arguments:
+        threads: at least 1, or 0: back to the default.
+
+    Raises:
+        ArgumentError: another value.
+    """
+    try:
+        count = operator.index(threads)
+    except TypeError as error:
+        raise ArgumentError(f"threads: {threads!r}, allowed a whole number, at least 0") from error
+    if not 0 <= count < 2**31:
+        raise ArgumentError(f"threads: {count}, allowed 0 to {2**31 - 1}")
+    _core.set_cpu_threads(count)
+
+
 def cpu_simd_target() -> str:
     """The SIMD instruction set of the `cpu` backend on this machine, for example "AVX3"."""
     return _core.cpu_simd_target()
@@ -77,6 +101,8 @@ def report() -> dict[str, Any]:
         "bf16": cpu_bf16_unit(),
         "threads": cpu_threads(),
         "gpus": gpus(),
+        **_core.libraries(),
+        "kernel_digest": _core.kernel_digest(),
         "backends": backends(),
     }
 
@@ -95,6 +121,14 @@ def text() -> str:
         lines.append(f"  {index}: {gpu['name']}, compute capability {gpu['compute_capability']}, {gib:.1f} GiB")
         if gpu["lack"] is not None:
             lines.append(f"     unsupported: {gpu['lack']}")
+        else:
+            lines.append(f"     can use: {', '.join(gpu['backends'])}")
+    found = _core.libraries()
+    for title, name in (("libcuda", "libcuda"), ("NVRTC", "nvrtc")):
+        library = found[name]
+        shown = f"none: {library['lack']}" if "lack" in library else f"{library['version']}, {library['path']}"
+        lines.append(f"{title:<9} {shown}")
+    lines.append(f"kernels   {_core.kernel_digest()}")
     lines.append("backends  (compute=NAME; auto takes the one that expects to be done first)")
     for backend in backends():
         remark = "" if backend["has_backward"] else " (forward only)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -9,6 +10,8 @@ from attend import _core
 from attend._errors import ArgumentError
 from attend._settings import Extras, Gradients, Settings, dense_layout, window_of
 
+_MOST = 2**31 - 1  # of any size: the library's own bound
+_FAR = 1 << 62  # a stride that the library refuses for what it spans
 _APART = 1 << 44  # bytes between the places of tensors, beyond the size of any
 
 
@@ -23,7 +26,7 @@ class _Places:
         self._next += _APART
         strides = [1] * len(shape)
         for i in reversed(range(len(shape) - 1)):
-            strides[i] = strides[i + 1] * shape[i + 1]
+            strides[i] = min(strides[i + 1] * shape[i + 1], _FAR)
         return _core.Array.at(self, self._next, dtype, self._cuda_index, shape, strides)
 
 
@@ -32,7 +35,7 @@ def _cuda_index(device: Optional[str]) -> int:
     if device is None:
         gpus = _core.gpus()
         return 0 if gpus and gpus[0]["lack"] is None else -1
-    name, _, index = device.partition(":")
+    name, _, index = device.partition(":") if isinstance(device, str) else ("", "", "")
     if name == "cpu" and not index:
         return -1
     if name == "cuda" and (not index or index.isdigit()):
@@ -40,7 +43,25 @@ def _cuda_index(device: Optional[str]) -> int:
     raise ArgumentError(f"device: {device!r}, allowed None, 'cpu', 'cuda', 'cuda:N'")
 
 
-def _problem(
+def _size(name: str, value: Any) -> int:
+    try:
+        size = operator.index(value)
+    except TypeError as error:
+        raise ArgumentError(f"{name}: {value!r}, allowed a whole number") from error
+    if not 0 <= size <= _MOST:
+        raise ArgumentError(f"{name}: {size}, allowed 0 to {_MOST}")
+    return size
+
+
+def _arguments(function: str, sizes: tuple[int, ...], options: dict[str, Any]) -> tuple[Any, ...]:
+    """What `_call` makes of them, once all have names that it knows."""
+    for name in options:
+        if name not in (_call.__kwdefaults__ or {}):
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+    return _call(*sizes, **options)
+
+
+def _call(
     batch: int,
     heads: int,
     seqlen: int,
@@ -65,14 +86,17 @@ def _problem(
     compute: str = "auto",
 ) -> tuple[Any, ...]:
     """The arguments of `_core.explain` and `_core.prepare`."""
-    keys, values = seqlen_k or seqlen, head_dim_v or head_dim
+    batch, heads, seqlen = _size("batch", batch), _size("heads", heads), _size("seqlen", seqlen)
+    head_dim = _size("head_dim", head_dim)
+    keys = seqlen if seqlen_k is None else _size("seqlen_k", seqlen_k)
+    values = head_dim if head_dim_v is None else _size("head_dim_v", head_dim_v)
+    kv_heads = heads if heads_kv is None else _size("heads_kv", heads_kv)
     places = _Places(_cuda_index(device))
 
     def tensor(heads_of: int, rows: int, columns: int) -> _core.Array:
         order = (heads_of, rows) if dense_layout(layout) == "bhsd" else (rows, heads_of)
         return places.array(dtype, batch, *order, columns)
 
-    kv_heads = heads_kv or heads
     q, k, v = tensor(heads, seqlen, head_dim), tensor(kv_heads, keys, head_dim), tensor(kv_heads, keys, values)
     o = tensor(heads, seqlen, values)
     lse = places.array("f64" if dtype == "f64" else "f32", batch, heads, seqlen)
@@ -112,9 +136,9 @@ def explain(batch: int, heads: int, seqlen: int, head_dim: int, **options: Any) 
         estimated_us (what "auto" compares; inf: it never takes this one) and workspace_bytes.
 
     Raises:
-        attend.Error where the arguments are refused whatever the backend.
+        attend.Error where the arguments are refused whatever the backend; TypeError for an option that does not exist.
     """
-    return _core.explain(*_problem(batch, heads, seqlen, head_dim, **options))
+    return _core.explain(*_arguments("explain", (batch, heads, seqlen, head_dim), options))
 
 
 def prepare(batch: int, heads: int, seqlen: int, head_dim: int, **options: Any) -> None:
@@ -128,4 +152,4 @@ def prepare(batch: int, heads: int, seqlen: int, head_dim: int, **options: Any) 
     Raises:
         attend.Error as the call would.
     """
-    _core.prepare(*_problem(batch, heads, seqlen, head_dim, **options))
+    _core.prepare(*_arguments("prepare", (batch, heads, seqlen, head_dim), options))

@@ -6,7 +6,7 @@ import math
 from typing import Any, Optional
 
 from attend._api import attention
-from attend._drop_in import dropout_seed, top_left
+from attend._drop_in import top_left
 from attend._errors import ArgumentError
 
 
@@ -32,7 +32,7 @@ def sdpa(
         key, value: (..., heads_k, seqlen_k, head_dim). Leading dimensions and heads broadcast.
         attn_mask: bool (True keeps) or float (added to the scores), broadcasts to (..., heads_q, seqlen_q, seqlen_k);
             or of torch.nn.attention.bias. A float mask is differentiable. Not together with is_causal.
-        dropout_p: the seed comes from torch's default generator.
+        dropout_p: the seed comes from torch's default generator of the tensors' device.
         is_causal: keep j <= i: aligned **top left**, unlike everything else in attend. seqlen_q = 2, seqlen_k = 5::
 
             1 0 0 0 0
@@ -50,8 +50,8 @@ def sdpa(
         from attend.torch import _tracing
 
         return _tracing.one_node(sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    if is_causal and attn_mask is not None:
-        raise TwoMasksError("attn_mask: given with is_causal=True, allowed without it only")
+    if attn_mask is not None:
+        _check_mask(attn_mask, is_causal)
     if getattr(query, "is_nested", False):
         from attend.torch import _jagged
 
@@ -68,10 +68,20 @@ def sdpa(
         mask, bias = (expanded, None) if str(attn_mask.dtype) == "torch.bool" else (None, expanded)
     causal = aligned == "LOWER_RIGHT"
     o = attention(
-        q, k, v, causal=causal, window=window, scale=scale, bias=bias, mask=mask, dropout_p=dropout_p,
-        seed=dropout_seed(dropout_p),
+        q, k, v, causal=causal, window=window, scale=scale, bias=bias, mask=mask, dropout_p=dropout_p
     )  # fmt: skip
     return o.reshape(*lead, *o.shape[1:]) if query.dim() > 2 else o.reshape(o.shape[2:])
+
+
+def _check_mask(mask: Any, is_causal: bool) -> None:
+    import torch
+
+    if not isinstance(mask, torch.Tensor):
+        raise ArgumentError(f"attn_mask: {type(mask).__name__}, allowed a torch.Tensor")
+    if is_causal:  # in torch's words
+        if type(mask).__name__ == "CausalBias":
+            raise TwoMasksError("attn_mask: CausalBias should not be used with causal=True")
+        raise TwoMasksError("attn_mask: Explicit attn_mask should not be set when is_causal=True")
 
 
 def _alignment(mask: Any, seqlen_q: int, seqlen_k: int) -> Optional[str]:

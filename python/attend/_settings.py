@@ -59,13 +59,13 @@ class Gradients(NamedTuple):
 
 
 def signed_bits(name: str, value: Any) -> int:
-    """The same 64 bits as a signed number: frameworks know no unsigned ones. Takes whatever is a whole number."""
+    """The same 64 bits as a signed number: frameworks know no unsigned ones. Takes whatever is a whole number >= 0."""
     if type(value) is not int:
         try:
             value = int(operator.index(value))
         except TypeError as error:
             raise ArgumentError(f"{name}: {type(value).__name__}, allowed a whole number from 0 to 2^64 - 1") from error
-    if not -(2**63) <= value < 2**64:
+    if not 0 <= value < 2**64:
         raise ArgumentError(f"{name}: {value}, allowed 0 to 2^64 - 1")
     return int(value - 2**64 if value >= 2**63 else value)
 

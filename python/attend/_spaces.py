@@ -6,10 +6,12 @@ There are two: attend._host_space and attend._cuda_space.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from attend import _core
-from attend._errors import UnsupportedError
+from attend._errors import ArgumentError, UnsupportedError
+from attend._frameworks import framework_of
 
 KDL_CPU, KDL_CUDA = 1, 2  # DLPack's numbers of devices
 
@@ -22,8 +24,8 @@ class Space(Protocol):
     def view(self, name: str, x: Any) -> _core.Array:
         """`x` as the library reads it, for `name` in what is refused. Holds the memory."""
 
-    def repeat_column(self, x: Any, count: int) -> Any:
-        """An array of one column with `count` of it."""
+    def plain(self, name: str, x: Any) -> Any:
+        """`x` as the functions of `hand_over_edited` take it."""
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
         """An uninitialised result; `name` is the input whose dtype it has."""
@@ -36,6 +38,9 @@ class Space(Protocol):
 
     def hand_over(self, result: Any) -> Any:
         """A result as an array of the framework of `q`."""
+
+    def hand_over_edited(self, results: list[Any], edit: Callable[..., tuple[Any, ...]]) -> list[Any]:
+        """What `edit(module, *results)` makes of them with a module's functions on arrays, handed over."""
 
 
 def namespace_of(x: Any) -> Any:
@@ -52,3 +57,9 @@ def refuse_tracer(name: str, x: Any) -> None:
     """What JAX traces has no memory to read."""
     if any(kind.__name__ == "Tracer" and kind.__module__.startswith("jax") for kind in type(x).__mro__):
         raise UnsupportedError(f"{name}: {kind_of(x)}, attend runs outside of jax.jit, jax.grad and jax.vmap only")
+
+
+def refuse_other_kind(name: str, x: Any, q: Any) -> None:
+    """A call takes arrays of one framework: the results are of that of q, and others' gradients would be lost."""
+    if framework_of(x) != framework_of(q):
+        raise ArgumentError(f"{name}: {kind_of(x)}, allowed an array of the kind of q, {kind_of(q)}")

@@ -4,7 +4,8 @@
 
 Tensors are (batch, seqlen, heads, head_dim), packed ones (tokens, heads, head_dim). Beyond flash-attn: CPU tensors,
 float32, head_dim up to 512, a head_dim of v of its own. What attend lacks raises NotImplementedError naming the
-argument. Where dropout_p > 0 the seed comes from torch's default generator.
+argument; names behind which there is nothing yet can be imported, and raise it when called. Where dropout_p > 0 the
+seed comes from torch's default generator of the tensors' device.
 
 Each function gives out, or with return_attn_probs (out, softmax_lse, None): softmax_lse is f32 (batch, heads,
 seqlen_q), packed (heads, tokens). The third value of flash-attn, the dropout pattern for its tests, is refused where
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 from attend._api import NO_SOFTCAP, OPEN, attention, attention_qkvpacked, attention_varlen
-from attend._drop_in import dropout_seed, refuse_unless
+from attend._drop_in import StandIn, refuse_unless
 from attend._flash_attn_passes import flash_attn_backward as _flash_attn_backward
 from attend._flash_attn_passes import flash_attn_forward as _flash_attn_forward
 from attend._flash_attn_passes import flash_attn_varlen_backward as _flash_attn_varlen_backward
@@ -25,6 +26,12 @@ from attend._flash_attn_passes import flash_attn_varlen_forward as _flash_attn_v
 from attend._packed import parts
 
 __all__ = [
+    "FlashAttnFunc",
+    "FlashAttnKVPackedFunc",
+    "FlashAttnQKVPackedFunc",
+    "FlashAttnVarlenFunc",
+    "FlashAttnVarlenKVPackedFunc",
+    "FlashAttnVarlenQKVPackedFunc",
     "_flash_attn_backward",
     "_flash_attn_forward",
     "_flash_attn_varlen_backward",
@@ -35,7 +42,15 @@ __all__ = [
     "flash_attn_varlen_func",
     "flash_attn_varlen_kvpacked_func",
     "flash_attn_varlen_qkvpacked_func",
+    "flash_attn_with_kvcache",
 ]
+
+FlashAttnFunc = StandIn("FlashAttnFunc", "flash_attn_func is there")
+FlashAttnKVPackedFunc = StandIn("FlashAttnKVPackedFunc", "flash_attn_kvpacked_func is there")
+FlashAttnQKVPackedFunc = StandIn("FlashAttnQKVPackedFunc", "flash_attn_qkvpacked_func is there")
+FlashAttnVarlenFunc = StandIn("FlashAttnVarlenFunc", "flash_attn_varlen_func is there")
+FlashAttnVarlenKVPackedFunc = StandIn("FlashAttnVarlenKVPackedFunc", "flash_attn_varlen_kvpacked_func is there")
+FlashAttnVarlenQKVPackedFunc = StandIn("FlashAttnVarlenQKVPackedFunc", "flash_attn_varlen_qkvpacked_func is there")
 
 
 def flash_attn_func(
@@ -129,7 +144,6 @@ def flash_attn_varlen_func(
         softcap=softcap,
         alibi_slopes=alibi_slopes,
         dropout_p=dropout_p,
-        seed=dropout_seed(dropout_p),
         deterministic=deterministic,
         return_lse=True,
     )
@@ -177,6 +191,31 @@ def flash_attn_varlen_kvpacked_func(
     return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *rest)
 
 
+def flash_attn_with_kvcache(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    k: Any = None,
+    v: Any = None,
+    rotary_cos: Any = None,
+    rotary_sin: Any = None,
+    cache_seqlens: Any = None,
+    cache_batch_idx: Any = None,
+    cache_leftpad: Any = None,
+    block_table: Any = None,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: Sequence[int] = OPEN,
+    softcap: float = NO_SOFTCAP,
+    rotary_interleaved: bool = True,
+    alibi_slopes: Any = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> Any:
+    """Not there yet: raises NotImplementedError. The signature is flash-attn's."""
+    return StandIn("flash_attn_with_kvcache")()
+
+
 def _dense(
     function: Callable[..., Any],
     tensors: tuple[Any, ...],
@@ -200,7 +239,6 @@ def _dense(
         softcap=softcap,
         alibi_slopes=alibi_slopes,
         dropout_p=dropout_p,
-        seed=dropout_seed(dropout_p),
         deterministic=deterministic,
         return_lse=return_attn_probs,
         **layout,

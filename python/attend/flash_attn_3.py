@@ -3,7 +3,8 @@
     from attend.flash_attn_3 import flash_attn_func
 
 As `attend.flash_attn`, with flash-attn 3's options: no dropout, no ALiBi. Each function gives out, or with
-return_attn_probs (out, softmax_lse). What attend lacks raises NotImplementedError naming the argument.
+return_attn_probs (out, softmax_lse). What attend lacks raises NotImplementedError naming the argument; names behind
+which there is nothing yet can be imported, and raise it when called.
 """
 
 from __future__ import annotations
@@ -12,11 +13,30 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from attend._api import NO_SOFTCAP, OPEN, attention, attention_qkvpacked, attention_varlen
-from attend._drop_in import refuse_unless
+from attend._drop_in import StandIn, refuse_unless
 from attend._errors import ArgumentError
 from attend._packed import heads_of
 
-__all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func"]
+__all__ = [
+    "FlashAttnFunc",
+    "FlashAttnQKVPackedFunc",
+    "FlashAttnVarlenFunc",
+    "_flash_attn_backward",
+    "_flash_attn_forward",
+    "flash_attn_combine",
+    "flash_attn_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_with_kvcache",
+    "get_scheduler_metadata",
+]
+
+FlashAttnFunc = StandIn("FlashAttnFunc", "flash_attn_func is there")
+FlashAttnQKVPackedFunc = StandIn("FlashAttnQKVPackedFunc", "flash_attn_qkvpacked_func is there")
+FlashAttnVarlenFunc = StandIn("FlashAttnVarlenFunc", "flash_attn_varlen_func is there")
+_flash_attn_backward = StandIn("_flash_attn_backward", "attend.backward is there")
+_flash_attn_forward = StandIn("_flash_attn_forward", "attend.forward is there")
+get_scheduler_metadata = StandIn("get_scheduler_metadata")
 
 
 def flash_attn_func(
@@ -165,6 +185,42 @@ def flash_attn_combine(
     if out is not None:
         found = out.copy_(found)
     return (found, lse) if return_lse else found
+
+
+def flash_attn_with_kvcache(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    k: Any = None,
+    v: Any = None,
+    qv: Any = None,
+    rotary_cos: Any = None,
+    rotary_sin: Any = None,
+    cache_seqlens: Any = None,
+    cache_batch_idx: Any = None,
+    cache_leftpad: Any = None,
+    page_table: Any = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k_new: Any = None,
+    max_seqlen_q: Optional[int] = None,
+    rotary_seqlens: Any = None,
+    q_descale: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: Sequence[int] = OPEN,
+    attention_chunk: int = 0,
+    softcap: float = NO_SOFTCAP,
+    rotary_interleaved: bool = True,
+    scheduler_metadata: Any = None,
+    num_splits: int = 0,
+    pack_gqa: Optional[bool] = None,
+    sm_margin: int = 0,
+    return_softmax_lse: bool = False,
+) -> Any:
+    """Not there yet: raises NotImplementedError. The signature is flash-attn 3's."""
+    return StandIn("flash_attn_with_kvcache")()
 
 
 def _refuse(qv: Any, q_descale: Any, k_descale: Any, v_descale: Any, attention_chunk: int) -> None:

@@ -9,8 +9,11 @@ ones (rows, heads, head_dim), with the rank's rows.
 
 Beyond ring-flash-attention: exact with every window, ALiBi, and dropout (whose mask is that of one device), any mask
 with every prefix, partial results in float32, CPU tensors over gloo, float32 and float64, torch.compile.
+
+Names behind which there is nothing yet can be imported, and raise NotImplementedError when called.
 """
 
+from attend._drop_in import StandIn
 from attend.ring._flash_attn import dense_functions, varlen_functions
 from attend.ring._llama3 import (
     llama3_flash_attn_prepare_cu_seqlens,
@@ -40,6 +43,11 @@ stripe_flash_attn_varlen_func, stripe_flash_attn_varlen_kvpacked_func, stripe_fl
     varlen_functions("stripe_flash_attn", "striped")
 )
 
+_INSTEAD = "attend.ring.context_parallel runs a model on the ranks of a group"
+substitute_hf_flash_attn = StandIn("substitute_hf_flash_attn", _INSTEAD)
+update_ring_flash_attn_params = StandIn("update_ring_flash_attn_params", _INSTEAD)
+use_ring_attn = StandIn("use_ring_attn", _INSTEAD)
+
 __all__ = [
     "llama3_flash_attn_prepare_cu_seqlens",
     "llama3_flash_attn_varlen_func",
@@ -57,6 +65,9 @@ __all__ = [
     "stripe_flash_attn_varlen_func",
     "stripe_flash_attn_varlen_kvpacked_func",
     "stripe_flash_attn_varlen_qkvpacked_func",
+    "substitute_hf_flash_attn",
+    "update_ring_flash_attn_params",
+    "use_ring_attn",
     "zigzag_ring_flash_attn_func",
     "zigzag_ring_flash_attn_kvpacked_func",
     "zigzag_ring_flash_attn_qkvpacked_func",

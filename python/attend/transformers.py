@@ -16,7 +16,7 @@ import sys
 from typing import Any, Optional
 
 from attend._api import attention
-from attend._drop_in import dropout_seed, refuse_unless, top_left
+from attend._drop_in import refuse_unless, top_left
 from attend._errors import ArgumentError, UnsupportedError
 
 # What a model may pass that attend does not do; None and False ask for nothing.
@@ -147,7 +147,6 @@ def attention_forward(
         bias=bias,
         mask=mask,
         dropout_p=dropout,
-        seed=dropout_seed(dropout),
         return_lse=True,
     )
     weights = None

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -215,6 +216,11 @@ Options options_without_extras(nb::handle settings) {
 
 Layout layout_of_call(nb::handle settings) {
   return layout_of(setting<std::string>(settings, Setting::kLayout));
+}
+
+void check_lengths(nb::handle settings) {
+  std::ignore = setting<std::int64_t>(settings, Setting::kMaxSeqlenQ);
+  std::ignore = setting<std::int64_t>(settings, Setting::kMaxSeqlenK);
 }
 
 void add_field_names(nb::module_& m) {

@@ -61,6 +61,9 @@ void run_backward(const Call& call, Stream stream);
 /// @throws Error (kInvalidArgument) where it has no known name.
 [[nodiscard]] Layout layout_of_call(nb::handle settings);
 
+/// Refuses max_seqlen_q and max_seqlen_k that are no whole numbers, which are read of packed sequences only.
+void check_lengths(nb::handle settings);
+
 /// Exports the names of the tuples' fields.
 void add_field_names(nb::module_& m);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nanobind/ndarray.h>
 
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -21,9 +22,17 @@ std::string dtype_text(nb::dlpack::dtype dtype) {
   constexpr std::pair<dtype_code, const char*> kPrefixes[] = {
       {dtype_code::Float, "f"}, {dtype_code::Bfloat, "bf"}, {dtype_code::Int, "i"}, {dtype_code::UInt, "u"}};
   if (code == dtype_code::Bool) return "bool";
+  if (code == dtype_code::Complex) return "complex" + std::to_string(dtype.bits);
   for (const auto& [known, prefix] : kPrefixes) {
     if (code == known) return prefix + std::to_string(dtype.bits);
   }
+  // DLPack 1.1's codes from kFirst on, by the names that frameworks have for them.
+  constexpr int kFirst = 7;
+  constexpr const char* kNarrow[] = {"float8_e3m4",     "float8_e4m3",   "float8_e4m3b11fnuz", "float8_e4m3fn",
+                                     "float8_e4m3fnuz", "float8_e5m2",   "float8_e5m2fnuz",    "float8_e8m0fnu",
+                                     "float6_e2m3fn",   "float6_e3m2fn", "float4_e2m1fn"};
+  const int narrow = dtype.code - kFirst;
+  if (narrow >= 0 && narrow < static_cast<int>(std::size(kNarrow))) return kNarrow[narrow];
   return fmt::format("of DLPack code {}", dtype.code);
 }
 

@@ -55,7 +55,13 @@ nb::dlpack::dltensor exchanged_tensor(nb::handle object) {
                 nb::cast<std::string>(nb::str(nb::type_name(object.type()))) + ": not an array that attend can read");
   }
   nb::dlpack::dltensor tensor;
-  if (table->tensor_of(object.ptr(), &tensor) != 0) nb::raise_python_error();
+  if (table->tensor_of(object.ptr(), &tensor) != 0) {
+    PyErr_Clear();  // pages of the framework's C++
+    const auto text = [](const nb::object& x) { return nb::cast<std::string>(nb::str(x)); };
+    throw Error(ErrorCode::kInvalidArgument,
+                text(nb::type_name(object.type())) + " of dtype " + text(nb::getattr(object, "dtype", nb::none())) +
+                    ": not a tensor that DLPack can describe, allowed dense ones of f32, f16, bf16, f64, or bool");
+  }
   return tensor;
 }
 

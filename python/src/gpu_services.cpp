@@ -16,8 +16,11 @@
 #include "attend/error.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
+#include "cuda/driver/found_libraries.hpp"
 #include "cuda/driver/memory_pool.hpp"
 #include "cuda/driver/stream.hpp"
+#include "cuda/jit/sources.hpp"
+#include "cuda/launch/family.hpp"
 #include "cuda/launch/scaled_softmax.hpp"
 
 namespace attend::python {
@@ -121,12 +124,32 @@ nb::list gpu_list() {
       entry["memory_bytes"] = gpu.memory_bytes;
       const auto lack = cuda::unusable_gpu(index);
       entry["lack"] = lack ? nb::cast(*lack) : nb::none();
+      entry["backends"] = nb::cast(lack ? std::vector<std::string>() : cuda::families_on(gpu.arch()));
       list.append(entry);
     }
   } catch (const Error&) {
     // That there is no GPU is the answer then.
   }
   return list;
+}
+
+/// {"path", "version"} of one of NVIDIA's libraries, or {"lack"}.
+nb::dict library_entry(const cuda::FoundLibrary& library) {
+  nb::dict entry;
+  if (library.lack.empty()) {
+    entry["path"] = library.path;
+    entry["version"] = library.version;
+  } else {
+    entry["lack"] = library.lack;
+  }
+  return entry;
+}
+
+nb::dict libraries() {
+  nb::dict found;
+  found["libcuda"] = library_entry(cuda::found_libcuda());
+  found["nvrtc"] = library_entry(cuda::found_nvrtc());
+  return found;
 }
 
 }  // namespace
@@ -138,6 +161,8 @@ void add_gpu_services(nb::module_& m) {
   m.def("order_streams", &order_streams);
   m.def("memory", &memory, "index"_a, "reset"_a);
   m.def("gpus", &gpu_list);
+  m.def("libraries", &libraries);
+  m.def("kernel_digest", [] { return cuda::kernel_digest(); });
   m.def("scaled_softmax", &scaled_softmax, "in_"_a, "p"_a, "out"_a, "dtype"_a, "shape"_a, "scale"_a, "causal"_a,
         "index"_a, "stream"_a);
 }

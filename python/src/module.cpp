@@ -16,7 +16,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "arguments.hpp"
@@ -60,6 +62,13 @@ void check(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, n
   const Gradients& g = *call.gradients;
   std::ignore = core::make_backward_problem(g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv,
                                             call.options.params, g.extras);
+}
+
+/// Refuses a setting of another type than it has, by name.
+void check_settings(nb::handle settings) {
+  std::ignore = options_without_extras(settings);
+  std::ignore = layout_of_call(settings);
+  check_lengths(settings);
 }
 
 nb::list explain(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in,
@@ -142,12 +151,26 @@ const char* exception_name(ErrorCode code) {
   }
 }
 
+/// The library's message with the names that Python's arguments have.
+std::string in_pythons_words(std::string message) {
+  constexpr std::pair<const char*, const char*> kNames[] = {{"window_left: ", "window: left "},
+                                                            {"window_right: ", "window: right "},
+                                                            {"varlen.", ""},
+                                                            {"params.bias", "bias"},
+                                                            {"a CPU backend (--compute cpu)", "tensors on the CPU"}};
+  for (const auto& [from, to] : kNames) {
+    const std::size_t at = message.find(from);
+    if (at != std::string::npos) message.replace(at, std::string_view(from).size(), to);
+  }
+  return message;
+}
+
 void translate(const std::exception_ptr& exception, void* /*payload*/) {
   try {
     std::rethrow_exception(exception);
   } catch (const Error& error) {
     const nb::object type = nb::module_::import_("attend._errors").attr(exception_name(error.code()));
-    PyErr_SetString(type.ptr(), error.what());
+    PyErr_SetString(type.ptr(), in_pythons_words(error.what()).c_str());
   } catch (const cpu::Interrupted&) {
     // The handler of a signal has raised: KeyboardInterrupt, as a rule.
   }
@@ -183,11 +206,13 @@ NB_MODULE(_core, m) {
   m.def("has_exchange_table", &has_exchange_table);
   m.def("forward", &forward, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "extras"_a, "settings"_a, "stream"_a);
   m.def("backward", &backward);
+  m.def("check_settings", &check_settings, "settings"_a);
   m.def("check", &check, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a, "gradients"_a.none(), "extras"_a, "settings"_a);
   m.def("explain", &explain, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a, "gradients"_a.none(), "extras"_a, "settings"_a);
   m.def("prepare", &prepare, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a, "gradients"_a.none(), "extras"_a, "settings"_a);
   m.def("backends", &backend_list);
   m.def("cpu_threads", &attend::cpu_threads);
+  m.def("set_cpu_threads", &attend::set_cpu_threads, "threads"_a);
   m.def("cpu_simd_target", &attend::cpu_simd_target);
   m.def("cpu_bf16_unit", &attend::cpu_bf16_unit);
   m.def("cpu_peak_gflops", &cpu_peak_gflops, "threads"_a, nb::call_guard<nb::gil_scoped_release>());

@@ -5,6 +5,7 @@ import pytest
 np = pytest.importorskip("numpy")
 
 import attend
+import attend.ring
 from attend._settings import Extras, Settings
 
 
@@ -30,7 +31,7 @@ def test_seeds_of_numpy(rng, seed):
     "options, message",
     [
         ({"seed": 1.5}, "seed: float, allowed a whole number"),
-        ({"offset": "x"}, "offset: str, allowed a whole number"),
+        ({"seed": 1, "offset": "x"}, "offset: str, allowed a whole number"),
         ({"window": None}, "window: None, allowed (left, right)"),
         ({"window": 5}, "window: 5, allowed (left, right)"),
         ({"bias": np.array(1, np.float32)}, "bias: 0 dimensions, allowed 1 to 4"),
@@ -157,7 +158,7 @@ def test_shapes_of_packed_sequences_are_checked_without_memory_too(torch):
     assert line.startswith("cu_seqlens_k: 2 entries")
     assert line_of(lambda: attend.attention_varlen(x, x, x, cu.long(), cu, 5, 5)).startswith("cu_seqlens_q: dtype i64")
     line = line_of(lambda: attend.attention_varlen(x, x, x, cu, cu, 4, 4))
-    assert line.startswith("varlen.max_seqlen_q: 4, too small")
+    assert line.startswith("max_seqlen_q: 4, too small")
 
 
 def test_gradients_of_wrong_shapes_are_refused_without_memory_too(torch):
@@ -182,3 +183,64 @@ def test_every_argument_has_to_be_where_q_is(torch):
     o, lse = attend.forward(x, x, x)
     assert line_of(lambda: attend.backward(far, x, x, x, o, lse)) == "dout: on meta, allowed the device of q, cpu"
     assert line_of(lambda: attend.backward(o, x, x, x, o, lse.to("meta"))).startswith("lse: on meta, ")
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "complex64"])
+@pytest.mark.parametrize("name", ["q", "k", "bias"])
+@pytest.mark.parametrize("place", ["cpu", "meta"])
+def test_dtypes_of_tensors_are_told_by_name(torch, dtype, name, place):
+    if not hasattr(torch, dtype):
+        pytest.skip(f"this torch has no {dtype}")
+    x = torch.randn(1, 2, 8, 8, device=place)
+    given = dict(q=x, k=x, v=x) | {name: torch.zeros(1, 2, 8, 8, dtype=getattr(torch, dtype), device=place)}
+    assert line_of(lambda: attend.attention(**given)).startswith(f"{name}: dtype {dtype}, allowed f32, f16, bf16")
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"window": (1.5, 0)}, "window: left 1.5, allowed a whole number"),
+        ({"window": (0, -3)}, "window: right -3, allowed >= 0, or -1 for open"),
+        ({"dropout_p": "x"}, "dropout_p: 'x', allowed a number"),
+        ({"compute": 3}, "compute: 3, allowed a string"),
+        ({"causal": "yes"}, "causal: 'yes', allowed True or False"),
+    ],
+)
+@pytest.mark.parametrize("place", ["cpu", "meta"])
+def test_options_of_a_wrong_type_are_named_whatever_way_the_call_goes(torch, place, options, message):
+    x = torch.randn(2, 4, 9, 8, device=place)
+    assert line_of(lambda: attend.attention(x, x, x, **options)).startswith(message)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's, of its own nested tensors
+@pytest.mark.parametrize("layout", ["jagged", "strided"])
+def test_nested_tensors_are_sent_to_sdpa(torch, layout):
+    nested = torch.nested.nested_tensor([torch.randn(n, 2, 8) for n in (3, 4)], layout=getattr(torch, layout))
+    line = line_of(lambda: attend.attention(*[nested.transpose(1, 2)] * 3), NotImplementedError)
+    assert line.startswith("q: a nested tensor, ") and "attend.sdpa" in line
+
+
+@pytest.mark.parametrize("comm", ["x", None, 3])
+def test_what_is_no_communicator_is_named(rng, comm):
+    q, k, v = arrays(rng, 1, 2, 7, 8)
+    message = f"comm: {type(comm).__name__}, allowed an mpi4py communicator"
+    assert line_of(lambda: attend.ring.attention(q, k, v, comm=comm)) == message
+    o, lse = attend.forward(q, k, v)
+    assert line_of(lambda: attend.ring.backward(o, q, k, v, o, lse, comm=comm)) == message
+
+
+def test_options_that_do_not_exist_are_told_by_the_function_that_was_called(rng):
+    q, k, v = arrays(rng, 1, 2, 7, 8)
+    calls = {
+        "forward": lambda: attend.forward(q, k, v, causaal=True),
+        "backward": lambda: attend.backward(q, q, k, v, q, q[..., 0], causaal=True),
+        "explain": lambda: attend.explain(1, 2, 7, 8, causaal=True),
+        "prepare": lambda: attend.prepare(1, 2, 7, 8, causaal=True),
+        "attention": lambda: attend.ring.attention(q, k, v, comm=None, causaal=True),
+    }
+    for name, call in calls.items():
+        with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'causaal'$"):
+            call()
+    for own in ("window_left", "philox_state"):  # of ours, which no caller gives
+        with pytest.raises(TypeError, match=rf"^forward\(\) got an unexpected keyword argument '{own}'$"):
+            attend.forward(q, k, v, **{own: 1})

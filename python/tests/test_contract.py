@@ -1,6 +1,8 @@
 """What the package promises beyond numbers: errors, ownership, threads, frameworks."""
 
 import gc
+import importlib
+import re
 import threading
 import time
 
@@ -21,7 +23,7 @@ BAD = {
     "compute": (dict(compute="nobody"), ValueError, "compute: 'nobody', allowed auto, cpu"),
     "softcap": (dict(softcap=-1.0), ValueError, "softcap: -1, allowed"),
     "dropout": (dict(dropout_p=1.0), ValueError, "dropout_p: 1, allowed 0 <= dropout_p < 1"),
-    "window": (dict(window=(-2, 0)), ValueError, "window_left: -2, allowed"),
+    "window": (dict(window=(-2, 0)), ValueError, "window: left -2, allowed"),
     "window_length": (dict(window=(1,)), ValueError, "window: 1 values, allowed"),
     "scale": (dict(scale=float("nan")), ValueError, "scale: nan, allowed"),
     "seed": (dict(seed=2**64), ValueError, "seed: 18446744073709551616, allowed"),
@@ -74,7 +76,7 @@ def test_wrong_offsets_are_named(rng):
         (good.astype(np.int64), good, "cu_seqlens_q: dtype i64, allowed i32"),
         (good, good[:2], "cu_seqlens_k: 2 entries, allowed as many as cu_seqlens_q, 3"),
         (good, None, "cu_seqlens_k: None, allowed"),
-        (np.array([0, 3, 6], np.int32), good, "varlen.cu_seqlens_q: last entry 6"),
+        (np.array([0, 3, 6], np.int32), good, "cu_seqlens_q: last entry 6"),
         (good[None], good, "cu_seqlens_q: 2 dimensions"),
     ):
         with pytest.raises(ValueError) as caught:
@@ -86,7 +88,7 @@ def test_what_is_unsupported_is_a_not_implemented_error(rng):
     q, k, v = (x.astype(np.float64) for x in arrays(rng, 1, 2, 7, 8))
     with pytest.raises(NotImplementedError, match="compute 'cpu'"):
         attend.attention(q, k, v, compute="cpu")
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"^forward\(\) got an unexpected keyword argument 'causaal'$"):
         attend.forward(q, k, v, causaal=True)
 
 
@@ -199,7 +201,7 @@ def test_arrays_on_other_devices_are_refused(rng):
     with pytest.raises(NotImplementedError, match="q: .*Foreign on DLPack device 10"):
         attend.attention(Foreign(q, (10, 0)), k, v)
     with pytest.raises(ValueError, match="k: .*Foreign on DLPack device 2, allowed the CPU as q"):
-        attend.attention(q, Foreign(k, (2, 0)), v)
+        attend.attention(Foreign(q), Foreign(k, (2, 0)), Foreign(v))
 
 
 def test_no_silent_fall_back_to_the_slow_reference(rng):
@@ -240,7 +242,7 @@ def test_foreign_arrays_are_copied_where_numpys_would_be(rng):
         ({"scale": "x"}, "scale: 'x', allowed a number"),
         ({"softcap": None}, "softcap: None, allowed a number"),
         ({"dropout_p": "a"}, "dropout_p: 'a', allowed a number"),
-        ({"window": (1.5, 0)}, "window_left: 1.5, allowed a whole number"),
+        ({"window": (1.5, 0)}, "window: left 1.5, allowed a whole number"),
         ({"compute": None}, "compute: None, allowed a string"),
     ],
 )
@@ -255,3 +257,59 @@ def test_options_may_be_numpys(rng):
     q, k, v = arrays(rng, 1, 2, 7, 8)
     found = attend.attention(q, k, v, causal=np.True_, scale=np.float32(0.5), window=(np.int64(3), 0))
     assert np.array_equal(found, attend.attention(q, k, v, causal=True, scale=0.5, window=(3, 0)))
+
+
+KINDS = {
+    "k": lambda q, some: attend.attention(q, some, q),
+    "v": lambda q, some: attend.attention(q, q, some),
+    "bias": lambda q, some: attend.attention(q, q, q, bias=some[0, 0, :, :1]),
+    "mask": lambda q, some: attend.attention(q, q, q, mask=some[0, 0, :, :1] > 0),
+    "alibi_slopes": lambda q, some: attend.attention(q, q, q, alibi_slopes=some[0, :, 0, 0]),
+    "cu_seqlens_q": lambda q, some: packed(q, offsets(some), offsets(q)),
+    "cu_seqlens_k": lambda q, some: packed(q, offsets(q), offsets(some)),
+    "dout": lambda q, some: attend.backward(some, q, q, q, q, q[..., 0]),
+    "o": lambda q, some: attend.backward(q, q, q, q, some, q[..., 0]),
+    "lse": lambda q, some: attend.backward(q, q, q, q, q, some[..., 0]),
+    "dlse": lambda q, some: attend.backward(q, q, q, q, q, q[..., 0], dlse=some[..., 0]),
+}
+
+
+def packed(q, cu_seqlens_q, cu_seqlens_k):
+    return attend.attention_varlen(*[q[0, ...]] * 3, cu_seqlens_q, cu_seqlens_k, 2, 2)
+
+
+def offsets(like):
+    xp = importlib.import_module(type(like).__module__.partition(".")[0])
+    return xp.asarray([0, 2], dtype=xp.int32)
+
+
+@pytest.mark.parametrize("frames", [("numpy", "torch"), ("torch", "numpy"), ("numpy", "array_api_strict"),
+                                    ("array_api_strict", "numpy"), ("array_api_strict", "torch"),
+                                    ("torch", "array_api_strict")], ids=" and ".join)  # fmt: skip
+@pytest.mark.parametrize("name", KINDS)
+def test_arrays_of_two_kinds_are_refused_by_name(rng, name, frames):
+    """The result would be of one kind alone, and the gradient of the other lost."""
+    q, some = (
+        pytest.importorskip(f, reason=f"{f} is not installed").asarray(arrays(rng, 2, 2, 2, 8)[0]) for f in frames
+    )
+    if frames[1] == "torch":
+        some.requires_grad_(name in ("k", "v"))
+    with pytest.raises(attend.ArgumentError, match=rf"^{name}: .*\bq\b") as caught:
+        KINDS[name](q, some)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "U3", "object", "datetime64[s]", "float128"])
+def test_dtypes_are_told_by_name(rng, dtype):
+    q, k, v = arrays(rng, 1, 2, 7, 8)
+    other = np.zeros(k.shape, dtype)
+    with pytest.raises(ValueError, match=f"^k: dtype {re.escape(str(other.dtype))}, allowed f32, f16, bf16, f64"):
+        attend.attention(q, other, v)
+
+
+def test_a_gpus_backend_is_said_to_be_one(rng):
+    q, k, v = arrays(rng, 1, 2, 7, 8)
+    with pytest.raises(
+        ValueError, match="^compute: 'fa2' is for tensors on a GPU, allowed for those on the CPU: auto, cpu"
+    ):
+        attend.attention(q, k, v, compute="fa2")

@@ -1,5 +1,6 @@
 """The front doors of other packages: their positional orders, their conventions, and what is refused by name."""
 
+import importlib
 import inspect
 
 import pytest
@@ -26,6 +27,16 @@ ORDERS = {
     flash_attn.flash_attn_varlen_func: f"q k v {OFFSETS} {OPTIONS_2} block_table",
     flash_attn.flash_attn_varlen_qkvpacked_func: f"qkv cu_seqlens max_seqlen {OPTIONS_2}",
     flash_attn.flash_attn_varlen_kvpacked_func: f"q kv {OFFSETS} {OPTIONS_2}",
+    flash_attn.flash_attn_with_kvcache: (
+        "q k_cache v_cache k v rotary_cos rotary_sin cache_seqlens cache_batch_idx cache_leftpad block_table "
+        "softmax_scale causal window_size softcap rotary_interleaved alibi_slopes num_splits return_softmax_lse"
+    ),
+    flash_attn_3.flash_attn_with_kvcache: (
+        "q k_cache v_cache k v qv rotary_cos rotary_sin cache_seqlens cache_batch_idx cache_leftpad page_table "
+        "cu_seqlens_q cu_seqlens_k_new max_seqlen_q rotary_seqlens q_descale k_descale v_descale softmax_scale causal "
+        "window_size attention_chunk softcap rotary_interleaved scheduler_metadata num_splits pack_gqa sm_margin "
+        "return_softmax_lse"
+    ),
     flash_attn_3.flash_attn_func: f"q k v {OPTIONS_3}",
     flash_attn_3.flash_attn_varlen_func: f"q k v {OFFSETS} seqused_q seqused_k {OPTIONS_3}",
     flash_attn_3.flash_attn_qkvpacked_func: (
@@ -256,7 +267,9 @@ def test_sdpa_takes_torchs_causal_biases(torch, device, name, seqlens):
     torch.testing.assert_close(attend.sdpa(q, k, v, mask), want, atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match="^attn_mask: causal bias of "):
         attend.sdpa(q, k[:, :, 1:], v[:, :, 1:], mask)
-    with pytest.raises(ValueError, match="^attn_mask: given with is_causal"):
+    with pytest.raises(ValueError) as torchs:
+        torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, is_causal=True)
+    with pytest.raises(ValueError, match=f"^attn_mask: {torchs.value}$"):
         attend.sdpa(q, k, v, mask, is_causal=True)
 
 
@@ -297,7 +310,7 @@ def test_sdpa_of_other_nested_tensors_is_refused(torch, device):
 
 def test_sdpa_refusals(torch, device):
     q, k, v = (normal(torch, device, 2, 4, 9, 8) for _ in range(3))
-    with pytest.raises(ValueError, match="^attn_mask: given with is_causal"):
+    with pytest.raises(ValueError, match="^attn_mask: Explicit attn_mask should not be set when is_causal=True$"):
         attend.sdpa(q, k, v, torch.ones(9, 9, dtype=torch.bool, device=device), is_causal=True)
     with pytest.raises(RuntimeError):  # as torch
         attend.sdpa(q, k, v, torch.ones(9, 9, dtype=torch.bool, device=device), is_causal=True)
@@ -312,3 +325,63 @@ def test_sdpa_compiles(torch, device):
     q, k, v = normal(torch, device, 2, 4, 5, 8), normal(torch, device, 2, 4, 9, 8), normal(torch, device, 2, 4, 9, 8)
     run = lambda q, k, v: attend.sdpa(q, k, v, is_causal=True)
     torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(q, k, v), run(q, k, v))
+
+
+# What `import flash_attn` and its flash_attn_interface, flash-attn 3's flash_attn_interface, and `import
+# ring_flash_attn` with its adapters offer.
+FUNCTIONS_2 = "func kvpacked_func qkvpacked_func varlen_func varlen_kvpacked_func varlen_qkvpacked_func with_kvcache"
+CLASSES_2 = "Func KVPackedFunc QKVPackedFunc VarlenFunc VarlenKVPackedFunc VarlenQKVPackedFunc"
+NAMES = {
+    "flash_attn": [
+        *(f"flash_attn_{name}" for name in FUNCTIONS_2.split()),
+        *(f"FlashAttn{name}" for name in CLASSES_2.split()),
+        *(f"_flash_attn_{name}" for name in ("forward", "backward", "varlen_forward", "varlen_backward")),
+    ],
+    "flash_attn_3": [
+        *(f"flash_attn_{n}" for n in ("func", "varlen_func", "qkvpacked_func", "combine", "with_kvcache")),
+        *(f"FlashAttn{name}" for name in ("Func", "VarlenFunc", "QKVPackedFunc")),
+        *("get_scheduler_metadata", "_flash_attn_forward", "_flash_attn_backward"),
+    ],
+    "ring_flash_attn": [
+        *(
+            f"{prefix}_flash_attn_{varlen}{form}func"
+            for prefix in ("ring", "zigzag_ring", "stripe")
+            for varlen in ("", "varlen_")
+            for form in ("", "kvpacked_", "qkvpacked_")
+        ),
+        *(f"llama3_flash_attn_varlen_{form}func" for form in ("", "kvpacked_", "qkvpacked_")),
+        *("llama3_flash_attn_prepare_cu_seqlens", "substitute_hf_flash_attn", "update_ring_flash_attn_params"),
+        "use_ring_attn",
+    ],
+}
+NOT_YET = {
+    "flash_attn": ["flash_attn_with_kvcache", "FlashAttnFunc", "FlashAttnVarlenKVPackedFunc"],
+    "flash_attn_3": ["flash_attn_with_kvcache", "get_scheduler_metadata", "_flash_attn_forward", "FlashAttnFunc"],
+    "ring_flash_attn": ["substitute_hf_flash_attn", "update_ring_flash_attn_params", "use_ring_attn"],
+}
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_every_public_name_can_be_imported(module):
+    door = importlib.import_module(f"attend.{module}")
+    for name in NAMES[module]:
+        assert callable(getattr(door, name)) and name in door.__all__, name
+    assert sorted(door.__all__) == sorted(NAMES[module])
+
+
+@pytest.mark.parametrize("module", NOT_YET)
+def test_what_is_not_there_yet_says_so_when_it_is_called(module):
+    door = importlib.import_module(f"attend.{module}")
+    for name in NOT_YET[module]:
+        found = getattr(door, name)
+        with pytest.raises(NotImplementedError, match=f"^{name}: attend has none yet"):
+            found(1, 2, 3)
+        if name.startswith("Flash"):
+            with pytest.raises(NotImplementedError, match=f"^{name}: attend has none yet; flash_attn_.*func is there$"):
+                found.apply(1, 2)
+
+
+def test_sdpa_names_a_mask_that_is_no_tensor(torch):
+    x = torch.randn(1, 2, 4, 8)
+    with pytest.raises(ValueError, match=r"^attn_mask: list, allowed a torch.Tensor$"):
+        attend.sdpa(x, x, x, attn_mask=[[True]])

@@ -102,6 +102,11 @@ def test_info():
     report = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
     assert {"cpu", "reference"} <= {backend["name"] for backend in report["backends"]}
     assert report["threads"] >= 1
+    for title, name in (("libcuda", "libcuda"), ("NVRTC", "nvrtc")):  # as the program's info: which, or why none
+        found = report[name]
+        shown = f"none: {found['lack']}" if "lack" in found else f"{found['version']}, {found['path']}"
+        assert f"\n{title:<9} {shown}\n" in text and ("lack" not in found or "not found" in found["lack"])
+    assert re.search(rf"^kernels   {report['kernel_digest']}$", text, re.MULTILINE) and report["kernel_digest"]
     assert subprocess.run(command[:-1] + ["nothing"], check=False, capture_output=True).returncode == 2
 
 
@@ -169,3 +174,24 @@ def test_a_capsule_is_read_without_a_copy():
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     view = _core.Array.of(x.__dlpack__())
     assert (view.dtype, view.shape, view.cuda_index) == ("f32", (2, 3), -1)
+
+
+def test_info_says_why_there_is_no_driver_and_no_compiler(tmp_path):
+    command = [sys.executable, "-m", "attend", "info"]
+    environment = os.environ | {"ATTEND_LIBCUDA_PATH": "/nowhere/libcuda.so", "ATTEND_NVRTC_PATH": str(tmp_path)}
+    text = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    assert re.search(r"^libcuda   none: libcuda .*not found.* /nowhere/libcuda.so; install", text, re.MULTILINE)
+    assert re.search(rf"^NVRTC     none: libnvrtc .*not found.*{tmp_path}/libnvrtc.so", text, re.MULTILINE)
+
+
+def test_the_number_of_threads_can_be_set():
+    default = attend.cpu_threads()
+    try:
+        attend.set_cpu_threads(3)
+        assert attend.cpu_threads() == 3
+    finally:
+        attend.set_cpu_threads(0)
+    assert attend.cpu_threads() == default
+    for wrong in (-1, 1.5, "2", 2**31, None):
+        with pytest.raises(attend.ArgumentError, match="^threads: "):
+            attend.set_cpu_threads(wrong)

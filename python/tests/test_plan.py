@@ -89,3 +89,25 @@ def test_on_a_gpu_kernels_are_told_and_made(backward):
     assert chosen["steps"] and chosen["variant"] and chosen["why"]
     assert math.isfinite(chosen["estimated_us"])
     attend.prepare(2, 8, 512, 64, backward=backward, device="cuda")
+
+
+@pytest.mark.parametrize(
+    "sizes, options, message",
+    [
+        ((2, -8, 16, 64), {}, "heads: -8, allowed 0 to 2147483647"),
+        ((2, 8, 16.5, 64), {}, "seqlen: 16.5, allowed a whole number"),
+        (("2", 8, 16, 64), {}, "batch: '2', allowed a whole number"),
+        ((2, 8, 16, 2**40), {}, "head_dim: 1099511627776, allowed 0 to"),
+        ((2, 8, 16, 64), {"seqlen_k": -1}, "seqlen_k: -1, allowed"),
+        ((2, 8, 16, 64), {"heads_kv": None, "device": 3}, "device: 3, allowed None, 'cpu'"),
+        ((2**31 - 1, 2**31 - 1, 2**31 - 1, 64), {}, "q: shape .* spans more than 2\\^62 bytes"),
+    ],
+)
+def test_sizes_are_refused_by_their_own_names(sizes, options, message):
+    for call in (attend.explain, attend.prepare):
+        with pytest.raises(attend.ArgumentError, match=f"^{message}"):
+            call(*sizes, **{"device": "cpu", **options})
+
+
+def test_no_keys_are_a_number_of_keys():
+    assert any(candidate["chosen"] for candidate in attend.explain(1, 2, 16, 64, seqlen_k=0, device="cpu"))

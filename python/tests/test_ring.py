@@ -300,3 +300,22 @@ def test_shard_is_differentiable():
 def test_a_wrong_shard_is_named(options, text):
     with pytest.raises(attend.ArgumentError, match=f"^{text}"):
         ring.shard(np.zeros(5), 0, **options)
+
+
+def dropped_without_a_seed(rank, size, device):
+    """Two calls' probabilities after dropout, by generators of torch that differ from rank to rank."""
+    import torch
+
+    torch.manual_seed(100 + rank)
+    q, v = torch.zeros(2, 3, 40, 8), torch.eye(40).expand(2, 3, 40, 40)
+    q, v = (ring.shard(x, 2).to(device) for x in (q, v))
+    return {name: numbers(ring.ring_attention(q, q, v, dropout_p=0.4)) > 0 for name in ("first", "second")}
+
+
+def test_without_a_seed_all_ranks_drop_by_the_one_that_rank_0_draws(ranks, torch):
+    q, v = np.zeros((2, 3, 40, 8), np.float32), np.broadcast_to(np.eye(40, dtype=np.float32), (2, 3, 40, 40))
+    found = joined(ranks(2).run(dropped_without_a_seed), "zigzag")
+    generator = torch.Generator().manual_seed(100)
+    for name in ("first", "second"):
+        seed = int(torch.randint(2**62, (), generator=generator))
+        assert np.array_equal(found[name], attend.attention(q, q, v, dropout_p=0.4, seed=seed) > 0)

@@ -12,6 +12,7 @@ np = pytest.importorskip("numpy")
 pytest.importorskip("torch")
 
 from attend import ring, ring_flash_attn
+from attend._drop_in import StandIn
 from attend.flash_attn import flash_attn_qkvpacked_func, flash_attn_varlen_qkvpacked_func
 
 PREFIXES = {"ring_flash_attn": "contiguous", "zigzag_ring_flash_attn": "zigzag", "stripe_flash_attn": "striped"}
@@ -226,9 +227,8 @@ def test_names_and_positional_orders():
         for prefix in PREFIXES:
             wanted[f"{prefix}{end}"] = [*tensors, *options]
             wanted[f"{prefix}_varlen{end}"] = [*tensors, "cu_seqlens", "max_seqlen", *options]
-    found = {
-        name: list(inspect.signature(getattr(ring_flash_attn, name)).parameters) for name in ring_flash_attn.__all__
-    }
+    doors = {name: getattr(ring_flash_attn, name) for name in ring_flash_attn.__all__}
+    found = {n: list(inspect.signature(x).parameters) for n, x in doors.items() if not isinstance(x, StandIn)}
     assert found == wanted
     for name in wanted:
         function = getattr(ring_flash_attn, name)

@@ -76,8 +76,6 @@ def test_covering_array(torch, device, index):
     assert o.dtype == q.dtype and lse.dtype == (torch.float64 if dtype == "f64" else torch.float32)
     check("lse", array(lse), truth["lse"], "f32" if dtype in ("f16", "bf16") else dtype)
     for name, x in {"o": o, **found}.items():
-        if name == "dbias" and case["bias"] == "rows" and dtype in ("f16", "bf16"):
-            continue  # torch sums the rounded terms of a repeated column
         check(name, problems.from_layout(array(x), layout) if name != "dbias" else array(x), truth[name], dtype)
 
 
@@ -306,8 +304,8 @@ def test_options_that_equal_known_ones_mean_the_same_and_others_do_not(torch, de
     check(scale=scale)
     scale.mul_(3)
     check(scale=scale)
-    check(deterministic=True, dropout_p=0.5)
-    check(dropout_p=0.5, layout="bs" + "hd"[:2])
+    check(deterministic=True, dropout_p=0.5, seed=3)
+    check(dropout_p=0.5, seed=3, layout="bs" + "hd"[:2])
     for options, message in (
         ({"layout": ["bhsd"]}, "layout: "), ({"layout": "sbhd"}, "layout: "), ({"compute": 3}, "compute: 3"),
         ({"causal": "yes"}, "causal: 'yes'"), ({"scale": "1"}, "scale: '1'"), ({"dropout_p": 2.0}, "dropout_p: 2"),

@@ -39,6 +39,10 @@ const Backend& find_best_backend(const Problem& problem) {
   throw Error(ErrorCode::kUnsupported, lack_of(*last, problem).value_or("compute: no backend supports the problem"));
 }
 
+const char* place_of(DeviceType type) {
+  return type == DeviceType::kCPU ? "the CPU" : "a GPU";
+}
+
 const Backend& best_backend(const Problem& problem) {
   if (problem.q.device.type != DeviceType::kCUDA || problem.placement) return find_best_backend(problem);
   const ProblemKey key(problem);
@@ -85,7 +89,11 @@ const Backend& choose(std::string_view compute, const Problem& problem) {
     for (const Backend* b : all_backends()) {
       if (b->device == problem.q.device.type) names.emplace_back(b->name);
     }
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("compute: '{}', allowed {}", compute, fmt::join(names, ", ")));
+    const std::string found = backend == nullptr
+                                  ? fmt::format("compute: '{}', allowed", compute)
+                                  : fmt::format("compute: '{}' is for tensors on {}, allowed for those on {}:", compute,
+                                                place_of(backend->device), place_of(problem.q.device.type));
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{} {}", found, fmt::join(names, ", ")));
   }
   if (const auto lack = lack_of(*backend, problem)) throw Error(ErrorCode::kUnsupported, *lack);
   return *backend;

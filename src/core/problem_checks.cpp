@@ -46,8 +46,10 @@ void check_tensor(const char* name, const Tensor& t, Device device) {
     if (t.shape[d] < 0 || t.shape[d] > kMaxLength) {
       refuse("{}: size {} in dimension {}, allowed 0 to {}", name, t.shape[d], d, kMaxLength);
     }
-    if (t.stride[d] < 0) refuse("{}: stride {} in dimension {}, allowed >= 0", name, t.stride[d], d);
     numel *= t.shape[d];
+  }
+  for (std::size_t d = 0; d < 4; ++d) {  // after all sizes: dense strides are products of them
+    if (t.stride[d] < 0) refuse("{}: stride {} in dimension {}, allowed >= 0", name, t.stride[d], d);
   }
   if (t.shape[3] > 1 && t.stride[3] != 1) refuse("{}: last stride {}, allowed 1", name, t.stride[3]);
   if (numel * dtype_bytes(t.dtype) > kMaxBytes || extent_bytes(t) > kMaxBytes) {

@@ -186,5 +186,15 @@ TEST_F(NoNvrtc, ThePlacesSearchedFollowTheEnvironment) {
                             testing::Contains("/usr/local/cuda/lib64/libnvrtc.so")));
 }
 
+TEST_F(NoNvrtc, NoPlaceIsSearchedTwice) {
+  ::setenv("CUDA_HOME", "/usr/local/cuda/", 1);
+  const auto places = cuda::nvrtc_candidates();
+  ::unsetenv("CUDA_HOME");
+  EXPECT_THAT(places, testing::Contains("/usr/local/cuda/lib64/libnvrtc.so.13").Times(1));
+  EXPECT_THAT(places,
+              testing::Each(testing::ResultOf(
+                  [&](const std::string& place) { return std::count(places.begin(), places.end(), place); }, 1)));
+}
+
 }  // namespace
 }  // namespace attend::test

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from attend import _core
-from attend._api import resolve
+from attend._api import NO_OFFSET, resolve
 from attend._errors import ArgumentError
 from attend._frameworks import is_torch
 from attend._settings import Extras, Settings
 from attend.ring._contexts import group_name, of_comm
+from attend.ring._seed import shared_seed
 
 
 def ring_attention(
@@ -30,8 +31,8 @@ def ring_attention(
     mask: Any = None,
     alibi_slopes: Any = None,
     dropout_p: float = 0.0,
-    seed: Any = 0,
-    offset: Any = 0,
+    seed: Any = None,
+    offset: Any = NO_OFFSET,
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
     max_seqlen_q: Optional[int] = None,
@@ -62,7 +63,8 @@ def ring_attention(
             model of time finds best, for forward and backward each.
         layout: "bhsd" (None) or "bshd"; not with packed sequences.
         causal, window, scale, softcap, dropout_p, seed, offset, deterministic: as in `attend.attention`, of the whole
-            sequence, and the same on every rank.
+            sequence, and the same on every rank. Without a seed all ranks take the one that rank 0 draws from torch's
+            default generator of the CPU.
         bias, mask: as in `attend.attention`, with the rank's rows (or 1) and all keys in their own order. The bias gets
             no gradient. On a GPU not with striped tokens.
         alibi_slopes: f32 (heads_q) or (batch, heads_q).
@@ -90,14 +92,17 @@ def ring_attention(
     """
     if not is_torch(q):
         raise ArgumentError(f"q: {type(q).__name__}, allowed a torch.Tensor (attend.ring.attention takes other arrays)")
+    name = group_name(group)
+    if seed is None and dropout_p and offset is NO_OFFSET:
+        seed = shared_seed(dropout_p, name)
     options = dict(
         layout=layout, causal=causal, window=window, scale=scale, softcap=softcap, bias=bias, mask=mask,
         alibi_slopes=alibi_slopes, dropout_p=dropout_p, seed=seed, offset=offset, cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, deterministic=deterministic,
         compute=compute,
     )  # fmt: skip
-    extras, settings = _resolved(q, options)
-    o, lse = _ring_forward(q, k, v, extras, settings, group_name(group), sharding, algorithm)
+    extras, settings = _resolved("ring_attention", q, options)
+    o, lse = _ring_forward(q, k, v, extras, settings, name, sharding, algorithm)
     return (o, lse) if return_lse else o
 
 
@@ -134,7 +139,7 @@ def attention(
         sharding, algorithm, return_lse: as in `ring_attention`.
         options: likewise layout, causal, window, scale, softcap, bias, mask, alibi_slopes, dropout_p, seed, offset,
             cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k (given where cu_seqlens_q is), deterministic,
-            compute.
+            compute. With dropout_p > 0 a seed has to be among them, the same on every rank: `backward` needs it too.
 
     Returns:
         o, or (o, lse), as `ring_attention` does, of the framework of q.
@@ -145,7 +150,7 @@ def attention(
     """
     from attend import _arrays
 
-    extras, settings = _resolved(q, options)
+    extras, settings = _resolved("attention", q, options)
 
     def call(q_in: Any, *rest: Any) -> None:
         _core.ring_forward(of_comm(comm, q_in.cuda_index), (sharding, algorithm), q_in, *rest)
@@ -179,7 +184,7 @@ def backward(
     """
     from attend import _arrays
 
-    extras, settings = _resolved(q, options)
+    extras, settings = _resolved("backward", q, options)
 
     def call(q_in: Any, *rest: Any) -> None:
         _core.ring_backward(of_comm(comm, q_in.cuda_index), (sharding, algorithm), q_in, *rest)
@@ -188,7 +193,7 @@ def backward(
     return dq, dk, dv
 
 
-def _resolved(q: Any, options: dict[str, Any]) -> tuple[Extras, Settings]:
+def _resolved(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Settings]:
     """What was not given is left to its default."""
     defaulted = ("layout", "max_seqlen_q", "max_seqlen_k")
-    return resolve(q, {name: x for name, x in options.items() if x is not None or name not in defaulted})
+    return resolve(function, q, {name: x for name, x in options.items() if x is not None or name not in defaulted})

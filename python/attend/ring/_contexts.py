@@ -110,6 +110,8 @@ def _connect(group: Any, index: int, timeout_s: float, copy_engines: bool = True
 
 def of_comm(comm: Any, index: int) -> _core.RingContext:
     """The rank of an mpi4py communicator, likewise. It goes with the communicator, whose attribute it is."""
+    if not hasattr(comm, "Get_attr"):
+        raise ArgumentError(f"comm: {type(comm).__name__}, allowed an mpi4py communicator")
     contexts: Optional[dict[Any, Any]] = comm.Get_attr(_attribute())
     if contexts is None:
         contexts = {}

@@ -5,6 +5,7 @@ Imported when `attend.attention` meets its first torch tensor, or by `import att
 
 from attend.torch import _autograd as _autograd
 from attend.torch import _flops as _flops
+from attend.torch._draw import drawn_numbers
 from attend.torch._front import attention, attention_qkvpacked, backward, forward, number_of, random_numbers
 from attend.torch._shortcut import plain_attention, plain_packed
 
@@ -12,6 +13,7 @@ __all__ = [
     "attention",
     "attention_qkvpacked",
     "backward",
+    "drawn_numbers",
     "forward",
     "number_of",
     "plain_attention",

@@ -15,8 +15,9 @@ from typing import Any, Optional
 
 import torch
 
-from attend._drop_in import dropout_seed, refuse_unless, top_left
+from attend._drop_in import refuse_unless, top_left
 from attend._settings import NO_EXTRAS, Extras, Gradients, Settings
+from attend.torch._draw import drawn_numbers
 from attend.torch._operators import fill_backward, fill_forward
 
 _NAME = "attend"
@@ -91,7 +92,7 @@ def cpu_forward(
     o = _empty_output(query, value)
     k, v, window = top_left(query, key, value) if is_causal else (key, value, (-1, -1))
     settings = _settings(scale, 0.0, window=window)
-    fill_forward(query, k, v, o, lse, _extras(attn_mask, k), settings)
+    fill_forward(query, k, v, o, lse, _extras(attn_mask), settings)
     return o, lse
 
 
@@ -120,7 +121,7 @@ def cpu_backward(
         k, v, window = top_left(query, key, value)
     gradients = Gradients(grad_out, None, dq, dk, dv, None)
     settings = _settings(scale, 0.0, window=window)
-    fill_backward(query, k, v, out, logsumexp, gradients, _extras(attn_mask, k), settings)
+    fill_backward(query, k, v, out, logsumexp, gradients, _extras(attn_mask), settings)
     return tuple(results)
 
 
@@ -135,15 +136,16 @@ def cuda_forward(
     scale: Optional[float] = None,
 ) -> tuple[Any, ...]:
     refuse_unless(return_debug_mask, (False,), "return_debug_mask")
-    seed = dropout_seed(dropout_p)
+    seed, offset, state = drawn_numbers(query) if dropout_p else (0, 0, None)
+    numbers: tuple[Any, ...] = (seed, offset) if state is None else state.unbind()
     lse = torch.empty(query.shape[:3], dtype=torch.float32, device=query.device)
     o = _empty_output(query, value)
     # Written by the GPU in the order of its stream: nothing is copied from the host, so that graphs can be captured.
     philox_seed, philox_offset = (
         torch.empty(shape, dtype=torch.int64, device=query.device).fill_(value).view(dtype)
-        for (shape, dtype), value in zip(_random_numbers_of_torch(), (seed, 0))
+        for (shape, dtype), value in zip(_random_numbers_of_torch(), numbers)
     )
-    extras = _drawn(dropout_p, philox_seed)
+    extras = _drawn(dropout_p, philox_seed, philox_offset)
     fill_forward(query, key, value, o, lse, extras, _settings(scale, dropout_p, causal=is_causal))
     return o, lse, None, None, query.shape[2], key.shape[2], philox_seed, philox_offset, query.new_empty(0)
 
@@ -169,7 +171,7 @@ def cuda_backward(
     dq, dk, dv = results = [torch.empty_like(x) for x in (query, key, value)]
     gradients = Gradients(grad_out, None, dq, dk, dv, None)
     settings = _settings(scale, dropout_p, causal=is_causal)
-    fill_backward(query, key, value, out, logsumexp, gradients, _drawn(dropout_p, philox_seed), settings)
+    fill_backward(query, key, value, out, logsumexp, gradients, _drawn(dropout_p, philox_seed, philox_offset), settings)
     return tuple(results)
 
 
@@ -192,17 +194,15 @@ def _settings(
     return Settings(scale=scale, causal=causal, window_left=left, window_right=right, dropout_p=dropout_p)
 
 
-def _drawn(dropout_p: float, philox_seed: Any) -> Extras:
-    """With the seed where it is: the host does not wait for what the GPU holds. torch's offset is always 0 here."""
+def _drawn(dropout_p: float, philox_seed: Any, philox_offset: Any) -> Extras:
+    """With the numbers where they are: the host does not wait for what the GPU holds."""
     if dropout_p == 0.0:
         return NO_EXTRAS
-    seed = philox_seed.view(torch.int64).reshape(-1)[0]
-    return Extras(philox_state=torch.stack([seed, torch.zeros_like(seed)]))
+    # Of two numbers in the seed's place the first is the seed.
+    return Extras(philox_state=torch.stack([x.view(torch.int64).reshape(-1)[0] for x in (philox_seed, philox_offset)]))
 
 
-def _extras(attn_mask: Any, k: Any) -> Extras:
+def _extras(attn_mask: Any) -> Extras:
     if attn_mask is None:
         return NO_EXTRAS
-    if attn_mask.shape[-1] != k.shape[2]:
-        attn_mask = attn_mask.expand(*attn_mask.shape[:-1], k.shape[2])
     return Extras(mask=attn_mask) if attn_mask.dtype == torch.bool else Extras(bias=attn_mask)

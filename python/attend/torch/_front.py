@@ -7,10 +7,11 @@ from typing import Any, Optional
 import torch
 from torch.autograd import forward_ad
 
+from attend import _core
 from attend._errors import ArgumentError, UnsupportedError
 from attend._packed import parts
 from attend._settings import NO_EXTRAS, Extras, Settings, signed_bits
-from attend.torch import _shortcut
+from attend.torch import _columns, _shortcut
 from attend.torch._autograd import apply_eagerly, autocast
 from attend.torch._meta import check_devices
 from attend.torch._shortcut import AUTOCAST, AUTOGRAD, way_of
@@ -34,12 +35,12 @@ def attention(
         if way:
             if way & AUTOCAST:
                 q, k, v = autocast(q, k, v)
-            if extras is not NO_EXTRAS:
-                extras = _all_keys(extras, k, settings)
             if way & AUTOGRAD:
                 results = apply_eagerly(q, k, v, extras.bias, extras, settings, return_lse)
-                return results if return_lse else (results, None)
-            return compute_forward(q, k, v, extras, settings, return_lse)
+                o, lse = results if return_lse else (results, None)
+            else:
+                o, lse = compute_forward(q, k, v, extras, settings, return_lse)
+            return o, _with_column(lse, extras.bias, k, settings) if return_lse else lse
         if is_traced(given):
             both = one_node(attention, q, k, v, extras, settings, return_lse)
             return both[0], both[1]
@@ -47,9 +48,27 @@ def attention(
         _refuse_transforms(*given)
     else:
         check_tensors(q, k, v, extras)
-    extras = _all_keys(extras, k, settings)
-    o, lse = torch.ops.attend.forward(q, k, v, *extras, *settings)
+    o, lse = _by_the_operator(q, k, v, extras, settings)
+    return o, _with_column(lse, extras.bias, k, settings) if return_lse else lse
+
+
+def _by_the_operator(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:
+    try:
+        o, lse = torch.ops.attend.forward(q, k, v, *extras, *settings)
+    except RuntimeError:
+        if not torch.compiler.is_compiling():
+            _core.check_settings(settings)  # torch would show the whole schema for an option of a wrong type
+        raise
     return o, lse
+
+
+def _with_column(lse: Any, bias: Any, k: torch.Tensor, settings: Settings) -> Any:
+    """lse with a bias of one column, which is no part of the operators' lse."""
+    return _columns.shifted(lse, bias) if _is_column(bias, k, settings) else lse
+
+
+def _is_column(bias: Any, k: torch.Tensor, settings: Settings) -> bool:
+    return bias is not None and bias.dim() > 0 and bias.shape[-1] == 1 and k.shape[_KEYS_AXIS[settings.layout]] != 1
 
 
 def attention_qkvpacked(qkv: Any, extras: Extras, settings: Settings, return_lse: bool) -> Any:
@@ -75,7 +94,7 @@ def random_numbers(q: Any, seed: Any, offset: Any) -> tuple[Any, Any, Optional[t
         return 0, 0, torch.stack([_one_number("seed", seed, device), _one_number("offset", offset, device)])
     if is_compiling:
         return _traced_bits("seed", seed), _traced_bits("offset", offset), None
-    return signed_bits("seed", _item("seed", seed)), signed_bits("offset", _item("offset", offset)), None
+    return _bits("seed", seed), _bits("offset", offset), None
 
 
 def _one_number(name: str, x: Any, device: torch.device) -> torch.Tensor:
@@ -101,11 +120,12 @@ def number_of(name: str, x: Any) -> Any:
     return x.item()
 
 
-def _item(name: str, x: Any) -> Any:
+def _bits(name: str, x: Any) -> int:
+    """The signed number of 64 bits. A tensor of signed numbers holds bits already, as one on a GPU does."""
     if not isinstance(x, torch.Tensor):
-        return x
+        return signed_bits(name, x)
     _check_one_number(name, x)
-    return x.item()
+    return signed_bits(name, int(x.item()) % 2**64)
 
 
 def _check_one_number(name: str, x: torch.Tensor) -> None:
@@ -153,12 +173,15 @@ def backward(
 ) -> tuple[torch.Tensor, ...]:
     """(dq, dk, dv), and dbias where it is asked for, without autograd."""
     check_tensors(q, k, v, extras, {"dout": dout, "o": o, "lse": lse} | ({} if dlse is None else {"dlse": dlse}))
-    expanded = _all_keys(extras, k, settings)
+    has_column = _is_column(extras.bias, k, settings) if k.dim() > 2 else False
     with torch.no_grad():
-        dq, dk, dv, dbias = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, needs_dbias, *expanded, *settings)
-    if not needs_dbias:
-        return dq, dk, dv
-    return dq, dk, dv, dbias.sum_to_size(extras.bias.shape)
+        if has_column:
+            # lse holds the bias, beside which what backward needs may have been rounded away.
+            _, lse = _by_the_operator(q, k, v, extras, settings)
+        dq, dk, dv, dbias = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, needs_dbias, *extras, *settings)
+        if has_column and needs_dbias:
+            dbias = _columns.gradient_of_bias(lse, dlse, extras.bias.shape).to(dbias.dtype)
+    return (dq, dk, dv, dbias) if needs_dbias else (dq, dk, dv)
 
 
 def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[str, Any]] = None) -> None:
@@ -169,6 +192,10 @@ def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[
     for name, x in named.items():
         if not isinstance(x, torch.Tensor):
             raise ArgumentError(f"{name}: {type(x).__name__}, allowed a torch.Tensor like q")
+        if x.is_nested:
+            raise UnsupportedError(
+                f"{name}: a nested tensor, allowed dense ones; attend.sdpa takes nested tensors of layout torch.jagged"
+            )
         if x.device.type not in ("cpu", "cuda", "meta"):
             raise UnsupportedError(f"{name}: on {x.device}, attend runs on cpu and cuda")
         if x.is_quantized:
@@ -176,20 +203,3 @@ def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[
         if x.layout != torch.strided:
             raise UnsupportedError(f"{name}: layout {x.layout}, attend takes dense strided tensors")
     check_devices(q, named.items())
-
-
-def _all_keys(extras: Extras, k: torch.Tensor, settings: Settings) -> Extras:
-    """A bias or mask of one column, repeated: the library broadcasts every dimension but the keys."""
-    if extras is NO_EXTRAS or (extras.bias is None and extras.mask is None):
-        return extras
-    if k.dim() < 3:
-        return extras
-    seqlen_k = k.shape[_KEYS_AXIS[settings.layout]]
-    bias, mask, *others = extras
-    return Extras(_repeat(bias, seqlen_k), _repeat(mask, seqlen_k), *others)  # older torch cannot trace _replace
-
-
-def _repeat(x: Optional[torch.Tensor], seqlen_k: int) -> Optional[torch.Tensor]:
-    if x is None or x.dim() == 0 or x.shape[-1] != 1 or seqlen_k == 1:
-        return x
-    return x.expand(*x.shape[:-1], seqlen_k).contiguous()

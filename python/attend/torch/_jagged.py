@@ -7,7 +7,6 @@ from typing import Any, Optional
 import torch
 
 from attend._api import attention_varlen
-from attend._drop_in import dropout_seed
 from attend._errors import ArgumentError, UnsupportedError
 
 
@@ -32,7 +31,7 @@ def sdpa(
         raise UnsupportedError("is_causal: with nested tensors, attend needs key to have the lengths of query")
     o = attention_varlen(
         q, k, v, query.offsets().to(torch.int32), key.offsets().to(torch.int32), _longest(query), _longest(key),
-        causal=is_causal, scale=scale, dropout_p=dropout_p, seed=dropout_seed(dropout_p),
+        causal=is_causal, scale=scale, dropout_p=dropout_p,
     )  # fmt: skip
     return torch.nested.nested_tensor_from_jagged(o, query.offsets()).transpose(1, 2)
 

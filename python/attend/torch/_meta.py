@@ -25,7 +25,12 @@ DTYPE_NAMES = {
     torch.int64: "i64",
 }
 _APART = 1 << 52  # bytes between the addresses that stand for memory: more than any tensor has
+_KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
 _PRETENDED_GPU = 0  # offsets of packed sequences are not read there
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return DTYPE_NAMES.get(dtype) or str(dtype).removeprefix("torch.")
 
 
 class _UnknownSizeError(Exception):
@@ -40,6 +45,8 @@ def check(
     named = dict(zip("qkv", (q, k, v))) | extras._asdict() | ({} if gradients is None else gradients._asdict())
     check_devices(q, ((name, x) for name, x in (*named.items(), ("o", o), ("lse", lse)) if x is not None))
     views = _Views()
+    bias, mask, *others = extras
+    seqlen_k = k.shape[_KEYS_AXIS[settings.layout]] if k.dim() > 2 else 1
     with contextlib.suppress(_UnknownSizeError):
         _core.check(
             views.of(q),
@@ -47,8 +54,8 @@ def check(
             views.of(v),
             views.of(o),
             views.of(lse),
-            None if gradients is None else Gradients(*(views.of(x) for x in gradients)),
-            Extras(*(views.of(x) for x in extras)),
+            None if gradients is None else views.of_gradients(gradients, seqlen_k),
+            Extras(views.of(bias, seqlen_k), views.of(mask, seqlen_k), *(views.of(x) for x in others)),
             Settings(*(_hint(x) for x in settings)),
         )
 
@@ -65,14 +72,25 @@ class _Views:
     def __init__(self) -> None:
         self._count = 0
 
-    def of(self, x: Optional[torch.Tensor]) -> Any:
+    def of(self, x: Optional[torch.Tensor], columns: Any = None) -> Any:
+        """`columns`: how many a bias or mask of one column stands for, which the library does not broadcast."""
         if x is None:
             return None
         self._count += 1
         shape = [_hint(n) for n in x.shape]
+        if columns is not None and shape and shape[-1] == 1 and _hint(columns) != 1:
+            shape[-1] = _hint(columns)
+            return self._at(x, shape, _dense(shape).stride())
         # What is not dense in its last dimension is copied before the library sees it.
         strides = [_hint(n) for n in (x if x.dim() == 0 or _hint(x.stride(-1)) == 1 else _dense(shape)).stride()]
-        dtype = DTYPE_NAMES.get(x.dtype) or str(x.dtype)
+        return self._at(x, shape, strides)
+
+    def of_gradients(self, gradients: Gradients, columns: Any) -> Gradients:
+        dout, dlse, dq, dk, dv = (self.of(x) for x in gradients[:-1])
+        return Gradients(dout, dlse, dq, dk, dv, self.of(gradients.dbias, columns))
+
+    def _at(self, x: torch.Tensor, shape: Any, strides: Any) -> Any:
+        dtype = dtype_name(x.dtype)
         return _core.Array.at(x, self._count * _APART, dtype, _PRETENDED_GPU, shape, strides)
 
 

@@ -5,6 +5,9 @@
 
 `extras` and `settings` are spread out: the fields of attend._settings in their order. Where dbias is not asked for, it
 is an empty tensor: operators cannot give None.
+
+A bias of one column is no part of lse here, which a large one would round away, and so has the gradient 0:
+attend.torch._front adds it.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import torch
 from attend import _core
 from attend._errors import ArgumentError
 from attend._settings import NO_EXTRAS, Extras, Gradients, Settings, output_shapes
-from attend.torch import _meta
+from attend.torch import _columns, _meta
 
 EXTRAS_SCHEMA = (
     "Tensor? bias, Tensor? mask, Tensor? alibi_slopes, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? philox_state"
@@ -65,6 +68,11 @@ def fill_forward(
     call: Optional[Callable[..., None]] = None,
 ) -> None:
     """Writes o and, where it is not None, lse. `call`: None, or what stands for _core.forward."""
+    columns = None
+    if call is None and extras is not NO_EXTRAS:
+        extras, columns = _columns.split(extras, q, k, settings.layout)
+        if columns is not None and lse is None and columns.bias is not None:
+            lse = empty_lse(q, o.shape, settings.layout)
     (_core.forward if call is None else call)(
         _view(_rows(q)),
         _view(_rows(k)),
@@ -75,6 +83,8 @@ def fill_forward(
         settings,
         _stream(q),
     )
+    if columns is not None:
+        _columns.finish(o, lse, columns, settings.layout)
 
 
 def fill_backward(
@@ -91,6 +101,11 @@ def fill_backward(
     """Writes dq, dk, dv and, where it is not None, dbias of `gradients`, from its dout and dlse."""
     dout, dlse, dq, dk, dv, dbias = gradients
     settings = as_torch_is_told(settings)
+    if call is None and extras is not NO_EXTRAS:
+        extras, columns = _columns.split(extras, q, k, settings.layout)
+        if columns is not None and columns.bias is not None and dbias is not None:
+            dbias.copy_(_columns.gradient_of_bias(lse, None, dbias.shape))
+            dbias = None
     (_core.backward if call is None else call)(
         _view(_rows(q)),
         _view(_rows(k)),
@@ -189,8 +204,15 @@ def empty_results(q: torch.Tensor, v: torch.Tensor, layout: str, return_lse: boo
     o = empty_like(q) if q_shape[-1] == o_shape[-1] else q.new_empty(o_shape)
     if not return_lse:
         return o, None
-    lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return o, q.new_empty(lse_shape, dtype=lse_dtype)
+    return o, q.new_empty(lse_shape, dtype=_lse_dtype(q))
+
+
+def empty_lse(q: torch.Tensor, o_shape: Any, layout: str) -> torch.Tensor:
+    return q.new_empty(output_shapes(q.shape, o_shape, layout)[1], dtype=_lse_dtype(q))
+
+
+def _lse_dtype(q: torch.Tensor) -> torch.dtype:
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
 def _backward_results(
@@ -223,7 +245,7 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def _view_by_public_names(x: torch.Tensor) -> Any:
-    dtype = _meta.DTYPE_NAMES.get(x.dtype) or str(x.dtype)
+    dtype = _meta.dtype_name(x.dtype)
     return _core.Array.at(x, x.data_ptr(), dtype, x.get_device(), x.shape, x.stride())
 
 

@@ -50,7 +50,9 @@ def nothing_stands_between(given: tuple[Any, ...]) -> bool:
         if watcher():
             return False
     for x in given:
-        if type(x) not in _PLAIN or x.layout is not _STRIDED or not (x.is_cuda or x.is_cpu) or x.is_quantized:
+        if type(x) not in _PLAIN or x.layout is not _STRIDED or not (x.is_cuda or x.is_cpu):
+            return False
+        if x.is_quantized or x.is_nested:
             return False
         # Lazy: what lies in memory is not the value, or there is no memory.
         if x.is_neg() or x._is_zerotensor() or torch._is_functional_tensor(x):

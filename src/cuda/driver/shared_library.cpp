@@ -5,6 +5,9 @@
 #include <fmt/ranges.h>
 #include <link.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "attend/error.hpp"
 #include "core/environment.hpp"
 
@@ -19,7 +22,7 @@ class Candidates {
   explicit Candidates(const ToolkitLibrary& library) : library_(library) {}
 
   void add_folder(const fs::path& folder) {
-    for (const char* name : library_.names) found.push_back((folder / name).string());
+    for (const char* name : library_.names) add((folder / name).lexically_normal().string());
   }
   /// The pip packages' folders in a folder of Python packages.
   void add_packages(const fs::path& site_packages) {
@@ -37,6 +40,11 @@ class Candidates {
   std::vector<std::string> found;
 
  private:
+  /// Folders may be named twice: $CUDA_HOME is /usr/local/cuda, or this file lies in $VIRTUAL_ENV.
+  void add(std::string path) {
+    if (std::find(found.begin(), found.end(), path) == found.end()) found.push_back(std::move(path));
+  }
+
   const ToolkitLibrary& library_;
 };
 

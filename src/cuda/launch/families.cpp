@@ -121,6 +121,14 @@ const Family* find_family(std::string_view name) {
   return found == list.end() ? nullptr : *found;
 }
 
+std::vector<std::string> families_on(const Arch& arch) {
+  std::vector<std::string> names;
+  for (const Family* family : families()) {
+    if (family->supports(arch)) names.emplace_back(family->name);
+  }
+  return names;
+}
+
 std::vector<KernelSpec> example_specs(const Family& family, const Arch& arch) {
   std::vector<KernelSpec> specs;
   std::set<std::string> seen;

@@ -205,6 +205,9 @@ class Family {
 /// All of them: the ladder in its order, then the products.
 [[nodiscard]] std::span<const Family* const> families();
 
+/// The names of those that run on an architecture, in the same order: what `compute` takes there beside "auto".
+[[nodiscard]] std::vector<std::string> families_on(const Arch& arch);
+
 /// The family called `name`, or null.
 [[nodiscard]] const Family* find_family(std::string_view name);
 

@@ -1,0 +1,104 @@
+"""A bias or mask of one column, (..., 1): the same for all keys of a row. It is never repeated over them.
+
+What is added to all scores of a row changes none of its weights: o is what it is without the column, and lse what it
+is without, plus the column. A row that the mask hides, or whose bias is -inf, sees no key: o = 0, lse = -inf. A bias of
+NaN or +inf makes the row NaN. The gradient of a column is dlse: through o there is none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+from attend._errors import ArgumentError
+from attend._settings import NO_EXTRAS, Extras
+
+_INFINITY = float("inf")
+_KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
+
+
+class Columns(NamedTuple):
+    """Those of a call, (1 or batch, 1 or heads, 1 or seqlen_q, 1), leading dimensions may be missing."""
+
+    bias: Any = None
+    mask: Any = None
+
+
+def split(extras: Extras, q_shape: Any, k_shape: Any, layout: str) -> tuple[Extras, Optional[Columns]]:
+    """`extras` without its columns, and those; None where there is none. Refuses wrong shapes of columns."""
+    if not (is_narrow(extras.bias) or is_narrow(extras.mask)):
+        return extras, None
+    if len(k_shape) != 4 or len(q_shape) != 4:  # refused elsewhere
+        return extras, None
+    if k_shape[_KEYS_AXIS[layout]] == 1:  # of one key a column is all
+        return extras, None
+    bias, mask, *others = extras
+    columns = Columns(bias if is_narrow(bias) else None, mask if is_narrow(mask) else None)
+    batch, first, second, _ = q_shape
+    rows = (batch, first, second) if layout == "bhsd" else (batch, second, first)
+    for name, x in columns._asdict().items():
+        if x is not None:
+            _check_shape(name, tuple(x.shape), rows)
+    rest = (None if columns.bias is not None else bias, None if columns.mask is not None else mask, *others)
+    return (Extras(*rest) if any(x is not None for x in rest) else NO_EXTRAS), columns
+
+
+def is_narrow(x: Any) -> bool:
+    return x is not None and x.shape[-1:] == (1,)
+
+
+def _check_shape(name: str, shape: tuple[int, ...], rows: tuple[int, ...]) -> None:
+    if len(shape) > 4:
+        raise ArgumentError(f"{name}: {len(shape)} dimensions, allowed 1 to 4 (batch, heads, seqlen_q, seqlen_k)")
+    for d, (found, full) in enumerate(zip(reversed(shape[:-1]), reversed(rows)), start=2):
+        if found != full and found != 1:
+            raise ArgumentError(f"{name}: shape {shape}, dimension {len(shape) - d} must be {full} or 1")
+
+
+def four_dims(x: Any) -> Any:
+    return x.reshape((1,) * (4 - len(x.shape)) + tuple(x.shape))
+
+
+def over_o(x: Any, layout: str, xp: Any) -> Any:
+    """(batch, heads, rows, 1) as it broadcasts to o."""
+    return xp.swapaxes(x, 1, 2) if layout == "bshd" else x
+
+
+def hidden_rows(columns: Columns) -> Any:
+    """bool, 4 dimensions as in Columns: rows that see no key by these."""
+    hidden = None if columns.mask is None else ~four_dims(columns.mask)
+    if columns.bias is None:
+        return hidden
+    unseen = four_dims(columns.bias) == -_INFINITY
+    return unseen if hidden is None else hidden | unseen
+
+
+def unshifted(xp: Any, lse: Any, columns: Columns) -> Any:
+    """lse without a bias's column, NaN where that is NaN or +inf, and -inf of hidden rows: what backward takes."""
+    lse = xp.where(hidden_rows(columns)[..., 0], -_INFINITY, lse).astype(lse.dtype)
+    if columns.bias is None:
+        return lse
+    bias = four_dims(columns.bias)
+    spoilt = (xp.isnan(bias) | (bias == _INFINITY))[..., 0] & (lse != -_INFINITY)
+    return xp.where(spoilt, float("nan"), lse).astype(lse.dtype)
+
+
+def finished(xp: Any, o: Any, lse: Any, columns: Columns, layout: str) -> tuple[Any, Any]:
+    """o and lse, arrays of the module `xp`, from those without the columns. lse may be None where no bias is."""
+    o = xp.where(over_o(hidden_rows(columns), layout, xp), 0.0, o).astype(o.dtype)
+    if lse is None:
+        return o, lse
+    lse = unshifted(xp, lse, columns)
+    if columns.bias is not None:
+        o = xp.where(over_o(xp.isnan(lse)[..., None], layout, xp), float("nan"), o).astype(o.dtype)
+        bias = four_dims(columns.bias)[..., 0]
+        lse = lse + xp.where(xp.isfinite(bias), bias, 0.0).astype(lse.dtype)
+    return o, lse
+
+
+def gradient_of_bias(xp: Any, lse: Any, dlse: Any, bias: Any) -> Any:
+    """dbias of the column: dlse (None: zero), summed over what shares it. `lse` as `unshifted` gives it."""
+    by_row = xp.zeros_like(lse) if dlse is None else xp.where(lse == -_INFINITY, 0.0, dlse)
+    by_row = xp.where(xp.isnan(lse), float("nan"), by_row)[..., None]
+    shape = four_dims(bias).shape
+    shared = tuple(d for d in range(3) if shape[d] == 1)
+    return by_row.sum(axis=shared, keepdims=True).reshape(tuple(bias.shape)).astype(bias.dtype)

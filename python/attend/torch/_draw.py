@@ -1,0 +1,60 @@
+"""What a call drops where the caller names no seed: numbers from torch's generator of the tensors' device."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Optional
+
+import torch
+
+from attend._errors import UnsupportedError
+from attend._settings import signed_bits
+from attend.torch._tracing import is_traced, one_node
+
+_STEP = 4  # torch wants offsets of its GPU generators to be multiples of it
+_lock = threading.Lock()  # between reading an offset and moving it
+_dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+_is_traced_by_jit = getattr(torch._C, "_is_tracing", lambda: False)
+_interpreters = getattr(getattr(torch._C, "_functorch", None), "get_interpreter_stack", lambda: None)
+
+
+def drawn_numbers(q: Any) -> tuple[int, int, Optional[torch.Tensor]]:
+    """Seed and offset as signed numbers; or 0, 0 and the tensor of both, i64 (2) on the device of q.
+
+    A tensor where the call is recorded, by a compiler, a tracer or a CUDA graph: what is recorded draws anew each time
+    it runs. Numbers otherwise, which the host takes from the generator without waiting for a GPU.
+    """
+    if torch.compiler.is_compiling():
+        return 0, 0, _drawn_on_device(q)
+    if is_traced((q,)):
+        return 0, 0, one_node(_drawn_on_device, q)
+    _refuse_vmap()
+    if _dispatch_modes() or _is_traced_by_jit():
+        return 0, 0, _drawn_on_device(q)
+    if q.is_meta or type(q).__name__ == "FakeTensor":  # nothing is computed
+        return 0, 0, q.new_empty(2, dtype=torch.int64)
+    if not q.is_cuda:
+        return int(torch.randint(2**62, (), device="cpu")), 0, None
+    if torch.cuda.is_current_stream_capturing():
+        return 0, 0, _drawn_on_device(q)
+    return (*_moved_generator(q.get_device()), None)
+
+
+def _drawn_on_device(q: Any) -> torch.Tensor:
+    return torch.randint(2**62, (2,), device=q.device)
+
+
+def _moved_generator(index: int) -> tuple[int, int]:
+    """Seed and offset of a GPU's default generator, which is a step further then: as torch's own kernels take them."""
+    generator = torch.cuda.default_generators[index]
+    with _lock:
+        offset = generator.get_offset()
+        generator.set_offset(offset + _STEP)
+        return signed_bits("seed", generator.initial_seed()), offset
+
+
+def _refuse_vmap() -> None:
+    """Of what is mapped over, torch could not say whether it drops the same or not."""
+    for interpreter in _interpreters() or ():
+        if interpreter.key().name == "Vmap":
+            raise UnsupportedError("dropout_p: with vmap, allowed 0 only: what a seed drops is defined for one call")
