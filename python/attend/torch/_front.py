@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 from attend._errors import ArgumentError, UnsupportedError
 from attend._packed import parts
 from attend._settings import NO_EXTRAS, Extras, Settings, signed_bits
-from attend.torch import _shortcut
+from attend.torch import _shortcut, _transforms
 from attend.torch._autograd import apply_eagerly, autocast
 from attend.torch._meta import check_devices
 from attend.torch._shortcut import AUTOCAST, AUTOGRAD, way_of
@@ -44,11 +44,13 @@ def attention(
             both = one_node(attention, q, k, v, extras, settings, return_lse)
             return both[0], both[1]
         check_tensors(q, k, v, extras)
-        _refuse_transforms(*given)
+        run = _operator()
+        _refuse_tangents(*given)
     else:
         check_tensors(q, k, v, extras)
+        run = _operator()
     extras = _all_keys(extras, k, settings)
-    o, lse = torch.ops.attend.forward(q, k, v, *extras, *settings)
+    o, lse = run(q, k, v, *extras, *settings)
     return o, lse
 
 
@@ -122,13 +124,12 @@ def _traced_bits(name: str, value: Any) -> Any:
     return value
 
 
-def _refuse_transforms(*tensors: Optional[torch.Tensor]) -> None:
-    """torch.func would fail too, with an advice to the author of the operator; tangents would be lost in silence."""
-    peek = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
-    transform = None if peek is None else peek()
-    if transform is not None and transform.key().name in ("Grad", "Jvp"):
-        name = transform.key().name.lower()
-        raise UnsupportedError(f"torch.func.{name}: attend has no rule for it; use torch.autograd, or attend.backward")
+def _operator() -> Any:
+    return _transforms.forward if _transforms.are_active() else torch.ops.attend.forward
+
+
+def _refuse_tangents(*tensors: Optional[torch.Tensor]) -> None:
+    """They would be lost in silence."""
     if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise UnsupportedError("forward-mode derivatives: attend has none; use torch.autograd, or attend.backward")
 
