@@ -13,6 +13,7 @@ from attend._settings import NO_EXTRAS, Extras, Settings, signed_bits
 from attend.torch import _shortcut, _transforms
 from attend.torch._autograd import apply_eagerly, autocast
 from attend.torch._meta import check_devices
+from attend.torch._operators import wide
 from attend.torch._shortcut import AUTOCAST, AUTOGRAD, way_of
 from attend.torch._shortcut import forward as compute_forward
 from attend.torch._tracing import is_traced, one_node
@@ -154,12 +155,12 @@ def backward(
 ) -> tuple[torch.Tensor, ...]:
     """(dq, dk, dv), and dbias where it is asked for, without autograd."""
     check_tensors(q, k, v, extras, {"dout": dout, "o": o, "lse": lse} | ({} if dlse is None else {"dlse": dlse}))
-    expanded = _all_keys(extras, k, settings)
+    expanded = _all_keys(extras, k, settings, wants_dbias=needs_dbias)
     with torch.no_grad():
         dq, dk, dv, dbias = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, needs_dbias, *expanded, *settings)
     if not needs_dbias:
         return dq, dk, dv
-    return dq, dk, dv, dbias.sum_to_size(extras.bias.shape)
+    return dq, dk, dv, dbias.sum_to_size(extras.bias.shape).to(extras.bias.dtype)
 
 
 def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[str, Any]] = None) -> None:
@@ -179,7 +180,7 @@ def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[
     check_devices(q, named.items())
 
 
-def _all_keys(extras: Extras, k: torch.Tensor, settings: Settings) -> Extras:
+def _all_keys(extras: Extras, k: torch.Tensor, settings: Settings, wants_dbias: bool = False) -> Extras:
     """A bias or mask of one column, repeated: the library broadcasts every dimension but the keys."""
     if extras is NO_EXTRAS or (extras.bias is None and extras.mask is None):
         return extras
@@ -187,10 +188,13 @@ def _all_keys(extras: Extras, k: torch.Tensor, settings: Settings) -> Extras:
         return extras
     seqlen_k = k.shape[_KEYS_AXIS[settings.layout]]
     bias, mask, *others = extras
-    return Extras(_repeat(bias, seqlen_k), _repeat(mask, seqlen_k), *others)  # older torch cannot trace _replace
+    # Older torch cannot trace _replace.
+    return Extras(_repeat(bias, seqlen_k, wants_dbias), _repeat(mask, seqlen_k, False), *others)
 
 
-def _repeat(x: Optional[torch.Tensor], seqlen_k: int) -> Optional[torch.Tensor]:
+def _repeat(x: Optional[torch.Tensor], seqlen_k: int, wants_gradient: bool) -> Optional[torch.Tensor]:
     if x is None or x.dim() == 0 or x.shape[-1] != 1 or seqlen_k == 1:
         return x
+    if wants_gradient or x.requires_grad:
+        x = wide(x)
     return x.expand(*x.shape[:-1], seqlen_k).contiguous()

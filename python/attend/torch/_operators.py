@@ -193,6 +193,11 @@ def empty_results(q: torch.Tensor, v: torch.Tensor, layout: str, return_lse: boo
     return o, q.new_empty(lse_shape, dtype=lse_dtype)
 
 
+def wide(bias: Any) -> Any:
+    """The bias in float32 where it has 16 bits: its gradient is summed further, and must be rounded once."""
+    return bias.float() if bias.dtype in (torch.float16, torch.bfloat16) else bias
+
+
 def _backward_results(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Optional[torch.Tensor], needs_dbias: bool
 ) -> tuple[torch.Tensor, ...]:
