@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 from attend._errors import ArgumentError, UnsupportedError
 from attend._packed import parts
 from attend._settings import NO_EXTRAS, Extras, Settings, signed_bits
-from attend.torch import _shortcut, _transforms
+from attend.torch import _dtensor, _shortcut, _transforms
 from attend.torch._autograd import apply_eagerly, autocast
 from attend.torch._meta import check_devices
 from attend.torch._operators import wide
@@ -50,6 +50,7 @@ def attention(
     else:
         check_tensors(q, k, v, extras)
         run = _operator()
+    _dtensor.refuse_dropout(settings.dropout_p, q, k, v)
     extras = _all_keys(extras, k, settings)
     o, lse = run(q, k, v, *extras, *settings)
     return o, lse
@@ -165,6 +166,7 @@ def backward(
 
 def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[str, Any]] = None) -> None:
     """The operators would refuse what is no tensor too, but with the text of their whole schema."""
+    _dtensor.learn()
     named = {"q": q, "k": k, "v": v, **(others or {})}
     if extras is not NO_EXTRAS:
         named |= {name: x for name, x in extras._asdict().items() if x is not None and name != "philox_state"}
