@@ -11,7 +11,7 @@ _MAX_HEAD_DIM = 512
 
 
 def joined(q: Any, k: Any, v: Any, qv: Optional[Any]) -> tuple[Any, Any]:
-    """q and k such that <q, k> is <q, k> + <qv, v>: copies, side by side. The scale's default follows their head_dim."""
+    """q beside qv and k beside v, copies: <q, k> + <qv, v> is one product, and the default of scale follows it."""
     if qv is None:
         return q, k
     if getattr(qv, "shape", None) is None or tuple(qv.shape) != (*q.shape[:-1], v.shape[-1]):

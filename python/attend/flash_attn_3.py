@@ -45,8 +45,8 @@ def flash_attn_func(
     divided, which attend does as it sees fit, and change no result.
 
     qv: like q (batch, seqlen_q, heads_q, head_dim of v): the scores are softmax_scale * (q k^T + qv v^T), and
-    softmax_scale is 1 / sqrt(head_dim + head_dim of v) by default. Together the two are at most 512. q and qv are copied
-    side by side, k and v too. Unlike flash-attn's, differentiable.
+    softmax_scale is 1 / sqrt(head_dim + head_dim of v) by default. The two are at most 512 together. q and qv are
+    copied side by side, k and v too. Unlike flash-attn's, differentiable.
     """
     _refuse(q_descale, k_descale, v_descale, attention_chunk)
     q, k = joined(q, k, v, qv)
@@ -91,9 +91,10 @@ def flash_attn_varlen_func(
 ) -> Any:
     """Attention of packed sequences, q (total_q, heads_q, head_dim): see `attend.attention_varlen`.
 
-    seqused_q, seqused_k: i32 (sequences): of each sequence only so many rows and keys count, its first ones; masks align
-    by these numbers. flash-attn leaves the results of other rows open: here o is 0, lse is -inf, and the gradients of
-    other rows and keys are 0. max_seqlen_q and max_seqlen_k are at least the lengths by cu_seqlens_q and cu_seqlens_k.
+    seqused_q, seqused_k: i32 (sequences): of each sequence only so many rows and keys count, its first ones; masks
+    align by these numbers. flash-attn leaves the results of other rows open: here out is 0, softmax_lse is -inf, and the
+    gradients of other rows and keys are 0. max_seqlen_q and max_seqlen_k bound the lengths that cu_seqlens_q and
+    cu_seqlens_k give, unused tokens included.
 
     qv: (total_q, heads_q, head_dim of v), as in `flash_attn_func`.
     """

@@ -57,10 +57,7 @@ def test_a_bias_that_mapped_calls_share(torch, device, with_func):
     q, k, v, dout = alike(torch, device, COPIES, 2)
     bias = torch.randn(2, HEADS, ROWS, KEYS, device=device).div(16).half()
     mapped = lambda bias: torch.func.vmap(lambda q, k, v: attend.attention(q, k, v, bias=bias))(q, k, v)
-    if with_func:
-        found = torch.func.vjp(mapped, bias)[1](dout.contiguous())[0]
-    else:
-        found = gradient(mapped, bias, dout)
+    found = torch.func.vjp(mapped, bias)[1](dout.contiguous())[0] if with_func else gradient(mapped, bias, dout)
     want = gradient(lambda bias: standard(q.double(), k.double(), v.double(), bias), bias.double(), dout.double())
     assert_is_the_rounded_sum(found, want, want / COPIES)
 

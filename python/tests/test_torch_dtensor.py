@@ -100,10 +100,16 @@ OPTIONS = {
 }
 
 
+def run_option(name, whole, spread, q, k, v):
+    from torch.distributed.tensor import DTensor
+
+    return attend.attention(q, k, v, return_lse=True, **{name: spread if isinstance(q, DTensor) else whole})
+
+
 def run_options(rank, size, device):
     """Each option, its tensor whole, with the batch cut and with the heads cut."""
     import torch
-    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     *tensors, weights = dense(device, "bhsd")
     mesh = mesh_of(device, size)
@@ -116,10 +122,7 @@ def run_options(rank, size, device):
                 call = lambda q, k, v, bias: attend.attention(q, k, v, bias=bias, return_lse=True)
                 o, *_ = check(call, [*tensors, option], (mesh, [*cuts, [Replicate()]]), weights)
             else:
-                other = distribute_tensor(option, mesh, [Replicate()])
-                call = lambda q, k, v: attend.attention(
-                    q, k, v, return_lse=True, **{name: other if isinstance(q, DTensor) else option}
-                )
+                call = functools.partial(run_option, name, option, distribute_tensor(option, mesh, [Replicate()]))
                 o, *_ = check(call, tensors, (mesh, cuts), weights)
             assert o == (Shard(axis),), (name, shape, o)
     # What is decided with the bias's gradient holds for no call without it.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from typing import Any, Optional
 
 import torch
@@ -23,21 +22,23 @@ _is_known = False
 
 
 def learn() -> None:
-    """Tells DTensor, once there is such a thing in the process: its import costs half a second."""
+    """Tells DTensor of the operators, at the first DTensor: its import costs half a second."""
     global _is_known
-    if not _is_known and "torch.distributed.tensor" in sys.modules:
-        import torch.distributed.tensor.experimental as experimental
-
+    if not _is_known:
+        _register()
         _is_known = True
-        if hasattr(experimental, "register_sharding"):
-            _register(experimental.register_sharding)
 
 
 learn._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as attend.torch._transforms.are_active
 
 
-def _register(register_sharding: Any) -> None:
+def is_dtensor(x: Any) -> bool:
+    return type(x).__name__ == "DTensor"
+
+
+def _register() -> None:
     from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.experimental import register_sharding
 
     for name, shardings in (("forward", _forward), ("backward", _backward)):
         operator = getattr(torch.ops.attend, name).default
@@ -49,7 +50,7 @@ def _register(register_sharding: Any) -> None:
 
 
 def refuse_dropout(dropout_p: float, *tensors: Any) -> None:
-    if dropout_p and any(type(x).__name__ == "DTensor" for x in tensors):
+    if dropout_p and any(map(is_dtensor, tensors)):
         raise UnsupportedError(
             f"dropout_p: {dropout_p} with DTensor, allowed 0 only: what a seed drops depends on the batch and the head "
             "in the whole tensor. Call attend with to_local(), and a seed for each rank"

@@ -166,13 +166,14 @@ def backward(
 
 def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[str, Any]] = None) -> None:
     """The operators would refuse what is no tensor too, but with the text of their whole schema."""
-    _dtensor.learn()
     named = {"q": q, "k": k, "v": v, **(others or {})}
     if extras is not NO_EXTRAS:
         named |= {name: x for name, x in extras._asdict().items() if x is not None and name != "philox_state"}
     for name, x in named.items():
         if not isinstance(x, torch.Tensor):
             raise ArgumentError(f"{name}: {type(x).__name__}, allowed a torch.Tensor like q")
+        if _dtensor.is_dtensor(x):
+            _dtensor.learn()
         if x.device.type not in ("cpu", "cuda", "meta"):
             raise UnsupportedError(f"{name}: on {x.device}, attend runs on cpu and cuda")
         if x.is_quantized:

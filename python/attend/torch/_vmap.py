@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import torch
-
 from attend._errors import UnsupportedError
 from attend._settings import Extras, Settings
 from attend.torch._operators import split, wide
