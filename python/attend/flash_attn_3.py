@@ -92,8 +92,8 @@ def flash_attn_varlen_func(
     """Attention of packed sequences, q (total_q, heads_q, head_dim): see `attend.attention_varlen`.
 
     seqused_q, seqused_k: i32 (sequences): of each sequence only so many rows and keys count, its first ones; masks
-    align by these numbers. flash-attn leaves the results of other rows open: here out is 0, softmax_lse is -inf, and the
-    gradients of other rows and keys are 0. max_seqlen_q and max_seqlen_k bound the lengths that cu_seqlens_q and
+    align by these numbers. flash-attn leaves the results of other rows open: here out is 0, softmax_lse is -inf, and
+    the gradients of other rows and keys are 0. max_seqlen_q and max_seqlen_k bound the lengths that cu_seqlens_q and
     cu_seqlens_k give, unused tokens included.
 
     qv: (total_q, heads_q, head_dim of v), as in `flash_attn_func`.
