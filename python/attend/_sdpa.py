@@ -98,7 +98,7 @@ def _alignment(mask: Any, seqlen_q: int, seqlen_k: int) -> Optional[str]:
 def same_heads(tensors: list[Any], enable_gqa: bool) -> list[Any]:
     """Without `enable_gqa` one head stands for any number."""
     heads = [x.shape[1] for x in tensors]
-    if enable_gqa or heads[0] == heads[1] == heads[2]:
+    if enable_gqa or heads[1] == heads[2] and heads[1] in (1, heads[0]):  # the library lets query heads share one
         return tensors
     most = max(heads)
     for name, count in zip(("query", "key", "value"), heads):
@@ -135,4 +135,8 @@ def _mask_dims(mask: Any, lead: tuple[int, ...]) -> Any:
     """The mask with all leading dimensions as one."""
     if mask.dim() <= 3 or len(lead) == 1:
         return mask
+    if mask.requires_grad:
+        from attend.torch._operators import wide
+
+        mask = wide(mask)
     return mask.expand(*lead, *mask.shape[-3:]).reshape(math.prod(lead), *mask.shape[-3:])

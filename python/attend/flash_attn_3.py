@@ -15,6 +15,7 @@ from typing import Any, Optional
 from attend._api import NO_SOFTCAP, OPEN, attention, attention_qkvpacked, attention_varlen
 from attend._drop_in import StandIn, refuse_unless
 from attend._errors import ArgumentError
+from attend._flash_attn_3_inputs import joined, without_unused
 from attend._packed import heads_of
 
 __all__ = [
@@ -62,8 +63,13 @@ def flash_attn_func(
 
     Masks align bottom right. num_splits, pack_gqa and sm_margin are taken and ignored: they say how the work is to be
     divided, which attend does as it sees fit, and change no result.
+
+    qv: like q (batch, seqlen_q, heads_q, head_dim of v): the scores are softmax_scale * (q k^T + qv v^T), and
+    softmax_scale is 1 / sqrt(head_dim + head_dim of v) by default. The two are at most 512 together. q and qv are
+    copied side by side, k and v too. Unlike flash-attn's, differentiable.
     """
-    _refuse(qv, q_descale, k_descale, v_descale, attention_chunk)
+    _refuse(q_descale, k_descale, v_descale, attention_chunk)
+    q, k = joined(q, k, v, qv)
     return attention(
         q,
         k,
@@ -103,10 +109,18 @@ def flash_attn_varlen_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Any:
-    """Attention of packed sequences, q (total_q, heads_q, head_dim): see `attend.attention_varlen`."""
-    refuse_unless(seqused_q, (None,), "seqused_q")
-    refuse_unless(seqused_k, (None,), "seqused_k")
-    _refuse(qv, q_descale, k_descale, v_descale, attention_chunk)
+    """Attention of packed sequences, q (total_q, heads_q, head_dim): see `attend.attention_varlen`.
+
+    seqused_q, seqused_k: i32 (sequences): of each sequence only so many rows and keys count, its first ones; masks
+    align by these numbers. flash-attn leaves the results of other rows open: here out is 0, softmax_lse is -inf, and
+    the gradients of other rows and keys are 0. max_seqlen_q and max_seqlen_k bound the lengths that cu_seqlens_q and
+    cu_seqlens_k give, unused tokens included.
+
+    qv: (total_q, heads_q, head_dim of v), as in `flash_attn_func`.
+    """
+    _refuse(q_descale, k_descale, v_descale, attention_chunk)
+    cu_seqlens_q, cu_seqlens_k = without_unused(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k)
+    q, k = joined(q, k, v, qv)
     out, lse = attention_varlen(
         q,
         k,
@@ -145,7 +159,7 @@ def flash_attn_qkvpacked_func(
     With num_heads_q qkv is (batch, seqlen, num_heads_q + 2 * num_heads_k, head_dim): the heads of q, of k, of v;
     nothing is copied, but autograd puts the three gradients side by side.
     """
-    _refuse(None, q_descale, k_descale, v_descale, attention_chunk)
+    _refuse(q_descale, k_descale, v_descale, attention_chunk)
     if num_heads_q is None:
         return attention_qkvpacked(
             qkv,
@@ -223,8 +237,7 @@ def flash_attn_with_kvcache(
     return StandIn("flash_attn_with_kvcache")()
 
 
-def _refuse(qv: Any, q_descale: Any, k_descale: Any, v_descale: Any, attention_chunk: int) -> None:
-    refuse_unless(qv, (None,), "qv")
+def _refuse(q_descale: Any, k_descale: Any, v_descale: Any, attention_chunk: int) -> None:
     refuse_unless(q_descale, (None,), "q_descale")
     refuse_unless(k_descale, (None,), "k_descale")
     refuse_unless(v_descale, (None,), "v_descale")

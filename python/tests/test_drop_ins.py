@@ -103,7 +103,6 @@ def test_varlen_forms(torch, device):
 @pytest.mark.parametrize(
     "name, value",
     [
-        ("qv", "tensor"),
         ("q_descale", "tensor"),
         ("attention_chunk", 4),
     ],
@@ -119,8 +118,6 @@ def test_flash_attn_2_refuses_by_name(torch, device):
     q, k, v = (normal(torch, device, 9, 2, 8) for _ in range(3))
     with pytest.raises(NotImplementedError, match="^block_table: "):
         flash_attn.flash_attn_varlen_func(q, k, v, cu, cu, 9, 9, block_table=cu)
-    with pytest.raises(NotImplementedError, match="^seqused_k: "):
-        flash_attn_3.flash_attn_varlen_func(q, k, v, cu, cu, 9, 9, seqused_k=cu)
     with pytest.raises(NotImplementedError, match="^return_attn_probs with dropout_p > 0: "):
         flash_attn.flash_attn_func(q[None], k[None], v[None], 0.1, return_attn_probs=True)
     with pytest.raises(ValueError, match="^qkv: shape"):

@@ -176,16 +176,6 @@ def test_autocast_compiled(torch, device):
     torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(q, k, v), run(q, k, v))
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_transforms_are_refused(torch, device):
-    q, k, v = tensors(torch, device, 3, 1, 2, 9, 8, requires_grad=False)
-    loss = lambda q: attend.attention(q, k[0], v[0]).sum()
-    with pytest.raises(NotImplementedError, match="^torch.func.grad: "):
-        torch.func.grad(loss)(q[0])
-    with pytest.raises(NotImplementedError, match="^torch.func.jvp: "):
-        torch.func.jvp(loss, (q[0],), (q[0],))
-
-
 def test_tangents_are_refused(torch, device):
     q, k, v = tensors(torch, device, 1, 2, 9, 8, requires_grad=False)
     with torch.autograd.forward_ad.dual_level():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ def refuse_gradient_of_slopes(is_wanted: bool) -> None:
         raise UnsupportedError("alibi_slopes: requires grad; attend gives no gradient for it. Detach it")
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     tensors, settings = inputs[: 3 + _NUM_EXTRAS], inputs[3 + _NUM_EXTRAS :]
     refuse_gradient_of_slopes(ctx.needs_input_grad[3 + Extras._fields.index("alibi_slopes")])
     ctx.save_for_backward(*tensors, *output)
@@ -31,18 +32,20 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
     ctx.set_materialize_grads(False)
 
 
-def _gradients(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
+def gradients(ctx: Any, dout: Any, dlse: Any, operator: Any = torch.ops.attend.backward) -> tuple[Any, ...]:
+    """What autograd wants for the inputs of attend::forward. `operator`: attend::backward, or what stands for it."""
     q, k, v, *extras, o, lse = ctx.saved_tensors
     dout = torch.zeros_like(o) if dout is None else dout
-    results = _by_the_operator(q, k, v, o, lse, dout, dlse, ctx.needs_input_grad[3], (*extras, *ctx.settings))
+    rest = (*extras, *ctx.settings)
+    results = _by_an_operator(operator, q, k, v, o, lse, dout, dlse, ctx.needs_input_grad[3], rest)
     return *results, *[None] * (_NUM_EXTRAS - 1 + _NUM_SETTINGS)
 
 
-def _by_the_operator(
-    q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, rest: tuple[Any, ...]
+def _by_an_operator(
+    operator: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, rest: Any
 ) -> tuple[Any, ...]:
     """dq, dk, dv and, where it is wanted, dbias."""
-    dq, dk, dv, dbias = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, needs_dbias, *rest)
+    dq, dk, dv, dbias = operator(q, k, v, o, lse, dout, dlse, needs_dbias, *rest)
     return dq, dk, dv, dbias if needs_dbias else None
 
 
@@ -136,7 +139,8 @@ def _gradients_in_python(
     dout = torch.zeros_like(o) if dout is None else dout
     if _is_plain(dout, dlse, (*saved, *rest)):
         return compute_gradients(q, k, v, o, lse, dout, dlse, needs_dbias, extras, settings)
-    return _by_the_operator(q, k, v, o, lse, dout, dlse, needs_dbias, (*extras, *settings))
+    rest = (*extras, *settings)
+    return _by_an_operator(torch.ops.attend.backward, q, k, v, o, lse, dout, dlse, needs_dbias, rest)
 
 
 # Past the wrapper, which looks for transforms of functorch and what is left of them: the library's way_of has.
@@ -182,18 +186,19 @@ def _remember_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     pass
 
 
-def _refuse_double_backward(ctx: Any, *gradients: Any) -> None:
+def refuse_double_backward(ctx: Any, *gradients: Any) -> None:
     raise UnsupportedError("attend::backward: double backward, attend gives first derivatives only")
 
 
-torch.library.register_autograd("attend::forward", _gradients, setup_context=_setup_context, lib=library)
+torch.library.register_autograd("attend::forward", gradients, setup_context=setup_context, lib=library)
 torch.library.register_autograd(
-    "attend::backward", _refuse_double_backward, setup_context=_remember_nothing, lib=library
+    "attend::backward", refuse_double_backward, setup_context=_remember_nothing, lib=library
 )
 
 
-torch.library.register_vmap("attend::forward", _vmap.forward, lib=library)
-torch.library.register_vmap("attend::backward", _vmap.backward, lib=library)
+for _name, _rule in (("forward", _vmap.forward), ("backward", _vmap.backward)):
+    _run = getattr(torch.ops.attend, _name)
+    torch.library.register_vmap(f"attend::{_name}", functools.partial(_rule, _run), lib=library)
 
 
 def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

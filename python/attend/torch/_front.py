@@ -11,7 +11,7 @@ from attend import _core
 from attend._errors import ArgumentError, UnsupportedError
 from attend._packed import parts
 from attend._settings import NO_EXTRAS, Extras, Settings, signed_bits
-from attend.torch import _columns, _shortcut
+from attend.torch import _columns, _dtensor, _shortcut, _transforms
 from attend.torch._autograd import apply_eagerly, autocast
 from attend.torch._meta import check_devices
 from attend.torch._shortcut import AUTOCAST, AUTOGRAD, way_of
@@ -45,16 +45,21 @@ def attention(
             both = one_node(attention, q, k, v, extras, settings, return_lse)
             return both[0], both[1]
         check_tensors(q, k, v, extras)
-        _refuse_transforms(*given)
+        run = _operator()
+        _refuse_tangents(*given)
     else:
         check_tensors(q, k, v, extras)
-    o, lse = _by_the_operator(q, k, v, extras, settings)
+        run = _operator()
+    _dtensor.refuse_dropout(settings.dropout_p, q, k, v)
+    o, lse = _by_an_operator(run, q, k, v, extras, settings)
     return o, _with_column(lse, extras.bias, k, settings) if return_lse else lse
 
 
-def _by_the_operator(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:
+def _by_an_operator(
+    run: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings
+) -> tuple[torch.Tensor, torch.Tensor]:
     try:
-        o, lse = torch.ops.attend.forward(q, k, v, *extras, *settings)
+        o, lse = run(q, k, v, *extras, *settings)
     except RuntimeError:
         if not torch.compiler.is_compiling():
             _core.check_settings(settings)  # torch would show the whole schema for an option of a wrong type
@@ -142,13 +147,12 @@ def _traced_bits(name: str, value: Any) -> Any:
     return value
 
 
-def _refuse_transforms(*tensors: Optional[torch.Tensor]) -> None:
-    """torch.func would fail too, with an advice to the author of the operator; tangents would be lost in silence."""
-    peek = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
-    transform = None if peek is None else peek()
-    if transform is not None and transform.key().name in ("Grad", "Jvp"):
-        name = transform.key().name.lower()
-        raise UnsupportedError(f"torch.func.{name}: attend has no rule for it; use torch.autograd, or attend.backward")
+def _operator() -> Any:
+    return _transforms.forward if _transforms.are_active() else torch.ops.attend.forward
+
+
+def _refuse_tangents(*tensors: Optional[torch.Tensor]) -> None:
+    """They would be lost in silence."""
     if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise UnsupportedError("forward-mode derivatives: attend has none; use torch.autograd, or attend.backward")
 
@@ -177,7 +181,7 @@ def backward(
     with torch.no_grad():
         if has_column:
             # lse holds the bias, beside which what backward needs may have been rounded away.
-            _, lse = _by_the_operator(q, k, v, extras, settings)
+            _, lse = _by_an_operator(torch.ops.attend.forward, q, k, v, extras, settings)
         dq, dk, dv, dbias = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, needs_dbias, *extras, *settings)
         if has_column and needs_dbias:
             dbias = _columns.gradient_of_bias(lse, dlse, extras.bias.shape).to(dbias.dtype)
@@ -192,6 +196,8 @@ def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[
     for name, x in named.items():
         if not isinstance(x, torch.Tensor):
             raise ArgumentError(f"{name}: {type(x).__name__}, allowed a torch.Tensor like q")
+        if _dtensor.is_dtensor(x):
+            _dtensor.learn()
         if x.is_nested:
             raise UnsupportedError(
                 f"{name}: a nested tensor, allowed dense ones; attend.sdpa takes nested tensors of layout torch.jagged"

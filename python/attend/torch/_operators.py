@@ -215,6 +215,11 @@ def _lse_dtype(q: torch.Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
+def wide(bias: Any) -> Any:
+    """The bias in float32 where it has 16 bits: its gradient is summed further, and must be rounded once."""
+    return bias.float() if bias.dtype in (torch.float16, torch.bfloat16) else bias
+
+
 def _backward_results(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Optional[torch.Tensor], needs_dbias: bool
 ) -> tuple[torch.Tensor, ...]:

@@ -7,37 +7,39 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import torch
-
 from attend._errors import UnsupportedError
 from attend._settings import Extras, Settings
-from attend.torch._operators import split
+from attend.torch._operators import split, wide
 
 _Mapped = tuple[Any, Optional[int]]  # a tensor (or None) and its mapped dimension
 
 
-def forward(info: Any, in_dims: Any, q: Any, k: Any, v: Any, *rest: Any) -> tuple[Any, Any]:
-    extras, settings = split(rest)
+def forward(run: Any, info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
+    """The results of attend::forward and their mapped dimensions. `run`: what computes the folded call."""
+    q, k, v, *rest = arguments
+    extras, settings = split(tuple(rest))
     fold = _Folding(info.batch_size, settings, q, in_dims[0])
     heads = (fold.heads(x, d) for x, d in zip((q, k, v), in_dims))
     folded = fold.extras(extras, _extras_dims(in_dims[3:], extras), wants_dbias=False)
-    o, lse = torch.ops.attend.forward(*heads, *folded, *settings)
+    o, lse = run(*heads, *folded, *settings)
     return (fold.out_of_heads(o), fold.out_of_rows(lse)), (0, 0)
 
 
-def backward(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
+def backward(run: Any, info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
+    """Likewise of attend::backward."""
     q, k, v, o, lse, dout, dlse, needs_dbias, *rest = arguments
     extras, settings = split(tuple(rest))
     extras_dims = _extras_dims(in_dims[8:], extras)
     fold = _Folding(info.batch_size, settings, q, in_dims[0])
     q, k, v, o, dout = (fold.heads(x, d) for x, d in zip((q, k, v, o, dout), (*in_dims[:4], in_dims[5])))
     lse, dlse = (fold.rows(x, d) for x, d in ((lse, in_dims[4]), (dlse, in_dims[6])))
-    folded = fold.extras(extras, extras_dims, wants_dbias=needs_dbias)
-    *gradients, dbias = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, needs_dbias, *folded, *settings)
+    widened = extras._replace(bias=wide(extras.bias)) if needs_dbias else extras
+    folded = fold.extras(widened, extras_dims, wants_dbias=needs_dbias)
+    *gradients, dbias = run(q, k, v, o, lse, dout, dlse, needs_dbias, *folded, *settings)
     shape = [n for d, n in enumerate(extras.bias.shape) if d != extras_dims.bias] if needs_dbias else [0]
     if needs_dbias:
-        wide = fold.out_of_rows(dbias).sum_to_size(fold.size, *[1] * (4 - len(shape)), *shape)
-        dbias = wide.reshape(fold.size, *shape)
+        summed = fold.out_of_rows(dbias).sum_to_size(fold.size, *[1] * (4 - len(shape)), *shape)
+        dbias = summed.reshape(fold.size, *shape).to(extras.bias.dtype)
     else:
         dbias = dbias.expand(fold.size, 0)
     return (*(fold.out_of_heads(x) for x in gradients), dbias), (0, 0, 0, 0)
@@ -96,7 +98,7 @@ class _Folding:
         count = x.dim() - (dim is not None)
         if dim is None and not always and (count < 4 or x.shape[0] == 1):
             return x
-        x = self._first(x, dim)
+        x = self._first(wide(x) if x.requires_grad else x, dim)
         x = x.reshape(self.size, *[1] * (4 - count), *x.shape[1:])
         return x.expand(self.size, self._batch, *x.shape[2:]).flatten(0, 1)
 

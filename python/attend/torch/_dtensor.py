@@ -1,0 +1,137 @@
+"""How the operators shard: over batch and heads, whole everywhere else.
+
+torch's DTensor redistributes what is sharded otherwise (over the sequence, say), so that results are right, at the
+price of communication.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, Optional
+
+import torch
+
+from attend._errors import UnsupportedError
+from attend._settings import Extras
+from attend.torch._operators import split
+
+_HEADS_AXIS = {"bhsd": 1, "bshd": 2, "thd": 1}
+_FIRST_OPTIONAL = {"forward": 3, "backward": 6}  # argument that may be no tensor
+_is_known = False
+
+
+def learn() -> None:
+    """Tells DTensor of the operators, at the first DTensor: its import costs half a second."""
+    global _is_known
+    if not _is_known:
+        _register()
+        _is_known = True
+
+
+learn._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as attend.torch._transforms.are_active
+
+
+def is_dtensor(x: Any) -> bool:
+    return type(x).__name__ == "DTensor"
+
+
+def _register() -> None:
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.experimental import register_sharding
+
+    for name, shardings in (("forward", _forward), ("backward", _backward)):
+        operator = getattr(torch.ops.attend, name).default
+        register_sharding(operator)(shardings)
+        # DTensor remembers a decision by its tensors, and by everything from one argument on: by itself from the first
+        # whole number, so that it would take needs_dbias=False for True.
+        info = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info[operator]
+        info.static_argnum = _FIRST_OPTIONAL[name]
+
+
+def refuse_dropout(dropout_p: float, *tensors: Any) -> None:
+    if dropout_p and any(map(is_dtensor, tensors)):
+        raise UnsupportedError(
+            f"dropout_p: {dropout_p} with DTensor, allowed 0 only: what a seed drops depends on the batch and the head "
+            "in the whole tensor. Call attend with to_local(), and a seed for each rank"
+        )
+
+
+def _forward(q: Any, k: Any, v: Any, *rest: Any) -> list[Any]:
+    """[(placements of o and lse, placements of the arguments)] on one dimension of the mesh."""
+    extras, settings = split(rest)
+    found = []
+    for cut in _cuts(k, settings.layout):
+        rows, lse = _of_rows(cut, settings.layout), _of_lse(cut, settings.layout)
+        others = [*_of_extras(cut, extras, settings.layout), *[None] * len(settings)]
+        found.append(([rows, lse], [rows, rows, rows, *others]))
+    return found
+
+
+def _backward(
+    q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, *rest: Any
+) -> list[Any]:
+    from torch.distributed.tensor import Partial, Replicate
+
+    extras, settings = split(rest)
+    found = []
+    for cut in _cuts(k, settings.layout):
+        rows, of_lse = _of_rows(cut, settings.layout), _of_lse(cut, settings.layout)
+        of_dlse = None if dlse is None else of_lse
+        of_extras = _of_extras(cut, extras, settings.layout)
+        dbias = of_extras[0] if needs_dbias else Replicate()
+        if needs_dbias and cut is not None and dbias == Replicate():
+            dbias = Partial()  # each rank has the sum over what it sees
+        arguments = [rows, rows, rows, rows, of_lse, rows, of_dlse, None, *of_extras, *[None] * len(settings)]
+        found.append(([rows, rows, rows, dbias], arguments))
+    return found
+
+
+def _cuts(k: Any, layout: str) -> list[Optional[str]]:
+    """What may be cut over the ranks: nothing, the batch, the heads."""
+    cuts: list[Optional[str]] = [None]
+    if layout != "thd":
+        cuts.append("batch")
+    # The query heads of a rank have to be those that read its key heads. So they do if the ranks' shares are equal: for
+    # any dimensions of the mesh, since DTensor combines the cuts by itself.
+    heads = k.shape[_HEADS_AXIS[layout]]
+    sizes = k.mesh.shape
+    subsets = itertools.chain.from_iterable(itertools.combinations(sizes, n) for n in range(1, len(sizes) + 1))
+    if all(heads % math.prod(some) == 0 for some in subsets if math.prod(some) <= heads):
+        cuts.append("heads")
+    return cuts
+
+
+def _of_rows(cut: Optional[str], layout: str) -> Any:
+    """q, k, v, o and their gradients."""
+    return _shard(cut, 0, _HEADS_AXIS[layout])
+
+
+def _of_lse(cut: Optional[str], layout: str) -> Any:
+    return _shard(cut, 0, 0 if layout == "thd" else 1)
+
+
+def _of_extras(cut: Optional[str], extras: Extras, layout: str) -> list[Any]:
+    slopes, is_packed = extras.alibi_slopes, layout == "thd"
+    found = {name: None if x is None else _shard(None) for name, x in extras._asdict().items()}
+    for name in ("bias", "mask"):
+        found[name] = _of_scores(cut, getattr(extras, name))
+    if slopes is not None:
+        found["alibi_slopes"] = _shard(cut, 0 if slopes.ndim == 2 and not is_packed else None, slopes.ndim - 1)
+    return list(found.values())
+
+
+def _of_scores(cut: Optional[str], x: Any) -> Any:
+    """bias and mask: (1 or batch, 1 or heads, ...), leading dimensions may be missing."""
+    if x is None:
+        return None
+    batch, heads = (axis if axis >= 0 and x.shape[axis] > 1 else None for axis in (x.ndim - 4, x.ndim - 3))
+    return _shard(cut, batch, heads)
+
+
+def _shard(cut: Optional[str], batch: Optional[int] = None, heads: Optional[int] = None) -> Any:
+    """The placement of a tensor with the batch and the heads in these dimensions; None: it has none."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    axis = {"batch": batch, "heads": heads}.get(cut or "")
+    return Replicate() if axis is None else Shard(axis)

@@ -1,0 +1,80 @@
+"""The operators under torch.func: grad, vjp, jacrev and vmap in any order. First derivatives, in reverse mode.
+
+Torch applies its transforms to an autograd.Function that keeps its context apart from its results, but not to the
+autograd of an operator that is written in Python.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from attend._errors import UnsupportedError
+from attend.torch import _autograd, _vmap
+
+_interpreters = getattr(getattr(torch._C, "_functorch", None), "get_interpreter_stack", lambda: None)
+
+
+class _Backward(torch.autograd.Function):
+    """attend::backward."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return torch.ops.attend.backward(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    backward = staticmethod(_autograd.refuse_double_backward)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
+        # Not the operator: what is mapped may be differentiated once more outside.
+        return _vmap.backward(_Backward.apply, info, in_dims, *arguments)
+
+
+class _Forward(torch.autograd.Function):
+    """attend::forward."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return torch.ops.attend.forward(*arguments)
+
+    setup_context = staticmethod(_autograd.setup_context)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Any, dlse: Any) -> Any:
+        return _autograd.gradients(ctx, dout, dlse, _Backward.apply)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
+        return _vmap.forward(_Forward.apply, info, in_dims, *arguments)
+
+
+def are_active() -> bool:
+    """Whether the call is under transforms of torch.func that ask for an autograd.Function."""
+    names = [transform.key().name for transform in _interpreters() or ()]
+    if "Jvp" in names:  # anywhere: a Function with a rule that refuses it by name cannot be compiled
+        raise UnsupportedError(
+            "torch.func.jvp: attend gives no forward-mode derivatives; use torch.func.grad, vjp or jacrev"
+        )
+    if not names or names[-1] == "Functionalize":
+        return False
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.allow_in_graph(forward)
+    return True
+
+
+# As torch.compiler.assume_constant_result does, which imports the compiler: seconds. A compiler asks once, and traces
+# a function again under other transforms.
+are_active._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def forward(q: Any, k: Any, v: Any, *rest: Any) -> Any:
+    """(o, lse), as torch.ops.attend.forward gives them. For a compiler one node: it cannot map a Function itself."""
+    if torch.is_autocast_enabled(q.device.type):  # the operator's own cast would come too late for autograd to see it
+        q, k, v = _autograd.autocast(q, k, v)
+    return _Forward.apply(q, k, v, *rest)
