@@ -187,6 +187,14 @@ TEST_P(ScoresBelowEveryFloat, HideNoKey) {
   expect_near("o", out.o.values(), truth.o.values(), property_tolerance(x.dtype));
 }
 
+TEST(AHugeSoftcap, LeavesScoresAndGradientsAsTheyAre) {
+  for (const double softcap : {5e3, 1e8, 3e38}) {
+    const Inputs in = make_inputs(
+        {.heads_q = 2, .seqlen_q = 100, .seqlen_k = 200, .head_dim = 64, .head_dim_v = 64, .softcap = softcap});
+    std::printf("%s\n", check_against_reference(in, "cpu").c_str());
+  }
+}
+
 // With a mask, a bias or neither, rows that see no key are told from those that overflow.
 TEST(ScoresBelowEveryFloat, AreToldFromRowsThatSeeNoKey) {
   AttentionCase c = {.seqlen_q = 6, .seqlen_k = 9, .head_dim = 4, .head_dim_v = 8, .scale = 1};

@@ -103,6 +103,11 @@ using Stream = void*;
 /// and `simt`. Kernels on tensor cores multiply whole tiles, in which 0 * NaN is NaN: there a NaN or inf at a key, or
 /// in backward at a row, that some row of a tile sees may reach the tile's other rows and keys too. What lies beyond a
 /// length, in another head or packed sequence, or where no row of a tile looks, reaches nothing there either.
+/// Scores are computed in float32 (float64 by `reference`), and so is lse: below the lowest float32 it is -inf. On a CPU
+/// o is right even if all scores of a row are below the lowest float32; backward then takes the row for one that sees no
+/// key. On a GPU a row whose scores overflow float32 may look like one that sees no key; kernels on tensor cores also
+/// need |scale * log2(e) * <q, k>| to stay within float32. bfloat16 subnormals (below 1.2e-38) count as 0 where
+/// cpu_bf16_unit() is AVX512_BF16 or AMX. o is a float32 sum: a mean of equal values is that value to 2e-6 of it.
 /// Deterministic, and independent of the number of threads. Thread-safe.
 /// @throws Error naming the argument, the value found and what is allowed; then nothing was written.
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 1; Milakov & Gimelshein, Online normalizer calculation (2018).
@@ -126,7 +131,10 @@ ATTEND_API void forward(const Tensor& q, const Tensor& k, const Tensor& v, const
 /// @param stream  as in forward
 /// @param extras  see BackwardExtras
 /// Rows that see no key contribute nothing. NaN and inf go where forward says. Recomputes p from lse tile by tile;
-/// scratch grows linearly with seqlen.
+/// scratch grows linearly with seqlen. A bias that all keys of a row share changes no gradient, however large: in rows
+/// with a bias and |lse| >= 1024, whose lse has lost the number of keys, p is divided by its sum. Not in parts of a
+/// ring, nor on GPUs in rows whose lse is large by ALiBi alone (sm90_backward): there p has the relative error of
+/// 2^-24 |lse|.
 /// Deterministic and independent of the number of threads, but on a GPU without Params::deterministic, where the order
 /// of the sums in dq may change. Thread-safe.
 /// @throws Error as forward does.

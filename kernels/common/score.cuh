@@ -23,6 +23,9 @@ namespace attend {
   return square < kNearZero * kNearZero ? series : whole;  // NaN and infinities are whole's
 }
 
+// Below it tanh x is x to the last bit: x (1 - x^2 / 3).
+constexpr float kNearlyLinear = 0x1p-13f;
+
 // d softcap tanh(s / softcap) / ds, of t = tanh(s / softcap).
 [[nodiscard]] ATTEND_HOST_DEVICE float softcap_slope(float t) {
   return multiply_add(-t, t, 1.0f);

@@ -58,8 +58,9 @@ struct TileRules {
   [[nodiscard]] __device__ __forceinline__ float score(float product, int row, int key, float& slope_out) const {
     float score = __fmul_rn(product, scale);  // no multiply-add with what comes: rounded as lse is
     if constexpr (Config::kHasSoftcap) {
-      const float t = tanhf(score / softcap);
-      score = softcap * t;
+      const float x = score / softcap;
+      const float t = tanhf(x);
+      score = fabsf(x) < kNearlyLinear ? score : softcap * t;  // a huge softcap would lose the score
       slope_out = softcap_slope(t);
     }
     const bool exists = kAllVisible || (row < view.rows_left && key < view.keys_left);

@@ -161,9 +161,9 @@ class Scores {
   DropoutMask dropout_;
 };
 
-/// Log of sum_j exp(s_ij - lse_i) of a row, 0 if lse were exact: beside a large score common to all keys, lse has rounded
-/// off what their number adds to it. score_at(j): the row's score, -inf where masked. 0, too, if the rounding of lse
-/// does not explain it, which then is that of other keys too.
+/// Log of sum_j exp(s_ij - lse_i) of a row. It is 0 for an exact lse; next to a large score that all keys have, lse has
+/// lost what their number adds to it. score_at(j): the row's score, -inf if masked. The result is 0 as well if the
+/// rounding of lse does not explain the sum: lse is then that of other keys too.
 template <class ScoreAt>
 double log_of_sum(const KeyRange& range, double lse, DType lse_dtype, ScoreAt score_at) {
   constexpr double kCoarse = 1 << 10;

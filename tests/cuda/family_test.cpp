@@ -399,7 +399,7 @@ TEST(Workspace, IsCountedAndLinearInTheTokens) {
     EXPECT_GE(workspace.bytes(), sum);
     return workspace.bytes();
   };
-  EXPECT_EQ(bytes(4096, {}), 2U * 8 * 4096 * 8);
+  EXPECT_EQ(bytes(4096, {}), 2U * 8 * 4096 * 12);
   EXPECT_EQ(bytes(8192, {}), 2 * bytes(4096, {}));
   const core::Backend& simt = *core::find_backend("simt");
   EXPECT_EQ(simt.workspace_bytes(MadeUp(DType::kF32).problem), 0U);

@@ -96,6 +96,21 @@ TEST_F(LargeScoresInFloat32, UnderABiasOfMinusInfinityMayBeNaN) {
   for (std::int64_t col = 0; col < 8; ++col) EXPECT_EQ(out.dk.at(0, 0, 4, col), 0);
 }
 
+/// A softcap far above all scores is none.
+TEST_F(LargeScoresInFloat32, UnderAHugeSoftcapStayAsTheyAre) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const double softcap : {5e3, 1e8, 3e38}) {
+      check_backend("auto", make_inputs({.dtype = dtype,
+                                         .heads_q = 2,
+                                         .seqlen_q = 100,
+                                         .seqlen_k = 200,
+                                         .head_dim = 64,
+                                         .head_dim_v = 64,
+                                         .softcap = softcap}));
+    }
+  }
+}
+
 /// A product near the lowest float is a score like any other.
 TEST_F(LargeScoresInFloat32, NearTheLowestFloatHideNoKey) {
   for (const char* compute : {"simt", "fa2"}) {

@@ -185,6 +185,12 @@ std::optional<Lack> length_lack(const Problem& p, std::int64_t most) {
   return std::nullopt;
 }
 
+std::optional<Lack> softcap_lack(const Problem& p) {
+  constexpr double kMostSoftcap = 1e30;
+  if (p.softcap <= kMostSoftcap) return std::nullopt;
+  return Lack{nullptr, "softcap", p.softcap, "at most 1e30"};
+}
+
 std::optional<Lack> alignment_lack(const Problem& p) {
   for (const auto& [name, tensor] : core::NamedTensors(p)) {
     if (!is_aligned(*tensor, kWideLoad)) return Lack{name, "address", tensor, "multiples of 16 bytes"};

@@ -87,6 +87,8 @@ struct Facts {
                                                       bool any_head_dim_v);
 /// More rows or keys, of a sequence or in memory, than `most`.
 [[nodiscard]] std::optional<core::Lack> length_lack(const core::Problem& p, std::int64_t most);
+/// A softcap above what kernels on tensor cores divide the scale by without underflow.
+[[nodiscard]] std::optional<core::Lack> softcap_lack(const core::Problem& p);
 /// A tensor that is not aligned to 16 bytes.
 [[nodiscard]] std::optional<core::Lack> alignment_lack(const core::Problem& p);
 

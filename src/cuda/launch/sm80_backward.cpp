@@ -256,6 +256,7 @@ class Sm80Backward final : public Family {
                                                           const DeviceInfo& /*device*/) const override {
     // A block of keys goes from query head to query head, and ends behind the last of its group.
     if (p.num_heads_q == 0) return core::Lack{"q", "heads", p.num_heads_q, "1 and more"};
+    if (auto lack = softcap_lack(p)) return lack;
     return head_dim_lack(p, {}, kSm80BackwardLargestHeadDim, true);
   }
 
