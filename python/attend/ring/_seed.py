@@ -1,22 +1,29 @@
-"""One seed for all ranks, where a front door of another package takes none."""
+"""Seeds of dropout where the caller names none: every rank draws one, and rank 0's is that of all."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from attend._drop_in import dropout_seed
+from attend._frameworks import is_torch
 
 
-def shared_seed(dropout_p: float, group: str) -> Any:
-    """What rank 0 draws from torch's default generator, on every rank; 0 where nothing is dropped. Collective.
+def draw_seed(q: Any, dropout_p: float) -> Any:
+    """Of torch's default generator on the CPU for torch tensors, else of a generator of this module.
 
-    Every rank draws, so that generators that were alike remain so.
+    Every rank draws, so that generators that were alike remain so. What all use travels with the ranks' agreement on
+    the call (`attend::RingParams::seed_of_rank_0`).
     """
-    seed = dropout_seed(dropout_p)
-    if dropout_p == 0.0:
-        return seed
-    import torch
+    return dropout_seed(dropout_p) if is_torch(q) else _draw_seed()
 
-    from attend.ring import _operators  # noqa: F401 (defines the operator)
 
-    return torch.ops.attend.ring_seed(torch.as_tensor(seed), group)
+def _draw_seed() -> int:
+    return int(_generator().integers(2**63))
+
+
+@functools.cache
+def _generator() -> Any:
+    import numpy as np
+
+    return np.random.default_rng()
