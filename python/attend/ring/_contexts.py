@@ -109,13 +109,14 @@ def of_group(name: str, index: int) -> _core.RingContext:
     return rank.contexts[index] if rank is not None and rank.at == index else _go_to(group, index)
 
 
-def door_of_group(group: Any) -> _core.RingContext:
+def door_of_group(group: Any, connects: bool = True) -> Optional[_core.RingContext]:
     """The rank of the ring in which the others of the group begin their calls."""
     resolved = process_group(group_name(group))
     rank = _of_groups.get(resolved)
     if rank is not None and rank.at is not None:
         return rank.contexts[rank.at]
-    begins()
+    if not connects:
+        return None
     import torch
 
     return _go_to(resolved, _home(resolved, torch.cuda.current_device() if torch.cuda.is_available() else -1))
@@ -172,7 +173,9 @@ def of_comm(comm: Any, index: int) -> _core.RingContext:
     return rank.go_to(index, make)
 
 
-def door_of_comm(comm: Any) -> _core.RingContext:
+def door_of_comm(comm: Any, connects: bool = True) -> Optional[_core.RingContext]:
+    if not connects and not (hasattr(comm, "Get_attr") and comm.Get_attr(_attribute())):
+        return None
     rank = _rank_of_comm(comm)
     return rank.contexts[rank.at if rank.at is not None else -1]
 

@@ -157,7 +157,7 @@ class MpiMessages:
         self._mpi, self._timeout_s = MPI, timeout_s
         self.rank: int = comm.rank
         self._open: dict[int, Any] = {}  # what is under way, with its memory
-        self._is_told = False  # that another rank has failed
+        self._failure: Optional[str] = None  # of another rank
         self._comm: Any = None
         made, request = comm.Idup()
         self._finish([request], None, "the others")
@@ -206,19 +206,19 @@ class MpiMessages:
     def _listen(self) -> None:
         """Raises what another rank that has failed had to say."""
         status = self._mpi.Status()
-        if self._comm is None or not self._comm.Iprobe(self._mpi.ANY_SOURCE, self._NOTICE, status):
-            return
-        text = bytearray(status.Get_count(self._mpi.BYTE))
-        self._comm.Recv([text, self._mpi.BYTE], status.Get_source(), self._NOTICE)
-        self._is_told = True
-        raise RunError(f"ring: {text.decode()}")
+        if self._comm is not None and self._comm.Iprobe(self._mpi.ANY_SOURCE, self._NOTICE, status):
+            text = bytearray(status.Get_count(self._mpi.BYTE))
+            self._comm.Recv([text, self._mpi.BYTE], status.Get_source(), self._NOTICE)
+            self._failure = self._failure or text.decode()
+        if self._failure is not None:
+            raise RunError(f"ring: {self._failure}")
 
     def fail(self, why: str) -> None:
-        if why != _core.RING_INTERRUPTED and not self._is_told:
+        if why != _core.RING_INTERRUPTED and self._failure is None:
             self._end_all(why)
         _abandoned.append(self._open)
         self._open = {}
-        if self._is_told:
+        if self._failure is not None:
             return
         text = f"rank {self.rank} failed: {why}".encode()
         others = (rank for rank in range(self._comm.size) if rank != self.rank)

@@ -22,7 +22,7 @@ from attend import _core
 from attend._errors import UnsupportedError
 from attend._settings import Extras, Settings
 from attend.ring._contexts import door_of_group, of_group, process_group
-from attend.ring._telling import begins, calls_begun, told_of
+from attend.ring._telling import begins, calls_begun, tell
 from attend.torch import _flops
 from attend.torch._autograd import autocast_to, refuse_gradient_of_slopes
 from attend.torch._meta import check_devices
@@ -64,7 +64,7 @@ def _run(function: Callable[..., None], compute: Callable[..., Any], q: Any, res
 
         return compute(extras, _with_lengths(extras, settings), call)
     except BaseException as error:
-        told_of(error, door_of_group, group, begun)
+        tell(error, door_of_group, group, begun)
         raise
 
 

@@ -9,7 +9,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Optional, TypeVar
 
 from attend import _core
 from attend._errors import ArgumentError, Error, UnsupportedError
@@ -29,12 +29,18 @@ def begins() -> None:
     _here.begun += 1
 
 
-def told(door: Callable[[Any], _core.RingContext], argument: str, traceable: bool = False) -> Callable[..., Any]:
+# This rank of the ring that the others wait in, from a group or communicator. None where there is none yet and the
+# second argument, whether to connect it, is False.
+Door = Callable[[Any, bool], Optional[_core.RingContext]]
+
+
+def told(door: Door, argument: str, traceable: bool = False) -> Callable[..., Any]:
     """A decorator: what the function raises before the library has the call, all ranks raise.
 
+    An interrupt is told whenever it comes: the others would wait for the rank's next call.
+
     Arguments:
-        door: gives this rank of the ring that the others wait in, from the value of `argument`. Where that fails there
-            is nobody to tell.
+        door: asked for `argument`. Where that fails there is nobody to tell.
         argument: of the function: the group or communicator.
         traceable: torch.compile may follow the function, which then tells nobody.
     """
@@ -49,12 +55,11 @@ def told(door: Callable[[Any], _core.RingContext], argument: str, traceable: boo
 
                 if torch.compiler.is_compiling():
                     return function(*args, **named)
-            begun = _here.begun
+            begun = calls_begun()
             try:
                 return function(*args, **named)
             except BaseException as error:
-                if _here.begun == begun:
-                    _tell(error, door, named.get(argument, args[position] if len(args) > position else None))
+                tell(error, door, named.get(argument, args[position] if len(args) > position else None), begun)
                 raise
 
         return call  # type: ignore[return-value]
@@ -62,35 +67,38 @@ def told(door: Callable[[Any], _core.RingContext], argument: str, traceable: boo
     return decorate
 
 
-def told_of(error: BaseException, door: Callable[[Any], _core.RingContext], ranks: Any, begun: int) -> None:
-    """For a function that is its own decorator: `begun` is what calls_begun() gave before."""
-    if _here.begun == begun:
-        _tell(error, door, ranks)
-
-
 def calls_begun() -> int:
     return _here.begun
 
 
-def _tell(error: BaseException, door: Callable[[Any], _core.RingContext], ranks: Any) -> None:
-    try:
-        context = door(ranks)
-    except Exception:  # noqa: BLE001 (what is wrong is the group, or its ring is gone: the caller raises the first error)
+def tell(error: BaseException, door: Door, ranks: Any, begun: int) -> None:
+    """What the decorator does with an exception. `begun`: calls_begun() before.
+
+    Raises:
+        attend.Error, which all ranks raise, where `error` is one too, or no more than a RuntimeError or ValueError.
+    """
+    is_interrupt = not isinstance(error, Exception)
+    if _here.begun != begun and not is_interrupt:
         return
-    begins()
-    if not isinstance(error, Exception):  # KeyboardInterrupt
+    try:
+        context = door(ranks, not is_interrupt)
+    except Exception:  # noqa: BLE001 (the group is what is wrong, or its ring is gone: the first error says more)
+        return
+    if context is None:
+        return
+    if is_interrupt:
         _core.ring_fail(context, _core.RING_INTERRUPTED)
         return
+    begins()
     is_own = isinstance(error, Error)
-    text = str(error) if is_own else f"{type(error).__name__}: {error}"
     try:
-        _core.ring_refuse(context, _kind_of(error), text)
+        _core.ring_refuse(context, _kind_of(error), str(error) if is_own else f"{type(error).__name__}: {error}")
     except Error as agreed:
-        if is_own:
+        if is_own or type(error) in (RuntimeError, ValueError):
             raise agreed from error
 
 
-def _kind_of(error: Exception) -> str:
+def _kind_of(error: BaseException) -> str:
     if isinstance(error, UnsupportedError):
         return UnsupportedError.__name__
     if isinstance(error, (ArgumentError, TypeError, ValueError)):
