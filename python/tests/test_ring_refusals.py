@@ -167,9 +167,7 @@ def run_refused_drop_in(rank, size, device, name):
         else:
             options = {"heads_k_stride": 1 + rank}
         q_k, longest, where = told[:2], told[2:4], told[4]
-        text = text_of(
-            lambda: function(rows, rows, rows, *q_k, *longest, local_k_slice=where, causal=True, **options)
-        )
+        text = text_of(lambda: function(rows, rows, rows, *q_k, *longest, local_k_slice=where, causal=True, **options))
     good = ring_flash_attn.ring_flash_attn_func(x, x, x)
     return text, bool(good.isfinite().all())
 
@@ -207,7 +205,9 @@ def run_refused_context(rank, size, device, name):
     return text, bool(ring.ring_attention(x, x, x).isfinite().all()), len(buffer)
 
 
-@pytest.mark.parametrize(("name", "start"), [("mask", "UnsupportedError: attn_mask: "), ("buffer", "ArgumentError: buffers[0]: ")])
+@pytest.mark.parametrize(
+    ("name", "start"), [("mask", "UnsupportedError: attn_mask: "), ("buffer", "ArgumentError: buffers[0]: ")]
+)
 def test_a_refusal_within_context_parallel_is_raised_by_all(ranks, name, start):
     outcomes = ranks(2).run(run_refused_context, name)
     assert outcomes[0] == outcomes[1] and outcomes[0][1:] == (True, 8)

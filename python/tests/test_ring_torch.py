@@ -67,7 +67,9 @@ def run_opcheck(rank, size, device):
     from torch.library import opcheck
 
     inputs = [normal(device, 1, 2, 6, 8, seed=n).requires_grad_() for n in range(3)]
-    opcheck(torch.ops.attend.ring_forward, (*inputs, *Extras(), *Settings(causal=True), "", "zigzag", "exchange", False))
+    opcheck(
+        torch.ops.attend.ring_forward, (*inputs, *Extras(), *Settings(causal=True), "", "zigzag", "exchange", False)
+    )
     return True
 
 

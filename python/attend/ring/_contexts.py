@@ -15,6 +15,7 @@ from attend.ring._telling import begins
 
 TIMEOUT_S = 300.0
 
+
 class _Rank:
     """This process in a group: its rings by the index of the GPU, -1 for CPUs, and which of them it is at.
 

@@ -3,9 +3,9 @@
     attend::ring_forward(q, k, v, extras, settings, spread) -> (o, lse)
     attend::ring_backward(q, k, v, o, lse, dout, dlse?, extras, settings, spread) -> (dq, dk, dv)
 
-Tensors have the rank's rows; `spread` is group, sharding, algorithm and seed_of_rank_0. `group` is the name of a process
-group, "" the default one. Every rank of it has to call, in the same order: in a compiled program as in an eager one,
-since ranks that run the same program compile it alike. With seed_of_rank_0 a rank's seed need not be the others':
+Tensors have the rank's rows; `spread` is group, sharding, algorithm and seed_of_rank_0. `group` is the name of a
+process group, "" the default one. Every rank of it has to call, in the same order: in a compiled program as in an eager
+one, since ranks that run the same program compile it alike. With seed_of_rank_0 a rank's seed need not be the others':
 forward and backward both use that of rank 0.
 """
 
