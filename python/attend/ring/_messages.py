@@ -44,7 +44,7 @@ class GroupMessages:
         self._ranks = dist.get_process_group_ranks(group)  # global ones, by rank of the ring
         self.rank = dist.get_rank(group)
         self._timeout_s = timeout_s
-        self._is_told = False  # that another rank has failed
+        self._failure: Optional[str] = None  # of another rank, or that a message has found
         self._gathering: Any = None  # what an interrupt has left under way
         time = timedelta(seconds=timeout_s)
         self.group: Any = self._checked(
@@ -57,12 +57,12 @@ class GroupMessages:
     def send(self, to: int, channel: int, memory: memoryview) -> _Wait:
         message = self._torch.frombuffer(bytearray(memory), dtype=self._torch.uint8)
         # Not by a name: the traceback of an interrupt would hold it, and with it the connections.
-        work = [self._checked(self._dist.isend, message, self._ranks[to], group=self.group, tag=channel)]
+        work = [self._checked(self._dist.isend, message, self._ranks[to], group=self._open_group(), tag=channel)]
         return lambda: self._checked(lambda: work.pop().wait())
 
     def receive(self, origin: int, channel: int, memory: memoryview) -> _Wait:
         message = self._torch.empty(len(memory), dtype=self._torch.uint8)
-        work = [self._checked(self._dist.irecv, message, self._ranks[origin], group=self.group, tag=channel)]
+        work = [self._checked(self._dist.irecv, message, self._ranks[origin], group=self._open_group(), tag=channel)]
 
         def wait() -> None:
             self._checked(lambda: work.pop().wait())
@@ -73,20 +73,20 @@ class GroupMessages:
     def all_gather(self, mine: memoryview, everybodys: memoryview) -> None:
         message = self._torch.frombuffer(bytearray(mine), dtype=self._torch.uint8)
         parts = [self._torch.empty_like(message) for _ in self._ranks]
-        work = self._checked(self._dist.all_gather, parts, message, group=self.group, async_op=True)
+        work = [self._checked(self._dist.all_gather, parts, message, group=self._open_group(), async_op=True)]
         try:
             start = time.monotonic()
-            while not work.is_completed():  # wait() would hear no signal until the last rank is there
+            while not work[0].is_completed():  # wait() would hear no signal until the last rank is there
                 _pause(time.monotonic() - start)
         except BaseException:
-            self._gathering = work
+            self._gathering = work.pop()
             raise
-        self._checked(work.wait)
+        self._checked(lambda: work.pop().wait())
         self._torch.cat(parts, out=self._torch.frombuffer(everybodys, dtype=self._torch.uint8))
 
     def fail(self, why: str) -> None:
         """The connections close, which ends the others' waits. What they ended by lies in the store of the job."""
-        if not self._is_told:
+        if self._failure is None:
             with contextlib.suppress(Exception):
                 self._store.compare_set(self._key, "", f"rank {self.rank} failed: {why}")
         if self._gathering is None:
@@ -113,28 +113,33 @@ class GroupMessages:
         threading.Thread(target=wait, daemon=True).start()
 
     def close(self) -> None:
-        if self._gathering is not None:
+        if self._gathering is not None or self.group is None:  # to torch None is the default group
             return
         group, self.group = self.group, None  # gloo closes them with the last reference, and not by any call
         # One that was destroyed with the default group is as good as closed.
         with contextlib.suppress(Exception):
             self._dist.destroy_process_group(group)
 
+    def _open_group(self) -> Any:
+        if self.group is None:  # to torch that is the default group, whose messages these are not
+            raise RunError(f"ring: {self._failure or 'ended by an earlier call that failed'}")
+        return self.group
+
     def _checked(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         try:
             return function(*arguments, **named)
         except Exception as error:
-            failure = self._failure()
-            self._is_told = True
-            if failure is not None:
-                raise RunError(f"ring: {failure}") from error
-            text = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise RunError(
-                f"ring: rank {self.rank}: another rank has failed, or not called within {self._timeout_s:g} s: {text}"
-            ) from error
+            self._failure = self._failure_of_another()
+            if self._failure is None:
+                text = str(error).splitlines()[0] if str(error) else type(error).__name__
+                self._failure = (
+                    f"rank {self.rank}: another rank has failed, or not called within {self._timeout_s:g} s: {text}"
+                )
+            self.close()  # or a third rank would wait for this one: not all are connected with the one that failed
+            raise RunError(f"ring: {self._failure}") from error
 
-    def _failure(self) -> Optional[str]:
-        """Of another rank, if that could still say it."""
+    def _failure_of_another(self) -> Optional[str]:
+        """If it could still say it."""
         with contextlib.suppress(Exception):
             if self._store.check([self._key]):
                 return str(self._store.get(self._key).decode())

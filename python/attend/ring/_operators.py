@@ -162,6 +162,17 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
 
 
 def _gradients(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
+    if torch.compiler.is_compiling():
+        return _call_backward(ctx, dout, dlse)
+    begun = calls_begun()
+    try:
+        return _call_backward(ctx, dout, dlse)
+    except BaseException as error:
+        tell(error, door_of_group, ctx.others[-_NUM_RING], begun)
+        raise
+
+
+def _call_backward(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
     q, k, v, *extras, o, lse = ctx.saved_tensors
     dout = torch.zeros_like(o) if dout is None else dout
     results = torch.ops.attend.ring_backward(q, k, v, o, lse, dout, dlse, *extras, *ctx.others)
