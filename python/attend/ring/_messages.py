@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import sys
 import threading
 import time
@@ -22,11 +23,15 @@ _Wait = Callable[[], None]
 
 _SPIN_S = 1e-3  # so long a wait asks again at once
 _LONGEST_PAUSE_S = 1e-3
+_yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # ranks may be more than cores
 
 
 def _pause(waited: float) -> None:
     """Between two looks at a message. Python's handlers of signals run here; what comes is late by a tenth at most."""
-    time.sleep(0 if waited < _SPIN_S else min(_LONGEST_PAUSE_S, waited / 10))
+    if waited < _SPIN_S:
+        _yield()
+    else:
+        time.sleep(min(_LONGEST_PAUSE_S, waited / 10))
 
 
 class GroupMessages:
@@ -155,11 +160,13 @@ class MpiMessages:
 
     _MAX_PIECE = 1 << 30  # bytes: MPI counts in int
     _NOTICE = 8  # a tag: the channels of messages are 0 to 7
+    _TRIES = 50  # before a wait yields its processor, which takes longer than most small messages
 
     def __init__(self, comm: Any, timeout_s: float) -> None:
         from mpi4py import MPI
+        from numpy import empty
 
-        self._mpi, self._timeout_s = MPI, timeout_s
+        self._mpi, self._empty, self._timeout_s = MPI, empty, timeout_s
         self.rank: int = comm.rank
         self._open: dict[int, Any] = {}  # what is under way, with its memory
         self._failure: Optional[str] = None  # of another rank
@@ -173,7 +180,7 @@ class MpiMessages:
         return self._begin(self._comm.Isend, to, channel, memoryview(bytearray(memory)))
 
     def receive(self, origin: int, channel: int, memory: memoryview) -> _Wait:
-        message = memoryview(bytearray(len(memory)))
+        message = memoryview(self._empty(len(memory), "u1"))  # not a bytearray, which would be filled with zeros
         finish = self._begin(self._comm.Irecv, origin, channel, message)
 
         def wait() -> None:
@@ -199,13 +206,16 @@ class MpiMessages:
         everybodys[:] = messages[1]
 
     def _finish(self, requests: list[Any], memory: Any, whom: str) -> None:
-        start = time.monotonic()
-        while not self._mpi.Request.Testall(requests):  # Waitall would hear no signal, nor a notice
-            self._listen()
-            waited = time.monotonic() - start
-            if waited > self._timeout_s:
-                self._end_all(f"it has waited {self._timeout_s:g} s for {whom}")
-            _pause(waited)
+        are_done = self._mpi.Request.Testall  # Waitall would hear no signal, nor a notice
+        if not any(are_done(requests) for _ in range(self._TRIES)):
+            start = time.monotonic()
+            while not are_done(requests):
+                waited = time.monotonic() - start
+                if waited > _SPIN_S:
+                    self._listen()
+                if waited > self._timeout_s:
+                    self._end_all(f"it has waited {self._timeout_s:g} s for {whom}")
+                _yield()  # and no pause: MPI moves long messages only as far as it is asked
         self._open.pop(id(requests), None)
 
     def _listen(self) -> None:
