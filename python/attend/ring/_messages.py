@@ -180,7 +180,7 @@ class MpiMessages:
         return self._begin(self._comm.Isend, to, channel, memoryview(bytearray(memory)))
 
     def receive(self, origin: int, channel: int, memory: memoryview) -> _Wait:
-        message = memoryview(self._empty(len(memory), "u1"))  # not a bytearray, which would be filled with zeros
+        message: Any = self._empty(len(memory), "u1")  # not a bytearray, which would be filled with zeros
         finish = self._begin(self._comm.Irecv, origin, channel, message)
 
         def wait() -> None:
