@@ -65,6 +65,10 @@ struct RingParams {
 
   Sharding sharding;        ///< of queries and keys
   RingAlgorithm algorithm;  ///< of this call: that of a forward need not be its backward's
+
+  /// Params::seed is rank 0's, whatever it is on the others: where each rank has drawn its own, say. It travels with
+  /// what ranks tell each other of a call anyway. Not with Params::philox_state.
+  bool seed_of_rank_0 = false;
 };
 
 /// One rank of a ring. A handle: copies stand for the same rank. One thread at a time may use a rank.

@@ -1,4 +1,4 @@
-from typing import Any, Callable, Optional, Sequence, TypedDict
+from typing import Any, Callable, NoReturn, Optional, Sequence, TypedDict
 
 from attend._settings import Extras, Gradients, Settings
 
@@ -157,10 +157,18 @@ def make_callback_ring(
     all_gather: Callable[[memoryview, memoryview], object],
     fail: Callable[[str], object],
 ) -> RingContext: ...
-# spread: the names of the sharding and of the algorithm.
+
+RING_INTERRUPTED: str  # why a rank fails whose call a signal has ended
+
+# Rendezvous that take the place of a call, and count as one.
+def ring_refuse(context: RingContext, kind: str, text: str) -> NoReturn: ...
+def ring_agree(context: RingContext, name: str, value: str) -> None: ...
+def ring_fail(context: RingContext, why: str) -> None: ...
+
+# spread: the names of the sharding and of the algorithm, and whether the seed is that of rank 0.
 def ring_forward(
     context: RingContext,
-    spread: tuple[str, str],
+    spread: tuple[str, str, bool],
     q: Any,
     k: Any,
     v: Any,
@@ -172,7 +180,7 @@ def ring_forward(
 ) -> None: ...
 def ring_backward(
     context: RingContext,
-    spread: tuple[str, str],
+    spread: tuple[str, str, bool],
     q: Any,
     k: Any,
     v: Any,
@@ -194,7 +202,7 @@ def explain_ring(
     window_left: int,
     window_right: int,
     dropout_p: float,
-    spread: tuple[str, str],
+    spread: tuple[str, str, bool],
 ) -> list[dict[str, Any]]: ...
 def shard_positions(sharding: str, seqlen: int, rank: int, num_ranks: int, cu_seqlens: Sequence[int]) -> bytes: ...
 def cpu_threads() -> int: ...

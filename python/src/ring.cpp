@@ -3,8 +3,8 @@
 
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -14,13 +14,16 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "arguments.hpp"
 #include "attend/ring.hpp"
 #include "attend/ring_nccl.hpp"
+#include "cpu/parallel.hpp"
 #include "ring/agreement.hpp"
+#include "ring/transport.hpp"
 
 namespace attend::python {
 namespace {
@@ -34,14 +37,17 @@ Sharding sharding_of(const std::string& name) {
   throw Error(ErrorCode::kInvalidArgument, "sharding: '" + name + "', allowed 'contiguous', 'zigzag', 'striped'");
 }
 
-/// How a call is spread over the ranks: the sharding and the algorithm by their names.
-using Spread = std::pair<std::string, std::string>;
+/// How a call is spread over the ranks: the sharding and the algorithm by their names, and RingParams::seed_of_rank_0.
+using Spread = std::tuple<std::string, std::string, bool>;
 
 RingParams ring_params_of(const Spread& spread) {
-  const auto& [sharding, algorithm] = spread;
+  const auto& [sharding, algorithm, seed_of_rank_0] = spread;
   for (const RingAlgorithm known : {RingAlgorithm::kAutomatic, RingAlgorithm::kExchange, RingAlgorithm::kAllGather,
                                     RingAlgorithm::kAllToAll, RingAlgorithm::kTwoLevel}) {
-    if (algorithm == algorithm_name(known)) return {sharding_of(sharding), known};
+    if (algorithm != algorithm_name(known)) continue;
+    RingParams params = {sharding_of(sharding), known};
+    params.seed_of_rank_0 = seed_of_rank_0;
+    return params;
   }
   throw Error(
       ErrorCode::kInvalidArgument,
@@ -54,17 +60,22 @@ class Function {
   explicit Function(nb::object function)
       : function_(new nb::object(std::move(function)), [](nb::object* held) {
           const nb::gil_scoped_acquire acquire;
+          const nb::error_scope kept;  // that of an interrupt, which ends the call by which this goes
           delete held;
         }) {}
 
-  /// @throws Error (kInternal) with the text of an exception of Python's, but for those that are to end the program
+  /// @throws Error (kInternal) with the text of an exception of Python's. Those that are to end the program, as
+  /// KeyboardInterrupt is, end the call as other interrupts do: cpu::Interrupted, and Python's exception is set.
   template <class... Arguments>
   Function call(Arguments... arguments) const {
     const nb::gil_scoped_acquire acquire;
     try {
       return Function((*function_)(std::move(arguments)...));
     } catch (nb::python_error& error) {
-      if (!error.matches(PyExc_Exception)) throw;
+      if (!error.matches(PyExc_Exception)) {
+        error.restore();
+        throw cpu::Interrupted();
+      }
       std::string text = nb::cast<std::string>(nb::str(error.value()));
       std::ranges::replace(text, '\n', ' ');
       throw Error(ErrorCode::kInternal, text);
@@ -109,7 +120,11 @@ RingContext callback_ring(int rank, int size, nb::object send, nb::object receiv
     const nb::gil_scoped_acquire acquire;
     (void)f.call(read_only(mine), writable(all));
   };
-  callbacks.fail = [f = Function(std::move(fail))](const std::string& why) { (void)f.call(why); };
+  callbacks.fail = [f = Function(std::move(fail))](const std::string& why) {
+    const nb::gil_scoped_acquire acquire;
+    const nb::error_scope kept;  // no function of Python's may run with an exception set: it would be lost
+    (void)f.call(why);
+  };
   return make_callback_ring(rank, size, std::move(callbacks));
 }
 
@@ -138,8 +153,32 @@ auto told(const RingContext& context, Make make) {
   } catch (const Error& error) {
     const nb::gil_scoped_release release;
     ring::refuse(context.transport(), error);
-    throw;
+  } catch (const nb::python_error& error) {
+    const std::string text = error.what();
+    const nb::gil_scoped_release release;
+    ring::refuse(context.transport(), Error(ErrorCode::kInvalidArgument, text.substr(0, text.find('\n'))));
   }
+}
+
+/// A call that this rank's front end refuses with an exception of `kind`, as attend/_errors.py calls it.
+void refuse(const RingContext& context, const std::string& kind, const std::string& text) {
+  const ErrorCode code = kind == "ArgumentError"      ? ErrorCode::kInvalidArgument
+                         : kind == "UnsupportedError" ? ErrorCode::kUnsupported
+                                                      : ErrorCode::kInternal;
+  const nb::gil_scoped_release release;
+  ring::refuse(context.transport(), Error(code, text));
+}
+
+/// A rendezvous in which all ranks have to say the same: `value` of what is called `name`.
+void agree(const RingContext& context, const std::string& name, const std::string& value) {
+  const nb::gil_scoped_release release;
+  (void)ring::agree_on_next_call(context.transport(), [&] { return ring::Fields{{name, value}}; });
+}
+
+/// The calls of the others end, and so does every later one.
+void fail(const RingContext& context, const std::string& why) {
+  const nb::gil_scoped_release release;
+  context.transport().fail(why);
 }
 
 void forward(const RingContext& context, const Spread& spread, nb::handle q, nb::handle k, nb::handle v, nb::handle o,
@@ -233,6 +272,10 @@ void add_ring(nb::module_& m) {
   m.def("make_nccl_id", &nccl_id);
   m.def("make_nccl_ring", &nccl_ring, "id"_a, "rank"_a, "size"_a, "device"_a, "timeout_s"_a, "copy_engines"_a);
   m.def("make_callback_ring", &callback_ring, "rank"_a, "size"_a, "send"_a, "receive"_a, "all_gather"_a, "fail"_a);
+  m.attr("RING_INTERRUPTED") = ring::kInterrupted;
+  m.def("ring_refuse", &refuse, "context"_a, "kind"_a, "text"_a);
+  m.def("ring_agree", &agree, "context"_a, "name"_a, "value"_a);
+  m.def("ring_fail", &fail, "context"_a, "why"_a);
   m.def("ring_forward", &forward, "context"_a, "spread"_a, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "extras"_a,
         "settings"_a, "stream"_a);
   m.def("ring_backward", &backward, "context"_a, "spread"_a, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a, "gradients"_a,

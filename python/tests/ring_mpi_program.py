@@ -5,6 +5,7 @@ import sys
 import attend
 import numpy as np
 from attend import ring
+from attend.ring import _seed
 from mpi4py import MPI
 
 ALGORITHMS = {"zigzag": "automatic", "contiguous": "all_gather", "striped": "exchange"}
@@ -34,6 +35,8 @@ def main() -> None:
             assert isinstance(part, np.ndarray) and error <= 1e-5, f"{sharding} {name}: error {error:.2e}"
     check_packed(comm, rng)
     check_refusal(comm, mine)
+    check_front_end(comm, mine)
+    check_drawn_seeds(comm)
     half = comm.Split(comm.rank % 2)  # a communicator that goes before the program ends
     x = np.ones((1, 1, 4, 8), np.float32)
     assert np.array_equal(ring.attention(x, x, x, comm=half), x)
@@ -60,6 +63,60 @@ def check_refusal(comm: MPI.Comm, mine: list[np.ndarray]) -> None:
             texts.append(str(error))
     assert len(texts) == 3 and comm.allgather(texts) == [texts] * comm.size, texts
     assert texts[0] == "causal: true on rank 1, allowed false as on rank 0"
+
+
+def check_front_end(comm: MPI.Comm, mine: list[np.ndarray]) -> None:
+    """What Python refuses on one rank before the library is called: the same line on all."""
+    q, k, v = mine
+    last = comm.size - 1
+    wrong = (
+        dict(window=(1, 0, 0)),
+        dict(seed=1.5, dropout_p=0.1),
+        dict(layout="sbhd"),
+        dict(q=None),
+        dict(q=q[0]),
+        dict(k="keys"),
+        dict(offset=2),
+        dict(windw=1),
+    )
+    starts = (
+        "window: 3 values, allowed (left, right)",
+        "seed: float, allowed a whole number",
+        "layout: 'sbhd', allowed ",
+        "q: NoneType, allowed ",
+        "q: 3 dimensions, allowed 4",
+        "k: str",
+        "offset: given without seed",
+        "",
+    )
+    for changed, start in zip(wrong, starts):
+        arguments = dict(q=q, k=k, v=v, comm=comm, sharding="striped") | (changed if comm.rank == last else {})
+        try:
+            ring.attention(**arguments)
+        except (attend.Error, TypeError) as error:
+            text = str(error)
+        else:
+            text = "nothing was raised"
+        texts = comm.allgather(text)
+        assert all("windw" in text for text in texts) or texts == [texts[0]] * comm.size, texts
+        assert texts[0].startswith(start) and texts[0].endswith(f" (rank {last})"), texts
+    try:
+        ring.backward(q, q, k, v, q, q, comm=comm, dropout_p=0.2)
+    except attend.ArgumentError as error:
+        assert str(error).startswith("seed: None with dropout_p > 0, allowed the number"), error
+
+
+def check_drawn_seeds(comm: MPI.Comm) -> None:
+    """Without a seed all ranks drop by rank 0's, and another at each call."""
+    ones = np.ones((1, 2, 24, 8), np.float32)
+    q = ring.shard(ones, 2, rank=comm.rank, size=comm.size)
+    eye = np.broadcast_to(np.eye(24, dtype=np.float32), (1, 2, 24, 24))  # o has what is left of each row's weights
+    v = ring.shard(eye, 2, rank=comm.rank, size=comm.size)
+    found = [ring.unshard(ring.attention(q, q, v, comm=comm, dropout_p=0.5), 2, comm=comm) > 0 for _ in range(2)]
+    assert not np.array_equal(*found)
+    _seed._draw_seed = lambda: 1000 + comm.rank
+    kept = ring.unshard(ring.attention(q, q, v, comm=comm, dropout_p=0.5), 2, comm=comm) > 0
+    assert np.array_equal(kept, attend.attention(ones, ones, eye, dropout_p=0.5, seed=1000) > 0)
 
 
 main()

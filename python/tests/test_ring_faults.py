@@ -154,7 +154,7 @@ def test_a_rank_that_fails_ends_the_others(ranks, ring_device):
     assert time.monotonic() - start < 60
     print(outcomes)
     assert outcomes[1][0] == "the cable is out"
-    assert outcomes[0][0].startswith("ring: rank 0: another rank has failed")
+    assert outcomes[0][0] == "ring: rank 1 failed: the cable is out"
     assert all(texts[1].startswith("ring: ended by an earlier call that failed: ") for texts in outcomes)
 
 

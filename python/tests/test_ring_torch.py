@@ -67,7 +67,9 @@ def run_opcheck(rank, size, device):
     from torch.library import opcheck
 
     inputs = [normal(device, 1, 2, 6, 8, seed=n).requires_grad_() for n in range(3)]
-    opcheck(torch.ops.attend.ring_forward, (*inputs, *Extras(), *Settings(causal=True), "", "zigzag", "exchange"))
+    opcheck(
+        torch.ops.attend.ring_forward, (*inputs, *Extras(), *Settings(causal=True), "", "zigzag", "exchange", False)
+    )
     return True
 
 
@@ -226,9 +228,10 @@ def run_with_a_pretended_gpu(rank, size, device):
     from attend import _core
     from attend.ring import _contexts
 
-    found, sound = [], (_core.make_nccl_id, _core.make_nccl_ring)
+    found, sound = [], (_core.make_nccl_id, _core.make_nccl_ring, _core.ring_agree)
     _core.make_nccl_id = lambda: bytes([rank]) * 128
     _core.make_nccl_ring = lambda *arguments: found.append(arguments)
+    _core.ring_agree = lambda context, name, value: found.append(value)
     try:
         # Not the group's first ranks: the id has to come from the group's own rank 0.
         group = dist.new_group([1, 2, 3])
@@ -236,7 +239,7 @@ def run_with_a_pretended_gpu(rank, size, device):
             _contexts.of_group(group.group_name, 5)
             ring.connect(group, "cuda:1", timeout=7)
     finally:
-        _core.make_nccl_id, _core.make_nccl_ring = sound
+        _core.make_nccl_id, _core.make_nccl_ring, _core.ring_agree = sound
     return found
 
 
@@ -247,4 +250,6 @@ def test_ranks_on_gpus_have_the_id_of_the_groups_first(ranks, ring_device):
     made = bytes([1]) * 128
     assert outcomes[0] == []
     for rank in (1, 2, 3):
-        assert outcomes[rank] == [(made, rank - 1, 3, 5, 300.0, True), (made, rank - 1, 3, 1, 7, True)]
+        moves = ["one with tensors on cuda, for the first time"] * 2  # said in the ring that the ranks are at
+        rings = [(made, rank - 1, 3, 5, 300.0, True), (made, rank - 1, 3, 1, 7, True)]
+        assert outcomes[rank] == [moves[0], rings[0], moves[1], rings[1]]

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "attend/error.hpp"
@@ -12,27 +13,30 @@ namespace attend::ring {
 
 /// One thing that a rank says about its call.
 struct Field {
-  std::string name;   ///< of the argument
+  std::string name;   ///< of the argument; one that starts with kOwn may have another value on each rank
   std::string value;  ///< printed on one line
 };
 
+inline constexpr char kOwn = '#';
+
 using Fields = std::vector<Field>;
 
-/// Every rank's fields, by rank. A rendezvous: no rank returns before all have called.
-[[nodiscard]] std::vector<Fields> exchange_fields(Transport& transport, const Fields& mine);
+/// Runs `check`, which throws where this rank refuses its arguments, and says what all have to say alike. A rendezvous:
+/// no rank returns before all have called.
+/// @returns every rank's fields, by rank
+/// @throws Error, the same on every rank: the first refusing rank's, else (kInvalidArgument) the first difference
+/// between a rank's fields and rank 0's.
+std::vector<Fields> agree(Transport& transport, const std::function<Fields()>& check);
 
-/// @throws Error (kInvalidArgument), the same on every rank, where a rank's fields differ from rank 0's.
-void require_same(const std::vector<Fields>& by_rank);
+/// The same for the first exchange of a call, which carries the call's number too. Ranks whose numbers differ are not
+/// in the same call, and all of them say so, whatever else they have said.
+std::vector<Fields> agree_on_next_call(Transport& transport, const std::function<Fields()>& check);
 
-/// For a rank that cannot say its fields, given what is no argument of a call: a rendezvous in their place.
-/// @throws Error as throw_refusal.
-void refuse(Transport& transport, const Error& error);
+/// For a rank that refuses a call before it can say what it is: a rendezvous in the place of agree_on_next_call().
+/// @throws Error as that does.
+[[noreturn]] void refuse(Transport& transport, const Error& error);
 
-/// @throws Error, the same on every rank: what the first rank said to refuse(), if one did.
-void throw_refusal(const std::vector<Fields>& by_rank);
-
-/// Runs `check`, which throws Error where this rank refuses its arguments, and says what all have to say alike.
-/// @throws Error, the same on every rank: the first refusing rank's, else as require_same.
-void agree(Transport& transport, const std::function<Fields()>& check);
+/// What a rank has said under a name that all have used.
+[[nodiscard]] const std::string& value_of(const Fields& fields, std::string_view name);
 
 }  // namespace attend::ring

@@ -26,7 +26,7 @@ void add_tensor(Fields& fields, const char* name, const Tensor& t) {
                                       t.shape[1], t.shape[3], t.device.type == DeviceType::kCPU ? "cpu" : "cuda")});
 }
 
-void add_params(Fields& fields, const Params& params) {
+void add_params(Fields& fields, const Params& params, bool shares_seed) {
   const auto add = [&](const char* name, const auto& value) { fields.push_back({name, fmt::format("{}", value)}); };
   add("scale", params.scale ? fmt::format("{}", *params.scale) : "1/sqrt(head_dim)");
   add("causal", params.causal);
@@ -37,7 +37,7 @@ void add_params(Fields& fields, const Params& params) {
   add("bias", params.bias ? "given" : "none");
   add("mask", params.mask ? "given" : "none");
   add("dropout_p", params.dropout_p);
-  add("seed", params.seed);
+  if (!shares_seed) add("seed", params.seed);
   add("offset", params.offset);
   add("philox_state", params.philox_state != nullptr ? "given" : "none");
   add("varlen.num_sequences", params.varlen ? fmt::to_string(params.varlen->num_sequences) : "none");
@@ -53,7 +53,8 @@ Fields shapes_and_options(const Arguments& a) {
   add_tensor(fields, "k", a.k);
   add_tensor(fields, "v", a.v);
   add_tensor(fields, "o", a.o);
-  add_params(fields, a.params);
+  fields.push_back({"seed_of_rank_0", fmt::to_string(a.ring.seed_of_rank_0)});
+  add_params(fields, a.params, a.ring.seed_of_rank_0);
   if (a.backward) fields.push_back({"dlse", a.backward->extras.dlse ? "given" : "none"});
   return fields;
 }
@@ -99,6 +100,9 @@ core::Problem checked_problem(const Arguments& a, const core::WholeLengths& whol
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("{}: given with striped sharding on a GPU, allowed none", a.params.bias ? "bias" : "mask"));
   }
+  if (a.ring.seed_of_rank_0 && a.params.philox_state != nullptr) {
+    throw Error(ErrorCode::kUnsupported, "philox_state: given with seed_of_rank_0, allowed none");
+  }
   if (a.params.compute == "cpu_naive") {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("compute: 'cpu_naive', allowed auto, cpu, reference with {}", a.function));
@@ -139,27 +143,34 @@ void fetch_offsets(core::Problem& p, Call& call, const core::WholeLengths& whole
   p.varlen->cu_seqlens_k = call.cu_seqlens_k.data();
 }
 
-/// Lengths are what ranks may differ in.
-core::WholeLengths exchange_shapes_and_options(Transport& transport, const Arguments& a) {
+constexpr const char* kLengthQ = "#seqlen_q";
+constexpr const char* kLengthK = "#seqlen_k";
+constexpr const char* kSeed = "#seed";
+
+template <class Number>
+Number number_of(const Fields& fields, const char* name) {
+  Number n = 0;
+  const std::string& text = value_of(fields, name);
+  std::from_chars(text.data(), text.data() + text.size(), n);
+  return n;
+}
+
+/// Takes over a seed of rank 0's.
+core::WholeLengths exchange_shapes_and_options(Transport& transport, Arguments& a) {
   const auto length = [](std::int64_t n) { return fmt::to_string(std::clamp<std::int64_t>(n, 0, core::kMaxLength)); };
-  Fields mine = shapes_and_options(a);
-  mine.push_back({"seqlen_q", length(a.q.shape[2])});
-  mine.push_back({"seqlen_k", length(a.k.shape[2])});
-  std::vector<Fields> by_rank = exchange_fields(transport, mine);
-  throw_refusal(by_rank);
-  const auto take = [](Fields& fields) {
-    std::int64_t n = 0;
-    const std::string text = fields.back().value;
-    std::from_chars(text.data(), text.data() + text.size(), n);
-    fields.pop_back();
-    return n;
-  };
+  const std::vector<Fields> by_rank = agree_on_next_call(transport, [&] {
+    Fields mine = shapes_and_options(a);
+    mine.push_back({kLengthQ, length(a.q.shape[2])});
+    mine.push_back({kLengthK, length(a.k.shape[2])});
+    mine.push_back({kSeed, fmt::to_string(a.params.seed)});
+    return mine;
+  });
+  if (a.ring.seed_of_rank_0) a.params.seed = number_of<std::uint64_t>(by_rank.front(), kSeed);
   core::WholeLengths whole = {0, 0};
-  for (Fields& fields : by_rank) {
-    whole.seqlen_k += take(fields);
-    whole.seqlen_q += take(fields);
+  for (const Fields& fields : by_rank) {
+    whole.seqlen_q += number_of<std::int64_t>(fields, kLengthQ);
+    whole.seqlen_k += number_of<std::int64_t>(fields, kLengthK);
   }
-  require_same(by_rank);
   return whole;
 }
 
@@ -181,10 +192,10 @@ Call with_algorithm(const Call& call, RingAlgorithm asked) {
 
 }  // namespace
 
-Call agree_on(Transport& transport, const Arguments& a, Stream stream) {
+Call agree_on(Transport& transport, Arguments a, Stream stream) {
   const core::WholeLengths whole = exchange_shapes_and_options(transport, a);
   std::optional<Call> call;
-  agree(transport, [&] {
+  (void)agree(transport, [&] {
     core::Problem p = checked_problem(a, whole, transport);
     const bool on_device = p.q.device.type != DeviceType::kCPU;
     const core::Backend* backend = on_device ? nullptr : &core::choose(a.params.compute, p);

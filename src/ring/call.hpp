@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/backend.hpp"
+#include "cpu/parallel.hpp"
 #include "ring/block.hpp"
 #include "ring/plan.hpp"
 #include "ring/transport.hpp"
@@ -51,7 +52,7 @@ struct Call {
 
 /// A rendezvous of all ranks. Waits for `stream` where packed sequences' offsets are on a GPU.
 /// @throws Error, the same on every rank, where a rank refuses its arguments or they differ.
-[[nodiscard]] Call agree_on(Transport& transport, const Arguments& arguments, Stream stream);
+[[nodiscard]] Call agree_on(Transport& transport, Arguments arguments, Stream stream);
 
 /// Makes problems of pieces of a call.
 class Parts {
@@ -90,7 +91,10 @@ void guarded(Transport& transport, Run run) {
   } catch (const std::exception& error) {
     transport.fail(error.what());
     throw;
-  } catch (...) {  // an interrupt is no std::exception
+  } catch (const cpu::Interrupted&) {
+    transport.fail(kInterrupted);
+    throw;
+  } catch (...) {
     transport.fail("the call was ended");
     throw;
   }

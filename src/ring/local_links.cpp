@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "attend/error.hpp"
+#include "cpu/parallel.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/peer.hpp"
@@ -211,6 +212,7 @@ void LocalLinks::wait(int other, IsDone is_done) const {
       throw Error(ErrorCode::kInternal,
                   fmt::format("ring: rank {} has waited {} ms for rank {}", rank_, timeout_.count(), other));
     }
+    if (cpu::wants_to_end()) throw cpu::Interrupted();
     std::this_thread::yield();
   }
 }

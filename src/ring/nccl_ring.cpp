@@ -11,6 +11,7 @@
 
 #include "attend/ring_nccl.hpp"
 #include "core/problem_checks.hpp"
+#include "cpu/parallel.hpp"
 #include "cuda/driver/driver.hpp"
 #include "ring/call.hpp"
 #include "ring/local_links.hpp"
@@ -157,6 +158,7 @@ class NcclTransport : public Transport {
         throw Error(ErrorCode::kInternal, fmt::format("ring: rank {} has waited {} ms for the others to begin the call",
                                                       rank_, timeout_.count()));
       }
+      if (cpu::wants_to_end()) throw cpu::Interrupted();  // the ring fails, and its communicator with it
       std::this_thread::yield();
     }
   }

@@ -18,6 +18,9 @@ namespace attend::ring {
 /// order in which they were sent.
 enum class Channel : std::uint8_t { kAgreement, kKeysValues, kKeyGradients, kHeads };
 
+/// Why a rank fails whose thread was asked to end the call.
+inline constexpr const char* kInterrupted = "interrupted";
+
 /// A message on its way. Its buffer belongs to the transport until wait() has returned or the object is gone.
 class Pending {
  public:
@@ -74,6 +77,9 @@ class Transport {
   void record_in(Timeline* timeline) { timeline_ = timeline; }
   [[nodiscard]] Timeline* timeline() const { return timeline_; }
 
+  /// The number of the call that this rank begins now, from 1 on.
+  [[nodiscard]] std::uint64_t next_call() { return ++num_calls_; }
+
   /// This rank gives up a call that others wait in: their waits shall end.
   virtual void fail(const std::string& why) = 0;
 
@@ -85,6 +91,7 @@ class Transport {
  private:
   std::unique_ptr<DeviceState> state_;
   Timeline* timeline_ = nullptr;
+  std::uint64_t num_calls_ = 0;
 };
 
 }  // namespace attend::ring

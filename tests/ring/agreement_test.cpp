@@ -214,7 +214,7 @@ TEST(Failure, OfOneRankEndsTheOthersCalls) {
   cpu::set_interrupt_check(nullptr);
   EXPECT_EQ(thrown[1], "interrupted");
   for (const std::string& text : {thrown[0], thrown[2], later[0], later[1], later[2]}) {
-    EXPECT_EQ(text, "ring: rank 1 failed: the call was ended");
+    EXPECT_EQ(text, "ring: rank 1 failed: interrupted");
   }
 }
 

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <barrier>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <thread>
 
 #include "attend/error.hpp"
+#include "cpu/parallel.hpp"
 #include "cuda/driver/driver.hpp"
 #include "ring/ring_run.hpp"
 
@@ -127,6 +129,26 @@ TEST(LocalLinks, EndTheWaitForARankThatHasFailed) {
     rank.links->exchange(std::span(&sent, 1), {});
   });
   EXPECT_EQ(thrown[0], "ring: rank 1 failed: out of luck");
+}
+
+TEST(LocalLinks, EndTheWaitOfARankThatIsInterrupted) {
+  static thread_local bool is_waiting = false;  // only its own thread is asked
+  cpu::set_interrupt_check([] { return is_waiting; });
+  bool is_interrupted = false;
+  const std::vector<std::string> thrown = on_linked_threads(2, [&](int number, Rank& rank) {
+    if (number == 1) return;  // it never calls
+    is_waiting = true;
+    const std::byte mine = {};
+    std::array<std::byte, 2> all = {};
+    try {
+      rank.links->all_gather(std::span(&mine, 1), all);
+    } catch (const cpu::Interrupted&) {
+      is_interrupted = true;
+    }
+  });
+  cpu::set_interrupt_check(nullptr);
+  EXPECT_THAT(thrown, testing::Each(""));
+  EXPECT_TRUE(is_interrupted);
 }
 
 TEST(LocalLinks, DoNotWaitForEver) {

@@ -7,13 +7,15 @@ from typing import Any, Optional
 
 from attend import _core
 from attend._api import NO_OFFSET, resolve
-from attend._errors import ArgumentError
+from attend._errors import ArgumentError, UnsupportedError
 from attend._frameworks import is_torch
 from attend._settings import Extras, Settings
-from attend.ring._contexts import group_name, of_comm
-from attend.ring._seed import shared_seed
+from attend.ring._contexts import door_of_comm, door_of_group, group_name, of_comm
+from attend.ring._seed import draw_seed
+from attend.ring._telling import begins, told
 
 
+@told(door_of_group, "group", traceable=True)
 def ring_attention(
     q: Any,
     k: Any,
@@ -62,9 +64,11 @@ def ring_attention(
             dealt out within groups of ranks, and keys and values go round between the groups. "automatic": what a
             model of time finds best, for forward and backward each.
         layout: "bhsd" (None) or "bshd"; not with packed sequences.
-        causal, window, scale, softcap, dropout_p, seed, offset, deterministic: as in `attend.attention`, of the whole
-            sequence, and the same on every rank. Without a seed all ranks take the one that rank 0 draws from torch's
-            default generator of the CPU.
+        causal, window, scale, softcap, dropout_p, deterministic: as in `attend.attention`, of the whole sequence, and
+            the same on every rank.
+        seed, offset: as in `attend.attention`, the same on every rank. None: each call that drops draws anew, from
+            torch's default generator of rank 0; the others draw too, which keeps generators alike, and use what rank 0
+            has drawn. It travels with what ranks tell each other of a call anyway.
         bias, mask: as in `attend.attention`, with the rank's rows (or 1) and all keys in their own order. The bias gets
             no gradient. On a GPU not with striped tokens.
         alibi_slopes: f32 (heads_q) or (batch, heads_q).
@@ -83,42 +87,49 @@ def ring_attention(
     same order; a call waits for the others before anything is sent. Deterministic for a number of ranks, on a GPU
     backward with deterministic=True.
 
+    A rank that refuses its arguments tells the others, who raise the same. Not told is an error by which `group` itself
+    cannot be found, and what torch.compile finds while it traces.
+
     Raises:
         attend.Error as `attend.attention` does, the same on every rank, naming the argument, also where shapes or
-        options differ between ranks; nothing was sent then. attend.RunError where another rank has failed, or has not
-        begun the call within the time-out (5 minutes, see `attend.ring.connect`).
+        options differ between ranks; nothing was sent then. TypeError for an option that does not exist (the other
+        ranks: attend.ArgumentError). attend.RunError where another rank has failed or was interrupted, or has not
+        begun the call within the time-out (5 minutes, see `attend.ring.connect`). KeyboardInterrupt on Ctrl-C.
 
     Source: Liu, Zaharia, Abbeel, Ring Attention with Blockwise Transformers (2023); docs/ring.md.
     """
     if not is_torch(q):
         raise ArgumentError(f"q: {type(q).__name__}, allowed a torch.Tensor (attend.ring.attention takes other arrays)")
-    name = group_name(group)
-    if seed is None and dropout_p and offset is NO_OFFSET:
-        seed = shared_seed(dropout_p, name)
     options = dict(
         layout=layout, causal=causal, window=window, scale=scale, softcap=softcap, bias=bias, mask=mask,
         alibi_slopes=alibi_slopes, dropout_p=dropout_p, seed=seed, offset=offset, cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, deterministic=deterministic,
         compute=compute,
     )  # fmt: skip
-    extras, settings = _resolved("ring_attention", q, options)
-    o, lse = _ring_forward(q, k, v, extras, settings, name, sharding, algorithm)
+    extras, settings, seed_of_rank_0 = _resolved("ring_attention", q, options)
+    spread = (group_name(group), sharding, algorithm, seed_of_rank_0)
+    o, lse = _ring_forward(q, k, v, extras, settings, spread)
     return (o, lse) if return_lse else o
 
 
 def _ring_forward(
-    q: Any, k: Any, v: Any, extras: Extras, settings: Settings, group: str, *spread: str
+    q: Any, k: Any, v: Any, extras: Extras, settings: Settings, spread: tuple[str, str, str, bool]
 ) -> tuple[Any, Any]:
     import torch
 
-    from attend.ring import _operators  # noqa: F401 (defines the operators)
+    from attend.ring._operators import refuse_gradients  # the module defines the operators
     from attend.torch._front import check_tensors
 
     check_tensors(q, k, v, extras)
-    o, lse = torch.ops.attend.ring_forward(q, k, v, *extras, *settings, group, *spread)
+    if q.is_meta:
+        raise UnsupportedError("q: on meta, attend.ring runs on cpu and cuda")
+    if torch.is_grad_enabled():  # as the operator's autograd does, but before the other ranks have gone on
+        refuse_gradients(extras.bias, extras.alibi_slopes)
+    o, lse = torch.ops.attend.ring_forward(q, k, v, *extras, *settings, *spread)
     return o, lse
 
 
+@told(door_of_comm, "comm")
 def attention(
     q: Any,
     k: Any,
@@ -139,26 +150,30 @@ def attention(
         sharding, algorithm, return_lse: as in `ring_attention`.
         options: likewise layout, causal, window, scale, softcap, bias, mask, alibi_slopes, dropout_p, seed, offset,
             cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k (given where cu_seqlens_q is), deterministic,
-            compute. With dropout_p > 0 a seed has to be among them, the same on every rank: `backward` needs it too.
+            compute. Without a seed a call that drops draws one, of which `backward` cannot know: give it one.
 
     Returns:
         o, or (o, lse), as `ring_attention` does, of the framework of q.
 
     Raises:
-        attend.Error as `ring_attention` does; TypeError for an option that does not exist. A rank that fails later, out
-        of memory for one, ends the program by MPI_Abort.
+        As `ring_attention`; KeyboardInterrupt where this rank is interrupted, and attend.RunError on the others, who
+        are told. A rank that fails later in another way, out of memory for one, ends the program by MPI_Abort, and so
+        does one that has waited for another for 5 minutes.
     """
     from attend import _arrays
 
-    extras, settings = _resolved("attention", q, options)
+    extras, settings, seed_of_rank_0 = _resolved("attention", q, options)
 
     def call(q_in: Any, *rest: Any) -> None:
-        _core.ring_forward(of_comm(comm, q_in.cuda_index), (sharding, algorithm), q_in, *rest)
+        context = of_comm(comm, q_in.cuda_index)
+        begins()
+        _core.ring_forward(context, (sharding, algorithm, seed_of_rank_0), q_in, *rest)
 
     o, lse = _arrays.forward(q, k, v, extras, settings, return_lse, call)
     return (o, lse) if return_lse else o
 
 
+@told(door_of_comm, "comm")
 def backward(
     dout: Any,
     q: Any,
@@ -177,23 +192,35 @@ def backward(
 
     Arguments:
         dout: dL/do, dtype and shape of o. dlse: dL/dlse, shaped like lse; None: zero; the same choice on every rank.
-        q, k, v, o, lse, comm, sharding, options: what `attention` took and gave. algorithm: as there, also another one.
+        q, k, v, o, lse, comm, sharding, options: what `attention` took and gave; with dropout a seed is among them.
+        algorithm: as there, also another one.
 
     Returns:
         dq, dk, dv: dtype and shape of q, k, v.
     """
     from attend import _arrays
 
-    extras, settings = _resolved("backward", q, options)
+    if options.get("seed") is None and options.get("dropout_p"):
+        raise ArgumentError("seed: None with dropout_p > 0, allowed the number that `attention` was given")
+    extras, settings, _ = _resolved("backward", q, options)
 
     def call(q_in: Any, *rest: Any) -> None:
-        _core.ring_backward(of_comm(comm, q_in.cuda_index), (sharding, algorithm), q_in, *rest)
+        context = of_comm(comm, q_in.cuda_index)
+        begins()
+        _core.ring_backward(context, (sharding, algorithm, False), q_in, *rest)
 
     dq, dk, dv = _arrays.backward(dout, q, k, v, o, lse, dlse, False, extras, settings, call)
     return dq, dk, dv
 
 
-def _resolved(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Settings]:
-    """What was not given is left to its default."""
-    defaulted = ("layout", "max_seqlen_q", "max_seqlen_k")
-    return resolve(function, q, {name: x for name, x in options.items() if x is not None or name not in defaulted})
+def _resolved(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Settings, bool]:
+    """What was not given is left to its default. True: the seed was drawn here, and that of rank 0 counts."""
+    defaulted = ("layout", "max_seqlen_q", "max_seqlen_k", "seed")
+    given = {name: x for name, x in options.items() if x is not None or name not in defaulted}
+    if "seed" in given:
+        return (*resolve(function, q, given), False)
+    if given.get("offset", NO_OFFSET) is not NO_OFFSET:
+        raise ArgumentError("offset: given without seed, allowed with it only")
+    if not given.get("dropout_p"):
+        return (*resolve(function, q, given), False)
+    return (*resolve(function, q, given | {"seed": draw_seed(q, given["dropout_p"])}), True)

@@ -8,9 +8,9 @@ from typing import Any, Optional
 
 from attend._errors import ArgumentError, UnsupportedError
 from attend.ring._attention import ring_attention
-from attend.ring._contexts import group_name
-from attend.ring._seed import shared_seed
+from attend.ring._contexts import door_of_group, group_name
 from attend.ring._shards import shard
+from attend.ring._telling import told
 
 
 @contextlib.contextmanager
@@ -40,23 +40,30 @@ def context_parallel(
 
     Inside, attention takes the rank's rows of query, key and value, (..., heads, rows, head_dim). is_causal means the
     whole sequence, of equal lengths; dropout draws the seed on rank 0; attn_mask is refused: it would have to be cut.
+    A rank that refuses is in the place of the others' next attention, and they raise the same.
     Run backward inside too: the graph may have kept a buffer (tokens, for the gradient of their embedding).
 
     Raises:
         attend.ArgumentError naming the argument; nothing was changed then.
     """
-    given, dims = list(buffers or ()), list(buffer_seq_dims or ())
-    kept = list(no_restore_buffers or ())
-    _check(given, dims, kept)
-    group = group_name(mesh)
-    parts = [shard(buffer, dim, group=group, sharding=sharding) for buffer, dim in zip(given, dims)]
-    restored = [(buffer, buffer.detach()) for buffer in given if not any(buffer is x for x in kept)]
-    _set(zip(given, parts))
+    group, restored = _cut(mesh, list(buffers or ()), list(buffer_seq_dims or ()), no_restore_buffers, sharding)
     try:
         with _routing(group, sharding):
             yield
     finally:
         _set(restored)
+
+
+@told(door_of_group, "mesh")
+def _cut(mesh: Any, given: list[Any], dims: list[int], no_restore: Any, sharding: str) -> tuple[str, list[Any]]:
+    """The group's name, and the buffers that have other memory now with what they had."""
+    kept = list(no_restore or ())
+    _check(given, dims, kept)
+    group = group_name(mesh)
+    parts = [shard(buffer, dim, group=group, sharding=sharding) for buffer, dim in zip(given, dims)]
+    restored = [(buffer, buffer.detach()) for buffer in given if not any(buffer is x for x in kept)]
+    _set(zip(given, parts))
+    return group, restored
 
 
 def _set(pairs: Iterable[tuple[Any, Any]]) -> None:
@@ -93,6 +100,7 @@ def _routing(group: str, sharding: str) -> Any:
     return Routing()
 
 
+@told(door_of_group, "group", traceable=True)
 def _attention(
     group: str,
     sharding: str,
@@ -117,7 +125,6 @@ def _attention(
     lead = leading(query, key, value)
     q, k, v = same_heads([four_dims(x, lead) for x in (query, key, value)], enable_gqa)
     o = ring_attention(
-        q, k, v, group=group, sharding=sharding, causal=is_causal, scale=scale, dropout_p=dropout_p,
-        seed=shared_seed(dropout_p, group),
+        q, k, v, group=group, sharding=sharding, causal=is_causal, scale=scale, dropout_p=dropout_p
     )  # fmt: skip
     return o.reshape(*lead, *o.shape[1:]) if query.dim() > 2 else o.reshape(o.shape[2:])

@@ -5,16 +5,39 @@ from __future__ import annotations
 import atexit
 import functools
 import weakref
+from collections.abc import Callable
 from typing import Any, Optional
 
 from attend import _core
 from attend._errors import ArgumentError, RunError
 from attend.ring._messages import GroupMessages, MpiMessages
+from attend.ring._telling import begins
 
 TIMEOUT_S = 300.0
 
-# By group, then by index of the GPU, -1 for CPUs.
-_of_groups: weakref.WeakKeyDictionary[Any, dict[int, _core.RingContext]] = weakref.WeakKeyDictionary()
+
+class _Rank:
+    """This process in a group: its rings by the index of the GPU, -1 for CPUs, and which of them it is at.
+
+    Ranks go from one ring to another together: they say so in the one that they are at, where each finds out what the
+    others do instead.
+    """
+
+    def __init__(self) -> None:
+        self.contexts: dict[int, _core.RingContext] = {}
+        self.at: Optional[int] = None
+
+    def go_to(self, index: int, make: Callable[[int], _core.RingContext]) -> _core.RingContext:
+        if self.at is not None and self.at != index:
+            kind, new = "cpu" if index < 0 else "cuda", "" if index in self.contexts else ", for the first time"
+            _core.ring_agree(self.contexts[self.at], "call", f"one with tensors on {kind}{new}")
+        if index not in self.contexts:
+            self.contexts[index] = make(index)
+        self.at = index
+        return self.contexts[index]
+
+
+_of_groups: weakref.WeakKeyDictionary[Any, _Rank] = weakref.WeakKeyDictionary()
 _of_comms: list[dict[Any, Any]] = []  # what communicators have as an attribute
 
 
@@ -41,9 +64,9 @@ def connect(group: Any = None, device: Any = "cpu", timeout: float = TIMEOUT_S, 
     made = torch.device(device)
     index = -1 if made.type == "cpu" else torch.cuda.current_device() if made.index is None else made.index
     resolved = process_group(group_name(group))
-    if index in _of_groups.get(resolved, {}):
+    if resolved in _of_groups and index in _of_groups[resolved].contexts:
         raise RunError(f"group: connected on {device} already, allowed once")
-    _connect(resolved, index, timeout, copy_engines)
+    _go_to(resolved, index, timeout, copy_engines)
 
 
 def group_name(group: Any) -> str:
@@ -83,11 +106,43 @@ def process_group(name: str) -> Any:
 def of_group(name: str, index: int) -> _core.RingContext:
     """The rank of the named group for tensors on GPU `index`, or on CPUs (-1). The first call is collective."""
     group = process_group(name)
-    found = _of_groups.get(group, {}).get(index)
-    return _connect(group, index, TIMEOUT_S) if found is None else found
+    rank = _of_groups.get(group)
+    return rank.contexts[index] if rank is not None and rank.at == index else _go_to(group, index)
 
 
-def _connect(group: Any, index: int, timeout_s: float, copy_engines: bool = True) -> _core.RingContext:
+def door_of_group(group: Any, connects: bool = True) -> Optional[_core.RingContext]:
+    """The rank of the ring in which the others of the group begin their calls."""
+    resolved = process_group(group_name(group))
+    rank = _of_groups.get(resolved)
+    if rank is not None and rank.at is not None:
+        return rank.contexts[rank.at]
+    if not connects:
+        return None
+    import torch
+
+    return _go_to(resolved, _home(resolved, torch.cuda.current_device() if torch.cuda.is_available() else -1))
+
+
+def _go_to(group: Any, index: int, timeout_s: float = TIMEOUT_S, copy_engines: bool = True) -> _core.RingContext:
+    begins()
+    rank = _of_groups.setdefault(group, _Rank())
+
+    def make(its: int) -> _core.RingContext:
+        return _connect(group, its, timeout_s, copy_engines)
+
+    if rank.at is None:
+        rank.go_to(_home(group, index), make)
+    return rank.go_to(index, make)
+
+
+def _home(group: Any, index: int) -> int:
+    """Where the ranks of a group meet first: whatever the device of a rank's tensors, if the group can use gloo."""
+    import torch.distributed as dist
+
+    return -1 if "gloo" in dist.get_backend_config(group) else index
+
+
+def _connect(group: Any, index: int, timeout_s: float, copy_engines: bool) -> _core.RingContext:
     import torch
     import torch.distributed as dist
 
@@ -98,34 +153,47 @@ def _connect(group: Any, index: int, timeout_s: float, copy_engines: bool = True
         messages = GroupMessages(group, timeout_s)
         # The default group takes all groups with it where it is destroyed; else this one has to go by itself.
         weakref.finalize(group, messages.close).atexit = False
-        context = _callback_ring(rank, size, messages)
-    else:
-        box = [_core.make_nccl_id() if rank == 0 else b""]
-        device = torch.device("cuda", index) if "nccl" in dist.get_backend(group) else None
-        dist.broadcast_object_list(box, src=dist.get_global_rank(group, 0), group=group, device=device)
-        context = _core.make_nccl_ring(box[0], rank, size, index, timeout_s, copy_engines)
-    _of_groups.setdefault(group, {})[index] = context
-    return context
+        return _callback_ring(rank, size, messages)
+    box = [_core.make_nccl_id() if rank == 0 else b""]
+    where = torch.device("cuda", index) if "nccl" in dist.get_backend(group) else None
+    dist.broadcast_object_list(box, src=dist.get_global_rank(group, 0), group=group, device=where)
+    return _core.make_nccl_ring(box[0], rank, size, index, timeout_s, copy_engines)
 
 
 def of_comm(comm: Any, index: int) -> _core.RingContext:
     """The rank of an mpi4py communicator, likewise. It goes with the communicator, whose attribute it is."""
+    rank = _rank_of_comm(comm)
+    if rank.at == index:
+        return rank.contexts[index]
+    begins()
+
+    def make(its: int) -> _core.RingContext:
+        made = comm.bcast(_core.make_nccl_id() if comm.rank == 0 else None)
+        return _core.make_nccl_ring(made, comm.rank, comm.size, its, TIMEOUT_S, True)
+
+    return rank.go_to(index, make)
+
+
+def door_of_comm(comm: Any, connects: bool = True) -> Optional[_core.RingContext]:
+    if not connects and not (hasattr(comm, "Get_attr") and comm.Get_attr(_attribute())):
+        return None
+    rank = _rank_of_comm(comm)
+    return rank.contexts[rank.at if rank.at is not None else -1]
+
+
+def _rank_of_comm(comm: Any) -> _Rank:
+    """Ranks meet on the CPU, whatever the device of their arrays."""
     if not hasattr(comm, "Get_attr"):
         raise ArgumentError(f"comm: {type(comm).__name__}, allowed an mpi4py communicator")
-    contexts: Optional[dict[Any, Any]] = comm.Get_attr(_attribute())
-    if contexts is None:
-        contexts = {}
-        comm.Set_attr(_attribute(), contexts)
-        _of_comms.append(contexts)
-    if index not in contexts:
-        if index < 0:
-            messages = MpiMessages(comm)
-            contexts[index] = _callback_ring(comm.rank, comm.size, messages)
-            contexts["close"] = messages.close
-        else:
-            made = comm.bcast(_core.make_nccl_id() if comm.rank == 0 else None)
-            contexts[index] = _core.make_nccl_ring(made, comm.rank, comm.size, index, TIMEOUT_S, True)
-    found: _core.RingContext = contexts[index]
+    held: Optional[dict[Any, Any]] = comm.Get_attr(_attribute())
+    if held is None:
+        begins()
+        rank, messages = _Rank(), MpiMessages(comm, TIMEOUT_S)
+        rank.go_to(-1, lambda _: _callback_ring(comm.rank, comm.size, messages))
+        held = {"rank": rank, "close": messages.close}
+        comm.Set_attr(_attribute(), held)
+        _of_comms.append(held)
+    found: _Rank = held["rank"]
     return found
 
 
@@ -133,9 +201,9 @@ def of_comm(comm: Any, index: int) -> _core.RingContext:
 def _attribute() -> int:
     from mpi4py import MPI
 
-    def drop(comm: Any, key: int, contexts: dict[Any, Any]) -> None:
-        close = contexts.pop("close", None)
-        contexts.clear()
+    def drop(comm: Any, key: int, held: dict[Any, Any]) -> None:
+        close = held.pop("close", None)
+        held.clear()
         if close is not None:
             close()
 
@@ -150,5 +218,5 @@ def _callback_ring(rank: int, size: int, messages: Any) -> _core.RingContext:
 def _drop() -> None:
     """Before the interpreter ends, whose functions the contexts call."""
     _of_groups.clear()
-    for contexts in _of_comms:
-        contexts.clear()
+    for held in _of_comms:
+        held.clear()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
+from attend._errors import ArgumentError
 from attend._packed import parts
 from attend.ring._attention import ring_attention
-from attend.ring._contexts import group_name, process_group
-from attend.ring._seed import shared_seed
+from attend.ring._contexts import door_of_group, group_name, process_group
+from attend.ring._telling import told
 
 _Function = Callable[..., Any]
+_told = told(door_of_group, "group", traceable=True)
 
 _DENSE = """Attention of q (batch, rows, heads_q, head_dim), k and v (batch, rows, heads_k, head_dim): the rank's rows.
 
@@ -42,6 +44,7 @@ _HOW = {
 def dense_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _Function]:
     """PREFIX_func, PREFIX_kvpacked_func and PREFIX_qkvpacked_func."""
 
+    @_told
     def func(
         q: Any,
         k: Any,
@@ -58,11 +61,12 @@ def dense_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _
         name = group_name(group)
         out, lse = ring_attention(
             q, k, v, group=name, sharding=sharding, layout="bshd", causal=causal, window=window_size,
-            scale=softmax_scale, alibi_slopes=alibi_slopes, dropout_p=dropout_p, seed=shared_seed(dropout_p, name),
-            deterministic=deterministic, return_lse=True,
+            scale=softmax_scale, alibi_slopes=alibi_slopes, dropout_p=dropout_p, deterministic=deterministic,
+            return_lse=True,
         )  # fmt: skip
         return (out, lse, None) if return_attn_probs else out
 
+    @_told
     def kvpacked_func(
         q: Any,
         kv: Any,
@@ -79,6 +83,7 @@ def dense_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _
         k, v = parts(kv, 2, 2, "kv")
         return func(q, k, v, *rest)
 
+    @_told
     def qkvpacked_func(
         qkv: Any,
         dropout_p: float = 0.0,
@@ -102,6 +107,7 @@ def dense_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _
 def varlen_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _Function]:
     """PREFIX_varlen_func, PREFIX_varlen_kvpacked_func and PREFIX_varlen_qkvpacked_func."""
 
+    @_told
     def func(
         q: Any,
         k: Any,
@@ -121,15 +127,17 @@ def varlen_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, 
 
         name = group_name(group)
         size = dist.get_world_size(process_group(name) if group is None or isinstance(group, str) else group)
+        if not hasattr(cu_seqlens, "numel"):
+            raise ArgumentError(f"cu_seqlens: {type(cu_seqlens).__name__}, allowed a torch.Tensor i32 (sequences + 1)")
         whole, longest = cu_seqlens * size, max_seqlen * size
         out, lse = ring_attention(
             q, k, v, group=name, sharding=sharding, causal=causal, window=window_size, scale=softmax_scale,
-            alibi_slopes=alibi_slopes, dropout_p=dropout_p, seed=shared_seed(dropout_p, name), cu_seqlens_q=whole,
-            cu_seqlens_k=whole, max_seqlen_q=longest, max_seqlen_k=longest, deterministic=deterministic,
-            return_lse=True,
+            alibi_slopes=alibi_slopes, dropout_p=dropout_p, cu_seqlens_q=whole, cu_seqlens_k=whole,
+            max_seqlen_q=longest, max_seqlen_k=longest, deterministic=deterministic, return_lse=True,
         )  # fmt: skip
         return (out, lse, None) if return_attn_probs else out
 
+    @_told
     def kvpacked_func(
         q: Any,
         kv: Any,
@@ -148,6 +156,7 @@ def varlen_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, 
         k, v = parts(kv, 1, 2, "kv")
         return func(q, k, v, cu_seqlens, max_seqlen, *rest)
 
+    @_told
     def qkvpacked_func(
         qkv: Any,
         cu_seqlens: Any,

@@ -12,10 +12,15 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from attend import _core
 from attend._drop_in import dropout_seed
 from attend._errors import ArgumentError, UnsupportedError
 from attend._packed import parts
-from attend.ring._contexts import group_name, process_group
+from attend._settings import NO_EXTRAS, window_of
+from attend.ring._contexts import door_of_group, group_name, process_group
+from attend.ring._telling import begins, told
+
+_told = told(door_of_group, "group", traceable=True)
 
 
 def llama3_flash_attn_prepare_cu_seqlens(
@@ -47,6 +52,7 @@ def llama3_flash_attn_prepare_cu_seqlens(
     return cu_seqlens.new_tensor(q), cu_seqlens.new_tensor(k), longest_q, longest_k, slice(bounds[0], bounds[0] + k[-1])
 
 
+@_told
 def llama3_flash_attn_varlen_func(
     q: Any,
     k: Any,
@@ -80,10 +86,23 @@ def llama3_flash_attn_varlen_func(
     Returns:
         out, or with return_attn_probs (out, softmax_lse f32 (heads_q, rows), None). Differentiable; dk and dv of all
         ranks are summed in float32 and rounded twice.
+
+    Raises:
+        as `attend.ring.ring_attention`, the same on every rank: before keys are gathered the ranks tell each other
+        dtypes and shapes, for which the host waits.
     """
     import torch
 
     from attend.ring._gathered import GatheredAttention, Settings
+    from attend.torch._front import check_tensors
+
+    check_tensors(q, k, v, NO_EXTRAS, {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k})
+    if q.is_meta:
+        raise UnsupportedError("q: on meta, attend.ring runs on cpu and cuda")
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 3:
+            raise ArgumentError(f"{name}: {x.dim()} dimensions, allowed 3 (rows, heads, head_dim)")
+    window_of(window_size)
 
     if not causal:
         for name, x, off in (("window_size", tuple(window_size), (-1, -1)), ("alibi_slopes", alibi_slopes, None)):
@@ -101,10 +120,23 @@ def llama3_flash_attn_varlen_func(
         ),
         alibi_slopes,
     )  # fmt: skip
+    if not torch.compiler.is_compiling():
+        _agree(q, k, v, settings)
     out, lse = GatheredAttention.apply(q, k, v, settings)
     return (out, lse, None) if return_attn_probs else out
 
 
+def _agree(q: Any, k: Any, v: Any, settings: Any) -> None:
+    """What the ranks gather is alike on all of them."""
+    named = (("q", q), ("k", k), ("v", v))
+    said = ", ".join(f"{name} {str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" for name, x in named)
+    context = door_of_group(settings.group)
+    begins()
+    assert context is not None
+    _core.ring_agree(context, "llama3_flash_attn_varlen_func", f"{said}, heads_k_stride {settings.heads_k_stride}")
+
+
+@_told
 def llama3_flash_attn_varlen_kvpacked_func(
     q: Any,
     kv: Any,
@@ -131,6 +163,7 @@ def llama3_flash_attn_varlen_kvpacked_func(
     )  # fmt: skip
 
 
+@_told
 def llama3_flash_attn_varlen_qkvpacked_func(
     qkv: Any,
     cu_seqlens_q: Any,

@@ -1,16 +1,17 @@
 """The torch operators of rings, with autograd, fakes and autocast.
 
-    attend::ring_forward(q, k, v, extras, settings, group, sharding, algorithm) -> (o, lse)
-    attend::ring_backward(q, k, v, o, lse, dout, dlse?, extras, settings, group, sharding, algorithm) -> (dq, dk, dv)
-    attend::ring_seed(seed, group) -> seed of rank 0
+    attend::ring_forward(q, k, v, extras, settings, spread) -> (o, lse)
+    attend::ring_backward(q, k, v, o, lse, dout, dlse?, extras, settings, spread) -> (dq, dk, dv)
 
-Tensors have the rank's rows; `group` is the name of a process group, "" the default one. Every rank of it has to call,
-in the same order: in a compiled program as in an eager one, since ranks that run the same program compile it alike.
+Tensors have the rank's rows; `spread` is group, sharding, algorithm and seed_of_rank_0. `group` is the name of a
+process group, "" the default one. Every rank of it has to call, in the same order: in a compiled program as in an eager
+one, since ranks that run the same program compile it alike. With seed_of_rank_0 a rank's seed need not be the others':
+forward and backward both use that of rank 0.
 """
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from torch.utils.flop_counter import register_flop_formula
 from attend import _core
 from attend._errors import UnsupportedError
 from attend._settings import Extras, Settings
-from attend.ring._contexts import of_group, process_group
+from attend.ring._contexts import door_of_group, of_group, process_group
+from attend.ring._telling import begins, calls_begun, tell
 from attend.torch import _flops
 from attend.torch._autograd import autocast_to, refuse_gradient_of_slopes
 from attend.torch._meta import check_devices
@@ -36,21 +38,42 @@ from attend.torch._operators import (
     split,
 )
 
-_NUM_RING = 3  # group, sharding, algorithm
-_RING = f"{EXTRAS_SCHEMA}, {SETTINGS_SCHEMA}, str group, str sharding, str algorithm"
+_NUM_RING = 4
+_RING = f"{EXTRAS_SCHEMA}, {SETTINGS_SCHEMA}, str group, str sharding, str algorithm, bool seed_of_rank_0"
 library.define(f"ring_forward(Tensor q, Tensor k, Tensor v, {_RING}) -> (Tensor o, Tensor lse)", tags=TAGS)
 library.define(
     "ring_backward(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor dout, Tensor? dlse, "
     f"{_RING}) -> (Tensor dq, Tensor dk, Tensor dv)",
     tags=TAGS,
 )
-library.define("ring_seed(Tensor seed, str group) -> Tensor", tags=TAGS)
 
 
-def _split(q: Any, rest: tuple[Any, ...]) -> tuple[Extras, Settings, _core.RingContext, tuple[str, str]]:
-    *options, group, sharding, algorithm = rest
-    extras, settings = split(tuple(options))
-    return extras, _with_lengths(extras, settings), of_group(group, q.get_device()), (sharding, algorithm)
+def _run(function: Callable[..., None], compute: Callable[..., Any], q: Any, rest: tuple[Any, ...]) -> Any:
+    """compute(extras, settings, call). What it raises before it calls `call`, all ranks raise."""
+    *options, group, sharding, algorithm, seed_of_rank_0 = rest
+    begun = calls_begun()
+    try:
+        extras, settings = split(tuple(options))
+        if seed_of_rank_0:
+            extras, settings = _with_numbers(extras, settings)
+        context = of_group(group, q.get_device())
+
+        def call(*arguments: Any) -> None:
+            begins()
+            function(context, (sharding, algorithm, seed_of_rank_0), *arguments)
+
+        return compute(extras, _with_lengths(extras, settings), call)
+    except BaseException as error:
+        tell(error, door_of_group, group, begun)
+        raise
+
+
+def _with_numbers(extras: Extras, settings: Settings) -> tuple[Extras, Settings]:
+    """Seed and offset as numbers, which ranks tell each other, and not in a tensor, as a compiler leaves them."""
+    if extras.philox_state is None:
+        return extras, settings
+    seed, offset = extras.philox_state.tolist()
+    return extras._replace(philox_state=None), settings._replace(seed=seed, offset=offset)
 
 
 def _with_lengths(extras: Extras, settings: Settings) -> Settings:
@@ -63,22 +86,19 @@ def _with_lengths(extras: Extras, settings: Settings) -> Settings:
 
 
 def _forward(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    extras, settings, context, spread = _split(q, rest)
-    return run_forward(q, k, v, extras, settings, call=functools.partial(_core.ring_forward, context, spread))
+    def compute(extras: Extras, settings: Settings, call: Callable[..., None]) -> tuple[torch.Tensor, Any]:
+        return run_forward(q, k, v, extras, settings, call=call)
+
+    found: tuple[torch.Tensor, torch.Tensor] = _run(_core.ring_forward, compute, q, rest)
+    return found
 
 
 def _backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any) -> tuple[torch.Tensor, ...]:
-    extras, settings, context, spread = _split(q, rest)
-    call = functools.partial(_core.ring_backward, context, spread)
-    return compute_gradients(q, k, v, o, lse, dout, dlse, False, extras, settings, call)[:3]
+    def compute(extras: Extras, settings: Settings, call: Callable[..., None]) -> tuple[Any, ...]:
+        return compute_gradients(q, k, v, o, lse, dout, dlse, False, extras, settings, call)
 
-
-def _seed(seed: torch.Tensor, group: str) -> torch.Tensor:
-    found = process_group(group)
-    on_gpu = "nccl" in dist.get_backend(found)
-    shared = seed.to("cuda" if on_gpu else "cpu", copy=True)
-    dist.broadcast(shared, src=dist.get_global_rank(found, 0), group=found)
-    return shared.to(seed.device)
+    found: tuple[torch.Tensor, ...] = _run(_core.ring_backward, compute, q, rest)[:3]
+    return found
 
 
 # What the shapes and options must fulfil beyond this depends on other ranks: the library checks it when it is called.
@@ -95,7 +115,7 @@ def _backward_fake(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, ..
 
 def _share_of_scores(q: Any, k: Any, rest: tuple[Any, ...]) -> float:
     """Entries of the score matrices that a rank computes, where the work is balanced."""
-    *options, group, _, _ = rest
+    *options, group, _, _, _ = rest
     extras, settings = split(tuple(options))
     size = dist.get_world_size(process_group(group))
     whole = _flops.scores(q, k, extras, settings)
@@ -113,10 +133,8 @@ def _backward_flops(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: A
 for _key in ("CPU", "CUDA"):
     library.impl("ring_forward", _forward, _key)
     library.impl("ring_backward", _backward, _key)
-    library.impl("ring_seed", _seed, _key)
 torch.library.register_fake("attend::ring_forward", _forward_fake, lib=library)
 torch.library.register_fake("attend::ring_backward", _backward_fake, lib=library)
-torch.library.register_fake("attend::ring_seed", lambda seed, group: torch.empty_like(seed), lib=library)
 
 register_flop_formula(torch.ops.attend.ring_forward)(_forward_flops)
 register_flop_formula(torch.ops.attend.ring_backward)(_backward_flops)
@@ -125,17 +143,36 @@ _NUM_TENSORS = 3 + len(Extras._fields)
 _NUM_OTHERS = len(Settings._fields) + _NUM_RING
 
 
+def refuse_gradients(bias: Any, alibi_slopes: Any) -> None:
+    _refuse_gradients(*(x is not None and x.requires_grad for x in (bias, alibi_slopes)))
+
+
+def _refuse_gradients(of_bias: bool, of_slopes: bool) -> None:
+    refuse_gradient_of_slopes(of_slopes)
+    if of_bias:
+        raise UnsupportedError("bias: requires grad; a ring gives no gradient for it. Detach it")
+
+
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     wants = dict(zip(Extras._fields, ctx.needs_input_grad[3:]))
-    refuse_gradient_of_slopes(wants["alibi_slopes"])
-    if wants["bias"]:
-        raise UnsupportedError("bias: requires grad; a ring gives no gradient for it. Detach it")
+    _refuse_gradients(wants["bias"], wants["alibi_slopes"])
     ctx.save_for_backward(*inputs[:_NUM_TENSORS], *output)
     ctx.others = inputs[_NUM_TENSORS:]
     ctx.set_materialize_grads(False)
 
 
 def _gradients(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
+    if torch.compiler.is_compiling():
+        return _call_backward(ctx, dout, dlse)
+    begun = calls_begun()
+    try:
+        return _call_backward(ctx, dout, dlse)
+    except BaseException as error:
+        tell(error, door_of_group, ctx.others[-_NUM_RING], begun)
+        raise
+
+
+def _call_backward(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
     q, k, v, *extras, o, lse = ctx.saved_tensors
     dout = torch.zeros_like(o) if dout is None else dout
     results = torch.ops.attend.ring_backward(q, k, v, o, lse, dout, dlse, *extras, *ctx.others)

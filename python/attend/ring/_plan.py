@@ -51,5 +51,5 @@ def explain(
     q = (batch, heads, seqlen, head_dim)
     k = (batch, heads_kv or heads, seqlen_k or seqlen, head_dim_v or head_dim)
     return _core.explain_ring(
-        num_ranks, device != "cpu", dtype, q, k, backward, causal, left, right, dropout_p, (sharding, algorithm)
+        num_ranks, device != "cpu", dtype, q, k, backward, causal, left, right, dropout_p, (sharding, algorithm, False)
     )

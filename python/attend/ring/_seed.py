@@ -1,22 +1,18 @@
-"""One seed for all ranks, where a front door of another package takes none."""
+"""Seeds of dropout where the caller names none: every rank draws one, and rank 0's is that of all."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from attend._drop_in import dropout_seed
+from attend._frameworks import is_torch
+from attend._random import drawn_seed
 
 
-def shared_seed(dropout_p: float, group: str) -> Any:
-    """What rank 0 draws from torch's default generator, on every rank; 0 where nothing is dropped. Collective.
+def draw_seed(q: Any, dropout_p: float) -> Any:
+    """Of torch's default generator on the CPU for torch tensors, else of `attend.manual_seed`'s.
 
-    Every rank draws, so that generators that were alike remain so.
+    Every rank draws, so that generators that were alike remain so. What all use travels with the ranks' agreement on
+    the call (`attend::RingParams::seed_of_rank_0`).
     """
-    seed = dropout_seed(dropout_p)
-    if dropout_p == 0.0:
-        return seed
-    import torch
-
-    from attend.ring import _operators  # noqa: F401 (defines the operator)
-
-    return torch.ops.attend.ring_seed(torch.as_tensor(seed), group)
+    return dropout_seed(dropout_p) if is_torch(q) else drawn_seed()

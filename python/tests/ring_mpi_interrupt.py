@@ -1,0 +1,49 @@
+"""Run by mpirun (test_ring_interrupt.py): one rank of a ring is interrupted, again and again on a new communicator."""
+
+import os
+import random
+import signal
+import sys
+import threading
+
+import attend
+import numpy as np
+from attend import ring
+from mpi4py import MPI
+
+
+def outcome(comm: MPI.Comm, interrupted: int, after: float) -> str:
+    """What a call ended by; the next one has to end too."""
+    ring.attention(*[np.ones((1, 1, 8, 8), np.float32)] * 3, comm=comm)
+    q = np.random.default_rng(0).standard_normal((1, 2, 1024, 64)).astype(np.float32)
+    if comm.rank == interrupted:
+        threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        while True:
+            ring.attention(q, q, q, comm=comm, causal=True)
+    except BaseException as error:  # noqa: BLE001 (which one it is, the ranks compare)
+        text = f"{type(error).__name__}: {error}"
+    try:
+        ring.attention(q, q, q, comm=comm)
+    except attend.RunError:
+        return text
+    return "the ring of an interrupt goes on"
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    world = MPI.COMM_WORLD
+    times = random.Random(int(sys.argv[1]))  # alike on every rank
+    for _ in range(int(sys.argv[2])):
+        interrupted, after = times.randrange(world.size), times.uniform(0.0, 0.4)
+        found = world.allgather(outcome(world.Dup(), interrupted, after))
+        want = [f"RunError: ring: rank {interrupted} failed: interrupted"] * world.size
+        want[interrupted] = "KeyboardInterrupt: "
+        assert found == want, found
+        if world.rank == 0:
+            print("interrupted and told", flush=True)
+    x = np.ones((1, 1, 4, 8), np.float32)
+    assert np.array_equal(ring.attention(x, x, x, comm=world), x)
+
+
+main()
