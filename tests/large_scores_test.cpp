@@ -78,6 +78,33 @@ TEST(ABiasOnPaddedRows, GivesNoGradientWhereDoutIsZero) {
   std::printf("%s\n", check_against_reference(in, "cpu").c_str());
 }
 
+// In float32 lse may be off by more than exp bears: the sum is taken relative to the largest.
+TEST(HugeProducts, HaveFiniteGradientsByEveryBackend) {
+  for (const double size : {1e5, 1e6, 1e8}) {
+    const Inputs in = make_inputs({.seqlen_q = 32, .seqlen_k = 32, .head_dim = 8, .head_dim_v = 8, .seed = 5});
+    for (const TensorBuffer* t : {&in.q, &in.k}) {
+      t->generate([&, t](auto b, auto h, auto row, auto col) { return size * t->at(b, h, row, col); });
+    }
+    for (const char* compute : {"reference", "cpu"}) {
+      const Outputs out = run(in, compute);
+      expect_near("sum of dv", column_sums(out.dv, 0), column_sums(in.dout, 0), 1e-5);
+    }
+  }
+}
+
+// Slopes that bring scores near the end of float32, where forward and backward may round a score apart.
+TEST(HugeSlopes, HaveFiniteGradients) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    const Inputs in =
+        make_inputs({.seqlen_q = 64, .seqlen_k = 5, .head_dim = 8, .head_dim_v = 8, .alibi = true, .seed = seed});
+    in.slopes->fill(1e37);
+    const Outputs out = run(in, "cpu");
+    for (const TensorBuffer* t : {&out.o, &out.dq, &out.dk, &out.dv}) {
+      for (const double x : t->values()) ASSERT_TRUE(std::isfinite(x)) << seed;
+    }
+  }
+}
+
 // A part of the keys with the lse of all of them: what is missing from the sum is no rounding.
 TEST(AnLseOfOtherKeysToo, IsTakenAsItIs) {
   const Inputs in = with_common_bias(DType::kF32, -3000);

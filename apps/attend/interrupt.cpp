@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -33,6 +34,28 @@ const char* signal_name(int number) {
   return number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : "SIGHUP";
 }
 
+/// Says once what is left of the results.
+void report() {
+  const int number = signal_number.load(std::memory_order_relaxed);
+  Results& all = results();
+  const std::lock_guard lock(all.mutex);
+  if (std::exchange(all.is_told, true)) return;
+  const std::string line = std::string("attend: interrupted by ") + signal_name(number) + ": " + all.text + "\n";
+  (void)!::write(STDERR_FILENO, line.data(), line.size());
+}
+
+/// Ends the process by the signal itself: a shell then sees that it was interrupted, and ends its loop too.
+[[noreturn]] void end_by_signal() {
+  const int number = signal_number.load(std::memory_order_relaxed);
+  ::signal(number, SIG_DFL);
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, number);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  ::raise(number);
+  ::_exit(128 + number);
+}
+
 [[noreturn]] void wait_and_end(const sigset_t& signals) {
   constexpr timespec kGrace = {.tv_sec = 1, .tv_nsec = 0};
   int number = 0;
@@ -41,7 +64,8 @@ const char* signal_name(int number) {
   signal_number.store(number, std::memory_order_relaxed);
   sigtimedwait(&signals, nullptr, &kGrace);  // main() ends the process meanwhile, or a second signal comes
   io::abandon_unfinished_files();            // waits for a commit that is under way: that takes milliseconds
-  ::_exit(report_interruption());
+  report();
+  end_by_signal();
 }
 
 }  // namespace
@@ -64,15 +88,10 @@ void stop_if_interrupted() {
   if (signal_number.load(std::memory_order_relaxed) != 0) throw cpu::Interrupted();
 }
 
-int report_interruption() {
-  const int number = signal_number.load(std::memory_order_relaxed);
-  Results& all = results();
-  const std::lock_guard lock(all.mutex);
-  if (!std::exchange(all.is_told, true)) {
-    const std::string line = std::string("attend: interrupted by ") + signal_name(number) + ": " + all.text + "\n";
-    (void)!::write(STDERR_FILENO, line.data(), line.size());
-  }
-  return 128 + number;
+void end_interrupted() {
+  report();
+  std::fflush(nullptr);
+  end_by_signal();
 }
 
 void set_interrupted_results(std::string text) {

@@ -14,8 +14,9 @@ void watch_for_interrupts();
 /// Throws cpu::Interrupted after a signal.
 void stop_if_interrupted();
 
-/// Says on stderr, once, which signal came and what became of the results. Gives the exit status: 128 and its number.
-int report_interruption();
+/// Says on stderr, once, which signal came and what became of the results, and ends the process by that signal: a shell
+/// shows 128 and its number as the status, and knows that the user interrupted it.
+[[noreturn]] void end_interrupted();
 
 /// What that line says of the results; "nothing was written" at first.
 void set_interrupted_results(std::string text);

@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
     if (std::fflush(stdout) != 0) return refuse(fmt::format("stdout: cannot write: {}", std::strerror(errno)));
     return status;
   } catch (const cpu::Interrupted&) {
-    return cli::report_interruption();
+    cli::end_interrupted();
   } catch (const std::bad_alloc&) {
     return refuse("not enough memory for this problem: take a smaller one");
   } catch (const std::exception& error) {

@@ -141,8 +141,8 @@ class ScoreRules {
     if (p_.mask) apply_mask(tile);
   }
 
-  /// Whether some key of a row is neither masked nor below what a float holds: a row whose largest score came out as
-  /// row_max, -inf or the lowest float, has then overflowed and is not one that sees no key.
+  /// Whether a row whose largest score is row_max has overflowed: row_max is -inf or the lowest float although some key
+  /// is neither masked nor below its own bias.
   [[nodiscard]] bool has_overflowed(std::int64_t row, float row_max) const;
 
   /// Scores outside of the ranges become -inf.
@@ -217,11 +217,10 @@ class ScoreRules {
       for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
         float* at = tile.key(k) + lane;
         const Vector added = hn::Load(kFloats, bias + k * kPanel + lane);
-        const Vector sum = hn::Add(hn::Mul(hn::Load(kFloats, at), factor), added);
         // -inf hides a key, also one whose product is NaN; a finite bias never does, however large the score below it.
-        const auto overflows = hn::And(hn::Lt(sum, lowest), hn::Ge(added, lowest));
-        const auto is_hidden = hn::Lt(added, lowest);
-        hn::Store(hn::IfThenElse(is_hidden, added, hn::IfThenElse(overflows, lowest, sum)), kFloats, at);
+        // A NaN sum is Max's second operand, which it gives back.
+        const Vector sum = hn::Max(lowest, hn::MulAdd(hn::Load(kFloats, at), factor, added));
+        hn::Store(hn::IfThenElse(hn::Lt(added, lowest), added, sum), kFloats, at);
       }
     }
   }
@@ -250,13 +249,24 @@ inline bool ScoreRules::has_overflowed(std::int64_t row, float row_max) const {
   if (!(row_max <= kLowest) || (row_max == kLowest && !p_.bias)) return false;
   const KeyRange seen = window_.row(row);
   if (!p_.mask && !p_.bias) return seen.begin < seen.end;
+  const auto* keep =
+      p_.mask ? static_cast<const std::uint8_t*>(core::element(*p_.mask, s_.batch, head_, row)) : nullptr;
+  if (!p_.bias) return std::any_of(keep + seen.begin, keep + seen.end, [](std::uint8_t x) { return x != 0; });
   // The bias alone brings a row to the lowest float, where it is as low itself.
-  const double least_bias = row_max == kLowest ? kLowest / 2 : kLowest;
-  for (std::int64_t j = seen.begin; j < seen.end; ++j) {
-    if (p_.mask && core::load(*p_.mask, s_.batch, head_, row, j) == 0) continue;
-    if (!p_.bias || core::load(*p_.bias, s_.batch, head_, row, j) >= least_bias) return true;
-  }
-  return false;
+  const Vector least_bias = hn::Set(kFloats, row_max == kLowest ? kLowest / 2 : kLowest);
+  return with_type(core::element(*p_.bias, s_.batch, head_, row), p_.bias->dtype, [&](const auto* bias) HWY_ATTR {
+    for (std::int64_t j = seen.begin; j < seen.end; j += kLanes) {
+      const std::int64_t count = std::min<std::int64_t>(kLanes, seen.end - j);
+      const auto valid = hn::FirstN(kFloats, static_cast<std::size_t>(count));
+      const auto sees = hn::And(hn::Ge(load_partial(bias + j, count), least_bias), valid);
+      if (hn::AllFalse(kFloats, sees)) continue;
+      if (keep == nullptr) return true;
+      for (std::int64_t i = j; i < j + count; ++i) {
+        if (keep[i] != 0 && core::load(*p_.bias, s_.batch, head_, row, i) >= hn::GetLane(least_bias)) return true;
+      }
+    }
+    return false;
+  });
 }
 
 /// High and low halves of the 64-bit product of every lane with a constant.

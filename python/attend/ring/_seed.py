@@ -15,4 +15,4 @@ def draw_seed(q: Any, dropout_p: float) -> Any:
     Every rank draws, so that generators that were alike remain so. What all use travels with the ranks' agreement on
     the call (`attend::RingParams::seed_of_rank_0`).
     """
-    return dropout_seed(dropout_p) if is_torch(q) else drawn_seed()
+    return dropout_seed(dropout_p) if is_torch(q) else drawn_seed() % 2**64
