@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 from attend import _api
 from attend._drop_in import refuse_unless
+from attend._errors import ArgumentError
 
 
 def flash_attn_forward(
@@ -150,10 +151,19 @@ def _forward(
 
 
 def _backward(inputs: Any, results: Any, dropout_p: float, rng_state: Any, **options: Any) -> None:
-    seed, offset = (0, 0) if rng_state is None or not dropout_p else rng_state.unbind()
+    seed, offset = _numbers_of(rng_state) if dropout_p else (0, 0)
     found = _api.backward(*inputs, dropout_p=dropout_p, seed=seed, offset=offset, **options)
     for result, gradient in zip(results, found):
         result.copy_(gradient)
+
+
+def _numbers_of(rng_state: Any) -> Any:
+    """seed and offset of what a forward pass that dropped gave."""
+    if tuple(getattr(rng_state, "shape", ())) != (2,) or str(getattr(rng_state, "dtype", "")) != "torch.int64":
+        shape = f" {tuple(rng_state.shape)}" if hasattr(rng_state, "shape") else ""
+        found = "None" if rng_state is None else f"{type(rng_state).__name__}{shape}"
+        raise ArgumentError(f"rng_state: {found} with dropout_p > 0, allowed the int64 (2,) that the forward pass gave")
+    return rng_state.unbind()
 
 
 def _row_sums(dout: Any, out: Any) -> Any:

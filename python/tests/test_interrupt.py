@@ -133,3 +133,41 @@ def test_experiments_print_as_they_go_and_keep_their_rows(tmp_path, number):
     assert data["stopped"] == "interrupted" and data["rows"][0]["ms"] > 0
     assert "seqlen forward (4, 8, 128, 64) cpu_naive f32: " in out
     assert "interrupted: what was measured until then is here" in out
+
+
+# A call that no signal reaches, as a library's that keeps the processor, on the thread that measures its memory.
+BUSY = """
+import sys, time
+from attend._measure import errors, memory
+
+def command():
+    memory.Meter("cpu").peak(lambda: (print("ready", flush=True), {call}))
+    return 0
+
+errors.end(errors.run(command))
+"""
+BUSY_CALLS = {
+    "asleep": "time.sleep(60)",
+    "attend": "(x := __import__('numpy').ones((1, 16, 32768, 64), 'f4'), __import__('attend').attention(x, x, x))",
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", BUSY_CALLS)
+def test_a_call_whose_memory_is_measured_is_left_within_a_second(name, number):
+    program = BUSY.format(call=BUSY_CALLS[name])
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{program}"],
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.5)
+    sent = time.monotonic()
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and err == "interrupted\n"
+    assert time.monotonic() - sent < 1.5

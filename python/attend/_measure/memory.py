@@ -22,10 +22,12 @@ import ctypes
 import gc
 import os
 import pathlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Optional, TypeVar
 
 import attend
+from attend._measure import errors
 
 T = TypeVar("T")
 MIB, GIB = 2.0**20, 2.0**30
@@ -88,9 +90,34 @@ def _peak_of_process(call: Callable[[], T]) -> tuple[T, Optional[float]]:
         before = _status("VmRSS")
     except OSError:
         return call(), None
-    with _blocks_of_their_own(), concurrent.futures.ThreadPoolExecutor(1) as fresh_thread:
-        result = fresh_thread.submit(call).result()
+    with _blocks_of_their_own():
+        result = _on_a_fresh_thread(call)
     return result, max(0.0, _status("VmHWM") - before) / MIB
+
+
+def _on_a_fresh_thread(call: Callable[[], T]) -> T:
+    """What `call` returns or raises. A signal's exception comes at once, and leaves the call to end by itself.
+
+    The handlers of signals run on the main thread alone, which must not wait for the end of what they are to end.
+    """
+    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=work, daemon=True)  # not an executor's: they are waited for, at the latest at exit
+    thread.start()
+    try:
+        result = outcome.result()
+    except BaseException:
+        if not outcome.done():
+            errors.leave_behind(thread)
+        raise
+    thread.join()  # its scratch is gone then
+    return result
 
 
 def _status(field: str) -> float:

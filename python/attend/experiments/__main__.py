@@ -135,4 +135,4 @@ def _plot(data: dict[str, Any], folder: pathlib.Path, options: argparse.Namespac
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    errors.end(main())
