@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from attend import _api
-from attend._drop_in import refuse_unless
-from attend._errors import ArgumentError
+from attend._drop_in import FLASH_NAMES, refuse_unless, renamed
+from attend._errors import ArgumentError, Error
+from attend._settings import drops
 
 
 def flash_attn_forward(
@@ -143,16 +144,22 @@ def _forward(
     from attend.torch import drawn_numbers
 
     refuse_unless(bool(return_softmax), (False,), "return_softmax")
-    seed, offset, state = drawn_numbers(q) if dropout_p else (0, 0, None)
+    seed, offset, state = drawn_numbers(q) if drops(dropout_p) else (0, 0, None)
     if state is None:
         state = torch.tensor([seed, offset], dtype=torch.int64)
-    out, lse = _api.forward(q, k, v, dropout_p=dropout_p, seed=state[0], offset=state[1], **options)
+    try:
+        out, lse = _api.forward(q, k, v, dropout_p=dropout_p, seed=state[0], offset=state[1], **options)
+    except Error as error:
+        raise renamed(error, FLASH_NAMES) from None
     return out, lse, None, state
 
 
 def _backward(inputs: Any, results: Any, dropout_p: float, rng_state: Any, **options: Any) -> None:
-    seed, offset = _numbers_of(rng_state) if dropout_p else (0, 0)
-    found = _api.backward(*inputs, dropout_p=dropout_p, seed=seed, offset=offset, **options)
+    seed, offset = _numbers_of(rng_state) if drops(dropout_p) else (0, 0)
+    try:
+        found = _api.backward(*inputs, dropout_p=dropout_p, seed=seed, offset=offset, **options)
+    except Error as error:
+        raise renamed(error, FLASH_NAMES) from None
     for result, gradient in zip(results, found):
         result.copy_(gradient)
 

@@ -99,9 +99,11 @@ def end_after_the_first_line(words, number):
         lines.append(line)
         if line.endswith(" ms\n"):
             break
-    time.sleep(0.3)
+    time.sleep(2)  # in the check of the next row
+    sent = time.monotonic()
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
+    assert time.monotonic() - sent < 5
     return process.returncode, "".join(lines) + out, err
 
 
@@ -111,7 +113,7 @@ def test_compare_prints_as_it_goes_and_keeps_its_rows(tmp_path, number):
     words = ["compare", "--device", "cpu", "--no-peers", "--compute", "cpu", "--max-seconds", "1000", "--samples", "3"]
     words += ["--batch-size", "1", "--num-heads", "4", "--seq-lengths", "64,32768", "--output", str(path)]
     status, out, err = end_after_the_first_line(
-        f"from attend.bench.__main__ import main; raise SystemExit(main({words}))", number
+        f"from attend._measure import apart; from attend.bench.__main__ import main; apart.end(main({words}))", number
     )
     assert status == 130, out + err
     rows = json.loads(path.read_text())["rows"]
@@ -126,7 +128,7 @@ def test_experiments_print_as_they_go_and_keep_their_rows(tmp_path, number):
     words = ["--seqlen-experiment", "--kernel", "cpu_naive", "--samples", "3", "--max-seconds", "1000"]
     words += ["--save-results", "--no-plots", "--output-dir", str(tmp_path)]
     status, out, err = end_after_the_first_line(
-        f"from attend.experiments.__main__ import main; raise SystemExit(main({words}))", number
+        f"from attend._measure import apart; from attend.experiments.__main__ import main; apart.end(main({words}))", number
     )
     assert status == 130, out + err
     data = json.loads((tmp_path / "latest" / "results.json").read_text())
@@ -138,13 +140,13 @@ def test_experiments_print_as_they_go_and_keep_their_rows(tmp_path, number):
 # A call that no signal reaches, as a library's that keeps the processor, on the thread that measures its memory.
 BUSY = """
 import sys, time
-from attend._measure import errors, memory
+from attend._measure import apart, errors, memory
 
 def command():
     memory.Meter("cpu").peak(lambda: (print("ready", flush=True), {call}))
     return 0
 
-errors.end(errors.run(command))
+apart.end(errors.run(command))
 """
 BUSY_CALLS = {
     "asleep": "time.sleep(60)",

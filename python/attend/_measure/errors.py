@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NoReturn, Optional
+from typing import Any, Optional
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130  # exit statuses
 
@@ -50,24 +48,6 @@ def gpu_is_here() -> bool:
     """Whether torch sees a GPU: data on it comes from torch."""
     torch = torch_or_none()
     return torch is not None and bool(torch.cuda.is_available())
-
-
-_left_behind: list[threading.Thread] = []
-
-
-def leave_behind(thread: threading.Thread) -> None:
-    """A daemon thread that an interrupted command does not wait for: see `end`."""
-    _left_behind.append(thread)
-
-
-def end(status: int) -> NoReturn:
-    """Leaves the process. While a thread that was left behind still computes, nothing it uses is torn down first."""
-    if any(thread.is_alive() for thread in _left_behind):
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(status)
-    sys.exit(status)
 
 
 def _interrupt(number: int, frame: Any) -> None:

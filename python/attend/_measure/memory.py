@@ -16,18 +16,16 @@ cuBLAS's workspaces, which torch keeps for ever, are given back before.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import ctypes
 import gc
 import os
 import pathlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Optional, TypeVar
 
 import attend
-from attend._measure import errors
+from attend._measure.apart import on_a_fresh_thread
 
 T = TypeVar("T")
 MIB, GIB = 2.0**20, 2.0**30
@@ -91,33 +89,8 @@ def _peak_of_process(call: Callable[[], T]) -> tuple[T, Optional[float]]:
     except OSError:
         return call(), None
     with _blocks_of_their_own():
-        result = _on_a_fresh_thread(call)
+        result = on_a_fresh_thread(call)
     return result, max(0.0, _status("VmHWM") - before) / MIB
-
-
-def _on_a_fresh_thread(call: Callable[[], T]) -> T:
-    """What `call` returns or raises. A signal's exception comes at once, and leaves the call to end by itself.
-
-    The handlers of signals run on the main thread alone, which must not wait for the end of what they are to end.
-    """
-    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def work() -> None:
-        try:
-            outcome.set_result(call())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    thread = threading.Thread(target=work, daemon=True)  # not an executor's: they are waited for, at the latest at exit
-    thread.start()
-    try:
-        result = outcome.result()
-    except BaseException:
-        if not outcome.done():
-            errors.leave_behind(thread)
-        raise
-    thread.join()  # its scratch is gone then
-    return result
 
 
 def _status(field: str) -> float:
