@@ -128,7 +128,8 @@ def test_experiments_print_as_they_go_and_keep_their_rows(tmp_path, number):
     words = ["--seqlen-experiment", "--kernel", "cpu_naive", "--samples", "3", "--max-seconds", "1000"]
     words += ["--save-results", "--no-plots", "--output-dir", str(tmp_path)]
     status, out, err = end_after_the_first_line(
-        f"from attend._measure import apart; from attend.experiments.__main__ import main; apart.end(main({words}))", number
+        f"from attend._measure import apart; from attend.experiments.__main__ import main; apart.end(main({words}))",
+        number,
     )
     assert status == 130, out + err
     data = json.loads((tmp_path / "latest" / "results.json").read_text())
