@@ -81,8 +81,8 @@ def _check_used(name: str, used: Any, offsets_name: str, offsets: Any) -> None:
     if used is None:
         return
     if is_torch(used) != is_torch(offsets):
-        wanted = f"an array of the framework of {offsets_name}, {type(offsets).__name__}"
-        raise ArgumentError(f"{name}: {type(used).__name__}, allowed {wanted}")
+        framework = f"an array of the framework of {offsets_name}, {type(offsets).__name__}"
+        raise ArgumentError(f"{name}: {type(used).__name__}, allowed {framework}")
     wanted = (offsets.shape[0] - 1,)
     if tuple(used.shape) != wanted or str(used.dtype).rpartition(".")[2] != "int32":
         raise ArgumentError(f"{name}: {used.dtype} {tuple(used.shape)}, allowed int32 {wanted}, one for each sequence")

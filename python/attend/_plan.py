@@ -61,7 +61,7 @@ def _dtype(value: Any) -> str:
 
 
 def _flag(name: str, value: Any) -> bool:
-    """Whether there is such a tensor: its sizes follow from the others'. NumPy's bool counts, by either of its names."""
+    """Whether there is such a tensor: its sizes follow from the others'. NumPy's bool has two names."""
     if value is None or isinstance(value, int) or type(value).__name__ in ("bool", "bool_"):
         return bool(value)
     raise ArgumentError(f"{name}: {type(value).__name__}, allowed True or False")
