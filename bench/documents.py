@@ -14,6 +14,7 @@ Pictures name in their metadata the files that they were drawn from; --check fin
 import re
 import sys
 
+import compile_tables
 import conclusions
 import cpu_memory
 import cpu_tables
@@ -27,7 +28,8 @@ DRAWN_BY_FORMULA = "flash_attention_*.svg"  # of no measurement: bench/draw_flas
 
 
 def sections():
-    modules = (cpu_tables, cpu_memory, gpu_tables, ladder_table, profile_tables, conclusions, experiment_tables)
+    modules = (cpu_tables, cpu_memory, gpu_tables, ladder_table, profile_tables, conclusions, experiment_tables,
+               compile_tables)
     return [section for module in modules for section in module.sections()]
 
 

@@ -102,20 +102,28 @@ def save_picture(figure, name: str, files) -> None:
     print(f"wrote docs/{name}")
 
 
+def recorded_in(data, name):
+    """A field of a result file or of its "machine"; None where neither has it, as in a file that is a list of rows."""
+    return (data.get(name) or data.get("machine", {}).get(name)) if isinstance(data, dict) else None
+
+
 def date_of(data) -> str:
-    return data.get("date") or data.get("machine", {}).get("date", "a day that was not recorded")
+    return recorded_in(data, "date") or "a day that was not recorded"
 
 
 def age(data, parts, present=None) -> str:
     """When results were measured, and what of the code that they depend on has changed since: one sentence."""
     present = present_sources() if present is None else present
-    recorded = data.get("sources") or data.get("machine", {}).get("sources")
+    recorded = recorded_in(data, "sources")
     if recorded is None:
         return f"Measured on {date_of(data)} by earlier code, which was not recorded."
-    # A part that is new since is no reason; one that is gone is.
-    changed = [part for part in parts if part in recorded and recorded[part] != present.get(part)]
-    if changed:
-        return f"Measured on {date_of(data)} by earlier code: {', '.join(f'`{part}`' for part in changed)} changed since."
+    # A part that the file does not name may be new since, or may have been measured and have changed: nobody knows.
+    unknown = [f"`{part}`" for part in parts if part not in recorded]
+    changed = [f"`{part}`" for part in parts if part in recorded and recorded[part] != present.get(part)]
+    reasons = ([f"{', '.join(changed)} changed since"] if changed else []) + (
+        [f"{', '.join(unknown)} {'was' if len(unknown) == 1 else 'were'} not recorded"] if unknown else [])
+    if reasons:
+        return f"Measured on {date_of(data)} by earlier code: {'; '.join(reasons)}."
     return f"Measured on {date_of(data)} by the present code of {', '.join(f'`{part}`' for part in parts)}."
 
 

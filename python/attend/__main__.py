@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from collections.abc import Callable
 
 from attend import _cache, _core, _info
 from attend._errors import Error
 
 
-def show_cache(action: str, as_json: bool) -> int:
-    """What `attend cache` of the command line does."""
+def cache_text(action: str, as_json: bool) -> str:
+    """What `attend cache` of the command line prints; `clear` removes first."""
+    if action == "clear":
+        removed = _cache.cache_clear()
+        return json.dumps(removed) if as_json else f"removed {removed['files']} files, {removed['bytes']} bytes"
+    return json.dumps(_cache.cache_info(), indent=2) if as_json else _core.cache_text(action == "limit").rstrip("\n")
+
+
+def info_text(as_json: bool) -> str:
+    return json.dumps(_info.report(), indent=2) if as_json else _info.text()
+
+
+def show(text: Callable[[], str]) -> int:
+    """Prints it; the exit status: 2 after one line on stderr where something is refused."""
     try:
-        if action == "clear":
-            removed = _cache.cache_clear()
-            print(json.dumps(removed) if as_json else f"removed {removed['files']} files, {removed['bytes']} bytes")
-        else:
-            print(json.dumps(_cache.cache_info(), indent=2) if as_json else _core.cache_text(action == "limit"), end="")
+        print(text(), flush=True)
     except Error as error:
         print(f"attend: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter would complain at its end
     return 0
 
 
@@ -34,9 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
     cache.add_argument("--json", action="store_true", help="the same as JSON")
     options = parser.parse_args(arguments)
     if options.command == "cache":
-        return show_cache(options.action, options.json)
-    print(json.dumps(_info.report(), indent=2) if options.json else _info.text())
-    return 0
+        return show(lambda: cache_text(options.action, options.json))
+    return show(lambda: info_text(options.json))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from attend._errors import ArgumentError
 from attend._frameworks import is_torch
 from attend._packed import parts
 from attend._random import drawn_seed
-from attend._settings import NO_EXTRAS, Extras, Settings, dense_layout, signed_bits, window_of
+from attend._settings import NO_EXTRAS, Extras, Settings, dense_layout, drops, signed_bits, window_of
 
 _front_of_torch: Any = None  # attend.torch, once a call has needed it: an import statement costs, even of what is there
 # What attend.torch has for calls with few options, likewise. In a small model the host works for one call after another
@@ -115,7 +115,8 @@ def attention(
         # another _plain_attention.
         is_plain = not torch.compiler.is_dynamo_compiling() and _plain_attention is not None
         is_plain = is_plain and window is OPEN and softcap is NO_SOFTCAP and bias is None and mask is None
-        if is_plain and alibi_slopes is None and seed is None and offset is NO_OFFSET and not dropout_p:
+        is_plain = is_plain and type(dropout_p) is float and not dropout_p
+        if is_plain and alibi_slopes is None and seed is None and offset is NO_OFFSET:
             results = _plain_attention(
                 q, k, v, layout, causal, scale, dropout_p, deterministic, compute, return_lse
             )  # fmt: skip
@@ -172,7 +173,7 @@ def attention_qkvpacked(
 
         is_plain = not torch.compiler.is_dynamo_compiling() and _plain_packed is not None
         is_plain = is_plain and window is OPEN and softcap is NO_SOFTCAP and alibi_slopes is None
-        if is_plain and seed is None and offset is NO_OFFSET and not dropout_p:
+        if is_plain and seed is None and offset is NO_OFFSET and type(dropout_p) is float and not dropout_p:
             results = _plain_packed(qkv, causal, scale, dropout_p, deterministic, compute, return_lse)
             if results is not None:
                 return results
@@ -298,7 +299,7 @@ def resolve(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Set
     """What the options of `function` come to: of `forward`, `backward`, or one that takes the same."""
     rest = dict(options)
     seed, dropout_p = rest.pop("seed", None), rest.get("dropout_p", 0.0)
-    if seed is None and dropout_p:
+    if seed is None and drops(dropout_p):
         raise ArgumentError(f"seed: None with dropout_p {dropout_p}, allowed a number: backward needs the same")
     seed, offset, state = _random_numbers(q, seed, rest.pop("offset", NO_OFFSET), dropout_p)
     tensors = (name for name in Extras._fields if name != "philox_state")
@@ -340,7 +341,7 @@ def _random_numbers(q: Any, seed: Any, offset: Any, dropout_p: Any) -> tuple[int
     if seed is None:
         if offset is not NO_OFFSET:
             raise ArgumentError("offset: given without seed, allowed with it only")
-        if not dropout_p:
+        if not drops(dropout_p):
             return 0, 0, None
         if not is_torch(q):
             return drawn_seed(), 0, None

@@ -80,17 +80,19 @@ def backward(
     q_in, k_in, v_in, o_in, lse_in, dout_in = (space.view(name, x) for name, x in named)
     dlse_in = None if dlse is None else space.view("dlse", dlse)
     rest, columns = _split(space, extras, (q_in, k_in, v_in), settings, call)
-    dbias_of_column = None
-    if columns is not None and columns.bias is not None:
-        # lse holds the bias, beside which what backward needs may have been rounded away.
-        raw = _run_forward(space, (q_in, k_in, v_in), rest, settings, True, call)[1]
-        lse_in, dbias_of_column = _without_column(space, raw, dlse, columns)
     inputs = {"q": q_in, "k": k_in, "v": v_in}
     if needs_dbias and rest.bias is not None:
         inputs["bias"] = rest.bias
     results = [space.empty(name, a.shape, a.dtype) for name, a in inputs.items()]
     dq, dk, dv, dbias = (*(space.result_view(x) for x in results), None)[:4]
     gradients = Gradients(dout_in, dlse_in, dq, dk, dv, dbias)
+    dbias_of_column = None
+    if columns is not None and columns.bias is not None:
+        # lse holds the bias, beside which what backward needs may have been rounded away; the caller's lse
+        # is not read then, nor is dlse by the library before numbers are made of it here.
+        _core.check(q_in, k_in, v_in, o_in, lse_in, gradients, rest, settings)
+        raw = _run_forward(space, (q_in, k_in, v_in), rest, settings, True, call)[1]
+        lse_in, dbias_of_column = _without_column(space, raw, dlse, columns)
     run = _core.backward if call is None else call
     run(q_in, k_in, v_in, o_in, lse_in, gradients, rest, settings, space.stream)
     space.finish()

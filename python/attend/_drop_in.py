@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from attend._errors import UnsupportedError
+from attend._errors import Error, UnsupportedError
+
+# What other packages call attend's arguments.
+TORCH_NAMES = {"q": "query", "k": "key", "v": "value", "bias": "attn_mask", "mask": "attn_mask", "causal": "is_causal"}
+FLASH_NAMES = {"scale": "softmax_scale", "window": "window_size"}
+
+
+def renamed(error: Error, names: dict[str, str]) -> Error:
+    """The same refusal, with the name that the caller knows in front."""
+    name, colon, rest = str(error).partition(": ")
+    return type(error)(names[name] + colon + rest) if name in names else error
 
 
 def refuse_unless(value: Any, allowed: tuple[Any, ...], name: str) -> None:

@@ -14,11 +14,13 @@ def joined(q: Any, k: Any, v: Any, qv: Optional[Any]) -> tuple[Any, Any]:
     """q beside qv and k beside v, copies: <q, k> + <qv, v> is one product, and the default of scale follows it."""
     if qv is None:
         return q, k
-    if getattr(qv, "shape", None) is None or tuple(qv.shape) != (*q.shape[:-1], v.shape[-1]):
-        found = f"shape {tuple(qv.shape)}" if hasattr(qv, "shape") else type(qv).__name__
-        raise ArgumentError(f"qv: {found}, allowed {(*q.shape[:-1], v.shape[-1])}, as q with the head_dim of v")
-    if qv.dtype != q.dtype:
-        raise ArgumentError(f"qv: dtype {qv.dtype}, allowed that of q, {q.dtype}")
+    for name, x in (("q", q), ("k", k), ("v", v), ("qv", qv)):
+        _check_like_q(name, x, q)
+    if tuple(qv.shape) != (*q.shape[:-1], v.shape[-1]):
+        wanted = (*q.shape[:-1], v.shape[-1])
+        raise ArgumentError(f"qv: shape {tuple(qv.shape)}, allowed {wanted}, as q with the head_dim of v")
+    if k.shape[:-1] != v.shape[:-1]:
+        raise ArgumentError(f"v: shape {tuple(v.shape)}, allowed that of k, {tuple(k.shape)}, but for the head_dim")
     total = q.shape[-1] + v.shape[-1]
     if total > _MAX_HEAD_DIM:
         raise UnsupportedError(
@@ -26,6 +28,20 @@ def joined(q: Any, k: Any, v: Any, qv: Optional[Any]) -> tuple[Any, Any]:
         )
     module = _module_of(q)
     return module.concatenate((q, qv), -1), module.concatenate((k, v), -1)
+
+
+def _check_like_q(name: str, x: Any, q: Any) -> None:
+    """An array of the framework, dtype and device of q: others cannot be put side by side."""
+    if getattr(x, "shape", None) is None or not hasattr(x, "dtype"):
+        raise ArgumentError(f"{name}: {type(x).__name__}, allowed an array")
+    if is_torch(x) != is_torch(q):
+        raise ArgumentError(f"{name}: {type(x).__name__}, allowed an array of the framework of q, {type(q).__name__}")
+    if len(x.shape) != len(q.shape) or len(x.shape) < 3:
+        raise ArgumentError(f"{name}: {len(x.shape)} dimensions, allowed 4, or 3 where packed, and as many as q")
+    if x.dtype != q.dtype:
+        raise ArgumentError(f"{name}: dtype {x.dtype}, allowed that of q, {q.dtype}")
+    if is_torch(x) and x.device != q.device:
+        raise ArgumentError(f"{name}: on {x.device}, allowed the device of q, {q.device}")
 
 
 def without_unused(cu_seqlens_q: Any, cu_seqlens_k: Any, seqused_q: Any, seqused_k: Any) -> tuple[Any, Any]:
@@ -38,6 +54,12 @@ def without_unused(cu_seqlens_q: Any, cu_seqlens_k: Any, seqused_q: Any, seqused
         return cu_seqlens_q, cu_seqlens_k
     _check_used("seqused_q", seqused_q, "cu_seqlens_q", cu_seqlens_q)
     _check_used("seqused_k", seqused_k, "cu_seqlens_k", cu_seqlens_k)
+    if is_torch(cu_seqlens_k) != is_torch(cu_seqlens_q):
+        wanted = f"an array of the framework of cu_seqlens_q, {type(cu_seqlens_q).__name__}"
+        raise ArgumentError(f"cu_seqlens_k: {type(cu_seqlens_k).__name__}, allowed {wanted}")
+    if cu_seqlens_k.shape != cu_seqlens_q.shape:
+        found, wanted = cu_seqlens_k.shape[0], cu_seqlens_q.shape[0]
+        raise ArgumentError(f"cu_seqlens_k: {found} entries, allowed as many as cu_seqlens_q, {wanted}")
     begin_q, end_q = cu_seqlens_q[:-1], cu_seqlens_q[1:]
     begin_k, end_k = cu_seqlens_k[:-1], cu_seqlens_k[1:]
     used_q = end_q if seqused_q is None else begin_q + seqused_q
@@ -54,8 +76,13 @@ def _check_used(name: str, used: Any, offsets_name: str, offsets: Any) -> None:
     for its_name, x in ((offsets_name, offsets), (name, used)):
         if x is not None and not hasattr(x, "shape") or (x is None and its_name == offsets_name):
             raise ArgumentError(f"{its_name}: {type(x).__name__}, allowed an array i32")
+    if len(offsets.shape) != 1:
+        raise ArgumentError(f"{offsets_name}: {len(offsets.shape)} dimensions, allowed 1 (sequences + 1)")
     if used is None:
         return
+    if is_torch(used) != is_torch(offsets):
+        framework = f"an array of the framework of {offsets_name}, {type(offsets).__name__}"
+        raise ArgumentError(f"{name}: {type(used).__name__}, allowed {framework}")
     wanted = (offsets.shape[0] - 1,)
     if tuple(used.shape) != wanted or str(used.dtype).rpartition(".")[2] != "int32":
         raise ArgumentError(f"{name}: {used.dtype} {tuple(used.shape)}, allowed int32 {wanted}, one for each sequence")

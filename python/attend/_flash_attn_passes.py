@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from attend import _api
-from attend._drop_in import refuse_unless
+from attend._drop_in import FLASH_NAMES, refuse_unless, renamed
+from attend._errors import ArgumentError, Error
+from attend._settings import drops
 
 
 def flash_attn_forward(
@@ -142,18 +144,33 @@ def _forward(
     from attend.torch import drawn_numbers
 
     refuse_unless(bool(return_softmax), (False,), "return_softmax")
-    seed, offset, state = drawn_numbers(q) if dropout_p else (0, 0, None)
+    seed, offset, state = drawn_numbers(q) if drops(dropout_p) else (0, 0, None)
     if state is None:
         state = torch.tensor([seed, offset], dtype=torch.int64)
-    out, lse = _api.forward(q, k, v, dropout_p=dropout_p, seed=state[0], offset=state[1], **options)
+    try:
+        out, lse = _api.forward(q, k, v, dropout_p=dropout_p, seed=state[0], offset=state[1], **options)
+    except Error as error:
+        raise renamed(error, FLASH_NAMES) from None
     return out, lse, None, state
 
 
 def _backward(inputs: Any, results: Any, dropout_p: float, rng_state: Any, **options: Any) -> None:
-    seed, offset = (0, 0) if rng_state is None or not dropout_p else rng_state.unbind()
-    found = _api.backward(*inputs, dropout_p=dropout_p, seed=seed, offset=offset, **options)
+    seed, offset = _numbers_of(rng_state) if drops(dropout_p) else (0, 0)
+    try:
+        found = _api.backward(*inputs, dropout_p=dropout_p, seed=seed, offset=offset, **options)
+    except Error as error:
+        raise renamed(error, FLASH_NAMES) from None
     for result, gradient in zip(results, found):
         result.copy_(gradient)
+
+
+def _numbers_of(rng_state: Any) -> Any:
+    """seed and offset of what a forward pass that dropped gave."""
+    if tuple(getattr(rng_state, "shape", ())) != (2,) or str(getattr(rng_state, "dtype", "")) != "torch.int64":
+        shape = f" {tuple(rng_state.shape)}" if hasattr(rng_state, "shape") else ""
+        found = "None" if rng_state is None else f"{type(rng_state).__name__}{shape}"
+        raise ArgumentError(f"rng_state: {found} with dropout_p > 0, allowed the int64 (2,) that the forward pass gave")
+    return rng_state.unbind()
 
 
 def _row_sums(dout: Any, out: Any) -> Any:

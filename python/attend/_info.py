@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def backends() -> list[Backend]:
-    """Every value of `compute` beside "auto", best first for each device: name, description, device, has_backward, aliases.
+    """Every value of `compute` beside "auto", best first for each device.
 
-    `aliases` are names that other projects use for it, which `compute` takes too.
+    Each has name, description, device, has_backward and aliases: names that other projects use for it, which `compute`
+    takes too.
     """
     return _core.backends()
 
@@ -93,6 +94,15 @@ def cpu_bf16_unit() -> str:
     return _core.cpu_bf16_unit()
 
 
+def _libraries() -> dict[str, Any]:
+    """The version and path of libcuda and NVRTC, or `lack`, in Python's words: it has no option --compute."""
+    found: dict[str, Any] = _core.libraries()
+    for library in found.values():
+        if "lack" in library:
+            library["lack"] = library["lack"].replace("a CPU backend (--compute cpu)", "tensors on the CPU")
+    return found
+
+
 def report() -> dict[str, Any]:
     """What `python -m attend info --json` prints."""
     return {
@@ -101,7 +111,7 @@ def report() -> dict[str, Any]:
         "bf16": cpu_bf16_unit(),
         "threads": cpu_threads(),
         "gpus": gpus(),
-        **_core.libraries(),
+        **_libraries(),
         "kernel_digest": _core.kernel_digest(),
         "backends": backends(),
     }
@@ -123,7 +133,7 @@ def text() -> str:
             lines.append(f"     unsupported: {gpu['lack']}")
         else:
             lines.append(f"     can use: {', '.join(gpu['backends'])}")
-    found = _core.libraries()
+    found = _libraries()
     for title, name in (("libcuda", "libcuda"), ("NVRTC", "nvrtc")):
         library = found[name]
         shown = f"none: {library['lack']}" if "lack" in library else f"{library['version']}, {library['path']}"

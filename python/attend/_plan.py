@@ -11,6 +11,7 @@ from attend._errors import ArgumentError
 from attend._settings import Extras, Gradients, Settings, dense_layout, window_of
 
 _MOST = 2**31 - 1  # of any size: the library's own bound
+_DTYPES = ("f32", "f16", "bf16", "f64")
 _FAR = 1 << 62  # a stride that the library refuses for what it spans
 _APART = 1 << 44  # bytes between the places of tensors, beyond the size of any
 
@@ -53,6 +54,19 @@ def _size(name: str, value: Any) -> int:
     return size
 
 
+def _dtype(value: Any) -> str:
+    if not isinstance(value, str) or value not in _DTYPES:
+        raise ArgumentError(f"dtype: {value!r}, allowed {', '.join(map(repr, _DTYPES))}")
+    return str(value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    """Whether there is such a tensor: its sizes follow from the others'. NumPy's bool has two names."""
+    if value is None or isinstance(value, int) or type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise ArgumentError(f"{name}: {type(value).__name__}, allowed True or False")
+
+
 def _arguments(function: str, sizes: tuple[int, ...], options: dict[str, Any]) -> tuple[Any, ...]:
     """What `_call` makes of them, once all have names that it knows."""
     for name in options:
@@ -91,6 +105,8 @@ def _call(
     keys = seqlen if seqlen_k is None else _size("seqlen_k", seqlen_k)
     values = head_dim if head_dim_v is None else _size("head_dim_v", head_dim_v)
     kv_heads = heads if heads_kv is None else _size("heads_kv", heads_kv)
+    dtype, bias, mask = _dtype(dtype), _flag("bias", bias), _flag("mask", mask)
+    alibi, backward = _flag("alibi", alibi), _flag("backward", backward)
     places = _Places(_cuda_index(device))
 
     def tensor(heads_of: int, rows: int, columns: int) -> _core.Array:

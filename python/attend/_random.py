@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from attend._settings import signed_bits
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     import random
 
 _made: dict[str, random.Random] = {}
+_lineage: list[int] = []  # manual_seed's number, then which fork since then led here; empty: seeded by the system
+_forks = 0  # of this process, since it was seeded or began
 
 
 def _generator() -> random.Random:
@@ -29,15 +32,42 @@ def manual_seed(seed: Any) -> None:
     all threads, and starts from the operating system's random numbers. torch tensors ask torch's generators, which
     `torch.manual_seed` sets. An explicit `seed=` of a call asks neither.
 
+    A forked child draws other numbers than its parent and than every other child: without `manual_seed` from the
+    operating system's, after it from the seed and the number of the fork since then (1 for the first). So the workers
+    of a data loader and of its next epoch drop differently, and a program that forks in the same order repeats them.
+
     Arguments:
         seed: a whole number from 0 to 2^64 - 1.
 
     Raises:
         ArgumentError: another value.
     """
-    _generator().seed(signed_bits("seed", seed) % 2**64)  # of a negative number Python takes the magnitude
+    global _forks
+    number = signed_bits("seed", seed) % 2**64  # of a negative number Python takes the magnitude
+    _generator().seed(number)
+    _lineage[:] = [number]
+    _forks = 0
 
 
 def drawn_seed() -> int:
     """64 random bits as a signed number, others at each call."""
     return _generator().getrandbits(64) - 2**63
+
+
+def _before_a_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+def _in_a_child() -> None:
+    """The child has a copy of the generator, whose numbers the parent draws too."""
+    global _forks
+    _made.clear()
+    if _lineage:
+        _lineage.append(_forks)
+        _generator().seed("/".join(map(str, _lineage)))
+    _forks = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_a_fork, after_in_child=_in_a_child)

@@ -6,8 +6,8 @@ import math
 from typing import Any, Optional
 
 from attend._api import attention
-from attend._drop_in import top_left
-from attend._errors import ArgumentError
+from attend._drop_in import TORCH_NAMES, renamed, top_left
+from attend._errors import ArgumentError, Error
 
 
 class TwoMasksError(ArgumentError, RuntimeError):
@@ -67,9 +67,12 @@ def sdpa(
         expanded = _mask_dims(attn_mask, lead)
         mask, bias = (expanded, None) if str(attn_mask.dtype) == "torch.bool" else (None, expanded)
     causal = aligned == "LOWER_RIGHT"
-    o = attention(
-        q, k, v, causal=causal, window=window, scale=scale, bias=bias, mask=mask, dropout_p=dropout_p
-    )  # fmt: skip
+    try:
+        o = attention(
+            q, k, v, causal=causal, window=window, scale=scale, bias=bias, mask=mask, dropout_p=dropout_p
+        )  # fmt: skip
+    except Error as error:
+        raise renamed(error, TORCH_NAMES) from None
     return o.reshape(*lead, *o.shape[1:]) if query.dim() > 2 else o.reshape(o.shape[2:])
 
 
@@ -120,7 +123,14 @@ def leading(query: Any, key: Any, value: Any) -> tuple[int, ...]:
             raise ArgumentError(f"{name}: {x.dim()} dimensions, allowed at least 2, and as many as query")
     if query.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0]:
         return (query.shape[0],)
-    return tuple(torch.broadcast_shapes(*(x.shape[:-3] for x in (query, key, value))))
+    shapes = [tuple(x.shape[:-3]) for x in (query, key, value)]
+    try:
+        return tuple(torch.broadcast_shapes(*shapes))
+    except RuntimeError:
+        found = ", ".join(map(str, shapes))
+        raise ArgumentError(
+            f"query, key, value: leading dimensions {found}, allowed ones that broadcast together"
+        ) from None
 
 
 def four_dims(x: Any, lead: tuple[int, ...]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
@@ -68,6 +69,15 @@ def signed_bits(name: str, value: Any) -> int:
     if not 0 <= value < 2**64:
         raise ArgumentError(f"{name}: {value}, allowed 0 to 2^64 - 1")
     return int(value - 2**64 if value >= 2**63 else value)
+
+
+def drops(dropout_p: Any) -> bool:
+    """Whether it is not 0. What is no single number is refused; its value the library checks."""
+    if type(dropout_p) is not float:
+        shape = getattr(dropout_p, "shape", ())
+        if math.prod(shape) != 1:
+            raise ArgumentError(f"dropout_p: shape {tuple(shape)}, allowed a number")
+    return bool(dropout_p)
 
 
 def window_of(window: Sequence[Optional[int]]) -> tuple[int, int]:

@@ -18,12 +18,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 from attend._api import NO_SOFTCAP, OPEN, attention, attention_qkvpacked, attention_varlen
-from attend._drop_in import StandIn, refuse_unless
+from attend._drop_in import FLASH_NAMES, StandIn, refuse_unless, renamed
+from attend._errors import Error
 from attend._flash_attn_passes import flash_attn_backward as _flash_attn_backward
 from attend._flash_attn_passes import flash_attn_forward as _flash_attn_forward
 from attend._flash_attn_passes import flash_attn_varlen_backward as _flash_attn_varlen_backward
 from attend._flash_attn_passes import flash_attn_varlen_forward as _flash_attn_varlen_forward
 from attend._packed import parts
+from attend._settings import drops
 
 __all__ = [
     "FlashAttnFunc",
@@ -130,23 +132,26 @@ def flash_attn_varlen_func(
     """Attention of packed sequences, q (total_q, heads_q, head_dim): see `attend.attention_varlen`."""
     refuse_pattern(return_attn_probs, dropout_p)
     refuse_unless(block_table, (None,), "block_table")
-    out, lse = attention_varlen(
-        q,
-        k,
-        v,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        causal=causal,
-        window=window_size,
-        scale=softmax_scale,
-        softcap=softcap,
-        alibi_slopes=alibi_slopes,
-        dropout_p=dropout_p,
-        deterministic=deterministic,
-        return_lse=True,
-    )
+    try:
+        out, lse = attention_varlen(
+            q,
+            k,
+            v,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            max_seqlen_q,
+            max_seqlen_k,
+            causal=causal,
+            window=window_size,
+            scale=softmax_scale,
+            softcap=softcap,
+            alibi_slopes=alibi_slopes,
+            dropout_p=dropout_p,
+            deterministic=deterministic,
+            return_lse=True,
+        )
+    except Error as error:
+        raise renamed(error, FLASH_NAMES) from None
     return (out, lse, None) if return_attn_probs else out
 
 
@@ -231,22 +236,25 @@ def _dense(
 ) -> Any:
     """What attend's `function` gives, as flash-attn gives it."""
     refuse_pattern(return_attn_probs, dropout_p)
-    results = function(
-        *tensors,
-        causal=causal,
-        window=window_size,
-        scale=softmax_scale,
-        softcap=softcap,
-        alibi_slopes=alibi_slopes,
-        dropout_p=dropout_p,
-        deterministic=deterministic,
-        return_lse=return_attn_probs,
-        **layout,
-    )
+    try:
+        results = function(
+            *tensors,
+            causal=causal,
+            window=window_size,
+            scale=softmax_scale,
+            softcap=softcap,
+            alibi_slopes=alibi_slopes,
+            dropout_p=dropout_p,
+            deterministic=deterministic,
+            return_lse=return_attn_probs,
+            **layout,
+        )
+    except Error as error:
+        raise renamed(error, FLASH_NAMES) from None
     return (*results, None) if return_attn_probs else results
 
 
 def refuse_pattern(return_attn_probs: bool, dropout_p: float) -> None:
     """The dropout pattern is a (seqlen_q, seqlen_k) matrix, which attend never has."""
-    if dropout_p:
+    if drops(dropout_p):
         refuse_unless(bool(return_attn_probs), (False,), "return_attn_probs with dropout_p > 0")

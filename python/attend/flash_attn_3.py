@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from attend._api import NO_SOFTCAP, OPEN, attention, attention_qkvpacked, attention_varlen
-from attend._drop_in import StandIn, refuse_unless
-from attend._errors import ArgumentError
+from attend._drop_in import FLASH_NAMES, StandIn, refuse_unless, renamed
+from attend._errors import ArgumentError, Error
 from attend._flash_attn_3_inputs import joined, without_unused
 from attend._packed import heads_of
 
@@ -70,18 +70,21 @@ def flash_attn_func(
     """
     _refuse(q_descale, k_descale, v_descale, attention_chunk)
     q, k = joined(q, k, v, qv)
-    return attention(
-        q,
-        k,
-        v,
-        layout="bshd",
-        causal=causal,
-        window=window_size,
-        scale=softmax_scale,
-        softcap=softcap,
-        deterministic=deterministic,
-        return_lse=return_attn_probs,
-    )
+    try:
+        return attention(
+            q,
+            k,
+            v,
+            layout="bshd",
+            causal=causal,
+            window=window_size,
+            scale=softmax_scale,
+            softcap=softcap,
+            deterministic=deterministic,
+            return_lse=return_attn_probs,
+        )
+    except Error as error:
+        raise renamed(error, FLASH_NAMES) from None
 
 
 def flash_attn_varlen_func(
@@ -121,21 +124,24 @@ def flash_attn_varlen_func(
     _refuse(q_descale, k_descale, v_descale, attention_chunk)
     cu_seqlens_q, cu_seqlens_k = without_unused(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k)
     q, k = joined(q, k, v, qv)
-    out, lse = attention_varlen(
-        q,
-        k,
-        v,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        causal=causal,
-        window=window_size,
-        scale=softmax_scale,
-        softcap=softcap,
-        deterministic=deterministic,
-        return_lse=True,
-    )
+    try:
+        out, lse = attention_varlen(
+            q,
+            k,
+            v,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            max_seqlen_q,
+            max_seqlen_k,
+            causal=causal,
+            window=window_size,
+            scale=softmax_scale,
+            softcap=softcap,
+            deterministic=deterministic,
+            return_lse=True,
+        )
+    except Error as error:
+        raise renamed(error, FLASH_NAMES) from None
     return (out, lse) if return_attn_probs else out
 
 
@@ -161,15 +167,18 @@ def flash_attn_qkvpacked_func(
     """
     _refuse(q_descale, k_descale, v_descale, attention_chunk)
     if num_heads_q is None:
-        return attention_qkvpacked(
-            qkv,
-            causal=causal,
-            window=window_size,
-            scale=softmax_scale,
-            softcap=softcap,
-            deterministic=deterministic,
-            return_lse=return_attn_probs,
-        )
+        try:
+            return attention_qkvpacked(
+                qkv,
+                causal=causal,
+                window=window_size,
+                scale=softmax_scale,
+                softcap=softcap,
+                deterministic=deterministic,
+                return_lse=return_attn_probs,
+            )
+        except Error as error:
+            raise renamed(error, FLASH_NAMES) from None
     q, k, v = heads_of(qkv, num_heads_q)
     return flash_attn_func(
         q, k, v, softmax_scale, causal, None, q_descale, k_descale, v_descale, window_size, attention_chunk, softcap,

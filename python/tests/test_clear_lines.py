@@ -5,6 +5,7 @@ import pytest
 np = pytest.importorskip("numpy")
 
 import attend
+import attend.flash_attn
 import attend.ring
 from attend._settings import Extras, Settings
 
@@ -244,3 +245,43 @@ def test_options_that_do_not_exist_are_told_by_the_function_that_was_called(rng)
     for own in ("window_left", "philox_state"):  # of ours, which no caller gives
         with pytest.raises(TypeError, match=rf"^forward\(\) got an unexpected keyword argument '{own}'$"):
             attend.forward(q, k, v, **{own: 1})
+
+
+def test_explain_names_a_dtype_or_a_mask_that_is_none():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    allowed = "allowed 'f32', 'f16', 'bf16', 'f64'"
+    assert line_of(lambda: attend.explain(1, 2, 4, 8, dtype=torch.bfloat16)) == f"dtype: torch.bfloat16, {allowed}"
+    assert line_of(lambda: attend.prepare(1, 2, 4, 8, dtype="foo")) == f"dtype: 'foo', {allowed}"
+    for name in ("bias", "mask", "alibi", "backward"):
+        for given in (torch.ones(4, 4), np.ones((4, 4))):
+            wanted = f"{name}: {type(given).__name__}, allowed True or False"
+            assert line_of(lambda n=name, x=given: attend.explain(1, 2, 4, 8, **{n: x})) == wanted
+    for flag in (True, 1, np.True_, False, None):
+        assert attend.explain(1, 2, 4, 8, device="cpu", mask=flag)
+
+
+@pytest.mark.parametrize("frame", ["numpy", "torch"])
+def test_dropout_p_is_one_number(rng, frame):
+    q = arrays(rng, 1, 2, 7, 8, count=1)[0]
+    p = np.array([0.5, 0.5])
+    if frame == "torch":
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        q, p = torch.from_numpy(q), torch.from_numpy(p)
+    qkv = q.swapaxes(1, 2)[:, :, None]
+    qkv = np.repeat(qkv, 3, 2) if frame == "numpy" else qkv.repeat(1, 1, 3, 1, 1)
+    for call in (
+        lambda: attend.attention(q, q, q, dropout_p=p),
+        lambda: attend.attention_qkvpacked(qkv, dropout_p=p),
+        lambda: attend.forward(q, q, q, dropout_p=p),
+        lambda: attend.flash_attn.flash_attn_func(q, q, q, p),
+    ):
+        assert line_of(call) == "dropout_p: shape (2,), allowed a number"
+    attend.attention(q, q, q, dropout_p=p[0])
+
+
+def test_what_is_no_array_is_refused_with_dropout_as_without():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    t = torch.ones(1, 2, 4, 8)
+    for q in (torch.nn.Linear(1, 1), torch.float32, object(), None):
+        for options in ({}, {"dropout_p": 0.5}):
+            assert line_of(lambda q=q, o=options: attend.attention(q, t, t, **o)).startswith(f"q: {type(q).__name__}, ")

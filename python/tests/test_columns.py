@@ -247,6 +247,24 @@ def test_wrong_columns_are_refused_by_name(rng, frame, options, message):
         attend.attention(q, k, v, **given)
 
 
+@pytest.mark.parametrize("frame", ["numpy", "torch"])
+@pytest.mark.parametrize(("name", "shape"), [("lse", (B, H, SQ + 1)), ("dlse", (B, H, 1)), ("lse", (H, SQ))])
+def test_backward_with_a_column_refuses_the_lse_that_it_refuses_without(rng, frame, name, shape):
+    q, k, v, dout = inputs(rng)
+    given = {"lse": np.zeros((B, H, SQ), np.float32), "dlse": None, "bias": np.zeros((SQ, 1), np.float32)}
+    given[name] = np.zeros(shape, np.float32)
+    if frame == "torch":
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        q, k, v, dout = (torch.from_numpy(x) for x in (q, k, v, dout))
+        given = {name: x if x is None else torch.from_numpy(x) for name, x in given.items()}
+    lines = []
+    for bias in (given["bias"], None):
+        with pytest.raises(attend.ArgumentError, match=f"^{name}: ") as caught:
+            attend.backward(dout, q, k, v, dout, given["lse"], dlse=given["dlse"], bias=bias)
+        lines.append(str(caught.value))
+    assert lines[0] == lines[1]
+
+
 MEMORY = """
 import resource, sys
 import {frame} as frame

@@ -382,3 +382,49 @@ def test_sdpa_names_a_mask_that_is_no_tensor(torch):
     x = torch.randn(1, 2, 4, 8)
     with pytest.raises(ValueError, match=r"^attn_mask: list, allowed a torch.Tensor$"):
         attend.sdpa(x, x, x, attn_mask=[[True]])
+
+
+@pytest.mark.parametrize("varlen", [False, True])
+def test_the_gradients_of_a_call_that_dropped_need_its_rng_state(torch, varlen):
+    x = torch.ones(1, 4, 2, 8)
+    x = x[0] if varlen else x
+    cu = torch.tensor([0, 4], dtype=torch.int32)
+    offsets = (cu, cu, 4, 4) if varlen else ()
+    forward = flash_attn._flash_attn_varlen_forward if varlen else flash_attn._flash_attn_forward
+    backward = flash_attn._flash_attn_varlen_backward if varlen else flash_attn._flash_attn_backward
+    out, lse, _, state = forward(x, x, x, *offsets, 0.5, None, False)
+    results = [torch.empty_like(x) for _ in range(3)]
+    run = lambda p, state: backward(x, x, x, x, out, lse, *results, *offsets, p, None, False, rng_state=state)
+    for wrong, shown in ((None, "None"), (3, "int"), (state[:1], "Tensor (1,)"), (state.float(), "Tensor (2,)")):
+        with pytest.raises(attend.ArgumentError) as caught:
+            run(0.5, wrong)
+        assert str(caught.value).startswith(f"rng_state: {shown} with dropout_p > 0, allowed the int64 (2,)")
+    run(0.5, state)
+    run(0.0, None)
+
+
+def test_refusals_name_the_arguments_of_the_function_that_was_called(torch):
+    x, nan = torch.ones(1, 2, 4, 8), float("nan")
+    cu, p = torch.tensor([0, 4], dtype=torch.int32), torch.ones(4, 2, 8)
+    two, three = flash_attn, flash_attn_3
+    qkv, packed = torch.stack([x] * 3, 2), (p, p, p, cu, cu, 4, 4)
+    cases = [
+        ("attn_mask: shape", lambda: attend.sdpa(x, x, x, torch.ones(3, 3))),
+        ("attn_mask: shape", lambda: attend.sdpa(x, x, x, torch.ones(3, 3) > 0)),
+        ("attn_mask: dtype i32", lambda: attend.sdpa(x, x, x, torch.ones(4, 4, dtype=torch.int32))),
+        ("key: shape", lambda: attend.sdpa(x, x[..., :4], x)),
+        ("value: shape", lambda: attend.sdpa(x, x, x[:, :, :3])),
+        ("query, key, value: leading", lambda: attend.sdpa(x.expand(3, 2, 4, 8), *[x.expand(2, 2, 4, 8)] * 2)),
+        ("softmax_scale: nan", lambda: two.flash_attn_func(x, x, x, softmax_scale=nan)),
+        ("window_size: 5", lambda: two.flash_attn_func(x, x, x, window_size=5)),
+        ("window_size: left -5", lambda: two.flash_attn_qkvpacked_func(qkv, window_size=(-5, 0))),
+        ("softmax_scale: nan", lambda: two.flash_attn_varlen_func(*packed, softmax_scale=nan)),
+        ("softmax_scale: nan", lambda: two._flash_attn_forward(x, x, x, 0.0, nan, False)),
+        ("window_size: left -5", lambda: three.flash_attn_func(x, x, x, window_size=(-5, 0))),
+        ("softmax_scale: nan", lambda: three.flash_attn_qkvpacked_func(qkv, softmax_scale=nan)),
+        ("softmax_scale: nan", lambda: three.flash_attn_varlen_func(*packed, softmax_scale=nan)),
+    ]
+    for line, call in cases:
+        with pytest.raises(attend.ArgumentError) as caught:
+            call()
+        assert str(caught.value).startswith(line) and "\n" not in str(caught.value)

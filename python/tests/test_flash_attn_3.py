@@ -156,3 +156,39 @@ def test_wrong_numbers_and_shapes_are_refused_by_name(torch, device):
     q, k, v = (torch.randn(1, 3, 1, width, device=device) for width in (64, 64, 512))
     with pytest.raises(NotImplementedError, match="^qv: head_dim 64 of q . 512 of v = 576, attend takes up to 512$"):
         flash_attn_func(q, k, v, qv=v)
+
+
+def test_what_cannot_be_put_side_by_side_is_named(torch):
+    x = torch.ones(1, 4, 2, 8)
+    cases = {
+        "q: NoneType, ": {"q": None},
+        "k: NoneType, ": {"k": None},
+        "v: NoneType, ": {"v": None},
+        "k: ndarray, allowed an array of the framework of q, Tensor": {"k": x.numpy()},
+        "qv: ndarray, allowed an array of the framework of q, Tensor": {"qv": x.numpy()},
+        "v: shape (1, 3, 2, 8), allowed that of k": {"v": x[:, :3]},
+        "k: dtype torch.float16, allowed that of q": {"k": x.half()},
+        "qv: on meta, allowed the device of q": {"qv": x.to("meta")},
+        "q: 0 dimensions, ": {"q": torch.tensor(1.0)},
+    }
+    for line, wrong in cases.items():
+        given = dict.fromkeys(("q", "k", "v", "qv"), x) | wrong
+        with pytest.raises(ValueError) as caught:
+            flash_attn_func(**given)
+        assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
+
+
+def test_numbers_of_used_tokens_are_of_the_framework_and_the_sequences_of_the_offsets(torch):
+    p, cu, used = torch.ones(4, 2, 8), torch.tensor([0, 4], dtype=torch.int32), torch.tensor([3], dtype=torch.int32)
+    more = torch.tensor([0, 2, 4], dtype=torch.int32)
+    cases = [
+        ("seqused_k: ndarray, allowed an array of the framework of cu_seqlens_k, Tensor", cu, cu, used.numpy()),
+        ("cu_seqlens_k: ndarray, allowed an array of the framework of cu_seqlens_q, Tensor", cu, cu.numpy(), None),
+        ("cu_seqlens_k: 3 entries, allowed as many as cu_seqlens_q, 2", cu, more, None),
+        ("cu_seqlens_q: 0 dimensions, allowed 1 (sequences + 1)", cu[0], cu, None),
+        ("cu_seqlens_q: NoneType, allowed an array i32", None, cu, None),
+    ]
+    for line, cu_q, cu_k, used_k in cases:
+        with pytest.raises(ValueError) as caught:
+            flash_attn_varlen_func(p, p, p, cu_q, cu_k, 4, 4, None if used_k is not None else used, used_k)
+        assert str(caught.value) == line

@@ -99,9 +99,11 @@ def end_after_the_first_line(words, number):
         lines.append(line)
         if line.endswith(" ms\n"):
             break
-    time.sleep(0.3)
+    time.sleep(2)  # in the check of the next row
+    sent = time.monotonic()
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
+    assert time.monotonic() - sent < 5
     return process.returncode, "".join(lines) + out, err
 
 
@@ -111,7 +113,7 @@ def test_compare_prints_as_it_goes_and_keeps_its_rows(tmp_path, number):
     words = ["compare", "--device", "cpu", "--no-peers", "--compute", "cpu", "--max-seconds", "1000", "--samples", "3"]
     words += ["--batch-size", "1", "--num-heads", "4", "--seq-lengths", "64,32768", "--output", str(path)]
     status, out, err = end_after_the_first_line(
-        f"from attend.bench.__main__ import main; raise SystemExit(main({words}))", number
+        f"from attend._measure import apart; from attend.bench.__main__ import main; apart.end(main({words}))", number
     )
     assert status == 130, out + err
     rows = json.loads(path.read_text())["rows"]
@@ -126,10 +128,49 @@ def test_experiments_print_as_they_go_and_keep_their_rows(tmp_path, number):
     words = ["--seqlen-experiment", "--kernel", "cpu_naive", "--samples", "3", "--max-seconds", "1000"]
     words += ["--save-results", "--no-plots", "--output-dir", str(tmp_path)]
     status, out, err = end_after_the_first_line(
-        f"from attend.experiments.__main__ import main; raise SystemExit(main({words}))", number
+        f"from attend._measure import apart; from attend.experiments.__main__ import main; apart.end(main({words}))",
+        number,
     )
     assert status == 130, out + err
     data = json.loads((tmp_path / "latest" / "results.json").read_text())
     assert data["stopped"] == "interrupted" and data["rows"][0]["ms"] > 0
     assert "seqlen forward (4, 8, 128, 64) cpu_naive f32: " in out
     assert "interrupted: what was measured until then is here" in out
+
+
+# A call that no signal reaches, as a library's that keeps the processor, on the thread that measures its memory.
+BUSY = """
+import sys, time
+from attend._measure import apart, errors, memory
+
+def command():
+    memory.Meter("cpu").peak(lambda: (print("ready", flush=True), {call}))
+    return 0
+
+apart.end(errors.run(command))
+"""
+BUSY_CALLS = {
+    "asleep": "time.sleep(60)",
+    "attend": "(x := __import__('numpy').ones((1, 16, 32768, 64), 'f4'), __import__('attend').attention(x, x, x))",
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", BUSY_CALLS)
+def test_a_call_whose_memory_is_measured_is_left_within_a_second(name, number):
+    program = BUSY.format(call=BUSY_CALLS[name])
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{program}"],
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.5)
+    sent = time.monotonic()
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and err == "interrupted\n"
+    assert time.monotonic() - sent < 1.5

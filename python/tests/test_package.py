@@ -127,7 +127,8 @@ def test_the_cache_is_shown_limited_and_cleared(tmp_path, monkeypatch):
         return subprocess.run(line, capture_output=True, text=True, check=False)
 
     assert "simt_forward" in command().stdout and "limit     2.0 GiB" in command("show").stdout
-    assert json.loads(command("--json").stdout) == info
+    assert json.loads(command("--json").stdout) == info and command("--json").stdout.endswith("}\n")
+    assert command("show").stdout[-2:].count("\n") == 1
     assert command("limit").stdout.startswith("2.0 GiB (ATTEND_CACHE_LIMIT)")
     monkeypatch.setenv("ATTEND_CACHE_LIMIT", "lots")
     with pytest.raises(attend.ArgumentError, match="ATTEND_CACHE_LIMIT: 'lots', allowed: 0, unlimited"):
@@ -181,7 +182,27 @@ def test_info_says_why_there_is_no_driver_and_no_compiler(tmp_path):
     environment = os.environ | {"ATTEND_LIBCUDA_PATH": "/nowhere/libcuda.so", "ATTEND_NVRTC_PATH": str(tmp_path)}
     text = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
     assert re.search(r"^libcuda   none: libcuda .*not found.* /nowhere/libcuda.so; install", text, re.MULTILINE)
+    assert "--compute" not in text and "use tensors on the CPU" in text
     assert re.search(rf"^NVRTC     none: libnvrtc .*not found.*{tmp_path}/libnvrtc.so", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", [["info"], ["info", "--json"]])
+def test_info_refuses_a_variable_in_one_line(words):
+    command = [sys.executable, "-m", "attend", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"ATTEND_SIMD": "foo"})
+    assert done.returncode == 2 and done.stdout == ""
+    assert re.fullmatch(r"attend: ATTEND_SIMD: '?foo'?, allowed.*\n", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize("words", [["info"], ["cache", "--json"]])
+def test_a_reader_that_has_seen_enough_is_no_error(words, tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "attend", *words]
+    environment = os.environ | {"ATTEND_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=environment)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_number_of_threads_can_be_set():

@@ -44,6 +44,12 @@ def test_no_section_is_forgotten(script):
         ),
         (PRESENT | {"kernels/sm90": "old"}, ("src/cpu",), "Measured on 2026-01-02 by the present code of `src/cpu`."),
         (PRESENT | {"kernels/gone": "x"}, ("kernels/gone",), "earlier code: `kernels/gone` changed since."),
+        ({"src/cpu": "cc"}, ("src/cpu", "kernels/sm90"), "by earlier code: `kernels/sm90` was not recorded."),
+        (
+            {"src/cpu": "old"},
+            ("src/cpu", "kernels/common", "kernels/sm90"),
+            "by earlier code: `src/cpu` changed since; `kernels/common`, `kernels/sm90` were not recorded.",
+        ),
         (None, ("src/cpu",), "Measured on 2026-01-02 by earlier code, which was not recorded."),
     ],
 )
@@ -51,6 +57,11 @@ def test_the_age_of_a_figure(script, sources, parts, sentence):
     report = script("report")
     for data in ({"sources": sources, "date": "2026-01-02"}, {"machine": {"sources": sources, "date": "2026-01-02"}}):
         assert report.age(data, parts, PRESENT).endswith(sentence)
+
+
+def test_a_file_that_is_a_list_of_rows_has_no_recorded_age(script):
+    sentence = "Measured on a day that was not recorded by earlier code, which was not recorded."
+    assert script("report").age([{"ms": 1}], ("src/cpu",), PRESENT) == sentence
 
 
 @pytest.fixture

@@ -48,7 +48,8 @@ def run_disagreeing(rank, size, device, name):
 
 DISAGREEMENTS = {
     "algorithm": "ArgumentError: algorithm: all_gather on rank 1, allowed automatic as on rank 0",
-    "unknown": "ArgumentError: algorithm: 'pigeons', allowed 'automatic', 'exchange', 'all_gather', 'all_to_all', 'two_level' (ran",
+    "unknown": "ArgumentError: algorithm: 'pigeons', allowed 'automatic', 'exchange', 'all_gather', "
+    "'all_to_all', 'two_level' (ran",
     "causal": "ArgumentError: causal: true on rank 1, allowed false as on rank 0",
     "sharding": "ArgumentError: sharding: striped on rank 1, allowed zigzag as on rank 0",
     "dtype": "ArgumentError: k: dtype f64, allowed f32 as q (any with compute='reference') (rank 1)",

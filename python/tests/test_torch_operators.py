@@ -123,8 +123,8 @@ def test_export(torch, device, strict):
     torch.testing.assert_close(program.module()(*longer), Layer()(*longer))
 
 
-# libstdc++ by its name: some compilers link it into what they make, and then torch's own std::regex in the package, which
-# meets the other copy's locale there, ends the process on CUDA; of a model that only doubles its input, too.
+# libstdc++ by its name: some compilers link it into what they make, and then torch's own std::regex in the package,
+# which meets the other copy's locale there, ends the process on CUDA; of a model that only doubles its input, too.
 PACKAGE = """
 import sys, torch, attend
 device, path = sys.argv[1:]

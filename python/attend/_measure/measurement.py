@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Optional
 
 from attend._measure import timing
+from attend._measure.apart import on_a_fresh_thread
 from attend._measure.errors import INTERRUPTED, gpu_is_here
 from attend._measure.implementations import Implementation, Prepared, refusal
 from attend._measure.inputs import Source, keep_float32_products
@@ -211,9 +212,8 @@ class Measurement:
         tensors = source.inputs(x.dtype, x.device).sets[0]
         if x.dtype not in truths:
             on_gpu = self.settings.gpu_reference and gpu_is_here()
-            truths[x.dtype] = Truth(
-                tensors, problem.causal, with_backward, "cuda" if on_gpu else "cpu", self.settings.checked_scores
-            )
+            given = tensors, problem.causal, with_backward, "cuda" if on_gpu else "cpu", self.settings.checked_scores
+            truths[x.dtype] = Truth(*given) if on_gpu else on_a_fresh_thread(lambda: Truth(*given))
         got, row.peak_mib = self._meters[x.device].peak(lambda: x.step(tensors, problem.causal, row.mode))
         errors = compare(got, truths[x.dtype], row.mode, x.dtype, self.settings.tolerance, x.rounds_scores)
         row.max_abs_err, row.max_abs_allowed, row.mean_abs_err, row.mse, row.max_rel_err, row.passed = (

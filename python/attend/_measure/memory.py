@@ -16,7 +16,6 @@ cuBLAS's workspaces, which torch keeps for ever, are given back before.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import ctypes
 import gc
@@ -26,6 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Optional, TypeVar
 
 import attend
+from attend._measure.apart import on_a_fresh_thread
 
 T = TypeVar("T")
 MIB, GIB = 2.0**20, 2.0**30
@@ -88,8 +88,8 @@ def _peak_of_process(call: Callable[[], T]) -> tuple[T, Optional[float]]:
         before = _status("VmRSS")
     except OSError:
         return call(), None
-    with _blocks_of_their_own(), concurrent.futures.ThreadPoolExecutor(1) as fresh_thread:
-        result = fresh_thread.submit(call).result()
+    with _blocks_of_their_own():
+        result = on_a_fresh_thread(call)
     return result, max(0.0, _status("VmHWM") - before) / MIB
 
 

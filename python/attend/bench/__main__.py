@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Optional
 
-from attend._measure import errors
+from attend._measure import apart, errors
 from attend._measure.arguments import Parser
 from attend.bench import compare, memory, roofline, visualize
 
@@ -36,4 +35,4 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    apart.end(main())

@@ -10,11 +10,10 @@ from __future__ import annotations
 import argparse
 import functools
 import pathlib
-import sys
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from attend._measure import catalogue, errors, files
+from attend._measure import apart, catalogue, errors, files
 from attend._measure.arguments import Parser, head_dim, names, positive, positive_number, seed
 from attend._measure.measurement import Settings, failures
 from attend._measure.problems import MODES
@@ -135,4 +134,4 @@ def _plot(data: dict[str, Any], folder: pathlib.Path, options: argparse.Namespac
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    apart.end(main())

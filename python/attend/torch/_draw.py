@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import torch
 
-from attend._errors import UnsupportedError
+from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import signed_bits
 from attend.torch._tracing import is_traced, one_node
 
@@ -28,6 +28,8 @@ def drawn_numbers(q: Any) -> tuple[int, int, Optional[torch.Tensor]]:
         return 0, 0, _drawn_on_device(q)
     if is_traced((q,)):
         return 0, 0, one_node(_drawn_on_device, q)
+    if not isinstance(q, torch.Tensor):
+        raise ArgumentError(f"q: {type(q).__name__}, allowed a torch.Tensor")
     _refuse_vmap()
     if _dispatch_modes() or _is_traced_by_jit():
         return 0, 0, _drawn_on_device(q)

@@ -10,10 +10,10 @@ from torch.autograd import forward_ad
 from attend import _core
 from attend._errors import ArgumentError, UnsupportedError
 from attend._packed import parts
-from attend._settings import NO_EXTRAS, Extras, Settings, signed_bits
+from attend._settings import NO_EXTRAS, Extras, Gradients, Settings, signed_bits
 from attend.torch import _columns, _dtensor, _shortcut, _transforms
 from attend.torch._autograd import apply_eagerly, autocast
-from attend.torch._meta import check_devices
+from attend.torch._meta import check, check_devices
 from attend.torch._shortcut import AUTOCAST, AUTOGRAD, way_of
 from attend.torch._shortcut import forward as compute_forward
 from attend.torch._tracing import is_traced, one_node
@@ -180,7 +180,11 @@ def backward(
     has_column = _is_column(extras.bias, k, settings) if k.dim() > 2 else False
     with torch.no_grad():
         if has_column:
-            # lse holds the bias, beside which what backward needs may have been rounded away.
+            # lse holds the bias, beside which what backward needs may have been rounded away; the
+            # caller's lse, which is not read then, is checked all the same.
+            if not torch.compiler.is_compiling():
+                gradients = Gradients(dout, dlse, q, k, v, extras.bias if needs_dbias else None)
+                check(q, k, v, o, lse, gradients, extras, settings)
             _, lse = _by_an_operator(torch.ops.attend.forward, q, k, v, extras, settings)
         dq, dk, dv, dbias = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, needs_dbias, *extras, *settings)
         if has_column and needs_dbias:
