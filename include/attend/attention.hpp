@@ -103,11 +103,12 @@ using Stream = void*;
 /// and `simt`. Kernels on tensor cores multiply whole tiles, in which 0 * NaN is NaN: there a NaN or inf at a key, or
 /// in backward at a row, that some row of a tile sees may reach the tile's other rows and keys too. What lies beyond a
 /// length, in another head or packed sequence, or where no row of a tile looks, reaches nothing there either.
-/// Scores are computed in float32 (float64 by `reference`), and so is lse: below the lowest float32 it is -inf. On a CPU
-/// o is right even if all scores of a row are below the lowest float32; backward then takes the row for one that sees no
-/// key. On a GPU a row whose scores overflow float32 may look like one that sees no key; kernels on tensor cores also
-/// need |scale * log2(e) * <q, k>| to stay within float32. bfloat16 subnormals (below 1.2e-38) count as 0 where
-/// cpu_bf16_unit() is AVX512_BF16 or AMX. o is a float32 sum: a mean of equal values is that value to 2e-6 of it.
+/// Scores are computed in float32 (float64 by `reference`), and so is lse: below the lowest float32 it is -inf, above
+/// the largest inf. On a CPU o is right even if all scores of a row lie beyond float32; backward then takes a row with
+/// an lse of -inf for one that sees no key, and gradients of one with inf mean nothing. On a GPU a row whose scores
+/// overflow float32 may look like one that sees no key; kernels on tensor cores also need |scale log2(e) <q, k>| to stay
+/// within float32. bfloat16 subnormals (below 1.2e-38) count as 0 if cpu_bf16_unit() is AVX512_BF16 or AMX. o is a
+/// float32 sum: a mean of equal values is that value to 2e-6 of it.
 /// Deterministic, and independent of the number of threads. Thread-safe.
 /// @throws Error naming the argument, the value found and what is allowed; then nothing was written.
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 1; Milakov & Gimelshein, Online normalizer calculation (2018).
