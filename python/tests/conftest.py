@@ -83,6 +83,24 @@ def ranks(ring_device, torch):
     return of
 
 
+@pytest.fixture
+def new_ranks(ring_device, ranks):
+    """The same, of processes that no other test has used, whose groups of processes are all alike."""
+    import ring_ranks
+
+    made = []
+
+    def of(size):
+        if ring_device == "cuda":
+            ranks(size)  # skips if there are too few GPUs
+        made.append(ring_ranks.Ranks(size, ring_device))
+        return made[-1]
+
+    yield of
+    for each in made:
+        each.close()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_ranks_left():
     yield

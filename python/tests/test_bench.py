@@ -168,12 +168,12 @@ def test_scratch_that_threads_keep_is_counted_at_every_call(no_torch):
     assert all(30 < peak < 40 for peak in peaks), peaks
 
     def forward(seqlen):
-        q = np.ones((1, 2, seqlen, 64), np.float32)
+        q = np.ones((1, 2, seqlen, 512), np.float32)  # a thread's scratch grows with head_dim: beyond the meter's error
         return Meter("cpu").peak(lambda: attend.forward(q, q, q))[1] - q.nbytes / MIB
 
     forward(64)
     for seqlen in (512, 2048, 512, 2048):  # results alone, and some scratch, whatever ran before
-        assert 0.05 < forward(seqlen) < 16
+        assert 0.5 < forward(seqlen) < 16
 
 
 def test_on_a_gpu_the_meter_adds_torchs_peak_and_that_of_attends_pool(monkeypatch):

@@ -185,8 +185,8 @@ def run_mesh_of_two(rank, size, device):
     return True
 
 
-def test_a_mesh_of_batch_and_heads(ranks):
-    assert ranks(4).run(run_mesh_of_two) == [True] * 4
+def test_a_mesh_of_batch_and_heads(new_ranks):
+    assert new_ranks(4).run(run_mesh_of_two) == [True] * 4
 
 
 def run_compiled(rank, size, device):
