@@ -106,7 +106,7 @@ using Stream = void*;
 /// Scores are computed in float32 (float64 by `reference`), and so is lse: below the lowest float32 it is -inf, above
 /// the largest inf. On a CPU o is right even if all scores of a row lie beyond float32; backward then takes a row with
 /// an lse of -inf for one that sees no key, and gradients of one with inf mean nothing. On a GPU a row whose scores
-/// overflow float32 may look like one that sees no key; kernels on tensor cores also need |scale log2(e) <q, k>| to stay
+/// overflow float32 may look like one that sees no key; kernels on tensor cores need |scale log2(e) <q, k>| to stay
 /// within float32. bfloat16 subnormals (below 1.2e-38) count as 0 if cpu_bf16_unit() is AVX512_BF16 or AMX. o is a
 /// float32 sum: a mean of equal values is that value to 2e-6 of it.
 /// Deterministic, and independent of the number of threads. Thread-safe.

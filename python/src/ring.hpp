@@ -7,8 +7,8 @@ namespace attend::python {
 
 namespace nb = nanobind;
 
-/// Adds RingContext, make_nccl_id, make_nccl_ring, make_callback_ring, ring_refuse, ring_agree, ring_fail, ring_forward, ring_backward, explain_ring and
-/// shard_positions to the extension module.
+/// Adds RingContext, make_nccl_id, make_nccl_ring, make_callback_ring, ring_refuse, ring_agree, ring_fail,
+/// ring_forward, ring_backward, explain_ring and shard_positions to the extension module.
 void add_ring(nb::module_& m);
 
 }  // namespace attend::python
