@@ -112,6 +112,29 @@ struct ElementTraits<ElementType::kBF16> {
 template <class Config>
 using ElementOf = typename ElementTraits<Config::kElement>::Type;
 
+// Elements of one load of 16 bytes.
+template <class Config>
+constexpr int kVectorElements = 16 / int{sizeof(typename ElementOf<Config>::Storage)};
+
+// A run of neighbouring elements, one load where they are aligned.
+template <class Config, int kCount>
+__device__ __forceinline__ void load_elements(float (&values)[kCount],
+                                              const typename ElementOf<Config>::Storage* from) {
+  using Element = ElementOf<Config>;
+  if constexpr (Element::kType == ElementType::kF32 && kCount == 4) {
+    const float4 chunk = __ldg(reinterpret_cast<const float4*>(from));
+    values[0] = chunk.x, values[1] = chunk.y, values[2] = chunk.z, values[3] = chunk.w;
+  } else if constexpr (Element::kType != ElementType::kF32 && kCount == 8) {
+    const uint4 chunk = __ldg(reinterpret_cast<const uint4*>(from));
+    const uint32 pairs[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[2 * i] = Element::low(pairs[i]), values[2 * i + 1] = Element::high(pairs[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] = Element::to_float(__ldg(from + i));
+  }
+}
+
 #endif
 
 }  // namespace attend

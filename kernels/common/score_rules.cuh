@@ -21,6 +21,13 @@ namespace attend {
 template <class Config>
 using BiasElementOf = typename ElementTraits<Config::kBiasElement>::Type;
 
+// Is softcap so large that score / softcap may underflow? Families that refuse it have no such constant.
+template <class Config>
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_huge_softcap() {
+  if constexpr (requires { Config::kHasHugeSoftcap; }) return Config::kHasHugeSoftcap;
+  return false;
+}
+
 // The rules for one tile of scores; rows and keys count from its first.
 template <class Config>
 struct TileRules {
@@ -56,18 +63,20 @@ struct TileRules {
   // The score of a row and key from their q.k. slope_out: d score / d (scale q.k), with softcap only.
   template <bool kAllVisible>
   [[nodiscard]] __device__ __forceinline__ float score(float product, int row, int key, float& slope_out) const {
-    float score = __fmul_rn(product, scale);  // no multiply-add with what comes: rounded as lse is
+    float score = __fmul_rn(product, scale);  // no multiply-add with an lse that is taken off: rounded as lse is
     if constexpr (Config::kHasSoftcap) {
       const float x = score / softcap;
       const float t = tanhf(x);
-      score = fabsf(x) < kNearlyLinear ? score : softcap * t;  // a huge softcap would lose the score
+      const bool is_linear = has_huge_softcap<Config>() && fabsf(x) < kNearlyLinear;  // x may have lost the score
+      score = is_linear ? score : softcap * t;
       slope_out = softcap_slope(t);
     }
     const bool exists = kAllVisible || (row < view.rows_left && key < view.keys_left);
     if constexpr (Config::kHasBias) {
       if (exists) {  // -inf hides the key, also one whose product is NaN
         const float added = BiasElementOf<Config>::to_float(bias[row * bias_row_stride + key]);
-        score = added == -kInfinity ? added : score + added;
+        const float sum = Config::kHasSoftcap ? score + added : fmaf(product, scale, added);
+        score = added == -kInfinity ? added : sum;
       }
     }
     if constexpr (Config::kHasAlibi) score -= slope * fabsf(distance(row, key));
@@ -78,6 +87,18 @@ struct TileRules {
       if (!exists || !view.in_window<Config::kMask>(key - row)) score = -kInfinity;
     }
     return score;
+  }
+
+  // score<true>() with the roundings of tensor cores' kernels, and without the window: accumulator_scores.cuh.
+  [[nodiscard]] __device__ __forceinline__ float fused_score(float product, int row, int key) const {
+    float addend = 0.0f;
+    if constexpr (Config::kHasBias) addend = BiasElementOf<Config>::to_float(bias[row * bias_row_stride + key]);
+    if constexpr (Config::kHasAlibi) addend -= slope * fabsf(distance(row, key));
+    if constexpr (Config::kHasBoolMask) {
+      if (mask[row * mask_row_stride + key] == 0) return -kInfinity;
+    }
+    if constexpr (Config::kHasSoftcap) return fmaf(tanh_fast(product * scale_in_softcap), softcap, addend);
+    return fmaf(product, scale, addend);
   }
 };
 

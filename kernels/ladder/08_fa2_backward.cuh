@@ -153,6 +153,33 @@ __device__ __forceinline__ void store_scores(const float (&s)[kRows][kKeys], con
   }
 }
 
+// Products become p. In base 2 lse is rounded once more, which shows where it is large: there the product is rounded as
+// lse is, so that a row's one large score differs from it by 0, and the unit changes last.
+template <class Config, int kRows, int kKeys>
+__device__ __forceinline__ void probabilities(float (&p)[kRows][kKeys], const Fa2SavedRow* rows, float scale) {
+  constexpr float kSmallLse = 16.0f;
+  float largest_lse = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) largest_lse = fmaxf(largest_lse, fabsf(rows[i].lse));
+  if (largest_lse < kSmallLse) {
+    const float scale_log2 = scale * kLog2E;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const float lse_log2 = rows[i].lse * kLog2E;
+#pragma unroll
+      for (int j = 0; j < kKeys; ++j) p[i][j] = exp2_fast(fmaf(p[i][j], scale_log2, -lse_log2));
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kKeys; ++j) {
+      p[i][j] = exp2_fast(__fsub_rn(__fmul_rn(p[i][j], scale), rows[i].lse) * kLog2E);
+    }
+  }
+}
+
 // p of a tile to shared memory, ds to registers: it takes p's place when dv has been added up.
 template <class Config, int kRows, int kKeys>
 __device__ __forceinline__ void score_gradients(float (&ds)[kRows][kKeys], const WindowMask& mask, int64 row, int64 key,
@@ -170,14 +197,7 @@ __device__ __forceinline__ void score_gradients(float (&ds)[kRows][kKeys], const
     mask_scores<typename Shape::Keys>(p, mask, row + me.y * kRows, key, my_key);
   }
   const auto* rows = reinterpret_cast<const Fa2SavedRow*>(fp32_smem + Shape::kSaved) + me.y * kRows;
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-    for (int j = 0; j < kKeys; ++j) {
-      // Rounded as lse is, so that a row's one large score differs from it by 0: no multiply-add.
-      p[i][j] = exp2_fast(__fsub_rn(__fmul_rn(p[i][j], scale), rows[i].lse) * kLog2E);
-    }
-  }
+  probabilities<Config>(p, rows, scale);
   store_scores<Config>(p, me);
 
   multiply_rows<Shape::kDepth, QueryTile, Transposed, Shape::kStep>(ds, Shape::kDout + my_row, Shape::kVTransposed,

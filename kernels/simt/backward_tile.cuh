@@ -2,7 +2,7 @@
 //
 //   p = exp(s - lse)    ds = p * (dropout(dout v^T) - delta)    delta = rowsum(dout * o) - dlse
 //
-// with the exponent less log2_sum, in base 2: lse_rounding.cuh.
+// divided by what a row's p sum to where its lse is coarse: lse_rounding.cuh.
 //
 // A block owns a tile of keys (for dk and dv, or the bias's gradient) or of query rows (for dq) and streams over tiles
 // of the other kind. The tensors come in pairs: pair 0 is q and k, pair 1 dout and v, and each product of the tile is
@@ -15,6 +15,7 @@
 #include "../common/grid_scores.cuh"
 #include "../common/lse_rounding.cuh"
 #include "../common/numbers.cuh"
+#include "../common/saved_row.cuh"
 #include "guarded_product.cuh"
 #include "simt_shape.cuh"
 #include "tile_io.cuh"
@@ -77,6 +78,7 @@ struct SimtBackwardShape {
   static constexpr int kTransposed0 = kTile.transposed_0_begin();
   static constexpr int kTransposed1 = kTile.transposed_1_begin();
   static constexpr int kSaved = kTile.saved_begin();
+  static constexpr int kLog2Sums = kTile.log2_sums_begin();
   static_assert(kTile.smem_bytes() == Config::kSmemBytes);
   static_assert(ScoreTile::kRowBytes == float_bytes(1, kOwned) && PanelTile::kRowBytes == float_bytes(1, kPanel) &&
                 StreamedTile<0>::kRowBytes == float_bytes(1, Config::kCols0) &&
@@ -135,9 +137,13 @@ struct SimtHead {
 // What belongs to rows [row, row + kBlockM), to shared memory.
 template <class Config, SimtGradient kGradient>
 __device__ __forceinline__ void load_saved(const SavedRow* saved, int64 row, int64 seqlen_q) {
-  auto* to = reinterpret_cast<SavedRow*>(fp32_smem + SimtBackwardShape<Config, kGradient>::kSaved);
+  using Shape = SimtBackwardShape<Config, kGradient>;
+  auto* to = reinterpret_cast<SimtSavedRow*>(fp32_smem + Shape::kSaved);
+  auto* log2_sums = reinterpret_cast<float*>(fp32_smem + Shape::kLog2Sums);
   for (int i = threadIdx.x; i < Config::kBlockM; i += Config::kThreads) {
-    to[i] = row + i < seqlen_q ? saved[row + i] : SavedRow{kInfinity, 0.0f, 0.0f};
+    const SavedRow from = row + i < seqlen_q ? saved[row + i] : SavedRow{kInfinity, 0.0f, 0.0f};
+    to[i] = {from.lse, from.delta};
+    if constexpr (Config::kHasLseRounding) log2_sums[i] = from.log2_sum;
   }
 }
 
@@ -217,12 +223,39 @@ __device__ __forceinline__ void store_score_tile(int smem_offset, const float (&
   }
 }
 
+// What few rows want of their p: kNotSeen if lse is +inf, and a division by what p sums to if lse is coarse
+// (lse_rounding.cuh).
+template <class Config, SimtGradient kGradient, int kM, int kN>
+__device__ __forceinline__ void mend_rows_of_large_lse(float (&p)[kM][kN], const SimtThread<Config, kGradient>& me) {
+  using Shape = SimtBackwardShape<Config, kGradient>;
+  const auto place = me.place();
+  const auto* saved = reinterpret_cast<const SimtSavedRow*>(fp32_smem + Shape::kSaved);
+  float largest_lse = 0.0f;
+#pragma unroll
+  for (int n = 0; n < (Shape::kOwnsKeys ? kM : kN); ++n) {
+    largest_lse = fmaxf(largest_lse, fabsf(saved[Shape::kOwnsKeys ? place.row(n, 0) : place.row(0, n)].lse));
+  }
+  if (largest_lse < kCoarseLse) return;
+  const auto* log2_sums = reinterpret_cast<const float*>(fp32_smem + Shape::kLog2Sums);
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kN; ++j) {
+      const int row = place.row(i, j);
+      if constexpr (Config::kHasLseRounding) {
+        if (is_seen(p[i][j])) p[i][j] *= exp2_fast(-log2_sums[row]);
+      }
+      if (saved[row].lse == kInfinity) p[i][j] = kNotSeen;
+    }
+  }
+}
+
 // p before dropout, or kNotSeen. s holds q.k, then the result; slope as apply_rules gives it.
 template <class Config, SimtGradient kGradient, int kM, int kN>
 __device__ __forceinline__ void probabilities(float (&s)[kM][kN], float (&slope)[kM][kN],
                                               const TileRules<Config>& rules, const SimtThread<Config, kGradient>& me) {
   const auto place = me.place();
-  const auto* saved = reinterpret_cast<const SavedRow*>(fp32_smem + SimtBackwardShape<Config, kGradient>::kSaved);
+  const auto* saved = reinterpret_cast<const SimtSavedRow*>(fp32_smem + SimtBackwardShape<Config, kGradient>::kSaved);
   if (rules.template all_visible<Config::kBlockM, Config::kBlockN>()) {
     apply_rules<true>(rules, s, place, slope);
   } else {
@@ -232,12 +265,11 @@ __device__ __forceinline__ void probabilities(float (&s)[kM][kN], float (&slope)
   for (int i = 0; i < kM; ++i) {
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
-      const float lse = saved[place.row(i, j)].lse;
-      const bool seen = s[i][j] != -kInfinity && lse != kInfinity;
-      const float log2_sum = Config::kHasLseRounding ? saved[place.row(i, j)].log2_sum : 0.0f;
-      s[i][j] = seen ? exp2_fast(fmaf(s[i][j] - lse, kLog2E, -log2_sum)) : kNotSeen;
+      const float above = s[i][j] - saved[place.row(i, j)].lse;
+      s[i][j] = above != -kInfinity ? exp2_fast(above * kLog2E) : kNotSeen;
     }
   }
+  mend_rows_of_large_lse(s, me);
 }
 
 // What dropout leaves of p: a dropped entry is not seen, whatever p is.
@@ -245,19 +277,33 @@ __device__ __forceinline__ void probabilities(float (&s)[kM][kN], float (&slope)
   return is_seen(p) && kept ? p * scale : kNotSeen;
 }
 
-// p becomes ds, or stays kNotSeen. dp holds dout v^T; scale: of entries that dropout keeps.
+// What dp starts from before dout v^T is added: dropout scales the sum before delta is taken off.
+template <class Config, SimtGradient kGradient, int kM, int kN>
+__device__ __forceinline__ void begin_gradients(float (&dp)[kM][kN], const SimtThread<Config, kGradient>& me) {
+  const auto place = me.place();
+  const auto* saved = reinterpret_cast<const SimtSavedRow*>(fp32_smem + SimtBackwardShape<Config, kGradient>::kSaved);
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kN; ++j) dp[i][j] = Config::kHasDropout ? 0.0f : -saved[place.row(i, j)].delta;
+  }
+}
+
+// p becomes ds, or stays kNotSeen. dp: begin_gradients() and dout v^T; scale: of entries that dropout keeps.
 template <class Config, SimtGradient kGradient, int kM, int kN>
 __device__ __forceinline__ void score_gradients(float (&p)[kM][kN], const float (&dp)[kM][kN], uint32 kept, float scale,
                                                 const SimtThread<Config, kGradient>& me) {
   const auto place = me.place();
-  const auto* saved = reinterpret_cast<const SavedRow*>(fp32_smem + SimtBackwardShape<Config, kGradient>::kSaved);
+  const auto* saved = reinterpret_cast<const SimtSavedRow*>(fp32_smem + SimtBackwardShape<Config, kGradient>::kSaved);
 #pragma unroll
   for (int i = 0; i < kM; ++i) {
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
       float gradient = dp[i][j];
-      if constexpr (Config::kHasDropout) gradient = (kept >> (i * kN + j) & 1) != 0 ? gradient * scale : 0.0f;
-      if (is_seen(p[i][j])) p[i][j] = as_seen(p[i][j] * (gradient - saved[place.row(i, j)].delta));
+      if constexpr (Config::kHasDropout) {
+        gradient = ((kept >> (i * kN + j) & 1) != 0 ? gradient * scale : 0.0f) - saved[place.row(i, j)].delta;
+      }
+      if (is_seen(p[i][j])) p[i][j] = as_seen(p[i][j] * gradient);
     }
   }
 }
@@ -297,7 +343,8 @@ __device__ __forceinline__ void gradient_tile(float (&ds)[kM][kN], const SimtHea
       }
     }
   }
-  float dp[kM][kN] = {};
+  float dp[kM][kN];
+  begin_gradients(dp, me);
   multiply_pair<Config, kGradient, 1>(dp, head, streamed, owned, me);
   score_gradients(ds, dp, kept, options.dropout_scale, me);
   if constexpr (Shape::kHasScoreTiles) store_score_tile(Shape::kDs, ds, me);

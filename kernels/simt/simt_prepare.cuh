@@ -9,6 +9,7 @@
 
 #include "../common/lse_rounding.cuh"
 #include "../common/numbers.cuh"
+#include "../common/saved_row.cuh"
 #include "../common/sole_key.cuh"
 #include "../common/warp_reduce.cuh"
 #include "../common/work.cuh"

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "../common/portable.cuh"
-#include "../common/saved_row.cuh"
 #include "../common/tile_sizes.cuh"
 
 namespace attend {
@@ -42,9 +41,14 @@ struct SimtForwardTile {
 // What a kernel of the backward pass computes: dk and dv, dq, or the bias's gradient.
 enum class SimtGradient { kKeysValues, kQueries, kBias };
 
+// A query row's SavedRow in shared memory, but for log2_sum, which few rows have and has a place of its own.
+struct SimtSavedRow {
+  float lse, delta;
+};
+
 // One kernel of the backward pass. It owns a tile of keys, for dq one of rows, and streams over tiles of the other
 // kind. Shared memory, in bytes: the tiles of ds and p, where it has them; the streamed rows that gradients are
-// products with; a panel of streamed rows; the owned tiles, transposed; the saved rows.
+// products with; a panel of streamed rows; the owned tiles, transposed; the saved rows; their log2_sum.
 struct SimtBackwardTile {
   SimtGradient gradient;
   int head_dim, head_dim_v;
@@ -90,8 +94,11 @@ struct SimtBackwardTile {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int saved_begin() const {
     return transposed_1_begin() + (resident ? float_bytes(depth_1(), owned() + kTransposedPadding) : 0);
   }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int log2_sums_begin() const {
+    return saved_begin() + block_m * static_cast<int>(sizeof(SimtSavedRow));
+  }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int smem_bytes() const {
-    return saved_begin() + block_m * static_cast<int>(sizeof(SavedRow));
+    return log2_sums_begin() + float_bytes(1, block_m);
   }
 };
 

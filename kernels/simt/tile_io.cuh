@@ -11,10 +11,6 @@
 
 namespace attend {
 
-// Elements of one load of 16 bytes.
-template <class Config>
-constexpr int kVectorElements = 16 / int{sizeof(typename ElementOf<Config>::Storage)};
-
 // Loads that a thread waits for together. Blocks that bring columns in panels have sums in most of their registers.
 template <class Config>
 constexpr int kLoadsInFlight = Config::kPanels == 1 ? 4 : 2;
@@ -26,25 +22,6 @@ struct FiniteWatch {
   __device__ __forceinline__ void see(float value) { zero = fmaf(value, 0.0f, zero); }
   [[nodiscard]] __device__ __forceinline__ bool saw_other() const { return zero != 0.0f; }
 };
-
-// A run of neighbouring elements, one load where they are aligned.
-template <class Config, int kCount>
-__device__ __forceinline__ void load_elements(float (&values)[kCount],
-                                              const typename ElementOf<Config>::Storage* from) {
-  using Element = ElementOf<Config>;
-  if constexpr (Element::kType == ElementType::kF32 && kCount == 4) {
-    const float4 chunk = __ldg(reinterpret_cast<const float4*>(from));
-    values[0] = chunk.x, values[1] = chunk.y, values[2] = chunk.z, values[3] = chunk.w;
-  } else if constexpr (Element::kType != ElementType::kF32 && kCount == 8) {
-    const uint4 chunk = __ldg(reinterpret_cast<const uint4*>(from));
-    const uint32 pairs[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) values[2 * i] = Element::low(pairs[i]), values[2 * i + 1] = Element::high(pairs[i]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) values[i] = Element::to_float(__ldg(from + i));
-  }
-}
 
 // What a block brings of a tensor's rows: those below num_rows, columns below num_cols; zeros beyond.
 template <class Config>

@@ -41,6 +41,11 @@ struct BackwardRowTile {
                      backward_stats_begin<Config>(tile.span, sequence) + tile.row;
     return tile;
   }
+
+  // Where the statistics of a row of the tile are.
+  [[nodiscard]] __device__ __forceinline__ int64 place(int row) const {
+    return stats_row + row / 16 * 16 + sm90_backward_stats_place(row);
+  }
 };
 
 template <class Element>
@@ -81,19 +86,16 @@ __device__ __forceinline__ void unround_deltas(float (&delta)[kBackwardRows], co
   }
 }
 
-// kHasBias: lse_log2_sum() of the tile's rows, a warp for each. lse: of row `thread`, where there is one.
+// lse_log2_sum() of the tile's rows, a warp for each. All threads of the block are here.
 template <class Config>
-__device__ __forceinline__ void sum_rows(float (&log2_sum)[kBackwardRows], float lse, const Sm90BackwardArgs& args,
+__device__ __forceinline__ void sum_rows(const float (&lse)[kBackwardRows], const Sm90BackwardArgs& args,
                                          const BackwardRowTile& tile) {
-  __shared__ float row_lse[kBackwardRows];
   const auto thread = static_cast<int>(threadIdx.x);
-  if (thread < kBackwardRows) row_lse[thread] = lse, log2_sum[thread] = 0.0f;
-  if (__syncthreads_or(is_coarse(lse)) == 0) return;  // waits for row_lse and the zeros
 #pragma unroll 1
   for (int row = thread / kWarpThreads; row < kBackwardRows; row += kBackwardPrepareThreads / kWarpThreads) {
     const float sum = lse_log2_sum<Config, kWarpThreads>(args.base, args.options, tile.span, tile.sequence, tile.head,
-                                                         tile.row + row, row_lse[row]);
-    if (thread % kWarpThreads == 0) log2_sum[row] = sum;
+                                                         tile.row + row, lse[row]);
+    if (thread % kWarpThreads == 0) args.log2_sums[tile.place(row)] = sum;
   }
 }
 
@@ -114,6 +116,10 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   const int64 q_row = tile.span.q_begin + tile.row;
   const auto* dout = static_cast<const Bits16*>(base.dout) + base.dout_stride.offset(tile.span.batch, tile.head, q_row);
   const auto* o = static_cast<const Bits16*>(base.o) + base.o_stride.offset(tile.span.batch, tile.head, q_row);
+  float lse = thread < kBackwardRows ? kInfinity : 0.0f;  // of row `thread`
+  if (thread < kBackwardRows && thread < tile.rows_left) {
+    lse = base.lse[base.lse_stride.offset(tile.span.batch, tile.head, q_row + thread)];
+  }
   uint4 x[kRowsOfLane] = {}, y[kRowsOfLane] = {};
 #pragma unroll
   for (int i = 0; i < kRowsOfLane; ++i) {  // all on their way at once
@@ -137,15 +143,17 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
     if (thread % kLanes == 0) delta[i * kRowStep + thread / kLanes] = sum;
   }
   if constexpr (Config::kSoleKey) unround_deltas<Config, kLanes>(delta, args, tile);
-  const bool has_row = thread < kBackwardRows && thread < tile.rows_left;
-  float lse = 0.0f;
-  if (has_row) lse = base.lse[base.lse_stride.offset(tile.span.batch, tile.head, q_row + thread)];
-  __shared__ float log2_sum[Config::kHasBias ? kBackwardRows : 1];
-  if constexpr (Config::kHasBias) sum_rows<Config>(log2_sum, lse, args, tile);
-  __syncthreads();  // delta is complete, and log2_sum
+  if constexpr (Config::kHasBias) {
+    __shared__ float row_lse[kBackwardRows];
+    if (thread < kBackwardRows) row_lse[thread] = lse;
+    // Waits for delta and row_lse.
+    if (__syncthreads_or(fabsf(lse) >= kCoarseLse) != 0) sum_rows<Config>(row_lse, args, tile);
+  } else {
+    __syncthreads();  // delta is complete
+  }
   if (thread >= kBackwardRows) return;
   float row_lse = kInfinity, row_delta = 0.0f;
-  if (has_row) {
+  if (thread < tile.rows_left) {
     if (lse != -kInfinity) {
       row_lse =
           Config::kHasBias ? lse : fmaf(lse, kLog2E, static_cast<float>(-sm90_backward_units(Config::kElement).p_bits));
@@ -155,10 +163,8 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
       if constexpr (Config::kHasDropout) row_delta /= args.options.dropout_scale;
     }
   }
-  const int64 place = tile.stats_row + thread / 16 * 16 + sm90_backward_stats_place(thread);
-  args.lse_log2[place] = row_lse;
-  args.delta[place] = row_delta;
-  if constexpr (Config::kHasBias) args.log2_sums[place] = log2_sum[thread];
+  args.lse_log2[tile.place(thread)] = row_lse;
+  args.delta[tile.place(thread)] = row_delta;
 }
 
 }  // namespace attend

@@ -157,7 +157,7 @@ class WideValueWarpgroup
     if constexpr (Config::kHasBias) {
       bias_.read(smem_address(smem_.bias[stage]), thread());
       const float2 two = reinterpret_cast<const float2*>(smem_.lse_log2[stage])[thread() % 32];  // a warp: all rows
-      has_coarse_rows_ = __any_sync(kAllLanes, is_coarse(two.x) || is_coarse(two.y));
+      largest_lse_ = fmaxf(fabsf(two.x), fabsf(two.y));
     }
     if constexpr (Config::kHasSoftcap) {
 #pragma unroll
@@ -203,7 +203,7 @@ class WideValueWarpgroup
     if constexpr (Config::kHasBias) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) scores_[i] = biased_probability<Config>(scores_[i], lse_[backward_statistic(i)]);
-      if (has_coarse_rows_) divide_by_sums(number);
+      if (__any_sync(kAllLanes, largest_lse_ >= kCoarseLse)) divide_by_sums(number);
     }
     if constexpr (Config::kHasBias || Config::kHasSoftcap) return;
     Alibi alibi = {rules_.slope, 0.0f};
@@ -289,7 +289,7 @@ class WideValueWarpgroup
   MaskedTiles masked_ = {};
   ScoreRules<Config> rules_ = {};  // of the head; what no option needs takes no registers
   float lse_[16];
-  bool has_coarse_rows_ = false;  // kHasBias: lse of the tile's
+  float largest_lse_ = 0.0f;  // kHasBias: in magnitude, of the lane's two of the tile's rows
   WideBias<Config, true> bias_;
 };
 

@@ -51,6 +51,7 @@ struct WideSoftcap {
 // would be no probability. p of rows whose lse is coarse is then divided by their sum: lse_rounding.cuh.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float biased_probability(float score, float lse) {
+  static_assert(!Config::kHasSoftcap);  // whose lse_offset() would hide which lse are coarse
   constexpr auto kBits = static_cast<float>(sm90_backward_units(Config::kElement).p_bits);
   return exp2_fast(smaller_or_nan(fmaf(score - lse, kLog2E, kBits), kBits));
 }

@@ -15,6 +15,7 @@
 #include "core/elements.hpp"
 #include "cpu/backends.hpp"
 #include "cpu/parallel.hpp"
+#include "kernels/common/coarse_lse.cuh"
 
 namespace attend::cpu {
 namespace {
@@ -166,13 +167,12 @@ class Scores {
 /// rounding of lse does not explain the sum: lse is then that of other keys too.
 template <class ScoreAt>
 double log_of_sum(const KeyRange& range, double lse, DType lse_dtype, ScoreAt score_at) {
-  constexpr double kCoarse = 1 << 10;
-  if (!(std::abs(lse) >= kCoarse)) return 0.0;
+  if (!(std::abs(lse) >= kCoarseLse)) return 0.0;
   double top = -kInfinity;
   for (std::int64_t j = range.begin; j < range.end; ++j) top = std::max(top, score_at(j) - lse);
   double sum = 0;  // relative to the largest: a large lse may be off by more than exp bears
   for (std::int64_t j = range.begin; j < range.end; ++j) sum += exponential(score_at(j) - lse - top);
-  const double largest_rounding = lse_dtype == DType::kF64 ? 0x1p-51 : 0x1p-22;
+  const double largest_rounding = lse_dtype == DType::kF64 ? 0x1p-51 : kLargestLseError;
   const double log_sum = top + std::log(sum);
   return std::abs(log_sum) <= largest_rounding * std::abs(lse) ? log_sum : 0.0;
 }

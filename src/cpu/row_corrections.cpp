@@ -17,6 +17,7 @@
 #include "core/elements.hpp"
 #include "cpu/backward-inl.hpp"
 #include "cpu/kernels.hpp"
+#include "kernels/common/coarse_lse.cuh"
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
@@ -90,7 +91,6 @@ void run_exact_deltas(const core::Problem& p, const BackwardRowsTask& task, floa
 }
 
 void run_exact_log2_sums(const core::Problem& p, const BackwardRowsTask& task, float* log2_sums, Scratch& scratch) {
-  constexpr double kLargestRounding = 0x1p-22;  // of lse, relative: the sum of forward's own rounds too
   double sums[kBackwardBlockM] = {};
   visit_keys(
       p, task, scratch, [](const QueryTile&) {},
@@ -99,7 +99,7 @@ void run_exact_log2_sums(const core::Problem& p, const BackwardRowsTask& task, f
     if (!lse_is_coarse(p, task.sequence, task.head, row)) continue;
     const double lse = core::load(core::q_matrix(*p.lse, task.sequence, task.head), row, 0);
     const double log_sum = std::log(sums[row - task.row_begin]);
-    const bool rounding_only = std::abs(log_sum) <= kLargestRounding * std::abs(lse);
+    const bool rounding_only = std::abs(log_sum) <= double{kLargestLseError} * std::abs(lse);
     log2_sums[delta_index(p, task.sequence, task.head, row)] = static_cast<float>(rounding_only ? log_sum * kLog2E : 0);
   }
 }
@@ -135,10 +135,8 @@ void exact_log2_sums(const core::Problem& p, const BackwardRowsTask& task, float
 }
 
 bool lse_is_coarse(const core::Problem& p, const core::Sequence& s, std::int64_t head, std::int64_t row) {
-  constexpr double kCoarse = 1 << 10;            // half a unit in the last place is a factor of 1 + 2^-15
   if (!p.bias && !p.alibi_slopes) return false;  // products' own rounding is as large
-  const double lse = std::abs(core::load(core::q_matrix(*p.lse, s, head), row, 0));
-  if (!(lse >= kCoarse) || std::isinf(lse)) return false;
+  if (!is_coarse(static_cast<float>(core::load(core::q_matrix(*p.lse, s, head), row, 0)))) return false;
   if (p.dlse && core::load(core::q_matrix(*p.dlse, s, head), row, 0) != 0) return true;
   const core::Matrix dout = core::q_matrix(p.dout, s, head);
   for (std::int64_t c = 0; c < dout.cols; ++c) {

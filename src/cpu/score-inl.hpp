@@ -14,6 +14,7 @@
 #include "core/elements.hpp"
 #include "cpu/bf16_dot.hpp"
 #include "cpu/pack-inl.hpp"
+#include "kernels/common/score.cuh"
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
@@ -172,7 +173,6 @@ class ScoreRules {
 
   /// cap tanh(s / cap), and s itself where s / cap is so small that both are the same: a large cap would lose it.
   void apply_softcap(const ScoreTile& tile, float* derivative, float nats) const {
-    constexpr float kSmall = 0x1p-13F;  // tanh x = x (1 - x^2 / 3)
     const Vector cap = hn::Set(kFloats, static_cast<float>(p_.softcap));
     const Vector one = hn::Set(kFloats, 1.0F);
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
@@ -180,7 +180,7 @@ class ScoreRules {
         const Vector score = hn::Mul(hn::Load(kFloats, tile.key(k) + lane), hn::Set(kFloats, nats));
         const Vector x = hn::Div(score, cap);
         const Vector t = hn::Tanh(kFloats, x);
-        const auto is_small = hn::Lt(hn::Abs(x), hn::Set(kFloats, kSmall));
+        const auto is_small = hn::Lt(hn::Abs(x), hn::Set(kFloats, kNearlyLinear));
         hn::Store(hn::IfThenElse(is_small, score, hn::Mul(cap, t)), kFloats, tile.key(k) + lane);
         if (derivative == nullptr) continue;
         hn::Store(hn::NegMulAdd(t, t, one), kFloats, derivative + k * tile.stride + lane);

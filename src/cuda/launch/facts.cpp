@@ -11,7 +11,8 @@ namespace {
 using core::Lack;
 using core::Problem;
 
-constexpr int kWideLoad = 16;  // bytes
+constexpr int kWideLoad = 16;             // bytes
+constexpr double kLargestSoftcap = 1e18;  // that scales and scores can be divided by without underflow
 
 /// The text of a number of the problem.
 template <auto kMember>
@@ -71,6 +72,8 @@ std::span<const Option> options() {
        [](const Problem& p) { return p.is_backward && p.deterministic; }, "true", "false"},
       {option::kSoftcap, "softcap", "kHasSoftcap", [](const Problem& p) { return p.softcap > 0; },
        number<&Problem::softcap>, "0"},
+      {option::kHugeSoftcap, "softcap", "kHasHugeSoftcap", [](const Problem& p) { return p.softcap > kLargestSoftcap; },
+       number<&Problem::softcap>, "at most 1e18"},
       {option::kDropout, "dropout_p", "kHasDropout", [](const Problem& p) { return p.dropout_p > 0; },
        number<&Problem::dropout_p>, "0"},
       {option::kPhiloxState, "philox_state", "kHasPhiloxState", has<&Problem::philox_state>},
@@ -183,12 +186,6 @@ std::optional<Lack> length_lack(const Problem& p, std::int64_t most) {
     if (length > most) return Lack{name, "seqlen", length, core::Range{0, most}};
   }
   return std::nullopt;
-}
-
-std::optional<Lack> softcap_lack(const Problem& p) {
-  constexpr double kMostSoftcap = 1e30;
-  if (p.softcap <= kMostSoftcap) return std::nullopt;
-  return Lack{nullptr, "softcap", p.softcap, "at most 1e30"};
 }
 
 std::optional<Lack> alignment_lack(const Problem& p) {

@@ -27,6 +27,7 @@ constexpr std::int32_t kPhiloxState = 1 << 8;           ///< dropout's seed and 
 constexpr std::int32_t kAll = (1 << 9) - 1;             ///< of those that users know
 constexpr std::int32_t kPart = 1 << 9;                  ///< ALiBi or dropout by Problem::placement
 constexpr std::int32_t kAddsToOutputs = 1 << 10;        ///< Problem::adds_to_outputs
+constexpr std::int32_t kHugeSoftcap = 1 << 11;          ///< scores divided by it may underflow
 constexpr std::int32_t kRing = kPart | kAddsToOutputs;  ///< what the parts of a ring want
 }  // namespace option
 
@@ -87,8 +88,6 @@ struct Facts {
                                                       bool any_head_dim_v);
 /// More rows or keys, of a sequence or in memory, than `most`.
 [[nodiscard]] std::optional<core::Lack> length_lack(const core::Problem& p, std::int64_t most);
-/// A softcap above what kernels on tensor cores divide the scale by without underflow.
-[[nodiscard]] std::optional<core::Lack> softcap_lack(const core::Problem& p);
 /// A tensor that is not aligned to 16 bytes.
 [[nodiscard]] std::optional<core::Lack> alignment_lack(const core::Problem& p);
 

@@ -4,6 +4,7 @@
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
+#include "kernels/common/saved_row.cuh"
 #include "kernels/common/work.cuh"
 #include "kernels/simt/simt_shape.cuh"
 
@@ -29,7 +30,7 @@ constexpr std::size_t kForwardAt = kGradientsAt - sizeof(SimtForwardTile) / size
 constexpr std::size_t kKeysAt = kGradientsAt + 3;  // behind gradient, head_dim and head_dim_v
 constexpr std::size_t kQueriesAt = kKeysAt + kGradientInts;
 
-constexpr std::int32_t kTaken = option::kAll | option::kRing;
+constexpr std::int32_t kTaken = option::kAll | option::kHugeSoftcap | option::kRing;
 
 /// Whatever has no option that wants registers.
 bool is_plain(const Facts& facts) {
@@ -241,10 +242,10 @@ class SimtFamily final : public Family {
                        {"kCols", tile.columns.width},
                        {"kLanesX", tile.lanes_x}})};
     }
-    std::vector<KernelSpec> specs = {
-        spec_of(variant, arch, "simt_backward_prepare", PlainTile(), 0, 1, {{"kSoleKey", variant.sole_key != 0}}),
-        gradient_spec(variant, arch, variant.tile(kKeysValues), "simt_backward_keys"),
-        gradient_spec(variant, arch, variant.tile(kQueries), "simt_backward_queries")};
+    std::vector<KernelSpec> specs = {spec_of(variant, arch, "simt_backward_prepare", PlainTile(), 0, 1,
+                                             {{"kSoleKey", variant.sole_key != 0}, {"kFusesScores", false}}),
+                                     gradient_spec(variant, arch, variant.tile(kKeysValues), "simt_backward_keys"),
+                                     gradient_spec(variant, arch, variant.tile(kQueries), "simt_backward_queries")};
     if (variant.has_dbias == 0) return specs;
     const bool over_rows = variant.dbias_over_rows != 0;
     specs.push_back(
@@ -312,6 +313,7 @@ std::vector<Variant> SimtFamily::examples(const Arch& arch) const {
                                     {{kBF16, 40, 40, kFull, option::kBias, kF16}, kF32},
                                     {{kF32, 124, 124, kWindow, option::kBias, kF16}, kF16},
                                     {{kF32, 40, 40, kFull, option::kSoftcap}},
+                                    {{kF32, 64, 64, kFull, option::kSoftcap | option::kHugeSoftcap}},
                                     {{kBF16, 96, 96, kFull, option::kAlibi}},
                                     {{kF16, 256, 256, kFull, option::kDropout}},
                                     {{kF32, 64, 64, kCausal, option::kDropout | option::kPhiloxState}},

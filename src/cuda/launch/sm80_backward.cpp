@@ -256,7 +256,6 @@ class Sm80Backward final : public Family {
                                                           const DeviceInfo& /*device*/) const override {
     // A block of keys goes from query head to query head, and ends behind the last of its group.
     if (p.num_heads_q == 0) return core::Lack{"q", "heads", p.num_heads_q, "1 and more"};
-    if (auto lack = softcap_lack(p)) return lack;
     return head_dim_lack(p, {}, kSm80BackwardLargestHeadDim, true);
   }
 
@@ -273,6 +272,7 @@ class Sm80Backward final : public Family {
                                     {"kBlockM", kPlainRows},
                                     {"kSoleKey", v.sole_key != 0},
                                     {"kHasLseRounding", v.has_lse_rounding()},
+                                    {"kFusesScores", true},
                                     {"kDbiasElement", element_constant(v.dbias)}}),
             .arch = arch.target};
   }

@@ -263,7 +263,6 @@ class Sm80Forward final : public Family {
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p,
                                                           const DeviceInfo& /*device*/) const override {
     if (auto lack = head_dim_lack(p, {}, kSm80LargestHeadDim, true)) return lack;
-    if (auto lack = softcap_lack(p)) return lack;
     const Facts facts = facts_of(p, true);
     const int widest = std::max(facts.head_dim, facts.head_dim_v);
     if (widest > kWidestLongSum && puts_sums_aside(facts.element, p.max_seqlen_k)) {

@@ -161,6 +161,7 @@ class Sm90Backward final : public Family {
     after_keys.options &= option::kDropout | option::kAddsToOutputs;
     std::vector<KernelSpec> specs = {spec_of(before, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0)};
     specs[0].config.push_back({"kSoleKey", v.sole_key != 0});
+    specs[0].config.push_back({"kFusesScores", true});
     if (v.tile().is_wide) {
       specs.push_back(spec_of(keys, arch, "sm90_backward_wide_keys", v.tile().threads, v.tile().smem_bytes));
       specs.push_back(spec_of(v, arch, "sm90_backward_wide_queries", v.tile().threads, v.tile().dq_smem_bytes));

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Times the CUDA kernels of two builds in turns: what a change to kernels/ costs.
+
+    pip install --no-deps --target /tmp/before BEFORE.whl
+    pip install --no-deps --target /tmp/after AFTER.whl
+    bench/two_gpu_builds.py /tmp/before /tmp/after --json FILE
+
+Each build runs in a process of its own. They share the GPU and replay their CUDA graphs in turns, so that clocks and
+temperature are the same for both. Every round allocates new tensors: where a tensor lies in memory is worth percents.
+Prints each case's medians, and the geometric means of before / after: above 1 is faster.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+
+# name, (batch, heads, seqlen, head_dim), dtype, options, compute of the backward pass
+CASES = [
+    ("bf16 causal", (2, 16, 8192, 128), "bfloat16", {"causal": True}, None),
+    ("bf16 causal", (4, 16, 2048, 64), "bfloat16", {"causal": True}, None),
+    ("bf16 alibi causal", (2, 16, 4096, 128), "bfloat16", {"causal": True, "alibi": True}, None),
+    ("bf16 bias", (2, 16, 4096, 128), "bfloat16", {"bias": (2, 16, 4096, 4096)}, None),
+    ("bf16 bias", (4, 16, 2048, 64), "bfloat16", {"bias": (4, 16, 2048, 2048)}, None),
+    ("bf16 bias causal", (8, 16, 1024, 128), "bfloat16", {"bias": (8, 16, 1024, 1024), "causal": True}, None),
+    ("bf16 bias, sm80", (4, 16, 2048, 64), "bfloat16", {"bias": (4, 16, 2048, 2048)}, "sm80_backward"),
+    ("bf16 alibi, sm80", (4, 16, 2048, 128), "bfloat16", {"alibi": True}, "sm80_backward"),
+    ("f32", (8, 16, 2048, 64), "float32", {}, None),
+    ("f32 causal", (8, 16, 2048, 64), "float32", {"causal": True}, None),
+    ("f32", (4, 8, 2048, 128), "float32", {}, None),
+    ("f32 bias", (2, 8, 2048, 64), "float32", {"bias": (1, 8, 2048, 2048)}, None),
+    ("f32 bias", (1, 8, 2048, 128), "float32", {"bias": (1, 8, 2048, 2048)}, None),
+    ("f32 alibi", (2, 8, 2048, 64), "float32", {"alibi": True, "causal": True}, None),
+    ("f32 softcap", (2, 8, 2048, 64), "float32", {"softcap": 30.0}, None),
+    ("f32 softcap", (1, 8, 2048, 128), "float32", {"softcap": 30.0}, None),
+]
+
+
+class Worker:
+    """One build's side: makes a case's graphs, replays them when told."""
+
+    def __init__(self):
+        import attend
+        import torch
+
+        self.torch, self.attend = torch, attend
+        self.graphs, self.kept = {}, None
+
+    def prepare(self, number):
+        torch, attend = self.torch, self.attend
+        self.graphs, self.kept = {}, None
+        torch.cuda.empty_cache()
+        torch.manual_seed(number)
+        _, (batch, heads, seqlen, head_dim), dtype, options, compute = CASES[number]
+        dtype = getattr(torch, dtype)
+
+        def random(*shape):
+            return torch.randn(*shape, device="cuda", dtype=dtype)
+
+        q, k, v, dout = (random(batch, heads, seqlen, head_dim) for _ in range(4))
+        kwargs = dict(options)
+        if "bias" in kwargs:
+            kwargs["bias"] = random(*kwargs["bias"])
+        if kwargs.pop("alibi", False):
+            kwargs["alibi_slopes"] = torch.rand(heads, device="cuda")
+        o, lse = attend.forward(q, k, v, **kwargs)
+        last = {"compute": compute} if compute else {}
+        self.kept = (q, k, v, dout, o, lse, kwargs)
+        calls = {"backward": lambda: attend.backward(dout, q, k, v, o, lse, **kwargs, **last)}
+        if not compute:
+            calls["forward"] = lambda: attend.forward(q, k, v, **kwargs)
+        for name, call in calls.items():
+            for _ in range(3):
+                call()
+            torch.cuda.synchronize()
+            self.graphs[name] = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graphs[name]):
+                call()
+        return sorted(calls)
+
+    def replay(self, name, count):
+        torch = self.torch
+        times = []
+        self.graphs[name].replay()
+        for _ in range(count):
+            begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
+            begin.record()
+            self.graphs[name].replay()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end))
+        return times
+
+    def serve(self):
+        for line in sys.stdin:
+            method, *arguments = json.loads(line)
+            print(json.dumps(getattr(self, method)(*arguments)), flush=True)
+
+
+class Side:
+    """A worker as the parent sees it."""
+
+    def __init__(self, folder):
+        self.process = subprocess.Popen([sys.executable, __file__, "--worker"], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": folder})
+
+    def ask(self, *message):
+        self.process.stdin.write(json.dumps(message) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"a worker ended with status {self.process.wait()}")
+        return json.loads(answer)
+
+
+def measure(sides, number, rounds, replays):
+    """Milliseconds of every replay, by pass and side."""
+    times = {}
+    for _ in range(rounds):
+        passes = [side.ask("prepare", number) for side in sides][0]
+        for name in passes:
+            of_pass = times.setdefault(name, ([], []))
+            for turn in range(4):
+                for index in (0, 1) if turn % 2 == 0 else (1, 0):
+                    of_pass[index].extend(sides[index].ask("replay", name, replays))
+    return times
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("before", nargs="?", help="folder with the package of one build")
+    parser.add_argument("after", nargs="?", help="that of the other")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--rounds", type=int, default=3, help="new tensors for each, 3 if not given")
+    parser.add_argument("--replays", type=int, default=6, help="in a turn, 6 if not given; a round has 4 turns")
+    parser.add_argument("--json", help="file for the result")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        Worker().serve()
+        return
+    sides = [Side(options.before), Side(options.after)]
+    ratios, rows = {"forward": [], "backward": []}, []
+    for number, (name, shape, *_) in enumerate(CASES):
+        if options.only not in name:
+            continue
+        for of_pass, times in sorted(measure(sides, number, options.rounds, options.replays).items()):
+            before, after = (statistics.median(t) for t in times)
+            ratios[of_pass].append(before / after)
+            rows.append({"case": name, "shape": shape, "pass": of_pass, "before_ms": before, "after_ms": after})
+            print(f"{name:18} {shape!s:20} {of_pass:8} {before:8.4f} {after:8.4f} ms  {before / after:.4f}", flush=True)
+    means = {k: math.exp(sum(map(math.log, r)) / len(r)) for k, r in ratios.items() if r}
+    for of_pass, mean in means.items():
+        print(f"{of_pass}: geometric mean of before / after {mean:.4f}")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({"geometric_means": means, "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
