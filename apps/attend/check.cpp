@@ -122,6 +122,17 @@ class Truth {
     return *noise;
   }
 
+  [[nodiscard]] double largest_output_noise() {
+    std::optional<Workload> noise;
+    make_noise(noise, DType::kF32);
+    const core::Problem p = noise->forward_problem();
+    Progress progress("noise of o", p.num_sequences * p.num_heads_q);
+    parallel_for(p.num_sequences * p.num_heads_q, progress, [&](std::int64_t task) {
+      output_noise_head(p, p.sequence(task / p.num_heads_q), task % p.num_heads_q);
+    });
+    return largest_finite(noise->o.view());
+  }
+
   [[nodiscard]] double largest_dbias_noise() {
     std::optional<Workload> noise;
     make_noise(noise, inputs_.o.dtype());
@@ -281,6 +292,7 @@ TensorError judge(const char* name, const Workload& w, Truth& truth, Member memb
       error.tolerance = std::max(error.tolerance, kStandardFactor * compare(name, standard, reference).max_abs);
     }
     if (gradient && needs_more(error)) error.tolerance += largest_finite((truth.noise(true).*member).view());
+    if (member == &Workload::o && needs_more(error)) error.tolerance += truth.largest_output_noise();
   } else {
     judge_half(error, w, truth, member, gradient);
   }

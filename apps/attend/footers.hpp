@@ -31,7 +31,8 @@ same options. The incoming gradient is dO, or ones where there is none.
 The files of one run appear at one moment, also where the program is killed: all are new or all are the earlier ones.
 An output that is a link to an input or to another tensor is refused; other links are followed and stay.
 --check compares with a float64 reference. Half precision may err twice as much as the plain algorithm in that type,
-and by the rounding of the result; gradients of which little is left also by the rounding of what cancels.
+and by the rounding of the result. Large float32 scores may take the results off by what their rounding does, and sums
+that cancel may take gradients off by theirs.
 With --ring the sequence is cut over the ranks of a ring on CPUs: threads of this process with --ranks N, else the
 processes of an mpirun. Each reads the inputs and works on its share, the first one checks and writes the same files as
 one process would. Open MPI refuses root, and more ranks than cores, without the two flags of the last example.

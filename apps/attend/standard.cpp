@@ -182,10 +182,18 @@ float root_of_squares(const float* a, const float* b, std::int64_t n) {
   return std::sqrt(sum);
 }
 
+constexpr float kSum = 4 * 0x1p-24F;  // of a sum's terms: a few roundings of float32, in any order of summation
+
+/// How far off p_ij = exp(s_ij - lse_i) may be, relative to it: s_ij by the sum of its products, lse_i by about as much.
+float probability_noise(const Problem& p, const float* q, const float* k, float slope) {
+  float sum = 0;
+  for (std::int64_t c = 0; c < p.head_dim; ++c) sum += std::abs(q[c] * k[c]);
+  return 2 * kSum * static_cast<float>(std::abs(p.scale)) * slope * sum;
+}
+
 /// visit(i, j, noise of ds_ij, noise of z_ij), z the probability after dropout.
 template <class Visit>
 void for_each_noise(const Problem& p, const Sequence& s, std::int64_t head, Visit visit) {
-  constexpr float kSum = 4 * 0x1p-24F;  // of a sum's terms: a few roundings of float32, in any order of summation
   const std::int64_t key_head = head / p.heads_per_group();
   const Rows q(core::q_matrix(p.q, s, head));
   const Rows k(core::k_matrix(p.k, s, key_head));
@@ -197,11 +205,28 @@ void for_each_noise(const Problem& p, const Sequence& s, std::int64_t head, Visi
         const float dp = factor * dot(dout.row(i), v.row(j), p.head_dim_v);
         const float delta = dot(dout.row(i), o.row(i), p.head_dim_v);
         const float rounded_o = unit_roundoff(p.o.dtype) * root_of_squares(dout.row(i), o.row(i), p.head_dim_v);
-        visit(i, j, probability * slope * (kSum * (dp + delta) + rounded_o), kSum * factor * probability);
+        const float relative = kSum + probability_noise(p, q.row(i), k.row(j), slope);
+        visit(i, j, probability * slope * (relative * (dp + delta) + rounded_o), relative * factor * probability);
       });
 }
 
 }  // namespace
+
+void output_noise_head(const Problem& p, const Sequence& s, std::int64_t head) {
+  const std::int64_t key_head = head / p.heads_per_group();
+  const Rows q(core::q_matrix(p.q, s, head));
+  const Rows k(core::k_matrix(p.k, s, key_head));
+  const Rows v = magnitudes(core::k_matrix(p.v, s, key_head));
+  const Rows o = magnitudes(core::q_matrix(p.o, s, head));
+  Rows noise(s.seqlen_q, p.head_dim_v);
+  for_each_probability(p, s, head, q, k,
+                       [&](std::int64_t i, std::int64_t j, float probability, float factor, float slope) {
+                         const float n = probability * probability_noise(p, q.row(i), k.row(j), slope);
+                         add_scaled(noise.row(i), factor * n, v.row(j), p.head_dim_v);
+                         add_scaled(noise.row(i), n, o.row(i), p.head_dim_v);
+                       });
+  noise.store_to(core::q_matrix(p.o, s, head));
+}
 
 void gradient_noise_group(const Problem& p, const Sequence& s, std::int64_t key_head) {
   const Rows k = magnitudes(core::k_matrix(p.k, s, key_head));

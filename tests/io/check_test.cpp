@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <string_view>
@@ -119,6 +120,29 @@ TEST_P(CheckEveryType, NonFiniteInputsAreData) {
 
 // A row that sees one key has p = 1: the gradients of q and k are exactly 0, the results are what rounding left of a
 // difference of two equal sums.
+/// Scores of sd 300: their products' rounding is a hundred times that of the results, and whose is larger is luck.
+TEST(CheckOfLargeScores, ARightResultPassesAndAWrongOneFails) {
+  for (const std::int64_t rows : {40, 41, 43, 48, 64, 77}) {
+    Workload w;
+    w.options.scale = 300 / std::sqrt(16.0);
+    const Shape shape = {1, 2, rows, 16};
+    w.q = random_tensor(DType::kF32, shape, io::NormalStream::kQ);
+    w.k = random_tensor(DType::kF32, shape, io::NormalStream::kK);
+    w.v = random_tensor(DType::kF32, shape, io::NormalStream::kV);
+    w.dout = random_tensor(DType::kF32, shape, io::NormalStream::kDOut);
+    w.allocate_forward();
+    w.allocate_backward();
+    w.forward("cpu");
+    w.backward("cpu");
+    const cli::CheckReport report = cli::check(w, Mode::kBoth);
+    EXPECT_TRUE(all_pass(report.forward) && all_pass(report.backward)) << rows << " rows";
+    // A row of o that is another's: one key holds nearly all of a row's weight.
+    const Tensor o = w.o.view();
+    std::copy_n(static_cast<float*>(o.data) + 16, 16, static_cast<float*>(o.data));
+    EXPECT_FALSE(all_pass(cli::check(w, Mode::kForward).forward)) << rows << " rows";
+  }
+}
+
 TEST_P(CheckEveryType, OneKeyARowPasses) {
   for (const char* compute : {"cpu", "reference"}) {
     if (GetParam() == DType::kF64 && std::string_view(compute) == "cpu") continue;
