@@ -122,15 +122,17 @@ class Truth {
     return *noise;
   }
 
-  [[nodiscard]] double largest_output_noise() {
-    std::optional<Workload> noise;
-    make_noise(noise, DType::kF32);
-    const core::Problem p = noise->forward_problem();
-    Progress progress("noise of o", p.num_sequences * p.num_heads_q);
-    parallel_for(p.num_sequences * p.num_heads_q, progress, [&](std::int64_t task) {
-      output_noise_head(p, p.sequence(task / p.num_heads_q), task % p.num_heads_q);
-    });
-    return largest_finite(noise->o.view());
+  /// output_noise_head of every query head.
+  [[nodiscard]] const Tensor& output_noise() {
+    if (!noise_of_o_) {
+      make_noise(noise_of_o_, DType::kF32);
+      const core::Problem p = noise_of_o_->forward_problem();
+      Progress progress("noise of o", p.num_sequences * p.num_heads_q);
+      parallel_for(p.num_sequences * p.num_heads_q, progress, [&](std::int64_t task) {
+        output_noise_head(p, p.sequence(task / p.num_heads_q), task % p.num_heads_q);
+      });
+    }
+    return noise_of_o_->o.view();
   }
 
   [[nodiscard]] double largest_dbias_noise() {
@@ -152,7 +154,7 @@ class Truth {
   const Workload& inputs_;
   Mode mode_;
   Workload reference_;
-  std::optional<Workload> standard_, noise_, noise_of_sums_;
+  std::optional<Workload> standard_, noise_, noise_of_sums_, noise_of_o_;
 };
 
 using Member = io::HostTensor Workload::*;
@@ -193,6 +195,39 @@ double distance(double got, double want) {
   return same ? 0 : std::isfinite(got) && std::isfinite(want) ? std::abs(got - want) : kInfinity;
 }
 
+/// Largest error of some entries, and what it may be.
+struct Block {
+  double error = 0, tolerance = 0;
+};
+
+/// Judges every 64 rows of a head by themselves: where a few rows are large, a wrong one of the others would hide.
+/// block_of(begin, end): of these entries.
+template <class BlockOf>
+void judge_by_blocks(TensorError& error, const Tensor& reference, BlockOf block_of) {
+  constexpr std::int64_t kRows = 64;
+  constexpr std::int64_t kFewRows = 8;  // so few at the end belong to the ones before: their errors are luck
+  const std::int64_t rows = reference.shape[2];
+  const std::int64_t cols = reference.shape[3];
+  double worst = 1;
+  for (std::int64_t head = 0; head < reference.shape[0] * reference.shape[1]; ++head) {
+    for (std::int64_t row = 0, next = 0; row < rows; row = next) {
+      next = rows - row < kRows + kFewRows ? rows : row + kRows;
+      const Block found = block_of((head * rows + row) * cols, (head * rows + next) * cols);
+      error.tolerance = std::max(error.tolerance, found.tolerance);
+      if (found.error <= worst * found.tolerance) continue;
+      worst = found.error / found.tolerance;
+      error.fault = fmt::format("{:.2e} in rows {} to {} of batch {}, head {}, allowed {:.2e}", found.error, row,
+                                next - 1, head / reference.shape[1], head % reference.shape[1], found.tolerance);
+    }
+  }
+}
+
+double largest_of(const Tensor& t, std::int64_t begin, std::int64_t end) {
+  double largest = 0;
+  for (std::int64_t i = begin; i < end; ++i) largest = std::max(largest, core::load(t.data, t.dtype, i));
+  return std::isfinite(largest) ? largest : 0;
+}
+
 /// A result of 16 bits, or one that was computed from such, with all that it is held against.
 struct HalfResult {
   const Tensor& result;
@@ -200,10 +235,6 @@ struct HalfResult {
   const Tensor& standard;
   std::function<const Tensor&()> noise;  // none: forward
 
-  /// Largest error of the entries [begin, end), and what it may be.
-  struct Block {
-    double error = 0, tolerance = 0;
-  };
   [[nodiscard]] Block block(std::int64_t begin, std::int64_t end) const {
     const double smallest = result.dtype == DType::kF16 ? 0x1p-14 : 0x1p-126;  // normal number
     double magnitude = 0;
@@ -218,32 +249,12 @@ struct HalfResult {
     block.tolerance = kStandardFactor * standard_error + kHalfFloor * magnitude +
                       unit_roundoff(result.dtype) * std::max(magnitude, smallest);
     if (!noise || block.error <= block.tolerance || block.error == kInfinity) return block;
-    double largest = 0;
-    for (std::int64_t i = begin; i < end; ++i) {
-      largest = std::max(largest, core::load(noise().data, noise().dtype, i));
-    }
-    block.tolerance += std::isfinite(largest) ? largest : 0;
+    block.tolerance += largest_of(noise(), begin, end);
     return block;
   }
 
-  /// Judges every 64 rows of a head by themselves: where a few rows are large, a wrong one of the others would hide.
   void judge(TensorError& error) const {
-    constexpr std::int64_t kRows = 64;
-    constexpr std::int64_t kFewRows = 8;  // so few at the end belong to the ones before: their errors are luck
-    const std::int64_t rows = reference.shape[2];
-    const std::int64_t cols = reference.shape[3];
-    double worst = 1;
-    for (std::int64_t head = 0; head < reference.shape[0] * reference.shape[1]; ++head) {
-      for (std::int64_t row = 0, next = 0; row < rows; row = next) {
-        next = rows - row < kRows + kFewRows ? rows : row + kRows;
-        const Block found = block((head * rows + row) * cols, (head * rows + next) * cols);
-        error.tolerance = std::max(error.tolerance, found.tolerance);
-        if (found.error <= worst * found.tolerance) continue;
-        worst = found.error / found.tolerance;
-        error.fault = fmt::format("{:.2e} in rows {} to {} of batch {}, head {}, allowed {:.2e}", found.error, row,
-                                  next - 1, head / reference.shape[1], head % reference.shape[1], found.tolerance);
-      }
-    }
+    judge_by_blocks(error, reference, [this](std::int64_t begin, std::int64_t end) { return block(begin, end); });
   }
 };
 
@@ -291,8 +302,19 @@ TensorError judge(const char* name, const Workload& w, Truth& truth, Member memb
       const Tensor& standard = (truth.standard().*member).view();
       error.tolerance = std::max(error.tolerance, kStandardFactor * compare(name, standard, reference).max_abs);
     }
-    if (gradient && needs_more(error)) error.tolerance += largest_finite((truth.noise(true).*member).view());
-    if (member == &Workload::o && needs_more(error)) error.tolerance += truth.largest_output_noise();
+    const bool has_noise = gradient || member == &Workload::o;
+    if (has_noise && needs_more(error)) {
+      const Tensor& noise = gradient ? (truth.noise(true).*member).view() : truth.output_noise();
+      const Tensor& result = (w.*member).view();
+      judge_by_blocks(error, reference, [&, most = error.tolerance](std::int64_t begin, std::int64_t end) {
+        Block block = {0, most + largest_of(noise, begin, end)};
+        for (std::int64_t i = begin; i < end; ++i) {
+          const double want = core::load(reference.data, reference.dtype, i);
+          block.error = std::max(block.error, distance(core::load(result.data, result.dtype, i), want));
+        }
+        return block;
+      });
+    }
   } else {
     judge_half(error, w, truth, member, gradient);
   }

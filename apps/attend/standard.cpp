@@ -184,11 +184,24 @@ float root_of_squares(const float* a, const float* b, std::int64_t n) {
 
 constexpr float kSum = 4 * 0x1p-24F;  // of a sum's terms: a few roundings of float32, in any order of summation
 
-/// How far off p_ij = exp(s_ij - lse_i) may be, relative to it: s_ij by the sum of its products, lse_i by about as much.
-float probability_noise(const Problem& p, const float* q, const float* k, float slope) {
+/// e_ij: how far off s_ij - lse_i may be, s_ij by the sum of its products, lse_i by about as much; as what it does to
+/// exp of it, relative.
+float score_noise(const Problem& p, const float* q, const float* k, float slope) {
+  constexpr float kMost = 1;  // beyond, any p is as right as any other
   float sum = 0;
   for (std::int64_t c = 0; c < p.head_dim; ++c) sum += std::abs(q[c] * k[c]);
-  return 2 * kSum * static_cast<float>(std::abs(p.scale)) * slope * sum;
+  return std::expm1(std::min(kMost, 2 * kSum * static_cast<float>(std::abs(p.scale)) * slope * sum));
+}
+
+/// sum_j p_ij e_ij of every row of a head.
+std::vector<float> mean_score_noise(const Problem& p, const Sequence& s, std::int64_t head, const Rows& q,
+                                    const Rows& k) {
+  std::vector<float> mean(static_cast<std::size_t>(s.seqlen_q));
+  for_each_probability(p, s, head, q, k,
+                       [&](std::int64_t i, std::int64_t j, float probability, float /*factor*/, float slope) {
+                         mean[i] += std::min(1.0F, probability) * score_noise(p, q.row(i), k.row(j), slope);
+                       });
+  return mean;
 }
 
 /// visit(i, j, noise of ds_ij, noise of z_ij), z the probability after dropout.
@@ -200,14 +213,17 @@ void for_each_noise(const Problem& p, const Sequence& s, std::int64_t head, Visi
   const Rows v = magnitudes(core::k_matrix(p.v, s, key_head));
   const Rows o = magnitudes(core::q_matrix(p.o, s, head));
   const Rows dout = magnitudes(core::q_matrix(p.dout, s, head));
-  for_each_probability(
-      p, s, head, q, k, [&](std::int64_t i, std::int64_t j, float probability, float factor, float slope) {
-        const float dp = factor * dot(dout.row(i), v.row(j), p.head_dim_v);
-        const float delta = dot(dout.row(i), o.row(i), p.head_dim_v);
-        const float rounded_o = unit_roundoff(p.o.dtype) * root_of_squares(dout.row(i), o.row(i), p.head_dim_v);
-        const float relative = kSum + probability_noise(p, q.row(i), k.row(j), slope);
-        visit(i, j, probability * slope * (relative * (dp + delta) + rounded_o), relative * factor * probability);
-      });
+  const std::vector<float> mean = mean_score_noise(p, s, head, q, k);
+  for_each_probability(p, s, head, q, k, [&](std::int64_t i, std::int64_t j, float value, float factor, float slope) {
+    const float probability = std::min(1.0F, value);
+    const float dp = factor * dot(dout.row(i), v.row(j), p.head_dim_v);
+    const float delta = dot(dout.row(i), o.row(i), p.head_dim_v);
+    const float rounded_o = unit_roundoff(p.o.dtype) * root_of_squares(dout.row(i), o.row(i), p.head_dim_v);
+    // p_ij = z_ij / sum_l z_il follows its own score by (1 - p_ij), and those of others by their p.
+    const float own = score_noise(p, q.row(i), k.row(j), slope);
+    const float relative = kSum + (1 - probability) * own + std::max(0.0F, mean[i] - probability * own);
+    visit(i, j, probability * slope * (relative * (dp + delta) + rounded_o), relative * factor * probability);
+  });
 }
 
 }  // namespace
@@ -216,15 +232,15 @@ void output_noise_head(const Problem& p, const Sequence& s, std::int64_t head) {
   const std::int64_t key_head = head / p.heads_per_group();
   const Rows q(core::q_matrix(p.q, s, head));
   const Rows k(core::k_matrix(p.k, s, key_head));
-  const Rows v = magnitudes(core::k_matrix(p.v, s, key_head));
-  const Rows o = magnitudes(core::q_matrix(p.o, s, head));
+  const Rows v(core::k_matrix(p.v, s, key_head));
+  const Rows o(core::q_matrix(p.o, s, head));
   Rows noise(s.seqlen_q, p.head_dim_v);
-  for_each_probability(p, s, head, q, k,
-                       [&](std::int64_t i, std::int64_t j, float probability, float factor, float slope) {
-                         const float n = probability * probability_noise(p, q.row(i), k.row(j), slope);
-                         add_scaled(noise.row(i), factor * n, v.row(j), p.head_dim_v);
-                         add_scaled(noise.row(i), n, o.row(i), p.head_dim_v);
-                       });
+  for_each_probability(p, s, head, q, k, [&](std::int64_t i, std::int64_t j, float value, float factor, float slope) {
+    const float n = std::min(1.0F, value) * score_noise(p, q.row(i), k.row(j), slope);
+    for (std::int64_t c = 0; c < p.head_dim_v; ++c) {
+      noise.row(i)[c] += n * std::abs(factor * v.row(j)[c] - o.row(i)[c]);
+    }
+  });
   noise.store_to(core::q_matrix(p.o, s, head));
 }
 

@@ -27,7 +27,8 @@ template <class Config, int kLanes>
                                                         const SequenceSpan& span, uint32 sequence, uint32 head,
                                                         int64 row, float lse) {
   using Storage = typename ElementOf<Config>::Storage;
-  constexpr int kRun = Config::kAligned ? kVectorElements<Config> : 1;
+  constexpr int kRun =
+      Config::kAligned && Config::kHeadDim % kVectorElements<Config> == 0 ? kVectorElements<Config> : 1;
   constexpr float kAddsNothing = -32.0f;
   const auto rules = ScoreRules<Config>::make(options, base.scale, span, sequence, head, base.num_heads_q);
   const KeyRange seen = rules.window.row(row);
@@ -64,13 +65,14 @@ template <class Config, int kLanes>
 // where the sum is not explained by lse's rounding: lse then is of other keys too. By kLanes lanes that share a row, in
 // warps that are all here; a row beyond the sequence has no key.
 //
-// Products on tensor cores (kFusesScores) are added up in another order than here: 0 as well where that explains it.
+// Products on tensor cores (kFusesScores) are added up in another order than here, with sums that are cut off, for which
+// base.scale makes up: 0 as well if that explains the sum.
 template <class Config, int kLanes>
 [[nodiscard]] __device__ __forceinline__ float lse_log2_sum(const BackwardArgs& base, const OptionArgs& options,
                                                             const SequenceSpan& span, uint32 sequence, uint32 head,
                                                             int64 row, float lse) {
   using Element = ElementOf<Config>;
-  constexpr float kProductError = Config::kFusesScores ? 0x1p-22f : 0.0f;  // relative
+  constexpr float kProductError = Config::kFusesScores ? 0x1p-22f * (1 + Config::kHeadDim / 64) : 0.0f;  // relative
   const bool exists = row < span.seqlen_q && is_coarse(lse);
   if (!__any_sync(kAllLanes, exists)) return 0.0f;
   float largest_gradient = 0.0f;

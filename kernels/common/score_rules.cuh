@@ -89,7 +89,8 @@ struct TileRules {
     return score;
   }
 
-  // score<true>() with the roundings of tensor cores' kernels, and without the window: accumulator_scores.cuh.
+  // score<true>() as kernels on tensor cores round it (accumulator_scores.cuh), without the window. Under a causal mask
+  // the last bit of their ALiBi may be another.
   [[nodiscard]] __device__ __forceinline__ float fused_score(float product, int row, int key) const {
     float addend = 0.0f;
     if constexpr (Config::kHasBias) addend = BiasElementOf<Config>::to_float(bias[row * bias_row_stride + key]);

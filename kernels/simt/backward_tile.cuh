@@ -266,7 +266,7 @@ __device__ __forceinline__ void probabilities(float (&s)[kM][kN], float (&slope)
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
       const float above = s[i][j] - saved[place.row(i, j)].lse;
-      s[i][j] = above != -kInfinity ? exp2_fast(above * kLog2E) : kNotSeen;
+      s[i][j] = s[i][j] != -kInfinity ? exp2_fast(above * kLog2E) : kNotSeen;
     }
   }
   mend_rows_of_large_lse(s, me);

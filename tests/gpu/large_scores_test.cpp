@@ -34,6 +34,16 @@ TEST_P(SliceLargeBias, OnAllKeysOfARowLeavesEveryRowOfPASumOfOne) {
   check_sums(GetParam(), DType::kF16);
 }
 
+/// Nothing behind the end of a row is a part of a product.
+TEST_P(SliceLargeBias, OnSlicesOfLongerRowsLeavesEveryRowOfPASumOfOne) {
+  for (const int head_dim : {20, 36}) {
+    const AttentionCase c = {.head_dim = head_dim, .head_dim_v = head_dim, .layout = CaseLayout::kSliced};
+    const Inputs in = with_common_bias(DType::kBF16, -1e9, c);
+    ASSERT_EQ(lack_of(GetParam(), in), "") << head_dim;
+    expect_rows_of_p_sum_to_one(in, run(in, GetParam()));
+  }
+}
+
 /// Under a causal mask, with dlse, and with dropout in those families that know it beside a bias.
 TEST_P(SliceLargeBias, OnAllKeysOfARowKeepsEveryResultInBudget) {
   for (const double bias : {-1e9, -65504.0}) {

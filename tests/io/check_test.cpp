@@ -118,31 +118,76 @@ TEST_P(CheckEveryType, NonFiniteInputsAreData) {
   EXPECT_TRUE(all_pass(cli::check(w, Mode::kForward).forward));
 }
 
-// A row that sees one key has p = 1: the gradients of q and k are exactly 0, the results are what rounding left of a
-// difference of two equal sums.
-/// Scores of sd 300: their products' rounding is a hundred times that of the results, and whose is larger is luck.
-TEST(CheckOfLargeScores, ARightResultPassesAndAWrongOneFails) {
-  for (const std::int64_t rows : {40, 41, 43, 48, 64, 77}) {
-    Workload w;
-    w.options.scale = 300 / std::sqrt(16.0);
-    const Shape shape = {1, 2, rows, 16};
-    w.q = random_tensor(DType::kF32, shape, io::NormalStream::kQ);
-    w.k = random_tensor(DType::kF32, shape, io::NormalStream::kK);
-    w.v = random_tensor(DType::kF32, shape, io::NormalStream::kV);
-    w.dout = random_tensor(DType::kF32, shape, io::NormalStream::kDOut);
-    w.allocate_forward();
-    w.allocate_backward();
-    w.forward("cpu");
-    w.backward("cpu");
-    const cli::CheckReport report = cli::check(w, Mode::kBoth);
-    EXPECT_TRUE(all_pass(report.forward) && all_pass(report.backward)) << rows << " rows";
-    // A row of o that is another's: one key holds nearly all of a row's weight.
-    const Tensor o = w.o.view();
-    std::copy_n(static_cast<float*>(o.data) + 16, 16, static_cast<float*>(o.data));
-    EXPECT_FALSE(all_pass(cli::check(w, Mode::kForward).forward)) << rows << " rows";
+/// A solved float32 problem whose scores have this standard deviation.
+Workload solved_with_scores(double deviation, std::int64_t rows) {
+  Workload w;
+  const Shape shape = {1, 2, rows, 16};
+  w.options.scale = deviation / std::sqrt(16.0);
+  w.q = random_tensor(DType::kF32, shape, io::NormalStream::kQ);
+  w.k = random_tensor(DType::kF32, shape, io::NormalStream::kK);
+  w.v = random_tensor(DType::kF32, shape, io::NormalStream::kV);
+  w.dout = random_tensor(DType::kF32, shape, io::NormalStream::kDOut);
+  w.allocate_forward();
+  w.allocate_backward();
+  w.forward("cpu");
+  w.backward("cpu");
+  return w;
+}
+
+void scale_by(const Tensor& t, double factor) {
+  for (std::int64_t i = 0; i < t.numel(); ++i) core::store(t.data, t.dtype, i, factor * core::load(t.data, t.dtype, i));
+}
+
+/// Their products' rounding is a hundred times that of the results, and whose error is larger is luck.
+TEST(CheckOfLargeScores, RightResultsPass) {
+  for (const double deviation : {50.0, 300.0, 1000.0}) {
+    for (const std::int64_t rows : {40, 41, 43, 48, 64, 77, 130}) {
+      const cli::CheckReport report = cli::check(solved_with_scores(deviation, rows), Mode::kBoth);
+      EXPECT_TRUE(all_pass(report.forward)) << deviation << ", " << rows << " rows";
+      EXPECT_TRUE(all_pass(report.backward)) << deviation << ", " << rows << " rows";
+    }
   }
 }
 
+TEST(CheckOfLargeScores, OnePercentOffFails) {
+  for (const double deviation : {50.0, 300.0, 3e3, 1e5}) {
+    for (const auto tensor : {&Workload::o, &Workload::dv}) {
+      Workload w = solved_with_scores(deviation, 130);
+      scale_by((w.*tensor).view(), 0.99);
+      const cli::CheckReport report = cli::check(w, Mode::kBoth);
+      EXPECT_FALSE(all_pass(report.forward) && all_pass(report.backward)) << deviation;
+    }
+  }
+  for (const double deviation : {50.0, 300.0}) {
+    for (const auto tensor : {&Workload::dq, &Workload::dk}) {
+      Workload w = solved_with_scores(deviation, 130);
+      scale_by((w.*tensor).view(), 0.99);
+      EXPECT_FALSE(all_pass(cli::check(w, Mode::kBoth).backward)) << deviation;
+    }
+  }
+}
+
+/// One query row's scores are a million times as large as the others: what rounding does to it excuses no other row.
+TEST(CheckOfLargeScores, OneRowOfThemExcusesNoOther) {
+  Workload w = solved_with_scores(1, 160);
+  const Tensor q = w.q.view();
+  for (std::int64_t i = 5 * 16; i < 6 * 16; ++i) static_cast<float*>(q.data)[i] *= 1e6F;
+  w.forward("cpu");
+  w.backward("cpu");
+  const cli::CheckReport report = cli::check(w, Mode::kBoth);
+  EXPECT_TRUE(all_pass(report.forward) && all_pass(report.backward));
+  for (const auto tensor : {&Workload::o, &Workload::dv}) {  // of head 1: zeros
+    io::HostTensor kept = (w.*tensor).converted(DType::kF32);
+    const Tensor t = (w.*tensor).view();
+    std::fill_n(static_cast<float*>(t.data) + t.numel() / 2, t.numel() / 2, 0.0F);
+    const cli::CheckReport wrong = cli::check(w, Mode::kBoth);
+    EXPECT_FALSE(all_pass(wrong.forward) && all_pass(wrong.backward));
+    std::copy_n(static_cast<const float*>(kept.view().data), t.numel(), static_cast<float*>(t.data));
+  }
+}
+
+// A row that sees one key has p = 1: the gradients of q and k are exactly 0, the results are what rounding left of a
+// difference of two equal sums.
 TEST_P(CheckEveryType, OneKeyARowPasses) {
   for (const char* compute : {"cpu", "reference"}) {
     if (GetParam() == DType::kF64 && std::string_view(compute) == "cpu") continue;

@@ -39,6 +39,7 @@ Shapes shapes_of(const AttentionCase& c) {
 Placement placement_of(const AttentionCase& c) {
   const Layout layout = c.layout == CaseLayout::kBHSD     ? Layout::kBHSD
                         : c.layout == CaseLayout::kPadded ? Layout::kPadded
+                        : c.layout == CaseLayout::kSliced ? Layout::kSliced
                                                           : Layout::kBSHD;
   return {layout, c.base_offset};
 }

@@ -262,8 +262,7 @@ std::vector<TensorCheck> compare_outputs(const Inputs& in, const Outputs& out, K
   };
   const bool is_two_valued = is_half(dtype) && in.options.softcap > 0 && in.options.softcap <= kTwoValuedSoftcap;
   const double slope_floor = is_two_valued ? unit_roundoff(dtype) / 2 : 0;
-  check("o",
-        compare({"o", dtype, kForwardFactor, out.o.values(), truth.o.values(), standard.o, nullptr, slope_floor}),
+  check("o", compare({"o", dtype, kForwardFactor, out.o.values(), truth.o.values(), standard.o, nullptr, slope_floor}),
         out.o);
   check("lse", compare_lse(out.lse.values(), truth.lse.values(), standard.lse), out.lse);
   if (!with_gradients) return checks;

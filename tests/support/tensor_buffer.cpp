@@ -20,6 +20,7 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kGuardBytes = 1024;     // before and after: wider than any vector register or tile row
 constexpr std::int64_t kPaddingElements = 3;  // odd, so that padded rows are unaligned
+constexpr std::int64_t kPieceElements = 8;    // of 16 bits: what wide loads and the copy engine want to be aligned to
 constexpr std::byte kPoison{0xFF};
 
 std::size_t extent_elements(const Tensor& t) {
@@ -39,6 +40,10 @@ Shape strides_of(Layout layout, const Shape& shape) {
       const std::int64_t row = shape[3] + kPaddingElements;
       const std::int64_t head = shape[2] * row + kPaddingElements;
       return {shape[1] * head + kPaddingElements, head, row, 1};
+    }
+    case Layout::kSliced: {
+      const std::int64_t row = (shape[3] / kPieceElements + 1) * kPieceElements;
+      return {shape[1] * shape[2] * row, shape[2] * row, row, 1};
     }
   }
   return {};

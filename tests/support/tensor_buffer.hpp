@@ -11,9 +11,10 @@
 namespace attend::test {
 
 enum class Layout : std::uint8_t {
-  kBHSD,   // dense (batch, heads, seqlen, head_dim)
-  kBSHD,   // dense (batch, seqlen, heads, head_dim)
-  kPadded  // BHSD, with unused elements after each row, head and batch entry
+  kBHSD,    // dense (batch, heads, seqlen, head_dim)
+  kBSHD,    // dense (batch, seqlen, heads, head_dim)
+  kPadded,  // BHSD, with unused elements after each row, head and batch entry
+  kSliced   // BHSD, the first columns of rows that are whole pieces of 16 bytes
 };
 
 /// Gives `bytes` bytes, more than 0, aligned to 256.

@@ -12,7 +12,7 @@ using core::Lack;
 using core::Problem;
 
 constexpr int kWideLoad = 16;             // bytes
-constexpr double kLargestSoftcap = 1e18;  // that scales and scores can be divided by without underflow
+constexpr double kLargestSoftcap = 1e18;  // quotients of scores and of usual scales do not underflow
 
 /// The text of a number of the problem.
 template <auto kMember>

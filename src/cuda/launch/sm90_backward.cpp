@@ -92,6 +92,7 @@ class Sm90Backward final : public Family {
   Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 256") {
     has_forward = false;
     takes = option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi | option::kSoftcap |
+            option::kHugeSoftcap |  // the range of softcaps is its own
             option::kBias | option::kDropout | option::kPhiloxState | option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
