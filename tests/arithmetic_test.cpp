@@ -12,8 +12,9 @@
 #include "core/half.hpp"
 #include "kernels/common/factored_philox.cuh"
 #include "kernels/common/philox.cuh"
-#include "kernels/common/score.cuh"
 #include "kernels/common/sequence.cuh"
+#include "kernels/common/softcap.cuh"
+#include "kernels/common/tile_view.cuh"
 
 namespace attend::test {
 namespace {

@@ -12,11 +12,11 @@
 //   drop(s, kept);                                                             // o is scaled by 1 / (1 - p) at the end
 //
 // What apply_rules makes of q.k, so that a plain score costs nothing before its exponent:
-//   options               value                           scale_log2        units
+//   modifications         value                           scale_log2        units
 //   none, masks           q.k                             scale log2(e)     kFolded; wants scale > 0 (kFoldsScale)
-//   softcap               tanh(scale q.k / softcap)       softcap log2(e)   kFolded
-//   ALiBi (and softcap)   the score                       log2(e)           kFolded
-//   bias (and any)        the score                       log2(e)           kNatural: a bias may be -FLT_MAX
+//   a transform           its unit value                  cap log2(e)       kFolded
+//   a term by position    the score                       log2(e)           kFolded
+//   a term from memory    the score                       log2(e)           kNatural: it may be -FLT_MAX
 // and -inf where masked. The natural logarithm of the sum, and p from it, follow in any units: online_softmax.cuh.
 //
 // kTransposed: the accumulators are of k q^T, their rows are keys and their columns rows of q.
@@ -28,7 +28,8 @@
 #include "online_softmax.cuh"
 #include "philox.cuh"
 #include "portable.cuh"
-#include "score.cuh"
+#include "score_mods.cuh"
+#include "tile_view.cuh"
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #include "score_rules.cuh"
@@ -96,18 +97,18 @@ constexpr int kKeptWords = (kCount + 31) / 32;
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 template <class Config>
-constexpr ScoreUnits kScoreUnits = Config::kHasBias ? ScoreUnits::kNatural : ScoreUnits::kFolded;
+constexpr ScoreUnits kScoreUnits = Score<Config>::kAddsFromMemory ? ScoreUnits::kNatural : ScoreUnits::kFolded;
 
 // The scale stays in the exponent and has to be positive: a kernel of a negative one takes -q.k (Config::kNegateScores)
 // and its magnitude. Where it is false either will do.
 template <class Config>
-constexpr bool kFoldsScale = !(Config::kHasSoftcap || Config::kHasBias || Config::kHasAlibi);
+constexpr bool kFoldsScale = Score<Config>::kKeepsProducts;
 
 // What values are multiplied with to be scores, and what the softmax multiplies them with.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float score_scale(const ScoreRules<Config>& rules) {
-  if constexpr (Config::kHasBias || Config::kHasAlibi) return 1.0f;
-  return Config::kHasSoftcap ? rules.softcap : rules.scale;
+  if constexpr (Score<Config>::kAdds) return 1.0f;
+  return Score<Config>::kTransforms ? rules.transform.cap : rules.scale;
 }
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float score_scale_log2(const ScoreRules<Config>& rules) {
@@ -173,15 +174,15 @@ struct AccumulatorLine {
     const int column = accumulator_column(thread);
     const int row = kTransposed ? column : line;
     const int key = kTransposed ? line : column;
-    if constexpr (Config::kHasBias) {
+    if constexpr (Score<Config>::kAddsFromMemory) {
       bias = rules.bias + row * rules.bias_row_stride + key;
       bias_step = kTransposed ? rules.bias_row_stride : 1;
     }
-    if constexpr (Config::kHasBoolMask) {
+    if constexpr (Score<Config>::kMasksFromMemory) {
       mask = rules.mask + row * rules.mask_row_stride + key;
       mask_step = kTransposed ? rules.mask_row_stride : 1;
     }
-    if constexpr (Config::kHasAlibi) {
+    if constexpr (Score<Config>::kAddsByPosition) {
       distance = rules.distance(row, key);
       alibi = -rules.slope * distance;
       alibi_step = kTransposed ? -rules.slope : rules.slope;
@@ -191,7 +192,7 @@ struct AccumulatorLine {
   // What is added to the scores of columns c and c + 1, `count` of which exist.
   template <bool kInPairs>
   __device__ __forceinline__ void addends(float (&sum)[2], const TileRules<Config>& rules, int c, int count) const {
-    if constexpr (Config::kHasBias) {
+    if constexpr (Score<Config>::kAddsFromMemory) {
       if constexpr (kTransposed) {
         sum[0] = count > 0 ? BiasElementOf<Config>::to_float(__ldg(bias + c * bias_step)) : 0.0f;
         sum[1] = count > 1 ? BiasElementOf<Config>::to_float(__ldg(bias + (c + 1) * bias_step)) : 0.0f;
@@ -199,13 +200,13 @@ struct AccumulatorLine {
         load_bias_pair<Config, kInPairs>(sum, bias + c, count);
       }
     }
-    if constexpr (Config::kHasAlibi) {
+    if constexpr (Score<Config>::kAddsByPosition) {
 #pragma unroll
       for (int b = 0; b < 2; ++b) {
         const auto columns = static_cast<float>(c + b);
         const float value = kOneSided ? fmaf(alibi_step, columns, alibi)
                                       : -rules.slope * fabsf(kTransposed ? distance + columns : distance - columns);
-        sum[b] = Config::kHasBias ? sum[b] + value : value;
+        sum[b] = Score<Config>::kAddsFromMemory ? sum[b] + value : value;
       }
     }
   }
@@ -226,31 +227,32 @@ constexpr int kLoadedTogether = 32;  // values whose bias and mask a thread wait
 template <bool kAllVisible, bool kTransposed, bool kInPairs, class Config, int kCount>
 __device__ __forceinline__ void apply_rules_to_pairs(const TileRules<Config>& rules, float (&s)[kCount], int thread,
                                                      float (&slope)[kCount]) {
-  constexpr bool kAdds = Config::kHasBias || Config::kHasAlibi;
-  constexpr bool kLoads = Config::kHasBias || Config::kHasBoolMask;
+  constexpr bool kAdds = Score<Config>::kAdds;
   using Line = AccumulatorLine<Config, kTransposed>;
   const Line lines[kRowsOfThread] = {Line(rules, thread, 0), Line(rules, thread, 1)};
   SeenColumns seen;
   if constexpr (!kAllVisible) seen = SeenColumns::of<Config::kMask, kTransposed>(rules.view, thread);
 #pragma unroll
   for (int i = 0; i < kCount; i += 2) {
-    if (kLoads && i % kLoadedTogether == 0) __syncwarp();  // no load moves up across it, where it would want a register
+    if (Score<Config>::kReadsMemory && i % kLoadedTogether == 0)
+      __syncwarp();  // no load moves up across it, where it would want a register
     const int h = i / 2 % 2;
     const int c = i / 4 * kColumnsOfTile;  // known when compiling, as all that follows from it alone
     const int count = kAllVisible ? 2 : seen.end[h] - c;
     float addend[2];
     bool unmasked[2];
     if constexpr (kAdds) lines[h].template addends<kInPairs>(addend, rules, c, count);
-    if constexpr (Config::kHasBoolMask) lines[h].template unmasked<kInPairs>(unmasked, c, count);
+    if constexpr (Score<Config>::kMasksFromMemory) lines[h].template unmasked<kInPairs>(unmasked, c, count);
 #pragma unroll
     for (int b = 0; b < 2; ++b) {
       float value = s[i + b];
-      if constexpr (Config::kHasSoftcap) {
-        value = tanh_fast(value * rules.scale_in_softcap);
-        slope[i + b] = softcap_slope(value);
+      if constexpr (Score<Config>::kTransforms) {
+        value = rules.transform.unit_value(value);
+        slope[i + b] = ScoreTransform::slope_of_unit_value(value);
       }
-      if constexpr (kAdds) value = fmaf(value, Config::kHasSoftcap ? rules.softcap : rules.scale, addend[b]);
-      if constexpr (Config::kHasBoolMask) value = unmasked[b] ? value : -kInfinity;
+      if constexpr (kAdds)
+        value = fmaf(value, Score<Config>::kTransforms ? rules.transform.cap : rules.scale, addend[b]);
+      if constexpr (Score<Config>::kMasksFromMemory) value = unmasked[b] ? value : -kInfinity;
       if constexpr (!kAllVisible) {
         if (c + b >= seen.end[h]) value = -kInfinity;
         if (SeenColumns::kHasBegin<Config::kMask, kTransposed> && c + b < seen.begin[h]) value = -kInfinity;
@@ -261,13 +263,13 @@ __device__ __forceinline__ void apply_rules_to_pairs(const TileRules<Config>& ru
 }
 
 // s, which holds q.k, becomes values as the header says. kAllVisible: TileRules::all_visible(), or at least all keys
-// exist and are seen, and all rows exist where there is a bias or a mask. slope: d score / d (scale q.k), with softcap
-// only. All masks are selects: what stood there, or came from memory, may be NaN.
+// exist and are seen, and all rows exist if a modification reads memory. slope: d score / d (scale q.k), kTransforms.
+// All masks are selects: what stood there, or came from memory, may be NaN.
 template <bool kAllVisible, bool kTransposed = false, class Config, int kCount>
 __device__ __forceinline__ void apply_rules(const TileRules<Config>& rules, float (&s)[kCount], int thread,
                                             float (&slope)[kCount]) {
   static_assert(kCount % 4 == 0);
-  if constexpr (!kTransposed && (Config::kHasBias || Config::kHasBoolMask)) {
+  if constexpr (!kTransposed && Score<Config>::kReadsMemory) {
     if (rules.in_pairs) {
       apply_rules_to_pairs<kAllVisible, kTransposed, true>(rules, s, thread, slope);
       return;

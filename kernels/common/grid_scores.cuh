@@ -25,7 +25,7 @@ struct ScorePlace {
   }
 };
 
-// s, which holds q.k, becomes the score. slope: d score / d (scale q.k), with softcap only.
+// s, which holds q.k, becomes the score. slope: d score / d (scale q.k), kTransforms.
 template <bool kAllVisible, class Config, class Place, int kM, int kN>
 __device__ __forceinline__ void apply_rules(const TileRules<Config>& rules, float (&s)[kM][kN], const Place& place,
                                             float (&slope)[kM][kN]) {

@@ -13,28 +13,22 @@
 #include "key_range.cuh"
 #include "numbers.cuh"
 #include "philox.cuh"
-#include "score.cuh"
+#include "score_mods.cuh"
 #include "sequence.cuh"
+#include "softcap.cuh"
+#include "tile_view.cuh"
 
 namespace attend {
 
 template <class Config>
 using BiasElementOf = typename ElementTraits<Config::kBiasElement>::Type;
 
-// Is softcap so large that score / softcap may underflow? Families that refuse it have no such constant.
-template <class Config>
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_huge_softcap() {
-  if constexpr (requires { Config::kHasHugeSoftcap; }) return Config::kHasHugeSoftcap;
-  return false;
-}
-
 // The rules for one tile of scores; rows and keys count from its first.
 template <class Config>
 struct TileRules {
   TileView view;
   float scale;
-  float softcap;
-  float scale_in_softcap;                               // scale / softcap
+  ScoreTransform transform;                             // kTransforms
   float slope;                                          // of ALiBi
   float alibi_shift;                                    // kIsPart: OptionArgs
   const typename BiasElementOf<Config>::Storage* bias;  // of the tile's first row and key
@@ -60,27 +54,23 @@ struct TileRules {
     return view.template all_visible<kRowsOfTile, kKeysOfTile>();
   }
 
-  // The score of a row and key from their q.k. slope_out: d score / d (scale q.k), with softcap only.
+  // The score of a row and key from their q.k. slope_out: d score / d (scale q.k), kTransforms.
   template <bool kAllVisible>
   [[nodiscard]] __device__ __forceinline__ float score(float product, int row, int key, float& slope_out) const {
     float score = __fmul_rn(product, scale);  // no multiply-add with an lse that is taken off: rounded as lse is
-    if constexpr (Config::kHasSoftcap) {
-      const float x = score / softcap;
-      const float t = tanhf(x);
-      const bool is_linear = has_huge_softcap<Config>() && fabsf(x) < kNearlyLinear;  // x may have lost the score
-      score = is_linear ? score : softcap * t;
-      slope_out = softcap_slope(t);
+    if constexpr (Score<Config>::kTransforms) {
+      score = transform.template score<Config>(score, slope_out);
     }
     const bool exists = kAllVisible || (row < view.rows_left && key < view.keys_left);
-    if constexpr (Config::kHasBias) {
+    if constexpr (Score<Config>::kAddsFromMemory) {
       if (exists) {  // -inf hides the key, also one whose product is NaN
         const float added = BiasElementOf<Config>::to_float(bias[row * bias_row_stride + key]);
-        const float sum = Config::kHasSoftcap ? score + added : fmaf(product, scale, added);
+        const float sum = Score<Config>::kTransforms ? score + added : fmaf(product, scale, added);
         score = added == -kInfinity ? added : sum;
       }
     }
-    if constexpr (Config::kHasAlibi) score -= slope * fabsf(distance(row, key));
-    if constexpr (Config::kHasBoolMask) {
+    if constexpr (Score<Config>::kAddsByPosition) score -= slope * fabsf(distance(row, key));
+    if constexpr (Score<Config>::kMasksFromMemory) {
       if (exists && mask[row * mask_row_stride + key] == 0) score = -kInfinity;
     }
     if constexpr (!kAllVisible) {
@@ -93,12 +83,13 @@ struct TileRules {
   // the last bit of their ALiBi may be another.
   [[nodiscard]] __device__ __forceinline__ float fused_score(float product, int row, int key) const {
     float addend = 0.0f;
-    if constexpr (Config::kHasBias) addend = BiasElementOf<Config>::to_float(bias[row * bias_row_stride + key]);
-    if constexpr (Config::kHasAlibi) addend -= slope * fabsf(distance(row, key));
-    if constexpr (Config::kHasBoolMask) {
+    if constexpr (Score<Config>::kAddsFromMemory)
+      addend = BiasElementOf<Config>::to_float(bias[row * bias_row_stride + key]);
+    if constexpr (Score<Config>::kAddsByPosition) addend -= slope * fabsf(distance(row, key));
+    if constexpr (Score<Config>::kMasksFromMemory) {
       if (mask[row * mask_row_stride + key] == 0) return -kInfinity;
     }
-    if constexpr (Config::kHasSoftcap) return fmaf(tanh_fast(product * scale_in_softcap), softcap, addend);
+    if constexpr (Score<Config>::kTransforms) return fmaf(transform.unit_value(product), transform.cap, addend);
     return fmaf(product, scale, addend);
   }
 };
@@ -107,8 +98,7 @@ struct TileRules {
 template <class Config>
 struct ScoreRules {
   float scale;
-  float softcap;
-  float scale_in_softcap;
+  ScoreTransform transform;
   float slope;
   float alibi_shift;
   const typename BiasElementOf<Config>::Storage* bias;
@@ -141,29 +131,26 @@ struct ScoreRules {
     rules.scale = scale;
     rules.window = window_of(options, span);
     rules.in_pairs = true;
-    if constexpr (Config::kHasSoftcap) {
-      rules.softcap = options.softcap;  // a quotient beyond the largest float would make NaN of a product that is 0
-      rules.scale_in_softcap = fmaxf(-kLargestFloat, fminf(kLargestFloat, scale / options.softcap));
-    }
-    if constexpr (Config::kHasAlibi) {
+    if constexpr (Score<Config>::kTransforms) rules.transform = ScoreTransform::make(options, scale);
+    if constexpr (Score<Config>::kAddsByPosition) {
       rules.slope = options.alibi_slopes[sequence * options.alibi_sequence_stride + head * options.alibi_head_stride];
       if constexpr (Config::kIsPart) {
         rules.slope *= static_cast<float>(options.position_step);
         rules.alibi_shift = options.alibi_shift;
       }
     }
-    if constexpr (Config::kHasBias) {
+    if constexpr (Score<Config>::kAddsFromMemory) {
       rules.bias = static_cast<const typename BiasElementOf<Config>::Storage*>(options.bias) +
                    options.bias_stride.offset(span.batch, head, 0);
       rules.bias_row_stride = options.bias_stride.row;
       rules.in_pairs &= are_pairs(rules.bias, options.bias_stride.row);
     }
-    if constexpr (Config::kHasBoolMask) {
+    if constexpr (Score<Config>::kMasksFromMemory) {
       rules.mask = options.mask + options.mask_stride.offset(span.batch, head, 0);
       rules.mask_row_stride = options.mask_stride.row;
       rules.in_pairs &= are_pairs(rules.mask, options.mask_stride.row);
     }
-    if constexpr (Config::kHasDropout) {
+    if constexpr (Score<Config>::kDrops) {
       rules.dropout = {options.dropout_key0, options.dropout_key1, sequence * num_heads_q + head,
                        options.dropout_stream, options.dropout_threshold};
       if constexpr (Config::kHasPhiloxState) rules.philox_state = options.philox_state;
@@ -181,17 +168,16 @@ struct ScoreRules {
     TileRules<Config> rules = {};
     rules.view = TileView::of(window, first_row, first_key);
     rules.scale = scale;
-    rules.softcap = softcap;
-    rules.scale_in_softcap = scale_in_softcap;
+    rules.transform = transform;
     rules.slope = slope;
     rules.alibi_shift = alibi_shift;
     rules.in_pairs = in_pairs;
-    if constexpr (Config::kHasBias) rules.bias = bias + first_row * bias_row_stride + first_key;
-    if constexpr (Config::kHasBoolMask) rules.mask = mask + first_row * mask_row_stride + first_key;
+    if constexpr (Score<Config>::kAddsFromMemory) rules.bias = bias + first_row * bias_row_stride + first_key;
+    if constexpr (Score<Config>::kMasksFromMemory) rules.mask = mask + first_row * mask_row_stride + first_key;
     rules.bias_row_stride = bias_row_stride;
     rules.mask_row_stride = mask_row_stride;
     rules.dropout = dropout;
-    if constexpr (Config::kHasDropout && Config::kHasPhiloxState) {
+    if constexpr (Score<Config>::kDrops && Config::kHasPhiloxState) {
       rules.dropout.take_state(read_anew(philox_state), read_anew(philox_state + 1));
     }
     rules.first_row = first_row;

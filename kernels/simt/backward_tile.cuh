@@ -285,7 +285,7 @@ __device__ __forceinline__ void begin_gradients(float (&dp)[kM][kN], const SimtT
 #pragma unroll
   for (int i = 0; i < kM; ++i) {
 #pragma unroll
-    for (int j = 0; j < kN; ++j) dp[i][j] = Config::kHasDropout ? 0.0f : -saved[place.row(i, j)].delta;
+    for (int j = 0; j < kN; ++j) dp[i][j] = Score<Config>::kDrops ? 0.0f : -saved[place.row(i, j)].delta;
   }
 }
 
@@ -300,7 +300,7 @@ __device__ __forceinline__ void score_gradients(float (&p)[kM][kN], const float 
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
       float gradient = dp[i][j];
-      if constexpr (Config::kHasDropout) {
+      if constexpr (Score<Config>::kDrops) {
         gradient = ((kept >> (i * kN + j) & 1) != 0 ? gradient * scale : 0.0f) - saved[place.row(i, j)].delta;
       }
       if (is_seen(p[i][j])) p[i][j] = as_seen(p[i][j] * gradient);
@@ -309,7 +309,7 @@ __device__ __forceinline__ void score_gradients(float (&p)[kM][kN], const float 
 }
 
 // One tile: ds to its tile in shared memory, and for the gradient of v the probabilities after dropout. With kBias, ds
-// (without the derivative of softcap) is left in ds. The streamed tiles and the saved rows are there.
+// (without the derivative of a transform) is left in ds. The streamed tiles and the saved rows are there.
 template <class Config, SimtGradient kGradient, int kM, int kN>
 __device__ __forceinline__ void gradient_tile(float (&ds)[kM][kN], const SimtHead<Config>& head,
                                               const ScoreRules<Config>& head_rules, const OptionArgs& options,
@@ -320,7 +320,7 @@ __device__ __forceinline__ void gradient_tile(float (&ds)[kM][kN], const SimtHea
   uint32 kept = 0;  // bits as kept_bits gives them
   multiply_pair<Config, kGradient, 0>(ds, head, streamed, owned, me);
   probabilities(ds, slope, rules, me);
-  if constexpr (Config::kHasDropout) kept = kept_bits<kM, kN>(rules, me.place());
+  if constexpr (Score<Config>::kDrops) kept = kept_bits<kM, kN>(rules, me.place());
   if constexpr (kGradient == SimtGradient::kKeysValues) {
     float p[kM][kN];
 #pragma unroll
@@ -328,13 +328,13 @@ __device__ __forceinline__ void gradient_tile(float (&ds)[kM][kN], const SimtHea
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
         p[i][j] = ds[i][j];
-        if constexpr (Config::kHasDropout)
+        if constexpr (Score<Config>::kDrops)
           p[i][j] = after_dropout(p[i][j], (kept >> (i * kN + j) & 1) != 0, options.dropout_scale);
       }
     }
     store_score_tile(Shape::kP, p, me);
   }
-  if constexpr (Config::kHasSoftcap && kGradient != SimtGradient::kBias) {
+  if constexpr (Score<Config>::kTransforms && kGradient != SimtGradient::kBias) {
 #pragma unroll
     for (int i = 0; i < kM; ++i) {
 #pragma unroll

@@ -1,6 +1,6 @@
 // simt, backward: dq, dk, dv of o = dropout(softmax(s)) v, with every option of the interface, on CUDA cores.
 //
-//   dv = dropout(p)^T dout    dk = scale ds^T q    dq = scale ds k    (ds times the derivative of softcap)
+//   dv = dropout(p)^T dout    dk = scale ds^T q    dq = scale ds k    (ds times the derivative of a transform)
 //
 // Shapes   as in simt_forward.cuh; dk and dv are sums over the query heads that share a key head
 // Supports what simt_forward.cuh supports. The same bits from run to run: no atomic additions

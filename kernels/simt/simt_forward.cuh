@@ -220,7 +220,7 @@ __device__ __forceinline__ void simt_merge_output(const ForwardOptionArgs& args,
   for (int i = 0; i < kRows; ++i) {
     const float sum = warp_sum<Config::kLanesX>(rows.sum[i]);
     if (i >= rows_left) continue;
-    const float factor = inverse_or_zero(sum) * (Config::kHasDropout ? args.options.dropout_scale : 1.0f);
+    const float factor = inverse_or_zero(sum) * kept_scale<Config>(args.options);
     const MergedLse weights = merged(before[i], rows.max[i] + logf(sum));
     auto* const out = static_cast<float*>(base.o) + base.o_stride.offset(span.batch, work.head, first + i);
     add_to_row<Config::kLanesX>(out, Config::kHeadDimV, lane_x, o[i], before[i] != -kInfinity, weights.before,
@@ -242,7 +242,7 @@ __device__ __forceinline__ void simt_store_output(const ForwardOptionArgs& args,
     const int64 row = work.row + lane_row + i;
     if (row >= span.seqlen_q) continue;
     const ForwardArgs& base = args.base;
-    const float factor = inverse_or_zero(sum) * (Config::kHasDropout ? args.options.dropout_scale : 1.0f);
+    const float factor = inverse_or_zero(sum) * kept_scale<Config>(args.options);
     const int first_col = work.part * kCols;
     auto* out = static_cast<Storage*>(base.o) + base.o_stride.offset(span.batch, work.head, span.q_begin + row);
     store_row<Config, Config::kLanesX>(out + first_col, min(kCols, Config::kHeadDimV - first_col), lane_x, o[i],
@@ -286,7 +286,7 @@ __device__ void simt_forward(const ForwardOptionArgs& args) {
       apply_rules<false>(tile, s, place, unused);
     }
     rows.template update<Config::kLanesX>(s, o);
-    if constexpr (Config::kHasDropout) {
+    if constexpr (Score<Config>::kDrops) {
       const uint32 kept = kept_bits<kRows, kKeys>(tile, place);
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {

@@ -1,7 +1,7 @@
 // sm80_backward: dq, dk and dv of o = dropout(softmax(s)) v, with every option of the interface, on the tensor cores
 // that all GPUs since Ampere have.
 //
-//   dv = dropout(p)^T dout    dk = scale ds^T q    dq = scale ds k    (ds times the derivative of softcap)
+//   dv = dropout(p)^T dout    dk = scale ds^T q    dq = scale ds k    (ds times the derivative of a transform)
 //
 // Shapes   as in sm80_forward.cuh; dk and dv are sums over the query heads that share a key head
 // Supports float16 and bfloat16, d and d_v from 1 to 256, every option. sm_80 and later. The same bits from run to run
@@ -55,7 +55,7 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80B
     sm80_make_p<false>(p, slope, kept, smem, streamed);
   }
   if constexpr (Shape::kHasValues) {
-    if constexpr (Config::kHasDropout) {
+    if constexpr (Score<Config>::kDrops) {
       Sm80Scores<Config> left;
 #pragma unroll
       for (int r = 0; r < Config::kRowGroups; ++r) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80B
 #pragma unroll
       for (int i = 0; i < Shape::kScores; ++i) {
         if constexpr (Config::kSumsBias) sums.bias[r][i / 2 % 2] += ds[r][i];
-        if constexpr (Config::kHasSoftcap) ds[r][i] *= slope[r][i];
+        if constexpr (Score<Config>::kTransforms) ds[r][i] *= slope[r][i];
       }
     }
     sm80_pack<Config>(x, ds);
@@ -152,7 +152,7 @@ __device__ __forceinline__ void sm80_store_gradients(const BackwardOptionArgs& a
                         Shape::kOwnsKeys ? base.dk_stride : base.dq_stride, smem.block, Config::kHeadDim);
   }
   if constexpr (Shape::kHasValues) {
-    const float factor = kSm80Unshift<Config> * (Config::kHasDropout ? args.options.dropout_scale : 1.0f);
+    const float factor = kSm80Unshift<Config> * kept_scale<Config>(args.options);
     sm80_store_gradient(smem.owned_v, sums.values, factor, base.dv, base.dv_stride, smem.block, Config::kHeadDimV);
   }
 }

@@ -340,7 +340,7 @@ __device__ void sm80_backward_plain(const BackwardOptionArgs& args) {
   using Storage = Sm80BackwardStorage<Config>;
   static_assert(sizeof(Storage) == Config::kSmemBytes);
   static_assert(Config::kCopyBytes == kChunkBytes && !Config::kSumsBias && kFoldsScale<Config> &&
-                    !Config::kHasBoolMask && !Config::kHasDropout,
+                    !Score<Config>::kMasksFromMemory && !Score<Config>::kDrops,
                 "nothing but masks between q.k and p");
   extern __shared__ __align__(kSwizzleAtom) unsigned char smem_bytes[];
   auto& smem = *reinterpret_cast<Storage*>(smem_bytes);

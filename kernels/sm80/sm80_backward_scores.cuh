@@ -43,7 +43,7 @@ template <class Config>
 
 // Is each score looked at, whether it is masked? Also where all are visible, if a bias or a mask may hide them.
 template <class Config, bool kAllVisible>
-constexpr bool kSm80Selects = !kAllVisible || Config::kHasBias || Config::kHasBoolMask;
+constexpr bool kSm80Selects = !kAllVisible || Score<Config>::kAddsFromMemory || Score<Config>::kMasksFromMemory;
 
 // 2^kShift p of a value that apply_rules() has made; scale: score_scale(). Where it is masked a select, since lse may
 // be NaN. Above 1, where lse is rounded more coarsely than scores differ, p would be no probability.
@@ -69,8 +69,8 @@ template <class Config>
   return TileView::of(block.rules.window, owned, streamed).template all_visible<kOwned, Config::kStep>();
 }
 
-// s, the products q.k of kStep streamed rows from `streamed` of the sequence on, becomes 2^kShift p. slope: that of
-// softcap. kept: bits of what dropout keeps.
+// s, the products q.k of kStep streamed rows from `streamed` of the sequence on, becomes 2^kShift p. slope:
+// kTransforms. kept: bits of the entries that are not dropped.
 template <bool kAllVisible, class Config>
 __device__ __forceinline__ void sm80_make_p(Sm80Scores<Config>& s, Sm80Scores<Config>& slope,
                                             uint32 (&kept)[Config::kRowGroups][kKeptWords<Config::kStep / 2>],
@@ -96,7 +96,7 @@ __device__ __forceinline__ void sm80_make_p(Sm80Scores<Config>& s, Sm80Scores<Co
       s[r][i] = sm80_probability<Config, kAllVisible>(s[r][i], of_rows.x, log2_sum.x, scale);
       s[r][i + 1] = sm80_probability<Config, kAllVisible>(s[r][i + 1], of_rows.y, log2_sum.y, scale);
     }
-    if constexpr (Config::kHasDropout) kept_bits<Shape::kScores, Shape::kOwnsKeys>(tile, kept[r], lane);
+    if constexpr (Score<Config>::kDrops) kept_bits<Shape::kScores, Shape::kOwnsKeys>(tile, kept[r], lane);
   }
 }
 
@@ -105,13 +105,13 @@ template <int kWords>
   return (kept[i / 32] >> (i % 32) & 1u) != 0;
 }
 
-// dp, the products dout.v, becomes ds, before the derivative of softcap: 0 where p is masked, whatever dp is there.
+// dp, the products dout.v, becomes ds, before the derivative of a transform: 0 where p is masked, whatever dp is there.
 template <bool kAllVisible, class Config>
 __device__ __forceinline__ void sm80_make_ds(Sm80Scores<Config>& dp, const Sm80Scores<Config>& p,
                                              const uint32 (&kept)[Config::kRowGroups][kKeptWords<Config::kStep / 2>],
                                              const Sm80BackwardStorage<Config>& smem, int streamed,
                                              float dropout_scale) {
-  const float factor = Config::kHasDropout ? kSm80Unshift<Config> * dropout_scale : kSm80Unshift<Config>;
+  const float factor = Score<Config>::kDrops ? kSm80Unshift<Config> * dropout_scale : kSm80Unshift<Config>;
   const float* delta = smem.delta + sm80_first_saved<Config>(streamed);
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
@@ -119,7 +119,7 @@ __device__ __forceinline__ void sm80_make_ds(Sm80Scores<Config>& dp, const Sm80S
     for (int i = 0; i < Sm80BackwardShape<Config>::kScores; ++i) {
       const float2 of_rows = sm80_statistics<Config>(delta, r, i / 2 * 2);
       float gradient = dp[r][i];
-      if constexpr (Config::kHasDropout) gradient = is_kept(kept[r], i) ? gradient : 0.0f;
+      if constexpr (Score<Config>::kDrops) gradient = is_kept(kept[r], i) ? gradient : 0.0f;
       gradient = fmaf(gradient, factor, -kSm80Unshift<Config> * (i % 2 == 0 ? of_rows.x : of_rows.y));
       dp[r][i] = p[r][i] * gradient;
       if constexpr (kSm80Selects<Config, kAllVisible>) dp[r][i] = p[r][i] == 0.0f ? 0.0f : dp[r][i];

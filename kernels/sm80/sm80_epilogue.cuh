@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../common/output_tile.cuh"
+#include "../common/score_mods.cuh"
 #include "sm80_pieces.cuh"
 #include "sm80_products.cuh"
 
@@ -29,7 +30,7 @@ __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, S
                                                 Sm80Rows<Config> (&rows)[Config::kRowGroups], float scale) {
   const Sm80Block<Config>& block = smem.block;
   const ForwardArgs& base = args.base;
-  const float dropout_scale = Config::kHasDropout ? args.options.dropout_scale : 1.0f;
+  const float kept = kept_scale<Config>(args.options);
   constexpr int kColumns = Sm80Shape<Config>::kColumnsOfWarp;
   using OTile = PanelTile<Config::kBlockM, Config::kSplits == 1 ? Sm80Storage<Config>::kWidthQ : kColumns>;
   const int part = static_cast<int>(threadIdx.x) / 32 % Config::kSplits;
@@ -44,8 +45,7 @@ __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, S
     const int tile_row = sm80_first_row<Config>(r);
     const int64 row = block.work.row + tile_row;
     sm80_store_lse(base, block, row, softmax, scale);
-    const float factor[kRowsOfThread] = {softmax.inverse_sum(0) * dropout_scale,
-                                         softmax.inverse_sum(1) * dropout_scale};
+    const float factor[kRowsOfThread] = {softmax.inverse_sum(0) * kept, softmax.inverse_sum(1) * kept};
     write_accumulators<ElementOf<Config>>(o_tile, tile_row, rows[r].o, factor);
     __syncwarp();  // the 16 rows of o are there; no other warp reads or writes them
     auto* o = static_cast<Bits16*>(base.o) +

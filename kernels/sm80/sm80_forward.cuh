@@ -128,8 +128,9 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
   using Storage = Sm80Storage<Config>;
   static_assert(sizeof(Storage) + Sm80LongSum<Config>::kBytes == Config::kSmemBytes);
   static_assert(Shape::kBlockM == Config::kBlockM);
-  static_assert(!Config::kSpeculates || (kFoldsScale<Config> && !Config::kHasBoolMask && !Config::kHasDropout),
-                "nothing but masks between q.k and p");
+  static_assert(
+      !Config::kSpeculates || (kFoldsScale<Config> && !Score<Config>::kMasksFromMemory && !Score<Config>::kDrops),
+      "nothing but masks between q.k and p");
   extern __shared__ __align__(kSwizzleAtom) unsigned char smem_bytes[];
   auto& smem = *reinterpret_cast<Storage*>(smem_bytes);
 

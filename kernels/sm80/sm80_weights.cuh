@@ -124,7 +124,7 @@ __device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kR
     for (int r = 0; r < Config::kRowGroups; ++r) {
       exp2_rows<ScoreUnits::kNatural>(rows[r].s, scale_log2, rows[r].softmax.row_max);
       rows[r].softmax.add_to_sum(rows[r].s);  // of p before dropout
-      if constexpr (Config::kHasDropout) {
+      if constexpr (Score<Config>::kDrops) {
         uint32 kept[kKeptWords<Config::kBlockN / 2>];
         const auto tile = smem.block.tile_of_group(sm80_first_row<Config>(r), n);
         kept_bits<Config::kBlockN / 2>(tile, kept, threadIdx.x % 32);

@@ -6,9 +6,9 @@
 namespace attend {
 
 // BackwardArgs and OptionArgs, with tensor maps and the parts of the workspace (Sm90BackwardWorkspace). kIsVarlen:
-// batch counts the sequences, seqlen_q and seqlen_k bound their lengths. Of the options, windows, cu_seqlens,
-// alibi_slopes, softcap and dropout are read, and which of the bias's strides are 0. base.gradient_scale has
-// dropout_scale in it, and 2^-ds_bits (Sm90BackwardUnits).
+// batch counts the sequences, seqlen_q and seqlen_k bound their lengths. Of the options
+// all but the mask are read; of the bias, which of its strides are 0. base.gradient_scale has the scale of entries that
+// are kept in it, and 2^-ds_bits (Sm90BackwardUnits).
 //
 // Maps: rank 4, (head_dim, seqlen, heads, batch), boxes of (64, rows, 1, 1), swizzled in rows of 128 bytes, zeros
 // outside. Rows and heads are whole multiples of 16 bytes apart, tensors start on one; so do o, dq, dk and dv, which
@@ -23,14 +23,15 @@ struct Sm90BackwardArgs {
   TensorMapArg bias_map;  // 64 rows
   BackwardArgs base;
   OptionArgs options;
-  float* lse_log2;   // (heads, stats_rows): log2(e) lse - p_bits, or with a bias lse as it is; +inf in rows that
-                     // see no key or do not exist: p = 0
-  float* delta;      // (heads, stats_rows): (rowsum(dout * o) - dlse) / dropout_scale
-  float* log2_sums;  // kHasBias: (heads, stats_rows): lse_log2_sum(), in tiles with an |lse| of kCoarseLse or more. All
-                     // three permuted: sm90_backward_stats_place()
-  float* dq_sums;    // (heads, stats_rows / 64, depth / 64, 4 warps, 8, 32 lanes, 4): dq / gradient_scale
-  uint32* dq_turns;  // kIsDeterministic: (heads, stats_rows / 64, 4): key blocks that have added to a part of a tile
-  float* partial_sums;         // (blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
+  float* lse_log2;  // (heads, stats_rows): log2(e) lse - p_bits, or with a bias lse as it is; +inf in rows that
+                    // see no key or do not exist: p = 0
+  float* delta;     // (heads, stats_rows): (rowsum(dout * o) - dlse) / dropout_scale
+  float*
+      log2_sums;  // kAddsFromMemory: (heads, stats_rows): lse_log2_sum(), in tiles with an |lse| of kCoarseLse or more. All
+                  // three permuted: sm90_backward_stats_place()
+  float* dq_sums;       // (heads, stats_rows / 64, depth / 64, 4 warps, 8, 32 lanes, 4): dq / gradient_scale
+  uint32* dq_turns;     // kIsDeterministic: (heads, stats_rows / 64, 4): key blocks that have added to a part of a tile
+  float* partial_sums;  // (blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
   uint32* partial_ready;       // (blocks, block_n / 64)
   uint32* next_item;           // of the list of key blocks
   void* dbias;                 // kDbiasBlocks > 0: DbiasElement (batch or 1, num_heads_q, seqlen_q, seqlen_k)

@@ -87,7 +87,7 @@ class BackwardComputer {
   // ds as a product of pairs: dp - delta is rounded before it, which makes errors of dq and dk 15 % larger. At 64
   // columns arithmetic limits the kernel (3 % faster), at 128 it does not. Not with dropout: all entries of a row that
   // are dropped have the same -delta, so that its rounding would add up in dq.
-  static constexpr bool kPacksDs = !kHasLoader && Config::kElement == ElementType::kBF16 && !Config::kHasDropout;
+  static constexpr bool kPacksDs = !kHasLoader && Config::kElement == ElementType::kBF16 && !Score<Config>::kDrops;
   static constexpr Sm90BackwardUnits kUnits = sm90_backward_units(Config::kElement);
   static constexpr int kTokenId = 8;  // named barriers 8, 9, ...
 
@@ -180,13 +180,13 @@ class BackwardComputer {
   __device__ __forceinline__ void first_half(const Sm90BackwardItem& item, bool is_last_head) {
     const uint32 stage = stage_of(number_);
     smem_.dout_full[stage].wait(parity_of(number_));  // dout and delta have landed
-    if constexpr (Config::kHasDropout) {
+    if constexpr (Score<Config>::kDrops) {
       decide(item);
     } else {
       begin_at_minus_delta(smem_.delta[stage]);
     }
     wgmma_fence();
-    begin_scores<Config, Config::kHeadDimV, !Config::kHasDropout>(dp_, keys(smem_.v), along_rows(dout_tile(stage)));
+    begin_scores<Config, Config::kHeadDimV, !Score<Config>::kDrops>(dp_, keys(smem_.v), along_rows(dout_tile(stage)));
     wgmma_wait<0>(dp_);
     if (kHasLoader && kIsLast && is_last_head) arrive_as_warp(smem_.v_empty);
     store_ds(smem_.delta[stage]);
@@ -306,10 +306,10 @@ class BackwardComputer {
   __device__ __forceinline__ void store_ds(const float* stats) {
     const uint32 to = ds_place_ + number_ % Config::kDsBuffers * static_cast<uint32>(sizeof(smem_.ds[0]));
     float delta[2][4];
-    if constexpr (Config::kHasDropout) read_statistics(delta[0], stats, 0);
+    if constexpr (Score<Config>::kDrops) read_statistics(delta[0], stats, 0);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (Config::kHasDropout && i < 3) read_statistics(delta[(i + 1) % 2], stats, i + 1);
+      if (Score<Config>::kDrops && i < 3) read_statistics(delta[(i + 1) % 2], stats, i + 1);
 #pragma unroll
       for (int j = 4 * i; j < 4 * i + 4; ++j) {
         const float low = score_gradient(2 * j, delta[i % 2]);
@@ -322,7 +322,7 @@ class BackwardComputer {
       }
       stmatrix_transposed(to + i * 16 * kSwizzleBytes, ds_[4 * i], ds_[4 * i + 1], ds_[4 * i + 2], ds_[4 * i + 3]);
     }
-    if constexpr (Config::kHasDropout) drop_pairs<32>(p_, kept_);
+    if constexpr (Score<Config>::kDrops) drop_pairs<32>(p_, kept_);
     pin_registers(p_);
     pin_registers(ds_);
   }
@@ -331,7 +331,7 @@ class BackwardComputer {
   // which an entry keeps that is dropped, and the scale of what is kept is left out: it is a factor of dq, dk and dv.
   [[nodiscard]] __device__ __forceinline__ float score_gradient(int i, const float (&delta)[4]) const {
     float gradient = dp_[i];
-    if constexpr (Config::kHasDropout) {
+    if constexpr (Score<Config>::kDrops) {
       gradient = ((kept_[0] >> i & 1u) != 0 ? gradient : 0.0f) - delta[backward_statistic(i) % 4];
     }
     return gradient * sm90_backward_unit(kUnits.p_bits - kUnits.ds_bits);

@@ -127,7 +127,7 @@ class BackwardDbias {
   __device__ __forceinline__ void pack(int slot, float4 ds) {
     constexpr int kBits = sm90_backward_units(Config::kElement).ds_bits;
     float unit = sm90_backward_unit(kBits);
-    if constexpr (Config::kHasDropout) unit *= args_.options.dropout_scale;
+    if constexpr (Score<Config>::kDrops) unit *= args_.options.dropout_scale;
     pairs_[2 * slot] = Element::pack(ds.x * unit, ds.y * unit);
     pairs_[2 * slot + 1] = Element::pack(ds.z * unit, ds.w * unit);
   }

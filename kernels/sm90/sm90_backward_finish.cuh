@@ -12,7 +12,7 @@ namespace attend {
 // Grid: sm90_backward_row_blocks(), kBackwardFinishThreads threads.
 template <class Config>
 __device__ void sm90_backward_finish(const Sm90BackwardArgs& args) {
-  constexpr int kDepth = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV, false, false, 0).depth;
+  constexpr int kDepth = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV, {}, 0).depth;
   const auto tile = BackwardRowTile::mine<Config>(args);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int64 rows_left = tile.rows_left - warp * 16;

@@ -1,6 +1,7 @@
 // dk and dv of the sm90 backward pass on their way to memory: rounded, or added up there in float.
 #pragma once
 
+#include "../common/score_mods.cuh"
 #include "sm90_backward_storage.cuh"
 #include "sm90_backward_store.cuh"
 
@@ -18,9 +19,9 @@ __device__ __forceinline__ void store_key_gradients(const Sm90BackwardArgs& args
   store_gradient<Config, Config::kHeadDim>(dk, base.gradient_scale, base.dk,
                                            base.dk_stride.offset(batch, head_k, k_row), base.dk_stride.row, num_rows,
                                            overwrites);
-  store_gradient<Config, Config::kHeadDimV>(dv, (Config::kHasDropout ? args.options.dropout_scale : 1.0f) * kUnit,
-                                            base.dv, base.dv_stride.offset(batch, head_k, k_row), base.dv_stride.row,
-                                            num_rows, overwrites);
+  store_gradient<Config, Config::kHeadDimV>(dv, kept_scale<Config>(args.options) * kUnit, base.dv,
+                                            base.dv_stride.offset(batch, head_k, k_row), base.dv_stride.row, num_rows,
+                                            overwrites);
 }
 
 // Config::kAddsUp: the sums that the query heads of a group share. 64 keys are those of a computing warpgroup.

@@ -143,7 +143,7 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
     if (thread % kLanes == 0) delta[i * kRowStep + thread / kLanes] = sum;
   }
   if constexpr (Config::kSoleKey) unround_deltas<Config, kLanes>(delta, args, tile);
-  if constexpr (Config::kHasBias) {
+  if constexpr (Score<Config>::kAddsFromMemory) {
     __shared__ float row_lse[kBackwardRows];
     if (thread < kBackwardRows) row_lse[thread] = lse;
     // Waits for delta and row_lse.
@@ -155,12 +155,13 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   float row_lse = kInfinity, row_delta = 0.0f;
   if (thread < tile.rows_left) {
     if (lse != -kInfinity) {
-      row_lse =
-          Config::kHasBias ? lse : fmaf(lse, kLog2E, static_cast<float>(-sm90_backward_units(Config::kElement).p_bits));
+      row_lse = Score<Config>::kAddsFromMemory
+                    ? lse
+                    : fmaf(lse, kLog2E, static_cast<float>(-sm90_backward_units(Config::kElement).p_bits));
       row_delta = delta[thread];
       if (base.dlse != nullptr)
         row_delta -= base.dlse[base.dlse_stride.offset(tile.span.batch, tile.head, q_row + thread)];
-      if constexpr (Config::kHasDropout) row_delta /= args.options.dropout_scale;
+      if constexpr (Score<Config>::kDrops) row_delta /= args.options.dropout_scale;
     }
   }
   args.lse_log2[tile.place(thread)] = row_lse;

@@ -40,7 +40,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[32], const Sm90BackwardIt
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ ScoreRules<Config> rules_of_head(const Sm90BackwardArgs& args,
                                                                           const Sm90BackwardItem& item, int head) {
-  if constexpr (!Config::kHasAlibi && !Config::kHasDropout) return {};
+  if constexpr (!Score<Config>::kAddsByPosition && !Score<Config>::kDrops) return {};
   const SequenceSpan span = {static_cast<uint32>(item.batch), item.q_begin, item.k_begin, item.seqlen_q, item.seqlen_k};
   auto rules = ScoreRules<Config>::make(args.options, args.base.scale, span, static_cast<uint32>(item.sequence),
                                         static_cast<uint32>(head), args.base.num_heads_q);
@@ -104,7 +104,7 @@ struct MaskedTiles {
 // linear in rows and keys, and what belongs to the rows and to the thread's first key is added to their lse.
 template <class Config>
 struct BackwardAlibi {
-  static constexpr bool kIsOn = Config::kHasAlibi;
+  static constexpr bool kIsOn = Score<Config>::kAddsByPosition;
   static constexpr bool kIsLinear = Config::kMask != MaskKind::kFull;
   float slope;
   float distance;  // i + off - j of the thread's first row and key

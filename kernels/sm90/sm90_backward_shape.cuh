@@ -2,12 +2,13 @@
 //
 // The host fills a Config from sm90_backward_tile(), the workspace from Sm90BackwardWorkspace, and launches three
 // kernels in a row: sm90_backward_prepare, sm90_backward, sm90_backward_finish; and sm90_backward_finish_keys where dk
-// and dv are added up in memory. Where a head dimension is above 128, or scores have a softcap or a bias, they are
-// sm90_backward_prepare, sm90_backward_wide_keys, sm90_backward_wide_queries.
+// and dv are added up in memory. If a head dimension is above 128, or scores are transformed or have a term from memory,
+// they are sm90_backward_prepare, sm90_backward_wide_keys, sm90_backward_wide_queries.
 #pragma once
 
 #include "../common/config_enums.cuh"
 #include "../common/portable.cuh"
+#include "../common/score_mods.cuh"
 #include "../common/work.cuh"
 
 namespace attend {
@@ -43,10 +44,6 @@ constexpr int kBackwardDbiasChunkBytes = 2048;  // 64 rows of 8 keys, as floats
   return blocks < 1 ? 0 : (kBackwardDbiasChunks + blocks - 1) / blocks;
 }
 
-// What softcaps may be: of larger ones the error of tanh, 2^-24 of twice the softcap, would show in p; of smaller ones
-// what is not seen would not vanish.
-constexpr float kBackwardMostSoftcap = 256.0f, kBackwardLeastSoftcap = 1e-12f;
-
 // p is computed 2^p_bits times too large, which nothing but factors at the end know of: small entries, and with them
 // the gradients of keys that are seen a little, would else vanish where p is rounded for the products. p is at most 1
 // but for rounding, so that in float16 it stays below 65504; bfloat16 has float's range, and float's smallest numbers
@@ -68,7 +65,7 @@ struct Sm90BackwardUnits {
 struct Sm90BackwardTile {
   int depth;              // columns of q and k in shared memory: 64 to 256, zeros behind head_dim
   int depth_v;            // of v and dout
-  bool is_wide;           // beyond 128 columns, or softcap or bias: one kernel for dk and dv, one for dq
+  bool is_wide;           // beyond 128 columns, or by the scores: one kernel for dk and dv, one for dq
   bool is_persistent;     // a block walks over a list of key blocks; otherwise it has one
   int block_n;            // keys: 64 a computing warpgroup
   int stages;             // buffers of q, and of dout
@@ -166,10 +163,10 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
 // 2 x 208 + 64 + 32 = 512 are all there are. 64 columns: 64 + 32 + 16 = 112 of 118, 3 x 144 + 80 = 512.
 // dbias_blocks: sequences that share entries of the bias's gradient: 1 where none does, 0 where none is asked for.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_tile(int head_dim, int head_dim_v,
-                                                                               bool has_softcap, bool has_bias,
+                                                                               const ScoreModTraits& score,
                                                                                int dbias_blocks) {
-  if (head_dim > 128 || head_dim_v > 128 || has_softcap || has_bias) {
-    return sm90_backward_wide_tile(head_dim, head_dim_v, has_bias, dbias_blocks);
+  if (head_dim > 128 || head_dim_v > 128 || score.transforms || score.adds_from_memory) {
+    return sm90_backward_wide_tile(head_dim, head_dim_v, score.adds_from_memory, dbias_blocks);
   }
   Sm90BackwardTile t = {};
   t.depth = head_dim <= 64 ? 64 : 128;
@@ -195,11 +192,11 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
   const int computing = t.is_wide ? 2 : t.compute_warpgroups();
   return computing * t.compute_registers + t.query_registers + t.load_registers <= start;
 }
-static_assert(sm90_backward_registers_suffice(sm90_backward_tile(64, 64, false, false, 0)));
-static_assert(sm90_backward_registers_suffice(sm90_backward_tile(128, 128, false, false, 0)));
-static_assert(sm90_backward_registers_suffice(sm90_backward_tile(128, 128, false, true, 1)));
-static_assert(sm90_backward_registers_suffice(sm90_backward_tile(128, 128, false, true, 2)));
-static_assert(sm90_backward_registers_suffice(sm90_backward_tile(256, 256, false, false, 0)));
+static_assert(sm90_backward_registers_suffice(sm90_backward_tile(64, 64, {}, 0)));
+static_assert(sm90_backward_registers_suffice(sm90_backward_tile(128, 128, {}, 0)));
+static_assert(sm90_backward_registers_suffice(sm90_backward_tile(128, 128, traits_of(ScoreMod::kBias), 1)));
+static_assert(sm90_backward_registers_suffice(sm90_backward_tile(128, 128, traits_of(ScoreMod::kBias), 2)));
+static_assert(sm90_backward_registers_suffice(sm90_backward_tile(256, 256, {}, 0)));
 
 // Rows of one head's statistics and sums: whole tiles of rows for each sequence. In packed tokens the tiles of sequence
 // i start at sm90_backward_first_row(cu_seqlens_q[i], i): at least kBackwardRows further than those of the one before

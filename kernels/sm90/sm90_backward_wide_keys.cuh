@@ -1,4 +1,4 @@
-// sm90, backward beyond 128 columns, or with a softcap or a bias: dk and dv. sm90_backward.cuh has the equations; dq is
+// sm90, backward beyond 128 columns, or if scores are transformed or have terms from memory: dk and dv. sm90_backward.cuh has the equations; dq is
 // made by sm90_backward_wide_queries.cuh.
 //
 // Shapes   as in sm90_backward.cuh, head dimensions to 256; args: Sm90BackwardArgs
@@ -139,7 +139,7 @@ class WideValueWarpgroup
   __device__ __forceinline__ void run() {
     Base::walk(smem_.k, smem_.k_full, smem_.q_ring(), smem_.dout_ring());
     const float unit = sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits);
-    Base::template store<Config::kHeadDimV>(Config::kHasDropout ? unit * power_of_kept() : unit, args_.base.dv,
+    Base::template store<Config::kHeadDimV>(Score<Config>::kDrops ? unit * power_of_kept() : unit, args_.base.dv,
                                             args_.base.dv_stride);
   }
 
@@ -154,14 +154,14 @@ class WideValueWarpgroup
     if (number == head_end_) begin_head(number);
     const uint32 stage = stage_of<Config::kStages>(number);
     read_row_statistics(lse_, smem_.lse_log2[stage]);
-    if constexpr (Config::kHasBias) {
+    if constexpr (Score<Config>::kAddsFromMemory) {
       bias_.read(smem_address(smem_.bias[stage]), thread());
       const float2 two = reinterpret_cast<const float2*>(smem_.lse_log2[stage])[thread() % 32];  // a warp: all rows
       largest_lse_ = fmaxf(fabsf(two.x), fabsf(two.y));
     }
-    if constexpr (Config::kHasSoftcap) {
+    if constexpr (Score<Config>::kTransforms) {
 #pragma unroll
-      for (float& x : lse_) x -= WideSoftcap::lse_offset(args_);
+      for (float& x : lse_) x -= ReciprocalTransform::lse_offset(args_.options);
     }
     if constexpr (Alibi::kIsOn && Alibi::kIsLinear) alibi_of(number).add_to_rows(lse_);
   }
@@ -179,7 +179,7 @@ class WideValueWarpgroup
   // s of the tile is done: p, as floats to the other warpgroup and packed.
   __device__ __forceinline__ void end_tile(uint32 number) {
     exponentials(number);
-    if constexpr (Config::kHasDropout) {
+    if constexpr (Score<Config>::kDrops) {
       pack_kept(number);
     } else {
 #pragma unroll
@@ -188,24 +188,24 @@ class WideValueWarpgroup
     hand_over(number);
   }
 
-  // s becomes p, or with a softcap r; entries that are not seen become what makes p 0, whatever stood there.
+  // s becomes p, or r of a transform; entries that are not seen become what makes p 0, whatever stood there.
   __device__ __forceinline__ void exponentials(uint32 number) {
-    if constexpr (Config::kHasSoftcap) {
-      const auto softcap = WideSoftcap::of(args_);
+    if constexpr (Score<Config>::kTransforms) {
+      const auto transform = ReciprocalTransform::of(args_.options, args_.scale_log2);
 #pragma unroll
-      for (float& x : scores_) x = softcap.r(x);
+      for (float& x : scores_) x = transform.r(x);
     }
-    if constexpr (Config::kHasBias) bias_.add(scores_, args_.base.scale);
+    if constexpr (Score<Config>::kAddsFromMemory) bias_.add(scores_, args_.base.scale);
     if (masked_.has<Config>(number)) {
       mask_scores<Config>(scores_, smem_.item, BackwardBand::of<Config>(args_.options), tile_of_rows(number),
                           smem_.item.key, wide_unseen<Config>(args_));
     }
-    if constexpr (Config::kHasBias) {
+    if constexpr (Score<Config>::kAddsFromMemory) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) scores_[i] = biased_probability<Config>(scores_[i], lse_[backward_statistic(i)]);
       if (__any_sync(kAllLanes, largest_lse_ >= kCoarseLse)) divide_by_sums(number);
     }
-    if constexpr (Config::kHasBias || Config::kHasSoftcap) return;
+    if constexpr (Score<Config>::kTransforms || Score<Config>::kAddsFromMemory) return;
     Alibi alibi = {rules_.slope, 0.0f};
     if constexpr (Alibi::kIsOn && !Alibi::kIsLinear) alibi = alibi_of(number);
 #pragma unroll
@@ -232,16 +232,17 @@ class WideValueWarpgroup
     return Alibi::of(rules_, smem_.item, tile_of_rows(number), smem_.item.key, thread());
   }
 
-  // Pair i of p, packed. With a softcap p is made of r here, and becomes what ds is made of.
+  // Pair i of p, packed. If scores are transformed, p is made of r here.
   [[nodiscard]] __device__ __forceinline__ uint32 pack(int i, float scale) {
     float p[2];
 #pragma unroll
     for (int b = 0; b < 2; ++b) {
       float& score = scores_[2 * i + b];
       p[b] = score;
-      if constexpr (Config::kHasSoftcap) {
-        p[b] = WideSoftcap::of(args_).probability(score, lse_[backward_statistic(2 * i + b)]);
-        score = p[b] * softcap_slope_of_r(score);
+      if constexpr (Score<Config>::kTransforms) {
+        p[b] = ReciprocalTransform::of(args_.options, args_.scale_log2)
+                   .probability(score, lse_[backward_statistic(2 * i + b)]);
+        score = p[b] * ReciprocalTransform::quarter_slope(score);
       }
     }
     return Element::pack(p[0] * scale, p[1] * scale);
@@ -289,7 +290,7 @@ class WideValueWarpgroup
   MaskedTiles masked_ = {};
   ScoreRules<Config> rules_ = {};  // of the head; what no option needs takes no registers
   float lse_[16];
-  float largest_lse_ = 0.0f;  // kHasBias: in magnitude, of the lane's two of the tile's rows
+  float largest_lse_ = 0.0f;  // kAddsFromMemory: in magnitude, of the lane's two of the tile's rows
   WideBias<Config, true> bias_;
 };
 
@@ -338,8 +339,8 @@ class WideKeyWarpgroup
 
   // p: negative where dropout does not keep it.
   [[nodiscard]] __device__ __forceinline__ float score_gradient(float p, int i) const {
-    const float dp = Config::kHasDropout && p < 0.0f ? 0.0f : scores_[i];
-    return wide_score_gradient<Config>(Config::kHasDropout ? fabsf(p) : p, dp, delta_[backward_statistic(i)]);
+    const float dp = Score<Config>::kDrops && p < 0.0f ? 0.0f : scores_[i];
+    return wide_score_gradient<Config>(Score<Config>::kDrops ? fabsf(p) : p, dp, delta_[backward_statistic(i)]);
   }
 
   float delta_[16];
@@ -366,7 +367,7 @@ __device__ __forceinline__ void load_wide_keys(Sm90BackwardWideKeysStorage<Confi
     if constexpr (kIsQ) {
       smem.q_empty[stage].wait(parity);  // s and dk of the tile before have read it
       loads.load_q(item, at.head, at.tile, stage);
-      if constexpr (Config::kHasBias) {
+      if constexpr (Score<Config>::kAddsFromMemory) {
         if (threadIdx.x % 32 == 0) {
           load_wide_bias<1>(&smem.bias[stage], args, smem.q_full[stage], item.key, at.tile * Config::kBlockM, at.head,
                             item.batch);

@@ -1,4 +1,4 @@
-// sm90, backward beyond 128 columns, or with softcap or bias: dq. sm90_backward.cuh has the equations; dk and dv are
+// sm90, backward beyond 128 columns, or if scores are transformed or have terms from memory: dq. sm90_backward.cuh has the equations; dk and dv are
 // made by sm90_backward_wide_keys.cuh, whose header says what is supported and what the limits are.
 //
 // Work     A block has 128 query rows of a head and walks over the tiles of 64 keys that they see: dq stays in
@@ -48,7 +48,7 @@ class WideQueryWarpgroup {
       smem_.v_ring().wait(number);
       smem_.k_ring().release(number);
       smem_.v_ring().release(number);
-      if constexpr (Config::kHasBias) {
+      if constexpr (Score<Config>::kAddsFromMemory) {
         // It has landed: that of the tile before has been read by all. Where the bias has fewer buffers than v, an
         // arrival any earlier could count for that tile.
         const uint32 stage = stage_of<Storage::kStagesBias>(number);
@@ -63,9 +63,9 @@ class WideQueryWarpgroup {
  private:
   // What these options need is too much beside ds: it is read before the other products begin.
   static constexpr bool kDrainsDq =
-      (Shape::kDepth == 256 && (Config::kHasDropout || Config::kMask == MaskKind::kWindow ||
-                                (Config::kHasSoftcap && Config::kMask == MaskKind::kFull))) ||
-      (Shape::kDepth == 192 && Config::kHasDropout && Config::kDbiasBlocks > 1);
+      (Shape::kDepth == 256 && (Score<Config>::kDrops || Config::kMask == MaskKind::kWindow ||
+                                (Score<Config>::kTransforms && Config::kMask == MaskKind::kFull))) ||
+      (Shape::kDepth == 192 && Score<Config>::kDrops && Config::kDbiasBlocks > 1);
 
   // To 128 columns there are registers for these beside the products.
   static constexpr bool kHoldsQ = Shape::kDepth <= 128;
@@ -92,7 +92,7 @@ class WideQueryWarpgroup {
       masked_before_ = uniform(first <= 0 ? 0 : (first - 1) / Config::kBlockN + 1);
     }
     read_statistics(rows);
-    if constexpr (Config::kHasAlibi || Config::kHasDropout) {
+    if constexpr (Score<Config>::kAddsByPosition || Score<Config>::kDrops) {
       rules_ = ScoreRules<Config>::make(args_.options, args_.base.scale, block.span, block.sequence,
                                         static_cast<uint32>(block.head), args_.base.num_heads_q);
       rules_.slope *= kLog2E;
@@ -157,7 +157,7 @@ class WideQueryWarpgroup {
 
   // Dropout's decisions on the tile. No products are under way, whose registers these would take.
   __device__ __forceinline__ void decide(uint32 number) {
-    if constexpr (Config::kHasDropout) {
+    if constexpr (Score<Config>::kDrops) {
       const int row = diagonal_ - smem_.block.offset();
       TileRules<Config> rules = rules_.tile(row, first_key_ + static_cast<int>(number) * Config::kBlockN);
       rules.dropout.key0 = recomputed(rules.dropout.key0);  // nor are the keys of all rounds to be kept
@@ -178,7 +178,7 @@ class WideQueryWarpgroup {
     smem_.v_ring().wait(number);
     wgmma_wait<0>(dp_);
     smem_.v_ring().release(number);
-    if constexpr (Config::kHasDropout) drop(dp_, kept_);
+    if constexpr (Score<Config>::kDrops) drop(dp_, kept_);
     if constexpr (Config::kDbiasBlocks > 0) dbias_.begin(number);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -193,12 +193,12 @@ class WideQueryWarpgroup {
 
   // s becomes what masks and exponents are taken of: r, or scores with their bias.
   __device__ __forceinline__ void values(uint32 number) {
-    if constexpr (Config::kHasSoftcap) {
-      const auto softcap = WideSoftcap::of(args_);
+    if constexpr (Score<Config>::kTransforms) {
+      const auto transform = ReciprocalTransform::of(args_.options, args_.scale_log2);
 #pragma unroll
-      for (float& x : s_) x = softcap.r(x);
+      for (float& x : s_) x = transform.r(x);
     }
-    if constexpr (Config::kHasBias) {
+    if constexpr (Score<Config>::kAddsFromMemory) {
       WideBias<Config, false> bias;
       const uint32 stage = stage_of<Storage::kStagesBias>(number);
       smem_.bias_full[stage].wait(parity_of<Storage::kStagesBias>(number));  // it has landed
@@ -209,19 +209,20 @@ class WideQueryWarpgroup {
     }
   }
 
-  // s becomes p (with a softcap, p with its derivative); entries that are not seen become 0, whatever stood there.
+  // s becomes p (of a transform, p times its derivative); entries that are not seen become 0, whatever stood there.
   __device__ __forceinline__ void exponentials(int key) {
-    if constexpr (Config::kHasSoftcap || Config::kHasBias) {
+    if constexpr (Score<Config>::kTransforms || Score<Config>::kAddsFromMemory) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         const float lse = lse_[i / 2 % 2];
-        if constexpr (Config::kHasBias) {
+        if constexpr (Score<Config>::kAddsFromMemory) {
           s_[i] = biased_probability<Config>(s_[i], lse);
         } else {
-          s_[i] = WideSoftcap::of(args_).probability(s_[i], lse) * softcap_slope_of_r(s_[i]);
+          s_[i] = ReciprocalTransform::of(args_.options, args_.scale_log2).probability(s_[i], lse) *
+                  ReciprocalTransform::quarter_slope(s_[i]);
         }
       }
-      if constexpr (Config::kHasBias) {
+      if constexpr (Score<Config>::kAddsFromMemory) {
         if (has_coarse_rows_) divide_by_sums();
       }
       return;
@@ -232,12 +233,12 @@ class WideQueryWarpgroup {
       // Without keys behind the diagonal ALiBi is linear, and what belongs to the row is added to its lse.
       constexpr bool kIsLinear = Config::kMask != MaskKind::kFull;
       const float base =
-          Config::kHasAlibi && kIsLinear ? fmaf(rules_.slope, distance + h * kRowHalf, lse_[h]) : lse_[h];
+          Score<Config>::kAddsByPosition && kIsLinear ? fmaf(rules_.slope, distance + h * kRowHalf, lse_[h]) : lse_[h];
 #pragma unroll
       for (int i = 2 * h; i < 32; i += i % 2 == 0 ? 1 : 3) {
         const auto column = static_cast<float>(backward_column(i));
         float addend = -base;
-        if constexpr (Config::kHasAlibi) {
+        if constexpr (Score<Config>::kAddsByPosition) {
           addend = kIsLinear ? fmaf(rules_.slope, column, -base)
                              : fmaf(-rules_.slope, fabsf(distance + (h * kRowHalf - column)), -base);
         }
@@ -300,10 +301,10 @@ class WideQueryWarpgroup {
       if (row >= rows.count) continue;
       const int64 place = first + row / 16 * 16 + sm90_backward_stats_place(row);
       lse_[h] = args_.lse_log2[place];
-      if constexpr (Config::kHasSoftcap) lse_[h] -= WideSoftcap::lse_offset(args_);
+      if constexpr (Score<Config>::kTransforms) lse_[h] -= ReciprocalTransform::lse_offset(args_.options);
       delta_[h] = args_.delta[place] * kScoreGradientUnit<Config>;
     }
-    if constexpr (Config::kHasBias) {
+    if constexpr (Score<Config>::kAddsFromMemory) {
       has_coarse_rows_ = __any_sync(kAllLanes, is_coarse(lse_[0]) || is_coarse(lse_[1]));
     }
   }
@@ -367,7 +368,7 @@ class WideQueryWarpgroup {
   float dp_[32];
   uint32 ds_[16];
   float lse_[2], delta_[2];
-  bool has_coarse_rows_ = false;      // kHasBias: lse of the warp's
+  bool has_coarse_rows_ = false;      // kAddsFromMemory: lse of the warp's
   uint32 kept_[kKeptWords<32>] = {};  // by dropout, of the tile
   BackwardDbias<Config> dbias_;
 };
@@ -389,7 +390,7 @@ __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
     const int warp = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0));
     if (warp == 0) load_wide_queries<Config, true>(smem, args);
     if (warp == 1) load_wide_queries<Config, false>(smem, args);
-    if constexpr (Config::kHasBias) {
+    if constexpr (Score<Config>::kAddsFromMemory) {
       if (threadIdx.x == 64) load_wide_query_bias(smem, args);
     }
   } else {

@@ -41,7 +41,7 @@ struct TileRing {
 // Of the kernel that makes dk and dv. Names of tiles as in Sm90BackwardStorage, for BackwardLoads.
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
-    : Sm90BiasTiles<Config::kStages, kBackwardBiasBytes, Config::kHasBias> {
+    : Sm90BiasTiles<Config::kStages, kBackwardBiasBytes, Score<Config>::kAddsFromMemory> {
   using Shape = BackwardShape<Config>;
 
   Bits16 k[Config::kBlockN * Shape::kDepth];
@@ -75,7 +75,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
     v_full.init(1);
     for (int i = 0; i < 2; ++i) tail_full[i].init(1);
     for (int i = 0; i < Config::kStages; ++i) {
-      q_full[i].init(Config::kHasBias ? 2 : 1);
+      q_full[i].init(Score<Config>::kAddsFromMemory ? 2 : 1);
       q_empty[i].init(arrivals_of_warps(8));
       dout_full[i].init(1);
       dout_empty[i].init(arrivals_of_warps(8));
@@ -101,12 +101,12 @@ struct Sm90BackwardDsChunks<0, kWarpgroups, kBlocks> {};
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
     : Sm90BiasTiles<BackwardShape<Config>::kTile.bias_stages * kBackwardWideRows / kBackwardRows, kBackwardBiasBytes,
-                    Config::kHasBias>,
+                    Score<Config>::kAddsFromMemory>,
       Sm90BackwardDsChunks<BackwardShape<Config>::kTile.dbias_buffers, kBackwardWideRows / kWarpgroupRows,
                            Config::kDbiasBlocks> {
   using Shape = BackwardShape<Config>;
   static constexpr int kWarpgroups = kBackwardWideRows / kWarpgroupRows;
-  static constexpr int kStagesBias = Config::kHasBias ? Shape::kTile.bias_stages : 1;
+  static constexpr int kStagesBias = Score<Config>::kAddsFromMemory ? Shape::kTile.bias_stages : 1;
   static constexpr int kBuffersDs = Shape::kTile.dbias_buffers;
   static constexpr int kStagesK = kBackwardWideKeyStages;
   static constexpr int kStagesV = Shape::kTile.v_stages;
@@ -162,10 +162,10 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
   }
 };
 
-// ds of p and dp, in their units (Sm90BackwardUnits); delta has been multiplied with kScoreGradientUnit. With a softcap
-// p comes with a quarter of its derivative.
+// ds of p and dp, in their units (Sm90BackwardUnits); delta has been multiplied with kScoreGradientUnit. If scores are
+// transformed, p comes with a quarter of the derivative.
 template <class Config>
-constexpr float kScoreGradientUnit = (Config::kHasSoftcap ? 4.0f : 1.0f) *
+constexpr float kScoreGradientUnit = (Score<Config>::kTransforms ? 4.0f : 1.0f) *
                                      sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits -
                                                         sm90_backward_units(Config::kElement).ds_bits);
 template <class Config>

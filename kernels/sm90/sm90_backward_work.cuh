@@ -18,8 +18,8 @@
 namespace attend {
 
 template <class Config>
-constexpr Sm90BackwardTile kBackwardTile = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV, Config::kHasSoftcap,
-                                                              Config::kHasBias, Config::kDbiasBlocks);
+constexpr Sm90BackwardTile kBackwardTile = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV,
+                                                              Score<Config>::kTraits, Config::kDbiasBlocks);
 
 constexpr int kNearlyEverywhere = 1 << 30;  // beyond every row and key, as an int
 

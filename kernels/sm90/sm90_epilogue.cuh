@@ -4,6 +4,7 @@
 #include "../common/merge_rows.cuh"
 #include "../common/named_barrier.cuh"
 #include "../common/quad_transpose.cuh"
+#include "../common/score_mods.cuh"
 #include "../common/stmatrix.cuh"
 #include "../common/tma_panel.cuh"
 #include "sm90_products.cuh"
@@ -167,8 +168,8 @@ __device__ __forceinline__ void store_rows(const Sm90ForwardArgs& args, const Sm
                                            uint32 q_smem, const Sm90Softmax<Config>& softmax, float lse_offset,
                                            const float (&o)[Sm90Fragments<Config>::kOutputs]) {
   const float lse[kRowsOfThread] = {softmax.lse(0) + lse_offset, softmax.lse(1) + lse_offset};
-  const float dropout_scale = Config::kHasDropout ? args.options.dropout_scale : 1.0f;
-  const float factor[kRowsOfThread] = {softmax.inverse_sum(0) * dropout_scale, softmax.inverse_sum(1) * dropout_scale};
+  const float kept = kept_scale<Config>(args.options);
+  const float factor[kRowsOfThread] = {softmax.inverse_sum(0) * kept, softmax.inverse_sum(1) * kept};
   if constexpr (Config::kAddsToOutputs) {
     merge_rows<Config>(args, work, rows, factor, lse, o);
     return;

@@ -79,7 +79,7 @@ struct Sm90Consumer {
   // s of the tile is made: what came with k, and then k's place.
   __device__ __forceinline__ void take_products(const Sm90Scores<Config>& scores, float (&s)[Fragments::kScores]) {
     if constexpr (Config::kBiasTiles) scores.add_bias_tile(s, smem_address(smem.bias[at.buffer()]));
-    if constexpr (Config::kBiasTiles || Config::kHasDropout) __syncwarp();  // all lanes have read bias and quads
+    if constexpr (Config::kBiasTiles || Score<Config>::kDrops) __syncwarp();  // all lanes have read bias and quads
     arrive_as_warp(smem.k_empty[at.buffer()]);
   }
 
@@ -273,7 +273,7 @@ __device__ void sm90_forward(const Sm90ForwardArgs& args) {
     give_registers<Config::kProducerRegisters>();
     const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 32, 0);
     if (warp == 0) Sm90Producer<Config>{smem, args}.run();
-    if constexpr (Config::kHasDropout) {
+    if constexpr (Score<Config>::kDrops) {
       if (warp == 1) Sm90DropoutPreparer<Config>{smem, args}.run();
     }
   } else {

@@ -5,6 +5,7 @@
 #include "../common/config_enums.cuh"
 #include "../common/long_sum.cuh"
 #include "../common/portable.cuh"
+#include "../common/score_mods.cuh"
 #include "../common/smem_address.cuh"
 #include "../common/work.cuh"
 
@@ -95,7 +96,7 @@ struct Sm90Shape {
   static constexpr int kVBytes = kPanelsV * kPanelBytesK;
   static constexpr int kSmemBytes =
       sm90_forward_smem_bytes(kConsumers, Config::kBlockN, Config::kStages, Config::kQBuffers, Config::kHeadDim,
-                              Config::kHeadDimV, Config::kBiasTiles, Config::kHasDropout);
+                              Config::kHeadDimV, Config::kBiasTiles, Score<Config>::kDrops);
   static constexpr int kBiasBytes = sm90_forward_bias_bytes(kConsumers, Config::kBlockN);
 };
 

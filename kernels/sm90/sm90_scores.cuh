@@ -1,13 +1,11 @@
 // From q.k in a consumer's registers to what the softmax takes, and which p dropout keeps.
 //
 // Without options that change a score, only masks are left, and a tile that is seen as a whole costs nothing. With them
-// the rules of ../common/accumulator_scores.cuh are applied. Two have a way of their own where they are alone:
-//   softcap   tanh x = 1 - 2 / (e^2x + 1), and what is a constant or a factor of it goes into the softmax's: the value
-//             is -1 / (e^2x + 1). Its absolute error, 2^-24 of 2 softcap, is far below what rounds p while softcap is
-//             at most kLargestFoldedSoftcap
-//   bias      of 16 bits comes with k, by the copy engine, where that takes it (kBiasTiles). Else it is loaded while
-//             the products run, 16 bytes a lane: four, as the accumulator has them, would touch as many lines of the
-//             L1 cache for a quarter of the bytes, and that would be what a tile waits for
+// the rules of ../common/accumulator_scores.cuh are applied. Two have a way of their own if no other changes scores:
+//   a transform          by reciprocals (softcap.cuh): its constant and its factor go into the softmax's
+//   a term from memory   of 16 bits comes with k, by the copy engine, if that takes it (kBiasTiles). Otherwise it is loaded
+//                        while the products run, 16 bytes a lane: four, as the accumulator has them, would touch as many
+//                        lines of the L1 cache for a quarter of the bytes, and a tile would wait for them
 #pragma once
 
 #include "../common/accumulator_scores.cuh"
@@ -21,19 +19,13 @@ namespace attend {
 template <class Config>
 struct Sm90Scores {
   static constexpr int kScores = Config::kBlockN / 2;
-  static constexpr bool kHasRules =
-      Config::kHasSoftcap || Config::kHasAlibi || Config::kHasBias || Config::kHasBoolMask;
-  static constexpr bool kOnlySoftcap =
-      Config::kHasSoftcap && !Config::kHasAlibi && !Config::kHasBias && !Config::kHasBoolMask;
-  static constexpr float kLargestFoldedSoftcap = 256.0f;
-  static constexpr bool kLoadsBiasEarly = Config::kHasBias && !Config::kBiasTiles && !Config::kHasSoftcap &&
-                                          !Config::kHasAlibi && !Config::kHasBoolMask &&
+  static constexpr bool kHasRules = Score<Config>::kChangesScores;
+  static constexpr bool kLoadsBiasEarly = Score<Config>::kOnlyAddsFromMemory && !Config::kBiasTiles &&
                                           Config::kBiasElement != ElementType::kF32 && Config::kBlockN % 32 == 0;
   // Pointers and strides of bias and mask would take the registers that their values need: they are made anew for each
   // tile then. So are ALiBi's rules beside dropout's, where a second p has the registers.
-  static constexpr bool kKeepsRules = (kHasRules || Config::kHasDropout) && !Config::kHasBias &&
-                                      !Config::kHasBoolMask &&
-                                      !(Config::kHasDropout && Config::kHasAlibi && Config::kOverlap);
+  static constexpr bool kKeepsRules = (kHasRules || Score<Config>::kDrops) && !Score<Config>::kReadsMemory &&
+                                      !(Score<Config>::kDrops && Score<Config>::kAddsByPosition && Config::kOverlap);
   static constexpr int kBiasOfChunk = 8;  // elements that a lane loads at once
   using BiasElement = BiasElementOf<Config>;
   static constexpr int kBiasWords = kLoadsBiasEarly ? kScores / 2 : 1;
@@ -50,7 +42,7 @@ struct Sm90Scores {
     Sm90Scores scores = {args, work, consumer, {}, {}, {}};
     scores.unmasked = unmasked_tiles_of_rows<Config, kWarpgroupRows>(mask, work.row + consumer * kWarpgroupRows);
     if constexpr (kKeepsRules) scores.rules = sm90_rules<Config>(args, work);
-    if constexpr (Config::kHasDropout) {
+    if constexpr (Score<Config>::kDrops) {
       const TileRules<Config> tile = scores.rules_of_tile(0);
       scores.random_row = philox_row(tile.dropout, static_cast<uint32>(tile.first_row) + row_decided_by(thread()));
     }
@@ -61,15 +53,15 @@ struct Sm90Scores {
   [[nodiscard]] __device__ __forceinline__ float multiplier() const {
     if constexpr (kFoldsScale<Config>) {
       return args.scale_log2;
-    } else if constexpr (Config::kHasBias || Config::kHasAlibi) {
+    } else if constexpr (Score<Config>::kAdds) {
       return kLog2E;
     } else {
-      return args.options.softcap * (folds_softcap(args) ? 2.0f * kLog2E : kLog2E);
+      return ScoreTransform::cap_of(args.options) * (is_reciprocal(args) ? 2.0f * kLog2E : kLog2E);
     }
   }
   // What has to be added to lse.
   [[nodiscard]] static __device__ __forceinline__ float lse_offset(const Sm90ForwardArgs& args) {
-    return folds_softcap(args) ? args.options.softcap : 0.0f;
+    return is_reciprocal(args) ? ScoreTransform::cap_of(args.options) : 0.0f;
   }
 
   // The thread's bias of tile n, where all of the tile is seen. Needs no scores, so it comes while they are made.
@@ -104,10 +96,10 @@ struct Sm90Scores {
       add_bias(s, bias);
     } else if constexpr (Config::kBiasTiles) {
       mask_tile<kIsFirst>(s, n);
-    } else if (folds_softcap(args)) {
-      const float factor = rules.scale_in_softcap * (2.0f * kLog2E);
+    } else if (is_reciprocal(args)) {
+      const float factor = rules.transform.to_exponent();
 #pragma unroll
-      for (int i = 0; i < kScores; ++i) s[i] = reciprocal_fast(-1.0f - exp2_fast(s[i] * factor));
+      for (int i = 0; i < kScores; ++i) s[i] = ScoreTransform::minus_r(s[i] * factor);
       mask_tile<kIsFirst>(s, n);
     } else if constexpr (kHasRules) {
       const TileRules<Config> tile = rules_of_tile(n);
@@ -137,13 +129,13 @@ struct Sm90Scores {
   // products that make them.
   __device__ __forceinline__ void decide(uint32 (&kept)[kKeptWords<kScores>], const Sm90Storage<Config>& smem,
                                          uint32 buffer) const {
-    if constexpr (Config::kHasDropout) {
+    if constexpr (Score<Config>::kDrops) {
       kept_bits_factored<kScores, 4>(rules_of_tile(0).dropout, random_row, smem.quads.of_tile[buffer], kept, thread());
     }
   }
   // Those p that are not kept become 0. After their sum: it is that of all.
   __device__ __forceinline__ void drop(uint32 (&p)[kScores / 2], const uint32 (&kept)[kKeptWords<kScores>]) const {
-    if constexpr (Config::kHasDropout) drop_pairs<kScores>(p, kept);
+    if constexpr (Score<Config>::kDrops) drop_pairs<kScores>(p, kept);
   }
 
  private:
@@ -168,8 +160,9 @@ struct Sm90Scores {
   [[nodiscard]] __device__ __forceinline__ int diagonal() const {
     return work.row + consumer * kWarpgroupRows + accumulator_row(thread()) + work.seqlen_k - work.seqlen_q;
   }
-  [[nodiscard]] static __device__ __forceinline__ bool folds_softcap(const Sm90ForwardArgs& args) {
-    return kOnlySoftcap && args.options.softcap <= kLargestFoldedSoftcap;
+  // Are values -r of a transform?
+  [[nodiscard]] static __device__ __forceinline__ bool is_reciprocal(const Sm90ForwardArgs& args) {
+    return Score<Config>::kOnlyTransforms && ScoreTransform::can_be_reciprocal(args.options);
   }
   __device__ __forceinline__ void add_bias(float (&s)[kScores], const uint32 (&bias)[kBiasWords]) const {
     if constexpr (kLoadsBiasEarly) {

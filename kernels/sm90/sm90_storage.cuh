@@ -4,6 +4,7 @@
 #include "../common/element.cuh"
 #include "../common/factored_philox.cuh"
 #include "../common/mbarrier.cuh"
+#include "../common/score_mods.cuh"
 #include "../common/wgmma.cuh"
 #include "sm90_bias_tile.cuh"
 #include "sm90_forward_shape.cuh"
@@ -26,7 +27,7 @@ struct alignas(16) Sm90Work {
 static_assert(sizeof(Sm90Work) == kSm90WorkBytes);
 
 // What dropout's random words owe to the keys of a tile. Announced, and released, with k.
-template <class Config, bool kHasDropout = Config::kHasDropout>
+template <class Config, bool kDrops = Score<Config>::kDrops>
 struct Sm90Quads {
   static_assert(Config::kBlockN % 4 == 0);
   PhiloxQuad of_tile[Config::kStages][Config::kBlockN / 4];
@@ -59,14 +60,14 @@ struct alignas(kSwizzleAtom) Sm90Storage
     constexpr int kReaders = Config::kConsumers * kWarpgroup / 32;
     for (int slot = 0; slot < kSm90WorkSlots; ++slot) {
       work_full[slot].init(1);
-      work_empty[slot].init(arrivals_of_warps(kReaders + (Config::kHasDropout ? 1 : 0)));
+      work_empty[slot].init(arrivals_of_warps(kReaders + (Score<Config>::kDrops ? 1 : 0)));
     }
     for (int buffer = 0; buffer < Config::kQBuffers; ++buffer) {
       q_full[buffer].init(1);
       q_empty[buffer].init(Shape::kStagesO ? Config::kConsumers : arrivals_of_warps(kReaders));
     }
     for (int stage = 0; stage < Config::kStages; ++stage) {
-      k_full[stage].init((Config::kBiasTiles ? 2 : 1) + (Config::kHasDropout ? arrivals_of_warps(1) : 0));
+      k_full[stage].init((Config::kBiasTiles ? 2 : 1) + (Score<Config>::kDrops ? arrivals_of_warps(1) : 0));
       v_full[stage].init(1);
       k_empty[stage].init(arrivals_of_warps(kReaders));
       v_empty[stage].init(arrivals_of_warps(kReaders));

@@ -14,7 +14,7 @@
 #include "core/elements.hpp"
 #include "cpu/bf16_dot.hpp"
 #include "cpu/pack-inl.hpp"
-#include "kernels/common/score.cuh"
+#include "kernels/common/softcap.cuh"
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {

@@ -71,19 +71,20 @@ std::span<const Option> options() {
       {option::kDeterministic, "deterministic", nullptr,
        [](const Problem& p) { return p.is_backward && p.deterministic; }, "true", "false"},
       {option::kSoftcap, "softcap", "kHasSoftcap", [](const Problem& p) { return p.softcap > 0; },
-       number<&Problem::softcap>, "0"},
+       number<&Problem::softcap>, "0", traits_of(ScoreMod::kSoftcap)},
       {option::kHugeSoftcap, "softcap", "kHasHugeSoftcap", [](const Problem& p) { return p.softcap > kLargestSoftcap; },
        number<&Problem::softcap>, "at most 1e18"},
       {option::kDropout, "dropout_p", "kHasDropout", [](const Problem& p) { return p.dropout_p > 0; },
-       number<&Problem::dropout_p>, "0"},
+       number<&Problem::dropout_p>, "0", traits_of(ScoreMod::kDropout)},
       {option::kPhiloxState, "philox_state", "kHasPhiloxState", has<&Problem::philox_state>},
       {option::kWindow, "window_left", nullptr, [](const Problem& p) { return p.window_left >= 0; },
        number<&Problem::window_left>, "-1"},
       {option::kWindow, "window_right", nullptr, [](const Problem& p) { return p.window_right > 0; },
        number<&Problem::window_right>, "-1, or causal"},
-      {option::kAlibi, "alibi_slopes", "kHasAlibi", has<&Problem::alibi_slopes>},
-      {option::kBias, "bias", "kHasBias", has<&Problem::bias>},
-      {option::kBoolMask, "mask", "kHasBoolMask", has<&Problem::mask>},
+      {option::kAlibi, "alibi_slopes", "kHasAlibi", has<&Problem::alibi_slopes>, "given", "none",
+       traits_of(ScoreMod::kAlibi)},
+      {option::kBias, "bias", "kHasBias", has<&Problem::bias>, "given", "none", traits_of(ScoreMod::kBias)},
+      {option::kBoolMask, "mask", "kHasBoolMask", has<&Problem::mask>, "given", "none", traits_of(ScoreMod::kBoolMask)},
       {option::kVarlen, "varlen", "kIsVarlen", has<&Problem::varlen>},
       {option::kPart, "alibi_slopes or dropout_p", "kIsPart",
        [](const Problem& p) { return p.placement && (p.alibi_slopes || p.dropout_p > 0); }, "in a ring", "one device"},
@@ -91,6 +92,14 @@ std::span<const Option> options() {
        "one device"},
   };
   return kTable;
+}
+
+ScoreModTraits Facts::score() const {
+  ScoreModTraits traits;
+  for (const Option& o : ::attend::cuda::options()) {
+    if (has(o.bit)) traits = traits | o.score;
+  }
+  return traits;
 }
 
 Facts facts_of(const Problem& p, bool folds_scale) {

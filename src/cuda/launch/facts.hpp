@@ -10,6 +10,7 @@
 #include "core/problem.hpp"
 #include "cuda/jit/kernel_spec.hpp"
 #include "kernels/common/config_enums.cuh"
+#include "kernels/common/score_mods.cuh"
 
 namespace attend::cuda {
 
@@ -39,6 +40,7 @@ struct Option {
   bool (*is_on)(const core::Problem&);
   core::LackText value = "given";   ///< in refusals
   core::LackText allowed = "none";  ///< likewise
+  ScoreModTraits score = {};        ///< of a modification of scores
 };
 
 [[nodiscard]] std::span<const Option> options();
@@ -57,6 +59,9 @@ struct Facts {
   std::int32_t sole_key = 0;       ///< backward, 16 bits, with dropout: no row sees more than one key (sole_key.cuh)
 
   [[nodiscard]] bool has(std::int32_t bits) const { return (options & bits) != 0; }
+
+  /// Traits of all modifications of scores that are on.
+  [[nodiscard]] ScoreModTraits score() const;
 
   /// Backward: whether the rounding of a large lse is made up for (kernels/common/lse_rounding.cuh).
   [[nodiscard]] bool has_lse_rounding() const { return has(option::kBias | option::kAlibi) && !has(option::kRing); }

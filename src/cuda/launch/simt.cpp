@@ -101,7 +101,7 @@ SimtBackwardTile backward_tile(const Facts& facts, SimtGradient gradient, int ma
                             .cols_1 = cols(facts.head_dim_v)};
   };
   const bool owns_keys = gradient != SimtGradient::kQueries;
-  const bool crowded = facts.has(option::kSoftcap | option::kDropout);
+  const bool crowded = facts.score().transforms || facts.score().drops;
   SimtBackwardTile tile = owns_keys ? make(32, 64, 128, 16) : make(64, 32, 128, 16);
   if (widest <= 64 && is_plain(facts)) tile = make(64, 64, 128, 16);
   if (!resident && crowded) {

@@ -34,7 +34,7 @@ constexpr std::size_t kQueriesAt = kKeysAt + kTileInts;
 
 /// Options that want registers of their own beside the scores.
 bool has_rules(const Facts& facts) {
-  return facts.has(option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout);
+  return !facts.score().changes_nothing();
 }
 
 /// The first of `tiles` that fits into a block's shared memory; the last one always does.
@@ -65,7 +65,7 @@ constexpr int kMidSmem = 128 << 10;  // sm_86, sm_89 and sm_120 have less; for t
 /// @param adds_dq  in one pass with dq, where there is room for ds
 Sm80BackwardTile keys_tile(const Facts& facts, int max_smem, bool adds_dq) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
-  const int step = facts.has(option::kSoftcap) && facts.has(option::kDropout) ? 16 : 32;  // both keep some of a score
+  const int step = facts.score().transforms && facts.score().drops ? 16 : 32;  // both keep some of a score
   const auto make = [](int warps, int row_groups, int streamed, int of_step, int min_blocks, bool adds = false) {
     return Sm80BackwardTile{warps, row_groups, streamed, of_step, min_blocks, adds ? 1 : 0, 0, 1};
   };

@@ -27,7 +27,7 @@ constexpr std::size_t kTileAt = sizeof(Facts) / sizeof(std::int32_t) + 1;  // am
 
 /// Options that want registers of their own beside the scores.
 bool has_rules(const Facts& facts) {
-  return facts.has(option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout);
+  return !facts.score().changes_nothing();
 }
 
 /// The first of `tiles` that fits into a block's shared memory; the last one always does.

@@ -12,6 +12,7 @@
 #include "cuda/launch/kernel_args.hpp"
 #include "cuda/launch/sm90_backward_variant.hpp"
 #include "cuda/launch/tensor_maps.hpp"
+#include "kernels/common/softcap.cuh"
 #include "kernels/common/work.cuh"
 #include "kernels/sm90/sm90_backward_args.cuh"
 #include "kernels/sm90/sm90_backward_shape.cuh"
@@ -48,8 +49,8 @@ int dbias_blocks_of(const Problem& p) {
 }
 
 Sm90BackwardTile tile_of(const Problem& p) {
-  return sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v), p.softcap > 0,
-                            p.bias.has_value(), dbias_blocks_of(p));
+  return sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v), facts_of(p, true).score(),
+                            dbias_blocks_of(p));
 }
 
 /// Everything about a launch that follows from the problem, for the workspace and the arguments alike.
@@ -270,7 +271,7 @@ class Sm90Backward final : public Family {
     const char* const rule = p.bias ? "bias" : "softcap";
     if (p.alibi_slopes) return core::Lack{nullptr, rule, "given", "none with alibi_slopes"};
     if (p.adds_to_outputs) return core::Lack{nullptr, rule, "given", "none in a ring"};
-    if (p.softcap > 0 && (p.softcap > kBackwardMostSoftcap || p.softcap < kBackwardLeastSoftcap)) {
+    if (p.softcap > 0 && (p.softcap > kLargestCapByReciprocal || p.softcap < kSmallestCapByReciprocal)) {
       return core::Lack{nullptr, "softcap", p.softcap, "1e-12 to 256"};
     }
     if (!p.bias) return std::nullopt;

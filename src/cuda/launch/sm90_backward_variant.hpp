@@ -17,7 +17,7 @@ struct Sm90BackwardVariant : Facts {
   ElementType dbias = ElementType::kBF16;
 
   [[nodiscard]] Sm90BackwardTile tile() const {
-    return sm90_backward_tile(head_dim, head_dim_v, has(option::kSoftcap), has(option::kBias), dbias_blocks);
+    return sm90_backward_tile(head_dim, head_dim_v, score(), dbias_blocks);
   }
 };
 

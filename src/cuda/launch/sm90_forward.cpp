@@ -49,16 +49,16 @@ Sm90ForwardVariant with(const Facts& facts, int consumers, int block_n, int stag
   return v;
 }
 
-/// Rules that read memory for each score, and others beside them.
+/// Do modifications of scores read memory for each score, together with others that do not?
 bool is_crowded(const Facts& facts) {
-  return facts.has(option::kBias | option::kBoolMask) &&
-         facts.has(option::kDropout | option::kSoftcap | option::kAlibi);
+  const ScoreModTraits score = facts.score();
+  return score.reads_memory() && (score.drops || score.transforms || score.adds_by_position);
 }
 
 /// Does the copy engine bring the bias? Of a problem whose bias it can take.
 bool has_bias_tiles(const Facts& facts) {
-  return facts.has(option::kBias) && !facts.has(option::kBoolMask) && !is_crowded(facts) &&
-         facts.bias != ElementType::kF32;
+  const ScoreModTraits score = facts.score();
+  return score.adds_from_memory && !score.masks_from_memory && !is_crowded(facts) && facts.bias != ElementType::kF32;
 }
 
 /// The tile for the facts; docs/hopper_forward.md has the measurements behind it.
@@ -73,7 +73,7 @@ Sm90ForwardVariant tall_variant(const Facts& facts, std::int64_t seqlen_k, bool 
     v.bias_tiles = 1;
     return v;
   }
-  if (is_crowded(facts) || facts.has(option::kBias)) return with(facts, 2, 64, 2, 1, false, false);
+  if (is_crowded(facts) || facts.score().adds_from_memory) return with(facts, 2, 64, 2, 1, false, false);
   const bool several = facts.has(option::kDropout) && facts.has(option::kAlibi);
   if (widest <= 64 && !reads && !several && !facts.has(option::kVarlen)) {
     const bool is_short = plain && facts.mask == MaskKind::kCausal && seqlen_k <= 1024;
@@ -110,7 +110,8 @@ Sm90ForwardVariant low_variant(const Facts& facts, bool bias_tiles) {
 double tflops_of(const Sm90ForwardVariant& v) {
   const int widest = std::max(v.head_dim, v.head_dim_v);
   double rate = widest <= 64 ? 560 : widest <= 96 ? 600 : widest <= 128 ? 650 : 700;
-  if (v.has(option::kSoftcap | option::kDropout | option::kBias | option::kBoolMask)) rate *= 0.65;
+  const ScoreModTraits score = v.score();
+  if (score.transforms || score.drops || score.reads_memory()) rate *= 0.65;
   return v.tile.consumers == 1 ? 0.55 * rate : rate;
 }
 

@@ -1,35 +1,11 @@
-// What the options do to the score of one row and key: one function each, for every layout of scores over threads.
-//
-//   s = scale q.k;  s = softcap tanh(s / softcap);  s += bias - slope |i + off - j|;  s = -inf where masked
-//
-// Order and meaning are those of src/cpu/reference.cpp. Who owns which score, and who applies them, is in
-// grid_scores.cuh (a tile a thread) and accumulator_scores.cuh (tensor cores).
+// Which scores of a tile are seen, by the positions of rows and keys: lengths and window, counted from the tile's first.
 #pragma once
 
 #include "config_enums.cuh"
 #include "key_range.cuh"
-#include "numbers.cuh"
 #include "portable.cuh"
 
 namespace attend {
-
-// tanh(x), relative error below 2^-18, absolute below 2^-22: two instructions of the special function unit, where the
-// library's tanhf branches. Near 0, where 1 - 2 / (e^2x + 1) would cancel, the first terms of the series.
-[[nodiscard]] ATTEND_HOST_DEVICE float tanh_fast(float x) {
-  constexpr float kNearZero = 0.125f;
-  const float square = x * x;
-  const float series = x * multiply_add(square, multiply_add(square, 2.0f / 15.0f, -1.0f / 3.0f), 1.0f);
-  const float whole = multiply_add(-2.0f, reciprocal_fast(exp2_fast(x * (2.0f * kLog2E)) + 1.0f), 1.0f);
-  return square < kNearZero * kNearZero ? series : whole;  // NaN and infinities are whole's
-}
-
-// Below it tanh x is x to the last bit: x (1 - x^2 / 3).
-constexpr float kNearlyLinear = 0x1p-13f;
-
-// d softcap tanh(s / softcap) / ds, of t = tanh(s / softcap).
-[[nodiscard]] ATTEND_HOST_DEVICE float softcap_slope(float t) {
-  return multiply_add(-t, t, 1.0f);
-}
 
 // What a row sees of a tile of keys, rows and keys counted from the tile's first.
 struct TileView {
