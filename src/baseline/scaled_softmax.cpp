@@ -1,4 +1,4 @@
-#include "cuda/launch/scaled_softmax.hpp"
+#include "baseline/scaled_softmax.hpp"
 
 #include <fmt/format.h>
 

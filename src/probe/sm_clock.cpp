@@ -1,4 +1,4 @@
-#include "cuda/launch/sm_clock.hpp"
+#include "probe/sm_clock.hpp"
 
 #include <array>
 
