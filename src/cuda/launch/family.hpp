@@ -201,8 +201,8 @@ class Family {
   }
 };
 
-/// All of them, in the order of tables: the ladder from its first rung on, the families for Ampere, those for Hopper, and
-/// simt. backends.hpp says in which order "auto" and refusals see them.
+/// All of them, in the order of tables: the ladder from its first rung on, the families for Ampere, those for Hopper,
+/// and simt. backends.hpp says in which order "auto" and refusals see them.
 [[nodiscard]] std::span<const Family* const> families();
 
 /// The names of those that run on an architecture, in the same order: what `compute` takes there beside "auto".
