@@ -12,8 +12,8 @@
 
 #include "io/attend_program.hpp"
 #include "io/temp_folder.hpp"
-#include "options/options.hpp"
 #include "parser/footers.hpp"
+#include "parser/parse.hpp"
 
 namespace attend::test {
 namespace {

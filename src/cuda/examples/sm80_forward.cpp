@@ -26,7 +26,7 @@ struct Case {
   int copy_bytes = 16;  ///< 2: with head_dims of one column less, and three less for v
 };
 
-/// Cases at some head_dims, with one tile.
+/// Every case at every one of the head_dims, with one kind of tile.
 struct Group {
   std::span<const HeadDims> head_dims;
   Tile tile;

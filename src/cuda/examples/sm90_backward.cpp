@@ -23,7 +23,7 @@ struct Case {
   bool sole_key = false;
 };
 
-/// Cases at some head_dims: each takes all of the cases before the next one does.
+/// Every case at every one of the head_dims.
 struct Group {
   std::span<const HeadDims> head_dims;
   std::span<const Case> cases;

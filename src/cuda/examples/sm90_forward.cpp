@@ -13,8 +13,8 @@ using enum MaskKind;
 using option::kAddsToOutputs, option::kAlibi, option::kBias, option::kBoolMask, option::kDropout, option::kPhiloxState,
     option::kRing, option::kSoftcap, option::kVarlen;
 
-constexpr std::int32_t kMatrices = kSoftcap | kAlibi | kBias | kBoolMask;  // and what may stand beside them
-constexpr std::int32_t kEvery = kMatrices | kDropout;
+constexpr std::int32_t kAllButDropout = kSoftcap | kAlibi | kBias | kBoolMask;
+constexpr std::int32_t kEvery = kAllButDropout | kDropout;
 
 struct Case {
   ElementType element;
@@ -28,7 +28,7 @@ struct Case {
   bool maps_bias = true;    ///< false: no tensor map takes the bias
 };
 
-/// Cases at some head_dims: each takes all of the cases before the next one does.
+/// Every case at every one of the head_dims.
 struct Group {
   std::span<const HeadDims> head_dims;
   std::span<const Case> cases;
@@ -83,9 +83,9 @@ constexpr Case kEveryOption[] = {
     {.element = kBF16, .mask = kCausal, .options = kBoolMask, .bias = kBF16},
     {.element = kBF16, .mask = kCausal, .options = kDropout, .bias = kBF16},
     {.element = kBF16, .mask = kCausal, .options = kVarlen, .bias = kBF16},
-    {.element = kF16, .mask = kWindow, .options = kMatrices},
+    {.element = kF16, .mask = kWindow, .options = kAllButDropout},
     {.element = kF16, .mask = kWindow, .options = kEvery},
-    {.element = kBF16, .mask = kWindow, .options = kMatrices, .negate_scores = true},
+    {.element = kBF16, .mask = kWindow, .options = kAllButDropout, .negate_scores = true},
     {.element = kBF16, .mask = kWindow, .options = kEvery, .negate_scores = true},
 };
 constexpr std::int32_t kTwoRules = kDropout | kAlibi, kThreeRules = kDropout | kAlibi | kSoftcap;
