@@ -18,15 +18,15 @@ namespace attend {
 namespace core {
 namespace {
 
-/// The backend for the problem's device that expects to be done first, or the first that lacks nothing where they make
-/// no estimates; where none does, the complaint of the last one, which is the one that supports most.
+/// The backend for the problem's device that expects to be done first: the first in the list among equals, and if they
+/// make no estimates, the first that lacks nothing. If all lack something, throws what the device's fallback lacks.
 const Backend& find_best_backend(const Problem& problem) {
-  const Backend* last = nullptr;
+  const Backend* fallback = nullptr;
   const Backend* best = nullptr;
   double least = std::numeric_limits<double>::infinity();
   for (const Backend* backend : all_backends()) {
     if (backend->device != problem.q.device.type || !backend->in_auto) continue;
-    last = backend;
+    if (backend->is_fallback) fallback = backend;
     if (!backend->estimate) {
       if (!lack_of(*backend, problem)) return *backend;
     } else if (const double seconds = backend->estimate(problem); seconds < least) {
@@ -35,8 +35,9 @@ const Backend& find_best_backend(const Problem& problem) {
     }
   }
   if (best != nullptr) return *best;
-  if (last == nullptr) throw Error(ErrorCode::kUnsupported, "compute: no backend for the tensors' device");
-  throw Error(ErrorCode::kUnsupported, lack_of(*last, problem).value_or("compute: no backend supports the problem"));
+  if (fallback == nullptr) throw Error(ErrorCode::kUnsupported, "compute: no backend for the tensors' device");
+  throw Error(ErrorCode::kUnsupported,
+              lack_of(*fallback, problem).value_or("compute: no backend supports the problem"));
 }
 
 const char* place_of(DeviceType type) {

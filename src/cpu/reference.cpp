@@ -332,6 +332,7 @@ const core::Backend& reference_backend() {
                                          .device = DeviceType::kCPU,
                                          .forward = forward,
                                          .backward = backward,
+                                         .is_fallback = true,
                                          .unsupported = unsupported};
   return kBackend;
 }

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "core/dispatch.hpp"
+#include "cuda/examples/examples.hpp"
 #include "cuda/launch/launcher.hpp"
 #include "cuda/made_up.hpp"
 
@@ -109,13 +110,25 @@ TEST(Family, EveryFactIsPartOfTheKey) {
 TEST(Family, VariantsOfDifferentKernelsDiffer) {
   const cuda::Arch& arch = cuda::find_arch("sm_90a");
   for (const cuda::Family* family : cuda::families()) {
-    const auto variants = family->examples(arch);
+    const auto variants = cuda::example_variants(*family, arch);
     for (std::size_t i = 0; i < variants.size(); ++i) {
       for (std::size_t j = 0; j < i; ++j) {
         if (!(variants[i] == variants[j])) continue;
         ADD_FAILURE() << family->name << ": examples " << j << " and " << i << " are the same";
       }
     }
+  }
+}
+
+TEST(Family, EachDeviceHasOneFallbackWhichAutoMayTake) {
+  for (const DeviceType device : {DeviceType::kCPU, DeviceType::kCUDA}) {
+    std::vector<std::string> fallbacks;
+    for (const core::Backend* backend : core::all_backends()) {
+      if (backend->device != device || !backend->is_fallback) continue;
+      fallbacks.emplace_back(backend->name);
+      EXPECT_TRUE(backend->in_auto) << backend->name;
+    }
+    EXPECT_THAT(fallbacks, testing::ElementsAre(device == DeviceType::kCPU ? "reference" : "simt"));
   }
 }
 

@@ -58,6 +58,11 @@ struct Facts {
 
   [[nodiscard]] bool has(std::int32_t bits) const { return (options & bits) != 0; }
 
+  /// Options that want registers of their own beside the scores.
+  [[nodiscard]] bool has_rules() const {
+    return has(option::kSoftcap | option::kAlibi | option::kBias | option::kBoolMask | option::kDropout);
+  }
+
   /// Backward: whether the rounding of a large lse is made up for (kernels/common/lse_rounding.cuh).
   [[nodiscard]] bool has_lse_rounding() const { return has(option::kBias | option::kAlibi) && !has(option::kRing); }
 };

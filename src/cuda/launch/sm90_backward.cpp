@@ -233,8 +233,6 @@ class Sm90Backward final : public Family {
     for (std::size_t i = 0; i < launch.choice.num_steps; ++i) launch.run(i, args);
   }
 
-  [[nodiscard]] std::vector<Variant> examples(const Arch& /*arch*/) const override { return sm90_backward_examples(); }
-
  protected:
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p,
                                                           const DeviceInfo& /*device*/) const override {
