@@ -182,7 +182,7 @@ void run_backward(Transport& transport, const Call& call) {
     case RingAlgorithm::kTwoLevel:
       return ring::two_level_backward(
           transport, *engine, call, &deltas.first(), [](Transport& groups, const Call& inner) {
-            exchange_backward(groups, inner, *ring::make_host_engine(groups, inner, &*inner.problem.delta));
+            exchange_backward(groups, inner, *ring::make_host_engine(groups, inner, inner.problem.delta()));
           });
     default:
       return exchange_backward(transport, call, *engine);

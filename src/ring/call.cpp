@@ -220,7 +220,7 @@ Call agree_on(Transport& transport, Arguments a, Stream stream) {
 core::Problem Parts::whole_problem(const Piece& piece) {
   core::Problem part = problem(piece, call_.problem.k, call_.problem.v);
   const auto rows = [&](const Tensor& t) { return rows_of(t, piece.rows.local_begin, piece.rows.length); };
-  if (call_.problem.delta) part.delta = rows(*call_.problem.delta);
+  if (const Tensor* delta = call_.problem.delta()) part.part->delta = rows(*delta);
   if (call_.problem.dlse) part.dlse = rows(*call_.problem.dlse);
   if (!part.is_backward) return part;
   part.dq = rows(part.dq);
@@ -243,9 +243,9 @@ Pair gradient_pair(const Call& call, int owner) {
 core::Problem Parts::problem(const Piece& piece, const Tensor& k, const Tensor& v) {
   const auto rows = [&](Tensor& t) { t = rows_of(t, piece.rows.local_begin, piece.rows.length); };
   core::Problem part = call_.problem;
-  part.placement = piece.placement;
+  core::Placement& at = part.as_part().placement.emplace(piece.placement);
   if (call_.heads.count > 1) {  // a sequence of the whole stands for as many of the tensors' heads
-    std::int64_t& sequence = part.placement->sequence_begin;
+    std::int64_t& sequence = at.sequence_begin;
     sequence = (sequence + call_.heads.first_sequence) * call_.heads.count + call_.heads.index;
   }
   for (Tensor* t : {&part.q, &part.o, &part.dout}) rows(*t);

@@ -127,7 +127,7 @@ class DeviceEngine : public Engine {
 
   void add_backward(const Piece& piece, Problem part, const Tensor& dk, const Tensor& dv) override {
     prepare_adding(part, call_, piece);
-    part.is_first_of_rows = stores_rows(written_, piece.rows, std::array{dq_}, stream_);
+    part.part->is_first_of_rows = stores_rows(written_, piece.rows, std::array{dq_}, stream_);
     set_gradients(part, piece, rows_of(dq_, piece.rows.local_begin, piece.rows.length), dk, dv);
     run(part);
   }

@@ -340,7 +340,7 @@ void backward_on_device(Transport& transport, const Call& call, StreamHandle str
     const TimedSpan span(transport.timeline(), Activity::kCompute, step, stream);
     for (const Piece& piece : pieces) {
       Problem part = parts.problem(piece, keys.first, keys.second);
-      part.is_first_of_keys = stores_rows(sums.written, piece.keys, sums.tensors(), stream);
+      part.part->is_first_of_keys = stores_rows(sums.written, piece.keys, sums.tensors(), stream);
       engine->add_backward(piece, part, sums.pair.first, sums.pair.second);
     }
   };

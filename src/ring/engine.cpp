@@ -30,7 +30,7 @@ Parcel placed(const Parcel& parcel, std::byte* memory, Device device) {
 }
 
 void prepare_adding(core::Problem& part, const Call& call, const Piece& piece) {
-  part.adds_to_outputs = true;
+  part.as_part().adds_to_outputs = true;
   part.workspace = {};
   if (call.problem.dlse) part.dlse = rows_of(*call.problem.dlse, piece.rows.local_begin, piece.rows.length);
 }

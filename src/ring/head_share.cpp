@@ -159,7 +159,7 @@ class ShareMaker {
 
   [[nodiscard]] Share forward(const Tensor& o, const Tensor* lse) && {
     const bool on_host = call_.backend != nullptr;
-    if (on_host) share_.problem.result_dtype = o.dtype;
+    if (on_host) share_.problem.as_part().result_dtype = o.dtype;
     share_.problem.o = out(o, false, on_host ? call_.partial_dtype : o.dtype);
     share_.problem.lse.reset();
     if (lse != nullptr) share_.problem.lse = out(*lse, false, on_host ? DType::kF64 : lse->dtype);
@@ -174,7 +174,7 @@ class ShareMaker {
     p.o = deltas != nullptr ? p.dout : in(p_.o, false);  // with deltas nobody reads it
     p.dlse.reset();
     if (deltas != nullptr) {
-      p.delta = in(*deltas, false);
+      p.as_part().delta = in(*deltas, false);
     } else if (p_.dlse) {
       p.dlse = in(*p_.dlse, false);
     }
@@ -234,9 +234,10 @@ Problem batch_entry(const Problem& problem, std::int64_t batch) {
   if (p.is_backward) {
     for (Tensor* t : {&p.dout, &p.dq, &p.dk, &p.dv}) *t = batch_entry(*t, batch);
   }
-  for (std::optional<Tensor>* t : {&p.lse, &p.dlse, &p.delta, &p.bias, &p.mask, &p.alibi_slopes}) {
+  for (std::optional<Tensor>* t : {&p.lse, &p.dlse, &p.bias, &p.mask, &p.alibi_slopes}) {
     if (*t) *t = batch_entry(**t, batch);
   }
+  if (const Tensor* delta = p.delta()) p.part->delta = batch_entry(*delta, batch);
   return p;
 }
 

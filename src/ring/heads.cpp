@@ -22,7 +22,7 @@ std::vector<Problem> sequences_of(const Call& call, const Problem& share) {
     Parts of_inner(inner);
     for (const Piece& piece : call.heads_plan.pieces(0)) {
       Problem part = of_inner.whole_problem(piece);
-      part.placement->sequence_begin = (piece.rows.sequence + b) * call.plan.num_ranks() + call.plan.rank();
+      part.part->placement->sequence_begin = (piece.rows.sequence + b) * call.plan.num_ranks() + call.plan.rank();
       parts.push_back(part);
     }
   }

@@ -68,7 +68,7 @@ class HostEngine : public Engine {
     const Block o(call_.partial_dtype, shape);
     const Block lse(DType::kF64, {shape[0], shape[1], shape[2], 1});
     // All there is to a ring of one; else every part is rounded with the whole, once.
-    part.result_dtype = transport_.size() == 1 ? std::optional(part.o.dtype) : std::nullopt;
+    part.as_part().result_dtype = transport_.size() == 1 ? std::optional(part.o.dtype) : std::nullopt;
     part.o = o.first();
     part.lse = lse.first();
     run(part);
@@ -83,7 +83,7 @@ class HostEngine : public Engine {
   }
 
   void add_backward(const Piece& piece, core::Problem part, const Tensor& dk, const Tensor& dv) override {
-    part.delta = rows_of(*deltas_, piece.rows.local_begin, piece.rows.length);
+    part.as_part().delta = rows_of(*deltas_, piece.rows.local_begin, piece.rows.length);
     const Block part_dq(call_.partial_dtype, part.q.shape);
     const Block part_keys(Pair::of(call_.partial_dtype, part.k.shape, call_.partial_dtype, part.v.shape));
     part.dq = part_dq.first();

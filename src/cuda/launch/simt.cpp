@@ -288,7 +288,7 @@ class SimtFamily final : public Family {
  protected:
   /// Blocks that share rows would read an lse that another of them has written.
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p, const DeviceInfo& device) const override {
-    if (!p.adds_to_outputs || p.is_backward) return std::nullopt;
+    if (!p.adds_to_outputs() || p.is_backward) return std::nullopt;
     if (forward_tile(facts_of(p, false), false, device.max_smem_per_block).columns.count == 1) return std::nullopt;
     return core::Lack{"v", "head_dim", p.head_dim_v,
                       p.head_dim_v > kMostColumns ? "1 to 256 in a ring" : "1 to 128 in a ring on this GPU"};
