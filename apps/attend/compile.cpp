@@ -11,9 +11,9 @@
 #include "cuda/driver/nvrtc.hpp"
 #include "cuda/jit/jit.hpp"
 #include "cuda/launch/family.hpp"
-#include "cuda/launch/ring_rows.hpp"
 #include "io/file.hpp"
 #include "progress.hpp"
+#include "ring/engine/ring_rows.hpp"
 #include "system.hpp"
 
 namespace attend::cli {

@@ -10,7 +10,7 @@
 #include "cuda/driver/stream.hpp"
 #include "io/host_tensor.hpp"
 #include "io/random_normal.hpp"
-#include "ring/transport.hpp"
+#include "ring/transport/transport.hpp"
 #include "ring_share.hpp"
 #include "timing.hpp"
 

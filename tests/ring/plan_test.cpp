@@ -6,9 +6,9 @@
 #include <random>
 
 #include "kernels/common/merge_rows.cuh"
-#include "ring/merge.hpp"
-#include "ring/plan.hpp"
-#include "ring/written_rows.hpp"
+#include "ring/engine/merge.hpp"
+#include "ring/engine/written_rows.hpp"
+#include "ring/plan/plan.hpp"
 #include "support/expect.hpp"
 
 namespace attend::test {
