@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/elements.hpp"
-
 namespace attend::ring {
 namespace {
 
