@@ -77,7 +77,7 @@ struct Problem {
   /// For whoever cuts problems: the part to fill in. A whole problem becomes one.
   [[nodiscard]] Part& as_part() { return part ? *part : part.emplace(); }
 
-  // What a part may have, and what a whole problem answers: nothing, no.
+  // Fields of the part. A whole problem has no place in another one, adds to nothing, and is given no delta.
   [[nodiscard]] const Placement* placement() const { return part && part->placement ? &*part->placement : nullptr; }
   [[nodiscard]] bool adds_to_outputs() const { return part && part->adds_to_outputs; }
   [[nodiscard]] const Tensor* delta() const { return part && part->delta ? &*part->delta : nullptr; }

@@ -196,7 +196,7 @@ class Model {
   [[nodiscard]] double row_bytes(int rank, std::int64_t columns, DType dtype) const {
     return static_cast<double>(num_rows(plan_.rows(rank)) * batch_ * p_.num_heads_q * columns * dtype_bytes(dtype));
   }
-  /// What heads.cpp makes of a rank's rows: tensors dealt out by heads, and results that come back.
+  /// Bytes of a rank's tensors that kAllToAll deals out by heads, and of the results that come back.
   [[nodiscard]] std::pair<double, double> bytes_of_heads(int rank) const {
     const bool on_host = p_.q.device.type == DeviceType::kCPU;
     const auto result = [&](DType dtype) { return on_host ? call_.partial_dtype : dtype; };
