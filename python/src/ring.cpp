@@ -22,8 +22,8 @@
 #include "attend/ring.hpp"
 #include "attend/ring_nccl.hpp"
 #include "cpu/parallel.hpp"
-#include "ring/agreement.hpp"
-#include "ring/transport.hpp"
+#include "ring/transport/agreement.hpp"
+#include "ring/transport/transport.hpp"
 
 namespace attend::python {
 namespace {

@@ -28,8 +28,7 @@ Choice& place_of(const ProblemKey& key) {
 
 ProblemKey::ProblemKey(const Problem& p) {
   for (const NamedTensor& named : NamedTensors(p)) add(*named.tensor);
-  for (const std::optional<Tensor>* t : {&p.lse, &p.alibi_slopes, &p.bias, &p.mask, &p.dlse, &p.delta, &p.dbias})
-    add(*t);
+  for (const std::optional<Tensor>* t : {&p.lse, &p.alibi_slopes, &p.bias, &p.mask, &p.dlse, &p.dbias}) add(*t);
   add(p.is_backward ? 1 : 0);
   add(p.varlen ? p.varlen->num_sequences + 1 : 0);
   for (const std::int64_t number : {p.num_sequences, p.num_heads_q, p.num_heads_k, p.max_seqlen_q, p.max_seqlen_k,
@@ -40,8 +39,6 @@ ProblemKey::ProblemKey(const Problem& p) {
   add(p.philox_state != nullptr ? 1 : 0);
   add(p.deterministic ? 1 : 0);
   add(p.workspace.data != nullptr ? static_cast<std::int64_t>(p.workspace.bytes) : -1);
-  add(p.result_dtype ? static_cast<std::int64_t>(*p.result_dtype) : -1);
-  add((p.adds_to_outputs ? 1 : 0) + (p.is_first_of_rows ? 2 : 0) + (p.is_first_of_keys ? 4 : 0));
 }
 
 void ProblemKey::add(const Tensor& t) {

@@ -9,8 +9,8 @@
 
 namespace attend::core {
 
-/// All of a problem that a choice among a GPU's backends may depend on, as numbers; of addresses only what they are
-/// multiples of. Not of parts (Problem::placement).
+/// All of a whole problem that a choice among a GPU's backends may depend on, as numbers; of addresses only what they
+/// are multiples of. No choice is remembered for a part of a larger problem (Problem::part).
 class ProblemKey {
  public:
   ProblemKey() = default;  // of nothing
@@ -19,7 +19,7 @@ class ProblemKey {
   [[nodiscard]] std::uint64_t hash() const;
 
  private:
-  static constexpr std::size_t kNumbersOfTensor = 9, kMostTensors = 15, kMostOthers = 25;
+  static constexpr std::size_t kNumbersOfTensor = 9, kMostTensors = 14, kMostOthers = 23;
 
   void add(std::int64_t number) { numbers_.at(count_++) = number; }
   void add(const Tensor& t);

@@ -45,7 +45,7 @@ const char* place_of(DeviceType type) {
 }
 
 const Backend& best_backend(const Problem& problem) {
-  if (problem.q.device.type != DeviceType::kCUDA || problem.placement) return find_best_backend(problem);
+  if (problem.q.device.type != DeviceType::kCUDA || problem.part) return find_best_backend(problem);
   const ProblemKey key(problem);
   if (const Backend* known = remembered_choice(key)) return *known;
   const Backend& best = find_best_backend(problem);

@@ -56,17 +56,12 @@ std::vector<Change> changes(const Problem& p) {
        [](Problem& x) {
          x.workspace = {reinterpret_cast<void*>(256), 0};
        }},
-      {"result_dtype", [](Problem& x) { x.result_dtype = DType::kF32; }},
-      {"adds_to_outputs", [](Problem& x) { x.adds_to_outputs = true; }},
-      {"is_first_of_rows", [](Problem& x) { x.is_first_of_rows = true; }},
-      {"is_first_of_keys", [](Problem& x) { x.is_first_of_keys = true; }},
       {"varlen", [](Problem& x) { x.varlen = Varlen{.num_sequences = x.num_sequences}; }},
       {"lse", [](Problem& x) { x.lse.reset(); }},
       {"alibi_slopes", [](Problem& x) { x.alibi_slopes = x.q; }},
       {"bias", [](Problem& x) { toggle(x.bias); }},
       {"mask", [](Problem& x) { x.mask = x.q; }},
       {"dlse", [](Problem& x) { x.dlse = x.q; }},
-      {"delta", [](Problem& x) { x.delta = x.q; }},
       {"dbias", [](Problem& x) { toggle(x.dbias); }},
   };
   std::vector<Tensor Problem::*> tensors = {&Problem::q, &Problem::k, &Problem::v, &Problem::o};
@@ -120,10 +115,13 @@ TEST(ChoiceMemory, AutoTakesWhatAThreadWithoutMemoryTakes) {
 }
 
 TEST(ChoiceMemory, PartsOfARingAndWhatNobodyTakesAreNotRemembered) {
-  MadeUp part(DType::kF16);
-  part.problem.placement = core::Placement{.whole_seqlen_q = 1000, .whole_seqlen_k = 1000};
-  (void)core::choose("auto", part.problem);
-  EXPECT_EQ(core::remembered_choice(ProblemKey(part.problem)), nullptr);
+  const core::Placement place = {.whole_seqlen_q = 1000, .whole_seqlen_k = 1000};
+  for (const core::Part& part : {core::Part{.placement = place}, core::Part{.adds_to_outputs = true}, core::Part{}}) {
+    MadeUp made(DType::kF16);
+    made.problem.part = part;
+    (void)core::choose("auto", made.problem);
+    EXPECT_EQ(core::remembered_choice(ProblemKey(made.problem)), nullptr);
+  }
   const MadeUp unknown(DType::kF16, {}, {}, false, 1);
   for (int turn = 0; turn < 2; ++turn) EXPECT_THROW((void)core::choose("auto", unknown.problem), Error);
   EXPECT_EQ(core::remembered_choice(ProblemKey(unknown.problem)), nullptr);

@@ -186,8 +186,7 @@ TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
   EXPECT_FALSE(cuda::option_lack(drawn.problem, cuda::option::kAll).has_value());
   seen.insert("philox_state");
   MadeUp part(DType::kF32, {}, {.dropout_p = 0.5});
-  part.problem.placement = core::Placement{};
-  part.problem.adds_to_outputs = true;
+  part.problem.part = core::Part{.placement = core::Placement{}, .adds_to_outputs = true};
   for (const auto& [taken, name] : {std::pair{cuda::option::kAll, "alibi_slopes or dropout_p"},
                                     {cuda::option::kAll | cuda::option::kPart, "call"}}) {
     seen.insert(name);

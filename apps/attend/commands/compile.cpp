@@ -12,10 +12,10 @@
 #include "cuda/examples/examples.hpp"
 #include "cuda/jit/jit.hpp"
 #include "cuda/launch/family.hpp"
-#include "cuda/launch/ring_rows.hpp"
 #include "io/file.hpp"
 #include "process/progress.hpp"
 #include "process/system.hpp"
+#include "ring/engine/ring_rows.hpp"
 
 namespace attend::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ring/timeline.hpp"
+#include "ring/transport/timeline.hpp"
 
 namespace attend::cli {
 

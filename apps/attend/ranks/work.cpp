@@ -11,7 +11,7 @@
 #include "io/host_tensor.hpp"
 #include "io/random_normal.hpp"
 #include "ranks/share.hpp"
-#include "ring/transport.hpp"
+#include "ring/transport/transport.hpp"
 #include "workload/timing.hpp"
 
 namespace attend::cli {

@@ -8,7 +8,7 @@
 
 #include "attend/ring.hpp"
 #include "options/options.hpp"
-#include "ring/timeline.hpp"
+#include "ring/transport/timeline.hpp"
 
 namespace attend::cli {
 

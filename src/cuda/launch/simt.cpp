@@ -179,7 +179,7 @@ class SimtFamily final : public Family {
  protected:
   /// Blocks that share rows would read an lse that another of them has written.
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p, const DeviceInfo& device) const override {
-    if (!p.adds_to_outputs || p.is_backward) return std::nullopt;
+    if (!p.adds_to_outputs() || p.is_backward) return std::nullopt;
     const SimtVariant variant = simt_variant(facts_of(p, false), false, device.max_smem_per_block);
     if (variant.forward.columns.count == 1) return std::nullopt;
     return core::Lack{"v", "head_dim", p.head_dim_v,
