@@ -79,7 +79,7 @@ void check_lse_like(const char* name, const Tensor& t, const Problem& p) {
   }
 }
 
-void check_outputs(const std::vector<NamedTensor>& outputs, const std::vector<NamedTensor>& inputs) {
+void check_outputs(std::span<const NamedTensor> outputs, std::span<const NamedTensor> inputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const auto& [name, out] = outputs[i];
     for (std::size_t d = 0; d < 4; ++d) {

@@ -4,10 +4,10 @@
 #include <bit>
 #include <limits>
 
-#include "core/dispatch.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
 #include "cuda/launch/ring_rows.hpp"
+#include "dispatch/dispatch.hpp"
 #include "ring/engine.hpp"
 
 namespace attend::ring {
@@ -93,7 +93,7 @@ class DeviceEngine : public Engine {
   }
 
   void run(const Problem& problem) override {
-    const core::Backend& backend = core::choose(call_.compute, problem);
+    const core::Backend& backend = dispatch::choose(call_.compute, problem);
     if (problem.is_backward) {
       backend.backward(problem, stream_);
     } else {

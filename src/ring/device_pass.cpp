@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "core/dispatch.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
 #include "cuda/launch/ring_rows.hpp"
+#include "dispatch/dispatch.hpp"
 #include "ring/engine.hpp"
 #include "ring/gather.hpp"
 #include "ring/heads.hpp"
@@ -256,7 +256,7 @@ class DeviceGradientRing {
 void check_pieces(const Call& call) {
   const Problem& p = call.problem;
   if (call.algorithm == RingAlgorithm::kAllToAll) {
-    for (const Problem& part : problems_of_heads(call)) (void)core::choose(call.compute, part);
+    for (const Problem& part : problems_of_heads(call)) (void)dispatch::choose(call.compute, part);
     return;
   }
   if (call.algorithm == RingAlgorithm::kTwoLevel) return check_pieces(call_between_groups(call));
@@ -276,7 +276,7 @@ void check_pieces(const Call& call) {
         part.o = rows(o);
         part.lse = rows({o[0], o[1], o[2], 1});
       }
-      (void)core::choose(call.compute, part);
+      (void)dispatch::choose(call.compute, part);
     }
   };
   if (call.algorithm == RingAlgorithm::kAllGather) {
