@@ -4,8 +4,8 @@
 //   attend::backward({.q = q, .k = k, .v = v, .o = o, .lse = lse, .dout = dout,
 //                     .dq = dq, .dk = dk, .dv = dv, .params = {.causal = true}});
 //
-// plan() makes a Plan of either call, which says what the call will do, prepares it and runs it any number of times. Below
-// them the same functions take their arguments in a row.
+// plan() makes a Plan of either call. The Plan says what the call will do, prepares it, and runs it any number of
+// times. At the end of the file are the same functions with their arguments in a row.
 #pragma once
 
 #include <cstddef>
@@ -89,7 +89,7 @@ struct Params {
 /// A CUDA stream (CUstream); ignored for CPU tensors, whose calls return when the work is done.
 using Stream = void*;
 
-/// The arguments of forward. Memory of inputs is const; k, v and the other tensors lie on the device of q.
+/// The arguments of forward. Its inputs may lie in const memory. All tensors lie on the device of q.
 struct ForwardCall {
   ConstTensor q;  ///< f32, f16 or bf16 (batch, num_heads_q, seqlen_q, head_dim), 1 <= head_dim <= 512
   /// Like q (batch, num_heads_k, seqlen_k, head_dim); num_heads_q is a multiple of num_heads_k, and query head h reads
@@ -123,14 +123,14 @@ struct ForwardCall {
 /// f64.
 ATTEND_API void forward(const ForwardCall& call);
 
-/// The arguments of backward. Memory of inputs is const.
+/// The arguments of backward. Its inputs may lie in const memory. All tensors lie on the device of q.
 struct BackwardCall {
   ConstTensor q;     ///< as forward took it
   ConstTensor k;     ///< likewise
   ConstTensor v;     ///< likewise
   ConstTensor o;     ///< as forward gave it
   ConstTensor lse;   ///< likewise
-  ConstTensor dout;  ///< gradient of the loss with respect to o: its shape, q's dtype, any strides (0 too)
+  ConstTensor dout;  ///< gradient of the loss with respect to o: shape of o, dtype of q, any strides (0 too)
   std::optional<ConstTensor> dlse = {};  ///< gradient of the loss with respect to lse, f32, shaped like lse
   Tensor dq;                             ///< out, dtype and shape of q
   Tensor dk;                             ///< out, dtype and shape of k: summed over the query heads that share it
@@ -176,8 +176,8 @@ struct Candidate {
 ///
 /// A plan copies the call, but not the memory that the call points to: tensors, cu_seqlens, philox_state and the
 /// workspace have to stay until its last run is done. Params::compute may go when plan() has returned.
-/// If no backend can run the call, explanation() still says what each of them lacks, and the other functions throw the
-/// Error that forward() or backward() throws.
+/// If Params::compute cannot run the call, explanation() still says what each backend lacks, and the other functions
+/// throw the Error that forward() or backward() throws.
 /// Copies share one state, which never changes. Thread-safe.
 class ATTEND_API Plan {
  public:
@@ -202,8 +202,8 @@ class ATTEND_API Plan {
   /// captured.
   void prepare() const;
 
-  /// The same as forward() or backward() with the call. On a CPU it reads and checks cu_seqlens, and reads philox_state,
-  /// each time.
+  /// Does what forward() or backward() would do with the call. On a CPU each run reads cu_seqlens and philox_state again
+  /// and checks cu_seqlens.
   /// @throws Error as forward does.
   void run() const;
 
@@ -220,7 +220,7 @@ class ATTEND_API Plan {
 };
 
 /// Checks the arguments and chooses the backend. Nothing is compiled or written.
-/// @throws Error if the arguments are refused whatever the backend.
+/// @throws Error naming the argument, if no backend could take it.
 [[nodiscard]] ATTEND_API Plan plan(const ForwardCall& call);
 [[nodiscard]] ATTEND_API Plan plan(const BackwardCall& call);
 

@@ -63,7 +63,7 @@ using Shape = std::array<std::int64_t, 4>;  ///< (batch, heads, seqlen, head_dim
 /// Dimensions are always (batch, heads, seqlen, head_dim); a BSHD buffer is the same view with other strides.
 /// Strides are in elements, >= 0, and the last one is 1. Inputs may have stride 0 (broadcast); outputs may not.
 ///
-/// `Void` is void or const void: Tensor and ConstTensor below. A Tensor becomes a ConstTensor wherever one is wanted; the
+/// `Void` is void or const void: use the names Tensor and ConstTensor below. A Tensor converts to a ConstTensor; the
 /// reverse does not compile.
 template <class Void>
 struct TensorView {

@@ -14,11 +14,6 @@ namespace {
 
 constexpr std::int64_t kAny = -1;  // a dimension that check_shape does not look at
 
-/// The view of an input that a Problem has. The one place that casts const away.
-Tensor input(const ConstTensor& t) {
-  return {const_cast<void*>(t.data), t.dtype, t.device, t.shape, t.stride};
-}
-
 /// Some tensors of a problem. Every call makes such lists, so they allocate nothing.
 class TensorList {
  public:
@@ -178,15 +173,15 @@ void resolve_params(Problem& p, const Params& params, const WholeLengths& whole)
   resolve_philox_state(p, params.philox_state);
   p.deterministic = params.deterministic;
   p.workspace = params.workspace;
-  if (params.alibi_slopes) resolve_alibi_slopes(p, input(*params.alibi_slopes));
+  if (params.alibi_slopes) resolve_alibi_slopes(p, input_view(*params.alibi_slopes));
   const Shape scores = {p.q.shape[0], p.num_heads_q, p.max_seqlen_q, whole.seqlen_k};
   if (params.bias) {
-    const Tensor bias = input(*params.bias);
+    const Tensor bias = input_view(*params.bias);
     check_float_tensor("bias", bias, p.q.device);
     p.bias = broadcast("bias", bias, scores, 3);
   }
   if (params.mask) {
-    const Tensor mask = input(*params.mask);
+    const Tensor mask = input_view(*params.mask);
     check_tensor("mask", mask, p.q.device);
     if (mask.dtype != DType::kBool) refuse("mask: dtype {}, allowed bool", dtype_name(mask.dtype));
     p.mask = broadcast("mask", mask, scores, 3);
@@ -236,9 +231,9 @@ void check_varlen_offsets(const Problem& p, const std::int32_t* cu_seqlens_q, co
 
 Problem make_problem(const ForwardCall& call, const WholeLengths* whole) {
   Problem p;
-  p.q = input(call.q);
-  p.k = input(call.k);
-  p.v = input(call.v);
+  p.q = input_view(call.q);
+  p.k = input_view(call.k);
+  p.v = input_view(call.v);
   p.o = call.o;
   p.lse = call.lse;
   check_and_resolve(p, call.params, whole);
@@ -250,14 +245,14 @@ Problem make_problem(const ForwardCall& call, const WholeLengths* whole) {
 
 Problem make_problem(const BackwardCall& call, const WholeLengths* whole) {
   Problem p;
-  p.q = input(call.q);
-  p.k = input(call.k);
-  p.v = input(call.v);
-  p.o = input(call.o);
-  p.lse = input(call.lse);
+  p.q = input_view(call.q);
+  p.k = input_view(call.k);
+  p.v = input_view(call.v);
+  p.o = input_view(call.o);
+  p.lse = input_view(call.lse);
   check_and_resolve(p, call.params, whole);
   p.is_backward = true;
-  p.dout = input(call.dout);
+  p.dout = input_view(call.dout);
   p.dq = call.dq;
   p.dk = call.dk;
   p.dv = call.dv;
@@ -269,7 +264,7 @@ Problem make_problem(const BackwardCall& call, const WholeLengths* whole) {
   check_shape("dk", p.dk, p.k.shape, "shape of k");
   check_shape("dv", p.dv, p.v.shape, "shape of v");
   if (call.dlse) {
-    p.dlse = input(*call.dlse);
+    p.dlse = input_view(*call.dlse);
     check_lse_like("dlse", *p.dlse, p);
   }
   if (call.dbias) {

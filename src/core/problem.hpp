@@ -36,9 +36,13 @@ struct Matrix {
   std::int64_t row_stride;
 };
 
+/// An input as a Problem has it: its inputs are Tensors too, so that backends have one type for all. They only read it.
+[[nodiscard]] inline Tensor input_view(const ConstTensor& t) {
+  return {const_cast<void*>(t.data), t.dtype, t.device, t.shape, t.stride};
+}
+
 struct Problem {
-  // As given; broadcast dimensions of alibi_slopes, bias and mask are expanded (full size, stride 0). Inputs are
-  // Tensors too, which the backends only read: one type for all lets them share code between inputs and outputs.
+  // As given; broadcast dimensions of alibi_slopes, bias and mask are expanded (full size, stride 0).
   Tensor q, k, v, o;
   std::optional<Tensor> lse;           ///< (batch, num_heads_q, seqlen_q, 1); always there in backward
   std::optional<Tensor> alibi_slopes;  ///< (num_sequences, num_heads_q, 1, 1)

@@ -191,12 +191,20 @@ void run_backward(Transport& transport, const Call& call) {
 
 }  // namespace
 
-void ring_backward(const RingContext& context, const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
-                   const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv,
-                   const Params& params, const RingParams& ring_params, Stream stream, const BackwardExtras& extras) {
+void ring_backward(const RingContext& context, const ConstTensor& dout, const ConstTensor& q, const ConstTensor& k,
+                   const ConstTensor& v, const ConstTensor& o, const ConstTensor& lse, const Tensor& dq,
+                   const Tensor& dk, const Tensor& dv, const Params& params, const RingParams& ring_params,
+                   Stream stream, const BackwardExtras& extras) {
   Transport& transport = context.transport();
-  const ring::Arguments arguments = {
-      "ring_backward", ring_params, q, k, v, o, lse, params, {{dout, dq, dk, dv, extras}}};
+  const ring::Arguments arguments = {"ring_backward",
+                                     ring_params,
+                                     core::input_view(q),
+                                     core::input_view(k),
+                                     core::input_view(v),
+                                     core::input_view(o),
+                                     core::input_view(lse),
+                                     params,
+                                     {{core::input_view(dout), dq, dk, dv, extras}}};
   const Call call = ring::agree_on(transport, arguments, stream);
   ring::guarded(transport, [&] {
     if (q.device.type == DeviceType::kCPU) return run_backward(transport, call);

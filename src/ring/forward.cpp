@@ -44,10 +44,12 @@ void forward_on_host(Transport& transport, const Call& call, const Tensor& o, co
 
 }  // namespace ring
 
-void ring_forward(const RingContext& context, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
-                  const Tensor* lse, const Params& params, const RingParams& ring_params, Stream stream) {
+void ring_forward(const RingContext& context, const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
+                  const Tensor& o, const Tensor* lse, const Params& params, const RingParams& ring_params,
+                  Stream stream) {
   ring::Transport& transport = context.transport();
-  ring::Arguments arguments = {"ring_forward", ring_params, q, k, v, o, {}, params};
+  ring::Arguments arguments = {
+      "ring_forward", ring_params, core::input_view(q), core::input_view(k), core::input_view(v), o, {}, params};
   if (lse != nullptr) arguments.lse = *lse;
   const ring::Call call = ring::agree_on(transport, arguments, stream);
   ring::guarded(transport, [&] {
