@@ -89,7 +89,7 @@ struct Params {
 /// A CUDA stream (CUstream); ignored for CPU tensors, whose calls return when the work is done.
 using Stream = void*;
 
-/// The arguments of forward. Its inputs may lie in const memory. All tensors lie on the device of q.
+/// The arguments of forward. Inputs may lie in const memory. All tensors lie on the device of q.
 struct ForwardCall {
   ConstTensor q;  ///< f32, f16 or bf16 (batch, num_heads_q, seqlen_q, head_dim), 1 <= head_dim <= 512
   /// Like q (batch, num_heads_k, seqlen_k, head_dim); num_heads_q is a multiple of num_heads_k, and query head h reads
@@ -123,7 +123,7 @@ struct ForwardCall {
 /// f64.
 ATTEND_API void forward(const ForwardCall& call);
 
-/// The arguments of backward. Its inputs may lie in const memory. All tensors lie on the device of q.
+/// The arguments of backward. Inputs may lie in const memory. All tensors lie on the device of q.
 struct BackwardCall {
   ConstTensor q;     ///< as forward took it
   ConstTensor k;     ///< likewise
@@ -202,7 +202,7 @@ class ATTEND_API Plan {
   /// captured.
   void prepare() const;
 
-  /// Does what forward() or backward() would do with the call. On a CPU each run reads cu_seqlens and philox_state again
+  /// Does what forward() or backward() does with the call. On a CPU each run reads cu_seqlens and philox_state again
   /// and checks cu_seqlens.
   /// @throws Error as forward does.
   void run() const;
