@@ -30,9 +30,10 @@ struct Arguments {
     if (in.dlse) extras.dlse = on_gpu(*in.dlse);
     if (out.dbias) extras.dbias = on_gpu(*out.dbias);
     for (Tensor* t : {&q, &k, &v, &dout, &o, &lse, &dq, &dk, &dv}) t->device.index = device;
-    for (std::optional<Tensor>* t : {&params.bias, &params.mask, &params.alibi_slopes, &extras.dlse, &extras.dbias}) {
+    for (std::optional<ConstTensor>* t : {&params.bias, &params.mask, &params.alibi_slopes, &extras.dlse}) {
       if (*t) (*t)->device = q.device;
     }
+    if (extras.dbias) extras.dbias->device = q.device;
   }
   Tensor q, k, v, dout, o, lse, dq, dk, dv;
   Params params;

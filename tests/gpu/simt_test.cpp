@@ -313,7 +313,7 @@ TEST_P(SimtProperty, AGraphReplaysForwardAndBackward) {
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;
   Params params = in.params(kCompute);
-  for (std::optional<Tensor>* t : {&params.bias, &params.mask, &params.alibi_slopes}) (*t)->device = kGpu;
+  for (std::optional<ConstTensor>* t : {&params.bias, &params.mask, &params.alibi_slopes}) (*t)->device = kGpu;
   const Tensor lse = on_gpu(out.lse);
   const BackwardExtras extras = {on_gpu(*in.dlse), on_gpu(*out.dbias)};
   CapturedGraph graph(stream.get(), [&] {
