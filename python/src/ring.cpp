@@ -201,7 +201,7 @@ void backward(const RingContext& context, const Spread& spread, nb::handle q, nb
   const Gradients& g = call.gradients.value();
   const nb::gil_scoped_release release;
   ring_backward(context, g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, call.params(), ring_params,
-                reinterpret_cast<Stream>(stream), g.extras);
+                reinterpret_cast<Stream>(stream), {.dlse = g.dlse, .dbias = g.dbias});
 }
 
 DType dtype_of(const std::string& name) {

@@ -1,4 +1,4 @@
-// What a backend is to the dispatcher. The list itself is in dispatch.cpp.
+// A backend, as src/dispatch sees it: what it is called, what it can do, and how to run it.
 #pragma once
 
 #include <functional>

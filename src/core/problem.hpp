@@ -1,7 +1,6 @@
 // A checked attention problem: every default resolved, every size verified, nothing allocated. Knows no hardware.
 //
-// make_forward_problem and make_backward_problem are the only places that look at what a user passed; the backends
-// trust a Problem completely.
+// make_problem is the only place that looks at what a user passed; the backends trust a Problem completely.
 #pragma once
 
 #include <array>
@@ -36,6 +35,11 @@ struct Matrix {
   std::int64_t cols;
   std::int64_t row_stride;
 };
+
+/// An input as a Problem has it: its inputs are Tensors too, so that backends have one type for all. They only read it.
+[[nodiscard]] inline Tensor input_view(const ConstTensor& t) {
+  return {const_cast<void*>(t.data), t.dtype, t.device, t.shape, t.stride};
+}
 
 struct Problem {
   // As given; broadcast dimensions of alibi_slopes, bias and mask are expanded (full size, stride 0).
@@ -195,14 +199,27 @@ struct WholeLengths {
 /// Checks the arguments of attend::forward and resolves the defaults. Throws Error naming the first argument at fault.
 /// With `whole` the tensors are parts, and the Problem only serves to make others of: its max_seqlen_q and max_seqlen_k
 /// are the part's lengths, or with packed sequences what varlen says of the whole.
-[[nodiscard]] Problem make_forward_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
-                                           const Tensor* lse, const Params& params,
-                                           const WholeLengths* whole = nullptr);
+[[nodiscard]] Problem make_problem(const ForwardCall& call, const WholeLengths* whole = nullptr);
 
 /// The same for attend::backward.
-[[nodiscard]] Problem make_backward_problem(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
-                                            const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
-                                            const Tensor& dv, const Params& params, const BackwardExtras& extras,
-                                            const WholeLengths* whole = nullptr);
+[[nodiscard]] Problem make_problem(const BackwardCall& call, const WholeLengths* whole = nullptr);
+
+/// Checks and reads again what a problem on a CPU has in memory of the caller's: cu_seqlens, and with dropout the seed
+/// and offset at `philox_state`, if that is not null.
+void read_again(Problem& p, const std::uint64_t* philox_state);
+
+// make_problem with the arguments in a row.
+[[nodiscard]] inline Problem make_forward_problem(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
+                                                  const Tensor& o, const Tensor* lse, const Params& params,
+                                                  const WholeLengths* whole = nullptr) {
+  return make_problem(forward_call(q, k, v, o, lse, params), whole);
+}
+[[nodiscard]] inline Problem make_backward_problem(const ConstTensor& dout, const ConstTensor& q, const ConstTensor& k,
+                                                   const ConstTensor& v, const ConstTensor& o, const ConstTensor& lse,
+                                                   const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                                                   const Params& params, const BackwardExtras& extras,
+                                                   const WholeLengths* whole = nullptr) {
+  return make_problem(backward_call(dout, q, k, v, o, lse, dq, dk, dv, params, extras), whole);
+}
 
 }  // namespace attend::core

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <charconv>
 
-#include "core/dispatch.hpp"
 #include "core/elements.hpp"
 #include "core/problem_checks.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
+#include "dispatch/dispatch.hpp"
 #include "ring/algorithms/device_pass.hpp"
 #include "ring/plan/choice.hpp"
 #include "ring/plan/groups.hpp"
@@ -198,7 +198,7 @@ Call agree_on(Transport& transport, Arguments a, Stream stream) {
   (void)agree(transport, [&] {
     core::Problem p = checked_problem(a, whole, transport);
     const bool on_device = p.q.device.type != DeviceType::kCPU;
-    const core::Backend* backend = on_device ? nullptr : &core::choose(a.params.compute, p);
+    const core::Backend* backend = on_device ? nullptr : &dispatch::choose(a.params.compute, p);
     const bool wide = backend != nullptr && std::string_view(backend->name) == "reference";
     Call made = {};
     made.compute = a.params.compute;

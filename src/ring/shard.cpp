@@ -70,15 +70,15 @@ std::vector<std::int64_t> shard_positions(Sharding sharding, std::int64_t seqlen
   return positions;
 }
 
-void shard(Sharding sharding, const Tensor& whole, const Tensor& local, int rank, int num_ranks,
+void shard(Sharding sharding, const ConstTensor& whole, const Tensor& local, int rank, int num_ranks,
            std::span<const std::int32_t> cu_seqlens) {
-  for_each_row(sharding, whole, local, rank, num_ranks, cu_seqlens,
+  for_each_row(sharding, core::input_view(whole), local, rank, num_ranks, cu_seqlens,
                [](void* in_whole, void* in_local, std::size_t bytes) { std::memcpy(in_local, in_whole, bytes); });
 }
 
-void unshard(Sharding sharding, const Tensor& local, const Tensor& whole, int rank, int num_ranks,
+void unshard(Sharding sharding, const ConstTensor& local, const Tensor& whole, int rank, int num_ranks,
              std::span<const std::int32_t> cu_seqlens) {
-  for_each_row(sharding, whole, local, rank, num_ranks, cu_seqlens,
+  for_each_row(sharding, whole, core::input_view(local), rank, num_ranks, cu_seqlens,
                [](void* in_whole, void* in_local, std::size_t bytes) { std::memcpy(in_whole, in_local, bytes); });
 }
 

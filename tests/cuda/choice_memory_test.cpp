@@ -1,5 +1,5 @@
 // What "auto" remembers of a problem: all that another answer could come from, and nothing of another problem's.
-#include "core/choice_memory.hpp"
+#include "dispatch/choice_memory.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,14 +7,14 @@
 #include <optional>
 #include <thread>
 
-#include "core/dispatch.hpp"
 #include "cuda/made_up.hpp"
+#include "dispatch/dispatch.hpp"
 
 namespace attend::test {
 namespace {
 
 using core::Problem;
-using core::ProblemKey;
+using dispatch::ProblemKey;
 
 std::vector<MadeUp> all_problems() {
   std::vector<MadeUp> all = problems(false);
@@ -101,13 +101,13 @@ TEST(ChoiceMemory, AutoTakesWhatAThreadWithoutMemoryTakes) {
   const std::vector<MadeUp> all = all_problems();  // far more than are remembered
   for (int turn = 0; turn < 2; ++turn) {
     for (const MadeUp& made : all) {
-      const core::Backend& backend = core::choose("auto", made.problem);
-      EXPECT_EQ(&core::choose("auto", made.problem), &backend);
-      EXPECT_EQ(core::remembered_choice(ProblemKey(made.problem)), &backend);
+      const core::Backend& backend = dispatch::choose("auto", made.problem);
+      EXPECT_EQ(&dispatch::choose("auto", made.problem), &backend);
+      EXPECT_EQ(dispatch::remembered_choice(ProblemKey(made.problem)), &backend);
       const core::Backend* fresh = nullptr;
       std::thread([&] {
-        EXPECT_EQ(core::remembered_choice(ProblemKey(made.problem)), nullptr);
-        fresh = &core::choose("auto", made.problem);
+        EXPECT_EQ(dispatch::remembered_choice(ProblemKey(made.problem)), nullptr);
+        fresh = &dispatch::choose("auto", made.problem);
       }).join();
       EXPECT_EQ(fresh, &backend);
     }
@@ -119,12 +119,12 @@ TEST(ChoiceMemory, PartsOfARingAndWhatNobodyTakesAreNotRemembered) {
   for (const core::Part& part : {core::Part{.placement = place}, core::Part{.adds_to_outputs = true}, core::Part{}}) {
     MadeUp made(DType::kF16);
     made.problem.part = part;
-    (void)core::choose("auto", made.problem);
-    EXPECT_EQ(core::remembered_choice(ProblemKey(made.problem)), nullptr);
+    (void)dispatch::choose("auto", made.problem);
+    EXPECT_EQ(dispatch::remembered_choice(ProblemKey(made.problem)), nullptr);
   }
   const MadeUp unknown(DType::kF16, {}, {}, false, 1);
-  for (int turn = 0; turn < 2; ++turn) EXPECT_THROW((void)core::choose("auto", unknown.problem), Error);
-  EXPECT_EQ(core::remembered_choice(ProblemKey(unknown.problem)), nullptr);
+  for (int turn = 0; turn < 2; ++turn) EXPECT_THROW((void)dispatch::choose("auto", unknown.problem), Error);
+  EXPECT_EQ(dispatch::remembered_choice(ProblemKey(unknown.problem)), nullptr);
 }
 
 }  // namespace

@@ -41,11 +41,21 @@ std::vector<Candidate> candidates(const ExplainOptions& options, Mode pass, Devi
   if (options.bias) params.bias = memory.tensor(spec.dtype, scores);
   if (options.mask) params.mask = memory.tensor(DType::kBool, scores);
   if (options.alibi) params.alibi_slopes = memory.tensor(DType::kF32, {1, spec.num_heads, 1, 1});
-  if (pass == Mode::kForward) return explain_forward(q, k, v, o, &lse, params);
-  BackwardExtras extras;
-  if (params.bias) extras.dbias = memory.tensor(spec.dtype, scores);
-  return explain_backward(make(spec.o_shape()), q, k, v, o, lse, make(spec.q_shape()), make(spec.k_shape()),
-                          make(spec.v_shape()), params, extras);
+  if (pass == Mode::kForward) {
+    return plan(ForwardCall{.q = q, .k = k, .v = v, .o = o, .lse = lse, .params = params}).explanation();
+  }
+  BackwardCall call = {.q = q,
+                       .k = k,
+                       .v = v,
+                       .o = o,
+                       .lse = lse,
+                       .dout = make(spec.o_shape()),
+                       .dq = make(spec.q_shape()),
+                       .dk = make(spec.k_shape()),
+                       .dv = make(spec.v_shape()),
+                       .params = params};
+  if (params.bias) call.dbias = memory.tensor(spec.dtype, scores);
+  return plan(call).explanation();
 }
 
 nlohmann::ordered_json to_json(const Candidate& c) {

@@ -68,18 +68,40 @@ Params DeviceWorkload::params_of(const TensorSet& t, Mode pass) const {
   return params;
 }
 
+ForwardCall DeviceWorkload::forward_of(const TensorSet& t) const {
+  return {.q = t.q,
+          .k = t.k,
+          .v = t.v,
+          .o = t.o,
+          .lse = t.lse,
+          .params = params_of(t, Mode::kForward),
+          .stream = stream_.get()};
+}
+
+BackwardCall DeviceWorkload::backward_of(const TensorSet& t) const {
+  return {.q = t.q,
+          .k = t.k,
+          .v = t.v,
+          .o = t.o,
+          .lse = t.lse,
+          .dout = t.dout,
+          .dq = t.dq,
+          .dk = t.dk,
+          .dv = t.dv,
+          .dbias = t.dbias,
+          .params = params_of(t, Mode::kBackward),
+          .stream = stream_.get()};
+}
+
 core::Problem DeviceWorkload::problem_of(const TensorSet& t, Mode pass) const {
-  const Params params = params_of(t, pass);
-  if (pass == Mode::kForward) return core::make_forward_problem(t.q, t.k, t.v, t.o, &t.lse, params);
-  return core::make_backward_problem(t.dout, t.q, t.k, t.v, t.o, t.lse, t.dq, t.dk, t.dv, params, {.dbias = t.dbias});
+  return pass == Mode::kForward ? core::make_problem(forward_of(t)) : core::make_problem(backward_of(t));
 }
 
 void DeviceWorkload::run_on(const TensorSet& t, Mode pass) {
-  const Params params = params_of(t, pass);
   if (pass == Mode::kForward) {
-    attend::forward(t.q, t.k, t.v, t.o, &t.lse, params, stream_.get());
+    attend::forward(forward_of(t));
   } else {
-    attend::backward(t.dout, t.q, t.k, t.v, t.o, t.lse, t.dq, t.dk, t.dv, params, stream_.get(), {.dbias = t.dbias});
+    attend::backward(backward_of(t));
   }
 }
 

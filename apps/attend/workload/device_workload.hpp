@@ -36,6 +36,8 @@ class DeviceWorkload : public Executor {
   TensorSet upload_all();
   void run_on(const TensorSet& set, Mode pass);
   [[nodiscard]] Params params_of(const TensorSet& set, Mode pass) const;
+  [[nodiscard]] ForwardCall forward_of(const TensorSet& set) const;
+  [[nodiscard]] BackwardCall backward_of(const TensorSet& set) const;
   [[nodiscard]] core::Problem problem_of(const TensorSet& set, Mode pass) const;
   void download(const Tensor& from, const io::HostTensor& to);
   using Call = std::function<void(const TensorSet&)>;

@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "core/dispatch.hpp"
 #include "cuda/driver/device.hpp"
+#include "dispatch/dispatch.hpp"
 #include "process/system.hpp"
 #include "workload/device_workload.hpp"
 
@@ -30,9 +30,9 @@ std::vector<core::Problem> problems_on(const Workload& w, Mode mode, Device devi
 Choice choose_each(std::string_view compute, const std::vector<core::Problem>& problems, Device device) {
   Choice choice = {"", "", device, ""};
   for (const core::Problem& p : problems) {
-    (p.is_backward ? choice.backward : choice.forward) = core::choose(compute, p).name;
+    (p.is_backward ? choice.backward : choice.forward) = dispatch::choose(compute, p).name;
   }
-  const core::Backend* backward = core::find_backend(choice.backward);
+  const core::Backend* backward = dispatch::find_backend(choice.backward);
   if (choice.forward.empty() && backward != nullptr && !backward->forward) choice.forward = "auto";
   return choice;
 }
@@ -87,10 +87,10 @@ class CpuExecutor : public Executor {
 
 Choice choose_compute(std::string_view compute, std::optional<DeviceType> device, const Workload& w, Mode mode) {
   if (compute == "auto") return choose_automatically(device, w, mode);
-  const core::Backend* backend = core::find_backend(compute);
+  const core::Backend* backend = dispatch::find_backend(compute);
   if (backend == nullptr || (device && backend->device != *device)) {
     std::vector<std::string_view> names = {"auto"};
-    for (const core::Backend* b : core::all_backends()) {
+    for (const core::Backend* b : dispatch::all_backends()) {
       if (!device || b->device == *device) names.emplace_back(b->name);
     }
     throw Error(ErrorCode::kInvalidArgument,

@@ -55,28 +55,38 @@ Params Workload::params(std::string_view compute) const {
   return params;
 }
 
-BackwardExtras Workload::extras() const {
-  BackwardExtras extras;
-  if (dbias) extras.dbias = dbias->view();
-  return extras;
+ForwardCall Workload::forward_of(std::string_view compute) const {
+  return {.q = q.view(), .k = k.view(), .v = v.view(), .o = o.view(), .lse = lse.view(), .params = params(compute)};
+}
+
+BackwardCall Workload::backward_of(std::string_view compute) const {
+  return {.q = q.view(),
+          .k = k.view(),
+          .v = v.view(),
+          .o = o.view(),
+          .lse = lse.view(),
+          .dout = dout_view(),
+          .dq = dq.view(),
+          .dk = dk.view(),
+          .dv = dv.view(),
+          .dbias = dbias ? std::optional(dbias->view()) : std::nullopt,
+          .params = params(compute)};
 }
 
 void Workload::forward(std::string_view compute) const {
-  attend::forward(q.view(), k.view(), v.view(), o.view(), &lse.view(), params(compute));
+  attend::forward(forward_of(compute));
 }
 
 void Workload::backward(std::string_view compute) const {
-  attend::backward(dout_view(), q.view(), k.view(), v.view(), o.view(), lse.view(), dq.view(), dk.view(), dv.view(),
-                   params(compute), nullptr, extras());
+  attend::backward(backward_of(compute));
 }
 
 core::Problem Workload::forward_problem() const {
-  return core::make_forward_problem(q.view(), k.view(), v.view(), o.view(), &lse.view(), params("auto"));
+  return core::make_problem(forward_of("auto"));
 }
 
 core::Problem Workload::backward_problem() const {
-  return core::make_backward_problem(dout_view(), q.view(), k.view(), v.view(), o.view(), lse.view(), dq.view(),
-                                     dk.view(), dv.view(), params("auto"), extras());
+  return core::make_problem(backward_of("auto"));
 }
 
 Workload Workload::inputs_as(DType dtype) const {

@@ -50,7 +50,8 @@ struct Workload {
   [[nodiscard]] const io::HostTensor& ones() const { return ones_; }
 
  private:
-  [[nodiscard]] BackwardExtras extras() const;
+  [[nodiscard]] ForwardCall forward_of(std::string_view compute) const;
+  [[nodiscard]] BackwardCall backward_of(std::string_view compute) const;
   io::HostTensor ones_;
 };
 

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "core/dispatch.hpp"
+#include "dispatch/dispatch.hpp"
 #include "ring/algorithms/device_exchange.hpp"
 #include "ring/algorithms/gather.hpp"
 #include "ring/algorithms/heads.hpp"
@@ -25,7 +25,7 @@ Tensor nowhere(const Shape& shape, Device device) {
 void check_pieces(const Call& call) {
   const Problem& p = call.problem;
   if (call.algorithm == RingAlgorithm::kAllToAll) {
-    for (const Problem& part : problems_of_heads(call)) (void)core::choose(call.compute, part);
+    for (const Problem& part : problems_of_heads(call)) (void)dispatch::choose(call.compute, part);
     return;
   }
   if (call.algorithm == RingAlgorithm::kTwoLevel) return check_pieces(call_between_groups(call));
@@ -45,7 +45,7 @@ void check_pieces(const Call& call) {
         part.o = rows(o);
         part.lse = rows({o[0], o[1], o[2], 1});
       }
-      (void)core::choose(call.compute, part);
+      (void)dispatch::choose(call.compute, part);
     }
   };
   if (call.algorithm == RingAlgorithm::kAllGather) {

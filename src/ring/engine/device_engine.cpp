@@ -4,9 +4,9 @@
 #include <bit>
 #include <limits>
 
-#include "core/dispatch.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
+#include "dispatch/dispatch.hpp"
 #include "ring/engine/device_rows.hpp"
 #include "ring/engine/engine.hpp"
 #include "ring/engine/parts.hpp"
@@ -95,7 +95,7 @@ class DeviceEngine : public Engine {
   }
 
   void run(const Problem& problem) override {
-    const core::Backend& backend = core::choose(call_.compute, problem);
+    const core::Backend& backend = dispatch::choose(call_.compute, problem);
     if (problem.is_backward) {
       backend.backward(problem, stream_);
     } else {

@@ -7,14 +7,14 @@
 
 #include "core/backend.hpp"
 
-namespace attend::core {
+namespace attend::dispatch {
 
 /// All of a whole problem that a choice among a GPU's backends may depend on, as numbers; of addresses only what they
 /// are multiples of. No choice is remembered for a part of a larger problem (Problem::part).
 class ProblemKey {
  public:
   ProblemKey() = default;  // of nothing
-  explicit ProblemKey(const Problem& p);
+  explicit ProblemKey(const core::Problem& p);
   [[nodiscard]] bool operator==(const ProblemKey& other) const;
   [[nodiscard]] std::uint64_t hash() const;
 
@@ -30,7 +30,7 @@ class ProblemKey {
 };
 
 /// The calling thread's backend for problems with this key; null where it has none, or not any more.
-[[nodiscard]] const Backend* remembered_choice(const ProblemKey& key);
-void remember_choice(const ProblemKey& key, const Backend& backend);
+[[nodiscard]] const core::Backend* remembered_choice(const ProblemKey& key);
+void remember_choice(const ProblemKey& key, const core::Backend& backend);
 
-}  // namespace attend::core
+}  // namespace attend::dispatch

@@ -1,22 +1,24 @@
-// attend::forward and attend::backward: check, choose a backend, call it.
-#include "core/dispatch.hpp"
+#include "dispatch/dispatch.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
+#include "attend/version.hpp"
 #include "core/aliases.hpp"
-#include "core/choice_memory.hpp"
-#include "core/problem.hpp"
 #include "cpu/backends.hpp"
-#include "cuda/driver/nvtx.hpp"
 #include "cuda/launch/backends.hpp"
+#include "dispatch/choice_memory.hpp"
 
 namespace attend {
-namespace core {
+namespace dispatch {
 namespace {
+
+using core::Backend;
+using core::Problem;
 
 /// The backend for the problem's device that expects to be done first: the first in the list among equals, and if they
 /// make no estimates, the first that lacks nothing. If all lack something, throws what the device's fallback lacks.
@@ -73,7 +75,7 @@ const Backend* find_backend(std::string_view name) {
     return nullptr;
   };
   if (const Backend* backend = called(name)) return backend;
-  return called(without_alias(name));
+  return called(core::without_alias(name));
 }
 
 std::optional<std::string> lack_of(const Backend& backend, const Problem& problem) {
@@ -100,53 +102,7 @@ const Backend& choose(std::string_view compute, const Problem& problem) {
   return *backend;
 }
 
-}  // namespace core
-
-namespace {
-
-/// "attend::forward (2, 16, 8192, 128) bf16, 8192 keys, auto"
-std::string range_name(const char* call, const Tensor& q, const Tensor& k, const Params& params) {
-  return fmt::format("attend::{} ({}) {}, {} keys, {}", call, fmt::join(q.shape, ", "), dtype_name(q.dtype), k.shape[2],
-                     params.compute);
-}
-
-}  // namespace
-
-void forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor* lse,
-             const Params& params, Stream stream) {
-  const cuda::NvtxRange range([&] { return range_name("forward", q, k, params); });
-  const core::Problem problem = core::make_forward_problem(q, k, v, o, lse, params);
-  core::choose(params.compute, problem).forward(problem, stream);
-}
-
-void backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor& lse,
-              const Tensor& dq, const Tensor& dk, const Tensor& dv, const Params& params, Stream stream,
-              const BackwardExtras& extras) {
-  const cuda::NvtxRange range([&] { return range_name("backward", q, k, params); });
-  const core::Problem problem = core::make_backward_problem(dout, q, k, v, o, lse, dq, dk, dv, params, extras);
-  core::choose(params.compute, problem).backward(problem, stream);
-}
-
-namespace core {
-namespace {
-
-std::size_t workspace_bytes(std::string_view compute, const Problem& problem) {
-  const Backend& backend = choose(compute, problem);
-  return backend.workspace_bytes ? backend.workspace_bytes(problem) : 0;
-}
-
-void prepare(std::string_view compute, const Problem& problem) {
-  const Backend& backend = choose(compute, problem);
-  if (backend.prepare) backend.prepare(problem);
-}
-
-std::vector<Candidate> explain(std::string_view compute, const Problem& problem) {
-  const Backend* chosen = nullptr;
-  try {
-    chosen = &choose(compute, problem);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kUnsupported) throw;  // what each lacks is the explanation
-  }
+std::vector<Candidate> explain(const Backend* chosen, const Problem& problem) {
   std::vector<Candidate> candidates;
   for (const Backend* backend : all_backends()) {
     if (backend->device != problem.q.device.type) continue;
@@ -166,46 +122,11 @@ std::vector<Candidate> explain(std::string_view compute, const Problem& problem)
   return candidates;
 }
 
-}  // namespace
-}  // namespace core
-
-std::size_t forward_workspace_bytes(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
-                                    const Tensor* lse, const Params& params) {
-  return core::workspace_bytes(params.compute, core::make_forward_problem(q, k, v, o, lse, params));
-}
-
-std::size_t backward_workspace_bytes(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
-                                     const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
-                                     const Tensor& dv, const Params& params, const BackwardExtras& extras) {
-  return core::workspace_bytes(params.compute,
-                               core::make_backward_problem(dout, q, k, v, o, lse, dq, dk, dv, params, extras));
-}
-
-void prepare_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor* lse,
-                     const Params& params) {
-  core::prepare(params.compute, core::make_forward_problem(q, k, v, o, lse, params));
-}
-
-void prepare_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
-                      const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Params& params,
-                      const BackwardExtras& extras) {
-  core::prepare(params.compute, core::make_backward_problem(dout, q, k, v, o, lse, dq, dk, dv, params, extras));
-}
-
-std::vector<Candidate> explain_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
-                                       const Tensor* lse, const Params& params) {
-  return core::explain(params.compute, core::make_forward_problem(q, k, v, o, lse, params));
-}
-
-std::vector<Candidate> explain_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
-                                        const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
-                                        const Tensor& dv, const Params& params, const BackwardExtras& extras) {
-  return core::explain(params.compute, core::make_backward_problem(dout, q, k, v, o, lse, dq, dk, dv, params, extras));
-}
+}  // namespace dispatch
 
 std::vector<BackendInfo> backends() {
   std::vector<BackendInfo> infos;
-  for (const core::Backend* b : core::all_backends()) {
+  for (const core::Backend* b : dispatch::all_backends()) {
     infos.push_back({b->name, b->description, b->device, static_cast<bool>(b->backward)});
   }
   return infos;

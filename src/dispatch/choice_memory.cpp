@@ -1,4 +1,4 @@
-#include "core/choice_memory.hpp"
+#include "dispatch/choice_memory.hpp"
 
 #include <bit>
 #include <cstring>
@@ -6,8 +6,13 @@
 #include <string_view>
 #include <type_traits>
 
-namespace attend::core {
+namespace attend::dispatch {
 namespace {
+
+using core::Backend;
+using core::NamedTensor;
+using core::NamedTensors;
+using core::Problem;
 
 constexpr std::uintptr_t kMostAlignment = 256;  // no kernel wants more of an address
 
@@ -76,4 +81,4 @@ void remember_choice(const ProblemKey& key, const Backend& backend) {
   place_of(key) = {key, &backend};
 }
 
-}  // namespace attend::core
+}  // namespace attend::dispatch
