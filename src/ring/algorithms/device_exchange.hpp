@@ -1,5 +1,5 @@
-// The ring on GPUs: the plan and the steps of the host's, put on two streams. Keys travel on the rank's own stream beside
-// the products on the caller's. Events order the two, and nobody waits on the host.
+// The ring on GPUs: the plan and the steps of the host's, put on two streams. Keys travel on the rank's own stream
+// beside the products on the caller's. Events order the two, and nobody waits on the host.
 #pragma once
 
 #include "ring/engine/engine.hpp"

@@ -1,5 +1,5 @@
-// The ring on the host: keys and values go round, a step at a time. Backward the sums of their gradients follow them, one
-// step behind, and every rank adds its rows' share. The last rank that sees a block sends its sums home.
+// The ring on the host: keys and values go round, a step at a time. Backward the sums of their gradients follow them,
+// one step behind, and every rank adds its rows' share. The last rank that sees a block sends its sums home.
 #pragma once
 
 #include "ring/engine/engine.hpp"

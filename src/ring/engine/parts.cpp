@@ -5,6 +5,36 @@
 #include "core/elements.hpp"
 
 namespace attend::ring {
+namespace {
+
+/// The piece's rows and keys of a bias or mask, which has all keys. If the keys are not neighbours it is a copy in
+/// `gathered`, which has a row that is broadcast once.
+Tensor columns(const Tensor& t, const Piece& piece, Block& gathered) {
+  Tensor view = rows_of(t, piece.rows.local_begin, piece.rows.length);
+  view.data = static_cast<std::byte*>(view.data) + piece.keys.position * dtype_bytes(t.dtype);
+  view.shape[3] = piece.keys.length;
+  if (piece.keys.step == 1) return view;
+  Shape shape = view.shape;
+  for (std::size_t d = 0; d < 3; ++d) shape[d] = view.stride[d] == 0 ? std::min<std::int64_t>(shape[d], 1) : shape[d];
+  gathered = Block(t.dtype, shape);
+  Tensor copy = gathered.first();
+  for (std::int64_t b = 0; b < shape[0]; ++b) {
+    for (std::int64_t h = 0; h < shape[1]; ++h) {
+      for (std::int64_t row = 0; row < shape[2]; ++row) {
+        for (std::int64_t c = 0; c < shape[3]; ++c) {
+          core::store(copy, b, h, row, c, core::load(view, b, h, row, c * piece.keys.step));
+        }
+      }
+    }
+  }
+  for (std::size_t d = 0; d < 3; ++d) {
+    if (view.stride[d] == 0) copy.stride[d] = 0;
+  }
+  copy.shape = view.shape;
+  return copy;
+}
+
+}  // namespace
 
 core::Problem Parts::whole_problem(const Piece& piece) {
   core::Problem part = problem(piece, call_.problem.k, call_.problem.v);
@@ -56,33 +86,6 @@ core::Problem Parts::problem(const Piece& piece, const Tensor& k, const Tensor& 
     }
   }
   return part;
-}
-
-/// The piece's rows and keys of a bias or mask, which has all keys: where they are not neighbours a copy, with one of
-/// each row that is broadcast.
-Tensor Parts::columns(const Tensor& t, const Piece& piece, Block& gathered) const {
-  Tensor view = rows_of(t, piece.rows.local_begin, piece.rows.length);
-  view.data = static_cast<std::byte*>(view.data) + piece.keys.position * dtype_bytes(t.dtype);
-  view.shape[3] = piece.keys.length;
-  if (piece.keys.step == 1) return view;
-  Shape shape = view.shape;
-  for (std::size_t d = 0; d < 3; ++d) shape[d] = view.stride[d] == 0 ? std::min<std::int64_t>(shape[d], 1) : shape[d];
-  gathered = Block(t.dtype, shape);
-  Tensor copy = gathered.first();
-  for (std::int64_t b = 0; b < shape[0]; ++b) {
-    for (std::int64_t h = 0; h < shape[1]; ++h) {
-      for (std::int64_t row = 0; row < shape[2]; ++row) {
-        for (std::int64_t c = 0; c < shape[3]; ++c) {
-          core::store(copy, b, h, row, c, core::load(view, b, h, row, c * piece.keys.step));
-        }
-      }
-    }
-  }
-  for (std::size_t d = 0; d < 3; ++d) {
-    if (view.stride[d] == 0) copy.stride[d] = 0;
-  }
-  copy.shape = view.shape;
-  return copy;
 }
 
 }  // namespace attend::ring

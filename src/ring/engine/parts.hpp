@@ -20,8 +20,6 @@ class Parts {
   [[nodiscard]] core::Problem whole_problem(const Piece& piece);
 
  private:
-  [[nodiscard]] Tensor columns(const Tensor& t, const Piece& piece, Block& gathered) const;
-
   const Call& call_;
   Block bias_, mask_;
 };
