@@ -175,18 +175,11 @@ Params Call::params() const {
 }
 
 ForwardCall Call::forward(Stream stream) const {
-  return forward_of(x, params(), stream);
+  return {.q = x.q, .k = x.k, .v = x.v, .o = x.o, .lse = x.lse, .params = params(), .stream = stream};
 }
 
 BackwardCall Call::backward(Stream stream) const {
-  return backward_of(x, gradients.value(), params(), stream);
-}
-
-ForwardCall forward_of(const Views& x, const Params& params, Stream stream) {
-  return {.q = x.q, .k = x.k, .v = x.v, .o = x.o, .lse = x.lse, .params = params, .stream = stream};
-}
-
-BackwardCall backward_of(const Views& x, const Gradients& g, const Params& params, Stream stream) {
+  const Gradients& g = gradients.value();
   return {.q = x.q,
           .k = x.k,
           .v = x.v,
@@ -198,7 +191,7 @@ BackwardCall backward_of(const Views& x, const Gradients& g, const Params& param
           .dk = g.dk,
           .dv = g.dv,
           .dbias = g.dbias,
-          .params = params,
+          .params = params(),
           .stream = stream};
 }
 

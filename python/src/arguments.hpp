@@ -59,10 +59,6 @@ struct Call {
   void check_dtypes_of_results() const;
 };
 
-/// The library's calls of these views. `x` has lse for a BackwardCall.
-[[nodiscard]] ForwardCall forward_of(const Views& x, const Params& params, Stream stream);
-[[nodiscard]] BackwardCall backward_of(const Views& x, const Gradients& g, const Params& params, Stream stream);
-
 /// The library's calls, without the GIL.
 void run_forward(const Call& call, Stream stream);
 void run_backward(const Call& call, Stream stream);

@@ -48,14 +48,26 @@ void learn_ways(const nb::dict& names) {
 void compute_forward(const Views& x, const PlainSettings& settings) {
   const Stream stream = current_stream(x.q);
   const nb::gil_scoped_release release;
-  attend::forward(forward_of(x, settings.params(), stream));
+  attend::forward(
+      {.q = x.q, .k = x.k, .v = x.v, .o = x.o, .lse = x.lse, .params = settings.params(), .stream = stream});
 }
 
 /// For an `x` with lse.
 void compute_backward(const Views& x, const Gradients& g, const PlainSettings& settings) {
   const Stream stream = current_stream(x.q);
   const nb::gil_scoped_release release;
-  attend::backward(backward_of(x, g, settings.params(), stream));
+  attend::backward({.q = x.q,
+                    .k = x.k,
+                    .v = x.v,
+                    .o = x.o,
+                    .lse = *x.lse,
+                    .dout = g.dout,
+                    .dlse = g.dlse,
+                    .dq = g.dq,
+                    .dk = g.dk,
+                    .dv = g.dv,
+                    .params = settings.params(),
+                    .stream = stream});
 }
 
 /// An uninitialised tensor like `x`; not valid where torch would not give it dense rows.
