@@ -44,6 +44,8 @@ struct Call {
 
   void forward() const { attend::forward(q, k, v, o, &lse, params); }
   void backward() const { attend::backward(dout, q, k, v, o, lse, dq, dk, dv, params, nullptr, extras); }
+  void planned_forward() const { plan(forward_call(q, k, v, o, &lse, params)).run(); }
+  void planned_backward() const { plan(backward_call(dout, q, k, v, o, lse, dq, dk, dv, params, extras)).run(); }
 
   [[nodiscard]] std::vector<std::vector<std::byte>> memory() const {
     std::vector<std::vector<std::byte>> all = {bias_buffer.memory(), dbias_buffer.memory()};
@@ -92,8 +94,12 @@ TEST_P(BadInputs, AreRefusedByNameAndWriteNothing) {
     Call call;
     call.params.compute = compute;
     bad.spoil(call);
-    if (bad.pass == kBoth) expect_refusal(bad, call, [&] { call.forward(); });
+    if (bad.pass == kBoth) {
+      expect_refusal(bad, call, [&] { call.forward(); });
+      expect_refusal(bad, call, [&] { call.planned_forward(); });
+    }
     expect_refusal(bad, call, [&] { call.backward(); });
+    expect_refusal(bad, call, [&] { call.planned_backward(); });
   }
 }
 

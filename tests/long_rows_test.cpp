@@ -29,7 +29,7 @@ TEST(LongRows, HalfOfEqualKeysGivesAHalf) {
   Tensor k = zero.view();
   k.shape[2] = num_keys;
   k.stride[2] = 0;
-  const Tensor v = Tensor::bhsd(ones_and_zeros.data(), kF32, {1, 1, num_keys, 1});
+  const ConstTensor v = Tensor::bhsd(ones_and_zeros.data(), kF32, {1, 1, num_keys, 1});
   const TensorBuffer o(kF32, {1, 1, 1, 1});
   const TensorBuffer lse(kF32, {1, 1, 1, 1});
   forward(zero.view(), k, v, o.view(), &lse.view(), {.compute = "cpu"});

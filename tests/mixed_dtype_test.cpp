@@ -1,7 +1,7 @@
 // Every tensor of the `cpu` backend may have a float type of its own: what autocast and half-precision residues need.
 #include <gtest/gtest.h>
 
-#include "core/dispatch.hpp"
+#include "dispatch/dispatch.hpp"
 #include "support/expect.hpp"
 #include "support/tolerances.hpp"
 
@@ -52,7 +52,7 @@ TEST_P(Mixed, GoesToTheFastBackendAndIsRight) {
     const core::Problem problem =
         core::make_backward_problem(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(),
                                     out.dq.view(), out.dk.view(), out.dv.view(), in.params("auto"), {});
-    EXPECT_STREQ(core::choose("auto", problem).name, "cpu");
+    EXPECT_STREQ(dispatch::choose("auto", problem).name, "cpu");
     run_forward(in, out, "cpu");
     run_backward(in, out, "cpu");
     const Outputs truth = run(as_f64(in), "reference");

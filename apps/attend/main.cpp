@@ -6,9 +6,10 @@
 #include <cstring>
 #include <new>
 
-#include "commands.hpp"
+#include "commands/commands.hpp"
 #include "cpu/parallel.hpp"
-#include "interrupt.hpp"
+#include "parser/parse.hpp"
+#include "process/interrupt.hpp"
 
 namespace {
 

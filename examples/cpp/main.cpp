@@ -41,8 +41,17 @@ int main() try {
   for (Matrix* random : {&q, &k, &v, &dout}) random->fill_normal(engine);
 
   const attend::Params params = {.causal = true};
-  attend::forward(q.view, k.view, v.view, o.view, &lse.view, params);
-  attend::backward(dout.view, q.view, k.view, v.view, o.view, lse.view, dq.view, dk.view, dv.view, params);
+  attend::forward({.q = q.view, .k = k.view, .v = v.view, .o = o.view, .lse = lse.view, .params = params});
+  attend::backward({.q = q.view,
+                    .k = k.view,
+                    .v = v.view,
+                    .o = o.view,
+                    .lse = lse.view,
+                    .dout = dout.view,
+                    .dq = dq.view,
+                    .dk = dk.view,
+                    .dv = dv.view,
+                    .params = params});
 
   float score = 0;
   for (std::size_t d = 0; d < kHeadDim; ++d) score += q.data[d] * k.data[d] / std::sqrt(float{kHeadDim});
@@ -60,7 +69,7 @@ int main() try {
     for (const float x : result->data) passed = passed && std::isfinite(x);
   }
   try {
-    attend::forward(q.view, k.view, o.view, o.view);
+    attend::forward({.q = q.view, .k = k.view, .v = o.view, .o = o.view});
     passed = false;
   } catch (const attend::Error& error) {
     std::printf("refused: %s\n", error.what());

@@ -31,8 +31,8 @@ std::vector<float> random_rows(unsigned seed) {
   return values;
 }
 
-/// (tokens, columns) numbers as attend takes them.
-Tensor rows(const float* values, int tokens, int columns = kDim) {
+/// (tokens, columns) numbers as attend takes them: a Tensor, or of const numbers a ConstTensor.
+auto rows(auto* values, int tokens, int columns = kDim) {
   return Tensor::bhsd(values, DType::kF32, {1, 1, tokens, columns});
 }
 
@@ -47,9 +47,20 @@ int main() {
   const std::vector<float> q = random_rows(1), k = random_rows(2), v = random_rows(3), dout = random_rows(4);
   std::vector<float> o(q.size()), lse(kAll), dq(q.size()), dk(q.size()), dv(q.size());
   const Tensor all_lse = rows(lse.data(), kAll, 1);
-  attend::forward(rows(q.data(), kAll), rows(k.data(), kAll), rows(v.data(), kAll), rows(o.data(), kAll), &all_lse);
-  attend::backward(rows(dout.data(), kAll), rows(q.data(), kAll), rows(k.data(), kAll), rows(v.data(), kAll),
-                   rows(o.data(), kAll), all_lse, rows(dq.data(), kAll), rows(dk.data(), kAll), rows(dv.data(), kAll));
+  attend::forward({.q = rows(q.data(), kAll),
+                   .k = rows(k.data(), kAll),
+                   .v = rows(v.data(), kAll),
+                   .o = rows(o.data(), kAll),
+                   .lse = all_lse});
+  attend::backward({.q = rows(q.data(), kAll),
+                    .k = rows(k.data(), kAll),
+                    .v = rows(v.data(), kAll),
+                    .o = rows(o.data(), kAll),
+                    .lse = all_lse,
+                    .dout = rows(dout.data(), kAll),
+                    .dq = rows(dq.data(), kAll),
+                    .dk = rows(dk.data(), kAll),
+                    .dv = rows(dv.data(), kAll)});
 
   std::vector<Mailbox> boxes(kRanks);
   std::vector<float> ring_dq(q.size()), ring_dk(q.size()), ring_dv(q.size());
@@ -60,10 +71,15 @@ int main() {
     std::copy_n(v.begin() + mine, kBlock, held.begin() + kBlock);
     for (int step = 0; step < kRanks; ++step) {
       std::vector<float> dq_share(kBlock), dk_share(kBlock), dv_share(kBlock);
-      attend::backward(rows(&dout[mine], kTokens), rows(&q[mine], kTokens), rows(held.data(), kTokens),
-                       rows(held.data() + kBlock, kTokens), rows(&o[mine], kTokens),
-                       rows(&lse[rank * kTokens], kTokens, 1), rows(dq_share.data(), kTokens),
-                       rows(dk_share.data(), kTokens), rows(dv_share.data(), kTokens));
+      attend::backward({.q = rows(&q[mine], kTokens),
+                        .k = rows(held.data(), kTokens),
+                        .v = rows(held.data() + kBlock, kTokens),
+                        .o = rows(&o[mine], kTokens),
+                        .lse = rows(&lse[rank * kTokens], kTokens, 1),
+                        .dout = rows(&dout[mine], kTokens),
+                        .dq = rows(dq_share.data(), kTokens),
+                        .dk = rows(dk_share.data(), kTokens),
+                        .dv = rows(dv_share.data(), kTokens)});
       add(&ring_dq[mine], dq_share);
       add(held.data() + 2 * kBlock, dk_share);
       add(held.data() + 3 * kBlock, dv_share);

@@ -28,7 +28,8 @@ std::vector<float> random_values(unsigned seed) {
   return values;
 }
 
-attend::Tensor view(const std::vector<float>& values, const attend::Shape& shape) {
+/// A Tensor, or of const values a ConstTensor.
+auto view(auto& values, const attend::Shape& shape) {
   return attend::Tensor::bhsd(values.data(), attend::DType::kF32, shape);
 }
 

@@ -1,11 +1,16 @@
 // Exact attention, forward and backward: the two calls of the library.
 //
-//   attend::forward(q, k, v, o, &lse, {.causal = true});
-//   attend::backward(dout, q, k, v, o, lse, dq, dk, dv, {.causal = true});
+//   attend::forward({.q = q, .k = k, .v = v, .o = o, .lse = lse, .params = {.causal = true}});
+//   attend::backward({.q = q, .k = k, .v = v, .o = o, .lse = lse, .dout = dout,
+//                     .dq = dq, .dk = dk, .dv = dv, .params = {.causal = true}});
+//
+// plan() makes a Plan of either call. The Plan says what the call will do, prepares it, and runs it any number of
+// times. At the end of the file are the same functions with their arguments in a row.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,10 +41,10 @@ struct Varlen {
 /// library's own, in the stream's order.
 struct WorkspaceView {
   void* data = nullptr;   ///< a multiple of 256
-  std::size_t bytes = 0;  ///< at least what forward_workspace_bytes() or backward_workspace_bytes() says
+  std::size_t bytes = 0;  ///< at least what Plan::workspace_bytes() says
 };
 
-/// What is computed. Every default means "off".
+/// What is computed and, with `deterministic`, `workspace` and `compute`, how. Every default means "off".
 ///
 ///   s[i,j] = scale * <q[i], k[j]>
 ///   s      = softcap * tanh(s / softcap)                      if softcap > 0
@@ -52,52 +57,54 @@ struct WorkspaceView {
 ///     1 1 1 1 0        window_left = 1, window_right = 0:    0 0 1 1 0
 ///     1 1 1 1 1                                              0 0 0 1 1
 struct Params {
-  std::optional<double> scale = {};         ///< unset: 1/sqrt(head_dim). Any finite value, also 0 and negative ones
-  bool causal = false;                      ///< keep j <= i + off
-  std::int64_t window_left = -1;            ///< keep j >= i + off - window_left; -1: open
-  std::int64_t window_right = -1;           ///< keep j <= i + off + window_right; -1: open
-  double softcap = 0.0;                     ///< >= 0; 0: off
-  std::optional<Tensor> alibi_slopes = {};  ///< f32 (1 or batch, num_heads_q, 1, 1). Varlen: (1 or num_sequences, ...)
+  std::optional<double> scale = {};  ///< unset: 1/sqrt(head_dim). Any finite value, also 0 and negative ones
+  bool causal = false;               ///< keep j <= i + off
+  std::int64_t window_left = -1;     ///< keep j >= i + off - window_left; -1: open
+  std::int64_t window_right = -1;    ///< keep j <= i + off + window_right; -1: open
+  double softcap = 0.0;              ///< >= 0; 0: off
+  /// f32 (1 or batch, num_heads_q, 1, 1). Varlen: (1 or num_sequences, ...)
+  std::optional<ConstTensor> alibi_slopes = {};
   /// Any float type, (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k). -inf hides a key, a finite value never
   /// does. Not with varlen
-  std::optional<Tensor> bias = {};
-  std::optional<Tensor> mask = {};  ///< kBool, broadcasts like bias; 1 keeps, 0 masks. Not with varlen
-  double dropout_p = 0.0;           ///< probability of dropping an entry of p, 0 <= p < 1; kept ones grow by 1/(1-p)
+  std::optional<ConstTensor> bias = {};
+  std::optional<ConstTensor> mask = {};  ///< kBool, broadcasts like bias; 1 keeps, 0 masks. Not with varlen
+  double dropout_p = 0.0;  ///< probability of dropping an entry of p, 0 <= p < 1; kept ones grow by 1/(1-p)
   /// Of dropout, by Philox 4x32-10: the dropped entries are a pure function of seed, offset and (sequence, head, i, j),
   /// the same forward, backward, on every device. Nothing here draws: calls that are to drop other entries (the steps
   /// and layers of a training) have to be given other numbers
   std::uint64_t seed = 0;
   std::uint64_t offset = 0;  ///< with seed, as above: another pattern of the same seed
-  /// Seed and offset as two numbers in memory, in the place of those above; null: those. Of tensors on a GPU it is an
-  /// address there (or one that the GPU can read), and is read when the kernels run: a CUDA graph's replays drop what
-  /// it says then. It has to stay, and say the same, until backward has run
+  /// If not null: the address of {seed, offset}, which replace the two numbers above. The numbers lie in the host's
+  /// memory for tensors on a CPU, and in memory that the GPU can read for tensors on a GPU. There the kernels read them
+  /// when they run: each replay of a CUDA graph drops what they then say. They stay the same until backward has run
   const std::uint64_t* philox_state = nullptr;
   bool deterministic = false;  ///< bit-equal results from run to run, backward on a GPU too. All else always is
   std::optional<Varlen> varlen = {};
-  WorkspaceView workspace = {};       ///< used until the call is done; not by the CPU's backends
-  std::string_view compute = "auto";  ///< a backend's name (see backends()) or alias, or the best one for the device
-};
-
-/// What backward may take and give beyond the usual.
-struct BackwardExtras {
-  std::optional<Tensor> dlse = {};   ///< in: gradient of the loss with respect to lse, f32, shaped like lse
-  std::optional<Tensor> dbias = {};  ///< out: gradient of params.bias, same shape as it, any float type
+  WorkspaceView workspace = {};  ///< used until the call is done; not by the CPU's backends
+  /// A backend's name (see backends()) or alias, or "auto": the best one for the device. This is a view: the characters
+  /// have to stay until the call, or plan(), has returned
+  std::string_view compute = "auto";
 };
 
 /// A CUDA stream (CUstream); ignored for CPU tensors, whose calls return when the work is done.
 using Stream = void*;
 
+/// The arguments of forward. Inputs may lie in const memory. All tensors lie on the device of q.
+struct ForwardCall {
+  ConstTensor q;  ///< f32, f16 or bf16 (batch, num_heads_q, seqlen_q, head_dim), 1 <= head_dim <= 512
+  /// Like q (batch, num_heads_k, seqlen_k, head_dim); num_heads_q is a multiple of num_heads_k, and query head h reads
+  /// key head h / (num_heads_q / num_heads_k)
+  ConstTensor k;
+  ConstTensor v;  ///< like q (batch, num_heads_k, seqlen_k, head_dim_v), 1 <= head_dim_v <= 512
+  Tensor o;       ///< out, dtype of q, (batch, num_heads_q, seqlen_q, head_dim_v). Overlaps no input
+  /// Out, f32 (batch, num_heads_q, seqlen_q, 1): natural log of sum_j exp(s[i,j]). Dropout does not change it
+  std::optional<Tensor> lse = {};
+  Params params = {};
+  Stream stream = nullptr;  ///< of a GPU: forward returns before the work is done there
+};
+
 /// o = softmax(scale * q k^T + bias) v, one streaming pass with an online softmax; no seqlen_q x seqlen_k buffer.
 ///
-/// @param q    f32, f16 or bf16 (batch, num_heads_q, seqlen_q, head_dim), 1 <= head_dim <= 512
-/// @param k    like q (batch, num_heads_k, seqlen_k, head_dim); num_heads_q is a multiple of num_heads_k, and query
-///             head h reads key head h / (num_heads_q / num_heads_k)
-/// @param v    like q (batch, num_heads_k, seqlen_k, head_dim_v), 1 <= head_dim_v <= 512
-/// @param o    out, dtype of q, (batch, num_heads_q, seqlen_q, head_dim_v). Overlaps no input
-/// @param lse  out, may be null; f32 (batch, num_heads_q, seqlen_q, 1): natural log of sum_j exp(s[i,j]).
-///             Dropout does not change it
-/// @param params  see Params
-/// @param stream  of a GPU: the call returns before the work is done there
 /// A row that sees no key gives o = 0 and lse = -inf.
 /// NaN and inf in the inputs reach the outputs that depend on them. Exactly those on a CPU and with compute `reference`
 /// and `simt`. Kernels on tensor cores multiply whole tiles, in which 0 * NaN is NaN: there a NaN or inf at a key, or
@@ -114,23 +121,27 @@ using Stream = void*;
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 1; Milakov & Gimelshein, Online normalizer calculation (2018).
 /// The `cpu` backend takes and gives any mix of f32, f16 and bf16; `reference` of f64 too, and with f64 q, lse may be
 /// f64.
-ATTEND_API void forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor* lse = nullptr,
-                        const Params& params = {}, Stream stream = nullptr);
+ATTEND_API void forward(const ForwardCall& call);
 
-/// The gradients of forward: given dout = dL/do (and extras.dlse = dL/dlse), writes dq, dk, dv (and extras.dbias).
+/// The arguments of backward. Inputs may lie in const memory. All tensors lie on the device of q.
+struct BackwardCall {
+  ConstTensor q;     ///< as forward took it
+  ConstTensor k;     ///< likewise
+  ConstTensor v;     ///< likewise
+  ConstTensor o;     ///< as forward gave it
+  ConstTensor lse;   ///< likewise
+  ConstTensor dout;  ///< gradient of the loss with respect to o: shape of o, dtype of q, any strides (0 too)
+  std::optional<ConstTensor> dlse = {};  ///< gradient of the loss with respect to lse, f32, shaped like lse
+  Tensor dq;                             ///< out, dtype and shape of q
+  Tensor dk;                             ///< out, dtype and shape of k: summed over the query heads that share it
+  Tensor dv;                             ///< out, dtype and shape of v, likewise
+  std::optional<Tensor> dbias = {};      ///< out, gradient of params.bias, same shape as it, any float type
+  Params params = {};                    ///< as forward took them
+  Stream stream = nullptr;               ///< as in ForwardCall
+};
+
+/// The gradients of forward: given dout = dL/do (and dlse = dL/dlse), writes dq, dk, dv (and dbias).
 ///
-/// @param dout    dtype of q, shape of o, any strides (0 too)
-/// @param q       as forward took it
-/// @param k       likewise
-/// @param v       likewise
-/// @param o       as forward gave it
-/// @param lse     likewise
-/// @param dq      out, dtype and shape of q
-/// @param dk      out, dtype and shape of k: summed over the query heads that share it
-/// @param dv      out, dtype and shape of v, likewise
-/// @param params  as forward took them
-/// @param stream  as in forward
-/// @param extras  see BackwardExtras
 /// Rows that see no key contribute nothing. NaN and inf go where forward says. Recomputes p from lse tile by tile;
 /// scratch grows linearly with seqlen. A bias that all keys of a row share changes no gradient, however large: in rows
 /// with a bias and |lse| >= 1024, whose lse has lost the number of keys, p is divided by its sum. Not in parts of a
@@ -140,35 +151,7 @@ ATTEND_API void forward(const Tensor& q, const Tensor& k, const Tensor& v, const
 /// of the sums in dq may change. Thread-safe.
 /// @throws Error as forward does.
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 2.
-ATTEND_API void backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
-                         const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv,
-                         const Params& params = {}, Stream stream = nullptr, const BackwardExtras& extras = {});
-
-/// Bytes of scratch memory that the same call takes on its device: for Params::workspace. 0 on a CPU, whose backends
-/// keep their own. Only shapes, strides, dtypes, devices and alignment of the tensors matter.
-/// @throws Error as the call does.
-[[nodiscard]] ATTEND_API std::size_t forward_workspace_bytes(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                             const Tensor& o, const Tensor* lse = nullptr,
-                                                             const Params& params = {});
-[[nodiscard]] ATTEND_API std::size_t backward_workspace_bytes(const Tensor& dout, const Tensor& q, const Tensor& k,
-                                                              const Tensor& v, const Tensor& o, const Tensor& lse,
-                                                              const Tensor& dq, const Tensor& dk, const Tensor& dv,
-                                                              const Params& params = {},
-                                                              const BackwardExtras& extras = {});
-
-/// Compiles and loads the kernels that the same call needs, and returns when they are there: before a graph is
-/// captured, or a server takes its first request. Nothing is read or written.
-///
-/// Kernels are kept for each combination of: the kernels that are chosen and their tiles (which follow from the sizes);
-/// dtypes; head_dim of q and v; kind of mask (none, causal, window); which options are on, not their values; sign of
-/// the scale; and whether all addresses, rows and strides are multiples of 16 bytes. A call whose combination is new
-/// compiles (seconds) or finds the machine code on disk (milliseconds), also while its stream is being captured.
-/// @throws Error as the call does.
-ATTEND_API void prepare_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
-                                const Tensor* lse = nullptr, const Params& params = {});
-ATTEND_API void prepare_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
-                                 const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv,
-                                 const Params& params = {}, const BackwardExtras& extras = {});
+ATTEND_API void backward(const BackwardCall& call);
 
 /// What one backend makes of a call.
 struct Candidate {
@@ -182,17 +165,64 @@ struct Candidate {
   std::size_t workspace_bytes = 0;      ///< of scratch memory on the device
 };
 
-/// Every backend of the tensors' device and what it makes of the same call, those first that "auto" would rather take.
-/// Nothing is compiled, read or written.
-/// @throws Error where the arguments are refused whatever the backend.
-[[nodiscard]] ATTEND_API std::vector<Candidate> explain_forward(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                                const Tensor& o, const Tensor* lse = nullptr,
-                                                                const Params& params = {});
-[[nodiscard]] ATTEND_API std::vector<Candidate> explain_backward(const Tensor& dout, const Tensor& q, const Tensor& k,
-                                                                 const Tensor& v, const Tensor& o, const Tensor& lse,
-                                                                 const Tensor& dq, const Tensor& dk, const Tensor& dv,
-                                                                 const Params& params = {},
-                                                                 const BackwardExtras& extras = {});
+/// A checked call and the backend that will run it:
+///
+///   const attend::Plan plan = attend::plan(attend::ForwardCall{.q = q, .k = k, .v = v, .o = o});
+///   plan.prepare();
+///   for (const Batch& batch : batches) {
+///     ...  // fill q, k and v
+///     plan.run();
+///   }
+///
+/// A plan copies the call, but not the memory that the call points to: tensors, cu_seqlens, philox_state and the
+/// workspace have to stay until its last run is done. Params::compute may go when plan() has returned.
+/// If Params::compute cannot run the call, explanation() still says what each backend lacks, and the other functions
+/// throw the Error that forward() or backward() throws.
+/// Copies share one state, which never changes. Thread-safe.
+class ATTEND_API Plan {
+ public:
+  /// Name of the backend that runs the call, one of backends(). It stays valid while the process runs.
+  [[nodiscard]] std::string_view compute() const;
+
+  /// Every backend of the tensors' device and what it makes of the call. Those that "auto" prefers come first. Nothing
+  /// is compiled, read or written.
+  [[nodiscard]] std::vector<Candidate> explanation() const;
+
+  /// Bytes of scratch memory that the call takes on its device. 0 on a CPU, whose backends keep their own. Only shapes,
+  /// strides, dtypes, devices and alignment of the tensors matter.
+  [[nodiscard]] std::size_t workspace_bytes() const;
+
+  /// Compiles and loads the kernels that the call needs, and returns when they are there: before a graph is captured,
+  /// or a server takes its first request. Nothing is read or written.
+  ///
+  /// Kernels are kept for each combination of: the kernels that are chosen and their tiles (which follow from the
+  /// sizes); dtypes; head_dim of q and v; kind of mask (none, causal, window); which options are on, not their values;
+  /// sign of the scale; and whether all addresses, rows and strides are multiples of 16 bytes. A call whose combination
+  /// is new compiles (seconds) or finds the machine code on disk (milliseconds), also while its stream is being
+  /// captured.
+  void prepare() const;
+
+  /// Does what forward() or backward() does with the call. On a CPU each run reads cu_seqlens and philox_state again
+  /// and checks cu_seqlens.
+  /// @throws Error as forward does.
+  void run() const;
+
+  /// The same with this scratch memory instead of Params::workspace.
+  void run(const WorkspaceView& workspace) const;
+
+ private:
+  friend ATTEND_API Plan plan(const ForwardCall& call);
+  friend ATTEND_API Plan plan(const BackwardCall& call);
+  struct State;
+  explicit Plan(std::shared_ptr<const State> state) noexcept;
+
+  std::shared_ptr<const State> state_;
+};
+
+/// Checks the arguments and chooses the backend. Nothing is compiled or written.
+/// @throws Error naming the argument, if no backend could take it.
+[[nodiscard]] ATTEND_API Plan plan(const ForwardCall& call);
+[[nodiscard]] ATTEND_API Plan plan(const BackwardCall& call);
 
 /// One way to compute attention.
 struct BackendInfo {
@@ -225,5 +255,97 @@ ATTEND_API void set_cpu_threads(int threads);
 /// otherwise (docs/building.md), and can make it "emulated AMX".
 /// @throws Error where that names no unit, or one that this processor or the SIMD target lacks.
 [[nodiscard]] ATTEND_API std::string cpu_bf16_unit();
+
+// The same with the arguments in a row, as ForwardCall and BackwardCall describe them. `lse` of a forward may be null.
+
+/// Optional tensors of a BackwardCall.
+struct BackwardExtras {
+  std::optional<ConstTensor> dlse = {};  ///< in
+  std::optional<Tensor> dbias = {};      ///< out
+};
+
+/// A ForwardCall of these arguments.
+[[nodiscard]] inline ForwardCall forward_call(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
+                                              const Tensor& o, const Tensor* lse, const Params& params,
+                                              Stream stream = nullptr) {
+  ForwardCall call = {.q = q, .k = k, .v = v, .o = o, .params = params, .stream = stream};
+  if (lse != nullptr) call.lse = *lse;
+  return call;
+}
+
+/// A BackwardCall of these arguments.
+[[nodiscard]] inline BackwardCall backward_call(const ConstTensor& dout, const ConstTensor& q, const ConstTensor& k,
+                                                const ConstTensor& v, const ConstTensor& o, const ConstTensor& lse,
+                                                const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                                                const Params& params, const BackwardExtras& extras,
+                                                Stream stream = nullptr) {
+  return {.q = q,
+          .k = k,
+          .v = v,
+          .o = o,
+          .lse = lse,
+          .dout = dout,
+          .dlse = extras.dlse,
+          .dq = dq,
+          .dk = dk,
+          .dv = dv,
+          .dbias = extras.dbias,
+          .params = params,
+          .stream = stream};
+}
+
+/// forward(ForwardCall).
+inline void forward(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v, const Tensor& o,
+                    const Tensor* lse = nullptr, const Params& params = {}, Stream stream = nullptr) {
+  forward(forward_call(q, k, v, o, lse, params, stream));
+}
+
+/// backward(BackwardCall).
+inline void backward(const ConstTensor& dout, const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
+                     const ConstTensor& o, const ConstTensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                     const Params& params = {}, Stream stream = nullptr, const BackwardExtras& extras = {}) {
+  backward(backward_call(dout, q, k, v, o, lse, dq, dk, dv, params, extras, stream));
+}
+
+/// Plan::workspace_bytes() of the same call.
+[[nodiscard]] inline std::size_t forward_workspace_bytes(const ConstTensor& q, const ConstTensor& k,
+                                                         const ConstTensor& v, const Tensor& o,
+                                                         const Tensor* lse = nullptr, const Params& params = {}) {
+  return plan(forward_call(q, k, v, o, lse, params)).workspace_bytes();
+}
+[[nodiscard]] inline std::size_t backward_workspace_bytes(const ConstTensor& dout, const ConstTensor& q,
+                                                          const ConstTensor& k, const ConstTensor& v,
+                                                          const ConstTensor& o, const ConstTensor& lse,
+                                                          const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                                                          const Params& params = {},
+                                                          const BackwardExtras& extras = {}) {
+  return plan(backward_call(dout, q, k, v, o, lse, dq, dk, dv, params, extras)).workspace_bytes();
+}
+
+/// Plan::prepare() of the same call.
+inline void prepare_forward(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v, const Tensor& o,
+                            const Tensor* lse = nullptr, const Params& params = {}) {
+  plan(forward_call(q, k, v, o, lse, params)).prepare();
+}
+inline void prepare_backward(const ConstTensor& dout, const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
+                             const ConstTensor& o, const ConstTensor& lse, const Tensor& dq, const Tensor& dk,
+                             const Tensor& dv, const Params& params = {}, const BackwardExtras& extras = {}) {
+  plan(backward_call(dout, q, k, v, o, lse, dq, dk, dv, params, extras)).prepare();
+}
+
+/// Plan::explanation() of the same call.
+[[nodiscard]] inline std::vector<Candidate> explain_forward(const ConstTensor& q, const ConstTensor& k,
+                                                            const ConstTensor& v, const Tensor& o,
+                                                            const Tensor* lse = nullptr, const Params& params = {}) {
+  return plan(forward_call(q, k, v, o, lse, params)).explanation();
+}
+[[nodiscard]] inline std::vector<Candidate> explain_backward(const ConstTensor& dout, const ConstTensor& q,
+                                                             const ConstTensor& k, const ConstTensor& v,
+                                                             const ConstTensor& o, const ConstTensor& lse,
+                                                             const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                                                             const Params& params = {},
+                                                             const BackwardExtras& extras = {}) {
+  return plan(backward_call(dout, q, k, v, o, lse, dq, dk, dv, params, extras)).explanation();
+}
 
 }  // namespace attend

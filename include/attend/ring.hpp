@@ -155,11 +155,11 @@ struct RingCallbacks {
 ///
 /// @param whole  any dtype (batch, heads, seqlen, n) on the CPU
 /// @param local  out, the same but for shape[2], which is shard_seqlen()
-ATTEND_API void shard(Sharding sharding, const Tensor& whole, const Tensor& local, int rank, int num_ranks,
+ATTEND_API void shard(Sharding sharding, const ConstTensor& whole, const Tensor& local, int rank, int num_ranks,
                       std::span<const std::int32_t> cu_seqlens = {});
 
 /// The way back: writes a rank's rows to their places in `whole` and leaves the others as they are.
-ATTEND_API void unshard(Sharding sharding, const Tensor& local, const Tensor& whole, int rank, int num_ranks,
+ATTEND_API void unshard(Sharding sharding, const ConstTensor& local, const Tensor& whole, int rank, int num_ranks,
                         std::span<const std::int32_t> cu_seqlens = {});
 
 /// attend::forward of the whole sequence: every rank calls with its rows and gets those of o and lse.
@@ -192,8 +192,8 @@ ATTEND_API void unshard(Sharding sharding, const Tensor& local, const Tensor& wh
 /// @throws Error as forward does, and where a rank's shapes or options differ from rank 0's: the same on every rank;
 /// then nothing was written. Tensors on a GPU are refused by rings of MPI, others by those of NCCL; on a GPU bias and
 /// mask with kStriped, kAllToAll or kTwoLevel.
-ATTEND_API void ring_forward(const RingContext& context, const Tensor& q, const Tensor& k, const Tensor& v,
-                             const Tensor& o, const Tensor* lse, const Params& params = {},
+ATTEND_API void ring_forward(const RingContext& context, const ConstTensor& q, const ConstTensor& k,
+                             const ConstTensor& v, const Tensor& o, const Tensor* lse, const Params& params = {},
                              const RingParams& ring_params = {}, Stream stream = nullptr);
 
 /// The gradients of ring_forward: attend::backward of the whole sequence, every tensor with the rank's rows.
@@ -206,10 +206,11 @@ ATTEND_API void ring_forward(const RingContext& context, const Tensor& q, const 
 /// Memory beside the tensors: two blocks of k and v, four of dk and dv (on a GPU three and five), dq in float32 and,
 /// on CPUs, in float64.
 /// @throws Error as ring_forward does.
-ATTEND_API void ring_backward(const RingContext& context, const Tensor& dout, const Tensor& q, const Tensor& k,
-                              const Tensor& v, const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
-                              const Tensor& dv, const Params& params = {}, const RingParams& ring_params = {},
-                              Stream stream = nullptr, const BackwardExtras& extras = {});
+ATTEND_API void ring_backward(const RingContext& context, const ConstTensor& dout, const ConstTensor& q,
+                              const ConstTensor& k, const ConstTensor& v, const ConstTensor& o, const ConstTensor& lse,
+                              const Tensor& dq, const Tensor& dk, const Tensor& dv, const Params& params = {},
+                              const RingParams& ring_params = {}, Stream stream = nullptr,
+                              const BackwardExtras& extras = {});
 
 /// A call that explain_ring() is asked about, by its sizes.
 struct RingProblem {

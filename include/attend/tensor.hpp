@@ -1,9 +1,10 @@
-// A non-owning view of a four-dimensional tensor: what every public function takes.
+// Non-owning views of four-dimensional tensors: Tensor for what a function writes, ConstTensor for what it reads.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace attend {
 
@@ -61,8 +62,12 @@ using Shape = std::array<std::int64_t, 4>;  ///< (batch, heads, seqlen, head_dim
 /// A view: the caller owns the memory and keeps it alive until the call (or, on a GPU, the stream) is done with it.
 /// Dimensions are always (batch, heads, seqlen, head_dim); a BSHD buffer is the same view with other strides.
 /// Strides are in elements, >= 0, and the last one is 1. Inputs may have stride 0 (broadcast); outputs may not.
-struct Tensor {
-  void* data = nullptr;
+///
+/// `Void` is void or const void: use the names Tensor and ConstTensor below. A Tensor converts to a ConstTensor; the
+/// reverse does not compile.
+template <class Void>
+struct TensorView {
+  Void* data = nullptr;
   DType dtype = DType::kF32;
   Device device = {};
   Shape shape = {0, 0, 0, 0};
@@ -70,18 +75,30 @@ struct Tensor {
 
   [[nodiscard]] constexpr std::int64_t numel() const noexcept { return shape[0] * shape[1] * shape[2] * shape[3]; }
 
-  /// A dense (batch, heads, seqlen, head_dim) view of `data`.
-  template <class T>
-  [[nodiscard]] static constexpr Tensor bhsd(T* data, DType dtype, const Shape& shape, Device device = {}) noexcept {
-    return {const_cast<void*>(static_cast<const void*>(data)), dtype, device, shape, contiguous_strides(shape)};
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  [[nodiscard]] constexpr operator TensorView<const void>() const noexcept requires(!std::is_const_v<Void>) {
+    return {data, dtype, device, shape, stride};
   }
 
-  /// A view of a dense (batch, seqlen, heads, head_dim) buffer. `shape` is still (batch, heads, seqlen, head_dim).
+  /// What a view of `T* data` is: a ConstTensor if either T or the view itself is const.
   template <class T>
-  [[nodiscard]] static constexpr Tensor bshd(T* data, DType dtype, const Shape& shape, Device device = {}) noexcept {
-    const Shape stride = {shape[1] * shape[2] * shape[3], shape[3], shape[1] * shape[3], 1};
-    return {const_cast<void*>(static_cast<const void*>(data)), dtype, device, shape, stride};
+  using Of = TensorView<std::conditional_t<std::is_const_v<T>, const void, Void>>;
+
+  /// A dense (batch, heads, seqlen, head_dim) view of `data`. If T is const, it is a ConstTensor.
+  template <class T>
+  [[nodiscard]] static constexpr Of<T> bhsd(T* data, DType dtype, const Shape& shape, Device device = {}) noexcept {
+    return {data, dtype, device, shape, contiguous_strides(shape)};
+  }
+
+  /// A view of a dense (batch, seqlen, heads, head_dim) buffer. `shape` is still (batch, heads, seqlen, head_dim). If T
+  /// is const, it is a ConstTensor.
+  template <class T>
+  [[nodiscard]] static constexpr Of<T> bshd(T* data, DType dtype, const Shape& shape, Device device = {}) noexcept {
+    return {data, dtype, device, shape, {shape[1] * shape[2] * shape[3], shape[3], shape[1] * shape[3], 1}};
   }
 };
+
+using Tensor = TensorView<void>;             ///< of memory that a call may write
+using ConstTensor = TensorView<const void>;  ///< of memory that a call only reads
 
 }  // namespace attend

@@ -1,4 +1,4 @@
-// The options of one query head and, from them, those of one tile of its scores: what score.cuh is applied with. How a
+// The options of one query head and, from them, those of one tile of its scores: how scores are modified. How a
 // tile's scores lie in registers is no matter here: grid_scores.cuh and accumulator_scores.cuh apply the rules to them.
 //
 //   const auto rules = ScoreRules<Config>::make(args.options, args.base.scale, span, sequence, head, num_heads_q);

@@ -145,8 +145,8 @@ Gradients gradients_of(nb::handle tuple, Layout layout) {
   g.dq = heads_view("dq", Array::view(item(tuple, Gradient::kDq)), layout);
   g.dk = heads_view("dk", Array::view(item(tuple, Gradient::kDk)), layout);
   g.dv = heads_view("dv", Array::view(item(tuple, Gradient::kDv)), layout);
-  if (const MaybeArray dlse = maybe_array(tuple, Gradient::kDlse)) g.extras.dlse = rows_view("dlse", *dlse, layout);
-  if (const MaybeArray dbias = maybe_array(tuple, Gradient::kDbias)) g.extras.dbias = scores_view("dbias", *dbias);
+  if (const MaybeArray dlse = maybe_array(tuple, Gradient::kDlse)) g.dlse = rows_view("dlse", *dlse, layout);
+  if (const MaybeArray dbias = maybe_array(tuple, Gradient::kDbias)) g.dbias = scores_view("dbias", *dbias);
   return g;
 }
 
@@ -174,6 +174,27 @@ Params Call::params() const {
   return params;
 }
 
+ForwardCall Call::forward(Stream stream) const {
+  return {.q = x.q, .k = x.k, .v = x.v, .o = x.o, .lse = x.lse, .params = params(), .stream = stream};
+}
+
+BackwardCall Call::backward(Stream stream) const {
+  const Gradients& g = gradients.value();
+  return {.q = x.q,
+          .k = x.k,
+          .v = x.v,
+          .o = x.o,
+          .lse = x.lse.value(),
+          .dout = g.dout,
+          .dlse = g.dlse,
+          .dq = g.dq,
+          .dk = g.dk,
+          .dv = g.dv,
+          .dbias = g.dbias,
+          .params = params(),
+          .stream = stream};
+}
+
 void Call::check_dtypes_of_results() const {
   if (options.compute == "reference" || !gradients) return;
   for (const auto& [name, tensor] : {std::pair{"o", &x.o}, {"dout", &gradients->dout}}) {
@@ -184,17 +205,14 @@ void Call::check_dtypes_of_results() const {
 }
 
 void run_forward(const Call& call, Stream stream) {
-  const Views& x = call.x;
   const nb::gil_scoped_release release;
-  attend::forward(x.q, x.k, x.v, x.o, call.lse(), call.params(), stream);
+  attend::forward(call.forward(stream));
 }
 
 void run_backward(const Call& call, Stream stream) {
   call.check_dtypes_of_results();
-  const Views& x = call.x;
-  const Gradients& g = call.gradients.value();
   const nb::gil_scoped_release release;
-  attend::backward(g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, call.params(), stream, g.extras);
+  attend::backward(call.backward(stream));
 }
 
 Options options_without_extras(nb::handle settings) {

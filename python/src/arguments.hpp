@@ -31,7 +31,7 @@ struct Views {
 /// dout, dlse in; dq, dk, dv, dbias out. dlse and dbias may be none.
 struct Gradients {
   Tensor dout, dq, dk, dv;
-  BackwardExtras extras;
+  std::optional<Tensor> dlse, dbias;
 };
 
 /// All that a call is given. `gradients` none: forward. The arrays in the tuples outlive the call: the caller's frame
@@ -44,10 +44,15 @@ struct Call {
   /// @throws Error (kInvalidArgument) naming the argument, where it is not of the kind that the library takes.
   Call(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle tuple,
        nb::handle extras, nb::handle settings);
+
   [[nodiscard]] const Tensor* lse() const { return x.lse ? &*x.lse : nullptr; }
 
   /// Valid as long as the call.
   [[nodiscard]] Params params() const;
+
+  /// The library's call: of forward, or of backward if there are `gradients` (then x has lse). Valid as long as this.
+  [[nodiscard]] ForwardCall forward(Stream stream = nullptr) const;
+  [[nodiscard]] BackwardCall backward(Stream stream = nullptr) const;
 
   /// Of o and dout, which a call that only describes backward may have in another dtype than q.
   /// @throws Error (kInvalidArgument)

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "attend/error.hpp"
+#include "baseline/scaled_softmax.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/found_libraries.hpp"
@@ -21,7 +22,6 @@
 #include "cuda/driver/stream.hpp"
 #include "cuda/jit/sources.hpp"
 #include "cuda/launch/family.hpp"
-#include "cuda/launch/scaled_softmax.hpp"
 
 namespace attend::python {
 namespace {

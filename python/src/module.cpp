@@ -54,14 +54,7 @@ void backward(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in
 void check(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle gradients,
            nb::handle extras, nb::handle settings) {
   const Call call(q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings);
-  const Views& x = call.x;
-  if (!call.gradients) {
-    std::ignore = core::make_forward_problem(x.q, x.k, x.v, x.o, call.lse(), call.options.params);
-    return;
-  }
-  const Gradients& g = *call.gradients;
-  std::ignore = core::make_backward_problem(g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv,
-                                            call.options.params, g.extras);
+  std::ignore = call.gradients ? core::make_problem(call.backward()) : core::make_problem(call.forward());
 }
 
 /// Refuses a setting of another type than it has, by name.
@@ -74,14 +67,9 @@ void check_settings(nb::handle settings) {
 nb::list explain(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in,
                  nb::handle gradients, nb::handle extras, nb::handle settings) {
   const Call call(q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings);
-  const Views& x = call.x;
-  const Params params = call.params();
-  const Gradients g = call.gradients.value_or(Gradients{});
-  const auto candidates =
-      call.gradients ? explain_backward(g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, params, g.extras)
-                     : explain_forward(x.q, x.k, x.v, x.o, call.lse(), params);
+  const Plan plan = call.gradients ? attend::plan(call.backward()) : attend::plan(call.forward());
   nb::list list;
-  for (const Candidate& c : candidates) {
+  for (const Candidate& c : plan.explanation()) {
     nb::dict entry;
     entry["compute"] = c.compute;
     entry["chosen"] = c.chosen;
@@ -101,12 +89,8 @@ nb::list explain(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o
 void prepare(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in,
              nb::handle gradients, nb::handle extras, nb::handle settings) {
   const Call call(q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings);
-  const Views& x = call.x;
-  const Params params = call.params();
   const nb::gil_scoped_release release;
-  if (!call.gradients) return prepare_forward(x.q, x.k, x.v, x.o, call.lse(), params);
-  const Gradients& g = *call.gradients;
-  prepare_backward(g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, params, g.extras);
+  (call.gradients ? plan(call.backward()) : plan(call.forward())).prepare();
 }
 
 nb::list backend_list() {

@@ -22,8 +22,8 @@
 #include "attend/ring.hpp"
 #include "attend/ring_nccl.hpp"
 #include "cpu/parallel.hpp"
-#include "ring/agreement.hpp"
-#include "ring/transport.hpp"
+#include "ring/transport/agreement.hpp"
+#include "ring/transport/transport.hpp"
 
 namespace attend::python {
 namespace {
@@ -201,7 +201,7 @@ void backward(const RingContext& context, const Spread& spread, nb::handle q, nb
   const Gradients& g = call.gradients.value();
   const nb::gil_scoped_release release;
   ring_backward(context, g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, call.params(), ring_params,
-                reinterpret_cast<Stream>(stream), g.extras);
+                reinterpret_cast<Stream>(stream), {.dlse = g.dlse, .dbias = g.dbias});
 }
 
 DType dtype_of(const std::string& name) {

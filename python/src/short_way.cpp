@@ -48,14 +48,26 @@ void learn_ways(const nb::dict& names) {
 void compute_forward(const Views& x, const PlainSettings& settings) {
   const Stream stream = current_stream(x.q);
   const nb::gil_scoped_release release;
-  attend::forward(x.q, x.k, x.v, x.o, x.lse ? &*x.lse : nullptr, settings.params(), stream);
+  attend::forward(
+      {.q = x.q, .k = x.k, .v = x.v, .o = x.o, .lse = x.lse, .params = settings.params(), .stream = stream});
 }
 
 /// For an `x` with lse.
 void compute_backward(const Views& x, const Gradients& g, const PlainSettings& settings) {
   const Stream stream = current_stream(x.q);
   const nb::gil_scoped_release release;
-  attend::backward(g.dout, x.q, x.k, x.v, x.o, *x.lse, g.dq, g.dk, g.dv, settings.params(), stream, g.extras);
+  attend::backward({.q = x.q,
+                    .k = x.k,
+                    .v = x.v,
+                    .o = x.o,
+                    .lse = *x.lse,
+                    .dout = g.dout,
+                    .dlse = g.dlse,
+                    .dq = g.dq,
+                    .dk = g.dk,
+                    .dv = g.dv,
+                    .params = settings.params(),
+                    .stream = stream});
 }
 
 /// An uninitialised tensor like `x`; not valid where torch would not give it dense rows.
@@ -165,7 +177,7 @@ std::array<nb::object, 3> gradients_of(const nb::tuple& saved, nb::handle dout, 
     // Of another dtype (a forward under autocast) they would take the slow reference.
     if (!read_heads(tensor, layout, *view) || view->dtype != x.q.dtype) return {};
   }
-  if (!read_rows(saved[4], x.lse) || (!dlse.is_none() && !read_rows(dlse, g.extras.dlse))) return {};
+  if (!read_rows(saved[4], x.lse) || (!dlse.is_none() && !read_rows(dlse, g.dlse))) return {};
   const Like dq(saved[0], layout), dk(saved[1], layout), dv(saved[2], layout);
   if (!dq.object.is_valid() || !dk.object.is_valid() || !dv.object.is_valid()) return {};
   g.dq = dq.view, g.dk = dk.view, g.dv = dv.view;
@@ -183,7 +195,7 @@ nb::object packed_gradient_of(const nb::tuple& saved, nb::handle dout, nb::handl
   Gradients g;
   if (!read_heads(saved[1], Layout::kBshd, x.o) || !read_heads(dout, Layout::kBshd, g.dout)) return {};
   if (x.o.dtype != x.q.dtype || g.dout.dtype != x.q.dtype) return {};
-  if (!read_rows(saved[2], x.lse) || (!dlse.is_none() && !read_rows(dlse, g.extras.dlse))) return {};
+  if (!read_rows(saved[2], x.lse) || (!dlse.is_none() && !read_rows(dlse, g.dlse))) return {};
   const auto settings = settings_of_gradients(tuple);
   nb::object dqkv = torch->empty_like(saved[0]);
   const auto gradients = parts_of(exchanged_tensor(dqkv));

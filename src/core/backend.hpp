@@ -1,4 +1,4 @@
-// What a backend is to the dispatcher. The list itself is in dispatch.cpp.
+// A backend, as src/dispatch sees it: what it is called, what it can do, and how to run it.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,10 @@ struct Backend {
   DeviceType device;
   std::function<void(const Problem&, Stream)> forward = {};   ///< empty: backward only
   std::function<void(const Problem&, Stream)> backward = {};  ///< empty: forward only
-  bool in_auto = true;    ///< "auto" tries it; lessons, and what another backend beats at everything, are left out
+  bool in_auto = true;  ///< "auto" tries it; lessons, and what another backend beats at everything, are left out
+  /// The backend of its device that supports most, one of each device: if no backend supports a problem, "auto" says
+  /// what this one lacks.
+  bool is_fallback = false;
   DTypes dtypes = {~0U};  ///< of q, that it may take
   /// One line saying what the backend lacks for this problem ("dropout_p: 0.1, compute 'cpu_naive' allows 0"), or
   /// nothing.

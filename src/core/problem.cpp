@@ -5,6 +5,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <limits>
+#include <span>
 
 #include "core/problem_checks.hpp"
 
@@ -12,6 +13,23 @@ namespace attend::core {
 namespace {
 
 constexpr std::int64_t kAny = -1;  // a dimension that check_shape does not look at
+
+/// Some tensors of a problem. Every call makes such lists, so they allocate nothing.
+class TensorList {
+ public:
+  TensorList(std::initializer_list<NamedTensor> tensors) {
+    for (const NamedTensor& named : tensors) add(named.name, *named.tensor);
+  }
+  void add(const char* name, const Tensor& t) { all_.at(count_++) = {name, &t}; }
+  void add(const char* name, const std::optional<Tensor>& t) {
+    if (t) add(name, *t);
+  }
+  [[nodiscard]] std::span<const NamedTensor> all() const { return {all_.data(), count_}; }
+
+ private:
+  std::array<NamedTensor, 10> all_ = {};
+  std::size_t count_ = 0;
+};
 
 void check_shape(const char* name, const Tensor& t, const Shape& wanted, const char* meaning) {
   for (std::size_t d = 0; d < 4; ++d) {
@@ -116,6 +134,33 @@ void resolve_varlen(Problem& p, const Params& params, const WholeLengths& whole)
   check_varlen_offsets(p, varlen.cu_seqlens_q, varlen.cu_seqlens_k, whole);
 }
 
+void read_philox_state(Problem& p, const std::uint64_t* state) {
+  p.seed = state[0];
+  p.offset = state[1];
+}
+
+void resolve_philox_state(Problem& p, const std::uint64_t* state) {
+  if (state == nullptr || p.dropout_p <= 0) return;
+  if (reinterpret_cast<std::uintptr_t>(state) % alignof(std::uint64_t) != 0) {
+    refuse("philox_state: address {}, allowed multiples of {}", static_cast<const void*>(state),
+           alignof(std::uint64_t));
+  }
+  if (p.q.device.type == DeviceType::kCPU) {
+    read_philox_state(p, state);
+  } else {
+    p.philox_state = state;
+  }
+}
+
+void resolve_alibi_slopes(Problem& p, const Tensor& slopes) {
+  check_tensor("alibi_slopes", slopes, p.q.device);
+  if (slopes.dtype != DType::kF32) refuse("alibi_slopes: dtype {}, allowed f32", dtype_name(slopes.dtype));
+  if (p.num_heads_q != 1 && slopes.shape[1] == 1) {
+    refuse("alibi_slopes: shape {}, dimension 1 must be {}", shape_text(slopes.shape), p.num_heads_q);
+  }
+  p.alibi_slopes = broadcast("alibi_slopes", slopes, {p.num_sequences, p.num_heads_q, 1, 1}, 1);
+}
+
 void resolve_params(Problem& p, const Params& params, const WholeLengths& whole) {
   check_params(params);
   p.scale = params.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.head_dim)));
@@ -125,47 +170,27 @@ void resolve_params(Problem& p, const Params& params, const WholeLengths& whole)
   p.dropout_p = params.dropout_p;
   p.seed = params.seed;
   p.offset = params.offset;
-  if (const std::uint64_t* state = params.philox_state; state != nullptr && p.dropout_p > 0) {
-    if (reinterpret_cast<std::uintptr_t>(state) % alignof(std::uint64_t) != 0) {
-      refuse("philox_state: address {}, allowed multiples of {}", static_cast<const void*>(state),
-             alignof(std::uint64_t));
-    }
-    if (p.q.device.type == DeviceType::kCPU) {
-      p.seed = state[0];
-      p.offset = state[1];
-    } else {
-      p.philox_state = state;
-    }
-  }
+  resolve_philox_state(p, params.philox_state);
   p.deterministic = params.deterministic;
   p.workspace = params.workspace;
-  if (params.alibi_slopes) {
-    check_tensor("alibi_slopes", *params.alibi_slopes, p.q.device);
-    if (params.alibi_slopes->dtype != DType::kF32) {
-      refuse("alibi_slopes: dtype {}, allowed f32", dtype_name(params.alibi_slopes->dtype));
-    }
-    Tensor slopes = *params.alibi_slopes;
-    if (p.num_heads_q != 1 && slopes.shape[1] == 1) {
-      refuse("alibi_slopes: shape {}, dimension 1 must be {}", shape_text(slopes.shape), p.num_heads_q);
-    }
-    p.alibi_slopes = broadcast("alibi_slopes", slopes, {p.num_sequences, p.num_heads_q, 1, 1}, 1);
-  }
+  if (params.alibi_slopes) resolve_alibi_slopes(p, input_view(*params.alibi_slopes));
   const Shape scores = {p.q.shape[0], p.num_heads_q, p.max_seqlen_q, whole.seqlen_k};
   if (params.bias) {
-    check_float_tensor("bias", *params.bias, p.q.device);
-    p.bias = broadcast("bias", *params.bias, scores, 3);
+    const Tensor bias = input_view(*params.bias);
+    check_float_tensor("bias", bias, p.q.device);
+    p.bias = broadcast("bias", bias, scores, 3);
   }
   if (params.mask) {
-    check_tensor("mask", *params.mask, p.q.device);
-    if (params.mask->dtype != DType::kBool) refuse("mask: dtype {}, allowed bool", dtype_name(params.mask->dtype));
-    p.mask = broadcast("mask", *params.mask, scores, 3);
+    const Tensor mask = input_view(*params.mask);
+    check_tensor("mask", mask, p.q.device);
+    if (mask.dtype != DType::kBool) refuse("mask: dtype {}, allowed bool", dtype_name(mask.dtype));
+    p.mask = broadcast("mask", mask, scores, 3);
   }
 }
 
-/// Everything that forward and backward have in common.
-Problem make_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor* lse,
-                     const Params& params, const WholeLengths* whole) {
-  Problem p;
+/// Everything that forward and backward have in common. p has q, k, v, o, and lse if there is one.
+void check_and_resolve(Problem& p, const Params& params, const WholeLengths* whole) {
+  const Tensor &q = p.q, &k = p.k, &v = p.v, &o = p.o;
   const std::pair<const char*, const Tensor*> tensors[] = {{"q", &q}, {"k", &k}, {"v", &v}, {"o", &o}};
   for (const auto& [name, tensor] : tensors) check_float_tensor(name, *tensor, q.device);
   check_head_dim("q", q.shape[3]);
@@ -175,10 +200,6 @@ Problem make_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   check_shape("v", v, {k.shape[0], k.shape[1], k.shape[2], kAny}, "(batch, num_heads_k and seqlen_k of k, head_dim_v)");
   check_shape("o", o, {q.shape[0], q.shape[1], q.shape[2], v.shape[3]},
               "(batch, num_heads_q and seqlen_q of q, head_dim_v of v)");
-  p.q = q;
-  p.k = k;
-  p.v = v;
-  p.o = o;
   p.num_sequences = q.shape[0];
   p.num_heads_q = q.shape[1];
   p.num_heads_k = k.shape[1];
@@ -186,21 +207,17 @@ Problem make_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   p.max_seqlen_k = k.shape[2];
   p.head_dim = q.shape[3];
   p.head_dim_v = v.shape[3];
-  if (lse != nullptr) {
-    check_lse_like("lse", *lse, p);
-    p.lse = *lse;
-  }
+  if (p.lse) check_lse_like("lse", *p.lse, p);
   const WholeLengths lengths = whole != nullptr ? *whole : WholeLengths{q.shape[2], k.shape[2]};
   if (params.varlen) resolve_varlen(p, params, lengths);
   resolve_params(p, params, lengths);
-  return p;
 }
 
-std::vector<NamedTensor> inputs_of(const Problem& p) {
-  std::vector<NamedTensor> inputs = {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}};
-  if (p.bias) inputs.push_back({"bias", &*p.bias});
-  if (p.mask) inputs.push_back({"mask", &*p.mask});
-  if (p.alibi_slopes) inputs.push_back({"alibi_slopes", &*p.alibi_slopes});
+TensorList inputs_of(const Problem& p) {
+  TensorList inputs = {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}};
+  inputs.add("bias", p.bias);
+  inputs.add("mask", p.mask);
+  inputs.add("alibi_slopes", p.alibi_slopes);
   return inputs;
 }
 
@@ -212,47 +229,67 @@ void check_varlen_offsets(const Problem& p, const std::int32_t* cu_seqlens_q, co
   check_offsets("varlen.cu_seqlens_k", cu_seqlens_k, p.num_sequences, total.seqlen_k, p.max_seqlen_k);
 }
 
-Problem make_forward_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor* lse,
-                             const Params& params, const WholeLengths* whole) {
-  Problem p = make_problem(q, k, v, o, lse, params, whole);
-  std::vector<NamedTensor> outputs = {{"o", &p.o}};
-  if (p.lse) outputs.push_back({"lse", &*p.lse});
-  check_outputs(outputs, inputs_of(p));
+Problem make_problem(const ForwardCall& call, const WholeLengths* whole) {
+  Problem p;
+  p.q = input_view(call.q);
+  p.k = input_view(call.k);
+  p.v = input_view(call.v);
+  p.o = call.o;
+  p.lse = call.lse;
+  check_and_resolve(p, call.params, whole);
+  TensorList outputs = {{"o", &p.o}};
+  outputs.add("lse", p.lse);
+  check_outputs(outputs.all(), inputs_of(p).all());
   return p;
 }
 
-Problem make_backward_problem(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
-                              const Tensor& lse, const Tensor& dq, const Tensor& dk, const Tensor& dv,
-                              const Params& params, const BackwardExtras& extras, const WholeLengths* whole) {
-  Problem p = make_problem(q, k, v, o, &lse, params, whole);
-  const std::pair<const char*, const Tensor*> tensors[] = {{"dout", &dout}, {"dq", &dq}, {"dk", &dk}, {"dv", &dv}};
-  for (const auto& [name, tensor] : tensors) check_float_tensor(name, *tensor, q.device);
-  check_shape("dout", dout, o.shape, "shape of o");
-  check_shape("dq", dq, q.shape, "shape of q");
-  check_shape("dk", dk, k.shape, "shape of k");
-  check_shape("dv", dv, v.shape, "shape of v");
+Problem make_problem(const BackwardCall& call, const WholeLengths* whole) {
+  Problem p;
+  p.q = input_view(call.q);
+  p.k = input_view(call.k);
+  p.v = input_view(call.v);
+  p.o = input_view(call.o);
+  p.lse = input_view(call.lse);
+  check_and_resolve(p, call.params, whole);
   p.is_backward = true;
-  p.dout = dout;
-  p.dq = dq;
-  p.dk = dk;
-  p.dv = dv;
-  std::vector<NamedTensor> inputs = inputs_of(p);
-  inputs.insert(inputs.end(), {{"o", &p.o}, {"lse", &*p.lse}, {"dout", &p.dout}});
-  std::vector<NamedTensor> outputs = {{"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}};
-  if (extras.dlse) {
-    check_lse_like("dlse", *extras.dlse, p);
-    p.dlse = *extras.dlse;
-    inputs.push_back({"dlse", &*p.dlse});
+  p.dout = input_view(call.dout);
+  p.dq = call.dq;
+  p.dk = call.dk;
+  p.dv = call.dv;
+  const std::pair<const char*, const Tensor*> tensors[] = {
+      {"dout", &p.dout}, {"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}};
+  for (const auto& [name, tensor] : tensors) check_float_tensor(name, *tensor, p.q.device);
+  check_shape("dout", p.dout, p.o.shape, "shape of o");
+  check_shape("dq", p.dq, p.q.shape, "shape of q");
+  check_shape("dk", p.dk, p.k.shape, "shape of k");
+  check_shape("dv", p.dv, p.v.shape, "shape of v");
+  if (call.dlse) {
+    p.dlse = input_view(*call.dlse);
+    check_lse_like("dlse", *p.dlse, p);
   }
-  if (extras.dbias) {
-    if (!params.bias) refuse("dbias: given without params.bias, allowed with it only");
-    check_float_tensor("dbias", *extras.dbias, q.device);
-    check_shape("dbias", *extras.dbias, params.bias->shape, "shape of params.bias");
-    p.dbias = *extras.dbias;
-    outputs.push_back({"dbias", &*p.dbias});
+  if (call.dbias) {
+    if (!p.bias) refuse("dbias: given without params.bias, allowed with it only");
+    check_float_tensor("dbias", *call.dbias, p.q.device);
+    check_shape("dbias", *call.dbias, call.params.bias->shape, "shape of params.bias");
+    p.dbias = call.dbias;
   }
-  check_outputs(outputs, inputs);
+  TensorList inputs = inputs_of(p);
+  inputs.add("o", p.o);
+  inputs.add("lse", p.lse);
+  inputs.add("dout", p.dout);
+  inputs.add("dlse", p.dlse);
+  TensorList outputs = {{"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}};
+  outputs.add("dbias", p.dbias);
+  check_outputs(outputs.all(), inputs.all());
   return p;
+}
+
+void read_again(Problem& p, const std::uint64_t* philox_state) {
+  if (p.q.device.type != DeviceType::kCPU) return;
+  if (p.varlen) {
+    check_varlen_offsets(p, p.varlen->cu_seqlens_q, p.varlen->cu_seqlens_k, {p.q.shape[2], p.k.shape[2]});
+  }
+  if (philox_state != nullptr && p.dropout_p > 0) read_philox_state(p, philox_state);
 }
 
 }  // namespace attend::core

@@ -1,7 +1,6 @@
 // A checked attention problem: every default resolved, every size verified, nothing allocated. Knows no hardware.
 //
-// make_forward_problem and make_backward_problem are the only places that look at what a user passed; the backends
-// trust a Problem completely.
+// make_problem is the only place that looks at what a user passed; the backends trust a Problem completely.
 #pragma once
 
 #include <array>
@@ -9,7 +8,7 @@
 #include <optional>
 
 #include "attend/attention.hpp"
-#include "core/placement.hpp"
+#include "core/part.hpp"
 #include "kernels/common/key_range.cuh"
 #include "kernels/common/philox.cuh"
 
@@ -37,6 +36,11 @@ struct Matrix {
   std::int64_t row_stride;
 };
 
+/// An input as a Problem has it: its inputs are Tensors too, so that backends have one type for all. They only read it.
+[[nodiscard]] inline Tensor input_view(const ConstTensor& t) {
+  return {const_cast<void*>(t.data), t.dtype, t.device, t.shape, t.stride};
+}
+
 struct Problem {
   // As given; broadcast dimensions of alibi_slopes, bias and mask are expanded (full size, stride 0).
   Tensor q, k, v, o;
@@ -50,7 +54,6 @@ struct Problem {
   bool is_backward = false;
   Tensor dout, dq, dk, dv;
   std::optional<Tensor> dlse;
-  std::optional<Tensor> delta;  ///< <dout, o> - dlse of each row, like lse, where the caller has it: o is not read then
   std::optional<Tensor> dbias;  ///< as given, not expanded: dimensions of size 1 are summed over
 
   std::int64_t num_sequences = 0;
@@ -70,17 +73,20 @@ struct Problem {
   std::uint64_t offset = 0;
   const std::uint64_t* philox_state = nullptr;  ///< on a GPU: seed and offset in its memory, in the place of these
   bool deterministic = false;
-  WorkspaceView workspace;             ///< of the caller's; without data: the backend takes its own
-  std::optional<Placement> placement;  ///< of a part of a larger problem, whose windows these are. Not for all backends
-  /// On a CPU: what o is rounded to later, as it is and merged with no other. Absent: nothing but its own dtype.
-  std::optional<DType> result_dtype;
-  /// Of a part, on a GPU: outputs are f32 and hold what other parts gave. Forward merges o and lse into them, both
-  /// always there: -inf to begin with, where o may be undefined. Backward adds to dq, dk and dv.
-  bool adds_to_outputs = false;
-  /// Backward with adds_to_outputs: of dq, or of dk and dv, there is nothing yet. They are stored.
-  bool is_first_of_rows = false, is_first_of_keys = false;
+  WorkspaceView workspace;   ///< of the caller's; without data: the backend takes its own
+  std::optional<Part> part;  ///< absent: the problem is whole. Not all backends take parts
 
   [[nodiscard]] std::int64_t heads_per_group() const { return num_heads_q / num_heads_k; }
+
+  /// For whoever cuts problems: the part to fill in. A whole problem becomes one.
+  [[nodiscard]] Part& as_part() { return part ? *part : part.emplace(); }
+
+  // Fields of the part. A whole problem has no place in another one, adds to nothing, and is given no delta.
+  [[nodiscard]] const Placement* placement() const { return part && part->placement ? &*part->placement : nullptr; }
+  [[nodiscard]] bool adds_to_outputs() const { return part && part->adds_to_outputs; }
+  [[nodiscard]] const Tensor* delta() const { return part && part->delta ? &*part->delta : nullptr; }
+  /// The dtype of the rounded o, see Part::result_dtype.
+  [[nodiscard]] DType result_dtype() const { return part ? part->result_dtype.value_or(o.dtype) : o.dtype; }
 
   [[nodiscard]] Sequence sequence(std::int64_t index) const {
     if (!varlen) return {index, index, 0, 0, max_seqlen_q, max_seqlen_k};
@@ -90,7 +96,7 @@ struct Problem {
   }
 
   [[nodiscard]] WindowMask window(const Sequence& s) const {
-    if (placement) return placement->window(s.seqlen_k, window_left, window_right);
+    if (const Placement* at = placement()) return at->window(s.seqlen_k, window_left, window_right);
     return {s.seqlen_q, s.seqlen_k, window_left, window_right};
   }
 
@@ -100,8 +106,9 @@ struct Problem {
     std::int64_t left, right;
   };
   [[nodiscard]] Window own_window() const {
-    if (!placement) return {window_left, window_right};
-    const WindowMask band = placement->window(max_seqlen_k, window_left, window_right);
+    const Placement* at = placement();
+    if (at == nullptr) return {window_left, window_right};
+    const WindowMask band = at->window(max_seqlen_k, window_left, window_right);
     const std::int64_t moved = band.seqlen_k - band.seqlen_q - (max_seqlen_k - max_seqlen_q);  // of the diagonal
     Window own = {band.window_left < 0 ? kOpenWindow : band.window_left - moved,
                   band.window_right < 0 ? kOpenWindow : band.window_right + moved};
@@ -112,22 +119,29 @@ struct Problem {
 
   /// What ALiBi multiplies by its slope, with a sign: row i + off - key j.
   [[nodiscard]] std::int64_t distance(const Sequence& s, std::int64_t i, std::int64_t j) const {
-    return placement ? placement->distance(i, j) : i + s.seqlen_k - s.seqlen_q - j;
+    const Placement* at = placement();
+    return at != nullptr ? at->distance(i, j) : i + s.seqlen_k - s.seqlen_q - j;
   }
 
   /// What `distance` grows by from row to row.
-  [[nodiscard]] std::int64_t position_step() const { return placement ? placement->step : 1; }
+  [[nodiscard]] std::int64_t position_step() const {
+    const Placement* at = placement();
+    return at != nullptr ? at->step : 1;
+  }
 
   /// The row and key that dropout is asked about.
   [[nodiscard]] std::int64_t row_position(std::int64_t i) const {
-    return placement ? placement->row_begin + placement->step * i : i;
+    const Placement* at = placement();
+    return at != nullptr ? at->row_begin + at->step * i : i;
   }
   [[nodiscard]] std::int64_t key_position(std::int64_t j) const {
-    return placement ? placement->key_begin + placement->step * j : j;
+    const Placement* at = placement();
+    return at != nullptr ? at->key_begin + at->step * j : j;
   }
 
   [[nodiscard]] DropoutMask dropout(const Sequence& s, std::int64_t head) const {
-    const std::int64_t index = s.index + (placement ? placement->sequence_begin : 0);
+    const Placement* at = placement();
+    const std::int64_t index = s.index + (at != nullptr ? at->sequence_begin : 0);
     return DropoutMask::make(seed, offset, index * num_heads_q + head, dropout_p);
   }
 };
@@ -185,14 +199,27 @@ struct WholeLengths {
 /// Checks the arguments of attend::forward and resolves the defaults. Throws Error naming the first argument at fault.
 /// With `whole` the tensors are parts, and the Problem only serves to make others of: its max_seqlen_q and max_seqlen_k
 /// are the part's lengths, or with packed sequences what varlen says of the whole.
-[[nodiscard]] Problem make_forward_problem(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o,
-                                           const Tensor* lse, const Params& params,
-                                           const WholeLengths* whole = nullptr);
+[[nodiscard]] Problem make_problem(const ForwardCall& call, const WholeLengths* whole = nullptr);
 
 /// The same for attend::backward.
-[[nodiscard]] Problem make_backward_problem(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
-                                            const Tensor& o, const Tensor& lse, const Tensor& dq, const Tensor& dk,
-                                            const Tensor& dv, const Params& params, const BackwardExtras& extras,
-                                            const WholeLengths* whole = nullptr);
+[[nodiscard]] Problem make_problem(const BackwardCall& call, const WholeLengths* whole = nullptr);
+
+/// Checks and reads again what a problem on a CPU has in memory of the caller's: cu_seqlens, and with dropout the seed
+/// and offset at `philox_state`, if that is not null.
+void read_again(Problem& p, const std::uint64_t* philox_state);
+
+// make_problem with the arguments in a row.
+[[nodiscard]] inline Problem make_forward_problem(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
+                                                  const Tensor& o, const Tensor* lse, const Params& params,
+                                                  const WholeLengths* whole = nullptr) {
+  return make_problem(forward_call(q, k, v, o, lse, params), whole);
+}
+[[nodiscard]] inline Problem make_backward_problem(const ConstTensor& dout, const ConstTensor& q, const ConstTensor& k,
+                                                   const ConstTensor& v, const ConstTensor& o, const ConstTensor& lse,
+                                                   const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                                                   const Params& params, const BackwardExtras& extras,
+                                                   const WholeLengths* whole = nullptr) {
+  return make_problem(backward_call(dout, q, k, v, o, lse, dq, dk, dv, params, extras), whole);
+}
 
 }  // namespace attend::core

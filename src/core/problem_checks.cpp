@@ -21,13 +21,17 @@ Wide extent_bytes(const Tensor& t) {
   return (last + 1) * dtype_bytes(t.dtype);
 }
 
-bool overlap(const Tensor& a, const Tensor& b) {
-  const auto a_bytes = static_cast<std::uintptr_t>(extent_bytes(a));
-  const auto b_bytes = static_cast<std::uintptr_t>(extent_bytes(b));
-  const auto a_begin = reinterpret_cast<std::uintptr_t>(a.data);
-  const auto b_begin = reinterpret_cast<std::uintptr_t>(b.data);
-  return a_bytes != 0 && b_bytes != 0 && a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
-}
+/// Addresses of a tensor's memory.
+struct Extent {
+  std::uintptr_t begin, bytes;
+
+  explicit Extent(const Tensor& t)
+      : begin(reinterpret_cast<std::uintptr_t>(t.data)), bytes(static_cast<std::uintptr_t>(extent_bytes(t))) {}
+
+  [[nodiscard]] bool overlaps(const Extent& other) const {
+    return bytes != 0 && other.bytes != 0 && begin < other.begin + other.bytes && other.begin < begin + bytes;
+  }
+};
 
 }  // namespace
 
@@ -79,7 +83,7 @@ void check_lse_like(const char* name, const Tensor& t, const Problem& p) {
   }
 }
 
-void check_outputs(const std::vector<NamedTensor>& outputs, const std::vector<NamedTensor>& inputs) {
+void check_outputs(std::span<const NamedTensor> outputs, std::span<const NamedTensor> inputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const auto& [name, out] = outputs[i];
     for (std::size_t d = 0; d < 4; ++d) {
@@ -88,8 +92,10 @@ void check_outputs(const std::vector<NamedTensor>& outputs, const std::vector<Na
         refuse("{}: stride 0 in dimension {} of an output, allowed > 0", name, d);
       }
     }
+    const Extent written(*out);
     for (const auto& [input_name, input] : inputs) {
-      if (overlap(*out, *input)) refuse("{}: shares memory with {}, allowed a buffer of its own", name, input_name);
+      if (written.overlaps(Extent(*input)))
+        refuse("{}: shares memory with {}, allowed a buffer of its own", name, input_name);
     }
     for (std::size_t j = 0; j < i; ++j) {
       const auto& [other_name, other] = outputs[j];

@@ -7,7 +7,6 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "core/problem.hpp"
 
@@ -37,6 +36,6 @@ void check_varlen_offsets(const Problem& p, const std::int32_t* cu_seqlens_q, co
 
 /// No output has a broadcast dimension, shares memory with an input, or starts where another output starts. Outputs may
 /// interleave: dq, dk and dv may be views of one fused buffer.
-void check_outputs(const std::vector<NamedTensor>& outputs, const std::vector<NamedTensor>& inputs);
+void check_outputs(std::span<const NamedTensor> outputs, std::span<const NamedTensor> inputs);
 
 }  // namespace attend::core

@@ -110,6 +110,7 @@ struct QueryTile {
   bool load_row_scalars(const core::Problem& p, const core::Sequence& s, std::int64_t head,
                         const RowCorrections& corrections) {
     const float* deltas = corrections.deltas;
+    const Tensor* given = p.delta();
     const Matrix o = core::q_matrix(p.o, s, head);
     const Matrix lse_rows = core::q_matrix(*p.lse, s, head);
     bool lse_ok = true;
@@ -123,10 +124,10 @@ struct QueryTile {
       if (corrections.log2_sums != nullptr) {
         log2_sum[r] = corrections.log2_sums[delta_index(p, s, head, row_begin + r)];
       }
-      if (deltas != nullptr || p.delta) {
+      if (deltas != nullptr || given != nullptr) {
         delta[r] = deltas != nullptr
                        ? deltas[delta_index(p, s, head, row_begin + r)]
-                       : static_cast<float>(core::load(core::q_matrix(*p.delta, s, head), row_begin + r, 0));
+                       : static_cast<float>(core::load(core::q_matrix(*given, s, head), row_begin + r, 0));
         continue;
       }
       delta[r] = dot_with_dout(o, core::q_matrix(p.dout, s, head), row_begin + r);

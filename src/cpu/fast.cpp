@@ -110,7 +110,7 @@ std::int64_t num_query_rows(const Problem& p) {
 /// Log2 of each row's sum of exp(s - lse), see exact_log2_sums(); nothing if every lse will do. A part of a row's keys
 /// has no such sum.
 std::vector<float> log2_sums_of(const Problem& p) {
-  if ((!p.bias && !p.alibi_slopes) || p.placement) return {};
+  if ((!p.bias && !p.alibi_slopes) || p.placement() != nullptr) return {};
   const WorkList work(p, BlocksOf::kRows, kBackwardBlockM);
   std::vector<std::atomic<bool>> is_coarse(static_cast<std::size_t>(work.size()));
   std::atomic<bool> any = false;
@@ -136,7 +136,7 @@ std::vector<float> log2_sums_of(const Problem& p) {
 /// <dout, o> - dlse of every row, see exact_deltas(); nothing where o will do.
 std::vector<float> deltas_of(const Problem& p, const RowCorrections& corrections) {
   const bool coarse = p.o.dtype == DType::kF16 || p.o.dtype == DType::kBF16;
-  if (!coarse || p.dropout_p == 0 || p.delta) return {};
+  if (!coarse || p.dropout_p == 0 || p.delta() != nullptr) return {};
   std::vector<float> deltas(static_cast<std::size_t>(num_query_rows(p)));
   const WorkList work(p, BlocksOf::kRows, kBackwardBlockM);
   parallel_for(work.size(), threads_for(p), [&](std::int64_t number) {

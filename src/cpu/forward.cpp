@@ -230,8 +230,7 @@ PrefetchRows next_tile(const Matrix& m, std::int64_t begin, std::int64_t end, in
 /// Whether P is rounded to bf16 for P V. Not with dropout, whose backward pass bears no more than the rounding of o
 /// (row_corrections.cpp).
 bool rounds_p(const core::Problem& p) {
-  const DType result = p.result_dtype.value_or(p.o.dtype);
-  return p.dropout_p == 0 && multiplies_in_bf16({p.q.dtype, p.k.dtype, p.v.dtype, result});
+  return p.dropout_p == 0 && multiplies_in_bf16({p.q.dtype, p.k.dtype, p.v.dtype, p.result_dtype()});
 }
 
 bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scratch) {

@@ -190,8 +190,8 @@ void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t h
     const double lse_i = *lse.row(i);
     if (lse_i == -kInfinity) continue;  // the row saw no key
     const double dlse_i = p.dlse ? core::load(core::q_matrix(*p.dlse, s, head), i, 0) : 0.0;
-    const double delta = p.delta ? core::load(core::q_matrix(*p.delta, s, head), i, 0)
-                                 : dot(dout.row(i), o.row(i), p.head_dim_v) - dlse_i;
+    const double delta = p.delta() != nullptr ? core::load(core::q_matrix(*p.delta(), s, head), i, 0)
+                                              : dot(dout.row(i), o.row(i), p.head_dim_v) - dlse_i;
     // Every product of the row is NaN then.
     const bool has_nan = std::any_of(q.row(i), q.row(i) + p.head_dim, [](double x) { return std::isnan(x); });
     const KeyRange range = scores.keys(i);
@@ -199,8 +199,9 @@ void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t h
       if (scores.masked(i, j)) return Score{-kInfinity, 1.0};
       return scores.at(i, j, has_nan ? kNaN : dot(q.row(i), k.row(j), p.head_dim));
     };
-    const double log_sum =
-        p.placement ? 0.0 : log_of_sum(range, lse_i, p.lse->dtype, [&](std::int64_t j) { return score_at(j).value; });
+    const double log_sum = p.placement() != nullptr ? 0.0 : log_of_sum(range, lse_i, p.lse->dtype, [&](std::int64_t j) {
+      return score_at(j).value;
+    });
     for (std::int64_t j = range.begin; j < range.end; ++j) {
       const Score score = score_at(j);
       if (score.value == -kInfinity) continue;
@@ -332,6 +333,7 @@ const core::Backend& reference_backend() {
                                          .device = DeviceType::kCPU,
                                          .forward = forward,
                                          .backward = backward,
+                                         .is_fallback = true,
                                          .unsupported = unsupported};
   return kBackend;
 }

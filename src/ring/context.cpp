@@ -1,5 +1,5 @@
 #include "attend/ring.hpp"
-#include "ring/transport.hpp"
+#include "ring/transport/transport.hpp"
 
 namespace attend {
 

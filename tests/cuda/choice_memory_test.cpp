@@ -1,5 +1,5 @@
 // What "auto" remembers of a problem: all that another answer could come from, and nothing of another problem's.
-#include "core/choice_memory.hpp"
+#include "dispatch/choice_memory.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,14 +7,14 @@
 #include <optional>
 #include <thread>
 
-#include "core/dispatch.hpp"
 #include "cuda/made_up.hpp"
+#include "dispatch/dispatch.hpp"
 
 namespace attend::test {
 namespace {
 
 using core::Problem;
-using core::ProblemKey;
+using dispatch::ProblemKey;
 
 std::vector<MadeUp> all_problems() {
   std::vector<MadeUp> all = problems(false);
@@ -56,17 +56,12 @@ std::vector<Change> changes(const Problem& p) {
        [](Problem& x) {
          x.workspace = {reinterpret_cast<void*>(256), 0};
        }},
-      {"result_dtype", [](Problem& x) { x.result_dtype = DType::kF32; }},
-      {"adds_to_outputs", [](Problem& x) { x.adds_to_outputs = true; }},
-      {"is_first_of_rows", [](Problem& x) { x.is_first_of_rows = true; }},
-      {"is_first_of_keys", [](Problem& x) { x.is_first_of_keys = true; }},
       {"varlen", [](Problem& x) { x.varlen = Varlen{.num_sequences = x.num_sequences}; }},
       {"lse", [](Problem& x) { x.lse.reset(); }},
       {"alibi_slopes", [](Problem& x) { x.alibi_slopes = x.q; }},
       {"bias", [](Problem& x) { toggle(x.bias); }},
       {"mask", [](Problem& x) { x.mask = x.q; }},
       {"dlse", [](Problem& x) { x.dlse = x.q; }},
-      {"delta", [](Problem& x) { x.delta = x.q; }},
       {"dbias", [](Problem& x) { toggle(x.dbias); }},
   };
   std::vector<Tensor Problem::*> tensors = {&Problem::q, &Problem::k, &Problem::v, &Problem::o};
@@ -106,13 +101,13 @@ TEST(ChoiceMemory, AutoTakesWhatAThreadWithoutMemoryTakes) {
   const std::vector<MadeUp> all = all_problems();  // far more than are remembered
   for (int turn = 0; turn < 2; ++turn) {
     for (const MadeUp& made : all) {
-      const core::Backend& backend = core::choose("auto", made.problem);
-      EXPECT_EQ(&core::choose("auto", made.problem), &backend);
-      EXPECT_EQ(core::remembered_choice(ProblemKey(made.problem)), &backend);
+      const core::Backend& backend = dispatch::choose("auto", made.problem);
+      EXPECT_EQ(&dispatch::choose("auto", made.problem), &backend);
+      EXPECT_EQ(dispatch::remembered_choice(ProblemKey(made.problem)), &backend);
       const core::Backend* fresh = nullptr;
       std::thread([&] {
-        EXPECT_EQ(core::remembered_choice(ProblemKey(made.problem)), nullptr);
-        fresh = &core::choose("auto", made.problem);
+        EXPECT_EQ(dispatch::remembered_choice(ProblemKey(made.problem)), nullptr);
+        fresh = &dispatch::choose("auto", made.problem);
       }).join();
       EXPECT_EQ(fresh, &backend);
     }
@@ -120,13 +115,16 @@ TEST(ChoiceMemory, AutoTakesWhatAThreadWithoutMemoryTakes) {
 }
 
 TEST(ChoiceMemory, PartsOfARingAndWhatNobodyTakesAreNotRemembered) {
-  MadeUp part(DType::kF16);
-  part.problem.placement = core::Placement{.whole_seqlen_q = 1000, .whole_seqlen_k = 1000};
-  (void)core::choose("auto", part.problem);
-  EXPECT_EQ(core::remembered_choice(ProblemKey(part.problem)), nullptr);
+  const core::Placement place = {.whole_seqlen_q = 1000, .whole_seqlen_k = 1000};
+  for (const core::Part& part : {core::Part{.placement = place}, core::Part{.adds_to_outputs = true}, core::Part{}}) {
+    MadeUp made(DType::kF16);
+    made.problem.part = part;
+    (void)dispatch::choose("auto", made.problem);
+    EXPECT_EQ(dispatch::remembered_choice(ProblemKey(made.problem)), nullptr);
+  }
   const MadeUp unknown(DType::kF16, {}, {}, false, 1);
-  for (int turn = 0; turn < 2; ++turn) EXPECT_THROW((void)core::choose("auto", unknown.problem), Error);
-  EXPECT_EQ(core::remembered_choice(ProblemKey(unknown.problem)), nullptr);
+  for (int turn = 0; turn < 2; ++turn) EXPECT_THROW((void)dispatch::choose("auto", unknown.problem), Error);
+  EXPECT_EQ(dispatch::remembered_choice(ProblemKey(unknown.problem)), nullptr);
 }
 
 }  // namespace

@@ -10,9 +10,10 @@
 #include <set>
 #include <span>
 
-#include "core/dispatch.hpp"
+#include "cuda/examples/examples.hpp"
 #include "cuda/launch/launcher.hpp"
 #include "cuda/made_up.hpp"
+#include "dispatch/dispatch.hpp"
 
 namespace attend::test {
 namespace {
@@ -109,7 +110,7 @@ TEST(Family, EveryFactIsPartOfTheKey) {
 TEST(Family, VariantsOfDifferentKernelsDiffer) {
   const cuda::Arch& arch = cuda::find_arch("sm_90a");
   for (const cuda::Family* family : cuda::families()) {
-    const auto variants = family->examples(arch);
+    const auto variants = cuda::example_variants(*family, arch);
     for (std::size_t i = 0; i < variants.size(); ++i) {
       for (std::size_t j = 0; j < i; ++j) {
         if (!(variants[i] == variants[j])) continue;
@@ -119,9 +120,21 @@ TEST(Family, VariantsOfDifferentKernelsDiffer) {
   }
 }
 
+TEST(Family, EachDeviceHasOneFallbackWhichAutoMayTake) {
+  for (const DeviceType device : {DeviceType::kCPU, DeviceType::kCUDA}) {
+    std::vector<std::string> fallbacks;
+    for (const core::Backend* backend : dispatch::all_backends()) {
+      if (backend->device != device || !backend->is_fallback) continue;
+      fallbacks.emplace_back(backend->name);
+      EXPECT_TRUE(backend->in_auto) << backend->name;
+    }
+    EXPECT_THAT(fallbacks, testing::ElementsAre(device == DeviceType::kCPU ? "reference" : "simt"));
+  }
+}
+
 TEST(Family, LacksNameArgumentValueAndWhatIsAllowed) {
   const auto lack = [](const char* compute, const MadeUp& made) {
-    return core::lack_of(*core::find_backend(compute), made.problem).value_or("nothing");
+    return dispatch::lack_of(*dispatch::find_backend(compute), made.problem).value_or("nothing");
   };
   EXPECT_EQ(lack("fa2", MadeUp(DType::kF32, {}, {.softcap = 2.5})), "softcap: 2.5, compute 'fa2' allows 0");
   EXPECT_EQ(lack("fa2", MadeUp(DType::kF32, {}, {.window_left = 3})), "window_left: 3, compute 'fa2' allows -1");
@@ -173,8 +186,7 @@ TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
   EXPECT_FALSE(cuda::option_lack(drawn.problem, cuda::option::kAll).has_value());
   seen.insert("philox_state");
   MadeUp part(DType::kF32, {}, {.dropout_p = 0.5});
-  part.problem.placement = core::Placement{};
-  part.problem.adds_to_outputs = true;
+  part.problem.part = core::Part{.placement = core::Placement{}, .adds_to_outputs = true};
   for (const auto& [taken, name] : {std::pair{cuda::option::kAll, "alibi_slopes or dropout_p"},
                                     {cuda::option::kAll | cuda::option::kPart, "call"}}) {
     seen.insert(name);
@@ -189,20 +201,20 @@ TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
 
 TEST(Family, AnUnknownGpuIsLackedInOneLine) {
   const MadeUp made(DType::kF32, {}, {}, false, 1);
-  EXPECT_EQ(core::lack_of(*core::find_backend("simt"), made.problem),
+  EXPECT_EQ(dispatch::lack_of(*dispatch::find_backend("simt"), made.problem),
             "device: Fake GPU, compute capability 9.7, compute 'simt' allows GPUs that have its instructions");
-  EXPECT_THROW((void)core::choose("auto", made.problem), Error);
+  EXPECT_THROW((void)dispatch::choose("auto", made.problem), Error);
 }
 
 const char* automatic(const MadeUp& made) {
-  return core::choose("auto", made.problem).name;
+  return dispatch::choose("auto", made.problem).name;
 }
 
 TEST(Choose, TakesTheNamesOfOtherProjects) {
   const MadeUp made(DType::kBF16, {.head_dim = 64, .head_dim_v = 64});
-  EXPECT_STREQ(core::choose("kernel_mma_swizzle", made.problem).name, "mma_swizzle");
-  EXPECT_STREQ(core::choose("kernel-mma-qreg-async", made.problem).name, "mma_qreg_async");
-  EXPECT_THROW((void)core::choose("kernel_mma_swizle", made.problem), Error);
+  EXPECT_STREQ(dispatch::choose("kernel_mma_swizzle", made.problem).name, "mma_swizzle");
+  EXPECT_STREQ(dispatch::choose("kernel-mma-qreg-async", made.problem).name, "mma_qreg_async");
+  EXPECT_THROW((void)dispatch::choose("kernel_mma_swizle", made.problem), Error);
 }
 
 TEST(Auto, TakesTheFamilyThatExpectsToBeDoneFirst) {
@@ -228,7 +240,7 @@ TEST(Auto, GradientsOfABiasAreForHopperWhereTilesCanBeStored) {
     return MadeUp(DType::kBF16, sizes, params, true);
   };
   const cuda::Family& family = *cuda::find_family("sm90_backward");
-  const core::Backend& backend = *core::find_backend("sm90_backward");
+  const core::Backend& backend = *dispatch::find_backend("sm90_backward");
   for (const std::int64_t batch : {1, 2, 5, 8}) {
     const MadeUp one = made(batch, 1, 128, with_bias);
     EXPECT_STREQ(automatic(one), "sm90_backward") << batch;
@@ -237,10 +249,10 @@ TEST(Auto, GradientsOfABiasAreForHopperWhereTilesCanBeStored) {
     EXPECT_EQ(choice.steps[2].blocks % batch, 0);
     EXPECT_EQ(choice.steps[1].cluster, 1U);
   }
-  EXPECT_EQ(core::lack_of(backend, made(5, 1, 192, with_bias).problem), std::nullopt);
+  EXPECT_EQ(dispatch::lack_of(backend, made(5, 1, 192, with_bias).problem), std::nullopt);
   const auto refused = [&](const MadeUp& one) {
     EXPECT_STREQ(automatic(one), "sm80_backward");
-    return core::lack_of(backend, one.problem).value_or("");
+    return dispatch::lack_of(backend, one.problem).value_or("");
   };
   EXPECT_EQ(refused(made(9, 1, 128, with_bias)),
             "dbias: batch 1, compute 'sm90_backward' allows that of q where it is above 8, beyond 128 columns above 5");
@@ -264,7 +276,7 @@ TEST(Auto, ADoutOfStrideZeroGoesToSm80Backward) {
     EXPECT_STREQ(automatic(made), "sm90_backward");
     made.problem.dout.stride[dim] = 0;
     EXPECT_STREQ(automatic(made), "sm80_backward") << dim;
-    EXPECT_THAT(core::lack_of(*core::find_backend("sm90_backward"), made.problem).value_or(""),
+    EXPECT_THAT(dispatch::lack_of(*dispatch::find_backend("sm90_backward"), made.problem).value_or(""),
                 AllOf(HasSubstr("dout: address"), HasSubstr("none of them 0")));
   }
 }
@@ -288,7 +300,7 @@ TEST(Auto, OneRowDoesNotGetATileOf192) {
 TEST(Auto, OutputsThatAreNotWholePiecesOf16BytesGoToSm80Forward) {
   const Sizes odd = {.head_dim = 64, .head_dim_v = 36};
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, odd)), "sm80_forward");
-  EXPECT_EQ(core::lack_of(*core::find_backend("sm90_forward"), MadeUp(DType::kBF16, odd).problem),
+  EXPECT_EQ(dispatch::lack_of(*dispatch::find_backend("sm90_forward"), MadeUp(DType::kBF16, odd).problem),
             "v: head_dim 36, compute 'sm90_forward' allows multiples of 8");
 }
 
@@ -346,7 +358,7 @@ TEST(Auto, GradientsInHalfPrecisionAreForTensorCoresWhereverTheyTakeThem) {
 TEST(Auto, ComplainsWithTheWordsOfTheMostGeneral) {
   const MadeUp made(DType::kF32, {}, {.bias = Tensor{.dtype = DType::kF64}});
   try {
-    (void)core::choose("auto", made.problem);
+    (void)dispatch::choose("auto", made.problem);
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("compute 'simt' allows"));
@@ -401,7 +413,7 @@ TEST(Workspace, IsCountedAndLinearInTheTokens) {
   };
   EXPECT_EQ(bytes(4096, {}), 2U * 8 * 4096 * 12);
   EXPECT_EQ(bytes(8192, {}), 2 * bytes(4096, {}));
-  const core::Backend& simt = *core::find_backend("simt");
+  const core::Backend& simt = *dispatch::find_backend("simt");
   EXPECT_EQ(simt.workspace_bytes(MadeUp(DType::kF32).problem), 0U);
 }
 

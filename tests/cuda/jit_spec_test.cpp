@@ -6,6 +6,7 @@
 
 #include "attend/error.hpp"
 #include "cuda/driver/arch.hpp"
+#include "cuda/examples/examples.hpp"
 #include "cuda/jit/ptxas_log.hpp"
 #include "cuda/jit/sources.hpp"
 #include "cuda/jit_fixture.hpp"

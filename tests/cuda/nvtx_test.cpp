@@ -77,6 +77,12 @@ TEST(Nvtx, EachCallIsARangeThatEndsWithItAlsoWhereItIsRefused) {
   const auto depth = reinterpret_cast<int (*)()>(dlsym(library, "attend_fake_nvtx_depth"));
   const std::string line = "attend::forward (1, 1, 1, 4) f32, 2 keys, auto\n";
   EXPECT_EQ(text(), line + line);
+  float x[8] = {}, o[4] = {};
+  const Tensor q = Tensor::bhsd(x, DType::kF32, {1, 1, 1, 4}), k = Tensor::bhsd(x, DType::kF32, {1, 1, 2, 4});
+  const Plan planned = plan(ForwardCall{.q = q, .k = k, .v = k, .o = Tensor::bhsd(o, DType::kF32, {1, 1, 1, 4})});
+  EXPECT_EQ(text(), line + line) << "a plan runs nothing";
+  planned.run();
+  EXPECT_EQ(text(), line + line + "attend::forward (1, 1, 1, 4) f32, 2 keys, cpu\n");
   EXPECT_EQ(depth(), 0);
 }
 

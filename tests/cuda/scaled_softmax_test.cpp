@@ -1,6 +1,6 @@
 // The baseline's kernels compile without spills for every architecture, and what they do not take is refused. What they
 // compute: python/tests/test_cuda.py, on a GPU.
-#include "cuda/launch/scaled_softmax.hpp"
+#include "baseline/scaled_softmax.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/dispatch.hpp"
 #include "cuda/made_up.hpp"
+#include "dispatch/dispatch.hpp"
 
 namespace attend::test {
 namespace {
@@ -87,8 +87,8 @@ TEST(Sm80Forward, SumsThatTensorCoresWouldCutArePutAside) {
   EXPECT_TRUE(puts_aside(DType::kF16, 65537));
   EXPECT_FALSE(puts_aside(DType::kBF16, 524288));
   EXPECT_TRUE(puts_aside(DType::kBF16, 524289));
-  EXPECT_EQ(core::lack_of(*core::find_backend("sm80_forward"),
-                          MadeUp(DType::kF16, {.seqlen_k = 65537, .head_dim = 512}).problem),
+  EXPECT_EQ(dispatch::lack_of(*dispatch::find_backend("sm80_forward"),
+                              MadeUp(DType::kF16, {.seqlen_k = 65537, .head_dim = 512}).problem),
             "q: head_dim 512, compute 'sm80_forward' allows 1 to 256 where keys are very many");
 }
 
@@ -160,11 +160,12 @@ TEST(Sm80Backward, TakesAnyAlignmentInTheLargestPieces) {
   EXPECT_EQ(copy_bytes({}, 0), 16);
   EXPECT_EQ(copy_bytes({}, 4), 4);
   EXPECT_EQ(copy_bytes({.head_dim_v = 33}, 0), 2);
+  EXPECT_EQ(dispatch::lack_of(*dispatch::find_backend("sm80_backward"),
+                              MadeUp(DType::kF16, {.head_dim = 257}, {}, true).problem),
+            "q: head_dim 257, compute 'sm80_backward' allows 1 to 256");
   EXPECT_EQ(
-      core::lack_of(*core::find_backend("sm80_backward"), MadeUp(DType::kF16, {.head_dim = 257}, {}, true).problem),
-      "q: head_dim 257, compute 'sm80_backward' allows 1 to 256");
-  EXPECT_EQ(core::lack_of(*core::find_backend("sm80_backward"), MadeUp(DType::kF16, {.heads = 0}, {}, true).problem),
-            "q: heads 0, compute 'sm80_backward' allows 1 and more");
+      dispatch::lack_of(*dispatch::find_backend("sm80_backward"), MadeUp(DType::kF16, {.heads = 0}, {}, true).problem),
+      "q: heads 0, compute 'sm80_backward' allows 1 and more");
 }
 
 }  // namespace

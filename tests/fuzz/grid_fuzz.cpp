@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "fuzz/fuzz_support.hpp"
-#include "grid.hpp"
+#include "workload/grid.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace attend;

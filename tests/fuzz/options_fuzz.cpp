@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "fuzz/fuzz_support.hpp"
-#include "options.hpp"
+#include "parser/parse.hpp"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "core/dispatch.hpp"
+#include "dispatch/dispatch.hpp"
 #include "gpu/gpu.hpp"
 #include "support/expect.hpp"
 
@@ -27,7 +27,7 @@ bool takes_gradients(std::string_view compute, const Inputs& in) {
       core::make_backward_problem(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(),
                                   out.dq.view(), out.dk.view(), out.dv.view(), in.params(compute), {});
   p.q.device = {DeviceType::kCUDA, 0};
-  return !core::lack_of(*core::find_backend(compute), p);
+  return !dispatch::lack_of(*dispatch::find_backend(compute), p);
 }
 
 std::vector<SoleKeyCase> sole_key_cases() {

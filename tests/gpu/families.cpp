@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "attend/attention.hpp"
-#include "core/dispatch.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/launch/family.hpp"
+#include "dispatch/dispatch.hpp"
 #include "gpu/forward_checks.hpp"
 
 namespace attend::test {
@@ -30,9 +30,10 @@ struct Arguments {
     if (in.dlse) extras.dlse = on_gpu(*in.dlse);
     if (out.dbias) extras.dbias = on_gpu(*out.dbias);
     for (Tensor* t : {&q, &k, &v, &dout, &o, &lse, &dq, &dk, &dv}) t->device.index = device;
-    for (std::optional<Tensor>* t : {&params.bias, &params.mask, &params.alibi_slopes, &extras.dlse, &extras.dbias}) {
+    for (std::optional<ConstTensor>* t : {&params.bias, &params.mask, &params.alibi_slopes, &extras.dlse}) {
       if (*t) (*t)->device = q.device;
     }
+    if (extras.dbias) extras.dbias->device = q.device;
   }
   Tensor q, k, v, dout, o, lse, dq, dk, dv;
   Params params;
@@ -49,20 +50,20 @@ void FamilyTest::SetUp() {
 }
 
 bool has_forward(std::string_view compute) {
-  return core::find_backend(compute)->forward != nullptr;
+  return dispatch::find_backend(compute)->forward != nullptr;
 }
 
 std::string lack_of(std::string_view compute, const Inputs& in) {
   const Outputs out = make_outputs(in);
   const Arguments a(compute, in, out);
-  const core::Backend& backend = *core::find_backend(compute);
+  const core::Backend& backend = *dispatch::find_backend(compute);
   std::string lack;
   if (backend.forward) {
-    lack = core::lack_of(backend, core::make_forward_problem(a.q, a.k, a.v, a.o, &a.lse, a.params)).value_or("");
+    lack = dispatch::lack_of(backend, core::make_forward_problem(a.q, a.k, a.v, a.o, &a.lse, a.params)).value_or("");
   }
   if (!lack.empty() || !backend.backward) return lack;
-  return core::lack_of(backend, core::make_backward_problem(a.dout, a.q, a.k, a.v, a.o, a.lse, a.dq, a.dk, a.dv,
-                                                            a.params, a.extras))
+  return dispatch::lack_of(backend, core::make_backward_problem(a.dout, a.q, a.k, a.v, a.o, a.lse, a.dq, a.dk, a.dv,
+                                                                a.params, a.extras))
       .value_or("");
 }
 

@@ -9,7 +9,6 @@
 #include <set>
 #include <thread>
 
-#include "core/dispatch.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/shared_library.hpp"
@@ -17,6 +16,7 @@
 #include "cuda/jit/jit.hpp"
 #include "cuda/jit/sources.hpp"
 #include "cuda/launch/family.hpp"
+#include "dispatch/dispatch.hpp"
 #include "support/compare.hpp"
 
 namespace attend::test {
@@ -115,7 +115,7 @@ bool supports(std::string_view compute, const Inputs& in) {
   core::Problem p = core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &out.lse.view(),
                                                in.params(compute));
   p.q.device = {DeviceType::kCUDA, 0};
-  return !core::lack_of(*core::find_backend(compute), p).has_value();
+  return !dispatch::lack_of(*dispatch::find_backend(compute), p).has_value();
 }
 
 void check_backend(std::string_view compute, const Inputs& in) {
@@ -145,7 +145,7 @@ void compile_ahead(std::string_view compute, const std::vector<AttentionCase>& c
                                                    in.params(compute));
       p.q.device = {DeviceType::kCUDA, 0};
       const bool by_itself = backward || cuda::find_family(compute)->has_forward;
-      const cuda::Family& family = *cuda::find_family(by_itself ? compute : core::choose("auto", p).name);
+      const cuda::Family& family = *cuda::find_family(by_itself ? compute : dispatch::choose("auto", p).name);
       if (backward) {
         p = core::make_backward_problem(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(),
                                         out.lse.view(), out.dq.view(), out.dk.view(), out.dv.view(), in.params(compute),

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/dispatch.hpp"
+#include "dispatch/dispatch.hpp"
 #include "gpu/gpu.hpp"
 #include "support/expect.hpp"
 #include "support/tolerances.hpp"
@@ -25,7 +25,7 @@ constexpr DeviceType kDevice = DeviceType::kCUDA;
 
 std::vector<std::string> half_families() {
   std::vector<std::string> names;
-  for (const core::Backend* backend : core::all_backends()) {
+  for (const core::Backend* backend : dispatch::all_backends()) {
     const bool takes_halves = backend->dtypes.has(DType::kF16) || backend->dtypes.has(DType::kBF16);
     if (backend->device == kDevice && backend->in_auto && takes_halves) names.emplace_back(backend->name);
   }
@@ -34,13 +34,13 @@ std::vector<std::string> half_families() {
 
 bool lacks_nothing(const core::Backend& backend, core::Problem problem) {
   problem.q.device = {kDevice, 0};
-  return !core::lack_of(backend, problem);
+  return !dispatch::lack_of(backend, problem);
 }
 
 /// The outputs of a family that takes the case; where it takes it forward only, gradients are 0, and where backward
 /// only, o and lse are those of the family that auto takes.
 std::optional<Outputs> run_if_supported(const Inputs& in, const std::string& compute) {
-  const core::Backend& backend = *core::find_backend(compute);
+  const core::Backend& backend = *dispatch::find_backend(compute);
   Outputs out = make_outputs(in);
   const Tensor& lse = out.lse.view();
   const bool has_forward =
@@ -177,12 +177,12 @@ class HalfNonFinite : public GpuTest, public testing::WithParamInterface<std::tu
     core::Problem p =
         core::make_backward_problem(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(),
                                     out.dq.view(), out.dk.view(), out.dv.view(), in.params(compute()), {});
-    if (core::find_backend(compute())->forward) {
+    if (dispatch::find_backend(compute())->forward) {
       p = core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), nullptr,
                                      in.params(compute()));
     }
     p.q.device = {kDevice, 0};
-    const std::string lack = core::lack_of(*core::find_backend(compute()), p).value_or("none of the cases");
+    const std::string lack = dispatch::lack_of(*dispatch::find_backend(compute()), p).value_or("none of the cases");
     EXPECT_NE(lack.find("device: "), std::string::npos) << compute() << " went unchecked: " << lack;
   }
   [[nodiscard]] std::string compute() const { return std::get<0>(GetParam()); }

@@ -14,8 +14,8 @@
 #include "cuda/driver/device.hpp"
 #include "gpu/gpu.hpp"
 #include "gpu/gpu_ring.hpp"
-#include "ring/nccl.hpp"
-#include "ring/transport.hpp"
+#include "ring/transport/nccl.hpp"
+#include "ring/transport/transport.hpp"
 
 namespace attend::test {
 namespace {

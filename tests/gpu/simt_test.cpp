@@ -3,9 +3,9 @@
 
 #include <array>
 
-#include "core/dispatch.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/stream.hpp"
+#include "dispatch/dispatch.hpp"
 #include "gpu/gpu.hpp"
 #include "gpu/mask_rule.hpp"
 #include "kernels/common/philox.cuh"
@@ -262,7 +262,7 @@ TEST_P(SimtProperty, AutoFallsToItInFloat32) {
   core::Problem p =
       core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), nullptr, in.params("auto"));
   p.q.device = kGpu;
-  EXPECT_STREQ(core::choose("auto", p).name, GetParam() == DType::kF32 ? kCompute : "sm80_forward");
+  EXPECT_STREQ(dispatch::choose("auto", p).name, GetParam() == DType::kF32 ? kCompute : "sm80_forward");
 }
 
 /// k and dk whose batch entries lie more than 2^31 elements apart.
@@ -313,7 +313,7 @@ TEST_P(SimtProperty, AGraphReplaysForwardAndBackward) {
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;
   Params params = in.params(kCompute);
-  for (std::optional<Tensor>* t : {&params.bias, &params.mask, &params.alibi_slopes}) (*t)->device = kGpu;
+  for (std::optional<ConstTensor>* t : {&params.bias, &params.mask, &params.alibi_slopes}) (*t)->device = kGpu;
   const Tensor lse = on_gpu(out.lse);
   const BackwardExtras extras = {on_gpu(*in.dlse), on_gpu(*out.dbias)};
   CapturedGraph graph(stream.get(), [&] {

@@ -7,11 +7,11 @@
 #include <cmath>
 #include <tuple>
 
-#include "core/dispatch.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/stream.hpp"
 #include "cuda/launch/family.hpp"
 #include "cuda/launch/launcher.hpp"
+#include "dispatch/dispatch.hpp"
 #include "gpu/forward_checks.hpp"
 #include "gpu/gpu.hpp"
 #include "support/expect.hpp"

@@ -2,9 +2,9 @@
 // wrong, repeats, neighbours that hold NaN, long rows, graphs.
 #include <gtest/gtest.h>
 
-#include "core/dispatch.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/stream.hpp"
+#include "dispatch/dispatch.hpp"
 #include "gpu/forward_checks.hpp"
 #include "gpu/gpu.hpp"
 #include "support/covering_array.hpp"

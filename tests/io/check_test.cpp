@@ -1,5 +1,5 @@
 // The comparison behind --check: planted faults have to fail, and NaN never passes by accident.
-#include "check.hpp"
+#include "check/check.hpp"
 
 #include <gtest/gtest.h>
 

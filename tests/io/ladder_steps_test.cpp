@@ -1,5 +1,5 @@
 // The steps of the ladder for architectures that this machine need not have.
-#include "ladder_steps.hpp"
+#include "ladder/steps.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
 // The option parser: what it takes, and that every refusal names the flag, the value and what is allowed.
-#include "options.hpp"
+#include "parser/parse.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "grid.hpp"
+#include "workload/grid.hpp"
 
 namespace attend::test {
 namespace {

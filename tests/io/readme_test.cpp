@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "footers.hpp"
 #include "io/attend_program.hpp"
 #include "io/temp_folder.hpp"
-#include "options.hpp"
+#include "parser/footers.hpp"
+#include "parser/parse.hpp"
 
 namespace attend::test {
 namespace {

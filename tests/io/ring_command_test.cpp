@@ -10,7 +10,7 @@
 #include "io/attend_program.hpp"
 #include "io/on_ranks.hpp"
 #include "io/temp_folder.hpp"
-#include "ring_timeline.hpp"
+#include "ranks/timeline.hpp"
 
 namespace attend::test {
 namespace {

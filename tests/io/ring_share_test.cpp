@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/common/key_range.cuh"
-#include "ring_share.hpp"
+#include "ranks/share.hpp"
 
 namespace attend::test {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "cpu/parallel.hpp"
 #include "ring/ring_run.hpp"
-#include "ring/transport.hpp"
+#include "ring/transport/transport.hpp"
 #include "support/expect.hpp"
 
 namespace attend::test {

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "cpu/parallel.hpp"
-#include "ring/agreement.hpp"
 #include "ring/ring_run.hpp"
-#include "ring/transport.hpp"
+#include "ring/transport/agreement.hpp"
+#include "ring/transport/transport.hpp"
 
 namespace attend::test {
 namespace {

@@ -1,6 +1,6 @@
 // Links between the ranks of a machine: threads of this process, and a process of its own. The driver is software
 // (tests/cuda/fake_gpu.cpp), whose copies are done when they are put on a stream.
-#include "ring/local_links.hpp"
+#include "ring/transport/local_links.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

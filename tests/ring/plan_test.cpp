@@ -6,9 +6,9 @@
 #include <random>
 
 #include "kernels/common/merge_rows.cuh"
-#include "ring/merge.hpp"
-#include "ring/plan.hpp"
-#include "ring/written_rows.hpp"
+#include "ring/engine/merge.hpp"
+#include "ring/engine/written_rows.hpp"
+#include "ring/plan/plan.hpp"
 #include "support/expect.hpp"
 
 namespace attend::test {
@@ -74,7 +74,7 @@ TEST(Plan, PiecesHaveAWindowOfTheirOwn) {
     for (int owner = 0; owner < num_ranks; ++owner) {
       for (const ring::Piece& piece : plan.pieces(owner)) {
         ++num_pieces;
-        p.placement = piece.placement;
+        p.as_part().placement = piece.placement;
         p.max_seqlen_q = piece.rows.length;
         p.max_seqlen_k = piece.keys.length;
         const auto [left, right] = p.own_window();

@@ -6,9 +6,9 @@
 #include <atomic>
 #include <numeric>
 
-#include "ring/choice.hpp"
+#include "ring/plan/choice.hpp"
 #include "ring/ring_run.hpp"
-#include "ring/transport.hpp"
+#include "ring/transport/transport.hpp"
 #include "support/expect.hpp"
 
 namespace attend::test {

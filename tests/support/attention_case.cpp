@@ -6,9 +6,9 @@
 #include <random>
 #include <sstream>
 
-#include "core/dispatch.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/stream.hpp"
+#include "dispatch/dispatch.hpp"
 
 namespace attend::test {
 namespace {
@@ -234,7 +234,7 @@ namespace {
 
 /// Where the backend called `compute` wants its tensors. Their memory has to be visible there: set_tensor_memory().
 Device device_of(std::string_view compute) {
-  const core::Backend* backend = core::find_backend(compute);
+  const core::Backend* backend = dispatch::find_backend(compute);
   return {backend == nullptr ? DeviceType::kCPU : backend->device, 0};
 }
 
@@ -256,7 +256,7 @@ void wait_for(Device device) {
 
 Params params_on(Device device, const Inputs& in, std::string_view compute) {
   Params params = in.params(compute);
-  for (std::optional<Tensor>* t : {&params.bias, &params.mask, &params.alibi_slopes}) {
+  for (std::optional<ConstTensor>* t : {&params.bias, &params.mask, &params.alibi_slopes}) {
     if (*t) (*t)->device = device;
   }
   return params;
@@ -265,24 +265,37 @@ Params params_on(Device device, const Inputs& in, std::string_view compute) {
 }  // namespace
 
 bool has_backward(std::string_view compute) {
-  const core::Backend* backend = core::find_backend(compute);
+  const core::Backend* backend = dispatch::find_backend(compute);
   return backend == nullptr || backend->backward;
 }
 
 void run_forward(const Inputs& in, const Outputs& out, std::string_view compute, bool with_lse) {
   const Device d = device_of(compute);
-  const core::Backend* backend = core::find_backend(compute);
+  const core::Backend* backend = dispatch::find_backend(compute);
   if (backend != nullptr && !backend->forward) compute = "auto";
-  const Tensor lse = on(d, out.lse);
-  forward(on(d, in.q), on(d, in.k), on(d, in.v), on(d, out.o), with_lse ? &lse : nullptr, params_on(d, in, compute));
+  forward({.q = on(d, in.q),
+           .k = on(d, in.k),
+           .v = on(d, in.v),
+           .o = on(d, out.o),
+           .lse = with_lse ? std::optional(on(d, out.lse)) : std::nullopt,
+           .params = params_on(d, in, compute)});
   wait_for(d);
 }
 
 void run_backward(const Inputs& in, const Outputs& out, std::string_view compute) {
   const Device d = device_of(compute);
-  const BackwardExtras extras = {on(d, in.dlse), on(d, out.dbias)};
-  backward(on(d, in.dout), on(d, in.q), on(d, in.k), on(d, in.v), on(d, out.o), on(d, out.lse), on(d, out.dq),
-           on(d, out.dk), on(d, out.dv), params_on(d, in, compute), nullptr, extras);
+  backward({.q = on(d, in.q),
+            .k = on(d, in.k),
+            .v = on(d, in.v),
+            .o = on(d, out.o),
+            .lse = on(d, out.lse),
+            .dout = on(d, in.dout),
+            .dlse = on(d, in.dlse),
+            .dq = on(d, out.dq),
+            .dk = on(d, out.dk),
+            .dv = on(d, out.dv),
+            .dbias = on(d, out.dbias),
+            .params = params_on(d, in, compute)});
   wait_for(d);
 }
 

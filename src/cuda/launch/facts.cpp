@@ -41,7 +41,8 @@ MaskKind mask_kind(const Problem& p) {
 
 /// Do rows see one key at most, of which dropout and the rounding of o to 16 bits make too much?
 bool has_sole_keys(const Problem& p) {
-  if (!p.is_backward || p.dropout_p <= 0 || p.q.dtype == DType::kF32 || p.placement) return false;
+  if (!p.is_backward || p.dropout_p <= 0 || p.q.dtype == DType::kF32) return false;
+  if (p.placement() != nullptr) return false;
   return p.max_seqlen_k <= 1 || (p.window_left == 0 && p.window_right == 0);
 }
 
@@ -87,9 +88,10 @@ std::span<const Option> options() {
       {option::kBoolMask, "mask", "kHasBoolMask", has<&Problem::mask>, "given", "none", traits_of(ScoreMod::kBoolMask)},
       {option::kVarlen, "varlen", "kIsVarlen", has<&Problem::varlen>},
       {option::kPart, "alibi_slopes or dropout_p", "kIsPart",
-       [](const Problem& p) { return p.placement && (p.alibi_slopes || p.dropout_p > 0); }, "in a ring", "one device"},
-      {option::kAddsToOutputs, "call", "kAddsToOutputs", has<&Problem::adds_to_outputs>, "part of a ring",
+       [](const Problem& p) { return p.placement() != nullptr && (p.alibi_slopes || p.dropout_p > 0); }, "in a ring",
        "one device"},
+      {option::kAddsToOutputs, "call", "kAddsToOutputs", [](const Problem& p) { return p.adds_to_outputs(); },
+       "part of a ring", "one device"},
   };
   return kTable;
 }
@@ -158,9 +160,10 @@ std::optional<Lack> option_lack(const Problem& p, std::int32_t taken) {
 }
 
 std::optional<Lack> part_lack(const Problem& p) {
-  if (!p.placement) return std::nullopt;
+  const core::Placement* at = p.placement();
+  if (at == nullptr) return std::nullopt;
   constexpr std::int64_t kKeysOfBlock = 4;  // that one block of random numbers decides on
-  if (p.dropout_p > 0 && (p.placement->step != 1 || p.placement->key_begin % kKeysOfBlock != 0)) {
+  if (p.dropout_p > 0 && (at->step != 1 || at->key_begin % kKeysOfBlock != 0)) {
     return Lack{nullptr, "dropout_p", number<&Problem::dropout_p>, "0 where a part's keys are not four by four"};
   }
   // They tell by the part's own window whether keys stand behind their rows.
@@ -173,7 +176,7 @@ std::optional<Lack> part_lack(const Problem& p) {
 std::optional<Lack> dtype_lack(const Problem& p, core::DTypes dtypes) {
   if (!dtypes.has(p.q.dtype)) return Lack{"q", "dtype", dtype_name(p.q.dtype), dtypes};
   for (const auto& [name, tensor] : core::NamedTensors(p)) {
-    if (p.adds_to_outputs && is_sum(p, tensor)) continue;
+    if (p.adds_to_outputs() && is_sum(p, tensor)) continue;
     if (tensor->dtype != p.q.dtype) return Lack{name, "dtype", dtype_name(tensor->dtype), dtype_of_q};
   }
   return std::nullopt;

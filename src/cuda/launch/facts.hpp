@@ -26,8 +26,8 @@ constexpr std::int32_t kBoolMask = 1 << 6;
 constexpr std::int32_t kVarlen = 1 << 7;
 constexpr std::int32_t kPhiloxState = 1 << 8;           ///< dropout's seed and offset are in memory
 constexpr std::int32_t kAll = (1 << 9) - 1;             ///< of those that users know
-constexpr std::int32_t kPart = 1 << 9;                  ///< ALiBi or dropout by Problem::placement
-constexpr std::int32_t kAddsToOutputs = 1 << 10;        ///< Problem::adds_to_outputs
+constexpr std::int32_t kPart = 1 << 9;                  ///< ALiBi or dropout by Part::placement
+constexpr std::int32_t kAddsToOutputs = 1 << 10;        ///< Part::adds_to_outputs
 constexpr std::int32_t kHugeSoftcap = 1 << 11;          ///< scores divided by it may underflow
 constexpr std::int32_t kRing = kPart | kAddsToOutputs;  ///< what the parts of a ring want
 }  // namespace option
@@ -62,6 +62,8 @@ struct Facts {
 
   /// Traits of all modifications of scores that are on.
   [[nodiscard]] ScoreModTraits score() const;
+  /// Do they want registers beside the scores?
+  [[nodiscard]] bool has_rules() const { return !score().changes_nothing(); }
 
   /// Backward: whether the rounding of a large lse is made up for (kernels/common/lse_rounding.cuh).
   [[nodiscard]] bool has_lse_rounding() const { return has(option::kBias | option::kAlibi) && !has(option::kRing); }

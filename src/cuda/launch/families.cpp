@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
+#include <ranges>
 #include <utility>
 
 #include "cuda/launch/backends.hpp"
@@ -61,6 +61,7 @@ core::Backend backend_of(const Family& family) {
   if (family.has_forward) backend.forward = run;
   if (family.has_backward) backend.backward = run;
   backend.in_auto = family.in_auto;
+  backend.is_fallback = family.is_fallback;
   backend.dtypes = family.dtypes;
   backend.unsupported = [&family](const core::Problem& p) -> std::optional<std::string> {
     const auto lack = family.lack(p, device_of(p));
@@ -129,22 +130,16 @@ std::vector<std::string> families_on(const Arch& arch) {
   return names;
 }
 
-std::vector<KernelSpec> example_specs(const Family& family, const Arch& arch) {
-  std::vector<KernelSpec> specs;
-  std::set<std::string> seen;
-  for (const Variant& variant : family.examples(arch)) {
-    for (KernelSpec& spec : family.kernels(variant, arch)) {
-      if (seen.insert(identity(spec)).second) specs.push_back(std::move(spec));
-    }
-  }
-  return specs;
-}
-
 std::span<const core::Backend> backends() {
   static const auto* list = [] {
     auto* all = new std::vector<core::Backend>();
-    for (const Family* family : families()) all->push_back(backend_of(*family));
-    std::reverse(all->begin(), all->end() - 1);  // each rung beats the one before; simt, which takes all, ends the list
+    const auto add = [all](bool fallbacks) {
+      for (const Family* family : std::views::reverse(families())) {
+        if (family->is_fallback == fallbacks) all->push_back(backend_of(*family));
+      }
+    };
+    add(false);
+    add(true);
     return all;
   }();
   return *list;

@@ -169,9 +169,10 @@ class Family {
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
 
-  const char* name;         ///< what --compute takes; the stem of its files
-  const char* description;  ///< one line
-  bool in_auto = true;      ///< "auto" compares it by its estimate; the others are lessons
+  const char* name;          ///< what --compute takes; the stem of its files
+  const char* description;   ///< one line
+  bool in_auto = true;       ///< "auto" compares it by its estimate; the others are lessons
+  bool is_fallback = false;  ///< it supports most: what it lacks is what "auto" reports (core::Backend)
   bool has_forward = true;
   bool has_backward = true;
   core::DTypes dtypes = {};  ///< of all tensors but bias and mask
@@ -190,8 +191,6 @@ class Family {
   [[nodiscard]] virtual Workspace workspace(const core::Problem& p, const Choice& choice) const = 0;
   /// Fills the arguments and runs the steps.
   virtual void launch(const Launch& launch) const = 0;
-  /// Variants that cover every kind that choose() can come to, for `attend compile` and the tests.
-  [[nodiscard]] virtual std::vector<Variant> examples(const Arch& arch) const = 0;
   [[nodiscard]] virtual std::span<const Tunable> tunables(const Variant& /*variant*/) const { return {}; }
 
  protected:
@@ -202,7 +201,8 @@ class Family {
   }
 };
 
-/// All of them: the ladder in its order, then the products.
+/// All of them, in the order of tables: the ladder from its first rung on, the families for Ampere, those for Hopper,
+/// and simt. backends.hpp says in which order "auto" and refusals see them.
 [[nodiscard]] std::span<const Family* const> families();
 
 /// The names of those that run on an architecture, in the same order: what `compute` takes there beside "auto".
@@ -210,8 +210,5 @@ class Family {
 
 /// The family called `name`, or null.
 [[nodiscard]] const Family* find_family(std::string_view name);
-
-/// The specs of all examples for an architecture that the family supports, none twice.
-[[nodiscard]] std::vector<KernelSpec> example_specs(const Family& family, const Arch& arch);
 
 }  // namespace attend::cuda

@@ -43,8 +43,7 @@ Args args_of(const core::Problem& p, void* workspace, bool folds_scale) {
   return args;
 }
 
-void set_placement(OptionArgs& args, const core::Problem& p) {
-  const core::Placement& at = *p.placement;
+void set_placement(OptionArgs& args, const core::Problem& p, const core::Placement& at) {
   const auto off = static_cast<double>(p.max_seqlen_k - p.max_seqlen_q);
   args.row_begin = at.row_begin;
   args.key_begin = at.key_begin;
@@ -72,7 +71,10 @@ BackwardArgs backward_args(const core::Problem& p, void* workspace, bool folds_s
   args.dk_stride = strides(p.dk);
   args.dv_stride = strides(p.dv);
   args.gradient_scale = static_cast<float>(p.scale);
-  args.overwritten = (p.is_first_of_rows ? kOverwritesQueries : 0) | (p.is_first_of_keys ? kOverwritesKeys : 0);
+  if (p.part) {
+    args.overwritten =
+        (p.part->is_first_of_rows ? kOverwritesQueries : 0) | (p.part->is_first_of_keys ? kOverwritesKeys : 0);
+  }
   return args;
 }
 
@@ -125,7 +127,7 @@ OptionArgs option_args_of(const core::Problem& p) {
     args.dropout_threshold = mask.threshold;
     args.philox_state = p.philox_state;
   }
-  if (p.placement) set_placement(args, p);
+  if (const core::Placement* at = p.placement()) set_placement(args, p, *at);
   return args;
 }
 

@@ -89,34 +89,6 @@ class RungFamily final : public Family {
     launch.run_all(forward_tma_args(p, first.block_m, first.block_n, args));
   }
 
-  /// The head_dims of the ladder's cases and those between at which tiles change, both masks and passes, every tile;
-  /// and of each, scores that are negated and tensors that are not aligned.
-  [[nodiscard]] std::vector<Variant> examples(const Arch& arch) const override {
-    std::vector<Variant> variants;
-    const auto add = [&](const Facts& facts) {
-      for (const int many_rows : {1, 0}) {
-        RungConfig config = {facts, arch.max_smem_per_block, many_rows};
-        variants.emplace_back(config);
-        config.is_backward = 1;
-        if (has_backward) variants.emplace_back(config);
-      }
-    };
-    std::vector<int> head_dims = rung_.head_dims.empty() ? std::vector{32, 64, 96, 128} : rung_.head_dims;
-    if (!arch.cp_async) head_dims.insert(head_dims.begin(), 16);  // with 64 KB the tallest tiles are of narrow rows
-    for (const DType dtype : rung_.dtypes) {
-      for (const int head_dim : head_dims) {
-        Facts facts = {.element = element_of(dtype), .head_dim = head_dim, .head_dim_v = head_dim};
-        add(facts);
-        facts.mask = MaskKind::kCausal;
-        if (head_dim % 64 == 0) add(facts);
-        facts.negate_scores = rung_.folds_scale;
-        facts.aligned = rung_.needs_alignment;
-        if (rung_.folds_scale || !rung_.needs_alignment) add(facts);
-      }
-    }
-    return variants;
-  }
-
  protected:
   [[nodiscard]] std::optional<Lack> lack_of_its_own(const Problem& p, const DeviceInfo& /*device*/) const override {
     if (auto lack = head_dim_lack(p, rung_.head_dims, rung_.max_head_dim, rung_.any_head_dim_v)) return lack;

@@ -234,8 +234,6 @@ class Sm90Backward final : public Family {
     for (std::size_t i = 0; i < launch.choice.num_steps; ++i) launch.run(i, args);
   }
 
-  [[nodiscard]] std::vector<Variant> examples(const Arch& /*arch*/) const override { return sm90_backward_examples(); }
-
  protected:
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p,
                                                           const DeviceInfo& /*device*/) const override {
@@ -243,7 +241,7 @@ class Sm90Backward final : public Family {
     if (auto lack = length_lack(p, kMostLength)) return lack;
     if (auto lack = part_lack(p)) return lack;
     for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {
-      if (!p.adds_to_outputs || (head_dim % 2 == 0 && head_dim <= kMostHeadDimInRing)) continue;
+      if (!p.adds_to_outputs() || (head_dim % 2 == 0 && head_dim <= kMostHeadDimInRing)) continue;
       return core::Lack{tensor, "head_dim", head_dim, "even ones to 128 in a ring"};
     }
     if (auto lack = rules_lack(p)) return lack;
@@ -270,7 +268,7 @@ class Sm90Backward final : public Family {
     if (p.softcap <= 0 && !p.bias) return std::nullopt;
     const char* const rule = p.bias ? "bias" : "softcap";
     if (p.alibi_slopes) return core::Lack{nullptr, rule, "given", "none with alibi_slopes"};
-    if (p.adds_to_outputs) return core::Lack{nullptr, rule, "given", "none in a ring"};
+    if (p.adds_to_outputs()) return core::Lack{nullptr, rule, "given", "none in a ring"};
     if (p.softcap > 0 && (p.softcap > kLargestCapByReciprocal || p.softcap < kSmallestCapByReciprocal)) {
       return core::Lack{nullptr, "softcap", p.softcap, "1e-12 to 256"};
     }

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "cuda/launch/facts.hpp"
-#include "cuda/launch/family.hpp"
 #include "kernels/sm90/sm90_backward_shape.cuh"
 
 namespace attend::cuda {
@@ -20,8 +18,5 @@ struct Sm90BackwardVariant : Facts {
     return sm90_backward_tile(head_dim, head_dim_v, score(), dbias_blocks);
   }
 };
-
-/// Both shapes of tiles, both types, every mask; packed, deterministic; head_dims that are padded.
-[[nodiscard]] std::vector<Variant> sm90_backward_examples();
 
 }  // namespace attend::cuda

@@ -1,0 +1,283 @@
+#include "check/standard.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/elements.hpp"
+
+namespace attend::cli {
+namespace {
+
+using core::Matrix;
+using core::Problem;
+using core::Sequence;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+float round_to(DType dtype, float x) {
+  switch (dtype) {
+    case DType::kF16:
+      return core::to_float(core::to_half(x));
+    case DType::kBF16:
+      return core::to_float(core::to_bfloat16(x));
+    default:
+      return x;
+  }
+}
+
+/// A head's rows as float32.
+struct Rows {
+  explicit Rows(const Matrix& m) : Rows(m.rows, m.cols) {
+    for (std::int64_t r = 0; r < m.rows; ++r) {
+      for (std::int64_t c = 0; c < m.cols; ++c) row(r)[c] = static_cast<float>(core::load(m, r, c));
+    }
+  }
+  Rows(std::int64_t rows, std::int64_t columns) : cols(columns), values(static_cast<std::size_t>(rows * columns)) {}
+
+  [[nodiscard]] float* row(std::int64_t r) { return values.data() + r * cols; }
+  [[nodiscard]] const float* row(std::int64_t r) const { return values.data() + r * cols; }
+
+  void store_to(const Matrix& m) const {
+    for (std::int64_t r = 0; r < m.rows; ++r) {
+      for (std::int64_t c = 0; c < m.cols; ++c) core::store(m, r, c, row(r)[c]);
+    }
+  }
+
+  std::int64_t cols;
+  std::vector<float> values;
+};
+
+float dot(const float* a, const float* b, std::int64_t n) {
+  float sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void add_scaled(float* to, float factor, const float* from, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] += factor * from[i];
+}
+
+struct Score {
+  float value;  // -inf: masked
+  float slope;  // derivative of the soft cap
+};
+
+Score score_of(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t i, std::int64_t j, float q_dot_k) {
+  if (p.mask && core::load(*p.mask, s.batch, head, i, j) == 0) return {-kInfinity, 0};
+  Score score = {static_cast<float>(p.scale) * q_dot_k, 1};
+  if (p.softcap > 0) {
+    const auto cap = static_cast<float>(p.softcap);
+    const float t = std::tanh(score.value / cap);
+    score = {cap * t, 1 - t * t};
+  }
+  if (p.bias) score.value += static_cast<float>(core::load(*p.bias, s.batch, head, i, j));
+  if (p.alibi_slopes) {
+    const auto slope = static_cast<float>(core::load(*p.alibi_slopes, s.index, head, 0, 0));
+    score.value -= slope * static_cast<float>(std::abs(i + s.seqlen_k - s.seqlen_q - j));
+  }
+  return score;
+}
+
+/// 0 for a dropped entry, 1/(1-p) for a kept one.
+float dropout_factor(const Problem& p, const DropoutMask& dropout, std::int64_t i, std::int64_t j) {
+  if (p.dropout_p == 0) return 1;
+  return dropout.keeps(i, j) ? static_cast<float>(1 / (1 - p.dropout_p)) : 0;
+}
+
+}  // namespace
+
+void standard_forward_head(const Problem& p, const Sequence& s, std::int64_t head) {
+  const std::int64_t key_head = head / p.heads_per_group();
+  const Rows q(core::q_matrix(p.q, s, head));
+  const Rows k(core::k_matrix(p.k, s, key_head));
+  const Rows v(core::k_matrix(p.v, s, key_head));
+  const DropoutMask dropout = p.dropout(s, head);
+  Rows o(s.seqlen_q, p.head_dim_v);
+  std::vector<float> row(static_cast<std::size_t>(s.seqlen_k));
+  for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
+    const KeyRange keys = p.window(s).row(i);
+    float row_max = -kInfinity;
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+      row[j] = score_of(p, s, head, i, j, dot(q.row(i), k.row(j), p.head_dim)).value;
+      row_max = std::max(row_max, row[j]);
+    }
+    float row_sum = 0;
+    for (std::int64_t j = keys.begin; j < keys.end && row_max != -kInfinity; ++j) row_sum += std::exp(row[j] - row_max);
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+      if (row[j] == -kInfinity) continue;
+      const float probability = std::exp(row[j] - row_max) / row_sum * dropout_factor(p, dropout, i, j);
+      add_scaled(o.row(i), round_to(p.q.dtype, probability), v.row(j), p.head_dim_v);
+    }
+    const float lse = row_max == -kInfinity ? -kInfinity : row_max + std::log(row_sum);
+    core::store(core::q_matrix(*p.lse, s, head), i, 0, lse);
+  }
+  o.store_to(core::q_matrix(p.o, s, head));
+}
+
+namespace {
+
+/// visit(i, j, p_ij, dropout's factor, derivative of the soft cap) of every entry that one query head sees.
+template <class Visit>
+void for_each_probability(const Problem& p, const Sequence& s, std::int64_t head, const Rows& q, const Rows& k,
+                          Visit visit) {
+  const Rows lse(core::q_matrix(*p.lse, s, head));
+  const DropoutMask dropout = p.dropout(s, head);
+  for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
+    const KeyRange keys = p.window(s).row(i);
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+      const Score score = score_of(p, s, head, i, j, dot(q.row(i), k.row(j), p.head_dim));
+      if (score.value == -kInfinity) continue;
+      visit(i, j, std::exp(score.value - *lse.row(i)), dropout_factor(p, dropout, i, j), score.slope);
+    }
+  }
+}
+
+Rows magnitudes(const Matrix& m) {
+  Rows rows(m);
+  for (float& x : rows.values) x = std::abs(x);
+  return rows;
+}
+
+}  // namespace
+
+void standard_backward_group(const Problem& p, const Sequence& s, std::int64_t key_head) {
+  const Rows k(core::k_matrix(p.k, s, key_head));
+  const Rows v(core::k_matrix(p.v, s, key_head));
+  Rows dk(s.seqlen_k, p.head_dim);
+  Rows dv(s.seqlen_k, p.head_dim_v);
+  for (std::int64_t in_group = 0; in_group < p.heads_per_group(); ++in_group) {
+    const std::int64_t head = key_head * p.heads_per_group() + in_group;
+    const Rows q(core::q_matrix(p.q, s, head));
+    const Rows o(core::q_matrix(p.o, s, head));
+    const Rows dout(core::q_matrix(p.dout, s, head));
+    Rows dq(s.seqlen_q, p.head_dim);
+    for_each_probability(p, s, head, q, k,
+                         [&](std::int64_t i, std::int64_t j, float probability, float factor, float slope) {
+                           const float delta = dot(dout.row(i), o.row(i), p.head_dim_v);
+                           const float dp = factor * dot(dout.row(i), v.row(j), p.head_dim_v);
+                           const float ds = round_to(p.q.dtype, probability * (dp - delta) * slope);
+                           add_scaled(dv.row(j), round_to(p.q.dtype, factor * probability), dout.row(i), p.head_dim_v);
+                           add_scaled(dq.row(i), static_cast<float>(p.scale) * ds, k.row(j), p.head_dim);
+                           add_scaled(dk.row(j), static_cast<float>(p.scale) * ds, q.row(i), p.head_dim);
+                         });
+    dq.store_to(core::q_matrix(p.dq, s, head));
+  }
+  dk.store_to(core::k_matrix(p.dk, s, key_head));
+  dv.store_to(core::k_matrix(p.dv, s, key_head));
+}
+
+namespace {
+
+/// Half the distance between neighbouring numbers, relative to their size.
+float unit_roundoff(DType dtype) {
+  return dtype == DType::kF16 ? 0x1p-11F : dtype == DType::kBF16 ? 0x1p-8F : 0x1p-24F;
+}
+
+/// sqrt(sum (a b)^2): how far a product of two vectors strays when one has independent roundings.
+float root_of_squares(const float* a, const float* b, std::int64_t n) {
+  float sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i] * a[i] * b[i];
+  return std::sqrt(sum);
+}
+
+constexpr float kSum = 4 * 0x1p-24F;  // of a sum's terms: a few roundings of float32, in any order of summation
+
+/// e_ij: how far off s_ij - lse_i may be, s_ij by the sum of its products, lse_i by about as much; as what it does to
+/// exp of it, relative.
+float score_noise(const Problem& p, const float* q, const float* k, float slope) {
+  constexpr float kMost = 1;  // beyond, any p is as right as any other
+  float sum = 0;
+  for (std::int64_t c = 0; c < p.head_dim; ++c) sum += std::abs(q[c] * k[c]);
+  return std::expm1(std::min(kMost, 2 * kSum * static_cast<float>(std::abs(p.scale)) * slope * sum));
+}
+
+/// sum_j p_ij e_ij of every row of a head.
+std::vector<float> mean_score_noise(const Problem& p, const Sequence& s, std::int64_t head, const Rows& q,
+                                    const Rows& k) {
+  std::vector<float> mean(static_cast<std::size_t>(s.seqlen_q));
+  for_each_probability(p, s, head, q, k,
+                       [&](std::int64_t i, std::int64_t j, float probability, float /*factor*/, float slope) {
+                         mean[i] += std::min(1.0F, probability) * score_noise(p, q.row(i), k.row(j), slope);
+                       });
+  return mean;
+}
+
+/// visit(i, j, noise of ds_ij, noise of z_ij), z the probability after dropout.
+template <class Visit>
+void for_each_noise(const Problem& p, const Sequence& s, std::int64_t head, Visit visit) {
+  const std::int64_t key_head = head / p.heads_per_group();
+  const Rows q(core::q_matrix(p.q, s, head));
+  const Rows k(core::k_matrix(p.k, s, key_head));
+  const Rows v = magnitudes(core::k_matrix(p.v, s, key_head));
+  const Rows o = magnitudes(core::q_matrix(p.o, s, head));
+  const Rows dout = magnitudes(core::q_matrix(p.dout, s, head));
+  const std::vector<float> mean = mean_score_noise(p, s, head, q, k);
+  for_each_probability(p, s, head, q, k, [&](std::int64_t i, std::int64_t j, float value, float factor, float slope) {
+    const float probability = std::min(1.0F, value);
+    const float dp = factor * dot(dout.row(i), v.row(j), p.head_dim_v);
+    const float delta = dot(dout.row(i), o.row(i), p.head_dim_v);
+    const float rounded_o = unit_roundoff(p.o.dtype) * root_of_squares(dout.row(i), o.row(i), p.head_dim_v);
+    // p_ij = z_ij / sum_l z_il follows its own score by (1 - p_ij), and those of others by their p.
+    const float own = score_noise(p, q.row(i), k.row(j), slope);
+    const float relative = kSum + (1 - probability) * own + std::max(0.0F, mean[i] - probability * own);
+    visit(i, j, probability * slope * (relative * (dp + delta) + rounded_o), relative * factor * probability);
+  });
+}
+
+}  // namespace
+
+void output_noise_head(const Problem& p, const Sequence& s, std::int64_t head) {
+  const std::int64_t key_head = head / p.heads_per_group();
+  const Rows q(core::q_matrix(p.q, s, head));
+  const Rows k(core::k_matrix(p.k, s, key_head));
+  const Rows v(core::k_matrix(p.v, s, key_head));
+  const Rows o(core::q_matrix(p.o, s, head));
+  Rows noise(s.seqlen_q, p.head_dim_v);
+  for_each_probability(p, s, head, q, k, [&](std::int64_t i, std::int64_t j, float value, float factor, float slope) {
+    const float n = std::min(1.0F, value) * score_noise(p, q.row(i), k.row(j), slope);
+    for (std::int64_t c = 0; c < p.head_dim_v; ++c) {
+      noise.row(i)[c] += n * std::abs(factor * v.row(j)[c] - o.row(i)[c]);
+    }
+  });
+  noise.store_to(core::q_matrix(p.o, s, head));
+}
+
+void gradient_noise_group(const Problem& p, const Sequence& s, std::int64_t key_head) {
+  const Rows k = magnitudes(core::k_matrix(p.k, s, key_head));
+  const auto scale = static_cast<float>(std::abs(p.scale));
+  Rows dk(s.seqlen_k, p.head_dim);
+  Rows dv(s.seqlen_k, p.head_dim_v);
+  for (std::int64_t in_group = 0; in_group < p.heads_per_group(); ++in_group) {
+    const std::int64_t head = key_head * p.heads_per_group() + in_group;
+    const Rows q = magnitudes(core::q_matrix(p.q, s, head));
+    const Rows dout = magnitudes(core::q_matrix(p.dout, s, head));
+    Rows dq(s.seqlen_q, p.head_dim);
+    for_each_noise(p, s, head, [&](std::int64_t i, std::int64_t j, float ds, float z) {
+      add_scaled(dv.row(j), z, dout.row(i), p.head_dim_v);
+      add_scaled(dq.row(i), scale * ds, k.row(j), p.head_dim);
+      add_scaled(dk.row(j), scale * ds, q.row(i), p.head_dim);
+    });
+    dq.store_to(core::q_matrix(p.dq, s, head));
+  }
+  dk.store_to(core::k_matrix(p.dk, s, key_head));
+  dv.store_to(core::k_matrix(p.dv, s, key_head));
+}
+
+void dbias_noise(const Problem& p) {
+  const Tensor& dbias = *p.dbias;
+  for (std::int64_t i = 0; i < dbias.numel(); ++i) core::store(dbias.data, dbias.dtype, i, 0.0);
+  const Shape at = contiguous_strides(dbias.shape);
+  const auto index = [&](std::size_t d, std::int64_t i) { return dbias.shape[d] == 1 ? 0 : i * at[d]; };
+  for (std::int64_t batch = 0; batch < p.num_sequences; ++batch) {
+    for (std::int64_t head = 0; head < p.num_heads_q; ++head) {
+      for_each_noise(p, p.sequence(batch), head, [&](std::int64_t i, std::int64_t j, float ds, float) {
+        const std::int64_t to = index(0, batch) + index(1, head) + index(2, i) + index(3, j);
+        core::store(dbias.data, dbias.dtype, to, core::load(dbias.data, dbias.dtype, to) + ds);
+      });
+    }
+  }
+}
+
+}  // namespace attend::cli

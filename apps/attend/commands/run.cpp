@@ -1,0 +1,335 @@
+// attend run: files in, attention, files out, and the check.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "check/input_checks.hpp"
+#include "commands/commands.hpp"
+#include "io/file_set.hpp"
+#include "io/npy.hpp"
+#include "process/interrupt.hpp"
+#include "ranks/executor.hpp"
+#include "ranks/party.hpp"
+#include "report/report.hpp"
+#include "workload/executor.hpp"
+
+namespace attend::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kNoLimit = 1e9;  // seconds: --repeat alone says how often
+
+bool has_forward(Mode mode) {
+  return mode != Mode::kBackward;
+}
+bool has_backward(Mode mode) {
+  return mode != Mode::kForward;
+}
+
+/// What the library calls an argument, and what the user calls it.
+using Names = std::vector<std::pair<std::string, std::string>>;
+
+/// A result and the file it becomes.
+struct Output {
+  fs::path file;
+  const io::HostTensor* tensor;
+  bool npy;
+  bool drop_last;  // logsumexp: (B, H, S) to the user, (B, H, S, 1) inside
+};
+
+struct Job {
+  Workload work;
+  Names names;
+  std::vector<Output> outputs;
+  std::string o_name;  // the file that backward alone reads O from
+};
+
+io::HostTensor read_lse_like(const fs::path& path) {
+  return io::read_npy(path, io::NpyRank::kLse);
+}
+
+void read_folder(const RunOptions& options, Job& job) {
+  const fs::path& folder = options.data;
+  const io::FolderLock lock(folder, io::FolderLock::Kind::kShared);  // O and logsumexp of one run, not of two
+  const io::FolderSpec spec = io::parse_folder_path(folder);
+  Workload& w = job.work;
+  w.q = io::read_bin(folder, "Q.bin", spec.dtype, spec.q_shape());
+  w.k = io::read_bin(folder, "K.bin", spec.dtype, spec.k_shape());
+  w.v = io::read_bin(folder, "V.bin", spec.dtype, spec.v_shape());
+  w.allocate_forward();
+  if (has_backward(options.mode) && fs::exists(folder / "dO.bin")) {
+    w.dout = io::read_bin(folder, "dO.bin", spec.dtype, spec.o_shape());
+  }
+  if (options.mode == Mode::kBackward) {
+    for (const char* file : {"O.bin", "logsumexp.bin"}) {
+      if (fs::exists(folder / file)) continue;
+      throw Error(ErrorCode::kIo, fmt::format("{}: missing, allowed the result of an earlier run with --mode forward",
+                                              (folder / file).string()));
+    }
+    w.o = io::read_bin(folder, "O.bin", spec.dtype, spec.o_shape());
+    job.o_name = (folder / "O.bin").string();
+    w.lse = io::read_bin(folder, "logsumexp.bin", io::lse_dtype(spec.dtype), spec.lse_shape());
+  }
+}
+
+void read_npy_files(const RunOptions& options, Job& job) {
+  Workload& w = job.work;
+  w.q = io::read_npy(options.q, io::NpyRank::kExact);
+  w.k = io::read_npy(options.k, io::NpyRank::kExact);
+  w.v = io::read_npy(options.v, io::NpyRank::kExact);
+  job.names = {{"q", options.q.string()}, {"k", options.k.string()}, {"v", options.v.string()}};
+  w.allocate_forward();
+  if (has_backward(options.mode) && !options.dout.empty()) {
+    w.dout = io::read_npy(options.dout, io::NpyRank::kExact);
+    job.names.emplace_back("dout", options.dout.string());
+  }
+  if (options.mode != Mode::kBackward) return;
+  const fs::path o = options.o.empty() ? options.output_dir / "O.npy" : options.o;
+  const fs::path lse = options.lse.empty() ? options.output_dir / "logsumexp.npy" : options.lse;
+  for (const auto& [path, flag] : {std::pair{&o, "--o"}, {&lse, "--lse"}}) {
+    if (fs::exists(*path)) continue;
+    throw Error(ErrorCode::kIo,
+                fmt::format("{}: missing, allowed the result of an earlier run with --mode forward ({})",
+                            path->string(), flag));
+  }
+  w.o = io::read_npy(o, io::NpyRank::kExact);
+  job.o_name = o.string();
+  w.lse = read_lse_like(lse);
+  job.names.insert(job.names.end(), {{"o", o.string()}, {"lse", lse.string()}});
+}
+
+void read_optional(Job& job, std::optional<io::HostTensor>& tensor, const char* name, const fs::path& path,
+                   io::NpyRank rank) {
+  if (path.empty()) return;
+  tensor = io::read_npy(path, rank);
+  job.names.emplace_back(name, path.string());
+}
+
+void plan_outputs(const RunOptions& options, Job& job) {
+  const Workload& w = job.work;
+  const bool npy = options.data.empty();
+  const fs::path folder = npy ? options.output_dir : options.data;
+  const auto add = [&](const char* name, const io::HostTensor& tensor, bool as_npy, bool drop_last = false) {
+    job.outputs.push_back({folder / (std::string(name) + (as_npy ? ".npy" : ".bin")), &tensor, as_npy, drop_last});
+  };
+  if (has_forward(options.mode)) {
+    add("O", w.o, npy);
+    add("logsumexp", w.lse, npy, true);
+  }
+  if (has_backward(options.mode)) {
+    add("dQ", w.dq, npy);
+    add("dK", w.dk, npy);
+    add("dV", w.dv, npy);
+    if (w.dbias) add("dbias", *w.dbias, true);  // a bias comes as .npy, so its gradient goes as .npy
+  }
+}
+
+void load(const RunOptions& options, Job& job) {
+  job.work.options = options.attention;
+  if (options.data.empty()) {
+    read_npy_files(options, job);
+  } else {
+    read_folder(options, job);
+  }
+  read_optional(job, job.work.bias, "bias", options.bias, io::NpyRank::kBroadcast);
+  read_optional(job, job.work.mask, "mask", options.mask, io::NpyRank::kBroadcast);
+  read_optional(job, job.work.slopes, "alibi_slopes", options.alibi_slopes, io::NpyRank::kSlopes);
+  if (has_backward(options.mode)) job.work.allocate_backward();
+  for (const char* name : {"compute", "scale", "softcap", "dropout_p", "window_left", "window_right"}) {
+    job.names.emplace_back(name, std::string("--") + name);
+  }
+  plan_outputs(options, job);
+}
+
+/// The library's refusal in the user's words: "k: num_heads_k 3, ..." becomes "K.npy: num_heads_k 3, ...".
+Error renamed(const Error& error, const Names& names) {
+  const std::string message = error.what();
+  for (const auto& [inside, outside] : names) {
+    if (message.starts_with(inside + ":")) return {error.code(), outside + message.substr(inside.size())};
+  }
+  return error;
+}
+
+std::string output_header(const Output& output) {
+  if (!output.npy) return "";
+  const Shape& shape = output.tensor->shape();
+  return io::npy_header(output.tensor->dtype(), std::span(shape).first(output.drop_last ? 3 : 4));
+}
+
+/// No output may take an input's place, nor by a link that of another tensor.
+void keep_inputs(const RunOptions& options, io::FileTransaction& files) {
+  for (const fs::path& file : {options.q, options.k, options.v, options.dout, options.o, options.lse, options.bias,
+                               options.mask, options.alibi_slopes}) {
+    if (!file.empty()) files.keep_input(file);
+  }
+  if (options.data.empty()) return;
+  for (const char* name : {"Q.bin", "K.bin", "V.bin", "dO.bin"}) files.keep_input(options.data / name);
+  for (const std::string_view name : io::kTensorFiles) files.keep_from_links(options.data / name);
+}
+
+/// What has to be there before the work: inputs, places for the outputs, and who computes.
+struct Prepared {
+  Job job;
+  Choice choice;
+  std::string note;
+  io::FileTransaction files;
+  std::vector<io::FileTransaction::Handle> handles;
+  std::optional<ResultFiles> result_files;
+};
+
+/// Everything that can refuse does so here: first the arguments, then the places to write to, which only one rank of a
+/// ring has.
+void prepare(const RunOptions& options, bool writes, Prepared& prepared) {
+  Job& job = prepared.job;
+  load(options, job);
+  const auto device = options.ring ? std::optional(DeviceType::kCPU) : std::nullopt;
+  try {
+    prepared.choice = choose_compute(options.compute, device, job.work, options.mode);
+  } catch (const Error& error) {
+    throw renamed(error, job.names);
+  }
+  if (!writes) return;
+  prepared.note = nonfinite_note(job.work);
+  if (options.mode == Mode::kBackward) check_earlier_results(job.work, job.o_name);
+  if (options.data.empty()) prepared.files.make_folders(options.output_dir);
+  keep_inputs(options, prepared.files);
+  for (const Output& output : job.outputs) {
+    const auto bytes = static_cast<std::int64_t>(output_header(output).size() + output.tensor->bytes().size());
+    prepared.handles.push_back(prepared.files.create(output.file, bytes));
+  }
+  prepared.result_files.emplace(prepared.files, options.json, options.csv);
+}
+
+std::vector<Result> compute(const RunOptions& options, const Prepared& prepared, RingSession* ring) {
+  const Workload& w = prepared.job.work;
+  const Choice& choice = prepared.choice;
+  const std::unique_ptr<Executor> executor =
+      ring == nullptr ? make_executor(w, choice, false) : make_ring_executor(w, choice, *options.ring, *ring);
+  std::vector<Result> results;
+  for (const Mode pass : {Mode::kForward, Mode::kBackward}) {
+    if (pass == Mode::kForward ? !has_forward(options.mode) : !has_backward(options.mode)) continue;
+    Timing timing = time_in_turns({executor->sampler(pass)}, options.repeat, kNoLimit).front();
+    timing.sm_mhz = executor->clock_mhz();
+    results.push_back(make_result(w, pass, choice, timing));
+    if (ring == nullptr) continue;
+    results.back().ranks = ring->context().size();
+    results.back().sharding = sharding_name(options.ring->sharding);
+  }
+  executor->fetch();
+  return results;
+}
+
+/// "fa2 (chosen by auto), NVIDIA H200"; "wgmma_specialized forward, simt backward (chosen by auto), NVIDIA H200"
+std::string backend_text(const RunOptions& options, const Choice& choice, const Result& result) {
+  const bool differ = !choice.forward.empty() && !choice.backward.empty() && choice.forward != choice.backward;
+  std::string text = differ ? fmt::format("{} forward, {} backward", choice.forward, choice.backward) : result.compute;
+  if (options.compute == "auto") {
+    text += fmt::format(" (chosen by auto{})", choice.note.empty() ? "" : "; no GPU: " + choice.note);
+  }
+  if (choice.device.type == DeviceType::kCPU) {
+    text += fmt::format(", {} thread{}", result.threads, result.threads == 1 ? "" : "s");
+  }
+  return text + ", " + device_name(choice.device);
+}
+
+void print_times(const RunOptions& options, const Choice& choice, const std::vector<Result>& results) {
+  const Result& first = results.front();
+  fmt::print("backend  {}\n", backend_text(options, choice, first));
+  if (first.ranks > 0) fmt::print("ring     {} rank{}, {}\n", first.ranks, first.ranks == 1 ? "" : "s", first.sharding);
+  fmt::print("input    {}\n", options.data.empty() ? options.q.string() + " ..." : options.data.string());
+  fmt::print("problem  {}\n\n", problem_text(first));
+  fmt::print("{:<10} {:>12} {:>15} {:>12}  {}\n", "pass", "time", "speed", "traffic", "timed");
+  for (const Result& r : results) {
+    fmt::print("{:<10} {:>12} {:>15} {:>7.2f} GB/s  {}\n", mode_name(r.mode), time_text(r.timing.median_ms),
+               speed_text(r.tflops), r.gbps,
+               r.timing.runs == 1 ? "1 run" : fmt::format("median of {} runs", r.timing.runs));
+  }
+}
+
+void print_outputs(const std::vector<Output>& outputs) {
+  std::string names;
+  for (const Output& output : outputs) names += (names.empty() ? "" : ", ") + output.file.filename().string();
+  fmt::print("\nwrote {} to {}\n", names, outputs.front().file.parent_path().string());
+}
+
+/// Fills in the checks and prints them. True if all passed.
+bool check_results(const RunOptions& options, const Workload& w, std::vector<Result>& results) {
+  const CheckReport report = check(w, options.mode);
+  bool passed = true;
+  for (Result& result : results) {
+    result.tensors = result.mode == Mode::kForward ? report.forward : report.backward;
+    for (const TensorError& tensor : result.tensors) passed = passed && tensor.passed;
+  }
+  fmt::print("\ncheck against the float64 reference\n{}", check_table(results));
+  return passed;
+}
+
+/// Of one process, or of the first rank of a ring.
+int finish(const RunOptions& options, Prepared& prepared, std::vector<Result>& results) {
+  const Job& job = prepared.job;
+  print_times(options, prepared.choice, results);
+  if (!prepared.note.empty()) fmt::print("\nnote: {}\n", prepared.note);
+  const bool passed = !options.check || check_results(options, job.work, results);
+  for (std::size_t i = 0; i < prepared.handles.size(); ++i) {
+    prepared.files.append(prepared.handles[i], output_header(job.outputs[i]));
+    for (auto rest = job.outputs[i].tensor->bytes(); !rest.empty();) {
+      constexpr std::size_t kPiece = 1 << 26;  // bytes: written in less time than a user waits
+      stop_if_interrupted();
+      const auto piece = rest.first(std::min(rest.size(), kPiece));
+      prepared.files.append(prepared.handles[i], piece);
+      rest = rest.subspan(piece.size());
+    }
+  }
+  prepared.result_files->write(results);
+  prepared.files.commit();
+  print_outputs(job.outputs);
+  const std::string pass = prepared.note.empty() ? "PASS" : fmt::format("PASS (note: {})", prepared.note);
+  if (options.check) fmt::print("{}\n", passed ? pass : "FAIL: see the lines marked FAIL above");
+  return passed ? kExitDone : kExitCheckFailed;
+}
+
+/// The cores of this machine are shared by its ranks.
+void set_threads_of_rank(const RunOptions& options, int ranks_here) {
+  set_threads(options.threads > 0 ? options.threads : std::max(1, cpu_threads() / ranks_here));
+}
+
+/// The whole command on one rank, or without a ring.
+int run_rank(const RunOptions& options, RingSession* ring) {
+  const bool is_first = ring == nullptr || ring->is_first();
+  Prepared prepared;
+  if (!done_on_every_rank(ring, [&] { prepare(options, is_first, prepared); })) return kExitDone;
+  std::vector<Result> results;
+  const bool is_done = done_on_every_rank(ring, [&] {
+    try {
+      results = compute(options, prepared, ring);
+    } catch (const Error& error) {
+      throw renamed(error, prepared.job.names);
+    }
+  });
+  if (!is_done) return kExitDone;
+  return is_first ? finish(options, prepared, results) : kExitDone;
+}
+
+}  // namespace
+
+int run(const RunOptions& options) {
+  if (!options.ring) {
+    set_threads(options.threads);
+    return run_rank(options, nullptr);
+  }
+  if (options.ranks == 0) {
+    const std::unique_ptr<RingSession> ring = join_ring();
+    set_threads_of_rank(options, ring->local_size());
+    return run_rank(options, ring.get());
+  }
+  if (is_of_mpirun()) {
+    throw Error(ErrorCode::kInvalidArgument, "--ranks: given under mpirun, whose -n says it; allowed without it");
+  }
+  const int ranks = static_cast<int>(options.ranks);
+  set_threads_of_rank(options, ranks);
+  return on_threads(ranks, [&](RingSession& ring) { return run_rank(options, &ring); });
+}
+
+}  // namespace attend::cli

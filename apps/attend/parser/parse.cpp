@@ -1,0 +1,393 @@
+#include "parser/parse.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string_view>
+
+#include "core/problem.hpp"
+#include "cuda/driver/arch.hpp"
+#include "cuda/launch/family.hpp"
+#include "ladder/steps.hpp"
+#include "parser/flags.hpp"
+#include "parser/footers.hpp"
+#include "parser/names.hpp"
+#include "parser/problem_flags.hpp"
+#include "parser/ring_flags.hpp"
+#include "parser/sweep_flags.hpp"
+
+namespace attend::cli {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+std::vector<std::string> compute_names() {
+  std::vector<std::string> names = {"auto"};
+  for (const BackendInfo& backend : backends()) names.push_back(backend.name);
+  return names;
+}
+
+/// Values that are turned into the options once everything has been read.
+struct Raw {
+  std::string compute = "auto";
+  std::size_t mode = 0;
+  std::size_t dtype = 0;
+  std::size_t device = 0;
+  std::size_t ring = 0;  // off, then the shardings
+  std::size_t algorithm = 0;
+  std::size_t cache_action = 0;
+  bool grid_given = false;
+  RingFlags ring_command;
+  SweepFlags sweep_command;
+  AttentionFlags attention;
+  ProblemFlags problem;
+  std::optional<double> max_seconds;
+  bool explain_bias = false, explain_mask = false, explain_alibi = false;
+  std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0: as the other one
+  std::string computes = "auto";
+  std::string archs = "sm_80,sm_90a,sm_120";
+};
+
+void add_outputs(CLI::App& app, std::int64_t& threads, std::filesystem::path& json, std::filesystem::path& csv) {
+  add_integer(app, "--threads", threads, 1, kMaxThreads, "Threads of the CPU backend; all cores if not given");
+  add_path(app, "--json", json, "Also write the results to this file, a JSON list of objects");
+  add_path(app, "--csv", csv, "Also write the results to this file, as comma-separated values");
+}
+
+void add_generate(CLI::App& app, GenerateOptions& options, Raw& raw) {
+  io::FolderSpec& spec = options.spec;
+  add_integer(app, "--batch_size", spec.batch, 1, core::kMaxLength, "Sequences, 2 if not given");
+  add_integer(app, "--num_heads", spec.num_heads, 1, core::kMaxLength, "Query heads, 8 if not given");
+  add_integer(app, "--num_heads_kv", raw.heads_kv, 1, core::kMaxLength, "Key and value heads; as many if not given");
+  add_integer(app, "--seq_len", spec.seqlen_q, 1, core::kMaxLength, "Query rows, and keys, 512 if not given");
+  add_integer(app, "--seq_len_k", raw.seqlen_k, 1, core::kMaxLength, "Keys, where not as many as query rows");
+  add_integer(app, "--head_dim", spec.head_dim, 1, core::kMaxHeadDim, "Columns of Q and K, 64 if not given");
+  add_integer(app, "--head_dim_v", raw.head_dim_v, 1, core::kMaxHeadDim, "Columns of V, where not those of K");
+  add_choice(app, "--dtype", raw.dtype, dtype_names(), "Type of the numbers, f32 if not given");
+  add_seed(app, "--seed", options.seed, "Seed of the values, 42 if not given");
+  app.add_flag("--with_dout", options.with_dout, "Also write dO.bin, a random incoming gradient");
+  add_path(app, "--output_dir", options.output_dir, "Where the folder goes, ./data if not given");
+  app.footer(kGenerateFooter);
+}
+
+void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
+  app.add_option("--compute", raw.compute, "Backend; auto (the best one here) if not given")
+      ->type_name(fmt::format("{}", fmt::join(compute_names(), "|")));
+  add_choice(app, "--mode", raw.mode, {"forward", "backward", "both"}, "What to compute, forward if not given");
+  add_path(app, "--data", options.data, "Folder with Q.bin, K.bin, V.bin; its name says their sizes");
+  add_path(app, "--q", options.q, "Q as a .npy file, (batch, heads, seqlen, head_dim)");
+  add_path(app, "--k", options.k, "K as a .npy file");
+  add_path(app, "--v", options.v, "V as a .npy file");
+  add_path(app, "--dout", options.dout, "Gradient of O as a .npy file, for backward; ones if not given");
+  add_path(app, "--o", options.o, "O as a .npy file, for backward alone; OUTPUT_DIR/O.npy if not given");
+  add_path(app, "--lse", options.lse, "logsumexp likewise, (batch, heads, seqlen)");
+  add_path(app, "--output_dir", options.output_dir, "Where the results of .npy input go");
+  add_path(app, "--bias", options.bias,
+           "Added to the scores: a .npy file that broadcasts to (batch, heads, seqlen_q, seqlen_k)");
+  add_path(app, "--mask", options.mask, "Which scores to keep: a bool .npy file, shaped like a bias");
+  add_path(app, "--alibi_slopes", options.alibi_slopes, "ALiBi slopes: an f32 .npy file, (heads) or (batch, heads)");
+  raw.attention.add(app, options.attention);
+  add_seed(app, "--seed", options.attention.seed,
+           "Seed of the dropout, 42 if not given: the same seed and offset drop the same entries");
+  add_seed(app, "--offset", options.attention.offset, "Offset of the dropout's random numbers, 0 if not given");
+  add_choice(app, "--ring", raw.ring, {"off", "contiguous", "zigzag", "striped"},
+             "Cut the sequence over ranks, in these shards; off if not given");
+  add_integer(app, "--ranks", options.ranks, 1, kMaxRanks,
+              "With --ring: as many threads of this process are the ranks; the processes of an mpirun if not given");
+  add_algorithm(app, raw.algorithm);
+  app.add_flag("--check", options.check, "Compare with the float64 reference; exit status 1 where it differs");
+  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Runs; the median time is given. 1 if not given");
+  add_outputs(app, options.threads, options.json, options.csv);
+  app.footer(kRunFooter);
+}
+
+void add_bench(CLI::App& app, BenchOptions& options, Raw& raw) {
+  add_choice(app, "--device", raw.device, {"auto", "cpu", "cuda"}, "Device; if not given, that of the backends");
+  app.add_option_function<std::string>(
+         "--grid",
+         [&options, &raw](const std::string& text) {
+           if (text.empty()) refuse("--grid: '', allowed seed, paper, gpt3 or a file");
+           options.grid = text;
+           raw.grid_given = true;
+         },
+         "Sizes: the ten of seed (if not given), those of the FlashAttention papers, GPT-3's, or a JSON file")
+      ->type_name("seed|paper|gpt3|FILE");
+  app.add_option("--compute", raw.computes, "Backends, comma-separated; auto if not given")->type_name("A,B,...");
+  add_choice(app, "--mode", raw.mode, {"both", "forward", "backward"}, "What to time, both if not given");
+  raw.problem.dtype = 0;  // f32
+  raw.problem.add(app, "--problem", options.attention);
+  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Runs of each, 10 if not given");
+  add_real(app, "--max_seconds", raw.max_seconds, 0, kInfinity, false,
+           "Repeat a row no longer than this, 2 if not given");
+  add_outputs(app, options.threads, options.json, options.csv);
+  app.footer(kBenchFooter);
+}
+
+void add_compile(CLI::App& app, CompileOptions& options, Raw& raw) {
+  app.add_option("--arch", raw.archs, "Architectures, comma-separated; sm_80,sm_90a,sm_120 if not given")
+      ->type_name("A,B,...");
+  app.add_option("--compute", options.compute, "Kernel, all if not given")->type_name("NAME|all");
+  add_integer(app, "--every", options.every, 1, kMaxRepeat, "Only every N-th variant of a kernel, 1 if not given");
+  add_path(app, "--json", options.json, "Also write the table to this file, a JSON list of objects");
+  app.footer(kCompileFooter);
+}
+
+void add_ladder(CLI::App& app, LadderOptions& options, Raw& raw) {
+  raw.computes = "all";
+  app.add_option("--compute", raw.computes, "Rungs and products, comma-separated; all if not given")
+      ->type_name("A,B,...|all");
+  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Samples of each, 10 if not given");
+  add_real(app, "--max_seconds", raw.max_seconds, 0, kInfinity, false,
+           "Time a rung no longer than this, 4 if not given");
+  add_path(app, "--json", options.json, "Also write the results to this file");
+  app.footer(kLadderFooter);
+}
+
+GenerateOptions finish(GenerateOptions options, const Raw& raw) {
+  io::FolderSpec& spec = options.spec;
+  spec.num_heads_kv = raw.heads_kv == 0 ? spec.num_heads : raw.heads_kv;
+  spec.seqlen_k = raw.seqlen_k == 0 ? spec.seqlen_q : raw.seqlen_k;
+  spec.head_dim_v = raw.head_dim_v == 0 ? spec.head_dim : raw.head_dim_v;
+  spec.dtype = flag_dtypes().at(raw.dtype);
+  if (spec.num_heads % spec.num_heads_kv != 0) {
+    refuse(fmt::format("--num_heads_kv: {}, allowed a divisor of --num_heads {}", spec.num_heads_kv, spec.num_heads));
+  }
+  if (const auto tensor = io::oversized_tensor(spec)) {
+    refuse(fmt::format("--batch_size, --num_heads, --seq_len, --head_dim: {} {}, allowed at most 2^62 bytes", *tensor,
+                       dtype_name(spec.dtype)));
+  }
+  return options;
+}
+
+RunOptions finish(RunOptions options, const Raw& raw) {
+  options.compute = known_name("--compute", raw.compute, compute_names());
+  options.mode = std::array{Mode::kForward, Mode::kBackward, Mode::kBoth}.at(raw.mode);
+  raw.attention.finish(options.attention);
+  if (raw.ring == 0 && options.ranks != 0) refuse("--ranks: given without --ring, allowed with it");
+  if (raw.ring != 0) {
+    options.ring = RingParams(std::array{Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}.at(raw.ring - 1),
+                              static_cast<RingAlgorithm>(raw.algorithm));
+    if (options.compute != "auto" && options.compute != "cpu" && options.compute != "reference") {
+      refuse(fmt::format("--compute: '{}' with --ring, allowed auto, cpu, reference", options.compute));
+    }
+    if (!options.bias.empty() && options.mode != Mode::kForward) {
+      refuse("--bias: given with --ring and a backward pass, which has no gradient of it; allowed with --mode forward");
+    }
+  }
+  if (raw.ring == 0 && raw.algorithm != 0) refuse("--algorithm: given without --ring, allowed with it");
+  const std::pair<const char*, const std::filesystem::path*> npy_flags[] = {
+      {"--q", &options.q},       {"--k", &options.k}, {"--v", &options.v},    {"--output_dir", &options.output_dir},
+      {"--dout", &options.dout}, {"--o", &options.o}, {"--lse", &options.lse}};
+  constexpr std::size_t kRequired = 4;  // the first ones
+  for (std::size_t i = 0; i < std::size(npy_flags); ++i) {
+    const auto& [flag, path] = npy_flags[i];
+    if (options.data.empty() && i < kRequired && path->empty()) {
+      const bool npy = !(options.q.empty() && options.k.empty() && options.v.empty());
+      refuse(fmt::format("{}: not given, allowed --data DIR, or all of --q, --k, --v and --output_dir",
+                         npy ? flag : "--data"));
+    }
+    if (!options.data.empty() && !path->empty()) refuse(fmt::format("{}: given with --data, allowed without it", flag));
+  }
+  return options;
+}
+
+BenchOptions finish(BenchOptions options, const Raw& raw) {
+  const std::vector<std::string> allowed = compute_names();
+  for (const std::string& name : split_at_commas(raw.computes)) {
+    options.computes.push_back(known_name("--compute", name, allowed));
+  }
+  if (raw.device != 0) options.device = raw.device == 1 ? DeviceType::kCPU : DeviceType::kCUDA;
+  options.mode = std::array{Mode::kBoth, Mode::kForward, Mode::kBackward}.at(raw.mode);
+  options.dtype = flag_dtypes().at(raw.problem.dtype);
+  options.max_seconds = raw.max_seconds.value_or(options.max_seconds);
+  if (raw.problem.sizes.empty()) {
+    raw.problem.finish_without_sizes("--problem", options.attention);
+  } else {
+    if (raw.grid_given) refuse("--grid: given with --problem, allowed without it");
+    options.problem = raw.problem.finish("--problem", options.attention);
+  }
+  return options;
+}
+
+CompileOptions finish(CompileOptions options, const Raw& raw) {
+  options.archs = split_at_commas(raw.archs);
+  for (const std::string& arch : options.archs) {
+    try {
+      (void)cuda::find_arch(arch);
+    } catch (const Error& error) {
+      refuse(fmt::format("--{}", error.what()));  // "arch: 'sm_1', allowed ..."
+    }
+  }
+  std::vector<std::string> allowed = {"all"};
+  for (const cuda::Family* family : cuda::families()) allowed.emplace_back(family->name);
+  options.compute = known_name("--compute", options.compute, allowed);
+  return options;
+}
+
+LadderOptions finish(LadderOptions options, const Raw& raw) {
+  options.max_seconds = raw.max_seconds.value_or(options.max_seconds);
+  if (raw.computes == "all") return options;
+  const std::vector<std::string_view> names = ladder_names();
+  const std::vector<std::string> allowed(names.begin(), names.end());
+  for (const std::string& name : split_at_commas(raw.computes)) {
+    options.computes.push_back(known_name("--compute", name, allowed));
+  }
+  return options;
+}
+
+void add_cache(CLI::App& app, CacheOptions& options, Raw& raw) {
+  add_choice(app, "action", raw.cache_action, {"show", "clear", "limit"}, "What to do, show if not given");
+  app.add_flag("--json", options.json, "Print JSON instead of text");
+  app.footer(kCacheFooter);
+}
+
+CacheOptions finish(CacheOptions options, const Raw& raw) {
+  options.action = static_cast<CacheOptions::Action>(raw.cache_action);
+  if (options.json && options.action == CacheOptions::Action::kClear) {
+    refuse("--json: given with clear, allowed with show, limit");
+  }
+  return options;
+}
+
+void add_info(CLI::App& app, InfoOptions& options, Raw& raw, AttentionOptions& attention) {
+  app.add_flag("--json", options.json, "Print JSON instead of text");
+  raw.problem.add(app, "--explain", attention);
+  app.add_flag("--bias", raw.explain_bias, "With a bias of every head");
+  app.add_flag("--mask", raw.explain_mask, "With a boolean mask of every head");
+  app.add_flag("--alibi", raw.explain_alibi, "With ALiBi slopes");
+  add_choice(app, "--device", raw.device, {"auto", "cpu", "cuda"}, "Where; on a GPU where there is one if not given");
+  app.footer(kInfoFooter);
+}
+
+Command finish(const InfoOptions& options, const Raw& raw, AttentionOptions attention) {
+  if (raw.problem.sizes.empty()) return options;
+  ExplainOptions explain = {.spec = raw.problem.finish("--explain", attention),
+                            .attention = attention,
+                            .bias = raw.explain_bias,
+                            .mask = raw.explain_mask,
+                            .alibi = raw.explain_alibi,
+                            .device = {},
+                            .json = options.json};
+  if (raw.device != 0) explain.device = raw.device == 1 ? DeviceType::kCPU : DeviceType::kCUDA;
+  return explain;
+}
+
+/// Refuses flags that the command does not have; CLI11 would name them, but not what was meant.
+void check_flags(const CLI::App& command, const std::vector<std::string>& arguments) {
+  std::vector<std::string> known = {"--help"};
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  for (const std::string& argument : arguments) {
+    if (!argument.starts_with("--") || argument == "--") continue;
+    const std::string flag = argument.substr(0, argument.find('='));
+    if (std::find(known.begin(), known.end(), flag) != known.end()) continue;
+    refuse(fmt::format("{}: no flag of attend {}{} (see attend {} --help)", flag, command.get_name(),
+                       did_you_mean(flag, known), command.get_name()));
+  }
+}
+
+/// The first word has to be a command, or a flag such as --help.
+void check_command(const std::vector<std::string>& arguments) {
+  constexpr std::array<std::string_view, 9> kCommands = {"generate", "run",  "bench", "compile", "ladder",
+                                                         "sweep",    "ring", "cache", "info"};
+  const std::string allowed = fmt::format("{} (see attend --help)", fmt::join(kCommands, ", "));
+  if (arguments.empty()) refuse("no command given, allowed " + allowed);
+  const std::string& first = arguments.front();
+  if (first.starts_with('-')) return;
+  const std::vector<std::string> names(kCommands.begin(), kCommands.end());
+  if (std::find(names.begin(), names.end(), first) == names.end()) {
+    refuse(fmt::format("command: '{}', allowed {}{}", first, allowed, did_you_mean(first, names)));
+  }
+}
+
+/// Everything that one command line may fill: the commands with their options and flags.
+struct CommandLine {
+  CLI::App app{"Exact attention, forward and backward: O = softmax(scale Q K^T + bias) V", "attend"};
+  Raw raw;
+  GenerateOptions generate;
+  RunOptions run;
+  BenchOptions bench;
+  CompileOptions compile;
+  LadderOptions ladder;
+  SweepOptions sweep;
+  RingOptions ring;
+  CacheOptions cache;
+  InfoOptions info;
+  AttentionOptions explained;
+
+  /// Names every command, for --help.
+  CommandLine() {
+    app.set_version_flag("--version", std::string("attend ") + version());
+    app.require_subcommand(1);
+    app.footer(kMainFooter);
+    app.add_subcommand("generate", "Write random Q, K and V");
+    app.add_subcommand("run", "Compute attention of files, and check it");
+    app.add_subcommand("bench", "Time attention over a grid of sizes");
+    app.add_subcommand("compile", "Compile the GPU kernels, without a GPU");
+    app.add_subcommand("ladder", "Check and time every kernel of the ladder on this GPU");
+    app.add_subcommand("sweep", "Time many variants of one family of kernels");
+    app.add_subcommand("ring", "Show a ring of ranks at work: its steps, and what of the exchange shows");
+    app.add_subcommand("cache", "Show or clear the compiled kernels on disk");
+    app.add_subcommand("info", "Say what this machine and this build can do");
+  }
+
+  /// Adds the flags of one command: those of the others will not be needed.
+  void add_flags(const std::string& command) {
+    const auto sub = [&]() -> CLI::App& { return *app.get_subcommand(command); };
+    if (command == "generate") add_generate(sub(), generate, raw);
+    if (command == "run") add_run(sub(), run, raw);
+    if (command == "bench") add_bench(sub(), bench, raw);
+    if (command == "compile") add_compile(sub(), compile, raw);
+    if (command == "ladder") add_ladder(sub(), ladder, raw);
+    if (command == "sweep") raw.sweep_command.add(sub(), sweep);
+    if (command == "ring") raw.ring_command.add(sub(), ring);
+    if (command == "cache") add_cache(sub(), cache, raw);
+    if (command == "info") add_info(sub(), info, raw, explained);
+  }
+
+  /// The options of the command that was parsed.
+  [[nodiscard]] Command finished() {
+    if (app.got_subcommand("generate")) return finish(std::move(generate), raw);
+    if (app.got_subcommand("run")) return finish(std::move(run), raw);
+    if (app.got_subcommand("bench")) return finish(std::move(bench), raw);
+    if (app.got_subcommand("compile")) return finish(std::move(compile), raw);
+    if (app.got_subcommand("ladder")) return finish(std::move(ladder), raw);
+    if (app.got_subcommand("sweep")) return raw.sweep_command.finish(std::move(sweep));
+    if (app.got_subcommand("ring")) return raw.ring_command.finish(std::move(ring));
+    if (app.got_subcommand("cache")) return finish(cache, raw);
+    return finish(info, raw, explained);
+  }
+};
+
+}  // namespace
+
+Command parse(const std::vector<std::string>& given) {
+  const std::vector<std::string> arguments = with_plain_flags(given);
+  const std::string command = arguments.empty() ? "" : arguments.front();
+  CommandLine line;
+  line.add_flags(command);
+  check_command(arguments);
+  if (!command.starts_with('-')) check_flags(*line.app.get_subcommand(command), arguments);
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI11 wants
+    line.app.parse(reversed);
+  } catch (const CLI::CallForVersion& version_text) {
+    return Message{std::string(version_text.what()) + "\n"};
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return Message{line.app.help()};
+    const auto chosen = line.app.get_subcommands();
+    refuse(
+        fmt::format("{} (see attend {}--help)", error.what(), chosen.empty() ? "" : chosen.back()->get_name() + " "));
+  }
+  return line.finished();
+}
+
+}  // namespace attend::cli

@@ -1,0 +1,48 @@
+#include "parser/ring_flags.hpp"
+
+#include <array>
+
+#include "parser/flags.hpp"
+#include "parser/footers.hpp"
+
+namespace attend::cli {
+
+void add_algorithm(CLI::App& app, std::size_t& algorithm) {
+  add_choice(app, "--algorithm", algorithm, {"automatic", "exchange", "all_gather", "all_to_all", "two_level"},
+             "What travels in a ring, automatic if not given");
+}
+
+void RingFlags::add(CLI::App& app, RingOptions& options) {
+  problem.add(app, "--problem", options.attention);
+  add_integer(app, "--ranks", options.ranks, 1, kMaxRanks, "Ranks; if not given one for each GPU, or 2");
+  add_choice(app, "--sharding", sharding, {"zigzag", "contiguous", "striped"},
+             "Who has which tokens, zigzag if not given");
+  add_algorithm(app, algorithm);
+  add_choice(app, "--mode", mode, {"both", "forward", "backward"}, "What to compute, both if not given");
+  add_choice(app, "--over", over, {"auto", "threads", "nccl", "mpi"}, "What the ranks are, see below");
+  add_choice(app, "--copy_engines", copy_engines, {"on", "off"},
+             "Whether GPUs over NCCL pass blocks on by copy engines where they can, on if not given");
+  add_choice(app, "--device", device, {"auto", "cpu", "cuda"}, "Where; on GPUs where there are any if not given");
+  app.add_flag("--explain", options.explain, "Only say what each algorithm would take, by the model");
+  add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Samples of each, 5 if not given");
+  add_integer(app, "--threads", options.threads, 1, kMaxThreads,
+              "Threads of a rank; its share of the cores if not given");
+  add_path(app, "--json", options.json, "Also write the results to this file");
+  app.footer(kRingFooter);
+}
+
+RingOptions RingFlags::finish(RingOptions options) const {
+  options.spec = problem.finish("--problem", options.attention);
+  options.ring = {std::array{Sharding::kZigzag, Sharding::kContiguous, Sharding::kStriped}.at(sharding),
+                  static_cast<RingAlgorithm>(algorithm)};
+  options.mode = std::array{Mode::kBoth, Mode::kForward, Mode::kBackward}.at(mode);
+  options.copy_engines = copy_engines == 0;
+  options.over = static_cast<RingOptions::Over>(over);
+  if (options.explain && options.ranks == 0) {
+    throw Error(ErrorCode::kInvalidArgument, "--ranks: not given with --explain, allowed 1 and more");
+  }
+  if (device != 0) options.device = device == 1 ? DeviceType::kCPU : DeviceType::kCUDA;
+  return options;
+}
+
+}  // namespace attend::cli

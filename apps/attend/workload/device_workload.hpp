@@ -1,0 +1,57 @@
+// A workload's tensors on a GPU, and the passes over them.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "cuda/driver/device.hpp"
+#include "cuda/driver/stream.hpp"
+#include "workload/executor.hpp"
+
+namespace attend::cli {
+
+/// All of it happens on one stream. The host's workload has to outlive it.
+class DeviceWorkload : public Executor {
+ public:
+  DeviceWorkload(const Workload& host, const Choice& choice, bool rotate);
+  ~DeviceWorkload() override;
+
+  void run(Mode pass) override;
+  void fetch() override;
+  Sampler sampler(Mode pass) override;
+  /// The same for calls that go another way than through the library's front door.
+  using Submit = std::function<void(const core::Problem&, Stream)>;
+  [[nodiscard]] Sampler sampler(Mode pass, Submit submit);
+  double clock_mhz() override;
+
+ private:
+  /// The tensors of one call.
+  struct TensorSet {
+    Tensor q, k, v, dout, o, lse, dq, dk, dv;
+    std::optional<Tensor> bias, mask, slopes, dbias;
+  };
+
+  Tensor upload(const io::HostTensor& tensor);
+  TensorSet upload_all();
+  void run_on(const TensorSet& set, Mode pass);
+  [[nodiscard]] Params params_of(const TensorSet& set, Mode pass) const;
+  [[nodiscard]] ForwardCall forward_of(const TensorSet& set) const;
+  [[nodiscard]] BackwardCall backward_of(const TensorSet& set) const;
+  [[nodiscard]] core::Problem problem_of(const TensorSet& set, Mode pass) const;
+  void download(const Tensor& from, const io::HostTensor& to);
+  using Call = std::function<void(const TensorSet&)>;
+  double time_calls(const Call& call, int calls);
+  Sampler sampler_of(Call call);
+
+  const Workload& host_;
+  const Choice choice_;
+  const Device device_;
+  const cuda::ContextGuard context_;
+  cuda::OwnStream stream_;
+  std::vector<cuda::Scratch> memory_;
+  std::vector<TensorSet> sets_;  // the first one's results are fetched
+  std::size_t next_ = 0;
+};
+
+}  // namespace attend::cli

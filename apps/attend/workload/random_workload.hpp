@@ -1,0 +1,13 @@
+// Problems of random numbers, for timing and for checking.
+#pragma once
+
+#include "workload/grid.hpp"
+#include "workload/workload.hpp"
+
+namespace attend::cli {
+
+/// The problem of `entry` with N(0,1) inputs, the same at every call, and poisoned outputs for the passes of `mode`. A
+/// tensor of more than four million elements repeats them.
+[[nodiscard]] Workload random_workload(const GridEntry& entry, const AttentionOptions& options, Mode mode);
+
+}  // namespace attend::cli

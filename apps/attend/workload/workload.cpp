@@ -1,0 +1,131 @@
+#include "workload/workload.hpp"
+
+namespace attend::cli {
+namespace {
+
+io::HostTensor poisoned(DType dtype, const Shape& shape) {
+  io::HostTensor tensor(dtype, shape);
+  tensor.poison();
+  return tensor;
+}
+
+/// Scores that a head of one sequence computes, by the convention of operations().
+double scores(const core::Problem& p, const AttentionOptions& options) {
+  const double all = static_cast<double>(p.max_seqlen_q) * static_cast<double>(p.max_seqlen_k);
+  if (options.window_left < 0 && (options.causal || options.window_right < 0)) return options.causal ? all / 2 : all;
+  const WindowMask window = p.window(p.sequence(0));
+  double seen = 0;
+  for (std::int64_t row = 0; row < p.max_seqlen_q; ++row) {
+    seen += static_cast<double>(window.row(row).end - window.row(row).begin);
+  }
+  return seen;
+}
+
+}  // namespace
+
+void Workload::allocate_forward() {
+  o = poisoned(q.dtype(), {q.shape()[0], q.shape()[1], q.shape()[2], v.shape()[3]});
+  lse = poisoned(io::lse_dtype(q.dtype()), {q.shape()[0], q.shape()[1], q.shape()[2], 1});
+}
+
+void Workload::allocate_backward() {
+  dq = poisoned(q.dtype(), q.shape());
+  dk = poisoned(k.dtype(), k.shape());
+  dv = poisoned(v.dtype(), v.shape());
+  if (bias) dbias = poisoned(bias->dtype(), bias->shape());
+  if (!dout) {
+    ones_ = io::HostTensor(q.dtype(), {1, 1, 1, v.shape()[3]});
+    ones_.fill(1.0);
+  }
+}
+
+Tensor Workload::dout_view() const {
+  if (dout) return dout->view();
+  Tensor view = ones_.view();
+  view.shape = {q.shape()[0], q.shape()[1], q.shape()[2], v.shape()[3]};
+  view.stride = {0, 0, 0, 1};
+  return view;
+}
+
+Params Workload::params(std::string_view compute) const {
+  Params params = options.params(compute);
+  if (bias) params.bias = bias->view();
+  if (mask) params.mask = mask->view();
+  if (slopes) params.alibi_slopes = slopes->view();
+  return params;
+}
+
+ForwardCall Workload::forward_of(std::string_view compute) const {
+  return {.q = q.view(), .k = k.view(), .v = v.view(), .o = o.view(), .lse = lse.view(), .params = params(compute)};
+}
+
+BackwardCall Workload::backward_of(std::string_view compute) const {
+  return {.q = q.view(),
+          .k = k.view(),
+          .v = v.view(),
+          .o = o.view(),
+          .lse = lse.view(),
+          .dout = dout_view(),
+          .dq = dq.view(),
+          .dk = dk.view(),
+          .dv = dv.view(),
+          .dbias = dbias ? std::optional(dbias->view()) : std::nullopt,
+          .params = params(compute)};
+}
+
+void Workload::forward(std::string_view compute) const {
+  attend::forward(forward_of(compute));
+}
+
+void Workload::backward(std::string_view compute) const {
+  attend::backward(backward_of(compute));
+}
+
+core::Problem Workload::forward_problem() const {
+  return core::make_problem(forward_of("auto"));
+}
+
+core::Problem Workload::backward_problem() const {
+  return core::make_problem(backward_of("auto"));
+}
+
+Workload Workload::inputs_as(DType dtype) const {
+  Workload copy;
+  copy.options = options;
+  copy.q = q.converted(dtype);
+  copy.k = k.converted(dtype);
+  copy.v = v.converted(dtype);
+  if (dout) copy.dout = dout->converted(dtype);
+  if (bias) copy.bias = bias->converted(dtype == DType::kF64 ? dtype : bias->dtype());
+  if (mask) copy.mask = mask->converted(DType::kBool);
+  if (slopes) copy.slopes = slopes->converted(DType::kF32);
+  return copy;
+}
+
+void set_threads(std::int64_t threads) {
+  if (threads > 0) set_cpu_threads(static_cast<int>(threads));
+}
+
+double operations(const Workload& w, Mode mode) {
+  const core::Problem p = w.forward_problem();
+  const double forward = 2.0 * static_cast<double>(p.num_sequences) * static_cast<double>(p.num_heads_q) *
+                         scores(p, w.options) * static_cast<double>(p.head_dim + p.head_dim_v);
+  constexpr double kBackwardFactor = 2.5;  // five matrix products instead of two
+  return mode == Mode::kForward    ? forward
+         : mode == Mode::kBackward ? kBackwardFactor * forward
+                                   : (1 + kBackwardFactor) * forward;
+}
+
+double traffic(const Workload& w, Mode mode) {
+  const auto size = [](const auto& tensor) { return static_cast<double>(tensor.bytes().size()); };
+  const auto optional_size = [&](const auto& tensor) { return tensor ? size(*tensor) : 0.0; };
+  const double inputs = size(w.q) + size(w.k) + size(w.v) + optional_size(w.bias) + optional_size(w.mask);
+  const double forward = inputs + size(w.o) + size(w.lse);
+  if (mode == Mode::kForward) return forward;
+  const double dout = w.dout ? size(*w.dout) : size(w.o);
+  const double backward =
+      inputs + size(w.o) + size(w.lse) + dout + size(w.dq) + size(w.dk) + size(w.dv) + optional_size(w.dbias);
+  return mode == Mode::kBackward ? backward : forward + backward;
+}
+
+}  // namespace attend::cli

@@ -1,0 +1,68 @@
+// One attention problem with all its tensors in memory: what run and bench compute, and what the check looks at.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/problem.hpp"
+#include "io/host_tensor.hpp"
+#include "options/options.hpp"
+
+namespace attend::cli {
+
+struct Workload {
+  AttentionOptions options;
+
+  // In. All (batch, heads, seqlen, head_dim).
+  io::HostTensor q, k, v;
+  std::optional<io::HostTensor> dout;                // none: ones
+  std::optional<io::HostTensor> bias, mask, slopes;  // broadcast as Params says
+
+  // Out. Backward also reads o and lse.
+  io::HostTensor o, lse, dq, dk, dv;
+  std::optional<io::HostTensor> dbias;  // there is one if there is a bias
+
+  /// Allocates o and lse, poisoned. The shapes of q and v have to be sound enough to multiply, not to agree.
+  void allocate_forward();
+
+  /// Allocates dq, dk, dv and dbias, poisoned, and the row of ones where there is no dout.
+  void allocate_backward();
+
+  /// The incoming gradient as backward takes it.
+  [[nodiscard]] Tensor dout_view() const;
+
+  [[nodiscard]] Params params(std::string_view compute) const;
+
+  /// attend::forward and attend::backward. @throws what they throw.
+  void forward(std::string_view compute) const;
+  void backward(std::string_view compute) const;
+
+  /// The checked problem, for the implementations of the check. Needs allocate_forward (and _backward).
+  [[nodiscard]] core::Problem forward_problem() const;
+  [[nodiscard]] core::Problem backward_problem() const;
+
+  /// The same inputs with q, k, v and dout as `dtype` (and the bias, where that is f64), without results.
+  [[nodiscard]] Workload inputs_as(DType dtype) const;
+
+  /// (1, 1, 1, head_dim_v): what dout_view() shows in every row where there is no dout.
+  [[nodiscard]] const io::HostTensor& ones() const { return ones_; }
+
+ private:
+  [[nodiscard]] ForwardCall forward_of(std::string_view compute) const;
+  [[nodiscard]] BackwardCall backward_of(std::string_view compute) const;
+  io::HostTensor ones_;
+};
+
+/// Makes attend::cpu_threads() return `threads`; 0 leaves it alone.
+void set_threads(std::int64_t threads);
+
+/// Floating-point operations by the usual convention: 2 Sq Sk (D + Dv) for each sequence and head forward, 2.5 times as
+/// many backward; half of it when causal. With a window, only the scores inside of it count.
+[[nodiscard]] double operations(const Workload& w, Mode mode);
+
+/// Bytes of all inputs and outputs of a call, each counted once: the least that has to move.
+[[nodiscard]] double traffic(const Workload& w, Mode mode);
+
+}  // namespace attend::cli

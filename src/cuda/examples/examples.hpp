@@ -1,0 +1,20 @@
+// Variants of every family that stand for all that it can choose: what `attend compile` compiles and the tests look at.
+// No call needs them, so they are a library of their own (attend_examples).
+#pragma once
+
+#include <vector>
+
+#include "cuda/driver/arch.hpp"
+#include "cuda/jit/kernel_spec.hpp"
+#include "cuda/launch/family.hpp"
+
+namespace attend::cuda {
+
+/// Variants that cover every kind that the family's choose() can come to on the architecture, none twice.
+/// @throws Error (kInternal) for a family that has none.
+[[nodiscard]] std::vector<Variant> example_variants(const Family& family, const Arch& arch);
+
+/// The specs of all these variants, none twice. The family has to support the architecture.
+[[nodiscard]] std::vector<KernelSpec> example_specs(const Family& family, const Arch& arch);
+
+}  // namespace attend::cuda

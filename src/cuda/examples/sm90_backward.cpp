@@ -1,0 +1,174 @@
+// Examples of sm90_backward.
+#include <span>
+
+#include "cuda/examples/family_examples.hpp"
+#include "cuda/launch/sm90_backward_variant.hpp"
+
+namespace attend::cuda {
+namespace {
+
+using enum ElementType;
+using enum MaskKind;
+using option::kAddsToOutputs, option::kAlibi, option::kBias, option::kDropout, option::kPhiloxState, option::kRing,
+    option::kSoftcap, option::kVarlen;
+
+struct Case {
+  HeadDims head_dim = {};  ///< 0: that of the group
+  ElementType element;
+  MaskKind mask = kFull;
+  std::int32_t options = 0;  ///< a bias has the type of q
+  bool is_deterministic = false;
+  bool adds_up = false;
+  int dbias_blocks = 0;
+  bool sole_key = false;
+};
+
+/// Every case at every one of the head_dims.
+struct Group {
+  std::span<const HeadDims> head_dims;
+  std::span<const Case> cases;
+};
+
+constexpr Case kEveryMask[] = {
+    {.element = kBF16},
+    {.element = kBF16, .is_deterministic = true},
+    {.element = kF16, .options = kVarlen},
+    {.element = kBF16, .adds_up = true},
+    {.element = kBF16, .mask = kCausal},
+    {.element = kBF16, .mask = kCausal, .is_deterministic = true},
+    {.element = kF16, .mask = kCausal, .options = kVarlen},
+    {.element = kBF16, .mask = kCausal, .adds_up = true},
+    {.element = kBF16, .mask = kWindow},
+    {.element = kBF16, .mask = kWindow, .is_deterministic = true},
+    {.element = kF16, .mask = kWindow, .options = kVarlen},
+};
+constexpr Case kTwoBuffersOfDq[] = {
+    {.head_dim = {64, 128}, .element = kBF16, .mask = kCausal, .is_deterministic = true},  // in one pass
+};
+constexpr Case kAlibiAlone[] = {
+    {.element = kBF16, .mask = kCausal, .options = kAlibi},
+    {.element = kF16, .options = kAlibi},
+    {.element = kBF16, .mask = kWindow, .options = kAlibi | kVarlen, .is_deterministic = true},
+};
+// At 64 columns the family makes a window of no mask (choose()).
+constexpr Case kDropoutAt64[] = {
+    {.element = kBF16, .mask = kCausal, .options = kDropout},
+    {.element = kF16, .mask = kWindow, .options = kDropout},
+    {.element = kBF16, .mask = kWindow, .options = kDropout | kVarlen, .is_deterministic = true},
+};
+constexpr Case kDropoutAt128[] = {
+    {.element = kBF16, .mask = kCausal, .options = kDropout},
+    {.element = kF16, .options = kDropout},
+    {.element = kBF16, .mask = kWindow, .options = kDropout | kVarlen, .is_deterministic = true},
+};
+constexpr Case kSeedInMemory[] = {
+    {.element = kBF16, .mask = kCausal, .options = kDropout | kPhiloxState},
+    {.element = kF16, .mask = kWindow, .options = kDropout | kPhiloxState | kVarlen},
+};
+constexpr Case kOthersTo128[] = {
+    {.head_dim = 64, .element = kBF16, .options = kAlibi | kDropout},
+    {.head_dim = 64, .element = kF16, .mask = kCausal, .options = kAlibi | kDropout | kVarlen},
+    {.head_dim = {40, 80}, .element = kF16, .mask = kCausal},
+    {.head_dim = {128, 64}, .element = kBF16},
+    {.head_dim = {64, 128}, .element = kF16, .mask = kCausal, .options = kDropout, .adds_up = true},
+    {.head_dim = 96, .element = kBF16, .mask = kCausal},
+};
+constexpr Case kParts[] = {
+    {.element = kBF16, .options = kAddsToOutputs},
+    {.element = kBF16, .mask = kCausal, .options = kAddsToOutputs},
+    {.element = kBF16, .mask = kWindow, .options = kAddsToOutputs},
+    {.element = kBF16, .mask = kCausal, .options = kAddsToOutputs, .adds_up = true},
+    {.element = kF16, .options = kRing | kAlibi, .is_deterministic = true},
+    {.element = kBF16, .mask = kCausal, .options = kRing | kDropout},
+};
+// Beyond 128 columns: each depth, with one of v's that differs, and what takes registers.
+constexpr Case kWide[] = {
+    {.element = kBF16},
+    {.element = kF16, .options = kVarlen},
+    {.element = kBF16, .options = kDropout},
+    {.element = kBF16, .options = kDropout | kPhiloxState},
+    {.element = kF16, .options = kAlibi | kDropout | kVarlen},
+    {.element = kBF16, .mask = kCausal},
+    {.element = kF16, .mask = kCausal, .options = kVarlen},
+    {.element = kBF16, .mask = kCausal, .options = kDropout},
+    {.element = kBF16, .mask = kCausal, .options = kDropout | kPhiloxState},
+    {.element = kF16, .mask = kCausal, .options = kAlibi | kDropout | kVarlen},
+    {.element = kBF16, .mask = kWindow},
+    {.element = kF16, .mask = kWindow, .options = kVarlen},
+    {.element = kBF16, .mask = kWindow, .options = kDropout},
+    {.element = kBF16, .mask = kWindow, .options = kDropout | kPhiloxState},
+    {.element = kF16, .mask = kWindow, .options = kAlibi | kDropout | kVarlen},
+};
+// Softcap and bias take the same kernels at every head_dim.
+constexpr Case kSoftcapAndBias[] = {
+    {.head_dim = 256, .element = kBF16, .options = kSoftcap},
+    {.head_dim = 256, .element = kBF16, .mask = kCausal, .options = kSoftcap},
+    {.head_dim = 256, .element = kBF16, .mask = kWindow, .options = kSoftcap},
+    {.head_dim = 256, .element = kF16, .mask = kCausal, .options = kSoftcap | kDropout},
+    {.head_dim = 128, .element = kBF16, .mask = kCausal, .options = kSoftcap},
+    {.head_dim = {64, 128}, .element = kF16, .mask = kWindow, .options = kSoftcap | kVarlen},
+    {.head_dim = 64, .element = kBF16, .options = kBias},
+    {.head_dim = 128, .element = kBF16, .options = kBias},
+};
+constexpr Case kDbias[] = {
+    {.element = kBF16, .options = kBias, .dbias_blocks = 1},
+    {.element = kBF16, .options = kBias, .dbias_blocks = 2},
+    {.element = kF16, .mask = kCausal, .options = kBias | kDropout, .dbias_blocks = 4},
+    {.element = kF16, .mask = kWindow, .options = kBias | kDropout, .dbias_blocks = 5},
+};
+constexpr Case kOthersBeyond128[] = {
+    {.head_dim = 128, .element = kBF16, .mask = kCausal, .options = kBias, .dbias_blocks = 8},
+    {.head_dim = {128, 64}, .element = kBF16, .mask = kWindow, .options = kBias | kDropout, .dbias_blocks = 1},
+    {.head_dim = 192, .element = kF16, .mask = kWindow, .options = kBias | kDropout},
+    {.head_dim = {192, 128}, .element = kBF16, .mask = kCausal},
+    {.head_dim = {136, 64}, .element = kBF16},
+    {.head_dim = {40, 200}, .element = kF16, .mask = kCausal},
+    {.head_dim = {256, 160}, .element = kBF16, .mask = kWindow, .options = kAlibi},
+};
+constexpr Case kSoleKeys[] = {
+    {.element = kBF16, .mask = kWindow, .options = kDropout | kPhiloxState | kVarlen, .sole_key = true},
+};
+
+constexpr HeadDims kOfCase[] = {0}, k64[] = {64}, k128[] = {128}, k64And128[] = {64, 128}, k192And256[] = {192, 256};
+constexpr HeadDims kWithDbias[] = {64, 128, 192}, kNarrowAndWide[] = {64, 200};
+
+constexpr Group kGroups[] = {
+    {.head_dims = k64And128, .cases = kEveryMask},     {.head_dims = kOfCase, .cases = kTwoBuffersOfDq},
+    {.head_dims = k64, .cases = kAlibiAlone},          {.head_dims = k64, .cases = kDropoutAt64},
+    {.head_dims = k64, .cases = kSeedInMemory},        {.head_dims = k128, .cases = kAlibiAlone},
+    {.head_dims = k128, .cases = kDropoutAt128},       {.head_dims = k128, .cases = kSeedInMemory},
+    {.head_dims = kOfCase, .cases = kOthersTo128},     {.head_dims = k64And128, .cases = kParts},
+    {.head_dims = k192And256, .cases = kWide},         {.head_dims = kOfCase, .cases = kSoftcapAndBias},
+    {.head_dims = kWithDbias, .cases = kDbias},        {.head_dims = kOfCase, .cases = kOthersBeyond128},
+    {.head_dims = kNarrowAndWide, .cases = kSoleKeys},
+};
+
+Sm90BackwardVariant variant_of(const Case& c, HeadDims of_group) {
+  const HeadDims head_dim = c.head_dim.qk != 0 ? c.head_dim : of_group;
+  Sm90BackwardVariant v = {Facts{.element = c.element,
+                                 .head_dim = head_dim.qk,
+                                 .head_dim_v = head_dim.v,
+                                 .mask = c.mask,
+                                 .options = c.options,
+                                 .bias = (c.options & kBias) != 0 ? c.element : kF32,
+                                 .is_backward = 1,
+                                 .sole_key = c.sole_key}};
+  v.is_deterministic = c.is_deterministic;
+  v.adds_up = c.adds_up;
+  v.dbias_blocks = c.dbias_blocks;
+  return v;
+}
+
+}  // namespace
+
+std::vector<Variant> sm90_backward_examples(const Arch& /*arch*/) {
+  std::vector<Variant> variants;
+  for (const Group& group : kGroups) {
+    for (const HeadDims head_dim : group.head_dims) {
+      for (const Case& c : group.cases) variants.emplace_back(variant_of(c, head_dim));
+    }
+  }
+  return variants;
+}
+
+}  // namespace attend::cuda

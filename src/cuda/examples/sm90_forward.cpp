@@ -1,0 +1,145 @@
+// Examples of sm90_forward.
+#include <algorithm>
+#include <span>
+
+#include "cuda/examples/family_examples.hpp"
+#include "cuda/launch/sm90_forward_variant.hpp"
+
+namespace attend::cuda {
+namespace {
+
+using enum ElementType;
+using enum MaskKind;
+using option::kAddsToOutputs, option::kAlibi, option::kBias, option::kBoolMask, option::kDropout, option::kPhiloxState,
+    option::kRing, option::kSoftcap, option::kVarlen;
+
+constexpr std::int32_t kAllButDropout = kSoftcap | kAlibi | kBias | kBoolMask;
+constexpr std::int32_t kEvery = kAllButDropout | kDropout;
+
+struct Case {
+  ElementType element;
+  MaskKind mask = kFull;
+  std::int32_t options = 0;  ///< a bias is left out beyond kSm90MostCrowdedHeadDim
+  ElementType bias = kF32;
+  bool negate_scores = false;
+  std::int64_t seqlen_k = 512;
+  bool is_low = false;      ///< with one consumer
+  bool puts_aside = false;  ///< sums over very many keys
+  bool maps_bias = true;    ///< false: no tensor map takes the bias
+};
+
+/// Every case at every one of the head_dims.
+struct Group {
+  std::span<const HeadDims> head_dims;
+  std::span<const Case> cases;
+};
+
+constexpr Case kEveryMask[] = {
+    {.element = kBF16},
+    {.element = kBF16, .mask = kCausal},
+    {.element = kBF16, .mask = kCausal, .negate_scores = true},
+    {.element = kF16, .mask = kWindow},
+};
+constexpr Case kManyKeys[] = {
+    {.element = kBF16, .seqlen_k = 16384},
+    {.element = kBF16, .mask = kCausal, .seqlen_k = 16384},
+    {.element = kF16, .mask = kCausal, .negate_scores = true, .seqlen_k = 16384},
+};
+constexpr Case kWiderThanV[] = {
+    {.element = kBF16, .mask = kCausal},
+    {.element = kF16, .mask = kWindow},
+    {.element = kBF16, .negate_scores = true},
+};
+constexpr Case kLongSums[] = {{.element = kF16, .mask = kCausal, .seqlen_k = 1 << 20, .puts_aside = true}};
+constexpr Case kFullAlone[] = {{.element = kF16}};
+// Parts of a ring, and dropout with its seed in memory.
+constexpr Case kParts[] = {
+    {.element = kBF16, .options = kAddsToOutputs, .seqlen_k = 16384},
+    {.element = kBF16, .mask = kCausal, .options = kAddsToOutputs, .seqlen_k = 16384},
+    {.element = kF16, .mask = kWindow, .options = kRing | kAlibi},
+    {.element = kBF16, .options = kRing | kDropout},
+    {.element = kBF16, .mask = kCausal, .options = kDropout | kPhiloxState},
+    {.element = kF16, .mask = kWindow, .options = kDropout | kPhiloxState | kVarlen},
+};
+constexpr Case kPartsWithRules[] = {
+    {.element = kBF16, .mask = kCausal, .options = kAddsToOutputs | kSoftcap},
+    {.element = kBF16, .mask = kCausal, .options = kAddsToOutputs | kBias, .bias = kBF16},
+    {.element = kBF16, .options = kBias, .bias = kBF16, .seqlen_k = 16384, .maps_bias = false},
+    {.element = kF16, .mask = kWindow, .options = kRing | kEvery},
+};
+// Few rows; then each option alone, and all together.
+constexpr Case kEveryOption[] = {
+    {.element = kBF16, .is_low = true},
+    {.element = kBF16, .mask = kCausal, .negate_scores = true, .is_low = true},
+    {.element = kF16, .options = kVarlen, .is_low = true},
+    {.element = kBF16, .mask = kWindow, .options = kSoftcap | kAlibi | kDropout, .is_low = true},
+    {.element = kBF16, .mask = kWindow, .options = kSoftcap | kAlibi | kDropout, .negate_scores = true, .is_low = true},
+    {.element = kBF16, .mask = kCausal, .options = kBias, .is_low = true},
+    {.element = kF16, .mask = kWindow, .options = kEvery, .bias = kF16, .is_low = true},
+    {.element = kBF16, .options = kBoolMask, .is_low = true},
+    {.element = kBF16, .mask = kCausal, .options = kSoftcap, .bias = kBF16},
+    {.element = kBF16, .mask = kCausal, .options = kAlibi, .bias = kBF16},
+    {.element = kBF16, .options = kBias, .bias = kBF16},
+    {.element = kBF16, .mask = kCausal, .options = kBoolMask, .bias = kBF16},
+    {.element = kBF16, .mask = kCausal, .options = kDropout, .bias = kBF16},
+    {.element = kBF16, .mask = kCausal, .options = kVarlen, .bias = kBF16},
+    {.element = kF16, .mask = kWindow, .options = kAllButDropout},
+    {.element = kF16, .mask = kWindow, .options = kEvery},
+    {.element = kBF16, .mask = kWindow, .options = kAllButDropout, .negate_scores = true},
+    {.element = kBF16, .mask = kWindow, .options = kEvery, .negate_scores = true},
+};
+constexpr std::int32_t kTwoRules = kDropout | kAlibi, kThreeRules = kDropout | kAlibi | kSoftcap;
+constexpr Case kDropoutBesideRules[] = {
+    {.element = kF16, .mask = kWindow, .options = kTwoRules | kVarlen, .negate_scores = true},
+    {.element = kF16, .mask = kWindow, .options = kTwoRules | kRing, .negate_scores = true},
+    {.element = kF16, .mask = kWindow, .options = kThreeRules | kVarlen, .negate_scores = true},
+    {.element = kF16, .mask = kWindow, .options = kThreeRules | kRing, .negate_scores = true},
+    {.element = kBF16, .mask = kCausal, .options = kDropout | kBias, .bias = kBF16},
+};
+
+constexpr HeadDims kOfProducts[] = {64, 80, 96, 112, 128, 160, 192, 256}, kOfTiles[] = {64, 128, 256};
+constexpr HeadDims kOfRules[] = {64, 128, 192, 256}, k192And128[] = {{192, 128}}, k40And80[] = {{40, 80}},
+                   k128[] = {128};
+
+constexpr Group kGroups[] = {
+    {.head_dims = kOfProducts, .cases = kEveryMask},       {.head_dims = kOfTiles, .cases = kManyKeys},
+    {.head_dims = k192And128, .cases = kWiderThanV},       {.head_dims = kOfTiles, .cases = kLongSums},
+    {.head_dims = k40And80, .cases = kFullAlone},          {.head_dims = kOfTiles, .cases = kParts},
+    {.head_dims = k128, .cases = kPartsWithRules},         {.head_dims = kOfTiles, .cases = kEveryOption},
+    {.head_dims = kOfRules, .cases = kDropoutBesideRules},
+};
+
+Sm90ForwardVariant variant_of(const Case& c, HeadDims head_dim) {
+  const Facts facts = {.element = c.element,
+                       .head_dim = head_dim.qk,
+                       .head_dim_v = head_dim.v,
+                       .mask = c.mask,
+                       .options = c.options,
+                       .bias = c.bias,
+                       .negate_scores = c.negate_scores};
+  const bool bias_tiles = c.maps_bias && sm90_takes_bias_tiles(facts);
+  Sm90ForwardVariant v =
+      c.is_low ? sm90_forward_low(facts, bias_tiles) : sm90_forward_tall(facts, c.seqlen_k, bias_tiles);
+  v.tile.schedule = sm90_forward_schedule(facts, c.seqlen_k);
+  v.puts_aside = c.puts_aside;
+  return v;
+}
+
+}  // namespace
+
+std::vector<Variant> sm90_forward_examples(const Arch& /*arch*/) {
+  std::vector<Variant> variants;
+  const auto add = [&](const Case& c, HeadDims head_dim) {
+    if ((c.options & kBias) != 0 && head_dim.qk > kSm90MostCrowdedHeadDim) return;
+    const Variant v = variant_of(c, head_dim);
+    if (std::find(variants.begin(), variants.end(), v) == variants.end()) variants.push_back(v);
+  };
+  for (const Group& group : kGroups) {
+    for (const HeadDims head_dim : group.head_dims) {
+      for (const Case& c : group.cases) add(c, head_dim);
+    }
+  }
+  return variants;
+}
+
+}  // namespace attend::cuda

@@ -1,0 +1,291 @@
+#include "ring/algorithms/device_exchange.hpp"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cuda/driver/stream.hpp"
+#include "ring/engine/device_rows.hpp"
+#include "ring/engine/parts.hpp"
+#include "ring/engine/ring_rows.hpp"
+
+namespace attend::ring {
+namespace {
+
+using core::Problem;
+using cuda::DevicePointer;
+using cuda::Event;
+using cuda::StreamHandle;
+
+constexpr std::size_t kAlignment = 256;  // of each message's memory
+
+std::size_t rounded(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// The pair at an address of the call's GPU.
+Pair placed(const Pair& pair, DevicePointer address, Device device) {
+  return pair.at(reinterpret_cast<std::byte*>(address), device);  // NOLINT(performance-no-int-to-ptr)
+}
+
+/// The most bytes of any owner's keys and values, or of their gradients.
+template <class PairOf>
+std::size_t most_bytes(const Call& call, PairOf pair_of) {
+  std::size_t most = 0;
+  for (int owner = 0; owner < call.plan.num_ranks(); ++owner) most = std::max(most, pair_of(call, owner).bytes);
+  return rounded(most);
+}
+
+/// Can kernels read the caller's k and v as they are? They have been asked about dense ones, whose rows are as long.
+bool is_readable(const Tensor& t) {
+  constexpr std::int64_t kBytes = 16;
+  const auto is_multiple = [&](std::int64_t elements) { return elements * dtype_bytes(t.dtype) % kBytes == 0; };
+  return t.stride[3] == 1 && is_multiple(t.shape[3]) && reinterpret_cast<std::uintptr_t>(t.data) % kBytes == 0 &&
+         std::all_of(t.stride.begin(), t.stride.begin() + 3, [&](auto n) { return n > 0 && is_multiple(n); });
+}
+
+DevicePointer address_of(const Pair& pair) {
+  return reinterpret_cast<DevicePointer>(pair.first.data);
+}
+
+/// One pass on its way: messages, and who waits for them.
+class Pass {
+ public:
+  /// @param blocks  of gradients, beside two of keys and values, and then a third where the rank's own stay
+  Pass(Transport& transport, const Call& call, StreamHandle stream, std::size_t blocks)
+      : transport_(transport),
+        call_(call),
+        device_(call.problem.q.device),
+        state_(transport.state(device_.index)),
+        stream_(stream),
+        key_bytes_(most_bytes(call, key_pair)),
+        gradient_bytes_(blocks == 0 ? 0 : most_bytes(call, gradient_pair)),
+        key_blocks_(blocks == 0 ? 2 : 3),
+        memory_(state_.borrow(key_blocks_ * key_bytes_ + blocks * gradient_bytes_, stream)) {}
+
+  void finish() { state_.give_back(stream_); }
+
+  /// The rank's own keys for its kernels, which read the caller's where they can. The dense copy that travels, if it
+  /// does, is made before the first of them: that one leaves no place beside it, and the copy would wait for its end.
+  [[nodiscard]] Pair pack_own() {
+    const core::Problem& p = call_.problem;
+    const Pair dense = keys(0);
+    Pair own = dense;
+    if (is_readable(p.k) && is_readable(p.v)) {
+      own.first = p.k;
+      own.second = p.v;
+      if (!call_.plan.sends(0)) return own;
+    }
+    const TimedSpan span(timeline(), Activity::kCopy, 0, stream_);
+    clear_gaps(std::array{dense.first, dense.second}, stream_);
+    cuda::convert_rows(dense.first, p.k, stream_);
+    cuda::convert_rows(dense.second, p.v, stream_);
+    return own;
+  }
+
+  [[nodiscard]] StreamHandle stream() const { return stream_; }
+  [[nodiscard]] Timeline* timeline() const { return transport_.timeline(); }
+  [[nodiscard]] Device device() const { return device_; }
+
+  /// Where the keys of a step are, by turns; the rank's own may have a block to themselves.
+  [[nodiscard]] Pair keys(int step) const {
+    const std::size_t block = step == 0 && key_blocks_ > 2 ? 2 : static_cast<std::size_t>(step % 2);
+    return placed(key_pair(call_, call_.plan.owner(step)), memory_ + block * key_bytes_, device_);
+  }
+  /// Block number `block` of gradients, for those of an owner.
+  [[nodiscard]] Pair gradients(std::size_t block, int owner) const {
+    return placed(gradient_pair(call_, owner), memory_ + key_blocks_ * key_bytes_ + block * gradient_bytes_, device_);
+  }
+
+  /// Begins when the caller's stream gets here; `done` is when all has been sent and received, if there is anything.
+  void exchange(int step, std::vector<DeviceMessage> sends, std::vector<DeviceMessage> receives,
+                std::optional<Event>& done) {
+    const auto is_empty = [](const DeviceMessage& m) { return m.bytes == 0; };
+    std::erase_if(sends, is_empty);
+    std::erase_if(receives, is_empty);
+    if (sends.empty() && receives.empty()) return;
+    Event ready;
+    ready.record(stream_);
+    ready.make_wait(state_.stream());
+    {
+      const TimedSpan span(transport_.timeline(), Activity::kExchange, step, state_.stream());
+      transport_.exchange(sends, receives);
+    }
+    done.emplace();
+    done->record(state_.stream());
+  }
+
+ private:
+  Transport& transport_;
+  const Call& call_;
+  Device device_;
+  DeviceState& state_;
+  StreamHandle stream_;
+  std::size_t key_bytes_, gradient_bytes_, key_blocks_;
+  DevicePointer memory_;
+};
+
+DeviceMessage message(int peer, const Pair& pair) {
+  return {peer, address_of(pair), pair.bytes};
+}
+
+/// Calls visit(step, keys), where keys is null if the rank holds none in the step. Those of the next step are on their
+/// way beside what visit() puts on the stream.
+/// @param own  the keys of the first step
+template <class Visit>
+void for_each_step_on_device(Pass& pass, const Call& call, const Pair& own, Visit visit) {
+  const Plan& plan = call.plan;
+  for (int step = 0; step < plan.num_ranks(); ++step) {
+    const Pair held = pass.keys(step);
+    std::vector<DeviceMessage> sends, receives;
+    if (plan.sends(step)) sends.push_back(message(plan.next(), held));
+    // Where they go, the keys of the step before were: products with them are on the stream before this point.
+    if (plan.holds(step + 1)) receives.push_back(message(plan.previous(), pass.keys(step + 1)));
+    std::optional<Event> moved;
+    pass.exchange(step, std::move(sends), std::move(receives), moved);
+    visit(step, !plan.holds(step) ? nullptr : step == 0 ? &own : &held);
+    if (moved) moved->make_wait(pass.stream());  // the next step's keys are here, and this step's memory may be reused
+  }
+}
+
+/// Sums of dk and dv of an owner's keys, of which parts give piece by piece.
+struct KeySums {
+  Pair pair;
+  WrittenRows written = {};
+
+  [[nodiscard]] std::array<Tensor, 2> tensors() const { return {pair.first, pair.second}; }
+};
+
+/// The sums of dk and dv of others' keys on their way round, one step behind these, and home; those of the rank's own
+/// keys by its own rows stay. Blocks 0 and 1 are this rank's share of a step, by turns; 2 is what the previous rank
+/// sends, 3 what comes home, 4 what stays.
+class DeviceGradientRing {
+ public:
+  static constexpr std::size_t kBlocks = 5;
+
+  DeviceGradientRing(Pass& pass, const Call& call)
+      : pass_(pass), call_(call), plan_(call.plan), own_{pass.gradients(kOwn, call.plan.rank())} {}
+
+  /// Of the rank's own keys by its own rows, at any time.
+  [[nodiscard]] KeySums& own() { return own_; }
+
+  /// For this rank's share of the gradients of the keys that it holds in the step, which is not the first.
+  [[nodiscard]] KeySums begin(int step) const {
+    return {pass_.gradients(static_cast<std::size_t>(step % 2), plan_.owner(step))};
+  }
+
+  /// Adds what the ranks before have of the step's keys to `share` (null: none are held), and sends it on. To be called
+  /// in every step but the first.
+  void pass_on(int step, KeySums* share) {
+    const int owner = plan_.owner(step);
+    wait();  // for the exchange of the step before: others' sums are here, and what was sent may be overwritten
+    if (share != nullptr) {
+      const TimedSpan span(pass_.timeline(), Activity::kCopy, step, pass_.stream());
+      complete(*share);
+      if (step > kFirst) add(share->pair, pass_.gradients(kOthers, owner));
+    }
+    std::vector<DeviceMessage> sends, receives;
+    if (share != nullptr) sends.push_back(message(step < plan_.last_step(owner) ? plan_.next() : owner, share->pair));
+    if (plan_.holds(step + 1)) {
+      receives.push_back(message(plan_.previous(), pass_.gradients(kOthers, plan_.owner(step + 1))));
+    }
+    if (step == plan_.last_step(plan_.rank())) {
+      const int last = (plan_.rank() + step) % plan_.num_ranks();
+      receives.push_back(message(last, pass_.gradients(kHome, plan_.rank())));
+      comes_home_ = true;
+    }
+    pass_.exchange(step, std::move(sends), std::move(receives), moved_);
+  }
+
+  /// To be called after the last step and after all that own() gets.
+  void finish() {
+    wait();  // for what comes home, and until the last share has left its block
+    const TimedSpan span(pass_.timeline(), Activity::kCopy, plan_.num_ranks(), pass_.stream());
+    clear_unwritten(own_.written, own_.tensors(), pass_.stream());
+    const Problem& p = call_.problem;
+    if (comes_home_) {
+      const Pair others = pass_.gradients(kHome, plan_.rank());
+      cuda::store_sum_of_rows(p.dk, own_.pair.first, others.first, pass_.stream());
+      cuda::store_sum_of_rows(p.dv, own_.pair.second, others.second, pass_.stream());
+    } else {
+      cuda::convert_rows(p.dk, own_.pair.first, pass_.stream());
+      cuda::convert_rows(p.dv, own_.pair.second, pass_.stream());
+    }
+  }
+
+ private:
+  static constexpr std::size_t kOthers = 2, kHome = 3, kOwn = 4;
+  static constexpr int kFirst = 1;  // the step whose shares nobody has added to
+
+  void wait() {
+    if (moved_) moved_->make_wait(pass_.stream());
+    moved_.reset();
+  }
+  /// Makes sums a message: all of it has a value.
+  void complete(KeySums& sums) const {
+    clear_unwritten(sums.written, sums.tensors(), pass_.stream());
+    clear_gaps(sums.tensors(), pass_.stream());
+  }
+  void add(const Pair& to, const Pair& from) const {
+    cuda::add_rows(to.first, from.first, pass_.stream());
+    cuda::add_rows(to.second, from.second, pass_.stream());
+  }
+
+  Pass& pass_;
+  const Call& call_;
+  const Plan& plan_;
+  KeySums own_;
+  std::optional<Event> moved_;
+  bool comes_home_ = false;
+};
+
+}  // namespace
+
+void exchange_forward_on_device(Transport& transport, const Call& call, Engine& engine, StreamHandle stream) {
+  Pass pass(transport, call, stream, 0);
+  Parts parts(call);
+  const Pair own = pass.pack_own();
+  engine.begin_rows();
+  for_each_step_on_device(pass, call, own, [&](int step, const Pair* keys) {
+    if (keys == nullptr) return;
+    const TimedSpan span(transport.timeline(), Activity::kCompute, step, stream);
+    for (const Piece& piece : call.plan.pieces(call.plan.owner(step))) {
+      engine.add_forward(piece, parts.problem(piece, keys->first, keys->second));
+    }
+  });
+  engine.store_rows(call.problem.o, call.problem.lse ? &*call.problem.lse : nullptr);
+  pass.finish();
+}
+
+void exchange_backward_on_device(Transport& transport, const Call& call, Engine& engine, StreamHandle stream) {
+  Pass pass(transport, call, stream, DeviceGradientRing::kBlocks);
+  Parts parts(call);
+  const Pair own_keys = pass.pack_own();
+  engine.begin_dq();
+  DeviceGradientRing gradients(pass, call);
+  const auto add = [&](int step, std::span<const Piece> pieces, const Pair& keys, KeySums& sums) {
+    if (pieces.empty()) return;
+    const TimedSpan span(transport.timeline(), Activity::kCompute, step, stream);
+    for (const Piece& piece : pieces) {
+      Problem part = parts.problem(piece, keys.first, keys.second);
+      part.part->is_first_of_keys = stores_rows(sums.written, piece.keys, sums.tensors(), stream);
+      engine.add_backward(piece, part, sums.pair.first, sums.pair.second);
+    }
+  };
+  const OwnPieces own = call.plan.own_pieces(call.plan.rank());
+  for_each_step_on_device(pass, call, own_keys, [&](int step, const Pair* keys) {
+    if (step == 0) return add(0, own.first, *keys, gradients.own());
+    if (keys == nullptr) return gradients.pass_on(step, nullptr);
+    KeySums share = gradients.begin(step);
+    add(step, call.plan.pieces(call.plan.owner(step)), *keys, share);
+    gradients.pass_on(step, &share);
+  });
+  add(call.plan.num_ranks(), own.last, own_keys, gradients.own());
+  gradients.finish();
+  engine.store_dq(call.problem.dq);
+  pass.finish();
+}
+
+}  // namespace attend::ring

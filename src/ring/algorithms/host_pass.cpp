@@ -1,0 +1,114 @@
+#include "ring/algorithms/host_pass.hpp"
+
+#include <cmath>
+
+#include "core/elements.hpp"
+#include "cpu/parallel.hpp"
+#include "ring/algorithms/gather.hpp"
+#include "ring/algorithms/heads.hpp"
+#include "ring/algorithms/host_exchange.hpp"
+#include "ring/algorithms/two_level.hpp"
+#include "ring/engine/block.hpp"
+
+namespace attend::ring {
+namespace {
+
+bool is_16_bits(DType dtype) {
+  return dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+/// Is a row of `rounded`, in 16 bits, within a rounding of the same row of `exact`? Twice a rounding is allowed, as the
+/// sums of `exact` may be of another order.
+bool rounds_to(const Tensor& exact, const Tensor& rounded, std::int64_t batch, std::int64_t head, std::int64_t row) {
+  const double spacing = rounded.dtype == DType::kF16 ? 0x1p-10 : 0x1p-7;  // of neighbouring numbers
+  constexpr double kSubnormal = 0x1p-24;
+  for (std::int64_t c = 0; c < rounded.shape[3]; ++c) {
+    const double o = core::load(rounded, batch, head, row, c);
+    const double difference = std::abs(core::load(exact, batch, head, row, c) - o);
+    if (!(difference <= spacing * std::abs(o) + kSubnormal)) return false;
+  }
+  return true;
+}
+
+/// With dropout, an o that was rounded to 16 bits may hide that a row's gradients cancel: here it is once more, not
+/// rounded. Rows that differ by more than that, as of an o that was merged with more than the ring sees, are taken at
+/// their word.
+Block exact_o(Transport& transport, const Call& call) {
+  const Tensor& given = call.problem.o;
+  Block exact(call.partial_dtype, given.shape);
+  Call forward = call;
+  forward.problem.is_backward = false;
+  forward_on_host(transport, forward, exact.first(), nullptr);
+  cpu::parallel_for(given.shape[0] * given.shape[1], cpu::max_threads(), [&](std::int64_t index) {
+    const std::int64_t batch = index / given.shape[1];
+    const std::int64_t head = index % given.shape[1];
+    for (std::int64_t row = 0; row < given.shape[2]; ++row) {
+      if (rounds_to(exact.first(), given, batch, head, row)) continue;
+      for (std::int64_t c = 0; c < given.shape[3]; ++c) {
+        core::store(exact.first(), batch, head, row, c, core::load(given, batch, head, row, c));
+      }
+    }
+  });
+  return exact;
+}
+
+/// <dout, o> - dlse of the rank's rows.
+Block deltas_of(const Call& call, const Tensor& o) {
+  const core::Problem& p = call.problem;
+  const Shape& shape = o.shape;
+  Block deltas(call.partial_dtype, {shape[0], shape[1], shape[2], 1});
+  cpu::parallel_for(shape[0] * shape[1], cpu::max_threads(), [&](std::int64_t index) {
+    const std::int64_t batch = index / shape[1];
+    const std::int64_t head = index % shape[1];
+    for (std::int64_t row = 0; row < shape[2]; ++row) {
+      double delta = p.dlse ? -core::load(*p.dlse, batch, head, row, 0) : 0.0;
+      for (std::int64_t c = 0; c < shape[3]; ++c) {
+        delta += core::load(p.dout, batch, head, row, c) * core::load(o, batch, head, row, c);
+      }
+      core::store(deltas.first(), batch, head, row, 0, delta);
+    }
+  });
+  return deltas;
+}
+
+}  // namespace
+
+void forward_on_host(Transport& transport, const Call& call, const Tensor& o, const Tensor* lse) {
+  const std::unique_ptr<Engine> engine = make_host_engine(transport, call);
+  switch (call.algorithm) {
+    case RingAlgorithm::kAllGather:
+      return gather_forward(*engine, call, o, lse);
+    case RingAlgorithm::kAllToAll:
+      return heads_forward(*engine, call, o, lse);
+    case RingAlgorithm::kTwoLevel:
+      return two_level_forward(transport, *engine, call, o, lse, [](Transport& groups, const Call& inner) {
+        forward_on_host(groups, inner, inner.problem.o, inner.problem.lse ? &*inner.problem.lse : nullptr);
+      });
+    default:
+      exchange_forward(transport, call, *engine);
+      engine->store_rows(o, lse);
+  }
+}
+
+void backward_on_host(Transport& transport, const Call& call) {
+  const core::Problem& p = call.problem;
+  Block o;
+  const bool coarse = is_16_bits(p.o.dtype) && p.dropout_p > 0;  // the same on every rank, or they would wait
+  if (coarse) o = exact_o(transport, call);
+  const Block deltas = deltas_of(call, coarse ? o.first() : p.o);
+  const std::unique_ptr<Engine> engine = make_host_engine(transport, call, &deltas.first());
+  switch (call.algorithm) {
+    case RingAlgorithm::kAllGather:
+      return gather_backward(*engine, call);
+    case RingAlgorithm::kAllToAll:
+      return heads_backward(*engine, call, &deltas.first());
+    case RingAlgorithm::kTwoLevel:
+      return two_level_backward(transport, *engine, call, &deltas.first(), [](Transport& groups, const Call& inner) {
+        exchange_backward(groups, inner, *make_host_engine(groups, inner, inner.problem.delta()));
+      });
+    default:
+      return exchange_backward(transport, call, *engine);
+  }
+}
+
+}  // namespace attend::ring

@@ -1,0 +1,53 @@
+#include "ring/transport/device_state.hpp"
+
+#include "attend/error.hpp"
+#include "cuda/driver/driver.hpp"
+#include "cuda/driver/ipc.hpp"
+
+namespace attend::ring {
+
+DeviceState::DeviceState(int device) : device_(device) {
+  const cuda::ContextGuard guard(device);
+  stream_.emplace(cuda::OwnStream::Priority::kHigh);
+  returned_.emplace();
+}
+
+DeviceState::~DeviceState() {
+  try {
+    const cuda::ContextGuard guard(device_);
+    cuda::synchronize(stream());
+    memory_ = {};
+    outgrown_.clear();
+    returned_.reset();
+    stream_.reset();
+  } catch (const Error&) {
+    return;  // the context is gone, and all that was in it
+  }
+}
+
+cuda::DevicePointer DeviceState::borrow(std::size_t bytes, cuda::StreamHandle user) {
+  if (is_lent_) {  // to a call that has failed, on whatever stream
+    cuda::check_call(cuda::driver().context_synchronize(), "cuCtxSynchronize", "waiting for a call that has failed");
+  }
+  is_lent_ = true;
+  if (bytes > memory_.bytes()) {
+    if (memory_.bytes() > 0) {  // what reads it on other GPUs, this one's streams wait for
+      cuda::check_call(cuda::driver().context_synchronize(), "cuCtxSynchronize", "waiting for earlier messages");
+      if (keeps_outgrown_) outgrown_.push_back(std::move(memory_));
+    }
+    memory_ = cuda::DeviceMemory();  // freed before there is more
+    memory_ =
+        cuda::DeviceMemory((bytes + cuda::kSharedMemoryUnit - 1) / cuda::kSharedMemoryUnit * cuda::kSharedMemoryUnit);
+    ++generation_;
+  } else {
+    returned_->make_wait(user);
+  }
+  return memory_.data();
+}
+
+void DeviceState::give_back(cuda::StreamHandle user) {
+  returned_->record(user);
+  is_lent_ = false;
+}
+
+}  // namespace attend::ring

@@ -1,0 +1,92 @@
+// Messages between the GPUs of one machine by their copy engines, which leave all multiprocessors to the products. The
+// ranks may be processes or threads.
+//
+//   host of the sender       says in the receiver's mailbox where the message lies, and waits until it is taken
+//   host of the receiver     puts on its stream: wait for the sender's event, copy, record an event for the sender
+//   host of the sender       puts on its stream: wait for the receiver's event
+//
+// Hosts wait for hosts only, never for a GPU. Mailboxes lie in memory that the processes share (shared_block.hpp),
+// which ranks also agree in where all of them are on one machine: nothing of a call waits for the calls before then.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cuda/driver/ipc.hpp"
+#include "ring/transport/device_state.hpp"
+#include "ring/transport/local_mailbox.hpp"
+#include "ring/transport/local_marks.hpp"
+#include "ring/transport/shared_block.hpp"
+#include "ring/transport/transport.hpp"
+
+namespace attend::ring {
+
+class LocalLinks {
+ public:
+  using Gather = std::function<void(std::span<const std::byte> mine, std::span<std::byte> all)>;
+
+  struct Setup {
+    int rank, size;
+    bool is_wanted;                     ///< by this rank
+    std::chrono::milliseconds timeout;  ///< of waits for another rank's host; 0: no end
+    DeviceState& state;                 ///< whose memory all messages lie in; outlives the links
+    Gather gather;                      ///< Transport::all_gather
+  };
+
+  /// Links to the other ranks of this machine. Collective; null on all ranks where there is one that does not want
+  /// them, or that cannot reach the GPU or the memory of another of its machine.
+  [[nodiscard]] static std::unique_ptr<LocalLinks> connect(const Setup& setup);
+
+  LocalLinks(const LocalLinks&) = delete;
+  LocalLinks& operator=(const LocalLinks&) = delete;
+  ~LocalLinks();
+
+  [[nodiscard]] bool reaches(int rank) const { return peers_[static_cast<std::size_t>(rank)] != nullptr; }
+  [[nodiscard]] bool reaches_all() const;
+
+  /// Transport::all_gather and Transport::exchange among ranks that are reached, the former where all are.
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
+  void exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives);
+
+  /// This rank has failed in a call: the others' waits end in an error that says so.
+  void fail(const std::string& why) noexcept;
+
+ private:
+  struct Peer;
+  class Posted;
+
+  explicit LocalLinks(const Setup& setup);
+  [[nodiscard]] Introduction introduce(cuda::DevicePointer probe);
+  void open_peers(std::span<const Introduction> by_rank);
+  [[nodiscard]] Peer& peer(int rank) const { return *peers_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] Mailbox& mailbox(const SharedBlock& of_receiver, int from) const;
+  [[nodiscard]] RankBoard& board(const SharedBlock& of_rank) const;
+
+  void take(const DeviceMessage& message);
+  [[nodiscard]] const MemoryOfRank& own_memory();
+  [[nodiscard]] bool has_peers(bool of_this_process) const;
+  void record_ready();
+  void record_copied();
+  [[nodiscard]] cuda::DevicePointer memory_of(Peer& peer, Mailbox& box);
+  void drop_outgrown_memory();
+  void close_opened_memory();
+
+  template <class IsDone>
+  void wait(int other, IsDone is_done) const;
+
+  int rank_, size_;
+  std::chrono::milliseconds timeout_;
+  DeviceState& state_;
+  SharedBlock own_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: not of this machine, or the rank itself
+  std::shared_ptr<LocalMarks> marks_;         // for ranks of this process
+  cuda::SharedEvent ready_;                   // for others: what this rank sends in an exchange may be read
+  cuda::SharedEvent copied_;                  // and what it receives has been read
+  MemoryOfRank own_memory_;
+  std::uint64_t num_pieces_ = 0;  // of messages of all_gather() so far
+};
+
+}  // namespace attend::ring
