@@ -65,8 +65,8 @@ template <class Config, int kLanes>
 // where the sum is not explained by lse's rounding: lse then is of other keys too. By kLanes lanes that share a row, in
 // warps that are all here; a row beyond the sequence has no key.
 //
-// Products on tensor cores (kFusesScores) are added up in another order than here, and their sums are cut off, for which
-// base.scale makes up: 0 as well if that explains the sum.
+// Products on tensor cores (kFusesScores) are added up in another order than here, and their sums are cut off, for
+// which base.scale makes up: 0 as well if that explains the sum.
 template <class Config, int kLanes>
 [[nodiscard]] __device__ __forceinline__ float lse_log2_sum(const BackwardArgs& base, const OptionArgs& options,
                                                             const SequenceSpan& span, uint32 sequence, uint32 head,

@@ -3,9 +3,9 @@
 // Kernels know it as ScoreTransform, whatever function it is, in three forms:
 //   exact       the score in float32, with the library's tanh: CUDA cores
 //   factored    unit_value() and cap() apart, with a fast tanh: the factor joins the one of the softmax's exponent
-//   reciprocal  tanh x = 1 - 2 r with r = 1 / (e^2x + 1): the constant goes into lse, the factor into the exponent, and the
-//               derivative is 4 (r - r^2). Its absolute error is 2^-24 of 2 cap, far below the rounding of p while cap is
-//               at most kLargestCapByReciprocal
+//   reciprocal  tanh x = 1 - 2 r with r = 1 / (e^2x + 1): the constant goes into lse, the factor into the exponent. The
+//               derivative is 4 (r - r^2). Its absolute error is 2^-24 of 2 cap, far below the rounding of p while cap
+//               is at most kLargestCapByReciprocal
 #pragma once
 
 #include "args.cuh"
@@ -32,8 +32,8 @@ constexpr float kNearlyLinear = 0x1p-13f;
   return multiply_add(-t, t, 1.0f);
 }
 
-// Caps that the reciprocal form takes. Of larger ones the error of tanh would show in p; of smaller ones keys that are not
-// seen would not vanish.
+// Caps that the reciprocal form takes. Of larger ones the error of tanh would show in p; of smaller ones keys that are
+// not seen would not vanish.
 constexpr float kLargestCapByReciprocal = 256.0f, kSmallestCapByReciprocal = 1e-12f;
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)

@@ -1,4 +1,5 @@
-// Which scores of a tile are seen, by the positions of rows and keys: lengths and window, counted from the tile's first.
+// Which scores of a tile are seen, by the positions of rows and keys: lengths and window, counted from the tile's
+// first.
 #pragma once
 
 #include "config_enums.cuh"

@@ -26,9 +26,9 @@ struct Sm90BackwardArgs {
   float* lse_log2;  // (heads, stats_rows): log2(e) lse - p_bits, or with a bias lse as it is; +inf in rows that
                     // see no key or do not exist: p = 0
   float* delta;     // (heads, stats_rows): (rowsum(dout * o) - dlse) / dropout_scale
-  float*
-      log2_sums;  // kAddsFromMemory: (heads, stats_rows): lse_log2_sum(), in tiles with an |lse| of kCoarseLse or more. All
-                  // three permuted: sm90_backward_stats_place()
+  // kAddsFromMemory: (heads, stats_rows): lse_log2_sum(), in tiles with an |lse| of kCoarseLse or more. Like the two
+  // above permuted: sm90_backward_stats_place().
+  float* log2_sums;
   float* dq_sums;       // (heads, stats_rows / 64, depth / 64, 4 warps, 8, 32 lanes, 4): dq / gradient_scale
   uint32* dq_turns;     // kIsDeterministic: (heads, stats_rows / 64, 4): key blocks that have added to a part of a tile
   float* partial_sums;  // (blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)

@@ -2,8 +2,8 @@
 //
 // The host fills a Config from sm90_backward_tile(), the workspace from Sm90BackwardWorkspace, and launches three
 // kernels in a row: sm90_backward_prepare, sm90_backward, sm90_backward_finish; and sm90_backward_finish_keys where dk
-// and dv are added up in memory. If a head dimension is above 128, or scores are transformed or have a term from memory,
-// they are sm90_backward_prepare, sm90_backward_wide_keys, sm90_backward_wide_queries.
+// and dv are added up in memory. If a head dimension is above 128, or scores are transformed or have a term from
+// memory, they are sm90_backward_prepare, sm90_backward_wide_keys, sm90_backward_wide_queries.
 #pragma once
 
 #include "../common/config_enums.cuh"

@@ -1,5 +1,5 @@
-// sm90, backward beyond 128 columns, or if scores are transformed or have terms from memory: dk and dv. sm90_backward.cuh has the equations; dq is
-// made by sm90_backward_wide_queries.cuh.
+// sm90, backward beyond 128 columns, or if scores are transformed or have terms from memory: dk and dv.
+// sm90_backward.cuh has the equations; dq is made by sm90_backward_wide_queries.cuh.
 //
 // Shapes   as in sm90_backward.cuh, head dimensions to 256; args: Sm90BackwardArgs
 // Supports float16, bfloat16; full, causal, window masks; ALiBi; softcap; a bias of 16 bits (to 192 columns); dropout;

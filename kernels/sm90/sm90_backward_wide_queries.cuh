@@ -1,5 +1,6 @@
-// sm90, backward beyond 128 columns, or if scores are transformed or have terms from memory: dq. sm90_backward.cuh has the equations; dk and dv are
-// made by sm90_backward_wide_keys.cuh, whose header says what is supported and what the limits are.
+// sm90, backward beyond 128 columns, or if scores are transformed or have terms from memory: dq. sm90_backward.cuh has
+// the equations; dk and dv are made by sm90_backward_wide_keys.cuh, whose header says what is supported and what the
+// limits are.
 //
 // Work     A block has 128 query rows of a head and walks over the tiles of 64 keys that they see: dq stays in
 //          registers. s and dp are computed a second time, which makes seven products of five; but nothing is added up

@@ -1,6 +1,6 @@
 // Transforms and terms from memory in the two kernels of the sm90 backward pass that know them: from products to
-// exponents. A transform is taken by reciprocals (softcap.cuh). Terms from memory are added in natural units, as the forward
-// pass does, since they may be as low as -FLT_MAX.
+// exponents. A transform is taken by reciprocals (softcap.cuh). Terms from memory are added in natural units, as the
+// forward pass does, since they may be as low as -FLT_MAX.
 #pragma once
 
 #include "../common/lse_rounding.cuh"
@@ -13,8 +13,8 @@
 
 namespace attend {
 
-// The value of a key that is not seen, so that its p is 0: r of a transform, a score with a term from memory, otherwise a
-// product. scale_log2 is not 0.
+// The value of a key that is not seen, so that its p is 0: r of a transform, a score with a term from memory, otherwise
+// a product. scale_log2 is not 0.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float wide_unseen(const Sm90BackwardArgs& args) {
   if constexpr (Score<Config>::kTransforms) return 1e18f;  // p is 2^-(huge), and r - r^2 is still finite

@@ -10,8 +10,8 @@ namespace attend::core {
 
 /// The larger problem's masks, options and results reach into its parts. A problem that is whole has none of this.
 struct Part {
-  /// The place of its rows and keys in the larger problem, whose windows the part has. Absent: the part has all rows and
-  /// keys of its heads.
+  /// The place of its rows and keys in the larger problem, whose windows the part has. Absent: the part has all rows
+  /// and keys of its heads.
   std::optional<Placement> placement = {};
 
   /// On a CPU, forward: the dtype that o is rounded to later, if it is merged with no other part before. Absent: o is
