@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Compares the machine code of two builds' kernels: whether a change to kernels/ changed what the GPU runs. Wants no GPU.
+
+    export ATTEND_CACHE_DIR=/tmp/before; BEFORE/attend compile --arch sm_90a --compute simt --json /tmp/before.json
+    export ATTEND_CACHE_DIR=/tmp/after;  AFTER/attend compile --arch sm_90a --compute simt --json /tmp/after.json
+    tools/same_kernels.py /tmp/before.json /tmp/before /tmp/after.json /tmp/after
+
+Kernels are matched by name, Config and architecture; the sections of instructions in their cubins have to be equal byte for
+byte. Line tables and names of files are not compared. Exit status 1 if a kernel differs or has no counterpart.
+"""
+
+import argparse
+import json
+import pathlib
+import struct
+import sys
+
+SECTION_OFFSET, SECTION_COUNTS = 0x28, 0x3A  # in the header of an ELF file of 64 bits
+SECTION_NAME_SIZE, SECTION_EXTENT = 0, 0x18  # in a section's header
+
+
+def instructions(entry):
+    """The bytes of the .text sections of the cubin in a cache entry."""
+    elf = entry[entry.index(b"\x7fELF") :]
+    (table,) = struct.unpack_from("<Q", elf, SECTION_OFFSET)
+    size, count, of_names = struct.unpack_from("<HHH", elf, SECTION_COUNTS)
+
+    def section(number):
+        at = table + number * size
+        (name,) = struct.unpack_from("<I", elf, at + SECTION_NAME_SIZE)
+        begin, length = struct.unpack_from("<QQ", elf, at + SECTION_EXTENT)
+        return name, elf[begin : begin + length]
+
+    names = section(of_names)[1]
+    sections = (section(number) for number in range(count))
+    return [content for name, content in sections if names[name:].startswith(b".text")]
+
+
+def kernels(report, cache):
+    """(name, Config, architecture): instructions, of every kernel that `attend compile --json` lists."""
+    files = {path.stem.rsplit("-", 1)[-1]: path for path in pathlib.Path(cache).rglob("*.bin")}
+    listed = json.loads(pathlib.Path(report).read_text(encoding="utf-8"))
+    return {(k["kernel"], k["config"], k["arch"]): instructions(files[k["key"]].read_bytes()) for k in listed}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for side in ("before", "after"):
+        parser.add_argument(side, help="what attend compile --json wrote")
+        parser.add_argument(f"{side}_cache", help="the ATTEND_CACHE_DIR of that run")
+    options = parser.parse_args()
+    before = kernels(options.before, options.before_cache)
+    after = kernels(options.after, options.after_cache)
+    alone = [*(before.keys() - after.keys()), *(after.keys() - before.keys())]
+    changed = [key for key in before.keys() & after.keys() if before[key] != after[key]]
+    for what, keys in (("differs", changed), ("has no counterpart", alone)):
+        for name, config, arch in sorted(keys):
+            print(f"{name}<{config}> {arch} {what}")
+    print(f"{len(before.keys() & after.keys()) - len(changed)} kernels are the same, {len(changed)} differ, "
+          f"{len(alone)} have no counterpart")
+    return 1 if changed or alone else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
