@@ -1,8 +1,11 @@
 # cmake -DROOT=checkout [-DOUTPUT=digests.cpp] -P source_digests.cmake
 # A digest of the code of each part of the library that decides how fast it is: every folder of kernels/, src/cuda/launch and
-# src/cpu. Results of measurements carry them, so that one can tell whether the code has changed since. Comments and white
-# space do not count. Writes a C++ file of them, or without OUTPUT prints them as one line of JSON.
+# src/cpu. kernels/common stands for all folders that the families share. Results of measurements carry the digests, so that
+# one can tell whether the code has changed since. Comments and white space do not count. Writes a C++ file of them, or
+# without OUTPUT prints them as one line of JSON.
+set(shared kernels/isa kernels/tiles kernels/attention)
 file(GLOB parts RELATIVE ${ROOT} ${ROOT}/kernels/*)
+list(REMOVE_ITEM parts ${shared})
 list(APPEND parts src/cpu src/cuda/launch)
 list(SORT parts)
 set(rows)
@@ -11,7 +14,15 @@ foreach(part IN LISTS parts)
   if(NOT IS_DIRECTORY ${ROOT}/${part})
     continue()
   endif()
-  file(GLOB_RECURSE paths RELATIVE ${ROOT} ${ROOT}/${part}/*.cuh ${ROOT}/${part}/*.hpp ${ROOT}/${part}/*.cpp)
+  set(folders ${part})
+  if(part STREQUAL "kernels/common")
+    list(APPEND folders ${shared})
+  endif()
+  set(patterns)
+  foreach(folder IN LISTS folders)
+    list(APPEND patterns ${ROOT}/${folder}/*.cuh ${ROOT}/${folder}/*.hpp ${ROOT}/${folder}/*.cpp)
+  endforeach()
+  file(GLOB_RECURSE paths RELATIVE ${ROOT} ${patterns})
   list(SORT paths)
   set(code "")
   foreach(path IN LISTS paths)

@@ -7,12 +7,12 @@
 #include <limits>
 #include <set>
 
-#include "kernels/common/accumulator_mask.cuh"
-#include "kernels/common/accumulator_scores.cuh"
-#include "kernels/common/online_softmax.cuh"
-#include "kernels/common/row_tile.cuh"
-#include "kernels/common/smem_address.cuh"
-#include "kernels/common/work.cuh"
+#include "kernels/attention/accumulator_scores.cuh"
+#include "kernels/attention/online_softmax.cuh"
+#include "kernels/attention/work.cuh"
+#include "kernels/isa/smem_address.cuh"
+#include "kernels/ladder/pieces/row_tile.cuh"
+#include "kernels/tiles/accumulator_mask.cuh"
 
 namespace attend::test {
 namespace {

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "core/half.hpp"
-#include "kernels/common/factored_philox.cuh"
-#include "kernels/common/philox.cuh"
-#include "kernels/common/sequence.cuh"
-#include "kernels/common/softcap.cuh"
-#include "kernels/common/tile_view.cuh"
+#include "kernels/attention/philox.cuh"
+#include "kernels/attention/sequence.cuh"
+#include "kernels/attention/softcap.cuh"
+#include "kernels/attention/tile_view.cuh"
+#include "kernels/sm90/factored_philox.cuh"
 
 namespace attend::test {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <tuple>
 
-#include "kernels/common/key_range.cuh"
+#include "kernels/attention/key_range.cuh"
 #include "support/dense_oracle.hpp"
 #include "support/expect.hpp"
 #include "support/tolerances.hpp"

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "kernels/common/philox.cuh"
+#include "kernels/attention/philox.cuh"
 #include "support/expect.hpp"
 #include "support/tolerances.hpp"
 

@@ -14,13 +14,13 @@
 // Source   Dao, Fu, Ermon, Rudra, Re, FlashAttention (2022), Algorithm 0; gradients: its appendix B.2
 #pragma once
 
-#include "../common/head_matrix.cuh"
+#include "../attention/head_matrix.cuh"
+#include "../attention/work.cuh"
 #include "../common/numbers.cuh"
-#include "../common/product_tile.cuh"
-#include "../common/score_matrix.cuh"
-#include "../common/shared_storage.cuh"
 #include "../common/warp_reduce.cuh"
-#include "../common/work.cuh"
+#include "../tiles/shared_storage.cuh"
+#include "pieces/product_tile.cuh"
+#include "pieces/score_matrix.cuh"
 
 namespace attend {
 

@@ -12,12 +12,12 @@
 // Source   Milakov and Gimelshein, Online normalizer calculation for softmax (2018), Algorithm 3
 #pragma once
 
+#include "../attention/head_matrix.cuh"
+#include "../attention/key_range.cuh"
+#include "../attention/work.cuh"
 #include "../common/args.cuh"
 #include "../common/config_enums.cuh"
-#include "../common/head_matrix.cuh"
-#include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
-#include "../common/work.cuh"
 
 namespace attend {
 

@@ -16,10 +16,10 @@
 // Source   Milakov and Gimelshein, Online normalizer calculation for softmax (2018), Algorithm 3, over tiles of keys
 #pragma once
 
+#include "../attention/work.cuh"
 #include "../common/numbers.cuh"
-#include "../common/shared_storage.cuh"
-#include "../common/warp_row.cuh"
-#include "../common/work.cuh"
+#include "../tiles/shared_storage.cuh"
+#include "pieces/warp_row.cuh"
 
 namespace attend {
 

@@ -17,9 +17,9 @@
 #pragma once
 
 #include "../common/numbers.cuh"
-#include "../common/row_statistics.cuh"
-#include "../common/shared_storage.cuh"
-#include "../common/warp_row.cuh"
+#include "../tiles/shared_storage.cuh"
+#include "pieces/row_statistics.cuh"
+#include "pieces/warp_row.cuh"
 
 namespace attend {
 

@@ -18,9 +18,9 @@
 #pragma once
 
 #include "../common/numbers.cuh"
-#include "../common/row_statistics.cuh"
-#include "../common/score_rows.cuh"
-#include "../common/shared_storage.cuh"
+#include "../tiles/shared_storage.cuh"
+#include "pieces/row_statistics.cuh"
+#include "pieces/score_rows.cuh"
 
 namespace attend {
 

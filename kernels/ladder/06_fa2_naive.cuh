@@ -17,10 +17,10 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1
 #pragma once
 
+#include "../attention/work.cuh"
 #include "../common/numbers.cuh"
-#include "../common/score_rows.cuh"
-#include "../common/shared_storage.cuh"
-#include "../common/work.cuh"
+#include "../tiles/shared_storage.cuh"
+#include "pieces/score_rows.cuh"
 
 namespace attend {
 

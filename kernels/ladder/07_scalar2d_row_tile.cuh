@@ -16,10 +16,10 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1
 #pragma once
 
+#include "../attention/work.cuh"
 #include "../common/numbers.cuh"
-#include "../common/shared_storage.cuh"
-#include "../common/thread_grid.cuh"
-#include "../common/work.cuh"
+#include "../tiles/shared_storage.cuh"
+#include "pieces/thread_grid.cuh"
 
 namespace attend {
 

@@ -18,17 +18,17 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2
 #pragma once
 
+#include "../attention/head_matrix.cuh"
+#include "../attention/key_range.cuh"
+#include "../attention/work.cuh"
 #include "../common/args.cuh"
 #include "../common/config_enums.cuh"
-#include "../common/fp32_scores.cuh"
-#include "../common/fp32_store.cuh"
-#include "../common/fp32_tile.cuh"
-#include "../common/head_matrix.cuh"
-#include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
-#include "../common/work.cuh"
+#include "../tiles/fp32_tile.cuh"
 #include "08_fa2_prepare.cuh"
 #include "08_fa2_shape.cuh"
+#include "pieces/fp32_scores.cuh"
+#include "pieces/fp32_store.cuh"
 
 namespace attend {
 

@@ -7,14 +7,14 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
 #pragma once
 
+#include "../attention/work.cuh"
 #include "../common/args.cuh"
 #include "../common/config_enums.cuh"
-#include "../common/fp32_scores.cuh"
-#include "../common/fp32_tile.cuh"
 #include "../common/numbers.cuh"
 #include "../common/warp_reduce.cuh"
-#include "../common/work.cuh"
+#include "../tiles/fp32_tile.cuh"
 #include "08_fa2_shape.cuh"
+#include "pieces/fp32_scores.cuh"
 
 namespace attend {
 

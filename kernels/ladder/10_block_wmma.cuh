@@ -15,14 +15,14 @@
 // Source   Dao, FlashAttention-2 (2023), section 3.3, figure 3(a)
 #pragma once
 
+#include "../attention/head_matrix.cuh"
+#include "../attention/key_range.cuh"
+#include "../attention/work.cuh"
 #include "../common/args.cuh"
-#include "../common/head_matrix.cuh"
-#include "../common/key_range.cuh"
 #include "../common/numbers.cuh"
-#include "../common/smem_tile.cuh"
 #include "../common/warp_reduce.cuh"
-#include "../common/wmma_types.cuh"
-#include "../common/work.cuh"
+#include "../tiles/smem_tile.cuh"
+#include "pieces/wmma_types.cuh"
 
 namespace attend {
 

@@ -14,15 +14,16 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; PTX ISA, Matrix Fragments for mma.m16n8k16
 #pragma once
 
-#include "../common/accumulator_mask.cuh"
+#include "../attention/head_matrix.cuh"
+#include "../attention/key_range.cuh"
+#include "../attention/online_softmax.cuh"
+#include "../attention/work.cuh"
 #include "../common/args.cuh"
 #include "../common/element.cuh"
-#include "../common/head_matrix.cuh"
-#include "../common/key_range.cuh"
-#include "../common/mma.cuh"
-#include "../common/online_softmax.cuh"
-#include "../common/smem_tile.cuh"
-#include "../common/work.cuh"
+#include "../isa/mma.cuh"
+#include "../tiles/accumulator_mask.cuh"
+#include "../tiles/block_reader.cuh"
+#include "../tiles/smem_tile.cuh"
 
 namespace attend {
 

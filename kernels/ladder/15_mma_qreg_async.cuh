@@ -19,18 +19,19 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; the lagging maximum: FlashAttention-4 (2025)
 #pragma once
 
-#include "../common/accumulator_mask.cuh"
+#include "../attention/head_matrix.cuh"
+#include "../attention/key_range.cuh"
+#include "../attention/lagging_softmax.cuh"
+#include "../attention/work.cuh"
 #include "../common/args.cuh"
-#include "../common/cp_async.cuh"
-#include "../common/cp_async_tiles.cuh"
 #include "../common/element.cuh"
-#include "../common/head_matrix.cuh"
-#include "../common/key_range.cuh"
-#include "../common/lagging_softmax.cuh"
-#include "../common/mma.cuh"
-#include "../common/output_tile.cuh"
-#include "../common/smem_tile.cuh"
-#include "../common/work.cuh"
+#include "../isa/cp_async.cuh"
+#include "../isa/mma.cuh"
+#include "../tiles/accumulator_mask.cuh"
+#include "../tiles/block_reader.cuh"
+#include "../tiles/output_tile.cuh"
+#include "../tiles/smem_tile.cuh"
+#include "pieces/cp_async_tiles.cuh"
 
 namespace attend {
 

@@ -15,8 +15,8 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; the instruction: PTX ISA, wgmma.mma_async
 #pragma once
 
-#include "../common/cp_async.cuh"
-#include "../common/wgmma_attention.cuh"
+#include "../isa/cp_async.cuh"
+#include "pieces/wgmma_attention.cuh"
 
 namespace attend {
 

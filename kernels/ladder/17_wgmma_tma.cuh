@@ -16,8 +16,8 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; the copies: PTX ISA, cp.async.bulk.tensor and mbarrier
 #pragma once
 
-#include "../common/tma_tiles.cuh"
-#include "../common/wgmma_attention.cuh"
+#include "pieces/tma_tiles.cuh"
+#include "pieces/wgmma_attention.cuh"
 
 namespace attend {
 

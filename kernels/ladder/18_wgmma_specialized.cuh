@@ -18,9 +18,9 @@
 // Source   Shah et al., FlashAttention-3 (2024), Algorithm 1
 #pragma once
 
-#include "../common/setmaxnreg.cuh"
-#include "../common/tma_tiles.cuh"
-#include "../common/wgmma_attention.cuh"
+#include "../isa/setmaxnreg.cuh"
+#include "pieces/tma_tiles.cuh"
+#include "pieces/wgmma_attention.cuh"
 
 namespace attend {
 

@@ -12,10 +12,10 @@
 // products go through the columns panel by panel, and a block's gradients are one of kColumnParts parts of the columns.
 #pragma once
 
-#include "../common/grid_scores.cuh"
-#include "../common/lse_rounding.cuh"
+#include "../attention/lse_rounding.cuh"
+#include "../attention/saved_row.cuh"
 #include "../common/numbers.cuh"
-#include "../common/saved_row.cuh"
+#include "grid_scores.cuh"
 #include "guarded_product.cuh"
 #include "simt_shape.cuh"
 #include "tile_io.cuh"

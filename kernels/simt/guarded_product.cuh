@@ -6,7 +6,7 @@
 // out.
 #pragma once
 
-#include "../common/fp32_tile.cuh"
+#include "../tiles/fp32_tile.cuh"
 
 namespace attend {
 

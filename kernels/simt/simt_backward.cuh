@@ -15,8 +15,8 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2
 #pragma once
 
-#include "../common/head_matrix.cuh"
-#include "../common/work.cuh"
+#include "../attention/head_matrix.cuh"
+#include "../attention/work.cuh"
 #include "backward_tile.cuh"
 #include "simt_dbias.cuh"
 #include "simt_prepare.cuh"

@@ -9,9 +9,9 @@
 // Called   as the last steps of the backward pass, where dbias is asked for: src/cuda/launch/simt.cpp
 #pragma once
 
-#include "../common/dbias_reduce.cuh"
-#include "../common/head_matrix.cuh"
-#include "../common/work.cuh"
+#include "../attention/dbias_reduce.cuh"
+#include "../attention/head_matrix.cuh"
+#include "../attention/work.cuh"
 #include "backward_tile.cuh"
 
 namespace attend {

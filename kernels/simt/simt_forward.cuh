@@ -18,12 +18,12 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1
 #pragma once
 
-#include "../common/grid_scores.cuh"
-#include "../common/head_matrix.cuh"
-#include "../common/merge_rows.cuh"
+#include "../attention/head_matrix.cuh"
+#include "../attention/merge_rows.cuh"
+#include "../attention/work.cuh"
 #include "../common/numbers.cuh"
 #include "../common/warp_reduce.cuh"
-#include "../common/work.cuh"
+#include "grid_scores.cuh"
 #include "guarded_product.cuh"
 #include "simt_shape.cuh"
 #include "tile_io.cuh"

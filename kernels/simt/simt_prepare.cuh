@@ -7,12 +7,12 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
 #pragma once
 
-#include "../common/lse_rounding.cuh"
+#include "../attention/lse_rounding.cuh"
+#include "../attention/saved_row.cuh"
+#include "../attention/sole_key.cuh"
+#include "../attention/work.cuh"
 #include "../common/numbers.cuh"
-#include "../common/saved_row.cuh"
-#include "../common/sole_key.cuh"
 #include "../common/warp_reduce.cuh"
-#include "../common/work.cuh"
 #include "backward_tile.cuh"
 
 namespace attend {

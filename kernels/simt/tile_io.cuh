@@ -4,10 +4,10 @@
 // brought was finite: see guarded_product.cuh.
 #pragma once
 
+#include "../attention/key_range.cuh"
 #include "../common/element.cuh"
-#include "../common/fp32_tile.cuh"
-#include "../common/key_range.cuh"
 #include "../common/portable.cuh"
+#include "../tiles/fp32_tile.cuh"
 
 namespace attend {
 

@@ -21,7 +21,7 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2
 #pragma once
 
-#include "../common/output_tile.cuh"
+#include "../tiles/output_tile.cuh"
 #include "sm80_backward_dq.cuh"
 #include "sm80_backward_scores.cuh"
 

@@ -7,7 +7,7 @@
 // instruction adds to neighbours.
 #pragma once
 
-#include "../common/stmatrix.cuh"
+#include "../isa/stmatrix.cuh"
 #include "sm80_backward_products.cuh"
 
 namespace attend {

@@ -18,8 +18,8 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2
 #pragma once
 
-#include "../common/named_barrier.cuh"
-#include "../common/output_tile.cuh"
+#include "../isa/named_barrier.cuh"
+#include "../tiles/output_tile.cuh"
 #include "sm80_backward_plain_scores.cuh"
 
 namespace attend {

@@ -2,7 +2,8 @@
 // and of what that has become with the same rows. Each operand of these serves all groups of 16 that it owns.
 #pragma once
 
-#include "../common/mma.cuh"
+#include "../isa/mma.cuh"
+#include "../tiles/block_reader.cuh"
 #include "sm80_backward_storage.cuh"
 
 namespace attend {

@@ -8,7 +8,7 @@
 // of it as it is, in float.
 #pragma once
 
-#include "../common/accumulator_scores.cuh"
+#include "../attention/accumulator_scores.cuh"
 #include "../common/smaller_or_nan.cuh"
 #include "sm80_backward_products.cuh"
 

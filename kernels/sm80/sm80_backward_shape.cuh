@@ -2,11 +2,11 @@
 // memory they take.
 #pragma once
 
+#include "../attention/work.cuh"
 #include "../common/config_enums.cuh"
 #include "../common/portable.cuh"
-#include "../common/smem_address.cuh"
 #include "../common/tile_sizes.cuh"
-#include "../common/work.cuh"
+#include "../isa/smem_address.cuh"
 #include "sm80_forward_shape.cuh"
 
 namespace attend {

@@ -4,14 +4,14 @@
 // it owns keys where their gradients are wanted, else query rows (simt/backward_tile.cuh is of the same kind).
 #pragma once
 
-#include "../common/head_matrix.cuh"
-#include "../common/key_range.cuh"
-#include "../common/lse_rounding.cuh"
-#include "../common/saved_row.cuh"
-#include "../common/score_rules.cuh"
-#include "../common/sequence.cuh"
-#include "../common/smem_tile.cuh"
-#include "../common/work.cuh"
+#include "../attention/head_matrix.cuh"
+#include "../attention/key_range.cuh"
+#include "../attention/lse_rounding.cuh"
+#include "../attention/saved_row.cuh"
+#include "../attention/score_rules.cuh"
+#include "../attention/sequence.cuh"
+#include "../attention/work.cuh"
+#include "../tiles/smem_tile.cuh"
 #include "sm80_backward_shape.cuh"
 #include "sm80_pieces.cuh"
 

@@ -7,7 +7,7 @@
 // Called   where dbias is asked for: src/cuda/launch/sm80_backward.cpp
 #pragma once
 
-#include "../common/dbias_reduce.cuh"
+#include "../attention/dbias_reduce.cuh"
 #include "sm80_backward_scores.cuh"
 
 namespace attend {

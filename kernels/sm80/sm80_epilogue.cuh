@@ -1,8 +1,8 @@
 // o / l and lse of a warp's rows, from registers to memory.
 #pragma once
 
-#include "../common/output_tile.cuh"
-#include "../common/score_mods.cuh"
+#include "../attention/score_mods.cuh"
+#include "../tiles/output_tile.cuh"
 #include "sm80_pieces.cuh"
 #include "sm80_products.cuh"
 

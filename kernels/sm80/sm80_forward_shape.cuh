@@ -3,8 +3,8 @@
 #pragma once
 
 #include "../common/portable.cuh"
-#include "../common/smem_address.cuh"
 #include "../common/tile_sizes.cuh"
+#include "../isa/smem_address.cuh"
 
 namespace attend {
 

@@ -1,8 +1,8 @@
-// Sums over very many keys (../common/long_sum.cuh says why): o is put aside in shared memory every kKeysOfSum keys
+// Sums over very many keys (../attention/long_sum.cuh says why): o is put aside in shared memory every kKeysOfSum keys
 // (Config::kPutsAside), relative to the maximum that its row had then.
 #pragma once
 
-#include "../common/long_sum.cuh"
+#include "../attention/long_sum.cuh"
 #include "sm80_products.cuh"
 
 namespace attend {

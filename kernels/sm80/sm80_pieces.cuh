@@ -2,9 +2,9 @@
 // addresses, strides and row lengths.
 #pragma once
 
-#include "../common/cp_async.cuh"
 #include "../common/element.cuh"
-#include "../common/smem_tile.cuh"
+#include "../isa/cp_async.cuh"
+#include "../tiles/smem_tile.cuh"
 
 namespace attend {
 

@@ -2,8 +2,9 @@
 // serves all of the warp's groups of 16 rows.
 #pragma once
 
-#include "../common/accumulator_scores.cuh"
-#include "../common/mma.cuh"
+#include "../attention/accumulator_scores.cuh"
+#include "../isa/mma.cuh"
+#include "../tiles/block_reader.cuh"
 #include "sm80_softmax.cuh"
 #include "sm80_storage.cuh"
 

@@ -2,7 +2,7 @@
 // (Config::kSpeculates): one instruction a score before the exponential where kNatural has two, none for the maximum.
 //
 // What is subtracted from scores, m, need not be their maximum, if l and o are relative to the same m
-// (../common/lagging_softmax.cuh). So p is computed with the m there is. If a thread's sum over the tile stays below
+// (../attention/lagging_softmax.cuh). So p is computed with the m there is. If a thread's sum over the tile stays below
 // 2^kMaxLag, no p was larger, and all is well; else the maximum is found, m raised, and p computed anew, of scores
 // multiplied anew, since p stands in their place.
 //
@@ -10,8 +10,8 @@
 // takes the difference out again. Where b is so large that rounding it is a factor to speak of, they are c (s - m).
 #pragma once
 
-#include "../common/lagging_softmax.cuh"
-#include "../common/online_softmax.cuh"
+#include "../attention/lagging_softmax.cuh"
+#include "../attention/online_softmax.cuh"
 
 namespace attend {
 

@@ -6,7 +6,7 @@
 // the same m. That it served, all threads hear at that barrier; where it did not, the block takes the tile again.
 #pragma once
 
-#include "../common/named_barrier.cuh"
+#include "../isa/named_barrier.cuh"
 #include "sm80_trailing.cuh"
 
 namespace attend {

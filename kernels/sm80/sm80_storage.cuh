@@ -1,14 +1,14 @@
 // A block of sm80_forward: what it works on, and its shared memory.
 #pragma once
 
-#include "../common/accumulator_scores.cuh"
+#include "../attention/accumulator_scores.cuh"
+#include "../attention/head_matrix.cuh"
+#include "../attention/key_range.cuh"
+#include "../attention/score_rules.cuh"
+#include "../attention/sequence.cuh"
+#include "../attention/work.cuh"
 #include "../common/element.cuh"
-#include "../common/head_matrix.cuh"
-#include "../common/key_range.cuh"
-#include "../common/score_rules.cuh"
-#include "../common/sequence.cuh"
-#include "../common/smem_tile.cuh"
-#include "../common/work.cuh"
+#include "../tiles/smem_tile.cuh"
 #include "sm80_forward_shape.cuh"
 
 namespace attend {

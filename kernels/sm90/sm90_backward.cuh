@@ -19,7 +19,7 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2; docs/hopper_backward.md
 #pragma once
 
-#include "../common/setmaxnreg.cuh"
+#include "../isa/setmaxnreg.cuh"
 #include "sm90_backward_compute.cuh"
 #include "sm90_backward_load.cuh"
 #include "sm90_backward_narrow.cuh"

@@ -19,10 +19,10 @@
 // docs/hopper_backward.md has the budget of registers, which decides this order, and what others gave.
 #pragma once
 
-#include "../common/fast_dropout.cuh"
-#include "../common/online_softmax.cuh"
-#include "../common/stmatrix.cuh"
-#include "../common/thread_barrier.cuh"
+#include "../attention/online_softmax.cuh"
+#include "../isa/stmatrix.cuh"
+#include "../isa/thread_barrier.cuh"
+#include "fast_dropout.cuh"
 #include "sm90_backward_key_sums.cuh"
 #include "sm90_backward_partial.cuh"
 #include "sm90_backward_products.cuh"

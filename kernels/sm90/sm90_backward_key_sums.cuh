@@ -1,7 +1,7 @@
 // dk and dv of the sm90 backward pass on their way to memory: rounded, or added up there in float.
 #pragma once
 
-#include "../common/score_mods.cuh"
+#include "../attention/score_mods.cuh"
 #include "sm90_backward_storage.cuh"
 #include "sm90_backward_store.cuh"
 

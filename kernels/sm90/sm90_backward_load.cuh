@@ -1,8 +1,8 @@
 // The loads of the sm90 backward pass, and the warp that makes them in the persistent form.
 #pragma once
 
-#include "../common/bulk_copy.cuh"
-#include "../common/tma_panel.cuh"
+#include "../isa/bulk_copy.cuh"
+#include "../tiles/tma_panel.cuh"
 #include "sm90_backward_storage.cuh"
 
 namespace attend {

@@ -1,7 +1,7 @@
 // Float sums of dk and dv that one block leaves for another: of a key block that is cut in two.
 #pragma once
 
-#include "../common/thread_barrier.cuh"
+#include "../isa/thread_barrier.cuh"
 #include "sm90_backward_storage.cuh"
 
 namespace attend {

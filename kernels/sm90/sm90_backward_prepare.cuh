@@ -8,9 +8,9 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
 #pragma once
 
-#include "../common/lse_rounding.cuh"
-#include "../common/online_softmax.cuh"
-#include "../common/sole_key.cuh"
+#include "../attention/lse_rounding.cuh"
+#include "../attention/online_softmax.cuh"
+#include "../attention/sole_key.cuh"
 #include "../common/warp_reduce.cuh"
 #include "sm90_backward_store.cuh"
 #include "sm90_backward_work.cuh"

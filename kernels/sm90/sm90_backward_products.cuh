@@ -1,7 +1,7 @@
 // The products of a computing warpgroup of the sm90 backward pass, each begun and committed, and one of its own.
 #pragma once
 
-#include "../common/wgmma_fresh.cuh"
+#include "../isa/wgmma_fresh.cuh"
 #include "sm90_backward_storage.cuh"
 #include "sm90_panel_fragment.cuh"
 

@@ -7,8 +7,8 @@
 // stores into that buffer: they wait for products of the computing warpgroups to leave the shared memory to them.
 #pragma once
 
-#include "../common/bulk_copy.cuh"
-#include "../common/wgmma_fresh.cuh"
+#include "../isa/bulk_copy.cuh"
+#include "../isa/wgmma_fresh.cuh"
 #include "sm90_backward_storage.cuh"
 
 namespace attend {

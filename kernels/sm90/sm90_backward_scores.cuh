@@ -1,8 +1,8 @@
 // What masks and ALiBi make of the scores of a transposed tile: rows are keys, columns are query rows.
 #pragma once
 
-#include "../common/accumulator_scores.cuh"
-#include "../common/wgmma.cuh"
+#include "../attention/accumulator_scores.cuh"
+#include "../isa/wgmma.cuh"
 #include "sm90_backward_work.cuh"
 
 namespace attend {

@@ -6,10 +6,10 @@
 // memory, they are sm90_backward_prepare, sm90_backward_wide_keys, sm90_backward_wide_queries.
 #pragma once
 
+#include "../attention/score_mods.cuh"
+#include "../attention/work.cuh"
 #include "../common/config_enums.cuh"
 #include "../common/portable.cuh"
-#include "../common/score_mods.cuh"
-#include "../common/work.cuh"
 
 namespace attend {
 

@@ -5,9 +5,9 @@
 #pragma once
 
 #include "../common/element.cuh"
-#include "../common/mbarrier.cuh"
-#include "../common/shared_storage.cuh"
-#include "../common/wgmma.cuh"
+#include "../isa/mbarrier.cuh"
+#include "../isa/wgmma.cuh"
+#include "../tiles/shared_storage.cuh"
 #include "sm90_backward_work.cuh"
 
 namespace attend {

@@ -3,8 +3,8 @@
 
 #include "../common/element.cuh"
 #include "../common/portable.cuh"
-#include "../common/quad_transpose.cuh"
-#include "../common/smem_tile.cuh"
+#include "../tiles/smem_tile.cuh"
+#include "quad_transpose.cuh"
 
 namespace attend {
 

@@ -9,9 +9,9 @@
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2; docs/hopper_backward.md
 #pragma once
 
-#include "../common/fast_dropout.cuh"
-#include "../common/online_softmax.cuh"
-#include "../common/setmaxnreg.cuh"
+#include "../attention/online_softmax.cuh"
+#include "../isa/setmaxnreg.cuh"
+#include "fast_dropout.cuh"
 #include "sm90_backward_dbias.cuh"
 #include "sm90_backward_products.cuh"
 #include "sm90_backward_scores.cuh"

@@ -3,11 +3,11 @@
 // forward pass does, since they may be as low as -FLT_MAX.
 #pragma once
 
-#include "../common/lse_rounding.cuh"
+#include "../attention/lse_rounding.cuh"
+#include "../attention/softcap.cuh"
 #include "../common/numbers.cuh"
 #include "../common/smaller_or_nan.cuh"
-#include "../common/softcap.cuh"
-#include "../common/tma_panel.cuh"
+#include "../tiles/tma_panel.cuh"
 #include "sm90_backward_wide_storage.cuh"
 #include "sm90_bias_tile.cuh"
 

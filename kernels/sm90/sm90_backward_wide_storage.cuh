@@ -4,7 +4,7 @@
 // arrival of one thread of each. All tiles are of 64 rows, so that every panel has the same size.
 #pragma once
 
-#include "../common/wgmma_widths.cuh"
+#include "../isa/wgmma_widths.cuh"
 #include "sm90_backward_storage.cuh"
 #include "sm90_bias_tile.cuh"
 

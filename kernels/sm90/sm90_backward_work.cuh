@@ -9,9 +9,9 @@
 // order it is that of the list, Sm90BackwardOrder.
 #pragma once
 
+#include "../attention/key_range.cuh"
+#include "../attention/sequence.cuh"
 #include "../common/config_enums.cuh"
-#include "../common/key_range.cuh"
-#include "../common/sequence.cuh"
 #include "sm90_backward_args.cuh"
 #include "sm90_backward_shape.cuh"
 

@@ -1,9 +1,9 @@
 // The warp that prepares dropout, one that would have nothing to do: for each tile of keys, while the copy engine
-// brings its k, what dropout's random words owe to its keys (../common/factored_philox.cuh). Consumers find it when k
+// brings its k, what dropout's random words owe to its keys (../sm90/factored_philox.cuh). Consumers find it when k
 // has landed, and compute the rest in line.
 #pragma once
 
-#include "../common/factored_philox.cuh"
+#include "factored_philox.cuh"
 #include "sm90_work.cuh"
 
 namespace attend {

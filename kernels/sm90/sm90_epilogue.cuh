@@ -1,12 +1,12 @@
 // o / l and lse of a consumer warpgroup's 64 rows, from registers to memory.
 #pragma once
 
-#include "../common/merge_rows.cuh"
-#include "../common/named_barrier.cuh"
-#include "../common/quad_transpose.cuh"
-#include "../common/score_mods.cuh"
-#include "../common/stmatrix.cuh"
-#include "../common/tma_panel.cuh"
+#include "../attention/merge_rows.cuh"
+#include "../attention/score_mods.cuh"
+#include "../isa/named_barrier.cuh"
+#include "../isa/stmatrix.cuh"
+#include "../tiles/tma_panel.cuh"
+#include "quad_transpose.cuh"
 #include "sm90_products.cuh"
 #include "sm90_softmax.cuh"
 #include "sm90_work.cuh"

@@ -20,7 +20,7 @@
 // Source   Shah et al., FlashAttention-3 (2024), Algorithms 1 and 2; the lagging maximum: FlashAttention-4 (2025)
 #pragma once
 
-#include "../common/setmaxnreg.cuh"
+#include "../isa/setmaxnreg.cuh"
 #include "sm90_dropout.cuh"
 #include "sm90_epilogue.cuh"
 #include "sm90_long_sum.cuh"

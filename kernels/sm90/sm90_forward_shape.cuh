@@ -2,12 +2,12 @@
 // of tiles, and which tile for which problem. The measurements behind the choice are in docs/hopper_forward.md.
 #pragma once
 
+#include "../attention/long_sum.cuh"
+#include "../attention/score_mods.cuh"
+#include "../attention/work.cuh"
 #include "../common/config_enums.cuh"
-#include "../common/long_sum.cuh"
 #include "../common/portable.cuh"
-#include "../common/score_mods.cuh"
-#include "../common/smem_address.cuh"
-#include "../common/work.cuh"
+#include "../isa/smem_address.cuh"
 
 namespace attend {
 
@@ -53,7 +53,7 @@ struct Sm90ForwardTile {
   return sm90_panels(block_n) * consumers * kSm90ConsumerRows * kSwizzleBytes;
 }
 
-// Of what dropout's random words owe to the quads of keys of a tile: PhiloxQuad of ../common/factored_philox.cuh.
+// Of what dropout's random words owe to the quads of keys of a tile: PhiloxQuad of ../sm90/factored_philox.cuh.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_forward_quad_bytes(int block_n) {
   return block_n / 4 * 16;
 }

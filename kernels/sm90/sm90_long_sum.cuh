@@ -1,8 +1,8 @@
-// Sums over very many keys (../common/long_sum.cuh says why): o is put aside in memory every kKeysOfSum keys
+// Sums over very many keys (../attention/long_sum.cuh says why): o is put aside in memory every kKeysOfSum keys
 // (Config::kPutsAside), and added at the end.
 #pragma once
 
-#include "../common/long_sum.cuh"
+#include "../attention/long_sum.cuh"
 #include "sm90_forward_args.cuh"
 #include "sm90_products.cuh"
 

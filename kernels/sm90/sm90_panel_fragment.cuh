@@ -1,8 +1,8 @@
 // Panels of 64 columns of 16-bit elements, as the copy engine brings them to shared memory, into registers.
 #pragma once
 
-#include "../common/ldmatrix.cuh"
-#include "../common/smem_address.cuh"
+#include "../isa/ldmatrix.cuh"
+#include "../isa/smem_address.cuh"
 
 namespace attend {
 

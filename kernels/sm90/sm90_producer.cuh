@@ -2,8 +2,8 @@
 // packed sequences, and clearing what is not theirs.
 #pragma once
 
-#include "../common/tma_panel.cuh"
-#include "../common/wgmma.cuh"
+#include "../isa/wgmma.cuh"
+#include "../tiles/tma_panel.cuh"
 #include "sm90_work.cuh"
 
 namespace attend {

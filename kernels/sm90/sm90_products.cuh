@@ -1,7 +1,7 @@
 // The two matrix products of a consumer warpgroup: 64 rows, tiles in swizzled panels of 64 columns.
 #pragma once
 
-#include "../common/wgmma_widths.cuh"
+#include "../isa/wgmma_widths.cuh"
 #include "sm90_forward_shape.cuh"
 
 namespace attend {

@@ -1,16 +1,16 @@
 // From q.k in a consumer's registers to what the softmax takes, and which p dropout keeps.
 //
 // Without options that change a score, only masks are left, and a tile that is seen as a whole costs nothing. With them
-// the rules of ../common/accumulator_scores.cuh are applied. Two have a way of their own if no other changes scores:
+// the rules of ../attention/accumulator_scores.cuh are applied. Two have a way of their own if no other changes scores:
 //   a transform          by reciprocals (softcap.cuh): its constant and its factor go into the softmax's
 //   a term from memory   of 16 bits comes with k, by the copy engine, if that takes it (kBiasTiles). Otherwise it is
 //                        loaded while the products run, 16 bytes a lane: four, as the accumulator has them, would touch
 //                        as many lines of the L1 cache for a quarter of the bytes, and a tile would wait for them
 #pragma once
 
-#include "../common/accumulator_scores.cuh"
-#include "../common/fast_dropout.cuh"
-#include "../common/quad_transpose.cuh"
+#include "../attention/accumulator_scores.cuh"
+#include "fast_dropout.cuh"
+#include "quad_transpose.cuh"
 #include "sm90_bias_tile.cuh"
 #include "sm90_work.cuh"
 

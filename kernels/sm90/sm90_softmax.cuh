@@ -1,4 +1,4 @@
-// Online softmax of a consumer's two rows a thread (../common/online_softmax.cuh has the equations), with few
+// Online softmax of a consumer's two rows a thread (../attention/online_softmax.cuh has the equations), with few
 // instructions an element: beside running matrix products they, and not the products, are what a tile waits for.
 //
 // What is subtracted from scores, m, need not be their maximum, if l and o are relative to the same m. So
@@ -8,14 +8,14 @@
 //   otherwise    the maximum is found first, but m raised only if a score has outgrown it by more than 2^kMaxLag
 // Before the first visible key m is -inf, and the slow way is taken.
 //
-// kFolded (../common/online_softmax.cuh) subtracts c m, rounded, from c s: one instruction. Where scores are large,
+// kFolded (../attention/online_softmax.cuh) subtracts c m, rounded, from c s: one instruction. Where scores are large,
 // what that rounds is large as well, and 2 to its power anything. From kMostFolded on the slow way is taken, and there
 // c (s - m), which is exact where it matters: scores of 1e30 and more have the p that they should.
 #pragma once
 
-#include "../common/accumulator_scores.cuh"
+#include "../attention/accumulator_scores.cuh"
+#include "../attention/lagging_softmax.cuh"
 #include "../common/element.cuh"
-#include "../common/lagging_softmax.cuh"
 
 namespace attend {
 

@@ -1,11 +1,11 @@
 // Shared memory of sm90_forward, and who waits for whom.
 #pragma once
 
+#include "../attention/score_mods.cuh"
 #include "../common/element.cuh"
-#include "../common/factored_philox.cuh"
-#include "../common/mbarrier.cuh"
-#include "../common/score_mods.cuh"
-#include "../common/wgmma.cuh"
+#include "../isa/mbarrier.cuh"
+#include "../isa/wgmma.cuh"
+#include "factored_philox.cuh"
 #include "sm90_bias_tile.cuh"
 #include "sm90_forward_shape.cuh"
 

@@ -1,11 +1,11 @@
 // Which tiles of query rows there are, in which order, and which keys they see.
 #pragma once
 
+#include "../attention/key_range.cuh"
+#include "../attention/score_rules.cuh"
+#include "../attention/sequence.cuh"
 #include "../common/args.cuh"
 #include "../common/config_enums.cuh"
-#include "../common/key_range.cuh"
-#include "../common/score_rules.cuh"
-#include "../common/sequence.cuh"
 #include "../common/warp_reduce.cuh"
 #include "sm90_forward_args.cuh"
 #include "sm90_storage.cuh"

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/common/key_range.cuh"
+#include "kernels/attention/key_range.cuh"
 
 namespace attend::core {
 

@@ -9,8 +9,8 @@
 
 #include "attend/attention.hpp"
 #include "core/part.hpp"
-#include "kernels/common/key_range.cuh"
-#include "kernels/common/philox.cuh"
+#include "kernels/attention/key_range.cuh"
+#include "kernels/attention/philox.cuh"
 
 namespace attend::core {
 

@@ -15,7 +15,7 @@
 #include "core/elements.hpp"
 #include "cpu/backends.hpp"
 #include "cpu/parallel.hpp"
-#include "kernels/common/coarse_lse.cuh"
+#include "kernels/attention/coarse_lse.cuh"
 
 namespace attend::cpu {
 namespace {

@@ -17,7 +17,7 @@
 #include "core/elements.hpp"
 #include "cpu/backward-inl.hpp"
 #include "cpu/kernels.hpp"
-#include "kernels/common/coarse_lse.cuh"
+#include "kernels/attention/coarse_lse.cuh"
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {

@@ -14,7 +14,7 @@
 #include "core/elements.hpp"
 #include "cpu/bf16_dot.hpp"
 #include "cpu/pack-inl.hpp"
-#include "kernels/common/softcap.cuh"
+#include "kernels/attention/softcap.cuh"
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
@@ -295,7 +295,7 @@ inline void ScoreRules::drop(const ScoreTile& tile, float* values) const {
     const std::int64_t quad = key_position(k) / 4;
     while (quad_end < tile.num_keys && key_position(quad_end) / 4 == quad) ++quad_end;
     for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
-      // philox_4x32_10 of kernels/common/philox.cuh, one row a lane.
+      // philox_4x32_10 of kernels/attention/philox.cuh, one row a lane.
       const auto first_row = static_cast<std::uint32_t>(p_.row_position(tile.row_begin + lane));
       auto w0 = hn::Set(kUints, static_cast<std::uint32_t>(quad));
       auto w1 = hn::Add(from_first_lane, hn::Set(kUints, first_row));

@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "kernels/common/philox.cuh"
+#include "kernels/attention/philox.cuh"
 
 namespace attend::io {
 namespace {

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "cuda/driver/driver.hpp"
+#include "kernels/attention/key_range.cuh"
+#include "kernels/attention/merge_rows.cuh"
+#include "kernels/attention/philox.cuh"
 #include "kernels/common/args.cuh"
-#include "kernels/common/key_range.cuh"
-#include "kernels/common/merge_rows.cuh"
-#include "kernels/common/philox.cuh"
 #include "kernels/ring/ring_rows_args.cuh"
 
 using namespace attend;

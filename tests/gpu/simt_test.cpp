@@ -8,7 +8,7 @@
 #include "dispatch/dispatch.hpp"
 #include "gpu/gpu.hpp"
 #include "gpu/mask_rule.hpp"
-#include "kernels/common/philox.cuh"
+#include "kernels/attention/philox.cuh"
 #include "support/expect.hpp"
 #include "support/nonfinite_checks.hpp"
 #include "support/option_cases.hpp"

@@ -8,7 +8,7 @@
 #include <numbers>
 #include <vector>
 
-#include "kernels/common/philox.cuh"
+#include "kernels/attention/philox.cuh"
 
 namespace attend::test {
 namespace {

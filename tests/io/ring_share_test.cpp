@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/common/key_range.cuh"
+#include "kernels/attention/key_range.cuh"
 #include "ranks/share.hpp"
 
 namespace attend::test {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <random>
 
-#include "kernels/common/merge_rows.cuh"
+#include "kernels/attention/merge_rows.cuh"
 #include "ring/engine/merge.hpp"
 #include "ring/engine/written_rows.hpp"
 #include "ring/plan/plan.hpp"

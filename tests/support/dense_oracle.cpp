@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "kernels/common/philox.cuh"
+#include "kernels/attention/philox.cuh"
 
 namespace attend::test {
 

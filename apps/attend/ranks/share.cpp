@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "kernels/common/key_range.cuh"
+#include "kernels/attention/key_range.cuh"
 
 namespace attend::cli {
 namespace {

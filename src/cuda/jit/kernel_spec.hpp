@@ -29,7 +29,7 @@ struct KernelSpec {
   std::string name;                       ///< of the kernel, as --compute takes it: "naive"
   std::string source;                     ///< below kernels/: "ladder/02_naive.cuh"
   std::string function;                   ///< template <class Config> __device__ void in namespace attend
-  std::string args;                       ///< its parameter, a plain struct of namespace attend (common/args.cuh)
+  std::string args;                       ///< its parameter, a plain struct of namespace attend (attention/args.cuh)
   std::vector<Constant> config;           ///< in order; has kThreads, the threads of a block, an integer
   std::string arch;                       ///< "sm_90a"
   std::vector<std::string> options = {};  ///< to NVRTC, beyond those that every kernel gets

@@ -9,8 +9,8 @@
 #include "core/lack.hpp"
 #include "core/problem.hpp"
 #include "cuda/jit/kernel_spec.hpp"
+#include "kernels/attention/score_mods.cuh"
 #include "kernels/common/config_enums.cuh"
-#include "kernels/common/score_mods.cuh"
 
 namespace attend::cuda {
 
@@ -65,7 +65,7 @@ struct Facts {
   /// Do they want registers beside the scores?
   [[nodiscard]] bool has_rules() const { return !score().changes_nothing(); }
 
-  /// Backward: whether the rounding of a large lse is made up for (kernels/common/lse_rounding.cuh).
+  /// Backward: whether the rounding of a large lse is made up for (kernels/attention/lse_rounding.cuh).
   [[nodiscard]] bool has_lse_rounding() const { return has(option::kBias | option::kAlibi) && !has(option::kRing); }
 };
 

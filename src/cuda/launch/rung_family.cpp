@@ -8,7 +8,7 @@
 #include "cuda/launch/kernel_args.hpp"
 #include "cuda/launch/rung.hpp"
 #include "cuda/launch/variant_cache.hpp"
-#include "kernels/common/work.cuh"
+#include "kernels/attention/work.cuh"
 
 namespace attend::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // Rung 08: float32 on CUDA cores, as fast as they go.
 #include "cuda/launch/rung.hpp"
-#include "kernels/common/work.cuh"
+#include "kernels/attention/work.cuh"
 #include "kernels/ladder/08_fa2_shape.cuh"
 
 namespace attend::cuda {

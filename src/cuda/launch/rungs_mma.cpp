@@ -2,7 +2,7 @@
 //
 // One table of tiles serves all architectures: no block takes more than the 99 KB that sm_120 has.
 #include "cuda/launch/rung.hpp"
-#include "kernels/common/ladder_shapes.cuh"
+#include "kernels/ladder/pieces/ladder_shapes.cuh"
 
 namespace attend::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "cuda/launch/rung.hpp"
-#include "kernels/common/ladder_shapes.cuh"
+#include "kernels/ladder/pieces/ladder_shapes.cuh"
 
 namespace attend::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // Rungs 16 to 18: float16 and bfloat16 with Hopper's warpgroup instructions.
 #include "cuda/launch/rung.hpp"
-#include "kernels/common/ladder_shapes.cuh"
+#include "kernels/ladder/pieces/ladder_shapes.cuh"
 
 namespace attend::cuda {
 namespace {

@@ -5,8 +5,8 @@
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
 #include "cuda/launch/simt_variant.hpp"
-#include "kernels/common/saved_row.cuh"
-#include "kernels/common/work.cuh"
+#include "kernels/attention/saved_row.cuh"
+#include "kernels/attention/work.cuh"
 
 namespace attend::cuda {
 namespace {

@@ -6,8 +6,8 @@
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
 #include "cuda/launch/sm80_backward_variant.hpp"
-#include "kernels/common/saved_row.cuh"
-#include "kernels/common/work.cuh"
+#include "kernels/attention/saved_row.cuh"
+#include "kernels/attention/work.cuh"
 
 namespace attend::cuda {
 namespace {
@@ -97,7 +97,7 @@ class Sm80Backward final : public Family {
     specs.push_back(v.keys.adds_dq != 0 ? finish_spec(v, arch)
                                         : gradient_spec(v, arch, kQueries, "sm80_backward_queries", v.queries));
     if (v.has_dbias == 0) return specs;
-    specs.push_back(v.dbias_over_rows != 0 ? plain_spec(v, arch, "dbias_reduce", "common/dbias_reduce.cuh")
+    specs.push_back(v.dbias_over_rows != 0 ? plain_spec(v, arch, "dbias_reduce", "attention/dbias_reduce.cuh")
                                            : gradient_spec(v, arch, kBias, "sm80_dbias", v.bias));
     return specs;
   }

@@ -7,8 +7,8 @@
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
 #include "cuda/launch/sm80_forward_variant.hpp"
-#include "kernels/common/long_sum.cuh"
-#include "kernels/common/work.cuh"
+#include "kernels/attention/long_sum.cuh"
+#include "kernels/attention/work.cuh"
 
 namespace attend::cuda {
 namespace {

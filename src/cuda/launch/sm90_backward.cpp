@@ -12,8 +12,8 @@
 #include "cuda/launch/kernel_args.hpp"
 #include "cuda/launch/sm90_backward_variant.hpp"
 #include "cuda/launch/tensor_maps.hpp"
-#include "kernels/common/softcap.cuh"
-#include "kernels/common/work.cuh"
+#include "kernels/attention/softcap.cuh"
+#include "kernels/attention/work.cuh"
 #include "kernels/sm90/sm90_backward_args.cuh"
 #include "kernels/sm90/sm90_backward_shape.cuh"
 

@@ -9,7 +9,7 @@
 #include "cuda/launch/kernel_args.hpp"
 #include "cuda/launch/sm90_forward_variant.hpp"
 #include "cuda/launch/tensor_maps.hpp"
-#include "kernels/common/work.cuh"
+#include "kernels/attention/work.cuh"
 #include "kernels/sm90/sm90_forward_args.cuh"
 
 namespace attend::cuda {

@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "cuda/driver/kernel.hpp"
-#include "kernels/common/smem_address.cuh"
+#include "kernels/isa/smem_address.cuh"
 
 namespace attend::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/common/key_range.cuh"
+#include "kernels/attention/key_range.cuh"
 
 namespace attend::ring {
 

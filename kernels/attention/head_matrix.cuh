@@ -1,0 +1,40 @@
+// What a block reads and writes: the rows of one head as a matrix, and the mask of its Config.
+#pragma once
+
+#include "../common/args.cuh"
+#include "../common/config_enums.cuh"
+#include "../common/portable.cuh"
+#include "key_range.cuh"
+
+namespace attend {
+
+// The rows of one head: neighbours in a row are neighbours in memory.
+template <class Element>
+struct HeadMatrix {
+  Element* data;     // row 0
+  int64 row_stride;  // elements
+  int64 num_rows;
+
+  [[nodiscard]] ATTEND_HOST_DEVICE Element* row(int64 row_index) const { return data + row_index * row_stride; }
+};
+
+// Head `head` of sequence `batch` of a (batch, heads, num_rows, head_dim) tensor.
+template <class Element, class Pointer>
+[[nodiscard]] ATTEND_HOST_DEVICE HeadMatrix<Element> head_matrix(Pointer tensor, const TensorStrides& stride,
+                                                                 uint32 batch, uint32 head, int64 num_rows) {
+  return {static_cast<Element*>(tensor) + stride.offset(batch, head, 0), stride.row, num_rows};
+}
+
+// The mask of a kernel's problem; ForwardArgs and BackwardArgs alike.
+template <class Config, class Args>
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr WindowMask mask_of(const Args& args) {
+  return {args.seqlen_q, args.seqlen_k, kOpenWindow, Config::kMask == MaskKind::kCausal ? 0 : kOpenWindow};
+}
+
+// The key head that a query head reads.
+template <class Args>
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 key_head_of(const Args& args, uint32 head) {
+  return head / (args.num_heads_q / args.num_heads_k);
+}
+
+}  // namespace attend

@@ -1,0 +1,90 @@
+// Score modifications: what happens to a score between q.k and p. Each is described once, for host and device.
+//
+// A kernel does not ask which modifications are on. It asks Score<Config> for a trait, such as "adds a term that is
+// read from memory", and so do the host's predicates. A new modification is a row of traits_of() and a line of Score.
+#pragma once
+
+#include "../common/args.cuh"
+#include "../common/portable.cuh"
+
+namespace attend {
+
+// In the order in which they are applied.
+enum class ScoreMod { kSoftcap, kBias, kAlibi, kBoolMask, kDropout };
+
+struct ScoreModTraits {
+  bool transforms = false;         // s = f(scale q.k), with a derivative other than 1
+  bool adds_from_memory = false;   // adds a term that is read for each row and key; it may be as low as -FLT_MAX
+  bool adds_by_position = false;   // adds a term that follows from the positions of row and key
+  bool masks_from_memory = false;  // reads for each row and key whether the row sees the key
+  bool drops = false;              // sets p to 0 at random, after the softmax's sum
+
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr ScoreModTraits operator|(const ScoreModTraits& other) const {
+    return {transforms || other.transforms, adds_from_memory || other.adds_from_memory,
+            adds_by_position || other.adds_by_position, masks_from_memory || other.masks_from_memory,
+            drops || other.drops};
+  }
+
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool adds() const { return adds_from_memory || adds_by_position; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool reads_memory() const { return adds_from_memory || masks_from_memory; }
+  // Is a score the product q.k times a factor, but for what is masked?
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool keeps_products() const { return !transforms && !adds(); }
+  // Does any score differ from the product, or is any masked by more than lengths and window?
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool changes_scores() const {
+    return !keeps_products() || masks_from_memory;
+  }
+  // Neither scores nor p differ from those of plain attention.
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool changes_nothing() const { return !changes_scores() && !drops; }
+};
+
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr ScoreModTraits traits_of(ScoreMod mod) {
+  switch (mod) {
+    case ScoreMod::kSoftcap:
+      return {.transforms = true};
+    case ScoreMod::kBias:
+      return {.adds_from_memory = true};
+    case ScoreMod::kAlibi:
+      return {.adds_by_position = true};
+    case ScoreMod::kBoolMask:
+      return {.masks_from_memory = true};
+    case ScoreMod::kDropout:
+      return {.drops = true};
+  }
+  return {};
+}
+
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr ScoreModTraits traits_if(bool is_on, ScoreMod mod) {
+  return is_on ? traits_of(mod) : ScoreModTraits{};
+}
+
+// The traits of all modifications that a kernel's Config has on.
+template <class Config>
+struct Score {
+  static constexpr ScoreModTraits kTraits =
+      traits_if(Config::kHasSoftcap, ScoreMod::kSoftcap) | traits_if(Config::kHasBias, ScoreMod::kBias) |
+      traits_if(Config::kHasAlibi, ScoreMod::kAlibi) | traits_if(Config::kHasBoolMask, ScoreMod::kBoolMask) |
+      traits_if(Config::kHasDropout, ScoreMod::kDropout);
+  static constexpr bool kTransforms = kTraits.transforms;
+  static constexpr bool kAddsFromMemory = kTraits.adds_from_memory;
+  static constexpr bool kAddsByPosition = kTraits.adds_by_position;
+  static constexpr bool kAdds = kTraits.adds();
+  static constexpr bool kMasksFromMemory = kTraits.masks_from_memory;
+  static constexpr bool kReadsMemory = kTraits.reads_memory();
+  static constexpr bool kKeepsProducts = kTraits.keeps_products();
+  static constexpr bool kChangesScores = kTraits.changes_scores();
+  static constexpr bool kOnlyTransforms = kTransforms && !kAdds && !kMasksFromMemory;
+  static constexpr bool kOnlyAddsFromMemory = kAddsFromMemory && !kAddsByPosition && !kTransforms && !kMasksFromMemory;
+  static constexpr bool kDrops = kTraits.drops;
+};
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+
+// Factor of entries of p that are not dropped.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ float kept_scale(const OptionArgs& options) {
+  return Score<Config>::kDrops ? options.dropout_scale : 1.0f;
+}
+
+#endif
+
+}  // namespace attend

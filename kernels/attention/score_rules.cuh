@@ -1,0 +1,207 @@
+// The options of one query head and, from them, those of one tile of its scores: how scores are modified. How a
+// tile's scores lie in registers is no matter here: grid_scores.cuh and accumulator_scores.cuh apply the rules to them.
+//
+//   const auto rules = ScoreRules<Config>::make(args.options, args.base.scale, span, sequence, head, num_heads_q);
+//   const auto tile = rules.tile(first_row, first_key);
+//
+// What an option that is off would need is neither read nor computed.
+#pragma once
+
+#include "../common/args.cuh"
+#include "../common/config_enums.cuh"
+#include "../common/element.cuh"
+#include "../common/numbers.cuh"
+#include "key_range.cuh"
+#include "philox.cuh"
+#include "score_mods.cuh"
+#include "sequence.cuh"
+#include "softcap.cuh"
+#include "tile_view.cuh"
+
+namespace attend {
+
+template <class Config>
+using BiasElementOf = typename ElementTraits<Config::kBiasElement>::Type;
+
+// The rules for one tile of scores; rows and keys count from its first.
+template <class Config>
+struct TileRules {
+  TileView view;
+  float scale;
+  ScoreTransform transform;                             // kTransforms
+  float slope;                                          // of ALiBi
+  float alibi_shift;                                    // kIsPart: OptionArgs
+  const typename BiasElementOf<Config>::Storage* bias;  // of the tile's first row and key
+  const unsigned char* mask;                            // likewise
+  bool in_pairs;  // keys 2 n and 2 n + 1 of bias and mask, as far as they are on, are aligned to be loaded together
+  int64 bias_row_stride;
+  int64 mask_row_stride;
+  DropoutMask dropout;
+  int64 first_row;  // that dropout is asked about: kIsPart: in the larger problem, the others position_step apart
+  int64 first_key;
+  uint32 position_step;  // kIsPart
+
+  // What ALiBi multiplies by its slope: i + off - j, with a sign.
+  [[nodiscard]] __device__ __forceinline__ float distance(int row, int key) const {
+    const auto distance = static_cast<float>(view.diagonal + row - key);
+    if constexpr (Config::kIsPart) return distance + alibi_shift;
+    return distance;
+  }
+
+  // Does every row of the tile see every key of it, as far as lengths and window go?
+  template <int kRowsOfTile, int kKeysOfTile>
+  [[nodiscard]] __device__ __forceinline__ bool all_visible() const {
+    return view.template all_visible<kRowsOfTile, kKeysOfTile>();
+  }
+
+  // The score of a row and key from their q.k. slope_out: d score / d (scale q.k), kTransforms.
+  template <bool kAllVisible>
+  [[nodiscard]] __device__ __forceinline__ float score(float product, int row, int key, float& slope_out) const {
+    float score = __fmul_rn(product, scale);  // no multiply-add with an lse that is taken off: rounded as lse is
+    if constexpr (Score<Config>::kTransforms) {
+      score = transform.template score<Config>(score, slope_out);
+    }
+    const bool exists = kAllVisible || (row < view.rows_left && key < view.keys_left);
+    if constexpr (Score<Config>::kAddsFromMemory) {
+      if (exists) {  // -inf hides the key, also one whose product is NaN
+        const float added = BiasElementOf<Config>::to_float(bias[row * bias_row_stride + key]);
+        const float sum = Score<Config>::kTransforms ? score + added : fmaf(product, scale, added);
+        score = added == -kInfinity ? added : sum;
+      }
+    }
+    if constexpr (Score<Config>::kAddsByPosition) score -= slope * fabsf(distance(row, key));
+    if constexpr (Score<Config>::kMasksFromMemory) {
+      if (exists && mask[row * mask_row_stride + key] == 0) score = -kInfinity;
+    }
+    if constexpr (!kAllVisible) {
+      if (!exists || !view.in_window<Config::kMask>(key - row)) score = -kInfinity;
+    }
+    return score;
+  }
+
+  // score<true>() as kernels on tensor cores round it (accumulator_scores.cuh), without the window. Under a causal mask
+  // the last bit of their ALiBi may be another.
+  [[nodiscard]] __device__ __forceinline__ float fused_score(float product, int row, int key) const {
+    float addend = 0.0f;
+    if constexpr (Score<Config>::kAddsFromMemory)
+      addend = BiasElementOf<Config>::to_float(bias[row * bias_row_stride + key]);
+    if constexpr (Score<Config>::kAddsByPosition) addend -= slope * fabsf(distance(row, key));
+    if constexpr (Score<Config>::kMasksFromMemory) {
+      if (mask[row * mask_row_stride + key] == 0) return -kInfinity;
+    }
+    if constexpr (Score<Config>::kTransforms) return fmaf(transform.unit_value(product), transform.cap, addend);
+    return fmaf(product, scale, addend);
+  }
+};
+
+// The rules for one query head of one sequence.
+template <class Config>
+struct ScoreRules {
+  float scale;
+  ScoreTransform transform;
+  float slope;
+  float alibi_shift;
+  const typename BiasElementOf<Config>::Storage* bias;
+  const unsigned char* mask;
+  bool in_pairs;
+  int64 bias_row_stride;
+  int64 mask_row_stride;
+  WindowMask window;
+  DropoutMask dropout;
+  const uint64* philox_state;
+  int64 row_begin;
+  int64 key_begin;
+  uint32 position_step;
+
+  [[nodiscard]] static __device__ __forceinline__ WindowMask window_of(const OptionArgs& options,
+                                                                       const SequenceSpan& span) {
+    WindowMask window = {span.seqlen_q, span.seqlen_k, kOpenWindow, kOpenWindow};
+    if constexpr (Config::kMask == MaskKind::kCausal) window.window_right = 0;
+    if constexpr (Config::kMask == MaskKind::kWindow) {
+      window.window_left = options.window_left;
+      window.window_right = options.window_right;
+    }
+    return window;
+  }
+
+  [[nodiscard]] static __device__ __forceinline__ ScoreRules make(const OptionArgs& options, float scale,
+                                                                  const SequenceSpan& span, uint32 sequence,
+                                                                  uint32 head, uint32 num_heads_q) {
+    ScoreRules rules = {};
+    rules.scale = scale;
+    rules.window = window_of(options, span);
+    rules.in_pairs = true;
+    if constexpr (Score<Config>::kTransforms) rules.transform = ScoreTransform::make(options, scale);
+    if constexpr (Score<Config>::kAddsByPosition) {
+      rules.slope = options.alibi_slopes[sequence * options.alibi_sequence_stride + head * options.alibi_head_stride];
+      if constexpr (Config::kIsPart) {
+        rules.slope *= static_cast<float>(options.position_step);
+        rules.alibi_shift = options.alibi_shift;
+      }
+    }
+    if constexpr (Score<Config>::kAddsFromMemory) {
+      rules.bias = static_cast<const typename BiasElementOf<Config>::Storage*>(options.bias) +
+                   options.bias_stride.offset(span.batch, head, 0);
+      rules.bias_row_stride = options.bias_stride.row;
+      rules.in_pairs &= are_pairs(rules.bias, options.bias_stride.row);
+    }
+    if constexpr (Score<Config>::kMasksFromMemory) {
+      rules.mask = options.mask + options.mask_stride.offset(span.batch, head, 0);
+      rules.mask_row_stride = options.mask_stride.row;
+      rules.in_pairs &= are_pairs(rules.mask, options.mask_stride.row);
+    }
+    if constexpr (Score<Config>::kDrops) {
+      rules.dropout = {options.dropout_key0, options.dropout_key1, sequence * num_heads_q + head,
+                       options.dropout_stream, options.dropout_threshold};
+      if constexpr (Config::kHasPhiloxState) rules.philox_state = options.philox_state;
+      if constexpr (Config::kIsPart) {
+        rules.dropout.head += options.dropout_head;
+        rules.row_begin = options.row_begin;
+        rules.key_begin = options.key_begin;
+        rules.position_step = options.position_step;
+      }
+    }
+    return rules;
+  }
+
+  [[nodiscard]] __device__ __forceinline__ TileRules<Config> tile(int64 first_row, int64 first_key) const {
+    TileRules<Config> rules = {};
+    rules.view = TileView::of(window, first_row, first_key);
+    rules.scale = scale;
+    rules.transform = transform;
+    rules.slope = slope;
+    rules.alibi_shift = alibi_shift;
+    rules.in_pairs = in_pairs;
+    if constexpr (Score<Config>::kAddsFromMemory) rules.bias = bias + first_row * bias_row_stride + first_key;
+    if constexpr (Score<Config>::kMasksFromMemory) rules.mask = mask + first_row * mask_row_stride + first_key;
+    rules.bias_row_stride = bias_row_stride;
+    rules.mask_row_stride = mask_row_stride;
+    rules.dropout = dropout;
+    if constexpr (Score<Config>::kDrops && Config::kHasPhiloxState) {
+      rules.dropout.take_state(read_anew(philox_state), read_anew(philox_state + 1));
+    }
+    rules.first_row = first_row;
+    rules.first_key = first_key;
+    if constexpr (Config::kIsPart) {
+      rules.position_step = position_step;
+      rules.first_row = row_begin + position_step * first_row;
+      rules.first_key = key_begin + position_step * first_key;
+    }
+    return rules;
+  }
+
+ private:
+  // For each tile: kept through a tile's products the numbers would take registers that are wanted there.
+  [[nodiscard]] static __device__ __forceinline__ uint64 read_anew(const uint64* from) {
+    uint64 number;
+    asm volatile("ld.global.u64 %0, [%1];" : "=l"(number) : "l"(from));
+    return number;
+  }
+  // Are elements 2 n and 2 n + 1 of every row aligned to twice their size?
+  template <class Storage>
+  [[nodiscard]] static __device__ __forceinline__ bool are_pairs(const Storage* data, int64 row_stride) {
+    return reinterpret_cast<uint64>(data) % (2 * sizeof(Storage)) == 0 && row_stride % 2 == 0;
+  }
+};
+
+}  // namespace attend

@@ -1,0 +1,48 @@
+// Where the sequence that a block works on lies in the tensors: a batch entry, or a part of packed tokens.
+#pragma once
+
+#include "../common/args.cuh"
+#include "../common/portable.cuh"
+
+namespace attend {
+
+struct SequenceSpan {
+  uint32 batch;   // index into the tensors' batch dimension
+  int64 q_begin;  // first row in q, o, lse and their gradients
+  int64 k_begin;  // first row in k, v and their gradients
+  int64 seqlen_q;
+  int64 seqlen_k;
+};
+
+// Tokens of one packed sequence, from what cu_seqlens says: it lies on the device, where nobody could check it.
+// Whatever it says, they lie within the tensor and are not more than the longest sequence, which grids and workspaces
+// are sized by.
+struct PackedTokens {
+  int64 begin;
+  int64 length;
+
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr PackedTokens of(int64 begin, int64 end, int64 total,
+                                                                    int64 longest) {
+    const int64 first = begin < 0 ? 0 : begin > total ? total : begin;
+    const int64 left = total - first < longest ? total - first : longest;
+    const int64 length = end - first;
+    return {first, length < 0 ? 0 : length > left ? left : length};
+  }
+};
+
+// BaseArgs: ForwardArgs or BackwardArgs.
+template <class Config, class BaseArgs>
+[[nodiscard]] ATTEND_HOST_DEVICE SequenceSpan sequence_span(const BaseArgs& base, const OptionArgs& options,
+                                                            uint32 sequence) {
+  if constexpr (Config::kIsVarlen) {
+    const int* cu_q = options.cu_seqlens_q + sequence;
+    const int* cu_k = options.cu_seqlens_k + sequence;
+    const PackedTokens q = PackedTokens::of(cu_q[0], cu_q[1], options.total_q, base.seqlen_q);
+    const PackedTokens k = PackedTokens::of(cu_k[0], cu_k[1], options.total_k, base.seqlen_k);
+    return {0, q.begin, k.begin, q.length, k.length};
+  } else {
+    return {sequence, 0, 0, base.seqlen_q, base.seqlen_k};
+  }
+}
+
+}  // namespace attend

@@ -1,0 +1,57 @@
+// <dout, o> of a query row that sees one key, without o's rounding.
+//
+// There p = 1, o is the key's v and <dout, o> is dp, so that ds = p (dp - <dout, o>) is 0. From an o that was rounded
+// to 16 bits the two cancel to its last bit only, which dropout's 1 / (1 - p) makes large. Rows that see two keys and
+// more have gradients beside which o's rounding is as small as that of p and ds.
+#pragma once
+
+#include "../common/args.cuh"
+#include "../common/element.cuh"
+#include "../common/warp_reduce.cuh"
+#include "head_matrix.cuh"
+#include "score_rules.cuh"
+
+namespace attend {
+
+// Half a last bit of numbers in [1, 2).
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr float roundoff_of(ElementType element) {
+  return element == ElementType::kF16 ? 0x1p-11f : 0x1p-8f;
+}
+
+// What from_o, the sum of the rounded o, was meant to be. By kLanes lanes that share a row, in warps that are all here;
+// a row beyond the sequence has no key. Where the two are farther apart than o's rounding puts them, o is of other keys
+// too, as where the keys are spread over devices, and from_o is right.
+template <class Config, int kLanes>
+[[nodiscard]] __device__ __forceinline__ float sole_key_delta(const BackwardArgs& base, const OptionArgs& options,
+                                                              const SequenceSpan& span, uint32 sequence, uint32 head,
+                                                              int64 row, float from_o) {
+  using Element = ElementOf<Config>;
+  using Storage = typename Element::Storage;
+  constexpr float kSlack = 1.1f, kSubnormal = 0x1p-24f;
+  const auto rules = ScoreRules<Config>::make(options, base.scale, span, sequence, head, base.num_heads_q);
+  const KeyRange seen = row < span.seqlen_q ? rules.window.row(row) : KeyRange{0, 0};
+  const bool is_sole = seen.end - seen.begin == 1;
+  float dp = 0.0f, most = 0.0f;
+  if (is_sole) {
+    const uint32 head_k = key_head_of(base, head);
+    const auto* dout =
+        static_cast<const Storage*>(base.dout) + base.dout_stride.offset(span.batch, head, span.q_begin + row);
+    const auto* o = static_cast<const Storage*>(base.o) + base.o_stride.offset(span.batch, head, span.q_begin + row);
+    const auto* v =
+        static_cast<const Storage*>(base.v) + base.v_stride.offset(span.batch, head_k, span.k_begin + seen.begin);
+    for (int col = threadIdx.x % kLanes; col < Config::kHeadDimV; col += kLanes) {
+      const float gradient = Element::to_float(dout[col]);
+      dp = fmaf(gradient, Element::to_float(v[col]), dp);
+      most +=
+          fabsf(gradient) * fmaf(kSlack * roundoff_of(Config::kElement), fabsf(Element::to_float(o[col])), kSubnormal);
+    }
+  }
+  dp = warp_sum<kLanes>(dp);
+  most = warp_sum<kLanes>(most);
+  if (!is_sole) return from_o;
+  const auto tile = rules.tile(row, seen.begin);
+  const float exact = tile.dropout.keeps(tile.first_row, tile.first_key) ? dp * options.dropout_scale : 0.0f;
+  return fabsf(exact - from_o) <= most ? exact : from_o;
+}
+
+}  // namespace attend

@@ -1,0 +1,46 @@
+// Which scores of a tile are seen, by the positions of rows and keys: lengths and window, counted from the tile's
+// first.
+#pragma once
+
+#include "../common/config_enums.cuh"
+#include "../common/portable.cuh"
+#include "key_range.cuh"
+
+namespace attend {
+
+// What a row sees of a tile of keys, rows and keys counted from the tile's first.
+struct TileView {
+  int diagonal;   // i + off - j of the first row and key
+  int rows_left;  // that exist; the rest of the tile lies beyond the sequence
+  int keys_left;
+  int first_seen;  // a row sees keys with first_seen <= key - row < end_seen
+  int end_seen;
+
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr int clamped(int64 value) {
+    const int64 low = value < kBeyondTile ? value : kBeyondTile;
+    return static_cast<int>(low > -kBeyondTile ? low : -kBeyondTile);
+  }
+
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr TileView of(const WindowMask& window, int64 first_row,
+                                                                int64 first_key) {
+    const int64 diagonal = first_row + window.seqlen_k - window.seqlen_q - first_key;
+    return {static_cast<int>(diagonal), clamped(window.seqlen_q - first_row), clamped(window.seqlen_k - first_key),
+            clamped(window.window_left < 0 ? -kFar : diagonal - window.window_left),
+            clamped(window.window_right < 0 ? kFar : diagonal + window.window_right + 1)};
+  }
+
+  // Does every row of the tile see every key of it, as far as lengths and window go?
+  template <int kRowsOfTile, int kKeysOfTile>
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool all_visible() const {
+    return rows_left >= kRowsOfTile && keys_left >= kKeysOfTile && first_seen <= 1 - kRowsOfTile &&
+           end_seen >= kKeysOfTile;
+  }
+
+  // Does a row see the key `distance` behind it in the tile, as far as the window goes?
+  template <MaskKind kMask>
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool in_window(int distance) const {
+    return (kMask == MaskKind::kFull || distance < end_seen) && (kMask != MaskKind::kWindow || distance >= first_seen);
+  }
+};
+
+}  // namespace attend

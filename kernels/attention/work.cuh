@@ -1,0 +1,64 @@
+// Which part of the problem a block of a one-dimensional grid works on, and in which order blocks start: by their
+// index. The host counts the same blocks.
+//
+// Where tiles differ in work, as under a causal mask, long ones go first, and short ones fill what is left at the end.
+// Done over all heads at once, that leaves each head so few blocks at a time that its keys, read by all of them, come
+// from memory again and again. So kernels that are fast enough to wait for memory do it in sections of heads: as many
+// as have their keys in the L2 cache together, and otherwise few enough that blocks of the same head run side by side.
+#pragma once
+
+#include "../common/portable.cuh"
+
+namespace attend {
+
+// Blocks that cover `length` with tiles of `tile`.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 num_tiles(int64 length, int64 tile) {
+  return (length + tile - 1) / tile;
+}
+
+// One tile of one head.
+struct HeadTile {
+  uint32 batch;
+  uint32 head;
+  int64 tile;
+
+  // Tiles of a head are neighbours in the grid, so that they share its keys in the L2 cache.
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr HeadTile of_block(uint32 block, uint32 tiles, uint32 num_heads) {
+    const uint32 head_of_all = block / tiles;
+    return {head_of_all / num_heads, head_of_all % num_heads, block % tiles};
+  }
+};
+
+// The same tile of all heads in neighbouring blocks: those that start first, over the whole grid, have the lowest
+// tiles.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr HeadTile tile_by_tile(uint32 block, uint32 batch, uint32 num_heads) {
+  const uint32 head_of_all = block % (batch * num_heads);
+  return {head_of_all / num_heads, head_of_all % num_heads, block / (batch * num_heads)};
+}
+
+constexpr int64 kSectionBytes = 32 << 20;  // of k and v: less than the L2 cache of an H200, 50 MB, or A100, 40 MB
+constexpr uint32 kSectionHeads = 16;       // that share the GPU: 16 blocks a head on 132 multiprocessors with two each
+
+// Heads of a section, all sections being alike as far as they can. bytes_per_head: of k and v.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 section_heads(uint32 all_heads, int64 bytes_per_head) {
+  // In 32 bits: each block divides before it sends for anything, and 64 bits take hundreds of clocks.
+  const int64 known = bytes_per_head < 1 ? 1 : bytes_per_head > kSectionBytes ? kSectionBytes : bytes_per_head;
+  const uint32 fitting = static_cast<uint32>(kSectionBytes) / static_cast<uint32>(known);
+  const uint32 most = fitting > kSectionHeads ? fitting : kSectionHeads;
+  const uint32 sections = (all_heads + most - 1) / most;
+  return (all_heads + sections - 1) / sections;
+}
+
+// Inside a section of heads the last tiles first, which are the longest of a head's row tiles.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr HeadTile longest_first(uint32 block, uint32 tiles, uint32 batch,
+                                                                  uint32 num_heads, int64 bytes_per_head) {
+  const uint32 all_heads = batch * num_heads;
+  const uint32 section = section_heads(all_heads, bytes_per_head);
+  const uint32 first_head = block / (section * tiles) * section;
+  const uint32 rest = block % (section * tiles);
+  const uint32 heads = all_heads - first_head < section ? all_heads - first_head : section;
+  const uint32 head = first_head + rest % heads;
+  return {head / num_heads, head % num_heads, static_cast<int64>(tiles) - 1 - rest / heads};
+}
+
+}  // namespace attend

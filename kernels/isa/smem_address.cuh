@@ -1,0 +1,28 @@
+// Addresses of shared memory as PTX takes them, and the swizzle of tiles in it.
+#pragma once
+
+#include "../common/portable.cuh"
+
+namespace attend {
+
+constexpr int kChunkBytes = 16;                  // the widest load, store and copy
+constexpr int kChunkElements = 8;                // of 16 bits
+constexpr int kSwizzleBytes = 128;               // one row of a panel: 8 chunks
+constexpr int kSwizzleAtom = 8 * kSwizzleBytes;  // the pattern repeats after 8 rows; tiles start on multiples of it
+constexpr int kPanelColumns = 64;                // 16-bit elements in a row of a panel
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+// A pointer into shared memory as a 32-bit address.
+[[nodiscard]] __device__ __forceinline__ uint32 smem_address(const void* pointer) {
+  return static_cast<uint32>(__cvta_generic_to_shared(pointer));
+}
+#endif
+
+// Byte offset of a chunk in a tile of 16-bit elements that lies in panels of 64 columns, each `rows` rows of
+// 128 bytes: the chunk's place in its row is changed by the row's number modulo 8, so that the eight rows of a column
+// of chunks lie in different banks. TMA writes this pattern (SWIZZLE_128B), wgmma reads it; start on kSwizzleAtom.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 swizzled_offset(int rows, int row, int chunk) {
+  return static_cast<uint32>((chunk / 8 * rows + row) * kSwizzleBytes + ((chunk % 8) ^ (row % 8)) * kChunkBytes);
+}
+
+}  // namespace attend

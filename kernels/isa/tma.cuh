@@ -1,0 +1,28 @@
+// The copy engine. PTX ISA, data movement: cp.async.bulk.tensor, prefetch.tensormap. sm_90.
+#pragma once
+
+#include "../common/args.cuh"
+#include "../common/portable.cuh"
+#include "mbarrier.cuh"
+#include "smem_address.cuh"
+
+namespace attend {
+
+// Fetches the description of a tensor before its first use. By one thread.
+__device__ __forceinline__ void tma_prefetch_map(const TensorMapArg& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// One tile of a tensor with a map as ForwardTmaArgs says: rows from `row` on of one head, in swizzled panels, to a
+// multiple of kSwizzleAtom. What lies outside the tensor arrives as zeros and counts as bytes. By one thread, which has
+// announced the bytes to `full`. "memory": stays behind the wait that said that the destination is free.
+__device__ __forceinline__ void tma_load_tile(void* smem, const TensorMapArg& map, Mbarrier& full, int64 row,
+                                              uint32 head, uint32 batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(smem_address(smem)),
+      "l"(&map), "r"(0), "r"(static_cast<int>(row)), "r"(0), "r"(head), "r"(batch), "r"(smem_address(&full))
+      : "memory");
+}
+
+}  // namespace attend

@@ -1,0 +1,154 @@
+// Matrix products of a warpgroup: D (64 x N, float32, in registers) += A (64 x 16) B (16 x N).
+// PTX ISA, "Asynchronous warpgroup level matrix instructions": wgmma.mma_async, .fence, .commit_group, .wait_group.
+// sm_90a. All 128 threads of a warpgroup execute each of these together.
+//
+// Order: wgmma_fence(D) - products - wgmma_commit() - wgmma_wait<pending>(D). Between fence and wait the registers of D
+// (and of A, where it comes from registers) belong to the tensor cores.
+#pragma once
+
+#include "../common/config_enums.cuh"
+#include "../common/portable.cuh"
+#include "smem_address.cuh"
+
+namespace attend {
+
+constexpr int kWarpgroup = 128;     // threads
+constexpr int kWarpgroupRows = 64;  // of D
+constexpr int kWgmmaDepth = 16;     // 16-bit elements of the summed dimension in one product
+
+// Where an operand lies in shared memory, in panels of 64 columns with the 128-byte swizzle (smem_address.cuh).
+// PTX ISA, "Matrix-descriptor": bits 0-13 address / 16, 16-29 leading byte offset / 16, 32-45 stride byte offset / 16,
+// 62-63 swizzle (1: 128 bytes). The same tile serves both views.
+struct MatrixDescriptor {
+  uint64 bits;
+
+  // The summed dimension runs along the tile's rows (q and k in q k^T): 8 rows are kSwizzleAtom apart, the leading
+  // offset is not used. 16 elements on: advance(32), 4 times in a panel; then the next panel.
+  [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor along_rows(uint32 address) {
+    return {encode(address, 16)};
+  }
+  // The summed dimension runs down the tile's columns (v in p v): panels are `panel_bytes` apart.
+  // 16 elements on: advance(16 * kSwizzleBytes).
+  [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor down_columns(uint32 address, uint32 panel_bytes) {
+    return {encode(address, panel_bytes)};
+  }
+  // Shared memory ends before the address field does: there is no carry into the next.
+  [[nodiscard]] __device__ __forceinline__ MatrixDescriptor advance(uint32 bytes) const {
+    return {bits + (bytes >> 4)};
+  }
+
+ private:
+  [[nodiscard]] static __device__ __forceinline__ uint64 encode(uint32 address, uint32 leading_bytes) {
+    return static_cast<uint64>((address & 0x3ffff) >> 4) | static_cast<uint64>(leading_bytes >> 4) << 16 |
+           static_cast<uint64>(kSwizzleAtom >> 4) << 32 | static_cast<uint64>(1) << 62;
+  }
+};
+
+// The compiler may not move uses of these registers across this place, and takes them for changed: it does not know
+// that the tensor cores write them between issue and wait.
+template <int kCount>
+__device__ __forceinline__ void pin_registers(float (&value)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(value[i])::"memory");
+}
+
+// Before the first product, and whenever ordinary instructions wrote D or A since the last: orders those writes before
+// the products. "memory": stores to shared memory that the products read stay before.
+__device__ __forceinline__ void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+// The products since the last commit become one group.
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Waits until at most the kPending youngest groups are under way; `d` is the accumulator that is complete then.
+template <int kPending, int kCount>
+__device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+  pin_registers(d);
+}
+
+// Ordinary writes to shared memory (also by cp.async) become visible to wgmma and TMA, which read through the async
+// proxy. By each writing thread, before the barrier that the reader waits at. PTX ISA: fence.proxy.async.
+__device__ __forceinline__ void fence_smem_for_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// One product: WgmmaOp<type, N>::ss takes A from shared memory, rs from registers, where a[0..3] are the pairs
+//   (row g, k 2q), (row g + 8, k 2q), (row g, k 2q + 8), (row g + 8, k 2q + 8),   g = lane / 4, q = lane % 4
+// so that accumulators become A operands by packing neighbours. B comes from shared memory; kTransposeB says that it is
+// a down_columns() descriptor. kSign: 1 or -1, factor of A. accumulate false: D is overwritten.
+// No clobber of memory: order against other accesses is what fence, commit and wait are for.
+template <ElementType kElement, int kColumns>
+struct WgmmaOp;
+
+// clang-format off: a line of PTX stays a line
+
+// The accumulators: operands %0 to %31 or %63.
+#define ATTEND_WGMMA_TEXT_32                                               \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define ATTEND_WGMMA_TEXT_64                                                         \
+  ATTEND_WGMMA_TEXT_32                                                               \
+  ", "                                                                               \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define ATTEND_WGMMA_D8(i)                                                                                    \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+      "+f"(d[i + 7])
+#define ATTEND_WGMMA_D32(i) ATTEND_WGMMA_D8(i), ATTEND_WGMMA_D8(i + 8), ATTEND_WGMMA_D8(i + 16), ATTEND_WGMMA_D8(i + 24)
+#define ATTEND_WGMMA_D64(i) ATTEND_WGMMA_D32(i), ATTEND_WGMMA_D32(i + 32)
+
+// type: f16 or bf16; columns of D; text, outputs: its registers; i0 to i7: numbers of the operands that follow them.
+#define ATTEND_WGMMA_OP(element, type, columns, text, outputs, i0, i1, i2, i3, i4, i5, i6, i7)                      \
+  template <>                                                                                                       \
+  struct WgmmaOp<ElementType::element, columns> {                                                                   \
+    template <bool kTransposeB, int kSign>                                                                          \
+    static __device__ __forceinline__ void ss(float (&d)[columns / 2], MatrixDescriptor a, MatrixDescriptor b,      \
+                                              bool accumulate) {                                                    \
+      asm volatile(                                                                                                 \
+          "{.reg .pred p;\n"                                                                                        \
+          "setp.ne.b32 p, %" i2                                                                                     \
+          ", 0;\n"                                                                                                  \
+          "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type                                     \
+          " "                                                                                                       \
+          "{" text "}, %" i0 ", %" i1 ", p, %" i3 ", 1, 0, %" i4 ";}\n"                                             \
+          : outputs                                                                                                 \
+          : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(accumulate)), "n"(kSign), "n"(kTransposeB ? 1 : 0));     \
+    }                                                                                                               \
+    template <bool kTransposeB, int kSign>                                                                          \
+    static __device__ __forceinline__ void rs(float (&d)[columns / 2], const uint32* a, MatrixDescriptor b,         \
+                                              bool accumulate) {                                                    \
+      asm volatile(                                                                                                 \
+          "{.reg .pred p;\n"                                                                                        \
+          "setp.ne.b32 p, %" i5                                                                                     \
+          ", 0;\n"                                                                                                  \
+          "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type                                     \
+          " "                                                                                                       \
+          "{" text "}, {%" i0 ", %" i1 ", %" i2 ", %" i3 "}, %" i4 ", p, %" i6 ", 1, %" i7 ";}\n"                   \
+          : outputs                                                                                                 \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(accumulate)), "n"(kSign), \
+            "n"(kTransposeB ? 1 : 0));                                                                              \
+    }                                                                                                               \
+  };
+#define ATTEND_WGMMA_OPS(element, type)                                                                              \
+  ATTEND_WGMMA_OP(element, type, 64, ATTEND_WGMMA_TEXT_32, ATTEND_WGMMA_D32(0), "32", "33", "34", "35", "36", "37",  \
+                  "38", "39")                                                                                        \
+  ATTEND_WGMMA_OP(element, type, 128, ATTEND_WGMMA_TEXT_64, ATTEND_WGMMA_D64(0), "64", "65", "66", "67", "68", "69", \
+                  "70", "71")
+
+ATTEND_WGMMA_OPS(kF16, "f16")
+ATTEND_WGMMA_OPS(kBF16, "bf16")
+
+#undef ATTEND_WGMMA_OPS
+#undef ATTEND_WGMMA_OP
+#undef ATTEND_WGMMA_D64
+#undef ATTEND_WGMMA_D32
+#undef ATTEND_WGMMA_D8
+#undef ATTEND_WGMMA_TEXT_64
+#undef ATTEND_WGMMA_TEXT_32
+// clang-format on
+
+}  // namespace attend

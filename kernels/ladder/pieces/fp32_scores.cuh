@@ -1,0 +1,43 @@
+// What a thread does with its tile of float32 scores. Rung 08.
+#pragma once
+
+#include "../../attention/key_range.cuh"
+#include "../../common/numbers.cuh"
+#include "../../common/portable.cuh"
+#include "../../tiles/fp32_tile.cuh"
+
+namespace attend {
+
+// Which keys of a tile a thread has: the j-th is j % 4 * kInChunk + j / 4 * kOfChunks keys after the first.
+template <int kInChunk, int kOfChunks>
+struct KeySteps {
+  [[nodiscard]] static __device__ __forceinline__ constexpr int key(int j) {
+    return j % 4 * kInChunk + j / 4 * kOfChunks;
+  }
+};
+
+template <int kM, int kN>
+__device__ __forceinline__ void negate(float (&s)[kM][kN]) {
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kN; ++j) s[i][j] = -s[i][j];
+  }
+}
+
+// Scores of keys that their row does not see become -inf. first_key is the thread's first, relative to tile_key.
+template <class Steps, int kM, int kN>
+__device__ __forceinline__ void mask_scores(float (&s)[kM][kN], const WindowMask& mask, int64 first_row, int64 tile_key,
+                                            int first_key) {
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+    const int64 end = mask.row(first_row + i).end - tile_key;
+    const int seen = static_cast<int>(max(int64{0}, min(kBeyondTile, end))) - first_key;
+#pragma unroll
+    for (int j = 0; j < kN; ++j) {
+      if (Steps::key(j) >= seen) s[i][j] = -kInfinity;
+    }
+  }
+}
+
+}  // namespace attend

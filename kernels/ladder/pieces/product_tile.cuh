@@ -1,0 +1,82 @@
+// The textbook matrix product of a block: a 64 x 64 tile of C = A B, 16 steps of the depth at a time through shared
+// memory, 4 x 4 elements of C in the registers of each of 256 threads.
+//
+// Who calls it says how elements are fetched, so that one product serves q k^T, P v and P^T dout, with masks and
+// scales.
+#pragma once
+
+#include "../../common/portable.cuh"
+#include "ladder_shapes.cuh"
+
+namespace attend {
+
+struct ProductTile : ProductTileShape {
+  static constexpr int kThreadSize = 4;  // rows and columns of C in a thread, 16 apart
+
+  struct SharedStorage {
+    float a[kDepth][kRow];  // a[step][row of C]
+    float b[kDepth][kRow];  // b[step][column of C]
+  };
+
+  float c[kThreadSize][kThreadSize] = {};
+
+  // Row and column in the tile of c[i][j].
+  [[nodiscard]] static __device__ __forceinline__ int row(int i) { return static_cast<int>(threadIdx.x) / 16 + 16 * i; }
+  [[nodiscard]] static __device__ __forceinline__ int col(int j) { return static_cast<int>(threadIdx.x) % 16 + 16 * j; }
+
+  // tile[step][i] = get(i, step) where steps are neighbours in memory: they go to neighbouring threads.
+  template <class Get>
+  static __device__ __forceinline__ void fill_along_depth(float (&tile)[kDepth][kRow], const Get& get) {
+#pragma unroll
+    for (int n = 0; n < kSize * kDepth / kThreads; ++n) {
+      const int at = n * kThreads + static_cast<int>(threadIdx.x);
+      tile[at % kDepth][at / kDepth] = get(at / kDepth, at % kDepth);
+    }
+  }
+
+  // The same where rows or columns of C are neighbours in memory.
+  template <class Get>
+  static __device__ __forceinline__ void fill_across_depth(float (&tile)[kDepth][kRow], const Get& get) {
+#pragma unroll
+    for (int n = 0; n < kSize * kDepth / kThreads; ++n) {
+      const int at = n * kThreads + static_cast<int>(threadIdx.x);
+      tile[at / kSize][at % kSize] = get(at % kSize, at / kSize);
+    }
+  }
+
+  // c += A B over the steps [begin, end) of the depth. fill(shared, step) brings kDepth steps from `step` on into
+  // shared memory, zeros beyond the matrices and beyond `end`.
+  template <class Fill>
+  __device__ __forceinline__ void multiply(SharedStorage& shared, int64 begin, int64 end, const Fill& fill) {
+    for (int64 step = begin; step < end; step += kDepth) {
+      __syncthreads();  // everyone is done with the steps before: they may be overwritten
+      fill(shared, step);
+      __syncthreads();  // all elements have arrived: they may be read
+#pragma unroll
+      for (int k = 0; k < kDepth; ++k) {
+        float a_frag[kThreadSize], b_frag[kThreadSize];
+#pragma unroll
+        for (int i = 0; i < kThreadSize; ++i) a_frag[i] = shared.a[k][row(i)];
+#pragma unroll
+        for (int j = 0; j < kThreadSize; ++j) b_frag[j] = shared.b[k][col(j)];
+#pragma unroll
+        for (int i = 0; i < kThreadSize; ++i) {
+#pragma unroll
+          for (int j = 0; j < kThreadSize; ++j) c[i][j] = fmaf(a_frag[i], b_frag[j], c[i][j]);
+        }
+      }
+    }
+  }
+
+  // store(row, column, value) for each element that this thread has.
+  template <class Store>
+  __device__ __forceinline__ void for_each(const Store& store) const {
+#pragma unroll
+    for (int i = 0; i < kThreadSize; ++i) {
+#pragma unroll
+      for (int j = 0; j < kThreadSize; ++j) store(row(i), col(j), c[i][j]);
+    }
+  }
+};
+
+}  // namespace attend

@@ -1,0 +1,65 @@
+// The matrices S, P and dS of rung 01, in the workspace: where they are, and which of their elements count.
+#pragma once
+
+#include "../../attention/head_matrix.cuh"
+#include "../../attention/work.cuh"
+#include "product_tile.cuh"
+
+namespace attend {
+
+using Rows = HeadMatrix<const float>;
+
+// Matrix `index` of the workspace, (seqlen_q, seqlen_k) of one head: forward has S, then P; backward has P and dS.
+template <class Args>
+__device__ __forceinline__ HeadMatrix<float> score_matrix(const Args& args, int index, uint32 batch, uint32 head) {
+  const int64 all_heads = int64{args.batch} * args.num_heads_q;
+  const int64 at = index * all_heads + int64{batch} * args.num_heads_q + head;
+  return {static_cast<float*>(args.workspace) + at * args.seqlen_q * args.seqlen_k, args.seqlen_k, args.seqlen_q};
+}
+
+// delta of one head, behind the two matrices of backward.
+__device__ __forceinline__ float* delta_row(const BackwardArgs& args, uint32 batch, uint32 head) {
+  return score_matrix(args, 2, 0, 0).data + (int64{batch} * args.num_heads_q + head) * args.seqlen_q;
+}
+
+__device__ __forceinline__ float element_or_zero(const Rows& matrix, int64 row, int64 col, int64 num_cols) {
+  return row < matrix.num_rows && col < num_cols ? matrix.row(row)[col] : 0.0f;
+}
+
+// An element of P or dS. Those that the mask hides are 0 and never read, so nobody has to write them.
+__device__ __forceinline__ float visible_or_zero(const HeadMatrix<float>& scores, const WindowMask& mask, int64 row,
+                                                 int64 key) {
+  return row < mask.seqlen_q && mask.row(row).contains(key) ? scores.row(row)[key] : 0.0f;
+}
+
+// The tile of a block of a Grid::kScoreTiles launch.
+template <class Config>
+struct ScoreMatrixTile {
+  uint32 batch, head;
+  int64 row_begin, key_begin;
+
+  template <class Args>
+  static __device__ __forceinline__ ScoreMatrixTile of_block(const Args& args) {
+    static_assert(Config::kBlockM == ProductTile::kSize && Config::kBlockN == ProductTile::kSize);
+    const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
+    const auto key_tiles = static_cast<uint32>(num_tiles(args.seqlen_k, Config::kBlockN));
+    const auto [batch, head, tile] = HeadTile::of_block(blockIdx.x, row_tiles * key_tiles, args.num_heads_q);
+    return {batch, head, tile / key_tiles * Config::kBlockM, tile % key_tiles * Config::kBlockN};
+  }
+
+  [[nodiscard]] __device__ __forceinline__ bool is_hidden(const WindowMask& mask) const {
+    return mask.rows(row_begin, min(row_begin + Config::kBlockM, mask.seqlen_q)).end <= key_begin;
+  }
+
+  // store(row, key, value) for what this thread has of the tile inside the matrix.
+  template <class Store>
+  __device__ __forceinline__ void for_each(const ProductTile& product, const WindowMask& mask,
+                                           const Store& store) const {
+    product.for_each([&](int row, int col, float value) {
+      const int64 key = key_begin + col;
+      if (row_begin + row < mask.seqlen_q && key < mask.seqlen_k) store(row_begin + row, key, value);
+    });
+  }
+};
+
+}  // namespace attend

@@ -1,0 +1,69 @@
+// The online softmax of a score tile in shared memory, a warp for each row. Rungs 05 and 06.
+#pragma once
+
+#include "../../common/numbers.cuh"
+#include "thread_grid.cuh"
+
+namespace attend {
+
+// Tiles and statistics of a block.
+template <class Config>
+struct ScoreRowsStorage {
+  static constexpr int kStride = odd_stride(Config::kHeadDim);
+
+  float q[Config::kBlockM][kStride];
+  float k[Config::kBlockN][kStride];
+  float v[Config::kBlockN][ThreadGrid<Config>::kColsV];
+  float s[Config::kBlockM][odd_stride(Config::kBlockN)];  // scores, then probabilities
+  float row_max[Config::kBlockM];                         // m
+  float row_sum[Config::kBlockM];                         // l
+  float rescale[Config::kBlockM];                         // exp(m_old - m), what o so far is to be multiplied by
+
+  __device__ __forceinline__ void load_keys(const HeadMatrix<const float>& k_rows,
+                                            const HeadMatrix<const float>& v_rows, int64 key_begin) {
+    load_tile<Config, Config::kHeadDim, Config::kHeadDim>(k, k_rows, key_begin);
+    load_tile<Config, Config::kHeadDimV, ThreadGrid<Config>::kColsV>(v, v_rows, key_begin);
+  }
+
+  // s = scale q k^T with the mask. Barriers around it are the caller's.
+  __device__ __forceinline__ void compute_scores(const WindowMask& mask, int64 row_begin, int64 key_begin,
+                                                 float scale) {
+    using Grid = ThreadGrid<Config>;
+    float s_frag[Grid::kRows][Grid::kKeys];
+    Grid::multiply_qk(s_frag, q, k);
+    Grid::scale_and_mask(s_frag, mask, row_begin, key_begin, scale);
+#pragma unroll
+    for (int i = 0; i < Grid::kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < Grid::kKeys; ++j) s[Grid::row(i)][Grid::col(j)] = s_frag[i][j];
+    }
+  }
+
+  // s becomes exp(s - m); m, l and rescale follow. Barriers around it are the caller's.
+  __device__ __forceinline__ void update_softmax() {
+    static_assert(Config::kBlockN % kWarpThreads == 0);
+    const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
+    for (int row = static_cast<int>(threadIdx.x) / kWarpThreads; row < Config::kBlockM;
+         row += Config::kThreads / kWarpThreads) {
+      const float old_max = row_max[row];
+      float new_max = old_max;
+#pragma unroll
+      for (int key = lane; key < Config::kBlockN; key += kWarpThreads) new_max = fmaxf(new_max, s[row][key]);
+      new_max = warp_max(new_max);
+      float sum = 0.0f;
+#pragma unroll
+      for (int key = lane; key < Config::kBlockN; key += kWarpThreads) {
+        s[row][key] = expf(s[row][key] - exponent_base(new_max));
+        sum += s[row][key];
+      }
+      sum = warp_sum(sum);
+      __syncwarp();  // all lanes have read the old maximum: lane 0 may overwrite it
+      if (lane != 0) continue;
+      rescale[row] = expf(old_max - exponent_base(new_max));
+      row_sum[row] = row_sum[row] * rescale[row] + sum;
+      row_max[row] = new_max;
+    }
+  }
+};
+
+}  // namespace attend

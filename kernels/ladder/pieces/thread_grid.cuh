@@ -1,0 +1,102 @@
+// A block's threads as a grid of 16 columns: how rungs 05 to 07 divide S and o among them.
+//
+// A thread has a small tile of each: rows row(0), row(1), ... and columns col(0), col(1), ... Neighbouring threads have
+// neighbouring columns, so that lanes read neighbouring words; a value read once serves a whole row or column of the
+// thread's tile.
+#pragma once
+
+#include "../../common/numbers.cuh"
+#include "../../common/warp_reduce.cuh"
+#include "float_rows.cuh"
+#include "ladder_shapes.cuh"
+
+namespace attend {
+
+template <class Config>
+struct ThreadGrid {
+  static constexpr int kColThreads = kGridColumns;
+  static constexpr int kRowThreads = Config::kThreads / kColThreads;
+  static constexpr int kRows = Config::kBlockM / kRowThreads;              // of a thread
+  static constexpr int kKeys = Config::kBlockN / kColThreads;              // of a thread, columns of S
+  static constexpr int kColsV = round_up(Config::kHeadDimV, kColThreads);  // of o, with those that are always 0
+  static constexpr int kCols = kColsV / kColThreads;                       // of a thread, columns of o
+  static_assert(kRows * kRowThreads == Config::kBlockM && kKeys * kColThreads == Config::kBlockN);
+
+  [[nodiscard]] static __device__ __forceinline__ int row(int i) {
+    return static_cast<int>(threadIdx.x) / kColThreads + i * kRowThreads;
+  }
+  [[nodiscard]] static __device__ __forceinline__ int col(int j) {
+    return static_cast<int>(threadIdx.x) % kColThreads + j * kColThreads;
+  }
+
+  // c = A B^T: the scores of this thread from rows of q and keys in shared memory.
+  template <int kStride>
+  static __device__ __forceinline__ void multiply_qk(float (&s_frag)[kRows][kKeys],
+                                                     const float (&q)[Config::kBlockM][kStride],
+                                                     const float (&k)[Config::kBlockN][kStride]) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kKeys; ++j) s_frag[i][j] = 0.0f;
+    }
+#pragma unroll 4
+    for (int d = 0; d < Config::kHeadDim; ++d) {
+      float q_frag[kRows], k_frag[kKeys];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) q_frag[i] = q[row(i)][d];
+#pragma unroll
+      for (int j = 0; j < kKeys; ++j) k_frag[j] = k[col(j)][d];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+        for (int j = 0; j < kKeys; ++j) s_frag[i][j] = fmaf(q_frag[i], k_frag[j], s_frag[i][j]);
+      }
+    }
+  }
+
+  // o_frag += P V for probabilities and values in shared memory.
+  template <int kStride>
+  static __device__ __forceinline__ void multiply_pv(float (&o_frag)[kRows][kCols],
+                                                     const float (&p)[Config::kBlockM][kStride],
+                                                     const float (&v)[Config::kBlockN][kColsV]) {
+#pragma unroll 4
+    for (int key = 0; key < Config::kBlockN; ++key) {
+      float p_frag[kRows], v_frag[kCols];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) p_frag[i] = p[row(i)][key];
+#pragma unroll
+      for (int c = 0; c < kCols; ++c) v_frag[c] = v[key][col(c)];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+        for (int c = 0; c < kCols; ++c) o_frag[i][c] = fmaf(p_frag[i], v_frag[c], o_frag[i][c]);
+      }
+    }
+  }
+
+  // s_frag times scale, and -inf where the mask hides the key. The tile begins at (row_begin, key_begin).
+  static __device__ __forceinline__ void scale_and_mask(float (&s_frag)[kRows][kKeys], const WindowMask& mask,
+                                                        int64 row_begin, int64 key_begin, float scale) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int64 num_keys = mask.row(row_begin + row(i)).end - key_begin;
+#pragma unroll
+      for (int j = 0; j < kKeys; ++j) s_frag[i][j] = col(j) < num_keys ? scale * s_frag[i][j] : -kInfinity;
+    }
+  }
+
+  // visit(row of the tile, column of o, element of o_frag) for those inside o: to load or to store them.
+  template <class Visit>
+  static __device__ __forceinline__ void for_each_output(float (&o_frag)[kRows][kCols], int64 num_rows,
+                                                         const Visit& visit) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int c = 0; c < kCols; ++c) {
+        if (row(i) < num_rows && col(c) < Config::kHeadDimV) visit(row(i), col(c), o_frag[i][c]);
+      }
+    }
+  }
+};
+
+}  // namespace attend

@@ -1,0 +1,59 @@
+// Dropout's random words for many rows and many groups of four keys, a quad, of one head: philox.cuh's, bit for bit.
+// What the first rounds make of the quad alone, or of the row alone, is made once:
+//
+//   round    product 0 is of   product 1 is of
+//   1        quad              head
+//   2        row               quad
+//   3        quad              both
+//   4 to 10  both              both
+//
+// so that 15 of a block's 20 wide products are left. Each round makes of the words 0 to 3, with its keys,
+//   high(product 1) ^ word 1 ^ key 0,   low(product 1),   high(product 0) ^ word 3 ^ key 1,   low(product 0)
+#pragma once
+
+#include "../attention/philox.cuh"
+
+namespace attend {
+
+constexpr int kFactoredRounds = 3;
+
+struct PhiloxProduct {
+  uint32 low;
+  uint32 high;
+
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr PhiloxProduct of(uint32 multiplier, uint32 word) {
+    const uint64 product = static_cast<uint64>(multiplier) * word;
+    return {static_cast<uint32>(product), static_cast<uint32>(product >> 32)};
+  }
+};
+
+// What a row contributes: product 0 of round 2.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxProduct philox_row(const DropoutMask& dropout, uint32 row) {
+  const uint32 high = PhiloxProduct::of(kPhiloxMultiplier1, dropout.head).high;
+  return PhiloxProduct::of(kPhiloxMultiplier0, high ^ row ^ dropout.key0);
+}
+
+// What a quad contributes to the words after kFactoredRounds. 16 bytes, which a thread loads at once.
+struct alignas(16) PhiloxQuad {
+  uint32 factor;  // of round 3's product 1, but for the row's part
+  uint32 word0;   // but for the high half of that product
+  uint32 word2;   // but for the row's part
+  uint32 word3;
+
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr PhiloxQuad of(const DropoutMask& dropout, uint32 key_quad) {
+    const uint32 head_low = kPhiloxMultiplier1 * dropout.head;
+    const auto first = PhiloxProduct::of(kPhiloxMultiplier0, key_quad);
+    const auto second = PhiloxProduct::of(kPhiloxMultiplier1, first.high ^ dropout.stream ^ dropout.key1);
+    const auto third = PhiloxProduct::of(kPhiloxMultiplier0, second.high ^ head_low ^ (dropout.key0 + kPhiloxWeyl0));
+    return {first.low ^ (dropout.key1 + kPhiloxWeyl1), second.low ^ (dropout.key0 + 2 * kPhiloxWeyl0),
+            third.high ^ (dropout.key1 + 2 * kPhiloxWeyl1), third.low};
+  }
+
+  // Words of the row and the quad after kFactoredRounds; those after kPhiloxRounds are DropoutMask::words().
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxWords meet(PhiloxProduct row) const {
+    const auto product1 = PhiloxProduct::of(kPhiloxMultiplier1, row.high ^ factor);
+    return {{product1.high ^ word0, product1.low, word2 ^ row.low, word3}};
+  }
+};
+
+}  // namespace attend

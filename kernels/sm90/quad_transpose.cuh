@@ -1,0 +1,26 @@
+// Between an accumulator's order, where four lanes share eight columns, and that of memory, where a lane has eight.
+#pragma once
+
+#include "../common/warp_reduce.cuh"
+
+namespace attend {
+
+// Of four registers in each of four neighbouring lanes, lane q gets register q of all, in the order of the lanes.
+__device__ __forceinline__ void transpose_quad(uint32 (&r)[4]) {
+  const bool odd = threadIdx.x % 2 != 0;
+  const bool high = threadIdx.x / 2 % 2 != 0;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32 other = __shfl_xor_sync(kAllLanes, odd ? r[i] : r[i + 1], 1);
+    r[i] = odd ? other : r[i];
+    r[i + 1] = odd ? r[i + 1] : other;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32 other = __shfl_xor_sync(kAllLanes, high ? r[i] : r[i + 2], 2);
+    r[i] = high ? other : r[i];
+    r[i + 2] = high ? r[i + 2] : other;
+  }
+}
+
+}  // namespace attend

@@ -1,0 +1,51 @@
+// Who owns what in an accumulator of mma.m16n8 and wgmma.m64, and which of its scores count.
+//
+// Both instructions spread their float32 accumulators alike: of a tile of 16 rows (of each of a warpgroup's four warps)
+// and 8 * kTiles columns, lane l has
+//   value[4 * j + 2 * h + b] = (row l / 4 + 8 * h, column 8 * j + 2 * (l % 4) + b),   h, b in {0, 1}
+// that is two rows a thread, and a row divided among the four neighbouring lanes of a quad.
+// PTX ISA: "Matrix Fragments for mma.m16n8k16", "Register Fragments ... for wgmma.mma_async.m64nNk16".
+#pragma once
+
+#include "../common/numbers.cuh"
+#include "../common/portable.cuh"
+
+namespace attend {
+
+constexpr int kRowsOfThread = 2;   // h
+constexpr int kRowHalf = 8;        // rows from h = 0 to h = 1
+constexpr int kColumnsOfTile = 8;  // of one j
+
+// The thread's first row (h = 0) in the tile of its warps, 16 rows a warp; the other is kRowHalf below.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int accumulator_row(int thread) {
+  return thread / 32 * 16 + thread % 32 / 4;
+}
+
+// The thread's first column of each 8 (b = 0).
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int accumulator_column(int thread) {
+  return thread % 4 * 2;
+}
+
+// How many of the tile's keys, from key_begin on, lie below a row's first unseen key (KeyRange::end).
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int keys_in_tile(int64 key_end, int64 key_begin, int tile) {
+  const int64 count = key_end - key_begin;
+  return count < 0 ? 0 : count > tile ? tile : static_cast<int>(count);
+}
+
+// Scores of keys that a row does not see become -inf: row h of the thread sees the first num_keys[h] of the tile.
+// A select, not a sum: what stood there may be NaN.
+template <int kCount>
+ATTEND_HOST_DEVICE void mask_keys(float (&score)[kCount], int thread, const int (&num_keys)[kRowsOfThread]) {
+  ATTEND_UNROLL
+  for (int h = 0; h < kRowsOfThread; ++h) {
+    const int first_unseen = num_keys[h] - accumulator_column(thread);  // compared with what is known when compiling
+    ATTEND_UNROLL
+    for (int i = 2 * h; i < kCount; i += 4) {
+      const int column = i / 4 * kColumnsOfTile;
+      if (column >= first_unseen) score[i] = -kInfinity;
+      if (column + 1 >= first_unseen) score[i + 1] = -kInfinity;
+    }
+  }
+}
+
+}  // namespace attend

@@ -1,0 +1,41 @@
+// o from accumulators to global memory in 16-byte stores: a quad's lanes hold 2 elements of a row each, so the rows go
+// through shared memory first.
+#pragma once
+
+#include "../common/element.cuh"
+#include "../common/portable.cuh"
+#include "accumulator_mask.cuh"
+#include "smem_tile.cuh"
+
+namespace attend {
+
+// 16 rows of a warp, from row on: accumulators (accumulator_mask.cuh) times factor, rounded. In the swizzled tile the
+// four bytes of the 32 lanes lie in 32 banks.
+template <class Element, class Tile, int kCount>
+__device__ __forceinline__ void write_accumulators(Tile& tile, int row, const float (&value)[kCount],
+                                                   const float (&factor)[kRowsOfThread]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < kCount; i += 2) {
+    const int h = i / 2 % 2;
+    uint4& chunk = tile.chunk[Tile::index(row + lane / 4 + h * kRowHalf, i / 4)];
+    reinterpret_cast<uint32*>(&chunk)[lane % 4] = Element::pack(value[i] * factor[h], value[i + 1] * factor[h]);
+  }
+}
+
+// The kRows rows of the tile from row on, stored by one warp; `rows` of them are there. row_stride is in elements.
+template <int kRows, class Tile>
+__device__ __forceinline__ void store_tile_rows(const Tile& tile, int row, void* destination, int64 row_stride,
+                                                int64 rows) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = lane; i < kRows * Tile::kChunks; i += 32) {
+    const int r = i / Tile::kChunks;
+    const int column = i % Tile::kChunks;
+    if (r >= rows) continue;
+    auto* to = static_cast<char*>(destination) + r * row_stride * 2 + column * kChunkBytes;
+    *reinterpret_cast<uint4*>(to) = tile.chunk[Tile::index(row + r, column)];
+  }
+}
+
+}  // namespace attend

@@ -1,0 +1,97 @@
+// Tiles of 16-bit elements in shared memory, as rows of 16-byte chunks: the unit of vector loads, of cp.async and of
+// ldmatrix. Layouts with one interface: index(row, column) is where a chunk lies.
+#pragma once
+
+#include "../common/portable.cuh"
+#include "../isa/smem_address.cuh"
+
+namespace attend {
+
+// Rows one after another. Rows are 128 or 256 bytes long, so the same chunk of eight rows lies in the same four banks.
+template <int kRowsOfTile, int kColumns>
+struct RowMajorTile {
+  static constexpr int kRows = kRowsOfTile;
+  static constexpr int kChunks = kColumns / kChunkElements;  // of a row
+  uint4 chunk[kRows * kChunks];
+
+  [[nodiscard]] static __device__ constexpr int index(int row, int column) { return row * kChunks + column; }
+
+  // The address of chunk (r + row, c + column), from that of chunk (r, c) with r < 16 and c < 2.
+  // row is a multiple of 16 and column one of 2.
+  [[nodiscard]] static __device__ constexpr uint32 moved(uint32 address, int row, int column) {
+    return address + static_cast<uint32>((row * kChunks + column) * kChunkBytes);
+  }
+};
+
+// The same with the chunks of each row permuted: column c of row r lies at place c ^ (r % 8). The same chunk of eight
+// neighbouring rows now lies in 32 different banks, and the eight chunks of a 128-byte line still do.
+template <int kRowsOfTile, int kColumns>
+struct alignas(1024) SwizzledTile {
+  static constexpr int kRows = kRowsOfTile;
+  static constexpr int kChunks = kColumns / kChunkElements;
+  static_assert(kChunks % 8 == 0, "the permutation stays inside groups of eight chunks");
+  uint4 chunk[kRows * kChunks];
+
+  [[nodiscard]] static __device__ constexpr int index(int row, int column) {
+    return row * kChunks + (column ^ (row % 8));
+  }
+
+  // As above. A multiple of 16 rows does not change row % 8, so the columns' bits are flipped where they stand; the
+  // tile is aligned for that.
+  [[nodiscard]] static __device__ constexpr uint32 moved(uint32 address, int row, int column) {
+    return (address ^ static_cast<uint32>(column * kChunkBytes)) + static_cast<uint32>(row * kChunks * kChunkBytes);
+  }
+};
+
+// The same permutation in panels of 64 columns, one behind the other (swizzled_offset): rows of 128 bytes, whatever the
+// tile's width, so that widths need not be powers of two and places of a panel differ from those of another by a
+// constant.
+template <int kRowsOfTile, int kColumns>
+struct alignas(kSwizzleAtom) PanelTile {
+  static constexpr int kRows = kRowsOfTile;
+  static constexpr int kChunks = kColumns / kChunkElements;
+  static constexpr int kChunksOfPanel = kPanelColumns / kChunkElements;
+  static_assert(kRows % 8 == 0 && kChunks % kChunksOfPanel == 0, "whole panels, in which the permutation repeats");
+  uint4 chunk[kRows * kChunks];
+
+  [[nodiscard]] static __device__ constexpr int index(int row, int column) {
+    return static_cast<int>(swizzled_offset(kRows, row, column)) / kChunkBytes;
+  }
+
+  // As above.
+  [[nodiscard]] static __device__ constexpr uint32 moved(uint32 address, int row, int column) {
+    return (address ^ static_cast<uint32>(column % kChunksOfPanel * kChunkBytes)) +
+           static_cast<uint32>((column / kChunksOfPanel * kRows + row) * kSwizzleBytes);
+  }
+};
+
+// The same number; but what is computed from it is computed each time, where it is used. Out of a loop the compiler
+// would keep it in registers instead, and they are wanted for accumulators. volatile: not once for all times.
+template <class T>  // of 32 bits
+[[nodiscard]] __device__ __forceinline__ T recomputed(T value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+[[nodiscard]] __device__ __forceinline__ int recomputed_thread() {
+  return recomputed(static_cast<int>(threadIdx.x));
+}
+
+// Copies `rows` rows from global memory, neighbouring threads taking neighbouring chunks, and zeroes the tile's other
+// rows: a key that is not there must not bring a NaN into 0 * v. row_stride is in elements. All kThreads threads call.
+template <int kThreads, class Tile>
+__device__ __forceinline__ void copy_tile(Tile& tile, const void* source, int64 row_stride, int64 rows) {
+  static_assert(kThreads % Tile::kChunks == 0, "a thread keeps to one column");
+  constexpr int kRowStep = kThreads / Tile::kChunks;
+  const int thread = recomputed_thread();
+  const int first_row = thread / Tile::kChunks;
+  const int column = thread % Tile::kChunks;
+  const int num_rows = rows < Tile::kRows ? static_cast<int>(rows) : Tile::kRows;
+  const auto* from = static_cast<const char*>(source) + first_row * row_stride * 2 + column * kChunkBytes;
+#pragma unroll 4  // loads on their way at once: registers that the accumulators beside them leave
+  for (int row = first_row; row < first_row + Tile::kRows; row += kRowStep, from += kRowStep * 2 * row_stride) {
+    tile.chunk[Tile::index(row, column)] = row < num_rows ? *reinterpret_cast<const uint4*>(from) : uint4{};
+  }
+}
+
+}  // namespace attend

@@ -1,0 +1,49 @@
+// Panels of 64 columns by the copy engine, of tensors described as (head_dim, seqlen, heads, batch).
+//
+// The map's box is (64, rows, 1, 1) with the 128-byte swizzle, so any head_dim that is a multiple of 8 can be loaded:
+// columns beyond it, and rows outside the tensor, arrive as zeros and are not stored.
+// PTX ISA, data movement: cp.async.bulk.tensor, cp.async.bulk.commit_group, .wait_group. sm_90. By one thread each.
+#pragma once
+
+#include "../common/args.cuh"
+#include "../isa/mbarrier.cuh"
+#include "../isa/smem_address.cuh"
+
+namespace attend {
+
+struct PanelPlace {
+  int column;
+  int row;
+  int head;
+  int batch;
+};
+
+// To `smem`, a multiple of kSwizzleAtom. The bytes of the whole box have been announced to `full`.
+__device__ __forceinline__ void tma_load_panel(uint32 smem, const TensorMapArg& map, Mbarrier& full,
+                                               const PanelPlace& at) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(smem),
+      "l"(&map), "r"(at.column), "r"(at.row), "r"(at.head), "r"(at.batch), "r"(smem_address(&full))
+      : "memory");
+}
+
+// From `smem`. What other threads wrote there they have fenced for the copy engine (fence_smem_for_async), and a
+// barrier has been passed since.
+__device__ __forceinline__ void tma_store_panel(const TensorMapArg& map, uint32 smem, const PanelPlace& at) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(&map),
+               "r"(at.column), "r"(at.row), "r"(at.head), "r"(at.batch), "r"(smem)
+               : "memory");
+}
+
+// The thread's stores since the last commit become one group.
+__device__ __forceinline__ void tma_store_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Waits until the thread's stores have read all they were given: shared memory may be overwritten.
+__device__ __forceinline__ void tma_store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+}  // namespace attend
