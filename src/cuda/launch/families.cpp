@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "cuda/launch/backends.hpp"
@@ -134,7 +133,8 @@ std::span<const core::Backend> backends() {
   static const auto* list = [] {
     auto* all = new std::vector<core::Backend>();
     const auto add = [all](bool fallbacks) {
-      for (const Family* family : std::views::reverse(families())) {
+      const std::vector<const Family*> last_first(families().rbegin(), families().rend());
+      for (const Family* family : last_first) {
         if (family->is_fallback == fallbacks) all->push_back(backend_of(*family));
       }
     };
