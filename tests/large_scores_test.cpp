@@ -120,7 +120,7 @@ TEST(AnLseOfOtherKeysToo, IsTakenAsItIs) {
   Inputs half = make_inputs(c);
   half.q = in.q, half.dout = in.dout;
   for (const auto& [to, from] : {std::pair{&half.k, &in.k}, {&half.v, &in.v}}) {
-    to->generate([&](auto b, auto h, auto row, auto col) { return from->at(b, h, row, col); });
+    to->generate([&source = *from](auto b, auto h, auto row, auto col) { return source.at(b, h, row, col); });
   }
   half.bias->generate([&](auto b, auto h, auto row, auto key) { return in.bias->at(b, h, row, key); });
   Outputs out = make_outputs(half);
