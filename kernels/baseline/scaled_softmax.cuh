@@ -5,7 +5,7 @@
 // What     the step in the middle of attention with S and P in memory, as Megatron-LM fuses it: scale, causal mask and
 //          softmax read the scores once and write them once. A warp has a row, or a block where a row is long; its
 //          elements stay in registers in between
-// Who      the measuring tools, by src/cuda/launch/scaled_softmax.cpp: a baseline, no backend
+// Who      the measuring tools, by src/baseline/scaled_softmax.cpp: a baseline, no backend
 // Source   Shoeybi et al., Megatron-LM (2019); its fused kernels' idea, none of their code
 #pragma once
 

@@ -3,7 +3,7 @@
 // Shapes   all (batch, heads, rows, cols), any strides whose last is 1; from and to any two types of float32, float16,
 //          bfloat16, other float32; to may be other
 // Work     a warp has a run of kRingRowsOfWarp rows of a head at a time, kVector columns a lane
-// Called   by src/ring/device_pass.cpp: its k and v become one message, sums become dq, dk, dv and o
+// Called   by src/ring/algorithms/device_exchange.cpp: its k and v become one message, sums become dq, dk, dv and o
 #pragma once
 
 #include "../common/element.cuh"

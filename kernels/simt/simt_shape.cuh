@@ -1,5 +1,5 @@
 // simt's tiles: how a block divides its work, and where in shared memory what lies. The host chooses among them
-// (src/cuda/launch/simt.cpp), the kernels are compiled for one.
+// (src/cuda/launch/simt_variant.cpp), the kernels are compiled for one.
 #pragma once
 
 #include "../common/portable.cuh"

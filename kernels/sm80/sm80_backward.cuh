@@ -17,7 +17,7 @@
 // Measured bf16, H200, CUDA 13.0, TFLOP/s of 10 B H S^2 D. Two passes, (2, 16, 8192, D), D 64, 128 and 256: full 183,
 //          207, 161, causal 183, 208, 163. One pass, (1, 16, 8192, D), D 64 and 128: full 225, 220 (kStep 32). On no
 //          other GPU
-// Called   by compute 'sm80_backward': src/cuda/launch/sm80_backward.cpp, where the tiles are chosen
+// Called   by compute 'sm80_backward': src/cuda/launch/sm80_backward.cpp; tiles: sm80_backward_variant.cpp
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2
 #pragma once
 

@@ -14,7 +14,7 @@
 // Measured bf16, H200, CUDA 13.0, full and causal, TFLOP/s of 10 B H S^2 D: (2, 32, 8192, 64) 292, 280; (2, 16, 8192,
 //          128) 330, 313; (2, 8, 8192, 256) 268, 259. At 128 columns kRoles 1 gave 258; at 64 kRoles 2 gave 231. On no
 //          other GPU
-// Called   by compute 'sm80_backward': src/cuda/launch/sm80_backward.cpp, where the tiles are chosen
+// Called   by compute 'sm80_backward': src/cuda/launch/sm80_backward.cpp; tiles: sm80_backward_variant.cpp
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2
 #pragma once
 

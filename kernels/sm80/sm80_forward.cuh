@@ -16,7 +16,7 @@
 // Measured bf16, H200, CUDA 13.0, TFLOP/s full, causal, of 16384 rows of 2048 columns in all, 2048 and 16384 keys:
 //          head_dim 64: 330 290, 361 382; 128: 372 328, 399 404; 256: 331 296, 355 359. With dropout, full, 8192 keys:
 //          64: 117, 128: 181. On no other GPU. docs/ampere.md has the rest, and what else was tried
-// Called   by compute 'sm80_forward': src/cuda/launch/sm80_forward.cpp, where the tiles are chosen
+// Called   by compute 'sm80_forward': src/cuda/launch/sm80_forward.cpp; tiles: sm80_forward_variant.cpp
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; the lagging maximum: FlashAttention-4 (2025)
 #pragma once
 
