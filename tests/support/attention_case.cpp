@@ -308,7 +308,7 @@ Outputs run(const Inputs& in, std::string_view compute) {
 
 std::string describe(const AttentionCase& c) {
   static constexpr const char* kFills[] = {"normal", "small", "large", "one-hot", "outlier", "near-uniform"};
-  static constexpr const char* kLayouts[] = {"bhsd", "bshd", "padded", "fused"};
+  static constexpr const char* kLayouts[] = {"bhsd", "bshd", "padded", "fused", "sliced"};
   std::ostringstream text;
   text << dtype_name(c.dtype) << " B" << c.batch << " H" << c.heads_q << ":" << c.heads_k << " L" << c.seqlen_q << "x"
        << c.seqlen_k << " D" << c.head_dim << ":" << c.head_dim_v;

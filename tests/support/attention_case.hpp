@@ -37,7 +37,7 @@ struct Broadcast {
   return Broadcast{(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0};
 }
 
-enum class CaseLayout : std::uint8_t { kBHSD, kBSHD, kPadded, kSliced, kFused };
+enum class CaseLayout : std::uint8_t { kBHSD, kBSHD, kPadded, kFused, kSliced };
 
 struct AttentionCase {
   DType dtype = DType::kF32;
