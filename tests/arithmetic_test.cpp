@@ -11,8 +11,8 @@
 
 #include "core/half.hpp"
 #include "kernels/attention/philox.cuh"
+#include "kernels/attention/score_transform.cuh"
 #include "kernels/attention/sequence.cuh"
-#include "kernels/attention/softcap.cuh"
 #include "kernels/attention/tile_view.cuh"
 #include "kernels/sm90/factored_philox.cuh"
 
@@ -136,7 +136,7 @@ TEST(Softcap, TanhIsAccurateNearZeroAndFarAway) {
   EXPECT_EQ(tanh_fast(INFINITY), 1.0f);
   EXPECT_EQ(tanh_fast(-INFINITY), -1.0f);
   EXPECT_TRUE(std::isnan(tanh_fast(NAN)));
-  EXPECT_EQ(softcap_slope(0.5f), 0.75f);
+  EXPECT_EQ(transform_slope(0.5f), 0.75f);
 }
 
 /// The value of the 16 bits by definition: sign, exponent and fraction of the format.

@@ -48,8 +48,11 @@ def main():
     for side in ("before", "after"):
         parser.add_argument(side, help="what attend compile --json wrote")
         parser.add_argument(f"{side}_cache", help="the ATTEND_CACHE_DIR of that run")
+    parser.add_argument("--renamed", nargs="*", default=[], metavar="OLD=NEW", help="constants with other names since")
     options = parser.parse_args()
     before = kernels(options.before, options.before_cache)
+    for old, new in (pair.split("=") for pair in options.renamed):
+        before = {(name, config.replace(f"{old}=", f"{new}="), arch): code for (name, config, arch), code in before.items()}
     after = kernels(options.after, options.after_cache)
     alone = [*(before.keys() - after.keys()), *(after.keys() - before.keys())]
     changed = [key for key in before.keys() & after.keys() if before[key] != after[key]]

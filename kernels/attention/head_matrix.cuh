@@ -5,6 +5,7 @@
 #include "../common/config_enums.cuh"
 #include "../common/portable.cuh"
 #include "key_range.cuh"
+#include "mask_window.cuh"
 
 namespace attend {
 
@@ -25,10 +26,10 @@ template <class Element, class Pointer>
   return {static_cast<Element*>(tensor) + stride.offset(batch, head, 0), stride.row, num_rows};
 }
 
-// The mask of a kernel's problem; ForwardArgs and BackwardArgs alike.
+// The mask of a kernel's problem, which is no window; ForwardArgs and BackwardArgs alike.
 template <class Config, class Args>
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr WindowMask mask_of(const Args& args) {
-  return {args.seqlen_q, args.seqlen_k, kOpenWindow, Config::kMask == MaskKind::kCausal ? 0 : kOpenWindow};
+  return window_of<Config>(args.seqlen_q, args.seqlen_k);
 }
 
 // The key head that a query head reads.

@@ -13,6 +13,12 @@ constexpr int64 kOpenWindow = -1;       // the value of window_left or window_ri
 constexpr int64 kFar = int64{1} << 40;  // beyond every row and key
 constexpr int64 kBeyondTile = 1 << 20;  // farther than a tile is wide: small enough for arithmetic in 32 bits
 
+// A distance as an int: what lies beyond a tile comes out kBeyondTile away.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int clamped_to_tile(int64 distance) {
+  const int64 low = distance < kBeyondTile ? distance : kBeyondTile;
+  return static_cast<int>(low > -kBeyondTile ? low : -kBeyondTile);
+}
+
 struct KeyRange {
   int64 begin;  // first key seen
   int64 end;    // one past the last key seen; end <= begin: none

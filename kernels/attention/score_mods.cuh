@@ -11,6 +11,7 @@ namespace attend {
 
 // In the order in which they are applied.
 enum class ScoreMod { kSoftcap, kBias, kAlibi, kBoolMask, kDropout };
+constexpr int kScoreMods = 5;
 
 struct ScoreModTraits {
   bool transforms = false;         // s = f(scale q.k), with a derivative other than 1
@@ -61,7 +62,7 @@ struct ScoreModTraits {
 template <class Config>
 struct Score {
   static constexpr ScoreModTraits kTraits =
-      traits_if(Config::kHasSoftcap, ScoreMod::kSoftcap) | traits_if(Config::kHasBias, ScoreMod::kBias) |
+      traits_if(Config::kHasTransform, ScoreMod::kSoftcap) | traits_if(Config::kHasBias, ScoreMod::kBias) |
       traits_if(Config::kHasAlibi, ScoreMod::kAlibi) | traits_if(Config::kHasBoolMask, ScoreMod::kBoolMask) |
       traits_if(Config::kHasDropout, ScoreMod::kDropout);
   static constexpr bool kTransforms = kTraits.transforms;

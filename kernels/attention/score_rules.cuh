@@ -12,10 +12,11 @@
 #include "../common/element.cuh"
 #include "../common/numbers.cuh"
 #include "key_range.cuh"
+#include "mask_window.cuh"
 #include "philox.cuh"
 #include "score_mods.cuh"
+#include "score_transform.cuh"
 #include "sequence.cuh"
-#include "softcap.cuh"
 #include "tile_view.cuh"
 
 namespace attend {
@@ -115,13 +116,7 @@ struct ScoreRules {
 
   [[nodiscard]] static __device__ __forceinline__ WindowMask window_of(const OptionArgs& options,
                                                                        const SequenceSpan& span) {
-    WindowMask window = {span.seqlen_q, span.seqlen_k, kOpenWindow, kOpenWindow};
-    if constexpr (Config::kMask == MaskKind::kCausal) window.window_right = 0;
-    if constexpr (Config::kMask == MaskKind::kWindow) {
-      window.window_left = options.window_left;
-      window.window_right = options.window_right;
-    }
-    return window;
+    return attend::window_of<Config>(span.seqlen_q, span.seqlen_k, options.window_left, options.window_right);
   }
 
   [[nodiscard]] static __device__ __forceinline__ ScoreRules make(const OptionArgs& options, float scale,

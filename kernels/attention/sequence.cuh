@@ -3,6 +3,7 @@
 
 #include "../common/args.cuh"
 #include "../common/portable.cuh"
+#include "key_source.cuh"
 
 namespace attend {
 
@@ -12,6 +13,13 @@ struct SequenceSpan {
   int64 k_begin;  // first row in k, v and their gradients
   int64 seqlen_q;
   int64 seqlen_k;
+
+  // Offset of a query row, in elements, in a tensor with these strides.
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 query_offset(const TensorStrides& stride, uint32 head,
+                                                                int64 row) const {
+    return stride.offset(batch, head, q_begin + row);
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr KeySource keys() const { return {batch, k_begin, seqlen_k}; }
 };
 
 // Tokens of one packed sequence, from what cu_seqlens says: it lies on the device, where nobody could check it.

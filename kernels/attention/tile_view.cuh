@@ -16,17 +16,13 @@ struct TileView {
   int first_seen;  // a row sees keys with first_seen <= key - row < end_seen
   int end_seen;
 
-  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr int clamped(int64 value) {
-    const int64 low = value < kBeyondTile ? value : kBeyondTile;
-    return static_cast<int>(low > -kBeyondTile ? low : -kBeyondTile);
-  }
-
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr TileView of(const WindowMask& window, int64 first_row,
                                                                 int64 first_key) {
     const int64 diagonal = first_row + window.seqlen_k - window.seqlen_q - first_key;
-    return {static_cast<int>(diagonal), clamped(window.seqlen_q - first_row), clamped(window.seqlen_k - first_key),
-            clamped(window.window_left < 0 ? -kFar : diagonal - window.window_left),
-            clamped(window.window_right < 0 ? kFar : diagonal + window.window_right + 1)};
+    return {static_cast<int>(diagonal), clamped_to_tile(window.seqlen_q - first_row),
+            clamped_to_tile(window.seqlen_k - first_key),
+            clamped_to_tile(window.window_left < 0 ? -kFar : diagonal - window.window_left),
+            clamped_to_tile(window.window_right < 0 ? kFar : diagonal + window.window_right + 1)};
   }
 
   // Does every row of the tile see every key of it, as far as lengths and window go?

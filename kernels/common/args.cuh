@@ -101,7 +101,7 @@ struct OptionArgs {
   const uint64* philox_state;         // kHasPhiloxState: seed and offset, else the four numbers below say it
   int64 row_begin;                    // kIsPart: row i is row row_begin + position_step * i of a larger problem,
   int64 key_begin;                    //          and key j likewise
-  float softcap;                      // kHasSoftcap: > 0
+  float transform_cap;                // kHasTransform: > 0 (attention/score_transform.cuh)
   float dropout_scale;                // kHasDropout: 1 / (1 - p)
   uint32 dropout_key0, dropout_key1;  // DropoutMask's members of these names, but for the head
   uint32 dropout_stream, dropout_threshold;

@@ -1,10 +1,10 @@
 // Transforms and terms from memory in the two kernels of the sm90 backward pass that know them: from products to
-// exponents. A transform is taken by reciprocals (softcap.cuh). Terms from memory are added in natural units, as the
-// forward pass does, since they may be as low as -FLT_MAX.
+// exponents. A transform is taken by reciprocals (score_transform.cuh). Terms from memory are added in natural units,
+// as the forward pass does, since they may be as low as -FLT_MAX.
 #pragma once
 
 #include "../attention/lse_rounding.cuh"
-#include "../attention/softcap.cuh"
+#include "../attention/score_transform.cuh"
 #include "../common/numbers.cuh"
 #include "../common/smaller_or_nan.cuh"
 #include "../tiles/tma_panel.cuh"

@@ -2,7 +2,7 @@
 //
 // Without options that change a score, only masks are left, and a tile that is seen as a whole costs nothing. With them
 // the rules of ../attention/accumulator_scores.cuh are applied. Two have a way of their own if no other changes scores:
-//   a transform          by reciprocals (softcap.cuh): its constant and its factor go into the softmax's
+//   a transform          by reciprocals (score_transform.cuh): its constant and its factor go into the softmax's
 //   a term from memory   of 16 bits comes with k, by the copy engine, if that takes it (kBiasTiles). Otherwise it is
 //                        loaded while the products run, 16 bytes a lane: four, as the accumulator has them, would touch
 //                        as many lines of the L1 cache for a quarter of the bytes, and a tile would wait for them

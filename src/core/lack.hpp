@@ -40,7 +40,7 @@ struct Lack {
   LackText allowed;
 };
 
-/// "softcap: 5, compute 'fa2' allows 0"; "q: head_dim 72, compute 'wgmma' allows 64, 128". One line.
+/// "dropout_p: 0.1, compute 'fa2' allows 0"; "q: head_dim 72, compute 'wgmma' allows 64, 128". One line.
 [[nodiscard]] std::string lack_text(const Lack& lack, const char* compute, const Problem& problem);
 
 }  // namespace attend::core

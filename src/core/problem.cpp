@@ -8,6 +8,7 @@
 #include <span>
 
 #include "core/problem_checks.hpp"
+#include "core/score_options.hpp"
 
 namespace attend::core {
 namespace {
@@ -27,7 +28,7 @@ class TensorList {
   [[nodiscard]] std::span<const NamedTensor> all() const { return {all_.data(), count_}; }
 
  private:
-  std::array<NamedTensor, 10> all_ = {};
+  std::array<NamedTensor, 7 + kScoreTensors.size()> all_ = {};
   std::size_t count_ = 0;
 };
 
@@ -52,35 +53,14 @@ void check_heads(const Tensor& q, const Tensor& k) {
   if (!divides) refuse("k: num_heads_k {}, allowed a divisor of num_heads_q {}", heads_k, heads_q);
 }
 
-/// Shape (1 or full[d]) in every dimension below `exact_from`, full[d] from there on; the result has full shape.
-Tensor broadcast(const char* name, const Tensor& t, const Shape& full, std::size_t exact_from) {
-  Tensor expanded = t;
-  for (std::size_t d = 0; d < 4; ++d) {
-    const bool fits = t.shape[d] == full[d] || (d < exact_from && t.shape[d] == 1);
-    if (!fits) {
-      refuse("{}: shape {}, dimension {} must be {}{}", name, shape_text(t.shape), d, full[d],
-             d < exact_from ? " or 1" : "");
-    }
-    if (t.shape[d] != full[d]) {
-      expanded.shape[d] = full[d];
-      expanded.stride[d] = 0;
-    }
-  }
-  return expanded;
-}
-
 void check_params(const Params& params) {
-  // Most backends compute in float: what overflows there would make NaN of good inputs.
-  constexpr double kLargest = std::numeric_limits<float>::max();
-  constexpr double kLeast = std::numeric_limits<float>::min();
+  constexpr double kLargest = std::numeric_limits<float>::max();  // most backends compute in float
   if (params.scale && !(std::abs(*params.scale) <= kLargest)) {
     refuse("scale: {}, allowed finite numbers up to {:.3g} in magnitude", *params.scale, kLargest);
   }
-  if (params.softcap != 0 && !(params.softcap >= kLeast && params.softcap <= kLargest)) {
-    refuse("softcap: {}, allowed 0 (off) and finite numbers from {:.3g} to {:.3g}", params.softcap, kLeast, kLargest);
-  }
-  if (!(params.dropout_p >= 0 && params.dropout_p < 1)) {
-    refuse("dropout_p: {}, allowed 0 <= dropout_p < 1", params.dropout_p);
+  for (const ScoreNumber& row : kScoreNumbers) {
+    const double value = params.*row.param;
+    if (!row.is_allowed(value)) refuse("{}: {}, allowed {}", row.name, value, row.allowed);
   }
   for (const auto& [name, window] :
        {std::pair{"window_left", params.window_left}, {"window_right", params.window_right}}) {
@@ -114,8 +94,9 @@ void check_longest(const char* name, std::int64_t longest, std::int64_t count, s
 
 void resolve_varlen(Problem& p, const Params& params, const WholeLengths& whole) {
   const Varlen& varlen = *params.varlen;
-  if (params.bias) refuse("bias: given with varlen, allowed without varlen only");
-  if (params.mask) refuse("mask: given with varlen, allowed without varlen only");
+  for (const ScoreTensor& row : kScoreTensors) {
+    if (row.is_of_scores && params.*row.param) refuse("{}: given with varlen, allowed without varlen only", row.name);
+  }
   for (const auto& [name, tensor] : {std::pair{"q", &p.q}, {"k", &p.k}}) {
     if (tensor->shape[0] != 1) refuse("{}: batch {} with varlen, allowed 1 (packed tokens)", name, tensor->shape[0]);
   }
@@ -152,39 +133,20 @@ void resolve_philox_state(Problem& p, const std::uint64_t* state) {
   }
 }
 
-void resolve_alibi_slopes(Problem& p, const Tensor& slopes) {
-  check_tensor("alibi_slopes", slopes, p.q.device);
-  if (slopes.dtype != DType::kF32) refuse("alibi_slopes: dtype {}, allowed f32", dtype_name(slopes.dtype));
-  if (p.num_heads_q != 1 && slopes.shape[1] == 1) {
-    refuse("alibi_slopes: shape {}, dimension 1 must be {}", shape_text(slopes.shape), p.num_heads_q);
-  }
-  p.alibi_slopes = broadcast("alibi_slopes", slopes, {p.num_sequences, p.num_heads_q, 1, 1}, 1);
-}
-
 void resolve_params(Problem& p, const Params& params, const WholeLengths& whole) {
   check_params(params);
   p.scale = params.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.head_dim)));
-  p.softcap = params.softcap;
   p.window_left = std::min(params.window_left, kMaxLength);
   p.window_right = params.causal ? 0 : std::min(params.window_right, kMaxLength);
-  p.dropout_p = params.dropout_p;
+  for (const ScoreNumber& row : kScoreNumbers) p.*row.value = params.*row.param;
   p.seed = params.seed;
   p.offset = params.offset;
   resolve_philox_state(p, params.philox_state);
   p.deterministic = params.deterministic;
   p.workspace = params.workspace;
-  if (params.alibi_slopes) resolve_alibi_slopes(p, input_view(*params.alibi_slopes));
   const Shape scores = {p.q.shape[0], p.num_heads_q, p.max_seqlen_q, whole.seqlen_k};
-  if (params.bias) {
-    const Tensor bias = input_view(*params.bias);
-    check_float_tensor("bias", bias, p.q.device);
-    p.bias = broadcast("bias", bias, scores, 3);
-  }
-  if (params.mask) {
-    const Tensor mask = input_view(*params.mask);
-    check_tensor("mask", mask, p.q.device);
-    if (mask.dtype != DType::kBool) refuse("mask: dtype {}, allowed bool", dtype_name(mask.dtype));
-    p.mask = broadcast("mask", mask, scores, 3);
+  for (const ScoreTensor& row : kScoreTensors) {
+    if (params.*row.param) p.*row.tensor = row.resolve(p, input_view(*(params.*row.param)), scores);
   }
 }
 
@@ -213,11 +175,24 @@ void check_and_resolve(Problem& p, const Params& params, const WholeLengths* who
   resolve_params(p, params, lengths);
 }
 
+/// Gradients of options that are tensors: of the shape that was passed, not of the expanded one.
+void resolve_score_gradients(Problem& p, const BackwardCall& call) {
+  for (const ScoreTensor& row : kScoreTensors) {
+    if (row.gradient == nullptr || !(call.*row.passed_gradient)) continue;
+    const Tensor& gradient = *(call.*row.passed_gradient);
+    const auto& passed = call.params.*row.param;
+    if (!passed) refuse("{}: given without params.{}, allowed with it only", row.gradient, row.name);
+    check_float_tensor(row.gradient, gradient, p.q.device);
+    if (gradient.shape != passed->shape) {
+      check_shape(row.gradient, gradient, passed->shape, fmt::format("shape of params.{}", row.name).c_str());
+    }
+    p.*row.gradient_tensor = gradient;
+  }
+}
+
 TensorList inputs_of(const Problem& p) {
   TensorList inputs = {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}};
-  inputs.add("bias", p.bias);
-  inputs.add("mask", p.mask);
-  inputs.add("alibi_slopes", p.alibi_slopes);
+  for (const ScoreTensor& row : kScoreTensors) inputs.add(row.name, p.*row.tensor);
   return inputs;
 }
 
@@ -267,19 +242,16 @@ Problem make_problem(const BackwardCall& call, const WholeLengths* whole) {
     p.dlse = input_view(*call.dlse);
     check_lse_like("dlse", *p.dlse, p);
   }
-  if (call.dbias) {
-    if (!p.bias) refuse("dbias: given without params.bias, allowed with it only");
-    check_float_tensor("dbias", *call.dbias, p.q.device);
-    check_shape("dbias", *call.dbias, call.params.bias->shape, "shape of params.bias");
-    p.dbias = call.dbias;
-  }
+  resolve_score_gradients(p, call);
   TensorList inputs = inputs_of(p);
   inputs.add("o", p.o);
   inputs.add("lse", p.lse);
   inputs.add("dout", p.dout);
   inputs.add("dlse", p.dlse);
   TensorList outputs = {{"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}};
-  outputs.add("dbias", p.dbias);
+  for (const ScoreTensor& row : kScoreTensors) {
+    if (row.gradient != nullptr) outputs.add(row.gradient, p.*row.gradient_tensor);
+  }
   check_outputs(outputs.all(), inputs.all());
   return p;
 }

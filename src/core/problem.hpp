@@ -10,6 +10,7 @@
 #include "attend/attention.hpp"
 #include "core/part.hpp"
 #include "kernels/attention/key_range.cuh"
+#include "kernels/attention/key_source.cuh"
 #include "kernels/attention/philox.cuh"
 
 namespace attend::core {
@@ -25,6 +26,8 @@ struct Sequence {
   std::int64_t k_begin;  ///< first row in k, v, dk, dv
   std::int64_t seqlen_q;
   std::int64_t seqlen_k;
+
+  [[nodiscard]] KeySource keys() const { return {static_cast<std::uint32_t>(batch), k_begin, seqlen_k}; }
 };
 
 /// The rows of one head of one sequence: (rows, cols) elements, rows `row_stride` elements apart, columns 1 apart.
@@ -65,7 +68,7 @@ struct Problem {
   std::int64_t head_dim_v = 0;
 
   double scale = 1.0;
-  double softcap = 0.0;
+  double transform_cap = 0.0;  ///< of the transform of scores (kernels/attention/score_transform.cuh); 0: none
   std::int64_t window_left = kOpenWindow;
   std::int64_t window_right = kOpenWindow;  ///< causal is 0
   double dropout_p = 0.0;
@@ -76,6 +79,7 @@ struct Problem {
   WorkspaceView workspace;   ///< of the caller's; without data: the backend takes its own
   std::optional<Part> part;  ///< absent: the problem is whole. Not all backends take parts
 
+  [[nodiscard]] bool transforms_scores() const { return transform_cap != 0; }
   [[nodiscard]] std::int64_t heads_per_group() const { return num_heads_q / num_heads_k; }
 
   /// For whoever cuts problems: the part to fill in. A whole problem becomes one.
@@ -173,10 +177,19 @@ class NamedTensors {
   std::size_t count_;
 };
 
+[[nodiscard]] inline TensorStrides strides_of(const Tensor& t) {
+  return {t.stride[0], t.stride[1], t.stride[2]};
+}
+
 /// Address of element (batch, head, row, 0).
 [[nodiscard]] inline void* element(const Tensor& t, std::int64_t batch, std::int64_t head, std::int64_t row) {
-  const std::int64_t at = batch * t.stride[0] + head * t.stride[1] + row * t.stride[2];
-  return static_cast<char*>(t.data) + at * dtype_bytes(t.dtype);
+  return static_cast<char*>(t.data) + strides_of(t).offset(batch, head, row) * dtype_bytes(t.dtype);
+}
+
+/// Address of the first column of a key.
+[[nodiscard]] inline void* element(const Tensor& t, const KeySource& keys, std::int64_t head, std::int64_t key) {
+  return static_cast<char*>(t.data) +
+         keys.offset(strides_of(t), static_cast<std::uint32_t>(head), key) * dtype_bytes(t.dtype);
 }
 
 /// Rows of q, o, dq, dout, lse (any tensor with query rows) of a sequence and query head.
@@ -186,7 +199,7 @@ class NamedTensors {
 
 /// Rows of k, v, dk, dv of a sequence and key head.
 [[nodiscard]] inline Matrix k_matrix(const Tensor& t, const Sequence& s, std::int64_t head) {
-  return {element(t, s.batch, head, s.k_begin), t.dtype, s.seqlen_k, t.shape[3], t.stride[2]};
+  return {element(t, s.keys(), head, 0), t.dtype, s.seqlen_k, t.shape[3], t.stride[2]};
 }
 
 /// Lengths of a problem of which q, k, v, ... hold one rank's part. Its bias and mask have the rank's rows and all

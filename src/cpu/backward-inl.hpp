@@ -21,13 +21,13 @@ namespace attend::cpu::HWY_NAMESPACE {
 struct GradientTile {
   float* p;                 // (128, kBackwardScoreStride): scores, then probabilities
   float* ds;                // likewise: dP, then dS
-  float* derivative;        // likewise: of softcap; null without
+  float* derivative;        // likewise: of a transform of scores; null without
   std::uint32_t* ds_pairs;  // (64, kBackwardScoreStride): dS by pairs of keys, after round(); null where not in pairs
   bool partial = false;
   TileRanges ranges[kBackwardBlockM / kPanel];
 
   static std::int64_t floats(const core::Problem& p) {
-    return (p.softcap > 0 ? 3 : 2) * kBlockN * kBackwardScoreStride + pairs_size(p);
+    return (p.transforms_scores() ? 3 : 2) * kBlockN * kBackwardScoreStride + pairs_size(p);
   }
 
   /// For a task of so many query rows and keys: no tile has more of either.
@@ -36,7 +36,7 @@ struct GradientTile {
     GradientTile tile;
     tile.p = scratch.take(size);
     tile.ds = scratch.take(size);
-    tile.derivative = p.softcap > 0 ? scratch.take(size) : nullptr;
+    tile.derivative = p.transforms_scores() ? scratch.take(size) : nullptr;
     tile.ds_pairs = pairs_size(p) > 0 ? reinterpret_cast<std::uint32_t*>(scratch.take(pairs_size(p))) : nullptr;
     // Products skip what the mask hides, and 0 times what was left there has to be 0. Of a short sequence the rest is
     // left alone: clearing all of it would take longer than the products.
@@ -48,7 +48,7 @@ struct GradientTile {
     return tile;
   }
 
-  /// Fills p and ds (before the derivative of softcap).
+  /// Fills p and ds (before the derivative of a transform).
   void compute(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k) {
     partial = false;
     for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
@@ -66,7 +66,7 @@ struct GradientTile {
     }
     compute(problem, rules, q, k);
     drop_probabilities(problem, rules, q, k);
-    through_softcap(q, k);
+    through_transform(q, k);
     return !rules.in_pairs || round(q, k);
   }
 
@@ -82,7 +82,7 @@ struct GradientTile {
   }
 
   /// dS becomes the gradient of the products q.k, in units of scale.
-  void through_softcap(const QueryTile& q, const KeyTile& k) const {
+  void through_transform(const QueryTile& q, const KeyTile& k) const {
     if (derivative == nullptr) return;
     const std::int64_t lanes = padded(q.num_rows);  // those beyond were never computed
     for (std::int64_t key = 0; key < k.num_keys; ++key) {

@@ -12,6 +12,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/score_options.hpp"
 #include "cpu/backends.hpp"
 #include "cpu/parallel.hpp"
 
@@ -121,13 +122,14 @@ std::optional<std::string> unsupported(const Problem& p) {
   const auto lacks = [](auto name, const auto& value, auto allowed) {
     return fmt::format("{}: {}, compute 'cpu_naive' allows {}", name, value, allowed);
   };
-  if (p.softcap != 0) return lacks("softcap", p.softcap, "0");
-  if (p.dropout_p != 0) return lacks("dropout_p", p.dropout_p, "0");
+  for (const core::ScoreNumber& row : core::kScoreNumbers) {
+    if (p.*row.value != 0) return lacks(row.name, p.*row.value, "0");
+  }
   if (p.window_left >= 0) return lacks("window_left", p.window_left, "-1");
   if (p.window_right > 0) return lacks("window_right", p.window_right, "-1 or causal");
-  if (p.alibi_slopes) return lacks("alibi_slopes", "given", "none");
-  if (p.bias) return lacks("bias", "given", "none");
-  if (p.mask) return lacks("mask", "given", "none");
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
+    if (p.*row.tensor) return lacks(row.name, "given", "none");
+  }
   if (p.varlen) return lacks("varlen", "given", "none");
   return core::dtype_lack(p, "cpu_naive", std::array{DType::kF32});
 }

@@ -1,10 +1,10 @@
 // Attention as the formula says it, in float64, one row at a time: the truth that every other backend is held against.
 //
-//   s_ij = softcap(scale <q_i, k_j>) + bias_ij - slope |i + off - j|     masked keys are not visited at all
+//   s_ij = f(scale <q_i, k_j>) + bias_ij - slope |i + off - j|     masked keys are not visited at all
 //   L_i = log sum_j exp(s_ij),  p_ij = exp(s_ij - L_i),  z_ij = dropout(p)_ij,  o_i = sum_j z_ij v_j
 // Backward of a loss with gradients do and dL (Dao, FlashAttention-2 (2023), section 2.2, with dL added):
 //   dv_j = sum_i z_ij do_i,  dp_ij = dropout(<do_i, v_j>),  ds_ij = p_ij (dp_ij - <do_i, o_i> + dL_i)
-//   dq_i = scale sum_j ds_ij k_j,  dk_j = scale sum_i ds_ij q_i      (ds times the derivative of softcap)
+//   dq_i = scale sum_j ds_ij k_j,  dk_j = scale sum_i ds_ij q_i      (ds times the derivative of f, a transform)
 #include "cpu/reference.hpp"
 
 #include <algorithm>
@@ -16,6 +16,7 @@
 #include "cpu/backends.hpp"
 #include "cpu/parallel.hpp"
 #include "kernels/attention/coarse_lse.cuh"
+#include "kernels/attention/score_transform.cuh"
 
 namespace attend::cpu {
 namespace {
@@ -116,8 +117,8 @@ double exponential(double x) {
 
 /// One entry of the score matrix and how it came about.
 struct Score {
-  double value;          // s_ij
-  double softcap_slope;  // d s_ij / d (scale <q_i, k_j>)
+  double value;  // s_ij
+  double slope;  // d s_ij / d (scale <q_i, k_j>)
 };
 
 /// The scores of one query head of one sequence.
@@ -136,9 +137,9 @@ class Scores {
 
   [[nodiscard]] Score at(std::int64_t i, std::int64_t j, double q_dot_k) const {
     Score score = {p_.scale * q_dot_k, 1.0};
-    if (p_.softcap > 0) {
-      const double t = std::tanh(score.value / p_.softcap);
-      score = {p_.softcap * t, 1.0 - t * t};
+    if (p_.transforms_scores()) {
+      const auto [value, slope] = TransformedScore<double>::of(score.value, p_.transform_cap);
+      score = {value, slope};
     }
     if (p_.bias) score.value += core::load(*p_.bias, s_.batch, head_, i, j);
     if (p_.alibi_slopes) {
@@ -177,8 +178,8 @@ double log_of_sum(const KeyRange& range, double lse, DType lse_dtype, ScoreAt sc
   return std::abs(log_sum) <= largest_rounding * std::abs(lse) ? log_sum : 0.0;
 }
 
-/// ds_ij (before the derivative of softcap) of every visited entry of one query head, in order of i, then j.
-/// visit(i, j, z_ij, ds_ij, softcap_slope).
+/// ds_ij (before the derivative of a transform) of every visited entry of one query head, in order of i, then j.
+/// visit(i, j, z_ij, ds_ij, slope).
 template <class Visit>
 void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t head, const Rows& q, const Rows& k,
                              const Rows& v, const Rows& dout, Visit visit) {
@@ -210,7 +211,7 @@ void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t h
       const bool reads_v = factor != 0 && !std::isnan(p_ij);
       const double dp_ij = reads_v ? factor * dot(dout.row(i), v.row(j), p.head_dim_v) : 0.0;
       // A dropped entry reads no value and gives dv nothing, also where p_ij is NaN.
-      visit(i, j, factor == 0 ? 0.0 : factor * p_ij, p_ij * (dp_ij - delta), score.softcap_slope);
+      visit(i, j, factor == 0 ? 0.0 : factor * p_ij, p_ij * (dp_ij - delta), score.slope);
     }
     interrupt.after(range.end - range.begin);
   }
@@ -285,8 +286,8 @@ void reference_backward_group(const Problem& p, const Sequence& s, std::int64_t 
     const Rows dout(core::q_matrix(p.dout, s, head));
     RowSums dq(s.seqlen_q, p.head_dim);
     for_each_score_gradient(p, s, head, q, k, v, dout,
-                            [&](std::int64_t i, std::int64_t j, double z, double ds, double softcap_slope) {
-                              const double factor = p.scale * ds * softcap_slope;
+                            [&](std::int64_t i, std::int64_t j, double z, double ds, double slope) {
+                              const double factor = p.scale * ds * slope;
                               if (z != 0) dv.add(j, z, dout.row(i));
                               dq.add(i, factor, k.row(j));
                               dk.add(j, factor, q.row(i));

@@ -1,4 +1,4 @@
-// From products q.k to scores: softcap, bias, ALiBi, masks, windows and dropout on one transposed score tile.
+// From products q.k to scores: transforms, bias, ALiBi, masks, windows and dropout on one transposed score tile.
 // Included once per SIMD target.
 #if defined(ATTEND_CPU_SCORE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_SCORE_INL
@@ -14,7 +14,7 @@
 #include "core/elements.hpp"
 #include "cpu/bf16_dot.hpp"
 #include "cpu/pack-inl.hpp"
-#include "kernels/attention/softcap.cuh"
+#include "kernels/attention/score_transform.cuh"
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
@@ -90,9 +90,8 @@ struct TileRanges {
   /// The range of each further index is the first one moved by 1. All relative to `origin` and cut to [0, limit).
   static void fill_diagonal(KeyRange first, std::int64_t origin, std::int64_t count, std::int64_t limit,
                             std::int32_t* begin, std::int32_t* end) {
-    constexpr std::int64_t kBound = 1 << 20;  // far from any tile, and small enough for 32-bit arithmetic
-    const auto first_begin = static_cast<std::int32_t>(std::clamp(first.begin - origin, -kBound, kBound));
-    const auto first_end = static_cast<std::int32_t>(std::clamp(first.end - origin, -kBound, kBound));
+    const std::int32_t first_begin = clamped_to_tile(first.begin - origin);
+    const std::int32_t first_end = clamped_to_tile(first.end - origin);
     const auto last = static_cast<std::int32_t>(limit);
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(count); ++i) {
       begin[i] = std::min(std::max(first_begin + i, 0), last);
@@ -101,7 +100,7 @@ struct TileRanges {
   }
 };
 
-/// What makes a score out of a product, for one query head of one sequence. Without softcap, ALiBi and bias a score
+/// What makes a score out of a product, for one query head of one sequence. Without a transform, ALiBi and bias a score
 /// stays the product it was, in a unit of nats_per_score(); these options leave natural scores.
 class ScoreRules {
  public:
@@ -132,11 +131,11 @@ class ScoreRules {
            window_.row(tile.row_begin + tile.num_rows - 1).begin <= tile.key_begin;
   }
 
-  /// Products to scores, in place, except for causal and window masks. With softcap, `derivative` (laid out like the
-  /// tile; null: not wanted) gets d score / d product in units of scale.
+  /// Products to scores, in place, except for causal and window masks. With a transform, `derivative` gets
+  /// d score / d product in units of scale. It is laid out like the tile; null: not wanted.
   void finish(const ScoreTile& tile, float* derivative) const {
     float nats = scale_.nats_per_product;  // of what the tile holds
-    if (p_.softcap > 0) apply_softcap(tile, derivative, std::exchange(nats, 1.0F));
+    if (p_.transforms_scores()) apply_transform(tile, derivative, std::exchange(nats, 1.0F));
     if (p_.alibi_slopes) apply_alibi(tile, std::exchange(nats, 1.0F));
     if (p_.bias) apply_bias(tile, nats);
     if (p_.mask) apply_mask(tile);
@@ -169,11 +168,11 @@ class ScoreRules {
 
  private:
   /// True when products need no arithmetic to be scores, but for their unit.
-  [[nodiscard]] bool products_are_scores() const { return p_.softcap <= 0 && !p_.alibi_slopes && !p_.bias; }
+  [[nodiscard]] bool products_are_scores() const { return !p_.transforms_scores() && !p_.alibi_slopes && !p_.bias; }
 
   /// cap tanh(s / cap), and s itself where s / cap is so small that both are the same: a large cap would lose it.
-  void apply_softcap(const ScoreTile& tile, float* derivative, float nats) const {
-    const Vector cap = hn::Set(kFloats, static_cast<float>(p_.softcap));
+  void apply_transform(const ScoreTile& tile, float* derivative, float nats) const {
+    const Vector cap = hn::Set(kFloats, static_cast<float>(p_.transform_cap));
     const Vector one = hn::Set(kFloats, 1.0F);
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
       for (int lane = 0; lane < tile.lanes(); lane += kLanes) {

@@ -10,8 +10,6 @@ namespace attend::dispatch {
 namespace {
 
 using core::Backend;
-using core::NamedTensor;
-using core::NamedTensors;
 using core::Problem;
 
 constexpr std::uintptr_t kMostAlignment = 256;  // no kernel wants more of an address
@@ -32,18 +30,27 @@ Choice& place_of(const ProblemKey& key) {
 }  // namespace
 
 ProblemKey::ProblemKey(const Problem& p) {
-  for (const NamedTensor& named : NamedTensors(p)) add(*named.tensor);
-  for (const std::optional<Tensor>* t : {&p.lse, &p.alibi_slopes, &p.bias, &p.mask, &p.dlse, &p.dbias}) add(*t);
-  add(p.is_backward ? 1 : 0);
-  add(p.varlen ? p.varlen->num_sequences + 1 : 0);
-  for (const std::int64_t number : {p.num_sequences, p.num_heads_q, p.num_heads_k, p.max_seqlen_q, p.max_seqlen_k,
-                                    p.head_dim, p.head_dim_v, p.window_left, p.window_right}) {
+  // All members of a Problem, in their order: this does not compile until the key knows a new one.
+  const auto& [q, k, v, o, lse, alibi_slopes, bias, mask, varlen, is_backward, dout, dq, dk, dv, dlse, dbias,
+               num_sequences, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim, head_dim_v, scale,
+               transform_cap, window_left, window_right, dropout_p, seed, offset, philox_state, deterministic,
+               workspace, part] = p;
+  // Not in the key: seed and offset, of which no choice depends, and the part, of which none is remembered.
+  for (const Tensor* t : {&q, &k, &v, &o}) add(*t);
+  if (is_backward) {
+    for (const Tensor* t : {&dout, &dq, &dk, &dv}) add(*t);
+  }
+  for (const std::optional<Tensor>* t : {&lse, &alibi_slopes, &bias, &mask, &dlse, &dbias}) add(*t);
+  add(is_backward ? 1 : 0);
+  add(varlen ? varlen->num_sequences + 1 : 0);
+  for (const std::int64_t number : {num_sequences, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim,
+                                    head_dim_v, window_left, window_right}) {
     add(number);
   }
-  for (const double number : {p.scale, p.softcap, p.dropout_p}) add(std::bit_cast<std::int64_t>(number));
-  add(p.philox_state != nullptr ? 1 : 0);
-  add(p.deterministic ? 1 : 0);
-  add(p.workspace.data != nullptr ? static_cast<std::int64_t>(p.workspace.bytes) : -1);
+  for (const double number : {scale, transform_cap, dropout_p}) add(std::bit_cast<std::int64_t>(number));
+  add(philox_state != nullptr ? 1 : 0);
+  add(deterministic ? 1 : 0);
+  add(workspace.data != nullptr ? static_cast<std::int64_t>(workspace.bytes) : -1);
 }
 
 void ProblemKey::add(const Tensor& t) {

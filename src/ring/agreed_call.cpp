@@ -7,6 +7,7 @@
 
 #include "core/elements.hpp"
 #include "core/problem_checks.hpp"
+#include "core/score_options.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
@@ -32,11 +33,11 @@ void add_params(Fields& fields, const Params& params, bool shares_seed) {
   add("causal", params.causal);
   add("window_left", params.window_left);
   add("window_right", params.window_right);
-  add("softcap", params.softcap);
-  add("alibi_slopes", params.alibi_slopes ? core::shape_text(params.alibi_slopes->shape) : "none");
-  add("bias", params.bias ? "given" : "none");
-  add("mask", params.mask ? "given" : "none");
-  add("dropout_p", params.dropout_p);
+  for (const core::ScoreNumber& row : core::kScoreNumbers) add(row.name, params.*row.param);
+  for (const core::ScoreTensor& row : core::kScoreTensors) {  // each rank has its own rows of one that is of scores
+    const auto& t = params.*row.param;
+    add(row.name, !t ? "none" : row.is_of_scores ? "given" : core::shape_text(t->shape));
+  }
   if (!shares_seed) add("seed", params.seed);
   add("offset", params.offset);
   add("philox_state", params.philox_state != nullptr ? "given" : "none");

@@ -46,7 +46,7 @@ std::vector<Change> changes(const Problem& p) {
       {"head_dim", [](Problem& x) { x.head_dim += 1; }},
       {"head_dim_v", [](Problem& x) { x.head_dim_v += 1; }},
       {"scale", [](Problem& x) { x.scale = -x.scale; }},
-      {"softcap", [](Problem& x) { x.softcap += 1; }},
+      {"softcap", [](Problem& x) { x.transform_cap += 1; }},
       {"window_left", [](Problem& x) { x.window_left += 1; }},
       {"window_right", [](Problem& x) { x.window_right += 1; }},
       {"dropout_p", [](Problem& x) { x.dropout_p += 0.25; }},

@@ -84,10 +84,10 @@ struct Head {
   [[nodiscard]] double score(int64 i, int64 j, double* slope = nullptr) const {
     double s = args.base.scale * dot(q(i), k(j), dim());
     if (slope != nullptr) *slope = 1;
-    if (program.is("kHasSoftcap")) {
-      const double t = std::tanh(s / args.options.softcap);
+    if (program.is("kHasTransform")) {
+      const double t = std::tanh(s / args.options.transform_cap);
       if (slope != nullptr) *slope = 1 - t * t;
-      s = args.options.softcap * t;
+      s = args.options.transform_cap * t;
     }
     if (!program.is("kHasAlibi")) return s;
     double distance = static_cast<double>(i + args.base.seqlen_k - args.base.seqlen_q - j);

@@ -13,8 +13,9 @@ using namespace attend;
 void check(const cli::AttentionOptions& options) {
   fuzz::require(options.window_left >= -1 && options.window_right >= -1);
   fuzz::require(!options.scale || std::isfinite(*options.scale));
-  fuzz::require(std::isfinite(options.softcap) && options.softcap >= 0);
-  fuzz::require(options.dropout_p >= 0 && options.dropout_p < 1);
+  for (const double number : options.score_numbers) fuzz::require(std::isfinite(number) && number >= 0);
+  const Params params = options.params("auto");
+  fuzz::require(params.dropout_p < 1);
 }
 
 struct Check {

@@ -196,7 +196,8 @@ TEST_P(CheckEveryType, OneKeyARowPasses) {
     w.k = random_tensor(GetParam(), {1, 2, 1, 64}, io::NormalStream::kK);
     w.v = random_tensor(GetParam(), {1, 2, 1, 80}, io::NormalStream::kV);
     w.dout = random_tensor(GetParam(), {1, 4, 128, 80}, io::NormalStream::kDOut);
-    w.bias = random_tensor(GetParam(), {1, 1, 128, 1}, io::NormalStream::kQ);
+    w.score_tensors[core::tensor_index(ScoreMod::kBias)] =
+        random_tensor(GetParam(), {1, 1, 128, 1}, io::NormalStream::kQ);
     w.allocate_forward();
     w.allocate_backward();
     w.forward(compute);

@@ -107,8 +107,8 @@ TEST(Options, Run) {
   EXPECT_EQ(full.mode, Mode::kBoth);
   EXPECT_TRUE(full.attention.causal && full.check);
   EXPECT_EQ(full.attention.scale, -0.5);
-  EXPECT_EQ(full.attention.softcap, 30);
-  EXPECT_EQ(full.attention.dropout_p, 0.1);
+  EXPECT_EQ(full.attention.params("").softcap, 30);
+  EXPECT_EQ(full.attention.params("").dropout_p, 0.1);
   EXPECT_EQ(full.attention.window_left, 3);
   EXPECT_EQ(full.attention.seed, 7U);
   EXPECT_EQ(full.attention.offset, 9U);
@@ -137,9 +137,9 @@ TEST(Options, BenchTakesOneProblemInsteadOfAGrid) {
       "bench --problem 1,8,3,64 --num_heads_kv 2 --seq_len_k 9 --head_dim_v 32 --dtype bf16 --causal --softcap 5");
   EXPECT_EQ(io::folder_name(*full.problem), "B1_H8_Hkv2_Sq3_Sk9_D64_Dv32_bf16");
   EXPECT_TRUE(full.attention.causal);
-  EXPECT_EQ(full.attention.softcap, 5);
+  EXPECT_EQ(full.attention.params("").softcap, 5);
   EXPECT_FALSE(parsed<cli::BenchOptions>("bench --softcap 5").problem.has_value());
-  EXPECT_EQ(parsed<cli::BenchOptions>("bench --softcap 5").attention.softcap, 5);
+  EXPECT_EQ(parsed<cli::BenchOptions>("bench --softcap 5").attention.params("").softcap, 5);
 }
 
 TEST(Options, CacheShowsUnlessToldOtherwise) {

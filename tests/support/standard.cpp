@@ -185,7 +185,7 @@ struct ScoreMatrix {
 
   void set(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t i, std::int64_t j, const Dot& dot) {
     const auto scale = static_cast<float>(p.scale);
-    const auto cap = static_cast<float>(p.softcap);
+    const auto cap = static_cast<float>(p.transform_cap);
     float score = scale * dot.value;
     float size = std::abs(scale) * dot.magnitude;
     if (cap > 0) {
@@ -307,7 +307,8 @@ void backward_head(const Problem& p, const HeadData& h, KeptP kept, Accumulator&
       const float ds_size = prob * ((keep == 0 ? 0 : keep * dp.magnitude) + delta.magnitude + std::abs(dlse));
       const float step = std::max(std::sqrt(ds * ds + prob * prob * delta_walk), tiny);
       const float factor = scale * round_to(dtype, ds * slope);
-      const float error = ds_size * (size * slope * (p.softcap > 0 ? 3.0F : 1.0F) + (p.softcap > 0 ? 2.0F : 0.0F));
+      const float error =
+          ds_size * (size * slope * (p.transform_cap > 0 ? 3.0F : 1.0F) + (p.transform_cap > 0 ? 2.0F : 0.0F));
       dq.add(i, factor, scale * step, std::abs(scale) * error, h.k.row(j));
       dk.add(j, factor, scale * step, std::abs(scale) * error, h.q.row(i));
       if (dbias != nullptr) dbias->add(h.s.batch, h.head, i, j, ds, step, ds_size * size);

@@ -29,6 +29,10 @@ constexpr double kF32GradientTolerance = 1e-4;  // of the largest magnitude
 constexpr double kHalfFloor = 1e-5;             // of the largest magnitude
 constexpr double kStandardFactor = 2.0;
 
+const std::optional<io::HostTensor>& dbias_of(const Workload& w) {
+  return w.score_gradients[core::tensor_index(ScoreMod::kBias)];
+}
+
 /// Calls task(0) .. task(count - 1) on the threads of the CPU backend. Rethrows the first exception.
 void parallel_for(std::int64_t count, Progress& progress, const std::function<void(std::int64_t)>& task) {
   std::atomic<std::int64_t> next = 0;
@@ -95,7 +99,7 @@ class Truth {
  public:
   Truth(const Workload& w, Mode mode) : inputs_(w), mode_(mode), reference_(w.inputs_as(DType::kF64)) {
     compute_by_head(reference_, mode, "float64 reference", reference_forward_head, cpu::reference_backward_group);
-    if (reference_.dbias) cpu::reference_dbias(reference_.backward_problem());
+    if (dbias_of(reference_)) cpu::reference_dbias(reference_.backward_problem());
   }
 
   [[nodiscard]] const Workload& reference() const { return reference_; }
@@ -139,7 +143,7 @@ class Truth {
     std::optional<Workload> noise;
     make_noise(noise, inputs_.o.dtype());
     dbias_noise(noise->backward_problem());
-    return largest_finite(noise->dbias->view());
+    return largest_finite(dbias_of(*noise)->view());
   }
 
  private:
@@ -324,9 +328,9 @@ TensorError judge(const char* name, const Workload& w, Truth& truth, Member memb
 
 /// dbias is summed by the reference only: its tolerance is that of float32, or of its own type's rounding.
 TensorError judge_dbias(const Workload& w, Truth& truth) {
-  const Tensor& reference = truth.reference().dbias->view();
-  TensorError error = compare("dbias", w.dbias->view(), reference);
-  const bool half = is_half(w.q.dtype()) || is_half(w.dbias->dtype());
+  const Tensor& reference = dbias_of(truth.reference())->view();
+  TensorError error = compare("dbias", dbias_of(w)->view(), reference);
+  const bool half = is_half(w.q.dtype()) || is_half(dbias_of(w)->dtype());
   constexpr double kHalfTolerance = 4 * 0x1p-8;  // bfloat16's spacing
   error.tolerance = (half ? kHalfTolerance : kF32GradientTolerance) * largest_finite(reference);
   if (needs_more(error)) error.tolerance += truth.largest_dbias_noise();
@@ -371,7 +375,7 @@ CheckReport check(const Workload& w, Mode mode) {
     report.backward.push_back(judge("dQ", w, truth, &Workload::dq, true));
     report.backward.push_back(judge("dK", w, truth, &Workload::dk, true));
     report.backward.push_back(judge("dV", w, truth, &Workload::dv, true));
-    if (w.dbias) report.backward.push_back(judge_dbias(w, truth));
+    if (dbias_of(w)) report.backward.push_back(judge_dbias(w, truth));
   }
   return report;
 }

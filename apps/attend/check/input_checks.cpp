@@ -62,6 +62,14 @@ bool near(const Row& computed, const Row& read, bool half) {
   return lse_near && error <= (half ? 0.05 : 2e-3) * largest;
 }
 
+/// ", --softcap, ...": the flags of all modifications of scores.
+std::string score_flags() {
+  std::string flags;
+  for (const core::ScoreNumber& row : core::kScoreNumbers) flags += fmt::format(", --{}", row.name);
+  for (const core::ScoreTensor& row : core::kScoreTensors) flags += fmt::format(", --{}", row.name);
+  return flags;
+}
+
 }  // namespace
 
 std::string nonfinite_note(const Workload& w) {
@@ -70,7 +78,9 @@ std::string nonfinite_note(const Workload& w) {
   add_note(note, "K", w.k, false);
   add_note(note, "V", w.v, false);
   if (w.dout) add_note(note, "dO", *w.dout, false);
-  if (w.bias) add_note(note, "bias", *w.bias, true);
+  for (std::size_t i = 0; i < w.score_tensors.size(); ++i) {
+    if (w.score_tensors[i]) add_note(note, core::kScoreTensors[i].name, *w.score_tensors[i], true);
+  }
   return note;
 }
 
@@ -90,8 +100,8 @@ void check_earlier_results(const Workload& w, const std::string& o_name) {
       throw Error(ErrorCode::kIo,
                   fmt::format("{}: row {} of batch {}, head {} is not what these options give, allowed the O and "
                               "logsumexp of --mode forward with the same options (--causal, --window_left, --scale, "
-                              "--softcap, --dropout_p, --seed, --bias, --mask, --alibi_slopes)",
-                              o_name, row, s.batch, head));
+                              "--seed{})",
+                              o_name, row, s.batch, head, score_flags()));
     }
   }
 }

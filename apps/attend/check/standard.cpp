@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/elements.hpp"
+#include "kernels/attention/score_transform.cuh"
 
 namespace attend::cli {
 namespace {
@@ -61,16 +62,15 @@ void add_scaled(float* to, float factor, const float* from, std::int64_t n) {
 
 struct Score {
   float value;  // -inf: masked
-  float slope;  // derivative of the soft cap
+  float slope;  // derivative of a transform
 };
 
 Score score_of(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t i, std::int64_t j, float q_dot_k) {
   if (p.mask && core::load(*p.mask, s.batch, head, i, j) == 0) return {-kInfinity, 0};
   Score score = {static_cast<float>(p.scale) * q_dot_k, 1};
-  if (p.softcap > 0) {
-    const auto cap = static_cast<float>(p.softcap);
-    const float t = std::tanh(score.value / cap);
-    score = {cap * t, 1 - t * t};
+  if (p.transforms_scores()) {
+    const auto [value, slope] = TransformedScore<float>::of(score.value, static_cast<float>(p.transform_cap));
+    score = {value, slope};
   }
   if (p.bias) score.value += static_cast<float>(core::load(*p.bias, s.batch, head, i, j));
   if (p.alibi_slopes) {
@@ -118,7 +118,7 @@ void standard_forward_head(const Problem& p, const Sequence& s, std::int64_t hea
 
 namespace {
 
-/// visit(i, j, p_ij, dropout's factor, derivative of the soft cap) of every entry that one query head sees.
+/// visit(i, j, p_ij, dropout's factor, derivative of a transform) of every entry that one query head sees.
 template <class Visit>
 void for_each_probability(const Problem& p, const Sequence& s, std::int64_t head, const Rows& q, const Rows& k,
                           Visit visit) {

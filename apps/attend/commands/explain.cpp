@@ -38,9 +38,12 @@ std::vector<Candidate> candidates(const ExplainOptions& options, Mode pass, Devi
   const Tensor lse = memory.tensor(io::lse_dtype(spec.dtype), spec.lse_shape());
   Params params = options.attention.params("auto");
   const Shape scores = {1, spec.num_heads, spec.seqlen_q, spec.seqlen_k};
-  if (options.bias) params.bias = memory.tensor(spec.dtype, scores);
-  if (options.mask) params.mask = memory.tensor(DType::kBool, scores);
-  if (options.alibi) params.alibi_slopes = memory.tensor(DType::kF32, {1, spec.num_heads, 1, 1});
+  for (std::size_t i = 0; i < options.score_tensors.size(); ++i) {
+    const core::ScoreTensor& row = core::kScoreTensors[i];
+    if (!options.score_tensors[i]) continue;
+    const Shape shape = row.is_of_scores ? scores : Shape{1, spec.num_heads, 1, 1};
+    params.*row.param = memory.tensor(row.dtype.value_or(spec.dtype), shape);
+  }
   if (pass == Mode::kForward) {
     return plan(ForwardCall{.q = q, .k = k, .v = v, .o = o, .lse = lse, .params = params}).explanation();
   }
@@ -54,7 +57,10 @@ std::vector<Candidate> candidates(const ExplainOptions& options, Mode pass, Devi
                        .dk = make(spec.k_shape()),
                        .dv = make(spec.v_shape()),
                        .params = params};
-  if (params.bias) call.dbias = memory.tensor(spec.dtype, scores);
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
+    const auto& tensor = params.*row.param;
+    if (tensor && row.gradient != nullptr) call.*row.passed_gradient = memory.tensor(tensor->dtype, tensor->shape);
+  }
   return plan(call).explanation();
 }
 

@@ -122,7 +122,9 @@ void plan_outputs(const RunOptions& options, Job& job) {
     add("dQ", w.dq, npy);
     add("dK", w.dk, npy);
     add("dV", w.dv, npy);
-    if (w.dbias) add("dbias", *w.dbias, true);  // a bias comes as .npy, so its gradient goes as .npy
+    for (std::size_t i = 0; i < w.score_gradients.size(); ++i) {  // as .npy, like the tensors themselves
+      if (w.score_gradients[i]) add(core::kScoreTensors[i].gradient, *w.score_gradients[i], true);
+    }
   }
 }
 
@@ -133,13 +135,15 @@ void load(const RunOptions& options, Job& job) {
   } else {
     read_folder(options, job);
   }
-  read_optional(job, job.work.bias, "bias", options.bias, io::NpyRank::kBroadcast);
-  read_optional(job, job.work.mask, "mask", options.mask, io::NpyRank::kBroadcast);
-  read_optional(job, job.work.slopes, "alibi_slopes", options.alibi_slopes, io::NpyRank::kSlopes);
-  if (has_backward(options.mode)) job.work.allocate_backward();
-  for (const char* name : {"compute", "scale", "softcap", "dropout_p", "window_left", "window_right"}) {
-    job.names.emplace_back(name, std::string("--") + name);
+  for (std::size_t i = 0; i < options.score_tensors.size(); ++i) {
+    const core::ScoreTensor& row = core::kScoreTensors[i];
+    read_optional(job, job.work.score_tensors[i], row.name, options.score_tensors[i],
+                  row.is_of_scores ? io::NpyRank::kBroadcast : io::NpyRank::kSlopes);
   }
+  if (has_backward(options.mode)) job.work.allocate_backward();
+  const auto flag_of = [&](const char* name) { job.names.emplace_back(name, std::string("--") + name); };
+  for (const char* name : {"compute", "scale", "window_left", "window_right"}) flag_of(name);
+  for (const core::ScoreNumber& row : core::kScoreNumbers) flag_of(row.name);
   plan_outputs(options, job);
 }
 
@@ -160,8 +164,10 @@ std::string output_header(const Output& output) {
 
 /// No output may take an input's place, nor by a link that of another tensor.
 void keep_inputs(const RunOptions& options, io::FileTransaction& files) {
-  for (const fs::path& file : {options.q, options.k, options.v, options.dout, options.o, options.lse, options.bias,
-                               options.mask, options.alibi_slopes}) {
+  for (const fs::path& file : {options.q, options.k, options.v, options.dout, options.o, options.lse}) {
+    if (!file.empty()) files.keep_input(file);
+  }
+  for (const fs::path& file : options.score_tensors) {
     if (!file.empty()) files.keep_input(file);
   }
   if (options.data.empty()) return;

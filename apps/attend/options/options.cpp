@@ -15,15 +15,15 @@ const char* mode_name(Mode mode) noexcept {
 }
 
 Params AttentionOptions::params(std::string_view compute) const {
-  return {.scale = scale,
-          .causal = causal,
-          .window_left = window_left,
-          .window_right = window_right,
-          .softcap = softcap,
-          .dropout_p = dropout_p,
-          .seed = seed,
-          .offset = offset,
-          .compute = compute};
+  Params params = {.scale = scale,
+                   .causal = causal,
+                   .window_left = window_left,
+                   .window_right = window_right,
+                   .seed = seed,
+                   .offset = offset,
+                   .compute = compute};
+  for (std::size_t i = 0; i < score_numbers.size(); ++i) params.*core::kScoreNumbers[i].param = score_numbers[i];
+  return params;
 }
 
 }  // namespace attend::cli

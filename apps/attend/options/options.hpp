@@ -1,6 +1,7 @@
 // The options of each command, as plain structs. parser/ fills them, commands/ reads them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include "attend/attention.hpp"
 #include "attend/ring.hpp"
+#include "core/score_options.hpp"
 #include "io/folder.hpp"
 
 namespace attend::cli {
@@ -32,9 +34,8 @@ struct AttentionOptions {
   std::int64_t window_left = -1;
   std::int64_t window_right = -1;
   std::optional<double> scale;
-  double softcap = 0;
-  double dropout_p = 0;
-  std::uint64_t seed = 42;  ///< of dropout
+  std::array<double, core::kScoreNumbers.size()> score_numbers = {};  ///< in the order of their rows
+  std::uint64_t seed = 42;                                            ///< of dropout
   std::uint64_t offset = 0;
 
   /// The library's parameters. `compute` has to outlive them.
@@ -48,7 +49,7 @@ struct RunOptions {
   AttentionOptions attention;
   std::filesystem::path data;  ///< empty: the .npy files below
   std::filesystem::path q, k, v, dout, o, lse;
-  std::filesystem::path bias, mask, alibi_slopes;
+  std::array<std::filesystem::path, core::kScoreTensors.size()> score_tensors;  ///< in the order of their rows
   std::filesystem::path output_dir;
   std::optional<RingParams> ring;  ///< over several ranks; none: this process alone
   std::int64_t ranks = 0;          ///< of a ring, threads of this process; 0: the processes of an mpirun
@@ -114,8 +115,8 @@ struct InfoOptions {
 struct ExplainOptions {
   io::FolderSpec spec;
   AttentionOptions attention;
-  bool bias = false, mask = false, alibi = false;  ///< given, of every head
-  std::optional<DeviceType> device;                ///< none: a GPU where there is one
+  std::array<bool, core::kScoreTensors.size()> score_tensors = {};  ///< given, of every head
+  std::optional<DeviceType> device;                                 ///< none: a GPU where there is one
   bool json = false;
 };
 

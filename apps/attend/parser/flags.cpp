@@ -28,7 +28,7 @@ std::optional<Number> parse_number(std::string_view text) {
   return value;
 }
 
-CLI::Option* add_text(CLI::App& app, const char* flag, const char* type, const char* description,
+CLI::Option* add_text(CLI::App& app, const std::string& flag, const char* type, const char* description,
                       std::function<void(const std::string&)> take) {
   return app.add_option_function<std::string>(flag, std::move(take), description)->type_name(type);
 }
@@ -43,13 +43,13 @@ std::int64_t parse_integer(std::string_view flag, std::string_view text, std::in
   return *value;
 }
 
-CLI::Option* add_integer(CLI::App& app, const char* flag, std::int64_t& target, std::int64_t smallest,
+CLI::Option* add_integer(CLI::App& app, const std::string& flag, std::int64_t& target, std::int64_t smallest,
                          std::int64_t largest, const char* description) {
   return add_text(app, flag, "N", description,
                   [=, &target](const std::string& text) { target = parse_integer(flag, text, smallest, largest); });
 }
 
-CLI::Option* add_seed(CLI::App& app, const char* flag, std::uint64_t& target, const char* description) {
+CLI::Option* add_seed(CLI::App& app, const std::string& flag, std::uint64_t& target, const char* description) {
   return add_text(app, flag, "N", description, [=, &target](const std::string& text) {
     const auto value = parse_number<std::uint64_t>(text);
     if (!value) refuse(flag, text, "integers from 0 to 2^64 - 1");
@@ -57,8 +57,8 @@ CLI::Option* add_seed(CLI::App& app, const char* flag, std::uint64_t& target, co
   });
 }
 
-CLI::Option* add_real(CLI::App& app, const char* flag, std::optional<double>& target, double smallest, double largest,
-                      bool open_end, const char* description) {
+CLI::Option* add_real(CLI::App& app, const std::string& flag, std::optional<double>& target, double smallest,
+                      double largest, bool open_end, const char* description) {
   return add_text(app, flag, "X", description, [=, &target](const std::string& text) {
     const auto value = parse_number<double>(text);
     const bool fits = value && std::isfinite(*value) && *value >= smallest && *value <= largest;
@@ -72,7 +72,7 @@ CLI::Option* add_real(CLI::App& app, const char* flag, std::optional<double>& ta
   });
 }
 
-CLI::Option* add_choice(CLI::App& app, const char* flag, std::size_t& index, std::vector<std::string> allowed,
+CLI::Option* add_choice(CLI::App& app, const std::string& flag, std::size_t& index, std::vector<std::string> allowed,
                         const char* description) {
   const std::string type = fmt::format("{}", fmt::join(allowed, "|"));
   return add_text(app, flag, type.c_str(), description, [=, &index](const std::string& text) {
@@ -82,7 +82,7 @@ CLI::Option* add_choice(CLI::App& app, const char* flag, std::size_t& index, std
   });
 }
 
-CLI::Option* add_path(CLI::App& app, const char* flag, std::filesystem::path& target, const char* description) {
+CLI::Option* add_path(CLI::App& app, const std::string& flag, std::filesystem::path& target, const char* description) {
   return add_text(app, flag, "PATH", description, [=, &target](const std::string& text) {
     if (text.empty()) refuse(flag, text, "a path");
     target = text;

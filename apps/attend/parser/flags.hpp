@@ -21,21 +21,21 @@ constexpr std::int64_t kMaxRanks = 4096;
 [[nodiscard]] std::int64_t parse_integer(std::string_view flag, std::string_view text, std::int64_t smallest,
                                          std::int64_t largest);
 
-CLI::Option* add_integer(CLI::App& app, const char* flag, std::int64_t& target, std::int64_t smallest,
+CLI::Option* add_integer(CLI::App& app, const std::string& flag, std::int64_t& target, std::int64_t smallest,
                          std::int64_t largest, const char* description);
 
 /// Any of 0 .. 2^64 - 1.
-CLI::Option* add_seed(CLI::App& app, const char* flag, std::uint64_t& target, const char* description);
+CLI::Option* add_seed(CLI::App& app, const std::string& flag, std::uint64_t& target, const char* description);
 
 /// A finite number in [smallest, largest], or [smallest, largest) with `open_end`.
-CLI::Option* add_real(CLI::App& app, const char* flag, std::optional<double>& target, double smallest, double largest,
-                      bool open_end, const char* description);
+CLI::Option* add_real(CLI::App& app, const std::string& flag, std::optional<double>& target, double smallest,
+                      double largest, bool open_end, const char* description);
 
 /// One of `allowed`; `index` becomes its position.
-CLI::Option* add_choice(CLI::App& app, const char* flag, std::size_t& index, std::vector<std::string> allowed,
+CLI::Option* add_choice(CLI::App& app, const std::string& flag, std::size_t& index, std::vector<std::string> allowed,
                         const char* description);
 
 /// A path; an empty one is refused.
-CLI::Option* add_path(CLI::App& app, const char* flag, std::filesystem::path& target, const char* description);
+CLI::Option* add_path(CLI::App& app, const std::string& flag, std::filesystem::path& target, const char* description);
 
 }  // namespace attend::cli

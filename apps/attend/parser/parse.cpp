@@ -49,7 +49,7 @@ struct Raw {
   AttentionFlags attention;
   ProblemFlags problem;
   std::optional<double> max_seconds;
-  bool explain_bias = false, explain_mask = false, explain_alibi = false;
+  std::array<bool, core::kScoreTensors.size()> explain_tensors = {};
   std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0: as the other one
   std::string computes = "auto";
   std::string archs = "sm_80,sm_90a,sm_120";
@@ -89,10 +89,10 @@ void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
   add_path(app, "--o", options.o, "O as a .npy file, for backward alone; OUTPUT_DIR/O.npy if not given");
   add_path(app, "--lse", options.lse, "logsumexp likewise, (batch, heads, seqlen)");
   add_path(app, "--output_dir", options.output_dir, "Where the results of .npy input go");
-  add_path(app, "--bias", options.bias,
-           "Added to the scores: a .npy file that broadcasts to (batch, heads, seqlen_q, seqlen_k)");
-  add_path(app, "--mask", options.mask, "Which scores to keep: a bool .npy file, shaped like a bias");
-  add_path(app, "--alibi_slopes", options.alibi_slopes, "ALiBi slopes: an f32 .npy file, (heads) or (batch, heads)");
+  for (std::size_t i = 0; i < options.score_tensors.size(); ++i) {
+    const core::ScoreTensor& row = core::kScoreTensors[i];
+    add_path(app, fmt::format("--{}", row.name), options.score_tensors[i], row.help);
+  }
   raw.attention.add(app, options.attention);
   add_seed(app, "--seed", options.attention.seed,
            "Seed of the dropout, 42 if not given: the same seed and offset drop the same entries");
@@ -177,8 +177,13 @@ RunOptions finish(RunOptions options, const Raw& raw) {
     if (options.compute != "auto" && options.compute != "cpu" && options.compute != "reference") {
       refuse(fmt::format("--compute: '{}' with --ring, allowed auto, cpu, reference", options.compute));
     }
-    if (!options.bias.empty() && options.mode != Mode::kForward) {
-      refuse("--bias: given with --ring and a backward pass, which has no gradient of it; allowed with --mode forward");
+    for (std::size_t i = 0; i < options.score_tensors.size(); ++i) {
+      const core::ScoreTensor& row = core::kScoreTensors[i];
+      if (row.gradient == nullptr || options.score_tensors[i].empty() || options.mode == Mode::kForward) continue;
+      refuse(
+          fmt::format("--{}: given with --ring and a backward pass, which has no gradient of it; allowed with "
+                      "--mode forward",
+                      row.name));
     }
   }
   if (raw.ring == 0 && raw.algorithm != 0) refuse("--algorithm: given without --ring, allowed with it");
@@ -259,9 +264,10 @@ CacheOptions finish(CacheOptions options, const Raw& raw) {
 void add_info(CLI::App& app, InfoOptions& options, Raw& raw, AttentionOptions& attention) {
   app.add_flag("--json", options.json, "Print JSON instead of text");
   raw.problem.add(app, "--explain", attention);
-  app.add_flag("--bias", raw.explain_bias, "With a bias of every head");
-  app.add_flag("--mask", raw.explain_mask, "With a boolean mask of every head");
-  app.add_flag("--alibi", raw.explain_alibi, "With ALiBi slopes");
+  for (std::size_t i = 0; i < raw.explain_tensors.size(); ++i) {
+    const core::ScoreTensor& row = core::kScoreTensors[i];
+    app.add_flag(row.flag, raw.explain_tensors[i], fmt::format("With {} of every head", row.name));
+  }
   add_choice(app, "--device", raw.device, {"auto", "cpu", "cuda"}, "Where; on a GPU where there is one if not given");
   app.footer(kInfoFooter);
 }
@@ -270,9 +276,7 @@ Command finish(const InfoOptions& options, const Raw& raw, AttentionOptions atte
   if (raw.problem.sizes.empty()) return options;
   ExplainOptions explain = {.spec = raw.problem.finish("--explain", attention),
                             .attention = attention,
-                            .bias = raw.explain_bias,
-                            .mask = raw.explain_mask,
-                            .alibi = raw.explain_alibi,
+                            .score_tensors = raw.explain_tensors,
                             .device = {},
                             .json = options.json};
   if (raw.device != 0) explain.device = raw.device == 1 ? DeviceType::kCPU : DeviceType::kCUDA;

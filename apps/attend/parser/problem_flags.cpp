@@ -47,13 +47,14 @@ void AttentionFlags::add(CLI::App& app, AttentionOptions& options) {
   add_integer(app, "--window_right", options.window_right, -1, core::kMaxLength,
               "Keys seen right of the diagonal; -1: all");
   add_real(app, "--scale", options.scale, -kInfinity, kInfinity, false, "Factor of q.k; 1/sqrt(head_dim) if not given");
-  add_real(app, "--softcap", softcap, 0, kInfinity, false, "s = softcap tanh(s / softcap); 0: off");
-  add_real(app, "--dropout_p", dropout_p, 0, 1, true, "Probability of dropping an entry");
+  for (std::size_t i = 0; i < score_numbers.size(); ++i) {
+    const core::ScoreNumber& row = core::kScoreNumbers[i];
+    add_real(app, fmt::format("--{}", row.name), score_numbers[i], 0, row.end, row.excludes_end, row.help);
+  }
 }
 
 void AttentionFlags::finish(AttentionOptions& options) const {
-  options.softcap = softcap.value_or(0);
-  options.dropout_p = dropout_p.value_or(0);
+  for (std::size_t i = 0; i < score_numbers.size(); ++i) options.score_numbers[i] = score_numbers[i].value_or(0);
 }
 
 void ProblemFlags::add(CLI::App& app, const char* flag, AttentionOptions& options) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,7 +21,7 @@ namespace attend::cli {
 
 /// The options of attention. Values that are absent until read are put where they belong by finish().
 struct AttentionFlags {
-  std::optional<double> softcap, dropout_p;
+  std::array<std::optional<double>, core::kScoreNumbers.size()> score_numbers;
 
   void add(CLI::App& app, AttentionOptions& options);
   void finish(AttentionOptions& options) const;

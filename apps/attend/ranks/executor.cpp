@@ -15,8 +15,11 @@ class RingExecutor : public Executor {
     mine_.v = rows_of(w.v.view());
     mine_.allocate_forward();
     params_ = w.params("");
-    if (w.bias) params_.bias = rows_of_scores(*w.bias, mine_.bias);
-    if (w.mask) params_.mask = rows_of_scores(*w.mask, mine_.mask);
+    for (std::size_t i = 0; i < w.score_tensors.size(); ++i) {
+      const core::ScoreTensor& row = core::kScoreTensors[i];
+      if (!row.is_of_scores || !w.score_tensors[i]) continue;
+      params_.*row.param = rows_of_scores(*w.score_tensors[i], mine_.score_tensors[i]);
+    }
   }
 
   void run(Mode pass) override {
@@ -73,8 +76,8 @@ class RingExecutor : public Executor {
   void prepare_backward() {
     if (work_.dout) mine_.dout = rows_of(work_.dout->view());
     mine_.allocate_backward();
-    mine_.dbias.reset();  // there is none over a ring
-    if (!has_forward_) {  // those of an earlier run
+    for (auto& gradient : mine_.score_gradients) gradient.reset();  // there is none over a ring
+    if (!has_forward_) {                                            // those of an earlier run
       mine_.o = rows_of(work_.o.view());
       mine_.lse = rows_of(work_.lse.view());
     }

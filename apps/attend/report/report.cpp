@@ -48,10 +48,11 @@ Json to_json(const Result& r) {
                  {"Dv", r.head_dim_v},
                  {"causal", r.options.causal},
                  {"window_left", r.options.window_left},
-                 {"window_right", r.options.window_right},
-                 {"softcap", r.options.softcap},
-                 {"dropout_p", r.options.dropout_p},
-                 {"threads", r.threads},
+                 {"window_right", r.options.window_right}};
+  for (std::size_t i = 0; i < core::kScoreNumbers.size(); ++i) {
+    object[core::kScoreNumbers[i].name] = r.options.score_numbers[i];
+  }
+  object.update({{"threads", r.threads},
                  {"runs", r.timing.runs},
                  {"ms", r.timing.median_ms},
                  {"ms_min", r.timing.fastest_ms},
@@ -60,7 +61,7 @@ Json to_json(const Result& r) {
                  {"tflops", r.tflops},
                  {"gbps", r.gbps},
                  {"sm_mhz", r.timing.sm_mhz},
-                 {"device_name", r.device_name}};
+                 {"device_name", r.device_name}});
   if (r.ranks > 0) {
     object["ranks"] = r.ranks;
     object["sharding"] = r.sharding;
@@ -149,8 +150,10 @@ std::string problem_text(const Result& r) {
   if (r.options.window_left >= 0 || r.options.window_right >= 0) {
     text += fmt::format(", window {} {}", r.options.window_left, r.options.window_right);
   }
-  if (r.options.softcap > 0) text += fmt::format(", softcap {}", r.options.softcap);
-  if (r.options.dropout_p > 0) text += fmt::format(", dropout {}", r.options.dropout_p);
+  for (std::size_t i = 0; i < core::kScoreNumbers.size(); ++i) {
+    const double number = r.options.score_numbers[i];
+    if (number != 0) text += fmt::format(", {} {}", core::kScoreNumbers[i].name, number);
+  }
   return text;
 }
 

@@ -37,8 +37,8 @@ struct Result {
 [[nodiscard]] Result make_result(const Workload& w, Mode mode, const Choice& choice, const Timing& timing);
 
 /// A list with one object for each result. Always: compute, mode, device, dtype, B, H, Hkv, Sq, Sk, D, Dv, causal,
-/// window_left, window_right, softcap, dropout_p, threads, runs, ms (median), ms_min, ms_p25, ms_p75, tflops, gbps,
-/// sm_mhz (the GPU's clock, 0 on a CPU), device_name. Of a ring: ranks, sharding. If checked:
+/// window_left, window_right, the numbers of core::kScoreNumbers by name, threads, runs, ms (median), ms_min, ms_p25,
+/// ms_p75, tflops, gbps, sm_mhz (the GPU's clock, 0 on a CPU), device_name. Of a ring: ranks, sharding. If checked:
 /// max_abs_err, mean_abs_err, mse, max_rel_err (the largest of any tensor), passed (all of them) and `tensors`, a list
 /// of objects with name, the same five keys, tolerance and, where it is judged, mse_tolerance. An infinite error is
 /// null, as JSON has no infinity.

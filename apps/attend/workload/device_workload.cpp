@@ -46,9 +46,7 @@ DeviceWorkload::TensorSet DeviceWorkload::upload_all() {
   set.v = upload(host_.v);
   set.o = upload(host_.o);
   set.lse = upload(host_.lse);
-  set.bias = upload_if(host_.bias);
-  set.mask = upload_if(host_.mask);
-  set.slopes = upload_if(host_.slopes);
+  for (std::size_t i = 0; i < set.score_tensors.size(); ++i) set.score_tensors[i] = upload_if(host_.score_tensors[i]);
   if (host_.dq.dtype() != host_.q.dtype() || host_.dq.shape() != host_.q.shape()) return set;  // forward only
   set.dout = upload(host_.dout ? *host_.dout : host_.ones());
   set.dout.shape = host_.dout_view().shape;
@@ -56,15 +54,15 @@ DeviceWorkload::TensorSet DeviceWorkload::upload_all() {
   set.dq = upload(host_.dq);
   set.dk = upload(host_.dk);
   set.dv = upload(host_.dv);
-  set.dbias = upload_if(host_.dbias);
+  for (std::size_t i = 0; i < set.score_gradients.size(); ++i) {
+    set.score_gradients[i] = upload_if(host_.score_gradients[i]);
+  }
   return set;
 }
 
 Params DeviceWorkload::params_of(const TensorSet& t, Mode pass) const {
   Params params = host_.options.params(choice_.compute(pass));
-  params.bias = t.bias;
-  params.mask = t.mask;
-  params.alibi_slopes = t.slopes;
+  for (std::size_t i = 0; i < t.score_tensors.size(); ++i) params.*core::kScoreTensors[i].param = t.score_tensors[i];
   return params;
 }
 
@@ -79,18 +77,21 @@ ForwardCall DeviceWorkload::forward_of(const TensorSet& t) const {
 }
 
 BackwardCall DeviceWorkload::backward_of(const TensorSet& t) const {
-  return {.q = t.q,
-          .k = t.k,
-          .v = t.v,
-          .o = t.o,
-          .lse = t.lse,
-          .dout = t.dout,
-          .dq = t.dq,
-          .dk = t.dk,
-          .dv = t.dv,
-          .dbias = t.dbias,
-          .params = params_of(t, Mode::kBackward),
-          .stream = stream_.get()};
+  BackwardCall call = {.q = t.q,
+                       .k = t.k,
+                       .v = t.v,
+                       .o = t.o,
+                       .lse = t.lse,
+                       .dout = t.dout,
+                       .dq = t.dq,
+                       .dk = t.dk,
+                       .dv = t.dv,
+                       .params = params_of(t, Mode::kBackward),
+                       .stream = stream_.get()};
+  for (std::size_t i = 0; i < t.score_gradients.size(); ++i) {
+    if (t.score_gradients[i]) call.*core::kScoreTensors[i].passed_gradient = t.score_gradients[i];
+  }
+  return call;
 }
 
 core::Problem DeviceWorkload::problem_of(const TensorSet& t, Mode pass) const {
@@ -125,7 +126,9 @@ void DeviceWorkload::fetch() {
     download(set.dq, host_.dq);
     download(set.dk, host_.dk);
     download(set.dv, host_.dv);
-    if (set.dbias) download(*set.dbias, *host_.dbias);
+    for (std::size_t i = 0; i < set.score_gradients.size(); ++i) {
+      if (set.score_gradients[i]) download(*set.score_gradients[i], *host_.score_gradients[i]);
+    }
   }
   cuda::synchronize(stream_.get());
 }

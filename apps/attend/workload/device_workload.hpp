@@ -29,7 +29,7 @@ class DeviceWorkload : public Executor {
   /// The tensors of one call.
   struct TensorSet {
     Tensor q, k, v, dout, o, lse, dq, dk, dv;
-    std::optional<Tensor> bias, mask, slopes, dbias;
+    std::array<std::optional<Tensor>, core::kScoreTensors.size()> score_tensors, score_gradients;
   };
 
   Tensor upload(const io::HostTensor& tensor);

@@ -32,7 +32,12 @@ void Workload::allocate_backward() {
   dq = poisoned(q.dtype(), q.shape());
   dk = poisoned(k.dtype(), k.shape());
   dv = poisoned(v.dtype(), v.shape());
-  if (bias) dbias = poisoned(bias->dtype(), bias->shape());
+  for (std::size_t i = 0; i < score_tensors.size(); ++i) {
+    const auto& tensor = score_tensors[i];
+    if (tensor && core::kScoreTensors[i].gradient != nullptr) {
+      score_gradients[i] = poisoned(tensor->dtype(), tensor->shape());
+    }
+  }
   if (!dout) {
     ones_ = io::HostTensor(q.dtype(), {1, 1, 1, v.shape()[3]});
     ones_.fill(1.0);
@@ -49,9 +54,9 @@ Tensor Workload::dout_view() const {
 
 Params Workload::params(std::string_view compute) const {
   Params params = options.params(compute);
-  if (bias) params.bias = bias->view();
-  if (mask) params.mask = mask->view();
-  if (slopes) params.alibi_slopes = slopes->view();
+  for (std::size_t i = 0; i < score_tensors.size(); ++i) {
+    if (score_tensors[i]) params.*core::kScoreTensors[i].param = score_tensors[i]->view();
+  }
   return params;
 }
 
@@ -60,17 +65,20 @@ ForwardCall Workload::forward_of(std::string_view compute) const {
 }
 
 BackwardCall Workload::backward_of(std::string_view compute) const {
-  return {.q = q.view(),
-          .k = k.view(),
-          .v = v.view(),
-          .o = o.view(),
-          .lse = lse.view(),
-          .dout = dout_view(),
-          .dq = dq.view(),
-          .dk = dk.view(),
-          .dv = dv.view(),
-          .dbias = dbias ? std::optional(dbias->view()) : std::nullopt,
-          .params = params(compute)};
+  BackwardCall call = {.q = q.view(),
+                       .k = k.view(),
+                       .v = v.view(),
+                       .o = o.view(),
+                       .lse = lse.view(),
+                       .dout = dout_view(),
+                       .dq = dq.view(),
+                       .dk = dk.view(),
+                       .dv = dv.view(),
+                       .params = params(compute)};
+  for (std::size_t i = 0; i < score_gradients.size(); ++i) {
+    if (score_gradients[i]) call.*core::kScoreTensors[i].passed_gradient = score_gradients[i]->view();
+  }
+  return call;
 }
 
 void Workload::forward(std::string_view compute) const {
@@ -96,9 +104,12 @@ Workload Workload::inputs_as(DType dtype) const {
   copy.k = k.converted(dtype);
   copy.v = v.converted(dtype);
   if (dout) copy.dout = dout->converted(dtype);
-  if (bias) copy.bias = bias->converted(dtype == DType::kF64 ? dtype : bias->dtype());
-  if (mask) copy.mask = mask->converted(DType::kBool);
-  if (slopes) copy.slopes = slopes->converted(DType::kF32);
+  for (std::size_t i = 0; i < score_tensors.size(); ++i) {
+    const auto& tensor = score_tensors[i];
+    if (!tensor) continue;
+    const DType wanted = dtype == DType::kF64 ? dtype : tensor->dtype();
+    copy.score_tensors[i] = tensor->converted(core::kScoreTensors[i].dtype.value_or(wanted));
+  }
   return copy;
 }
 
@@ -119,12 +130,13 @@ double operations(const Workload& w, Mode mode) {
 double traffic(const Workload& w, Mode mode) {
   const auto size = [](const auto& tensor) { return static_cast<double>(tensor.bytes().size()); };
   const auto optional_size = [&](const auto& tensor) { return tensor ? size(*tensor) : 0.0; };
-  const double inputs = size(w.q) + size(w.k) + size(w.v) + optional_size(w.bias) + optional_size(w.mask);
+  double inputs = size(w.q) + size(w.k) + size(w.v);
+  for (const auto& tensor : w.score_tensors) inputs += optional_size(tensor);
   const double forward = inputs + size(w.o) + size(w.lse);
   if (mode == Mode::kForward) return forward;
   const double dout = w.dout ? size(*w.dout) : size(w.o);
-  const double backward =
-      inputs + size(w.o) + size(w.lse) + dout + size(w.dq) + size(w.dk) + size(w.dv) + optional_size(w.dbias);
+  double backward = inputs + size(w.o) + size(w.lse) + dout + size(w.dq) + size(w.dk) + size(w.dv);
+  for (const auto& gradient : w.score_gradients) backward += optional_size(gradient);
   return mode == Mode::kBackward ? backward : forward + backward;
 }
 

@@ -1,33 +1,38 @@
 // One attention problem with all its tensors in memory: what run and bench compute, and what the check looks at.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "core/problem.hpp"
+#include "core/score_options.hpp"
 #include "io/host_tensor.hpp"
 #include "options/options.hpp"
 
 namespace attend::cli {
+
+/// What options that are tensors have, in the order of core::kScoreTensors.
+using ScoreTensors = std::array<std::optional<io::HostTensor>, core::kScoreTensors.size()>;
 
 struct Workload {
   AttentionOptions options;
 
   // In. All (batch, heads, seqlen, head_dim).
   io::HostTensor q, k, v;
-  std::optional<io::HostTensor> dout;                // none: ones
-  std::optional<io::HostTensor> bias, mask, slopes;  // broadcast as Params says
+  std::optional<io::HostTensor> dout;  // none: ones
+  ScoreTensors score_tensors;          // broadcast as Params says
 
   // Out. Backward also reads o and lse.
   io::HostTensor o, lse, dq, dk, dv;
-  std::optional<io::HostTensor> dbias;  // there is one if there is a bias
+  ScoreTensors score_gradients;  // of the tensors above that are given and have one
 
   /// Allocates o and lse, poisoned. The shapes of q and v have to be sound enough to multiply, not to agree.
   void allocate_forward();
 
-  /// Allocates dq, dk, dv and dbias, poisoned, and the row of ones where there is no dout.
+  /// Allocates dq, dk, dv and score_gradients, poisoned, and the row of ones where there is no dout.
   void allocate_backward();
 
   /// The incoming gradient as backward takes it.

@@ -9,8 +9,8 @@ namespace {
 
 using enum ElementType;
 using enum MaskKind;
-using option::kAddsToOutputs, option::kAlibi, option::kBias, option::kBoolMask, option::kDropout, option::kHugeSoftcap,
-    option::kPhiloxState, option::kRing, option::kSoftcap, option::kVarlen;
+using option::kAddsToOutputs, option::kAlibi, option::kBias, option::kBoolMask, option::kDropout,
+    option::kHugeTransform, option::kPhiloxState, option::kRing, option::kTransform, option::kVarlen;
 
 struct Case {
   HeadDims head_dim;
@@ -33,7 +33,7 @@ struct Case {
   }
 };
 
-constexpr std::int32_t kRest = kSoftcap | kAlibi | kDropout;
+constexpr std::int32_t kRest = kTransform | kAlibi | kDropout;
 constexpr std::int32_t kRestAndMatrices = kRest | kBoolMask | kBias;
 
 constexpr Case kCases[] = {
@@ -43,8 +43,8 @@ constexpr Case kCases[] = {
     {.head_dim = 24, .element = kBF16},
     {.head_dim = 40, .element = kBF16, .options = kBias, .bias = kF16, .dbias = kF32},
     {.head_dim = 124, .element = kF32, .mask = kWindow, .options = kBias, .bias = kF16, .dbias = kF16},
-    {.head_dim = 40, .element = kF32, .options = kSoftcap},
-    {.head_dim = 64, .element = kF32, .options = kSoftcap | kHugeSoftcap},
+    {.head_dim = 40, .element = kF32, .options = kTransform},
+    {.head_dim = 64, .element = kF32, .options = kTransform | kHugeTransform},
     {.head_dim = 96, .element = kBF16, .options = kAlibi},
     {.head_dim = 256, .element = kF16, .options = kDropout},
     {.head_dim = 64, .element = kF32, .mask = kCausal, .options = kDropout | kPhiloxState},

@@ -10,10 +10,10 @@ namespace {
 
 using enum ElementType;
 using enum MaskKind;
-using option::kAlibi, option::kBias, option::kBoolMask, option::kDropout, option::kPhiloxState, option::kSoftcap,
+using option::kAlibi, option::kBias, option::kBoolMask, option::kDropout, option::kPhiloxState, option::kTransform,
     option::kVarlen;
 
-constexpr std::int32_t kEvery = kSoftcap | kAlibi | kBias | kBoolMask | kDropout;
+constexpr std::int32_t kEvery = kTransform | kAlibi | kBias | kBoolMask | kDropout;
 
 enum class Dbias { kNone, kStored, kOverRows };  // a sum over the rows, or not
 
@@ -40,7 +40,7 @@ constexpr Case kEverywhere[] = {
 constexpr Case kAlone[] = {
     {.element = kBF16, .mask = kCausal, .options = kVarlen},
     {.element = kF16, .mask = kWindow},
-    {.element = kBF16, .mask = kCausal, .options = kSoftcap},
+    {.element = kBF16, .mask = kCausal, .options = kTransform},
     {.element = kBF16, .mask = kCausal, .options = kAlibi},
     {.element = kBF16, .options = kAlibi | kDropout},
     {.element = kBF16, .mask = kCausal, .options = kDropout},

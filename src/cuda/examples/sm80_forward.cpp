@@ -10,10 +10,10 @@ namespace {
 
 using enum ElementType;
 using enum MaskKind;
-using option::kAlibi, option::kBias, option::kBoolMask, option::kDropout, option::kPhiloxState, option::kSoftcap,
+using option::kAlibi, option::kBias, option::kBoolMask, option::kDropout, option::kPhiloxState, option::kTransform,
     option::kVarlen;
 
-constexpr std::int32_t kEvery = kSoftcap | kAlibi | kBias | kBoolMask | kDropout;
+constexpr std::int32_t kEvery = kTransform | kAlibi | kBias | kBoolMask | kDropout;
 
 enum class Tile { kTall, kShort, kLow, kLong };
 
@@ -45,7 +45,7 @@ constexpr Case kEveryCopy[] = {
 constexpr Case kEveryOption[] = {
     {.element = kBF16, .mask = kCausal},
     {.element = kF16, .mask = kWindow},
-    {.element = kBF16, .mask = kCausal, .options = kSoftcap, .bias = kBF16},
+    {.element = kBF16, .mask = kCausal, .options = kTransform, .bias = kBF16},
     {.element = kBF16, .mask = kCausal, .options = kAlibi, .bias = kBF16},
     {.element = kBF16, .options = kBias, .bias = kBF16},
     {.element = kBF16, .mask = kCausal, .options = kBoolMask, .bias = kBF16},
@@ -58,7 +58,7 @@ constexpr Case kLongSums[] = {
     {.element = kF16, .mask = kCausal},
     {.element = kF16, .mask = kCausal, .options = kEvery},
 };
-constexpr Case kSoftcapAlone[] = {{.element = kBF16, .mask = kCausal, .options = kSoftcap}};
+constexpr Case kTransformAlone[] = {{.element = kBF16, .mask = kCausal, .options = kTransform}};
 constexpr Case kMaskAlone[] = {{.element = kBF16, .mask = kCausal, .options = kBoolMask}};
 constexpr Case kShortSequences[] = {
     {.element = kBF16, .mask = kCausal},
@@ -85,9 +85,9 @@ constexpr Group kGroups[] = {
     {.head_dims = k128, .tile = Tile::kLong, .cases = kLongSums},
     {.head_dims = k256, .tile = Tile::kTall, .cases = kEveryOption},
     {.head_dims = k256, .tile = Tile::kLong, .cases = kLongSums},
-    {.head_dims = k64, .tile = Tile::kTall, .cases = kSoftcapAlone},
+    {.head_dims = k64, .tile = Tile::kTall, .cases = kTransformAlone},
     {.head_dims = k64, .tile = Tile::kLow, .cases = kMaskAlone},
-    {.head_dims = k512, .tile = Tile::kTall, .cases = kSoftcapAlone},
+    {.head_dims = k512, .tile = Tile::kTall, .cases = kTransformAlone},
     {.head_dims = k512, .tile = Tile::kLow, .cases = kMaskAlone},
     {.head_dims = k64, .tile = Tile::kShort, .cases = kShortSequences},
     {.head_dims = k256, .tile = Tile::kShort, .cases = kShortSequences},

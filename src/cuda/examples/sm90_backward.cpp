@@ -10,7 +10,7 @@ namespace {
 using enum ElementType;
 using enum MaskKind;
 using option::kAddsToOutputs, option::kAlibi, option::kBias, option::kDropout, option::kPhiloxState, option::kRing,
-    option::kSoftcap, option::kVarlen;
+    option::kTransform, option::kVarlen;
 
 struct Case {
   HeadDims head_dim = {};  ///< 0: that of the group
@@ -99,14 +99,14 @@ constexpr Case kWide[] = {
     {.element = kBF16, .mask = kWindow, .options = kDropout | kPhiloxState},
     {.element = kF16, .mask = kWindow, .options = kAlibi | kDropout | kVarlen},
 };
-// Softcap and bias take the same kernels at every head_dim.
-constexpr Case kSoftcapAndBias[] = {
-    {.head_dim = 256, .element = kBF16, .options = kSoftcap},
-    {.head_dim = 256, .element = kBF16, .mask = kCausal, .options = kSoftcap},
-    {.head_dim = 256, .element = kBF16, .mask = kWindow, .options = kSoftcap},
-    {.head_dim = 256, .element = kF16, .mask = kCausal, .options = kSoftcap | kDropout},
-    {.head_dim = 128, .element = kBF16, .mask = kCausal, .options = kSoftcap},
-    {.head_dim = {64, 128}, .element = kF16, .mask = kWindow, .options = kSoftcap | kVarlen},
+// A transform and a bias take the same kernels at every head_dim.
+constexpr Case kTransformAndBias[] = {
+    {.head_dim = 256, .element = kBF16, .options = kTransform},
+    {.head_dim = 256, .element = kBF16, .mask = kCausal, .options = kTransform},
+    {.head_dim = 256, .element = kBF16, .mask = kWindow, .options = kTransform},
+    {.head_dim = 256, .element = kF16, .mask = kCausal, .options = kTransform | kDropout},
+    {.head_dim = 128, .element = kBF16, .mask = kCausal, .options = kTransform},
+    {.head_dim = {64, 128}, .element = kF16, .mask = kWindow, .options = kTransform | kVarlen},
     {.head_dim = 64, .element = kBF16, .options = kBias},
     {.head_dim = 128, .element = kBF16, .options = kBias},
 };
@@ -138,7 +138,7 @@ constexpr Group kGroups[] = {
     {.head_dims = k64, .cases = kSeedInMemory},        {.head_dims = k128, .cases = kAlibiAlone},
     {.head_dims = k128, .cases = kDropoutAt128},       {.head_dims = k128, .cases = kSeedInMemory},
     {.head_dims = kOfCase, .cases = kOthersTo128},     {.head_dims = k64And128, .cases = kParts},
-    {.head_dims = k192And256, .cases = kWide},         {.head_dims = kOfCase, .cases = kSoftcapAndBias},
+    {.head_dims = k192And256, .cases = kWide},         {.head_dims = kOfCase, .cases = kTransformAndBias},
     {.head_dims = kWithDbias, .cases = kDbias},        {.head_dims = kOfCase, .cases = kOthersBeyond128},
     {.head_dims = kNarrowAndWide, .cases = kSoleKeys},
 };

@@ -11,9 +11,9 @@ namespace {
 using enum ElementType;
 using enum MaskKind;
 using option::kAddsToOutputs, option::kAlibi, option::kBias, option::kBoolMask, option::kDropout, option::kPhiloxState,
-    option::kRing, option::kSoftcap, option::kVarlen;
+    option::kRing, option::kTransform, option::kVarlen;
 
-constexpr std::int32_t kAllButDropout = kSoftcap | kAlibi | kBias | kBoolMask;
+constexpr std::int32_t kAllButDropout = kTransform | kAlibi | kBias | kBoolMask;
 constexpr std::int32_t kEvery = kAllButDropout | kDropout;
 
 struct Case {
@@ -62,7 +62,7 @@ constexpr Case kParts[] = {
     {.element = kF16, .mask = kWindow, .options = kDropout | kPhiloxState | kVarlen},
 };
 constexpr Case kPartsWithRules[] = {
-    {.element = kBF16, .mask = kCausal, .options = kAddsToOutputs | kSoftcap},
+    {.element = kBF16, .mask = kCausal, .options = kAddsToOutputs | kTransform},
     {.element = kBF16, .mask = kCausal, .options = kAddsToOutputs | kBias, .bias = kBF16},
     {.element = kBF16, .options = kBias, .bias = kBF16, .seqlen_k = 16384, .maps_bias = false},
     {.element = kF16, .mask = kWindow, .options = kRing | kEvery},
@@ -72,12 +72,16 @@ constexpr Case kEveryOption[] = {
     {.element = kBF16, .is_low = true},
     {.element = kBF16, .mask = kCausal, .negate_scores = true, .is_low = true},
     {.element = kF16, .options = kVarlen, .is_low = true},
-    {.element = kBF16, .mask = kWindow, .options = kSoftcap | kAlibi | kDropout, .is_low = true},
-    {.element = kBF16, .mask = kWindow, .options = kSoftcap | kAlibi | kDropout, .negate_scores = true, .is_low = true},
+    {.element = kBF16, .mask = kWindow, .options = kTransform | kAlibi | kDropout, .is_low = true},
+    {.element = kBF16,
+     .mask = kWindow,
+     .options = kTransform | kAlibi | kDropout,
+     .negate_scores = true,
+     .is_low = true},
     {.element = kBF16, .mask = kCausal, .options = kBias, .is_low = true},
     {.element = kF16, .mask = kWindow, .options = kEvery, .bias = kF16, .is_low = true},
     {.element = kBF16, .options = kBoolMask, .is_low = true},
-    {.element = kBF16, .mask = kCausal, .options = kSoftcap, .bias = kBF16},
+    {.element = kBF16, .mask = kCausal, .options = kTransform, .bias = kBF16},
     {.element = kBF16, .mask = kCausal, .options = kAlibi, .bias = kBF16},
     {.element = kBF16, .options = kBias, .bias = kBF16},
     {.element = kBF16, .mask = kCausal, .options = kBoolMask, .bias = kBF16},
@@ -88,7 +92,7 @@ constexpr Case kEveryOption[] = {
     {.element = kBF16, .mask = kWindow, .options = kAllButDropout, .negate_scores = true},
     {.element = kBF16, .mask = kWindow, .options = kEvery, .negate_scores = true},
 };
-constexpr std::int32_t kTwoRules = kDropout | kAlibi, kThreeRules = kDropout | kAlibi | kSoftcap;
+constexpr std::int32_t kTwoRules = kDropout | kAlibi, kThreeRules = kDropout | kAlibi | kTransform;
 constexpr Case kDropoutBesideRules[] = {
     {.element = kF16, .mask = kWindow, .options = kTwoRules | kVarlen, .negate_scores = true},
     {.element = kF16, .mask = kWindow, .options = kTwoRules | kRing, .negate_scores = true},

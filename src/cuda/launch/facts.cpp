@@ -5,14 +5,16 @@
 #include <algorithm>
 #include <string>
 
+#include "core/score_options.hpp"
+
 namespace attend::cuda {
 namespace {
 
 using core::Lack;
 using core::Problem;
 
-constexpr int kWideLoad = 16;             // bytes
-constexpr double kLargestSoftcap = 1e18;  // quotients of scores and of usual scales do not underflow
+constexpr int kWideLoad = 16;         // bytes
+constexpr double kLargestCap = 1e18;  // quotients of scores and of usual scales do not underflow
 
 /// The text of a number of the problem.
 template <auto kMember>
@@ -24,6 +26,25 @@ std::string number(const Problem& p) {
 template <auto kMember>
 bool has(const Problem& p) {
   return static_cast<bool>(p.*kMember);
+}
+
+template <auto kMember>
+bool is_not_zero(const Problem& p) {
+  return p.*kMember != 0;
+}
+
+/// The row of a number that modifies scores.
+template <std::size_t kIndex>
+constexpr Option number_row(std::int32_t bit) {
+  constexpr const core::ScoreNumber& kRow = core::kScoreNumbers[kIndex];
+  return {bit, kRow.name, kRow.constant, is_not_zero<kRow.value>, number<kRow.value>, "0", traits_of(kRow.mod)};
+}
+
+/// The row of a tensor that modifies scores.
+template <std::size_t kIndex>
+constexpr Option tensor_row(std::int32_t bit) {
+  constexpr const core::ScoreTensor& kRow = core::kScoreTensors[kIndex];
+  return {bit, kRow.name, kRow.constant, has<kRow.tensor>, "given", "none", traits_of(kRow.mod)};
 }
 
 std::string head_dim_of_q(const Problem& p) {
@@ -71,21 +92,18 @@ std::span<const Option> options() {
   static constexpr Option kTable[] = {
       {option::kDeterministic, "deterministic", nullptr,
        [](const Problem& p) { return p.is_backward && p.deterministic; }, "true", "false"},
-      {option::kSoftcap, "softcap", "kHasSoftcap", [](const Problem& p) { return p.softcap > 0; },
-       number<&Problem::softcap>, "0", traits_of(ScoreMod::kSoftcap)},
-      {option::kHugeSoftcap, "softcap", "kHasHugeSoftcap", [](const Problem& p) { return p.softcap > kLargestSoftcap; },
-       number<&Problem::softcap>, "at most 1e18"},
-      {option::kDropout, "dropout_p", "kHasDropout", [](const Problem& p) { return p.dropout_p > 0; },
-       number<&Problem::dropout_p>, "0", traits_of(ScoreMod::kDropout)},
+      number_row<0>(option::kTransform),
+      {option::kHugeTransform, core::name_of(&ScoreModTraits::transforms), "kHasHugeTransform",
+       [](const Problem& p) { return p.transform_cap > kLargestCap; }, number<&Problem::transform_cap>, "at most 1e18"},
+      number_row<1>(option::kDropout),
       {option::kPhiloxState, "philox_state", "kHasPhiloxState", has<&Problem::philox_state>},
       {option::kWindow, "window_left", nullptr, [](const Problem& p) { return p.window_left >= 0; },
        number<&Problem::window_left>, "-1"},
       {option::kWindow, "window_right", nullptr, [](const Problem& p) { return p.window_right > 0; },
        number<&Problem::window_right>, "-1, or causal"},
-      {option::kAlibi, "alibi_slopes", "kHasAlibi", has<&Problem::alibi_slopes>, "given", "none",
-       traits_of(ScoreMod::kAlibi)},
-      {option::kBias, "bias", "kHasBias", has<&Problem::bias>, "given", "none", traits_of(ScoreMod::kBias)},
-      {option::kBoolMask, "mask", "kHasBoolMask", has<&Problem::mask>, "given", "none", traits_of(ScoreMod::kBoolMask)},
+      tensor_row<0>(option::kAlibi),
+      tensor_row<1>(option::kBias),
+      tensor_row<2>(option::kBoolMask),
       {option::kVarlen, "varlen", "kIsVarlen", has<&Problem::varlen>},
       {option::kPart, "alibi_slopes or dropout_p", "kIsPart",
        [](const Problem& p) { return p.placement() != nullptr && (p.alibi_slopes || p.dropout_p > 0); }, "in a ring",

@@ -17,7 +17,7 @@ namespace attend::cuda {
 /// Options of a problem, one bit each.
 namespace option {
 constexpr std::int32_t kDeterministic = 1 << 0;  ///< backward only
-constexpr std::int32_t kSoftcap = 1 << 1;
+constexpr std::int32_t kTransform = 1 << 1;
 constexpr std::int32_t kDropout = 1 << 2;
 constexpr std::int32_t kWindow = 1 << 3;  ///< beyond the causal mask
 constexpr std::int32_t kAlibi = 1 << 4;
@@ -28,7 +28,7 @@ constexpr std::int32_t kPhiloxState = 1 << 8;           ///< dropout's seed and 
 constexpr std::int32_t kAll = (1 << 9) - 1;             ///< of those that users know
 constexpr std::int32_t kPart = 1 << 9;                  ///< ALiBi or dropout by Part::placement
 constexpr std::int32_t kAddsToOutputs = 1 << 10;        ///< Part::adds_to_outputs
-constexpr std::int32_t kHugeSoftcap = 1 << 11;          ///< scores divided by it may underflow
+constexpr std::int32_t kHugeTransform = 1 << 11;        ///< a cap that scores divided by it may underflow
 constexpr std::int32_t kRing = kPart | kAddsToOutputs;  ///< what the parts of a ring want
 }  // namespace option
 

@@ -9,10 +9,6 @@
 namespace attend::cuda {
 namespace {
 
-TensorStrides strides(const Tensor& t) {
-  return {t.stride[0], t.stride[1], t.stride[2]};
-}
-
 /// Kernels that fold the scale into the exponent multiply masked scores, which are -inf, by it: it must not be 0.
 float kernel_scale(double scale, bool folds_scale) {
   const auto value = static_cast<float>(scale);
@@ -29,11 +25,11 @@ Args args_of(const core::Problem& p, void* workspace, bool folds_scale) {
   args.o = p.o.data;
   args.lse = p.lse ? static_cast<float*>(p.lse->data) : nullptr;
   args.workspace = workspace;
-  args.q_stride = strides(p.q);
-  args.k_stride = strides(p.k);
-  args.v_stride = strides(p.v);
-  args.o_stride = strides(p.o);
-  args.lse_stride = p.lse ? strides(*p.lse) : TensorStrides{};
+  args.q_stride = core::strides_of(p.q);
+  args.k_stride = core::strides_of(p.k);
+  args.v_stride = core::strides_of(p.v);
+  args.o_stride = core::strides_of(p.o);
+  args.lse_stride = p.lse ? core::strides_of(*p.lse) : TensorStrides{};
   args.seqlen_q = p.max_seqlen_q;
   args.seqlen_k = p.max_seqlen_k;
   args.batch = static_cast<uint32>(p.num_sequences);
@@ -65,11 +61,11 @@ BackwardArgs backward_args(const core::Problem& p, void* workspace, bool folds_s
   args.dq = p.dq.data;
   args.dk = p.dk.data;
   args.dv = p.dv.data;
-  args.dout_stride = strides(p.dout);
-  args.dlse_stride = p.dlse ? strides(*p.dlse) : TensorStrides{};
-  args.dq_stride = strides(p.dq);
-  args.dk_stride = strides(p.dk);
-  args.dv_stride = strides(p.dv);
+  args.dout_stride = core::strides_of(p.dout);
+  args.dlse_stride = p.dlse ? core::strides_of(*p.dlse) : TensorStrides{};
+  args.dq_stride = core::strides_of(p.dq);
+  args.dk_stride = core::strides_of(p.dk);
+  args.dv_stride = core::strides_of(p.dv);
   args.gradient_scale = static_cast<float>(p.scale);
   if (p.part) {
     args.overwritten =
@@ -97,11 +93,11 @@ OptionArgs option_args_of(const core::Problem& p) {
   OptionArgs args = {};
   if (p.bias) {
     args.bias = p.bias->data;
-    args.bias_stride = strides(*p.bias);
+    args.bias_stride = core::strides_of(*p.bias);
   }
   if (p.mask) {
     args.mask = static_cast<const unsigned char*>(p.mask->data);
-    args.mask_stride = strides(*p.mask);
+    args.mask_stride = core::strides_of(*p.mask);
   }
   if (p.alibi_slopes) {
     args.alibi_slopes = static_cast<const float*>(p.alibi_slopes->data);
@@ -117,7 +113,7 @@ OptionArgs option_args_of(const core::Problem& p) {
   const core::Problem::Window window = p.own_window();
   args.window_left = window.left;
   args.window_right = window.right;
-  args.softcap = static_cast<float>(p.softcap);
+  args.transform_cap = static_cast<float>(p.transform_cap);
   if (p.dropout_p > 0) {
     const DropoutMask mask = DropoutMask::make(p.seed, p.offset, 0, p.dropout_p);
     args.dropout_scale = static_cast<float>(1.0 / (1.0 - p.dropout_p));
@@ -138,7 +134,7 @@ BackwardOptionArgs backward_option_args(const BackwardArgs& base, const core::Pr
   args.total_rows = p.q.shape[2];
   if (p.dbias) {
     args.dbias = p.dbias->data;
-    args.dbias_stride = strides(*p.dbias);
+    args.dbias_stride = core::strides_of(*p.dbias);
     args.dbias_batch = static_cast<uint32>(p.dbias->shape[0]);
     args.dbias_heads = static_cast<uint32>(p.dbias->shape[1]);
   }

@@ -20,7 +20,7 @@ constexpr std::size_t kForwardAt = kGradientsAt - sizeof(SimtForwardTile) / size
 constexpr std::size_t kKeysAt = kGradientsAt + 3;  // behind gradient, head_dim and head_dim_v
 constexpr std::size_t kQueriesAt = kKeysAt + kGradientInts;
 
-constexpr std::int32_t kTaken = option::kAll | option::kHugeSoftcap | option::kRing;
+constexpr std::int32_t kTaken = option::kAll | option::kHugeTransform | option::kRing;
 
 using enum SimtGradient;
 

@@ -19,8 +19,8 @@ constexpr std::size_t kKeysAt = sizeof(Sm80BackwardVariant) / sizeof(std::int32_
 constexpr std::size_t kQueriesAt = kKeysAt + kTileInts;
 
 /// Of an H200 at large sizes, measured: of sm80_backward_plain.cuh 292, 330 and 268 (64, 128 and 256 columns); else,
-/// with masks only, in one pass 225 and 220 (64 and 128), in two 183, 207 and 161 (256); softcap in two 122, 163 and
-/// 147, dropout 97, 141 and 132. What other rules leave is an assumption.
+/// with masks only, in one pass 225 and 220 (64 and 128), in two 183, 207 and 161 (256); in two with a transform 122,
+/// 163 and 147, with dropout 97, 141 and 132. The rates of other options are assumptions.
 double tflops_of(const Sm80BackwardVariant& v) {
   if (v.keys.roles != 0) return v.widest() <= 64 ? 290 : v.widest() <= 128 ? 325 : 265;
   double rate = v.widest() > 128 ? 160 : v.keys.adds_dq != 0 ? 220 : 190;

@@ -6,13 +6,14 @@
 #include <limits>
 #include <string>
 
+#include "core/score_options.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
 #include "cuda/launch/sm90_backward_variant.hpp"
 #include "cuda/launch/tensor_maps.hpp"
-#include "kernels/attention/softcap.cuh"
+#include "kernels/attention/score_transform.cuh"
 #include "kernels/attention/work.cuh"
 #include "kernels/sm90/sm90_backward_args.cuh"
 #include "kernels/sm90/sm90_backward_shape.cuh"
@@ -25,9 +26,15 @@ using core::Problem;
 constexpr int kMostHeadDim = 256;
 constexpr int kMostHeadDimInRing = 128;  // the kernels beyond it store gradients, and add them to none
 constexpr int kMostHeadDimWithBias = 192;
-constexpr std::int32_t kRulesOfWide = option::kSoftcap | option::kBias;  // at every head_dim
-constexpr std::int64_t kMostLength = (std::int64_t{1} << 30) - 1024;     // differences of two positions stay ints
-constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;        // what the device counts them in
+constexpr const char* kTransformName = core::name_of(&ScoreModTraits::transforms);
+
+std::string none_with_transform(const Problem&) {
+  return std::string("none with ") + kTransformName;
+}
+
+constexpr std::int32_t kRulesOfWide = option::kTransform | option::kBias;  // at every head_dim
+constexpr std::int64_t kMostLength = (std::int64_t{1} << 30) - 1024;       // differences of two positions stay ints
+constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;          // what the device counts them in
 
 std::string tiles_text(const Problem& p) {
   return std::to_string(p.num_sequences) + " sequences, " + std::to_string(p.num_heads_q) + " heads, max_seqlen_q " +
@@ -92,8 +99,8 @@ class Sm90Backward final : public Family {
  public:
   Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 256") {
     has_forward = false;
-    takes = option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi | option::kSoftcap |
-            option::kHugeSoftcap |  // the range of softcaps is its own
+    takes = option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi | option::kTransform |
+            option::kHugeTransform |  // this family has a range of its own
             option::kBias | option::kDropout | option::kPhiloxState | option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
@@ -263,17 +270,18 @@ class Sm90Backward final : public Family {
   }
 
  private:
-  /// What softcap and bias may be, and what may not be beside them.
+  /// What a transform and a bias may be, and what may not come with them.
   [[nodiscard]] static std::optional<core::Lack> rules_lack(const Problem& p) {
-    if (p.softcap <= 0 && !p.bias) return std::nullopt;
-    const char* const rule = p.bias ? "bias" : "softcap";
+    if (!p.transforms_scores() && !p.bias) return std::nullopt;
+    const char* const rule = p.bias ? "bias" : kTransformName;
     if (p.alibi_slopes) return core::Lack{nullptr, rule, "given", "none with alibi_slopes"};
     if (p.adds_to_outputs()) return core::Lack{nullptr, rule, "given", "none in a ring"};
-    if (p.softcap > 0 && (p.softcap > kLargestCapByReciprocal || p.softcap < kSmallestCapByReciprocal)) {
-      return core::Lack{nullptr, "softcap", p.softcap, "1e-12 to 256"};
+    if (p.transforms_scores() &&
+        (p.transform_cap > kLargestCapByReciprocal || p.transform_cap < kSmallestCapByReciprocal)) {
+      return core::Lack{nullptr, kTransformName, p.transform_cap, "1e-12 to 256"};
     }
     if (!p.bias) return std::nullopt;
-    if (p.softcap > 0) return core::Lack{nullptr, rule, "given", "none with softcap"};
+    if (p.transforms_scores()) return core::Lack{nullptr, rule, "given", none_with_transform};
     if (p.bias->dtype != DType::kF16 && p.bias->dtype != DType::kBF16) {
       return core::Lack{"bias", "dtype", core::DTypes{core::dtype_bit(p.bias->dtype)}, "float16, bfloat16"};
     }

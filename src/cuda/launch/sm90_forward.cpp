@@ -1,9 +1,12 @@
 // sm90_forward: float16 and bfloat16 forward on Hopper's warpgroup instructions, every option.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
 
+#include "core/score_options.hpp"
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
@@ -29,6 +32,13 @@ double tflops_of(const Sm90ForwardVariant& v) {
 
 constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;  // rows and keys of a tile beyond it stay ints
 constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;      // what the device counts them in
+
+/// The head_dims that problems take whose scores keep too many registers, sm90_is_crowded().
+std::string crowded_text(const Problem& p) {
+  if (p.bias) return "1 to 192 with a bias";
+  return fmt::format("1 to 192 with a mask and {}, {} or {}", core::name_of(&ScoreModTraits::transforms),
+                     core::name_of(&ScoreModTraits::adds_by_position), core::name_of(&ScoreModTraits::drops));
+}
 
 std::string tiles_text(const Problem& p) {
   return std::to_string(p.num_sequences) + " sequences, " + std::to_string(p.num_heads_q) + " heads, max_seqlen_q " +
@@ -150,9 +160,7 @@ class Sm90Forward final : public Family {
     }
     if (const std::int64_t widest = std::max(p.head_dim, p.head_dim_v);
         widest > kSm90MostCrowdedHeadDim && (p.bias || sm90_is_crowded(facts_of(p, true)))) {
-      return core::Lack{
-          p.head_dim == widest ? "q" : "v", "head_dim", widest,
-          p.bias ? "1 to 192 with a bias" : "1 to 192 with a mask and softcap, alibi_slopes or dropout_p"};
+      return core::Lack{p.head_dim == widest ? "q" : "v", "head_dim", widest, crowded_text};
     }
     if (auto lack = length_lack(p, kMostLength)) return lack;
     if (auto lack = part_lack(p)) return lack;

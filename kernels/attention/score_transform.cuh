@@ -1,4 +1,4 @@
-// Softcap, the transform of scores that attend brings along: s = cap tanh(x / cap) of x = scale q.k.
+// The transform of scores: softcap, s = cap tanh(x / cap) of x = scale q.k.
 //
 // Kernels know it as ScoreTransform, whatever function it is, in three forms:
 //   exact       the score in float32, with the library's tanh: CUDA cores
@@ -11,6 +11,10 @@
 #include "../common/args.cuh"
 #include "../common/numbers.cuh"
 #include "../common/portable.cuh"
+
+#if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
+#include <cmath>
+#endif
 
 namespace attend {
 
@@ -28,9 +32,25 @@ namespace attend {
 constexpr float kNearlyLinear = 0x1p-13f;
 
 // d (cap tanh(x / cap)) / dx, of t = tanh(x / cap).
-[[nodiscard]] ATTEND_HOST_DEVICE float softcap_slope(float t) {
+[[nodiscard]] ATTEND_HOST_DEVICE float transform_slope(float t) {
   return multiply_add(-t, t, 1.0f);
 }
+
+#if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
+
+// The exact form as the host computes it, in float or double.
+template <class Real>
+struct TransformedScore {
+  Real value;
+  Real slope;  // d value / d x
+
+  [[nodiscard]] static TransformedScore of(Real x, Real cap) {
+    const Real t = std::tanh(x / cap);
+    return {cap * t, 1 - t * t};
+  }
+};
+
+#endif
 
 // Caps that the reciprocal form takes. Of larger ones the error of tanh would show in p; of smaller ones keys that are
 // not seen would not vanish.
@@ -40,8 +60,8 @@ constexpr float kLargestCapByReciprocal = 256.0f, kSmallestCapByReciprocal = 1e-
 
 // Is cap so large that x / cap may underflow? Families that refuse such caps have no constant for it.
 template <class Config>
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_huge_softcap() {
-  if constexpr (requires { Config::kHasHugeSoftcap; }) return Config::kHasHugeSoftcap;
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_huge_cap() {
+  if constexpr (requires { Config::kHasHugeTransform; }) return Config::kHasHugeTransform;
   return false;
 }
 
@@ -51,19 +71,21 @@ struct ScoreTransform {
 
   [[nodiscard]] static __device__ __forceinline__ ScoreTransform make(const OptionArgs& options, float scale) {
     // A quotient beyond the largest float would make NaN of a product that is 0.
-    return {options.softcap, fmaxf(-kLargestFloat, fminf(kLargestFloat, scale / options.softcap))};
+    return {options.transform_cap, fmaxf(-kLargestFloat, fminf(kLargestFloat, scale / options.transform_cap))};
   }
 
-  [[nodiscard]] static __device__ __forceinline__ float cap_of(const OptionArgs& options) { return options.softcap; }
+  [[nodiscard]] static __device__ __forceinline__ float cap_of(const OptionArgs& options) {
+    return options.transform_cap;
+  }
 
   // Exact. score: scale q.k. slope: the derivative.
   template <class Config>
   [[nodiscard]] __device__ __forceinline__ float score(float score, float& slope) const {
     const float x = score / cap;
     const float t = tanhf(x);
-    const bool is_linear = has_huge_softcap<Config>() && fabsf(x) < kNearlyLinear;  // x may have lost the score
+    const bool is_linear = has_huge_cap<Config>() && fabsf(x) < kNearlyLinear;  // x may have lost the score
     const float result = is_linear ? score : cap * t;
-    slope = softcap_slope(t);
+    slope = transform_slope(t);
     return result;
   }
 
@@ -72,12 +94,12 @@ struct ScoreTransform {
     return tanh_fast(product * scale_in_cap);
   }
   [[nodiscard]] static __device__ __forceinline__ float slope_of_unit_value(float value) {
-    return softcap_slope(value);
+    return transform_slope(value);
   }
 
   // By reciprocal, forward: -r. The score is cap (1 + 2 times it).
   [[nodiscard]] static __device__ __forceinline__ bool can_be_reciprocal(const OptionArgs& options) {
-    return options.softcap <= kLargestCapByReciprocal;
+    return options.transform_cap <= kLargestCapByReciprocal;
   }
   [[nodiscard]] __device__ __forceinline__ float to_exponent() const { return scale_in_cap * (2.0f * kLog2E); }
   [[nodiscard]] static __device__ __forceinline__ float minus_r(float exponent) {
@@ -92,11 +114,11 @@ struct ReciprocalTransform {
   float exponent;  // -2 log2(e) cap
 
   [[nodiscard]] static __device__ __forceinline__ ReciprocalTransform of(const OptionArgs& options, float scale_log2) {
-    return {2.0f * scale_log2 / options.softcap, -2.0f * kLog2E * options.softcap};
+    return {2.0f * scale_log2 / options.transform_cap, -2.0f * kLog2E * options.transform_cap};
   }
   // To be subtracted from lse.
   [[nodiscard]] static __device__ __forceinline__ float lse_offset(const OptionArgs& options) {
-    return kLog2E * options.softcap;
+    return kLog2E * options.transform_cap;
   }
   [[nodiscard]] __device__ __forceinline__ float r(float product) const {
     return reciprocal_fast(exp2_fast(product * to_r) + 1.0f);

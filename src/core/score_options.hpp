@@ -1,0 +1,174 @@
+// The options that modify scores, one row each, as callers name them and as a Problem holds them.
+//
+// From these rows follow the checks of Params, a problem's key, the constants of kernels, the command line's flags and
+// JSON, what the ranks of a ring agree on, and the settings of the Python package. kernels/attention/score_mods.cuh
+// says what each option does to a score.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+#include "core/problem.hpp"
+#include "kernels/attention/score_mods.cuh"
+
+namespace attend::core {
+
+/// An option that is one number. 0 turns it off.
+struct ScoreNumber {
+  ScoreMod mod;
+  const char* name;      ///< in Params, refusals, on the command line, in JSON and in Python
+  const char* constant;  ///< of a kernel's Config, a bool: the option is on
+  double Params::*param;
+  double Problem::*value;
+  bool (*is_allowed)(double);
+  const char* allowed;  ///< in refusals
+  double end;           ///< the command line takes numbers from 0 to here,
+  bool excludes_end;    ///< or below
+  const char* help;     ///< on the command line
+};
+
+/// An option that is a tensor. Absent: off.
+struct ScoreTensor {
+  ScoreMod mod;
+  const char* name;      ///< as above
+  const char* constant;  ///< as above
+  std::optional<ConstTensor> Params::*param;
+  std::optional<Tensor> Problem::*tensor;
+  /// Checks what was passed. Returns it with its broadcast dimensions expanded. scores: the shape of all scores.
+  Tensor (*resolve)(const Problem& p, const Tensor& passed, const Shape& scores);
+  std::optional<DType> dtype;  ///< the only one that is allowed; absent: any float
+  bool is_of_scores;           ///< has an entry for each row and key, so it cannot come with packed sequences
+  const char* gradient;        ///< name of its gradient, an output of backward; null: it has none
+  std::optional<Tensor> BackwardCall::*passed_gradient;  ///< null as well
+  std::optional<Tensor> Problem::*gradient_tensor;       ///< likewise
+  const char* flag;                                      ///< of `attend info --explain`
+  const char* help;                                      ///< on the command line, which takes a .npy file
+};
+
+/// What they resolve to, by the rows below.
+[[nodiscard]] Tensor resolved_alibi_slopes(const Problem& p, const Tensor& passed, const Shape& scores);
+[[nodiscard]] Tensor resolved_bias(const Problem& p, const Tensor& passed, const Shape& scores);
+[[nodiscard]] Tensor resolved_mask(const Problem& p, const Tensor& passed, const Shape& scores);
+
+inline constexpr std::array<ScoreNumber, 2> kScoreNumbers = {{
+    {.mod = ScoreMod::kSoftcap,
+     .name = "softcap",
+     .constant = "kHasTransform",
+     .param = &Params::softcap,
+     .value = &Problem::transform_cap,
+     // Most backends compute in float: a quotient by a number beyond its range would make NaN of good inputs.
+     .is_allowed =
+         [](double x) {
+           return x == 0 || (x >= std::numeric_limits<float>::min() && x <= std::numeric_limits<float>::max());
+         },
+     .allowed = "0 (off) and finite numbers from 1.18e-38 to 3.4e+38",
+     .end = std::numeric_limits<double>::infinity(),
+     .excludes_end = false,
+     .help = "s = softcap tanh(s / softcap); 0: off"},
+    {.mod = ScoreMod::kDropout,
+     .name = "dropout_p",
+     .constant = "kHasDropout",
+     .param = &Params::dropout_p,
+     .value = &Problem::dropout_p,
+     .is_allowed = [](double x) { return x >= 0 && x < 1; },
+     .allowed = "0 <= dropout_p < 1",
+     .end = 1,
+     .excludes_end = true,
+     .help = "Probability of dropping an entry"},
+}};
+
+inline constexpr std::array<ScoreTensor, 3> kScoreTensors = {{
+    {.mod = ScoreMod::kAlibi,
+     .name = "alibi_slopes",
+     .constant = "kHasAlibi",
+     .param = &Params::alibi_slopes,
+     .tensor = &Problem::alibi_slopes,
+     .resolve = resolved_alibi_slopes,
+     .dtype = DType::kF32,
+     .is_of_scores = false,
+     .gradient = nullptr,
+     .passed_gradient = nullptr,
+     .gradient_tensor = nullptr,
+     .flag = "--alibi",
+     .help = "ALiBi slopes: an f32 .npy file, (heads) or (batch, heads)"},
+    {.mod = ScoreMod::kBias,
+     .name = "bias",
+     .constant = "kHasBias",
+     .param = &Params::bias,
+     .tensor = &Problem::bias,
+     .resolve = resolved_bias,
+     .dtype = {},
+     .is_of_scores = true,
+     .gradient = "dbias",
+     .passed_gradient = &BackwardCall::dbias,
+     .gradient_tensor = &Problem::dbias,
+     .flag = "--bias",
+     .help = "Added to the scores: a .npy file that broadcasts to (batch, heads, seqlen_q, seqlen_k)"},
+    {.mod = ScoreMod::kBoolMask,
+     .name = "mask",
+     .constant = "kHasBoolMask",
+     .param = &Params::mask,
+     .tensor = &Problem::mask,
+     .resolve = resolved_mask,
+     .dtype = DType::kBool,
+     .is_of_scores = true,
+     .gradient = nullptr,
+     .passed_gradient = nullptr,
+     .gradient_tensor = nullptr,
+     .flag = "--mask",
+     .help = "Which scores to keep: a bool .npy file, shaped like a bias"},
+}};
+
+static_assert(kScoreNumbers.size() + kScoreTensors.size() == kScoreMods, "a row for each modification");
+
+/// The name that callers know a modification by.
+[[nodiscard]] constexpr const char* name_of(ScoreMod mod) {
+  for (const ScoreNumber& row : kScoreNumbers) {
+    if (row.mod == mod) return row.name;
+  }
+  for (const ScoreTensor& row : kScoreTensors) {
+    if (row.mod == mod) return row.name;
+  }
+  return nullptr;
+}
+
+/// The constant of a kernel's Config that says whether a modification is on.
+[[nodiscard]] constexpr const char* constant_of(ScoreMod mod) {
+  for (const ScoreNumber& row : kScoreNumbers) {
+    if (row.mod == mod) return row.constant;
+  }
+  for (const ScoreTensor& row : kScoreTensors) {
+    if (row.mod == mod) return row.constant;
+  }
+  return nullptr;
+}
+
+/// The place of a modification's row in kScoreTensors; their number if it is no tensor.
+[[nodiscard]] constexpr std::size_t tensor_index(ScoreMod mod) {
+  std::size_t i = 0;
+  while (i < kScoreTensors.size() && kScoreTensors[i].mod != mod) ++i;
+  return i;
+}
+
+/// The name of the first modification with a trait: name_of(&ScoreModTraits::transforms).
+[[nodiscard]] constexpr const char* name_of(bool ScoreModTraits::*trait) {
+  for (int mod = 0; mod < kScoreMods; ++mod) {
+    if (traits_of(static_cast<ScoreMod>(mod)).*trait) return name_of(static_cast<ScoreMod>(mod));
+  }
+  return nullptr;
+}
+
+/// Every modification that is on in a problem, and none else: visit(ScoreMod).
+template <class Visit>
+void for_each_mod(const Problem& p, Visit visit) {
+  for (const ScoreNumber& row : kScoreNumbers) {
+    if (p.*row.value != 0) visit(row.mod);
+  }
+  for (const ScoreTensor& row : kScoreTensors) {
+    if (p.*row.tensor) visit(row.mod);
+  }
+}
+
+}  // namespace attend::core
