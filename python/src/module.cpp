@@ -32,7 +32,7 @@
 #include "gpu_services.hpp"
 #include "probe/cpu_peak.hpp"
 #include "ring.hpp"
-#include "short_way.hpp"
+#include "torch_attention.hpp"
 
 namespace attend::python {
 namespace {
@@ -204,5 +204,5 @@ NB_MODULE(_core, m) {
   add_gpu_services(m);
   add_cache(m);
   add_ring(m);
-  add_short_way(m);
+  add_torch_attention(m);
 }

@@ -8,7 +8,7 @@ from typing import Any, Optional
 import torch
 
 from attend._errors import ArgumentError, UnsupportedError
-from attend._settings import signed_bits
+from attend._settings import as_int64
 from attend.torch._tracing import is_traced, one_node
 
 _STEP = 4  # torch wants offsets of its GPU generators to be multiples of it
@@ -52,7 +52,7 @@ def _moved_generator(index: int) -> tuple[int, int]:
     with _lock:
         offset = generator.get_offset()
         generator.set_offset(offset + _STEP)
-        return signed_bits("seed", generator.initial_seed()), offset
+        return as_int64("seed", generator.initial_seed()), offset
 
 
 def _refuse_vmap() -> None:

@@ -100,7 +100,7 @@ def fill_backward(
 ) -> None:
     """Writes dq, dk, dv and, where it is not None, dbias of `gradients`, from its dout and dlse."""
     dout, dlse, dq, dk, dv, dbias = gradients
-    settings = as_torch_is_told(settings)
+    settings = with_required_determinism(settings)
     if call is None and extras is not NO_EXTRAS:
         extras, columns = _columns.split(extras, q, k, settings.layout)
         if columns is not None and columns.bias is not None and dbias is not None:
@@ -119,10 +119,10 @@ def fill_backward(
     )
 
 
-def as_torch_is_told(settings: Settings) -> Settings:
-    """Deterministic also where torch.use_deterministic_algorithms says so at this moment.
+def with_required_determinism(settings: Settings) -> Settings:
+    """The settings of backward: deterministic also if torch.use_deterministic_algorithms says so at this moment.
 
-    With warn_only, as in torch, what was asked for by name runs all the same.
+    With warn_only a backend that was asked for by name runs all the same, as torch's own operators do.
     """
     if settings.deterministic or not torch.are_deterministic_algorithms_enabled():
         return settings
