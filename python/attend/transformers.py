@@ -107,18 +107,18 @@ def attention_forward(
     s_aux: Any = None,
     **kwargs: Any,
 ) -> tuple[Any, Any]:
-    """What transformers calls: query (batch, heads, seqlen_q, head_dim), key and value with the heads of keys.
+    """The function that transformers calls: query (batch, heads, seqlen_q, head_dim), key and value with their heads.
 
     Arguments:
         attention_mask: None, bool (True keeps) or float (added), (batch, 1 or heads, seqlen_q, seqlen_k).
-        sliding_window: keys that a row sees, itself included; used where no mask says so.
-        is_causal: None: module.is_causal. Holds where there is no mask and more than one row; aligned top left.
+        sliding_window: keys that a row sees, itself included; used without a mask.
+        is_causal: None: module.is_causal. Used without a mask and with more than one row; aligned top left.
         s_aux: (heads) attention sinks: the score of a key more that has no value.
         kwargs: output_attentions=True asks for the weights.
 
     Returns:
-        ((batch, seqlen_q, heads, head_dim), None); in the place of None the weights (batch, heads, seqlen_q, seqlen_k)
-        where they are asked for: they are computed a second time, by torch, and take the memory that attend saves.
+        ((batch, seqlen_q, heads, head_dim), None). The weights (batch, heads, seqlen_q, seqlen_k) replace None if they
+        are asked for: torch computes them once more, and they take the memory that attend saves.
 
     Raises:
         NotImplementedError naming an argument that asks for what attend lacks.
@@ -138,26 +138,21 @@ def attention_forward(
     else:
         bias = attention_mask if bias is None else bias + attention_mask
     o, lse = attention(
-        query,
-        key,
-        value,
-        window=window,
-        scale=scaling,
-        softcap=softcap or 0.0,
-        bias=bias,
-        mask=mask,
-        dropout_p=dropout,
-        return_lse=True,
-    )
+        query, key, value, window=window, scale=scaling, softcap=softcap or 0.0, bias=bias, mask=mask,
+        dropout_p=dropout, return_lse=True,
+    )  # fmt: skip
     weights = None
     if kwargs.get("output_attentions"):
         weights = _weights(query, key, window, scaling, softcap, bias, mask, num_keys)
     if s_aux is not None:
-        # A sink adds exp(s_aux) to each row's sum of exponentials, and nothing to its output.
-        kept = (lse - s_aux.to(lse.dtype)[:, None]).sigmoid()[..., None]
-        o = (o * kept).to(o.dtype)
-        weights = None if weights is None else weights * kept
+        o, weights = _with_sinks(o, lse, weights, s_aux)
     return o.transpose(1, 2).contiguous(), None if weights is None else weights.to(query.dtype)
+
+
+def _with_sinks(o: Any, lse: Any, weights: Any, s_aux: Any) -> tuple[Any, Any]:
+    """o and weights (or None) with sinks, each of which adds exp(s_aux) to a row's sum and nothing to its output."""
+    kept = (lse - s_aux.to(lse.dtype)[:, None]).sigmoid()[..., None]
+    return (o * kept).to(o.dtype), None if weights is None else weights * kept
 
 
 def _weights(query: Any, key: Any, window: Any, scaling: Any, softcap: Any, bias: Any, mask: Any, num_keys: int) -> Any:

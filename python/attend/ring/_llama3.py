@@ -94,21 +94,10 @@ def llama3_flash_attn_varlen_func(
     import torch
 
     from attend.ring._gathered import GatheredAttention, Settings
-    from attend.torch._front import check_tensors
 
-    check_tensors(q, k, v, NO_EXTRAS, {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k})
-    if q.is_meta:
-        raise UnsupportedError("q: on meta, attend.ring runs on cpu and cuda")
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dim() != 3:
-            raise ArgumentError(f"{name}: {x.dim()} dimensions, allowed 3 (rows, heads, head_dim)")
+    _check(q, k, v, cu_seqlens_q, cu_seqlens_k)
     window_of(window_size)
-
-    if not causal:
-        for name, x, off in (("window_size", tuple(window_size), (-1, -1)), ("alibi_slopes", alibi_slopes, None)):
-            if x is not off and x != off:
-                shown = type(x).__name__ if hasattr(x, "shape") else repr(x)
-                raise UnsupportedError(f"{name}: {shown} without causal, attend takes {off!r} only")
+    _check_causal(causal, window_size, alibi_slopes)
     if heads_k_stride < 1 or k.shape[1] % heads_k_stride:
         raise ArgumentError(f"heads_k_stride: {heads_k_stride}, allowed a divisor of {k.shape[1]} heads of k")
     settings = Settings(
@@ -126,8 +115,28 @@ def llama3_flash_attn_varlen_func(
     return (out, lse, None) if return_attn_probs else out
 
 
+def _check(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> None:
+    from attend.torch._front import check_tensors
+
+    check_tensors(q, k, v, NO_EXTRAS, {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k})
+    if q.is_meta:
+        raise UnsupportedError("q: on meta, attend.ring runs on cpu and cuda")
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 3:
+            raise ArgumentError(f"{name}: {x.dim()} dimensions, allowed 3 (rows, heads, head_dim)")
+
+
+def _check_causal(causal: bool, window_size: Sequence[int], alibi_slopes: Any) -> None:
+    if causal:
+        return
+    for name, x, off in (("window_size", tuple(window_size), (-1, -1)), ("alibi_slopes", alibi_slopes, None)):
+        if x is not off and x != off:
+            shown = type(x).__name__ if hasattr(x, "shape") else repr(x)
+            raise UnsupportedError(f"{name}: {shown} without causal, attend takes {off!r} only")
+
+
 def _agree(q: Any, k: Any, v: Any, settings: Any) -> None:
-    """What the ranks gather is alike on all of them."""
+    """Refuses tensors that are not alike on all ranks, since these gather each other's."""
     named = (("q", q), ("k", k), ("v", v))
     said = ", ".join(f"{name} {str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" for name, x in named)
     context = door_of_group(settings.group)
