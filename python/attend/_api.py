@@ -88,18 +88,18 @@ def attention(
 
     Returns:
         o: like q, (batch, heads_q, seqlen_q, head_dim_v) in the order of `layout`, in the framework of q. Or (o, lse).
-        lse: f32 (f64 where q is) (batch, heads_q, seqlen_q): natural log of sum_j exp(s). Dropout does not change it.
+        lse: f32 (f64 if q is) (batch, heads_q, seqlen_q): natural log of sum_j exp(s). Dropout does not change it.
         A row that sees no key gives o = 0, lse = -inf and zero gradients, never NaN.
 
     Inputs are read in place, whatever their strides; one whose last stride is not 1 (or, in NumPy, one with negative
-    strides) is copied first. On torch tensors this is differentiable (o, and lse where it is returned), and traceable
+    strides) is copied first. On torch tensors this is differentiable (o, and lse if it is returned), and traceable
     by torch.compile and torch.export. GPU tensors of torch and CuPy are worked on asynchronously, in the framework's
     current stream; on the CPU, and for other frameworks, the work is done when the call returns. The GIL is released
     meanwhile. Thread-safe.
 
     Raises:
-        attend.Error naming the argument, the value found and what is allowed: also a ValueError where an argument is
-        wrong, a NotImplementedError where attend lacks something, a RuntimeError else.
+        attend.Error naming the argument, the value found and the allowed ones. It is also a ValueError if an argument
+        is wrong, a NotImplementedError if attend lacks something, and otherwise a RuntimeError.
         KeyboardInterrupt soon after Ctrl-C during a call on the CPU from the main thread; its outputs are undefined.
 
     Source: Dao, FlashAttention-2 (2023), Algorithms 1 and 2; Milakov & Gimelshein, Online normalizer calculation for
@@ -153,7 +153,7 @@ def attention_qkvpacked(
     On torch tensors the gradient is one tensor too, which the kernels write. Of three tensors autograd copies the
     gradients together: on an H200 a seventh of backward's time at 1024 tokens, a twentieth at 8192. It does so here too
     for f64, with a last dimension that is not dense (of qkv, or of the gradient of o), with alibi_slopes or a seed on
-    the GPU, and where a compiler or another tool of torch's follows the call.
+    the GPU, and if a compiler or another tool of torch's follows the call.
 
     Arguments:
         qkv: (batch, seqlen, 3, heads, head_dim): q, k, v. dtype and kind as in `attention`.
@@ -161,9 +161,9 @@ def attention_qkvpacked(
         The others as in `attention` with layout="bshd", which has bias and mask too.
 
     Returns:
-        o: (batch, seqlen, heads, head_dim), or (o, lse) with lse f32 (f64 where qkv is) (batch, heads, seqlen).
+        o: (batch, seqlen, heads, head_dim), or (o, lse) with lse f32 (f64 if qkv is) (batch, heads, seqlen).
 
-    Raises, determinism, streams and ownership as in `attention`; where a part is refused, it is named q, k or v.
+    Raises, determinism, streams and ownership as in `attention`. A refused part is named q, k or v.
     """
     module = type(qkv).__module__
     if module == "torch" or module.startswith("torch."):
@@ -227,7 +227,7 @@ def attention_varlen(
         The others as in `attention`, which has neither bias nor mask here.
 
     Returns:
-        o: (total_q, heads_q, head_dim_v), or (o, lse) with lse f32 (f64 where q is) (heads_q, total_q).
+        o: (total_q, heads_q, head_dim_v), or (o, lse) with lse f32 (f64 if q is) (heads_q, total_q).
 
     Raises, determinism, streams and ownership as in `attention`.
     """
@@ -246,7 +246,7 @@ def attention_varlen(
 
 
 def forward(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
-    """(o, lse) of `attention`, or of `attention_varlen` where `cu_seqlens_q` is among the options; no autograd.
+    """(o, lse) of `attention`, or of `attention_varlen` if `cu_seqlens_q` is among the options; no autograd.
 
     Options: those of `attention` but return_lse; for packed sequences cu_seqlens_q, cu_seqlens_k, max_seqlen_q and
     max_seqlen_k in place of layout, bias and mask. With dropout_p > 0 a seed has to be among them: `backward` needs the
@@ -267,7 +267,7 @@ def forward(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
 def backward(
     dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *, dlse: Any = None, needs_dbias: bool = True, **options: Any
 ) -> tuple[Any, ...]:
-    """The gradients of `forward`: (dq, dk, dv), and dbias where a bias is given and `needs_dbias`.
+    """The gradients of `forward`: (dq, dk, dv), and dbias if a bias is given and `needs_dbias`.
 
     Arguments:
         dout: dL/do, dtype and shape of o.
@@ -365,7 +365,7 @@ def _torch_front() -> Any:
     global _front_of_torch
     import torch
 
-    if torch.compiler.is_dynamo_compiling():  # setting the global would compile the traced function anew
+    if torch.compiler.is_dynamo_compiling():  # a global that it has read must not change
         from attend import torch as front
 
         return front

@@ -1,4 +1,4 @@
-"""Seeds of dropout for arrays that are not torch's, where the caller names none: a generator of this module."""
+"""Seeds of dropout that the caller does not name, for arrays that are not torch's: a generator of this module."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def flash_attn_func(
 ) -> Any:
     """Attention of q (batch, seqlen_q, heads_q, head_dim), k and v (batch, seqlen_k, heads_k, head_dim).
 
-    Masks align bottom right. The meaning of the options: `attend.attention`, where softmax_scale is scale and
+    Masks align bottom right. The options are those of `attend.attention`: softmax_scale is scale, and
     window_size is window.
     """
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)

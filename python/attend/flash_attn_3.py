@@ -150,7 +150,7 @@ def flash_attn_combine(
 
     Arguments:
         out_partial: torch (parts, batch, seqlen, heads, head_dim). lse_partial: f32 (parts, batch, seqlen, heads).
-        out: where the result is written to; None: a new tensor. out_dtype: its dtype; None: that of out_partial.
+        out: the tensor for the result; None: a new one. out_dtype: its dtype; None: that of out_partial.
 
     Returns:
         (out, lse) or out: (batch, seqlen, heads, head_dim), f32 (batch, seqlen, heads). Rows that see no key in any

@@ -19,7 +19,7 @@ from attend._api import attention
 from attend._drop_in import refuse_unless, top_left
 from attend._errors import ArgumentError, UnsupportedError
 
-# What a model may pass that attend does not do; None and False ask for nothing.
+# Arguments that a model may pass, and attend has not. None and False ask for nothing.
 _LACKING = ("qv_latents", "indices", "cache", "cu_seq_lens_q", "cu_seq_lens_k", "head_mask")
 
 _CHECK, _SUPPORTS = "get_correct_attn_implementation", "_supports_attention_backend"  # transformers' names
@@ -46,7 +46,7 @@ def register(name: str = "attend") -> None:
 
 
 def _checking(plain: Any) -> Any:
-    """transformers' own check of a model's attention, and ours where a name of ours is asked for."""
+    """transformers' own check of a model's attention, after ours if it asks for a name of ours."""
 
     @functools.wraps(plain)
     def checked(model: Any, requested_attention: Any, *rest: Any, **more: Any) -> Any:
@@ -60,9 +60,9 @@ def _checking(plain: Any) -> Any:
 
 
 def refuse_without_interface(kind: type, name: str) -> None:
-    """UnsupportedError where models of this class do not call the attention that they are asked to use."""
+    """UnsupportedError if models of this class do not call the attention that they are asked to use."""
     said = [base.__dict__[_SUPPORTS] for base in kind.__mro__ if _SUPPORTS in base.__dict__]
-    # The base class says False of everything: what nobody said is found out from the source.
+    # The base class says False of all models. If no other class says anything, the source tells.
     able = any(said[:1]) or (len(said) < 2 and getattr(kind, "_can_set_attn_implementation", lambda: True)())
     if not able or _has_table(kind):
         raise UnsupportedError(
@@ -71,7 +71,7 @@ def refuse_without_interface(kind: type, name: str) -> None:
 
 
 def mask_of(*arguments: Any, config: Any = None, **options: Any) -> Any:
-    """transformers' mask for sdpa: bool, or None where the flag is_causal says it all.
+    """transformers' mask for sdpa: bool, or None if the flag is_causal is enough.
 
     A model that was not made for sdpa has no such flag, and may add to the mask: it gets what it would give to eager.
     """

@@ -60,7 +60,7 @@ struct Like {
   }
 };
 
-/// (batch, heads, seqlen_q) of floats for q, whose view is `view`, and where they lie.
+/// (batch, heads, seqlen_q) of floats for q, whose view is `view`, and its view.
 std::pair<nb::object, Tensor> empty_lse(nb::handle q, const Tensor& view) {
   const auto [batch, heads, rows, head_dim] = view.shape;
   const nb::tuple shape = nb::make_tuple(batch, heads, rows), strides = nb::make_tuple(heads * rows, rows, 1);
@@ -69,7 +69,7 @@ std::pair<nb::object, Tensor> empty_lse(nb::handle q, const Tensor& view) {
   return {lse, rows_of(exchanged_tensor(lse)).value()};
 }
 
-/// (batch, seqlen, heads, head_dim), dense, for q of a packed tensor, and where it lies.
+/// (batch, seqlen, heads, head_dim), dense, for q of a packed tensor, and its view.
 std::pair<nb::object, Tensor> empty_packed_o(nb::handle qkv, const Tensor& q) {
   const auto [batch, heads, rows, width] = q.shape;
   nb::object o = torch->new_empty_strided(qkv, nb::make_tuple(batch, rows, heads, width),

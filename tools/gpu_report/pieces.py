@@ -61,8 +61,8 @@ def empty_report(num_gpus, digest):
 def run_piece(tests, piece, folder, num_gpus):
     """Runs one process: its piece and its exit status.
 
-    It sees one GPU, since memory that host and GPU share is slow in a process that sees several. Those of the ring, and
-    the last, see all.
+    It sees one GPU, since memory that host and GPU share is slow in a process that sees several. Processes of the ring,
+    and the last one, see all.
     """
     every, one = ",".join(map(str, range(num_gpus))), "0"
     shard, shards, limit_s = 0, 1, LIMIT_S

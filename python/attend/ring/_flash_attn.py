@@ -17,8 +17,8 @@ _told = told(door_of_group, "group", traceable=True)
 
 _DENSE = """Attention of q (batch, rows, heads_q, head_dim), k and v (batch, rows, heads_k, head_dim): the rank's rows.
 
-    The tokens are dealt out {how}. The meaning of the options: `attend.ring.ring_attention`, where softmax_scale is
-    scale and window_size is window; masks are those of the whole sequence. Where dropout_p > 0 rank 0 draws the seed.
+    The tokens are dealt out {how}. The options are those of `attend.ring.ring_attention`: softmax_scale is scale, and
+    window_size is window. Masks are those of the whole sequence. With dropout_p > 0 rank 0 draws the seed.
 
     Returns:
         out, or with return_attn_probs (out, softmax_lse f32 (batch, heads_q, rows), None).

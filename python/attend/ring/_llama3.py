@@ -1,8 +1,8 @@
-"""ring-flash-attention's functions for packed sequences that are cut where they lie: keys and values are gathered.
+"""ring-flash-attention's functions for packed sequences that gather keys and values.
 
-Each rank has an equal piece of all tokens, whatever sequences they belong to. Attention is then one device's: of the
-rank's rows to the keys of the sequences that they belong to. So did the training of Llama 3 (Grattafiori et al., The
-Llama 3 Herd of Models, 2024, section 3.3.2).
+Each rank has an equal piece of all tokens, whatever sequences they belong to. It gathers the keys of the sequences
+that its rows belong to, and computes as one device does. The training of Llama 3 did so (Grattafiori et al., The Llama
+3 Herd of Models, 2024, section 3.3.2).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _told = told(door_of_group, "group", traceable=True)
 def llama3_flash_attn_prepare_cu_seqlens(
     cu_seqlens: Any, causal: bool, rank: int, world_size: int
 ) -> tuple[Any, Any, int, int, slice]:
-    """What `llama3_flash_attn_varlen_func` is told of the rank's piece of the tokens.
+    """The arguments of `llama3_flash_attn_varlen_func` for the rank's piece of the tokens.
 
     Arguments:
         cu_seqlens: integer (sequences + 1): offsets of all tokens, a tensor on any device.
@@ -35,8 +35,8 @@ def llama3_flash_attn_prepare_cu_seqlens(
 
     Returns:
         cu_seqlens_q, cu_seqlens_k: offsets of the sequences in the rank's rows, and in the keys that these see; dtype
-        and device of cu_seqlens. max_seqlen_q, max_seqlen_k: the longest of each. local_k_slice: where those keys lie
-        among all.
+        and device of cu_seqlens. max_seqlen_q, max_seqlen_k: the longest of each. local_k_slice: the place of those
+        keys among all.
     """
     offsets = [int(n) for n in cu_seqlens.tolist()]
     rows, rest = divmod(offsets[-1], world_size)
@@ -79,7 +79,7 @@ def llama3_flash_attn_varlen_func(
             `llama3_flash_attn_prepare_cu_seqlens` gave.
         heads_k_stride: heads of k and v that are gathered at a time; divides heads_k. The memory for all ranks' keys
             is that of so many heads.
-        window_size: with causal only, where rows and keys of a cut sequence end together.
+        window_size: with causal only: then rows and keys of a cut sequence end together.
         alibi_slopes: f32 (heads_q); likewise.
         dropout_p: what is dropped depends on the number of ranks, unlike elsewhere in attend.
 

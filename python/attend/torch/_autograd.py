@@ -43,7 +43,7 @@ def gradients(ctx: Any, dout: Any, dlse: Any, operator: Any = torch.ops.attend.b
 def _by_an_operator(
     operator: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, rest: Any
 ) -> tuple[Any, ...]:
-    """dq, dk, dv and, where it is wanted, dbias."""
+    """dq, dk, dv, and dbias or None."""
     dq, dk, dv, dbias = operator(q, k, v, o, lse, dout, dlse, needs_dbias, *rest)
     return dq, dk, dv, dbias if needs_dbias else None
 

@@ -54,7 +54,7 @@ def _by_an_operator(
         o, lse = run(q, k, v, *extras, *settings)
     except RuntimeError:
         if not torch.compiler.is_compiling():
-            _core.check_settings(settings)  # refuses a wrong type by name, where torch shows the whole schema
+            _core.check_settings(settings)  # refuses a wrong type by name: torch shows the whole schema
         raise
     return o, lse
 
