@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compares the machine code of two builds' kernels: whether a change to kernels/ changed what the GPU runs. Wants no GPU.
+"""Compares the machine code of two builds' kernels: did a change to kernels/ change the GPU's instructions? Needs no GPU.
 
     export ATTEND_CACHE_DIR=/tmp/before; BEFORE/attend compile --arch sm_90a --compute simt --json /tmp/before.json
     export ATTEND_CACHE_DIR=/tmp/after;  AFTER/attend compile --arch sm_90a --compute simt --json /tmp/after.json
     tools/same_kernels.py /tmp/before.json /tmp/before /tmp/after.json /tmp/after
 
-Kernels are matched by name, Config and architecture; the sections of instructions in their cubins have to be equal byte for
-byte. Line tables and names of files are not compared. Exit status 1 if a kernel differs or has no counterpart.
+Kernels are matched by name, Config and architecture. The sections of instructions in their cubins have to be equal byte
+for byte. Line tables and names of files are not compared. Exit status 1 if a kernel differs or has no counterpart.
 """
 
 import argparse

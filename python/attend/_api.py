@@ -1,26 +1,24 @@
-"""The public functions: resolve what the caller said, then hand over to the front end of the tensors' framework."""
+"""The public functions: they resolve the options, and hand over to the front end of the tensors' framework."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from attend import _core
 from attend._errors import ArgumentError
 from attend._frameworks import is_torch
 from attend._packed import parts
 from attend._random import drawn_seed
-from attend._settings import NO_EXTRAS, Extras, Settings, dense_layout, drops, signed_bits, window_of
+from attend._settings import NO_EXTRAS, Extras, Settings, as_int64, dense_layout, drops, window_of
 
-_front_of_torch: Any = None  # attend.torch, once a call has needed it: an import statement costs, even of what is there
-# What attend.torch has for calls with few options, likewise. In a small model the host works for one call after another
-# what is in its caches no more: there a Python function costs a microsecond.
-_plain_attention: Any = None
-_plain_packed: Any = None
-# Defaults, compared by identity: of a tensor or a symbol no value is asked for, and it costs little.
+# attend.torch, once a call has needed it: an import statement costs time even if the module is there.
+_front_of_torch: Any = None
+# Defaults. They are compared by identity, which is quick, and asks no tensor or symbol for its value.
 NO_OFFSET = 0
 OPEN = (-1, -1)
 NO_SOFTCAP = 0.0
-# What is left of the options of `forward` for Settings to take.
+# The options of `forward` that Settings takes as they are.
 _OPTIONS = frozenset(Settings._fields) - {"window_left", "window_right", "seed", "offset"}
 
 
@@ -90,18 +88,18 @@ def attention(
 
     Returns:
         o: like q, (batch, heads_q, seqlen_q, head_dim_v) in the order of `layout`, in the framework of q. Or (o, lse).
-        lse: f32 (f64 where q is) (batch, heads_q, seqlen_q): natural log of sum_j exp(s). Dropout does not change it.
+        lse: f32 (f64 if q is) (batch, heads_q, seqlen_q): natural log of sum_j exp(s). Dropout does not change it.
         A row that sees no key gives o = 0, lse = -inf and zero gradients, never NaN.
 
     Inputs are read in place, whatever their strides; one whose last stride is not 1 (or, in NumPy, one with negative
-    strides) is copied first. On torch tensors this is differentiable (o, and lse where it is returned), and traceable
+    strides) is copied first. On torch tensors this is differentiable (o, and lse if it is returned), and traceable
     by torch.compile and torch.export. GPU tensors of torch and CuPy are worked on asynchronously, in the framework's
     current stream; on the CPU, and for other frameworks, the work is done when the call returns. The GIL is released
     meanwhile. Thread-safe.
 
     Raises:
-        attend.Error naming the argument, the value found and what is allowed: also a ValueError where an argument is
-        wrong, a NotImplementedError where attend lacks something, a RuntimeError else.
+        attend.Error naming the argument, the value found and the allowed ones. It is also a ValueError if an argument
+        is wrong, a NotImplementedError if attend lacks something, and otherwise a RuntimeError.
         KeyboardInterrupt soon after Ctrl-C during a call on the CPU from the main thread; its outputs are undefined.
 
     Source: Dao, FlashAttention-2 (2023), Algorithms 1 and 2; Milakov & Gimelshein, Online normalizer calculation for
@@ -111,15 +109,12 @@ def attention(
     if module == "torch" or module.startswith("torch."):
         import torch  # not from sys.modules: tracers walk over it, and other threads import meanwhile
 
-        # What is traced knows nothing of the library, compares no symbols by identity, and would be traced anew for
-        # another _plain_attention.
-        is_plain = not torch.compiler.is_dynamo_compiling() and _plain_attention is not None
-        is_plain = is_plain and window is OPEN and softcap is NO_SOFTCAP and bias is None and mask is None
-        is_plain = is_plain and type(dropout_p) is float and not dropout_p
-        if is_plain and alibi_slopes is None and seed is None and offset is NO_OFFSET:
-            results = _plain_attention(
-                q, k, v, layout, causal, scale, dropout_p, deterministic, compute, return_lse
+        if not torch.compiler.is_dynamo_compiling():  # which cannot trace the library
+            options = (
+                layout, causal, window, scale, softcap, bias, mask, alibi_slopes, dropout_p, seed, offset,
+                deterministic, compute,
             )  # fmt: skip
+            results = _core.attention_of_options(q, k, v, options, return_lse)
             if results is not None:
                 return results
     left, right = window_of(window)
@@ -133,6 +128,9 @@ def attention(
     )  # fmt: skip
     o, lse = _forward(q, k, v, extras, settings, return_lse)
     return (o, lse) if return_lse else o
+
+
+_core.learn_defaults(attention.__kwdefaults__)
 
 
 def attention_qkvpacked(
@@ -155,7 +153,7 @@ def attention_qkvpacked(
     On torch tensors the gradient is one tensor too, which the kernels write. Of three tensors autograd copies the
     gradients together: on an H200 a seventh of backward's time at 1024 tokens, a twentieth at 8192. It does so here too
     for f64, with a last dimension that is not dense (of qkv, or of the gradient of o), with alibi_slopes or a seed on
-    the GPU, and where a compiler or another tool of torch's follows the call.
+    the GPU, and if a compiler or another tool of torch's follows the call.
 
     Arguments:
         qkv: (batch, seqlen, 3, heads, head_dim): q, k, v. dtype and kind as in `attention`.
@@ -163,18 +161,20 @@ def attention_qkvpacked(
         The others as in `attention` with layout="bshd", which has bias and mask too.
 
     Returns:
-        o: (batch, seqlen, heads, head_dim), or (o, lse) with lse f32 (f64 where qkv is) (batch, heads, seqlen).
+        o: (batch, seqlen, heads, head_dim), or (o, lse) with lse f32 (f64 if qkv is) (batch, heads, seqlen).
 
-    Raises, determinism, streams and ownership as in `attention`; where a part is refused, it is named q, k or v.
+    Raises, determinism, streams and ownership as in `attention`. A refused part is named q, k or v.
     """
     module = type(qkv).__module__
     if module == "torch" or module.startswith("torch."):
         import torch  # as in `attention`
 
-        is_plain = not torch.compiler.is_dynamo_compiling() and _plain_packed is not None
-        is_plain = is_plain and window is OPEN and softcap is NO_SOFTCAP and alibi_slopes is None
-        if is_plain and seed is None and offset is NO_OFFSET and type(dropout_p) is float and not dropout_p:
-            results = _plain_packed(qkv, causal, scale, dropout_p, deterministic, compute, return_lse)
+        if not torch.compiler.is_dynamo_compiling():
+            options = (
+                "bshd", causal, window, scale, softcap, None, None, alibi_slopes, dropout_p, seed, offset,
+                deterministic, compute,
+            )  # fmt: skip
+            results = _core.attention_qkvpacked_of_options(qkv, options, return_lse)
             if results is not None:
                 return results
     left, right = window_of(window)
@@ -227,7 +227,7 @@ def attention_varlen(
         The others as in `attention`, which has neither bias nor mask here.
 
     Returns:
-        o: (total_q, heads_q, head_dim_v), or (o, lse) with lse f32 (f64 where q is) (heads_q, total_q).
+        o: (total_q, heads_q, head_dim_v), or (o, lse) with lse f32 (f64 if q is) (heads_q, total_q).
 
     Raises, determinism, streams and ownership as in `attention`.
     """
@@ -246,7 +246,7 @@ def attention_varlen(
 
 
 def forward(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
-    """(o, lse) of `attention`, or of `attention_varlen` where `cu_seqlens_q` is among the options; no autograd.
+    """(o, lse) of `attention`, or of `attention_varlen` if `cu_seqlens_q` is among the options; no autograd.
 
     Options: those of `attention` but return_lse; for packed sequences cu_seqlens_q, cu_seqlens_k, max_seqlen_q and
     max_seqlen_k in place of layout, bias and mask. With dropout_p > 0 a seed has to be among them: `backward` needs the
@@ -257,9 +257,8 @@ def forward(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
     """
     extras, settings = resolve("forward", q, options)
     if is_torch(q):
-        from attend import torch as front
-
-        return front.forward(q, k, v, extras, settings)
+        both: tuple[Any, Any] = _torch_front().forward(q, k, v, extras, settings)
+        return both
     from attend import _arrays
 
     return _arrays.forward(q, k, v, extras, settings)
@@ -268,7 +267,7 @@ def forward(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
 def backward(
     dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *, dlse: Any = None, needs_dbias: bool = True, **options: Any
 ) -> tuple[Any, ...]:
-    """The gradients of `forward`: (dq, dk, dv), and dbias where a bias is given and `needs_dbias`.
+    """The gradients of `forward`: (dq, dk, dv), and dbias if a bias is given and `needs_dbias`.
 
     Arguments:
         dout: dL/do, dtype and shape of o.
@@ -287,16 +286,17 @@ def backward(
     extras, settings = resolve("backward", q, options)
     wants = needs_dbias and extras.bias is not None
     if is_torch(q):
-        from attend import torch as front
-
-        return front.backward(dout, q, k, v, o, lse, dlse, wants, extras, settings)
+        gradients: tuple[Any, ...] = _torch_front().backward(
+            dout, q, k, v, o, lse, dlse, wants, extras, settings
+        )  # fmt: skip
+        return gradients
     from attend import _arrays
 
     return _arrays.backward(dout, q, k, v, o, lse, dlse, wants, extras, settings)
 
 
 def resolve(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Settings]:
-    """What the options of `function` come to: of `forward`, `backward`, or one that takes the same."""
+    """The options of `function`, which is `forward`, `backward` or one that takes the same."""
     rest = dict(options)
     seed, dropout_p = rest.pop("seed", None), rest.get("dropout_p", 0.0)
     if seed is None and drops(dropout_p):
@@ -331,13 +331,11 @@ def _number(name: str, x: Any) -> Any:
     """The value of a tensor; everything else as it is."""
     if x is None or isinstance(x, (int, float)) or not is_torch(x):
         return x
-    from attend import torch as front
-
-    return front.number_of(name, x)
+    return _torch_front().number_of(name, x)
 
 
 def _random_numbers(q: Any, seed: Any, offset: Any, dropout_p: Any) -> tuple[int, int, Any]:
-    """seed and offset as numbers, or as 0, 0 and the tensor of both where their values are not to be asked for."""
+    """seed and offset as numbers, or 0, 0 and the tensor of both if their values are not to be asked for."""
     if seed is None:
         if offset is not NO_OFFSET:
             raise ArgumentError("offset: given without seed, allowed with it only")
@@ -345,18 +343,16 @@ def _random_numbers(q: Any, seed: Any, offset: Any, dropout_p: Any) -> tuple[int
             return 0, 0, None
         if not is_torch(q):
             return drawn_seed(), 0, None
-        from attend import torch as front
-
-        return front.drawn_numbers(q)
+        drawn: tuple[int, int, Any] = _torch_front().drawn_numbers(q)
+        return drawn
     if is_torch(q):
-        from attend import torch as front
-
-        return front.random_numbers(q, seed, offset)
-    return signed_bits("seed", seed), signed_bits("offset", offset), None
+        given: tuple[int, int, Any] = _torch_front().random_numbers(q, seed, offset)
+        return given
+    return as_int64("seed", seed), as_int64("offset", offset), None
 
 
 def _forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_lse: bool) -> tuple[Any, Any]:
-    """o, and lse or, where it is not asked for, possibly None."""
+    """o and lse, which may be None if it is not asked for."""
     if is_torch(q):
         both: tuple[Any, Any] = _torch_front().attention(q, k, v, extras, settings, return_lse)
         return both
@@ -366,15 +362,15 @@ def _forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_
 
 
 def _torch_front() -> Any:
-    global _front_of_torch, _plain_attention, _plain_packed
+    global _front_of_torch
     import torch
 
-    if torch.compiler.is_compiling():  # or what it traces would be compiled anew once this is set
+    if torch.compiler.is_dynamo_compiling():  # a global that it has read must not change
         from attend import torch as front
 
         return front
     if _front_of_torch is None:
         from attend import torch as front
 
-        _front_of_torch, _plain_attention, _plain_packed = front, front.plain_attention, front.plain_packed
+        _front_of_torch = front
     return _front_of_torch

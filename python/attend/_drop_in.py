@@ -1,4 +1,4 @@
-"""What the front doors of other packages have in common."""
+"""Code that the functions by other packages' names share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from attend._errors import Error, UnsupportedError
 
-# What other packages call attend's arguments.
+# Other packages' names of attend's arguments.
 TORCH_NAMES = {"q": "query", "k": "key", "v": "value", "bias": "attn_mask", "mask": "attn_mask", "causal": "is_causal"}
 FLASH_NAMES = {"scale": "softmax_scale", "window": "window_size"}
 
@@ -18,14 +18,16 @@ def renamed(error: Error, names: dict[str, str]) -> Error:
 
 
 def refuse_unless(value: Any, allowed: tuple[Any, ...], name: str) -> None:
-    """Nothing that a caller asks for is silently ignored."""
-    if not any(value is x or (type(value) is type(x) and value == x) for x in allowed):
-        shown = type(value).__name__ if hasattr(value, "shape") else repr(value)
-        raise UnsupportedError(f"{name}: {shown}, attend takes {' or '.join(map(repr, allowed))} only")
+    """Refuses a value that is not allowed: nothing that a caller asks for is silently ignored."""
+    for x in allowed:
+        if value is x or (type(value) is type(x) and value == x):
+            return
+    shown = type(value).__name__ if hasattr(value, "shape") else repr(value)
+    raise UnsupportedError(f"{name}: {shown}, attend takes {' or '.join(map(repr, allowed))} only")
 
 
 class StandIn:
-    """A name of another package behind which attend has nothing yet: it can be imported, and refuses to be called."""
+    """A name of another package for which attend has no function yet: it can be imported, and refuses to be called."""
 
     def __init__(self, name: str, instead: str = "") -> None:
         self.__name__ = self.__qualname__ = name
@@ -42,10 +44,10 @@ class StandIn:
 
 
 def dropout_seed(dropout_p: float) -> Any:
-    """A seed from torch's default generator, so that torch.manual_seed repeats a run; 0 where nothing is dropped.
+    """A seed from torch's default generator, so that torch.manual_seed repeats a run; 0 if nothing is dropped.
 
-    A number, or a tensor: under torch.compile, since what is compiled draws anew at every call, and on the GPU while a
-    CUDA graph is captured, whose replays do.
+    A number. Or a tensor, which is drawn anew at every run: under torch.compile, and on the GPU while a CUDA graph is
+    captured.
     """
     if dropout_p == 0.0:
         return 0

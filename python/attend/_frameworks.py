@@ -7,8 +7,11 @@ from typing import Any
 
 
 def is_torch(x: Any) -> bool:
-    # By name first: that is what tracers of torch can follow, and what needs no torch.
-    package = type(x).__module__.partition(".")[0]
+    # By name first: tracers of torch can follow that, and it needs no torch.
+    module = type(x).__module__
+    if module == "torch":
+        return True
+    package = module.partition(".")[0]
     if package in ("torch", "builtins", "numpy"):
         return package == "torch"
     torch = sys.modules.get("torch")

@@ -1,11 +1,11 @@
-"""Seeds of dropout for arrays that are not torch's, where the caller names none: a generator of this module."""
+"""Seeds of dropout that the caller does not name, for arrays that are not torch's: a generator of this module."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
 
-from attend._settings import signed_bits
+from attend._settings import as_int64
 
 if TYPE_CHECKING:
     import random
@@ -43,7 +43,7 @@ def manual_seed(seed: Any) -> None:
         ArgumentError: another value.
     """
     global _forks
-    number = signed_bits("seed", seed) % 2**64  # of a negative number Python takes the magnitude
+    number = as_int64("seed", seed) % 2**64  # of a negative number Python takes the magnitude
     _generator().seed(number)
     _lineage[:] = [number]
     _forks = 0

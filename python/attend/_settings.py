@@ -1,4 +1,4 @@
-"""What a call is told beside q, k and v, resolved once and handed through every layer unchanged."""
+"""The arguments of a call besides q, k and v. They are resolved once, and every layer hands them on unchanged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Extras(NamedTuple):
     alibi_slopes: Any = None
     cu_seqlens_q: Any = None
     cu_seqlens_k: Any = None
-    philox_state: Any = None  # i64 (2): seed and offset, in the place of those of Settings
+    philox_state: Any = None  # i64 (2): seed and offset, which replace those of Settings
 
 
 NO_EXTRAS = Extras()
@@ -49,7 +49,7 @@ class Settings(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What backward takes and gives beyond forward's tensors."""
+    """The arguments and results of backward that forward has not."""
 
     dout: Any
     dlse: Any
@@ -59,8 +59,8 @@ class Gradients(NamedTuple):
     dbias: Any
 
 
-def signed_bits(name: str, value: Any) -> int:
-    """The same 64 bits as a signed number: frameworks know no unsigned ones. Takes whatever is a whole number >= 0."""
+def as_int64(name: str, value: Any) -> int:
+    """The int64 that has the 64 bits of the unsigned `value`: frameworks have no unsigned scalars."""
     if type(value) is not int:
         try:
             value = int(operator.index(value))
@@ -72,7 +72,7 @@ def signed_bits(name: str, value: Any) -> int:
 
 
 def drops(dropout_p: Any) -> bool:
-    """Whether it is not 0. What is no single number is refused; its value the library checks."""
+    """Whether it is not 0. Anything but a single number is refused. The library checks the value."""
     if type(dropout_p) is not float:
         shape = getattr(dropout_p, "shape", ())
         if math.prod(shape) != 1:
@@ -97,21 +97,8 @@ def dense_layout(layout: str) -> str:
     return layout
 
 
-def plain_settings(
-    layout: Any, causal: Any, scale: Any, dropout_p: Any, deterministic: Any, compute: Any
-) -> Optional[Settings]:
-    """Where all are of types whose values never change: the library keeps what it read from the Settings."""
-    types = (type(layout), type(causal), type(dropout_p), type(deterministic), type(compute))
-    if types != (str, bool, float, bool, str) or not (scale is None or type(scale) is float):
-        return None
-    return Settings(
-        layout=dense_layout(layout), causal=causal, scale=scale, dropout_p=dropout_p, deterministic=deterministic,
-        compute=compute,
-    )  # fmt: skip
-
-
 def output_shapes(q_shape: Any, v_shape: Any, layout: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shapes of o and lse. What else the shapes must fulfil, the library checks."""
+    """Shapes of o and lse. The library checks all else about the shapes."""
     wanted = 3 if layout == "thd" else 4
     if len(q_shape) != wanted or len(v_shape) != wanted:
         name, found = ("q", len(q_shape)) if len(q_shape) != wanted else ("v", len(v_shape))

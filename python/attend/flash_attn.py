@@ -3,13 +3,13 @@
     from attend.flash_attn import flash_attn_func
 
 Tensors are (batch, seqlen, heads, head_dim), packed ones (tokens, heads, head_dim). Beyond flash-attn: CPU tensors,
-float32, head_dim up to 512, a head_dim of v of its own. What attend lacks raises NotImplementedError naming the
-argument; names behind which there is nothing yet can be imported, and raise it when called. Where dropout_p > 0 the
-seed comes from torch's default generator of the tensors' device.
+float32, head_dim up to 512, another head_dim of v. An option that attend lacks raises NotImplementedError naming the
+argument. A function that attend lacks can be imported, and raises it when called. With dropout_p > 0 the seed comes
+from torch's default generator of the tensors' device.
 
 Each function gives out, or with return_attn_probs (out, softmax_lse, None): softmax_lse is f32 (batch, heads,
-seqlen_q), packed (heads, tokens). The third value of flash-attn, the dropout pattern for its tests, is refused where
-there would be one.
+seqlen_q), packed (heads, tokens). The third value of flash-attn is the dropout pattern, for its tests. With dropout_p
+> 0 return_attn_probs is refused.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ def flash_attn_func(
 ) -> Any:
     """Attention of q (batch, seqlen_q, heads_q, head_dim), k and v (batch, seqlen_k, heads_k, head_dim).
 
-    Masks align bottom right. The meaning of the options: `attend.attention`, where softmax_scale is scale and
+    Masks align bottom right. The options are those of `attend.attention`: softmax_scale is scale, and
     window_size is window.
     """
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
-    return _dense(attention, (q, k, v), *rest, layout="bshd")
+    return _attend(attention, (q, k, v), *rest, layout="bshd")
 
 
 def flash_attn_qkvpacked_func(
@@ -90,7 +90,7 @@ def flash_attn_qkvpacked_func(
 ) -> Any:
     """`flash_attn_func` of qkv (batch, seqlen, 3, heads, head_dim): see `attend.attention_qkvpacked`."""
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
-    return _dense(attention_qkvpacked, (qkv,), *rest)
+    return _attend(attention_qkvpacked, (qkv,), *rest)
 
 
 def flash_attn_kvpacked_func(
@@ -130,29 +130,10 @@ def flash_attn_varlen_func(
     block_table: Any = None,
 ) -> Any:
     """Attention of packed sequences, q (total_q, heads_q, head_dim): see `attend.attention_varlen`."""
-    refuse_pattern(return_attn_probs, dropout_p)
     refuse_unless(block_table, (None,), "block_table")
-    try:
-        out, lse = attention_varlen(
-            q,
-            k,
-            v,
-            cu_seqlens_q,
-            cu_seqlens_k,
-            max_seqlen_q,
-            max_seqlen_k,
-            causal=causal,
-            window=window_size,
-            scale=softmax_scale,
-            softcap=softcap,
-            alibi_slopes=alibi_slopes,
-            dropout_p=dropout_p,
-            deterministic=deterministic,
-            return_lse=True,
-        )
-    except Error as error:
-        raise renamed(error, FLASH_NAMES) from None
-    return (out, lse, None) if return_attn_probs else out
+    packed = (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    return _attend(attention_varlen, packed, *rest)
 
 
 def flash_attn_varlen_qkvpacked_func(
@@ -221,9 +202,9 @@ def flash_attn_with_kvcache(
     return StandIn("flash_attn_with_kvcache")()
 
 
-def _dense(
+def _attend(
     function: Callable[..., Any],
-    tensors: tuple[Any, ...],
+    arguments: tuple[Any, ...],
     dropout_p: float,
     softmax_scale: Optional[float],
     causal: bool,
@@ -234,11 +215,11 @@ def _dense(
     return_attn_probs: bool,
     **layout: str,
 ) -> Any:
-    """What attend's `function` gives, as flash-attn gives it."""
+    """The results of attend's `function` in flash-attn's form, its refusals with flash-attn's names."""
     refuse_pattern(return_attn_probs, dropout_p)
     try:
         results = function(
-            *tensors,
+            *arguments,
             causal=causal,
             window=window_size,
             scale=softmax_scale,

@@ -3,13 +3,13 @@
     from attend.flash_attn_3 import flash_attn_func
 
 As `attend.flash_attn`, with flash-attn 3's options: no dropout, no ALiBi. Each function gives out, or with
-return_attn_probs (out, softmax_lse). What attend lacks raises NotImplementedError naming the argument; names behind
-which there is nothing yet can be imported, and raise it when called.
+return_attn_probs (out, softmax_lse). An option that attend lacks raises NotImplementedError naming the argument. A
+function that attend lacks can be imported, and raises it when called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 from attend._api import NO_SOFTCAP, OPEN, attention, attention_qkvpacked, attention_varlen
@@ -61,8 +61,8 @@ def flash_attn_func(
 ) -> Any:
     """Attention of q (batch, seqlen_q, heads_q, head_dim), k and v (batch, seqlen_k, heads_k, head_dim).
 
-    Masks align bottom right. num_splits, pack_gqa and sm_margin are taken and ignored: they say how the work is to be
-    divided, which attend does as it sees fit, and change no result.
+    Masks align bottom right. num_splits, pack_gqa and sm_margin are ignored: they say how the work is to be divided,
+    which attend decides itself, and change no result.
 
     qv: like q (batch, seqlen_q, heads_q, head_dim of v): the scores are softmax_scale * (q k^T + qv v^T), and
     softmax_scale is 1 / sqrt(head_dim + head_dim of v) by default. The two are at most 512 together. q and qv are
@@ -70,21 +70,8 @@ def flash_attn_func(
     """
     _refuse(q_descale, k_descale, v_descale, attention_chunk)
     q, k = joined(q, k, v, qv)
-    try:
-        return attention(
-            q,
-            k,
-            v,
-            layout="bshd",
-            causal=causal,
-            window=window_size,
-            scale=softmax_scale,
-            softcap=softcap,
-            deterministic=deterministic,
-            return_lse=return_attn_probs,
-        )
-    except Error as error:
-        raise renamed(error, FLASH_NAMES) from None
+    options = (softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs)
+    return _attend(attention, (q, k, v), *options, layout="bshd")
 
 
 def flash_attn_varlen_func(
@@ -124,25 +111,9 @@ def flash_attn_varlen_func(
     _refuse(q_descale, k_descale, v_descale, attention_chunk)
     cu_seqlens_q, cu_seqlens_k = without_unused(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k)
     q, k = joined(q, k, v, qv)
-    try:
-        out, lse = attention_varlen(
-            q,
-            k,
-            v,
-            cu_seqlens_q,
-            cu_seqlens_k,
-            max_seqlen_q,
-            max_seqlen_k,
-            causal=causal,
-            window=window_size,
-            scale=softmax_scale,
-            softcap=softcap,
-            deterministic=deterministic,
-            return_lse=True,
-        )
-    except Error as error:
-        raise renamed(error, FLASH_NAMES) from None
-    return (out, lse) if return_attn_probs else out
+    packed = (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    options = (softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs)
+    return _attend(attention_varlen, packed, *options)
 
 
 def flash_attn_qkvpacked_func(
@@ -166,24 +137,10 @@ def flash_attn_qkvpacked_func(
     nothing is copied, but autograd puts the three gradients side by side.
     """
     _refuse(q_descale, k_descale, v_descale, attention_chunk)
+    options = (softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs)
     if num_heads_q is None:
-        try:
-            return attention_qkvpacked(
-                qkv,
-                causal=causal,
-                window=window_size,
-                scale=softmax_scale,
-                softcap=softcap,
-                deterministic=deterministic,
-                return_lse=return_attn_probs,
-            )
-        except Error as error:
-            raise renamed(error, FLASH_NAMES) from None
-    q, k, v = heads_of(qkv, num_heads_q)
-    return flash_attn_func(
-        q, k, v, softmax_scale, causal, None, q_descale, k_descale, v_descale, window_size, attention_chunk, softcap,
-        deterministic=deterministic, return_attn_probs=return_attn_probs,
-    )  # fmt: skip
+        return _attend(attention_qkvpacked, (qkv,), *options)
+    return _attend(attention, heads_of(qkv, num_heads_q), *options, layout="bshd")
 
 
 def flash_attn_combine(
@@ -193,7 +150,7 @@ def flash_attn_combine(
 
     Arguments:
         out_partial: torch (parts, batch, seqlen, heads, head_dim). lse_partial: f32 (parts, batch, seqlen, heads).
-        out: where the result is written to; None: a new tensor. out_dtype: its dtype; None: that of out_partial.
+        out: the tensor for the result; None: a new one. out_dtype: its dtype; None: that of out_partial.
 
     Returns:
         (out, lse) or out: (batch, seqlen, heads, head_dim), f32 (batch, seqlen, heads). Rows that see no key in any
@@ -244,6 +201,33 @@ def flash_attn_with_kvcache(
 ) -> Any:
     """Not there yet: raises NotImplementedError. The signature is flash-attn 3's."""
     return StandIn("flash_attn_with_kvcache")()
+
+
+def _attend(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    softmax_scale: Optional[float],
+    causal: bool,
+    window_size: Sequence[int],
+    softcap: float,
+    deterministic: bool,
+    return_attn_probs: bool,
+    **layout: str,
+) -> Any:
+    """The results of attend's `function`, its refusals with flash-attn's names."""
+    try:
+        return function(
+            *arguments,
+            causal=causal,
+            window=window_size,
+            scale=softmax_scale,
+            softcap=softcap,
+            deterministic=deterministic,
+            return_lse=return_attn_probs,
+            **layout,
+        )
+    except Error as error:
+        raise renamed(error, FLASH_NAMES) from None
 
 
 def _refuse(q_descale: Any, k_descale: Any, v_descale: Any, attention_chunk: int) -> None:

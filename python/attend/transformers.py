@@ -19,7 +19,7 @@ from attend._api import attention
 from attend._drop_in import refuse_unless, top_left
 from attend._errors import ArgumentError, UnsupportedError
 
-# What a model may pass that attend does not do; None and False ask for nothing.
+# Arguments that a model may pass, and attend has not. None and False ask for nothing.
 _LACKING = ("qv_latents", "indices", "cache", "cu_seq_lens_q", "cu_seq_lens_k", "head_mask")
 
 _CHECK, _SUPPORTS = "get_correct_attn_implementation", "_supports_attention_backend"  # transformers' names
@@ -46,7 +46,7 @@ def register(name: str = "attend") -> None:
 
 
 def _checking(plain: Any) -> Any:
-    """transformers' own check of a model's attention, and ours where a name of ours is asked for."""
+    """transformers' own check of a model's attention, after ours if it asks for a name of ours."""
 
     @functools.wraps(plain)
     def checked(model: Any, requested_attention: Any, *rest: Any, **more: Any) -> Any:
@@ -60,9 +60,9 @@ def _checking(plain: Any) -> Any:
 
 
 def refuse_without_interface(kind: type, name: str) -> None:
-    """UnsupportedError where models of this class do not call the attention that they are asked to use."""
+    """UnsupportedError if models of this class do not call the attention that they are asked to use."""
     said = [base.__dict__[_SUPPORTS] for base in kind.__mro__ if _SUPPORTS in base.__dict__]
-    # The base class says False of everything: what nobody said is found out from the source.
+    # The base class says False of all models. If no other class says anything, the source tells.
     able = any(said[:1]) or (len(said) < 2 and getattr(kind, "_can_set_attn_implementation", lambda: True)())
     if not able or _has_table(kind):
         raise UnsupportedError(
@@ -71,7 +71,7 @@ def refuse_without_interface(kind: type, name: str) -> None:
 
 
 def mask_of(*arguments: Any, config: Any = None, **options: Any) -> Any:
-    """transformers' mask for sdpa: bool, or None where the flag is_causal says it all.
+    """transformers' mask for sdpa: bool, or None if the flag is_causal is enough.
 
     A model that was not made for sdpa has no such flag, and may add to the mask: it gets what it would give to eager.
     """
@@ -107,18 +107,18 @@ def attention_forward(
     s_aux: Any = None,
     **kwargs: Any,
 ) -> tuple[Any, Any]:
-    """What transformers calls: query (batch, heads, seqlen_q, head_dim), key and value with the heads of keys.
+    """The function that transformers calls: query (batch, heads, seqlen_q, head_dim), key and value with their heads.
 
     Arguments:
         attention_mask: None, bool (True keeps) or float (added), (batch, 1 or heads, seqlen_q, seqlen_k).
-        sliding_window: keys that a row sees, itself included; used where no mask says so.
-        is_causal: None: module.is_causal. Holds where there is no mask and more than one row; aligned top left.
+        sliding_window: keys that a row sees, itself included; used without a mask.
+        is_causal: None: module.is_causal. Used without a mask and with more than one row; aligned top left.
         s_aux: (heads) attention sinks: the score of a key more that has no value.
         kwargs: output_attentions=True asks for the weights.
 
     Returns:
-        ((batch, seqlen_q, heads, head_dim), None); in the place of None the weights (batch, heads, seqlen_q, seqlen_k)
-        where they are asked for: they are computed a second time, by torch, and take the memory that attend saves.
+        ((batch, seqlen_q, heads, head_dim), None). The weights (batch, heads, seqlen_q, seqlen_k) replace None if they
+        are asked for: torch computes them once more, and they take the memory that attend saves.
 
     Raises:
         NotImplementedError naming an argument that asks for what attend lacks.
@@ -138,26 +138,21 @@ def attention_forward(
     else:
         bias = attention_mask if bias is None else bias + attention_mask
     o, lse = attention(
-        query,
-        key,
-        value,
-        window=window,
-        scale=scaling,
-        softcap=softcap or 0.0,
-        bias=bias,
-        mask=mask,
-        dropout_p=dropout,
-        return_lse=True,
-    )
+        query, key, value, window=window, scale=scaling, softcap=softcap or 0.0, bias=bias, mask=mask,
+        dropout_p=dropout, return_lse=True,
+    )  # fmt: skip
     weights = None
     if kwargs.get("output_attentions"):
         weights = _weights(query, key, window, scaling, softcap, bias, mask, num_keys)
     if s_aux is not None:
-        # A sink adds exp(s_aux) to each row's sum of exponentials, and nothing to its output.
-        kept = (lse - s_aux.to(lse.dtype)[:, None]).sigmoid()[..., None]
-        o = (o * kept).to(o.dtype)
-        weights = None if weights is None else weights * kept
+        o, weights = _with_sinks(o, lse, weights, s_aux)
     return o.transpose(1, 2).contiguous(), None if weights is None else weights.to(query.dtype)
+
+
+def _with_sinks(o: Any, lse: Any, weights: Any, s_aux: Any) -> tuple[Any, Any]:
+    """o and weights (or None) with sinks, each of which adds exp(s_aux) to a row's sum and nothing to its output."""
+    kept = (lse - s_aux.to(lse.dtype)[:, None]).sigmoid()[..., None]
+    return (o * kept).to(o.dtype), None if weights is None else weights * kept
 
 
 def _weights(query: Any, key: Any, window: Any, scaling: Any, softcap: Any, bias: Any, mask: Any, num_keys: int) -> Any:

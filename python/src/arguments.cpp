@@ -11,8 +11,8 @@ namespace {
 
 using MaybeArray = std::optional<Array>;
 
-// The fields of the named tuples of attend/_settings.py, by position: a call reads some twenty of them. The package's
-// tests compare the names with what add_field_names exports.
+// The fields of the named tuples of attend/_settings.py. They are read by position, which is quicker than by name. The
+// package's tests compare the names with those that add_field_names exports.
 constexpr const char* kExtrasFields[] = {"bias",         "mask",         "alibi_slopes",
                                          "cu_seqlens_q", "cu_seqlens_k", "philox_state"};
 enum class Extra : std::uint8_t { kBias, kMask, kAlibiSlopes, kCuSeqlensQ, kCuSeqlensK, kPhiloxState };
@@ -46,7 +46,7 @@ nb::handle item(nb::handle named_tuple, Field field) {
   return found;
 }
 
-/// What a setting is, as a value of type T. A number may come as any object that has one.
+/// The value of a setting. A number may be of any type that converts to one.
 /// @throws Error (kInvalidArgument) naming the setting, for another type.
 template <class T>
 T setting(nb::handle settings, Setting field) {
@@ -100,8 +100,7 @@ Varlen varlen_of(const Array& q, const Array& cu_seqlens_q, const MaybeArray& cu
           .max_seqlen_k = setting<std::int64_t>(settings, Setting::kMaxSeqlenK)};
 }
 
-/// The `reference` backend takes any mix of types, and "auto" would fall back to it: right, and slow beyond
-/// expectation.
+/// Refuses a mix of dtypes: "auto" would fall back to the `reference` backend, which takes any mix and is far slower.
 void check_dtypes(const Array& q, const Array& k, const Array& v, const MaybeArray& bias, const std::string& compute) {
   if (compute == "reference") return;
   const auto refuse = [&](const char* name, const Array& a, const std::string& allowed) {
@@ -122,7 +121,7 @@ Views views_of(const Array& q, const Array& k, const Array& v, nb::handle o, nb:
 
 Options options_of(const Array& q, const Array& k, const Array& v, nb::handle extras, nb::handle settings) {
   Options options = options_without_extras(settings);
-  Params& params = options.params;
+  Params& params = options.without_compute;
   if (const MaybeArray state = maybe_array(extras, Extra::kPhiloxState)) {
     params.philox_state = philox_state_view("philox_state", *state, q.device);
   }
@@ -168,9 +167,9 @@ Call::Call(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, n
   options = options_of(q, k, v, extras, settings);
 }
 
-Params Call::params() const {
-  Params params = options.params;
-  params.compute = options.compute;
+Params Options::params() const {
+  Params params = without_compute;
+  params.compute = compute;
   return params;
 }
 
@@ -218,7 +217,7 @@ void run_backward(const Call& call, Stream stream) {
 Options options_without_extras(nb::handle settings) {
   Options options;
   options.compute = setting<std::string>(settings, Setting::kCompute);
-  Params& params = options.params;
+  Params& params = options.without_compute;
   if (!item(settings, Setting::kScale).is_none()) params.scale = setting<double>(settings, Setting::kScale);
   params.causal = setting<bool>(settings, Setting::kCausal);
   params.window_left = setting<std::int64_t>(settings, Setting::kWindowLeft);

@@ -1,5 +1,5 @@
-// The arguments of a call of the library as the package's front ends give them: Arrays, and the named tuples of
-// attend/_settings.py.
+// The arguments of a call of the library, from the Arrays and named tuples (attend/_settings.py) of the package's front
+// ends.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,17 +12,20 @@
 
 namespace attend::python {
 
-/// Params, and what its pointers point to.
+/// Params, and the text that `compute` of it points to.
 struct Options {
-  Params params;
+  Params without_compute;
   std::string compute;
+
+  /// Valid as long as this.
+  [[nodiscard]] Params params() const;
 };
 
-/// What the named tuple says; the tensors of Extras, to which options point, are not among it.
+/// The options that the named tuple Settings holds. The tensors of Extras are not among them.
 /// @throws Error (kInvalidArgument) naming the setting.
 [[nodiscard]] Options options_without_extras(nb::handle settings);
 
-/// The tensors that forward and backward have in common. forward may go without lse.
+/// The tensors that forward and backward have in common. forward may have no lse.
 struct Views {
   Tensor q, k, v, o;
   std::optional<Tensor> lse;
@@ -34,27 +37,27 @@ struct Gradients {
   std::optional<Tensor> dlse, dbias;
 };
 
-/// All that a call is given. `gradients` none: forward. The arrays in the tuples outlive the call: the caller's frame
-/// holds them.
+/// All arguments of a call. Without `gradients` it is forward's. The arrays in the tuples outlive the call, because the
+/// caller's frame holds them.
 struct Call {
   Views x;
   Options options;
   std::optional<Gradients> gradients = {};
 
-  /// @throws Error (kInvalidArgument) naming the argument, where it is not of the kind that the library takes.
+  /// @throws Error (kInvalidArgument) naming the argument, if it is not of the kind that the library takes.
   Call(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle tuple,
        nb::handle extras, nb::handle settings);
 
   [[nodiscard]] const Tensor* lse() const { return x.lse ? &*x.lse : nullptr; }
 
   /// Valid as long as the call.
-  [[nodiscard]] Params params() const;
+  [[nodiscard]] Params params() const { return options.params(); }
 
   /// The library's call: of forward, or of backward if there are `gradients` (then x has lse). Valid as long as this.
   [[nodiscard]] ForwardCall forward(Stream stream = nullptr) const;
   [[nodiscard]] BackwardCall backward(Stream stream = nullptr) const;
 
-  /// Of o and dout, which a call that only describes backward may have in another dtype than q.
+  /// Checks o and dout, which may have another dtype than q in a call that only describes backward.
   /// @throws Error (kInvalidArgument)
   void check_dtypes_of_results() const;
 };
@@ -63,10 +66,10 @@ struct Call {
 void run_forward(const Call& call, Stream stream);
 void run_backward(const Call& call, Stream stream);
 
-/// @throws Error (kInvalidArgument) where it has no known name.
+/// @throws Error (kInvalidArgument) if its name is unknown.
 [[nodiscard]] Layout layout_of_call(nb::handle settings);
 
-/// Refuses max_seqlen_q and max_seqlen_k that are no whole numbers, which are read of packed sequences only.
+/// Refuses max_seqlen_q and max_seqlen_k that are no whole numbers. Only calls with packed sequences read them.
 void check_lengths(nb::handle settings);
 
 /// Exports the names of the tuples' fields.

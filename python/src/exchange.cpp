@@ -31,7 +31,7 @@ const ExchangeTable* table_of(PyTypeObject* type) {
   return table->header.major == kMajor && table->tensor_of != nullptr ? table : nullptr;
 }
 
-/// The table of an object's type, looked up once; null where it has none. The GIL guards the list.
+/// The table of an object's type, looked up once; null if it has none. The GIL guards the list.
 const ExchangeTable* known_table(nb::handle object) {
   static auto* tables = new std::unordered_map<PyTypeObject*, const ExchangeTable*>();  // outlives the interpreter
   PyTypeObject* type = Py_TYPE(object.ptr());

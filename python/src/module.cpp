@@ -1,5 +1,5 @@
-// attend._core: the two calls of the library, and what this build can do. What it asks of GPUs is in gpu_services.cpp,
-// rings are in ring.cpp.
+// attend._core: the two calls of the library, and the properties of this build. Services of GPUs are in
+// gpu_services.cpp, calls on tensors of torch in torch_attention.cpp, rings in ring.cpp.
 //
 // The package's front ends (attend/_arrays.py, attend/torch) turn their tensors into Array and allocate the results;
 // here the arguments become views, and the GIL is released while the library works.
@@ -32,7 +32,7 @@
 #include "gpu_services.hpp"
 #include "probe/cpu_peak.hpp"
 #include "ring.hpp"
-#include "short_way.hpp"
+#include "torch_attention.hpp"
 
 namespace attend::python {
 namespace {
@@ -49,8 +49,8 @@ void backward(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in
   run_backward({q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings}, reinterpret_cast<Stream>(stream));
 }
 
-/// What forward and backward refuse of shapes, strides, dtypes and settings, and nothing else: no memory is looked at.
-/// `gradients` none: forward. The arrays say that they are on a GPU, where offsets of packed sequences are not read.
+/// Refuses the shapes, strides, dtypes and settings that forward and backward refuse, and reads no memory. `gradients`
+/// none: forward. The arrays say that they are on a GPU, since offsets of packed sequences are not read there.
 void check(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle gradients,
            nb::handle extras, nb::handle settings) {
   const Call call(q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings);
@@ -111,7 +111,7 @@ nb::list backend_list() {
   return list;
 }
 
-/// By dtype; bf16 only where the processor's own unit multiplies it.
+/// By dtype; bf16 only if a unit of the processor multiplies it.
 std::map<std::string, double> cpu_peak_gflops(int threads) {
   std::map<std::string, double> peaks = {{"f32", cpu::f32_peak_gflops(threads)}};
   if (const double bf16 = cpu::bf16_peak_gflops(threads); bf16 > 0) peaks["bf16"] = bf16;
@@ -160,7 +160,7 @@ void translate(const std::exception_ptr& exception, void* /*payload*/) {
   }
 }
 
-/// Lets Python's signal handlers run. True where one of them has raised. The thread may have released the GIL.
+/// Lets Python's signal handlers run. True if one of them has raised. The thread may have released the GIL.
 bool a_signal_raised() {
   const nb::gil_scoped_acquire acquire;
   return PyErr_CheckSignals() != 0;
@@ -204,5 +204,5 @@ NB_MODULE(_core, m) {
   add_gpu_services(m);
   add_cache(m);
   add_ring(m);
-  add_short_way(m);
+  add_torch_attention(m);
 }

@@ -16,13 +16,13 @@ bool has_elements(const dltensor& x) {
   return x.data != nullptr && std::find(x.shape, x.shape + x.ndim, 0) == x.shape + x.ndim;
 }
 
-/// The last dimension dense, of elements that GPUs take; not empty.
+/// Is the last dimension dense, has the tensor elements, and are they of a dtype that GPUs take?
 bool has_rows(const dltensor& x) {
   const bool is_known = is_float(x, 32) || is_float(x, 16) || is_bfloat16(x);
   return x.strides[x.ndim - 1] == 1 && is_known && has_elements(x);
 }
 
-/// Of (batch, heads, rows, width), dimensions in the order of `at`; -1: width 1.
+/// The view (batch, heads, rows, width) of a tensor with these dimensions at the positions `at`. -1 stands for width 1.
 Tensor view_of(const dltensor& x, const std::array<int, 4>& at) {
   Tensor t;
   t.data = static_cast<std::byte*>(x.data) + x.byte_offset;
@@ -45,7 +45,7 @@ bool is_float(const dltensor& x, int bits) {
   return static_cast<nb::dlpack::dtype_code>(x.dtype.code) == nb::dlpack::dtype_code::Float && x.dtype.bits == bits;
 }
 
-bool is_usual(const dltensor& x) {
+bool is_dense_4d(const dltensor& x) {
   return x.ndim == 4 && has_rows(x);
 }
 

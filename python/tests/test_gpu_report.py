@@ -86,3 +86,12 @@ def test_what_there_is_none_of_is_refused(run):
     assert report is None and "is not there" in done.stderr
     _, done = run("--only", "bench")
     assert done.returncode == 2 and "--only: bench, allowed tests, sanitizers, python" in done.stderr
+
+
+def test_racecheck_gets_kernels_in_which_every_lane_arrives(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(TOOL.parent)
+    from gpu_report.sanitizers import racecheck_kernels
+
+    folder = pathlib.Path(racecheck_kernels(tmp_path)["ATTEND_KERNEL_DIR"])
+    texts = {path.name: path.read_text() for path in folder.rglob("mbarrier.cuh")}
+    assert "kLanesThatArrive = 32;" in texts["mbarrier.cuh"] and "kLanesThatArrive = 1;" not in texts["mbarrier.cuh"]

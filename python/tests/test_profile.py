@@ -4,7 +4,6 @@ profile_reports/fma.csv: two kernels, base units, everything measured. latency.c
 with prefixes, every trouble at once. tensor.csv: much of it "n/a".
 """
 
-import csv
 import json
 import pathlib
 

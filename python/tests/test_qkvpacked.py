@@ -30,10 +30,11 @@ def loss_of(results):
     return sum((x.double() * (1.5 + i)).square().sum() for i, x in enumerate(results))
 
 
-def is_short(torch):
-    from attend.torch import _shortcut
+def is_direct(torch):
+    """Whether the library reads the one tensor itself."""
+    from attend.torch import _direct
 
-    return _shortcut.short_packed is not _shortcut.no_short_way
+    return _direct.HAS_EXCHANGE_TABLE
 
 
 @pytest.mark.parametrize("return_lse", [False, True])
@@ -53,7 +54,7 @@ def test_it_is_attention_of_the_three(torch, device, name, dtype, return_lse):
     assert torch.equal(packed.grad, others.grad)
     assert packed.grad.stride() == packed.stride()
     o = found[0] if return_lse else found
-    if is_short(torch) and dtype != "float64":
+    if is_direct(torch) and dtype != "float64":
         assert o.grad_fn.name() == "PackedAttentionBackward"
     with torch.no_grad():
         again = attend.attention_qkvpacked(packed, **options)
@@ -102,7 +103,7 @@ def test_every_stride_is_right(torch, device):
         torch.testing.assert_close(a, b)
 
 
-def test_what_no_short_way_is_for_is_right_too(torch, device):
+def test_calls_that_the_library_leaves_to_python_are_right_too(torch, device):
     """ALiBi, saved tensors that a hook has changed, and no gradient of o."""
     packed, others = inputs(torch, device, 2, 9, 3, 2, 16)
     options = {"alibi_slopes": torch.tensor([0.5, 0.1], device=device)}
@@ -137,7 +138,7 @@ def test_autocast_casts_it(torch, device):
     for o in (cast, ready):
         (gradient,) = torch.autograd.grad(o.float().square().sum(), packed)
         assert gradient.dtype == torch.float32 and gradient.isfinite().all()
-        if is_short(torch):
+        if is_direct(torch):
             assert o.grad_fn.name() == "PackedAttentionBackward"
 
 
@@ -199,7 +200,7 @@ def test_flash_attns_names_take_it(torch, device):
         o = found[0] if with_lse else found
         want = separate(others, **options)
         assert torch.equal(o, want)
-        if is_short(torch):
+        if is_direct(torch):
             assert o.grad_fn.name() == "PackedAttentionBackward"
         (a,), (b,) = (torch.autograd.grad(loss_of(x), y) for x, y in ((o, packed), (want, others)))
         assert torch.equal(a, b)
@@ -223,7 +224,7 @@ def test_heads_side_by_side_of_flash_attn_3(torch, device):
 
 @pytest.mark.parametrize("wants", [1, np.True_, "yes", 0, ""])
 def test_whatever_is_true_asks_for_lse(torch, device, wants):
-    """Where the short way says no as well: float64, rows that are not dense, and something to cast."""
+    """Also for calls that the library leaves to Python: float64, rows that are not dense, and tensors to cast."""
     packed, _ = inputs(torch, device, 2, 9, 3, 2, 16)
     calls = (
         lambda x: attend.attention_qkvpacked(x, return_lse=wants),

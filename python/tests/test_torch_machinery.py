@@ -243,8 +243,7 @@ def test_a_call_is_traced_while_other_threads_import(torch, device, is_packed):
 
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_a_first_call_that_is_compiled_is_compiled_once(torch, device, monkeypatch, is_packed):
-    for name in ("_front_of_torch", "_plain_attention", "_plain_packed"):
-        monkeypatch.setattr(attend._api, name, None)
+    monkeypatch.setattr(attend._api, "_front_of_torch", None)
     torch._dynamo.reset()
     packed = lambda q, k, v: attend.attention_qkvpacked(torch.stack((q, k, v), 2))
     call = packed if is_packed else attend.attention
@@ -255,7 +254,7 @@ def test_a_first_call_that_is_compiled_is_compiled_once(torch, device, monkeypat
     torch.testing.assert_close(first, second)
 
 
-def test_determinism_that_torch_is_told_reaches_the_library(torch, device, monkeypatch):
+def test_determinism_that_torch_requires_reaches_the_library(torch, device, monkeypatch):
     from attend.torch import _operators
 
     seen = []
@@ -272,21 +271,22 @@ def test_determinism_that_torch_is_told_reaches_the_library(torch, device, monke
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_determinism_that_torch_is_told_reaches_the_short_way(torch, device, is_packed):
-    from attend.torch import _shortcut
+def test_determinism_that_torch_requires_reaches_the_direct_route(torch, device, is_packed):
+    from attend.torch import _direct
 
-    if _shortcut.short_backward is _shortcut.no_short_way:
+    if not _direct.HAS_EXCHANGE_TABLE:
         pytest.skip("torch has no table of C functions")
     seen = []
-    plain = _shortcut.names_of_torch["as_torch_is_told"]
-    spy = lambda settings: seen.append(plain(settings).deterministic) or plain(settings)
+    names = _direct.names_of_torch()
+    function = names["with_required_determinism"]
+    spy = lambda settings: seen.append(function(settings).deterministic) or function(settings)
     q, k, v = tensors(torch, device, *SHAPE, requires_grad=True)
     try:
-        _shortcut._core.learn_torch({**_shortcut.names_of_torch, "as_torch_is_told": spy})
+        _direct._core.learn_torch({**names, "with_required_determinism": spy})
         for wanted in (False, True):
             torch.use_deterministic_algorithms(wanted)
             o = attend.attention_qkvpacked(torch.stack((q, k, v), 2)) if is_packed else attend.attention(q, k, v)
             o.square().sum().backward()
     finally:
-        _shortcut._core.learn_torch(_shortcut.names_of_torch)
+        _direct._core.learn_torch(names)
     assert seen == [True]

@@ -185,7 +185,7 @@ def test_tangents_are_refused(torch, device):
         assert torch.equal(attend.attention(q, k, v), attend.attention(q, k, v))
 
 
-def test_the_operator_and_the_short_way_agree(torch, device):
+def test_the_operator_and_the_direct_route_agree(torch, device):
     for name in NAMES:
         inputs = arguments(torch, device, name)
         operator = torch.ops.attend.forward(*inputs)

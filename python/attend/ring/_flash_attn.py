@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
@@ -16,8 +17,8 @@ _told = told(door_of_group, "group", traceable=True)
 
 _DENSE = """Attention of q (batch, rows, heads_q, head_dim), k and v (batch, rows, heads_k, head_dim): the rank's rows.
 
-    The tokens are dealt out {how}. The meaning of the options: `attend.ring.ring_attention`, where softmax_scale is
-    scale and window_size is window; masks are those of the whole sequence. Where dropout_p > 0 rank 0 draws the seed.
+    The tokens are dealt out {how}. The options are those of `attend.ring.ring_attention`: softmax_scale is scale, and
+    window_size is window. Masks are those of the whole sequence. With dropout_p > 0 rank 0 draws the seed.
 
     Returns:
         out, or with return_attn_probs (out, softmax_lse f32 (batch, heads_q, rows), None).
@@ -33,7 +34,6 @@ _VARLEN = """The same of packed sequences, q (rows, heads_q, head_dim), each dea
     Returns:
         out, or with return_attn_probs (out, softmax_lse f32 (heads_q, rows), None).
     """
-_PACKED = "`{of}` of {what}; nothing is copied."
 _HOW = {
     "contiguous": "in one piece a rank",
     "zigzag": "in two pieces a rank, r and 2 N - 1 - r of 2 N",
@@ -66,42 +66,8 @@ def dense_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _
         )  # fmt: skip
         return (out, lse, None) if return_attn_probs else out
 
-    @_told
-    def kvpacked_func(
-        q: Any,
-        kv: Any,
-        dropout_p: float = 0.0,
-        softmax_scale: Optional[float] = None,
-        causal: bool = False,
-        window_size: Sequence[int] = (-1, -1),
-        alibi_slopes: Any = None,
-        deterministic: bool = False,
-        return_attn_probs: bool = False,
-        group: Any = None,
-    ) -> Any:
-        rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
-        k, v = parts(kv, 2, 2, "kv")
-        return func(q, k, v, *rest)
-
-    @_told
-    def qkvpacked_func(
-        qkv: Any,
-        dropout_p: float = 0.0,
-        softmax_scale: Optional[float] = None,
-        causal: bool = False,
-        window_size: Sequence[int] = (-1, -1),
-        alibi_slopes: Any = None,
-        deterministic: bool = False,
-        return_attn_probs: bool = False,
-        group: Any = None,
-    ) -> Any:
-        rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
-        q, k, v = parts(qkv, 2, 3, "qkv")
-        return func(q, k, v, *rest)
-
     _name(func, f"{prefix}_func", _DENSE.format(how=_HOW[sharding]))
-    _name_packed(prefix, kvpacked_func, qkvpacked_func, "batch, rows")
-    return func, kvpacked_func, qkvpacked_func
+    return func, *_packed(func, prefix, "batch, rows", 2)
 
 
 def varlen_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _Function]:
@@ -137,52 +103,43 @@ def varlen_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, 
         )  # fmt: skip
         return (out, lse, None) if return_attn_probs else out
 
-    @_told
-    def kvpacked_func(
-        q: Any,
-        kv: Any,
-        cu_seqlens: Any,
-        max_seqlen: int,
-        dropout_p: float = 0.0,
-        softmax_scale: Optional[float] = None,
-        causal: bool = False,
-        window_size: Sequence[int] = (-1, -1),
-        alibi_slopes: Any = None,
-        deterministic: bool = False,
-        return_attn_probs: bool = False,
-        group: Any = None,
-    ) -> Any:
-        rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
-        k, v = parts(kv, 1, 2, "kv")
-        return func(q, k, v, cu_seqlens, max_seqlen, *rest)
-
-    @_told
-    def qkvpacked_func(
-        qkv: Any,
-        cu_seqlens: Any,
-        max_seqlen: int,
-        dropout_p: float = 0.0,
-        softmax_scale: Optional[float] = None,
-        causal: bool = False,
-        window_size: Sequence[int] = (-1, -1),
-        alibi_slopes: Any = None,
-        deterministic: bool = False,
-        return_attn_probs: bool = False,
-        group: Any = None,
-    ) -> Any:
-        rest = (dropout_p, softmax_scale, causal, window_size, alibi_slopes, deterministic, return_attn_probs, group)
-        q, k, v = parts(qkv, 1, 3, "qkv")
-        return func(q, k, v, cu_seqlens, max_seqlen, *rest)
-
     _name(func, f"{prefix}_varlen_func", _VARLEN.format(dense=f"{prefix}_func"))
-    _name_packed(f"{prefix}_varlen", kvpacked_func, qkvpacked_func, "rows")
-    return func, kvpacked_func, qkvpacked_func
+    return func, *_packed(func, f"{prefix}_varlen", "rows", 1)
 
 
-def _name_packed(prefix: str, kvpacked: _Function, qkvpacked: _Function, rows: str) -> None:
-    of = f"{prefix}_func"
-    _name(kvpacked, f"{prefix}_kvpacked_func", _PACKED.format(of=of, what=f"q and kv ({rows}, 2, heads_k, head_dim)"))
-    _name(qkvpacked, f"{prefix}_qkvpacked_func", _PACKED.format(of=of, what=f"qkv ({rows}, 3, heads, head_dim)"))
+def _packed(func: _Function, prefix: str, rows: str, axis: int) -> tuple[_Function, _Function]:
+    """PREFIX_kvpacked_func and PREFIX_qkvpacked_func: `func` of tensors that lie side by side along `axis`."""
+
+    def kvpacked(q: Any, kv: Any, *arguments: Any, **options: Any) -> Any:
+        k, v = parts(kv, axis, 2, "kv")
+        return func(q, k, v, *arguments, **options)
+
+    def qkvpacked(qkv: Any, *arguments: Any, **options: Any) -> Any:
+        q, k, v = parts(qkv, axis, 3, "qkv")
+        return func(q, k, v, *arguments, **options)
+
+    of_kv, of_qkv = f"q and kv ({rows}, 2, heads_k, head_dim)", f"qkv ({rows}, 3, heads, head_dim)"
+    return (
+        _packed_form(func, kvpacked, ("q", "kv"), prefix, "kvpacked", of_kv),
+        _packed_form(func, qkvpacked, ("qkv",), prefix, "qkvpacked", of_qkv),
+    )
+
+
+def _packed_form(
+    func: _Function, packed: _Function, tensors: tuple[str, ...], prefix: str, form: str, what: str
+) -> _Function:
+    """`packed` with a name, a text, and the signature of `func` with these tensors in the place of q, k and v."""
+    packed.__signature__ = _with_tensors(func, tensors)  # type: ignore[attr-defined]
+    function: _Function = _told(packed)
+    _name(function, f"{prefix}_{form}_func", f"`{prefix}_func` of {what}; nothing is copied.")
+    return function
+
+
+def _with_tensors(func: _Function, names: tuple[str, ...]) -> inspect.Signature:
+    signature = inspect.signature(func)
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    tensors = [inspect.Parameter(name, kind, annotation="Any") for name in names]
+    return signature.replace(parameters=[*tensors, *list(signature.parameters.values())[3:]])
 
 
 def _name(function: _Function, name: str, text: str) -> None:

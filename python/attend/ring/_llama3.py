@@ -1,8 +1,8 @@
-"""ring-flash-attention's functions for packed sequences that are cut where they lie: keys and values are gathered.
+"""ring-flash-attention's functions for packed sequences that gather keys and values.
 
-Each rank has an equal piece of all tokens, whatever sequences they belong to. Attention is then one device's: of the
-rank's rows to the keys of the sequences that they belong to. So did the training of Llama 3 (Grattafiori et al., The
-Llama 3 Herd of Models, 2024, section 3.3.2).
+Each rank has an equal piece of all tokens, whatever sequences they belong to. It gathers the keys of the sequences
+that its rows belong to, and computes as one device does. The training of Llama 3 did so (Grattafiori et al., The Llama
+3 Herd of Models, 2024, section 3.3.2).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _told = told(door_of_group, "group", traceable=True)
 def llama3_flash_attn_prepare_cu_seqlens(
     cu_seqlens: Any, causal: bool, rank: int, world_size: int
 ) -> tuple[Any, Any, int, int, slice]:
-    """What `llama3_flash_attn_varlen_func` is told of the rank's piece of the tokens.
+    """The arguments of `llama3_flash_attn_varlen_func` for the rank's piece of the tokens.
 
     Arguments:
         cu_seqlens: integer (sequences + 1): offsets of all tokens, a tensor on any device.
@@ -35,8 +35,8 @@ def llama3_flash_attn_prepare_cu_seqlens(
 
     Returns:
         cu_seqlens_q, cu_seqlens_k: offsets of the sequences in the rank's rows, and in the keys that these see; dtype
-        and device of cu_seqlens. max_seqlen_q, max_seqlen_k: the longest of each. local_k_slice: where those keys lie
-        among all.
+        and device of cu_seqlens. max_seqlen_q, max_seqlen_k: the longest of each. local_k_slice: the place of those
+        keys among all.
     """
     offsets = [int(n) for n in cu_seqlens.tolist()]
     rows, rest = divmod(offsets[-1], world_size)
@@ -79,7 +79,7 @@ def llama3_flash_attn_varlen_func(
             `llama3_flash_attn_prepare_cu_seqlens` gave.
         heads_k_stride: heads of k and v that are gathered at a time; divides heads_k. The memory for all ranks' keys
             is that of so many heads.
-        window_size: with causal only, where rows and keys of a cut sequence end together.
+        window_size: with causal only: then rows and keys of a cut sequence end together.
         alibi_slopes: f32 (heads_q); likewise.
         dropout_p: what is dropped depends on the number of ranks, unlike elsewhere in attend.
 
@@ -94,21 +94,10 @@ def llama3_flash_attn_varlen_func(
     import torch
 
     from attend.ring._gathered import GatheredAttention, Settings
-    from attend.torch._front import check_tensors
 
-    check_tensors(q, k, v, NO_EXTRAS, {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k})
-    if q.is_meta:
-        raise UnsupportedError("q: on meta, attend.ring runs on cpu and cuda")
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dim() != 3:
-            raise ArgumentError(f"{name}: {x.dim()} dimensions, allowed 3 (rows, heads, head_dim)")
+    _check(q, k, v, cu_seqlens_q, cu_seqlens_k)
     window_of(window_size)
-
-    if not causal:
-        for name, x, off in (("window_size", tuple(window_size), (-1, -1)), ("alibi_slopes", alibi_slopes, None)):
-            if x is not off and x != off:
-                shown = type(x).__name__ if hasattr(x, "shape") else repr(x)
-                raise UnsupportedError(f"{name}: {shown} without causal, attend takes {off!r} only")
+    _check_causal(causal, window_size, alibi_slopes)
     if heads_k_stride < 1 or k.shape[1] % heads_k_stride:
         raise ArgumentError(f"heads_k_stride: {heads_k_stride}, allowed a divisor of {k.shape[1]} heads of k")
     settings = Settings(
@@ -126,8 +115,28 @@ def llama3_flash_attn_varlen_func(
     return (out, lse, None) if return_attn_probs else out
 
 
+def _check(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> None:
+    from attend.torch._front import check_tensors
+
+    check_tensors(q, k, v, NO_EXTRAS, {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k})
+    if q.is_meta:
+        raise UnsupportedError("q: on meta, attend.ring runs on cpu and cuda")
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 3:
+            raise ArgumentError(f"{name}: {x.dim()} dimensions, allowed 3 (rows, heads, head_dim)")
+
+
+def _check_causal(causal: bool, window_size: Sequence[int], alibi_slopes: Any) -> None:
+    if causal:
+        return
+    for name, x, off in (("window_size", tuple(window_size), (-1, -1)), ("alibi_slopes", alibi_slopes, None)):
+        if x is not off and x != off:
+            shown = type(x).__name__ if hasattr(x, "shape") else repr(x)
+            raise UnsupportedError(f"{name}: {shown} without causal, attend takes {off!r} only")
+
+
 def _agree(q: Any, k: Any, v: Any, settings: Any) -> None:
-    """What the ranks gather is alike on all of them."""
+    """Refuses tensors that are not alike on all ranks, since these gather each other's."""
     named = (("q", q), ("k", k), ("v", v))
     said = ", ".join(f"{name} {str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" for name, x in named)
     context = door_of_group(settings.group)

@@ -3,11 +3,10 @@
 Imported when `attend.attention` meets its first torch tensor, or by `import attend.torch`. Needs torch 2.6 or later.
 """
 
-from attend.torch import _autograd as _autograd
+from attend.torch import _direct as _direct
 from attend.torch import _flops as _flops
 from attend.torch._draw import drawn_numbers
 from attend.torch._front import attention, attention_qkvpacked, backward, forward, number_of, random_numbers
-from attend.torch._shortcut import plain_attention, plain_packed
 
 __all__ = [
     "attention",
@@ -16,7 +15,5 @@ __all__ = [
     "drawn_numbers",
     "forward",
     "number_of",
-    "plain_attention",
-    "plain_packed",
     "random_numbers",
 ]

@@ -9,10 +9,9 @@ import torch
 
 from attend import _core
 from attend._errors import UnsupportedError
-from attend._settings import NO_EXTRAS, Extras, Settings, plain_settings
-from attend.torch import _shortcut, _vmap
+from attend._settings import NO_EXTRAS, Extras, Settings
+from attend.torch import _vmap
 from attend.torch._operators import compute_gradients, library, run_forward
-from attend.torch._shortcut import nothing_stands_between
 
 _NUM_EXTRAS = len(Extras._fields)
 _NUM_SETTINGS = len(Settings._fields)
@@ -28,12 +27,12 @@ def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor,
     refuse_gradient_of_slopes(ctx.needs_input_grad[3 + Extras._fields.index("alibi_slopes")])
     ctx.save_for_backward(*tensors, *output)
     ctx.settings = settings
-    # A gradient that nobody asked for stays None: not every backend takes one for lse.
+    # A missing gradient stays None: not every backend takes one for lse.
     ctx.set_materialize_grads(False)
 
 
 def gradients(ctx: Any, dout: Any, dlse: Any, operator: Any = torch.ops.attend.backward) -> tuple[Any, ...]:
-    """What autograd wants for the inputs of attend::forward. `operator`: attend::backward, or what stands for it."""
+    """The gradients for the inputs of attend::forward. `operator`: attend::backward, or one in its place."""
     q, k, v, *extras, o, lse = ctx.saved_tensors
     dout = torch.zeros_like(o) if dout is None else dout
     rest = (*extras, *ctx.settings)
@@ -44,62 +43,28 @@ def gradients(ctx: Any, dout: Any, dlse: Any, operator: Any = torch.ops.attend.b
 def _by_an_operator(
     operator: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, rest: Any
 ) -> tuple[Any, ...]:
-    """dq, dk, dv and, where it is wanted, dbias."""
+    """dq, dk, dv, and dbias or None."""
     dq, dk, dv, dbias = operator(q, k, v, o, lse, dout, dlse, needs_dbias, *rest)
     return dq, dk, dv, dbias if needs_dbias else None
 
 
-# Torch's older vmap, by which autograd maps over gradients, shows in the tensors only.
-_is_mapped = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda x: False)
-
 _CAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
-class EagerAttention(torch.autograd.Function):
-    """The same gradients without the way through the dispatcher: o, or (o, lse), of q, k, v, bias, ... return_lse.
+class Attention(torch.autograd.Function):
+    """o, or (o, lse), of q, k, v, settings, return_lse, and of bias and extras if there are extras.
 
-    Each argument and each result costs, whatever it is: of `extras` autograd is shown the bias alone, and no lse where
-    nobody asks for it.
+    The function of the direct route, for tensors that the library has seen (python/src/torch_route.cpp). The library
+    runs both passes: between the kernels of a small model everything that the host runs is cold, and each Python
+    function costs microseconds. For extras the library calls the functions below.
     """
 
     # One function for the context and the results: with two, torch inspects the signature at every call.
-    @staticmethod
-    def forward(
-        ctx: Any, q: Any, k: Any, v: Any, bias: Any, extras: Extras, settings: Settings, return_lse: bool
-    ) -> Any:
-        o, lse = _shortcut.forward(q, k, v, extras, settings)
-        if extras is NO_EXTRAS:
-            ctx.save_for_backward(q, k, v, o, lse)
-        else:
-            slopes = extras.alibi_slopes
-            refuse_gradient_of_slopes(slopes is not None and slopes.requires_grad)
-            ctx.given = tuple(x is not None for x in extras)
-            ctx.save_for_backward(q, k, v, o, lse, *(x for x in extras if x is not None))
-        ctx.settings = settings
-        if not return_lse:
-            return o
-        ctx.set_materialize_grads(False)
-        return o, lse
+    forward = staticmethod(_core.attention_forward)
 
     @staticmethod
-    def backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:
-        saved = ctx.saved_tensors  # once: checkpointing unpacks them once only
-        results = _shortcut.short_backward(saved, dout, dlse, ctx.settings)
-        return _backward_in_python(ctx, saved, dout, dlse) if results is None else results
-
-
-class PlainAttention(torch.autograd.Function):
-    """o, or (o, lse), of q, k, v, settings and return_lse: EagerAttention without extras, and with hardly any Python.
-
-    Between the kernels of a small model everything that the host runs is cold, and each Python function costs
-    microseconds.
-    """
-
-    forward = staticmethod(_core.plain_forward)
-
-    @staticmethod
-    def backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:  # a function of Python's: compiled autograd traces it
-        return _core.plain_backward(ctx, dout, dlse)
+    def backward(ctx: Any, dout: Any, dlse: Any = None) -> Any:  # in Python, so that compiled autograd can trace it
+        return _core.attention_backward(ctx, dout, dlse)
 
 
 class PackedAttention(torch.autograd.Function):
@@ -112,74 +77,58 @@ class PackedAttention(torch.autograd.Function):
         return _core.packed_backward(ctx, dout, dlse)
 
 
-def _backward_in_python(ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any) -> tuple[Any, ...]:
+def forward_with_extras(ctx: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[Any, Any]:
+    """(o, lse). The context gets all tensors that backward needs."""
+    o, lse = run_forward(q, k, v, extras, settings)
+    slopes = extras.alibi_slopes
+    refuse_gradient_of_slopes(slopes is not None and slopes.requires_grad)
+    ctx.given = tuple(x is not None for x in extras)
+    ctx.save_for_backward(q, k, v, o, lse, *(x for x in extras if x is not None))
+    return o, lse
+
+
+def run_backward(ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any, is_direct: bool) -> tuple[Any, ...]:
+    """The gradients for the arguments of Attention. `is_direct`: the library allows the direct route."""
     rest = saved[5:]
-    extras = _spread(rest, ctx.given) if rest else NO_EXTRAS
-    results = _gradients_in_python(saved[:5], dout, dlse, ctx.needs_input_grad[3], extras, ctx.settings, rest)
-    return *results, None, None, None
+    if not rest:
+        dq, dk, dv, _ = _gradients(saved, dout, dlse, False, NO_EXTRAS, ctx.settings, is_direct)
+        return dq, dk, dv, None, None
+    extras = _spread(rest, ctx.given)
+    dq, dk, dv, dbias = _gradients(
+        saved[:5], dout, dlse, ctx.needs_input_grad[5], extras, ctx.settings, is_direct
+    )  # fmt: skip
+    return dq, dk, dv, None, None, dbias, None
 
 
-def _packed_backward_in_python(ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any) -> torch.Tensor:
+def run_packed_backward(ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any, is_direct: bool) -> torch.Tensor:
+    """dqkv."""
     qkv, o, lse = saved
-    dq, dk, dv, _ = _gradients_in_python((*qkv.unbind(2), o, lse), dout, dlse, False, NO_EXTRAS, ctx.settings)
-    return torch.stack((dq, dk, dv), 2)
+    separate = (*qkv.unbind(2), o, lse)
+    return torch.stack(_gradients(separate, dout, dlse, False, NO_EXTRAS, ctx.settings, is_direct)[:3], 2)
 
 
-def _gradients_in_python(
+def _gradients(
     saved: tuple[Any, ...],
     dout: Any,
     dlse: Any,
     needs_dbias: bool,
     extras: Extras,
     settings: Settings,
-    rest: tuple[Any, ...] = (),
+    is_direct: bool,
 ) -> tuple[Any, ...]:
-    """dq, dk, dv, dbias or None. `saved`: q, k, v, o, lse; `rest`: tensors of the extras."""
+    """dq, dk, dv, dbias or None. `saved`: q, k, v, o, lse."""
     q, k, v, o, lse = saved
     dout = torch.zeros_like(o) if dout is None else dout
-    if _is_plain(dout, dlse, (*saved, *rest)):
+    if is_direct:
         return compute_gradients(q, k, v, o, lse, dout, dlse, needs_dbias, extras, settings)
     rest = (*extras, *settings)
     return _by_an_operator(torch.ops.attend.backward, q, k, v, o, lse, dout, dlse, needs_dbias, rest)
-
-
-# Past the wrapper, which looks for transforms of functorch and what is left of them: the library's way_of has.
-apply_eagerly = (
-    EagerAttention.apply
-    if _shortcut.way_of is _shortcut.way_in_python
-    else super(torch.autograd.Function, EagerAttention).apply
-)
-
-
-if _shortcut.way_of is not _shortcut.way_in_python:
-    _core.learn_ways(
-        {
-            "apply": super(torch.autograd.Function, PlainAttention).apply,
-            "apply_packed": super(torch.autograd.Function, PackedAttention).apply,
-            "run_forward": run_forward,
-            "run_backward": _backward_in_python,
-            "run_packed_backward": _packed_backward_in_python,
-            "plain_settings": plain_settings,
-        }
-    )
-    _shortcut.short_attention, _shortcut.plain_attention = _core.short_attention, _core.plain_attention
-    _shortcut.short_packed, _shortcut.plain_packed = _core.short_packed, _core.plain_packed
 
 
 def _spread(tensors: tuple[Any, ...], given: tuple[bool, ...]) -> Extras:
     """Extras of the tensors that there are, and None."""
     left = iter(tensors)
     return Extras(*(next(left) if there else None for there in given))
-
-
-def _is_plain(dout: Any, dlse: Any, saved: tuple[Any, ...]) -> bool:
-    """Whether the gradients can be computed without the dispatcher."""
-    if torch.is_grad_enabled():  # a graph of the gradients is wanted: the operator refuses that
-        return False
-    if _is_mapped(dout) or (dlse is not None and _is_mapped(dlse)):  # is_grads_batched
-        return False
-    # Hooks of torch.autograd.graph may have put anything into the place of what was saved.
-    return nothing_stands_between((dout, *saved) if dlse is None else (dout, dlse, *saved))
 
 
 def _remember_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

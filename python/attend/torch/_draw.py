@@ -1,4 +1,4 @@
-"""What a call drops where the caller names no seed: numbers from torch's generator of the tensors' device."""
+"""Seeds of dropout that the caller does not name: numbers from torch's generator of the tensors' device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Optional
 import torch
 
 from attend._errors import ArgumentError, UnsupportedError
-from attend._settings import signed_bits
+from attend._settings import as_int64
 from attend.torch._tracing import is_traced, one_node
 
 _STEP = 4  # torch wants offsets of its GPU generators to be multiples of it
@@ -21,8 +21,8 @@ _interpreters = getattr(getattr(torch._C, "_functorch", None), "get_interpreter_
 def drawn_numbers(q: Any) -> tuple[int, int, Optional[torch.Tensor]]:
     """Seed and offset as signed numbers; or 0, 0 and the tensor of both, i64 (2) on the device of q.
 
-    A tensor where the call is recorded, by a compiler, a tracer or a CUDA graph: what is recorded draws anew each time
-    it runs. Numbers otherwise, which the host takes from the generator without waiting for a GPU.
+    A tensor if a compiler, a tracer or a CUDA graph records the call: the record draws each time it runs. Numbers
+    otherwise, which the host takes from the generator without waiting for a GPU.
     """
     if torch.compiler.is_compiling():
         return 0, 0, _drawn_on_device(q)
@@ -52,11 +52,11 @@ def _moved_generator(index: int) -> tuple[int, int]:
     with _lock:
         offset = generator.get_offset()
         generator.set_offset(offset + _STEP)
-        return signed_bits("seed", generator.initial_seed()), offset
+        return as_int64("seed", generator.initial_seed()), offset
 
 
 def _refuse_vmap() -> None:
-    """Of what is mapped over, torch could not say whether it drops the same or not."""
+    """Refuses vmap: torch could not say whether its calls drop the same entries."""
     for interpreter in _interpreters() or ():
         if interpreter.key().name == "Vmap":
             raise UnsupportedError("dropout_p: with vmap, allowed 0 only: what a seed drops is defined for one call")

@@ -1,4 +1,8 @@
-"""What `attend.attention`, `attend.forward` and `attend.backward` do with torch tensors."""
+"""`attend.attention`, `attend.forward` and `attend.backward` of torch tensors.
+
+The library takes a call (`_core.direct_attention`), or says by None that it is for torch.ops.attend: the operators that
+torch's dispatcher knows, with their autograd, fakes, vmap and DTensors.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,9 @@ from torch.autograd import forward_ad
 from attend import _core
 from attend._errors import ArgumentError, UnsupportedError
 from attend._packed import parts
-from attend._settings import NO_EXTRAS, Extras, Gradients, Settings, signed_bits
-from attend.torch import _columns, _dtensor, _shortcut, _transforms
-from attend.torch._autograd import apply_eagerly, autocast
+from attend._settings import NO_EXTRAS, Extras, Gradients, Settings, as_int64
+from attend.torch import _columns, _dtensor, _transforms
 from attend.torch._meta import check, check_devices
-from attend.torch._shortcut import AUTOCAST, AUTOGRAD, way_of
-from attend.torch._shortcut import forward as compute_forward
 from attend.torch._tracing import is_traced, one_node
 
 _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
@@ -24,35 +25,26 @@ _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
 def attention(
     q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_lse: bool = True
 ) -> tuple[torch.Tensor, Any]:
-    """(o, lse), differentiable. Without `return_lse`, lse is None where backward does not want it either."""
-    if not torch.compiler.is_compiling():
-        if extras is NO_EXTRAS:
-            short = _shortcut.short_attention(q, k, v, settings, return_lse)
-            if short is not None:
-                return short if return_lse else (short, None)
-        given = (q, k, v) if extras is NO_EXTRAS else (q, k, v, *(x for x in extras if x is not None))
-        way = way_of(given)
-        if way:
-            if way & AUTOCAST:
-                q, k, v = autocast(q, k, v)
-            if way & AUTOGRAD:
-                results = apply_eagerly(q, k, v, extras.bias, extras, settings, return_lse)
-                o, lse = results if return_lse else (results, None)
-            else:
-                o, lse = compute_forward(q, k, v, extras, settings, return_lse)
-            return o, _with_column(lse, extras.bias, k, settings) if return_lse else lse
+    """(o, lse), differentiable. Without `return_lse`, lse may be None."""
+    if torch.compiler.is_compiling():
+        check_tensors(q, k, v, extras)
+        run = _operator()
+    else:
+        results = _core.direct_attention(q, k, v, extras, settings, return_lse)
+        if results is not None:
+            if not return_lse:
+                return results, None
+            return results if extras is NO_EXTRAS else _with_column(results[0], results[1], extras.bias, k, settings)
+        given = (q, k, v, *(x for x in extras if x is not None))
         if is_traced(given):
             both = one_node(attention, q, k, v, extras, settings, return_lse)
             return both[0], both[1]
         check_tensors(q, k, v, extras)
         run = _operator()
         _refuse_tangents(*given)
-    else:
-        check_tensors(q, k, v, extras)
-        run = _operator()
     _dtensor.refuse_dropout(settings.dropout_p, q, k, v)
     o, lse = _by_an_operator(run, q, k, v, extras, settings)
-    return o, _with_column(lse, extras.bias, k, settings) if return_lse else lse
+    return _with_column(o, lse, extras.bias, k, settings) if return_lse else (o, lse)
 
 
 def _by_an_operator(
@@ -62,14 +54,14 @@ def _by_an_operator(
         o, lse = run(q, k, v, *extras, *settings)
     except RuntimeError:
         if not torch.compiler.is_compiling():
-            _core.check_settings(settings)  # torch would show the whole schema for an option of a wrong type
+            _core.check_settings(settings)  # refuses a wrong type by name: torch shows the whole schema
         raise
     return o, lse
 
 
-def _with_column(lse: Any, bias: Any, k: torch.Tensor, settings: Settings) -> Any:
-    """lse with a bias of one column, which is no part of the operators' lse."""
-    return _columns.shifted(lse, bias) if _is_column(bias, k, settings) else lse
+def _with_column(o: Any, lse: Any, bias: Any, k: torch.Tensor, settings: Settings) -> tuple[Any, Any]:
+    """(o, lse), the bias added to lse if it has one column: the operators leave such a bias out of lse."""
+    return o, _columns.shifted(lse, bias) if _is_column(bias, k, settings) else lse
 
 
 def _is_column(bias: Any, k: torch.Tensor, settings: Settings) -> bool:
@@ -79,18 +71,16 @@ def _is_column(bias: Any, k: torch.Tensor, settings: Settings) -> bool:
 def attention_qkvpacked(qkv: Any, extras: Extras, settings: Settings, return_lse: bool) -> Any:
     """o, or (o, lse), of one tensor (batch, seqlen, 3, heads, head_dim); differentiable."""
     if extras is NO_EXTRAS and not torch.compiler.is_compiling():
-        short = _shortcut.short_packed(qkv, settings, return_lse)
-        if short is None and way_of((qkv,)) & AUTOCAST:
-            short = _shortcut.short_packed(*autocast(qkv), settings, return_lse)
-        if short is not None:
-            return short
+        results = _core.direct_attention_qkvpacked(qkv, settings, return_lse)
+        if results is not None:
+            return results
     q, k, v = qkv.unbind(2) if is_traced((qkv,)) else parts(qkv, 2, 3, "qkv")
     both = attention(q, k, v, extras, settings, return_lse)
     return (both[0], both[1]) if return_lse else both[0]
 
 
 def random_numbers(q: Any, seed: Any, offset: Any) -> tuple[Any, Any, Optional[torch.Tensor]]:
-    """See attend._api: what a compiler traces is not asked for its value, nor what is on the GPU of q."""
+    """See attend._api. The values of traced tensors, and of those on the GPU of q, are not asked for."""
     is_compiling = torch.compiler.is_compiling()
     tensors = [x for x in (seed, offset) if isinstance(x, torch.Tensor)]
     if tensors and (is_compiling or any(x.is_cuda and x.device == q.device for x in tensors)):
@@ -98,14 +88,14 @@ def random_numbers(q: Any, seed: Any, offset: Any) -> tuple[Any, Any, Optional[t
         device = q.device if on_gpu else torch.device("cpu")
         return 0, 0, torch.stack([_one_number("seed", seed, device), _one_number("offset", offset, device)])
     if is_compiling:
-        return _traced_bits("seed", seed), _traced_bits("offset", offset), None
-    return _bits("seed", seed), _bits("offset", offset), None
+        return _traced_int64("seed", seed), _traced_int64("offset", offset), None
+    return _int64_of("seed", seed), _int64_of("offset", offset), None
 
 
 def _one_number(name: str, x: Any, device: torch.device) -> torch.Tensor:
     """i64 ()."""
     if not isinstance(x, torch.Tensor):
-        bits = _traced_bits(name, x) if torch.compiler.is_compiling() else signed_bits(name, x)
+        bits = _traced_int64(name, x) if torch.compiler.is_compiling() else as_int64(name, x)
         return torch.full((), bits, dtype=torch.int64, device=device)
     _check_one_number(name, x)
     bits = x.view(torch.int64) if x.dtype == torch.uint64 else x.to(torch.int64)
@@ -125,12 +115,12 @@ def number_of(name: str, x: Any) -> Any:
     return x.item()
 
 
-def _bits(name: str, x: Any) -> int:
-    """The signed number of 64 bits. A tensor of signed numbers holds bits already, as one on a GPU does."""
+def _int64_of(name: str, x: Any) -> int:
+    """The int64 that has the bits of `x`. A tensor of int64 has them already, on a GPU too."""
     if not isinstance(x, torch.Tensor):
-        return signed_bits(name, x)
+        return as_int64(name, x)
     _check_one_number(name, x)
-    return signed_bits(name, int(x.item()) % 2**64)
+    return as_int64(name, int(x.item()) % 2**64)
 
 
 def _check_one_number(name: str, x: torch.Tensor) -> None:
@@ -138,12 +128,12 @@ def _check_one_number(name: str, x: torch.Tensor) -> None:
         raise ArgumentError(f"{name}: {x.dtype} {tuple(x.shape)}, allowed a whole number from 0 to 2^64 - 1")
 
 
-def _traced_bits(name: str, value: Any) -> Any:
-    """signed_bits, but of a number that the compiled program draws nothing is asked that it would have to guard."""
+def _traced_int64(name: str, value: Any) -> Any:
+    """Like `as_int64`, but adds no guards on symbolic integers."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # costs a compiler, which is here then
 
     if statically_known_true(value >= 2**63) or statically_known_true(value < 0):
-        return signed_bits(name, value)
+        return as_int64(name, value)
     return value
 
 
@@ -175,13 +165,13 @@ def backward(
     extras: Extras,
     settings: Settings,
 ) -> tuple[torch.Tensor, ...]:
-    """(dq, dk, dv), and dbias where it is asked for, without autograd."""
+    """(dq, dk, dv), and dbias if it is asked for, without autograd."""
     check_tensors(q, k, v, extras, {"dout": dout, "o": o, "lse": lse} | ({} if dlse is None else {"dlse": dlse}))
     has_column = _is_column(extras.bias, k, settings) if k.dim() > 2 else False
     with torch.no_grad():
         if has_column:
-            # lse holds the bias, beside which what backward needs may have been rounded away; the
-            # caller's lse, which is not read then, is checked all the same.
+            # lse holds the bias, and a large one has rounded the rest away, which backward needs: it is computed
+            # anew. The caller's lse is checked all the same.
             if not torch.compiler.is_compiling():
                 gradients = Gradients(dout, dlse, q, k, v, extras.bias if needs_dbias else None)
                 check(q, k, v, o, lse, gradients, extras, settings)
@@ -193,7 +183,7 @@ def backward(
 
 
 def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[str, Any]] = None) -> None:
-    """The operators would refuse what is no tensor too, but with the text of their whole schema."""
+    """Refuses arguments that are no tensors, by name: the operators would show their whole schema."""
     named = {"q": q, "k": k, "v": v, **(others or {})}
     if extras is not NO_EXTRAS:
         named |= {name: x for name, x in extras._asdict().items() if x is not None and name != "philox_state"}

@@ -3,11 +3,11 @@
     attend::forward(q, k, v, extras, settings) -> (o, lse)
     attend::backward(q, k, v, o, lse, dout, dlse?, needs_dbias, extras, settings) -> (dq, dk, dv, dbias)
 
-`extras` and `settings` are spread out: the fields of attend._settings in their order. Where dbias is not asked for, it
-is an empty tensor: operators cannot give None.
+`extras` and `settings` are spread out: the fields of attend._settings in their order. A dbias that is not asked for
+is an empty tensor, since operators cannot give None.
 
-A bias of one column is no part of lse here, which a large one would round away, and so has the gradient 0:
-attend.torch._front adds it.
+A large bias of one column would round the rest of lse away. So such a bias is no part of lse here, and its gradient is
+0: attend.torch._front adds it to lse.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run_forward(
     return_lse: bool = True,
     call: Optional[Callable[..., None]] = None,
 ) -> tuple[torch.Tensor, Any]:
-    """o and lse (or None), computed now: what the operator does below the dispatcher."""
+    """o and lse (or None), computed now: the operator below the dispatcher."""
     o, lse = empty_results(q, v, settings.layout, return_lse)
     fill_forward(q, k, v, o, lse, extras, settings, call)
     return o, lse
@@ -67,7 +67,7 @@ def fill_forward(
     settings: Settings,
     call: Optional[Callable[..., None]] = None,
 ) -> None:
-    """Writes o and, where it is not None, lse. `call`: None, or what stands for _core.forward."""
+    """Writes o and, if it is not None, lse. `call`: None, or a function in the place of _core.forward."""
     columns = None
     if call is None and extras is not NO_EXTRAS:
         extras, columns = _columns.split(extras, q, k, settings.layout)
@@ -98,9 +98,9 @@ def fill_backward(
     settings: Settings,
     call: Optional[Callable[..., None]] = None,
 ) -> None:
-    """Writes dq, dk, dv and, where it is not None, dbias of `gradients`, from its dout and dlse."""
+    """Writes dq, dk, dv and, if it is not None, dbias of `gradients`, from its dout and dlse."""
     dout, dlse, dq, dk, dv, dbias = gradients
-    settings = as_torch_is_told(settings)
+    settings = with_required_determinism(settings)
     if call is None and extras is not NO_EXTRAS:
         extras, columns = _columns.split(extras, q, k, settings.layout)
         if columns is not None and columns.bias is not None and dbias is not None:
@@ -119,10 +119,10 @@ def fill_backward(
     )
 
 
-def as_torch_is_told(settings: Settings) -> Settings:
-    """Deterministic also where torch.use_deterministic_algorithms says so at this moment.
+def with_required_determinism(settings: Settings) -> Settings:
+    """The settings of backward: deterministic also if torch.use_deterministic_algorithms says so at this moment.
 
-    With warn_only, as in torch, what was asked for by name runs all the same.
+    With warn_only a backend that was asked for by name runs all the same, as torch's own operators do.
     """
     if settings.deterministic or not torch.are_deterministic_algorithms_enabled():
         return settings
@@ -216,7 +216,7 @@ def _lse_dtype(q: torch.Tensor) -> torch.dtype:
 
 
 def wide(bias: Any) -> Any:
-    """The bias in float32 where it has 16 bits: its gradient is summed further, and must be rounded once."""
+    """The bias, in float32 if it has 16 bits: its gradient is summed further, and must be rounded once."""
     return bias.float() if bias.dtype in (torch.float16, torch.bfloat16) else bias
 
 
@@ -236,7 +236,7 @@ def empty_like(x: torch.Tensor) -> torch.Tensor:
     """An uninitialised dense tensor, its dimensions in memory in the order of those of x, the last one innermost."""
     if x.is_contiguous() or _has_rows(x):
         result = torch.empty_like(x)
-        if _has_rows(result):  # where elements of x share memory, torch orders the dimensions anew
+        if _has_rows(result):  # not if elements of x share memory: torch chooses the order then
             return result
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -258,7 +258,7 @@ def _as_it_is(x: torch.Tensor) -> Any:
     return x
 
 
-# Where torch has DLPack's table of C functions, the library reads tensors by itself, in a tenth of the time.
+# If torch has DLPack's table of C functions, the library reads tensors by itself, in a tenth of the time.
 _view = _as_it_is if _core.has_exchange_table(torch.empty(0)) else _view_by_public_names
 
 
@@ -288,5 +288,5 @@ def _raw_stream_by_public_names(index: int) -> int:
     return torch.cuda.current_stream(index).cuda_stream
 
 
-# The same number for a fifth of the time, where torch is built with it.
+# The same number in a fifth of the time, if torch is built with it.
 raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream_by_public_names)

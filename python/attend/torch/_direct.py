@@ -1,0 +1,100 @@
+"""Tells the library the names of torch with which it finds out whether a call needs torch's dispatcher.
+
+The library decides (python/src/torch_route.cpp), and calls torch without Python in between. This file only knows which
+names torch's releases have.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from attend import _core
+from attend._settings import NO_EXTRAS, Settings
+from attend.torch import _autograd
+from attend.torch._operators import raw_stream, run_forward, with_required_determinism
+
+# The library reads tensors through DLPack's table of C functions. Older releases of torch have none.
+HAS_EXCHANGE_TABLE = bool(_core.has_exchange_table(torch.empty(0)))
+
+
+def _has_no_dense_memory(x: torch.Tensor) -> bool:
+    return x.layout is not torch.strided or not (x.is_cuda or x.is_cpu)
+
+
+def _watchers(has_exchange_table: bool) -> dict[str, tuple[Any, ...]]:
+    """Functions that give something true if the dispatcher has more to do than autograd and autocast.
+
+    AttributeError if this release of torch lacks one of them.
+    """
+    forward_ad._current_level  # noqa: B018
+    of_gradients = (
+        torch._C._len_torch_dispatch_stack,
+        torch._C._functorch.peek_interpreter_stack,  # None if no transform is active
+        torch._C._autograd._profiler_enabled,  # it shows the calls that the dispatcher sees
+    )
+    of_tensors: tuple[Any, ...] = (torch.Tensor.is_neg,)
+    if not has_exchange_table:  # which refuses such tensors
+        of_tensors = (
+            _has_no_dense_memory,
+            operator.attrgetter("is_quantized"),
+            operator.attrgetter("is_nested"),
+            torch._C._functorch.is_functorch_wrapped_tensor,
+            torch._C._functorch.is_legacy_batchedtensor,  # by which autograd maps over gradients
+            torch._is_functional_tensor,
+            torch.Tensor._is_zerotensor,
+            torch.Tensor.is_neg,
+        )
+    return {
+        "gradient_watchers": of_gradients,
+        "call_watchers": (*of_gradients, torch._C._len_torch_function_stack, torch._C._is_tracing),
+        "tensor_watchers": of_tensors,
+    }
+
+
+def names_of_torch(has_exchange_table: bool = HAS_EXCHANGE_TABLE) -> dict[str, Any]:
+    """The fields of the struct Torch of python/src/torch_api.hpp."""
+    try:
+        watchers = _watchers(has_exchange_table)
+    except AttributeError:
+        watchers = {}
+    nothing: tuple[Any, ...] = ()
+    return {
+        "has_watchers": bool(watchers),
+        "gradient_watchers": watchers.get("gradient_watchers", nothing),
+        "call_watchers": watchers.get("call_watchers", nothing),
+        "tensor_watchers": watchers.get("tensor_watchers", nothing),
+        "has_exchange_table": has_exchange_table,
+        "tensor": torch.Tensor,
+        "parameter": torch.nn.Parameter,
+        "empty_like": torch.empty_like,
+        "new_empty_strided": torch.Tensor.new_empty_strided,
+        "float32": torch.float32,
+        "raw_stream": raw_stream,
+        "is_grad_enabled": torch.is_grad_enabled,
+        "is_any_autocast_enabled": getattr(torch._C, "_is_any_autocast_enabled", lambda: True),
+        "is_autocast_enabled": torch.is_autocast_enabled,
+        "autocast_dtype": torch.get_autocast_dtype,
+        "requires_determinism": getattr(
+            torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled
+        ),
+        "forward_ad": forward_ad,
+        "autocast": _autograd.autocast,
+        # Past Function.apply, which looks for transforms of torch.func and for tensors that one has left behind: the
+        # library has seen that there are none.
+        "apply": super(torch.autograd.Function, _autograd.Attention).apply,
+        "apply_packed": super(torch.autograd.Function, _autograd.PackedAttention).apply,
+        "run_forward": run_forward,
+        "forward_with_extras": _autograd.forward_with_extras,
+        "run_backward": _autograd.run_backward,
+        "run_packed_backward": _autograd.run_packed_backward,
+        "with_required_determinism": with_required_determinism,
+        "settings_type": Settings,
+        "no_extras": NO_EXTRAS,
+    }
+
+
+_core.learn_torch(names_of_torch())

@@ -1,0 +1,175 @@
+#include "torch_attention.hpp"
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "attend/error.hpp"
+#include "read_settings.hpp"
+#include "torch_api.hpp"
+#include "torch_results.hpp"
+#include "torch_route.hpp"
+
+namespace attend::python {
+namespace {
+
+using namespace nb::literals;
+
+/// The result of a direct call that is not for the direct route. attend/torch/_front.py takes torch.ops.attend then.
+nb::object not_direct() {
+  return nb::none();
+}
+
+/// `both`: (o, lse or None).
+nb::object o_or_both(const nb::object& both, bool wants_lse) {
+  return wants_lse ? both : both[0];
+}
+
+/// (o, lse or None) of tensors that route_of has seen, without autograd.
+nb::object computed(nb::handle q, nb::handle k, nb::handle v, nb::handle extras, nb::handle settings, bool return_lse) {
+  if (extras.is(torch->no_extras)) {
+    if (nb::object both = forward_results(q, k, v, settings, return_lse); both.is_valid()) return both;
+  }
+  return torch->run_forward(q, k, v, extras, settings, return_lse);
+}
+
+/// o, or (o, lse). `others`: the tensors of extras.
+nb::object call(std::array<nb::handle, 3> heads, std::span<const nb::handle> others, nb::handle extras,
+                nb::handle settings, nb::handle return_lse) {
+  const Route route = route_of(heads, others);
+  if (!route.is_direct) return not_direct();
+  nb::object cast;  // holds the tensors
+  if (route.needs_cast) {
+    cast = torch->autocast(heads[0], heads[1], heads[2]);
+    for (std::size_t i = 0; i < heads.size(); ++i) heads[i] = PyTuple_GetItem(cast.ptr(), static_cast<Py_ssize_t>(i));
+  }
+  const auto& [q, k, v] = heads;
+  const bool wants_lse = is_true(return_lse);
+  if (!route.needs_autograd) return o_or_both(computed(q, k, v, extras, settings, wants_lse), wants_lse);
+  // Each argument of autograd's function costs, whatever it is.
+  if (extras.is(torch->no_extras)) return torch->apply(q, k, v, settings, wants_lse);
+  return torch->apply(q, k, v, settings, wants_lse, nb::getattr(extras, torch->bias), extras);
+}
+
+nb::object direct_attention(nb::handle q, nb::handle k, nb::handle v, nb::handle extras, nb::handle settings,
+                            nb::handle return_lse) {
+  if (torch == nullptr) return not_direct();
+  if (extras.is(torch->no_extras)) return call({q, k, v}, {}, extras, settings, return_lse);
+  std::vector<nb::handle> others;
+  for (const nb::handle x : nb::borrow<nb::tuple>(extras)) {
+    if (!x.is_none()) others.push_back(x);
+  }
+  return call({q, k, v}, others, extras, settings, return_lse);
+}
+
+nb::object direct_attention_qkvpacked(nb::handle qkv, nb::handle settings, nb::handle return_lse) {
+  if (torch == nullptr) return not_direct();
+  const Route route = route_of(std::array{qkv});
+  if (!route.is_direct) return not_direct();
+  nb::object cast;  // holds the tensor
+  if (route.needs_cast) {
+    cast = torch->autocast(qkv)[0];
+    qkv = cast;
+  }
+  if (!is_packed(qkv)) return not_direct();
+  const bool wants_lse = is_true(return_lse);
+  if (route.needs_autograd) return torch->apply_packed(qkv, settings, wants_lse);
+  return o_or_both(forward_results_packed(qkv, settings, wants_lse), wants_lse);
+}
+
+nb::object attention_of_options(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& options,
+                                nb::handle return_lse) {
+  if (torch == nullptr) return not_direct();
+  const auto settings = settings_of_options(options);
+  if (settings == nullptr) return not_direct();
+  return call({q, k, v}, {}, torch->no_extras, settings->tuple, return_lse);
+}
+
+nb::object attention_qkvpacked_of_options(nb::handle qkv, const nb::tuple& options, nb::handle return_lse) {
+  if (torch == nullptr) return not_direct();
+  const auto settings = settings_of_options(options);
+  if (settings == nullptr) return not_direct();
+  return direct_attention_qkvpacked(qkv, settings->tuple, return_lse);
+}
+
+/// The result of autograd's function, o or (o, lse). The context keeps the settings for backward.
+nb::object finish_forward(nb::handle context, const nb::object& both, nb::handle settings, bool return_lse) {
+  nb::setattr(context, torch->settings, settings);
+  if (!return_lse) return both[0];
+  context.attr(torch->set_materialize_grads)(false);
+  return both;
+}
+
+/// Checkpoints unpack what was saved once only.
+nb::tuple saved_in(nb::handle context) {
+  return nb::borrow<nb::tuple>(nb::getattr(context, torch->saved_tensors));
+}
+
+/// Attention.forward: o or (o, lse) of tensors that route_of has seen. Autograd is shown the bias, since it may want
+/// its gradient; `extras` has it too.
+nb::object attention_forward(nb::handle context, nb::handle q, nb::handle k, nb::handle v, nb::handle settings,
+                             bool return_lse, nb::handle /*bias*/, nb::handle extras) {
+  if (!extras.is_none()) {
+    const nb::object both = torch->forward_with_extras(context, q, k, v, extras, settings);
+    return finish_forward(context, both, settings, return_lse);
+  }
+  const nb::object both = computed(q, k, v, torch->no_extras, settings, true);
+  context.attr(torch->save_for_backward)(q, k, v, both[0], both[1]);
+  return finish_forward(context, both, settings, return_lse);
+}
+
+/// Attention.backward: a gradient for each argument of attention_forward but the context.
+nb::object attention_backward(nb::handle context, nb::handle dout, nb::handle dlse) {
+  const nb::tuple saved = saved_in(context);
+  const auto [dq, dk, dv] = backward_results(saved, dout, dlse, nb::getattr(context, torch->settings));
+  if (dv.is_valid()) return nb::make_tuple(dq, dk, dv, nb::none(), nb::none());
+  return torch->run_backward(context, saved, dout, dlse, backward_is_direct(saved, dout, dlse));
+}
+
+/// PackedAttention.forward and .backward, likewise, of a tensor that is_packed has seen.
+nb::object packed_forward(nb::handle context, nb::handle qkv, nb::handle settings, bool return_lse) {
+  const nb::object both = forward_results_packed(qkv, settings, true);
+  if (!both.is_valid()) throw Error(ErrorCode::kInternal, "qkv: another tensor than a moment ago");
+  context.attr(torch->save_for_backward)(qkv, both[0], both[1]);
+  return finish_forward(context, both, settings, return_lse);
+}
+
+nb::object packed_backward(nb::handle context, nb::handle dout, nb::handle dlse) {
+  const nb::tuple saved = saved_in(context);
+  nb::object dqkv = backward_results_packed(saved, dout, dlse, nb::getattr(context, torch->settings));
+  if (!dqkv.is_valid()) {
+    dqkv = torch->run_packed_backward(context, saved, dout, dlse, backward_is_direct(saved, dout, dlse));
+  }
+  return nb::make_tuple(dqkv, nb::none(), nb::none());
+}
+
+/// (is_direct, needs_autograd, needs_cast) of q, k, v or qkv, and other tensors.
+nb::tuple route_in_python(const nb::tuple& heads, const nb::tuple& others) {
+  if (torch == nullptr) return nb::make_tuple(false, false, false);
+  const auto [is_direct, needs_autograd, needs_cast] = route_of(std::vector<nb::handle>(heads.begin(), heads.end()),
+                                                                std::vector<nb::handle>(others.begin(), others.end()));
+  return nb::make_tuple(is_direct, needs_autograd, needs_cast);
+}
+
+}  // namespace
+
+void add_torch_attention(nb::module_& m) {
+  add_options(m);
+  m.def("learn_torch", &learn_torch);
+  m.def("route_of", &route_in_python);
+  // A tensor that is None is refused by name on the other route.
+  m.def("direct_attention", &direct_attention, "q"_a.none(), "k"_a.none(), "v"_a.none(), "extras"_a, "settings"_a,
+        "return_lse"_a.none());
+  m.def("direct_attention_qkvpacked", &direct_attention_qkvpacked, "qkv"_a.none(), "settings"_a, "return_lse"_a.none());
+  m.def("attention_of_options", &attention_of_options, "q"_a.none(), "k"_a.none(), "v"_a.none(), "options"_a,
+        "return_lse"_a.none());
+  m.def("attention_qkvpacked_of_options", &attention_qkvpacked_of_options, "qkv"_a.none(), "options"_a,
+        "return_lse"_a.none());
+  m.def("attention_forward", &attention_forward, "context"_a, "q"_a, "k"_a, "v"_a, "settings"_a, "return_lse"_a,
+        "bias"_a.none() = nb::none(), "extras"_a.none() = nb::none());
+  m.def("attention_backward", &attention_backward, "context"_a, "dout"_a.none(), "dlse"_a.none() = nb::none());
+  m.def("packed_forward", &packed_forward);
+  m.def("packed_backward", &packed_backward, "context"_a, "dout"_a.none(), "dlse"_a.none() = nb::none());
+}
+
+}  // namespace attend::python

@@ -1,0 +1,233 @@
+"""The direct route of torch's tensors, past torch's dispatcher: which calls take it, and that it gives the same."""
+
+import inspect
+
+import pytest
+
+np = pytest.importorskip("numpy")
+pytest.importorskip(
+    "torch", reason=f"the tests of {__name__} need torch: `make py-test ATTEND_TEST_TORCH=1` installs it"
+)
+
+import attend
+import attend.torch
+from attend import _core
+
+DIRECT = "AttentionBackward"  # what autograd calls the direct route
+
+
+@pytest.fixture
+def without_exchange_table(torch):
+    """As with a release of torch whose tensors have no table of C functions."""
+    from attend.torch import _direct
+
+    _core.learn_torch(_direct.names_of_torch(has_exchange_table=False))
+    yield
+    _core.learn_torch(_direct.names_of_torch())
+
+
+def test_options_are_handed_over_in_the_order_of_the_signature():
+    parameters = inspect.signature(attend.attention).parameters.values()
+    names = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    assert names == (*_core.OPTIONS[:-2], "return_lse", *_core.OPTIONS[-2:])
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_both_routes_give_the_same(torch, device, monkeypatch, layout, dtype, return_lse):
+    """By the options as they are, by their named tuple, and by torch's operator."""
+    # As a model has them: parts of one tensor, and a gradient that is dense.
+    qkv = torch.randn(2, 9, 3, 9, 16, device=device, dtype=getattr(torch, dtype), requires_grad=True)
+    attend.attention(*qkv.unbind(2), layout=layout)  # imports attend.torch
+    results = []
+    for refuses in ((), ("attention_of_options",), ("attention_of_options", "direct_attention")):
+        for name in refuses:
+            monkeypatch.setattr(_core, name, lambda *a: None)
+        found = attend.attention(*qkv.unbind(2), layout=layout, causal=True, return_lse=return_lse)
+        found = found if return_lse else (found,)
+        assert (found[0].grad_fn.name() == DIRECT) == ("direct_attention" not in refuses)
+        loss = sum(x.float().square().sum() for x in found)
+        (gradient,) = torch.autograd.grad(loss, qkv)
+        results.append((*found, gradient))
+    for others in results[1:]:
+        for a, b in zip(results[0], others):
+            assert torch.equal(a, b) and a.stride() == b.stride()
+    with torch.no_grad():
+        monkeypatch.undo()
+        assert torch.equal(attend.attention(*qkv.unbind(2), layout=layout, causal=True), results[0][0])
+
+
+def test_the_direct_route_runs_no_python(torch, device, monkeypatch):
+    """Neither pass of a usual call; with extras both do."""
+    from attend.torch import _direct, _operators
+
+    if not _direct.HAS_EXCHANGE_TABLE:
+        pytest.skip("torch has no table of C functions")
+    calls = []
+    for name in ("fill_forward", "fill_backward"):
+        function = getattr(_operators, name)
+        monkeypatch.setattr(_operators, name, lambda *a, n=name, f=function: calls.append(n) or f(*a))
+    q, k, v = (torch.randn(1, 2, 8, 16, device=device, requires_grad=True) for _ in range(3))
+    slopes = torch.rand(2, device=device)
+    for options, want in (({}, []), ({"alibi_slopes": slopes}, ["fill_forward", "fill_backward"])):
+        calls.clear()
+        attend.attention(q, k, v, **options).square().sum().backward()
+        assert calls == want
+
+
+def test_tensors_are_read_the_same_by_either_way(torch, device, without_exchange_table, monkeypatch):
+    """By DLPack's table of C functions if torch has it, and by torch's public names."""
+    from attend.torch import _direct, _operators
+
+    q = torch.randn(2, 70, 3, 16, device=device).transpose(1, 2).requires_grad_()
+    k = torch.randn(1, 3, 40, 16, device=device).expand(2, 3, 40, 16)
+    v = torch.randn(3, 3, 50, 20, device=device)[1:, :, 5:45, 4:]
+    packed = torch.randn(2, 9, 3, 2, 16, device=device, requires_grad=True)
+
+    def run():
+        o = attend.attention(q, k, v, causal=True)
+        p = attend.attention_qkvpacked(packed, causal=True)
+        assert o.grad_fn.name() == DIRECT and p.grad_fn.name() in (DIRECT, "Packed" + DIRECT)
+        return o, *torch.autograd.grad(o.square().sum(), q), p, *torch.autograd.grad(p.square().sum(), packed)
+
+    _core.learn_torch(_direct.names_of_torch())
+    want = run()
+    _core.learn_torch(_direct.names_of_torch(has_exchange_table=False))
+    monkeypatch.setattr(_operators, "_view", _operators._view_by_public_names)
+    assert all(torch.equal(a, b) for a, b in zip(want, run()))
+
+
+def test_backward_may_take_the_operator_alone(torch, device):
+    """For saved tensors that a hook has changed, and without a gradient of o."""
+    q, k, v = (torch.randn(1, 2, 8, 16, device=device, requires_grad=True) for _ in range(3))
+    want = torch.autograd.grad(attend.attention(q, k, v).square().sum(), (q, k, v))
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: -x, lambda x: torch._neg_view(x)):
+        o = attend.attention(q, k, v)
+    for a, b in zip(torch.autograd.grad(o.square().sum(), (q, k, v)), want):
+        assert torch.equal(a, b)
+    _, lse = attend.attention(q, k, v, return_lse=True)
+    dq, dk, dv = torch.autograd.grad(lse.sum(), (q, k, v), materialize_grads=True)
+    assert dq.abs().sum() > 0 and dk.abs().sum() > 0 and dv.abs().sum() == 0
+
+
+def test_options_that_equal_known_ones_mean_the_same_and_others_do_not(torch, device, monkeypatch):
+    """What the library keeps of a call's options is found by what they are: numbers by value, of their own type."""
+    q, k, v = (torch.randn(1, 2, 8, 16, device=device) for _ in range(3))
+
+    def check(**options):
+        found = attend.attention(q, k, v, **options)
+        with monkeypatch.context() as patch:
+            patch.setattr(attend._api._core, "attention_of_options", lambda *a: None)
+            assert torch.equal(found, attend.attention(q, k, v, **options)), options
+
+    check()
+    scales = [0.1, float("0.1"), -0.1, 0.0, -0.0, 1, True, torch.tensor(0.3), np.float64(0.1), np.float32(0.1)]
+    for scale in scales:
+        for causal in (False, True, 0, 1):
+            check(scale=scale, causal=causal)
+    for number in range(200):  # more than the library keeps
+        check(scale=number / 64)
+    scale = torch.tensor(0.5)
+    check(scale=scale)
+    scale.mul_(3)
+    check(scale=scale)
+    check(deterministic=True, dropout_p=0.5, seed=3)
+    check(dropout_p=0.5, seed=3, layout="bs" + "hd"[:2])
+    for options, message in (
+        ({"layout": ["bhsd"]}, "layout: "), ({"layout": "sbhd"}, "layout: "), ({"compute": 3}, "compute: 3"),
+        ({"causal": "yes"}, "causal: 'yes'"), ({"scale": "1"}, "scale: '1'"), ({"dropout_p": 2.0}, "dropout_p: 2"),
+        ({"layout": None}, "layout: None"), ({"causal": None}, "causal: None"), ({"compute": None}, "compute: None"),
+        ({"dropout_p": None}, "dropout_p: None"), ({"deterministic": None}, "deterministic: None"),
+    ):  # fmt: skip
+        for _ in range(2):
+            with pytest.raises(attend.Error) as caught:
+                attend.attention(q, k, v, **options)
+            assert str(caught.value).startswith(message)
+    for given in ((None, k, v), (q, None, v), (q, k, None)):
+        with pytest.raises(attend.Error, match="NoneType"):
+            attend.attention(*given)
+    for wants in (True, 1, np.True_):
+        for leaf in (q, q.clone().requires_grad_()):
+            o, lse = attend.attention(leaf, k, v, return_lse=wants)
+            assert lse.shape == (1, 2, 8)
+    assert torch.is_tensor(attend.attention(q, k, v, return_lse=0))
+
+
+@pytest.mark.parametrize("inputs", ["float32", "bfloat16"])
+def test_autocast_takes_the_direct_route(torch, device, inputs):
+    q, k, v = (torch.randn(1, 2, 8, 16, device=device, requires_grad=True) for _ in range(3))
+    want = attend.attention(q.bfloat16(), k.bfloat16(), v.bfloat16())
+    with torch.autocast(torch.device(device).type, torch.bfloat16):
+        o = attend.attention(*(x.to(getattr(torch, inputs)) for x in (q, k, v)))
+    assert torch.equal(o, want)
+    assert o.grad_fn.name() == want.grad_fn.name() == DIRECT
+
+
+def check_routes(torch, device):
+    """The route of tensors that torch's dispatcher would do something to, and of those that it would not."""
+
+    class Named(torch.Tensor):
+        pass
+
+    def check(x, want, autocast=False):
+        for heads in ((x,), (ordinary, x), (ordinary, ordinary, x)):
+            needs_cast = autocast and want is not None
+            assert _core.route_of(heads, ()) == ((True, want, needs_cast) if want is not None else (False,) * 3)
+            assert _core.route_of((ordinary,), heads) == _core.route_of(heads, ())
+
+    ordinary = torch.randn(1, 2, 4, 8, device=device)
+    leaf = ordinary.clone().requires_grad_()
+    scalar = ordinary.new_zeros(())
+    for x in (ordinary, ordinary.transpose(1, 2), ordinary[..., ::2], ordinary[:0], ordinary.bool(), scalar):
+        check(x, False)
+    check(ordinary.double(), False)
+    check(leaf, True)
+    check(torch.nn.Parameter(ordinary), True)
+    check(torch.nn.Parameter(ordinary, requires_grad=False), False)
+    with torch.no_grad():
+        check(leaf, False)
+    with torch.autocast(device, torch.bfloat16):
+        check(ordinary, False, autocast=True)
+        check(leaf, True, autocast=True)
+        assert _core.route_of((ordinary.bfloat16(),), (ordinary,)) == (True, False, False)
+    unusual = [
+        ordinary.as_subclass(Named), ordinary.to_sparse(), ordinary.to("meta"), torch._neg_view(ordinary),
+        torch.complex(ordinary, ordinary).conj().imag, torch._efficientzerotensor(ordinary.shape, device=device),
+        torch._to_functional_tensor(ordinary), torch.quantize_per_tensor(ordinary.cpu(), 0.1, 0, torch.qint8),
+        None, 1.5, ordinary.cpu().numpy(),
+    ]  # fmt: skip
+    left_behind = []
+    torch.func.vmap(lambda x: left_behind.append(x) or x)(ordinary)
+    for x in (*unusual, *left_behind):
+        check(x, None)
+    with torch.autograd.forward_ad.dual_level():
+        check(ordinary, None)
+    with torch.profiler.profile():
+        check(ordinary, None)
+    with torch.utils._python_dispatch.TorchDispatchMode():
+        check(ordinary, None)
+    torch.func.vmap(lambda x: check(ordinary, None) or x)(ordinary)
+    check(ordinary, False)
+
+
+def test_routes(torch, device):
+    check_routes(torch, device)
+
+
+def test_routes_without_the_exchange_table(torch, device, without_exchange_table):
+    check_routes(torch, device)
+
+
+def test_a_torch_whose_modes_cannot_be_seen_takes_the_operator(torch, device):
+    from attend.torch import _direct
+
+    q = torch.randn(1, 2, 8, 16, device=device, requires_grad=True)
+    want = attend.attention(q, q, q)
+    unknown = dict(has_watchers=False, call_watchers=(), gradient_watchers=(), tensor_watchers=())
+    try:
+        _core.learn_torch({**_direct.names_of_torch(), **unknown})
+        found = attend.attention(q, q, q)
+        assert found.grad_fn.name() != DIRECT and torch.equal(found, want)
+    finally:
+        _core.learn_torch(_direct.names_of_torch())

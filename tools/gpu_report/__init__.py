@@ -1,0 +1,1 @@
+"""The parts of the report that tools/gpu_test.py writes."""

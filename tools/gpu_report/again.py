@@ -1,0 +1,78 @@
+"""Tests that run once more, into a report that is whole."""
+
+import concurrent.futures
+import fnmatch
+import json
+import subprocess
+import sys
+
+from gpu_report.pieces import RING, RINGS, beyond, gtest_results, run_part
+from gpu_report.process import say
+
+SOME = 24  # processes at once
+
+
+def names_of(tests, chosen):
+    """The tests of a filter."""
+    listed = subprocess.run([tests, "--gtest_list_tests", f"--gtest_filter={chosen}"], check=True, capture_output=True,
+                            text=True).stdout  # fmt: skip
+    names, suite = [], ""
+    for line in listed.splitlines():
+        word = line.split()[0] if line.split() else ""
+        if line.startswith("  "):
+            names.append(suite + word)
+        elif word.endswith("."):
+            suite = word
+    return names
+
+
+def jobs_of(names, num_gpus):
+    """(piece, shard, shards, filter, GPUs) of the processes that run these tests."""
+    of_ring = [n for n in names if any(fnmatch.fnmatchcase(n, p) for p in RING.split(":"))]
+    others = [n for n in names if n not in set(of_ring)]
+    every = ",".join(map(str, range(num_gpus)))
+    jobs = [(f"again{i}", i, SOME, ":".join(others), str(i % num_gpus)) for i in range(SOME) if i < len(others)]
+    return jobs + [(f"again-ring{i}", i, RINGS, ":".join(of_ring), every) for i in range(RINGS) if i < len(of_ring)]
+
+
+def results_of(pieces, folder):
+    """({test: (result, failures)}, cases) of processes that have ended."""
+    results, cases = {}, []
+    for piece in pieces:
+        gtest, found = folder / f"gtest-{piece}.json", folder / f"report-{piece}.json"
+        results |= {name: (result, why) for name, result, why in gtest_results(gtest)} if gtest.exists() else {}
+        cases += json.loads(found.read_text())["cases"] if found.exists() else []
+    return results, cases
+
+
+def replace(report, names, results, cases):
+    """Puts results in the place of earlier ones. `names`: the tests that were to run. The number that failed."""
+    counts = report["tests"]
+    bad = {name: why for name, (result, why) in results.items() if why or result != "COMPLETED"}
+    for name, why in bad.items():
+        say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
+    counts["failures"] = [n for n in counts["failures"] if n not in results] + list(bad)  # without a result: kept
+    silent = [name for name in names if name not in results and name not in counts["failures"]]
+    counts["failures"] += [f"{name} did not end" for name in silent]
+    counts["failed"] = len(counts["failures"])
+    counts["again"] = sorted({*counts.get("again", []), *results})
+    new = {(case["compute"], case["case"]) for case in cases}
+    kept = [c for c in report["cases"] if c["passed"] and (c["compute"], c["case"]) not in new]
+    report["cases"] = kept + cases
+    return len(bad)
+
+
+def run_again(report, tests, chosen, folder, num_gpus):
+    """Runs the failed tests of a whole report, and those of a filter. Their results replace the earlier ones."""
+    counts = report["tests"]
+    if counts["missing"]:
+        sys.exit("gpu-test: --again: the report misses tests, allowed a whole one: --more goes on with it")
+    named = [name for name in counts["failures"] if " " not in name]  # the others are processes, not tests
+    wanted = ":".join([*filter(None, [chosen]), *named])
+    names = names_of(tests, wanted + ("-" + ":".join(beyond(num_gpus)) if beyond(num_gpus) else ""))
+    jobs = jobs_of(names, num_gpus)
+    with concurrent.futures.ThreadPoolExecutor(len(jobs) or 1) as pool:
+        list(pool.map(lambda job: run_part(tests, *job[:4], folder, job[4]), jobs))
+    results, cases = results_of([piece for piece, *_ in jobs], folder)
+    failed = replace(report, names, results, cases)
+    say(f"again: {len(results)} of {len(names)} tests, {failed} failed; {counts['failed']} failures in all")

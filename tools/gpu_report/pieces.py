@@ -1,0 +1,103 @@
+"""The pieces of the tests: which process runs what, on which GPUs, and how its results get into the report.
+
+Tests are told apart by filters of GoogleTest: those that compile kernels ahead of the others, those that want the
+machine for themselves, those that may hang, and those of a ring, which want several GPUs.
+"""
+
+import json
+
+from gpu_report.process import LIMIT_S, run, say
+
+ALONE = "Alone.*"
+AHEAD = "Ahead*"
+LAST = "Last*"  # may hang
+LAST_LIMIT_S = 60
+PIECES = 96  # of the tests: processes, one after another
+AHEADS = 5  # processes that compile at once, each with all cores; one alone leaves most of them idle
+RING = "NcclRing*:GpuRingOfSeveral*:GpuRingError*:RingProcesses*:*EveryWayOfMessages*:SeveralGpus*"  # wants two GPUs
+MORE_GPUS = {3: "*ThreeGpus*", 4: "*FourGpus*"}  # of the ring's tests, those that want so many
+RINGS = 8  # processes of those at once: a rank of the ring waits more than it computes
+
+
+def run_part(tests, piece, shard, shards, chosen, folder, gpus, limit_s=LIMIT_S):
+    """Runs a process of the tests, whose files have the name of the piece. Its exit status."""
+    environment = {
+        "CUDA_VISIBLE_DEVICES": gpus,
+        "GTEST_TOTAL_SHARDS": str(shards),
+        "GTEST_SHARD_INDEX": str(shard),
+        "OMP_NUM_THREADS": "1",
+        "ATTEND_GPU_REPORT": str(folder / f"report-{piece}.json"),
+    }
+    command = [tests, f"--gtest_output=json:{folder / f'gtest-{piece}.json'}", f"--gtest_filter={chosen}"]
+    return run(command, environment, folder / f"tests-{piece}.log", limit_s)
+
+
+def gtest_results(path):
+    """(name, result, failures) of every test that ran."""
+    for suite in json.loads(path.read_text())["testsuites"]:
+        for test in suite["testsuite"]:
+            if test.get("result") == "SUPPRESSED":  # for processes that another test starts
+                continue
+            name = f"{suite['name']}.{test['name']}"
+            yield name, test.get("result", ""), [f["failure"] for f in test.get("failures", [])]
+
+
+def beyond(num_gpus):
+    """The tests that want more GPUs than there are."""
+    return [RING] if num_gpus < 2 else [name for wanted, name in MORE_GPUS.items() if wanted > num_gpus]
+
+
+def empty_report(num_gpus, digest):
+    """A report that nothing has been added to yet."""
+    pieces = [*(f"ahead{index}" for index in range(AHEADS)), *(str(index) for index in range(PIECES)), "alone"]
+    pieces += [*(f"ring{index}" for index in range(RINGS)), "last"] if num_gpus > 1 else []
+    there = "one GPU" if num_gpus == 1 else f"{num_gpus} GPUs"
+    counts = {"run": 0, "failed": 0, "skipped": 0, "failures": [], "missing": pieces,
+              "left_out": [f"{name}: {there}" for name in beyond(num_gpus)]}
+    return {"kernel_digest": digest, "passed": False, "tests": counts, "sanitizers": [],
+            "python": {"passed": False, "run": 0, "failed": 0, "skipped": 0}, "cases": []}  # fmt: skip
+
+
+def run_piece(tests, piece, folder, num_gpus):
+    """Runs one process: its piece and its exit status.
+
+    It sees one GPU, since memory that host and GPU share is slow in a process that sees several. Processes of the ring,
+    and the last one, see all.
+    """
+    every, one = ",".join(map(str, range(num_gpus))), "0"
+    shard, shards, limit_s = 0, 1, LIMIT_S
+    if piece.isdigit():
+        shard, shards, gpus, chosen = int(piece), PIECES, str(int(piece) % num_gpus), f"-{ALONE}:{AHEAD}:{LAST}:{RING}"
+    elif piece.startswith("ahead"):
+        shard, shards, gpus, chosen = int(piece.removeprefix("ahead")), AHEADS, one, AHEAD
+    elif piece.startswith("ring"):
+        shard, shards, gpus, chosen = int(piece.removeprefix("ring")), RINGS, every, RING
+        chosen += "-" + ":".join(beyond(num_gpus)) if beyond(num_gpus) else ""
+    elif piece == "alone":
+        gpus, chosen = one, ALONE
+    else:
+        gpus, chosen, limit_s = every, LAST, LAST_LIMIT_S
+    return piece, run_part(tests, piece, shard, shards, chosen, folder, gpus, limit_s)
+
+
+def take(report, piece, status, folder):
+    """Puts the results of a piece into the report."""
+    counts, gtest = report["tests"], folder / f"gtest-{piece}.json"
+    counts["missing"] = [other for other in counts["missing"] if other != piece]
+    if not gtest.exists():  # the process died
+        counts["failed"] += 1
+        counts["failures"].append(f"piece {piece} ended with status {status}")
+        say((folder / f"tests-{piece}.log").read_text()[-1500:])
+        return
+    for name, result, why in gtest_results(gtest):
+        counts["run"] += 1
+        counts["skipped"] += result == "SKIPPED"
+        if why or result not in ("COMPLETED", "SKIPPED"):
+            counts["failed"] += 1
+            counts["failures"].append(name)
+            say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
+    cases = folder / f"report-{piece}.json"
+    if cases.exists():  # not of a process that got no tests
+        found = json.loads(cases.read_text())
+        report["cases"].extend(found.pop("cases"))
+        report.update(found)

@@ -1,0 +1,42 @@
+"""The report as a file: written with its verdict, and read to go on with it."""
+
+import json
+import sys
+
+from gpu_report.sanitizers import TOOLS
+
+
+def rounded(value):
+    """The value with three digits of every float, enough to compare an error with its budget."""
+    if isinstance(value, float):
+        return float(f"{value:.3g}")
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list) else value
+
+
+def verdict(report):
+    """Have all parts passed, and is none missing?"""
+    counts, sanitizers = report["tests"], report["sanitizers"]
+    return (counts["failed"] == counts["skipped"] == 0 and not counts.get("missing") and len(sanitizers) == len(TOOLS)
+            and all(s["passed"] for s in sanitizers) and report["python"]["passed"])
+
+
+def write(report, target):
+    """The report with its verdict."""
+    report["passed"] = verdict(report)
+    cases = sorted(report["cases"], key=lambda case: (case["case"], case["compute"]))
+    entries = ",\n".join("    " + json.dumps(rounded(case), separators=(",", ":")) for case in cases)
+    head = {key: value for key, value in report.items() if key != "cases"}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(head, indent=2)[:-2] + ',\n  "cases": [\n' + entries + "\n  ]\n}\n")
+
+
+def earlier_report(target, digest):
+    """The report that parts are added to."""
+    if not target.exists():
+        sys.exit(f"gpu-test: {target} is not there: --only tests makes it")
+    report = json.loads(target.read_text())
+    if report.get("kernel_digest") != digest:
+        sys.exit(f"gpu-test: {target} is of other kernels, {report.get('kernel_digest')}; these are {digest}")
+    return report
