@@ -9,6 +9,7 @@
 #include "attend/error.hpp"
 #include "cuda/driver/kernel.hpp"
 #include "cuda/jit/jit.hpp"
+#include "cuda/launch/config_enums.hpp"
 #include "cuda/launch/facts.hpp"
 #include "kernels/baseline/scaled_softmax_args.cuh"
 
@@ -46,7 +47,7 @@ KernelSpec scaled_softmax_spec(const ScaledSoftmax& call, const Arch& arch) {
           .source = "baseline/scaled_softmax.cuh",
           .function = name,
           .args = "ScaledSoftmaxArgs",
-          .config = {{"kElement", element_constant(element_of(call.dtype))},
+          .config = {{"kElement", enum_constant(element_of(call.dtype))},
                      {"kSeqlenK", padded(call)},
                      {"kThreads", std::max(softmax_row_threads(padded(call)), kSoftmaxThreads)},
                      {"kCausal", call.causal}},

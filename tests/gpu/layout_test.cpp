@@ -111,7 +111,7 @@ TEST_P(Layouts, OfAFusedProjectionGiveTheSameBits) {
 }
 
 /// One key head, one value or one query for many, by a stride of 0: as their copies. A family that needs tensor maps
-/// says that it does not take them (which auto then does, tests/cuda/family_test.cpp).
+/// says that it does not take them (which auto then does, tests/cuda/auto_test.cpp).
 TEST_P(Layouts, WithStrideZeroAreAsTheirCopies) {
   const Inputs in = make_inputs(layout_case());
   const auto one = [](const TensorBuffer& t, const Shape& shape) {

@@ -51,7 +51,7 @@ std::vector<Point> make_points(const SweepOptions& options, const Family& family
     const auto found = std::find_if(tunables.begin(), tunables.end(),
                                     [&](const cuda::Tunable& tunable) { return setting.name == tunable.name; });
     if (found == tunables.end()) {
-      std::vector<const char*> names;
+      std::vector<std::string> names;
       for (const cuda::Tunable& tunable : tunables) names.push_back(tunable.name);
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("--set: '{}', compute '{}' allows {}", setting.name, family.name,

@@ -7,7 +7,9 @@ std::vector<Variant> rung_examples(const Rung& rung, const Arch& arch) {
   std::vector<Variant> variants;
   const auto add = [&](const Facts& facts) {
     for (const int many_rows : {1, 0}) {
-      RungConfig config = {facts, arch.max_smem_per_block, many_rows};
+      RungConfig config = {facts};
+      config.max_smem_per_block = arch.max_smem_per_block;
+      config.many_rows = many_rows;
       variants.emplace_back(config);
       config.is_backward = 1;
       if (rung.backward != nullptr) variants.emplace_back(config);

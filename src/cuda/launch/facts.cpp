@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/score_options.hpp"
+#include "cuda/launch/config_enums.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -65,10 +66,6 @@ bool has_sole_keys(const Problem& p) {
   if (!p.is_backward || p.dropout_p <= 0 || p.q.dtype == DType::kF32) return false;
   if (p.placement() != nullptr) return false;
   return p.max_seqlen_k <= 1 || (p.window_left == 0 && p.window_right == 0);
-}
-
-const char* mask_name(MaskKind mask) {
-  return mask == MaskKind::kWindow ? "kWindow" : mask == MaskKind::kCausal ? "kCausal" : "kFull";
 }
 
 /// An output of a part.
@@ -141,24 +138,20 @@ Facts facts_of(const Problem& p, bool folds_scale) {
 std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken, std::initializer_list<Constant> more) {
   std::vector<Constant> constants = {{"kHeadDim", facts.head_dim},
                                      {"kHeadDimV", facts.head_dim_v},
-                                     {"kElement", element_constant(facts.element)},
-                                     {"kMask", EnumConstant{"MaskKind", mask_name(facts.mask)}},
+                                     {"kElement", enum_constant(facts.element)},
+                                     {"kMask", enum_constant(facts.mask)},
                                      {"kNegateScores", facts.negate_scores != 0},
                                      {"kAligned", facts.aligned != 0}};
   for (const Option& o : options()) {
     if (o.constant != nullptr && (o.bit & taken) != 0) constants.push_back({o.constant, facts.has(o.bit)});
   }
-  if ((taken & option::kBias) != 0) constants.push_back({"kBiasElement", element_constant(facts.bias)});
+  if ((taken & option::kBias) != 0) constants.push_back({"kBiasElement", enum_constant(facts.bias)});
   constants.insert(constants.end(), more);
   return constants;
 }
 
 ElementType element_of(DType dtype) {
   return dtype == DType::kF16 ? ElementType::kF16 : dtype == DType::kBF16 ? ElementType::kBF16 : ElementType::kF32;
-}
-
-EnumConstant element_constant(ElementType element) {
-  return {"ElementType", element == ElementType::kF16 ? "kF16" : element == ElementType::kBF16 ? "kBF16" : "kF32"};
 }
 
 bool is_aligned(const Problem& p, int bytes) {

@@ -77,7 +77,6 @@ struct Facts {
                                                  std::initializer_list<Constant> more);
 
 [[nodiscard]] ElementType element_of(DType dtype);
-[[nodiscard]] EnumConstant element_constant(ElementType element);
 
 /// Are the addresses, row lengths and strides of all tensors of the problem multiples of `bytes`?
 [[nodiscard]] bool is_aligned(const core::Problem& p, int bytes);

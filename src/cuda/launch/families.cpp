@@ -81,14 +81,6 @@ core::Backend backend_of(const Family& family) {
 
 }  // namespace
 
-std::vector<Tunable> tunables_of(const std::vector<TunableRun>& runs) {
-  std::vector<Tunable> tunables;
-  for (const TunableRun& run : runs) {
-    for (std::size_t i = 0; i < run.names.size(); ++i) tunables.push_back({run.names[i], run.at + i});
-  }
-  return tunables;
-}
-
 std::optional<core::Lack> Family::lack(const core::Problem& p, const DeviceInfo& device) const {
   if (p.is_backward ? !has_backward : !has_forward) {
     return core::Lack{nullptr, "pass", p.is_backward ? "backward" : "forward", p.is_backward ? "forward" : "backward"};

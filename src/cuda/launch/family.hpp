@@ -24,6 +24,7 @@
 #include "cuda/driver/kernel.hpp"
 #include "cuda/jit/kernel_spec.hpp"
 #include "cuda/launch/facts.hpp"
+#include "cuda/launch/fields.hpp"
 
 namespace attend::cuda {
 
@@ -60,19 +61,6 @@ class Variant {
   std::array<std::int32_t, kMaxInts> ints_ = {};  // the first count_ count
   std::size_t count_ = 0;
 };
-
-/// A number of a family's variant that `attend sweep` may set, and that explanations name.
-struct Tunable {
-  const char* name;  ///< "block_m"
-  std::size_t at;    ///< which of Variant::ints()
-};
-
-/// Names of numbers that stand one behind the other, from `at` on.
-struct TunableRun {
-  std::size_t at;
-  std::vector<const char*> names;
-};
-[[nodiscard]] std::vector<Tunable> tunables_of(const std::vector<TunableRun>& runs);
 
 /// The grid of one kernel.
 struct StepShape {

@@ -10,7 +10,7 @@
 #include "core/problem.hpp"
 #include "cuda/driver/arch.hpp"
 #include "cuda/jit/kernel_spec.hpp"
-#include "cuda/launch/facts.hpp"
+#include "cuda/launch/fields.hpp"
 
 namespace attend::cuda {
 
@@ -30,16 +30,28 @@ enum class Grid {
   kQueryHeads,  ///< one block for each query head
 };
 
-/// One launch. Its Config is the facts' constants, kThreads, kBlockM, kBlockN, kSmemBytes, and what `constants` adds.
+/// What a block of one launch works on.
+struct RungTile {
+  int block_m = 64;  ///< query rows
+  int block_n = 64;  ///< keys
+  int threads = 128;
+  int smem_bytes = 0;  ///< dynamic; the kernel asserts that its SharedStorage has this size
+  int min_blocks = 1;  ///< blocks that have to fit on a multiprocessor together
+};
+
+inline constexpr Field<RungTile> kRungFields[] = {
+    {nullptr, "kThreads", number<&RungTile::threads>}, {nullptr, "kBlockM", number<&RungTile::block_m>},
+    {nullptr, "kBlockN", number<&RungTile::block_n>},  {nullptr, "kSmemBytes", number<&RungTile::smem_bytes>},
+    {nullptr, nullptr, unread<&RungTile::min_blocks>},
+};
+static_assert(covers<RungTile>(kRungFields));
+
+/// One launch. Its Config is the facts' constants, those of the tile, and what `constants` adds.
 struct Step {
   std::string function = {};  ///< template <class Config> __device__ void in the rung's file; empty: NAME_forward
   Grid grid = Grid::kRowTiles;
-  int block_m = 64;  ///< query rows of a tile
-  int block_n = 64;  ///< keys of a tile
-  int threads = 128;
-  int smem_bytes = 0;  ///< dynamic; the kernel asserts that its SharedStorage has this size
+  RungTile tile = {};
   std::vector<Constant> constants = {};
-  int min_blocks = 1;       ///< blocks that have to fit on a multiprocessor together
   bool takes_maps = false;  ///< ForwardTmaArgs, else ForwardArgs or BackwardArgs
 };
 

@@ -20,8 +20,8 @@ std::int64_t blocks_of(const Step& step, const Problem& p) {
   const bool has_rows = step.grid == Grid::kRowTiles || step.grid == Grid::kScoreTiles;
   const bool has_keys = step.grid == Grid::kKeyTiles || step.grid == Grid::kScoreTiles;
   const std::int64_t heads = step.grid == Grid::kKeyTiles ? p.num_heads_k : p.num_heads_q;
-  return p.num_sequences * heads * (has_rows ? num_tiles(p.max_seqlen_q, step.block_m) : 1) *
-         (has_keys ? num_tiles(p.max_seqlen_k, step.block_n) : 1);
+  return p.num_sequences * heads * (has_rows ? num_tiles(p.max_seqlen_q, step.tile.block_m) : 1) *
+         (has_keys ? num_tiles(p.max_seqlen_k, step.tile.block_n) : 1);
 }
 
 std::string workspace_text(const Problem& p) {
@@ -46,7 +46,9 @@ class RungFamily final : public Family {
     constexpr std::int64_t kTallTile = 128, kTilesOfMany = 4;  // for each multiprocessor
     const bool many_rows = num_tiles(p.max_seqlen_q, kTallTile) * p.num_sequences * p.num_heads_q >=
                            kTilesOfMany * device.num_multiprocessors;
-    RungConfig config = {facts_of(p, rung_.folds_scale), device.max_smem_per_block, many_rows};
+    RungConfig config = {facts_of(p, rung_.folds_scale)};
+    config.max_smem_per_block = device.max_smem_per_block;
+    config.many_rows = many_rows;
     if (rung_.needs_alignment) config.aligned = 1;
     const char* why = in_auto ? "plain attention, the ladder's best for these types" : "a lesson of the ladder";
     Choice choice = {.variant = config, .why = why};
@@ -62,7 +64,7 @@ class RungFamily final : public Family {
     const Step& main = steps.back();  // what others prepare
     choice.seconds = estimated_seconds(p, device,
                                        {.tflops = rung_.tflops,
-                                        .block_m = main.block_m,
+                                        .block_m = main.tile.block_m,
                                         .blocks = blocks_of(main, p),
                                         .blocks_per_multiprocessor = rung_.blocks_per_multiprocessor,
                                         .num_steps = steps.size()});
@@ -86,7 +88,7 @@ class RungFamily final : public Family {
     ForwardArgs args = forward_args(p, launch.region(0), rung_.folds_scale);
     const Step& first = steps_of(launch.choice.variant).front();  // where it takes maps, the only one
     if (!first.takes_maps) return launch.run_all(args);
-    launch.run_all(forward_tma_args(p, first.block_m, first.block_n, args));
+    launch.run_all(forward_tma_args(p, first.tile.block_m, first.tile.block_n, args));
   }
 
  protected:
@@ -122,14 +124,10 @@ class RungFamily final : public Family {
                        .args = is_backward       ? BackwardArgs::kTypeName
                                : step.takes_maps ? ForwardTmaArgs::kTypeName
                                                  : ForwardArgs::kTypeName,
-                       .config = constants_of(config, 0,
-                                              {{"kThreads", step.threads},
-                                               {"kBlockM", step.block_m},
-                                               {"kBlockN", step.block_n},
-                                               {"kSmemBytes", step.smem_bytes}}),
+                       .config = config_of<RungTile>(config, 0, kRungFields, step.tile),
                        .arch = arch.target,
-                       .dynamic_smem_bytes = static_cast<unsigned>(step.smem_bytes),
-                       .min_blocks = step.min_blocks,
+                       .dynamic_smem_bytes = static_cast<unsigned>(step.tile.smem_bytes),
+                       .min_blocks = step.tile.min_blocks,
                        .toolkit_headers = rung_.toolkit_headers};
     spec.config.insert(spec.config.end(), step.constants.begin(), step.constants.end());
     return spec;

@@ -1,4 +1,7 @@
 // Rung 08: float32 on CUDA cores, as fast as they go.
+#include <algorithm>
+#include <iterator>
+
 #include "cuda/launch/rung.hpp"
 #include "kernels/attention/work.cuh"
 #include "kernels/ladder/08_fa2_shape.cuh"
@@ -6,56 +9,84 @@
 namespace attend::cuda {
 namespace {
 
+/// Tiles of up to this many columns; tall ones where there are many rows.
 struct ForwardTiles {
+  int columns;
   Fa2ForwardTile tall, low;
 };
-constexpr ForwardTiles kForwardTiles[] = {{{128, 64, 128, 8, 3}, {64, 64, 128, 8, 4}},    // head_dim to 32
-                                          {{128, 64, 128, 8, 2}, {64, 64, 128, 16, 3}},   // 64
-                                          {{128, 32, 128, 8, 2}, {64, 32, 128, 8, 2}},    // 96
-                                          {{128, 64, 256, 16, 1}, {64, 32, 128, 8, 2}}};  // 128
-constexpr Fa2BackwardTile kBackwardTiles[] = {
-    {64, 64, 128, 8, 3}, {64, 64, 128, 16, 2}, {32, 32, 64, 8, 3}, {64, 64, 256, 16, 1}};  // likewise
+constexpr ForwardTiles kForwardTiles[] = {
+    {.columns = 32,
+     .tall = {.block_m = 128, .block_n = 64, .threads = 128, .lanes_x = 8, .min_blocks = 3},
+     .low = {.block_m = 64, .block_n = 64, .threads = 128, .lanes_x = 8, .min_blocks = 4}},
+    {.columns = 64,
+     .tall = {.block_m = 128, .block_n = 64, .threads = 128, .lanes_x = 8, .min_blocks = 2},
+     .low = {.block_m = 64, .block_n = 64, .threads = 128, .lanes_x = 16, .min_blocks = 3}},
+    {.columns = 96,
+     .tall = {.block_m = 128, .block_n = 32, .threads = 128, .lanes_x = 8, .min_blocks = 2},
+     .low = {.block_m = 64, .block_n = 32, .threads = 128, .lanes_x = 8, .min_blocks = 2}},
+    {.columns = 128,
+     .tall = {.block_m = 128, .block_n = 64, .threads = 256, .lanes_x = 16, .min_blocks = 1},
+     .low = {.block_m = 64, .block_n = 32, .threads = 128, .lanes_x = 8, .min_blocks = 2}},
+};
 
-/// The row of these tables.
-int row_of(const RungConfig& config) {
-  return fa2_cols(config.head_dim) / fa2_cols(1) - 1;
+struct BackwardTile {
+  int columns;
+  Fa2BackwardTile tile;
+};
+constexpr BackwardTile kBackwardTiles[] = {
+    {.columns = 32, .tile = {.block_m = 64, .block_n = 64, .threads = 128, .threads_x = 8, .min_blocks = 3}},
+    {.columns = 64, .tile = {.block_m = 64, .block_n = 64, .threads = 128, .threads_x = 16, .min_blocks = 2}},
+    {.columns = 96, .tile = {.block_m = 32, .block_n = 32, .threads = 64, .threads_x = 8, .min_blocks = 3}},
+    {.columns = 128, .tile = {.block_m = 64, .block_n = 64, .threads = 256, .threads_x = 16, .min_blocks = 1}},
+};
+constexpr Fa2BackwardTile kSmallBackwardTile = {
+    .block_m = 32, .block_n = 32, .threads = 128, .threads_x = 16, .min_blocks = 2};
+
+/// The first row of a table with as many columns, or its last one.
+template <class Row, std::size_t kRows>
+const Row& row_of(const Row (&table)[kRows], int head_dim) {
+  return *std::find_if(std::begin(table), std::end(table) - 1, [&](const Row& row) { return head_dim <= row.columns; });
 }
 
 /// A thread has 8 x 8 or 8 x 4 scores where there is enough work for tiles of 128 rows and shared memory has room for
 /// them; else smaller tiles, for more blocks.
 Fa2ForwardTile forward_tile(const RungConfig& config) {
-  const auto& [tall, low] = kForwardTiles[row_of(config)];
+  const auto& [columns, tall, low] = row_of(kForwardTiles, config.head_dim);
   const bool fits = tall.smem_bytes(config.head_dim) <= config.max_smem_per_block;
   return config.many_rows && fits ? tall : low;
 }
 
 Fa2BackwardTile backward_tile(const RungConfig& config) {
-  const Fa2BackwardTile& tile = kBackwardTiles[row_of(config)];
+  const Fa2BackwardTile& tile = row_of(kBackwardTiles, config.head_dim).tile;
   const bool fits = tile.smem_bytes(config.head_dim) <= config.max_smem_per_block;
-  return fits ? tile : Fa2BackwardTile{32, 32, 128, 16, 2};
+  return fits ? tile : kSmallBackwardTile;
 }
+
+// Both steps name every member of their tile: a new one does not compile before it is passed on.
 
 std::vector<Step> fa2_forward(const RungConfig& config) {
   const Fa2ForwardTile tile = forward_tile(config);
-  return {{.block_m = tile.block_m,
-           .block_n = tile.block_n,
-           .threads = tile.threads,
-           .smem_bytes = tile.smem_bytes(config.head_dim),
-           .constants = {{"kLanesX", tile.lanes_x}},
-           .min_blocks = tile.min_blocks}};
+  const auto& [block_m, block_n, threads, lanes_x, min_blocks] = tile;
+  return {{.tile = {.block_m = block_m,
+                    .block_n = block_n,
+                    .threads = threads,
+                    .smem_bytes = tile.smem_bytes(config.head_dim),
+                    .min_blocks = min_blocks},
+           .constants = {{"kLanesX", lanes_x}}}};
 }
 
 std::vector<Step> fa2_backward(const RungConfig& config) {
   const Fa2BackwardTile tile = backward_tile(config);
-  return {{.function = "fa2_backward_prepare", .block_m = kSavedRowsTile, .block_n = 1, .threads = 256},
+  const auto& [block_m, block_n, threads, threads_x, min_blocks] = tile;
+  return {{.function = "fa2_backward_prepare", .tile = {.block_m = kSavedRowsTile, .block_n = 1, .threads = 256}},
           {.function = "fa2_backward",
            .grid = Grid::kKeyTiles,
-           .block_m = tile.block_m,
-           .block_n = tile.block_n,
-           .threads = tile.threads,
-           .smem_bytes = tile.smem_bytes(config.head_dim),
-           .constants = {{"kThreadsX", tile.threads_x}},
-           .min_blocks = tile.min_blocks}};
+           .tile = {.block_m = block_m,
+                    .block_n = block_n,
+                    .threads = threads,
+                    .smem_bytes = tile.smem_bytes(config.head_dim),
+                    .min_blocks = min_blocks},
+           .constants = {{"kThreadsX", threads_x}}}};
 }
 
 /// What is saved of each query row for the gradients, heads padded to whole tiles.

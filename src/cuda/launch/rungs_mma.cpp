@@ -7,10 +7,10 @@
 namespace attend::cuda {
 namespace {
 
-/// The step with the shared memory that `bytes` tells for its rows and keys.
-std::vector<Step> sized(Step step, int (*bytes)(int rows, int keys, int head_dim), const RungConfig& config) {
-  step.smem_bytes = bytes(step.block_m, step.block_n, config.head_dim);
-  return {step};
+/// A step of the tile with the shared memory that `bytes` tells for its rows and keys.
+std::vector<Step> sized(RungTile tile, int (*bytes)(int rows, int keys, int head_dim), const RungConfig& config) {
+  tile.smem_bytes = bytes(tile.block_m, tile.block_n, config.head_dim);
+  return {{.tile = tile}};
 }
 
 std::vector<Step> warp_wmma_forward(const RungConfig& config) {
@@ -28,31 +28,32 @@ std::vector<Step> wmma_row_block_forward(const RungConfig& config) {
 
 /// Rungs 12 and 13.
 std::vector<Step> mma_forward(const RungConfig& config) {
-  return {{.block_m = 64,
-           .block_n = 64,
-           .threads = 128,  // 16 rows a warp, the least that mma takes
-           .smem_bytes = qkv_bytes(64, 64, 1, config.head_dim),
-           .min_blocks = 3}};  // 168 registers; four blocks would leave 128, which O, S and a tile on its way exceed
+  return {{.tile = {.block_m = 64,
+                    .block_n = 64,
+                    .threads = 128,  // 16 rows a warp, the least that mma takes
+                    .smem_bytes = qkv_bytes(64, 64, 1, config.head_dim),
+                    // 168 registers; four blocks would leave 128, which O, S and a tile on its way exceed
+                    .min_blocks = 3}}};
 }
 
 std::vector<Step> mma_qreg_forward(const RungConfig& config) {
-  return {{.block_m = 64,
-           .block_n = 64,
-           .threads = 128,
-           .smem_bytes = mma_qreg_bytes(64, config.head_dim),
-           .min_blocks = 2}};  // at head_dim 128, 168 registers would spill
+  return {{.tile = {.block_m = 64,
+                    .block_n = 64,
+                    .threads = 128,
+                    .smem_bytes = mma_qreg_bytes(64, config.head_dim),
+                    .min_blocks = 2}}};  // at head_dim 128, 168 registers would spill
 }
 
 std::vector<Step> mma_qreg_async_forward(const RungConfig& config) {
   constexpr int kRows = 128;  // 32 a warp: two products for each operand of K and V
   const bool is_wide = config.head_dim == 128;
   const int keys = is_wide ? 64 : 80;  // as many as the registers hold scores of
-  return {{.block_m = kRows,
-           .block_n = keys,
-           .threads = 128,
-           .smem_bytes = staged_bytes(kRows, keys, 2, config.head_dim),  // 97 KB at head_dim 128
-           .constants = {{"kQInRegisters", !is_wide}},                   // where O leaves room for them
-           .min_blocks = 2}};
+  return {{.tile = {.block_m = kRows,
+                    .block_n = keys,
+                    .threads = 128,
+                    .smem_bytes = staged_bytes(kRows, keys, 2, config.head_dim),  // 97 KB at head_dim 128
+                    .min_blocks = 2},
+           .constants = {{"kQInRegisters", !is_wide}}}};  // where O leaves room for them
 }
 
 }  // namespace

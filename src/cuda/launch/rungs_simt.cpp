@@ -28,16 +28,16 @@ std::size_t floats_of_rows(const core::Problem& p, std::int64_t count) {
 Step product_step(const char* function, Grid grid) {
   return {.function = function,
           .grid = grid,
-          .block_m = ProductTileShape::kSize,
-          .block_n = ProductTileShape::kSize,
-          .threads = ProductTileShape::kThreads,
-          .smem_bytes = ProductTileShape::kSmemBytes};
+          .tile = {.block_m = ProductTileShape::kSize,
+                   .block_n = ProductTileShape::kSize,
+                   .threads = ProductTileShape::kThreads,
+                   .smem_bytes = ProductTileShape::kSmemBytes}};
 }
 
 /// A warp for each row.
 Step row_step(const char* function) {
   constexpr int kThreads = ProductTileShape::kThreads;
-  return {.function = function, .block_m = kThreads / kWarpThreads, .block_n = 1, .threads = kThreads};
+  return {.function = function, .tile = {.block_m = kThreads / kWarpThreads, .block_n = 1, .threads = kThreads}};
 }
 
 std::vector<Step> standard_forward(const RungConfig& /*config*/) {
@@ -62,7 +62,7 @@ std::size_t standard_workspace(const core::Problem& p) {
 // Rung 02.
 
 std::vector<Step> naive_forward(const RungConfig& /*config*/) {
-  return {{.block_m = 128, .block_n = 1, .threads = 128}};  // four warps give the scheduler something to choose from
+  return {{.tile = {.block_m = 128, .block_n = 1, .threads = 128}}};  // four warps: the scheduler can choose
 }
 
 // Rungs 03 and 04: a warp for each row.
@@ -77,12 +77,12 @@ Step warp_row_step(const RungConfig& config, int warps) {
   int keys = is_narrow(config) ? 128 : 64;
   const auto bytes = [&] { return warp_row_bytes(warps, keys, config.head_dim, config.head_dim_v); };
   while (keys > kWarpThreads && bytes() > config.max_smem_per_block) keys /= 2;
-  return {.block_m = warps, .block_n = keys, .threads = warps * kWarpThreads, .smem_bytes = bytes()};
+  return {.tile = {.block_m = warps, .block_n = keys, .threads = warps * kWarpThreads, .smem_bytes = bytes()}};
 }
 
 std::vector<Step> tiled_forward(const RungConfig& config) {
   Step step = warp_row_step(config, 16);
-  step.min_blocks = 2;  // one computes while the other waits for keys
+  step.tile.min_blocks = 2;  // one computes while the other waits for keys
   return {step};
 }
 
@@ -107,7 +107,9 @@ Step tile_step(const RungConfig& config, int rows, int rows_of_thread, int stati
   const auto bytes = [&] { return score_tile_bytes(rows, keys, config.head_dim, config.head_dim_v, statistics); };
   while (rows > kFewest && bytes() > config.max_smem_per_block) rows /= 2;
   if (bytes() > config.max_smem_per_block) keys = kFewest;
-  return {.block_m = rows, .block_n = keys, .threads = rows / rows_of_thread * kGridColumns, .smem_bytes = bytes()};
+  return {
+      .tile = {
+          .block_m = rows, .block_n = keys, .threads = rows / rows_of_thread * kGridColumns, .smem_bytes = bytes()}};
 }
 
 std::vector<Step> flash_2d_forward(const RungConfig& config) {
@@ -119,13 +121,13 @@ std::vector<Step> flash_2d_forward(const RungConfig& config) {
 std::vector<Step> fa2_naive_forward(const RungConfig& config) {
   // Three blocks of a multiprocessor hide each other's barriers; wide rows fill it with one block.
   Step step = tile_step(config, is_narrow(config) ? 64 : 128, 4, 3);
-  step.min_blocks = is_narrow(config) ? 3 : 1;
+  step.tile.min_blocks = is_narrow(config) ? 3 : 1;
   return {step};
 }
 
 std::vector<Step> scalar2d_row_tile_forward(const RungConfig& config) {
   Step step = tile_step(config, is_narrow(config) ? 128 : 64, 8, 0);
-  step.min_blocks = 2;  // one computes while the other waits for keys
+  step.tile.min_blocks = 2;  // one computes while the other waits for keys
   return {step};
 }
 

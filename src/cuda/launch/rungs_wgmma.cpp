@@ -12,19 +12,19 @@ constexpr int kStages = 2;
 /// Two warpgroups a block: k and v are read half as often as with one.
 std::vector<Step> wgmma_forward(const RungConfig& config) {
   constexpr int kBlockM = 128;
-  return {{.block_m = kBlockM,
-           .block_n = kBlockN,
-           .threads = 2 * kWarpgroup,
-           .smem_bytes = qkv_bytes(kBlockM, kBlockN, kStages, config.head_dim)}};
+  return {{.tile = {.block_m = kBlockM,
+                    .block_n = kBlockN,
+                    .threads = 2 * kWarpgroup,
+                    .smem_bytes = qkv_bytes(kBlockM, kBlockN, kStages, config.head_dim)}}};
 }
 
 /// Of 64 rows for each warpgroup that computes.
 Step tma_step(int consumers, int producers, const RungConfig& config) {
   const int block_m = 64 * consumers;
-  return {.block_m = block_m,
-          .block_n = kBlockN,
-          .threads = (producers + consumers) * kWarpgroup,
-          .smem_bytes = staged_bytes(block_m, kBlockN, kStages, config.head_dim),
+  return {.tile = {.block_m = block_m,
+                   .block_n = kBlockN,
+                   .threads = (producers + consumers) * kWarpgroup,
+                   .smem_bytes = staged_bytes(block_m, kBlockN, kStages, config.head_dim)},
           .constants = {{"kStages", kStages}},
           .takes_maps = true};
 }

@@ -13,54 +13,61 @@ namespace {
 
 using core::Problem;
 
-/// Where the tiles stand among the variant's ints, for its tunables.
-constexpr std::size_t kGradientInts = sizeof(SimtBackwardTile) / sizeof(std::int32_t);
-constexpr std::size_t kGradientsAt = sizeof(SimtVariant) / sizeof(std::int32_t) - 3 * kGradientInts;
-constexpr std::size_t kForwardAt = kGradientsAt - sizeof(SimtForwardTile) / sizeof(std::int32_t);
-constexpr std::size_t kKeysAt = kGradientsAt + 3;  // behind gradient, head_dim and head_dim_v
-constexpr std::size_t kQueriesAt = kKeysAt + kGradientInts;
-
 constexpr std::int32_t kTaken = option::kAll | option::kHugeTransform | option::kRing;
 
 using enum SimtGradient;
 
-/// A kernel's spec. Tile is anything with block_m, block_n, threads and min_blocks; constants `more` come last.
-template <class Tile>
-KernelSpec spec_of(const SimtVariant& variant, const Arch& arch, const char* function, const Tile& tile, int smem_bytes,
-                   int column_parts, std::initializer_list<Constant> more) {
+/// A kernel's spec without its Config.
+KernelSpec spec_of(const SimtVariant& variant, const Arch& arch, const char* function, int smem_bytes, int min_blocks) {
   const bool backward = variant.is_backward != 0;
-  KernelSpec spec = {.name = function,
-                     .source = backward ? "simt/simt_backward.cuh" : "simt/simt_forward.cuh",
-                     .function = function,
-                     .args = backward ? BackwardOptionArgs::kTypeName : ForwardOptionArgs::kTypeName,
-                     .config = constants_of(variant, kTaken,
-                                            {{"kThreads", tile.threads},
-                                             {"kBlockM", tile.block_m},
-                                             {"kBlockN", tile.block_n},
-                                             {"kSmemBytes", smem_bytes},
-                                             {"kColumnParts", column_parts}}),
-                     .arch = arch.target,
-                     .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes),
-                     .min_blocks = tile.min_blocks};
-  if (backward) spec.config.push_back({"kHasLseRounding", variant.has_lse_rounding()});
-  spec.config.insert(spec.config.end(), more);
+  return {.name = function,
+          .source = backward ? "simt/simt_backward.cuh" : "simt/simt_forward.cuh",
+          .function = function,
+          .args = backward ? BackwardOptionArgs::kTypeName : ForwardOptionArgs::kTypeName,
+          .config = {},
+          .arch = arch.target,
+          .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes),
+          .min_blocks = min_blocks};
+}
+
+KernelSpec forward_spec(const SimtVariant& variant, const Arch& arch) {
+  const SimtForwardTile& tile = variant.forward;
+  KernelSpec spec = spec_of(variant, arch, "simt_forward", tile.smem_bytes(), tile.min_blocks);
+  spec.config = config_of<SimtForwardTile>(variant, kTaken, kSimtForwardFields, tile);
   return spec;
 }
 
 KernelSpec gradient_spec(const SimtVariant& variant, const Arch& arch, const SimtBackwardTile& tile,
                          const char* function) {
-  return spec_of(variant, arch, function, tile, tile.smem_bytes(), tile.parts,
-                 {{"kPanels", tile.resident != 0 ? 1 : 2},
-                  {"kPanel", tile.panel},
-                  {"kCols0", tile.cols_0},
-                  {"kCols1", tile.cols_1},
-                  {"kThreadsX", tile.threads_x}});
+  const SimtGradientKernel kernel = {.tile = tile, .has_lse_rounding = variant.has_lse_rounding()};
+  KernelSpec spec = spec_of(variant, arch, function, tile.smem_bytes(), tile.min_blocks);
+  spec.config = config_of<SimtGradientKernel>(variant, kTaken, kSimtGradientFields, kernel);
+  return spec;
 }
 
 /// The kernels that go through rows, or keys, one by one.
-struct PlainTile {
-  int block_m = 64, block_n = 64, threads = 256, min_blocks = 1;
-};
+constexpr int kPlainRows = 64;
+constexpr int kPlainThreads = 256;
+
+KernelSpec plain_spec(const SimtVariant& variant, const Arch& arch, const char* function) {
+  constexpr int kPlainKeys = 64, kNoSmem = 0, kAllColumns = 1;
+  KernelSpec spec = spec_of(variant, arch, function, kNoSmem, 1);
+  spec.config = constants_of(variant, kTaken,
+                             {{"kThreads", kPlainThreads},
+                              {"kBlockM", kPlainRows},
+                              {"kBlockN", kPlainKeys},
+                              {"kSmemBytes", kNoSmem},
+                              {"kColumnParts", kAllColumns},
+                              {"kHasLseRounding", variant.has_lse_rounding()}});
+  return spec;
+}
+
+/// The numbers of a gradient's tile.
+std::vector<Tunable> tunables_at(SimtGradient gradient, const char* prefix) {
+  static_assert(Path<&SimtGradientKernel::tile>::place() == 0);
+  const std::size_t before = static_cast<std::size_t>(gradient) * IntsOf<SimtBackwardTile>().size();
+  return tunables_of<SimtGradientKernel>(kSimtGradientFields, Path<&SimtVariant::gradients>::place() + before, prefix);
+}
 
 class SimtFamily final : public Family {
  public:
@@ -101,7 +108,7 @@ class SimtFamily final : public Family {
       choice.add_step({.blocks = row_tiles(variant.forward.block_m) * query_heads * variant.forward.columns.count});
     } else {
       const SimtBackwardTile &keys = variant.tile(kKeysValues), &queries = variant.tile(kQueries);
-      choice.add_step({.blocks = row_tiles(PlainTile().block_m) * query_heads});
+      choice.add_step({.blocks = row_tiles(kPlainRows) * query_heads});
       choice.add_step({.blocks = key_tiles(keys.block_n) * p.num_sequences * p.num_heads_k * keys.parts});
       choice.add_step({.blocks = row_tiles(queries.block_m) * query_heads * queries.parts});
     }
@@ -112,7 +119,7 @@ class SimtFamily final : public Family {
         choice.add_step({.blocks = matrices * row_tiles(tile.block_m) * key_tiles(tile.block_n)});
       } else {
         choice.add_step({.blocks = query_heads * key_tiles(tile.block_n)});
-        choice.add_step({.blocks = matrices * key_tiles(PlainTile().threads)});
+        choice.add_step({.blocks = matrices * key_tiles(kPlainThreads)});
       }
     }
     constexpr double kForwardTflops = 30, kBackwardTflops = 20;
@@ -127,24 +134,18 @@ class SimtFamily final : public Family {
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& bytes, const Arch& arch) const override {
     const auto variant = bytes.as<SimtVariant>();
-    if (variant.is_backward == 0) {
-      const SimtForwardTile& tile = variant.forward;
-      return {spec_of(variant, arch, "simt_forward", tile, tile.smem_bytes(), tile.columns.count,
-                      {{"kPanels", tile.panels.count},
-                       {"kPanel", tile.panels.width},
-                       {"kCols", tile.columns.width},
-                       {"kLanesX", tile.lanes_x}})};
-    }
-    std::vector<KernelSpec> specs = {spec_of(variant, arch, "simt_backward_prepare", PlainTile(), 0, 1,
-                                             {{"kSoleKey", variant.sole_key != 0}, {"kFusesScores", false}}),
+    if (variant.is_backward == 0) return {forward_spec(variant, arch)};
+    std::vector<KernelSpec> specs = {plain_spec(variant, arch, "simt_backward_prepare"),
                                      gradient_spec(variant, arch, variant.tile(kKeysValues), "simt_backward_keys"),
                                      gradient_spec(variant, arch, variant.tile(kQueries), "simt_backward_queries")};
+    specs.front().config.push_back({"kSoleKey", variant.sole_key != 0});
+    specs.front().config.push_back({"kFusesScores", false});
     if (variant.has_dbias == 0) return specs;
     const bool over_rows = variant.dbias_over_rows != 0;
     specs.push_back(
         gradient_spec(variant, arch, variant.tile(kBias), over_rows ? "simt_dbias_over_rows" : "simt_dbias"));
-    if (over_rows) specs.push_back(spec_of(variant, arch, "dbias_reduce", PlainTile(), 0, 1, {}));
-    specs.back().config.push_back({"kDbiasElement", element_constant(variant.dbias)});
+    if (over_rows) specs.push_back(plain_spec(variant, arch, "dbias_reduce"));
+    specs.back().config.push_back({"kDbiasElement", enum_constant(variant.dbias)});
     return specs;
   }
 
@@ -168,11 +169,13 @@ class SimtFamily final : public Family {
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& variant) const override {
     static const std::vector<Tunable> kForward =
-        tunables_of({{kForwardAt, {"block_m", "block_n", "threads", "lanes_x", "min_blocks"}}});
-    static const std::vector<Tunable> kBackward = tunables_of(
-        {{kKeysAt, {"keys_block_m", "keys_block_n", "keys_threads", "keys_threads_x", "keys_min_blocks"}},
-         {kQueriesAt,
-          {"queries_block_m", "queries_block_n", "queries_threads", "queries_threads_x", "queries_min_blocks"}}});
+        tunables_of<SimtForwardTile>(kSimtForwardFields, Path<&SimtVariant::forward>::place());
+    static const std::vector<Tunable> kBackward = [] {
+      std::vector<Tunable> all = tunables_at(kKeysValues, "keys_");
+      const std::vector<Tunable> queries = tunables_at(kQueries, "queries_");
+      all.insert(all.end(), queries.begin(), queries.end());
+      return all;
+    }();
     return variant.as<SimtVariant>().is_backward != 0 ? kBackward : kForward;
   }
 

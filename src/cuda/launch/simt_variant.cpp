@@ -48,6 +48,14 @@ SimtForwardTile forward_tile(const Facts& facts, bool few_rows, int max_smem_per
 
 constexpr int kWide = 128, kNarrow = 64;  // columns of a block's gradients, at most
 
+/// What differs from tile to tile of a gradient; the rest follows from the facts.
+struct Shape {
+  int block_m, block_n;
+  int threads = 128;
+  int threads_x = 16;
+  int most_columns = kWide;
+};
+
 /// The first that fits into a block's shared memory of these: tiles of 64 x 64 up to 64 columns, of 64 owned and 32
 /// streamed rows above or where options want registers. Two blocks fit on a multiprocessor of 227 KB, but for dk and dv
 /// from 121 columns on, which take 116 KB. Where columns come in panels and options keep something for every score, the
@@ -55,17 +63,17 @@ constexpr int kWide = 128, kNarrow = 64;  // columns of a block's gradients, at 
 SimtBackwardTile backward_tile(const Facts& facts, SimtGradient gradient, int max_smem_per_block) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   bool resident = widest <= kWide;
-  const auto make = [&](int block_m, int block_n, int threads, int threads_x, int most_columns = kWide) {
-    const int parts = ceil_div(widest, most_columns);
-    const auto cols = [&](int head_dim) { return round_up(ceil_div(head_dim, parts), 4 * threads_x); };
+  const auto make = [&](const Shape& shape) {
+    const int parts = ceil_div(widest, shape.most_columns);
+    const auto cols = [&](int head_dim) { return round_up(ceil_div(head_dim, parts), 4 * shape.threads_x); };
     return SimtBackwardTile{.gradient = gradient,
                             .head_dim = facts.head_dim,
                             .head_dim_v = facts.head_dim_v,
-                            .block_m = block_m,
-                            .block_n = block_n,
-                            .threads = threads,
-                            .threads_x = threads_x,
-                            .min_blocks = threads > 128 ? 1 : 2,
+                            .block_m = shape.block_m,
+                            .block_n = shape.block_n,
+                            .threads = shape.threads,
+                            .threads_x = shape.threads_x,
+                            .min_blocks = shape.threads > 128 ? 1 : 2,
                             .resident = resident,
                             .panel = 64,
                             .parts = gradient == SimtGradient::kBias ? 1 : parts,
@@ -74,18 +82,19 @@ SimtBackwardTile backward_tile(const Facts& facts, SimtGradient gradient, int ma
   };
   const bool owns_keys = gradient != SimtGradient::kQueries;
   const bool crowded = facts.score().transforms || facts.score().drops;
-  SimtBackwardTile tile = owns_keys ? make(32, 64, 128, 16) : make(64, 32, 128, 16);
-  if (widest <= 64 && is_plain(facts)) tile = make(64, 64, 128, 16);
+  Shape long_side_owned = owns_keys ? Shape{.block_m = 32, .block_n = 64} : Shape{.block_m = 64, .block_n = 32};
+  constexpr Shape kSmall = {.block_m = 32, .block_n = 32, .threads = 64, .threads_x = 8};
+  SimtBackwardTile tile = make(long_side_owned);
+  if (widest <= 64 && is_plain(facts)) tile = make({.block_m = 64, .block_n = 64});
   if (!resident && crowded) {
-    tile = make(64, 64, 256, 16);
-    if (tile.smem_bytes() > max_smem_per_block) {
-      tile = owns_keys ? make(32, 64, 128, 16, kNarrow) : make(64, 32, 128, 16, kNarrow);
-    }
+    tile = make({.block_m = 64, .block_n = 64, .threads = 256});
+    long_side_owned.most_columns = kNarrow;
+    if (tile.smem_bytes() > max_smem_per_block) tile = make(long_side_owned);
   }
-  if (tile.smem_bytes() > max_smem_per_block) tile = make(32, 32, 64, 8);
+  if (tile.smem_bytes() > max_smem_per_block) tile = make(kSmall);
   if (tile.smem_bytes() > max_smem_per_block) {
     resident = false;
-    tile = make(32, 32, 64, 8);
+    tile = make(kSmall);
   }
   return tile;
 }

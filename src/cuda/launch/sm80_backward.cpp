@@ -14,9 +14,23 @@ namespace {
 
 using core::Problem;
 
-constexpr std::size_t kTileInts = sizeof(Sm80BackwardTile) / sizeof(std::int32_t);
-constexpr std::size_t kKeysAt = sizeof(Sm80BackwardVariant) / sizeof(std::int32_t) - 3 * kTileInts;
-constexpr std::size_t kQueriesAt = kKeysAt + kTileInts;
+/// The numbers of the tile that begins at `place` in the variant.
+std::vector<Tunable> tunables_at(std::size_t place, const char* prefix) {
+  static_assert(Path<&Sm80GradientKernel::tile>::place() == 0);
+  return tunables_of<Sm80GradientKernel>(kSm80GradientFields, place, prefix);
+}
+
+/// Only blocks that own keys add to dq, and only they may share keys.
+std::vector<Tunable> tunables_of_queries() {
+  using Variant = Sm80BackwardVariant;
+  using Tile = Sm80BackwardTile;
+  constexpr std::size_t kOfKeys[] = {Path<&Variant::queries, &Tile::adds_dq>::place(),
+                                     Path<&Variant::queries, &Tile::roles>::place(),
+                                     Path<&Variant::queries, &Tile::parts>::place()};
+  std::vector<Tunable> tunables = tunables_at(Path<&Variant::queries>::place(), "queries_");
+  std::erase_if(tunables, [&](const Tunable& t) { return std::ranges::find(kOfKeys, t.at) != std::end(kOfKeys); });
+  return tunables;
+}
 
 /// Of an H200 at large sizes, measured: of sm80_backward_plain.cuh 292, 330 and 268 (64, 128 and 256 columns); else,
 /// with masks only, in one pass 225 and 220 (64 and 128), in two 183, 207 and 161 (256); in two with a transform 122,
@@ -130,12 +144,12 @@ class Sm80Backward final : public Family {
   }
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
-    static const std::vector<Tunable> kAll = tunables_of(
-        {{kKeysAt,
-          {"keys_warps", "keys_row_groups", "keys_streamed", "keys_step", "keys_min_blocks", "keys_adds_dq",
-           "keys_roles", "keys_parts"}},
-         {kQueriesAt,
-          {"queries_warps", "queries_row_groups", "queries_streamed", "queries_step", "queries_min_blocks"}}});
+    static const std::vector<Tunable> kAll = [] {
+      std::vector<Tunable> all = tunables_at(Path<&Sm80BackwardVariant::keys>::place(), "keys_");
+      const std::vector<Tunable> queries = tunables_of_queries();
+      all.insert(all.end(), queries.begin(), queries.end());
+      return all;
+    }();
     return kAll;
   }
 
@@ -161,7 +175,7 @@ class Sm80Backward final : public Family {
                                     {"kSoleKey", v.sole_key != 0},
                                     {"kHasLseRounding", v.has_lse_rounding()},
                                     {"kFusesScores", true},
-                                    {"kDbiasElement", element_constant(v.dbias)}}),
+                                    {"kDbiasElement", enum_constant(v.dbias)}}),
             .arch = arch.target};
   }
 
@@ -173,38 +187,29 @@ class Sm80Backward final : public Family {
 
   [[nodiscard]] KernelSpec gradient_spec(const Sm80BackwardVariant& v, const Arch& arch, Sm80Gradient gradient,
                                          const char* function, const Sm80BackwardTile& tile) const {
-    static constexpr const char* kNames[] = {"kKeysValues", "kKeys", "kValues", "kQueries", "kBias"};
     const bool is_bias = gradient == Sm80Gradient::kBias;
     const bool is_plain = tile.roles != 0;
     const bool has_dk = gradient == Sm80Gradient::kKeysValues || gradient == Sm80Gradient::kKeys;
     const int smem_bytes = sm80_backward_smem_bytes(gradient, tile, v.head_dim, v.head_dim_v, v.has_lse_rounding());
-    KernelSpec spec = {
-        .name = function,
-        .source = is_bias    ? "sm80/sm80_dbias.cuh"
-                  : is_plain ? "sm80/sm80_backward_plain.cuh"
-                             : "sm80/sm80_backward.cuh",
-        .function = is_bias    ? "sm80_dbias"
-                    : is_plain ? "sm80_backward_plain"
-                               : "sm80_backward",
-        .args = BackwardOptionArgs::kTypeName,
-        .config = constants_of(v, takes | option::kPart,
-                               {{"kGradient", EnumConstant{"Sm80Gradient", kNames[static_cast<std::size_t>(gradient)]}},
-                                {"kThreads", tile.threads()},
-                                {"kWarps", tile.warps},
-                                {"kRowGroups", tile.row_groups},
-                                {"kStreamed", tile.streamed},
-                                {"kStep", tile.step},
-                                {"kRoles", tile.roles},
-                                {"kParts", tile.parts},
-                                {"kSumsBias", has_dk && v.dbias_over_rows != 0},
-                                {"kAddsDq", gradient == Sm80Gradient::kKeysValues && tile.adds_dq != 0},
-                                {"kCopyBytes", v.copy_bytes},
-                                {"kHasLseRounding", v.has_lse_rounding()},
-                                {"kSmemBytes", smem_bytes}}),
-        .arch = arch.target,
-        .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes),
-        .min_blocks = tile.min_blocks};
-    if (is_bias) spec.config.push_back({"kDbiasElement", element_constant(v.dbias)});
+    const Sm80GradientKernel kernel = {.tile = tile,
+                                       .gradient = gradient,
+                                       .sums_bias = has_dk && v.dbias_over_rows != 0,
+                                       .copy_bytes = v.copy_bytes,
+                                       .has_lse_rounding = v.has_lse_rounding(),
+                                       .smem_bytes = smem_bytes};
+    KernelSpec spec = {.name = function,
+                       .source = is_bias    ? "sm80/sm80_dbias.cuh"
+                                 : is_plain ? "sm80/sm80_backward_plain.cuh"
+                                            : "sm80/sm80_backward.cuh",
+                       .function = is_bias    ? "sm80_dbias"
+                                   : is_plain ? "sm80_backward_plain"
+                                              : "sm80_backward",
+                       .args = BackwardOptionArgs::kTypeName,
+                       .config = config_of<Sm80GradientKernel>(v, takes | option::kPart, kSm80GradientFields, kernel),
+                       .arch = arch.target,
+                       .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes),
+                       .min_blocks = tile.min_blocks};
+    if (is_bias) spec.config.push_back({"kDbiasElement", enum_constant(v.dbias)});
     return spec;
   }
 };

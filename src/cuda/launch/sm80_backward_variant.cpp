@@ -6,6 +6,29 @@
 namespace attend::cuda {
 namespace {
 
+/// A tile, with what most of them have in common.
+struct Shape {
+  int warps = 8;
+  int row_groups = 1;
+  int streamed = 32;
+  int step = 32;
+  int min_blocks = 1;
+  bool adds_dq = false;
+  int roles = 0;
+  int parts = 1;
+};
+
+Sm80BackwardTile tile_of(const Shape& shape) {
+  return {.warps = shape.warps,
+          .row_groups = shape.row_groups,
+          .streamed = shape.streamed,
+          .step = shape.step,
+          .min_blocks = shape.min_blocks,
+          .adds_dq = shape.adds_dq,
+          .roles = shape.roles,
+          .parts = shape.parts};
+}
+
 /// The first of `tiles` that fits into a block's shared memory; the last one always does.
 template <std::size_t kCount>
 Sm80BackwardTile first_that_fits(const Facts& facts, Sm80Gradient gradient, int max_smem,
@@ -19,13 +42,16 @@ Sm80BackwardTile first_that_fits(const Facts& facts, Sm80Gradient gradient, int 
 /// In one pass without options between s and p (sm80_backward_plain.cuh), if it fits; else with no warps.
 Sm80BackwardTile plain_tile(const Facts& facts, int max_smem) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
-  const auto make = [](int warps, int streamed, int step, int min_blocks, int roles, int parts) {
-    return Sm80BackwardTile{warps, 2, streamed, step, min_blocks, 1, roles, parts};
-  };
-  if (widest <= 64) return first_that_fits(facts, Sm80Gradient::kKeysValues, max_smem, {make(4, 64, 32, 2, 1, 1), {}});
-  const int parts = widest <= 128 ? 1 : 2;
-  return first_that_fits(facts, Sm80Gradient::kKeysValues, max_smem,
-                         {make(8, 64, 64, 1, 2, parts), make(8, 32, 32, 1, 2, parts), {}});
+  constexpr Sm80Gradient kBoth = Sm80Gradient::kKeysValues;
+  if (widest <= 64) {
+    const Shape narrow = {.warps = 4, .row_groups = 2, .streamed = 64, .min_blocks = 2, .adds_dq = true, .roles = 1};
+    return first_that_fits(facts, kBoth, max_smem, {tile_of(narrow), {}});
+  }
+  const Shape tall = {
+      .row_groups = 2, .streamed = 64, .step = 64, .adds_dq = true, .roles = 2, .parts = widest <= 128 ? 1 : 2};
+  Shape low = tall;
+  low.streamed = low.step = 32;
+  return first_that_fits(facts, kBoth, max_smem, {tile_of(tall), tile_of(low), {}});
 }
 
 constexpr int kMidSmem = 128 << 10;  // sm_86, sm_89 and sm_120 have less; for the last ptxas wants more registers
@@ -35,48 +61,35 @@ constexpr int kMidSmem = 128 << 10;  // sm_86, sm_89 and sm_120 have less; for t
 Sm80BackwardTile keys_tile(const Facts& facts, int max_smem, bool adds_dq) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const int step = facts.score().transforms && facts.score().drops ? 16 : 32;  // both keep some of a score
-  const auto make = [](int warps, int row_groups, int streamed, int of_step, int min_blocks, bool adds = false) {
-    return Sm80BackwardTile{warps, row_groups, streamed, of_step, min_blocks, adds ? 1 : 0, 0, 1};
-  };
+  if (widest <= 64 && facts.has_rules()) return tile_of({.streamed = 64, .adds_dq = adds_dq});
   if (widest <= 64) {
-    if (facts.has_rules()) return make(8, 1, 64, 32, 1, adds_dq);
-    return make(4, 2, 64, max_smem < kMidSmem ? 16 : 32, 2, adds_dq);
+    return tile_of({.warps = 4,
+                    .row_groups = 2,
+                    .streamed = 64,
+                    .step = max_smem < kMidSmem ? 16 : 32,
+                    .min_blocks = 2,
+                    .adds_dq = adds_dq});
   }
   if (widest <= 128) {
-    return first_that_fits(
-        facts, Sm80Gradient::kKeysValues, max_smem,
-        {make(8, 1, 64, facts.has_rules() ? step : 64, 1, adds_dq), make(8, 1, 32, step, 1), make(4, 1, 32, 32, 1)});
+    const Shape tall = {.streamed = 64, .step = facts.has_rules() ? step : 64, .adds_dq = adds_dq};
+    return first_that_fits(facts, Sm80Gradient::kKeysValues, max_smem,
+                           {tile_of(tall), tile_of({.step = step}), tile_of({.warps = 4})});
   }
   return first_that_fits(facts, Sm80Gradient::kKeys, max_smem,
-                         {make(8, 1, 32, 32, 1), make(4, 1, 32, 32, 1), make(4, 1, 16, 16, 1)});
+                         {tile_of({}), tile_of({.warps = 4}), tile_of({.warps = 4, .streamed = 16, .step = 16})});
 }
 
 Sm80BackwardTile queries_tile(const Facts& facts, int max_smem) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   if (widest > 128) return keys_tile(facts, max_smem, false);
-  if (widest <= 64)
-    return {
-        .warps = 4, .row_groups = 2, .streamed = 64, .step = 32, .min_blocks = 2, .adds_dq = 0, .roles = 0, .parts = 1};
-  return {.warps = 4,
-          .row_groups = 2,
-          .streamed = 32,
-          .step = facts.has_rules() || max_smem < kMidSmem ? 16 : 32,
-          .min_blocks = 2,
-          .adds_dq = 0,
-          .roles = 0,
-          .parts = 1};
+  if (widest <= 64) return tile_of({.warps = 4, .row_groups = 2, .streamed = 64, .min_blocks = 2});
+  const int step = facts.has_rules() || max_smem < kMidSmem ? 16 : 32;
+  return tile_of({.warps = 4, .row_groups = 2, .step = step, .min_blocks = 2});
 }
 
 Sm80BackwardTile bias_tile(const Facts& facts) {
   const bool is_wide = std::max(facts.head_dim, facts.head_dim_v) > 128;
-  return {.warps = is_wide ? 4 : 8,
-          .row_groups = 1,
-          .streamed = 32,
-          .step = 32,
-          .min_blocks = 1,
-          .adds_dq = 0,
-          .roles = 0,
-          .parts = 1};
+  return tile_of({.warps = is_wide ? 4 : 8});
 }
 
 }  // namespace

@@ -15,8 +15,6 @@ namespace {
 
 using core::Problem;
 
-constexpr std::size_t kTileAt = sizeof(Facts) / sizeof(std::int32_t) + 1;  // among the variant's ints
-
 /// Of an H200: plain as measured at 2048 keys with 64, 128 and 256 columns, of the options dropout at 64 and 128. The
 /// others are assumptions.
 double tflops_of(const Sm80ForwardVariant& v) {
@@ -84,30 +82,14 @@ class Sm80Forward final : public Family {
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
     const auto v = variant.as<Sm80ForwardVariant>();
-    const Sm80ForwardTile& tile = v.tile;
     return {{.name = name,
              .source = "sm80/sm80_forward.cuh",
              .function = name,
              .args = ForwardOptionArgs::kTypeName,
-             .config = constants_of(v, takes | option::kPart,
-                                    {{"kThreads", tile.threads()},
-                                     {"kWarps", tile.warps},
-                                     {"kRowGroups", tile.row_groups},
-                                     {"kBlockM", tile.block_m()},
-                                     {"kBlockN", tile.block_n},
-                                     {"kQInRegisters", tile.q_in_registers != 0},
-                                     {"kColumnParts", tile.column_parts},
-                                     {"kPutsAside", tile.puts_aside != 0},
-                                     {"kSpeculates", tile.speculates != 0},
-                                     {"kFuses", tile.fuses != 0},
-                                     {"kParks", tile.parks != 0},
-                                     {"kTrails", tile.trails != 0},
-                                     {"kSplits", tile.splits},
-                                     {"kCopyBytes", v.copy_bytes},
-                                     {"kSmemBytes", v.smem_bytes()}}),
+             .config = config_of<Sm80ForwardVariant>(v, takes | option::kPart, kSm80ForwardFields, v),
              .arch = arch.target,
              .dynamic_smem_bytes = static_cast<unsigned>(v.smem_bytes()),
-             .min_blocks = tile.min_blocks}};
+             .min_blocks = v.tile.min_blocks}};
   }
 
   [[nodiscard]] Workspace workspace(const Problem& /*p*/, const Choice& /*choice*/) const override { return {}; }
@@ -123,10 +105,7 @@ class Sm80Forward final : public Family {
   }
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
-    static const std::vector<Tunable> kAll =
-        tunables_of({{kTileAt,
-                      {"warps", "row_groups", "block_n", "q_in_registers", "column_parts", "min_blocks", "puts_aside",
-                       "speculates", "fuses", "parks", "trails", "splits"}}});
+    static const std::vector<Tunable> kAll = tunables_of<Sm80ForwardVariant>(kSm80ForwardFields);
     return kAll;
   }
 

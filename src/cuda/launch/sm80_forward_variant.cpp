@@ -6,32 +6,44 @@
 namespace attend::cuda {
 namespace {
 
-/// The first of `tiles` that fits into a block's shared memory; the last one always does.
-template <std::size_t kCount>
-Sm80ForwardTile first_that_fits(const Facts& facts, int max_smem, const Sm80ForwardTile (&tiles)[kCount]) {
-  const auto* fitting = std::find_if(std::begin(tiles), std::end(tiles) - 1, [&](const Sm80ForwardTile& tile) {
-    return sm80_forward_smem_bytes(tile, facts.head_dim, facts.head_dim_v) <= max_smem;
-  });
-  return *fitting;
-}
+/// What is chosen of a tile; the rest follows from the facts.
+struct Shape {
+  int warps = 4;
+  int row_groups = 1;
+  int block_n = 32;
+  bool q_in_registers = false;
+  int min_blocks = 1;
+  bool puts_aside = false;
+};
 
-Sm80ForwardTile tile_of(const Facts& facts, int warps, int row_groups, int block_n, bool q_in_registers, int min_blocks,
-                        bool puts_aside = false) {
+Sm80ForwardTile tile_of(const Facts& facts, const Shape& shape) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
-  const bool speculates = !facts.has_rules() && !puts_aside;
-  return {.warps = warps,
-          .row_groups = row_groups,
-          .block_n = block_n,
-          .q_in_registers = q_in_registers,
+  const bool speculates = !facts.has_rules() && !shape.puts_aside;
+  return {.warps = shape.warps,
+          .row_groups = shape.row_groups,
+          .block_n = shape.block_n,
+          .q_in_registers = shape.q_in_registers,
           .column_parts = ceil_div(facts.head_dim_v, kSm80MostColumns),
-          .min_blocks = min_blocks,
-          .puts_aside = puts_aside,
+          .min_blocks = shape.min_blocks,
+          .puts_aside = shape.puts_aside,
           .speculates = speculates,
           .fuses = speculates && widest <= 64,
-          .parks = speculates && widest > 64 && row_groups == 2,
+          .parks = speculates && widest > 64 && shape.row_groups == 2,
           .trails = 0,
           .splits = 1};
 }
+
+/// The first of the tiles that fits into a block's shared memory; the last one always does.
+template <std::size_t kCount>
+Sm80ForwardTile first_that_fits(const Facts& facts, int max_smem, const Shape (&shapes)[kCount]) {
+  const auto* fitting = std::find_if(std::begin(shapes), std::end(shapes) - 1, [&](const Shape& shape) {
+    return sm80_forward_smem_bytes(tile_of(facts, shape), facts.head_dim, facts.head_dim_v) <= max_smem;
+  });
+  return tile_of(facts, *fitting);
+}
+
+/// Two blocks of 64 rows of 256 columns, on a multiprocessor.
+constexpr Shape kTwoLowBlocks = {.block_n = 32, .q_in_registers = true, .min_blocks = 2};
 
 /// p v of a tile beside the exponents of the next one.
 Sm80ForwardTile trailing(Sm80ForwardTile tile) {
@@ -43,7 +55,7 @@ Sm80ForwardTile trailing(Sm80ForwardTile tile) {
 
 /// Two warps for the same 32 rows: the products wait for shared memory least.
 Sm80ForwardTile split_tile(const Facts& facts) {
-  Sm80ForwardTile tile = trailing(tile_of(facts, 8, 2, 64, false, 1));
+  Sm80ForwardTile tile = trailing(tile_of(facts, {.warps = 8, .row_groups = 2, .block_n = 64}));
   tile.splits = 2;
   return tile;
 }
@@ -57,26 +69,31 @@ Sm80ForwardTile sm80_tall_tile(const Facts& facts, int max_smem) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const int keys = facts.has_rules() ? 32 : 64;  // rules want the registers of the other scores
   const bool is_plain = !facts.has_rules();
+  const Shape two_blocks = {.row_groups = 2, .block_n = keys, .min_blocks = 2};
   // With less shared memory, as on sm_120, it would spill; and there nobody has timed it.
   if (widest > 32 && widest <= 64 && is_plain && max_smem >= kTwoOf32Keys) {
-    return trailing(tile_of(facts, 4, 2, 64, true, 2));
+    return trailing(tile_of(facts, {.row_groups = 2, .block_n = 64, .q_in_registers = true, .min_blocks = 2}));
   }
-  if (widest <= 64) return tile_of(facts, 4, 2, keys, false, 2);
-  if (widest <= 128 && max_smem >= kTwoOf64Keys) return tile_of(facts, 4, 2, keys, false, 2);
-  if (widest <= 128 && is_plain && max_smem >= kTwoOf32Keys) return trailing(tile_of(facts, 4, 2, 32, false, 2));
-  if (widest <= 128 && max_smem >= kTwoOf32Keys) return tile_of(facts, 4, 2, 32, false, 2);
-  if (widest <= 128) return tile_of(facts, 8, 1, keys, true, 1);
+  if (widest <= 64) return tile_of(facts, two_blocks);
+  if (widest <= 128 && max_smem >= kTwoOf64Keys) return tile_of(facts, two_blocks);
+  if (widest <= 128 && max_smem >= kTwoOf32Keys) {
+    const Sm80ForwardTile tile = tile_of(facts, {.row_groups = 2, .block_n = 32, .min_blocks = 2});
+    return is_plain ? trailing(tile) : tile;
+  }
+  if (widest <= 128) return tile_of(facts, {.warps = 8, .block_n = keys, .q_in_registers = true});
   // Two blocks do not wait for each other as the warps of one do, and q in registers spares a ninth of all ldmatrix.
   const bool is_wide = is_plain && widest > 192 && widest <= kSm80MostColumns;
   const bool splits = is_wide && sm80_columns_v(facts.head_dim_v, 1) % (2 * kPanelColumns) == 0;
   if (splits && sm80_forward_smem_bytes(split_tile(facts), facts.head_dim, facts.head_dim_v) <= max_smem) {
     return split_tile(facts);
   }
-  if (is_wide && max_smem >= kTwoOf64Rows) return tile_of(facts, 4, 1, 32, true, 2);
-  return first_that_fits(
-      facts, max_smem,
-      {tile_of(facts, 8, 1, keys, false, 1), tile_of(facts, 8, 1, 32, false, 1), tile_of(facts, 4, 1, 32, false, 1),
-       tile_of(facts, 4, 1, 16, false, 1), tile_of(facts, 2, 1, 16, false, 1)});
+  if (is_wide && max_smem >= kTwoOf64Rows) return tile_of(facts, kTwoLowBlocks);
+  return first_that_fits(facts, max_smem,
+                         {{.warps = 8, .block_n = keys},
+                          {.warps = 8, .block_n = 32},
+                          {.block_n = 32},
+                          {.block_n = 16},
+                          {.warps = 2, .block_n = 16}});
 }
 
 std::optional<Sm80ForwardTile> sm80_short_tile(const Facts& facts, int max_smem) {
@@ -85,11 +102,11 @@ std::optional<Sm80ForwardTile> sm80_short_tile(const Facts& facts, int max_smem)
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   if (facts.mask != MaskKind::kCausal || facts.has_rules()) return std::nullopt;
   if (widest > 32 && widest <= 64 && max_smem >= kFourOf64Rows) {
-    Sm80ForwardTile tile = tile_of(facts, 4, 1, 64, true, 4);
+    Sm80ForwardTile tile = tile_of(facts, {.block_n = 64, .q_in_registers = true, .min_blocks = 4});
     tile.fuses = 0;  // four blocks leave no registers for it
     return tile;
   }
-  if (widest > 192 && widest <= kSm80MostColumns && max_smem >= kTwoOf64Rows) return tile_of(facts, 4, 1, 32, true, 2);
+  if (widest > 192 && widest <= kSm80MostColumns && max_smem >= kTwoOf64Rows) return tile_of(facts, kTwoLowBlocks);
   return std::nullopt;
 }
 
@@ -97,15 +114,19 @@ Sm80ForwardTile sm80_low_tile(const Facts& facts, int max_smem) {
   const int keys = facts.has_rules() ? 32 : 64;
   const bool q_in_registers = std::max(facts.head_dim, facts.head_dim_v) <= 128;
   return first_that_fits(facts, max_smem,
-                         {tile_of(facts, 4, 1, keys, q_in_registers, 1), tile_of(facts, 4, 1, 32, q_in_registers, 1),
-                          tile_of(facts, 4, 1, 16, false, 1), tile_of(facts, 2, 1, 16, false, 1)});
+                         {{.block_n = keys, .q_in_registers = q_in_registers},
+                          {.block_n = 32, .q_in_registers = q_in_registers},
+                          {.block_n = 16},
+                          {.warps = 2, .block_n = 16}});
 }
 
 Sm80ForwardTile sm80_long_tile(const Facts& facts, int max_smem) {
   const int keys = facts.has_rules() ? 32 : 64;
   return first_that_fits(facts, max_smem,
-                         {tile_of(facts, 8, 1, keys, false, 1, true), tile_of(facts, 4, 1, keys, false, 1, true),
-                          tile_of(facts, 4, 1, 32, false, 1, true), tile_of(facts, 2, 1, 16, false, 1, true)});
+                         {{.warps = 8, .block_n = keys, .puts_aside = true},
+                          {.block_n = keys, .puts_aside = true},
+                          {.block_n = 32, .puts_aside = true},
+                          {.warps = 2, .block_n = 16, .puts_aside = true}});
 }
 
 Sm80ForwardVariant sm80_forward_variant(const Facts& facts, int copy_bytes, const Sm80ForwardTile& tile) {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "cuda/launch/facts.hpp"
+#include "cuda/launch/fields.hpp"
 #include "kernels/sm80/sm80_forward_shape.cuh"
 
 namespace attend::cuda {
@@ -17,6 +17,26 @@ struct Sm80ForwardVariant : Facts {
   [[nodiscard]] int smem_bytes() const { return sm80_forward_smem_bytes(tile, head_dim, head_dim_v); }
   [[nodiscard]] int widest() const { return std::max(head_dim, head_dim_v); }
 };
+
+inline constexpr Field<Sm80ForwardVariant> kSm80ForwardFields[] = {
+    {nullptr, "kThreads", number<&Sm80ForwardVariant::tile, &Sm80ForwardTile::threads>},
+    {"warps", "kWarps", number<&Sm80ForwardVariant::tile, &Sm80ForwardTile::warps>},
+    {"row_groups", "kRowGroups", number<&Sm80ForwardVariant::tile, &Sm80ForwardTile::row_groups>},
+    {nullptr, "kBlockM", number<&Sm80ForwardVariant::tile, &Sm80ForwardTile::block_m>},
+    {"block_n", "kBlockN", number<&Sm80ForwardVariant::tile, &Sm80ForwardTile::block_n>},
+    {"q_in_registers", "kQInRegisters", flag<&Sm80ForwardVariant::tile, &Sm80ForwardTile::q_in_registers>},
+    {"column_parts", "kColumnParts", number<&Sm80ForwardVariant::tile, &Sm80ForwardTile::column_parts>},
+    {"min_blocks", nullptr, unread<&Sm80ForwardVariant::tile, &Sm80ForwardTile::min_blocks>},
+    {"puts_aside", "kPutsAside", flag<&Sm80ForwardVariant::tile, &Sm80ForwardTile::puts_aside>},
+    {"speculates", "kSpeculates", flag<&Sm80ForwardVariant::tile, &Sm80ForwardTile::speculates>},
+    {"fuses", "kFuses", flag<&Sm80ForwardVariant::tile, &Sm80ForwardTile::fuses>},
+    {"parks", "kParks", flag<&Sm80ForwardVariant::tile, &Sm80ForwardTile::parks>},
+    {"trails", "kTrails", flag<&Sm80ForwardVariant::tile, &Sm80ForwardTile::trails>},
+    {"splits", "kSplits", number<&Sm80ForwardVariant::tile, &Sm80ForwardTile::splits>},
+    {nullptr, "kCopyBytes", number<&Sm80ForwardVariant::copy_bytes>},
+    {nullptr, "kSmemBytes", number<&Sm80ForwardVariant::smem_bytes>},
+};
+static_assert(covers<Sm80ForwardVariant>(kSm80ForwardFields));
 
 /// Tall tiles: two groups of 16 rows a warp as long as their sums leave registers for the scores, and two blocks on a
 /// multiprocessor, or one of eight warps, so that one's softmax runs under another's products.

@@ -186,8 +186,7 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& variant) const override {
     if (variant.as<Sm90BackwardVariant>().tile().is_wide) return {};
-    static constexpr std::size_t kFirst = sizeof(Facts) / sizeof(std::int32_t);
-    static constexpr Tunable kAll[] = {{"is_deterministic", kFirst}, {"adds_up", kFirst + 1}};
+    static const std::vector<Tunable> kAll = tunables_of<Sm90BackwardVariant>(kSm90BackwardFields);
     return kAll;
   }
 
@@ -332,27 +331,26 @@ class Sm90Backward final : public Family {
   [[nodiscard]] KernelSpec spec_of(const Sm90BackwardVariant& v, const Arch& arch, const char* function, int threads,
                                    int smem_bytes) const {
     const Sm90BackwardTile tile = v.tile();
-    return {.name = function,
-            .source = std::string("sm90/") + function + ".cuh",
-            .function = function,
-            .args = Sm90BackwardArgs::kTypeName,
-            .config = constants_of(v, option::kAll | option::kRing,
-                                   {{"kIsDeterministic", v.is_deterministic != 0},
-                                    {"kAddsUp", v.adds_up != 0},
-                                    {"kDbiasBlocks", v.dbias_blocks},
-                                    {"kDbiasElement", element_constant(v.dbias)},
-                                    {"kBlockM", kBackwardRows},
-                                    {"kBlockN", tile.block_n},
-                                    {"kStages", tile.stages},
-                                    {"kDsBuffers", tile.ds_buffers},
-                                    {"kStagingBuffers", tile.staging_buffers},
-                                    {"kComputeRegisters", tile.compute_registers},
-                                    {"kQueryRegisters", tile.query_registers},
-                                    {"kLoadRegisters", tile.load_registers},
-                                    {"kThreads", threads},
-                                    {"kSmemBytes", smem_bytes}}),
-            .arch = arch.target,
-            .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
+    const Constant of_tile[] = {{"kBlockM", kBackwardRows},
+                                {"kBlockN", tile.block_n},
+                                {"kStages", tile.stages},
+                                {"kDsBuffers", tile.ds_buffers},
+                                {"kStagingBuffers", tile.staging_buffers},
+                                {"kComputeRegisters", tile.compute_registers},
+                                {"kQueryRegisters", tile.query_registers},
+                                {"kLoadRegisters", tile.load_registers},
+                                {"kThreads", threads},
+                                {"kSmemBytes", smem_bytes}};
+    KernelSpec spec = {
+        .name = function,
+        .source = std::string("sm90/") + function + ".cuh",
+        .function = function,
+        .args = Sm90BackwardArgs::kTypeName,
+        .config = config_of<Sm90BackwardVariant>(v, option::kAll | option::kRing, kSm90BackwardFields, v),
+        .arch = arch.target,
+        .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
+    spec.config.insert(spec.config.end(), std::begin(of_tile), std::end(of_tile));
+    return spec;
   }
 
   /// The scale in the exponent of 2, never 0: it multiplies -inf.

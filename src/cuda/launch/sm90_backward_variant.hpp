@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cuda/launch/facts.hpp"
+#include "cuda/launch/fields.hpp"
 #include "kernels/sm90/sm90_backward_shape.cuh"
 
 namespace attend::cuda {
@@ -18,5 +18,14 @@ struct Sm90BackwardVariant : Facts {
     return sm90_backward_tile(head_dim, head_dim_v, score(), dbias_blocks);
   }
 };
+
+/// The tile has no rows: it follows from these, on the device too.
+inline constexpr Field<Sm90BackwardVariant> kSm90BackwardFields[] = {
+    {"is_deterministic", "kIsDeterministic", flag<&Sm90BackwardVariant::is_deterministic>},
+    {"adds_up", "kAddsUp", flag<&Sm90BackwardVariant::adds_up>},
+    {nullptr, "kDbiasBlocks", number<&Sm90BackwardVariant::dbias_blocks>},
+    {nullptr, "kDbiasElement", number<&Sm90BackwardVariant::dbias>},
+};
+static_assert(covers<Sm90BackwardVariant>(kSm90BackwardFields));
 
 }  // namespace attend::cuda

@@ -20,8 +20,6 @@ namespace {
 
 using core::Problem;
 
-constexpr std::size_t kTileAt = sizeof(Facts) / sizeof(std::int32_t);  // among the variant's ints
-
 double tflops_of(const Sm90ForwardVariant& v) {
   const int widest = std::max(v.head_dim, v.head_dim_v);
   double rate = widest <= 64 ? 560 : widest <= 96 ? 600 : widest <= 128 ? 650 : 700;
@@ -85,28 +83,11 @@ class Sm90Forward final : public Family {
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
     const auto v = variant.as<Sm90ForwardVariant>();
-    const Sm90ForwardTile& tile = v.tile;
-    const bool dynamic = tile.schedule == Sm90Schedule::kDynamic;
     return {{.name = name,
              .source = "sm90/sm90_forward.cuh",
              .function = name,
              .args = Sm90ForwardArgs::kTypeName,
-             .config = constants_of(v, takes,
-                                    {{"kThreads", tile.threads()},
-                                     {"kConsumers", tile.consumers},
-                                     {"kBlockM", tile.block_m()},
-                                     {"kBlockN", tile.block_n},
-                                     {"kStages", tile.stages},
-                                     {"kQBuffers", tile.q_buffers},
-                                     {"kProducerRegisters", tile.producer_registers},
-                                     {"kConsumerRegisters", tile.consumer_registers},
-                                     {"kOverlap", tile.overlaps != 0},
-                                     {"kPingPong", tile.takes_turns != 0},
-                                     {"kSpeculate", tile.speculates != 0},
-                                     {"kPutsAside", v.puts_aside != 0},
-                                     {"kBiasTiles", v.bias_tiles != 0},
-                                     {"kSchedule", EnumConstant{"Sm90Schedule", dynamic ? "kDynamic" : "kStatic"}},
-                                     {"kSmemBytes", v.smem_bytes()}}),
+             .config = config_of<Sm90ForwardVariant>(v, takes, kSm90ForwardFields, v),
              .arch = arch.target,
              .dynamic_smem_bytes = static_cast<unsigned>(v.smem_bytes())}};
   }
@@ -144,10 +125,7 @@ class Sm90Forward final : public Family {
   }
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
-    static const std::vector<Tunable> kAll =
-        tunables_of({{kTileAt,
-                      {"consumers", "block_n", "stages", "q_buffers", "producer_registers", "consumer_registers",
-                       "overlap", "ping_pong", "speculate", "dynamic", "puts_aside"}}});
+    static const std::vector<Tunable> kAll = tunables_of<Sm90ForwardVariant>(kSm90ForwardFields);
     return kAll;
   }
 

@@ -6,21 +6,30 @@
 namespace attend::cuda {
 namespace {
 
-Sm90ForwardVariant with(const Facts& facts, int consumers, int block_n, int stages, int q_buffers, bool overlap,
-                        bool speculate) {
+/// What differs from tile to tile; the rest follows from the number of consumers.
+struct Shape {
+  int consumers = 2;
+  int block_n = 64;
+  int stages = 2;
+  int q_buffers = 1;
+  bool overlaps = false;
+  bool speculates = false;
+};
+
+Sm90ForwardVariant with(const Facts& facts, const Shape& shape) {
   Sm90ForwardVariant v = {facts};
   // Registers of a thread: what 64 K divided among the warpgroups allow.
-  v.tile = {.consumers = consumers,
-            .block_n = block_n,
-            .stages = stages,
-            .q_buffers = q_buffers,
-            .producer_registers = consumers == 3 ? 32 : 40,
-            .consumer_registers = consumers == 3   ? 160
-                                  : consumers == 2 ? 232
-                                                   : 248,
-            .overlaps = overlap,
-            .takes_turns = consumers > 1,
-            .speculates = speculate,
+  v.tile = {.consumers = shape.consumers,
+            .block_n = shape.block_n,
+            .stages = shape.stages,
+            .q_buffers = shape.q_buffers,
+            .producer_registers = shape.consumers == 3 ? 32 : 40,
+            .consumer_registers = shape.consumers == 3   ? 160
+                                  : shape.consumers == 2 ? 232
+                                                         : 248,
+            .overlaps = shape.overlaps,
+            .takes_turns = shape.consumers > 1,
+            .speculates = shape.speculates,
             .schedule = Sm90Schedule::kDynamic};
   return v;
 }
@@ -44,23 +53,27 @@ Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, 
   // Rules that read memory for each score, or several rules at once, want registers.
   const bool reads = facts.score().reads_memory();
   if (bias_tiles) {
-    Sm90ForwardVariant v =
-        widest <= 128 ? with(facts, 2, 128, 2, 1, true, false) : with(facts, 2, 64, 2, 1, false, false);
+    Sm90ForwardVariant v = widest <= 128 ? with(facts, {.block_n = 128, .overlaps = true}) : with(facts, {});
     v.bias_tiles = 1;
     return v;
   }
-  if (sm90_is_crowded(facts) || facts.score().adds_from_memory) return with(facts, 2, 64, 2, 1, false, false);
+  if (sm90_is_crowded(facts) || facts.score().adds_from_memory) return with(facts, {});
   const bool several = facts.score().drops && facts.score().adds_by_position;
   if (widest <= 64 && !reads && !several && !facts.has(option::kVarlen)) {
     const bool is_short = plain && facts.mask == MaskKind::kCausal && seqlen_k <= 1024;
-    return is_short ? with(facts, 3, 64, 4, 2, false, true) : with(facts, 3, 128, 2, 2, false, true);
+    return is_short ? with(facts, {.consumers = 3, .stages = 4, .q_buffers = 2, .speculates = true})
+                    : with(facts, {.consumers = 3, .block_n = 128, .q_buffers = 2, .speculates = true});
   }
-  if (widest <= 96 && plain) return with(facts, 3, 96, 2, 2, false, true);
-  if (widest <= 64 && several) return with(facts, 2, 128, 2, 2, false, true);
-  if (widest <= 128) return with(facts, 2, 128, 2, 2, true, !several);
-  if (widest <= 192 && facts.head_dim_v <= 128 && facts.options == 0) return with(facts, 2, 128, 2, 1, true, true);
-  if (widest <= 192) return with(facts, 2, 112, 2, 1, plain, false);
-  return with(facts, 2, plain ? 80 : 64, 2, 1, plain, false);
+  if (widest <= 96 && plain) return with(facts, {.consumers = 3, .block_n = 96, .q_buffers = 2, .speculates = true});
+  if (widest <= 64 && several) return with(facts, {.block_n = 128, .q_buffers = 2, .speculates = true});
+  if (widest <= 128) {
+    return with(facts, {.block_n = 128, .q_buffers = 2, .overlaps = true, .speculates = !several});
+  }
+  if (widest <= 192 && facts.head_dim_v <= 128 && facts.options == 0) {
+    return with(facts, {.block_n = 128, .overlaps = true, .speculates = true});
+  }
+  if (widest <= 192) return with(facts, {.block_n = 112, .overlaps = plain});
+  return with(facts, {.block_n = plain ? 80 : 64, .overlaps = plain});
 }
 
 Sm90Schedule sm90_forward_schedule(const Facts& facts, std::int64_t seqlen_k) {
@@ -74,12 +87,13 @@ Sm90Schedule sm90_forward_schedule(const Facts& facts, std::int64_t seqlen_k) {
 Sm90ForwardVariant sm90_forward_low(const Facts& facts, bool bias_tiles) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   if (bias_tiles) {
-    Sm90ForwardVariant v = with(facts, 1, 64, 2, 1, false, false);
+    Sm90ForwardVariant v = with(facts, {.consumers = 1});
     v.bias_tiles = 1;
     return v;
   }
-  if (sm90_is_crowded(facts) || facts.score().adds_from_memory) return with(facts, 1, 64, 2, 1, false, false);
-  return with(facts, 1, widest <= 128 ? 128 : 64, widest <= 128 ? 3 : 2, 1, true, false);
+  if (sm90_is_crowded(facts) || facts.score().adds_from_memory) return with(facts, {.consumers = 1});
+  const bool is_narrow = widest <= 128;
+  return with(facts, {.consumers = 1, .block_n = is_narrow ? 128 : 64, .stages = is_narrow ? 3 : 2, .overlaps = true});
 }
 
 }  // namespace attend::cuda

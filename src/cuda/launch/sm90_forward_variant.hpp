@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cuda/launch/facts.hpp"
+#include "cuda/launch/fields.hpp"
 #include "kernels/sm90/sm90_forward_shape.cuh"
 
 namespace attend::cuda {
@@ -18,6 +18,27 @@ struct Sm90ForwardVariant : Facts {
                                    bias_tiles != 0, has(option::kDropout));
   }
 };
+
+inline constexpr Field<Sm90ForwardVariant> kSm90ForwardFields[] = {
+    {nullptr, "kThreads", number<&Sm90ForwardVariant::tile, &Sm90ForwardTile::threads>},
+    {"consumers", "kConsumers", number<&Sm90ForwardVariant::tile, &Sm90ForwardTile::consumers>},
+    {nullptr, "kBlockM", number<&Sm90ForwardVariant::tile, &Sm90ForwardTile::block_m>},
+    {"block_n", "kBlockN", number<&Sm90ForwardVariant::tile, &Sm90ForwardTile::block_n>},
+    {"stages", "kStages", number<&Sm90ForwardVariant::tile, &Sm90ForwardTile::stages>},
+    {"q_buffers", "kQBuffers", number<&Sm90ForwardVariant::tile, &Sm90ForwardTile::q_buffers>},
+    {"producer_registers", "kProducerRegisters",
+     number<&Sm90ForwardVariant::tile, &Sm90ForwardTile::producer_registers>},
+    {"consumer_registers", "kConsumerRegisters",
+     number<&Sm90ForwardVariant::tile, &Sm90ForwardTile::consumer_registers>},
+    {"overlap", "kOverlap", flag<&Sm90ForwardVariant::tile, &Sm90ForwardTile::overlaps>},
+    {"ping_pong", "kPingPong", flag<&Sm90ForwardVariant::tile, &Sm90ForwardTile::takes_turns>},
+    {"speculate", "kSpeculate", flag<&Sm90ForwardVariant::tile, &Sm90ForwardTile::speculates>},
+    {"puts_aside", "kPutsAside", flag<&Sm90ForwardVariant::puts_aside>},
+    {nullptr, "kBiasTiles", flag<&Sm90ForwardVariant::bias_tiles>},
+    {"dynamic", "kSchedule", number<&Sm90ForwardVariant::tile, &Sm90ForwardTile::schedule>},
+    {nullptr, "kSmemBytes", number<&Sm90ForwardVariant::smem_bytes>},
+};
+static_assert(covers<Sm90ForwardVariant>(kSm90ForwardFields));
 
 /// Beyond this head_dim registers spill with a bias, or with a mask and other rules.
 constexpr int kSm90MostCrowdedHeadDim = 192;

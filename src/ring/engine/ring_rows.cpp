@@ -7,6 +7,7 @@
 
 #include "cuda/driver/device.hpp"
 #include "cuda/jit/jit.hpp"
+#include "cuda/launch/config_enums.hpp"
 #include "cuda/launch/facts.hpp"
 #include "kernels/ring/ring_rows_args.cuh"
 
@@ -24,8 +25,8 @@ KernelSpec spec_of(ElementType to, ElementType from, int vector, bool adds, cons
           .function = "ring_rows",
           .args = RingRowsArgs::kTypeName,
           .config = {{"kThreads", kThreads},
-                     {"kFrom", element_constant(from)},
-                     {"kTo", element_constant(to)},
+                     {"kFrom", enum_constant(from)},
+                     {"kTo", enum_constant(to)},
                      {"kVector", vector},
                      {"kAdds", adds}},
           .arch = arch};

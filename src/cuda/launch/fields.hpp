@@ -1,0 +1,165 @@
+// Tables that describe plain structs of numbers, such as the tiles that kernels are compiled for: a row is a name, a
+// constant of the Config, and a member. A family writes its table below its struct, and from it follow the constants
+// of the Config in their order, the names that `attend sweep` takes and explanations print, and the places of the
+// numbers in the variant, which is the key of every cache.
+//
+//   struct Tile { int warps, min_blocks, overlaps; int threads() const; };
+//   inline constexpr Field<Tile> kTileFields[] = {
+//       {"warps", "kWarps", number<&Tile::warps>},         // may be swept; kernels read it
+//       {nullptr, "kThreads", number<&Tile::threads>},     // follows from the others
+//       {"min_blocks", nullptr, unread<&Tile::min_blocks>},
+//       {"overlap", "kOverlap", flag<&Tile::overlaps>}};   // an int in the struct, a bool in the Config
+//   static_assert(covers<Tile>(kTileFields));              // fails for a member without a row
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "cuda/jit/kernel_spec.hpp"
+#include "cuda/launch/config_enums.hpp"
+#include "cuda/launch/facts.hpp"
+
+namespace attend::cuda {
+
+/// A number of a family's variant that `attend sweep` may set, and that explanations name.
+struct Tunable {
+  std::string name;  ///< "block_m"
+  std::size_t at;    ///< which of Variant::ints()
+};
+
+using ConstantValue = decltype(Constant::value);
+
+/// A number of a struct: how to read it as a constant of a Config.
+template <class Struct>
+struct Number {
+  static constexpr std::size_t kFollows = SIZE_MAX;  ///< no member: it follows from some
+
+  std::size_t at;  ///< its place among the struct's ints, or kFollows
+  ConstantValue (*value)(const Struct&) = nullptr;
+};
+
+/// A row of a table.
+template <class Struct>
+struct Field {
+  const char* name;      ///< for `attend sweep` and explanations; null: they pass over it
+  const char* constant;  ///< of the Config; null: no kernel reads it
+  Number<Struct> number;
+};
+
+template <class Struct>
+using IntsOf = std::array<std::int32_t, sizeof(Struct) / sizeof(std::int32_t)>;
+
+/// A member of a struct or, with more than one pointer, a member of its member. The last may be a member function.
+template <auto kFirst, auto... kRest>
+class Path {
+  template <class Pointer>
+  struct Owner;
+  template <class Of, class Member>
+  struct Owner<Member Of::*> {
+    using Type = Of;
+  };
+
+ public:
+  using Struct = typename Owner<decltype(kFirst)>::Type;
+
+  [[nodiscard]] static constexpr decltype(auto) of(auto& whole) { return follow(whole, kFirst, kRest...); }
+
+  /// Is it a member, and no function of some?
+  static constexpr bool kIsMember = std::is_lvalue_reference_v<decltype(Path::of(std::declval<Struct&>()))>;
+
+  /// Where its first int is among those of the struct.
+  [[nodiscard]] static constexpr std::size_t place() {
+    if constexpr (kIsMember) {
+      using Part = std::remove_reference_t<decltype(of(std::declval<Struct&>()))>;
+      auto marked = std::bit_cast<Struct>(IntsOf<Struct>{});
+      IntsOf<Part> marks = {};
+      marks.fill(-1);
+      of(marked) = std::bit_cast<Part>(marks);
+      const auto ints = std::bit_cast<IntsOf<Struct>>(marked);
+      return static_cast<std::size_t>(std::find(ints.begin(), ints.end(), -1) - ints.begin());
+    } else {
+      return Number<Struct>::kFollows;
+    }
+  }
+
+ private:
+  static constexpr decltype(auto) follow(auto& part, auto pointer, auto... more) {
+    if constexpr (sizeof...(more) == 0) {
+      return std::invoke(pointer, part);
+    } else {
+      return follow(std::invoke(pointer, part), more...);
+    }
+  }
+};
+
+/// A member that no kernel reads.
+template <auto kFirst, auto... kRest>
+constexpr Number<typename Path<kFirst, kRest...>::Struct> unread = {Path<kFirst, kRest...>::place()};
+
+/// A number, or an enumerator, as itself.
+template <auto kFirst, auto... kRest>
+constexpr Number<typename Path<kFirst, kRest...>::Struct> number = {
+    Path<kFirst, kRest...>::place(), [](const typename Path<kFirst, kRest...>::Struct& whole) -> ConstantValue {
+      const auto value = Path<kFirst, kRest...>::of(whole);
+      if constexpr (std::is_enum_v<std::remove_cv_t<decltype(value)>>) {
+        return enum_constant(value);
+      } else {
+        return std::int64_t{value};
+      }
+    }};
+
+/// A number that is 0 or not, as a bool.
+template <auto kFirst, auto... kRest>
+constexpr Number<typename Path<kFirst, kRest...>::Struct> flag = {
+    Path<kFirst, kRest...>::place(), [](const typename Path<kFirst, kRest...>::Struct& whole) -> ConstantValue {
+      return Path<kFirst, kRest...>::of(whole) != 0;
+    }};
+
+/// Has every int of the struct, but those of its Facts, one row? And can the rows give what they promise: an int to
+/// whoever sweeps its name, a value to the constant?
+template <class Struct>
+[[nodiscard]] constexpr bool covers(std::span<const Field<Struct>> fields) {
+  IntsOf<Struct> rows = {};
+  if constexpr (std::is_base_of_v<Facts, Struct>) std::fill_n(rows.begin(), IntsOf<Facts>().size(), 1);
+  for (const Field<Struct>& field : fields) {
+    const bool is_member = field.number.at != Number<Struct>::kFollows;
+    if (is_member) ++rows.at(field.number.at);
+    if (field.name != nullptr && !is_member) return false;
+    if ((field.constant != nullptr) != (field.number.value != nullptr)) return false;
+  }
+  return std::all_of(rows.begin(), rows.end(), [](std::int32_t count) { return count == 1; });
+}
+
+/// The constants of a Config: those that say the facts, with those of the options in `taken`, then the table's.
+template <class Struct>
+[[nodiscard]] std::vector<Constant> config_of(const Facts& facts, std::int32_t taken,
+                                              std::span<const Field<Struct>> fields, const Struct& numbers) {
+  std::vector<Constant> constants = constants_of(facts, taken, {});
+  for (const Field<Struct>& field : fields) {
+    if (field.constant != nullptr) constants.push_back({field.constant, field.number.value(numbers)});
+  }
+  return constants;
+}
+
+/// The rows with a name, in the order of the struct. @param first  the place of the struct's first int in the variant
+template <class Struct>
+[[nodiscard]] std::vector<Tunable> tunables_of(std::span<const Field<Struct>> fields, std::size_t first = 0,
+                                               const std::string& prefix = "") {
+  std::vector<Tunable> tunables;
+  for (const Field<Struct>& field : fields) {
+    if (field.name != nullptr) tunables.push_back({prefix + field.name, first + field.number.at});
+  }
+  std::sort(tunables.begin(), tunables.end(), [](const Tunable& a, const Tunable& b) { return a.at < b.at; });
+  return tunables;
+}
+
+}  // namespace attend::cuda

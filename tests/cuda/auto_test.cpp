@@ -1,0 +1,177 @@
+// Which family "auto" takes, on a fake GPU that is Hopper's and on made-up ones.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string_view>
+
+#include "cuda/launch/family.hpp"
+#include "cuda/made_up.hpp"
+#include "dispatch/dispatch.hpp"
+
+namespace attend::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const char* automatic(const MadeUp& made) {
+  return dispatch::choose("auto", made.problem).name;
+}
+
+TEST(Choose, TakesTheNamesOfOtherProjects) {
+  const MadeUp made(DType::kBF16, {.head_dim = 64, .head_dim_v = 64});
+  EXPECT_STREQ(dispatch::choose("kernel_mma_swizzle", made.problem).name, "mma_swizzle");
+  EXPECT_STREQ(dispatch::choose("kernel-mma-qreg-async", made.problem).name, "mma_qreg_async");
+  EXPECT_THROW((void)dispatch::choose("kernel_mma_swizle", made.problem), Error);
+}
+
+TEST(Auto, TakesTheFamilyThatExpectsToBeDoneFirst) {
+  const Sizes large = {.seqlen_q = 8192, .seqlen_k = 8192, .head_dim = 128, .head_dim_v = 128};
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large)), "sm90_forward");
+  EXPECT_STREQ(automatic(MadeUp(DType::kF32, large)), "fa2");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5})), "sm90_forward");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5}, false, 0, 2)), "sm80_forward");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {}, true)), "sm90_backward");
+  const Sizes wide = {.seqlen_q = 8192, .seqlen_k = 8192, .head_dim = 256, .head_dim_v = 192};
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, wide, {.causal = true}, true)), "sm90_backward");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5}, true)), "sm90_backward");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 300}, true)), "sm80_backward");
+  EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {}, true)), "fa2");
+  EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {.deterministic = true}, true)), "simt");
+}
+
+/// Tiles of it are stored as they are, or added up by the blocks of a cluster, one for each sequence.
+TEST(Auto, GradientsOfABiasAreForHopperWhereTilesCanBeStored) {
+  const Params with_bias = {.bias = Tensor{.dtype = DType::kBF16}};  // shared by the batch
+  const auto made = [&](std::int64_t batch, std::int64_t heads, std::int64_t head_dim, const Params& params) {
+    const Sizes sizes = {batch, heads, heads, 1000, 1000, head_dim, head_dim};
+    return MadeUp(DType::kBF16, sizes, params, true);
+  };
+  const cuda::Family& family = *cuda::find_family("sm90_backward");
+  const core::Backend& backend = *dispatch::find_backend("sm90_backward");
+  for (const std::int64_t batch : {1, 2, 5, 8}) {
+    const MadeUp one = made(batch, 1, 128, with_bias);
+    EXPECT_STREQ(automatic(one), "sm90_backward") << batch;
+    const cuda::Choice choice = family.choose(one.problem, device("sm_90a", 132));
+    EXPECT_EQ(choice.steps[2].cluster, static_cast<unsigned>(batch));
+    EXPECT_EQ(choice.steps[2].blocks % batch, 0);
+    EXPECT_EQ(choice.steps[1].cluster, 1U);
+  }
+  EXPECT_EQ(dispatch::lack_of(backend, made(5, 1, 192, with_bias).problem), std::nullopt);
+  const auto refused = [&](const MadeUp& one) {
+    EXPECT_STREQ(automatic(one), "sm80_backward");
+    return dispatch::lack_of(backend, one.problem).value_or("");
+  };
+  EXPECT_EQ(refused(made(9, 1, 128, with_bias)),
+            "dbias: batch 1, compute 'sm90_backward' allows that of q where it is above 8, beyond 128 columns above 5");
+  EXPECT_EQ(refused(made(6, 1, 192, with_bias)),
+            "dbias: batch 1, compute 'sm90_backward' allows that of q where it is above 8, beyond 128 columns above 5");
+  EXPECT_EQ(refused(made(2, 8, 128, with_bias)), "dbias: heads 1, compute 'sm90_backward' allows those of q");
+  EXPECT_EQ(refused(made(2, 1, 128, {.bias = Tensor{.dtype = DType::kF32}})),
+            "bias: dtype f32, compute 'sm90_backward' allows float16, bfloat16");
+  MadeUp wide_dbias = made(2, 1, 128, with_bias);
+  wide_dbias.problem.dbias->dtype = DType::kF32;
+  EXPECT_EQ(refused(wide_dbias), "dbias: dtype f32, compute 'sm90_backward' allows float16, bfloat16");
+  MadeUp skewed = made(2, 1, 128, with_bias);
+  skewed.problem.dbias->stride[2] += 4;
+  EXPECT_THAT(refused(skewed), HasSubstr("dbias: address"));
+}
+
+/// What a sum's gradient is: no tensor map has a stride of 0.
+TEST(Auto, ADoutOfStrideZeroGoesToSm80Backward) {
+  for (const std::size_t dim : {0, 1, 2}) {
+    MadeUp made(DType::kBF16, {.head_dim = 128, .head_dim_v = 128}, {}, true);
+    EXPECT_STREQ(automatic(made), "sm90_backward");
+    made.problem.dout.stride[dim] = 0;
+    EXPECT_STREQ(automatic(made), "sm80_backward") << dim;
+    EXPECT_THAT(dispatch::lack_of(*dispatch::find_backend("sm90_backward"), made.problem).value_or(""),
+                AllOf(HasSubstr("dout: address"), HasSubstr("none of them 0")));
+  }
+}
+
+TEST(Auto, OneRowDoesNotGetATileOf192) {
+  for (const std::int64_t batch : {1, 16, 128}) {
+    const Sizes decode = {batch, 32, 8, 1, 8192, 128, 128};
+    const MadeUp made(DType::kBF16, decode);
+    EXPECT_STREQ(automatic(made), "sm90_forward") << batch;
+    const cuda::Family& family = *cuda::find_family("sm90_forward");
+    const auto specs =
+        family.kernels(family.choose(made.problem, device("sm_90a", 132)).variant, cuda::find_arch("sm_90a"));
+    for (const cuda::Constant& c : specs.front().config) {
+      if (c.name == "kBlockM") {
+        EXPECT_EQ(std::get<std::int64_t>(c.value), 64);
+      }
+    }
+  }
+}
+
+TEST(Auto, OutputsThatAreNotWholePiecesOf16BytesGoToSm80Forward) {
+  const Sizes odd = {.head_dim = 64, .head_dim_v = 36};
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, odd)), "sm80_forward");
+  EXPECT_EQ(dispatch::lack_of(*dispatch::find_backend("sm90_forward"), MadeUp(DType::kBF16, odd).problem),
+            "v: head_dim 36, compute 'sm90_forward' allows multiples of 8");
+}
+
+/// What Hopper's own kernel lacks, and every GPU without its instructions.
+TEST(Auto, HalfPrecisionIsForTensorCoresWhereverTheyTakeIt) {
+  const Sizes wide = {.head_dim = 512, .head_dim_v = 300}, odd = {.seqlen_q = 1, .head_dim = 57, .head_dim_v = 57};
+  EXPECT_STREQ(automatic(MadeUp(DType::kF16, wide)), "sm80_forward");
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, odd, {.window_left = 5, .softcap = 2, .dropout_p = 0.1})),
+               "sm80_forward");
+  const cuda::Family& sm80 = *cuda::find_family("sm80_forward");
+  for (const MadeUp& made : problems(false)) {
+    const core::Problem& p = made.problem;
+    for (const cuda::DeviceInfo& d : devices()) {
+      if (sm80.lack(p, d)) continue;
+      const double expected = sm80.choose(p, d).seconds;
+      for (const cuda::Family* other : cuda::families()) {
+        if (other == &sm80 || !other->in_auto || !other->has_forward || !other->supports(d.arch()) ||
+            other->lack(p, d) || std::string_view(other->name) == "mma_qreg_async") {
+          continue;  // that rung, of which the family has grown, is faster at some plain problems
+        }
+        const double seconds = other->choose(p, d).seconds;
+        const bool is_hoppers = std::string_view(other->name) == "sm90_forward";
+        EXPECT_TRUE(is_hoppers ? seconds <= expected : seconds >= expected)  // equal where memory is the limit
+            << other->name << " " << seconds << ", sm80_forward " << expected << " on " << d.name << ", q "
+            << p.max_seqlen_q << " k " << p.max_seqlen_k << " d " << p.head_dim;
+      }
+    }
+  }
+}
+
+/// Before Hopper, and on it what its own backward lacks.
+TEST(Auto, GradientsInHalfPrecisionAreForTensorCoresWhereverTheyTakeThem) {
+  const cuda::Family& sm80 = *cuda::find_family("sm80_backward");
+  for (const MadeUp& made : problems(true)) {
+    const core::Problem& p = made.problem;
+    for (const cuda::DeviceInfo& d : devices()) {
+      if (sm80.lack(p, d)) continue;
+      const double expected = sm80.choose(p, d).seconds;
+      for (const cuda::Family* other : cuda::families()) {
+        if (other == &sm80 || !other->in_auto || !other->has_backward || !other->supports(d.arch()) ||
+            other->lack(p, d)) {
+          continue;
+        }
+        const double seconds = other->choose(p, d).seconds;
+        const bool is_hoppers = std::string_view(other->name) == "sm90_backward";
+        constexpr double kLaunch = 3e-6;  // beyond 128 columns it has one more, which counts where memory is the limit
+        EXPECT_TRUE(is_hoppers ? seconds <= expected : seconds + kLaunch >= expected)
+            << other->name << " " << seconds << ", sm80_backward " << expected << " on " << d.name << ", q "
+            << p.max_seqlen_q << " k " << p.max_seqlen_k << " d " << p.head_dim;
+      }
+    }
+  }
+}
+
+TEST(Auto, ComplainsWithTheWordsOfTheMostGeneral) {
+  const MadeUp made(DType::kF32, {}, {.bias = Tensor{.dtype = DType::kF64}});
+  try {
+    (void)dispatch::choose("auto", made.problem);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("compute 'simt' allows"));
+  }
+}
+
+}  // namespace
+}  // namespace attend::test
