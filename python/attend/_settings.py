@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import namedtuple
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
+from attend import _core
 from attend._errors import ArgumentError
 
 DIMENSIONS = {
@@ -16,47 +18,35 @@ DIMENSIONS = {
 }
 
 
-class Extras(NamedTuple):
-    """The optional tensors of a call."""
+_DEFAULTS = {
+    "max_seqlen_q": 0, "max_seqlen_k": 0, "layout": "bhsd", "scale": None, "causal": False, "window_left": -1,
+    "window_right": -1, "seed": 0, "offset": 0, "deterministic": False, "compute": "auto",
+}  # fmt: skip
 
-    bias: Any = None
-    mask: Any = None
-    alibi_slopes: Any = None
-    cu_seqlens_q: Any = None
-    cu_seqlens_k: Any = None
-    philox_state: Any = None  # i64 (2): seed and offset, which replace those of Settings
+if TYPE_CHECKING:
 
+    class _Fields(tuple[Any, ...]):
+        _fields: tuple[str, ...]
+
+        def __new__(cls, *values: Any, **named: Any) -> _Fields: ...
+        def __getattr__(self, name: str) -> Any: ...
+        def _replace(self, **named: Any) -> _Fields: ...
+        def _asdict(self) -> dict[str, Any]: ...
+
+    Extras = Settings = Gradients = _Fields
+else:
+    # The optional tensors of a call; None: not given. First those that modify scores, as the library lists them, then
+    # cu_seqlens_q, cu_seqlens_k, and philox_state, i64 (2): seed and offset, which replace those of Settings.
+    Extras = namedtuple("Extras", _core.EXTRAS_FIELDS, defaults=[None] * len(_core.EXTRAS_FIELDS))
+    # The numbers and names of a call, in the order of the torch operators' schemas. Those without a default above are
+    # the numbers that modify scores, as the library lists them; 0.0 turns one off.
+    Settings = namedtuple(
+        "Settings", _core.SETTINGS_FIELDS, defaults=[_DEFAULTS.get(name, 0.0) for name in _core.SETTINGS_FIELDS]
+    )
+    # The arguments and results of backward that forward has not.
+    Gradients = namedtuple("Gradients", _core.GRADIENTS_FIELDS)
 
 NO_EXTRAS = Extras()
-
-
-class Settings(NamedTuple):
-    """The numbers and names of a call, in the order of the torch operators' schemas."""
-
-    max_seqlen_q: int = 0
-    max_seqlen_k: int = 0
-    layout: str = "bhsd"
-    scale: Optional[float] = None
-    causal: bool = False
-    window_left: int = -1
-    window_right: int = -1
-    softcap: float = 0.0
-    dropout_p: float = 0.0
-    seed: int = 0
-    offset: int = 0
-    deterministic: bool = False
-    compute: str = "auto"
-
-
-class Gradients(NamedTuple):
-    """The arguments and results of backward that forward has not."""
-
-    dout: Any
-    dlse: Any
-    dq: Any
-    dk: Any
-    dv: Any
-    dbias: Any
 
 
 def as_int64(name: str, value: Any) -> int:

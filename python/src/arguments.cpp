@@ -5,42 +5,62 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace attend::python {
 namespace {
 
 using MaybeArray = std::optional<Array>;
 
-// The fields of the named tuples of attend/_settings.py. They are read by position, which is quicker than by name. The
-// package's tests compare the names with those that add_field_names exports.
-constexpr const char* kExtrasFields[] = {"bias",         "mask",         "alibi_slopes",
-                                         "cu_seqlens_q", "cu_seqlens_k", "philox_state"};
-enum class Extra : std::uint8_t { kBias, kMask, kAlibiSlopes, kCuSeqlensQ, kCuSeqlensK, kPhiloxState };
+// The fields of the named tuples of attend/_settings.py, which takes its names from here. They are read by position,
+// which is quicker than by name. Options that modify scores follow from their tables.
+constexpr std::size_t kNumbers = core::kScoreNumbers.size(), kTensors = core::kScoreTensors.size();
 
-constexpr const char* kSettingsFields[] = {"max_seqlen_q", "max_seqlen_k",  "layout",  "scale",     "causal",
-                                           "window_left",  "window_right",  "softcap", "dropout_p", "seed",
-                                           "offset",       "deterministic", "compute"};
-enum class Setting : std::uint8_t {
-  kMaxSeqlenQ,
-  kMaxSeqlenK,
-  kLayout,
-  kScale,
-  kCausal,
-  kWindowLeft,
-  kWindowRight,
-  kSoftcap,
-  kDropoutP,
-  kSeed,
-  kOffset,
-  kDeterministic,
-  kCompute
+/// Position of a field in the tuple Extras: the tensors that modify scores, then these.
+struct Extra {
+  static constexpr std::size_t kCuSeqlensQ = kTensors, kCuSeqlensK = kTensors + 1, kPhiloxState = kTensors + 2;
 };
 
-constexpr const char* kGradientsFields[] = {"dout", "dlse", "dq", "dk", "dv", "dbias"};
-enum class Gradient : std::uint8_t { kDout, kDlse, kDq, kDk, kDv, kDbias };
+std::vector<const char*> extras_fields() {
+  std::vector<const char*> fields;
+  for (const core::ScoreTensor& row : core::kScoreTensors) fields.push_back(row.name);
+  fields.insert(fields.end(), {"cu_seqlens_q", "cu_seqlens_k", "philox_state"});
+  return fields;
+}
 
-template <class Field>
-nb::handle item(nb::handle named_tuple, Field field) {
+/// Position of a field in the tuple Settings.
+struct Setting {
+  static constexpr std::size_t kMaxSeqlenQ = 0, kMaxSeqlenK = 1, kLayout = 2, kScale = 3, kCausal = 4, kWindowLeft = 5,
+                               kWindowRight = 6, kFirstNumber = 7;
+  static constexpr std::size_t kSeed = kFirstNumber + kNumbers, kOffset = kSeed + 1, kDeterministic = kSeed + 2,
+                               kCompute = kSeed + 3;
+};
+
+const std::vector<const char*>& settings_fields() {
+  static const auto* const kFields = [] {
+    auto* fields = new std::vector<const char*>{"max_seqlen_q", "max_seqlen_k", "layout",      "scale",
+                                                "causal",       "window_left",  "window_right"};
+    for (const core::ScoreNumber& row : core::kScoreNumbers) fields->push_back(row.name);
+    fields->insert(fields->end(), {"seed", "offset", "deterministic", "compute"});
+    return fields;
+  }();
+  return *kFields;
+}
+
+/// Position of a field in the tuple Gradients: these, then those of options.
+struct Gradient {
+  static constexpr std::size_t kDout = 0, kDlse = 1, kDq = 2, kDk = 3, kDv = 4, kFirstOfOptions = 5;
+};
+
+std::vector<const char*> gradients_fields() {
+  std::vector<const char*> fields = {"dout", "dlse", "dq", "dk", "dv"};
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
+    if (row.gradient != nullptr) fields.push_back(row.gradient);
+  }
+  return fields;
+}
+
+nb::handle item(nb::handle named_tuple, std::size_t field) {
   PyObject* found = PyTuple_GetItem(named_tuple.ptr(), static_cast<Py_ssize_t>(field));
   if (found == nullptr) nb::raise_python_error();
   return found;
@@ -49,11 +69,11 @@ nb::handle item(nb::handle named_tuple, Field field) {
 /// The value of a setting. A number may be of any type that converts to one.
 /// @throws Error (kInvalidArgument) naming the setting, for another type.
 template <class T>
-T setting(nb::handle settings, Setting field) {
+T setting(nb::handle settings, std::size_t field) {
   const nb::handle value = item(settings, field);
   const auto refuse = [&](const char* allowed) {
     PyErr_Clear();
-    throw Error(ErrorCode::kInvalidArgument, std::string(kSettingsFields[static_cast<std::size_t>(field)]) + ": " +
+    throw Error(ErrorCode::kInvalidArgument, std::string(settings_fields()[field]) + ": " +
                                                  nb::cast<std::string>(nb::repr(value)) + ", allowed " + allowed);
   };
   if constexpr (std::is_same_v<T, bool>) {
@@ -80,8 +100,7 @@ T setting(nb::handle settings, Setting field) {
   return {};
 }
 
-template <class Field>
-MaybeArray maybe_array(nb::handle named_tuple, Field field) {
+MaybeArray maybe_array(nb::handle named_tuple, std::size_t field) {
   const nb::handle found = item(named_tuple, field);
   return found.is_none() ? MaybeArray() : MaybeArray(Array::view(found));
 }
@@ -125,12 +144,11 @@ Options options_of(const Array& q, const Array& k, const Array& v, nb::handle ex
   if (const MaybeArray state = maybe_array(extras, Extra::kPhiloxState)) {
     params.philox_state = philox_state_view("philox_state", *state, q.device);
   }
-  const MaybeArray bias = maybe_array(extras, Extra::kBias);
-  check_dtypes(q, k, v, bias, options.compute);
-  if (bias) params.bias = scores_view("bias", *bias);
-  if (const MaybeArray mask = maybe_array(extras, Extra::kMask)) params.mask = scores_view("mask", *mask);
-  if (const MaybeArray slopes = maybe_array(extras, Extra::kAlibiSlopes)) {
-    params.alibi_slopes = slopes_view("alibi_slopes", *slopes);
+  check_dtypes(q, k, v, maybe_array(extras, core::tensor_index(ScoreMod::kBias)), options.compute);
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    const core::ScoreTensor& row = core::kScoreTensors[i];
+    const MaybeArray array = maybe_array(extras, i);
+    if (array) params.*row.param = row.is_of_scores ? scores_view(row.name, *array) : slopes_view(row.name, *array);
   }
   if (const MaybeArray cu_seqlens_q = maybe_array(extras, Extra::kCuSeqlensQ)) {
     params.varlen = varlen_of(q, *cu_seqlens_q, maybe_array(extras, Extra::kCuSeqlensK), settings);
@@ -145,12 +163,18 @@ Gradients gradients_of(nb::handle tuple, Layout layout) {
   g.dk = heads_view("dk", Array::view(item(tuple, Gradient::kDk)), layout);
   g.dv = heads_view("dv", Array::view(item(tuple, Gradient::kDv)), layout);
   if (const MaybeArray dlse = maybe_array(tuple, Gradient::kDlse)) g.dlse = rows_view("dlse", *dlse, layout);
-  if (const MaybeArray dbias = maybe_array(tuple, Gradient::kDbias)) g.dbias = scores_view("dbias", *dbias);
+  std::size_t field = Gradient::kFirstOfOptions;
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    const core::ScoreTensor& row = core::kScoreTensors[i];
+    if (row.gradient == nullptr) continue;
+    const MaybeArray array = maybe_array(tuple, field++);
+    if (!array) continue;
+    g.of_options[i] = row.is_of_scores ? scores_view(row.gradient, *array) : slopes_view(row.gradient, *array);
+  }
   return g;
 }
 
-template <std::size_t kCount>
-nb::tuple names(const char* const (&fields)[kCount]) {
+nb::tuple names(const std::vector<const char*>& fields) {
   nb::list list;
   for (const char* name : fields) list.append(name);
   return nb::tuple(list);
@@ -179,19 +203,22 @@ ForwardCall Call::forward(Stream stream) const {
 
 BackwardCall Call::backward(Stream stream) const {
   const Gradients& g = gradients.value();
-  return {.q = x.q,
-          .k = x.k,
-          .v = x.v,
-          .o = x.o,
-          .lse = x.lse.value(),
-          .dout = g.dout,
-          .dlse = g.dlse,
-          .dq = g.dq,
-          .dk = g.dk,
-          .dv = g.dv,
-          .dbias = g.dbias,
-          .params = params(),
-          .stream = stream};
+  BackwardCall call = {.q = x.q,
+                       .k = x.k,
+                       .v = x.v,
+                       .o = x.o,
+                       .lse = x.lse.value(),
+                       .dout = g.dout,
+                       .dlse = g.dlse,
+                       .dq = g.dq,
+                       .dk = g.dk,
+                       .dv = g.dv,
+                       .params = params(),
+                       .stream = stream};
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    if (g.of_options[i]) call.*core::kScoreTensors[i].passed_gradient = g.of_options[i];
+  }
+  return call;
 }
 
 void Call::check_dtypes_of_results() const {
@@ -222,8 +249,9 @@ Options options_without_extras(nb::handle settings) {
   params.causal = setting<bool>(settings, Setting::kCausal);
   params.window_left = setting<std::int64_t>(settings, Setting::kWindowLeft);
   params.window_right = setting<std::int64_t>(settings, Setting::kWindowRight);
-  params.softcap = setting<double>(settings, Setting::kSoftcap);
-  params.dropout_p = setting<double>(settings, Setting::kDropoutP);
+  for (std::size_t i = 0; i < kNumbers; ++i) {
+    params.*core::kScoreNumbers[i].param = setting<double>(settings, Setting::kFirstNumber + i);
+  }
   // Frameworks have no unsigned 64-bit scalars: the bits travel in a signed one.
   params.seed = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kSeed));
   params.offset = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kOffset));
@@ -241,9 +269,9 @@ void check_lengths(nb::handle settings) {
 }
 
 void add_field_names(nb::module_& m) {
-  m.attr("EXTRAS_FIELDS") = names(kExtrasFields);
-  m.attr("SETTINGS_FIELDS") = names(kSettingsFields);
-  m.attr("GRADIENTS_FIELDS") = names(kGradientsFields);
+  m.attr("EXTRAS_FIELDS") = names(extras_fields());
+  m.attr("SETTINGS_FIELDS") = names(settings_fields());
+  m.attr("GRADIENTS_FIELDS") = names(gradients_fields());
 }
 
 }  // namespace attend::python

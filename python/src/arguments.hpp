@@ -4,11 +4,13 @@
 
 #include <nanobind/nanobind.h>
 
+#include <array>
 #include <optional>
 #include <string>
 
 #include "array.hpp"
 #include "attend/attention.hpp"
+#include "core/score_options.hpp"
 
 namespace attend::python {
 
@@ -31,10 +33,11 @@ struct Views {
   std::optional<Tensor> lse;
 };
 
-/// dout, dlse in; dq, dk, dv, dbias out. dlse and dbias may be none.
+/// dout, dlse in; dq, dk, dv out, and those of options that are tensors, in the order of core::kScoreTensors.
 struct Gradients {
   Tensor dout, dq, dk, dv;
-  std::optional<Tensor> dlse, dbias;
+  std::optional<Tensor> dlse;
+  std::array<std::optional<Tensor>, core::kScoreTensors.size()> of_options;
 };
 
 /// All arguments of a call. Without `gradients` it is forward's. The arrays in the tuples outlive the call, because the

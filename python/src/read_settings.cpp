@@ -3,9 +3,9 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,23 +23,23 @@ enum class Kept : std::uint8_t {
   kDefault,       ///< its default alone
 };
 
+constexpr std::pair<std::string_view, Kept> kKeptWithOthers[] = {{"layout", Kept::kText},
+                                                                 {"causal", Kept::kFlag},
+                                                                 {"scale", Kept::kNumberOrNone},
+                                                                 {"deterministic", Kept::kFlag},
+                                                                 {"compute", Kept::kText}};
+
 struct Option {
-  const char* name;
+  std::string name;
   Kept kept;
+  nb::object default_value;
 };
 
-// The keyword arguments of attend.attention but return_lse, in their order.
-constexpr Option kOptions[] = {
-    {"layout", Kept::kText},        {"causal", Kept::kFlag},          {"window", Kept::kDefault},
-    {"scale", Kept::kNumberOrNone}, {"softcap", Kept::kDefault},      {"bias", Kept::kDefault},
-    {"mask", Kept::kDefault},       {"alibi_slopes", Kept::kDefault}, {"dropout_p", Kept::kDefault},
-    {"seed", Kept::kDefault},       {"offset", Kept::kDefault},       {"deterministic", Kept::kFlag},
-    {"compute", Kept::kText}};
-constexpr std::size_t kNumOptions = std::size(kOptions);
+/// The keyword arguments of attend.attention but return_lse, in their order. It outlives the interpreter.
+const std::vector<Option>* known_options = nullptr;
 
-using Values = std::array<nb::handle, kNumOptions>;
-
-const std::array<nb::object, kNumOptions>* known_defaults = nullptr;  // outlives the interpreter
+constexpr std::size_t kMostOptions = 24;
+using Values = std::array<nb::handle, kMostOptions>;  // the first known_options->size() are set
 
 struct Known {
   nb::object options;  ///< holds the values
@@ -78,14 +78,14 @@ bool is_same(nb::handle a, nb::handle b) {
 }
 
 bool are_same(const Values& a, const Values& b) {
-  for (std::size_t i = 0; i < kNumOptions; ++i) {
+  for (std::size_t i = 0; i < known_options->size(); ++i) {
     if (!is_same(a[i], b[i])) return false;
   }
   return true;
 }
 
-bool can_be_kept(std::size_t i, nb::handle value) {
-  switch (kOptions[i].kept) {
+bool can_be_kept(const Option& option, nb::handle value) {
+  switch (option.kept) {
     case Kept::kFlag:
       return value.ptr() == Py_True || value.ptr() == Py_False;
     case Kept::kNumberOrNone:
@@ -93,7 +93,7 @@ bool can_be_kept(std::size_t i, nb::handle value) {
     case Kept::kText:
       return Py_TYPE(value.ptr()) == &PyUnicode_Type;
     case Kept::kDefault:
-      return is_same(value, (*known_defaults)[i]);
+      return is_same(value, option.default_value);
   }
   return false;
 }
@@ -104,12 +104,13 @@ ReadSettings read(nb::handle tuple) {
 
 /// A Settings of the options; not valid if Python has to resolve them, or refuses the layout.
 nb::object tuple_of(const Values& values) {
-  for (std::size_t i = 0; i < kNumOptions; ++i) {
-    if (!can_be_kept(i, values[i])) return {};
+  const std::vector<Option>& options = *known_options;
+  for (std::size_t i = 0; i < options.size(); ++i) {
+    if (!can_be_kept(options[i], values[i])) return {};
   }
   nb::dict given;
-  for (std::size_t i = 0; i < kNumOptions; ++i) {
-    if (kOptions[i].kept != Kept::kDefault) given[kOptions[i].name] = values[i];
+  for (std::size_t i = 0; i < options.size(); ++i) {
+    if (options[i].kept != Kept::kDefault) given[options[i].name.c_str()] = values[i];
   }
   const auto layout = nb::cast<std::string>(given["layout"]);
   if (layout != "bhsd" && layout != "bshd") return {};
@@ -119,14 +120,22 @@ nb::object tuple_of(const Values& values) {
 }  // namespace
 
 void learn_defaults(const nb::dict& defaults) {
-  auto* learned = new std::array<nb::object, kNumOptions>();
-  for (std::size_t i = 0; i < kNumOptions; ++i) (*learned)[i] = defaults[kOptions[i].name];
-  known_defaults = learned;
+  auto* options = new std::vector<Option>();
+  for (const auto& [name, value] : defaults) {
+    Option option = {nb::cast<std::string>(name), Kept::kDefault, nb::borrow(value)};
+    if (option.name == "return_lse") continue;
+    for (const auto& [kept_name, kept] : kKeptWithOthers) {
+      if (option.name == kept_name) option.kept = kept;
+    }
+    options->push_back(std::move(option));
+  }
+  if (options->size() > kMostOptions) throw Error(ErrorCode::kInternal, "attention: more options than kMostOptions");
+  known_options = options;
 }
 
 std::shared_ptr<const ReadSettings> settings_of_options(const nb::tuple& options) {
   Values values;
-  for (std::size_t i = 0; i < kNumOptions; ++i) {
+  for (std::size_t i = 0; i < known_options->size(); ++i) {
     values[i] = NB_TUPLE_GET_ITEM(options.ptr(), static_cast<Py_ssize_t>(i));
   }
   for (const auto& known : all_known()) {
@@ -148,9 +157,6 @@ std::shared_ptr<const ReadSettings> settings_of_tuple(nb::handle tuple) {
 
 void add_options(nb::module_& m) {
   m.def("learn_defaults", &learn_defaults);
-  nb::list list;
-  for (const Option& option : kOptions) list.append(option.name);
-  m.attr("OPTIONS") = nb::tuple(list);
 }
 
 }  // namespace attend::python

@@ -16,7 +16,7 @@ struct ReadSettings {
   Layout layout = Layout::kBhsd;
 };
 
-/// Learns the defaults of the options of `attend.attention`, by name.
+/// Learns the options of `attend.attention`: its keyword arguments in their order, with their defaults.
 void learn_defaults(const nb::dict& defaults);
 
 /// The settings of a call of `attend.attention`. `options`: the tuple of its keyword arguments in their order, without
@@ -29,7 +29,7 @@ void learn_defaults(const nb::dict& defaults);
 /// @throws Error (kInvalidArgument) naming the setting.
 [[nodiscard]] std::shared_ptr<const ReadSettings> settings_of_tuple(nb::handle tuple);
 
-/// Exports learn_defaults, and the names of the options in their order.
+/// Exports learn_defaults.
 void add_options(nb::module_& m);
 
 }  // namespace attend::python

@@ -159,12 +159,17 @@ def test_it_is_typed():
     assert public and all(re.search(rf"\b(def|class) {name}\b|^{name}:", stub, re.MULTILINE) for name in public)
 
 
-def test_the_library_reads_the_named_tuples_by_position():
-    from attend import _core, _settings
+def test_the_named_tuples_of_a_call_hold_what_the_functions_take():
+    from attend import _settings
 
-    assert _settings.Extras._fields == _core.EXTRAS_FIELDS
-    assert _settings.Settings._fields == _core.SETTINGS_FIELDS
-    assert _settings.Gradients._fields == _core.GRADIENTS_FIELDS
+    given = inspect.signature(attend.attention_varlen).parameters.keys() | inspect.signature(attend.attention).parameters.keys()
+    fields = set(_settings.Extras._fields + _settings.Settings._fields) - {"window_left", "window_right", "philox_state"}
+    assert fields == given - {"q", "k", "v", "window", "return_lse"}
+    assert _settings.Settings()._asdict() == {
+        "max_seqlen_q": 0, "max_seqlen_k": 0, "layout": "bhsd", "scale": None, "causal": False, "window_left": -1,
+        "window_right": -1, "softcap": 0.0, "dropout_p": 0.0, "seed": 0, "offset": 0, "deterministic": False,
+        "compute": "auto",
+    }  # fmt: skip
 
 
 def test_a_capsule_is_read_without_a_copy():

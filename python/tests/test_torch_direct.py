@@ -26,10 +26,17 @@ def without_exchange_table(torch):
     _core.learn_torch(_direct.names_of_torch())
 
 
-def test_options_are_handed_over_in_the_order_of_the_signature():
-    parameters = inspect.signature(attend.attention).parameters.values()
-    names = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-    assert names == (*_core.OPTIONS[:-2], "return_lse", *_core.OPTIONS[-2:])
+@pytest.mark.parametrize("function", ["attention", "attention_qkvpacked"])
+def test_options_are_handed_over_in_the_order_of_the_signature(torch, monkeypatch, function):
+    names = [name for name in attend.attention.__kwdefaults__ if name != "return_lse"]
+    taken = inspect.signature(getattr(attend, function)).parameters.keys()
+    marks = {name: object() for name in names if name in taken}
+    seen = []
+    monkeypatch.setattr(_core, f"{function}_of_options", lambda *call: seen.append(call[-2]) or "taken")
+    tensors = [torch.zeros(1)] * (3 if function == "attention" else 1)
+    assert getattr(attend, function)(*tensors, **marks) == "taken"
+    defaults = attend.attention.__kwdefaults__ | {"layout": "bshd"}
+    assert seen == [tuple(marks.get(name, defaults[name]) for name in names)]
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])

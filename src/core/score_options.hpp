@@ -80,19 +80,6 @@ inline constexpr std::array<ScoreNumber, 2> kScoreNumbers = {{
 }};
 
 inline constexpr std::array<ScoreTensor, 3> kScoreTensors = {{
-    {.mod = ScoreMod::kAlibi,
-     .name = "alibi_slopes",
-     .constant = "kHasAlibi",
-     .param = &Params::alibi_slopes,
-     .tensor = &Problem::alibi_slopes,
-     .resolve = resolved_alibi_slopes,
-     .dtype = DType::kF32,
-     .is_of_scores = false,
-     .gradient = nullptr,
-     .passed_gradient = nullptr,
-     .gradient_tensor = nullptr,
-     .flag = "--alibi",
-     .help = "ALiBi slopes: an f32 .npy file, (heads) or (batch, heads)"},
     {.mod = ScoreMod::kBias,
      .name = "bias",
      .constant = "kHasBias",
@@ -119,6 +106,19 @@ inline constexpr std::array<ScoreTensor, 3> kScoreTensors = {{
      .gradient_tensor = nullptr,
      .flag = "--mask",
      .help = "Which scores to keep: a bool .npy file, shaped like a bias"},
+    {.mod = ScoreMod::kAlibi,
+     .name = "alibi_slopes",
+     .constant = "kHasAlibi",
+     .param = &Params::alibi_slopes,
+     .tensor = &Problem::alibi_slopes,
+     .resolve = resolved_alibi_slopes,
+     .dtype = DType::kF32,
+     .is_of_scores = false,
+     .gradient = nullptr,
+     .passed_gradient = nullptr,
+     .gradient_tensor = nullptr,
+     .flag = "--alibi",
+     .help = "ALiBi slopes: an f32 .npy file, (heads) or (batch, heads)"},
 }};
 
 static_assert(kScoreNumbers.size() + kScoreTensors.size() == kScoreMods, "a row for each modification");

@@ -22,13 +22,13 @@ from attend._errors import ArgumentError
 from attend._settings import NO_EXTRAS, Extras, Gradients, Settings, output_shapes
 from attend.torch import _columns, _meta
 
-EXTRAS_SCHEMA = (
-    "Tensor? bias, Tensor? mask, Tensor? alibi_slopes, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? philox_state"
-)
-SETTINGS_SCHEMA = (
-    "SymInt max_seqlen_q, SymInt max_seqlen_k, str layout, float? scale, bool causal, SymInt window_left, "
-    "SymInt window_right, float softcap, float dropout_p, SymInt seed, SymInt offset, bool deterministic, str compute"
-)
+_TYPES = {
+    "max_seqlen_q": "SymInt", "max_seqlen_k": "SymInt", "layout": "str", "scale": "float?", "causal": "bool",
+    "window_left": "SymInt", "window_right": "SymInt", "seed": "SymInt", "offset": "SymInt", "deterministic": "bool",
+    "compute": "str",
+}  # fmt: skip
+EXTRAS_SCHEMA = ", ".join(f"Tensor? {name}" for name in Extras._fields)
+SETTINGS_SCHEMA = ", ".join(f"{_TYPES.get(name, 'float')} {name}" for name in Settings._fields)
 _FORWARD = f"forward(Tensor q, Tensor k, Tensor v, {EXTRAS_SCHEMA}, {SETTINGS_SCHEMA}) -> (Tensor o, Tensor lse)"
 _BACKWARD = (
     "backward(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor dout, Tensor? dlse, bool needs_dbias, "
