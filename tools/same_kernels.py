@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the machine code of two builds' kernels: did a change to kernels/ change the GPU's instructions? Needs no GPU.
+"""Compares the machine code of two builds' kernels: did a change to kernels/ change what the GPU runs? Needs no GPU.
 
     export ATTEND_CACHE_DIR=/tmp/before; BEFORE/attend compile --arch sm_90a --compute simt --json /tmp/before.json
     export ATTEND_CACHE_DIR=/tmp/after;  AFTER/attend compile --arch sm_90a --compute simt --json /tmp/after.json
