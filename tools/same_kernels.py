@@ -36,11 +36,20 @@ def instructions(entry):
     return [content for name, content in sections if names[name:].startswith(b".text")]
 
 
-def kernels(report, cache):
+def in_order(config, renamed):
+    """The constants of a Config by their new names, sorted: their order is no part of the code."""
+    constants = [constant.split("=") for constant in config.split(", ")]
+    return ", ".join(sorted(f"{renamed.get(name, name)}={value}" for name, value in constants))
+
+
+def kernels(report, cache, renamed):
     """(name, Config, architecture): instructions, of every kernel that `attend compile --json` lists."""
     files = {path.stem.rsplit("-", 1)[-1]: path for path in pathlib.Path(cache).rglob("*.bin")}
     listed = json.loads(pathlib.Path(report).read_text(encoding="utf-8"))
-    return {(k["kernel"], k["config"], k["arch"]): instructions(files[k["key"]].read_bytes()) for k in listed}
+    return {
+        (k["kernel"], in_order(k["config"], renamed), k["arch"]): instructions(files[k["key"]].read_bytes())
+        for k in listed
+    }
 
 
 def main():
@@ -50,10 +59,8 @@ def main():
         parser.add_argument(f"{side}_cache", help="the ATTEND_CACHE_DIR of that run")
     parser.add_argument("--renamed", nargs="*", default=[], metavar="OLD=NEW", help="constants with other names since")
     options = parser.parse_args()
-    before = kernels(options.before, options.before_cache)
-    for old, new in (pair.split("=") for pair in options.renamed):
-        before = {(name, config.replace(f"{old}=", f"{new}="), arch): code for (name, config, arch), code in before.items()}
-    after = kernels(options.after, options.after_cache)
+    before = kernels(options.before, options.before_cache, dict(pair.split("=") for pair in options.renamed))
+    after = kernels(options.after, options.after_cache, {})
     alone = [*(before.keys() - after.keys()), *(after.keys() - before.keys())]
     changed = [key for key in before.keys() & after.keys() if before[key] != after[key]]
     for what, keys in (("differs", changed), ("has no counterpart", alone)):

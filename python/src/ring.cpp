@@ -201,7 +201,8 @@ void backward(const RingContext& context, const Spread& spread, nb::handle q, nb
   const Gradients& g = call.gradients.value();
   const nb::gil_scoped_release release;
   ring_backward(context, g.dout, x.q, x.k, x.v, x.o, x.lse.value(), g.dq, g.dk, g.dv, call.params(), ring_params,
-                reinterpret_cast<Stream>(stream), {.dlse = g.dlse, .dbias = g.of_options[core::tensor_index(ScoreMod::kBias)]});
+                reinterpret_cast<Stream>(stream),
+                {.dlse = g.dlse, .dbias = g.of_options[core::tensor_index(ScoreMod::kBias)]});
 }
 
 DType dtype_of(const std::string& name) {

@@ -62,7 +62,7 @@ bool near(const Row& computed, const Row& read, bool half) {
   return lse_near && error <= (half ? 0.05 : 2e-3) * largest;
 }
 
-/// ", --softcap, ...": the flags of all modifications of scores.
+/// ", --bias, ...": the flags of all modifications of scores.
 std::string score_flags() {
   std::string flags;
   for (const core::ScoreNumber& row : core::kScoreNumbers) flags += fmt::format(", --{}", row.name);

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
+#include <utility>
 
 #include "core/score_options.hpp"
 #include "cuda/launch/config_enums.hpp"
@@ -36,16 +38,16 @@ bool is_not_zero(const Problem& p) {
 
 /// The row of a number that modifies scores.
 template <std::size_t kIndex>
-constexpr Option number_row(std::int32_t bit) {
+constexpr Option number_row() {
   constexpr const core::ScoreNumber& kRow = core::kScoreNumbers[kIndex];
-  return {bit, kRow.name, kRow.constant, is_not_zero<kRow.value>, number<kRow.value>, "0", traits_of(kRow.mod)};
+  return {option::bit_of(kRow.mod), kRow.name, kRow.constant, is_not_zero<kRow.value>, number<kRow.value>, "0"};
 }
 
 /// The row of a tensor that modifies scores.
 template <std::size_t kIndex>
-constexpr Option tensor_row(std::int32_t bit) {
+constexpr Option tensor_row() {
   constexpr const core::ScoreTensor& kRow = core::kScoreTensors[kIndex];
-  return {bit, kRow.name, kRow.constant, has<kRow.tensor>, "given", "none", traits_of(kRow.mod)};
+  return {option::bit_of(kRow.mod), kRow.name, kRow.constant, has<kRow.tensor>};
 }
 
 std::string head_dim_of_q(const Problem& p) {
@@ -83,38 +85,41 @@ bool is_aligned(const Tensor& t, int bytes) {
   return true;
 }
 
-}  // namespace
-
-std::span<const Option> options() {
-  static constexpr Option kTable[] = {
+template <std::size_t... kNumber, std::size_t... kTensor>
+constexpr auto make_options(std::index_sequence<kNumber...> /*numbers*/, std::index_sequence<kTensor...> /*tensors*/) {
+  return std::to_array<Option>({
       {option::kDeterministic, "deterministic", nullptr,
        [](const Problem& p) { return p.is_backward && p.deterministic; }, "true", "false"},
-      number_row<0>(option::kTransform),
+      number_row<kNumber>()...,
       {option::kHugeTransform, core::name_of(&ScoreModTraits::transforms), "kHasHugeTransform",
        [](const Problem& p) { return p.transform_cap > kLargestCap; }, number<&Problem::transform_cap>, "at most 1e18"},
-      number_row<1>(option::kDropout),
       {option::kPhiloxState, "philox_state", "kHasPhiloxState", has<&Problem::philox_state>},
       {option::kWindow, "window_left", nullptr, [](const Problem& p) { return p.window_left >= 0; },
        number<&Problem::window_left>, "-1"},
       {option::kWindow, "window_right", nullptr, [](const Problem& p) { return p.window_right > 0; },
        number<&Problem::window_right>, "-1, or causal"},
-      tensor_row<core::tensor_index(ScoreMod::kAlibi)>(option::kAlibi),
-      tensor_row<core::tensor_index(ScoreMod::kBias)>(option::kBias),
-      tensor_row<core::tensor_index(ScoreMod::kBoolMask)>(option::kBoolMask),
+      tensor_row<kTensor>()...,
       {option::kVarlen, "varlen", "kIsVarlen", has<&Problem::varlen>},
       {option::kPart, "alibi_slopes or dropout_p", "kIsPart",
        [](const Problem& p) { return p.placement() != nullptr && (p.alibi_slopes || p.dropout_p > 0); }, "in a ring",
        "one device"},
       {option::kAddsToOutputs, "call", "kAddsToOutputs", [](const Problem& p) { return p.adds_to_outputs(); },
        "part of a ring", "one device"},
-  };
+  });
+}
+
+}  // namespace
+
+std::span<const Option> options() {
+  static constexpr auto kTable = make_options(std::make_index_sequence<core::kScoreNumbers.size()>(),
+                                              std::make_index_sequence<core::kScoreTensors.size()>());
   return kTable;
 }
 
 ScoreModTraits Facts::score() const {
   ScoreModTraits traits;
-  for (const Option& o : ::attend::cuda::options()) {
-    if (has(o.bit)) traits = traits | o.score;
+  for (int mod = 0; mod < kScoreMods; ++mod) {
+    if (has(option::bit_of(static_cast<ScoreMod>(mod)))) traits = traits | traits_of(static_cast<ScoreMod>(mod));
   }
   return traits;
 }

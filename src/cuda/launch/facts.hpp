@@ -14,21 +14,37 @@
 
 namespace attend::cuda {
 
-/// Options of a problem, one bit each.
+/// Options of a problem, one bit each. Modifications of scores have the first bits, in the order of ScoreMod.
 namespace option {
-constexpr std::int32_t kDeterministic = 1 << 0;  ///< backward only
-constexpr std::int32_t kTransform = 1 << 1;
-constexpr std::int32_t kDropout = 1 << 2;
-constexpr std::int32_t kWindow = 1 << 3;  ///< beyond the causal mask
-constexpr std::int32_t kAlibi = 1 << 4;
-constexpr std::int32_t kBias = 1 << 5;
-constexpr std::int32_t kBoolMask = 1 << 6;
-constexpr std::int32_t kVarlen = 1 << 7;
-constexpr std::int32_t kPhiloxState = 1 << 8;           ///< dropout's seed and offset are in memory
-constexpr std::int32_t kAll = (1 << 9) - 1;             ///< of those that users know
-constexpr std::int32_t kPart = 1 << 9;                  ///< ALiBi or dropout by Part::placement
-constexpr std::int32_t kAddsToOutputs = 1 << 10;        ///< Part::adds_to_outputs
-constexpr std::int32_t kHugeTransform = 1 << 11;        ///< a cap that scores divided by it may underflow
+[[nodiscard]] constexpr std::int32_t bit_of(ScoreMod mod) {
+  return 1 << static_cast<int>(mod);
+}
+
+/// The modifications with a trait.
+[[nodiscard]] constexpr std::int32_t bits_with(bool ScoreModTraits::*trait) {
+  std::int32_t bits = 0;
+  for (int mod = 0; mod < kScoreMods; ++mod) {
+    if (traits_of(static_cast<ScoreMod>(mod)).*trait) bits |= bit_of(static_cast<ScoreMod>(mod));
+  }
+  return bits;
+}
+
+constexpr std::int32_t kTransform = bits_with(&ScoreModTraits::transforms);
+constexpr std::int32_t kBias = bits_with(&ScoreModTraits::adds_from_memory);
+constexpr std::int32_t kAlibi = bits_with(&ScoreModTraits::adds_by_position);
+constexpr std::int32_t kBoolMask = bits_with(&ScoreModTraits::masks_from_memory);
+constexpr std::int32_t kDropout = bits_with(&ScoreModTraits::drops);
+constexpr std::int32_t kScoreMods = (1 << attend::kScoreMods) - 1;
+
+constexpr std::int32_t kDeterministic = 1 << 16;  ///< backward only
+constexpr std::int32_t kWindow = 1 << 17;         ///< beyond the causal mask
+constexpr std::int32_t kVarlen = 1 << 18;
+constexpr std::int32_t kPhiloxState = 1 << 19;  ///< dropout's seed and offset are in memory
+/// Those that users know.
+constexpr std::int32_t kAll = kScoreMods | kDeterministic | kWindow | kVarlen | kPhiloxState;
+constexpr std::int32_t kPart = 1 << 20;                 ///< ALiBi or dropout by Part::placement
+constexpr std::int32_t kAddsToOutputs = 1 << 21;        ///< Part::adds_to_outputs
+constexpr std::int32_t kHugeTransform = 1 << 22;        ///< a cap that scores divided by it may underflow
 constexpr std::int32_t kRing = kPart | kAddsToOutputs;  ///< what the parts of a ring want
 }  // namespace option
 
@@ -40,7 +56,6 @@ struct Option {
   bool (*is_on)(const core::Problem&);
   core::LackText value = "given";   ///< in refusals
   core::LackText allowed = "none";  ///< likewise
-  ScoreModTraits score = {};        ///< of a modification of scores
 };
 
 [[nodiscard]] std::span<const Option> options();
