@@ -66,8 +66,10 @@ def main():
     for what, keys in (("differs", changed), ("has no counterpart", alone)):
         for name, config, arch in sorted(keys):
             print(f"{name}<{config}> {arch} {what}")
-    print(f"{len(before.keys() & after.keys()) - len(changed)} kernels are the same, {len(changed)} differ, "
-          f"{len(alone)} have no counterpart")
+    print(
+        f"{len(before.keys() & after.keys()) - len(changed)} kernels are the same, {len(changed)} differ, "
+        f"{len(alone)} have no counterpart"
+    )
     return 1 if changed or alone else 0
 
 

@@ -38,6 +38,15 @@ struct ScoreModTraits {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool changes_nothing() const { return !changes_scores() && !drops; }
 };
 
+// Traits as a number, a bit each, and back.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int bits_of(const ScoreModTraits& traits) {
+  return traits.transforms | traits.adds_from_memory << 1 | traits.adds_by_position << 2 |
+         traits.masks_from_memory << 3 | traits.drops << 4;
+}
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr ScoreModTraits traits_of_bits(int bits) {
+  return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0};
+}
+
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr ScoreModTraits traits_of(ScoreMod mod) {
   switch (mod) {
     case ScoreMod::kSoftcap:

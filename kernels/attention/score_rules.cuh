@@ -11,6 +11,7 @@
 #include "../common/config_enums.cuh"
 #include "../common/element.cuh"
 #include "../common/numbers.cuh"
+#include "custom_score.cuh"
 #include "key_range.cuh"
 #include "mask_window.cuh"
 #include "philox.cuh"

@@ -82,6 +82,14 @@ struct BackwardArgs {
 };
 static_assert(sizeof(BackwardArgs) == 11 * 8 + 10 * 24 + 2 * 8 + 6 * 4);
 
+// A tensor that the caller's own modification of scores reads.
+struct CapturedTensor {
+  const void* data;
+  int64 shape[4];
+  int64 stride[4];  // elements; 0 in broadcast dimensions
+};
+static_assert(sizeof(CapturedTensor) == 9 * 8);
+
 // The options of attention beyond the plain ones. A member is read only where the Config says that the option is on,
 // whose constant stands beside it; where it is off, the member is zero.
 struct OptionArgs {
@@ -101,6 +109,7 @@ struct OptionArgs {
   const uint64* philox_state;         // kHasPhiloxState: seed and offset, else the four numbers below say it
   int64 row_begin;                    // kIsPart: row i is row row_begin + position_step * i of a larger problem,
   int64 key_begin;                    //          and key j likewise
+  const CapturedTensor* captured;     // kHasCustomScore: what its source reads; else null
   float transform_cap;                // kHasTransform: > 0 (attention/score_transform.cuh)
   float dropout_scale;                // kHasDropout: 1 / (1 - p)
   uint32 dropout_key0, dropout_key1;  // DropoutMask's members of these names, but for the head
@@ -110,7 +119,7 @@ struct OptionArgs {
   float alibi_shift;     // kIsPart: the distance that ALiBi takes is position_step * (i + off - j + alibi_shift)
   uint32 unused;         // fills the last 8 bytes
 };
-static_assert(sizeof(OptionArgs) == 6 * 8 + 2 * 24 + 8 * 8 + 10 * 4);
+static_assert(sizeof(OptionArgs) == 7 * 8 + 2 * 24 + 8 * 8 + 10 * 4);
 
 // ForwardArgs with the options. Varlen: q, k, v, o and lse have batch dimension 1, args.batch counts the sequences, and
 // seqlen_q and seqlen_k are upper bounds of their lengths.

@@ -17,7 +17,6 @@ DIMENSIONS = {
     "thd": "(tokens, heads, head_dim)",
 }
 
-
 _DEFAULTS = {
     "max_seqlen_q": 0, "max_seqlen_k": 0, "layout": "bhsd", "scale": None, "causal": False, "window_left": -1,
     "window_right": -1, "seed": 0, "offset": 0, "deterministic": False, "compute": "auto",
@@ -28,12 +27,14 @@ if TYPE_CHECKING:
     class _Fields(tuple[Any, ...]):
         _fields: tuple[str, ...]
 
-        def __new__(cls, *values: Any, **named: Any) -> _Fields: ...
+        def __init__(self, *values: Any, **named: Any) -> None: ...
         def __getattr__(self, name: str) -> Any: ...
         def _replace(self, **named: Any) -> _Fields: ...
         def _asdict(self) -> dict[str, Any]: ...
 
-    Extras = Settings = Gradients = _Fields
+    Extras = _Fields
+    Settings = _Fields
+    Gradients = _Fields
 else:
     # The optional tensors of a call; None: not given. First those that modify scores, as the library lists them, then
     # cu_seqlens_q, cu_seqlens_k, and philox_state, i64 (2): seed and offset, which replace those of Settings.

@@ -162,8 +162,15 @@ def test_it_is_typed():
 def test_the_named_tuples_of_a_call_hold_what_the_functions_take():
     from attend import _settings
 
-    given = inspect.signature(attend.attention_varlen).parameters.keys() | inspect.signature(attend.attention).parameters.keys()
-    fields = set(_settings.Extras._fields + _settings.Settings._fields) - {"window_left", "window_right", "philox_state"}
+    given = (
+        inspect.signature(attend.attention_varlen).parameters.keys()
+        | inspect.signature(attend.attention).parameters.keys()
+    )
+    fields = set(_settings.Extras._fields + _settings.Settings._fields) - {
+        "window_left",
+        "window_right",
+        "philox_state",
+    }
     assert fields == given - {"q", "k", "v", "window", "return_lse"}
     assert _settings.Settings()._asdict() == {
         "max_seqlen_q": 0, "max_seqlen_k": 0, "layout": "bhsd", "scale": None, "causal": False, "window_left": -1,

@@ -23,4 +23,9 @@ std::optional<std::string> dtype_lack(const Problem& p, const char* compute, std
   return std::nullopt;
 }
 
+std::optional<std::string> custom_score_lack(const Problem& p, const char* compute) {
+  if (p.custom_score == nullptr) return std::nullopt;
+  return fmt::format("score function: given, compute '{}' allows none", compute);
+}
+
 }  // namespace attend::core

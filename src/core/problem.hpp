@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "attend/attention.hpp"
+#include "core/custom_score.hpp"
 #include "core/part.hpp"
 #include "kernels/attention/key_range.cuh"
 #include "kernels/attention/key_source.cuh"
@@ -76,8 +77,9 @@ struct Problem {
   std::uint64_t offset = 0;
   const std::uint64_t* philox_state = nullptr;  ///< on a GPU: seed and offset in its memory, in the place of these
   bool deterministic = false;
-  WorkspaceView workspace;   ///< of the caller's; without data: the backend takes its own
-  std::optional<Part> part;  ///< absent: the problem is whole. Not all backends take parts
+  const CustomScore* custom_score = nullptr;  ///< of the caller's; outlives the problem
+  WorkspaceView workspace;                    ///< of the caller's; without data: the backend takes its own
+  std::optional<Part> part;                   ///< absent: the problem is whole. Not all backends take parts
 
   [[nodiscard]] bool transforms_scores() const { return transform_cap != 0; }
   [[nodiscard]] std::int64_t heads_per_group() const { return num_heads_q / num_heads_k; }

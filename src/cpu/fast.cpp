@@ -202,6 +202,7 @@ void backward(const Problem& p, Stream /*stream*/) {
 
 /// Every tensor is read and written as float, whatever its type: any mix of the three will do.
 std::optional<std::string> unsupported(const Problem& p) {
+  if (auto lack = core::custom_score_lack(p, "cpu")) return lack;
   const auto lack = [](const char* name, DType dtype) {
     return fmt::format("{}: dtype {}, allowed with compute 'cpu': f32, f16, bf16", name, dtype_name(dtype));
   };

@@ -119,6 +119,7 @@ void backward(const Problem& p, Stream /*stream*/) {
 }
 
 std::optional<std::string> unsupported(const Problem& p) {
+  if (auto lack = core::custom_score_lack(p, "cpu_naive")) return lack;
   const auto lacks = [](auto name, const auto& value, auto allowed) {
     return fmt::format("{}: {}, compute 'cpu_naive' allows {}", name, value, allowed);
   };

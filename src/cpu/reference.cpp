@@ -231,8 +231,8 @@ void backward(const Problem& p, Stream /*stream*/) {
   if (p.dbias) reference_dbias(p);
 }
 
-std::optional<std::string> unsupported(const Problem& /*p*/) {
-  return std::nullopt;
+std::optional<std::string> unsupported(const Problem& p) {
+  return core::custom_score_lack(p, "reference");
 }
 
 }  // namespace

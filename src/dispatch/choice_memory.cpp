@@ -34,7 +34,7 @@ ProblemKey::ProblemKey(const Problem& p) {
   const auto& [q, k, v, o, lse, alibi_slopes, bias, mask, varlen, is_backward, dout, dq, dk, dv, dlse, dbias,
                num_sequences, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim, head_dim_v, scale,
                transform_cap, window_left, window_right, dropout_p, seed, offset, philox_state, deterministic,
-               workspace, part] = p;
+               custom_score, workspace, part] = p;
   // Not in the key: seed and offset, of which no choice depends, and the part, of which none is remembered.
   for (const Tensor* t : {&q, &k, &v, &o}) add(*t);
   if (is_backward) {
@@ -50,6 +50,10 @@ ProblemKey::ProblemKey(const Problem& p) {
   for (const double number : {scale, transform_cap, dropout_p}) add(std::bit_cast<std::int64_t>(number));
   add(philox_state != nullptr ? 1 : 0);
   add(deterministic ? 1 : 0);
+  if (custom_score != nullptr) {
+    for (const std::int32_t part_of_digest : custom_score->digest) add(part_of_digest);
+    for (const Tensor& t : custom_score->captured) add(t);
+  }
   add(workspace.data != nullptr ? static_cast<std::int64_t>(workspace.bytes) : -1);
 }
 

@@ -19,7 +19,7 @@ class ProblemKey {
   [[nodiscard]] std::uint64_t hash() const;
 
  private:
-  static constexpr std::size_t kNumbersOfTensor = 9, kMostTensors = 14, kMostOthers = 23;
+  static constexpr std::size_t kNumbersOfTensor = 9, kMostTensors = 14 + 8, kMostOthers = 27;
 
   void add(std::int64_t number) { numbers_.at(count_++) = number; }
   void add(const Tensor& t);

@@ -30,6 +30,12 @@ void toggle(std::optional<Tensor>& t) {
   t = t ? std::nullopt : std::optional(Tensor{});
 }
 
+/// Two, of which the second one has another source.
+const core::CustomScore* custom_score(std::size_t which) {
+  static const core::CustomScore kScores[] = {{.digest = {1, 2, 3, 4}}, {.digest = {1, 2, 3, 5}}};
+  return &kScores[which];
+}
+
 struct Change {
   const char* name;
   std::function<void(Problem&)> make;
@@ -63,6 +69,7 @@ std::vector<Change> changes(const Problem& p) {
       {"mask", [](Problem& x) { x.mask = x.q; }},
       {"dlse", [](Problem& x) { x.dlse = x.q; }},
       {"dbias", [](Problem& x) { toggle(x.dbias); }},
+      {"custom_score", [](Problem& x) { x.custom_score = custom_score(x.custom_score == nullptr ? 0 : 1); }},
   };
   std::vector<Tensor Problem::*> tensors = {&Problem::q, &Problem::k, &Problem::v, &Problem::o};
   if (p.is_backward) {

@@ -168,7 +168,8 @@ TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
                                                   {"alibi_slopes", {.alibi_slopes = given}},
                                                   {"bias", {.bias = given}},
                                                   {"mask", {.mask = given}}};
-  std::set<std::string> seen = {"deterministic", "varlen"};  // the one is backward's, the other wants packed tensors
+  std::set<std::string> seen = {"deterministic", "varlen",
+                                "score function"};  // of backward, of packed tensors, custom_score_test
   for (const auto& [name, params] : cases) {
     seen.insert(name);
     const MadeUp made(DType::kF32, {}, params);

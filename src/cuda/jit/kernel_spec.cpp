@@ -51,6 +51,16 @@ TypedText typed_text(const Constant& constant) {
   return std::visit(Visitor(), constant.value);
 }
 
+void replace_custom_score(std::vector<NamedSource>& headers, const KernelSpec& spec) {
+  const auto found = std::find_if(headers.begin(), headers.end(), [](const NamedSource& header) {
+    return header.name == "attention/custom_score.cuh";
+  });
+  if (found == headers.end()) {
+    throw Error(ErrorCode::kInternal, fmt::format("{}: has no place for a score of the caller's", spec.name));
+  }
+  found->text = spec.custom_score;
+}
+
 }  // namespace
 
 std::int64_t threads_of(const KernelSpec& spec) {
@@ -87,7 +97,7 @@ std::string identity(const KernelSpec& spec) {
                                  spec.arch, spec.dynamic_smem_bytes, spec.min_blocks);
   text += config_text(spec);
   for (const std::string& option : spec.options) text += option + "\n";
-  return text;
+  return text + spec.custom_score;  // the last one: it may hold newlines
 }
 
 Program make_program(const KernelSpec& spec, const std::filesystem::path& kernel_dir) {
@@ -101,6 +111,7 @@ Program make_program(const KernelSpec& spec, const std::filesystem::path& kernel
   program.toolkit_headers = spec.toolkit_headers;
   program.entry = "attend_" + spec.name;
   program.headers = collect_sources(spec.source, kernel_dir);
+  if (!spec.custom_score.empty()) replace_custom_score(program.headers, spec);
   constexpr const char* kEnums = "common/config_enums.cuh";
   const bool has_enums = std::any_of(program.headers.begin(), program.headers.end(),
                                      [&](const NamedSource& header) { return header.name == kEnums; });

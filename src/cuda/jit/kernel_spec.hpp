@@ -36,6 +36,7 @@ struct KernelSpec {
   unsigned dynamic_smem_bytes = 0;        ///< what a launch asks for; no part of the code
   int min_blocks = 1;                     ///< that a multiprocessor has to hold at once: bounds the registers
   bool toolkit_headers = false;           ///< includes <mma.h> or other headers of the CUDA toolkit
+  std::string custom_score = {};          ///< text in the place of attention/custom_score.cuh; empty: that file
 };
 
 /// A program ready for the compiler.

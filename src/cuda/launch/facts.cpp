@@ -103,6 +103,7 @@ constexpr auto make_options(std::index_sequence<kNumber...> /*numbers*/, std::in
       {option::kPart, "alibi_slopes or dropout_p", "kIsPart",
        [](const Problem& p) { return p.placement() != nullptr && (p.alibi_slopes || p.dropout_p > 0); }, "in a ring",
        "one device"},
+      {option::kCustomScore, "score function", "kHasCustomScore", has<&Problem::custom_score>},
       {option::kAddsToOutputs, "call", "kAddsToOutputs", [](const Problem& p) { return p.adds_to_outputs(); },
        "part of a ring", "one device"},
   });
@@ -117,7 +118,7 @@ std::span<const Option> options() {
 }
 
 ScoreModTraits Facts::score() const {
-  ScoreModTraits traits;
+  ScoreModTraits traits = traits_of_bits(custom_traits);
   for (int mod = 0; mod < kScoreMods; ++mod) {
     if (has(option::bit_of(static_cast<ScoreMod>(mod)))) traits = traits | traits_of(static_cast<ScoreMod>(mod));
   }
@@ -136,6 +137,10 @@ Facts facts_of(const Problem& p, bool folds_scale) {
                  .sole_key = has_sole_keys(p) ? 1 : 0};
   for (const Option& o : options()) {
     if (o.constant != nullptr && o.is_on(p)) facts.options |= o.bit;
+  }
+  if (p.custom_score != nullptr) {
+    std::copy(p.custom_score->digest.begin(), p.custom_score->digest.end(), facts.custom_score);
+    facts.custom_traits = bits_of(p.custom_score->traits);
   }
   return facts;
 }

@@ -45,6 +45,7 @@ constexpr std::int32_t kAll = kScoreMods | kDeterministic | kWindow | kVarlen | 
 constexpr std::int32_t kPart = 1 << 20;                 ///< ALiBi or dropout by Part::placement
 constexpr std::int32_t kAddsToOutputs = 1 << 21;        ///< Part::adds_to_outputs
 constexpr std::int32_t kHugeTransform = 1 << 22;        ///< a cap that scores divided by it may underflow
+constexpr std::int32_t kCustomScore = 1 << 23;          ///< no family takes it yet
 constexpr std::int32_t kRing = kPart | kAddsToOutputs;  ///< what the parts of a ring want
 }  // namespace option
 
@@ -72,6 +73,9 @@ struct Facts {
   std::int32_t negate_scores = 0;  ///< the scale was negative: kernels that fold it into the exponent get its magnitude
   std::int32_t aligned = 1;        ///< addresses, row lengths and strides of all tensors are multiples of 16 bytes
   std::int32_t sole_key = 0;       ///< backward, 16 bits, with dropout: no row sees more than one key (sole_key.cuh)
+
+  std::int32_t custom_score[4] = {};  ///< Problem::custom_score: its digest
+  std::int32_t custom_traits = 0;     ///< and its traits, a bit each
 
   [[nodiscard]] bool has(std::int32_t bits) const { return (options & bits) != 0; }
 

@@ -73,7 +73,7 @@ core::Backend backend_of(const Family& family) {
     return family.workspace(p, chosen(p)).bytes();
   };
   backend.prepare = [&family, chosen](const core::Problem& p) {
-    (void)loaded_kernels(family, chosen(p).variant, device_of(p));
+    (void)loaded_kernels(family, chosen(p).variant, device_of(p), p.custom_score);
   };
   backend.explain = [&family](const core::Problem& p) { return explain(family, p); };
   return backend;

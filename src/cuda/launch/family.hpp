@@ -32,7 +32,7 @@ namespace attend::cuda {
 /// cache. A struct with a byte of padding does not convert.
 class Variant {
  public:
-  static constexpr std::size_t kMaxInts = 64;
+  static constexpr std::size_t kMaxInts = 72;
 
   Variant() = default;
   template <class T>

@@ -110,6 +110,7 @@ OptionArgs option_args_of(const core::Problem& p) {
     args.total_q = p.q.shape[2];
     args.total_k = p.k.shape[2];
   }
+  if (p.custom_score != nullptr) args.captured = p.custom_score->captured_on_device;
   const core::Problem::Window window = p.own_window();
   args.window_left = window.left;
   args.window_right = window.right;

@@ -56,13 +56,15 @@ DevicePointer callers_workspace(const core::Problem& p, std::size_t wanted) {
 
 }  // namespace
 
-std::span<const LoadedKernel> loaded_kernels(const Family& family, const Variant& variant, const DeviceInfo& device) {
+std::span<const LoadedKernel> loaded_kernels(const Family& family, const Variant& variant, const DeviceInfo& device,
+                                             const core::CustomScore* custom_score) {
   static auto* cache = new VariantCache<std::vector<LoadedKernel>>();  // launches may go on while the process ends
   return cache->get(&family, device.index, variant, [&] {
     const ContextGuard guard(device.index);
     const RelaxedCapture relaxed;  // loading is no part of a graph that this thread may be capturing
     std::vector<LoadedKernel> kernels;
-    for (const KernelSpec& spec : family.kernels(variant, device.arch())) {
+    for (KernelSpec& spec : family.kernels(variant, device.arch())) {
+      if (custom_score != nullptr) spec.custom_score = custom_score->source;
       kernels.push_back({Jit::instance().load(spec, device.index), spec.args, static_cast<unsigned>(threads_of(spec)),
                          spec.dynamic_smem_bytes});
     }
@@ -78,7 +80,7 @@ void launch(const Family& family, const core::Problem& p, const Choice& choice, 
   check_varlen(p, handle);
   const auto has_work = [](const StepShape& step) { return step.blocks > 0; };
   if (std::none_of(choice.steps.begin(), choice.steps.end(), has_work)) return;
-  const std::span<const LoadedKernel> kernels = loaded_kernels(family, choice.variant, device);
+  const std::span<const LoadedKernel> kernels = loaded_kernels(family, choice.variant, device, p.custom_score);
   const Workspace workspace = family.workspace(p, choice);
   const DevicePointer given = callers_workspace(p, workspace.bytes());
   const Scratch scratch(given != 0 ? 0 : workspace.bytes(), handle);

@@ -1,0 +1,29 @@
+// A modification of scores in the caller's own words, as a problem carries it: source text and captured tensors.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "attend/tensor.hpp"
+#include "kernels/attention/score_mods.cuh"
+
+namespace attend::core {
+
+/// It applies after the options of kernels/attention/score_mods.cuh and before masks. No backend takes one yet: all of
+/// them refuse it.
+struct CustomScore {
+  /// CUDA C++ that takes the place of kernels/attention/custom_score.cuh in the program of a kernel.
+  std::string source;
+  /// Of the source: two problems with equal digests take the same kernels.
+  std::array<std::int32_t, 4> digest = {};
+  /// What it does to a score: tile choices and kernels ask for these, as they do for the library's own modifications.
+  ScoreModTraits traits = {};
+  /// Tensors that the source reads, on the device of q. Their values and addresses are no part of any key.
+  std::vector<Tensor> captured = {};
+  /// On a GPU: the same as an array of CapturedTensor in its memory.
+  const CapturedTensor* captured_on_device = nullptr;
+};
+
+}  // namespace attend::core

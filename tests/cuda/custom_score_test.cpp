@@ -1,0 +1,97 @@
+// A score of the caller's own as a problem carries it: in the key of kernels, in their program, in their arguments.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "attend/error.hpp"
+#include "cuda/jit/kernel_spec.hpp"
+#include "cuda/launch/kernel_args.hpp"
+#include "made_up.hpp"
+
+namespace attend::test {
+namespace {
+
+using testing::HasSubstr;
+
+core::CustomScore named(std::int32_t name, const char* source = "// text\n") {
+  return {.source = source, .digest = {name, 0, 0, name}, .traits = {.adds_by_position = true}};
+}
+
+TEST(CustomScore, IsRefusedByEveryBackendSoFar) {
+  MadeUp made(DType::kBF16);
+  const core::CustomScore score = named(1);
+  made.problem.custom_score = &score;
+  for (const cuda::Family* family : cuda::families()) {
+    const auto lack = family->lack(made.problem, device("sm_90a", 132));
+    ASSERT_TRUE(lack.has_value()) << family->name;
+  }
+  const auto lack = cuda::find_family("simt")->lack(made.problem, device("sm_90a", 132));
+  EXPECT_EQ(lack_text(*lack, "simt", made.problem), "score function: given, compute 'simt' allows none");
+}
+
+TEST(CustomScore, IsInTheKeyOfKernelsByItsSourceAndInTileChoicesByItsTraits) {
+  MadeUp made(DType::kBF16);
+  const cuda::Facts without = cuda::facts_of(made.problem, false);
+  EXPECT_TRUE(without.score().changes_nothing());
+  const core::CustomScore one = named(1), other = named(2);
+  made.problem.custom_score = &one;
+  const cuda::Facts facts = cuda::facts_of(made.problem, false);
+  EXPECT_TRUE(facts.score().adds_by_position);
+  EXPECT_FALSE(facts.score().transforms);
+  EXPECT_FALSE(cuda::Variant(facts) == cuda::Variant(without));
+  made.problem.custom_score = &other;
+  EXPECT_FALSE(cuda::Variant(facts) == cuda::Variant(cuda::facts_of(made.problem, false)));
+}
+
+TEST(CustomScore, EveryTraitTravelsInTheVariant) {
+  bool ScoreModTraits::*const traits[] = {&ScoreModTraits::transforms, &ScoreModTraits::adds_from_memory,
+                                          &ScoreModTraits::adds_by_position, &ScoreModTraits::masks_from_memory,
+                                          &ScoreModTraits::drops};
+  static_assert(sizeof(ScoreModTraits) == std::size(traits), "a trait without a bit");
+  for (const auto on : traits) {
+    ScoreModTraits given;
+    given.*on = true;
+    for (const auto trait : traits) EXPECT_EQ(traits_of_bits(bits_of(given)).*trait, trait == on);
+  }
+}
+
+TEST(CustomScore, TakesThePlaceOfTheHeaderInTheProgram) {
+  MadeUp made(DType::kBF16);
+  const cuda::Family& simt = *cuda::find_family("simt");
+  const cuda::DeviceInfo gpu = device("sm_90a", 132);
+  cuda::KernelSpec spec = simt.kernels(simt.choose(made.problem, gpu).variant, gpu.arch()).front();
+  const cuda::Program before = cuda::make_program(spec, {});
+  const std::string identity_before = identity(spec);
+  spec.custom_score = "// the caller's text\n";
+  const cuda::Program after = cuda::make_program(spec, {});
+  int replaced = 0;
+  for (const cuda::NamedSource& header : after.headers) replaced += header.text == spec.custom_score ? 1 : 0;
+  EXPECT_EQ(replaced, 1);
+  EXPECT_NE(cuda::program_key(before, 13, 0, "1"), cuda::program_key(after, 13, 0, "1"));
+  EXPECT_NE(identity_before, identity(spec));
+}
+
+TEST(CustomScore, OfAKernelThatHasNoPlaceForItIsRefused) {
+  MadeUp made(DType::kF32);
+  const cuda::Family& naive = *cuda::find_family("naive");
+  const cuda::DeviceInfo gpu = device("sm_90a", 132);
+  cuda::KernelSpec spec = naive.kernels(naive.choose(made.problem, gpu).variant, gpu.arch()).front();
+  spec.custom_score = "// text\n";
+  try {
+    (void)cuda::make_program(spec, {});
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("has no place for a score of the caller's"));
+  }
+}
+
+TEST(CustomScore, ItsTensorsReachTheArguments) {
+  MadeUp made(DType::kBF16);
+  core::CustomScore score = named(1);
+  score.captured_on_device = reinterpret_cast<const CapturedTensor*>(4096);
+  EXPECT_EQ(cuda::option_args_of(made.problem).captured, nullptr);
+  made.problem.custom_score = &score;
+  EXPECT_EQ(cuda::option_args_of(made.problem).captured, score.captured_on_device);
+}
+
+}  // namespace
+}  // namespace attend::test
