@@ -14,7 +14,7 @@
 // Roles    warpgroup 0: dq (sm90_backward_query.cuh); then 2 or 3 that compute (sm90_backward_compute.cuh); up to 128
 //          columns the last loads and adds dq (sm90_backward_load.cuh), and the blocks are persistent. At 64 columns
 //          warpgroup 0 loads (sm90_backward_narrow.cuh)
-// Memory   sm90_backward_shape.cuh: workspace of a float dq and two floats a row
+// Memory   sm90_backward_layout.cuh; sm90_backward_workspace.cuh: a float dq, and two floats a row
 // Limits   NaN or inf in a row of dout, q, k or v can reach what shares a tile with it; lengths below 2^30
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2; docs/hopper_backward.md
 #pragma once

@@ -29,6 +29,7 @@
 #include "sm90_backward_scores.cuh"
 #include "sm90_backward_storage.cuh"
 #include "sm90_backward_store.cuh"
+#include "sm90_backward_units.cuh"
 
 namespace attend {
 

@@ -12,6 +12,7 @@
 
 #include "../isa/cluster.cuh"
 #include "sm90_backward_store.cuh"
+#include "sm90_backward_units.cuh"
 #include "sm90_backward_wide_storage.cuh"
 
 namespace attend {

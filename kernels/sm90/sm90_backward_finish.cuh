@@ -4,6 +4,7 @@
 // so that quads exchange their pairs and write 16 bytes of a row each.
 #pragma once
 
+#include "sm90_backward_layout.cuh"
 #include "sm90_backward_prepare.cuh"
 #include "sm90_backward_store.cuh"
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "sm90_backward_key_sums.cuh"
+#include "sm90_backward_layout.cuh"
 
 namespace attend {
 

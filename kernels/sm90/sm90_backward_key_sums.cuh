@@ -4,6 +4,7 @@
 #include "../attention/score_mods.cuh"
 #include "sm90_backward_storage.cuh"
 #include "sm90_backward_store.cuh"
+#include "sm90_backward_units.cuh"
 
 namespace attend {
 

@@ -7,6 +7,7 @@
 
 #include "sm90_backward_load.cuh"
 #include "sm90_backward_query.cuh"
+#include "sm90_backward_workspace.cuh"
 
 namespace attend {
 

@@ -12,8 +12,11 @@
 #include "../attention/online_softmax.cuh"
 #include "../attention/sole_key.cuh"
 #include "../common/warp_reduce.cuh"
+#include "sm90_backward_layout.cuh"
 #include "sm90_backward_store.cuh"
+#include "sm90_backward_units.cuh"
 #include "sm90_backward_work.cuh"
+#include "sm90_backward_workspace.cuh"
 
 namespace attend {
 

@@ -9,7 +9,9 @@
 
 #include "../isa/bulk_copy.cuh"
 #include "../isa/wgmma_fresh.cuh"
+#include "sm90_backward_schedule.cuh"
 #include "sm90_backward_storage.cuh"
+#include "sm90_backward_workspace.cuh"
 
 namespace attend {
 

@@ -8,6 +8,7 @@
 #include "../isa/mbarrier.cuh"
 #include "../isa/wgmma.cuh"
 #include "../tiles/shared_storage.cuh"
+#include "sm90_backward_layout.cuh"
 #include "sm90_backward_work.cuh"
 
 namespace attend {
@@ -34,6 +35,7 @@ struct alignas(16) BackwardTarget {
   uint32 next_turn;  // and to those of the next tile; kNoTurn where another head follows, or nothing
 };
 constexpr uint32 kNoTurn = 0xffffffffu;
+static_assert(sizeof(BackwardTarget) == kBackwardTargetBytes && sizeof(Mbarrier) == kBackwardBarrierBytes);
 
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardStorage {

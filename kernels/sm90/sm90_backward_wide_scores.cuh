@@ -8,6 +8,7 @@
 #include "../common/numbers.cuh"
 #include "../common/smaller_or_nan.cuh"
 #include "../tiles/tma_panel.cuh"
+#include "sm90_backward_units.cuh"
 #include "sm90_backward_wide_storage.cuh"
 #include "sm90_bias_tile.cuh"
 

@@ -5,7 +5,9 @@
 #pragma once
 
 #include "../isa/wgmma_widths.cuh"
+#include "sm90_backward_layout.cuh"
 #include "sm90_backward_storage.cuh"
+#include "sm90_backward_units.cuh"
 #include "sm90_bias_tile.cuh"
 
 namespace attend {

@@ -13,7 +13,9 @@
 #include "../attention/sequence.cuh"
 #include "../common/config_enums.cuh"
 #include "sm90_backward_args.cuh"
-#include "sm90_backward_shape.cuh"
+#include "sm90_backward_layout.cuh"
+#include "sm90_backward_schedule.cuh"
+#include "sm90_backward_workspace.cuh"
 
 namespace attend {
 
