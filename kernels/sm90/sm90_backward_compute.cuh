@@ -143,7 +143,7 @@ class BackwardComputer {
     read_statistics(lse_, smem_.lse_log2[stage_of(number_)]);
     add_alibi(item, number_);
     wgmma_fence();
-    begin_scores<Config, Config::kHeadDim, false>(s_, keys(smem_.k), along_rows(q_tile(stage_of(number_))));
+    begin_scores<Config, Config::kHeadDim>(s_, keys(smem_.k), along_rows(q_tile(stage_of(number_))));
     wait_for_ds_buffer();
     smem_.v_full.wait(keys_parity);  // v has landed
     wgmma_wait<0>(s_);
@@ -154,7 +154,7 @@ class BackwardComputer {
       first_half<false>(item, is_last_head);  // 1, 2, 3
       wgmma_fence();
       const uint32 stage = stage_of(number_++);
-      begin_scores<Config, Config::kHeadDim, false>(s_, keys(smem_.k), along_rows(q_tile(stage_of(number_))));
+      begin_scores<Config, Config::kHeadDim>(s_, keys(smem_.k), along_rows(q_tile(stage_of(number_))));
       begin_gradient<Config, Shape::kDepthV>(dv_, p_, down_columns(dout_tile(stage)));
       wgmma_wait<1>(s_);  // 5: s may be read, dv is under way
       pass_token();
@@ -187,7 +187,11 @@ class BackwardComputer {
       begin_at_minus_delta(smem_.delta[stage]);
     }
     wgmma_fence();
-    begin_scores<Config, Config::kHeadDimV, !Score<Config>::kDrops>(dp_, keys(smem_.v), along_rows(dout_tile(stage)));
+    if constexpr (Score<Config>::kDrops) {
+      begin_scores<Config, Config::kHeadDimV>(dp_, keys(smem_.v), along_rows(dout_tile(stage)));
+    } else {
+      add_scores<Config, Config::kHeadDimV>(dp_, keys(smem_.v), along_rows(dout_tile(stage)));
+    }
     wgmma_wait<0>(dp_);
     if (kHasLoader && kIsLast && is_last_head) arrive_as_warp(smem_.v_empty);
     store_ds(smem_.delta[stage]);

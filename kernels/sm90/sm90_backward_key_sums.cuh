@@ -10,10 +10,11 @@ namespace attend {
 
 // A warp's 16 keys of both, rounded, or added to floats (kAddsToOutputs). k_row: the first in k; those from num_rows on
 // do not exist.
-template <class Config, int kCount, int kCountV>
-__device__ __forceinline__ void store_key_gradients(const Sm90BackwardArgs& args, const float (&dk)[kCount],
-                                                    const float (&dv)[kCountV], int64 batch, int64 head_k, int64 k_row,
-                                                    int num_rows) {
+template <class Config>
+__device__ __forceinline__ void store_key_gradients(const Sm90BackwardArgs& args,
+                                                    const float (&dk)[BackwardShape<Config>::kDepth / 2],
+                                                    const float (&dv)[BackwardShape<Config>::kDepthV / 2], int64 batch,
+                                                    int64 head_k, int64 k_row, int num_rows) {
   constexpr float kUnit = sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits);
   const BackwardArgs& base = args.base;
   const bool overwrites = (base.overwritten & kOverwritesKeys) != 0;

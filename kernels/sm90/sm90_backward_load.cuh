@@ -7,6 +7,13 @@
 
 namespace attend {
 
+// Statistics that come with a tile of rows: `count` floats, a number that the compiler knows; 0 says that none come.
+struct BackwardStatistics {
+  float* to = nullptr;
+  const float* from = nullptr;
+  int count = 0;
+};
+
 // Tiles of rows to buffers that are free. By all lanes of one warp, the first of which asks.
 //
 // The copy engine brings zeros for what lies outside the tensor. In packed tokens what follows a sequence is the next
@@ -17,19 +24,19 @@ class BackwardTileLoads {
   // tail_full: of this warp alone, for tiles whose end has to be cleared before they are announced.
   __device__ __forceinline__ explicit BackwardTileLoads(Mbarrier& tail_full) : tail_full_(tail_full) {}
 
-  // kRows rows from `row` on, of which `rows_left` are the sequence's. kStatistics floats come with them.
-  template <int kDepth, int kRows, int kStatistics = 0>
+  // kRows rows from at.row on, of which `rows_left` belong to the sequence. The statistics come with them.
+  template <int kDepth, int kRows>
   __device__ __forceinline__ void load(Bits16* to, const TensorMapArg& map, Mbarrier& full, const PanelPlace& at,
-                                       int rows_left, float* to_stats = nullptr, const float* stats = nullptr) {
+                                       int rows_left, const BackwardStatistics& statistics = {}) {
     const bool is_tail = Config::kIsVarlen && rows_left < kRows;
     Mbarrier& landed = is_tail ? tail_full_ : full;
     if (is_first_lane()) {
-      landed.arrive_expect_bytes(kRows * kDepth * sizeof(Bits16) + kStatistics * sizeof(float));
+      landed.arrive_expect_bytes(kRows * kDepth * sizeof(Bits16) + statistics.count * sizeof(float));
 #pragma unroll
       for (int column = 0; column < kDepth; column += kPanelColumns) {
         tma_load_panel(smem_address(to + column * kRows), map, landed, {column, at.row, at.head, at.batch});
       }
-      if constexpr (kStatistics > 0) bulk_load(to_stats, stats, kStatistics * sizeof(float), landed);
+      if (statistics.count > 0) bulk_load(statistics.to, statistics.from, statistics.count * sizeof(float), landed);
     }
     if (is_tail) clear_tail<kDepth, kRows>(to, rows_left, full);
   }
@@ -95,9 +102,9 @@ class BackwardLoads {
   __device__ __forceinline__ void load_rows(Bits16* to, float* to_stats, const TensorMapArg& map, const float* stats,
                                             Mbarrier& full, const Sm90BackwardItem& item, int head, int tile) {
     const int row = tile * Config::kBlockM;
-    loads_.template load<kDepth, Config::kBlockM, Config::kBlockM>(
-        to, map, full, {0, item.q_begin + row, head, item.batch}, item.seqlen_q - row, to_stats,
-        stats + backward_stats_row(args_, item, head, tile));
+    loads_.template load<kDepth, Config::kBlockM>(
+        to, map, full, {0, item.q_begin + row, head, item.batch}, item.seqlen_q - row,
+        {to_stats, stats + backward_stats_row(args_, item, head, tile), Config::kBlockM});
   }
 
   Storage& smem_;

@@ -36,7 +36,7 @@ class NarrowQueryWarpgroup {
       const auto wait_ds = [&](int warpgroup) {
         smem_.ds_full[buffer][warpgroup].wait(step / Config::kDsBuffers & 1);  // that warpgroup's ds is there
       };
-      begin_ds_k<Config, Shape::kWarpgroups>(acc, smem_, buffer, 0, wait_ds);
+      begin_ds_k(acc, smem_, buffer, 0, Shape::kWarpgroups, wait_ds);
       if (warp_ == 0 && step > 0 && loaded_ < end) load_next(end);  // into the buffers of the step before
       if constexpr (Config::kIsDeterministic) {                     // beside the products, which take as long
         const uint32 turn = blocks_before<Config>(item_, band, at.tile);

@@ -15,11 +15,11 @@
 
 namespace attend {
 
-// acc = ds k of one pass, begun. Of the keys of the first kWarpgroups warpgroups only.
-// wait_ds(w): the ds of warpgroup w is there.
-template <class Config, int kWarpgroups, class WaitDs>
+// acc = ds k of one pass, over the keys of the first `warpgroups` computing warpgroups, a number that the compiler
+// knows. Issued and committed. wait_ds(w) returns when the ds of warpgroup w is there.
+template <class Config, class WaitDs>
 __device__ __forceinline__ void begin_ds_k(float (&acc)[32], Sm90BackwardStorage<Config>& smem, uint32 buffer, int pass,
-                                           WaitDs wait_ds) {
+                                           int warpgroups, WaitDs wait_ds) {
   using Shape = BackwardShape<Config>;
   constexpr int kSteps = kWarpgroupRows / kWgmmaDepth;  // of one warpgroup's keys
   constexpr int kStepBytes = kWgmmaDepth * sizeof(Bits16);
@@ -27,7 +27,7 @@ __device__ __forceinline__ void begin_ds_k(float (&acc)[32], Sm90BackwardStorage
   const MatrixDescriptor b =
       MatrixDescriptor::down_columns(smem_address(smem.k) + pass * Shape::kPanelBytesN, Shape::kPanelBytesN);
 #pragma unroll
-  for (int i = 0; i < kSteps * kWarpgroups; ++i) {
+  for (int i = 0; i < kSteps * warpgroups; ++i) {
     if (i % kSteps == 0 && pass == 0) wait_ds(i / kSteps);
     if (i % kSteps == 0 && (pass == 0 || i == 0)) wgmma_fence();
     const MatrixDescriptor ds = a.advance(i / kSteps * Shape::kPanelBytesM + i % kSteps * kStepBytes);
@@ -159,11 +159,11 @@ class BackwardQueryWarpgroup {
       float acc[32];
       // Each branch has its own fence, products and drain: a branch among products makes ptxas serialise them.
       if (is_half) {
-        begin_ds_k<Config, 1>(acc, smem_, buffer, pass, wait_ds);
+        begin_ds_k(acc, smem_, buffer, pass, 1, wait_ds);
         wgmma_wait<0>(acc);
         if (pass == 0) wait_ds(1);
       } else {
-        begin_ds_k<Config, Shape::kWarpgroups>(acc, smem_, buffer, pass, wait_ds);
+        begin_ds_k(acc, smem_, buffer, pass, Shape::kWarpgroups, wait_ds);
         wgmma_wait<0>(acc);
       }
       if (pass + 1 == Shape::kPasses) {

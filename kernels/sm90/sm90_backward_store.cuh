@@ -38,8 +38,8 @@ __device__ __forceinline__ void store_piece(Bits16* row, int column, const uint3
 
 // A warp's 16 rows of an accumulator, times factor, as rows of 16-bit elements: 16 bytes of a row a lane. to: the first
 // of the 16 rows; those from num_rows on do not exist.
-template <class Element, int kHeadDim, int kCount>
-__device__ __forceinline__ void store_accumulator(const float (&x)[kCount], float factor, Bits16* to, int64 row_stride,
+template <class Element, int kHeadDim>
+__device__ __forceinline__ void store_accumulator(const float* x, float factor, Bits16* to, int64 row_stride,
                                                   int num_rows) {
   // Once per block of keys: not to be kept in registers all the time.
   const int lane = static_cast<int>(recomputed(threadIdx.x) % 32);
@@ -63,9 +63,9 @@ __device__ __forceinline__ void store_accumulator(const float (&x)[kCount], floa
 
 // The same added to rows of floats, or stored in their place, 8 bytes of a row a lane: a quad has whole sectors. Rows
 // are of an even stride.
-template <int kHeadDim, int kCount>
-__device__ __forceinline__ void add_accumulator(const float (&x)[kCount], float factor, float* to, int64 row_stride,
-                                                int num_rows, bool overwrites) {
+template <int kHeadDim>
+__device__ __forceinline__ void add_accumulator(const float* x, float factor, float* to, int64 row_stride, int num_rows,
+                                                bool overwrites) {
   static_assert(kHeadDim % 2 == 0);
   constexpr int kTile = 8;  // columns: two of each lane of a quad
   const int lane = static_cast<int>(recomputed(threadIdx.x) % 32);
@@ -93,9 +93,9 @@ __device__ __forceinline__ void add_accumulator(const float (&x)[kCount], float 
 }
 
 // Rows of a gradient, `at` elements from its start: stored, or added where the Config says so and memory holds some.
-template <class Config, int kHeadDim, int kCount>
-__device__ __forceinline__ void store_gradient(const float (&x)[kCount], float factor, void* tensor, int64 at,
-                                               int64 row_stride, int num_rows, bool overwrites) {
+template <class Config, int kHeadDim>
+__device__ __forceinline__ void store_gradient(const float* x, float factor, void* tensor, int64 at, int64 row_stride,
+                                               int num_rows, bool overwrites) {
   if constexpr (Config::kAddsToOutputs) {
     add_accumulator<kHeadDim>(x, factor, static_cast<float*>(tensor) + at, row_stride, num_rows, overwrites);
   } else {

@@ -112,7 +112,7 @@ class WideKeysWarpgroup {
     if constexpr (kHoldsKeys) {
       begin_held_scores<Config, kHeadDim>(scores_, held, tile);
     } else {
-      begin_scores<Config, kHeadDim, false>(scores_, MatrixDescriptor::along_rows(smem_address(keys)), tile);
+      begin_scores<Config, kHeadDim>(scores_, MatrixDescriptor::along_rows(smem_address(keys)), tile);
     }
   }
   template <class Ring>

@@ -144,7 +144,7 @@ class WideQueryWarpgroup {
     if constexpr (kHoldsQ) {
       begin_held_scores<Config, Config::kHeadDim>(s_, held.q, k);
     } else {
-      begin_scores<Config, Config::kHeadDim, false>(s_, rows_of(smem_.q, number), k);
+      begin_scores<Config, Config::kHeadDim>(s_, rows_of(smem_.q, number), k);
     }
   }
   __device__ __forceinline__ void begin_dp(const Held& held, uint32 number) {
@@ -152,7 +152,7 @@ class WideQueryWarpgroup {
     if constexpr (kHoldsDout) {
       begin_held_scores<Config, Config::kHeadDimV>(dp_, held.dout, v);
     } else {
-      begin_scores<Config, Config::kHeadDimV, false>(dp_, rows_of(smem_.dout, number), v);
+      begin_scores<Config, Config::kHeadDimV>(dp_, rows_of(smem_.dout, number), v);
     }
   }
 

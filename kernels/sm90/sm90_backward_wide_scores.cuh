@@ -32,10 +32,12 @@ template <class Config>
 }
 
 // The bias of a thread's scores. kTransposed: rows of the accumulator are keys.
-template <class Config, bool kTransposed, bool kIsThere = Score<Config>::kAddsFromMemory>
-class WideBias : public Sm90BiasFragment<typename ElementTraits<Config::kBiasElement>::Type, kTransposed> {};
 template <class Config, bool kTransposed>
-class WideBias<Config, kTransposed, false> {};
+class WideBias {};
+template <class Config, bool kTransposed>
+requires Score<Config>::kAddsFromMemory class WideBias<Config, kTransposed>
+    : public Sm90BiasFragment<typename ElementTraits<Config::kBiasElement>::Type, kTransposed> {
+};
 
 // By one thread. kTiles tiles of 64 rows from `row` on and 64 keys from `key` on; head: of q.
 template <int kTiles>

@@ -43,7 +43,7 @@ struct TileRing {
 // Of the kernel that makes dk and dv. Names of tiles as in Sm90BackwardStorage, for BackwardLoads.
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
-    : Sm90BiasTiles<Config::kStages, kBackwardBiasBytes, Score<Config>::kAddsFromMemory> {
+    : Sm90BiasTiles<Score<Config>::kAddsFromMemory ? Config::kStages : 0, kBackwardBiasBytes> {
   using Shape = BackwardShape<Config>;
 
   Bits16 k[Config::kBlockN * Shape::kDepth];
@@ -92,22 +92,21 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
 
 // ds of the sequences that share a bias, on its way to the block that adds up these chunks. Nothing where kBuffers is
 // 0: to be inherited from. A thread's part of a chunk is for the same thread of the other block.
-template <int kBuffers, int kWarpgroups, int kBlocks>
-struct Sm90BackwardDsChunks {
-  float4 ds[kBuffers][kWarpgroups][backward_dbias_chunks(kBlocks)][kBlocks][kWarpgroup];
+template <class Config>
+struct Sm90BackwardDsChunks {};
+template <class Config>
+requires(BackwardShape<Config>::kTile.dbias_buffers > 0) struct Sm90BackwardDsChunks<Config> {
+  float4 ds[BackwardShape<Config>::kTile.dbias_buffers][kBackwardWideQueryWarpgroups]
+           [backward_dbias_chunks(Config::kDbiasBlocks)][Config::kDbiasBlocks][kWarpgroup];
 };
-template <int kWarpgroups, int kBlocks>
-struct Sm90BackwardDsChunks<0, kWarpgroups, kBlocks> {};
 
 // Of the kernel that makes dq.
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
-    : Sm90BiasTiles<BackwardShape<Config>::kTile.bias_stages * kBackwardWideRows / kBackwardRows, kBackwardBiasBytes,
-                    Score<Config>::kAddsFromMemory>,
-      Sm90BackwardDsChunks<BackwardShape<Config>::kTile.dbias_buffers, kBackwardWideRows / kWarpgroupRows,
-                           Config::kDbiasBlocks> {
+    : Sm90BiasTiles<BackwardShape<Config>::kTile.bias_stages * kBackwardWideQueryWarpgroups, kBackwardBiasBytes>,
+      Sm90BackwardDsChunks<Config> {
   using Shape = BackwardShape<Config>;
-  static constexpr int kWarpgroups = kBackwardWideRows / kWarpgroupRows;
+  static constexpr int kWarpgroups = kBackwardWideQueryWarpgroups;
   static constexpr int kStagesBias = Score<Config>::kAddsFromMemory ? Shape::kTile.bias_stages : 1;
   static constexpr int kBuffersDs = Shape::kTile.dbias_buffers;
   static constexpr int kStagesK = kBackwardWideKeyStages;

@@ -8,12 +8,12 @@
 namespace attend {
 
 // In shared memory, on kSwizzleAtom. Nothing where there is none: to be inherited from, so that it takes no place.
-template <int kTiles, int kBytes, bool kHasTiles>
+template <int kTiles, int kBytes>
 struct Sm90BiasTiles {
   unsigned char bias[kTiles][kBytes];
 };
-template <int kTiles, int kBytes>
-struct Sm90BiasTiles<kTiles, kBytes, false> {};
+template <int kBytes>
+struct Sm90BiasTiles<0, kBytes> {};
 
 // The bias of 64 rows and 64 keys, of which a thread of the warpgroup has those of its scores.
 // kTransposed: rows of the accumulator are keys.

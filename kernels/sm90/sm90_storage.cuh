@@ -38,7 +38,7 @@ struct Sm90Quads<Config, false> {};
 
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90Storage
-    : Sm90BiasTiles<Config::kStages, Sm90Shape<Config>::kBiasBytes, Config::kBiasTiles> {
+    : Sm90BiasTiles<Config::kBiasTiles ? Config::kStages : 0, Sm90Shape<Config>::kBiasBytes> {
   using Shape = Sm90Shape<Config>;
   unsigned char q[Config::kQBuffers][Shape::kQBytes];  // later o of the same rows
   unsigned char k[Config::kStages][Shape::kKBytes];
