@@ -39,7 +39,7 @@ class BackwardComputer {
   using Shape = BackwardShape<Config>;
   using Element = ElementOf<Config>;
   using Storage = Sm90BackwardStorage<Config>;
-  using Alibi = BackwardAlibi<Config>;
+  using Alibi = BackwardPositionTerm<Config>;
 
   // warpgroup: of those that compute; uniform.
   __device__ __forceinline__ BackwardComputer(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)

@@ -103,15 +103,15 @@ struct MaskedTiles {
 // ALiBi lowers a score by slope |i + off - j|; all in units of log2. Where rows see only keys before them that is
 // linear in rows and keys, and what belongs to the rows and to the thread's first key is added to their lse.
 template <class Config>
-struct BackwardAlibi {
+struct BackwardPositionTerm {
   static constexpr bool kIsOn = Score<Config>::kAddsByPosition;
   static constexpr bool kIsLinear = Config::kMask != MaskKind::kFull;
   float slope;
   float distance;  // i + off - j of the thread's first row and key
 
-  [[nodiscard]] static __device__ __forceinline__ BackwardAlibi of(const ScoreRules<Config>& rules,
-                                                                   const Sm90BackwardItem& item, int tile,
-                                                                   int first_key, int thread) {
+  [[nodiscard]] static __device__ __forceinline__ BackwardPositionTerm of(const ScoreRules<Config>& rules,
+                                                                          const Sm90BackwardItem& item, int tile,
+                                                                          int first_key, int thread) {
     const int key = first_key + accumulator_row(thread);
     const int row = tile * kBackwardRows + accumulator_column(thread);
     const auto distance = static_cast<float>(row + item.offset() - key);

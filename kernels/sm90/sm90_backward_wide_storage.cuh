@@ -22,6 +22,13 @@ template <int kStages>
   return number / kStages & 1;
 }
 
+// A gradient of rows of keys, and the factor that its accumulators want.
+struct WideGradient {
+  void* tensor;
+  const TensorStrides& stride;
+  float factor;
+};
+
 // The buffers of one kind of tiles, as who reads them sees them. Tiles are numbered as they come.
 template <int kStages, int kElements>
 struct TileRing {
