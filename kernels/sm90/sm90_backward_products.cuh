@@ -1,4 +1,4 @@
-// The products of a computing warpgroup of the sm90 backward pass. Each is issued and committed; its caller waits for it.
+// The products of a computing warpgroup of the sm90 backward pass. Each is issued and committed; its caller waits.
 #pragma once
 
 #include "../isa/wgmma_fresh.cuh"

@@ -48,14 +48,16 @@ template <class Config>
   return rules;
 }
 
-// The 16 of a tile's rows that this thread's columns of the products belong to.
+// A thread's columns of the products belong to 16 of the tile's rows. Reads the statistics 4 i to 4 i + 3 of these.
+__device__ __forceinline__ void read_four_statistics(float* x, const float* stats, int i) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+               : "r"(smem_address(stats) + threadIdx.x % 4 * 16 + i * 64));
+}
+// Reads all 16.
 __device__ __forceinline__ void read_row_statistics(float (&x)[16], const float* stats) {
 #pragma unroll
-  for (int i = 0; i < 16; i += 4) {
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(x[i]), "=f"(x[i + 1]), "=f"(x[i + 2]), "=f"(x[i + 3])
-                 : "r"(smem_address(stats) + threadIdx.x % 4 * 16 + i * 16));
-  }
+  for (int i = 0; i < 4; ++i) read_four_statistics(x + 4 * i, stats, i);
 }
 
 // Of number i of a thread's accumulator: which of its statistics, and which column from its first.

@@ -23,7 +23,7 @@ struct Sm90LongSum {
   }
 
   // Before tile n's p v is added: o is complete, and the thread's own.
-  __device__ __forceinline__ void put_aside(float (&o)[kOutputs], int n) {
+  __device__ __forceinline__ void move_to_memory(float (&o)[kOutputs], int n) {
     if constexpr (Config::kPutsAside) {
       if (n % kTiles != 0) return;
       float* sum = mine();

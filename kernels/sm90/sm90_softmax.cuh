@@ -144,7 +144,27 @@ struct Sm90Softmax {
     return raises;
   }
 
-  // A further tile: p, here or by pack_late(). Returns whether o has to be multiplied with `rescale`.
+  // A further tile, while products of the tile before run. kSpeculate: its p has other registers than theirs. Otherwise
+  // s becomes p, and pack_late() moves it when they are done. Returns whether o has to be multiplied with `rescale`.
+  [[nodiscard]] __device__ __forceinline__ bool update_under_products(float (&s)[kScores], float scale_log2,
+                                                                      uint32 (&p)[kScores / 2],
+                                                                      float (&rescale)[kRowsOfThread]) {
+    if constexpr (Config::kSpeculate) {
+      return speculate(s, scale_log2, p, rescale);
+    } else {
+      float sum[kRowsOfThread];
+      const bool raises = follow_max(s, scale_log2, rescale);
+      if (kUnits == ScoreUnits::kFolded && all_fold(scale_log2)) {
+        exponentials<ScoreUnits::kFolded>(s, scale_log2, sum);
+      } else {
+        exponentials<ScoreUnits::kNatural>(s, scale_log2, sum);
+      }
+      add(sum);
+      return raises;
+    }
+  }
+
+  // A further tile: p. Returns whether o has to be multiplied with `rescale`.
   [[nodiscard]] __device__ __forceinline__ bool update(float (&s)[kScores], float scale_log2, uint32 (&p)[kScores / 2],
                                                        float (&rescale)[kRowsOfThread]) {
     if constexpr (Config::kSpeculate) {
@@ -153,21 +173,12 @@ struct Sm90Softmax {
       float sum[kRowsOfThread];
       const bool raises = follow_max(s, scale_log2, rescale);
       if (kUnits == ScoreUnits::kFolded && all_fold(scale_log2)) {
-        exponentials_where<ScoreUnits::kFolded>(s, scale_log2, p, sum);
+        exponentials<ScoreUnits::kFolded>(s, scale_log2, p, sum);
       } else {
-        exponentials_where<ScoreUnits::kNatural>(s, scale_log2, p, sum);
+        exponentials<ScoreUnits::kNatural>(s, scale_log2, p, sum);
       }
       add(sum);
       return raises;
-    }
-  }
-  template <ScoreUnits kUnitsOfBase>
-  __device__ __forceinline__ void exponentials_where(float (&s)[kScores], float scale_log2, uint32 (&p)[kScores / 2],
-                                                     float (&sum)[kRowsOfThread]) const {
-    if constexpr (Config::kOverlap) {
-      exponentials<kUnitsOfBase>(s, scale_log2, sum);
-    } else {
-      exponentials<kUnitsOfBase>(s, scale_log2, p, sum);
     }
   }
   // p where update() left it in the place of s: the tensor cores were still reading the registers that it goes to.

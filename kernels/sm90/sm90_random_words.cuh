@@ -10,7 +10,7 @@ namespace attend {
 
 // Walks the tiles of query rows and of keys as the producer announces and loads them.
 template <class Config>
-struct Sm90DropoutPreparer {
+struct Sm90RandomWords {
   Sm90Storage<Config>& smem;
   const Sm90ForwardArgs& args;
   RingPlace<Config::kStages> k_at = {};
