@@ -34,7 +34,7 @@ class WideQueryWarpgroup {
   using Storage = Sm90BackwardWideQueriesStorage<Config>;
 
   __device__ __forceinline__ WideQueryWarpgroup(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
-      : smem_(smem), args_(args), warpgroup_(warpgroup), rows_(smem, args, warpgroup), dbias_(smem, args, warpgroup) {}
+      : rows_(smem, args, warpgroup), dbias_(smem, args, warpgroup) {}
 
   __device__ __forceinline__ void run() {
 #pragma unroll
@@ -65,16 +65,16 @@ class WideQueryWarpgroup {
 
   // Tiles 0 to end, at least one.
   __device__ __forceinline__ void compute(uint32 end) {
-    smem_.q_full.wait(0);  // q has landed
+    smem().q_full.wait(0);  // q has landed
     Held held;
-    if constexpr (kHoldsQ) hold_rows(held.q, part(smem_.q, 0), thread());
+    if constexpr (kHoldsQ) hold_rows(held.q, part(smem().q, 0), thread());
     rows_.decide(0);
-    smem_.k_ring().wait(0);  // k has landed
+    smem().k_ring().wait(0);  // k has landed
     wgmma_fence();
     begin_s(held, 0);
-    smem_.dout_full.wait(0);  // dout has landed
-    if constexpr (kHoldsDout) hold_rows(held.dout, part(smem_.dout, 0), thread());
-    smem_.v_ring().wait(0);  // v has landed
+    smem().dout_full.wait(0);  // dout has landed
+    if constexpr (kHoldsDout) hold_rows(held.dout, part(smem().dout, 0), thread());
+    smem().v_ring().wait(0);  // v has landed
     wgmma_fence();
     begin_dp(held, 0);
     end_tile(0);
@@ -82,59 +82,59 @@ class WideQueryWarpgroup {
     for (uint32 number = 1; number < end; ++number) {
       rows_.decide(number);
       wgmma_fence();
-      begin_gradient<Config, Shape::kDepth>(dq_, ds_, down_columns(smem_.k_ring().tile(number - 1)));
+      begin_gradient<Config, Shape::kDepth>(dq_, ds_, down_columns(smem().k_ring().tile(number - 1)));
       if constexpr (kDrainsDq) wgmma_wait<0>(dq_);
-      smem_.k_ring().wait(number);
+      smem().k_ring().wait(number);
       wgmma_fence();
       begin_s(held, number);
-      smem_.v_ring().wait(number);
+      smem().v_ring().wait(number);
       wgmma_fence();
       begin_dp(held, number);
       if constexpr (Config::kDbiasBlocks > 0) dbias_.store(number - 1);
       wgmma_wait<2>(dq_);
-      smem_.k_ring().release(number - 1);
+      smem().k_ring().release(number - 1);
       end_tile(number);
     }
     wgmma_fence();
-    begin_gradient<Config, Shape::kDepth>(dq_, ds_, down_columns(smem_.k_ring().tile(end - 1)));
+    begin_gradient<Config, Shape::kDepth>(dq_, ds_, down_columns(smem().k_ring().tile(end - 1)));
     if constexpr (Config::kDbiasBlocks > 0) dbias_.store(end - 1);
     wgmma_wait<0>(dq_);
-    smem_.k_ring().release(end - 1);
+    smem().k_ring().release(end - 1);
   }
 
   // Tiles from `begin` on, which only the other warpgroup wants: keeps step and uses nothing.
   __device__ __forceinline__ void skip_tiles(uint32 begin) {
-    const auto all = static_cast<uint32>(uniform(smem_.block.rows.tile_end - smem_.block.rows.tile));
+    const auto all = static_cast<uint32>(uniform(smem().block.rows.tile_end - smem().block.rows.tile));
 #pragma unroll 1
     for (uint32 number = begin; number < all; ++number) {
-      smem_.k_ring().wait(number);
-      smem_.v_ring().wait(number);
-      smem_.k_ring().release(number);
-      smem_.v_ring().release(number);
+      smem().k_ring().wait(number);
+      smem().v_ring().wait(number);
+      smem().k_ring().release(number);
+      smem().v_ring().release(number);
       if constexpr (Score<Config>::kAddsFromMemory) {
         // The wait for the term says that all warps have read that of the tile before. If the term has fewer buffers
         // than v, an earlier arrival could count for that tile.
         const uint32 stage = stage_of<Storage::kStagesBias>(number);
-        smem_.bias_full[stage].wait(parity_of<Storage::kStagesBias>(number));
-        arrive_as_warp(smem_.bias_empty[stage]);
+        smem().bias_full[stage].wait(parity_of<Storage::kStagesBias>(number));
+        arrive_as_warp(smem().bias_empty[stage]);
       }
     }
   }
 
   __device__ __forceinline__ void begin_s(const Held& held, uint32 number) {
-    const MatrixDescriptor k = along_rows(smem_.k_ring().tile(number));
+    const MatrixDescriptor k = along_rows(smem().k_ring().tile(number));
     if constexpr (kHoldsQ) {
       begin_held_scores<Config, Config::kHeadDim>(s_, held.q, k);
     } else {
-      begin_scores<Config, Config::kHeadDim>(s_, rows_of(smem_.q, number), k);
+      begin_scores<Config, Config::kHeadDim>(s_, rows_of(smem().q, number), k);
     }
   }
   __device__ __forceinline__ void begin_dp(const Held& held, uint32 number) {
-    const MatrixDescriptor v = along_rows(smem_.v_ring().tile(number));
+    const MatrixDescriptor v = along_rows(smem().v_ring().tile(number));
     if constexpr (kHoldsDout) {
       begin_held_scores<Config, Config::kHeadDimV>(dp_, held.dout, v);
     } else {
-      begin_scores<Config, Config::kHeadDimV>(dp_, rows_of(smem_.dout, number), v);
+      begin_scores<Config, Config::kHeadDimV>(dp_, rows_of(smem().dout, number), v);
     }
   }
 
@@ -145,9 +145,9 @@ class WideQueryWarpgroup {
     pin_registers(s_);
     // v landed long ago. The wait is here because it is a branch: without one, ptxas moves the exponentials behind the
     // drain.
-    smem_.v_ring().wait(number);
+    smem().v_ring().wait(number);
     wgmma_wait<0>(dp_);
-    smem_.v_ring().release(number);
+    smem().v_ring().release(number);
     rows_.drop_gradients(dp_);
     if constexpr (Config::kDbiasBlocks > 0) dbias_.begin(number);
 #pragma unroll
@@ -166,9 +166,9 @@ class WideQueryWarpgroup {
   }
 
   __device__ __forceinline__ void store() const {
-    const BackwardRowBlock& block = smem_.block;
-    const BackwardArgs& base = args_.base;
-    const int row = block.rows.row + warpgroup_ * kWarpgroupRows + thread() / 32 * 16;
+    const BackwardRowBlock& block = smem().block;
+    const BackwardArgs& base = rows_.args.base;
+    const int row = block.rows.row + rows_.warpgroup * kWarpgroupRows + thread() / 32 * 16;
     auto* to =
         static_cast<Bits16*>(base.dq) + base.dq_stride.offset(block.span.batch, block.head, block.span.q_begin + row);
     store_accumulator<Element, Config::kHeadDim>(dq_, base.gradient_scale, to, base.dq_stride.row,
@@ -180,13 +180,17 @@ class WideQueryWarpgroup {
   template <int kElements>
   [[nodiscard]] __device__ __forceinline__ uint32 part(const Bits16 (&parts)[Storage::kWarpgroups][kElements],
                                                        uint32 number) const {
-    return smem_address(parts[warpgroup_]) + (number >> 31) * kSwizzleAtom;
+    return smem_address(parts[rows_.warpgroup]) + (number >> 31) * kSwizzleAtom;
   }
   template <int kElements>
   [[nodiscard]] __device__ __forceinline__ MatrixDescriptor
   rows_of(const Bits16 (&parts)[Storage::kWarpgroups][kElements], uint32 number) const {
     return MatrixDescriptor::along_rows(part(parts, number));
   }
+  [[nodiscard]] __device__ __forceinline__ Storage& smem() const {
+    return rows_.smem;
+  }
+
   // All of a tile of keys, summed over along its rows or down its columns.
   [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor along_rows(const Bits16* tile) {
     return MatrixDescriptor::along_rows(smem_address(tile));
@@ -199,9 +203,6 @@ class WideQueryWarpgroup {
     return recomputed_thread() % kWarpgroup;
   }
 
-  Storage& smem_;
-  const Sm90BackwardArgs& args_;
-  const int warpgroup_;
   float dq_[Shape::kDepth / 2];
   float s_[32];  // s, then p
   float dp_[32];

@@ -16,14 +16,18 @@ class WideQueryScores {
  public:
   using Storage = Sm90BackwardWideQueriesStorage<Config>;
 
-  __device__ __forceinline__ WideQueryScores(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
-      : smem_(smem), args_(args), warpgroup_(warpgroup) {}
+  Storage& smem;
+  const Sm90BackwardArgs& args;
+  const int warpgroup;  // number among the computing ones
+
+  __device__ __forceinline__ WideQueryScores(Storage& storage, const Sm90BackwardArgs& arguments, int number)
+      : smem(storage), args(arguments), warpgroup(number) {}
 
   // Everything that holds for all tiles. Returns the number of the tile behind the last one that the rows see. Tiles
   // before the first one that they see are masked.
   [[nodiscard]] __device__ __forceinline__ uint32 begin() {
-    const BackwardRowBlock& block = smem_.block;
-    const BackwardRows rows = block.of_warpgroup<Config>(warpgroup_);
+    const BackwardRowBlock& block = smem.block;
+    const BackwardRows rows = block.of_warpgroup<Config>(warpgroup);
     diagonal_ = uniform(rows.row + block.offset());
     first_key_ = uniform(block.rows.tile * Config::kBlockN);
     int seen_by_all = static_cast<int>(block.span.seqlen_k);  // the first key that some row does not see
@@ -35,8 +39,8 @@ class WideQueryScores {
     }
     read_statistics(rows);
     if constexpr (Score<Config>::kAddsByPosition || Score<Config>::kDrops) {
-      rules_ = ScoreRules<Config>::make(args_.options, args_.base.scale, block.span, block.sequence,
-                                        static_cast<uint32>(block.head), args_.base.num_heads_q);
+      rules_ = ScoreRules<Config>::make(args.options, args.base.scale, block.span, block.sequence,
+                                        static_cast<uint32>(block.head), args.base.num_heads_q);
       rules_.slope *= kLog2E;
     }
     return static_cast<uint32>(uniform(rows.tile_end > rows.tile ? rows.tile_end - block.rows.tile : 0));
@@ -45,7 +49,7 @@ class WideQueryScores {
   // Decides which entries of the tile are kept. No products are under way, whose registers this would take.
   __device__ __forceinline__ void decide(uint32 number) {
     if constexpr (Score<Config>::kDrops) {
-      const int row = diagonal_ - smem_.block.offset();
+      const int row = diagonal_ - smem.block.offset();
       TileRules<Config> rules = rules_.tile(row, first_key_ + static_cast<int>(number) * Config::kBlockN);
       rules.dropout.key0 = recomputed(rules.dropout.key0);  // nor are the keys of all rounds to be kept
       rules.dropout.key1 = recomputed(rules.dropout.key1);
@@ -74,18 +78,18 @@ class WideQueryScores {
   // s becomes what masks and exponentials take: r of a transform, or scores with their term from memory.
   __device__ __forceinline__ void values(uint32 number, float (&s)[32]) {
     if constexpr (Score<Config>::kTransforms) {
-      const auto transform = ReciprocalTransform::of(args_.options, args_.scale_log2);
+      const auto transform = ReciprocalTransform::of(args.options, args.scale_log2);
 #pragma unroll
       for (float& x : s) x = transform.r(x);
     }
     if constexpr (Score<Config>::kAddsFromMemory) {
       WideBias<Config, false> bias;
       const uint32 stage = stage_of<Storage::kStagesBias>(number);
-      smem_.bias_full[stage].wait(parity_of<Storage::kStagesBias>(number));  // it has landed
-      bias.read(smem_address(smem_.bias[stage * Storage::kWarpgroups + warpgroup_]), thread());
-      bias.add(s, args_.base.scale);
+      smem.bias_full[stage].wait(parity_of<Storage::kStagesBias>(number));  // it has landed
+      bias.read(smem_address(smem.bias[stage * Storage::kWarpgroups + warpgroup]), thread());
+      bias.add(s, args.base.scale);
       __syncwarp();
-      arrive_as_warp(smem_.bias_empty[stage]);
+      arrive_as_warp(smem.bias_empty[stage]);
     }
   }
 
@@ -107,7 +111,7 @@ class WideQueryScores {
   __device__ __forceinline__ void exponentials_of_transform(float (&s)[32]) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      s[i] = ReciprocalTransform::of(args_.options, args_.scale_log2).probability(s[i], lse_[i / 2 % 2]) *
+      s[i] = ReciprocalTransform::of(args.options, args.scale_log2).probability(s[i], lse_[i / 2 % 2]) *
              ReciprocalTransform::quarter_slope(s[i]);
     }
   }
@@ -128,7 +132,7 @@ class WideQueryScores {
           addend = kIsLinear ? fmaf(rules_.slope, column, -base)
                              : fmaf(-rules_.slope, fabsf(distance + (h * kRowHalf - column)), -base);
         }
-        s[i] = exp2_fast(fmaf(s[i], args_.scale_log2, addend));
+        s[i] = exp2_fast(fmaf(s[i], args.scale_log2, addend));
       }
     }
   }
@@ -142,8 +146,8 @@ class WideQueryScores {
     return number >= masked_from_ || (Config::kMask == MaskKind::kWindow && number < masked_before_);
   }
   __device__ __forceinline__ void mask(int key, float (&s)[32]) {
-    const float unseen = wide_unseen<Config>(args_);
-    const BackwardRowBlock& block = smem_.block;
+    const float unseen = wide_unseen<Config>(args);
+    const BackwardRowBlock& block = smem.block;
     const int first = key + accumulator_column(thread());
     const int keys_left = static_cast<int>(block.span.seqlen_k) - first;
 #pragma unroll
@@ -169,8 +173,8 @@ class WideQueryScores {
 
   // Place of the statistics of row `row` of the head, the first of a tile.
   [[nodiscard]] __device__ __forceinline__ int64 first_statistic(int row) const {
-    const BackwardRowBlock& block = smem_.block;
-    return (int64{block.span.batch} * args_.base.num_heads_q + block.head) * args_.stats_rows +
+    const BackwardRowBlock& block = smem.block;
+    return (int64{block.span.batch} * args.base.num_heads_q + block.head) * args.stats_rows +
            backward_stats_begin<Config>(block.span, block.sequence) + row;
   }
   __device__ __forceinline__ void read_statistics(const BackwardRows& rows) {
@@ -182,9 +186,9 @@ class WideQueryScores {
       delta_[h] = 0.0f;
       if (row >= rows.count) continue;
       const int64 place = first + row / 16 * 16 + sm90_backward_stats_place(row);
-      lse_[h] = args_.lse_log2[place];
-      if constexpr (Score<Config>::kTransforms) lse_[h] -= ReciprocalTransform::lse_offset(args_.options);
-      delta_[h] = args_.delta[place] * kScoreGradientUnit<Config>;
+      lse_[h] = args.lse_log2[place];
+      if constexpr (Score<Config>::kTransforms) lse_[h] -= ReciprocalTransform::lse_offset(args.options);
+      delta_[h] = args.delta[place] * kScoreGradientUnit<Config>;
     }
     if constexpr (Score<Config>::kAddsFromMemory) {
       has_coarse_rows_ = __any_sync(kAllLanes, is_coarse(lse_[0]) || is_coarse(lse_[1]));
@@ -192,12 +196,12 @@ class WideQueryScores {
   }
   // Divides p of rows whose lse is coarse by the sum of p: lse_rounding.cuh.
   __device__ __forceinline__ void divide_by_sums(float (&s)[32]) {
-    const int64 first = first_statistic(smem_.block.rows.row + warpgroup_ * kWarpgroupRows);
+    const int64 first = first_statistic(smem.block.rows.row + warpgroup * kWarpgroupRows);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (!is_coarse(lse_[h])) continue;
       const int row = accumulator_row(thread()) + h * kRowHalf;
-      const float factor = exp2_fast(-args_.log2_sums[first + row / 16 * 16 + sm90_backward_stats_place(row)]);
+      const float factor = exp2_fast(-args.log2_sums[first + row / 16 * 16 + sm90_backward_stats_place(row)]);
 #pragma unroll
       for (int i = 2 * h; i < 32; i += i % 2 == 0 ? 1 : 3) s[i] *= factor;
     }
@@ -208,9 +212,6 @@ class WideQueryScores {
     return recomputed_thread() % kWarpgroup;
   }
 
-  Storage& smem_;
-  const Sm90BackwardArgs& args_;
-  const int warpgroup_;
   int diagonal_;       // the key on the diagonal of the warpgroup's first row
   int first_key_;      // of tile 0
   int masked_from_;    // tiles from this number on have entries that are not seen
