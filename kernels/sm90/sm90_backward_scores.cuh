@@ -1,4 +1,4 @@
-// What masks and ALiBi make of the scores of a transposed tile: rows are keys, columns are query rows.
+// Masks and a term by position in the scores of a transposed tile: rows are keys, columns are query rows.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -7,8 +7,8 @@
 
 namespace attend {
 
-// Of 64 keys from `key` on and a tile of 64 query rows, spread as an accumulator: what is not seen becomes `unseen`,
-// whatever stood there.
+// s: 64 keys from `key` on and a tile of 64 query rows, spread as an accumulator. Entries that are not seen become
+// `unseen`, whatever they held.
 template <class Config>
 __device__ __forceinline__ void mask_scores(float (&s)[32], const Sm90BackwardItem& item, const BackwardBand& band,
                                             int tile, int key, float unseen) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[32], const Sm90BackwardIt
   }
 }
 
-// The rules of one query head; its ALiBi slope in units of log2.
+// The score modifications of one query head, with the slope in units of log2.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ ScoreRules<Config> rules_of_head(const Sm90BackwardArgs& args,
                                                                           const Sm90BackwardItem& item, int head) {
@@ -60,7 +60,8 @@ __device__ __forceinline__ void read_row_statistics(float (&x)[16], const float*
   for (int i = 0; i < 4; ++i) read_four_statistics(x + 4 * i, stats, i);
 }
 
-// Of number i of a thread's accumulator: which of its statistics, and which column from its first.
+// Which of the thread's statistics belongs to entry i of its accumulator, and how many columns the entry is behind the
+// thread's first one.
 [[nodiscard]] __device__ __forceinline__ constexpr int backward_statistic(int i) {
   return i / 8 * 4 + i / 4 % 2 * 2 + i % 2;
 }
@@ -68,12 +69,12 @@ __device__ __forceinline__ void read_row_statistics(float (&x)[16], const float*
   return i / 4 * kColumnsOfTile + i % 2;
 }
 
-// Which tiles have entries of a warpgroup's keys that are not seen, by their numbers.
+// The numbers of the tiles in which some row does not see some of a warpgroup's keys.
 struct MaskedTiles {
-  int before;  // those below this number
-  int from;    // those from this number on: kWindow
+  int before;  // all numbers below this one
+  int from;    // kWindow: and all from this one on
 
-  // first_key: of the warpgroup. number: of the next tile, row tile `tile`; number_end: behind the head's last.
+  // first_key: of the warpgroup. number: of row tile `tile`; number_end: behind the head's last tile.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ MaskedTiles of(const Sm90BackwardArgs& args,
                                                                  const Sm90BackwardItem& item, int first_key, int tile,
@@ -83,12 +84,12 @@ struct MaskedTiles {
     const int last = first + kWarpgroupRows - 1;
     MaskedTiles masked = {static_cast<int>(number), 0};
     if constexpr (Config::kMask != MaskKind::kFull) {
-      const int first_row = last - band.right;  // that sees all keys, as far as this end goes
+      const int first_row = last - band.right;  // rows from here on see all keys that are before their window's end
       masked.before += uniform((first_row <= 0 ? 0 : (first_row - 1) / kBackwardRows + 1) - tile);
     }
     if (uniform(last + item.offset() >= item.seqlen_k)) masked.before = static_cast<int>(number_end);
     if constexpr (Config::kMask == MaskKind::kWindow) {
-      const int end_row = first + band.left + 1;  // rows below see all keys
+      const int end_row = first + band.left + 1;  // rows before this one see all keys behind their window's begin
       masked.from = uniform(static_cast<int>(number) + (end_row <= 0 ? 0 : end_row / kBackwardRows) - tile);
     }
     return masked;
@@ -102,8 +103,8 @@ struct MaskedTiles {
   }
 };
 
-// ALiBi lowers a score by slope |i + off - j|; all in units of log2. Where rows see only keys before them that is
-// linear in rows and keys, and what belongs to the rows and to the thread's first key is added to their lse.
+// The term by position lowers a score by slope |i + off - j|, in units of log2. If rows see no key behind the diagonal,
+// it is linear in rows and keys: the part of the rows and of the thread's first key is added to the rows' lse.
 template <class Config>
 struct BackwardPositionTerm {
   static constexpr bool kIsOn = Score<Config>::kAddsByPosition;
@@ -123,19 +124,19 @@ struct BackwardPositionTerm {
 
   __device__ __forceinline__ void add_to_rows(float (&lse)[16]) const {
 #pragma unroll
-    for (int i = 0; i < 32; i += i % 2 == 0 ? 1 : 3) {  // of the first key
+    for (int i = 0; i < 32; i += i % 2 == 0 ? 1 : 3) {  // entries of the first key
       float& row = lse[backward_statistic(i)];
       row = fmaf(slope, distance + static_cast<float>(backward_column(i)), row);
     }
   }
 
-  // Of number i of the accumulator: log2 of p.
+  // log2 of p, of entry i of the accumulator.
   [[nodiscard]] __device__ __forceinline__ float exponent(int i, float product, float scale, float lse) const {
     const int half = i / 2 % 2;  // which of the thread's two keys
     if (kIsOn && kIsLinear && half == 1) return fmaf(product, scale, slope * kRowHalf) - lse;
-    const float plain = fmaf(product, scale, -lse);
-    if constexpr (!kIsOn || kIsLinear) return plain;
-    return fmaf(-slope, fabsf(distance + static_cast<float>(backward_column(i) - half * kRowHalf)), plain);
+    const float without_term = fmaf(product, scale, -lse);
+    if constexpr (!kIsOn || kIsLinear) return without_term;
+    return fmaf(-slope, fabsf(distance + static_cast<float>(backward_column(i) - half * kRowHalf)), without_term);
   }
 };
 
