@@ -20,7 +20,7 @@
 // docs/hopper_backward.md has the budget of registers, which decides this order, and measurements of other orders.
 #pragma once
 
-#include "fast_dropout.cuh"
+#include "packed_drop.cuh"
 #include "sm90_backward_ds.cuh"
 #include "sm90_backward_key_sums.cuh"
 #include "sm90_backward_partial.cuh"

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "../isa/stmatrix.cuh"
-#include "fast_dropout.cuh"
+#include "packed_drop.cuh"
 #include "sm90_backward_products.cuh"
 #include "sm90_backward_scores.cuh"
 #include "sm90_backward_units.cuh"

@@ -4,7 +4,7 @@
 
 #include "../attention/lse_rounding.cuh"
 #include "../attention/softcap.cuh"
-#include "fast_dropout.cuh"
+#include "packed_drop.cuh"
 #include "sm90_backward_scores.cuh"
 #include "sm90_backward_units.cuh"
 #include "sm90_backward_wide_scores.cuh"

@@ -3,7 +3,7 @@
 
 #include "../attention/lse_rounding.cuh"
 #include "../attention/softcap.cuh"
-#include "fast_dropout.cuh"
+#include "packed_drop.cuh"
 #include "sm90_backward_scores.cuh"
 #include "sm90_backward_wide_scores.cuh"
 #include "sm90_backward_wide_storage.cuh"
@@ -51,7 +51,7 @@ class WideQueryScores {
     if constexpr (Score<Config>::kDrops) {
       const int row = diagonal_ - smem.block.offset();
       TileRules<Config> rules = rules_.tile(row, first_key_ + static_cast<int>(number) * Config::kBlockN);
-      rules.dropout.key0 = recomputed(rules.dropout.key0);  // nor are the keys of all rounds to be kept
+      rules.dropout.key0 = recomputed(rules.dropout.key0);  // so that the keys of all rounds take no registers
       rules.dropout.key1 = recomputed(rules.dropout.key1);
       kept_bits<32>(rules, kept_, thread());
     }

@@ -1,6 +1,6 @@
-// Transforms of scores and terms from memory in the wide kernels of the sm90 backward pass, the only ones that have them.
-// A transform is computed by reciprocals (softcap.cuh). A term from memory is added in natural units, as in the forward
-// pass, because it may be as low as -FLT_MAX.
+// Transforms of scores and terms from memory in the sm90 backward pass: only its wide kernels have them. A transform is
+// computed by reciprocals (softcap.cuh). A term from memory is added in natural units, as in the forward pass, because
+// it may be as low as -FLT_MAX.
 #pragma once
 
 #include "../attention/lse_rounding.cuh"
@@ -22,8 +22,8 @@ template <class Config>
   return Score<Config>::kAddsFromMemory ? -kInfinity : -kInfinity * args.scale_log2;
 }
 
-// 2^p_bits p of a score with a term from memory. lse: natural. If lse is rounded more coarsely than scores differ, p could
-// exceed 1: it is limited. p of rows whose lse is coarse is then divided by its sum: lse_rounding.cuh.
+// 2^p_bits p of a score with a term from memory. lse: natural. p is limited to 1, which it could exceed if lse is
+// rounded more coarsely than scores differ. p of such rows is then divided by its sum: lse_rounding.cuh.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float biased_probability(float score, float lse) {
   static_assert(!Score<Config>::kTransforms);  // its lse_offset() would hide which lse are coarse

@@ -1,7 +1,7 @@
 // Shared memory of the wide kernels of the sm90 backward pass: tiles, and the barriers between warps.
 //
-// The comments of the barriers name their arrivals, as in sm90_backward_storage.cuh. All tiles have 64 rows, so that all
-// panels have the same size.
+// The comments of the barriers name their arrivals, as in sm90_backward_storage.cuh. All tiles have 64 rows, so that
+// panels have one size.
 #pragma once
 
 #include "../isa/wgmma_widths.cuh"
