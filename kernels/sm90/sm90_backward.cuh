@@ -11,7 +11,7 @@
 //          that see them, for all query heads of the group. dk and dv stay in registers. A tile takes five products in
 //          one pass. dq is added up in global memory, in a fixed order only if kIsDeterministic, and rounded by
 //          sm90_backward_finish.cuh
-// Roles    Warpgroup 0 computes dq (sm90_backward_query.cuh). Two or three compute everything else
+// Roles    Warpgroup 0 computes dq (sm90_backward_query.cuh). Two or three compute all the rest
 //          (sm90_backward_compute.cuh). Above 64 columns blocks are persistent, and the last warpgroup loads
 //          (sm90_backward_load.cuh) and adds dq. To 64 columns warpgroup 0 loads (sm90_backward_narrow.cuh)
 // Memory   sm90_backward_layout.cuh; sm90_backward_workspace.cuh: a float dq, and two floats a row

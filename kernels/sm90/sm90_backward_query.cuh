@@ -41,7 +41,7 @@ __device__ __forceinline__ void begin_ds_k(float (&acc)[32], Sm90BackwardStorage
   wgmma_commit();
 }
 
-// Where this warp's part of a pass begins, in a staging buffer and in the sums: floats.
+// The begin of this warp's part of a pass, in a staging buffer and in the sums, in floats.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int warp_part_of_pass(int warp) {
   return warp * (BackwardShape<Config>::kPassFloats / 4);

@@ -28,7 +28,7 @@ struct BackwardShape {
   static_assert(Config::kBlockM == kBackwardRows);
 };
 
-// Where a staged pass of dq is added.
+// The target of a staged pass of dq.
 struct alignas(16) BackwardTarget {
   float* sums;       // null: there are no more passes
   uint32 turn;       // kIsDeterministic: how many additions to these sums come before

@@ -37,7 +37,7 @@ class WideP {
     return {args_.base.dv, args_.base.dv_stride, Score<Config>::kDrops ? unit * power_of_kept() : unit};
   }
 
-  // The tile has landed. Reads of shared memory come before its products: beside them they starve.
+  // The tile has landed. Reads of shared memory come before its products: while these run, they starve.
   __device__ __forceinline__ void read_rows(uint32 number) {
     if (number == head_end_) begin_head(number);
     const uint32 stage = stage_of<Config::kStages>(number);
@@ -95,7 +95,7 @@ class WideP {
       exponentials_of_products(number, s);
     }
   }
-  // Of scores with a term from memory.
+  // s: scores with a term from memory.
   __device__ __forceinline__ void exponentials_of_sums(uint32 number, float (&s)[32]) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) s[i] = biased_probability<Config>(s[i], lse_[backward_statistic(i)]);
@@ -116,7 +116,7 @@ class WideP {
       }
     }
   }
-  // Of products, with a term by position if there is one.
+  // s: products. A term by position is added if there is one.
   __device__ __forceinline__ void exponentials_of_products(uint32 number, float (&s)[32]) {
     PositionTerm term = {rules_.slope, 0.0f};
     if constexpr (PositionTerm::kIsOn && !PositionTerm::kIsLinear) term = position_term(number);

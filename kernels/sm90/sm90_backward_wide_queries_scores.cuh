@@ -102,7 +102,7 @@ class WideQueryScores {
       exponentials_of_products(key, s);
     }
   }
-  // Of scores with a term from memory.
+  // s: scores with a term from memory.
   __device__ __forceinline__ void exponentials_of_sums(float (&s)[32]) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) s[i] = biased_probability<Config>(s[i], lse_[i / 2 % 2]);
@@ -115,7 +115,7 @@ class WideQueryScores {
              ReciprocalTransform::quarter_slope(s[i]);
     }
   }
-  // Of products, with a term by position if there is one.
+  // s: products. A term by position is added if there is one.
   __device__ __forceinline__ void exponentials_of_products(int key, float (&s)[32]) {
     const float distance = static_cast<float>(first_diagonal() - key - accumulator_column(thread()));
 #pragma unroll

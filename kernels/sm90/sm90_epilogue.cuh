@@ -16,7 +16,7 @@ namespace attend {
 constexpr int kSm90StoreBarrier = 8;  // consumer 0's; the other consumers have the next ones
 
 // The thread's number in its warpgroup, read again: if it were kept, it would take a register in the loop over keys.
-[[nodiscard]] __device__ __forceinline__ int thread_of_group_again() {
+[[nodiscard]] __device__ __forceinline__ int reread_thread() {
   uint32 thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return static_cast<int>(thread % kWarpgroup);
@@ -30,7 +30,7 @@ struct Sm90Rows {
   int mine;      // the thread's row h = 0; h = 1 is kRowHalf below
 
   [[nodiscard]] static __device__ __forceinline__ Sm90Rows of(const Sm90Work& work, int consumer) {
-    const int thread = thread_of_group_again();
+    const int thread = reread_thread();
     const int first = work.row + consumer * kWarpgroupRows;
     return {consumer, thread, first, first + accumulator_row(thread)};
   }
@@ -66,7 +66,7 @@ __device__ __forceinline__ void store_o_directly(const Sm90ForwardArgs& args, co
     for (int column = 0; column < Sm90Shape<Config>::kColumnsV; column += 4 * kColumnsOfTile) {
       uint32 four[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {  // the last 32 columns may lack 16
+      for (int j = 0; j < 4; ++j) {  // 16 of the last 32 columns may not exist
         const int i = column / 4 + h + 2 * j;
         four[j] = i < Sm90Fragments<Config>::kOutputs / 2 ? pair[i] : 0;
       }

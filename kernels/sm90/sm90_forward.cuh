@@ -258,7 +258,7 @@ struct Sm90Consumer {
       store_nothing_seen<Config>(args, work, Sm90Rows::of(work, turn.consumer));
       smem.q_full[q_at.buffer()].wait(q_at.parity());  // or the release could count for the tile before
       release_q();
-      if (Shape::kStagesO && thread_of_group_again() == 0) {
+      if (Shape::kStagesO && reread_thread() == 0) {
         release_stored();
         smem.q_empty[q_at.buffer()].arrive();
       }
@@ -288,7 +288,7 @@ struct Sm90Consumer {
       arrive_as_warp(smem.work_empty[work_at.buffer()]);  // consume() ends with __syncwarp: all lanes have read it
       work_at.advance();
     }
-    if (thread_of_group_again() == 0) release_stored();  // shared memory lives until the stores have read it
+    if (reread_thread() == 0) release_stored();  // shared memory lives until the stores have read it
   }
 };
 

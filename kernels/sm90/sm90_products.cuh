@@ -14,7 +14,8 @@ struct Sm90Fragments {
   static constexpr int kOutputs = Sm90Shape<Config>::kColumnsV / 2;
 };
 
-// Issues s = q k^T, or -q k^T if kNegateScores. The tensor cores own s until wgmma_wait. q: the warpgroup's first row.
+// Issues s = q k^T, or -q k^T if kNegateScores. s belongs to the tensor cores until wgmma_wait. q: the warpgroup's
+// first row.
 template <class Config>
 __device__ __forceinline__ void sm90_begin_qk(float (&s)[Sm90Fragments<Config>::kScores], uint32 q_smem,
                                               uint32 k_smem) {
@@ -34,7 +35,7 @@ __device__ __forceinline__ void sm90_begin_qk(float (&s)[Sm90Fragments<Config>::
   wgmma_commit();
 }
 
-// Issues o += p v. The tensor cores own o and p until wgmma_wait.
+// Issues o += p v. o and p belong to the tensor cores until wgmma_wait.
 template <class Config>
 __device__ __forceinline__ void sm90_begin_pv(float (&o)[Sm90Fragments<Config>::kOutputs],
                                               const uint32 (&p)[Sm90Fragments<Config>::kPairs], uint32 v_smem) {
