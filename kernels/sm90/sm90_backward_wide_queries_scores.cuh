@@ -1,9 +1,10 @@
 // The rows of a computing warpgroup of sm90_backward_wide_queries.cuh: what they see, and p from their products.
 #pragma once
 
+#include "../attention/accumulator_scores.cuh"
 #include "../attention/lse_rounding.cuh"
 #include "../attention/softcap.cuh"
-#include "packed_drop.cuh"
+#include "../tiles/smem_tile.cuh"
 #include "sm90_backward_scores.cuh"
 #include "sm90_backward_wide_scores.cuh"
 #include "sm90_backward_wide_storage.cuh"
