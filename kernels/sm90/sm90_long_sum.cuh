@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../attention/long_sum.cuh"
+#include "../tiles/accumulator_mask.cuh"
 #include "sm90_forward_args.cuh"
 #include "sm90_products.cuh"
 
