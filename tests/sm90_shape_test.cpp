@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/sm90/sm90_backward_shape.cuh"
+#include "kernels/sm90/sm90_backward_schedule.cuh"
 #include "kernels/sm90/sm90_forward_args.cuh"
 #include "kernels/sm90/sm90_forward_shape.cuh"
 

@@ -1,5 +1,5 @@
-// Dropout's random words for many rows and many groups of four keys, a quad, of one head: philox.cuh's, bit for bit.
-// What the first rounds make of the quad alone, or of the row alone, is made once:
+// The random words of philox.cuh, bit for bit, for many rows and many quads (groups of four keys) of one head. Parts of
+// the first rounds that depend on the quad alone, or on the row alone, are computed once:
 //
 //   round    product 0 is of   product 1 is of
 //   1        quad              head
@@ -7,7 +7,7 @@
 //   3        quad              both
 //   4 to 10  both              both
 //
-// so that 15 of a block's 20 wide products are left. Each round makes of the words 0 to 3, with its keys,
+// So 15 of a block's 20 wide products are left. With its keys a round turns the words 0 to 3 into
 //   high(product 1) ^ word 1 ^ key 0,   low(product 1),   high(product 0) ^ word 3 ^ key 1,   low(product 0)
 #pragma once
 
@@ -27,17 +27,17 @@ struct PhiloxProduct {
   }
 };
 
-// What a row contributes: product 0 of round 2.
+// The per-row part of the Philox state: product 0 of round 2.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxProduct philox_row(const DropoutMask& dropout, uint32 row) {
   const uint32 high = PhiloxProduct::of(kPhiloxMultiplier1, dropout.head).high;
   return PhiloxProduct::of(kPhiloxMultiplier0, high ^ row ^ dropout.key0);
 }
 
-// What a quad contributes to the words after kFactoredRounds. 16 bytes, which a thread loads at once.
+// The per-key part of the Philox state after kFactoredRounds, for a quad of keys. A thread loads its 16 bytes at once.
 struct alignas(16) PhiloxQuad {
-  uint32 factor;  // of round 3's product 1, but for the row's part
-  uint32 word0;   // but for the high half of that product
-  uint32 word2;   // but for the row's part
+  uint32 factor;  // of round 3's product 1, without the row's part
+  uint32 word0;   // without the high half of that product
+  uint32 word2;   // without the row's part
   uint32 word3;
 
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr PhiloxQuad of(const DropoutMask& dropout, uint32 key_quad) {
@@ -49,7 +49,7 @@ struct alignas(16) PhiloxQuad {
             third.high ^ (dropout.key1 + 2 * kPhiloxWeyl1), third.low};
   }
 
-  // Words of the row and the quad after kFactoredRounds; those after kPhiloxRounds are DropoutMask::words().
+  // The words of the row and the quad after kFactoredRounds. After kPhiloxRounds they are DropoutMask::words().
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxWords meet(PhiloxProduct row) const {
     const auto product1 = PhiloxProduct::of(kPhiloxMultiplier1, row.high ^ factor);
     return {{product1.high ^ word0, product1.low, word2 ^ row.low, word3}};

@@ -1,11 +1,12 @@
-// Between an accumulator's order, where four lanes share eight columns, and that of memory, where a lane has eight.
+// Exchanges between an accumulator's order, in which four lanes share eight columns, and that of memory, in which each
+// lane has eight.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
 
 namespace attend {
 
-// Of four registers in each of four neighbouring lanes, lane q gets register q of all, in the order of the lanes.
+// Each of four neighbouring lanes has four registers. Lane q gets register q of all lanes, in the order of the lanes.
 __device__ __forceinline__ void transpose_quad(uint32 (&r)[4]) {
   const bool odd = threadIdx.x % 2 != 0;
   const bool high = threadIdx.x / 2 % 2 != 0;

@@ -3,18 +3,18 @@
 //   p = exp(s - lse)   dv = p^T dout   ds = p (dout v^T - delta)   dk = scale ds^T q   dq = scale ds k
 //
 // Shapes   q, dout, o (batch, heads, seqlen_q, .), k, v (batch, heads_k, seqlen_k, .); args: Sm90BackwardArgs
-// Supports float16, bfloat16; head dimensions up to 128 each (beyond: sm90_backward_wide_keys.cuh); full, causal,
-//          window masks; ALiBi; dropout; packed sequences; grouped heads; any lengths. Not ALiBi with keys behind a
-//          row's own, nor with dropout beyond 64 columns. Strides and addresses multiples of 16 bytes, none of them
-//          0. sm_90a
-// Work     A block has 128 keys (192 where both head dimensions are at most 64) and walks over the tiles of 64 query
-//          rows that see them, for all query heads of the group: dk and dv stay in registers. Five products a tile, one
-//          pass; dq is added up in global memory, in no fixed order but where kIsDeterministic, and rounded by
+// Supports float16, bfloat16; head dimensions to 128 each (larger ones: sm90_backward_wide_keys.cuh); full, causal,
+//          window masks; a term by position; dropping; packed sequences; grouped heads; any lengths. A term by position
+//          excludes windows that do not end on the diagonal, and above 64 columns dropping. Strides and addresses are
+//          multiples of 16 bytes, no stride is 0. sm_90a
+// Work     A block has 128 keys (192 if both head dimensions are at most 64) and walks over the tiles of 64 query rows
+//          that see them, for all query heads of the group. dk and dv stay in registers. A tile takes five products in
+//          one pass. dq is added up in global memory, in a fixed order only if kIsDeterministic, and rounded by
 //          sm90_backward_finish.cuh
-// Roles    warpgroup 0: dq (sm90_backward_query.cuh); then 2 or 3 that compute (sm90_backward_compute.cuh); up to 128
-//          columns the last loads and adds dq (sm90_backward_load.cuh), and the blocks are persistent. At 64 columns
-//          warpgroup 0 loads (sm90_backward_narrow.cuh)
-// Memory   sm90_backward_shape.cuh: workspace of a float dq and two floats a row
+// Roles    Warpgroup 0 computes dq (sm90_backward_query.cuh). Two or three compute all the rest
+//          (sm90_backward_compute.cuh). Above 64 columns blocks are persistent, and the last warpgroup loads
+//          (sm90_backward_load.cuh) and adds dq. To 64 columns warpgroup 0 loads (sm90_backward_narrow.cuh)
+// Memory   sm90_backward_layout.cuh; sm90_backward_workspace.cuh: a float dq, and two floats a row
 // Limits   NaN or inf in a row of dout, q, k or v can reach what shares a tile with it; lengths below 2^30
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2; docs/hopper_backward.md
 #pragma once

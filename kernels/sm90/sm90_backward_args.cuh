@@ -6,14 +6,14 @@
 namespace attend {
 
 // BackwardArgs and OptionArgs, with tensor maps and the parts of the workspace (Sm90BackwardWorkspace). kIsVarlen:
-// batch counts the sequences, seqlen_q and seqlen_k bound their lengths. Of the options
-// all but the mask are read; of the bias, which of its strides are 0. base.gradient_scale has the scale of entries that
-// are kept in it, and 2^-ds_bits (Sm90BackwardUnits).
+// batch counts the sequences, seqlen_q and seqlen_k bound their lengths. The mask from memory is not read. A term from
+// memory is read through its map; of its strides it only matters which are 0. base.gradient_scale includes the scale of
+// kept entries and 2^-ds_bits (Sm90BackwardUnits).
 //
 // Maps: rank 4, (head_dim, seqlen, heads, batch), boxes of (64, rows, 1, 1), swizzled in rows of 128 bytes, zeros
-// outside. Rows and heads are whole multiples of 16 bytes apart, tensors start on one; so do o, dq, dk and dv, which
-// are read and written 16 bytes at a time. A tensor without elements gets a map of any tensor: it is never used.
-// That of the bias is (seqlen_k, seqlen_q, heads, batch), with 1 head or batch entry where it is broadcast.
+// outside. Addresses and the strides of rows and heads are multiples of 16 bytes. The same holds for o, dq, dk and dv,
+// which are read and written 16 bytes at a time. A tensor without elements gets a map of any tensor: it is never used.
+// bias_map is (seqlen_k, seqlen_q, heads, batch), with 1 head or batch entry if the term is broadcast.
 struct Sm90BackwardArgs {
   static constexpr const char* kTypeName = "Sm90BackwardArgs";
   TensorMapArg q_map;     // 64 rows
@@ -23,11 +23,10 @@ struct Sm90BackwardArgs {
   TensorMapArg bias_map;  // 64 rows
   BackwardArgs base;
   OptionArgs options;
-  float* lse_log2;  // (heads, stats_rows): log2(e) lse - p_bits, or with a bias lse as it is; +inf in rows that
-                    // see no key or do not exist: p = 0
-  float* delta;     // (heads, stats_rows): (rowsum(dout * o) - dlse) / dropout_scale
-  // kAddsFromMemory: (heads, stats_rows): lse_log2_sum(), in tiles with an |lse| of kCoarseLse or more. Like the two
-  // above permuted: sm90_backward_stats_place().
+  // Statistics, (heads, stats_rows), permuted: sm90_backward_stats_place().
+  float* lse_log2;  // log2(e) lse - p_bits, or lse if kAddsFromMemory; +inf if a row sees no key or does not exist
+  float* delta;     // (rowsum(dout * o) - dlse) / scale of kept entries
+  // kAddsFromMemory: lse_log2_sum(), in tiles with an |lse| of kCoarseLse or more.
   float* log2_sums;
   float* dq_sums;       // (heads, stats_rows / 64, depth / 64, 4 warps, 8, 32 lanes, 4): dq / gradient_scale
   uint32* dq_turns;     // kIsDeterministic: (heads, stats_rows / 64, 4): key blocks that have added to a part of a tile
@@ -41,7 +40,7 @@ struct Sm90BackwardArgs {
   uint32 key_blocks;           // of a sequence: num_tiles(seqlen_k, kBlockN)
   uint32 section_heads;        // sm90_backward_section(), sm90_backward_full_section()
   uint32 num_blocks;           // of the main kernel's grid
-  float scale_log2;            // scale * log2(e); 1e-30 where that is 0
+  float scale_log2;            // scale * log2(e); 1e-30 if that is 0
 };
 static_assert(sizeof(Sm90BackwardArgs) ==
               (5 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 14 * 8 + 4 * 4 + 63) / 64 * 64);

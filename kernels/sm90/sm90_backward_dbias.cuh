@@ -1,23 +1,24 @@
-// The gradient of a bias of 16 bits, where sm90_backward_wide_queries.cuh makes dq: ds of each tile, stored as it is,
-// or added up over the sequences that share the bias.
+// The gradient of a term from memory, in 16 bits. sm90_backward_wide_queries.cuh makes it next to dq: ds of each tile
+// is stored, or first added up over the sequences that share the term.
 //
-//   dbias = ds, summed over the batch where the bias has batch 1
+//   dbias = ds, summed over the batch if the term has batch 1
 //
-// Work     Where sequences share the bias, the blocks of a cluster have the same rows and head, each of another
-//          sequence, and walk over the same tiles. Each sends its ds, in float, to the block that adds up these chunks
-//          of 8 keys: in the order of the sequences, whoever came first, so that the same inputs give the same
-//          bits. The sum is rounded once. That is done a tile later, beside the products of the next
+// Work     If sequences share the term, the blocks of a cluster have the same rows and head, each of another sequence,
+//          and walk over the same tiles. A block sends each chunk of 8 keys of its ds, in float, to the block that adds
+//          up this chunk. The sum is made in the order of the sequences, not of arrival, so that the same inputs give
+//          the same bits, and it is rounded once. This happens a tile later, while the products of the next tile run
 // Zeros    Tiles that no row of the warpgroup sees are stored as zeros
 #pragma once
 
 #include "../isa/cluster.cuh"
 #include "sm90_backward_store.cuh"
+#include "sm90_backward_units.cuh"
 #include "sm90_backward_wide_storage.cuh"
 
 namespace attend {
 
-// Of one computing warpgroup. Tile by tile: begin(), put() of all chunks; then store(), which may be later, but not
-// later than the next begin().
+// The part of one computing warpgroup. For each tile: begin(), then put() of all chunks, then store(), at the latest
+// before the next begin().
 template <class Config, int kBlocks = Config::kDbiasBlocks>
 class BackwardDbias {
  public:
@@ -31,22 +32,22 @@ class BackwardDbias {
     if constexpr (kIsShared) {
       const uint32 buffer = number % kBuffers;
       if (thread() == 0) smem_.ds_full[buffer][warpgroup_].arrive_expect_bytes(kBytesOfChunk * num_chunks());
-      // All blocks have taken the sums of the tile before in this buffer.
+      // All blocks have taken the sums of the tile before from this buffer.
       smem_.ds_empty[buffer][warpgroup_].wait(number / kBuffers % 2 ^ 1);
       to_ = smem_address(&smem_.ds[buffer][warpgroup_][0][rank()][thread()]);
       full_ = smem_address(&smem_.ds_full[buffer][warpgroup_]);
     }
   }
 
-  // Numbers 4 chunk to 4 chunk + 3 of the accumulator: two columns of two rows.
+  // ds: entries 4 chunk to 4 chunk + 3 of the accumulator, two columns of two rows.
   __device__ __forceinline__ void put(uint32 number, int chunk, float4 ds) {
     if constexpr (kIsShared) {
       const int owner = chunk * kBlocks / kBackwardDbiasChunks;
       const int slot = chunk - backward_dbias_chunk(owner, kBlocks);
       if (owner == rank()) {
-        if constexpr (kHoldsOwn) {
-          own_[slot] = ds;
-        } else {  // for this thread itself
+        if constexpr (kHoldsSums) {
+          held_[slot] = ds;
+        } else {  // this thread reads it again
           smem_.ds[number % kBuffers][warpgroup_][slot][owner][thread()] = ds;
         }
       } else {
@@ -58,7 +59,7 @@ class BackwardDbias {
     }
   }
 
-  // The tile's entries, or this block's share of them, to memory.
+  // Stores the tile's entries, or this block's share of them.
   __device__ __forceinline__ void store(uint32 number) {
     int first = 0, chunks = kBackwardDbiasChunks;
     if constexpr (kIsShared) {
@@ -72,7 +73,7 @@ class BackwardDbias {
     store_chunks(first_key, chunks, static_cast<int>(block.span.seqlen_k) - first_key);
   }
 
-  // All tiles of keys but the first `computed` of those that the block walks over.
+  // Stores zeros in all tiles of keys except the first `computed` ones of those that the block walks over.
   __device__ __forceinline__ void store_zeros(uint32 computed) const {
     const BackwardRowBlock& block = smem_.block;
     const auto tiles = static_cast<int>(num_tiles(block.span.seqlen_k, Config::kBlockN));
@@ -87,11 +88,12 @@ class BackwardDbias {
   static constexpr bool kIsShared = kBlocks > 1;
   static constexpr int kBuffers = kIsShared ? Storage::kBuffersDs : 1;
   static constexpr int kChunks = kIsShared ? backward_dbias_chunks(kBlocks) : kBackwardDbiasChunks;
-  static constexpr bool kHoldsOwn = kIsShared && BackwardShape<Config>::kDepth <= 128;  // beyond there is no room
+  // To 128 columns there are registers for this block's ds of the chunks that it adds up.
+  static constexpr bool kHoldsSums = kIsShared && BackwardShape<Config>::kDepth <= 128;
   static constexpr int kBytesOfChunk = (kBlocks - 1) * kBackwardDbiasChunkBytes;  // that come from the other blocks
   static constexpr int kRowsOfWarp = 16;
 
-  // By a warp, at each block of the cluster.
+  // By a warp, at the barrier of each block of the cluster.
   static __device__ __forceinline__ void arrive_everywhere(Mbarrier& barrier) {
     __syncwarp();
 #pragma unroll
@@ -118,10 +120,10 @@ class BackwardDbias {
     arrive_everywhere(smem_.ds_empty[buffer][warpgroup_]);
   }
 
-  // ds of block b. This block's own may have stayed in registers.
+  // ds of block b. That of this block may have stayed in registers.
   [[nodiscard]] __device__ __forceinline__ float4 part(const float4 (&of_blocks)[kBlocks][kWarpgroup], int slot,
                                                        int b) const {
-    return kHoldsOwn && b == rank() ? own_[slot] : of_blocks[b][thread()];
+    return kHoldsSums && b == rank() ? held_[slot] : of_blocks[b][thread()];
   }
 
   __device__ __forceinline__ void pack(int slot, float4 ds) {
@@ -132,7 +134,7 @@ class BackwardDbias {
     pairs_[2 * slot + 1] = Element::pack(ds.z * unit, ds.w * unit);
   }
 
-  // key: the first of the chunks; keys_left: that exist from there on.
+  // key: the first of the chunks; keys_left: how many keys exist from there on.
   __device__ __forceinline__ void store_chunks(int key, int chunks, int keys_left) {
     const int lane = thread() % 32;
     const int rows_left = static_cast<int>(smem_.block.span.seqlen_q) - first_row();
@@ -176,7 +178,7 @@ class BackwardDbias {
     }
   }
 
-  // 8 threads a row.
+  // 8 threads store a row.
   __device__ __forceinline__ void store_zero_tile(int key) const {
     constexpr int kThreadsOfRow = Config::kBlockN / kPieceElements;
     const int at = thread() % kThreadsOfRow * kPieceElements;
@@ -193,11 +195,11 @@ class BackwardDbias {
     const uint32 batch = kIsShared ? 0 : smem_.block.span.batch;
     return static_cast<Bits16*>(args_.dbias) + args_.dbias_stride.offset(batch, smem_.block.head, row);
   }
-  // Of the warp, in the sequence.
+  // The warp's first row in the sequence.
   [[nodiscard]] __device__ __forceinline__ int first_row() const {
     return smem_.block.rows.row + warpgroup_ * kBackwardRows + thread() / 32 * kRowsOfWarp;
   }
-  // Computed anew where they are wanted: registers are wanted elsewhere.
+  // Recomputed at each use, so that it takes no register between uses.
   [[nodiscard]] static __device__ __forceinline__ int thread() {
     return recomputed_thread() % kWarpgroup;
   }
@@ -205,7 +207,7 @@ class BackwardDbias {
     return static_cast<int>(blockIdx.x % kBlocks);
   }
 
-  // That this block adds up.
+  // How many chunks this block adds up.
   [[nodiscard]] static __device__ __forceinline__ int num_chunks() {
     return backward_dbias_chunk(rank() + 1, kBlocks) - backward_dbias_chunk(rank(), kBlocks);
   }
@@ -213,12 +215,12 @@ class BackwardDbias {
   Storage& smem_;
   const Sm90BackwardArgs& args_;
   const int warpgroup_;
-  uint32 to_, full_;                     // from begin() to the last put(): the thread's place and its barrier
-  float4 own_[kHoldsOwn ? kChunks : 1];  // of the chunks that this block adds up
-  uint32 pairs_[2 * kChunks];            // of 16 bits, of the tile that is to be stored
+  uint32 to_, full_;                       // from begin() to the last put(): the thread's place and its barrier
+  float4 held_[kHoldsSums ? kChunks : 1];  // this block's ds of the chunks that it adds up
+  uint32 pairs_[2 * kChunks];              // of 16 bits: the tile that is stored next
 };
 
-// No gradient is asked for.
+// The gradient is not wanted.
 template <class Config>
 class BackwardDbias<Config, 0> {
  public:

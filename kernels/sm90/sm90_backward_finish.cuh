@@ -1,9 +1,10 @@
 // sm90, after the backward pass proper: dq = scale * (its float sums), rounded, or added to floats (kAddsToOutputs).
 //
-// The sums lie in the order of the accumulators that they were added from; this kernel's threads take the same places,
-// so that quads exchange their pairs and write 16 bytes of a row each.
+// The sums lie in the order of the accumulators that were added to them. This kernel's threads take the same places, so
+// that the lanes of a quad exchange their pairs and each writes 16 bytes of a row.
 #pragma once
 
+#include "sm90_backward_layout.cuh"
 #include "sm90_backward_prepare.cuh"
 #include "sm90_backward_store.cuh"
 
@@ -21,7 +22,7 @@ __device__ void sm90_backward_finish(const Sm90BackwardArgs& args) {
       reinterpret_cast<const float4*>(args.dq_sums + tile.stats_row * kDepth) + warp * 256 + threadIdx.x % 32;
   float dq[kDepth / 2];
 #pragma unroll
-  for (int i = 0; i < kDepth / 8; ++i) {  // 8 of each pass, whose four warps have 256 vectors each
+  for (int i = 0; i < kDepth / 8; ++i) {  // 8 vectors of each pass, whose four warps have 256 each
     const float4 sum = __ldcs(sums + i / 8 * 1024 + i % 8 * 32);
     dq[4 * i] = sum.x;
     dq[4 * i + 1] = sum.y;

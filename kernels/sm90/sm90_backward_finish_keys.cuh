@@ -1,13 +1,14 @@
-// sm90, after the backward pass proper where dk and dv were added up in memory: the sums, rounded.
+// sm90, after the backward pass proper if it adds up dk and dv in memory: rounds the sums.
 //
-// They lie in the order of the accumulators that they were added from, and this kernel's threads take the same places.
+// The sums lie in the order of the accumulators that were added to them. This kernel's threads take the same places.
 #pragma once
 
 #include "sm90_backward_key_sums.cuh"
+#include "sm90_backward_layout.cuh"
 
 namespace attend {
 
-// Grid: 64 keys a block, of heads of k that are neighbours in the grid; kBackwardFinishThreads threads.
+// Grid: a block for 64 keys of a head of k, heads are neighbours; kBackwardFinishThreads threads.
 template <class Config>
 __device__ void sm90_backward_finish_keys(const Sm90BackwardArgs& args) {
   using Shape = BackwardShape<Config>;

@@ -1,18 +1,20 @@
-// dk and dv of the sm90 backward pass on their way to memory: rounded, or added up there in float.
+// dk and dv of the sm90 backward pass, from registers to memory: rounded, or added to float sums.
 #pragma once
 
 #include "../attention/score_mods.cuh"
 #include "sm90_backward_storage.cuh"
 #include "sm90_backward_store.cuh"
+#include "sm90_backward_units.cuh"
 
 namespace attend {
 
-// A warp's 16 keys of both, rounded, or added to floats (kAddsToOutputs). k_row: the first in k; those from num_rows on
-// do not exist.
-template <class Config, int kCount, int kCountV>
-__device__ __forceinline__ void store_key_gradients(const Sm90BackwardArgs& args, const float (&dk)[kCount],
-                                                    const float (&dv)[kCountV], int64 batch, int64 head_k, int64 k_row,
-                                                    int num_rows) {
+// Stores a warp's 16 keys of both, rounded, or adds them to floats (kAddsToOutputs). k_row: the first one, in k. Keys
+// from num_rows on do not exist.
+template <class Config>
+__device__ __forceinline__ void store_key_gradients(const Sm90BackwardArgs& args,
+                                                    const float (&dk)[BackwardShape<Config>::kDepth / 2],
+                                                    const float (&dv)[BackwardShape<Config>::kDepthV / 2], int64 batch,
+                                                    int64 head_k, int64 k_row, int num_rows) {
   constexpr float kUnit = sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits);
   const BackwardArgs& base = args.base;
   const bool overwrites = (base.overwritten & kOverwritesKeys) != 0;
@@ -24,20 +26,20 @@ __device__ __forceinline__ void store_key_gradients(const Sm90BackwardArgs& args
                                             overwrites);
 }
 
-// Config::kAddsUp: the sums that the query heads of a group share. 64 keys are those of a computing warpgroup.
+// Config::kAddsUp: the sums that the query heads of a group share. A computing warpgroup has 64 keys.
 template <class Config>
 struct BackwardKeySums {
   using Shape = BackwardShape<Config>;
   static constexpr int kVectors = (Shape::kDepth + Shape::kDepthV) / 8;  // of a thread
 
-  // Of the 64 keys that are numbered key_tile in their head of k, which is counted through all sequences.
+  // The thread's sums of 64 keys, which have number key_tile in their head of k. head: counted through all sequences.
   [[nodiscard]] static __device__ __forceinline__ float4* of_tile(const Sm90BackwardArgs& args, int64 head,
                                                                   int64 key_tile) {
     const int64 tile = head * args.key_blocks * Shape::kWarpgroups + key_tile;
     return reinterpret_cast<float4*>(args.key_sums) + tile * (kVectors * kWarpgroup) + threadIdx.x % kWarpgroup;
   }
 
-  // In no fixed order.
+  // Additions of different blocks have no fixed order.
   static __device__ __forceinline__ void add(const Sm90BackwardArgs& args, const Sm90BackwardItem& item, int warpgroup,
                                              const float (&dk)[Shape::kDepth / 2],
                                              const float (&dv)[Shape::kDepthV / 2]) {

@@ -1,4 +1,4 @@
-// The loads of the sm90 backward pass, and the warp that makes them in the persistent form.
+// The loads of the sm90 backward pass, and the warp that issues them in the persistent form.
 #pragma once
 
 #include "../isa/bulk_copy.cuh"
@@ -7,47 +7,54 @@
 
 namespace attend {
 
-// Tiles of rows to buffers that are free. By all lanes of one warp, the first of which asks.
+// Statistics that come with a tile of rows: `count` floats, a number that the compiler knows; 0 says that none come.
+struct BackwardStatistics {
+  float* to = nullptr;
+  const float* from = nullptr;
+  int count = 0;
+};
+
+// Loads tiles of rows to free buffers. By all lanes of one warp; the first lane asks the copy engine.
 //
-// The copy engine brings zeros for what lies outside the tensor. In packed tokens what follows a sequence is the next
-// one, or anything, and a NaN would pass through products with zeros: there the rows behind the end are cleared.
+// The copy engine brings zeros for rows outside the tensor. Behind a packed sequence the next one follows, or anything,
+// and a NaN would pass through products with zeros. So the rows behind a packed sequence are cleared.
 template <class Config>
 class BackwardTileLoads {
  public:
-  // tail_full: of this warp alone, for tiles whose end has to be cleared before they are announced.
+  // tail_full: a barrier of this warp alone, for tiles whose end is cleared before they are announced.
   __device__ __forceinline__ explicit BackwardTileLoads(Mbarrier& tail_full) : tail_full_(tail_full) {}
 
-  // kRows rows from `row` on, of which `rows_left` are the sequence's. kStatistics floats come with them.
-  template <int kDepth, int kRows, int kStatistics = 0>
+  // kRows rows from at.row on, of which `rows_left` belong to the sequence. The statistics come with them.
+  template <int kDepth, int kRows>
   __device__ __forceinline__ void load(Bits16* to, const TensorMapArg& map, Mbarrier& full, const PanelPlace& at,
-                                       int rows_left, float* to_stats = nullptr, const float* stats = nullptr) {
+                                       int rows_left, const BackwardStatistics& statistics = {}) {
     const bool is_tail = Config::kIsVarlen && rows_left < kRows;
     Mbarrier& landed = is_tail ? tail_full_ : full;
     if (is_first_lane()) {
-      landed.arrive_expect_bytes(kRows * kDepth * sizeof(Bits16) + kStatistics * sizeof(float));
+      landed.arrive_expect_bytes(kRows * kDepth * sizeof(Bits16) + statistics.count * sizeof(float));
 #pragma unroll
       for (int column = 0; column < kDepth; column += kPanelColumns) {
         tma_load_panel(smem_address(to + column * kRows), map, landed, {column, at.row, at.head, at.batch});
       }
-      if constexpr (kStatistics > 0) bulk_load(to_stats, stats, kStatistics * sizeof(float), landed);
+      if (statistics.count > 0) bulk_load(statistics.to, statistics.from, statistics.count * sizeof(float), landed);
     }
     if (is_tail) clear_tail<kDepth, kRows>(to, rows_left, full);
   }
 
  private:
-  // Rows from `rows` on become 0 before the buffer is announced.
+  // Clears the rows from `rows` on, then announces the buffer.
   template <int kDepth, int kRows>
   __device__ __forceinline__ void clear_tail(Bits16* tile, int rows, Mbarrier& full) {
     tail_full_.wait(tail_parity_);  // the copy is done: nothing overwrites the zeros
     tail_parity_ ^= 1;
-    constexpr int kPieces = kSwizzleBytes / 16;  // of a row of a panel; the swizzle stays in the row
+    constexpr int kPieces = kSwizzleBytes / 16;  // of a row of a panel; the swizzle does not leave the row
 #pragma unroll
     for (int column = 0; column < kDepth; column += kPanelColumns) {
       auto* panel = reinterpret_cast<uint4*>(tile + column * kRows);
 #pragma unroll 1
       for (int i = rows * kPieces + static_cast<int>(threadIdx.x % 32); i < kRows * kPieces; i += 32) panel[i] = {};
     }
-    fence_smem_for_async();  // the zeros are for the tensor cores
+    fence_smem_for_async();  // the tensor cores read the zeros
     __syncwarp();
     if (is_first_lane()) full.arrive();
   }
@@ -95,9 +102,9 @@ class BackwardLoads {
   __device__ __forceinline__ void load_rows(Bits16* to, float* to_stats, const TensorMapArg& map, const float* stats,
                                             Mbarrier& full, const Sm90BackwardItem& item, int head, int tile) {
     const int row = tile * Config::kBlockM;
-    loads_.template load<kDepth, Config::kBlockM, Config::kBlockM>(
-        to, map, full, {0, item.q_begin + row, head, item.batch}, item.seqlen_q - row, to_stats,
-        stats + backward_stats_row(args_, item, head, tile));
+    loads_.template load<kDepth, Config::kBlockM>(
+        to, map, full, {0, item.q_begin + row, head, item.batch}, item.seqlen_q - row,
+        {to_stats, stats + backward_stats_row(args_, item, head, tile), Config::kBlockM});
   }
 
   Storage& smem_;
@@ -105,8 +112,8 @@ class BackwardLoads {
   BackwardTileLoads<Config> loads_;
 };
 
-// The loader of the persistent form: one warp that walks over the list and waits for buffers to become free. V, q and
-// dout of the next item come while the last tiles of this one are computed; k follows after the last dq has read it.
+// The loader of the persistent form: one warp that walks over the list and waits for free buffers. v, q and dout of the
+// next item come while the last tiles of this one are computed; k follows when the last dq has read it.
 template <class Config>
 class BackwardLoader {
  public:
@@ -118,10 +125,10 @@ class BackwardLoader {
 #pragma unroll 1
     for (uint32 number = 0;; ++number) {
       const bool announces = threadIdx.x % 32 == 0;
-      if (announces) smem_.item_full[number % kBackwardItemRing].arrive();  // releases what prepare() wrote
+      if (announces) smem_.item_full[number % kBackwardItemRing].arrive();  // the item of prepare() may be read
       const Sm90BackwardItem& item = smem_.items[number % kBackwardItemRing];
       if (item.is_end()) break;
-      if (item.begin == item.end) {  // nothing comes, but the phases go on
+      if (item.begin == item.end) {  // nothing is loaded, but the phases go on
         smem_.k_empty.wait(number & 1 ^ 1);
         smem_.v_empty.wait(number & 1 ^ 1);
         if (announces) smem_.k_full.arrive();
@@ -134,17 +141,17 @@ class BackwardLoader {
   }
 
  private:
-  // While the first buffers of an item are busy there is time to make the next: full masks 1 to 2 % faster. Where
-  // blocks take what is next in the list, they should not take it that early: causal 2 to 3 % slower.
+  // While the first buffers of an item are busy, there is time to make the next item: 1 to 2 % faster with full masks.
+  // If blocks take the next item of the list, they must not take it so early: 2 to 3 % slower with causal masks.
   static constexpr bool kPreparesEarly = Sm90BackwardList<Config>::kIsFixed;
 
-  // The next item of the list to its place in the ring, not yet announced.
+  // Writes the next item of the list to its place in the ring. run() announces it.
   __device__ __forceinline__ void prepare(uint32 number) {
     const uint32 slot = number % kBackwardItemRing;
-    // The item's readers have left the one kBackwardItemRing before.
+    // All readers have left the item that was here before.
     smem_.item_empty[slot].wait(number / kBackwardItemRing & 1 ^ 1);
     if (threadIdx.x % 32 == 0 && !list_.next(smem_.items[slot])) smem_.items[slot].key = -1;
-    __syncwarp();  // for the other lanes
+    __syncwarp();  // the other lanes read it
   }
 
   __device__ __forceinline__ void load_item(const Sm90BackwardItem& item, uint32 number) {
@@ -156,7 +163,7 @@ class BackwardLoader {
       const bool is_first = step == item.begin;
       const bool is_second = step == item.begin + 1;
       const bool is_only = item.end - item.begin == 1;
-      // In the order in which buffers become free: v of the item before after the last dp, k after the last dq.
+      // In the order in which buffers become free: v after the last dp of the item before, k after its last dq.
       if (is_first && number == 0) load_k(item, number);
       smem_.q_empty[stage].wait(parity);  // dk of the tile before has read it
       loads_.load_q(item, at.head, at.tile, stage);
@@ -183,8 +190,8 @@ class BackwardLoader {
   Sm90BackwardStorage<Config>& smem_;
   const Sm90BackwardArgs& args_;
   BackwardLoads<Config> loads_;
-  Sm90BackwardList<Config> list_;  // of the first lane
-  uint32 tiles_ = 0;               // loaded so far: their buffers and phases follow from it
+  Sm90BackwardList<Config> list_;  // only in the first lane
+  uint32 tiles_ = 0;               // loaded so far: buffers and phases follow from it
 };
 
 }  // namespace attend

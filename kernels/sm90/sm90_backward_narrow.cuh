@@ -1,12 +1,14 @@
 // The fourth warpgroup of the sm90 backward pass at 64 columns: it loads and computes dq.
 //
-// Three warpgroups compute, 144 registers each, and 80 are left: no room for a loader of its own. So one block has one
-// key block of 192 keys, and the thread that asks the copy engine does it between two products. A tile's buffers need
-// no barrier to be free: when all warpgroups have stored ds of tile i, they have drained everything of tile i - 1.
+// Three warpgroups compute with 144 registers each, and 80 are left: there is no room for a separate loader. So a block
+// has one key block of 192 keys, and a thread of this warpgroup asks the copy engine between two products. No barrier
+// says that a tile's buffers are free: when all warpgroups have stored ds of tile i, they have drained all products of
+// tile i - 1.
 #pragma once
 
 #include "sm90_backward_load.cuh"
 #include "sm90_backward_query.cuh"
+#include "sm90_backward_workspace.cuh"
 
 namespace attend {
 
@@ -35,9 +37,9 @@ class NarrowQueryWarpgroup {
       const auto wait_ds = [&](int warpgroup) {
         smem_.ds_full[buffer][warpgroup].wait(step / Config::kDsBuffers & 1);  // that warpgroup's ds is there
       };
-      begin_ds_k<Config, Shape::kWarpgroups>(acc, smem_, buffer, 0, wait_ds);
+      begin_ds_k(acc, smem_, buffer, 0, Shape::kWarpgroups, wait_ds);
       if (warp_ == 0 && step > 0 && loaded_ < end) load_next(end);  // into the buffers of the step before
-      if constexpr (Config::kIsDeterministic) {                     // beside the products, which take as long
+      if constexpr (Config::kIsDeterministic) {                     // while the products run, which take as long
         const uint32 turn = blocks_before<Config>(item_, band, at.tile);
         if (threadIdx.x % 32 == 0) change_turns(backward_stats_row(args_, item_, at.head, at.tile), turn);
         __syncwarp();
@@ -53,7 +55,7 @@ class NarrowQueryWarpgroup {
   }
 
  private:
-  // All by one warp.
+  // Loads are issued by one warp.
   __device__ __forceinline__ void load_first(int end) {
     loads_.load_k(item_);
     loads_.load_q(item_, load_at_.head, load_at_.tile, 0);
@@ -64,7 +66,7 @@ class NarrowQueryWarpgroup {
     while (loaded_ < min(end, Config::kStages)) load_next(end);
   }
 
-  // q and dout of the next step that is not under way.
+  // q and dout of the next step.
   __device__ __forceinline__ void load_next(int end) {
     const uint32 stage = static_cast<uint32>(loaded_) % Config::kStages;
     loads_.load_dout(item_, load_at_.head, load_at_.tile, stage);
@@ -76,7 +78,7 @@ class NarrowQueryWarpgroup {
     load_at_ = BackwardSegment::at(item_, loaded_).as_uniform();
   }
 
-  // This warp's 16 rows of dq, added to the sums by one of its threads.
+  // One thread adds this warp's 16 rows of dq to the sums.
   __device__ __forceinline__ void add_pass(const float (&acc)[32], int64 stats_row) {
     constexpr int kFloats = Shape::kPassFloats / 4;
     float* const staged = smem_.dq[0] + warp_part_of_pass<Config>(warp_);
@@ -93,12 +95,11 @@ class NarrowQueryWarpgroup {
     bulk_commit();
   }
 
-  // By the thread that adds: ends its last turn and looks whether the one of these rows has come. Its sums do not
-  // hold up the step that they are of: where their turn has not come by the time that they are staged, they are
-  // added in the next, when its products and the loads are under way. So a turn ends a step late, but before the
-  // next is waited for.
+  // By the thread that adds: ends its last turn, and looks whether the turn of these rows has come. If it has not come
+  // when the sums are staged, they are added in the next step, when its products and loads are under way: sums do not
+  // hold up their step. So a turn ends a step late, but before the thread waits for the next.
   __device__ __forceinline__ void change_turns(int64 stats_row, uint32 turn) {
-    add_what_waits();
+    add_waiting();
     uint32* const last = stats_row_ < 0 ? nullptr : counter(stats_row_);
     const uint32 seen = peek_turn(counter(stats_row));
     complete_additions();
@@ -108,10 +109,10 @@ class NarrowQueryWarpgroup {
     has_turn_ = seen == turn;
   }
   __device__ __forceinline__ void end_last_turn() {
-    add_what_waits();
+    add_waiting();
     end_turn(counter(stats_row_), turn_);
   }
-  __device__ __forceinline__ void add_what_waits() {
+  __device__ __forceinline__ void add_waiting() {
     if (has_turn_) return;
     wait_turn(counter(stats_row_), turn_);
     add_staged(stats_row_);
@@ -122,14 +123,14 @@ class NarrowQueryWarpgroup {
 
   Sm90BackwardStorage<Config>& smem_;
   const Sm90BackwardArgs& args_;
-  const Sm90BackwardItem item_;  // in registers: reads of shared memory starve beside the products
+  const Sm90BackwardItem item_;  // in registers: reads of shared memory starve while products run
   BackwardLoads<Config> loads_;
   int warp_ = uniform(static_cast<int>(threadIdx.x) / 32);
-  BackwardSegment load_at_ = {};  // of the next loads
-  int loaded_ = 0;                // steps whose loads are under way
-  int64 stats_row_ = -1;          // of the turn that has not ended, in the thread that adds
+  BackwardSegment load_at_ = {};  // place of the next loads
+  int loaded_ = 0;                // steps whose loads are issued
+  int64 stats_row_ = -1;          // rows of the turn that has not ended, in the thread that adds
   uint32 turn_ = 0;
-  bool has_turn_ = true;  // or its sums are staged and wait for it
+  bool has_turn_ = true;  // false: the turn's sums are staged and wait for it
 };
 
 }  // namespace attend

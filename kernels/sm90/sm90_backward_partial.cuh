@@ -1,4 +1,4 @@
-// Float sums of dk and dv that one block leaves for another: of a key block that is cut in two.
+// Float sums of dk and dv that one block leaves for another, if a key block is cut in two.
 #pragma once
 
 #include "../isa/thread_barrier.cuh"
@@ -6,7 +6,8 @@
 
 namespace attend {
 
-// By the computing warpgroups; each has 64 keys, in the order of its accumulators. slot: of the block that leaves.
+// By the computing warpgroups. Each has 64 keys, and sums lie in the order of its accumulators. slot: the number of the
+// block that leaves them.
 template <class Config>
 struct BackwardPartialSums {
   using Shape = BackwardShape<Config>;
@@ -33,14 +34,14 @@ struct BackwardPartialSums {
 
   __device__ __forceinline__ void add(int slot, float (&dk)[Shape::kDepth / 2], float (&dv)[Shape::kDepthV / 2]) const {
     uint32 is_ready;
-    do {  // until the block that has the item's later steps, its first of this phase, has left them
+    do {  // until they are there. The other block has the item's later steps and computes them first of its run
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(is_ready) : "l"(ready(slot)) : "memory");
     } while (is_ready == 0);
     const float4* from = vectors(slot);
 #pragma unroll
     for (int i = 0; i < Shape::kDepth / 2; i += 4, from += kWarpgroup) {
       add4(dk + i, __ldcg(from));
-      if (i % 32 == 28) __syncwarp();  // no more than 8 loads at a time: they take registers
+      if (i % 32 == 28) __syncwarp();  // at most 8 loads at a time: they take registers
     }
 #pragma unroll
     for (int i = 0; i < Shape::kDepthV / 2; i += 4, from += kWarpgroup) {

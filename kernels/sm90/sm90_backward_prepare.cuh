@@ -1,24 +1,27 @@
-// sm90, before the backward pass proper: what it knows of query rows, zeros where it adds, counters at their start.
+// sm90, before the backward pass proper: statistics of query rows, zeros in sums, counters at their start.
 //
-//   delta = rowsum(dout * o) - dlse    lse_log2 = log2(e) lse - p_bits, with a bias lse    with dropout, delta (1 - p)
-// kSoleKey: with an o as it was before it was rounded, in rows that see one key
+//   delta = rowsum(dout * o) - dlse, times 1 - probability if entries are dropped
+//   lse_log2 = log2(e) lse - p_bits; with a term from memory, lse
+// kSoleKey: rows that see one key take their o as it was before it was rounded
 //
-// Shapes   as in sm90_backward.cuh. Rows are padded to whole tiles; rows that see no key, or do not exist, get
-//          lse_log2 = +inf and delta = 0: there p = 0, and so is all that follows
+// Shapes   as in sm90_backward.cuh. Rows are padded to whole tiles. Rows that see no key, or do not exist, get
+//          lse_log2 = +inf and delta = 0: their p is 0, and with it all gradients
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
 #pragma once
 
 #include "../attention/lse_rounding.cuh"
-#include "../attention/online_softmax.cuh"
 #include "../attention/sole_key.cuh"
 #include "../common/warp_reduce.cuh"
+#include "sm90_backward_layout.cuh"
 #include "sm90_backward_store.cuh"
+#include "sm90_backward_units.cuh"
 #include "sm90_backward_work.cuh"
+#include "sm90_backward_workspace.cuh"
 
 namespace attend {
 
-// One tile of rows of one query head: what a block of the first and the last kernel works on. Heads are neighbours in
-// the grid, as they are in memory where a token's heads lie side by side.
+// One tile of rows of one query head: the work of a block of the first and the last kernel. Heads are neighbours in the
+// grid, as the heads of a token usually are in memory.
 struct BackwardRowTile {
   uint32 sequence;
   uint32 head;
@@ -42,7 +45,7 @@ struct BackwardRowTile {
     return tile;
   }
 
-  // Where the statistics of a row of the tile are.
+  // Place of the statistics of a row of the tile.
   [[nodiscard]] __device__ __forceinline__ int64 place(int row) const {
     return stats_row + row / 16 * 16 + sm90_backward_stats_place(row);
   }
@@ -61,7 +64,7 @@ template <class Element>
   return sum;
 }
 
-// Counters of the whole launch: by one block.
+// By one block, for the whole launch.
 template <class Config>
 __device__ __forceinline__ void reset_counters(const Sm90BackwardArgs& args) {
   constexpr int kWarpgroups = Config::kBlockN / 64;
@@ -73,7 +76,7 @@ __device__ __forceinline__ void reset_counters(const Sm90BackwardArgs& args) {
   }
 }
 
-// kSoleKey: kLanes threads share a row, of whose delta the first one knows.
+// kSoleKey. kLanes threads share a row; the first one reads and writes its delta.
 template <class Config, int kLanes>
 __device__ __forceinline__ void unround_deltas(float (&delta)[kBackwardRows], const Sm90BackwardArgs& args,
                                                const BackwardRowTile& tile) {
@@ -86,7 +89,7 @@ __device__ __forceinline__ void unround_deltas(float (&delta)[kBackwardRows], co
   }
 }
 
-// lse_log2_sum() of the tile's rows, a warp for each. All threads of the block are here.
+// lse_log2_sum() of the tile's rows, a warp for each. By all threads of the block.
 template <class Config>
 __device__ __forceinline__ void sum_rows(const float (&lse)[kBackwardRows], const Sm90BackwardArgs& args,
                                          const BackwardRowTile& tile) {
@@ -97,6 +100,44 @@ __device__ __forceinline__ void sum_rows(const float (&lse)[kBackwardRows], cons
                                                          tile.row + row, lse[row]);
     if (thread % kWarpThreads == 0) args.log2_sums[tile.place(row)] = sum;
   }
+}
+
+// Sums and counters of the tile's rows, to which the main kernel adds.
+template <class Config>
+__device__ __forceinline__ void reset_dq(const Sm90BackwardArgs& args, const BackwardRowTile& tile) {
+  constexpr Sm90BackwardTile kTile = kBackwardTile<Config>;
+  const int thread = static_cast<int>(threadIdx.x);
+  if constexpr (!kTile.is_wide) {
+    auto* sums = reinterpret_cast<float4*>(args.dq_sums + tile.stats_row * kTile.depth);
+#pragma unroll
+    for (int i = 0; i < kBackwardRows * kTile.depth / 4; i += kBackwardPrepareThreads) sums[i + thread] = {};
+  }
+  if (Config::kIsDeterministic && thread < kBackwardTurns) {
+    args.dq_turns[tile.stats_row / kBackwardRows * kBackwardTurns + thread] = 0;
+  }
+}
+
+// The statistics of row `thread` of the tile. delta: rowsum(dout * o) of the tile's rows.
+template <class Config>
+__device__ __forceinline__ void store_statistics(const Sm90BackwardArgs& args, const BackwardRowTile& tile, float lse,
+                                                 const float (&delta)[kBackwardRows]) {
+  constexpr int kPBits = sm90_backward_units(Config::kElement).p_bits;
+  const BackwardArgs& base = args.base;
+  const int thread = static_cast<int>(threadIdx.x);
+  float row_lse = kInfinity, row_delta = 0.0f;
+  if (thread < tile.rows_left) {
+    if (lse != -kInfinity) {
+      row_lse = Score<Config>::kAddsFromMemory ? lse : fmaf(lse, kLog2E, static_cast<float>(-kPBits));
+      row_delta = delta[thread];
+      if (base.dlse != nullptr) {
+        row_delta -=
+            base.dlse[base.dlse_stride.offset(tile.span.batch, tile.head, tile.span.q_begin + tile.row + thread)];
+      }
+      if constexpr (Score<Config>::kDrops) row_delta /= args.options.dropout_scale;
+    }
+  }
+  args.lse_log2[tile.place(thread)] = row_lse;
+  args.delta[tile.place(thread)] = row_delta;
 }
 
 // Grid: sm90_backward_row_blocks(), kBackwardPrepareThreads threads.
@@ -129,14 +170,7 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
     x[i] = load_piece<Config::kHeadDimV>(dout + row * base.dout_stride.row, column);
     y[i] = load_piece<Config::kHeadDimV>(o + row * base.o_stride.row, column);
   }
-  if constexpr (!kTile.is_wide) {
-    auto* sums = reinterpret_cast<float4*>(args.dq_sums + tile.stats_row * kTile.depth);
-#pragma unroll
-    for (int i = 0; i < kBackwardRows * kTile.depth / 4; i += kBackwardPrepareThreads) sums[i + thread] = {};
-  }
-  if (Config::kIsDeterministic && thread < kBackwardTurns) {
-    args.dq_turns[tile.stats_row / kBackwardRows * kBackwardTurns + thread] = 0;
-  }
+  reset_dq<Config>(args, tile);
 #pragma unroll
   for (int i = 0; i < kRowsOfLane; ++i) {
     const float sum = warp_sum<kLanes>(dot_piece<Element>(x[i], y[i]));
@@ -146,26 +180,12 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   if constexpr (Score<Config>::kAddsFromMemory) {
     __shared__ float row_lse[kBackwardRows];
     if (thread < kBackwardRows) row_lse[thread] = lse;
-    // Waits for delta and row_lse.
+    // delta and row_lse are complete behind the barrier.
     if (__syncthreads_or(fabsf(lse) >= kCoarseLse) != 0) sum_rows<Config>(row_lse, args, tile);
   } else {
     __syncthreads();  // delta is complete
   }
-  if (thread >= kBackwardRows) return;
-  float row_lse = kInfinity, row_delta = 0.0f;
-  if (thread < tile.rows_left) {
-    if (lse != -kInfinity) {
-      row_lse = Score<Config>::kAddsFromMemory
-                    ? lse
-                    : fmaf(lse, kLog2E, static_cast<float>(-sm90_backward_units(Config::kElement).p_bits));
-      row_delta = delta[thread];
-      if (base.dlse != nullptr)
-        row_delta -= base.dlse[base.dlse_stride.offset(tile.span.batch, tile.head, q_row + thread)];
-      if constexpr (Score<Config>::kDrops) row_delta /= args.options.dropout_scale;
-    }
-  }
-  args.lse_log2[tile.place(thread)] = row_lse;
-  args.delta[tile.place(thread)] = row_delta;
+  if (thread < kBackwardRows) store_statistics<Config>(args, tile, lse, delta);
 }
 
 }  // namespace attend

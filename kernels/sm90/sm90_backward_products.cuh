@@ -1,4 +1,4 @@
-// The products of a computing warpgroup of the sm90 backward pass, each begun and committed, and one of its own.
+// The products of a computing warpgroup of the sm90 backward pass. Each is issued and committed; its caller waits.
 #pragma once
 
 #include "../isa/wgmma_fresh.cuh"
@@ -7,25 +7,46 @@
 
 namespace attend {
 
-// x = a b^T, or with kAdds x += a b^T: 64 keys of k or v times the tile's rows of q or dout, over the kHeadDim columns
-// that exist.
-template <class Config, int kHeadDim, bool kAdds>
-__device__ __forceinline__ void begin_scores(float (&x)[32], MatrixDescriptor a, MatrixDescriptor b) {
+// Products of depth 16 that sum over head_dim columns.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int products_of(int head_dim) {
+  return (head_dim + kWgmmaDepth - 1) / kWgmmaDepth;
+}
+
+// Bytes from the first column of a tile of rows to the 16 columns of product i. The tile's panels are `panel_bytes`
+// apart.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 product_offset(int i, uint32 panel_bytes) {
+  constexpr int kProductsOfPanel = kPanelColumns / kWgmmaDepth;
+  constexpr int kProductBytes = kWgmmaDepth * kBackwardElementBytes;
+  return i / kProductsOfPanel * panel_bytes + i % kProductsOfPanel * kProductBytes;
+}
+
+// x += product i of a b^T: 64 keys of k or v times the tile's rows of q or dout.
+template <class Config>
+__device__ __forceinline__ void add_score_product(float (&x)[32], MatrixDescriptor a, MatrixDescriptor b, int i) {
   using Shape = BackwardShape<Config>;
-  constexpr int kStepsOfPanel = kPanelColumns / kWgmmaDepth;
-  constexpr int kStepBytes = kWgmmaDepth * sizeof(Bits16);
-  if constexpr (!kAdds) WgmmaFresh<Config::kElement>::template ss<false>(x, a, b);
+  WgmmaOp<Config::kElement, 64>::template ss<false, 1>(x, a.advance(product_offset(i, Shape::kPanelBytesN)),
+                                                       b.advance(product_offset(i, Shape::kPanelBytesM)), true);
+}
+
+// x = a b^T, over the kHeadDim columns that exist.
+template <class Config, int kHeadDim>
+__device__ __forceinline__ void begin_scores(float (&x)[32], MatrixDescriptor a, MatrixDescriptor b) {
+  WgmmaFresh<Config::kElement>::template ss<false>(x, a, b);
 #pragma unroll
-  for (int i = kAdds ? 0 : 1; i < (kHeadDim + kWgmmaDepth - 1) / kWgmmaDepth; ++i) {
-    const uint32 in_panel = i % kStepsOfPanel * kStepBytes;
-    WgmmaOp<Config::kElement, 64>::template ss<false, 1>(
-        x, a.advance(i / kStepsOfPanel * Shape::kPanelBytesN + in_panel),
-        b.advance(i / kStepsOfPanel * Shape::kPanelBytesM + in_panel), true);
-  }
+  for (int i = 1; i < products_of(kHeadDim); ++i) add_score_product<Config>(x, a, b, i);
   wgmma_commit();
 }
 
-// 64 rows of a tile to registers, as A operands: the products then leave half of shared memory's bandwidth to others.
+// x += a b^T, over the kHeadDim columns that exist.
+template <class Config, int kHeadDim>
+__device__ __forceinline__ void add_scores(float (&x)[32], MatrixDescriptor a, MatrixDescriptor b) {
+#pragma unroll
+  for (int i = 0; i < products_of(kHeadDim); ++i) add_score_product<Config>(x, a, b, i);
+  wgmma_commit();
+}
+
+// Loads 64 rows of a tile to registers, as A operands. Products of them leave half of the bandwidth of shared memory to
+// others.
 template <int kPairs>
 __device__ __forceinline__ void hold_rows(uint32 (&pairs)[kPairs], uint32 tile, int thread) {
 #pragma unroll
@@ -33,16 +54,14 @@ __device__ __forceinline__ void hold_rows(uint32 (&pairs)[kPairs], uint32 tile, 
     read_panel<false>(pairs + i, tile + i / 16 * kWarpgroupRows * kSwizzleBytes, thread);
   }
 }
-// begin_scores() of rows that registers hold: x = a b^T.
-template <class Config, int kHeadDim, int kPairs>
-__device__ __forceinline__ void begin_held_scores(float (&x)[32], const uint32 (&a)[kPairs], MatrixDescriptor b) {
-  constexpr int kStepsOfPanel = kPanelColumns / kWgmmaDepth;
-  constexpr int kStepBytes = kWgmmaDepth * sizeof(Bits16);
+// x = a b^T, a from hold_rows().
+template <class Config, int kHeadDim>
+__device__ __forceinline__ void begin_held_scores(float (&x)[32], const uint32* a, MatrixDescriptor b) {
   WgmmaFresh<Config::kElement>::template rs<false>(x, a, b);
 #pragma unroll
-  for (int i = 1; i < (kHeadDim + kWgmmaDepth - 1) / kWgmmaDepth; ++i) {
-    const uint32 at = i / kStepsOfPanel * BackwardShape<Config>::kPanelBytesM + i % kStepsOfPanel * kStepBytes;
-    WgmmaOp<Config::kElement, 64>::template rs<false, 1>(x, a + 4 * i, b.advance(at), true);
+  for (int i = 1; i < products_of(kHeadDim); ++i) {
+    const MatrixDescriptor columns = b.advance(product_offset(i, BackwardShape<Config>::kPanelBytesM));
+    WgmmaOp<Config::kElement, 64>::template rs<false, 1>(x, a + 4 * i, columns, true);
   }
   wgmma_commit();
 }

@@ -2,22 +2,24 @@
 //
 //   dq += ds k, 64 query rows and 64 columns a pass, over all keys of the block
 //
-// Each pass is added to float sums in global memory by the copy engine, from a staging buffer in the order of the
-// accumulator: what order the sums have is the finish kernel's business alone. What limits the whole pass are the
-// stores into that buffer: they wait for products of the computing warpgroups to leave the shared memory to them.
+// The copy engine adds each pass to float sums in global memory, from a staging buffer in the order of the accumulator.
+// Only the finish kernel has to know that order. The stores into the buffer limit the whole backward pass: they wait
+// until products of the computing warpgroups leave shared memory to them.
 #pragma once
 
 #include "../isa/bulk_copy.cuh"
 #include "../isa/wgmma_fresh.cuh"
+#include "sm90_backward_schedule.cuh"
 #include "sm90_backward_storage.cuh"
+#include "sm90_backward_workspace.cuh"
 
 namespace attend {
 
-// acc = ds k of one pass, begun. Of the keys of the first kWarpgroups warpgroups only.
-// wait_ds(w): the ds of warpgroup w is there.
-template <class Config, int kWarpgroups, class WaitDs>
+// acc = ds k of one pass, over the keys of the first `warpgroups` computing warpgroups, a number that the compiler
+// knows. Issued and committed. wait_ds(w) returns when the ds of warpgroup w is there.
+template <class Config, class WaitDs>
 __device__ __forceinline__ void begin_ds_k(float (&acc)[32], Sm90BackwardStorage<Config>& smem, uint32 buffer, int pass,
-                                           WaitDs wait_ds) {
+                                           int warpgroups, WaitDs wait_ds) {
   using Shape = BackwardShape<Config>;
   constexpr int kSteps = kWarpgroupRows / kWgmmaDepth;  // of one warpgroup's keys
   constexpr int kStepBytes = kWgmmaDepth * sizeof(Bits16);
@@ -25,7 +27,7 @@ __device__ __forceinline__ void begin_ds_k(float (&acc)[32], Sm90BackwardStorage
   const MatrixDescriptor b =
       MatrixDescriptor::down_columns(smem_address(smem.k) + pass * Shape::kPanelBytesN, Shape::kPanelBytesN);
 #pragma unroll
-  for (int i = 0; i < kSteps * kWarpgroups; ++i) {
+  for (int i = 0; i < kSteps * warpgroups; ++i) {
     if (i % kSteps == 0 && pass == 0) wait_ds(i / kSteps);
     if (i % kSteps == 0 && (pass == 0 || i == 0)) wgmma_fence();
     const MatrixDescriptor ds = a.advance(i / kSteps * Shape::kPanelBytesM + i % kSteps * kStepBytes);
@@ -39,13 +41,13 @@ __device__ __forceinline__ void begin_ds_k(float (&acc)[32], Sm90BackwardStorage
   wgmma_commit();
 }
 
-// This warp's part of a pass, to its part of a staging buffer or of the sums: floats from here on.
+// The begin of this warp's part of a pass, in a staging buffer and in the sums, in floats.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int warp_part_of_pass(int warp) {
   return warp * (BackwardShape<Config>::kPassFloats / 4);
 }
 
-// (8, 32 lanes, 4) floats.
+// To (8, 32 lanes, 4) floats.
 __device__ __forceinline__ void stage_accumulator(const float (&acc)[32], float* smem) {
   const uint32 to = smem_address(smem) + threadIdx.x % 32 * 16;
 #pragma unroll
@@ -56,14 +58,14 @@ __device__ __forceinline__ void stage_accumulator(const float (&acc)[32], float*
   }
 }
 
-// How many key blocks add to a tile of rows, which sees this one, before it does: where additions have an order.
+// A tile of rows sees this key block. How many key blocks add to the tile before this one, if additions have an order?
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ uint32 blocks_before(const Sm90BackwardItem& item, const BackwardBand& band,
                                                               int tile) {
   if constexpr (!Config::kIsDeterministic) return 0;
   const int row = tile * kBackwardRows;
   const int last_row = min(row + kBackwardRows, item.seqlen_q) - 1;
-  const int first_key = max(0, row + item.offset() - band.left);  // that the tile sees
+  const int first_key = max(0, row + item.offset() - band.left);  // the tile sees keys from here to last_key
   const int last_key = min(last_row + item.offset() + band.right, item.seqlen_k - 1);
   const auto order = Sm90BackwardOrder::of((item.seqlen_k + Config::kBlockN - 1) / Config::kBlockN,
                                            kBackwardTile<Config>.is_persistent);
@@ -71,7 +73,7 @@ template <class Config>
       order.before(item.key / Config::kBlockN, first_key / Config::kBlockN, last_key / Config::kBlockN));
 }
 
-// By one thread: waits until the counter is `turn`; what was added before is complete then.
+// By one thread: waits until the counter is `turn`. Then all earlier additions are complete.
 __device__ __forceinline__ void wait_turn(const uint32* counter, uint32 turn) {
   uint32 value;
   do {
@@ -79,31 +81,31 @@ __device__ __forceinline__ void wait_turn(const uint32* counter, uint32 turn) {
   } while (value != turn);
 }
 
-// By one thread: the counter as it was just now. Who finds its turn there may add behind complete_additions().
+// By one thread: reads the counter without waiting. A thread that finds its turn may add after complete_additions().
 [[nodiscard]] __device__ __forceinline__ uint32 peek_turn(const uint32* counter) {
   uint32 value;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
   return value;
 }
 
-// By one thread, between its additions and set_turn(). The fence takes the longer the more was added, and longer than
-// peek_turn(), which it is for as well: it releases what was added and acquires what was seen.
+// By one thread, between its additions and set_turn(). The fence takes longer the more was added. It releases the
+// additions, and acquires the additions before the turn that peek_turn() found.
 __device__ __forceinline__ void complete_additions() {
   bulk_wait();
-  asm volatile("fence.proxy.async.global;" ::: "memory");  // the engine's writes before the counter's
+  asm volatile("fence.proxy.async.global;" ::: "memory");  // the copy engine's writes come before the counter's
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 __device__ __forceinline__ void set_turn(uint32* counter, uint32 turn) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(turn) : "memory");
 }
 
-// By one thread: its additions are complete, the next may follow.
+// By one thread: completes its additions and lets the next thread add.
 __device__ __forceinline__ void end_turn(uint32* counter, uint32 turn) {
   complete_additions();
   set_turn(counter, turn + 1);
 }
 
-// The query warpgroup of the persistent form. It stores a pass and goes on; a reducer does the rest.
+// The query warpgroup of the persistent form. It stages a pass and goes on; a reducer adds it.
 template <class Config>
 class BackwardQueryWarpgroup {
  public:
@@ -127,7 +129,7 @@ class BackwardQueryWarpgroup {
         const BackwardSegment segment = BackwardSegment::at(item, step).as_uniform();
         step = segment.step_end;
         float* to = args_.dq_sums + backward_stats_row(args_, item, segment.head, segment.tile) * Shape::kDepth;
-        // The second warpgroup's keys may lie beyond what the first tile's rows see; it skips the tile.
+        // If the rows of the first tile see no key of the second warpgroup, that one skips the tile.
         bool is_half = Config::kMask != MaskKind::kFull && uniform(item.is_above_band(band, segment.tile, 1));
 #pragma unroll 1
         for (int tile = segment.tile; tile < segment.tile_end; ++tile, to += kBackwardRows * Shape::kDepth) {
@@ -155,13 +157,13 @@ class BackwardQueryWarpgroup {
 #pragma unroll
     for (int pass = 0; pass < Shape::kPasses; ++pass) {
       float acc[32];
-      // Each branch has its own fence, products and drain: a branch among products makes ptxas serialise them.
+      // Each branch has a fence, products and a drain: a branch among products makes ptxas serialise them.
       if (is_half) {
-        begin_ds_k<Config, 1>(acc, smem_, buffer, pass, wait_ds);
+        begin_ds_k(acc, smem_, buffer, pass, 1, wait_ds);
         wgmma_wait<0>(acc);
         if (pass == 0) wait_ds(1);
       } else {
-        begin_ds_k<Config, Shape::kWarpgroups>(acc, smem_, buffer, pass, wait_ds);
+        begin_ds_k(acc, smem_, buffer, pass, Shape::kWarpgroups, wait_ds);
         wgmma_wait<0>(acc);
       }
       if (pass + 1 == Shape::kPasses) {
@@ -178,13 +180,14 @@ class BackwardQueryWarpgroup {
   [[nodiscard]] __device__ __forceinline__ uint32 staging() const {
     return pass_number_ % Config::kStagingBuffers;
   }
-  __device__ __forceinline__ void wait_for_staging() {  // until the buffer's pass before has been read
+  // Until the copy engine has read the pass before from this buffer.
+  __device__ __forceinline__ void wait_for_staging() {
     smem_.dq_empty[staging()].wait(pass_number_ / Config::kStagingBuffers & 1 ^ 1);
   }
 
-  // The staged pass to its reducer, which also fences it for the copy engine. Where to is stored last, although a
-  // reducer could find out by itself: without these stores the query warpgroup begins its next products at once, beside
-  // those of the others, and the kernel is 5 % slower; with them before the sums 1 to 2 %.
+  // Hands the staged pass to its reducer, which also fences it for the copy engine. A reducer could compute the target
+  // by itself. But without the store of the target the query warpgroup issues its next products at once, together with
+  // those of the others, and the kernel is 5 % slower; with the store before the sums it is 1 to 2 % slower.
   __device__ __forceinline__ void hand_over(const BackwardTarget& target) {
     if (threadIdx.x == 0) smem_.dq_target[staging()] = target;
     __syncwarp();
@@ -203,10 +206,10 @@ class BackwardQueryWarpgroup {
   const Sm90BackwardArgs& args_;
   int warp_ = uniform(static_cast<int>(threadIdx.x) / 32);
   uint32 number_ = 0;       // of the tile, through all items: its buffer of ds and the phase follow from it
-  uint32 pass_number_ = 0;  // likewise of the pass and its staging buffer
+  uint32 pass_number_ = 0;  // of the pass, through all tiles: its staging buffer and the phase follow from it
 };
 
-// The counter of a pass: of its tile's kBackwardTurns, the others of which stay 0.
+// The counter of a pass. A tile has kBackwardTurns counters; those without a pass stay 0.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ uint32* turn_counter(const Sm90BackwardArgs& args,
                                                               const BackwardTarget& target) {
@@ -216,12 +219,12 @@ template <class Config>
   return args.dq_turns + pass / Shape::kPasses * kBackwardTurns + pass % Shape::kPasses;
 }
 
-// One thread for each staging buffer: adds what is in it to the sums. A turn's end and the next turn's beginning each
-// take a round trip to the L2 cache and more; both pass while the next tile is computed.
+// By one thread for each staging buffer: adds its passes to the sums. The end of a turn and the wait for the next each
+// take at least a round trip to the L2 cache; both happen while the next tile is computed.
 template <class Config>
 __device__ __forceinline__ void reduce_dq(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args, int buffer) {
   using Shape = BackwardShape<Config>;
-  // Only then is what this buffer has next the same pass of the next tile.
+  // Only then the buffer's next pass is the same pass of the next tile.
   constexpr bool kLooksAhead = Shape::kPasses == Config::kStagingBuffers;
   bool has_turn = !Config::kIsDeterministic;
 #pragma unroll 1
@@ -229,7 +232,7 @@ __device__ __forceinline__ void reduce_dq(Sm90BackwardStorage<Config>& smem, con
     smem.dq_full[buffer].wait(parity);
     const BackwardTarget target = smem.dq_target[buffer];
     if (target.sums == nullptr) break;
-    fence_smem_for_async();  // on behalf of the warps that stored, which arrived before
+    fence_smem_for_async();  // for the warps that stored: they have arrived
     uint32* const counter = turn_counter<Config>(args, target);
     if (!has_turn) wait_turn(counter, target.turn);
     bulk_add(target.sums, smem.dq[buffer], Shape::kPassBytes);

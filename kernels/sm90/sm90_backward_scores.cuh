@@ -1,4 +1,4 @@
-// What masks and ALiBi make of the scores of a transposed tile: rows are keys, columns are query rows.
+// Masks and a term by position in the scores of a transposed tile: rows are keys, columns are query rows.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -7,8 +7,8 @@
 
 namespace attend {
 
-// Of 64 keys from `key` on and a tile of 64 query rows, spread as an accumulator: what is not seen becomes `unseen`,
-// whatever stood there.
+// s: 64 keys from `key` on and a tile of 64 query rows, spread as an accumulator. Entries that are not seen become
+// `unseen`, whatever they held.
 template <class Config>
 __device__ __forceinline__ void mask_scores(float (&s)[32], const Sm90BackwardItem& item, const BackwardBand& band,
                                             int tile, int key, float unseen) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[32], const Sm90BackwardIt
   }
 }
 
-// The rules of one query head; its ALiBi slope in units of log2.
+// The score modifications of one query head, with the slope in units of log2.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ ScoreRules<Config> rules_of_head(const Sm90BackwardArgs& args,
                                                                           const Sm90BackwardItem& item, int head) {
@@ -48,17 +48,20 @@ template <class Config>
   return rules;
 }
 
-// The 16 of a tile's rows that this thread's columns of the products belong to.
+// A thread's columns of the products belong to 16 of the tile's rows. Reads the statistics 4 i to 4 i + 3 of these.
+__device__ __forceinline__ void read_four_statistics(float* x, const float* stats, int i) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+               : "r"(smem_address(stats) + threadIdx.x % 4 * 16 + i * 64));
+}
+// Reads all 16.
 __device__ __forceinline__ void read_row_statistics(float (&x)[16], const float* stats) {
 #pragma unroll
-  for (int i = 0; i < 16; i += 4) {
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(x[i]), "=f"(x[i + 1]), "=f"(x[i + 2]), "=f"(x[i + 3])
-                 : "r"(smem_address(stats) + threadIdx.x % 4 * 16 + i * 16));
-  }
+  for (int i = 0; i < 4; ++i) read_four_statistics(x + 4 * i, stats, i);
 }
 
-// Of number i of a thread's accumulator: which of its statistics, and which column from its first.
+// Which of the thread's statistics belongs to entry i of its accumulator, and how many columns the entry is behind the
+// thread's first one.
 [[nodiscard]] __device__ __forceinline__ constexpr int backward_statistic(int i) {
   return i / 8 * 4 + i / 4 % 2 * 2 + i % 2;
 }
@@ -66,12 +69,12 @@ __device__ __forceinline__ void read_row_statistics(float (&x)[16], const float*
   return i / 4 * kColumnsOfTile + i % 2;
 }
 
-// Which tiles have entries of a warpgroup's keys that are not seen, by their numbers.
+// The numbers of the tiles in which some row does not see some of a warpgroup's keys.
 struct MaskedTiles {
-  int before;  // those below this number
-  int from;    // those from this number on: kWindow
+  int before;  // all numbers below this one
+  int from;    // kWindow: and all from this one on
 
-  // first_key: of the warpgroup. number: of the next tile, row tile `tile`; number_end: behind the head's last.
+  // first_key: of the warpgroup. number: of row tile `tile`; number_end: behind the head's last tile.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ MaskedTiles of(const Sm90BackwardArgs& args,
                                                                  const Sm90BackwardItem& item, int first_key, int tile,
@@ -81,12 +84,12 @@ struct MaskedTiles {
     const int last = first + kWarpgroupRows - 1;
     MaskedTiles masked = {static_cast<int>(number), 0};
     if constexpr (Config::kMask != MaskKind::kFull) {
-      const int first_row = last - band.right;  // that sees all keys, as far as this end goes
+      const int first_row = last - band.right;  // rows from here on see all keys that are before their window's end
       masked.before += uniform((first_row <= 0 ? 0 : (first_row - 1) / kBackwardRows + 1) - tile);
     }
     if (uniform(last + item.offset() >= item.seqlen_k)) masked.before = static_cast<int>(number_end);
     if constexpr (Config::kMask == MaskKind::kWindow) {
-      const int end_row = first + band.left + 1;  // rows below see all keys
+      const int end_row = first + band.left + 1;  // rows before this one see all keys behind their window's begin
       masked.from = uniform(static_cast<int>(number) + (end_row <= 0 ? 0 : end_row / kBackwardRows) - tile);
     }
     return masked;
@@ -100,18 +103,18 @@ struct MaskedTiles {
   }
 };
 
-// ALiBi lowers a score by slope |i + off - j|; all in units of log2. Where rows see only keys before them that is
-// linear in rows and keys, and what belongs to the rows and to the thread's first key is added to their lse.
+// The term by position lowers a score by slope |i + off - j|, in units of log2. If rows see no key behind the diagonal,
+// it is linear in rows and keys: the part of the rows and of the thread's first key is added to the rows' lse.
 template <class Config>
-struct BackwardAlibi {
+struct BackwardPositionTerm {
   static constexpr bool kIsOn = Score<Config>::kAddsByPosition;
   static constexpr bool kIsLinear = Config::kMask != MaskKind::kFull;
   float slope;
   float distance;  // i + off - j of the thread's first row and key
 
-  [[nodiscard]] static __device__ __forceinline__ BackwardAlibi of(const ScoreRules<Config>& rules,
-                                                                   const Sm90BackwardItem& item, int tile,
-                                                                   int first_key, int thread) {
+  [[nodiscard]] static __device__ __forceinline__ BackwardPositionTerm of(const ScoreRules<Config>& rules,
+                                                                          const Sm90BackwardItem& item, int tile,
+                                                                          int first_key, int thread) {
     const int key = first_key + accumulator_row(thread);
     const int row = tile * kBackwardRows + accumulator_column(thread);
     const auto distance = static_cast<float>(row + item.offset() - key);
@@ -121,19 +124,19 @@ struct BackwardAlibi {
 
   __device__ __forceinline__ void add_to_rows(float (&lse)[16]) const {
 #pragma unroll
-    for (int i = 0; i < 32; i += i % 2 == 0 ? 1 : 3) {  // of the first key
+    for (int i = 0; i < 32; i += i % 2 == 0 ? 1 : 3) {  // entries of the first key
       float& row = lse[backward_statistic(i)];
       row = fmaf(slope, distance + static_cast<float>(backward_column(i)), row);
     }
   }
 
-  // Of number i of the accumulator: log2 of p.
+  // log2 of p, of entry i of the accumulator.
   [[nodiscard]] __device__ __forceinline__ float exponent(int i, float product, float scale, float lse) const {
     const int half = i / 2 % 2;  // which of the thread's two keys
     if (kIsOn && kIsLinear && half == 1) return fmaf(product, scale, slope * kRowHalf) - lse;
-    const float plain = fmaf(product, scale, -lse);
-    if constexpr (!kIsOn || kIsLinear) return plain;
-    return fmaf(-slope, fabsf(distance + static_cast<float>(backward_column(i) - half * kRowHalf)), plain);
+    const float without_term = fmaf(product, scale, -lse);
+    if constexpr (!kIsOn || kIsLinear) return without_term;
+    return fmaf(-slope, fabsf(distance + static_cast<float>(backward_column(i) - half * kRowHalf)), without_term);
   }
 };
 

@@ -1,13 +1,14 @@
 // Shared memory of the sm90 backward pass: tiles, and the barriers between the warpgroups.
 //
-// "Announced" stands for an arrival of the thread that asks the copy engine, with the bytes to come; "4 warps" for an
-// arrival of one thread of each.
+// The comments of the barriers name their arrivals. "Announced": one arrival, of the thread that asks the copy engine,
+// with the bytes to come. "4 warps": one arrival of each warp.
 #pragma once
 
 #include "../common/element.cuh"
 #include "../isa/mbarrier.cuh"
 #include "../isa/wgmma.cuh"
 #include "../tiles/shared_storage.cuh"
+#include "sm90_backward_layout.cuh"
 #include "sm90_backward_work.cuh"
 
 namespace attend {
@@ -18,7 +19,7 @@ struct BackwardShape {
   static constexpr Sm90BackwardTile kTile = kBackwardTile<Config>;
   static constexpr int kDepth = kTile.depth;
   static constexpr int kDepthV = kTile.depth_v;
-  static constexpr int kWarpgroups = Config::kBlockN / kWarpgroupRows;  // that compute: 64 keys each
+  static constexpr int kWarpgroups = Config::kBlockN / kWarpgroupRows;  // computing ones: 64 keys each
   static constexpr int kPasses = kDepth / kBackwardPassColumns;
   static constexpr int kPassFloats = kBackwardRows * kBackwardPassColumns;
   static constexpr uint32 kPassBytes = kPassFloats * 4;
@@ -27,13 +28,14 @@ struct BackwardShape {
   static_assert(Config::kBlockM == kBackwardRows);
 };
 
-// Where a staged pass of dq is added.
+// The target of a staged pass of dq.
 struct alignas(16) BackwardTarget {
   float* sums;       // null: there are no more passes
-  uint32 turn;       // kIsDeterministic: additions to these sums that come before
-  uint32 next_turn;  // and to those of the next tile; kNoTurn where another head follows, or nothing
+  uint32 turn;       // kIsDeterministic: how many additions to these sums come before
+  uint32 next_turn;  // the same for the next tile's sums; kNoTurn if another head follows, or nothing
 };
 constexpr uint32 kNoTurn = 0xffffffffu;
+static_assert(sizeof(BackwardTarget) == kBackwardTargetBytes && sizeof(Mbarrier) == kBackwardBarrierBytes);
 
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardStorage {
@@ -55,7 +57,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardStorage {
   Mbarrier item_full[kRing];                          // 1: the item may be read
   Mbarrier item_empty[kRing];                         // every warp that reads it: it may be overwritten
   Mbarrier k_full, v_full;                            // announced
-  Mbarrier tail_full;                                 // announced: a tile whose end has to be cleared first
+  Mbarrier tail_full;                                 // announced: a tile whose end is cleared first
   Mbarrier k_empty;                                   // 4 warps of the query warpgroup: its last dq has read k
   Mbarrier v_empty;                                   // every computing warp: its last dp has read v
   Mbarrier q_full[Config::kStages];                   // announced: q and lse_log2
@@ -67,7 +69,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardStorage {
   Mbarrier dq_full[Config::kStagingBuffers];          // 4 warps: a pass of dq and its target are there
   Mbarrier dq_empty[Config::kStagingBuffers];         // 1: the copy engine has read them
 
-  // By one thread; a barrier of the block has to follow.
+  // By one thread; a barrier of the block follows.
   __device__ __forceinline__ void init_barriers() {
     for (int i = 0; i < kRing; ++i) {
       item_full[i].init(1);
@@ -104,7 +106,7 @@ template <class Config>
   return smem.items[number % kBackwardItemRing];
 }
 
-// By a warp that will not read the item any more.
+// By a warp that no longer reads the item.
 template <class Config>
 __device__ __forceinline__ void release_item(Sm90BackwardStorage<Config>& smem, uint32 number) {
   __syncwarp();

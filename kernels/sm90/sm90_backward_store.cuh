@@ -8,9 +8,10 @@
 
 namespace attend {
 
-constexpr int kPieceElements = 8;  // of 16 bits in 16 bytes
+constexpr int kPieceBytes = 16;  // the widest load and store
+constexpr int kPieceElements = kPieceBytes / int{sizeof(Bits16)};
 
-// Elements [column, column + 8) of a row of kHeadDim, zeros behind its end.
+// Elements [column, column + 8) of a row of kHeadDim elements; zeros behind the row's end.
 template <int kHeadDim>
 [[nodiscard]] __device__ __forceinline__ uint4 load_piece(const Bits16* row, int column) {
   if (column + kPieceElements <= kHeadDim) return *reinterpret_cast<const uint4*>(row + column);
@@ -36,12 +37,12 @@ __device__ __forceinline__ void store_piece(Bits16* row, int column, const uint3
   }
 }
 
-// A warp's 16 rows of an accumulator, times factor, as rows of 16-bit elements: 16 bytes of a row a lane. to: the first
-// of the 16 rows; those from num_rows on do not exist.
-template <class Element, int kHeadDim, int kCount>
-__device__ __forceinline__ void store_accumulator(const float (&x)[kCount], float factor, Bits16* to, int64 row_stride,
+// Stores a warp's 16 rows of an accumulator, times factor, as rows of 16-bit elements; a lane stores 16 bytes of a row.
+// x: the accumulator, of at least kHeadDim columns. to: the first of the 16 rows; rows from num_rows on do not exist.
+template <class Element, int kHeadDim>
+__device__ __forceinline__ void store_accumulator(const float* x, float factor, Bits16* to, int64 row_stride,
                                                   int num_rows) {
-  // Once per block of keys: not to be kept in registers all the time.
+  // Recomputed here, once per block of keys, so that it takes no register before.
   const int lane = static_cast<int>(recomputed(threadIdx.x) % 32);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -61,11 +62,11 @@ __device__ __forceinline__ void store_accumulator(const float (&x)[kCount], floa
   }
 }
 
-// The same added to rows of floats, or stored in their place, 8 bytes of a row a lane: a quad has whole sectors. Rows
-// are of an even stride.
-template <int kHeadDim, int kCount>
-__device__ __forceinline__ void add_accumulator(const float (&x)[kCount], float factor, float* to, int64 row_stride,
-                                                int num_rows, bool overwrites) {
+// Adds the same values to rows of floats, or overwrites these. A lane takes 8 bytes of a row, so that a quad has whole
+// sectors. The stride of rows is even.
+template <int kHeadDim>
+__device__ __forceinline__ void add_accumulator(const float* x, float factor, float* to, int64 row_stride, int num_rows,
+                                                bool overwrites) {
   static_assert(kHeadDim % 2 == 0);
   constexpr int kTile = 8;  // columns: two of each lane of a quad
   const int lane = static_cast<int>(recomputed(threadIdx.x) % 32);
@@ -74,7 +75,7 @@ __device__ __forceinline__ void add_accumulator(const float (&x)[kCount], float 
     const int row = lane / 4 + 8 * h;
     if (row >= num_rows) continue;
     float* const to_row = to + row * row_stride + lane % 4 * 2;
-    // All are on their way before the first is stored.
+    // All loads are issued before the first store.
     float2 before[(kHeadDim + kTile - 1) / kTile] = {};
 #pragma unroll
     for (int column = 0; column < kHeadDim; column += kTile) {
@@ -92,10 +93,10 @@ __device__ __forceinline__ void add_accumulator(const float (&x)[kCount], float 
   }
 }
 
-// Rows of a gradient, `at` elements from its start: stored, or added where the Config says so and memory holds some.
-template <class Config, int kHeadDim, int kCount>
-__device__ __forceinline__ void store_gradient(const float (&x)[kCount], float factor, void* tensor, int64 at,
-                                               int64 row_stride, int num_rows, bool overwrites) {
+// Stores rows of a gradient, `at` elements from its start. kAddsToOutputs: adds them, unless memory is overwritten.
+template <class Config, int kHeadDim>
+__device__ __forceinline__ void store_gradient(const float* x, float factor, void* tensor, int64 at, int64 row_stride,
+                                               int num_rows, bool overwrites) {
   if constexpr (Config::kAddsToOutputs) {
     add_accumulator<kHeadDim>(x, factor, static_cast<float*>(tensor) + at, row_stride, num_rows, overwrites);
   } else {

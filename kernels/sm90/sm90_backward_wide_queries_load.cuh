@@ -1,5 +1,4 @@
-// The loading warps of sm90_backward_wide_queries.cuh: q and the tiles of k, dout and those of v, and those of the
-// bias.
+// The loading warps of sm90_backward_wide_queries.cuh.
 #pragma once
 
 #include "sm90_backward_load.cuh"
@@ -7,7 +6,7 @@
 
 namespace attend {
 
-// By one thread: the tiles of the bias, into buffers as they become free.
+// By one thread: the tiles of a term from memory. Tiles go to buffers as these become free.
 template <class Config>
 __device__ __forceinline__ void load_wide_query_bias(Sm90BackwardWideQueriesStorage<Config>& smem,
                                                      const Sm90BackwardArgs& args) {
@@ -24,7 +23,7 @@ __device__ __forceinline__ void load_wide_query_bias(Sm90BackwardWideQueriesStor
   }
 }
 
-// By one warp: q and the tiles of k, or dout and those of v, into buffers as they become free.
+// By one warp: q and the tiles of k, or dout and the tiles of v. Tiles go to buffers as these become free.
 template <class Config, bool kIsK>
 __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage<Config>& smem,
                                                   const Sm90BackwardArgs& args) {
@@ -35,7 +34,7 @@ __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage
   constexpr int kStages = kIsK ? Storage::kStagesK : Storage::kStagesV;
   if (block.rows.tile_end <= block.rows.tile) return;
   const auto batch = static_cast<int>(block.span.batch);
-  // Rows behind the end may hold anything: they reach nothing but themselves.
+  // Rows behind the sequence may hold anything: they only reach their rows of dq, which are not stored.
 #pragma unroll
   for (int i = 0; i < Storage::kWarpgroups; ++i) {
     const PanelPlace at = {0, static_cast<int>(block.span.q_begin) + block.rows.row + i * kWarpgroupRows, block.head,

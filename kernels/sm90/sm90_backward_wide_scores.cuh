@@ -1,6 +1,6 @@
-// Transforms and terms from memory in the two kernels of the sm90 backward pass that know them: from products to
-// exponents. A transform is taken by reciprocals (score_transform.cuh). Terms from memory are added in natural units,
-// as the forward pass does, since they may be as low as -FLT_MAX.
+// Transforms of scores and terms from memory in the sm90 backward pass: only its wide kernels have them. A transform is
+// computed by reciprocals (score_transform.cuh). A term from memory is added in natural units, as in the forward pass, because
+// it may be as low as -FLT_MAX.
 #pragma once
 
 #include "../attention/lse_rounding.cuh"
@@ -8,35 +8,38 @@
 #include "../common/numbers.cuh"
 #include "../common/smaller_or_nan.cuh"
 #include "../tiles/tma_panel.cuh"
+#include "sm90_backward_units.cuh"
 #include "sm90_backward_wide_storage.cuh"
 #include "sm90_bias_tile.cuh"
 
 namespace attend {
 
-// The value of a key that is not seen, so that its p is 0: r of a transform, a score with a term from memory, otherwise
-// a product. scale_log2 is not 0.
+// The value of an entry that is not seen, which makes its p 0: r of a transform, a score with a term from memory,
+// otherwise a product. scale_log2 is not 0.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float wide_unseen(const Sm90BackwardArgs& args) {
   if constexpr (Score<Config>::kTransforms) return 1e18f;  // p is 2^-(huge), and r - r^2 is still finite
   return Score<Config>::kAddsFromMemory ? -kInfinity : -kInfinity * args.scale_log2;
 }
 
-// 2^p_bits p of a score with its bias. lse: natural. Above 1, where lse is rounded more coarsely than scores differ, p
-// would be no probability. p of rows whose lse is coarse is then divided by their sum: lse_rounding.cuh.
+// 2^p_bits p of a score with a term from memory. lse: natural. p is limited to 1, which it could exceed if lse is
+// rounded more coarsely than scores differ. p of such rows is then divided by its sum: lse_rounding.cuh.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float biased_probability(float score, float lse) {
-  static_assert(!Score<Config>::kTransforms);  // whose lse_offset() would hide which lse are coarse
+  static_assert(!Score<Config>::kTransforms);  // its lse_offset() would hide which lse are coarse
   constexpr auto kBits = static_cast<float>(sm90_backward_units(Config::kElement).p_bits);
   return exp2_fast(smaller_or_nan(fmaf(score - lse, kLog2E, kBits), kBits));
 }
 
-// The bias of a thread's scores. kTransposed: rows of the accumulator are keys.
-template <class Config, bool kTransposed, bool kIsThere = Score<Config>::kAddsFromMemory>
-class WideBias : public Sm90BiasFragment<typename ElementTraits<Config::kBiasElement>::Type, kTransposed> {};
+// The term from memory of a thread's scores; empty without one. kTransposed: rows of the accumulator are keys.
 template <class Config, bool kTransposed>
-class WideBias<Config, kTransposed, false> {};
+class WideBias {};
+template <class Config, bool kTransposed>
+requires Score<Config>::kAddsFromMemory class WideBias<Config, kTransposed>
+    : public Sm90BiasFragment<typename ElementTraits<Config::kBiasElement>::Type, kTransposed> {
+};
 
-// By one thread. kTiles tiles of 64 rows from `row` on and 64 keys from `key` on; head: of q.
+// By one thread: loads kTiles tiles of 64 keys from `key` on, and of 64 rows each from `row` on. head: of q.
 template <int kTiles>
 __device__ __forceinline__ void load_wide_bias(unsigned char (*to)[kBackwardBiasBytes], const Sm90BackwardArgs& args,
                                                Mbarrier& full, int key, int row, int head, int batch) {

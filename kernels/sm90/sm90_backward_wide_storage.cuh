@@ -1,16 +1,18 @@
-// Shared memory of the two kernels of the sm90 backward pass beyond 128 columns: tiles, and the barriers between warps.
+// Shared memory of the wide kernels of the sm90 backward pass: tiles, and the barriers between warps.
 //
-// "Announced" stands for an arrival of the thread that asks the copy engine, with the bytes to come; "4 warps" for an
-// arrival of one thread of each. All tiles are of 64 rows, so that every panel has the same size.
+// The comments of the barriers name their arrivals, as in sm90_backward_storage.cuh. All tiles have 64 rows, so that
+// panels have one size.
 #pragma once
 
 #include "../isa/wgmma_widths.cuh"
+#include "sm90_backward_layout.cuh"
 #include "sm90_backward_storage.cuh"
+#include "sm90_backward_units.cuh"
 #include "sm90_bias_tile.cuh"
 
 namespace attend {
 
-// A ring's buffer and the parity of its phase, of the tile numbered `number`.
+// The buffer of tile `number` in a ring, and the parity of its phase.
 template <int kStages>
 [[nodiscard]] __device__ __forceinline__ uint32 stage_of(uint32 number) {
   return number % kStages;
@@ -20,7 +22,14 @@ template <int kStages>
   return number / kStages & 1;
 }
 
-// The buffers of one kind of tiles, as who reads them sees them. Tiles are numbered as they come.
+// A gradient of rows of keys, and the factor of its accumulators.
+struct WideGradient {
+  void* tensor;
+  const TensorStrides& stride;
+  float factor;
+};
+
+// The reader's view of the buffers of one kind of tiles. Tiles are numbered in the order of their loads.
 template <int kStages, int kElements>
 struct TileRing {
   const Bits16 (&tiles)[kStages][kElements];
@@ -38,27 +47,28 @@ struct TileRing {
   }
 };
 
-// Of the kernel that makes dk and dv. Names of tiles as in Sm90BackwardStorage, for BackwardLoads.
+// For the kernel that makes dk and dv. Tiles have the names of Sm90BackwardStorage, which BackwardLoads uses.
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
-    : Sm90BiasTiles<Config::kStages, kBackwardBiasBytes, Score<Config>::kAddsFromMemory> {
+    : Sm90BiasTiles<Score<Config>::kAddsFromMemory ? Config::kStages : 0, kBackwardBiasBytes> {
   using Shape = BackwardShape<Config>;
 
   Bits16 k[Config::kBlockN * Shape::kDepth];
   Bits16 v[Config::kBlockN * Shape::kDepthV];
   Bits16 q[Config::kStages][Config::kBlockM * Shape::kDepth];
   Bits16 dout[Config::kStages][Config::kBlockM * Shape::kDepthV];
-  float4 p[kBackwardWideHandovers][8][kWarpgroup];  // each thread's accumulator, for the same thread of the other
+  float4 p[kBackwardWideHandovers][8]
+          [kWarpgroup];  // each thread's accumulator, for the same thread of the other warpgroup
   float lse_log2[Config::kStages][Config::kBlockM];
   float delta[Config::kStages][Config::kBlockM];
   Sm90BackwardItem item;
 
   Mbarrier k_full, v_full;                   // announced
-  Mbarrier tail_full[2];                     // announced: a tile whose end has to be cleared first, of either loader
-  Mbarrier q_full[Config::kStages];          // announced: q and lse_log2, and then the bias
-  Mbarrier q_empty[Config::kStages];         // 8 warps: s of the tile is done (the bias was read before), and dk
+  Mbarrier tail_full[2];                     // announced: a tile whose end is cleared first, of each loading warp
+  Mbarrier q_full[Config::kStages];          // announced: q and lse_log2; again, a term from memory
+  Mbarrier q_empty[Config::kStages];         // 8 warps: s of the tile is done, or dk; the term was read before s
   Mbarrier dout_full[Config::kStages];       // announced: dout and delta
-  Mbarrier dout_empty[Config::kStages];      // 8 warps: dp of the tile is done, and dv
+  Mbarrier dout_empty[Config::kStages];      // 8 warps: dp of the tile is done, or dv
   Mbarrier p_full[kBackwardWideHandovers];   // 4 warps: p of the tile is there
   Mbarrier p_empty[kBackwardWideHandovers];  // 4 warps: it has been read
 
@@ -69,7 +79,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
     return TileRing<Config::kStages, Config::kBlockM * Shape::kDepthV>{dout, dout_full, dout_empty};
   }
 
-  // By one thread; a barrier of the block has to follow.
+  // By one thread; a barrier of the block follows.
   __device__ __forceinline__ void init_barriers() {
     k_full.init(1);
     v_full.init(1);
@@ -88,24 +98,23 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
   }
 };
 
-// ds of the sequences that share a bias, on its way to the block that adds up these chunks. Nothing where kBuffers is
-// 0: to be inherited from. A thread's part of a chunk is for the same thread of the other block.
-template <int kBuffers, int kWarpgroups, int kBlocks>
-struct Sm90BackwardDsChunks {
-  float4 ds[kBuffers][kWarpgroups][backward_dbias_chunks(kBlocks)][kBlocks][kWarpgroup];
+// ds of the sequences that share a term from memory, on its way to the block that adds up these chunks. A thread's part
+// of a chunk is for the same thread of that block. A base class, so that it takes no place if it is empty.
+template <class Config>
+struct Sm90BackwardDsChunks {};
+template <class Config>
+requires(BackwardShape<Config>::kTile.dbias_buffers > 0) struct Sm90BackwardDsChunks<Config> {
+  float4 ds[BackwardShape<Config>::kTile.dbias_buffers][kBackwardWideQueryWarpgroups]
+           [backward_dbias_chunks(Config::kDbiasBlocks)][Config::kDbiasBlocks][kWarpgroup];
 };
-template <int kWarpgroups, int kBlocks>
-struct Sm90BackwardDsChunks<0, kWarpgroups, kBlocks> {};
 
-// Of the kernel that makes dq.
+// For the kernel that makes dq.
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
-    : Sm90BiasTiles<BackwardShape<Config>::kTile.bias_stages * kBackwardWideRows / kBackwardRows, kBackwardBiasBytes,
-                    Score<Config>::kAddsFromMemory>,
-      Sm90BackwardDsChunks<BackwardShape<Config>::kTile.dbias_buffers, kBackwardWideRows / kWarpgroupRows,
-                           Config::kDbiasBlocks> {
+    : Sm90BiasTiles<BackwardShape<Config>::kTile.bias_stages * kBackwardWideQueryWarpgroups, kBackwardBiasBytes>,
+      Sm90BackwardDsChunks<Config> {
   using Shape = BackwardShape<Config>;
-  static constexpr int kWarpgroups = kBackwardWideRows / kWarpgroupRows;
+  static constexpr int kWarpgroups = kBackwardWideQueryWarpgroups;
   static constexpr int kStagesBias = Score<Config>::kAddsFromMemory ? Shape::kTile.bias_stages : 1;
   static constexpr int kBuffersDs = Shape::kTile.dbias_buffers;
   static constexpr int kStagesK = kBackwardWideKeyStages;
@@ -117,13 +126,13 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
   Bits16 v[kStagesV][Config::kBlockN * Shape::kDepthV];
   BackwardRowBlock block;
 
-  Mbarrier q_full, dout_full;                // announced, by each warpgroup's rows
-  Mbarrier tail_full[2];                     // announced: a tile whose end has to be cleared first, of either loader
+  Mbarrier q_full, dout_full;                // announced, once for each warpgroup's rows
+  Mbarrier tail_full[2];                     // announced: a tile whose end is cleared first, of each loading warp
   Mbarrier k_full[kStagesK];                 // announced
   Mbarrier k_empty[kStagesK];                // 8 warps: dq of the tile is done
   Mbarrier v_full[kStagesV];                 // announced
   Mbarrier v_empty[kStagesV];                // 8 warps: dp of the tile is done
-  Mbarrier bias_full[kBackwardBiasStages];   // announced: of both warpgroups
+  Mbarrier bias_full[kBackwardBiasStages];   // announced: for both warpgroups
   Mbarrier bias_empty[kBackwardBiasStages];  // 8 warps: it has been read
   Mbarrier ds_full[kBackwardDbiasBuffers][kWarpgroups];   // announced: ds of the cluster's other blocks
   Mbarrier ds_empty[kBackwardDbiasBuffers][kWarpgroups];  // 4 warps of each block: the sums have been taken
@@ -135,7 +144,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
     return TileRing<kStagesV, Config::kBlockN * Shape::kDepthV>{v, v_full, v_empty};
   }
 
-  // By one thread; a barrier of the block has to follow.
+  // By one thread; a barrier of the block follows.
   __device__ __forceinline__ void init_barriers() {
     q_full.init(kWarpgroups);
     dout_full.init(kWarpgroups);
@@ -162,8 +171,8 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
   }
 };
 
-// ds of p and dp, in their units (Sm90BackwardUnits); delta has been multiplied with kScoreGradientUnit. If scores are
-// transformed, p comes with a quarter of the derivative.
+// ds from p and dp, in their units (Sm90BackwardUnits). delta has been multiplied by kScoreGradientUnit. If scores are
+// transformed, p has been multiplied by a quarter of the derivative.
 template <class Config>
 constexpr float kScoreGradientUnit = (Score<Config>::kTransforms ? 4.0f : 1.0f) *
                                      sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits -

@@ -1,19 +1,23 @@
-// What a block of the sm90 backward pass works on: key blocks of one head of k, each with the query tiles that see it.
+// The work of a block of the sm90 backward pass: key blocks of one head of k, each with the query tiles that see it.
 //
-// The steps of a key block are the tiles of all query heads that share its head of k, one head after the other: dk and
-// dv stay in registers for the whole group. Or, with kAddsUp, those of one query head: then all key blocks of a head
-// are at it at about the same time and find in the L2 cache what others have read, and dk and dv are added up in
-// memory. Where all key blocks are alike, each block has a fixed list, whose last waves are cut into equal runs of
-// steps: a key block cut in two has its tail in one block, which leaves float sums for the block that has its head.
-// Otherwise blocks take the next key block when they are done, longest first; but where additions to dq have an
-// order it is that of the list, Sm90BackwardOrder.
+// The steps of a key block are the tiles of all query heads that share its head of k, one head after the other. dk and
+// dv stay in registers for the whole group. With kAddsUp the steps are the tiles of one query head, and dk and dv are
+// added up in memory: then all key blocks work on the same query head at about the same time, and find in the L2 cache
+// the rows that others have read.
+//
+// If all key blocks are alike, each block has a fixed list, whose last waves are cut into equal runs of steps. If a key
+// block is cut in two, the block with its later steps leaves float sums for the block with its first steps. Otherwise
+// blocks take the next key block when they are done, longest first. If additions to dq have an order, the list has it
+// too: Sm90BackwardOrder.
 #pragma once
 
 #include "../attention/key_range.cuh"
 #include "../attention/sequence.cuh"
 #include "../common/config_enums.cuh"
 #include "sm90_backward_args.cuh"
-#include "sm90_backward_shape.cuh"
+#include "sm90_backward_layout.cuh"
+#include "sm90_backward_schedule.cuh"
+#include "sm90_backward_workspace.cuh"
 
 namespace attend {
 
@@ -29,8 +33,8 @@ template <class Config>
   return Config::kIsVarlen ? sm90_backward_first_row(span.q_begin, sequence) : 0;
 }
 
-// Where row % 16 of 16 statistics lies: a thread of an accumulator's quad q has the columns 2 q, 2 q + 1, 2 q + 8 and
-// 2 q + 9 of each 16, and reads them as 16 bytes.
+// The place of row % 16 among 16 statistics. Lane q of a quad has the columns 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 of each
+// 16 columns of an accumulator, and reads their statistics as 16 bytes.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_stats_place(int row) {
   return row % 16 % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2;
 }
@@ -60,9 +64,9 @@ struct alignas(16) Sm90BackwardItem {
   int first_tile;   // of query rows that see the block
   int tiles;        // of each head
   int begin;        // steps
-  int end;          // begin == end: nobody sees the block, dk and dv are 0
-  int partial_out;  // slot that this run's sums go to, or -1: to dk and dv
-  int partial_in;   // slot of the run after this one, whose sums are added, or -1
+  int end;          // begin == end: no row sees the block, dk and dv are 0
+  int partial_out;  // slot for the sums of this run; -1: they go to dk and dv
+  int partial_in;   // slot of the next run, whose sums are added to these; -1: none
   int seqlen_q;
   int seqlen_k;
   int q_begin;  // first row of the sequence in q
@@ -74,14 +78,14 @@ struct alignas(16) Sm90BackwardItem {
   [[nodiscard]] __device__ __forceinline__ bool is_end() const { return key < 0; }
   [[nodiscard]] __device__ __forceinline__ int offset() const { return seqlen_k - seqlen_q; }
 
-  // Does no row of this tile see keys of the block from its warpgroup-th 64 on?
+  // Do the rows of this tile see none of the warpgroup's 64 keys, since their windows end before these?
   [[nodiscard]] __device__ __forceinline__ bool is_above_band(const BackwardBand& band, int tile, int warpgroup) const {
     return key + warpgroup * 64 > (tile + 1) * kBackwardRows - 1 + offset() + band.right;
   }
 };
 static_assert(sizeof(Sm90BackwardItem) == kBackwardItemBytes);
 
-// Key block `index` of the launch, whole. Returns false if there is none: the sequence is shorter.
+// Makes the item of all steps of key block `index` of the launch. Returns false if its sequence is too short for it.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool make_item(Sm90BackwardItem& item, const Sm90BackwardArgs& args,
                                                         uint32 index) {
@@ -124,14 +128,14 @@ template <class Config>
   return true;
 }
 
-// The items of one block, in turn.
+// The items of one block, one after the other.
 template <class Config>
 class Sm90BackwardList {
  public:
-  // Key blocks alike: each has the same number of steps.
+  // Key blocks are alike: each has the same number of steps.
   static constexpr bool kIsFixed = Config::kMask == MaskKind::kFull && !Config::kIsVarlen;
   static constexpr bool kCuts = kIsFixed && !Config::kIsDeterministic;
-  static constexpr bool kLeavesSums = kCuts && !Config::kAddsUp;  // a run for the block that has the item's first steps
+  static constexpr bool kLeavesSums = kCuts && !Config::kAddsUp;  // to the block with the item's first steps
 
   __device__ __forceinline__ explicit Sm90BackwardList(const Sm90BackwardArgs& args) : args_(args) {
     num_items_ = args.key_blocks * args.base.batch * (Config::kAddsUp ? args.base.num_heads_q : args.base.num_heads_k);
@@ -147,7 +151,7 @@ class Sm90BackwardList {
     }
   }
 
-  // False: there are no more.
+  // Returns false if there are no more.
   [[nodiscard]] __device__ __forceinline__ bool next(Sm90BackwardItem& item) {
     if constexpr (kIsFixed) {
       if (next_ < first_cut_) {
@@ -181,12 +185,12 @@ class Sm90BackwardList {
   uint32 next_;
   uint32 first_cut_;  // items from here on are cut
   int steps_;         // of an item
-  int at_;            // of this block's run of the steps of all items from first_cut_ on
+  int at_;            // this block's run of the steps of all items from first_cut_ on: [at_, run_end_)
   int run_end_;
 };
 
-// The value of lane 0, which all lanes have anyhow: the compiler learns that they do, and keeps what follows from it in
-// uniform registers. The computing warpgroups have no others to spare.
+// All lanes have the same value. This tells the compiler, which then keeps the value and its results in uniform
+// registers. The computing warpgroups have no others to spare.
 [[nodiscard]] __device__ __forceinline__ int uniform(int value) {
   return __shfl_sync(0xffffffffu, value, 0);
 }
@@ -206,7 +210,7 @@ struct BackwardSegment {
   int tile_end;
 
   [[nodiscard]] static __device__ __forceinline__ BackwardSegment at(const Sm90BackwardItem& item, int step) {
-    const int in_group = step < item.tiles ? 0 : step / item.tiles;  // a division takes time that shows
+    const int in_group = step < item.tiles ? 0 : step / item.tiles;  // avoids a division, whose time shows
     const int end = min(item.end, (in_group + 1) * item.tiles);
     const int tile = item.first_tile + step - in_group * item.tiles;
     return {end, item.head + in_group, tile, tile + end - step};
@@ -227,9 +231,9 @@ struct BackwardSegment {
 // The rows of a block, or of a warpgroup of it, and the key tiles that at least one of them sees.
 struct BackwardRows {
   int row;       // first, in the sequence
-  int count;     // that exist; <= 0: none
-  int tile;      // of keys
-  int tile_end;  // tile_end <= tile: none
+  int count;     // how many exist; <= 0: none
+  int tile;      // first tile of keys
+  int tile_end;  // tile_end <= tile: no tile
 
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ BackwardRows of(const SequenceSpan& span, const BackwardBand& band,
@@ -245,7 +249,7 @@ struct BackwardRows {
   }
 };
 
-// What a block works on that makes dq alone.
+// The work of a block of sm90_backward_wide_queries.
 struct alignas(8) BackwardRowBlock {
   uint32 sequence;
   int head;
@@ -257,7 +261,7 @@ struct alignas(8) BackwardRowBlock {
   [[nodiscard]] static __device__ __forceinline__ BackwardRowBlock mine(const Sm90BackwardArgs& args) {
     const auto tiles = static_cast<uint32>(num_tiles(args.base.seqlen_q, kBackwardWideRows));
     constexpr int64 kColumns = Config::kHeadDim + Config::kHeadDimV;
-    // The blocks of a cluster have the same rows and head of all sequences.
+    // The blocks of a cluster have the same rows and head, each of another sequence.
     constexpr uint32 kBlocks = Config::kDbiasBlocks > 1 ? Config::kDbiasBlocks : 1;
     HeadTile at = Config::kMask == MaskKind::kFull && !Config::kIsVarlen
                       ? HeadTile::of_block(blockIdx.x / kBlocks, tiles, args.base.num_heads_q)
@@ -272,7 +276,7 @@ struct alignas(8) BackwardRowBlock {
     return block;
   }
 
-  // The part of one of its warpgroups.
+  // The rows of one of its warpgroups.
   template <class Config>
   [[nodiscard]] __device__ __forceinline__ BackwardRows of_warpgroup(int warpgroup) const {
     return BackwardRows::of<Config>(span, band, rows.row + warpgroup * kBackwardRows, kBackwardRows);

@@ -13,24 +13,24 @@
 
 namespace attend {
 
-constexpr int kSm90StoreBarrier = 8;  // of consumer 0; the next ones are the others'
+constexpr int kSm90StoreBarrier = 8;  // consumer 0's; the other consumers have the next ones
 
-// The thread's number in its warpgroup, read anew: kept through the loop over keys it would take a register there.
-[[nodiscard]] __device__ __forceinline__ int thread_of_group_again() {
+// The thread's number in its warpgroup, read again: if it were kept, it would take a register in the loop over keys.
+[[nodiscard]] __device__ __forceinline__ int reread_thread() {
   uint32 thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return static_cast<int>(thread % kWarpgroup);
 }
 
-// The rows of a warpgroup, and the thread's two of them.
+// The rows of a warpgroup, and the two rows of the thread.
 struct Sm90Rows {
   int consumer;  // number of the warpgroup, in a uniform register
   int thread;    // in the warpgroup
-  int first;     // row of the warpgroup, in the sequence
-  int mine;      // row h = 0 of the thread; h = 1 is kRowHalf below
+  int first;     // first row of the warpgroup, in the sequence
+  int mine;      // the thread's row h = 0; h = 1 is kRowHalf below
 
   [[nodiscard]] static __device__ __forceinline__ Sm90Rows of(const Sm90Work& work, int consumer) {
-    const int thread = thread_of_group_again();
+    const int thread = reread_thread();
     const int first = work.row + consumer * kWarpgroupRows;
     return {consumer, thread, first, first + accumulator_row(thread)};
   }
@@ -49,8 +49,8 @@ __device__ __forceinline__ void store_lse(const Sm90ForwardArgs& args, const Sm9
   }
 }
 
-// o by the threads themselves, 16 bytes a lane: where there is no place to stage it, and where the next rows belong to
-// another sequence. All lanes of the warp take part.
+// Threads store o, 16 bytes a lane, if there is no place to stage it or if the next rows belong to another sequence.
+// All lanes of the warp take part.
 template <class Config>
 __device__ __forceinline__ void store_o_directly(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                  const Sm90Rows& rows,
@@ -66,7 +66,7 @@ __device__ __forceinline__ void store_o_directly(const Sm90ForwardArgs& args, co
     for (int column = 0; column < Sm90Shape<Config>::kColumnsV; column += 4 * kColumnsOfTile) {
       uint32 four[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {  // the last 32 columns may be short of 16
+      for (int j = 0; j < 4; ++j) {  // 16 of the last 32 columns may not exist
         const int i = column / 4 + h + 2 * j;
         four[j] = i < Sm90Fragments<Config>::kOutputs / 2 ? pair[i] : 0;
       }
@@ -78,15 +78,15 @@ __device__ __forceinline__ void store_o_directly(const Sm90ForwardArgs& args, co
   }
 }
 
-// o into the place of the warpgroup's q, from where the copy engine takes it. The warpgroup's products of q are done.
+// The copy engine stores o from the place of the warpgroup's q. The warpgroup's products of q are done.
 template <class Config>
 __device__ __forceinline__ void store_o_by_tma(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
                                                uint32 q_smem,
                                                const uint32 (&pair)[Sm90Fragments<Config>::kOutputs / 2]) {
   using Shape = Sm90Shape<Config>;
   const int lane = rows.thread % 32;
-  const int row = rows.thread / 32 * 16 + lane % 16;  // whose address this lane gives to stmatrix
-  const int half = lane / 16;                         // of the 16 columns that go together
+  const int row = rows.thread / 32 * 16 + lane % 16;  // this lane gives its address to stmatrix
+  const int half = lane / 16;                         // of the 16 columns of one stmatrix
 #pragma unroll
   for (int i = 0; i < Shape::kColumnsV / 16; ++i) {
     const int piece = i % 4 * 2 + half;
@@ -105,7 +105,7 @@ __device__ __forceinline__ void store_o_by_tma(const Sm90ForwardArgs& args, cons
   tma_store_commit();
 }
 
-// kAddsToOutputs: the rows' o, l and lse over these keys, merged into what memory has over others, all in floats.
+// kAddsToOutputs: merges the rows' o, l and lse over these keys into those in memory, over other keys. All are floats.
 template <class Config>
 __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
                                            const float (&factor)[kRowsOfThread], const float (&lse)[kRowsOfThread],
@@ -119,7 +119,7 @@ __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm
       before[h] = args.base.lse[args.base.lse_stride.offset(batch, work.head, work.q_begin + row)];
     }
   }
-  __syncwarp();  // the quad has read its rows' lse: one of it may overwrite them
+  __syncwarp();  // the quad has read its rows' lse: one of its lanes may overwrite them
   const float after[kRowsOfThread] = {merged(before[0], lse[0]).lse, merged(before[1], lse[1]).lse};
   store_lse<Config>(args, work, rows, after);
 #pragma unroll
@@ -131,7 +131,7 @@ __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm
     auto* const o_row = static_cast<float*>(args.base.o) +
                         args.base.o_stride.offset(batch, work.head, work.q_begin + row) +
                         accumulator_column(rows.thread);
-    // All are on their way before the first is stored. Where nothing has been seen before they may be undefined.
+    // All loads are issued before the first store. o in memory is undefined if its row has seen no key.
     float2 found[Sm90Shape<Config>::kColumnsV / kColumnsOfTile] = {};
     if (before[h] != -kInfinity) {
 #pragma unroll
@@ -149,11 +149,11 @@ __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm
   }
 }
 
-// Rows that see no key: o = 0, lse = -inf, or what they had over others (kAddsToOutputs).
+// Rows that see no key: o = 0, lse = -inf. kAddsToOutputs: they keep what they have over other keys.
 template <class Config>
 __device__ __forceinline__ void store_nothing_seen(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                    const Sm90Rows& rows) {
-  if constexpr (Config::kAddsToOutputs) {  // o may be undefined where nothing has been seen before
+  if constexpr (Config::kAddsToOutputs) {  // o in memory may be undefined
     const float nothing[Sm90Fragments<Config>::kOutputs] = {};
     merge_rows<Config>(args, work, rows, {0.0f, 0.0f}, {-kInfinity, -kInfinity}, nothing);
     return;
@@ -184,8 +184,8 @@ __device__ __forceinline__ void store_rows(const Sm90ForwardArgs& args, const Sm
     store_o_directly<Config>(args, work, rows, pair);
   } else if (!Config::kIsVarlen || rows.first + kWarpgroupRows <= work.seqlen_q) {
     store_o_by_tma<Config>(args, work, rows, q_smem, pair);
-  } else {  // the copy engine drops rows beyond the tensor, but not those of the next sequence
-    barrier_wait<kWarpgroup>(kSm90StoreBarrier + rows.consumer);  // the whole warpgroup has done with q
+  } else {  // the copy engine would not drop the rows of the next sequence
+    barrier_wait<kWarpgroup>(kSm90StoreBarrier + rows.consumer);  // the whole warpgroup has read q
     store_o_directly<Config>(args, work, rows, pair);
   }
 }

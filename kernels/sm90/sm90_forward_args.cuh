@@ -1,4 +1,4 @@
-// What the host tells sm90_forward: plain structs, declared once for both sides.
+// The parameter of sm90_forward, for host and device.
 #pragma once
 
 #include "../common/args.cuh"
@@ -13,13 +13,13 @@ struct Sm90ForwardArgs {
   TensorMapArg k_map;     // kBlockN rows
   TensorMapArg v_map;     // kBlockN rows, head_dim_v columns
   TensorMapArg o_map;     // 64 rows, head_dim_v columns
-  TensorMapArg bias_map;  // kBiasTiles: kBlockM rows, seqlen_k columns; 1 head or batch entry where it is broadcast
-  ForwardArgs base;  // as ForwardArgs and ForwardOptionArgs say, |scale| with kNegateScores. Its q, k, v are not read
+  TensorMapArg bias_map;  // kBiasTiles: kBlockM rows, seqlen_k columns; 1 head or batch entry if it is broadcast
+  ForwardArgs base;       // q, k, v are not read: the maps have them. kNegateScores: scale is |scale|
   OptionArgs options;
-  uint32* next_tile;     // kSchedule == kDynamic: one number, 0 before each launch; else null
+  uint32* next_tile;     // kSchedule == kDynamic: one number, 0 before each launch; otherwise null
   uint32 total_tiles;    // Sm90ForwardGrid::total_tiles
   uint32 row_tiles;      // of a head: Sm90ForwardGrid::row_tiles
-  uint32 section_heads;  // query heads whose tiles are worked on together: Sm90ForwardGrid::section_heads
+  uint32 section_heads;  // query heads whose tiles run side by side: Sm90ForwardGrid::section_heads
   float scale_log2;      // |scale| * log2(e), not below 2^-100: 0 * -inf would be NaN
 };
 static_assert(sizeof(Sm90ForwardArgs) ==

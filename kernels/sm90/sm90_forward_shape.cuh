@@ -1,5 +1,5 @@
-// The numbers of sm90_forward that host and device must agree on, as plain arithmetic: tiles, shared memory, the list
-// of tiles, and which tile for which problem. The measurements behind the choice are in docs/hopper_forward.md.
+// The numbers of sm90_forward that host and device must agree on: tiles, shared memory, the list of tiles. The host
+// chooses the tile; docs/hopper_forward.md has the measurements behind the choice.
 #pragma once
 
 #include "../attention/long_sum.cuh"
@@ -17,14 +17,14 @@ constexpr int kSm90WorkSlots = 4;  // tiles that the producer has announced and 
 constexpr int kSm90WorkBytes = 32;
 constexpr int kSm90LargestHeadDim = 256;
 
-// The choices of a Config, under the names of its constants.
+// The choices of a Config, with the names of its constants.
 struct Sm90ForwardTile {
   int consumers;           // kConsumers: warpgroups of 64 query rows each; kBlockM = 64 consumers
   int block_n;             // kBlockN: keys
   int stages;              // kStages: buffers of k and of v
   int q_buffers;           // kQBuffers: 2 if o leaves from the place of q, 1 if threads store o
-  int producer_registers;  // kProducerRegisters, a thread
-  int consumer_registers;  // kConsumerRegisters
+  int producer_registers;  // kProducerRegisters: per thread
+  int consumer_registers;  // kConsumerRegisters: per thread
   int overlaps;            // kOverlap: p v of a tile runs under the softmax of the next
   int takes_turns;         // kPingPong: consumers issue their products one after the other
   int speculates;          // kSpeculate: p before the maximum is known
@@ -38,7 +38,7 @@ struct Sm90ForwardTile {
   return (columns + kPanelColumns - 1) / kPanelColumns;
 }
 
-// Columns of the product p v, of which head_dim_v may be short: multiples of 16 that WgmmaOp has.
+// Columns of the product p v: head_dim_v, filled up to a multiple of 16 that WgmmaOp has.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_columns_v(int head_dim_v) {
   return head_dim_v <= 64 ? 64 : head_dim_v <= 192 ? (head_dim_v + 15) / 16 * 16 : 256;
 }
@@ -48,14 +48,15 @@ struct Sm90ForwardTile {
   return sm90_panels(head_dim) > of_o ? sm90_panels(head_dim) : of_o;
 }
 
-// Of a tile of the bias, where the copy engine brings them: Config::kBiasTiles.
+// Bytes of a tile of a term from memory, if the copy engine brings it: Config::kBiasTiles.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_forward_bias_bytes(int consumers, int block_n) {
   return sm90_panels(block_n) * consumers * kSm90ConsumerRows * kSwizzleBytes;
 }
 
-// Of what dropout's random words owe to the quads of keys of a tile: PhiloxQuad of ../sm90/factored_philox.cuh.
+// Bytes of the per-key part of the Philox state, for the quads of keys of a tile: PhiloxQuad of factored_philox.cuh.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_forward_quad_bytes(int block_n) {
-  return block_n / 4 * 16;
+  constexpr int kKeysOfQuad = 4, kQuadBytes = 16;
+  return block_n / kKeysOfQuad * kQuadBytes;
 }
 
 // kSmemBytes.
@@ -71,7 +72,7 @@ struct Sm90ForwardTile {
   return (bytes + kSwizzleAtom - 1) / kSwizzleAtom * kSwizzleAtom;
 }
 
-// With Config::kPutsAside (puts_sums_aside) ForwardArgs::workspace has this many bytes, else it is null.
+// Bytes of ForwardArgs::workspace if Config::kPutsAside (puts_sums_aside); otherwise it is null.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_aside_bytes(int64 blocks, int consumers, int head_dim_v) {
   return blocks * consumers * kSm90ConsumerRows * sm90_columns_v(head_dim_v) * static_cast<int64>(sizeof(float));
 }
@@ -86,8 +87,8 @@ struct Sm90Shape {
   static constexpr int kColumnsV = sm90_columns_v(Config::kHeadDimV);
   static constexpr int kPanelsQk = sm90_panels(Config::kHeadDim);
   static constexpr int kPanelsV = sm90_panels(kColumnsV);
-  // With two buffers of q, o leaves by the copy engine from the place of its q. With one, threads store o themselves,
-  // so that the next q can come as soon as the last scores are made.
+  // With two buffers of q, the copy engine stores o from the place of its q. With one, threads store o, so that the
+  // next q can come as soon as the last scores are made.
   static constexpr bool kStagesO = Config::kQBuffers > 1 && !Config::kAddsToOutputs;
   static constexpr int kPanelBytesQ = kBlockM * kSwizzleBytes;
   static constexpr int kPanelBytesK = Config::kBlockN * kSwizzleBytes;
@@ -103,8 +104,8 @@ struct Sm90Shape {
 // The numbers of Sm90ForwardArgs that follow from the problem, and the grid.
 struct Sm90ForwardGrid {
   uint32 row_tiles;      // of a head
-  uint32 total_tiles;    // of all heads; packed sequences: at most that many, the device counts
-  uint32 section_heads;  // query heads whose tiles are worked on together
+  uint32 total_tiles;    // of all heads; of packed sequences an upper bound, since the device counts
+  uint32 section_heads;  // query heads whose tiles run side by side
   uint32 blocks;
 
   // batch: sequences. seqlen_q: the longest. bytes_per_key: of k and v together.
@@ -112,7 +113,7 @@ struct Sm90ForwardGrid {
                                                                        int64 num_heads_k, int64 seqlen_q,
                                                                        int64 seqlen_k, int64 bytes_per_key, int block_m,
                                                                        int64 multiprocessors) {
-    constexpr int64 kLeastHeads = 8;  // sections of 4 to 16 heads were alike, where 32 MB were more
+    constexpr int64 kLeastHeads = 8;  // even if their keys exceed kSectionBytes; 4 to 16 were equally fast
     const int64 row_tiles = num_tiles(seqlen_q, block_m);
     const int64 heads = batch * num_heads_q;
     const int64 total = row_tiles * heads;

@@ -1,14 +1,15 @@
-// Sums over very many keys (../attention/long_sum.cuh says why): o is put aside in memory every kKeysOfSum keys
-// (Config::kPutsAside), and added at the end.
+// Sums over very many keys, Config::kPutsAside: every kKeysOfSum keys o moves to a sum in memory, which is added to o
+// at the end. ../attention/long_sum.cuh says why.
 #pragma once
 
 #include "../attention/long_sum.cuh"
+#include "../tiles/accumulator_mask.cuh"
 #include "sm90_forward_args.cuh"
 #include "sm90_products.cuh"
 
 namespace attend {
 
-// Of one consumer's rows: a float in memory for each output of each thread, those of neighbouring threads together.
+// The sum of one consumer's rows: a float in memory for each output of each thread, neighbouring threads side by side.
 template <class Config>
 struct Sm90LongSum {
   static constexpr int kTiles = kKeysOfSum / Config::kBlockN;
@@ -22,8 +23,8 @@ struct Sm90LongSum {
            (threadIdx.x - kWarpgroup);
   }
 
-  // Before tile n's p v is added: o is complete, and the thread's own.
-  __device__ __forceinline__ void put_aside(float (&o)[kOutputs], int n) {
+  // Before p v of tile n is added. No product is writing o.
+  __device__ __forceinline__ void move_to_memory(float (&o)[kOutputs], int n) {
     if constexpr (Config::kPutsAside) {
       if (n % kTiles != 0) return;
       float* sum = mine();

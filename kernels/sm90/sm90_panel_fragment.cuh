@@ -1,4 +1,4 @@
-// Panels of 64 columns of 16-bit elements, as the copy engine brings them to shared memory, into registers.
+// Reads panels of 64 columns of 16-bit elements from shared memory, where the copy engine brings them.
 #pragma once
 
 #include "../isa/ldmatrix.cuh"
@@ -6,8 +6,8 @@
 
 namespace attend {
 
-// 64 rows of a panel, from `panel` on: what a thread of a warpgroup has of them in an accumulator of wgmma, packed in
-// pairs, and also in A operands of four products. kTransposed: rows of the accumulator are the panel's columns.
+// Reads a thread's part of 64 rows, from `panel` on: the entries that it has in an accumulator of wgmma, packed in
+// pairs. They are also A operands of four products. kTransposed: rows of the accumulator are the panel's columns.
 template <bool kTransposed>
 __device__ __forceinline__ void read_panel(uint32* pairs, uint32 panel, int thread) {
   const int lane = thread % 32, warp = thread / 32;

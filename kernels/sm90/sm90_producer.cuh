@@ -1,5 +1,5 @@
-// The warp that loads. One of its lanes talks to the copy engine; the others come along for what takes a warp: finding
-// packed sequences, and clearing what is not theirs.
+// The warp that loads. One of its lanes asks the copy engine. The others help to find packed sequences and to clear
+// rows behind their ends.
 #pragma once
 
 #include "../isa/wgmma.cuh"
@@ -8,7 +8,7 @@
 
 namespace attend {
 
-// Where the producer is in its rings; runs on from tile to tile.
+// Its places in the rings go on from tile to tile.
 template <class Config>
 struct Sm90Producer {
   using Shape = Sm90Shape<Config>;
@@ -32,7 +32,7 @@ struct Sm90Producer {
     }
   }
 
-  // Each waits until its buffer is free. A wait for the parity before the first passes: fresh barriers are free.
+  // Each load waits until its buffer is free. The first waits pass: fresh barriers say that buffers are free.
   __device__ __forceinline__ void load_q(const Sm90Work& work, int batch) {
     if (is_loader()) {
       smem.q_empty[q_at.buffer()].wait(q_at.parity() ^ 1);
@@ -50,7 +50,7 @@ struct Sm90Producer {
     }
     k_at.advance();
   }
-  // With k of the tile.
+  // The term from memory comes with k of the tile.
   __device__ __forceinline__ void load_bias(const Sm90Work& work, int n) {
     const TensorStrides& stride = args.options.bias_stride;
     smem.k_full[k_at.buffer()].arrive_expect_bytes(Shape::kBiasBytes);
@@ -75,11 +75,11 @@ struct Sm90Producer {
     v_at.advance();
   }
 
-  // The rows after a packed sequence are another's: its p there is 0, but 0 * NaN would be NaN.
+  // The rows behind a packed sequence belong to another one. p is 0 there, but 0 * NaN would be NaN.
   __device__ __forceinline__ void clear_tail(unsigned char* v, int keys, Mbarrier& full) {
-    constexpr int kChunks = kSwizzleBytes / kChunkBytes;  // of a row of a panel; which is which is no matter to zeros
+    constexpr int kChunks = kSwizzleBytes / kChunkBytes;  // of a row of a panel; zeros need no swizzle
     __syncwarp();
-    smem.v_tail.wait(tails++ % 2);  // the tile has landed: the copy engine overwrites nothing any more
+    smem.v_tail.wait(tails++ % 2);  // the tile has landed: the copy engine overwrites no zeros
     for (int i = static_cast<int>(threadIdx.x) % 32; i < (Config::kBlockN - keys) * kChunks; i += 32) {
 #pragma unroll
       for (int panel = 0; panel < Shape::kPanelsV; ++panel) {
@@ -88,15 +88,15 @@ struct Sm90Producer {
       }
     }
     fence_smem_for_async();
-    __syncwarp();  // all zeros are there, for the tensor cores too: the tile may be announced
+    __syncwarp();  // all zeros are there, also for the tensor cores: the tile may be announced
     if (is_loader()) full.arrive();
   }
 
-  // The tile's q, k and v in the order in which they are wanted: v of a tile of keys after k of the next.
+  // q, k and v of the tile, in the order of their use: v of a tile of keys comes after k of the next.
   __device__ __forceinline__ void load_tile(const Sm90Work& work) {
     const Sm90KeyTiles tiles =
         key_tiles_of_rows<Config, Shape::kBlockM>(sm90_mask<Config>(args.options, work), work.row);
-    if (tiles.begin >= tiles.end) return;  // the consumers touch no barrier of q, k and v either
+    if (tiles.begin >= tiles.end) return;  // consumers skip the barriers of q, k and v too
     const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
     const int batch = Config::kIsVarlen ? 0 : work.sequence;
     load_k(work, tiles.end - 1, head, batch);
@@ -114,14 +114,14 @@ struct Sm90Producer {
     Sm90TileWalk<Config> walk(args);
     for (;;) {
       const Sm90Work work = walk.tile();
-      smem.work_empty[work_at.buffer()].wait(work_at.parity() ^ 1);  // the tile announced here before has been left
+      smem.work_empty[work_at.buffer()].wait(work_at.parity() ^ 1);  // all have left the tile announced here before
       if (is_loader()) {
         smem.work[work_at.buffer()] = work;
         smem.work_full[work_at.buffer()].arrive();
       }
       work_at.advance();
       if (work.sequence == Sm90Work::kNoWork) return;
-      walk.take();  // its answer comes while this tile is loaded
+      walk.take();  // the answer comes while this tile is loaded
       load_tile(work);
       __syncwarp();
       walk.advance();

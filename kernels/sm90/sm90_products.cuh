@@ -1,6 +1,7 @@
 // The two matrix products of a consumer warpgroup: 64 rows, tiles in swizzled panels of 64 columns.
 #pragma once
 
+#include "../common/element.cuh"
 #include "../isa/wgmma_widths.cuh"
 #include "sm90_forward_shape.cuh"
 
@@ -13,7 +14,8 @@ struct Sm90Fragments {
   static constexpr int kOutputs = Sm90Shape<Config>::kColumnsV / 2;
 };
 
-// s = q k^T (or -q k^T), begun: s is the tensor cores' until wgmma_wait. q: the warpgroup's first row.
+// Issues s = q k^T, or -q k^T if kNegateScores. s belongs to the tensor cores until wgmma_wait. q: the warpgroup's
+// first row.
 template <class Config>
 __device__ __forceinline__ void sm90_begin_qk(float (&s)[Sm90Fragments<Config>::kScores], uint32 q_smem,
                                               uint32 k_smem) {
@@ -25,7 +27,7 @@ __device__ __forceinline__ void sm90_begin_qk(float (&s)[Sm90Fragments<Config>::
   wgmma_fence();
 #pragma unroll
   for (int i = 0; i < Sm90Shape<Config>::kQkSteps; ++i) {
-    const uint32 in_panel = i % kStepsOfPanel * kWgmmaDepth * 2;
+    const uint32 in_panel = i % kStepsOfPanel * kWgmmaDepth * sizeof(Bits16);
     Op::template ss<false, Config::kNegateScores ? -1 : 1>(
         s, q.advance(i / kStepsOfPanel * Sm90Shape<Config>::kPanelBytesQ + in_panel),
         k.advance(i / kStepsOfPanel * Sm90Shape<Config>::kPanelBytesK + in_panel), i > 0);
@@ -33,7 +35,7 @@ __device__ __forceinline__ void sm90_begin_qk(float (&s)[Sm90Fragments<Config>::
   wgmma_commit();
 }
 
-// o += p v, begun: o and p are the tensor cores' until wgmma_wait.
+// Issues o += p v. o and p belong to the tensor cores until wgmma_wait.
 template <class Config>
 __device__ __forceinline__ void sm90_begin_pv(float (&o)[Sm90Fragments<Config>::kOutputs],
                                               const uint32 (&p)[Sm90Fragments<Config>::kPairs], uint32 v_smem) {

@@ -1,15 +1,15 @@
-// From q.k in a consumer's registers to what the softmax takes, and which p dropout keeps.
+// From q.k in a consumer's registers to the values that the softmax takes; and which p are kept.
 //
-// Without options that change a score, only masks are left, and a tile that is seen as a whole costs nothing. With them
-// the rules of ../attention/accumulator_scores.cuh are applied. Two have a way of their own if no other changes scores:
-//   a transform          by reciprocals (score_transform.cuh): its constant and its factor go into the softmax's
-//   a term from memory   of 16 bits comes with k, by the copy engine, if that takes it (kBiasTiles). Otherwise it is
-//                        loaded while the products run, 16 bytes a lane: four, as the accumulator has them, would touch
-//                        as many lines of the L1 cache for a quarter of the bytes, and a tile would wait for them
+// If no modification changes scores, only masks are left, and a tile that all rows see costs nothing. Otherwise
+// ../attention/accumulator_scores.cuh applies the modifications, except for two, if no other one changes scores:
+//   a transform          by reciprocals (score_transform.cuh): its constant and its factor go into those of the softmax
+//   a term from memory   of 16 bits comes with k, if the copy engine takes it (kBiasTiles). Otherwise it is loaded
+//                        while the products run, 16 bytes a lane. Loads of 4 bytes, in the accumulator's order, would
+//                        touch as many lines of the L1 cache for a quarter of the bytes, and a tile would wait for them
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
-#include "fast_dropout.cuh"
+#include "packed_drop.cuh"
 #include "quad_transpose.cuh"
 #include "sm90_bias_tile.cuh"
 #include "sm90_work.cuh"
@@ -22,8 +22,8 @@ struct Sm90Scores {
   static constexpr bool kHasRules = Score<Config>::kChangesScores;
   static constexpr bool kLoadsBiasEarly = Score<Config>::kOnlyAddsFromMemory && !Config::kBiasTiles &&
                                           Config::kBiasElement != ElementType::kF32 && Config::kBlockN % 32 == 0;
-  // Pointers and strides of bias and mask would take the registers that their values need: they are made anew for each
-  // tile then. So are ALiBi's rules beside dropout's, where a second p has the registers.
+  // Pointers and strides to memory would take the registers that the values from there need: the modifications are made
+  // again for each tile then. So they are for a term by position with dropping, if a second p has the registers.
   static constexpr bool kKeepsRules = (kHasRules || Score<Config>::kDrops) && !Score<Config>::kReadsMemory &&
                                       !(Score<Config>::kDrops && Score<Config>::kAddsByPosition && Config::kOverlap);
   static constexpr int kBiasOfChunk = 8;  // elements that a lane loads at once
@@ -31,11 +31,11 @@ struct Sm90Scores {
   static constexpr int kBiasWords = kLoadsBiasEarly ? kScores / 2 : 1;
 
   const Sm90ForwardArgs& args;
-  const Sm90Work& work;   // in shared memory: what only some tiles need takes no registers
+  const Sm90Work& work;   // in shared memory: values that few tiles need take no registers
   int consumer;           // number of the warpgroup
-  Sm90KeyTiles unmasked;  // all of the warpgroup's rows see all of their keys
+  Sm90KeyTiles unmasked;  // tiles of which all of the warpgroup's rows see all keys
   ScoreRules<Config> rules;
-  PhiloxProduct random_row;  // what dropout's random words owe to the row that the thread decides on
+  PhiloxProduct random_row;  // per-row part of the Philox state, of the row that the thread decides on
 
   [[nodiscard]] static __device__ __forceinline__ Sm90Scores of(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                                 int consumer, const WindowMask& mask) {
@@ -49,7 +49,7 @@ struct Sm90Scores {
     return scores;
   }
 
-  // What values are multiplied with to be exponents of 2.
+  // Values times this are exponents of 2.
   [[nodiscard]] __device__ __forceinline__ float multiplier() const {
     if constexpr (kFoldsScale<Config>) {
       return args.scale_log2;
@@ -59,12 +59,13 @@ struct Sm90Scores {
       return ScoreTransform::cap_of(args.options) * (is_reciprocal(args) ? 2.0f * kLog2E : kLog2E);
     }
   }
-  // What has to be added to lse.
+  // This is added to lse.
   [[nodiscard]] static __device__ __forceinline__ float lse_offset(const Sm90ForwardArgs& args) {
     return is_reciprocal(args) ? ScoreTransform::cap_of(args.options) : 0.0f;
   }
 
-  // The thread's bias of tile n, where all of the tile is seen. Needs no scores, so it comes while they are made.
+  // Loads the thread's term from memory of tile n, if all rows see all of the tile. It needs no scores, so that it
+  // comes while they are made. Returns whether it was loaded.
   [[nodiscard]] __device__ __forceinline__ bool load_bias(uint32 (&bias)[kBiasWords], int n) const {
     if constexpr (kLoadsBiasEarly) {
       const TileRules<Config> tile = rules_of_tile(n);
@@ -77,7 +78,7 @@ struct Sm90Scores {
 #pragma unroll
         for (int i = 0; i < kBiasWords / 8; ++i) {
           uint32* to = bias + (2 * i + h) * 4;
-          // volatile: or the compiler would have the load wait for the products first
+          // volatile: otherwise the compiler would move the load behind the wait for the products
           asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
                        : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                        : "l"(from + i * 4 * kBiasOfChunk));
@@ -88,7 +89,8 @@ struct Sm90Scores {
     return false;
   }
 
-  // Values of tile n: -inf where the rows do not see the key. Without a causal mask only a row's last keys can be such.
+  // s becomes the values of tile n, -inf for keys that a row does not see. With a full mask these are keys behind the
+  // sequence's end, in the first tile.
   template <bool kIsFirst>
   __device__ __forceinline__ void finish(float (&s)[kScores], int n, bool has_bias,
                                          const uint32 (&bias)[kBiasWords]) const {
@@ -113,7 +115,7 @@ struct Sm90Scores {
     }
   }
 
-  // Products become scores with the bias of a tile, which lies at `tile`.
+  // Products become scores with the term from memory, whose tile lies at `tile`.
   __device__ __forceinline__ void add_bias_tile(float (&s)[kScores], uint32 tile) const {
     if constexpr (Config::kBiasTiles) {
 #pragma unroll
@@ -125,15 +127,15 @@ struct Sm90Scores {
     }
   }
 
-  // Dropout's decisions on the tile whose quads came with k in this buffer; needs no scores, so it may run under the
-  // products that make them.
+  // Decides which entries of the tile are kept, from the quads that came with k in this buffer. It needs no scores, so
+  // that it runs under the products that make them.
   __device__ __forceinline__ void decide(uint32 (&kept)[kKeptWords<kScores>], const Sm90Storage<Config>& smem,
                                          uint32 buffer) const {
     if constexpr (Score<Config>::kDrops) {
       kept_bits_factored<kScores, 4>(rules_of_tile(0).dropout, random_row, smem.quads.of_tile[buffer], kept, thread());
     }
   }
-  // Those p that are not kept become 0. After their sum: it is that of all.
+  // Entries of p that are not kept become 0. They have been added to the row's sum.
   __device__ __forceinline__ void drop(uint32 (&p)[kScores / 2], const uint32 (&kept)[kKeptWords<kScores>]) const {
     if constexpr (Score<Config>::kDrops) drop_pairs<kScores>(p, kept);
   }
@@ -148,7 +150,7 @@ struct Sm90Scores {
     if constexpr (kKeepsRules) return rules.tile(row, key);
     return sm90_rules<Config>(args, work).tile(row, key);
   }
-  // A window wider than any sequence, as a number that a row can be added to.
+  // A window as an int; those wider than any sequence are limited, so that adding a row does not overflow.
   [[nodiscard]] static __device__ __forceinline__ int clamped(int64 window) {
     return static_cast<int>(min(window, int64{1} << 30));
   }
@@ -156,7 +158,7 @@ struct Sm90Scores {
   [[nodiscard]] __device__ __forceinline__ int first_key(int n) const {
     return n * Config::kBlockN + accumulator_column(thread());
   }
-  // Key that the thread's row h = 0 has on the diagonal.
+  // The key on the diagonal of the thread's row h = 0.
   [[nodiscard]] __device__ __forceinline__ int diagonal() const {
     return work.row + consumer * kWarpgroupRows + accumulator_row(thread()) + work.seqlen_k - work.seqlen_q;
   }
@@ -167,7 +169,7 @@ struct Sm90Scores {
   __device__ __forceinline__ void add_bias(float (&s)[kScores], const uint32 (&bias)[kBiasWords]) const {
     if constexpr (kLoadsBiasEarly) {
 #pragma unroll
-      for (int i = 0; i < kBiasWords / 4; ++i) {  // 32 keys of row h, those of 8 keys in each lane of the quad
+      for (int i = 0; i < kBiasWords / 4; ++i) {  // 32 keys of row h: each lane of the quad has 8 of them
         uint32 four[4] = {bias[4 * i], bias[4 * i + 1], bias[4 * i + 2], bias[4 * i + 3]};
         transpose_quad(four);
 #pragma unroll
@@ -179,7 +181,7 @@ struct Sm90Scores {
       }
     }
   }
-  // Is every eighth element of every row aligned to be loaded with those after it?
+  // Can every eight elements of every row be loaded at once?
   template <class Storage>
   [[nodiscard]] static __device__ __forceinline__ bool are_chunks(const Storage* data, int64 row_stride) {
     return reinterpret_cast<uint64>(data) % 16 == 0 && row_stride % kBiasOfChunk == 0;
@@ -211,7 +213,7 @@ struct Sm90Scores {
     }
   }
   __device__ __forceinline__ void mask_begin(float (&s)[kScores], int n) const {
-    const int left = clamped(args.options.window_left);  // not open, or no tile would come here
+    const int left = clamped(args.options.window_left);  // not open: open windows mask no tile here
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
       const int first_seen = diagonal() + h * kRowHalf - left - first_key(n);

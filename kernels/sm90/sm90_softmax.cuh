@@ -1,16 +1,16 @@
-// Online softmax of a consumer's two rows a thread (../attention/online_softmax.cuh has the equations), with few
-// instructions an element: beside running matrix products they, and not the products, are what a tile waits for.
+// Online softmax of a consumer, two rows a thread; ../attention/online_softmax.cuh has the equations. It takes few
+// instructions per element: a tile waits for them, and not for the matrix products, which run meanwhile.
 //
-// What is subtracted from scores, m, need not be their maximum, if l and o are relative to the same m. So
-//   kSpeculate   p is computed with the m there is, without looking for the maximum. If the thread's sum over the tile
-//                stays below 2^kMaxLag, no p was larger, and all is well; else the maximum is found, m raised, and p
-//                computed anew from the scores, which are still there
-//   otherwise    the maximum is found first, but m raised only if a score has outgrown it by more than 2^kMaxLag
-// Before the first visible key m is -inf, and the slow way is taken.
+// m is the value that is subtracted from scores. It need not be their maximum, if l and o are relative to the same m:
+//   kSpeculate   p is computed with the present m, without looking for the maximum. If the thread's sum over the tile
+//                is at most 2^kMaxLag, no p is larger than that, and p is used. Otherwise the maximum is found, m
+//                raised, and p computed again from the scores, which are still there
+//   otherwise    the maximum is found first, but m is raised only if p of a score would exceed 2^kMaxLag
+// Before the first visible key m is -inf, and the maximum is found.
 //
-// kFolded (../attention/online_softmax.cuh) subtracts c m, rounded, from c s: one instruction. Where scores are large,
-// what that rounds is large as well, and 2 to its power anything. From kMostFolded on the slow way is taken, and there
-// c (s - m), which is exact where it matters: scores of 1e30 and more have the p that they should.
+// kFolded (../attention/online_softmax.cuh) subtracts c m, rounded, from c s, in one instruction. If scores are large,
+// the rounding error is large as well, and p is wrong by 2 to its power. From kMostFolded on the maximum is found, and
+// p is 2 to the power of c (s - m), which is exact for scores near m: even scores of 1e30 have the right p.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -26,12 +26,13 @@ struct Sm90Softmax {
   static constexpr ScoreUnits kUnits = kScoreUnits<Config>;
   static constexpr float kLargestSum = 256.0f;  // 2^kMaxLag
   static_assert(kMaxLag == 8.0f);
-  static constexpr float kMostFolded = 4096.0f;  // of |c m|: its rounding changes p by 2^-12 / 2 ln 2 of itself at most
+  static constexpr float kMostFolded =
+      4096.0f;  // of |c m|: its rounding changes p by at most 2^-12 / 2 ln 2, relatively
 
   float row_max[kRowsOfThread] = {-kInfinity, -kInfinity};  // m in units of s, the same in all lanes of a quad
-  float row_sum[kRowsOfThread] = {0.0f, 0.0f};              // l of the thread's own columns
+  float row_sum[kRowsOfThread] = {0.0f, 0.0f};              // l of the thread's columns
 
-  // m is brought to the tile's maximum. rescale: what sums over earlier tiles have to be multiplied with.
+  // Raises m to the tile's maximum. rescale: factor of the sums over earlier tiles.
   __device__ __forceinline__ void raise(const float (&s)[kScores], float scale_log2, float (&rescale)[kRowsOfThread]) {
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) raise_to(h, tile_max(s, h), scale_log2, rescale);
@@ -40,7 +41,7 @@ struct Sm90Softmax {
     const float old_max = row_max[h];
     row_max[h] = fmaxf(old_max, new_max);
     const float new_base = exponent_base(row_max[h]);
-    const bool is_folded = folds(h, scale_log2);  // then p of both was relative to rounded products, and so is this
+    const bool is_folded = folds(h, scale_log2);  // then p is relative to a rounded product before and after
     const float fall = is_folded ? __fmul_rn(old_max, scale_log2) - __fmul_rn(new_base, scale_log2)
                                  : (old_max - new_base) * scale_log2;
     rescale[h] = exp2_fast(fall);
@@ -49,22 +50,22 @@ struct Sm90Softmax {
   [[nodiscard]] static __device__ __forceinline__ float tile_max(const float (&s)[kScores], int h) {
     return quad_max(thread_row_max(s, h));
   }
-  // Is p of row h computed the quick way? Not before its first visible key, and not with NaN or inf.
+  // May p of row h subtract a rounded product? Not before its first visible key, and not with NaN or inf.
   [[nodiscard]] __device__ __forceinline__ bool folds(int h, float scale_log2) const {
     return kUnits == ScoreUnits::kFolded && fabsf(row_max[h] * scale_log2) <= kMostFolded;
   }
-  // For the whole warp alike.
+  // The same answer for the whole warp.
   [[nodiscard]] __device__ __forceinline__ bool all_fold(float scale_log2) const {
     return __all_sync(kAllLanes, folds(0, scale_log2) && folds(1, scale_log2));
   }
 
-  // What is subtracted from a row's values.
+  // The value that is subtracted from those of row h.
   template <ScoreUnits kUnitsOfBase>
   [[nodiscard]] __device__ __forceinline__ float base_of(int h, float scale_log2) const {
     const float base = exponent_base(row_max[h]);
     return kUnitsOfBase == ScoreUnits::kFolded ? __fmul_rn(base, scale_log2) : base;
   }
-  // p of the tile, as pairs, and its sums.
+  // p of the tile, as pairs, and the sums of p.
   template <ScoreUnits kUnitsOfBase>
   __device__ __forceinline__ void exponentials(const float (&s)[kScores], float scale_log2, uint32 (&p)[kScores / 2],
                                                float (&sum)[kRowsOfThread]) const {
@@ -79,7 +80,7 @@ struct Sm90Softmax {
       p[i] = Element::pack(low, high);
     }
   }
-  // The same in the place of s, for whoever has no registers for p yet.
+  // The same in the place of s, if p has no registers yet.
   template <ScoreUnits kUnitsOfBase>
   __device__ __forceinline__ void exponentials(float (&s)[kScores], float scale_log2,
                                                float (&sum)[kRowsOfThread]) const {
@@ -106,7 +107,8 @@ struct Sm90Softmax {
     add(sum);
   }
 
-  // A further tile. Returns, for the whole warp alike, whether o has to be multiplied with `rescale`.
+  // A further tile, with the present m first. Returns whether o has to be multiplied by `rescale`: the same answer for
+  // the whole warp.
   [[nodiscard]] __device__ __forceinline__ bool speculate(const float (&s)[kScores], float scale_log2,
                                                           uint32 (&p)[kScores / 2], float (&rescale)[kRowsOfThread]) {
     float sum[kRowsOfThread];
@@ -126,7 +128,7 @@ struct Sm90Softmax {
     return raises;
   }
 
-  // The same with the maximum first.
+  // Raises m if p of the tile would be too large for the present one. Returns whether it was raised.
   [[nodiscard]] __device__ __forceinline__ bool follow_max(const float (&s)[kScores], float scale_log2,
                                                            float (&rescale)[kRowsOfThread]) {
     float new_max[kRowsOfThread];
@@ -144,7 +146,27 @@ struct Sm90Softmax {
     return raises;
   }
 
-  // A further tile: p, here or by pack_late(). Returns whether o has to be multiplied with `rescale`.
+  // A further tile, while products of the tile before run. kSpeculate: its p has other registers than theirs. Otherwise
+  // s becomes p, and pack_late() moves it when they are done. Returns whether o has to be multiplied by `rescale`.
+  [[nodiscard]] __device__ __forceinline__ bool update_under_products(float (&s)[kScores], float scale_log2,
+                                                                      uint32 (&p)[kScores / 2],
+                                                                      float (&rescale)[kRowsOfThread]) {
+    if constexpr (Config::kSpeculate) {
+      return speculate(s, scale_log2, p, rescale);
+    } else {
+      float sum[kRowsOfThread];
+      const bool raises = follow_max(s, scale_log2, rescale);
+      if (kUnits == ScoreUnits::kFolded && all_fold(scale_log2)) {
+        exponentials<ScoreUnits::kFolded>(s, scale_log2, sum);
+      } else {
+        exponentials<ScoreUnits::kNatural>(s, scale_log2, sum);
+      }
+      add(sum);
+      return raises;
+    }
+  }
+
+  // A further tile: p. Returns whether o has to be multiplied by `rescale`.
   [[nodiscard]] __device__ __forceinline__ bool update(float (&s)[kScores], float scale_log2, uint32 (&p)[kScores / 2],
                                                        float (&rescale)[kRowsOfThread]) {
     if constexpr (Config::kSpeculate) {
@@ -153,24 +175,15 @@ struct Sm90Softmax {
       float sum[kRowsOfThread];
       const bool raises = follow_max(s, scale_log2, rescale);
       if (kUnits == ScoreUnits::kFolded && all_fold(scale_log2)) {
-        exponentials_where<ScoreUnits::kFolded>(s, scale_log2, p, sum);
+        exponentials<ScoreUnits::kFolded>(s, scale_log2, p, sum);
       } else {
-        exponentials_where<ScoreUnits::kNatural>(s, scale_log2, p, sum);
+        exponentials<ScoreUnits::kNatural>(s, scale_log2, p, sum);
       }
       add(sum);
       return raises;
     }
   }
-  template <ScoreUnits kUnitsOfBase>
-  __device__ __forceinline__ void exponentials_where(float (&s)[kScores], float scale_log2, uint32 (&p)[kScores / 2],
-                                                     float (&sum)[kRowsOfThread]) const {
-    if constexpr (Config::kOverlap) {
-      exponentials<kUnitsOfBase>(s, scale_log2, sum);
-    } else {
-      exponentials<kUnitsOfBase>(s, scale_log2, p, sum);
-    }
-  }
-  // p where update() left it in the place of s: the tensor cores were still reading the registers that it goes to.
+  // p, which update_under_products() left in the place of s: products still read the registers of p then.
   __device__ __forceinline__ void pack_late(const float (&s)[kScores], uint32 (&p)[kScores / 2]) const {
     if constexpr (!Config::kSpeculate) {
 #pragma unroll
@@ -178,7 +191,7 @@ struct Sm90Softmax {
     }
   }
 
-  // After the last tile: l of the whole row, what o has to be multiplied with, lse. m gets the units of an exponent.
+  // After the last tile: l becomes that of the whole row, m gets the units of an exponent.
   __device__ __forceinline__ void finish(float scale_log2) {
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
@@ -189,7 +202,7 @@ struct Sm90Softmax {
   [[nodiscard]] __device__ __forceinline__ float inverse_sum(int h) const {
     return inverse_or_zero(row_sum[h]);
   }
-  // Natural logarithm; -inf for a row that has seen nothing.
+  // Natural logarithm of the row's sum; -inf for a row that has seen no key.
   [[nodiscard]] __device__ __forceinline__ float lse(int h) const {
     if (row_sum[h] == 0.0f) return -kInfinity;
     if constexpr (kUnits == ScoreUnits::kFolded) return (row_max[h] + log2_fast(row_sum[h])) * kLn2;

@@ -1,4 +1,4 @@
-// Shared memory of sm90_forward, and who waits for whom.
+// Shared memory of sm90_forward, and its barriers.
 #pragma once
 
 #include "../attention/score_mods.cuh"
@@ -13,11 +13,11 @@ namespace attend {
 
 // A tile of query rows of one head, as the producer announces it.
 struct alignas(16) Sm90Work {
-  int sequence;  // kNoWork: there is no more
+  int sequence;  // kNoWork: there are no more tiles
   int head;      // of q
   int row;       // first, in the sequence
-  int q_begin;   // of the sequence in q and o
-  int k_begin;   // of the sequence in k and v
+  int q_begin;   // the sequence's first row in q and o
+  int k_begin;   // and in k and v
   int seqlen_q;
   int seqlen_k;
   int unused;
@@ -26,7 +26,7 @@ struct alignas(16) Sm90Work {
 };
 static_assert(sizeof(Sm90Work) == kSm90WorkBytes);
 
-// What dropout's random words owe to the keys of a tile. Announced, and released, with k.
+// The per-key part of the Philox state for the tiles of keys. It is announced and released with k.
 template <class Config, bool kDrops = Score<Config>::kDrops>
 struct Sm90Quads {
   static_assert(Config::kBlockN % 4 == 0);
@@ -38,7 +38,7 @@ struct Sm90Quads<Config, false> {};
 
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90Storage
-    : Sm90BiasTiles<Config::kStages, Sm90Shape<Config>::kBiasBytes, Config::kBiasTiles> {
+    : Sm90BiasTiles<Config::kBiasTiles ? Config::kStages : 0, Sm90Shape<Config>::kBiasBytes> {
   using Shape = Sm90Shape<Config>;
   unsigned char q[Config::kQBuffers][Shape::kQBytes];  // later o of the same rows
   unsigned char k[Config::kStages][Shape::kKBytes];
@@ -46,16 +46,16 @@ struct alignas(kSwizzleAtom) Sm90Storage
   [[no_unique_address]] Sm90Quads<Config> quads;
   Sm90Work work[kSm90WorkSlots];
   Mbarrier work_full[kSm90WorkSlots];   // the tile is announced
-  Mbarrier work_empty[kSm90WorkSlots];  // each consumer warp has left it, and the one that prepares dropout
-  Mbarrier q_full[Config::kQBuffers];   // the bytes of q
-  Mbarrier q_empty[Config::kQBuffers];  // each consumer's o, which took q's place, has left it; or its q has been read
-  Mbarrier k_full[Config::kStages];     // the bytes of a tile, its bias and its quads: the buffers may be read
+  Mbarrier work_empty[kSm90WorkSlots];  // each consumer warp has left it, and the warp of Sm90RandomWords
+  Mbarrier q_full[Config::kQBuffers];   // the bytes of q have landed
+  Mbarrier q_empty[Config::kQBuffers];  // each consumer: o has left the place of q; or its warps have read q
+  Mbarrier k_full[Config::kStages];     // k, its term from memory and its quads are there
   Mbarrier v_full[Config::kStages];
-  Mbarrier v_tail;  // kIsVarlen: the bytes of a tile of which a part has to be cleared before it is announced
-  Mbarrier k_empty[Config::kStages];  // each consumer warp has read it: its buffer may be filled
+  Mbarrier v_tail;                    // kIsVarlen: a tile has landed whose end is cleared before it is announced
+  Mbarrier k_empty[Config::kStages];  // each consumer warp has read it: the buffer may be filled
   Mbarrier v_empty[Config::kStages];
 
-  // By one thread; a barrier of the block has to follow.
+  // By one thread; a barrier of the block follows.
   __device__ __forceinline__ void init_barriers() {
     constexpr int kReaders = Config::kConsumers * kWarpgroup / 32;
     for (int slot = 0; slot < kSm90WorkSlots; ++slot) {
@@ -77,8 +77,8 @@ struct alignas(kSwizzleAtom) Sm90Storage
   }
 };
 
-// Where a user of a ring of buffers is: the number of buffers it has been through. One register, where a stage and a
-// parity would be two; consumers at the limit of their registers have several rings.
+// A place in a ring of buffers: how many buffers its user has been through. It takes one register, compared with two
+// for a stage and a parity. Consumers have several rings and no registers to spare.
 template <int kBuffers>
 struct RingPlace {
   uint32 count = 0;

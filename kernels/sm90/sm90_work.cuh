@@ -1,4 +1,4 @@
-// Which tiles of query rows there are, in which order, and which keys they see.
+// The tiles of query rows, their order, and the keys that they see.
 #pragma once
 
 #include "../attention/key_range.cuh"
@@ -29,7 +29,7 @@ template <class Config>
   return mask;
 }
 
-// The options of the tile's head.
+// The score modifications of the tile's head.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ ScoreRules<Config> sm90_rules(const Sm90ForwardArgs& args,
                                                                        const Sm90Work& work) {
@@ -38,7 +38,7 @@ template <class Config>
   return ScoreRules<Config>::make(args.options, args.base.scale, span, work.sequence, work.head, args.base.num_heads_q);
 }
 
-// Those with a key that one of kRows rows from `row` on sees.
+// The tiles with a key that one of kRows rows from `row` on sees.
 template <class Config, int kRows>
 [[nodiscard]] __device__ __forceinline__ Sm90KeyTiles key_tiles_of_rows(const WindowMask& mask, int row) {
   if (row >= mask.seqlen_q) return {0, 0};
@@ -48,7 +48,7 @@ template <class Config, int kRows>
           (static_cast<int>(keys.end) + Config::kBlockN - 1) / Config::kBlockN};
 }
 
-// Those of which every row sees every key.
+// The tiles of which every one of these rows sees every key.
 template <class Config, int kRows>
 [[nodiscard]] __device__ __forceinline__ Sm90KeyTiles unmasked_tiles_of_rows(const WindowMask& mask, int row) {
   const int64 last_row = min(static_cast<int64>(row + kRows), mask.seqlen_q) - 1;
@@ -56,7 +56,7 @@ template <class Config, int kRows>
           static_cast<int>(mask.row(row).end) / Config::kBlockN};
 }
 
-// A block's tiles of query rows, one after the other. By one warp, all lanes alike.
+// A block's tiles of query rows, one after the other. By one warp; all lanes have the same values.
 template <class Config>
 class Sm90TileWalk {
   static constexpr int kBlockM = Sm90Shape<Config>::kBlockM;
@@ -66,7 +66,7 @@ class Sm90TileWalk {
     if constexpr (Config::kIsVarlen) look_at_sequences();
   }
 
-  // The tile under the walk; kNoWork at the end.
+  // The present tile; kNoWork at the end.
   [[nodiscard]] __device__ __forceinline__ Sm90Work tile() {
     if constexpr (Config::kIsVarlen) {
       return packed_tile();
@@ -75,7 +75,7 @@ class Sm90TileWalk {
     }
   }
 
-  // To the next tile: take() asks for it early, advance() goes there.
+  // take() asks for the next tile, early; advance() goes to it.
   __device__ __forceinline__ void take() {
     if constexpr (Config::kSchedule == Sm90Schedule::kDynamic) {
       if (threadIdx.x % 32 == 0) next_ = gridDim.x + atomicAdd(args_.next_tile, 1u);
@@ -88,8 +88,8 @@ class Sm90TileWalk {
   }
 
  private:
-  // Tiles of a head are neighbours, so that they share its keys in the L2 cache. Under a causal mask they differ in
-  // length: in a section of heads the longest of all heads come first.
+  // Tiles of a head are neighbours, so that they share its keys in the L2 cache. Under a causal mask tiles differ in
+  // length: the longest tiles of all heads of a section come first.
   [[nodiscard]] __device__ __forceinline__ Sm90Work dense_tile() const {
     if (index_ >= args_.total_tiles) return {Sm90Work::kNoWork};
     uint32 head_of_all, tile;
@@ -116,7 +116,7 @@ class Sm90TileWalk {
             0};
   }
 
-  // Sequence after sequence, head after head. The walk only goes forward: a lane has one of 32 sequences in view.
+  // Sequence after sequence, head after head. The walk only goes forward: each lane looks at one of 32 sequences.
   [[nodiscard]] __device__ __forceinline__ Sm90Work packed_tile() {
     while (index_ >= first_index_ + __shfl_sync(kAllLanes, tiles_until_, 31)) {
       first_index_ += __shfl_sync(kAllLanes, tiles_until_, 31);
@@ -138,7 +138,7 @@ class Sm90TileWalk {
             static_cast<int>(span.seqlen_k),  0};
   }
 
-  // tiles_until_: those of all heads of the sequences from first_sequence_ to the lane's own.
+  // Sets tiles_until_: tiles of all heads of the sequences from first_sequence_ to the lane's.
   __device__ __forceinline__ void look_at_sequences() {
     const uint32 lane = threadIdx.x % 32;
     const uint32 sequence = first_sequence_ + lane;
@@ -157,7 +157,7 @@ class Sm90TileWalk {
   const Sm90ForwardArgs& args_;
   uint32 index_;
   uint32 next_ = 0;
-  uint32 first_sequence_ = 0;  // kIsVarlen: of those in view
+  uint32 first_sequence_ = 0;  // kIsVarlen: sequence of lane 0
   uint32 first_index_ = 0;     // of its first tile
   uint32 tiles_until_ = 0;
 };

@@ -16,7 +16,10 @@
 #include "kernels/attention/score_transform.cuh"
 #include "kernels/attention/work.cuh"
 #include "kernels/sm90/sm90_backward_args.cuh"
-#include "kernels/sm90/sm90_backward_shape.cuh"
+#include "kernels/sm90/sm90_backward_layout.cuh"
+#include "kernels/sm90/sm90_backward_schedule.cuh"
+#include "kernels/sm90/sm90_backward_units.cuh"
+#include "kernels/sm90/sm90_backward_workspace.cuh"
 
 namespace attend::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "cuda/launch/fields.hpp"
-#include "kernels/sm90/sm90_backward_shape.cuh"
+#include "kernels/sm90/sm90_backward_layout.cuh"
 
 namespace attend::cuda {
 

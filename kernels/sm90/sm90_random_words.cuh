@@ -1,6 +1,6 @@
-// The warp that prepares dropout, one that would have nothing to do: for each tile of keys, while the copy engine
-// brings its k, what dropout's random words owe to its keys (../sm90/factored_philox.cuh). Consumers find it when k
-// has landed, and compute the rest in line.
+// The warp that prepares random words, if entries are dropped. It would be idle otherwise. For each tile of keys it
+// computes the per-key part of the Philox state (factored_philox.cuh), while the copy engine brings k of the tile.
+// Consumers read it when k has landed, and compute the rest.
 #pragma once
 
 #include "factored_philox.cuh"
@@ -8,15 +8,15 @@
 
 namespace attend {
 
-// Walks the tiles of query rows and of keys as the producer announces and loads them.
+// Walks over the tiles of query rows and of keys in the producer's order.
 template <class Config>
-struct Sm90DropoutPreparer {
+struct Sm90RandomWords {
   Sm90Storage<Config>& smem;
   const Sm90ForwardArgs& args;
   RingPlace<Config::kStages> k_at = {};
   RingPlace<kSm90WorkSlots> work_at = {};
 
-  // A lane a quad. In the order of the producer's load_k().
+  // A lane has a quad of keys. Tiles come in the order of the producer's load_k().
   __device__ __forceinline__ void prepare(const Sm90Work& work) {
     const Sm90KeyTiles tiles =
         key_tiles_of_rows<Config, Sm90Shape<Config>::kBlockM>(sm90_mask<Config>(args.options, work), work.row);
@@ -25,11 +25,11 @@ struct Sm90DropoutPreparer {
     for (int n = tiles.end - 1; n >= tiles.begin; --n) {
       const TileRules<Config> tile = rules.tile(work.row, int64{n} * Config::kBlockN);
       const auto first = static_cast<uint32>(tile.first_key / 4);
-      smem.k_empty[k_at.buffer()].wait(k_at.parity() ^ 1);  // each consumer has read those of the tile before
+      smem.k_empty[k_at.buffer()].wait(k_at.parity() ^ 1);  // each consumer has read the tile before
       for (uint32 quad = threadIdx.x % 32; quad < Config::kBlockN / 4; quad += 32) {
         smem.quads.of_tile[k_at.buffer()][quad] = PhiloxQuad::of(tile.dropout, first + quad);
       }
-      __syncwarp();  // all are there: whoever waits for k may read them
+      __syncwarp();  // all quads are there: consumers that wait for k may read them
       arrive_as_warp(smem.k_full[k_at.buffer()]);
       k_at.advance();
     }

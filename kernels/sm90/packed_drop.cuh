@@ -1,6 +1,6 @@
-// Dropout on packed pairs of p, for kernels that have no instructions to spare: the same decisions as
-// accumulator_scores.cuh's, in its order of bits, made with fewer instructions and several Philox blocks at a time.
-// Wide multiplications are what a block costs: of its 20 there are 15 left (factored_philox.cuh).
+// Drops entries of packed pairs of p, in kernels that have no instructions to spare. The decisions and their order of
+// bits are those of accumulator_scores.cuh, but they take fewer instructions: several Philox blocks are computed at a
+// time, each with 15 of its 20 wide multiplications (factored_philox.cuh).
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -8,18 +8,18 @@
 
 namespace attend {
 
-// bits = 2 * bits + (word + addend carries), an addition and an addition with carry.
+// bits = 2 * bits + (word + addend carries): an addition, and an addition with carry.
 __device__ __forceinline__ void append_carry(uint32& bits, uint32 word, uint32 addend) {
   asm("{\n.reg .u32 sum;\nadd.cc.u32 sum, %1, %2;\naddc.u32 %0, %0, %0;\n}\n" : "+r"(bits) : "r"(word), "r"(addend));
 }
 
-// The row whose Philox blocks a thread computes, of the tile's two that it has values of.
+// A thread has values of two rows of the tile. It computes the Philox blocks of this one.
 [[nodiscard]] __device__ __forceinline__ int row_decided_by(int thread) {
   return accumulator_row(thread) + thread % 2 * kRowHalf;
 }
 
-// As kept_bits() (not transposed), from the parts of row_decided_by(thread) and of the tile's quads, whose first is at
-// `quads` in shared memory; kBlocks of the chains of rounds at once.
+// kept_bits() (not transposed) from two parts of the Philox state: `row` is of row_decided_by(thread), `quads` of the
+// tile's quads of keys, in shared memory. kBlocks chains of rounds run at a time.
 template <int kCount, int kBlocks>
 __device__ __forceinline__ void kept_bits_factored(const DropoutMask& dropout, PhiloxProduct row,
                                                    const PhiloxQuad* quads, uint32 (&kept)[kKeptWords<kCount>],
@@ -57,8 +57,8 @@ __device__ __forceinline__ void kept_bits_factored(const DropoutMask& dropout, P
   }
 }
 
-// Both halves of `pair` are kept or become 0, by the top bits of byte kByte of `low` and of `high`.
-// PTX ISA: prmt, whose selector's high bit repeats a byte's sign.
+// Keeps each half of `pair`, or makes it 0. The top bit of byte kByte of `low` decides on the low half, that of `high`
+// on the high half. PTX ISA: prmt, whose selector's high bit repeats a byte's sign.
 template <int kByte>
 [[nodiscard]] __device__ __forceinline__ uint32 keep_halves(uint32 pair, uint32 low, uint32 high) {
   constexpr uint32 kSelector = (8u | kByte) * 0x11u | (12u | kByte) * 0x1100u;
@@ -67,13 +67,13 @@ template <int kByte>
   return pair & mask;
 }
 
-// p, packed in the accumulator's order, becomes 0 where it is not kept.
+// Entries of p that are not kept become 0. p is packed in the accumulator's order.
 template <int kCount>
 __device__ __forceinline__ void drop_pairs(uint32 (&p)[kCount / 2], const uint32 (&kept)[kKeptWords<kCount>]) {
 #pragma unroll
   for (int w = 0; w < kKeptWords<kCount>; ++w) {
 #pragma unroll
-    for (int bit = 0; bit < 8; bit += 2) {  // of each byte, at its top
+    for (int bit = 0; bit < 8; bit += 2) {  // of each byte: shifted to its top
       const uint32 low = kept[w] << (7 - bit);
       const uint32 high = kept[w] << (6 - bit);
       const int i = 16 * w + bit / 2;

@@ -1,0 +1,241 @@
+// Tiles of the sm90 backward kernels, and how many bytes of shared memory they take. Host and device.
+//
+// The host fills a Config from sm90_backward_tile() and launches three kernels in a row: sm90_backward_prepare,
+// sm90_backward and sm90_backward_finish. If dk and dv are added up in memory, sm90_backward_finish_keys follows. The
+// wide form has sm90_backward_prepare, sm90_backward_wide_keys and sm90_backward_wide_queries. The kernels assert that
+// their storage has the size that is computed here.
+#pragma once
+
+#include "../attention/score_mods.cuh"
+#include "../common/element.cuh"
+#include "../common/portable.cuh"
+#include "sm90_backward_registers.cuh"
+
+namespace attend {
+
+constexpr int kBackwardElementBytes = sizeof(Bits16);  // of an element of q, k, v, dout, ds and a term from memory
+constexpr int kBackwardFloatBytes = sizeof(float);
+constexpr int kBackwardBarrierBytes = 8;    // sizeof(Mbarrier)
+constexpr int kBackwardMostSmem = 232448;   // bytes that a block can have
+constexpr int kBackwardItemBytes = 64;      // sizeof(Sm90BackwardItem)
+constexpr int kBackwardTargetBytes = 16;    // sizeof(BackwardTarget)
+constexpr int kBackwardRowBlockBytes = 72;  // sizeof(BackwardRowBlock)
+
+constexpr int kBackwardRows = 64;             // query rows of a tile: kBlockM
+constexpr int kBackwardKeysOfWarpgroup = 64;  // keys of a computing warpgroup
+constexpr int kBackwardPanelColumns = 64;     // head dimensions are filled up with zeros to a multiple of this
+constexpr int kBackwardPassColumns = 64;      // columns of dq that a warpgroup computes at a time
+constexpr int kBackwardItemRing = 8;          // items on their way from the loader to the other warps
+
+constexpr int kBackwardPrepareThreads = 256;
+constexpr int kBackwardFinishThreads = 128;  // a warp has 16 rows
+
+constexpr int kBackwardWideKeys = 64;        // keys of a tile of the wide form
+constexpr int kBackwardWideRows = 128;       // query rows of a block of sm90_backward_wide_queries: 64 a warpgroup
+constexpr int kBackwardWideHandovers = 2;    // buffers in which one warpgroup leaves p for the other
+constexpr int kBackwardWideKeyStages = 2;    // buffers of k in sm90_backward_wide_queries
+constexpr int kBackwardWideValueStages = 2;  // buffers of v there, at most
+constexpr int kBackwardBiasStages = 2;       // buffers of a term from memory there, at most
+constexpr int kBackwardBiasBytes = kBackwardRows * kBackwardWideKeys * kBackwardElementBytes;  // of one tile of it
+
+// sm90_backward_wide_queries also makes the gradient of a term from memory. Blocks whose sequences share entries of it
+// form a cluster. Each adds up and stores a share of a tile's 8 chunks of 8 keys, from backward_dbias_chunk(rank) on.
+constexpr int kBackwardMostDbiasBlocks = 8;  // every GPU can run such a cluster
+constexpr int kBackwardDbiasChunks = 8;      // of a tile
+constexpr int kBackwardDbiasBuffers = 2;     // of ds on its way between blocks, at most
+constexpr int kBackwardDbiasChunkBytes = kBackwardRows * 8 * kBackwardFloatBytes;
+// The first chunk of the block with this rank.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int backward_dbias_chunk(int rank, int blocks) {
+  return (kBackwardDbiasChunks * rank + blocks - 1) / blocks;
+}
+// How many chunks a block has at most.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int backward_dbias_chunks(int blocks) {
+  return blocks < 1 ? 0 : (kBackwardDbiasChunks + blocks - 1) / blocks;
+}
+
+// The constants of a Config that follow from the head dimensions and the score's traits.
+struct Sm90BackwardTile {
+  int depth;            // columns of q and k in shared memory: 64 to 256, zeros behind head_dim
+  int depth_v;          // columns of v and dout
+  bool is_wide;         // one kernel makes dk and dv, another makes dq
+  bool is_persistent;   // a block walks over a list of key blocks; otherwise it has one
+  int block_n;          // keys of a block
+  int stages;           // buffers of q, and of dout
+  int ds_buffers;       // of ds
+  int staging_buffers;  // of dq on its way to memory, 64 x 64 floats each
+  // Per thread: Sm90BackwardRegisters.
+  int compute_registers;
+  int query_registers;
+  int load_registers;
+  int threads;
+  int smem_bytes;  // of the kernel that makes dk and dv
+  // is_wide: of sm90_backward_wide_queries.
+  int v_stages;       // buffers of v
+  int bias_stages;    // buffers of a term from memory
+  int dbias_buffers;  // buffers of ds on its way to the blocks of a cluster; 0 without a cluster
+  int dq_smem_bytes;
+
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int columns() const { return depth + depth_v; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int compute_warpgroups() const {
+    return block_n / kBackwardKeysOfWarpgroup;
+  }
+  ATTEND_HOST_DEVICE constexpr void set_registers(const Sm90BackwardRegisters& registers) {
+    compute_registers = registers.compute;
+    query_registers = registers.query;
+    load_registers = registers.load;
+    threads = registers.threads();
+  }
+};
+
+// Bytes of a tile of elements.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_tile_bytes(int rows, int columns) {
+  return rows * columns * kBackwardElementBytes;
+}
+// Bytes of lse and delta of the rows in all stages.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_statistics_bytes(int stages) {
+  return 2 * stages * kBackwardRows * kBackwardFloatBytes;
+}
+// Tiles are aligned to kilobytes, and so is the size of the storage.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_whole_kilobytes(int bytes) {
+  return (bytes + 1023) / 1024 * 1024;
+}
+
+// Shared memory of sm90_backward: Sm90BackwardStorage.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_barriers(const Sm90BackwardTile& t) {
+  const int of_items = 2 * kBackwardItemRing;                     // full and empty
+  const int of_keys = 2 * 2 + 1;                                  // k and v, full and empty; a tile's tail
+  const int of_rows = 2 * 2 * t.stages;                           // q and dout, full and empty
+  const int of_ds = t.ds_buffers * (t.compute_warpgroups() + 1);  // full by each warpgroup, empty
+  const int of_dq = 2 * t.staging_buffers;                        // full and empty
+  return of_items + of_keys + of_rows + of_ds + of_dq;
+}
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_smem_bytes(const Sm90BackwardTile& t) {
+  const int k_and_v = sm90_backward_tile_bytes(t.block_n, t.columns());
+  const int q_and_dout = t.stages * sm90_backward_tile_bytes(kBackwardRows, t.columns());
+  const int ds = t.ds_buffers * sm90_backward_tile_bytes(kBackwardRows, t.block_n);
+  const int dq = t.staging_buffers * kBackwardRows * kBackwardPassColumns * kBackwardFloatBytes;
+  const int items = kBackwardItemRing * kBackwardItemBytes;
+  const int targets = t.staging_buffers * kBackwardTargetBytes;
+  const int barriers = sm90_backward_barriers(t) * kBackwardBarrierBytes;
+  return sm90_backward_whole_kilobytes(k_and_v + q_and_dout + ds + dq + sm90_backward_statistics_bytes(t.stages) +
+                                       items + targets + barriers);
+}
+
+// Shared memory of sm90_backward_wide_keys: Sm90BackwardWideKeysStorage.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_keys_barriers(int stages) {
+  const int of_keys = 2;                        // k and v, full
+  const int of_tails = 2;                       // of each loading warp
+  const int of_rows = 2 * 2 * stages;           // q and dout, full and empty
+  const int of_p = 2 * kBackwardWideHandovers;  // full and empty
+  return of_keys + of_tails + of_rows + of_p;
+}
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_keys_smem(int columns, int stages, bool has_bias) {
+  const int k_and_v = sm90_backward_tile_bytes(kBackwardWideKeys, columns);
+  const int q_and_dout = stages * sm90_backward_tile_bytes(kBackwardRows, columns);
+  const int bias = has_bias ? stages * kBackwardBiasBytes : 0;
+  const int p = kBackwardWideHandovers * kBackwardRows * kBackwardWideKeys * kBackwardFloatBytes;
+  const int barriers = sm90_backward_wide_keys_barriers(stages) * kBackwardBarrierBytes;
+  return sm90_backward_whole_kilobytes(k_and_v + q_and_dout + bias + p + sm90_backward_statistics_bytes(stages) +
+                                       kBackwardItemBytes + barriers);
+}
+
+// Shared memory of sm90_backward_wide_queries: Sm90BackwardWideQueriesStorage.
+constexpr int kBackwardWideQueryWarpgroups = kBackwardWideRows / kBackwardRows;
+
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_queries_barriers(int v_stages) {
+  const int of_rows = 2;                                                       // q and dout, full
+  const int of_tails = 2;                                                      // of each loading warp
+  const int of_keys = 2 * (kBackwardWideKeyStages + v_stages);                 // k and v, full and empty
+  const int of_bias = 2 * kBackwardBiasStages;                                 // full and empty
+  const int of_ds = 2 * kBackwardWideQueryWarpgroups * kBackwardDbiasBuffers;  // full and empty
+  return of_rows + of_tails + of_keys + of_bias + of_ds;
+}
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_queries_smem(const Sm90BackwardTile& t,
+                                                                               int dbias_blocks) {
+  const int q_and_dout = sm90_backward_tile_bytes(kBackwardWideRows, t.columns());
+  const int k = kBackwardWideKeyStages * sm90_backward_tile_bytes(kBackwardWideKeys, t.depth);
+  const int v = t.v_stages * sm90_backward_tile_bytes(kBackwardWideKeys, t.depth_v);
+  const int bias = t.bias_stages * kBackwardWideQueryWarpgroups * kBackwardBiasBytes;
+  const int chunks = backward_dbias_chunks(dbias_blocks) * dbias_blocks;  // that a warpgroup gets from all blocks
+  const int ds = t.dbias_buffers * kBackwardWideQueryWarpgroups * chunks * kBackwardDbiasChunkBytes;
+  const int barriers = sm90_backward_wide_queries_barriers(t.v_stages) * kBackwardBarrierBytes;
+  return sm90_backward_whole_kilobytes(q_and_dout + k + v + bias + ds + kBackwardRowBlockBytes + barriers);
+}
+
+// Buffers of sm90_backward_wide_queries: as many as fit, at most two of each. If they do not fit, ds on its way between
+// blocks gives up a buffer first, then the term from memory, then v. If even one of each does not fit, dq_smem_bytes is
+// above kBackwardMostSmem. dbias_blocks: as for sm90_backward_tile().
+ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t, bool has_bias, int dbias_blocks) {
+  const int most_bias = has_bias ? kBackwardBiasStages : 0;
+  const int most_dbias = dbias_blocks > 1 ? kBackwardDbiasBuffers : 0;
+  for (t.v_stages = kBackwardWideValueStages; t.v_stages > 0; --t.v_stages) {
+    for (t.bias_stages = most_bias;; --t.bias_stages) {
+      for (t.dbias_buffers = most_dbias;; --t.dbias_buffers) {
+        t.dq_smem_bytes = sm90_backward_wide_queries_smem(t, dbias_blocks);
+        if (t.dq_smem_bytes <= kBackwardMostSmem) return;
+        if (t.dbias_buffers <= 1) break;
+      }
+      if (t.bias_stages <= 1) break;
+    }
+  }
+}
+
+// Both head dimensions at most 64.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_narrow_tile() {
+  Sm90BackwardTile t = {};
+  t.depth = t.depth_v = 64;
+  t.block_n = kBackwardNarrowRegisters.computing * kBackwardKeysOfWarpgroup;
+  t.stages = 4;
+  t.ds_buffers = 2;
+  t.staging_buffers = 1;
+  t.set_registers(kBackwardNarrowRegisters);
+  t.smem_bytes = sm90_backward_smem_bytes(t);
+  return t;
+}
+
+// Both at most 128.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_persistent_tile(int head_dim,
+                                                                                          int head_dim_v) {
+  Sm90BackwardTile t = {};
+  t.depth = head_dim <= 64 ? 64 : 128;
+  t.depth_v = head_dim_v <= 64 ? 64 : 128;
+  t.is_persistent = true;
+  t.block_n = kBackwardPersistentRegisters.computing * kBackwardKeysOfWarpgroup;
+  t.stages = 2;
+  t.ds_buffers = 4;
+  t.staging_buffers = 2;
+  t.set_registers(kBackwardPersistentRegisters);
+  t.smem_bytes = sm90_backward_smem_bytes(t);
+  return t;
+}
+
+// Head dimensions to 256; with a term from memory to 192, beyond which its tiles do not fit into shared memory.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_wide_tile(int head_dim, int head_dim_v,
+                                                                                    bool has_bias, int dbias_blocks) {
+  constexpr int kMostStages = 4;
+  Sm90BackwardTile t = {};
+  t.depth = (head_dim + kBackwardPanelColumns - 1) / kBackwardPanelColumns * kBackwardPanelColumns;
+  t.depth_v = (head_dim_v + kBackwardPanelColumns - 1) / kBackwardPanelColumns * kBackwardPanelColumns;
+  t.is_wide = true;
+  t.block_n = kBackwardWideKeys;
+  t.set_registers(kBackwardWideRegisters);
+  t.stages = kMostStages;
+  while (t.stages > 1 && sm90_backward_wide_keys_smem(t.columns(), t.stages, has_bias) > kBackwardMostSmem) --t.stages;
+  t.smem_bytes = sm90_backward_wide_keys_smem(t.columns(), t.stages, has_bias);
+  sm90_backward_set_dq_smem(t, has_bias, dbias_blocks);
+  return t;
+}
+
+// dbias_blocks: how many sequences share entries of the gradient of a term from memory: 1 if none share, 0 if that
+// gradient is not wanted.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_tile(int head_dim, int head_dim_v,
+                                                                               const ScoreModTraits& score,
+                                                                               int dbias_blocks) {
+  if (head_dim > 128 || head_dim_v > 128 || score.transforms || score.adds_from_memory) {
+    return sm90_backward_wide_tile(head_dim, head_dim_v, score.adds_from_memory, dbias_blocks);
+  }
+  if (head_dim > 64 || head_dim_v > 64) return sm90_backward_persistent_tile(head_dim, head_dim_v);
+  return sm90_backward_narrow_tile();
+}
+
+}  // namespace attend

@@ -1,0 +1,198 @@
+// Warpgroup 1 of sm90_backward_wide_keys.cuh: p from s, packed for dv, and as floats for the warpgroup that computes
+// ds.
+#pragma once
+
+#include "../attention/lse_rounding.cuh"
+#include "../attention/softcap.cuh"
+#include "packed_drop.cuh"
+#include "sm90_backward_scores.cuh"
+#include "sm90_backward_units.cuh"
+#include "sm90_backward_wide_scores.cuh"
+#include "sm90_backward_wide_storage.cuh"
+
+namespace attend {
+
+// A PairMaker of WideKeysWarpgroup: s = k q^T becomes p, and dv += p dout.
+template <class Config>
+class WideP {
+ public:
+  using Shape = BackwardShape<Config>;
+  using Element = ElementOf<Config>;
+  using Storage = Sm90BackwardWideKeysStorage<Config>;
+  using PositionTerm = BackwardPositionTerm<Config>;
+  static constexpr int kHeadDim = Config::kHeadDim;           // columns that exist of k and q
+  static constexpr int kKeysDepth = Shape::kDepth;            // columns of k in shared memory
+  static constexpr int kGradientHeadDim = Config::kHeadDimV;  // columns that exist of dv
+  static constexpr int kGradientDepth = Shape::kDepthV;
+
+  __device__ __forceinline__ WideP(Storage& smem, const Sm90BackwardArgs& args) : smem_(smem), args_(args) {}
+
+  [[nodiscard]] __device__ __forceinline__ const Bits16* keys() const { return smem_.k; }
+  [[nodiscard]] __device__ __forceinline__ Mbarrier& keys_full() const { return smem_.k_full; }
+  [[nodiscard]] __device__ __forceinline__ auto score_tiles() const { return smem_.q_ring(); }
+  [[nodiscard]] __device__ __forceinline__ auto gradient_tiles() const { return smem_.dout_ring(); }
+
+  [[nodiscard]] __device__ __forceinline__ WideGradient gradient() const {
+    const float unit = sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits);
+    return {args_.base.dv, args_.base.dv_stride, Score<Config>::kDrops ? unit * power_of_kept() : unit};
+  }
+
+  // The tile has landed. Reads of shared memory come before its products: while these run, they starve.
+  __device__ __forceinline__ void read_rows(uint32 number) {
+    if (number == head_end_) begin_head(number);
+    const uint32 stage = stage_of<Config::kStages>(number);
+    read_row_statistics(lse_, smem_.lse_log2[stage]);
+    if constexpr (Score<Config>::kAddsFromMemory) {
+      bias_.read(smem_address(smem_.bias[stage]), thread());
+      const float2 two = reinterpret_cast<const float2*>(smem_.lse_log2[stage])[thread() % 32];  // a warp: all rows
+      largest_lse_ = fmaxf(fabsf(two.x), fabsf(two.y));
+    }
+    if constexpr (Score<Config>::kTransforms) {
+#pragma unroll
+      for (float& x : lse_) x -= ReciprocalTransform::lse_offset(args_.options);
+    }
+    if constexpr (PositionTerm::kIsOn && PositionTerm::kIsLinear) position_term(number).add_to_rows(lse_);
+  }
+
+  // s of the tile is done. It becomes what the other warpgroup gets.
+  __device__ __forceinline__ void make_pairs(uint32 number, float (&s)[32], uint32 (&p)[16]) {
+    exponentials(number, s);
+    if constexpr (Score<Config>::kDrops) {
+      pack_kept(number, s, p);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) p[i] = pack(i, s, 1.0f);
+    }
+    hand_over(number, s);
+  }
+
+ private:
+  // Tile `number` is the first of a query head.
+  __device__ __forceinline__ void begin_head(uint32 number) {
+    const Sm90BackwardItem& item = smem_.item;
+    const auto segment = BackwardSegment::at(item, static_cast<int>(number)).as_uniform();
+    rules_ = rules_of_head<Config>(args_, item, segment.head);
+    head_end_ = static_cast<uint32>(segment.step_end);
+    first_tile_ = uniform(segment.tile - static_cast<int>(number));
+    masked_ = MaskedTiles::of<Config>(args_, item, item.key, segment.tile, number, head_end_);
+  }
+
+  // s becomes p, or r of a transform. Entries that are not seen get a value that makes p 0, whatever they held.
+  __device__ __forceinline__ void exponentials(uint32 number, float (&s)[32]) {
+    if constexpr (Score<Config>::kTransforms) {
+      const auto transform = ReciprocalTransform::of(args_.options, args_.scale_log2);
+#pragma unroll
+      for (float& x : s) x = transform.r(x);
+    }
+    if constexpr (Score<Config>::kAddsFromMemory) bias_.add(s, args_.base.scale);
+    if (masked_.has<Config>(number)) {
+      mask_scores<Config>(s, smem_.item, BackwardBand::of<Config>(args_.options), tile_of_rows(number), smem_.item.key,
+                          wide_unseen<Config>(args_));
+    }
+    if constexpr (Score<Config>::kAddsFromMemory) {
+      exponentials_of_sums(number, s);
+    } else if constexpr (!Score<Config>::kTransforms) {
+      exponentials_of_products(number, s);
+    }
+  }
+  // s: scores with a term from memory.
+  __device__ __forceinline__ void exponentials_of_sums(uint32 number, float (&s)[32]) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s[i] = biased_probability<Config>(s[i], lse_[backward_statistic(i)]);
+    if (__any_sync(kAllLanes, largest_lse_ >= kCoarseLse)) divide_by_sums(number, s);
+  }
+  // Divides p of rows whose lse is coarse by the sum of p: lse_rounding.cuh.
+  __device__ __forceinline__ void divide_by_sums(uint32 number, float (&s)[32]) {
+    const auto segment = BackwardSegment::at(smem_.item, static_cast<int>(number));
+    const float* sums = args_.log2_sums + backward_stats_row(args_, smem_.item, segment.head, segment.tile);
+#pragma unroll
+    for (int i = 0; i < 16; i += 4) {
+      const float4 of_rows = *reinterpret_cast<const float4*>(sums + thread() % 4 * 4 + i * 4);
+      const float log2_sum[4] = {of_rows.x, of_rows.y, of_rows.z, of_rows.w};
+#pragma unroll
+      for (int n = 0; n < 32; ++n) {
+        const int statistic = backward_statistic(n) - i;
+        if (statistic >= 0 && statistic < 4) s[n] *= exp2_fast(-log2_sum[statistic]);
+      }
+    }
+  }
+  // s: products. A term by position is added if there is one.
+  __device__ __forceinline__ void exponentials_of_products(uint32 number, float (&s)[32]) {
+    PositionTerm term = {rules_.slope, 0.0f};
+    if constexpr (PositionTerm::kIsOn && !PositionTerm::kIsLinear) term = position_term(number);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      s[i] = exp2_fast(term.exponent(i, s[i], args_.scale_log2, lse_[backward_statistic(i)]));
+    }
+  }
+  [[nodiscard]] __device__ __forceinline__ PositionTerm position_term(uint32 number) const {
+    return PositionTerm::of(rules_, smem_.item, tile_of_rows(number), smem_.item.key, thread());
+  }
+
+  // Pair i of p times `scale`. Of a transform, s is still r: p follows from it here, and s becomes p times a quarter of
+  // the derivative, as ds wants it.
+  [[nodiscard]] __device__ __forceinline__ uint32 pack(int i, float (&s)[32], float scale) {
+    float p[2];
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+      float& score = s[2 * i + b];
+      p[b] = score;
+      if constexpr (Score<Config>::kTransforms) {
+        p[b] = ReciprocalTransform::of(args_.options, args_.scale_log2)
+                   .probability(score, lse_[backward_statistic(2 * i + b)]);
+        score = p[b] * ReciprocalTransform::quarter_slope(score);
+      }
+    }
+    return Element::pack(p[0] * scale, p[1] * scale);
+  }
+
+  // The scale of kept entries is a factor of p before p is rounded, as in other implementations, so that equal entries
+  // are rounded as theirs are. Its power of two is left out: float16 has no room for it. It becomes a factor of dv.
+  [[nodiscard]] __device__ __forceinline__ float power_of_kept() const {
+    constexpr uint32 kExponent = 0x7f800000;
+    return __uint_as_float(__float_as_uint(args_.options.dropout_scale) & kExponent);
+  }
+  // Packs p with 0 for dropped entries. The other warpgroup wants p of all entries and the decisions: it gets -p of
+  // dropped ones.
+  __device__ __forceinline__ void pack_kept(uint32 number, float (&s)[32], uint32 (&p)[16]) {
+    uint32 kept[kKeptWords<32>];
+    kept_bits<32, true>(rules_.tile(int64{tile_of_rows(number)} * kBackwardRows, smem_.item.key), kept, thread());
+    const float scale = args_.options.dropout_scale / power_of_kept();
+#pragma unroll
+    for (int i = 0; i < 16; ++i) p[i] = pack(i, s, scale);
+    drop_pairs<32>(p, kept);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s[i] = (kept[0] >> i & 1u) != 0 ? s[i] : -s[i];
+  }
+
+  __device__ __forceinline__ void hand_over(uint32 number, const float (&p)[32]) {
+    const uint32 buffer = stage_of<kBackwardWideHandovers>(number);
+    smem_.p_empty[buffer].wait(parity_of<kBackwardWideHandovers>(number) ^ 1);  // p of two tiles before has been read
+#pragma unroll
+    for (int i = 0; i < 32; i += 4) {
+      smem_.p[buffer][i / 4][thread()] = make_float4(p[i], p[i + 1], p[i + 2], p[i + 3]);
+    }
+    __syncwarp();
+    arrive_as_warp(smem_.p_full[buffer]);
+  }
+
+  [[nodiscard]] static __device__ __forceinline__ int thread() {
+    return static_cast<int>(threadIdx.x % kWarpgroup);
+  }
+  [[nodiscard]] __device__ __forceinline__ int tile_of_rows(uint32 number) const {
+    return first_tile_ + static_cast<int>(number);
+  }
+
+  Storage& smem_;
+  const Sm90BackwardArgs& args_;
+  uint32 head_end_ = 0;  // number of the first tile of the next query head
+  int first_tile_ = 0;   // the tile of the head's rows that would have number 0
+  MaskedTiles masked_ = {};
+  ScoreRules<Config> rules_ = {};  // of the head; members that no trait needs take no registers
+  float lse_[16];
+  float largest_lse_ =
+      0.0f;  // kAddsFromMemory: the larger magnitude of the two rows of the tile that the lane has read
+  WideBias<Config, true> bias_;
+};
+
+}  // namespace attend

@@ -1,0 +1,226 @@
+// The rows of a computing warpgroup of sm90_backward_wide_queries.cuh: what they see, and p from their products.
+#pragma once
+
+#include "../attention/accumulator_scores.cuh"
+#include "../attention/lse_rounding.cuh"
+#include "../attention/softcap.cuh"
+#include "../tiles/smem_tile.cuh"
+#include "sm90_backward_scores.cuh"
+#include "sm90_backward_wide_scores.cuh"
+#include "sm90_backward_wide_storage.cuh"
+
+namespace attend {
+
+// Tiles of keys are numbered from the block's first one on. A thread has two of the rows.
+template <class Config>
+class WideQueryScores {
+ public:
+  using Storage = Sm90BackwardWideQueriesStorage<Config>;
+
+  Storage& smem;
+  const Sm90BackwardArgs& args;
+  const int warpgroup;  // number among the computing ones
+
+  __device__ __forceinline__ WideQueryScores(Storage& storage, const Sm90BackwardArgs& arguments, int number)
+      : smem(storage), args(arguments), warpgroup(number) {}
+
+  // Everything that holds for all tiles. Returns the number of the tile behind the last one that the rows see. Tiles
+  // before the first one that they see are masked.
+  [[nodiscard]] __device__ __forceinline__ uint32 begin() {
+    const BackwardRowBlock& block = smem.block;
+    const BackwardRows rows = block.of_warpgroup<Config>(warpgroup);
+    diagonal_ = uniform(rows.row + block.offset());
+    first_key_ = uniform(block.rows.tile * Config::kBlockN);
+    int seen_by_all = static_cast<int>(block.span.seqlen_k);  // the first key that some row does not see
+    if constexpr (Config::kMask != MaskKind::kFull) seen_by_all = min(seen_by_all, diagonal_ + block.band.right + 1);
+    masked_from_ = uniform(max(0, (seen_by_all - first_key_) / Config::kBlockN));
+    if constexpr (Config::kMask == MaskKind::kWindow) {
+      const int first = diagonal_ + kWarpgroupRows - 1 - block.band.left - first_key_;  // that all rows see
+      masked_before_ = uniform(first <= 0 ? 0 : (first - 1) / Config::kBlockN + 1);
+    }
+    read_statistics(rows);
+    if constexpr (Score<Config>::kAddsByPosition || Score<Config>::kDrops) {
+      rules_ = ScoreRules<Config>::make(args.options, args.base.scale, block.span, block.sequence,
+                                        static_cast<uint32>(block.head), args.base.num_heads_q);
+      rules_.slope *= kLog2E;
+    }
+    return static_cast<uint32>(uniform(rows.tile_end > rows.tile ? rows.tile_end - block.rows.tile : 0));
+  }
+
+  // Decides which entries of the tile are kept. No products are under way, whose registers this would take.
+  __device__ __forceinline__ void decide(uint32 number) {
+    if constexpr (Score<Config>::kDrops) {
+      const int row = diagonal_ - smem.block.offset();
+      TileRules<Config> rules = rules_.tile(row, first_key_ + static_cast<int>(number) * Config::kBlockN);
+      rules.dropout.key0 = recomputed(rules.dropout.key0);  // so that the keys of all rounds take no registers
+      rules.dropout.key1 = recomputed(rules.dropout.key1);
+      kept_bits<32>(rules, kept_, thread());
+    }
+  }
+
+  // s of the tile is done. It becomes p; of a transform, p times a quarter of the derivative. Entries that are not seen
+  // become 0, whatever they held.
+  __device__ __forceinline__ void probabilities(uint32 number, float (&s)[32]) {
+    const int key = first_key_ + static_cast<int>(number) * Config::kBlockN;
+    values(number, s);
+    if (is_masked(static_cast<int>(number))) mask(key, s);
+    exponentials(key, s);
+  }
+
+  // dp of dropped entries becomes 0.
+  __device__ __forceinline__ void drop_gradients(float (&dp)[32]) const {
+    if constexpr (Score<Config>::kDrops) drop(dp, kept_);
+  }
+
+  // delta of entry i of the accumulator, times kScoreGradientUnit.
+  [[nodiscard]] __device__ __forceinline__ float delta(int i) const { return delta_[i / 2 % 2]; }
+
+ private:
+  // s becomes what masks and exponentials take: r of a transform, or scores with their term from memory.
+  __device__ __forceinline__ void values(uint32 number, float (&s)[32]) {
+    if constexpr (Score<Config>::kTransforms) {
+      const auto transform = ReciprocalTransform::of(args.options, args.scale_log2);
+#pragma unroll
+      for (float& x : s) x = transform.r(x);
+    }
+    if constexpr (Score<Config>::kAddsFromMemory) {
+      WideBias<Config, false> bias;
+      const uint32 stage = stage_of<Storage::kStagesBias>(number);
+      smem.bias_full[stage].wait(parity_of<Storage::kStagesBias>(number));  // it has landed
+      bias.read(smem_address(smem.bias[stage * Storage::kWarpgroups + warpgroup]), thread());
+      bias.add(s, args.base.scale);
+      __syncwarp();
+      arrive_as_warp(smem.bias_empty[stage]);
+    }
+  }
+
+  __device__ __forceinline__ void exponentials(int key, float (&s)[32]) {
+    if constexpr (Score<Config>::kAddsFromMemory) {
+      exponentials_of_sums(s);
+    } else if constexpr (Score<Config>::kTransforms) {
+      exponentials_of_transform(s);
+    } else {
+      exponentials_of_products(key, s);
+    }
+  }
+  // s: scores with a term from memory.
+  __device__ __forceinline__ void exponentials_of_sums(float (&s)[32]) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s[i] = biased_probability<Config>(s[i], lse_[i / 2 % 2]);
+    if (has_coarse_rows_) divide_by_sums(s);
+  }
+  __device__ __forceinline__ void exponentials_of_transform(float (&s)[32]) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      s[i] = ReciprocalTransform::of(args.options, args.scale_log2).probability(s[i], lse_[i / 2 % 2]) *
+             ReciprocalTransform::quarter_slope(s[i]);
+    }
+  }
+  // s: products. A term by position is added if there is one.
+  __device__ __forceinline__ void exponentials_of_products(int key, float (&s)[32]) {
+    const float distance = static_cast<float>(first_diagonal() - key - accumulator_column(thread()));
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      // If rows see no key behind the diagonal, the term is linear, and the row's part of it is added to its lse.
+      constexpr bool kIsLinear = Config::kMask != MaskKind::kFull;
+      const float base =
+          Score<Config>::kAddsByPosition && kIsLinear ? fmaf(rules_.slope, distance + h * kRowHalf, lse_[h]) : lse_[h];
+#pragma unroll
+      for (int i = 2 * h; i < 32; i += i % 2 == 0 ? 1 : 3) {
+        const auto column = static_cast<float>(backward_column(i));
+        float addend = -base;
+        if constexpr (Score<Config>::kAddsByPosition) {
+          addend = kIsLinear ? fmaf(rules_.slope, column, -base)
+                             : fmaf(-rules_.slope, fabsf(distance + (h * kRowHalf - column)), -base);
+        }
+        s[i] = exp2_fast(fmaf(s[i], args.scale_log2, addend));
+      }
+    }
+  }
+
+  // The key on the diagonal of the thread's first row.
+  [[nodiscard]] __device__ __forceinline__ int first_diagonal() const {
+    return diagonal_ + accumulator_row(thread());
+  }
+  // Has the tile entries that are not seen? Rows that do not exist do not count.
+  [[nodiscard]] __device__ __forceinline__ bool is_masked(int number) const {
+    return number >= masked_from_ || (Config::kMask == MaskKind::kWindow && number < masked_before_);
+  }
+  __device__ __forceinline__ void mask(int key, float (&s)[32]) {
+    const float unseen = wide_unseen<Config>(args);
+    const BackwardRowBlock& block = smem.block;
+    const int first = key + accumulator_column(thread());
+    const int keys_left = static_cast<int>(block.span.seqlen_k) - first;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      int end = keys_left;  // the row sees columns [begin, end), counted from the thread's first
+      int begin = 0;
+      if constexpr (Config::kMask != MaskKind::kFull) {
+        end = min(end, first_diagonal() + h * kRowHalf + block.band.right + 1 - first);
+      }
+      if constexpr (Config::kMask == MaskKind::kWindow) {
+        begin = first_diagonal() + h * kRowHalf - block.band.left - first;
+      }
+#pragma unroll
+      for (int i = 2 * h; i < 32; i += 4) {
+#pragma unroll
+        for (int b = 0; b < 2; ++b) {
+          const int column = backward_column(i + b);
+          if (column >= end || (Config::kMask == MaskKind::kWindow && column < begin)) s[i + b] = unseen;
+        }
+      }
+    }
+  }
+
+  // Place of the statistics of row `row` of the head, the first of a tile.
+  [[nodiscard]] __device__ __forceinline__ int64 first_statistic(int row) const {
+    const BackwardRowBlock& block = smem.block;
+    return (int64{block.span.batch} * args.base.num_heads_q + block.head) * args.stats_rows +
+           backward_stats_begin<Config>(block.span, block.sequence) + row;
+  }
+  __device__ __forceinline__ void read_statistics(const BackwardRows& rows) {
+    const int64 first = first_statistic(rows.row);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = accumulator_row(thread()) + h * kRowHalf;
+      lse_[h] = kInfinity;  // rows that do not exist: their tile may lie behind the end of the statistics
+      delta_[h] = 0.0f;
+      if (row >= rows.count) continue;
+      const int64 place = first + row / 16 * 16 + sm90_backward_stats_place(row);
+      lse_[h] = args.lse_log2[place];
+      if constexpr (Score<Config>::kTransforms) lse_[h] -= ReciprocalTransform::lse_offset(args.options);
+      delta_[h] = args.delta[place] * kScoreGradientUnit<Config>;
+    }
+    if constexpr (Score<Config>::kAddsFromMemory) {
+      has_coarse_rows_ = __any_sync(kAllLanes, is_coarse(lse_[0]) || is_coarse(lse_[1]));
+    }
+  }
+  // Divides p of rows whose lse is coarse by the sum of p: lse_rounding.cuh.
+  __device__ __forceinline__ void divide_by_sums(float (&s)[32]) {
+    const int64 first = first_statistic(smem.block.rows.row + warpgroup * kWarpgroupRows);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (!is_coarse(lse_[h])) continue;
+      const int row = accumulator_row(thread()) + h * kRowHalf;
+      const float factor = exp2_fast(-args.log2_sums[first + row / 16 * 16 + sm90_backward_stats_place(row)]);
+#pragma unroll
+      for (int i = 2 * h; i < 32; i += i % 2 == 0 ? 1 : 3) s[i] *= factor;
+    }
+  }
+
+  // Recomputed at each use, so that it takes no register between uses.
+  [[nodiscard]] static __device__ __forceinline__ int thread() {
+    return recomputed_thread() % kWarpgroup;
+  }
+
+  int diagonal_;       // the key on the diagonal of the warpgroup's first row
+  int first_key_;      // of tile 0
+  int masked_from_;    // tiles from this number on have entries that are not seen
+  int masked_before_;  // kWindow: so have tiles below this number
+  ScoreRules<Config> rules_ = {};
+  float lse_[2], delta_[2];
+  bool has_coarse_rows_ = false;      // kAddsFromMemory: some row of the warp has a coarse lse
+  uint32 kept_[kKeptWords<32>] = {};  // kDrops: which entries of the tile are kept
+};
+
+}  // namespace attend

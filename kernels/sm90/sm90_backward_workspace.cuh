@@ -1,0 +1,69 @@
+// Global memory of the sm90 backward pass besides its tensors: rows of statistics, sums and counters. Host and device.
+#pragma once
+
+#include "../attention/work.cuh"
+#include "../common/portable.cuh"
+#include "sm90_backward_layout.cuh"
+
+namespace attend {
+
+// Counters of a tile of dq: one for each of its passes, or one for each warp of its only pass.
+constexpr int kBackwardTurns = 4;
+
+// Rows of one head's statistics and sums: whole tiles of rows for each sequence. The tiles of packed sequence i start
+// at sm90_backward_first_row(cu_seqlens_q[i], i), which is at or behind the end of those of sequence i - 1.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_padded_rows(int64 seqlen_q) {
+  return num_tiles(seqlen_q, kBackwardRows) * kBackwardRows;
+}
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_packed_rows(int64 total_rows, int64 num_sequences) {
+  return sm90_backward_padded_rows(total_rows + num_sequences * kBackwardRows);
+}
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_first_row(int64 q_begin, int64 sequence) {
+  return (q_begin + sequence * kBackwardRows) / kBackwardRows * kBackwardRows;
+}
+
+// Byte offsets into the workspace, each a multiple of 256. heads: query heads of all sequences, of packed sequences
+// num_heads_q; rows: padded rows of one head; blocks: of the main kernel's grid if it is persistent, otherwise 0.
+struct Sm90BackwardWorkspace {
+  int64 lse_log2;       // float (heads, rows)
+  int64 delta;          // float (heads, rows)
+  int64 log2_sums;      // float (heads, rows), with a term from memory
+  int64 dq_sums;        // float (heads, rows, depth), if tiles are not wide
+  int64 dq_turns;       // uint32 (heads, rows / 64, 4), if additions to dq have an order
+  int64 partial_sums;   // float (blocks, block_n, depth + depth_v)
+  int64 partial_ready;  // uint32 (blocks, 2)
+  int64 next_item;      // uint32
+  int64 bytes;
+
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr Sm90BackwardWorkspace make(const Sm90BackwardTile& tile,
+                                                                               int64 heads, int64 rows, int64 blocks,
+                                                                               bool is_deterministic, bool has_bias) {
+    const int64 statistics = aligned(heads * rows * kBackwardFloatBytes);
+    const int64 counters = heads * rows / kBackwardRows * kBackwardTurns;
+    const int64 key_sums = blocks * tile.block_n * tile.columns();
+    Sm90BackwardWorkspace w = {};
+    w.lse_log2 = 0;
+    w.delta = w.lse_log2 + statistics;
+    w.log2_sums = w.delta + statistics;
+    w.dq_sums = w.log2_sums + (has_bias ? statistics : 0);
+    w.dq_turns = w.dq_sums + (tile.is_wide ? 0 : aligned(heads * rows * tile.depth * kBackwardFloatBytes));
+    w.partial_sums = w.dq_turns + (is_deterministic ? aligned(counters * kCounterBytes) : 0);
+    w.partial_ready = w.partial_sums + aligned(key_sums * kBackwardFloatBytes);
+    w.next_item = w.partial_ready + aligned(blocks * 2 * kCounterBytes);
+    w.bytes = w.next_item + aligned(kCounterBytes);
+    return w;
+  }
+
+ private:
+  static constexpr int64 kCounterBytes = sizeof(uint32);
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr int64 aligned(int64 bytes) { return (bytes + 255) / 256 * 256; }
+};
+
+// kAddsUp: floats of the sums of dk and dv, to which each query head of a group adds. They lie in the order of the
+// accumulators that are added. heads: of k, of all sequences.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_key_sums(const Sm90BackwardTile& tile, int64 heads,
+                                                                        int64 key_blocks) {
+  return heads * key_blocks * tile.block_n * tile.columns();
+}
+
+}  // namespace attend
