@@ -33,8 +33,7 @@ template <class Config, int kLanes>
   const auto rules = ScoreRules<Config>::make(options, base.scale, span, sequence, head, base.num_heads_q);
   const KeyRange seen = rules.window.row(row);
   const auto* q = static_cast<const Storage*>(base.q) + span.query_offset(base.q_stride, head, row);
-  const auto* k =
-      static_cast<const Storage*>(base.k) + span.keys().offset(base.k_stride, key_head_of(base, head), 0);
+  const auto* k = static_cast<const Storage*>(base.k) + span.keys().offset(base.k_stride, key_head_of(base, head), 0);
   LseSum result = {};
 #pragma unroll 1
   for (int64 key = seen.begin + static_cast<int>(threadIdx.x) % kLanes; key < seen.end; key += kLanes) {
@@ -77,8 +76,8 @@ template <class Config, int kLanes>
   if (!__any_sync(kAllLanes, exists)) return 0.0f;
   float largest_gradient = 0.0f;
   if (exists) {
-    const auto* dout = static_cast<const typename Element::Storage*>(base.dout) +
-                       span.query_offset(base.dout_stride, head, row);
+    const auto* dout =
+        static_cast<const typename Element::Storage*>(base.dout) + span.query_offset(base.dout_stride, head, row);
     for (int col = static_cast<int>(threadIdx.x) % kLanes; col < Config::kHeadDimV; col += kLanes) {
       largest_gradient = fmaxf(largest_gradient, fabsf(Element::to_float(dout[col])));
     }

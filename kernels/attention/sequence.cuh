@@ -19,6 +19,7 @@ struct SequenceSpan {
                                                                 int64 row) const {
     return stride.offset(batch, head, q_begin + row);
   }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr RowPlace query_place(int64 row) const { return {batch, q_begin + row}; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr KeySource keys() const { return {batch, k_begin, seqlen_k}; }
 };
 

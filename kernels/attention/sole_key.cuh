@@ -34,11 +34,9 @@ template <class Config, int kLanes>
   float dp = 0.0f, most = 0.0f;
   if (is_sole) {
     const uint32 head_k = key_head_of(base, head);
-    const auto* dout =
-        static_cast<const Storage*>(base.dout) + span.query_offset(base.dout_stride, head, row);
+    const auto* dout = static_cast<const Storage*>(base.dout) + span.query_offset(base.dout_stride, head, row);
     const auto* o = static_cast<const Storage*>(base.o) + span.query_offset(base.o_stride, head, row);
-    const auto* v =
-        static_cast<const Storage*>(base.v) + span.keys().offset(base.v_stride, head_k, seen.begin);
+    const auto* v = static_cast<const Storage*>(base.v) + span.keys().offset(base.v_stride, head_k, seen.begin);
     for (int col = threadIdx.x % kLanes; col < Config::kHeadDimV; col += kLanes) {
       const float gradient = Element::to_float(dout[col]);
       dp = fmaf(gradient, Element::to_float(v[col]), dp);

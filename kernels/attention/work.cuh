@@ -49,21 +49,28 @@ constexpr uint32 kSectionHeads = 16;       // that share the GPU: 16 blocks a he
   return (all_heads + sections - 1) / sections;
 }
 
-// Inside a section of `section` heads the last tiles first, which are the longest of a head's row tiles.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr HeadTile longest_first_of_sections(uint32 block, uint32 tiles,
-                                                                              uint32 all_heads, uint32 num_heads,
-                                                                              uint32 section) {
+// Section by section of `section` heads; inside of one the first tile of all its heads, then the second, and so on.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr HeadTile in_sections(uint32 block, uint32 tiles, uint32 all_heads,
+                                                                uint32 num_heads, uint32 section) {
   const uint32 first_head = block / (section * tiles) * section;
   const uint32 rest = block % (section * tiles);
   const uint32 heads = all_heads - first_head < section ? all_heads - first_head : section;
   const uint32 head = first_head + rest % heads;
-  return {head / num_heads, head % num_heads, static_cast<int64>(tiles) - 1 - rest / heads};
+  return {head / num_heads, head % num_heads, rest / heads};
+}
+
+// Likewise, but the last tiles first, which are the longest of a head's row tiles.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr HeadTile longest_first_in_sections(uint32 block, uint32 tiles,
+                                                                              uint32 all_heads, uint32 num_heads,
+                                                                              uint32 section) {
+  const HeadTile at = in_sections(block, tiles, all_heads, num_heads, section);
+  return {at.batch, at.head, static_cast<int64>(tiles) - 1 - at.tile};
 }
 
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr HeadTile longest_first(uint32 block, uint32 tiles, uint32 batch,
                                                                   uint32 num_heads, int64 bytes_per_head) {
   const uint32 all_heads = batch * num_heads;
-  return longest_first_of_sections(block, tiles, all_heads, num_heads, section_heads(all_heads, bytes_per_head));
+  return longest_first_in_sections(block, tiles, all_heads, num_heads, section_heads(all_heads, bytes_per_head));
 }
 
 }  // namespace attend

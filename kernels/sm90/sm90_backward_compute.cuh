@@ -355,7 +355,7 @@ class BackwardComputer {
       if (item.partial_in >= 0) partial.add(item.partial_in, dk_, dv_);
     }
     const int row = first_key(item) + lane_of_warpgroup() / 32 * 16;
-    store_key_gradients<Config>(args_, dk_, dv_, item.batch, item.head_k, item.k_begin + row, item.seqlen_k - row);
+    store_key_gradients<Config>(args_, dk_, dv_, item.span().keys(), item.head_k, row, item.seqlen_k - row);
   }
 
   template <int kCount>

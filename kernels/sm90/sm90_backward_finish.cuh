@@ -30,7 +30,7 @@ __device__ void sm90_backward_finish(const Sm90BackwardArgs& args) {
     dq[4 * i + 3] = sum.w;
   }
   const BackwardArgs& base = args.base;
-  const int64 at = base.dq_stride.offset(tile.span.batch, tile.head, tile.span.q_begin + tile.row + warp * 16);
+  const int64 at = tile.span.query_offset(base.dq_stride, tile.head, tile.row + warp * 16);
   store_gradient<Config, Config::kHeadDim>(dq, base.gradient_scale, base.dq, at, base.dq_stride.row,
                                            static_cast<int>(rows_left < 16 ? rows_left : 16),
                                            (base.overwritten & kOverwritesQueries) != 0);

@@ -35,7 +35,8 @@ __device__ void sm90_backward_finish_keys(const Sm90BackwardArgs& args) {
 #pragma unroll
   for (int i = 0; i < Shape::kDepthV / 2; i += 4) read(dv + i);
   const int64 rows_left = args.base.seqlen_k - row;
-  store_key_gradients<Config>(args, dk, dv, batch, head_k, row, static_cast<int>(rows_left < 16 ? rows_left : 16));
+  const KeySource keys = {batch, 0, args.base.seqlen_k};
+  store_key_gradients<Config>(args, dk, dv, keys, head_k, row, static_cast<int>(rows_left < 16 ? rows_left : 16));
 }
 
 }  // namespace attend

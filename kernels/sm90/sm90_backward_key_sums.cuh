@@ -8,21 +8,20 @@
 
 namespace attend {
 
-// Stores a warp's 16 keys of both, rounded, or adds them to floats (kAddsToOutputs). k_row: the first one, in k. Keys
-// from num_rows on do not exist.
+// Stores a warp's 16 keys of both, rounded, or adds them to floats (kAddsToOutputs). key: the first one. Keys from
+// num_rows on do not exist.
 template <class Config>
 __device__ __forceinline__ void store_key_gradients(const Sm90BackwardArgs& args,
                                                     const float (&dk)[BackwardShape<Config>::kDepth / 2],
-                                                    const float (&dv)[BackwardShape<Config>::kDepthV / 2], int64 batch,
-                                                    int64 head_k, int64 k_row, int num_rows) {
+                                                    const float (&dv)[BackwardShape<Config>::kDepthV / 2],
+                                                    const KeySource& keys, uint32 head_k, int64 key, int num_rows) {
   constexpr float kUnit = sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits);
   const BackwardArgs& base = args.base;
   const bool overwrites = (base.overwritten & kOverwritesKeys) != 0;
-  store_gradient<Config, Config::kHeadDim>(dk, base.gradient_scale, base.dk,
-                                           base.dk_stride.offset(batch, head_k, k_row), base.dk_stride.row, num_rows,
-                                           overwrites);
+  store_gradient<Config, Config::kHeadDim>(dk, base.gradient_scale, base.dk, keys.offset(base.dk_stride, head_k, key),
+                                           base.dk_stride.row, num_rows, overwrites);
   store_gradient<Config, Config::kHeadDimV>(dv, kept_scale<Config>(args.options) * kUnit, base.dv,
-                                            base.dv_stride.offset(batch, head_k, k_row), base.dv_stride.row, num_rows,
+                                            keys.offset(base.dv_stride, head_k, key), base.dv_stride.row, num_rows,
                                             overwrites);
 }
 

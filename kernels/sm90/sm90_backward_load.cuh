@@ -95,15 +95,15 @@ class BackwardLoads {
   template <int kDepth>
   __device__ __forceinline__ void load_keys(Bits16* to, const TensorMapArg& map, Mbarrier& full,
                                             const Sm90BackwardItem& item) {
-    loads_.template load<kDepth, Config::kBlockN>(to, map, full, {0, item.k_begin + item.key, item.head_k, item.batch},
-                                                  item.seqlen_k - item.key);
+    loads_.template load<kDepth, Config::kBlockN>(
+        to, map, full, PanelPlace::of(item.span().keys().place(item.key), item.head_k), item.seqlen_k - item.key);
   }
   template <int kDepth>
   __device__ __forceinline__ void load_rows(Bits16* to, float* to_stats, const TensorMapArg& map, const float* stats,
                                             Mbarrier& full, const Sm90BackwardItem& item, int head, int tile) {
     const int row = tile * Config::kBlockM;
     loads_.template load<kDepth, Config::kBlockM>(
-        to, map, full, {0, item.q_begin + row, head, item.batch}, item.seqlen_q - row,
+        to, map, full, PanelPlace::of(item.span().query_place(row), head), item.seqlen_q - row,
         {to_stats, stats + backward_stats_row(args_, item, head, tile), Config::kBlockM});
   }
 

@@ -130,8 +130,7 @@ __device__ __forceinline__ void store_statistics(const Sm90BackwardArgs& args, c
       row_lse = Score<Config>::kAddsFromMemory ? lse : fmaf(lse, kLog2E, static_cast<float>(-kPBits));
       row_delta = delta[thread];
       if (base.dlse != nullptr) {
-        row_delta -=
-            base.dlse[base.dlse_stride.offset(tile.span.batch, tile.head, tile.span.q_begin + tile.row + thread)];
+        row_delta -= base.dlse[tile.span.query_offset(base.dlse_stride, tile.head, tile.row + thread)];
       }
       if constexpr (Score<Config>::kDrops) row_delta /= args.options.dropout_scale;
     }
@@ -154,12 +153,12 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   const auto tile = BackwardRowTile::mine<Config>(args);
   if (tile.rows_left <= 0) return;
   const BackwardArgs& base = args.base;
-  const int64 q_row = tile.span.q_begin + tile.row;
-  const auto* dout = static_cast<const Bits16*>(base.dout) + base.dout_stride.offset(tile.span.batch, tile.head, q_row);
-  const auto* o = static_cast<const Bits16*>(base.o) + base.o_stride.offset(tile.span.batch, tile.head, q_row);
+  const auto* dout =
+      static_cast<const Bits16*>(base.dout) + tile.span.query_offset(base.dout_stride, tile.head, tile.row);
+  const auto* o = static_cast<const Bits16*>(base.o) + tile.span.query_offset(base.o_stride, tile.head, tile.row);
   float lse = thread < kBackwardRows ? kInfinity : 0.0f;  // of row `thread`
   if (thread < kBackwardRows && thread < tile.rows_left) {
-    lse = base.lse[base.lse_stride.offset(tile.span.batch, tile.head, q_row + thread)];
+    lse = base.lse[tile.span.query_offset(base.lse_stride, tile.head, tile.row + thread)];
   }
   uint4 x[kRowsOfLane] = {}, y[kRowsOfLane] = {};
 #pragma unroll

@@ -41,8 +41,7 @@ template <class Config>
 [[nodiscard]] __device__ __forceinline__ ScoreRules<Config> rules_of_head(const Sm90BackwardArgs& args,
                                                                           const Sm90BackwardItem& item, int head) {
   if constexpr (!Score<Config>::kAddsByPosition && !Score<Config>::kDrops) return {};
-  const SequenceSpan span = {static_cast<uint32>(item.batch), item.q_begin, item.k_begin, item.seqlen_q, item.seqlen_k};
-  auto rules = ScoreRules<Config>::make(args.options, args.base.scale, span, static_cast<uint32>(item.sequence),
+  auto rules = ScoreRules<Config>::make(args.options, args.base.scale, item.span(), static_cast<uint32>(item.sequence),
                                         static_cast<uint32>(head), args.base.num_heads_q);
   rules.slope *= kLog2E;
   return rules;

@@ -114,9 +114,8 @@ class WideKeysWarpgroup {
     const Sm90BackwardItem& item = smem_.item;
     const int row = item.key + static_cast<int>(threadIdx.x % kWarpgroup) / 32 * 16;
     store_accumulator<ElementOf<Config>, PairMaker::kGradientHeadDim>(
-        gradient_, to.factor,
-        static_cast<Bits16*>(to.tensor) + to.stride.offset(item.batch, item.head_k, item.k_begin + row), to.stride.row,
-        item.seqlen_k - row);
+        gradient_, to.factor, static_cast<Bits16*>(to.tensor) + item.span().keys().offset(to.stride, item.head_k, row),
+        to.stride.row, item.seqlen_k - row);
   }
 
   Storage& smem_;

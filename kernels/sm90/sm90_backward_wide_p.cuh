@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../attention/lse_rounding.cuh"
-#include "../attention/softcap.cuh"
+#include "../attention/score_transform.cuh"
 #include "packed_drop.cuh"
 #include "sm90_backward_scores.cuh"
 #include "sm90_backward_units.cuh"

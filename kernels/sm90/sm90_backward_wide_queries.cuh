@@ -169,8 +169,7 @@ class WideQueryWarpgroup {
     const BackwardRowBlock& block = smem().block;
     const BackwardArgs& base = rows_.args.base;
     const int row = block.rows.row + rows_.warpgroup * kWarpgroupRows + thread() / 32 * 16;
-    auto* to =
-        static_cast<Bits16*>(base.dq) + base.dq_stride.offset(block.span.batch, block.head, block.span.q_begin + row);
+    auto* to = static_cast<Bits16*>(base.dq) + block.span.query_offset(base.dq_stride, block.head, row);
     store_accumulator<Element, Config::kHeadDim>(dq_, base.gradient_scale, to, base.dq_stride.row,
                                                  static_cast<int>(block.span.seqlen_q) - row);
   }

@@ -33,12 +33,10 @@ __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage
   constexpr int kDepth = kIsK ? Shape::kDepth : Shape::kDepthV;
   constexpr int kStages = kIsK ? Storage::kStagesK : Storage::kStagesV;
   if (block.rows.tile_end <= block.rows.tile) return;
-  const auto batch = static_cast<int>(block.span.batch);
-  // Rows behind the sequence may hold anything: they only reach their rows of dq, which are not stored.
+    // Rows behind the sequence may hold anything: they only reach their rows of dq, which are not stored.
 #pragma unroll
   for (int i = 0; i < Storage::kWarpgroups; ++i) {
-    const PanelPlace at = {0, static_cast<int>(block.span.q_begin) + block.rows.row + i * kWarpgroupRows, block.head,
-                           batch};
+    const PanelPlace at = PanelPlace::of(block.span.query_place(block.rows.row + i * kWarpgroupRows), block.head);
     BackwardTileLoads<Config> rows(smem.tail_full[0]);
     if constexpr (kIsK) {
       rows.template load<kDepth, kWarpgroupRows>(smem.q[i], args.q_map, smem.q_full, at, kWarpgroupRows);
@@ -55,7 +53,7 @@ __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage
     const uint32 stage = stage_of<kStages>(number);
     const uint32 parity = parity_of<kStages>(number) ^ 1;
     const int key = tile * Config::kBlockN;
-    const PanelPlace at = {0, static_cast<int>(block.span.k_begin) + key, head_k, batch};
+    const PanelPlace at = PanelPlace::of(block.span.keys().place(key), head_k);
     if constexpr (kIsK) {
       smem.k_empty[stage].wait(parity);  // dq of the tile before has read it
       loads.template load<kDepth, Config::kBlockN>(smem.k[stage], args.k_map, smem.k_full[stage], at, seqlen_k - key);

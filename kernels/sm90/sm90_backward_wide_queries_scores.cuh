@@ -3,7 +3,7 @@
 
 #include "../attention/accumulator_scores.cuh"
 #include "../attention/lse_rounding.cuh"
-#include "../attention/softcap.cuh"
+#include "../attention/score_transform.cuh"
 #include "../tiles/smem_tile.cuh"
 #include "sm90_backward_scores.cuh"
 #include "sm90_backward_wide_scores.cuh"

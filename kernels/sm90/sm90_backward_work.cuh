@@ -12,6 +12,7 @@
 #pragma once
 
 #include "../attention/key_range.cuh"
+#include "../attention/mask_window.cuh"
 #include "../attention/sequence.cuh"
 #include "../common/config_enums.cuh"
 #include "sm90_backward_args.cuh"
@@ -49,10 +50,8 @@ struct BackwardBand {
     const auto bounded = [](int64 window) {
       return window < 0 || window > kNearlyEverywhere ? kNearlyEverywhere : static_cast<int>(window);
     };
-    if constexpr (Config::kMask == MaskKind::kWindow) {
-      return {bounded(options.window_left), bounded(options.window_right)};
-    }
-    return {kNearlyEverywhere, Config::kMask == MaskKind::kCausal ? 0 : kNearlyEverywhere};
+    const WindowMask window = window_of<Config>(0, 0, options.window_left, options.window_right);
+    return {bounded(window.window_left), bounded(window.window_right)};
   }
 };
 
@@ -78,6 +77,11 @@ struct alignas(16) Sm90BackwardItem {
   [[nodiscard]] __device__ __forceinline__ bool is_end() const { return key < 0; }
   [[nodiscard]] __device__ __forceinline__ int offset() const { return seqlen_k - seqlen_q; }
 
+  // Where the sequence lies in the tensors.
+  [[nodiscard]] __device__ __forceinline__ SequenceSpan span() const {
+    return {static_cast<uint32>(batch), q_begin, k_begin, seqlen_q, seqlen_k};
+  }
+
   // Do the rows of this tile see none of the warpgroup's 64 keys, since their windows end before these?
   [[nodiscard]] __device__ __forceinline__ bool is_above_band(const BackwardBand& band, int tile, int warpgroup) const {
     return key + warpgroup * 64 > (tile + 1) * kBackwardRows - 1 + offset() + band.right;
@@ -92,13 +96,10 @@ template <class Config>
   const uint32 group = args.base.num_heads_q / args.base.num_heads_k;
   const uint32 heads_of_sequence = Config::kAddsUp ? args.base.num_heads_q : args.base.num_heads_k;
   const uint32 heads = args.base.batch * heads_of_sequence;
-  const uint32 first_head = index / (args.section_heads * args.key_blocks) * args.section_heads;
-  const uint32 rest = index % (args.section_heads * args.key_blocks);
-  const uint32 section = min(args.section_heads, heads - first_head);
-  const uint32 head = first_head + rest % section;
-  const uint32 sequence = head / heads_of_sequence;
+  const auto [sequence, head_of_sequence, tile] =
+      in_sections(index, args.key_blocks, heads, heads_of_sequence, args.section_heads);
   const SequenceSpan span = sequence_span<Config>(args.base, args.options, sequence);
-  const auto place = static_cast<int>(rest / section);
+  const auto place = static_cast<int>(tile);
   if (int64{place} * Config::kBlockN >= span.seqlen_k) return false;
   const auto blocks = static_cast<int>(num_tiles(span.seqlen_k, Config::kBlockN));
   const int block = Config::kIsDeterministic
@@ -106,7 +107,6 @@ template <class Config>
                         : place;
   const int key = block * Config::kBlockN;
   item.key = key;
-  const uint32 head_of_sequence = head % heads_of_sequence;
   item.head_k = static_cast<int>(Config::kAddsUp ? head_of_sequence / group : head_of_sequence);
   item.head = static_cast<int>(Config::kAddsUp ? head_of_sequence : head_of_sequence * group);
   item.batch = static_cast<int>(span.batch);

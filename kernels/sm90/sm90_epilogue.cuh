@@ -44,8 +44,7 @@ __device__ __forceinline__ void store_lse(const Sm90ForwardArgs& args, const Sm9
   for (int h = 0; h < kRowsOfThread; ++h) {
     const int row = rows.mine + h * kRowHalf;
     if (row >= work.seqlen_q) continue;
-    args.base.lse[args.base.lse_stride.offset(Config::kIsVarlen ? 0 : work.sequence, work.head, work.q_begin + row)] =
-        lse[h];
+    args.base.lse[work.template span<Config>().query_offset(args.base.lse_stride, work.head, row)] = lse[h];
   }
 }
 
@@ -60,8 +59,7 @@ __device__ __forceinline__ void store_o_directly(const Sm90ForwardArgs& args, co
   for (int h = 0; h < kRowsOfThread; ++h) {
     const int row = rows.mine + h * kRowHalf;
     auto* o_row = static_cast<Bits16*>(args.base.o) +
-                  args.base.o_stride.offset(Config::kIsVarlen ? 0 : work.sequence, work.head, work.q_begin + row) +
-                  lane_column;
+                  work.template span<Config>().query_offset(args.base.o_stride, work.head, row) + lane_column;
 #pragma unroll
     for (int column = 0; column < Sm90Shape<Config>::kColumnsV; column += 4 * kColumnsOfTile) {
       uint32 four[4];
@@ -100,7 +98,7 @@ __device__ __forceinline__ void store_o_by_tma(const Sm90ForwardArgs& args, cons
   for (int panel = 0; panel < Shape::kPanelsV; ++panel) {
     tma_store_panel(
         args.o_map, q_smem + panel * Shape::kPanelBytesQ,
-        {panel * kPanelColumns, work.q_begin + rows.first, work.head, Config::kIsVarlen ? 0 : work.sequence});
+        PanelPlace::of(work.template span<Config>().query_place(rows.first), work.head, panel * kPanelColumns));
   }
   tma_store_commit();
 }
@@ -110,13 +108,13 @@ template <class Config>
 __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
                                            const float (&factor)[kRowsOfThread], const float (&lse)[kRowsOfThread],
                                            const float (&o)[Sm90Fragments<Config>::kOutputs]) {
-  const int batch = Config::kIsVarlen ? 0 : work.sequence;
+  const SequenceSpan span = work.template span<Config>();
   float before[kRowsOfThread] = {-kInfinity, -kInfinity};
 #pragma unroll
   for (int h = 0; h < kRowsOfThread; ++h) {
     const int row = rows.mine + h * kRowHalf;
     if (row < work.seqlen_q) {
-      before[h] = args.base.lse[args.base.lse_stride.offset(batch, work.head, work.q_begin + row)];
+      before[h] = args.base.lse[span.query_offset(args.base.lse_stride, work.head, row)];
     }
   }
   __syncwarp();  // the quad has read its rows' lse: one of its lanes may overwrite them
@@ -128,8 +126,7 @@ __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm
     if (row >= work.seqlen_q) continue;
     const MergedLse weights = merged(before[h], lse[h]);
     const float scale = weights.part * factor[h];
-    auto* const o_row = static_cast<float*>(args.base.o) +
-                        args.base.o_stride.offset(batch, work.head, work.q_begin + row) +
+    auto* const o_row = static_cast<float*>(args.base.o) + span.query_offset(args.base.o_stride, work.head, row) +
                         accumulator_column(rows.thread);
     // All loads are issued before the first store. o in memory is undefined if its row has seen no key.
     float2 found[Sm90Shape<Config>::kColumnsV / kColumnsOfTile] = {};

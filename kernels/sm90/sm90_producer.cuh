@@ -24,28 +24,29 @@ struct Sm90Producer {
 
   template <int kPanels>
   static __device__ __forceinline__ void load(unsigned char* to, int panel_bytes, int bytes, const TensorMapArg& map,
-                                              Mbarrier& full, int row, int head, int batch) {
+                                              Mbarrier& full, const RowPlace& at, int head) {
     full.arrive_expect_bytes(bytes);
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel) {
-      tma_load_panel(smem_address(to) + panel * panel_bytes, map, full, {panel * kPanelColumns, row, head, batch});
+      tma_load_panel(smem_address(to) + panel * panel_bytes, map, full,
+                     PanelPlace::of(at, head, panel * kPanelColumns));
     }
   }
 
   // Each load waits until its buffer is free. The first waits pass: fresh barriers say that buffers are free.
-  __device__ __forceinline__ void load_q(const Sm90Work& work, int batch) {
+  __device__ __forceinline__ void load_q(const Sm90Work& work, const SequenceSpan& span) {
     if (is_loader()) {
       smem.q_empty[q_at.buffer()].wait(q_at.parity() ^ 1);
       load<Shape::kPanelsQk>(smem.q[q_at.buffer()], Shape::kPanelBytesQ, Shape::kPanelsQk * Shape::kPanelBytesQ,
-                             args.q_map, smem.q_full[q_at.buffer()], work.q_begin + work.row, work.head, batch);
+                             args.q_map, smem.q_full[q_at.buffer()], span.query_place(work.row), work.head);
     }
     q_at.advance();
   }
-  __device__ __forceinline__ void load_k(const Sm90Work& work, int n, int head, int batch) {
+  __device__ __forceinline__ void load_k(const Sm90Work& work, const SequenceSpan& span, int n, int head) {
     if (is_loader()) {
       smem.k_empty[k_at.buffer()].wait(k_at.parity() ^ 1);
       load<Shape::kPanelsQk>(smem.k[k_at.buffer()], Shape::kPanelBytesK, Shape::kKBytes, args.k_map,
-                             smem.k_full[k_at.buffer()], work.k_begin + n * Config::kBlockN, head, batch);
+                             smem.k_full[k_at.buffer()], span.keys().place(n * Config::kBlockN), head);
       if constexpr (Config::kBiasTiles) load_bias(work, n);
     }
     k_at.advance();
@@ -62,14 +63,14 @@ struct Sm90Producer {
                       stride.batch == 0 ? 0 : work.sequence});
     }
   }
-  __device__ __forceinline__ void load_v(const Sm90Work& work, int n, int head, int batch) {
+  __device__ __forceinline__ void load_v(const Sm90Work& work, const SequenceSpan& span, int n, int head) {
     const int keys = work.seqlen_k - n * Config::kBlockN;
     const bool has_tail = Config::kIsVarlen && keys < Config::kBlockN;
     Mbarrier& full = has_tail ? smem.v_tail : smem.v_full[v_at.buffer()];
     if (is_loader()) {
       smem.v_empty[v_at.buffer()].wait(v_at.parity() ^ 1);
       load<Shape::kPanelsV>(smem.v[v_at.buffer()], Shape::kPanelBytesK, Shape::kVBytes, args.v_map, full,
-                            work.k_begin + n * Config::kBlockN, head, batch);
+                            span.keys().place(n * Config::kBlockN), head);
     }
     if (has_tail) clear_tail(smem.v[v_at.buffer()], keys, smem.v_full[v_at.buffer()]);
     v_at.advance();
@@ -98,15 +99,15 @@ struct Sm90Producer {
         key_tiles_of_rows<Config, Shape::kBlockM>(sm90_mask<Config>(args.options, work), work.row);
     if (tiles.begin >= tiles.end) return;  // consumers skip the barriers of q, k and v too
     const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
-    const int batch = Config::kIsVarlen ? 0 : work.sequence;
-    load_k(work, tiles.end - 1, head, batch);
-    load_q(work, batch);
+    const SequenceSpan span = work.template span<Config>();
+    load_k(work, span, tiles.end - 1, head);
+    load_q(work, span);
 #pragma unroll 1
     for (int n = tiles.end - 2; n >= tiles.begin; --n) {
-      load_k(work, n, head, batch);
-      load_v(work, n + 1, head, batch);
+      load_k(work, span, n, head);
+      load_v(work, span, n + 1, head);
     }
-    load_v(work, tiles.begin, head, batch);
+    load_v(work, span, tiles.begin, head);
   }
 
   // By one warp.

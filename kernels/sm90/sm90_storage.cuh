@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../attention/score_mods.cuh"
+#include "../attention/sequence.cuh"
 #include "../common/element.cuh"
 #include "../isa/mbarrier.cuh"
 #include "../isa/wgmma.cuh"
@@ -23,6 +24,12 @@ struct alignas(16) Sm90Work {
   int unused;
 
   static constexpr int kNoWork = -1;
+
+  // Where the sequence lies in the tensors.
+  template <class Config>
+  [[nodiscard]] __device__ __forceinline__ SequenceSpan span() const {
+    return {Config::kIsVarlen ? 0 : static_cast<uint32>(sequence), q_begin, k_begin, seqlen_q, seqlen_k};
+  }
 };
 static_assert(sizeof(Sm90Work) == kSm90WorkBytes);
 

@@ -20,22 +20,15 @@ struct Sm90KeyTiles {
 
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ WindowMask sm90_mask(const OptionArgs& options, const Sm90Work& work) {
-  WindowMask mask = {work.seqlen_q, work.seqlen_k, kOpenWindow, kOpenWindow};
-  if constexpr (Config::kMask == MaskKind::kCausal) mask.window_right = 0;
-  if constexpr (Config::kMask == MaskKind::kWindow) {
-    mask.window_left = options.window_left;
-    mask.window_right = options.window_right;
-  }
-  return mask;
+  return window_of<Config>(work.seqlen_q, work.seqlen_k, options.window_left, options.window_right);
 }
 
 // The score modifications of the tile's head.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ ScoreRules<Config> sm90_rules(const Sm90ForwardArgs& args,
                                                                        const Sm90Work& work) {
-  const SequenceSpan span = {Config::kIsVarlen ? 0 : static_cast<uint32>(work.sequence), 0, 0, work.seqlen_q,
-                             work.seqlen_k};
-  return ScoreRules<Config>::make(args.options, args.base.scale, span, work.sequence, work.head, args.base.num_heads_q);
+  return ScoreRules<Config>::make(args.options, args.base.scale, work.template span<Config>(), work.sequence, work.head,
+                                  args.base.num_heads_q);
 }
 
 // The tiles with a key that one of kRows rows from `row` on sees.
@@ -92,23 +85,14 @@ class Sm90TileWalk {
   // length: the longest tiles of all heads of a section come first.
   [[nodiscard]] __device__ __forceinline__ Sm90Work dense_tile() const {
     if (index_ >= args_.total_tiles) return {Sm90Work::kNoWork};
-    uint32 head_of_all, tile;
-    if constexpr (Config::kMask == MaskKind::kCausal) {
-      const uint32 all_heads = args_.base.batch * args_.base.num_heads_q;
-      const uint32 section = index_ / (args_.section_heads * args_.row_tiles);
-      const uint32 rest = index_ - section * (args_.section_heads * args_.row_tiles);
-      const uint32 heads = min(args_.section_heads, all_heads - section * args_.section_heads);
-      head_of_all = section * args_.section_heads + rest % heads;
-      tile = args_.row_tiles - 1 - rest / heads;
-    } else {
-      head_of_all = index_ / args_.row_tiles;
-      tile = index_ - head_of_all * args_.row_tiles;
-    }
-    const uint32 sequence = head_of_all / args_.base.num_heads_q;
-    const uint32 head = head_of_all - sequence * args_.base.num_heads_q;
-    return {static_cast<int>(sequence),
-            static_cast<int>(head),
-            static_cast<int>(tile) * kBlockM,
+    const HeadTile at =
+        Config::kMask == MaskKind::kCausal
+            ? longest_first_in_sections(index_, args_.row_tiles, args_.base.batch * args_.base.num_heads_q,
+                                        args_.base.num_heads_q, args_.section_heads)
+            : HeadTile::of_block(index_, args_.row_tiles, args_.base.num_heads_q);
+    return {static_cast<int>(at.batch),
+            static_cast<int>(at.head),
+            static_cast<int>(at.tile) * kBlockM,
             0,
             0,
             static_cast<int>(args_.base.seqlen_q),

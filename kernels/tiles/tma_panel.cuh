@@ -16,6 +16,12 @@ struct PanelPlace {
   int row;
   int head;
   int batch;
+
+  // at: a RowPlace (attention/key_source.cuh), whose numbers fit into ints in all tensors that have a map.
+  template <class Place>
+  [[nodiscard]] static __device__ __forceinline__ PanelPlace of(const Place& at, int head, int column = 0) {
+    return {column, static_cast<int>(at.row), head, static_cast<int>(at.batch)};
+  }
 };
 
 // To `smem`, a multiple of kSwizzleAtom. The bytes of the whole box have been announced to `full`.
