@@ -27,15 +27,15 @@
 
 namespace attend {
 
-// What a warp sums up; what its kernel does not want has no place.
+// The sums of a warp. A gradient that the kernel does not compute has two columns, which are never touched.
 template <class Config>
 struct Sm80Sums {
   using Shape = Sm80BackwardShape<Config>;
   static constexpr int kColumns = Shape::kHasFirst ? Shape::kDepth : 2;
   static constexpr int kColumnsV = Shape::kHasValues ? Shape::kDepthV : 2;
-  float first[Config::kRowGroups][kColumns / 2] = {};    // dk / scale or dq / scale
-  float values[Config::kRowGroups][kColumnsV / 2] = {};  // 2^kShift dv
-  float bias[Config::kRowGroups][kRowsOfThread] = {};    // kSumsBias: of the lane's keys, over rows
+  Sm80WarpSums<Config, kColumns> first;                // dk / scale or dq / scale
+  Sm80WarpSums<Config, kColumnsV> values;              // 2^kShift dv
+  float bias[Config::kRowGroups][kRowsOfThread] = {};  // kSumsBias: of the lane's keys, over rows
 };
 
 // Adds what kStep streamed rows give, from `streamed` of the sequence on.
@@ -48,7 +48,7 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80B
   Sm80Scores<Config> p, slope;
   uint32 kept[Config::kRowGroups][kKeptWords<Shape::kScores>];
   OperandA x[Config::kRowGroups][Config::kStep / kMmaDepth];
-  sm80_multiply_owned<Config, Shape::kDepth, Config::kNegateScores>(p, smem.owned, smem.stage[at].rows, first);
+  sm80_multiply_owned<Config, Sm80Product::kScores>(p, smem.owned, smem.stage[at].rows, first);
   if (sm80_all_visible(smem.block, streamed)) {
     sm80_make_p<true>(p, slope, kept, smem, streamed);
   } else {
@@ -66,11 +66,11 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80B
     } else {
       sm80_pack<Config>(x, p);
     }
-    sm80_add_gradient<Config, Shape::kDepthV>(sums.values, x, smem.stage[at].rows_v, first);
+    sums.values.add(x, smem.stage[at].rows_v, first);
   }
   if constexpr (Shape::kHasFirst) {
     Sm80Scores<Config> ds;
-    sm80_multiply_owned<Config, Shape::kDepthV, false>(ds, smem.owned_v, smem.stage[at].rows_v, first);
+    sm80_multiply_owned<Config, Sm80Product::kGradients>(ds, smem.owned_v, smem.stage[at].rows_v, first);
     // Again: kept from before, the answer takes a register that sums want.
     if (sm80_all_visible(smem.block, recomputed(streamed))) {
       sm80_make_ds<true>(ds, p, kept, smem, streamed, options.dropout_scale);
@@ -86,8 +86,8 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80B
       }
     }
     sm80_pack<Config>(x, ds);
-    if constexpr (Config::kAddsDq) sm80_store_ds<Config>(smem.scores.tile[0], x, first);
-    sm80_add_gradient<Config, Shape::kDepth>(sums.first, x, smem.stage[at].rows, first);
+    if constexpr (Config::kAddsDq) sm80_store_blocks<Config>(smem.scores.tile[0], x, first);
+    sums.first.add(x, smem.stage[at].rows, first);
   }
 }
 
@@ -111,7 +111,8 @@ __device__ __forceinline__ void sm80_backward_head(Sm80Sums<Config>& sums, Sm80B
     if (smem.block.own[threadIdx.x / 32].meets(streamed, Config::kStep)) {
       sm80_backward_step(sums, smem, args.options, streamed);
     } else if constexpr (Config::kAddsDq) {
-      sm80_store_ds<Config>(smem.scores.tile[0], {}, streamed % Config::kStreamed);
+      constexpr int kBlocks = Config::kStep / kMmaDepth;
+      sm80_store_blocks<Config, kBlocks>(smem.scores.tile[0], {}, streamed % Config::kStreamed);
     }
     if constexpr (Config::kAddsDq) {
       if ((streamed + Config::kStep) % Config::kStreamed != 0) continue;
@@ -122,10 +123,10 @@ __device__ __forceinline__ void sm80_backward_head(Sm80Sums<Config>& sums, Sm80B
 }
 
 // A gradient of what the block owns, by way of `tile`, of which a warp writes its own rows.
-template <class Config, class Tile, int kCount>
-__device__ __forceinline__ void sm80_store_gradient(Tile& tile, const float (&gradient)[Config::kRowGroups][kCount],
-                                                    float factor, void* tensor, const TensorStrides& stride,
-                                                    const Sm80BackwardBlock<Config>& block, int columns) {
+template <class Config, class Sums>
+__device__ __forceinline__ void sm80_store_gradient(auto& tile, const Sums& gradient, float factor, void* tensor,
+                                                    const TensorStrides& stride, const Sm80BackwardBlock<Config>& block,
+                                                    int columns) {
   constexpr bool kOwnsKeys = Sm80BackwardShape<Config>::kOwnsKeys;
   const float factors[kRowsOfThread] = {factor, factor};
   const SequenceSpan& span = block.span;
@@ -133,12 +134,11 @@ __device__ __forceinline__ void sm80_store_gradient(Tile& tile, const float (&gr
   for (int r = 0; r < Config::kRowGroups; ++r) {
     const int tile_row = sm80_first_owned<Config>(r);
     const int64 row = block.work.owned + tile_row;
-    write_accumulators<ElementOf<Config>>(tile, tile_row, gradient[r], factors);
+    write_accumulators<ElementOf<Config>>(tile, tile_row, gradient.sum[r], factors);
     __syncwarp();  // the 16 rows are there; no other warp reads or writes them
     auto* to = static_cast<Bits16*>(tensor) +
                stride.offset(span.batch, block.work.head, (kOwnsKeys ? span.k_begin : span.q_begin) + row);
-    store_pieces<kMmaRows, Config::kCopyBytes>(tile, tile_row, to, stride.row,
-                                               (kOwnsKeys ? span.seqlen_k : span.seqlen_q) - row, columns);
+    store_pieces<Config>(tile, tile_row, to, stride.row, (kOwnsKeys ? span.seqlen_k : span.seqlen_q) - row, columns);
   }
 }
 

@@ -27,13 +27,13 @@ __device__ __forceinline__ void sm80_add_bias_tile(Sm80Scores<Config>& sum, Sm80
   if (!block.own[threadIdx.x / 32].meets(key, Config::kStreamed)) return;
   Sm80Scores<Config> p, slope, ds;
   uint32 kept[Config::kRowGroups][kKeptWords<Shape::kScores>];
-  sm80_multiply_owned<Config, Shape::kDepth, Config::kNegateScores>(p, smem.owned, smem.stage[0].rows, 0);
+  sm80_multiply_owned<Config, Sm80Product::kScores>(p, smem.owned, smem.stage[0].rows, 0);
   if (sm80_all_visible(block, key)) {
     sm80_make_p<true>(p, slope, kept, smem, key);
   } else {
     sm80_make_p<false>(p, slope, kept, smem, key);
   }
-  sm80_multiply_owned<Config, Shape::kDepthV, false>(ds, smem.owned_v, smem.stage[0].rows_v, 0);
+  sm80_multiply_owned<Config, Sm80Product::kGradients>(ds, smem.owned_v, smem.stage[0].rows_v, 0);
   sm80_make_ds<false>(ds, p, kept, smem, key, args.options.dropout_scale);
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {

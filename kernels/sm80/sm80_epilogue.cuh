@@ -50,8 +50,7 @@ __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, S
     __syncwarp();  // the 16 rows of o are there; no other warp reads or writes them
     auto* o = static_cast<Bits16*>(base.o) +
               base.o_stride.offset(block.span.batch, block.work.head, block.span.q_begin + row) + first_column;
-    store_pieces<kMmaRows, Config::kCopyBytes>(o_tile, tile_row, o, base.o_stride.row, block.span.seqlen_q - row,
-                                               columns);
+    store_pieces<Config>(o_tile, tile_row, o, base.o_stride.row, block.span.seqlen_q - row, columns);
   }
 }
 

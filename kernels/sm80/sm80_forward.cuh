@@ -35,8 +35,7 @@ __device__ __forceinline__ void sm80_send(Tile& tile, const Bits16* source, int6
   if constexpr (Config::kCopyBytes == 16) {
     load_tile<Config::kThreads>(tile, source, row_stride, rows_of_tile, columns);
   } else {
-    PieceLoader<Config::kThreads, Config::kCopyBytes, Tile>(source, row_stride)
-        .load(tile, row_stride, rows_of_tile, columns);
+    PieceLoader<Config, Tile>(source, row_stride).load(tile, row_stride, rows_of_tile, columns);
   }
 }
 

@@ -16,16 +16,18 @@ Sm80BackwardTile first_that_fits(const Facts& facts, Sm80Gradient gradient, int 
   });
 }
 
-/// In one pass without options between s and p (sm80_backward_plain.cuh), if it fits; else with no warps.
-Sm80BackwardTile plain_tile(const Facts& facts, int max_smem) {
+/// The tile of sm80_backward_unmodified.cuh, if one fits; otherwise one with no warps.
+Sm80BackwardTile unmodified_tile(const Facts& facts, int max_smem) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
-  const auto make = [](int warps, int streamed, int step, int min_blocks, int roles, int parts) {
+  const auto make = [](int warps, int streamed, int step, int min_blocks, Sm80Roles roles, int parts) {
     return Sm80BackwardTile{warps, 2, streamed, step, min_blocks, 1, roles, parts};
   };
-  if (widest <= 64) return first_that_fits(facts, Sm80Gradient::kKeysValues, max_smem, {make(4, 64, 32, 2, 1, 1), {}});
+  if (widest <= 64)
+    return first_that_fits(facts, Sm80Gradient::kKeysValues, max_smem, {make(4, 64, 32, 2, kSm80KeysAndValues, 1), {}});
   const int parts = widest <= 128 ? 1 : 2;
-  return first_that_fits(facts, Sm80Gradient::kKeysValues, max_smem,
-                         {make(8, 64, 64, 1, 2, parts), make(8, 32, 32, 1, 2, parts), {}});
+  return first_that_fits(
+      facts, Sm80Gradient::kKeysValues, max_smem,
+      {make(8, 64, 64, 1, kSm80KeysOrValues, parts), make(8, 32, 32, 1, kSm80KeysOrValues, parts), {}});
 }
 
 constexpr int kMidSmem = 128 << 10;  // sm_86, sm_89 and sm_120 have less; for the last ptxas wants more registers
@@ -36,7 +38,7 @@ Sm80BackwardTile keys_tile(const Facts& facts, int max_smem, bool adds_dq) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const int step = facts.score().transforms && facts.score().drops ? 16 : 32;  // both keep some of a score
   const auto make = [](int warps, int row_groups, int streamed, int of_step, int min_blocks, bool adds = false) {
-    return Sm80BackwardTile{warps, row_groups, streamed, of_step, min_blocks, adds ? 1 : 0, 0, 1};
+    return Sm80BackwardTile{warps, row_groups, streamed, of_step, min_blocks, adds ? 1 : 0, kSm80General, 1};
   };
   if (widest <= 64) {
     if (facts.has_rules()) return make(8, 1, 64, 32, 1, adds_dq);
@@ -55,15 +57,21 @@ Sm80BackwardTile queries_tile(const Facts& facts, int max_smem) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   if (widest > 128) return keys_tile(facts, max_smem, false);
   if (widest <= 64)
-    return {
-        .warps = 4, .row_groups = 2, .streamed = 64, .step = 32, .min_blocks = 2, .adds_dq = 0, .roles = 0, .parts = 1};
+    return {.warps = 4,
+            .row_groups = 2,
+            .streamed = 64,
+            .step = 32,
+            .min_blocks = 2,
+            .adds_dq = 0,
+            .roles = kSm80General,
+            .parts = 1};
   return {.warps = 4,
           .row_groups = 2,
           .streamed = 32,
           .step = facts.has_rules() || max_smem < kMidSmem ? 16 : 32,
           .min_blocks = 2,
           .adds_dq = 0,
-          .roles = 0,
+          .roles = kSm80General,
           .parts = 1};
 }
 
@@ -75,7 +83,7 @@ Sm80BackwardTile bias_tile(const Facts& facts) {
           .step = 32,
           .min_blocks = 1,
           .adds_dq = 0,
-          .roles = 0,
+          .roles = kSm80General,
           .parts = 1};
 }
 
@@ -92,8 +100,8 @@ Sm80BackwardVariant sm80_backward_variant(const Facts& facts, int copy_bytes, in
                                           bool has_dbias) {
   Sm80BackwardVariant v = {facts};
   v.copy_bytes = copy_bytes;
-  const bool is_plain = !facts.has_rules() && !has_dbias && copy_bytes == 16 && !is_deterministic;
-  if (is_plain) v.keys = plain_tile(facts, max_smem);
+  const bool is_unmodified = !facts.has_rules() && !has_dbias && copy_bytes == 16 && !is_deterministic;
+  if (is_unmodified) v.keys = unmodified_tile(facts, max_smem);
   if (v.keys.warps == 0) v.keys = keys_tile(facts, max_smem, !is_deterministic);
   if (v.keys.adds_dq == 0) v.queries = queries_tile(facts, max_smem);
   return v;
