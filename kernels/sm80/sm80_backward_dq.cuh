@@ -78,8 +78,8 @@ __device__ __forceinline__ void sm80_store_blocks(typename Sm80BackwardStorage<C
   }
 }
 
-// Adds to dq the part of the rows of one tile, which begins with `tile_row` of the sequence, from all keys of the block.
-// A warp has 32 of its rows and a part of the columns. ds is there.
+// Adds to dq the part of the rows of one tile, which begins with `tile_row` of the sequence, from all keys of the
+// block. A warp has 32 of its rows and a part of the columns. ds is there.
 template <class Config, class Tile>
 __device__ __forceinline__ void sm80_add_dq(const Tile& ds_tile, const Sm80BackwardStorage<Config>& smem,
                                             const BackwardOptionArgs& args, int tile_row) {

@@ -86,7 +86,11 @@ __device__ __forceinline__ void sm80_make_p(Sm80Scores<Config>& s, Sm80Scores<Co
   for (int r = 0; r < Config::kRowGroups; ++r) {
     const int64 owned = block.work.owned + sm80_first_owned<Config>(r);
     const auto tile = Shape::kOwnsKeys ? block.rules.tile(streamed, owned) : block.rules.tile(owned, streamed);
-    apply_rules<kAllVisible, Shape::kOwnsKeys>(tile, s[r], lane, slope[r]);
+    if constexpr (Shape::kOwnsKeys) {
+      apply_rules_transposed<kAllVisible>(tile, s[r], lane, slope[r]);
+    } else {
+      apply_rules<kAllVisible>(tile, s[r], lane, slope[r]);
+    }
 #pragma unroll
     for (int i = 0; i < Shape::kScores; i += 2) {
       const float2 of_rows = sm80_statistics<Config>(lse, r, i);
@@ -97,7 +101,8 @@ __device__ __forceinline__ void sm80_make_p(Sm80Scores<Config>& s, Sm80Scores<Co
       s[r][i] = sm80_probability<Config, kAllVisible>(s[r][i], of_rows.x, log2_sum.x, scale);
       s[r][i + 1] = sm80_probability<Config, kAllVisible>(s[r][i + 1], of_rows.y, log2_sum.y, scale);
     }
-    if constexpr (Score<Config>::kDrops) kept_bits<Shape::kScores, Shape::kOwnsKeys>(tile, kept[r], lane);
+    if constexpr (Score<Config>::kDrops && Shape::kOwnsKeys) kept_bits_transposed<Shape::kScores>(tile, kept[r], lane);
+    if constexpr (Score<Config>::kDrops && !Shape::kOwnsKeys) kept_bits<Shape::kScores>(tile, kept[r], lane);
   }
 }
 

@@ -77,8 +77,8 @@ struct Sm80BackwardTile {
   return roles == kSm80KeysOrValues ? parts : roles == kSm80KeysAndValues ? 2 : 1;
 }
 
-// kSmemBytes: the owned tiles, whose place gradients take at the end; the streamed tiles; tiles of scores; p in float if
-// another warp computes ds from it; lse, delta and, with kHasLseRounding, log2_sum; the block's work.
+// kSmemBytes: the owned tiles, whose place gradients take at the end; the streamed tiles; tiles of scores; p in float
+// if another warp computes ds from it; lse, delta and, with kHasLseRounding, log2_sum; the block's work.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_backward_smem_bytes(Sm80Gradient gradient,
                                                                         const Sm80BackwardTile& tile, int head_dim,
                                                                         int head_dim_v, bool has_lse_rounding) {

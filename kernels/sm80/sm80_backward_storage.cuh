@@ -6,7 +6,8 @@
 
 namespace attend {
 
-// Tiles of scores that all warps share, such as ds for dq: a row for each key, kStreamed columns. Empty without kAddsDq.
+// Tiles of scores that all warps share, such as ds for dq: a row for each key, kStreamed columns. Empty without
+// kAddsDq.
 template <class Config, bool kIsThere>
 struct Sm80ScoresPlace {
   using Tile = PanelTile<Sm80BackwardShape<Config>::kOwned, kPanelColumns>;

@@ -1,5 +1,5 @@
-// p on its way from the warps that sum dv to those that sum dk: through shared memory, in float. Rounded for ds as it is
-// for dv, p would add errors that the rounding of the products does not hide.
+// p on its way from the warps that sum dv to those that sum dk: through shared memory, in float. Rounded for ds as it
+// is for dv, p would add errors that the rounding of the products does not hide.
 #pragma once
 
 #include "sm80_backward_unmodified_block.cuh"

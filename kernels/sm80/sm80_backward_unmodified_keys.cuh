@@ -1,5 +1,5 @@
-// One of the two roles of kSm80KeysOrValues in sm80_backward_unmodified: a warp has dp, ds and dk. p comes from the warp
-// of the other role (sm80_backward_unmodified_values.cuh) that has s of the same scores.
+// One of the two roles of kSm80KeysOrValues in sm80_backward_unmodified: a warp has dp, ds and dk. p comes from the
+// warp of the other role (sm80_backward_unmodified_values.cuh) that has s of the same scores.
 #pragma once
 
 #include "sm80_backward_unmodified_handover.cuh"

@@ -76,7 +76,9 @@ __device__ __forceinline__ void sm80_unmodified_mask(Sm80PartScores<Config>& s, 
   const int lane = recomputed_thread() % 32;
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
-    apply_rules<false, true>(block.rules.tile(row, block.work.owned + sm80_first_owned<Config>(r)), s[r], lane);
+    float unused[Sm80UnmodifiedShape<Config>::kScores];
+    const auto tile = block.rules.tile(row, block.work.owned + sm80_first_owned<Config>(r));
+    apply_rules_transposed<false>(tile, s[r], lane, unused);
   }
 }
 

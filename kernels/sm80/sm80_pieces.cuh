@@ -9,7 +9,8 @@
 
 namespace attend {
 
-// A piece that one thread moves at once. 16 and 4 bytes arrive in the background (cp_async.cuh), 2 go through a register.
+// A piece that one thread moves at once. 16 and 4 bytes arrive in the background (cp_async.cuh), 2 go through a
+// register.
 template <int kBytes>
 struct CopyPiece;
 template <>

@@ -19,8 +19,8 @@ struct WarpRowStorage {
 
   __device__ __forceinline__ void load_keys(const HeadMatrix<const float>& k_rows,
                                             const HeadMatrix<const float>& v_rows, int64 key_begin) {
-    load_tile<Config, Config::kHeadDim, Config::kHeadDim>(k, k_rows, key_begin);
-    load_tile<Config, Config::kHeadDimV, kColsV>(v, v_rows, key_begin);
+    load_tile<Config>(k, k_rows, key_begin, {Config::kHeadDim, Config::kHeadDim});
+    load_tile<Config>(v, v_rows, key_begin, {Config::kHeadDimV, kColsV});
   }
 };
 
