@@ -63,9 +63,11 @@ template <int kCount, class Config>
 __device__ __forceinline__ void kept_bits(const TileRules<Config>& rules, uint32 (&kept)[kKeptWords<kCount>],
                                           int thread) {
   const int lane = thread % 32;
-  const int line = accumulator_row(thread) + lane % 2 * kRowHalf;  // the h whose blocks this lane computes
+  const int mine = lane % 2;  // the h whose blocks this lane computes
+  const int line = accumulator_row(thread) + mine * kRowHalf;
+  const int column = accumulator_column(thread);
   const auto row = static_cast<uint32>(rules.first_row + line);
-  const auto key_quad = static_cast<uint32>((rules.first_key + accumulator_column(thread)) / 4);
+  const auto key_quad = static_cast<uint32>((rules.first_key + column) / 4);
 #pragma unroll
   for (int w = 0; w < kKeptWords<kCount>; ++w) {
     uint32 nibbles = 0;

@@ -111,7 +111,7 @@ __device__ __forceinline__ void probabilities(typename Shape::Scores& s, typenam
   mend_rows_of_large_lse(s, me);
 }
 
-// p after dropping. A dropped entry is not seen, whatever p is.
+// p after dropping. A dropped entry counts as not seen.
 [[nodiscard]] __device__ __forceinline__ float after_dropout(float p, bool kept, float scale) {
   return is_seen(p) && kept ? p * scale : kNotSeen;
 }

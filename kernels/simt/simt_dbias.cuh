@@ -1,12 +1,12 @@
-// simt, the gradient of an additive bias: dbias = the sum of ds over the batch entries, heads and rows that the bias is
-// broadcast to, in a fixed order.
+// simt, the gradient of a term from memory: dbias = the sum of ds over the batch entries, heads and rows that the term
+// is broadcast to, in a fixed order.
 //
 // Shapes   dbias (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k); any strides whose last is 1
 // Work     a block owns one tile of dbias and visits every score tile that adds to it, so that nothing of the size of
-//          the score matrix is kept. A bias that is the same for all rows has too few tiles for that. Then a block sums
+//          the score matrix is kept. A term that is the same for all rows has too few tiles for that. Then a block sums
 //          over the rows of one tile of keys of one head (float32, in the workspace), and a second kernel over batch
 //          entries and heads
-// Called   as the last steps of the backward pass, where dbias is asked for: src/cuda/launch/simt.cpp
+// Called   as the last steps of the backward pass, if dbias is asked for: src/cuda/launch/simt.cpp
 #pragma once
 
 #include "../attention/dbias_reduce.cuh"

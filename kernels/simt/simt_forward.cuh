@@ -78,13 +78,6 @@ struct SimtLane {
   int row;
   int x;
 
-  [[nodiscard]] static __device__ __forceinline__ SimtLane mine() {
-    using Shape = SimtForwardShape<Config>;
-    const int x = threadIdx.x % Config::kLanesX;
-    const int row =
-        threadIdx.x / kWarpThreads * Shape::kWarpRows + threadIdx.x % kWarpThreads / Config::kLanesX * Shape::kRows;
-    return {row, x};
-  }
   [[nodiscard]] __device__ __forceinline__ ChunksOfLane chunks() const { return {x, Config::kLanesX}; }
 };
 
@@ -315,7 +308,10 @@ __device__ void simt_forward(const ForwardOptionArgs& args) {
       ScoreRules<Config>::make(args.options, args.base.scale, span, work.sequence, work.head, args.base.num_heads_q);
   const KeyRange keys = rules.window.rows(work.row, min(work.row + Config::kBlockM, span.seqlen_q));
 
-  const auto lane = SimtLane<Config>::mine();
+  const int lane_x = threadIdx.x % Config::kLanesX;
+  const int lane_row =
+      threadIdx.x / kWarpThreads * Shape::kWarpRows + threadIdx.x % kWarpThreads / Config::kLanesX * Shape::kRows;
+  const SimtLane<Config> lane = {lane_row, lane_x};
   const typename Shape::Place place = {lane.row, lane.x * 4};
   SimtSoftmax<Config> rows;
   rows.clear();

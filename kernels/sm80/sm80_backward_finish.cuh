@@ -46,7 +46,7 @@ __device__ void sm80_backward_finish(const BackwardOptionArgs& args) {
     float value[kRowsOfThread][kMmaColumns];
 #pragma unroll
     for (int j = 0; j < kLanes * kAccumulatorsOfMma; j += 4) {
-      // What four neighbouring sums are follows from their place: either all of a lane, or one of all four.
+      // Four neighbouring sums are either all of one lane, or one of each of four lanes: sm80_sum_at() decides.
       const int lane = row % kRowHalf * kLanes;
       const bool of_lane = sm80_sum_at(0, 1) == 1;
       const float4 four = __ldcs(

@@ -34,7 +34,7 @@ template <class Config>
   return {of_row, of_row};
 }
 
-// Where that first value lies, for the scores of streamed rows or keys from `streamed` on.
+// The place of that first value, for the scores of streamed rows or keys from `streamed` on.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_first_saved(int streamed) {
   const int lane = recomputed_thread() % 32;

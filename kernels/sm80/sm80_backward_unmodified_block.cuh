@@ -60,7 +60,7 @@ template <class Config>
 template <class Config>
 __device__ __forceinline__ void sm80_begin_tile(Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args,
                                                 int row) {
-  cp_async_wait<0>();  // the thread's part of the tile, and of what the block owns, is there
+  cp_async_wait<0>();  // the thread's part of the tile is there, and of the owned tiles
   // All threads' parts are there. The tile before, in the other buffer, and p of it are no longer read. All of its ds
   // is there.
   sm80_wait_all<Config>(kSm80TileBarrier);

@@ -25,7 +25,7 @@ __device__ __forceinline__ void sm80_add_product(
   }
 }
 
-// Where the saved values of a lane's first two streamed rows lie; those of its next two are kColumnsOfTile further.
+// Place of the saved values of a lane's first two streamed rows; the values of its next two lie kColumnsOfTile further.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_saved_at(int row) {
   return sm80_buffer<Config>(row) * Config::kStreamed + row % Config::kStreamed +

@@ -1,10 +1,10 @@
-// sm80_backward, at its end: the gradient of a bias that has a number for every row.
+// The last kernel of sm80_backward: the gradient of a term from memory that has a number for every row.
 //
-//   dbias = ds, summed over the batch entries and heads for which the bias is broadcast
+//   dbias = ds, summed over the batch entries and heads for which the term is broadcast
 //
 // Work     a block has a tile of dbias, of kOwned rows and kStreamed keys, and goes through the batch entries and heads
-//          that share it: always in the same order. It computes their p and ds anew
-// Called   where dbias is asked for: src/cuda/launch/sm80_backward.cpp
+//          that share it, always in the same order. It computes their p and ds again
+// Called   if dbias is asked for: src/cuda/launch/sm80_backward.cpp
 #pragma once
 
 #include "../attention/dbias_reduce.cuh"

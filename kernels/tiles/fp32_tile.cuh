@@ -12,7 +12,8 @@ extern __shared__ __align__(1024) unsigned char fp32_smem[];
 constexpr int kChunkFloats = kChunkBytes / 4;
 constexpr int kBankRowBytes = 128;  // all banks once: 8 chunks
 
-// Two layouts of rows, so that neither the readers nor the writers of a tile meet in a bank.
+// Two layouts of rows, so that neither the readers nor the writers of a tile meet in a bank. Chunk c of row r is in
+// place c ^ (flip(r) / kChunkBytes).
 
 // kPad floats behind each row shift the banks from row to row.
 template <int kColumns, int kPad>
@@ -22,13 +23,10 @@ struct PaddedRows {
   static constexpr int kRowBytes = (kCols + kPad) * 4;
 
   [[nodiscard]] static __device__ __forceinline__ int flip(int /*row*/) { return 0; }
-  [[nodiscard]] static __device__ __forceinline__ int offset(int row, int col) {
-    return row * kRowBytes + col / kChunkFloats * kChunkBytes + col % kChunkFloats * 4;
-  }
 };
 
-// Several lanes read the same columns of rows that lie kRun apart, so chunk c of row r is in place c ^ (r / kRun % 8).
-// Rows start at multiples of 128 bytes: a flip changes bits 4 to 6 of an address only, and one XOR serves kRun rows.
+// For lanes that read the same columns of rows which lie kRun apart. Rows start at multiples of 128 bytes: a flip
+// changes bits 4 to 6 of an address only, and one XOR is enough for kRun rows.
 template <int kColumns, int kRunOfRows>
 struct FlippedRows {
   static_assert(kColumns % 32 == 0);
@@ -37,15 +35,16 @@ struct FlippedRows {
   static constexpr int kRowBytes = kCols * 4;
 
   [[nodiscard]] static __device__ __forceinline__ int flip(int row) { return row / kRun % 8 * kChunkBytes; }
-  [[nodiscard]] static __device__ __forceinline__ int offset(int row, int col) {
-    return row * kRowBytes + (col / kChunkFloats * kChunkBytes ^ flip(row)) + col % kChunkFloats * 4;
-  }
 };
 
 template <int kNumRows, class Layout>
 struct Fp32Tile : Layout {
   static constexpr int kRows = kNumRows;
   static constexpr int kBytes = kRows * Layout::kRowBytes;
+
+  [[nodiscard]] static __device__ __forceinline__ int offset(int row, int col) {
+    return row * Layout::kRowBytes + (col / kChunkFloats * kChunkBytes ^ Layout::flip(row)) + col % kChunkFloats * 4;
+  }
 };
 
 // How lanes divide the columns of a row: this one has chunk `lane` of every `lanes` chunks.

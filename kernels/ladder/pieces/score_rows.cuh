@@ -17,7 +17,7 @@ struct ScoreRowsStorage {
   float s[Config::kBlockM][odd_stride(Config::kBlockN)];  // scores, then probabilities
   float row_max[Config::kBlockM];                         // m
   float row_sum[Config::kBlockM];                         // l
-  float rescale[Config::kBlockM];                         // exp(m_old - m), what o so far is to be multiplied by
+  float rescale[Config::kBlockM];                         // exp(m_old - m), the factor for o so far
 
   __device__ __forceinline__ void load_keys(const HeadMatrix<const float>& k_rows,
                                             const HeadMatrix<const float>& v_rows, int64 key_begin) {

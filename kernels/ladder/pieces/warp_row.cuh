@@ -34,7 +34,7 @@ struct WarpRow {
   float row_sum = 0.0f;        // this lane's share of l
   float o_frag[kCols] = {};    // sum of exp(s - m) v
 
-  // Takes in the first num_keys keys of the tile; q is the row's own in shared memory.
+  // Takes in the first num_keys keys of the tile; q is the row in shared memory.
   __device__ __forceinline__ void update(const SharedStorage& shared, const float* q, int num_keys, float scale) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
     float s_frag[kKeys] = {};
