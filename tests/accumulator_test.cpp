@@ -101,17 +101,19 @@ TEST(OnlineSoftmax, NaturalUnitsHoldWhatFloatHolds) {
 template <MaskKind kMask, bool kTransposed>
 void check_seen(const WindowMask& window, int64 first_row, int64 first_key) {
   constexpr int kLines = 64;
+  constexpr bool kHasBegin = kTransposed ? SeenColumns::kKeysHaveBegin<kMask> : SeenColumns::kRowsHaveBegin<kMask>;
   const TileView view = TileView::of(window, first_row, first_key);
   int num_seen = 0;
   for (int thread = 0; thread < 4 * kWarp; ++thread) {
-    const SeenColumns seen = SeenColumns::of<kMask, kTransposed>(view, thread);
+    const SeenColumns seen =
+        kTransposed ? SeenColumns::of_keys<kMask>(view, thread) : SeenColumns::of_rows<kMask>(view, thread);
     for (int value = 0; value < kValues; ++value) {
       const int h = value / 2 % 2;
       const int column = column_of(thread, value);
       const int64 row = first_row + (kTransposed ? column : row_of(thread, value));
       const int64 key = first_key + (kTransposed ? row_of(thread, value) : column);
       const int in_thread = column - accumulator_column(thread);
-      const bool after_begin = !SeenColumns::kHasBegin<kMask, kTransposed> || in_thread >= seen.begin[h];
+      const bool after_begin = !kHasBegin || in_thread >= seen.begin[h];
       const bool expected = row < window.seqlen_q && window.row(row).contains(key);
       ASSERT_EQ(after_begin && in_thread < seen.end[h], expected) << row << ", " << key;
       num_seen += static_cast<int>(expected);

@@ -143,7 +143,7 @@ __device__ void standard_output(const ForwardArgs& args) {
                          Config::kHeadDimV, 1.0f);
 }
 
-// delta = rowsum(dout o) - dlse: what the gradient of the softmax subtracts. Grid: tiles of rows, a warp for each row.
+// delta = rowsum(dout o) - dlse, which the gradient of the softmax subtracts. Grid: tiles of rows, a warp for each row.
 template <class Config>
 __device__ void standard_delta(const BackwardArgs& args) {
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));

@@ -43,7 +43,7 @@ __device__ void tiled_forward(const ForwardArgs& args) {
   const int64 block_end = mask.rows(row_begin, min(row_begin + Config::kBlockM, args.seqlen_q)).end;
   const int64 row_end = min(mask.row(row).end, block_end);
 
-  load_tile<Config, Config::kHeadDim, Config::kHeadDim>(shared.q, q, row_begin);
+  load_tile<Config>(shared.q, q, row_begin, {Config::kHeadDim, Config::kHeadDim});
   WarpRow<Config> state;
   for (int64 key_begin = 0; key_begin < block_end; key_begin += Config::kBlockN) {
     __syncthreads();  // all warps are done with the tile before: it may be overwritten

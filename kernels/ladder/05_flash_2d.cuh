@@ -33,7 +33,7 @@ __device__ __forceinline__ void update_rows(ScoreRowsStorage<Config>& shared, co
   const int num_rows = static_cast<int>(min(q.num_rows - row_begin, int64{Config::kBlockM}));
   const int thread = static_cast<int>(threadIdx.x);
   __syncthreads();  // all are done with the rows before: q, s and the statistics may be overwritten
-  load_tile<Config, Config::kHeadDim, Config::kHeadDim>(shared.q, q, row_begin);
+  load_tile<Config>(shared.q, q, row_begin, {Config::kHeadDim, Config::kHeadDim});
   float o_frag[Grid::kRows][Grid::kCols] = {};  // asked for now, it arrives while S is computed
   Grid::for_each_output(o_frag, num_rows, [&](int row, int col, float& to) { to = o.row(row_begin + row)[col]; });
   float old_sum[Grid::kRows] = {};

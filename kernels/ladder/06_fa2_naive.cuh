@@ -44,7 +44,7 @@ __device__ void fa2_naive_forward(const ForwardArgs& args) {
   const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.rows(row_begin, row_begin + num_rows).end;
 
-  load_tile<Config, Config::kHeadDim, Config::kHeadDim>(shared.q, q, row_begin);
+  load_tile<Config>(shared.q, q, row_begin, {Config::kHeadDim, Config::kHeadDim});
   if (thread < Config::kBlockM) {
     shared.row_max[thread] = -kInfinity;
     shared.row_sum[thread] = 0.0f;

@@ -34,8 +34,8 @@ struct RowTileStorage {
 
   __device__ __forceinline__ void load_keys(const HeadMatrix<const float>& k_rows,
                                             const HeadMatrix<const float>& v_rows, int64 key_begin) {
-    load_tile<Config, Config::kHeadDim, Config::kHeadDim>(k, k_rows, key_begin);
-    load_tile<Config, Config::kHeadDimV, ThreadGrid<Config>::kColsV>(v, v_rows, key_begin);
+    load_tile<Config>(k, k_rows, key_begin, {Config::kHeadDim, Config::kHeadDim});
+    load_tile<Config>(v, v_rows, key_begin, {Config::kHeadDimV, ThreadGrid<Config>::kColsV});
   }
 };
 
@@ -109,7 +109,7 @@ __device__ void scalar2d_row_tile_forward(const ForwardArgs& args) {
   const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.rows(row_begin, row_begin + num_rows).end;
 
-  load_tile<Config, Config::kHeadDim, Config::kHeadDim>(shared.q, q, row_begin);
+  load_tile<Config>(shared.q, q, row_begin, {Config::kHeadDim, Config::kHeadDim});
   RowTileState<Config> state;
   state.clear();
   for (int64 key_begin = 0; key_begin < key_end; key_begin += Config::kBlockN) {

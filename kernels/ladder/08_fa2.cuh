@@ -6,7 +6,7 @@
 // Before   07 scalar2d_row_tile: 0.375 words a multiplication from shared memory, an instruction for each word; nothing
 //          computes while keys are loaded
 // After    a thread owns a tile of 8 x 8 scores and outputs: four loads of 16 bytes feed 64 multiplications. k comes by
-//          cp.async while p v is computed, v while q k^T is; q, k and p are transposed, fp32_tile.cuh says why
+//          cp.async while p v is computed, v while q k^T is; q, k and p are transposed, fp32_product.cuh says why
 // Why      a load for each 16 multiplications, and an instruction spent on it is one not spent on arithmetic. The two
 //          register banks give one operand a clock each: with columns of q^T and k^T, two are nearly always enough
 // Costs    up to 244 registers a thread, so 8 warps on a multiprocessor; p goes through shared memory
@@ -22,8 +22,9 @@
 #include "../common/args.cuh"
 #include "../common/config_enums.cuh"
 #include "../common/numbers.cuh"
-#include "../tiles/fp32_tile.cuh"
+#include "../tiles/fp32_product.cuh"
 #include "08_fa2_shape.cuh"
+#include "pieces/fp32_copies.cuh"
 #include "pieces/fp32_scores.cuh"
 #include "pieces/fp32_store.cuh"
 
@@ -51,32 +52,40 @@ struct Fa2ForwardShape {
   using Keys = KeySteps<kLanesX, 4 * kLanesX>;
 
   // Shared memory, in bytes. q, k and p are transposed: the sum goes over their rows.
-  using QTile = Fp32Tile<Config::kBlockM, 0, kTransposedPadding>;  // kDepth rows
-  using KTile = Fp32Tile<Config::kBlockN, 0, kTransposedPadding>;  // kDepth rows
-  using VTile = Fp32Tile<kCols, 0, 0>;                             // kBlockN rows
-  using PTile = Fp32Tile<Config::kBlockM, 0, kTransposedPadding>;  // kBlockN rows
+  using QTile = Fp32Tile<kDepth, PaddedRows<Config::kBlockM, kTransposedPadding>>;
+  using KTile = Fp32Tile<kDepth, PaddedRows<Config::kBlockN, kTransposedPadding>>;
+  using VTile = Fp32Tile<Config::kBlockN, PaddedRows<kCols, 0>>;
+  using PTile = Fp32Tile<Config::kBlockN, PaddedRows<Config::kBlockM, kTransposedPadding>>;
   static constexpr int kQ = kTile.q_begin();
   static constexpr int kK = kTile.k_begin(Config::kHeadDim);
   static constexpr int kV = kTile.v_begin(Config::kHeadDim);
   static constexpr int kP = kTile.p_begin(Config::kHeadDim);
   static_assert(kTile.smem_bytes(Config::kHeadDim) == Config::kSmemBytes);
-  static_assert(kK - kQ == kDepth * QTile::kRowBytes && kV - kK == kDepth * KTile::kRowBytes &&
-                kP - kV == Config::kBlockN * VTile::kRowBytes &&
-                Config::kSmemBytes - kP == Config::kBlockN * PTile::kRowBytes);
+  static_assert(kK - kQ == QTile::kBytes && kV - kK == KTile::kBytes && kP - kV == VTile::kBytes &&
+                Config::kSmemBytes - kP == PTile::kBytes);
+
+  // A lane's numbers, and its columns in products: keys of k, columns of v.
+  using Scores = float[kRows][kKeys];
+  using Outputs = float[kRows][kDims];
+  using KeyColumns = Fp32Chunks<KTile, kStep>;
+  using ValueColumns = Fp32Chunks<VTile, kStep>;
 };
 
-// Running softmax of a lane's rows. Maxima are the same in all lanes of a row, sums are of the lane's own keys.
-template <int kRows>
+// Running softmax of a lane's rows. Maxima are the same in all lanes of a row, sums are of the lane's keys only.
+template <class Config>
 struct RowSoftmax {
+  static constexpr int kRows = Fa2ForwardShape<Config>::kRows;
   float max[kRows];  // of q.k; -inf before the first key
   float sum[kRows];  // of exp(scale (q.k - max))
 };
 
-// Scores become p relative to the new maxima; o and the sums are brought to them. Products are subtracted before they
-// are scaled: what is equal stays equal, and no product that a float holds becomes -inf.
-template <class Config, int kRows, int kKeys, int kDims>
-__device__ __forceinline__ void softmax_tile(float (&s)[kRows][kKeys], RowSoftmax<kRows>& rows,
-                                             float (&o)[kRows][kDims], float scale_log2) {
+// Scores become p relative to the new maxima; o and the sums are rescaled to the new maxima. Products are subtracted
+// before they are scaled: equal ones stay equal, and no product that a float holds becomes -inf.
+template <class Config>
+__device__ __forceinline__ void softmax_tile(typename Fa2ForwardShape<Config>::Scores& s, RowSoftmax<Config>& rows,
+                                             typename Fa2ForwardShape<Config>::Outputs& o, float scale_log2) {
+  using Shape = Fa2ForwardShape<Config>;
+  constexpr int kRows = Shape::kRows, kKeys = Shape::kKeys, kDims = Shape::kDims;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     float tile_max = s[i][0];
@@ -103,13 +112,14 @@ __device__ __forceinline__ void softmax_tile(float (&s)[kRows][kKeys], RowSoftma
 }
 
 // The lane's p, as columns of the tile in shared memory.
-template <class Config, int kRows, int kKeys>
-__device__ __forceinline__ void store_transposed(const float (&p)[kRows][kKeys], int lane_row, int lane_x) {
+template <class Config>
+__device__ __forceinline__ void store_transposed(const typename Fa2ForwardShape<Config>::Scores& p, int lane_row,
+                                                 int lane_x) {
   using Shape = Fa2ForwardShape<Config>;
 #pragma unroll
-  for (int j = 0; j < kKeys; ++j) {
+  for (int j = 0; j < Shape::kKeys; ++j) {
 #pragma unroll
-    for (int i = 0; i < kRows; i += 4) {
+    for (int i = 0; i < Shape::kRows; i += 4) {
       const int place = Shape::kP + Shape::PTile::offset(lane_x + Shape::Keys::key(j), lane_row + i);
       *reinterpret_cast<float4*>(fp32_smem + place) = make_float4(p[i][j], p[i + 1][j], p[i + 2][j], p[i + 3][j]);
     }
@@ -117,12 +127,13 @@ __device__ __forceinline__ void store_transposed(const float (&p)[kRows][kKeys],
 }
 
 // The lane's part of o and lse.
-template <class Config, int kRows, int kDims>
+template <class Config>
 __device__ __forceinline__ void store_output(const ForwardArgs& args, uint32 batch, uint32 head, int64 first_row,
-                                             const RowSoftmax<kRows>& rows, const float (&o)[kRows][kDims]) {
+                                             const RowSoftmax<Config>& rows,
+                                             const typename Fa2ForwardShape<Config>::Outputs& o) {
   const int lane_x = threadIdx.x % Config::kLanesX;
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) {
+  for (int i = 0; i < Fa2ForwardShape<Config>::kRows; ++i) {
     float sum = rows.sum[i];
 #pragma unroll
     for (int lanes = 1; lanes < Config::kLanesX; lanes *= 2) sum += __shfl_xor_sync(0xffffffff, sum, lanes);
@@ -130,7 +141,7 @@ __device__ __forceinline__ void store_output(const ForwardArgs& args, uint32 bat
     if (row >= args.seqlen_q) continue;
     const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
     float* out = static_cast<float*>(args.o) + args.o_stride.offset(batch, head, row);
-    write_row<Config, false, Config::kLanesX>(o[i], inverse, out, lane_x);
+    Fp32Store<Config, Fp32StoreMode::kOverwrite>::row(o[i], inverse, out, {lane_x, Config::kLanesX});
     if (args.lse != nullptr && lane_x == 0) {
       args.lse[args.lse_stride.offset(batch, head, row)] = fmaf(rows.max[i], args.scale, logf(sum));
     }
@@ -141,7 +152,6 @@ __device__ __forceinline__ void store_output(const ForwardArgs& args, uint32 bat
 template <class Config>
 __device__ void fa2_forward(const ForwardArgs& args) {
   using Shape = Fa2ForwardShape<Config>;
-  constexpr int kRows = Shape::kRows, kKeys = Shape::kKeys, kDims = Shape::kDims, kCols = Shape::kCols;
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
   // Causal: the last tiles have the most keys and go first.
@@ -154,35 +164,35 @@ __device__ void fa2_forward(const ForwardArgs& args) {
   const float* v = static_cast<const float*>(args.v) + args.v_stride.offset(batch, head_k, 0);
 
   const int lane_x = threadIdx.x % Config::kLanesX;
-  const int lane_row = threadIdx.x / 32 * Shape::kWarpRows + threadIdx.x % 32 / Config::kLanesX * kRows;
+  const int lane_row = threadIdx.x / 32 * Shape::kWarpRows + threadIdx.x % 32 / Config::kLanesX * Shape::kRows;
   const WindowMask mask = mask_of<Config>(args);
   const int64 num_keys = mask.rows(tile_row, min(tile_row + Config::kBlockM, args.seqlen_q)).end;
   const int64 open_keys = mask.row(tile_row).end;  // the keys before this one are seen by every row of the tile
   const float scale_log2 = args.scale * kLog2E;
 
-  RowSoftmax<kRows> rows;
-  float o[kRows][kDims] = {};
+  RowSoftmax<Config> rows;
+  typename Shape::Outputs o = {};
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) rows.max[i] = -kInfinity, rows.sum[i] = 0.0f;
+  for (int i = 0; i < Shape::kRows; ++i) rows.max[i] = -kInfinity, rows.sum[i] = 0.0f;
 
   const auto copy_k = [&](int64 key) {
-    copy_transposed_async<Config, typename Shape::KTile, Config::kBlockN, Shape::kDepth, Shape::kLanesX>(
+    TransposedCopies<Config, typename Shape::KTile>::template start<Shape::kLanesX>(
         Shape::kK, k + key * args.k_stride.row, args.k_stride.row, args.seqlen_k - key);
   };
   if (num_keys > 0) {
-    copy_transposed_async<Config, typename Shape::QTile, Config::kBlockM, Shape::kDepth, 1>(
-        Shape::kQ, q, args.q_stride.row, args.seqlen_q - tile_row);
+    TransposedCopies<Config, typename Shape::QTile>::template start<1>(Shape::kQ, q, args.q_stride.row,
+                                                                       args.seqlen_q - tile_row);
     copy_k(0);
   }
 #pragma unroll 1
   for (int64 key = 0; key < num_keys; key += Config::kBlockN) {
     wait_for_copies();
     __syncthreads();  // waits for k; every warp has left p v of the tile before: v may be overwritten
-    copy_tile_async<Config, typename Shape::VTile, Config::kBlockN, kCols>(Shape::kV, v + key * args.v_stride.row,
-                                                                           args.v_stride.row, args.seqlen_k - key);
-    float s[kRows][kKeys] = {};
-    multiply_columns<Shape::kDepth, typename Shape::QTile, typename Shape::KTile, Shape::kStep>(
-        s, Shape::kQ, lane_row * 4, Shape::kK, lane_x * kChunkBytes);
+    copy_tile_async<Config, typename Shape::VTile>(Shape::kV, v + key * args.v_stride.row, args.v_stride.row,
+                                                   args.seqlen_k - key);
+    typename Shape::Scores s = {};
+    Fp32Columns<typename Shape::QTile>{Shape::kQ, lane_row * 4}.add_product(
+        s, typename Shape::KeyColumns{Shape::kK, lane_x * kChunkBytes});
     wait_for_copies();
     __syncthreads();  // waits for v; every warp has left q k^T: k may be overwritten
     if (const int64 next = key + Config::kBlockN; next < num_keys) copy_k(next);
@@ -191,8 +201,8 @@ __device__ void fa2_forward(const ForwardArgs& args) {
     softmax_tile<Config>(s, rows, o, scale_log2);
     store_transposed<Config>(s, lane_row, lane_x);
     __syncwarp();  // p of the warp's rows is complete; no other warp reads it
-    multiply_columns<Config::kBlockN, typename Shape::PTile, typename Shape::VTile, Shape::kStep>(
-        o, Shape::kP, lane_row * 4, Shape::kV, lane_x * kChunkBytes);
+    Fp32Columns<typename Shape::PTile>{Shape::kP, lane_row * 4}.add_product(
+        o, typename Shape::ValueColumns{Shape::kV, lane_x * kChunkBytes});
   }
   store_output<Config>(args, batch, head, tile_row + lane_row, rows, o);
 }

@@ -7,7 +7,7 @@
 // Supports as in 08_fa2.cuh. dq is summed by atomic additions: its last bits differ from run to run
 // Before   the standard backward pass keeps p and ds in memory
 // After    a block owns kBlockN keys, with dk and dv in registers, and walks over the tiles of query rows; p is
-//          computed anew from lse. Each tile's share of dq is added to dq in memory: the L2 cache adds, nobody waits
+//          computed again from lse. Each tile's share of dq is added to dq in memory: the L2 cache adds, nobody waits
 // Why      five products, all from shared memory through register tiles of 8 x 4 numbers, and nothing of size
 //          seqlen_q x seqlen_k in memory
 // Costs    p, then ds, go through shared memory, five barriers a tile; k is there twice, as rows and as columns;
@@ -24,9 +24,10 @@
 #include "../common/args.cuh"
 #include "../common/config_enums.cuh"
 #include "../common/numbers.cuh"
-#include "../tiles/fp32_tile.cuh"
+#include "../tiles/fp32_product.cuh"
 #include "08_fa2_prepare.cuh"
 #include "08_fa2_shape.cuh"
+#include "pieces/fp32_copies.cuh"
 #include "pieces/fp32_scores.cuh"
 #include "pieces/fp32_store.cuh"
 
@@ -57,10 +58,10 @@ struct Fa2BackwardShape {
   using Keys = KeySteps<1, 4 * kThreadsX>;
 
   // Shared memory, in bytes.
-  using TransposedTile = Fp32Tile<Config::kBlockN, 0, kTransposedPadding>;  // kDepth rows
-  using KTile = Fp32Tile<kCols, 0, 0>;                                      // kBlockN rows
-  using QueryTile = Fp32Tile<kCols, kRows, 0>;                              // kBlockM rows
-  using ScoreTile = Fp32Tile<Config::kBlockN, kRows, 0>;                    // kBlockM rows
+  using TransposedTile = Fp32Tile<kDepth, PaddedRows<Config::kBlockN, kTransposedPadding>>;
+  using KTile = Fp32Tile<Config::kBlockN, PaddedRows<kCols, 0>>;
+  using QueryTile = Fp32Tile<Config::kBlockM, FlippedRows<kCols, kRows>>;
+  using ScoreTile = Fp32Tile<Config::kBlockM, FlippedRows<Config::kBlockN, kRows>>;
   static constexpr int kKTransposed = kTile.k_transposed_begin();
   static constexpr int kVTransposed = kTile.v_transposed_begin(Config::kHeadDim);
   static constexpr int kK = kTile.k_begin(Config::kHeadDim);
@@ -69,11 +70,17 @@ struct Fa2BackwardShape {
   static constexpr int kScores = kTile.scores_begin(Config::kHeadDim);  // p, then ds
   static constexpr int kSaved = kTile.saved_begin(Config::kHeadDim);
   static_assert(kTile.smem_bytes(Config::kHeadDim) == Config::kSmemBytes);
-  static_assert(kK - kVTransposed == kDepth * TransposedTile::kRowBytes &&
-                kQ - kK == Config::kBlockN * KTile::kRowBytes && kDout - kQ == Config::kBlockM * QueryTile::kRowBytes &&
-                kSaved - kScores == Config::kBlockM * ScoreTile::kRowBytes);
+  static_assert(kK - kVTransposed == TransposedTile::kBytes && kQ - kK == KTile::kBytes &&
+                kDout - kQ == QueryTile::kBytes && kSaved - kScores == ScoreTile::kBytes);
   static_assert(kQ % kBankRowBytes == 0 && kDout % kBankRowBytes == 0 &&
                 kScores % kBankRowBytes == 0);  // for the flips
+
+  // A thread's numbers, and its columns in products.
+  using Scores = float[kRows][kKeys];
+  using KeySums = float[kKeysOut][kDims];
+  using TransposedColumns = Fp32Chunks<TransposedTile, kStep>;
+  using QueryColumns = Fp32Chunks<QueryTile, kStep>;
+  using KeyColumns = Fp32Chunks<KTile, kStep>;
 };
 
 // A thread's place: a warp is 8 lanes wide and 4 high, the warps of a block fill the grid row by row.
@@ -89,6 +96,7 @@ struct Fa2ThreadPlace {
     const int lane = threadIdx.x % 32;
     return {warp % kWarpsX * kLanesX + lane % kLanesX, warp / kWarpsX * (32 / kLanesX) + lane / kLanesX};
   }
+  [[nodiscard]] __device__ __forceinline__ ChunksOfLane chunks() const { return {x, Config::kThreadsX}; }
 };
 
 // One query head's rows as a key tile's block walks over them.
@@ -118,13 +126,12 @@ struct RowWalk {
   // Start the copies of the tile of rows from `row` on, if there is one.
   __device__ __forceinline__ void copy_q(int64 row) const {
     if (row >= seqlen_q) return;
-    copy_tile_async<Config, typename Shape::QueryTile, Config::kBlockM, Shape::kCols>(Shape::kQ, q + row * q_stride,
-                                                                                      q_stride, seqlen_q - row);
+    copy_tile_async<Config, typename Shape::QueryTile>(Shape::kQ, q + row * q_stride, q_stride, seqlen_q - row);
   }
   __device__ __forceinline__ void copy_dout(int64 row) const {
     if (row >= seqlen_q) return;
-    copy_tile_async<Config, typename Shape::QueryTile, Config::kBlockM, Shape::kCols>(
-        Shape::kDout, dout + row * dout_stride, dout_stride, seqlen_q - row);
+    copy_tile_async<Config, typename Shape::QueryTile>(Shape::kDout, dout + row * dout_stride, dout_stride,
+                                                       seqlen_q - row);
     constexpr int kChunks = Config::kBlockM * sizeof(Fa2SavedRow) / kChunkBytes;
     if (threadIdx.x < kChunks) {
       const auto* from = reinterpret_cast<const float*>(saved + row) + threadIdx.x * kChunkFloats;
@@ -134,10 +141,11 @@ struct RowWalk {
 };
 
 // A thread's scores to the tile in shared memory.
-template <class Config, int kRows, int kKeys>
-__device__ __forceinline__ void store_scores(const float (&s)[kRows][kKeys], const Fa2ThreadPlace<Config>& me) {
+template <class Config>
+__device__ __forceinline__ void store_scores(const typename Fa2BackwardShape<Config>::Scores& s,
+                                             const Fa2ThreadPlace<Config>& me) {
   using Shape = Fa2BackwardShape<Config>;
-  constexpr int kPart = Shape::kKeyPart;
+  constexpr int kRows = Shape::kRows, kKeys = Shape::kKeys, kPart = Shape::kKeyPart;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
 #pragma unroll
@@ -153,10 +161,12 @@ __device__ __forceinline__ void store_scores(const float (&s)[kRows][kKeys], con
   }
 }
 
-// Products become p. In base 2 lse is rounded once more, which shows where it is large: there the product is rounded as
-// lse is, so that a row's one large score differs from it by 0, and the unit changes last.
-template <class Config, int kRows, int kKeys>
-__device__ __forceinline__ void probabilities(float (&p)[kRows][kKeys], const Fa2SavedRow* rows, float scale) {
+// Products become p. The change to base 2 rounds lse once more, and a large lse by much. If one is large, the product
+// is therefore rounded as lse is, so that a row's one large score differs from it by 0, and the base changes last.
+template <class Config>
+__device__ __forceinline__ void probabilities(typename Fa2BackwardShape<Config>::Scores& p, const Fa2SavedRow* rows,
+                                              float scale) {
+  constexpr int kRows = Fa2BackwardShape<Config>::kRows, kKeys = Fa2BackwardShape<Config>::kKeys;
   constexpr float kSmallLse = 16.0f;
   float largest_lse = 0.0f;
 #pragma unroll
@@ -181,17 +191,17 @@ __device__ __forceinline__ void probabilities(float (&p)[kRows][kKeys], const Fa
 }
 
 // p of a tile to shared memory, ds to registers: it takes p's place when dv has been added up.
-template <class Config, int kRows, int kKeys>
-__device__ __forceinline__ void score_gradients(float (&ds)[kRows][kKeys], const WindowMask& mask, int64 row, int64 key,
-                                                float scale, const Fa2ThreadPlace<Config>& me) {
+template <class Config>
+__device__ __forceinline__ void score_gradients(typename Fa2BackwardShape<Config>::Scores& ds, const WindowMask& mask,
+                                                int64 row, int64 key, float scale, const Fa2ThreadPlace<Config>& me) {
   using Shape = Fa2BackwardShape<Config>;
   using QueryTile = typename Shape::QueryTile;
-  using Transposed = typename Shape::TransposedTile;
+  using Transposed = typename Shape::TransposedColumns;
+  constexpr int kRows = Shape::kRows, kKeys = Shape::kKeys;
   const int my_row = QueryTile::offset(me.y * kRows, 0);
   const int my_key = me.x * Shape::kKeyPart;
-  float p[kRows][kKeys] = {};
-  multiply_rows<Shape::kDepth, QueryTile, Transposed, Shape::kStep>(p, Shape::kQ + my_row, Shape::kKTransposed,
-                                                                    my_key * 4);
+  typename Shape::Scores p = {};
+  Fp32Rows<QueryTile>{Shape::kQ + my_row}.add_product(p, Transposed{Shape::kKTransposed, my_key * 4});
   if constexpr (Config::kNegateScores) negate(p);
   if (key + Config::kBlockN > mask.row(row).end) {
     mask_scores<typename Shape::Keys>(p, mask, row + me.y * kRows, key, my_key);
@@ -200,8 +210,7 @@ __device__ __forceinline__ void score_gradients(float (&ds)[kRows][kKeys], const
   probabilities<Config>(p, rows, scale);
   store_scores<Config>(p, me);
 
-  multiply_rows<Shape::kDepth, QueryTile, Transposed, Shape::kStep>(ds, Shape::kDout + my_row, Shape::kVTransposed,
-                                                                    my_key * 4);
+  Fp32Rows<QueryTile>{Shape::kDout + my_row}.add_product(ds, Transposed{Shape::kVTransposed, my_key * 4});
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
 #pragma unroll
@@ -210,38 +219,37 @@ __device__ __forceinline__ void score_gradients(float (&ds)[kRows][kKeys], const
 }
 
 // One tile of rows; the tiles of q and dout are there or on their way. Adds to dk and dv, and to dq in memory.
-template <class Config, int kKeysOut, int kDims>
-__device__ __forceinline__ void backward_tile(float (&dk)[kKeysOut][kDims], float (&dv)[kKeysOut][kDims],
+template <class Config>
+__device__ __forceinline__ void backward_tile(typename Fa2BackwardShape<Config>::KeySums& dk,
+                                              typename Fa2BackwardShape<Config>::KeySums& dv,
                                               const RowWalk<Config>& walk, const WindowMask& mask, int64 row, int64 key,
                                               const BackwardArgs& args) {
   using Shape = Fa2BackwardShape<Config>;
   using ScoreTile = typename Shape::ScoreTile;
-  using QueryTile = typename Shape::QueryTile;
-  constexpr int kRows = Shape::kRows;
+  using Queries = typename Shape::QueryColumns;
+  constexpr int kRows = Shape::kRows, kDims = Shape::kDims;
   const auto me = Fa2ThreadPlace<Config>::mine();
-  const int my_keys = me.y * kKeysOut * 4;
+  const int my_keys = me.y * Shape::kKeysOut * 4;
   const int my_dims = me.x * kChunkBytes;
   wait_for_copies();
   __syncthreads();  // waits for the tiles; every warp has left ds k of the tile before: p may take ds's place
-  float ds[kRows][Shape::kKeys] = {};
+  typename Shape::Scores ds = {};
   score_gradients<Config>(ds, mask, row, key, args.scale, me);
   __syncthreads();  // p is complete
-  multiply_columns<Config::kBlockM, ScoreTile, QueryTile, Shape::kStep>(dv, Shape::kScores, my_keys, Shape::kDout,
-                                                                        my_dims);
+  Fp32Columns<ScoreTile>{Shape::kScores, my_keys}.add_product(dv, Queries{Shape::kDout, my_dims});
   __syncthreads();  // every warp is done with p, dout and the saved rows: ds and the next ones may take their places
   walk.copy_dout(row + Config::kBlockM);
   store_scores<Config>(ds, me);
   __syncthreads();  // ds is complete
-  multiply_columns<Config::kBlockM, ScoreTile, QueryTile, Shape::kStep>(dk, Shape::kScores, my_keys, Shape::kQ,
-                                                                        my_dims);
+  Fp32Columns<ScoreTile>{Shape::kScores, my_keys}.add_product(dk, Queries{Shape::kQ, my_dims});
   __syncthreads();  // every warp is done with q: the next may come
   walk.copy_q(row + Config::kBlockM);
   float dq[kRows][kDims] = {};
-  multiply_rows<Config::kBlockN, ScoreTile, typename Shape::KTile, Shape::kStep>(
-      dq, Shape::kScores + ScoreTile::offset(me.y * kRows, 0), Shape::kK, my_dims);
+  Fp32Rows<ScoreTile>{Shape::kScores + ScoreTile::offset(me.y * kRows, 0)}.add_product(
+      dq, typename Shape::KeyColumns{Shape::kK, my_dims});
   const int64 my_row = row + me.y * kRows;
-  write_rows<Config, true, Config::kThreadsX>(dq, args.gradient_scale, walk.dq + my_row * walk.dq_stride,
-                                              walk.dq_stride, walk.seqlen_q - my_row, me.x);
+  Fp32Store<Config, Fp32StoreMode::kAdd>::rows(dq, args.gradient_scale, walk.dq + my_row * walk.dq_stride,
+                                               walk.dq_stride, walk.seqlen_q - my_row, me.chunks());
 }
 
 // dk and dv of one tile of kBlockN keys, and its share of dq. Grid: tiles of every key head.
@@ -249,7 +257,6 @@ template <class Config>
 __device__ void fa2_backward(const BackwardArgs& args) {
   using Shape = Fa2BackwardShape<Config>;
   using Transposed = typename Shape::TransposedTile;
-  constexpr int kKeysOut = Shape::kKeysOut, kDims = Shape::kDims;
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
   const auto key_tiles = static_cast<uint32>(num_tiles(args.seqlen_k, Config::kBlockN));
   // Causal: the first tiles are seen by the most rows and go first.
@@ -262,14 +269,11 @@ __device__ void fa2_backward(const BackwardArgs& args) {
 
   const float* k = static_cast<const float*>(args.k) + args.k_stride.offset(batch, head_k, key);
   const float* v = static_cast<const float*>(args.v) + args.v_stride.offset(batch, head_k, key);
-  copy_transposed_async<Config, Transposed, Config::kBlockN, Shape::kDepth, 1>(Shape::kKTransposed, k,
-                                                                               args.k_stride.row, keys_left);
-  copy_transposed_async<Config, Transposed, Config::kBlockN, Shape::kDepth, 1>(Shape::kVTransposed, v,
-                                                                               args.v_stride.row, keys_left);
-  copy_tile_async<Config, typename Shape::KTile, Config::kBlockN, Shape::kCols>(Shape::kK, k, args.k_stride.row,
-                                                                                keys_left);
-  float dk[kKeysOut][kDims] = {};
-  float dv[kKeysOut][kDims] = {};
+  TransposedCopies<Config, Transposed>::template start<1>(Shape::kKTransposed, k, args.k_stride.row, keys_left);
+  TransposedCopies<Config, Transposed>::template start<1>(Shape::kVTransposed, v, args.v_stride.row, keys_left);
+  copy_tile_async<Config, typename Shape::KTile>(Shape::kK, k, args.k_stride.row, keys_left);
+  typename Shape::KeySums dk = {};
+  typename Shape::KeySums dv = {};
   const uint32 group = args.num_heads_q / args.num_heads_k;
 #pragma unroll 1
   for (uint32 head = head_k * group; head < (head_k + 1) * group; ++head) {
@@ -282,12 +286,12 @@ __device__ void fa2_backward(const BackwardArgs& args) {
     }
   }
   const auto me = Fa2ThreadPlace<Config>::mine();
-  const int my_key = me.y * kKeysOut;
+  const int my_key = me.y * Shape::kKeysOut;
   float* dk_out = static_cast<float*>(args.dk) + args.dk_stride.offset(batch, head_k, key + my_key);
   float* dv_out = static_cast<float*>(args.dv) + args.dv_stride.offset(batch, head_k, key + my_key);
-  write_rows<Config, false, Config::kThreadsX>(dk, args.gradient_scale, dk_out, args.dk_stride.row, keys_left - my_key,
-                                               me.x);
-  write_rows<Config, false, Config::kThreadsX>(dv, 1.0f, dv_out, args.dv_stride.row, keys_left - my_key, me.x);
+  using Store = Fp32Store<Config, Fp32StoreMode::kOverwrite>;
+  Store::rows(dk, args.gradient_scale, dk_out, args.dk_stride.row, keys_left - my_key, me.chunks());
+  Store::rows(dv, 1.0f, dv_out, args.dv_stride.row, keys_left - my_key, me.chunks());
 }
 
 }  // namespace attend

@@ -1,9 +1,9 @@
-// Rung 08, fa2, before the backward pass proper: what it knows of every query row, and zeros in dq.
+// Rung 08, fa2, the first kernel of the backward pass: the saved values of every query row, and zeros in dq.
 //
 //   delta = rowsum(dout * o) - dlse
 //
 // Shapes   as in 08_fa2.cuh; saved rows (batch, heads, seqlen_q in whole tiles) in the workspace
-// Called   as the first step of the backward pass; 08_fa2_backward.cuh reads what this writes
+// Called   as the first step of the backward pass; 08_fa2_backward.cuh reads its results
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
 #pragma once
 
@@ -18,14 +18,14 @@
 
 namespace attend {
 
-// What is saved of a head's rows; heads are padded to whole tiles of rows.
+// The saved values of a head's rows; heads are padded to whole tiles of rows.
 [[nodiscard]] __device__ __forceinline__ Fa2SavedRow* fa2_saved_rows(const BackwardArgs& args, uint32 batch,
                                                                      uint32 head) {
   const int64 rows = num_tiles(args.seqlen_q, kSavedRowsTile) * kSavedRowsTile;
   return static_cast<Fa2SavedRow*>(args.workspace) + (int64{batch} * args.num_heads_q + head) * rows;
 }
 
-// What is saved of kBlockM rows, and zeros in their dq. Grid: tiles of every query head. Eight lanes share a row.
+// The saved values of kBlockM rows, and zeros in their dq. Grid: tiles of every query head. Eight lanes share a row.
 template <class Config>
 __device__ void fa2_backward_prepare(const BackwardArgs& args) {
   static_assert(Config::kBlockM == kSavedRowsTile);

@@ -1,4 +1,4 @@
-// Rung 08, fa2: how a block divides its work, and where in shared memory what lies, in bytes. The host chooses among
+// Rung 08, fa2: how a block divides its work, and its layout of shared memory, in bytes. The host chooses among
 // such tiles (src/cuda/launch/rungs_fa2.cpp), the kernels are compiled for one.
 #pragma once
 
@@ -35,7 +35,7 @@ struct Fa2ForwardTile {
   }
 };
 
-// What the backward pass knows of a query row before it starts.
+// The saved values of a query row, which the backward pass starts from.
 struct Fa2SavedRow {
   float lse;    // +inf for rows that see no key and rows beyond the last: there p = 2^-inf = 0
   float delta;  // rowsum(dout * o) - dlse

@@ -38,7 +38,7 @@ struct alignas(128) WarpStorage {
   float o[Config::kBlockM][Config::kHeadDim];  // sum of exp(s - m) v
 };
 
-// Online softmax, rows unrolled: every lane knows m, and has its own keys' part of l.
+// Online softmax, rows unrolled: every lane knows m, and has the part of l of its keys.
 template <int kRows>
 struct RowState {
   float max[kRows];

@@ -52,7 +52,7 @@ constexpr int kRowTiles = Config::kBlockM / kWmmaTile;
 template <class Config>
 constexpr int kRowsOfWarp = Config::kBlockM / kWarps<Config>;  // whose softmax a warp does
 
-// Online softmax of a warp's rows: every lane knows m, and has its own keys' part of l.
+// Online softmax of a warp's rows: every lane knows m, and has the part of l of its keys.
 template <int kRows>
 struct RowState {
   float max[kRows];

@@ -28,7 +28,7 @@
 
 namespace attend {
 
-// A row of S. Once it is read, what comes of it takes its place: its row of P and the factor for its row of O.
+// A row of S. Once it is read, its row of P and the factor for its row of O take its place.
 template <class Config>
 union alignas(32) ScoreRow {
   float s[Config::kBlockN];
@@ -50,7 +50,7 @@ struct alignas(128) RowBlockStorage {
   ScoreRow<Config> score[Config::kBlockM];
 };
 
-// What a warp keeps of its 16 rows: O in fragments of 16 columns, and in lanes 2 r and 2 r + 1 row r's m and l.
+// The state of a warp's 16 rows: O in fragments of 16 columns, and in lanes 2 r and 2 r + 1 row r's m and l.
 template <class Config>
 struct RowState {
   FragmentC o_frag[Config::kHeadDim / kWmmaTile];  // sum of exp(s - m) v
@@ -92,7 +92,8 @@ __device__ __forceinline__ void scores(RowBlockStorage<Config>& smem, int warp) 
 }
 
 // m, l, P and the rescale factors of the warp's rows, two lanes a row: lane 2 r takes the first half of row r's keys,
-// of which it sees num_keys, and lane 2 r + 1 the second. Lanes start at different keys: else all would want one bank.
+// of which it sees num_keys, and lane 2 r + 1 the second. Lanes start at different keys, because otherwise all would
+// read one bank.
 template <class Config>
 __device__ __forceinline__ void softmax(RowBlockStorage<Config>& smem, int warp, RowState<Config>& state, float scale,
                                         int num_keys) {

@@ -36,7 +36,7 @@ struct alignas(1024) MmaStorage {
   KeyTile v;
 };
 
-// What a warp computes of its 16 rows; a lane has two of them.
+// The state of a warp's 16 rows; a lane has two of them.
 template <class Config>
 struct MmaRows {
   float o[Config::kHeadDim / 2] = {};  // sum of p v, relative to the row's maximum
@@ -131,7 +131,7 @@ __device__ void mma_forward(const ForwardArgs& args) {
     __syncthreads();  // Q, K and V are there
     float s[Config::kBlockN / 2] = {};
     scores<Config>(s, smem);
-    if (!mask.row(row_begin).contains(key + Config::kBlockN - 1)) {  // else all rows see all keys of the tile
+    if (!mask.row(row_begin).contains(key + Config::kBlockN - 1)) {  // otherwise all rows see all keys of the tile
       const int64 row = row_begin + accumulator_row(threadIdx.x);
       const int num_keys[kRowsOfThread] = {keys_in_tile(mask.row(row).end, key, Config::kBlockN),
                                            keys_in_tile(mask.row(row + kRowHalf).end, key, Config::kBlockN)};

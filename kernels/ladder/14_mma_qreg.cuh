@@ -42,7 +42,7 @@ union alignas(1024) MmaStorage {
   } stage[2];
 };
 
-// What a warp computes of its 16 rows; a lane has two of them.
+// The state of a warp's 16 rows; a lane has two of them.
 template <class Config>
 struct MmaRows {
   OperandA q_frag[Config::kHeadDim / kMmaDepth];
@@ -181,7 +181,7 @@ __device__ void mma_qreg_forward(const ForwardArgs& args) {
       coming.store(smem.stage[stage ^ 1].k);
       coming.load(v + next * args.v_stride.row, args.v_stride.row, args.seqlen_k - next);
     }
-    if (!mask.row(row_begin).contains(next - 1)) {  // else all rows see all keys of the tile
+    if (!mask.row(row_begin).contains(next - 1)) {  // otherwise all rows see all keys of the tile
       const int64 row = row_begin + accumulator_row(threadIdx.x);
       const int num_keys[kRowsOfThread] = {keys_in_tile(mask.row(row).end, key, Config::kBlockN),
                                            keys_in_tile(mask.row(row + kRowHalf).end, key, Config::kBlockN)};

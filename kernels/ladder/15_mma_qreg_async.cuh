@@ -12,7 +12,7 @@
 // Why      ldmatrix brings three eighths less for each product at d = 128 (80 loads for 256 products instead of 64 for
 //          128), and 128 rows instead of 64 read K and V once. With two blocks on a multiprocessor each scheduler has
 //          two warps: while one is at its softmax, the other multiplies
-// Costs    255 registers: a block's own figures live in shared memory. Nothing but the other block covers a warp's
+// Costs    255 registers: the figures of a block live in shared memory. Nothing but the other block covers a warp's
 //          softmax
 // Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 388 TFLOP/s
 // Run      attend run --compute mma_qreg_async --data DIR    (made by attend generate --dtype bf16)
@@ -35,7 +35,7 @@
 
 namespace attend {
 
-// What a block works on. In shared memory, since the accumulators leave no registers for it.
+// The work of a block. It is in shared memory, because accumulators take the registers.
 struct BlockWork {
   HeadTile at;
   int64 first_row_end;  // one past the last key that the tile's first row sees; may be < 0
@@ -47,7 +47,7 @@ template <class Config>
 struct alignas(1024) AsyncStorage {
   using QTile = SwizzledTile<Config::kBlockM, Config::kHeadDim>;
   using KeyTile = SwizzledTile<Config::kBlockN, Config::kHeadDim>;
-  QTile q_or_o;  // a warp reads no rows of Q but its own, and writes O over them
+  QTile q_or_o;  // a warp reads its own rows of Q only, and writes O over them
   struct {
     KeyTile k, v;
   } stage[2];
@@ -57,10 +57,10 @@ struct alignas(1024) AsyncStorage {
 template <class Config>
 constexpr int kRowsOfWarp = Config::kBlockM / (Config::kThreads / 32);
 
-// What a warp computes of 16 of its rows; a lane has two of them.
+// The state of 16 rows of a warp; a lane has two of them.
 template <class Config>
 struct MmaRows {
-  OperandA q_frag[Config::kHeadDim / kMmaDepth];  // where Config::kQInRegisters
+  OperandA q_frag[Config::kHeadDim / kMmaDepth];  // if Config::kQInRegisters
   float s[Config::kBlockN / 2];                   // scores, then p
   float o[Config::kHeadDim / 2] = {};             // sum of p v, relative to the row's maximum
   OnlineSoftmax softmax;
@@ -192,7 +192,7 @@ __device__ __forceinline__ void attend_tile(WarpRows<Config>& rows, const AsyncS
   weighted_values<Config>(rows, smem, stage);
 }
 
-// What the block with this index works on.
+// The work of the block with this index.
 template <class Config>
 __device__ __forceinline__ BlockWork block_work(const ForwardArgs& args) {
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;

@@ -73,8 +73,7 @@ __device__ __forceinline__ void consume(const ForwardArgs& args, TmaStorage<Conf
 template <class Config>
 __device__ void wgmma_specialized_forward(const ForwardTmaArgs& args) {
   constexpr int kConsumers = Config::kBlockM / kWarpgroupRows;
-  constexpr int kRegistersOfThreads =
-      65536 / Config::kThreads / 8 * 8;  // what a block gets that fills the register file
+  constexpr int kRegistersOfThreads = 65536 / Config::kThreads / 8 * 8;  // of a block that fills the register file
   static_assert(Config::kThreads == (1 + kConsumers) * kWarpgroup);
   static_assert(
       Config::kProducerRegisters + kConsumers * Config::kConsumerRegisters <= (1 + kConsumers) * kRegistersOfThreads,

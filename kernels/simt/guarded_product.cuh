@@ -1,12 +1,12 @@
-// Products of tiles that hold NaN or infinities where some rows do not look.
+// Products of tiles that hold NaN or infinities in places that some rows do not see.
 //
-// In a product of tiles, what a row does not see is multiplied by 0, and 0 * NaN is NaN. So what is not seen is marked:
-// its probability (or the gradient of its score) is -0, which no other entry is. Tiles that are finite throughout, and
-// their loads know that, need no more: -0 adds nothing. The rare others take the product that leaves marked entries
-// out.
+// In a product of tiles an entry that a row does not see is multiplied by 0, and 0 * NaN is NaN. So such entries are
+// marked: their probability, or the gradient of their score, is -0, and no other entry is -0. If all numbers of a tile
+// are finite, and the loads know that, nothing more is needed: -0 adds nothing. The rare other tiles take a product
+// that leaves marked entries out.
 #pragma once
 
-#include "../tiles/fp32_tile.cuh"
+#include "../tiles/fp32_product.cuh"
 
 namespace attend {
 
@@ -16,40 +16,47 @@ constexpr float kNotSeen = -0.0f;
   return __float_as_uint(number) != 0x80000000u;
 }
 
-// value, whatever it is, as an entry that is seen: -0 becomes +0.
+// value as an entry that is seen: -0 becomes +0.
 [[nodiscard]] __device__ __forceinline__ float as_seen(float value) {
   return value + 0.0f;
 }
 
-// multiply_columns without the entries of a that are marked. For the exception, not for speed.
-template <int kDepth, class ATile, class BTile, int kStep, int kM, int kN>
-__device__ __forceinline__ void multiply_seen_columns(float (&acc)[kM][kN], int a, int a_col, int b, int b_col) {
+// A thread's columns of a tile with marked entries.
+template <class Tile>
+struct MarkedColumns {
+  int tile;  // offset
+  int col;   // of the thread's first column in a row
+
+  // acc[i][j] += sum over rows r of a[r][i] * b[r][j]; if b is not finite, without marked entries of a.
+  template <class Sums, class Right>
+  __device__ __forceinline__ void add_product(Sums& acc, const Right& b, bool b_is_finite) const {
+    static_assert(kRowsOf<Sums> % kChunkFloats == 0);
+    if (b_is_finite) {
+      Fp32Columns<Tile>{tile, col}.add_product(acc, b);
+    } else {
+      add_seen(acc, b);
+    }
+  }
+
+ private:
+  // For the exception, not for speed.
+  template <class Sums, class Right>
+  __device__ __forceinline__ void add_seen(Sums& acc, const Right& b) const {
 #pragma unroll 1
-  for (int r = 0; r < kDepth; ++r) {
-    float b_frag[kN];
-    load_numbers<kN, kStep>(b_frag, b + r * BTile::kRowBytes + (b_col ^ BTile::flip(r)));
+    for (int r = 0; r < Tile::kRows; ++r) {
+      float b_frag[kColumnsOf<Sums>];
+      b.load(b_frag, r);
 #pragma unroll
-    for (int i = 0; i < kM; i += kChunkFloats) {
-      float a_frag[kChunkFloats];
-      load_numbers<kChunkFloats, 0>(a_frag, a + r * ATile::kRowBytes + ((a_col + i * 4) ^ ATile::flip(r)));
+      for (int i = 0; i < kRowsOf<Sums>; i += kChunkFloats) {
+        float a_frag[kChunkFloats];
+        load_numbers<kChunkFloats, 0>(a_frag, tile + r * Tile::kRowBytes + ((col + i * 4) ^ Tile::flip(r)));
 #pragma unroll
-      for (int c = 0; c < kChunkFloats; ++c) {
-        if (is_seen(a_frag[c])) multiply_row<kM, kN>(acc, i + c, a_frag[c], b_frag);
+        for (int c = 0; c < kChunkFloats; ++c) {
+          if (is_seen(a_frag[c])) multiply_row(acc, i + c, a_frag[c], b_frag);
+        }
       }
     }
   }
-}
-
-// acc[i][j] += sum over r < kDepth of a[r][i] * b[r][j], without marked entries of a where b is not finite.
-template <int kDepth, class ATile, class BTile, int kStep, int kM, int kN>
-__device__ __forceinline__ void multiply_marked_columns(float (&acc)[kM][kN], int a, int a_col, int b, int b_col,
-                                                        bool b_is_finite) {
-  static_assert(kM % kChunkFloats == 0);
-  if (b_is_finite) {
-    multiply_columns<kDepth, ATile, BTile, kStep>(acc, a, a_col, b, b_col);
-  } else {
-    multiply_seen_columns<kDepth, ATile, BTile, kStep>(acc, a, a_col, b, b_col);
-  }
-}
+};
 
 }  // namespace attend

@@ -5,8 +5,8 @@
 // Shapes   as in simt_forward.cuh; dk and dv are sums over the query heads that share a key head
 // Supports what simt_forward.cuh supports. The same bits from run to run: no atomic additions
 // Work     one kernel for dk and dv, whose blocks own tiles of keys, and one for dq, whose blocks own tiles of rows;
-//          both compute p and ds anew (backward_tile.cuh): seven products of tiles where one pass would have five and
-//          an order of additions to dq that changes from run to run. simt_prepare.cuh runs before, simt_dbias.cuh after
+//          both compute p and ds again (backward_tile.cuh): seven products of tiles. One pass would take five, but its
+//          order of additions to dq would change from run to run. simt_prepare.cuh runs before, simt_dbias.cuh after
 // Memory   SimtBackwardShape
 // Measured (B, H, S, D), full, TFLOP/s of 10 B H S^2 D operations. H200, CUDA 13.0
 //          float32  (8, 16, 2048, 64): 26.3; (8, 8, 2048, 128): 21.1
@@ -23,8 +23,8 @@
 
 namespace attend {
 
-// A block's tile and part of the columns. Where the mask is causal, the longest tiles go first: the first tiles of
-// keys, the last tiles of rows.
+// A block's tile and part of the columns. Under a causal mask the longest tiles go first: the first tiles of keys, the
+// last tiles of rows.
 template <class Config>
 struct SimtBackwardWork {
   uint32 sequence;
@@ -49,58 +49,56 @@ struct SimtBackwardWork {
 };
 
 // The gradient of the owned rows of pair 0 or 1, columns of this block's part.
-template <class Config, SimtGradient kGradient, int kPair, int kM, int kN>
-__device__ __forceinline__ void store_gradient(const float (&gradient)[kM][kN], float factor, void* tensor,
-                                               const TensorStrides& stride, uint32 batch, uint32 head, int64 row,
-                                               int64 rows_left, int part, bool overwrites,
-                                               const SimtThread<Config, kGradient>& me) {
-  using Shape = SimtBackwardShape<Config, kGradient>;
+template <int kPair, class Shape>
+__device__ __forceinline__ void store_gradient(const typename Shape::template Sums<kPair>& gradient, float factor,
+                                               void* tensor, const TensorStrides& stride, uint32 batch, uint32 head,
+                                               int64 row, int64 rows_left, int part, bool overwrites,
+                                               const SimtThread<Shape>& me) {
+  using Config = typename Shape::Kernel;
   constexpr int kCols = Shape::kGradientCols[kPair];
   using Storage = typename ElementOf<Config>::Storage;
   const int first_col = part * kCols;
   const int num_cols = min(kCols, Shape::kHeadDims[kPair] - first_col);
   const int64 first = stride.offset(batch, head, row) + first_col;
 #pragma unroll
-  for (int i = 0; i < kM; ++i) {
+  for (int i = 0; i < Shape::kOwnedRows; ++i) {
     const int at = me.y * Shape::kOwnedRows + i;
     if (at >= rows_left) break;
     if constexpr (Config::kAddsToOutputs) {
-      add_to_row<Shape::kThreadsX>(static_cast<float*>(tensor) + first + at * stride.row, num_cols, me.x, gradient[i],
-                                   !overwrites, 1.0f, factor);
+      add_to_row(static_cast<float*>(tensor) + first + at * stride.row, num_cols, {me.x, Shape::kThreadsX}, gradient[i],
+                 !overwrites, 1.0f, factor);
     } else {
-      store_row<Config, Shape::kThreadsX>(static_cast<Storage*>(tensor) + first + at * stride.row, num_cols, me.x,
-                                          gradient[i], factor);
+      store_row<Config>(static_cast<Storage*>(tensor) + first + at * stride.row, num_cols, {me.x, Shape::kThreadsX},
+                        gradient[i], factor);
     }
   }
 }
 
 // gradient += (tile of scores at smem_offset)^T (streamed rows of the pair)
-template <class Config, SimtGradient kGradient, int kPair, int kM, int kN>
-__device__ __forceinline__ void add_gradient(float (&gradient)[kM][kN], int smem_offset, bool is_finite,
-                                             const SimtThread<Config, kGradient>& me) {
-  using Shape = SimtBackwardShape<Config, kGradient>;
-  multiply_marked_columns<Shape::kStreamed, typename Shape::ScoreTile, typename Shape::template StreamedTile<kPair>,
-                          Shape::kStep>(gradient, smem_offset, me.y * Shape::kOwnedRows * 4,
-                                        Shape::template kRowsAt<kPair>, me.x * kChunkBytes, is_finite);
+template <int kPair, class Shape>
+__device__ __forceinline__ void add_gradient(typename Shape::template Sums<kPair>& gradient, int smem_offset,
+                                             bool is_finite, const SimtThread<Shape>& me) {
+  using Streamed = Fp32Chunks<typename Shape::template StreamedTile<kPair>, Shape::kStep>;
+  MarkedColumns<typename Shape::ScoreTile>{smem_offset, me.y * Shape::kOwnedRows * 4}.add_product(
+      gradient, Streamed{Shape::template kRowsAt<kPair>, me.x * kChunkBytes}, is_finite);
 }
 
 // dk and dv of one tile of kBlockN keys. Grid: tiles of every key head of every sequence, times kColumnParts.
 template <class Config>
 __device__ void simt_backward_keys(const BackwardOptionArgs& args) {
-  constexpr auto kKind = SimtGradient::kKeysValues;
-  using Shape = SimtBackwardShape<Config, kKind>;
+  using Shape = SimtBackwardShape<Config, SimtGradient::kKeysValues>;
   const BackwardArgs& base = args.base;
   const auto work = SimtBackwardWork<Config>::mine(base, base.seqlen_k, Config::kBlockN, base.num_heads_k, false);
   const SequenceSpan span = sequence_span<Config>(base, args.options, work.sequence);
   const int64 key = work.tile;
   const int64 keys_left = span.seqlen_k - key;
   if (keys_left <= 0) return;
-  const auto me = SimtThread<Config, kKind>::mine();
-  float dk[Shape::kOwnedRows][Shape::template kDims<0>] = {};
-  float dv[Shape::kOwnedRows][Shape::template kDims<1>] = {};
+  const auto me = SimtThread<Shape>::mine();
+  typename Shape::template Sums<0> dk = {};
+  typename Shape::template Sums<1> dv = {};
   const uint32 group = base.num_heads_q / base.num_heads_k;
   SimtHead<Config> head = {base, span, work.head * group, work.head};
-  load_owned<Config, kKind>(head, key);
+  load_owned<Shape>(head, key);
 #pragma unroll 1
   for (uint32 in_group = 0; in_group < group; ++in_group, ++head.head) {
     const auto rules =
@@ -110,53 +108,51 @@ __device__ void simt_backward_keys(const BackwardOptionArgs& args) {
 #pragma unroll 1
     for (int64 row = rows.begin / Config::kBlockM * Config::kBlockM; row < rows.end; row += Config::kBlockM) {
       __syncthreads();  // every warp has left the tiles before: they may be overwritten
-      load_saved<Config, kKind>(saved, row, span.seqlen_q);
-      const bool is_finite = __syncthreads_and(load_streamed<Config, kKind>(head, row, work.part));  // tiles are there
-      float ds[Shape::kRows][Shape::kCols] = {};
+      load_saved<Shape>(saved, row, span.seqlen_q);
+      const bool is_finite = __syncthreads_and(load_streamed<Shape>(head, row, work.part));  // tiles are there
+      typename Shape::Scores ds = {};
       gradient_tile(ds, head, rules, args.options, row, key, me);
       __syncthreads();  // p and ds are complete
-      add_gradient<Config, kKind, 1>(dv, Shape::kP, is_finite, me);
-      add_gradient<Config, kKind, 0>(dk, Shape::kDs, is_finite, me);
+      add_gradient<1>(dv, Shape::kP, is_finite, me);
+      add_gradient<0>(dk, Shape::kDs, is_finite, me);
     }
   }
   const bool overwrites = (base.overwritten & kOverwritesKeys) != 0;
-  store_gradient<Config, kKind, 0>(dk, base.gradient_scale, base.dk, base.dk_stride, span.batch, work.head,
-                                   span.k_begin + key, keys_left, work.part, overwrites, me);
-  store_gradient<Config, kKind, 1>(dv, 1.0f, base.dv, base.dv_stride, span.batch, work.head, span.k_begin + key,
-                                   keys_left, work.part, overwrites, me);
+  store_gradient<0>(dk, base.gradient_scale, base.dk, base.dk_stride, span.batch, work.head, span.k_begin + key,
+                    keys_left, work.part, overwrites, me);
+  store_gradient<1>(dv, 1.0f, base.dv, base.dv_stride, span.batch, work.head, span.k_begin + key, keys_left, work.part,
+                    overwrites, me);
 }
 
 // dq of one tile of kBlockM rows. Grid: tiles of every query head of every sequence, times kColumnParts.
 template <class Config>
 __device__ void simt_backward_queries(const BackwardOptionArgs& args) {
-  constexpr auto kKind = SimtGradient::kQueries;
-  using Shape = SimtBackwardShape<Config, kKind>;
+  using Shape = SimtBackwardShape<Config, SimtGradient::kQueries>;
   const BackwardArgs& base = args.base;
   const auto work = SimtBackwardWork<Config>::mine(base, base.seqlen_q, Config::kBlockM, base.num_heads_q, true);
   const SequenceSpan span = sequence_span<Config>(base, args.options, work.sequence);
   const int64 row = work.tile;
   const int64 rows_left = span.seqlen_q - row;
   if (rows_left <= 0) return;
-  const auto me = SimtThread<Config, kKind>::mine();
-  float dq[Shape::kOwnedRows][Shape::template kDims<0>] = {};
+  const auto me = SimtThread<Shape>::mine();
+  typename Shape::template Sums<0> dq = {};
   const SimtHead<Config> head = {base, span, work.head, key_head_of(base, work.head)};
   const auto rules =
       ScoreRules<Config>::make(args.options, base.scale, span, work.sequence, work.head, base.num_heads_q);
   const KeyRange keys = rules.window.rows(row, min(row + Config::kBlockM, span.seqlen_q));
-  load_owned<Config, kKind>(head, row);
-  load_saved<Config, kKind>(saved_rows(args, span, work.head), row, span.seqlen_q);
+  load_owned<Shape>(head, row);
+  load_saved<Shape>(saved_rows(args, span, work.head), row, span.seqlen_q);
 #pragma unroll 1
   for (int64 key = keys.begin / Config::kBlockN * Config::kBlockN; key < keys.end; key += Config::kBlockN) {
     __syncthreads();  // every warp has left the tiles before: they may be overwritten
-    const bool is_finite = __syncthreads_and(load_streamed<Config, kKind>(head, key, work.part));  // tiles are there
-    float ds[Shape::kRows][Shape::kCols] = {};
+    const bool is_finite = __syncthreads_and(load_streamed<Shape>(head, key, work.part));  // tiles are there
+    typename Shape::Scores ds = {};
     gradient_tile(ds, head, rules, args.options, key, row, me);
     __syncthreads();  // ds is complete
-    add_gradient<Config, kKind, 0>(dq, Shape::kDs, is_finite, me);
+    add_gradient<0>(dq, Shape::kDs, is_finite, me);
   }
-  store_gradient<Config, kKind, 0>(dq, base.gradient_scale, base.dq, base.dq_stride, span.batch, work.head,
-                                   span.q_begin + row, rows_left, work.part,
-                                   (base.overwritten & kOverwritesQueries) != 0, me);
+  store_gradient<0>(dq, base.gradient_scale, base.dq, base.dq_stride, span.batch, work.head, span.q_begin + row,
+                    rows_left, work.part, (base.overwritten & kOverwritesQueries) != 0, me);
 }
 
 }  // namespace attend

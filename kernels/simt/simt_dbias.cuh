@@ -1,12 +1,12 @@
-// simt, the gradient of an additive bias: dbias = the sum of ds over the batch entries, heads and rows that the bias is
-// broadcast to, in a fixed order.
+// simt, the gradient of a term from memory: dbias = the sum of ds over the batch entries, heads and rows that the term
+// is broadcast to, in a fixed order.
 //
 // Shapes   dbias (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k); any strides whose last is 1
-// Work     a block owns one tile of dbias and visits every score tile that adds to it, so that nothing the size of the
-//          score matrix is kept. A bias that is the same for all rows leaves too few tiles for that: there a block sums
+// Work     a block owns one tile of dbias and visits every score tile that adds to it, so that nothing of the size of
+//          the score matrix is kept. A term that is the same for all rows has too few tiles for that. Then a block sums
 //          over the rows of one tile of keys of one head (float32, in the workspace), and a second kernel over batch
 //          entries and heads
-// Called   as the last steps of the backward pass, where dbias is asked for: src/cuda/launch/simt.cpp
+// Called   as the last steps of the backward pass, if dbias is asked for: src/cuda/launch/simt.cpp
 #pragma once
 
 #include "../attention/dbias_reduce.cuh"
@@ -16,27 +16,30 @@
 
 namespace attend {
 
+template <class Config>
+using SimtBiasShape = SimtBackwardShape<Config, SimtGradient::kBias>;
+
 // sum += ds of one tile of scores of one head.
-template <class Config, int kM, int kN>
-__device__ __forceinline__ void add_bias_tile(float (&sum)[kM][kN], const BackwardOptionArgs& args,
-                                              const SimtHead<Config>& head, int64 row, int64 key,
-                                              const SimtThread<Config, SimtGradient::kBias>& me) {
-  constexpr auto kKind = SimtGradient::kBias;
+template <class Config>
+__device__ __forceinline__ void add_bias_tile(typename SimtBiasShape<Config>::Scores& sum,
+                                              const BackwardOptionArgs& args, const SimtHead<Config>& head, int64 row,
+                                              int64 key, const SimtThread<SimtBiasShape<Config>>& me) {
+  using Shape = SimtBiasShape<Config>;
   const auto rules = ScoreRules<Config>::make(args.options, args.base.scale, head.span, head.span.batch, head.head,
                                               args.base.num_heads_q);
   const KeyRange keys = rules.window.rows(row, min(row + Config::kBlockM, head.span.seqlen_q));
   if (keys.begin >= key + Config::kBlockN || keys.end <= key) return;
   __syncthreads();  // every warp has left the tiles before: they may be overwritten
-  load_owned<Config, kKind>(head, key);
-  load_saved<Config, kKind>(saved_rows(args, head.span, head.head), row, head.span.seqlen_q);
-  static_cast<void>(load_streamed<Config, kKind>(head, row, 0));
+  load_owned<Shape>(head, key);
+  load_saved<Shape>(saved_rows(args, head.span, head.head), row, head.span.seqlen_q);
+  static_cast<void>(load_streamed<Shape>(head, row, 0));
   __syncthreads();  // the tiles are there
-  float ds[kM][kN] = {};
+  typename Shape::Scores ds = {};
   gradient_tile(ds, head, rules, args.options, row, key, me);
 #pragma unroll
-  for (int i = 0; i < kM; ++i) {
+  for (int i = 0; i < Shape::kRows; ++i) {
 #pragma unroll
-    for (int j = 0; j < kN; ++j) sum[i][j] += ds[i][j];
+    for (int j = 0; j < Shape::kCols; ++j) sum[i][j] += ds[i][j];
   }
 }
 
@@ -52,7 +55,7 @@ template <class Config>
 template <class Config>
 __device__ void simt_dbias(const BackwardOptionArgs& args) {
   using Element = typename ElementTraits<Config::kDbiasElement>::Type;
-  using Shape = SimtBackwardShape<Config, SimtGradient::kBias>;
+  using Shape = SimtBiasShape<Config>;
   const BackwardArgs& base = args.base;
   const auto key_tiles = static_cast<uint32>(num_tiles(base.seqlen_k, Config::kBlockN));
   const auto row_tiles = static_cast<uint32>(num_tiles(base.seqlen_q, Config::kBlockM));
@@ -60,8 +63,8 @@ __device__ void simt_dbias(const BackwardOptionArgs& args) {
   const auto [bias_batch, bias_head_index, tile] =
       HeadTile::of_block(blockIdx.x / key_tiles, row_tiles, args.dbias_heads);
   const int64 row = tile * Config::kBlockM;
-  const auto me = SimtThread<Config, SimtGradient::kBias>::mine();
-  float sum[Shape::kRows][Shape::kCols] = {};
+  const auto me = SimtThread<Shape>::mine();
+  typename Shape::Scores sum = {};
   const auto batches = BroadcastRange::of(bias_batch, args.dbias_batch, base.batch);
   const auto heads = BroadcastRange::of(bias_head_index, args.dbias_heads, base.num_heads_q);
 #pragma unroll 1
@@ -88,18 +91,18 @@ __device__ void simt_dbias(const BackwardOptionArgs& args) {
 // Sums over the rows of one tile of keys. Grid: tiles of kBlockN keys of every query head.
 template <class Config>
 __device__ void simt_dbias_over_rows(const BackwardOptionArgs& args) {
-  using Shape = SimtBackwardShape<Config, SimtGradient::kBias>;
+  using Shape = SimtBiasShape<Config>;
   const BackwardArgs& base = args.base;
   const auto key_tiles = static_cast<uint32>(num_tiles(base.seqlen_k, Config::kBlockN));
   const auto [batch, head, tile] = HeadTile::of_block(blockIdx.x, key_tiles, base.num_heads_q);
   const int64 key = tile * Config::kBlockN;
-  const auto me = SimtThread<Config, SimtGradient::kBias>::mine();
+  const auto me = SimtThread<Shape>::mine();
   const auto tiles = bias_head<Config>(base, batch, head);
-  float sum[Shape::kRows][Shape::kCols] = {};
+  typename Shape::Scores sum = {};
 #pragma unroll 1
   for (int64 row = 0; row < base.seqlen_q; row += Config::kBlockM) add_bias_tile(sum, args, tiles, row, key, me);
 
-  __syncthreads();  // every warp has left the tiles: their place serves the sums of threads
+  __syncthreads();  // every warp has left the tiles: the sums of threads take their place
   auto* of_threads = reinterpret_cast<float*>(fp32_smem);  // (kThreadsY, kBlockN)
   static_assert(Shape::kThreadsY * Config::kBlockN * 4 <= Config::kSmemBytes);
 #pragma unroll

@@ -4,7 +4,7 @@
 //          strides whose last is 1, any alignment; packed sequences
 // Supports float32, float16, bfloat16 (all sums and probabilities in float32), d and d_v from 1 to 512, every option.
 //          Every architecture
-// Work     a block has kBlockM rows of a head and, where d_v is wide, one of kColumnParts parts of the columns of o. A
+// Work     a block has kBlockM rows of a head and, if d_v is wide, one of kColumnParts parts of the columns of o. A
 //          warp has kWarpRows rows with all their keys, a lane kRows x kKeys scores and kRows x kDims outputs: as in
 //          ladder/08_fa2.cuh, whose tiles and products these are. q and k come in panels of kPanel columns; with one
 //          panel q is loaded once
@@ -14,7 +14,7 @@
 // Measured (B, H, S, D), full, TFLOP/s. H200, CUDA 13.0
 //          float32  (8, 16, 2048, 64): 32.5; (8, 8, 2048, 128): 29.4
 //          bfloat16 the same: 33.9 and 28.5; (4, 8, 2048, 256): 24.5; (2, 4, 2048, 512): 13.8
-// Called   by compute 'simt', which 'auto' takes where no faster kernel supports the problem: src/cuda/launch/simt.cpp
+// Called   by compute 'simt', which 'auto' takes if no faster kernel supports the problem: src/cuda/launch/simt.cpp
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1
 #pragma once
 
@@ -46,10 +46,10 @@ struct SimtForwardShape {
   static_assert(kPanels * kPanel >= Config::kHeadDim && Config::kColumnParts * kCols >= Config::kHeadDimV);
 
   // Shared memory, in bytes. p and v are swizzled: a lane's keys are neighbours, and lanes write p of four keys each.
-  using QTile = Fp32Tile<Config::kBlockM, 0, kTransposedPadding>;  // kPanel rows
-  using KTile = Fp32Tile<Config::kBlockN, 0, kTransposedPadding>;  // kPanel rows
-  using VTile = Fp32Tile<kCols, 4, 0>;                             // kBlockN rows
-  using PTile = Fp32Tile<Config::kBlockM, 4, 0>;                   // kBlockN rows
+  using QTile = Fp32Tile<kPanel, PaddedRows<Config::kBlockM, kTransposedPadding>>;
+  using KTile = Fp32Tile<kPanel, PaddedRows<Config::kBlockN, kTransposedPadding>>;
+  using VTile = Fp32Tile<Config::kBlockN, FlippedRows<kCols, 4>>;
+  using PTile = Fp32Tile<Config::kBlockN, FlippedRows<Config::kBlockM, 4>>;
   static constexpr SimtForwardTile kTile = {.block_m = Config::kBlockM,
                                             .block_n = Config::kBlockN,
                                             .threads = Config::kThreads,
@@ -62,14 +62,30 @@ struct SimtForwardShape {
   static constexpr int kQ = kTile.q_begin();
   static constexpr int kK = kTile.k_begin();
   static_assert(kTile.smem_bytes() == Config::kSmemBytes);
-  static_assert(kP - kV == Config::kBlockN * VTile::kRowBytes && kQ - kP == Config::kBlockN * PTile::kRowBytes &&
-                kK - kQ == kPanel * QTile::kRowBytes && Config::kSmemBytes - kK == kPanel * KTile::kRowBytes);
+  static_assert(kP - kV == VTile::kBytes && kQ - kP == PTile::kBytes && kK - kQ == QTile::kBytes &&
+                Config::kSmemBytes - kK == KTile::kBytes);
   static_assert(kP % kBankRowBytes == 0);  // for the flips
+
+  // A lane's numbers, and which of the scores they are.
+  using Scores = float[kRows][kKeys];
+  using Outputs = float[kRows][kDims];
+  using Place = ScorePlace<true, 4 * kLanesX>;
 };
 
-// Running softmax of a lane's rows. Maxima are the same in all lanes of a row, sums are of the lane's own keys.
-template <int kRows>
+// A lane's first row of the block's tile, and its place along the keys and along the columns of o.
+template <class Config>
+struct SimtLane {
+  int row;
+  int x;
+
+  [[nodiscard]] __device__ __forceinline__ ChunksOfLane chunks() const { return {x, Config::kLanesX}; }
+};
+
+// Running softmax of a lane's rows. Maxima are the same in all lanes of a row, sums are of the lane's keys only.
+template <class Config>
 struct SimtSoftmax {
+  using Shape = SimtForwardShape<Config>;
+  static constexpr int kRows = Shape::kRows;
   float max[kRows];  // of the scores; -inf before the first key that is seen
   float sum[kRows];  // of exp(score - max)
 
@@ -78,28 +94,27 @@ struct SimtSoftmax {
     for (int i = 0; i < kRows; ++i) max[i] = -kInfinity, sum[i] = 0.0f;
   }
 
-  // Scores become p relative to the new maxima, or kNotSeen; o and the sums are brought to them.
-  template <int kLanesX, int kKeys, int kDims>
-  __device__ __forceinline__ void update(float (&s)[kRows][kKeys], float (&o)[kRows][kDims]) {
+  // Scores become p relative to the new maxima, or kNotSeen. o and the sums are rescaled to the new maxima.
+  __device__ __forceinline__ void update(typename Shape::Scores& s, typename Shape::Outputs& o) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       float tile_max = s[i][0];
 #pragma unroll
-      for (int j = 1; j < kKeys; ++j) tile_max = fmaxf(tile_max, s[i][j]);
-      const float new_max = fmaxf(max[i], warp_max<kLanesX>(tile_max));
+      for (int j = 1; j < Shape::kKeys; ++j) tile_max = fmaxf(tile_max, s[i][j]);
+      const float new_max = fmaxf(max[i], warp_max<Config::kLanesX>(tile_max));
       const float base = exponent_base(new_max);
       const float rescale = exp2_fast((max[i] - base) * kLog2E);
       max[i] = new_max;
       float tile_sum = 0.0f;
 #pragma unroll
-      for (int j = 0; j < kKeys; ++j) {
+      for (int j = 0; j < Shape::kKeys; ++j) {
         const float p = exp2_fast((s[i][j] - base) * kLog2E);
         tile_sum += p;
         s[i][j] = s[i][j] == -kInfinity ? kNotSeen : p;
       }
       sum[i] = fmaf(sum[i], rescale, tile_sum);
 #pragma unroll
-      for (int d = 0; d < kDims; ++d) o[i][d] *= rescale;
+      for (int d = 0; d < Shape::kDims; ++d) o[i][d] *= rescale;
     }
   }
 };
@@ -146,34 +161,32 @@ struct SimtForwardTiles {
         part(work.part) {}
 
   __device__ __forceinline__ void load_q(int panel) const {
-    load_transposed<Config, typename Shape::QTile, Config::kBlockM, Shape::kPanel>(
-        Shape::kQ, q.columns_from(panel * Shape::kPanel));
+    load_transposed<typename Shape::QTile>(Shape::kQ, q.columns_from(panel * Shape::kPanel));
   }
 
   __device__ __forceinline__ void load_k(int64 key, int panel) const {
     const Source k = Source::of(args.k, args.k_stride, span.batch, head_k, span.k_begin + key, span.seqlen_k - key,
                                 Config::kHeadDim);
-    load_transposed<Config, typename Shape::KTile, Config::kBlockN, Shape::kPanel>(
-        Shape::kK, k.columns_from(panel * Shape::kPanel));
+    load_transposed<typename Shape::KTile>(Shape::kK, k.columns_from(panel * Shape::kPanel));
   }
 
-  // Returns whether this thread met nothing but finite numbers.
+  // Returns whether this thread met finite numbers only.
   [[nodiscard]] __device__ __forceinline__ bool load_v(int64 key) const {
     const Source v = Source::of(args.v, args.v_stride, span.batch, head_k, span.k_begin + key, span.seqlen_k - key,
                                 Config::kHeadDimV);
     FiniteWatch watch;
-    load_rows<Config, typename Shape::VTile, Config::kBlockN, Shape::kCols>(Shape::kV,
-                                                                            v.columns_from(part * Shape::kCols), watch);
+    load_rows<typename Shape::VTile>(Shape::kV, v.columns_from(part * Shape::kCols), watch);
     return !watch.saw_other();
   }
 };
 
-// s = q k^T of the lane for the tile of keys from `key` on; brings that tile's k and v. Returns whether v is finite.
-template <class Config, int kRows, int kKeys>
-[[nodiscard]] __device__ __forceinline__ bool simt_scores(float (&s)[kRows][kKeys],
+// s += q k^T of the lane for the tile of keys from `key` on; loads that tile's k and v. Returns whether v is finite.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ bool simt_scores(typename SimtForwardShape<Config>::Scores& s,
                                                           const SimtForwardTiles<Config>& tiles, int64 key,
-                                                          bool is_first, int lane_row, int lane_x) {
+                                                          bool is_first, const SimtLane<Config>& lane) {
   using Shape = SimtForwardShape<Config>;
+  using Keys = Fp32Chunks<typename Shape::KTile, Shape::kStep>;
   bool v_is_finite = true;
 #pragma unroll 1
   for (int panel = 0; panel < Shape::kPanels; ++panel) {
@@ -182,36 +195,39 @@ template <class Config, int kRows, int kKeys>
     tiles.load_k(key, panel);
     if (panel == 0) v_is_finite = tiles.load_v(key);
     v_is_finite = __syncthreads_and(v_is_finite);  // the panel is there, and v
-    multiply_columns<Shape::kPanel, typename Shape::QTile, typename Shape::KTile, Shape::kStep>(
-        s, Shape::kQ, lane_row * 4, Shape::kK, lane_x * kChunkBytes);
+    Fp32Columns<typename Shape::QTile>{Shape::kQ, lane.row * 4}.add_product(s, Keys{Shape::kK, lane.x * kChunkBytes});
   }
   return v_is_finite;
 }
 
 // The lane's p, as columns of the tile in shared memory.
-template <class Config, class Place, int kRows, int kKeys>
-__device__ __forceinline__ void simt_store_p(const float (&p)[kRows][kKeys], const Place& place) {
+template <class Config>
+__device__ __forceinline__ void simt_store_p(const typename SimtForwardShape<Config>::Scores& p,
+                                             const typename SimtForwardShape<Config>::Place& place) {
   using Shape = SimtForwardShape<Config>;
 #pragma unroll
-  for (int j = 0; j < kKeys; ++j) {
+  for (int j = 0; j < Shape::kKeys; ++j) {
 #pragma unroll
-    for (int i = 0; i < kRows; i += 4) {
+    for (int i = 0; i < Shape::kRows; i += 4) {
       *reinterpret_cast<float4*>(fp32_smem + Shape::kP + Shape::PTile::offset(place.key(i, j), place.row(i, j))) =
           make_float4(p[i][j], p[i + 1][j], p[i + 2][j], p[i + 3][j]);
     }
   }
 }
 
-// kAddsToOutputs: the lane's part of o and lse, merged into what memory has over other keys, in floats.
-template <class Config, int kRows, int kDims>
+// kAddsToOutputs: the lane's part of o and lse, merged into the o and lse in memory, which are of other keys, in
+// floats.
+template <class Config>
 __device__ __forceinline__ void simt_merge_output(const ForwardOptionArgs& args, const SequenceSpan& span,
-                                                  const SimtForwardWork<Config>& work, int lane_row, int lane_x,
-                                                  const SimtSoftmax<kRows>& rows, const float (&o)[kRows][kDims]) {
+                                                  const SimtForwardWork<Config>& work, const SimtLane<Config>& lane,
+                                                  const SimtSoftmax<Config>& rows,
+                                                  const typename SimtForwardShape<Config>::Outputs& o) {
+  constexpr int kRows = SimtForwardShape<Config>::kRows;
   static_assert(Config::kColumnParts == 1);  // or another block could read lse after it was written
   const ForwardArgs& base = args.base;
-  const int64 first = span.q_begin + work.row + lane_row;
+  const int64 first = span.q_begin + work.row + lane.row;
   float* const lse = base.lse + base.lse_stride.offset(span.batch, work.head, first);
-  const int64 rows_left = span.seqlen_q - work.row - lane_row;
+  const int64 rows_left = span.seqlen_q - work.row - lane.row;
   float before[kRows];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) before[i] = i < rows_left ? lse[i * base.lse_stride.row] : -kInfinity;
@@ -223,32 +239,58 @@ __device__ __forceinline__ void simt_merge_output(const ForwardOptionArgs& args,
     const float factor = inverse_or_zero(sum) * kept_scale<Config>(args.options);
     const MergedLse weights = merged(before[i], rows.max[i] + logf(sum));
     auto* const out = static_cast<float*>(base.o) + base.o_stride.offset(span.batch, work.head, first + i);
-    add_to_row<Config::kLanesX>(out, Config::kHeadDimV, lane_x, o[i], before[i] != -kInfinity, weights.before,
-                                weights.part * factor);
-    if (lane_x == 0) lse[i * base.lse_stride.row] = weights.lse;
+    add_to_row(out, Config::kHeadDimV, lane.chunks(), o[i], before[i] != -kInfinity, weights.before,
+               weights.part * factor);
+    if (lane.x == 0) lse[i * base.lse_stride.row] = weights.lse;
   }
 }
 
 // The lane's part of o and lse.
-template <class Config, int kRows, int kDims>
+template <class Config>
 __device__ __forceinline__ void simt_store_output(const ForwardOptionArgs& args, const SequenceSpan& span,
-                                                  const SimtForwardWork<Config>& work, int lane_row, int lane_x,
-                                                  const SimtSoftmax<kRows>& rows, const float (&o)[kRows][kDims]) {
+                                                  const SimtForwardWork<Config>& work, const SimtLane<Config>& lane,
+                                                  const SimtSoftmax<Config>& rows,
+                                                  const typename SimtForwardShape<Config>::Outputs& o) {
   using Storage = typename ElementOf<Config>::Storage;
   constexpr int kCols = SimtForwardShape<Config>::kCols;
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) {
+  for (int i = 0; i < SimtForwardShape<Config>::kRows; ++i) {
     const float sum = warp_sum<Config::kLanesX>(rows.sum[i]);
-    const int64 row = work.row + lane_row + i;
+    const int64 row = work.row + lane.row + i;
     if (row >= span.seqlen_q) continue;
     const ForwardArgs& base = args.base;
     const float factor = inverse_or_zero(sum) * kept_scale<Config>(args.options);
     const int first_col = work.part * kCols;
     auto* out = static_cast<Storage*>(base.o) + base.o_stride.offset(span.batch, work.head, span.q_begin + row);
-    store_row<Config, Config::kLanesX>(out + first_col, min(kCols, Config::kHeadDimV - first_col), lane_x, o[i],
-                                       factor);
-    if (base.lse != nullptr && lane_x == 0 && work.part == 0) {
+    store_row<Config>(out + first_col, min(kCols, Config::kHeadDimV - first_col), lane.chunks(), o[i], factor);
+    if (base.lse != nullptr && lane.x == 0 && work.part == 0) {
       base.lse[base.lse_stride.offset(span.batch, work.head, span.q_begin + row)] = rows.max[i] + logf(sum);
+    }
+  }
+}
+
+// p of the lane after the rules of the tile: s, the softmax with o, and dropping.
+template <class Config>
+__device__ __forceinline__ void simt_weights(typename SimtForwardShape<Config>::Scores& s, SimtSoftmax<Config>& rows,
+                                             typename SimtForwardShape<Config>::Outputs& o,
+                                             const TileRules<Config>& tile,
+                                             const typename SimtForwardShape<Config>::Place& place) {
+  using Shape = SimtForwardShape<Config>;
+  constexpr int kRows = Shape::kRows, kKeys = Shape::kKeys;
+  const GridRules<Config, typename Shape::Place> grid = {tile, place};
+  typename Shape::Scores unused;
+  if (tile.template all_visible<Config::kBlockM, Config::kBlockN>()) {
+    grid.template apply<true>(s, unused);
+  } else {
+    grid.template apply<false>(s, unused);
+  }
+  rows.update(s, o);
+  if constexpr (Score<Config>::kDrops) {
+    const uint32 kept = grid.template kept_bits<kRows, kKeys>();
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kKeys; ++j) s[i][j] = is_kept(kept, i * kKeys + j) ? s[i][j] : kNotSeen;
     }
   }
 }
@@ -257,7 +299,7 @@ __device__ __forceinline__ void simt_store_output(const ForwardOptionArgs& args,
 template <class Config>
 __device__ void simt_forward(const ForwardOptionArgs& args) {
   using Shape = SimtForwardShape<Config>;
-  constexpr int kRows = Shape::kRows, kKeys = Shape::kKeys, kDims = Shape::kDims;
+  using Values = Fp32Chunks<typename Shape::VTile, Shape::kStep>;
   const auto work = SimtForwardWork<Config>::mine(args.base);
   const SequenceSpan span = sequence_span<Config>(args.base, args.options, work.sequence);
   if (work.row >= span.seqlen_q) return;
@@ -268,41 +310,27 @@ __device__ void simt_forward(const ForwardOptionArgs& args) {
 
   const int lane_x = threadIdx.x % Config::kLanesX;
   const int lane_row =
-      threadIdx.x / kWarpThreads * Shape::kWarpRows + threadIdx.x % kWarpThreads / Config::kLanesX * kRows;
-  const ScorePlace<true, 4 * Config::kLanesX> place = {lane_row, lane_x * 4};
-  SimtSoftmax<kRows> rows;
+      threadIdx.x / kWarpThreads * Shape::kWarpRows + threadIdx.x % kWarpThreads / Config::kLanesX * Shape::kRows;
+  const SimtLane<Config> lane = {lane_row, lane_x};
+  const typename Shape::Place place = {lane.row, lane.x * 4};
+  SimtSoftmax<Config> rows;
   rows.clear();
-  float o[kRows][kDims] = {};
+  typename Shape::Outputs o = {};
   const int64 first_key = keys.begin / Config::kBlockN * Config::kBlockN;
 #pragma unroll 1
   for (int64 key = first_key; key < keys.end; key += Config::kBlockN) {
-    float s[kRows][kKeys] = {};
-    const bool v_is_finite = simt_scores<Config>(s, tiles, key, key == first_key, lane_row, lane_x);
-    const auto tile = rules.tile(work.row, key);
-    float unused[kRows][kKeys];
-    if (tile.template all_visible<Config::kBlockM, Config::kBlockN>()) {
-      apply_rules<true>(tile, s, place, unused);
-    } else {
-      apply_rules<false>(tile, s, place, unused);
-    }
-    rows.template update<Config::kLanesX>(s, o);
-    if constexpr (Score<Config>::kDrops) {
-      const uint32 kept = kept_bits<kRows, kKeys>(tile, place);
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-        for (int j = 0; j < kKeys; ++j) s[i][j] = (kept >> (i * kKeys + j) & 1) != 0 ? s[i][j] : kNotSeen;
-      }
-    }
+    typename Shape::Scores s = {};
+    const bool v_is_finite = simt_scores(s, tiles, key, key == first_key, lane);
+    simt_weights<Config>(s, rows, o, rules.tile(work.row, key), place);
     simt_store_p<Config>(s, place);
     __syncwarp();  // p of the warp's rows is complete; no other warp reads it
-    multiply_marked_columns<Config::kBlockN, typename Shape::PTile, typename Shape::VTile, Shape::kStep>(
-        o, Shape::kP, lane_row * 4, Shape::kV, lane_x * kChunkBytes, v_is_finite);
+    MarkedColumns<typename Shape::PTile>{Shape::kP, lane.row * 4}.add_product(
+        o, Values{Shape::kV, lane.x * kChunkBytes}, v_is_finite);
   }
   if constexpr (Config::kAddsToOutputs) {
-    simt_merge_output(args, span, work, lane_row, lane_x, rows, o);
+    simt_merge_output(args, span, work, lane, rows, o);
   } else {
-    simt_store_output(args, span, work, lane_row, lane_x, rows, o);
+    simt_store_output(args, span, work, lane, rows, o);
   }
 }
 

@@ -1,8 +1,8 @@
-// simt, before the backward pass proper: what it knows of every query row.
+// The first kernel of the backward pass: the saved values of every query row.
 //
 //   delta = rowsum(dout * o) - dlse
 //
-// kSoleKey: with an o as it was before it was rounded, in rows that see one key
+// kSoleKey: in rows that see a single key, with o as it was before rounding
 // Shapes   as in simt_backward.cuh; saved rows (batch, heads, rows of q) in the workspace
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
 #pragma once
@@ -13,7 +13,7 @@
 #include "../attention/work.cuh"
 #include "../common/numbers.cuh"
 #include "../common/warp_reduce.cuh"
-#include "backward_tile.cuh"
+#include "tile_io.cuh"
 
 namespace attend {
 

@@ -1,4 +1,4 @@
-// simt's tiles: how a block divides its work, and where in shared memory what lies. The host chooses among them
+// simt's tiles: how a block divides its work, and its layout of shared memory. The host chooses among them
 // (src/cuda/launch/simt_variant.cpp), the kernels are compiled for one.
 #pragma once
 
@@ -38,25 +38,25 @@ struct SimtForwardTile {
   }
 };
 
-// What a kernel of the backward pass computes: dk and dv, dq, or the bias's gradient.
+// The gradients of a kernel of the backward pass: dk and dv, dq, or dbias.
 enum class SimtGradient { kKeysValues, kQueries, kBias };
 
-// A query row's SavedRow in shared memory, but for log2_sum, which few rows have and has a place of its own.
+// A query row's SavedRow in shared memory. log2_sum, which few rows have, lies in another place.
 struct SimtSavedRow {
   float lse, delta;
 };
 
 // One kernel of the backward pass. It owns a tile of keys, for dq one of rows, and streams over tiles of the other
-// kind. Shared memory, in bytes: the tiles of ds and p, where it has them; the streamed rows that gradients are
+// kind. Shared memory, in bytes: the tiles of ds and p, if it has them; the streamed rows that gradients are
 // products with; a panel of streamed rows; the owned tiles, transposed; the saved rows; their log2_sum.
 struct SimtBackwardTile {
   SimtGradient gradient;
   int head_dim, head_dim_v;
   int block_m, block_n, threads;
   int threads_x;       // of the grid that the threads are, along the owned side
-  int min_blocks;      // that have to fit on a multiprocessor
+  int min_blocks;      // blocks that have to fit on a multiprocessor
   int resident;        // 1: owned tiles stay in shared memory; 0: they come in panels
-  int panel;           // columns in shared memory at a time, where they do not
+  int panel;           // columns in shared memory at a time, if they do not
   int parts;           // of the gradients' columns, a part to a block
   int cols_0, cols_1;  // of a part: of q and k, of v
 

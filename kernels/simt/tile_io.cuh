@@ -1,7 +1,7 @@
 // Tiles of any element type between memory and shared memory, where they are float32; and results back to memory.
 //
-// Loads go through registers, as 16-bit elements have to be widened on their way. They also say whether all that they
-// brought was finite: see guarded_product.cuh.
+// Loads go through registers, because 16-bit elements have to be widened on their way. They also say whether all
+// numbers that they brought were finite: see guarded_product.cuh.
 #pragma once
 
 #include "../attention/key_range.cuh"
@@ -15,7 +15,7 @@ namespace attend {
 template <class Config>
 constexpr int kLoadsInFlight = Config::kPanels == 1 ? 4 : 2;
 
-// Watches what is loaded. 0 * x is 0 for finite x, NaN for all others.
+// Looks for numbers that are not finite: 0 * x is 0 for finite x, and NaN for all others.
 struct FiniteWatch {
   float zero = 0.0f;
 
@@ -23,7 +23,7 @@ struct FiniteWatch {
   [[nodiscard]] __device__ __forceinline__ bool saw_other() const { return zero != 0.0f; }
 };
 
-// What a block brings of a tensor's rows: those below num_rows, columns below num_cols; zeros beyond.
+// Rows of a tensor that a block loads: the first num_rows rows and num_cols columns exist, and zeros lie beyond.
 template <class Config>
 struct RowSource {
   using Storage = typename ElementOf<Config>::Storage;
@@ -54,11 +54,12 @@ struct RowSource {
   }
 };
 
-// Rows as they are: kRows x kCols at smem_offset.
-template <class Config, class Tile, int kRows, int kCols>
+// Rows of the tensor to rows of the tile at smem_offset.
+template <class Tile, class Config>
 __device__ __forceinline__ void load_rows(int smem_offset, const RowSource<Config>& source, FiniteWatch& watch) {
+  constexpr int kRows = Tile::kRows;
   constexpr int kCount = Config::kAligned ? kVectorElements<Config> : 1;
-  constexpr int kRuns = kCols / kCount;
+  constexpr int kRuns = Tile::kCols / kCount;
 #pragma unroll kLoadsInFlight < Config>
   for (int index = threadIdx.x; index < kRows * kRuns; index += Config::kThreads) {
     const int row = index / kRuns;
@@ -79,11 +80,12 @@ __device__ __forceinline__ void load_rows(int smem_offset, const RowSource<Confi
   }
 }
 
-// Columns become rows: kDepth x kRows at smem_offset. Lanes have neighbouring rows of the tensor, so that they write to
-// neighbouring banks; without vectors, a warp takes 8 columns of 4 rows, whole sectors in memory and, with 4 floats
-// behind each row of the tile, all banks once.
-template <class Config, class Tile, int kRows, int kDepth>
+// Columns of the tensor to rows of the tile at smem_offset. Lanes have neighbouring rows of the tensor, so that they
+// write to neighbouring banks. Without vectors, a warp takes 8 columns of 4 rows: whole sectors in memory and, with 4
+// floats behind each row of the tile, all banks once.
+template <class Tile, class Config>
 __device__ __forceinline__ void load_transposed(int smem_offset, const RowSource<Config>& source) {
+  constexpr int kRows = Tile::kCols, kDepth = Tile::kRows;
   static_assert(kDepth % 8 == 0 && kRows % 4 == 0);
   if constexpr (Config::kAligned) {
     constexpr int kCount = kVectorElements<Config>;
@@ -111,7 +113,7 @@ __device__ __forceinline__ void load_transposed(int smem_offset, const RowSource
   }
 }
 
-// numbers to four neighbours of a row from `col` on, as far as they are below num_cols.
+// Writes numbers to four neighbours of a row from `col` on, those that are below num_cols.
 template <class Config>
 __device__ __forceinline__ void store_chunk(typename ElementOf<Config>::Storage* row, int col, int num_cols,
                                             const float (&numbers)[kChunkFloats]) {
@@ -132,28 +134,28 @@ __device__ __forceinline__ void store_chunk(typename ElementOf<Config>::Storage*
   }
 }
 
-// kAddsToOutputs: keep * (a row of floats) + factor * numbers, in the columns that store_row() takes. Without has_row
-// nothing is kept: the row may be undefined.
-template <int kLanesX, int kDims>
-__device__ __forceinline__ void add_to_row(float* row, int num_cols, int lane_x, const float (&numbers)[kDims],
-                                           bool has_row, float keep, float factor) {
-#pragma unroll
-  for (int d = 0; d < kDims; ++d) {
-    const int col = (d / kChunkFloats * kLanesX + lane_x) * kChunkFloats + d % kChunkFloats;
-    if (col < num_cols) row[col] = fmaf(keep, has_row ? row[col] : 0.0f, numbers[d] * factor);
-  }
-}
-
-// factor * numbers to columns of a row: chunk lane_x of every kLanesX chunks.
-template <class Config, int kLanesX, int kDims>
-__device__ __forceinline__ void store_row(typename ElementOf<Config>::Storage* row, int num_cols, int lane_x,
+// Writes factor * numbers to the lane's columns of a row.
+template <class Config, int kDims>
+__device__ __forceinline__ void store_row(typename ElementOf<Config>::Storage* row, int num_cols, ChunksOfLane at,
                                           const float (&numbers)[kDims], float factor) {
 #pragma unroll
   for (int d = 0; d < kDims; d += kChunkFloats) {
     float chunk[kChunkFloats];
 #pragma unroll
     for (int c = 0; c < kChunkFloats; ++c) chunk[c] = numbers[d + c] * factor;
-    store_chunk<Config>(row, (d / kChunkFloats * kLanesX + lane_x) * kChunkFloats, num_cols, chunk);
+    store_chunk<Config>(row, at.column(d), num_cols, chunk);
+  }
+}
+
+// kAddsToOutputs: writes keep * (a row of floats) + factor * numbers to the lane's columns of the row. Without has_row
+// nothing is kept: the row may be undefined.
+template <int kDims>
+__device__ __forceinline__ void add_to_row(float* row, int num_cols, ChunksOfLane at, const float (&numbers)[kDims],
+                                           bool has_row, float keep, float factor) {
+#pragma unroll
+  for (int d = 0; d < kDims; ++d) {
+    const int col = at.column(d);
+    if (col < num_cols) row[col] = fmaf(keep, has_row ? row[col] : 0.0f, numbers[d] * factor);
   }
 }
 

@@ -5,15 +5,16 @@
 //
 // Shapes   as in sm80_forward.cuh; dk and dv are sums over the query heads that share a key head
 // Supports float16 and bfloat16, d and d_v from 1 to 256, every option. sm_80 and later. The same bits from run to run
-//          where no block adds to dq
+//          unless blocks add to dq
 // Work     blocks that own a tile of keys stream over query rows for dk and dv; beyond 128 columns for one of the two.
-//          With kAddsDq they add their part of dq to float sums (sm80_backward_dq.cuh), else blocks of the same code
-//          own query rows and stream over keys for it. A warp owns kRowGroups times 16 of them; its scores, with what
-//          it owns as rows, become operands where they are. simt/simt_prepare.cuh runs before; after it come
-//          sm80_backward_finish.cuh, and sm80_dbias.cuh or common/dbias_reduce.cuh
-// Memory   Sm80BackwardStorage: the owned tiles, two buffers of streamed ones, ds for dq. Gradients leave through the
-//          place of what is owned
-// Costs    without kAddsDq p and ds are computed twice: seven products of tiles for five; beyond 128 columns eight
+//          With kAddsDq they add their part of dq to float sums (sm80_backward_dq.cuh). Otherwise blocks of the same
+//          code own query rows and stream over keys for dq. A warp owns kRowGroups times 16 keys or rows. They are the
+//          rows of its scores, so that scores become operands in the registers that they are in.
+//          simt/simt_prepare.cuh runs before; after it come sm80_backward_finish.cuh, and sm80_dbias.cuh or
+//          attention/dbias_reduce.cuh
+// Memory   Sm80BackwardStorage: the owned tiles, two buffers of streamed ones, ds for dq. Gradients are put together in
+//          the place of the owned tiles
+// Costs    without kAddsDq p and ds are computed twice: seven products of tiles, not five; beyond 128 columns eight
 // Measured bf16, H200, CUDA 13.0, TFLOP/s of 10 B H S^2 D. Two passes, (2, 16, 8192, D), D 64, 128 and 256: full 183,
 //          207, 161, causal 183, 208, 163. One pass, (1, 16, 8192, D), D 64 and 128: full 225, 220 (kStep 32). On no
 //          other GPU
@@ -27,18 +28,18 @@
 
 namespace attend {
 
-// What a warp sums up; what its kernel does not want has no place.
+// The sums of a warp. A gradient that the kernel does not compute has two columns, which are never touched.
 template <class Config>
 struct Sm80Sums {
   using Shape = Sm80BackwardShape<Config>;
   static constexpr int kColumns = Shape::kHasFirst ? Shape::kDepth : 2;
   static constexpr int kColumnsV = Shape::kHasValues ? Shape::kDepthV : 2;
-  float first[Config::kRowGroups][kColumns / 2] = {};    // dk / scale or dq / scale
-  float values[Config::kRowGroups][kColumnsV / 2] = {};  // 2^kShift dv
-  float bias[Config::kRowGroups][kRowsOfThread] = {};    // kSumsBias: of the lane's keys, over rows
+  Sm80WarpSums<Config, kColumns> first;                // dk / scale or dq / scale
+  Sm80WarpSums<Config, kColumnsV> values;              // 2^kShift dv
+  float bias[Config::kRowGroups][kRowsOfThread] = {};  // kSumsBias: of the lane's keys, over rows
 };
 
-// Adds what kStep streamed rows give, from `streamed` of the sequence on.
+// Adds the part of kStep streamed rows or keys, from `streamed` of the sequence on.
 template <class Config>
 __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80BackwardStorage<Config>& smem,
                                                    const OptionArgs& options, int streamed) {
@@ -48,7 +49,7 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80B
   Sm80Scores<Config> p, slope;
   uint32 kept[Config::kRowGroups][kKeptWords<Shape::kScores>];
   OperandA x[Config::kRowGroups][Config::kStep / kMmaDepth];
-  sm80_multiply_owned<Config, Shape::kDepth, Config::kNegateScores>(p, smem.owned, smem.stage[at].rows, first);
+  sm80_multiply_owned<Config, Sm80Product::kScores>(p, smem.owned, smem.stage[at].rows, first);
   if (sm80_all_visible(smem.block, streamed)) {
     sm80_make_p<true>(p, slope, kept, smem, streamed);
   } else {
@@ -66,12 +67,12 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80B
     } else {
       sm80_pack<Config>(x, p);
     }
-    sm80_add_gradient<Config, Shape::kDepthV>(sums.values, x, smem.stage[at].rows_v, first);
+    sums.values.add(x, smem.stage[at].rows_v, first);
   }
   if constexpr (Shape::kHasFirst) {
     Sm80Scores<Config> ds;
-    sm80_multiply_owned<Config, Shape::kDepthV, false>(ds, smem.owned_v, smem.stage[at].rows_v, first);
-    // Again: kept from before, the answer takes a register that sums want.
+    sm80_multiply_owned<Config, Sm80Product::kGradients>(ds, smem.owned_v, smem.stage[at].rows_v, first);
+    // Asked again: an answer kept from before would take a register from the sums.
     if (sm80_all_visible(smem.block, recomputed(streamed))) {
       sm80_make_ds<true>(ds, p, kept, smem, streamed, options.dropout_scale);
     } else {
@@ -86,8 +87,8 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80B
       }
     }
     sm80_pack<Config>(x, ds);
-    if constexpr (Config::kAddsDq) sm80_store_ds<Config>(smem.scores.tile[0], x, first);
-    sm80_add_gradient<Config, Shape::kDepth>(sums.first, x, smem.stage[at].rows, first);
+    if constexpr (Config::kAddsDq) sm80_store_blocks<Config>(smem.scores.tile[0], x, first);
+    sums.first.add(x, smem.stage[at].rows, first);
   }
 }
 
@@ -101,7 +102,7 @@ __device__ __forceinline__ void sm80_backward_head(Sm80Sums<Config>& sums, Sm80B
 #pragma unroll 1
   for (; streamed / Config::kStreamed * Config::kStreamed < smem.block.streamed.end; streamed += Config::kStep) {
     if (streamed % Config::kStreamed == 0) {
-      cp_async_wait<0>();  // the thread's part of the tile is there, and of what the block owns
+      cp_async_wait<0>();  // the thread's part of the tile is there, and of the owned tiles
       __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read, nor its ds
       if (streamed + Config::kStreamed < smem.block.streamed.end) {
         sm80_send_streamed(smem, args, streamed + Config::kStreamed);
@@ -111,7 +112,8 @@ __device__ __forceinline__ void sm80_backward_head(Sm80Sums<Config>& sums, Sm80B
     if (smem.block.own[threadIdx.x / 32].meets(streamed, Config::kStep)) {
       sm80_backward_step(sums, smem, args.options, streamed);
     } else if constexpr (Config::kAddsDq) {
-      sm80_store_ds<Config>(smem.scores.tile[0], {}, streamed % Config::kStreamed);
+      constexpr int kBlocks = Config::kStep / kMmaDepth;
+      sm80_store_blocks<Config, kBlocks>(smem.scores.tile[0], {}, streamed % Config::kStreamed);
     }
     if constexpr (Config::kAddsDq) {
       if ((streamed + Config::kStep) % Config::kStreamed != 0) continue;
@@ -121,11 +123,11 @@ __device__ __forceinline__ void sm80_backward_head(Sm80Sums<Config>& sums, Sm80B
   }
 }
 
-// A gradient of what the block owns, by way of `tile`, of which a warp writes its own rows.
-template <class Config, class Tile, int kCount>
-__device__ __forceinline__ void sm80_store_gradient(Tile& tile, const float (&gradient)[Config::kRowGroups][kCount],
-                                                    float factor, void* tensor, const TensorStrides& stride,
-                                                    const Sm80BackwardBlock<Config>& block, int columns) {
+// Stores a gradient of what the block owns, through `tile`, whose rows each warp writes for itself.
+template <class Config, class Sums>
+__device__ __forceinline__ void sm80_store_gradient(auto& tile, const Sums& gradient, float factor, void* tensor,
+                                                    const TensorStrides& stride, const Sm80BackwardBlock<Config>& block,
+                                                    int columns) {
   constexpr bool kOwnsKeys = Sm80BackwardShape<Config>::kOwnsKeys;
   const float factors[kRowsOfThread] = {factor, factor};
   const SequenceSpan& span = block.span;
@@ -133,12 +135,11 @@ __device__ __forceinline__ void sm80_store_gradient(Tile& tile, const float (&gr
   for (int r = 0; r < Config::kRowGroups; ++r) {
     const int tile_row = sm80_first_owned<Config>(r);
     const int64 row = block.work.owned + tile_row;
-    write_accumulators<ElementOf<Config>>(tile, tile_row, gradient[r], factors);
+    write_accumulators<ElementOf<Config>>(tile, tile_row, gradient.sum[r], factors);
     __syncwarp();  // the 16 rows are there; no other warp reads or writes them
     auto* to = static_cast<Bits16*>(tensor) +
                stride.offset(span.batch, block.work.head, (kOwnsKeys ? span.k_begin : span.q_begin) + row);
-    store_pieces<kMmaRows, Config::kCopyBytes>(tile, tile_row, to, stride.row,
-                                               (kOwnsKeys ? span.seqlen_k : span.seqlen_q) - row, columns);
+    store_pieces<Config>(tile, tile_row, to, stride.row, (kOwnsKeys ? span.seqlen_k : span.seqlen_q) - row, columns);
   }
 }
 
@@ -199,8 +200,8 @@ __device__ void sm80_backward(const BackwardOptionArgs& args) {
     __syncthreads();  // every warp has left the head: its tiles and the block's work may be overwritten
     if (threadIdx.x == 0 && !is_last) Sm80BackwardBlock<Config>::set_head(smem.block, args, next);
   }
-  cp_async_wait<0>();  // where no tile came, what the block owns may still be on its way,
-  __syncthreads();     // into rows of others, too: now they may be written over
+  cp_async_wait<0>();  // without a tile, the owned rows may still be on their way,
+  __syncthreads();     // those of other warps too. From here on they may be overwritten
   sm80_store_gradients(args, sums, smem);
 }
 

@@ -1,10 +1,10 @@
-// dq in the same pass as dk and dv (Config::kAddsDq): ds of all warps meets in shared memory, and what its product with
-// the block's keys gives is added to float sums in memory, in no fixed order. sm80_backward_finish makes dq of them.
+// dq in the same pass as dk and dv (Config::kAddsDq). All warps put ds into shared memory; its product with the block's
+// keys is added to float sums in memory, in no fixed order. sm80_backward_finish rounds the sums to dq.
 //
 //   dq += ds k
 //
-// The sums lie as accumulators do, tile of 16 x 8 by tile: (groups of 16 rows, kDepth / 8, 128). So a warp's
-// instruction adds to neighbours.
+// The sums lie in the order of accumulators, tile of 16 x 8 by tile: (groups of 16 rows, kDepth / 8, 128). So one
+// instruction of a warp adds to neighbours.
 #pragma once
 
 #include "../isa/stmatrix.cuh"
@@ -14,7 +14,8 @@ namespace attend {
 
 constexpr int kSm80SumsOfTile = kMmaRows * kMmaColumns;
 
-// Where accumulator i of a lane lies in its tile: four at once from sm_90 on, else the same of all lanes side by side.
+// Place of accumulator i of a lane in its tile. From sm_90 on a lane adds four at once, which are neighbours; before,
+// accumulators i of all lanes are neighbours.
 [[nodiscard]] __device__ __forceinline__ constexpr int sm80_sum_at(int lane, int i) {
 #if __CUDA_ARCH__ >= 900
   return lane * kAccumulatorsOfMma + i;
@@ -23,7 +24,7 @@ constexpr int kSm80SumsOfTile = kMmaRows * kMmaColumns;
 #endif
 }
 
-// A lane's accumulators of a tile, added to the sums: in the L2 cache, and nobody waits for it. PTX ISA, parallel
+// Adds a lane's accumulators of a tile to the sums. The L2 cache adds, and no thread waits for it. PTX ISA, parallel
 // synchronization: red; vectors from sm_90 on. volatile: memory is changed.
 __device__ __forceinline__ void sm80_add_to_sums(float* tile, const float* value, int lane) {
 #if __CUDA_ARCH__ >= 900
@@ -39,7 +40,7 @@ __device__ __forceinline__ void sm80_add_to_sums(float* tile, const float* value
 #endif
 }
 
-// The sums of one head of one sequence, from the group of 16 on that begins with `row`.
+// The sums of one head of one sequence, from the group of 16 rows on that begins with `row`.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float* sm80_dq_sums(const BackwardOptionArgs& args, const SequenceSpan& span,
                                                              uint32 sequence, uint32 head, int64 row) {
@@ -48,7 +49,7 @@ template <class Config>
                             sm80_depth(Config::kHeadDim);
 }
 
-// A block of 16 x 16 of ds or p, rounded, to where BlockReader::by_rows reads it from as it is.
+// A rounded block of 16 x 16 of ds or p, in the layout that BlockReader::by_rows reads back as it was.
 template <class Tile>
 __device__ __forceinline__ void sm80_store_block(Tile& tile, int row, int column, const OperandA& block) {
   const int lane = recomputed_thread() % 32;
@@ -64,22 +65,21 @@ __device__ __forceinline__ void sm80_store_block(Tile& tile, int row, int column
 #endif
 }
 
-// A warp's ds of kStep rows from `first` of the tile on, rounded; or zeros, where none of them meets what it owns.
-template <class Config, class Tile>
-__device__ __forceinline__ void sm80_store_ds(Tile& tile,
-                                              const OperandA (&ds)[Config::kRowGroups][Config::kStep / kMmaDepth],
-                                              int first) {
+// A warp's blocks of ds or p, kBlocks times 16 streamed rows from `first` of the tile on.
+template <class Config, int kBlocks>
+__device__ __forceinline__ void sm80_store_blocks(typename Sm80BackwardStorage<Config>::ScoreTile& tile,
+                                                  const OperandA (&x)[Config::kRowGroups][kBlocks], int first) {
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
 #pragma unroll
-    for (int i = 0; i < Config::kStep / kMmaDepth; ++i) {
-      sm80_store_block(tile, sm80_first_owned<Config>(r), first + i * kMmaDepth, ds[r][i]);
+    for (int i = 0; i < kBlocks; ++i) {
+      sm80_store_block(tile, sm80_first_owned<Config>(r), first + i * kMmaDepth, x[r][i]);
     }
   }
 }
 
-// dq of the tile of rows that begins with `tile_row` of the sequence, from all keys of the block. A warp has 32 of its
-// rows and a part of the columns. ds is there.
+// Adds to dq the part of the rows of one tile, which begins with `tile_row` of the sequence, from all keys of the
+// block. A warp has 32 of its rows and a part of the columns. ds is there.
 template <class Config, class Tile>
 __device__ __forceinline__ void sm80_add_dq(const Tile& ds_tile, const Sm80BackwardStorage<Config>& smem,
                                             const BackwardOptionArgs& args, int tile_row) {

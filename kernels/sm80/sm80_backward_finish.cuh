@@ -29,7 +29,7 @@ __device__ void sm80_backward_finish(const BackwardOptionArgs& args) {
   constexpr int kLanes = 4;                                        // that share a row
   const BackwardArgs& base = args.base;
   const float factor =
-      base.gradient_scale * (Config::kIsPlain && kSm80ShiftsDs<ElementOf<Config>> ? kSm80Unshift<Config> : 1.0f);
+      base.gradient_scale * (Config::kIsUnmodified && kSm80ShiftsDs<ElementOf<Config>> ? kSm80Unshift<Config> : 1.0f);
   const auto row_tiles = static_cast<uint32>(num_tiles(base.seqlen_q, Config::kBlockM));
   const auto [sequence, head, tile] = HeadTile::of_block(blockIdx.x, row_tiles, base.num_heads_q);
   const SequenceSpan span = sequence_span<Config>(base, args.options, sequence);
@@ -46,7 +46,7 @@ __device__ void sm80_backward_finish(const BackwardOptionArgs& args) {
     float value[kRowsOfThread][kMmaColumns];
 #pragma unroll
     for (int j = 0; j < kLanes * kAccumulatorsOfMma; j += 4) {
-      // What four neighbouring sums are follows from their place: either all of a lane, or one of all four.
+      // Four neighbouring sums are either all of one lane, or one of each of four lanes: sm80_sum_at() decides.
       const int lane = row % kRowHalf * kLanes;
       const bool of_lane = sm80_sum_at(0, 1) == 1;
       const float4 four = __ldcs(

@@ -1,22 +1,30 @@
-// The matrix products of a warp of sm80_backward, with mma.m16n8k16: of what it owns with streamed rows, transposed,
-// and of what that has become with the same rows. Each operand of these serves all groups of 16 that it owns.
+// The matrix products of a warp of sm80_backward, with mma.m16n8k16: tiles that the warp owns times streamed rows,
+// transposed, and scores made of these products times the same rows. A streamed operand that is loaded once is
+// multiplied with all groups of 16 rows that the warp owns.
 #pragma once
 
 #include "../isa/mma.cuh"
+#include "../tiles/accumulator_mask.cuh"
 #include "../tiles/block_reader.cuh"
-#include "sm80_backward_storage.cuh"
+#include "sm80_backward_load.cuh"
 
 namespace attend {
 
-// Which part of the block's tile a warp owns: its own, or that of its kind, or of those that share it (kParts).
+// Which of the block's groups of keys or rows the warp works on. Warps of two roles, and parts of one role, share one.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_key_warp() {
-  if constexpr (Config::kRoles == 0) return static_cast<int>(threadIdx.x) / 32;
+  if constexpr (Config::kRoles == kSm80General) return static_cast<int>(threadIdx.x) / 32;
   const int warp = recomputed_thread() / 32;
-  return Config::kRoles == 1 ? warp : warp % (Config::kWarps / 2) / Config::kParts;
+  return Config::kRoles == kSm80KeysAndValues ? warp : warp % (Config::kWarps / 2) / Config::kParts;
 }
 
-// Where what a warp owns begins in the block's tile.
+// Number of the warp among the kParts of its role that share keys.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ int sm80_part() {
+  return recomputed_thread() / 32 % Config::kParts;
+}
+
+// The first row of the block's owned tile that belongs to the warp's group of 16.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_first_owned(int group) {
   return sm80_key_warp<Config>() * Sm80BackwardShape<Config>::kOwnedOfWarp + group * kMmaRows;
@@ -25,52 +33,122 @@ template <class Config>
 template <class Config>
 using Sm80Scores = float[Config::kRowGroups][Sm80BackwardShape<Config>::kScores];
 
-// product = owned streamed^T over kDepth columns, for kStep streamed rows from `first` on; negated where scores are to
-// be.
-template <class Config, int kDepth, bool kNegate, class OwnedTile, class StreamedTile>
-__device__ __forceinline__ void sm80_multiply_owned(Sm80Scores<Config>& product, const OwnedTile& owned,
-                                                    const StreamedTile& streamed, int first) {
-  const auto a = BlockReader<OwnedTile>::by_rows(owned, recomputed_thread() % 32);
-  const auto b = BlockReader<StreamedTile>::by_columns(streamed, recomputed_thread() % 32);
+// owned streamed^T of a warp, for streamed rows from `first` of a tile on.
+template <class Config, Sm80Product kProduct>
+struct Sm80OwnedProduct {
+  using Operands = Sm80ProductOperands<Config, kProduct>;
+  using OwnedReader = BlockReader<typename Operands::OwnedTile>;
+  using StreamedReader = BlockReader<typename Operands::StreamedTile>;
+  OwnedReader owned;
+  StreamedReader streamed;
+  int first;
+
+  __device__ __forceinline__ Sm80OwnedProduct(const typename Operands::OwnedTile& owned_tile,
+                                              const typename Operands::StreamedTile& streamed_tile, int first_row)
+      : owned(OwnedReader::by_rows(owned_tile, recomputed_thread() % 32)),
+        streamed(StreamedReader::by_columns(streamed_tile, recomputed_thread() % 32)),
+        first(first_row) {}
+
+  // Adds the part of 16 columns from `column` on, for 2 kCount streamed rows.
+  template <int kCount>
+  __device__ __forceinline__ void add_columns(float (&sum)[Config::kRowGroups][kCount], int column) const {
+    OperandA x[Config::kRowGroups];
+#pragma unroll
+    for (int r = 0; r < Config::kRowGroups; ++r) {
+      x[r] = negated<Operands::kNegates>(owned.a(sm80_first_owned<Config>(r), column));
+    }
+#pragma unroll
+    for (int row = 0; row < 2 * kCount; row += 2 * kMmaColumns) {
+      const OperandBPair pair = streamed.b_transposed(first + row, column);
+#pragma unroll
+      for (int i = 0; i < 2 * Config::kRowGroups; ++i) {
+        float* to = sum[i / 2] + row / 2 + i % 2 * kAccumulatorsOfMma;
+        mma_add<ElementOf<Config>>(to, x[i / 2], pair.half[i % 2]);
+      }
+    }
+  }
+};
+
+// product = owned streamed^T, for kStep streamed rows from `first` of the tile on.
+template <class Config, Sm80Product kProduct>
+__device__ __forceinline__ void sm80_multiply_owned(
+    Sm80Scores<Config>& product, const typename Sm80ProductOperands<Config, kProduct>::OwnedTile& owned,
+    const typename Sm80ProductOperands<Config, kProduct>::StreamedTile& streamed, int first) {
+  const Sm80OwnedProduct<Config, kProduct> of_columns(owned, streamed, first);
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
 #pragma unroll
     for (float& number : product[r]) number = 0.0f;
   }
-#pragma unroll 4  // operands on their way at once: registers that the sums leave
-  for (int column = 0; column < kDepth; column += kMmaDepth) {
-    OperandA x[Config::kRowGroups];
-#pragma unroll
-    for (int r = 0; r < Config::kRowGroups; ++r) x[r] = negated<kNegate>(a.a(sm80_first_owned<Config>(r), column));
-#pragma unroll
-    for (int row = 0; row < Config::kStep; row += 2 * kMmaColumns) {
-      const OperandBPair pair = b.b_transposed(first + row, column);
-#pragma unroll
-      for (int i = 0; i < 2 * Config::kRowGroups; ++i) {
-        float* to = product[i / 2] + row / 2 + i % 2 * kAccumulatorsOfMma;
-        mma_add<ElementOf<Config>>(to, x[i / 2], pair.half[i % 2]);
-      }
-    }
+#pragma unroll 4  // operands on their way at once: as many as the sums leave registers for
+  for (int column = 0; column < Sm80ProductOperands<Config, kProduct>::kDepth; column += kMmaDepth) {
+    of_columns.add_columns(product, column);
   }
 }
 
-// gradient += x streamed, for kStep streamed rows from `first` on. x: scores, rounded.
-template <class Config, int kColumns, class StreamedTile>
-__device__ __forceinline__ void sm80_add_gradient(float (&gradient)[Config::kRowGroups][kColumns / 2],
-                                                  const OperandA (&x)[Config::kRowGroups][Config::kStep / kMmaDepth],
-                                                  const StreamedTile& streamed, int first) {
-  const auto b = BlockReader<StreamedTile>::by_rows(streamed, recomputed_thread() % 32);
+// A gradient of the keys or rows that a warp owns, kColumns of its columns, summed over streamed rows.
+template <class Config, int kColumns>
+struct Sm80WarpSums {
+  float sum[Config::kRowGroups][kColumns / 2] = {};
+
+  // Adds x streamed for kBlocks times 16 streamed rows from `first` on, columns from `column` on. x: rounded scores.
+  template <class Tile, int kBlocks>
+  __device__ __forceinline__ void add(const OperandA (&x)[Config::kRowGroups][kBlocks], const Tile& streamed, int first,
+                                      int column = 0) {
+    const auto b = BlockReader<Tile>::by_rows(streamed, recomputed_thread() % 32);
 #pragma unroll
-  for (int row = 0; row < Config::kStep; row += kMmaDepth) {
+    for (int row = 0; row < kBlocks * kMmaDepth; row += kMmaDepth) {
 #pragma unroll
-    for (int column = 0; column < kColumns; column += 2 * kMmaColumns) {
-      const OperandBPair pair = b.b(first + row, column);
+      for (int c = 0; c < kColumns; c += 2 * kMmaColumns) {
+        const OperandBPair pair = b.b(first + row, column + c);
 #pragma unroll
-      for (int i = 0; i < 2 * Config::kRowGroups; ++i) {
-        float* to = gradient[i / 2] + column / 2 + i % 2 * kAccumulatorsOfMma;
-        mma_add<ElementOf<Config>>(to, x[i / 2][row / kMmaDepth], pair.half[i % 2]);
+        for (int i = 0; i < 2 * Config::kRowGroups; ++i) {
+          float* to = sum[i / 2] + c / 2 + i % 2 * kAccumulatorsOfMma;
+          mma_add<ElementOf<Config>>(to, x[i / 2][row / kMmaDepth], pair.half[i % 2]);
+        }
       }
     }
+  }
+
+  // The same for all rows of a streamed tile, with x in shared memory: a row for each key, a column for each streamed
+  // row. The sums are of the columns of the warp's part.
+  template <class ScoreTile, class Tile>
+  __device__ __forceinline__ void add_shared(const ScoreTile& x_tile, const Tile& streamed) {
+    const auto a = BlockReader<ScoreTile>::by_rows(x_tile, recomputed_thread() % 32);
+#pragma unroll
+    for (int row = 0; row < Config::kStreamed; row += kMmaDepth) {
+      OperandA x[Config::kRowGroups][1];
+#pragma unroll
+      for (int r = 0; r < Config::kRowGroups; ++r) x[r][0] = a.a(sm80_first_owned<Config>(r), row);
+      add(x, streamed, row, sm80_part<Config>() * kColumns);
+    }
+  }
+
+  // The sums times factor, rounded, to the columns of the warp's part in the block's tile.
+  template <class Tile>
+  __device__ __forceinline__ void write(Tile& tile, float factor) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < Config::kRowGroups; ++r) {
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; i += 2) {
+        const int row = sm80_first_owned<Config>(r) + lane / 4 + i / 2 % 2 * kRowHalf;
+        uint4& chunk = tile.chunk[Tile::index(row, sm80_part<Config>() * (kColumns / kChunkElements) + i / 4)];
+        reinterpret_cast<uint32*>(&chunk)[lane % 4] =
+            ElementOf<Config>::pack(sum[r][i] * factor, sum[r][i + 1] * factor);
+      }
+    }
+  }
+};
+
+// Scores as operands, rounded: kBlocks times 16 streamed rows.
+template <class Config, int kBlocks>
+__device__ __forceinline__ void sm80_pack(OperandA (&to)[Config::kRowGroups][kBlocks],
+                                          const float (&scores)[Config::kRowGroups][kBlocks * kMmaDepth / 2]) {
+#pragma unroll
+  for (int r = 0; r < Config::kRowGroups; ++r) {
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) to[r][i] = pack_operand_a<ElementOf<Config>>(scores[r] + i * kMmaDepth / 2);
   }
 }
 

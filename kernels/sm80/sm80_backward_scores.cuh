@@ -2,10 +2,10 @@
 //
 //   p = exp(s - lse)    ds = p (dropout(dout v^T) - delta)    delta = rowsum(dout * o) - dlse
 //
-// with the exponent less log2_sum, in base 2: lse_rounding.cuh.
+// The exponent is in base 2, and log2_sum is subtracted from it: lse_rounding.cuh.
 //
-// p is kept 2^kShift times as large, so that rounded for dv it does not fall below what the type can hold; ds is made
-// of it as it is, in float.
+// p is kept 2^kShift times as large, so that rounding it for dv does not bring it below the type's smallest number. ds
+// is computed from it in float.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -18,12 +18,13 @@ template <class Element>
 constexpr int kSm80Shift = Element::kType == ElementType::kF16 ? 14 : 24;
 template <class Config>
 constexpr float kSm80Unshift = 1.0f / static_cast<float>(1 << kSm80Shift<ElementOf<Config>>);
-// Of sm80_backward_plain: is ds, too, 2^kShift times as large, to be divided at the end? The type has float's range.
+// In sm80_backward_unmodified: is ds 2^kShift times as large too, until the gradient is stored? Its type must have
+// float's range.
 template <class Element>
 constexpr bool kSm80ShiftsDs = Element::kType == ElementType::kBF16;
 
-// lse or delta of the query rows of a lane's scores i and i + 1 of group r (i is even): its columns where the warp owns
-// keys, else its rows. saved: that of the lane's first.
+// lse or delta of the query rows of a lane's scores i and i + 1 of group r (i is even). Query rows are columns if the
+// warp owns keys, and rows otherwise. saved: the value of the lane's first query row.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float2 sm80_statistics(const float* saved, int r, int i) {
   if constexpr (Sm80BackwardShape<Config>::kOwnsKeys) {
@@ -33,7 +34,7 @@ template <class Config>
   return {of_row, of_row};
 }
 
-// Where a lane's first is, for the scores of streamed rows or keys from `streamed` on.
+// The place of that first value, for the scores of streamed rows or keys from `streamed` on.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_first_saved(int streamed) {
   const int lane = recomputed_thread() % 32;
@@ -41,23 +42,23 @@ template <class Config>
   return sm80_buffer<Config>(streamed) * Config::kStreamed + streamed % Config::kStreamed + accumulator_column(lane);
 }
 
-// Is each score looked at, whether it is masked? Also where all are visible, if a bias or a mask may hide them.
+// Is each score tested for a mask? The window may hide some, and so may a term or a mask that is read from memory.
 template <class Config, bool kAllVisible>
 constexpr bool kSm80Selects = !kAllVisible || Score<Config>::kAddsFromMemory || Score<Config>::kMasksFromMemory;
 
-// 2^kShift p of a value that apply_rules() has made; scale: score_scale(). Where it is masked a select, since lse may
-// be NaN. Above 1, where lse is rounded more coarsely than scores differ, p would be no probability.
+// 2^kShift p of a value that apply_rules() has computed. scale: score_scale(). Masked values are selected to 0, because
+// lse may be NaN. p is at most 1: it could be larger if lse is rounded more coarsely than scores differ.
 template <class Config, bool kAllVisible>
 [[nodiscard]] __device__ __forceinline__ float sm80_probability(float value, float lse, float log2_sum, float scale) {
   constexpr auto kShift = static_cast<float>(kSm80Shift<ElementOf<Config>>);
-  // Rounded as lse is, so that the largest of huge scores differs from it by 0: no multiply-add.
+  // No multiply-add: the product is rounded as lse is, so that the largest of huge scores differs from lse by 0.
   const float above = __fsub_rn(__fmul_rn(value, scale), lse);
   const float p = exp2_fast(smaller_or_nan(fmaf(above, kLog2E, kShift - log2_sum), kShift));
   if constexpr (!kSm80Selects<Config, kAllVisible>) return p;
   return value == -kInfinity ? 0.0f : p;
 }
 
-// Does each of the warp's rows see each of its keys, as far as lengths and window go? Of kStep streamed rows or keys.
+// Do lengths and window hide no score of what the warp owns with kStep streamed rows or keys?
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool sm80_all_visible(const Sm80BackwardBlock<Config>& block, int streamed) {
   using Shape = Sm80BackwardShape<Config>;
@@ -69,8 +70,8 @@ template <class Config>
   return TileView::of(block.rules.window, owned, streamed).template all_visible<kOwned, Config::kStep>();
 }
 
-// s, the products q.k of kStep streamed rows from `streamed` of the sequence on, becomes 2^kShift p. slope:
-// kTransforms. kept: bits of the entries that are not dropped.
+// s, the products q.k of kStep streamed rows from `streamed` of the sequence on, becomes 2^kShift p. slope is written
+// if Score<Config>::kTransforms; kept, the bits of entries that are not dropped, if kDrops.
 template <bool kAllVisible, class Config>
 __device__ __forceinline__ void sm80_make_p(Sm80Scores<Config>& s, Sm80Scores<Config>& slope,
                                             uint32 (&kept)[Config::kRowGroups][kKeptWords<Config::kStep / 2>],
@@ -85,7 +86,11 @@ __device__ __forceinline__ void sm80_make_p(Sm80Scores<Config>& s, Sm80Scores<Co
   for (int r = 0; r < Config::kRowGroups; ++r) {
     const int64 owned = block.work.owned + sm80_first_owned<Config>(r);
     const auto tile = Shape::kOwnsKeys ? block.rules.tile(streamed, owned) : block.rules.tile(owned, streamed);
-    apply_rules<kAllVisible, Shape::kOwnsKeys>(tile, s[r], lane, slope[r]);
+    if constexpr (Shape::kOwnsKeys) {
+      apply_rules_transposed<kAllVisible>(tile, s[r], lane, slope[r]);
+    } else {
+      apply_rules<kAllVisible>(tile, s[r], lane, slope[r]);
+    }
 #pragma unroll
     for (int i = 0; i < Shape::kScores; i += 2) {
       const float2 of_rows = sm80_statistics<Config>(lse, r, i);
@@ -96,7 +101,8 @@ __device__ __forceinline__ void sm80_make_p(Sm80Scores<Config>& s, Sm80Scores<Co
       s[r][i] = sm80_probability<Config, kAllVisible>(s[r][i], of_rows.x, log2_sum.x, scale);
       s[r][i + 1] = sm80_probability<Config, kAllVisible>(s[r][i + 1], of_rows.y, log2_sum.y, scale);
     }
-    if constexpr (Score<Config>::kDrops) kept_bits<Shape::kScores, Shape::kOwnsKeys>(tile, kept[r], lane);
+    if constexpr (Score<Config>::kDrops && Shape::kOwnsKeys) kept_bits_transposed<Shape::kScores>(tile, kept[r], lane);
+    if constexpr (Score<Config>::kDrops && !Shape::kOwnsKeys) kept_bits<Shape::kScores>(tile, kept[r], lane);
   }
 }
 
@@ -105,7 +111,7 @@ template <int kWords>
   return (kept[i / 32] >> (i % 32) & 1u) != 0;
 }
 
-// dp, the products dout.v, becomes ds, before the derivative of a transform: 0 where p is masked, whatever dp is there.
+// dp, the products dout.v, becomes ds before the derivative of a transform. If p is masked it becomes 0, even from NaN.
 template <bool kAllVisible, class Config>
 __device__ __forceinline__ void sm80_make_ds(Sm80Scores<Config>& dp, const Sm80Scores<Config>& p,
                                              const uint32 (&kept)[Config::kRowGroups][kKeptWords<Config::kStep / 2>],
@@ -123,19 +129,6 @@ __device__ __forceinline__ void sm80_make_ds(Sm80Scores<Config>& dp, const Sm80S
       gradient = fmaf(gradient, factor, -kSm80Unshift<Config> * (i % 2 == 0 ? of_rows.x : of_rows.y));
       dp[r][i] = p[r][i] * gradient;
       if constexpr (kSm80Selects<Config, kAllVisible>) dp[r][i] = p[r][i] == 0.0f ? 0.0f : dp[r][i];
-    }
-  }
-}
-
-// Scores as operands, rounded.
-template <class Config>
-__device__ __forceinline__ void sm80_pack(OperandA (&to)[Config::kRowGroups][Config::kStep / kMmaDepth],
-                                          const Sm80Scores<Config>& scores) {
-#pragma unroll
-  for (int r = 0; r < Config::kRowGroups; ++r) {
-#pragma unroll
-    for (int i = 0; i < Config::kStep / kMmaDepth; ++i) {
-      to[r][i] = pack_operand_a<ElementOf<Config>>(scores[r] + i * kMmaDepth / 2);
     }
   }
 }

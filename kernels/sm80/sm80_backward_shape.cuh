@@ -1,5 +1,4 @@
-// The numbers of sm80_backward that host and device must agree on, as plain arithmetic: tiles, and how much shared
-// memory they take.
+// The numbers of sm80_backward that host and device must agree on: tiles, and how much shared memory they take.
 #pragma once
 
 #include "../attention/work.cuh"
@@ -11,64 +10,75 @@
 
 namespace attend {
 
-constexpr int kSm80BackwardLargestHeadDim =
-    256;  // a warp's 16 rows of one gradient are then 128 registers of each lane
+// A warp's 16 rows of one gradient are then 128 registers of each lane.
+constexpr int kSm80BackwardLargestHeadDim = 256;
 
-// Columns that products over head_dim sum over; of a row of dq's float sums.
+// Columns that products over head_dim sum over, and columns of dq's float sums.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_depth(int head_dim) {
   return round_up(head_dim, 16);
 }
 
-// Who owns keys, gives them gradients; who owns query rows, these.
+// Blocks that compute gradients of keys or values own keys. The others own query rows.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool sm80_owns_keys(Sm80Gradient gradient) {
   return gradient != Sm80Gradient::kQueries && gradient != Sm80Gradient::kBias;
 }
 
-// Buffers of streamed tiles: one is read while the other fills. A block for the bias has one tile of each head.
+// Buffers of streamed tiles: one is read while the other fills. A block for kBias has one tile of each head.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_backward_stages(Sm80Gradient gradient) {
   return gradient == Sm80Gradient::kBias ? 1 : kSm80Stages;
 }
 
-// Query rows whose lse and delta are in shared memory: those of the streamed tiles, or the owned ones.
+// Query rows whose lse and delta are in shared memory: streamed ones of all buffers, or the owned ones.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_saved_rows(Sm80Gradient gradient, int owned, int streamed) {
   return sm80_owns_keys(gradient) ? sm80_backward_stages(gradient) * streamed : owned;
 }
 
-// Rows of one head's float sums of dq: of each sequence whole groups of 16, so that none shares one with the next.
-// packed: the number of packed sequences; 0 where sequences are not packed.
+// Rows of one head's float sums of dq. Each sequence has whole groups of 16, so that no two share a group.
+// packed: the number of packed sequences; 0 if sequences are not packed.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm80_dq_rows(int64 total_rows, int64 packed) {
   return (num_tiles(total_rows, kSm80RowsOfMma) + packed) * kSm80RowsOfMma;
 }
 
-// Of them, the first of a packed sequence that begins with row `begin` of all.
+// Among these rows, the first of a packed sequence that begins with row `begin` of all.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm80_first_dq_row(int64 begin, int64 sequence) {
   return sm80_dq_rows(begin, sequence);
 }
 
+// How the warps of a block share the gradients: the values of kRoles.
+enum Sm80Roles : int {
+  kSm80General = 0,        // sm80_backward.cuh: a warp sums all gradients of the block; scores may be modified
+  kSm80KeysAndValues = 1,  // sm80_backward_unmodified.cuh: a warp sums dk and dv of its keys
+  kSm80KeysOrValues = 2,   // likewise: half of the warps sum dk, the other half dv of the same keys
+};
+
 // The choices of a Config, under the names of its constants.
 struct Sm80BackwardTile {
   int warps;       // kWarps
-  int row_groups;  // kRowGroups: a warp owns this many times 16 keys or rows, which share what it loads of the streamed
+  int row_groups;  // kRowGroups: a warp owns this many times 16 keys or rows; one load of streamed rows serves all
   int streamed;    // kStreamed: rows or keys of a streamed tile
-  int step;        // kStep: of them, those whose scores a warp has in registers at a time
-  int min_blocks;  // that have to fit on a multiprocessor
+  int step;        // kStep: rows or keys of it whose scores a warp has in registers at a time
+  int min_blocks;  // blocks that have to fit on a multiprocessor
   int adds_dq;     // kAddsDq: a block that owns keys adds its part of dq to sums in memory
-  int roles;  // kRoles: 0 for sm80_backward.cuh. Of sm80_backward_plain.cuh, 1: a warp has dk and dv; 2: one of them
-  int parts = 1;  // kParts: of the columns of dk and dv, one to a warp; 1 where kRoles is not 2
+  int roles;       // kRoles: of Sm80Roles
+  int parts = 1;   // kParts: of the columns of dk and dv, one to a warp. 1 unless roles is kSm80KeysOrValues
 
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int key_warps() const { return warps / ((roles == 2 ? 2 : 1) * parts); }
+  // Groups of warps that share no keys.
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int key_warps() const {
+    return warps / ((roles == kSm80KeysOrValues ? 2 : 1) * parts);
+  }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int owned() const { return key_warps() * row_groups * kSm80RowsOfMma; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return warps * 32; }
 };
 
-// Tiles of scores, rounded, that a block shares: ds where it adds to dq, of two tiles where one is made while the other
-// is read; where warps share keys, p.
+// Tiles of rounded scores that the warps of a block share. A block that adds to dq has one of ds; two if one of them is
+// written while the other is read. If several warps of one role share keys, there is one of p too.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_score_tiles(bool adds_dq, int roles, int parts) {
-  return !adds_dq ? 0 : roles == 2 ? parts : roles == 1 ? 2 : 1;
+  if (!adds_dq) return 0;
+  return roles == kSm80KeysOrValues ? parts : roles == kSm80KeysAndValues ? 2 : 1;
 }
 
-// kSmemBytes: the owned tiles, in whose place gradients are put together; the streamed ones; tiles of scores; p in
-// float where another warp makes ds of it; lse, delta and, if kHasLseRounding, log2_sum; the block's work.
+// kSmemBytes: the owned tiles, whose place gradients take at the end; the streamed tiles; tiles of scores; p in float
+// if another warp computes ds from it; lse, delta and, with kHasLseRounding, log2_sum; the block's work.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_backward_smem_bytes(Sm80Gradient gradient,
                                                                         const Sm80BackwardTile& tile, int head_dim,
                                                                         int head_dim_v, bool has_lse_rounding) {
@@ -76,7 +86,7 @@ struct Sm80BackwardTile {
   const int tiles = half_bytes(tile.owned() + streamed, sm80_width(head_dim) + sm80_width(head_dim_v));
   const int score_tiles = sm80_score_tiles(tile.adds_dq != 0, tile.roles, tile.parts);
   const int scores = score_tiles * half_bytes(tile.owned(), kPanelColumns) +
-                     float_bytes(tile.roles == 2 ? tile.owned() : 0, tile.streamed);
+                     float_bytes(tile.roles == kSm80KeysOrValues ? tile.owned() : 0, tile.streamed);
   return round_up(tiles + scores + kSm80BlockBytes +
                       float_bytes(sm80_saved_rows(gradient, tile.owned(), tile.streamed), has_lse_rounding ? 3 : 2),
                   kSwizzleAtom);
@@ -92,7 +102,7 @@ struct Sm80BackwardShape {
   static constexpr bool kHasFirst = kHasDs && kGradient != Sm80Gradient::kBias;  // dk or dq
   static constexpr int kStages = sm80_backward_stages(kGradient);
   static constexpr int kOwnedOfWarp = Config::kRowGroups * kSm80RowsOfMma;
-  static constexpr int kKeyWarps = Config::kWarps / ((Config::kRoles == 2 ? 2 : 1) * Config::kParts);
+  static constexpr int kKeyWarps = Config::kWarps / ((Config::kRoles == kSm80KeysOrValues ? 2 : 1) * Config::kParts);
   static constexpr int kOwned = kKeyWarps * kOwnedOfWarp;
   static constexpr int kDepth = sm80_depth(Config::kHeadDim);    // columns of q and k that products sum over
   static constexpr int kDepthV = sm80_depth(Config::kHeadDimV);  // of v and dout

@@ -1,10 +1,10 @@
-// sm80_backward, at its end: the gradient of a bias that has a number for every row.
+// The last kernel of sm80_backward: the gradient of a term from memory that has a number for every row.
 //
-//   dbias = ds, summed over the batch entries and heads for which the bias is broadcast
+//   dbias = ds, summed over the batch entries and heads for which the term is broadcast
 //
 // Work     a block has a tile of dbias, of kOwned rows and kStreamed keys, and goes through the batch entries and heads
-//          that share it: always in the same order. It computes their p and ds anew
-// Called   where dbias is asked for: src/cuda/launch/sm80_backward.cpp
+//          that share it, always in the same order. It computes their p and ds again
+// Called   if dbias is asked for: src/cuda/launch/sm80_backward.cpp
 #pragma once
 
 #include "../attention/dbias_reduce.cuh"
@@ -27,13 +27,13 @@ __device__ __forceinline__ void sm80_add_bias_tile(Sm80Scores<Config>& sum, Sm80
   if (!block.own[threadIdx.x / 32].meets(key, Config::kStreamed)) return;
   Sm80Scores<Config> p, slope, ds;
   uint32 kept[Config::kRowGroups][kKeptWords<Shape::kScores>];
-  sm80_multiply_owned<Config, Shape::kDepth, Config::kNegateScores>(p, smem.owned, smem.stage[0].rows, 0);
+  sm80_multiply_owned<Config, Sm80Product::kScores>(p, smem.owned, smem.stage[0].rows, 0);
   if (sm80_all_visible(block, key)) {
     sm80_make_p<true>(p, slope, kept, smem, key);
   } else {
     sm80_make_p<false>(p, slope, kept, smem, key);
   }
-  sm80_multiply_owned<Config, Shape::kDepthV, false>(ds, smem.owned_v, smem.stage[0].rows_v, 0);
+  sm80_multiply_owned<Config, Sm80Product::kGradients>(ds, smem.owned_v, smem.stage[0].rows_v, 0);
   sm80_make_ds<false>(ds, p, kept, smem, key, args.options.dropout_scale);
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {

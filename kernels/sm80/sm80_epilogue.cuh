@@ -24,7 +24,7 @@ __device__ __forceinline__ void sm80_store_lse(const ForwardArgs& args, const Sm
   }
 }
 
-// The rows that are there. scale: score_scale(), what the softmax's values are multiplied with to be scores.
+// The rows that exist. scale: score_scale(), by which the softmax's values are scores.
 template <class Config>
 __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, Sm80Storage<Config>& smem,
                                                 Sm80Rows<Config> (&rows)[Config::kRowGroups], float scale) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, S
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
     auto& softmax = rows[r].softmax;
-    if constexpr (Config::kSplits == 1) softmax.finish();  // else it has been done, together
+    if constexpr (Config::kSplits == 1) softmax.finish();  // with more, the warps that share rows have done it
     const int tile_row = sm80_first_row<Config>(r);
     const int64 row = block.work.row + tile_row;
     sm80_store_lse(base, block, row, softmax, scale);
@@ -50,8 +50,7 @@ __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, S
     __syncwarp();  // the 16 rows of o are there; no other warp reads or writes them
     auto* o = static_cast<Bits16*>(base.o) +
               base.o_stride.offset(block.span.batch, block.work.head, block.span.q_begin + row) + first_column;
-    store_pieces<kMmaRows, Config::kCopyBytes>(o_tile, tile_row, o, base.o_stride.row, block.span.seqlen_q - row,
-                                               columns);
+    store_pieces<Config>(o_tile, tile_row, o, base.o_stride.row, block.span.seqlen_q - row, columns);
   }
 }
 

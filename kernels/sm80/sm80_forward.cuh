@@ -4,18 +4,17 @@
 // Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v) and o; any
 //          strides whose last is 1, any alignment; packed sequences
 // Supports float16 and bfloat16, d and d_v from 1 to 512, every option. sm_80 and later
-// Work     a block has kBlockM query rows of a head and, where d_v is wide, one of kColumnParts parts of the columns of
-//          o. A warp has kRowGroups times 16 rows with all their keys, and does nothing for tiles of keys that none of
-//          them sees. For each tile: s = q k^T, options and masks, the softmax, o += p v; the next tile comes
-//          meanwhile
-// Memory   q, two buffers of k and v, in panels of 64 columns (Sm80Storage). o leaves through the place of q
-// Costs    a warp waits for its own softmax: what covers it are other warps, or, with Config::kTrails, p v of the tile
-//          before (sm80_trailing.cuh). Where o leaves registers for it, two groups of rows share each operand of k and
-//          v; where it does not, two warps share rows (sm80_split.cuh). Where nothing but masks comes between s and p,
-//          no maximum is looked for (sm80_softmax.cuh)
+// Work     a block has kBlockM query rows of a head and, if d_v is wide, one of kColumnParts parts of the columns of o.
+//          A warp has kRowGroups times 16 rows with all their keys, and skips tiles of keys that none of them sees.
+//          For each tile: s = q k^T, modifications and masks, the softmax, o += p v; the next tile is loaded meanwhile
+// Memory   q, two buffers of k and v, in panels of 64 columns (Sm80Storage). o is put together in the place of q
+// Costs    a warp waits for its own softmax. The work of other warps hides that and, with Config::kTrails, p v of the
+//          tile before (sm80_trailing.cuh). If o leaves enough registers, two groups of rows share each operand of k
+//          and v; if not, two warps share rows (sm80_split.cuh). If nothing but masks comes between s and p, no maximum
+//          is searched (sm80_softmax.cuh)
 // Measured bf16, H200, CUDA 13.0, TFLOP/s full, causal, of 16384 rows of 2048 columns in all, 2048 and 16384 keys:
 //          head_dim 64: 330 290, 361 382; 128: 372 328, 399 404; 256: 331 296, 355 359. With dropout, full, 8192 keys:
-//          64: 117, 128: 181. On no other GPU. docs/ampere.md has the rest, and what else was tried
+//          64: 117, 128: 181. On no other GPU. More is in docs/ampere.md
 // Called   by compute 'sm80_forward': src/cuda/launch/sm80_forward.cpp; tiles: sm80_forward_variant.cpp
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; the lagging maximum: FlashAttention-4 (2025)
 #pragma once
@@ -28,15 +27,14 @@
 
 namespace attend {
 
-// Sends for a tile, of whose rows and columns the first `rows` and `columns` exist. row_stride is in elements.
+// Sends for a tile. Its first `rows` rows and `columns` columns exist. row_stride is in elements.
 template <class Config, class Tile>
 __device__ __forceinline__ void sm80_send(Tile& tile, const Bits16* source, int64 row_stride, int64 rows, int columns) {
   const auto rows_of_tile = static_cast<int>(min(rows, int64{Tile::kRows}));
   if constexpr (Config::kCopyBytes == 16) {
     load_tile<Config::kThreads>(tile, source, row_stride, rows_of_tile, columns);
   } else {
-    PieceLoader<Config::kThreads, Config::kCopyBytes, Tile>(source, row_stride)
-        .load(tile, row_stride, rows_of_tile, columns);
+    PieceLoader<Config, Tile>(source, row_stride).load(tile, row_stride, rows_of_tile, columns);
   }
 }
 
@@ -59,7 +57,7 @@ __device__ __forceinline__ void sm80_send_v(const ForwardArgs& args, Sm80Storage
                     columns);
 }
 
-// After tile n: k of tile k_tile and v of tile v_tile, where the block has such tiles.
+// After tile n: sends for k of tile k_tile and v of tile v_tile, if the block has such tiles.
 template <class Config>
 __device__ __forceinline__ void sm80_send_next(const ForwardArgs& args, Sm80Storage<Config>& smem, int k_tile,
                                                int v_tile) {
@@ -69,8 +67,8 @@ __device__ __forceinline__ void sm80_send_next(const ForwardArgs& args, Sm80Stor
   cp_async_commit();
 }
 
-// All tiles of keys, the last first: where masks cut it, that is where maxima are looked for anyway. It has been sent
-// for.
+// All tiles of keys. The last is first, because the search for the first maxima and the masks then fall on the same
+// tile. It has been sent for.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                   Sm80Storage<Config>& smem, const ForwardArgs& args) {
@@ -88,7 +86,7 @@ __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Confi
     cp_async_commit();
     if (own.seen.has(n)) {
       sm80_weights(rows, smem, n, own);
-      // Chosen between two, not computed: else the place of k stays in a register for it.
+      // Selected from two: a computed place of k would stay in a register.
       sm80_multiply_pv(rows, n % kSm80Stages == 0 ? smem.stage[0].v : smem.stage[1].v);
     }
     long_sum.put_aside(rows, n, smem.block.scale_log2);
@@ -96,7 +94,7 @@ __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Confi
   long_sum.add_to(rows, smem.block.scale_log2);
 }
 
-// The same with p v of a tile after s of the next one. Of the last tile k alone has been sent for.
+// The same with p v of a tile after s of the next one. Only k of the last tile has been sent for.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_trailing(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                      Sm80Storage<Config>& smem, const ForwardArgs& args) {

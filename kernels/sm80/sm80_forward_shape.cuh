@@ -1,5 +1,4 @@
-// The numbers of sm80_forward that host and device must agree on, as plain arithmetic: tiles, and how much shared
-// memory they take.
+// The numbers of sm80_forward that host and device must agree on: tiles, and how much shared memory they take.
 #pragma once
 
 #include "../common/portable.cuh"
@@ -10,24 +9,24 @@ namespace attend {
 
 constexpr int kSm80RowsOfMma = 16;    // query rows that one product takes
 constexpr int kSm80Stages = 2;        // buffers of k and of v: one is read while the other fills
-constexpr int kSm80BlockBytes = 512;  // what a block keeps of its work beside the tiles, at most
+constexpr int kSm80BlockBytes = 512;  // at most, for the state of a block
 constexpr int kSm80LargestHeadDim = 512;
 constexpr int kSm80MostColumns = 256;  // of o in one block: a warp's 16 rows of them are 128 registers of each lane
 
 // The choices of a Config, under the names of its constants.
 struct Sm80ForwardTile {
   int warps;           // kWarps
-  int row_groups;      // kRowGroups: a warp has this many times 16 rows, which share what it loads of k and v
+  int row_groups;      // kRowGroups: a warp has this many times 16 rows, which share its operands of k and v
   int block_n;         // kBlockN: keys
-  int q_in_registers;  // kQInRegisters: else q's operands come from shared memory for each tile of keys
+  int q_in_registers;  // kQInRegisters: otherwise q's operands come from shared memory for each tile of keys
   int column_parts;    // kColumnParts: of o, a part to a block
-  int min_blocks;      // that have to fit on a multiprocessor
-  int puts_aside;      // kPutsAside: o in pieces, where keys are very many
-  int speculates;      // kSpeculates: p before the maximum is known; not where options come between s and p
-  int fuses;           // kFuses: where registers allow, p is begun among the products of s
-  int parks;           // kParks: m and l of the softmax wait in shared memory, where registers are short
-  int trails;          // kTrails: p v of a tile beside the exponents of the next one; only where it speculates
-  int splits;          // kSplits: so many warps share rows; each has a part of the keys of s and of the columns of o
+  int min_blocks;      // blocks that have to fit on a multiprocessor
+  int puts_aside;      // kPutsAside: o is summed in pieces, because keys are very many
+  int speculates;      // kSpeculates: p is computed before the maximum is known; only if scores are unmodified
+  int fuses;           // kFuses: p is begun among the products of s; only if registers allow it
+  int parks;           // kParks: m and l of the softmax wait in shared memory, because registers are short
+  int trails;          // kTrails: p v of a tile runs among the exponents of the next; only if it speculates
+  int splits;          // kSplits: warps that share rows; each has a part of the keys of s and of the columns of o
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const {
     return warps / splits * row_groups * kSm80RowsOfMma;
@@ -50,8 +49,8 @@ struct Sm80ForwardTile {
   return columns_v / 2 + 2;
 }
 
-// Where warps share rows (sm80_split.cuh): two tiles of p in 16 bits, and a float of each warp for each row; what is
-// left over aligns them.
+// If warps share rows (sm80_split.cuh): two tiles of p in 16 bits, a float of each warp for each row, and bytes that
+// align them.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_shared_bytes(const Sm80ForwardTile& tile) {
   if (tile.splits == 1) return 0;
   return half_bytes(2 * tile.block_m(), tile.block_n) + float_bytes(tile.splits, tile.block_m()) + kSm80BlockBytes;

@@ -1,5 +1,5 @@
-// Sums over very many keys (../attention/long_sum.cuh says why): o is put aside in shared memory every kKeysOfSum keys
-// (Config::kPutsAside), relative to the maximum that its row had then.
+// Sums over very many keys (../attention/long_sum.cuh says why): every kKeysOfSum keys o is added to a sum in shared
+// memory (Config::kPutsAside), relative to the maximum that its row has then.
 #pragma once
 
 #include "../attention/long_sum.cuh"
@@ -7,7 +7,7 @@
 
 namespace attend {
 
-// A thread's own: nobody else reads or writes it, so that no barrier is needed.
+// The sum of one thread. No other thread reads or writes it, so no barrier is needed.
 template <class Config>
 struct Sm80LongSum {
   static constexpr int kOutputs = Sm80Shape<Config>::kColumnsV / 2;
@@ -17,12 +17,12 @@ struct Sm80LongSum {
   using Rows = Sm80Rows<Config>[Config::kRowGroups];
   float* place;
 
-  // Value i of group r: a row's outputs, then the two maxima. Those of neighbouring threads lie together.
+  // Value i of group r: a row's outputs, then the two maxima. Values i of neighbouring threads are neighbours.
   [[nodiscard]] __device__ __forceinline__ float& at(int r, int i) const {
     return place[(r * kValues + i) * Config::kThreads + threadIdx.x];
   }
 
-  // Nothing is aside: a sum of 0 whatever it is relative to.
+  // The sum starts at 0, which is relative to any maximum.
   __device__ __forceinline__ void clear() const {
     if constexpr (Config::kPutsAside) {
 #pragma unroll 4
@@ -48,7 +48,7 @@ struct Sm80LongSum {
     }
   }
 
-  // After tile n: where a piece ends, it goes to the sum, and o starts again.
+  // After tile n: if a piece ends there, it is added to the sum, and o starts again.
   __device__ __forceinline__ void put_aside(Rows& rows, int n, float scale_log2) const {
     if constexpr (Config::kPutsAside) {
       if (n % kTiles != 0) return;

@@ -1,14 +1,16 @@
-// Tiles between global and shared memory, whatever their alignment: in pieces of kCopyBytes, which divide all
-// addresses, strides and row lengths.
+// Tiles between global and shared memory in pieces of kCopyBytes: a number that divides all addresses, strides and row
+// lengths, so that tensors may have any alignment.
 #pragma once
 
 #include "../common/element.cuh"
 #include "../isa/cp_async.cuh"
+#include "../isa/mma.cuh"
 #include "../tiles/smem_tile.cuh"
 
 namespace attend {
 
-// What one thread moves at once. 16 and 4 bytes arrive in the background (cp_async.cuh); 2 pass by a register.
+// A piece that one thread moves at once. 16 and 4 bytes arrive in the background (cp_async.cuh), 2 go through a
+// register.
 template <int kBytes>
 struct CopyPiece;
 template <>
@@ -35,9 +37,11 @@ struct CopyPiece<2> {
 };
 
 // A thread's part of tiles that follow each other in global memory: one column of pieces in each panel, of every
-// kRowStep-th row. kColumns: elements that a row has at least once it exists; the others of the tile become zero.
-template <int kThreads, int kCopyBytes, class Tile>
+// kRowStep-th row.
+template <class Config, class Tile>
 class PieceLoader {
+  static constexpr int kThreads = Config::kThreads;
+  static constexpr int kCopyBytes = Config::kCopyBytes;
   static constexpr int kPieces = kSwizzleBytes / kCopyBytes;  // of a row of a panel
   static constexpr int kRowStep = kThreads / kPieces;
   static constexpr int kPanels = Tile::kChunks / Tile::kChunksOfPanel;
@@ -49,8 +53,8 @@ class PieceLoader {
   __device__ __forceinline__ PieceLoader(const void* source, int64 row_stride)
       : source_(static_cast<const char*>(source) + row() * row_stride * 2 + piece() * kCopyBytes) {}
 
-  // Sends for the next tile. What is not among its first `rows` rows and `columns` columns becomes zero: a key that is
-  // not there must not bring a NaN into 0 * v, nor a column into q.k.
+  // Sends for the next tile. Elements beyond its first `rows` rows and `columns` columns become zero: a NaN in memory
+  // behind them must not get into 0 * v or q.k.
   __device__ __forceinline__ void load(Tile& tile, int64 row_stride, int rows, int columns) {
     const uint32 target = smem_address(tile.chunk);
     const int64 step = kRowStep * 2 * row_stride;
@@ -78,9 +82,9 @@ class PieceLoader {
   const char* source_;
 };
 
-// One tile in pieces of 16 bytes, with as few instructions and registers as loops over many tiles leave for it. What is
-// not among its first `rows` rows and `columns` columns becomes zero. row_stride is in elements. All kThreads threads
-// call.
+// Sends for one tile in pieces of 16 bytes, with few instructions and registers, because loops over many tiles leave
+// few. Elements beyond its first `rows` rows and `columns` columns become zero. row_stride is in elements. All kThreads
+// threads call.
 template <int kThreads, class Tile>
 __device__ __forceinline__ void load_tile(Tile& tile, const void* source, int64 row_stride, int rows, int columns) {
   constexpr int kPieces = Tile::kChunksOfPanel;
@@ -113,15 +117,16 @@ __device__ __forceinline__ void load_tile(Tile& tile, const void* source, int64 
   }
 }
 
-// The kRows rows of the tile from row on, stored by one warp: as far as they are among the first `rows` of them, and
-// their columns among the first `columns`. row_stride is in elements.
-template <int kRows, int kCopyBytes, class Tile>
+// Stores kMmaRows rows of the tile from `row` on, by one warp: the first `rows` of them, and the first `columns` of
+// their columns. row_stride is in elements.
+template <class Config, class Tile>
 __device__ __forceinline__ void store_pieces(const Tile& tile, int row, void* destination, int64 row_stride, int64 rows,
                                              int columns) {
+  constexpr int kCopyBytes = Config::kCopyBytes;
   using Piece = typename CopyPiece<kCopyBytes>::Type;
   const int pieces = columns * 2 / kCopyBytes;  // a whole number
 #pragma unroll 4
-  for (int i = threadIdx.x % 32; i < kRows * pieces; i += 32) {
+  for (int i = threadIdx.x % 32; i < kMmaRows * pieces; i += 32) {
     const int r = i / pieces;
     const int byte = i % pieces * kCopyBytes;
     if (r >= rows) break;

@@ -1,5 +1,5 @@
-// The two matrix products of a warp: s = q k^T and o += p v, with mma.m16n8k16. An operand of k or v, once loaded,
-// serves all of the warp's groups of 16 rows.
+// The two matrix products of a warp: s = q k^T and o += p v, with mma.m16n8k16. An operand of k or v that is
+// loaded once is multiplied with all of the warp's groups of 16 rows.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -10,7 +10,7 @@
 
 namespace attend {
 
-// What a warp computes of 16 of its rows; a lane has two of them.
+// The state of 16 rows of a warp; a lane has two of them.
 template <class Config>
 struct Sm80Rows {
   using Shape = Sm80Shape<Config>;
@@ -22,13 +22,13 @@ struct Sm80Rows {
   Softmax softmax;
 };
 
-// Where rows of a warp begin in the block's tile.
+// The first row of a warp's group in the block's tile.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_first_row(int group) {
   return static_cast<int>(threadIdx.x) / 32 / Config::kSplits * Sm80Shape<Config>::kRowsOfWarp + group * kMmaRows;
 }
 
-// q's operand of a group of rows, columns from `column` on: negated where scores are to be.
+// q's operand of a group of rows, columns from `column` on; negated with Config::kNegateScores.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ OperandA sm80_read_q(const typename Sm80Storage<Config>::QTile& tile,
                                                               uint32 thread, int group, int column) {
@@ -37,13 +37,12 @@ template <class Config>
   return negated<Config::kNegateScores>(q.a(row, column));
 }
 
-// Nothing to do beside a product.
+// Nothing to do among the products.
 struct Sm80Idle {
   __device__ __forceinline__ void operator()(int /*block*/) const {}
 };
 
-// s = q k^T. thread: threadIdx.x, wherever it comes from. beside: called with the number of each 16 x 16 block of
-// k, after it.
+// s = q k^T. thread: threadIdx.x, perhaps recomputed. beside: called after each 16 x 16 block of k, with its number.
 template <class Config, class Beside = Sm80Idle>
 __device__ __forceinline__ void sm80_multiply_qk(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                  const typename Sm80Storage<Config>::QTile& q_tile,

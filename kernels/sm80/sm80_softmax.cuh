@@ -1,13 +1,13 @@
-// The online softmax of sm80_forward where nothing but masks comes between q k^T and the exponents
-// (Config::kSpeculates): one instruction a score before the exponential where kNatural has two, none for the maximum.
+// The online softmax of sm80_forward if nothing but masks comes between q k^T and the exponents (Config::kSpeculates):
+// one instruction a score before the exponential, which takes two in kNatural units, and none for the maximum.
 //
-// What is subtracted from scores, m, need not be their maximum, if l and o are relative to the same m
-// (../attention/lagging_softmax.cuh). So p is computed with the m there is. If a thread's sum over the tile stays below
-// 2^kMaxLag, no p was larger, and all is well; else the maximum is found, m raised, and p computed anew, of scores
-// multiplied anew, since p stands in their place.
+// The m that is subtracted from scores need not be their maximum, as long as l and o are relative to the same m
+// (../attention/lagging_softmax.cuh). So p is computed with the current m. If a thread's sum over the tile stays below
+// 2^kMaxLag, no p was larger, and the result is good. Otherwise the maximum is found, m is raised, and p is computed
+// again. The scores are multiplied again for that, because p has taken their place.
 //
-// m is a score, and exponents are c s - b, b = c m rounded: l and o are relative to the rounded one alike, and lse
-// takes the difference out again. Where b is so large that rounding it is a factor to speak of, they are c (s - m).
+// m is a score. Exponents are c s - b with b = c m rounded; l and o are both relative to the rounded one, and lse takes
+// the difference out again. If b is so large that its rounding is a noticeable factor, exponents are c (s - m).
 #pragma once
 
 #include "../attention/lagging_softmax.cuh"
@@ -25,17 +25,17 @@ struct Sm80Softmax : RunningSoftmax<ScoreUnits::kNatural> {};
 
 template <>
 struct Sm80Softmax<true> : RunningSoftmax<ScoreUnits::kNatural> {
-  // false where m is -inf or NaN, too.
+  // Also false if m is -inf or NaN.
   [[nodiscard]] static __device__ __forceinline__ bool can_fold(float base) { return fabsf(base) <= kLargestBase; }
 
-  // What 2 is raised to, of any score and any m.
+  // The exponent of 2, for any score and any m.
   [[nodiscard]] __device__ __forceinline__ float exponent_of(float score, int h, float scale_log2) const {
     const float seen_max = exponent_base(row_max[h]);
     const float base = seen_max * scale_log2;
     return can_fold(base) ? fmaf(score, scale_log2, -base) : (score - seen_max) * scale_log2;
   }
 
-  // m of row h grows to tile_max. Returns what sums so far have to be multiplied with.
+  // m of row h grows to tile_max. Returns the factor for the sums so far.
   [[nodiscard]] __device__ __forceinline__ float raise_row(int h, float tile_max, float scale_log2) {
     const float old_max = row_max[h];
     row_max[h] = fmaxf(old_max, tile_max);
@@ -77,7 +77,7 @@ __device__ __forceinline__ void follow_maxima(Rows (&tile)[kTiles], const float 
   }
 }
 
-// The tile of a warp's rows: m grows to the maximum of its own keys.
+// The tile of a warp's rows: m grows to the maximum of the warp's keys.
 template <int kTiles, class Rows>
 __device__ __forceinline__ void follow_maxima(Rows (&tile)[kTiles], float scale_log2) {
   float tile_max[kTiles][kRowsOfThread];

@@ -1,9 +1,11 @@
-// Two warps share their rows (Config::kSplits): each computes s of half of a tile's keys, and o of half of the columns
-// from p of all of them, which they hand over in 16 bits, lane to lane. So an operand of v serves twice the rows that
-// registers would else allow, one of k too: at 256 columns shared memory is what products wait for.
+// Two warps share their rows (Config::kSplits). Each computes s of half of a tile's keys, and half of the columns of o
+// from p of all keys; the warps hand p over in 16 bits, lane to lane. So an operand of k or v is multiplied with twice
+// as many rows as registers would otherwise allow. At 256 columns products wait for shared memory, and this halves its
+// loads.
 //
-// p v trails s by a tile (sm80_trailing.cuh): the barrier between tiles is the only one. Both warps' p is relative to
-// the same m. That it served, all threads hear at that barrier; where it did not, the block takes the tile again.
+// p v trails s by a tile (sm80_trailing.cuh), so the barrier between tiles is the only one. Both warps' p is relative
+// to the same m. At that barrier all threads learn whether m was large enough; if not, the block computes the tile
+// again.
 #pragma once
 
 #include "../isa/named_barrier.cuh"
@@ -18,7 +20,7 @@ struct Sm80Split {
   using Rows = Sm80Rows<Config>[Config::kRowGroups];
   using PartOfV = PanelTile<Config::kBlockN, Shape::kColumnsOfWarp>;
   using PartOfO = PanelTile<Shape::kBlockM, Shape::kColumnsOfWarp>;
-  static constexpr int kOperands = Shape::kKeysOfWarp / kMmaDepth;  // of p, a warp's own
+  static constexpr int kOperands = Shape::kKeysOfWarp / kMmaDepth;  // of the warp's p
   static constexpr int kTeamThreads = Config::kSplits * 32;
   static constexpr int kState = Config::kRowGroups * kRowsOfThread;
   static_assert(Config::kTrails && Config::kColumnParts == 1 && Shape::kColumnsOfWarp % kPanelColumns == 0);
@@ -26,7 +28,7 @@ struct Sm80Split {
   Storage& smem;
   uint32 warp;
   uint32 lane;
-  float sum[kState];  // of p of the newest tile, not yet known to serve
+  float sum[kState];  // of p of the newest tile, before it is known whether m was large enough
 
   [[nodiscard]] __device__ __forceinline__ uint32 team() const { return warp / Config::kSplits; }
   [[nodiscard]] __device__ __forceinline__ uint32 part() const { return warp % Config::kSplits; }
@@ -76,7 +78,7 @@ struct Sm80Split {
     }
   }
 
-  // The team's maxima of a tile, or sums. what(group, half) is the lane's own.
+  // The team's maxima or sums of a tile. what(group, half) is the lane's value.
   template <class What>
   __device__ __forceinline__ void put_for_team(const What& what) {
 #pragma unroll
@@ -90,7 +92,7 @@ struct Sm80Split {
     return smem.of_rows[1 - part()][sm80_first_row<Config>(group) + accumulator_row(lane) + h * kRowHalf];
   }
 
-  // p of tile n, whose maxima are looked for; sums are added at once. By both warps of a team.
+  // p of tile n after a search for its maxima; sums are added at once. Both warps of a team call.
   __device__ __forceinline__ void look_for_maxima(Rows& rows, int n, bool is_whole) {
     sm80_multiply_qk(rows, smem.q_or_o, own_keys(n), recomputed(threadIdx.x));
     if (!is_whole) sm80_apply_rules(rows, smem, n, static_cast<int>(part()) * Shape::kKeysOfWarp);
@@ -112,7 +114,8 @@ struct Sm80Split {
     for (int i = 0; i < kState; ++i) sum[i] = 0.0f;
   }
 
-  // p of tile n, all of which is seen, beside p v of the one before. Returns whether it serves.
+  // p of tile n, no score of which is masked, among the products p v of the tile before. Returns whether m was large
+  // enough.
   [[nodiscard]] __device__ __forceinline__ bool weights_beside_pv(Rows& rows, const ForwardArgs& args, int n) {
     constexpr int kOfGroup = Shape::kKeysOfWarp / 2;  // of a lane's p
     constexpr int kCount = Config::kRowGroups * kOfGroup;
@@ -162,7 +165,7 @@ struct Sm80Split {
   }
 };
 
-// All tiles of keys. Of the last k alone has been sent for.
+// All tiles of keys, the last first. Only k of the last one has been sent for.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_split(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                   Sm80Storage<Config>& smem, const ForwardArgs& args) {
@@ -176,7 +179,7 @@ __device__ __forceinline__ void sm80_attend_split(Sm80Rows<Config> (&rows)[Confi
     if (__syncthreads_or(!serves)) {
       for (float& sum : split.sum) sum = 0.0f;
       if (own.seen.has(n + 2) && own.whole.has(n + 1)) split.look_for_maxima(rows, n + 1, true);
-      __syncthreads();  // p of the tile before is there anew, and its k is no longer read
+      __syncthreads();  // p of the tile before is there again, and its k is no longer read
     }
     serves = true;
     split.add_sums(rows);

@@ -1,4 +1,4 @@
-// A block of sm80_forward: what it works on, and its shared memory.
+// A block of sm80_forward: its work and its shared memory.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -20,7 +20,7 @@ struct Sm80KeyTiles {
 
   [[nodiscard]] __device__ __forceinline__ bool has(int n) const { return begin <= n && n < end; }
 
-  // Those with a key that one of the rows [first, last) of the sequence sees. None for rows that do not exist.
+  // Tiles with a key that one of the rows [first, last) of the sequence sees. None if the rows do not exist.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80KeyTiles of_rows(const WindowMask& mask, int64 first,
                                                                        int64 last) {
@@ -30,7 +30,7 @@ struct Sm80KeyTiles {
     return {static_cast<int>(keys.begin / Config::kBlockN), static_cast<int>(num_tiles(keys.end, Config::kBlockN))};
   }
 
-  // Those that all of these rows see whole, as far as lengths and window go.
+  // Tiles all of whose keys all of these rows see, as far as lengths and window go.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80KeyTiles whole_for_rows(const WindowMask& mask, int64 first,
                                                                               int64 last) {
@@ -66,7 +66,7 @@ struct Sm80Work {
   }
 };
 
-// The keys of a block: where they lie, and the tiles of them that some row sees.
+// The keys of a block: their place in memory, and the tiles that some row sees.
 struct Sm80Keys {
   const Bits16* k;  // of the sequence's first key
   const Bits16* v;  // likewise, the block's columns
@@ -85,21 +85,21 @@ struct Sm80Keys {
   }
 };
 
-// What a warp's rows see.
+// The tiles that a warp's rows see.
 struct alignas(16) Sm80WarpTiles {
   Sm80KeyTiles seen;   // by some row
   Sm80KeyTiles whole;  // by all of them
 };
 
-// What a block knows of its rows, kept in shared memory: accumulators leave no registers for it.
+// The state of a block. It is in shared memory, because accumulators take the registers.
 template <class Config>
 struct Sm80Block {
   Sm80Work<Config> work;
   SequenceSpan span;
   ScoreRules<Config> rules;
   Sm80Keys keys;
-  float scale_log2;  // what scores are multiplied with to be exponents of 2
-  uint32 zero;       // which the compiler does not know to be 0
+  float scale_log2;  // scores times it are exponents of 2
+  uint32 zero;       // 0, which the compiler cannot know
   Sm80WarpTiles own[Config::kWarps];
 
   // The rules for 16 rows of the block's and the keys of tile n from first_key on.
@@ -108,7 +108,7 @@ struct Sm80Block {
     return rules.tile(work.row + first_row, int64{n} * Config::kBlockN + first_key);
   }
 
-  // By all threads. Another barrier has to pass before `to` is read.
+  // All threads call. Another barrier has to pass before `to` is read.
   static __device__ __forceinline__ void make(Sm80Block& to, const ForwardOptionArgs& args,
                                               const Sm80Work<Config>& work, const SequenceSpan& span,
                                               const Sm80Keys& keys) {
@@ -138,14 +138,14 @@ struct alignas(kSwizzleAtom) Sm80Storage {
   using QTile = PanelTile<Shape::kBlockM, kWidthQ>;
   using KTile = PanelTile<Config::kBlockN, Shape::kWidthK>;
   using VTile = PanelTile<Config::kBlockN, Shape::kWidthV>;
-  QTile q_or_o;  // a warp reads no rows of q but its own, and writes o over them
+  QTile q_or_o;  // a warp reads its own rows of q only, and writes o over them
   struct Stage {
     KTile k;
     VTile v;
   } stage[kSm80Stages];
   Sm80Block<Config> block;
   static_assert(sizeof(Sm80Block<Config>) <= kSm80BlockBytes);
-  // m and l of each thread's rows, where Config::kParks: nobody else reads or writes them.
+  // Config::kParks: m and l of each thread's rows. No other thread reads or writes them.
   alignas(kSm80BlockBytes) float4 parked[Config::kParks ? Config::kRowGroups * Config::kThreads : 1];
   static constexpr int kParkedAt = sizeof(QTile) + kSm80Stages * sizeof(Stage) + kSm80BlockBytes;  // bytes from here
   static_assert((kParkedAt - kSm80BlockBytes) % kSm80BlockBytes == 0, "nothing between the tiles and the block");
@@ -157,7 +157,7 @@ struct alignas(kSwizzleAtom) Sm80Storage {
          [kSplits ? 32 : 1];
   float of_rows[kSplits ? Config::kSplits : 1][kSplits ? Shape::kBlockM : 4];  // maxima or sums of each warp's keys
 
-  // Where tile n lies.
+  // The buffer of tile n.
   [[nodiscard]] __device__ __forceinline__ Stage& stage_of(int n) {
     return stage[static_cast<uint32>(n) % kSm80Stages];
   }

@@ -1,12 +1,13 @@
-// p of a tile of keys while p v of the tile before is multiplied (Config::kTrails): a warp's exponentials stand between
-// its own products, not only between those of other warps. p waits in 16 bits.
+// p of a tile of keys while p v of the tile before is multiplied (Config::kTrails). A warp's exponentials then run
+// among its own products, and not only among those of other warps. p waits in 16 bits.
 #pragma once
 
 #include "sm80_weights.cuh"
 
 namespace attend {
 
-// v of the tile before n, which is n + 1. Chosen between two, not computed: else its place stays in a register.
+// v of the tile before n, which is n + 1. Its place is selected from two, because a computed one would stay in a
+// register.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ const typename Sm80Storage<Config>::VTile& sm80_v_before(
     const Sm80Storage<Config>& smem, int n) {
@@ -25,7 +26,7 @@ __device__ __forceinline__ void sm80_pack_p(Sm80Rows<Config> (&rows)[Config::kRo
   }
 }
 
-// p of tile n where its maxima have to be looked for.
+// p of tile n if its maxima have to be found.
 template <class Config>
 __device__ __forceinline__ void sm80_first_weights(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                    Sm80Storage<Config>& smem, int n, bool is_whole) {
@@ -33,7 +34,7 @@ __device__ __forceinline__ void sm80_first_weights(Sm80Rows<Config> (&rows)[Conf
   follow_maxima(rows, smem.block.scale_log2);
 }
 
-// A thread's part of k of tile n - 1 and of v of tile n, which is whole, sent for piece by piece and without a branch.
+// Sends for a thread's part of k of tile n - 1 and of v of tile n, which is whole, piece by piece and without a branch.
 template <class Config>
 class Sm80Sends {
   using Storage = Sm80Storage<Config>;
@@ -81,10 +82,10 @@ class Sm80Sends {
   const char *k_, *v_;
   int64 step_k_, step_v_;  // bytes from row to row
   uint32 to_k_, to_v_;
-  bool has_k_;  // else what is sent for is zeros
+  bool has_k_;  // otherwise zeros come
 };
 
-// s of tile n of the keys of k_tile, and the next tiles sent for, where they have not been.
+// s of tile n from k_tile; sends for the next tiles, if that has not been done.
 template <class Config>
 __device__ __forceinline__ void sm80_scores_beside_sends(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                          Sm80Storage<Config>& smem, const ForwardArgs& args, int n,
@@ -92,7 +93,7 @@ __device__ __forceinline__ void sm80_scores_beside_sends(Sm80Rows<Config> (&rows
   using Sends = Sm80Sends<Config>;
   if constexpr (Sends::kApply) {
     constexpr int kBlocks = Sm80Shape<Config>::kDepth / kMmaDepth * (Sm80Shape<Config>::kKeysOfWarp / kMmaDepth);
-    constexpr int kFirst = kBlocks / 8;  // products that the addresses are computed beside
+    constexpr int kFirst = kBlocks / 8;  // products among which the addresses are computed
     constexpr int kLeft = kBlocks - kFirst;
     Sends sends;
     sm80_multiply_qk(rows, smem.q_or_o, k_tile, threadIdx.x, [&](int block) {
@@ -108,7 +109,7 @@ __device__ __forceinline__ void sm80_scores_beside_sends(Sm80Rows<Config> (&rows
   }
 }
 
-// s of tile n, all of which is seen; then o += p v of the tile before, and beside it p of this one.
+// s of tile n, no score of which is masked; then o += p v of the tile before, and among its products p of tile n.
 template <class Config>
 __device__ __forceinline__ void sm80_weights_beside_pv(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                        Sm80Storage<Config>& smem, const ForwardArgs& args, int n) {
@@ -143,7 +144,7 @@ __device__ __forceinline__ void sm80_weights_beside_pv(Sm80Rows<Config> (&rows)[
       rows[i / kRowsOfThread].softmax.row_sum[i % kRowsOfThread] += sum[i];
     }
   } else {
-    // So that the compiler keeps no address in registers for what is rare.
+    // Makes the compiler keep no address in registers for this rare case.
     const uint32 zero = smem.block.zero;
     sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n + zero).k, threadIdx.x + zero);
     follow_maxima(rows, scale_log2);

@@ -1,13 +1,13 @@
-// p of a warp's rows and a tile of keys: s, its options and masks, the exponents; with Config::kSpeculates as
-// sm80_softmax.cuh says.
+// p of a warp's rows and a tile of keys: s, its modifications and masks, the exponents. With Config::kSpeculates p is
+// computed before the maximum is known: sm80_softmax.cuh.
 #pragma once
 
 #include "sm80_products.cuh"
 
 namespace attend {
 
-// Where m and l of a thread's group of rows wait. The thread is added first and the place last, as a constant that
-// takes no register: else the compiler keeps the place in one, or spills it.
+// The place in which m and l of a thread's group of rows wait. The thread is added first and the place last, because
+// the place is then a constant. Otherwise the compiler would keep it in a register, or spill it.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float4& sm80_parking(Sm80Storage<Config>& smem, int group) {
   using Storage = Sm80Storage<Config>;
@@ -15,7 +15,7 @@ template <class Config>
   return *reinterpret_cast<float4*>(mine + Storage::kParkedAt + group * Config::kThreads * sizeof(float4));
 }
 
-// m and l leave the registers for shared memory, and come back.
+// Moves m and l from registers to shared memory, and back.
 template <class Config>
 __device__ __forceinline__ void sm80_park(const Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                           Sm80Storage<Config>& smem) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void sm80_fetch(Sm80Rows<Config> (&rows)[Config::kRow
   }
 }
 
-// Options and masks of the scores of tile n, its keys from first_key on.
+// Modifications and masks of the scores of tile n, keys from its first_key on.
 template <class Config>
 __device__ __forceinline__ void sm80_apply_rules(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                  const Sm80Storage<Config>& smem, int n, int first_key) {
@@ -66,8 +66,8 @@ __device__ __forceinline__ void sm80_scores(Sm80Rows<Config> (&rows)[Config::kRo
   sm80_apply_rules(rows, smem, n, 0);
 }
 
-// p in the place of s, all of which is seen, relative to the maxima that there are. Returns, for the whole warp alike,
-// whether they serve; else nothing has happened but that s is lost.
+// p in the place of s, no score of which is masked, relative to the current maxima. Returns, the same for the whole
+// warp, whether these are large enough. If not, nothing has changed, except that s is lost.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool sm80_speculate(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                              Sm80Storage<Config>& smem) {
@@ -98,7 +98,7 @@ template <class Config>
   return true;
 }
 
-// p of tile n, with its options and masks.
+// p of tile n, with its modifications and masks.
 template <class Config>
 __device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kRowGroups], Sm80Storage<Config>& smem,
                                              int n, const Sm80WarpTiles& own) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kR
     if (speculates) {
       if (Config::kFuses) sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n).k, thread);
       if (sm80_speculate(rows, smem)) return;
-      thread += smem.block.zero;  // so that the compiler keeps no address in registers for what is rare
+      thread += smem.block.zero;  // makes the compiler keep no address in registers for this rare case
       sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n + smem.block.zero).k, thread);
     }
     sm80_fetch(rows, smem);
@@ -123,7 +123,7 @@ __device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kR
 #pragma unroll
     for (int r = 0; r < Config::kRowGroups; ++r) {
       exp2_rows<ScoreUnits::kNatural>(rows[r].s, scale_log2, rows[r].softmax.row_max);
-      rows[r].softmax.add_to_sum(rows[r].s);  // of p before dropout
+      rows[r].softmax.add_to_sum(rows[r].s);  // of p before dropping
       if constexpr (Score<Config>::kDrops) {
         uint32 kept[kKeptWords<Config::kBlockN / 2>];
         const auto tile = smem.block.tile_of_group(sm80_first_row<Config>(r), n);

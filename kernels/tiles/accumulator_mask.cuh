@@ -1,4 +1,4 @@
-// Who owns what in an accumulator of mma.m16n8 and wgmma.m64, and which of its scores count.
+// Which lane has which elements of an accumulator of mma.m16n8 and wgmma.m64, and masks for its scores.
 //
 // Both instructions spread their float32 accumulators alike: of a tile of 16 rows (of each of a warpgroup's four warps)
 // and 8 * kTiles columns, lane l has
@@ -33,12 +33,12 @@ constexpr int kColumnsOfTile = 8;  // of one j
 }
 
 // Scores of keys that a row does not see become -inf: row h of the thread sees the first num_keys[h] of the tile.
-// A select, not a sum: what stood there may be NaN.
+// A select, not a sum, because the score may be NaN.
 template <int kCount>
 ATTEND_HOST_DEVICE void mask_keys(float (&score)[kCount], int thread, const int (&num_keys)[kRowsOfThread]) {
   ATTEND_UNROLL
   for (int h = 0; h < kRowsOfThread; ++h) {
-    const int first_unseen = num_keys[h] - accumulator_column(thread);  // compared with what is known when compiling
+    const int first_unseen = num_keys[h] - accumulator_column(thread);  // compared with constants
     ATTEND_UNROLL
     for (int i = 2 * h; i < kCount; i += 4) {
       const int column = i / 4 * kColumnsOfTile;

@@ -9,7 +9,7 @@
 
 namespace attend {
 
-// Where a lane reads the 16 x 16 blocks of a tile: what of the address depends on the lane, computed once.
+// Reads 16 x 16 blocks of a tile. The part of the address that depends on the lane is computed once.
 template <class Tile>
 class BlockReader {
  public:

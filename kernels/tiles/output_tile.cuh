@@ -9,21 +9,21 @@
 
 namespace attend {
 
-// 16 rows of a warp, from row on: accumulators (accumulator_mask.cuh) times factor, rounded. In the swizzled tile the
-// four bytes of the 32 lanes lie in 32 banks.
-template <class Element, class Tile, int kCount>
-__device__ __forceinline__ void write_accumulators(Tile& tile, int row, const float (&value)[kCount],
+// Writes 16 rows of a warp, from `row` on: accumulators (accumulator_mask.cuh) times factor, rounded. In a swizzled
+// tile the four bytes of the 32 lanes lie in 32 banks. tile: with chunk and index(), as in smem_tile.cuh.
+template <class Element, int kCount>
+__device__ __forceinline__ void write_accumulators(auto& tile, int row, const float (&value)[kCount],
                                                    const float (&factor)[kRowsOfThread]) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < kCount; i += 2) {
     const int h = i / 2 % 2;
-    uint4& chunk = tile.chunk[Tile::index(row + lane / 4 + h * kRowHalf, i / 4)];
+    uint4& chunk = tile.chunk[tile.index(row + lane / 4 + h * kRowHalf, i / 4)];
     reinterpret_cast<uint32*>(&chunk)[lane % 4] = Element::pack(value[i] * factor[h], value[i + 1] * factor[h]);
   }
 }
 
-// The kRows rows of the tile from row on, stored by one warp; `rows` of them are there. row_stride is in elements.
+// Stores kRows rows of the tile from `row` on, by one warp; the first `rows` of them exist. row_stride is in elements.
 template <int kRows, class Tile>
 __device__ __forceinline__ void store_tile_rows(const Tile& tile, int row, void* destination, int64 row_stride,
                                                 int64 rows) {

@@ -1,5 +1,5 @@
 // Tiles of 16-bit elements in shared memory, as rows of 16-byte chunks: the unit of vector loads, of cp.async and of
-// ldmatrix. Layouts with one interface: index(row, column) is where a chunk lies.
+// ldmatrix. All layouts have one interface: index(row, column) is the place of a chunk.
 #pragma once
 
 #include "../common/portable.cuh"
@@ -36,16 +36,15 @@ struct alignas(1024) SwizzledTile {
     return row * kChunks + (column ^ (row % 8));
   }
 
-  // As above. A multiple of 16 rows does not change row % 8, so the columns' bits are flipped where they stand; the
-  // tile is aligned for that.
+  // As above. A multiple of 16 rows does not change row % 8, so the columns' bits are flipped in place; the tile is
+  // aligned for that.
   [[nodiscard]] static __device__ constexpr uint32 moved(uint32 address, int row, int column) {
     return (address ^ static_cast<uint32>(column * kChunkBytes)) + static_cast<uint32>(row * kChunks * kChunkBytes);
   }
 };
 
-// The same permutation in panels of 64 columns, one behind the other (swizzled_offset): rows of 128 bytes, whatever the
-// tile's width, so that widths need not be powers of two and places of a panel differ from those of another by a
-// constant.
+// The same permutation in panels of 64 columns, one behind the other (swizzled_offset). Rows are 128 bytes long for any
+// width of the tile, so widths need not be powers of two, and places in two panels differ by a constant.
 template <int kRowsOfTile, int kColumns>
 struct alignas(kSwizzleAtom) PanelTile {
   static constexpr int kRows = kRowsOfTile;
@@ -65,8 +64,8 @@ struct alignas(kSwizzleAtom) PanelTile {
   }
 };
 
-// The same number; but what is computed from it is computed each time, where it is used. Out of a loop the compiler
-// would keep it in registers instead, and they are wanted for accumulators. volatile: not once for all times.
+// The same number, but values computed from it are computed again at each use. The compiler would otherwise keep them
+// in registers across a loop, and accumulators need those. volatile: the statement is not merged with others like it.
 template <class T>  // of 32 bits
 [[nodiscard]] __device__ __forceinline__ T recomputed(T value) {
   asm volatile("" : "+r"(value));
@@ -78,7 +77,8 @@ template <class T>  // of 32 bits
 }
 
 // Copies `rows` rows from global memory, neighbouring threads taking neighbouring chunks, and zeroes the tile's other
-// rows: a key that is not there must not bring a NaN into 0 * v. row_stride is in elements. All kThreads threads call.
+// rows: memory behind the last key must not bring a NaN into 0 * v. row_stride is in elements. All kThreads threads
+// call.
 template <int kThreads, class Tile>
 __device__ __forceinline__ void copy_tile(Tile& tile, const void* source, int64 row_stride, int64 rows) {
   static_assert(kThreads % Tile::kChunks == 0, "a thread keeps to one column");
@@ -88,7 +88,7 @@ __device__ __forceinline__ void copy_tile(Tile& tile, const void* source, int64 
   const int column = thread % Tile::kChunks;
   const int num_rows = rows < Tile::kRows ? static_cast<int>(rows) : Tile::kRows;
   const auto* from = static_cast<const char*>(source) + first_row * row_stride * 2 + column * kChunkBytes;
-#pragma unroll 4  // loads on their way at once: registers that the accumulators beside them leave
+#pragma unroll 4  // loads on their way at once: as many as accumulators leave registers for
   for (int row = first_row; row < first_row + Tile::kRows; row += kRowStep, from += kRowStep * 2 * row_stride) {
     tile.chunk[Tile::index(row, column)] = row < num_rows ? *reinterpret_cast<const uint4*>(from) : uint4{};
   }

@@ -34,7 +34,7 @@ __device__ __forceinline__ void tma_load_panel(uint32 smem, const TensorMapArg& 
       : "memory");
 }
 
-// From `smem`. What other threads wrote there they have fenced for the copy engine (fence_smem_for_async), and a
+// From `smem`. The threads that wrote there have fenced their writes for the copy engine (fence_smem_for_async), and a
 // barrier has been passed since.
 __device__ __forceinline__ void tma_store_panel(const TensorMapArg& map, uint32 smem, const PanelPlace& at) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(&map),

@@ -1,10 +1,7 @@
 #include "cpu/bf16_amx.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "cpu/tiles.hpp"
 
@@ -17,6 +14,7 @@
 #endif
 
 #include "core/problem.hpp"
+#include "cpu/amx_tiles.hpp"
 
 #define ATTEND_AMX_TARGET __attribute__((target("avx512f")))
 #endif
@@ -29,84 +27,7 @@ namespace attend::cpu {
 #if defined(__x86_64__)
 namespace {
 
-constexpr int kTile = 16;  // rows of a tile register, and words of 32 bits in a row
-constexpr std::int64_t kWordBytes = 4;
 constexpr std::int64_t kMaxPairs = core::kMaxHeadDim / 2;  // more than those of a tile of keys or rows
-
-/// Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, section 18.3.2.
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {kTile, kTile, kTile, kTile, kTile, kTile, kTile, kTile};
-};
-static_assert(sizeof(TileConfig) == 64);
-
-/// The eight tile registers, all whole. In assembly, for that no compiler flag is needed.
-class AmxTiles {
- public:
-  template <int kRegister>
-  void clear() {
-    asm volatile("tilezero %%tmm%c0" ::"i"(kRegister));
-  }
-  template <int kRegister>
-  void load(const void* first_row, std::int64_t row_bytes) {
-    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(first_row), "r"(row_bytes), "i"(kRegister) : "memory");
-  }
-  template <int kRegister>
-  void store(float* first_row, std::int64_t row_bytes) const {
-    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(first_row), "r"(row_bytes), "i"(kRegister) : "memory");
-  }
-  template <int kSum, int kA, int kB>
-  void multiply_add() {
-    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kA), "i"(kB));
-  }
-};
-
-/// The same in memory. Numbers below the least normal one are zeros, as they are to the instruction.
-class EmulatedTiles {
- public:
-  template <int kRegister>
-  void clear() {
-    std::memset(words_[kRegister], 0, sizeof words_[kRegister]);
-  }
-  template <int kRegister>
-  void load(const void* first_row, std::int64_t row_bytes) {
-    for (int r = 0; r < kTile; ++r) {
-      std::memcpy(words_[kRegister][r], static_cast<const char*>(first_row) + r * row_bytes, kTile * kWordBytes);
-    }
-  }
-  template <int kRegister>
-  void store(float* first_row, std::int64_t row_bytes) const {
-    for (int r = 0; r < kTile; ++r) {
-      std::memcpy(reinterpret_cast<char*>(first_row) + r * row_bytes, words_[kRegister][r], kTile * kWordBytes);
-    }
-  }
-  template <int kSum, int kA, int kB>
-  void multiply_add() {
-    for (int r = 0; r < kTile; ++r) {
-      for (int c = 0; c < kTile; ++c) {
-        float low_sum = 0;
-        float high_sum = 0;
-        for (int pair = 0; pair < kTile; ++pair) {
-          const std::uint32_t a = words_[kA][r][pair];
-          const std::uint32_t b = words_[kB][pair][c];
-          low_sum = flushed(low_sum + flushed_bits(a << 16) * flushed_bits(b << 16));
-          high_sum = flushed(high_sum + flushed_bits(a & 0xffff0000) * flushed_bits(b & 0xffff0000));
-        }
-        const float sum = flushed_bits(words_[kSum][r][c]) + flushed(low_sum + high_sum);
-        words_[kSum][r][c] = std::bit_cast<std::uint32_t>(flushed(sum));
-      }
-    }
-  }
-
- private:
-  static float flushed(float x) { return std::abs(x) < std::numeric_limits<float>::min() ? 0.0F : x; }
-  static float flushed_bits(std::uint32_t bits) { return flushed(std::bit_cast<float>(bits)); }
-
-  std::uint32_t words_[8][kTile][kTile];
-};
 
 /// Words (16, 16) transposed in registers.
 ATTEND_AMX_TARGET inline void transpose_words(__m512i (&row)[kTile]) {
@@ -151,7 +72,7 @@ struct Range {
   [[nodiscard]] std::int64_t size() const { return end - begin; }
 };
 
-/// A's words of a block where tiles can be loaded of them: whole ones, zero beyond what the block has.
+/// A's words of a block, as tiles load them: in whole tiles, with zeros beyond the block.
 struct LeftOperand {
   const char* data;
   std::int64_t row_bytes;
@@ -182,7 +103,7 @@ ATTEND_AMX_TARGET void pack_rows_of_tile(const PairOperand& a, std::int64_t row,
   }
 }
 
-/// A's words of rows `rows`, in place where they lie as tiles want them, else in `buffer`.
+/// A's words of rows `rows`: in place if they lie as tiles need them, otherwise in `buffer`.
 LeftOperand left_operand(const PairOperand& a, Range rows, Range pairs, std::uint32_t* buffer) {
   if (a.pair_stride == 2 && rows.size() % kTile == 0 && pairs.size() % kTile == 0) {
     const auto* first = a.data + rows.begin * a.row_stride + 2 * pairs.begin;
@@ -233,74 +154,104 @@ void merge_tile(const Bf16DotArgs& g, const float* sums, Range rows, std::int64_
   }
 }
 
-/// One block of C, kRows x kCols tiles of it from (rows.begin, col) on. Registers 0 to 3 are C's, 4 and 5 A's, 6 and 7
-/// B's.
-template <int kRows, int kCols, class Tiles>
-void block(Tiles& tiles, const Bf16DotArgs& g, const LeftOperand& a, Range rows, std::int64_t col, Range pairs) {
-  const std::int64_t c_bytes = g.c_stride * kWordBytes;
-  float* c = g.c + rows.begin * g.c_stride + col;
-  float* lower_c = c + kTile * g.c_stride;
-  const bool whole = rows.size() == kRows * kTile;
-  const bool in_place = whole && (g.mode == GemmMode::kAccumulate || (g.mode == GemmMode::kStore && g.factor == 1.0F));
-  if (in_place && g.mode == GemmMode::kAccumulate) {
-    tiles.template load<0>(c, c_bytes);
-    if constexpr (kCols == 2) tiles.template load<1>(c + kTile, c_bytes);
-    if constexpr (kRows == 2) tiles.template load<2>(lower_c, c_bytes);
-    if constexpr (kRows == 2 && kCols == 2) tiles.template load<3>(lower_c + kTile, c_bytes);
-  } else {
-    tiles.template clear<0>();
-    if constexpr (kCols == 2) tiles.template clear<1>();
-    if constexpr (kRows == 2) tiles.template clear<2>();
-    if constexpr (kRows == 2 && kCols == 2) tiles.template clear<3>();
+/// A tile's place in a block of C.
+template <int kTileRow, int kTileCol>
+struct TileAt {
+  static constexpr int kRow = kTileRow;
+  static constexpr int kCol = kTileCol;
+  static constexpr int kRegister = register_of_c(kRow, kCol);
+};
+
+/// A block of C, kRows x kCols tiles of it from (rows.begin, col) on.
+template <int kRows, int kCols>
+struct Block {
+  const Bf16DotArgs& g;
+  const LeftOperand& a;
+  Range rows;
+  std::int64_t col;
+  Range pairs;
+
+  template <class Tiles>
+  void compute(Tiles& tiles) const {
+    const std::int64_t c_bytes = g.c_stride * kWordBytes;
+    float* c = g.c + rows.begin * g.c_stride + col;
+    const auto at_c = [&](auto at) { return c + at.kRow * kTile * g.c_stride + at.kCol * kTile; };
+    const bool whole = rows.size() == kRows * kTile;
+    const bool adds = g.mode == GemmMode::kAccumulate;
+    const bool in_place = whole && (adds || (g.mode == GemmMode::kStore && g.factor == 1.0F));
+    if (in_place && adds) {
+      for_each_tile([&](auto at) { tiles.template load<at.kRegister>(at_c(at), c_bytes); });
+    } else {
+      for_each_tile([&](auto at) { tiles.template clear<at.kRegister>(); });
+    }
+    add_product(tiles);
+    if (in_place) {
+      for_each_tile([&](auto at) { tiles.template store<at.kRegister>(at_c(at), c_bytes); });
+    } else {
+      merge(tiles);
+    }
+    if (g.prefetch == nullptr) return;
+    for (int step = 0; step < (kRows * kCols == 4 ? 3 : 1); ++step) g.prefetch->step();  // see GemmArgs
   }
-  alignas(64) std::uint32_t last_rows[kTile][kCols * kTile];
-  const char* a_at = a.data;
-  for (std::int64_t pair = pairs.begin; pair < pairs.end; pair += kTile, a_at += kTile * kWordBytes) {
-    const std::uint32_t* b = g.b + pair * g.b_stride + col;
-    std::int64_t b_bytes = g.b_stride * kWordBytes;
-    if (pair + kTile > g.pairs) {  // a tile would reach beyond B's last row
-      for (std::int64_t t = 0; t < kTile; ++t) {
-        if (pair + t < g.pairs) {
-          std::memcpy(last_rows[t], b + t * g.b_stride, sizeof last_rows[t]);
-        } else {
-          std::memset(last_rows[t], 0, sizeof last_rows[t]);
-        }
+
+ private:
+  /// visit(TileAt) for every tile of the block.
+  template <class Visit>
+  static void for_each_tile(const Visit& visit) {
+    visit(TileAt<0, 0>{});
+    if constexpr (kCols == 2) visit(TileAt<0, 1>{});
+    if constexpr (kRows == 2) visit(TileAt<1, 0>{});
+    if constexpr (kRows == 2 && kCols == 2) visit(TileAt<1, 1>{});
+  }
+
+  template <class Tiles>
+  void add_product(Tiles& tiles) const {
+    alignas(64) std::uint32_t last_rows[kTile][kCols * kTile];
+    const char* a_at = a.data;
+    for (std::int64_t pair = pairs.begin; pair < pairs.end; pair += kTile, a_at += kTile * kWordBytes) {
+      const std::uint32_t* b = g.b + pair * g.b_stride + col;
+      std::int64_t b_bytes = g.b_stride * kWordBytes;
+      if (pair + kTile > g.pairs) {  // a tile would reach beyond B's last row
+        copy_last_rows(last_rows, b, g.pairs - pair);
+        b = last_rows[0];
+        b_bytes = sizeof last_rows[0];
       }
-      b = last_rows[0];
-      b_bytes = sizeof last_rows[0];
-    }
-    tiles.template load<4>(a_at, a.row_bytes);
-    tiles.template load<6>(b, b_bytes);
-    tiles.template multiply_add<0, 4, 6>();
-    if constexpr (kCols == 2) {
-      tiles.template load<7>(b + kTile, b_bytes);
-      tiles.template multiply_add<1, 4, 7>();
-    }
-    if constexpr (kRows == 2) {
-      tiles.template load<5>(a_at + kTile * a.row_bytes, a.row_bytes);
-      tiles.template multiply_add<2, 5, 6>();
-      if constexpr (kCols == 2) tiles.template multiply_add<3, 5, 7>();
+      tiles.template load<register_of_a(0)>(a_at, a.row_bytes);
+      tiles.template load<register_of_b(0)>(b, b_bytes);
+      tiles.template multiply_add<0, 0>();
+      if constexpr (kCols == 2) {
+        tiles.template load<register_of_b(1)>(b + kTile, b_bytes);
+        tiles.template multiply_add<0, 1>();
+      }
+      if constexpr (kRows == 2) {
+        tiles.template load<register_of_a(1)>(a_at + kTile * a.row_bytes, a.row_bytes);
+        tiles.template multiply_add<1, 0>();
+        if constexpr (kCols == 2) tiles.template multiply_add<1, 1>();
+      }
     }
   }
-  if (in_place) {
-    tiles.template store<0>(c, c_bytes);
-    if constexpr (kCols == 2) tiles.template store<1>(c + kTile, c_bytes);
-    if constexpr (kRows == 2) tiles.template store<2>(lower_c, c_bytes);
-    if constexpr (kRows == 2 && kCols == 2) tiles.template store<3>(lower_c + kTile, c_bytes);
-  } else {
+
+  /// A tile's rows of B, the first `count` of which exist; the others become zeros.
+  void copy_last_rows(std::uint32_t (&to)[kTile][kCols * kTile], const std::uint32_t* b, std::int64_t count) const {
+    for (std::int64_t t = 0; t < kTile; ++t) {
+      if (t < count) {
+        std::memcpy(to[t], b + t * g.b_stride, sizeof to[t]);
+      } else {
+        std::memset(to[t], 0, sizeof to[t]);
+      }
+    }
+  }
+
+  template <class Tiles>
+  void merge(Tiles& tiles) const {
     alignas(64) float sums[kRows * kCols][kTile * kTile];
     constexpr std::int64_t kSumsBytes = kTile * kWordBytes;
-    tiles.template store<0>(sums[0], kSumsBytes);
-    if constexpr (kCols == 2) tiles.template store<1>(sums[1], kSumsBytes);
-    if constexpr (kRows == 2) tiles.template store<2>(sums[kCols], kSumsBytes);
-    if constexpr (kRows == 2 && kCols == 2) tiles.template store<3>(sums[3], kSumsBytes);
+    for_each_tile([&](auto at) { tiles.template store<at.kRegister>(sums[at.kRow * kCols + at.kCol], kSumsBytes); });
     for (int tile = 0; tile < kRows * kCols; ++tile) {
       merge_tile(g, sums[tile], {rows.begin + tile / kCols * kTile, rows.end}, col + tile % kCols * kTile);
     }
   }
-  if (g.prefetch == nullptr) return;
-  for (int step = 0; step < (kRows * kCols == 4 ? 3 : 1); ++step) g.prefetch->step();  // see GemmArgs
-}
+};
 
 /// Rows `rows` of C, at most kRows tiles of them, in columns `columns`.
 template <int kRows, class Tiles>
@@ -308,8 +259,8 @@ void row_of_blocks(Tiles& tiles, const Bf16DotArgs& g, Range rows, Range columns
                    std::uint32_t* a_buffer) {
   const LeftOperand a = left_operand(g.a, rows, pairs, a_buffer);
   std::int64_t col = columns.begin;
-  for (; col + 2 * kTile <= columns.end; col += 2 * kTile) block<kRows, 2>(tiles, g, a, rows, col, pairs);
-  if (col < columns.end) block<kRows, 1>(tiles, g, a, rows, col, pairs);
+  for (; col + 2 * kTile <= columns.end; col += 2 * kTile) Block<kRows, 2>{g, a, rows, col, pairs}.compute(tiles);
+  if (col < columns.end) Block<kRows, 1>{g, a, rows, col, pairs}.compute(tiles);
 }
 
 template <class Tiles>
@@ -354,7 +305,7 @@ bool granted() {
   constexpr long kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
-  return false;  // other systems have ways of their own
+  return false;  // other systems grant them in other ways
 #endif
 }
 

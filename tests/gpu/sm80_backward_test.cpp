@@ -97,9 +97,9 @@ std::vector<AttentionCase> edge_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Edges, Sm80Backward, testing::ValuesIn(edge_cases()), kIndexName);
 
-/// Masks only, one pass (sm80_backward_plain.cuh): each kind of mask and of tile, grouped heads, packed sequences that
+/// Masks only, one pass (sm80_backward_unmodified.cuh): each kind of mask and of tile, grouped heads, packed sequences that
 /// begin within a group of 16 rows, scores negated, large, and all alike. Neighbours are of different kernels.
-std::vector<AttentionCase> plain_cases() {
+std::vector<AttentionCase> unmodified_cases() {
   struct Shape {
     std::int64_t head_dim, head_dim_v;
   };
@@ -136,7 +136,7 @@ std::vector<AttentionCase> plain_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Plain, Sm80Backward, testing::ValuesIn(plain_cases()), kIndexName);
+INSTANTIATE_TEST_SUITE_P(Plain, Sm80Backward, testing::ValuesIn(unmodified_cases()), kIndexName);
 
 TEST(Sm80BackwardCases, AreEnough) {
   EXPECT_GE(option_pairs().size() * ATTEND_TEST_STRIDE + edge_cases().size(), 500U);
@@ -200,7 +200,7 @@ class AheadBackward80 : public Sm80Gradients {};
 
 TEST_F(AheadBackward80, CompilesWhatTheBackwardCasesNeed) {
   std::vector<AttentionCase> cases = option_pairs();
-  for (const auto& more : {edge_cases(), plain_cases(), slice_cases()})
+  for (const auto& more : {edge_cases(), unmodified_cases(), slice_cases()})
     cases.insert(cases.end(), more.begin(), more.end());
   compile_ahead(kCompute, cases);
   for (const char* arch : kSmallerGpus) compile_ahead(kCompute, tile_cases(), max_smem_of(arch));

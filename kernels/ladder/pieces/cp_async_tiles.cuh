@@ -12,7 +12,7 @@ namespace attend {
 template <int kThreads, class Tile>
 class CpAsyncTileLoader {
  public:
-  // `first`: where the first tile goes. row_stride is in elements, here and below.
+  // `first`: the place of the first tile. row_stride is in elements, here and below.
   __device__ __forceinline__ CpAsyncTileLoader(Tile& first, const void* source, int64 row_stride)
       : source_(static_cast<const char*>(source) + row() * row_stride * 2 + column() * kChunkBytes),
         first_(smem_address(first.chunk)) {}

@@ -1,14 +1,14 @@
-// What a thread does with its tile of float32 scores. Rung 08.
+// Masks and signs for a thread's tile of float32 scores. Rung 08.
 #pragma once
 
 #include "../../attention/key_range.cuh"
 #include "../../common/numbers.cuh"
 #include "../../common/portable.cuh"
-#include "../../tiles/fp32_tile.cuh"
+#include "../../tiles/extents.cuh"
 
 namespace attend {
 
-// Which keys of a tile a thread has: the j-th is j % 4 * kInChunk + j / 4 * kOfChunks keys after the first.
+// A thread's keys of a tile: the j-th is j % 4 * kInChunk + j / 4 * kOfChunks keys after the first.
 template <int kInChunk, int kOfChunks>
 struct KeySteps {
   [[nodiscard]] static __device__ __forceinline__ constexpr int key(int j) {
@@ -26,15 +26,16 @@ __device__ __forceinline__ void negate(float (&s)[kM][kN]) {
 }
 
 // Scores of keys that their row does not see become -inf. first_key is the thread's first, relative to tile_key.
-template <class Steps, int kM, int kN>
-__device__ __forceinline__ void mask_scores(float (&s)[kM][kN], const WindowMask& mask, int64 first_row, int64 tile_key,
+// Steps: KeySteps; s: float[rows][keys].
+template <class Steps, class Scores>
+__device__ __forceinline__ void mask_scores(Scores& s, const WindowMask& mask, int64 first_row, int64 tile_key,
                                             int first_key) {
 #pragma unroll
-  for (int i = 0; i < kM; ++i) {
+  for (int i = 0; i < kRowsOf<Scores>; ++i) {
     const int64 end = mask.row(first_row + i).end - tile_key;
     const int seen = static_cast<int>(max(int64{0}, min(kBeyondTile, end))) - first_key;
 #pragma unroll
-    for (int j = 0; j < kN; ++j) {
+    for (int j = 0; j < kColumnsOf<Scores>; ++j) {
       if (Steps::key(j) >= seen) s[i][j] = -kInfinity;
     }
   }

@@ -1,5 +1,5 @@
 // Shared memory of the rungs' blocks, in bytes: the host asks for it (src/cuda/launch/rungs_*.cpp), and each kernel
-// asserts that its storage is as large. Rung 08 has a header of its own.
+// asserts that its storage is as large. Rung 08 has its own header.
 #pragma once
 
 #include "../../common/portable.cuh"

@@ -1,7 +1,7 @@
 // The textbook matrix product of a block: a 64 x 64 tile of C = A B, 16 steps of the depth at a time through shared
 // memory, 4 x 4 elements of C in the registers of each of 256 threads.
 //
-// Who calls it says how elements are fetched, so that one product serves q k^T, P v and P^T dout, with masks and
+// Callers say how elements are fetched, so that one product computes q k^T, P v and P^T dout, with masks and
 // scales.
 #pragma once
 
@@ -24,7 +24,7 @@ struct ProductTile : ProductTileShape {
   [[nodiscard]] static __device__ __forceinline__ int row(int i) { return static_cast<int>(threadIdx.x) / 16 + 16 * i; }
   [[nodiscard]] static __device__ __forceinline__ int col(int j) { return static_cast<int>(threadIdx.x) % 16 + 16 * j; }
 
-  // tile[step][i] = get(i, step) where steps are neighbours in memory: they go to neighbouring threads.
+  // tile[step][i] = get(i, step) if steps are neighbours in memory: they go to neighbouring threads.
   template <class Get>
   static __device__ __forceinline__ void fill_along_depth(float (&tile)[kDepth][kRow], const Get& get) {
 #pragma unroll
@@ -34,7 +34,7 @@ struct ProductTile : ProductTileShape {
     }
   }
 
-  // The same where rows or columns of C are neighbours in memory.
+  // The same if rows or columns of C are neighbours in memory.
   template <class Get>
   static __device__ __forceinline__ void fill_across_depth(float (&tile)[kDepth][kRow], const Get& get) {
 #pragma unroll

@@ -1,4 +1,4 @@
-// What FlashAttention's first loop order keeps of a row between two tiles of keys. Rungs 04 and 05.
+// The state of a row between two tiles of keys in FlashAttention's first loop order. Rungs 04 and 05.
 #pragma once
 
 namespace attend {

@@ -1,4 +1,4 @@
-// What one block of a forward kernel works on: kBlockM query rows of one head, and the tiles of kBlockN keys they see.
+// The work of one block of a forward kernel: kBlockM query rows of one head, and the tiles of kBlockN keys they see.
 #pragma once
 
 #include "../../attention/head_matrix.cuh"

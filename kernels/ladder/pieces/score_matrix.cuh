@@ -1,4 +1,4 @@
-// The matrices S, P and dS of rung 01, in the workspace: where they are, and which of their elements count.
+// The matrices S, P and dS of rung 01, in the workspace: their places, and which of their elements count.
 #pragma once
 
 #include "../../attention/head_matrix.cuh"
@@ -26,7 +26,7 @@ __device__ __forceinline__ float element_or_zero(const Rows& matrix, int64 row, 
   return row < matrix.num_rows && col < num_cols ? matrix.row(row)[col] : 0.0f;
 }
 
-// An element of P or dS. Those that the mask hides are 0 and never read, so nobody has to write them.
+// An element of P or dS. Elements that the mask hides count as 0; they are never read, so they need not be written.
 __device__ __forceinline__ float visible_or_zero(const HeadMatrix<float>& scores, const WindowMask& mask, int64 row,
                                                  int64 key) {
   return row < mask.seqlen_q && mask.row(row).contains(key) ? scores.row(row)[key] : 0.0f;
@@ -51,7 +51,7 @@ struct ScoreMatrixTile {
     return mask.rows(row_begin, min(row_begin + Config::kBlockM, mask.seqlen_q)).end <= key_begin;
   }
 
-  // store(row, key, value) for what this thread has of the tile inside the matrix.
+  // store(row, key, value) for this thread's elements of the tile that lie inside the matrix.
   template <class Store>
   __device__ __forceinline__ void for_each(const ProductTile& product, const WindowMask& mask,
                                            const Store& store) const {

@@ -17,12 +17,12 @@ struct ScoreRowsStorage {
   float s[Config::kBlockM][odd_stride(Config::kBlockN)];  // scores, then probabilities
   float row_max[Config::kBlockM];                         // m
   float row_sum[Config::kBlockM];                         // l
-  float rescale[Config::kBlockM];                         // exp(m_old - m), what o so far is to be multiplied by
+  float rescale[Config::kBlockM];                         // exp(m_old - m), the factor for o so far
 
   __device__ __forceinline__ void load_keys(const HeadMatrix<const float>& k_rows,
                                             const HeadMatrix<const float>& v_rows, int64 key_begin) {
-    load_tile<Config, Config::kHeadDim, Config::kHeadDim>(k, k_rows, key_begin);
-    load_tile<Config, Config::kHeadDimV, ThreadGrid<Config>::kColsV>(v, v_rows, key_begin);
+    load_tile<Config>(k, k_rows, key_begin, {Config::kHeadDim, Config::kHeadDim});
+    load_tile<Config>(v, v_rows, key_begin, {Config::kHeadDimV, ThreadGrid<Config>::kColsV});
   }
 
   // s = scale q k^T with the mask. Barriers around it are the caller's.

@@ -1,8 +1,8 @@
 // A block's threads as a grid of 16 columns: how rungs 05 to 07 divide S and o among them.
 //
 // A thread has a small tile of each: rows row(0), row(1), ... and columns col(0), col(1), ... Neighbouring threads have
-// neighbouring columns, so that lanes read neighbouring words; a value read once serves a whole row or column of the
-// thread's tile.
+// neighbouring columns, so that lanes read neighbouring words; a value read once is used for a whole row or column of
+// the thread's tile.
 #pragma once
 
 #include "../../common/numbers.cuh"
@@ -74,7 +74,7 @@ struct ThreadGrid {
     }
   }
 
-  // s_frag times scale, and -inf where the mask hides the key. The tile begins at (row_begin, key_begin).
+  // s_frag times scale, and -inf if the mask hides the key. The tile begins at (row_begin, key_begin).
   static __device__ __forceinline__ void scale_and_mask(float (&s_frag)[kRows][kKeys], const WindowMask& mask,
                                                         int64 row_begin, int64 key_begin, float scale) {
 #pragma unroll

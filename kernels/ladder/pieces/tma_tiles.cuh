@@ -35,7 +35,7 @@ struct alignas(kSwizzleAtom) TmaStorage {
   }
 };
 
-// What the one thread that talks to the copy engine does.
+// The work of the one thread that talks to the copy engine.
 template <class Config>
 struct TmaTileLoader {
   static constexpr uint32 kTileBytes = Config::kBlockN * Config::kHeadDim * sizeof(Bits16);

@@ -19,8 +19,8 @@ struct WarpRowStorage {
 
   __device__ __forceinline__ void load_keys(const HeadMatrix<const float>& k_rows,
                                             const HeadMatrix<const float>& v_rows, int64 key_begin) {
-    load_tile<Config, Config::kHeadDim, Config::kHeadDim>(k, k_rows, key_begin);
-    load_tile<Config, Config::kHeadDimV, kColsV>(v, v_rows, key_begin);
+    load_tile<Config>(k, k_rows, key_begin, {Config::kHeadDim, Config::kHeadDim});
+    load_tile<Config>(v, v_rows, key_begin, {Config::kHeadDimV, kColsV});
   }
 };
 
@@ -34,7 +34,7 @@ struct WarpRow {
   float row_sum = 0.0f;        // this lane's share of l
   float o_frag[kCols] = {};    // sum of exp(s - m) v
 
-  // Takes in the first num_keys keys of the tile; q is the row's own in shared memory.
+  // Takes in the first num_keys keys of the tile; q is the row in shared memory.
   __device__ __forceinline__ void update(const SharedStorage& shared, const float* q, int num_keys, float scale) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
     float s_frag[kKeys] = {};

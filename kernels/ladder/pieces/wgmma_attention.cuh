@@ -1,4 +1,4 @@
-// The two matrix products of attention for a warpgroup, 64 query rows a warpgroup, and what comes after the last tile.
+// The two matrix products of attention for a warpgroup of 64 query rows, and the end after the last tile.
 //
 // q, k and v tiles of kBlockM or kBlockN rows lie in shared memory as swizzled panels of 64 columns (smem_address.cuh).
 // s, p and o are in registers, spread as accumulator_mask.cuh says; p is packed as the A operand that follows from it.
@@ -70,7 +70,7 @@ struct ThreadRows {
   int64 row[kRowsOfThread];
   int key_end[kRowsOfThread];  // keys below this are seen
 
-  // thread: of those that own rows, counted through all warpgroups.
+  // thread: number among the threads that have rows, counted through all warpgroups.
   [[nodiscard]] static __device__ __forceinline__ ThreadRows of_thread(const RowTile& tile, int thread) {
     const int64 row = tile.row_begin + accumulator_row(thread);
     return {{row, row + kRowHalf}, {tile.key_end(row), tile.key_end(row + kRowHalf)}};

@@ -32,11 +32,11 @@ std::vector<Tunable> tunables_of_queries() {
   return tunables;
 }
 
-/// Of an H200 at large sizes, measured: of sm80_backward_plain.cuh 292, 330 and 268 (64, 128 and 256 columns); else,
+/// Of an H200 at large sizes, measured: of sm80_backward_unmodified.cuh 292, 330 and 268 (64, 128 and 256 columns); else,
 /// with masks only, in one pass 225 and 220 (64 and 128), in two 183, 207 and 161 (256); in two with a transform 122,
 /// 163 and 147, with dropout 97, 141 and 132. The rates of other options are assumptions.
 double tflops_of(const Sm80BackwardVariant& v) {
-  if (v.keys.roles != 0) return v.widest() <= 64 ? 290 : v.widest() <= 128 ? 325 : 265;
+  if (v.keys.roles != kSm80General) return v.widest() <= 64 ? 290 : v.widest() <= 128 ? 325 : 265;
   double rate = v.widest() > 128 ? 160 : v.keys.adds_dq != 0 ? 220 : 190;
   if (v.has_rules()) rate *= v.widest() <= 64 ? 0.55 : 0.7;
   return v.copy_bytes < 4 ? 0.5 * rate : rate;
@@ -181,14 +181,14 @@ class Sm80Backward final : public Family {
 
   [[nodiscard]] KernelSpec finish_spec(const Sm80BackwardVariant& v, const Arch& arch) const {
     KernelSpec spec = plain_spec(v, arch, "sm80_backward_finish", "sm80/sm80_backward_finish.cuh");
-    spec.config.push_back({"kIsPlain", v.keys.roles != 0});
+    spec.config.push_back({"kIsUnmodified", v.keys.roles != kSm80General});
     return spec;
   }
 
   [[nodiscard]] KernelSpec gradient_spec(const Sm80BackwardVariant& v, const Arch& arch, Sm80Gradient gradient,
                                          const char* function, const Sm80BackwardTile& tile) const {
     const bool is_bias = gradient == Sm80Gradient::kBias;
-    const bool is_plain = tile.roles != 0;
+    const bool is_unmodified = tile.roles != kSm80General;
     const bool has_dk = gradient == Sm80Gradient::kKeysValues || gradient == Sm80Gradient::kKeys;
     const int smem_bytes = sm80_backward_smem_bytes(gradient, tile, v.head_dim, v.head_dim_v, v.has_lse_rounding());
     const Sm80GradientKernel kernel = {.tile = tile,
@@ -198,12 +198,12 @@ class Sm80Backward final : public Family {
                                        .has_lse_rounding = v.has_lse_rounding(),
                                        .smem_bytes = smem_bytes};
     KernelSpec spec = {.name = function,
-                       .source = is_bias    ? "sm80/sm80_dbias.cuh"
-                                 : is_plain ? "sm80/sm80_backward_plain.cuh"
-                                            : "sm80/sm80_backward.cuh",
-                       .function = is_bias    ? "sm80_dbias"
-                                   : is_plain ? "sm80_backward_plain"
-                                              : "sm80_backward",
+                       .source = is_bias         ? "sm80/sm80_dbias.cuh"
+                                 : is_unmodified ? "sm80/sm80_backward_unmodified.cuh"
+                                                 : "sm80/sm80_backward.cuh",
+                       .function = is_bias         ? "sm80_dbias"
+                                   : is_unmodified ? "sm80_backward_unmodified"
+                                                   : "sm80_backward",
                        .args = BackwardOptionArgs::kTypeName,
                        .config = config_of<Sm80GradientKernel>(v, takes | option::kPart, kSm80GradientFields, kernel),
                        .arch = arch.target,

@@ -14,7 +14,7 @@ struct Shape {
   int step = 32;
   int min_blocks = 1;
   bool adds_dq = false;
-  int roles = 0;
+  int roles = kSm80General;
   int parts = 1;
 };
 
@@ -39,16 +39,21 @@ Sm80BackwardTile first_that_fits(const Facts& facts, Sm80Gradient gradient, int 
   });
 }
 
-/// In one pass without options between s and p (sm80_backward_plain.cuh), if it fits; else with no warps.
-Sm80BackwardTile plain_tile(const Facts& facts, int max_smem) {
+/// The tile of sm80_backward_unmodified.cuh, if one fits; otherwise one with no warps.
+Sm80BackwardTile unmodified_tile(const Facts& facts, int max_smem) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   constexpr Sm80Gradient kBoth = Sm80Gradient::kKeysValues;
   if (widest <= 64) {
-    const Shape narrow = {.warps = 4, .row_groups = 2, .streamed = 64, .min_blocks = 2, .adds_dq = true, .roles = 1};
+    const Shape narrow = {
+        .warps = 4, .row_groups = 2, .streamed = 64, .min_blocks = 2, .adds_dq = true, .roles = kSm80KeysAndValues};
     return first_that_fits(facts, kBoth, max_smem, {tile_of(narrow), {}});
   }
-  const Shape tall = {
-      .row_groups = 2, .streamed = 64, .step = 64, .adds_dq = true, .roles = 2, .parts = widest <= 128 ? 1 : 2};
+  const Shape tall = {.row_groups = 2,
+                      .streamed = 64,
+                      .step = 64,
+                      .adds_dq = true,
+                      .roles = kSm80KeysOrValues,
+                      .parts = widest <= 128 ? 1 : 2};
   Shape low = tall;
   low.streamed = low.step = 32;
   return first_that_fits(facts, kBoth, max_smem, {tile_of(tall), tile_of(low), {}});
@@ -105,8 +110,8 @@ Sm80BackwardVariant sm80_backward_variant(const Facts& facts, int copy_bytes, in
                                           bool has_dbias) {
   Sm80BackwardVariant v = {facts};
   v.copy_bytes = copy_bytes;
-  const bool is_plain = !facts.has_rules() && !has_dbias && copy_bytes == 16 && !is_deterministic;
-  if (is_plain) v.keys = plain_tile(facts, max_smem);
+  const bool is_unmodified = !facts.has_rules() && !has_dbias && copy_bytes == 16 && !is_deterministic;
+  if (is_unmodified) v.keys = unmodified_tile(facts, max_smem);
   if (v.keys.warps == 0) v.keys = keys_tile(facts, max_smem, !is_deterministic);
   if (v.keys.adds_dq == 0) v.queries = queries_tile(facts, max_smem);
   return v;

@@ -21,8 +21,8 @@ struct Sm80BackwardVariant : Facts {
   /// With a dbias of that type. @param over_rows  it is a sum over the rows
   void set_dbias(ElementType type, bool over_rows);
   [[nodiscard]] int widest() const { return std::max(head_dim, head_dim_v); }
-  /// dk and dv in one kernel: their sums fit into registers side by side, or warps of two kinds have one each.
-  [[nodiscard]] bool keys_and_values() const { return widest() <= 128 || keys.roles != 0; }
+  /// dk and dv in one kernel: their sums fit into registers side by side, or warps of two roles have one each.
+  [[nodiscard]] bool keys_and_values() const { return widest() <= 128 || keys.roles != kSm80General; }
 };
 
 /// All that the Config of one kernel with tiles says beyond the facts.

@@ -1,0 +1,77 @@
+// The loads of a block of simt's backward pass.
+#pragma once
+
+#include "../attention/saved_row.cuh"
+#include "../common/numbers.cuh"
+#include "backward_shape.cuh"
+#include "tile_io.cuh"
+
+namespace attend {
+
+// The tensors of one query head.
+template <class Config>
+struct SimtHead {
+  using Source = RowSource<Config>;
+  const BackwardArgs& args;
+  SequenceSpan span;
+  uint32 head;
+  uint32 head_k;
+
+  // Rows of pair 0 or 1 from `row` on: of q or dout; with kOfKeys of k or v.
+  template <bool kOfKeys, int kPair>
+  [[nodiscard]] __device__ __forceinline__ Source rows(int64 row) const {
+    if constexpr (kOfKeys) {
+      return Source::of(kPair == 0 ? args.k : args.v, kPair == 0 ? args.k_stride : args.v_stride, span.batch, head_k,
+                        span.k_begin + row, span.seqlen_k - row, kPair == 0 ? Config::kHeadDim : Config::kHeadDimV);
+    } else {
+      return Source::of(kPair == 0 ? args.q : args.dout, kPair == 0 ? args.q_stride : args.dout_stride, span.batch,
+                        head, span.q_begin + row, span.seqlen_q - row,
+                        kPair == 0 ? Config::kHeadDim : Config::kHeadDimV);
+    }
+  }
+};
+
+// The saved values of rows [row, row + kBlockM), to shared memory.
+template <class Shape>
+__device__ __forceinline__ void load_saved(const SavedRow* saved, int64 row, int64 seqlen_q) {
+  using Config = typename Shape::Kernel;
+  auto* to = reinterpret_cast<SimtSavedRow*>(fp32_smem + Shape::kSaved);
+  auto* log2_sums = reinterpret_cast<float*>(fp32_smem + Shape::kLog2Sums);
+  for (int i = threadIdx.x; i < Config::kBlockM; i += Config::kThreads) {
+    const SavedRow from = row + i < seqlen_q ? saved[row + i] : SavedRow{kInfinity, 0.0f, 0.0f};
+    to[i] = {from.lse, from.delta};
+    if constexpr (Config::kHasLseRounding) log2_sums[i] = from.log2_sum;
+  }
+}
+
+// The owned tiles, if they stay.
+template <class Shape>
+__device__ __forceinline__ void load_owned(const SimtHead<typename Shape::Kernel>& head, int64 owned) {
+  if constexpr (Shape::kResident) {
+    load_transposed<typename Shape::template TransposedTile<0>>(Shape::kTransposed0,
+                                                                head.template rows<Shape::kOwnsKeys, 0>(owned));
+    load_transposed<typename Shape::template TransposedTile<1>>(Shape::kTransposed1,
+                                                                head.template rows<Shape::kOwnsKeys, 1>(owned));
+  }
+}
+
+// The streamed rows that gradients are products with, columns of this block's part; if resident, all of both pairs.
+// Returns whether this thread met finite numbers only.
+template <class Shape>
+[[nodiscard]] __device__ __forceinline__ bool load_streamed(const SimtHead<typename Shape::Kernel>& head,
+                                                            int64 streamed, int part) {
+  FiniteWatch watch;
+  if constexpr (Shape::kHasRows[0]) {
+    load_rows<typename Shape::template StreamedTile<0>>(
+        Shape::kRows0, head.template rows<!Shape::kOwnsKeys, 0>(streamed).columns_from(part * Shape::kGradientCols[0]),
+        watch);
+  }
+  if constexpr (Shape::kHasRows[1]) {
+    load_rows<typename Shape::template StreamedTile<1>>(
+        Shape::kRows1, head.template rows<!Shape::kOwnsKeys, 1>(streamed).columns_from(part * Shape::kGradientCols[1]),
+        watch);
+  }
+  return !watch.saw_other();
+}
+
+}  // namespace attend

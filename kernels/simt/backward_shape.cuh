@@ -1,0 +1,117 @@
+// The tile of a block of simt's backward pass: how its threads divide it, and where its parts lie in shared memory.
+//
+// A block owns a tile of keys (for dk and dv, or the gradient of a term from memory) or of query rows (for dq) and
+// streams over tiles of the other kind. The tensors come in pairs: pair 0 is q and k, pair 1 dout and v. Each product
+// of the tile is that of the streamed member with the owned one, transposed. So both kinds of block run the same code.
+//
+// kPanels == 1: both owned tiles stay in shared memory, and gradients are products with the streamed tiles that are
+// there already. Otherwise the products go through the columns panel by panel, and a block computes one of kColumnParts
+// parts of the gradients' columns.
+#pragma once
+
+#include "../tiles/fp32_product.cuh"
+#include "grid_scores.cuh"
+#include "simt_shape.cuh"
+
+namespace attend {
+
+template <class Config, SimtGradient kGradient>
+struct SimtBackwardShape {
+  using Kernel = Config;
+  static constexpr SimtGradient kKind = kGradient;
+  static constexpr SimtBackwardTile kTile = {.gradient = kGradient,
+                                             .head_dim = Config::kHeadDim,
+                                             .head_dim_v = Config::kHeadDimV,
+                                             .block_m = Config::kBlockM,
+                                             .block_n = Config::kBlockN,
+                                             .threads = Config::kThreads,
+                                             .threads_x = Config::kThreadsX,
+                                             .min_blocks = 0,
+                                             .resident = Config::kPanels == 1,
+                                             .panel = Config::kPanel,
+                                             .parts = Config::kColumnParts,
+                                             .cols_0 = Config::kCols0,
+                                             .cols_1 = Config::kCols1};
+  static constexpr bool kOwnsKeys = kTile.owns_keys();
+  static constexpr int kOwned = kTile.owned();
+  static constexpr int kStreamed = kTile.streamed();
+  static constexpr bool kResident = kTile.resident;
+  static constexpr int kPanel = Config::kPanel;  // columns of either pair in shared memory, if not resident
+
+  // Threads are a grid of kThreadsY x kThreadsX; a warp is 8 wide and 4 high. A thread has kRows x kCols of the scores,
+  // streamed by owned, and kOwnedRows x kDims of the gradients.
+  static constexpr int kLanesX = 8;
+  static constexpr int kThreadsX = Config::kThreadsX;
+  static constexpr int kThreadsY = Config::kThreads / kThreadsX;
+  static constexpr int kRows = kStreamed / kThreadsY;
+  static constexpr int kCols = kOwned / kThreadsX;
+  static constexpr int kOwnedRows = kOwned / kThreadsY;
+  static constexpr int kStep = kThreadsX * kChunkBytes;  // between a thread's chunks of a row
+  static_assert(kRows % 4 == 0 && kCols % 4 == 0 && kOwnedRows % 4 == 0 && kThreadsX % kLanesX == 0);
+  using Place = ScorePlace<kOwnsKeys, 4 * kThreadsX>;
+
+  // Columns of pair 0 and 1: those that products sum over, and those of the block's gradients.
+  static constexpr int kHeadDims[2] = {Config::kHeadDim, Config::kHeadDimV};
+  static constexpr int kDepths[2] = {kTile.depth_0(), kTile.depth_1()};
+  static constexpr int kGradientCols[2] = {Config::kCols0, Config::kCols1};
+  template <int kPair>
+  static constexpr int kDims = kGradientCols[kPair] / kThreadsX;
+  static constexpr bool kHasScoreTiles = kTile.has_ds();
+
+  // A thread's numbers: of a tile of scores, and of the gradient of a pair.
+  using Scores = float[kRows][kCols];
+  template <int kPair>
+  using Sums = float[kOwnedRows][kDims<kPair>];
+
+  // Shared memory, in bytes.
+  using ScoreTile = Fp32Tile<kStreamed, FlippedRows<kOwned, kRows>>;
+  template <int kPair>
+  using StreamedTile = Fp32Tile<kStreamed, FlippedRows<kGradientCols[kPair], kRows>>;
+  using PanelTile = Fp32Tile<kStreamed, FlippedRows<kPanel, kRows>>;
+  // Transposed tiles have a row for each column of the tensor.
+  using TransposedRows = PaddedRows<kOwned, kTransposedPadding>;
+  template <int kPair>
+  using TransposedTile = Fp32Tile<kDepths[kPair], TransposedRows>;
+  using TransposedPanel = Fp32Tile<kPanel, TransposedRows>;
+  static constexpr bool kHasRows[2] = {kTile.has_rows_0(), kTile.has_rows_1()};
+  static constexpr int kDs = kTile.ds_begin();
+  static constexpr int kP = kTile.p_begin();
+  static constexpr int kRows0 = kTile.rows_0_begin();
+  static constexpr int kRows1 = kTile.rows_1_begin();
+  static constexpr int kPanelRows = kTile.panel_begin();
+  static constexpr int kTransposed0 = kTile.transposed_0_begin();
+  static constexpr int kTransposed1 = kTile.transposed_1_begin();
+  static constexpr int kSaved = kTile.saved_begin();
+  static constexpr int kLog2Sums = kTile.log2_sums_begin();
+  static_assert(kTile.smem_bytes() == Config::kSmemBytes);
+  static_assert(ScoreTile::kRowBytes == float_bytes(1, kOwned) && PanelTile::kRowBytes == float_bytes(1, kPanel) &&
+                StreamedTile<0>::kRowBytes == float_bytes(1, Config::kCols0) &&
+                StreamedTile<1>::kRowBytes == float_bytes(1, Config::kCols1) &&
+                TransposedRows::kRowBytes == float_bytes(1, kOwned + kTransposedPadding));
+  static_assert(kRows0 % kBankRowBytes == 0 && kRows1 % kBankRowBytes == 0 &&
+                kPanelRows % kBankRowBytes == 0);  // the flips
+
+  template <int kPair>
+  static constexpr int kRowsAt = kPair == 0 ? kRows0 : kRows1;
+  template <int kPair>
+  static constexpr int kTransposedAt = kPair == 0 || !kResident ? kTransposed0 : kTransposed1;
+};
+
+// A thread's place in the grid: warps fill it row by row.
+template <class Shape>
+struct SimtThread {
+  int x;
+  int y;
+
+  [[nodiscard]] static __device__ __forceinline__ SimtThread mine() {
+    constexpr int kWarpsX = Shape::kThreadsX / Shape::kLanesX;
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    return {warp % kWarpsX * Shape::kLanesX + lane % Shape::kLanesX, warp / kWarpsX * 4 + lane / Shape::kLanesX};
+  }
+  [[nodiscard]] __device__ __forceinline__ typename Shape::Place place() const {
+    return {y * Shape::kRows, x * kChunkFloats};
+  }
+};
+
+}  // namespace attend

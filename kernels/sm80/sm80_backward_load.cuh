@@ -1,0 +1,102 @@
+// The loads of a block of sm80_backward: tiles, and the saved values of query rows.
+#pragma once
+
+#include "../attention/lse_rounding.cuh"
+#include "../attention/saved_row.cuh"
+#include "sm80_backward_storage.cuh"
+#include "sm80_pieces.cuh"
+
+namespace attend {
+
+// The tensors that a block loads, and which of them it owns and streams over.
+enum class Sm80Tensor { kQ, kK, kV, kDout };
+
+template <class Config>
+struct Sm80Tensors {
+  static constexpr bool kOwnsKeys = Sm80BackwardShape<Config>::kOwnsKeys;
+  static constexpr Sm80Tensor kOwned = kOwnsKeys ? Sm80Tensor::kK : Sm80Tensor::kQ;
+  static constexpr Sm80Tensor kOwnedV = kOwnsKeys ? Sm80Tensor::kV : Sm80Tensor::kDout;
+  static constexpr Sm80Tensor kStreamed = kOwnsKeys ? Sm80Tensor::kQ : Sm80Tensor::kK;
+  static constexpr Sm80Tensor kStreamedV = kOwnsKeys ? Sm80Tensor::kDout : Sm80Tensor::kV;
+};
+
+// One tensor in memory. head: of q.
+template <class Config, Sm80Tensor kTensor>
+struct Sm80Rows {
+  static constexpr bool kOfKeys = kTensor == Sm80Tensor::kK || kTensor == Sm80Tensor::kV;
+  static constexpr bool kOfValues = kTensor == Sm80Tensor::kV || kTensor == Sm80Tensor::kDout;
+
+  [[nodiscard]] static __device__ __forceinline__ const void* data(const BackwardArgs& args) {
+    return kOfKeys ? (kOfValues ? args.v : args.k) : (kOfValues ? args.dout : args.q);
+  }
+  [[nodiscard]] static __device__ __forceinline__ const TensorStrides& stride(const BackwardArgs& args) {
+    return kOfKeys ? (kOfValues ? args.v_stride : args.k_stride) : (kOfValues ? args.dout_stride : args.q_stride);
+  }
+
+  // Sends for rows from `row` of the sequence on: as many as the tile has, or the sequence if it has fewer.
+  template <class Tile>
+  static __device__ __forceinline__ void load(Tile& tile, const BackwardArgs& args, const SequenceSpan& span,
+                                              uint32 head, int64 row) {
+    const uint32 its_head = kOfKeys ? key_head_of(args, head) : head;
+    const auto* first = static_cast<const Bits16*>(data(args)) +
+                        stride(args).offset(span.batch, its_head, (kOfKeys ? span.k_begin : span.q_begin) + row);
+    const int64 row_stride = stride(args).row;
+    PieceLoader<Config, Tile> loader(first, row_stride);
+    const int64 left = (kOfKeys ? span.seqlen_k : span.seqlen_q) - row;
+    loader.load(tile, row_stride, static_cast<int>(min(left, int64{Tile::kRows})),
+                kOfValues ? Config::kHeadDimV : Config::kHeadDim);
+  }
+};
+
+// Sends for lse and delta of kRows query rows from `row` of the sequence on; they come to place `at`.
+template <class Config, int kRows>
+__device__ __forceinline__ void sm80_load_statistics(Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args,
+                                                     const SequenceSpan& span, uint32 head, int64 row, int at) {
+  static_assert(kRows <= Config::kThreads);
+  const int i = static_cast<int>(threadIdx.x);
+  if (i >= kRows) return;
+  const bool exists = row + i < span.seqlen_q;
+  const SavedRow* saved = saved_rows(args, span, head) + row + i;
+  cp_async_4(smem_address(&smem.lse[at + i]), &saved->lse, exists);
+  cp_async_4(smem_address(&smem.delta[at + i]), &saved->delta, exists);
+  if constexpr (Config::kHasLseRounding) {
+    cp_async_4(smem_address(&smem.log2_sums.of_row[at + i]), &saved->log2_sum, exists);
+  }
+}
+
+// Sends for the owned tiles of the pair; without v or dout if no ds is wanted. head: of q.
+template <class Config>
+__device__ __forceinline__ void sm80_load_owned(Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args,
+                                                const SequenceSpan& span, uint32 head, int64 owned) {
+  using Shape = Sm80BackwardShape<Config>;
+  using Tensors = Sm80Tensors<Config>;
+  Sm80Rows<Config, Tensors::kOwned>::load(smem.owned, args.base, span, head, owned);
+  if constexpr (Shape::kHasDs) {
+    Sm80Rows<Config, Tensors::kOwnedV>::load(smem.owned_v, args.base, span, head, owned);
+  }
+  if constexpr (!Shape::kOwnsKeys) sm80_load_statistics<Config, Shape::kOwned>(smem, args, span, head, owned, 0);
+}
+
+// The buffer that holds row or key `streamed` of the sequence.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ int sm80_buffer(int streamed) {
+  return streamed / Config::kStreamed % Sm80BackwardShape<Config>::kStages;
+}
+
+// Sends for the tile of the block's query head that begins with `streamed`. Addresses are computed again for each tile:
+// kept from tile to tile they would take registers from the sums.
+template <class Config>
+__device__ __forceinline__ void sm80_send_streamed(Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args,
+                                                   int streamed) {
+  using Tensors = Sm80Tensors<Config>;
+  const SequenceSpan& span = smem.block.span;
+  const uint32 head = smem.block.head;
+  const int at = sm80_buffer<Config>(streamed);
+  Sm80Rows<Config, Tensors::kStreamed>::load(smem.stage[at].rows, args.base, span, head, streamed);
+  Sm80Rows<Config, Tensors::kStreamedV>::load(smem.stage[at].rows_v, args.base, span, head, streamed);
+  if constexpr (Tensors::kOwnsKeys) {
+    sm80_load_statistics<Config, Config::kStreamed>(smem, args, span, head, streamed, at * Config::kStreamed);
+  }
+}
+
+}  // namespace attend

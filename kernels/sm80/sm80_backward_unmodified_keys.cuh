@@ -1,0 +1,68 @@
+// One of the two roles of kSm80KeysOrValues in sm80_backward_unmodified: a warp has dp, ds and dk. p comes from the
+// warp of the other role (sm80_backward_unmodified_values.cuh) that has s of the same scores.
+#pragma once
+
+#include "sm80_backward_unmodified_handover.cuh"
+#include "sm80_backward_unmodified_scores.cuh"
+
+namespace attend {
+
+template <class Config>
+struct Sm80KeysRole {
+  using Shape = Sm80UnmodifiedShape<Config>;
+  using Storage = Sm80BackwardStorage<Config>;
+  static constexpr int kRows = Shape::kRows;
+  Sm80KeySums<Config> dk;
+
+  // All tiles of a head.
+  __device__ __forceinline__ void add_head(Storage& smem, const BackwardOptionArgs& args) {
+#pragma unroll 1
+    for (int tile = sm80_first_tile(smem.block); tile < smem.block.streamed.end; tile += Config::kStreamed) {
+      sm80_begin_tile(smem, args, tile);
+      const auto& stage = smem.stage[sm80_buffer<Config>(tile)];
+      const int first = sm80_part<Config>() * kRows;
+      if (tile > smem.block.streamed.begin)
+        sm80_add_dq(smem.scores.tile[kSm80DsTile], smem, args, tile - Config::kStreamed);
+      if (!sm80_meets_keys(smem.block, tile, Config::kStreamed)) {
+        sm80_wait_all<Config>(kSm80ScoresBarrier);  // ds of the tile before is no longer read
+        sm80_store_blocks<Config, kRows / kMmaDepth>(smem.scores.tile[kSm80DsTile], {}, first);
+        continue;
+      }
+      Sm80PartScores<Config> dp;
+      sm80_unmodified_dp(dp, smem, tile + first);
+      sm80_wait_all<Config>(kSm80ScoresBarrier);  // p of all warps is there; ds of the tile before is no longer read
+      if (sm80_is_whole(smem.block, tile + first)) {
+        Sm80Handover<Config>::receive_ds(dp, smem, true);
+      } else {
+        Sm80Handover<Config>::receive_ds(dp, smem, false);
+      }
+      add_keys(dp, smem, stage.rows, first);
+    }
+  }
+
+  [[nodiscard]] static __device__ __forceinline__ int last_ds_tile(int /*tile*/) {
+    return kSm80DsTile;
+  }
+
+  __device__ __forceinline__ void write(Storage& smem, const BackwardOptionArgs& args) const {
+    sm80_write_keys(smem, args, dk);
+  }
+
+ private:
+  // ds to shared memory for dq, and into dk. Warps that share keys have ds of each other's rows from there.
+  __device__ __forceinline__ void add_keys(const Sm80PartScores<Config>& ds, Storage& smem,
+                                           const typename Storage::StreamedTile& q, int first) {
+    Sm80PartOperands<Config> x;
+    sm80_pack<Config>(x, ds);
+    sm80_store_blocks<Config>(smem.scores.tile[kSm80DsTile], x, first);
+    if constexpr (Config::kParts == 1) {
+      dk.add(x, q, 0);
+    } else {
+      // Waits for ds of the warps that share the keys.
+      barrier_wait<32 * Config::kParts>(kSm80FirstPairBarrier + sm80_key_warp<Config>());
+      dk.add_shared(smem.scores.tile[kSm80DsTile], q);
+    }
+  }
+};
+
+}  // namespace attend

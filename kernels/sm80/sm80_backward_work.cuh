@@ -1,0 +1,121 @@
+// The work of a block of sm80_backward: its tile of keys or query rows, and the range that it streams over.
+//
+// The tensors come in pairs: k and v, q and dout. A block owns a tile of one pair and streams over tiles of the other.
+// It owns keys if it computes their gradients, and query rows otherwise. simt/backward_tile.cuh divides work alike.
+#pragma once
+
+#include "../attention/head_matrix.cuh"
+#include "../attention/key_range.cuh"
+#include "../attention/score_rules.cuh"
+#include "../attention/sequence.cuh"
+#include "../attention/work.cuh"
+#include "sm80_backward_shape.cuh"
+
+namespace attend {
+
+// Rows or keys [begin, end) of a sequence.
+struct Sm80Range {
+  int begin;
+  int end;
+
+  [[nodiscard]] __device__ __forceinline__ bool meets(int first, int count) const {
+    return begin < first + count && first < end;
+  }
+
+  // The streamed rows or keys that have a score with one of the owned [first, last). Empty if those do not exist.
+  template <class Config>
+  [[nodiscard]] static __device__ __forceinline__ Sm80Range of_owned(const WindowMask& mask, int64 first, int64 last) {
+    constexpr bool kOwnsKeys = Sm80BackwardShape<Config>::kOwnsKeys;
+    const int64 length = kOwnsKeys ? mask.seqlen_k : mask.seqlen_q;
+    if (first >= length) return {0, 0};
+    const int64 end = min(last, length);
+    const KeyRange range = kOwnsKeys ? mask.rows_of_keys(first, end) : mask.rows(first, end);
+    if (range.empty()) return {0, 0};
+    return {static_cast<int>(range.begin), static_cast<int>(range.end)};
+  }
+
+  // The streamed rows or keys that have a score with each of the owned ones. If the last streamed one that exists is
+  // among them, the range goes on without end: the places beyond it hold zeros and need no mask.
+  template <class Config>
+  [[nodiscard]] static __device__ __forceinline__ Sm80Range whole_of_owned(const WindowMask& mask, int64 first,
+                                                                           int64 last) {
+    constexpr bool kOwnsKeys = Sm80BackwardShape<Config>::kOwnsKeys;
+    if (last > (kOwnsKeys ? mask.seqlen_k : mask.seqlen_q)) return {0, 0};
+    const KeyRange of_first = kOwnsKeys ? mask.rows_of_key(first) : mask.row(first);
+    const KeyRange of_last = kOwnsKeys ? mask.rows_of_key(last - 1) : mask.row(last - 1);
+    const int64 end = min(of_first.end, of_last.end);
+    const bool is_open = end == (kOwnsKeys ? mask.seqlen_q : mask.seqlen_k);
+    return {static_cast<int>(max(of_first.begin, of_last.begin)), is_open ? kNoEnd : static_cast<int>(end)};
+  }
+
+  [[nodiscard]] __device__ __forceinline__ bool has(int first, int count) const {
+    return begin <= first && first + count <= end;
+  }
+
+ private:
+  static constexpr int kNoEnd = 0x7fffffff;
+};
+
+// The tile that a block owns.
+struct Sm80BackwardWork {
+  uint32 sequence;
+  uint32 head;  // of k if it owns keys, otherwise of q
+  int64 owned;  // of the sequence, the tile's first
+
+  // Grid: tiles of every head of every sequence. Under a causal mask the first keys and the last rows take longest.
+  template <class Config>
+  [[nodiscard]] static __device__ __forceinline__ Sm80BackwardWork mine(const BackwardArgs& args) {
+    constexpr bool kOwnsKeys = Sm80BackwardShape<Config>::kOwnsKeys;
+    constexpr int kOwned = Sm80BackwardShape<Config>::kOwned;
+    const auto tiles = static_cast<uint32>(num_tiles(kOwnsKeys ? args.seqlen_k : args.seqlen_q, kOwned));
+    const uint32 heads = kOwnsKeys ? args.num_heads_k : args.num_heads_q;
+    if constexpr (Config::kMask != MaskKind::kCausal) {
+      const HeadTile at = HeadTile::of_block(blockIdx.x, tiles, heads);
+      return {at.batch, at.head, at.tile * kOwned};
+    }
+    const int64 streamed = kOwnsKeys ? args.seqlen_q * (args.num_heads_q / args.num_heads_k) : args.seqlen_k;
+    const HeadTile at =
+        longest_first(blockIdx.x, tiles, args.batch, heads, streamed * (Config::kHeadDim + Config::kHeadDimV) * 2);
+    return {at.batch, at.head, (kOwnsKeys ? tiles - 1 - at.tile : at.tile) * kOwned};
+  }
+};
+
+// The state of a block for one query head. It is in shared memory, because accumulators take the registers.
+template <class Config>
+struct Sm80BackwardBlock {
+  static constexpr int kKeyWarps = Sm80BackwardShape<Config>::kKeyWarps;
+  Sm80BackwardWork work;
+  SequenceSpan span;
+  uint32 head;                 // of q
+  Sm80Range streamed;          // has a score with the owned tile
+  Sm80Range own[kKeyWarps];    // has a score with the warp's part of the owned tile
+  Sm80Range whole[kKeyWarps];  // has no masked score with the warp's part
+  ScoreRules<Config> rules;
+
+  // All threads call. Another barrier has to pass before `to` is read.
+  static __device__ __forceinline__ void make(Sm80BackwardBlock& to, const BackwardOptionArgs& args,
+                                              const Sm80BackwardWork& work, const SequenceSpan& span, uint32 head) {
+    using Shape = Sm80BackwardShape<Config>;
+    const WindowMask window = ScoreRules<Config>::window_of(args.options, span);
+    const uint32 warp = threadIdx.x / 32;
+    const int64 own = work.owned + warp * Shape::kOwnedOfWarp;
+    if (threadIdx.x % 32 == 0 && warp < kKeyWarps) {
+      to.own[warp] = Sm80Range::of_owned<Config>(window, own, own + Shape::kOwnedOfWarp);
+      to.whole[warp] = Sm80Range::whole_of_owned<Config>(window, own, own + Shape::kOwnedOfWarp);
+    }
+    if (threadIdx.x != 0) return;
+    to.work = work;
+    to.span = span;
+    to.streamed = Sm80Range::of_owned<Config>(window, work.owned, work.owned + Shape::kOwned);
+    set_head(to, args, head);
+  }
+
+  // Another query head of the same sequence. One thread calls; then likewise a barrier.
+  static __device__ __forceinline__ void set_head(Sm80BackwardBlock& to, const BackwardOptionArgs& args, uint32 head) {
+    to.head = head;
+    to.rules =
+        ScoreRules<Config>::make(args.options, args.base.scale, to.span, to.work.sequence, head, args.base.num_heads_q);
+  }
+};
+
+}  // namespace attend

@@ -1,0 +1,104 @@
+/// The tile registers of Intel's AMX, and the same in memory for machines without them. Included by bf16_amx.cpp alone.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+namespace attend::cpu {
+
+constexpr int kTile = 16;  // rows of a tile register, and words of 32 bits in a row
+constexpr std::int64_t kWordBytes = 4;
+
+/// Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, section 18.3.2.
+struct alignas(64) TileConfig {
+  std::uint8_t palette = 1;
+  std::uint8_t start_row = 0;
+  std::uint8_t reserved[14] = {};
+  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::uint8_t rows[16] = {kTile, kTile, kTile, kTile, kTile, kTile, kTile, kTile};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+/// A block of C is up to 2 x 2 tiles. Registers 0 to 3 hold them, 4 and 5 A's two tiles, 6 and 7 B's.
+constexpr int register_of_c(int row, int col) {
+  return 2 * row + col;
+}
+constexpr int register_of_a(int row) {
+  return 4 + row;
+}
+constexpr int register_of_b(int col) {
+  return 6 + col;
+}
+
+/// The eight tile registers, all of them full. In assembly, which needs no compiler flag.
+class AmxTiles {
+ public:
+  template <int kRegister>
+  void clear() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(kRegister));
+  }
+  template <int kRegister>
+  void load(const void* first_row, std::int64_t row_bytes) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(first_row), "r"(row_bytes), "i"(kRegister) : "memory");
+  }
+  template <int kRegister>
+  void store(float* first_row, std::int64_t row_bytes) const {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(first_row), "r"(row_bytes), "i"(kRegister) : "memory");
+  }
+  /// Adds to C's tile in row kRow and column kCol.
+  template <int kRow, int kCol>
+  void multiply_add() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(register_of_c(kRow, kCol)), "i"(register_of_a(kRow)),
+                 "i"(register_of_b(kCol)));
+  }
+};
+
+/// The same in memory. Numbers below the least normal one count as zeros, as the instruction takes them.
+class EmulatedTiles {
+ public:
+  template <int kRegister>
+  void clear() {
+    std::memset(words_[kRegister], 0, sizeof words_[kRegister]);
+  }
+  template <int kRegister>
+  void load(const void* first_row, std::int64_t row_bytes) {
+    for (int r = 0; r < kTile; ++r) {
+      std::memcpy(words_[kRegister][r], static_cast<const char*>(first_row) + r * row_bytes, kTile * kWordBytes);
+    }
+  }
+  template <int kRegister>
+  void store(float* first_row, std::int64_t row_bytes) const {
+    for (int r = 0; r < kTile; ++r) {
+      std::memcpy(reinterpret_cast<char*>(first_row) + r * row_bytes, words_[kRegister][r], kTile * kWordBytes);
+    }
+  }
+  template <int kRow, int kCol>
+  void multiply_add() {
+    auto& sums = words_[register_of_c(kRow, kCol)];
+    for (int r = 0; r < kTile; ++r) {
+      for (int c = 0; c < kTile; ++c) {
+        float low_sum = 0;
+        float high_sum = 0;
+        for (int pair = 0; pair < kTile; ++pair) {
+          const std::uint32_t a = words_[register_of_a(kRow)][r][pair];
+          const std::uint32_t b = words_[register_of_b(kCol)][pair][c];
+          low_sum = flushed(low_sum + flushed_bits(a << 16) * flushed_bits(b << 16));
+          high_sum = flushed(high_sum + flushed_bits(a & 0xffff0000) * flushed_bits(b & 0xffff0000));
+        }
+        const float sum = flushed_bits(sums[r][c]) + flushed(low_sum + high_sum);
+        sums[r][c] = std::bit_cast<std::uint32_t>(flushed(sum));
+      }
+    }
+  }
+
+ private:
+  static float flushed(float x) { return std::abs(x) < std::numeric_limits<float>::min() ? 0.0F : x; }
+  static float flushed_bits(std::uint32_t bits) { return flushed(std::bit_cast<float>(bits)); }
+
+  std::uint32_t words_[8][kTile][kTile];
+};
+
+}  // namespace attend::cpu
