@@ -10,7 +10,9 @@ endif()
 
 add_library(attend_compiler INTERFACE)
 target_compile_features(attend_compiler INTERFACE cxx_std_20)
-target_compile_options(attend_compiler INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wno-sign-compare)
+# A switch over an enumeration names every enumerator and has no default: a new element type, mask or algorithm does not
+# compile before each decision about it is made.
+target_compile_options(attend_compiler INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wno-sign-compare -Werror=switch)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(attend_compiler INTERFACE -Wno-restrict)  # GCC 12 invents overlaps in "text" + std::string
 endif()

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "config_enums.cuh"
+#include "element_info.cuh"
 #include "portable.cuh"
 
 namespace attend {
@@ -93,6 +94,10 @@ struct Float32 {
   [[nodiscard]] static __device__ __forceinline__ float to_float(float value) { return value; }
 };
 
+template <class Element>
+constexpr bool kIsAsDescribed = int{sizeof(typename Element::Storage)} == element_info(Element::kType).bytes;
+static_assert(kIsAsDescribed<Float16> && kIsAsDescribed<BFloat16> && kIsAsDescribed<Float32>);
+
 template <ElementType kElement>
 struct ElementTraits;
 template <>
@@ -121,10 +126,11 @@ template <class Config, int kCount>
 __device__ __forceinline__ void load_elements(float (&values)[kCount],
                                               const typename ElementOf<Config>::Storage* from) {
   using Element = ElementOf<Config>;
-  if constexpr (Element::kType == ElementType::kF32 && kCount == 4) {
+  constexpr int kBytes = int{sizeof(typename Element::Storage)};
+  if constexpr (kBytes == 4 && kCount == 4) {
     const float4 chunk = __ldg(reinterpret_cast<const float4*>(from));
     values[0] = chunk.x, values[1] = chunk.y, values[2] = chunk.z, values[3] = chunk.w;
-  } else if constexpr (Element::kType != ElementType::kF32 && kCount == 8) {
+  } else if constexpr (kBytes == 2 && kCount == 8) {
     const uint4 chunk = __ldg(reinterpret_cast<const uint4*>(from));
     const uint32 pairs[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
 #pragma unroll

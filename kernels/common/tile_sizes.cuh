@@ -2,6 +2,7 @@
 // them out and to assert that they are as many.
 #pragma once
 
+#include "element_info.cuh"
 #include "portable.cuh"
 
 namespace attend {
@@ -24,10 +25,10 @@ constexpr int kTransposedPadding = 4;  // floats behind each row of a transposed
 
 // Bytes of a tile of floats, and of one of 16-bit elements.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int float_bytes(int rows, int cols) {
-  return rows * cols * 4;
+  return rows * cols * element_info(ElementType::kF32).bytes;
 }
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int half_bytes(int rows, int cols) {
-  return rows * cols * 2;
+  return rows * cols * element_info(ElementType::kF16).bytes;
 }
 
 }  // namespace attend

@@ -33,7 +33,7 @@ __device__ __forceinline__ void store_tile_rows(const Tile& tile, int row, void*
     const int r = i / Tile::kChunks;
     const int column = i % Tile::kChunks;
     if (r >= rows) continue;
-    auto* to = static_cast<char*>(destination) + r * row_stride * 2 + column * kChunkBytes;
+    auto* to = static_cast<char*>(destination) + r * row_stride * kTileElementBytes + column * kChunkBytes;
     *reinterpret_cast<uint4*>(to) = tile.chunk[Tile::index(row + r, column)];
   }
 }

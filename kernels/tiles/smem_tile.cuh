@@ -7,6 +7,8 @@
 
 namespace attend {
 
+constexpr int kTileElementBytes = kChunkBytes / kChunkElements;  // of every tile here
+
 // Rows one after another. Rows are 128 or 256 bytes long, so the same chunk of eight rows lies in the same four banks.
 template <int kRowsOfTile, int kColumns>
 struct RowMajorTile {
@@ -87,9 +89,11 @@ __device__ __forceinline__ void copy_tile(Tile& tile, const void* source, int64 
   const int first_row = thread / Tile::kChunks;
   const int column = thread % Tile::kChunks;
   const int num_rows = rows < Tile::kRows ? static_cast<int>(rows) : Tile::kRows;
-  const auto* from = static_cast<const char*>(source) + first_row * row_stride * 2 + column * kChunkBytes;
+  const auto* from =
+      static_cast<const char*>(source) + first_row * row_stride * kTileElementBytes + column * kChunkBytes;
 #pragma unroll 4  // loads on their way at once: as many as accumulators leave registers for
-  for (int row = first_row; row < first_row + Tile::kRows; row += kRowStep, from += kRowStep * 2 * row_stride) {
+  for (int row = first_row; row < first_row + Tile::kRows;
+       row += kRowStep, from += kRowStep * kTileElementBytes * row_stride) {
     tile.chunk[Tile::index(row, column)] = row < num_rows ? *reinterpret_cast<const uint4*>(from) : uint4{};
   }
 }

@@ -4,9 +4,11 @@
 #include <nanobind/ndarray.h>
 
 #include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "core/dtype_traits.hpp"
 #include "exchange.hpp"
 
 namespace attend::python {
@@ -56,9 +58,7 @@ void forget_strides_of_nothing(Array& a) {
 }
 
 DType element_type(const char* name, const std::string& dtype) {
-  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kF64, DType::kBool}) {
-    if (dtype == dtype_name(type)) return type;
-  }
+  if (const std::optional<DType> type = core::find_dtype(dtype)) return *type;
   refuse(fmt::format("{}: dtype {}, allowed f32, f16, bf16, f64; bool for a mask", name, dtype));
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -15,6 +16,7 @@
 
 #include "attend/error.hpp"
 #include "baseline/scaled_softmax.hpp"
+#include "core/dtype_traits.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/found_libraries.hpp"
@@ -45,10 +47,34 @@ struct OwnedMemory {
   }
 };
 
+DType named(const char* caller, const std::string& dtype) {
+  if (const std::optional<DType> found = core::find_dtype(dtype)) return *found;
+  throw Error(ErrorCode::kInvalidArgument, std::string(caller) + ": dtype '" + dtype + "' is unknown");
+}
+
+nb::dlpack::dtype dlpack_type(DType dtype) {
+  using Code = nb::dlpack::dtype_code;
+  const auto of = [dtype](Code code) {
+    return nb::dlpack::dtype{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(8 * dtype_bytes(dtype)), 1};
+  };
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kF64:
+      return of(Code::Float);
+    case DType::kBF16:
+      return of(Code::Bfloat);
+    case DType::kBool:
+      return of(Code::Bool);
+  }
+  throw Error(ErrorCode::kInternal, std::string("DLPack has no dtype ") + dtype_name(dtype));
+}
+
 /// Uninitialised, dense memory of `bytes` on a GPU, in the order of `stream`; given back in the same order where
 /// `stream_owner` is given, else once the GPU has done everything.
 nb::object cuda_empty(const std::vector<std::size_t>& shape, const std::string& dtype, std::size_t bytes, int index,
                       std::uintptr_t stream, nb::object stream_owner) {
+  const nb::dlpack::dtype type = dlpack_type(named("cuda_empty", dtype));
   const cuda::ContextGuard guard(index);
   auto memory = std::make_unique<OwnedMemory>();
   memory->index = index;
@@ -57,10 +83,8 @@ nb::object cuda_empty(const std::vector<std::size_t>& shape, const std::string& 
   if (bytes > 0) memory->data = cuda::Scratch(bytes, memory->stream).release();
   auto* const data = reinterpret_cast<void*>(memory->data);  // NOLINT(performance-no-int-to-ptr)
   const nb::capsule owner(memory.release(), [](void* held) noexcept { delete static_cast<OwnedMemory*>(held); });
-  const auto kind = dtype == "bf16" ? nb::dlpack::dtype_code::Bfloat : nb::dlpack::dtype_code::Float;
-  const auto bits = static_cast<std::uint8_t>(dtype == "f32" ? 32 : 16);
-  nb::ndarray<nb::array_api> array(data, shape.size(), shape.data(), owner, nullptr,
-                                   {static_cast<std::uint8_t>(kind), bits, 1}, nb::device::cuda::value, index);
+  nb::ndarray<nb::array_api> array(data, shape.size(), shape.data(), owner, nullptr, type, nb::device::cuda::value,
+                                   index);
   return nb::cast(array);  // of an lvalue with an owner: no copy, which a moved one would be
 }
 
@@ -99,7 +123,7 @@ void scaled_softmax(std::uintptr_t in, std::uintptr_t p, std::uintptr_t out, con
                     int index, std::uintptr_t stream) {
   const cuda::ContextGuard guard(index);
   const auto& [num_matrices, seqlen_q, seqlen_k] = shape;
-  cuda::scaled_softmax({.dtype = dtype == "bf16" ? DType::kBF16 : DType::kF16,
+  cuda::scaled_softmax({.dtype = named("scaled_softmax", dtype),
                         .in = reinterpret_cast<const void*>(in),  // NOLINT(performance-no-int-to-ptr)
                         .p = reinterpret_cast<const void*>(p),    // NOLINT(performance-no-int-to-ptr)
                         .out = reinterpret_cast<void*>(out),      // NOLINT(performance-no-int-to-ptr)

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "arguments.hpp"
 #include "attend/ring.hpp"
 #include "attend/ring_nccl.hpp"
+#include "core/dtype_traits.hpp"
 #include "cpu/parallel.hpp"
 #include "ring/transport/agreement.hpp"
 #include "ring/transport/transport.hpp"
@@ -206,9 +208,7 @@ void backward(const RingContext& context, const Spread& spread, nb::handle q, nb
 }
 
 DType dtype_of(const std::string& name) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF64}) {
-    if (name == dtype_name(dtype)) return dtype;
-  }
+  if (const std::optional<DType> dtype = core::find_dtype(name); dtype && core::is_float(*dtype)) return *dtype;
   throw Error(ErrorCode::kInvalidArgument, "dtype: '" + name + "', allowed 'f32', 'f16', 'bf16', 'f64'");
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 
 namespace attend::python {
 namespace {
@@ -16,17 +17,24 @@ bool has_elements(const dltensor& x) {
   return x.data != nullptr && std::find(x.shape, x.shape + x.ndim, 0) == x.shape + x.ndim;
 }
 
+/// Of the types that GPUs take, or nothing.
+std::optional<DType> dtype_of(const dltensor& x) {
+  if (is_bfloat16(x)) return DType::kBF16;
+  if (is_float(x, 16)) return DType::kF16;
+  if (is_float(x, 32)) return DType::kF32;
+  return std::nullopt;
+}
+
 /// Is the last dimension dense, has the tensor elements, and are they of a dtype that GPUs take?
 bool has_rows(const dltensor& x) {
-  const bool is_known = is_float(x, 32) || is_float(x, 16) || is_bfloat16(x);
-  return x.strides[x.ndim - 1] == 1 && is_known && has_elements(x);
+  return x.strides[x.ndim - 1] == 1 && dtype_of(x).has_value() && has_elements(x);
 }
 
 /// The view (batch, heads, rows, width) of a tensor with these dimensions at the positions `at`. -1 stands for width 1.
 Tensor view_of(const dltensor& x, const std::array<int, 4>& at) {
   Tensor t;
   t.data = static_cast<std::byte*>(x.data) + x.byte_offset;
-  t.dtype = is_bfloat16(x) ? DType::kBF16 : is_float(x, 16) ? DType::kF16 : DType::kF32;
+  t.dtype = dtype_of(x).value();
   if (is_on_gpu(x)) t.device = {DeviceType::kCUDA, x.device.device_id};
   for (std::size_t d = 0; d < at.size(); ++d) {
     t.shape[d] = at[d] < 0 ? 1 : x.shape[at[d]];

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <vector>
 
+#include "core/dtype_traits.hpp"
+#include "core/lack.hpp"
 #include "core/problem.hpp"
 #include "cpu/backends.hpp"
 #include "cpu/bf16_dot.hpp"
@@ -135,7 +137,7 @@ std::vector<float> log2_sums_of(const Problem& p) {
 
 /// <dout, o> - dlse of every row, see exact_deltas(); nothing where o will do.
 std::vector<float> deltas_of(const Problem& p, const RowCorrections& corrections) {
-  const bool coarse = p.o.dtype == DType::kF16 || p.o.dtype == DType::kBF16;
+  const bool coarse = core::is_narrow(p.o.dtype);
   if (!coarse || p.dropout_p == 0 || p.delta() != nullptr) return {};
   std::vector<float> deltas(static_cast<std::size_t>(num_query_rows(p)));
   const WorkList work(p, BlocksOf::kRows, kBackwardBlockM);
@@ -203,13 +205,15 @@ void backward(const Problem& p, Stream /*stream*/) {
 /// Every tensor is read and written as float, whatever its type: any mix of the three will do.
 std::optional<std::string> unsupported(const Problem& p) {
   if (auto lack = core::custom_score_lack(p, "cpu")) return lack;
+  constexpr core::DTypes kTaken = {core::dtype_bit(DType::kF32) | core::dtype_bit(DType::kF16) |
+                                   core::dtype_bit(DType::kBF16)};
   const auto lack = [](const char* name, DType dtype) {
     return fmt::format("{}: dtype {}, allowed with compute 'cpu': f32, f16, bf16", name, dtype_name(dtype));
   };
   for (const auto& [name, tensor] : core::NamedTensors(p)) {
-    if (tensor->dtype == DType::kF64) return lack(name, tensor->dtype);
+    if (!kTaken.has(tensor->dtype)) return lack(name, tensor->dtype);
   }
-  if (p.bias && p.bias->dtype == DType::kF64) return lack("bias", DType::kF64);
+  if (p.bias && !kTaken.has(p.bias->dtype)) return lack("bias", p.bias->dtype);
   return std::nullopt;
 }
 

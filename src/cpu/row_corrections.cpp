@@ -14,6 +14,7 @@
 
 #include <cmath>
 
+#include "core/dtype_traits.hpp"
 #include "core/elements.hpp"
 #include "cpu/backward-inl.hpp"
 #include "cpu/kernels.hpp"
@@ -27,7 +28,7 @@ namespace {
 /// where the keys are spread over devices and the parts merged, and then <dout, o> it has to be.
 double rounding_of_o(const Matrix& dout, const Matrix& o, std::int64_t row) {
   constexpr double kSlack = 1.1;  // for the float32 sum itself
-  const double roundoff = o.dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
+  const double roundoff = core::dtype_traits(o.dtype).unit_roundoff;
   constexpr double kSubnormal = 0x1p-24;
   double sum = 0;
   for (std::int64_t c = 0; c < o.cols; ++c) {

@@ -144,8 +144,16 @@ HWY_INLINE void store_scalar(float x, core::Half* at) {
 /// Calls visit(typed pointer) with the pointer that `data` is for its dtype (f32, f16 or bf16).
 template <class Visit>
 HWY_INLINE auto with_type(const void* data, DType dtype, Visit visit) {
-  if (dtype == DType::kF16) return visit(static_cast<const core::Half*>(data));
-  if (dtype == DType::kBF16) return visit(static_cast<const core::BFloat16*>(data));
+  switch (dtype) {
+    case DType::kF16:
+      return visit(static_cast<const core::Half*>(data));
+    case DType::kBF16:
+      return visit(static_cast<const core::BFloat16*>(data));
+    case DType::kF32:
+    case DType::kF64:  // these two were refused
+    case DType::kBool:
+      break;
+  }
   return visit(static_cast<const float*>(data));
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <system_error>
 
+#include "core/dtype_traits.hpp"
 #include "core/problem.hpp"
 #include "core/problem_checks.hpp"
 #include "io/file.hpp"
@@ -51,13 +52,11 @@ class NameParser {
   }
 
   DType dtype() {
-    for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF64}) {
-      if (rest_.starts_with('_') && rest_.substr(1) == dtype_name(dtype)) {
-        rest_ = {};
-        return dtype;
-      }
-    }
-    return DType::kF32;
+    if (!rest_.starts_with('_')) return DType::kF32;
+    const std::optional<DType> named = core::find_dtype(rest_.substr(1));
+    if (!named || !core::is_float(*named) || *named == DType::kF32) return DType::kF32;
+    rest_ = {};
+    return *named;
   }
 
   [[nodiscard]] bool done() const { return rest_.empty(); }

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <optional>
 
+#include "core/dtype_traits.hpp"
 #include "io/file.hpp"
 
 namespace attend::io {
@@ -20,17 +21,7 @@ constexpr std::size_t kAlignment = 64;  // the data starts at a multiple of this
 constexpr std::string_view kAllowedTypes =
     "'<f4' (f32), '<f2' (f16), '<f8' (f64), '<V2' (bf16, two opaque bytes), '|b1' (bool), all little-endian";
 
-struct TypeName {
-  std::string_view descr;
-  DType dtype;
-};
-
-constexpr std::array<TypeName, 6> kTypes = {{{"<f4", DType::kF32},
-                                             {"<f2", DType::kF16},
-                                             {"<f8", DType::kF64},
-                                             {"<V2", DType::kBF16},
-                                             {"|V2", DType::kBF16},
-                                             {"|b1", DType::kBool}}};
+constexpr std::string_view kBF16WithoutOrder = "|V2";  // NumPy's own spelling of two opaque bytes
 
 /// Text from a file, safe to print on one line.
 std::string printable(std::string_view text) {
@@ -121,9 +112,10 @@ class DictionaryParser {
     skip_space();
     if (rest_.starts_with('[')) fail("descr of a record type", kAllowedTypes);
     const std::string_view descr = quoted();
-    for (const TypeName& type : kTypes) {
-      if (type.descr == descr) return type.dtype;
+    for (const DType dtype : core::kDTypes) {
+      if (descr == core::dtype_traits(dtype).npy) return dtype;
     }
+    if (descr == kBF16WithoutOrder) return DType::kBF16;
     fail(fmt::format("descr '{}'", printable(descr)), kAllowedTypes);
   }
 
@@ -215,9 +207,9 @@ NpyHeader parse_npy_header(std::span<const std::byte> prefix, std::string_view n
 }
 
 std::string npy_header(DType dtype, std::span<const std::int64_t> shape) {
-  const auto type = std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeName& t) { return t.dtype == dtype; });
-  std::string dictionary = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", type->descr,
-                                       fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
+  std::string dictionary =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", core::dtype_traits(dtype).npy,
+                  fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
   const std::size_t before = kLengthAt + 2;
   const std::size_t total = (before + dictionary.size() + 1 + kAlignment - 1) / kAlignment * kAlignment;
   dictionary.resize(total - before - 1, ' ');

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "check/standard.hpp"
+#include "core/dtype_traits.hpp"
 #include "core/elements.hpp"
 #include "cpu/reference.hpp"
 #include "process/interrupt.hpp"
@@ -163,12 +164,12 @@ class Truth {
 
 using Member = io::HostTensor Workload::*;
 
+/// Of a result that was computed in float32.
 double unit_roundoff(DType dtype) {
-  return dtype == DType::kF16 ? 0x1p-11 : dtype == DType::kBF16 ? 0x1p-8 : 0x1p-24;
+  return std::max(core::dtype_traits(dtype).unit_roundoff, core::dtype_traits(DType::kF32).unit_roundoff);
 }
-
-bool is_half(DType dtype) {
-  return dtype_bytes(dtype) == 2;
+double smallest_normal(DType dtype) {
+  return std::max(core::dtype_traits(dtype).smallest_normal, core::dtype_traits(DType::kF32).smallest_normal);
 }
 
 void set_passed(TensorError& error) {
@@ -240,7 +241,7 @@ struct HalfResult {
   std::function<const Tensor&()> noise;  // none: forward
 
   [[nodiscard]] Block block(std::int64_t begin, std::int64_t end) const {
-    const double smallest = result.dtype == DType::kF16 ? 0x1p-14 : 0x1p-126;  // normal number
+    const double smallest = smallest_normal(result.dtype);
     double magnitude = 0;
     double standard_error = 0;
     Block block;
@@ -267,8 +268,8 @@ double allowed_mse(const TensorError& standard, const Tensor& reference, DType r
   constexpr std::int64_t kMinRows = 64;  // the entries of a row share what its delta is off by
   constexpr std::int64_t kMinEntries = 512;
   const std::int64_t entries = reference.numel();
-  if (!is_half(result) || entries < kMinEntries || entries / reference.shape[3] < kMinRows) return kInfinity;
-  const double smallest = result == DType::kF16 ? 0x1p-14 : 0x1p-126;
+  if (!core::is_narrow(result) || entries < kMinEntries || entries / reference.shape[3] < kMinRows) return kInfinity;
+  const double smallest = smallest_normal(result);
   const double unit = unit_roundoff(result);
   return square(kStandardFactor * std::sqrt(standard.mse) + unit / 2 * std::sqrt(mean_square(reference)) +
                 unit * smallest);
@@ -330,7 +331,7 @@ TensorError judge(const char* name, const Workload& w, Truth& truth, Member memb
 TensorError judge_dbias(const Workload& w, Truth& truth) {
   const Tensor& reference = dbias_of(truth.reference())->view();
   TensorError error = compare("dbias", dbias_of(w)->view(), reference);
-  const bool half = is_half(w.q.dtype()) || is_half(dbias_of(w)->dtype());
+  const bool half = core::is_narrow(w.q.dtype()) || core::is_narrow(dbias_of(w)->dtype());
   constexpr double kHalfTolerance = 4 * 0x1p-8;  // bfloat16's spacing
   error.tolerance = (half ? kHalfTolerance : kF32GradientTolerance) * largest_finite(reference);
   if (needs_more(error)) error.tolerance += truth.largest_dbias_noise();

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/dtype_traits.hpp"
 #include "core/elements.hpp"
 #include "cpu/reference.hpp"
 
@@ -88,7 +89,7 @@ void check_earlier_results(const Workload& w, const std::string& o_name) {
   const core::Problem p = w.forward_problem();
   const std::int64_t heads = p.num_sequences * p.num_heads_q;
   if (heads == 0 || p.max_seqlen_q == 0) return;
-  const bool half = dtype_bytes(p.q.dtype) == 2 || dtype_bytes(p.o.dtype) == 2;
+  const bool half = core::is_narrow(p.q.dtype) || core::is_narrow(p.o.dtype);
   // Of the first, a middle and the last head the first row, which sees least under most masks, a middle and the last.
   for (const std::int64_t index : {std::int64_t{0}, heads / 2, heads - 1}) {
     const core::Sequence s = p.sequence(index / p.num_heads_q);

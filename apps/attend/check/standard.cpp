@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/dtype_traits.hpp"
 #include "core/elements.hpp"
 #include "kernels/attention/score_transform.cuh"
 
@@ -23,9 +24,12 @@ float round_to(DType dtype, float x) {
       return core::to_float(core::to_half(x));
     case DType::kBF16:
       return core::to_float(core::to_bfloat16(x));
-    default:
+    case DType::kF32:
+    case DType::kF64:
+    case DType::kBool:
       return x;
   }
+  return x;
 }
 
 /// A head's rows as float32.
@@ -170,9 +174,10 @@ void standard_backward_group(const Problem& p, const Sequence& s, std::int64_t k
 
 namespace {
 
-/// Half the distance between neighbouring numbers, relative to their size.
+/// Half the distance between neighbouring numbers, relative to their size, of results that were computed in float32.
 float unit_roundoff(DType dtype) {
-  return dtype == DType::kF16 ? 0x1p-11F : dtype == DType::kBF16 ? 0x1p-8F : 0x1p-24F;
+  const double least = core::dtype_traits(DType::kF32).unit_roundoff;
+  return static_cast<float>(std::max(core::dtype_traits(dtype).unit_roundoff, least));
 }
 
 /// sqrt(sum (a b)^2): how far a product of two vectors strays when one has independent roundings.

@@ -8,6 +8,7 @@
 
 #include "check/check.hpp"
 #include "commands/commands.hpp"
+#include "core/dtype_traits.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/jit/sources.hpp"
 #include "cuda/launch/family.hpp"
@@ -77,7 +78,7 @@ bool passes_check(const LadderStep& step, const GridEntry& entry) {
 bool check_step(const LadderStep& step) {
   bool passed = true;
   int cases = 0;
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType dtype : core::kDTypes) {
     if (!step.family->dtypes.has(dtype)) continue;
     for (const std::int64_t head_dim : {64, 128}) {
       for (const bool causal : {false, true}) {

@@ -1,5 +1,6 @@
 #include "ladder/matrix_product.hpp"
 
+#include <fmt/format.h>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -21,7 +22,18 @@ int data_type(DType dtype) {
   constexpr int kReal32F = 0;
   constexpr int kReal16F = 2;
   constexpr int kReal16BF = 14;
-  return dtype == DType::kF16 ? kReal16F : dtype == DType::kBF16 ? kReal16BF : kReal32F;
+  switch (dtype) {
+    case DType::kF32:
+      return kReal32F;
+    case DType::kF16:
+      return kReal16F;
+    case DType::kBF16:
+      return kReal16BF;
+    case DType::kF64:
+    case DType::kBool:
+      break;
+  }
+  throw Error(ErrorCode::kInternal, fmt::format("matrix product: dtype {}, allowed f32, f16, bf16", dtype_name(dtype)));
 }
 
 std::size_t matrix_bytes(DType dtype) {

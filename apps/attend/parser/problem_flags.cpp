@@ -1,10 +1,13 @@
 #include "parser/problem_flags.hpp"
 
 #include <fmt/format.h>
+#include <algorithm>
 
+#include <iterator>
 #include <limits>
 #include <utility>
 
+#include "core/dtype_traits.hpp"
 #include "core/problem.hpp"
 #include "parser/flags.hpp"
 
@@ -20,7 +23,11 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 }  // namespace
 
 const std::vector<DType>& flag_dtypes() {
-  static const std::vector<DType> dtypes = {DType::kF32, DType::kF16, DType::kBF16, DType::kF64};
+  static const std::vector<DType> dtypes = [] {
+    std::vector<DType> floats;
+    std::copy_if(core::kDTypes.begin(), core::kDTypes.end(), std::back_inserter(floats), core::is_float);
+    return floats;
+  }();
   return dtypes;
 }
 

@@ -1,5 +1,6 @@
 #include "ranks/work.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -31,7 +32,19 @@ const io::HostTensor& numbers(DType dtype) {
   }();
   static const io::HostTensor kF16 = kFloats.converted(DType::kF16), kBf16 = kFloats.converted(DType::kBF16),
                               kF64 = kFloats.converted(DType::kF64);
-  return dtype == DType::kF16 ? kF16 : dtype == DType::kBF16 ? kBf16 : dtype == DType::kF64 ? kF64 : kFloats;
+  switch (dtype) {
+    case DType::kF32:
+      return kFloats;
+    case DType::kF16:
+      return kF16;
+    case DType::kBF16:
+      return kBf16;
+    case DType::kF64:
+      return kF64;
+    case DType::kBool:
+      break;
+  }
+  throw Error(ErrorCode::kInternal, fmt::format("numbers: dtype {}, allowed f32, f16, bf16, f64", dtype_name(dtype)));
 }
 
 /// The tensors of a rank's call, on its device.

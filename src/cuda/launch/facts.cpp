@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "attend/error.hpp"
+#include "core/dtype_traits.hpp"
 #include "core/score_options.hpp"
 #include "cuda/launch/config_enums.hpp"
 
@@ -65,7 +67,7 @@ MaskKind mask_kind(const Problem& p) {
 
 /// Do rows see one key at most, of which dropout and the rounding of o to 16 bits make too much?
 bool has_sole_keys(const Problem& p) {
-  if (!p.is_backward || p.dropout_p <= 0 || p.q.dtype == DType::kF32) return false;
+  if (!p.is_backward || p.dropout_p <= 0 || !core::is_narrow(p.q.dtype)) return false;
   if (p.placement() != nullptr) return false;
   return p.max_seqlen_k <= 1 || (p.window_left == 0 && p.window_right == 0);
 }
@@ -161,7 +163,8 @@ std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken, std::
 }
 
 ElementType element_of(DType dtype) {
-  return dtype == DType::kF16 ? ElementType::kF16 : dtype == DType::kBF16 ? ElementType::kBF16 : ElementType::kF32;
+  if (const std::optional<ElementType> element = core::dtype_traits(dtype).element) return *element;
+  throw Error(ErrorCode::kInternal, fmt::format("dtype {}: no kernel takes it", dtype_name(dtype)));
 }
 
 bool is_aligned(const Problem& p, int bytes) {
@@ -175,7 +178,8 @@ std::optional<Lack> option_lack(const Problem& p, std::int32_t taken) {
     if ((o.bit & taken) == 0 && o.is_on(p)) return Lack{nullptr, o.argument, o.value, o.allowed};
   }
   for (const auto& [name, tensor] : {std::pair{"bias", &p.bias}, {"dbias", &p.dbias}}) {
-    if (*tensor && (*tensor)->dtype == DType::kF64) return Lack{name, "dtype", "f64", "f32, f16, bf16"};
+    if (!*tensor || core::dtype_traits((*tensor)->dtype).element) continue;
+    return Lack{name, "dtype", dtype_name((*tensor)->dtype), "f32, f16, bf16"};
   }
   return std::nullopt;
 }

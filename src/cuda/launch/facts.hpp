@@ -95,6 +95,7 @@ struct Facts {
 [[nodiscard]] std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken,
                                                  std::initializer_list<Constant> more);
 
+/// @throws Error (kInternal) for a type that no kernel takes; dtype_lack() and option_lack() refuse those.
 [[nodiscard]] ElementType element_of(DType dtype);
 
 /// Are the addresses, row lengths and strides of all tensors of the problem multiples of `bytes`?

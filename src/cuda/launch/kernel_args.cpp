@@ -4,10 +4,22 @@
 #include <cmath>
 #include <limits>
 
+#include "cuda/launch/facts.hpp"
 #include "cuda/launch/tensor_maps.hpp"
+#include "kernels/common/element_info.cuh"
 
 namespace attend::cuda {
 namespace {
+
+/// Arguments have no place for a descale, and workspaces are of floats.
+constexpr bool is_as_kernels_expect() {
+  for (int number = 0;; ++number) {
+    const ElementInfo info = element_info(static_cast<ElementType>(number));
+    if (info.bytes == 0) return true;
+    if (info.has_descale || info.accumulated != ElementType::kF32) return false;
+  }
+}
+static_assert(is_as_kernels_expect());
 
 /// Kernels that fold the scale into the exponent multiply masked scores, which are -inf, by it: it must not be 0.
 float kernel_scale(double scale, bool folds_scale) {
@@ -81,7 +93,17 @@ ForwardTmaArgs forward_tma_args(const core::Problem& p, int block_m, int block_n
 
 double made_up_for_cut_off(const core::Problem& p) {
   constexpr std::int64_t kDepth = 16, kWide = 192;  // columns: of one instruction; where scores may lose most
-  const double share = p.q.dtype == DType::kBF16 ? 0.375 : p.head_dim <= kWide ? 0.69 : 0.76;
+  const double share = [&p] {
+    switch (element_of(p.q.dtype)) {
+      case ElementType::kF16:
+        return p.head_dim <= kWide ? 0.69 : 0.76;
+      case ElementType::kBF16:
+        return 0.375;
+      case ElementType::kF32:
+        break;  // not by tensor cores
+    }
+    return 0.0;
+  }();
   return 1 + share * 0x1p-24 * static_cast<double>((p.head_dim + kDepth - 1) / kDepth);
 }
 

@@ -62,7 +62,7 @@ class Sm80Backward final : public Family {
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     const Facts facts = facts_of(p, true);
-    const int copy_bytes = facts.aligned != 0 ? 16 : is_aligned(p, 4) ? 4 : 2;
+    const int copy_bytes = facts.aligned != 0 ? 16 : is_aligned(p, 4) ? 4 : static_cast<int>(dtype_bytes(p.q.dtype));
     Sm80BackwardVariant v =
         sm80_backward_variant(facts, copy_bytes, device.max_smem_per_block, p.deterministic, p.dbias.has_value());
     if (p.dbias) v.set_dbias(element_of(p.dbias->dtype), p.dbias->shape[2] != p.max_seqlen_q);

@@ -42,7 +42,7 @@ class Sm80Forward final : public Family {
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     const Facts facts = facts_of(p, true);
-    const int copy_bytes = facts.aligned != 0 ? 16 : is_aligned(p, 4) ? 4 : 2;
+    const int copy_bytes = facts.aligned != 0 ? 16 : is_aligned(p, 4) ? 4 : static_cast<int>(dtype_bytes(p.q.dtype));
     const int smem = device.max_smem_per_block;
     if (puts_sums_aside(facts.element, p.max_seqlen_k)) {
       Choice choice = {.variant = sm80_forward_variant(facts, copy_bytes, sm80_long_tile(facts, smem)),

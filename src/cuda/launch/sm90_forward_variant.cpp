@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "kernels/common/element_info.cuh"
+
 namespace attend::cuda {
 namespace {
 
@@ -44,7 +46,7 @@ bool sm90_is_crowded(const Facts& facts) {
 bool sm90_takes_bias_tiles(const Facts& facts) {
   const ScoreModTraits score = facts.score();
   return score.adds_from_memory && !score.masks_from_memory && !sm90_is_crowded(facts) &&
-         facts.bias != ElementType::kF32;
+         element_info(facts.bias).bytes == element_info(ElementType::kF16).bytes;  // of its tiles
 }
 
 Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, bool bias_tiles) {

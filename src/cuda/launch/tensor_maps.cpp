@@ -1,9 +1,14 @@
 #include "cuda/launch/tensor_maps.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 
+#include "attend/error.hpp"
 #include "cuda/driver/kernel.hpp"
+#include "cuda/launch/facts.hpp"
+#include "kernels/common/element_info.cuh"
 #include "kernels/isa/smem_address.cuh"
 
 namespace attend::cuda {
@@ -12,6 +17,20 @@ namespace {
 constexpr std::int64_t kMultiple = 16;                       // bytes
 constexpr std::int64_t kMostStride = std::int64_t{1} << 40;  // bytes: cuTensorMapEncodeTiled
 
+static_assert(kPanelBytes == kSwizzleBytes);
+
+TensorMapType map_type(ElementType element) {
+  switch (element) {
+    case ElementType::kF32:
+      return TensorMapType::kFloat32;
+    case ElementType::kF16:
+      return TensorMapType::kFloat16;
+    case ElementType::kBF16:
+      return TensorMapType::kBfloat16;
+  }
+  throw Error(ErrorCode::kInternal, fmt::format("tensor map: no type {}", static_cast<int>(element)));
+}
+
 struct MapSource {
   const Tensor& t;
   const void* somewhere;
@@ -19,8 +38,9 @@ struct MapSource {
   [[nodiscard]] DevicePointer address() const {
     return reinterpret_cast<DevicePointer>(t.numel() == 0 ? somewhere : t.data);
   }
-  [[nodiscard]] TensorMapType type() const {
-    return t.dtype == DType::kF16 ? TensorMapType::kFloat16 : TensorMapType::kBfloat16;
+  [[nodiscard]] ElementType element() const { return element_of(t.dtype); }
+  [[nodiscard]] std::uint32_t panel_columns() const {
+    return static_cast<std::uint32_t>(element_info(element()).panel_columns());
   }
   [[nodiscard]] std::uint64_t size(std::size_t dim) const {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(1, t.shape[dim]));
@@ -28,7 +48,7 @@ struct MapSource {
   /// In bytes. A dimension of one element is never stepped along, nor is a tensor without elements: any legal stride
   /// will do where its own is not one.
   [[nodiscard]] std::uint64_t stride(std::size_t dim) const {
-    if (t.shape[dim] <= 1 || t.numel() == 0) return kPanelColumns * 2;
+    if (t.shape[dim] <= 1 || t.numel() == 0) return kPanelBytes;
     return static_cast<std::uint64_t>(t.stride[dim] * dtype_bytes(t.dtype));
   }
 };
@@ -51,25 +71,26 @@ bool has_map(const Tensor& t) {
 
 TensorMapArg row_map(const Tensor& t, int rows, const void* somewhere) {
   const MapSource source = {t, somewhere};
-  const TensorMapSpec spec = {.type = source.type(),
+  const TensorMapSpec spec = {.type = map_type(source.element()),
                               .rank = 4,
                               .address = source.address(),
                               .dims = {source.size(3), source.size(2), source.size(1), source.size(0)},
                               .strides = {source.stride(2), source.stride(1), source.stride(0)},
-                              .box = {kPanelColumns, static_cast<std::uint32_t>(rows), 1, 1}};
+                              .box = {source.panel_columns(), static_cast<std::uint32_t>(rows), 1, 1}};
   return std::bit_cast<TensorMapArg>(encode_tensor_map(spec));
 }
 
 TensorMapArg panel_map(const Tensor& t, int rows, const void* somewhere) {
   const MapSource source = {t, somewhere};
-  const std::uint64_t panels = source.size(3) / kPanelColumns;
+  const std::uint32_t columns = source.panel_columns();
+  const std::uint64_t panels = source.size(3) / columns;
   const TensorMapSpec spec = {
-      .type = source.type(),
+      .type = map_type(source.element()),
       .rank = 5,
       .address = source.address(),
-      .dims = {kPanelColumns, source.size(2), panels, source.size(1), source.size(0)},
-      .strides = {source.stride(2), kPanelColumns * 2, source.stride(1), source.stride(0)},
-      .box = {kPanelColumns, static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(panels), 1, 1}};
+      .dims = {columns, source.size(2), panels, source.size(1), source.size(0)},
+      .strides = {source.stride(2), kPanelBytes, source.stride(1), source.stride(0)},
+      .box = {columns, static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(panels), 1, 1}};
   return std::bit_cast<TensorMapArg>(encode_tensor_map(spec));
 }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/dtype_traits.hpp"
 #include "core/elements.hpp"
 #include "cpu/parallel.hpp"
 #include "ring/algorithms/gather.hpp"
@@ -13,14 +14,10 @@
 namespace attend::ring {
 namespace {
 
-bool is_16_bits(DType dtype) {
-  return dtype == DType::kF16 || dtype == DType::kBF16;
-}
-
 /// Is a row of `rounded`, in 16 bits, within a rounding of the same row of `exact`? Twice a rounding is allowed, as the
 /// sums of `exact` may be of another order.
 bool rounds_to(const Tensor& exact, const Tensor& rounded, std::int64_t batch, std::int64_t head, std::int64_t row) {
-  const double spacing = rounded.dtype == DType::kF16 ? 0x1p-10 : 0x1p-7;  // of neighbouring numbers
+  const double spacing = 2 * core::dtype_traits(rounded.dtype).unit_roundoff;  // of neighbouring numbers
   constexpr double kSubnormal = 0x1p-24;
   for (std::int64_t c = 0; c < rounded.shape[3]; ++c) {
     const double o = core::load(rounded, batch, head, row, c);
@@ -93,7 +90,7 @@ void forward_on_host(Transport& transport, const Call& call, const Tensor& o, co
 void backward_on_host(Transport& transport, const Call& call) {
   const core::Problem& p = call.problem;
   Block o;
-  const bool coarse = is_16_bits(p.o.dtype) && p.dropout_p > 0;  // the same on every rank, or they would wait
+  const bool coarse = core::is_narrow(p.o.dtype) && p.dropout_p > 0;  // the same on every rank, or they would wait
   if (coarse) o = exact_o(transport, call);
   const Block deltas = deltas_of(call, coarse ? o.first() : p.o);
   const std::unique_ptr<Engine> engine = make_host_engine(transport, call, &deltas.first());

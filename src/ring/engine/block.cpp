@@ -6,6 +6,7 @@
 #include "core/elements.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/tiles.hpp"
+#include "ring/engine/sum_type.hpp"
 
 namespace attend::ring {
 namespace {
@@ -37,10 +38,9 @@ Tensor rows_of(const Tensor& t, std::int64_t begin, std::int64_t count) {
 }
 
 void accumulate(const Tensor& to, const Tensor& from) {
-  const bool from_f64 = from.dtype == DType::kF64;
-  if (to.dtype == DType::kF64)
-    return from_f64 ? accumulate_as<double, double>(to, from) : accumulate_as<double, float>(to, from);
-  return from_f64 ? accumulate_as<float, double>(to, from) : accumulate_as<float, float>(to, from);
+  with_sum_type(to.dtype, [&]<class To>(To) {
+    with_sum_type(from.dtype, [&]<class From>(From) { accumulate_as<To, From>(to, from); });
+  });
 }
 
 void convert(const Tensor& to, const Tensor& from) {

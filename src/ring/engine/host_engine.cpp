@@ -2,6 +2,7 @@
 #include "ring/engine/block.hpp"
 #include "ring/engine/engine.hpp"
 #include "ring/engine/merge.hpp"
+#include "ring/engine/sum_type.hpp"
 
 namespace attend::ring {
 namespace {
@@ -30,11 +31,9 @@ class HostEngine : public Engine {
     const std::int64_t count = dense.numel();
     if (value == 0) {
       std::fill_n(static_cast<std::byte*>(dense.data), count * dtype_bytes(dense.dtype), std::byte{0});
-    } else if (dense.dtype == DType::kF64) {
-      std::fill_n(static_cast<double*>(dense.data), count, value);
-    } else {
-      std::fill_n(static_cast<float*>(dense.data), count, value);
+      return;
     }
+    with_sum_type(dense.dtype, [&]<class Sum>(Sum) { std::fill_n(static_cast<Sum*>(dense.data), count, value); });
   }
 
   void copy(const Tensor& to, const Tensor& from) override { convert(to, from); }

@@ -6,6 +6,7 @@
 
 #include "core/elements.hpp"
 #include "cpu/parallel.hpp"
+#include "ring/engine/sum_type.hpp"
 
 namespace attend::ring {
 
@@ -26,11 +27,7 @@ MergedRows::MergedRows(const Shape& shape)
       lse_(static_cast<std::size_t>(shape[0] * shape[1] * shape[2]), -std::numeric_limits<double>::infinity()) {}
 
 void MergedRows::add(std::int64_t row_begin, const Tensor& o, const Tensor& lse) {
-  if (o.dtype == DType::kF64) {
-    add_as<double>(row_begin, o, lse);
-  } else {
-    add_as<float>(row_begin, o, lse);
-  }
+  with_sum_type(o.dtype, [&]<class Part>(Part) { add_as<Part>(row_begin, o, lse); });
 }
 
 template <class Part>

@@ -1,0 +1,90 @@
+// What is to be known of each element type beyond its name and size: one description, which everything else asks.
+// docs/code_map.md says how to add a type.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "attend/tensor.hpp"
+#include "kernels/common/element_info.cuh"
+
+namespace attend::core {
+
+struct DTypeTraits {
+  const char* npy = nullptr;  ///< as NumPy's files call it; null: no element type
+  bool is_float = false;      ///< q, k, v and o may have it
+  double unit_roundoff = 0;   ///< half the distance between neighbouring numbers, relative to their size
+  double smallest_normal = 0;
+  std::optional<ElementType> element = {};  ///< of kernels; none: no kernel takes it
+};
+
+[[nodiscard]] constexpr DTypeTraits dtype_traits(DType dtype) {
+  const auto of_kernels = [](const char* npy, ElementType element) {
+    const ElementInfo info = element_info(element);
+    return DTypeTraits{.npy = npy,
+                       .is_float = true,
+                       .unit_roundoff = info.unit_roundoff,
+                       .smallest_normal = info.smallest_normal,
+                       .element = element};
+  };
+  switch (dtype) {
+    case DType::kF32:
+      return of_kernels("<f4", ElementType::kF32);
+    case DType::kF16:
+      return of_kernels("<f2", ElementType::kF16);
+    case DType::kBF16:
+      return of_kernels("<V2", ElementType::kBF16);  // NumPy has no such type: two opaque bytes
+    case DType::kF64:
+      return {.npy = "<f8", .is_float = true, .unit_roundoff = 0x1p-53, .smallest_normal = 0x1p-1022};
+    case DType::kBool:
+      return {.npy = "|b1"};
+  }
+  return {};
+}
+
+/// May q, k, v and o have it?
+[[nodiscard]] constexpr bool is_float(DType dtype) {
+  return dtype_traits(dtype).is_float;
+}
+
+/// A type with fewer digits than float32, which everything is computed in: results of it are rounded once more.
+[[nodiscard]] constexpr bool is_narrow(DType dtype) {
+  return is_float(dtype) && dtype_bytes(dtype) < dtype_bytes(DType::kF32);
+}
+
+namespace detail {
+[[nodiscard]] constexpr std::size_t count_dtypes() {
+  std::size_t count = 0;
+  while (dtype_traits(static_cast<DType>(count)).npy != nullptr) ++count;
+  return count;
+}
+}  // namespace detail
+
+/// Every element type, in the order of the enumeration.
+inline constexpr auto kDTypes = [] {
+  std::array<DType, detail::count_dtypes()> all = {};
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<DType>(i);
+  return all;
+}();
+
+/// The type that dtype_name() calls `name`, or nothing.
+[[nodiscard]] constexpr std::optional<DType> find_dtype(std::string_view name) {
+  for (const DType dtype : kDTypes) {
+    if (name == dtype_name(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
+// The two descriptions of a type that kernels know have to be of one type.
+static_assert([] {
+  for (const DType dtype : kDTypes) {
+    const std::optional<ElementType> element = dtype_traits(dtype).element;
+    if (element && element_info(*element).bytes != dtype_bytes(dtype)) return false;
+  }
+  return true;
+}());
+
+}  // namespace attend::core

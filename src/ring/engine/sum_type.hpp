@@ -1,0 +1,28 @@
+// The types in which a ring adds up parts of results on the host.
+#pragma once
+
+#include <string>
+
+#include "attend/error.hpp"
+#include "attend/tensor.hpp"
+
+namespace attend::ring {
+
+/// Calls visit with a zero of the type of sums of this dtype: a double for f64, a float for f32.
+/// @throws Error (kInternal) for others, which results are rounded to only at the end.
+template <class Visit>
+void with_sum_type(DType dtype, const Visit& visit) {
+  switch (dtype) {
+    case DType::kF32:
+      return visit(float{});
+    case DType::kF64:
+      return visit(double{});
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kBool:
+      break;
+  }
+  throw Error(ErrorCode::kInternal, std::string("a ring's sums: dtype ") + dtype_name(dtype) + ", allowed f32, f64");
+}
+
+}  // namespace attend::ring
