@@ -6,10 +6,10 @@
 // After    a block copies kBlockN keys and values to shared memory in whole sectors, and its 16 rows use them. A lane
 //          has whole scores (keys lane, lane + 32, ...), the warp finds their maximum with shuffles, and then each lane
 //          has columns of o
-// Why      global loads fall by 16 x (a tile serves 16 rows) and are coalesced; the dot products and exponentials of a
+// Why      global loads fall by 16 x (16 rows use a tile) and are coalesced; the dot products and exponentials of a
 //          lane's keys are independent, in 02 each waits for the one before; 32 lanes work on a row instead of one
-// Costs    shared memory now feeds the products: 1.25 to 1.5 loads or shuffles for each fused multiply-add, where a
-//          multiprocessor moves 32 floats a cycle and multiplies 128. Rung 01 is still faster: its tiles of
+// Costs    shared memory now feeds the products: 1.25 to 1.5 loads or shuffles for each fused multiply-add, and a
+//          multiprocessor moves 32 floats a cycle but multiplies 128. Rung 01 is still faster: its tiles of
 //          4 x 4 need 0.5, which rung 05 takes over
 // Measured 8 x 16 heads, 2048 rows and keys, full: 10.4 TFLOP/s at d = 64, 11.0 at d = 128 (02: 0.9). H200, CUDA 13.0
 // Run      attend run --compute tiled --data DIR

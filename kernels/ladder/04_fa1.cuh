@@ -6,7 +6,7 @@
 // After    a block has a whole head and brings every row to a tile of keys, once: o, m and l of the rows wait in memory
 //          (m and l in the workspace), are read, rescaled and written again for each tile
 // Why      a tile of keys is copied to shared memory, between two barriers, once a head and not once every 16 rows:
-//          that is the small gain over rung 03 here. What the paper saves is rung 01's S and P: up to 24 bytes of
+//          that is the small gain over rung 03 here. The paper saves rung 01's S and P: up to 24 bytes of
 //          traffic a score, for 12 bytes of q and o a column, row and tile of keys, 6 a score at d = 64
 // Costs    batch * heads blocks are all there is. With 128 of them on 132 multiprocessors it wins over rung 03; with 16
 //          it falls behind by 7 x. Rung 06 swaps the loops back

@@ -2,10 +2,10 @@
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1
 // Supports float32, d and d_v up to 128, full and causal masks, grouped heads. Every architecture
-// Before   04 fa1: a warp has a row; what a lane reads of k or v serves one product
-// After    16 columns x 32 rows of threads, each with 4 x 4 elements of S and 4 rows of o: what a thread reads of q
-//          serves 4 keys, what it reads of k or v 4 rows. S lies in shared memory between the two products, and a warp
-//          for each row takes the softmax there
+// Before   04 fa1: a warp has a row; a number of k or v that a lane reads is used in one product
+// After    16 columns x 32 rows of threads, each with 4 x 4 elements of S and 4 rows of o. A number of q that a
+//          thread reads is used for 4 keys, one of k or v for 4 rows. S lies in shared memory between the two
+//          products, and a warp for each row computes the softmax there
 // Why      loads from shared memory for each fused multiply-add fall from 1.25 and more to 0.5, which were the limit;
 //          o is asked for before S is computed, so that it arrives meanwhile (1.3 x, measured with 2 x 4 tiles)
 // Costs    four barriers for each tile of rows and keys, with one block on a multiprocessor: nobody works while the

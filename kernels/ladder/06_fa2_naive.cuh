@@ -7,7 +7,7 @@
 //          by l once; m and l in shared memory
 // Why      q and o no longer travel: 12 bytes for each of their elements and tile of keys fall away, against k and v
 //          from the L2 cache once a tile of rows. There are seqlen_q / kBlockM times as many blocks: every
-//          multiprocessor works whatever the batch, at d = 64 on three blocks, one computing while others wait at
+//          multiprocessor works for any batch, at d = 64 on three blocks, one computing while others wait at
 //          barriers
 // Costs    0.5 loads from shared memory for each fused multiply-add, as in rung 05; S is written, read and written as P
 //          there, and four barriers separate the phases

@@ -8,7 +8,7 @@
 //          and to the same half warp
 // Why      loads from shared memory for each fused multiply-add fall from 0.5 to 0.375, 0.25 for P v at d = 128; two
 //          barriers of four are gone, and S no longer makes its trip
-// Costs    a load still moves one word, an instruction each, where 08 fa2 moves four; nothing computes between the
+// Costs    a load still moves one word, an instruction each, and 08 fa2 moves four; nothing computes between the
 //          barriers around load_keys but the other block of the multiprocessor; P makes its trip
 // Measured 8 x 16 heads, 2048 rows and keys, full: 29.2 TFLOP/s at d = 64, 30.7 at d = 128; causal 25.0 and 26.2.
 //          H200, CUDA 13.0

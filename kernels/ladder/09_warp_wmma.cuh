@@ -5,11 +5,11 @@
 //          newer
 // Before   08 fa2: float32 on CUDA cores, 128 multiply-adds a clock and multiprocessor
 // After    16 x 16 x 16 products by one warp; S, P and O pass through shared memory, where any thread finds any element
-// Why      a tensor core does 8 to 16 times the multiply-adds of the CUDA cores beside it, and operands are half as
+// Why      a tensor core does 8 to 16 times the multiply-adds of the CUDA cores, and operands are half as
 //          wide
 // Costs    O is read from and written to shared memory for each 32 keys (4 d bytes a row, twice, against 4 d for k and
 //          v together), rows of a tile share banks, and each 16 rows read all of k and v from the L2 cache. So this is
-//          slower than 08, and so are 10 and 11: the tensor cores wait for what 12 and 13 make cheap
+//          slower than 08, and so are 10 and 11: the tensor cores wait for work that 12 and 13 make cheap
 // Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 16 TFLOP/s
 // Run      attend run --compute warp_wmma --data DIR    (made by attend generate --dtype bf16)
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; CUDA C++ Programming Guide, Warp matrix functions

@@ -5,7 +5,7 @@
 //          newer
 // Before   09 warp_wmma: each warp read all of k and v for its 16 rows
 // After    64 rows read them once. Products are divided by columns: a warp computes its quarter of S's and of O's
-//          columns for all rows, so that a fragment of K or V, once loaded, serves four products
+//          columns for all rows, so that a fragment of K or V that is loaded once is used in four products
 // Why      a quarter of the reads from the L2 cache (16 -> 64 operations a byte), and of those of K and V from shared
 //          memory
 // Costs    a row of S comes from four warps: the block waits for all of them four times a tile, between the products

@@ -4,11 +4,11 @@
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
 // Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
 //          newer
-// Before   14 mma_qreg: a tile on its way occupies d / 4 registers, and each operand of K and V serves one product
+// Before   14 mma_qreg: a tile on its way occupies d / 4 registers, and each operand of K and V is used in one product
 // After    cp.async brings the next tile past the registers. They go to a second 16 rows for each warp: an operand of K
-//          or V, once loaded, serves two products. (At d = 128, O takes 128 registers and S 64, and Q's operands have
-//          to come from shared memory again.) The maximum may lag behind, so that O is seldom rescaled; tiles that need
-//          no mask have a loop of their own; causal blocks start longest first
+//          or V that is loaded once is used in two products. (At d = 128, O takes 128 registers and S 64, and Q's
+//          operands have to come from shared memory again.) The maximum may lag behind, so that O is seldom rescaled;
+//          tiles that need no mask have another loop; causal blocks start longest first
 // Why      ldmatrix brings three eighths less for each product at d = 128 (80 loads for 256 products instead of 64 for
 //          128), and 128 rows instead of 64 read K and V once. With two blocks on a multiprocessor each scheduler has
 //          two warps: while one is at its softmax, the other multiplies

@@ -9,8 +9,8 @@
 //          mbarriers, at which a warpgroup waits for the data alone and not for the other warpgroup
 // Why      the copies cost no issue slots, no address registers and no pass through the L1 cache; and the warpgroups
 //          may be up to a tile apart, so that one's exponentials run while the other has the tensor cores
-// Costs    the issuing thread belongs to a warpgroup that computes: where it has to wait for the other to release a
-//          buffer, its own warpgroup waits too
+// Costs    the issuing thread belongs to a warpgroup that computes: if it has to wait for the other to release a
+//          buffer, its warpgroup waits too
 // Measured bf16, (2, 16, 8192, 128), H200, CUDA 13.0: full 550, causal 502 TFLOP/s
 // Run      attend run --compute wgmma_tma --data DIR    (made by attend generate --dtype bf16)
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; the copies: PTX ISA, cp.async.bulk.tensor and mbarrier
