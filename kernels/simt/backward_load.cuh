@@ -21,12 +21,13 @@ struct SimtHead {
   template <bool kOfKeys, int kPair>
   [[nodiscard]] __device__ __forceinline__ Source rows(int64 row) const {
     if constexpr (kOfKeys) {
-      return Source::of(kPair == 0 ? args.k : args.v, kPair == 0 ? args.k_stride : args.v_stride, span.batch, head_k,
-                        span.k_begin + row, span.seqlen_k - row, kPair == 0 ? Config::kHeadDim : Config::kHeadDimV);
+      const TensorStrides& stride = kPair == 0 ? args.k_stride : args.v_stride;
+      return Source::of(kPair == 0 ? args.k : args.v, span.keys().offset(stride, head_k, row), stride.row,
+                        span.seqlen_k - row, kPair == 0 ? Config::kHeadDim : Config::kHeadDimV);
     } else {
-      return Source::of(kPair == 0 ? args.q : args.dout, kPair == 0 ? args.q_stride : args.dout_stride, span.batch,
-                        head, span.q_begin + row, span.seqlen_q - row,
-                        kPair == 0 ? Config::kHeadDim : Config::kHeadDimV);
+      const TensorStrides& stride = kPair == 0 ? args.q_stride : args.dout_stride;
+      return Source::of(kPair == 0 ? args.q : args.dout, span.query_offset(stride, head, row), stride.row,
+                        span.seqlen_q - row, kPair == 0 ? Config::kHeadDim : Config::kHeadDimV);
     }
   }
 };

@@ -153,7 +153,7 @@ struct SimtForwardTiles {
 
   __device__ __forceinline__ SimtForwardTiles(const ForwardArgs& base, const SequenceSpan& sequence,
                                               const SimtForwardWork<Config>& work)
-      : q(Source::of(base.q, base.q_stride, sequence.batch, work.head, sequence.q_begin + work.row,
+      : q(Source::of(base.q, sequence.query_offset(base.q_stride, work.head, work.row), base.q_stride.row,
                      sequence.seqlen_q - work.row, Config::kHeadDim)),
         args(base),
         span(sequence),
@@ -165,15 +165,15 @@ struct SimtForwardTiles {
   }
 
   __device__ __forceinline__ void load_k(int64 key, int panel) const {
-    const Source k = Source::of(args.k, args.k_stride, span.batch, head_k, span.k_begin + key, span.seqlen_k - key,
-                                Config::kHeadDim);
+    const Source k = Source::of(args.k, span.keys().offset(args.k_stride, head_k, key), args.k_stride.row,
+                                span.seqlen_k - key, Config::kHeadDim);
     load_transposed<typename Shape::KTile>(Shape::kK, k.columns_from(panel * Shape::kPanel));
   }
 
   // Returns whether this thread met finite numbers only.
   [[nodiscard]] __device__ __forceinline__ bool load_v(int64 key) const {
-    const Source v = Source::of(args.v, args.v_stride, span.batch, head_k, span.k_begin + key, span.seqlen_k - key,
-                                Config::kHeadDimV);
+    const Source v = Source::of(args.v, span.keys().offset(args.v_stride, head_k, key), args.v_stride.row,
+                                span.seqlen_k - key, Config::kHeadDimV);
     FiniteWatch watch;
     load_rows<typename Shape::VTile>(Shape::kV, v.columns_from(part * Shape::kCols), watch);
     return !watch.saw_other();
@@ -261,10 +261,10 @@ __device__ __forceinline__ void simt_store_output(const ForwardOptionArgs& args,
     const ForwardArgs& base = args.base;
     const float factor = inverse_or_zero(sum) * kept_scale<Config>(args.options);
     const int first_col = work.part * kCols;
-    auto* out = static_cast<Storage*>(base.o) + base.o_stride.offset(span.batch, work.head, span.q_begin + row);
+    auto* out = static_cast<Storage*>(base.o) + span.query_offset(base.o_stride, work.head, row);
     store_row<Config>(out + first_col, min(kCols, Config::kHeadDimV - first_col), lane.chunks(), o[i], factor);
     if (base.lse != nullptr && lane.x == 0 && work.part == 0) {
-      base.lse[base.lse_stride.offset(span.batch, work.head, span.q_begin + row)] = rows.max[i] + logf(sum);
+      base.lse[span.query_offset(base.lse_stride, work.head, row)] = rows.max[i] + logf(sum);
     }
   }
 }

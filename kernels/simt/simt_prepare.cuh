@@ -30,10 +30,10 @@ __device__ void simt_backward_prepare(const BackwardOptionArgs& args) {
   SavedRow* saved = saved_rows(args, span, head);
   const int64 first_row = tile * Config::kBlockM;
   const int64 rows_left = span.seqlen_q - first_row;
-  const Source dout =
-      Source::of(base.dout, base.dout_stride, span.batch, head, span.q_begin + first_row, rows_left, Config::kHeadDimV);
-  const Source o =
-      Source::of(base.o, base.o_stride, span.batch, head, span.q_begin + first_row, rows_left, Config::kHeadDimV);
+  const Source dout = Source::of(base.dout, span.query_offset(base.dout_stride, head, first_row), base.dout_stride.row,
+                                 rows_left, Config::kHeadDimV);
+  const Source o = Source::of(base.o, span.query_offset(base.o_stride, head, first_row), base.o_stride.row, rows_left,
+                              Config::kHeadDimV);
 #pragma unroll 1
   for (int i = threadIdx.x / kLanes; i < Config::kBlockM; i += Config::kThreads / kLanes) {
     float sum = 0.0f;

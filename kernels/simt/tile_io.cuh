@@ -32,11 +32,11 @@ struct RowSource {
   int num_rows;
   int num_cols;
 
-  [[nodiscard]] static __device__ __forceinline__ RowSource of(const void* tensor, const TensorStrides& stride,
-                                                               uint32 batch, uint32 head, int64 row, int64 rows_left,
-                                                               int num_cols) {
-    return {static_cast<const Storage*>(tensor) + stride.offset(batch, head, row), stride.row,
-            static_cast<int>(min(rows_left, kBeyondTile)), num_cols};
+  // offset: of the first row, in elements; row_stride likewise.
+  [[nodiscard]] static __device__ __forceinline__ RowSource of(const void* tensor, int64 offset, int64 row_stride,
+                                                               int64 rows_left, int num_cols) {
+    return {static_cast<const Storage*>(tensor) + offset, row_stride, static_cast<int>(min(rows_left, kBeyondTile)),
+            num_cols};
   }
 
   [[nodiscard]] __device__ __forceinline__ RowSource columns_from(int col) const {

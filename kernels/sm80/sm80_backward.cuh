@@ -137,8 +137,8 @@ __device__ __forceinline__ void sm80_store_gradient(auto& tile, const Sums& grad
     const int64 row = block.work.owned + tile_row;
     write_accumulators<ElementOf<Config>>(tile, tile_row, gradient.sum[r], factors);
     __syncwarp();  // the 16 rows are there; no other warp reads or writes them
-    auto* to = static_cast<Bits16*>(tensor) +
-               stride.offset(span.batch, block.work.head, (kOwnsKeys ? span.k_begin : span.q_begin) + row);
+    auto* to = static_cast<Bits16*>(tensor) + (kOwnsKeys ? span.keys().offset(stride, block.work.head, row)
+                                                         : span.query_offset(stride, block.work.head, row));
     store_pieces<Config>(tile, tile_row, to, stride.row, (kOwnsKeys ? span.seqlen_k : span.seqlen_q) - row, columns);
   }
 }

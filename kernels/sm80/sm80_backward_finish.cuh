@@ -36,7 +36,7 @@ __device__ void sm80_backward_finish(const BackwardOptionArgs& args) {
   const int64 first = tile * Config::kBlockM;
   const int rows = static_cast<int>(max(min(span.seqlen_q - first, int64{Config::kBlockM}), int64{0}));
   const float* sums = sm80_dq_sums<Config>(args, span, sequence, head, first);
-  auto* dq = static_cast<Bits16*>(base.dq) + base.dq_stride.offset(span.batch, head, span.q_begin + first);
+  auto* dq = static_cast<Bits16*>(base.dq) + span.query_offset(base.dq_stride, head, first);
 #pragma unroll 2
   for (int i = threadIdx.x; i < num_tiles(rows, kMmaRows) * kRowHalf * kTiles; i += Config::kThreads) {
     const int column = i % kTiles * kMmaColumns;

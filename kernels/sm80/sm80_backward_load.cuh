@@ -38,8 +38,9 @@ struct Sm80Rows {
   static __device__ __forceinline__ void load(Tile& tile, const BackwardArgs& args, const SequenceSpan& span,
                                               uint32 head, int64 row) {
     const uint32 its_head = kOfKeys ? key_head_of(args, head) : head;
-    const auto* first = static_cast<const Bits16*>(data(args)) +
-                        stride(args).offset(span.batch, its_head, (kOfKeys ? span.k_begin : span.q_begin) + row);
+    const auto* first =
+        static_cast<const Bits16*>(data(args)) +
+        (kOfKeys ? span.keys().offset(stride(args), its_head, row) : span.query_offset(stride(args), its_head, row));
     const int64 row_stride = stride(args).row;
     PieceLoader<Config, Tile> loader(first, row_stride);
     const int64 left = (kOfKeys ? span.seqlen_k : span.seqlen_q) - row;

@@ -74,7 +74,7 @@ __device__ __forceinline__ void sm80_store_key_tile(const Tile& tile, void* tens
                                                     const Sm80BackwardBlock<Config>& block, int columns) {
   const int pieces = columns / kChunkElements;
   const SequenceSpan& span = block.span;
-  auto* to = static_cast<Bits16*>(tensor) + stride.offset(span.batch, block.work.head, span.k_begin + block.work.owned);
+  auto* to = static_cast<Bits16*>(tensor) + span.keys().offset(stride, block.work.head, block.work.owned);
   const auto rows = static_cast<int>(min(span.seqlen_k - block.work.owned, int64{Tile::kRows}));
 #pragma unroll 2
   for (int i = static_cast<int>(threadIdx.x); i < rows * pieces; i += Config::kThreads) {

@@ -19,8 +19,7 @@ __device__ __forceinline__ void sm80_store_lse(const ForwardArgs& args, const Sm
   for (int h = 0; h < kRowsOfThread; ++h) {
     const int64 mine = row + accumulator_row(lane) + h * kRowHalf;
     if (mine >= block.span.seqlen_q) continue;
-    args.lse[args.lse_stride.offset(block.span.batch, block.work.head, block.span.q_begin + mine)] =
-        softmax.lse(h, scale);
+    args.lse[block.span.query_offset(args.lse_stride, block.work.head, mine)] = softmax.lse(h, scale);
   }
 }
 
@@ -48,8 +47,8 @@ __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, S
     const float factor[kRowsOfThread] = {softmax.inverse_sum(0) * kept, softmax.inverse_sum(1) * kept};
     write_accumulators<ElementOf<Config>>(o_tile, tile_row, rows[r].o, factor);
     __syncwarp();  // the 16 rows of o are there; no other warp reads or writes them
-    auto* o = static_cast<Bits16*>(base.o) +
-              base.o_stride.offset(block.span.batch, block.work.head, block.span.q_begin + row) + first_column;
+    auto* o =
+        static_cast<Bits16*>(base.o) + block.span.query_offset(base.o_stride, block.work.head, row) + first_column;
     store_pieces<Config>(o_tile, tile_row, o, base.o_stride.row, block.span.seqlen_q - row, columns);
   }
 }

@@ -136,8 +136,7 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
   const SequenceSpan span = sequence_span<Config>(args.base, args.options, work.sequence);
   if (work.row >= span.seqlen_q) return;  // a packed sequence shorter than the longest
   const auto keys = Sm80Keys::of(args, work, span);
-  const auto* q = static_cast<const Bits16*>(args.base.q) +
-                  args.base.q_stride.offset(span.batch, work.head, span.q_begin + work.row);
+  const auto* q = static_cast<const Bits16*>(args.base.q) + span.query_offset(args.base.q_stride, work.head, work.row);
   sm80_send<Config>(smem.q_or_o, q, args.base.q_stride.row, span.seqlen_q - work.row, Config::kHeadDim);
   cp_async_commit();
   if (keys.tiles.begin < keys.tiles.end) {

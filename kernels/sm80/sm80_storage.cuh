@@ -78,8 +78,8 @@ struct Sm80Keys {
                                                               const Sm80Work<Config>& work, const SequenceSpan& span) {
     const uint32 head = key_head_of(args.base, work.head);
     const WindowMask window = ScoreRules<Config>::window_of(args.options, span);
-    return {static_cast<const Bits16*>(args.base.k) + args.base.k_stride.offset(span.batch, head, span.k_begin),
-            static_cast<const Bits16*>(args.base.v) + args.base.v_stride.offset(span.batch, head, span.k_begin) +
+    return {static_cast<const Bits16*>(args.base.k) + span.keys().offset(args.base.k_stride, head, 0),
+            static_cast<const Bits16*>(args.base.v) + span.keys().offset(args.base.v_stride, head, 0) +
                 work.first_column_v(),
             span.seqlen_k, Sm80KeyTiles::of_rows<Config>(window, work.row, work.row + Config::kBlockM)};
   }
