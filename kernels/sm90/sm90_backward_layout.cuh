@@ -129,13 +129,18 @@ struct Sm90BackwardTile {
   const int of_p = 2 * kBackwardWideHandovers;  // full and empty
   return of_keys + of_tails + of_rows + of_p;
 }
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_keys_smem(int columns, int stages, bool has_bias) {
+// Bytes of the decisions on the entries of p that a warpgroup leaves: a bit each.
+constexpr int kBackwardKeptBytes = kBackwardWideHandovers * kBackwardRows * kBackwardWideKeys / 8;
+
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_keys_smem(int columns, int stages,
+                                                                            const ScoreModTraits& score) {
   const int k_and_v = sm90_backward_tile_bytes(kBackwardWideKeys, columns);
   const int q_and_dout = stages * sm90_backward_tile_bytes(kBackwardRows, columns);
-  const int bias = has_bias ? stages * kBackwardBiasBytes : 0;
+  const int bias = score.adds_from_memory ? stages * kBackwardBiasBytes : 0;
+  const int kept = score.drops ? kBackwardKeptBytes : 0;
   const int p = kBackwardWideHandovers * kBackwardRows * kBackwardWideKeys * kBackwardFloatBytes;
   const int barriers = sm90_backward_wide_keys_barriers(stages) * kBackwardBarrierBytes;
-  return sm90_backward_whole_kilobytes(k_and_v + q_and_dout + bias + p + sm90_backward_statistics_bytes(stages) +
+  return sm90_backward_whole_kilobytes(k_and_v + q_and_dout + bias + p + kept + sm90_backward_statistics_bytes(stages) +
                                        kBackwardItemBytes + barriers);
 }
 
@@ -211,7 +216,8 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
 
 // Head dimensions to 256; with a term from memory to 192, beyond which its tiles do not fit into shared memory.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_wide_tile(int head_dim, int head_dim_v,
-                                                                                    bool has_bias, int dbias_blocks) {
+                                                                                    const ScoreModTraits& score,
+                                                                                    int dbias_blocks) {
   constexpr int kMostStages = 4;
   Sm90BackwardTile t = {};
   t.depth = (head_dim + kBackwardPanelColumns - 1) / kBackwardPanelColumns * kBackwardPanelColumns;
@@ -220,9 +226,9 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
   t.block_n = kBackwardWideKeys;
   t.set_registers(kBackwardWideRegisters);
   t.stages = kMostStages;
-  while (t.stages > 1 && sm90_backward_wide_keys_smem(t.columns(), t.stages, has_bias) > kBackwardMostSmem) --t.stages;
-  t.smem_bytes = sm90_backward_wide_keys_smem(t.columns(), t.stages, has_bias);
-  sm90_backward_set_dq_smem(t, has_bias, dbias_blocks);
+  while (t.stages > 1 && sm90_backward_wide_keys_smem(t.columns(), t.stages, score) > kBackwardMostSmem) --t.stages;
+  t.smem_bytes = sm90_backward_wide_keys_smem(t.columns(), t.stages, score);
+  sm90_backward_set_dq_smem(t, score.adds_from_memory, dbias_blocks);
   return t;
 }
 
@@ -232,7 +238,7 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
                                                                                const ScoreModTraits& score,
                                                                                int dbias_blocks) {
   if (head_dim > 128 || head_dim_v > 128 || score.transforms || score.adds_from_memory) {
-    return sm90_backward_wide_tile(head_dim, head_dim_v, score.adds_from_memory, dbias_blocks);
+    return sm90_backward_wide_tile(head_dim, head_dim_v, score, dbias_blocks);
   }
   if (head_dim > 64 || head_dim_v > 64) return sm90_backward_persistent_tile(head_dim, head_dim_v);
   return sm90_backward_narrow_tile();

@@ -41,6 +41,7 @@ class WideDs {
   __device__ __forceinline__ void make_pairs(uint32 number, const float (&dp)[32], uint32 (&ds)[16]) {
     const uint32 buffer = stage_of<kBackwardWideHandovers>(number);
     smem_.p_full[buffer].wait(parity_of<kBackwardWideHandovers>(number));  // p of the tile is there
+    if constexpr (Score<Config>::kDrops) kept_ = smem_.kept.words[buffer][threadIdx.x % kWarpgroup];
 #pragma unroll
     for (int i = 0; i < 32; i += 4) {
       const float4 p = smem_.p[buffer][i / 4][threadIdx.x % kWarpgroup];
@@ -52,15 +53,16 @@ class WideDs {
   }
 
  private:
-  // p: negative if the entry is dropped.
+  // A dropped entry has no dp.
   [[nodiscard]] __device__ __forceinline__ float score_gradient(float p, const float (&dp)[32], int i) const {
-    const float kept = Score<Config>::kDrops && p < 0.0f ? 0.0f : dp[i];
-    return wide_score_gradient<Config>(Score<Config>::kDrops ? fabsf(p) : p, kept, delta_[backward_statistic(i)]);
+    const float kept = Score<Config>::kDrops && (kept_ >> i & 1u) == 0 ? 0.0f : dp[i];
+    return wide_score_gradient<Config>(p, kept, delta_[backward_statistic(i)]);
   }
 
   Storage& smem_;
   const Sm90BackwardArgs& args_;
   float delta_[16];
+  uint32 kept_ = 0;  // kDrops: which entries of the tile are kept
 };
 
 }  // namespace attend

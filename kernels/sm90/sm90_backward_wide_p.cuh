@@ -57,13 +57,14 @@ class WideP {
   // s of the tile is done. It becomes what the other warpgroup gets.
   __device__ __forceinline__ void make_pairs(uint32 number, float (&s)[32], uint32 (&p)[16]) {
     exponentials(number, s);
+    uint32 kept[kKeptWords<32>] = {};
     if constexpr (Score<Config>::kDrops) {
-      pack_kept(number, s, p);
+      pack_kept(number, s, p, kept);
     } else {
 #pragma unroll
       for (int i = 0; i < 16; ++i) p[i] = pack(i, s, 1.0f);
     }
-    hand_over(number, s);
+    hand_over(number, s, kept[0]);
   }
 
  private:
@@ -152,26 +153,25 @@ class WideP {
     constexpr uint32 kExponent = 0x7f800000;
     return __uint_as_float(__float_as_uint(args_.options.dropout_scale) & kExponent);
   }
-  // Packs p with 0 for dropped entries. The other warpgroup wants p of all entries and the decisions: it gets -p of
-  // dropped ones.
-  __device__ __forceinline__ void pack_kept(uint32 number, float (&s)[32], uint32 (&p)[16]) {
-    uint32 kept[kKeptWords<32>];
+  // Packs p with 0 for dropped entries.
+  __device__ __forceinline__ void pack_kept(uint32 number, float (&s)[32], uint32 (&p)[16],
+                                            uint32 (&kept)[kKeptWords<32>]) {
     kept_bits<32, true>(rules_.tile(int64{tile_of_rows(number)} * kBackwardRows, smem_.item.key), kept, thread());
     const float scale = args_.options.dropout_scale / power_of_kept();
 #pragma unroll
     for (int i = 0; i < 16; ++i) p[i] = pack(i, s, scale);
     drop_pairs<32>(p, kept);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) s[i] = (kept[0] >> i & 1u) != 0 ? s[i] : -s[i];
   }
 
-  __device__ __forceinline__ void hand_over(uint32 number, const float (&p)[32]) {
+  // The other warpgroup gets p of all entries, and which of them are kept.
+  __device__ __forceinline__ void hand_over(uint32 number, const float (&p)[32], uint32 kept) {
     const uint32 buffer = stage_of<kBackwardWideHandovers>(number);
     smem_.p_empty[buffer].wait(parity_of<kBackwardWideHandovers>(number) ^ 1);  // p of two tiles before has been read
 #pragma unroll
     for (int i = 0; i < 32; i += 4) {
       smem_.p[buffer][i / 4][thread()] = make_float4(p[i], p[i + 1], p[i + 2], p[i + 3]);
     }
+    if constexpr (Score<Config>::kDrops) smem_.kept.words[buffer][thread()] = kept;
     __syncwarp();
     arrive_as_warp(smem_.p_full[buffer]);
   }

@@ -47,6 +47,15 @@ struct TileRing {
   }
 };
 
+// kDrops: which entries of p are kept, a bit for each of a thread's accumulator.
+template <class Config>
+struct Sm90BackwardKept {};
+template <class Config>
+requires Score<Config>::kDrops struct Sm90BackwardKept<Config> {
+  uint32 words[kBackwardWideHandovers][kWarpgroup];
+  static_assert(sizeof(words) == kBackwardKeptBytes);
+};
+
 // For the kernel that makes dk and dv. Tiles have the names of Sm90BackwardStorage, which BackwardLoads uses.
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
@@ -59,6 +68,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
   Bits16 dout[Config::kStages][Config::kBlockM * Shape::kDepthV];
   float4 p[kBackwardWideHandovers][8]
           [kWarpgroup];  // each thread's accumulator, for the same thread of the other warpgroup
+  [[no_unique_address]] Sm90BackwardKept<Config> kept;  // for the same thread likewise
   float lse_log2[Config::kStages][Config::kBlockM];
   float delta[Config::kStages][Config::kBlockM];
   Sm90BackwardItem item;
@@ -69,7 +79,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
   Mbarrier q_empty[Config::kStages];         // 8 warps: s of the tile is done, or dk; the term was read before s
   Mbarrier dout_full[Config::kStages];       // announced: dout and delta
   Mbarrier dout_empty[Config::kStages];      // 8 warps: dp of the tile is done, or dv
-  Mbarrier p_full[kBackwardWideHandovers];   // 4 warps: p of the tile is there
+  Mbarrier p_full[kBackwardWideHandovers];   // 4 warps: p of the tile is there, with the decisions on it
   Mbarrier p_empty[kBackwardWideHandovers];  // 4 warps: it has been read
 
   [[nodiscard]] __device__ __forceinline__ auto q_ring() {
