@@ -112,8 +112,9 @@ nb::object tuple_of(const Values& values) {
   for (std::size_t i = 0; i < options.size(); ++i) {
     if (options[i].kept != Kept::kDefault) given[options[i].name.c_str()] = values[i];
   }
-  const auto layout = nb::cast<std::string>(given["layout"]);
-  if (layout != "bhsd" && layout != "bshd") return {};
+  const char* const layout = PyUnicode_AsUTF8AndSize(nb::object(given["layout"]).ptr(), nullptr);
+  if (layout == nullptr) PyErr_Clear();  // no text: Python refuses it
+  if (layout == nullptr || (layout != std::string_view("bhsd") && layout != std::string_view("bshd"))) return {};
   return torch->settings_type(**given);
 }
 
@@ -134,6 +135,9 @@ void learn_defaults(const nb::dict& defaults) {
 }
 
 std::shared_ptr<const ReadSettings> settings_of_options(const nb::tuple& options) {
+  if (nb::len(options) != known_options->size()) {
+    throw Error(ErrorCode::kInternal, "attention: options without one of its keyword arguments");
+  }
   Values values;
   for (std::size_t i = 0; i < known_options->size(); ++i) {
     values[i] = NB_TUPLE_GET_ITEM(options.ptr(), static_cast<Py_ssize_t>(i));

@@ -1,4 +1,4 @@
-// The names of torch that C++ calls, and the functions of attend/torch that do what C++ leaves to Python.
+// The names of torch that C++ calls, and the functions of attend/torch for the work that C++ leaves to Python.
 // attend/torch/_direct.py hands all of them over once.
 #pragma once
 

@@ -100,7 +100,7 @@ nb::object finish_forward(nb::handle context, const nb::object& both, nb::handle
   return both;
 }
 
-/// Checkpoints unpack what was saved once only.
+/// A checkpoint unpacks saved tensors only once.
 nb::tuple saved_in(nb::handle context) {
   return nb::borrow<nb::tuple>(nb::getattr(context, torch->saved_tensors));
 }

@@ -238,3 +238,17 @@ def test_a_torch_whose_modes_cannot_be_seen_takes_the_operator(torch, device):
         assert found.grad_fn.name() != DIRECT and torch.equal(found, want)
     finally:
         _core.learn_torch(_direct.names_of_torch())
+
+
+def test_a_layout_that_is_no_text_is_refused_by_name(torch):
+    q = torch.randn(1, 2, 3, 16)
+    attend.attention(q, q, q)  # imports attend.torch
+    with pytest.raises(attend.Error, match="layout: '.ud800', allowed 'bhsd', 'bshd'"):
+        attend.attention(q, q, q, layout="\ud800")
+
+
+def test_options_without_one_of_them_are_refused(torch):
+    q = torch.randn(1, 2, 3, 16)
+    attend.attention(q, q, q)
+    with pytest.raises(attend.Error, match="without one of its keyword arguments"):
+        _core.attention_of_options(q, q, q, (), False)

@@ -18,10 +18,11 @@ struct CustomScore {
   std::string source;
   /// Of the source: two problems with equal digests take the same kernels.
   std::array<std::int32_t, 4> digest = {};
-  /// What it does to a score: tile choices and kernels ask for these, as they do for the library's own modifications.
+  /// Its effects on a score, which tile choices and kernels ask for.
   ScoreModTraits traits = {};
-  /// Tensors that the source reads, on the device of q. Their values and addresses are no part of any key.
+  /// Tensors that the source reads, kMostCaptured at most, on the device of q. Their values and addresses are no part of any key.
   std::vector<Tensor> captured = {};
+  static constexpr std::size_t kMostCaptured = 8;
   /// On a GPU: the same as an array of CapturedTensor in its memory.
   const CapturedTensor* captured_on_device = nullptr;
 };

@@ -1,4 +1,4 @@
-// What is to be known of each element type beyond its name and size: one description, which everything else asks.
+// Properties of each element type beyond its name and size, in one place that all other code asks.
 // docs/code_map.md says how to add a type.
 #pragma once
 

@@ -25,7 +25,7 @@ Tensor broadcast(const char* name, const Tensor& t, const Shape& full, std::size
 }  // namespace
 
 Tensor resolved_alibi_slopes(const Problem& p, const Tensor& passed, const Shape& /*scores*/) {
-  constexpr const char* kName = name_of(ScoreMod::kAlibi);
+  constexpr const char* kName = names_of(ScoreMod::kAlibi).name;
   check_tensor(kName, passed, p.q.device);
   if (passed.dtype != DType::kF32) refuse("{}: dtype {}, allowed f32", kName, dtype_name(passed.dtype));
   if (p.num_heads_q != 1 && passed.shape[1] == 1) {
@@ -35,13 +35,13 @@ Tensor resolved_alibi_slopes(const Problem& p, const Tensor& passed, const Shape
 }
 
 Tensor resolved_bias(const Problem& p, const Tensor& passed, const Shape& scores) {
-  constexpr const char* kName = name_of(ScoreMod::kBias);
+  constexpr const char* kName = names_of(ScoreMod::kBias).name;
   check_float_tensor(kName, passed, p.q.device);
   return broadcast(kName, passed, scores, 3);
 }
 
 Tensor resolved_mask(const Problem& p, const Tensor& passed, const Shape& scores) {
-  constexpr const char* kName = name_of(ScoreMod::kBoolMask);
+  constexpr const char* kName = names_of(ScoreMod::kBoolMask).name;
   check_tensor(kName, passed, p.q.device);
   if (passed.dtype != DType::kBool) refuse("{}: dtype {}, allowed bool", kName, dtype_name(passed.dtype));
   return broadcast(kName, passed, scores, 3);

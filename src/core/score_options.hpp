@@ -43,11 +43,12 @@ struct ScoreTensor {
   const char* gradient;        ///< name of its gradient, an output of backward; null: it has none
   std::optional<Tensor> BackwardCall::*passed_gradient;  ///< null as well
   std::optional<Tensor> Problem::*gradient_tensor;       ///< likewise
-  const char* flag;                                      ///< of `attend info --explain`
+  const char* flag;                                      ///< of `attend info --explain`,
+  const char* flag_help;                                 ///< and what its help says
   const char* help;                                      ///< on the command line, which takes a .npy file
 };
 
-/// What they resolve to, by the rows below.
+/// The functions `resolve` of the rows below.
 [[nodiscard]] Tensor resolved_alibi_slopes(const Problem& p, const Tensor& passed, const Shape& scores);
 [[nodiscard]] Tensor resolved_bias(const Problem& p, const Tensor& passed, const Shape& scores);
 [[nodiscard]] Tensor resolved_mask(const Problem& p, const Tensor& passed, const Shape& scores);
@@ -92,6 +93,7 @@ inline constexpr std::array<ScoreTensor, 3> kScoreTensors = {{
      .passed_gradient = &BackwardCall::dbias,
      .gradient_tensor = &Problem::dbias,
      .flag = "--bias",
+     .flag_help = "With a bias of every head",
      .help = "Added to the scores: a .npy file that broadcasts to (batch, heads, seqlen_q, seqlen_k)"},
     {.mod = ScoreMod::kBoolMask,
      .name = "mask",
@@ -105,6 +107,7 @@ inline constexpr std::array<ScoreTensor, 3> kScoreTensors = {{
      .passed_gradient = nullptr,
      .gradient_tensor = nullptr,
      .flag = "--mask",
+     .flag_help = "With a boolean mask of every head",
      .help = "Which scores to keep: a bool .npy file, shaped like a bias"},
     {.mod = ScoreMod::kAlibi,
      .name = "alibi_slopes",
@@ -118,31 +121,25 @@ inline constexpr std::array<ScoreTensor, 3> kScoreTensors = {{
      .passed_gradient = nullptr,
      .gradient_tensor = nullptr,
      .flag = "--alibi",
+     .flag_help = "With ALiBi slopes",
      .help = "ALiBi slopes: an f32 .npy file, (heads) or (batch, heads)"},
 }};
 
 static_assert(kScoreNumbers.size() + kScoreTensors.size() == kScoreMods, "a row for each modification");
 
-/// The name that callers know a modification by.
-[[nodiscard]] constexpr const char* name_of(ScoreMod mod) {
+/// What a modification is called.
+struct ScoreModNames {
+  const char* name;      ///< by callers
+  const char* constant;  ///< in a kernel's Config
+};
+[[nodiscard]] constexpr ScoreModNames names_of(ScoreMod mod) {
   for (const ScoreNumber& row : kScoreNumbers) {
-    if (row.mod == mod) return row.name;
+    if (row.mod == mod) return {row.name, row.constant};
   }
   for (const ScoreTensor& row : kScoreTensors) {
-    if (row.mod == mod) return row.name;
+    if (row.mod == mod) return {row.name, row.constant};
   }
-  return nullptr;
-}
-
-/// The constant of a kernel's Config that says whether a modification is on.
-[[nodiscard]] constexpr const char* constant_of(ScoreMod mod) {
-  for (const ScoreNumber& row : kScoreNumbers) {
-    if (row.mod == mod) return row.constant;
-  }
-  for (const ScoreTensor& row : kScoreTensors) {
-    if (row.mod == mod) return row.constant;
-  }
-  return nullptr;
+  return {nullptr, nullptr};
 }
 
 /// The place of a modification's row in kScoreTensors; their number if it is no tensor.
@@ -155,20 +152,9 @@ static_assert(kScoreNumbers.size() + kScoreTensors.size() == kScoreMods, "a row 
 /// The name of the first modification with a trait: name_of(&ScoreModTraits::transforms).
 [[nodiscard]] constexpr const char* name_of(bool ScoreModTraits::*trait) {
   for (int mod = 0; mod < kScoreMods; ++mod) {
-    if (traits_of(static_cast<ScoreMod>(mod)).*trait) return name_of(static_cast<ScoreMod>(mod));
+    if (traits_of(static_cast<ScoreMod>(mod)).*trait) return names_of(static_cast<ScoreMod>(mod)).name;
   }
   return nullptr;
-}
-
-/// Every modification that is on in a problem, and none else: visit(ScoreMod).
-template <class Visit>
-void for_each_mod(const Problem& p, Visit visit) {
-  for (const ScoreNumber& row : kScoreNumbers) {
-    if (p.*row.value != 0) visit(row.mod);
-  }
-  for (const ScoreTensor& row : kScoreTensors) {
-    if (p.*row.tensor) visit(row.mod);
-  }
 }
 
 }  // namespace attend::core

@@ -100,7 +100,7 @@ struct TileRanges {
   }
 };
 
-/// What makes a score out of a product, for one query head of one sequence. Without a transform, ALiBi and bias a score
+/// Turns products into scores, for one query head of one sequence. Without a transform, ALiBi and bias a score
 /// stays the product it was, in a unit of nats_per_score(); these options leave natural scores.
 class ScoreRules {
  public:

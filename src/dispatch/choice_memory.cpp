@@ -6,6 +6,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "core/problem_checks.hpp"
+
 namespace attend::dispatch {
 namespace {
 
@@ -35,7 +37,7 @@ ProblemKey::ProblemKey(const Problem& p) {
                num_sequences, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim, head_dim_v, scale,
                transform_cap, window_left, window_right, dropout_p, seed, offset, philox_state, deterministic,
                custom_score, workspace, part] = p;
-  // Not in the key: seed and offset, of which no choice depends, and the part, of which none is remembered.
+  // The key leaves out seed and offset, on which no choice depends, and the part: for parts no choice is remembered.
   for (const Tensor* t : {&q, &k, &v, &o}) add(*t);
   if (is_backward) {
     for (const Tensor* t : {&dout, &dq, &dk, &dv}) add(*t);
@@ -51,6 +53,10 @@ ProblemKey::ProblemKey(const Problem& p) {
   add(philox_state != nullptr ? 1 : 0);
   add(deterministic ? 1 : 0);
   if (custom_score != nullptr) {
+    if (custom_score->captured.size() > core::CustomScore::kMostCaptured) {
+      core::refuse("score function: {} captured tensors, allowed at most {}", custom_score->captured.size(),
+                   core::CustomScore::kMostCaptured);
+    }
     for (const std::int32_t part_of_digest : custom_score->digest) add(part_of_digest);
     for (const Tensor& t : custom_score->captured) add(t);
   }

@@ -19,7 +19,8 @@ class ProblemKey {
   [[nodiscard]] std::uint64_t hash() const;
 
  private:
-  static constexpr std::size_t kNumbersOfTensor = 9, kMostTensors = 14 + 8, kMostOthers = 27;
+  static constexpr std::size_t kNumbersOfTensor = 9, kMostTensors = 14 + core::CustomScore::kMostCaptured,
+                               kMostOthers = 27;
 
   void add(std::int64_t number) { numbers_.at(count_++) = number; }
   void add(const Tensor& t);

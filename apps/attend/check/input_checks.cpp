@@ -80,7 +80,8 @@ std::string nonfinite_note(const Workload& w) {
   add_note(note, "V", w.v, false);
   if (w.dout) add_note(note, "dO", *w.dout, false);
   for (std::size_t i = 0; i < w.score_tensors.size(); ++i) {
-    if (w.score_tensors[i]) add_note(note, core::kScoreTensors[i].name, *w.score_tensors[i], true);
+    const auto& tensor = w.score_tensors[i];
+    if (tensor && tensor->dtype() != DType::kBool) add_note(note, core::kScoreTensors[i].name, *tensor, true);
   }
   return note;
 }

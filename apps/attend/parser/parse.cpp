@@ -266,7 +266,7 @@ void add_info(CLI::App& app, InfoOptions& options, Raw& raw, AttentionOptions& a
   raw.problem.add(app, "--explain", attention);
   for (std::size_t i = 0; i < raw.explain_tensors.size(); ++i) {
     const core::ScoreTensor& row = core::kScoreTensors[i];
-    app.add_flag(row.flag, raw.explain_tensors[i], fmt::format("With {} of every head", row.name));
+    app.add_flag(row.flag, raw.explain_tensors[i], row.flag_help);
   }
   add_choice(app, "--device", raw.device, {"auto", "cpu", "cuda"}, "Where; on a GPU where there is one if not given");
   app.footer(kInfoFooter);

@@ -14,7 +14,7 @@
 
 namespace attend::cli {
 
-/// What options that are tensors have, in the order of core::kScoreTensors.
+/// A tensor for each option that is one, in the order of core::kScoreTensors.
 using ScoreTensors = std::array<std::optional<io::HostTensor>, core::kScoreTensors.size()>;
 
 struct Workload {

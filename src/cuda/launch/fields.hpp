@@ -124,8 +124,8 @@ constexpr Number<typename Path<kFirst, kRest...>::Struct> flag = {
       return Path<kFirst, kRest...>::of(whole) != 0;
     }};
 
-/// Has every int of the struct, but those of its Facts, one row? And can the rows give what they promise: an int to
-/// whoever sweeps its name, a value to the constant?
+/// Has every int of the struct, except those of its Facts, exactly one row? And does every row with a name for sweeps
+/// have an int, and every row with a constant a value?
 template <class Struct>
 [[nodiscard]] constexpr bool covers(std::span<const Field<Struct>> fields) {
   IntsOf<Struct> rows = {};
@@ -139,7 +139,7 @@ template <class Struct>
   return std::all_of(rows.begin(), rows.end(), [](std::int32_t count) { return count == 1; });
 }
 
-/// The constants of a Config: those that say the facts, with those of the options in `taken`, then the table's.
+/// The constants of a Config: first those of the facts and of the options in `taken`, then those of the table.
 template <class Struct>
 [[nodiscard]] std::vector<Constant> config_of(const Facts& facts, std::int32_t taken,
                                               std::span<const Field<Struct>> fields, const Struct& numbers) {

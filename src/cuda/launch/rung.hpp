@@ -30,7 +30,7 @@ enum class Grid {
   kQueryHeads,  ///< one block for each query head
 };
 
-/// What a block of one launch works on.
+/// The part of a problem that a block of one launch works on.
 struct RungTile {
   int block_m = 64;  ///< query rows
   int block_n = 64;  ///< keys

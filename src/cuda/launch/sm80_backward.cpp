@@ -24,17 +24,19 @@ std::vector<Tunable> tunables_at(std::size_t place, const char* prefix) {
 std::vector<Tunable> tunables_of_queries() {
   using Variant = Sm80BackwardVariant;
   using Tile = Sm80BackwardTile;
-  constexpr std::size_t kOfKeys[] = {Path<&Variant::queries, &Tile::adds_dq>::place(),
-                                     Path<&Variant::queries, &Tile::roles>::place(),
-                                     Path<&Variant::queries, &Tile::parts>::place()};
+  constexpr std::size_t kUnusedByQueries[] = {Path<&Variant::queries, &Tile::adds_dq>::place(),
+                                              Path<&Variant::queries, &Tile::roles>::place(),
+                                              Path<&Variant::queries, &Tile::parts>::place()};
   std::vector<Tunable> tunables = tunables_at(Path<&Variant::queries>::place(), "queries_");
-  std::erase_if(tunables, [&](const Tunable& t) { return std::ranges::find(kOfKeys, t.at) != std::end(kOfKeys); });
+  std::erase_if(tunables, [&](const Tunable& t) {
+    return std::ranges::find(kUnusedByQueries, t.at) != std::end(kUnusedByQueries);
+  });
   return tunables;
 }
 
-/// Of an H200 at large sizes, measured: of sm80_backward_unmodified.cuh 292, 330 and 268 (64, 128 and 256 columns); else,
-/// with masks only, in one pass 225 and 220 (64 and 128), in two 183, 207 and 161 (256); in two with a transform 122,
-/// 163 and 147, with dropout 97, 141 and 132. The rates of other options are assumptions.
+/// Measured on an H200 at large sizes with 64, 128 and 256 columns. sm80_backward_unmodified.cuh: 292, 330 and 268.
+/// Otherwise, with masks only: in one pass 225 and 220 (64 and 128), in two 183, 207 and 161. In two passes with a
+/// transform: 122, 163 and 147; with dropout: 97, 141 and 132. The rates of other options are assumptions.
 double tflops_of(const Sm80BackwardVariant& v) {
   if (v.keys.roles != kSm80General) return v.widest() <= 64 ? 290 : v.widest() <= 128 ? 325 : 265;
   double rate = v.widest() > 128 ? 160 : v.keys.adds_dq != 0 ? 220 : 190;
