@@ -1,6 +1,9 @@
 from typing import Any, Callable, NoReturn, Optional, Sequence, TypedDict
 
-from attend._settings import Extras, Gradients, Settings
+# The named tuples of attend._settings, which takes their fields from here.
+Extras = tuple[Any, ...]
+Settings = tuple[Any, ...]
+Gradients = tuple[Any, ...]
 
 __version__: str
 
