@@ -233,6 +233,34 @@ bool rounds_p(const core::Problem& p) {
   return p.dropout_p == 0 && multiplies_in_bf16({p.q.dtype, p.k.dtype, p.v.dtype, p.result_dtype()});
 }
 
+/// The panels of the task's rows, with q packed. Returns how many there are.
+int make_panels(const core::Problem& p, const ForwardTask& task, const ForwardMemory& memory,
+                const ScoreProduct& product, Panel* panels) {
+  const Matrix q = core::q_matrix(p.q, task.sequence, task.head);
+  const bool with_totals = memory.total_o != nullptr;
+  int num_panels = 0;
+  prefetch_rows<false>(q, task.row_begin, kPanel);
+  for (std::int64_t row = task.row_begin; row < task.row_end; row += kPanel, ++num_panels) {
+    const std::int64_t at = row - task.row_begin, at_o = at * padded(p.head_dim_v);
+    float* q_panel = memory.q + at * p.head_dim;
+    panels[num_panels] = {.row_begin = row,
+                          .num_rows = std::min<std::int64_t>(kPanel, task.row_end - row),
+                          .q = q_panel,
+                          .o = memory.o + at_o,
+                          .o_turned = memory.o_turned != nullptr ? memory.o_turned + at_o : nullptr,
+                          .row_max = memory.row_max + at,
+                          .row_sum = memory.row_sum + at,
+                          .started = false,
+                          .total_o = with_totals ? memory.total_o + at_o : nullptr,
+                          .total_row_sum = with_totals ? memory.total_row_sum + at : nullptr,
+                          .total_row_max = with_totals ? memory.total_row_max + at : nullptr,
+                          .num_tiles = 0};
+    prefetch_rows<false>(q, row + kPanel, kPanel);
+    product.pack(row, panels[num_panels].num_rows, q_panel);
+  }
+  return num_panels;
+}
+
 bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scratch) {
   const ScoreRules rules(p, task.sequence, task.head);
   const KeyRange keys = rules.window().rows(task.row_begin, task.row_end);
@@ -241,34 +269,14 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
   const bool turned = v_in_pairs && bf16_by_amx();
   const ForwardMemory memory = ForwardMemory::make(p, with_totals, turned, scratch);
   const std::int64_t key_head = task.head / p.heads_per_group();
-  const Matrix q = core::q_matrix(p.q, task.sequence, task.head);
   const Matrix k = core::k_matrix(p.k, task.sequence, key_head);
   const Matrix v = core::k_matrix(p.v, task.sequence, key_head);
 
   const ScoreProduct product(p, task.sequence, p.k, p.q, task.head, rules.product_factor());
   const bool k_as_it_is = reads_pairs_directly(p.k, p.q);
   auto* v_words = reinterpret_cast<std::uint32_t*>(memory.v);
-  prefetch_rows<false>(q, task.row_begin, kPanel);
   Panel panels[kForwardBlockM / kPanel];
-  int num_panels = 0;
-  for (std::int64_t row = task.row_begin; row < task.row_end; row += kPanel, ++num_panels) {
-    const std::int64_t at = row - task.row_begin;
-    float* q_panel = memory.q + at * p.head_dim;
-    panels[num_panels] = {row,
-                          std::min<std::int64_t>(kPanel, task.row_end - row),
-                          q_panel,
-                          memory.o + at * padded(p.head_dim_v),
-                          turned ? memory.o_turned + at * padded(p.head_dim_v) : nullptr,
-                          memory.row_max + at,
-                          memory.row_sum + at,
-                          false,
-                          with_totals ? memory.total_o + at * padded(p.head_dim_v) : nullptr,
-                          with_totals ? memory.total_row_sum + at : nullptr,
-                          with_totals ? memory.total_row_max + at : nullptr,
-                          0};
-    prefetch_rows<false>(q, row + kPanel, kPanel);
-    product.pack(row, panels[num_panels].num_rows, q_panel);
-  }
+  const int num_panels = make_panels(p, task, memory, product, panels);
   std::fill_n(memory.row_max, kForwardBlockM, -kInfinity);
   std::fill_n(memory.row_sum, kForwardBlockM, 0.0F);
 

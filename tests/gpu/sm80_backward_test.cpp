@@ -97,8 +97,8 @@ std::vector<AttentionCase> edge_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Edges, Sm80Backward, testing::ValuesIn(edge_cases()), kIndexName);
 
-/// Masks only, one pass (sm80_backward_unmodified.cuh): each kind of mask and of tile, grouped heads, packed sequences that
-/// begin within a group of 16 rows, scores negated, large, and all alike. Neighbours are of different kernels.
+/// Masks only, one pass (sm80_backward_unmodified.cuh): each kind of mask and of tile, grouped heads, packed sequences
+/// that begin within a group of 16 rows, scores negated, large, and all alike. Neighbours are of different kernels.
 std::vector<AttentionCase> unmodified_cases() {
   struct Shape {
     std::int64_t head_dim, head_dim_v;

@@ -154,8 +154,10 @@ std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken, std::
                                      {"kMask", enum_constant(facts.mask)},
                                      {"kNegateScores", facts.negate_scores != 0},
                                      {"kAligned", facts.aligned != 0}};
+  // Kernels that know any modification of scores ask for the constants of all (Score<Config>).
+  const std::int32_t wanted = (taken & option::kEveryMod) != 0 ? taken | option::kEveryMod : taken;
   for (const Option& o : options()) {
-    if (o.constant != nullptr && (o.bit & taken) != 0) constants.push_back({o.constant, facts.has(o.bit)});
+    if (o.constant != nullptr && (o.bit & wanted) != 0) constants.push_back({o.constant, facts.has(o.bit)});
   }
   if ((taken & option::kBias) != 0) constants.push_back({"kBiasElement", enum_constant(facts.bias)});
   constants.insert(constants.end(), more);

@@ -34,14 +34,15 @@ constexpr std::int32_t kBias = bits_with(&ScoreModTraits::adds_from_memory);
 constexpr std::int32_t kAlibi = bits_with(&ScoreModTraits::adds_by_position);
 constexpr std::int32_t kBoolMask = bits_with(&ScoreModTraits::masks_from_memory);
 constexpr std::int32_t kDropout = bits_with(&ScoreModTraits::drops);
-constexpr std::int32_t kAllScoreMods = (1 << kScoreMods) - 1;
+constexpr std::int32_t kEveryMod = (1 << kScoreMods) - 1;  ///< also those that no family takes
 
 constexpr std::int32_t kDeterministic = 1 << 16;  ///< backward only
 constexpr std::int32_t kWindow = 1 << 17;         ///< beyond the causal mask
 constexpr std::int32_t kVarlen = 1 << 18;
 constexpr std::int32_t kPhiloxState = 1 << 19;  ///< dropout's seed and offset are in memory
-/// Those that users know.
-constexpr std::int32_t kAll = kAllScoreMods | kDeterministic | kWindow | kVarlen | kPhiloxState;
+/// Those that users know. A modification with a new trait is not among them: families refuse it until they name it.
+constexpr std::int32_t kAll =
+    kTransform | kBias | kAlibi | kBoolMask | kDropout | kDeterministic | kWindow | kVarlen | kPhiloxState;
 constexpr std::int32_t kPart = 1 << 20;                 ///< ALiBi or dropout by Part::placement
 constexpr std::int32_t kAddsToOutputs = 1 << 21;        ///< Part::adds_to_outputs
 constexpr std::int32_t kHugeTransform = 1 << 22;        ///< a score divided by the cap may underflow
