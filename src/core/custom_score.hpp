@@ -20,7 +20,7 @@ struct CustomScore {
   std::array<std::int32_t, 4> digest = {};
   /// Its effects on a score, which tile choices and kernels ask for.
   ScoreModTraits traits = {};
-  /// Tensors that the source reads, kMostCaptured at most, on the device of q. Their values and addresses are in no key.
+  /// Tensors that the source reads, kMostCaptured at most, on the device of q. No key has their values or addresses.
   std::vector<Tensor> captured = {};
   static constexpr std::size_t kMostCaptured = 8;
   /// On a GPU: the same as an array of CapturedTensor in its memory.
