@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "attend/error.hpp"
 #include "cuda/jit/kernel_spec.hpp"
 #include "cuda/launch/kernel_args.hpp"
@@ -16,16 +18,25 @@ core::CustomScore named(std::int32_t name, const char* source = "// text\n") {
   return {.source = source, .digest = {name, 0, 0, name}, .traits = {.adds_by_position = true}};
 }
 
-TEST(CustomScore, IsRefusedByEveryBackendSoFar) {
-  MadeUp made(DType::kBF16);
+TEST(CustomScore, IsRefusedByEveryFamilySoFar) {
   const core::CustomScore score = named(1);
-  made.problem.custom_score = &score;
-  for (const cuda::Family* family : cuda::families()) {
-    const auto lack = family->lack(made.problem, device("sm_90a", 132));
-    ASSERT_TRUE(lack.has_value()) << family->name;
+  const cuda::DeviceInfo gpu = device("sm_90a", 132);
+  std::set<const cuda::Family*> asked;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const bool backward : {false, true}) {
+      MadeUp made(dtype, {}, {}, backward);
+      for (const cuda::Family* family : cuda::families()) {
+        made.problem.custom_score = nullptr;
+        if (family->lack(made.problem, gpu)) continue;  // it lacks something else
+        made.problem.custom_score = &score;
+        const auto lack = family->lack(made.problem, gpu);
+        ASSERT_TRUE(lack.has_value()) << family->name;
+        EXPECT_EQ(lack_text(*lack, "x", made.problem), "score function: given, compute 'x' allows none");
+        asked.insert(family);
+      }
+    }
   }
-  const auto lack = cuda::find_family("simt")->lack(made.problem, device("sm_90a", 132));
-  EXPECT_EQ(lack_text(*lack, "simt", made.problem), "score function: given, compute 'simt' allows none");
+  EXPECT_EQ(asked.size(), cuda::families().size());
 }
 
 TEST(CustomScore, IsInTheKeyOfKernelsByItsSourceAndInTileChoicesByItsTraits) {
