@@ -20,6 +20,7 @@
 
 #include "../attention/head_matrix.cuh"
 #include "../attention/merge_rows.cuh"
+#include "../attention/row_end.cuh"
 #include "../attention/work.cuh"
 #include "../common/numbers.cuh"
 #include "../common/warp_reduce.cuh"
@@ -92,6 +93,11 @@ struct SimtSoftmax {
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) max[i] = -kInfinity, sum[i] = 0.0f;
+  }
+
+  // Of row i over its keys; sum_of_lanes: its sum over all lanes.
+  [[nodiscard]] __device__ __forceinline__ float lse(int i, float sum_of_lanes) const {
+    return max[i] + logf(sum_of_lanes);
   }
 
   // Scores become p relative to the new maxima, or kNotSeen. o and the sums are rescaled to the new maxima.
@@ -228,6 +234,7 @@ __device__ __forceinline__ void simt_merge_output(const ForwardOptionArgs& args,
   const int64 first = span.q_begin + work.row + lane.row;
   float* const lse = base.lse + base.lse_stride.offset(span.batch, work.head, first);
   const int64 rows_left = span.seqlen_q - work.row - lane.row;
+  const auto end = RowEnd<Config>::of(args.options, work.sequence, work.head);
   float before[kRows];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) before[i] = i < rows_left ? lse[i * base.lse_stride.row] : -kInfinity;
@@ -236,8 +243,8 @@ __device__ __forceinline__ void simt_merge_output(const ForwardOptionArgs& args,
   for (int i = 0; i < kRows; ++i) {
     const float sum = warp_sum<Config::kLanesX>(rows.sum[i]);
     if (i >= rows_left) continue;
-    const float factor = inverse_or_zero(sum) * kept_scale<Config>(args.options);
-    const MergedLse weights = merged(before[i], rows.max[i] + logf(sum));
+    const float factor = end.factor(inverse_or_zero(sum), rows.lse(i, sum));
+    const MergedLse weights = merged(before[i], end.lse(rows.lse(i, sum)));
     auto* const out = static_cast<float*>(base.o) + base.o_stride.offset(span.batch, work.head, first + i);
     add_to_row(out, Config::kHeadDimV, lane.chunks(), o[i], before[i] != -kInfinity, weights.before,
                weights.part * factor);
@@ -253,18 +260,19 @@ __device__ __forceinline__ void simt_store_output(const ForwardOptionArgs& args,
                                                   const typename SimtForwardShape<Config>::Outputs& o) {
   using Storage = typename ElementOf<Config>::Storage;
   constexpr int kCols = SimtForwardShape<Config>::kCols;
+  const auto end = RowEnd<Config>::of(args.options, work.sequence, work.head);
 #pragma unroll
   for (int i = 0; i < SimtForwardShape<Config>::kRows; ++i) {
     const float sum = warp_sum<Config::kLanesX>(rows.sum[i]);
     const int64 row = work.row + lane.row + i;
     if (row >= span.seqlen_q) continue;
     const ForwardArgs& base = args.base;
-    const float factor = inverse_or_zero(sum) * kept_scale<Config>(args.options);
+    const float factor = end.factor(inverse_or_zero(sum), rows.lse(i, sum));
     const int first_col = work.part * kCols;
     auto* out = static_cast<Storage*>(base.o) + span.query_offset(base.o_stride, work.head, row);
     store_row<Config>(out + first_col, min(kCols, Config::kHeadDimV - first_col), lane.chunks(), o[i], factor);
     if (base.lse != nullptr && lane.x == 0 && work.part == 0) {
-      base.lse[span.query_offset(base.lse_stride, work.head, row)] = rows.max[i] + logf(sum);
+      base.lse[span.query_offset(base.lse_stride, work.head, row)] = end.lse(rows.lse(i, sum));
     }
   }
 }

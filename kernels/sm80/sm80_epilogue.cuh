@@ -1,7 +1,7 @@
 // o / l and lse of a warp's rows, from registers to memory.
 #pragma once
 
-#include "../attention/score_mods.cuh"
+#include "../attention/row_end.cuh"
 #include "../tiles/output_tile.cuh"
 #include "sm80_pieces.cuh"
 #include "sm80_products.cuh"
@@ -10,7 +10,8 @@ namespace attend {
 
 template <class Config>
 __device__ __forceinline__ void sm80_store_lse(const ForwardArgs& args, const Sm80Block<Config>& block, int64 row,
-                                               const typename Sm80Rows<Config>::Softmax& softmax, float scale) {
+                                               const typename Sm80Rows<Config>::Softmax& softmax, float scale,
+                                               const RowEnd<Config>& end) {
   const int lane = threadIdx.x % 32;
   if (args.lse == nullptr || block.work.part != 0 || threadIdx.x / 32 % Config::kSplits != 0 ||
       accumulator_column(lane) != 0)
@@ -19,7 +20,7 @@ __device__ __forceinline__ void sm80_store_lse(const ForwardArgs& args, const Sm
   for (int h = 0; h < kRowsOfThread; ++h) {
     const int64 mine = row + accumulator_row(lane) + h * kRowHalf;
     if (mine >= block.span.seqlen_q) continue;
-    args.lse[block.span.query_offset(args.lse_stride, block.work.head, mine)] = softmax.lse(h, scale);
+    args.lse[block.span.query_offset(args.lse_stride, block.work.head, mine)] = end.lse(softmax.lse(h, scale));
   }
 }
 
@@ -29,7 +30,7 @@ __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, S
                                                 Sm80Rows<Config> (&rows)[Config::kRowGroups], float scale) {
   const Sm80Block<Config>& block = smem.block;
   const ForwardArgs& base = args.base;
-  const float kept = kept_scale<Config>(args.options);
+  const auto end = RowEnd<Config>::of(args.options, block.work.sequence, block.work.head);
   constexpr int kColumns = Sm80Shape<Config>::kColumnsOfWarp;
   using OTile = PanelTile<Config::kBlockM, Config::kSplits == 1 ? Sm80Storage<Config>::kWidthQ : kColumns>;
   const int part = static_cast<int>(threadIdx.x) / 32 % Config::kSplits;
@@ -43,8 +44,9 @@ __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, S
     if constexpr (Config::kSplits == 1) softmax.finish();  // with more, the warps that share rows have done it
     const int tile_row = sm80_first_row<Config>(r);
     const int64 row = block.work.row + tile_row;
-    sm80_store_lse(base, block, row, softmax, scale);
-    const float factor[kRowsOfThread] = {softmax.inverse_sum(0) * kept, softmax.inverse_sum(1) * kept};
+    sm80_store_lse(base, block, row, softmax, scale, end);
+    const float factor[kRowsOfThread] = {end.factor(softmax.inverse_sum(0), softmax.lse(0, scale)),
+                                         end.factor(softmax.inverse_sum(1), softmax.lse(1, scale))};
     write_accumulators<ElementOf<Config>>(o_tile, tile_row, rows[r].o, factor);
     __syncwarp();  // the 16 rows of o are there; no other warp reads or writes them
     auto* o =

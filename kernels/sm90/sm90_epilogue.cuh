@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../attention/merge_rows.cuh"
-#include "../attention/score_mods.cuh"
+#include "../attention/row_end.cuh"
 #include "../isa/named_barrier.cuh"
 #include "../isa/stmatrix.cuh"
 #include "../tiles/tma_panel.cuh"
@@ -146,6 +146,11 @@ __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm
   }
 }
 
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ RowEnd<Config> row_end(const Sm90ForwardArgs& args, const Sm90Work& work) {
+  return RowEnd<Config>::of(args.options, work.sequence, work.head);
+}
+
 // Rows that see no key: o = 0, lse = -inf. kAddsToOutputs: they keep what they have over other keys.
 template <class Config>
 __device__ __forceinline__ void store_nothing_seen(const Sm90ForwardArgs& args, const Sm90Work& work,
@@ -157,16 +162,19 @@ __device__ __forceinline__ void store_nothing_seen(const Sm90ForwardArgs& args, 
   }
   const uint32 zeros[Sm90Fragments<Config>::kOutputs / 2] = {};
   store_o_directly<Config>(args, work, rows, zeros);
-  store_lse<Config>(args, work, rows, {-kInfinity, -kInfinity});
+  const float lse = row_end<Config>(args, work).lse(-kInfinity);
+  store_lse<Config>(args, work, rows, {lse, lse});
 }
 
 template <class Config>
 __device__ __forceinline__ void store_rows(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
                                            uint32 q_smem, const Sm90Softmax<Config>& softmax, float lse_offset,
                                            const float (&o)[Sm90Fragments<Config>::kOutputs]) {
-  const float lse[kRowsOfThread] = {softmax.lse(0) + lse_offset, softmax.lse(1) + lse_offset};
-  const float kept = kept_scale<Config>(args.options);
-  const float factor[kRowsOfThread] = {softmax.inverse_sum(0) * kept, softmax.inverse_sum(1) * kept};
+  const float of_keys[kRowsOfThread] = {softmax.lse(0) + lse_offset, softmax.lse(1) + lse_offset};
+  const auto end = row_end<Config>(args, work);
+  const float lse[kRowsOfThread] = {end.lse(of_keys[0]), end.lse(of_keys[1])};
+  const float factor[kRowsOfThread] = {end.factor(softmax.inverse_sum(0), of_keys[0]),
+                                       end.factor(softmax.inverse_sum(1), of_keys[1])};
   if constexpr (Config::kAddsToOutputs) {
     merge_rows<Config>(args, work, rows, factor, lse, o);
     return;
