@@ -148,7 +148,7 @@ Options options_of(const Array& q, const Array& k, const Array& v, nb::handle ex
   for (std::size_t i = 0; i < kTensors; ++i) {
     const core::ScoreTensor& row = core::kScoreTensors[i];
     const MaybeArray array = maybe_array(extras, i);
-    if (array) params.*row.param = row.is_of_scores ? scores_view(row.name, *array) : slopes_view(row.name, *array);
+    if (array) params.*row.param = row.is_of_scores() ? scores_view(row.name, *array) : slopes_view(row.name, *array);
   }
   if (const MaybeArray cu_seqlens_q = maybe_array(extras, Extra::kCuSeqlensQ)) {
     params.varlen = varlen_of(q, *cu_seqlens_q, maybe_array(extras, Extra::kCuSeqlensK), settings);
@@ -169,7 +169,7 @@ Gradients gradients_of(nb::handle tuple, Layout layout) {
     if (row.gradient == nullptr) continue;
     const MaybeArray array = maybe_array(tuple, field++);
     if (!array) continue;
-    g.of_options[i] = row.is_of_scores ? scores_view(row.gradient, *array) : slopes_view(row.gradient, *array);
+    g.of_options[i] = row.is_of_scores() ? scores_view(row.gradient, *array) : slopes_view(row.gradient, *array);
   }
   return g;
 }

@@ -95,7 +95,7 @@ void check_longest(const char* name, std::int64_t longest, std::int64_t count, s
 void resolve_varlen(Problem& p, const Params& params, const WholeLengths& whole) {
   const Varlen& varlen = *params.varlen;
   for (const ScoreTensor& row : kScoreTensors) {
-    if (row.is_of_scores && params.*row.param) refuse("{}: given with varlen, allowed without varlen only", row.name);
+    if (row.is_of_scores() && params.*row.param) refuse("{}: given with varlen, allowed without varlen only", row.name);
   }
   for (const auto& [name, tensor] : {std::pair{"q", &p.q}, {"k", &p.k}}) {
     if (tensor->shape[0] != 1) refuse("{}: batch {} with varlen, allowed 1 (packed tokens)", name, tensor->shape[0]);
@@ -146,7 +146,7 @@ void resolve_params(Problem& p, const Params& params, const WholeLengths& whole)
   p.workspace = params.workspace;
   const Shape scores = {p.q.shape[0], p.num_heads_q, p.max_seqlen_q, whole.seqlen_k};
   for (const ScoreTensor& row : kScoreTensors) {
-    if (params.*row.param) p.*row.tensor = row.resolve(p, input_view(*(params.*row.param)), scores);
+    if (params.*row.param) p.*row.tensor = resolved(row, p, input_view(*(params.*row.param)), scores);
   }
 }
 

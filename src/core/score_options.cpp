@@ -24,27 +24,17 @@ Tensor broadcast(const char* name, const Tensor& t, const Shape& full, std::size
 
 }  // namespace
 
-Tensor resolved_alibi_slopes(const Problem& p, const Tensor& passed, const Shape& /*scores*/) {
-  constexpr const char* kName = names_of(ScoreMod::kAlibi).name;
-  check_tensor(kName, passed, p.q.device);
-  if (passed.dtype != DType::kF32) refuse("{}: dtype {}, allowed f32", kName, dtype_name(passed.dtype));
-  if (p.num_heads_q != 1 && passed.shape[1] == 1) {
-    refuse("{}: shape {}, dimension 1 must be {}", kName, shape_text(passed.shape), p.num_heads_q);
+Tensor resolved(const ScoreTensor& row, const Problem& p, const Tensor& passed, const Shape& scores) {
+  if (row.dtype) {
+    check_tensor(row.name, passed, p.q.device);
+    if (passed.dtype != *row.dtype) {
+      refuse("{}: dtype {}, allowed {}", row.name, dtype_name(passed.dtype), dtype_name(*row.dtype));
+    }
+  } else {
+    check_float_tensor(row.name, passed, p.q.device);
   }
-  return broadcast(kName, passed, {p.num_sequences, p.num_heads_q, 1, 1}, 1);
-}
-
-Tensor resolved_bias(const Problem& p, const Tensor& passed, const Shape& scores) {
-  constexpr const char* kName = names_of(ScoreMod::kBias).name;
-  check_float_tensor(kName, passed, p.q.device);
-  return broadcast(kName, passed, scores, 3);
-}
-
-Tensor resolved_mask(const Problem& p, const Tensor& passed, const Shape& scores) {
-  constexpr const char* kName = names_of(ScoreMod::kBoolMask).name;
-  check_tensor(kName, passed, p.q.device);
-  if (passed.dtype != DType::kBool) refuse("{}: dtype {}, allowed bool", kName, dtype_name(passed.dtype));
-  return broadcast(kName, passed, scores, 3);
+  if (row.is_of_scores()) return broadcast(row.name, passed, scores, 3);
+  return broadcast(row.name, passed, {p.num_sequences, p.num_heads_q, 1, 1}, 1);
 }
 
 }  // namespace attend::core

@@ -29,6 +29,12 @@ struct ScoreNumber {
   const char* help;     ///< on the command line
 };
 
+/// What a tensor has an entry for. Either may be broadcast.
+enum class ScoreTensorShape {
+  kScores,  ///< each row and key: (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k); not with packed sequences
+  kHeads,   ///< each query head: (1 or num_sequences, num_heads_q, 1, 1)
+};
+
 /// An option that is a tensor. Absent: off.
 struct ScoreTensor {
   ScoreMod mod;
@@ -36,22 +42,21 @@ struct ScoreTensor {
   const char* constant;  ///< as above
   std::optional<ConstTensor> Params::*param;
   std::optional<Tensor> Problem::*tensor;
-  /// Checks what was passed. Returns it with its broadcast dimensions expanded. scores: the shape of all scores.
-  Tensor (*resolve)(const Problem& p, const Tensor& passed, const Shape& scores);
+  ScoreTensorShape shape;
   std::optional<DType> dtype;  ///< the only one that is allowed; absent: any float
-  bool is_of_scores;           ///< has an entry for each row and key, so it cannot come with packed sequences
   const char* gradient;        ///< name of its gradient, an output of backward; null: it has none
   std::optional<Tensor> BackwardCall::*passed_gradient;  ///< null as well
   std::optional<Tensor> Problem::*gradient_tensor;       ///< likewise
   const char* flag;                                      ///< of `attend info --explain`,
   const char* flag_help;                                 ///< and what its help says
   const char* help;                                      ///< on the command line, which takes a .npy file
+
+  [[nodiscard]] constexpr bool is_of_scores() const { return shape == ScoreTensorShape::kScores; }
 };
 
-/// The functions `resolve` of the rows below.
-[[nodiscard]] Tensor resolved_alibi_slopes(const Problem& p, const Tensor& passed, const Shape& scores);
-[[nodiscard]] Tensor resolved_bias(const Problem& p, const Tensor& passed, const Shape& scores);
-[[nodiscard]] Tensor resolved_mask(const Problem& p, const Tensor& passed, const Shape& scores);
+/// Checks what was passed for a row. Returns it with its broadcast dimensions expanded. scores: the shape of all
+/// scores.
+[[nodiscard]] Tensor resolved(const ScoreTensor& row, const Problem& p, const Tensor& passed, const Shape& scores);
 
 inline constexpr std::array<ScoreNumber, 2> kScoreNumbers = {{
     {.mod = ScoreMod::kSoftcap,
@@ -86,9 +91,8 @@ inline constexpr std::array<ScoreTensor, 3> kScoreTensors = {{
      .constant = "kHasBias",
      .param = &Params::bias,
      .tensor = &Problem::bias,
-     .resolve = resolved_bias,
+     .shape = ScoreTensorShape::kScores,
      .dtype = {},
-     .is_of_scores = true,
      .gradient = "dbias",
      .passed_gradient = &BackwardCall::dbias,
      .gradient_tensor = &Problem::dbias,
@@ -100,9 +104,8 @@ inline constexpr std::array<ScoreTensor, 3> kScoreTensors = {{
      .constant = "kHasBoolMask",
      .param = &Params::mask,
      .tensor = &Problem::mask,
-     .resolve = resolved_mask,
+     .shape = ScoreTensorShape::kScores,
      .dtype = DType::kBool,
-     .is_of_scores = true,
      .gradient = nullptr,
      .passed_gradient = nullptr,
      .gradient_tensor = nullptr,
@@ -114,9 +117,8 @@ inline constexpr std::array<ScoreTensor, 3> kScoreTensors = {{
      .constant = "kHasAlibi",
      .param = &Params::alibi_slopes,
      .tensor = &Problem::alibi_slopes,
-     .resolve = resolved_alibi_slopes,
+     .shape = ScoreTensorShape::kHeads,
      .dtype = DType::kF32,
-     .is_of_scores = false,
      .gradient = nullptr,
      .passed_gradient = nullptr,
      .gradient_tensor = nullptr,

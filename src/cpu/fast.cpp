@@ -8,6 +8,7 @@
 #include "core/dtype_traits.hpp"
 #include "core/lack.hpp"
 #include "core/problem.hpp"
+#include "core/score_options.hpp"
 #include "cpu/backends.hpp"
 #include "cpu/bf16_dot.hpp"
 #include "cpu/kernels.hpp"
@@ -213,7 +214,10 @@ std::optional<std::string> unsupported(const Problem& p) {
   for (const auto& [name, tensor] : core::NamedTensors(p)) {
     if (!kTaken.has(tensor->dtype)) return lack(name, tensor->dtype);
   }
-  if (p.bias && !kTaken.has(p.bias->dtype)) return lack("bias", p.bias->dtype);
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
+    const std::optional<Tensor>& tensor = p.*row.tensor;
+    if (tensor && !row.dtype && !kTaken.has(tensor->dtype)) return lack(row.name, tensor->dtype);
+  }
   return std::nullopt;
 }
 

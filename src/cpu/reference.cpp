@@ -228,7 +228,7 @@ void backward(const Problem& p, Stream /*stream*/) {
   for (std::int64_t index = 0; index < p.num_sequences; ++index) {
     for (std::int64_t head = 0; head < p.num_heads_k; ++head) reference_backward_group(p, p.sequence(index), head);
   }
-  if (p.dbias) reference_dbias(p);
+  reference_option_gradients(p);
 }
 
 std::optional<std::string> unsupported(const Problem& p) {
@@ -326,6 +326,10 @@ void reference_dbias(const Problem& p) {
       }
     }
   }
+}
+
+void reference_option_gradients(const Problem& p) {
+  if (p.dbias) reference_dbias(p);
 }
 
 const core::Backend& reference_backend() {

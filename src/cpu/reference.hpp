@@ -3,7 +3,7 @@
 // The `reference` backend loops over it; the `cpu` backend falls back to it for a head whose inputs hold NaN or inf
 // beside masked entries, where a tile product would spread them to rows that do not depend on them (0 * NaN = NaN).
 //
-// All three ask after some rows whether the call is to end, and throw Interrupted then (parallel.hpp).
+// All ask after some rows whether the call is to end, and throw Interrupted then (parallel.hpp).
 #pragma once
 
 #include "core/problem.hpp"
@@ -19,5 +19,8 @@ void reference_backward_group(const core::Problem& p, const core::Sequence& s, s
 
 /// dbias, for every sequence and head. The tensor is written whole.
 void reference_dbias(const core::Problem& p);
+
+/// The gradients of options that the problem asks for, each written whole.
+void reference_option_gradients(const core::Problem& p);
 
 }  // namespace attend::cpu

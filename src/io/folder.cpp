@@ -10,6 +10,7 @@
 #include "core/dtype_traits.hpp"
 #include "core/problem.hpp"
 #include "core/problem_checks.hpp"
+#include "core/score_options.hpp"
 #include "io/file.hpp"
 
 namespace attend::io {
@@ -77,6 +78,15 @@ void check_sizes(std::string_view name, const FolderSpec& spec) {
 }
 
 }  // namespace
+
+std::vector<std::string> tensor_files() {
+  std::vector<std::string> files = {"Q.bin",         "K.bin",  "V.bin",  "dO.bin", "O.bin",
+                                    "logsumexp.bin", "dQ.bin", "dK.bin", "dV.bin"};
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
+    if (row.gradient != nullptr) files.push_back(fmt::format("{}.npy", row.gradient));
+  }
+  return files;
+}
 
 std::optional<std::string> oversized_tensor(const FolderSpec& spec) {
   struct Named {

@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "io/host_tensor.hpp"
 
@@ -28,9 +29,8 @@ namespace attend::io {
   return dtype == DType::kF64 ? DType::kF64 : DType::kF32;
 }
 
-/// Every file of a folder that attend reads or writes: a problem's tensors, and a bias's gradient.
-constexpr std::string_view kTensorFiles[] = {"Q.bin",         "K.bin",  "V.bin",  "dO.bin", "O.bin",
-                                             "logsumexp.bin", "dQ.bin", "dK.bin", "dV.bin", "dbias.npy"};
+/// Every file of a folder that attend reads or writes: a problem's tensors, and the gradients of its options.
+[[nodiscard]] std::vector<std::string> tensor_files();
 
 /// What a folder's name says.
 struct FolderSpec {

@@ -36,7 +36,7 @@ void add_params(Fields& fields, const Params& params, bool shares_seed) {
   for (const core::ScoreNumber& row : core::kScoreNumbers) add(row.name, params.*row.param);
   for (const core::ScoreTensor& row : core::kScoreTensors) {  // each rank has its own rows of one that is of scores
     const auto& t = params.*row.param;
-    add(row.name, !t ? "none" : row.is_of_scores ? "given" : core::shape_text(t->shape));
+    add(row.name, !t ? "none" : row.is_of_scores() ? "given" : core::shape_text(t->shape));
   }
   if (!shares_seed) add("seed", params.seed);
   add("offset", params.offset);
@@ -91,10 +91,18 @@ std::string device_text(Device device) {
   return device.type == DeviceType::kCPU ? "cpu" : fmt::format("cuda {}", device.index);
 }
 
+/// What may be done to scores. A modification with another trait is refused.
+constexpr ScoreModTraits kTaken = {
+    .transforms = true, .adds_from_memory = true, .adds_by_position = true, .masks_from_memory = true, .drops = true};
+
 core::Problem checked_problem(const Arguments& a, const core::WholeLengths& whole, const Transport& transport) {
   if (const auto allowed = transport.allowed_instead(a.q.device)) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("q: on {}, allowed {} with {}", device_text(a.q.device), *allowed, a.function));
+  }
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
+    if (!(a.params.*row.param) || (bits_of(traits_of(row.mod)) & ~bits_of(kTaken)) == 0) continue;
+    throw Error(ErrorCode::kUnsupported, fmt::format("{}: given, allowed none with {}", row.name, a.function));
   }
   const bool reads_scores = a.params.bias || a.params.mask;
   if (a.q.device.type != DeviceType::kCPU && reads_scores && a.ring.sharding == Sharding::kStriped) {

@@ -30,10 +30,6 @@ constexpr double kF32GradientTolerance = 1e-4;  // of the largest magnitude
 constexpr double kHalfFloor = 1e-5;             // of the largest magnitude
 constexpr double kStandardFactor = 2.0;
 
-const std::optional<io::HostTensor>& dbias_of(const Workload& w) {
-  return w.score_gradients[core::tensor_index(ScoreMod::kBias)];
-}
-
 /// Calls task(0) .. task(count - 1) on the threads of the CPU backend. Rethrows the first exception.
 void parallel_for(std::int64_t count, Progress& progress, const std::function<void(std::int64_t)>& task) {
   std::atomic<std::int64_t> next = 0;
@@ -100,7 +96,7 @@ class Truth {
  public:
   Truth(const Workload& w, Mode mode) : inputs_(w), mode_(mode), reference_(w.inputs_as(DType::kF64)) {
     compute_by_head(reference_, mode, "float64 reference", reference_forward_head, cpu::reference_backward_group);
-    if (dbias_of(reference_)) cpu::reference_dbias(reference_.backward_problem());
+    if (mode != Mode::kForward) cpu::reference_option_gradients(reference_.backward_problem());
   }
 
   [[nodiscard]] const Workload& reference() const { return reference_; }
@@ -140,11 +136,12 @@ class Truth {
     return noise_of_o_->o.view();
   }
 
-  [[nodiscard]] double largest_dbias_noise() {
+  /// Of the gradient of the option in a row of core::kScoreTensors.
+  [[nodiscard]] double largest_option_noise(std::size_t row) {
     std::optional<Workload> noise;
     make_noise(noise, inputs_.o.dtype());
-    dbias_noise(noise->backward_problem());
-    return largest_finite(dbias_of(*noise)->view());
+    option_noise(noise->backward_problem());
+    return largest_finite(noise->score_gradients[row]->view());
   }
 
  private:
@@ -327,14 +324,16 @@ TensorError judge(const char* name, const Workload& w, Truth& truth, Member memb
   return error;
 }
 
-/// dbias is summed by the reference only: its tolerance is that of float32, or of its own type's rounding.
-TensorError judge_dbias(const Workload& w, Truth& truth) {
-  const Tensor& reference = dbias_of(truth.reference())->view();
-  TensorError error = compare("dbias", dbias_of(w)->view(), reference);
-  const bool half = core::is_narrow(w.q.dtype()) || core::is_narrow(dbias_of(w)->dtype());
+/// The gradient of the option in a row of core::kScoreTensors. It is summed by the reference only: its tolerance is
+/// that of float32, or of its own type's rounding.
+TensorError judge_option(const Workload& w, Truth& truth, std::size_t row) {
+  const Tensor& reference = truth.reference().score_gradients[row]->view();
+  const io::HostTensor& result = *w.score_gradients[row];
+  TensorError error = compare(core::kScoreTensors[row].gradient, result.view(), reference);
+  const bool half = core::is_narrow(w.q.dtype()) || core::is_narrow(result.dtype());
   constexpr double kHalfTolerance = 4 * 0x1p-8;  // bfloat16's spacing
   error.tolerance = (half ? kHalfTolerance : kF32GradientTolerance) * largest_finite(reference);
-  if (needs_more(error)) error.tolerance += truth.largest_dbias_noise();
+  if (needs_more(error)) error.tolerance += truth.largest_option_noise(row);
   set_passed(error);
   return error;
 }
@@ -376,7 +375,9 @@ CheckReport check(const Workload& w, Mode mode) {
     report.backward.push_back(judge("dQ", w, truth, &Workload::dq, true));
     report.backward.push_back(judge("dK", w, truth, &Workload::dk, true));
     report.backward.push_back(judge("dV", w, truth, &Workload::dv, true));
-    if (dbias_of(w)) report.backward.push_back(judge_dbias(w, truth));
+    for (std::size_t row = 0; row < w.score_gradients.size(); ++row) {
+      if (w.score_gradients[row]) report.backward.push_back(judge_option(w, truth, row));
+    }
   }
   return report;
 }

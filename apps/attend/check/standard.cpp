@@ -270,6 +270,8 @@ void gradient_noise_group(const Problem& p, const Sequence& s, std::int64_t key_
   dv.store_to(core::k_matrix(p.dv, s, key_head));
 }
 
+namespace {
+
 void dbias_noise(const Problem& p) {
   const Tensor& dbias = *p.dbias;
   for (std::int64_t i = 0; i < dbias.numel(); ++i) core::store(dbias.data, dbias.dtype, i, 0.0);
@@ -283,6 +285,12 @@ void dbias_noise(const Problem& p) {
       });
     }
   }
+}
+
+}  // namespace
+
+void option_noise(const Problem& p) {
+  if (p.dbias) dbias_noise(p);
 }
 
 }  // namespace attend::cli

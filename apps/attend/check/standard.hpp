@@ -26,7 +26,7 @@ void output_noise_head(const core::Problem& p, const core::Sequence& s, std::int
 /// likewise, dv_j: sum_i r_ij p_ij |dout_i|.
 void gradient_noise_group(const core::Problem& p, const core::Sequence& s, std::int64_t key_head);
 
-/// The same of dbias, for every sequence and head; p.dbias is contiguous.
-void dbias_noise(const core::Problem& p);
+/// The same of the gradients of options, which are contiguous, for every sequence and head.
+void option_noise(const core::Problem& p);
 
 }  // namespace attend::cli

@@ -41,7 +41,7 @@ std::vector<Candidate> candidates(const ExplainOptions& options, Mode pass, Devi
   for (std::size_t i = 0; i < options.score_tensors.size(); ++i) {
     const core::ScoreTensor& row = core::kScoreTensors[i];
     if (!options.score_tensors[i]) continue;
-    const Shape shape = row.is_of_scores ? scores : Shape{1, spec.num_heads, 1, 1};
+    const Shape shape = row.is_of_scores() ? scores : Shape{1, spec.num_heads, 1, 1};
     params.*row.param = memory.tensor(row.dtype.value_or(spec.dtype), shape);
   }
   if (pass == Mode::kForward) {

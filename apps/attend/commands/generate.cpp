@@ -78,7 +78,7 @@ int generate(const GenerateOptions& options) {
   io::require_space(folder, total_bytes(outputs, spec.dtype));  // before any of it is taken
   io::FileTransaction files;
   files.make_folders(folder);
-  for (const std::string_view name : io::kTensorFiles) files.keep_from_links(folder / name);
+  for (const std::string& name : io::tensor_files()) files.keep_from_links(folder / name);
   const std::string stale = stale_results(folder);
   std::vector<io::FileTransaction::Handle> handles;
   std::int64_t total = 0;

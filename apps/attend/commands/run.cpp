@@ -138,7 +138,7 @@ void load(const RunOptions& options, Job& job) {
   for (std::size_t i = 0; i < options.score_tensors.size(); ++i) {
     const core::ScoreTensor& row = core::kScoreTensors[i];
     read_optional(job, job.work.score_tensors[i], row.name, options.score_tensors[i],
-                  row.is_of_scores ? io::NpyRank::kBroadcast : io::NpyRank::kSlopes);
+                  row.is_of_scores() ? io::NpyRank::kBroadcast : io::NpyRank::kSlopes);
   }
   if (has_backward(options.mode)) job.work.allocate_backward();
   const auto flag_of = [&](const char* name) { job.names.emplace_back(name, std::string("--") + name); };
@@ -172,7 +172,7 @@ void keep_inputs(const RunOptions& options, io::FileTransaction& files) {
   }
   if (options.data.empty()) return;
   for (const char* name : {"Q.bin", "K.bin", "V.bin", "dO.bin"}) files.keep_input(options.data / name);
-  for (const std::string_view name : io::kTensorFiles) files.keep_from_links(options.data / name);
+  for (const std::string& name : io::tensor_files()) files.keep_from_links(options.data / name);
 }
 
 /// What has to be there before the work: inputs, places for the outputs, and who computes.

@@ -17,7 +17,7 @@ class RingExecutor : public Executor {
     params_ = w.params("");
     for (std::size_t i = 0; i < w.score_tensors.size(); ++i) {
       const core::ScoreTensor& row = core::kScoreTensors[i];
-      if (!row.is_of_scores || !w.score_tensors[i]) continue;
+      if (!row.is_of_scores() || !w.score_tensors[i]) continue;
       params_.*row.param = rows_of_scores(*w.score_tensors[i], mine_.score_tensors[i]);
     }
   }

@@ -179,9 +179,15 @@ std::optional<Lack> option_lack(const Problem& p, std::int32_t taken) {
   for (const Option& o : options()) {
     if ((o.bit & taken) == 0 && o.is_on(p)) return Lack{nullptr, o.argument, o.value, o.allowed};
   }
-  for (const auto& [name, tensor] : {std::pair{"bias", &p.bias}, {"dbias", &p.dbias}}) {
-    if (!*tensor || core::dtype_traits((*tensor)->dtype).element) continue;
-    return Lack{name, "dtype", dtype_name((*tensor)->dtype), "f32, f16, bf16"};
+  constexpr const char* kAllowed = "f32, f16, bf16";
+  const auto is_known = [](const std::optional<Tensor>& t) { return !t || core::dtype_traits(t->dtype).element; };
+  for (const core::ScoreTensor& row : core::kScoreTensors) {  // of any float type: also one that no kernel knows
+    if (row.dtype) continue;
+    const std::optional<Tensor>& tensor = p.*row.tensor;
+    if (!is_known(tensor)) return Lack{row.name, "dtype", dtype_name(tensor->dtype), kAllowed};
+    if (row.gradient == nullptr) continue;
+    const std::optional<Tensor>& gradient = p.*row.gradient_tensor;
+    if (!is_known(gradient)) return Lack{row.gradient, "dtype", dtype_name(gradient->dtype), kAllowed};
   }
   return std::nullopt;
 }
