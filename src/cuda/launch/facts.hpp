@@ -29,6 +29,15 @@ namespace option {
   return bits;
 }
 
+/// The modifications that change neither scores nor p: the loop over keys is as without them.
+[[nodiscard]] constexpr std::int32_t bits_outside_loop() {
+  std::int32_t bits = 0;
+  for (int mod = 0; mod < kScoreMods; ++mod) {
+    if (traits_of(static_cast<ScoreMod>(mod)).changes_nothing()) bits |= bit_of(static_cast<ScoreMod>(mod));
+  }
+  return bits;
+}
+
 constexpr std::int32_t kTransform = bits_with(&ScoreModTraits::transforms);
 constexpr std::int32_t kBias = bits_with(&ScoreModTraits::adds_from_memory);
 constexpr std::int32_t kAlibi = bits_with(&ScoreModTraits::adds_by_position);
@@ -79,6 +88,9 @@ struct Facts {
   std::int32_t custom_traits = 0;     ///< and its traits, a bit each
 
   [[nodiscard]] bool has(std::int32_t bits) const { return (options & bits) != 0; }
+
+  /// The options that the loop over keys depends on, and with it the tile.
+  [[nodiscard]] std::int32_t loop_options() const { return options & ~option::bits_outside_loop(); }
 
   /// Traits of all modifications of scores that are on.
   [[nodiscard]] ScoreModTraits score() const;

@@ -8,7 +8,7 @@ namespace {
 
 /// Whatever has no option that wants registers.
 bool is_plain(const Facts& facts) {
-  return facts.aligned != 0 && (facts.options & ~option::kAddsToOutputs) == 0;
+  return facts.aligned != 0 && (facts.loop_options() & ~option::kAddsToOutputs) == 0;
 }
 
 /// At most 99 KB, what a block has from sm_80 on, or 64 KB, what it has on sm_75. few_rows: more blocks, fewer rows

@@ -51,7 +51,7 @@ bool sm90_takes_bias_tiles(const Facts& facts) {
 
 Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, bool bias_tiles) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
-  const bool plain = (facts.options & ~option::kRing) == 0;
+  const bool plain = (facts.loop_options() & ~option::kRing) == 0;
   // Rules that read memory for each score, or several rules at once, want registers.
   const bool reads = facts.score().reads_memory();
   if (bias_tiles) {
@@ -71,7 +71,7 @@ Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, 
   if (widest <= 128) {
     return with(facts, {.block_n = 128, .q_buffers = 2, .overlaps = true, .speculates = !several});
   }
-  if (widest <= 192 && facts.head_dim_v <= 128 && facts.options == 0) {
+  if (widest <= 192 && facts.head_dim_v <= 128 && facts.loop_options() == 0) {
     return with(facts, {.block_n = 128, .overlaps = true, .speculates = true});
   }
   if (widest <= 192) return with(facts, {.block_n = 112, .overlaps = plain});
