@@ -200,7 +200,14 @@ void backward(const Problem& p, Stream /*stream*/) {
     ++redone;
     reference_backward_group(p, p.sequence(group / p.num_heads_k), group % p.num_heads_k);
   });
-  if (p.dbias) backward_bias(p, corrections);
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
+    if (row.gradient == nullptr || !(p.*row.gradient_tensor)) continue;
+    if (row.mod == ScoreMod::kBias) {
+      backward_bias(p, corrections);
+    } else {
+      reference_option_gradient(p, row);
+    }
+  }
 }
 
 /// Every tensor is read and written as float, whatever its type: any mix of the three will do.

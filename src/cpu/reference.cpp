@@ -328,8 +328,14 @@ void reference_dbias(const Problem& p) {
   }
 }
 
+void reference_option_gradient(const Problem& p, const core::ScoreTensor& row) {
+  if (row.mod == ScoreMod::kBias) reference_dbias(p);
+}
+
 void reference_option_gradients(const Problem& p) {
-  if (p.dbias) reference_dbias(p);
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
+    if (row.gradient != nullptr && p.*row.gradient_tensor) reference_option_gradient(p, row);
+  }
 }
 
 const core::Backend& reference_backend() {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "core/problem.hpp"
+#include "core/score_options.hpp"
 
 namespace attend::cpu {
 
@@ -20,7 +21,10 @@ void reference_backward_group(const core::Problem& p, const core::Sequence& s, s
 /// dbias, for every sequence and head. The tensor is written whole.
 void reference_dbias(const core::Problem& p);
 
-/// The gradients of options that the problem asks for, each written whole.
+/// The gradient of an option that the problem asks for, for every sequence and head. The tensor is written whole.
+void reference_option_gradient(const core::Problem& p, const core::ScoreTensor& row);
+
+/// Those of all options that the problem asks for.
 void reference_option_gradients(const core::Problem& p);
 
 }  // namespace attend::cpu

@@ -42,14 +42,19 @@ ProblemKey::ProblemKey(const Problem& p) {
   if (is_backward) {
     for (const Tensor* t : {&dout, &dq, &dk, &dv}) add(*t);
   }
-  for (const std::optional<Tensor>* t : {&lse, &alibi_slopes, &bias, &mask, &dlse, &dbias}) add(*t);
+  for (const std::optional<Tensor>* t : {&lse, &dlse}) add(*t);
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
+    add(p.*row.tensor);
+    if (row.gradient != nullptr) add(p.*row.gradient_tensor);
+  }
   add(is_backward ? 1 : 0);
   add(varlen ? varlen->num_sequences + 1 : 0);
   for (const std::int64_t number : {num_sequences, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim,
                                     head_dim_v, window_left, window_right}) {
     add(number);
   }
-  for (const double number : {scale, transform_cap, dropout_p}) add(std::bit_cast<std::int64_t>(number));
+  add(std::bit_cast<std::int64_t>(scale));
+  for (const core::ScoreNumber& row : core::kScoreNumbers) add(std::bit_cast<std::int64_t>(p.*row.value));
   add(philox_state != nullptr ? 1 : 0);
   add(deterministic ? 1 : 0);
   if (custom_score != nullptr) {

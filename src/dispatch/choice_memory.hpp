@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/backend.hpp"
+#include "core/score_options.hpp"
 
 namespace attend::dispatch {
 
@@ -19,8 +20,8 @@ class ProblemKey {
   [[nodiscard]] std::uint64_t hash() const;
 
  private:
-  static constexpr std::size_t kNumbersOfTensor = 9, kMostTensors = 14 + core::CustomScore::kMostCaptured,
-                               kMostOthers = 27;
+  static constexpr std::size_t kNumbersOfTensor = 9, kMostOthers = 27;
+  static constexpr std::size_t kMostTensors = 10 + 2 * core::kScoreTensors.size() + core::CustomScore::kMostCaptured;
 
   void add(std::int64_t number) { numbers_.at(count_++) = number; }
   void add(const Tensor& t);

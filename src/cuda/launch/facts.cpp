@@ -65,6 +65,15 @@ MaskKind mask_kind(const Problem& p) {
   return left < 0 && right == 0 ? MaskKind::kCausal : MaskKind::kWindow;
 }
 
+/// Backward: the options outside the loop over keys of which no gradient is asked for. All that they do is in lse.
+std::int32_t options_in_lse(const Problem& p) {
+  std::int32_t bits = option::bits_outside_loop();
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
+    if (row.gradient != nullptr && p.*row.gradient_tensor) bits &= ~option::bit_of(row.mod);
+  }
+  return bits;
+}
+
 /// Do rows see one key at most, of which dropout and the rounding of o to 16 bits make too much?
 bool has_sole_keys(const Problem& p) {
   if (!p.is_backward || p.dropout_p <= 0 || !core::is_narrow(p.q.dtype)) return false;
@@ -140,6 +149,7 @@ Facts facts_of(const Problem& p, bool folds_scale) {
   for (const Option& o : options()) {
     if (o.constant != nullptr && o.is_on(p)) facts.options |= o.bit;
   }
+  if (p.is_backward) facts.options &= ~options_in_lse(p);
   if (p.custom_score != nullptr) {
     std::copy(p.custom_score->digest.begin(), p.custom_score->digest.end(), facts.custom_score);
     facts.custom_traits = bits_of(p.custom_score->traits);
@@ -156,8 +166,10 @@ std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken, std::
                                      {"kAligned", facts.aligned != 0}};
   // Kernels that know any modification of scores ask for the constants of all (Score<Config>).
   const std::int32_t wanted = (taken & option::kEveryMod) != 0 ? taken | option::kEveryMod : taken;
+  // Backward: a step of its own makes the gradient of what is outside the loop, and all other kernels find it in lse.
+  const std::int32_t known = facts.is_backward != 0 ? facts.loop_options() : facts.options;
   for (const Option& o : options()) {
-    if (o.constant != nullptr && (o.bit & wanted) != 0) constants.push_back({o.constant, facts.has(o.bit)});
+    if (o.constant != nullptr && (o.bit & wanted) != 0) constants.push_back({o.constant, (known & o.bit) != 0});
   }
   if ((taken & option::kBias) != 0) constants.push_back({"kBiasElement", enum_constant(facts.bias)});
   constants.insert(constants.end(), more);
