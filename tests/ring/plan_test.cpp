@@ -5,8 +5,8 @@
 #include <limits>
 #include <random>
 
+#include "core/merged_lse.hpp"
 #include "kernels/attention/merge_rows.cuh"
-#include "ring/engine/merge.hpp"
 #include "ring/engine/written_rows.hpp"
 #include "ring/plan/plan.hpp"
 #include "support/expect.hpp"
@@ -287,7 +287,7 @@ TEST(Merge, HoldsTheTableOfCases) {
                       {-kInfinity, kInfinity, kInfinity, 0, 1},
                       {kInfinity, kInfinity, kInfinity, 0.5, 0.5}};
   for (const Row& row : rows) {
-    const ring::MergedLse got = ring::merge_lse(row.a, row.b);
+    const core::MergedLse got = core::merge_lse(row.a, row.b);
     const auto near = [](double x, double y) {
       return x == y || std::abs(x - y) <= 1e-10 * std::max(1.0, std::abs(y));
     };
@@ -296,8 +296,8 @@ TEST(Merge, HoldsTheTableOfCases) {
     EXPECT_TRUE(near(got.weight_b, row.weight_b)) << row.a << " with " << row.b << ": weight b " << got.weight_b;
   }
   for (const double other : {0.0, kInfinity, -kInfinity, kNaN}) {
-    EXPECT_TRUE(std::isnan(ring::merge_lse(kNaN, other).lse));
-    EXPECT_TRUE(std::isnan(ring::merge_lse(other, kNaN).lse));
+    EXPECT_TRUE(std::isnan(core::merge_lse(kNaN, other).lse));
+    EXPECT_TRUE(std::isnan(core::merge_lse(other, kNaN).lse));
   }
 }
 
@@ -308,7 +308,7 @@ TEST(Merge, InFloatsIsWithinRoundingAndItsWeightsAddUpToOne) {
   for (int repeat = 0; repeat < 5000; ++repeat) {
     const float a = normal(engine), b = normal(engine);
     const MergedLse got = merged(a, b);
-    const ring::MergedLse want = ring::merge_lse(a, b);
+    const core::MergedLse want = core::merge_lse(a, b);
     ASSERT_NEAR(got.lse, want.lse, 2.5e-7 * std::max(1.0, std::abs(want.lse)));
     ASSERT_NEAR(got.before, want.weight_a, 2e-7);
     ASSERT_NEAR(got.part, want.weight_b, 2e-7);

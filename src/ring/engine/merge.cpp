@@ -1,25 +1,13 @@
 #include "ring/engine/merge.hpp"
 
-#include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "core/elements.hpp"
+#include "core/merged_lse.hpp"
 #include "cpu/parallel.hpp"
 #include "ring/engine/sum_type.hpp"
 
 namespace attend::ring {
-
-MergedLse merge_lse(double a, double b) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  if (std::isnan(a) || std::isnan(b)) return {a + b, a + b, a + b};
-  const double high = std::max(a, b);
-  if (high == -kInfinity) return {-kInfinity, 0, 0};
-  if (a == b && a == kInfinity) return {kInfinity, 0.5, 0.5};
-  const double lse = high + std::log1p(std::exp(std::min(a, b) - high));
-  if (lse == kInfinity) return {lse, a == lse ? 1.0 : 0.0, b == lse ? 1.0 : 0.0};  // inf - inf would be NaN
-  return {lse, std::exp(a - lse), std::exp(b - lse)};
-}
 
 MergedRows::MergedRows(const Shape& shape)
     : shape_(shape),
@@ -39,7 +27,7 @@ void MergedRows::add_as(std::int64_t row_begin, const Tensor& o, const Tensor& l
       const std::int64_t at = (batch * shape_[1] + head) * shape_[2] + row_begin + row;
       const double part_lse = core::load(lse, batch, head, row, 0);
       if (part_lse == -std::numeric_limits<double>::infinity()) continue;
-      const MergedLse merged = merge_lse(lse_[at], part_lse);
+      const core::MergedLse merged = core::merge_lse(lse_[at], part_lse);
       double* sum = o_.data() + at * shape_[3];
       const Part* part = static_cast<const Part*>(core::element(o, batch, head, row));
       for (std::int64_t c = 0; c < shape_[3]; ++c) {

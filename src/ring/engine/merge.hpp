@@ -1,7 +1,4 @@
-// Partial results over different keys, merged by their log-sum-exp.
-//
-//   lse = log(exp(lse_1) + exp(lse_2)),   o = exp(lse_1 - lse) o_1 + exp(lse_2 - lse) o_2
-// A part with lse = -inf saw no key and counts for nothing; where both did, o = 0 and lse = -inf.
+// Partial results over different keys, merged by their log-sum-exp (core/merged_lse.hpp).
 // Source: Liu et al., Ring Attention (2023); the merge: Milakov & Gimelshein (2018), section 3.1.
 #pragma once
 
@@ -11,15 +8,6 @@
 #include "attend/tensor.hpp"
 
 namespace attend::ring {
-
-/// log(exp(a) + exp(b)), and the part that each has in the sum. No difference of a and b overflows. -inf with -inf
-/// gives -inf and weights 0; NaN gives NaN.
-struct MergedLse {
-  double lse;
-  double weight_a;
-  double weight_b;
-};
-[[nodiscard]] MergedLse merge_lse(double a, double b);
 
 /// o and lse of a rank's rows over the keys seen so far, in float64.
 class MergedRows {

@@ -1,0 +1,35 @@
+// Two parts of a row's softmax over different keys, merged by their log-sum-exp, in float64. Kernels merge in float32:
+// kernels/attention/merge_rows.cuh.
+//
+//   lse = log(exp(a) + exp(b)),   o = exp(a - lse) o_a + exp(b - lse) o_b
+//
+// Source: Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace attend::core {
+
+/// The merged lse, and the weight of each part in the sum. A part with lse = -inf saw no key and counts for nothing; if
+/// both did, lse = -inf and the weights are 0. NaN gives NaN.
+struct MergedLse {
+  double lse;
+  double weight_a;
+  double weight_b;
+};
+
+/// No difference of a and b overflows.
+[[nodiscard]] inline MergedLse merge_lse(double a, double b) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (std::isnan(a) || std::isnan(b)) return {a + b, a + b, a + b};
+  const double high = std::max(a, b);
+  if (high == -kInfinity) return {-kInfinity, 0, 0};
+  if (a == b && a == kInfinity) return {kInfinity, 0.5, 0.5};
+  const double lse = high + std::log1p(std::exp(std::min(a, b) - high));
+  if (lse == kInfinity) return {lse, a == lse ? 1.0 : 0.0, b == lse ? 1.0 : 0.0};  // inf - inf would be NaN
+  return {lse, std::exp(a - lse), std::exp(b - lse)};
+}
+
+}  // namespace attend::core
