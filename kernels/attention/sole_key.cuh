@@ -48,7 +48,7 @@ template <class Config, int kLanes>
   most = warp_sum<kLanes>(most);
   if (!is_sole) return from_o;
   const auto tile = rules.tile(row, seen.begin);
-  const float exact = tile.dropout.keeps(tile.first_row, tile.first_key) ? dp * options.dropout_scale : 0.0f;
+  const float exact = tile.drop_mask.keeps(tile.first_row, tile.first_key) ? dp * kept_scale<Config>(options) : 0.0f;
   return fabsf(exact - from_o) <= most ? exact : from_o;
 }
 

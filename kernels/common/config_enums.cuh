@@ -9,8 +9,9 @@ enum class MaskKind { kFull, kCausal, kWindow };
 // The type of q, k, v, o and their gradients.
 enum class ElementType { kF32, kF16, kBF16 };
 
-// What a kernel of sm80_backward computes: gradients, or of the bias's those that are no sums over rows.
-enum class Sm80Gradient { kKeysValues, kKeys, kValues, kQueries, kBias };
+// What a kernel of sm80_backward computes: gradients. kTerms: of the terms that scores get from memory, if they
+// have rows.
+enum class Sm80Gradient { kKeysValues, kKeys, kValues, kQueries, kTerms };
 
 // Which block of sm90_forward works on which tiles.
 enum class Sm90Schedule {

@@ -24,7 +24,7 @@ namespace attend {
 
 template <class Config>
 constexpr Sm90BackwardTile kBackwardTile = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV,
-                                                              Score<Config>::kTraits, Config::kDbiasBlocks);
+                                                              Score<Config>::kTraits, Config::kDtermsBlocks);
 
 constexpr int kNearlyEverywhere = 1 << 30;  // beyond every row and key, as an int
 
@@ -262,7 +262,7 @@ struct alignas(8) BackwardRowBlock {
     const auto tiles = static_cast<uint32>(num_tiles(args.base.seqlen_q, kBackwardWideRows));
     constexpr int64 kColumns = Config::kHeadDim + Config::kHeadDimV;
     // The blocks of a cluster have the same rows and head, each of another sequence.
-    constexpr uint32 kBlocks = Config::kDbiasBlocks > 1 ? Config::kDbiasBlocks : 1;
+    constexpr uint32 kBlocks = Config::kDtermsBlocks > 1 ? Config::kDtermsBlocks : 1;
     HeadTile at = Config::kMask == MaskKind::kFull && !Config::kIsVarlen
                       ? HeadTile::of_block(blockIdx.x / kBlocks, tiles, args.base.num_heads_q)
                       : longest_first(blockIdx.x / kBlocks, tiles, args.base.batch / kBlocks, args.base.num_heads_q,

@@ -50,8 +50,8 @@ EnumConstant enum_constant(Sm80Gradient gradient) {
       return {kType, "kValues"};
     case Sm80Gradient::kQueries:
       return {kType, "kQueries"};
-    case Sm80Gradient::kBias:
-      return {kType, "kBias"};
+    case Sm80Gradient::kTerms:
+      return {kType, "kTerms"};
   }
   refuse(kType, static_cast<int>(gradient));
 }

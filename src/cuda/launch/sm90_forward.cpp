@@ -112,7 +112,7 @@ class Sm90Forward final : public Family {
         .k_map = row_map(p.k, v.tile.block_n, p.q.data),
         .v_map = row_map(p.v, v.tile.block_n, p.q.data),
         .o_map = row_map(p.adds_to_outputs() ? p.q : p.o, kSm90ConsumerRows, p.q.data),  // unused then
-        .bias_map = v.bias_tiles != 0 ? row_map(stored_bias(p), v.tile.block_m(), p.q.data) : TensorMapArg{},
+        .terms_map = v.bias_tiles != 0 ? row_map(stored_bias(p), v.tile.block_m(), p.q.data) : TensorMapArg{},
         .base = forward_args(p, launch.region(1), true),
         .options = option_args_of(p),
         .next_tile = launch.region<uint32>(0),

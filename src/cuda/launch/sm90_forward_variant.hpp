@@ -34,7 +34,7 @@ inline constexpr Field<Sm90ForwardVariant> kSm90ForwardFields[] = {
     {"ping_pong", "kPingPong", flag<&Sm90ForwardVariant::tile, &Sm90ForwardTile::takes_turns>},
     {"speculate", "kSpeculate", flag<&Sm90ForwardVariant::tile, &Sm90ForwardTile::speculates>},
     {"puts_aside", "kPutsAside", flag<&Sm90ForwardVariant::puts_aside>},
-    {nullptr, "kBiasTiles", flag<&Sm90ForwardVariant::bias_tiles>},
+    {nullptr, "kTermsTiles", flag<&Sm90ForwardVariant::bias_tiles>},
     {"dynamic", "kSchedule", number<&Sm90ForwardVariant::tile, &Sm90ForwardTile::schedule>},
     {nullptr, "kSmemBytes", number<&Sm90ForwardVariant::smem_bytes>},
 };
