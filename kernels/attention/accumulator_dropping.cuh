@@ -103,13 +103,6 @@ __device__ __forceinline__ void kept_bits_transposed(const TileRules<Config>& ru
   }
 }
 
-// kept_bits<kCount, true>: the transposed layout by a flag.
-template <int kCount, bool kTransposed>
-__device__ __forceinline__ void kept_bits(const auto& rules, uint32 (&kept)[kKeptWords<kCount>], int thread) {
-  static_assert(kTransposed);
-  kept_bits_transposed<kCount>(rules, kept, thread);
-}
-
 // Values that are not kept become 0.
 template <int kCount>
 __device__ __forceinline__ void drop(float (&p)[kCount], const uint32 (&kept)[kKeptWords<kCount>]) {

@@ -156,7 +156,7 @@ class WideP {
   // Packs p with 0 for dropped entries.
   __device__ __forceinline__ void pack_kept(uint32 number, float (&s)[32], uint32 (&p)[16],
                                             uint32 (&kept)[kKeptWords<32>]) {
-    kept_bits<32, true>(rules_.tile(int64{tile_of_rows(number)} * kBackwardRows, smem_.item.key), kept, thread());
+    kept_bits_transposed<32>(rules_.tile(int64{tile_of_rows(number)} * kBackwardRows, smem_.item.key), kept, thread());
     const float scale = kept_scale<Config>(args_.options) / power_of_kept();
 #pragma unroll
     for (int i = 0; i < 16; ++i) p[i] = pack(i, s, scale);

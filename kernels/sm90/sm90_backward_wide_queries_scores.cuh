@@ -76,7 +76,8 @@ class WideQueryScores {
   [[nodiscard]] __device__ __forceinline__ float delta(int i) const { return delta_[i / 2 % 2]; }
 
  private:
-  // s becomes what masks and exponentials take: r of a transform, or scores with their term from memory.
+  // Of the products in s, makes the values that are masked before their exponentials are taken: r of a transform, or
+  // scores with their term from memory.
   __device__ __forceinline__ void values(uint32 number, float (&s)[32]) {
     if constexpr (Score<Config>::kTransforms) {
       const auto transform = ReciprocalTransform::of(args.options, args.scale_log2);
