@@ -131,6 +131,7 @@ __device__ __forceinline__ void load_terms_pair(float (&pair)[2], const typename
       const float2 both = __ldg(reinterpret_cast<const float2*>(from));
       pair[0] = both.x, pair[1] = both.y;
     } else {
+      static_assert(sizeof(typename Element::Storage) == sizeof(Bits16));
       const uint32 both = __ldg(reinterpret_cast<const uint32*>(from));
       pair[0] = Element::low(both), pair[1] = Element::high(both);
     }

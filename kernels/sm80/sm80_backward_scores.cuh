@@ -15,13 +15,13 @@
 namespace attend {
 
 template <class Element>
-constexpr int kSm80Shift = Element::kType == ElementType::kF16 ? 14 : 24;
+constexpr int kSm80Shift = element_info(Element::kType).p_shift;
 template <class Config>
 constexpr float kSm80Unshift = 1.0f / static_cast<float>(1 << kSm80Shift<ElementOf<Config>>);
 // In sm80_backward_unmodified: is ds 2^kShift times as large too, until the gradient is stored? Its type must have
 // float's range.
 template <class Element>
-constexpr bool kSm80ShiftsDs = Element::kType == ElementType::kBF16;
+constexpr bool kSm80ShiftsDs = element_info(Element::kType).has_float_range;
 
 // lse or delta of the query rows of a lane's scores i and i + 1 of group r (i is even). Query rows are columns if the
 // warp owns keys, and rows otherwise. saved: the value of the lane's first query row.

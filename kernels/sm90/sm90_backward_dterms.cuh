@@ -24,6 +24,7 @@ class BackwardDterms {
  public:
   using Storage = Sm90BackwardWideQueriesStorage<Config>;
   using Element = DtermsElementOf<Config>;
+  static_assert(sizeof(typename Element::Storage) == sizeof(Bits16));
 
   __device__ __forceinline__ BackwardDterms(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
       : smem_(smem), args_(args), warpgroup_(warpgroup) {}

@@ -145,6 +145,7 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   using Element = ElementOf<Config>;
   constexpr Sm90BackwardTile kTile = kBackwardTile<Config>;
   constexpr int kLanes = (kTile.depth_v > 128 ? 256 : kTile.depth_v) / kPieceElements;  // of a row: a power of two
+  static_assert(kFitsTiles<Config>);
   constexpr int kRowStep = kBackwardPrepareThreads / kLanes;
   constexpr int kRowsOfLane = kBackwardRows / kRowStep;
   __shared__ float delta[kBackwardRows];

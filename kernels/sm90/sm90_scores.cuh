@@ -21,7 +21,8 @@ struct Sm90Scores {
   static constexpr int kScores = Config::kBlockN / 2;
   static constexpr bool kHasRules = Score<Config>::kChangesScores;
   static constexpr bool kLoadsTermsEarly = Score<Config>::kOnlyAddsFromMemory && !Config::kTermsTiles &&
-                                           kTermsElement<Config> != ElementType::kF32 && Config::kBlockN % 32 == 0;
+                                           sizeof(typename TermsElementOf<Config>::Storage) == sizeof(Bits16) &&
+                                           Config::kBlockN % 32 == 0;
   // Pointers and strides to memory would take the registers that the values from there need: the modifications are made
   // again for each tile then. So they are for a term by position with dropping, if a second p has the registers.
   static constexpr bool kKeepsRules = (kHasRules || Score<Config>::kDrops) && !Score<Config>::kReadsMemory &&

@@ -46,6 +46,7 @@ struct Sm90Quads<Config, false> {};
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90Storage
     : Sm90TermsTiles<Config::kTermsTiles ? Config::kStages : 0, Sm90Shape<Config>::kTermsBytes> {
+  static_assert(kFitsTiles<Config>);
   using Shape = Sm90Shape<Config>;
   unsigned char q[Config::kQBuffers][Shape::kQBytes];  // later o of the same rows
   unsigned char k[Config::kStages][Shape::kKBytes];

@@ -21,6 +21,14 @@ using core::Problem;
 constexpr int kWideLoad = 16;         // bytes
 constexpr double kLargestCap = 1e18;  // quotients of scores and of usual scales do not underflow
 
+constexpr core::DTypes kDTypesOfKernels = [] {
+  core::DTypes all;
+  for (const DType dtype : core::kDTypes) {
+    if (core::dtype_traits(dtype).element) all.bits |= core::dtype_bit(dtype);
+  }
+  return all;
+}();
+
 /// The text of a number of the problem.
 template <auto kMember>
 std::string number(const Problem& p) {
@@ -181,7 +189,7 @@ std::optional<Lack> option_lack(const Problem& p, std::int32_t taken) {
   }
   for (const auto& [name, tensor] : {std::pair{"bias", &p.bias}, {"dbias", &p.dbias}}) {
     if (!*tensor || core::dtype_traits((*tensor)->dtype).element) continue;
-    return Lack{name, "dtype", dtype_name((*tensor)->dtype), "f32, f16, bf16"};
+    return Lack{name, "dtype", dtype_name((*tensor)->dtype), kDTypesOfKernels};
   }
   return std::nullopt;
 }
