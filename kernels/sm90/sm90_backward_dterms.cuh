@@ -10,6 +10,7 @@
 // Zeros    Tiles that no row of the warpgroup sees are stored as zeros
 #pragma once
 
+#include "../attention/terms.cuh"
 #include "../isa/cluster.cuh"
 #include "sm90_backward_store.cuh"
 #include "sm90_backward_units.cuh"

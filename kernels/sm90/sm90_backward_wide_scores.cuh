@@ -5,6 +5,7 @@
 
 #include "../attention/lse_rounding.cuh"
 #include "../attention/score_transform.cuh"
+#include "../attention/terms.cuh"
 #include "../common/numbers.cuh"
 #include "../common/smaller_or_nan.cuh"
 #include "../tiles/tma_panel.cuh"

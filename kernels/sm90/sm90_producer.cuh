@@ -2,6 +2,7 @@
 // rows behind their ends.
 #pragma once
 
+#include "../attention/terms.cuh"
 #include "../isa/wgmma.cuh"
 #include "../tiles/tma_panel.cuh"
 #include "sm90_work.cuh"
