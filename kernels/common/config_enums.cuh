@@ -13,10 +13,10 @@ enum class ElementType { kF32, kF16, kBF16 };
 // have rows.
 enum class Sm80Gradient { kKeysValues, kKeys, kValues, kQueries, kTerms };
 
-// Which block of sm90_forward works on which tiles.
-enum class Sm90Schedule {
+// Which block of a persistent kernel works on which tiles: attention/schedule.cuh.
+enum class Schedule {
   kStatic,   // block b has tiles b, b + blocks, b + 2 blocks, ...
-  kDynamic,  // whoever is free takes the next: Sm90ForwardArgs::next_tile
+  kDynamic,  // whoever is free takes the next
 };
 
 }  // namespace attend

@@ -13,6 +13,7 @@
 
 #include "../attention/key_range.cuh"
 #include "../attention/mask_window.cuh"
+#include "../attention/schedule.cuh"
 #include "../attention/sequence.cuh"
 #include "../common/config_enums.cuh"
 #include "sm90_backward_args.cuh"
@@ -156,7 +157,7 @@ class Sm90BackwardList {
     if constexpr (kIsFixed) {
       if (next_ < first_cut_) {
         const bool exists = make_item<Config>(item, args_, next_);
-        next_ += gridDim.x;
+        next_ = next_index<Schedule::kStatic>(next_, nullptr);
         return exists;  // always
       }
       if (at_ >= run_end_) return false;
@@ -172,7 +173,7 @@ class Sm90BackwardList {
     } else {
       while (next_ < num_items_) {
         const uint32 index = next_;
-        next_ = gridDim.x + atomicAdd(args_.next_item, 1u);
+        next_ = next_index<Schedule::kDynamic>(next_, args_.next_item);
         if (make_item<Config>(item, args_, index)) return true;
       }
       return false;

@@ -28,7 +28,7 @@ struct Sm90ForwardTile {
   int overlaps;            // kOverlap: p v of a tile runs under the softmax of the next
   int takes_turns;         // kPingPong: consumers issue their products one after the other
   int speculates;          // kSpeculate: p before the maximum is known
-  Sm90Schedule schedule;   // kSchedule
+  Schedule schedule;       // kSchedule
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const { return consumers * kSm90ConsumerRows; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return (1 + consumers) * kSm90WarpgroupThreads; }

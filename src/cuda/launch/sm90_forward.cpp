@@ -96,7 +96,7 @@ class Sm90Forward final : public Family {
     Workspace workspace;
     const auto v = choice.variant.as<Sm90ForwardVariant>();
     const std::int64_t sums = sm90_aside_bytes(choice.steps[0].blocks, v.tile.consumers, v.head_dim_v);
-    const bool dynamic = v.tile.schedule == Sm90Schedule::kDynamic;
+    const bool dynamic = v.tile.schedule == Schedule::kDynamic;
     workspace.add({.name = "next tile", .bytes = dynamic ? std::int64_t{sizeof(uint32)} : 0, .zeroed = true});
     workspace.add({.name = "sums put aside", .bytes = v.puts_aside != 0 ? sums : 0});
     return workspace;

@@ -57,6 +57,6 @@ constexpr int kSm90MostCrowdedHeadDim = 192;
 [[nodiscard]] Sm90ForwardVariant sm90_forward_low(const Facts& facts, bool bias_tiles);
 
 /// How blocks come to their tiles.
-[[nodiscard]] Sm90Schedule sm90_forward_schedule(const Facts& facts, std::int64_t seqlen_k);
+[[nodiscard]] Schedule sm90_forward_schedule(const Facts& facts, std::int64_t seqlen_k);
 
 }  // namespace attend::cuda
