@@ -1,5 +1,5 @@
-// Which tiles a block of a persistent kernel works on, one after the other. Tiles have numbers; work.cuh says which tile
-// of which head a number means, and so in which order tiles start.
+// Which tiles a block of a persistent kernel works on, one after the other. Tiles have numbers: work.cuh says which
+// tile of which head a number means, and so in which order tiles start.
 #pragma once
 
 #include "../common/config_enums.cuh"
