@@ -151,7 +151,7 @@ TEST(AccumulatorScores, SeeWhatTheMaskSays) {
 class AccumulatorDropout : public testing::Test {
  protected:
   static constexpr int64 kRow = 1000, kKey = 640;
-  const DropoutMask dropout_ = DropoutMask::make(0x1234567890ULL, 77, 5, 0.4);
+  const DropMask dropout_ = DropMask::make(0x1234567890ULL, 77, 5, 0.4);
 
   [[nodiscard]] uint32 nibble(int64 row, int64 key) const {
     uint32 bits = 0;

@@ -45,7 +45,7 @@ TEST(Dropout, ThresholdIsTheRoundedProbability) {
 // Counter, key and word as the header documents them, written out once more.
 TEST(Dropout, AsksForTheDocumentedWord) {
   const uint64 seed = 0x0123456789abcdefULL, offset = 0xfedcba9876543210ULL;
-  const DropoutMask mask = DropoutMask::make(seed, offset, 77, 0.3);
+  const DropMask mask = DropMask::make(seed, offset, 77, 0.3);
   for (const int64 row : {0LL, 1LL, 70000LL}) {
     for (int64 key = 0; key < 50; ++key) {
       const Words w = philox({static_cast<uint32>(key / 4), static_cast<uint32>(row), 77, 0x76543210}, 0x89abcdef,
@@ -61,7 +61,7 @@ TEST(Dropout, FactoredWordsAreTheSame) {
   const auto other = [](uint64 i) { return i * 0x9e3779b97f4a7c15ULL ^ i << 29; };  // bits all over
   int compared = 0;
   for (uint64 i = 0; i < 200; ++i) {
-    const DropoutMask mask = DropoutMask::make(other(i), other(i + 1000), static_cast<int64>(other(i) >> i % 40), 0.5);
+    const DropMask mask = DropMask::make(other(i), other(i + 1000), static_cast<int64>(other(i) >> i % 40), 0.5);
     for (const uint32 quad : kEnds) {
       const PhiloxQuad of_quad = PhiloxQuad::of(mask, quad);
       for (const uint32 end : kEnds) {

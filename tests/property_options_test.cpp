@@ -119,7 +119,7 @@ TEST_P(DropoutProperty, P15_MaskIsPhiloxInForwardAndBackward) {
     std::int64_t kept = 0, total = 0;
     for (std::int64_t b = 0; b < 2; ++b) {
       for (std::int64_t h = 0; h < DropoutProbe::kHeads; ++h) {
-        const DropoutMask mask = DropoutMask::make(params.seed, params.offset, b * DropoutProbe::kHeads + h, p);
+        const DropMask mask = DropMask::make(params.seed, params.offset, b * DropoutProbe::kHeads + h, p);
         for (std::int64_t i = 0; i < DropoutProbe::kLength; ++i) {
           for (std::int64_t j = 0; j < DropoutProbe::kLength; ++j) {
             const double weight = mask.keeps(i, j) ? kept_weight : 0;

@@ -12,6 +12,7 @@ for byte. Line tables and names of files are not compared. Exit status 1 if a ke
 import argparse
 import json
 import pathlib
+import re
 import struct
 import sys
 
@@ -36,20 +37,25 @@ def instructions(entry):
     return [content for name, content in sections if names[name:].startswith(b".text")]
 
 
+def with_new_names(text, renamed):
+    """The text, whose words are replaced if they have a new name."""
+    return re.sub(r"\w+", lambda word: renamed.get(word[0], word[0]), text)
+
+
 def in_order(config, renamed):
     """The constants of a Config by their new names, sorted: their order is no part of the code."""
-    constants = [constant.split("=") for constant in config.split(", ")]
-    return ", ".join(sorted(f"{renamed.get(name, name)}={value}" for name, value in constants))
+    return ", ".join(sorted(with_new_names(config, renamed).split(", ")))
 
 
 def kernels(report, cache, renamed):
     """(name, Config, architecture): instructions, of every kernel that `attend compile --json` lists."""
     files = {path.stem.rsplit("-", 1)[-1]: path for path in pathlib.Path(cache).rglob("*.bin")}
     listed = json.loads(pathlib.Path(report).read_text(encoding="utf-8"))
-    return {
-        (k["kernel"], in_order(k["config"], renamed), k["arch"]): instructions(files[k["key"]].read_bytes())
-        for k in listed
-    }
+
+    def identity(kernel):
+        return with_new_names(kernel["kernel"], renamed), in_order(kernel["config"], renamed), kernel["arch"]
+
+    return {identity(kernel): instructions(files[kernel["key"]].read_bytes()) for kernel in listed}
 
 
 def main():
@@ -57,7 +63,8 @@ def main():
     for side in ("before", "after"):
         parser.add_argument(side, help="what attend compile --json wrote")
         parser.add_argument(f"{side}_cache", help="the ATTEND_CACHE_DIR of that run")
-    parser.add_argument("--renamed", nargs="*", default=[], metavar="OLD=NEW", help="constants with other names since")
+    what = "kernels, constants and enumerators with other names since"
+    parser.add_argument("--renamed", nargs="*", default=[], metavar="OLD=NEW", help=what)
     options = parser.parse_args()
     before = kernels(options.before, options.before_cache, dict(pair.split("=") for pair in options.renamed))
     after = kernels(options.after, options.after_cache, {})

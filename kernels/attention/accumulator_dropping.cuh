@@ -42,11 +42,11 @@ constexpr int kKeptWords = (kCount + 31) / 32;
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 // A nibble of decisions for the four keys of a Philox block.
-[[nodiscard]] __device__ __forceinline__ uint32 kept_nibble(const DropoutMask& dropout, uint32 row, uint32 key_quad) {
-  const PhiloxWords words = dropout.words(row, key_quad);
+[[nodiscard]] __device__ __forceinline__ uint32 kept_nibble(const DropMask& drop_mask, uint32 row, uint32 key_quad) {
+  const PhiloxWords words = drop_mask.words(row, key_quad);
   uint32 nibble = 0;
 #pragma unroll
-  for (int n = 0; n < 4; ++n) nibble |= static_cast<uint32>(words.word[n] >= dropout.threshold) << n;
+  for (int n = 0; n < 4; ++n) nibble |= static_cast<uint32>(words.word[n] >= drop_mask.threshold) << n;
   return nibble;
 }
 
@@ -73,7 +73,7 @@ __device__ __forceinline__ void kept_bits(const TileRules<Config>& rules, uint32
     uint32 nibbles = 0;
 #pragma unroll 2  // blocks at a time: their rounds wait for each other, but more would take more registers
     for (int j = 8 * w; j < end_of_blocks<kCount>(w); ++j) {
-      nibbles |= kept_nibble(rules.dropout, row, key_quad + j * (kColumnsOfTile / 4)) << (j % 8 * 4);
+      nibbles |= kept_nibble(rules.drop_mask, row, key_quad + j * (kColumnsOfTile / 4)) << (j % 8 * 4);
     }
     kept[w] = kept_of_pair(nibbles, __shfl_xor_sync(kAllLanes, nibbles, 1), lane);
   }
@@ -93,7 +93,7 @@ __device__ __forceinline__ void kept_bits_transposed(const TileRules<Config>& ru
     uint32 nibbles = 0;
 #pragma unroll 2  // as above
     for (int j = 8 * w; j < end_of_blocks<kCount>(w); ++j) {
-      nibbles |= kept_nibble(rules.dropout, row + j * kColumnsOfTile, key_quad) << (j % 8 * 4);
+      nibbles |= kept_nibble(rules.drop_mask, row + j * kColumnsOfTile, key_quad) << (j % 8 * 4);
     }
     kept[w] = kept_of_four(nibbles, 0, lane);
 #pragma unroll
@@ -101,13 +101,6 @@ __device__ __forceinline__ void kept_bits_transposed(const TileRules<Config>& ru
       kept[w] |= kept_of_four(__shfl_xor_sync(kAllLanes, nibbles, 4 * distance), distance, lane);
     }
   }
-}
-
-// kept_bits<kCount, true>: the transposed layout by a flag.
-template <int kCount, bool kTransposed>
-__device__ __forceinline__ void kept_bits(const auto& rules, uint32 (&kept)[kKeptWords<kCount>], int thread) {
-  static_assert(kTransposed);
-  kept_bits_transposed<kCount>(rules, kept, thread);
 }
 
 // Values that are not kept become 0.

@@ -122,15 +122,16 @@ template <class Config>
 // Two neighbours of a row of the term from memory, in one load if they are aligned. Only the first `count` exist; the
 // others become 0.
 template <class Config, bool kInPairs>
-__device__ __forceinline__ void load_bias_pair(float (&pair)[2], const typename BiasElementOf<Config>::Storage* from,
-                                               int count) {
-  using Element = BiasElementOf<Config>;
+__device__ __forceinline__ void load_terms_pair(float (&pair)[2], const typename TermsElementOf<Config>::Storage* from,
+                                                int count) {
+  using Element = TermsElementOf<Config>;
   pair[0] = pair[1] = 0.0f;
   if (kInPairs && count >= 2) {
     if constexpr (sizeof(typename Element::Storage) == 4) {
       const float2 both = __ldg(reinterpret_cast<const float2*>(from));
       pair[0] = both.x, pair[1] = both.y;
     } else {
+      static_assert(sizeof(typename Element::Storage) == sizeof(Bits16));
       const uint32 both = __ldg(reinterpret_cast<const uint32*>(from));
       pair[0] = Element::low(both), pair[1] = Element::high(both);
     }
@@ -159,9 +160,9 @@ struct AccumulatorLine {
   // Under a causal mask all visible keys lie on one side of the diagonal: the term then takes one multiply-add a score,
   // not three instructions.
   static constexpr bool kOneSided = Config::kMask == MaskKind::kCausal;
-  const typename BiasElementOf<Config>::Storage* bias;  // of the thread's first column
-  const unsigned char* mask;                            // likewise
-  int64 bias_step;                                      // elements from one column to the next
+  const typename TermsElementOf<Config>::Storage* terms;  // of the thread's first column
+  const unsigned char* mask;                              // likewise
+  int64 terms_step;                                       // elements from one column to the next
   int64 mask_step;
   float distance;   // i + off - j at the thread's first column
   float term;       // kOneSided: the term by position there,
@@ -185,8 +186,8 @@ struct AccumulatorRow {
     const int row = accumulator_row(thread) + h * kRowHalf;
     const int key = accumulator_column(thread);
     if constexpr (Score<Config>::kAddsFromMemory) {
-      line.bias = rules.bias + row * rules.bias_row_stride + key;
-      line.bias_step = 1;
+      line.terms = rules.terms + row * rules.terms_row_stride + key;
+      line.terms_step = 1;
     }
     if constexpr (Score<Config>::kMasksFromMemory) {
       line.mask = rules.mask + row * rules.mask_row_stride + key;
@@ -206,7 +207,7 @@ struct AccumulatorRow {
   // The sum of the terms of keys c and c + 1, `count` of which exist. kInPairs: they are loaded together.
   template <bool kInPairs>
   __device__ __forceinline__ void addends(float (&sum)[2], const TileRules<Config>& rules, int c, int count) const {
-    if constexpr (Score<Config>::kAddsFromMemory) load_bias_pair<Config, kInPairs>(sum, line.bias + c, count);
+    if constexpr (Score<Config>::kAddsFromMemory) load_terms_pair<Config, kInPairs>(sum, line.terms + c, count);
     if constexpr (Score<Config>::kAddsByPosition) {
 #pragma unroll
       for (int b = 0; b < 2; ++b) {
@@ -234,8 +235,8 @@ struct AccumulatorKey {
     const int key = accumulator_row(thread) + h * kRowHalf;
     const int row = accumulator_column(thread);
     if constexpr (Score<Config>::kAddsFromMemory) {
-      line.bias = rules.bias + row * rules.bias_row_stride + key;
-      line.bias_step = rules.bias_row_stride;
+      line.terms = rules.terms + row * rules.terms_row_stride + key;
+      line.terms_step = rules.terms_row_stride;
     }
     if constexpr (Score<Config>::kMasksFromMemory) {
       line.mask = rules.mask + row * rules.mask_row_stride + key;
@@ -256,8 +257,8 @@ struct AccumulatorKey {
   template <bool /*kInPairs*/>
   __device__ __forceinline__ void addends(float (&sum)[2], const TileRules<Config>& rules, int c, int count) const {
     if constexpr (Score<Config>::kAddsFromMemory) {
-      sum[0] = count > 0 ? BiasElementOf<Config>::to_float(__ldg(line.bias + c * line.bias_step)) : 0.0f;
-      sum[1] = count > 1 ? BiasElementOf<Config>::to_float(__ldg(line.bias + (c + 1) * line.bias_step)) : 0.0f;
+      sum[0] = count > 0 ? TermsElementOf<Config>::to_float(__ldg(line.terms + c * line.terms_step)) : 0.0f;
+      sum[1] = count > 1 ? TermsElementOf<Config>::to_float(__ldg(line.terms + (c + 1) * line.terms_step)) : 0.0f;
     }
     if constexpr (Score<Config>::kAddsByPosition) {
 #pragma unroll

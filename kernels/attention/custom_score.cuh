@@ -7,7 +7,7 @@
 
 namespace attend {
 
-struct CustomScore {
+struct CustomScoreCode {
   // score: after the other modifications, before masks. Positions count from the first row and key of the sequence.
   [[nodiscard]] static ATTEND_HOST_DEVICE float apply(float score, uint32 /*sequence*/, uint32 /*head*/, int64 /*row*/,
                                                       int64 /*key*/, const CapturedTensor* /*captured*/) {

@@ -3,7 +3,7 @@
 // rounding of float16. So kernels put o aside every kKeysOfSum keys, and add the pieces in float32.
 #pragma once
 
-#include "../common/config_enums.cuh"
+#include "../common/element_info.cuh"
 #include "../common/portable.cuh"
 
 namespace attend {
@@ -12,7 +12,7 @@ constexpr int kKeysOfSum = 8192;
 
 // Config::kPutsAside: sums over more keys lose more in the tensor cores than rounding does.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool puts_sums_aside(ElementType element, int64 seqlen_k) {
-  return seqlen_k > (element == ElementType::kF16 ? int64{1} << 16 : int64{1} << 19);
+  return seqlen_k > element_info(element).most_keys_of_sum;
 }
 
 }  // namespace attend

@@ -44,16 +44,16 @@ struct PhiloxWords {
 }
 
 // The dropout of one (sequence, head): which entries of its seqlen_q x seqlen_k matrix are kept.
-struct DropoutMask {
+struct DropMask {
   uint32 key0;       // low 32 bits of seed
   uint32 key1;       // high 32 bits of seed ^ high 32 bits of offset
   uint32 head;       // sequence * num_heads_q + head, modulo 2^32
   uint32 stream;     // low 32 bits of offset
   uint32 threshold;  // of dropout_threshold()
 
-  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr DropoutMask make(uint64 seed, uint64 offset, int64 head_index,
-                                                                     double p) {
-    DropoutMask mask = {0, 0, static_cast<uint32>(head_index), 0, dropout_threshold(p)};
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr DropMask make(uint64 seed, uint64 offset, int64 head_index,
+                                                                  double p) {
+    DropMask mask = {0, 0, static_cast<uint32>(head_index), 0, dropout_threshold(p)};
     mask.take_state(seed, offset);
     return mask;
   }

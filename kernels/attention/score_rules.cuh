@@ -18,35 +18,33 @@
 #include "score_mods.cuh"
 #include "score_transform.cuh"
 #include "sequence.cuh"
+#include "terms.cuh"
 #include "tile_view.cuh"
 
 namespace attend {
-
-template <class Config>
-using BiasElementOf = typename ElementTraits<Config::kBiasElement>::Type;
 
 // The rules for one tile of scores; rows and keys count from its first.
 template <class Config>
 struct TileRules {
   TileView view;
   float scale;
-  ScoreTransform transform;                             // kTransforms
-  float slope;                                          // of ALiBi
-  float alibi_shift;                                    // kIsPart: OptionArgs
-  const typename BiasElementOf<Config>::Storage* bias;  // of the tile's first row and key
-  const unsigned char* mask;                            // likewise
-  bool in_pairs;  // keys 2 n and 2 n + 1 of bias and mask, as far as they are on, are aligned to be loaded together
-  int64 bias_row_stride;
+  ScoreTransform transform;                               // kTransforms
+  float slope;                                            // kAddsByPosition
+  float distance_shift;                                   // kIsPart: OptionArgs
+  const typename TermsElementOf<Config>::Storage* terms;  // of the tile's first row and key
+  const unsigned char* mask;                              // likewise
+  bool in_pairs;  // keys 2 n and 2 n + 1 of terms and mask, as far as they are on, are aligned to be loaded together
+  int64 terms_row_stride;
   int64 mask_row_stride;
-  DropoutMask dropout;
-  int64 first_row;  // that dropout is asked about: kIsPart: in the larger problem, the others position_step apart
+  DropMask drop_mask;
+  int64 first_row;  // that drop_mask is asked about: kIsPart: in the larger problem, the others position_step apart
   int64 first_key;
   uint32 position_step;  // kIsPart
 
-  // What ALiBi multiplies by its slope: i + off - j, with a sign.
+  // The slope multiplies this distance: i + off - j, with a sign.
   [[nodiscard]] __device__ __forceinline__ float distance(int row, int key) const {
     const auto distance = static_cast<float>(view.diagonal + row - key);
-    if constexpr (Config::kIsPart) return distance + alibi_shift;
+    if constexpr (Config::kIsPart) return distance + distance_shift;
     return distance;
   }
 
@@ -66,7 +64,7 @@ struct TileRules {
     const bool exists = kAllVisible || (row < view.rows_left && key < view.keys_left);
     if constexpr (Score<Config>::kAddsFromMemory) {
       if (exists) {  // -inf hides the key, also one whose product is NaN
-        const float added = BiasElementOf<Config>::to_float(bias[row * bias_row_stride + key]);
+        const float added = TermsElementOf<Config>::to_float(terms[row * terms_row_stride + key]);
         const float sum = Score<Config>::kTransforms ? score + added : fmaf(product, scale, added);
         score = added == -kInfinity ? added : sum;
       }
@@ -86,7 +84,7 @@ struct TileRules {
   [[nodiscard]] __device__ __forceinline__ float fused_score(float product, int row, int key) const {
     float addend = 0.0f;
     if constexpr (Score<Config>::kAddsFromMemory)
-      addend = BiasElementOf<Config>::to_float(bias[row * bias_row_stride + key]);
+      addend = TermsElementOf<Config>::to_float(terms[row * terms_row_stride + key]);
     if constexpr (Score<Config>::kAddsByPosition) addend -= slope * fabsf(distance(row, key));
     if constexpr (Score<Config>::kMasksFromMemory) {
       if (mask[row * mask_row_stride + key] == 0) return -kInfinity;
@@ -102,14 +100,14 @@ struct ScoreRules {
   float scale;
   ScoreTransform transform;
   float slope;
-  float alibi_shift;
-  const typename BiasElementOf<Config>::Storage* bias;
+  float distance_shift;
+  const typename TermsElementOf<Config>::Storage* terms;
   const unsigned char* mask;
   bool in_pairs;
-  int64 bias_row_stride;
+  int64 terms_row_stride;
   int64 mask_row_stride;
   WindowMask window;
-  DropoutMask dropout;
+  DropMask drop_mask;
   const uint64* philox_state;
   int64 row_begin;
   int64 key_begin;
@@ -132,14 +130,14 @@ struct ScoreRules {
       rules.slope = options.alibi_slopes[sequence * options.alibi_sequence_stride + head * options.alibi_head_stride];
       if constexpr (Config::kIsPart) {
         rules.slope *= static_cast<float>(options.position_step);
-        rules.alibi_shift = options.alibi_shift;
+        rules.distance_shift = options.alibi_shift;
       }
     }
     if constexpr (Score<Config>::kAddsFromMemory) {
-      rules.bias = static_cast<const typename BiasElementOf<Config>::Storage*>(options.bias) +
-                   options.bias_stride.offset(span.batch, head, 0);
-      rules.bias_row_stride = options.bias_stride.row;
-      rules.in_pairs &= are_pairs(rules.bias, options.bias_stride.row);
+      rules.terms = static_cast<const typename TermsElementOf<Config>::Storage*>(options.bias) +
+                    terms_stride(options).offset(span.batch, head, 0);
+      rules.terms_row_stride = terms_stride(options).row;
+      rules.in_pairs &= are_pairs(rules.terms, terms_stride(options).row);
     }
     if constexpr (Score<Config>::kMasksFromMemory) {
       rules.mask = options.mask + options.mask_stride.offset(span.batch, head, 0);
@@ -147,11 +145,11 @@ struct ScoreRules {
       rules.in_pairs &= are_pairs(rules.mask, options.mask_stride.row);
     }
     if constexpr (Score<Config>::kDrops) {
-      rules.dropout = {options.dropout_key0, options.dropout_key1, sequence * num_heads_q + head,
-                       options.dropout_stream, options.dropout_threshold};
+      rules.drop_mask = {options.dropout_key0, options.dropout_key1, sequence * num_heads_q + head,
+                         options.dropout_stream, options.dropout_threshold};
       if constexpr (Config::kHasPhiloxState) rules.philox_state = options.philox_state;
       if constexpr (Config::kIsPart) {
-        rules.dropout.head += options.dropout_head;
+        rules.drop_mask.head += options.dropout_head;
         rules.row_begin = options.row_begin;
         rules.key_begin = options.key_begin;
         rules.position_step = options.position_step;
@@ -166,15 +164,15 @@ struct ScoreRules {
     rules.scale = scale;
     rules.transform = transform;
     rules.slope = slope;
-    rules.alibi_shift = alibi_shift;
+    rules.distance_shift = distance_shift;
     rules.in_pairs = in_pairs;
-    if constexpr (Score<Config>::kAddsFromMemory) rules.bias = bias + first_row * bias_row_stride + first_key;
+    if constexpr (Score<Config>::kAddsFromMemory) rules.terms = terms + first_row * terms_row_stride + first_key;
     if constexpr (Score<Config>::kMasksFromMemory) rules.mask = mask + first_row * mask_row_stride + first_key;
-    rules.bias_row_stride = bias_row_stride;
+    rules.terms_row_stride = terms_row_stride;
     rules.mask_row_stride = mask_row_stride;
-    rules.dropout = dropout;
+    rules.drop_mask = drop_mask;
     if constexpr (Score<Config>::kDrops && Config::kHasPhiloxState) {
-      rules.dropout.take_state(read_anew(philox_state), read_anew(philox_state + 1));
+      rules.drop_mask.take_state(read_anew(philox_state), read_anew(philox_state + 1));
     }
     rules.first_row = first_row;
     rules.first_key = first_key;

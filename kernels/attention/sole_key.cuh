@@ -13,11 +13,6 @@
 
 namespace attend {
 
-// Half a last bit of numbers in [1, 2).
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr float roundoff_of(ElementType element) {
-  return element == ElementType::kF16 ? 0x1p-11f : 0x1p-8f;
-}
-
 // What from_o, the sum of the rounded o, was meant to be. By kLanes lanes that share a row, in warps that are all here;
 // a row beyond the sequence has no key. Where the two are farther apart than o's rounding puts them, o is of other keys
 // too, as where the keys are spread over devices, and from_o is right.
@@ -40,15 +35,15 @@ template <class Config, int kLanes>
     for (int col = threadIdx.x % kLanes; col < Config::kHeadDimV; col += kLanes) {
       const float gradient = Element::to_float(dout[col]);
       dp = fmaf(gradient, Element::to_float(v[col]), dp);
-      most +=
-          fabsf(gradient) * fmaf(kSlack * roundoff_of(Config::kElement), fabsf(Element::to_float(o[col])), kSubnormal);
+      most += fabsf(gradient) *
+              fmaf(kSlack * element_info(Config::kElement).unit_roundoff, fabsf(Element::to_float(o[col])), kSubnormal);
     }
   }
   dp = warp_sum<kLanes>(dp);
   most = warp_sum<kLanes>(most);
   if (!is_sole) return from_o;
   const auto tile = rules.tile(row, seen.begin);
-  const float exact = tile.dropout.keeps(tile.first_row, tile.first_key) ? dp * options.dropout_scale : 0.0f;
+  const float exact = tile.drop_mask.keeps(tile.first_row, tile.first_key) ? dp * kept_scale<Config>(options) : 0.0f;
   return fabsf(exact - from_o) <= most ? exact : from_o;
 }
 

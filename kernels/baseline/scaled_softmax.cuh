@@ -22,6 +22,7 @@ namespace attend {
 template <class Config>
 struct SoftmaxRow {
   using Element = ElementOf<Config>;
+  static_assert(sizeof(typename Element::Storage) == sizeof(Bits16));
   static constexpr int kThreads = softmax_row_threads(Config::kSeqlenK);
   static constexpr int kVector = kSoftmaxVector;
   static constexpr int kVectors = Config::kSeqlenK / kThreads / kVector;

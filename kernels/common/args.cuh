@@ -112,10 +112,10 @@ struct OptionArgs {
   const CapturedTensor* captured;     // kHasCustomScore: what its source reads; else null
   float transform_cap;                // kHasTransform: > 0 (attention/score_transform.cuh)
   float dropout_scale;                // kHasDropout: 1 / (1 - p)
-  uint32 dropout_key0, dropout_key1;  // DropoutMask's members of these names, but for the head
+  uint32 dropout_key0, dropout_key1;  // DropMask's members of these names, but for the head
   uint32 dropout_stream, dropout_threshold;
   uint32 position_step;  // kIsPart; not 1, or a key_begin that is no multiple of 4: simt only where kHasDropout
-  uint32 dropout_head;   // kIsPart: added to DropoutMask's head
+  uint32 dropout_head;   // kIsPart: added to DropMask's head
   float alibi_shift;     // kIsPart: the distance that ALiBi takes is position_step * (i + off - j + alibi_shift)
   uint32 unused;         // fills the last 8 bytes
 };
@@ -135,14 +135,14 @@ struct BackwardOptionArgs {
   static constexpr const char* kTypeName = "BackwardOptionArgs";
   BackwardArgs base;
   OptionArgs options;
-  void* dbias;                 // DbiasElement, of the bias's own shape: sums over its dimensions of size 1; may be null
-  float* dbias_sums;           // (batch, num_heads_q, seqlen_k), scratch where dbias is a sum over rows; else null
-  float* dq_sums;              // (batch, num_heads_q, dq_rows, kDepth), zeros, where a kernel adds to dq; else null
-  TensorStrides dbias_stride;  // elements
-  int64 total_rows;            // of q in memory: seqlen_q, or the tokens of all sequences
-  int64 dq_rows;               // sm80_dq_rows() where there are dq_sums
-  uint32 dbias_batch;          // the size of dbias's first dimension: batch or 1
-  uint32 dbias_heads;          // of its second: num_heads_q or 1
+  void* dterms;        // DtermsElement, of the bias's own shape: sums over its dimensions of size 1; may be null
+  float* dterms_sums;  // (batch, num_heads_q, seqlen_k), scratch where dterms is a sum over rows; else null
+  float* dq_sums;      // (batch, num_heads_q, dq_rows, kDepth), zeros, where a kernel adds to dq; else null
+  TensorStrides dterms_stride;  // elements
+  int64 total_rows;             // of q in memory: seqlen_q, or the tokens of all sequences
+  int64 dq_rows;                // sm80_dq_rows() where there are dq_sums
+  uint32 dterms_batch;          // the size of dterms's first dimension: batch or 1
+  uint32 dterms_heads;          // of its second: num_heads_q or 1
 };
 static_assert(sizeof(BackwardOptionArgs) == sizeof(BackwardArgs) + sizeof(OptionArgs) + 3 * 8 + 24 + 2 * 8 + 2 * 4);
 

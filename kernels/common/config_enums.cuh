@@ -9,13 +9,14 @@ enum class MaskKind { kFull, kCausal, kWindow };
 // The type of q, k, v, o and their gradients.
 enum class ElementType { kF32, kF16, kBF16 };
 
-// What a kernel of sm80_backward computes: gradients, or of the bias's those that are no sums over rows.
-enum class Sm80Gradient { kKeysValues, kKeys, kValues, kQueries, kBias };
+// What a kernel of sm80_backward computes: gradients. kTerms: of the terms that scores get from memory, if they
+// have rows.
+enum class Sm80Gradient { kKeysValues, kKeys, kValues, kQueries, kTerms };
 
-// Which block of sm90_forward works on which tiles.
-enum class Sm90Schedule {
+// Which block of a persistent kernel works on which tiles: attention/schedule.cuh.
+enum class Schedule {
   kStatic,   // block b has tiles b, b + blocks, b + 2 blocks, ...
-  kDynamic,  // whoever is free takes the next: Sm90ForwardArgs::next_tile
+  kDynamic,  // whoever is free takes the next
 };
 
 }  // namespace attend

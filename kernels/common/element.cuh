@@ -18,6 +18,7 @@ using Bits16 = unsigned short;  // storage of one 16-bit element
 struct Float16 {
   using Storage = Bits16;
   static constexpr ElementType kType = ElementType::kF16;
+  static constexpr bool kHasPairProduct = false;
 
   // PTX ISA, data movement and conversion: cvt. Its first source goes to the high half. Pairs from sm_80 on.
   [[nodiscard]] static __device__ __forceinline__ uint32 pack(float low, float high) {
@@ -51,6 +52,7 @@ struct Float16 {
 struct BFloat16 {
   using Storage = Bits16;
   static constexpr ElementType kType = ElementType::kBF16;
+  static constexpr bool kHasPairProduct = true;  // two products in one instruction, in the backward pass of sm_90
 
   [[nodiscard]] static __device__ __forceinline__ uint32 pack(float low, float high) {
 #if __CUDA_ARCH__ >= 800

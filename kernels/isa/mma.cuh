@@ -49,6 +49,7 @@ __device__ __forceinline__ void mma_m16n8k16(BFloat16 /*type*/, float* d, const 
 // d += A B
 template <class Element>
 __device__ __forceinline__ void mma_add(float* d, const OperandA& a, const OperandB& b) {
+  static_assert(sizeof(typename Element::Storage) == sizeof(Bits16), "a product of depth 16 takes 16 bits");
   mma_m16n8k16(Element{}, d, a, b, d);
 }
 
@@ -60,6 +61,7 @@ struct OperandBPair {
 // Eight neighbouring accumulators of a lane, p of 16 keys, as the A of P V.
 template <class Element>
 [[nodiscard]] __device__ __forceinline__ OperandA pack_operand_a(const float* p) {
+  static_assert(sizeof(typename Element::Storage) == sizeof(Bits16), "a register has a pair");
   return {{Element::pack(p[0], p[1]), Element::pack(p[2], p[3]), Element::pack(p[4], p[5]), Element::pack(p[6], p[7])}};
 }
 

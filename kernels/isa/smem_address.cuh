@@ -1,17 +1,23 @@
 // Addresses of shared memory as PTX takes them, and the swizzle of tiles in it.
 #pragma once
 
+#include "../common/element.cuh"
 #include "../common/portable.cuh"
 
 namespace attend {
 
-constexpr int kChunkBytes = 16;                  // the widest load, store and copy
-constexpr int kChunkElements = 8;                // of 16 bits
+constexpr int kChunkBytes = 16;                    // the widest load, store and copy
+constexpr int kTileElementBytes = sizeof(Bits16);  // of an element of every tile of chunks or panels
+constexpr int kChunkElements = kChunkBytes / kTileElementBytes;
 constexpr int kSwizzleBytes = 128;               // one row of a panel: 8 chunks
 constexpr int kSwizzleAtom = 8 * kSwizzleBytes;  // the pattern repeats after 8 rows; tiles start on multiples of it
-constexpr int kPanelColumns = 64;                // 16-bit elements in a row of a panel
+constexpr int kPanelColumns = kSwizzleBytes / kTileElementBytes;
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+// Kernels that lay q, k, v and o in such tiles assert this.
+template <class Config>
+constexpr bool kFitsTiles = sizeof(typename ElementOf<Config>::Storage) == kTileElementBytes;
+
 // A pointer into shared memory as a 32-bit address.
 [[nodiscard]] __device__ __forceinline__ uint32 smem_address(const void* pointer) {
   return static_cast<uint32>(__cvta_generic_to_shared(pointer));

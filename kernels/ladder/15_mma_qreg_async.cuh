@@ -197,7 +197,7 @@ template <class Config>
 __device__ __forceinline__ BlockWork block_work(const ForwardArgs& args) {
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
-  const int64 bytes_per_head = args.seqlen_k * Config::kHeadDim * 2 * 2;
+  const int64 bytes_per_head = args.seqlen_k * Config::kHeadDim * 2 * kTileElementBytes;
   const HeadTile at = kCausal ? longest_first(blockIdx.x, row_tiles, args.batch, args.num_heads_q, bytes_per_head)
                               : HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
   const int64 row_begin = at.tile * Config::kBlockM;

@@ -24,6 +24,7 @@ struct RingRun {
       const float4 run = *reinterpret_cast<const float4*>(from);
       x[0] = run.x, x[1] = run.y, x[2] = run.z, x[3] = run.w;
     } else {
+      static_assert(sizeof(Storage) == sizeof(Bits16));
       const uint2 run = *reinterpret_cast<const uint2*>(from);
       x[0] = Element::low(run.x), x[1] = Element::high(run.x), x[2] = Element::low(run.y), x[3] = Element::high(run.y);
     }
@@ -35,6 +36,7 @@ struct RingRun {
     } else if constexpr (kElement == ElementType::kF32) {
       *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
     } else {
+      static_assert(sizeof(Storage) == sizeof(Bits16));
       *reinterpret_cast<uint2*>(to) = make_uint2(Element::pack(x[0], x[1]), Element::pack(x[2], x[3]));
     }
   }

@@ -1,6 +1,6 @@
 // One tile of the backward pass: p and the gradient of the scores, from products of tiles of q, k, dout and v.
 //
-//   p = exp(s - lse)    ds = p * (dropout(dout v^T) - delta)    delta = rowsum(dout * o) - dlse
+//   p = exp(s - lse)    ds = p * (drop(dout v^T) - delta)    delta = rowsum(dout * o) - dlse
 //
 // If a row's lse is coarse, p is divided by the sum of the row's p: lse_rounding.cuh.
 #pragma once
@@ -112,7 +112,7 @@ __device__ __forceinline__ void probabilities(typename Shape::Scores& s, typenam
 }
 
 // p after dropping. A dropped entry counts as not seen.
-[[nodiscard]] __device__ __forceinline__ float after_dropout(float p, bool kept, float scale) {
+[[nodiscard]] __device__ __forceinline__ float after_dropping(float p, bool kept, float scale) {
   return is_seen(p) && kept ? p * scale : kNotSeen;
 }
 
@@ -162,13 +162,13 @@ __device__ __forceinline__ void store_kept(const typename Shape::Scores& p, uint
     for (int j = 0; j < Shape::kCols; ++j) {
       left[i][j] = p[i][j];
       if constexpr (Score<typename Shape::Kernel>::kDrops)
-        left[i][j] = after_dropout(left[i][j], is_kept(kept, i * Shape::kCols + j), scale);
+        left[i][j] = after_dropping(left[i][j], is_kept(kept, i * Shape::kCols + j), scale);
     }
   }
   store_score_tile(Shape::kP, left, me);
 }
 
-// One tile. ds goes to its tile in shared memory, and so does p after dropping if v has a gradient. With kBias, ds
+// One tile. ds goes to its tile in shared memory, and so does p after dropping if v has a gradient. With kTerms, ds
 // before the derivative of a transform is left in ds. The streamed tiles and the saved rows are there.
 template <class Shape>
 __device__ __forceinline__ void gradient_tile(typename Shape::Scores& ds, const SimtHead<typename Shape::Kernel>& head,
@@ -185,8 +185,8 @@ __device__ __forceinline__ void gradient_tile(typename Shape::Scores& ds, const 
     const auto place = me.place();
     kept = GridRules<Config, typename Shape::Place>{rules, place}.template kept_bits<Shape::kRows, Shape::kCols>();
   }
-  if constexpr (Shape::kKind == SimtGradient::kKeysValues) store_kept(ds, kept, options.dropout_scale, me);
-  if constexpr (Score<Config>::kTransforms && Shape::kKind != SimtGradient::kBias) {
+  if constexpr (Shape::kKind == SimtGradient::kKeysValues) store_kept(ds, kept, kept_scale<Config>(options), me);
+  if constexpr (Score<Config>::kTransforms && Shape::kKind != SimtGradient::kTerms) {
 #pragma unroll
     for (int i = 0; i < Shape::kRows; ++i) {
 #pragma unroll
@@ -198,7 +198,7 @@ __device__ __forceinline__ void gradient_tile(typename Shape::Scores& ds, const 
   typename Shape::Scores dp;
   begin_gradients(dp, me);
   add_pair<1>(dp, head, streamed, owned, me);
-  score_gradients(ds, dp, kept, options.dropout_scale, me);
+  score_gradients(ds, dp, kept, kept_scale<Config>(options), me);
   if constexpr (Shape::kHasScoreTiles) store_score_tile(Shape::kDs, ds, me);
 }
 

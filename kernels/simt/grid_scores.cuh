@@ -62,10 +62,10 @@ struct GridRules {
       const int i = Place::kKeysAreJ ? block / (kN / 4) : block / kN * 4;
       const int j = Place::kKeysAreJ ? block % (kN / 4) * 4 : block % kN;
       const PhiloxWords words =
-          rules.dropout.words(rules.first_row + place.row(i, j), (rules.first_key + place.key(i, j)) / 4);
+          rules.drop_mask.words(rules.first_row + place.row(i, j), (rules.first_key + place.key(i, j)) / 4);
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        bits |= static_cast<uint32>(words.word[n] >= rules.dropout.threshold) << (i * kN + j + n * kStep);
+        bits |= static_cast<uint32>(words.word[n] >= rules.drop_mask.threshold) << (i * kN + j + n * kStep);
       }
     }
     return bits;
@@ -81,7 +81,7 @@ struct GridRules {
     for (int n = 0; n < kM * kN; ++n) {
       const int64 row = rules.first_row + int64{rules.position_step} * place.row(n / kN, n % kN);
       const int64 key = rules.first_key + int64{rules.position_step} * place.key(n / kN, n % kN);
-      bits |= static_cast<uint32>(rules.dropout.keeps(row, key)) << n;
+      bits |= static_cast<uint32>(rules.drop_mask.keeps(row, key)) << n;
     }
     return bits;
   }

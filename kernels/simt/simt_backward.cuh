@@ -1,12 +1,12 @@
-// simt, backward: dq, dk, dv of o = dropout(softmax(s)) v, with every option of the interface, on CUDA cores.
+// simt, backward: dq, dk, dv of o = drop(softmax(s)) v, with every option of the interface, on CUDA cores.
 //
-//   dv = dropout(p)^T dout    dk = scale ds^T q    dq = scale ds k    (ds times the derivative of a transform)
+//   dv = drop(p)^T dout    dk = scale ds^T q    dq = scale ds k    (ds times the derivative of a transform)
 //
 // Shapes   as in simt_forward.cuh; dk and dv are sums over the query heads that share a key head
 // Supports what simt_forward.cuh supports. The same bits from run to run: no atomic additions
 // Work     one kernel for dk and dv, whose blocks own tiles of keys, and one for dq, whose blocks own tiles of rows;
 //          both compute p and ds again (backward_tile.cuh): seven products of tiles. One pass would take five, but its
-//          order of additions to dq would change from run to run. simt_prepare.cuh runs before, simt_dbias.cuh after
+//          order of additions to dq would change from run to run. simt_prepare.cuh runs before, simt_dterms.cuh after
 // Memory   SimtBackwardShape
 // Measured (B, H, S, D), full, TFLOP/s of 10 B H S^2 D operations. H200, CUDA 13.0
 //          float32  (8, 16, 2048, 64): 26.3; (8, 8, 2048, 128): 21.1
@@ -18,7 +18,7 @@
 #include "../attention/head_matrix.cuh"
 #include "../attention/work.cuh"
 #include "backward_tile.cuh"
-#include "simt_dbias.cuh"
+#include "simt_dterms.cuh"
 #include "simt_prepare.cuh"
 
 namespace attend {

@@ -1,4 +1,4 @@
-// simt, forward: o = dropout(softmax(s)) v and lse, with every option of the interface, on CUDA cores.
+// simt, forward: o = drop(softmax(s)) v and lse, with every option of the interface, on CUDA cores.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v); any
 //          strides whose last is 1, any alignment; packed sequences

@@ -38,8 +38,8 @@ struct SimtForwardTile {
   }
 };
 
-// The gradients of a kernel of the backward pass: dk and dv, dq, or dbias.
-enum class SimtGradient { kKeysValues, kQueries, kBias };
+// The gradients of a kernel of the backward pass: dk and dv, dq, or dterms.
+enum class SimtGradient { kKeysValues, kQueries, kTerms };
 
 // A query row's SavedRow in shared memory. log2_sum, which few rows have, lies in another place.
 struct SimtSavedRow {
@@ -63,7 +63,7 @@ struct SimtBackwardTile {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool owns_keys() const { return gradient != SimtGradient::kQueries; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int owned() const { return owns_keys() ? block_n : block_m; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int streamed() const { return owns_keys() ? block_m : block_n; }
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_ds() const { return gradient != SimtGradient::kBias; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_ds() const { return gradient != SimtGradient::kTerms; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_p() const { return gradient == SimtGradient::kKeysValues; }
   // Are the streamed rows of pair 0 (q and k), and of pair 1 (dout and v), there?
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_rows_0() const { return resident || has_ds(); }

@@ -128,6 +128,7 @@ __device__ __forceinline__ void store_chunk(typename ElementOf<Config>::Storage*
     if constexpr (Element::kType == ElementType::kF32) {
       *reinterpret_cast<float4*>(row + col) = make_float4(numbers[0], numbers[1], numbers[2], numbers[3]);
     } else {
+      static_assert(sizeof(typename Element::Storage) == sizeof(Bits16));
       *reinterpret_cast<uint2*>(row + col) =
           make_uint2(Element::pack(numbers[0], numbers[1]), Element::pack(numbers[2], numbers[3]));
     }

@@ -1,7 +1,7 @@
-// sm80_backward: dq, dk and dv of o = dropout(softmax(s)) v, with every option of the interface, on the tensor cores
+// sm80_backward: dq, dk and dv of o = drop(softmax(s)) v, with every option of the interface, on the tensor cores
 // that all GPUs since Ampere have.
 //
-//   dv = dropout(p)^T dout    dk = scale ds^T q    dq = scale ds k    (ds times the derivative of a transform)
+//   dv = drop(p)^T dout    dk = scale ds^T q    dq = scale ds k    (ds times the derivative of a transform)
 //
 // Shapes   as in sm80_forward.cuh; dk and dv are sums over the query heads that share a key head
 // Supports float16 and bfloat16, d and d_v from 1 to 256, every option. sm_80 and later. The same bits from run to run
@@ -10,8 +10,8 @@
 //          With kAddsDq they add their part of dq to float sums (sm80_backward_dq.cuh). Otherwise blocks of the same
 //          code own query rows and stream over keys for dq. A warp owns kRowGroups times 16 keys or rows. They are the
 //          rows of its scores, so that scores become operands in the registers that they are in.
-//          simt/simt_prepare.cuh runs before; after it come sm80_backward_finish.cuh, and sm80_dbias.cuh or
-//          attention/dbias_reduce.cuh
+//          simt/simt_prepare.cuh runs before; after it come sm80_backward_finish.cuh, and sm80_dterms.cuh or
+//          attention/dterms_reduce.cuh
 // Memory   Sm80BackwardStorage: the owned tiles, two buffers of streamed ones, ds for dq. Gradients are put together in
 //          the place of the owned tiles
 // Costs    without kAddsDq p and ds are computed twice: seven products of tiles, not five; beyond 128 columns eight
@@ -34,9 +34,9 @@ struct Sm80Sums {
   using Shape = Sm80BackwardShape<Config>;
   static constexpr int kColumns = Shape::kHasFirst ? Shape::kDepth : 2;
   static constexpr int kColumnsV = Shape::kHasValues ? Shape::kDepthV : 2;
-  Sm80WarpSums<Config, kColumns> first;                // dk / scale or dq / scale
-  Sm80WarpSums<Config, kColumnsV> values;              // 2^kShift dv
-  float bias[Config::kRowGroups][kRowsOfThread] = {};  // kSumsBias: of the lane's keys, over rows
+  Sm80WarpSums<Config, kColumns> first;                  // dk / scale or dq / scale
+  Sm80WarpSums<Config, kColumnsV> values;                // 2^kShift dv
+  float dterms[Config::kRowGroups][kRowsOfThread] = {};  // kSumsDterms: of the lane's keys, over rows
 };
 
 // Adds the part of kStep streamed rows or keys, from `streamed` of the sequence on.
@@ -74,15 +74,15 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80B
     sm80_multiply_owned<Config, Sm80Product::kGradients>(ds, smem.owned_v, smem.stage[at].rows_v, first);
     // Asked again: an answer kept from before would take a register from the sums.
     if (sm80_all_visible(smem.block, recomputed(streamed))) {
-      sm80_make_ds<true>(ds, p, kept, smem, streamed, options.dropout_scale);
+      sm80_make_ds<true>(ds, p, kept, smem, streamed, kept_scale<Config>(options));
     } else {
-      sm80_make_ds<false>(ds, p, kept, smem, streamed, options.dropout_scale);
+      sm80_make_ds<false>(ds, p, kept, smem, streamed, kept_scale<Config>(options));
     }
 #pragma unroll
     for (int r = 0; r < Config::kRowGroups; ++r) {
 #pragma unroll
       for (int i = 0; i < Shape::kScores; ++i) {
-        if constexpr (Config::kSumsBias) sums.bias[r][i / 2 % 2] += ds[r][i];
+        if constexpr (Config::kSumsDterms) sums.dterms[r][i / 2 % 2] += ds[r][i];
         if constexpr (Score<Config>::kTransforms) ds[r][i] *= slope[r][i];
       }
     }
@@ -158,15 +158,15 @@ __device__ __forceinline__ void sm80_store_gradients(const BackwardOptionArgs& a
   }
 }
 
-// The sums over rows of ds of the query head, to BackwardOptionArgs::dbias_sums; they start again.
+// The sums over rows of ds of the query head, to BackwardOptionArgs::dterms_sums; they start again.
 template <class Config>
-__device__ __forceinline__ void sm80_store_bias_sums(const BackwardOptionArgs& args, Sm80Sums<Config>& sums,
-                                                     const Sm80BackwardBlock<Config>& block) {
+__device__ __forceinline__ void sm80_store_dterms_sums(const BackwardOptionArgs& args, Sm80Sums<Config>& sums,
+                                                       const Sm80BackwardBlock<Config>& block) {
   const int lane = threadIdx.x % 32;
-  float* to = args.dbias_sums + (int64{block.span.batch} * args.base.num_heads_q + block.head) * args.base.seqlen_k;
+  float* to = args.dterms_sums + (int64{block.span.batch} * args.base.num_heads_q + block.head) * args.base.seqlen_k;
 #pragma unroll
   for (int i = 0; i < Config::kRowGroups * kRowsOfThread; ++i) {
-    float& mine = sums.bias[i / kRowsOfThread][i % kRowsOfThread];
+    float& mine = sums.dterms[i / kRowsOfThread][i % kRowsOfThread];
     const float sum = quad_sum(mine);
     mine = 0.0f;
     const int64 key = block.work.owned + sm80_first_owned<Config>(i / kRowsOfThread) + accumulator_row(lane) +
@@ -194,7 +194,7 @@ __device__ void sm80_backward(const BackwardOptionArgs& args) {
   for (bool is_last = false; !is_last;) {
     __syncthreads();  // the block's work is there
     sm80_backward_head(sums, smem, args);
-    if constexpr (Config::kSumsBias) sm80_store_bias_sums(args, sums, smem.block);
+    if constexpr (Config::kSumsDterms) sm80_store_dterms_sums(args, sums, smem.block);
     const uint32 next = smem.block.head + 1;
     is_last = !Shape::kOwnsKeys || next % (args.base.num_heads_q / args.base.num_heads_k) == 0;
     __syncthreads();  // every warp has left the head: its tiles and the block's work may be overwritten

@@ -8,8 +8,10 @@ namespace attend {
 
 // Eight neighbours of a row, `columns` of which exist.
 template <class Config>
-__device__ __forceinline__ void sm80_store_rounded(Bits16* to, const float (&value)[8], int columns) {
+__device__ __forceinline__ void sm80_store_rounded(typename ElementOf<Config>::Storage* to, const float (&value)[8],
+                                                   int columns) {
   using Element = ElementOf<Config>;
+  static_assert(kFitsTiles<Config>, "eight elements are 16 bytes");
   if constexpr (Config::kAligned) {
     *reinterpret_cast<uint4*>(to) = make_uint4(Element::pack(value[0], value[1]), Element::pack(value[2], value[3]),
                                                Element::pack(value[4], value[5]), Element::pack(value[6], value[7]));
@@ -36,7 +38,8 @@ __device__ void sm80_backward_finish(const BackwardOptionArgs& args) {
   const int64 first = tile * Config::kBlockM;
   const int rows = static_cast<int>(max(min(span.seqlen_q - first, int64{Config::kBlockM}), int64{0}));
   const float* sums = sm80_dq_sums<Config>(args, span, sequence, head, first);
-  auto* dq = static_cast<Bits16*>(base.dq) + span.query_offset(base.dq_stride, head, first);
+  auto* dq =
+      static_cast<typename ElementOf<Config>::Storage*>(base.dq) + span.query_offset(base.dq_stride, head, first);
 #pragma unroll 2
   for (int i = threadIdx.x; i < num_tiles(rows, kMmaRows) * kRowHalf * kTiles; i += Config::kThreads) {
     const int column = i % kTiles * kMmaColumns;

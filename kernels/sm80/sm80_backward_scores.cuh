@@ -1,6 +1,6 @@
 // From products to gradients of scores, in a warp's registers:
 //
-//   p = exp(s - lse)    ds = p (dropout(dout v^T) - delta)    delta = rowsum(dout * o) - dlse
+//   p = exp(s - lse)    ds = p (drop(dout v^T) - delta)    delta = rowsum(dout * o) - dlse
 //
 // The exponent is in base 2, and log2_sum is subtracted from it: lse_rounding.cuh.
 //
@@ -15,13 +15,13 @@
 namespace attend {
 
 template <class Element>
-constexpr int kSm80Shift = Element::kType == ElementType::kF16 ? 14 : 24;
+constexpr int kSm80Shift = element_info(Element::kType).p_shift;
 template <class Config>
 constexpr float kSm80Unshift = 1.0f / static_cast<float>(1 << kSm80Shift<ElementOf<Config>>);
 // In sm80_backward_unmodified: is ds 2^kShift times as large too, until the gradient is stored? Its type must have
 // float's range.
 template <class Element>
-constexpr bool kSm80ShiftsDs = Element::kType == ElementType::kBF16;
+constexpr bool kSm80ShiftsDs = element_info(Element::kType).has_float_range;
 
 // lse or delta of the query rows of a lane's scores i and i + 1 of group r (i is even). Query rows are columns if the
 // warp owns keys, and rows otherwise. saved: the value of the lane's first query row.
@@ -116,8 +116,8 @@ template <bool kAllVisible, class Config>
 __device__ __forceinline__ void sm80_make_ds(Sm80Scores<Config>& dp, const Sm80Scores<Config>& p,
                                              const uint32 (&kept)[Config::kRowGroups][kKeptWords<Config::kStep / 2>],
                                              const Sm80BackwardStorage<Config>& smem, int streamed,
-                                             float dropout_scale) {
-  const float factor = Score<Config>::kDrops ? kSm80Unshift<Config> * dropout_scale : kSm80Unshift<Config>;
+                                             float scale_of_kept) {
+  const float factor = Score<Config>::kDrops ? kSm80Unshift<Config> * scale_of_kept : kSm80Unshift<Config>;
   const float* delta = smem.delta + sm80_first_saved<Config>(streamed);
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {

@@ -20,12 +20,12 @@ constexpr int kSm80BackwardLargestHeadDim = 256;
 
 // Blocks that compute gradients of keys or values own keys. The others own query rows.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool sm80_owns_keys(Sm80Gradient gradient) {
-  return gradient != Sm80Gradient::kQueries && gradient != Sm80Gradient::kBias;
+  return gradient != Sm80Gradient::kQueries && gradient != Sm80Gradient::kTerms;
 }
 
-// Buffers of streamed tiles: one is read while the other fills. A block for kBias has one tile of each head.
+// Buffers of streamed tiles: one is read while the other fills. A block for kTerms has one tile of each head.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_backward_stages(Sm80Gradient gradient) {
-  return gradient == Sm80Gradient::kBias ? 1 : kSm80Stages;
+  return gradient == Sm80Gradient::kTerms ? 1 : kSm80Stages;
 }
 
 // Query rows whose lse and delta are in shared memory: streamed ones of all buffers, or the owned ones.
@@ -99,7 +99,7 @@ struct Sm80BackwardShape {
   static constexpr bool kOwnsKeys = sm80_owns_keys(kGradient);
   static constexpr bool kHasValues = kGradient == Sm80Gradient::kKeysValues || kGradient == Sm80Gradient::kValues;
   static constexpr bool kHasDs = kGradient != Sm80Gradient::kValues;
-  static constexpr bool kHasFirst = kHasDs && kGradient != Sm80Gradient::kBias;  // dk or dq
+  static constexpr bool kHasFirst = kHasDs && kGradient != Sm80Gradient::kTerms;  // dk or dq
   static constexpr int kStages = sm80_backward_stages(kGradient);
   static constexpr int kOwnedOfWarp = Config::kRowGroups * kSm80RowsOfMma;
   static constexpr int kKeyWarps = Config::kWarps / ((Config::kRoles == kSm80KeysOrValues ? 2 : 1) * Config::kParts);

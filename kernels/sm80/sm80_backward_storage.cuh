@@ -58,7 +58,7 @@ struct alignas(kSwizzleAtom) Sm80BackwardStorage {
   alignas(8) float delta[Shape::kSavedRows];
   Sm80Log2Sums<Shape::kSavedRows, Config::kHasLseRounding> log2_sums;
   Sm80BackwardBlock<Config> block;
-  static_assert(sizeof(Sm80BackwardBlock<Config>) <= kSm80BlockBytes);
+  static_assert(sizeof(Sm80BackwardBlock<Config>) <= kSm80BlockBytes && kFitsTiles<Config>);
 };
 
 // The two products of a score and its gradient.

@@ -66,7 +66,7 @@ template <class Config>
 __device__ void sm80_backward_unmodified(const BackwardOptionArgs& args) {
   using Storage = Sm80BackwardStorage<Config>;
   static_assert(sizeof(Storage) == Config::kSmemBytes);
-  static_assert(Config::kCopyBytes == kChunkBytes && !Config::kSumsBias && kFoldsScale<Config> &&
+  static_assert(Config::kCopyBytes == kChunkBytes && !Config::kSumsDterms && kFoldsScale<Config> &&
                     !Score<Config>::kMasksFromMemory && !Score<Config>::kDrops,
                 "nothing but masks between q.k and p");
   extern __shared__ __align__(kSwizzleAtom) unsigned char smem_bytes[];

@@ -74,8 +74,8 @@ struct Sm80BackwardWork {
       return {at.batch, at.head, at.tile * kOwned};
     }
     const int64 streamed = kOwnsKeys ? args.seqlen_q * (args.num_heads_q / args.num_heads_k) : args.seqlen_k;
-    const HeadTile at =
-        longest_first(blockIdx.x, tiles, args.batch, heads, streamed * (Config::kHeadDim + Config::kHeadDimV) * 2);
+    const HeadTile at = longest_first(blockIdx.x, tiles, args.batch, heads,
+                                      streamed * (Config::kHeadDim + Config::kHeadDimV) * kTileElementBytes);
     return {at.batch, at.head, (kOwnsKeys ? tiles - 1 - at.tile : at.tile) * kOwned};
   }
 };

@@ -1,4 +1,4 @@
-// sm80_forward: o = dropout(softmax(s)) v and lse, with every option of the interface, on the tensor cores that all
+// sm80_forward: o = drop(softmax(s)) v and lse, with every option of the interface, on the tensor cores that all
 // GPUs since Ampere have.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v) and o; any
@@ -13,7 +13,7 @@
 //          and v; if not, two warps share rows (sm80_split.cuh). If nothing but masks comes between s and p, no maximum
 //          is searched (sm80_softmax.cuh)
 // Measured bf16, H200, CUDA 13.0, TFLOP/s full, causal, of 16384 rows of 2048 columns in all, 2048 and 16384 keys:
-//          head_dim 64: 330 290, 361 382; 128: 372 328, 399 404; 256: 331 296, 355 359. With dropout, full, 8192 keys:
+//          head_dim 64: 330 290, 361 382; 128: 372 328, 399 404; 256: 331 296, 355 359. With dropping, full, 8192 keys:
 //          64: 117, 128: 181. On no other GPU. More is in docs/ampere.md
 // Called   by compute 'sm80_forward': src/cuda/launch/sm80_forward.cpp; tiles: sm80_forward_variant.cpp
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; the lagging maximum: FlashAttention-4 (2025)

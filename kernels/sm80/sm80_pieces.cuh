@@ -28,7 +28,7 @@ struct CopyPiece<4> {
   }
 };
 template <>
-struct CopyPiece<2> {
+struct CopyPiece<int{sizeof(Bits16)}> {
   using Type = Bits16;
   static __device__ __forceinline__ void load(uint32 smem, const void* gmem, bool is_inside) {
     const Bits16 bits = is_inside ? __ldg(static_cast<const Bits16*>(gmem)) : Bits16{0};
@@ -51,19 +51,19 @@ class PieceLoader {
  public:
   // row_stride is in elements, here and below.
   __device__ __forceinline__ PieceLoader(const void* source, int64 row_stride)
-      : source_(static_cast<const char*>(source) + row() * row_stride * 2 + piece() * kCopyBytes) {}
+      : source_(static_cast<const char*>(source) + row() * row_stride * kTileElementBytes + piece() * kCopyBytes) {}
 
   // Sends for the next tile. Elements beyond its first `rows` rows and `columns` columns become zero: a NaN in memory
   // behind them must not get into 0 * v or q.k.
   __device__ __forceinline__ void load(Tile& tile, int64 row_stride, int rows, int columns) {
     const uint32 target = smem_address(tile.chunk);
-    const int64 step = kRowStep * 2 * row_stride;
+    const int64 step = kRowStep * kTileElementBytes * row_stride;
 #pragma unroll kRowsAtOnce
     for (int i = 0; i < Tile::kRows; i += kRowStep, source_ += step) {
 #pragma unroll
       for (int panel = 0; panel < kPanels; ++panel) {
         const int byte = piece() * kCopyBytes;
-        const bool is_inside = row() + i < rows && panel * kSwizzleBytes + byte < columns * 2;
+        const bool is_inside = row() + i < rows && panel * kSwizzleBytes + byte < columns * kTileElementBytes;
         const int chunk = Tile::index(row() + i, panel * Tile::kChunksOfPanel + byte / kChunkBytes);
         CopyPiece<kCopyBytes>::load(target + chunk * kChunkBytes + byte % kChunkBytes, source_ + panel * kSwizzleBytes,
                                     is_inside);
@@ -94,11 +94,11 @@ __device__ __forceinline__ void load_tile(Tile& tile, const void* source, int64 
   const uint32 thread = recomputed(threadIdx.x);
   const auto row = static_cast<int>(thread / kPieces);
   const auto piece = static_cast<int>(thread % kPieces);
-  const auto* from = static_cast<const char*>(source) + row * row_stride * 2 + piece * kChunkBytes;
+  const auto* from = static_cast<const char*>(source) + row * row_stride * kTileElementBytes + piece * kChunkBytes;
   uint32 target = smem_address(tile.chunk) + Tile::index(row, piece) * kChunkBytes;
   if (rows >= Tile::kRows && columns == Tile::kChunks * kChunkElements) {
 #pragma unroll
-    for (int i = 0; i < Tile::kRows; i += kRowStep, from += kRowStep * 2 * row_stride) {
+    for (int i = 0; i < Tile::kRows; i += kRowStep, from += kRowStep * kTileElementBytes * row_stride) {
 #pragma unroll
       for (int panel = 0; panel < kPanels; ++panel) {
         cp_async_16(target + (panel * Tile::kRows + i) * kSwizzleBytes, from + panel * kSwizzleBytes);
@@ -107,7 +107,7 @@ __device__ __forceinline__ void load_tile(Tile& tile, const void* source, int64 
     return;
   }
 #pragma unroll 1
-  for (int i = row; i < Tile::kRows; i += kRowStep, from += kRowStep * 2 * row_stride) {
+  for (int i = row; i < Tile::kRows; i += kRowStep, from += kRowStep * kTileElementBytes * row_stride) {
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel) {
       const bool is_inside = i < rows && panel * kPanelColumns + piece * kChunkElements < columns;
@@ -124,7 +124,7 @@ __device__ __forceinline__ void store_pieces(const Tile& tile, int row, void* de
                                              int columns) {
   constexpr int kCopyBytes = Config::kCopyBytes;
   using Piece = typename CopyPiece<kCopyBytes>::Type;
-  const int pieces = columns * 2 / kCopyBytes;  // a whole number
+  const int pieces = columns * kTileElementBytes / kCopyBytes;  // a whole number
 #pragma unroll 4
   for (int i = threadIdx.x % 32; i < kMmaRows * pieces; i += 32) {
     const int r = i / pieces;
@@ -132,7 +132,7 @@ __device__ __forceinline__ void store_pieces(const Tile& tile, int row, void* de
     if (r >= rows) break;
     const uint4& chunk = tile.chunk[Tile::index(row + r, byte / kChunkBytes)];
     const auto* from = reinterpret_cast<const char*>(&chunk) + byte % kChunkBytes;
-    auto* to = static_cast<char*>(destination) + r * row_stride * 2 + byte;
+    auto* to = static_cast<char*>(destination) + r * row_stride * kTileElementBytes + byte;
     *reinterpret_cast<Piece*>(to) = *reinterpret_cast<const Piece*>(from);
   }
 }

@@ -54,7 +54,7 @@ struct Sm80Work {
     const uint32 block = blockIdx.x / Config::kColumnParts;
     const int part = static_cast<int>(blockIdx.x % Config::kColumnParts);
     const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Sm80Shape<Config>::kBlockM));
-    const int64 bytes_per_head = args.seqlen_k * (Config::kHeadDim + Config::kHeadDimV) * 2;
+    const int64 bytes_per_head = args.seqlen_k * (Config::kHeadDim + Config::kHeadDimV) * kTileElementBytes;
     const HeadTile at = Config::kMask == MaskKind::kCausal
                             ? longest_first(block, row_tiles, args.batch, args.num_heads_q, bytes_per_head)
                             : HeadTile::of_block(block, row_tiles, args.num_heads_q);
@@ -144,7 +144,7 @@ struct alignas(kSwizzleAtom) Sm80Storage {
     VTile v;
   } stage[kSm80Stages];
   Sm80Block<Config> block;
-  static_assert(sizeof(Sm80Block<Config>) <= kSm80BlockBytes);
+  static_assert(sizeof(Sm80Block<Config>) <= kSm80BlockBytes && kFitsTiles<Config>);
   // Config::kParks: m and l of each thread's rows. No other thread reads or writes them.
   alignas(kSm80BlockBytes) float4 parked[Config::kParks ? Config::kRowGroups * Config::kThreads : 1];
   static constexpr int kParkedAt = sizeof(QTile) + kSm80Stages * sizeof(Stage) + kSm80BlockBytes;  // bytes from here

@@ -58,8 +58,8 @@ class Sm80Sends {
     const auto piece = static_cast<int>(thread % kPieces);
     const int64 key = int64{n} * Config::kBlockN + row;
     has_k_ = n > smem.block.keys.tiles.begin;
-    step_k_ = args.k_stride.row * 2;
-    step_v_ = args.v_stride.row * 2;
+    step_k_ = args.k_stride.row * kTileElementBytes;
+    step_v_ = args.v_stride.row * kTileElementBytes;
     k_ = reinterpret_cast<const char*>(smem.block.keys.k) + (key - Config::kBlockN) * step_k_ + piece * kChunkBytes;
     v_ = reinterpret_cast<const char*>(smem.block.keys.v) + key * step_v_ + piece * kChunkBytes;
     const uint32 to = Storage::KTile::index(row, piece) * kChunkBytes;

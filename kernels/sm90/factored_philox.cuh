@@ -28,9 +28,9 @@ struct PhiloxProduct {
 };
 
 // The per-row part of the Philox state: product 0 of round 2.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxProduct philox_row(const DropoutMask& dropout, uint32 row) {
-  const uint32 high = PhiloxProduct::of(kPhiloxMultiplier1, dropout.head).high;
-  return PhiloxProduct::of(kPhiloxMultiplier0, high ^ row ^ dropout.key0);
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxProduct philox_row(const DropMask& drop_mask, uint32 row) {
+  const uint32 high = PhiloxProduct::of(kPhiloxMultiplier1, drop_mask.head).high;
+  return PhiloxProduct::of(kPhiloxMultiplier0, high ^ row ^ drop_mask.key0);
 }
 
 // The per-key part of the Philox state after kFactoredRounds, for a quad of keys. A thread loads its 16 bytes at once.
@@ -40,16 +40,16 @@ struct alignas(16) PhiloxQuad {
   uint32 word2;   // without the row's part
   uint32 word3;
 
-  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr PhiloxQuad of(const DropoutMask& dropout, uint32 key_quad) {
-    const uint32 head_low = kPhiloxMultiplier1 * dropout.head;
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr PhiloxQuad of(const DropMask& drop_mask, uint32 key_quad) {
+    const uint32 head_low = kPhiloxMultiplier1 * drop_mask.head;
     const auto first = PhiloxProduct::of(kPhiloxMultiplier0, key_quad);
-    const auto second = PhiloxProduct::of(kPhiloxMultiplier1, first.high ^ dropout.stream ^ dropout.key1);
-    const auto third = PhiloxProduct::of(kPhiloxMultiplier0, second.high ^ head_low ^ (dropout.key0 + kPhiloxWeyl0));
-    return {first.low ^ (dropout.key1 + kPhiloxWeyl1), second.low ^ (dropout.key0 + 2 * kPhiloxWeyl0),
-            third.high ^ (dropout.key1 + 2 * kPhiloxWeyl1), third.low};
+    const auto second = PhiloxProduct::of(kPhiloxMultiplier1, first.high ^ drop_mask.stream ^ drop_mask.key1);
+    const auto third = PhiloxProduct::of(kPhiloxMultiplier0, second.high ^ head_low ^ (drop_mask.key0 + kPhiloxWeyl0));
+    return {first.low ^ (drop_mask.key1 + kPhiloxWeyl1), second.low ^ (drop_mask.key0 + 2 * kPhiloxWeyl0),
+            third.high ^ (drop_mask.key1 + 2 * kPhiloxWeyl1), third.low};
   }
 
-  // The words of the row and the quad after kFactoredRounds. After kPhiloxRounds they are DropoutMask::words().
+  // The words of the row and the quad after kFactoredRounds. After kPhiloxRounds they are DropMask::words().
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxWords meet(PhiloxProduct row) const {
     const auto product1 = PhiloxProduct::of(kPhiloxMultiplier1, row.high ^ factor);
     return {{product1.high ^ word0, product1.low, word2 ^ row.low, word3}};

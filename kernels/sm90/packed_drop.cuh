@@ -21,12 +21,12 @@ __device__ __forceinline__ void append_carry(uint32& bits, uint32 word, uint32 a
 // kept_bits() (not transposed) from two parts of the Philox state: `row` is of row_decided_by(thread), `quads` of the
 // tile's quads of keys, in shared memory. kBlocks chains of rounds run at a time.
 template <int kCount, int kBlocks>
-__device__ __forceinline__ void kept_bits_factored(const DropoutMask& dropout, PhiloxProduct row,
+__device__ __forceinline__ void kept_bits_factored(const DropMask& drop_mask, PhiloxProduct row,
                                                    const PhiloxQuad* quads, uint32 (&kept)[kKeptWords<kCount>],
                                                    int thread) {
   constexpr int kTiles = kCount / 4;
   const PhiloxQuad* quads_of_thread = quads + accumulator_column(thread) / 4;
-  const uint32 addend = 0u - dropout.threshold;  // a word of at least the threshold carries
+  const uint32 addend = 0u - drop_mask.threshold;  // a word of at least the threshold carries
 #pragma unroll
   for (int w = 0; w < kKeptWords<kCount>; ++w) {
     const int begin = 8 * w;
@@ -42,7 +42,7 @@ __device__ __forceinline__ void kept_bits_factored(const DropoutMask& dropout, P
       for (int round = kFactoredRounds; round < kPhiloxRounds; ++round) {
 #pragma unroll
         for (int i = 0; i < kBlocks; ++i) {
-          if (end - 1 - i >= begin) words[i] = philox_round(words[i], dropout.key0, dropout.key1, round);
+          if (end - 1 - i >= begin) words[i] = philox_round(words[i], drop_mask.key0, drop_mask.key1, round);
         }
       }
 #pragma unroll
@@ -52,7 +52,7 @@ __device__ __forceinline__ void kept_bits_factored(const DropoutMask& dropout, P
         for (int n = 3; n >= 0; --n) append_carry(nibbles, words[i].word[n], addend);
       }
     }
-    if (dropout.threshold == 0) nibbles = 0xffffffffu;
+    if (drop_mask.threshold == 0) nibbles = 0xffffffffu;
     kept[w] = kept_of_pair(nibbles, __shfl_xor_sync(kAllLanes, nibbles, 1), thread % 32);
   }
 }

@@ -13,14 +13,14 @@ namespace attend {
 // Maps: rank 4, (head_dim, seqlen, heads, batch), boxes of (64, rows, 1, 1), swizzled in rows of 128 bytes, zeros
 // outside. Addresses and the strides of rows and heads are multiples of 16 bytes. The same holds for o, dq, dk and dv,
 // which are read and written 16 bytes at a time. A tensor without elements gets a map of any tensor: it is never used.
-// bias_map is (seqlen_k, seqlen_q, heads, batch), with 1 head or batch entry if the term is broadcast.
+// terms_map is (seqlen_k, seqlen_q, heads, batch), with 1 head or batch entry if the term is broadcast.
 struct Sm90BackwardArgs {
   static constexpr const char* kTypeName = "Sm90BackwardArgs";
-  TensorMapArg q_map;     // 64 rows
-  TensorMapArg dout_map;  // 64 rows
-  TensorMapArg k_map;     // kBlockN rows
-  TensorMapArg v_map;     // kBlockN rows
-  TensorMapArg bias_map;  // 64 rows
+  TensorMapArg q_map;      // 64 rows
+  TensorMapArg dout_map;   // 64 rows
+  TensorMapArg k_map;      // kBlockN rows
+  TensorMapArg v_map;      // kBlockN rows
+  TensorMapArg terms_map;  // 64 rows
   BackwardArgs base;
   OptionArgs options;
   // Statistics, (heads, stats_rows), permuted: sm90_backward_stats_place().
@@ -31,16 +31,16 @@ struct Sm90BackwardArgs {
   float* dq_sums;       // (heads, stats_rows / 64, depth / 64, 4 warps, 8, 32 lanes, 4): dq / gradient_scale
   uint32* dq_turns;     // kIsDeterministic: (heads, stats_rows / 64, 4): key blocks that have added to a part of a tile
   float* partial_sums;  // (blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
-  uint32* partial_ready;       // (blocks, block_n / 64)
-  uint32* next_item;           // of the list of key blocks
-  void* dbias;                 // kDbiasBlocks > 0: DbiasElement (batch or 1, num_heads_q, seqlen_q, seqlen_k)
-  TensorStrides dbias_stride;  // elements; multiples of 8
-  float* key_sums;             // kAddsUp: (heads_k, key_blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
-  int64 stats_rows;            // padded rows of one head
-  uint32 key_blocks;           // of a sequence: num_tiles(seqlen_k, kBlockN)
-  uint32 section_heads;        // sm90_backward_section(), sm90_backward_full_section()
-  uint32 num_blocks;           // of the main kernel's grid
-  float scale_log2;            // scale * log2(e); 1e-30 if that is 0
+  uint32* partial_ready;        // (blocks, block_n / 64)
+  uint32* next_item;            // of the list of key blocks
+  void* dterms;                 // kDtermsBlocks > 0: DtermsElement (batch or 1, num_heads_q, seqlen_q, seqlen_k)
+  TensorStrides dterms_stride;  // elements; multiples of 8
+  float* key_sums;              // kAddsUp: (heads_k, key_blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
+  int64 stats_rows;             // padded rows of one head
+  uint32 key_blocks;            // of a sequence: num_tiles(seqlen_k, kBlockN)
+  uint32 section_heads;         // sm90_backward_section(), sm90_backward_full_section()
+  uint32 num_blocks;            // of the main kernel's grid
+  float scale_log2;             // scale * log2(e); 1e-30 if that is 0
 };
 static_assert(sizeof(Sm90BackwardArgs) ==
               (5 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 14 * 8 + 4 * 4 + 63) / 64 * 64);

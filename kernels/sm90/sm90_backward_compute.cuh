@@ -339,7 +339,7 @@ class BackwardComputer {
   }
   // Decides which entries of the tile are kept. No products are under way, whose registers this would take.
   __device__ __forceinline__ void decide(const Sm90BackwardItem& item) {
-    kept_bits<32, true>(rules_of_tile(item), kept_, recomputed_lane());
+    kept_bits_transposed<32>(rules_of_tile(item), kept_, recomputed_lane());
   }
 
   // dk and dv go to memory, or are added to sums in memory. If the item was cut in two, they are left as float sums for

@@ -22,7 +22,7 @@ constexpr float kUnitOfDs = sm90_backward_unit(sm90_backward_units(Config::kElem
 // arithmetic limits the kernel (3 % faster), at 128 it does not. Not if entries are dropped: all dropped entries of a
 // row have the same -delta, so that its rounding would add up in dq.
 template <class Config>
-constexpr bool kPacksDs = !kBackwardTile<Config>.is_persistent && Config::kElement == ElementType::kBF16;
+constexpr bool kPacksDs = !kBackwardTile<Config>.is_persistent && ElementOf<Config>::kHasPairProduct;
 
 // 16 query rows of ds, from row 16 i on. to: this lane's place in the buffer.
 __device__ __forceinline__ void store_ds_rows(uint32 to, const uint32 (&ds)[16], int i) {

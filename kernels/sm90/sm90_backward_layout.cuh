@@ -35,22 +35,22 @@ constexpr int kBackwardWideRows = 128;       // query rows of a block of sm90_ba
 constexpr int kBackwardWideHandovers = 2;    // buffers in which one warpgroup leaves p for the other
 constexpr int kBackwardWideKeyStages = 2;    // buffers of k in sm90_backward_wide_queries
 constexpr int kBackwardWideValueStages = 2;  // buffers of v there, at most
-constexpr int kBackwardBiasStages = 2;       // buffers of a term from memory there, at most
-constexpr int kBackwardBiasBytes = kBackwardRows * kBackwardWideKeys * kBackwardElementBytes;  // of one tile of it
+constexpr int kBackwardTermsStages = 2;      // buffers of a term from memory there, at most
+constexpr int kBackwardTermsBytes = kBackwardRows * kBackwardWideKeys * kBackwardElementBytes;  // of one tile of it
 
 // sm90_backward_wide_queries also makes the gradient of a term from memory. Blocks whose sequences share entries of it
-// form a cluster. Each adds up and stores a share of a tile's 8 chunks of 8 keys, from backward_dbias_chunk(rank) on.
-constexpr int kBackwardMostDbiasBlocks = 8;  // every GPU can run such a cluster
-constexpr int kBackwardDbiasChunks = 8;      // of a tile
-constexpr int kBackwardDbiasBuffers = 2;     // of ds on its way between blocks, at most
-constexpr int kBackwardDbiasChunkBytes = kBackwardRows * 8 * kBackwardFloatBytes;
+// form a cluster. Each adds up and stores a share of a tile's 8 chunks of 8 keys, from backward_dterms_chunk(rank) on.
+constexpr int kBackwardMostDtermsBlocks = 8;  // every GPU can run such a cluster
+constexpr int kBackwardDtermsChunks = 8;      // of a tile
+constexpr int kBackwardDtermsBuffers = 2;     // of ds on its way between blocks, at most
+constexpr int kBackwardDtermsChunkBytes = kBackwardRows * 8 * kBackwardFloatBytes;
 // The first chunk of the block with this rank.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int backward_dbias_chunk(int rank, int blocks) {
-  return (kBackwardDbiasChunks * rank + blocks - 1) / blocks;
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int backward_dterms_chunk(int rank, int blocks) {
+  return (kBackwardDtermsChunks * rank + blocks - 1) / blocks;
 }
 // How many chunks a block has at most.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int backward_dbias_chunks(int blocks) {
-  return blocks < 1 ? 0 : (kBackwardDbiasChunks + blocks - 1) / blocks;
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int backward_dterms_chunks(int blocks) {
+  return blocks < 1 ? 0 : (kBackwardDtermsChunks + blocks - 1) / blocks;
 }
 
 // The constants of a Config that follow from the head dimensions and the score's traits.
@@ -70,9 +70,9 @@ struct Sm90BackwardTile {
   int threads;
   int smem_bytes;  // of the kernel that makes dk and dv
   // is_wide: of sm90_backward_wide_queries.
-  int v_stages;       // buffers of v
-  int bias_stages;    // buffers of a term from memory
-  int dbias_buffers;  // buffers of ds on its way to the blocks of a cluster; 0 without a cluster
+  int v_stages;        // buffers of v
+  int terms_stages;    // buffers of a term from memory
+  int dterms_buffers;  // buffers of ds on its way to the blocks of a cluster; 0 without a cluster
   int dq_smem_bytes;
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int columns() const { return depth + depth_v; }
@@ -136,51 +136,51 @@ constexpr int kBackwardKeptBytes = kBackwardWideHandovers * kBackwardRows * kBac
                                                                             const ScoreModTraits& score) {
   const int k_and_v = sm90_backward_tile_bytes(kBackwardWideKeys, columns);
   const int q_and_dout = stages * sm90_backward_tile_bytes(kBackwardRows, columns);
-  const int bias = score.adds_from_memory ? stages * kBackwardBiasBytes : 0;
+  const int terms = score.adds_from_memory ? stages * kBackwardTermsBytes : 0;
   const int kept = score.drops ? kBackwardKeptBytes : 0;
   const int p = kBackwardWideHandovers * kBackwardRows * kBackwardWideKeys * kBackwardFloatBytes;
   const int barriers = sm90_backward_wide_keys_barriers(stages) * kBackwardBarrierBytes;
-  return sm90_backward_whole_kilobytes(k_and_v + q_and_dout + bias + p + kept + sm90_backward_statistics_bytes(stages) +
-                                       kBackwardItemBytes + barriers);
+  return sm90_backward_whole_kilobytes(k_and_v + q_and_dout + terms + p + kept +
+                                       sm90_backward_statistics_bytes(stages) + kBackwardItemBytes + barriers);
 }
 
 // Shared memory of sm90_backward_wide_queries: Sm90BackwardWideQueriesStorage.
 constexpr int kBackwardWideQueryWarpgroups = kBackwardWideRows / kBackwardRows;
 
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_queries_barriers(int v_stages) {
-  const int of_rows = 2;                                                       // q and dout, full
-  const int of_tails = 2;                                                      // of each loading warp
-  const int of_keys = 2 * (kBackwardWideKeyStages + v_stages);                 // k and v, full and empty
-  const int of_bias = 2 * kBackwardBiasStages;                                 // full and empty
-  const int of_ds = 2 * kBackwardWideQueryWarpgroups * kBackwardDbiasBuffers;  // full and empty
-  return of_rows + of_tails + of_keys + of_bias + of_ds;
+  const int of_rows = 2;                                                        // q and dout, full
+  const int of_tails = 2;                                                       // of each loading warp
+  const int of_keys = 2 * (kBackwardWideKeyStages + v_stages);                  // k and v, full and empty
+  const int of_terms = 2 * kBackwardTermsStages;                                // full and empty
+  const int of_ds = 2 * kBackwardWideQueryWarpgroups * kBackwardDtermsBuffers;  // full and empty
+  return of_rows + of_tails + of_keys + of_terms + of_ds;
 }
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_queries_smem(const Sm90BackwardTile& t,
-                                                                               int dbias_blocks) {
+                                                                               int dterms_blocks) {
   const int q_and_dout = sm90_backward_tile_bytes(kBackwardWideRows, t.columns());
   const int k = kBackwardWideKeyStages * sm90_backward_tile_bytes(kBackwardWideKeys, t.depth);
   const int v = t.v_stages * sm90_backward_tile_bytes(kBackwardWideKeys, t.depth_v);
-  const int bias = t.bias_stages * kBackwardWideQueryWarpgroups * kBackwardBiasBytes;
-  const int chunks = backward_dbias_chunks(dbias_blocks) * dbias_blocks;  // that a warpgroup gets from all blocks
-  const int ds = t.dbias_buffers * kBackwardWideQueryWarpgroups * chunks * kBackwardDbiasChunkBytes;
+  const int terms = t.terms_stages * kBackwardWideQueryWarpgroups * kBackwardTermsBytes;
+  const int chunks = backward_dterms_chunks(dterms_blocks) * dterms_blocks;  // that a warpgroup gets from all blocks
+  const int ds = t.dterms_buffers * kBackwardWideQueryWarpgroups * chunks * kBackwardDtermsChunkBytes;
   const int barriers = sm90_backward_wide_queries_barriers(t.v_stages) * kBackwardBarrierBytes;
-  return sm90_backward_whole_kilobytes(q_and_dout + k + v + bias + ds + kBackwardRowBlockBytes + barriers);
+  return sm90_backward_whole_kilobytes(q_and_dout + k + v + terms + ds + kBackwardRowBlockBytes + barriers);
 }
 
 // Buffers of sm90_backward_wide_queries: as many as fit, at most two of each. If they do not fit, ds on its way between
 // blocks gives up a buffer first, then the term from memory, then v. If even one of each does not fit, dq_smem_bytes is
-// above kBackwardMostSmem. dbias_blocks: as for sm90_backward_tile().
-ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t, bool has_bias, int dbias_blocks) {
-  const int most_bias = has_bias ? kBackwardBiasStages : 0;
-  const int most_dbias = dbias_blocks > 1 ? kBackwardDbiasBuffers : 0;
+// above kBackwardMostSmem. dterms_blocks: as for sm90_backward_tile().
+ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t, bool has_terms, int dterms_blocks) {
+  const int most_terms = has_terms ? kBackwardTermsStages : 0;
+  const int most_dterms = dterms_blocks > 1 ? kBackwardDtermsBuffers : 0;
   for (t.v_stages = kBackwardWideValueStages; t.v_stages > 0; --t.v_stages) {
-    for (t.bias_stages = most_bias;; --t.bias_stages) {
-      for (t.dbias_buffers = most_dbias;; --t.dbias_buffers) {
-        t.dq_smem_bytes = sm90_backward_wide_queries_smem(t, dbias_blocks);
+    for (t.terms_stages = most_terms;; --t.terms_stages) {
+      for (t.dterms_buffers = most_dterms;; --t.dterms_buffers) {
+        t.dq_smem_bytes = sm90_backward_wide_queries_smem(t, dterms_blocks);
         if (t.dq_smem_bytes <= kBackwardMostSmem) return;
-        if (t.dbias_buffers <= 1) break;
+        if (t.dterms_buffers <= 1) break;
       }
-      if (t.bias_stages <= 1) break;
+      if (t.terms_stages <= 1) break;
     }
   }
 }
@@ -217,7 +217,7 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
 // Head dimensions to 256; with a term from memory to 192, beyond which its tiles do not fit into shared memory.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_wide_tile(int head_dim, int head_dim_v,
                                                                                     const ScoreModTraits& score,
-                                                                                    int dbias_blocks) {
+                                                                                    int dterms_blocks) {
   constexpr int kMostStages = 4;
   Sm90BackwardTile t = {};
   t.depth = (head_dim + kBackwardPanelColumns - 1) / kBackwardPanelColumns * kBackwardPanelColumns;
@@ -228,17 +228,17 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
   t.stages = kMostStages;
   while (t.stages > 1 && sm90_backward_wide_keys_smem(t.columns(), t.stages, score) > kBackwardMostSmem) --t.stages;
   t.smem_bytes = sm90_backward_wide_keys_smem(t.columns(), t.stages, score);
-  sm90_backward_set_dq_smem(t, score.adds_from_memory, dbias_blocks);
+  sm90_backward_set_dq_smem(t, score.adds_from_memory, dterms_blocks);
   return t;
 }
 
-// dbias_blocks: how many sequences share entries of the gradient of a term from memory: 1 if none share, 0 if that
+// dterms_blocks: how many sequences share entries of the gradient of a term from memory: 1 if none share, 0 if that
 // gradient is not wanted.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_tile(int head_dim, int head_dim_v,
                                                                                const ScoreModTraits& score,
-                                                                               int dbias_blocks) {
+                                                                               int dterms_blocks) {
   if (head_dim > 128 || head_dim_v > 128 || score.transforms || score.adds_from_memory) {
-    return sm90_backward_wide_tile(head_dim, head_dim_v, score, dbias_blocks);
+    return sm90_backward_wide_tile(head_dim, head_dim_v, score, dterms_blocks);
   }
   if (head_dim > 64 || head_dim_v > 64) return sm90_backward_persistent_tile(head_dim, head_dim_v);
   return sm90_backward_narrow_tile();

@@ -132,7 +132,7 @@ __device__ __forceinline__ void store_statistics(const Sm90BackwardArgs& args, c
       if (base.dlse != nullptr) {
         row_delta -= base.dlse[tile.span.query_offset(base.dlse_stride, tile.head, tile.row + thread)];
       }
-      if constexpr (Score<Config>::kDrops) row_delta /= args.options.dropout_scale;
+      if constexpr (Score<Config>::kDrops) row_delta /= kept_scale<Config>(args.options);
     }
   }
   args.lse_log2[tile.place(thread)] = row_lse;
@@ -145,6 +145,7 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   using Element = ElementOf<Config>;
   constexpr Sm90BackwardTile kTile = kBackwardTile<Config>;
   constexpr int kLanes = (kTile.depth_v > 128 ? 256 : kTile.depth_v) / kPieceElements;  // of a row: a power of two
+  static_assert(kFitsTiles<Config>);
   constexpr int kRowStep = kBackwardPrepareThreads / kLanes;
   constexpr int kRowsOfLane = kBackwardRows / kRowStep;
   __shared__ float delta[kBackwardRows];

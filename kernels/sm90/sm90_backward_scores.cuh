@@ -117,7 +117,7 @@ struct BackwardPositionTerm {
     const int key = first_key + accumulator_row(thread);
     const int row = tile * kBackwardRows + accumulator_column(thread);
     const auto distance = static_cast<float>(row + item.offset() - key);
-    if constexpr (Config::kIsPart) return {rules.slope, distance + rules.alibi_shift};
+    if constexpr (Config::kIsPart) return {rules.slope, distance + rules.distance_shift};
     return {rules.slope, distance};
   }
 

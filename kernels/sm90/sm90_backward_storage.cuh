@@ -25,7 +25,7 @@ struct BackwardShape {
   static constexpr uint32 kPassBytes = kPassFloats * 4;
   static constexpr uint32 kPanelBytesM = Config::kBlockM * kSwizzleBytes;  // of q, dout and ds
   static constexpr uint32 kPanelBytesN = Config::kBlockN * kSwizzleBytes;  // of k and v
-  static_assert(Config::kBlockM == kBackwardRows);
+  static_assert(Config::kBlockM == kBackwardRows && kFitsTiles<Config>);
 };
 
 // The target of a staged pass of dq.

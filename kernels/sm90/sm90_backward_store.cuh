@@ -42,6 +42,7 @@ __device__ __forceinline__ void store_piece(Bits16* row, int column, const uint3
 template <class Element, int kHeadDim>
 __device__ __forceinline__ void store_accumulator(const float* x, float factor, Bits16* to, int64 row_stride,
                                                   int num_rows) {
+  static_assert(sizeof(typename Element::Storage) == sizeof(Bits16));
   // Recomputed here, once per block of keys, so that it takes no register before.
   const int lane = static_cast<int>(recomputed(threadIdx.x) % 32);
 #pragma unroll

@@ -1,7 +1,7 @@
 // The powers of two that p and ds of the sm90 backward pass are scaled by. Host and device.
 #pragma once
 
-#include "../common/config_enums.cuh"
+#include "../common/element_info.cuh"
 #include "../common/portable.cuh"
 
 namespace attend {
@@ -15,8 +15,8 @@ struct Sm90BackwardUnits {
   int ds_bits;
 };
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardUnits sm90_backward_units(ElementType element) {
-  if (element == ElementType::kF16) return {14, 0};
-  return {24, 24};
+  const ElementInfo info = element_info(element);
+  return {info.p_shift, info.has_float_range ? info.p_shift : 0};
 }
 // 2^-bits
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr float sm90_backward_unit(int bits) {

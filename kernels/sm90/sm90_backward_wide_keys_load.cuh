@@ -31,8 +31,8 @@ __device__ __forceinline__ void load_wide_keys(Sm90BackwardWideKeysStorage<Confi
       loads.load_q(item, at.head, at.tile, stage);
       if constexpr (Score<Config>::kAddsFromMemory) {
         if (threadIdx.x % 32 == 0) {
-          load_wide_bias<1>(&smem.bias[stage], args, smem.q_full[stage], item.key, at.tile * Config::kBlockM, at.head,
-                            item.batch);
+          load_wide_terms<1>(&smem.terms[stage], args, smem.q_full[stage], item.key, at.tile * Config::kBlockM, at.head,
+                             item.batch);
         }
       }
     } else {

@@ -43,7 +43,7 @@ class WideP {
     const uint32 stage = stage_of<Config::kStages>(number);
     read_row_statistics(lse_, smem_.lse_log2[stage]);
     if constexpr (Score<Config>::kAddsFromMemory) {
-      bias_.read(smem_address(smem_.bias[stage]), thread());
+      terms_.read(smem_address(smem_.terms[stage]), thread());
       const float2 two = reinterpret_cast<const float2*>(smem_.lse_log2[stage])[thread() % 32];  // a warp: all rows
       largest_lse_ = fmaxf(fabsf(two.x), fabsf(two.y));
     }
@@ -85,7 +85,7 @@ class WideP {
 #pragma unroll
       for (float& x : s) x = transform.r(x);
     }
-    if constexpr (Score<Config>::kAddsFromMemory) bias_.add(s, args_.base.scale);
+    if constexpr (Score<Config>::kAddsFromMemory) terms_.add(s, args_.base.scale);
     if (masked_.has<Config>(number)) {
       mask_scores<Config>(s, smem_.item, BackwardBand::of<Config>(args_.options), tile_of_rows(number), smem_.item.key,
                           wide_unseen<Config>(args_));
@@ -99,7 +99,7 @@ class WideP {
   // s: scores with a term from memory.
   __device__ __forceinline__ void exponentials_of_sums(uint32 number, float (&s)[32]) {
 #pragma unroll
-    for (int i = 0; i < 32; ++i) s[i] = biased_probability<Config>(s[i], lse_[backward_statistic(i)]);
+    for (int i = 0; i < 32; ++i) s[i] = probability_with_terms<Config>(s[i], lse_[backward_statistic(i)]);
     if (__any_sync(kAllLanes, largest_lse_ >= kCoarseLse)) divide_by_sums(number, s);
   }
   // Divides p of rows whose lse is coarse by the sum of p: lse_rounding.cuh.
@@ -151,13 +151,13 @@ class WideP {
   // are rounded as theirs are. Its power of two is left out: float16 has no room for it. It becomes a factor of dv.
   [[nodiscard]] __device__ __forceinline__ float power_of_kept() const {
     constexpr uint32 kExponent = 0x7f800000;
-    return __uint_as_float(__float_as_uint(args_.options.dropout_scale) & kExponent);
+    return __uint_as_float(__float_as_uint(kept_scale<Config>(args_.options)) & kExponent);
   }
   // Packs p with 0 for dropped entries.
   __device__ __forceinline__ void pack_kept(uint32 number, float (&s)[32], uint32 (&p)[16],
                                             uint32 (&kept)[kKeptWords<32>]) {
-    kept_bits<32, true>(rules_.tile(int64{tile_of_rows(number)} * kBackwardRows, smem_.item.key), kept, thread());
-    const float scale = args_.options.dropout_scale / power_of_kept();
+    kept_bits_transposed<32>(rules_.tile(int64{tile_of_rows(number)} * kBackwardRows, smem_.item.key), kept, thread());
+    const float scale = kept_scale<Config>(args_.options) / power_of_kept();
 #pragma unroll
     for (int i = 0; i < 16; ++i) p[i] = pack(i, s, scale);
     drop_pairs<32>(p, kept);
@@ -192,7 +192,7 @@ class WideP {
   float lse_[16];
   float largest_lse_ =
       0.0f;  // kAddsFromMemory: the larger magnitude of the two rows of the tile that the lane has read
-  WideBias<Config, true> bias_;
+  WideTerms<Config, true> terms_;
 };
 
 }  // namespace attend

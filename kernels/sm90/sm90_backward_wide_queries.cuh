@@ -11,7 +11,7 @@
 #pragma once
 
 #include "../isa/setmaxnreg.cuh"
-#include "sm90_backward_dbias.cuh"
+#include "sm90_backward_dterms.cuh"
 #include "sm90_backward_products.cuh"
 #include "sm90_backward_store.cuh"
 #include "sm90_backward_wide_queries_load.cuh"
@@ -34,7 +34,7 @@ class WideQueryWarpgroup {
   using Storage = Sm90BackwardWideQueriesStorage<Config>;
 
   __device__ __forceinline__ WideQueryWarpgroup(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
-      : rows_(smem, args, warpgroup), dbias_(smem, args, warpgroup) {}
+      : rows_(smem, args, warpgroup), dterms_(smem, args, warpgroup) {}
 
   __device__ __forceinline__ void run() {
 #pragma unroll
@@ -43,7 +43,7 @@ class WideQueryWarpgroup {
     if (end > 0) compute(end);
     skip_tiles(end);
     store();
-    if constexpr (Config::kDbiasBlocks > 0) dbias_.store_zeros(end);
+    if constexpr (Config::kDtermsBlocks > 0) dterms_.store_zeros(end);
   }
 
  private:
@@ -51,12 +51,12 @@ class WideQueryWarpgroup {
   static constexpr bool kDrainsDq =
       (Shape::kDepth == 256 && (Score<Config>::kDrops || Config::kMask == MaskKind::kWindow ||
                                 (Score<Config>::kTransforms && Config::kMask == MaskKind::kFull))) ||
-      (Shape::kDepth == 192 && Score<Config>::kDrops && Config::kDbiasBlocks > 1);
+      (Shape::kDepth == 192 && Score<Config>::kDrops && Config::kDtermsBlocks > 1);
 
   // To 128 columns there are registers for q and dout besides the products.
   static constexpr bool kHoldsQ = Shape::kDepth <= 128;
   static constexpr bool kHoldsDout =
-      kHoldsQ && Shape::kDepth + Shape::kDepthV <= (Config::kDbiasBlocks > 0 ? 192 : 256);
+      kHoldsQ && Shape::kDepth + Shape::kDepthV <= (Config::kDtermsBlocks > 0 ? 192 : 256);
   // A operands. They are no members: the compiler would no longer take the larger object apart into registers.
   struct Held {
     uint32 q[kHoldsQ ? Shape::kDepth / 4 : 1];
@@ -90,14 +90,14 @@ class WideQueryWarpgroup {
       smem().v_ring().wait(number);
       wgmma_fence();
       begin_dp(held, number);
-      if constexpr (Config::kDbiasBlocks > 0) dbias_.store(number - 1);
+      if constexpr (Config::kDtermsBlocks > 0) dterms_.store(number - 1);
       wgmma_wait<2>(dq_);
       smem().k_ring().release(number - 1);
       end_tile(number);
     }
     wgmma_fence();
     begin_gradient<Config, Shape::kDepth>(dq_, ds_, down_columns(smem().k_ring().tile(end - 1)));
-    if constexpr (Config::kDbiasBlocks > 0) dbias_.store(end - 1);
+    if constexpr (Config::kDtermsBlocks > 0) dterms_.store(end - 1);
     wgmma_wait<0>(dq_);
     smem().k_ring().release(end - 1);
   }
@@ -114,9 +114,9 @@ class WideQueryWarpgroup {
       if constexpr (Score<Config>::kAddsFromMemory) {
         // The wait for the term says that all warps have read that of the tile before. If the term has fewer buffers
         // than v, an earlier arrival could count for that tile.
-        const uint32 stage = stage_of<Storage::kStagesBias>(number);
-        smem().bias_full[stage].wait(parity_of<Storage::kStagesBias>(number));
-        arrive_as_warp(smem().bias_empty[stage]);
+        const uint32 stage = stage_of<Storage::kStagesTerms>(number);
+        smem().terms_full[stage].wait(parity_of<Storage::kStagesTerms>(number));
+        arrive_as_warp(smem().terms_empty[stage]);
       }
     }
   }
@@ -149,14 +149,14 @@ class WideQueryWarpgroup {
     wgmma_wait<0>(dp_);
     smem().v_ring().release(number);
     rows_.drop_gradients(dp_);
-    if constexpr (Config::kDbiasBlocks > 0) dbias_.begin(number);
+    if constexpr (Config::kDtermsBlocks > 0) dterms_.begin(number);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float4 ds = make_float4(score_gradient(4 * i), score_gradient(4 * i + 1), score_gradient(4 * i + 2),
                                     score_gradient(4 * i + 3));
       ds_[2 * i] = Element::pack(ds.x, ds.y);
       ds_[2 * i + 1] = Element::pack(ds.z, ds.w);
-      if constexpr (Config::kDbiasBlocks > 0) dbias_.put(number, i, ds);
+      if constexpr (Config::kDtermsBlocks > 0) dterms_.put(number, i, ds);
     }
     pin_registers(ds_);
   }
@@ -207,7 +207,7 @@ class WideQueryWarpgroup {
   float dp_[32];
   uint32 ds_[16];
   WideQueryScores<Config> rows_;
-  BackwardDbias<Config> dbias_;
+  BackwardDterms<Config> dterms_;
 };
 
 // Grid: sm90_backward_wide_row_blocks(), Config::kThreads threads.
@@ -219,7 +219,7 @@ __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
     smem.block = BackwardRowBlock::mine<Config>(args);
   }
   __syncthreads();  // the barriers are initialised, the block's rows are known
-  if constexpr (Config::kDbiasBlocks > 1) cluster_barrier();  // the other blocks' barriers are initialised
+  if constexpr (Config::kDtermsBlocks > 1) cluster_barrier();  // the other blocks' barriers are initialised
   if (smem.block.rows.count <= 0) return;
   const int warpgroup = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0));
   if (warpgroup == 0) {
@@ -228,12 +228,12 @@ __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
     if (warp == 0) load_wide_queries<Config, true>(smem, args);
     if (warp == 1) load_wide_queries<Config, false>(smem, args);
     if constexpr (Score<Config>::kAddsFromMemory) {
-      if (threadIdx.x == 64) load_wide_query_bias(smem, args);
+      if (threadIdx.x == 64) load_wide_query_terms(smem, args);
     }
   } else {
     take_registers<Config::kComputeRegisters>();
     WideQueryWarpgroup<Config>(smem, args, warpgroup - 1).run();
-    if constexpr (Config::kDbiasBlocks > 1) cluster_barrier();  // no block arrives at this one's barriers any more
+    if constexpr (Config::kDtermsBlocks > 1) cluster_barrier();  // no block arrives at this one's barriers any more
   }
 }
 

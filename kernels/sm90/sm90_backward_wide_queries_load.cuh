@@ -8,18 +8,18 @@ namespace attend {
 
 // By one thread: the tiles of a term from memory. Tiles go to buffers as these become free.
 template <class Config>
-__device__ __forceinline__ void load_wide_query_bias(Sm90BackwardWideQueriesStorage<Config>& smem,
-                                                     const Sm90BackwardArgs& args) {
+__device__ __forceinline__ void load_wide_query_terms(Sm90BackwardWideQueriesStorage<Config>& smem,
+                                                      const Sm90BackwardArgs& args) {
   using Storage = Sm90BackwardWideQueriesStorage<Config>;
   const BackwardRowBlock& block = smem.block;
   uint32 number = 0;
 #pragma unroll 1
   for (int tile = block.rows.tile; tile < block.rows.tile_end; ++tile, ++number) {
-    const uint32 stage = stage_of<Storage::kStagesBias>(number);
-    smem.bias_empty[stage].wait(parity_of<Storage::kStagesBias>(number) ^ 1);  // the tile before has been read
-    load_wide_bias<Storage::kWarpgroups>(&smem.bias[stage * Storage::kWarpgroups], args, smem.bias_full[stage],
-                                         tile * Config::kBlockN, block.rows.row, block.head,
-                                         static_cast<int>(block.span.batch));
+    const uint32 stage = stage_of<Storage::kStagesTerms>(number);
+    smem.terms_empty[stage].wait(parity_of<Storage::kStagesTerms>(number) ^ 1);  // the tile before has been read
+    load_wide_terms<Storage::kWarpgroups>(&smem.terms[stage * Storage::kWarpgroups], args, smem.terms_full[stage],
+                                          tile * Config::kBlockN, block.rows.row, block.head,
+                                          static_cast<int>(block.span.batch));
   }
 }
 

@@ -52,8 +52,8 @@ class WideQueryScores {
     if constexpr (Score<Config>::kDrops) {
       const int row = diagonal_ - smem.block.offset();
       TileRules<Config> rules = rules_.tile(row, first_key_ + static_cast<int>(number) * Config::kBlockN);
-      rules.dropout.key0 = recomputed(rules.dropout.key0);  // so that the keys of all rounds take no registers
-      rules.dropout.key1 = recomputed(rules.dropout.key1);
+      rules.drop_mask.key0 = recomputed(rules.drop_mask.key0);  // so that the keys of all rounds take no registers
+      rules.drop_mask.key1 = recomputed(rules.drop_mask.key1);
       kept_bits<32>(rules, kept_, thread());
     }
   }
@@ -76,7 +76,8 @@ class WideQueryScores {
   [[nodiscard]] __device__ __forceinline__ float delta(int i) const { return delta_[i / 2 % 2]; }
 
  private:
-  // s becomes what masks and exponentials take: r of a transform, or scores with their term from memory.
+  // Of the products in s, makes the values that are masked before their exponentials are taken: r of a transform, or
+  // scores with their term from memory.
   __device__ __forceinline__ void values(uint32 number, float (&s)[32]) {
     if constexpr (Score<Config>::kTransforms) {
       const auto transform = ReciprocalTransform::of(args.options, args.scale_log2);
@@ -84,13 +85,13 @@ class WideQueryScores {
       for (float& x : s) x = transform.r(x);
     }
     if constexpr (Score<Config>::kAddsFromMemory) {
-      WideBias<Config, false> bias;
-      const uint32 stage = stage_of<Storage::kStagesBias>(number);
-      smem.bias_full[stage].wait(parity_of<Storage::kStagesBias>(number));  // it has landed
-      bias.read(smem_address(smem.bias[stage * Storage::kWarpgroups + warpgroup]), thread());
-      bias.add(s, args.base.scale);
+      WideTerms<Config, false> terms;
+      const uint32 stage = stage_of<Storage::kStagesTerms>(number);
+      smem.terms_full[stage].wait(parity_of<Storage::kStagesTerms>(number));  // it has landed
+      terms.read(smem_address(smem.terms[stage * Storage::kWarpgroups + warpgroup]), thread());
+      terms.add(s, args.base.scale);
       __syncwarp();
-      arrive_as_warp(smem.bias_empty[stage]);
+      arrive_as_warp(smem.terms_empty[stage]);
     }
   }
 
@@ -106,7 +107,7 @@ class WideQueryScores {
   // s: scores with a term from memory.
   __device__ __forceinline__ void exponentials_of_sums(float (&s)[32]) {
 #pragma unroll
-    for (int i = 0; i < 32; ++i) s[i] = biased_probability<Config>(s[i], lse_[i / 2 % 2]);
+    for (int i = 0; i < 32; ++i) s[i] = probability_with_terms<Config>(s[i], lse_[i / 2 % 2]);
     if (has_coarse_rows_) divide_by_sums(s);
   }
   __device__ __forceinline__ void exponentials_of_transform(float (&s)[32]) {

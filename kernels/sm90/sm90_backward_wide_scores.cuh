@@ -5,12 +5,13 @@
 
 #include "../attention/lse_rounding.cuh"
 #include "../attention/score_transform.cuh"
+#include "../attention/terms.cuh"
 #include "../common/numbers.cuh"
 #include "../common/smaller_or_nan.cuh"
 #include "../tiles/tma_panel.cuh"
 #include "sm90_backward_units.cuh"
 #include "sm90_backward_wide_storage.cuh"
-#include "sm90_bias_tile.cuh"
+#include "sm90_terms_tile.cuh"
 
 namespace attend {
 
@@ -25,7 +26,7 @@ template <class Config>
 // 2^p_bits p of a score with a term from memory. lse: natural. p is limited to 1, which it could exceed if lse is
 // rounded more coarsely than scores differ. p of such rows is then divided by its sum: lse_rounding.cuh.
 template <class Config>
-[[nodiscard]] __device__ __forceinline__ float biased_probability(float score, float lse) {
+[[nodiscard]] __device__ __forceinline__ float probability_with_terms(float score, float lse) {
   static_assert(!Score<Config>::kTransforms);  // its lse_offset() would hide which lse are coarse
   constexpr auto kBits = static_cast<float>(sm90_backward_units(Config::kElement).p_bits);
   return exp2_fast(smaller_or_nan(fmaf(score - lse, kLog2E, kBits), kBits));
@@ -33,21 +34,21 @@ template <class Config>
 
 // The term from memory of a thread's scores; empty without one. kTransposed: rows of the accumulator are keys.
 template <class Config, bool kTransposed>
-class WideBias {};
+class WideTerms {};
 template <class Config, bool kTransposed>
-requires Score<Config>::kAddsFromMemory class WideBias<Config, kTransposed>
-    : public Sm90BiasFragment<typename ElementTraits<Config::kBiasElement>::Type, kTransposed> {
+requires Score<Config>::kAddsFromMemory class WideTerms<Config, kTransposed>
+    : public Sm90TermsFragment<TermsElementOf<Config>, kTransposed> {
 };
 
 // By one thread: loads kTiles tiles of 64 keys from `key` on, and of 64 rows each from `row` on. head: of q.
 template <int kTiles>
-__device__ __forceinline__ void load_wide_bias(unsigned char (*to)[kBackwardBiasBytes], const Sm90BackwardArgs& args,
-                                               Mbarrier& full, int key, int row, int head, int batch) {
-  const TensorStrides& stride = args.options.bias_stride;
-  full.arrive_expect_bytes(kTiles * kBackwardBiasBytes);
+__device__ __forceinline__ void load_wide_terms(unsigned char (*to)[kBackwardTermsBytes], const Sm90BackwardArgs& args,
+                                                Mbarrier& full, int key, int row, int head, int batch) {
+  const TensorStrides& stride = terms_stride(args.options);
+  full.arrive_expect_bytes(kTiles * kBackwardTermsBytes);
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
-    tma_load_panel(smem_address(to[i]), args.bias_map, full,
+    tma_load_panel(smem_address(to[i]), args.terms_map, full,
                    {key, row + i * kBackwardRows, stride.head == 0 ? 0 : head, stride.batch == 0 ? 0 : batch});
   }
 }

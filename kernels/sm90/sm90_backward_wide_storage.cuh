@@ -8,7 +8,7 @@
 #include "sm90_backward_layout.cuh"
 #include "sm90_backward_storage.cuh"
 #include "sm90_backward_units.cuh"
-#include "sm90_bias_tile.cuh"
+#include "sm90_terms_tile.cuh"
 
 namespace attend {
 
@@ -59,7 +59,7 @@ requires Score<Config>::kDrops struct Sm90BackwardKept<Config> {
 // For the kernel that makes dk and dv. Tiles have the names of Sm90BackwardStorage, which BackwardLoads uses.
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
-    : Sm90BiasTiles<Score<Config>::kAddsFromMemory ? Config::kStages : 0, kBackwardBiasBytes> {
+    : Sm90TermsTiles<Score<Config>::kAddsFromMemory ? Config::kStages : 0, kBackwardTermsBytes> {
   using Shape = BackwardShape<Config>;
 
   Bits16 k[Config::kBlockN * Shape::kDepth];
@@ -113,20 +113,20 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
 template <class Config>
 struct Sm90BackwardDsChunks {};
 template <class Config>
-requires(BackwardShape<Config>::kTile.dbias_buffers > 0) struct Sm90BackwardDsChunks<Config> {
-  float4 ds[BackwardShape<Config>::kTile.dbias_buffers][kBackwardWideQueryWarpgroups]
-           [backward_dbias_chunks(Config::kDbiasBlocks)][Config::kDbiasBlocks][kWarpgroup];
+requires(BackwardShape<Config>::kTile.dterms_buffers > 0) struct Sm90BackwardDsChunks<Config> {
+  float4 ds[BackwardShape<Config>::kTile.dterms_buffers][kBackwardWideQueryWarpgroups]
+           [backward_dterms_chunks(Config::kDtermsBlocks)][Config::kDtermsBlocks][kWarpgroup];
 };
 
 // For the kernel that makes dq.
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
-    : Sm90BiasTiles<BackwardShape<Config>::kTile.bias_stages * kBackwardWideQueryWarpgroups, kBackwardBiasBytes>,
+    : Sm90TermsTiles<BackwardShape<Config>::kTile.terms_stages * kBackwardWideQueryWarpgroups, kBackwardTermsBytes>,
       Sm90BackwardDsChunks<Config> {
   using Shape = BackwardShape<Config>;
   static constexpr int kWarpgroups = kBackwardWideQueryWarpgroups;
-  static constexpr int kStagesBias = Score<Config>::kAddsFromMemory ? Shape::kTile.bias_stages : 1;
-  static constexpr int kBuffersDs = Shape::kTile.dbias_buffers;
+  static constexpr int kStagesTerms = Score<Config>::kAddsFromMemory ? Shape::kTile.terms_stages : 1;
+  static constexpr int kBuffersDs = Shape::kTile.dterms_buffers;
   static constexpr int kStagesK = kBackwardWideKeyStages;
   static constexpr int kStagesV = Shape::kTile.v_stages;
 
@@ -136,16 +136,16 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
   Bits16 v[kStagesV][Config::kBlockN * Shape::kDepthV];
   BackwardRowBlock block;
 
-  Mbarrier q_full, dout_full;                // announced, once for each warpgroup's rows
-  Mbarrier tail_full[2];                     // announced: a tile whose end is cleared first, of each loading warp
-  Mbarrier k_full[kStagesK];                 // announced
-  Mbarrier k_empty[kStagesK];                // 8 warps: dq of the tile is done
-  Mbarrier v_full[kStagesV];                 // announced
-  Mbarrier v_empty[kStagesV];                // 8 warps: dp of the tile is done
-  Mbarrier bias_full[kBackwardBiasStages];   // announced: for both warpgroups
-  Mbarrier bias_empty[kBackwardBiasStages];  // 8 warps: it has been read
-  Mbarrier ds_full[kBackwardDbiasBuffers][kWarpgroups];   // announced: ds of the cluster's other blocks
-  Mbarrier ds_empty[kBackwardDbiasBuffers][kWarpgroups];  // 4 warps of each block: the sums have been taken
+  Mbarrier q_full, dout_full;                  // announced, once for each warpgroup's rows
+  Mbarrier tail_full[2];                       // announced: a tile whose end is cleared first, of each loading warp
+  Mbarrier k_full[kStagesK];                   // announced
+  Mbarrier k_empty[kStagesK];                  // 8 warps: dq of the tile is done
+  Mbarrier v_full[kStagesV];                   // announced
+  Mbarrier v_empty[kStagesV];                  // 8 warps: dp of the tile is done
+  Mbarrier terms_full[kBackwardTermsStages];   // announced: for both warpgroups
+  Mbarrier terms_empty[kBackwardTermsStages];  // 8 warps: it has been read
+  Mbarrier ds_full[kBackwardDtermsBuffers][kWarpgroups];   // announced: ds of the cluster's other blocks
+  Mbarrier ds_empty[kBackwardDtermsBuffers][kWarpgroups];  // 4 warps of each block: the sums have been taken
 
   [[nodiscard]] __device__ __forceinline__ auto k_ring() {
     return TileRing<kStagesK, Config::kBlockN * Shape::kDepth>{k, k_full, k_empty};
@@ -167,14 +167,14 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
       v_full[i].init(1);
       v_empty[i].init(arrivals_of_warps(8));
     }
-    for (int i = 0; i < kBackwardBiasStages; ++i) {
-      bias_full[i].init(1);
-      bias_empty[i].init(arrivals_of_warps(8));
+    for (int i = 0; i < kBackwardTermsStages; ++i) {
+      terms_full[i].init(1);
+      terms_empty[i].init(arrivals_of_warps(8));
     }
     for (int i = 0; i < kBuffersDs; ++i) {
       for (int w = 0; w < kWarpgroups; ++w) {
         ds_full[i][w].init(1);
-        ds_empty[i][w].init(arrivals_of_warps(4) * Config::kDbiasBlocks);
+        ds_empty[i][w].init(arrivals_of_warps(4) * Config::kDtermsBlocks);
       }
     }
     mbarrier_init_fence();

@@ -13,6 +13,7 @@
 
 #include "../attention/key_range.cuh"
 #include "../attention/mask_window.cuh"
+#include "../attention/schedule.cuh"
 #include "../attention/sequence.cuh"
 #include "../common/config_enums.cuh"
 #include "sm90_backward_args.cuh"
@@ -24,7 +25,7 @@ namespace attend {
 
 template <class Config>
 constexpr Sm90BackwardTile kBackwardTile = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV,
-                                                              Score<Config>::kTraits, Config::kDbiasBlocks);
+                                                              Score<Config>::kTraits, Config::kDtermsBlocks);
 
 constexpr int kNearlyEverywhere = 1 << 30;  // beyond every row and key, as an int
 
@@ -156,7 +157,7 @@ class Sm90BackwardList {
     if constexpr (kIsFixed) {
       if (next_ < first_cut_) {
         const bool exists = make_item<Config>(item, args_, next_);
-        next_ += gridDim.x;
+        next_ = next_index<Schedule::kStatic>(next_, nullptr);
         return exists;  // always
       }
       if (at_ >= run_end_) return false;
@@ -172,7 +173,7 @@ class Sm90BackwardList {
     } else {
       while (next_ < num_items_) {
         const uint32 index = next_;
-        next_ = gridDim.x + atomicAdd(args_.next_item, 1u);
+        next_ = next_index<Schedule::kDynamic>(next_, args_.next_item);
         if (make_item<Config>(item, args_, index)) return true;
       }
       return false;
@@ -262,7 +263,7 @@ struct alignas(8) BackwardRowBlock {
     const auto tiles = static_cast<uint32>(num_tiles(args.base.seqlen_q, kBackwardWideRows));
     constexpr int64 kColumns = Config::kHeadDim + Config::kHeadDimV;
     // The blocks of a cluster have the same rows and head, each of another sequence.
-    constexpr uint32 kBlocks = Config::kDbiasBlocks > 1 ? Config::kDbiasBlocks : 1;
+    constexpr uint32 kBlocks = Config::kDtermsBlocks > 1 ? Config::kDtermsBlocks : 1;
     HeadTile at = Config::kMask == MaskKind::kFull && !Config::kIsVarlen
                       ? HeadTile::of_block(blockIdx.x / kBlocks, tiles, args.base.num_heads_q)
                       : longest_first(blockIdx.x / kBlocks, tiles, args.base.batch / kBlocks, args.base.num_heads_q,

@@ -91,8 +91,8 @@ struct Sm90Consumer {
 
   // s of the tile is made. Takes what came with k, then releases k.
   __device__ __forceinline__ void take_products(const Sm90Scores<Config>& scores, float (&s)[Fragments::kScores]) {
-    if constexpr (Config::kBiasTiles) scores.add_bias_tile(s, smem_address(smem.bias[at.buffer()]));
-    if constexpr (Config::kBiasTiles || Score<Config>::kDrops) __syncwarp();  // all lanes have read what came with k
+    if constexpr (Config::kTermsTiles) scores.add_terms_tile(s, smem_address(smem.terms[at.buffer()]));
+    if constexpr (Config::kTermsTiles || Score<Config>::kDrops) __syncwarp();  // all lanes have read what came with k
     arrive_as_warp(smem.k_empty[at.buffer()]);
   }
 
@@ -142,12 +142,12 @@ struct Sm90Consumer {
     const Place v_at = issue_products(rows, s, p);
     uint32 kept[kKeptWords<Fragments::kScores>];
     rows.scores.decide(kept, smem, at.buffer());
-    uint32 bias[Sm90Scores<Config>::kBiasWords];
-    const bool has_bias = rows.scores.load_bias(bias, n);
+    uint32 terms[Sm90Scores<Config>::kTermsWords];
+    const bool has_terms = rows.scores.load_terms(terms, n);
     wgmma_wait<1>(s);  // s is there
     take_products(rows.scores, s);
     if (is_last) release_q();
-    rows.scores.template finish<false>(s, n, has_bias, bias);
+    rows.scores.template finish<false>(s, n, has_terms, terms);
     float factor[kRowsOfThread];
     const bool rescales = rows.softmax.update_under_products(s, rows.scores.multiplier(), p_next, factor);
     wgmma_wait<0>(rows.o);  // o may be scaled, p overwritten
@@ -163,14 +163,14 @@ struct Sm90Consumer {
     const Place v_at = issue_products(rows, s, p);
     uint32 kept[kKeptWords<Fragments::kScores>];
     rows.scores.decide(kept, smem, at.buffer());
-    uint32 bias[Sm90Scores<Config>::kBiasWords];
-    const bool has_bias = rows.scores.load_bias(bias, n);
+    uint32 terms[Sm90Scores<Config>::kTermsWords];
+    const bool has_terms = rows.scores.load_terms(terms, n);
     wgmma_wait<0>(s);  // s and o are there
     pin_registers(rows.o);
     take_products(rows.scores, s);
     arrive_as_warp(smem.v_empty[v_at.buffer()]);
     if (is_last) release_q();
-    rows.scores.template finish<false>(s, n, has_bias, bias);
+    rows.scores.template finish<false>(s, n, has_terms, terms);
     float factor[kRowsOfThread];
     const bool rescales = rows.softmax.update(s, rows.scores.multiplier(), p, factor);
     prepare_sums(rows, n, rescales, factor);
@@ -215,12 +215,12 @@ struct Sm90Consumer {
       release_stored();
       uint32 kept[kKeptWords<Fragments::kScores>];
       scores.decide(kept, smem, at.buffer());
-      uint32 bias[Sm90Scores<Config>::kBiasWords];
-      const bool has_bias = scores.load_bias(bias, n);
+      uint32 terms[Sm90Scores<Config>::kTermsWords];
+      const bool has_terms = scores.load_terms(terms, n);
       wgmma_wait<0>(s);
       take_products(scores, s);
       if (n == tiles.begin) release_q();
-      scores.template finish<true>(s, n, has_bias, bias);
+      scores.template finish<true>(s, n, has_terms, terms);
       softmax.begin(s, scores.multiplier(), p);
       scores.drop(p, kept);
     }

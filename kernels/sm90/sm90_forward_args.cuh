@@ -9,12 +9,12 @@ namespace attend {
 // 128-byte swizzle, zeros outside. Varlen: batch is 1 and seqlen counts the tokens of all sequences.
 struct Sm90ForwardArgs {
   static constexpr const char* kTypeName = "Sm90ForwardArgs";
-  TensorMapArg q_map;     // kBlockM rows; with a seqlen of 0 (nothing is loaded then) any valid map
-  TensorMapArg k_map;     // kBlockN rows
-  TensorMapArg v_map;     // kBlockN rows, head_dim_v columns
-  TensorMapArg o_map;     // 64 rows, head_dim_v columns
-  TensorMapArg bias_map;  // kBiasTiles: kBlockM rows, seqlen_k columns; 1 head or batch entry if it is broadcast
-  ForwardArgs base;       // q, k, v are not read: the maps have them. kNegateScores: scale is |scale|
+  TensorMapArg q_map;      // kBlockM rows; with a seqlen of 0 (nothing is loaded then) any valid map
+  TensorMapArg k_map;      // kBlockN rows
+  TensorMapArg v_map;      // kBlockN rows, head_dim_v columns
+  TensorMapArg o_map;      // 64 rows, head_dim_v columns
+  TensorMapArg terms_map;  // kTermsTiles: kBlockM rows, seqlen_k columns; 1 head or batch entry if it is broadcast
+  ForwardArgs base;        // q, k, v are not read: the maps have them. kNegateScores: scale is |scale|
   OptionArgs options;
   uint32* next_tile;     // kSchedule == kDynamic: one number, 0 before each launch; otherwise null
   uint32 total_tiles;    // Sm90ForwardGrid::total_tiles

@@ -28,7 +28,7 @@ struct Sm90ForwardTile {
   int overlaps;            // kOverlap: p v of a tile runs under the softmax of the next
   int takes_turns;         // kPingPong: consumers issue their products one after the other
   int speculates;          // kSpeculate: p before the maximum is known
-  Sm90Schedule schedule;   // kSchedule
+  Schedule schedule;       // kSchedule
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const { return consumers * kSm90ConsumerRows; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return (1 + consumers) * kSm90WarpgroupThreads; }
@@ -48,8 +48,8 @@ struct Sm90ForwardTile {
   return sm90_panels(head_dim) > of_o ? sm90_panels(head_dim) : of_o;
 }
 
-// Bytes of a tile of a term from memory, if the copy engine brings it: Config::kBiasTiles.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_forward_bias_bytes(int consumers, int block_n) {
+// Bytes of a tile of a term from memory, if the copy engine brings it: Config::kTermsTiles.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_forward_terms_bytes(int consumers, int block_n) {
   return sm90_panels(block_n) * consumers * kSm90ConsumerRows * kSwizzleBytes;
 }
 
@@ -62,13 +62,13 @@ struct Sm90ForwardTile {
 // kSmemBytes.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_forward_smem_bytes(int consumers, int block_n, int stages,
                                                                        int q_buffers, int head_dim, int head_dim_v,
-                                                                       bool bias_tiles, bool has_dropout) {
+                                                                       bool terms_tiles, bool drops) {
   const int q = sm90_panels_q(q_buffers, head_dim, head_dim_v) * consumers * kSm90ConsumerRows * kSwizzleBytes;
   const int k_and_v = (sm90_panels(head_dim) + sm90_panels(sm90_columns_v(head_dim_v))) * block_n * kSwizzleBytes;
   const int barriers = 8 * (2 * q_buffers + 4 * stages + 2 * kSm90WorkSlots + 1);
-  const int bias = bias_tiles ? sm90_forward_bias_bytes(consumers, block_n) : 0;
-  const int quads = has_dropout ? sm90_forward_quad_bytes(block_n) : 0;
-  const int bytes = q_buffers * q + stages * (k_and_v + bias + quads) + kSm90WorkSlots * kSm90WorkBytes + barriers;
+  const int terms = terms_tiles ? sm90_forward_terms_bytes(consumers, block_n) : 0;
+  const int quads = drops ? sm90_forward_quad_bytes(block_n) : 0;
+  const int bytes = q_buffers * q + stages * (k_and_v + terms + quads) + kSm90WorkSlots * kSm90WorkBytes + barriers;
   return (bytes + kSwizzleAtom - 1) / kSwizzleAtom * kSwizzleAtom;
 }
 
@@ -97,8 +97,8 @@ struct Sm90Shape {
   static constexpr int kVBytes = kPanelsV * kPanelBytesK;
   static constexpr int kSmemBytes =
       sm90_forward_smem_bytes(kConsumers, Config::kBlockN, Config::kStages, Config::kQBuffers, Config::kHeadDim,
-                              Config::kHeadDimV, Config::kBiasTiles, Score<Config>::kDrops);
-  static constexpr int kBiasBytes = sm90_forward_bias_bytes(kConsumers, Config::kBlockN);
+                              Config::kHeadDimV, Config::kTermsTiles, Score<Config>::kDrops);
+  static constexpr int kTermsBytes = sm90_forward_terms_bytes(kConsumers, Config::kBlockN);
 };
 
 // The numbers of Sm90ForwardArgs that follow from the problem, and the grid.

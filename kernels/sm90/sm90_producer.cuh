@@ -2,6 +2,7 @@
 // rows behind their ends.
 #pragma once
 
+#include "../attention/terms.cuh"
 #include "../isa/wgmma.cuh"
 #include "../tiles/tma_panel.cuh"
 #include "sm90_work.cuh"
@@ -47,18 +48,18 @@ struct Sm90Producer {
       smem.k_empty[k_at.buffer()].wait(k_at.parity() ^ 1);
       load<Shape::kPanelsQk>(smem.k[k_at.buffer()], Shape::kPanelBytesK, Shape::kKBytes, args.k_map,
                              smem.k_full[k_at.buffer()], span.keys().place(n * Config::kBlockN), head);
-      if constexpr (Config::kBiasTiles) load_bias(work, n);
+      if constexpr (Config::kTermsTiles) load_terms(work, n);
     }
     k_at.advance();
   }
   // The term from memory comes with k of the tile.
-  __device__ __forceinline__ void load_bias(const Sm90Work& work, int n) {
-    const TensorStrides& stride = args.options.bias_stride;
-    smem.k_full[k_at.buffer()].arrive_expect_bytes(Shape::kBiasBytes);
+  __device__ __forceinline__ void load_terms(const Sm90Work& work, int n) {
+    const TensorStrides& stride = terms_stride(args.options);
+    smem.k_full[k_at.buffer()].arrive_expect_bytes(Shape::kTermsBytes);
 #pragma unroll
     for (int column = 0; column < Config::kBlockN; column += kPanelColumns) {
-      tma_load_panel(smem_address(smem.bias[k_at.buffer()]) + column / kPanelColumns * Shape::kPanelBytesQ,
-                     args.bias_map, smem.k_full[k_at.buffer()],
+      tma_load_panel(smem_address(smem.terms[k_at.buffer()]) + column / kPanelColumns * Shape::kPanelBytesQ,
+                     args.terms_map, smem.k_full[k_at.buffer()],
                      {n * Config::kBlockN + column, work.row, stride.head == 0 ? 0 : work.head,
                       stride.batch == 0 ? 0 : work.sequence});
     }

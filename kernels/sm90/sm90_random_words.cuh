@@ -27,7 +27,7 @@ struct Sm90RandomWords {
       const auto first = static_cast<uint32>(tile.first_key / 4);
       smem.k_empty[k_at.buffer()].wait(k_at.parity() ^ 1);  // each consumer has read the tile before
       for (uint32 quad = threadIdx.x % 32; quad < Config::kBlockN / 4; quad += 32) {
-        smem.quads.of_tile[k_at.buffer()][quad] = PhiloxQuad::of(tile.dropout, first + quad);
+        smem.quads.of_tile[k_at.buffer()][quad] = PhiloxQuad::of(tile.drop_mask, first + quad);
       }
       __syncwarp();  // all quads are there: consumers that wait for k may read them
       arrive_as_warp(smem.k_full[k_at.buffer()]);

@@ -3,7 +3,7 @@
 // If no modification changes scores, only masks are left, and a tile that all rows see costs nothing. Otherwise
 // ../attention/accumulator_scores.cuh applies the modifications, except for two, if no other one changes scores:
 //   a transform          by reciprocals (score_transform.cuh): its constant and its factor go into those of the softmax
-//   a term from memory   of 16 bits comes with k, if the copy engine takes it (kBiasTiles). Otherwise it is loaded
+//   a term from memory   of 16 bits comes with k, if the copy engine takes it (kTermsTiles). Otherwise it is loaded
 //                        while the products run, 16 bytes a lane. Loads of 4 bytes, in the accumulator's order, would
 //                        touch as many lines of the L1 cache for a quarter of the bytes, and a tile would wait for them
 #pragma once
@@ -11,7 +11,7 @@
 #include "../attention/accumulator_scores.cuh"
 #include "packed_drop.cuh"
 #include "quad_transpose.cuh"
-#include "sm90_bias_tile.cuh"
+#include "sm90_terms_tile.cuh"
 #include "sm90_work.cuh"
 
 namespace attend {
@@ -20,15 +20,16 @@ template <class Config>
 struct Sm90Scores {
   static constexpr int kScores = Config::kBlockN / 2;
   static constexpr bool kHasRules = Score<Config>::kChangesScores;
-  static constexpr bool kLoadsBiasEarly = Score<Config>::kOnlyAddsFromMemory && !Config::kBiasTiles &&
-                                          Config::kBiasElement != ElementType::kF32 && Config::kBlockN % 32 == 0;
+  static constexpr bool kLoadsTermsEarly = Score<Config>::kOnlyAddsFromMemory && !Config::kTermsTiles &&
+                                           sizeof(typename TermsElementOf<Config>::Storage) == sizeof(Bits16) &&
+                                           Config::kBlockN % 32 == 0;
   // Pointers and strides to memory would take the registers that the values from there need: the modifications are made
   // again for each tile then. So they are for a term by position with dropping, if a second p has the registers.
   static constexpr bool kKeepsRules = (kHasRules || Score<Config>::kDrops) && !Score<Config>::kReadsMemory &&
                                       !(Score<Config>::kDrops && Score<Config>::kAddsByPosition && Config::kOverlap);
-  static constexpr int kBiasOfChunk = 8;  // elements that a lane loads at once
-  using BiasElement = BiasElementOf<Config>;
-  static constexpr int kBiasWords = kLoadsBiasEarly ? kScores / 2 : 1;
+  static constexpr int kTermsOfChunk = 8;  // elements that a lane loads at once
+  using TermsElement = TermsElementOf<Config>;
+  static constexpr int kTermsWords = kLoadsTermsEarly ? kScores / 2 : 1;
 
   const Sm90ForwardArgs& args;
   const Sm90Work& work;   // in shared memory: values that few tiles need take no registers
@@ -44,7 +45,7 @@ struct Sm90Scores {
     if constexpr (kKeepsRules) scores.rules = sm90_rules<Config>(args, work);
     if constexpr (Score<Config>::kDrops) {
       const TileRules<Config> tile = scores.rules_of_tile(0);
-      scores.random_row = philox_row(tile.dropout, static_cast<uint32>(tile.first_row) + row_decided_by(thread()));
+      scores.random_row = philox_row(tile.drop_mask, static_cast<uint32>(tile.first_row) + row_decided_by(thread()));
     }
     return scores;
   }
@@ -66,22 +67,22 @@ struct Sm90Scores {
 
   // Loads the thread's term from memory of tile n, if all rows see all of the tile. It needs no scores, so that it
   // comes while they are made. Returns whether it was loaded.
-  [[nodiscard]] __device__ __forceinline__ bool load_bias(uint32 (&bias)[kBiasWords], int n) const {
-    if constexpr (kLoadsBiasEarly) {
+  [[nodiscard]] __device__ __forceinline__ bool load_terms(uint32 (&terms)[kTermsWords], int n) const {
+    if constexpr (kLoadsTermsEarly) {
       const TileRules<Config> tile = rules_of_tile(n);
       if (!tile.template all_visible<kWarpgroupRows, Config::kBlockN>()) return false;
-      if (!are_chunks(tile.bias, tile.bias_row_stride)) return false;
+      if (!are_chunks(tile.terms, tile.terms_row_stride)) return false;
 #pragma unroll
       for (int h = 0; h < kRowsOfThread; ++h) {
-        const auto* from =
-            tile.bias + (accumulator_row(thread()) + h * kRowHalf) * tile.bias_row_stride + thread() % 4 * kBiasOfChunk;
+        const auto* from = tile.terms + (accumulator_row(thread()) + h * kRowHalf) * tile.terms_row_stride +
+                           thread() % 4 * kTermsOfChunk;
 #pragma unroll
-        for (int i = 0; i < kBiasWords / 8; ++i) {
-          uint32* to = bias + (2 * i + h) * 4;
+        for (int i = 0; i < kTermsWords / 8; ++i) {
+          uint32* to = terms + (2 * i + h) * 4;
           // volatile: otherwise the compiler would move the load behind the wait for the products
           asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
                        : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                       : "l"(from + i * 4 * kBiasOfChunk));
+                       : "l"(from + i * 4 * kTermsOfChunk));
         }
       }
       return true;
@@ -92,11 +93,11 @@ struct Sm90Scores {
   // s becomes the values of tile n, -inf for keys that a row does not see. With a full mask these are keys behind the
   // sequence's end, in the first tile.
   template <bool kIsFirst>
-  __device__ __forceinline__ void finish(float (&s)[kScores], int n, bool has_bias,
-                                         const uint32 (&bias)[kBiasWords]) const {
-    if (kLoadsBiasEarly && has_bias) {
-      add_bias(s, bias);
-    } else if constexpr (Config::kBiasTiles) {
+  __device__ __forceinline__ void finish(float (&s)[kScores], int n, bool has_terms,
+                                         const uint32 (&terms)[kTermsWords]) const {
+    if (kLoadsTermsEarly && has_terms) {
+      add_terms(s, terms);
+    } else if constexpr (Config::kTermsTiles) {
       mask_tile<kIsFirst>(s, n);
     } else if (is_reciprocal(args)) {
       const float factor = rules.transform.to_exponent();
@@ -116,13 +117,14 @@ struct Sm90Scores {
   }
 
   // Products become scores with the term from memory, whose tile lies at `tile`.
-  __device__ __forceinline__ void add_bias_tile(float (&s)[kScores], uint32 tile) const {
-    if constexpr (Config::kBiasTiles) {
+  __device__ __forceinline__ void add_terms_tile(float (&s)[kScores], uint32 tile) const {
+    if constexpr (Config::kTermsTiles) {
 #pragma unroll
       for (int panel = 0; panel < Config::kBlockN / kPanelColumns; ++panel) {
-        Sm90BiasFragment<BiasElement, false> bias;
-        bias.read(tile + panel * Sm90Shape<Config>::kPanelBytesQ + consumer * kWarpgroupRows * kSwizzleBytes, thread());
-        bias.add(s + panel * kPanelColumns / 2, args.base.scale);
+        Sm90TermsFragment<TermsElement, false> terms;
+        terms.read(tile + panel * Sm90Shape<Config>::kPanelBytesQ + consumer * kWarpgroupRows * kSwizzleBytes,
+                   thread());
+        terms.add(s + panel * kPanelColumns / 2, args.base.scale);
       }
     }
   }
@@ -132,7 +134,8 @@ struct Sm90Scores {
   __device__ __forceinline__ void decide(uint32 (&kept)[kKeptWords<kScores>], const Sm90Storage<Config>& smem,
                                          uint32 buffer) const {
     if constexpr (Score<Config>::kDrops) {
-      kept_bits_factored<kScores, 4>(rules_of_tile(0).dropout, random_row, smem.quads.of_tile[buffer], kept, thread());
+      kept_bits_factored<kScores, 4>(rules_of_tile(0).drop_mask, random_row, smem.quads.of_tile[buffer], kept,
+                                     thread());
     }
   }
   // Entries of p that are not kept become 0. They have been added to the row's sum.
@@ -166,17 +169,17 @@ struct Sm90Scores {
   [[nodiscard]] static __device__ __forceinline__ bool is_reciprocal(const Sm90ForwardArgs& args) {
     return Score<Config>::kOnlyTransforms && ScoreTransform::can_be_reciprocal(args.options);
   }
-  __device__ __forceinline__ void add_bias(float (&s)[kScores], const uint32 (&bias)[kBiasWords]) const {
-    if constexpr (kLoadsBiasEarly) {
+  __device__ __forceinline__ void add_terms(float (&s)[kScores], const uint32 (&terms)[kTermsWords]) const {
+    if constexpr (kLoadsTermsEarly) {
 #pragma unroll
-      for (int i = 0; i < kBiasWords / 4; ++i) {  // 32 keys of row h: each lane of the quad has 8 of them
-        uint32 four[4] = {bias[4 * i], bias[4 * i + 1], bias[4 * i + 2], bias[4 * i + 3]};
+      for (int i = 0; i < kTermsWords / 4; ++i) {  // 32 keys of row h: each lane of the quad has 8 of them
+        uint32 four[4] = {terms[4 * i], terms[4 * i + 1], terms[4 * i + 2], terms[4 * i + 3]};
         transpose_quad(four);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           float* pair = s + 4 * (i / 2 * 4 + j) + 2 * (i % 2);
-          pair[0] = fmaf(pair[0], args.base.scale, BiasElement::low(four[j]));
-          pair[1] = fmaf(pair[1], args.base.scale, BiasElement::high(four[j]));
+          pair[0] = fmaf(pair[0], args.base.scale, TermsElement::low(four[j]));
+          pair[1] = fmaf(pair[1], args.base.scale, TermsElement::high(four[j]));
         }
       }
     }
@@ -184,7 +187,7 @@ struct Sm90Scores {
   // Can every eight elements of every row be loaded at once?
   template <class Storage>
   [[nodiscard]] static __device__ __forceinline__ bool are_chunks(const Storage* data, int64 row_stride) {
-    return reinterpret_cast<uint64>(data) % 16 == 0 && row_stride % kBiasOfChunk == 0;
+    return reinterpret_cast<uint64>(data) % 16 == 0 && row_stride % kTermsOfChunk == 0;
   }
   template <bool kIsFirst>
   __device__ __forceinline__ void mask_tile(float (&s)[kScores], int n) const {

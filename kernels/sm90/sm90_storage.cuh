@@ -7,8 +7,8 @@
 #include "../isa/mbarrier.cuh"
 #include "../isa/wgmma.cuh"
 #include "factored_philox.cuh"
-#include "sm90_bias_tile.cuh"
 #include "sm90_forward_shape.cuh"
+#include "sm90_terms_tile.cuh"
 
 namespace attend {
 
@@ -45,7 +45,8 @@ struct Sm90Quads<Config, false> {};
 
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90Storage
-    : Sm90BiasTiles<Config::kBiasTiles ? Config::kStages : 0, Sm90Shape<Config>::kBiasBytes> {
+    : Sm90TermsTiles<Config::kTermsTiles ? Config::kStages : 0, Sm90Shape<Config>::kTermsBytes> {
+  static_assert(kFitsTiles<Config>);
   using Shape = Sm90Shape<Config>;
   unsigned char q[Config::kQBuffers][Shape::kQBytes];  // later o of the same rows
   unsigned char k[Config::kStages][Shape::kKBytes];
@@ -74,7 +75,7 @@ struct alignas(kSwizzleAtom) Sm90Storage
       q_empty[buffer].init(Shape::kStagesO ? Config::kConsumers : arrivals_of_warps(kReaders));
     }
     for (int stage = 0; stage < Config::kStages; ++stage) {
-      k_full[stage].init((Config::kBiasTiles ? 2 : 1) + (Score<Config>::kDrops ? arrivals_of_warps(1) : 0));
+      k_full[stage].init((Config::kTermsTiles ? 2 : 1) + (Score<Config>::kDrops ? arrivals_of_warps(1) : 0));
       v_full[stage].init(1);
       k_empty[stage].init(arrivals_of_warps(kReaders));
       v_empty[stage].init(arrivals_of_warps(kReaders));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../attention/key_range.cuh"
+#include "../attention/schedule.cuh"
 #include "../attention/score_rules.cuh"
 #include "../attention/sequence.cuh"
 #include "../common/args.cuh"
@@ -55,7 +56,7 @@ class Sm90TileWalk {
   static constexpr int kBlockM = Sm90Shape<Config>::kBlockM;
 
  public:
-  __device__ __forceinline__ explicit Sm90TileWalk(const Sm90ForwardArgs& args) : args_(args), index_(blockIdx.x) {
+  __device__ __forceinline__ explicit Sm90TileWalk(const Sm90ForwardArgs& args) : args_(args) {
     if constexpr (Config::kIsVarlen) look_at_sequences();
   }
 
@@ -69,27 +70,19 @@ class Sm90TileWalk {
   }
 
   // take() asks for the next tile, early; advance() goes to it.
-  __device__ __forceinline__ void take() {
-    if constexpr (Config::kSchedule == Sm90Schedule::kDynamic) {
-      if (threadIdx.x % 32 == 0) next_ = gridDim.x + atomicAdd(args_.next_tile, 1u);
-    } else {
-      next_ = index_ + gridDim.x;
-    }
-  }
-  __device__ __forceinline__ void advance() {
-    index_ = Config::kSchedule == Sm90Schedule::kDynamic ? __shfl_sync(kAllLanes, next_, 0) : next_;
-  }
+  __device__ __forceinline__ void take() { queue_.take(args_.next_tile); }
+  __device__ __forceinline__ void advance() { queue_.advance(); }
 
  private:
   // Tiles of a head are neighbours, so that they share its keys in the L2 cache. Under a causal mask tiles differ in
   // length: the longest tiles of all heads of a section come first.
   [[nodiscard]] __device__ __forceinline__ Sm90Work dense_tile() const {
-    if (index_ >= args_.total_tiles) return {Sm90Work::kNoWork};
+    if (queue_.index() >= args_.total_tiles) return {Sm90Work::kNoWork};
     const HeadTile at =
         Config::kMask == MaskKind::kCausal
-            ? longest_first_in_sections(index_, args_.row_tiles, args_.base.batch * args_.base.num_heads_q,
+            ? longest_first_in_sections(queue_.index(), args_.row_tiles, args_.base.batch * args_.base.num_heads_q,
                                         args_.base.num_heads_q, args_.section_heads)
-            : HeadTile::of_block(index_, args_.row_tiles, args_.base.num_heads_q);
+            : HeadTile::of_block(queue_.index(), args_.row_tiles, args_.base.num_heads_q);
     return {static_cast<int>(at.batch),
             static_cast<int>(at.head),
             static_cast<int>(at.tile) * kBlockM,
@@ -102,13 +95,13 @@ class Sm90TileWalk {
 
   // Sequence after sequence, head after head. The walk only goes forward: each lane looks at one of 32 sequences.
   [[nodiscard]] __device__ __forceinline__ Sm90Work packed_tile() {
-    while (index_ >= first_index_ + __shfl_sync(kAllLanes, tiles_until_, 31)) {
+    while (queue_.index() >= first_index_ + __shfl_sync(kAllLanes, tiles_until_, 31)) {
       first_index_ += __shfl_sync(kAllLanes, tiles_until_, 31);
       first_sequence_ += 32;
       if (first_sequence_ >= args_.base.batch) return {Sm90Work::kNoWork};
       look_at_sequences();
     }
-    const uint32 rest = index_ - first_index_;
+    const uint32 rest = queue_.index() - first_index_;
     const int lane = __ffs(static_cast<int>(__ballot_sync(kAllLanes, rest < tiles_until_))) - 1;
     const uint32 sequence = first_sequence_ + lane;
     const SequenceSpan span = sequence_span<Config>(args_.base, args_.options, sequence);
@@ -139,8 +132,7 @@ class Sm90TileWalk {
   }
 
   const Sm90ForwardArgs& args_;
-  uint32 index_;
-  uint32 next_ = 0;
+  TileQueue<Config::kSchedule> queue_;
   uint32 first_sequence_ = 0;  // kIsVarlen: sequence of lane 0
   uint32 first_index_ = 0;     // of its first tile
   uint32 tiles_until_ = 0;

@@ -7,8 +7,6 @@
 
 namespace attend {
 
-constexpr int kTileElementBytes = kChunkBytes / kChunkElements;  // of every tile here
-
 // Rows one after another. Rows are 128 or 256 bytes long, so the same chunk of eight rows lies in the same four banks.
 template <int kRowsOfTile, int kColumns>
 struct RowMajorTile {

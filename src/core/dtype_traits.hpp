@@ -78,11 +78,13 @@ inline constexpr auto kDTypes = [] {
   return std::nullopt;
 }
 
-// The two descriptions of a type that kernels know have to be of one type.
+// The two descriptions of a type that kernels know have to be of one type, and complete.
 static_assert([] {
   for (const DType dtype : kDTypes) {
     const std::optional<ElementType> element = dtype_traits(dtype).element;
-    if (element && element_info(*element).bytes != dtype_bytes(dtype)) return false;
+    if (!element) continue;
+    const ElementInfo info = element_info(*element);
+    if (info.bytes != dtype_bytes(dtype) || info.p_shift <= 0 || info.most_keys_of_sum <= 0) return false;
   }
   return true;
 }());

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "core/dtype_traits.hpp"
 #include "core/problem.hpp"
 
 namespace attend::core {
@@ -18,7 +19,7 @@ struct TextOf {
   std::string operator()(double value) const { return fmt::format("{}", value); }
   std::string operator()(DTypes dtypes) const {
     std::vector<const char*> names;
-    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF64, DType::kBool}) {
+    for (const DType dtype : kDTypes) {
       if (dtypes.has(dtype)) names.push_back(dtype_name(dtype));
     }
     return fmt::format("{}", fmt::join(names, ", "));

@@ -145,10 +145,10 @@ struct Problem {
     return at != nullptr ? at->key_begin + at->step * j : j;
   }
 
-  [[nodiscard]] DropoutMask dropout(const Sequence& s, std::int64_t head) const {
+  [[nodiscard]] DropMask dropout(const Sequence& s, std::int64_t head) const {
     const Placement* at = placement();
     const std::int64_t index = s.index + (at != nullptr ? at->sequence_begin : 0);
-    return DropoutMask::make(seed, offset, index * num_heads_q + head, dropout_p);
+    return DropMask::make(seed, offset, index * num_heads_q + head, dropout_p);
   }
 };
 

@@ -160,7 +160,7 @@ class Scores {
   const Sequence s_;
   std::int64_t head_;
   WindowMask window_;
-  DropoutMask dropout_;
+  DropMask dropout_;
 };
 
 /// Log of sum_j exp(s_ij - lse_i) of a row. It is 0 for an exact lse; next to a large score that all keys have, lse has

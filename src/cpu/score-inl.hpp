@@ -238,7 +238,7 @@ class ScoreRules {
   const core::Sequence s_;
   std::int64_t head_;
   WindowMask window_;
-  DropoutMask dropout_;
+  DropMask dropout_;
   ScaleParts scale_;
   float slope_ = 0;
 };

@@ -99,8 +99,8 @@ struct Head {
   [[nodiscard]] double kept(int64 i, int64 j) const {
     if (!program.is("kHasDropout")) return 1;
     const OptionArgs& o = args.options;
-    DropoutMask mask = {o.dropout_key0, o.dropout_key1, static_cast<uint32>(batch * args.base.num_heads_q + head),
-                        o.dropout_stream, o.dropout_threshold};
+    DropMask mask = {o.dropout_key0, o.dropout_key1, static_cast<uint32>(batch * args.base.num_heads_q + head),
+                     o.dropout_stream, o.dropout_threshold};
     if (o.philox_state != nullptr) mask.take_state(o.philox_state[0], o.philox_state[1]);
     if (program.is("kIsPart")) {
       mask.head += o.dropout_head;

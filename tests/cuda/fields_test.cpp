@@ -23,7 +23,7 @@ struct Part {
 struct Whole : cuda::Facts {
   Part part = {};
   std::int32_t overlaps = 0;
-  Sm90Schedule schedule = Sm90Schedule::kDynamic;
+  Schedule schedule = Schedule::kDynamic;
   std::int32_t min_blocks = 3;
   [[nodiscard]] int threads() const { return 32 * part.high; }
 };
@@ -58,7 +58,7 @@ TEST(Fields, ConstantsComeInTheOrderOfTheTableBehindTheFacts) {
   spec.config.assign(all.begin() + static_cast<std::ptrdiff_t>(facts.size()), all.end());
   EXPECT_EQ(cuda::config_text(spec),
             "  static constexpr int kThreads = 64;\n"
-            "  static constexpr Sm90Schedule kSchedule = Sm90Schedule::kDynamic;\n"
+            "  static constexpr Schedule kSchedule = Schedule::kDynamic;\n"
             "  static constexpr int kHigh = 2;\n"
             "  static constexpr int kLow = 1;\n"
             "  static constexpr bool kOverlap = false;\n");
@@ -75,6 +75,26 @@ TEST(Fields, TunablesComeInTheOrderOfTheStructAndFindTheirNumber) {
   EXPECT_EQ(variant.as<Whole>().part.high, 7);
   EXPECT_EQ(variant.as<Whole>().part.low, 1);
   EXPECT_EQ(variant.as<Whole>().min_blocks, 9);
+}
+
+TEST(Fields, ATunableThatIsAnEnumeratorNamesThoseThatExist) {
+  const auto tunables = cuda::tunables_of<Whole>(kFields);
+  const cuda::Tunable& schedule = tunables.at(2);
+  ASSERT_EQ(schedule.name, "dynamic");
+  EXPECT_THAT(schedule.enumerators, ElementsAre("kStatic", "kDynamic"));
+  for (const std::int32_t present : {0, 1}) {
+    EXPECT_EQ(schedule.allowed_instead_of(0, present), "");
+    EXPECT_EQ(schedule.allowed_instead_of(1, present), "");
+    EXPECT_EQ(schedule.allowed_instead_of(2, present), "0 (kStatic), 1 (kDynamic)");
+    EXPECT_EQ(schedule.allowed_instead_of(-1, present), "0 (kStatic), 1 (kDynamic)");
+  }
+}
+
+TEST(Fields, ATunableNumberIsAtLeastOneUnlessItIsASwitch) {
+  const cuda::Tunable number = {.name = "high", .at = 0};
+  EXPECT_EQ(number.allowed_instead_of(0, 1), "");
+  EXPECT_EQ(number.allowed_instead_of(7, 2), "");
+  EXPECT_EQ(number.allowed_instead_of(0, 2), "at least 1");
 }
 
 /// The kernels of a variant as one text.

@@ -201,7 +201,7 @@ TEST_P(SimtProperty, DropsWhatPhiloxSays) {
   const Params params = in.params(kCompute);
   for (std::int64_t b = 0; b < c.batch; ++b) {
     for (std::int64_t h = 0; h < kHeads; ++h) {
-      const auto mask = DropoutMask::make(params.seed, params.offset, b * kHeads + h, c.dropout_p);
+      const auto mask = DropMask::make(params.seed, params.offset, b * kHeads + h, c.dropout_p);
       for (std::int64_t i = 0; i < kLength; ++i) {
         ASSERT_NEAR(out.lse.at(b, h, i, 0), std::log(double(kLength)), kLseAbsolute);
         for (std::int64_t j = 0; j < kLength; ++j) {

@@ -52,9 +52,9 @@ DenseHead<long double> dense_head(const Inputs& in, std::int64_t sequence, std::
     return t.at(full[0] == 1 ? 0 : sequence, full[1] == 1 ? 0 : head, full[2] == 1 ? 0 : i, j);
   };
   const bool in_memory = params.philox_state != nullptr;
-  const DropoutMask dropout =
-      DropoutMask::make(in_memory ? params.philox_state[0] : params.seed,
-                        in_memory ? params.philox_state[1] : params.offset, sequence * c.heads_q + head, c.dropout_p);
+  const DropMask dropout =
+      DropMask::make(in_memory ? params.philox_state[0] : params.seed,
+                     in_memory ? params.philox_state[1] : params.offset, sequence * c.heads_q + head, c.dropout_p);
   for (std::int64_t i = 0; i < at.q_count; ++i) {
     for (std::int64_t j = 0; j < at.k_count; ++j) {
       h.visible[i][j] = visible_by_rule(c.causal, c.window_left, c.window_right, at.q_count, at.k_count, i, j) &&

@@ -169,7 +169,7 @@ struct ScoreMatrix {
         magnitude(q.rows, k.rows),
         slope(q.rows, k.rows, 1),
         keep(q.rows, k.rows, 1) {
-    const DropoutMask dropout = p.dropout(s, head);
+    const DropMask dropout = p.dropout(s, head);
     const float kept = static_cast<float>(1 / (1 - p.dropout_p));
     DotsOfRow dots(k);
     for (std::int64_t i = 0; i < q.rows; ++i) {

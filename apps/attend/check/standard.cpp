@@ -85,7 +85,7 @@ Score score_of(const Problem& p, const Sequence& s, std::int64_t head, std::int6
 }
 
 /// 0 for a dropped entry, 1/(1-p) for a kept one.
-float dropout_factor(const Problem& p, const DropoutMask& dropout, std::int64_t i, std::int64_t j) {
+float dropout_factor(const Problem& p, const DropMask& dropout, std::int64_t i, std::int64_t j) {
   if (p.dropout_p == 0) return 1;
   return dropout.keeps(i, j) ? static_cast<float>(1 / (1 - p.dropout_p)) : 0;
 }
@@ -97,7 +97,7 @@ void standard_forward_head(const Problem& p, const Sequence& s, std::int64_t hea
   const Rows q(core::q_matrix(p.q, s, head));
   const Rows k(core::k_matrix(p.k, s, key_head));
   const Rows v(core::k_matrix(p.v, s, key_head));
-  const DropoutMask dropout = p.dropout(s, head);
+  const DropMask dropout = p.dropout(s, head);
   Rows o(s.seqlen_q, p.head_dim_v);
   std::vector<float> row(static_cast<std::size_t>(s.seqlen_k));
   for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
@@ -127,7 +127,7 @@ template <class Visit>
 void for_each_probability(const Problem& p, const Sequence& s, std::int64_t head, const Rows& q, const Rows& k,
                           Visit visit) {
   const Rows lse(core::q_matrix(*p.lse, s, head));
-  const DropoutMask dropout = p.dropout(s, head);
+  const DropMask dropout = p.dropout(s, head);
   for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
     const KeyRange keys = p.window(s).row(i);
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {

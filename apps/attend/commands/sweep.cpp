@@ -57,10 +57,10 @@ std::vector<Point> make_points(const SweepOptions& options, const Family& family
                   fmt::format("--set: '{}', compute '{}' allows {}", setting.name, family.name,
                               names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
     }
-    const std::int32_t least = own.variant.ints()[found->at] > 1 ? 1 : 0;  // else it is a switch
     for (const std::int32_t value : setting.values) {
-      if (value >= least) continue;
-      throw Error(ErrorCode::kInvalidArgument, fmt::format("--set: {}={}, allowed at least 1", setting.name, value));
+      const std::string allowed = found->allowed_instead_of(value, own.variant.ints()[found->at]);
+      if (allowed.empty()) continue;
+      throw Error(ErrorCode::kInvalidArgument, fmt::format("--set: {}={}, allowed {}", setting.name, value, allowed));
     }
     places.push_back(found->at);
   }

@@ -14,13 +14,13 @@ class CpAsyncTileLoader {
  public:
   // `first`: the place of the first tile. row_stride is in elements, here and below.
   __device__ __forceinline__ CpAsyncTileLoader(Tile& first, const void* source, int64 row_stride)
-      : source_(static_cast<const char*>(source) + row() * row_stride * 2 + column() * kChunkBytes),
+      : source_(static_cast<const char*>(source) + row() * row_stride * kTileElementBytes + column() * kChunkBytes),
         first_(smem_address(first.chunk)) {}
 
   // Sends for the next tile, to `offset` bytes behind where the first one went; `rows` of it are there, the others
   // become zero: a key that is not there must not bring a NaN into 0 * v.
   __device__ __forceinline__ void load(uint32 offset, int64 row_stride, int rows) {
-    const int64 step = kRowStep * 2 * row_stride;
+    const int64 step = kRowStep * kTileElementBytes * row_stride;
     const uint32 target = first_ + offset + Tile::index(row(), column()) * kChunkBytes;
     if (rows >= Tile::kRows) {
 #pragma unroll

@@ -26,6 +26,7 @@ struct WarpgroupTile {
 // s = q k^T (or -q k^T), begun: s is the tensor cores' until wgmma_wait. q: the warpgroup's first row.
 template <class Config>
 __device__ __forceinline__ void begin_qk(float (&s)[WarpgroupTile<Config>::kScores], uint32 q_smem, uint32 k_smem) {
+  static_assert(kFitsTiles<Config>);
   using Op = WgmmaOp<Config::kElement, Config::kBlockN>;
   constexpr int kStepsOfPanel = kPanelColumns / kWgmmaDepth;
   constexpr int kStepBytes = kWgmmaDepth * sizeof(Bits16);

@@ -5,15 +5,12 @@
 #include "attend/error.hpp"
 
 namespace attend::cuda {
-namespace {
 
-[[noreturn]] void refuse(const char* type, int value) {
-  throw Error(ErrorCode::kInternal, fmt::format("Config: {} is no {}", value, type));
+void refuse_number(const EnumConstant& none, int number) {
+  throw Error(ErrorCode::kInternal, fmt::format("Config: {} is no {}", number, none.type));
 }
 
-}  // namespace
-
-EnumConstant enum_constant(ElementType element) {
+EnumConstant find_enum_constant(ElementType element) {
   constexpr const char* kType = "ElementType";
   switch (element) {
     case ElementType::kF32:
@@ -23,10 +20,10 @@ EnumConstant enum_constant(ElementType element) {
     case ElementType::kBF16:
       return {kType, "kBF16"};
   }
-  refuse(kType, static_cast<int>(element));
+  return {kType, ""};
 }
 
-EnumConstant enum_constant(MaskKind mask) {
+EnumConstant find_enum_constant(MaskKind mask) {
   constexpr const char* kType = "MaskKind";
   switch (mask) {
     case MaskKind::kFull:
@@ -36,10 +33,10 @@ EnumConstant enum_constant(MaskKind mask) {
     case MaskKind::kWindow:
       return {kType, "kWindow"};
   }
-  refuse(kType, static_cast<int>(mask));
+  return {kType, ""};
 }
 
-EnumConstant enum_constant(Sm80Gradient gradient) {
+EnumConstant find_enum_constant(Sm80Gradient gradient) {
   constexpr const char* kType = "Sm80Gradient";
   switch (gradient) {
     case Sm80Gradient::kKeysValues:
@@ -50,21 +47,21 @@ EnumConstant enum_constant(Sm80Gradient gradient) {
       return {kType, "kValues"};
     case Sm80Gradient::kQueries:
       return {kType, "kQueries"};
-    case Sm80Gradient::kBias:
-      return {kType, "kBias"};
+    case Sm80Gradient::kTerms:
+      return {kType, "kTerms"};
   }
-  refuse(kType, static_cast<int>(gradient));
+  return {kType, ""};
 }
 
-EnumConstant enum_constant(Sm90Schedule schedule) {
-  constexpr const char* kType = "Sm90Schedule";
+EnumConstant find_enum_constant(Schedule schedule) {
+  constexpr const char* kType = "Schedule";
   switch (schedule) {
-    case Sm90Schedule::kStatic:
+    case Schedule::kStatic:
       return {kType, "kStatic"};
-    case Sm90Schedule::kDynamic:
+    case Schedule::kDynamic:
       return {kType, "kDynamic"};
   }
-  refuse(kType, static_cast<int>(schedule));
+  return {kType, ""};
 }
 
 }  // namespace attend::cuda

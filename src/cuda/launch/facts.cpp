@@ -21,6 +21,14 @@ using core::Problem;
 constexpr int kWideLoad = 16;         // bytes
 constexpr double kLargestCap = 1e18;  // quotients of scores and of usual scales do not underflow
 
+constexpr core::DTypes kDTypesOfKernels = [] {
+  core::DTypes all;
+  for (const DType dtype : core::kDTypes) {
+    if (core::dtype_traits(dtype).element) all.bits |= core::dtype_bit(dtype);
+  }
+  return all;
+}();
+
 /// The text of a number of the problem.
 template <auto kMember>
 std::string number(const Problem& p) {
@@ -191,15 +199,14 @@ std::optional<Lack> option_lack(const Problem& p, std::int32_t taken) {
   for (const Option& o : options()) {
     if ((o.bit & taken) == 0 && o.is_on(p)) return Lack{nullptr, o.argument, o.value, o.allowed};
   }
-  constexpr const char* kAllowed = "f32, f16, bf16";
   const auto is_known = [](const std::optional<Tensor>& t) { return !t || core::dtype_traits(t->dtype).element; };
   for (const core::ScoreTensor& row : core::kScoreTensors) {  // of any float type: also one that no kernel knows
     if (row.dtype) continue;
     const std::optional<Tensor>& tensor = p.*row.tensor;
-    if (!is_known(tensor)) return Lack{row.name, "dtype", dtype_name(tensor->dtype), kAllowed};
+    if (!is_known(tensor)) return Lack{row.name, "dtype", dtype_name(tensor->dtype), kDTypesOfKernels};
     if (row.gradient == nullptr) continue;
     const std::optional<Tensor>& gradient = p.*row.gradient_tensor;
-    if (!is_known(gradient)) return Lack{row.gradient, "dtype", dtype_name(gradient->dtype), kAllowed};
+    if (!is_known(gradient)) return Lack{row.gradient, "dtype", dtype_name(gradient->dtype), kDTypesOfKernels};
   }
   return std::nullopt;
 }

@@ -32,8 +32,13 @@ namespace attend::cuda {
 
 /// A number of a family's variant that `attend sweep` may set, and that explanations name.
 struct Tunable {
-  std::string name;  ///< "block_m"
-  std::size_t at;    ///< which of Variant::ints()
+  std::string name;                           ///< "block_m"
+  std::size_t at;                             ///< which of Variant::ints()
+  std::vector<std::string> enumerators = {};  ///< by value, if it is an enumerator; otherwise empty
+
+  /// The text of the values that it may have, if `value` is none of them; otherwise empty.
+  /// @param present  its value in the family's own choice
+  [[nodiscard]] std::string allowed_instead_of(std::int32_t value, std::int32_t present) const;
 };
 
 using ConstantValue = decltype(Constant::value);
@@ -45,6 +50,7 @@ struct Number {
 
   std::size_t at;  ///< its place among the struct's ints, or kFollows
   ConstantValue (*value)(const Struct&) = nullptr;
+  std::vector<std::string> (*enumerators)() = nullptr;  ///< of an enumeration
 };
 
 /// A row of a table.
@@ -107,15 +113,20 @@ constexpr Number<typename Path<kFirst, kRest...>::Struct> unread = {Path<kFirst,
 
 /// A number, or an enumerator, as itself.
 template <auto kFirst, auto... kRest>
-constexpr Number<typename Path<kFirst, kRest...>::Struct> number = {
-    Path<kFirst, kRest...>::place(), [](const typename Path<kFirst, kRest...>::Struct& whole) -> ConstantValue {
-      const auto value = Path<kFirst, kRest...>::of(whole);
-      if constexpr (std::is_enum_v<std::remove_cv_t<decltype(value)>>) {
-        return enum_constant(value);
-      } else {
-        return std::int64_t{value};
-      }
-    }};
+constexpr Number<typename Path<kFirst, kRest...>::Struct> number = [] {
+  using Struct = typename Path<kFirst, kRest...>::Struct;
+  using Value = std::remove_cvref_t<decltype(Path<kFirst, kRest...>::of(std::declval<const Struct&>()))>;
+  Number<Struct> made = {Path<kFirst, kRest...>::place(), [](const Struct& whole) -> ConstantValue {
+                           const Value value = Path<kFirst, kRest...>::of(whole);
+                           if constexpr (std::is_enum_v<Value>) {
+                             return enum_constant(value);
+                           } else {
+                             return std::int64_t{value};
+                           }
+                         }};
+  if constexpr (std::is_enum_v<Value>) made.enumerators = enumerators<Value>;
+  return made;
+}();
 
 /// A number that is 0 or not, as a bool.
 template <auto kFirst, auto... kRest>
@@ -156,7 +167,9 @@ template <class Struct>
                                                const std::string& prefix = "") {
   std::vector<Tunable> tunables;
   for (const Field<Struct>& field : fields) {
-    if (field.name != nullptr) tunables.push_back({prefix + field.name, first + field.number.at});
+    if (field.name == nullptr) continue;
+    tunables.push_back({prefix + field.name, first + field.number.at});
+    if (field.number.enumerators != nullptr) tunables.back().enumerators = field.number.enumerators();
   }
   std::sort(tunables.begin(), tunables.end(), [](const Tunable& a, const Tunable& b) { return a.at < b.at; });
   return tunables;

@@ -138,7 +138,7 @@ OptionArgs option_args_of(const core::Problem& p) {
   args.window_right = window.right;
   args.transform_cap = static_cast<float>(p.transform_cap);
   if (p.dropout_p > 0) {
-    const DropoutMask mask = DropoutMask::make(p.seed, p.offset, 0, p.dropout_p);
+    const DropMask mask = DropMask::make(p.seed, p.offset, 0, p.dropout_p);
     args.dropout_scale = static_cast<float>(1.0 / (1.0 - p.dropout_p));
     args.dropout_key0 = mask.key0;
     args.dropout_key1 = mask.key1;
@@ -156,10 +156,10 @@ BackwardOptionArgs backward_option_args(const BackwardArgs& base, const core::Pr
   args.options = option_args_of(p);
   args.total_rows = p.q.shape[2];
   if (p.dbias) {
-    args.dbias = p.dbias->data;
-    args.dbias_stride = core::strides_of(*p.dbias);
-    args.dbias_batch = static_cast<uint32>(p.dbias->shape[0]);
-    args.dbias_heads = static_cast<uint32>(p.dbias->shape[1]);
+    args.dterms = p.dbias->data;
+    args.dterms_stride = core::strides_of(*p.dbias);
+    args.dterms_batch = static_cast<uint32>(p.dbias->shape[0]);
+    args.dterms_heads = static_cast<uint32>(p.dbias->shape[1]);
   }
   return args;
 }

@@ -114,7 +114,7 @@ class SimtFamily final : public Family {
     }
     if (variant.has_dbias != 0) {
       const std::int64_t matrices = p.dbias->shape[0] * p.dbias->shape[1];
-      const SimtBackwardTile& tile = variant.tile(kBias);
+      const SimtBackwardTile& tile = variant.tile(kTerms);
       if (variant.dbias_over_rows == 0) {
         choice.add_step({.blocks = matrices * row_tiles(tile.block_m) * key_tiles(tile.block_n)});
       } else {
@@ -143,8 +143,8 @@ class SimtFamily final : public Family {
     if (variant.has_dbias == 0) return specs;
     const bool over_rows = variant.dbias_over_rows != 0;
     specs.push_back(
-        gradient_spec(variant, arch, variant.tile(kBias), over_rows ? "simt_dbias_over_rows" : "simt_dbias"));
-    if (over_rows) specs.push_back(plain_spec(variant, arch, "dbias_reduce"));
+        gradient_spec(variant, arch, variant.tile(kTerms), over_rows ? "simt_dterms_over_rows" : "simt_dterms"));
+    if (over_rows) specs.push_back(plain_spec(variant, arch, "dterms_reduce"));
     specs.back().config.push_back({"kDbiasElement", enum_constant(variant.dbias)});
     return specs;
   }
@@ -163,7 +163,7 @@ class SimtFamily final : public Family {
     const Problem& p = launch.problem;
     if (!p.is_backward) return launch.run_all(ForwardOptionArgs{forward_args(p, nullptr), option_args_of(p)});
     BackwardOptionArgs args = backward_option_args(backward_args(p, launch.region(0)), p);
-    args.dbias_sums = launch.region<float>(1);
+    args.dterms_sums = launch.region<float>(1);
     launch.run_all(args);
   }
 

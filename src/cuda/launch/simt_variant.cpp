@@ -76,7 +76,7 @@ SimtBackwardTile backward_tile(const Facts& facts, SimtGradient gradient, int ma
                             .min_blocks = shape.threads > 128 ? 1 : 2,
                             .resident = resident,
                             .panel = 64,
-                            .parts = gradient == SimtGradient::kBias ? 1 : parts,
+                            .parts = gradient == SimtGradient::kTerms ? 1 : parts,
                             .cols_0 = cols(facts.head_dim),
                             .cols_1 = cols(facts.head_dim_v)};
   };
@@ -108,7 +108,7 @@ SimtVariant simt_variant(const Facts& facts, bool few_rows, int max_smem_per_blo
     return variant;
   }
   using enum SimtGradient;
-  for (const SimtGradient gradient : {kKeysValues, kQueries, kBias}) {
+  for (const SimtGradient gradient : {kKeysValues, kQueries, kTerms}) {
     variant.gradients[static_cast<std::size_t>(gradient)] = backward_tile(facts, gradient, max_smem_per_block);
   }
   return variant;

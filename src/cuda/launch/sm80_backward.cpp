@@ -113,8 +113,8 @@ class Sm80Backward final : public Family {
     specs.push_back(v.keys.adds_dq != 0 ? finish_spec(v, arch)
                                         : gradient_spec(v, arch, kQueries, "sm80_backward_queries", v.queries));
     if (v.has_dbias == 0) return specs;
-    specs.push_back(v.dbias_over_rows != 0 ? plain_spec(v, arch, "dbias_reduce", "attention/dbias_reduce.cuh")
-                                           : gradient_spec(v, arch, kBias, "sm80_dbias", v.bias));
+    specs.push_back(v.dbias_over_rows != 0 ? plain_spec(v, arch, "dterms_reduce", "attention/dterms_reduce.cuh")
+                                           : gradient_spec(v, arch, kTerms, "sm80_dterms", v.bias));
     return specs;
   }
 
@@ -136,7 +136,7 @@ class Sm80Backward final : public Family {
     const Problem& p = launch.problem;
     BackwardOptionArgs args = backward_option_args(backward_args(p, launch.region(0), true), p);
     args.base.scale = made_up_scale(p, true);
-    args.dbias_sums = launch.region<float>(1);
+    args.dterms_sums = launch.region<float>(1);
     args.dq_sums = launch.region<float>(2);
     args.dq_rows = dq_rows(p);
     // Nobody looks at the stride of a single row; but rows that do not exist have addresses, and those are aligned too.
@@ -189,7 +189,7 @@ class Sm80Backward final : public Family {
 
   [[nodiscard]] KernelSpec gradient_spec(const Sm80BackwardVariant& v, const Arch& arch, Sm80Gradient gradient,
                                          const char* function, const Sm80BackwardTile& tile) const {
-    const bool is_bias = gradient == Sm80Gradient::kBias;
+    const bool is_bias = gradient == Sm80Gradient::kTerms;
     const bool is_unmodified = tile.roles != kSm80General;
     const bool has_dk = gradient == Sm80Gradient::kKeysValues || gradient == Sm80Gradient::kKeys;
     const int smem_bytes = sm80_backward_smem_bytes(gradient, tile, v.head_dim, v.head_dim_v, v.has_lse_rounding());
@@ -200,10 +200,10 @@ class Sm80Backward final : public Family {
                                        .has_lse_rounding = v.has_lse_rounding(),
                                        .smem_bytes = smem_bytes};
     KernelSpec spec = {.name = function,
-                       .source = is_bias         ? "sm80/sm80_dbias.cuh"
+                       .source = is_bias         ? "sm80/sm80_dterms.cuh"
                                  : is_unmodified ? "sm80/sm80_backward_unmodified.cuh"
                                                  : "sm80/sm80_backward.cuh",
-                       .function = is_bias         ? "sm80_dbias"
+                       .function = is_bias         ? "sm80_dterms"
                                    : is_unmodified ? "sm80_backward_unmodified"
                                                    : "sm80_backward",
                        .args = BackwardOptionArgs::kTypeName,

@@ -48,7 +48,7 @@ inline constexpr Field<Sm80GradientKernel> kSm80GradientFields[] = {
     {"min_blocks", nullptr, unread<&Sm80GradientKernel::tile, &Sm80BackwardTile::min_blocks>},
     {"roles", "kRoles", number<&Sm80GradientKernel::tile, &Sm80BackwardTile::roles>},
     {"parts", "kParts", number<&Sm80GradientKernel::tile, &Sm80BackwardTile::parts>},
-    {nullptr, "kSumsBias", flag<&Sm80GradientKernel::sums_bias>},
+    {nullptr, "kSumsDterms", flag<&Sm80GradientKernel::sums_bias>},
     {"adds_dq", nullptr, unread<&Sm80GradientKernel::tile, &Sm80BackwardTile::adds_dq>},
     {nullptr, "kAddsDq", flag<&Sm80GradientKernel::adds_dq>},
     {nullptr, "kCopyBytes", number<&Sm80GradientKernel::copy_bytes>},

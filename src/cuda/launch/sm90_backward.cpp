@@ -55,7 +55,7 @@ std::string window_text(const Problem& p) {
 int dbias_blocks_of(const Problem& p) {
   if (!p.dbias) return 0;
   const std::int64_t sharing = p.dbias->shape[0] == p.num_sequences ? 1 : p.num_sequences;
-  return static_cast<int>(std::min<std::int64_t>(sharing, kBackwardMostDbiasBlocks));
+  return static_cast<int>(std::min<std::int64_t>(sharing, kBackwardMostDtermsBlocks));
 }
 
 Sm90BackwardTile tile_of(const Problem& p) {
@@ -218,7 +218,7 @@ class Sm90Backward final : public Family {
                              .dout_map = row_map(p.dout, kBackwardRows, memory),
                              .k_map = row_map(p.k, plan.tile.block_n, memory),
                              .v_map = row_map(p.v, plan.tile.block_n, memory),
-                             .bias_map = p.bias ? row_map(stored_bias(p), kBackwardRows, memory) : TensorMapArg{},
+                             .terms_map = p.bias ? row_map(stored_bias(p), kBackwardRows, memory) : TensorMapArg{},
                              .base = all.base,
                              .options = all.options,
                              .lse_log2 = at(w.lse_log2, kFloats),
@@ -229,8 +229,8 @@ class Sm90Backward final : public Family {
                              .partial_sums = at(w.partial_sums, kFloats),
                              .partial_ready = at(w.partial_ready, kCounts),
                              .next_item = at(w.next_item, kCounts),
-                             .dbias = all.dbias,
-                             .dbias_stride = all.dbias_stride,
+                             .dterms = all.dterms,
+                             .dterms_stride = all.dterms_stride,
                              .key_sums = launch.region<float>(1),
                              .stats_rows = plan.rows,
                              .key_blocks = static_cast<uint32>(num_tiles(p.max_seqlen_k, plan.tile.block_n)),
@@ -302,7 +302,7 @@ class Sm90Backward final : public Family {
     }
     if (heads != p.num_heads_q) return core::Lack{"dbias", "heads", heads, "those of q"};
     if (batch != p.num_sequences &&
-        (p.num_sequences > kBackwardMostDbiasBlocks || tile_of(p).dq_smem_bytes > kBackwardMostSmem)) {
+        (p.num_sequences > kBackwardMostDtermsBlocks || tile_of(p).dq_smem_bytes > kBackwardMostSmem)) {
       return core::Lack{"dbias", "batch", batch, "that of q where it is above 8, beyond 128 columns above 5"};
     }
     return dbias_map_lack(p);

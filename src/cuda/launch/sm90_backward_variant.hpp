@@ -23,7 +23,7 @@ struct Sm90BackwardVariant : Facts {
 inline constexpr Field<Sm90BackwardVariant> kSm90BackwardFields[] = {
     {"is_deterministic", "kIsDeterministic", flag<&Sm90BackwardVariant::is_deterministic>},
     {"adds_up", "kAddsUp", flag<&Sm90BackwardVariant::adds_up>},
-    {nullptr, "kDbiasBlocks", number<&Sm90BackwardVariant::dbias_blocks>},
+    {nullptr, "kDtermsBlocks", number<&Sm90BackwardVariant::dbias_blocks>},
     {nullptr, "kDbiasElement", number<&Sm90BackwardVariant::dbias>},
 };
 static_assert(covers<Sm90BackwardVariant>(kSm90BackwardFields));

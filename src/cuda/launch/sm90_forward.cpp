@@ -96,7 +96,7 @@ class Sm90Forward final : public Family {
     Workspace workspace;
     const auto v = choice.variant.as<Sm90ForwardVariant>();
     const std::int64_t sums = sm90_aside_bytes(choice.steps[0].blocks, v.tile.consumers, v.head_dim_v);
-    const bool dynamic = v.tile.schedule == Sm90Schedule::kDynamic;
+    const bool dynamic = v.tile.schedule == Schedule::kDynamic;
     workspace.add({.name = "next tile", .bytes = dynamic ? std::int64_t{sizeof(uint32)} : 0, .zeroed = true});
     workspace.add({.name = "sums put aside", .bytes = v.puts_aside != 0 ? sums : 0});
     return workspace;
@@ -112,7 +112,7 @@ class Sm90Forward final : public Family {
         .k_map = row_map(p.k, v.tile.block_n, p.q.data),
         .v_map = row_map(p.v, v.tile.block_n, p.q.data),
         .o_map = row_map(p.adds_to_outputs() ? p.q : p.o, kSm90ConsumerRows, p.q.data),  // unused then
-        .bias_map = v.bias_tiles != 0 ? row_map(stored_bias(p), v.tile.block_m(), p.q.data) : TensorMapArg{},
+        .terms_map = v.bias_tiles != 0 ? row_map(stored_bias(p), v.tile.block_m(), p.q.data) : TensorMapArg{},
         .base = forward_args(p, launch.region(1), true),
         .options = option_args_of(p),
         .next_tile = launch.region<uint32>(0),

@@ -32,7 +32,7 @@ Sm90ForwardVariant with(const Facts& facts, const Shape& shape) {
             .overlaps = shape.overlaps,
             .takes_turns = shape.consumers > 1,
             .speculates = shape.speculates,
-            .schedule = Sm90Schedule::kDynamic};
+            .schedule = Schedule::kDynamic};
   return v;
 }
 
@@ -78,12 +78,12 @@ Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, 
   return with(facts, {.block_n = plain ? 80 : 64, .overlaps = plain});
 }
 
-Sm90Schedule sm90_forward_schedule(const Facts& facts, std::int64_t seqlen_k) {
+Schedule sm90_forward_schedule(const Facts& facts, std::int64_t seqlen_k) {
   // Without a mask all tiles are alike. Over few keys a counter costs more than the balance that it brings; over many,
   // blocks drift apart, and the block that is free first should take the next tile.
   constexpr std::int64_t kFewKeys = 4096;
   const bool is_even = facts.mask == MaskKind::kFull && !facts.has(option::kVarlen) && seqlen_k <= kFewKeys;
-  return is_even ? Sm90Schedule::kStatic : Sm90Schedule::kDynamic;
+  return is_even ? Schedule::kStatic : Schedule::kDynamic;
 }
 
 Sm90ForwardVariant sm90_forward_low(const Facts& facts, bool bias_tiles) {

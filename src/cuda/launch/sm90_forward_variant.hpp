@@ -34,7 +34,7 @@ inline constexpr Field<Sm90ForwardVariant> kSm90ForwardFields[] = {
     {"ping_pong", "kPingPong", flag<&Sm90ForwardVariant::tile, &Sm90ForwardTile::takes_turns>},
     {"speculate", "kSpeculate", flag<&Sm90ForwardVariant::tile, &Sm90ForwardTile::speculates>},
     {"puts_aside", "kPutsAside", flag<&Sm90ForwardVariant::puts_aside>},
-    {nullptr, "kBiasTiles", flag<&Sm90ForwardVariant::bias_tiles>},
+    {nullptr, "kTermsTiles", flag<&Sm90ForwardVariant::bias_tiles>},
     {"dynamic", "kSchedule", number<&Sm90ForwardVariant::tile, &Sm90ForwardTile::schedule>},
     {nullptr, "kSmemBytes", number<&Sm90ForwardVariant::smem_bytes>},
 };
@@ -57,6 +57,6 @@ constexpr int kSm90MostCrowdedHeadDim = 192;
 [[nodiscard]] Sm90ForwardVariant sm90_forward_low(const Facts& facts, bool bias_tiles);
 
 /// How blocks come to their tiles.
-[[nodiscard]] Sm90Schedule sm90_forward_schedule(const Facts& facts, std::int64_t seqlen_k);
+[[nodiscard]] Schedule sm90_forward_schedule(const Facts& facts, std::int64_t seqlen_k);
 
 }  // namespace attend::cuda

@@ -39,7 +39,16 @@ Machine machine_of(const core::Problem& p) {
   constexpr Machine kGpu = {7e8, 6.1e8, kGpuLink, 3e6, 8, true, 1024 * kMiB};
   constexpr Machine kGpuFloat = {1.5e7, 1.2e7, kGpuLink, 3e6, 8, true, 1024 * kMiB};
   if (p.q.device.type == DeviceType::kCPU) return kHost;
-  return p.q.dtype == DType::kF32 ? kGpuFloat : kGpu;
+  switch (p.q.dtype) {
+    case DType::kF32:
+      return kGpuFloat;
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kF64:   // no GPU takes it
+    case DType::kBool:  // likewise
+      return kGpu;
+  }
+  return kGpu;
 }
 
 /// Σ min(first + i, most) over i = 0 ... count - 1.

@@ -1,15 +1,15 @@
-// simt, the gradient of a term from memory: dbias = the sum of ds over the batch entries, heads and rows that the term
+// simt, the gradient of a term from memory: dterms = the sum of ds over the batch entries, heads and rows that the term
 // is broadcast to, in a fixed order.
 //
-// Shapes   dbias (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k); any strides whose last is 1
-// Work     a block owns one tile of dbias and visits every score tile that adds to it, so that nothing of the size of
+// Shapes   dterms (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k); any strides whose last is 1
+// Work     a block owns one tile of dterms and visits every score tile that adds to it, so that nothing of the size of
 //          the score matrix is kept. A term that is the same for all rows has too few tiles for that. Then a block sums
 //          over the rows of one tile of keys of one head (float32, in the workspace), and a second kernel over batch
 //          entries and heads
-// Called   as the last steps of the backward pass, if dbias is asked for: src/cuda/launch/simt.cpp
+// Called   as the last steps of the backward pass, if dterms is asked for: src/cuda/launch/simt.cpp
 #pragma once
 
-#include "../attention/dbias_reduce.cuh"
+#include "../attention/dterms_reduce.cuh"
 #include "../attention/head_matrix.cuh"
 #include "../attention/work.cuh"
 #include "backward_tile.cuh"
@@ -17,14 +17,14 @@
 namespace attend {
 
 template <class Config>
-using SimtBiasShape = SimtBackwardShape<Config, SimtGradient::kBias>;
+using SimtDtermsShape = SimtBackwardShape<Config, SimtGradient::kTerms>;
 
 // sum += ds of one tile of scores of one head.
 template <class Config>
-__device__ __forceinline__ void add_bias_tile(typename SimtBiasShape<Config>::Scores& sum,
-                                              const BackwardOptionArgs& args, const SimtHead<Config>& head, int64 row,
-                                              int64 key, const SimtThread<SimtBiasShape<Config>>& me) {
-  using Shape = SimtBiasShape<Config>;
+__device__ __forceinline__ void add_dterms_tile(typename SimtDtermsShape<Config>::Scores& sum,
+                                                const BackwardOptionArgs& args, const SimtHead<Config>& head, int64 row,
+                                                int64 key, const SimtThread<SimtDtermsShape<Config>>& me) {
+  using Shape = SimtDtermsShape<Config>;
   const auto rules = ScoreRules<Config>::make(args.options, args.base.scale, head.span, head.span.batch, head.head,
                                               args.base.num_heads_q);
   const KeyRange keys = rules.window.rows(row, min(row + Config::kBlockM, head.span.seqlen_q));
@@ -44,63 +44,63 @@ __device__ __forceinline__ void add_bias_tile(typename SimtBiasShape<Config>::Sc
 }
 
 template <class Config>
-[[nodiscard]] __device__ __forceinline__ SimtHead<Config> bias_head(const BackwardArgs& args, uint32 batch,
-                                                                    uint32 head) {
+[[nodiscard]] __device__ __forceinline__ SimtHead<Config> dterms_head(const BackwardArgs& args, uint32 batch,
+                                                                      uint32 head) {
   const SequenceSpan span = {batch, 0, 0, args.seqlen_q, args.seqlen_k};
   return {args, span, head, key_head_of(args, head)};
 }
 
-// A tile of a dbias that has all rows. Grid: tiles of kBlockM rows and kBlockN keys (keys fastest) of every batch entry
-// and head of dbias.
+// A tile of dterms that have all rows. Grid: tiles of kBlockM rows and kBlockN keys (keys fastest) of every batch entry
+// and head of dterms.
 template <class Config>
-__device__ void simt_dbias(const BackwardOptionArgs& args) {
-  using Element = typename ElementTraits<Config::kDbiasElement>::Type;
-  using Shape = SimtBiasShape<Config>;
+__device__ void simt_dterms(const BackwardOptionArgs& args) {
+  using Element = DtermsElementOf<Config>;
+  using Shape = SimtDtermsShape<Config>;
   const BackwardArgs& base = args.base;
   const auto key_tiles = static_cast<uint32>(num_tiles(base.seqlen_k, Config::kBlockN));
   const auto row_tiles = static_cast<uint32>(num_tiles(base.seqlen_q, Config::kBlockM));
   const int64 key = int64{blockIdx.x % key_tiles} * Config::kBlockN;
-  const auto [bias_batch, bias_head_index, tile] =
-      HeadTile::of_block(blockIdx.x / key_tiles, row_tiles, args.dbias_heads);
+  const auto [terms_batch, terms_head_index, tile] =
+      HeadTile::of_block(blockIdx.x / key_tiles, row_tiles, args.dterms_heads);
   const int64 row = tile * Config::kBlockM;
   const auto me = SimtThread<Shape>::mine();
   typename Shape::Scores sum = {};
-  const auto batches = BroadcastRange::of(bias_batch, args.dbias_batch, base.batch);
-  const auto heads = BroadcastRange::of(bias_head_index, args.dbias_heads, base.num_heads_q);
+  const auto batches = BroadcastRange::of(terms_batch, args.dterms_batch, base.batch);
+  const auto heads = BroadcastRange::of(terms_head_index, args.dterms_heads, base.num_heads_q);
 #pragma unroll 1
   for (uint32 batch = batches.begin; batch < batches.end; ++batch) {
 #pragma unroll 1
     for (uint32 head = heads.begin; head < heads.end; ++head) {
-      add_bias_tile(sum, args, bias_head<Config>(base, batch, head), row, key, me);
+      add_dterms_tile(sum, args, dterms_head<Config>(base, batch, head), row, key, me);
     }
   }
   const auto place = me.place();
-  auto* dbias = static_cast<typename Element::Storage*>(args.dbias) +
-                args.dbias_stride.offset(bias_batch, bias_head_index, row) + key;
+  auto* dterms = static_cast<typename Element::Storage*>(args.dterms) +
+                 args.dterms_stride.offset(terms_batch, terms_head_index, row) + key;
 #pragma unroll
   for (int i = 0; i < Shape::kRows; ++i) {
 #pragma unroll
     for (int j = 0; j < Shape::kCols; ++j) {
       const int at_row = place.row(i, j), at_key = place.key(i, j);
       if (row + at_row >= base.seqlen_q || key + at_key >= base.seqlen_k) continue;
-      dbias[at_row * args.dbias_stride.row + at_key] = Element::round(sum[i][j]);
+      dterms[at_row * args.dterms_stride.row + at_key] = Element::round(sum[i][j]);
     }
   }
 }
 
 // Sums over the rows of one tile of keys. Grid: tiles of kBlockN keys of every query head.
 template <class Config>
-__device__ void simt_dbias_over_rows(const BackwardOptionArgs& args) {
-  using Shape = SimtBiasShape<Config>;
+__device__ void simt_dterms_over_rows(const BackwardOptionArgs& args) {
+  using Shape = SimtDtermsShape<Config>;
   const BackwardArgs& base = args.base;
   const auto key_tiles = static_cast<uint32>(num_tiles(base.seqlen_k, Config::kBlockN));
   const auto [batch, head, tile] = HeadTile::of_block(blockIdx.x, key_tiles, base.num_heads_q);
   const int64 key = tile * Config::kBlockN;
   const auto me = SimtThread<Shape>::mine();
-  const auto tiles = bias_head<Config>(base, batch, head);
+  const auto tiles = dterms_head<Config>(base, batch, head);
   typename Shape::Scores sum = {};
 #pragma unroll 1
-  for (int64 row = 0; row < base.seqlen_q; row += Config::kBlockM) add_bias_tile(sum, args, tiles, row, key, me);
+  for (int64 row = 0; row < base.seqlen_q; row += Config::kBlockM) add_dterms_tile(sum, args, tiles, row, key, me);
 
   __syncthreads();  // every warp has left the tiles: the sums of threads take their place
   auto* of_threads = reinterpret_cast<float*>(fp32_smem);  // (kThreadsY, kBlockN)
@@ -113,7 +113,7 @@ __device__ void simt_dbias_over_rows(const BackwardOptionArgs& args) {
     of_threads[me.y * Config::kBlockN + me.place().key(0, j)] = of_thread;
   }
   __syncthreads();  // all sums are there
-  float* to = args.dbias_sums + (int64{batch} * base.num_heads_q + head) * base.seqlen_k + key;
+  float* to = args.dterms_sums + (int64{batch} * base.num_heads_q + head) * base.seqlen_k + key;
   for (int i = threadIdx.x; i < Config::kBlockN && key + i < base.seqlen_k; i += Config::kThreads) {
     float total = 0.0f;
     for (int y = 0; y < Shape::kThreadsY; ++y) total += of_threads[y * Config::kBlockN + i];

@@ -9,15 +9,17 @@ namespace attend {
 
 // In shared memory, on kSwizzleAtom. A base class, so that it takes no place without tiles.
 template <int kTiles, int kBytes>
-struct Sm90BiasTiles {
-  unsigned char bias[kTiles][kBytes];
+struct Sm90TermsTiles {
+  unsigned char terms[kTiles][kBytes];
 };
 template <int kBytes>
-struct Sm90BiasTiles<0, kBytes> {};
+struct Sm90TermsTiles<0, kBytes> {};
 
 // A thread's part of 64 rows and 64 keys: the terms of its scores. kTransposed: rows of the accumulator are keys.
 template <class Element, bool kTransposed>
-class Sm90BiasFragment {
+class Sm90TermsFragment {
+  static_assert(sizeof(typename Element::Storage) == sizeof(Bits16));
+
  public:
   // panel: address of the first row. The term can be read long before it is added.
   __device__ __forceinline__ void read(uint32 panel, int thread) { read_panel<kTransposed>(pairs_, panel, thread); }

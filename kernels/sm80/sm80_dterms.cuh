@@ -1,21 +1,21 @@
 // The last kernel of sm80_backward: the gradient of a term from memory that has a number for every row.
 //
-//   dbias = ds, summed over the batch entries and heads for which the term is broadcast
+//   dterms = ds, summed over the batch entries and heads for which the term is broadcast
 //
-// Work     a block has a tile of dbias, of kOwned rows and kStreamed keys, and goes through the batch entries and heads
-//          that share it, always in the same order. It computes their p and ds again
-// Called   if dbias is asked for: src/cuda/launch/sm80_backward.cpp
+// Work     a block has a tile of dterms, of kOwned rows and kStreamed keys, and goes through the batch entries and
+//          heads that share it, always in the same order. It computes their p and ds again
+// Called   if dterms is asked for: src/cuda/launch/sm80_backward.cpp
 #pragma once
 
-#include "../attention/dbias_reduce.cuh"
+#include "../attention/dterms_reduce.cuh"
 #include "sm80_backward_scores.cuh"
 
 namespace attend {
 
 // sum += ds of one tile of one head. The block's work is there.
 template <class Config>
-__device__ __forceinline__ void sm80_add_bias_tile(Sm80Scores<Config>& sum, Sm80BackwardStorage<Config>& smem,
-                                                   const BackwardOptionArgs& args, int key) {
+__device__ __forceinline__ void sm80_add_dterms_tile(Sm80Scores<Config>& sum, Sm80BackwardStorage<Config>& smem,
+                                                     const BackwardOptionArgs& args, int key) {
   using Shape = Sm80BackwardShape<Config>;
   const Sm80BackwardBlock<Config>& block = smem.block;
   if (!block.streamed.meets(key, Config::kStreamed)) return;
@@ -34,7 +34,7 @@ __device__ __forceinline__ void sm80_add_bias_tile(Sm80Scores<Config>& sum, Sm80
     sm80_make_p<false>(p, slope, kept, smem, key);
   }
   sm80_multiply_owned<Config, Sm80Product::kGradients>(ds, smem.owned_v, smem.stage[0].rows_v, 0);
-  sm80_make_ds<false>(ds, p, kept, smem, key, args.options.dropout_scale);
+  sm80_make_ds<false>(ds, p, kept, smem, key, kept_scale<Config>(args.options));
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
 #pragma unroll
@@ -44,10 +44,11 @@ __device__ __forceinline__ void sm80_add_bias_tile(Sm80Scores<Config>& sum, Sm80
 
 // The numbers of a tile, as far as they exist. row and key: of its first.
 template <class Config>
-__device__ __forceinline__ void sm80_store_dbias(const BackwardOptionArgs& args, const Sm80Scores<Config>& sum,
-                                                 uint32 batch, uint32 head, int64 row, int64 key) {
-  using Element = typename ElementTraits<Config::kDbiasElement>::Type;
-  auto* dbias = static_cast<typename Element::Storage*>(args.dbias) + args.dbias_stride.offset(batch, head, row) + key;
+__device__ __forceinline__ void sm80_store_dterms(const BackwardOptionArgs& args, const Sm80Scores<Config>& sum,
+                                                  uint32 batch, uint32 head, int64 row, int64 key) {
+  using Element = DtermsElementOf<Config>;
+  auto* dterms =
+      static_cast<typename Element::Storage*>(args.dterms) + args.dterms_stride.offset(batch, head, row) + key;
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
@@ -56,14 +57,14 @@ __device__ __forceinline__ void sm80_store_dbias(const BackwardOptionArgs& args,
       const int at_row = sm80_first_owned<Config>(r) + accumulator_row(lane) + i / 2 % 2 * kRowHalf;
       const int at_key = accumulator_column(lane) + i / 4 * kColumnsOfTile + i % 2;
       if (row + at_row >= args.base.seqlen_q || key + at_key >= args.base.seqlen_k) continue;
-      dbias[at_row * args.dbias_stride.row + at_key] = Element::round(sum[r][i]);
+      dterms[at_row * args.dterms_stride.row + at_key] = Element::round(sum[r][i]);
     }
   }
 }
 
-// Grid: tiles of kOwned rows and kStreamed keys (keys fastest) of every batch entry and head of dbias.
+// Grid: tiles of kOwned rows and kStreamed keys (keys fastest) of every batch entry and head of dterms.
 template <class Config>
-__device__ void sm80_dbias(const BackwardOptionArgs& args) {
+__device__ void sm80_dterms(const BackwardOptionArgs& args) {
   using Shape = Sm80BackwardShape<Config>;
   using Storage = Sm80BackwardStorage<Config>;
   static_assert(sizeof(Storage) == Config::kSmemBytes && Config::kStep == Config::kStreamed);
@@ -74,10 +75,10 @@ __device__ void sm80_dbias(const BackwardOptionArgs& args) {
   const auto key_tiles = static_cast<uint32>(num_tiles(base.seqlen_k, Config::kStreamed));
   const auto row_tiles = static_cast<uint32>(num_tiles(base.seqlen_q, Shape::kOwned));
   const int key = static_cast<int>(blockIdx.x % key_tiles) * Config::kStreamed;
-  const auto [bias_batch, bias_head, tile] = HeadTile::of_block(blockIdx.x / key_tiles, row_tiles, args.dbias_heads);
+  const auto [terms_batch, terms_head, tile] = HeadTile::of_block(blockIdx.x / key_tiles, row_tiles, args.dterms_heads);
   const int64 row = tile * Shape::kOwned;
-  const auto batches = BroadcastRange::of(bias_batch, args.dbias_batch, base.batch);
-  const auto heads = BroadcastRange::of(bias_head, args.dbias_heads, base.num_heads_q);
+  const auto batches = BroadcastRange::of(terms_batch, args.dterms_batch, base.batch);
+  const auto heads = BroadcastRange::of(terms_head, args.dterms_heads, base.num_heads_q);
   Sm80Scores<Config> sum = {};
 #pragma unroll 1
   for (uint32 batch = batches.begin; batch < batches.end; ++batch) {
@@ -87,10 +88,10 @@ __device__ void sm80_dbias(const BackwardOptionArgs& args) {
       const SequenceSpan span = {batch, 0, 0, base.seqlen_q, base.seqlen_k};
       Sm80BackwardBlock<Config>::make(smem.block, args, {batch, head, row}, span, head);
       __syncthreads();  // the block's work is there
-      sm80_add_bias_tile(sum, smem, args, key);
+      sm80_add_dterms_tile(sum, smem, args, key);
     }
   }
-  sm80_store_dbias<Config>(args, sum, bias_batch, bias_head, row, key);
+  sm80_store_dterms<Config>(args, sum, terms_batch, terms_head, row, key);
 }
 
 }  // namespace attend

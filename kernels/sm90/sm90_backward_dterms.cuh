@@ -1,7 +1,7 @@
 // The gradient of a term from memory, in 16 bits. sm90_backward_wide_queries.cuh makes it next to dq: ds of each tile
 // is stored, or first added up over the sequences that share the term.
 //
-//   dbias = ds, summed over the batch if the term has batch 1
+//   dterms = ds, summed over the batch if the term has batch 1
 //
 // Work     If sequences share the term, the blocks of a cluster have the same rows and head, each of another sequence,
 //          and walk over the same tiles. A block sends each chunk of 8 keys of its ds, in float, to the block that adds
@@ -10,6 +10,7 @@
 // Zeros    Tiles that no row of the warpgroup sees are stored as zeros
 #pragma once
 
+#include "../attention/terms.cuh"
 #include "../isa/cluster.cuh"
 #include "sm90_backward_store.cuh"
 #include "sm90_backward_units.cuh"
@@ -19,13 +20,14 @@ namespace attend {
 
 // The part of one computing warpgroup. For each tile: begin(), then put() of all chunks, then store(), at the latest
 // before the next begin().
-template <class Config, int kBlocks = Config::kDbiasBlocks>
-class BackwardDbias {
+template <class Config, int kBlocks = Config::kDtermsBlocks>
+class BackwardDterms {
  public:
   using Storage = Sm90BackwardWideQueriesStorage<Config>;
-  using Element = typename ElementTraits<Config::kDbiasElement>::Type;
+  using Element = DtermsElementOf<Config>;
+  static_assert(sizeof(typename Element::Storage) == sizeof(Bits16));
 
-  __device__ __forceinline__ BackwardDbias(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
+  __device__ __forceinline__ BackwardDterms(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
       : smem_(smem), args_(args), warpgroup_(warpgroup) {}
 
   __device__ __forceinline__ void begin(uint32 number) {
@@ -42,8 +44,8 @@ class BackwardDbias {
   // ds: entries 4 chunk to 4 chunk + 3 of the accumulator, two columns of two rows.
   __device__ __forceinline__ void put(uint32 number, int chunk, float4 ds) {
     if constexpr (kIsShared) {
-      const int owner = chunk * kBlocks / kBackwardDbiasChunks;
-      const int slot = chunk - backward_dbias_chunk(owner, kBlocks);
+      const int owner = chunk * kBlocks / kBackwardDtermsChunks;
+      const int slot = chunk - backward_dterms_chunk(owner, kBlocks);
       if (owner == rank()) {
         if constexpr (kHoldsSums) {
           held_[slot] = ds;
@@ -51,7 +53,7 @@ class BackwardDbias {
           smem_.ds[number % kBuffers][warpgroup_][slot][owner][thread()] = ds;
         }
       } else {
-        store_to_cluster(cluster_address(to_, owner) + slot * kBlocks * kBackwardDbiasChunkBytes, ds,
+        store_to_cluster(cluster_address(to_, owner) + slot * kBlocks * kBackwardDtermsChunkBytes, ds,
                          cluster_address(full_, owner));
       }
     } else {
@@ -61,9 +63,9 @@ class BackwardDbias {
 
   // Stores the tile's entries, or this block's share of them.
   __device__ __forceinline__ void store(uint32 number) {
-    int first = 0, chunks = kBackwardDbiasChunks;
+    int first = 0, chunks = kBackwardDtermsChunks;
     if constexpr (kIsShared) {
-      first = backward_dbias_chunk(rank(), kBlocks);
+      first = backward_dterms_chunk(rank(), kBlocks);
       chunks = num_chunks();
       add_up(number, chunks);
     }
@@ -87,10 +89,10 @@ class BackwardDbias {
  private:
   static constexpr bool kIsShared = kBlocks > 1;
   static constexpr int kBuffers = kIsShared ? Storage::kBuffersDs : 1;
-  static constexpr int kChunks = kIsShared ? backward_dbias_chunks(kBlocks) : kBackwardDbiasChunks;
+  static constexpr int kChunks = kIsShared ? backward_dterms_chunks(kBlocks) : kBackwardDtermsChunks;
   // To 128 columns there are registers for this block's ds of the chunks that it adds up.
   static constexpr bool kHoldsSums = kIsShared && BackwardShape<Config>::kDepth <= 128;
-  static constexpr int kBytesOfChunk = (kBlocks - 1) * kBackwardDbiasChunkBytes;  // that come from the other blocks
+  static constexpr int kBytesOfChunk = (kBlocks - 1) * kBackwardDtermsChunkBytes;  // that come from the other blocks
   static constexpr int kRowsOfWarp = 16;
 
   // By a warp, at the barrier of each block of the cluster.
@@ -108,7 +110,7 @@ class BackwardDbias {
     const auto& parts = smem_.ds[buffer][warpgroup_];
 #pragma unroll
     for (int slot = 0; slot < kChunks; ++slot) {
-      if (kBackwardDbiasChunks % kBlocks != 0 && slot >= chunks) continue;
+      if (kBackwardDtermsChunks % kBlocks != 0 && slot >= chunks) continue;
       float4 sum = part(parts[slot], slot, 0);
 #pragma unroll
       for (int b = 1; b < kBlocks; ++b) {
@@ -129,7 +131,7 @@ class BackwardDbias {
   __device__ __forceinline__ void pack(int slot, float4 ds) {
     constexpr int kBits = sm90_backward_units(Config::kElement).ds_bits;
     float unit = sm90_backward_unit(kBits);
-    if constexpr (Score<Config>::kDrops) unit *= args_.options.dropout_scale;
+    if constexpr (Score<Config>::kDrops) unit *= kept_scale<Config>(args_.options);
     pairs_[2 * slot] = Element::pack(ds.x * unit, ds.y * unit);
     pairs_[2 * slot + 1] = Element::pack(ds.z * unit, ds.w * unit);
   }
@@ -142,7 +144,7 @@ class BackwardDbias {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = lane / 4 + 8 * h;
-      Bits16* const to_row = to + row * args_.dbias_stride.row;
+      Bits16* const to_row = to + row * args_.dterms_stride.row;
       if constexpr (kChunks % 4 == 0) {
 #pragma unroll
         for (int c = 0; c < kChunks; c += 4) {
@@ -193,7 +195,7 @@ class BackwardDbias {
 
   [[nodiscard]] __device__ __forceinline__ Bits16* row_of(int row) const {
     const uint32 batch = kIsShared ? 0 : smem_.block.span.batch;
-    return static_cast<Bits16*>(args_.dbias) + args_.dbias_stride.offset(batch, smem_.block.head, row);
+    return static_cast<Bits16*>(args_.dterms) + args_.dterms_stride.offset(batch, smem_.block.head, row);
   }
   // The warp's first row in the sequence.
   [[nodiscard]] __device__ __forceinline__ int first_row() const {
@@ -209,7 +211,7 @@ class BackwardDbias {
 
   // How many chunks this block adds up.
   [[nodiscard]] static __device__ __forceinline__ int num_chunks() {
-    return backward_dbias_chunk(rank() + 1, kBlocks) - backward_dbias_chunk(rank(), kBlocks);
+    return backward_dterms_chunk(rank() + 1, kBlocks) - backward_dterms_chunk(rank(), kBlocks);
   }
 
   Storage& smem_;
@@ -222,9 +224,9 @@ class BackwardDbias {
 
 // The gradient is not wanted.
 template <class Config>
-class BackwardDbias<Config, 0> {
+class BackwardDterms<Config, 0> {
  public:
-  __device__ __forceinline__ BackwardDbias(Sm90BackwardWideQueriesStorage<Config>&, const Sm90BackwardArgs&, int) {}
+  __device__ __forceinline__ BackwardDterms(Sm90BackwardWideQueriesStorage<Config>&, const Sm90BackwardArgs&, int) {}
 };
 
 }  // namespace attend
