@@ -18,6 +18,7 @@ _front_of_torch: Any = None
 NO_OFFSET = 0
 OPEN = (-1, -1)
 NO_SOFTCAP = 0.0
+_TENSORS = tuple(name for name in Extras._fields if name != "philox_state")
 # The options of `forward` that Settings takes as they are.
 _OPTIONS = frozenset(Settings._fields) - {"window_left", "window_right", "seed", "offset"}
 
@@ -304,8 +305,7 @@ def resolve(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Set
     if seed is None and drops(dropout_p):
         raise ArgumentError(f"seed: None with dropout_p {dropout_p}, allowed a number: backward needs the same")
     seed, offset, state = _random_numbers(q, seed, rest.pop("offset", NO_OFFSET), dropout_p)
-    tensors = (name for name in Extras._fields if name != "philox_state")
-    given = {name: rest.pop(name, None) for name in tensors}
+    given = {name: rest.pop(name, None) for name in _TENSORS}
     has_extras = state is not None or any(x is not None for x in given.values())
     extras = Extras(**given, philox_state=state) if has_extras else NO_EXTRAS
     if extras.cu_seqlens_q is not None:

@@ -10,15 +10,21 @@ import torch
 
 from attend import _core
 from attend._errors import UnsupportedError
-from attend._settings import NEEDS_NONE, NO_EXTRAS, NO_GRADIENT_TENSORS, OPTION_GRADIENTS, Extras, Needs, Settings
+from attend._settings import (
+    GRADIENT_POSITIONS,
+    NEEDS_NONE,
+    NO_EXTRAS,
+    NO_GRADIENT_TENSORS,
+    Extras,
+    Needs,
+    Settings,
+)
 from attend.torch import _vmap
 from attend.torch._operators import compute_gradients, library, run_forward
 
 _NUM_EXTRAS = len(Extras._fields)
 _NUM_SETTINGS = len(Settings._fields)
-# Positions in Extras of options with a gradient, in the order of OPTION_GRADIENTS, and of those without.
-_WITH_GRADIENT = tuple(Extras._fields.index(name) for name, _ in OPTION_GRADIENTS)
-_WITHOUT_GRADIENT = tuple(Extras._fields.index(name) for name in NO_GRADIENT_TENSORS)
+_WITHOUT_GRADIENT = tuple(Extras._fields.index(name) for name in NO_GRADIENT_TENSORS)  # positions in Extras
 
 
 def refuse_lacking_gradients(wanted: Sequence[bool]) -> None:
@@ -42,10 +48,10 @@ def gradients(ctx: Any, dout: Any, dlse: Any, operator: Any = torch.ops.attend.b
     q, k, v, *extras, o, lse = ctx.saved_tensors
     dout = torch.zeros_like(o) if dout is None else dout
     rest = (*extras, *ctx.settings)
-    needs = tuple(ctx.needs_input_grad[3 + i] for i in _WITH_GRADIENT)
+    needs = tuple([ctx.needs_input_grad[3 + i] for i in GRADIENT_POSITIONS])
     dq, dk, dv, *of_options = _by_an_operator(operator, q, k, v, o, lse, dout, dlse, needs, rest)
     of_extras = [None] * _NUM_EXTRAS
-    for i, gradient in zip(_WITH_GRADIENT, of_options):
+    for i, gradient in zip(GRADIENT_POSITIONS, of_options):
         of_extras[i] = gradient
     return dq, dk, dv, *of_extras, *[None] * _NUM_SETTINGS
 
@@ -55,7 +61,7 @@ def _by_an_operator(
 ) -> tuple[Any, ...]:
     """dq, dk, dv, and a gradient or None for each of OPTION_GRADIENTS."""
     dq, dk, dv, *of_options = operator(q, k, v, o, lse, dout, dlse, *needs, *rest)
-    return dq, dk, dv, *(x if is_needed else None for x, is_needed in zip(of_options, needs))
+    return dq, dk, dv, *[x if is_needed else None for x, is_needed in zip(of_options, needs)]
 
 
 _CAST = (torch.float32, torch.float16, torch.bfloat16)

@@ -14,12 +14,11 @@ from torch.autograd import forward_ad
 from attend import _core
 from attend._errors import ArgumentError, UnsupportedError
 from attend._packed import parts
-from attend._settings import NO_EXTRAS, OPTION_GRADIENTS, Extras, Gradients, Needs, Settings, as_int64
+from attend._settings import NO_EXTRAS, OF_BIAS, OPTION_GRADIENTS, Extras, Gradients, Needs, Settings, as_int64
 from attend.torch import _columns, _dtensor, _transforms
 from attend.torch._meta import check, check_devices
 from attend.torch._tracing import is_traced, one_node
 
-_OF_BIAS = [name for name, _ in OPTION_GRADIENTS].index("bias")
 _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
 
 
@@ -179,11 +178,13 @@ def backward(
                 gradients = Gradients(dout, dlse, q, k, v, *of_options)
                 check(q, k, v, o, lse, gradients, extras, settings)
             _, lse = _by_an_operator(torch.ops.attend.forward, q, k, v, extras, settings)
-        results = list(torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, *needs, *extras, *settings))
-        if has_column and needs[_OF_BIAS]:
+        dq, dk, dv, *of_options = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, *needs, *extras, *settings)
+        if has_column and needs[OF_BIAS]:
             of_column = _columns.gradient_of_bias(lse, dlse, extras.bias.shape)
-            results[3 + _OF_BIAS] = of_column.to(results[3 + _OF_BIAS].dtype)
-    return tuple(x for x, is_needed in zip(results, (True, True, True, *needs)) if is_needed)
+            of_options[OF_BIAS] = of_column.to(of_options[OF_BIAS].dtype)
+    if True not in needs:
+        return dq, dk, dv
+    return dq, dk, dv, *[x for x, is_needed in zip(of_options, needs) if is_needed]
 
 
 def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[str, Any]] = None) -> None:

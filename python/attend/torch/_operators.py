@@ -21,6 +21,7 @@ import torch
 from attend import _core
 from attend._errors import ArgumentError
 from attend._settings import (
+    GRADIENT_POSITIONS,
     NO_EXTRAS,
     OPTION_GRADIENTS,
     SCORE_TENSORS,
@@ -117,14 +118,16 @@ def fill_backward(
         if columns is not None and columns.bias is not None and gradients.dbias is not None:
             gradients.dbias.copy_(_columns.gradient_of_bias(lse, None, gradients.dbias.shape))
             gradients = gradients._replace(dbias=None)
-    dout, *others = gradients
+    dout = _rows(gradients.dout)
+    if dout is not gradients.dout:
+        gradients = gradients._replace(dout=dout)
     (_core.backward if call is None else call)(
         _view(_rows(q)),
         _view(_rows(k)),
         _view(_rows(v)),
         _view(_rows(o)),
         _view(lse),
-        Gradients(_view(_rows(dout)), *map(_maybe_view, others)),
+        _views(gradients),
         _view_extras(extras, q.device),
         settings,
         _stream(q),
@@ -158,8 +161,7 @@ def run_backward(
     q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any
 ) -> tuple[torch.Tensor, ...]:
     """The results of attend::backward, computed now."""
-    results = compute_gradients(q, k, v, o, lse, dout, dlse, *split_needs(rest))
-    return tuple(q.new_empty(0) if x is None else x for x in results)
+    return _without_none(q, compute_gradients(q, k, v, o, lse, dout, dlse, *split_needs(rest)))
 
 
 def compute_gradients(
@@ -191,7 +193,7 @@ def _backward_fake(
     needs, extras, settings = split_needs(rest)
     results = _backward_results(q, k, v, extras, needs)
     _meta.check(q, k, v, o, lse, Gradients(dout, dlse, *results), extras, settings)
-    return tuple(q.new_empty(0) if x is None else x for x in results)
+    return _without_none(q, results)
 
 
 for _key in ("CPU", "CUDA"):
@@ -210,7 +212,8 @@ def split_needs(rest: tuple[Any, ...]) -> tuple[Needs, Extras, Settings]:
 def split(rest: tuple[Any, ...]) -> tuple[Extras, Settings]:
     """The arguments of attend::forward behind v."""
     count = len(Extras._fields)
-    extras = NO_EXTRAS if all(x is None for x in rest[:count]) else Extras(*rest[:count])
+    tensors = rest[:count]
+    extras = Extras(*tensors) if [x for x in tensors if x is not None] else NO_EXTRAS
     return extras, Settings(*rest[count:])
 
 
@@ -237,19 +240,30 @@ def wide(option: Any) -> Any:
     return option.float() if option.dtype in (torch.float16, torch.bfloat16) else option
 
 
+_NO_GRADIENTS = (None,) * len(OPTION_GRADIENTS)
+
+
 def _backward_results(q: Any, k: Any, v: Any, extras: Extras, needs: Needs) -> tuple[Any, ...]:
     """dq, dk, dv, and a gradient or None for each of OPTION_GRADIENTS, without values."""
-    of_options = [
-        _gradient_like(name, gradient, getattr(extras, name)) if is_needed else None
-        for (name, gradient), is_needed in zip(OPTION_GRADIENTS, needs)
-    ]
-    return empty_like(q), empty_like(k), empty_like(v), *of_options
+    results = empty_like(q), empty_like(k), empty_like(v)
+    if True not in needs:
+        return *results, *_NO_GRADIENTS
+    return *results, *[_gradient_like(extras, i) if is_needed else None for i, is_needed in enumerate(needs)]
 
 
-def _gradient_like(name: str, gradient: str, option: Optional[torch.Tensor]) -> torch.Tensor:
+def _gradient_like(extras: Extras, i: int) -> torch.Tensor:
+    """Of row i of OPTION_GRADIENTS."""
+    option = extras[GRADIENT_POSITIONS[i]]
     if option is None:
+        name, gradient = OPTION_GRADIENTS[i]
         raise ArgumentError(f"needs_{gradient}: True without a {name}, allowed with one only")
     return torch.empty_like(option, memory_format=torch.contiguous_format)
+
+
+def _without_none(q: torch.Tensor, results: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+    """The results of attend::backward, which has to give tensors."""
+    dq, dk, dv, *of_options = results
+    return dq, dk, dv, *[q.new_empty(0) if x is None else x for x in of_options]
 
 
 def empty_like(x: torch.Tensor) -> torch.Tensor:
@@ -286,20 +300,24 @@ def _maybe_view(x: Optional[torch.Tensor]) -> Any:
     return None if x is None else _view(x)
 
 
-_OF_SCORES = tuple(Extras._fields.index(name) for name in SCORE_TENSORS)
-_PHILOX_STATE = Extras._fields.index("philox_state")
+def _views(tensors: Any) -> Any:
+    """Of a named tuple."""
+    return tensors if _view is _as_it_is else type(tensors)(*map(_maybe_view, tensors))
 
 
-def _view_extras(extras: Extras, device: torch.device) -> Extras:
+_OF_SCORES = tuple((name, Extras._fields.index(name)) for name in SCORE_TENSORS)
+
+
+def _view_extras(extras: Extras, device: torch.device) -> Any:
     if extras is NO_EXTRAS:
         return extras
-    tensors = list(extras)
-    for i in _OF_SCORES:
-        if tensors[i] is not None:
-            tensors[i] = _rows(tensors[i])
-    if tensors[_PHILOX_STATE] is not None:
-        tensors[_PHILOX_STATE] = tensors[_PHILOX_STATE].to(device)
-    return Extras(*map(_maybe_view, tensors))
+    for name, i in _OF_SCORES:
+        x = extras[i]
+        if x is not None and not (x.is_contiguous() or _has_rows(x)):
+            extras = extras._replace(**{name: x.contiguous()})
+    if extras.philox_state is not None:
+        extras = extras._replace(philox_state=extras.philox_state.to(device))
+    return _views(extras)
 
 
 def _stream(x: torch.Tensor) -> int:
