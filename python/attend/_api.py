@@ -10,7 +10,7 @@ from attend._errors import ArgumentError
 from attend._frameworks import is_torch
 from attend._packed import parts
 from attend._random import drawn_seed
-from attend._settings import NO_EXTRAS, Extras, Settings, as_int64, dense_layout, drops, window_of
+from attend._settings import NO_EXTRAS, Extras, Settings, as_int64, dense_layout, drops, needs_of, window_of
 
 # attend.torch, once a call has needed it: an import statement costs time even if the module is there.
 _front_of_torch: Any = None
@@ -18,6 +18,7 @@ _front_of_torch: Any = None
 NO_OFFSET = 0
 OPEN = (-1, -1)
 NO_SOFTCAP = 0.0
+_TENSORS = tuple(name for name in Extras._fields if name != "philox_state")
 # The options of `forward` that Settings takes as they are.
 _OPTIONS = frozenset(Settings._fields) - {"window_left", "window_right", "seed", "offset"}
 
@@ -181,7 +182,7 @@ def attention_qkvpacked(
     scale, softcap = _number("scale", scale), _number("softcap", softcap)
     seed, offset, state = _random_numbers(qkv, seed, offset, dropout_p)
     has_extras = alibi_slopes is not None or state is not None
-    extras = Extras(None, None, alibi_slopes, philox_state=state) if has_extras else NO_EXTRAS
+    extras = Extras(alibi_slopes=alibi_slopes, philox_state=state) if has_extras else NO_EXTRAS
     settings = Settings(
         0, 0, "bshd", scale, causal, left, right, softcap, dropout_p, seed, offset, deterministic, compute
     )  # fmt: skip
@@ -236,7 +237,9 @@ def attention_varlen(
         raise ArgumentError("cu_seqlens_q: None, allowed an array i32 (sequences + 1)")
     scale, softcap = _number("scale", scale), _number("softcap", softcap)
     seed, offset, state = _random_numbers(q, seed, offset, dropout_p)
-    extras = Extras(None, None, alibi_slopes, cu_seqlens_q, cu_seqlens_k, state)
+    extras = Extras(
+        alibi_slopes=alibi_slopes, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, philox_state=state
+    )  # fmt: skip
     settings = Settings(
         max_seqlen_q, max_seqlen_k, "thd", scale, causal, left, right, softcap, dropout_p, seed, offset, deterministic,
         compute,
@@ -284,15 +287,15 @@ def backward(
     Source: Dao, FlashAttention-2 (2023), Algorithm 2.
     """
     extras, settings = resolve("backward", q, options)
-    wants = needs_dbias and extras.bias is not None
+    needs = needs_of(extras, dbias=needs_dbias)
     if is_torch(q):
         gradients: tuple[Any, ...] = _torch_front().backward(
-            dout, q, k, v, o, lse, dlse, wants, extras, settings
+            dout, q, k, v, o, lse, dlse, needs, extras, settings
         )  # fmt: skip
         return gradients
     from attend import _arrays
 
-    return _arrays.backward(dout, q, k, v, o, lse, dlse, wants, extras, settings)
+    return _arrays.backward(dout, q, k, v, o, lse, dlse, needs, extras, settings)
 
 
 def resolve(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Settings]:
@@ -302,8 +305,7 @@ def resolve(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Set
     if seed is None and drops(dropout_p):
         raise ArgumentError(f"seed: None with dropout_p {dropout_p}, allowed a number: backward needs the same")
     seed, offset, state = _random_numbers(q, seed, rest.pop("offset", NO_OFFSET), dropout_p)
-    tensors = (name for name in Extras._fields if name != "philox_state")
-    given = {name: rest.pop(name, None) for name in tensors}
+    given = {name: rest.pop(name, None) for name in _TENSORS}
     has_extras = state is not None or any(x is not None for x in given.values())
     extras = Extras(**given, philox_state=state) if has_extras else NO_EXTRAS
     if extras.cu_seqlens_q is not None:

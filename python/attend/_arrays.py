@@ -5,13 +5,14 @@ The results belong to the framework of `q`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, Optional
 
 from attend import _columns, _core
 from attend._columns import Columns
 from attend._errors import ArgumentError, UnsupportedError
-from attend._settings import NO_EXTRAS, Extras, Gradients, Settings, output_shapes
+from attend._settings import NO_EXTRAS, OF_BIAS, OPTION_GRADIENTS, Extras, Gradients, Needs, Settings, output_shapes
 from attend._spaces import KDL_CPU, KDL_CUDA, Space, kind_of, refuse_tracer
 
 
@@ -69,37 +70,36 @@ def backward(
     o: Any,
     lse: Any,
     dlse: Any,
-    needs_dbias: bool,
+    needs: Needs,
     extras: Extras,
     settings: Settings,
     call: Optional[Callable[..., None]] = None,
 ) -> tuple[Any, ...]:
-    """(dq, dk, dv), and dbias where it is asked for."""
+    """(dq, dk, dv), and the gradients of options that are asked for."""
     space = _space_of(q)
     named = (("q", q), ("k", k), ("v", v), ("o", o), ("lse", lse), ("dout", dout))
-    q_in, k_in, v_in, o_in, lse_in, dout_in = (space.view(name, x) for name, x in named)
+    q_in, k_in, v_in, o_in, lse_in, dout_in = [space.view(name, x) for name, x in named]
     dlse_in = None if dlse is None else space.view("dlse", dlse)
     rest, columns = _split(space, extras, (q_in, k_in, v_in), settings, call)
-    inputs = {"q": q_in, "k": k_in, "v": v_in}
-    if needs_dbias and rest.bias is not None:
-        inputs["bias"] = rest.bias
-    results = [space.empty(name, a.shape, a.dtype) for name, a in inputs.items()]
-    dq, dk, dv, dbias = (*(space.result_view(x) for x in results), None)[:4]
-    gradients = Gradients(dout_in, dlse_in, dq, dk, dv, dbias)
-    dbias_of_column = None
+    results = [space.empty(name, x.shape, x.dtype) for name, x in (("q", q_in), ("k", k_in), ("v", v_in))]
+    for (name, _), is_needed in zip(OPTION_GRADIENTS, needs):
+        option = getattr(rest, name) if is_needed else None
+        results.append(None if option is None else space.empty(name, option.shape, option.dtype))
+    gradients = Gradients(dout_in, dlse_in, *[None if x is None else space.result_view(x) for x in results])
+    of_column = None
     if columns is not None and columns.bias is not None:
         # lse holds the bias, beside which what backward needs may have been rounded away; the caller's lse
         # is not read then, nor is dlse by the library before numbers are made of it here.
         _core.check(q_in, k_in, v_in, o_in, lse_in, gradients, rest, settings)
         raw = _run_forward(space, (q_in, k_in, v_in), rest, settings, True, call)[1]
-        lse_in, dbias_of_column = _without_column(space, raw, dlse, columns)
+        lse_in, of_column = _without_column(space, raw, dlse, columns)
     run = _core.backward if call is None else call
     run(q_in, k_in, v_in, o_in, lse_in, gradients, rest, settings, space.stream)
     space.finish()
-    handed = [space.hand_over(x) for x in results]
-    if needs_dbias and dbias_of_column is not None:
-        handed.append(dbias_of_column)
-    return tuple(handed)
+    handed = [None if x is None else space.hand_over(x) for x in results]
+    if of_column is not None:
+        handed[3 + OF_BIAS] = of_column
+    return tuple(itertools.compress(handed, (True, True, True, *needs)))
 
 
 def _without_column(space: Space, lse: Any, dlse: Any, columns: Columns) -> tuple[_core.Array, Any]:
@@ -122,7 +122,7 @@ def _split(
     """Views of the extras without columns, and the columns; parts of a ring have none. See attend._columns.split."""
     if extras is NO_EXTRAS:
         return extras, None
-    views = Extras(*(None if x is None else space.view(name, x) for name, x in zip(Extras._fields, extras)))
+    views = Extras(*[None if x is None else space.view(name, x) for name, x in zip(Extras._fields, extras)])
     if call is not None:
         return views, None
     rest, found = _columns.split(views, viewed[0].shape, viewed[1].shape, settings.layout)

@@ -31,15 +31,14 @@ def split(extras: Extras, q_shape: Any, k_shape: Any, layout: str) -> tuple[Extr
         return extras, None
     if k_shape[_KEYS_AXIS[layout]] == 1:  # of one key a column is all
         return extras, None
-    bias, mask, *others = extras
-    columns = Columns(bias if is_narrow(bias) else None, mask if is_narrow(mask) else None)
+    columns = Columns(*(x if is_narrow(x) else None for x in (extras.bias, extras.mask)))
     batch, first, second, _ = q_shape
     rows = (batch, first, second) if layout == "bhsd" else (batch, second, first)
-    for name, x in columns._asdict().items():
-        if x is not None:
-            _check_shape(name, tuple(x.shape), rows)
-    rest = (None if columns.bias is not None else bias, None if columns.mask is not None else mask, *others)
-    return (Extras(*rest) if any(x is not None for x in rest) else NO_EXTRAS), columns
+    found = {name: x for name, x in columns._asdict().items() if x is not None}
+    for name, x in found.items():
+        _check_shape(name, tuple(x.shape), rows)
+    rest = extras._replace(**dict.fromkeys(found))
+    return (rest if any(x is not None for x in rest) else NO_EXTRAS), columns
 
 
 def is_narrow(x: Any) -> bool:

@@ -30,6 +30,15 @@ class Backend(TypedDict):
     has_backward: bool
     aliases: list[str]
 
+class TensorOption(TypedDict):
+    """An option that is a tensor."""
+
+    name: str
+    shape: str  # "scores": an entry for each row and key; "heads": (heads_q) or (batch, heads_q)
+    dtype: Optional[str]  # the only one that is allowed; None: any float
+    gradient: Optional[str]  # its name among GRADIENTS_FIELDS; None: the option has none
+    flag: str  # of the command `attend info --explain`
+
 class Gpu(TypedDict):
     name: str
     compute_capability: str
@@ -61,6 +70,7 @@ class CacheInfo(CacheTotals):
 EXTRAS_FIELDS: tuple[str, ...]
 SETTINGS_FIELDS: tuple[str, ...]
 GRADIENTS_FIELDS: tuple[str, ...]
+TENSOR_OPTIONS: tuple[TensorOption, ...]  # in the order of EXTRAS_FIELDS, which begin with them
 
 def has_exchange_table(object: Any, /) -> bool: ...
 
@@ -102,7 +112,7 @@ def direct_attention_qkvpacked(qkv: Any, settings: Settings, return_lse: Any) ->
 
 # The passes of attend.torch._autograd's functions.
 def attention_forward(
-    context: Any, q: Any, k: Any, v: Any, settings: Settings, return_lse: bool, bias: Any = None, extras: Any = None
+    context: Any, q: Any, k: Any, v: Any, settings: Settings, return_lse: bool, extras: Any = None, *options: Any
 ) -> Any: ...
 def attention_backward(context: Any, dout: Any, dlse: Any = None) -> Any: ...
 def packed_forward(context: Any, qkv: Any, settings: Settings, return_lse: bool, /) -> Any: ...

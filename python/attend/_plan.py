@@ -8,12 +8,14 @@ from typing import Any, Optional
 
 from attend import _core
 from attend._errors import ArgumentError
-from attend._settings import Extras, Gradients, Settings, dense_layout, window_of
+from attend._settings import OPTION_GRADIENTS, Extras, Gradients, Settings, dense_layout, window_of
 
 _MOST = 2**31 - 1  # of any size: the library's own bound
 _DTYPES = ("f32", "f16", "bf16", "f64")
 _FAR = 1 << 62  # a stride that the library refuses for what it spans
 _APART = 1 << 44  # bytes between the places of tensors, beyond the size of any
+# The keyword, True or False, by which an option that is a tensor is given, and its row.
+_TENSOR_FLAGS = {row["flag"].removeprefix("--"): row for row in _core.TENSOR_OPTIONS}
 
 
 class _Places:
@@ -70,7 +72,7 @@ def _flag(name: str, value: Any) -> bool:
 def _arguments(function: str, sizes: tuple[int, ...], options: dict[str, Any]) -> tuple[Any, ...]:
     """What `_call` makes of them, once all have names that it knows."""
     for name in options:
-        if name not in (_call.__kwdefaults__ or {}):
+        if name not in (_call.__kwdefaults__ or {}) and name not in _TENSOR_FLAGS:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
     return _call(*sizes, **options)
 
@@ -90,23 +92,22 @@ def _call(
     window: Sequence[Optional[int]] = (-1, -1),
     scale: Optional[float] = None,
     softcap: float = 0.0,
-    bias: bool = False,
-    mask: bool = False,
-    alibi: bool = False,
     dropout_p: float = 0.0,
     deterministic: bool = False,
     backward: bool = False,
     device: Optional[str] = None,
     compute: str = "auto",
+    **flags: Any,
 ) -> tuple[Any, ...]:
-    """The arguments of `_core.explain` and `_core.prepare`."""
+    """The arguments of `_core.explain` and `_core.prepare`. `flags`: those of _TENSOR_FLAGS."""
     batch, heads, seqlen = _size("batch", batch), _size("heads", heads), _size("seqlen", seqlen)
     head_dim = _size("head_dim", head_dim)
     keys = seqlen if seqlen_k is None else _size("seqlen_k", seqlen_k)
     values = head_dim if head_dim_v is None else _size("head_dim_v", head_dim_v)
     kv_heads = heads if heads_kv is None else _size("heads_kv", heads_kv)
-    dtype, bias, mask = _dtype(dtype), _flag("bias", bias), _flag("mask", mask)
-    alibi, backward = _flag("alibi", alibi), _flag("backward", backward)
+    dtype = _dtype(dtype)
+    given = [row for flag, row in _TENSOR_FLAGS.items() if _flag(flag, flags.get(flag))]
+    backward = _flag("backward", backward)
     places = _Places(_cuda_index(device))
 
     def tensor(heads_of: int, rows: int, columns: int) -> _core.Array:
@@ -116,20 +117,22 @@ def _call(
     q, k, v = tensor(heads, seqlen, head_dim), tensor(kv_heads, keys, head_dim), tensor(kv_heads, keys, values)
     o = tensor(heads, seqlen, values)
     lse = places.array("f64" if dtype == "f64" else "f32", batch, heads, seqlen)
-    extras = Extras(
-        places.array(dtype, 1, heads, seqlen, keys) if bias else None,
-        places.array("bool", 1, heads, seqlen, keys) if mask else None,
-        places.array("f32", heads) if alibi else None,
-    )
+
+    def option(row: _core.TensorOption) -> _core.Array:
+        sizes = (1, heads, seqlen, keys) if row["shape"] == "scores" else (heads,)
+        return places.array(row["dtype"] or dtype, *sizes)
+
+    extras = Extras(**{row["name"]: option(row) for row in given})
     left, right = window_of(window)
     settings = Settings(
         0, 0, layout, scale, causal, left, right, softcap, dropout_p, deterministic=deterministic, compute=compute
     )
     gradients = None
     if backward:
-        dbias = places.array(dtype, 1, heads, seqlen, keys) if bias else None
+        of_options = {row["gradient"]: option(row) for row in given if row["gradient"] is not None}
         dq, dk = tensor(heads, seqlen, head_dim), tensor(kv_heads, keys, head_dim)
-        gradients = Gradients(tensor(heads, seqlen, values), None, dq, dk, tensor(kv_heads, keys, values), dbias)
+        named = {name: of_options.get(name) for _, name in OPTION_GRADIENTS}
+        gradients = Gradients(tensor(heads, seqlen, values), None, dq, dk, tensor(kv_heads, keys, values), **named)
     return q, k, v, o, lse, gradients, extras, settings
 
 

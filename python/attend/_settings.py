@@ -44,10 +44,32 @@ else:
     Settings = namedtuple(
         "Settings", _core.SETTINGS_FIELDS, defaults=[_DEFAULTS.get(name, 0.0) for name in _core.SETTINGS_FIELDS]
     )
-    # The arguments and results of backward that forward has not.
+    # The arguments and results of backward that forward has not: dout, dlse, dq, dk, dv, and a gradient (or None) for
+    # each of OPTION_GRADIENTS.
     Gradients = namedtuple("Gradients", _core.GRADIENTS_FIELDS)
 
 NO_EXTRAS = Extras()
+
+# The options that are tensors, by what they have an entry for: each row and key, or each query head.
+SCORE_TENSORS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if row["shape"] == "scores")
+HEAD_TENSORS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if row["shape"] == "heads")
+# (name of an option, name of its gradient), in the order of Gradients.
+OPTION_GRADIENTS = tuple((row["name"], row["gradient"]) for row in _core.TENSOR_OPTIONS if row["gradient"] is not None)
+GRADIENT_POSITIONS = tuple(Extras._fields.index(name) for name, _ in OPTION_GRADIENTS)  # of those options, in Extras
+OF_BIAS = [name for name, _ in OPTION_GRADIENTS].index("bias")  # of which the front ends make that of one column
+NO_GRADIENT_TENSORS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if row["gradient"] is None)
+
+# Which of OPTION_GRADIENTS a backward pass is to compute, a flag for each.
+Needs = tuple[bool, ...]
+NEEDS_NONE: Needs = (False,) * len(OPTION_GRADIENTS)
+
+
+def needs_of(extras: Extras, **asked: Any) -> Needs:
+    """The gradients of all options that are given, but for those that `asked` names as False."""
+    if extras is NO_EXTRAS:
+        return NEEDS_NONE
+    named = zip(GRADIENT_POSITIONS, OPTION_GRADIENTS)
+    return tuple([extras[i] is not None and bool(asked.get(gradient, True)) for i, (_, gradient) in named])
 
 
 def as_int64(name: str, value: Any) -> int:

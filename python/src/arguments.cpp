@@ -54,10 +54,19 @@ struct Gradient {
 
 std::vector<const char*> gradients_fields() {
   std::vector<const char*> fields = {"dout", "dlse", "dq", "dk", "dv"};
-  for (const core::ScoreTensor& row : core::kScoreTensors) {
-    if (row.gradient != nullptr) fields.push_back(row.gradient);
-  }
+  for (const std::size_t i : kOptionsWithGradient) fields.push_back(core::kScoreTensors[i].gradient);
   return fields;
+}
+
+/// Tells Python of a row what it cannot see in the names of the tuples' fields.
+nb::dict description_of(const core::ScoreTensor& row) {
+  nb::dict entry;
+  entry["name"] = row.name;
+  entry["shape"] = row.is_of_scores() ? "scores" : "heads";
+  entry["dtype"] = row.dtype ? nb::cast(dtype_name(*row.dtype)) : nb::none();
+  entry["gradient"] = row.gradient != nullptr ? nb::cast(row.gradient) : nb::none();
+  entry["flag"] = row.flag;
+  return entry;
 }
 
 nb::handle item(nb::handle named_tuple, std::size_t field) {
@@ -119,8 +128,13 @@ Varlen varlen_of(const Array& q, const Array& cu_seqlens_q, const MaybeArray& cu
           .max_seqlen_k = setting<std::int64_t>(settings, Setting::kMaxSeqlenK)};
 }
 
+/// The view of the option in a row, or of its gradient, whose name is `name`.
+Tensor view_of(const core::ScoreTensor& row, const char* name, const Array& array) {
+  return row.is_of_scores() ? scores_view(name, array) : per_head_view(name, array);
+}
+
 /// Refuses a mix of dtypes: "auto" would fall back to the `reference` backend, which takes any mix and is far slower.
-void check_dtypes(const Array& q, const Array& k, const Array& v, const MaybeArray& bias, const std::string& compute) {
+void check_dtypes(const Array& q, const Array& k, const Array& v, nb::handle extras, const std::string& compute) {
   if (compute == "reference") return;
   const auto refuse = [&](const char* name, const Array& a, const std::string& allowed) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -128,7 +142,13 @@ void check_dtypes(const Array& q, const Array& k, const Array& v, const MaybeArr
   };
   if (k.dtype != q.dtype) refuse("k", k, q.dtype + " as q");
   if (v.dtype != q.dtype) refuse("v", v, q.dtype + " as q");
-  if (bias && bias->dtype == "f64" && q.dtype != "f64") refuse("bias", *bias, "f32, f16, bf16");
+  if (q.dtype == "f64") return;
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    const core::ScoreTensor& row = core::kScoreTensors[i];
+    if (row.dtype) continue;  // the library's to check
+    const MaybeArray array = maybe_array(extras, i);
+    if (array && array->dtype == "f64") refuse(row.name, *array, "f32, f16, bf16");
+  }
 }
 
 Views views_of(const Array& q, const Array& k, const Array& v, nb::handle o, nb::handle lse, Layout layout) {
@@ -144,11 +164,10 @@ Options options_of(const Array& q, const Array& k, const Array& v, nb::handle ex
   if (const MaybeArray state = maybe_array(extras, Extra::kPhiloxState)) {
     params.philox_state = philox_state_view("philox_state", *state, q.device);
   }
-  check_dtypes(q, k, v, maybe_array(extras, core::tensor_index(ScoreMod::kBias)), options.compute);
+  check_dtypes(q, k, v, extras, options.compute);
   for (std::size_t i = 0; i < kTensors; ++i) {
     const core::ScoreTensor& row = core::kScoreTensors[i];
-    const MaybeArray array = maybe_array(extras, i);
-    if (array) params.*row.param = row.is_of_scores() ? scores_view(row.name, *array) : slopes_view(row.name, *array);
+    if (const MaybeArray array = maybe_array(extras, i)) params.*row.param = view_of(row, row.name, *array);
   }
   if (const MaybeArray cu_seqlens_q = maybe_array(extras, Extra::kCuSeqlensQ)) {
     params.varlen = varlen_of(q, *cu_seqlens_q, maybe_array(extras, Extra::kCuSeqlensK), settings);
@@ -164,12 +183,9 @@ Gradients gradients_of(nb::handle tuple, Layout layout) {
   g.dv = heads_view("dv", Array::view(item(tuple, Gradient::kDv)), layout);
   if (const MaybeArray dlse = maybe_array(tuple, Gradient::kDlse)) g.dlse = rows_view("dlse", *dlse, layout);
   std::size_t field = Gradient::kFirstOfOptions;
-  for (std::size_t i = 0; i < kTensors; ++i) {
+  for (const std::size_t i : kOptionsWithGradient) {
     const core::ScoreTensor& row = core::kScoreTensors[i];
-    if (row.gradient == nullptr) continue;
-    const MaybeArray array = maybe_array(tuple, field++);
-    if (!array) continue;
-    g.of_options[i] = row.is_of_scores() ? scores_view(row.gradient, *array) : slopes_view(row.gradient, *array);
+    if (const MaybeArray array = maybe_array(tuple, field++)) g.of_options[i] = view_of(row, row.gradient, *array);
   }
   return g;
 }
@@ -215,9 +231,7 @@ BackwardCall Call::backward(Stream stream) const {
                        .dv = g.dv,
                        .params = params(),
                        .stream = stream};
-  for (std::size_t i = 0; i < kTensors; ++i) {
-    if (g.of_options[i]) call.*core::kScoreTensors[i].passed_gradient = g.of_options[i];
-  }
+  for (const std::size_t i : kOptionsWithGradient) call.*core::kScoreTensors[i].passed_gradient = g.of_options[i];
   return call;
 }
 
@@ -268,10 +282,13 @@ void check_lengths(nb::handle settings) {
   std::ignore = setting<std::int64_t>(settings, Setting::kMaxSeqlenK);
 }
 
-void add_field_names(nb::module_& m) {
+void add_names(nb::module_& m) {
   m.attr("EXTRAS_FIELDS") = names(extras_fields());
   m.attr("SETTINGS_FIELDS") = names(settings_fields());
   m.attr("GRADIENTS_FIELDS") = names(gradients_fields());
+  nb::list rows;
+  for (const core::ScoreTensor& row : core::kScoreTensors) rows.append(description_of(row));
+  m.attr("TENSOR_OPTIONS") = nb::tuple(rows);
 }
 
 }  // namespace attend::python

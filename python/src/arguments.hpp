@@ -4,7 +4,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -13,6 +15,17 @@
 #include "core/score_options.hpp"
 
 namespace attend::python {
+
+/// Positions in Extras, which begins with the rows of core::kScoreTensors, of the options that have a gradient.
+inline constexpr auto kOptionsWithGradient = [] {
+  constexpr auto kHasGradient = [](const core::ScoreTensor& row) { return row.gradient != nullptr; };
+  std::array<std::size_t, std::ranges::count_if(core::kScoreTensors, kHasGradient)> positions = {};
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < core::kScoreTensors.size(); ++i) {
+    if (kHasGradient(core::kScoreTensors[i])) positions[count++] = i;
+  }
+  return positions;
+}();
 
 /// Params, and the text that `compute` of it points to.
 struct Options {
@@ -75,7 +88,7 @@ void run_backward(const Call& call, Stream stream);
 /// Refuses max_seqlen_q and max_seqlen_k that are no whole numbers. Only calls with packed sequences read them.
 void check_lengths(nb::handle settings);
 
-/// Exports the names of the tuples' fields.
-void add_field_names(nb::module_& m);
+/// Exports the names of the tuples' fields, and the rows of the options that are tensors.
+void add_names(nb::module_& m);
 
 }  // namespace attend::python

@@ -179,7 +179,7 @@ Tensor scores_view(const char* name, const Array& a) {
   return view(name, a, shape, stride);
 }
 
-Tensor slopes_view(const char* name, const Array& a) {
+Tensor per_head_view(const char* name, const Array& a) {
   if (a.num_dims == 2) return view(name, a, {a.shape[0], a.shape[1], 1, 1}, {a.stride[0], a.stride[1], 1, 1});
   require_dims(name, a, 1, "(heads), or 2 (batch, heads)");
   return view(name, a, {1, a.shape[0], 1, 1}, {0, a.stride[0], 1, 1});

@@ -52,8 +52,8 @@ struct Array {
 /// The views of the library. Each names the argument in what it refuses; sizes are the library's to check.
 [[nodiscard]] Tensor heads_view(const char* name, const Array& a, Layout layout);  ///< q, k, v, o and their gradients
 [[nodiscard]] Tensor rows_view(const char* name, const Array& a, Layout layout);   ///< lse: no head_dim
-[[nodiscard]] Tensor scores_view(const char* name, const Array& a);  ///< bias, mask: broadcast from the right
-[[nodiscard]] Tensor slopes_view(const char* name, const Array& a);  ///< (heads) or (batch, heads)
+[[nodiscard]] Tensor scores_view(const char* name, const Array& a);    ///< of scores: broadcast from the right
+[[nodiscard]] Tensor per_head_view(const char* name, const Array& a);  ///< of heads: (heads) or (batch, heads)
 [[nodiscard]] const std::int32_t* offsets_view(const char* name, const Array& a, Device device);  ///< cu_seqlens
 /// Seed and offset, as the bits of signed numbers.
 [[nodiscard]] const std::uint64_t* philox_state_view(const char* name, const Array& a, Device device);

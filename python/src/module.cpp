@@ -140,7 +140,7 @@ std::string in_pythons_words(std::string message) {
   constexpr std::pair<const char*, const char*> kNames[] = {{"window_left: ", "window: left "},
                                                             {"window_right: ", "window: right "},
                                                             {"varlen.", ""},
-                                                            {"params.bias", "bias"},
+                                                            {"params.", ""},
                                                             {"a CPU backend (--compute cpu)", "tensors on the CPU"}};
   for (const auto& [from, to] : kNames) {
     const std::size_t at = message.find(from);
@@ -186,7 +186,7 @@ NB_MODULE(_core, m) {
                    })
       .def_prop_ro("cuda_index",
                    [](const Array& a) { return a.device.type == attend::DeviceType::kCPU ? -1 : a.device.index; });
-  add_field_names(m);
+  add_names(m);
   m.def("has_exchange_table", &has_exchange_table);
   m.def("forward", &forward, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "extras"_a, "settings"_a, "stream"_a);
   m.def("backward", &backward);

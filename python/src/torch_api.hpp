@@ -45,7 +45,7 @@ struct Torch {
   nb::object requires_grad = name("requires_grad"), dtype = name("dtype"), is_cuda = name("is_cuda");
   nb::object save_for_backward = name("save_for_backward"), saved_tensors = name("saved_tensors");
   nb::object set_materialize_grads = name("set_materialize_grads"), settings = name("settings");
-  nb::object cpu = name("cpu"), cuda = name("cuda"), bias = name("bias");
+  nb::object cpu = name("cpu"), cuda = name("cuda");
 
   static nb::object name(const char* text) { return nb::steal(PyUnicode_InternFromString(text)); }
 };

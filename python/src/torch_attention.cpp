@@ -1,9 +1,12 @@
 #include "torch_attention.hpp"
 
 #include <array>
+#include <cstddef>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "arguments.hpp"
 #include "attend/error.hpp"
 #include "read_settings.hpp"
 #include "torch_api.hpp"
@@ -33,6 +36,15 @@ nb::object computed(nb::handle q, nb::handle k, nb::handle v, nb::handle extras,
   return torch->run_forward(q, k, v, extras, settings, return_lse);
 }
 
+/// Attention.apply with extras. It shows autograd each option that has a gradient.
+template <std::size_t... kOption>
+nb::object apply_with_extras(const std::array<nb::handle, 3>& heads, nb::handle settings, bool wants_lse,
+                             nb::handle extras, std::index_sequence<kOption...> /*options*/) {
+  const auto& [q, k, v] = heads;
+  const auto option = [&](std::size_t at) { return NB_TUPLE_GET_ITEM(extras.ptr(), static_cast<Py_ssize_t>(at)); };
+  return torch->apply(q, k, v, settings, wants_lse, extras, nb::handle(option(kOptionsWithGradient[kOption]))...);
+}
+
 /// o, or (o, lse). `others`: the tensors of extras.
 nb::object call(std::array<nb::handle, 3> heads, std::span<const nb::handle> others, nb::handle extras,
                 nb::handle settings, nb::handle return_lse) {
@@ -48,7 +60,7 @@ nb::object call(std::array<nb::handle, 3> heads, std::span<const nb::handle> oth
   if (!route.needs_autograd) return o_or_both(computed(q, k, v, extras, settings, wants_lse), wants_lse);
   // Each argument of autograd's function costs, whatever it is.
   if (extras.is(torch->no_extras)) return torch->apply(q, k, v, settings, wants_lse);
-  return torch->apply(q, k, v, settings, wants_lse, nb::getattr(extras, torch->bias), extras);
+  return apply_with_extras(heads, settings, wants_lse, extras, std::make_index_sequence<kOptionsWithGradient.size()>());
 }
 
 nb::object direct_attention(nb::handle q, nb::handle k, nb::handle v, nb::handle extras, nb::handle settings,
@@ -105,10 +117,10 @@ nb::tuple saved_in(nb::handle context) {
   return nb::borrow<nb::tuple>(nb::getattr(context, torch->saved_tensors));
 }
 
-/// Attention.forward: o or (o, lse) of tensors that route_of has seen. Autograd is shown the bias, since it may want
-/// its gradient; `extras` has it too.
+/// Attention.forward: o or (o, lse) of tensors that route_of has seen. `options`, which are in `extras` too, are there
+/// for autograd, which may want their gradients.
 nb::object attention_forward(nb::handle context, nb::handle q, nb::handle k, nb::handle v, nb::handle settings,
-                             bool return_lse, nb::handle /*bias*/, nb::handle extras) {
+                             bool return_lse, nb::handle extras, const nb::args& /*options*/) {
   if (!extras.is_none()) {
     const nb::object both = torch->forward_with_extras(context, q, k, v, extras, settings);
     return finish_forward(context, both, settings, return_lse);
@@ -166,7 +178,7 @@ void add_torch_attention(nb::module_& m) {
   m.def("attention_qkvpacked_of_options", &attention_qkvpacked_of_options, "qkv"_a.none(), "options"_a,
         "return_lse"_a.none());
   m.def("attention_forward", &attention_forward, "context"_a, "q"_a, "k"_a, "v"_a, "settings"_a, "return_lse"_a,
-        "bias"_a.none() = nb::none(), "extras"_a.none() = nb::none());
+        "extras"_a.none() = nb::none(), "options"_a);
   m.def("attention_backward", &attention_backward, "context"_a, "dout"_a.none(), "dlse"_a.none() = nb::none());
   m.def("packed_forward", &packed_forward);
   m.def("packed_backward", &packed_backward, "context"_a, "dout"_a.none(), "dlse"_a.none() = nb::none());

@@ -179,6 +179,17 @@ def test_the_named_tuples_of_a_call_hold_what_the_functions_take():
     }  # fmt: skip
 
 
+def test_the_rows_of_tensors_lead_extras_and_their_gradients_end_gradients():
+    from attend import _core, _settings
+
+    names = [row["name"] for row in _core.TENSOR_OPTIONS]
+    assert names == list(_settings.Extras._fields[: len(names)])
+    assert sorted(names) == sorted(_settings.SCORE_TENSORS + _settings.HEAD_TENSORS)
+    assert _settings.Gradients._fields[5:] == tuple(gradient for _, gradient in _settings.OPTION_GRADIENTS)
+    assert ("bias", "dbias") in _settings.OPTION_GRADIENTS
+    assert {"mask", "alibi_slopes"} <= set(_settings.NO_GRADIENT_TENSORS)
+
+
 def test_a_capsule_is_read_without_a_copy():
     """What __dlpack__ gives: on a GPU it is asked for with a stream."""
     np = pytest.importorskip("numpy")

@@ -7,7 +7,7 @@ import sys
 
 import attend
 import pytest
-from attend import _info
+from attend import _core, _info
 
 
 def test_explain_says_who_takes_a_call_on_a_cpu():
@@ -25,10 +25,11 @@ def test_explain_names_what_is_lacking():
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 def test_every_option_may_be_asked_for(backward, layout):
+    flags = {row["flag"].removeprefix("--"): True for row in _core.TENSOR_OPTIONS}
+    assert {"bias", "mask", "alibi"} <= flags.keys()
     candidates = attend.explain(
         2, 8, 100, 64, dtype="f16", heads_kv=2, seqlen_k=130, head_dim_v=40, layout=layout, window=(10, 3), scale=-1.0,
-        softcap=2.0, bias=True, mask=True, alibi=True, dropout_p=0.1, deterministic=True, backward=backward,
-        device="cpu",
+        softcap=2.0, dropout_p=0.1, deterministic=True, backward=backward, device="cpu", **flags,
     )  # fmt: skip
     assert [c["compute"] for c in candidates if c["chosen"]] == ["cpu"]
 

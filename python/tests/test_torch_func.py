@@ -204,6 +204,15 @@ def test_what_has_no_rule_is_refused_in_one_line(torch, device):
         torch.func.vmap(torch.func.grad(lambda q: attend.attention(q, k[0], v[0], dropout_p=0.1).sum()))(q)
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_slopes_of_a_batch_are_mapped(torch, device, rows):
+    """One row of slopes is shared by the batch."""
+    x = torch.randn(3, 2, HEADS, 5, 8, device=device)
+    slopes = torch.rand(3, rows, HEADS, device=device)
+    run = lambda x, slopes: attend.attention(x, x, x, alibi_slopes=slopes)
+    torch.testing.assert_close(torch.func.vmap(run)(x, slopes), torch.stack([run(*some) for some in zip(x, slopes)]))
+
+
 def test_slopes_and_dropout_are_constants_of_a_gradient(torch, device):
     (q, k, v), w = inputs(torch, device)
     slopes = torch.rand(HEADS, device=device)

@@ -14,7 +14,7 @@ pytest.importorskip(
 
 import attend
 import attend.torch
-from attend._settings import Extras, Settings
+from attend._settings import Extras, Settings, needs_of
 
 SHAPE = (2, 4, 9, 8)
 
@@ -92,10 +92,11 @@ def test_gradients_of_many_outputs_at_once(torch, device, bias_shape):
 def test_vmap_of_backward(torch, device):
     q, k, v, dout = tensors(torch, device, 3, *SHAPE, count=4)
     bias = torch.randn(4, 9, 9, device=device)
+    needs = needs_of(Extras(bias=bias))
 
     def gradients(q, k, v, dout):
         o, lse = torch.ops.attend.forward(q, k, v, *Extras(bias=bias), *Settings())
-        return torch.ops.attend.backward(q, k, v, o, lse, dout, None, True, *Extras(bias=bias), *Settings())
+        return torch.ops.attend.backward(q, k, v, o, lse, dout, None, *needs, *Extras(bias=bias), *Settings())
 
     for i, found in enumerate(torch.func.vmap(gradients)(q, k, v, dout)):
         want = torch.stack([gradients(*some)[i] for some in zip(q, k, v, dout)])

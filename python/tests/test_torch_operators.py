@@ -13,7 +13,7 @@ pytest.importorskip(
 
 import attend
 import attend.torch
-from attend._settings import Extras, Settings
+from attend._settings import OPTION_GRADIENTS, Extras, Settings, needs_of
 
 
 def tensors(torch, device, *shape, count=3, dtype=None, requires_grad=True):
@@ -54,9 +54,18 @@ def test_opcheck(torch, device, name):
     torch.library.opcheck(torch.ops.attend.forward, forward_arguments)
     plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in forward_arguments]
     o, lse = torch.ops.attend.forward(*plain)
-    needs_dbias = plain[3] is not None
-    backward_arguments = (*plain[:3], o, lse, torch.randn_like(o), torch.randn_like(lse), needs_dbias, *plain[3:])
+    needs = needs_of(Extras(*plain[3 : 3 + len(Extras._fields)]))
+    backward_arguments = (*plain[:3], o, lse, torch.randn_like(o), torch.randn_like(lse), *needs, *plain[3:])
     torch.library.opcheck(torch.ops.attend.backward, backward_arguments)
+
+
+def test_the_schema_of_backward_follows_the_options_with_a_gradient(torch):
+    schema = torch.ops.attend.backward.default._schema
+    gradients = [gradient for _, gradient in OPTION_GRADIENTS]
+    assert [x.name for x in schema.returns] == ["dq", "dk", "dv", *gradients]
+    names = [x.name for x in schema.arguments]
+    assert [name for name in names if name.startswith("needs_")] == [f"needs_{gradient}" for gradient in gradients]
+    assert names[7 + len(gradients) :] == [*Extras._fields, *Settings._fields]
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])

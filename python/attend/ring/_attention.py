@@ -9,7 +9,7 @@ from attend import _core
 from attend._api import NO_OFFSET, resolve
 from attend._errors import ArgumentError, UnsupportedError
 from attend._frameworks import is_torch
-from attend._settings import Extras, Settings
+from attend._settings import NEEDS_NONE, Extras, Settings
 from attend.ring._contexts import door_of_comm, door_of_group, group_name, of_comm
 from attend.ring._seed import draw_seed
 from attend.ring._telling import begins, told
@@ -124,7 +124,7 @@ def _ring_forward(
     if q.is_meta:
         raise UnsupportedError("q: on meta, attend.ring runs on cpu and cuda")
     if torch.is_grad_enabled():  # as the operator's autograd does, but before the other ranks have gone on
-        refuse_gradients(extras.bias, extras.alibi_slopes)
+        refuse_gradients([x is not None and x.requires_grad for x in extras])
     o, lse = torch.ops.attend.ring_forward(q, k, v, *extras, *settings, *spread)
     return o, lse
 
@@ -209,7 +209,7 @@ def backward(
         begins()
         _core.ring_backward(context, (sharding, algorithm, False), q_in, *rest)
 
-    dq, dk, dv = _arrays.backward(dout, q, k, v, o, lse, dlse, False, extras, settings, call)
+    dq, dk, dv = _arrays.backward(dout, q, k, v, o, lse, dlse, NEEDS_NONE, extras, settings, call)
     return dq, dk, dv
 
 

@@ -11,7 +11,7 @@ forward and backward both use that of rank 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,11 +20,11 @@ from torch.utils.flop_counter import register_flop_formula
 
 from attend import _core
 from attend._errors import UnsupportedError
-from attend._settings import Extras, Settings
+from attend._settings import NEEDS_NONE, OPTION_GRADIENTS, Extras, Settings
 from attend.ring._contexts import door_of_group, of_group, process_group
 from attend.ring._telling import begins, calls_begun, tell
 from attend.torch import _flops
-from attend.torch._autograd import autocast_to, refuse_gradient_of_slopes
+from attend.torch._autograd import autocast_to, refuse_lacking_gradients
 from attend.torch._meta import check_devices
 from attend.torch._operators import (
     EXTRAS_SCHEMA,
@@ -95,7 +95,7 @@ def _forward(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Te
 
 def _backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any) -> tuple[torch.Tensor, ...]:
     def compute(extras: Extras, settings: Settings, call: Callable[..., None]) -> tuple[Any, ...]:
-        return compute_gradients(q, k, v, o, lse, dout, dlse, False, extras, settings, call)
+        return compute_gradients(q, k, v, o, lse, dout, dlse, NEEDS_NONE, extras, settings, call)
 
     found: tuple[torch.Tensor, ...] = _run(_core.ring_backward, compute, q, rest)[:3]
     return found
@@ -143,19 +143,16 @@ _NUM_TENSORS = 3 + len(Extras._fields)
 _NUM_OTHERS = len(Settings._fields) + _NUM_RING
 
 
-def refuse_gradients(bias: Any, alibi_slopes: Any) -> None:
-    _refuse_gradients(*(x is not None and x.requires_grad for x in (bias, alibi_slopes)))
-
-
-def _refuse_gradients(of_bias: bool, of_slopes: bool) -> None:
-    refuse_gradient_of_slopes(of_slopes)
-    if of_bias:
-        raise UnsupportedError("bias: requires grad; a ring gives no gradient for it. Detach it")
+def refuse_gradients(wanted: Sequence[bool]) -> None:
+    """`wanted`: a flag for each field of Extras."""
+    refuse_lacking_gradients(wanted)
+    for name, _ in OPTION_GRADIENTS:
+        if wanted[Extras._fields.index(name)]:
+            raise UnsupportedError(f"{name}: requires grad; a ring gives no gradient for it. Detach it")
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    wants = dict(zip(Extras._fields, ctx.needs_input_grad[3:]))
-    _refuse_gradients(wants["bias"], wants["alibi_slopes"])
+    refuse_gradients(ctx.needs_input_grad[3:_NUM_TENSORS])
     ctx.save_for_backward(*inputs[:_NUM_TENSORS], *output)
     ctx.others = inputs[_NUM_TENSORS:]
     ctx.set_materialize_grads(False)

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from attend import _core
 from attend._errors import UnsupportedError
-from attend._settings import NO_EXTRAS, Extras, Settings
+from attend._settings import (
+    GRADIENT_POSITIONS,
+    NEEDS_NONE,
+    NO_EXTRAS,
+    NO_GRADIENT_TENSORS,
+    Extras,
+    Needs,
+    Settings,
+)
 from attend.torch import _vmap
 from attend.torch._operators import compute_gradients, library, run_forward
 
 _NUM_EXTRAS = len(Extras._fields)
 _NUM_SETTINGS = len(Settings._fields)
+_WITHOUT_GRADIENT = tuple(Extras._fields.index(name) for name in NO_GRADIENT_TENSORS)  # positions in Extras
 
 
-def refuse_gradient_of_slopes(is_wanted: bool) -> None:
-    if is_wanted:
-        raise UnsupportedError("alibi_slopes: requires grad; attend gives no gradient for it. Detach it")
+def refuse_lacking_gradients(wanted: Sequence[bool]) -> None:
+    """`wanted`: a flag for each field of Extras: a gradient is expected for it."""
+    for i in _WITHOUT_GRADIENT:
+        if wanted[i]:
+            raise UnsupportedError(f"{Extras._fields[i]}: requires grad; attend gives no gradient for it. Detach it")
 
 
 def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     tensors, settings = inputs[: 3 + _NUM_EXTRAS], inputs[3 + _NUM_EXTRAS :]
-    refuse_gradient_of_slopes(ctx.needs_input_grad[3 + Extras._fields.index("alibi_slopes")])
+    refuse_lacking_gradients(ctx.needs_input_grad[3 : 3 + _NUM_EXTRAS])
     ctx.save_for_backward(*tensors, *output)
     ctx.settings = settings
     # A missing gradient stays None: not every backend takes one for lse.
@@ -36,23 +48,28 @@ def gradients(ctx: Any, dout: Any, dlse: Any, operator: Any = torch.ops.attend.b
     q, k, v, *extras, o, lse = ctx.saved_tensors
     dout = torch.zeros_like(o) if dout is None else dout
     rest = (*extras, *ctx.settings)
-    results = _by_an_operator(operator, q, k, v, o, lse, dout, dlse, ctx.needs_input_grad[3], rest)
-    return *results, *[None] * (_NUM_EXTRAS - 1 + _NUM_SETTINGS)
+    needs = tuple([ctx.needs_input_grad[3 + i] for i in GRADIENT_POSITIONS])
+    dq, dk, dv, *of_options = _by_an_operator(operator, q, k, v, o, lse, dout, dlse, needs, rest)
+    of_extras = [None] * _NUM_EXTRAS
+    for i, gradient in zip(GRADIENT_POSITIONS, of_options):
+        of_extras[i] = gradient
+    return dq, dk, dv, *of_extras, *[None] * _NUM_SETTINGS
 
 
 def _by_an_operator(
-    operator: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, rest: Any
+    operator: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs: Needs, rest: Any
 ) -> tuple[Any, ...]:
-    """dq, dk, dv, and dbias or None."""
-    dq, dk, dv, dbias = operator(q, k, v, o, lse, dout, dlse, needs_dbias, *rest)
-    return dq, dk, dv, dbias if needs_dbias else None
+    """dq, dk, dv, and a gradient or None for each of OPTION_GRADIENTS."""
+    dq, dk, dv, *of_options = operator(q, k, v, o, lse, dout, dlse, *needs, *rest)
+    return dq, dk, dv, *[x if is_needed else None for x, is_needed in zip(of_options, needs)]
 
 
 _CAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Attention(torch.autograd.Function):
-    """o, or (o, lse), of q, k, v, settings, return_lse, and of bias and extras if there are extras.
+    """o, or (o, lse), of q, k, v, settings, return_lse, and if there are extras, of those and its options of
+    OPTION_GRADIENTS.
 
     The function of the direct route, for tensors that the library has seen (python/src/torch_route.cpp). The library
     runs both passes: between the kernels of a small model everything that the host runs is cold, and each Python
@@ -80,10 +97,9 @@ class PackedAttention(torch.autograd.Function):
 def forward_with_extras(ctx: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[Any, Any]:
     """(o, lse). The context gets all tensors that backward needs."""
     o, lse = run_forward(q, k, v, extras, settings)
-    slopes = extras.alibi_slopes
-    refuse_gradient_of_slopes(slopes is not None and slopes.requires_grad)
-    ctx.given = tuple(x is not None for x in extras)
-    ctx.save_for_backward(q, k, v, o, lse, *(x for x in extras if x is not None))
+    refuse_lacking_gradients([x is not None and x.requires_grad for x in extras])
+    ctx.given = [x is not None for x in extras]
+    ctx.save_for_backward(q, k, v, o, lse, *[x for x in extras if x is not None])
     return o, lse
 
 
@@ -91,44 +107,43 @@ def run_backward(ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any, is_dire
     """The gradients for the arguments of Attention. `is_direct`: the library allows the direct route."""
     rest = saved[5:]
     if not rest:
-        dq, dk, dv, _ = _gradients(saved, dout, dlse, False, NO_EXTRAS, ctx.settings, is_direct)
+        dq, dk, dv, *_ = _gradients(saved, dout, dlse, NEEDS_NONE, NO_EXTRAS, ctx.settings, is_direct)
         return dq, dk, dv, None, None
     extras = _spread(rest, ctx.given)
-    dq, dk, dv, dbias = _gradients(
-        saved[:5], dout, dlse, ctx.needs_input_grad[5], extras, ctx.settings, is_direct
-    )  # fmt: skip
-    return dq, dk, dv, None, None, dbias, None
+    needs = ctx.needs_input_grad[6:]  # those of q, k, v, settings, return_lse and extras come first
+    dq, dk, dv, *of_options = _gradients(saved[:5], dout, dlse, needs, extras, ctx.settings, is_direct)
+    return dq, dk, dv, None, None, None, *of_options
 
 
 def run_packed_backward(ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any, is_direct: bool) -> torch.Tensor:
     """dqkv."""
     qkv, o, lse = saved
     separate = (*qkv.unbind(2), o, lse)
-    return torch.stack(_gradients(separate, dout, dlse, False, NO_EXTRAS, ctx.settings, is_direct)[:3], 2)
+    return torch.stack(_gradients(separate, dout, dlse, NEEDS_NONE, NO_EXTRAS, ctx.settings, is_direct)[:3], 2)
 
 
 def _gradients(
     saved: tuple[Any, ...],
     dout: Any,
     dlse: Any,
-    needs_dbias: bool,
+    needs: Needs,
     extras: Extras,
     settings: Settings,
     is_direct: bool,
 ) -> tuple[Any, ...]:
-    """dq, dk, dv, dbias or None. `saved`: q, k, v, o, lse."""
+    """dq, dk, dv, and a gradient or None for each of OPTION_GRADIENTS. `saved`: q, k, v, o, lse."""
     q, k, v, o, lse = saved
     dout = torch.zeros_like(o) if dout is None else dout
     if is_direct:
-        return compute_gradients(q, k, v, o, lse, dout, dlse, needs_dbias, extras, settings)
+        return compute_gradients(q, k, v, o, lse, dout, dlse, needs, extras, settings)
     rest = (*extras, *settings)
-    return _by_an_operator(torch.ops.attend.backward, q, k, v, o, lse, dout, dlse, needs_dbias, rest)
+    return _by_an_operator(torch.ops.attend.backward, q, k, v, o, lse, dout, dlse, needs, rest)
 
 
-def _spread(tensors: tuple[Any, ...], given: tuple[bool, ...]) -> Extras:
+def _spread(tensors: tuple[Any, ...], given: Sequence[bool]) -> Extras:
     """Extras of the tensors that there are, and None."""
     left = iter(tensors)
-    return Extras(*(next(left) if there else None for there in given))
+    return Extras(*[next(left) if there else None for there in given])
 
 
 def _remember_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

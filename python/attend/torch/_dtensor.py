@@ -13,8 +13,8 @@ from typing import Any, Optional
 import torch
 
 from attend._errors import UnsupportedError
-from attend._settings import Extras
-from attend.torch._operators import split
+from attend._settings import HEAD_TENSORS, OPTION_GRADIENTS, SCORE_TENSORS, Extras
+from attend.torch._operators import split, split_needs
 
 _HEADS_AXIS = {"bhsd": 1, "bshd": 2, "thd": 1}
 _FIRST_OPTIONAL = {"forward": 3, "backward": 6}  # argument that may be no tensor
@@ -44,7 +44,7 @@ def _register() -> None:
         operator = getattr(torch.ops.attend, name).default
         register_sharding(operator)(shardings)
         # DTensor remembers a decision by its tensors, and by everything from one argument on: by itself from the first
-        # whole number, so that it would take needs_dbias=False for True.
+        # whole number, so that it would take a False of `needs` for True.
         info = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info[operator]
         info.static_argnum = _FIRST_OPTIONAL[name]
 
@@ -68,22 +68,24 @@ def _forward(q: Any, k: Any, v: Any, *rest: Any) -> list[Any]:
     return found
 
 
-def _backward(
-    q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, *rest: Any
-) -> list[Any]:
+def _backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any) -> list[Any]:
     from torch.distributed.tensor import Partial, Replicate
 
-    extras, settings = split(rest)
+    needs, extras, settings = split_needs(rest)
     found = []
     for cut in _cuts(k, settings.layout):
         rows, of_lse = _of_rows(cut, settings.layout), _of_lse(cut, settings.layout)
         of_dlse = None if dlse is None else of_lse
         of_extras = _of_extras(cut, extras, settings.layout)
-        dbias = of_extras[0] if needs_dbias else Replicate()
-        if needs_dbias and cut is not None and dbias == Replicate():
-            dbias = Partial()  # each rank has the sum over what it sees
-        arguments = [rows, rows, rows, rows, of_lse, rows, of_dlse, None, *of_extras, *[None] * len(settings)]
-        found.append(([rows, rows, rows, dbias], arguments))
+        of_options = []
+        for (name, _), is_needed in zip(OPTION_GRADIENTS, needs):
+            placement = of_extras[Extras._fields.index(name)] if is_needed else Replicate()
+            if is_needed and cut is not None and placement == Replicate():
+                placement = Partial()  # each rank has the sum over what it sees
+            of_options.append(placement)
+        others = [*[None] * len(needs), *of_extras, *[None] * len(settings)]
+        arguments = [rows, rows, rows, rows, of_lse, rows, of_dlse, *others]
+        found.append(([rows, rows, rows, *of_options], arguments))
     return found
 
 
@@ -112,19 +114,23 @@ def _of_lse(cut: Optional[str], layout: str) -> Any:
 
 
 def _of_extras(cut: Optional[str], extras: Extras, layout: str) -> list[Any]:
-    slopes, is_packed = extras.alibi_slopes, layout == "thd"
     found = {name: None if x is None else _shard(None) for name, x in extras._asdict().items()}
-    for name in ("bias", "mask"):
-        found[name] = _of_scores(cut, getattr(extras, name))
-    if slopes is not None:
-        found["alibi_slopes"] = _shard(cut, 0 if slopes.ndim == 2 and not is_packed else None, slopes.ndim - 1)
+    for name, x in extras._asdict().items():
+        if x is not None and name in SCORE_TENSORS:
+            found[name] = _of_scores(cut, x)
+        elif x is not None and name in HEAD_TENSORS:
+            found[name] = _per_head(cut, x, layout)
     return list(found.values())
 
 
+def _per_head(cut: Optional[str], x: Any, layout: str) -> Any:
+    """An option with an entry for each head: (heads) or (1 or batch, heads)."""
+    has_batch = x.ndim == 2 and x.shape[0] > 1 and layout != "thd"
+    return _shard(cut, 0 if has_batch else None, x.ndim - 1)
+
+
 def _of_scores(cut: Optional[str], x: Any) -> Any:
-    """bias and mask: (1 or batch, 1 or heads, ...), leading dimensions may be missing."""
-    if x is None:
-        return None
+    """An option of scores: (1 or batch, 1 or heads, ...), leading dimensions may be missing."""
     batch, heads = (axis if axis >= 0 and x.shape[axis] > 1 else None for axis in (x.ndim - 4, x.ndim - 3))
     return _shard(cut, batch, heads)
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils.flop_counter import register_flop_formula
 
 from attend._settings import Settings
-from attend.torch._operators import split
+from attend.torch._operators import split, split_needs
 
 
 def scores(q: Any, k: Any, extras: Any, settings: Settings) -> int:
@@ -30,8 +30,7 @@ def _forward(q: Any, k: Any, v: Any, *rest: Any, **_: Any) -> int:
 
 
 @register_flop_formula(torch.ops.attend.backward)
-def _backward(
-    q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, *rest: Any, **_: Any
-) -> int:
+def _backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any, **_: Any) -> int:
     """Q K^T once more, dS K, dS^T Q; dO V^T, P^T dO."""
-    return int(2 * scores(q, k, *split(rest)) * (3 * q[-1] + 2 * v[-1]))
+    extras, settings = split_needs(rest)[1:]
+    return int(2 * scores(q, k, extras, settings) * (3 * q[-1] + 2 * v[-1]))

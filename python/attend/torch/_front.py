@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from attend import _core
 from attend._errors import ArgumentError, UnsupportedError
 from attend._packed import parts
-from attend._settings import NO_EXTRAS, Extras, Gradients, Settings, as_int64
+from attend._settings import NO_EXTRAS, OF_BIAS, OPTION_GRADIENTS, Extras, Gradients, Needs, Settings, as_int64
 from attend.torch import _columns, _dtensor, _transforms
 from attend.torch._meta import check, check_devices
 from attend.torch._tracing import is_traced, one_node
@@ -161,11 +161,11 @@ def backward(
     o: Any,
     lse: Any,
     dlse: Any,
-    needs_dbias: bool,
+    needs: Needs,
     extras: Extras,
     settings: Settings,
 ) -> tuple[torch.Tensor, ...]:
-    """(dq, dk, dv), and dbias if it is asked for, without autograd."""
+    """(dq, dk, dv), and the gradients of options that are asked for, without autograd."""
     check_tensors(q, k, v, extras, {"dout": dout, "o": o, "lse": lse} | ({} if dlse is None else {"dlse": dlse}))
     has_column = _is_column(extras.bias, k, settings) if k.dim() > 2 else False
     with torch.no_grad():
@@ -173,13 +173,18 @@ def backward(
             # lse holds the bias, and a large one has rounded the rest away, which backward needs: it is computed
             # anew. The caller's lse is checked all the same.
             if not torch.compiler.is_compiling():
-                gradients = Gradients(dout, dlse, q, k, v, extras.bias if needs_dbias else None)
+                named = zip(OPTION_GRADIENTS, needs)
+                of_options = (getattr(extras, name) if is_needed else None for (name, _), is_needed in named)
+                gradients = Gradients(dout, dlse, q, k, v, *of_options)
                 check(q, k, v, o, lse, gradients, extras, settings)
             _, lse = _by_an_operator(torch.ops.attend.forward, q, k, v, extras, settings)
-        dq, dk, dv, dbias = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, needs_dbias, *extras, *settings)
-        if has_column and needs_dbias:
-            dbias = _columns.gradient_of_bias(lse, dlse, extras.bias.shape).to(dbias.dtype)
-    return (dq, dk, dv, dbias) if needs_dbias else (dq, dk, dv)
+        dq, dk, dv, *of_options = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, *needs, *extras, *settings)
+        if has_column and needs[OF_BIAS]:
+            of_column = _columns.gradient_of_bias(lse, dlse, extras.bias.shape)
+            of_options[OF_BIAS] = of_column.to(of_options[OF_BIAS].dtype)
+    if True not in needs:
+        return dq, dk, dv
+    return dq, dk, dv, *[x for x, is_needed in zip(of_options, needs) if is_needed]
 
 
 def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[str, Any]] = None) -> None:

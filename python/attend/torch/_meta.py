@@ -13,7 +13,7 @@ import torch
 
 from attend import _core
 from attend._errors import ArgumentError
-from attend._settings import Extras, Gradients, Settings
+from attend._settings import OPTION_GRADIENTS, SCORE_TENSORS, Extras, Gradients, Settings
 
 DTYPE_NAMES = {
     torch.float32: "f32",
@@ -24,6 +24,7 @@ DTYPE_NAMES = {
     torch.int32: "i32",
     torch.int64: "i64",
 }
+_GRADIENTS_OF_SCORES = tuple(gradient for name, gradient in OPTION_GRADIENTS if name in SCORE_TENSORS)
 _APART = 1 << 52  # bytes between the addresses that stand for memory: more than any tensor has
 _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
 _PRETENDED_GPU = 0  # offsets of packed sequences are not read there
@@ -45,7 +46,6 @@ def check(
     named = dict(zip("qkv", (q, k, v))) | extras._asdict() | ({} if gradients is None else gradients._asdict())
     check_devices(q, ((name, x) for name, x in (*named.items(), ("o", o), ("lse", lse)) if x is not None))
     views = _Views()
-    bias, mask, *others = extras
     seqlen_k = k.shape[_KEYS_AXIS[settings.layout]] if k.dim() > 2 else 1
     with contextlib.suppress(_UnknownSizeError):
         _core.check(
@@ -54,8 +54,8 @@ def check(
             views.of(v),
             views.of(o),
             views.of(lse),
-            None if gradients is None else views.of_gradients(gradients, seqlen_k),
-            Extras(views.of(bias, seqlen_k), views.of(mask, seqlen_k), *(views.of(x) for x in others)),
+            None if gradients is None else Gradients(**views.of_named(gradients, _GRADIENTS_OF_SCORES, seqlen_k)),
+            Extras(**views.of_named(extras, SCORE_TENSORS, seqlen_k)),
             Settings(*(_hint(x) for x in settings)),
         )
 
@@ -85,9 +85,9 @@ class _Views:
         strides = [_hint(n) for n in (x if x.dim() == 0 or _hint(x.stride(-1)) == 1 else _dense(shape)).stride()]
         return self._at(x, shape, strides)
 
-    def of_gradients(self, gradients: Gradients, columns: Any) -> Gradients:
-        dout, dlse, dq, dk, dv = (self.of(x) for x in gradients[:-1])
-        return Gradients(dout, dlse, dq, dk, dv, self.of(gradients.dbias, columns))
+    def of_named(self, tensors: Any, of_scores: Any, columns: Any) -> dict[str, Any]:
+        """`tensors`: a named tuple. `columns`: as above, for the names in `of_scores`."""
+        return {name: self.of(x, columns if name in of_scores else None) for name, x in tensors._asdict().items()}
 
     def _at(self, x: torch.Tensor, shape: Any, strides: Any) -> Any:
         dtype = dtype_name(x.dtype)

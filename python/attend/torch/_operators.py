@@ -1,10 +1,11 @@
 """The torch operators: schemas, kernels, fake kernels.
 
     attend::forward(q, k, v, extras, settings) -> (o, lse)
-    attend::backward(q, k, v, o, lse, dout, dlse?, needs_dbias, extras, settings) -> (dq, dk, dv, dbias)
+    attend::backward(q, k, v, o, lse, dout, dlse?, needs, extras, settings) -> (dq, dk, dv, gradients of options)
 
-`extras` and `settings` are spread out: the fields of attend._settings in their order. A dbias that is not asked for
-is an empty tensor, since operators cannot give None.
+`extras` and `settings` are spread out: the fields of attend._settings in their order. So are `needs` (needs_dbias) and
+the gradients of options (dbias), which follow OPTION_GRADIENTS. A gradient that is not asked for is an empty tensor of
+shape (0), since operators cannot give None.
 
 A large bias of one column would round the rest of lse away. So such a bias is no part of lse here, and its gradient is
 0: attend.torch._front adds it to lse.
@@ -19,7 +20,17 @@ import torch
 
 from attend import _core
 from attend._errors import ArgumentError
-from attend._settings import NO_EXTRAS, Extras, Gradients, Settings, output_shapes
+from attend._settings import (
+    GRADIENT_POSITIONS,
+    NO_EXTRAS,
+    OPTION_GRADIENTS,
+    SCORE_TENSORS,
+    Extras,
+    Gradients,
+    Needs,
+    Settings,
+    output_shapes,
+)
 from attend.torch import _columns, _meta
 
 _TYPES = {
@@ -29,10 +40,12 @@ _TYPES = {
 }  # fmt: skip
 EXTRAS_SCHEMA = ", ".join(f"Tensor? {name}" for name in Extras._fields)
 SETTINGS_SCHEMA = ", ".join(f"{_TYPES.get(name, 'float')} {name}" for name in Settings._fields)
+_NEEDS_SCHEMA = ", ".join(f"bool needs_{gradient}" for _, gradient in OPTION_GRADIENTS)
+_RESULTS_SCHEMA = ", ".join(f"Tensor {name}" for name in ("dq", "dk", "dv", *(name for _, name in OPTION_GRADIENTS)))
 _FORWARD = f"forward(Tensor q, Tensor k, Tensor v, {EXTRAS_SCHEMA}, {SETTINGS_SCHEMA}) -> (Tensor o, Tensor lse)"
 _BACKWARD = (
-    "backward(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor dout, Tensor? dlse, bool needs_dbias, "
-    f"{EXTRAS_SCHEMA}, {SETTINGS_SCHEMA}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias)"
+    "backward(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor dout, Tensor? dlse, "
+    f"{_NEEDS_SCHEMA}, {EXTRAS_SCHEMA}, {SETTINGS_SCHEMA}) -> ({_RESULTS_SCHEMA})"
 )
 # A compiler must not change the strides: the kernels need a contiguous last dimension, and o takes its layout from q.
 TAGS = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
@@ -98,21 +111,23 @@ def fill_backward(
     settings: Settings,
     call: Optional[Callable[..., None]] = None,
 ) -> None:
-    """Writes dq, dk, dv and, if it is not None, dbias of `gradients`, from its dout and dlse."""
-    dout, dlse, dq, dk, dv, dbias = gradients
+    """Writes dq, dk, dv and the gradients of options that are not None of `gradients`, from its dout and dlse."""
     settings = with_required_determinism(settings)
     if call is None and extras is not NO_EXTRAS:
         extras, columns = _columns.split(extras, q, k, settings.layout)
-        if columns is not None and columns.bias is not None and dbias is not None:
-            dbias.copy_(_columns.gradient_of_bias(lse, None, dbias.shape))
-            dbias = None
+        if columns is not None and columns.bias is not None and gradients.dbias is not None:
+            gradients.dbias.copy_(_columns.gradient_of_bias(lse, None, gradients.dbias.shape))
+            gradients = gradients._replace(dbias=None)
+    dout = _rows(gradients.dout)
+    if dout is not gradients.dout:
+        gradients = gradients._replace(dout=dout)
     (_core.backward if call is None else call)(
         _view(_rows(q)),
         _view(_rows(k)),
         _view(_rows(v)),
         _view(_rows(o)),
         _view(lse),
-        Gradients(_view(_rows(dout)), _maybe_view(dlse), _view(dq), _view(dk), _view(dv), _maybe_view(dbias)),
+        _views(gradients),
         _view_extras(extras, q.device),
         settings,
         _stream(q),
@@ -143,11 +158,10 @@ def _forward_fake(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, tor
 
 
 def run_backward(
-    q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, *rest: Any
+    q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any
 ) -> tuple[torch.Tensor, ...]:
     """The results of attend::backward, computed now."""
-    *results, dbias = compute_gradients(q, k, v, o, lse, dout, dlse, needs_dbias, *split(rest))
-    return *results, q.new_empty(0) if dbias is None else dbias
+    return _without_none(q, compute_gradients(q, k, v, o, lse, dout, dlse, *split_needs(rest)))
 
 
 def compute_gradients(
@@ -158,30 +172,28 @@ def compute_gradients(
     lse: Any,
     dout: Any,
     dlse: Any,
-    needs_dbias: bool,
+    needs: Needs,
     extras: Extras,
     settings: Settings,
     call: Optional[Callable[..., None]] = None,
 ) -> tuple[Any, ...]:
-    """(dq, dk, dv, dbias or None), computed now."""
+    """(dq, dk, dv, a gradient or None for each of OPTION_GRADIENTS), computed now."""
     dtype = q.dtype
     if o.dtype != dtype or dout.dtype != dtype:
         # Of another dtype (a forward under autocast) they would take the slow reference.
         o, dout = o.to(dtype), dout.to(dtype)
-    dbias = _dbias_like(extras.bias) if needs_dbias else None
-    gradients = Gradients(dout, dlse, empty_like(q), empty_like(k), empty_like(v), dbias)
-    fill_backward(q, k, v, o, lse, gradients, extras, settings, call)
-    return gradients[2:]
+    results = _backward_results(q, k, v, extras, needs)
+    fill_backward(q, k, v, o, lse, Gradients(dout, dlse, *results), extras, settings, call)
+    return results
 
 
 def _backward_fake(
-    q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs_dbias: bool, *rest: Any
+    q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any
 ) -> tuple[torch.Tensor, ...]:
-    extras, settings = split(rest)
-    dq, dk, dv, dbias = results = _backward_results(q, k, v, extras.bias, needs_dbias)
-    gradients = Gradients(dout, dlse, dq, dk, dv, dbias if needs_dbias else None)
-    _meta.check(q, k, v, o, lse, gradients, extras, settings)
-    return results
+    needs, extras, settings = split_needs(rest)
+    results = _backward_results(q, k, v, extras, needs)
+    _meta.check(q, k, v, o, lse, Gradients(dout, dlse, *results), extras, settings)
+    return _without_none(q, results)
 
 
 for _key in ("CPU", "CUDA"):
@@ -191,9 +203,17 @@ torch.library.register_fake("attend::forward", _forward_fake, lib=library)
 torch.library.register_fake("attend::backward", _backward_fake, lib=library)
 
 
+def split_needs(rest: tuple[Any, ...]) -> tuple[Needs, Extras, Settings]:
+    """The arguments of attend::backward behind dlse."""
+    count = len(OPTION_GRADIENTS)
+    return rest[:count], *split(rest[count:])
+
+
 def split(rest: tuple[Any, ...]) -> tuple[Extras, Settings]:
+    """The arguments of attend::forward behind v."""
     count = len(Extras._fields)
-    extras = NO_EXTRAS if all(x is None for x in rest[:count]) else Extras(*rest[:count])
+    tensors = rest[:count]
+    extras = Extras(*tensors) if [x for x in tensors if x is not None] else NO_EXTRAS
     return extras, Settings(*rest[count:])
 
 
@@ -215,21 +235,35 @@ def _lse_dtype(q: torch.Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-def wide(bias: Any) -> Any:
-    """The bias, in float32 if it has 16 bits: its gradient is summed further, and must be rounded once."""
-    return bias.float() if bias.dtype in (torch.float16, torch.bfloat16) else bias
+def wide(option: Any) -> Any:
+    """The option, in float32 if it has 16 bits: its gradient is summed further, and must be rounded once."""
+    return option.float() if option.dtype in (torch.float16, torch.bfloat16) else option
 
 
-def _backward_results(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Optional[torch.Tensor], needs_dbias: bool
-) -> tuple[torch.Tensor, ...]:
-    return empty_like(q), empty_like(k), empty_like(v), _dbias_like(bias) if needs_dbias else q.new_empty(0)
+_NO_GRADIENTS = (None,) * len(OPTION_GRADIENTS)
 
 
-def _dbias_like(bias: Optional[torch.Tensor]) -> torch.Tensor:
-    if bias is None:
-        raise ArgumentError("needs_dbias: True without a bias, allowed with one only")
-    return torch.empty_like(bias, memory_format=torch.contiguous_format)
+def _backward_results(q: Any, k: Any, v: Any, extras: Extras, needs: Needs) -> tuple[Any, ...]:
+    """dq, dk, dv, and a gradient or None for each of OPTION_GRADIENTS, without values."""
+    results = empty_like(q), empty_like(k), empty_like(v)
+    if True not in needs:
+        return *results, *_NO_GRADIENTS
+    return *results, *[_gradient_like(extras, i) if is_needed else None for i, is_needed in enumerate(needs)]
+
+
+def _gradient_like(extras: Extras, i: int) -> torch.Tensor:
+    """Of row i of OPTION_GRADIENTS."""
+    option = extras[GRADIENT_POSITIONS[i]]
+    if option is None:
+        name, gradient = OPTION_GRADIENTS[i]
+        raise ArgumentError(f"needs_{gradient}: True without a {name}, allowed with one only")
+    return torch.empty_like(option, memory_format=torch.contiguous_format)
+
+
+def _without_none(q: torch.Tensor, results: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+    """The results of attend::backward, which has to give tensors."""
+    dq, dk, dv, *of_options = results
+    return dq, dk, dv, *[q.new_empty(0) if x is None else x for x in of_options]
 
 
 def empty_like(x: torch.Tensor) -> torch.Tensor:
@@ -266,18 +300,24 @@ def _maybe_view(x: Optional[torch.Tensor]) -> Any:
     return None if x is None else _view(x)
 
 
-def _view_extras(extras: Extras, device: torch.device) -> Extras:
+def _views(tensors: Any) -> Any:
+    """Of a named tuple."""
+    return tensors if _view is _as_it_is else type(tensors)(*map(_maybe_view, tensors))
+
+
+_OF_SCORES = tuple((name, Extras._fields.index(name)) for name in SCORE_TENSORS)
+
+
+def _view_extras(extras: Extras, device: torch.device) -> Any:
     if extras is NO_EXTRAS:
         return extras
-    bias, mask, slopes, cu_seqlens_q, cu_seqlens_k, philox_state = extras
-    return Extras(
-        None if bias is None else _view(_rows(bias)),
-        None if mask is None else _view(_rows(mask)),
-        _maybe_view(slopes),
-        _maybe_view(cu_seqlens_q),
-        _maybe_view(cu_seqlens_k),
-        None if philox_state is None else _view(philox_state.to(device)),
-    )
+    for name, i in _OF_SCORES:
+        x = extras[i]
+        if x is not None and not (x.is_contiguous() or _has_rows(x)):
+            extras = extras._replace(**{name: x.contiguous()})
+    if extras.philox_state is not None:
+        extras = extras._replace(philox_state=extras.philox_state.to(device))
+    return _views(extras)
 
 
 def _stream(x: torch.Tensor) -> int:

@@ -8,8 +8,16 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from attend._errors import UnsupportedError
-from attend._settings import Extras, Settings
-from attend.torch._operators import split, wide
+from attend._settings import (
+    HEAD_TENSORS,
+    NEEDS_NONE,
+    OPTION_GRADIENTS,
+    SCORE_TENSORS,
+    Extras,
+    Needs,
+    Settings,
+)
+from attend.torch._operators import split, split_needs, wide
 
 _Mapped = tuple[Any, Optional[int]]  # a tensor (or None) and its mapped dimension
 
@@ -20,29 +28,26 @@ def forward(run: Any, info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, An
     extras, settings = split(tuple(rest))
     fold = _Folding(info.batch_size, settings, q, in_dims[0])
     heads = (fold.heads(x, d) for x, d in zip((q, k, v), in_dims))
-    folded = fold.extras(extras, _extras_dims(in_dims[3:], extras), wants_dbias=False)
+    folded = fold.extras(extras, _extras_dims(in_dims[3:], extras), NEEDS_NONE)
     o, lse = run(*heads, *folded, *settings)
     return (fold.out_of_heads(o), fold.out_of_rows(lse)), (0, 0)
 
 
 def backward(run: Any, info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
     """Likewise of attend::backward."""
-    q, k, v, o, lse, dout, dlse, needs_dbias, *rest = arguments
-    extras, settings = split(tuple(rest))
-    extras_dims = _extras_dims(in_dims[8:], extras)
+    q, k, v, o, lse, dout, dlse, *rest = arguments
+    needs, extras, settings = split_needs(tuple(rest))
+    extras_dims = _extras_dims(in_dims[7 + len(needs) :], extras)
     fold = _Folding(info.batch_size, settings, q, in_dims[0])
     q, k, v, o, dout = (fold.heads(x, d) for x, d in zip((q, k, v, o, dout), (*in_dims[:4], in_dims[5])))
     lse, dlse = (fold.rows(x, d) for x, d in ((lse, in_dims[4]), (dlse, in_dims[6])))
-    widened = extras._replace(bias=wide(extras.bias)) if needs_dbias else extras
-    folded = fold.extras(widened, extras_dims, wants_dbias=needs_dbias)
-    *gradients, dbias = run(q, k, v, o, lse, dout, dlse, needs_dbias, *folded, *settings)
-    shape = [n for d, n in enumerate(extras.bias.shape) if d != extras_dims.bias] if needs_dbias else [0]
-    if needs_dbias:
-        summed = fold.out_of_rows(dbias).sum_to_size(fold.size, *[1] * (4 - len(shape)), *shape)
-        dbias = summed.reshape(fold.size, *shape).to(extras.bias.dtype)
-    else:
-        dbias = dbias.expand(fold.size, 0)
-    return (*(fold.out_of_heads(x) for x in gradients), dbias), (0, 0, 0, 0)
+    folded = fold.extras(extras, extras_dims, needs)
+    dq, dk, dv, *of_options = run(q, k, v, o, lse, dout, dlse, *needs, *folded, *settings)
+    results = [fold.out_of_heads(x) for x in (dq, dk, dv)]
+    for (name, _), is_needed, x in zip(OPTION_GRADIENTS, needs, of_options):
+        option, dim = getattr(extras, name), getattr(extras_dims, name)
+        results.append(fold.gradient(name, x, option, dim) if is_needed else x.expand(fold.size, 0))
+    return tuple(results), (0,) * len(results)
 
 
 def _extras_dims(in_dims: Any, extras: Extras) -> Extras:
@@ -67,15 +72,29 @@ class _Folding:
         """lse and dlse: heads lead where sequences are packed."""
         return None if x is None else self._into(self._first(x, dim), 0)
 
-    def extras(self, extras: Extras, dims: Extras, wants_dbias: bool) -> Extras:
+    def extras(self, extras: Extras, dims: Extras, needs: Needs) -> Extras:
+        """`needs`: the gradients that are to be computed with them."""
         for name in ("cu_seqlens_q", "cu_seqlens_k", "philox_state"):
             if getattr(dims, name) is not None:
                 raise UnsupportedError(f"{name}: mapped by vmap, allowed the same for all")
-        return extras._replace(
-            bias=self._scores(extras.bias, dims.bias, always=wants_dbias),
-            mask=self._scores(extras.mask, dims.mask, always=False),
-            alibi_slopes=self._slopes(extras.alibi_slopes, dims.alibi_slopes),
-        )
+        needed = {name for (name, _), is_needed in zip(OPTION_GRADIENTS, needs) if is_needed}
+        folded = {}
+        for names, fold in ((SCORE_TENSORS, self._scores), (HEAD_TENSORS, self._per_head)):
+            for name in names:
+                x = getattr(extras, name)
+                if x is not None:
+                    folded[name] = fold(x, getattr(dims, name), name in needed)
+        return extras._replace(**folded)
+
+    def gradient(self, name: str, x: Any, option: Any, dim: Optional[int]) -> Any:
+        """(size, ...) like `option`, of the gradient of a folded one: the sum over all that shared an entry."""
+        shape = [n for d, n in enumerate(option.shape) if d != dim]
+        if name in SCORE_TENSORS or not self._is_packed:
+            x = self.out_of_rows(x)
+        else:
+            x = x.unflatten(-1, (self.size, -1)).movedim(-2, 0)
+        summed = x.sum_to_size(self.size, *[1] * (x.dim() - 1 - len(shape)), *shape)
+        return summed.reshape(self.size, *shape).to(option.dtype)
 
     def out_of_heads(self, x: Any) -> Any:
         at = 1 if self._is_packed else 0
@@ -91,22 +110,19 @@ class _Folding:
         """(size, ...) with the first dimension in front of dimension `at` of the others, and one with it."""
         return x.movedim(0, at).flatten(at, at + 1)
 
-    def _scores(self, x: Any, dim: Optional[int], always: bool) -> Any:
-        """bias and mask, (1 or batch, ...): where nothing is mapped and all of the batch share it, as it is."""
-        if x is None:
-            return None
+    def _scores(self, x: Any, dim: Optional[int], is_needed: bool) -> Any:
+        """(1 or batch, ...): as it is if nothing is mapped and all of the batch share it, and no gradient of the parts
+        is needed."""
         count = x.dim() - (dim is not None)
-        if dim is None and not always and (count < 4 or x.shape[0] == 1):
+        if dim is None and not is_needed and (count < 4 or x.shape[0] == 1):
             return x
-        x = self._first(wide(x) if x.requires_grad else x, dim)
+        x = self._first(wide(x) if is_needed or x.requires_grad else x, dim)
         x = x.reshape(self.size, *[1] * (4 - count), *x.shape[1:])
         return x.expand(self.size, self._batch, *x.shape[2:]).flatten(0, 1)
 
-    def _slopes(self, x: Any, dim: Optional[int]) -> Any:
-        """(heads) or (batch, heads)."""
-        if x is None:
-            return None
-        x = self._first(x, dim)
+    def _per_head(self, x: Any, dim: Optional[int], is_needed: bool) -> Any:
+        """(heads) or (1 or batch, heads)."""
+        x = self._first(wide(x) if is_needed or x.requires_grad else x, dim)
         if self._is_packed:
             return self._into(x, x.dim() - 2)
-        return (x if x.dim() == 3 else x[:, None].expand(-1, self._batch, -1)).flatten(0, 1)
+        return (x if x.dim() == 3 else x[:, None]).expand(-1, self._batch, -1).flatten(0, 1)
