@@ -47,6 +47,13 @@ struct ScoreModTraits {
   return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0};
 }
 
+// The traits that the kernels of families know. A modification with another one is refused until it is added here.
+constexpr ScoreModTraits kKnownTraits = {.transforms = true,
+                                         .adds_from_memory = true,
+                                         .adds_by_position = true,
+                                         .masks_from_memory = true,
+                                         .drops = true};
+
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr ScoreModTraits traits_of(ScoreMod mod) {
   switch (mod) {
     case ScoreMod::kSoftcap:

@@ -32,40 +32,35 @@ Choice& place_of(const ProblemKey& key) {
 }  // namespace
 
 ProblemKey::ProblemKey(const Problem& p) {
-  // All members of a Problem, in their order: this does not compile until the key knows a new one.
-  const auto& [q, k, v, o, lse, alibi_slopes, bias, mask, varlen, is_backward, dout, dq, dk, dv, dlse, dbias,
-               num_sequences, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim, head_dim_v, scale,
-               transform_cap, window_left, window_right, dropout_p, seed, offset, philox_state, deterministic,
-               custom_score, workspace, part] = p;
   // The key leaves out seed and offset, on which no choice depends, and the part: for parts no choice is remembered.
-  for (const Tensor* t : {&q, &k, &v, &o}) add(*t);
-  if (is_backward) {
-    for (const Tensor* t : {&dout, &dq, &dk, &dv}) add(*t);
+  for (const Tensor* t : {&p.q, &p.k, &p.v, &p.o}) add(*t);
+  if (p.is_backward) {
+    for (const Tensor* t : {&p.dout, &p.dq, &p.dk, &p.dv}) add(*t);
   }
-  for (const std::optional<Tensor>* t : {&lse, &dlse}) add(*t);
+  for (const std::optional<Tensor>* t : {&p.lse, &p.dlse}) add(*t);
   for (const core::ScoreTensor& row : core::kScoreTensors) {
     add(p.*row.tensor);
     if (row.gradient != nullptr) add(p.*row.gradient_tensor);
   }
-  add(is_backward ? 1 : 0);
-  add(varlen ? varlen->num_sequences + 1 : 0);
-  for (const std::int64_t number : {num_sequences, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim,
-                                    head_dim_v, window_left, window_right}) {
+  add(p.is_backward ? 1 : 0);
+  add(p.varlen ? p.varlen->num_sequences + 1 : 0);
+  for (const std::int64_t number : {p.num_sequences, p.num_heads_q, p.num_heads_k, p.max_seqlen_q, p.max_seqlen_k,
+                                    p.head_dim, p.head_dim_v, p.window_left, p.window_right}) {
     add(number);
   }
-  add(std::bit_cast<std::int64_t>(scale));
+  add(std::bit_cast<std::int64_t>(p.scale));
   for (const core::ScoreNumber& row : core::kScoreNumbers) add(std::bit_cast<std::int64_t>(p.*row.value));
-  add(philox_state != nullptr ? 1 : 0);
-  add(deterministic ? 1 : 0);
-  if (custom_score != nullptr) {
-    if (custom_score->captured.size() > core::CustomScore::kMostCaptured) {
-      core::refuse("score function: {} captured tensors, allowed at most {}", custom_score->captured.size(),
+  add(p.philox_state != nullptr ? 1 : 0);
+  add(p.deterministic ? 1 : 0);
+  if (p.custom_score != nullptr) {
+    if (p.custom_score->captured.size() > core::CustomScore::kMostCaptured) {
+      core::refuse("score function: {} captured tensors, allowed at most {}", p.custom_score->captured.size(),
                    core::CustomScore::kMostCaptured);
     }
-    for (const std::int32_t part_of_digest : custom_score->digest) add(part_of_digest);
-    for (const Tensor& t : custom_score->captured) add(t);
+    for (const std::int32_t part_of_digest : p.custom_score->digest) add(part_of_digest);
+    for (const Tensor& t : p.custom_score->captured) add(t);
   }
-  add(workspace.data != nullptr ? static_cast<std::int64_t>(workspace.bytes) : -1);
+  add(p.workspace.data != nullptr ? static_cast<std::int64_t>(p.workspace.bytes) : -1);
 }
 
 void ProblemKey::add(const Tensor& t) {

@@ -7,6 +7,7 @@
 
 #include "core/merged_lse.hpp"
 #include "kernels/attention/merge_rows.cuh"
+#include "ring/engine/merge.hpp"
 #include "ring/engine/written_rows.hpp"
 #include "ring/plan/plan.hpp"
 #include "support/expect.hpp"

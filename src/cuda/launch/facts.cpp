@@ -86,6 +86,9 @@ std::int32_t options_in_lse(const Problem& p) {
 bool has_sole_keys(const Problem& p) {
   if (!p.is_backward || p.dropout_p <= 0 || !core::is_narrow(p.q.dtype)) return false;
   if (p.placement() != nullptr) return false;
+  for (const core::ScoreTensor& row : core::kScoreTensors) {  // what is outside the loop may have a share of the sum
+    if (p.*row.tensor && (option::bit_of(row.mod) & option::bits_outside_loop()) != 0) return false;
+  }
   return p.max_seqlen_k <= 1 || (p.window_left == 0 && p.window_right == 0);
 }
 

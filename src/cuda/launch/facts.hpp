@@ -29,6 +29,16 @@ namespace option {
   return bits;
 }
 
+/// The modifications all of whose traits kernels know.
+[[nodiscard]] constexpr std::int32_t known_mods() {
+  std::int32_t bits = 0;
+  for (int mod = 0; mod < kScoreMods; ++mod) {
+    const bool is_known = (bits_of(traits_of(static_cast<ScoreMod>(mod))) & ~bits_of(kKnownTraits)) == 0;
+    if (is_known) bits |= bit_of(static_cast<ScoreMod>(mod));
+  }
+  return bits;
+}
+
 /// The modifications that change neither scores nor p: the loop over keys is as without them.
 [[nodiscard]] constexpr std::int32_t bits_outside_loop() {
   std::int32_t bits = 0;
@@ -49,9 +59,8 @@ constexpr std::int32_t kDeterministic = 1 << 16;  ///< backward only
 constexpr std::int32_t kWindow = 1 << 17;         ///< beyond the causal mask
 constexpr std::int32_t kVarlen = 1 << 18;
 constexpr std::int32_t kPhiloxState = 1 << 19;  ///< dropout's seed and offset are in memory
-/// Those that users know. A modification with a new trait is not among them: families refuse it until they name it.
-constexpr std::int32_t kAll =
-    kTransform | kBias | kAlibi | kBoolMask | kDropout | kDeterministic | kWindow | kVarlen | kPhiloxState;
+/// Those that users know, but for modifications with a trait that is not among kKnownTraits.
+constexpr std::int32_t kAll = known_mods() | kDeterministic | kWindow | kVarlen | kPhiloxState;
 constexpr std::int32_t kPart = 1 << 20;                 ///< ALiBi or dropout by Part::placement
 constexpr std::int32_t kAddsToOutputs = 1 << 21;        ///< Part::adds_to_outputs
 constexpr std::int32_t kHugeTransform = 1 << 22;        ///< a score divided by the cap may underflow
