@@ -1,91 +1,15 @@
 // Every argument that is refused: the error names the argument, the value and what is allowed, and nothing is written.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 
-#include "support/attention_case.hpp"
+#include "support/bad_call.hpp"
 
 namespace attend::test {
 namespace {
 
-constexpr Shape kQ = {2, 4, 3, 8}, kK = {2, 2, 5, 8}, kV = {2, 2, 5, 6}, kO = {2, 4, 3, 6}, kLse = {2, 4, 3, 1};
-constexpr Shape kScores = {2, 4, 3, 5};
-constexpr std::int64_t kHuge = std::int64_t{1} << 31;  // one more than the largest size
-
-/// A call that is right, until spoilt.
-struct Call {
-  TensorBuffer buffers[9] = {{DType::kF32, kO}, {DType::kF32, kQ}, {DType::kF32, kK},
-                             {DType::kF32, kV}, {DType::kF32, kO}, {DType::kF32, kLse},
-                             {DType::kF32, kQ}, {DType::kF32, kK}, {DType::kF32, kV}};
-  TensorBuffer bias_buffer{DType::kF32, kScores}, dbias_buffer{DType::kF32, kScores};
-  TensorBuffer mask_buffer{DType::kBool, kScores}, slopes_buffer{DType::kF32, {2, 4, 1, 1}},
-      dlse_buffer{DType::kF32, kLse};
-  Tensor dout = buffers[0].view(), q = buffers[1].view(), k = buffers[2].view(), v = buffers[3].view();
-  Tensor o = buffers[4].view(), lse = buffers[5].view();
-  Tensor dq = buffers[6].view(), dk = buffers[7].view(), dv = buffers[8].view();
-  std::vector<std::int32_t> cu_q = {0, 3}, cu_k = {0, 2, 5};
-  Params params = {};
-  BackwardExtras extras = {};
-
-  /// Packed: two sequences, 1 + 2 queries and 2 + 3 keys.
-  void pack() {
-    for (Tensor* t : {&dout, &q, &k, &v, &o, &lse, &dq, &dk, &dv}) t->shape[0] = 1;
-    cu_q = {0, 1, 3};
-    cu_k = {0, 2, 5};
-    params.varlen = Varlen{cu_q.data(), cu_k.data(), 2, 2, 3};
-  }
-  void with_bias() {
-    params.bias = bias_buffer.view();
-    extras.dbias = dbias_buffer.view();
-  }
-
-  void forward() const { attend::forward(q, k, v, o, &lse, params); }
-  void backward() const { attend::backward(dout, q, k, v, o, lse, dq, dk, dv, params, nullptr, extras); }
-  void planned_forward() const { plan(forward_call(q, k, v, o, &lse, params)).run(); }
-  void planned_backward() const { plan(backward_call(dout, q, k, v, o, lse, dq, dk, dv, params, extras)).run(); }
-
-  [[nodiscard]] std::vector<std::vector<std::byte>> memory() const {
-    std::vector<std::vector<std::byte>> all = {bias_buffer.memory(), dbias_buffer.memory()};
-    for (const TensorBuffer& buffer : buffers) all.push_back(buffer.memory());
-    return all;
-  }
-};
-
-enum Pass : std::uint8_t { kBoth, kBackwardOnly };
-
-struct BadInput {
-  const char* name;
-  std::function<void(Call&)> spoil;
-  std::vector<std::string> message;  // parts of it
-  Pass pass = kBoth;
-  ErrorCode code = ErrorCode::kInvalidArgument;
-};
-
-void PrintTo(const BadInput& bad, std::ostream* out) {
-  *out << bad.name;
-}
-
 class BadInputs : public testing::TestWithParam<BadInput> {};
-
-void expect_refusal(const BadInput& bad, const Call& call, const std::function<void()>& run) {
-  const auto before = call.memory();
-  try {
-    run();
-    ADD_FAILURE() << "was not refused";
-  } catch (const Error& error) {
-    const std::string message = error.what();
-    EXPECT_EQ(error.code(), bad.code) << message;
-    EXPECT_EQ(message.find('\n'), std::string::npos) << "one line: " << message;
-    for (const std::string& part : bad.message) {
-      EXPECT_NE(message.find(part), std::string::npos) << "no '" << part << "' in: " << message;
-    }
-    EXPECT_EQ(message.rfind(bad.message.front(), 0), 0U) << "does not begin with the argument: " << message;
-  }
-  EXPECT_TRUE(call.memory() == before) << "memory was written";
-}
 
 TEST_P(BadInputs, AreRefusedByNameAndWriteNothing) {
   const BadInput& bad = GetParam();
@@ -108,6 +32,7 @@ TEST(GoodInput, IsTaken) {  // else every test above could pass for a wrong reas
   EXPECT_NO_THROW(call.forward());
   EXPECT_NO_THROW(call.backward());
   call.with_bias();
+  call.with_sinks();
   call.params.alibi_slopes = call.slopes_buffer.view();
   call.params.mask = call.mask_buffer.view();
   call.extras.dlse = call.dlse_buffer.view();
@@ -115,6 +40,7 @@ TEST(GoodInput, IsTaken) {  // else every test above could pass for a wrong reas
   EXPECT_NO_THROW(call.backward());
   Call packed;
   packed.pack();
+  packed.with_sinks();
   EXPECT_NO_THROW(packed.forward());
   EXPECT_NO_THROW(packed.backward());
 }
@@ -223,6 +149,44 @@ const BadInput kOutputs[] = {
      [](Call& c) { c.with_bias(), c.extras.dbias->data = c.bias_buffer.view().data; },
      {"dbias: ", "shares memory with bias"},
      kBackwardOnly},
+    {"DsinksWithoutSinks",
+     [](Call& c) { c.extras.dsinks = c.dsinks_buffer.view(); },
+     {"dsinks: ", "without params.sinks"},
+     kBackwardOnly},
+    {"DsinksShape",
+     [](Call& c) { c.with_sinks(), c.extras.dsinks->shape[0] = 1; },
+     {"dsinks: ", "(1, 4, 1, 1)", "shape of params.sinks", "(2, 4, 1, 1)"},
+     kBackwardOnly},
+    {"DsinksDtype",
+     [](Call& c) { c.with_sinks(), c.extras.dsinks->dtype = DType::kBool; },
+     {"dsinks: ", "bool"},
+     kBackwardOnly},
+    {"DsinksNull",
+     [](Call& c) { c.with_sinks(), c.extras.dsinks->data = nullptr; },
+     {"dsinks: ", "null"},
+     kBackwardOnly},
+    {"DsinksOnAnotherDevice",
+     [](Call& c) {
+       c.with_sinks(), c.extras.dsinks->device = {DeviceType::kCUDA, 1};
+     },
+     {"dsinks: ", "cuda 1", "device of q", "cpu 0"},
+     kBackwardOnly},
+    {"DsinksStrideZero",
+     [](Call& c) { c.with_sinks(), c.extras.dsinks->stride[0] = 0; },
+     {"dsinks: ", "stride 0", "dimension 0", "> 0"},
+     kBackwardOnly},
+    {"DsinksIsSinks",
+     [](Call& c) { c.with_sinks(), c.extras.dsinks->data = c.sinks_buffer.view().data; },
+     {"dsinks: ", "shares memory with sinks"},
+     kBackwardOnly},
+    {"DqIsSinks",
+     [](Call& c) { c.with_sinks(), c.dq.data = c.sinks_buffer.view().data; },
+     {"dq: ", "shares memory with sinks"},
+     kBackwardOnly},
+    {"DsinksIsDv",
+     [](Call& c) { c.with_sinks(), c.extras.dsinks->data = c.dv.data; },
+     {"dsinks: ", "starts where dv does"},
+     kBackwardOnly},
 };
 INSTANTIATE_TEST_SUITE_P(Outputs, BadInputs, testing::ValuesIn(kOutputs),
                          [](const auto& test) { return test.param.name; });
@@ -259,6 +223,22 @@ const BadInput kParams[] = {
      [](Call& c) { c.with_bias(), c.params.bias->shape[3] = 1; },
      {"bias: ", "(2, 4, 3, 1)", "dimension 3 must be 5"}},
     {"BiasDtype", [](Call& c) { c.with_bias(), c.params.bias->dtype = DType::kBool; }, {"bias: ", "bool", "f32"}},
+    {"SinksShape",
+     [](Call& c) { c.with_sinks(), c.params.sinks->shape[2] = 3; },
+     {"sinks: ", "(2, 4, 3, 1)", "dimension 2 must be 1"}},
+    {"SinksHeads",
+     [](Call& c) { c.with_sinks(), c.params.sinks->shape[1] = 1; },
+     {"sinks: ", "(2, 1, 1, 1)", "dimension 1 must be 4"}},
+    {"SinksBatch",
+     [](Call& c) { c.with_sinks(), c.params.sinks->shape[0] = 3; },
+     {"sinks: ", "(3, 4, 1, 1)", "dimension 0 must be 2 or 1"}},
+    {"SinksDtype", [](Call& c) { c.with_sinks(), c.params.sinks->dtype = DType::kBool; }, {"sinks: ", "bool", "f32"}},
+    {"SinksNull", [](Call& c) { c.with_sinks(), c.params.sinks->data = nullptr; }, {"sinks: ", "null"}},
+    {"SinksOnAnotherDevice",
+     [](Call& c) {
+       c.with_sinks(), c.params.sinks->device = {DeviceType::kCUDA, 1};
+     },
+     {"sinks: ", "cuda 1", "device of q", "cpu 0"}},
     {"MaskShape",
      [](Call& c) { c.params.mask = c.mask_buffer.view(), c.params.mask->shape[2] = 2; },
      {"mask: ", "(2, 4, 2, 5)", "dimension 2 must be 3 or 1"}},
@@ -307,6 +287,9 @@ const BadInput kVarlen[] = {
     {"Slopes",
      [](Call& c) { c.pack(), c.params.alibi_slopes = c.slopes_buffer.view(), c.params.alibi_slopes->shape[0] = 3; },
      {"alibi_slopes: ", "dimension 0 must be 2 or 1"}},
+    {"Sinks",
+     [](Call& c) { c.pack(), c.with_sinks(), c.params.sinks->shape[0] = 3; },
+     {"sinks: ", "dimension 0 must be 2 or 1"}},
 };
 INSTANTIATE_TEST_SUITE_P(Varlen, BadInputs, testing::ValuesIn(kVarlen),
                          [](const auto& test) { return test.param.name; });
@@ -319,6 +302,9 @@ TEST(BadForwardOutputs, AreRefused) {
       {"OIsV", [](Call& c) { c.o.data = c.v.data; }, {"o: ", "shares memory with v"}},
       {"OIsQ", [](Call& c) { c.o.data = static_cast<float*>(c.q.data) + 3; }, {"o: ", "shares memory with q"}},
       {"LseIsK", [](Call& c) { c.lse.data = c.k.data; }, {"lse: ", "shares memory with k"}},
+      {"OIsSinks",
+       [](Call& c) { c.with_sinks(), c.o.data = c.sinks_buffer.view().data; },
+       {"o: ", "shares memory with sinks"}},
       {"LseIsO", [](Call& c) { c.lse.data = c.o.data; }, {"lse: ", "starts where o does"}},
   };
   for (const BadInput& b : bad) {
@@ -326,56 +312,6 @@ TEST(BadForwardOutputs, AreRefused) {
     Call call;
     b.spoil(call);
     expect_refusal(b, call, [&] { call.forward(); });
-  }
-}
-
-TEST(BadDevice, IsMissingHardware) {
-  const BadInput bad = {"Cuda", {}, {"q: ", "CUDA"}, kBoth, ErrorCode::kMissingHardware};
-  Call call;
-  for (Tensor* t : {&call.dout, &call.q, &call.k, &call.v, &call.o, &call.lse, &call.dq, &call.dk, &call.dv}) {
-    t->device = {DeviceType::kCUDA, 0};
-  }
-  expect_refusal(bad, call, [&] { call.forward(); });
-  expect_refusal(bad, call, [&] { call.backward(); });
-}
-
-// Well defined, but not done by this backend: another code, the same form.
-TEST(UnsupportedByBackend, IsRefusedByName) {
-  struct Lack {
-    const char* compute;
-    std::function<void(Call&)> ask;
-    std::vector<std::string> message;
-    Pass pass = kBoth;
-  };
-  const auto f64 = [](Call& c) { c.q.dtype = DType::kF64; };
-  const Lack lacks[] = {
-      {"cpu", f64, {"q: ", "f64"}},
-      {"cpu", [](Call& c) { c.k.dtype = DType::kF64; }, {"k: ", "f64", "f32"}},
-      {"cpu_naive", [](Call& c) { c.v.dtype = DType::kF16; }, {"v: ", "f16", "f32"}},
-      {"cpu_naive", [](Call& c) { c.params.softcap = 2; }, {"softcap: ", "2", "allows 0"}},
-      {"cpu_naive", [](Call& c) { c.params.dropout_p = 0.5; }, {"dropout_p: ", "0.5", "allows 0"}},
-      {"cpu_naive", [](Call& c) { c.params.window_left = 3; }, {"window_left: ", "3", "-1"}},
-      {"cpu_naive", [](Call& c) { c.params.window_right = 1; }, {"window_right: ", "1", "-1 or causal"}},
-      {"cpu_naive", [](Call& c) { c.with_bias(); }, {"bias: ", "given", "none"}},
-      {"cpu_naive", [](Call& c) { c.params.mask = c.mask_buffer.view(); }, {"mask: ", "given", "none"}},
-      {"cpu_naive",
-       [](Call& c) { c.params.alibi_slopes = c.slopes_buffer.view(); },
-       {"alibi_slopes: ", "given", "none"}},
-      {"cpu_naive", [](Call& c) { c.pack(); }, {"varlen: ", "given", "none"}},
-      {"cpu", [](Call& c) { c.dout.dtype = DType::kF64; }, {"dout: ", "f64", "f32"}, kBackwardOnly},
-      {"cpu", [](Call& c) { c.dq.dtype = DType::kF64; }, {"dq: ", "f64", "f32"}, kBackwardOnly},
-      {"cpu", [](Call& c) { c.dk.dtype = DType::kF64; }, {"dk: ", "f64", "f32"}, kBackwardOnly},
-      {"cpu", [](Call& c) { c.dv.dtype = DType::kF64; }, {"dv: ", "f64", "f32"}, kBackwardOnly},
-      {"cpu_naive", [](Call& c) { c.dq.dtype = DType::kF16; }, {"dq: ", "f16", "f32"}, kBackwardOnly},
-  };
-  for (const Lack& lack : lacks) {
-    Call call;
-    call.params.compute = lack.compute;
-    lack.ask(call);
-    SCOPED_TRACE(lack.message.front());
-    const BadInput bad = {"", {}, lack.message, lack.pass, ErrorCode::kUnsupported};
-    if (lack.pass == kBoth) expect_refusal(bad, call, [&] { call.forward(); });
-    expect_refusal(bad, call, [&] { call.backward(); });
   }
 }
 

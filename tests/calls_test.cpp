@@ -35,8 +35,8 @@ concept CanBeGradient = requires(View t) {
 };
 template <class Out, class In>
 concept IsBackward = requires(In t, Out d) {
-  BackwardCall{.q = t, .k = t, .v = t, .o = t, .lse = t, .dout = t, .dq = d, .dk = d, .dv = d, .dbias = d};
-  Params{.alibi_slopes = t, .bias = t, .mask = t};
+  BackwardCall{.q = t, .k = t, .v = t, .o = t, .lse = t, .dout = t, .dq = d, .dk = d, .dv = d, .dbias = d, .dsinks = d};
+  Params{.alibi_slopes = t, .bias = t, .mask = t, .sinks = t};
 };
 static_assert(CanBeO<Tensor> && !CanBeO<ConstTensor>);
 static_assert(CanBeLseOfForward<Tensor> && !CanBeLseOfForward<ConstTensor>);
@@ -66,6 +66,7 @@ BackwardCall backward_of(const Inputs& in, const Outputs& out, std::string_view 
                        .params = in.params(compute)};
   if (in.dlse) call.dlse = in.dlse->view();
   if (out.dbias) call.dbias = out.dbias->view();
+  if (out.dsinks) call.dsinks = out.dsinks->view();
   return call;
 }
 
@@ -76,6 +77,7 @@ Outputs run_in_a_row(const Inputs& in) {
   BackwardExtras extras;
   if (in.dlse) extras.dlse = in.dlse->view();
   if (out.dbias) extras.dbias = out.dbias->view();
+  if (out.dsinks) extras.dsinks = out.dsinks->view();
   forward(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &out.lse.view(), params);
   backward(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), out.o.view(), out.lse.view(), out.dq.view(),
            out.dk.view(), out.dv.view(), params, nullptr, extras);

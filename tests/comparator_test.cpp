@@ -1,6 +1,7 @@
 // The comparator must accept a sound result and reject every planted fault, in every dtype.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -202,6 +203,36 @@ TEST(Slope, MayBeOffByItsFloor) {
   EXPECT_FALSE(judged(1 + 0.5 * half, 0));
   EXPECT_TRUE(judged(1 + 0.5 * half, half));
   EXPECT_FALSE(judged(1 + 1.1 * half, half));
+}
+
+// There is one number a head, whose budget is that of a sum: a factor that is wrong by more than it, and whatever a
+// backward may forget.
+TEST_P(Comparator, CatchesWrongGradientsOfSinks) {
+  AttentionCase c = planted_case(GetParam());
+  c.sinks = c.dlse = true;
+  const Inputs with_sinks = make_inputs(c);
+  const Standard of_standard = run_standard(with_sinks);
+  const std::vector<double> want = run(as_f64(with_sinks), "reference").dsinks->values();
+  const auto judged = [&](const std::vector<double>& result) {
+    return compare({"dsinks", GetParam(), kGradientFactor, result, want, *of_standard.dsinks});
+  };
+  const std::vector<double> got = run(with_sinks, "cpu").dsinks->values();
+  EXPECT_TRUE(judged(got).ok) << judged(got).report;
+
+  Inputs without_dlse = with_sinks;
+  without_dlse.dlse.reset();
+  Inputs of_each = with_sinks;
+  of_each.sinks = TensorBuffer(c.dtype, {c.batch, c.heads_q, 1, 1});
+  of_each.sinks->generate([&](auto, auto h, auto, auto) { return with_sinks.sinks->at(0, h, 0, 0); });
+  std::vector<double> of_one = run(of_each, "cpu").dsinks->values();
+  of_one.resize(want.size());
+  std::vector<double> scaled = got, moved = got, cut = got;
+  for (double& x : scaled) x *= is_half(c.dtype) ? 1 + 20 * unit_roundoff(c.dtype) : 1.001;
+  std::rotate(moved.begin(), moved.begin() + 1, moved.end());
+  cut.back() = 0;
+  for (const std::vector<double>& wrong : {run(without_dlse, "cpu").dsinks->values(), of_one, scaled, moved, cut}) {
+    EXPECT_FALSE(judged(wrong).ok) << judged(wrong).report;
+  }
 }
 
 TEST(TensorBuffer, SeesAWriteOutsideOfItself) {

@@ -36,7 +36,8 @@ class Reference : public testing::TestWithParam<AttentionCase> {
   void SetUp() override { SCOPED_TRACE(describe(GetParam())); }
 };
 
-/// The loss whose gradients backward gives: <dout, o> + <dlse, lse>. Rows without keys have lse = -inf and no gradient.
+/// The loss whose gradients backward gives: <dout, o> + <dlse, lse>. Rows with neither keys nor a sink have lse = -inf
+/// and no gradient.
 double loss(const Inputs& in) {
   const Outputs out = make_outputs(in);
   run_forward(in, out, "reference");
@@ -78,12 +79,13 @@ TEST_P(Reference, P09_GradientsAreCentralDifferences) {
   expect_close("dk", out.dk.values(), central_difference(in, in.k), kCentralDifference);
   expect_close("dv", out.dv.values(), central_difference(in, in.v), kCentralDifference);
   if (out.dbias) expect_close("dbias", out.dbias->values(), central_difference(in, *in.bias), kCentralDifference);
+  if (out.dsinks) expect_close("dsinks", out.dsinks->values(), central_difference(in, *in.sinks), kCentralDifference);
 }
 
 /// The dense tensors that the second formulation gives.
 struct OracleOutputs {
   TensorBuffer o, lse, dq, dk, dv;
-  std::optional<TensorBuffer> dbias;
+  std::optional<TensorBuffer> dbias = {}, dsinks = {};
 };
 
 void add(const TensorBuffer& t, std::int64_t b, std::int64_t h, std::int64_t first, const Grid<long double>& rows) {
@@ -104,8 +106,9 @@ OracleOutputs run_oracle(const Inputs& in) {
     z.fill(0);
     return z;
   };
-  OracleOutputs out = {zeros(like.o), zeros(like.lse), zeros(like.dq), zeros(like.dk), zeros(like.dv), {}};
+  OracleOutputs out = {zeros(like.o), zeros(like.lse), zeros(like.dq), zeros(like.dk), zeros(like.dv)};
   if (like.dbias) out.dbias = zeros(*like.dbias);
+  if (like.dsinks) out.dsinks = zeros(*like.dsinks);
   for (std::int64_t sequence = 0; sequence < c.num_sequences(); ++sequence) {
     const Span at = span_of(c, sequence);
     for (std::int64_t head = 0; head < c.heads_q; ++head) {
@@ -122,6 +125,7 @@ OracleOutputs run_oracle(const Inputs& in) {
       add(out.dq, at.batch, head, at.q_first, g.dq);
       add(out.dk, at.batch, key_head, at.k_first, g.dk);
       add(out.dv, at.batch, key_head, at.k_first, g.dv);
+      if (out.dsinks) add(*out.dsinks, c.sinks_per_sequence ? sequence : 0, head, 0, {{g.dsink}});
       if (!out.dbias) continue;
       const Shape& full = out.dbias->shape();
       for (std::int64_t i = 0; i < at.q_count; ++i) {
@@ -142,6 +146,7 @@ TEST_P(Reference, EqualsTheSecondFormulation) {
   expect_close("dk", out.dk.values(), oracle.dk.values(), kSecondFormulation);
   expect_close("dv", out.dv.values(), oracle.dv.values(), kSecondFormulation);
   if (out.dbias) expect_close("dbias", out.dbias->values(), oracle.dbias->values(), kSecondFormulation);
+  if (out.dsinks) expect_close("dsinks", out.dsinks->values(), oracle.dsinks->values(), kSecondFormulation);
 }
 
 Grid<Dual> with_tangent(const Grid<long double>& value, const Grid<long double>& tangent) {
@@ -160,7 +165,7 @@ long double inner(const Grid<long double>& a, const Grid<long double>& b) {
   return sum;
 }
 
-// <dout, J t> + <dlse, J t> = <J^T (dout, dlse), t> for random tangents t of q, k and v, J t by dual numbers.
+// <dout, J t> + <dlse, J t> = <J^T (dout, dlse), t> for random tangents t of q, k, v and the sinks, J t by dual numbers.
 TEST_P(Reference, P08_BackwardIsTheAdjointOfTheDirectionalDerivative) {
   const AttentionCase& c = GetParam();
   const Inputs in = make_inputs(c);
@@ -187,6 +192,13 @@ TEST_P(Reference, P08_BackwardIsTheAdjointOfTheDirectionalDerivative) {
                               h.scale,
                               h.softcap};
       for (std::size_t i = 0; i < h.q.size(); ++i) dual.bias[i].assign(h.bias[i].begin(), h.bias[i].end());
+      const std::int64_t entry = c.sinks_per_sequence ? sequence : 0;
+      if (h.sink) {
+        const double tangent = tangents.sinks->at(entry, head, 0, 0);
+        dual.sink = Dual(*h.sink, std::isfinite(tangent) ? tangent : 0);
+        const bool counted = sequence > 0 && !c.sinks_per_sequence;  // an entry of all sequences counts once
+        if (!counted) reverse_mode += out.dsinks->at(entry, head, 0, 0) * dual.sink->tangent;
+      }
       const DenseForward<Dual> f = dense_forward(dual);
       for (std::size_t i = 0; i < h.q.size(); ++i) {
         for (std::size_t col = 0; col < f.o[i].size(); ++col) forward_mode += dout[i][col] * f.o[i][col].tangent;

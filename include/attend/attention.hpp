@@ -52,6 +52,8 @@ struct WorkspaceView {
 ///   s      = -inf where masked
 ///   p[i,j] = exp(s[i,j]) / sum_j exp(s[i,j]),   o[i] = sum_j dropout(p)[i,j] v[j]
 ///
+/// With sinks, the sum of p also has exp(sink) of the head, once, and o has nothing of it.
+///
 /// Masks align bottom right. seqlen_q = 2, seqlen_k = 5, causal keeps (1 = kept):
 ///
 ///     1 1 1 1 0        window_left = 1, window_right = 0:    0 0 1 1 0
@@ -68,6 +70,9 @@ struct Params {
   /// does. Not with varlen
   std::optional<ConstTensor> bias = {};
   std::optional<ConstTensor> mask = {};  ///< kBool, broadcasts like bias; 1 keeps, 0 masks. Not with varlen
+  /// Any float type (1 or batch, num_heads_q, 1, 1), varlen: (1 or num_sequences, ...): a score of each row that no key
+  /// has. It has no value, and scale, softcap, masks and dropout leave it alone. -inf: none. Not in a ring
+  std::optional<ConstTensor> sinks = {};
   double dropout_p = 0.0;  ///< probability of dropping an entry of p, 0 <= p < 1; kept ones grow by 1/(1-p)
   /// Of dropout, by Philox 4x32-10: the dropped entries are a pure function of seed, offset and (sequence, head, i, j),
   /// the same forward, backward, on every device. Nothing here draws: calls that are to drop other entries (the steps
@@ -97,7 +102,8 @@ struct ForwardCall {
   ConstTensor k;
   ConstTensor v;  ///< like q (batch, num_heads_k, seqlen_k, head_dim_v), 1 <= head_dim_v <= 512
   Tensor o;       ///< out, dtype of q, (batch, num_heads_q, seqlen_q, head_dim_v). Overlaps no input
-  /// Out, f32 (batch, num_heads_q, seqlen_q, 1): natural log of sum_j exp(s[i,j]). Dropout does not change it
+  /// Out, f32 (batch, num_heads_q, seqlen_q, 1): natural log of sum_j exp(s[i,j]), and of exp(sink) in the
+  /// sum if there is one. Dropout does not change it
   std::optional<Tensor> lse = {};
   Params params = {};
   Stream stream = nullptr;  ///< of a GPU: forward returns before the work is done there
@@ -105,7 +111,7 @@ struct ForwardCall {
 
 /// o = softmax(scale * q k^T + bias) v, one streaming pass with an online softmax; no seqlen_q x seqlen_k buffer.
 ///
-/// A row that sees no key gives o = 0 and lse = -inf.
+/// A row that sees no key gives o = 0 and lse = -inf, or its sink.
 /// NaN and inf in the inputs reach the outputs that depend on them. Exactly those on a CPU and with compute `reference`
 /// and `simt`. Kernels on tensor cores multiply whole tiles, in which 0 * NaN is NaN: there a NaN or inf at a key, or
 /// in backward at a row, that some row of a tile sees may reach the tile's other rows and keys too. What lies beyond a
@@ -136,17 +142,18 @@ struct BackwardCall {
   Tensor dk;                             ///< out, dtype and shape of k: summed over the query heads that share it
   Tensor dv;                             ///< out, dtype and shape of v, likewise
   std::optional<Tensor> dbias = {};      ///< out, gradient of params.bias, same shape as it, any float type
+  std::optional<Tensor> dsinks = {};     ///< out, gradient of params.sinks, likewise
   Params params = {};                    ///< as forward took them
   Stream stream = nullptr;               ///< as in ForwardCall
 };
 
-/// The gradients of forward: given dout = dL/do (and dlse = dL/dlse), writes dq, dk, dv (and dbias).
+/// The gradients of forward: given dout = dL/do (and dlse = dL/dlse), writes dq, dk, dv (and dbias, dsinks).
 ///
-/// Rows that see no key contribute nothing. NaN and inf go where forward says. Recomputes p from lse tile by tile;
-/// scratch grows linearly with seqlen. A bias that all keys of a row share changes no gradient, however large: in rows
-/// with a bias and |lse| >= 1024, whose lse has lost the number of keys, p is divided by its sum. Not in parts of a
-/// ring, nor on GPUs in rows whose lse is large by ALiBi alone (sm90_backward): there p has the relative error of
-/// 2^-24 |lse|.
+/// Rows that see no key contribute nothing but their dlse, to dsinks. NaN and inf go where forward says. Recomputes p
+/// from lse tile by tile; scratch grows linearly with seqlen. A bias that all keys of a row share changes no gradient,
+/// however large: in rows with a bias and |lse| >= 1024, whose lse has lost the number of keys, p is divided by its
+/// sum. Not in parts of a ring, nor on GPUs in rows whose lse is large by ALiBi alone (sm90_backward): there p has the
+/// relative error of 2^-24 |lse|.
 /// Deterministic and independent of the number of threads, but on a GPU without Params::deterministic, where the order
 /// of the sums in dq may change. Thread-safe.
 /// @throws Error as forward does.
@@ -262,6 +269,7 @@ ATTEND_API void set_cpu_threads(int threads);
 struct BackwardExtras {
   std::optional<ConstTensor> dlse = {};  ///< in
   std::optional<Tensor> dbias = {};      ///< out
+  std::optional<Tensor> dsinks = {};     ///< out
 };
 
 /// A ForwardCall of these arguments.
@@ -290,6 +298,7 @@ struct BackwardExtras {
           .dk = dk,
           .dv = dv,
           .dbias = extras.dbias,
+          .dsinks = extras.dsinks,
           .params = params,
           .stream = stream};
 }

@@ -12,6 +12,7 @@
 #include "../common/warp_reduce.cuh"
 #include "coarse_lse.cuh"
 #include "head_matrix.cuh"
+#include "row_end.cuh"
 #include "score_rules.cuh"
 
 namespace attend {
@@ -60,9 +61,9 @@ template <class Config, int kLanes>
   return result;
 }
 
-// log2 of sum_j exp(s_j - lse) of a row; 0 where lse is not coarse, where the row adds nothing to any gradient, and
-// where the sum is not explained by lse's rounding: lse then is of other keys too. By kLanes lanes that share a row, in
-// warps that are all here; a row beyond the sequence has no key.
+// log2 of sum_j exp(s_j - lse) of a row, with the logit of its head (row_end.cuh) in the sum; 0 where lse is not coarse,
+// where the row adds nothing to any gradient, and where the sum is not explained by lse's rounding: lse then is of other
+// keys too. By kLanes lanes that share a row, in warps that are all here; a row beyond the sequence has no key.
 //
 // Products on tensor cores (kFusesScores) are added up in another order than here, and their sums are cut off, for
 // which base.scale makes up: 0 as well if that explains the sum.
@@ -89,6 +90,7 @@ template <class Config, int kLanes>
     of_row = lse_sum<Config, kLanes>(base, options, span, sequence, head, row, lse);
   }
   of_row = {warp_max<kLanes>(of_row.product), warp_sum<kLanes>(of_row.sum)};
+  if (options.row_logits != nullptr) of_row.sum += exp2_fast((row_logit(options, sequence, head) - lse) * kLog2E);
   if (!exists || !(largest_gradient > 0.0f)) return 0.0f;
   const float log2_sum = log2f(of_row.sum);
   const float off = fabsf(log2_sum) * kLn2;

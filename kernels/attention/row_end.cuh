@@ -1,30 +1,57 @@
-// The end of a query row: o and lse from the sums over the row's keys.
+// The end of a query row: o and lse from the sums over the row's keys and, with kAddsToSum, a logit of the head. The
+// exponential of the logit is part of the row's sum, but the logit has no value: it only makes o smaller.
+//
+// The logit is merged like another part of the row (merge_rows.cuh), so it may be of any size.
+// Source: OpenAI, gpt-oss-120b and gpt-oss-20b model card (2025): a learned number of each head in the denominator of
+// the softmax; Miller, Attention is off by one (2023): the same with a logit of 0
 #pragma once
 
 #include "../common/args.cuh"
+#include "../common/element.cuh"
 #include "../common/portable.cuh"
+#include "merge_rows.cuh"
 #include "score_mods.cuh"
 
 namespace attend {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
+// The logit of a head of a sequence.
+[[nodiscard]] __device__ __forceinline__ float row_logit(const OptionArgs& options, uint32 sequence, uint32 head) {
+  const int64 at = sequence * options.row_logit_sequence_stride + head * options.row_logit_head_stride;
+  switch (static_cast<ElementType>(options.row_logits_element)) {
+    case ElementType::kF32:
+      return static_cast<const float*>(options.row_logits)[at];
+    case ElementType::kF16:
+      return Float16::to_float(static_cast<const Bits16*>(options.row_logits)[at]);
+    case ElementType::kBF16:
+      return BFloat16::to_float(static_cast<const Bits16*>(options.row_logits)[at]);
+  }
+  return -kInfinity;
+}
+
 // Of one query head of one sequence.
 template <class Config>
 struct RowEnd {
-  float kept;  // factor of entries of p that are not dropped
+  float kept;   // factor of entries of p that are not dropped
+  float logit;  // kAddsToSum; -inf counts for nothing
 
-  [[nodiscard]] static __device__ __forceinline__ RowEnd of(const OptionArgs& options, uint32 /*sequence*/,
-                                                            uint32 /*head*/) {
-    return {kept_scale<Config>(options)};
+  [[nodiscard]] static __device__ __forceinline__ RowEnd of(const OptionArgs& options, uint32 sequence, uint32 head) {
+    RowEnd end = {kept_scale<Config>(options), -kInfinity};
+    if constexpr (Score<Config>::kAddsToSum) end.logit = row_logit(options, sequence, head);
+    return end;
   }
 
   // The row's lse, from that of its keys, -inf if it sees none.
-  [[nodiscard]] __device__ __forceinline__ float lse(float of_keys) const { return of_keys; }
+  [[nodiscard]] __device__ __forceinline__ float lse(float of_keys) const {
+    if constexpr (Score<Config>::kAddsToSum) return merged(of_keys, logit).lse;
+    return of_keys;
+  }
 
   // What the sum of p v, p relative to the row's maximum, is multiplied by to make o. inverse_sum: 1 / sum p, 0 if the
   // row sees no key.
-  [[nodiscard]] __device__ __forceinline__ float factor(float inverse_sum, float /*lse_of_keys*/) const {
+  [[nodiscard]] __device__ __forceinline__ float factor(float inverse_sum, float lse_of_keys) const {
+    if constexpr (Score<Config>::kAddsToSum) return inverse_sum * kept * merged(lse_of_keys, logit).before;
     return inverse_sum * kept;
   }
 };

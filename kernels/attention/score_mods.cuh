@@ -10,8 +10,8 @@
 namespace attend {
 
 // In the order in which they are applied.
-enum class ScoreMod { kSoftcap, kBias, kAlibi, kBoolMask, kDropout };
-constexpr int kScoreMods = 5;
+enum class ScoreMod { kSoftcap, kBias, kAlibi, kBoolMask, kDropout, kSinks };
+constexpr int kScoreMods = 6;
 
 struct ScoreModTraits {
   bool transforms = false;         // s = f(scale q.k), with a derivative other than 1
@@ -19,11 +19,15 @@ struct ScoreModTraits {
   bool adds_by_position = false;   // adds a term that follows from the positions of row and key
   bool masks_from_memory = false;  // reads for each row and key whether the row sees the key
   bool drops = false;              // sets p to 0 at random, after the softmax's sum
+  bool adds_to_sum = false;        // adds the exponential of a logit of the head to the softmax's sum, once a row
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr ScoreModTraits operator|(const ScoreModTraits& other) const {
-    return {transforms || other.transforms, adds_from_memory || other.adds_from_memory,
-            adds_by_position || other.adds_by_position, masks_from_memory || other.masks_from_memory,
-            drops || other.drops};
+    return {transforms || other.transforms,
+            adds_from_memory || other.adds_from_memory,
+            adds_by_position || other.adds_by_position,
+            masks_from_memory || other.masks_from_memory,
+            drops || other.drops,
+            adds_to_sum || other.adds_to_sum};
   }
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool adds() const { return adds_from_memory || adds_by_position; }
@@ -34,17 +38,17 @@ struct ScoreModTraits {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool changes_scores() const {
     return !keeps_products() || masks_from_memory;
   }
-  // Neither scores nor p differ from those of plain attention.
+  // Neither scores nor p before the softmax's sum differ from those of plain attention.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool changes_nothing() const { return !changes_scores() && !drops; }
 };
 
 // Traits as a number, a bit each, and back.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int bits_of(const ScoreModTraits& traits) {
   return traits.transforms | traits.adds_from_memory << 1 | traits.adds_by_position << 2 |
-         traits.masks_from_memory << 3 | traits.drops << 4;
+         traits.masks_from_memory << 3 | traits.drops << 4 | traits.adds_to_sum << 5;
 }
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr ScoreModTraits traits_of_bits(int bits) {
-  return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0};
+  return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0, (bits & 32) != 0};
 }
 
 // The traits that the kernels of families know. A modification with another one is refused until it is added here.
@@ -52,7 +56,8 @@ constexpr ScoreModTraits kKnownTraits = {.transforms = true,
                                          .adds_from_memory = true,
                                          .adds_by_position = true,
                                          .masks_from_memory = true,
-                                         .drops = true};
+                                         .drops = true,
+                                         .adds_to_sum = true};
 
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr ScoreModTraits traits_of(ScoreMod mod) {
   switch (mod) {
@@ -66,6 +71,8 @@ constexpr ScoreModTraits kKnownTraits = {.transforms = true,
       return {.masks_from_memory = true};
     case ScoreMod::kDropout:
       return {.drops = true};
+    case ScoreMod::kSinks:
+      return {.adds_to_sum = true};
   }
   return {};
 }
@@ -80,7 +87,7 @@ struct Score {
   static constexpr ScoreModTraits kTraits =
       traits_if(Config::kHasTransform, ScoreMod::kSoftcap) | traits_if(Config::kHasBias, ScoreMod::kBias) |
       traits_if(Config::kHasAlibi, ScoreMod::kAlibi) | traits_if(Config::kHasBoolMask, ScoreMod::kBoolMask) |
-      traits_if(Config::kHasDropout, ScoreMod::kDropout);
+      traits_if(Config::kHasDropout, ScoreMod::kDropout) | traits_if(Config::kHasSinks, ScoreMod::kSinks);
   static constexpr bool kTransforms = kTraits.transforms;
   static constexpr bool kAddsFromMemory = kTraits.adds_from_memory;
   static constexpr bool kAddsByPosition = kTraits.adds_by_position;
@@ -92,6 +99,7 @@ struct Score {
   static constexpr bool kOnlyTransforms = kTransforms && !kAdds && !kMasksFromMemory;
   static constexpr bool kOnlyAddsFromMemory = kAddsFromMemory && !kAddsByPosition && !kTransforms && !kMasksFromMemory;
   static constexpr bool kDrops = kTraits.drops;
+  static constexpr bool kAddsToSum = kTraits.adds_to_sum;
 };
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)

@@ -110,16 +110,19 @@ struct OptionArgs {
   int64 row_begin;                    // kIsPart: row i is row row_begin + position_step * i of a larger problem,
   int64 key_begin;                    //          and key j likewise
   const CapturedTensor* captured;     // kHasCustomScore: what its source reads; else null
+  const void* row_logits;             // kHasSinks: row_logits_element (num_sequences, num_heads_q); backward: or null
+  int64 row_logit_sequence_stride;    // elements; 0 where all sequences share the logits
+  int64 row_logit_head_stride;        // elements
   float transform_cap;                // kHasTransform: > 0 (attention/score_transform.cuh)
   float dropout_scale;                // kHasDropout: 1 / (1 - p)
   uint32 dropout_key0, dropout_key1;  // DropMask's members of these names, but for the head
   uint32 dropout_stream, dropout_threshold;
-  uint32 position_step;  // kIsPart; not 1, or a key_begin that is no multiple of 4: simt only where kHasDropout
-  uint32 dropout_head;   // kIsPart: added to DropMask's head
-  float alibi_shift;     // kIsPart: the distance that ALiBi takes is position_step * (i + off - j + alibi_shift)
-  uint32 unused;         // fills the last 8 bytes
+  uint32 position_step;       // kIsPart; not 1, or a key_begin that is no multiple of 4: simt only where kHasDropout
+  uint32 dropout_head;        // kIsPart: added to DropMask's head
+  float alibi_shift;          // kIsPart: the distance that ALiBi takes is position_step * (i + off - j + alibi_shift)
+  uint32 row_logits_element;  // an ElementType; read when the kernel runs, as one number of a row is no variant's worth
 };
-static_assert(sizeof(OptionArgs) == 7 * 8 + 2 * 24 + 8 * 8 + 10 * 4);
+static_assert(sizeof(OptionArgs) == 8 * 8 + 2 * 24 + 10 * 8 + 10 * 4);
 
 // ForwardArgs with the options. Varlen: q, k, v, o and lse have batch dimension 1, args.batch counts the sequences, and
 // seqlen_q and seqlen_k are upper bounds of their lengths.
@@ -135,16 +138,22 @@ struct BackwardOptionArgs {
   static constexpr const char* kTypeName = "BackwardOptionArgs";
   BackwardArgs base;
   OptionArgs options;
-  void* dterms;        // DtermsElement, of the bias's own shape: sums over its dimensions of size 1; may be null
-  float* dterms_sums;  // (batch, num_heads_q, seqlen_k), scratch where dterms is a sum over rows; else null
-  float* dq_sums;      // (batch, num_heads_q, dq_rows, kDepth), zeros, where a kernel adds to dq; else null
-  TensorStrides dterms_stride;  // elements
-  int64 total_rows;             // of q in memory: seqlen_q, or the tokens of all sequences
-  int64 dq_rows;                // sm80_dq_rows() where there are dq_sums
-  uint32 dterms_batch;          // the size of dterms's first dimension: batch or 1
-  uint32 dterms_heads;          // of its second: num_heads_q or 1
+  void* dterms;          // DtermsElement, of the bias's own shape: sums over its dimensions of size 1; may be null
+  float* dterms_sums;    // (batch, num_heads_q, seqlen_k), scratch where dterms is a sum over rows; else null
+  void* dlogits;         // dlogits_element, of the logits' own shape; may be null
+  float* dlogits_parts;  // (num_sequences, num_heads_q, tiles of rows), scratch where there are dlogits
+  float* dq_sums;        // (batch, num_heads_q, dq_rows, kDepth), zeros, where a kernel adds to dq; else null
+  TensorStrides dterms_stride;    // elements
+  int64 dlogits_sequence_stride;  // elements
+  int64 dlogits_head_stride;      // elements
+  int64 total_rows;               // of q in memory: seqlen_q, or the tokens of all sequences
+  int64 dq_rows;                  // sm80_dq_rows() where there are dq_sums
+  uint32 dterms_batch;            // the size of dterms's first dimension: batch or 1
+  uint32 dterms_heads;            // of its second: num_heads_q or 1
+  uint32 dlogits_sequences;       // the size of dlogits's first dimension: num_sequences or 1
+  uint32 dlogits_element;         // an ElementType
 };
-static_assert(sizeof(BackwardOptionArgs) == sizeof(BackwardArgs) + sizeof(OptionArgs) + 3 * 8 + 24 + 2 * 8 + 2 * 4);
+static_assert(sizeof(BackwardOptionArgs) == sizeof(BackwardArgs) + sizeof(OptionArgs) + 5 * 8 + 24 + 4 * 8 + 4 * 4);
 
 // What a TMA instruction reads: CUtensorMap.
 struct alignas(64) TensorMapArg {

@@ -36,6 +36,7 @@ def attention(
     bias: Any = None,
     mask: Any = None,
     alibi_slopes: Any = None,
+    sinks: Any = None,
     dropout_p: float = 0.0,
     seed: Any = None,
     offset: Any = NO_OFFSET,
@@ -75,6 +76,9 @@ def attention(
             Differentiable. One column for all keys is not repeated: it takes memory for its rows alone.
         mask: bool, broadcasts like bias; True keeps.
         alibi_slopes: f32 (heads_q) or (batch, heads_q). Not differentiable.
+        sinks: float (heads_q) or (batch, heads_q): a score of each row that no key has. It adds exp(sink) to the sum
+            of the row's softmax, once, and nothing to o. Scale, softcap, masks and dropout leave it alone.
+            Differentiable. gpt-oss has one for each head.
         dropout_p: probability of dropping an entry of the softmax, 0 <= dropout_p < 1; kept ones grow by
             1 / (1 - dropout_p).
         seed: None: each call that drops draws anew, for torch tensors from torch's default generator of their device
@@ -89,8 +93,9 @@ def attention(
 
     Returns:
         o: like q, (batch, heads_q, seqlen_q, head_dim_v) in the order of `layout`, in the framework of q. Or (o, lse).
-        lse: f32 (f64 if q is) (batch, heads_q, seqlen_q): natural log of sum_j exp(s). Dropout does not change it.
-        A row that sees no key gives o = 0, lse = -inf and zero gradients, never NaN.
+        lse: f32 (f64 if q is) (batch, heads_q, seqlen_q): natural log of sum_j exp(s), with exp(sink) in the sum if
+            there are sinks. Dropout does not change it.
+        A row that sees no key gives o = 0, lse = -inf (or its sink) and zero gradients, never NaN.
 
     Inputs are read in place, whatever their strides; one whose last stride is not 1 (or, in NumPy, one with negative
     strides) is copied first. On torch tensors this is differentiable (o, and lse if it is returned), and traceable
@@ -112,7 +117,7 @@ def attention(
 
         if not torch.compiler.is_dynamo_compiling():  # which cannot trace the library
             options = (
-                layout, causal, window, scale, softcap, bias, mask, alibi_slopes, dropout_p, seed, offset,
+                layout, causal, window, scale, softcap, bias, mask, alibi_slopes, sinks, dropout_p, seed, offset,
                 deterministic, compute,
             )  # fmt: skip
             results = _core.attention_of_options(q, k, v, options, return_lse)
@@ -121,8 +126,8 @@ def attention(
     left, right = window_of(window)
     scale, softcap = _number("scale", scale), _number("softcap", softcap)
     seed, offset, state = _random_numbers(q, seed, offset, dropout_p)
-    has_extras = bias is not None or mask is not None or alibi_slopes is not None or state is not None
-    extras = Extras(bias, mask, alibi_slopes, philox_state=state) if has_extras else NO_EXTRAS
+    has_extras = any(x is not None for x in (bias, mask, alibi_slopes, sinks, state))
+    extras = Extras(bias, mask, alibi_slopes, sinks, philox_state=state) if has_extras else NO_EXTRAS
     settings = Settings(
         0, 0, dense_layout(layout), scale, causal, left, right, softcap, dropout_p, seed, offset, deterministic,
         compute,
@@ -142,6 +147,7 @@ def attention_qkvpacked(
     scale: Optional[float] = None,
     softcap: float = NO_SOFTCAP,
     alibi_slopes: Any = None,
+    sinks: Any = None,
     dropout_p: float = 0.0,
     seed: Any = None,
     offset: Any = NO_OFFSET,
@@ -153,12 +159,12 @@ def attention_qkvpacked(
 
     On torch tensors the gradient is one tensor too, which the kernels write. Of three tensors autograd copies the
     gradients together: on an H200 a seventh of backward's time at 1024 tokens, a twentieth at 8192. It does so here too
-    for f64, with a last dimension that is not dense (of qkv, or of the gradient of o), with alibi_slopes or a seed on
-    the GPU, and if a compiler or another tool of torch's follows the call.
+    for f64, with a last dimension that is not dense (of qkv, or of the gradient of o), with alibi_slopes, sinks or a
+    seed on the GPU, and if a compiler or another tool of torch's follows the call.
 
     Arguments:
         qkv: (batch, seqlen, 3, heads, head_dim): q, k, v. dtype and kind as in `attention`.
-        alibi_slopes: f32 (heads) or (batch, heads).
+        alibi_slopes, sinks: (heads) or (batch, heads).
         The others as in `attention` with layout="bshd", which has bias and mask too.
 
     Returns:
@@ -172,7 +178,7 @@ def attention_qkvpacked(
 
         if not torch.compiler.is_dynamo_compiling():
             options = (
-                "bshd", causal, window, scale, softcap, None, None, alibi_slopes, dropout_p, seed, offset,
+                "bshd", causal, window, scale, softcap, None, None, alibi_slopes, sinks, dropout_p, seed, offset,
                 deterministic, compute,
             )  # fmt: skip
             results = _core.attention_qkvpacked_of_options(qkv, options, return_lse)
@@ -181,8 +187,8 @@ def attention_qkvpacked(
     left, right = window_of(window)
     scale, softcap = _number("scale", scale), _number("softcap", softcap)
     seed, offset, state = _random_numbers(qkv, seed, offset, dropout_p)
-    has_extras = alibi_slopes is not None or state is not None
-    extras = Extras(alibi_slopes=alibi_slopes, philox_state=state) if has_extras else NO_EXTRAS
+    has_extras = alibi_slopes is not None or sinks is not None or state is not None
+    extras = Extras(alibi_slopes=alibi_slopes, sinks=sinks, philox_state=state) if has_extras else NO_EXTRAS
     settings = Settings(
         0, 0, "bshd", scale, causal, left, right, softcap, dropout_p, seed, offset, deterministic, compute
     )  # fmt: skip
@@ -207,6 +213,7 @@ def attention_varlen(
     scale: Optional[float] = None,
     softcap: float = 0.0,
     alibi_slopes: Any = None,
+    sinks: Any = None,
     dropout_p: float = 0.0,
     seed: Any = None,
     offset: Any = NO_OFFSET,
@@ -224,7 +231,7 @@ def attention_varlen(
         cu_seqlens_q, cu_seqlens_k: i32 (sequences + 1), on the device of q: starts at 0, never decreases, ends at the
             total number of tokens.
         max_seqlen_q, max_seqlen_k: upper bounds of the lengths.
-        alibi_slopes: f32 (heads_q) or (sequences, heads_q).
+        alibi_slopes, sinks: (heads_q) or (sequences, heads_q).
         The others as in `attention`, which has neither bias nor mask here.
 
     Returns:
@@ -238,7 +245,8 @@ def attention_varlen(
     scale, softcap = _number("scale", scale), _number("softcap", softcap)
     seed, offset, state = _random_numbers(q, seed, offset, dropout_p)
     extras = Extras(
-        alibi_slopes=alibi_slopes, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, philox_state=state
+        alibi_slopes=alibi_slopes, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+        philox_state=state,
     )  # fmt: skip
     settings = Settings(
         max_seqlen_q, max_seqlen_k, "thd", scale, causal, left, right, softcap, dropout_p, seed, offset, deterministic,
@@ -270,7 +278,7 @@ def forward(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
 def backward(
     dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *, dlse: Any = None, needs_dbias: bool = True, **options: Any
 ) -> tuple[Any, ...]:
-    """The gradients of `forward`: (dq, dk, dv), and dbias if a bias is given and `needs_dbias`.
+    """The gradients of `forward`: (dq, dk, dv), dbias if a bias is given and `needs_dbias`, dsinks if sinks are.
 
     Arguments:
         dout: dL/do, dtype and shape of o.
@@ -280,7 +288,7 @@ def backward(
         options: as given to `forward`.
 
     Returns:
-        dq, dk, dv, dbias: dtype and shape of q, k, v, bias. dk and dv are summed over the query heads that share them.
+        dq, dk, dv, dbias, dsinks: dtype and shape of q, k, v, bias, sinks. dk and dv are summed over the query heads that share them.
         Rows that see no key contribute nothing.
 
     Recomputes the softmax from lse tile by tile. Raises as `forward` does.

@@ -58,6 +58,9 @@ def flash_attn_func(
     deterministic: bool = False,
     sm_margin: int = 0,
     return_attn_probs: bool = False,
+    *,
+    s_aux: Any = None,
+    learnable_sink: Any = None,
 ) -> Any:
     """Attention of q (batch, seqlen_q, heads_q, head_dim), k and v (batch, seqlen_k, heads_k, head_dim).
 
@@ -67,10 +70,14 @@ def flash_attn_func(
     qv: like q (batch, seqlen_q, heads_q, head_dim of v): the scores are softmax_scale * (q k^T + qv v^T), and
     softmax_scale is 1 / sqrt(head_dim + head_dim of v) by default. The two are at most 512 together. q and qv are
     copied side by side, k and v too. Unlike flash-attn's, differentiable.
+
+    s_aux, or learnable_sink as flash-attn 4 calls it: float (heads_q), a score of each row that no key has: `sinks` of
+    `attend.attention`. Differentiable.
     """
     _refuse(q_descale, k_descale, v_descale, attention_chunk)
     q, k = joined(q, k, v, qv)
-    options = (softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs)
+    sinks = _sinks(s_aux, learnable_sink)
+    options = (softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs, sinks)
     return _attend(attention, (q, k, v), *options, layout="bshd")
 
 
@@ -98,21 +105,25 @@ def flash_attn_varlen_func(
     deterministic: bool = False,
     sm_margin: int = 0,
     return_attn_probs: bool = False,
+    *,
+    s_aux: Any = None,
+    learnable_sink: Any = None,
 ) -> Any:
     """Attention of packed sequences, q (total_q, heads_q, head_dim): see `attend.attention_varlen`.
 
     seqused_q, seqused_k: i32 (sequences): of each sequence only so many rows and keys count, its first ones; masks
-    align by these numbers. flash-attn leaves the results of other rows open: here out is 0, softmax_lse is -inf, and
-    the gradients of other rows and keys are 0. max_seqlen_q and max_seqlen_k bound the lengths that cu_seqlens_q and
-    cu_seqlens_k give, unused tokens included.
+    align by these numbers. flash-attn leaves the results of other rows open: here out is 0, softmax_lse is -inf (or
+    s_aux), and the gradients of other rows and keys are 0. max_seqlen_q and max_seqlen_k bound the lengths that
+    cu_seqlens_q and cu_seqlens_k give, unused tokens included.
 
-    qv: (total_q, heads_q, head_dim of v), as in `flash_attn_func`.
+    qv: (total_q, heads_q, head_dim of v), s_aux and learnable_sink: as in `flash_attn_func`.
     """
     _refuse(q_descale, k_descale, v_descale, attention_chunk)
     cu_seqlens_q, cu_seqlens_k = without_unused(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k)
     q, k = joined(q, k, v, qv)
     packed = (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    options = (softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs)
+    sinks = _sinks(s_aux, learnable_sink)
+    options = (softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs, sinks)
     return _attend(attention_varlen, packed, *options)
 
 
@@ -130,6 +141,9 @@ def flash_attn_qkvpacked_func(
     num_heads_q: Optional[int] = None,
     sm_margin: int = 0,
     return_attn_probs: bool = False,
+    *,
+    s_aux: Any = None,
+    learnable_sink: Any = None,
 ) -> Any:
     """`flash_attn_func` of qkv (batch, seqlen, 3, heads, head_dim): see `attend.attention_qkvpacked`.
 
@@ -137,7 +151,8 @@ def flash_attn_qkvpacked_func(
     nothing is copied, but autograd puts the three gradients side by side.
     """
     _refuse(q_descale, k_descale, v_descale, attention_chunk)
-    options = (softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs)
+    sinks = _sinks(s_aux, learnable_sink)
+    options = (softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs, sinks)
     if num_heads_q is None:
         return _attend(attention_qkvpacked, (qkv,), *options)
     return _attend(attention, heads_of(qkv, num_heads_q), *options, layout="bshd")
@@ -212,6 +227,7 @@ def _attend(
     softcap: float,
     deterministic: bool,
     return_attn_probs: bool,
+    sinks: tuple[str, Any],
     **layout: str,
 ) -> Any:
     """The results of attend's `function`, its refusals with flash-attn's names."""
@@ -222,12 +238,20 @@ def _attend(
             window=window_size,
             scale=softmax_scale,
             softcap=softcap,
+            sinks=sinks[1],
             deterministic=deterministic,
             return_lse=return_attn_probs,
             **layout,
         )
     except Error as error:
-        raise renamed(error, FLASH_NAMES) from None
+        raise renamed(error, {**FLASH_NAMES, "sinks": sinks[0]}) from None
+
+
+def _sinks(s_aux: Any, learnable_sink: Any) -> tuple[str, Any]:
+    """The name and value of the one that is given, or None."""
+    if s_aux is not None and learnable_sink is not None:
+        raise ArgumentError("learnable_sink: given with s_aux, allowed one of the two")
+    return ("s_aux", s_aux) if learnable_sink is None else ("learnable_sink", learnable_sink)
 
 
 def _refuse(q_descale: Any, k_descale: Any, v_descale: Any, attention_chunk: int) -> None:

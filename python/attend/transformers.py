@@ -139,20 +139,14 @@ def attention_forward(
         bias = attention_mask if bias is None else bias + attention_mask
     o, lse = attention(
         query, key, value, window=window, scale=scaling, softcap=softcap or 0.0, bias=bias, mask=mask,
-        dropout_p=dropout, return_lse=True,
+        sinks=s_aux, dropout_p=dropout, return_lse=True,
     )  # fmt: skip
     weights = None
     if kwargs.get("output_attentions"):
         weights = _weights(query, key, window, scaling, softcap, bias, mask, num_keys)
-    if s_aux is not None:
-        o, weights = _with_sinks(o, lse, weights, s_aux)
+        if s_aux is not None:
+            weights = weights * (1 - (s_aux.float()[:, None] - lse.float()).exp())[..., None]
     return o.transpose(1, 2).contiguous(), None if weights is None else weights.to(query.dtype)
-
-
-def _with_sinks(o: Any, lse: Any, weights: Any, s_aux: Any) -> tuple[Any, Any]:
-    """o and weights (or None) with sinks, each of which adds exp(s_aux) to a row's sum and nothing to its output."""
-    kept = (lse - s_aux.to(lse.dtype)[:, None]).sigmoid()[..., None]
-    return (o * kept).to(o.dtype), None if weights is None else weights * kept
 
 
 def _weights(query: Any, key: Any, window: Any, scaling: Any, softcap: Any, bias: Any, mask: Any, num_keys: int) -> Any:

@@ -46,19 +46,21 @@ struct Matrix {
 }
 
 struct Problem {
-  // As given; broadcast dimensions of alibi_slopes, bias and mask are expanded (full size, stride 0).
+  // As given; broadcast dimensions of alibi_slopes, bias, mask and sinks are expanded (full size, stride 0).
   Tensor q, k, v, o;
   std::optional<Tensor> lse;           ///< (batch, num_heads_q, seqlen_q, 1); always there in backward
   std::optional<Tensor> alibi_slopes;  ///< (num_sequences, num_heads_q, 1, 1)
   std::optional<Tensor> bias;          ///< (batch, num_heads_q, seqlen_q, seqlen_k)
   std::optional<Tensor> mask;          ///< likewise
+  std::optional<Tensor> sinks;         ///< (num_sequences, num_heads_q, 1, 1)
   std::optional<Varlen> varlen;
 
   // Backward only.
   bool is_backward = false;
   Tensor dout, dq, dk, dv;
   std::optional<Tensor> dlse;
-  std::optional<Tensor> dbias;  ///< as given, not expanded: dimensions of size 1 are summed over
+  std::optional<Tensor> dbias;   ///< as given, not expanded: dimensions of size 1 are summed over
+  std::optional<Tensor> dsinks;  ///< likewise
 
   std::int64_t num_sequences = 0;
   std::int64_t num_heads_q = 0;

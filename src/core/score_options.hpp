@@ -85,7 +85,7 @@ inline constexpr std::array<ScoreNumber, 2> kScoreNumbers = {{
      .help = "Probability of dropping an entry"},
 }};
 
-inline constexpr std::array<ScoreTensor, 3> kScoreTensors = {{
+inline constexpr std::array<ScoreTensor, 4> kScoreTensors = {{
     {.mod = ScoreMod::kBias,
      .name = "bias",
      .constant = "kHasBias",
@@ -125,6 +125,19 @@ inline constexpr std::array<ScoreTensor, 3> kScoreTensors = {{
      .flag = "--alibi",
      .flag_help = "With ALiBi slopes",
      .help = "ALiBi slopes: an f32 .npy file, (heads) or (batch, heads)"},
+    {.mod = ScoreMod::kSinks,
+     .name = "sinks",
+     .constant = "kHasSinks",
+     .param = &Params::sinks,
+     .tensor = &Problem::sinks,
+     .shape = ScoreTensorShape::kHeads,
+     .dtype = {},
+     .gradient = "dsinks",
+     .passed_gradient = &BackwardCall::dsinks,
+     .gradient_tensor = &Problem::dsinks,
+     .flag = "--sinks",
+     .flag_help = "With a sink of every head",
+     .help = "A score of each row that no key has: a .npy file, (heads) or (batch, heads)"},
 }};
 
 static_assert(kScoreNumbers.size() + kScoreTensors.size() == kScoreMods, "a row for each modification");

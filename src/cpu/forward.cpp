@@ -17,7 +17,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/elements.hpp"
 #include "core/environment.hpp"
+#include "core/merged_lse.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/panel-inl.hpp"
 #include "cpu/score_product-inl.hpp"
@@ -178,6 +180,15 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
   add_values(tile, panel, keys, memory.rescale, p.head_dim_v, partial ? ranges.keys_of_lane() : RowRanges{});
 }
 
+/// lse and 1 / l of the panel's rows with a head's sink.
+void add_sink(double sink, float (&lse)[kPanel], float (&inverse_sum)[kPanel]) {
+  for (int r = 0; r < kPanel; ++r) {
+    const core::MergedLse row = core::merge_lse(lse[r], sink);
+    inverse_sum[r] = static_cast<float>(inverse_sum[r] * row.weight_a);
+    lse[r] = static_cast<float>(row.lse);
+  }
+}
+
 /// Row r's lse; in float64 where it is to be merged with others, whose weights would lose what a large lse rounds off.
 void store_lse(const Matrix& m, const Panel& panel, std::int64_t r, float lse, const ScoreRules& rules) {
   const bool exact = m.dtype == DType::kF64 && panel.row_max[r] != -kInfinity;
@@ -206,6 +217,7 @@ bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRu
     hn::Store(hn::MulAdd(row_max, nats_per_score, log_sum), kFloats, lse + lane);
     hn::Store(hn::IfThenZeroElse(saw_no_key, hn::Div(hn::Set(kFloats, 1.0F), row_sum)), kFloats, inverse_sum + lane);
   }
+  if (p.sinks) add_sink(core::load(*p.sinks, task.sequence.index, task.head, 0, 0), lse, inverse_sum);
   const Matrix o = core::q_matrix(p.o, task.sequence, task.head);
   if (!panel.started) std::fill_n(panel.o, kPanel * padded(p.head_dim_v), 0.0F);
   constexpr std::int64_t kRowsAhead = 8;

@@ -1,9 +1,10 @@
 // Attention as the formula says it, in float64, one row at a time: the truth that every other backend is held against.
 //
 //   s_ij = f(scale <q_i, k_j>) + bias_ij - slope |i + off - j|     masked keys are not visited at all
-//   L_i = log sum_j exp(s_ij),  p_ij = exp(s_ij - L_i),  z_ij = dropout(p)_ij,  o_i = sum_j z_ij v_j
+//   L_i = log(sum_j exp(s_ij) + exp(sink)),  p_ij = exp(s_ij - L_i),  z_ij = dropout(p)_ij,  o_i = sum_j z_ij v_j
 // Backward of a loss with gradients do and dL (Dao, FlashAttention-2 (2023), section 2.2, with dL added):
 //   dv_j = sum_i z_ij do_i,  dp_ij = dropout(<do_i, v_j>),  ds_ij = p_ij (dp_ij - <do_i, o_i> + dL_i)
+//   dsink = sum_i exp(sink - L_i) (dL_i - <do_i, o_i>)
 //   dq_i = scale sum_j ds_ij k_j,  dk_j = scale sum_i ds_ij q_i      (ds times the derivative of f, a transform)
 #include "cpu/reference.hpp"
 
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "core/elements.hpp"
+#include "core/merged_lse.hpp"
 #include "cpu/backends.hpp"
 #include "cpu/parallel.hpp"
 #include "kernels/attention/coarse_lse.cuh"
@@ -163,15 +165,16 @@ class Scores {
   DropMask dropout_;
 };
 
-/// Log of sum_j exp(s_ij - lse_i) of a row. It is 0 for an exact lse; next to a large score that all keys have, lse has
-/// lost what their number adds to it. score_at(j): the row's score, -inf if masked. The result is 0 as well if the
-/// rounding of lse does not explain the sum: lse is then that of other keys too.
+/// Log of sum_j exp(s_ij - lse_i) + exp(sink - lse_i) of a row. It is 0 for an exact lse; next to a large score that all
+/// keys have, lse has lost what their number adds to it. sink: -inf if there is none. score_at(j): the row's score, -inf
+/// if masked. The result is 0 as well if the rounding of lse does not explain the sum: lse is then that of other keys
+/// too.
 template <class ScoreAt>
-double log_of_sum(const KeyRange& range, double lse, DType lse_dtype, ScoreAt score_at) {
+double log_of_sum(const KeyRange& range, double sink, double lse, DType lse_dtype, ScoreAt score_at) {
   if (!(std::abs(lse) >= kCoarseLse)) return 0.0;
-  double top = -kInfinity;
+  double top = sink - lse;
   for (std::int64_t j = range.begin; j < range.end; ++j) top = std::max(top, score_at(j) - lse);
-  double sum = 0;  // relative to the largest: a large lse may be off by more than exp bears
+  double sum = exponential(sink - lse - top);  // relative to the largest: a large lse may be off by more than exp bears
   for (std::int64_t j = range.begin; j < range.end; ++j) sum += exponential(score_at(j) - lse - top);
   const double largest_rounding = lse_dtype == DType::kF64 ? 0x1p-51 : kLargestLseError;
   const double log_sum = top + std::log(sum);
@@ -186,6 +189,7 @@ void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t h
   const Scores scores(p, s, head);
   const Rows o(core::q_matrix(p.o, s, head));
   const Rows lse(core::q_matrix(*p.lse, s, head));
+  const double sink = p.sinks ? core::load(*p.sinks, s.index, head, 0, 0) : -kInfinity;
   InterruptPoint interrupt;
   for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
     const double lse_i = *lse.row(i);
@@ -200,9 +204,9 @@ void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t h
       if (scores.masked(i, j)) return Score{-kInfinity, 1.0};
       return scores.at(i, j, has_nan ? kNaN : dot(q.row(i), k.row(j), p.head_dim));
     };
-    const double log_sum = p.placement() != nullptr ? 0.0 : log_of_sum(range, lse_i, p.lse->dtype, [&](std::int64_t j) {
-      return score_at(j).value;
-    });
+    const double log_sum = p.placement() != nullptr ? 0.0
+                                                    : log_of_sum(range, sink, lse_i, p.lse->dtype,
+                                                                 [&](std::int64_t j) { return score_at(j).value; });
     for (std::int64_t j = range.begin; j < range.end; ++j) {
       const Score score = score_at(j);
       if (score.value == -kInfinity) continue;
@@ -266,11 +270,17 @@ void reference_forward_rows(const Problem& p, const Sequence& s, std::int64_t he
       if (factor != 0) add_scaled(o.data(), factor * unscaled, v.row(j), p.head_dim_v);
     }
     const bool saw_no_key = row_max == -kInfinity;
-    for (std::int64_t c = 0; c < p.head_dim_v; ++c) {
-      core::store(o_out, i, c, saw_no_key ? 0.0 : std::isnan(row_max) ? row_max : o[c] / row_sum);
+    const double lse_of_keys = saw_no_key ? -kInfinity : row_max + std::log(row_sum);
+    double lse = lse_of_keys, share = 1;  // of the keys in the row's sum
+    if (p.sinks) {
+      const core::MergedLse all = core::merge_lse(lse_of_keys, core::load(*p.sinks, s.index, head, 0, 0));
+      lse = all.lse;
+      share = all.weight_a;
     }
-    if (p.lse)
-      core::store(core::q_matrix(*p.lse, s, head), i, 0, saw_no_key ? -kInfinity : row_max + std::log(row_sum));
+    for (std::int64_t c = 0; c < p.head_dim_v; ++c) {
+      core::store(o_out, i, c, saw_no_key ? 0.0 : std::isnan(row_max) ? row_max : o[c] / row_sum * share);
+    }
+    if (p.lse) core::store(core::q_matrix(*p.lse, s, head), i, 0, lse);
     interrupt.after(range.end - range.begin);
   }
 }
@@ -328,8 +338,48 @@ void reference_dbias(const Problem& p) {
   }
 }
 
+namespace {
+
+/// dsink of one query head over the rows of a sequence.
+double dsink_of(const Problem& p, const Sequence& s, std::int64_t head) {
+  const double sink = core::load(*p.sinks, s.index, head, 0, 0);
+  if (sink == -kInfinity) return 0.0;
+  const Rows dout(core::q_matrix(p.dout, s, head));
+  const Rows o(core::q_matrix(p.o, s, head));
+  double sum = 0;
+  for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
+    const double dlse = p.dlse ? core::load(core::q_matrix(*p.dlse, s, head), i, 0) : 0.0;
+    const double lse = core::load(core::q_matrix(*p.lse, s, head), i, 0);
+    sum += exponential(sink - lse) * (dlse - dot(dout.row(i), o.row(i), p.head_dim_v));
+  }
+  return sum;
+}
+
+/// A task for each head of each sequence. Its work is little beside that of the other gradients.
+void reference_dsinks(const Problem& p) {
+  constexpr std::int64_t kElementsWorthThreads = 1 << 18;
+  std::vector<double> parts(static_cast<std::size_t>(p.num_sequences * p.num_heads_q));
+  parallel_for(
+      p.num_sequences * p.num_heads_q, p.o.numel() < kElementsWorthThreads ? 1 : max_threads(),
+      [&](std::int64_t task) { parts[task] = dsink_of(p, p.sequence(task / p.num_heads_q), task % p.num_heads_q); });
+  const Tensor& dsinks = *p.dsinks;
+  const bool is_shared = dsinks.shape[0] != p.num_sequences;
+  for (std::int64_t entry = 0; entry < dsinks.shape[0]; ++entry) {
+    for (std::int64_t head = 0; head < p.num_heads_q; ++head) {
+      double sum = 0;
+      for (std::int64_t s = is_shared ? 0 : entry; s < (is_shared ? p.num_sequences : entry + 1); ++s) {
+        sum += parts[s * p.num_heads_q + head];
+      }
+      core::store(dsinks, entry, head, 0, 0, sum);
+    }
+  }
+}
+
+}  // namespace
+
 void reference_option_gradient(const Problem& p, const core::ScoreTensor& row) {
   if (row.mod == ScoreMod::kBias) reference_dbias(p);
+  if (row.mod == ScoreMod::kSinks) reference_dsinks(p);
 }
 
 void reference_option_gradients(const Problem& p) {

@@ -3,8 +3,8 @@
 //  - delta. dS = P (dP - delta) with delta = <dout, o> = sum_j P_j dP_j. A row that keeps one key after dropout has
 //    dS = 0: dP and delta cancel. With an o rounded to 16 bits they cancel to its last bit only, and dropout's 1/(1-p)
 //    makes that large.
-//  - The sum of exp(s - lse), which is 1 for an exact lse. Below a bias of -1e9 on every key, lse is a multiple of 64,
-//    and all of log n is lost in it: P and all gradients would be n times too large.
+//  - The sum of exp(s - lse), that of a sink included, which is 1 for an exact lse. Below a bias of -1e9 on every key,
+//    lse is a multiple of 64, and all of log n is lost in it: P and all gradients would be n times too large.
 //
 // Either costs two of the five products of the backward pass once more.
 #undef HWY_TARGET_INCLUDE
@@ -99,7 +99,8 @@ void run_exact_log2_sums(const core::Problem& p, const BackwardRowsTask& task, f
   for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
     if (!lse_is_coarse(p, task.sequence, task.head, row)) continue;
     const double lse = core::load(core::q_matrix(*p.lse, task.sequence, task.head), row, 0);
-    const double log_sum = std::log(sums[row - task.row_begin]);
+    const double sink = p.sinks ? core::load(*p.sinks, task.sequence.index, task.head, 0, 0) : -kInfinity;
+    const double log_sum = std::log(sums[row - task.row_begin] + std::exp(sink - lse));
     const bool rounding_only = std::abs(log_sum) <= double{kLargestLseError} * std::abs(lse);
     log2_sums[delta_index(p, task.sequence, task.head, row)] = static_cast<float>(rounding_only ? log_sum * kLog2E : 0);
   }

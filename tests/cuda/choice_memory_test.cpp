@@ -67,8 +67,10 @@ std::vector<Change> changes(const Problem& p) {
       {"alibi_slopes", [](Problem& x) { x.alibi_slopes = x.q; }},
       {"bias", [](Problem& x) { toggle(x.bias); }},
       {"mask", [](Problem& x) { x.mask = x.q; }},
+      {"sinks", [](Problem& x) { toggle(x.sinks); }},
       {"dlse", [](Problem& x) { x.dlse = x.q; }},
       {"dbias", [](Problem& x) { toggle(x.dbias); }},
+      {"dsinks", [](Problem& x) { toggle(x.dsinks); }},
       {"custom_score", [](Problem& x) { x.custom_score = custom_score(x.custom_score == nullptr ? 0 : 1); }},
   };
   std::vector<Tensor Problem::*> tensors = {&Problem::q, &Problem::k, &Problem::v, &Problem::o};
@@ -91,8 +93,8 @@ std::vector<Change> changes(const Problem& p) {
 /// Does not compile if a Problem gets another member: it wants a Change above, and, if it is the tensor or number of an
 /// option, follows from the option's row.
 void name_all_members(const Problem& p) {
-  const auto& [q, k, v, o, lse, alibi_slopes, bias, mask, varlen, is_backward, dout, dq, dk, dv, dlse, dbias,
-               num_sequences, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim, head_dim_v, scale,
+  const auto& [q, k, v, o, lse, alibi_slopes, bias, mask, sinks, varlen, is_backward, dout, dq, dk, dv, dlse, dbias,
+               dsinks, num_sequences, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k, head_dim, head_dim_v, scale,
                transform_cap, window_left, window_right, dropout_p, seed, offset, philox_state, deterministic,
                custom_score, workspace, part] = p;
   (void)q;

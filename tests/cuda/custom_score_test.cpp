@@ -54,9 +54,12 @@ TEST(CustomScore, IsInTheKeyOfKernelsByItsSourceAndInTileChoicesByItsTraits) {
 }
 
 TEST(CustomScore, EveryTraitTravelsInTheVariant) {
-  bool ScoreModTraits::*const traits[] = {&ScoreModTraits::transforms, &ScoreModTraits::adds_from_memory,
-                                          &ScoreModTraits::adds_by_position, &ScoreModTraits::masks_from_memory,
-                                          &ScoreModTraits::drops};
+  bool ScoreModTraits::*const traits[] = {&ScoreModTraits::transforms,
+                                          &ScoreModTraits::adds_from_memory,
+                                          &ScoreModTraits::adds_by_position,
+                                          &ScoreModTraits::masks_from_memory,
+                                          &ScoreModTraits::drops,
+                                          &ScoreModTraits::adds_to_sum};
   static_assert(sizeof(ScoreModTraits) == std::size(traits), "a trait without a bit");
   for (const auto on : traits) {
     ScoreModTraits given;

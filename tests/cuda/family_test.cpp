@@ -12,6 +12,7 @@
 
 #include "cuda/examples/examples.hpp"
 #include "cuda/launch/launcher.hpp"
+#include "cuda/launch/rung.hpp"
 #include "cuda/made_up.hpp"
 #include "dispatch/dispatch.hpp"
 
@@ -155,6 +156,13 @@ TEST(Family, LacksNameArgumentValueAndWhatIsAllowed) {
                             "multiples of 16 bytes"));
   EXPECT_EQ(lack("simt", MadeUp(DType::kF32, {}, {.bias = Tensor{.dtype = DType::kF64}})),
             "bias: dtype f64, compute 'simt' allows f32, f16, bf16");
+  EXPECT_EQ(lack("simt", MadeUp(DType::kF32, {}, {.sinks = Tensor{.dtype = DType::kF64}})),
+            "sinks: dtype f64, compute 'simt' allows f32, f16, bf16");
+  MadeUp wide_dsinks(DType::kBF16, {}, {.sinks = Tensor{.dtype = DType::kF32}}, true);
+  wide_dsinks.problem.dsinks->dtype = DType::kF64;
+  for (const char* name : {"simt", "sm80_backward", "sm90_backward"}) {
+    EXPECT_EQ(lack(name, wide_dsinks), std::string("dsinks: dtype f64, compute '") + name + "' allows f32, f16, bf16");
+  }
   EXPECT_EQ(lack("wgmma", MadeUp(DType::kF16, {}, {}, true)), "compute: 'wgmma' has no backward");
   EXPECT_EQ(lack("simt", MadeUp(DType::kF16)), "nothing");
 }
@@ -167,7 +175,8 @@ TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
                                                   {"window_right", {.window_right = 1}},
                                                   {"alibi_slopes", {.alibi_slopes = given}},
                                                   {"bias", {.bias = given}},
-                                                  {"mask", {.mask = given}}};
+                                                  {"mask", {.mask = given}},
+                                                  {"sinks", {.sinks = given}}};
   std::set<std::string> seen = {"deterministic", "varlen",
                                 "score function"};  // of backward, of packed tensors, custom_score_test
   for (const auto& [name, params] : cases) {
@@ -198,6 +207,72 @@ TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
   EXPECT_FALSE(cuda::option_lack(part.problem, cuda::option::kAll | cuda::option::kRing).has_value());
   for (const cuda::Option& o : cuda::options())
     EXPECT_TRUE(seen.contains(o.argument)) << o.argument << " is not tested";
+}
+
+TEST(Family, TheLadderRefusesSinksAndOtherFamiliesTakeThemOfAnyType) {
+  const auto made = [](DType sinks, bool backward) {
+    return MadeUp(DType::kBF16, {}, {.sinks = Tensor{.dtype = sinks}}, backward);
+  };
+  const auto is_rung = [](std::string_view name) {
+    return std::ranges::any_of(cuda::ladder(), [name](const cuda::Rung& rung) { return name == rung.name; });
+  };
+  const MadeUp f32(DType::kF32, {}, {.sinks = Tensor{.dtype = DType::kF32}});
+  const MadeUp bf16 = made(DType::kBF16, false);
+  for (const cuda::Rung& rung : cuda::ladder()) {
+    const bool takes_f32 = std::ranges::count(rung.dtypes, DType::kF32) > 0;
+    const auto lack = cuda::find_family(rung.name)->lack(takes_f32 ? f32.problem : bf16.problem, device("sm_90a", 132));
+    ASSERT_TRUE(lack.has_value()) << rung.name;
+    EXPECT_STREQ(lack->argument, "sinks") << rung.name;
+  }
+  for (const DType sinks : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const cuda::Family* family : cuda::families()) {
+      if (is_rung(family->name)) continue;
+      for (const bool backward : {false, true}) {
+        if (backward ? !family->has_backward : !family->has_forward) continue;
+        EXPECT_FALSE(family->lack(made(sinks, backward).problem, device("sm_90a", 132)).has_value()) << family->name;
+      }
+    }
+  }
+}
+
+/// The gradient of sinks is two steps and a region of memory at the end; without it a backward pass is that of a
+/// problem without sinks, which are in lse.
+TEST(Family, OnlyTheGradientOfSinksAddsToABackwardPass) {
+  const cuda::DeviceInfo d = device("sm_90a", 132);
+  const Sizes sizes = {.batch = 3, .heads = 8, .heads_kv = 2, .seqlen_q = 1000, .seqlen_k = 700};
+  for (const char* name : {"simt", "sm80_backward", "sm90_backward"}) {
+    SCOPED_TRACE(name);
+    const cuda::Family& family = *cuda::find_family(name);
+    const MadeUp plain(DType::kBF16, sizes, {}, true);
+    const MadeUp with(DType::kBF16, sizes, {.sinks = Tensor{.dtype = DType::kF32}}, true);
+    MadeUp without(DType::kBF16, sizes, {.sinks = Tensor{.dtype = DType::kF32}}, true);
+    without.problem.dsinks.reset();
+    const auto names = [&](const MadeUp& made) {
+      std::vector<std::string> all;
+      for (const cuda::KernelSpec& spec : family.kernels(family.choose(made.problem, d).variant, d.arch())) {
+        all.push_back(cuda::identity(spec));
+      }
+      return all;
+    };
+    const auto bytes = [&](const MadeUp& made) {
+      return family.workspace(made.problem, family.choose(made.problem, d)).bytes();
+    };
+    EXPECT_EQ(names(without), names(plain));
+    EXPECT_EQ(bytes(without), bytes(plain));
+    const cuda::Choice choice = family.choose(with.problem, d), of_plain = family.choose(plain.problem, d);
+    ASSERT_EQ(choice.num_steps, of_plain.num_steps + 2);
+    std::vector<std::string> first = names(with);
+    first.resize(of_plain.num_steps);
+    EXPECT_EQ(first, names(plain)) << "the loops know nothing of sinks";
+    for (std::size_t i = 0; i < of_plain.num_steps; ++i) EXPECT_EQ(choice.steps[i].blocks, of_plain.steps[i].blocks);
+    const std::int64_t parts = std::int64_t{3} * 8 * 16;  // of 64 rows
+    EXPECT_EQ(choice.steps[of_plain.num_steps].blocks, parts);
+    EXPECT_EQ(choice.steps[of_plain.num_steps + 1].blocks, 8) << "one entry for all sequences";
+    EXPECT_GE(bytes(with), bytes(plain) + static_cast<std::size_t>(parts) * sizeof(float));
+    EXPECT_LT(bytes(with),
+              bytes(plain) + static_cast<std::size_t>(parts) * sizeof(float) + 2 * cuda::Workspace::kAlignment);
+    EXPECT_STREQ(family.kernels(choice.variant, d.arch()).back().name.c_str(), "row_logit_gradient");
+  }
 }
 
 TEST(Family, AnUnknownGpuIsLackedInOneLine) {

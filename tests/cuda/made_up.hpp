@@ -33,12 +33,14 @@ class MadeUp {
     if (params.bias) params.bias = tensor(params.bias->dtype, scores);
     if (params.mask) params.mask = tensor(DType::kBool, scores);
     if (params.alibi_slopes) params.alibi_slopes = tensor(DType::kF32, {1, s.heads, 1, 1});
+    if (params.sinks) params.sinks = tensor(params.sinks->dtype, {1, s.heads, 1, 1});
     if (!backward) {
       problem = core::make_forward_problem(q, k, v, o, &lse, params);
       return;
     }
     BackwardExtras extras;
     if (params.bias) extras.dbias = tensor(params.bias->dtype, scores);
+    if (params.sinks) extras.dsinks = tensor(params.sinks->dtype, params.sinks->shape);
     problem = core::make_backward_problem(tensor(dtype, o_shape), q, k, v, o, lse, tensor(dtype, q_shape),
                                           tensor(dtype, k_shape), tensor(dtype, v_shape), params, extras);
   }
@@ -82,6 +84,7 @@ inline std::vector<MadeUp> problems(bool backward) {
           const Sizes sizes = {.seqlen_q = seqlen, .seqlen_k = seqlen, .head_dim = head_dim, .head_dim_v = head_dim};
           list.emplace_back(dtype, sizes, Params{.causal = causal}, backward);
           list.emplace_back(dtype, sizes, Params{.scale = -0.5, .softcap = 3, .dropout_p = 0.1}, backward);
+          list.emplace_back(dtype, sizes, Params{.causal = causal, .sinks = Tensor{.dtype = DType::kF32}}, backward);
           list.emplace_back(dtype, sizes, Params{.window_left = 5, .bias = Tensor{.dtype = DType::kF16}}, backward, 0,
                             4);
         }

@@ -66,6 +66,28 @@ TEST_P(EdgeRows, WithoutKeysAreZero) {
   }
 }
 
+/// A sink is all of such a row: lse is the sink, whose gradient is the sum of dlse.
+TEST_P(EdgeRows, WithoutKeysHaveTheirSink) {
+  for (const bool packed : {false, true}) {
+    AttentionCase c = plain(DType::kBF16, 2, 1, 70, 0, 64, false);
+    if (packed) c.varlen_q = {70, 3}, c.varlen_k = {0, 0};
+    c.sinks = c.dlse = true;
+    const Inputs in = make_inputs(c);
+    in.sinks->generate([](auto, auto h, auto, auto) { return 1.5 - 4 * static_cast<double>(h); });
+    in.dlse->fill(0.5);
+    const Outputs out = run(in, GetParam());
+    for (const double x : out.o.values()) ASSERT_EQ(x, 0);
+    for (std::int64_t h = 0; h < c.heads_q; ++h) {
+      for (std::int64_t i = 0; i < out.lse.shape()[2]; ++i) ASSERT_EQ(out.lse.at(0, h, i, 0), in.sinks->at(0, h, 0, 0));
+      if (has_backward(GetParam())) {
+        EXPECT_EQ(out.dsinks->at(0, h, 0, 0), 0.5 * static_cast<double>(out.lse.shape()[2]));
+      }
+    }
+    if (!has_backward(GetParam())) continue;
+    for (const double x : out.dq.values()) ASSERT_EQ(x, 0);
+  }
+}
+
 /// All scores near -1000, where the tiles that are looked at first are masked for some rows or for all: a maximum that
 /// starts at 0, or is set to it, stays there.
 std::vector<AttentionCase> negative_score_cases() {
@@ -145,6 +167,7 @@ TEST_P(EdgeRows, OfAnOutlierChannelStayInBudget) {
 /// Nothing is launched, or nothing written, and nothing fails.
 TEST_P(EdgeRows, OfNoEntriesNoHeadsAndNoSequencesAreNoError) {
   AttentionCase c = plain(DType::kBF16, 2, 1, 70, 90, 64, true);
+  c.sinks = true;
   std::vector<AttentionCase> cases = {c, c, c, c};
   cases[0].batch = 0;
   cases[1].heads_q = 0, cases[1].heads_k = 1;
@@ -160,8 +183,8 @@ TEST_P(EdgeRows, OfNoEntriesNoHeadsAndNoSequencesAreNoError) {
     const Outputs out = run(in, GetParam());
     for (const TensorBuffer* t : {&out.o, &out.lse, &out.dq, &out.dk, &out.dv}) EXPECT_TRUE(t->gaps_intact());
     if (!has_backward(GetParam())) continue;
-    for (const TensorBuffer* t : {&out.dk, &out.dv}) {
-      for (const double x : t->values()) ASSERT_EQ(x, 0) << "no row has seen a key";
+    for (const TensorBuffer* t : {&out.dk, &out.dv, &*out.dsinks}) {
+      for (const double x : t->values()) ASSERT_EQ(x, 0) << "no row has seen a key, and there is no row";
     }
   }
 }

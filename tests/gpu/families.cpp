@@ -29,11 +29,15 @@ struct Arguments {
         params(in.params(compute)) {
     if (in.dlse) extras.dlse = on_gpu(*in.dlse);
     if (out.dbias) extras.dbias = on_gpu(*out.dbias);
+    if (out.dsinks) extras.dsinks = on_gpu(*out.dsinks);
     for (Tensor* t : {&q, &k, &v, &dout, &o, &lse, &dq, &dk, &dv}) t->device.index = device;
-    for (std::optional<ConstTensor>* t : {&params.bias, &params.mask, &params.alibi_slopes, &extras.dlse}) {
+    for (std::optional<ConstTensor>* t :
+         {&params.bias, &params.mask, &params.alibi_slopes, &params.sinks, &extras.dlse}) {
       if (*t) (*t)->device = q.device;
     }
-    if (extras.dbias) extras.dbias->device = q.device;
+    for (std::optional<Tensor>* t : {&extras.dbias, &extras.dsinks}) {
+      if (*t) (*t)->device = q.device;
+    }
   }
   Tensor q, k, v, dout, o, lse, dq, dk, dv;
   Params params;

@@ -40,7 +40,7 @@ AttentionCase plain(DType dtype, std::int64_t heads_q, std::int64_t heads_k, std
 void submit(std::string_view compute, const Inputs& in, const Outputs& out, Stream stream) {
   const Tensor lse = on_gpu(out.lse);
   Params params = in.params(compute);
-  for (std::optional<ConstTensor>* t : {&params.bias, &params.mask, &params.alibi_slopes}) {
+  for (std::optional<ConstTensor>* t : {&params.bias, &params.mask, &params.alibi_slopes, &params.sinks}) {
     if (*t) (*t)->device = kGpu;
   }
   forward(on_gpu(in.q), on_gpu(in.k), on_gpu(in.v), on_gpu(out.o), &lse, params, stream);

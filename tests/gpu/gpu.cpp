@@ -85,6 +85,7 @@ BackwardExtras extras_of(const Inputs& in, const Outputs& out) {
   BackwardExtras extras;
   if (in.dlse) extras.dlse = in.dlse->view();
   if (out.dbias) extras.dbias = out.dbias->view();
+  if (out.dsinks) extras.dsinks = out.dsinks->view();
   return extras;
 }
 

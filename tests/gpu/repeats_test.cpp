@@ -28,6 +28,7 @@ std::vector<AttentionCase> repeated_cases() {
   packed.varlen_k = {65, 4, 200, 400, 64};
   std::vector<AttentionCase> cases = {windowed, packed, packed, packed};
   cases[2].window_left = 100;
+  cases[2].sinks = cases[2].sinks_per_sequence = true;
   cases[3].head_dim = cases[3].head_dim_v = 192;
   for (AttentionCase& c : cases) c.deterministic = true;
   return cases;

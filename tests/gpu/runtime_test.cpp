@@ -224,6 +224,7 @@ TEST_F(Runtime, WhatARungLacksIsRefusedByName) {
     refused("bias", [](AttentionCase& c) { c.bias = Broadcast{}; });
     refused("mask", [](AttentionCase& c) { c.mask = Broadcast{}; });
     refused("alibi", [](AttentionCase& c) { c.alibi = true; });
+    refused("sinks", [](AttentionCase& c) { c.sinks = true; });
     refused("varlen", [](AttentionCase& c) { c.varlen_q = {3, 4}, c.varlen_k = {5, 4}; });
     refused("dtype",
             [&](AttentionCase& c) { c.dtype = rung.dtypes.front() == DType::kF32 ? DType::kF16 : DType::kF32; });

@@ -61,6 +61,9 @@ std::vector<AttentionCase> scratch_cases(const char* compute) {
     add(capped);
     AttentionCase grouped = plain(DType::kBF16, 8, 1, 1030, 70, head_dim, false);  // dk and dv may be added up
     add(grouped);
+    packed.sinks = packed.sinks_per_sequence = grouped.sinks = true;  // whose gradient has parts in memory
+    add(packed);
+    add(grouped);
   }
   return cases;
 }

@@ -57,6 +57,8 @@ std::vector<AttentionCase> head_dim_cases() {
                        .head_dim = d,
                        .head_dim_v = cases.size() % 2 == 0 ? d : (d * 7) % 300 + 1,
                        .causal = d % 4 == 0,
+                       .sinks = d % 3 != 1,
+                       .dlse = d % 3 == 2,
                        .seed = static_cast<std::uint64_t>(d)};
     cases.push_back(c);
   }
@@ -81,6 +83,7 @@ AttentionCase with_all_options(AttentionCase c) {
   c.alibi = true;
   c.bias = Broadcast{false, true, true};
   c.mask = Broadcast{true, false, true};
+  c.sinks = true;
   c.dropout_p = 0.3;
   c.window_left = 80;
   c.window_right = 20;
@@ -148,8 +151,9 @@ std::vector<AttentionCase> slice_cases() {
   with([](AttentionCase& c) { c.bias = Broadcast{false, true, false}; });
   with([](AttentionCase& c) { c.mask = Broadcast{}; });
   with([](AttentionCase& c) { c.dropout_p = 0.4; });
+  with([](AttentionCase& c) { c.batch = 2, c.sinks = c.sinks_per_sequence = true, c.dlse = true; });
   with([](AttentionCase& c) { c.window_left = 30, c.window_right = 5; });
-  with([](AttentionCase& c) { c.varlen_q = {70, 0, 3}, c.varlen_k = {65, 4, 0}, c.causal = true; });
+  with([](AttentionCase& c) { c.varlen_q = {70, 0, 3}, c.varlen_k = {65, 4, 0}, c.causal = c.sinks = true; });
   with([](AttentionCase& c) { c.head_dim = 17, c.head_dim_v = 300, c.layout = CaseLayout::kPadded; });
   with([](AttentionCase& c) { c.head_dim = c.head_dim_v = 128, c.dlse = true, c.broadcast_dout = true; });
   with([](AttentionCase& c) { c.head_dim = 200, c.head_dim_v = 7, c.base_offset = 1; });
@@ -313,9 +317,11 @@ TEST_P(SimtProperty, AGraphReplaysForwardAndBackward) {
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;
   Params params = in.params(kCompute);
-  for (std::optional<ConstTensor>* t : {&params.bias, &params.mask, &params.alibi_slopes}) (*t)->device = kGpu;
+  for (std::optional<ConstTensor>* t : {&params.bias, &params.mask, &params.alibi_slopes, &params.sinks}) {
+    (*t)->device = kGpu;
+  }
   const Tensor lse = on_gpu(out.lse);
-  const BackwardExtras extras = {on_gpu(*in.dlse), on_gpu(*out.dbias)};
+  const BackwardExtras extras = {on_gpu(*in.dlse), on_gpu(*out.dbias), on_gpu(*out.dsinks)};
   CapturedGraph graph(stream.get(), [&] {
     forward(on_gpu(in.q), on_gpu(in.k), on_gpu(in.v), on_gpu(out.o), &lse, params, stream.get());
     backward(on_gpu(in.dout), on_gpu(in.q), on_gpu(in.k), on_gpu(in.v), on_gpu(out.o), lse, on_gpu(out.dq),

@@ -66,6 +66,9 @@ std::vector<AttentionCase> edge_cases() {
         AttentionCase c =
             plain(cases.size() % 2 == 0 ? DType::kBF16 : DType::kF16, 4, 2, q, k, head_dim, cases.size() % 3 != 0);
         c.batch = 2;
+        c.sinks = cases.size() % 4 == 1;
+        c.sinks_per_sequence = cases.size() % 8 == 1;
+        c.dlse = c.sinks;
         add(c);
       }
     }
@@ -77,6 +80,7 @@ std::vector<AttentionCase> edge_cases() {
     c.layout = CaseLayout::kPadded;
     add(c);
     c.base_offset = 1;
+    c.sinks = true;
     add(c);
   }
   for (const std::int64_t head_dim : {64, 128, 256}) {
@@ -116,6 +120,7 @@ std::vector<AttentionCase> unmodified_cases() {
       c.batch = 2;
       c.head_dim_v = shape.head_dim_v;
       c.fill = kFills[n];
+      c.sinks = n % 2 == 1;
       c.seed = 100 + n;
       cases.push_back(c);
       c.dtype = DType::kF16;
@@ -130,6 +135,7 @@ std::vector<AttentionCase> unmodified_cases() {
       c.batch = 1;
       c.varlen_q = {3, kLengths[n].q, 0, 70, 17};
       c.varlen_k = {130, kLengths[n].k, 5, 90, 0};
+      c.sinks_per_sequence = n == 1;
       cases.push_back(c);
     }
   }
@@ -146,6 +152,7 @@ TEST(Sm80BackwardCases, AreEnough) {
 AttentionCase with_all_options(AttentionCase c) {
   c.bias = Broadcast{false, true, true};
   c.mask = Broadcast{true, false, true};
+  c.sinks = true;
   c.dropout_p = 0.3;
   c.softcap = 2;
   c.alibi = true;
@@ -168,6 +175,8 @@ std::vector<AttentionCase> slice_cases() {
   AttentionCase packed = plain(DType::kBF16, 2, 1, 0, 0, 128, true);
   packed.varlen_q = {130, 0, 3};
   packed.varlen_k = {65, 4, 200};
+  cases.push_back(packed);
+  packed.sinks = packed.sinks_per_sequence = packed.dlse = true;
   cases.push_back(packed);
   for (std::size_t n = 0; n < 3; ++n) {
     cases.push_back(cases[n]);
@@ -220,6 +229,7 @@ TEST_P(Sm80BackwardTiles, OfSmallerGpusComputeTheSame) {
   BackwardExtras extras;
   if (in.dlse) extras.dlse = in.dlse->view();
   if (out.dbias) extras.dbias = out.dbias->view();
+  if (out.dsinks) extras.dsinks = out.dsinks->view();
   core::Problem p =
       core::make_backward_problem(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), want.o.view(), want.lse.view(),
                                   out.dq.view(), out.dk.view(), out.dv.view(), in.params(kCompute), extras);
@@ -233,6 +243,7 @@ TEST_P(Sm80BackwardTiles, OfSmallerGpusComputeTheSame) {
   expect_near("dk", out.dk.values(), want.dk.values(), tolerance);
   expect_near("dv", out.dv.values(), want.dv.values(), tolerance);
   if (out.dbias) expect_near("dbias", out.dbias->values(), want.dbias->values(), tolerance);
+  if (out.dsinks) expect_near("dsinks", out.dsinks->values(), want.dsinks->values(), tolerance);
 }
 
 INSTANTIATE_TEST_SUITE_P(Archs, Sm80BackwardTiles,
@@ -257,6 +268,9 @@ TEST_F(Sm80Gradients, RepeatsAreBitEqual) {
         ASSERT_EQ(again.dv.bytes(), first.dv.bytes()) << round;
         if (first.dbias) {
           ASSERT_EQ(again.dbias->bytes(), first.dbias->bytes()) << round;
+        }
+        if (first.dsinks) {
+          ASSERT_EQ(again.dsinks->bytes(), first.dsinks->bytes()) << round;
         }
       }
     }

@@ -60,6 +60,8 @@ std::vector<AttentionCase> edge_cases() {
       for (const std::int64_t k : {q, q / 2 + 3, 2 * q}) {
         AttentionCase c = plain(DType::kBF16, 2, 1, q, k, head_dim, cases.size() % 3 != 0);
         c.batch = 2;
+        c.sinks = cases.size() % 4 == 1;
+        c.sinks_per_sequence = cases.size() % 8 == 1;
         add(c);
       }
     }
@@ -71,6 +73,7 @@ std::vector<AttentionCase> edge_cases() {
     c.layout = CaseLayout::kPadded;
     add(c);
     c.base_offset = 1;
+    c.sinks = true;
     add(c);
   }
   add(plain(DType::kBF16, 2, 2, 300, 0, 128, false));
@@ -85,6 +88,7 @@ INSTANTIATE_TEST_SUITE_P(Edges, Sm80Forward, testing::ValuesIn(edge_cases()), kI
 AttentionCase with_all_options(AttentionCase c) {
   c.bias = Broadcast{false, true, true};
   c.mask = Broadcast{true, false, true};
+  c.sinks = true;
   c.dropout_p = 0.3;
   c.softcap = 2;
   c.alibi = true;
@@ -106,6 +110,8 @@ std::vector<AttentionCase> slice_cases() {
   AttentionCase packed = plain(DType::kBF16, 2, 1, 0, 0, 128, true);
   packed.varlen_q = {130, 0, 3};
   packed.varlen_k = {65, 4, 200};
+  cases.push_back(packed);
+  packed.sinks = packed.sinks_per_sequence = true;
   cases.push_back(packed);
   return cases;
 }

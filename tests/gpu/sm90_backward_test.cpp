@@ -118,7 +118,7 @@ bool is_compatible(const Sizes& sizes, int f, int a, int g, int b) {
   return true;
 }
 
-/// number: of the case; biases are broadcast by turns.
+/// number: of the case; biases are broadcast by turns, and sinks come by turns, most with their gradient.
 void set_rules(AttentionCase& c, Rules rules, std::size_t number, bool dbias) {
   c.alibi = rules == kAlibi || rules == kBoth;
   if (rules == kSoftcap || rules == kSoftcapDropout) c.softcap = number % 2 == 0 ? 20 : 1.5;
@@ -127,6 +127,9 @@ void set_rules(AttentionCase& c, Rules rules, std::size_t number, bool dbias) {
     c.dbias = dbias;
   }
   if (rules != kPlain && rules != kAlibi && rules != kSoftcap && rules != kBias) c.dropout_p = 0.3;
+  c.sinks = number % 3 == 1;
+  c.sinks_per_sequence = number % 2 == 1;
+  c.dsinks = number % 5 != 0;
 }
 
 /// Each pair of values, in problems of each shape.
@@ -209,6 +212,7 @@ std::vector<AttentionCase> grouped_cases() {
     c.head_dim_v = head_dim_v;
     c.dlse = cases.size() % 2 == 1;
     c.layout = cases.size() % 3 == 0 ? CaseLayout::kBSHD : CaseLayout::kBHSD;
+    c.sinks = cases.size() % 3 == 1;
     c.seed = 900 + cases.size();
     return cases.emplace_back(c);
   };
@@ -250,6 +254,8 @@ std::vector<AttentionCase> slice_cases() {
   packed.varlen_q = {130, 0, 3};
   packed.varlen_k = {65, 4, 200};
   cases.push_back(packed);
+  packed.sinks = packed.sinks_per_sequence = packed.dlse = true;
+  cases.push_back(packed);
   cases.push_back(plain(2, 1, 200, 64, true));
   cases.back().deterministic = true;
   for (const std::int64_t head_dim : {64, 128, 256}) {
@@ -261,6 +267,7 @@ std::vector<AttentionCase> slice_cases() {
     cases.back().seqlen_k = 70;
     cases.push_back(plain(2, 1, 200, head_dim, true));
     cases.back().softcap = 10;
+    cases.back().sinks = true;
     if (head_dim == 256) continue;
     cases.push_back(plain(2, 1, 200, head_dim, false));
     cases.back().bias = Broadcast{false, true, true};

@@ -36,6 +36,7 @@ enum Factor {
   kDropout,
   kScale,
   kPacked,
+  kSinks,
   kFactors
 };
 constexpr std::int64_t kHeadDims[] = {64, 128, 256, 8, 40, 72, 80, 96, 104, 112, 136, 160, 176, 192, 248};
@@ -46,7 +47,7 @@ struct Mask {
 };
 constexpr Mask kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 100, 30}, {true, 65, -1}, {false, -1, 70}};
 const std::vector<int> kNumValues = {
-    2, std::size(kHeadDims), std::size(kHeadDimsV), std::size(kMasks), 2, 3, 9, 9, 2, 3, 2};
+    2, std::size(kHeadDims), std::size(kHeadDimsV), std::size(kMasks), 2, 3, 9, 9, 2, 3, 2, 3};
 
 bool compatible(int f, int a, int g, int b) {
   const bool has_matrix = (f == kBias || f == kBoolMask) && a > 0;
@@ -70,6 +71,8 @@ AttentionCase variant_case(const Choice& v) {
   c.mask = numbered_broadcast(v[kBoolMask]);
   c.dropout_p = v[kDropout] == 1 ? 0.3 : 0;
   if (v[kScale] > 0) c.scale = v[kScale] == 1 ? -0.2 : 0.35;
+  c.sinks = v[kSinks] > 0;
+  c.sinks_per_sequence = v[kSinks] > 1;
   if (v[kPacked] == 1) c.varlen_q = {0};  // shapes() fills it in
   return c;
 }
@@ -127,6 +130,8 @@ std::vector<AttentionCase> edge_cases() {
         cases.push_back(plain(DType::kBF16, 2, 1, q, k, head_dim, cases.size() % 3 != 0));
         cases.back().batch = 2;
         cases.back().seed = cases.size();
+        cases.back().sinks = cases.size() % 4 == 1;
+        cases.back().sinks_per_sequence = cases.size() % 8 == 1;
       }
     }
   }
@@ -161,6 +166,7 @@ std::vector<AttentionCase> dropout_cases() {
     many.causal = false;
     many.window_left = 150;
     many.window_right = 40;
+    many.sinks = true;
     add(many, 0.9);
     AttentionCase packed = plain(DType::kBF16, 6, 2, 0, 0, head_dim, true);
     packed.varlen_q = {130, 0, 3, 700};
@@ -182,9 +188,12 @@ std::vector<AttentionCase> slice_cases() {
   packed.varlen_q = {130, 0, 3};
   packed.varlen_k = {65, 4, 200};
   cases.push_back(packed);
+  packed.sinks = packed.sinks_per_sequence = true;
+  cases.push_back(packed);
   AttentionCase all = plain(DType::kBF16, 2, 1, 140, 150, 72, true);
   all.bias = Broadcast{false, true, true};
   all.mask = Broadcast{true, false, true};
+  all.sinks = true;
   all.dropout_p = 0.3;
   all.softcap = 2;
   all.alibi = true;
@@ -193,6 +202,7 @@ std::vector<AttentionCase> slice_cases() {
   for (const std::int64_t head_dim : {64, 128, 256}) {
     AttentionCase dropout = plain(DType::kBF16, 2, 1, 200, 300, head_dim, true);
     dropout.dropout_p = 0.2;
+    dropout.sinks = head_dim == 256;
     cases.push_back(dropout);
   }
   return cases;

@@ -2,8 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "io/attend_program.hpp"
@@ -236,6 +238,32 @@ TEST_F(Cli, BiasMaskAndSlopes) {
   succeed(
       "run --data @/B2_H4_S48_D16 --mode both --check --bias @/bias.npy --mask @/mask.npy --alibi_slopes @/slopes.npy");
   EXPECT_EQ(io::read_npy(plain_ / "dbias.npy", io::NpyRank::kExact).shape(), (Shape{1, 1, 48, 48}));
+}
+
+TEST_F(Cli, Sinks) {
+  generate("--with_dout");
+  const std::array<float, 8> values = {-1.5F, 0, 2, -std::numeric_limits<float>::infinity(), 1, 3, -0.5F, 0.25F};
+  const auto write = [&](const char* name, const std::vector<std::int64_t>& shape) {
+    const std::size_t count = shape.size() == 1 ? 4 : 8;
+    write_file(folder_ / name, io::npy_header(DType::kF32, shape) +
+                                   std::string(reinterpret_cast<const char*>(values.data()), count * sizeof(float)));
+  };
+  write("sinks.npy", {4});
+  write("of_each.npy", {2, 4});
+  const std::string data = "run --data @/B2_H4_S48_D16 --check --causal --sinks @/";
+  succeed(data + "sinks.npy");
+  EXPECT_FALSE(fs::exists(plain_ / "dsinks.npy"));
+  succeed(data + "sinks.npy --mode backward");
+  const auto shape = [&] { return io::read_npy(plain_ / "dsinks.npy", io::NpyRank::kExact).shape(); };
+  EXPECT_EQ(shape(), (Shape{1, 4, 1, 1}));
+  succeed(data + "of_each.npy --mode both --compute reference");
+  EXPECT_EQ(shape(), (Shape{2, 4, 1, 1}));
+  for (const float x : floats(plain_ / "O.bin")) ASSERT_TRUE(std::isfinite(x));
+  const ProgramResult refused = attend(data + "sinks.npy --compute cpu_naive");
+  EXPECT_NE(refused.status, 0);
+  EXPECT_THAT(refused.err, HasSubstr("sinks.npy: given, compute 'cpu_naive' allows none"));
+  const ProgramResult explained = succeed("info --explain 2,4,48,16 --device cpu --sinks");
+  EXPECT_THAT(explained.out, HasSubstr("no: sinks: given"));
 }
 
 TEST_F(Cli, Bench) {

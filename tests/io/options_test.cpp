@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/score_options.hpp"
 #include "workload/grid.hpp"
 
 namespace attend::test {
@@ -102,7 +103,7 @@ TEST(Options, Run) {
       "run --compute reference --mode both --data d --causal --window_left 3 --window_right -1 --scale -0.5 --softcap "
       "30 "
       "--dropout_p 0.1 --seed 7 --offset 9 --check --repeat 3 --threads 2 --json j --csv c --bias b --mask m "
-      "--alibi_slopes s");
+      "--alibi_slopes s --sinks t");
   EXPECT_EQ(full.compute, "reference");
   EXPECT_EQ(full.mode, Mode::kBoth);
   EXPECT_TRUE(full.attention.causal && full.check);
@@ -110,10 +111,20 @@ TEST(Options, Run) {
   EXPECT_EQ(full.attention.params("").softcap, 30);
   EXPECT_EQ(full.attention.params("").dropout_p, 0.1);
   EXPECT_EQ(full.attention.window_left, 3);
+  EXPECT_EQ(full.score_tensors.at(core::tensor_index(ScoreMod::kSinks)), "t");
   EXPECT_EQ(full.attention.seed, 7U);
   EXPECT_EQ(full.attention.offset, 9U);
   EXPECT_EQ(full.repeat, 3);
   EXPECT_EQ(full.threads, 2);
+}
+
+TEST(Options, Explain) {
+  const auto plain = parsed<cli::ExplainOptions>("info --explain 2,16,128,64");
+  for (const bool given : plain.score_tensors) EXPECT_FALSE(given);
+  const auto full = parsed<cli::ExplainOptions>("info --explain 2,16,128,64 --sinks");
+  for (std::size_t i = 0; i < full.score_tensors.size(); ++i) {
+    EXPECT_EQ(full.score_tensors.at(i), i == core::tensor_index(ScoreMod::kSinks)) << i;
+  }
 }
 
 TEST(Options, Bench) {

@@ -178,6 +178,26 @@ TEST(Refusals, AreOneLine) {
                             Sharding::kContiguous, nullptr, {.dbias = t.in.bias->view()});
             }),
             "dbias: given, allowed none with ring_backward (rank 0)");
+  AttentionCase with_sinks = kProblem;
+  with_sinks.sinks = true;
+  const TensorBuffer sinks = *make_inputs(with_sinks).sinks;
+  const RingCase c = {kProblem, Sharding::kContiguous, kRanks};
+  EXPECT_EQ(line_of([&](const RingContext& context, RankTensors& t) {
+              t.in.sinks = sinks;
+              ring_forward_of(context, t, c, "auto");
+            }),
+            "sinks: given, allowed none with ring_forward (rank 0)");
+  EXPECT_EQ(line_of([&](const RingContext& context, RankTensors& t) {
+              t.in.sinks = sinks;
+              ring_backward_of(context, t, c, "auto");
+            }),
+            "sinks: given, allowed none with ring_backward (rank 0)");
+  EXPECT_EQ(line_of([&](const RingContext& context, RankTensors& t) {
+              ring_backward(context, t.in.dout.view(), t.in.q.view(), t.in.k.view(), t.in.v.view(), t.out.o.view(),
+                            t.out.lse.view(), t.out.dq.view(), t.out.dk.view(), t.out.dv.view(), t.in.params("auto"),
+                            Sharding::kContiguous, nullptr, {.dsinks = sinks.view()});
+            }),
+            "dsinks: given without params.sinks, allowed with it only (rank 0)");
   try {
     (void)make_thread_ring(0);
     FAIL() << "a ring of no rank";

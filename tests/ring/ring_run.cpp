@@ -32,7 +32,7 @@ Tensor on(RankPlace place, const TensorBuffer& buffer) {
 
 Params params_on(RankPlace place, const Inputs& in, std::string_view compute) {
   Params params = in.params(compute);
-  for (std::optional<ConstTensor>* t : {&params.bias, &params.mask, &params.alibi_slopes}) {
+  for (std::optional<ConstTensor>* t : {&params.bias, &params.mask, &params.alibi_slopes, &params.sinks}) {
     if (*t) (*t)->device = place.device;
   }
   return params;

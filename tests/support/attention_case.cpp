@@ -17,6 +17,8 @@ constexpr double kOutlierQ = 448;
 constexpr double kOutlierK = 1880;
 constexpr double kOneHotGap = 30;  // natural-log units between the best key and the others, about
 constexpr double kMaskDensity = 0.7;
+constexpr double kSinkDeviation = 2;     // of a sink, beside a mean of 1: larger than a row's scores, and smaller
+constexpr double kNoSinkDensity = 0.15;  // heads whose sink is -inf
 
 struct Shapes {
   Shape q, k, v, o, lse;
@@ -162,6 +164,7 @@ Params Inputs::params(std::string_view compute) const {
   if (slopes) p.alibi_slopes = slopes->view();
   if (bias) p.bias = bias->view();
   if (mask) p.mask = mask->view();
+  if (sinks) p.sinks = sinks->view();
   if (options.packed()) {
     p.varlen =
         Varlen{cu_q.get(), cu_k.get(), options.num_sequences(), longest(options.varlen_q), longest(options.varlen_k)};
@@ -205,6 +208,11 @@ Inputs make_inputs(const AttentionCase& c) {
     in.philox_state.get()[0] = philox_seed_of(c);
     in.philox_state.get()[1] = philox_offset_of(c);
   }
+  if (c.sinks) {
+    in.sinks = TensorBuffer(c.dtype, {c.sinks_per_sequence ? c.num_sequences() : 1, c.heads_q, 1, 1}, placement_of(c));
+    in.sinks->generate(
+        [&](auto...) { return random.chance(kNoSinkDensity) ? -INFINITY : 1 + kSinkDeviation * random.normal(); });
+  }
   return in;
 }
 
@@ -216,6 +224,7 @@ Inputs as_f64(const Inputs& in) {
   for (TensorBuffer* t : {&wide.q, &wide.k, &wide.v, &wide.dout}) *t = dense_f64(*t);
   if (in.bias) wide.bias = dense_f64(*in.bias);
   if (in.dlse) wide.dlse = dense_f64(*in.dlse);
+  if (in.sinks) wide.sinks = dense_f64(*in.sinks);
   return wide;
 }
 
@@ -225,8 +234,9 @@ Outputs make_outputs(const Inputs& in) {
   const Placement at = placement_of(c);
   const DType lse_dtype = c.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   std::vector<TensorBuffer> gradients = make_qkv(c, c.dtype);
-  Outputs out = {{c.dtype, s.o, at}, {lse_dtype, s.lse, at}, gradients[0], gradients[1], gradients[2], {}};
+  Outputs out = {{c.dtype, s.o, at}, {lse_dtype, s.lse, at}, gradients[0], gradients[1], gradients[2]};
   if (in.bias && c.dbias) out.dbias = TensorBuffer(c.dtype, in.bias->shape(), at);
+  if (in.sinks && c.dsinks) out.dsinks = TensorBuffer(c.dtype, in.sinks->shape(), at);
   return out;
 }
 
@@ -256,7 +266,7 @@ void wait_for(Device device) {
 
 Params params_on(Device device, const Inputs& in, std::string_view compute) {
   Params params = in.params(compute);
-  for (std::optional<ConstTensor>* t : {&params.bias, &params.mask, &params.alibi_slopes}) {
+  for (std::optional<ConstTensor>* t : {&params.bias, &params.mask, &params.alibi_slopes, &params.sinks}) {
     if (*t) (*t)->device = device;
   }
   return params;
@@ -295,6 +305,7 @@ void run_backward(const Inputs& in, const Outputs& out, std::string_view compute
             .dk = on(d, out.dk),
             .dv = on(d, out.dv),
             .dbias = on(d, out.dbias),
+            .dsinks = on(d, out.dsinks),
             .params = params_on(d, in, compute)});
   wait_for(d);
 }
@@ -331,6 +342,9 @@ std::string describe(const AttentionCase& c) {
   if (c.alibi) text << (c.alibi_per_sequence ? " alibi/sequence" : " alibi");
   dims(c.dbias ? "bias" : "bias-alone", c.bias);
   dims("mask", c.mask);
+  if (c.sinks) {
+    text << (c.dsinks ? " sinks" : " sinks-alone") << (c.sinks_per_sequence ? "/sequence" : "");
+  }
   if (c.dropout_p > 0) text << " dropout=" << c.dropout_p;
   if (c.dlse) text << " dlse";
   if (c.broadcast_dout) text << " dout-stride-0";

@@ -62,6 +62,9 @@ struct AttentionCase {
   std::optional<Broadcast> bias = {};
   bool dbias = true;  // its gradient is asked for
   std::optional<Broadcast> mask = {};
+  bool sinks = false;
+  bool sinks_per_sequence = false;
+  bool dsinks = true;  // their gradient is asked for
   double dropout_p = 0;
   bool dlse = false;
   bool broadcast_dout = false;  // dout with stride 0 in batch, heads and rows
@@ -90,7 +93,7 @@ inline void PrintTo(const AttentionCase& c, std::ostream* out) {
 struct Inputs {
   AttentionCase options;
   TensorBuffer q, k, v, dout;
-  std::optional<TensorBuffer> bias, mask, slopes, dlse;
+  std::optional<TensorBuffer> bias, mask, slopes, dlse, sinks;
   std::shared_ptr<std::int32_t> cu_q, cu_k;     // num_sequences + 1 entries each, where packed
   std::shared_ptr<std::uint64_t> philox_state;  // in half of the cases with dropout: in the place of numbers
 
@@ -101,7 +104,7 @@ struct Inputs {
 /// The tensors that come out. Backward reads o and lse of the same object.
 struct Outputs {
   TensorBuffer o, lse, dq, dk, dv;
-  std::optional<TensorBuffer> dbias;
+  std::optional<TensorBuffer> dbias = {}, dsinks = {};
 };
 
 [[nodiscard]] Inputs make_inputs(const AttentionCase& c);

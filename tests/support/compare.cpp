@@ -217,7 +217,7 @@ std::string content_of(const Inputs& in) {
     content.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   };
   for (const TensorBuffer* t : {&in.q, &in.k, &in.v, &in.dout}) add(*t);
-  for (const auto* t : {&in.bias, &in.mask, &in.slopes, &in.dlse}) {
+  for (const auto* t : {&in.bias, &in.mask, &in.slopes, &in.dlse, &in.sinks}) {
     if (*t) add(**t);
   }
   return content;
@@ -270,6 +270,7 @@ std::vector<TensorCheck> compare_outputs(const Inputs& in, const Outputs& out, K
   check_tensor("dk", kGradientFactor, out.dk, truth.dk, standard.dk, rounded ? &rounded->dk : nullptr);
   check_tensor("dv", kGradientFactor, out.dv, truth.dv, standard.dv);
   if (out.dbias) check_tensor("dbias", kGradientFactor, *out.dbias, *truth.dbias, *standard.dbias);
+  if (out.dsinks) check_tensor("dsinks", kGradientFactor, *out.dsinks, *truth.dsinks, *standard.dsinks);
   return checks;
 }
 

@@ -43,6 +43,10 @@ DenseHead<long double> dense_head(const Inputs& in, std::int64_t sequence, std::
   h.v = rows_of(in.v, at.batch, key_head, at.k_first, at.k_count);
   h.scale = c.scale.value_or(1 / std::sqrt(static_cast<double>(c.head_dim)));
   h.softcap = c.softcap;
+  if (in.sinks) {
+    const double sink = in.sinks->at(c.sinks_per_sequence ? sequence : 0, head, 0, 0);
+    if (sink != -INFINITY) h.sink = sink;
+  }
   h.bias = Grid<long double>(at.q_count, std::vector<long double>(at.k_count));
   h.constant = h.bias;
   h.keep = Grid<long double>(at.q_count, std::vector<long double>(at.k_count, 1));
@@ -89,6 +93,8 @@ DenseGradients dense_backward(const DenseHead<long double>& h, const Grid<long d
         g.dv[j][c] += f.p[i][j] * h.keep[i][j] * dout[i][c];
       }
     }
+    for (std::size_t b = 0; b < keys; ++b) g.dsink -= f.p_sink[i] * f.p[i][b] * dp[b];
+    g.dsink += dlse[i] * f.p_sink[i];
     for (std::size_t a = 0; a < keys; ++a) {
       for (std::size_t b = 0; b < keys; ++b) {
         g.ds[i][a] += ((a == b ? f.p[i][a] : 0) - f.p[i][a] * f.p[i][b]) * dp[b];

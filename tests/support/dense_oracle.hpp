@@ -1,11 +1,13 @@
 // A second formulation of attention, written from the mathematics and not from the library: whole matrices, a boolean
 // visibility matrix from first principles, softmax without subtracting the maximum (the exponent range of long double
-// is wide enough), and a backward through the explicit Jacobian of the softmax, J = diag(p) - p p^T.
+// is wide enough), and a backward through the explicit Jacobian of the softmax, J = diag(p) - p p^T. A sink is one more
+// entry of that softmax, which has a row in J and no value.
 //
 // `Real` is long double for values, or Dual for directional derivatives.
 #pragma once
 
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "support/attention_case.hpp"
@@ -49,13 +51,15 @@ struct DenseHead {
   Grid<long double> keep;      // dropout: 0 or 1/(1-p)
   long double scale = 1;
   long double softcap = 0;
+  std::optional<Real> sink = {};  // none: also where it is -inf
 };
 
 template <class Real>
 struct DenseForward {
   Grid<Real> o, p, raw;  // raw: scale <q, k> before the soft cap
   std::vector<Real> lse;
-  std::vector<bool> empty;  // rows that see no key; their lse is not set
+  std::vector<bool> empty;   // rows that see no key and have no sink; their lse is not set
+  std::vector<Real> p_sink;  // of each row
 };
 
 template <class Real>
@@ -64,9 +68,9 @@ DenseForward<Real> dense_forward(const DenseHead<Real>& h) {
   const std::size_t rows = h.q.size(), keys = h.k.size(), cols = keys == 0 ? 0 : h.v[0].size();
   DenseForward<Real> f = {Grid<Real>(rows, std::vector<Real>(cols)), Grid<Real>(rows, std::vector<Real>(keys)),
                           Grid<Real>(rows, std::vector<Real>(keys)), std::vector<Real>(rows),
-                          std::vector<bool>(rows, true)};
+                          std::vector<bool>(rows, !h.sink),          std::vector<Real>(rows)};
   for (std::size_t i = 0; i < rows; ++i) {
-    Real sum = 0;
+    Real sum = h.sink ? exp(*h.sink) : Real(0);
     for (std::size_t j = 0; j < keys; ++j) {
       if (!h.visible[i][j]) continue;
       Real dot = 0;
@@ -79,6 +83,7 @@ DenseForward<Real> dense_forward(const DenseHead<Real>& h) {
     }
     if (f.empty[i]) continue;
     f.lse[i] = log(sum);
+    if (h.sink) f.p_sink[i] = exp(*h.sink) / sum;
     for (std::size_t j = 0; j < keys; ++j) {
       f.p[i][j] = f.p[i][j] / sum;
       for (std::size_t c = 0; c < cols; ++c) f.o[i][c] = f.o[i][c] + f.p[i][j] * Real(h.keep[i][j]) * h.v[j][c];
@@ -89,6 +94,7 @@ DenseForward<Real> dense_forward(const DenseHead<Real>& h) {
 
 struct DenseGradients {
   Grid<long double> dq, dk, dv, ds;  // ds: gradient of the score after the soft cap, that is of the bias
+  long double dsink = 0;
 };
 
 /// Gradients of sum(dout * o) + sum(dlse * lse).

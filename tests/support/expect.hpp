@@ -54,6 +54,7 @@ inline void expect_same_bits(const Outputs& got, const Outputs& want) {
   expect_same_bits("dk", got.dk, want.dk);
   expect_same_bits("dv", got.dv, want.dv);
   if (want.dbias) expect_same_bits("dbias", *got.dbias, *want.dbias);
+  if (want.dsinks) expect_same_bits("dsinks", *got.dsinks, *want.dsinks);
 }
 
 inline void expect_near(const Outputs& got, const Outputs& want, double tolerance) {
@@ -63,6 +64,7 @@ inline void expect_near(const Outputs& got, const Outputs& want, double toleranc
   expect_near("dk", got.dk.values(), want.dk.values(), tolerance);
   expect_near("dv", got.dv.values(), want.dv.values(), tolerance);
   if (want.dbias) expect_near("dbias", got.dbias->values(), want.dbias->values(), tolerance);
+  if (want.dsinks) expect_near("dsinks", got.dsinks->values(), want.dsinks->values(), tolerance);
 }
 
 /// A new dense buffer whose elements are make(b, h, row, col).

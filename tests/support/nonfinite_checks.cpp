@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <tuple>
 
 #include "support/compare.hpp"
 #include "support/expect.hpp"
@@ -193,28 +194,81 @@ void row_of_minus_infinite_scores_is_an_empty_row(const std::string& compute, DT
   }
 }
 
+void sink_reaches_its_head(const std::string& compute, DType dtype) {
+  AttentionCase c = base_case(dtype);
+  c.sinks = true;
+  c.dlse = true;
+  const Inputs in = make_inputs(c);
+  for (const std::int64_t head : {0, 1}) in.sinks->set(0, head, 0, 0, 0.5);
+  const Outputs clean = run(in, compute);
+  in.sinks->set(0, 1, 0, 0, kNaN);
+  const Outputs out = run(in, compute);
+  const auto of_its_head = [](auto head, auto, auto) { return head == 1; };
+  for (const auto& [name, got, want] : {std::tuple{"o", &out.o, &clean.o},
+                                        {"lse", &out.lse, &clean.lse},
+                                        {"dq", &out.dq, &clean.dq},
+                                        {"dsinks", &*out.dsinks, &*clean.dsinks}}) {
+    expect_nan_exactly(name, *got, *want, dtype, of_its_head);
+  }
+  expect_nan_exactly("dk", out.dk, clean.dk, dtype, [](auto...) { return true; });  // a sum over both heads
+}
+
+// Of one that is -inf there is nothing, of one that is inf nothing else.
+void infinite_sinks(const std::string& compute, DType dtype) {
+  AttentionCase c = base_case(dtype);
+  c.dlse = true;
+  const Outputs none = run(make_inputs(c), compute);
+  c.sinks = true;
+  const Inputs in = make_inputs(c);
+  in.sinks->fill(-kInf);
+  const Outputs out = run(in, compute);
+  for (const double x : out.dsinks->values()) EXPECT_EQ(x, 0);
+  for (const auto& [name, got, want] : {std::tuple{"o", &out.o, &none.o},
+                                        {"lse", &out.lse, &none.lse},
+                                        {"dq", &out.dq, &none.dq},
+                                        {"dk", &out.dk, &none.dk},
+                                        {"dv", &out.dv, &none.dv}}) {
+    expect_near(name, got->values(), want->values(), property_tolerance(got->dtype()));
+  }
+  in.sinks->fill(kInf);
+  const Outputs all = run(in, compute);
+  for (const double x : all.lse.values()) ASSERT_EQ(x, kInf);
+  for (const TensorBuffer* t : {&all.o, &all.dq, &all.dk, &all.dv}) {
+    for (const double x : t->values()) ASSERT_EQ(x, 0);
+  }
+}
+
 // Whatever the place and the option, NaN and infinities stand where they stand in the float64 reference.
 void classes_agree_with_the_reference(const std::string& compute, DType dtype) {
   struct Plant {
     const char* tensor;
     double value;
   };
-  for (const Plant& plant :
-       {Plant{"q", kNaN}, {"k", kNaN}, {"v", kNaN}, {"dout", kNaN}, {"v", kInf}, {"dout", -kInf}, {"bias", kNaN}}) {
+  for (const Plant& plant : {Plant{"q", kNaN},
+                             {"k", kNaN},
+                             {"v", kNaN},
+                             {"dout", kNaN},
+                             {"v", kInf},
+                             {"dout", -kInf},
+                             {"bias", kNaN},
+                             {"sinks", kNaN},
+                             {"sinks", kInf}}) {
     for (int variant = 0; variant < 4; ++variant) {
       AttentionCase c = base_case(dtype);
       c.bias = Broadcast{false, true, variant % 2 == 0};
       if (variant == 1) c.window_left = 20;
       if (variant == 2) c.mask = Broadcast{};
       if (variant == 3) c.dropout_p = 0.3, c.causal = false;
+      const std::string name = plant.tensor;
+      c.sinks = variant % 2 == 1 || name == "sinks";
       SCOPED_TRACE(std::string(plant.tensor) + " " + std::to_string(plant.value));
       const Inputs in = make_inputs(c);
-      const std::string name = plant.tensor;
-      const TensorBuffer& t = name == "q"      ? in.q
-                              : name == "k"    ? in.k
-                              : name == "v"    ? in.v
-                              : name == "dout" ? in.dout
-                                               : *in.bias;
+      const TensorBuffer& t = name == "q"       ? in.q
+                              : name == "k"     ? in.k
+                              : name == "v"     ? in.v
+                              : name == "dout"  ? in.dout
+                              : name == "sinks" ? *in.sinks
+                                                : *in.bias;
       t.set(0, 0, t.shape()[2] / 2, t.shape()[3] / 2, plant.value);
       check_against_reference(in, compute);
     }
@@ -234,6 +288,8 @@ const std::vector<NonFiniteCheck>& nonfinite_checks() {
       {"DroppedValuesAreNotAdded", dropped_values_are_not_added, false},
       {"InfiniteScores", infinite_scores, false},
       {"RowOfMinusInfiniteScoresIsAnEmptyRow", row_of_minus_infinite_scores_is_an_empty_row, false},
+      {"SinkReachesItsHead", sink_reaches_its_head, false},
+      {"InfiniteSinks", infinite_sinks, false},
       {"ClassesAgreeWithTheReference", classes_agree_with_the_reference, true}};
   return kChecks;
 }

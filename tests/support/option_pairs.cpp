@@ -29,6 +29,7 @@ enum Factor {
   kBatching,
   kFill,
   kOffset,
+  kSinks,
   kNumFactors
 };
 
@@ -54,6 +55,7 @@ constexpr MaskKind kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 9, -1},
                                {false, -1, 70}, {false, 30, 4}, {true, 65, -1}};
 constexpr double kSoftcaps[] = {0, 0.7, 20};
 constexpr int kAlibiKinds = 3;  // none, one for all sequences, one per sequence
+constexpr int kSinkKinds = 3;   // likewise
 // Index 0: none. n > 0: bits of n - 1 tell which of batch, heads, rows is full.
 constexpr int kBroadcasts = 9;
 constexpr double kDropouts[] = {0, 0.1, 0.5};
@@ -80,7 +82,8 @@ const std::vector<int> kNumValues = {std::size(kDtypes),
                                      2,
                                      2,
                                      kFills,
-                                     std::size(kOffsets)};
+                                     std::size(kOffsets),
+                                     kSinkKinds};
 
 bool is_pair(int f, int a, int g, int b, int wanted_f, int wanted_a, int wanted_g, int wanted_b) {
   return f == wanted_f && a == wanted_a && g == wanted_g && b == wanted_b;
@@ -125,6 +128,8 @@ AttentionCase to_case(const Choice& v, std::uint64_t seed) {
   c.dlse = v[kDlse] == 1;
   c.fill = static_cast<Fill>(v[kFill]);
   c.base_offset = kOffsets[v[kOffset]];
+  c.sinks = v[kSinks] > 0;
+  c.sinks_per_sequence = v[kSinks] > 1;
   c.seed = seed;
   if (v[kBatching] == 1) {
     c.varlen_q = {c.seqlen_q, 0, c.seqlen_q / 2, 3};

@@ -6,141 +6,17 @@
 
 #include "core/elements.hpp"
 #include "core/problem.hpp"
+#include "support/standard_sums.hpp"
 #include "support/tolerances.hpp"
 
 namespace attend::test {
 namespace {
 
-using core::Matrix;
 using core::Problem;
 using core::Sequence;
 
-// Most of the GPU tests' time is spent in two loops: they are compiled for wider vectors too, and the processor's are
-// taken. Not contracted (tests/CMakeLists.txt), they give the same bits in each form.
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
-#define ATTEND_WIDE_LOOPS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define ATTEND_WIDE_LOOPS
-#endif
-
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr double kF32Roundoff = 0x1p-24;
-
-float round_to(DType dtype, float x) {
-  switch (dtype) {
-    case DType::kF16:
-      return core::to_float(core::to_half(x));
-    case DType::kBF16:
-      return core::to_float(core::to_bfloat16(x));
-    default:
-      return x;
-  }
-}
-
-/// A dense float matrix.
-struct Floats {
-  Floats(std::int64_t rows_, std::int64_t cols_, float value = 0)
-      : rows(rows_), cols(cols_), values(static_cast<std::size_t>(rows_ * cols_), value) {}
-  explicit Floats(const Matrix& m) : Floats(m.rows, m.cols) {
-    for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t c = 0; c < cols; ++c) at(r, c) = static_cast<float>(core::load(m, r, c));
-    }
-  }
-  float& at(std::int64_t r, std::int64_t c) { return values[static_cast<std::size_t>(r * cols + c)]; }
-  [[nodiscard]] float at(std::int64_t r, std::int64_t c) const {
-    return values[static_cast<std::size_t>(r * cols + c)];
-  }
-  [[nodiscard]] const float* row(std::int64_t r) const { return values.data() + r * cols; }
-  float* row(std::int64_t r) { return values.data() + r * cols; }
-
-  std::int64_t rows;
-  std::int64_t cols;
-  std::vector<float> values;
-};
-
-/// <a, b>, and the sum of the magnitudes of its terms.
-struct Dot {
-  float value = 0;
-  float magnitude = 0;
-  Dot(const float* a, const float* b, std::int64_t n) {
-    for (std::int64_t i = 0; i < n; ++i) value += a[i] * b[i];
-    for (std::int64_t i = 0; i < n; ++i) magnitude += std::abs(a[i] * b[i]);
-  }
-  Dot(float value_, float magnitude_) : value(value_), magnitude(magnitude_) {}
-};
-
-constexpr std::int64_t kSide = 32;
-
-/// value[s] = <a, b_s> and magnitude[s] = sum_c |a_c b_sc| of kSide vectors that lie column by column.
-ATTEND_WIDE_LOOPS void dots(const float* a, const float* b, std::int64_t cols, float* value, float* magnitude) {
-  float sum[kSide] = {}, size[kSide] = {};
-  for (std::int64_t c = 0; c < cols; ++c) {
-    for (std::int64_t s = 0; s < kSide; ++s) {
-      const float product = a[c] * b[c * kSide + s];
-      sum[s] += product;
-      size[s] += std::abs(product);
-    }
-  }
-  std::copy_n(sum, kSide, value);
-  std::copy_n(size, kSide, magnitude);
-}
-
-/// to += factor * x, walk += (step * x)^2, bound += error * |x|
-ATTEND_WIDE_LOOPS void add_scaled(float* __restrict to, float* __restrict walk, float* __restrict bound,
-                                  const float* __restrict x, std::int64_t n, float factor, float step, float error) {
-  for (std::int64_t c = 0; c < n; ++c) {
-    to[c] += factor * x[c];
-    walk[c] += step * step * x[c] * x[c];
-    bound[c] += error * std::abs(x[c]);
-  }
-}
-
-/// Products of a row with the rows of a matrix, many side by side: each is summed in the order of the columns, like a
-/// Dot, so that nothing but the time that it takes is another.
-class DotsOfRow {
- public:
-  explicit DotsOfRow(const Floats& b)
-      : cols_(b.cols), packed_(static_cast<std::size_t>((b.rows + kSide - 1) / kSide * kSide * b.cols)) {
-    for (std::int64_t r = 0; r < b.rows; ++r) {
-      for (std::int64_t c = 0; c < cols_; ++c) group(r / kSide)[c * kSide + r % kSide] = b.at(r, c);
-    }
-  }
-
-  /// The row of the products that follow.
-  void begin(const float* a) {
-    a_ = a;
-    group_ = -1;
-  }
-  /// <a, row j>
-  [[nodiscard]] Dot at(std::int64_t j) {
-    if (j / kSide != group_) {
-      group_ = j / kSide;
-      dots(a_, group(group_), cols_, value_, magnitude_);
-    }
-    return {value_[j % kSide], magnitude_[j % kSide]};
-  }
-
- private:
-  float* group(std::int64_t index) { return packed_.data() + index * kSide * cols_; }
-
-  std::int64_t cols_;
-  std::vector<float> packed_;  // (groups, columns, kSide rows)
-  const float* a_ = nullptr;
-  std::int64_t group_ = -1;  // whose products these are:
-  float value_[kSide] = {}, magnitude_[kSide] = {};
-};
-
-/// One head's result with its two error scales; `walk` holds squares until the end.
-struct Accumulator {
-  Accumulator(std::int64_t rows, std::int64_t cols) : value(rows, cols), walk(rows, cols), bound(rows, cols) {}
-
-  /// row += factor * x, where factor carries a rounding error of u * step and an f32 error of `error`.
-  void add(std::int64_t row, float factor, float step, float error, const float* x) {
-    add_scaled(value.row(row), walk.row(row), bound.row(row), x, value.cols, factor, step, error);
-  }
-
-  Floats value, walk, bound;
-};
 
 StandardTensor make_result(const Shape& shape) {
   const auto n = static_cast<std::size_t>(shape[0] * shape[1] * shape[2] * shape[3]);
@@ -225,7 +101,9 @@ struct HeadData {
         dout(core::q_matrix(p.dout, s_, head_)),
         scores(p, s_, head_, q, k),
         lse(q.rows, 1),
-        o(q.rows, v.cols) {}
+        largest(q.rows, 1),
+        o(q.rows, v.cols),
+        sink(p.sinks ? static_cast<float>(core::load(*p.sinks, s_.index, head_, 0, 0)) : -kInfinity) {}
 
   Sequence s;
   std::int64_t head;
@@ -233,7 +111,9 @@ struct HeadData {
   Floats q, k, v, dout;
   ScoreMatrix scores;
   Floats lse;
-  Floats o;  // rounded to the dtype
+  Floats largest;  // magnitude of what a row's lse is made of
+  Floats o;        // rounded to the dtype
+  float sink;      // -inf: none
 };
 
 void forward_head(const Problem& p, HeadData& h, Standard& out) {
@@ -242,21 +122,24 @@ void forward_head(const Problem& p, HeadData& h, Standard& out) {
   Accumulator lse(h.q.rows, 1);
   for (std::int64_t i = 0; i < h.q.rows; ++i) {
     const float* s = h.scores.value.row(i);
-    const float row_max = h.k.rows == 0 ? -kInfinity : *std::max_element(s, s + h.k.rows);
-    float row_sum = 0;
-    float largest = 0;
+    const float row_max = h.k.rows == 0 ? h.sink : std::max(*std::max_element(s, s + h.k.rows), h.sink);
+    const bool has_sink = h.sink != -kInfinity;
+    float row_sum = !has_sink ? 0 : h.sink == row_max ? 1 : std::exp(h.sink - row_max);  // also of two infinities
+    float largest = has_sink ? std::abs(h.sink) : 0;
     for (std::int64_t j = 0; j < h.k.rows && row_max != -kInfinity; ++j) {
       row_sum += std::exp(s[j] - row_max);
       if (s[j] != -kInfinity) largest = std::max(largest, h.scores.magnitude.at(i, j));
     }
     h.lse.at(i, 0) = row_sum == 0 ? -kInfinity : row_max + std::log(row_sum);
     lse.value.at(i, 0) = h.lse.at(i, 0);
-    lse.bound.at(i, 0) = largest;
+    lse.bound.at(i, 0) = h.largest.at(i, 0) = largest;
+    // The keys' lse is rounded to f32 first.
+    const float merging = has_sink && h.sink != kInfinity ? std::abs(h.lse.at(i, 0)) : 0;
     for (std::int64_t j = 0; j < h.k.rows; ++j) {
       if (s[j] == -kInfinity || h.scores.keep.at(i, j) == 0) continue;  // a dropped value is not read: 0 * NaN is NaN
       const float prob = std::exp(s[j] - row_max) / row_sum * h.scores.keep.at(i, j);
       const float step = std::max(prob, static_cast<float>(min_normal(dtype)));
-      o.add(i, round_to(dtype, prob), step, prob * (1 + h.scores.magnitude.at(i, j)), h.v.row(j));
+      o.add(i, round_to(dtype, prob), step, prob * (1 + h.scores.magnitude.at(i, j) + merging), h.v.row(j));
     }
     for (std::int64_t c = 0; c < h.v.cols; ++c) h.o.at(i, c) = round_to(dtype, o.value.at(i, c));
   }
@@ -280,8 +163,50 @@ struct BiasGradient {
   Accumulator sums;
 };
 
+/// Gradients of the sinks for all heads, as one column.
+struct SinkGradient {
+  explicit SinkGradient(const Problem& p)
+      : shape(p.dsinks->shape),
+        alike(p.dout.stride[2] == 0),
+        sums(shape[0] * shape[1], 1),
+        common(shape[0] * shape[1], 1) {}
+
+  /// A row's p_sink (dlse - delta). step: of delta's rounding, in units of the dtype's.
+  void add(const HeadData& h, std::int64_t i, const Dot& delta, float dlse, float step) {
+    const std::int64_t entry = (shape[0] == 1 ? 0 : h.s.index) * shape[1] + h.head;
+    const float lse = h.lse.at(i, 0);
+    if (h.sink == -kInfinity) return;
+    const float p_sink = std::exp(h.sink - lse);
+    sums.value.at(entry, 0) += p_sink * (dlse - delta.value);
+    // Rows that are alike, under a dout that is, round alike: their errors add up.
+    (alike ? common : sums.walk).at(entry, 0) += alike ? p_sink * step : p_sink * step * p_sink * step;
+    sums.bound.at(entry, 0) += p_sink * (delta.magnitude + std::abs(dlse)) * (1 + h.largest.at(i, 0) + std::abs(lse));
+  }
+
+  [[nodiscard]] StandardTensor result(DType dtype) {
+    StandardTensor all = make_result({1, 1, sums.value.rows, 1});
+    for (std::int64_t entry = 0; entry < sums.value.rows; ++entry) {
+      const float walk = static_cast<float>(kSinkWalk) * (std::sqrt(sums.walk.at(entry, 0)) + common.at(entry, 0));
+      sums.walk.at(entry, 0) = walk * walk;
+    }
+    place(all, sums, dtype, 0, 0, 0);
+    return all;
+  }
+
+  Shape shape;
+  bool alike;  // dout is that of one row
+  Accumulator sums;
+  Floats common;
+};
+
+/// Those of the options: null where they are not asked for.
+struct OptionGradients {
+  BiasGradient* dbias;
+  SinkGradient* dsinks;
+};
+
 void backward_head(const Problem& p, const HeadData& h, KeptP kept, Accumulator& dq, Accumulator& dk, Accumulator& dv,
-                   BiasGradient* dbias) {
+                   const OptionGradients& of_options) {
   const DType dtype = p.q.dtype;
   const auto tiny = static_cast<float>(min_normal(dtype));
   const auto scale = static_cast<float>(p.scale);
@@ -289,17 +214,22 @@ void backward_head(const Problem& p, const HeadData& h, KeptP kept, Accumulator&
   for (std::int64_t i = 0; i < h.q.rows; ++i) {
     const float lse = h.lse.at(i, 0);
     dots.begin(h.dout.row(i));
-    if (lse == -kInfinity) continue;
+    if (lse == -kInfinity || h.sink == kInfinity) continue;  // every p is 0
     const float dlse = p.dlse ? static_cast<float>(core::load(core::q_matrix(*p.dlse, h.s, h.head), i, 0)) : 0;
     const Dot delta(h.dout.row(i), h.o.row(i), h.v.cols);
-    float delta_walk = 0;  // O was rounded to the dtype
-    for (std::int64_t c = 0; c < h.v.cols; ++c) delta_walk += std::pow(h.dout.at(i, c) * h.o.at(i, c), 2.0F);
+    float delta_walk = 0;                      // O was rounded to the dtype
+    float p_walk = delta.value * delta.value;  // so was P, for O; where a row is alike, in the same direction
+    for (std::int64_t c = 0; c < h.v.cols; ++c) {
+      delta_walk += std::pow(h.dout.at(i, c) * h.o.at(i, c), 2.0F);
+      p_walk += std::pow(h.dout.at(i, c) * tiny, 2.0F);
+    }
     for (std::int64_t j = 0; j < h.k.rows; ++j) {
       if (h.scores.value.at(i, j) == -kInfinity) continue;
       const float keep = h.scores.keep.at(i, j);
-      const float size = 1 + h.scores.magnitude.at(i, j) + std::abs(lse);  // lse is rounded to f32
       const float slope = h.scores.slope.at(i, j);
       const float prob = std::exp(h.scores.value.at(i, j) - lse);
+      const float flushed = prob < std::numeric_limits<float>::min() ? 1 / kF32Roundoff : 0;  // GPUs make 0 of these
+      const float size = 1 + h.scores.magnitude.at(i, j) + std::abs(lse) + flushed;           // lse is rounded to f32
       const Dot dp = dots.at(j);
       const float kept_dp = keep == 0 ? 0 : keep * dp.value;
       const float kept_prob = kept == KeptP::kRounded ? round_to(dtype, prob) : prob;
@@ -311,10 +241,12 @@ void backward_head(const Problem& p, const HeadData& h, KeptP kept, Accumulator&
           ds_size * (size * slope * (p.transform_cap > 0 ? 3.0F : 1.0F) + (p.transform_cap > 0 ? 2.0F : 0.0F));
       dq.add(i, factor, scale * step, std::abs(scale) * error, h.k.row(j));
       dk.add(j, factor, scale * step, std::abs(scale) * error, h.q.row(i));
-      if (dbias != nullptr) dbias->add(h.s.batch, h.head, i, j, ds, step, ds_size * size);
+      p_walk += std::pow(std::max(prob, tiny) * kept_dp, 2.0F);
+      if (of_options.dbias != nullptr) of_options.dbias->add(h.s.batch, h.head, i, j, ds, step, ds_size * size);
       if (keep == 0) continue;
       dv.add(j, round_to(dtype, prob * keep), std::max(prob * keep, tiny), prob * keep * size, h.dout.row(i));
     }
+    if (of_options.dsinks != nullptr) of_options.dsinks->add(h, i, delta, dlse, std::sqrt(delta_walk + p_walk));
   }
 }
 
@@ -325,14 +257,18 @@ Standard run_standard(const Inputs& in, KeptP kept) {
   BackwardExtras extras;
   if (in.dlse) extras.dlse = in.dlse->view();
   if (views.dbias) extras.dbias = views.dbias->view();
+  if (views.dsinks) extras.dsinks = views.dsinks->view();
   const Problem p = core::make_backward_problem(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), views.o.view(),
                                                 views.lse.view(), views.dq.view(), views.dk.view(), views.dv.view(),
                                                 in.params("auto"), extras);
   const DType dtype = p.q.dtype;
-  Standard out = {make_result(p.o.shape), make_result(p.lse->shape), make_result(p.q.shape),
-                  make_result(p.k.shape), make_result(p.v.shape),    {}};
+  Standard out = {make_result(p.o.shape), make_result(p.lse->shape), make_result(p.q.shape), make_result(p.k.shape),
+                  make_result(p.v.shape)};
   std::optional<BiasGradient> dbias;
   if (p.dbias) dbias.emplace(p);
+  std::optional<SinkGradient> dsinks;
+  if (p.dsinks) dsinks.emplace(p);
+  const OptionGradients of_options = {dbias ? &*dbias : nullptr, dsinks ? &*dsinks : nullptr};
   for (std::int64_t index = 0; index < p.num_sequences; ++index) {
     const Sequence s = p.sequence(index);
     for (std::int64_t key_head = 0; key_head < p.num_heads_k; ++key_head) {
@@ -342,7 +278,7 @@ Standard run_standard(const Inputs& in, KeptP kept) {
         HeadData h(p, s, head);
         forward_head(p, h, out);
         Accumulator dq(s.seqlen_q, p.head_dim);
-        backward_head(p, h, kept, dq, dk, dv, dbias ? &*dbias : nullptr);
+        backward_head(p, h, kept, dq, dk, dv, of_options);
         place(out.dq, dq, dtype, s.batch, head, s.q_begin);
       }
       place(out.dk, dk, dtype, s.batch, key_head, s.k_begin);
@@ -354,6 +290,7 @@ Standard run_standard(const Inputs& in, KeptP kept) {
     Accumulator& sums = dbias->sums;
     place(*out.dbias, sums, in.bias->dtype(), 0, 0, 0);
   }
+  if (dsinks) out.dsinks = dsinks->result(in.sinks->dtype());
   return out;
 }
 

@@ -4,6 +4,7 @@
 //   forward:  S = scale Q K^T (f32), P = softmax(S) (f32), O = round(P) V (f32), rounded to the dtype
 //   backward: P from S and its own LSE, dP = dO V^T, dS = P (dP - rowsum(dO O)), dV = round(P)^T dO,
 //             dQ = round(dS) K, dK = round(dS)^T Q; products and sums in f32, results rounded to the dtype
+// A sink is one more column of S, whose column of P is dropped; its gradient is a sum over rows like that of a bias.
 // "round" is to the dtype of the inputs: what a tensor core takes.
 //
 // Of P's gradient there is a second form, with round(P) in dS as in dV: what an implementation does that keeps P in the
@@ -27,7 +28,8 @@ struct StandardTensor {
 
 struct Standard {
   StandardTensor o, lse, dq, dk, dv;
-  std::optional<StandardTensor> dbias;
+  std::optional<StandardTensor> dbias = {};
+  std::optional<StandardTensor> dsinks = {};  ///< as one column of all its entries: a block of its own
 };
 
 /// What dS is made of.

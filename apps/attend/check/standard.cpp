@@ -7,6 +7,7 @@
 
 #include "core/dtype_traits.hpp"
 #include "core/elements.hpp"
+#include "core/merged_lse.hpp"
 #include "kernels/attention/score_transform.cuh"
 
 namespace attend::cli {
@@ -114,7 +115,12 @@ void standard_forward_head(const Problem& p, const Sequence& s, std::int64_t hea
       const float probability = std::exp(row[j] - row_max) / row_sum * dropout_factor(p, dropout, i, j);
       add_scaled(o.row(i), round_to(p.q.dtype, probability), v.row(j), p.head_dim_v);
     }
-    const float lse = row_max == -kInfinity ? -kInfinity : row_max + std::log(row_sum);
+    float lse = row_max == -kInfinity ? -kInfinity : row_max + std::log(row_sum);
+    if (p.sinks) {
+      const core::MergedLse all = core::merge_lse(lse, core::load(*p.sinks, s.index, head, 0, 0));
+      for (float* x = o.row(i); x != o.row(i) + p.head_dim_v; ++x) *x *= static_cast<float>(all.weight_a);
+      lse = static_cast<float>(all.lse);
+    }
     core::store(core::q_matrix(*p.lse, s, head), i, 0, lse);
   }
   o.store_to(core::q_matrix(p.o, s, head));

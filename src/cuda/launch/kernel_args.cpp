@@ -126,6 +126,12 @@ OptionArgs option_args_of(const core::Problem& p) {
     args.alibi_sequence_stride = p.alibi_slopes->stride[0];
     args.alibi_head_stride = p.alibi_slopes->stride[1];
   }
+  if (p.sinks) {
+    args.row_logits = p.sinks->data;
+    args.row_logit_sequence_stride = p.sinks->stride[0];
+    args.row_logit_head_stride = p.sinks->stride[1];
+    args.row_logits_element = static_cast<uint32>(element_of(p.sinks->dtype));
+  }
   if (p.varlen) {
     args.cu_seqlens_q = p.varlen->cu_seqlens_q;
     args.cu_seqlens_k = p.varlen->cu_seqlens_k;
@@ -160,6 +166,13 @@ BackwardOptionArgs backward_option_args(const BackwardArgs& base, const core::Pr
     args.dterms_stride = core::strides_of(*p.dbias);
     args.dterms_batch = static_cast<uint32>(p.dbias->shape[0]);
     args.dterms_heads = static_cast<uint32>(p.dbias->shape[1]);
+  }
+  if (p.dsinks) {
+    args.dlogits = p.dsinks->data;
+    args.dlogits_sequence_stride = p.dsinks->stride[0];
+    args.dlogits_head_stride = p.dsinks->stride[1];
+    args.dlogits_sequences = static_cast<uint32>(p.dsinks->shape[0]);
+    args.dlogits_element = static_cast<uint32>(element_of(p.dsinks->dtype));
   }
   return args;
 }

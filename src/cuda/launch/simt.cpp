@@ -4,6 +4,7 @@
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
+#include "cuda/launch/row_logit_steps.hpp"
 #include "cuda/launch/simt_variant.hpp"
 #include "kernels/attention/saved_row.cuh"
 #include "kernels/attention/work.cuh"
@@ -122,6 +123,7 @@ class SimtFamily final : public Family {
         choice.add_step({.blocks = matrices * key_tiles(kPlainThreads)});
       }
     }
+    add_row_logit_steps(p, choice);
     constexpr double kForwardTflops = 30, kBackwardTflops = 20;
     const std::size_t main = p.is_backward ? 1 : 0;
     choice.seconds = estimated_seconds(p, device,
@@ -140,12 +142,14 @@ class SimtFamily final : public Family {
                                      gradient_spec(variant, arch, variant.tile(kQueries), "simt_backward_queries")};
     specs.front().config.push_back({"kSoleKey", variant.sole_key != 0});
     specs.front().config.push_back({"kFusesScores", false});
-    if (variant.has_dbias == 0) return specs;
-    const bool over_rows = variant.dbias_over_rows != 0;
-    specs.push_back(
-        gradient_spec(variant, arch, variant.tile(kTerms), over_rows ? "simt_dterms_over_rows" : "simt_dterms"));
-    if (over_rows) specs.push_back(plain_spec(variant, arch, "dterms_reduce"));
-    specs.back().config.push_back({"kDbiasElement", enum_constant(variant.dbias)});
+    if (variant.has_dbias != 0) {
+      const bool over_rows = variant.dbias_over_rows != 0;
+      specs.push_back(
+          gradient_spec(variant, arch, variant.tile(kTerms), over_rows ? "simt_dterms_over_rows" : "simt_dterms"));
+      if (over_rows) specs.push_back(plain_spec(variant, arch, "dterms_reduce"));
+      specs.back().config.push_back({"kDbiasElement", enum_constant(variant.dbias)});
+    }
+    add_row_logit_specs(variant, arch, specs);
     return specs;
   }
 
@@ -156,6 +160,7 @@ class SimtFamily final : public Family {
     const bool over_rows = choice.variant.as<SimtVariant>().dbias_over_rows != 0;
     workspace.add({"saved rows", heads * p.q.shape[2] * std::int64_t{sizeof(SavedRow)}});
     workspace.add({"sums of dbias", over_rows ? heads * p.max_seqlen_k * std::int64_t{sizeof(float)} : 0});
+    add_row_logit_region(p, workspace);
     return workspace;
   }
 
@@ -164,6 +169,7 @@ class SimtFamily final : public Family {
     if (!p.is_backward) return launch.run_all(ForwardOptionArgs{forward_args(p, nullptr), option_args_of(p)});
     BackwardOptionArgs args = backward_option_args(backward_args(p, launch.region(0)), p);
     args.dterms_sums = launch.region<float>(1);
+    set_row_logit_parts(args, launch);
     launch.run_all(args);
   }
 

@@ -5,6 +5,7 @@
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
+#include "cuda/launch/row_logit_steps.hpp"
 #include "cuda/launch/sm80_backward_variant.hpp"
 #include "kernels/attention/saved_row.cuh"
 #include "kernels/attention/work.cuh"
@@ -92,6 +93,7 @@ class Sm80Backward final : public Family {
                                                         : matrices * num_tiles(p.max_seqlen_q, v.bias.owned()) *
                                                               num_tiles(p.max_seqlen_k, v.bias.streamed)});
     }
+    add_row_logit_steps(p, choice);
     choice.seconds = estimated_seconds(p, device,
                                        {.tflops = tflops_of(v),
                                         .block_m = v.keys.owned(),
@@ -112,9 +114,11 @@ class Sm80Backward final : public Family {
     }
     specs.push_back(v.keys.adds_dq != 0 ? finish_spec(v, arch)
                                         : gradient_spec(v, arch, kQueries, "sm80_backward_queries", v.queries));
-    if (v.has_dbias == 0) return specs;
-    specs.push_back(v.dbias_over_rows != 0 ? plain_spec(v, arch, "dterms_reduce", "attention/dterms_reduce.cuh")
-                                           : gradient_spec(v, arch, kTerms, "sm80_dterms", v.bias));
+    if (v.has_dbias != 0) {
+      specs.push_back(v.dbias_over_rows != 0 ? plain_spec(v, arch, "dterms_reduce", "attention/dterms_reduce.cuh")
+                                             : gradient_spec(v, arch, kTerms, "sm80_dterms", v.bias));
+    }
+    add_row_logit_specs(v, arch, specs);
     return specs;
   }
 
@@ -129,6 +133,7 @@ class Sm80Backward final : public Family {
     workspace.add({.name = "sums of dq",
                    .bytes = adds_dq ? heads * dq_rows(p) * sm80_depth(v.head_dim) * std::int64_t{sizeof(float)} : 0,
                    .zeroed = true});
+    add_row_logit_region(p, workspace);
     return workspace;
   }
 
@@ -139,6 +144,7 @@ class Sm80Backward final : public Family {
     args.dterms_sums = launch.region<float>(1);
     args.dq_sums = launch.region<float>(2);
     args.dq_rows = dq_rows(p);
+    set_row_logit_parts(args, launch);
     // Nobody looks at the stride of a single row; but rows that do not exist have addresses, and those are aligned too.
     if (p.q.shape[2] == 1) args.base.q_stride.row = args.base.dout_stride.row = 0;
     if (p.k.shape[2] == 1) args.base.k_stride.row = args.base.v_stride.row = 0;

@@ -11,6 +11,7 @@
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
+#include "cuda/launch/row_logit_steps.hpp"
 #include "cuda/launch/sm90_backward_variant.hpp"
 #include "cuda/launch/tensor_maps.hpp"
 #include "kernels/attention/score_transform.cuh"
@@ -102,8 +103,8 @@ class Sm90Backward final : public Family {
  public:
   Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 256") {
     has_forward = false;
-    takes = option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi | option::kTransform |
-            option::kHugeTransform |  // this family has a range of its own
+    takes = kRowLogit | option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi |
+            option::kTransform | option::kHugeTransform |  // this family has a range of its own
             option::kBias | option::kDropout | option::kPhiloxState | option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
@@ -116,7 +117,7 @@ class Sm90Backward final : public Family {
     v.is_deterministic = p.deterministic && !v.tile().is_wide;  // those are so anyhow
     // Without a mask ptxas has no registers for dropout at 64 columns; with a window that is open it has.
     constexpr std::int32_t kNoRule = option::kRing | option::kPhiloxState;
-    if (v.mask == MaskKind::kFull && (v.options & ~kNoRule) == option::kDropout && v.tile().block_n == 192) {
+    if (v.mask == MaskKind::kFull && (v.loop_options() & ~kNoRule) == option::kDropout && v.tile().block_n == 192) {
       v.mask = MaskKind::kWindow;
     }
     v.adds_up = pays_to_add_up(p);
@@ -139,6 +140,7 @@ class Sm90Backward final : public Family {
     choice.add_step(
         {.blocks = plan.last_blocks, .cluster = static_cast<unsigned>(std::max<std::int32_t>(1, v.dbias_blocks))});
     if (v.adds_up != 0) choice.add_step({.blocks = plan.key_tiles});
+    add_row_logit_steps(p, choice);
     constexpr double kTflops = 550, kDeterministicTflops = 480, kWideTflops = 450, kWideRulesTflops = 340,
                      kDbiasTflops = 300;
     choice.seconds =
@@ -177,6 +179,7 @@ class Sm90Backward final : public Family {
     if (v.tile().is_wide) {
       specs.push_back(spec_of(keys, arch, "sm90_backward_wide_keys", v.tile().threads, v.tile().smem_bytes));
       specs.push_back(spec_of(v, arch, "sm90_backward_wide_queries", v.tile().threads, v.tile().dq_smem_bytes));
+      add_row_logit_specs(v, arch, specs);
       return specs;
     }
     specs.push_back(spec_of(v, arch, "sm90_backward", v.tile().threads, v.tile().smem_bytes));
@@ -184,6 +187,7 @@ class Sm90Backward final : public Family {
     if (v.adds_up != 0) {
       specs.push_back(spec_of(after_keys, arch, "sm90_backward_finish_keys", kBackwardFinishThreads, 0));
     }
+    add_row_logit_specs(v, arch, specs);
     return specs;
   }
 
@@ -200,6 +204,7 @@ class Sm90Backward final : public Family {
     workspace.add({.name = "sums of dk and dv",
                    .bytes = plan.key_sums * static_cast<std::int64_t>(sizeof(float)),
                    .zeroed = true});
+    add_row_logit_region(p, workspace);
     return workspace;
   }
 
@@ -213,7 +218,8 @@ class Sm90Backward final : public Family {
     constexpr float* kFloats = nullptr;
     constexpr uint32* kCounts = nullptr;
     const bool is_full = v.mask == MaskKind::kFull && !p.varlen;
-    const BackwardOptionArgs all = backward_option_args(backward_args(p, memory), p);
+    BackwardOptionArgs all = backward_option_args(backward_args(p, memory), p);
+    set_row_logit_parts(all, launch);
     Sm90BackwardArgs args = {.q_map = row_map(p.q, kBackwardRows, memory),
                              .dout_map = row_map(p.dout, kBackwardRows, memory),
                              .k_map = row_map(p.k, plan.tile.block_n, memory),
@@ -240,7 +246,9 @@ class Sm90Backward final : public Family {
     args.base.scale = made_up_scale(p, false);
     args.base.gradient_scale *= sm90_backward_unit(sm90_backward_units(v.element).ds_bits);
     if (p.dropout_p > 0) args.base.gradient_scale *= args.options.dropout_scale;  // it is counted out of ds
-    for (std::size_t i = 0; i < launch.choice.num_steps; ++i) launch.run(i, args);
+    const std::size_t own_steps = steps_before_row_logit(launch);
+    for (std::size_t i = 0; i < own_steps; ++i) launch.run(i, args);
+    for (std::size_t i = own_steps; i < launch.choice.num_steps; ++i) launch.run(i, all);
   }
 
  protected:

@@ -1,0 +1,67 @@
+// The last steps of a backward pass that makes the gradient of sinks. They are the same for every family.
+#pragma once
+
+#include <vector>
+
+#include "cuda/driver/arch.hpp"
+#include "cuda/launch/config_enums.hpp"
+#include "cuda/launch/facts.hpp"
+#include "cuda/launch/family.hpp"
+#include "kernels/attention/work.cuh"
+#include "kernels/common/args.cuh"
+
+namespace attend::cuda {
+
+constexpr std::int32_t kRowLogit = option::bits_with(&ScoreModTraits::adds_to_sum);
+constexpr std::size_t kRowLogitSteps = 2;
+constexpr int kRowLogitRows = 64;  // of a block of the first
+
+/// Does a variant of a backward pass end with them?
+[[nodiscard]] inline bool has_row_logit_steps(const Facts& facts) {
+  return facts.is_backward != 0 && facts.has(kRowLogit);
+}
+
+/// Their specs, behind those of the family.
+inline void add_row_logit_specs(const Facts& facts, const Arch& arch, std::vector<KernelSpec>& specs) {
+  constexpr int kThreads = 256;
+  if (!has_row_logit_steps(facts)) return;
+  for (const char* function : {"row_logit_parts", "row_logit_gradient"}) {
+    specs.push_back({.name = function,
+                     .source = "attention/row_logit_gradient.cuh",
+                     .function = function,
+                     .args = BackwardOptionArgs::kTypeName,
+                     .config = {{"kThreads", kThreads},
+                                {"kBlockM", kRowLogitRows},
+                                {"kElement", enum_constant(facts.element)},
+                                {"kHeadDimV", facts.head_dim_v},
+                                {"kAligned", facts.aligned != 0},
+                                {"kIsVarlen", facts.has(option::kVarlen)}},
+                     .arch = arch.target});
+  }
+}
+
+/// Their grids, behind those of the family. Nothing without dsinks.
+inline void add_row_logit_steps(const core::Problem& p, Choice& choice) {
+  if (!p.dsinks) return;
+  choice.add_step({.blocks = num_tiles(p.max_seqlen_q, kRowLogitRows) * p.num_heads_q * p.num_sequences});
+  choice.add_step({.blocks = p.dsinks->shape[0] * p.dsinks->shape[1]});
+}
+
+/// Their scratch memory: the last region.
+inline void add_row_logit_region(const core::Problem& p, Workspace& workspace) {
+  if (!p.dsinks) return;
+  const std::int64_t parts = num_tiles(p.max_seqlen_q, kRowLogitRows) * p.num_heads_q * p.num_sequences;
+  workspace.add({"parts of dsinks", parts * std::int64_t{sizeof(float)}});
+}
+
+/// Their argument beside those of the family.
+inline void set_row_logit_parts(BackwardOptionArgs& args, const Launch& launch) {
+  if (launch.problem.dsinks) args.dlogits_parts = launch.region<float>(launch.workspace.regions().size() - 1);
+}
+
+/// The steps of the family itself.
+[[nodiscard]] inline std::size_t steps_before_row_logit(const Launch& launch) {
+  return launch.choice.num_steps - (launch.problem.dsinks ? kRowLogitSteps : 0);
+}
+
+}  // namespace attend::cuda

@@ -1,0 +1,104 @@
+// The sums of the frozen standard, with what each may err by: dense float matrices and their products.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "core/elements.hpp"
+#include "core/problem.hpp"
+
+namespace attend::test {
+
+/// To the dtype and back.
+[[nodiscard]] float round_to(DType dtype, float x);
+
+/// A dense float matrix.
+struct Floats {
+  Floats(std::int64_t rows_, std::int64_t cols_, float value = 0)
+      : rows(rows_), cols(cols_), values(static_cast<std::size_t>(rows_ * cols_), value) {}
+  explicit Floats(const core::Matrix& m) : Floats(m.rows, m.cols) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < cols; ++c) at(r, c) = static_cast<float>(core::load(m, r, c));
+    }
+  }
+  float& at(std::int64_t r, std::int64_t c) { return values[static_cast<std::size_t>(r * cols + c)]; }
+  [[nodiscard]] float at(std::int64_t r, std::int64_t c) const {
+    return values[static_cast<std::size_t>(r * cols + c)];
+  }
+  [[nodiscard]] const float* row(std::int64_t r) const { return values.data() + r * cols; }
+  float* row(std::int64_t r) { return values.data() + r * cols; }
+
+  std::int64_t rows;
+  std::int64_t cols;
+  std::vector<float> values;
+};
+
+/// <a, b>, and the sum of the magnitudes of its terms.
+struct Dot {
+  float value = 0;
+  float magnitude = 0;
+  Dot(const float* a, const float* b, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) value += a[i] * b[i];
+    for (std::int64_t i = 0; i < n; ++i) magnitude += std::abs(a[i] * b[i]);
+  }
+  Dot(float value_, float magnitude_) : value(value_), magnitude(magnitude_) {}
+};
+
+constexpr std::int64_t kSide = 32;
+
+/// value[s] = <a, b_s> and magnitude[s] = sum_c |a_c b_sc| of kSide vectors that lie column by column.
+void dots(const float* a, const float* b, std::int64_t cols, float* value, float* magnitude);
+
+/// to += factor * x, walk += (step * x)^2, bound += error * |x|
+void add_scaled(float* __restrict to, float* __restrict walk, float* __restrict bound, const float* __restrict x,
+                std::int64_t n, float factor, float step, float error);
+
+/// Products of a row with the rows of a matrix, many side by side: each is summed in the order of the columns, like a
+/// Dot, so that nothing but the time that it takes is another.
+class DotsOfRow {
+ public:
+  explicit DotsOfRow(const Floats& b)
+      : cols_(b.cols), packed_(static_cast<std::size_t>((b.rows + kSide - 1) / kSide * kSide * b.cols)) {
+    for (std::int64_t r = 0; r < b.rows; ++r) {
+      for (std::int64_t c = 0; c < cols_; ++c) group(r / kSide)[c * kSide + r % kSide] = b.at(r, c);
+    }
+  }
+
+  /// The row of the products that follow.
+  void begin(const float* a) {
+    a_ = a;
+    group_ = -1;
+  }
+  /// <a, row j>
+  [[nodiscard]] Dot at(std::int64_t j) {
+    if (j / kSide != group_) {
+      group_ = j / kSide;
+      dots(a_, group(group_), cols_, value_, magnitude_);
+    }
+    return {value_[j % kSide], magnitude_[j % kSide]};
+  }
+
+ private:
+  float* group(std::int64_t index) { return packed_.data() + index * kSide * cols_; }
+
+  std::int64_t cols_;
+  std::vector<float> packed_;  // (groups, columns, kSide rows)
+  const float* a_ = nullptr;
+  std::int64_t group_ = -1;  // whose products these are:
+  float value_[kSide] = {}, magnitude_[kSide] = {};
+};
+
+/// One head's result with its two error scales; `walk` holds squares until the end.
+struct Accumulator {
+  Accumulator(std::int64_t rows, std::int64_t cols) : value(rows, cols), walk(rows, cols), bound(rows, cols) {}
+
+  /// row += factor * x, where factor carries a rounding error of u * step and an f32 error of `error`.
+  void add(std::int64_t row, float factor, float step, float error, const float* x) {
+    add_scaled(value.row(row), walk.row(row), bound.row(row), x, value.cols, factor, step, error);
+  }
+
+  Floats value, walk, bound;
+};
+
+}  // namespace attend::test
