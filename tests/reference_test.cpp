@@ -165,7 +165,7 @@ long double inner(const Grid<long double>& a, const Grid<long double>& b) {
   return sum;
 }
 
-// <dout, J t> + <dlse, J t> = <J^T (dout, dlse), t> for random tangents t of q, k, v and the sinks, J t by dual numbers.
+// <dout, J t> + <dlse, J t> = <J^T (dout, dlse), t> for random tangents t of q, k, v and sinks, J t by dual numbers.
 TEST_P(Reference, P08_BackwardIsTheAdjointOfTheDirectionalDerivative) {
   const AttentionCase& c = GetParam();
   const Inputs in = make_inputs(c);

@@ -61,9 +61,10 @@ template <class Config, int kLanes>
   return result;
 }
 
-// log2 of sum_j exp(s_j - lse) of a row, with the logit of its head (row_end.cuh) in the sum; 0 where lse is not coarse,
-// where the row adds nothing to any gradient, and where the sum is not explained by lse's rounding: lse then is of other
-// keys too. By kLanes lanes that share a row, in warps that are all here; a row beyond the sequence has no key.
+// log2 of sum_j exp(s_j - lse) of a row, with the logit of its head (row_end.cuh) in the sum. 0 where lse is not
+// coarse, where the row adds nothing to any gradient, and where the sum is not explained by lse's rounding: lse then is
+// of other keys too. By kLanes lanes that share a row, in warps that are all here; a row beyond the sequence has no
+// key.
 //
 // Products on tensor cores (kFusesScores) are added up in another order than here, and their sums are cut off, for
 // which base.scale makes up: 0 as well if that explains the sum.

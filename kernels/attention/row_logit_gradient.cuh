@@ -5,8 +5,8 @@
 //
 // Shapes   as in BackwardArgs; the logits (num_sequences, num_heads_q), or one row of them for all sequences
 // Supports every dtype, stride and length, packed sequences; all sums in float32, always in the same order
-// Work     row_logit_parts: a block has kBlockM rows of a head, 8 threads have a row. row_logit_gradient: a block has an
-//          entry of the gradient and adds up its parts
+// Work     row_logit_parts: a block has kBlockM rows of a head, 8 threads have a row. row_logit_gradient: a block adds
+//          up the parts of one entry of the gradient
 // Memory   reads dout and o once, which takes most of the time
 // Called   as the last two steps of a backward pass whose caller asks for the gradient:
 //          src/cuda/launch/row_logit_steps.hpp

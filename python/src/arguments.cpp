@@ -59,11 +59,8 @@ std::vector<const char*> gradients_fields() {
 }
 
 /// Modifications under which a number that is added to all scores of a row still changes no weight of the softmax.
-constexpr ScoreModTraits kKeepShifts = {.transforms = true,
-                                        .adds_from_memory = true,
-                                        .adds_by_position = true,
-                                        .masks_from_memory = true,
-                                        .drops = true};
+constexpr ScoreModTraits kKeepShifts = {
+    .transforms = true, .adds_from_memory = true, .adds_by_position = true, .masks_from_memory = true, .drops = true};
 
 /// Tells Python of a row what it cannot see in the names of the tuples' fields.
 nb::dict description_of(const core::ScoreTensor& row) {

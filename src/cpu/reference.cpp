@@ -165,10 +165,10 @@ class Scores {
   DropMask dropout_;
 };
 
-/// Log of sum_j exp(s_ij - lse_i) + exp(sink - lse_i) of a row. It is 0 for an exact lse; next to a large score that all
-/// keys have, lse has lost what their number adds to it. sink: -inf if there is none. score_at(j): the row's score, -inf
-/// if masked. The result is 0 as well if the rounding of lse does not explain the sum: lse is then that of other keys
-/// too.
+/// Log of sum_j exp(s_ij - lse_i) + exp(sink - lse_i) of a row. It is 0 for an exact lse; next to a large score that
+/// all keys have, lse has lost what their number adds to it. sink: -inf if there is none. score_at(j): the row's score,
+/// -inf if masked. The result is 0 as well if the rounding of lse does not explain the sum: lse is then that of other
+/// keys too.
 template <class ScoreAt>
 double log_of_sum(const KeyRange& range, double sink, double lse, DType lse_dtype, ScoreAt score_at) {
   if (!(std::abs(lse) >= kCoarseLse)) return 0.0;
@@ -362,16 +362,11 @@ void reference_dsinks(const Problem& p) {
   parallel_for(
       p.num_sequences * p.num_heads_q, p.o.numel() < kElementsWorthThreads ? 1 : max_threads(),
       [&](std::int64_t task) { parts[task] = dsink_of(p, p.sequence(task / p.num_heads_q), task % p.num_heads_q); });
-  const Tensor& dsinks = *p.dsinks;
-  const bool is_shared = dsinks.shape[0] != p.num_sequences;
-  for (std::int64_t entry = 0; entry < dsinks.shape[0]; ++entry) {
-    for (std::int64_t head = 0; head < p.num_heads_q; ++head) {
-      double sum = 0;
-      for (std::int64_t s = is_shared ? 0 : entry; s < (is_shared ? p.num_sequences : entry + 1); ++s) {
-        sum += parts[s * p.num_heads_q + head];
-      }
-      core::store(dsinks, entry, head, 0, 0, sum);
-    }
+  const std::int64_t entries = p.dsinks->shape[0] * p.num_heads_q;
+  std::vector<double> sums(static_cast<std::size_t>(entries));
+  for (std::size_t task = 0; task < parts.size(); ++task) sums[task % sums.size()] += parts[task];
+  for (std::int64_t entry = 0; entry < entries; ++entry) {
+    core::store(*p.dsinks, entry / p.num_heads_q, entry % p.num_heads_q, 0, 0, sums[entry]);
   }
 }
 

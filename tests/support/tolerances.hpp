@@ -39,8 +39,8 @@ namespace attend::test {
 constexpr double kForwardFactor = 2.0;
 constexpr double kGradientFactor = 3.0;
 
-// The gradient of a sink is one sum of the roundings of whole rows, so luck is not averaged over a block: its walk, which
-// is more than twice the deviation of a random walk, counts this many times.
+// The gradient of a sink is one sum of the roundings of whole rows, so luck is not averaged over a block: its walk,
+// which is more than twice the deviation of a random walk, counts this many times.
 constexpr double kSinkWalk = 2.0;
 
 // LSE: absolute error <= kForwardFactor * standard's + kLseAbsolute + kLseMagnitude * max_j (|scale| sum_c |q_c k_c| +
