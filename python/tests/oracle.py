@@ -25,6 +25,7 @@ class Problem:
     bias: Optional[np.ndarray] = None
     mask: Optional[np.ndarray] = None
     alibi_slopes: Optional[np.ndarray] = None
+    sinks: Optional[np.ndarray] = None  # (heads) or (batch, heads)
     keep: Optional[np.ndarray] = None  # dropout: (batch, heads, seqlen_q, seqlen_k), True is kept
     dropout_p: float = 0.0
 
@@ -45,7 +46,7 @@ def kept(p: Problem) -> np.ndarray:
 
 
 def solve(p: Problem) -> dict[str, Result]:
-    """o, lse, dq, dk, dv, and dbias where there is a bias."""
+    """o, lse, dq, dk, dv, and dbias and dsinks where there is a bias and where there are sinks."""
     group = p.q.shape[1] // p.k.shape[1] if p.k.shape[1] else 1
     q = p.q.astype(np.float64)
     k, v = (np.repeat(x.astype(np.float64), group, axis=1) for x in (p.k, p.v))
@@ -55,6 +56,9 @@ def solve(p: Problem) -> dict[str, Result]:
 
     s, slope = scores(p, q, k, scale)
     lse = log_sum_exp(s)
+    if p.sinks is not None:
+        sinks = np.broadcast_to(p.sinks.astype(np.float64), q.shape[:2])[..., None]
+        lse = np.logaddexp(lse, sinks)
     prob = np.exp(s - np.where(np.isneginf(lse), 0, lse)[..., None])
     factor = 1.0 if p.keep is None else p.keep / (1 - p.dropout_p)
     dprob, dprob_size = (dout @ flip(v)) * factor, (abs(dout) @ flip(abs(v))) * factor
@@ -71,6 +75,10 @@ def solve(p: Problem) -> dict[str, Result]:
     }
     if p.bias is not None:
         results["dbias"] = Result(*(sum_to(x, p.bias.shape) for x in (ds, ds_size)))
+    if p.sinks is not None:
+        share = np.exp(sinks - lse)[..., None]
+        own, own_size = share * (dlse - delta), share * (abs(dlse) + delta_size)
+        results["dsinks"] = Result(*(sum_to(x.sum(axis=(2, 3)), p.sinks.shape) for x in (own, own_size)))
     return results
 
 

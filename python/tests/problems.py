@@ -17,6 +17,7 @@ OPTIONS: dict[str, list[Any]] = {
     "bias": [None, "full", "heads", "keys", "rows"],
     "mask": [False, True],
     "alibi": [None, "heads", "batch"],
+    "sinks": [None, "heads", "batch"],
     "dropout_p": [0.0, 0.3],
     "heads": [(1, 1), (4, 4), (6, 2), (4, 1)],
     "seqlens": [(1, 1), (17, 33), (33, 17), (64, 130), (1, 150), (0, 5), (5, 0)],
@@ -51,7 +52,10 @@ def make(case: dict[str, Any], rng: np.random.Generator) -> Problem:
         "keys": (seqlen_k,),
         "rows": (batch, 1, seqlen_q, 1),
     }.get(case["bias"])
-    slopes_shape = {"heads": (heads_q,), "batch": (batch, heads_q)}.get(case["alibi"])
+    of_heads = {"heads": (heads_q,), "batch": (batch, heads_q)}
+    slopes_shape, sinks_shape = (of_heads.get(case.get(name)) for name in ("alibi", "sinks"))
+    if case["bias"] == "rows":
+        sinks_shape = None  # refused with a bias of one column
     wide = np.float64 if case["dtype"] == "f64" else np.float32
     lse_shape = (batch, heads_q, seqlen_q)
     return Problem(
@@ -65,6 +69,7 @@ def make(case: dict[str, Any], rng: np.random.Generator) -> Problem:
         bias=None if bias_shape is None else normal(*bias_shape),
         mask=rng.random((batch, 1, seqlen_q, seqlen_k)) < 0.7 if case["mask"] else None,
         alibi_slopes=None if slopes_shape is None else rng.random(slopes_shape).astype(np.float32) * 0.2,
+        sinks=None if sinks_shape is None else normal(*sinks_shape),
         dropout_p=case["dropout_p"],
         **case["visible"],
     )
@@ -82,6 +87,7 @@ def options_of(p: Problem, seed: int) -> dict[str, Any]:
         "alibi_slopes": p.alibi_slopes,
         "dropout_p": p.dropout_p,
         "seed": seed,
+        **({} if p.sinks is None else {"sinks": p.sinks}),  # which rings do not know
     }
 
 

@@ -133,6 +133,7 @@ WRONG_SHAPES = {
     "bias": (lambda t, x: dict(bias=on_meta(t, 3, 3)), "bias: shape (1, 1, 3, 3), dimension 2 must be 9"),
     "mask": (lambda t, x: dict(mask=on_meta(t, 9, 9)), "mask: dtype f32, allowed bool"),
     "slopes": (lambda t, x: dict(alibi_slopes=on_meta(t, 3)), "alibi_slopes: shape (1, 3, 1, 1)"),
+    "sinks": (lambda t, x: dict(sinks=on_meta(t, 3)), "sinks: shape (1, 3, 1, 1)"),
     "dtype": (lambda t, x: dict(v=x.half()), "v: dtype f16, allowed f32 as q"),
     "softcap": (lambda t, x: dict(softcap=-1.0), "softcap: -1, allowed"),
 }
@@ -174,8 +175,9 @@ def test_every_argument_has_to_be_where_q_is(torch):
     """The dispatcher takes one tensor without memory for a reason to compute nothing, and give what lay in memory."""
     x = torch.randn(2, 4, 9, 8)
     far = x.to("meta")
-    for name in ("k", "v", "bias", "mask", "alibi_slopes"):
-        tensor = {"bias": far[..., :9, :1], "mask": far > 0, "alibi_slopes": far[0, :, 0, 0]}.get(name, far)
+    for name in ("k", "v", "bias", "mask", "alibi_slopes", "sinks"):
+        of_heads = dict.fromkeys(("alibi_slopes", "sinks"), far[0, :, 0, 0])
+        tensor = {"bias": far[..., :9, :1], "mask": far > 0, **of_heads}.get(name, far)
         call = lambda name=name, tensor=tensor: attend.attention(**{"q": x, "k": x, "v": x, name: tensor})
         assert line_of(call) == f"{name}: on meta, allowed the device of q, cpu"
     for arguments in ((x, far, x), (far, x, x)):

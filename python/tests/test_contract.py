@@ -32,6 +32,8 @@ BAD = {
     "mask_dtype": (dict(mask=np.ones((7, 9), np.float32)), ValueError, "mask: dtype f32, allowed bool"),
     "slopes_dtype": (dict(alibi_slopes=np.ones(2)), ValueError, "alibi_slopes: dtype f64, allowed f32"),
     "slopes_shape": (dict(alibi_slopes=np.ones(3, np.float32)), ValueError, "alibi_slopes: shape (1, 3, 1, 1)"),
+    "sinks_dtype": (dict(sinks=np.ones(2, np.int32)), ValueError, "sinks: dtype i32, allowed"),
+    "sinks_shape": (dict(sinks=np.ones(3, np.float32)), ValueError, "sinks: shape (1, 3, 1, 1)"),
     "list": (dict(bias=[0.0] * 9), ValueError, "bias: list, allowed an array"),
 }
 

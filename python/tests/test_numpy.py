@@ -34,15 +34,16 @@ def test_covering_array(index):
     o, lse = attend.forward(q, k, v, **options)
     results = attend.backward(dout, q, k, v, o, lse, dlse=p.dlse if case["dlse"] else None, **options)
 
-    names = ["dq", "dk", "dv"] + (["dbias"] if p.bias is not None else [])
+    more = [name for name, x in (("dbias", p.bias), ("dsinks", p.sinks)) if x is not None]
+    names = ["dq", "dk", "dv", *more]
     assert len(results) == len(names)
     found = dict(zip(names, results)) | {"o": o}
     for name in ("o", "dq", "dk", "dv"):
         assert found[name].dtype == p.q.dtype
         check(name, problems.from_layout(found[name], layout), truth[name], dtype)
     check("lse", lse, truth["lse"], "f32" if dtype in ("f16", "bf16") else dtype)
-    if p.bias is not None:
-        check("dbias", found["dbias"], truth["dbias"], dtype)
+    for name in more:
+        check(name, found[name], truth[name], dtype)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -62,6 +62,7 @@ def test_covering_array(torch, device, index):
     bias = options["bias"] = tensor(torch, p.bias, device, requires_grad=True)
     options["mask"] = tensor(torch, p.mask, device)
     options["alibi_slopes"] = tensor(torch, p.alibi_slopes, device)
+    sinks = options["sinks"] = tensor(torch, p.sinks, device, requires_grad=True)
     if device == "cuda" and dtype == "f64":  # the reference backend alone knows it
         with pytest.raises(NotImplementedError, match="f64"):
             attend.attention(q, k, v, return_lse=True, **options)
@@ -70,13 +71,15 @@ def test_covering_array(torch, device, index):
     outputs, gradients = [o], [tensor(torch, laid_out[3], device)]
     if case["dlse"]:
         outputs, gradients = [o, lse], [*gradients, tensor(torch, p.dlse, device)]
-    inputs = {"dq": q, "dk": k, "dv": v} | ({} if bias is None else {"dbias": bias})
+    inputs = {"dq": q, "dk": k, "dv": v, "dbias": bias, "dsinks": sinks}
+    inputs = {name: x for name, x in inputs.items() if x is not None}
     found = dict(zip(inputs, torch.autograd.grad(outputs, list(inputs.values()), gradients)))
 
     assert o.dtype == q.dtype and lse.dtype == (torch.float64 if dtype == "f64" else torch.float32)
     check("lse", array(lse), truth["lse"], "f32" if dtype in ("f16", "bf16") else dtype)
     for name, x in {"o": o, **found}.items():
-        check(name, problems.from_layout(array(x), layout) if name != "dbias" else array(x), truth[name], dtype)
+        has_layout = name in ("o", "dq", "dk", "dv")
+        check(name, problems.from_layout(array(x), layout) if has_layout else array(x), truth[name], dtype)
 
 
 @pytest.mark.parametrize("causal", [False, True])

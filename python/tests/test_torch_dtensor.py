@@ -97,6 +97,8 @@ OPTIONS = {
     "mask": ("mask", (1, HEADS, ROWS, KEYS)),
     "slopes": ("alibi_slopes", (HEADS,)),
     "slopes of a batch": ("alibi_slopes", (BATCH, HEADS)),
+    "sinks": ("sinks", (HEADS,)),
+    "sinks of a batch": ("sinks", (BATCH, HEADS)),
 }
 
 
@@ -118,8 +120,8 @@ def run_options(rank, size, device):
         option = option < 1 if name == "mask" else option.abs()
         for axis in (0, 1):
             cuts = [[Shard(axis)]] * 3
-            if name == "bias":
-                call = lambda q, k, v, bias: attend.attention(q, k, v, bias=bias, return_lse=True)
+            if name in ("bias", "sinks"):
+                call = lambda q, k, v, x, name=name: attend.attention(q, k, v, **{name: x}, return_lse=True)
                 o, *_ = check(call, [*tensors, option], (mesh, [*cuts, [Replicate()]]), weights)
             else:
                 call = functools.partial(run_option, name, option, distribute_tensor(option, mesh, [Replicate()]))

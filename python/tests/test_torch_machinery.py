@@ -40,6 +40,8 @@ MAPPED = {
     "mask": ("mask", (2, 1, 9, 9)),
     "slopes": ("alibi_slopes", (4,)),
     "slopes of a batch": ("alibi_slopes", (2, 4)),
+    "sinks": ("sinks", (4,)),
+    "sinks of a batch": ("sinks", (2, 4)),
 }
 
 

@@ -48,6 +48,32 @@ def test_the_same_logits_and_gradients(torch, device, padding, sliding_window):
         torch.testing.assert_close(a.grad, b.grad, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("padding", [False, True])
+def test_sinks_of_a_model_learn_as_in_eager(torch, device, padding):
+    """gpt-oss: a layer with a sliding window and one without, each with a sink for every head."""
+    attend.transformers.register()
+    layers = dict(layer_types=["sliding_attention", "full_attention"], sliding_window=4)
+    sizes = dict(hidden_size=32, intermediate_size=32, head_dim=8, vocab_size=50, num_hidden_layers=2)
+    heads = dict(num_attention_heads=4, num_key_value_heads=2, num_local_experts=2, num_experts_per_tok=2)
+    config = transformers.GptOssConfig(**sizes, **heads, **layers, max_position_embeddings=64, pad_token_id=0)
+    theirs = small_models.built(transformers.GptOssForCausalLM, config, "eager")
+    ours = small_models.twin(theirs, "attend")
+    theirs, ours = theirs.to(device), ours.to(device)
+    ids = torch.randint(1, 50, (2, 11), device=device)
+    mask = torch.ones_like(ids)
+    if padding:
+        mask[0, :3] = 0
+    seen = mask.bool()
+    logits = [model(ids, attention_mask=mask).logits[seen] for model in (theirs, ours)]
+    torch.testing.assert_close(logits[1], logits[0], atol=1e-5, rtol=1e-4)
+    for x in logits:
+        x.logsumexp(-1).sum().backward()
+    for (name, a), b in zip(ours.named_parameters(), theirs.parameters()):
+        scale = b.grad.abs().max().item()
+        torch.testing.assert_close(a.grad, b.grad, atol=1e-4 * scale, rtol=1e-3)
+        assert not name.endswith("sinks") or a.grad.all()
+
+
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_the_same_words(torch, device, cache):
     theirs, ours = models(torch, device, sliding_window=None)
