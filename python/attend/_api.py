@@ -288,8 +288,8 @@ def backward(
         options: as given to `forward`.
 
     Returns:
-        dq, dk, dv, dbias, dsinks: dtype and shape of q, k, v, bias, sinks. dk and dv are summed over the query heads that share them.
-        Rows that see no key contribute nothing.
+        dq, dk, dv, dbias, dsinks: dtype and shape of q, k, v, bias, sinks. dk and dv are summed over the query heads
+        that share them. Rows that see no key contribute nothing but their dlse, to dsinks.
 
     Recomputes the softmax from lse tile by tile. Raises as `forward` does.
     Source: Dao, FlashAttention-2 (2023), Algorithm 2.

@@ -44,9 +44,10 @@ else:
     Settings = namedtuple(
         "Settings", _core.SETTINGS_FIELDS, defaults=[_DEFAULTS.get(name, 0.0) for name in _core.SETTINGS_FIELDS]
     )
-    # The arguments and results of backward that forward has not: dout, dlse, dq, dk, dv, and a gradient (or None) for
-    # each of OPTION_GRADIENTS.
-    Gradients = namedtuple("Gradients", _core.GRADIENTS_FIELDS)
+    # The arguments and results of backward that forward has not: dout, dlse, dq, dk, dv, and a gradient for each of
+    # OPTION_GRADIENTS; None: not asked for.
+    _num_gradients = sum(row["gradient"] is not None for row in _core.TENSOR_OPTIONS)
+    Gradients = namedtuple("Gradients", _core.GRADIENTS_FIELDS, defaults=[None] * _num_gradients)
 
 NO_EXTRAS = Extras()
 

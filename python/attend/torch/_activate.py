@@ -119,7 +119,7 @@ def cpu_backward(
             x[:, :, query.shape[2] :] = 0  # keys that no row sees
         dk, dv, _ = top_left(query, dk, dv)
         k, v, window = top_left(query, key, value)
-    gradients = Gradients(grad_out, None, dq, dk, dv, None)
+    gradients = Gradients(grad_out, None, dq, dk, dv)
     settings = _settings(scale, 0.0, window=window)
     fill_backward(query, k, v, out, logsumexp, gradients, _extras(attn_mask), settings)
     return tuple(results)
@@ -169,7 +169,7 @@ def cuda_backward(
     scale: Optional[float] = None,
 ) -> tuple[Any, ...]:
     dq, dk, dv = results = [torch.empty_like(x) for x in (query, key, value)]
-    gradients = Gradients(grad_out, None, dq, dk, dv, None)
+    gradients = Gradients(grad_out, None, dq, dk, dv)
     settings = _settings(scale, dropout_p, causal=is_causal)
     fill_backward(query, key, value, out, logsumexp, gradients, _drawn(dropout_p, philox_seed, philox_offset), settings)
     return tuple(results)
