@@ -70,8 +70,9 @@ struct Params {
   /// does. Not with varlen
   std::optional<ConstTensor> bias = {};
   std::optional<ConstTensor> mask = {};  ///< kBool, broadcasts like bias; 1 keeps, 0 masks. Not with varlen
-  /// Any float type (1 or batch, num_heads_q, 1, 1), varlen: (1 or num_sequences, ...): a score of each row that no key
-  /// has. It has no value, and scale, softcap, masks and dropout leave it alone. -inf: none. Not in a ring
+  /// Any float type (1 or batch, num_heads_q, 1, 1), varlen: (1 or num_sequences, ...): a score that counts in the sum
+  /// of each row of the head and belongs to no key. Scale, softcap, masks and dropout leave it alone. -inf: none.
+  /// Not in a ring
   std::optional<ConstTensor> sinks = {};
   double dropout_p = 0.0;  ///< probability of dropping an entry of p, 0 <= p < 1; kept ones grow by 1/(1-p)
   /// Of dropout, by Philox 4x32-10: the dropped entries are a pure function of seed, offset and (sequence, head, i, j),

@@ -120,7 +120,7 @@ struct OptionArgs {
   uint32 position_step;       // kIsPart; not 1, or a key_begin that is no multiple of 4: simt only where kHasDropout
   uint32 dropout_head;        // kIsPart: added to DropMask's head
   float alibi_shift;          // kIsPart: the distance that ALiBi takes is position_step * (i + off - j + alibi_shift)
-  uint32 row_logits_element;  // an ElementType; read when the kernel runs, as one number of a row is no variant's worth
+  uint32 row_logits_element;  // an ElementType: kernels of all types have the same code
 };
 static_assert(sizeof(OptionArgs) == 8 * 8 + 2 * 24 + 10 * 8 + 10 * 4);
 

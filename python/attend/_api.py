@@ -76,9 +76,9 @@ def attention(
             Differentiable. One column for all keys is not repeated: it takes memory for its rows alone.
         mask: bool, broadcasts like bias; True keeps.
         alibi_slopes: f32 (heads_q) or (batch, heads_q). Not differentiable.
-        sinks: float (heads_q) or (batch, heads_q): a score of each row that no key has. It adds exp(sink) to the sum
+        sinks: float (heads_q) or (batch, heads_q): a score that belongs to no key. It adds exp(sink) to the sum
             of the row's softmax, once, and nothing to o. Scale, softcap, masks and dropout leave it alone.
-            Differentiable. gpt-oss has one for each head.
+            Differentiable. gpt-oss has one for each head. Not with a bias or mask of one column for all keys.
         dropout_p: probability of dropping an entry of the softmax, 0 <= dropout_p < 1; kept ones grow by
             1 / (1 - dropout_p).
         seed: None: each call that drops draws anew, for torch tensors from torch's default generator of their device

@@ -144,7 +144,7 @@ def explain(batch: int, heads: int, seqlen: int, head_dim: int, **options: Any) 
         dtype: "f32", "f16", "bf16" or "f64"; default "bf16".
         heads_kv, seqlen_k, head_dim_v: where k and v differ from q.
         layout, causal, window, scale, softcap, dropout_p, deterministic, compute: as `attention` takes them.
-        bias, mask, alibi: True: given, of every head.
+        bias, mask, alibi, sinks: True: given, of every head.
         backward: True: the call for the gradients.
         device: None (a GPU where there is one), "cpu", "cuda" or "cuda:N".
         Tensors are contiguous and aligned.

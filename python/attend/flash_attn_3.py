@@ -71,7 +71,7 @@ def flash_attn_func(
     softmax_scale is 1 / sqrt(head_dim + head_dim of v) by default. The two are at most 512 together. q and qv are
     copied side by side, k and v too. Unlike flash-attn's, differentiable.
 
-    s_aux, or learnable_sink as flash-attn 4 calls it: float (heads_q), a score of each row that no key has: `sinks` of
+    s_aux, or learnable_sink as flash-attn 4 calls it: float (heads_q), a score that belongs to no key: `sinks` of
     `attend.attention`. Differentiable.
     """
     _refuse(q_descale, k_descale, v_descale, attention_chunk)

@@ -16,8 +16,8 @@ import sys
 from typing import Any, Optional
 
 from attend._api import attention
-from attend._drop_in import refuse_unless, top_left
-from attend._errors import ArgumentError, UnsupportedError
+from attend._drop_in import refuse_unless, renamed, top_left
+from attend._errors import ArgumentError, Error, UnsupportedError
 
 # Arguments that a model may pass, and attend has not. None and False ask for nothing.
 _LACKING = ("qv_latents", "indices", "cache", "cu_seq_lens_q", "cu_seq_lens_k", "head_mask")
@@ -137,19 +137,22 @@ def attention_forward(
         mask = attention_mask
     else:
         bias = attention_mask if bias is None else bias + attention_mask
-    o, lse = attention(
-        query, key, value, window=window, scale=scaling, softcap=softcap or 0.0, bias=bias, mask=mask,
-        sinks=s_aux, dropout_p=dropout, return_lse=True,
-    )  # fmt: skip
+    try:
+        o = attention(
+            query, key, value, window=window, scale=scaling, softcap=softcap or 0.0, bias=bias, mask=mask,
+            sinks=s_aux, dropout_p=dropout,
+        )  # fmt: skip
+    except Error as error:
+        raise renamed(error, {"sinks": "s_aux"}) from None
     weights = None
     if kwargs.get("output_attentions"):
-        weights = _weights(query, key, window, scaling, softcap, bias, mask, num_keys)
-        if s_aux is not None:
-            weights = weights * (1 - (s_aux.float()[:, None] - lse.float()).exp())[..., None]
+        weights = _weights(query, key, window, scaling, softcap, bias, mask, s_aux, num_keys)
     return o.transpose(1, 2).contiguous(), None if weights is None else weights.to(query.dtype)
 
 
-def _weights(query: Any, key: Any, window: Any, scaling: Any, softcap: Any, bias: Any, mask: Any, num_keys: int) -> Any:
+def _weights(
+    query: Any, key: Any, window: Any, scaling: Any, softcap: Any, bias: Any, mask: Any, s_aux: Any, num_keys: int
+) -> Any:
     """The softmax, (batch, heads, seqlen_q, num_keys) in float32, without dropout; 0 for keys behind those of `key`."""
     import torch
 
@@ -167,7 +170,10 @@ def _weights(query: Any, key: Any, window: Any, scaling: Any, softcap: Any, bias
     if mask is not None:
         hidden = hidden | ~mask
     scores = scores.masked_fill(hidden, float("-inf"))
-    weights = scores.softmax(-1).masked_fill(hidden.all(-1, keepdim=True), 0.0)
+    weights = scores.softmax(-1)
+    if s_aux is not None:
+        weights = weights * (scores.logsumexp(-1, keepdim=True) - s_aux.float()[:, None, None]).sigmoid()
+    weights = weights.masked_fill(hidden.all(-1, keepdim=True), 0.0)
     return torch.nn.functional.pad(weights, (0, num_keys - key.shape[2]))
 
 

@@ -1,4 +1,4 @@
-"""Sinks: a score of each row that no key has, against a softmax in float64 with one column more."""
+"""Sinks: a score that belongs to no key, against a softmax in float64 with one column more."""
 
 import pytest
 

@@ -137,7 +137,7 @@ inline constexpr std::array<ScoreTensor, 4> kScoreTensors = {{
      .gradient_tensor = &Problem::dsinks,
      .flag = "--sinks",
      .flag_help = "With a sink of every head",
-     .help = "A score of each row that no key has: a .npy file, (heads) or (batch, heads)"},
+     .help = "A score that belongs to no key: a .npy file, (heads) or (batch, heads)"},
 }};
 
 static_assert(kScoreNumbers.size() + kScoreTensors.size() == kScoreMods, "a row for each modification");

@@ -13,6 +13,7 @@
 #include <hwy/highway.h>
 
 #include <cmath>
+#include <limits>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -180,10 +181,15 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
   add_values(tile, panel, keys, memory.rescale, p.head_dim_v, partial ? ranges.keys_of_lane() : RowRanges{});
 }
 
-/// lse and 1 / l of the panel's rows with a head's sink.
-void add_sink(double sink, float (&lse)[kPanel], float (&inverse_sum)[kPanel]) {
-  for (int r = 0; r < kPanel; ++r) {
-    const core::MergedLse row = core::merge_lse(lse[r], sink);
+/// lse and 1 / l of the panel's rows with a head's sink. In float64: a large lse would be rounded by more than what the
+/// number of keys adds to it.
+void add_sink(const Panel& panel, double nats_per_score, double sink, float (&lse)[kPanel],
+              float (&inverse_sum)[kPanel]) {
+  for (std::int64_t r = 0; r < panel.num_rows; ++r) {
+    const double of_keys = panel.row_max[r] == -kInfinity ? -std::numeric_limits<double>::infinity()
+                                                          : static_cast<double>(panel.row_max[r]) * nats_per_score +
+                                                                std::log(static_cast<double>(panel.row_sum[r]));
+    const core::MergedLse row = core::merge_lse(of_keys, sink);
     inverse_sum[r] = static_cast<float>(inverse_sum[r] * row.weight_a);
     lse[r] = static_cast<float>(row.lse);
   }
@@ -217,7 +223,10 @@ bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRu
     hn::Store(hn::MulAdd(row_max, nats_per_score, log_sum), kFloats, lse + lane);
     hn::Store(hn::IfThenZeroElse(saw_no_key, hn::Div(hn::Set(kFloats, 1.0F), row_sum)), kFloats, inverse_sum + lane);
   }
-  if (p.sinks) add_sink(core::load(*p.sinks, task.sequence.index, task.head, 0, 0), lse, inverse_sum);
+  if (p.sinks) {
+    const double sink = core::load(*p.sinks, task.sequence.index, task.head, 0, 0);
+    add_sink(panel, rules.nats_per_score(), sink, lse, inverse_sum);
+  }
   const Matrix o = core::q_matrix(p.o, task.sequence, task.head);
   if (!panel.started) std::fill_n(panel.o, kPanel * padded(p.head_dim_v), 0.0F);
   constexpr std::int64_t kRowsAhead = 8;

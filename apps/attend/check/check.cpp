@@ -333,7 +333,7 @@ TensorError judge_option(const Workload& w, Truth& truth, std::size_t row) {
   const bool half = core::is_narrow(w.q.dtype()) || core::is_narrow(result.dtype());
   constexpr double kHalfTolerance = 4 * 0x1p-8;  // bfloat16's spacing
   error.tolerance = (half ? kHalfTolerance : kF32GradientTolerance) * largest_finite(reference);
-  if (needs_more(error)) error.tolerance += truth.largest_option_noise(row);
+  if (needs_more(error)) error.tolerance += truth.largest_option_noise(row) + std::numeric_limits<float>::min();
   set_passed(error);
   return error;
 }

@@ -293,10 +293,34 @@ void dbias_noise(const Problem& p) {
   }
 }
 
+/// What roundings of o, lse and the sums do to exp(sink - lse) (dlse - <dout, o>), summed over rows.
+void dsinks_noise(const Problem& p) {
+  const Tensor& dsinks = *p.dsinks;
+  std::vector<double> sums(static_cast<std::size_t>(dsinks.numel()));
+  for (std::int64_t index = 0; index < p.num_sequences; ++index) {
+    const Sequence s = p.sequence(index);
+    for (std::int64_t head = 0; head < p.num_heads_q; ++head) {
+      const double sink = core::load(*p.sinks, s.index, head, 0, 0);
+      const Rows o = magnitudes(core::q_matrix(p.o, s, head));
+      const Rows dout = magnitudes(core::q_matrix(p.dout, s, head));
+      double& sum = sums[(dsinks.shape[0] == 1 ? 0 : index) * p.num_heads_q + head];
+      for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
+        const double lse = core::load(core::q_matrix(*p.lse, s, head), i, 0);
+        const double relative = unit_roundoff(p.o.dtype) + kSum * (1 + std::abs(lse));
+        sum += std::exp(sink - lse) * relative * dot(dout.row(i), o.row(i), p.head_dim_v);
+      }
+    }
+  }
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    core::store(dsinks.data, dsinks.dtype, static_cast<std::int64_t>(i), sums[i]);
+  }
+}
+
 }  // namespace
 
 void option_noise(const Problem& p) {
   if (p.dbias) dbias_noise(p);
+  if (p.dsinks) dsinks_noise(p);
 }
 
 }  // namespace attend::cli
