@@ -225,7 +225,9 @@ bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRu
   }
   if (p.sinks) {
     const double sink = core::load(*p.sinks, task.sequence.index, task.head, 0, 0);
-    add_sink(panel, rules.nats_per_score(), sink, lse, inverse_sum);
+    if (sink != -std::numeric_limits<double>::infinity()) {
+      add_sink(panel, rules.nats_per_score(), sink, lse, inverse_sum);
+    }
   }
   const Matrix o = core::q_matrix(p.o, task.sequence, task.head);
   if (!panel.started) std::fill_n(panel.o, kPanel * padded(p.head_dim_v), 0.0F);
