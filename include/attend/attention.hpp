@@ -52,7 +52,7 @@ struct WorkspaceView {
 ///   s      = -inf where masked
 ///   p[i,j] = exp(s[i,j]) / sum_j exp(s[i,j]),   o[i] = sum_j dropout(p)[i,j] v[j]
 ///
-/// With sinks, the sum of p also has exp(sink) of the head, once, and o has nothing of it.
+/// With sinks, p[i,j] = exp(s[i,j]) / (exp(sink) + sum_j exp(s[i,j])): the sum has exp(sink) of the head once.
 ///
 /// Masks align bottom right. seqlen_q = 2, seqlen_k = 5, causal keeps (1 = kept):
 ///
@@ -103,8 +103,8 @@ struct ForwardCall {
   ConstTensor k;
   ConstTensor v;  ///< like q (batch, num_heads_k, seqlen_k, head_dim_v), 1 <= head_dim_v <= 512
   Tensor o;       ///< out, dtype of q, (batch, num_heads_q, seqlen_q, head_dim_v). Overlaps no input
-  /// Out, f32 (batch, num_heads_q, seqlen_q, 1): natural log of sum_j exp(s[i,j]), and of exp(sink) in the
-  /// sum if there is one. Dropout does not change it
+  /// Out, f32 (batch, num_heads_q, seqlen_q, 1): natural log of sum_j exp(s[i,j]), with exp(sink) added to
+  /// the sum if there are sinks. Dropout does not change it
   std::optional<Tensor> lse = {};
   Params params = {};
   Stream stream = nullptr;  ///< of a GPU: forward returns before the work is done there

@@ -77,6 +77,11 @@ constexpr ScoreModTraits kKnownTraits = {.transforms = true,
   return {};
 }
 
+// Does a modification have no trait but these?
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_only(ScoreMod mod, const ScoreModTraits& traits) {
+  return (bits_of(traits_of(mod)) & ~bits_of(traits)) == 0;
+}
+
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr ScoreModTraits traits_if(bool is_on, ScoreMod mod) {
   return is_on ? traits_of(mod) : ScoreModTraits{};
 }

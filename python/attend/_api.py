@@ -164,7 +164,7 @@ def attention_qkvpacked(
 
     Arguments:
         qkv: (batch, seqlen, 3, heads, head_dim): q, k, v. dtype and kind as in `attention`.
-        alibi_slopes, sinks: (heads) or (batch, heads).
+        alibi_slopes: f32 (heads) or (batch, heads). sinks: float, likewise.
         The others as in `attention` with layout="bshd", which has bias and mask too.
 
     Returns:
@@ -231,7 +231,7 @@ def attention_varlen(
         cu_seqlens_q, cu_seqlens_k: i32 (sequences + 1), on the device of q: starts at 0, never decreases, ends at the
             total number of tokens.
         max_seqlen_q, max_seqlen_k: upper bounds of the lengths.
-        alibi_slopes, sinks: (heads_q) or (sequences, heads_q).
+        alibi_slopes: f32 (heads_q) or (sequences, heads_q). sinks: float, likewise.
         The others as in `attention`, which has neither bias nor mask here.
 
     Returns:

@@ -137,6 +137,8 @@ def attention_forward(
         mask = attention_mask
     else:
         bias = attention_mask if bias is None else bias + attention_mask
+    if s_aux is not None:  # with sinks a column is no constant of its row: it is repeated over the keys
+        bias, mask = (None if x is None else x.expand(*x.shape[:-1], key.shape[2]) for x in (bias, mask))
     try:
         o = attention(
             query, key, value, window=window, scale=scaling, softcap=softcap or 0.0, bias=bias, mask=mask,

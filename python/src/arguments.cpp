@@ -70,7 +70,7 @@ nb::dict description_of(const core::ScoreTensor& row) {
   entry["dtype"] = row.dtype ? nb::cast(dtype_name(*row.dtype)) : nb::none();
   entry["gradient"] = row.gradient != nullptr ? nb::cast(row.gradient) : nb::none();
   entry["flag"] = row.flag;
-  entry["keeps_shifts"] = (bits_of(traits_of(row.mod)) & ~bits_of(kKeepShifts)) == 0;
+  entry["keeps_shifts"] = has_only(row.mod, kKeepShifts);
   return entry;
 }
 

@@ -171,6 +171,19 @@ def test_the_weights_are_those_of_eager(torch, model_type, padding):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["bool", "float32"])
+def test_sinks_beside_a_mask_of_one_column(torch, device, kind):
+    q, k, v = (torch.randn(2, 4, 9, 8, device=device) for _ in range(3))
+    sinks = torch.randn(4, device=device)
+    column = torch.arange(9, device=device).reshape(1, 1, 9, 1) % 3 > 0 if kind == "bool" else torch.randn(2, 1, 9, 1)
+    column = column.to(device)
+    found, want = (
+        attend.transformers.attention_forward(None, q, k, v, mask, s_aux=sinks)[0]
+        for mask in (column, column.expand(*column.shape[:-1], 9).contiguous())
+    )
+    torch.testing.assert_close(found, want, rtol=0, atol=0)
+
+
 def test_sinks_have_gradients(torch, device):
     q, k, v = (torch.randn(2, 4, 9, 8, device=device, requires_grad=True) for _ in range(3))
     sinks = torch.randn(4, device=device, requires_grad=True)

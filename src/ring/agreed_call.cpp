@@ -101,7 +101,7 @@ core::Problem checked_problem(const Arguments& a, const core::WholeLengths& whol
                 fmt::format("q: on {}, allowed {} with {}", device_text(a.q.device), *allowed, a.function));
   }
   for (const core::ScoreTensor& row : core::kScoreTensors) {
-    if (!(a.params.*row.param) || (bits_of(traits_of(row.mod)) & ~bits_of(kTaken)) == 0) continue;
+    if (!(a.params.*row.param) || has_only(row.mod, kTaken)) continue;
     throw Error(ErrorCode::kUnsupported, fmt::format("{}: given, allowed none with {}", row.name, a.function));
   }
   const bool reads_scores = a.params.bias || a.params.mask;

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "core/elements.hpp"
+#include "core/score_options.hpp"
 #include "io/random_normal.hpp"
 
 namespace attend::test {
@@ -183,6 +184,48 @@ TEST(CheckOfLargeScores, OneRowOfThemExcusesNoOther) {
     const cli::CheckReport wrong = cli::check(w, Mode::kBoth);
     EXPECT_FALSE(all_pass(wrong.forward) && all_pass(wrong.backward));
     std::copy_n(static_cast<const float*>(kept.view().data), t.numel(), static_cast<float*>(t.data));
+  }
+}
+
+/// A solved problem with the same sink for both heads.
+Workload solved_with_sinks(DType dtype, double sink) {
+  Workload w;
+  const Shape shape = {1, 2, 60, 16};
+  w.q = random_tensor(dtype, shape, io::NormalStream::kQ);
+  w.k = random_tensor(dtype, shape, io::NormalStream::kK);
+  w.v = random_tensor(dtype, shape, io::NormalStream::kV);
+  w.dout = random_tensor(dtype, shape, io::NormalStream::kDOut);
+  const io::HostTensor sinks(DType::kF32, {1, 2, 1, 1});
+  std::fill_n(static_cast<float*>(sinks.view().data), 2, static_cast<float>(sink));
+  w.score_tensors[core::tensor_index(ScoreMod::kSinks)] = sinks;
+  w.allocate_forward();
+  w.allocate_backward();
+  w.forward("cpu");
+  w.backward("cpu");
+  return w;
+}
+
+/// Where a sink takes nearly all of a row, o and its gradient are as small as what rounding leaves of them.
+TEST(CheckOfSinks, RightResultsPass) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const double sink : {-30.0, 0.0, 20.0, 100.0, 200.0}) {
+      const cli::CheckReport report = cli::check(solved_with_sinks(dtype, sink), Mode::kBoth);
+      EXPECT_TRUE(all_pass(report.forward)) << dtype_name(dtype) << " " << sink;
+      EXPECT_TRUE(all_pass(report.backward)) << dtype_name(dtype) << " " << sink;
+    }
+  }
+}
+
+TEST(CheckOfSinks, WrongGradientsFail) {
+  for (const double sink : {0.0, 10.0, 20.0}) {
+    Workload w = solved_with_sinks(DType::kF32, sink);
+    scale_by(w.score_gradients[core::tensor_index(ScoreMod::kSinks)]->view(), 0.99);
+    EXPECT_FALSE(all_pass(cli::check(w, Mode::kBoth).backward)) << sink;
+  }
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    Workload w = solved_with_sinks(dtype, 0);
+    scale_by(w.score_gradients[core::tensor_index(ScoreMod::kSinks)]->view(), 0.5);
+    EXPECT_FALSE(all_pass(cli::check(w, Mode::kBoth).backward)) << dtype_name(dtype);
   }
 }
 

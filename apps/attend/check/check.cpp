@@ -325,7 +325,8 @@ TensorError judge(const char* name, const Workload& w, Truth& truth, Member memb
 }
 
 /// The gradient of the option in a row of core::kScoreTensors. It is summed by the reference only: its tolerance is
-/// that of float32, or of its own type's rounding.
+/// that of float32, or of its own type's rounding. More of it: what roundings do, and the smallest normal float32,
+/// below which GPUs compute with 0.
 TensorError judge_option(const Workload& w, Truth& truth, std::size_t row) {
   const Tensor& reference = truth.reference().score_gradients[row]->view();
   const io::HostTensor& result = *w.score_gradients[row];

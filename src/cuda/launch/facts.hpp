@@ -20,32 +20,30 @@ namespace option {
   return 1 << static_cast<int>(mod);
 }
 
-/// The modifications with a trait.
-[[nodiscard]] constexpr std::int32_t bits_with(bool ScoreModTraits::*trait) {
+/// The modifications that `is_wanted` is true of.
+template <class Predicate>
+[[nodiscard]] constexpr std::int32_t bits_where(Predicate is_wanted) {
   std::int32_t bits = 0;
-  for (int mod = 0; mod < kScoreMods; ++mod) {
-    if (traits_of(static_cast<ScoreMod>(mod)).*trait) bits |= bit_of(static_cast<ScoreMod>(mod));
+  for (int number = 0; number < kScoreMods; ++number) {
+    const auto mod = static_cast<ScoreMod>(number);
+    if (is_wanted(mod)) bits |= bit_of(mod);
   }
   return bits;
+}
+
+/// The modifications with a trait.
+[[nodiscard]] constexpr std::int32_t bits_with(bool ScoreModTraits::*trait) {
+  return bits_where([trait](ScoreMod mod) { return traits_of(mod).*trait; });
 }
 
 /// The modifications all of whose traits kernels know.
 [[nodiscard]] constexpr std::int32_t known_mods() {
-  std::int32_t bits = 0;
-  for (int mod = 0; mod < kScoreMods; ++mod) {
-    const bool is_known = (bits_of(traits_of(static_cast<ScoreMod>(mod))) & ~bits_of(kKnownTraits)) == 0;
-    if (is_known) bits |= bit_of(static_cast<ScoreMod>(mod));
-  }
-  return bits;
+  return bits_where([](ScoreMod mod) { return has_only(mod, kKnownTraits); });
 }
 
 /// The modifications that change neither scores nor p: the loop over keys is as without them.
 [[nodiscard]] constexpr std::int32_t bits_outside_loop() {
-  std::int32_t bits = 0;
-  for (int mod = 0; mod < kScoreMods; ++mod) {
-    if (traits_of(static_cast<ScoreMod>(mod)).changes_nothing()) bits |= bit_of(static_cast<ScoreMod>(mod));
-  }
-  return bits;
+  return bits_where([](ScoreMod mod) { return traits_of(mod).changes_nothing(); });
 }
 
 constexpr std::int32_t kTransform = bits_with(&ScoreModTraits::transforms);
