@@ -9,6 +9,7 @@
 #include <limits>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "core/elements.hpp"
 #include "core/score_options.hpp"
@@ -195,9 +196,9 @@ Workload solved_with_sinks(DType dtype, double sink) {
   w.k = random_tensor(dtype, shape, io::NormalStream::kK);
   w.v = random_tensor(dtype, shape, io::NormalStream::kV);
   w.dout = random_tensor(dtype, shape, io::NormalStream::kDOut);
-  const io::HostTensor sinks(DType::kF32, {1, 2, 1, 1});
+  io::HostTensor sinks(DType::kF32, {1, 2, 1, 1});
   std::fill_n(static_cast<float*>(sinks.view().data), 2, static_cast<float>(sink));
-  w.score_tensors[core::tensor_index(ScoreMod::kSinks)] = sinks;
+  w.score_tensors[core::tensor_index(ScoreMod::kSinks)] = std::move(sinks);
   w.allocate_forward();
   w.allocate_backward();
   w.forward("cpu");

@@ -296,12 +296,14 @@ void dbias_noise(const Problem& p) {
 /// What roundings of o, lse and the sums do to exp(sink - lse) (dlse - <dout, o>), summed over rows.
 void dsinks_noise(const Problem& p) {
   const Tensor& dsinks = *p.dsinks;
+  const auto least = static_cast<float>(core::dtype_traits(p.o.dtype).smallest_normal);
   std::vector<double> sums(static_cast<std::size_t>(dsinks.numel()));
   for (std::int64_t index = 0; index < p.num_sequences; ++index) {
     const Sequence s = p.sequence(index);
     for (std::int64_t head = 0; head < p.num_heads_q; ++head) {
       const double sink = core::load(*p.sinks, s.index, head, 0, 0);
-      const Rows o = magnitudes(core::q_matrix(p.o, s, head));
+      Rows o = magnitudes(core::q_matrix(p.o, s, head));
+      for (float& x : o.values) x = std::max(x, least);  // the rounding of smaller ones is as large
       const Rows dout = magnitudes(core::q_matrix(p.dout, s, head));
       double& sum = sums[(dsinks.shape[0] == 1 ? 0 : index) * p.num_heads_q + head];
       for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
