@@ -25,6 +25,10 @@ fail() {
   exit 1
 }
 
+# A step that fails unforeseen is told too: whoever asks takes an answer for what is missing, not for silence.
+set -E
+trap 'printf "%s\n" "tools/setup.sh: line $LINENO failed: $BASH_COMMAND"' ERR
+
 # Each entry is Debian package=what must exist: a command, or a file below an include or library folder.
 declare -A packages=(
   [build]='g++=c++ cmake=cmake ninja-build=ninja libhwy-dev=hwy/highway.h libfmt-dev=fmt/format.h
@@ -102,7 +106,8 @@ fi
 adopt_venv() {
   local original here files
   here=$PWD/.venv
-  original=$(sed -n -E "s/^ *(export )?VIRTUAL_ENV=[\"']?([^\"'\$()]*)[\"']?\$/\\2/p" .venv/bin/activate 2>/dev/null | head -n 1)
+  [[ -e .venv/bin/activate ]] || return 0
+  original=$(sed -n -E "s/^ *(export )?VIRTUAL_ENV=[\"']?([^\"'\$()]*)[\"']?\$/\\2/p" .venv/bin/activate | head -n 1)
   [[ -z $original || $original -ef $here ]] && return
   echo ".venv came from $original: it is for this folder now" >&2
   readarray -t files < <(grep -lIF -- "$original" .venv/pyvenv.cfg .venv/bin/*)
