@@ -162,6 +162,21 @@ def test_plots_are_drawn_from_json(no_torch, tmp_path):
     assert all(path.read_text().startswith("<?xml") for path in again.glob("*.svg"))
 
 
+@needs_plots
+def test_an_experiment_without_memory_leaves_its_table_empty(no_torch, tmp_path):
+    """Problems that are small take no memory beyond the inputs, and another experiment's do."""
+    assert experiments.main(["--seqlen-experiment", "--max-seqlen", "128", "--kernel", "cpu", "--samples", "3",
+                             "--save-results", "--no-plots", "--output-dir", str(tmp_path)]) == 0  # fmt: skip
+    source = tmp_path / "latest" / "results.json"
+    data = json.loads(source.read_text())
+    rows = [{**row, "peak_mib": 0.0} for row in data["rows"]]
+    data["rows"] = rows + [{**row, "experiment": "batch", "peak_mib": 1.0} for row in rows]
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(data))
+    assert experiments.main(["--plot-from", str(path), "--output-dir", str(tmp_path), "--plot-format", "svg"]) == 0
+    assert (tmp_path / "experiments_memory.svg").exists()
+
+
 def test_each_run_has_a_folder_of_its_own(no_torch, tmp_path):
     arguments = ["--kernel", "cpu", "--save-results", "--no-plots", "--output-dir", str(tmp_path)]
     for mode in ("forward", "backward", "backward"):

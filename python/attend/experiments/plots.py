@@ -78,8 +78,12 @@ def _tables(rows: Sequence[Row], figure: Figure, caption: str) -> Any:
             values = [[found.get((name, *shape)) for shape in shapes] for name in shown]
             columns = [",".join(map(str, shape)) for shape in shapes]
             groups = [devices[name] for name in shown]
-            plotting.log_heatmap(axis, shown, columns, values, figure.best_is_low, groups)
             axis.set_title(f"{experiment}, {mode}: {figure.title}")
+            if shown:
+                plotting.log_heatmap(axis, shown, columns, values, figure.best_is_low, groups)
+            else:  # as the peak memory of problems that are too small to need any
+                axis.text(0.5, 0.5, "nothing above 0", ha="center", va="center")
+                axis.set_axis_off()
     canvas.suptitle(caption, fontsize=8)
     return canvas
 
