@@ -110,7 +110,7 @@ adopt_venv() {
   original=$(sed -n -E "s/^ *(export )?VIRTUAL_ENV=[\"']?([^\"'\$()]*)[\"']?\$/\\2/p" .venv/bin/activate | head -n 1)
   [[ -z $original || $original -ef $here ]] && return
   echo ".venv came from $original: it is for this folder now" >&2
-  readarray -t files < <(grep -lIF -- "$original" .venv/pyvenv.cfg .venv/bin/*)
+  readarray -t files < <(grep -slIF -- "$original" .venv/pyvenv.cfg .venv/bin/* || true)  # a file may be missing
   sed -i -- "s|$original|$here|g" "${files[@]}"  # new files in place of the old ones, which may be hard links
 }
 adopt_venv

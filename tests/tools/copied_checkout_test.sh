@@ -83,6 +83,10 @@ rm "$work/moved/build/release/configured"
 (cd "$work/moved" && ! tools/configure.sh release >"$work/log" 2>&1) || fail 'a failure was not told'
 says 'no such compiler'
 
+# Without a virtual environment there is nothing to adopt.
+(cd "$work/original" && tools/setup.sh) >"$work/log" 2>&1 || fail "setup.sh: $(cat "$work/log")"
+[[ $(cat "$work/log") == ready ]] || fail "without .venv setup.sh said: $(cat "$work/log")"
+
 # A virtual environment's scripts name its folder.
 mkdir -p "$work/original/.venv/bin"
 printf 'VIRTUAL_ENV="%s/.venv"\nexport VIRTUAL_ENV\n' "$work/original" >"$work/original/.venv/bin/activate"
