@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <initializer_list>
-#include <limits>
 #include <span>
 
 #include "core/problem_checks.hpp"
@@ -12,8 +11,6 @@
 
 namespace attend::core {
 namespace {
-
-constexpr std::int64_t kAny = -1;  // a dimension that check_shape does not look at
 
 /// Some tensors of a problem. Every call makes such lists, so they allocate nothing.
 class TensorList {
@@ -32,40 +29,13 @@ class TensorList {
   std::size_t count_ = 0;
 };
 
-void check_shape(const char* name, const Tensor& t, const Shape& wanted, const char* meaning) {
-  for (std::size_t d = 0; d < 4; ++d) {
-    if (wanted[d] != kAny && t.shape[d] != wanted[d]) {
-      refuse("{}: shape {}, allowed {} = {}", name, shape_text(t.shape), meaning, shape_text(wanted));
-    }
-  }
-}
-
-void check_head_dim(const char* name, std::int64_t head_dim) {
-  if (head_dim < 1 || head_dim > kMaxHeadDim) {
-    refuse("{}: head_dim {}, allowed 1 to {}", name, head_dim, kMaxHeadDim);
-  }
-}
-
-void check_heads(const Tensor& q, const Tensor& k) {
-  const std::int64_t heads_q = q.shape[1];
-  const std::int64_t heads_k = k.shape[1];
-  const bool divides = heads_k == 0 ? heads_q == 0 : heads_q % heads_k == 0;
-  if (!divides) refuse("k: num_heads_k {}, allowed a divisor of num_heads_q {}", heads_k, heads_q);
-}
-
 void check_params(const Params& params) {
-  constexpr double kLargest = std::numeric_limits<float>::max();  // most backends compute in float
-  if (params.scale && !(std::abs(*params.scale) <= kLargest)) {
-    refuse("scale: {}, allowed finite numbers up to {:.3g} in magnitude", *params.scale, kLargest);
-  }
+  check_scale(params.scale);
   for (const ScoreNumber& row : kScoreNumbers) {
     const double value = params.*row.param;
     if (!row.is_allowed(value)) refuse("{}: {}, allowed {}", row.name, value, row.allowed);
   }
-  for (const auto& [name, window] :
-       {std::pair{"window_left", params.window_left}, {"window_right", params.window_right}}) {
-    if (window < kOpenWindow) refuse("{}: {}, allowed >= 0, or -1 for open", name, window);
-  }
+  check_window(params.window_left, params.window_right);
 }
 
 void check_offsets(const char* name, const std::int32_t* offsets, std::int64_t count, std::int64_t total,
@@ -144,9 +114,11 @@ void resolve_params(Problem& p, const Params& params, const WholeLengths& whole)
   resolve_philox_state(p, params.philox_state);
   p.deterministic = params.deterministic;
   p.workspace = params.workspace;
-  const Shape scores = {p.q.shape[0], p.num_heads_q, p.max_seqlen_q, whole.seqlen_k};
+  const OptionShapes shapes = {p.q.device,
+                               {p.q.shape[0], p.num_heads_q, p.max_seqlen_q, whole.seqlen_k},
+                               {p.num_sequences, p.num_heads_q, 1, 1}};
   for (const ScoreTensor& row : kScoreTensors) {
-    if (params.*row.param) p.*row.tensor = resolved(row, p, input_view(*(params.*row.param)), scores);
+    if (params.*row.param) p.*row.tensor = resolved(row, input_view(*(params.*row.param)), shapes);
   }
 }
 
@@ -155,10 +127,10 @@ void check_and_resolve(Problem& p, const Params& params, const WholeLengths* who
   const Tensor &q = p.q, &k = p.k, &v = p.v, &o = p.o;
   const std::pair<const char*, const Tensor*> tensors[] = {{"q", &q}, {"k", &k}, {"v", &v}, {"o", &o}};
   for (const auto& [name, tensor] : tensors) check_float_tensor(name, *tensor, q.device);
-  check_head_dim("q", q.shape[3]);
-  check_head_dim("v", v.shape[3]);
+  check_head_dim("q", q, kMaxHeadDim);
+  check_head_dim("v", v, kMaxHeadDim);
   check_shape("k", k, {q.shape[0], kAny, kAny, q.shape[3]}, "(batch of q, num_heads_k, seqlen_k, head_dim of q)");
-  check_heads(q, k);
+  check_heads("k", k, q);
   check_shape("v", v, {k.shape[0], k.shape[1], k.shape[2], kAny}, "(batch, num_heads_k and seqlen_k of k, head_dim_v)");
   check_shape("o", o, {q.shape[0], q.shape[1], q.shape[2], v.shape[3]},
               "(batch, num_heads_q and seqlen_q of q, head_dim_v of v)");

@@ -2,7 +2,10 @@
 
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
+#include <utility>
 
 namespace attend::core {
 namespace {
@@ -42,6 +45,38 @@ std::string shape_text(const Shape& shape) {
     text += shape[d] < 0 ? "any" : fmt::to_string(shape[d]);
   }
   return text + ")";
+}
+
+void check_shape(const char* name, const Tensor& t, const Shape& wanted, const char* meaning) {
+  for (std::size_t d = 0; d < 4; ++d) {
+    if (wanted[d] != kAny && t.shape[d] != wanted[d]) {
+      refuse("{}: shape {}, allowed {} = {}", name, shape_text(t.shape), meaning, shape_text(wanted));
+    }
+  }
+}
+
+void check_head_dim(const char* name, const Tensor& t, std::int64_t most) {
+  if (t.shape[3] < 1 || t.shape[3] > most) refuse("{}: head_dim {}, allowed 1 to {}", name, t.shape[3], most);
+}
+
+void check_heads(const char* k_name, const Tensor& k, const Tensor& q) {
+  const std::int64_t heads_q = q.shape[1];
+  const std::int64_t heads_k = k.shape[1];
+  const bool divides = heads_k == 0 ? heads_q == 0 : heads_q % heads_k == 0;
+  if (!divides) refuse("{}: num_heads_k {}, allowed a divisor of num_heads_q {}", k_name, heads_k, heads_q);
+}
+
+void check_scale(const std::optional<double>& scale) {
+  constexpr double kLargest = std::numeric_limits<float>::max();  // most backends compute in float
+  if (scale && !(std::abs(*scale) <= kLargest)) {
+    refuse("scale: {}, allowed finite numbers up to {:.3g} in magnitude", *scale, kLargest);
+  }
+}
+
+void check_window(std::int64_t window_left, std::int64_t window_right) {
+  for (const auto& [name, window] : {std::pair{"window_left", window_left}, {"window_right", window_right}}) {
+    if (window < kOpenWindow) refuse("{}: {}, allowed >= 0, or -1 for open", name, window);
+  }
 }
 
 void check_tensor(const char* name, const Tensor& t, Device device) {

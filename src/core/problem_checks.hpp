@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,6 +20,21 @@ template <class... Args>
 
 /// "(2, 8, 512, 64)"; a dimension of -1 prints as "any".
 [[nodiscard]] std::string shape_text(const Shape& shape);
+
+inline constexpr std::int64_t kAny = -1;  // a dimension that check_shape does not look at
+
+/// `wanted` in every dimension but those that are kAny. meaning: what the refusal calls it.
+void check_shape(const char* name, const Tensor& t, const Shape& wanted, const char* meaning);
+
+/// head_dim of a tensor: 1 to `most`.
+void check_head_dim(const char* name, const Tensor& t, std::int64_t most);
+
+/// The heads of k (by its name in the call) divide those of q.
+void check_heads(const char* k_name, const Tensor& k, const Tensor& q);
+
+/// A scale, if there is one, and the ends of a window.
+void check_scale(const std::optional<double>& scale);
+void check_window(std::int64_t window_left, std::int64_t window_right);
 
 /// Sizes, strides, device and pointer of any tensor: sizes in range, strides >= 0, last one 1, extent below 2^62 bytes.
 void check_tensor(const char* name, const Tensor& t, Device device);

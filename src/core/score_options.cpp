@@ -24,17 +24,17 @@ Tensor broadcast(const char* name, const Tensor& t, const Shape& full, std::size
 
 }  // namespace
 
-Tensor resolved(const ScoreTensor& row, const Problem& p, const Tensor& passed, const Shape& scores) {
+Tensor resolved(const ScoreTensor& row, const Tensor& passed, const OptionShapes& shapes) {
   if (row.dtype) {
-    check_tensor(row.name, passed, p.q.device);
+    check_tensor(row.name, passed, shapes.device);
     if (passed.dtype != *row.dtype) {
       refuse("{}: dtype {}, allowed {}", row.name, dtype_name(passed.dtype), dtype_name(*row.dtype));
     }
   } else {
-    check_float_tensor(row.name, passed, p.q.device);
+    check_float_tensor(row.name, passed, shapes.device);
   }
-  if (row.is_of_scores()) return broadcast(row.name, passed, scores, 3);
-  return broadcast(row.name, passed, {p.num_sequences, p.num_heads_q, 1, 1}, 1);
+  if (row.is_of_scores()) return broadcast(row.name, passed, shapes.scores, 3);
+  return broadcast(row.name, passed, shapes.heads, 1);
 }
 
 }  // namespace attend::core

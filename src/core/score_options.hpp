@@ -54,9 +54,15 @@ struct ScoreTensor {
   [[nodiscard]] constexpr bool is_of_scores() const { return shape == ScoreTensorShape::kScores; }
 };
 
-/// Checks what was passed for a row. Returns it with its broadcast dimensions expanded. scores: the shape of all
-/// scores.
-[[nodiscard]] Tensor resolved(const ScoreTensor& row, const Problem& p, const Tensor& passed, const Shape& scores);
+/// Full shapes of the tensors of a call's options, and their device.
+struct OptionShapes {
+  Device device;
+  Shape scores;  ///< (batch, num_heads_q, seqlen_q, seqlen_k)
+  Shape heads;   ///< (num_sequences, num_heads_q, 1, 1)
+};
+
+/// Checks what was passed for a row. Returns it with its broadcast dimensions expanded.
+[[nodiscard]] Tensor resolved(const ScoreTensor& row, const Tensor& passed, const OptionShapes& shapes);
 
 inline constexpr std::array<ScoreNumber, 2> kScoreNumbers = {{
     {.mod = ScoreMod::kSoftcap,
@@ -157,11 +163,23 @@ struct ScoreModNames {
   return {nullptr, nullptr};
 }
 
+/// The row of a modification that is one number.
+[[nodiscard]] constexpr const ScoreNumber& number_row(ScoreMod mod) {
+  std::size_t i = 0;
+  while (kScoreNumbers.at(i).mod != mod) ++i;
+  return kScoreNumbers[i];
+}
+
 /// The place of a modification's row in kScoreTensors; their number if it is no tensor.
 [[nodiscard]] constexpr std::size_t tensor_index(ScoreMod mod) {
   std::size_t i = 0;
   while (i < kScoreTensors.size() && kScoreTensors[i].mod != mod) ++i;
   return i;
+}
+
+/// The row of a modification that is a tensor.
+[[nodiscard]] constexpr const ScoreTensor& tensor_row(ScoreMod mod) {
+  return kScoreTensors.at(tensor_index(mod));
 }
 
 /// The name of the first modification with a trait: name_of(&ScoreModTraits::transforms).
