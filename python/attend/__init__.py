@@ -7,21 +7,26 @@ takes NumPy arrays, torch tensors, or CPU arrays of any framework that speaks DL
 
 from attend._activation import activate, restore
 from attend._api import attention, attention_qkvpacked, attention_varlen, backward, forward
+from attend._append import append, merge
 from attend._cache import cache_clear, cache_info
 from attend._core import __version__
+from attend._decode import decode
 from attend._errors import ArgumentError, Error, RunError, UnsupportedError
 from attend._info import backends, cpu_bf16_unit, cpu_simd_target, cpu_threads, gpus, memory, set_cpu_threads
 from attend._plan import explain, prepare
 from attend._random import manual_seed
 from attend._sdpa import sdpa
+from attend._serving import Rotary
 
 __all__ = [
     "ArgumentError",
     "Error",
+    "Rotary",
     "RunError",
     "UnsupportedError",
     "__version__",
     "activate",
+    "append",
     "attention",
     "attention_qkvpacked",
     "attention_varlen",
@@ -32,11 +37,13 @@ __all__ = [
     "cpu_bf16_unit",
     "cpu_simd_target",
     "cpu_threads",
+    "decode",
     "explain",
     "forward",
     "gpus",
     "manual_seed",
     "memory",
+    "merge",
     "prepare",
     "restore",
     "sdpa",

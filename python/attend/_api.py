@@ -124,7 +124,7 @@ def attention(
             if results is not None:
                 return results
     left, right = window_of(window)
-    scale, softcap = _number("scale", scale), _number("softcap", softcap)
+    scale, softcap = number("scale", scale), number("softcap", softcap)
     seed, offset, state = _random_numbers(q, seed, offset, dropout_p)
     has_extras = any(x is not None for x in (bias, mask, alibi_slopes, sinks, state))
     extras = Extras(bias, mask, alibi_slopes, sinks, philox_state=state) if has_extras else NO_EXTRAS
@@ -185,7 +185,7 @@ def attention_qkvpacked(
             if results is not None:
                 return results
     left, right = window_of(window)
-    scale, softcap = _number("scale", scale), _number("softcap", softcap)
+    scale, softcap = number("scale", scale), number("softcap", softcap)
     seed, offset, state = _random_numbers(qkv, seed, offset, dropout_p)
     has_extras = alibi_slopes is not None or sinks is not None or state is not None
     extras = Extras(alibi_slopes=alibi_slopes, sinks=sinks, philox_state=state) if has_extras else NO_EXTRAS
@@ -242,7 +242,7 @@ def attention_varlen(
     left, right = window_of(window)
     if cu_seqlens_q is None:
         raise ArgumentError("cu_seqlens_q: None, allowed an array i32 (sequences + 1)")
-    scale, softcap = _number("scale", scale), _number("softcap", softcap)
+    scale, softcap = number("scale", scale), number("softcap", softcap)
     seed, offset, state = _random_numbers(q, seed, offset, dropout_p)
     extras = Extras(
         alibi_slopes=alibi_slopes, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
@@ -328,7 +328,7 @@ def resolve(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Set
         rest["layout"] = dense_layout(rest.get("layout", "bhsd"))
     for name in ("scale", "softcap"):
         if name in rest:
-            rest[name] = _number(name, rest[name])
+            rest[name] = number(name, rest[name])
     left, right = window_of(rest.pop("window", OPEN))
     try:
         return extras, Settings(**rest, window_left=left, window_right=right, seed=seed, offset=offset)
@@ -337,7 +337,7 @@ def resolve(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Set
         raise TypeError(f"{function}() got an unexpected keyword argument {wrong!r}") from None
 
 
-def _number(name: str, x: Any) -> Any:
+def number(name: str, x: Any) -> Any:
     """The value of a tensor; everything else as it is."""
     if x is None or isinstance(x, (int, float)) or not is_torch(x):
         return x

@@ -91,6 +91,16 @@ def backward(
     stream: int,
     /,
 ) -> None: ...
+
+# Serving. The named tuples are those of attend._serving; Arrays, or tensors with the table, likewise.
+SERVING_TENSORS: tuple[str, ...]
+SERVING_NUMBERS: tuple[str, ...]
+
+def decode(tensors: tuple[Any, ...], numbers: tuple[Any, ...], stream: int, /) -> None: ...
+def append(tensors: tuple[Any, ...], numbers: tuple[Any, ...], stream: int, /) -> None: ...
+def merge(
+    states: Sequence[tuple[Any, Any]], o: Any, lse: Any, sinks: Any, layout: str, lse_base2: bool, stream: int, /
+) -> None: ...
 def check_settings(settings: Settings) -> None: ...
 def check(
     q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Optional[Gradients], extras: Extras, settings: Settings, /

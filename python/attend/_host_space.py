@@ -29,14 +29,41 @@ class HostSpace:
     def __init__(self, q: Any) -> None:
         self._q = q
 
-    def view(self, name: str, x: Any) -> _core.Array:
-        """A copy is made only of an array whose last dimension is not contiguous or that runs backwards."""
+    def view(self, name: str, x: Any, is_dense: bool = False) -> _core.Array:
+        """A copy is made only of an array whose last dimension is not contiguous or that runs backwards.
+
+        With `is_dense` also of one with gaps.
+        """
+        array = self._numpy_of(name, x)
+        if array is None:
+            return _core.Array.of(x)
+        return self._view_of_numpy(name, np.ascontiguousarray(array) if is_dense else _rows(array))
+
+    def view_in_place(self, name: str, x: Any, is_written: bool) -> _core.Array:
+        """The memory of `x` itself. What would have to be copied is refused, and to be written what is read-only."""
+        array = self._numpy_of(name, x)
+        if is_written and (array is None or not array.flags.writeable):
+            raise ArgumentError(f"{name}: read-only, allowed an array that can be written through NumPy")
+        if array is None:
+            return _core.Array.of(x)
+        if not _is_read_in_place(array):
+            raise ArgumentError(
+                f"{name}: strides {array.strides} bytes, allowed a dense last dimension, none negative: never copied"
+            )
+        return self._view_of_numpy(name, array)
+
+    def lengths(self, count: int, length: int) -> _core.Array:
+        """i32 (count), all of them `length`."""
+        return _core.Array.of(np.full(count, length, np.int32))
+
+    def _numpy_of(self, name: str, x: Any) -> Any:
+        """The same memory as a NumPy array; None where NumPy has no such element type."""
         if isinstance(x, np.ma.MaskedArray):
             raise UnsupportedError(f"{name}: numpy.ma.MaskedArray, attend knows no masked elements; give `mask`")
         if isinstance(x, np.ndarray):
             if type(x) is not type(self._q):
                 refuse_other_kind(name, x, self._q)
-            return self._view_of_numpy(name, x)
+            return x
         refuse_tracer(name, x)
         if not hasattr(x, "__dlpack__"):
             raise ArgumentError(f"{name}: {type(x).__name__}, allowed an array (NumPy, torch, or one with __dlpack__)")
@@ -44,14 +71,13 @@ class HostSpace:
         device_type = int(x.__dlpack_device__()[0])
         if device_type != KDL_CPU:
             raise ArgumentError(f"{name}: {kind_of(x)} on DLPack device {device_type}, allowed the CPU as q")
-        array = _as_numpy(x)
-        return _core.Array.of(x) if array is None else self._view_of_numpy(name, array)
+        return _as_numpy(x)
 
     def _view_of_numpy(self, name: str, x: np.ndarray) -> _core.Array:
         if not x.dtype.isnative:
             raise ArgumentError(f"{name}: dtype {x.dtype.str} of foreign byte order, allowed the machine's own")
         try:
-            return self.result_view(_rows(x))
+            return self.result_view(x)
         except ArgumentError as error:  # of no type that a buffer can have
             raise ArgumentError(f"{name}: dtype {x.dtype}, allowed {_ALLOWED}") from error
 
@@ -97,12 +123,15 @@ def _as_numpy(x: Any) -> Any:
 
 
 def _rows(x: np.ndarray) -> np.ndarray:
+    return x if x.ndim == 0 or _is_read_in_place(x) else np.ascontiguousarray(x)
+
+
+def _is_read_in_place(x: np.ndarray) -> bool:
     if x.ndim == 0 or x.size == 0:
-        return x
+        return True
     is_plain = x.strides[-1] == x.itemsize or x.shape[-1] == 1
-    if is_plain and min(x.strides) >= 0 and all(s % x.itemsize == 0 for s in x.strides) and x.flags.aligned:
-        return x
-    return np.ascontiguousarray(x)
+    whole = all(s % x.itemsize == 0 for s in x.strides)
+    return bool(is_plain and min(x.strides) >= 0 and whole and x.flags.aligned)
 
 
 def _numpy_dtype(name: str, dtype: str) -> Any:

@@ -3,9 +3,10 @@
 #include <cstdint>
 #include <string>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "values.hpp"
 
 namespace attend::python {
 namespace {
@@ -74,44 +75,10 @@ nb::dict description_of(const core::ScoreTensor& row) {
   return entry;
 }
 
-nb::handle item(nb::handle named_tuple, std::size_t field) {
-  PyObject* found = PyTuple_GetItem(named_tuple.ptr(), static_cast<Py_ssize_t>(field));
-  if (found == nullptr) nb::raise_python_error();
-  return found;
-}
-
-/// The value of a setting. A number may be of any type that converts to one.
-/// @throws Error (kInvalidArgument) naming the setting, for another type.
+/// The value of a setting.
 template <class T>
 T setting(nb::handle settings, std::size_t field) {
-  const nb::handle value = item(settings, field);
-  const auto refuse = [&](const char* allowed) {
-    PyErr_Clear();
-    throw Error(ErrorCode::kInvalidArgument, std::string(settings_fields()[field]) + ": " +
-                                                 nb::cast<std::string>(nb::repr(value)) + ", allowed " + allowed);
-  };
-  if constexpr (std::is_same_v<T, bool>) {
-    for (const bool known : {true, false}) {
-      const int equal = PyObject_RichCompareBool(value.ptr(), known ? Py_True : Py_False, Py_EQ);
-      if (equal == 1) return known;
-      if (equal < 0) break;
-    }
-    refuse("True or False");
-  } else if constexpr (std::is_same_v<T, double>) {
-    const double number = PyFloat_AsDouble(value.ptr());
-    if (PyErr_Occurred() != nullptr) refuse("a number");
-    return number;
-  } else if constexpr (std::is_same_v<T, std::int64_t>) {
-    const nb::object number = nb::steal(PyNumber_Index(value.ptr()));
-    const std::int64_t whole = number.is_valid() ? PyLong_AsLongLong(number.ptr()) : 0;
-    if (PyErr_Occurred() != nullptr) refuse("a whole number of 64 bits");
-    return whole;
-  } else {
-    static_assert(std::is_same_v<T, std::string>);
-    if (!nb::isinstance<nb::str>(value)) refuse("a string");
-    return nb::cast<std::string>(value);
-  }
-  return {};
+  return value_of<T>(settings_fields()[field], item(settings, field));
 }
 
 MaybeArray maybe_array(nb::handle named_tuple, std::size_t field) {

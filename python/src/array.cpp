@@ -1,8 +1,10 @@
 #include "array.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -69,6 +71,35 @@ void require_dims(const char* name, const Array& a, int num_dims, const char* me
 
 Tensor view(const char* name, const Array& a, const Shape& shape, const Shape& stride) {
   return {a.data, element_type(name, a.dtype), a.device, shape, stride};
+}
+
+/// Of at most 4 dimensions. The others, in front, have the size 1.
+Tensor right_aligned(const char* name, const Array& a) {
+  Shape shape = {1, 1, 1, 1};
+  Shape stride = {0, 0, 0, 1};
+  const int missing = 4 - a.num_dims;
+  for (int d = 0; d < a.num_dims; ++d) {
+    shape[missing + d] = a.shape[d];
+    stride[missing + d] = a.stride[d];
+  }
+  return view(name, a, shape, stride);
+}
+
+void require_device(const char* name, const Array& a, Device device) {
+  if (!(a.device == device)) refuse(fmt::format("{}: on another device than the tensors, allowed theirs", name));
+}
+
+std::string shape_text(const Array& a) {
+  return fmt::format("({})", fmt::join(a.shape.begin(), a.shape.begin() + a.num_dims, ", "));
+}
+
+bool is_dense(const Array& a) {
+  std::int64_t step = 1;
+  for (int d = a.num_dims - 1; d >= 0; --d) {
+    if (a.shape[d] > 1 && a.stride[d] != step) return false;
+    step *= a.shape[d];
+  }
+  return true;
 }
 
 }  // namespace
@@ -169,20 +200,18 @@ Tensor scores_view(const char* name, const Array& a) {
   if (a.num_dims < 1 || a.num_dims > 4) {
     refuse(fmt::format("{}: {} dimensions, allowed 1 to 4 (batch, heads, seqlen_q, seqlen_k)", name, a.num_dims));
   }
-  Shape shape = {1, 1, 1, 1};
-  Shape stride = {0, 0, 0, 1};
-  const int missing = 4 - a.num_dims;
-  for (int d = 0; d < a.num_dims; ++d) {
-    shape[missing + d] = a.shape[d];
-    stride[missing + d] = a.stride[d];
-  }
-  return view(name, a, shape, stride);
+  return right_aligned(name, a);
 }
 
 Tensor per_head_view(const char* name, const Array& a) {
   if (a.num_dims == 2) return view(name, a, {a.shape[0], a.shape[1], 1, 1}, {a.stride[0], a.stride[1], 1, 1});
   require_dims(name, a, 1, "(heads), or 2 (batch, heads)");
   return view(name, a, {1, a.shape[0], 1, 1}, {0, a.stride[0], 1, 1});
+}
+
+Tensor table_view(const char* name, const Array& a, int num_dims, const char* meaning) {
+  require_dims(name, a, num_dims, meaning);
+  return right_aligned(name, a);
 }
 
 const std::int32_t* offsets_view(const char* name, const Array& a, Device device) {
@@ -192,6 +221,34 @@ const std::int32_t* offsets_view(const char* name, const Array& a, Device device
   if (a.shape[0] > 1 && a.stride[0] != 1) refuse(fmt::format("{}: stride {}, allowed 1", name, a.stride[0]));
   if (!(a.device == device)) refuse(fmt::format("{}: on another device than q, allowed the device of q", name));
   return static_cast<const std::int32_t*>(a.data);
+}
+
+const void* entries_view(const char* name, const Array& a, const Entries& allowed) {
+  const bool has_other = allowed.or_dtype != nullptr;
+  if (a.dtype != allowed.dtype && !(has_other && a.dtype == allowed.or_dtype)) {
+    refuse(fmt::format("{}: dtype {}, allowed {}{}{}", name, a.dtype, allowed.dtype, has_other ? ", " : "",
+                       has_other ? allowed.or_dtype : ""));
+  }
+  const bool in_a_row = a.num_dims == 1 && a.shape[0] == allowed.count;
+  const bool by_batch = a.num_dims == 2 && a.shape[0] == allowed.batch && a.shape[0] * a.shape[1] == allowed.count;
+  if (!in_a_row && !by_batch) {
+    const bool may_be_by_batch = allowed.batch > 0;
+    refuse(
+        fmt::format("{}: shape {}, allowed ({}){}", name, shape_text(a), allowed.count,
+                    may_be_by_batch ? fmt::format(" or ({}, {})", allowed.batch, allowed.count / allowed.batch) : ""));
+  }
+  if (!is_dense(a)) refuse(fmt::format("{}: strides with gaps, allowed dense entries", name));
+  require_device(name, a, allowed.device);
+  static constexpr std::uint64_t kNothing = 0;  // null would mean that the array is not given
+  return allowed.count == 0 ? &kNothing : a.data;
+}
+
+PageTable page_table_view(const char* name, const Array& a, Device device) {
+  require_dims(name, a, 2, "(rows, pages of a row)");
+  if (a.dtype != "i32") refuse(fmt::format("{}: dtype {}, allowed i32", name, a.dtype));
+  if (a.shape[1] > 1 && a.stride[1] != 1) refuse(fmt::format("{}: last stride {}, allowed 1", name, a.stride[1]));
+  require_device(name, a, device);
+  return {static_cast<const std::int32_t*>(a.data), a.shape[0], a.shape[1], a.shape[0] > 1 ? a.stride[0] : a.shape[1]};
 }
 
 const std::uint64_t* philox_state_view(const char* name, const Array& a, Device device) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "attend/attention.hpp"
+#include "attend/serving.hpp"
 
 namespace attend::python {
 
@@ -55,6 +56,21 @@ struct Array {
 [[nodiscard]] Tensor scores_view(const char* name, const Array& a);    ///< of scores: broadcast from the right
 [[nodiscard]] Tensor per_head_view(const char* name, const Array& a);  ///< of heads: (heads) or (batch, heads)
 [[nodiscard]] const std::int32_t* offsets_view(const char* name, const Array& a, Device device);  ///< cu_seqlens
+[[nodiscard]] Tensor table_view(const char* name, const Array& a, int num_dims,
+                                const char* meaning);  ///< its dimensions last
+
+/// Integers that lie densely: how many, and of which type.
+struct Entries {
+  const char* dtype;  ///< "i32", "i64"
+  Device device;      ///< that of the tensors
+  std::int64_t count;
+  std::int64_t batch = -1;  ///< where it is not negative, the shape may be (batch, count / batch) too
+  const char* or_dtype = nullptr;
+};
+
+/// @throws Error (kInvalidArgument) naming the argument, if the array is another one.
+[[nodiscard]] const void* entries_view(const char* name, const Array& a, const Entries& allowed);
+[[nodiscard]] PageTable page_table_view(const char* name, const Array& a, Device device);
 /// Seed and offset, as the bits of signed numbers.
 [[nodiscard]] const std::uint64_t* philox_state_view(const char* name, const Array& a, Device device);
 

@@ -1,10 +1,13 @@
 """attend for torch: the operators `attend::forward` and `attend::backward`, with autograd, fakes, autocast, vmap.
 
+And those for serving, `attend::decode`, `attend::append_decode`, `attend::append` and `attend::merge`.
+
 Imported when `attend.attention` meets its first torch tensor, or by `import attend.torch`. Needs torch 2.6 or later.
 """
 
 from attend.torch import _direct as _direct
 from attend.torch import _flops as _flops
+from attend.torch import _serving as _serving
 from attend.torch._draw import drawn_numbers
 from attend.torch._front import attention, attention_qkvpacked, backward, forward, number_of, random_numbers
 

@@ -193,18 +193,23 @@ def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[
     if extras is not NO_EXTRAS:
         named |= {name: x for name, x in extras._asdict().items() if x is not None and name != "philox_state"}
     for name, x in named.items():
-        if not isinstance(x, torch.Tensor):
-            raise ArgumentError(f"{name}: {type(x).__name__}, allowed a torch.Tensor like q")
-        if _dtensor.is_dtensor(x):
-            _dtensor.learn()
-        if x.is_nested:
-            raise UnsupportedError(
-                f"{name}: a nested tensor, allowed dense ones; attend.sdpa takes nested tensors of layout torch.jagged"
-            )
-        if x.device.type not in ("cpu", "cuda", "meta"):
-            raise UnsupportedError(f"{name}: on {x.device}, attend runs on cpu and cuda")
-        if x.is_quantized:
-            raise UnsupportedError(f"{name}: dtype {x.dtype}, attend takes no quantized tensors; dequantize() it")
-        if x.layout != torch.strided:
-            raise UnsupportedError(f"{name}: layout {x.layout}, attend takes dense strided tensors")
+        check_tensor(name, x)
     check_devices(q, named.items())
+
+
+def check_tensor(name: str, x: Any) -> None:
+    """Refuses what is no tensor with memory like q's."""
+    if not isinstance(x, torch.Tensor):
+        raise ArgumentError(f"{name}: {type(x).__name__}, allowed a torch.Tensor like q")
+    if _dtensor.is_dtensor(x):
+        _dtensor.learn()
+    if x.is_nested:
+        raise UnsupportedError(
+            f"{name}: a nested tensor, allowed dense ones; attend.sdpa takes nested tensors of layout torch.jagged"
+        )
+    if x.device.type not in ("cpu", "cuda", "meta"):
+        raise UnsupportedError(f"{name}: on {x.device}, attend runs on cpu and cuda")
+    if x.is_quantized:
+        raise UnsupportedError(f"{name}: dtype {x.dtype}, attend takes no quantized tensors; dequantize() it")
+    if x.layout != torch.strided:
+        raise UnsupportedError(f"{name}: layout {x.layout}, attend takes dense strided tensors")

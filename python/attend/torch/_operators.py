@@ -91,7 +91,7 @@ def fill_forward(
         _view(_rows(k)),
         _view(_rows(v)),
         _view(o),
-        _maybe_view(lse),
+        view_in_place(lse),
         _view_extras(extras, q.device),
         settings,
         _stream(q),
@@ -296,13 +296,19 @@ def _as_it_is(x: torch.Tensor) -> Any:
 _view = _as_it_is if _core.has_exchange_table(torch.empty(0)) else _view_by_public_names
 
 
-def _maybe_view(x: Optional[torch.Tensor]) -> Any:
+def view_in_place(x: Optional[torch.Tensor]) -> Any:
+    """What the library takes for a tensor; None of None."""
     return None if x is None else _view(x)
+
+
+def view_of_rows(x: Optional[torch.Tensor]) -> Any:
+    """The same, of a copy if its last dimension is not dense."""
+    return None if x is None else _view(_rows(x))
 
 
 def _views(tensors: Any) -> Any:
     """Of a named tuple."""
-    return tensors if _view is _as_it_is else type(tensors)(*map(_maybe_view, tensors))
+    return tensors if _view is _as_it_is else type(tensors)(*map(view_in_place, tensors))
 
 
 _OF_SCORES = tuple((name, Extras._fields.index(name)) for name in SCORE_TENSORS)

@@ -1,0 +1,174 @@
+"""What decode, append and merge hand to the front ends: their arguments by name, and the shapes of results."""
+
+from __future__ import annotations
+
+import operator
+from collections import namedtuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from attend import _core
+from attend._errors import ArgumentError
+from attend._settings import DIMENSIONS, dense_layout, output_shapes
+
+_DEFAULTS = {
+    "layout": "bhsd", "max_seqlen_q": 0, "scale": None, "causal": True, "window_left": -1, "window_right": -1,
+    "softcap": 0.0, "lse_base2": False, "max_seqlen_new": 0, "rotary_interleaved": False, "rotary_first_column": 0,
+    "query_positions": "last", "norm_eps": 1e-6, "compute": "auto",
+}  # fmt: skip
+
+if TYPE_CHECKING:
+    from attend._settings import _Fields
+
+    Tensors = _Fields
+    Numbers = _Fields
+else:
+    # The arrays of a call of decode or append; None: not given. `out` is q_out of append.
+    Tensors = namedtuple("Tensors", _core.SERVING_TENSORS, defaults=[None] * len(_core.SERVING_TENSORS))
+    # Everything else, in the order of the torch operators' schemas.
+    Numbers = namedtuple("Numbers", _core.SERVING_NUMBERS, defaults=[_DEFAULTS[x] for x in _core.SERVING_NUMBERS])
+
+# What a field of Tensors is called in messages, where it is not an argument of its own.
+_NAMES = {"rotary_cos": "rotary.cos", "rotary_sin": "rotary.sin", "rotary_seqlens": "rotary.seqlens"}
+NAMES = tuple(_NAMES.get(field, field) for field in Tensors._fields)
+# Fields that are never copied: a copy of a cache would be a silent cost, and a result that is copied is lost.
+CACHES = ("k_cache", "v_cache")
+IN_PLACE = (*CACHES, "out", "lse")
+# Fields of one or two dimensions that the library takes without gaps.
+DENSE = ("tree_mask", "slot_mapping", "positions")
+_LEAST_INT32, _MOST_INT32 = -(2**31), 2**31 - 1
+
+
+class Rotary(NamedTuple):
+    """Rotary position embedding, for `append` and `decode`: columns of a row at position t are rotated in pairs (a, b).
+
+    For 0 <= c < rotary_dim / 2::
+
+        x[a]' = x[a] cos[t, c] - x[b] sin[t, c],   x[b]' = x[b] cos[t, c] + x[a] sin[t, c]
+
+    with a = c and b = c + rotary_dim / 2, or, interleaved, a = 2c and b = 2c + 1, both counted from first_column. Other
+    columns stay as they are. A position outside the tables counts as the nearest one inside; with the environment
+    variable ATTEND_CHECK=1 it is refused.
+
+    Fields:
+        cos, sin: float (max_positions, rotary_dim / 2), max_positions >= 1, arrays like those of the call.
+        interleaved: see above.
+        first_column: first_column + rotary_dim <= head_dim.
+        seqlens: i32 (sequences): in the place of seqlens_k in a row's position.
+
+    Source: Su et al., RoFormer (2021), section 3.2.
+    """
+
+    cos: Any
+    sin: Any
+    interleaved: bool = False
+    first_column: int = 0
+    seqlens: Any = None
+
+
+def appended(
+    k: Any,
+    v: Any,
+    cu_seqlens_new: Any,
+    max_seqlen_new: Optional[int],
+    slot_mapping: Any,
+    positions: Any,
+    rotary: Optional[Rotary],
+    query_positions: str,
+    q_norm: Any,
+    k_norm: Any,
+    norm_eps: float,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of Tensors and of Numbers that say which keys are new and what is done with them."""
+    tensors = {
+        "k": k, "v": v, "cu_seqlens_new": cu_seqlens_new, "slot_mapping": slot_mapping, "positions": positions,
+        "q_norm": q_norm, "k_norm": k_norm,
+    }  # fmt: skip
+    numbers = {
+        "max_seqlen_new": most("k", k, cu_seqlens_new, max_seqlen_new), "query_positions": query_positions,
+        "norm_eps": norm_eps,
+    }  # fmt: skip
+    if rotary is not None:
+        if not isinstance(rotary, Rotary):
+            raise ArgumentError(f"rotary: {type(rotary).__name__}, allowed attend.Rotary(cos, sin)")
+        tensors |= {"rotary_cos": rotary.cos, "rotary_sin": rotary.sin, "rotary_seqlens": rotary.seqlens}
+        numbers |= {"rotary_interleaved": rotary.interleaved, "rotary_first_column": rotary.first_column}
+    return tensors, numbers
+
+
+def most(name: str, rows: Any, offsets: Any, bound: Optional[int]) -> Any:
+    """An upper bound of the rows of a sequence; 0 where they are not packed. None stands for all rows, as one does."""
+    if bound is not None or offsets is None:
+        return 0 if bound is None else bound
+    if not hasattr(rows, "shape") or len(rows.shape) != 3:
+        found = f"{len(rows.shape)} dimensions" if hasattr(rows, "shape") else type(rows).__name__
+        raise ArgumentError(f"{name}: {found}, allowed 3 {DIMENSIONS['thd']}: its rows are packed")
+    return rows.shape[0]
+
+
+def require(**arrays: Any) -> None:
+    for name, x in arrays.items():
+        if x is None:
+            raise ArgumentError(f"{name}: None, allowed an array")
+
+
+def refuse_given(without: str, **options: Any) -> None:
+    """Refuses options that mean nothing in a call that has no `without`."""
+    for name, value in options.items():
+        if value is not None:
+            raise ArgumentError(f"{name}: given without {without}, allowed with it only")
+
+
+def whole_number(name: str, value: Any) -> Optional[int]:
+    """The value of a number of 32 bits; None if it is an array."""
+    if getattr(value, "shape", ()) != ():
+        return None
+    try:
+        number = operator.index(value)
+    except TypeError:
+        if hasattr(value, "shape"):
+            return None
+        raise ArgumentError(f"{name}: {type(value).__name__}, allowed a whole number or an array i32") from None
+    if not _LEAST_INT32 <= number <= _MOST_INT32:
+        raise ArgumentError(f"{name}: {number}, allowed {_LEAST_INT32} to {_MOST_INT32}")
+    return number
+
+
+def sequences_of(rows_shape: Any, offsets_shape: Any) -> int:
+    """How many sequences there are, for the length of those that one number stands for."""
+    if offsets_shape is None:
+        return int(rows_shape[0]) if len(rows_shape) > 0 else 0
+    return max(int(offsets_shape[0]) - 1, 0) if len(offsets_shape) > 0 else 0
+
+
+def result_shapes(
+    q: Any, k_cache: Any, v_cache: Any, head_dim_v: Optional[int], layout: str
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of o and lse from those of q, of layout "thd" if it is packed, and the caches. v_cache may be None."""
+    for name, shape in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if shape is not None and len(shape) != 4:
+            raise ArgumentError(f"{name}: {len(shape)} dimensions, allowed 4 (rows or pages, heads, keys, head_dim)")
+    if v_cache is None:
+        if head_dim_v is None:
+            raise ArgumentError("v_cache: None without head_dim_v, allowed with it only: the values are keys' columns")
+        width = whole_number("head_dim_v", head_dim_v)
+        if width is None or not 1 <= width <= k_cache[-1]:
+            raise ArgumentError(f"head_dim_v: {head_dim_v}, allowed 1 to the head_dim of k_cache, {k_cache[-1]}")
+    else:
+        width = v_cache[-1]
+        if head_dim_v is not None and head_dim_v != width:
+            raise ArgumentError(f"head_dim_v: {head_dim_v}, allowed the head_dim of v_cache, {width}")
+    return output_shapes(q, (*q[:-1], width), layout)
+
+
+def check_out(name: str, out: Any, shape: tuple[int, ...]) -> None:
+    if tuple(out.shape) != tuple(shape):
+        raise ArgumentError(f"{name}: shape {tuple(out.shape)}, allowed {tuple(shape)}")
+
+
+def layout_of_q(tensors: Tensors, numbers: Numbers) -> str:
+    return "thd" if tensors.cu_seqlens_q is not None else dense_layout(numbers.layout)
+
+
+def layout_of_state(o: Any, layout: str) -> str:
+    """Of a partial result: rows of three dimensions are packed."""
+    return "thd" if len(o.shape) == 3 else dense_layout(layout)

@@ -1,0 +1,236 @@
+"""decode, append and merge of torch tensors: the direct route, and the operators for torch's dispatcher.
+
+    attend::decode(tensors, numbers)          writes out and lse
+    attend::append_decode(tensors, numbers)   writes k_cache and v_cache before
+    attend::append(tensors, numbers)          writes k_cache, v_cache and out
+    attend::merge(o[], lse[], sinks?, out, out_lse?, layout, lse_base2)
+
+`tensors` and `numbers` are spread out: the fields of attend._serving in their order. The operators return nothing, so
+that a caller's `out` and a new one are one case, and have no gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Optional
+
+import torch
+from torch.autograd import forward_ad
+
+from attend import _core
+from attend._errors import ArgumentError, UnsupportedError
+from attend._serving import (
+    CACHES,
+    DENSE,
+    IN_PLACE,
+    NAMES,
+    Numbers,
+    Tensors,
+    check_out,
+    layout_of_q,
+    layout_of_state,
+    result_shapes,
+    sequences_of,
+    whole_number,
+)
+from attend._settings import output_shapes
+from attend.torch import _dtensor, _transforms
+from attend.torch._front import check_tensor
+from attend.torch._operators import TAGS, empty_like, library, raw_stream, view_in_place, view_of_rows
+
+_TYPES = {
+    "layout": "str", "max_seqlen_q": "SymInt", "scale": "float?", "causal": "bool", "window_left": "SymInt",
+    "window_right": "SymInt", "softcap": "float", "lse_base2": "bool", "max_seqlen_new": "SymInt",
+    "rotary_interleaved": "bool", "rotary_first_column": "SymInt", "query_positions": "str", "norm_eps": "float",
+    "compute": "str",
+}  # fmt: skip
+_NUMBERS_SCHEMA = ", ".join(f"{_TYPES[name]} {name}" for name in Numbers._fields)
+# Of each operator: the tensors that are always given, and those that it writes.
+_OPERATORS = {
+    "decode": (("q", "k_cache", "out"), ("out", "lse")),
+    "append_decode": (("q", "k_cache", "out", "k"), (*CACHES, "out", "lse")),
+    "append": (("k", "k_cache"), (*CACHES, "out")),
+}
+_BEHIND_LENGTHS = Tensors._fields.index("seqlens_k") + 1
+_MERGE = (
+    "merge(Tensor[] o, Tensor[] lse, Tensor? sinks, Tensor(a!) out, Tensor(b!)? out_lse, str layout, bool lse_base2) "
+    "-> ()"
+)
+
+
+def decode(
+    tensors: Tensors, numbers: Numbers, head_dim_v: Optional[int], return_lse: bool
+) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+    """o, and lse or None."""
+    q, k_cache, v_cache, out = tensors[:4]
+    lengths = _lengths(tensors.seqlens_k, q, tensors.cu_seqlens_q)
+    rest = (lengths, *tensors[_BEHIND_LENGTHS:])
+    is_direct = _examine("decode", q, (q, k_cache, v_cache, out, None, *rest))
+    v_shape = None if v_cache is None else v_cache.shape
+    o_shape, lse_shape = result_shapes(q.shape, k_cache.shape, v_shape, head_dim_v, layout_of_q(tensors, numbers))
+    o = _result("out", out, q, o_shape)
+    lse = q.new_empty(lse_shape, dtype=torch.float32) if return_lse else None
+    given = (q, k_cache, v_cache, o, lse, *rest)
+    if is_direct:
+        _fill(_core.decode, q, given, numbers)
+    else:
+        name = "decode" if tensors.k is None else "append_decode"
+        getattr(torch.ops.attend, name)(*given, *numbers)
+    return o, lse
+
+
+def append(tensors: Tensors, numbers: Numbers) -> Optional[torch.Tensor]:
+    """q_out, or None without q."""
+    q, k_cache, v_cache, out = tensors[:4]
+    lengths = _lengths(tensors.seqlens_k, tensors.k, tensors.cu_seqlens_new)
+    rest = (None, lengths, *tensors[_BEHIND_LENGTHS:])
+    is_direct = _examine("append", tensors.k, (q, k_cache, v_cache, out, *rest))
+    q_out = None if q is None else _result("q_out", out, q, q.shape)
+    given = (q, k_cache, v_cache, q_out, *rest)
+    if is_direct:
+        _fill(_core.append, tensors.k, given, numbers)
+    else:
+        torch.ops.attend.append(*given, *numbers)
+    return q_out
+
+
+def merge(
+    states: list[tuple[Any, Any]], sinks: Any, out: Any, layout: str, lse_base2: bool, return_lse: bool
+) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+    """o, and lse or None."""
+    first = states[0][0]
+    named = {f"states[{n}].{part}": x for n, state in enumerate(states) for part, x in zip(("o", "lse"), state)}
+    named |= {name: x for name, x in (("sinks", sinks), ("out", out)) if x is not None}
+    is_direct = _is_direct("merge", named.values(), lambda: named)
+    if not is_direct:
+        _check("merge", first, named)
+    order = layout_of_state(first, layout)
+    o_shape, lse_shape = output_shapes(first.shape, first.shape, order)
+    o = _result("out", out, first, o_shape)
+    lse = first.new_empty(lse_shape, dtype=torch.float32) if return_lse else None
+    run = _merge if is_direct else torch.ops.attend.merge
+    run([x for x, _ in states], [x for _, x in states], sinks, o, lse, order, lse_base2)
+    return o, lse
+
+
+def _examine(call: str, owner: torch.Tensor, tensors: tuple[Any, ...]) -> bool:
+    """Refuses tensors that the call cannot take. Whether the library may be called past torch's dispatcher."""
+
+    def named() -> dict[str, Any]:
+        out = {"out": "q_out"} if call == "append" else {}
+        return {out.get(name, name): x for name, x in zip(NAMES, tensors) if x is not None}
+
+    is_direct = _is_direct(call, [x for x in tensors if x is not None], named)
+    if not is_direct:
+        _check(call, owner, named())
+    return is_direct
+
+
+def _is_direct(call: str, given: Iterable[Any], named: Callable[[], dict[str, Any]]) -> bool:
+    """See python/src/torch_route.hpp."""
+    if torch.compiler.is_compiling():
+        return False
+    is_direct, needs_gradients, _ = _core.route_of(tuple(given), ())
+    if is_direct and needs_gradients:
+        _refuse_gradients(call, named())
+    return is_direct
+
+
+def _check(call: str, owner: torch.Tensor, named: dict[str, Any]) -> None:
+    """Refuses what the operators do not see or would lose in silence."""
+    if _transforms.are_active():
+        raise UnsupportedError(f"{call}: under a transform of torch.func, allowed outside of one")
+    for name, x in named.items():
+        if _dtensor.is_dtensor(x):
+            raise UnsupportedError(f"{name}: a DTensor, {call} takes the tensors of one device; to_local() gives one")
+        check_tensor(name, x)
+        if x.device != owner.device:
+            raise ArgumentError(f"{name}: on {x.device}, allowed the device of the call, {owner.device}")
+        if not torch.compiler.is_compiling() and forward_ad.unpack_dual(x).tangent is not None:
+            raise UnsupportedError(f"{name}: has a tangent, {call} has no derivatives")
+    if torch.is_grad_enabled():
+        _refuse_gradients(call, named)
+
+
+def _refuse_gradients(call: str, named: dict[str, Any]) -> None:
+    for name, x in named.items():
+        if x.requires_grad:
+            raise UnsupportedError(f"{name}: requires grad, {call} gives no gradients: call it under torch.no_grad()")
+
+
+def _lengths(lengths: Any, rows: torch.Tensor, offsets: Any) -> Any:
+    """One length for all sequences becomes a tensor."""
+    if lengths is None or isinstance(lengths, torch.Tensor):
+        return lengths
+    number = whole_number("seqlens_k", lengths)
+    if number is None:
+        return lengths  # refused by name, as all that is no tensor
+    count = sequences_of(rows.shape, getattr(offsets, "shape", None))
+    return rows.new_full((count,), number, dtype=torch.int32)
+
+
+def _result(name: str, out: Optional[torch.Tensor], like: torch.Tensor, shape: Any) -> torch.Tensor:
+    if out is not None:
+        check_out(name, out, shape)
+        return out
+    return empty_like(like) if like.shape[-1] == shape[-1] else like.new_empty(shape)
+
+
+def _view_of_dense(x: Optional[torch.Tensor]) -> Any:
+    return None if x is None else view_in_place(x.contiguous())
+
+
+# How the library takes each field of Tensors: caches and results as they are, others without gaps in a row.
+_VIEWS = tuple(
+    view_in_place if name in IN_PLACE else _view_of_dense if name in DENSE else view_of_rows for name in Tensors._fields
+)
+
+
+def _fill(function: Callable[..., None], owner: torch.Tensor, tensors: tuple[Any, ...], numbers: Numbers) -> None:
+    """Calls the library's decode or append."""
+    views = tuple([None if x is None else of(x) for of, x in zip(_VIEWS, tensors)])
+    function(views, numbers, _stream(owner))
+
+
+def _merge(o: Any, lse: Any, sinks: Any, out: Any, out_lse: Any, layout: str, lse_base2: bool) -> None:
+    states = [(view_of_rows(x), view_of_rows(y)) for x, y in zip(o, lse)]
+    results = view_in_place(out), view_in_place(out_lse)
+    _core.merge(states, *results, view_of_rows(sinks), layout, lse_base2, _stream(out))
+
+
+def _stream(x: torch.Tensor) -> int:
+    return raw_stream(x.get_device()) if x.is_cuda else 0
+
+
+def _schema(name: str, required: tuple[str, ...], written: tuple[str, ...]) -> str:
+    marks = {field: f"({mark}!)" for field, mark in zip(written, "abcd")}
+    optional = {field: "" if field in required else "?" for field in Tensors._fields}
+    fields = ", ".join(f"Tensor{marks.get(field, '')}{optional[field]} {field}" for field in Tensors._fields)
+    return f"{name}({fields}, {_NUMBERS_SCHEMA}) -> ()"
+
+
+def _operator(name: str) -> Callable[..., None]:
+    owner = Tensors._fields.index("k" if name == "append" else "q")
+    count = len(Tensors._fields)
+
+    def run(*arguments: Any) -> None:
+        function = _core.append if name == "append" else _core.decode
+        _fill(function, arguments[owner], arguments[:count], Numbers(*arguments[count:]))
+
+    return run
+
+
+def _nothing(*arguments: Any) -> None:
+    """Of tensors without memory: what is written there has its shape already."""
+
+
+def _define(name: str, schema: str, function: Any) -> None:
+    library.define(schema, tags=TAGS)
+    for key in ("CPU", "CUDA"):
+        library.impl(name, function, key)
+    torch.library.register_fake(f"attend::{name}", _nothing, lib=library)
+
+
+for _name, (_required, _written) in _OPERATORS.items():
+    _define(_name, _schema(_name, _required, _written), _operator(_name))
+_define("merge", _MERGE, _merge)

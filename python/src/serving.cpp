@@ -1,0 +1,319 @@
+// The arguments of attend::decode, append and merge, from the named tuples of the package's front ends
+// (attend/_serving.py).
+#include "serving.hpp"
+
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "array.hpp"
+#include "attend/serving.hpp"
+#include "values.hpp"
+
+namespace attend::python {
+namespace {
+
+using namespace nb::literals;
+using MaybeArray = std::optional<Array>;
+
+// The fields of the named tuples Tensors and Numbers, in their order.
+constexpr std::string_view kTensorFields =
+    "q k_cache v_cache out lse seqlens_k page_table cache_batch_idx cache_leftpad cu_seqlens_q tree_mask alibi_slopes "
+    "sinks k v cu_seqlens_new slot_mapping positions rotary_cos rotary_sin rotary_seqlens q_norm k_norm";
+constexpr std::string_view kNumberFields =
+    "layout max_seqlen_q scale causal window_left window_right softcap lse_base2 max_seqlen_new rotary_interleaved "
+    "rotary_first_column query_positions norm_eps compute";
+
+/// The position of a word. One that is not there does not compile.
+consteval std::size_t position_of(std::string_view word, std::string_view words) {
+  for (std::size_t position = 0; !words.empty(); ++position) {
+    const std::size_t length = std::min(words.find(' '), words.size());
+    if (words.substr(0, length) == word) return position;
+    words.remove_prefix(std::min(length + 1, words.size()));
+  }
+  throw "no such field";
+}
+
+struct TensorField {
+  const char* name;  ///< what messages call it too
+  std::size_t position;
+  consteval TensorField(const char* field) : name(field), position(position_of(field, kTensorFields)) {}
+};
+
+struct NumberField {
+  const char* name;
+  std::size_t position;
+  consteval NumberField(const char* field) : name(field), position(position_of(field, kNumberFields)) {}
+};
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+QueryPositions query_positions_of(const std::string& name) {
+  if (name == "last") return QueryPositions::kLast;
+  if (name == "first") return QueryPositions::kFirst;
+  if (name == "one") return QueryPositions::kOne;
+  refuse(fmt::format("query_positions: '{}', allowed 'last', 'first', 'one'", name));
+}
+
+/// The fields of both tuples, read by type. Everything that is read lives as long as the tuples do.
+class Fields {
+ public:
+  Fields(nb::handle tensors, nb::handle numbers) : tensors_(tensors), numbers_(numbers) {}
+
+  [[nodiscard]] bool has(TensorField field) const { return !item(tensors_, field.position).is_none(); }
+  [[nodiscard]] MaybeArray maybe(TensorField field) const {
+    return has(field) ? MaybeArray(Array::view(item(tensors_, field.position))) : MaybeArray();
+  }
+  [[nodiscard]] Array array(TensorField field) const {
+    if (!has(field)) refuse(fmt::format("{}: None, allowed an array", field.name));
+    return Array::view(item(tensors_, field.position));
+  }
+  template <class T>
+  [[nodiscard]] T number(NumberField field) const {
+    return value_of<T>(field.name, item(numbers_, field.position));
+  }
+  [[nodiscard]] std::optional<double> scale() const {
+    constexpr NumberField kScale = "scale";
+    if (item(numbers_, kScale.position).is_none()) return std::nullopt;
+    return number<double>(kScale);
+  }
+  [[nodiscard]] Layout layout() const { return layout_of(number<std::string>("layout")); }
+  /// Of q and k, whose rows are packed if there are offsets.
+  [[nodiscard]] Layout layout_with(TensorField offsets) const { return has(offsets) ? Layout::kThd : layout(); }
+
+ private:
+  nb::handle tensors_;
+  nb::handle numbers_;
+};
+
+/// The rows of q or k: packed if there are offsets.
+struct Rows {
+  Tensor tensor;
+  const std::int32_t* offsets = nullptr;
+  std::int64_t num_sequences = 0;
+  std::int64_t most = 0;  ///< packed: an upper bound of a sequence's rows
+
+  [[nodiscard]] std::int64_t count() const { return tensor.shape[0] * tensor.shape[2]; }
+  /// What `Entries::batch` is for an array with an entry for each row.
+  [[nodiscard]] std::int64_t batch() const { return offsets != nullptr ? -1 : num_sequences; }
+};
+
+Rows rows_of(const Fields& fields, TensorField field, TensorField offsets_field, NumberField most_field) {
+  const Array array = fields.array(field);
+  Rows rows;
+  rows.tensor = heads_view(field.name, array, fields.layout_with(offsets_field));
+  rows.most = fields.number<std::int64_t>(most_field);
+  rows.num_sequences = rows.tensor.shape[0];
+  if (const MaybeArray offsets = fields.maybe(offsets_field)) {
+    rows.offsets = offsets_view(offsets_field.name, *offsets, rows.tensor.device);
+    rows.num_sequences = offsets->shape[0] - 1;
+  }
+  return rows;
+}
+
+/// An array of one i32 for each sequence, or null.
+const std::int32_t* per_sequence(const Fields& fields, TensorField field, const char* name, const Rows& rows) {
+  const MaybeArray array = fields.maybe(field);
+  if (!array) return nullptr;
+  const Entries allowed = {.dtype = "i32", .device = rows.tensor.device, .count = rows.num_sequences};
+  return static_cast<const std::int32_t*>(entries_view(name, *array, allowed));
+}
+
+/// An array of an entry for each row, or null.
+const void* per_row(const Fields& fields, TensorField field, const Rows& rows, const char* dtype,
+                    const char* or_dtype = nullptr) {
+  const MaybeArray array = fields.maybe(field);
+  if (!array) return nullptr;
+  const Entries allowed = {
+      .dtype = dtype, .device = rows.tensor.device, .count = rows.count(), .batch = rows.batch(), .or_dtype = or_dtype};
+  return entries_view(field.name, *array, allowed);
+}
+
+CacheIndex cache_of(const Fields& fields, const Rows& rows) {
+  CacheIndex cache;
+  cache.seqlens_k = per_sequence(fields, "seqlens_k", "seqlens_k", rows);
+  cache.cache_batch_idx = per_sequence(fields, "cache_batch_idx", "cache_batch_idx", rows);
+  cache.cache_leftpad = per_sequence(fields, "cache_leftpad", "cache_leftpad", rows);
+  if (const MaybeArray table = fields.maybe("page_table")) {
+    cache.page_table = page_table_view("page_table", *table, rows.tensor.device);
+  }
+  return cache;
+}
+
+std::optional<Tensor> maybe_heads(const Fields& fields, TensorField field, Layout layout) {
+  const MaybeArray array = fields.maybe(field);
+  if (!array) return std::nullopt;
+  return heads_view(field.name, *array, layout);
+}
+
+std::optional<ConstTensor> maybe_table(const Fields& fields, TensorField field, int num_dims, const char* meaning) {
+  const MaybeArray array = fields.maybe(field);
+  if (!array) return std::nullopt;
+  return table_view(field.name, *array, num_dims, meaning);
+}
+
+std::optional<ConstTensor> maybe_per_head(const Fields& fields, TensorField field) {
+  const MaybeArray array = fields.maybe(field);
+  if (!array) return std::nullopt;
+  return per_head_view(field.name, *array);
+}
+
+DecodeParams decode_params_of(const Fields& fields, const Rows& q) {
+  DecodeParams params;
+  params.scale = fields.scale();
+  params.causal = fields.number<bool>("causal");
+  params.window_left = fields.number<std::int64_t>("window_left");
+  params.window_right = fields.number<std::int64_t>("window_right");
+  params.softcap = fields.number<double>("softcap");
+  params.alibi_slopes = maybe_per_head(fields, "alibi_slopes");
+  params.sinks = maybe_per_head(fields, "sinks");
+  params.cu_seqlens_q = q.offsets;
+  if (q.offsets != nullptr) params.num_sequences = q.num_sequences;
+  params.max_seqlen_q = q.most;
+  params.tree_mask = static_cast<const std::uint64_t*>(per_row(fields, "tree_mask", q, "u64", "i64"));
+  params.lse_base2 = fields.number<bool>("lse_base2");
+  return params;
+}
+
+/// `params.compute` is left out: the caller holds its text.
+DecodeCall decode_call_of(const Fields& fields, const Rows& q) {
+  const Layout of_q = fields.layout_with("cu_seqlens_q");
+  DecodeCall call;
+  call.q = q.tensor;
+  call.k_cache = heads_view("k_cache", fields.array("k_cache"), fields.layout());
+  if (const auto v_cache = maybe_heads(fields, "v_cache", fields.layout())) call.v_cache = *v_cache;
+  call.o = heads_view("out", fields.array("out"), of_q);
+  if (const MaybeArray lse = fields.maybe("lse")) call.lse = rows_view("lse", *lse, of_q);
+  call.cache = cache_of(fields, q);
+  call.params = decode_params_of(fields, q);
+  return call;
+}
+
+std::optional<Rotary> rotary_of(const Fields& fields, const Rows& k) {
+  constexpr const char* kMeaning = "(max_positions, rotary_dim / 2)";
+  const MaybeArray cos = fields.maybe("rotary_cos");
+  if (!cos) return std::nullopt;
+  Rotary rotary;
+  rotary.cos = table_view("rotary.cos", *cos, 2, kMeaning);
+  rotary.sin = table_view("rotary.sin", fields.array("rotary_sin"), 2, kMeaning);
+  rotary.interleaved = fields.number<bool>("rotary_interleaved");
+  rotary.first_column = fields.number<std::int64_t>("rotary_first_column");
+  rotary.seqlens = per_sequence(fields, "rotary_seqlens", "rotary.seqlens", k);
+  return rotary;
+}
+
+/// What append and a decode with new keys have in common.
+AppendCall append_call_of(const Fields& fields, const Rows& k) {
+  AppendCall call;
+  call.k = k.tensor;
+  if (const auto v = maybe_heads(fields, "v", fields.layout_with("cu_seqlens_new"))) call.v = *v;
+  call.k_cache = heads_view("k_cache", fields.array("k_cache"), fields.layout());
+  call.v_cache = maybe_heads(fields, "v_cache", fields.layout());
+  call.cache = cache_of(fields, k);
+  call.cu_seqlens_new = k.offsets;
+  if (k.offsets != nullptr) call.num_sequences = k.num_sequences;
+  call.max_seqlen_new = k.most;
+  call.slot_mapping = static_cast<const std::int64_t*>(per_row(fields, "slot_mapping", k, "i64"));
+  call.positions = static_cast<const std::int32_t*>(per_row(fields, "positions", k, "i32"));
+  call.rotary = rotary_of(fields, k);
+  call.query_positions = query_positions_of(fields.number<std::string>("query_positions"));
+  call.q_norm = maybe_table(fields, "q_norm", 1, "(head_dim)");
+  call.k_norm = maybe_table(fields, "k_norm", 1, "(head_dim)");
+  call.norm_eps = fields.number<double>("norm_eps");
+  return call;
+}
+
+void check_same_sequences(const Rows& k, const Rows& q) {
+  if (k.num_sequences == q.num_sequences) return;
+  refuse(fmt::format("{}: {} sequences, allowed as many as q has, {}", k.offsets != nullptr ? "cu_seqlens_new" : "k",
+                     k.num_sequences, q.num_sequences));
+}
+
+Rows new_rows_of(const Fields& fields) {
+  return rows_of(fields, "k", "cu_seqlens_new", "max_seqlen_new");
+}
+
+Rows query_rows_of(const Fields& fields) {
+  return rows_of(fields, "q", "cu_seqlens_q", "max_seqlen_q");
+}
+
+/// With new keys the append goes before.
+void decode(nb::handle tensors, nb::handle numbers, std::uintptr_t stream) {
+  const Fields fields(tensors, numbers);
+  const Rows q = query_rows_of(fields);
+  const std::string compute = fields.number<std::string>("compute");
+  DecodeCall call = decode_call_of(fields, q);
+  call.params.compute = compute;
+  call.stream = reinterpret_cast<Stream>(stream);
+  std::optional<AppendCall> append;
+  if (fields.has("k")) {
+    const Rows k = new_rows_of(fields);
+    check_same_sequences(k, q);
+    append = append_call_of(fields, k);
+    append->stream = call.stream;
+  }
+  const nb::gil_scoped_release release;
+  append ? attend::decode(*append, call) : attend::decode(call);
+}
+
+void append(nb::handle tensors, nb::handle numbers, std::uintptr_t stream) {
+  const Fields fields(tensors, numbers);
+  const Rows k = new_rows_of(fields);
+  AppendCall call = append_call_of(fields, k);
+  call.stream = reinterpret_cast<Stream>(stream);
+  if (fields.has("q")) {
+    const Rows q = query_rows_of(fields);
+    check_same_sequences(k, q);
+    call.q = q.tensor;
+    call.q_out = heads_view("q_out", fields.array("out"), fields.layout_with("cu_seqlens_q"));
+    call.cu_seqlens_q = q.offsets;
+    call.max_seqlen_q = q.most;
+  }
+  const nb::gil_scoped_release release;
+  attend::append(call);
+}
+
+/// `states`: tuples (o, lse). `layout`: "thd" for packed rows.
+void merge(nb::handle states, nb::handle o_in, nb::handle lse_in, nb::handle sinks_in, const std::string& layout_name,
+           nb::handle lse_base2, std::uintptr_t stream) {
+  const Layout layout = layout_of(layout_name);
+  std::vector<PartialState> views;
+  for (const nb::handle state : states) {
+    const std::string name = fmt::format("states[{}]", views.size());
+    views.push_back({.o = heads_view((name + ".o").c_str(), Array::view(state[0]), layout),
+                     .lse = rows_view((name + ".lse").c_str(), Array::view(state[1]), layout)});
+  }
+  const Tensor o = heads_view("out", Array::view(o_in), layout);
+  std::optional<Tensor> lse;
+  if (!lse_in.is_none()) lse = rows_view("lse", Array::view(lse_in), layout);
+  MergeParams params;
+  if (!sinks_in.is_none()) params.sinks = per_head_view("sinks", Array::view(sinks_in));
+  params.lse_base2 = value_of<bool>("lse_base2", lse_base2);
+  const nb::gil_scoped_release release;
+  attend::merge(views, o, lse ? &*lse : nullptr, params, reinterpret_cast<Stream>(stream));
+}
+
+nb::tuple words_of(std::string_view words) {
+  return nb::tuple(nb::str(words.data(), words.size()).attr("split")());
+}
+
+}  // namespace
+
+void add_serving(nb::module_& m) {
+  m.attr("SERVING_TENSORS") = words_of(kTensorFields);
+  m.attr("SERVING_NUMBERS") = words_of(kNumberFields);
+  m.def("decode", &decode, "tensors"_a, "numbers"_a, "stream"_a);
+  m.def("append", &append, "tensors"_a, "numbers"_a, "stream"_a);
+  m.def("merge", &merge, "states"_a, "o"_a, "lse"_a.none(), "sinks"_a.none(), "layout"_a, "lse_base2"_a, "stream"_a);
+}
+
+}  // namespace attend::python
