@@ -202,6 +202,7 @@ std::optional<Rotary> rotary_of(const Fields& fields, const Rows& k) {
   constexpr const char* kMeaning = "(max_positions, rotary_dim / 2)";
   const MaybeArray cos = fields.maybe("rotary_cos");
   if (!cos) return std::nullopt;
+  if (!fields.has("rotary_sin")) refuse("rotary.sin: None, allowed an array like rotary.cos");
   Rotary rotary;
   rotary.cos = table_view("rotary.cos", *cos, 2, kMeaning);
   rotary.sin = table_view("rotary.sin", fields.array("rotary_sin"), 2, kMeaning);
