@@ -20,6 +20,7 @@ from typing import Any, Optional
 from attend._api import NO_SOFTCAP, OPEN, attention, attention_qkvpacked, attention_varlen
 from attend._drop_in import FLASH_NAMES, StandIn, refuse_unless, renamed
 from attend._errors import Error
+from attend._flash_attn_kvcache import with_kvcache
 from attend._flash_attn_passes import flash_attn_backward as _flash_attn_backward
 from attend._flash_attn_passes import flash_attn_forward as _flash_attn_forward
 from attend._flash_attn_passes import flash_attn_varlen_backward as _flash_attn_varlen_backward
@@ -198,8 +199,33 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Any:
-    """Not there yet: raises NotImplementedError. The signature is flash-attn's."""
-    return StandIn("flash_attn_with_kvcache")()
+    """Attention of q (batch, seqlen_q, heads_q, head_dim) to a cache, on a CPU: see `attend.decode`.
+
+    Arguments:
+        k_cache: (batch_cache, capacity, heads_k, head_dim), or with block_table (pages, page_size, heads_k, head_dim).
+            v_cache likewise. Both are changed in place where k and v are given.
+        k, v: (batch, seqlen_new, heads_k, head_dim), appended to the cache before it is read: see `attend.append`.
+        rotary_cos, rotary_sin: (positions, rotary_dim / 2), with k and v only. New keys are rotated at the positions
+            cache_seqlens, cache_seqlens + 1 and so on. q too with `causal` or a window, else all of it at
+            cache_seqlens.
+        cache_seqlens: i32 (batch), or a number for all: the keys in the cache before k and v are appended.
+        cache_batch_idx, cache_leftpad: i32 (batch). block_table: i32 (batch, pages of a sequence).
+        num_splits: ignored: it says how the work is to be divided, and changes no result.
+        The others as in `flash_attn_func`.
+
+    Returns:
+        out, or with return_softmax_lse (out, softmax_lse) with softmax_lse f32 (batch, heads_q, seqlen_q).
+
+    Beyond flash-attn: float32, any page size and rotary_dim, block_table with cache_batch_idx and cache_leftpad,
+    another head_dim of v. No gradients: a tensor that requires grad is refused outside of torch.no_grad().
+    """
+    out, lse = with_kvcache(
+        q, k_cache, v_cache, k, v, rotary=(rotary_cos, rotary_sin, rotary_interleaved, None),
+        cache_seqlens=cache_seqlens, causal=causal, window_size=window_size, softmax_scale=softmax_scale,
+        names={"page_table": "block_table"}, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
+        page_table=block_table, softcap=softcap, alibi_slopes=alibi_slopes,
+    )  # fmt: skip
+    return (out, lse) if return_softmax_lse else out
 
 
 def _attend(

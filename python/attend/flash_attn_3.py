@@ -16,6 +16,7 @@ from attend._api import NO_SOFTCAP, OPEN, attention, attention_qkvpacked, attent
 from attend._drop_in import FLASH_NAMES, StandIn, refuse_unless, renamed
 from attend._errors import ArgumentError, Error
 from attend._flash_attn_3_inputs import joined, without_unused
+from attend._flash_attn_kvcache import with_kvcache
 from attend._packed import heads_of
 
 __all__ = [
@@ -213,9 +214,37 @@ def flash_attn_with_kvcache(
     pack_gqa: Optional[bool] = None,
     sm_margin: int = 0,
     return_softmax_lse: bool = False,
+    *,
+    s_aux: Any = None,
+    learnable_sink: Any = None,
 ) -> Any:
-    """Not there yet: raises NotImplementedError. The signature is flash-attn 3's."""
-    return StandIn("flash_attn_with_kvcache")()
+    """`attend.flash_attn.flash_attn_with_kvcache` with flash-attn 3's options, on a CPU.
+
+    Arguments:
+        page_table: flash-attn 2's block_table.
+        cu_seqlens_q: i32 (batch + 1): q is packed then, (total_q, heads_q, head_dim), of at most max_seqlen_q rows a
+            sequence. cu_seqlens_k_new: likewise of k and v; without them it is ignored.
+        rotary_seqlens: i32 (batch): in the place of cache_seqlens in the positions of the rotation.
+        s_aux, learnable_sink: as in `flash_attn_func`.
+        scheduler_metadata, num_splits, pack_gqa, sm_margin: ignored, as there.
+        qv, q_descale, k_descale, v_descale, attention_chunk: refused.
+
+    Returns:
+        out, or with return_softmax_lse (out, softmax_lse, None, None): softmax_lse f32 (batch, heads_q, seqlen_q), or
+        packed (heads_q, total_q). The last two are flash-attn's results of parts of the keys.
+    """
+    refuse_unless(qv, (None,), "qv")
+    _refuse(q_descale, k_descale, v_descale, attention_chunk)
+    sinks = _sinks(s_aux, learnable_sink)
+    is_packed = {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q} if cu_seqlens_q is not None else {}
+    new = {"cu_seqlens_new": cu_seqlens_k_new} if k is not None else {}
+    out, lse = with_kvcache(
+        q, k_cache, v_cache, k, v, rotary=(rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens),
+        cache_seqlens=cache_seqlens, causal=causal, window_size=window_size, softmax_scale=softmax_scale,
+        names={"sinks": sinks[0]}, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
+        page_table=page_table, softcap=softcap, sinks=sinks[1], **is_packed, **new,
+    )  # fmt: skip
+    return (out, lse, None, None) if return_softmax_lse else out
 
 
 def _attend(

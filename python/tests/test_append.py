@@ -139,7 +139,7 @@ REFUSED = {
     "slots_shape": (lambda x: {"slot_mapping": np.arange(5)}, "slot_mapping: shape (5), allowed (6) or"),
     "positions": (lambda x: {"positions": np.zeros((3, 2), np.int32)}, "positions: shape (3, 2), allowed (6)"),
     "rotary": (lambda x: {"rotary": (1, 2)}, "rotary: tuple, allowed attend.Rotary(cos, sin)"),
-    "rotary_dims": (lambda x: {"rotary": attend.Rotary(x["seqlens_k"] * 1.0, None)}, "rotary.cos: 1 dimensions, "),
+    "rotary_dims": (lambda x: {"rotary": attend.Rotary(*[x["seqlens_k"] * 1.0] * 2)}, "rotary.cos: 1 dimensions, "),
     "rotary_sin": (lambda x: {"rotary": x["rotary"]._replace(sin=None)}, "rotary.sin: None, allowed an array"),
     "rotary_width": (lambda x: {"rotary": x["rotary"]._replace(first_column=1)}, "rotary.cos: rotary_dim 8, allow"),
     "rotary_lengths": (

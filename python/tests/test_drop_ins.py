@@ -218,8 +218,8 @@ NAMES = {
     ],
 }
 NOT_YET = {
-    "flash_attn": ["flash_attn_with_kvcache", "FlashAttnFunc", "FlashAttnVarlenKVPackedFunc"],
-    "flash_attn_3": ["flash_attn_with_kvcache", "get_scheduler_metadata", "_flash_attn_forward", "FlashAttnFunc"],
+    "flash_attn": ["FlashAttnFunc", "FlashAttnVarlenKVPackedFunc"],
+    "flash_attn_3": ["get_scheduler_metadata", "_flash_attn_forward", "FlashAttnFunc"],
     "ring_flash_attn": ["substitute_hf_flash_attn", "update_ring_flash_attn_params", "use_ring_attn"],
 }
 

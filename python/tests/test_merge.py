@@ -91,7 +91,7 @@ REFUSED = {
     "none": (lambda x: {"states": []}, "states: 0, allowed at least 1"),
     "no pair": (lambda x: {"states": [x[0][0]]}, "states[0]: ndarray, allowed a tuple (o, lse)"),
     "lse": (lambda x: {"states": [x[0], (x[1][0], x[1][1][:1])]}, "states[1].lse: shape (1, 4, 5, 1), allowed"),
-    "dtype": (lambda x: {"states": [(x[0][0].astype(np.float64), x[0][1])]}, "states[0].o: dtype f64, allowed f32, f16"),
+    "dtype": (lambda x: {"states": [(x[0][0].astype(np.float64), x[0][1])]}, "states[0].o: dtype f64, allowed"),
     "other dtype": (lambda x: {"states": [x[0], (x[1][0].astype(np.int32), x[1][1])]}, "states[1].o: dtype i32"),
     "shape": (lambda x: {"states": [x[0], (x[1][0][..., :3], x[1][1])]}, "states[1].o: shape (2, 4, 5, 3), allowed"),
     "layout": (lambda x: {"layout": "thd"}, "layout: 'thd', allowed"),
