@@ -114,7 +114,7 @@ class Maker {
       return Shape{c.num_sequences, heads, rows, c.head_dim};
     };
     const Shape k = shape(in_.cu_seqlens_new, c.most_new, c.heads);
-    const Shape q = shape(in_.cu_seqlens_q, q_rows[0], c.heads_q);
+    const Shape q = shape(in_.cu_seqlens_q, q_rows.empty() ? 0 : q_rows[0], c.heads_q);
     Shape v = k;
     v[3] = c.head_dim_v;
     if (c.fused) {
@@ -161,7 +161,7 @@ class Maker {
     for (std::int64_t s = 0; s < c.num_sequences; ++s) {
       in_.seqlens_k.push_back(static_cast<std::int32_t>(draw(random_, 0, capacity() - c.most_new)));
     }
-    in_.seqlens_k[0] = 0;
+    if (c.num_sequences > 0) in_.seqlens_k[0] = 0;
     if (c.hostile) {
       in_.seqlens_k[2] = -1;
       in_.seqlens_k[3] = static_cast<std::int32_t>(capacity()) - 2;
