@@ -140,9 +140,10 @@ class Maker {
     const std::int64_t bytes = dtype_bytes(c.cache_dtype);
     const std::int64_t k_page = c.heads * block * c.head_dim, v_page = c.heads * block * c.head_dim_v;
     const std::int64_t v_begin = c.pool == PoolLayout::kOnePool ? k_page : blocks * k_page;
-    in_.pool.assign(static_cast<std::size_t>(blocks * (k_page + v_page) * bytes), std::byte{0xFF});
+    const std::int64_t guard = 2 * (k_page + v_page);  // before and behind: what lies beyond a page would be seen
+    in_.pool.assign(static_cast<std::size_t>((2 * guard + blocks * (k_page + v_page)) * bytes), std::byte{0xFF});
     const auto view = [&](std::int64_t begin, std::int64_t head_dim, std::int64_t page) {
-      Tensor t = {in_.pool.data() + begin * bytes, c.cache_dtype, {}, {blocks, c.heads, block, head_dim}, {}};
+      Tensor t = {in_.pool.data() + (guard + begin) * bytes, c.cache_dtype, {}, {blocks, c.heads, block, head_dim}, {}};
       t.stride = {page, block * head_dim, head_dim, 1};
       if (c.pool == PoolLayout::kTokensFirst) t.stride = {page, head_dim, c.heads * head_dim, 1};
       if (c.pool == PoolLayout::kOnePool) t.stride[0] = k_page + v_page;

@@ -44,6 +44,11 @@ struct CheckCase {
   Change change;
 };
 
+/// What GoogleTest prints for a parameter.
+void PrintTo(const CheckCase& c, std::ostream* out) {
+  *out << c.name;
+}
+
 AppendCase with_slots(std::int64_t page_size) {
   AppendCase c = full_case(page_size);
   c.slots = true;
