@@ -25,7 +25,7 @@ struct Columns {
 };
 constexpr int kChunk = 2 * kLanes;
 constexpr int kKeysAtOnce = 4;
-constexpr int kRowsAtOnce = kLanes == 16 ? 4 : 2;  // as many as the registers hold sums of
+constexpr int kRowsAtOnce = HWY_TARGET <= HWY_AVX3 ? 4 : 2;  // as many as the registers hold sums of
 
 HWY_INLINE Columns even_and_odd(hn::Vec<UintTag> pairs) {
   return {hn::BitCast(kFloats, hn::ShiftLeft<16>(pairs)),
@@ -140,29 +140,37 @@ HWY_INLINE void score_keys(const T* const* keys, std::int64_t cols, const float*
 template <class T, int kRows>
 HWY_INLINE void sum_values(const T* const* values, std::int64_t count, std::int64_t cols, const float* p, float* o,
                            std::int64_t o_stride) {
-  const auto sum_chunk = [&](std::int64_t c, const auto& load) HWY_ATTR {
-    Vector a[kRows];
-    Vector b[kRows];
-    for (int r = 0; r < kRows; ++r) a[r] = b[r] = hn::Zero(kFloats);
+  const auto sum_chunks = [&](std::int64_t first, auto chunks, const auto& load) HWY_ATTR {
+    constexpr int kChunks = decltype(chunks)::value;
+    Vector a[kChunks][kRows];
+    Vector b[kChunks][kRows];
+    for (int i = 0; i < kChunks; ++i) {
+      for (int r = 0; r < kRows; ++r) a[i][r] = b[i][r] = hn::Zero(kFloats);
+    }
     for (std::int64_t j = 0; j < count; ++j) {
-      const Columns v = load(values[j] + c);
+      Columns v[kChunks];
+      for (int i = 0; i < kChunks; ++i) v[i] = load(values[j] + first + i * kChunk);
       for (int r = 0; r < kRows; ++r) {
         const Vector weight = hn::Set(kFloats, p[r * kLeaf + j]);
-        a[r] = hn::MulAdd(weight, v.a, a[r]);
-        b[r] = hn::MulAdd(weight, v.b, b[r]);
+        for (int i = 0; i < kChunks; ++i) {
+          a[i][r] = hn::MulAdd(weight, v[i].a, a[i][r]);
+          b[i][r] = hn::MulAdd(weight, v[i].b, b[i][r]);
+        }
       }
     }
-    for (int r = 0; r < kRows; ++r) {
-      hn::StoreU(a[r], kFloats, o + r * o_stride + c);
-      hn::StoreU(b[r], kFloats, o + r * o_stride + c + kLanes);
+    for (int i = 0; i < kChunks; ++i) {
+      for (int r = 0; r < kRows; ++r) {
+        hn::StoreU(a[i][r], kFloats, o + r * o_stride + first + i * kChunk);
+        hn::StoreU(b[i][r], kFloats, o + r * o_stride + first + i * kChunk + kLanes);
+      }
     }
   };
+  const auto load_whole = [](const T* at) HWY_ATTR { return load_columns(at); };
   std::int64_t c = 0;
-  for (; c + kChunk <= cols; c += kChunk) {
-    sum_chunk(c, [](const T* at) HWY_ATTR { return load_columns(at); });
-  }
+  for (; c + 2 * kChunk <= cols; c += 2 * kChunk) sum_chunks(c, std::integral_constant<int, 2>(), load_whole);
+  for (; c + kChunk <= cols; c += kChunk) sum_chunks(c, std::integral_constant<int, 1>(), load_whole);
   if (c < cols) {
-    sum_chunk(c, [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
+    sum_chunks(c, std::integral_constant<int, 1>(), [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
   }
 }
 

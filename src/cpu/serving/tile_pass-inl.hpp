@@ -93,12 +93,16 @@ class TilePass {
     keys_.find(p_, tile_,
                {std::max(of_tile.begin, leaf * kLeaf), std::min(of_tile.end, (leaf + 1) * kLeaf)}, missing_);
     for (std::int64_t j = 0; j < keys_.count; j += kKeysAtOnce) {
+      for (std::int64_t i = j; i < std::min(j + kKeysAtOnce, keys_.count); ++i) {
+        if (keys_.v[i] != keys_.k[i]) fetch(keys_.v[i], p_.head_dim_v);
+      }
       for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
         score_keys<T, rows.value>(keys_.k + j, p_.head_dim, q_ + r * q_stride_, q_stride_, scores_ + r * kLeaf + j);
       });
     }
     for (int r = 0; r < tile_.rows; ++r) softmax(r, state);
     const std::int64_t columns = state_columns(p_.head_dim_v);
+    fetch_leaf(leaf + 1);
     for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
       sum_values<T, rows.value>(keys_.v, keys_.count, p_.head_dim_v, scores_ + r * kLeaf, state.o + r * columns, columns);
     });
@@ -108,6 +112,30 @@ class TilePass {
   }
 
  private:
+  /// Starts fetching rows of the cache that a later loop reads.
+  static void fetch(const T* row, std::int64_t cols) {
+    constexpr std::int64_t kLineBytes = 64;
+    const auto* first = reinterpret_cast<const char*>(row);
+    for (std::int64_t at = 0; at < cols * static_cast<std::int64_t>(sizeof(T)); at += kLineBytes) {
+      __builtin_prefetch(first + at, /*rw=*/0, /*locality=*/2);
+    }
+  }
+
+  /// The first keys of a leaf: reading them waits for memory otherwise.
+  void fetch_leaf(std::int64_t leaf) const {
+    constexpr std::int64_t kFirstKeys = 64;
+    const KeyRange range = tile_.keys(p_);
+    const std::int64_t end = std::min(range.end, leaf * kLeaf + kFirstKeys);
+    for (std::int64_t key = leaf * kLeaf; key < end;) {
+      const core::CacheRun run = p_.run(tile_.sequence, key);
+      const std::int64_t count = std::min(end - key, run.count);
+      for (std::int64_t i = 0; i < count && run.block >= 0; ++i) {
+        fetch(static_cast<const T*>(core::element(p_.k, run.block, tile_.key_head, run.row + i)), p_.head_dim);
+      }
+      key += count;
+    }
+  }
+
   [[nodiscard]] static std::int64_t missing_floats(const DecodeProblem& p) {
     return round_up(std::max(p.head_dim, p.head_dim_v), kChunk);
   }
