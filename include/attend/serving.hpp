@@ -105,4 +105,110 @@ struct DecodeCall {
 /// Source: Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023)
 ATTEND_API void decode(const DecodeCall& call);
 
+/// Rotary position embedding: columns of a row at position t are rotated in pairs (a, b), 0 <= c < rotary_dim / 2,
+///
+///   x[a]' = x[a] cos[t, c] - x[b] sin[t, c],   x[b]' = x[b] cos[t, c] + x[a] sin[t, c]
+///
+/// with a = c and b = c + rotary_dim / 2, or, interleaved, a = 2c and b = 2c + 1, both counted from first_column. Other
+/// columns stay as they are. A position outside [0, max_positions) counts as the nearest one inside; with
+/// ATTEND_CHECK=1 it is refused.
+/// Source: Su et al., RoFormer (2021), section 3.2
+struct Rotary {
+  ConstTensor cos;  ///< any float type (1, 1, max_positions, rotary_dim / 2), max_positions >= 1
+  ConstTensor sin;  ///< likewise, of the same shape
+  bool interleaved = false;
+  std::int64_t first_column = 0;          ///< first_column + rotary_dim <= head_dim
+  const std::int32_t* seqlens = nullptr;  ///< (num_sequences): in the place of seqlens_k in a row's position
+};
+
+/// The positions of a sequence's query rows in append().
+enum class QueryPositions : std::uint8_t {
+  kLast,   ///< row i has the position of new row i + seqlen_new - seqlen_q: the last rows are at the same position
+  kFirst,  ///< row i has the position of new row i: FlashAttention's rule where it masks
+  kOne,    ///< every row has the position of new row 0: FlashAttention's rule where it does not mask
+};
+
+/// The arguments of append. All tensors and arrays lie on the device of k. Dtypes are f32, f16 or bf16 but where
+/// something else is said.
+struct AppendCall {
+  /// New keys (num_sequences, num_heads_k, seqlen_new, head_dim), 1 <= head_dim <= 1024, or packed: cu_seqlens_new
+  ConstTensor k;
+  std::optional<ConstTensor> v = {};  ///< like k, with 1 <= head_dim_v <= 512 columns. Absent: keys only
+  Tensor k_cache;                     ///< see CacheIndex; num_heads_k and head_dim of k. Its dtype may be another one
+  std::optional<Tensor> v_cache = {};  ///< with v: likewise, of the first three dimensions of k_cache
+  /// New row i of sequence s becomes key seqlens_k[s] + i, where seqlens_k is not null. Rows beyond the capacity, and
+  /// rows whose page does not exist, are dropped; with ATTEND_CHECK=1 they are refused. leftpad plays no part
+  CacheIndex cache = {};
+  /// Packed new keys: k is (1, num_heads_k, total_new, head_dim), and sequence s owns the rows [cu_seqlens_new[s],
+  /// cu_seqlens_new[s+1]). As DecodeParams::cu_seqlens_q
+  const std::int32_t* cu_seqlens_new = nullptr;
+  std::int64_t num_sequences = 0;   ///< with cu_seqlens_new only
+  std::int64_t max_seqlen_new = 0;  ///< with cu_seqlens_new only: an upper bound of the new rows of a sequence
+  /// Where new rows go instead: (number of new rows), an entry for each in the order of k, batch entry by batch entry.
+  /// Slot n is row n % page_size of page n / page_size; of a contiguous cache likewise with its capacity. A negative
+  /// slot is skipped, and so is one that does not exist, which ATTEND_CHECK=1 refuses
+  const std::int64_t* slot_mapping = nullptr;
+  /// (number of new rows), as slot_mapping: the rows' positions. Null: seqlens_k[s] + i, or Rotary::seqlens[s] + i
+  const std::int32_t* positions = nullptr;
+  std::optional<Rotary> rotary = {};  ///< of k and q
+  /// Query rows (num_sequences, num_heads_q, seqlen_q, head_dim), or packed: cu_seqlens_q. Whatever becomes of the
+  /// sequence's new rows, they are normalised and rotated. With `positions` each needs a new row of its sequence
+  std::optional<ConstTensor> q = {};
+  std::optional<Tensor> q_out = {};  ///< with q: out, dtype and shape of q. May be q itself, with the same strides
+  const std::int32_t* cu_seqlens_q = nullptr;  ///< as in DecodeParams, over q
+  std::int64_t max_seqlen_q = 0;               ///< with cu_seqlens_q only: an upper bound of a sequence's query rows
+  QueryPositions query_positions = QueryPositions::kLast;
+  /// Weights of an RMS norm over all columns, before the rotation: x / sqrt(mean(x^2) + norm_eps) * weight. Any float
+  /// type (1, 1, 1, head_dim)
+  std::optional<ConstTensor> q_norm = {};
+  std::optional<ConstTensor> k_norm = {};  ///< likewise
+  double norm_eps = 1e-6;                  ///< finite, >= 0
+  Stream stream = nullptr;                 ///< of a GPU; as in ForwardCall
+};
+
+/// Writes new keys and values into a cache: normalised, rotated, then rounded to the dtype of the cache. A row that is
+/// only copied keeps its bits. All is computed in float32, so that a row's bits depend on nothing but the row, its
+/// position and the tables.
+///
+/// seqlens_k does not change: whoever decodes next counts the new keys. Of a dead sequence nothing is read or written.
+/// No other byte of the cache is written. Caches of one memory may overlap as long as no row of a sequence is one of
+/// another tensor. Two new rows that go to one place leave either of them, or parts of both; ATTEND_CHECK=1 refuses
+/// them. No output overlaps an input but q_out, as said; rows of q, k, v and q_out may alternate in one buffer.
+/// Deterministic. Thread-safe for calls that write different rows.
+/// @throws Error naming the argument, the value found and what is allowed; then nothing was written.
+ATTEND_API void append(const AppendCall& call);
+
+/// append(append), then decode(call) over the lengths of the cache plus the new rows. Both name the same cache, with the
+/// lengths before the append, and as many sequences. The query rows are those of `call`: append.q, q_out, cu_seqlens_q
+/// and max_seqlen_q stay unset, and q is normalised and rotated as `append` says without being written.
+/// @throws Error as both do, before anything is written.
+ATTEND_API void decode(const AppendCall& append, const DecodeCall& call);
+
+/// Attention over some of the keys, as decode() or forward() gives it without sinks.
+struct PartialState {
+  ConstTensor o;    ///< f32, f16 or bf16 (batch, num_heads_q, seqlen_q, head_dim_v)
+  ConstTensor lse;  ///< f32 (batch, num_heads_q, seqlen_q, 1)
+};
+
+struct MergeParams {
+  /// Any float type (1 or batch, num_heads_q, 1, 1): counts once in the sum of each row, so that no state has it
+  std::optional<ConstTensor> sinks = {};
+  bool lse_base2 = false;  ///< every lse, of states and result, is the logarithm to the base 2. Sinks stay natural
+};
+
+/// Attention over all keys from attention over parts of them that share no key:
+///
+///   lse = log(sum_n exp(lse_n) + exp(sink)),   o = sum_n exp(lse_n - lse) o_n
+///
+/// A state with an lse of -inf counts for nothing, whatever its o is. A row of which that is all gives o = 0 and lse =
+/// -inf, or its sink. Another NaN or infinity reaches the row. Summed up in float64, in the order of the states.
+/// @param states  at least one, on the device of o. They may differ in dtype
+/// @param o       out, f32, f16 or bf16, of the states' shape. May be the o of a state, with the same dtype and
+///                strides; overlaps no input otherwise
+/// @param lse     out, f32, of the shape of the states' lse; may be null, or the lse of a state likewise
+/// Deterministic. Thread-safe.
+/// @throws Error naming the argument, the value found and what is allowed; then nothing was written.
+ATTEND_API void merge(std::span<const PartialState> states, const Tensor& o, const Tensor* lse = nullptr,
+                      const MergeParams& params = {}, Stream stream = nullptr);
+
 }  // namespace attend

@@ -39,25 +39,6 @@ void check_tensors(const DecodeProblem& p, bool has_v) {
   check_shape("o", o, {q.shape[0], q.shape[1], q.shape[2], kAny}, "(batch, num_heads_q and seqlen_q of q, head_dim_v)");
 }
 
-/// Offsets of packed query rows, in memory of the host.
-void check_row_offsets(const DecodeProblem& p) {
-  const std::int32_t* offsets = p.cu_seqlens_q;
-  if (offsets[0] != 0) refuse("cu_seqlens_q: first entry {}, allowed 0", offsets[0]);
-  for (std::int64_t s = 0; s < p.num_sequences; ++s) {
-    const std::int64_t length = std::int64_t{offsets[s + 1]} - offsets[s];
-    if (length < 0) {
-      refuse("cu_seqlens_q: entry {} is {} after {}, allowed non-decreasing", s + 1, offsets[s + 1], offsets[s]);
-    }
-    if (length > p.max_seqlen_q) {
-      refuse("cu_seqlens_q: sequence {} has length {}, allowed <= max_seqlen_q = {}", s, length, p.max_seqlen_q);
-    }
-  }
-  if (offsets[p.num_sequences] > p.q.shape[2]) {
-    refuse("cu_seqlens_q: last entry {}, allowed at most the number of rows of q, {}", offsets[p.num_sequences],
-           p.q.shape[2]);
-  }
-}
-
 void resolve_rows(DecodeProblem& p, const DecodeParams& params) {
   p.cu_seqlens_q = params.cu_seqlens_q;
   if (p.cu_seqlens_q == nullptr) {
@@ -76,31 +57,14 @@ void resolve_rows(DecodeProblem& p, const DecodeParams& params) {
   }
   p.num_sequences = params.num_sequences;
   p.max_seqlen_q = params.max_seqlen_q;
-  if (p.q.device.type == DeviceType::kCPU) check_row_offsets(p);
-}
-
-void resolve_cache(DecodeProblem& p, const CacheIndex& cache) {
-  p.cache = cache;
-  p.block_size = p.k.shape[2];
-  p.capacity = p.block_size;
-  if (cache.page_table) {
-    const PageTable& table = *cache.page_table;
-    for (const auto& [name, value] : {std::pair{"num_rows", table.num_rows}, {"pages_per_row", table.pages_per_row}}) {
-      if (value < 0 || value > kMaxLength) refuse("page_table: {} {}, allowed 0 to {}", name, value, kMaxLength);
-    }
-    if (table.row_stride < 0) refuse("page_table: row_stride {}, allowed >= 0", table.row_stride);
-    if (table.pages == nullptr && table.num_rows * table.pages_per_row != 0) refuse("page_table: null pages");
-    if (p.block_size == 0 && table.pages_per_row != 0) refuse("k_cache: page_size 0, allowed >= 1");
-    if (p.block_size * table.pages_per_row > kMaxLength) {
-      refuse("page_table: {} pages of {} keys a row, allowed at most {} keys", table.pages_per_row, p.block_size,
-             kMaxLength);
-    }
-    p.capacity = p.block_size * table.pages_per_row;
-  }
-  if (cache.cache_batch_idx == nullptr && p.num_sequences > p.cache_rows()) {
-    refuse("{}: {} rows for {} sequences without cache_batch_idx, allowed at least one row a sequence",
-           cache.page_table ? "page_table" : "k_cache", p.cache_rows(), p.num_sequences);
-  }
+  if (p.q.device.type != DeviceType::kCPU) return;
+  check_row_offsets({.name = "cu_seqlens_q",
+                     .offsets = p.cu_seqlens_q,
+                     .num_sequences = p.num_sequences,
+                     .most = p.max_seqlen_q,
+                     .most_name = "max_seqlen_q",
+                     .num_rows = p.q.shape[2],
+                     .rows_name = "q"});
 }
 
 void check_tree(const DecodeProblem& p) {
@@ -174,7 +138,7 @@ DecodeProblem make_decode_problem(const DecodeCall& call) {
   p.head_dim = p.q.shape[3];
   p.head_dim_v = p.o.shape[3];
   resolve_rows(p, call.params);
-  resolve_cache(p, call.cache);
+  static_cast<CacheLayout&>(p) = make_cache_layout(call.cache, p.k, p.num_sequences);
   resolve_params(p, call.params);
   if (p.lse) check_lse(p);
   check_outputs_of(p, has_v);

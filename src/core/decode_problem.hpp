@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "attend/serving.hpp"
+#include "core/cache_layout.hpp"
 #include "core/problem.hpp"
 #include "kernels/attention/key_range.cuh"
 
@@ -37,12 +38,11 @@ struct CacheRun {
   std::int64_t count;
 };
 
-struct DecodeProblem {
+struct DecodeProblem : CacheLayout {
   Tensor q, k, v, o;
   std::optional<Tensor> lse;           ///< (batch, num_heads_q, seqlen_q, 1)
   std::optional<Tensor> alibi_slopes;  ///< (num_sequences, num_heads_q, 1, 1), expanded
   std::optional<Tensor> sinks;         ///< likewise
-  CacheIndex cache;
   const std::int32_t* cu_seqlens_q = nullptr;
   const std::uint64_t* tree_mask = nullptr;
 
@@ -52,8 +52,6 @@ struct DecodeProblem {
   std::int64_t max_seqlen_q = 0;
   std::int64_t head_dim = 0;
   std::int64_t head_dim_v = 0;
-  std::int64_t block_size = 0;  ///< keys of a page; of a contiguous cache its capacity
-  std::int64_t capacity = 0;    ///< keys that a sequence may have
 
   double scale = 1.0;
   double transform_cap = 0.0;  ///< as in Problem
@@ -73,26 +71,18 @@ struct DecodeProblem {
       s.q_begin = cu_seqlens_q[index];
       s.seqlen_q = cu_seqlens_q[index + 1] - s.q_begin;
     }
-    if (cache.cache_batch_idx != nullptr) s.cache_row = cache.cache_batch_idx[index];
-    if (s.cache_row < 0 || s.cache_row >= cache_rows()) return s;
-    const std::int64_t length = cache.seqlens_k != nullptr ? cache.seqlens_k[index] : capacity;
-    s.dead = length < 0;
-    s.seqlen_k = std::clamp<std::int64_t>(length, 0, capacity);
+    const CachedSequence in_cache = cached(index);
+    s.cache_row = in_cache.cache_row;
+    s.seqlen_k = in_cache.length;
+    s.dead = in_cache.dead;
     if (cache.cache_leftpad != nullptr) s.first_key = std::max(cache.cache_leftpad[index], 0);
     return s;
   }
 
-  /// Rows that CacheIndex::cache_batch_idx may name.
-  [[nodiscard]] std::int64_t cache_rows() const { return cache.page_table ? cache.page_table->num_rows : k.shape[0]; }
-
   /// Where the keys from `key` on lie.
   [[nodiscard]] CacheRun run(const DecodeSequence& s, std::int64_t key) const {
-    if (!cache.page_table) return {s.cache_row, key, s.seqlen_k - key};
-    const PageTable& table = *cache.page_table;
-    const std::int64_t row = key % block_size;
-    const std::int64_t page = table.pages[s.cache_row * table.row_stride + key / block_size];
-    const bool exists = page >= 0 && page < k.shape[0];
-    return {exists ? page : -1, row, std::min(block_size - row, s.seqlen_k - key)};
+    const CachePlace at = place(s.cache_row, key);
+    return {at.block, at.row, std::min(block_size - at.row, s.seqlen_k - key)};
   }
 
   /// Keys that a query row sees, but for those that a tree hides or that do not exist.

@@ -36,6 +36,21 @@ struct Extent {
   }
 };
 
+/// Every byte of `t` lies in the first so many bytes of a period that starts at its data. Nothing: that is no less than
+/// a whole period.
+std::optional<std::int64_t> bytes_of_period(const Tensor& t, std::int64_t period) {
+  if (period == 0) return std::nullopt;
+  const std::int64_t bytes = dtype_bytes(t.dtype);
+  Wide width = bytes;
+  for (std::size_t d = 0; d < 4; ++d) {
+    if (t.shape[d] < 2) continue;
+    const Wide stride = Wide{t.stride[d]} * bytes;
+    if (stride % period != 0) width += (t.shape[d] - 1) * stride;
+  }
+  if (width > period) return std::nullopt;
+  return static_cast<std::int64_t>(width);
+}
+
 }  // namespace
 
 std::string shape_text(const Shape& shape) {
@@ -79,7 +94,7 @@ void check_window(std::int64_t window_left, std::int64_t window_right) {
   }
 }
 
-void check_tensor(const char* name, const Tensor& t, Device device) {
+void check_tensor(const char* name, const Tensor& t, Device device, const char* owner) {
   Wide numel = 1;
   for (std::size_t d = 0; d < 4; ++d) {
     if (t.shape[d] < 0 || t.shape[d] > kMaxLength) {
@@ -95,8 +110,9 @@ void check_tensor(const char* name, const Tensor& t, Device device) {
     refuse("{}: shape {} spans more than 2^62 bytes", name, shape_text(t.shape));
   }
   if (t.device != device) {
-    refuse("{}: on {} {}, allowed the device of q, {} {}", name, t.device.type == DeviceType::kCPU ? "cpu" : "cuda",
-           t.device.index, device.type == DeviceType::kCPU ? "cpu" : "cuda", device.index);
+    const auto type_name = [](Device d) { return d.type == DeviceType::kCPU ? "cpu" : "cuda"; };
+    refuse("{}: on {} {}, allowed the device of {}, {} {}", name, type_name(t.device), t.device.index, owner,
+           type_name(device), device.index);
   }
   if (t.data == nullptr && numel != 0) refuse("{}: null data with shape {}", name, shape_text(t.shape));
 }
@@ -118,15 +134,59 @@ void check_lse_like(const char* name, const Tensor& t, const Problem& p) {
   }
 }
 
+void check_row_offsets(const RowOffsets& rows) {
+  const std::int32_t* offsets = rows.offsets;
+  if (offsets[0] != 0) refuse("{}: first entry {}, allowed 0", rows.name, offsets[0]);
+  for (std::int64_t s = 0; s < rows.num_sequences; ++s) {
+    const std::int64_t length = std::int64_t{offsets[s + 1]} - offsets[s];
+    if (length < 0) {
+      refuse("{}: entry {} is {} after {}, allowed non-decreasing", rows.name, s + 1, offsets[s + 1], offsets[s]);
+    }
+    if (length > rows.most) {
+      refuse("{}: sequence {} has length {}, allowed <= {} = {}", rows.name, s, length, rows.most_name, rows.most);
+    }
+  }
+  if (offsets[rows.num_sequences] > rows.num_rows) {
+    refuse("{}: last entry {}, allowed at most the number of rows of {}, {}", rows.name, offsets[rows.num_sequences],
+           rows.rows_name, rows.num_rows);
+  }
+}
+
+void check_output_strides(const char* name, const Tensor& t) {
+  for (std::size_t d = 0; d < 4; ++d) {
+    // A tensor without elements is never written, and its natural strides may be 0.
+    if (t.numel() != 0 && t.shape[d] > 1 && t.stride[d] == 0) {
+      refuse("{}: stride 0 in dimension {} of an output, allowed > 0", name, d);
+    }
+  }
+}
+
+bool may_share_bytes(const Tensor& a, const Tensor& b) {
+  const Extent of_a(a), of_b(b);
+  if (!of_a.overlaps(of_b)) return false;
+  for (const Tensor* t : {&a, &b}) {
+    for (std::size_t d = 0; d < 3; ++d) {
+      if (t->shape[d] < 2) continue;
+      const std::int64_t period = t->stride[d] * dtype_bytes(t->dtype);
+      const std::optional<std::int64_t> bytes_of_a = bytes_of_period(a, period);
+      const std::optional<std::int64_t> bytes_of_b = bytes_of_period(b, period);
+      if (!bytes_of_a || !bytes_of_b) continue;
+      const auto distance = static_cast<std::int64_t>(of_b.begin - of_a.begin);  // < 2^62, they overlap
+      const std::int64_t b_begins = (distance % period + period) % period;
+      if (b_begins >= *bytes_of_a && b_begins + *bytes_of_b <= period) return false;
+    }
+  }
+  return true;
+}
+
+bool is_same_view(const Tensor& a, const Tensor& b) {
+  return a.data == b.data && a.dtype == b.dtype && a.device == b.device && a.shape == b.shape && a.stride == b.stride;
+}
+
 void check_outputs(std::span<const NamedTensor> outputs, std::span<const NamedTensor> inputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const auto& [name, out] = outputs[i];
-    for (std::size_t d = 0; d < 4; ++d) {
-      // A tensor without elements is never written, and its natural strides may be 0.
-      if (out->numel() != 0 && out->shape[d] > 1 && out->stride[d] == 0) {
-        refuse("{}: stride 0 in dimension {} of an output, allowed > 0", name, d);
-      }
-    }
+    check_output_strides(name, *out);
     const Extent written(*out);
     for (const auto& [input_name, input] : inputs) {
       if (written.overlaps(Extent(*input)))

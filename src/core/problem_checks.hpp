@@ -1,4 +1,4 @@
-// The checks that concern one tensor, or the memory of several: used by problem.cpp only.
+// The checks that concern one tensor or array, or the memory of several tensors: used where problems are made.
 #pragma once
 
 #include <fmt/format.h>
@@ -37,7 +37,8 @@ void check_scale(const std::optional<double>& scale);
 void check_window(std::int64_t window_left, std::int64_t window_right);
 
 /// Sizes, strides, device and pointer of any tensor: sizes in range, strides >= 0, last one 1, extent below 2^62 bytes.
-void check_tensor(const char* name, const Tensor& t, Device device);
+/// owner: the argument whose device it is.
+void check_tensor(const char* name, const Tensor& t, Device device, const char* owner = "q");
 
 /// check_tensor, and the dtype is one of f32, f16, bf16, f64.
 void check_float_tensor(const char* name, const Tensor& t, Device device);
@@ -49,6 +50,30 @@ void check_lse_like(const char* name, const Tensor& t, const Problem& p);
 /// total number of tokens. Both are (num_sequences + 1), in memory of the host.
 void check_varlen_offsets(const Problem& p, const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k,
                           const WholeLengths& total);
+
+/// Offsets of the packed rows of sequences, in memory of the host.
+struct RowOffsets {
+  const char* name;
+  const std::int32_t* offsets;  ///< (num_sequences + 1)
+  std::int64_t num_sequences;
+  std::int64_t most;      ///< rows of a sequence
+  const char* most_name;  ///< the argument that says so
+  std::int64_t num_rows;  ///< of the packed tensor
+  const char* rows_name;
+};
+
+/// They start at 0, never decrease, have no length above `most`, and end at the number of rows or before it.
+void check_row_offsets(const RowOffsets& rows);
+
+/// No dimension of an output is broadcast.
+void check_output_strides(const char* name, const Tensor& t);
+
+/// May a write to one change the other? False only if they surely have no byte in common: they lie apart, or alternate
+/// in one buffer as q, k and v do in a fused one.
+[[nodiscard]] bool may_share_bytes(const Tensor& a, const Tensor& b);
+
+/// The same elements at the same places.
+[[nodiscard]] bool is_same_view(const Tensor& a, const Tensor& b);
 
 /// No output has a broadcast dimension, shares memory with an input, or starts where another output starts. Outputs may
 /// interleave: dq, dk and dv may be views of one fused buffer.

@@ -18,6 +18,7 @@
 
 #include "core/elements.hpp"
 #include "core/merged_lse.hpp"
+#include "cpu/bf16_dot.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/serving/decode_tiles.hpp"
 #include "cpu/serving/tile_pass-inl.hpp"
@@ -132,6 +133,7 @@ HWY_EXPORT(merge_parts_target);
 
 void decode_leaves(const core::DecodeProblem& p, const DecodeTile& tile, const LeafRange& leaves,
                    const LeafRange& node, float* partial, Scratch& scratch) {
+  const Bf16Registers registers;
   HWY_DYNAMIC_DISPATCH(decode_leaves_target)(p, tile, leaves, node, partial, scratch);
 }
 

@@ -8,8 +8,10 @@
 #endif
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/elements.hpp"
+#include "cpu/bf16_dot.hpp"
 #include "cpu/serving/cached_rows-inl.hpp"
 #include "cpu/serving/state-inl.hpp"
 #include "kernels/attention/score_transform.cuh"
@@ -69,6 +71,9 @@ struct LeafKeys {
   }
 };
 
+constexpr int kPairKeys = 32;  // of one product of bf16 pairs
+constexpr int kPairRows = 16;  // a multiple of which it has
+
 /// A tile on its way over leaves.
 template <class T>
 class TilePass {
@@ -79,12 +84,19 @@ class TilePass {
     scores_ = scratch.take(kTileRows * kLeaf);
     missing_ = reinterpret_cast<T*>(scratch.take(missing_floats(p)));
     std::fill_n(missing_, std::max(p.head_dim, p.head_dim_v), T{});
-    pack_queries();
+    if (by_pairs(p)) {
+      q_pairs_ = reinterpret_cast<std::uint32_t*>(scratch.take(pair_floats(p)));
+      copied_keys_ = reinterpret_cast<T*>(scratch.take(kPairKeys * p.head_dim));
+      pack_query_pairs();
+    } else {
+      pack_queries();
+    }
   }
 
   [[nodiscard]] static std::int64_t floats(const DecodeProblem& p) {
     return Scratch::size_of(kTileRows * round_up(p.head_dim, kChunk)) + Scratch::size_of(kTileRows * kLeaf) +
-           Scratch::size_of(missing_floats(p));
+           Scratch::size_of(missing_floats(p)) + Scratch::size_of(pair_floats(p)) +
+           Scratch::size_of(kPairKeys * p.head_dim);
   }
 
   /// The result over the keys of leaf number `leaf`, into `state`.
@@ -92,13 +104,10 @@ class TilePass {
     const KeyRange of_tile = tile_.keys(p_);
     keys_.find(p_, tile_,
                {std::max(of_tile.begin, leaf * kLeaf), std::min(of_tile.end, (leaf + 1) * kLeaf)}, missing_);
-    for (std::int64_t j = 0; j < keys_.count; j += kKeysAtOnce) {
-      for (std::int64_t i = j; i < std::min(j + kKeysAtOnce, keys_.count); ++i) {
-        if (keys_.v[i] != keys_.k[i]) fetch(keys_.v[i], p_.head_dim_v);
-      }
-      for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
-        score_keys<T, rows.value>(keys_.k + j, p_.head_dim, q_ + r * q_stride_, q_stride_, scores_ + r * kLeaf + j);
-      });
+    if (q_pairs_ != nullptr) {
+      score_by_pairs();
+    } else {
+      score_by_floats();
     }
     for (int r = 0; r < tile_.rows; ++r) softmax(r, state);
     const std::int64_t columns = state_columns(p_.head_dim_v);
@@ -112,6 +121,57 @@ class TilePass {
   }
 
  private:
+  void score_by_floats() {
+    for (std::int64_t j = 0; j < keys_.count; j += kKeysAtOnce) {
+      fetch_values(j, kKeysAtOnce);
+      for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
+        score_keys<T, rows.value>(keys_.k + j, p_.head_dim, q_ + r * q_stride_, q_stride_, scores_ + r * kLeaf + j);
+      });
+    }
+  }
+
+  /// By the processor's unit for products of bf16 pairs, which gives the transpose.
+  void score_by_pairs() {
+    HWY_ALIGN float block[kPairKeys * kTileRows];
+    const std::int64_t n = round_up(tile_.rows, kPairRows);
+    for (std::int64_t j = 0; j < keys_.count; j += kPairKeys) {
+      const std::int64_t count = std::min<std::int64_t>(kPairKeys, keys_.count - j);
+      fetch_values(j, count);
+      bf16_dot_gemm({.a = pair_rows(j, count),
+                     .b = q_pairs_,
+                     .b_stride = n,
+                     .c = block,
+                     .c_stride = n,
+                     .m = count,
+                     .n = n,
+                     .pairs = p_.head_dim / 2,
+                     .factor = unit_.scale.product_factor});
+      for (int r = 0; r < tile_.rows; r += 4) {
+        for (std::int64_t key = 0; key < count; key += 4) {
+          transpose_4x4(block + key * n + r, n, scores_ + r * kLeaf + j + key, kLeaf);
+        }
+      }
+    }
+  }
+
+  /// Some keys as one matrix: where they lie if they lie evenly, else a copy.
+  [[nodiscard]] PairOperand pair_rows(std::int64_t j, std::int64_t count) const {
+    const T* const* keys = keys_.k + j;
+    const std::int64_t stride = p_.k.stride[2];
+    bool even = true;
+    for (std::int64_t i = 1; i < count; ++i) even &= keys[i] == keys[0] + i * stride;
+    if (even) return {reinterpret_cast<const std::uint16_t*>(keys[0]), stride, 2};
+    for (std::int64_t i = 0; i < count; ++i) std::copy_n(keys[i], p_.head_dim, copied_keys_ + i * p_.head_dim);
+    return {reinterpret_cast<const std::uint16_t*>(copied_keys_), p_.head_dim, 2};
+  }
+
+  /// Starts fetching values while scores are computed.
+  void fetch_values(std::int64_t j, std::int64_t count) const {
+    for (std::int64_t i = j; i < std::min(j + count, keys_.count); ++i) {
+      if (keys_.v[i] != keys_.k[i]) fetch(keys_.v[i], p_.head_dim_v);
+    }
+  }
+
   /// Starts fetching rows of the cache that a later loop reads.
   static void fetch(const T* row, std::int64_t cols) {
     constexpr std::int64_t kLineBytes = 64;
@@ -140,11 +200,32 @@ class TilePass {
     return round_up(std::max(p.head_dim, p.head_dim_v), kChunk);
   }
 
+  /// Whether products are taken of pairs of bf16. Not of head_dims that bf16_dot_gemm has no memory for.
+  [[nodiscard]] static bool by_pairs(const DecodeProblem& p) {
+    return reads_pairs_directly(p.k, p.q) && p.head_dim <= core::kMaxHeadDim;
+  }
+
+  [[nodiscard]] static std::int64_t pair_floats(const DecodeProblem& p) { return p.head_dim / 2 * kTileRows; }
+
+  /// Word (t, r) holds columns 2t and 2t + 1 of row r; rows up to whole vectors are 0.
+  void pack_query_pairs() {
+    const std::int64_t n = round_up(tile_.rows, kPairRows);
+    std::fill_n(q_pairs_, p_.head_dim / 2 * n, 0U);
+    for (int r = 0; r < tile_.rows; ++r) {
+      const T* from = query_row(r);
+      for (std::int64_t t = 0; t < p_.head_dim / 2; ++t) std::memcpy(q_pairs_ + t * n + r, from + 2 * t, 4);
+    }
+  }
+
+  [[nodiscard]] const T* query_row(int r) const {
+    const core::Matrix rows = core::q_matrix(p_.q, tile_.sequence, tile_.head(p_, r));
+    return static_cast<const T*>(rows.data) + tile_.row(p_, r) * rows.row_stride;
+  }
+
   void pack_queries() {
     const Vector factor = hn::Set(kFloats, unit_.scale.product_factor);
     for (int r = 0; r < tile_.rows; ++r) {
-      const core::Matrix rows = core::q_matrix(p_.q, tile_.sequence, tile_.head(p_, r));
-      const T* from = static_cast<const T*>(rows.data) + tile_.row(p_, r) * rows.row_stride;
+      const T* from = query_row(r);
       for (std::int64_t c = 0; c < p_.head_dim; c += kChunk) {
         const Columns q = p_.head_dim - c >= kChunk ? load_columns(from + c) : load_columns(from + c, p_.head_dim - c);
         hn::StoreU(hn::Mul(q.a, factor), kFloats, q_ + r * q_stride_ + c);
@@ -254,6 +335,8 @@ class TilePass {
   float* q_;
   float* scores_;
   T* missing_;
+  std::uint32_t* q_pairs_ = nullptr;  // null: products are taken of floats
+  T* copied_keys_ = nullptr;
   LeafKeys<T> keys_;
 };
 

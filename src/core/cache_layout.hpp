@@ -1,0 +1,55 @@
+// A checked CacheIndex: how much a cache holds and where its keys lie. Of decode's problem and append's alike.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attend/serving.hpp"
+
+namespace attend::core {
+
+/// What a cache knows of a sequence.
+struct CachedSequence {
+  std::int64_t cache_row;  ///< of a contiguous cache; of a paged one the row of the table
+  std::int64_t length;     ///< clamped to the capacity; of a dead sequence 0
+  bool dead;               ///< see CacheIndex
+};
+
+/// A row of k_cache and v_cache.
+struct CachePlace {
+  std::int64_t block;  ///< index into their first dimension; -1: the place does not exist
+  std::int64_t row;
+};
+
+struct CacheLayout {
+  CacheIndex cache;
+  std::int64_t num_blocks = 0;  ///< pages; of a contiguous cache its rows
+  std::int64_t block_size = 0;  ///< keys of a page; of a contiguous cache its capacity
+  std::int64_t capacity = 0;    ///< keys that a sequence may have
+
+  /// Rows that CacheIndex::cache_batch_idx may name.
+  [[nodiscard]] std::int64_t cache_rows() const { return cache.page_table ? cache.page_table->num_rows : num_blocks; }
+
+  // Of arrays on the host:
+
+  [[nodiscard]] CachedSequence cached(std::int64_t index) const {
+    const std::int64_t row = cache.cache_batch_idx != nullptr ? cache.cache_batch_idx[index] : index;
+    if (row < 0 || row >= cache_rows()) return {row, 0, true};
+    const std::int64_t length = cache.seqlens_k != nullptr ? cache.seqlens_k[index] : capacity;
+    return {row, std::clamp<std::int64_t>(length, 0, capacity), length < 0};
+  }
+
+  /// Where key `key` < capacity of a sequence lies.
+  [[nodiscard]] CachePlace place(std::int64_t cache_row, std::int64_t key) const {
+    if (!cache.page_table) return {cache_row, key};
+    const PageTable& table = *cache.page_table;
+    const std::int64_t page = table.pages[cache_row * table.row_stride + key / block_size];
+    return {page >= 0 && page < num_blocks ? page : -1, key % block_size};
+  }
+};
+
+/// Checks the index of a cache whose keys are `k_cache`, for that many sequences. No array is read.
+/// @throws Error naming the argument.
+[[nodiscard]] CacheLayout make_cache_layout(const CacheIndex& cache, const Tensor& k_cache, std::int64_t num_sequences);
+
+}  // namespace attend::core

@@ -1,0 +1,260 @@
+// Appending: every new row of k and v goes to its place in the cache, and every query row to q_out.
+//
+//   k: x / sqrt(mean(x^2) + eps) * weight, then the rotation at the row's position, then the cache's dtype
+//
+// A row that nothing is computed of is copied. Products and sums are rounded one by one and the squares are added up in
+// an order that no SIMD target changes: all targets give the same bits.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/serving/append.cpp"
+#include <hwy/foreach_target.h>  // compiles this file once per SIMD target
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/elements.hpp"
+#include "cpu/kernels.hpp"
+#include "cpu/pack-inl.hpp"
+#include "cpu/parallel.hpp"
+#include "cpu/serving/decode_backends.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attend::cpu::HWY_NAMESPACE {
+namespace {
+
+using core::AppendProblem;
+using core::CachedSequence;
+using core::CachePlace;
+
+constexpr int kMaxColumns = core::kMaxDecodeHeadDim;
+static_assert(kMaxColumns % 16 == 0, "whole padded rows");
+
+/// The first row of a table or of weights, of any float type, as float, and zeros up to padded(m.cols).
+void load_numbers(const Matrix& m, float* to) {
+  if (m.dtype == DType::kF64) {
+    std::fill_n(to, padded(m.cols), 0.0F);
+    for (std::int64_t c = 0; c < m.cols; ++c) to[c] = static_cast<float>(core::load(m, 0, c));
+  } else {
+    pack_rows(m, 0, 1, to);
+  }
+}
+
+/// x / sqrt(mean(x^2) + eps) * weight of a row that is padded with zeros.
+void normalise(float* HWY_RESTRICT row, std::int64_t cols, const float* HWY_RESTRICT weight, float eps) {
+  constexpr int kSums = 16;  // on every target
+  HWY_ALIGN float sums[kSums] = {};
+  for (std::int64_t c = 0; c < cols; c += kSums) {
+    for (int n = 0; n < kSums; n += kLanes) {
+      const Vector x = hn::Load(kFloats, row + c + n);
+      hn::Store(hn::Add(hn::Load(kFloats, sums + n), hn::Mul(x, x)), kFloats, sums + n);
+    }
+  }
+  for (int width = kSums / 2; width > 0; width /= 2) {
+    for (int n = 0; n < width; ++n) sums[n] += sums[n + width];
+  }
+  const Vector factor = hn::Set(kFloats, 1.0F / std::sqrt(sums[0] / static_cast<float>(cols) + eps));
+  for (std::int64_t c = 0; c < padded(cols); c += kLanes) {
+    const Vector x = hn::Mul(hn::Load(kFloats, row + c), factor);
+    hn::Store(hn::Mul(x, hn::Load(kFloats, weight + c)), kFloats, row + c);
+  }
+}
+
+/// The rotation at one position.
+struct Turn {
+  HWY_ALIGN float cos[kMaxColumns / 2];
+  HWY_ALIGN float sin[kMaxColumns / 2];
+};
+
+/// Of `half` pairs (x[c], x[half + c]).
+void rotate_halves(float* HWY_RESTRICT x, std::int64_t half, const Turn& turn) {
+  std::int64_t c = 0;
+  for (; c + kLanes <= half; c += kLanes) {
+    const Vector a = hn::LoadU(kFloats, x + c), b = hn::LoadU(kFloats, x + half + c);
+    const Vector cos = hn::Load(kFloats, turn.cos + c), sin = hn::Load(kFloats, turn.sin + c);
+    hn::StoreU(hn::Sub(hn::Mul(a, cos), hn::Mul(b, sin)), kFloats, x + c);
+    hn::StoreU(hn::Add(hn::Mul(b, cos), hn::Mul(a, sin)), kFloats, x + half + c);
+  }
+  for (; c < half; ++c) {
+    const float a = x[c], b = x[half + c];
+    x[c] = a * turn.cos[c] - b * turn.sin[c];
+    x[half + c] = b * turn.cos[c] + a * turn.sin[c];
+  }
+}
+
+/// Of `half` pairs (x[2c], x[2c + 1]).
+void rotate_neighbours(float* HWY_RESTRICT x, std::int64_t half, const Turn& turn) {
+  std::int64_t c = 0;
+  for (; c + kLanes <= half; c += kLanes) {
+    Vector a, b;
+    hn::LoadInterleaved2(kFloats, x + 2 * c, a, b);
+    const Vector cos = hn::Load(kFloats, turn.cos + c), sin = hn::Load(kFloats, turn.sin + c);
+    hn::StoreInterleaved2(hn::Sub(hn::Mul(a, cos), hn::Mul(b, sin)), hn::Add(hn::Mul(b, cos), hn::Mul(a, sin)), kFloats,
+                          x + 2 * c);
+  }
+  for (; c < half; ++c) {
+    const float a = x[2 * c], b = x[2 * c + 1];
+    x[2 * c] = a * turn.cos[c] - b * turn.sin[c];
+    x[2 * c + 1] = b * turn.cos[c] + a * turn.sin[c];
+  }
+}
+
+/// What becomes of the rows of k, or of q.
+class RowMath {
+ public:
+  RowMath(const AppendProblem& p, const std::optional<Tensor>& norm) : p_(p), normalises_(norm.has_value()) {
+    if (normalises_) load_numbers({norm->data, norm->dtype, 1, norm->shape[3], norm->shape[3]}, weight_);
+  }
+
+  /// For the rows of a token. Positions outside the tables count as the nearest one inside.
+  void set_position(std::int64_t position) {
+    if (!p_.rotary) return;
+    const std::int64_t at = std::clamp<std::int64_t>(position, 0, p_.max_positions() - 1);
+    load_numbers(table_row(p_.rotary->cos, at), turn_.cos);
+    load_numbers(table_row(p_.rotary->sin, at), turn_.sin);
+  }
+
+  void write(const Matrix& from, const Matrix& to) {
+    if (!normalises_ && !p_.rotary && from.dtype == to.dtype) {
+      // A q_out that is q stays as it is.
+      std::memmove(to.data, from.data, static_cast<std::size_t>(from.cols * dtype_bytes(from.dtype)));
+      return;
+    }
+    pack_rows(from, 0, 1, row_);
+    if (normalises_) normalise(row_, from.cols, weight_, p_.norm_eps);
+    if (p_.rotary) rotate();
+    (void)store_row(to, 0, row_, 1.0F);
+  }
+
+ private:
+  static Matrix table_row(const ConstTensor& table, std::int64_t at) {
+    const Tensor t = core::input_view(table);
+    return {core::element(t, 0, 0, at), t.dtype, 1, t.shape[3], t.stride[2]};
+  }
+  void rotate() {
+    float* x = row_ + p_.rotary->first_column;
+    const std::int64_t half = p_.rotary_dim() / 2;
+    if (p_.rotary->interleaved) {
+      rotate_neighbours(x, half, turn_);
+    } else {
+      rotate_halves(x, half, turn_);
+    }
+  }
+
+  const AppendProblem& p_;
+  bool normalises_;
+  HWY_ALIGN float weight_[kMaxColumns];
+  HWY_ALIGN float row_[kMaxColumns];
+  Turn turn_;
+};
+
+/// A row of k or v, in its own dtype or the cache's.
+void write_value(const Matrix& from, const Matrix& to) {
+  if (from.dtype == to.dtype) {
+    std::memcpy(to.data, from.data, static_cast<std::size_t>(from.cols * dtype_bytes(from.dtype)));
+    return;
+  }
+  HWY_ALIGN float row[kMaxColumns];
+  pack_rows(from, 0, 1, row);
+  (void)store_row(to, 0, row, 1.0F);
+}
+
+Matrix cache_row(const Tensor& cache, const CachePlace& at, std::int64_t head) {
+  return {core::element(cache, at.block, head, at.row), cache.dtype, 1, cache.shape[3], cache.stride[2]};
+}
+
+/// Calls visit(token, sequence, what the cache knows of it, row of the sequence) for the tokens of live sequences.
+template <class Visit>
+void for_each_token(const AppendProblem& p, const core::SequenceRows& rows, KeyRange tokens, Visit visit) {
+  for (std::int64_t token = tokens.begin; token < tokens.end;) {
+    const std::int64_t s = rows.sequence_of(token);
+    const std::int64_t end = std::min(tokens.end, rows.begin(s + 1));
+    const CachedSequence in_cache = p.sequence(s);
+    if (!in_cache.dead) {
+      for (; token < end; ++token) visit(token, s, in_cache, token - rows.begin(s));
+    }
+    token = end;
+  }
+}
+
+void run_append_new(const AppendProblem& p, KeyRange tokens) {
+  RowMath math(p, p.k_norm);
+  const auto visit = [&](std::int64_t token, std::int64_t s, const CachedSequence& in_cache, std::int64_t i) {
+    const CachePlace at = p.destination(in_cache, s, i);
+    if (at.block < 0) return;
+    math.set_position(p.position(in_cache, s, i));
+    for (std::int64_t head = 0; head < p.k.shape[1]; ++head) {
+      math.write(p.new_rows.row(p.k, head, token), cache_row(p.k_cache, at, head));
+    }
+    if (!p.v) return;
+    for (std::int64_t head = 0; head < p.v->shape[1]; ++head) {
+      write_value(p.new_rows.row(*p.v, head, token), cache_row(*p.v_cache, at, head));
+    }
+  };
+  for_each_token(p, p.new_rows, tokens, visit);
+}
+
+void run_append_queries(const AppendProblem& p, KeyRange tokens) {
+  RowMath math(p, p.q_norm);
+  const auto visit = [&](std::int64_t token, std::int64_t s, const CachedSequence& in_cache, std::int64_t i) {
+    if (p.rotary) math.set_position(p.position(in_cache, s, p.new_row_of_query(s, i)));
+    for (std::int64_t head = 0; head < p.q->shape[1]; ++head) {
+      math.write(p.q_rows.row(*p.q, head, token), p.q_rows.row(*p.q_out, head, token));
+    }
+  };
+  for_each_token(p, p.q_rows, tokens, visit);
+}
+
+}  // namespace
+
+void append_new_target(const AppendProblem& p, KeyRange tokens) {
+  run_append_new(p, tokens);
+}
+
+void append_queries_target(const AppendProblem& p, KeyRange tokens) {
+  run_append_queries(p, tokens);
+}
+
+}  // namespace attend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace attend::cpu {
+namespace {
+
+HWY_EXPORT(append_new_target);
+HWY_EXPORT(append_queries_target);
+
+std::int64_t token_bytes(const Tensor& t) {
+  return t.shape[1] * t.shape[3] * dtype_bytes(t.dtype);
+}
+
+/// Calls work(range of tokens) until all are done, on as many threads as that is worth.
+template <class Work>
+void for_tokens(std::int64_t count, std::int64_t bytes_of_token, Work work) {
+  constexpr std::int64_t kBytesOfTask = 1 << 16;
+  constexpr std::int64_t kBytesWorthThreads = 1 << 18;
+  const std::int64_t step = std::max<std::int64_t>(1, kBytesOfTask / std::max<std::int64_t>(bytes_of_token, 1));
+  const bool is_small = count < ceil_div(kBytesWorthThreads, std::max<std::int64_t>(bytes_of_token, 1));
+  parallel_for(ceil_div(count, step), is_small ? 1 : max_threads(), [&](std::int64_t task) {
+    work(KeyRange{task * step, std::min(count, (task + 1) * step)});
+  });
+}
+
+}  // namespace
+
+void append(const core::AppendProblem& p) {
+  choose_simd_target();
+  if (p.k.shape[1] > 0) {
+    const std::int64_t bytes = token_bytes(p.k) + (p.v ? token_bytes(*p.v) : 0);
+    for_tokens(p.new_rows.count(), bytes, [&](KeyRange tokens) { HWY_DYNAMIC_DISPATCH(append_new_target)(p, tokens); });
+  }
+  if (p.q && p.q->shape[1] > 0) {
+    for_tokens(p.q_rows.count(), token_bytes(*p.q), [&](KeyRange tokens) {
+      HWY_DYNAMIC_DISPATCH(append_queries_target)(p, tokens);
+    });
+  }
+}
+
+}  // namespace attend::cpu
+#endif

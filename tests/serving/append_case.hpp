@@ -1,0 +1,93 @@
+// One append call as data: shapes, options and random inputs that a test can print and repeat, and what the cache has to
+// hold afterwards, in float64.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "attend/serving.hpp"
+#include "support/tensor_buffer.hpp"
+
+namespace attend::test {
+
+enum class PoolLayout : std::uint8_t {
+  kHeadsFirst,   // (pages, heads, page_size, head_dim)
+  kTokensFirst,  // (pages, page_size, heads, head_dim)
+  kOnePool,      // one allocation for k and v, page by page in turn: their extents overlap
+};
+enum class RotaryKind : std::uint8_t { kNone, kHalves, kNeighbours, kSomeHalves, kLastNeighbours };
+enum class QueryKind : std::uint8_t { kNone, kLikeKeys, kInPlace, kFewerLast, kMoreLast, kMoreFirst, kOne };
+enum class PositionSource : std::uint8_t { kLengths, kRotarySeqlens, kPositions };
+
+struct AppendCase {
+  DType dtype = DType::kF32;
+  DType cache_dtype = DType::kF32;
+  DType table_dtype = DType::kF32;
+  std::int64_t page_size = 0;  // 0: contiguous
+  PoolLayout pool = PoolLayout::kHeadsFirst;
+  bool batch_idx = false;  // a permutation; the last sequence's row does not exist
+  bool packed = false;
+  bool packed_q = false;
+  bool slots = false;
+  bool hostile =
+      false;  // dead sequences, lengths at the capacity, pages that do not exist, positions beyond the tables
+  RotaryKind rotary = RotaryKind::kNone;
+  bool norm = false;
+  bool keys_only = false;
+  QueryKind queries = QueryKind::kNone;
+  PositionSource positions = PositionSource::kLengths;
+  Layout layout = Layout::kBHSD;
+  bool fused = false;  // q, k and v are views of one buffer
+  std::int64_t heads = 2;
+  std::int64_t heads_q = 6;
+  std::int64_t head_dim = 40;
+  std::int64_t head_dim_v = 24;
+  std::int64_t num_sequences = 6;
+  std::int64_t most_new = 5;
+  std::uint64_t seed = 1;
+};
+
+[[nodiscard]] std::string describe(const AppendCase& c);
+
+inline void PrintTo(const AppendCase& c, std::ostream* out) {
+  *out << describe(c);
+}
+
+/// Everything that a call of the case points to. It stays where it is while call() is used.
+struct AppendInputs {
+  AppendCase options;
+  TensorBuffer k, v, q, q_out;  // those that the case has
+  TensorBuffer cos, sin, q_norm, k_norm;
+  std::vector<std::byte> pool;  // every byte 0xFF at first
+  Tensor k_cache, v_cache;
+  std::vector<std::int32_t> seqlens_k, pages, batch_idx, cu_seqlens_new, cu_seqlens_q, positions, rotary_seqlens;
+  std::vector<std::int64_t> slots;
+  std::int64_t pages_per_row = 0, num_rows = 0;
+
+  AppendInputs() = default;
+  AppendInputs(const AppendInputs&) = delete;
+  AppendInputs& operator=(const AppendInputs&) = delete;
+  AppendInputs(AppendInputs&&) = default;
+  AppendInputs& operator=(AppendInputs&&) = default;
+
+  [[nodiscard]] AppendCall call() const;
+};
+
+[[nodiscard]] AppendInputs make_append_inputs(const AppendCase& c);
+
+/// A row that the call writes.
+struct ExpectedRow {
+  void* data;  // its first element
+  DType dtype;
+  bool is_copy;  // nothing is computed: the value is exact before it is rounded to the dtype
+  std::vector<double> values;
+};
+
+/// Every row that the call writes, in float64 from its inputs as they are now.
+[[nodiscard]] std::vector<ExpectedRow> expected_rows(const AppendInputs& in);
+
+}  // namespace attend::test
