@@ -78,6 +78,13 @@ HWY_INLINE void store_columns(const float* from, core::BFloat16* to, std::int64_
   }
 }
 
+/// Starts fetching a row that a later loop reads.
+template <class T>
+HWY_INLINE void fetch_row(const T* row, std::int64_t cols) {
+  constexpr std::int64_t kColumnsOfLine = 64 / sizeof(T);
+  for (std::int64_t c = 0; c < cols; c += kColumnsOfLine) __builtin_prefetch(row + c, /*rw=*/0, /*locality=*/2);
+}
+
 /// The sum of a vector's blocks of four lanes.
 template <class Tag>
 HWY_INLINE hn::Vec<hn::Full128<float>> sum_of_blocks(Tag /*tag*/, hn::Vec<Tag> v) {
@@ -136,10 +143,11 @@ HWY_INLINE void score_keys(const T* const* keys, std::int64_t cols, const float*
 }
 
 /// o row r = sum_j p[r * kLeaf + j] value j, of kRows rows and `count` values, j ascending. o: rows of floats,
-/// `o_stride` apart, in the lanes of load_columns(), written in whole chunks.
+/// `o_stride` apart, in the lanes of load_columns(), written in whole chunks. Meanwhile as many rows of `later` are
+/// fetched, if it is not null: arithmetic and memory work side by side.
 template <class T, int kRows>
 HWY_INLINE void sum_values(const T* const* values, std::int64_t count, std::int64_t cols, const float* p, float* o,
-                           std::int64_t o_stride) {
+                           std::int64_t o_stride, const T* const* later, std::int64_t later_cols) {
   const auto sum_chunks = [&](std::int64_t first, auto chunks, const auto& load) HWY_ATTR {
     constexpr int kChunks = decltype(chunks)::value;
     Vector a[kChunks][kRows];
@@ -150,6 +158,7 @@ HWY_INLINE void sum_values(const T* const* values, std::int64_t count, std::int6
     for (std::int64_t j = 0; j < count; ++j) {
       Columns v[kChunks];
       for (int i = 0; i < kChunks; ++i) v[i] = load(values[j] + first + i * kChunk);
+      if (first == 0 && later != nullptr) fetch_row(later[j], later_cols);
       for (int r = 0; r < kRows; ++r) {
         const Vector weight = hn::Set(kFloats, p[r * kLeaf + j]);
         for (int i = 0; i < kChunks; ++i) {

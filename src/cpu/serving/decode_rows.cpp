@@ -79,8 +79,9 @@ void compute_leaves(const DecodeProblem& p, const DecodeTile& tile, const LeafRa
   TilePass<T> pass(p, tile, scratch);
   Fold fold(p, tile.rows, levels, ScoreUnit(p).log2_per_score(), scratch);
   InterruptPoint interrupt;
+  if (leaves.begin < leaves.end) pass.start(leaves.begin);
   for (std::int64_t leaf = leaves.begin; leaf < leaves.end; ++leaf) {
-    pass.visit(leaf, fold.current());
+    pass.visit(leaf + 1 < leaves.end ? leaf + 1 : -1, fold.current());
     fold.push(leaf - node.begin);
     interrupt.after(kLeaf * tile.rows);
   }
