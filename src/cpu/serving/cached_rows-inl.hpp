@@ -1,5 +1,5 @@
-// Products of a few query rows with rows of a cache, wherever these lie: q k^T and p v, each row of the cache read where
-// it is. A result depends on its own row and key alone, not on those that are computed beside it.
+// Products of a few query rows with rows of a cache, wherever these lie: q k^T and p v, each row of the cache read
+// where it is. A result depends on its own row and key alone, not on those that are computed beside it.
 // Included once per SIMD target.
 #if defined(ATTEND_CPU_CACHED_ROWS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_CACHED_ROWS_INL
@@ -100,7 +100,8 @@ HWY_INLINE hn::Vec<hn::Full128<float>> sum_of_blocks(Tag /*tag*/, hn::Vec<Tag> v
 HWY_INLINE hn::Vec<hn::Full128<float>> sums_of_lanes(Vector v0, Vector v1, Vector v2, Vector v3) {
   const hn::Repartition<double, FloatTag> pairs;
   const auto halves_of = [&](Vector even, Vector odd) HWY_ATTR {
-    return hn::BitCast(pairs, hn::Add(hn::InterleaveLower(kFloats, even, odd), hn::InterleaveUpper(kFloats, even, odd)));
+    return hn::BitCast(pairs,
+                       hn::Add(hn::InterleaveLower(kFloats, even, odd), hn::InterleaveUpper(kFloats, even, odd)));
   };
   const auto low = halves_of(v0, v1);
   const auto high = halves_of(v2, v3);

@@ -132,8 +132,8 @@ namespace attend::cpu {
 HWY_EXPORT(decode_leaves_target);
 HWY_EXPORT(merge_parts_target);
 
-void decode_leaves(const core::DecodeProblem& p, const DecodeTile& tile, const LeafRange& leaves,
-                   const LeafRange& node, float* partial, Scratch& scratch) {
+void decode_leaves(const core::DecodeProblem& p, const DecodeTile& tile, const LeafRange& leaves, const LeafRange& node,
+                   float* partial, Scratch& scratch) {
   const Bf16Registers registers;
   HWY_DYNAMIC_DISPATCH(decode_leaves_target)(p, tile, leaves, node, partial, scratch);
 }
