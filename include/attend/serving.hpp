@@ -30,9 +30,9 @@ struct PageTable {
 /// Where the keys of each sequence lie in a cache. The arrays lie on the tensors' device, and are read when the call
 /// runs there: a CUDA graph may be replayed while they change.
 ///
-///   contiguous  k_cache is (cache_rows, num_heads_k, capacity, head_dim). Key j of a sequence is row j of its cache
-///   row paged       k_cache is (num_pages, num_heads_k, page_size, head_dim). Key j of a sequence is row j % page_size
-///   of
+///   contiguous  k_cache is (cache_rows, num_heads_k, capacity, head_dim). Key j of a sequence is row j of the
+///               sequence's cache row
+///   paged       k_cache is (num_pages, num_heads_k, page_size, head_dim). Key j of a sequence is row j % page_size of
 ///               the page that entry j / page_size of its table row names. The capacity is pages_per_row * page_size
 ///
 /// Strides are free in both (a cache with heads after tokens is the same view with other strides), and the memory of
