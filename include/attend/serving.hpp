@@ -38,8 +38,8 @@ struct PageTable {
 /// Strides are free in both (a cache with heads after tokens is the same view with other strides), and the memory of
 /// k_cache and v_cache may overlap. page_size is any number from 1 on. Sequences may share pages.
 ///
-/// A sequence with a negative length is dead: nothing of it is read or written, and its rows of o are 0 and of lse
-/// -inf. So is one whose cache row, or table row, does not exist. A length above the capacity counts as the capacity. A
+/// A sequence with a negative length is dead: nothing of its cache is read or written, its rows of o are 0 and those of
+/// lse -inf. So is one whose cache row, or table row, does not exist. A length above the capacity counts as the capacity. A
 /// key whose page does not exist (-1, say) is not seen. Nothing beyond a length, in a page that does not exist, or left
 /// of the window of all rows is read, so that it may be NaN. With the environment variable ATTEND_CHECK=1 the calls
 /// refuse a row, length or page that does not exist, and name the entry.
