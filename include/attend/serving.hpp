@@ -39,10 +39,10 @@ struct PageTable {
 /// k_cache and v_cache may overlap. page_size is any number from 1 on. Sequences may share pages.
 ///
 /// A sequence with a negative length is dead: nothing of its cache is read or written, its rows of o are 0 and those of
-/// lse -inf. So is one whose cache row, or table row, does not exist. A length above the capacity counts as the capacity. A
-/// key whose page does not exist (-1, say) is not seen. Nothing beyond a length, in a page that does not exist, or left
-/// of the window of all rows is read, so that it may be NaN. With the environment variable ATTEND_CHECK=1 the calls
-/// refuse a row, length or page that does not exist, and name the entry.
+/// lse -inf. So is one whose cache row, or table row, does not exist. A length above the capacity counts as the
+/// capacity. A key whose page does not exist (-1, say) is not seen. Nothing beyond a length, in a page that does not
+/// exist, or left of the window of all rows is read, so that it may be NaN. With the environment variable
+/// ATTEND_CHECK=1 the calls refuse a row, length or page that does not exist, and name the entry.
 struct CacheIndex {
   const std::int32_t* seqlens_k = nullptr;        ///< (num_sequences): keys in the cache. Null: all are at capacity
   std::optional<PageTable> page_table = {};       ///< absent: the cache is contiguous
