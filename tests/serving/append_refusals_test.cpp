@@ -1,5 +1,5 @@
-// What attend::append, attend::merge and the call of append and decode refuse: one line that names the argument, what it
-// was and what is allowed, and nothing is written.
+// What attend::append, attend::merge and the call of append and decode refuse: one line that names the argument, what
+// it was and what is allowed, and nothing is written.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

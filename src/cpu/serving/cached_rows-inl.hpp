@@ -1,0 +1,210 @@
+// Products of a few query rows with rows of a cache, wherever these lie: q k^T and p v, each row of the cache read
+// where it is. A result depends on its own row and key alone, not on those that are computed beside it.
+// Included once per SIMD target.
+#if defined(ATTEND_CPU_CACHED_ROWS_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTEND_CPU_CACHED_ROWS_INL
+#undef ATTEND_CPU_CACHED_ROWS_INL
+#else
+#define ATTEND_CPU_CACHED_ROWS_INL
+#endif
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "cpu/serving/decode_tiles.hpp"
+#include "cpu/simd-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attend::cpu::HWY_NAMESPACE {
+
+/// 2 kLanes neighbouring columns of a row. Which column is in which lane depends on the type of the row: bf16 has the
+/// even ones in `a` and the odd ones in `b`, which takes two instructions.
+struct Columns {
+  Vector a, b;
+};
+constexpr int kChunk = 2 * kLanes;
+constexpr int kKeysAtOnce = 4;
+constexpr int kRowsAtOnce = HWY_TARGET <= HWY_AVX3 ? 4 : 2;  // as many as the registers hold sums of
+
+HWY_INLINE Columns even_and_odd(hn::Vec<UintTag> pairs) {
+  return {hn::BitCast(kFloats, hn::ShiftLeft<16>(pairs)),
+          hn::BitCast(kFloats, hn::And(pairs, hn::Set(kUints, 0xffff0000U)))};
+}
+
+HWY_INLINE Columns load_columns(const float* at) {
+  return {hn::LoadU(kFloats, at), hn::LoadU(kFloats, at + kLanes)};
+}
+HWY_INLINE Columns load_columns(const core::BFloat16* at) {
+  const hn::Repartition<std::uint16_t, FloatTag> halves;
+  return even_and_odd(hn::BitCast(kUints, hn::LoadU(halves, reinterpret_cast<const std::uint16_t*>(at))));
+}
+HWY_INLINE Columns load_columns(const core::Half* at) {
+  return {load_float(at), load_float(at + kLanes)};
+}
+
+/// The first `count` < kChunk columns, then zeros. Reads nothing behind them.
+template <class T>
+HWY_INLINE Columns load_columns(const T* at, std::int64_t count) {
+  HWY_ALIGN T columns[kChunk] = {};
+  std::memcpy(columns, at, static_cast<std::size_t>(count) * sizeof(T));
+  return load_columns(columns);
+}
+#if HWY_TARGET <= HWY_AVX3  // loads that leave lanes out
+HWY_INLINE Columns load_columns(const float* at, std::int64_t count) {
+  const auto valid = static_cast<std::size_t>(count);
+  const auto behind_a = valid > kLanes ? valid - kLanes : 0;
+  return {hn::MaskedLoad(hn::FirstN(kFloats, valid), kFloats, at),
+          hn::MaskedLoad(hn::FirstN(kFloats, behind_a), kFloats, at + kLanes)};
+}
+HWY_INLINE Columns load_columns(const core::BFloat16* at, std::int64_t count) {
+  const hn::Repartition<std::uint16_t, FloatTag> halves;
+  const auto valid = hn::FirstN(halves, static_cast<std::size_t>(count));
+  return even_and_odd(hn::BitCast(kUints, hn::MaskedLoad(valid, halves, reinterpret_cast<const std::uint16_t*>(at))));
+}
+#endif
+
+/// Columns of float, in the lanes that they have for type T, as a row of T.
+HWY_INLINE void store_columns(const float* from, float* to, std::int64_t count) {
+  std::copy_n(from, count, to);
+}
+HWY_INLINE void store_columns(const float* from, core::Half* to, std::int64_t count) {
+  for (std::int64_t c = 0; c < count; ++c) to[c] = core::to_half(from[c]);
+}
+HWY_INLINE void store_columns(const float* from, core::BFloat16* to, std::int64_t count) {
+  for (std::int64_t c = 0; c < count; ++c) {
+    const std::int64_t in_chunk = c % kChunk;
+    to[c] = core::to_bfloat16(from[c - in_chunk + in_chunk / 2 + (in_chunk % 2) * kLanes]);
+  }
+}
+
+/// Starts fetching a row that a later loop reads.
+template <class T>
+HWY_INLINE void fetch_row(const T* row, std::int64_t cols) {
+  constexpr std::int64_t kColumnsOfLine = 64 / sizeof(T);
+  for (std::int64_t c = 0; c < cols; c += kColumnsOfLine) __builtin_prefetch(row + c, /*rw=*/0, /*locality=*/2);
+}
+
+/// The sum of a vector's blocks of four lanes.
+template <class Tag>
+HWY_INLINE hn::Vec<hn::Full128<float>> sum_of_blocks(Tag /*tag*/, hn::Vec<Tag> v) {
+  if constexpr (hn::MaxLanes(Tag()) == 4) {
+    return v;
+  } else {
+    const hn::Half<Tag> half;
+    return sum_of_blocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+
+/// The sums of the lanes of four vectors.
+HWY_INLINE hn::Vec<hn::Full128<float>> sums_of_lanes(Vector v0, Vector v1, Vector v2, Vector v3) {
+  const hn::Repartition<double, FloatTag> pairs;
+  const auto halves_of = [&](Vector even, Vector odd) HWY_ATTR {
+    return hn::BitCast(pairs,
+                       hn::Add(hn::InterleaveLower(kFloats, even, odd), hn::InterleaveUpper(kFloats, even, odd)));
+  };
+  const auto low = halves_of(v0, v1);
+  const auto high = halves_of(v2, v3);
+  const Vector of_blocks = hn::Add(hn::BitCast(kFloats, hn::InterleaveLower(pairs, low, high)),
+                                   hn::BitCast(kFloats, hn::InterleaveUpper(pairs, low, high)));
+  return sum_of_blocks(kFloats, of_blocks);
+}
+
+/// scores[r * kLeaf + k] = <q row r, key k> of kRows rows and kKeysAtOnce keys. q: rows of floats, `q_stride` apart, in
+/// the lanes of load_columns(), zeros up to whole chunks.
+template <class T, int kRows>
+HWY_INLINE void score_keys(const T* const* keys, std::int64_t cols, const float* q, std::int64_t q_stride,
+                           float* scores) {
+  Vector sums[kRows][kKeysAtOnce];
+  for (auto& row : sums) {
+    for (Vector& sum : row) sum = hn::Zero(kFloats);
+  }
+  const auto add = [&](std::int64_t c, const auto& load) HWY_ATTR {
+    Columns k[kKeysAtOnce];
+    for (int key = 0; key < kKeysAtOnce; ++key) k[key] = load(keys[key] + c);
+    for (int r = 0; r < kRows; ++r) {
+      const Vector a = hn::LoadU(kFloats, q + r * q_stride + c);
+      const Vector b = hn::LoadU(kFloats, q + r * q_stride + c + kLanes);
+      for (int key = 0; key < kKeysAtOnce; ++key) {
+        sums[r][key] = hn::MulAdd(b, k[key].b, hn::MulAdd(a, k[key].a, sums[r][key]));
+      }
+    }
+  };
+  std::int64_t c = 0;
+  for (; c + kChunk <= cols; c += kChunk) {
+    add(c, [](const T* at) HWY_ATTR { return load_columns(at); });
+  }
+  if (c < cols) {
+    add(c, [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
+  }
+  const hn::Full128<float> quad;
+  for (int r = 0; r < kRows; ++r) {
+    hn::StoreU(sums_of_lanes(sums[r][0], sums[r][1], sums[r][2], sums[r][3]), quad, scores + r * kLeaf);
+  }
+}
+
+/// o row r = sum_j p[r * kLeaf + j] value j, of kRows rows and `count` values, j ascending. o: rows of floats,
+/// `o_stride` apart, in the lanes of load_columns(), written in whole chunks. Meanwhile as many rows of `later` are
+/// fetched, if it is not null: arithmetic and memory work side by side.
+template <class T, int kRows>
+HWY_INLINE void sum_values(const T* const* values, std::int64_t count, std::int64_t cols, const float* p, float* o,
+                           std::int64_t o_stride, const T* const* later, std::int64_t later_cols) {
+  const auto sum_chunks = [&](std::int64_t first, auto chunks, const auto& load) HWY_ATTR {
+    constexpr int kChunks = decltype(chunks)::value;
+    Vector a[kChunks][kRows];
+    Vector b[kChunks][kRows];
+    for (int i = 0; i < kChunks; ++i) {
+      for (int r = 0; r < kRows; ++r) a[i][r] = b[i][r] = hn::Zero(kFloats);
+    }
+    for (std::int64_t j = 0; j < count; ++j) {
+      Columns v[kChunks];
+      for (int i = 0; i < kChunks; ++i) v[i] = load(values[j] + first + i * kChunk);
+      if (first == 0 && later != nullptr) fetch_row(later[j], later_cols);
+      for (int r = 0; r < kRows; ++r) {
+        const Vector weight = hn::Set(kFloats, p[r * kLeaf + j]);
+        for (int i = 0; i < kChunks; ++i) {
+          a[i][r] = hn::MulAdd(weight, v[i].a, a[i][r]);
+          b[i][r] = hn::MulAdd(weight, v[i].b, b[i][r]);
+        }
+      }
+    }
+    for (int i = 0; i < kChunks; ++i) {
+      for (int r = 0; r < kRows; ++r) {
+        hn::StoreU(a[i][r], kFloats, o + r * o_stride + first + i * kChunk);
+        hn::StoreU(b[i][r], kFloats, o + r * o_stride + first + i * kChunk + kLanes);
+      }
+    }
+  };
+  const auto load_whole = [](const T* at) HWY_ATTR { return load_columns(at); };
+  std::int64_t c = 0;
+  for (; c + 2 * kChunk <= cols; c += 2 * kChunk) sum_chunks(c, std::integral_constant<int, 2>(), load_whole);
+  for (; c + kChunk <= cols; c += kChunk) sum_chunks(c, std::integral_constant<int, 1>(), load_whole);
+  if (c < cols) {
+    sum_chunks(c, std::integral_constant<int, 1>(), [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
+  }
+}
+
+/// Calls visit(the first of some rows, a constant with their number) for all of `rows`, up to kRowsAtOnce at once.
+template <class Visit>
+HWY_INLINE void for_row_blocks(int rows, const Visit& visit) {
+  int r = 0;
+  for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce) visit(r, std::integral_constant<int, kRowsAtOnce>());
+  switch (rows - r) {
+    case 3:
+      visit(r, std::integral_constant<int, 3>());
+      break;
+    case 2:
+      visit(r, std::integral_constant<int, 2>());
+      break;
+    case 1:
+      visit(r, std::integral_constant<int, 1>());
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace attend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,147 @@
+// Decoding: a tile of query rows over some leaves of cached keys, on one thread.
+//
+//   for every leaf of 256 keys:
+//     S = Q K^T                       each key where it lies in the cache
+//     m = max S,  P = exp(S - m),  l = sum P
+//     O = P V
+//     O, m and l join those of the leaves before it, see Fold
+//   o = O / l,  lse = m + log l
+//
+// Source: Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/serving/decode_rows.cpp"
+#include <hwy/foreach_target.h>  // compiles this file once per SIMD target
+#include <hwy/highway.h>
+
+#include <bit>
+#include <cmath>
+
+#include "core/elements.hpp"
+#include "core/merged_lse.hpp"
+#include "cpu/bf16_dot.hpp"
+#include "cpu/parallel.hpp"
+#include "cpu/serving/decode_tiles.hpp"
+#include "cpu/serving/tile_pass-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attend::cpu::HWY_NAMESPACE {
+namespace {
+
+/// o *= factor. What was -0 is 0: whether a sum of zeros is -0 may depend on keys that a row does not see.
+void normalize(float* o, std::int64_t columns, float factor) {
+  const Vector scale = hn::Set(kFloats, factor);
+  for (std::int64_t c = 0; c < columns; c += kLanes) {
+    hn::StoreU(hn::MulAdd(hn::LoadU(kFloats, o + c), scale, hn::Zero(kFloats)), kFloats, o + c);
+  }
+}
+
+/// o and lse of the tile's rows.
+template <class T>
+void write_rows(const DecodeProblem& p, const DecodeTile& tile, const State& state) {
+  const ScoreUnit unit(p);
+  const core::DecodeSequence& s = tile.sequence;
+  const std::int64_t columns = state_columns(p.head_dim_v);
+  for (int r = 0; r < tile.rows; ++r) {
+    const std::int64_t head = tile.head(p, r);
+    const std::int64_t i = tile.row(p, r);
+    const double sum = state.row_sum[r];
+    const bool saw_no_key = sum == 0;
+    double lse = saw_no_key ? -static_cast<double>(kInfinity)
+                            : static_cast<double>(state.row_max[r]) * unit.nats_per_score() + std::log(sum);
+    double share = 1;  // of the keys in the row's sum
+    if (p.sinks && !s.dead) {
+      const core::MergedLse all = core::merge_lse(lse, core::load(*p.sinks, s.index, head, 0, 0));
+      lse = all.lse;
+      share = all.weight_a;
+    }
+    float* o = state.o + r * columns;
+    if (saw_no_key) {
+      std::fill_n(o, columns, 0.0F);
+    } else {
+      normalize(o, columns, static_cast<float>(share / sum));
+    }
+    const core::Matrix out = core::q_matrix(p.o, s, head);
+    store_columns(o, static_cast<T*>(out.data) + i * out.row_stride, p.head_dim_v);
+    if (p.lse) core::store(core::q_matrix(*p.lse, s, head), i, 0, p.lse_base2 ? lse * kLog2E : lse);
+  }
+}
+
+/// The number of the tree's levels below a node of this many leaves.
+int levels_below(std::int64_t leaves) {
+  return std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(leaves, 1) - 1));
+}
+
+template <class T>
+void compute_leaves(const DecodeProblem& p, const DecodeTile& tile, const LeafRange& leaves, const LeafRange& node,
+                    float* partial, Scratch& scratch) {
+  const int levels = levels_below(node.end - node.begin);
+  scratch.reserve(TilePass<T>::floats(p) + Fold::floats(p, levels));
+  TilePass<T> pass(p, tile, scratch);
+  Fold fold(p, tile.rows, levels, ScoreUnit(p).log2_per_score(), scratch);
+  InterruptPoint interrupt;
+  if (leaves.begin < leaves.end) pass.start(leaves.begin);
+  for (std::int64_t leaf = leaves.begin; leaf < leaves.end; ++leaf) {
+    pass.visit(leaf + 1 < leaves.end ? leaf + 1 : -1, fold.current());
+    fold.push(leaf - node.begin);
+    interrupt.after(kLeaf * tile.rows);
+  }
+  const State& total = fold.total(/*current_is_last=*/false);
+  if (partial == nullptr) {
+    write_rows<T>(p, tile, total);
+  } else {
+    std::copy_n(total.o, state_floats(p.head_dim_v), partial);
+  }
+}
+
+}  // namespace
+
+void decode_leaves_target(const DecodeProblem& p, const DecodeTile& tile, const LeafRange& leaves,
+                          const LeafRange& node, float* partial, Scratch& scratch) {
+  with_type(p.q.data, p.q.dtype, [&](const auto* typed) {
+    using T = std::remove_cv_t<std::remove_pointer_t<decltype(typed)>>;
+    compute_leaves<T>(p, tile, leaves, node, partial, scratch);
+  });
+}
+
+void merge_parts_target(const DecodeProblem& p, const DecodeTile& tile, const LeafRange& leaves,
+                        std::int64_t leaves_per_part, const float* parts, Scratch& scratch) {
+  const std::int64_t first = leaves.begin / leaves_per_part;
+  const std::int64_t last = (leaves.end - 1) / leaves_per_part;
+  const int levels = levels_below(last + 1);
+  scratch.reserve(Fold::floats(p, levels));
+  Fold fold(p, tile.rows, levels, ScoreUnit(p).log2_per_score(), scratch);
+  const bool last_is_cut = leaves.end % leaves_per_part != 0;
+  for (std::int64_t part = first; part <= last; ++part) {
+    const std::int64_t floats = state_floats(p.head_dim_v);
+    std::copy_n(parts + (part - first) * floats, floats, fold.current().o);
+    if (part < last || !last_is_cut) fold.push(part);
+  }
+  const State& total = fold.total(last_is_cut);
+  with_type(p.q.data, p.q.dtype, [&](const auto* typed) {
+    using T = std::remove_cv_t<std::remove_pointer_t<decltype(typed)>>;
+    write_rows<T>(p, tile, total);
+  });
+}
+
+}  // namespace attend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace attend::cpu {
+
+HWY_EXPORT(decode_leaves_target);
+HWY_EXPORT(merge_parts_target);
+
+void decode_leaves(const core::DecodeProblem& p, const DecodeTile& tile, const LeafRange& leaves, const LeafRange& node,
+                   float* partial, Scratch& scratch) {
+  const Bf16Registers registers;
+  HWY_DYNAMIC_DISPATCH(decode_leaves_target)(p, tile, leaves, node, partial, scratch);
+}
+
+void merge_parts(const core::DecodeProblem& p, const DecodeTile& tile, const LeafRange& leaves,
+                 std::int64_t leaves_per_part, const float* parts, Scratch& scratch) {
+  HWY_DYNAMIC_DISPATCH(merge_parts_target)(p, tile, leaves, leaves_per_part, parts, scratch);
+}
+
+}  // namespace attend::cpu
+#endif

@@ -1,0 +1,122 @@
+// Results of a tile over some keys, and how they are merged.
+//
+//   m = max(m_a, m_b),  l = e^(m_a - m) l_a + e^(m_b - m) l_b,  o = e^(m_a - m) o_a + e^(m_b - m) o_b
+//
+// Source: Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1
+// Included once per SIMD target.
+#if defined(ATTEND_CPU_STATE_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTEND_CPU_STATE_INL
+#undef ATTEND_CPU_STATE_INL
+#else
+#define ATTEND_CPU_STATE_INL
+#endif
+
+#include <algorithm>
+#include <utility>
+
+#include "cpu/score-inl.hpp"
+#include "cpu/serving/decode_tiles.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attend::cpu::HWY_NAMESPACE {
+
+/// Not normalised. A row that has seen no key has sum 0.
+struct State {
+  float* o;        // kTileRows rows of state_columns()
+  float* row_max;  // of scores
+  float* row_sum;
+
+  [[nodiscard]] static State at(float* memory, std::int64_t head_dim_v) {
+    float* row_max = memory + kTileRows * state_columns(head_dim_v);
+    return {memory, row_max, row_max + kTileRows};
+  }
+};
+
+/// right = left and right.
+inline void merge_into(const State& left, const State& right, int rows, std::int64_t columns, float log2_per_score) {
+  const Vector unit = hn::Set(kFloats, log2_per_score);
+  for (int r = 0; r < rows; ++r) {
+    if (left.row_sum[r] == 0) continue;  // merged, -0 could become 0
+    const float* from = left.o + r * columns;
+    float* to = right.o + r * columns;
+    if (right.row_sum[r] == 0) {
+      std::copy_n(from, columns, to);
+      right.row_max[r] = left.row_max[r];
+      right.row_sum[r] = left.row_sum[r];
+      continue;
+    }
+    const float top = std::max(left.row_max[r], right.row_max[r]);
+    const Vector weight = exp_above(hn::Set(kFloats, left.row_max[r]), hn::Set(kFloats, top), unit);
+    const Vector own = exp_above(hn::Set(kFloats, right.row_max[r]), hn::Set(kFloats, top), unit);
+    for (std::int64_t c = 0; c < columns; c += kLanes) {
+      const Vector mine = hn::Mul(own, hn::LoadU(kFloats, to + c));
+      hn::StoreU(hn::MulAdd(weight, hn::LoadU(kFloats, from + c), mine), kFloats, to + c);
+    }
+    right.row_sum[r] = hn::GetLane(weight) * left.row_sum[r] + hn::GetLane(own) * right.row_sum[r];
+    right.row_max[r] = top;
+  }
+}
+
+/// Merges states on a binary tree over their numbers, which ascend: a counter in base 2 whose digit of 1 is a node that
+/// waits for its right neighbour.
+class Fold {
+ public:
+  /// States with numbers below 2^levels.
+  Fold(const core::DecodeProblem& p, int rows, int levels, float log2_per_score, Scratch& scratch)
+      : rows_(rows), columns_(state_columns(p.head_dim_v)), log2_per_score_(log2_per_score) {
+    current_ = State::at(scratch.take(state_floats(p.head_dim_v)), p.head_dim_v);
+    for (int level = 0; level <= levels; ++level) {
+      nodes_[level] = State::at(scratch.take(state_floats(p.head_dim_v)), p.head_dim_v);
+    }
+  }
+
+  [[nodiscard]] static std::int64_t floats(const core::DecodeProblem& p, int levels) {
+    return (levels + 2) * Scratch::size_of(state_floats(p.head_dim_v));
+  }
+
+  /// Where the next state goes.
+  [[nodiscard]] const State& current() const { return current_; }
+
+  /// Takes the current state as number `number`.
+  void push(std::int64_t number) {
+    int level = 0;
+    for (; (number >> level & 1) != 0; ++level) take_in(level);
+    std::swap(nodes_[level], current_);
+    waits_[level] = true;
+  }
+
+  /// Merges what waits, the highest numbers first, onto the current state if that is `last`, a part of a node.
+  [[nodiscard]] const State& total(bool current_is_last) {
+    int level = 0;
+    if (!current_is_last) {
+      while (level < kMostLevels && !waits_[level]) ++level;
+      if (level == kMostLevels) {  // there was no state at all
+        std::fill_n(current_.row_sum, kTileRows, 0.0F);
+        return current_;
+      }
+      std::swap(nodes_[level], current_);
+      waits_[level] = false;
+    }
+    for (; level < kMostLevels; ++level) take_in(level);
+    return current_;
+  }
+
+ private:
+  void take_in(int level) {
+    if (!waits_[level]) return;
+    merge_into(nodes_[level], current_, rows_, columns_, log2_per_score_);
+    waits_[level] = false;
+  }
+
+  int rows_;
+  std::int64_t columns_;
+  float log2_per_score_;
+  State current_ = {};
+  State nodes_[kMostLevels + 1] = {};
+  bool waits_[kMostLevels + 1] = {};
+};
+
+}  // namespace attend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,89 @@
+// Random decode calls: caches of every kind with everything that must not be read full of NaN.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "attend/serving.hpp"
+#include "support/tensor_buffer.hpp"
+
+namespace attend::test {
+
+/// What a decode call is made of. All of it is random but for these facts.
+struct CacheFacts {
+  DType dtype = DType::kF32;
+  std::int64_t head_dim = 64;
+  std::int64_t head_dim_v = 64;
+  bool values_in_keys = false;  ///< no v_cache
+  std::int64_t num_heads_k = 2;
+  std::int64_t group = 2;
+  std::int64_t page_size = 0;  ///< 0: contiguous
+  Layout layout = Layout::kBHSD;
+  bool packed = false;
+  std::vector<std::int64_t> rows;     ///< query rows of each sequence; equal ones if not packed
+  std::vector<std::int64_t> lengths;  ///< keys of each sequence; negative: dead
+  std::int64_t capacity = 0;          ///< 0: that of the longest sequence
+  bool batch_idx = false;
+  bool leftpad = false;
+  bool tree = false;
+  bool causal = true;
+  std::int64_t window_left = -1;
+  std::int64_t window_right = -1;
+  double softcap = 0;
+  bool alibi = false;
+  bool sinks = false;
+  bool lse_base2 = false;
+  bool missing_pages = false;  ///< some page of a sequence does not exist
+
+  [[nodiscard]] std::string text() const;
+};
+
+/// A call with the memory of everything that it names.
+class CacheCase {
+ public:
+  CacheCase(const CacheFacts& facts, std::uint64_t seed);
+
+  [[nodiscard]] DecodeCall call() const;
+
+  /// Runs it with outputs full of NaN.
+  struct Result {
+    std::vector<double> o;
+    std::vector<double> lse;
+    std::vector<std::byte> o_bytes;
+    std::vector<std::byte> lse_bytes;
+    bool gaps_intact;
+  };
+  [[nodiscard]] Result run(std::string_view compute) const;
+
+  /// Bytes of o and lse of one sequence of a result.
+  [[nodiscard]] std::vector<std::byte> bytes_of_sequence(const Result& result, std::int64_t s) const;
+
+  [[nodiscard]] const CacheFacts& facts() const { return facts_; }
+  [[nodiscard]] std::int64_t num_sequences() const { return static_cast<std::int64_t>(facts_.lengths.size()); }
+  [[nodiscard]] std::int64_t capacity() const { return capacity_; }
+
+  /// Where key j of sequence s lies: batch entry and row of the cache. Nothing if its page does not exist.
+  struct Place {
+    std::int64_t block, row;
+  };
+  [[nodiscard]] std::optional<Place> place(std::int64_t s, std::int64_t j) const;
+
+  std::vector<std::int32_t> seqlens, pages, batch_idx, leftpad, cu_seqlens_q;
+  std::vector<std::uint64_t> tree;
+  TensorBuffer q, k, v, alibi_slopes, sinks;
+  std::int64_t pages_per_row = 0;
+
+ private:
+  void make_lengths(std::mt19937_64& random);
+  void make_tables(std::mt19937_64& random);
+  void make_tensors(std::mt19937_64& random);
+
+  CacheFacts facts_;
+  std::int64_t capacity_ = 0;
+  std::int64_t num_blocks_ = 0;
+};
+
+}  // namespace attend::test
