@@ -30,21 +30,22 @@ struct PageTable {
 /// Where the keys of each sequence lie in a cache. The arrays lie on the tensors' device, and are read when the call
 /// runs there: a CUDA graph may be replayed while they change.
 ///
-///   contiguous  k_cache is (cache_rows, num_heads_k, capacity, head_dim). Key j of a sequence is row j of its cache row
+///   contiguous  k_cache is (cache_rows, num_heads_k, capacity, head_dim). Key j of a sequence is row j of the
+///               sequence's cache row
 ///   paged       k_cache is (num_pages, num_heads_k, page_size, head_dim). Key j of a sequence is row j % page_size of
 ///               the page that entry j / page_size of its table row names. The capacity is pages_per_row * page_size
 ///
 /// Strides are free in both (a cache with heads after tokens is the same view with other strides), and the memory of
 /// k_cache and v_cache may overlap. page_size is any number from 1 on. Sequences may share pages.
 ///
-/// A sequence with a negative length is dead: nothing of it is read or written, and its rows of o are 0 and of lse -inf.
-/// So is one whose cache row, or table row, does not exist. A length above the capacity counts as the capacity. A key
-/// whose page does not exist (-1, say) is not seen. Nothing beyond a length, in a page that does not exist, or left of
-/// the window of all rows is read, so that it may be NaN. With the environment variable ATTEND_CHECK=1 the calls refuse
-/// a row, length or page that does not exist, and name the entry.
+/// A sequence with a negative length is dead: nothing of its cache is read or written, its rows of o are 0 and those of
+/// lse -inf. So is one whose cache row, or table row, does not exist. A length above the capacity counts as the
+/// capacity. A key whose page does not exist (-1, say) is not seen. Nothing beyond a length, in a page that does not
+/// exist, or left of the window of all rows is read, so that it may be NaN. With the environment variable
+/// ATTEND_CHECK=1 the calls refuse a row, length or page that does not exist, and name the entry.
 struct CacheIndex {
-  const std::int32_t* seqlens_k = nullptr;      ///< (num_sequences): keys in the cache. Null: all are at capacity
-  std::optional<PageTable> page_table = {};     ///< absent: the cache is contiguous
+  const std::int32_t* seqlens_k = nullptr;        ///< (num_sequences): keys in the cache. Null: all are at capacity
+  std::optional<PageTable> page_table = {};       ///< absent: the cache is contiguous
   const std::int32_t* cache_batch_idx = nullptr;  ///< (num_sequences): the sequence's cache row, or table row. Null: s
   const std::int32_t* cache_leftpad = nullptr;    ///< (num_sequences): keys before it are not seen. Null: 0
 };
@@ -69,8 +70,8 @@ struct DecodeParams {
   /// device. Row i of a sequence sees key off + j where bit j of its word is 1, and all keys before off. It takes the
   /// place of `causal`; at most 64 query rows a sequence.
   const std::uint64_t* tree_mask = nullptr;
-  bool lse_base2 = false;               ///< lse is the logarithm to the base 2, not the natural one
-  std::string_view compute = "auto";    ///< "cpu", "reference", or "auto"
+  bool lse_base2 = false;             ///< lse is the logarithm to the base 2, not the natural one
+  std::string_view compute = "auto";  ///< "cpu", "reference", or "auto"
 };
 
 /// The arguments of decode. All tensors lie on the device of q.
@@ -133,8 +134,8 @@ enum class QueryPositions : std::uint8_t {
 struct AppendCall {
   /// New keys (num_sequences, num_heads_k, seqlen_new, head_dim), 1 <= head_dim <= 1024, or packed: cu_seqlens_new
   ConstTensor k;
-  std::optional<ConstTensor> v = {};  ///< like k, with 1 <= head_dim_v <= 512 columns. Absent: keys only
-  Tensor k_cache;                     ///< see CacheIndex; num_heads_k and head_dim of k. Its dtype may be another one
+  std::optional<ConstTensor> v = {};   ///< like k, with 1 <= head_dim_v <= 512 columns. Absent: keys only
+  Tensor k_cache;                      ///< see CacheIndex; num_heads_k and head_dim of k. Its dtype may be another one
   std::optional<Tensor> v_cache = {};  ///< with v: likewise, of the first three dimensions of k_cache
   /// New row i of sequence s becomes key seqlens_k[s] + i, where seqlens_k is not null. Rows beyond the capacity, and
   /// rows whose page does not exist, are dropped; with ATTEND_CHECK=1 they are refused. leftpad plays no part
@@ -178,9 +179,9 @@ struct AppendCall {
 /// @throws Error naming the argument, the value found and what is allowed; then nothing was written.
 ATTEND_API void append(const AppendCall& call);
 
-/// append(append), then decode(call) over the lengths of the cache plus the new rows. Both name the same cache, with the
-/// lengths before the append, and as many sequences. The query rows are those of `call`: append.q, q_out, cu_seqlens_q
-/// and max_seqlen_q stay unset, and q is normalised and rotated as `append` says without being written.
+/// append(append), then decode(call) over the lengths of the cache plus the new rows. Both name the same cache, with
+/// the lengths before the append, and as many sequences. The query rows are those of `call`: append.q, q_out,
+/// cu_seqlens_q and max_seqlen_q stay unset, and q is normalised and rotated as `append` says without being written.
 /// @throws Error as both do, before anything is written.
 ATTEND_API void decode(const AppendCall& append, const DecodeCall& call);
 

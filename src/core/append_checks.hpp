@@ -10,8 +10,8 @@ namespace attend::core {
 /// without.
 void check_query_rows(const AppendProblem& p);
 
-/// What ATTEND_CHECK=1 looks for: lengths, pages, slots and positions that do not exist, and places that two new rows go
-/// to. Throws Error naming the first entry at fault.
+/// What ATTEND_CHECK=1 looks for: lengths, pages, slots and positions that do not exist, and places that two new rows
+/// go to. Throws Error naming the first entry at fault.
 void check_append_entries(const AppendProblem& p);
 
 /// Both calls name the same cache, and as many sequences. Throws Error naming the first argument that differs.

@@ -1,8 +1,8 @@
 // A checked append call: every default resolved, every size verified, nothing allocated. Knows no hardware.
 //
-// make_append_problem is the only place that looks at what a user passed; the backends trust an AppendProblem. What lies
-// in arrays on the tensors' device (lengths, tables, offsets, slots, positions) is read by whoever computes: on the host
-// through the functions below.
+// make_append_problem is the only place that looks at what a user passed; the backends trust an AppendProblem. What
+// lies in arrays on the tensors' device (lengths, tables, offsets, slots, positions) is read by whoever computes: on
+// the host through the functions below.
 #pragma once
 
 #include <algorithm>

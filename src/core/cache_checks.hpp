@@ -1,5 +1,5 @@
-// What ATTEND_CHECK=1 looks for in the arrays of a cache: rows, lengths and pages that do not exist. Without it they are
-// clamped or skipped, as CacheIndex says.
+// What ATTEND_CHECK=1 looks for in the arrays of a cache: rows, lengths and pages that do not exist. Without it they
+// are clamped or skipped, as CacheIndex says.
 #pragma once
 
 #include "core/decode_problem.hpp"

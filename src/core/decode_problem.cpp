@@ -86,8 +86,7 @@ void resolve_params(DecodeProblem& p, const DecodeParams& params) {
   if (params.causal && p.tree_mask == nullptr) p.window_right = 0;
   p.lse_base2 = params.lse_base2;
   check_tree(p);
-  const OptionShapes shapes = {
-      .device = p.q.device, .scores = {}, .heads = {p.num_sequences, p.num_heads_q, 1, 1}};
+  const OptionShapes shapes = {.device = p.q.device, .scores = {}, .heads = {p.num_sequences, p.num_heads_q, 1, 1}};
   const auto option = [&](ScoreMod mod, const std::optional<ConstTensor>& passed) -> std::optional<Tensor> {
     if (!passed) return std::nullopt;
     return resolved(tensor_row(mod), input_view(*passed), shapes);
@@ -99,7 +98,8 @@ void resolve_params(DecodeProblem& p, const DecodeParams& params) {
 void check_lse(const DecodeProblem& p) {
   check_tensor("lse", *p.lse, p.q.device);
   if (p.lse->dtype != DType::kF32) refuse("lse: dtype {}, allowed f32", dtype_name(p.lse->dtype));
-  check_shape("lse", *p.lse, {p.q.shape[0], p.q.shape[1], p.q.shape[2], 1}, "(batch, num_heads_q and seqlen_q of q, 1)");
+  check_shape("lse", *p.lse, {p.q.shape[0], p.q.shape[1], p.q.shape[2], 1},
+              "(batch, num_heads_q and seqlen_q of q, 1)");
 }
 
 void check_outputs_of(const DecodeProblem& p, bool has_v) {

@@ -1,8 +1,8 @@
 // A checked decode call: every default resolved, every size verified, nothing allocated. Knows no hardware.
 //
 // make_decode_problem is the only place that looks at what a user passed; the backends trust a DecodeProblem. What lies
-// in arrays on the tensors' device (lengths, tables, offsets of rows) is read by whoever computes, through DecodeSequence
-// and CacheRun on the host.
+// in arrays on the tensors' device (lengths, tables, offsets of rows) is read by whoever computes, through
+// DecodeSequence and CacheRun on the host.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,8 @@ constexpr std::int64_t kMaxTreeRows = 64;
 /// One sequence of a decode call.
 struct DecodeSequence {
   std::int64_t index;
-  std::int64_t batch;      ///< index into the batch dimension of q, o and lse
-  std::int64_t q_begin;    ///< its first row there
+  std::int64_t batch;    ///< index into the batch dimension of q, o and lse
+  std::int64_t q_begin;  ///< its first row there
   std::int64_t seqlen_q;
   std::int64_t seqlen_k;   ///< clamped to the capacity; of a dead sequence 0
   std::int64_t first_key;  ///< keys before it are not seen

@@ -114,7 +114,7 @@ class Maker {
       return Shape{c.num_sequences, heads, rows, c.head_dim};
     };
     const Shape k = shape(in_.cu_seqlens_new, c.most_new, c.heads);
-    const Shape q = shape(in_.cu_seqlens_q, q_rows[0], c.heads_q);
+    const Shape q = shape(in_.cu_seqlens_q, q_rows.empty() ? 0 : q_rows[0], c.heads_q);
     Shape v = k;
     v[3] = c.head_dim_v;
     if (c.fused) {
@@ -140,9 +140,10 @@ class Maker {
     const std::int64_t bytes = dtype_bytes(c.cache_dtype);
     const std::int64_t k_page = c.heads * block * c.head_dim, v_page = c.heads * block * c.head_dim_v;
     const std::int64_t v_begin = c.pool == PoolLayout::kOnePool ? k_page : blocks * k_page;
-    in_.pool.assign(static_cast<std::size_t>(blocks * (k_page + v_page) * bytes), std::byte{0xFF});
+    const std::int64_t guard = 2 * (k_page + v_page);  // before and behind: what lies beyond a page would be seen
+    in_.pool.assign(static_cast<std::size_t>((2 * guard + blocks * (k_page + v_page)) * bytes), std::byte{0xFF});
     const auto view = [&](std::int64_t begin, std::int64_t head_dim, std::int64_t page) {
-      Tensor t = {in_.pool.data() + begin * bytes, c.cache_dtype, {}, {blocks, c.heads, block, head_dim}, {}};
+      Tensor t = {in_.pool.data() + (guard + begin) * bytes, c.cache_dtype, {}, {blocks, c.heads, block, head_dim}, {}};
       t.stride = {page, block * head_dim, head_dim, 1};
       if (c.pool == PoolLayout::kTokensFirst) t.stride = {page, head_dim, c.heads * head_dim, 1};
       if (c.pool == PoolLayout::kOnePool) t.stride[0] = k_page + v_page;
@@ -161,7 +162,7 @@ class Maker {
     for (std::int64_t s = 0; s < c.num_sequences; ++s) {
       in_.seqlens_k.push_back(static_cast<std::int32_t>(draw(random_, 0, capacity() - c.most_new)));
     }
-    in_.seqlens_k[0] = 0;
+    if (c.num_sequences > 0) in_.seqlens_k[0] = 0;
     if (c.hostile) {
       in_.seqlens_k[2] = -1;
       in_.seqlens_k[3] = static_cast<std::int32_t>(capacity()) - 2;

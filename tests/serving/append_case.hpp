@@ -1,5 +1,5 @@
-// One append call as data: shapes, options and random inputs that a test can print and repeat, and what the cache has to
-// hold afterwards, in float64.
+// One append call as data: shapes, options and random inputs that a test can print and repeat, and what the cache has
+// to hold afterwards, in float64.
 #pragma once
 
 #include <cstddef>

@@ -11,6 +11,7 @@
 #include "core/dtype_traits.hpp"
 #include "core/elements.hpp"
 #include "serving/append_case.hpp"
+#include "serving/worst.hpp"
 #include "support/covering_array.hpp"
 #include "support/expect.hpp"
 
@@ -80,21 +81,6 @@ double budget(const ExpectedRow& row, std::size_t c) {
   return computed + traits.unit_roundoff * (std::abs(row.values[c]) + computed) + subnormal;
 }
 
-struct Worst {
-  double error = 0, budget = 0, ratio = 0;
-};
-
-/// Compares a row with what memory holds.
-Worst compare_row(const ExpectedRow& row) {
-  Worst worst;
-  for (std::size_t c = 0; c < row.values.size(); ++c) {
-    const double error = std::abs(core::load(row.data, row.dtype, static_cast<std::int64_t>(c)) - row.values[c]);
-    const double ratio = error / budget(row, c);
-    if (!(ratio <= worst.ratio)) worst = {error, budget(row, c), ratio};
-  }
-  return worst;
-}
-
 std::size_t bytes_of(const ExpectedRow& row) {
   return row.values.size() * static_cast<std::size_t>(dtype_bytes(row.dtype));
 }
@@ -117,11 +103,12 @@ void check(const AppendCase& c) {
   append(in.call());
   Worst worst;
   for (const ExpectedRow& row : rows) {
-    const Worst of_row = compare_row(row);
-    if (!(of_row.ratio <= worst.ratio)) worst = of_row;
+    for (std::size_t n = 0; n < row.values.size(); ++n) {
+      worst.see(core::load(row.data, row.dtype, static_cast<std::int64_t>(n)), row.values[n], budget(row, n));
+    }
   }
   std::printf("%s\n  %zu rows, error/budget %.3g/%.3g\n", describe(c).c_str(), rows.size(), worst.error, worst.budget);
-  EXPECT_TRUE(worst.ratio <= 1) << worst.ratio;  // NaN fails
+  EXPECT_TRUE(worst.in_budget());
   for (std::size_t n = 0; n < rows.size(); ++n) std::memcpy(rows[n].data, rows_before[n].data(), bytes_of(rows[n]));
   EXPECT_TRUE(memory_of(in) == before) << "bytes changed that belong to no row";
 }

@@ -23,7 +23,8 @@ std::int64_t below(std::mt19937_64& random, std::int64_t n) {
 
 std::string CacheFacts::text() const {
   return fmt::format(
-      "{} d {}/{}{} heads_k {} group {} page {} layout {} {} rows {} lengths {}{}{}{} causal {} window ({}, {}) softcap {} "
+      "{} d {}/{}{} heads_k {} group {} page {} layout {} {} rows {} lengths {}{}{}{} causal {} window ({}, {}) "
+      "softcap {} "
       "{}{}{}{}",
       dtype_name(dtype), head_dim, head_dim_v, values_in_keys ? " (v in k)" : "", num_heads_k, group, page_size,
       static_cast<int>(layout), packed ? "packed" : "dense", rows, lengths, batch_idx ? " batch_idx" : "",
@@ -43,10 +44,12 @@ void CacheCase::make_lengths(std::mt19937_64& random) {
   capacity_ = facts_.capacity > 0 ? facts_.capacity : std::max<std::int64_t>(longest, 1);
   for (const std::int64_t length : facts_.lengths) {
     seqlens.push_back(static_cast<std::int32_t>(length));
-    if (facts_.leftpad) leftpad.push_back(static_cast<std::int32_t>(below(random, std::max<std::int64_t>(length, 1) + 2)));
+    if (facts_.leftpad)
+      leftpad.push_back(static_cast<std::int32_t>(below(random, std::max<std::int64_t>(length, 1) + 2)));
   }
   cu_seqlens_q.push_back(0);
-  for (const std::int64_t rows : facts_.rows) cu_seqlens_q.push_back(cu_seqlens_q.back() + static_cast<std::int32_t>(rows));
+  for (const std::int64_t rows : facts_.rows)
+    cu_seqlens_q.push_back(cu_seqlens_q.back() + static_cast<std::int32_t>(rows));
   if (!facts_.tree) return;
   const std::int64_t words = facts_.packed ? cu_seqlens_q.back() : num_sequences() * facts_.rows[0];
   for (std::int64_t i = 0; i < words; ++i) tree.push_back(random());
@@ -70,7 +73,8 @@ void CacheCase::make_tables(std::mt19937_64& random) {
   std::size_t next = 0;
   for (std::int64_t s = 0; s < num_sequences(); ++s) {
     const std::int64_t row = facts_.batch_idx ? batch_idx[static_cast<std::size_t>(s)] : s;
-    const std::int64_t used = ceil_div(std::clamp<std::int64_t>(seqlens[static_cast<std::size_t>(s)], 0, capacity_), facts_.page_size);
+    const std::int64_t used =
+        ceil_div(std::clamp<std::int64_t>(seqlens[static_cast<std::size_t>(s)], 0, capacity_), facts_.page_size);
     for (std::int64_t n = 0; n < used; ++n) pages[static_cast<std::size_t>(row * pages_per_row + n)] = ids[next++];
     if (facts_.missing_pages && used > 1) {
       const std::int32_t none = below(random, 2) == 0 ? -1 : static_cast<std::int32_t>(num_blocks_ + 5);

@@ -125,9 +125,11 @@ TEST_P(DecodeInvariance, RowsInAnyChunks) {
         const std::int64_t rows = std::min(chunk, 40 - begin);
         const auto length = static_cast<std::int32_t>(1111 - 40 + begin + rows);
         const auto part = [&](auto view) {
-          view.data = static_cast<std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data)>>,
-                                                     const char*, char*>>(view.data) +
-                      begin * view.stride[2] * dtype_bytes(view.dtype);
+          view.data =
+              static_cast<
+                  std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data)>>, const char*, char*>>(
+                  view.data) +
+              begin * view.stride[2] * dtype_bytes(view.dtype);
           view.shape[2] = rows;
           return view;
         };

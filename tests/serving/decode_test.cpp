@@ -18,8 +18,22 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Factors of the covering array, and what their values mean.
-enum Factor { kDTypes, kDims, kGroups, kKinds, kLayouts, kRows, kMasks, kSoftcaps, kAlibis, kSinkses, kLengths, kLeftpads,
-              kBases, kFactors };
+enum Factor {
+  kDTypes,
+  kDims,
+  kGroups,
+  kKinds,
+  kLayouts,
+  kRows,
+  kMasks,
+  kSoftcaps,
+  kAlibis,
+  kSinkses,
+  kLengths,
+  kLeftpads,
+  kBases,
+  kFactors
+};
 const std::vector<int> kNumValues = {3, 9, 6, 6, 2, 7, 4, 2, 2, 2, 5, 2, 2};
 
 CacheFacts facts_of(const Choice& choice, std::mt19937_64& random) {
@@ -113,7 +127,8 @@ TEST(Decode, CoveringArrayAgainstFloat64) {
       worst_lse = std::max(worst_lse, lse_error);
     }
   }
-  fmt::print("{} cases: error of o at most {:.3f} of its budget, of lse {:.2g} (budget 2e-5)\n", cases, worst, worst_lse);
+  fmt::print("{} cases: error of o at most {:.3f} of its budget, of lse {:.2g} (budget 2e-5)\n", cases, worst,
+             worst_lse);
 }
 
 /// What attend::forward gives for the sequence's keys, gathered: a second formulation of the truth.

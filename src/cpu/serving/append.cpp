@@ -43,13 +43,16 @@ void load_numbers(const Matrix& m, float* to) {
 /// x / sqrt(mean(x^2) + eps) * weight of a row that is padded with zeros.
 void normalise(float* HWY_RESTRICT row, std::int64_t cols, const float* HWY_RESTRICT weight, float eps) {
   constexpr int kSums = 16;  // on every target
-  HWY_ALIGN float sums[kSums] = {};
+  Vector of_lanes[kSums / kLanes];
+  for (Vector& sum : of_lanes) sum = hn::Zero(kFloats);
   for (std::int64_t c = 0; c < cols; c += kSums) {
-    for (int n = 0; n < kSums; n += kLanes) {
-      const Vector x = hn::Load(kFloats, row + c + n);
-      hn::Store(hn::Add(hn::Load(kFloats, sums + n), hn::Mul(x, x)), kFloats, sums + n);
+    for (int n = 0; n < kSums / kLanes; ++n) {
+      const Vector x = hn::Load(kFloats, row + c + n * kLanes);
+      of_lanes[n] = hn::Add(of_lanes[n], hn::Mul(x, x));
     }
   }
+  HWY_ALIGN float sums[kSums];
+  for (int n = 0; n < kSums / kLanes; ++n) hn::Store(of_lanes[n], kFloats, sums + n * kLanes);
   for (int width = kSums / 2; width > 0; width /= 2) {
     for (int n = 0; n < width; ++n) sums[n] += sums[n + width];
   }

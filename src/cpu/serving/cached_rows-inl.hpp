@@ -1,5 +1,5 @@
-// Products of a few query rows with rows of a cache, wherever these lie: q k^T and p v, each row of the cache read where
-// it is. A result depends on its own row and key alone, not on those that are computed beside it.
+// Products of a few query rows with rows of a cache, wherever these lie: q k^T and p v, each row of the cache read
+// where it is. A result depends on its own row and key alone, not on those that are computed beside it.
 // Included once per SIMD target.
 #if defined(ATTEND_CPU_CACHED_ROWS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_CACHED_ROWS_INL
@@ -25,7 +25,7 @@ struct Columns {
 };
 constexpr int kChunk = 2 * kLanes;
 constexpr int kKeysAtOnce = 4;
-constexpr int kRowsAtOnce = kLanes == 16 ? 4 : 2;  // as many as the registers hold sums of
+constexpr int kRowsAtOnce = HWY_TARGET <= HWY_AVX3 ? 4 : 2;  // as many as the registers hold sums of
 
 HWY_INLINE Columns even_and_odd(hn::Vec<UintTag> pairs) {
   return {hn::BitCast(kFloats, hn::ShiftLeft<16>(pairs)),
@@ -78,6 +78,13 @@ HWY_INLINE void store_columns(const float* from, core::BFloat16* to, std::int64_
   }
 }
 
+/// Starts fetching a row that a later loop reads.
+template <class T>
+HWY_INLINE void fetch_row(const T* row, std::int64_t cols) {
+  constexpr std::int64_t kColumnsOfLine = 64 / sizeof(T);
+  for (std::int64_t c = 0; c < cols; c += kColumnsOfLine) __builtin_prefetch(row + c, /*rw=*/0, /*locality=*/2);
+}
+
 /// The sum of a vector's blocks of four lanes.
 template <class Tag>
 HWY_INLINE hn::Vec<hn::Full128<float>> sum_of_blocks(Tag /*tag*/, hn::Vec<Tag> v) {
@@ -93,7 +100,8 @@ HWY_INLINE hn::Vec<hn::Full128<float>> sum_of_blocks(Tag /*tag*/, hn::Vec<Tag> v
 HWY_INLINE hn::Vec<hn::Full128<float>> sums_of_lanes(Vector v0, Vector v1, Vector v2, Vector v3) {
   const hn::Repartition<double, FloatTag> pairs;
   const auto halves_of = [&](Vector even, Vector odd) HWY_ATTR {
-    return hn::BitCast(pairs, hn::Add(hn::InterleaveLower(kFloats, even, odd), hn::InterleaveUpper(kFloats, even, odd)));
+    return hn::BitCast(pairs,
+                       hn::Add(hn::InterleaveLower(kFloats, even, odd), hn::InterleaveUpper(kFloats, even, odd)));
   };
   const auto low = halves_of(v0, v1);
   const auto high = halves_of(v2, v3);
@@ -136,33 +144,43 @@ HWY_INLINE void score_keys(const T* const* keys, std::int64_t cols, const float*
 }
 
 /// o row r = sum_j p[r * kLeaf + j] value j, of kRows rows and `count` values, j ascending. o: rows of floats,
-/// `o_stride` apart, in the lanes of load_columns(), written in whole chunks.
+/// `o_stride` apart, in the lanes of load_columns(), written in whole chunks. Meanwhile as many rows of `later` are
+/// fetched, if it is not null: arithmetic and memory work side by side.
 template <class T, int kRows>
 HWY_INLINE void sum_values(const T* const* values, std::int64_t count, std::int64_t cols, const float* p, float* o,
-                           std::int64_t o_stride) {
-  const auto sum_chunk = [&](std::int64_t c, const auto& load) HWY_ATTR {
-    Vector a[kRows];
-    Vector b[kRows];
-    for (int r = 0; r < kRows; ++r) a[r] = b[r] = hn::Zero(kFloats);
+                           std::int64_t o_stride, const T* const* later, std::int64_t later_cols) {
+  const auto sum_chunks = [&](std::int64_t first, auto chunks, const auto& load) HWY_ATTR {
+    constexpr int kChunks = decltype(chunks)::value;
+    Vector a[kChunks][kRows];
+    Vector b[kChunks][kRows];
+    for (int i = 0; i < kChunks; ++i) {
+      for (int r = 0; r < kRows; ++r) a[i][r] = b[i][r] = hn::Zero(kFloats);
+    }
     for (std::int64_t j = 0; j < count; ++j) {
-      const Columns v = load(values[j] + c);
+      Columns v[kChunks];
+      for (int i = 0; i < kChunks; ++i) v[i] = load(values[j] + first + i * kChunk);
+      if (first == 0 && later != nullptr) fetch_row(later[j], later_cols);
       for (int r = 0; r < kRows; ++r) {
         const Vector weight = hn::Set(kFloats, p[r * kLeaf + j]);
-        a[r] = hn::MulAdd(weight, v.a, a[r]);
-        b[r] = hn::MulAdd(weight, v.b, b[r]);
+        for (int i = 0; i < kChunks; ++i) {
+          a[i][r] = hn::MulAdd(weight, v[i].a, a[i][r]);
+          b[i][r] = hn::MulAdd(weight, v[i].b, b[i][r]);
+        }
       }
     }
-    for (int r = 0; r < kRows; ++r) {
-      hn::StoreU(a[r], kFloats, o + r * o_stride + c);
-      hn::StoreU(b[r], kFloats, o + r * o_stride + c + kLanes);
+    for (int i = 0; i < kChunks; ++i) {
+      for (int r = 0; r < kRows; ++r) {
+        hn::StoreU(a[i][r], kFloats, o + r * o_stride + first + i * kChunk);
+        hn::StoreU(b[i][r], kFloats, o + r * o_stride + first + i * kChunk + kLanes);
+      }
     }
   };
+  const auto load_whole = [](const T* at) HWY_ATTR { return load_columns(at); };
   std::int64_t c = 0;
-  for (; c + kChunk <= cols; c += kChunk) {
-    sum_chunk(c, [](const T* at) HWY_ATTR { return load_columns(at); });
-  }
+  for (; c + 2 * kChunk <= cols; c += 2 * kChunk) sum_chunks(c, std::integral_constant<int, 2>(), load_whole);
+  for (; c + kChunk <= cols; c += kChunk) sum_chunks(c, std::integral_constant<int, 1>(), load_whole);
   if (c < cols) {
-    sum_chunk(c, [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
+    sum_chunks(c, std::integral_constant<int, 1>(), [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
   }
 }
 

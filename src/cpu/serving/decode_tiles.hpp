@@ -60,8 +60,8 @@ struct LeafRange {
 
 /// Computes the tile over `leaves`, which are all of the tile's below `node` of the tree. The result goes to o and lse,
 /// or if `partial` is not null, there: state_floats() floats.
-void decode_leaves(const core::DecodeProblem& p, const DecodeTile& tile, const LeafRange& leaves,
-                   const LeafRange& node, float* partial, Scratch& scratch);
+void decode_leaves(const core::DecodeProblem& p, const DecodeTile& tile, const LeafRange& leaves, const LeafRange& node,
+                   float* partial, Scratch& scratch);
 
 /// Merges a tile's results over nodes of `leaves_per_part` leaves each, a power of two, and writes o and lse. `parts`
 /// has state_floats() floats for each node, from the one with the first of `leaves` on.

@@ -1,0 +1,225 @@
+// The bits of attend::append: those of the formula in float32, whatever the neighbours, threads and SIMD target; copies
+// keep theirs; and append with decode in one call is one after the other.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "core/elements.hpp"
+#include "serving/append_case.hpp"
+#include "support/expect.hpp"
+
+namespace attend::test {
+namespace {
+
+/// Rounds to float32 whatever the compiler would fuse.
+float rounded(float x) {
+  volatile float y = x;
+  return y;
+}
+
+/// What append computes of a row: 16 sums of squares, added up pair by pair, then the products of the formula.
+std::vector<float> row_in_float(const std::vector<float>& row, const std::vector<float>& weight, float eps,
+                                const std::vector<float>& cos, const std::vector<float>& sin, bool interleaved) {
+  std::vector<float> x = row;
+  std::array<float, 16> sums = {};
+  for (std::size_t c = 0; c < x.size(); ++c) sums[c % 16] = rounded(sums[c % 16] + rounded(x[c] * x[c]));
+  for (std::size_t width = 8; width > 0; width /= 2) {
+    for (std::size_t n = 0; n < width; ++n) sums[n] = rounded(sums[n] + sums[n + width]);
+  }
+  const float mean = rounded(sums[0] / static_cast<float>(x.size()));
+  const float factor = rounded(1.0F / rounded(std::sqrt(rounded(mean + eps))));
+  for (std::size_t c = 0; c < x.size(); ++c) x[c] = rounded(rounded(x[c] * factor) * weight[c]);
+  for (std::size_t c = 0; c < cos.size(); ++c) {
+    float& a = x[interleaved ? 2 * c : c];
+    float& b = x[interleaved ? 2 * c + 1 : cos.size() + c];
+    const float turned = rounded(rounded(a * cos[c]) - rounded(b * sin[c]));
+    b = rounded(rounded(b * cos[c]) + rounded(a * sin[c]));
+    a = turned;
+  }
+  return x;
+}
+
+std::vector<float> floats_of(const TensorBuffer& t, const Shape& at, std::int64_t count) {
+  std::vector<float> values;
+  for (std::int64_t c = 0; c < count; ++c) values.push_back(static_cast<float>(t.at(at[0], at[1], at[2], c)));
+  return values;
+}
+
+TEST(AppendBits, AreThoseOfTheFormula) {
+  for (const std::int64_t head_dim : {2, 37, 64, 90, 128, 250}) {
+    for (const RotaryKind rotary : {RotaryKind::kHalves, RotaryKind::kNeighbours}) {
+      const AppendInputs in = make_append_inputs({.rotary = rotary,
+                                                  .norm = true,
+                                                  .keys_only = true,
+                                                  .head_dim = head_dim,
+                                                  .seed = static_cast<std::uint64_t>(head_dim)});
+      append(in.call());
+      for (std::int64_t s = 0; s < in.options.num_sequences; ++s) {
+        for (std::int64_t i = 0; i < in.options.most_new; ++i) {
+          const std::int64_t key = in.seqlens_k[s] + i, half = in.cos.shape()[3];
+          const std::vector<float> want =
+              row_in_float(floats_of(in.k, {s, 1, i}, head_dim), floats_of(in.k_norm, {}, head_dim), 1e-6F,
+                           floats_of(in.cos, {0, 0, key}, half), floats_of(in.sin, {0, 0, key}, half),
+                           rotary == RotaryKind::kNeighbours);
+          const void* got = core::element(in.k_cache, s, 1, key);
+          ASSERT_EQ(std::memcmp(got, want.data(), want.size() * sizeof(float)), 0)
+              << "head_dim " << head_dim << ", sequence " << s << ", row " << i;
+        }
+      }
+    }
+  }
+}
+
+// Rows of a prefill that many threads share, and each alone.
+TEST(AppendBits, DependOnNoNeighbourOrThread) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    AppendCase c = {.dtype = dtype, .cache_dtype = dtype, .page_size = 16, .rotary = RotaryKind::kHalves, .norm = true};
+    c.queries = QueryKind::kLikeKeys;
+    c.heads = 8, c.heads_q = 16, c.head_dim = 128, c.head_dim_v = 128, c.num_sequences = 40, c.most_new = 12;
+    const AppendInputs in = make_append_inputs(c), alone = make_append_inputs(c);
+    append(in.call());
+    set_cpu_threads(1);
+    for (std::int64_t s = 0; s < c.num_sequences; ++s) {
+      for (std::int64_t i = 0; i < c.most_new; ++i) {
+        AppendCall call = alone.call();
+        const std::int32_t length = alone.seqlens_k[s] + static_cast<std::int32_t>(i);
+        const auto one_row = [&](auto t) {
+          t->data = core::element({const_cast<void*>(t->data), t->dtype, {}, t->shape, t->stride}, s, 0, i);
+          t->shape[0] = t->shape[2] = 1;
+        };
+        one_row(&call.k), one_row(&*call.v), one_row(&*call.q), one_row(&*call.q_out);
+        call.cache.seqlens_k = &length;
+        call.cache.page_table->pages += s * call.cache.page_table->row_stride;
+        call.cache.page_table->num_rows = 1;
+        append(call);
+      }
+    }
+    set_cpu_threads(0);
+    EXPECT_TRUE(in.pool == alone.pool) << dtype_name(dtype);
+    expect_same_bits("q_out", alone.q_out, in.q_out);
+  }
+}
+
+// Signalling NaN, payloads, signed zeros and subnormals.
+TEST(AppendBits, OfCopiesStay) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    AppendCase c = {.dtype = dtype, .cache_dtype = dtype, .queries = QueryKind::kLikeKeys};
+    c.num_sequences = 1, c.heads = c.heads_q = 1, c.head_dim = c.head_dim_v = 512, c.most_new = 8;
+    const AppendInputs in = make_append_inputs(c);
+    for (const TensorBuffer* t : {&in.k, &in.v, &in.q}) {
+      auto* bytes = static_cast<std::uint8_t*>(t->view().data);
+      for (std::int64_t n = 0; n < t->view().numel() * dtype_bytes(dtype); ++n) {
+        bytes[n] = static_cast<std::uint8_t>((n * 2654435761U) >> 9);
+      }
+    }
+    append(in.call());
+    const auto row_bytes = static_cast<std::size_t>(512 * 8 * dtype_bytes(dtype));
+    EXPECT_EQ(std::memcmp(core::element(in.k_cache, 0, 0, 0), in.k.view().data, row_bytes), 0);
+    EXPECT_EQ(std::memcmp(core::element(in.v_cache, 0, 0, 0), in.v.view().data, row_bytes), 0);
+    EXPECT_EQ(std::memcmp(in.q_out.view().data, in.q.view().data, row_bytes), 0);
+  }
+}
+
+TEST(Append, OfNothingWritesNothing) {
+  for (const bool packed : {false, true}) {
+    AppendCase c = {.packed = packed, .packed_q = packed, .rotary = RotaryKind::kHalves, .norm = true};
+    c.queries = QueryKind::kLikeKeys;
+    for (const auto& [sequences, rows, heads] : {std::array{0, 3, 2}, {3, 0, 2}, {3, 3, 0}}) {
+      if (packed && (rows == 0 || sequences == 0)) continue;  // made by hand below
+      c.num_sequences = sequences, c.most_new = rows, c.heads = c.heads_q = heads;
+      const AppendInputs in = make_append_inputs({c});
+      const auto before = in.pool;
+      append(in.call());
+      EXPECT_TRUE(in.pool == before);
+    }
+  }
+  const AppendInputs in = make_append_inputs({.packed = true});
+  AppendCall call = in.call();
+  const std::vector<std::int32_t> none(7, 0);
+  call.cu_seqlens_new = none.data();
+  const auto before = in.pool;
+  append(call);
+  call.num_sequences = 0;
+  append(call);
+  EXPECT_TRUE(in.pool == before);
+}
+
+/// decode() of the case's query rows, q or q_out.
+struct Decoded {
+  TensorBuffer o, lse;
+
+  explicit Decoded(const AppendInputs& in) {
+    Shape shape = in.q.shape();
+    shape[3] = in.options.keys_only ? in.options.head_dim / 2 : in.options.head_dim_v;
+    o = TensorBuffer(in.q.dtype(), shape);
+    shape[3] = 1;
+    lse = TensorBuffer(DType::kF32, shape);
+  }
+  [[nodiscard]] DecodeCall call(const AppendInputs& in, const TensorBuffer& q) const {
+    const AppendCall appended = in.call();
+    DecodeCall call = {.q = q.view(), .k_cache = in.k_cache, .o = o.view(), .lse = lse.view()};
+    if (appended.v_cache) call.v_cache = *appended.v_cache;
+    call.cache = appended.cache;
+    call.params = {.window_left = 9, .cu_seqlens_q = appended.cu_seqlens_q, .max_seqlen_q = appended.max_seqlen_q};
+    if (in.options.packed_q) call.params.num_sequences = in.options.num_sequences;
+    return call;
+  }
+};
+
+void expect_one_call_as_two(const AppendCase& c) {
+  SCOPED_TRACE(describe(c));
+  const AppendInputs in = make_append_inputs(c), other = make_append_inputs(c);
+  // One after the other: the new rows are counted in between.
+  append(in.call());
+  std::vector<std::int32_t> lengths = in.seqlens_k;
+  const std::int64_t block = in.k_cache.shape[2];
+  const std::int64_t capacity = c.page_size == 0 ? block : block * in.pages_per_row;
+  for (std::int64_t s = 0; s < c.num_sequences; ++s) {
+    const std::int64_t rows = c.packed ? in.cu_seqlens_new[s + 1] - in.cu_seqlens_new[s] : c.most_new;
+    if (lengths[s] >= 0) lengths[s] = static_cast<std::int32_t>(std::min(capacity, lengths[s] + rows));
+  }
+  const Decoded two(in);
+  const bool computes_q = c.norm || c.rotary != RotaryKind::kNone;
+  DecodeCall decoded = two.call(in, computes_q ? in.q_out : in.q);
+  decoded.cache.seqlens_k = lengths.data();
+  decode(decoded);
+  // In one call.
+  const Decoded one(other);
+  AppendCall call = other.call();
+  const auto q_before = other.q.memory(), q_out_before = other.q_out.memory();
+  call.q.reset(), call.q_out.reset(), call.cu_seqlens_q = nullptr, call.max_seqlen_q = 0;
+  decode(call, one.call(other, other.q));
+  EXPECT_TRUE(in.pool == other.pool);
+  expect_same_bits("o", one.o, two.o);
+  expect_same_bits("lse", one.lse, two.lse);
+  EXPECT_TRUE(other.q.memory() == q_before && other.q_out.memory() == q_out_before);
+  EXPECT_EQ(other.seqlens_k, in.seqlens_k);
+}
+
+TEST(AppendAndDecode, InOneCallIsOneAfterTheOther) {
+  std::uint64_t seed = 0;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const RotaryKind rotary : {RotaryKind::kNone, RotaryKind::kHalves, RotaryKind::kLastNeighbours}) {
+      for (const bool packed : {false, true}) {
+        for (const std::int64_t page_size : {0, 3, 16}) {
+          AppendCase c = {.dtype = dtype, .cache_dtype = dtype, .page_size = page_size, .seed = ++seed};
+          c.packed = c.packed_q = packed;
+          c.rotary = rotary;
+          c.norm = seed % 3 == 0;
+          c.batch_idx = seed % 2 == 0;
+          c.hostile = seed % 4 < 2;
+          c.slots = seed % 5 == 0;
+          c.keys_only = seed % 7 == 0;
+          c.queries = seed % 2 == 0 ? QueryKind::kFewerLast : QueryKind::kLikeKeys;
+          expect_one_call_as_two(c);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attend::test
