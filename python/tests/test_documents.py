@@ -51,7 +51,7 @@ def test_the_loop_of_the_page_is_right_and_that_of_the_paper_is_not(script):
     assert abs(o(lambda difference: 1 / math.exp(difference)) - exact) > 1
 
 
-@pytest.mark.parametrize("page", ["what_is_flash_attention.md", "experiments.md"])
+@pytest.mark.parametrize("page", ["what_is_flash_attention.md", "experiments.md", "serving.md"])
 def test_links_to_files_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", (DOCS / page).read_text()):
         assert (DOCS / target).exists(), target
@@ -70,3 +70,21 @@ def test_a_call_takes_an_alias():
     q = np.zeros((1, 1, 2, 4), np.float32)
     with pytest.raises(ValueError, match="mma_swizzle|kernel_mma_swizzle"):
         attend.attention(q, q, q, compute="kernel_mma_swizzle")  # a GPU's
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_examples_of_serving_run(poisoned_numpy):
+    names = {}
+    parts = blocks("serving.md", "python")
+    assert len(parts) == 2
+    for part in parts:
+        exec(compile(part, "serving.md", "exec"), names)
+    assert names["o"].shape == (2, 8, 1, 64) and np.isfinite(names["o"]).all()
+
+
+def test_the_page_of_serving_shows_the_program_that_is_built():
+    (part,) = blocks("serving.md", "cpp")
+    assert part == (ROOT / "examples" / "cpp" / "serving.cpp").read_text()

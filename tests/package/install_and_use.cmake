@@ -1,5 +1,5 @@
 # cmake -DKIND=static|shared|pkg_config ... -P install_and_use.cmake
-# Installs the built project below SCRATCH and builds and runs the program in SOURCE (examples/cpp) against it, knowing only
+# Installs the built project below SCRATCH and builds and runs the programs in SOURCE (examples/cpp) against it, knowing only
 # the prefix.
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
@@ -35,7 +35,8 @@ else()
   run(${CMAKE_COMMAND} -S ${SOURCE} -B ${SCRATCH}/build -G Ninja -DATTEND_KIND=${KIND}
       -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${flags} -DCMAKE_PREFIX_PATH=${prefix})
   run(${CMAKE_COMMAND} --build ${SCRATCH}/build)
-  run(${SCRATCH}/build/example)
+  run(${SCRATCH}/build/serving)
+  run(${SCRATCH}/build/example)  # last: the test looks for what it prints
 endif()
 
 # The installed program and the version of the package agree.
