@@ -133,11 +133,11 @@ def whole_number(name: str, value: Any) -> Optional[int]:
     return number
 
 
-def sequences_of(rows_shape: Any, offsets_shape: Any) -> int:
-    """How many sequences there are, for the length of those that one number stands for."""
+def sequences_of(rows_shape: Any, offsets_shape: Any) -> Any:
+    """How many sequences there are, where one number stands for the lengths of all."""
     if offsets_shape is None:
-        return int(rows_shape[0]) if len(rows_shape) > 0 else 0
-    return max(int(offsets_shape[0]) - 1, 0) if len(offsets_shape) > 0 else 0
+        return rows_shape[0] if len(rows_shape) > 0 else 0
+    return max(offsets_shape[0] - 1, 0) if len(offsets_shape) > 0 else 0
 
 
 def result_shapes(

@@ -247,6 +247,20 @@ def test_tensors_that_require_grad_are_refused(rng, torch):
     assert not torch.equal(k_cache, before)
 
 
+def test_autograd_sees_that_a_cache_has_changed(rng, torch):
+    k, v, k_cache, v_cache, q, n = tensors_of(torch, rng)
+    weight = torch.ones(8, requires_grad=True)
+    saved = (k_cache * weight).sum()
+    with torch.no_grad():
+        attend.decode(q, k_cache, v_cache, k=k, v=v, seqlens_k=n)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        saved.backward()
+    with torch.inference_mode():
+        caches = [torch.zeros(2, 2, 10, 8) for _ in range(2)]
+        attend.append(k, v, *caches, seqlens_k=n)
+    assert caches[0].any()
+
+
 def test_the_operators_are_what_torch_expects(rng, torch):
     k, v, k_cache, v_cache, q, n = tensors_of(torch, rng)
     given = Tensors(q, k_cache, v_cache, torch.zeros_like(q), None, n, k=k, v=v)

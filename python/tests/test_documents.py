@@ -4,6 +4,7 @@ import importlib
 import math
 import pathlib
 import re
+import runpy
 
 import attend
 import numpy as np
@@ -76,12 +77,12 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
-def test_the_examples_of_serving_run(poisoned_numpy):
-    names = {}
+def test_the_examples_of_serving_run(poisoned_numpy, tmp_path):
     parts = blocks("serving.md", "python")
     assert len(parts) == 2
-    for part in parts:
-        exec(compile(part, "serving.md", "exec"), names)
+    program = tmp_path / "serving.py"
+    program.write_text("\n".join(parts))
+    names = runpy.run_path(str(program))
     assert names["o"].shape == (2, 8, 1, 64) and np.isfinite(names["o"]).all()
 
 

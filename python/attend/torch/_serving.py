@@ -73,6 +73,7 @@ def decode(
     given = (q, k_cache, v_cache, o, lse, *rest)
     if is_direct:
         _fill(_core.decode, q, given, numbers)
+        _count_writes(out, *(() if tensors.k is None else (k_cache, v_cache)))
     else:
         name = "decode" if tensors.k is None else "append_decode"
         getattr(torch.ops.attend, name)(*given, *numbers)
@@ -89,6 +90,7 @@ def append(tensors: Tensors, numbers: Numbers) -> Optional[torch.Tensor]:
     given = (q, k_cache, v_cache, q_out, *rest)
     if is_direct:
         _fill(_core.append, tensors.k, given, numbers)
+        _count_writes(out, k_cache, v_cache)
     else:
         torch.ops.attend.append(*given, *numbers)
     return q_out
@@ -110,6 +112,8 @@ def merge(
     lse = first.new_empty(lse_shape, dtype=torch.float32) if return_lse else None
     run = _merge if is_direct else torch.ops.attend.merge
     run([x for x, _ in states], [x for _, x in states], sinks, o, lse, order, lse_base2)
+    if is_direct:
+        _count_writes(out)
     return o, lse
 
 
@@ -174,6 +178,13 @@ def _result(name: str, out: Optional[torch.Tensor], like: torch.Tensor, shape: A
         check_out(name, out, shape)
         return out
     return empty_like(like) if like.shape[-1] == shape[-1] else like.new_empty(shape)
+
+
+def _count_writes(*tensors: Optional[torch.Tensor]) -> None:
+    """Tells autograd, as torch's dispatcher does, that tensors of the caller have changed: it may have saved them."""
+    for x in tensors:
+        if x is not None and not x.is_inference():
+            torch.autograd.graph.increment_version(x)
 
 
 def _view_of_dense(x: Optional[torch.Tensor]) -> Any:
