@@ -9,7 +9,7 @@ from attend._api import NO_SOFTCAP, OPEN, number
 from attend._drop_in import renamed
 from attend._errors import Error
 from attend._frameworks import is_torch
-from attend._serving import Numbers, Rotary, Tensors, appended, most, refuse_given, require
+from attend._serving import Numbers, Rotary, Tensors, appended, most, require
 from attend._settings import window_of
 
 
@@ -127,18 +127,9 @@ def decode(
     """
     require(q=q, k_cache=k_cache)
     left, right = window_of(window)
-    new_tensors: dict[str, Any] = {}
-    new_numbers: dict[str, Any] = {}
-    if k is None:
-        refuse_given(
-            "k", v=v, cu_seqlens_new=cu_seqlens_new, max_seqlen_new=max_seqlen_new, slot_mapping=slot_mapping,
-            positions=positions, rotary=rotary, q_norm=q_norm, k_norm=k_norm,
-        )  # fmt: skip
-    else:
-        new_tensors, new_numbers = appended(
-            k, v, cu_seqlens_new, max_seqlen_new, slot_mapping, positions, rotary, query_positions, q_norm, k_norm,
-            norm_eps,
-        )  # fmt: skip
+    new_tensors, new_numbers = appended(
+        k, v, cu_seqlens_new, max_seqlen_new, slot_mapping, positions, rotary, query_positions, q_norm, k_norm, norm_eps
+    )
     tensors = Tensors(
         q, k_cache, v_cache, out, None, seqlens_k, page_table, cache_batch_idx, cache_leftpad, cu_seqlens_q, tree_mask,
         alibi_slopes, sinks, **new_tensors,
@@ -147,17 +138,21 @@ def decode(
         layout, most("q", q, cu_seqlens_q, max_seqlen_q), number("scale", scale), causal, left, right,
         number("softcap", softcap), lse_base2, compute=compute, **new_numbers,
     )  # fmt: skip
+    o, lse = _run(tensors, numbers, head_dim_v, return_lse)
+    return (o, lse) if return_lse else o
+
+
+def _run(tensors: Tensors, numbers: Numbers, head_dim_v: Optional[int], return_lse: bool) -> tuple[Any, Any]:
+    """o, and lse or None, by the front end of the framework of q."""
     try:
-        if is_torch(q):
+        if is_torch(tensors.q):
             from attend.torch import _serving
 
-            o, lse = _serving.decode(tensors, numbers, head_dim_v, return_lse)
-        else:
-            from attend import _serving_arrays
+            return _serving.decode(tensors, numbers, head_dim_v, return_lse)
+        from attend import _serving_arrays
 
-            o, lse = _serving_arrays.decode(tensors, numbers, head_dim_v, return_lse)
+        return _serving_arrays.decode(tensors, numbers, head_dim_v, return_lse)
     except Error as error:
         # What the library calls o is `out`, or has the width of the values.
-        width = "head_dim_v" if v_cache is None else "v_cache"
-        raise renamed(error, {"o": width if out is None else "out"}) from None
-    return (o, lse) if return_lse else o
+        width = "head_dim_v" if tensors.v_cache is None else "v_cache"
+        raise renamed(error, {"o": width if tensors.out is None else "out"}) from None

@@ -78,7 +78,13 @@ def appended(
     k_norm: Any,
     norm_eps: float,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of Tensors and of Numbers that say which keys are new and what is done with them."""
+    """The fields of Tensors and of Numbers that say which keys are new and what is done with them. None without k."""
+    if k is None:
+        refuse_given(
+            "k", v=v, cu_seqlens_new=cu_seqlens_new, max_seqlen_new=max_seqlen_new, slot_mapping=slot_mapping,
+            positions=positions, rotary=rotary, q_norm=q_norm, k_norm=k_norm,
+        )  # fmt: skip
+        return {}, {}
     tensors = {
         "k": k, "v": v, "cu_seqlens_new": cu_seqlens_new, "slot_mapping": slot_mapping, "positions": positions,
         "q_norm": q_norm, "k_norm": k_norm,
