@@ -152,8 +152,8 @@ struct AppendCall {
   /// (number of new rows), as slot_mapping: the rows' positions. Null: seqlens_k[s] + i, or Rotary::seqlens[s] + i
   const std::int32_t* positions = nullptr;
   std::optional<Rotary> rotary = {};  ///< of k and q
-  /// Query rows (num_sequences, num_heads_q, seqlen_q, head_dim), or packed: cu_seqlens_q. Whatever becomes of the
-  /// sequence's new rows, they are normalised and rotated. With `positions` each needs a new row of its sequence
+  /// Query rows (num_sequences, num_heads_q, seqlen_q, head_dim), or packed: cu_seqlens_q. Rows of live sequences are
+  /// normalised and rotated even where new rows are dropped or skipped. With `positions` each query row needs a new row
   std::optional<ConstTensor> q = {};
   std::optional<Tensor> q_out = {};  ///< with q: out, dtype and shape of q. May be q itself, with the same strides
   const std::int32_t* cu_seqlens_q = nullptr;  ///< as in DecodeParams, over q
@@ -172,9 +172,9 @@ struct AppendCall {
 /// position and the tables.
 ///
 /// seqlens_k does not change: whoever decodes next counts the new keys. Of a dead sequence nothing is read or written.
-/// No other byte of the cache is written. Caches of one memory may overlap as long as no row of a sequence is one of
-/// another tensor. Two new rows that go to one place leave either of them, or parts of both; ATTEND_CHECK=1 refuses
-/// them. No output overlaps an input but q_out, as said; rows of q, k, v and q_out may alternate in one buffer.
+/// No other byte of the cache is written. k_cache and v_cache may overlap as long as no written row lies in both. Two
+/// new rows that go to one place leave either of them, or parts of both; ATTEND_CHECK=1 refuses them. No output
+/// overlaps an input but q_out, as said; rows of q, k, v and q_out may alternate in one buffer.
 /// Deterministic. Thread-safe for calls that write different rows.
 /// @throws Error naming the argument, the value found and what is allowed; then nothing was written.
 ATTEND_API void append(const AppendCall& call);

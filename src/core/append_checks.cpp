@@ -9,9 +9,8 @@
 namespace attend::core {
 namespace {
 
-/// The length of a live sequence and its cache row.
-void check_sequence(const AppendProblem& p, std::int64_t s) {
-  const std::int64_t length = p.cache.seqlens_k[s];
+/// The length of a sequence that is not negative, and its cache row.
+void check_sequence(const AppendProblem& p, std::int64_t s, std::int64_t length) {
   const std::int64_t seqlen_new = p.new_rows.length(s);
   if (length > p.capacity) {
     refuse("seqlens_k: entry {} is {}, allowed at most the capacity, {}", s, length, p.capacity);
@@ -92,8 +91,9 @@ void check_query_rows(const AppendProblem& p) {
 void check_append_entries(const AppendProblem& p) {
   std::vector<Arrival> arrivals;
   for (std::int64_t s = 0; s < p.num_sequences(); ++s) {
-    if (p.cache.seqlens_k != nullptr && p.cache.seqlens_k[s] < 0) continue;  // dead: nothing of it is looked at
-    if (p.slot_mapping == nullptr) check_sequence(p, s);
+    const std::int64_t length = p.cache.seqlens_k != nullptr ? p.cache.seqlens_k[s] : 0;
+    if (length < 0) continue;  // dead: nothing of it is looked at
+    if (p.slot_mapping == nullptr) check_sequence(p, s, length);
     const CachedSequence in_cache = p.sequence(s);
     for (std::int64_t i = 0; i < p.new_rows.length(s); ++i) {
       check_place(p, in_cache, s, i);

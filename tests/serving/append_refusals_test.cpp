@@ -41,9 +41,7 @@ AppendCase full_case() {
   return c;
 }
 
-std::vector<BadAppend> bad_calls() {
-  static const std::vector<std::int32_t> down = {0, 3, 2, 4, 5, 6, 7}, late = {1, 2, 3, 4, 5, 6, 7},
-                                         long_one = {0, 9, 9, 9, 9, 9, 9}, beyond = {0, 5, 10, 15, 20, 25, 30};
+std::vector<BadAppend> bad_caches() {
   return {
       {"k: dtype f64, allowed f32, f16, bf16", [](AppendCall& c) { c.k.dtype = DType::kF64; }},
       {"k: last stride 2, allowed 1", [](AppendCall& c) { c.k.stride[3] = 2; }},
@@ -65,6 +63,13 @@ std::vector<BadAppend> bad_calls() {
       {"page_table: null pages", [](AppendCall& c) { c.cache.page_table->pages = nullptr; }},
       {"page_table: num_rows -1, allowed 0 to", [](AppendCall& c) { c.cache.page_table->num_rows = -1; }},
       {"page_table: 5 rows for 6 sequences", [](AppendCall& c) { c.cache.page_table->num_rows = 5; }},
+  };
+}
+
+std::vector<BadAppend> bad_rows() {
+  static const std::vector<std::int32_t> down = {0, 3, 2, 4, 5, 6, 7}, late = {1, 2, 3, 4, 5, 6, 7},
+                                         long_one = {0, 9, 9, 9, 9, 9, 9}, beyond = {0, 5, 10, 15, 20, 25, 30};
+  return {
       {"cu_seqlens_new: entry 2 is 2 after 3", [](AppendCall& c) { c.cu_seqlens_new = down.data(); }},
       {"cu_seqlens_new: first entry 1, allowed 0", [](AppendCall& c) { c.cu_seqlens_new = late.data(); }},
       {"cu_seqlens_new: sequence 0 has length 9, allowed <= max_seqlen_new = 5",
@@ -85,9 +90,14 @@ std::vector<BadAppend> bad_calls() {
       {"q_out: shape", [](AppendCall& c) { c.q_out->shape[1] -= 1; }},
       {"q_out: dtype bf16, allowed the dtype of q, f32", [](AppendCall& c) { c.q_out->dtype = DType::kBF16; }},
       {"q_out: shares memory with k_cache", [](AppendCall& c) { c.q_out->data = c.k_cache.data; }},
-      {"q_out: shares memory with k,", [](AppendCall& c) { c.q_out->data = const_cast<void*>(c.k.data); }},
+      {"q_out: shares memory with k,", [](AppendCall& c) { c.k.data = c.q_out->data; }},
       {"q_out: shares memory with q,",
        [](AppendCall& c) { c.q_out->data = static_cast<float*>(const_cast<void*>(c.q->data)) + 1; }},
+  };
+}
+
+std::vector<BadAppend> bad_numbers() {
+  return {
       {"rotary.cos: shape", [](AppendCall& c) { c.rotary->cos.shape[0] = 2; }},
       {"rotary.sin: shape", [](AppendCall& c) { c.rotary->sin.shape[2] -= 1; }},
       {"rotary.cos: 0 positions, allowed >= 1",
@@ -108,13 +118,15 @@ std::vector<BadAppend> bad_calls() {
 }
 
 TEST(AppendRefusals, NameTheArgumentAndWriteNothing) {
-  for (const BadAppend& bad : bad_calls()) {
-    const AppendInputs in = make_append_inputs(full_case());
-    AppendCall call = in.call();
-    bad.change(call);
-    const auto pool = in.pool, q_out = in.q_out.memory(), k = in.k.memory();
-    EXPECT_THAT(refusal([&] { append(call); }), testing::StartsWith(bad.message));
-    EXPECT_TRUE(in.pool == pool && in.q_out.memory() == q_out && in.k.memory() == k) << bad.message;
+  for (const auto& bad_calls : {bad_caches(), bad_rows(), bad_numbers()}) {
+    for (const BadAppend& bad : bad_calls) {
+      const AppendInputs in = make_append_inputs(full_case());
+      AppendCall call = in.call();
+      bad.change(call);
+      const auto pool = in.pool, q_out = in.q_out.memory(), k = in.k.memory();
+      EXPECT_THAT(refusal([&] { append(call); }), testing::StartsWith(bad.message));
+      EXPECT_TRUE(in.pool == pool && in.q_out.memory() == q_out && in.k.memory() == k) << bad.message;
+    }
   }
 }
 
@@ -165,7 +177,7 @@ TEST(AppendAndDecodeRefusals, NameTheArgumentAndWriteNothing) {
       {"q: given in append", [](AppendCall& a, DecodeCall& d) { a.q = d.q; }},
       {"max_seqlen_q: given in append", [](AppendCall& a, DecodeCall&) { a.max_seqlen_q = 1; }},
       {"o: shares memory with q", [](AppendCall&, DecodeCall& d) { d.o.data = const_cast<void*>(d.q.data); }},
-      {"o: shares memory with v", [](AppendCall& a, DecodeCall& d) { d.o.data = const_cast<void*>(a.v->data); }},
+      {"o: shares memory with v", [](AppendCall& a, DecodeCall& d) { a.v->data = d.o.data; }},
       {"k: head_dim 0", [](AppendCall& a, DecodeCall&) { a.k.shape[3] = 0; }},
       {"compute: 'none'", [](AppendCall&, DecodeCall& d) { d.params.compute = "none"; }},
       {"softcap: -1", [](AppendCall&, DecodeCall& d) { d.params.softcap = -1; }},
