@@ -189,7 +189,7 @@ TEST(Merge, IntoAStateItself) {
 }
 
 TEST(Merge, BitsDoNotDependOnThreadsOrNeighbours) {
-  const MergeCase c = {.states = {DType::kF32, DType::kF32, DType::kF32}, .shape = {3, 4, 200, 64}, .seed = 3};
+  const MergeCase c = {.states = {DType::kF32, DType::kF32, DType::kF32}, .shape = {3, 4, 300, 64}, .seed = 3};
   const States states = make_states(c);
   const TensorBuffer o(DType::kF32, c.shape), alone(DType::kF32, c.shape);
   merge(states.views(), o.view());

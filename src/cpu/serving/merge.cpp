@@ -144,7 +144,7 @@ void merge_rows(const core::MergeProblem& p, std::int64_t head_index, std::int64
 void merge(const core::MergeProblem& p) {
   choose_simd_target();
   constexpr std::int64_t kRowsOfTask = 64;
-  constexpr std::int64_t kElementsWorthThreads = 1 << 16;
+  constexpr std::int64_t kElementsWorthThreads = 1 << 19;  // some 100 us of one thread
   const std::int64_t blocks = ceil_div(p.o.shape[2], kRowsOfTask);
   const std::int64_t elements = p.o.numel() * static_cast<std::int64_t>(p.states.size());
   parallel_for(p.o.shape[0] * p.o.shape[1] * blocks, elements < kElementsWorthThreads ? 1 : max_threads(),
