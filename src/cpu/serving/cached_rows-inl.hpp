@@ -78,13 +78,6 @@ HWY_INLINE void store_columns(const float* from, core::BFloat16* to, std::int64_
   }
 }
 
-/// Starts fetching a row that a later loop reads.
-template <class T>
-HWY_INLINE void fetch_row(const T* row, std::int64_t cols) {
-  constexpr std::int64_t kColumnsOfLine = 64 / sizeof(T);
-  for (std::int64_t c = 0; c < cols; c += kColumnsOfLine) __builtin_prefetch(row + c, /*rw=*/0, /*locality=*/2);
-}
-
 /// The sum of a vector's blocks of four lanes.
 template <class Tag>
 HWY_INLINE hn::Vec<hn::Full128<float>> sum_of_blocks(Tag /*tag*/, hn::Vec<Tag> v) {
@@ -143,23 +136,24 @@ HWY_INLINE void score_keys(const T* const* keys, std::int64_t cols, const float*
   }
 }
 
-/// o row r = sum_j p[r * kLeaf + j] value j, of kRows rows and `count` values, j ascending. o: rows of floats,
-/// `o_stride` apart, in the lanes of load_columns(), written in whole chunks. Meanwhile as many rows of `later` are
-/// fetched, if it is not null: arithmetic and memory work side by side.
+/// o row r += sum_j p[r * kLeaf + j] value j, of kRows rows and `count` values, j ascending. o: rows of floats,
+/// `o_stride` apart, in the lanes of load_columns(), in whole chunks.
 template <class T, int kRows>
-HWY_INLINE void sum_values(const T* const* values, std::int64_t count, std::int64_t cols, const float* p, float* o,
-                           std::int64_t o_stride, const T* const* later, std::int64_t later_cols) {
-  const auto sum_chunks = [&](std::int64_t first, auto chunks, const auto& load) HWY_ATTR {
+HWY_INLINE void add_values(const T* const* values, std::int64_t count, std::int64_t cols, const float* p, float* o,
+                           std::int64_t o_stride) {
+  const auto add_chunks = [&](std::int64_t first, auto chunks, const auto& load) HWY_ATTR {
     constexpr int kChunks = decltype(chunks)::value;
     Vector a[kChunks][kRows];
     Vector b[kChunks][kRows];
     for (int i = 0; i < kChunks; ++i) {
-      for (int r = 0; r < kRows; ++r) a[i][r] = b[i][r] = hn::Zero(kFloats);
+      for (int r = 0; r < kRows; ++r) {
+        a[i][r] = hn::LoadU(kFloats, o + r * o_stride + first + i * kChunk);
+        b[i][r] = hn::LoadU(kFloats, o + r * o_stride + first + i * kChunk + kLanes);
+      }
     }
     for (std::int64_t j = 0; j < count; ++j) {
       Columns v[kChunks];
       for (int i = 0; i < kChunks; ++i) v[i] = load(values[j] + first + i * kChunk);
-      if (first == 0 && later != nullptr) fetch_row(later[j], later_cols);
       for (int r = 0; r < kRows; ++r) {
         const Vector weight = hn::Set(kFloats, p[r * kLeaf + j]);
         for (int i = 0; i < kChunks; ++i) {
@@ -177,10 +171,10 @@ HWY_INLINE void sum_values(const T* const* values, std::int64_t count, std::int6
   };
   const auto load_whole = [](const T* at) HWY_ATTR { return load_columns(at); };
   std::int64_t c = 0;
-  for (; c + 2 * kChunk <= cols; c += 2 * kChunk) sum_chunks(c, std::integral_constant<int, 2>(), load_whole);
-  for (; c + kChunk <= cols; c += kChunk) sum_chunks(c, std::integral_constant<int, 1>(), load_whole);
+  for (; c + 2 * kChunk <= cols; c += 2 * kChunk) add_chunks(c, std::integral_constant<int, 2>(), load_whole);
+  for (; c + kChunk <= cols; c += kChunk) add_chunks(c, std::integral_constant<int, 1>(), load_whole);
   if (c < cols) {
-    sum_chunks(c, std::integral_constant<int, 1>(), [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
+    add_chunks(c, std::integral_constant<int, 1>(), [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
   }
 }
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/bf16_dot.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/serving/decode_backends.hpp"
@@ -90,7 +89,6 @@ int threads_for(const DecodeProblem& p, const std::vector<TileWork>& tiles) {
 
 void decode(const DecodeProblem& p) {
   choose_simd_target();  // here, where an exception for what the environment asks for still reaches the caller
-  (void)bf16_unit();
   std::vector<TileWork> tiles = tiles_of(p);
   const int threads = threads_for(p, tiles);
   const std::int64_t per_part = threads == 1 ? std::int64_t{1} << (kMostLevels - 1) : leaves_per_part(tiles, threads);

@@ -18,7 +18,6 @@
 
 #include "core/elements.hpp"
 #include "core/merged_lse.hpp"
-#include "cpu/bf16_dot.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/serving/decode_tiles.hpp"
 #include "cpu/serving/tile_pass-inl.hpp"
@@ -79,9 +78,8 @@ void compute_leaves(const DecodeProblem& p, const DecodeTile& tile, const LeafRa
   TilePass<T> pass(p, tile, scratch);
   Fold fold(p, tile.rows, levels, ScoreUnit(p).log2_per_score(), scratch);
   InterruptPoint interrupt;
-  if (leaves.begin < leaves.end) pass.start(leaves.begin);
   for (std::int64_t leaf = leaves.begin; leaf < leaves.end; ++leaf) {
-    pass.visit(leaf + 1 < leaves.end ? leaf + 1 : -1, fold.current());
+    pass.visit(leaf, fold.current());
     fold.push(leaf - node.begin);
     interrupt.after(kLeaf * tile.rows);
   }
@@ -134,7 +132,6 @@ HWY_EXPORT(merge_parts_target);
 
 void decode_leaves(const core::DecodeProblem& p, const DecodeTile& tile, const LeafRange& leaves, const LeafRange& node,
                    float* partial, Scratch& scratch) {
-  const Bf16Registers registers;
   HWY_DYNAMIC_DISPATCH(decode_leaves_target)(p, tile, leaves, node, partial, scratch);
 }
 

@@ -8,11 +8,8 @@
 #endif
 
 #include <algorithm>
-#include <cstring>
-#include <utility>
 
 #include "core/elements.hpp"
-#include "cpu/bf16_dot.hpp"
 #include "cpu/serving/cached_rows-inl.hpp"
 #include "cpu/serving/state-inl.hpp"
 #include "kernels/attention/score_transform.cuh"
@@ -72,8 +69,7 @@ struct LeafKeys {
   }
 };
 
-constexpr int kPairKeys = 32;  // of one product of bf16 pairs
-constexpr int kPairRows = 16;  // a multiple of which it has
+constexpr int kValuesAtOnce = 64;  // rows of a cache that are read more than once stay close that long
 
 /// A tile on its way over leaves.
 template <class T>
@@ -85,136 +81,48 @@ class TilePass {
     scores_ = scratch.take(kTileRows * kLeaf);
     missing_ = reinterpret_cast<T*>(scratch.take(missing_floats(p)));
     std::fill_n(missing_, std::max(p.head_dim, p.head_dim_v), T{});
-    if (by_pairs(p)) {
-      q_pairs_ = reinterpret_cast<std::uint32_t*>(scratch.take(pair_floats(p)));
-      copied_keys_ = reinterpret_cast<T*>(scratch.take(kPairKeys * p.head_dim));
-      pack_query_pairs();
-    } else {
-      pack_queries();
-    }
+    pack_queries();
   }
 
   [[nodiscard]] static std::int64_t floats(const DecodeProblem& p) {
     return Scratch::size_of(kTileRows * round_up(p.head_dim, kChunk)) + Scratch::size_of(kTileRows * kLeaf) +
-           Scratch::size_of(missing_floats(p)) + Scratch::size_of(pair_floats(p)) +
-           Scratch::size_of(kPairKeys * p.head_dim);
+           Scratch::size_of(missing_floats(p));
   }
 
-  /// Has to be told the first leaf.
-  void start(std::int64_t leaf) { find(keys_, leaf); }
-
-  /// The result over the keys of the next leaf, into `state`. following: the one after it; -1: none.
-  void visit(std::int64_t following, const State& state) {
-    if (q_pairs_ != nullptr) {
-      score_by_pairs();
-    } else {
-      score_by_floats();
+  /// The result over the keys of leaf number `leaf`, into `state`.
+  void visit(std::int64_t leaf, const State& state) {
+    const KeyRange of_tile = tile_.keys(p_);
+    keys_.find(p_, tile_, {std::max(of_tile.begin, leaf * kLeaf), std::min(of_tile.end, (leaf + 1) * kLeaf)}, missing_);
+    for (std::int64_t j = 0; j < keys_.count; j += kKeysAtOnce) {
+      for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
+        score_keys<T, rows.value>(keys_.k + j, p_.head_dim, q_ + r * q_stride_, q_stride_, scores_ + r * kLeaf + j);
+      });
     }
     for (int r = 0; r < tile_.rows; ++r) softmax(r, state);
     const std::int64_t columns = state_columns(p_.head_dim_v);
-    find(next_, following);
-    for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
-      sum_values<T, rows.value>(keys_->v, keys_->count, p_.head_dim_v, scores_ + r * kLeaf, state.o + r * columns,
-                                columns, r == 0 ? next_->k : nullptr, p_.head_dim);
-    });
+    std::fill_n(state.o, tile_.rows * columns, 0.0F);
+    for (std::int64_t j = 0; j < keys_.count; j += kValuesAtOnce) {
+      const std::int64_t count = std::min<std::int64_t>(kValuesAtOnce, keys_.count - j);
+      for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
+        add_values<T, rows.value>(keys_.v + j, count, p_.head_dim_v, scores_ + r * kLeaf + j, state.o + r * columns,
+                                  columns);
+      });
+    }
     for (int r = 0; r < tile_.rows; ++r) {
       if (!is_finite(state.o + r * columns)) sum_seen_values(r, state.o + r * columns);
     }
-    std::swap(keys_, next_);
   }
 
  private:
-  void score_by_floats() {
-    for (std::int64_t j = 0; j < keys_->count; j += kKeysAtOnce) {
-      fetch_values(j, kKeysAtOnce);
-      for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
-        score_keys<T, rows.value>(keys_->k + j, p_.head_dim, q_ + r * q_stride_, q_stride_, scores_ + r * kLeaf + j);
-      });
-    }
-  }
-
-  /// By the processor's unit for products of bf16 pairs, which gives the transpose.
-  void score_by_pairs() {
-    HWY_ALIGN float block[kPairKeys * kTileRows];
-    const std::int64_t n = round_up(tile_.rows, kPairRows);
-    for (std::int64_t j = 0; j < keys_->count; j += kPairKeys) {
-      const std::int64_t count = std::min<std::int64_t>(kPairKeys, keys_->count - j);
-      fetch_values(j, count);
-      bf16_dot_gemm({.a = pair_rows(j, count),
-                     .b = q_pairs_,
-                     .b_stride = n,
-                     .c = block,
-                     .c_stride = n,
-                     .m = count,
-                     .n = n,
-                     .pairs = p_.head_dim / 2,
-                     .factor = unit_.scale.product_factor});
-      for (int r = 0; r < tile_.rows; r += 4) {
-        for (std::int64_t key = 0; key < count; key += 4) {
-          transpose_4x4(block + key * n + r, n, scores_ + r * kLeaf + j + key, kLeaf);
-        }
-      }
-    }
-  }
-
-  /// Some keys as one matrix: where they lie if they lie evenly, else a copy.
-  [[nodiscard]] PairOperand pair_rows(std::int64_t j, std::int64_t count) const {
-    const T* const* keys = keys_->k + j;
-    const std::int64_t stride = p_.k.stride[2];
-    bool even = true;
-    for (std::int64_t i = 1; i < count; ++i) even &= keys[i] == keys[0] + i * stride;
-    if (even) return {reinterpret_cast<const std::uint16_t*>(keys[0]), stride, 2};
-    for (std::int64_t i = 0; i < count; ++i) std::copy_n(keys[i], p_.head_dim, copied_keys_ + i * p_.head_dim);
-    return {reinterpret_cast<const std::uint16_t*>(copied_keys_), p_.head_dim, 2};
-  }
-
-  /// Starts fetching values while scores are computed.
-  void fetch_values(std::int64_t j, std::int64_t count) const {
-    for (std::int64_t i = j; i < std::min(j + count, keys_->count); ++i) {
-      if (keys_->v[i] != keys_->k[i]) fetch_row(keys_->v[i], p_.head_dim_v);
-    }
-  }
-
-  void find(LeafKeys<T>* keys, std::int64_t leaf) const {
-    const KeyRange of_tile = tile_.keys(p_);
-    if (leaf < 0) {
-      std::fill(keys->k, keys->k + kLeaf, missing_);
-    } else {
-      keys->find(p_, tile_, {std::max(of_tile.begin, leaf * kLeaf), std::min(of_tile.end, (leaf + 1) * kLeaf)},
-                 missing_);
-    }
-  }
-
   [[nodiscard]] static std::int64_t missing_floats(const DecodeProblem& p) {
     return round_up(std::max(p.head_dim, p.head_dim_v), kChunk);
-  }
-
-  /// Whether products are taken of pairs of bf16. Not of head_dims that bf16_dot_gemm has no memory for.
-  [[nodiscard]] static bool by_pairs(const DecodeProblem& p) {
-    return reads_pairs_directly(p.k, p.q) && p.head_dim <= core::kMaxHeadDim;
-  }
-
-  [[nodiscard]] static std::int64_t pair_floats(const DecodeProblem& p) { return p.head_dim / 2 * kTileRows; }
-
-  /// Word (t, r) holds columns 2t and 2t + 1 of row r; rows up to whole vectors are 0.
-  void pack_query_pairs() {
-    const std::int64_t n = round_up(tile_.rows, kPairRows);
-    std::fill_n(q_pairs_, p_.head_dim / 2 * n, 0U);
-    for (int r = 0; r < tile_.rows; ++r) {
-      const T* from = query_row(r);
-      for (std::int64_t t = 0; t < p_.head_dim / 2; ++t) std::memcpy(q_pairs_ + t * n + r, from + 2 * t, 4);
-    }
-  }
-
-  [[nodiscard]] const T* query_row(int r) const {
-    const core::Matrix rows = core::q_matrix(p_.q, tile_.sequence, tile_.head(p_, r));
-    return static_cast<const T*>(rows.data) + tile_.row(p_, r) * rows.row_stride;
   }
 
   void pack_queries() {
     const Vector factor = hn::Set(kFloats, unit_.scale.product_factor);
     for (int r = 0; r < tile_.rows; ++r) {
-      const T* from = query_row(r);
+      const core::Matrix rows = core::q_matrix(p_.q, tile_.sequence, tile_.head(p_, r));
+      const T* from = static_cast<const T*>(rows.data) + tile_.row(p_, r) * rows.row_stride;
       for (std::int64_t c = 0; c < p_.head_dim; c += kChunk) {
         const Columns q = p_.head_dim - c >= kChunk ? load_columns(from + c) : load_columns(from + c, p_.head_dim - c);
         hn::StoreU(hn::Mul(q.a, factor), kFloats, q_ + r * q_stride_ + c);
@@ -226,24 +134,24 @@ class TilePass {
   /// Whether the row sees key j of the leaf.
   [[nodiscard]] bool sees(int r, std::int64_t j) const {
     const std::int64_t i = tile_.row(p_, r);
-    const std::int64_t key = keys_->begin + j;
-    return p_.keys_of_row(tile_.sequence, i).contains(key) && keys_->k[j] != missing_ &&
+    const std::int64_t key = keys_.begin + j;
+    return p_.keys_of_row(tile_.sequence, i).contains(key) && keys_.k[j] != missing_ &&
            !p_.tree_hides(tile_.sequence, i, key);
   }
 
   /// Products to scores; those of keys that the row does not see to -inf. The last ones, up to whole vectors, are -inf.
   void finish_scores(int r) {
     float* s = scores_ + r * kLeaf;
-    const std::int64_t whole = round_up(keys_->count, kLanes);
+    const std::int64_t whole = round_up(keys_.count, kLanes);
     if (!unit_.products_are_scores) transform(r, whole);
     const KeyRange seen = p_.keys_of_row(tile_.sequence, tile_.row(p_, r));
-    const std::int64_t from = std::clamp<std::int64_t>(seen.begin - keys_->begin, 0, keys_->count);
-    const std::int64_t to = std::clamp<std::int64_t>(seen.end - keys_->begin, from, keys_->count);
+    const std::int64_t from = std::clamp<std::int64_t>(seen.begin - keys_.begin, 0, keys_.count);
+    const std::int64_t to = std::clamp<std::int64_t>(seen.end - keys_.begin, from, keys_.count);
     std::fill(s, s + from, -kInfinity);
     std::fill(s + to, s + whole, -kInfinity);
-    if (!keys_->some_missing && p_.tree_mask == nullptr) return;
-    const std::int64_t tree_begin = tile_.sequence.seqlen_k - tile_.sequence.seqlen_q - keys_->begin;
-    for (std::int64_t j = keys_->some_missing ? from : std::max(from, tree_begin); j < to; ++j) {
+    if (!keys_.some_missing && p_.tree_mask == nullptr) return;
+    const std::int64_t tree_begin = tile_.sequence.seqlen_k - tile_.sequence.seqlen_q - keys_.begin;
+    for (std::int64_t j = keys_.some_missing ? from : std::max(from, tree_begin); j < to; ++j) {
       if (!sees(r, j)) s[j] = -kInfinity;
     }
   }
@@ -256,7 +164,7 @@ class TilePass {
     const Vector cap = hn::Set(kFloats, static_cast<float>(p_.transform_cap));
     const double slope_of_head = p_.alibi_slopes ? core::load(*p_.alibi_slopes, seq.index, tile_.head(p_, r), 0, 0) : 0;
     const Vector slope = hn::Set(kFloats, static_cast<float>(slope_of_head));
-    const std::int64_t first = tile_.row(p_, r) + seq.seqlen_k - seq.seqlen_q - keys_->begin;
+    const std::int64_t first = tile_.row(p_, r) + seq.seqlen_k - seq.seqlen_q - keys_.begin;
     for (std::int64_t j = 0; j < whole; j += kLanes) {
       Vector score = hn::Mul(hn::LoadU(kFloats, s + j), nats);
       if (p_.transforms_scores()) {
@@ -278,12 +186,12 @@ class TilePass {
     float* s = scores_ + r * kLeaf;
     Vector top = hn::Set(kFloats, -kInfinity);
     // A NaN score is Max's first operand, which it does not give back; its exponential is NaN all the same.
-    for (std::int64_t j = 0; j < keys_->count; j += kLanes) top = hn::Max(hn::LoadU(kFloats, s + j), top);
+    for (std::int64_t j = 0; j < keys_.count; j += kLanes) top = hn::Max(hn::LoadU(kFloats, s + j), top);
     const float row_max = hn::GetLane(hn::MaxOfLanes(kFloats, top));
     const Vector base = hn::Set(kFloats, row_max == -kInfinity ? 0.0F : row_max);
     const Vector unit = hn::Set(kFloats, unit_.log2_per_score());
     Vector sum = hn::Zero(kFloats);
-    for (std::int64_t j = 0; j < keys_->count; j += kLanes) {
+    for (std::int64_t j = 0; j < keys_.count; j += kLanes) {
       const Vector p = exp_above(hn::LoadU(kFloats, s + j), base, unit);
       hn::StoreU(p, kFloats, s + j);
       sum = hn::Add(sum, p);
@@ -305,12 +213,12 @@ class TilePass {
   void sum_seen_values(int r, float* o) const {
     const float* p = scores_ + r * kLeaf;
     std::fill_n(o, round_up(p_.head_dim_v, kChunk), 0.0F);
-    for (std::int64_t j = 0; j < keys_->count; ++j) {
+    for (std::int64_t j = 0; j < keys_.count; ++j) {
       if (!sees(r, j)) continue;
       const Vector weight = hn::Set(kFloats, p[j]);
       for (std::int64_t c = 0; c < p_.head_dim_v; c += kChunk) {
         const std::int64_t count = p_.head_dim_v - c;
-        const Columns v = count >= kChunk ? load_columns(keys_->v[j] + c) : load_columns(keys_->v[j] + c, count);
+        const Columns v = count >= kChunk ? load_columns(keys_.v[j] + c) : load_columns(keys_.v[j] + c, count);
         hn::StoreU(hn::MulAdd(weight, v.a, hn::LoadU(kFloats, o + c)), kFloats, o + c);
         hn::StoreU(hn::MulAdd(weight, v.b, hn::LoadU(kFloats, o + c + kLanes)), kFloats, o + c + kLanes);
       }
@@ -324,11 +232,7 @@ class TilePass {
   float* q_;
   float* scores_;
   T* missing_;
-  std::uint32_t* q_pairs_ = nullptr;  // null: products are taken of floats
-  T* copied_keys_ = nullptr;
-  LeafKeys<T> leaves_[2];
-  LeafKeys<T>* keys_ = &leaves_[0];  // of the leaf that is visited
-  LeafKeys<T>* next_ = &leaves_[1];
+  LeafKeys<T> keys_;
 };
 
 }  // namespace attend::cpu::HWY_NAMESPACE
