@@ -65,14 +65,14 @@ NO_GRADIENT_TENSORS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if row["
 # Which of OPTION_GRADIENTS a backward pass is to compute, a flag for each.
 Needs = tuple[bool, ...]
 NEEDS_NONE: Needs = (False,) * len(OPTION_GRADIENTS)
+_GRADIENTS = tuple(zip(GRADIENT_POSITIONS, [gradient for _, gradient in OPTION_GRADIENTS]))
 
 
 def needs_of(extras: Extras, **asked: Any) -> Needs:
     """The gradients of all options that are given, but for those that `asked` names as False."""
     if extras is NO_EXTRAS:
         return NEEDS_NONE
-    named = zip(GRADIENT_POSITIONS, OPTION_GRADIENTS)
-    return tuple([extras[i] is not None and bool(asked.get(gradient, True)) for i, (_, gradient) in named])
+    return tuple([extras[i] is not None and bool(asked.get(gradient, True)) for i, gradient in _GRADIENTS])
 
 
 def as_int64(name: str, value: Any) -> int:
