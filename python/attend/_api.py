@@ -314,7 +314,8 @@ def resolve(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Set
     if seed is None and drops(dropout_p):
         raise ArgumentError(f"seed: None with dropout_p {dropout_p}, allowed a number: backward needs the same")
     seed, offset, state = _random_numbers(q, seed, rest.pop("offset", NO_OFFSET), dropout_p)
-    given = {name: x for name in _TENSORS if name in rest and (x := rest.pop(name)) is not None}
+    passed = {name: rest.pop(name) for name in _TENSORS if name in rest}
+    given = {name: x for name, x in passed.items() if x is not None}
     extras = Extras(**given, philox_state=state) if given or state is not None else NO_EXTRAS
     if extras.cu_seqlens_q is not None:
         if "layout" in rest:

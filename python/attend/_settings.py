@@ -58,8 +58,9 @@ HEAD_TENSORS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if row["shape"]
 OPTION_GRADIENTS = tuple((row["name"], row["gradient"]) for row in _core.TENSOR_OPTIONS if row["gradient"] is not None)
 GRADIENT_POSITIONS = tuple(Extras._fields.index(name) for name, _ in OPTION_GRADIENTS)  # of those options, in Extras
 OF_BIAS = [name for name, _ in OPTION_GRADIENTS].index("bias")  # of which the front ends make that of one column
-# Options that a bias or mask of one column cannot come with (_columns.py).
-NOT_WITH_COLUMNS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if not row["keeps_shifts"])
+# Options that act on a row as a whole. A bias or mask of one column cannot come with them (_columns.py). Rings refuse
+# them, since they compute rows in parts.
+ROW_OPTIONS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if not row["of_single_scores"])
 NO_GRADIENT_TENSORS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if row["gradient"] is None)
 
 # Which of OPTION_GRADIENTS a backward pass is to compute, a flag for each.

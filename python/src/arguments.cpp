@@ -66,7 +66,7 @@ nb::dict description_of(const core::ScoreTensor& row) {
   entry["dtype"] = row.dtype ? nb::cast(dtype_name(*row.dtype)) : nb::none();
   entry["gradient"] = row.gradient != nullptr ? nb::cast(row.gradient) : nb::none();
   entry["flag"] = row.flag;
-  entry["keeps_shifts"] = has_only(row.mod, core::kTraitsOfSingleScores);
+  entry["of_single_scores"] = has_only(row.mod, core::kTraitsOfSingleScores);
   return entry;
 }
 
