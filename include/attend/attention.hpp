@@ -126,8 +126,8 @@ struct ForwardCall {
 /// Deterministic, and independent of the number of threads. Thread-safe.
 /// @throws Error naming the argument, the value found and what is allowed; then nothing was written.
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 1; Milakov & Gimelshein, Online normalizer calculation (2018).
-/// The `cpu` backend takes and gives any mix of f32, f16 and bf16; `reference` of f64 too, and with f64 q, lse may be
-/// f64.
+/// The `cpu` backend takes and gives any mix of f32, f16 and bf16, and dbias and dsinks in f64 as well; `reference` any
+/// mix of all four, and with f64 q, lse may be f64.
 ATTEND_API void forward(const ForwardCall& call);
 
 /// The arguments of backward. Inputs may lie in const memory. All tensors lie on the device of q.

@@ -15,23 +15,10 @@ namespace {
 
 using core::Matrix;
 using core::Problem;
+using core::round_to;
 using core::Sequence;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-float round_to(DType dtype, float x) {
-  switch (dtype) {
-    case DType::kF16:
-      return core::to_float(core::to_half(x));
-    case DType::kBF16:
-      return core::to_float(core::to_bfloat16(x));
-    case DType::kF32:
-    case DType::kF64:
-    case DType::kBool:
-      return x;
-  }
-  return x;
-}
 
 /// A head's rows as float32.
 struct Rows {
