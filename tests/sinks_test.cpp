@@ -293,6 +293,37 @@ TEST_P(Sinks, MayBeOfAnyFloatType) {
   }
 }
 
+// At -1e9 an lse of float32 is a multiple of 64: the number of keys, and the sink beside them, are lost in it.
+TEST_P(Sinks, BesideAVeryLargeLseHaveTheirShare) {
+  constexpr double kLarge = -1e9, keys = 6;
+  Inputs in = make_inputs({.seqlen_k = 6, .head_dim = 2, .head_dim_v = 2, .bias = Broadcast{}, .sinks = true});
+  in.q.fill(0);
+  in.v.fill(3);
+  in.dout.fill(0.5);
+  in.bias->fill(kLarge);
+  in.sinks->fill(kLarge);
+  const Outputs out = run(in, GetParam());
+  const double o = 3 * keys / (keys + 1), delta = 2 * 0.5 * o;
+  EXPECT_NEAR(out.o.at(0, 0, 0, 0), o, 1e-5);
+  EXPECT_NEAR(out.dsinks->at(0, 0, 0, 0), -delta / (keys + 1), 1e-5);
+}
+
+TEST_P(Sinks, TakeNothingOfDoutFromRowsThatSeeNoKey) {
+  const Inputs in = make_inputs(base_case());
+  const Outputs want = run(in, GetParam());
+  for (const double x : {std::numeric_limits<double>::quiet_NaN(), kInf}) {
+    for (std::int64_t h = 0; h < 4; ++h) in.dout.set(1, h, 0, 3, x);
+    const Outputs out = run(in, GetParam());
+    expect_same_bits("dsinks", *out.dsinks, *want.dsinks);
+  }
+  for (std::int64_t h = 0; h < 4; ++h) in.dout.set(1, h, 1, 3, kInf);  // a row that sees one key
+  const Outputs out = run(in, GetParam());
+  for (std::int64_t h = 0; h < 4; ++h) {
+    const double sink = in.sinks->at(0, h, 0, 0);
+    EXPECT_EQ(std::isfinite(out.dsinks->at(0, h, 0, 0)), !std::isfinite(sink)) << "head " << h << ", sink " << sink;
+  }
+}
+
 // Beside scores of 1e4 to 1e6 lse is rounded by as much as its last bit says, and so is the share of the sink.
 TEST(SinksBesideLargeScores, StayInBudget) {
   for (const double size : {-1e6, 1e4, 1e6}) {
