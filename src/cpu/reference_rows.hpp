@@ -124,8 +124,8 @@ class RowScores {
     return scores_.at(i_, j, has_nan_ ? kNaN : dot(q_.row(i_), k_.row(j), p_.head_dim));
   }
 
-  /// Log of sum_j exp(s_ij - lse_i) + exp(sink - lse_i), sink -inf if there is none. It is 0 for an exact lse; next to a
-  /// large score that all keys have, lse has lost what their number adds to it. 0 as well if the rounding of lse does
+  /// Log of sum_j exp(s_ij - lse_i) + exp(sink - lse_i), sink -inf if there is none. It is 0 for an exact lse; next to
+  /// a large score that all keys have, lse has lost what their number adds to it. 0 as well if the rounding of lse does
   /// not explain the sum, as lse is then that of other keys too.
   [[nodiscard]] double log_of_sum(double sink, double lse) const {
     if (p_.placement() != nullptr || !(std::abs(lse) >= kCoarseLse)) return 0.0;

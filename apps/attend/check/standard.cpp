@@ -208,8 +208,8 @@ std::vector<float> mean_score_noise(const Problem& p, const Sequence& s, std::in
   return mean;
 }
 
-/// How far off ds_ij and z_ij, the probability after dropout, may be: by the arithmetic that leads to them, and by their
-/// rounding to 16 bits as factors of products.
+/// How far off ds_ij and z_ij, the probability after dropout, may be: by the arithmetic that leads to them, and by
+/// their rounding to 16 bits as factors of products.
 struct EntryNoise {
   float ds, z;
   float rounding_of_ds, rounding_of_z;
