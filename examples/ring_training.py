@@ -17,6 +17,11 @@ try:
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
+
+    # Before there is a group: functions of this module keep the one that is torch's default while it is imported, and
+    # an optimizer imports it. The group's threads would outlive destroy_process_group then, and one that frees a tensor
+    # while Python ends aborts the process.
+    import torch.distributed.nn  # isort: skip
     from torch import nn
 except ImportError as error:
     print(f"{error.name} is not installed, which this example needs: pip install torch", file=sys.stderr)

@@ -43,27 +43,25 @@ Size random_size(std::mt19937& random) {
           ranges && random() % 2 == 0};
 }
 
-/// Begin and end of `count` ranges within [0, limit], both growing, in multiples of `grain`.
-std::pair<std::vector<std::int32_t>, std::vector<std::int32_t>> random_ranges(std::int64_t count, std::int64_t limit,
-                                                                              int grain, std::mt19937& random) {
+struct Ranges {
+  std::vector<std::int32_t> begin, end;
+
+  [[nodiscard]] bool hold(std::int64_t range, std::int64_t at) const { return begin[range] <= at && at < end[range]; }
+};
+
+/// `count` ranges within [0, limit], begins and ends growing, in multiples of `grain`.
+Ranges random_ranges(std::int64_t count, std::int64_t limit, int grain, std::mt19937& random) {
   const auto offset = static_cast<std::int64_t>(random() % (2 * limit + 1)) - limit;
   const auto width = static_cast<std::int64_t>(random() % (limit + 1));
-  std::vector<std::int32_t> begin, end;
+  Ranges ranges;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t first = std::clamp<std::int64_t>(offset + i, 0, limit);
     const std::int64_t last = std::clamp<std::int64_t>(offset + i + width, first, limit);
-    begin.push_back(static_cast<std::int32_t>(first / grain * grain));
-    end.push_back(static_cast<std::int32_t>((last + grain - 1) / grain * grain));
+    ranges.begin.push_back(static_cast<std::int32_t>(first / grain * grain));
+    ranges.end.push_back(static_cast<std::int32_t>((last + grain - 1) / grain * grain));
   }
-  return {begin, end};
+  return ranges;
 }
-
-struct Operands {
-  std::vector<std::uint16_t> a;  // exactly as long as it may be read, for AddressSanitizer
-  std::vector<std::uint32_t> b;
-  std::vector<float> c;
-  std::vector<float> row_scale, column_scale;
-};
 
 float random_bf16(std::mt19937& random) {
   return static_cast<float>(static_cast<int>(random() % 255) - 127) / 64.0F;  // eight bits: exact
@@ -73,83 +71,122 @@ std::uint16_t bits(float x) {
   return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
 }
 
-/// One product by `gemm` and in float64; the largest error. A holds NaN wherever a product that takes `block_rows` rows
-/// at a time has no business.
-template <class Gemm>
-double error_of(const Size& s, Gemm gemm, int block_rows, std::mt19937& random) {
-  const std::int64_t a_row = s.a_transposed ? 2 : 2 * s.pairs + 6;
-  const std::int64_t a_pair = s.a_transposed ? 2 * s.m + 4 : 2;
-  const std::int64_t b_stride = s.n + 16;
-  const std::int64_t c_stride = s.n + 3;
-  const auto depth = random_ranges(s.m, 2 * s.pairs, 1, random);
-  const auto columns = random_ranges(s.m, s.n, 16, random);
-  Operands x;
-  x.a.assign((s.m - 1) * a_row + (s.pairs - 1) * a_pair + 2, 0);
-  x.b.assign((s.pairs - 1) * b_stride + s.n, 0);
-  x.c.assign((s.m - 1) * c_stride + s.n, kPoison);
-  for (auto& scale : {&x.row_scale, &x.column_scale}) {
-    for (std::int64_t i = 0; i < std::max(s.m, s.n); ++i) scale->push_back(random_bf16(random));
-  }
-  for (std::int64_t i = 0; i < s.m; ++i) {
-    const std::int64_t block = i / block_rows * block_rows;
-    const std::int64_t first = depth.first[block] / 2 * 2;
-    const std::int64_t last = (depth.second[std::min(block + block_rows, s.m) - 1] + 1) / 2 * 2;
-    for (std::int64_t k = 0; k < 2 * s.pairs; ++k) {
-      float value = random_bf16(random);
-      if (s.with_depth && (k < depth.first[i] || k >= depth.second[i])) value = 0;
-      if (s.with_depth && (k < first || k >= last)) value = std::nanf("");
-      x.a[i * a_row + k / 2 * a_pair + k % 2] = bits(value);
+/// The operands of one product, in memory that is exactly as long as it may be read, for AddressSanitizer.
+class Product {
+ public:
+  /// A holds NaN wherever a product that takes `block_rows` rows at a time has no business.
+  Product(const Size& size, int block_rows, std::mt19937& random)
+      : s_(size),
+        depth_(random_ranges(s_.m, 2 * s_.pairs, 1, random)),
+        columns_(random_ranges(s_.m, s_.n, 16, random)),
+        a_((s_.m - 1) * a_row_ + (s_.pairs - 1) * a_pair_ + 2, 0),
+        b_((s_.pairs - 1) * b_stride_ + s_.n, 0),
+        c_((s_.m - 1) * c_stride_ + s_.n, kPoison) {
+    for (auto* scale : {&row_scale_, &column_scale_}) {
+      for (std::int64_t i = 0; i < std::max(s_.m, s_.n); ++i) scale->push_back(random_bf16(random));
     }
+    fill_a(block_rows, random);
+    for (std::uint32_t& word : b_) word = bits(random_bf16(random)) | std::uint32_t{bits(random_bf16(random))} << 16;
+    if (s_.mode != GemmMode::kStore) {
+      for (float& value : c_) value = random_bf16(random);
+    }
+    old_c_ = c_;
+    factor_ = s_.mode == GemmMode::kStore && random() % 2 == 0 ? 0.375F : 1.0F;
   }
-  for (std::uint32_t& word : x.b) word = bits(random_bf16(random)) | std::uint32_t{bits(random_bf16(random))} << 16;
-  if (s.mode != GemmMode::kStore) {
-    for (float& value : x.c) value = random_bf16(random);
-  }
-  const std::vector<float> old_c = x.c;
-  const float factor = s.mode == GemmMode::kStore && random() % 2 == 0 ? 0.375F : 1.0F;
-  Bf16DotArgs args{.a = {x.a.data(), a_row, a_pair},
-                   .b = x.b.data(),
-                   .b_stride = b_stride,
-                   .c = x.c.data(),
-                   .c_stride = c_stride,
-                   .m = s.m,
-                   .n = s.n,
-                   .pairs = s.pairs,
-                   .mode = s.mode,
-                   .factor = factor,
-                   .row_scale = x.row_scale.data(),
-                   .column_scale = x.column_scale.data()};
-  if (s.with_depth) args.depth = {depth.first.data(), depth.second.data()};
-  if (s.with_columns) args.columns = {columns.first.data(), columns.second.data()};
-  gemm(args);
 
-  double worst = 0;
-  for (std::int64_t i = 0; i < s.m; ++i) {
-    for (std::int64_t j = 0; j < c_stride && i * c_stride + j < std::int64_t(x.c.size()); ++j) {
-      const float got = x.c[i * c_stride + j];
-      const float old = old_c[i * c_stride + j];
-      if (j >= s.n) {
-        EXPECT_EQ(got, old) << "beyond the columns";
-        continue;
+  /// Valid as long as this.
+  [[nodiscard]] Bf16DotArgs args() {
+    Bf16DotArgs args{.a = {a_.data(), a_row_, a_pair_},
+                     .b = b_.data(),
+                     .b_stride = b_stride_,
+                     .c = c_.data(),
+                     .c_stride = c_stride_,
+                     .m = s_.m,
+                     .n = s_.n,
+                     .pairs = s_.pairs,
+                     .mode = s_.mode,
+                     .factor = factor_,
+                     .row_scale = row_scale_.data(),
+                     .column_scale = column_scale_.data()};
+    if (s_.with_depth) args.depth = {depth_.begin.data(), depth_.end.data()};
+    if (s_.with_columns) args.columns = {columns_.begin.data(), columns_.end.data()};
+    return args;
+  }
+
+  /// The largest error of C. It is unchanged beyond the columns; outside their ranges it may hold anything.
+  [[nodiscard]] double error() const {
+    double worst = 0;
+    for (std::int64_t i = 0; i < s_.m; ++i) {
+      for (std::int64_t j = 0; j < c_stride_ && i * c_stride_ + j < std::int64_t(c_.size()); ++j) {
+        const float got = c_[i * c_stride_ + j];
+        if (j >= s_.n) {
+          EXPECT_EQ(got, old_c_[i * c_stride_ + j]) << "beyond the columns";
+        } else if (!s_.with_columns || columns_.hold(i, j)) {
+          const double error = std::abs(got - expected(i, j));
+          worst = error <= worst ? worst : error;  // NaN too
+        }
       }
-      if (s.with_columns && (j < columns.first[i] || j >= columns.second[i])) continue;  // may hold anything
-      double sum = 0;
-      for (std::int64_t k = 0; k < 2 * s.pairs; ++k) {
-        const std::uint32_t word = x.b[k / 2 * b_stride + j];
-        const auto b_bits = k % 2 == 0 ? word << 16 : word & 0xffff0000;
-        if (s.with_depth && (k < depth.first[i] || k >= depth.second[i])) continue;
-        const auto a_bits = std::uint32_t{x.a[i * a_row + k / 2 * a_pair + k % 2]} << 16;
-        sum += double{std::bit_cast<float>(a_bits)} * std::bit_cast<float>(b_bits);
+    }
+    return worst;
+  }
+
+ private:
+  void fill_a(int block_rows, std::mt19937& random) {
+    for (std::int64_t i = 0; i < s_.m; ++i) {
+      const std::int64_t block = i / block_rows * block_rows;
+      const std::int64_t first = depth_.begin[block] / 2 * 2;
+      const std::int64_t last = (depth_.end[std::min(block + block_rows, s_.m) - 1] + 1) / 2 * 2;
+      for (std::int64_t k = 0; k < 2 * s_.pairs; ++k) {
+        float value = random_bf16(random);
+        if (s_.with_depth && !depth_.hold(i, k)) value = 0;
+        if (s_.with_depth && (k < first || k >= last)) value = std::nanf("");
+        a_[i * a_row_ + k / 2 * a_pair_ + k % 2] = bits(value);
       }
-      double expected = sum * factor;
-      if (s.mode == GemmMode::kAccumulate) expected = old + sum;
-      if (s.mode == GemmMode::kScaleAccumulate) expected = double{old} * x.row_scale[i] + sum;
-      if (s.mode == GemmMode::kScaleColumnsAccumulate) expected = double{old} * x.column_scale[j] + sum;
-      const double error = std::abs(got - expected);
-      worst = error <= worst ? worst : error;  // NaN too
     }
   }
-  return worst;
+
+  /// In float64.
+  [[nodiscard]] double expected(std::int64_t i, std::int64_t j) const {
+    double sum = 0;
+    for (std::int64_t k = 0; k < 2 * s_.pairs; ++k) {
+      if (s_.with_depth && !depth_.hold(i, k)) continue;
+      const std::uint32_t word = b_[k / 2 * b_stride_ + j];
+      const auto b_bits = k % 2 == 0 ? word << 16 : word & 0xffff0000;
+      const auto a_bits = std::uint32_t{a_[i * a_row_ + k / 2 * a_pair_ + k % 2]} << 16;
+      sum += double{std::bit_cast<float>(a_bits)} * std::bit_cast<float>(b_bits);
+    }
+    const double old = old_c_[i * c_stride_ + j];
+    switch (s_.mode) {
+      case GemmMode::kStore:
+        return sum * factor_;
+      case GemmMode::kAccumulate:
+        return old + sum;
+      case GemmMode::kScaleAccumulate:
+        return old * row_scale_[i] + sum;
+      case GemmMode::kScaleColumnsAccumulate:
+        return old * column_scale_[j] + sum;
+    }
+    return std::nan("");
+  }
+
+  Size s_;
+  std::int64_t a_row_ = s_.a_transposed ? 2 : 2 * s_.pairs + 6;
+  std::int64_t a_pair_ = s_.a_transposed ? 2 * s_.m + 4 : 2;
+  std::int64_t b_stride_ = s_.n + 16, c_stride_ = s_.n + 3;
+  Ranges depth_, columns_;
+  std::vector<std::uint16_t> a_;
+  std::vector<std::uint32_t> b_;
+  std::vector<float> c_, old_c_;
+  std::vector<float> row_scale_, column_scale_;
+  float factor_ = 1;
+};
+
+/// The largest error of one product by `gemm`.
+template <class Gemm>
+double error_of(const Size& size, Gemm gemm, int block_rows, std::mt19937& random) {
+  Product product(size, block_rows, random);
+  gemm(product.args());
+  return product.error();
 }
 
 template <class Gemm>

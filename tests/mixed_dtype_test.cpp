@@ -66,6 +66,24 @@ TEST_P(Mixed, GoesToTheFastBackendAndIsRight) {
   }
 }
 
+// Gradients of options are of any float type, with f64 among them; the options themselves are not.
+TEST(MixedWithF64, GradientsOfOptionsMayBe) {
+  const Inputs in = make_inputs({.batch = 2,
+                                 .heads_q = 4,
+                                 .heads_k = 2,
+                                 .seqlen_q = 70,
+                                 .seqlen_k = 150,
+                                 .bias = Broadcast{true, false, false},
+                                 .sinks = true,
+                                 .seed = 63});
+  Outputs out = make_outputs(in);
+  out.dbias = TensorBuffer(DType::kF64, in.bias->shape());
+  out.dsinks = TensorBuffer(DType::kF64, in.sinks->shape());
+  run_forward(in, out, "cpu");
+  run_backward(in, out, "cpu");
+  expect_near(out, run(as_f64(in), "reference"), 2 * property_tolerance(kF32));
+}
+
 TEST(MixedWithF64, IsLeftToTheReferenceByName) {
   const Inputs in = make_inputs({.seqlen_q = 3, .seqlen_k = 4, .seed = 62});
   const TensorBuffer o(DType::kF64, {1, 1, 3, 8});

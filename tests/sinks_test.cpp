@@ -1,5 +1,6 @@
 // Sinks on the CPU: numbers by hand, a sink as a key without a value, the ends of a sink's range, problems without
-// keys, rows or heads, tensors of every layout and type, rows with a large lse, and any number of threads.
+// keys, rows or heads, tensors of every layout and type, rows with a large lse, lse in float64, and any number of
+// threads.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cpu/backends.hpp"
 #include "support/compare.hpp"
 #include "support/expect.hpp"
 #include "support/large_scores.hpp"
@@ -291,6 +293,37 @@ TEST_P(Sinks, MayBeOfAnyFloatType) {
   }
 }
 
+// At -1e9 an lse of float32 is a multiple of 64: the number of keys, and the sink beside them, are lost in it.
+TEST_P(Sinks, BesideAVeryLargeLseHaveTheirShare) {
+  constexpr double kLarge = -1e9, keys = 6;
+  Inputs in = make_inputs({.seqlen_k = 6, .head_dim = 2, .head_dim_v = 2, .bias = Broadcast{}, .sinks = true});
+  in.q.fill(0);
+  in.v.fill(3);
+  in.dout.fill(0.5);
+  in.bias->fill(kLarge);
+  in.sinks->fill(kLarge);
+  const Outputs out = run(in, GetParam());
+  const double o = 3 * keys / (keys + 1), delta = 2 * 0.5 * o;
+  EXPECT_NEAR(out.o.at(0, 0, 0, 0), o, 1e-5);
+  EXPECT_NEAR(out.dsinks->at(0, 0, 0, 0), -delta / (keys + 1), 1e-5);
+}
+
+TEST_P(Sinks, TakeNothingOfDoutFromRowsThatSeeNoKey) {
+  const Inputs in = make_inputs(base_case());
+  const Outputs want = run(in, GetParam());
+  for (const double x : {std::numeric_limits<double>::quiet_NaN(), kInf}) {
+    for (std::int64_t h = 0; h < 4; ++h) in.dout.set(1, h, 0, 3, x);
+    const Outputs out = run(in, GetParam());
+    expect_same_bits("dsinks", *out.dsinks, *want.dsinks);
+  }
+  for (std::int64_t h = 0; h < 4; ++h) in.dout.set(1, h, 1, 3, kInf);  // a row that sees one key
+  const Outputs out = run(in, GetParam());
+  for (std::int64_t h = 0; h < 4; ++h) {
+    const double sink = in.sinks->at(0, h, 0, 0);
+    EXPECT_EQ(std::isfinite(out.dsinks->at(0, h, 0, 0)), !std::isfinite(sink)) << "head " << h << ", sink " << sink;
+  }
+}
+
 // Beside scores of 1e4 to 1e6 lse is rounded by as much as its last bit says, and so is the share of the sink.
 TEST(SinksBesideLargeScores, StayInBudget) {
   for (const double size : {-1e6, 1e4, 1e6}) {
@@ -300,6 +333,33 @@ TEST(SinksBesideLargeScores, StayInBudget) {
     for (const std::int64_t head : {0, 1}) in.sinks->set(0, head, 0, 0, head == 0 ? size + 6 : 3.0);
     for (const char* compute : {"cpu", "reference"}) check_against_reference(in, compute);
   }
+}
+
+/// lse of the `cpu` backend in float64, as the parts of a larger problem have it.
+TensorBuffer lse_in_f64(const Inputs& in) {
+  const Outputs out = make_outputs(in);
+  core::Problem p =
+      core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), nullptr, in.params("cpu"));
+  const TensorBuffer lse(DType::kF64, out.lse.shape());
+  p.lse = lse.view();
+  cpu::fast_backend().forward(p, nullptr);
+  return lse;
+}
+
+TEST(SinksInFloat64, AreInLse) {
+  for (const AttentionCase& c : {base_case(), with_everything(base_case())}) {
+    SCOPED_TRACE(describe(c));
+    const Inputs in = make_inputs(c);
+    in.sinks->set(0, 1, 0, 0, -kInf);
+    const Outputs truth = run(as_f64(in), "reference");
+    expect_near("lse", lse_in_f64(in).values(), truth.lse.values(), property_tolerance(DType::kF32));
+  }
+  constexpr double kLarge = 0x1p24;  // the next float32 is 2 larger
+  const Inputs in = make_inputs({.head_dim = 2, .head_dim_v = 2, .bias = Broadcast{}, .sinks = true});
+  in.q.fill(0);
+  in.bias->fill(kLarge);
+  in.sinks->fill(kLarge);
+  EXPECT_NEAR(lse_in_f64(in).at(0, 0, 0, 0), kLarge + std::log(2.0), 1e-6);
 }
 
 // Any number of threads adds up the same numbers in the same order.

@@ -126,8 +126,8 @@ struct ForwardCall {
 /// Deterministic, and independent of the number of threads. Thread-safe.
 /// @throws Error naming the argument, the value found and what is allowed; then nothing was written.
 /// Source: Dao, FlashAttention-2 (2023), Algorithm 1; Milakov & Gimelshein, Online normalizer calculation (2018).
-/// The `cpu` backend takes and gives any mix of f32, f16 and bf16; `reference` of f64 too, and with f64 q, lse may be
-/// f64.
+/// The `cpu` backend takes and gives any mix of f32, f16 and bf16, and dbias and dsinks in f64 as well; `reference` any
+/// mix of all four, and with f64 q, lse may be f64.
 ATTEND_API void forward(const ForwardCall& call);
 
 /// The arguments of backward. Inputs may lie in const memory. All tensors lie on the device of q.
@@ -154,7 +154,7 @@ struct BackwardCall {
 /// from lse tile by tile; scratch grows linearly with seqlen. A bias that all keys of a row share changes no gradient,
 /// however large: in rows with a bias and |lse| >= 1024, whose lse has lost the number of keys, p is divided by its
 /// sum. Not in parts of a ring, nor on GPUs in rows whose lse is large by ALiBi alone (sm90_backward): there p has the
-/// relative error of 2^-24 |lse|.
+/// relative error of 2^-24 |lse|. So has, on a GPU, the share of a sink beside such an lse, in o and dsinks.
 /// Deterministic and independent of the number of threads, but on a GPU without Params::deterministic, where the order
 /// of the sums in dq may change. Thread-safe.
 /// @throws Error as forward does.

@@ -126,7 +126,8 @@ def attention(
     left, right = window_of(window)
     scale, softcap = number("scale", scale), number("softcap", softcap)
     seed, offset, state = _random_numbers(q, seed, offset, dropout_p)
-    has_extras = any(x is not None for x in (bias, mask, alibi_slopes, sinks, state))
+    has_extras = bias is not None or mask is not None or alibi_slopes is not None
+    has_extras = has_extras or sinks is not None or state is not None
     extras = Extras(bias, mask, alibi_slopes, sinks, philox_state=state) if has_extras else NO_EXTRAS
     settings = Settings(
         0, 0, dense_layout(layout), scale, causal, left, right, softcap, dropout_p, seed, offset, deterministic,
@@ -313,9 +314,9 @@ def resolve(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Set
     if seed is None and drops(dropout_p):
         raise ArgumentError(f"seed: None with dropout_p {dropout_p}, allowed a number: backward needs the same")
     seed, offset, state = _random_numbers(q, seed, rest.pop("offset", NO_OFFSET), dropout_p)
-    given = {name: rest.pop(name, None) for name in _TENSORS}
-    has_extras = state is not None or any(x is not None for x in given.values())
-    extras = Extras(**given, philox_state=state) if has_extras else NO_EXTRAS
+    passed = {name: rest.pop(name) for name in _TENSORS if name in rest}
+    given = {name: x for name, x in passed.items() if x is not None}
+    extras = Extras(**given, philox_state=state) if given or state is not None else NO_EXTRAS
     if extras.cu_seqlens_q is not None:
         if "layout" in rest:
             raise ArgumentError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Optional
 
 from attend._errors import ArgumentError, UnsupportedError
-from attend._settings import NO_EXTRAS, NOT_WITH_COLUMNS, Extras
+from attend._settings import NO_EXTRAS, ROW_OPTIONS, Extras
 
 _INFINITY = float("inf")
 _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
@@ -37,7 +37,7 @@ def split(extras: Extras, q_shape: Any, k_shape: Any, layout: str) -> tuple[Extr
     found = {name: x for name, x in columns._asdict().items() if x is not None}
     for name, x in found.items():
         _check_shape(name, tuple(x.shape), rows)
-    for option in NOT_WITH_COLUMNS:
+    for option in ROW_OPTIONS:
         if getattr(extras, option) is not None:
             name, x = next(iter(found.items()))
             raise UnsupportedError(f"{name}: shape {tuple(x.shape)} with {option}, allowed a column for each key")

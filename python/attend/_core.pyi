@@ -38,7 +38,7 @@ class TensorOption(TypedDict):
     dtype: Optional[str]  # the only one that is allowed; None: any float
     gradient: Optional[str]  # its name among GRADIENTS_FIELDS; None: the option has none
     flag: str  # of the command `attend info --explain`
-    keeps_shifts: bool  # what is added to all scores of a row still changes no weight of its softmax
+    of_single_scores: bool  # acts on each score, whatever the rest of its row is
 
 class Gpu(TypedDict):
     name: str

@@ -91,7 +91,7 @@ class HostSpace:
         return np.empty(shape, _numpy_dtype(name, dtype))
 
     def result_view(self, result: Any) -> _core.Array:
-        if result.dtype.name == "bfloat16":  # NumPy exports no types of other packages
+        if _is_bfloat16(result.dtype):  # NumPy exports no types of other packages
             return _core.Array.of(result.view(np.uint16), "bf16")
         return _core.Array.of(result)
 
@@ -102,7 +102,7 @@ class HostSpace:
         if isinstance(self._q, np.ndarray):
             return result
         namespace = namespace_of(self._q)
-        if hasattr(namespace, "from_dlpack") and result.dtype.name != "bfloat16":
+        if hasattr(namespace, "from_dlpack") and not _is_bfloat16(result.dtype):
             return namespace.from_dlpack(result)
         if hasattr(namespace, "asarray"):
             return namespace.asarray(result)
@@ -110,6 +110,11 @@ class HostSpace:
 
     def hand_over_edited(self, results: list[Any], edit: Callable[..., tuple[Any, ...]]) -> list[Any]:
         return [self.hand_over(x) for x in edit(np, *results)]
+
+
+def _is_bfloat16(dtype: np.dtype) -> bool:
+    """NumPy makes up the name of a dtype at each question. It is not asked for of NumPy's own types."""
+    return dtype.isbuiltin != 1 and dtype.name == "bfloat16"
 
 
 def _as_numpy(x: Any) -> Any:

@@ -58,21 +58,22 @@ HEAD_TENSORS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if row["shape"]
 OPTION_GRADIENTS = tuple((row["name"], row["gradient"]) for row in _core.TENSOR_OPTIONS if row["gradient"] is not None)
 GRADIENT_POSITIONS = tuple(Extras._fields.index(name) for name, _ in OPTION_GRADIENTS)  # of those options, in Extras
 OF_BIAS = [name for name, _ in OPTION_GRADIENTS].index("bias")  # of which the front ends make that of one column
-# Options that a bias or mask of one column cannot come with (_columns.py).
-NOT_WITH_COLUMNS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if not row["keeps_shifts"])
+# Options that act on a row as a whole. A bias or mask of one column cannot come with them (_columns.py). Rings refuse
+# them, since they compute rows in parts.
+ROW_OPTIONS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if not row["of_single_scores"])
 NO_GRADIENT_TENSORS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if row["gradient"] is None)
 
 # Which of OPTION_GRADIENTS a backward pass is to compute, a flag for each.
 Needs = tuple[bool, ...]
 NEEDS_NONE: Needs = (False,) * len(OPTION_GRADIENTS)
+_GRADIENTS = tuple(zip(GRADIENT_POSITIONS, [gradient for _, gradient in OPTION_GRADIENTS]))
 
 
 def needs_of(extras: Extras, **asked: Any) -> Needs:
     """The gradients of all options that are given, but for those that `asked` names as False."""
     if extras is NO_EXTRAS:
         return NEEDS_NONE
-    named = zip(GRADIENT_POSITIONS, OPTION_GRADIENTS)
-    return tuple([extras[i] is not None and bool(asked.get(gradient, True)) for i, (_, gradient) in named])
+    return tuple([extras[i] is not None and bool(asked.get(gradient, True)) for i, gradient in _GRADIENTS])
 
 
 def as_int64(name: str, value: Any) -> int:

@@ -59,10 +59,6 @@ std::vector<const char*> gradients_fields() {
   return fields;
 }
 
-/// Modifications under which a number that is added to all scores of a row still changes no weight of the softmax.
-constexpr ScoreModTraits kKeepShifts = {
-    .transforms = true, .adds_from_memory = true, .adds_by_position = true, .masks_from_memory = true, .drops = true};
-
 /// Tells Python of a row what it cannot see in the names of the tuples' fields.
 nb::dict description_of(const core::ScoreTensor& row) {
   nb::dict entry;
@@ -71,7 +67,7 @@ nb::dict description_of(const core::ScoreTensor& row) {
   entry["dtype"] = row.dtype ? nb::cast(dtype_name(*row.dtype)) : nb::none();
   entry["gradient"] = row.gradient != nullptr ? nb::cast(row.gradient) : nb::none();
   entry["flag"] = row.flag;
-  entry["keeps_shifts"] = has_only(row.mod, kKeepShifts);
+  entry["of_single_scores"] = has_only(row.mod, core::kTraitsOfSingleScores);
   return entry;
 }
 

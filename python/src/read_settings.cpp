@@ -18,7 +18,8 @@ namespace {
 /// apart.
 enum class Kept : std::uint8_t {
   kFlag,          ///< True or False
-  kNumberOrNone,  ///< a float or None
+  kNumber,        ///< a float or an int
+  kNumberOrNone,  ///< or None
   kText,          ///< a str
   kDefault,       ///< its default alone
 };
@@ -28,6 +29,17 @@ constexpr std::pair<std::string_view, Kept> kKeptWithOthers[] = {{"layout", Kept
                                                                  {"scale", Kept::kNumberOrNone},
                                                                  {"deterministic", Kept::kFlag},
                                                                  {"compute", Kept::kText}};
+
+/// Numbers that modify scores are kept with settings. Dropout is not: Python draws its seed.
+Kept kept_of(std::string_view name) {
+  for (const auto& [kept_name, kept] : kKeptWithOthers) {
+    if (name == kept_name) return kept;
+  }
+  for (const core::ScoreNumber& row : core::kScoreNumbers) {
+    if (name == row.name && !traits_of(row.mod).drops) return Kept::kNumber;
+  }
+  return Kept::kDefault;
+}
 
 struct Option {
   std::string name;
@@ -69,6 +81,10 @@ bool is_float(nb::handle x) {
   return Py_TYPE(x.ptr()) == &PyFloat_Type;
 }
 
+bool is_number(nb::handle x) {
+  return is_float(x) || Py_TYPE(x.ptr()) == &PyLong_Type;
+}
+
 /// Two objects of one float are the same: a caller's float is often another object at each call.
 bool is_same(nb::handle a, nb::handle b) {
   if (a.is(b)) return true;
@@ -88,8 +104,10 @@ bool can_be_kept(const Option& option, nb::handle value) {
   switch (option.kept) {
     case Kept::kFlag:
       return value.ptr() == Py_True || value.ptr() == Py_False;
+    case Kept::kNumber:
+      return is_number(value);
     case Kept::kNumberOrNone:
-      return value.is_none() || is_float(value);
+      return value.is_none() || is_number(value);
     case Kept::kText:
       return Py_TYPE(value.ptr()) == &PyUnicode_Type;
     case Kept::kDefault:
@@ -123,12 +141,10 @@ nb::object tuple_of(const Values& values) {
 void learn_defaults(const nb::dict& defaults) {
   auto* options = new std::vector<Option>();
   for (const auto& [name, value] : defaults) {
-    Option option = {nb::cast<std::string>(name), Kept::kDefault, nb::borrow(value)};
-    if (option.name == "return_lse") continue;
-    for (const auto& [kept_name, kept] : kKeptWithOthers) {
-      if (option.name == kept_name) option.kept = kept;
-    }
-    options->push_back(std::move(option));
+    auto text = nb::cast<std::string>(name);
+    if (text == "return_lse") continue;
+    const Kept kept = kept_of(text);
+    options->push_back({std::move(text), kept, nb::borrow(value)});
   }
   if (options->size() > kMostOptions) throw Error(ErrorCode::kInternal, "attention: more options than kMostOptions");
   known_options = options;

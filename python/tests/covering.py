@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 from typing import Any
 
 
-def cases(options: dict[str, list[Any]], seed: int) -> list[dict[str, Any]]:
-    """Greedy: each case starts from a pair that is still missing and takes the values that cover most others."""
+def cases(
+    options: dict[str, list[Any]], seed: int, excludes: Callable[[dict[str, Any]], bool] = lambda pair: False
+) -> list[dict[str, Any]]:
+    """Greedy: each case starts from a pair that is still missing and takes the values that cover most others.
+
+    No case has a pair {name: value, name: value} that `excludes` is true of. Of each option one value has to fit all
+    values of the others.
+    """
     pick = random.Random(seed)
     names = sorted(options)
     values = [(name, i) for name in names for i in range(len(options[name]))]
-    missing = {(x, y) for x, y in itertools.combinations(values, 2) if x[0] != y[0]}
+    pairs = {(x, y) for x, y in itertools.combinations(values, 2) if x[0] != y[0]}
+    excluded = {pair for pair in pairs if excludes({name: options[name][i] for name, i in pair})}
+    missing = pairs - excluded
     rows = []
     while missing:
         row = dict(pick.choice(sorted(missing)))
         for name in pick.sample(names, len(names)):
             if name not in row:
                 indices = pick.sample(range(len(options[name])), len(options[name]))
-                row[name] = max(indices, key=lambda i: len(missing & _pairs(row, name, i)))
+                fitting = [i for i in indices if not excluded & _pairs(row, name, i)]
+                row[name] = max(fitting, key=lambda i: len(missing & _pairs(row, name, i)))
         missing -= set(itertools.combinations(sorted(row.items()), 2))
         rows.append({name: options[name][i] for name, i in row.items()})
     return rows

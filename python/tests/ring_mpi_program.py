@@ -77,6 +77,7 @@ def check_front_end(comm: MPI.Comm, mine: list[np.ndarray]) -> None:
         dict(q=q[0]),
         dict(k="keys"),
         dict(offset=2),
+        dict(sinks=np.zeros(2, np.float32)),
         dict(windw=1),
     )
     starts = (
@@ -87,6 +88,7 @@ def check_front_end(comm: MPI.Comm, mine: list[np.ndarray]) -> None:
         "q: 3 dimensions, allowed 4",
         "k: str",
         "offset: given without seed",
+        "sinks: given, allowed none with attention",
         "",
     )
     for changed, start in zip(wrong, starts):
@@ -100,10 +102,16 @@ def check_front_end(comm: MPI.Comm, mine: list[np.ndarray]) -> None:
         texts = comm.allgather(text)
         assert all("windw" in text for text in texts) or texts == [texts[0]] * comm.size, texts
         assert texts[0].startswith(start) and texts[0].endswith(f" (rank {last})"), texts
-    try:
-        ring.backward(q, q, k, v, q, q, comm=comm, dropout_p=0.2)
-    except attend.ArgumentError as error:
-        assert str(error).startswith("seed: None with dropout_p > 0, allowed the number"), error
+    for options, start in (
+        (dict(dropout_p=0.2), "seed: None with dropout_p > 0, allowed the number"),
+        (dict(sinks=np.zeros(2, np.float32)), "sinks: given, allowed none with backward"),
+    ):
+        try:
+            ring.backward(q, q, k, v, q, q, comm=comm, **options)
+        except attend.Error as error:
+            assert str(error).startswith(start), error
+        else:
+            raise AssertionError(f"nothing was raised with {options}")
 
 
 def check_drawn_seeds(comm: MPI.Comm) -> None:

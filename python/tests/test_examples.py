@@ -76,6 +76,26 @@ def test_ring_training(torch, capsys):
     assert capsys.readouterr().out.count("FAILED") == 2
 
 
+@pytest.mark.skipif(not pathlib.Path("/proc/self/task").exists(), reason="no list of threads here")
+def test_ring_training_ends_the_threads_of_its_groups(torch):
+    """Those that are left when Python ends may abort the process."""
+    code = f"""
+import argparse, pathlib, sys, tempfile
+sys.path.insert(0, {str(EXAMPLES)!r})
+import ring_training
+names = lambda: [x.read_text() for x in pathlib.Path("/proc/self/task").glob("*/comm")]
+destroy = ring_training.dist.destroy_process_group
+seen = []
+ring_training.dist.destroy_process_group = lambda *group: seen.extend(names()) or destroy(*group)
+args = argparse.Namespace(ranks=1, sharding="zigzag", device="cpu", steps=1, seq_len=16)
+with tempfile.TemporaryDirectory() as folder:
+    ring_training.rank_main(0, args, folder)
+assert any("gloo" in name for name in seen), seen
+assert not any("gloo" in name for name in names()), names()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
 @pytest.mark.parametrize("wrong", [lambda x: x + 1e-3, lambda x: x * float("nan")])
 def test_numpy_only_notices(wrong, monkeypatch, capsys):
     plain = attend.backward

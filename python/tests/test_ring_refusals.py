@@ -53,6 +53,8 @@ def run_refused(rank, size, device, name, refusing):
             k = x.to_sparse()
         elif name == "bias":
             options["bias"] = torch.zeros(1, 2, 4, 4 * size, device=device, requires_grad=True)
+        elif name == "sinks":
+            options["sinks"] = torch.zeros(2, device=device, requires_grad=True)
         elif name == "offset":
             options["offset"] = 3
         elif name == "scale":
@@ -80,6 +82,7 @@ REFUSALS = {
     "causal": "RunError: RuntimeError: attend::ring_forward() Expected a value of type 'bool'",
     "sparse": "UnsupportedError: k: layout torch.sparse_coo, attend takes dense strided tensors (rank {})",
     "bias": "UnsupportedError: bias: requires grad; a ring gives no gradient for it. Detach it (rank {})",
+    "sinks": "UnsupportedError: sinks: given, allowed none with ring_attention (rank {})",
     "offset": "ArgumentError: offset: given without seed, allowed with it only (rank {})",
     "scale": "ArgumentError: scale: (3,), allowed a number (rank {})",
     "option": "TypeError: ring_attention() got an unexpected keyword argument 'windw'",

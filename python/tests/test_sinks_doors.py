@@ -8,7 +8,7 @@ pytest.importorskip(
 )
 
 import attend
-from attend import flash_attn_3, ring
+from attend import flash_attn_3
 from sink_problems import BATCH, HEADS, inputs, leaves, packed, standard
 
 
@@ -117,8 +117,6 @@ def test_backends_without_them_refuse_by_name(torch):
         sinks = given[0, :, 0, 0]
         with pytest.raises(NotImplementedError, match="sinks"):
             attend.attention(given, given, given, sinks=sinks, compute="cpu_naive")
-    with pytest.raises(TypeError, match="unexpected keyword argument 'sinks'"):
-        ring.ring_attention(x, x, x, sinks=x[0, :, 0, 0])
 
 
 @pytest.mark.parametrize("name", ["s_aux", "learnable_sink"])

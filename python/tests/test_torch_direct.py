@@ -118,6 +118,42 @@ def test_backward_may_take_the_operator_alone(torch, device):
     assert dq.abs().sum() > 0 and dk.abs().sum() > 0 and dv.abs().sum() == 0
 
 
+def test_the_function_backward_takes_both_routes(torch, device, monkeypatch):
+    """Without the dispatcher if it has nothing to do. The results are the same bits, and so are refusals."""
+    from attend.torch import _front
+
+    q, k, v, dout = (torch.randn(1, 2, 8, 16, device=device, requires_grad=True) for _ in range(4))
+    bias, sinks = torch.randn(2, 8, 8, device=device), torch.randn(2, device=device)
+    calls = []
+    for name in ("compute_gradients", "_gradients_by_the_operator"):
+        function = getattr(_front, name)
+        monkeypatch.setattr(_front, name, lambda *a, n=name, f=function: calls.append(n) or f(*a))
+
+    def check(options, **of_backward):
+        o, lse = attend.forward(q, k, v, **options)
+        options = options | of_backward | {"deterministic": True}
+        calls.clear()
+        found = attend.backward(dout, q, k, v, o, lse, **options)
+        with torch.profiler.profile():
+            want = attend.backward(dout, q, k, v, o, lse, **options)
+        assert calls == ["compute_gradients", "_gradients_by_the_operator"]
+        assert len(found) == len(want) and not any(x.requires_grad for x in found)
+        assert all(torch.equal(a, b) for a, b in zip(found, want))
+        return len(found)
+
+    assert check({"causal": True}) == check({"softcap": 2.0}, dlse=torch.randn(1, 2, 8, device=device)) == 3
+    assert check({"bias": bias, "sinks": sinks}) == 5
+    assert check({"bias": bias, "sinks": sinks}, needs_dbias=False) == check({"bias": bias[..., :1]}) == 4
+    assert check({"alibi_slopes": torch.rand(2, device=device)}) == 3
+    o, lse = attend.forward(q, k, v)
+    for wrong, message in (
+        ({"dout": None}, "dout: NoneType"), ({"lse": lse.to("meta")}, "lse: on meta"), ({"k": k[:, :, :5]}, "v: shape"),
+        ({"dout": dout.detach().cpu().numpy()}, "dout: ndarray"), ({"o": o[..., :8]}, "o: shape"),
+    ):  # fmt: skip
+        with pytest.raises(attend.Error, match=f"^{message}"):
+            attend.backward(**dict(dout=dout, q=q, k=k, v=v, o=o, lse=lse) | wrong)
+
+
 def test_options_that_equal_known_ones_mean_the_same_and_others_do_not(torch, device, monkeypatch):
     """What the library keeps of a call's options is found by what they are: numbers by value, of their own type."""
     q, k, v = (torch.randn(1, 2, 8, 16, device=device) for _ in range(3))
@@ -133,8 +169,10 @@ def test_options_that_equal_known_ones_mean_the_same_and_others_do_not(torch, de
     for scale in scales:
         for causal in (False, True, 0, 1):
             check(scale=scale, causal=causal)
+    for softcap in (3.0, float("3.0"), 3, 3000, 0.0, 0, True, torch.tensor(2.0), np.float64(3)):
+        check(softcap=softcap)
     for number in range(200):  # more than the library keeps
-        check(scale=number / 64)
+        check(scale=number / 64, softcap=number % 3)
     scale = torch.tensor(0.5)
     check(scale=scale)
     scale.mul_(3)
@@ -146,6 +184,7 @@ def test_options_that_equal_known_ones_mean_the_same_and_others_do_not(torch, de
         ({"causal": "yes"}, "causal: 'yes'"), ({"scale": "1"}, "scale: '1'"), ({"dropout_p": 2.0}, "dropout_p: 2"),
         ({"layout": None}, "layout: None"), ({"causal": None}, "causal: None"), ({"compute": None}, "compute: None"),
         ({"dropout_p": None}, "dropout_p: None"), ({"deterministic": None}, "deterministic: None"),
+        ({"softcap": None}, "softcap: None"), ({"softcap": -1.0}, "softcap: -1"), ({"softcap": "2"}, "softcap: '2'"),
     ):  # fmt: skip
         for _ in range(2):
             with pytest.raises(attend.Error) as caught:

@@ -44,6 +44,21 @@ inline void store(void* data, DType dtype, std::int64_t at, double value) {
   }
 }
 
+/// x as an element of the dtype holds it: rounded once if that has 16 bits, else x.
+[[nodiscard]] inline float round_to(DType dtype, float x) {
+  switch (dtype) {
+    case DType::kF16:
+      return to_float(to_half(x));
+    case DType::kBF16:
+      return to_float(to_bfloat16(x));
+    case DType::kF32:
+    case DType::kF64:
+    case DType::kBool:
+      return x;
+  }
+  return x;
+}
+
 [[nodiscard]] inline double load(const Matrix& m, std::int64_t row, std::int64_t col) {
   return load(m.data, m.dtype, row * m.row_stride + col);
 }

@@ -148,6 +148,12 @@ inline constexpr std::array<ScoreTensor, 4> kScoreTensors = {{
 
 static_assert(kScoreNumbers.size() + kScoreTensors.size() == kScoreMods, "a row for each modification");
 
+/// The traits of modifications that act on each score, or its entry of p, whatever the rest of the row is. So parts of
+/// a row can be computed apart and merged by their lse, and a number that is added to all scores of a row changes no
+/// weight of its softmax.
+inline constexpr ScoreModTraits kTraitsOfSingleScores = {
+    .transforms = true, .adds_from_memory = true, .adds_by_position = true, .masks_from_memory = true, .drops = true};
+
 /// What a modification is called.
 struct ScoreModNames {
   const char* name;      ///< by callers

@@ -181,27 +181,24 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
   add_values(tile, panel, keys, memory.rescale, p.head_dim_v, partial ? ranges.keys_of_lane() : RowRanges{});
 }
 
-/// lse and 1 / l of the panel's rows with a head's sink. In float64: a large lse would be rounded by more than what the
-/// number of keys adds to it.
+constexpr double kNoSink = -kInfinity;
+
+/// Row r's lse, merged with its head's sink. In float64: a large lse would be rounded by more than what the number of
+/// keys adds to it.
+core::MergedLse lse_with_sink(const Panel& panel, double nats_per_score, double sink, std::int64_t r) {
+  if (panel.row_max[r] == -kInfinity) return core::merge_lse(-kInfinity, sink);
+  return core::merge_lse(
+      static_cast<double>(panel.row_max[r]) * nats_per_score + std::log(static_cast<double>(panel.row_sum[r])), sink);
+}
+
+/// lse and 1 / l of the panel's rows with a sink.
 void add_sink(const Panel& panel, double nats_per_score, double sink, float (&lse)[kPanel],
               float (&inverse_sum)[kPanel]) {
   for (std::int64_t r = 0; r < panel.num_rows; ++r) {
-    const double of_keys = panel.row_max[r] == -kInfinity ? -std::numeric_limits<double>::infinity()
-                                                          : static_cast<double>(panel.row_max[r]) * nats_per_score +
-                                                                std::log(static_cast<double>(panel.row_sum[r]));
-    const core::MergedLse row = core::merge_lse(of_keys, sink);
+    const core::MergedLse row = lse_with_sink(panel, nats_per_score, sink, r);
     inverse_sum[r] = static_cast<float>(inverse_sum[r] * row.weight_a);
     lse[r] = static_cast<float>(row.lse);
   }
-}
-
-/// Row r's lse; in float64 where it is to be merged with others, whose weights would lose what a large lse rounds off.
-void store_lse(const Matrix& m, const Panel& panel, std::int64_t r, float lse, const ScoreRules& rules) {
-  const bool exact = m.dtype == DType::kF64 && panel.row_max[r] != -kInfinity;
-  core::store(m, panel.row_begin + r, 0,
-              exact ? static_cast<double>(panel.row_max[r]) * rules.nats_per_score() +
-                          std::log(static_cast<double>(panel.row_sum[r]))
-                    : lse);
 }
 
 /// o = O / l and lse = m + log l. False: some of it is not finite, so that rows may have spoilt each other, or a row's
@@ -223,12 +220,8 @@ bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRu
     hn::Store(hn::MulAdd(row_max, nats_per_score, log_sum), kFloats, lse + lane);
     hn::Store(hn::IfThenZeroElse(saw_no_key, hn::Div(hn::Set(kFloats, 1.0F), row_sum)), kFloats, inverse_sum + lane);
   }
-  if (p.sinks) {
-    const double sink = core::load(*p.sinks, task.sequence.index, task.head, 0, 0);
-    if (sink != -std::numeric_limits<double>::infinity()) {
-      add_sink(panel, rules.nats_per_score(), sink, lse, inverse_sum);
-    }
-  }
+  const double sink = p.sinks ? core::load(*p.sinks, task.sequence.index, task.head, 0, 0) : kNoSink;
+  if (sink != kNoSink) add_sink(panel, rules.nats_per_score(), sink, lse, inverse_sum);
   const Matrix o = core::q_matrix(p.o, task.sequence, task.head);
   if (!panel.started) std::fill_n(panel.o, kPanel * padded(p.head_dim_v), 0.0F);
   constexpr std::int64_t kRowsAhead = 8;
@@ -238,7 +231,11 @@ bool finish_panel(const core::Problem& p, const ForwardTask& task, const ScoreRu
     finite &= store_row(o, panel.row_begin + r, panel.o + r * padded(p.head_dim_v), inverse_sum[r]);
     finite &= panel.row_max[r] == -kInfinity || std::isfinite(lse[r]);
     finite &= !rules.has_overflowed(panel.row_begin + r, panel.row_max[r]);
-    if (p.lse) store_lse(core::q_matrix(*p.lse, task.sequence, task.head), panel, r, lse[r], rules);
+    if (!p.lse) continue;
+    // In float64 it is merged with others, whose weights would lose what a large lse rounds off.
+    const bool is_exact = p.lse->dtype == DType::kF64;
+    core::store(core::q_matrix(*p.lse, task.sequence, task.head), panel.row_begin + r, 0,
+                is_exact ? lse_with_sink(panel, rules.nats_per_score(), sink, r).lse : lse[r]);
   }
   return finite;
 }

@@ -91,17 +91,13 @@ std::string device_text(Device device) {
   return device.type == DeviceType::kCPU ? "cpu" : fmt::format("cuda {}", device.index);
 }
 
-/// What may be done to scores. A modification with another trait is refused.
-constexpr ScoreModTraits kTaken = {
-    .transforms = true, .adds_from_memory = true, .adds_by_position = true, .masks_from_memory = true, .drops = true};
-
 core::Problem checked_problem(const Arguments& a, const core::WholeLengths& whole, const Transport& transport) {
   if (const auto allowed = transport.allowed_instead(a.q.device)) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("q: on {}, allowed {} with {}", device_text(a.q.device), *allowed, a.function));
   }
-  for (const core::ScoreTensor& row : core::kScoreTensors) {
-    if (!(a.params.*row.param) || has_only(row.mod, kTaken)) continue;
+  for (const core::ScoreTensor& row : core::kScoreTensors) {  // the parts of a row are merged by their lse
+    if (!(a.params.*row.param) || has_only(row.mod, core::kTraitsOfSingleScores)) continue;
     throw Error(ErrorCode::kUnsupported, fmt::format("{}: given, allowed none with {}", row.name, a.function));
   }
   const bool reads_scores = a.params.bias || a.params.mask;

@@ -32,7 +32,8 @@ void toggle(std::optional<Tensor>& t) {
 
 /// Two, of which the second one has another source.
 const core::CustomScore* custom_score(std::size_t which) {
-  static const core::CustomScore kScores[] = {{.digest = {1, 2, 3, 4}}, {.digest = {1, 2, 3, 5}}};
+  static const core::CustomScore kScores[] = {{.source = "first", .digest = {1, 2, 3, 4}},
+                                              {.source = "second", .digest = {1, 2, 3, 5}}};
   return &kScores[which];
 }
 

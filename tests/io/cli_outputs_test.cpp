@@ -102,7 +102,9 @@ TEST_F(Outputs, AKilledRunLeavesOneSet) {
       std::this_thread::sleep_for(std::chrono::duration<double>(wait));
       ::kill(process, SIGKILL);
     });
-    killed += result.status == 128 + SIGKILL ? 1 : 0;
+    const bool was_killed = result.status == 128 + SIGKILL;
+    killed += was_killed ? 1 : 0;
+    seconds *= was_killed ? 1.03 : 0.9;  // how long a run takes follows the machine's load
     const auto found = results();
     ASSERT_TRUE(found == sets[0] || found == sets[1]) << "a mixture after " << wait << " s";
     // The program's own reader takes what it finds, whole: O and logsumexp of one forward.

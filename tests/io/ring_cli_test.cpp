@@ -164,6 +164,12 @@ TEST(RingOptions, WhatARingDoesNotHaveIsRefused) {
   EXPECT_EQ(compute.err, "attend: --compute: 'simt' with --ring, allowed auto, cpu, reference\n");
   const ProgramResult bias = run_attend_line("run --ring zigzag --mode both --bias b.npy --data B1_H1_S8_D8");
   EXPECT_THAT(bias.err, HasSubstr("--bias: given with --ring and a backward pass"));
+  for (const char* mode : {"forward", "backward", "both"}) {
+    const ProgramResult sinks =
+        run_attend_line(std::string("run --ring zigzag --sinks s.npy --data B1_H1_S8_D8 --mode ") + mode);
+    EXPECT_EQ(sinks.err, "attend: --sinks: given with --ring, allowed without it\n");
+    EXPECT_EQ(sinks.status, 2);
+  }
   const ProgramResult algorithm = run_attend_line("run --algorithm exchange --data B1_H1_S8_D8");
   EXPECT_EQ(algorithm.err, "attend: --algorithm: given without --ring, allowed with it\n");
   const ProgramResult sharding = run_attend_line("run --ring ziczac --data B1_H1_S8_D8");

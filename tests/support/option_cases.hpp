@@ -7,6 +7,21 @@
 
 namespace attend::test {
 
+/// with(change) for each of some changes to a problem that has no sinks.
+template <class With>
+void sink_cases(const With& with) {
+  with([](AttentionCase& c) { c.sinks = true; });
+  with([](AttentionCase& c) { c.sinks = c.sinks_per_sequence = true, c.heads_q = 6, c.dlse = false; });
+  with([](AttentionCase& c) { c.sinks = true, c.causal = true, c.seqlen_q = 7; });  // rows that see nothing
+  with([](AttentionCase& c) {
+    c.varlen_q = {3, 0, 2, 4}, c.varlen_k = {2, 4, 0, 5}, c.sinks = c.sinks_per_sequence = true;
+  });
+  with([](AttentionCase& c) {
+    c.heads_q = 4, c.softcap = 2, c.bias = Broadcast{true, true, true}, c.mask = Broadcast{false, false, true};
+    c.causal = true, c.window_left = 3, c.alibi = true, c.dropout_p = 0.25, c.scale = -0.9, c.sinks = true;
+  });
+}
+
 /// The plain problem, then one problem per option and a few combinations, all of `dtype`.
 [[nodiscard]] inline std::vector<AttentionCase> option_cases(DType dtype) {
   const AttentionCase plain = {.dtype = dtype,
@@ -60,16 +75,7 @@ namespace attend::test {
     c.heads_q = 4, c.softcap = 2, c.bias = Broadcast{false, true, true}, c.mask = Broadcast{true, false, true};
     c.causal = true, c.window_left = 3, c.alibi = true, c.dropout_p = 0.25, c.scale = -0.9;
   });
-  with([](AttentionCase& c) { c.sinks = true; });
-  with([](AttentionCase& c) { c.sinks = c.sinks_per_sequence = true, c.heads_q = 6, c.dlse = false; });
-  with([](AttentionCase& c) { c.sinks = true, c.causal = true, c.seqlen_q = 7; });  // rows that see nothing
-  with([](AttentionCase& c) {
-    c.varlen_q = {3, 0, 2, 4}, c.varlen_k = {2, 4, 0, 5}, c.sinks = c.sinks_per_sequence = true;
-  });
-  with([](AttentionCase& c) {
-    c.heads_q = 4, c.softcap = 2, c.bias = Broadcast{true, true, true}, c.mask = Broadcast{false, false, true};
-    c.causal = true, c.window_left = 3, c.alibi = true, c.dropout_p = 0.25, c.scale = -0.9, c.sinks = true;
-  });
+  sink_cases(with);
   return cases;
 }
 

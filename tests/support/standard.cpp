@@ -13,6 +13,7 @@ namespace attend::test {
 namespace {
 
 using core::Problem;
+using core::round_to;
 using core::Sequence;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();

@@ -12,17 +12,6 @@ namespace attend::test {
 #define ATTEND_WIDE_LOOPS
 #endif
 
-float round_to(DType dtype, float x) {
-  switch (dtype) {
-    case DType::kF16:
-      return core::to_float(core::to_half(x));
-    case DType::kBF16:
-      return core::to_float(core::to_bfloat16(x));
-    default:
-      return x;
-  }
-}
-
 ATTEND_WIDE_LOOPS void dots(const float* a, const float* b, std::int64_t cols, float* value, float* magnitude) {
   float sum[kSide] = {}, size[kSide] = {};
   for (std::int64_t c = 0; c < cols; ++c) {

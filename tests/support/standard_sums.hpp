@@ -10,9 +10,6 @@
 
 namespace attend::test {
 
-/// To the dtype and back.
-[[nodiscard]] float round_to(DType dtype, float x);
-
 /// A dense float matrix.
 struct Floats {
   Floats(std::int64_t rows_, std::int64_t cols_, float value = 0)

@@ -15,23 +15,10 @@ namespace {
 
 using core::Matrix;
 using core::Problem;
+using core::round_to;
 using core::Sequence;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-float round_to(DType dtype, float x) {
-  switch (dtype) {
-    case DType::kF16:
-      return core::to_float(core::to_half(x));
-    case DType::kBF16:
-      return core::to_float(core::to_bfloat16(x));
-    case DType::kF32:
-    case DType::kF64:
-    case DType::kBool:
-      return x;
-  }
-  return x;
-}
 
 /// A head's rows as float32.
 struct Rows {
@@ -58,6 +45,12 @@ struct Rows {
 float dot(const float* a, const float* b, std::int64_t n) {
   float sum = 0;
   for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+float dot_of_magnitudes(const float* a, const float* b, std::int64_t n) {
+  float sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += std::abs(a[i] * b[i]);
   return sum;
 }
 
@@ -215,27 +208,66 @@ std::vector<float> mean_score_noise(const Problem& p, const Sequence& s, std::in
   return mean;
 }
 
-/// visit(i, j, noise of ds_ij, noise of z_ij), z the probability after dropout.
+/// How far off ds_ij and z_ij, the probability after dropout, may be: by the arithmetic that leads to them, and by
+/// their rounding to 16 bits as factors of products.
+struct EntryNoise {
+  float ds, z;
+  float rounding_of_ds, rounding_of_z;
+};
+
+/// visit(i, j, EntryNoise).
 template <class Visit>
 void for_each_noise(const Problem& p, const Sequence& s, std::int64_t head, Visit visit) {
   const std::int64_t key_head = head / p.heads_per_group();
   const Rows q(core::q_matrix(p.q, s, head));
   const Rows k(core::k_matrix(p.k, s, key_head));
-  const Rows v = magnitudes(core::k_matrix(p.v, s, key_head));
-  const Rows o = magnitudes(core::q_matrix(p.o, s, head));
-  const Rows dout = magnitudes(core::q_matrix(p.dout, s, head));
+  const Rows v(core::k_matrix(p.v, s, key_head));
+  const Rows o(core::q_matrix(p.o, s, head));
+  const Rows dout(core::q_matrix(p.dout, s, head));
   const std::vector<float> mean = mean_score_noise(p, s, head, q, k);
+  const float unit = unit_roundoff(p.o.dtype);
   for_each_probability(p, s, head, q, k, [&](std::int64_t i, std::int64_t j, float value, float factor, float slope) {
     const float probability = std::min(1.0F, value);
-    const float dp = factor * dot(dout.row(i), v.row(j), p.head_dim_v);
-    const float delta = dot(dout.row(i), o.row(i), p.head_dim_v);
-    const float rounded_o = unit_roundoff(p.o.dtype) * root_of_squares(dout.row(i), o.row(i), p.head_dim_v);
+    const float terms = factor * dot_of_magnitudes(dout.row(i), v.row(j), p.head_dim_v) +
+                        dot_of_magnitudes(dout.row(i), o.row(i), p.head_dim_v);
+    const float difference =
+        factor * dot(dout.row(i), v.row(j), p.head_dim_v) - dot(dout.row(i), o.row(i), p.head_dim_v);
+    const float rounded_o = unit * root_of_squares(dout.row(i), o.row(i), p.head_dim_v);
     // p_ij = z_ij / sum_l z_il follows its own score by (1 - p_ij), and those of others by their p.
     const float own = score_noise(p, q.row(i), k.row(j), slope);
     const float relative = kSum + (1 - probability) * own + std::max(0.0F, mean[i] - probability * own);
-    visit(i, j, probability * slope * (relative * (dp + delta) + rounded_o), relative * factor * probability);
+    visit(i, j,
+          EntryNoise{.ds = probability * slope * (relative * terms + rounded_o),
+                     .z = relative * factor * probability,
+                     .rounding_of_ds = unit * probability * slope * std::abs(difference),
+                     .rounding_of_z = unit * factor * probability});
   });
 }
+
+/// Sums of terms of noise for some rows: of what adds up, and of independent roundings, whose sum strays as a random
+/// walk.
+class NoiseSums {
+ public:
+  NoiseSums(std::int64_t rows, std::int64_t cols) : sums_(rows, cols), squares_(rows, cols) {}
+
+  /// Row r += (noise, rounding) * |x|.
+  void add(std::int64_t r, float noise, float rounding, const float* x) {
+    for (std::int64_t c = 0; c < sums_.cols; ++c) {
+      const float magnitude = std::abs(x[c]);
+      sums_.row(r)[c] += noise * magnitude;
+      squares_.row(r)[c] += rounding * magnitude * rounding * magnitude;
+    }
+  }
+
+  void store_to(const Matrix& m) const {
+    Rows all = sums_;
+    for (std::size_t at = 0; at < all.values.size(); ++at) all.values[at] += std::sqrt(squares_.values[at]);
+    all.store_to(m);
+  }
+
+ private:
+  Rows sums_, squares_;
+};
 
 }  // namespace
 
@@ -256,19 +288,19 @@ void output_noise_head(const Problem& p, const Sequence& s, std::int64_t head) {
 }
 
 void gradient_noise_group(const Problem& p, const Sequence& s, std::int64_t key_head) {
-  const Rows k = magnitudes(core::k_matrix(p.k, s, key_head));
+  const Rows k(core::k_matrix(p.k, s, key_head));
   const auto scale = static_cast<float>(std::abs(p.scale));
-  Rows dk(s.seqlen_k, p.head_dim);
-  Rows dv(s.seqlen_k, p.head_dim_v);
+  NoiseSums dk(s.seqlen_k, p.head_dim);
+  NoiseSums dv(s.seqlen_k, p.head_dim_v);
   for (std::int64_t in_group = 0; in_group < p.heads_per_group(); ++in_group) {
     const std::int64_t head = key_head * p.heads_per_group() + in_group;
-    const Rows q = magnitudes(core::q_matrix(p.q, s, head));
-    const Rows dout = magnitudes(core::q_matrix(p.dout, s, head));
-    Rows dq(s.seqlen_q, p.head_dim);
-    for_each_noise(p, s, head, [&](std::int64_t i, std::int64_t j, float ds, float z) {
-      add_scaled(dv.row(j), z, dout.row(i), p.head_dim_v);
-      add_scaled(dq.row(i), scale * ds, k.row(j), p.head_dim);
-      add_scaled(dk.row(j), scale * ds, q.row(i), p.head_dim);
+    const Rows q(core::q_matrix(p.q, s, head));
+    const Rows dout(core::q_matrix(p.dout, s, head));
+    NoiseSums dq(s.seqlen_q, p.head_dim);
+    for_each_noise(p, s, head, [&](std::int64_t i, std::int64_t j, const EntryNoise& noise) {
+      dv.add(j, noise.z, noise.rounding_of_z, dout.row(i));
+      dq.add(i, scale * noise.ds, scale * noise.rounding_of_ds, k.row(j));
+      dk.add(j, scale * noise.ds, scale * noise.rounding_of_ds, q.row(i));
     });
     dq.store_to(core::q_matrix(p.dq, s, head));
   }
@@ -285,9 +317,9 @@ void dbias_noise(const Problem& p) {
   const auto index = [&](std::size_t d, std::int64_t i) { return dbias.shape[d] == 1 ? 0 : i * at[d]; };
   for (std::int64_t batch = 0; batch < p.num_sequences; ++batch) {
     for (std::int64_t head = 0; head < p.num_heads_q; ++head) {
-      for_each_noise(p, p.sequence(batch), head, [&](std::int64_t i, std::int64_t j, float ds, float) {
+      for_each_noise(p, p.sequence(batch), head, [&](std::int64_t i, std::int64_t j, const EntryNoise& noise) {
         const std::int64_t to = index(0, batch) + index(1, head) + index(2, i) + index(3, j);
-        core::store(dbias.data, dbias.dtype, to, core::load(dbias.data, dbias.dtype, to) + ds);
+        core::store(dbias.data, dbias.dtype, to, core::load(dbias.data, dbias.dtype, to) + noise.ds);
       });
     }
   }

@@ -23,7 +23,8 @@ void output_noise_head(const core::Problem& p, const core::Sequence& s, std::int
 /// little is left of the difference. With r_ij = 4 * 2^-24 + (1 - p_ij) e_ij + sum_(l != j) p_il e_il, relative:
 /// n_ij = p_ij (r_ij of the sum of all terms' magnitudes, and what the rounding of o to its type does to <dout_i,
 /// o_i>). In the places of dq, dk and dv, from the inputs, p.o and p.lse: dq_i: |scale| sum_j n_ij |k_j|, dk
-/// likewise, dv_j: sum_i r_ij p_ij |dout_i|.
+/// likewise, dv_j: sum_i r_ij p_ij |dout_i|. To each is added what roundings of ds_ij and p_ij to the type of o do, as
+/// kernels on matrix units round them: the root of the sum of their squares.
 void gradient_noise_group(const core::Problem& p, const core::Sequence& s, std::int64_t key_head);
 
 /// The same of the gradients of options, which are contiguous, for every sequence and head.

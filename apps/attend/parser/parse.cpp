@@ -174,17 +174,7 @@ RunOptions finish(RunOptions options, const Raw& raw) {
   if (raw.ring != 0) {
     options.ring = RingParams(std::array{Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}.at(raw.ring - 1),
                               static_cast<RingAlgorithm>(raw.algorithm));
-    if (options.compute != "auto" && options.compute != "cpu" && options.compute != "reference") {
-      refuse(fmt::format("--compute: '{}' with --ring, allowed auto, cpu, reference", options.compute));
-    }
-    for (std::size_t i = 0; i < options.score_tensors.size(); ++i) {
-      const core::ScoreTensor& row = core::kScoreTensors[i];
-      if (row.gradient == nullptr || options.score_tensors[i].empty() || options.mode == Mode::kForward) continue;
-      refuse(
-          fmt::format("--{}: given with --ring and a backward pass, which has no gradient of it; allowed with "
-                      "--mode forward",
-                      row.name));
-    }
+    check_run_on_ring(options);
   }
   if (raw.ring == 0 && raw.algorithm != 0) refuse("--algorithm: given without --ring, allowed with it");
   const std::pair<const char*, const std::filesystem::path*> npy_flags[] = {

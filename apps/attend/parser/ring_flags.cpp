@@ -1,7 +1,11 @@
 #include "parser/ring_flags.hpp"
 
-#include <array>
+#include <fmt/format.h>
 
+#include <array>
+#include <string>
+
+#include "core/score_options.hpp"
 #include "parser/flags.hpp"
 #include "parser/footers.hpp"
 
@@ -10,6 +14,26 @@ namespace attend::cli {
 void add_algorithm(CLI::App& app, std::size_t& algorithm) {
   add_choice(app, "--algorithm", algorithm, {"automatic", "exchange", "all_gather", "all_to_all", "two_level"},
              "What travels in a ring, automatic if not given");
+}
+
+void check_run_on_ring(const RunOptions& options) {
+  const auto refuse = [](const std::string& message) { throw Error(ErrorCode::kInvalidArgument, message); };
+  if (options.compute != "auto" && options.compute != "cpu" && options.compute != "reference") {
+    refuse(fmt::format("--compute: '{}' with --ring, allowed auto, cpu, reference", options.compute));
+  }
+  for (std::size_t i = 0; i < options.score_tensors.size(); ++i) {
+    const core::ScoreTensor& row = core::kScoreTensors[i];
+    if (options.score_tensors[i].empty()) continue;
+    if (!has_only(row.mod, core::kTraitsOfSingleScores)) {
+      refuse(fmt::format("--{}: given with --ring, allowed without it", row.name));
+    }
+    if (row.gradient != nullptr && options.mode != Mode::kForward) {
+      refuse(
+          fmt::format("--{}: given with --ring and a backward pass, which has no gradient of it; allowed with "
+                      "--mode forward",
+                      row.name));
+    }
+  }
 }
 
 void RingFlags::add(CLI::App& app, RingOptions& options) {

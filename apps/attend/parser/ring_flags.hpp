@@ -12,6 +12,10 @@ namespace attend::cli {
 /// --algorithm: the value of a RingAlgorithm.
 void add_algorithm(CLI::App& app, std::size_t& algorithm);
 
+/// Refuses what `attend run` has and a ring has not.
+/// @throws Error (kInvalidArgument) naming the flag and what is allowed.
+void check_run_on_ring(const RunOptions& options);
+
 struct RingFlags {
   ProblemFlags problem;
   std::size_t sharding = 0, algorithm = 0, mode = 0, over = 0, copy_engines = 0, device = 0;

@@ -9,7 +9,7 @@ from attend import _core
 from attend._api import NO_OFFSET, resolve
 from attend._errors import ArgumentError, UnsupportedError
 from attend._frameworks import is_torch
-from attend._settings import NEEDS_NONE, Extras, Settings
+from attend._settings import NEEDS_NONE, ROW_OPTIONS, Extras, Settings
 from attend.ring._contexts import door_of_comm, door_of_group, group_name, of_comm
 from attend.ring._seed import draw_seed
 from attend.ring._telling import begins, told
@@ -32,6 +32,7 @@ def ring_attention(
     bias: Any = None,
     mask: Any = None,
     alibi_slopes: Any = None,
+    sinks: Any = None,
     dropout_p: float = 0.0,
     seed: Any = None,
     offset: Any = NO_OFFSET,
@@ -72,6 +73,7 @@ def ring_attention(
         bias, mask: as in `attend.attention`, with the rank's rows (or 1) and all keys in their own order. The bias gets
             no gradient. On a GPU not with striped tokens.
         alibi_slopes: f32 (heads_q) or (batch, heads_q).
+        sinks: None: rings have none.
         cu_seqlens_q, cu_seqlens_k: packed sequences: i32 (sequences + 1), offsets of the whole, on the device of q. A
             rank holds its parts of the sequences one after another. No bias or mask then.
         max_seqlen_q, max_seqlen_k: upper bounds of the whole sequences' lengths; None: read from the offsets.
@@ -102,9 +104,9 @@ def ring_attention(
         raise ArgumentError(f"q: {type(q).__name__}, allowed a torch.Tensor (attend.ring.attention takes other arrays)")
     options = dict(
         layout=layout, causal=causal, window=window, scale=scale, softcap=softcap, bias=bias, mask=mask,
-        alibi_slopes=alibi_slopes, dropout_p=dropout_p, seed=seed, offset=offset, cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, deterministic=deterministic,
-        compute=compute,
+        alibi_slopes=alibi_slopes, sinks=sinks, dropout_p=dropout_p, seed=seed, offset=offset,
+        cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k,
+        deterministic=deterministic, compute=compute,
     )  # fmt: skip
     extras, settings, seed_of_rank_0 = _resolved("ring_attention", q, options)
     spread = (group_name(group), sharding, algorithm, seed_of_rank_0)
@@ -215,6 +217,9 @@ def backward(
 
 def _resolved(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Settings, bool]:
     """What was not given is left to its default. True: the seed was drawn here, and that of rank 0 counts."""
+    for name in ROW_OPTIONS:
+        if options.get(name) is not None:
+            raise UnsupportedError(f"{name}: given, allowed none with {function}")
     defaulted = ("layout", "max_seqlen_q", "max_seqlen_k", "seed")
     given = {name: x for name, x in options.items() if x is not None or name not in defaulted}
     if "seed" in given:

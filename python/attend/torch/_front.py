@@ -17,6 +17,7 @@ from attend._packed import parts
 from attend._settings import NO_EXTRAS, OF_BIAS, OPTION_GRADIENTS, Extras, Gradients, Needs, Settings, as_int64
 from attend.torch import _columns, _dtensor, _transforms
 from attend.torch._meta import check, check_devices
+from attend.torch._operators import compute_gradients
 from attend.torch._tracing import is_traced, one_node
 
 _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
@@ -166,7 +167,13 @@ def backward(
     settings: Settings,
 ) -> tuple[torch.Tensor, ...]:
     """(dq, dk, dv), and the gradients of options that are asked for, without autograd."""
-    check_tensors(q, k, v, extras, {"dout": dout, "o": o, "lse": lse} | ({} if dlse is None else {"dlse": dlse}))
+    is_direct = False
+    if not torch.compiler.is_compiling():
+        others = (dout, o, lse, *[x for x in (dlse, *extras) if x is not None])
+        is_direct, *_ = _core.route_of((q, k, v), others)
+    run = compute_gradients if is_direct else _gradients_by_the_operator
+    if not is_direct:
+        check_tensors(q, k, v, extras, {"dout": dout, "o": o, "lse": lse} | ({} if dlse is None else {"dlse": dlse}))
     has_column = _is_column(extras.bias, k, settings) if k.dim() > 2 else False
     with torch.no_grad():
         if has_column:
@@ -174,17 +181,25 @@ def backward(
             # anew. The caller's lse is checked all the same.
             if not torch.compiler.is_compiling():
                 named = zip(OPTION_GRADIENTS, needs)
-                of_options = (getattr(extras, name) if is_needed else None for (name, _), is_needed in named)
-                gradients = Gradients(dout, dlse, q, k, v, *of_options)
+                like_options = (getattr(extras, name) if is_needed else None for (name, _), is_needed in named)
+                gradients = Gradients(dout, dlse, q, k, v, *like_options)
                 check(q, k, v, o, lse, gradients, extras, settings)
             _, lse = _by_an_operator(torch.ops.attend.forward, q, k, v, extras, settings)
-        dq, dk, dv, *of_options = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, *needs, *extras, *settings)
+        dq, dk, dv, *of_options = run(q, k, v, o, lse, dout, dlse, needs, extras, settings)
         if has_column and needs[OF_BIAS]:
             of_column = _columns.gradient_of_bias(lse, dlse, extras.bias.shape)
             of_options[OF_BIAS] = of_column.to(of_options[OF_BIAS].dtype)
     if True not in needs:
         return dq, dk, dv
     return dq, dk, dv, *[x for x, is_needed in zip(of_options, needs) if is_needed]
+
+
+def _gradients_by_the_operator(
+    q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs: Needs, extras: Extras, settings: Settings
+) -> tuple[Any, ...]:
+    """As `compute_gradients`, but with empty tensors in the place of None."""
+    results: tuple[Any, ...] = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, *needs, *extras, *settings)
+    return results
 
 
 def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[str, Any]] = None) -> None:

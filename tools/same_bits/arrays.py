@@ -1,0 +1,116 @@
+"""Where the inputs lie: NumPy on the CPU; on a GPU torch, or CuPy where torch is not installed."""
+
+import contextlib
+
+import numpy as np
+
+
+class Numpy:
+    """NumPy arrays, in memory that is NaN before a result is written to it."""
+
+    name = "NumPy"
+    dtypes = ("f32", "f16", "bf16")
+
+    def put(self, x):
+        """`x` with its strides."""
+        return x
+
+    def get(self, x):
+        return x
+
+    @contextlib.contextmanager
+    def poisoned(self, *_):
+        """Results that a call makes meanwhile are NaN where it does not write them."""
+        plain_empty = np.empty
+
+        def empty(shape, dtype=float, *args, **kwargs):
+            array = plain_empty(shape, dtype, *args, **kwargs)
+            if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
+                array.fill(np.nan)
+            return array
+
+        np.empty = empty
+        try:
+            yield
+        finally:
+            np.empty = plain_empty
+
+
+class Torch:
+    """Tensors of torch, which takes the memory of those that went last for the next of their sizes."""
+
+    name = "torch"
+    dtypes = ("f32", "f16", "bf16")
+
+    def __init__(self, device):
+        import torch
+
+        self._torch, self._device = torch, device
+
+    def put(self, x):
+        whole, offset, strides = memory_of(x)
+        return self._moved(whole).as_strided(x.shape, strides, offset)
+
+    def _moved(self, x):
+        if x.dtype.name == "bfloat16":  # which from_numpy does not know
+            return self._torch.from_numpy(x.view(np.int16)).to(self._device).view(self._torch.bfloat16)
+        return self._torch.from_numpy(x).to(self._device)
+
+    def get(self, x):
+        x = x.detach().cpu().contiguous()
+        if x.dtype is self._torch.bfloat16:
+            import ml_dtypes
+
+            return x.view(self._torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return x.numpy()
+
+    @contextlib.contextmanager
+    def poisoned(self, *like):
+        """Memory as that of `like` is NaN and free."""
+        freed = [self._torch.full_like(x, float("nan")) for x in like]
+        del freed
+        yield
+
+
+class Cupy:
+    """CuPy's arrays. attend makes their results in memory of its own, which nobody else can fill."""
+
+    name = "CuPy"
+    dtypes = ("f32", "f16")  # earlier ones have no bfloat16
+
+    def __init__(self):
+        import cupy
+
+        self._cupy = cupy
+
+    def put(self, x):
+        whole, offset, strides = memory_of(x)
+        flat = self._cupy.asarray(whole).reshape(-1)[offset:]
+        in_bytes = [stride * x.itemsize for stride in strides]
+        return self._cupy.lib.stride_tricks.as_strided(flat, x.shape, in_bytes)
+
+    def get(self, x):
+        return self._cupy.asnumpy(x)
+
+    @contextlib.contextmanager
+    def poisoned(self, *_):
+        yield
+
+
+def memory_of(x):
+    """The contiguous array that `x` is a view of, where it begins there, and its strides, in elements."""
+    whole = x if x.base is None else x.base
+    offset = (x.ctypes.data - whole.ctypes.data) // x.itemsize if x.size else 0
+    return whole, offset, [stride // x.itemsize for stride in x.strides]
+
+
+def arrays_of(device):
+    """device: cpu, cuda, or `torch on cpu`, with which the tests try the way of GPUs."""
+    if device == "cpu":
+        return Numpy()
+    if device == "torch on cpu":
+        return Torch("cpu")
+    try:
+        return Torch("cuda")
+    except ModuleNotFoundError:
+        return Cupy()

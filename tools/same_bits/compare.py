@@ -1,0 +1,114 @@
+"""What differs between two arrays of bits, and between two builds' answers to a case."""
+
+import base64
+
+import numpy as np
+
+
+class Result:
+    """An array as its bytes and what they mean."""
+
+    def __init__(self, dtype, shape, content):
+        self.dtype, self.shape, self.content = dtype, tuple(shape), content
+
+    @classmethod
+    def of_answer(cls, answer):
+        return cls(answer["dtype"], answer["shape"], base64.b64decode(answer["bytes"]))
+
+    def bits(self):
+        size = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}[self.dtype]
+        return np.frombuffer(self.content, f"u{size}")
+
+    def values(self):
+        """float64."""
+        if self.dtype == "bfloat16":
+            return (self.bits().astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        return np.frombuffer(self.content, self.dtype).astype(np.float64)
+
+
+def difference(base, new):
+    """None if two Results are the same bits. Two NaNs of the same bits are the same; 0 and -0 are not.
+
+    Else a dict: elements that differ, `of` how many, the largest difference of two of them (NaN if there is one), the
+    largest magnitude of base's finite values, and the first element that differs.
+    """
+    if (base.dtype, base.shape) != (new.dtype, new.shape):
+        return {"kind": f"{base.dtype} {base.shape} became {new.dtype} {new.shape}"}
+    differs = base.bits() != new.bits()
+    if not differs.any():
+        return None
+    before, after = base.values(), new.values()
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(after[differs] - before[differs])
+    return {
+        "elements": int(differs.sum()),
+        "of": differs.size,
+        "largest_difference": float(apart.max()),  # NaN wins
+        "largest_value": float(np.abs(before[np.isfinite(before)]).max(initial=0.0)),
+        "first": [int(i) for i in np.unravel_index(int(differs.argmax()), base.shape)],
+    }
+
+
+def words(found):
+    """A difference in a line."""
+    if "refused" in found:
+        return f"{found['refused']} refused: base {found['base']!r}, new {found['new']!r}"
+    if "kind" in found:
+        return f"{found['result']}: {found['kind']}"
+    return (f"{found['result']}: {found['elements']} of {found['of']} elements differ, the first at {found['first']}, "
+            f"by {found['largest_difference']:.3g} at most; base's values reach {found['largest_value']:.3g}")
+
+
+class Outcome:
+    """What became of a case.
+
+    kind: "same", "refused" (both refused forward), "backward refused" (both refused backward alone; what forward gave
+        is the same), or "differs".
+    differences: dicts. Of a result: `result` and what `difference` says. Of a pass that one build refused: its name as
+        `refused`, and the lines of `base` and `new`, one of them None.
+    varying: results that differ from run to run of one build, so that nothing can be said of them.
+    lines: what base and new said of a pass that both refused, usually the same.
+    """
+
+    def __init__(self, base_refused, new_refused):
+        self.differences, self.varying, self.lines = [], [], []
+        for name in ("forward", "backward"):
+            lines = (base_refused.get(name), new_refused.get(name))
+            if None not in lines:
+                self.lines.append(lines)
+            elif lines != (None, None):
+                self.differences.append({"refused": name, "base": lines[0], "new": lines[1]})
+        self._alike = "refused" if "forward" in base_refused else "backward refused" if base_refused else "same"
+
+    @property
+    def kind(self):
+        return "differs" if self.differences else self._alike
+
+
+KINDS = ("same", "backward refused", "refused", "differs")
+REPEATS = 4  # of a call whose results may differ from run to run
+
+
+def compare(sides, message, may_vary):
+    """Runs a case in both builds.
+
+    sides: has ask_both, as same_bits.sides.Sides. message: of Worker.run. may_vary: results need not be the same bits
+    in each run of a build.
+    """
+    base, new = sides.ask_both(*message)
+    outcome = Outcome(base["refused"], new["refused"])
+    names = [name for name, digest in base["digests"].items() if new["digests"].get(name, digest) != digest]
+    found = {name: difference(*map(Result.of_answer, sides.ask_both("fetch", name))) for name in names}
+    varying = varying_results(sides, message, (base, new)) if names and may_vary else set()
+    outcome.varying = sorted(varying & set(names))
+    outcome.differences += [{"result": name, **found[name]} for name in names if name not in varying]
+    return outcome
+
+
+def varying_results(sides, message, first):
+    """Results that are not the same bits in each run of a build."""
+    found = set()
+    for _ in range(REPEATS):
+        for before, now in zip(first, sides.ask_both(*message)):
+            found |= {name for name, digest in now["digests"].items() if digest != before["digests"].get(name)}
+    return found
