@@ -154,65 +154,89 @@ void merge_tile(const Bf16DotArgs& g, const float* sums, Range rows, std::int64_
   }
 }
 
-/// A tile's place in a block of C.
-template <int kTileRow, int kTileCol>
-struct TileAt {
-  static constexpr int kRow = kTileRow;
-  static constexpr int kCol = kTileCol;
-  static constexpr int kRegister = register_of_c(kRow, kCol);
-};
+/// A tile's rows of B, the first `count` of which exist; the others become zeros.
+template <int kCols>
+void copy_last_rows(std::uint32_t (&to)[kTile][kCols * kTile], const std::uint32_t* b, std::int64_t b_stride,
+                    std::int64_t count) {
+  for (std::int64_t t = 0; t < kTile; ++t) {
+    if (t < count) {
+      std::memcpy(to[t], b + t * b_stride, sizeof to[t]);
+    } else {
+      std::memset(to[t], 0, sizeof to[t]);
+    }
+  }
+}
 
-/// A block of C, kRows x kCols tiles of it from (rows.begin, col) on.
-template <int kRows, int kCols>
-struct Block {
-  const Bf16DotArgs& g;
-  const LeftOperand& a;
-  Range rows;
-  std::int64_t col;
-  Range pairs;
-
-  template <class Tiles>
-  void compute(Tiles& tiles) const {
+/// Blocks of C, kRows x kCols tiles. What is done for each tile is written out, and functions are inlined: a block of a
+/// small head_dim takes few more instructions than these.
+template <class Tiles>
+class Blocks {
+ public:
+  /// The block from (rows.begin, col) on.
+  template <int kRows, int kCols>
+  static void compute(Tiles& tiles, const Bf16DotArgs& g, const LeftOperand& a, Range rows, std::int64_t col,
+                      Range pairs) {
     const std::int64_t c_bytes = g.c_stride * kWordBytes;
     float* c = g.c + rows.begin * g.c_stride + col;
-    const auto at_c = [&](auto at) { return c + at.kRow * kTile * g.c_stride + at.kCol * kTile; };
+    float* lower_c = c + kTile * g.c_stride;
     const bool whole = rows.size() == kRows * kTile;
     const bool adds = g.mode == GemmMode::kAccumulate;
     const bool in_place = whole && (adds || (g.mode == GemmMode::kStore && g.factor == 1.0F));
     if (in_place && adds) {
-      for_each_tile([&](auto at) { tiles.template load<at.kRegister>(at_c(at), c_bytes); });
+      load<kRows, kCols>(tiles, c, lower_c, c_bytes);
     } else {
-      for_each_tile([&](auto at) { tiles.template clear<at.kRegister>(); });
+      clear<kRows, kCols>(tiles);
     }
-    add_product(tiles);
+    add_product<kRows, kCols>(tiles, g, a, col, pairs);
     if (in_place) {
-      for_each_tile([&](auto at) { tiles.template store<at.kRegister>(at_c(at), c_bytes); });
+      store<kRows, kCols>(tiles, c, lower_c, kTile, c_bytes);
     } else {
-      merge(tiles);
+      alignas(64) float sums[kRows * kCols][kTile * kTile];
+      store<kRows, kCols>(tiles, sums[0], sums[(kRows - 1) * kCols], kTile * kTile, kTile * kWordBytes);
+      for (int tile = 0; tile < kRows * kCols; ++tile) {
+        merge_tile(g, sums[tile], {rows.begin + tile / kCols * kTile, rows.end}, col + tile % kCols * kTile);
+      }
     }
     if (g.prefetch == nullptr) return;
     for (int step = 0; step < (kRows * kCols == 4 ? 3 : 1); ++step) g.prefetch->step();  // see GemmArgs
   }
 
  private:
-  /// visit(TileAt) for every tile of the block.
-  template <class Visit>
-  static void for_each_tile(const Visit& visit) {
-    visit(TileAt<0, 0>{});
-    if constexpr (kCols == 2) visit(TileAt<0, 1>{});
-    if constexpr (kRows == 2) visit(TileAt<1, 0>{});
-    if constexpr (kRows == 2 && kCols == 2) visit(TileAt<1, 1>{});
+  template <int kRows, int kCols>
+  [[gnu::always_inline]] static void load(Tiles& tiles, const float* c, const float* lower_c, std::int64_t row_bytes) {
+    tiles.template load<register_of_c(0, 0)>(c, row_bytes);
+    if constexpr (kCols == 2) tiles.template load<register_of_c(0, 1)>(c + kTile, row_bytes);
+    if constexpr (kRows == 2) tiles.template load<register_of_c(1, 0)>(lower_c, row_bytes);
+    if constexpr (kRows == 2 && kCols == 2) tiles.template load<register_of_c(1, 1)>(lower_c + kTile, row_bytes);
   }
 
-  template <class Tiles>
-  void add_product(Tiles& tiles) const {
+  template <int kRows, int kCols>
+  [[gnu::always_inline]] static void clear(Tiles& tiles) {
+    tiles.template clear<register_of_c(0, 0)>();
+    if constexpr (kCols == 2) tiles.template clear<register_of_c(0, 1)>();
+    if constexpr (kRows == 2) tiles.template clear<register_of_c(1, 0)>();
+    if constexpr (kRows == 2 && kCols == 2) tiles.template clear<register_of_c(1, 1)>();
+  }
+
+  /// right: floats from a tile to the one on its right.
+  template <int kRows, int kCols>
+  [[gnu::always_inline]] static void store(Tiles& tiles, float* c, float* lower_c, int right, std::int64_t row_bytes) {
+    tiles.template store<register_of_c(0, 0)>(c, row_bytes);
+    if constexpr (kCols == 2) tiles.template store<register_of_c(0, 1)>(c + right, row_bytes);
+    if constexpr (kRows == 2) tiles.template store<register_of_c(1, 0)>(lower_c, row_bytes);
+    if constexpr (kRows == 2 && kCols == 2) tiles.template store<register_of_c(1, 1)>(lower_c + right, row_bytes);
+  }
+
+  template <int kRows, int kCols>
+  [[gnu::always_inline]] static void add_product(Tiles& tiles, const Bf16DotArgs& g, const LeftOperand& a,
+                                                 std::int64_t col, Range pairs) {
     alignas(64) std::uint32_t last_rows[kTile][kCols * kTile];
     const char* a_at = a.data;
     for (std::int64_t pair = pairs.begin; pair < pairs.end; pair += kTile, a_at += kTile * kWordBytes) {
       const std::uint32_t* b = g.b + pair * g.b_stride + col;
       std::int64_t b_bytes = g.b_stride * kWordBytes;
       if (pair + kTile > g.pairs) {  // a tile would reach beyond B's last row
-        copy_last_rows(last_rows, b, g.pairs - pair);
+        copy_last_rows<kCols>(last_rows, b, g.b_stride, g.pairs - pair);
         b = last_rows[0];
         b_bytes = sizeof last_rows[0];
       }
@@ -230,27 +254,6 @@ struct Block {
       }
     }
   }
-
-  /// A tile's rows of B, the first `count` of which exist; the others become zeros.
-  void copy_last_rows(std::uint32_t (&to)[kTile][kCols * kTile], const std::uint32_t* b, std::int64_t count) const {
-    for (std::int64_t t = 0; t < kTile; ++t) {
-      if (t < count) {
-        std::memcpy(to[t], b + t * g.b_stride, sizeof to[t]);
-      } else {
-        std::memset(to[t], 0, sizeof to[t]);
-      }
-    }
-  }
-
-  template <class Tiles>
-  void merge(Tiles& tiles) const {
-    alignas(64) float sums[kRows * kCols][kTile * kTile];
-    constexpr std::int64_t kSumsBytes = kTile * kWordBytes;
-    for_each_tile([&](auto at) { tiles.template store<at.kRegister>(sums[at.kRow * kCols + at.kCol], kSumsBytes); });
-    for (int tile = 0; tile < kRows * kCols; ++tile) {
-      merge_tile(g, sums[tile], {rows.begin + tile / kCols * kTile, rows.end}, col + tile % kCols * kTile);
-    }
-  }
 };
 
 /// Rows `rows` of C, at most kRows tiles of them, in columns `columns`.
@@ -259,8 +262,10 @@ void row_of_blocks(Tiles& tiles, const Bf16DotArgs& g, Range rows, Range columns
                    std::uint32_t* a_buffer) {
   const LeftOperand a = left_operand(g.a, rows, pairs, a_buffer);
   std::int64_t col = columns.begin;
-  for (; col + 2 * kTile <= columns.end; col += 2 * kTile) Block<kRows, 2>{g, a, rows, col, pairs}.compute(tiles);
-  if (col < columns.end) Block<kRows, 1>{g, a, rows, col, pairs}.compute(tiles);
+  for (; col + 2 * kTile <= columns.end; col += 2 * kTile) {
+    Blocks<Tiles>::template compute<kRows, 2>(tiles, g, a, rows, col, pairs);
+  }
+  if (col < columns.end) Blocks<Tiles>::template compute<kRows, 1>(tiles, g, a, rows, col, pairs);
 }
 
 template <class Tiles>
