@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 
 #include "serving/cache_case.hpp"
@@ -170,6 +171,48 @@ TEST_P(DecodeInvariance, NonFiniteKeysReachTheirRowsOnly) {
         }
       }
     }
+  }
+}
+
+/// A key that row 0 does not see has NaN in one column of its value: of any column, also in the last vector of a row.
+TEST_P(DecodeInvariance, NaNInAnyColumnOfAnUnseenValue) {
+  for (const std::int64_t columns : {1, 2, 7, 8, 16, 20, 33, 40, 72, 80}) {
+    CacheFacts facts;
+    facts.dtype = GetParam();
+    facts.head_dim = facts.head_dim_v = columns;
+    facts.num_heads_k = facts.group = 1;
+    facts.rows = {2};
+    facts.lengths = {5};
+    const CacheCase problem(facts, 10);
+    const CacheCase::Result clean = problem.run("cpu");
+    for (std::int64_t column = 0; column < columns; ++column) {
+      const double before = problem.v.at(0, 0, 4, column);
+      problem.v.set(0, 0, 4, column, std::nan(""));
+      const CacheCase::Result result = problem.run("cpu");
+      problem.v.set(0, 0, 4, column, before);
+      EXPECT_TRUE(std::equal(clean.o.begin(), clean.o.begin() + columns, result.o.begin()))
+          << columns << " columns, NaN in " << column;
+      EXPECT_TRUE(std::isnan(result.o[static_cast<std::size_t>(columns + column)]));
+    }
+  }
+}
+
+/// A key whose score is -inf has no weight, but an infinite value times 0 is NaN: whichever chunk it lies in.
+TEST_P(DecodeInvariance, InfinityTimesNoWeightIsNaNInAnyChunk) {
+  for (const std::int64_t key : {0, 255, 256, 511, 512}) {
+    CacheFacts facts;
+    facts.dtype = GetParam();
+    facts.head_dim = facts.head_dim_v = 1;
+    facts.num_heads_k = facts.group = 1;
+    facts.rows = {1};
+    facts.lengths = {513};
+    facts.window_left = key == 255 ? 257 : -1;  // the only key of its chunk
+    const CacheCase problem(facts, 11);
+    problem.q.set(0, 0, 0, 0, 1);
+    problem.k.set(0, 0, key, 0, -std::numeric_limits<double>::infinity());
+    problem.v.set(0, 0, key, 0, std::numeric_limits<double>::infinity());
+    EXPECT_TRUE(std::isnan(problem.run("reference").o[0])) << "key " << key;
+    EXPECT_TRUE(std::isnan(problem.run("cpu").o[0])) << "key " << key;
   }
 }
 

@@ -20,7 +20,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// Not normalised. A row that has seen no key has sum 0.
+/// Not normalised. A row that has seen no key, or none with a score above -inf, has sum 0, and an o of zeros, or of NaN
+/// where such a key has a value that is not finite.
 struct State {
   float* o;        // kTileRows rows of state_columns()
   float* row_max;  // of scores
@@ -36,11 +37,13 @@ struct State {
 inline void merge_into(const State& left, const State& right, int rows, std::int64_t columns, float log2_per_score) {
   const Vector unit = hn::Set(kFloats, log2_per_score);
   for (int r = 0; r < rows; ++r) {
-    if (left.row_sum[r] == 0) continue;  // merged, -0 could become 0
     const float* from = left.o + r * columns;
     float* to = right.o + r * columns;
-    if (right.row_sum[r] == 0) {
-      std::copy_n(from, columns, to);
+    if (left.row_sum[r] == 0 || right.row_sum[r] == 0) {  // one has zeros, or NaN that has to reach the row
+      for (std::int64_t c = 0; c < columns; c += kLanes) {
+        hn::StoreU(hn::Add(hn::LoadU(kFloats, from + c), hn::LoadU(kFloats, to + c)), kFloats, to + c);
+      }
+      if (left.row_sum[r] == 0) continue;
       right.row_max[r] = left.row_max[r];
       right.row_sum[r] = left.row_sum[r];
       continue;

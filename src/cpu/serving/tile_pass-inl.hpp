@@ -200,9 +200,10 @@ class TilePass {
     state.row_sum[r] = hn::GetLane(hn::SumOfLanes(kFloats, sum));
   }
 
+  /// Looks at whole chunks: half of the columns of the last one may lie in its second vector.
   [[nodiscard]] bool is_finite(const float* o) const {
     Vector differences = hn::Zero(kFloats);  // x - x is 0 for finite x, NaN otherwise
-    for (std::int64_t c = 0; c < p_.head_dim_v; c += kLanes) {
+    for (std::int64_t c = 0; c < round_up(p_.head_dim_v, kChunk); c += kLanes) {
       const Vector x = hn::LoadU(kFloats, o + c);
       differences = hn::Add(differences, hn::Sub(x, x));
     }
