@@ -1,6 +1,8 @@
 #include "core/append_checks.hpp"
 
 #include <algorithm>
+#include <initializer_list>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -126,12 +128,29 @@ void check_one_cache(const AppendCall& append, const DecodeCall& decode) {
 }
 
 void check_outputs_apart(const DecodeProblem& decode, const AppendProblem& append) {
-  for (const auto& [name, out] : {NamedTensor{"o", &decode.o}, {"lse", decode.lse ? &*decode.lse : nullptr}}) {
-    for (const auto& [input_name, input] : {NamedTensor{"k", &append.k}, {"v", append.v ? &*append.v : nullptr}}) {
-      if (out == nullptr || input == nullptr || !may_share_bytes(*out, *input)) continue;
-      refuse("{}: shares memory with {}, allowed a buffer of its own", name, input_name);
+  using Tensors = std::initializer_list<NamedTensor>;
+  const auto check = [](Tensors outputs, Tensors inputs) {
+    for (const auto& [name, out] : outputs) {
+      for (const auto& [input_name, input] : inputs) {
+        if (out == nullptr || input == nullptr || !may_share_bytes(*out, *input)) continue;
+        refuse("{}: shares memory with {}, allowed a buffer of its own", name, input_name);
+      }
     }
+  };
+  const auto given = [](const std::optional<Tensor>& t) { return t ? &*t : nullptr; };
+  std::optional<Tensor> cos, sin;
+  if (append.rotary) {
+    cos = input_view(append.rotary->cos);
+    sin = input_view(append.rotary->sin);
   }
+  check({{"o", &decode.o}, {"lse", given(decode.lse)}}, {{"k", &append.k},
+                                                         {"v", given(append.v)},
+                                                         {"rotary.cos", given(cos)},
+                                                         {"rotary.sin", given(sin)},
+                                                         {"q_norm", given(append.q_norm)},
+                                                         {"k_norm", given(append.k_norm)}});
+  check({{"k_cache", &append.k_cache}, {"v_cache", given(append.v_cache)}},
+        {{"q", &decode.q}, {"alibi_slopes", given(decode.alibi_slopes)}, {"sinks", given(decode.sinks)}});
 }
 
 }  // namespace attend::core

@@ -17,7 +17,7 @@ void check_append_entries(const AppendProblem& p);
 /// Both calls name the same cache, and as many sequences. Throws Error naming the first argument that differs.
 void check_one_cache(const AppendCall& append, const DecodeCall& decode);
 
-/// decode writes nothing that append reads. Throws Error naming the argument.
+/// Neither call writes what the other one reads, but for the cache. Throws Error naming the argument.
 void check_outputs_apart(const DecodeProblem& decode, const AppendProblem& append);
 
 }  // namespace attend::core

@@ -178,6 +178,17 @@ TEST(AppendAndDecodeRefusals, NameTheArgumentAndWriteNothing) {
       {"max_seqlen_q: given in append", [](AppendCall& a, DecodeCall&) { a.max_seqlen_q = 1; }},
       {"o: shares memory with q", [](AppendCall&, DecodeCall& d) { d.o.data = const_cast<void*>(d.q.data); }},
       {"o: shares memory with v", [](AppendCall& a, DecodeCall& d) { a.v->data = d.o.data; }},
+      {"o: shares memory with rotary.cos", [](AppendCall& a, DecodeCall& d) { a.rotary->cos.data = d.o.data; }},
+      {"o: shares memory with k_norm", [](AppendCall& a, DecodeCall& d) { a.k_norm->data = d.o.data; }},
+      {"k_cache: shares memory with q",
+       [](AppendCall& a, DecodeCall& d) {
+         a.rotary.reset(), a.q_norm.reset();  // q is read where it is
+         d.q.data = d.k_cache.data;
+       }},
+      {"k_cache: shares memory with sinks",
+       [](AppendCall& a, DecodeCall& d) {
+         d.params.sinks = ConstTensor::bhsd(d.k_cache.data, DType::kF32, {1, a.k.shape[1] * 3, 1, 1});
+       }},
       {"k: head_dim 0", [](AppendCall& a, DecodeCall&) { a.k.shape[3] = 0; }},
       {"compute: 'none'", [](AppendCall&, DecodeCall& d) { d.params.compute = "none"; }},
       {"softcap: -1", [](AppendCall&, DecodeCall& d) { d.params.softcap = -1; }},
