@@ -24,7 +24,7 @@ struct PageTable {
   const std::int32_t* pages = nullptr;  ///< (num_rows, pages_per_row), on the tensors' device
   std::int64_t num_rows = 0;
   std::int64_t pages_per_row = 0;
-  std::int64_t row_stride = 0;  ///< entries from row to row, >= pages_per_row
+  std::int64_t row_stride = 0;  ///< entries from row to row, >= 0. 0: all rows are one
 };
 
 /// Where the keys of each sequence lie in a cache. The arrays lie on the tensors' device, and are read when the call

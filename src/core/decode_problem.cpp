@@ -113,6 +113,7 @@ void check_outputs_of(const DecodeProblem& p, bool has_v) {
   if (p.alibi_slopes) add("alibi_slopes", *p.alibi_slopes);
   if (p.sinks) add("sinks", *p.sinks);
   check_outputs({outputs.data(), p.lse ? std::size_t{2} : std::size_t{1}}, {inputs.data(), count});
+  if (p.lse && may_share_bytes(*p.lse, p.o)) refuse("lse: shares memory with o, allowed a buffer of its own");
 }
 
 /// The values of a cache without v_cache.

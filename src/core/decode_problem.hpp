@@ -59,7 +59,8 @@ struct DecodeProblem : CacheLayout {
   std::int64_t window_right = kOpenWindow;  ///< causal is 0
   bool lse_base2 = false;
 
-  [[nodiscard]] std::int64_t heads_per_group() const { return num_heads_q / num_heads_k; }
+  /// Without heads 0.
+  [[nodiscard]] std::int64_t heads_per_group() const { return num_heads_k == 0 ? 0 : num_heads_q / num_heads_k; }
   [[nodiscard]] bool transforms_scores() const { return transform_cap != 0; }
 
   // Of tensors on the host:
