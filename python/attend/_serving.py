@@ -126,10 +126,10 @@ def refuse_given(without: str, **options: Any) -> None:
 
 def whole_number(name: str, value: Any) -> Optional[int]:
     """The value of a number of 32 bits; None if it is an array."""
-    if getattr(value, "shape", ()) != ():
+    if not isinstance(value, int) and getattr(value, "shape", ()) != ():
         return None
     try:
-        number = operator.index(value)
+        number = value if isinstance(value, int) else operator.index(value)  # a compiler's symbol is an int
     except TypeError:
         if hasattr(value, "shape"):
             return None

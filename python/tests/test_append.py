@@ -261,6 +261,64 @@ def test_autograd_sees_that_a_cache_has_changed(rng, torch):
     assert caches[0].any()
 
 
+def test_autograd_sees_it_by_the_dispatchers_route_too(rng, torch):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watched(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), options=None):
+            return function(*arguments, **(options or {}))
+
+    class OfAUser(torch.Tensor):
+        pass
+
+    k, v, k_cache, v_cache, q, n = tensors_of(torch, rng)
+    out = torch.zeros_like(q)
+    written = (k_cache, v_cache, out)
+    for count, call in enumerate((
+        lambda: attend.append(k, v, k_cache, v_cache, seqlens_k=n, q=q, q_out=out),
+        lambda: attend.decode(q, k_cache, v_cache, k=k, v=v, seqlens_k=n, out=out),
+    ), 1):  # fmt: skip
+        with Watched():
+            call()
+        assert [x._version for x in written] == [count] * 3
+    with Watched():
+        attend.merge([(q, q[..., 0].contiguous())], out=out)
+    attend.append(k, v, k_cache.as_subclass(OfAUser), v_cache, seqlens_k=n)
+    assert [x._version for x in written] == [3] * 3
+
+
+def test_a_negated_view_is_not_written(rng, torch):
+    k, v, k_cache, v_cache, q, n = tensors_of(torch, rng)
+    before = [x.clone() for x in (k_cache, v_cache)]
+    for name, call in (
+        ("k_cache", lambda: attend.append(k, v, torch._neg_view(k_cache), v_cache, seqlens_k=n)),
+        ("v_cache", lambda: attend.decode(q, k_cache, torch._neg_view(v_cache), seqlens_k=n)),
+        ("q_out", lambda: attend.append(k, v, k_cache, v_cache, seqlens_k=n, q=q, q_out=torch._neg_view(q.clone()))),
+        ("out", lambda: attend.merge([(q, q[..., 0].contiguous())], out=torch._neg_view(q.clone()))),
+    ):
+        with pytest.raises(NotImplementedError, match=f"^{name}: a negated view, .* resolve_neg"):
+            call()
+    assert torch.equal(k_cache, before[0]) and torch.equal(v_cache, before[1])
+
+
+def test_a_compiled_loop_counts_by_numbers(rng, torch):
+    k, v, k_cache, v_cache, q, _ = tensors_of(torch, rng)
+
+    def step(q, k, v, k_cache, v_cache, length):
+        q = attend.append(k, v, k_cache, v_cache, seqlens_k=length, q=q)
+        return attend.decode(q, k_cache, v_cache, seqlens_k=length + k.shape[2]) + 0
+
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    caches = [x.clone() for x in (k_cache, v_cache)]
+    for length in range(5):
+        found = compiled(q, k, v, *caches, length)
+        assert torch.equal(found, step(q, k, v, k_cache, v_cache, length))
+    assert torch.equal(caches[0], k_cache)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2  # a number, then a symbol for all numbers
+
+
 def test_the_operators_are_what_torch_expects(rng, torch):
     k, v, k_cache, v_cache, q, n = tensors_of(torch, rng)
     given = Tensors(q, k_cache, v_cache, torch.zeros_like(q), None, n, k=k, v=v)

@@ -51,6 +51,7 @@ _OPERATORS = {
     "append_decode": (("q", "k_cache", "out", "k"), (*CACHES, "out", "lse")),
     "append": (("k", "k_cache"), (*CACHES, "out")),
 }
+_READ_IN_PLACE = (*IN_PLACE, "q_out")
 _BEHIND_LENGTHS = Tensors._fields.index("seqlens_k") + 1
 _MERGE = (
     "merge(Tensor[] o, Tensor[] lse, Tensor? sinks, Tensor(a!) out, Tensor(b!)? out_lse, str layout, bool lse_base2) "
@@ -73,10 +74,10 @@ def decode(
     given = (q, k_cache, v_cache, o, lse, *rest)
     if is_direct:
         _fill(_core.decode, q, given, numbers)
-        _count_writes(out, *(() if tensors.k is None else (k_cache, v_cache)))
     else:
         name = "decode" if tensors.k is None else "append_decode"
         getattr(torch.ops.attend, name)(*given, *numbers)
+    _count_writes(out, *(() if tensors.k is None else (k_cache, v_cache)))
     return o, lse
 
 
@@ -90,9 +91,9 @@ def append(tensors: Tensors, numbers: Numbers) -> Optional[torch.Tensor]:
     given = (q, k_cache, v_cache, q_out, *rest)
     if is_direct:
         _fill(_core.append, tensors.k, given, numbers)
-        _count_writes(out, k_cache, v_cache)
     else:
         torch.ops.attend.append(*given, *numbers)
+    _count_writes(out, k_cache, v_cache)
     return q_out
 
 
@@ -112,8 +113,7 @@ def merge(
     lse = first.new_empty(lse_shape, dtype=torch.float32) if return_lse else None
     run = _merge if is_direct else torch.ops.attend.merge
     run([x for x, _ in states], [x for _, x in states], sinks, o, lse, order, lse_base2)
-    if is_direct:
-        _count_writes(out)
+    _count_writes(out)
     return o, lse
 
 
@@ -150,8 +150,12 @@ def _check(call: str, owner: torch.Tensor, named: dict[str, Any]) -> None:
         check_tensor(name, x)
         if x.device != owner.device:
             raise ArgumentError(f"{name}: on {x.device}, allowed the device of the call, {owner.device}")
-        if not torch.compiler.is_compiling() and forward_ad.unpack_dual(x).tangent is not None:
+        if torch.compiler.is_compiling():
+            continue
+        if forward_ad.unpack_dual(x).tangent is not None:
             raise UnsupportedError(f"{name}: has a tangent, {call} has no derivatives")
+        if name in _READ_IN_PLACE and x.is_neg():
+            raise UnsupportedError(f"{name}: a negated view, {call} reads and writes it in place; resolve_neg() copies it")
     if torch.is_grad_enabled():
         _refuse_gradients(call, named)
 
@@ -181,7 +185,12 @@ def _result(name: str, out: Optional[torch.Tensor], like: torch.Tensor, shape: A
 
 
 def _count_writes(*tensors: Optional[torch.Tensor]) -> None:
-    """Tells autograd, as torch's dispatcher does, that tensors of the caller have changed: it may have saved them."""
+    """Tells autograd that tensors of the caller have changed: it may have saved them.
+
+    Torch's dispatcher does so for its own operators only, and a compiler for what it compiles.
+    """
+    if torch.compiler.is_compiling():
+        return
     for x in tensors:
         if x is not None and not x.is_inference():
             torch.autograd.graph.increment_version(x)
