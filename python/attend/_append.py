@@ -138,6 +138,8 @@ def merge(
         attend.Error naming the argument, the value found and the allowed ones; nothing has been written then.
     """
     pairs = []
+    if not hasattr(states, "__iter__"):
+        raise ArgumentError(f"states: {type(states).__name__}, allowed a sequence of (o, lse)")
     for n, state in enumerate(states):
         if not isinstance(state, (tuple, list)) or len(state) != 2:
             raise ArgumentError(f"states[{n}]: {type(state).__name__}, allowed a tuple (o, lse)")
@@ -154,5 +156,5 @@ def merge(
 
             o, lse = _serving_arrays.merge(pairs, sinks, out, layout, lse_base2, return_lse)
     except Error as error:
-        raise renamed(error, {"o": "states[0].o" if out is None else "out"}) from None
+        raise renamed(error, {"o": "states[0].o" if out is None else "out", "q": "states[0].o"}) from None
     return (o, lse) if return_lse else o

@@ -96,6 +96,9 @@ def appended(
     if rotary is not None:
         if not isinstance(rotary, Rotary):
             raise ArgumentError(f"rotary: {type(rotary).__name__}, allowed attend.Rotary(cos, sin)")
+        for name, table in (("rotary.cos", rotary.cos), ("rotary.sin", rotary.sin)):
+            if table is None:
+                raise ArgumentError(f"{name}: None, allowed an array (max_positions, rotary_dim / 2)")
         tensors |= {"rotary_cos": rotary.cos, "rotary_sin": rotary.sin, "rotary_seqlens": rotary.seqlens}
         numbers |= {"rotary_interleaved": rotary.interleaved, "rotary_first_column": rotary.first_column}
     return tensors, numbers

@@ -133,7 +133,7 @@ REFUSED = {
     "v_cache_alone": (lambda x: {"v": None}, "v_cache: given without v, allowed with it only"),
     "k_dims": (lambda x: {"k": x["k"][0]}, "k: 3 dimensions, allowed 4 (batch, heads, seqlen, head_dim)"),
     "heads": (lambda x: {"k": x["k"][:, :1]}, "k_cache: shape (2, 2, 10, 8), allowed"),
-    "no_lengths": (lambda x: {"seqlens_k": None}, "seqlens_k: null without slot_mapping, allowed"),
+    "no_lengths": (lambda x: {"seqlens_k": None}, "seqlens_k: absent without slot_mapping, allowed"),
     "lengths": (lambda x: {"seqlens_k": x["seqlens_k"][:1]}, "seqlens_k: shape (1), allowed (2)"),
     "slots": (lambda x: {"slot_mapping": np.arange(6, dtype=np.int32)}, "slot_mapping: dtype i32, allowed i64"),
     "slots_shape": (lambda x: {"slot_mapping": np.arange(5)}, "slot_mapping: shape (5), allowed (6) or"),
@@ -141,6 +141,9 @@ REFUSED = {
     "rotary": (lambda x: {"rotary": (1, 2)}, "rotary: tuple, allowed attend.Rotary(cos, sin)"),
     "rotary_dims": (lambda x: {"rotary": attend.Rotary(*[x["seqlens_k"] * 1.0] * 2)}, "rotary.cos: 1 dimensions, "),
     "rotary_sin": (lambda x: {"rotary": x["rotary"]._replace(sin=None)}, "rotary.sin: None, allowed an array"),
+    "rotary_cos": (lambda x: {"rotary": x["rotary"]._replace(cos=None)}, "rotary.cos: None, allowed an array"),
+    "rotary_kind": (lambda x: {"rotary": x["rotary"]._replace(interleaved="x")}, "rotary.interleaved: 'x', allowed"),
+    "rotary_column": (lambda x: {"rotary": x["rotary"]._replace(first_column=1.5)}, "rotary.first_column: 1.5, all"),
     "rotary_width": (lambda x: {"rotary": x["rotary"]._replace(first_column=1)}, "rotary.cos: rotary_dim 8, allow"),
     "rotary_lengths": (
         lambda x: {"rotary": x["rotary"]._replace(seqlens=np.zeros(3, np.int32))}, "rotary.seqlens: shape (3)"
@@ -185,7 +188,7 @@ def test_a_decode_that_is_refused_appends_nothing(rng):
     for options, start in (
         ({"softcap": -1.0}, "softcap: -1, allowed"),
         ({"k": k[:1], "v": v[:1]}, "k: 1 sequences, allowed as many as q has, 2"),
-        ({"seqlens_k": None}, "seqlens_k: null without slot_mapping"),
+        ({"seqlens_k": None}, "seqlens_k: absent without slot_mapping"),
         ({"out": np.zeros((2, 4, 2, 8), np.float32)}, "out: shape (2, 4, 2, 8), allowed (2, 4, 3, 8)"),
     ):
         with pytest.raises(ValueError) as caught:
