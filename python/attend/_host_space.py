@@ -74,7 +74,8 @@ class HostSpace:
         refuse_other_kind(name, x, self._q, self._owner)
         device_type = int(x.__dlpack_device__()[0])
         if device_type != KDL_CPU:
-            raise ArgumentError(f"{name}: {kind_of(x)} on DLPack device {device_type}, allowed the CPU as {self._owner}")
+            where = f"{kind_of(x)} on DLPack device {device_type}"
+            raise ArgumentError(f"{name}: {where}, allowed the CPU as {self._owner}")
         return _as_numpy(x)
 
     def _view_of_numpy(self, name: str, x: np.ndarray) -> _core.Array:

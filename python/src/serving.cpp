@@ -360,7 +360,8 @@ void add_serving(nb::module_& m) {
   m.attr("SERVING_NUMBERS") = words_of(kNumberFields);
   m.def("decode", &decode, "tensors"_a, "numbers"_a, "stream"_a);
   m.def("append", &append, "tensors"_a, "numbers"_a, "stream"_a);
-  m.def("merge", &merge, "states"_a, "o"_a, "lse"_a.none(), "sinks"_a.none(), "layout"_a, "lse_base2"_a.none(), "stream"_a);
+  m.def("merge", &merge, "states"_a, "o"_a, "lse"_a.none(), "sinks"_a.none(), "layout"_a, "lse_base2"_a.none(),
+        "stream"_a);
   m.def("check_decode", &check_decode, "tensors"_a, "numbers"_a);
   m.def("check_append", &check_append, "tensors"_a, "numbers"_a);
   m.def("check_merge", &check_merge, "states"_a, "o"_a, "lse"_a.none(), "sinks"_a.none(), "layout"_a,

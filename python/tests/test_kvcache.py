@@ -212,7 +212,8 @@ REFUSED = {
     "cos": ({"k": 0, "v": 0, "rotary_cos": 2, "rotary_sin": 2}, ValueError, "rotary_cos: rotary_dim 64, allowed"),
     "lengths": ({"cache_seqlens": 3}, ValueError, "cache_seqlens: dtype i64, allowed i32"),
     "interleaved": (
-        {"k": 0, "v": 0, "rotary_cos": 1, "rotary_sin": 1, "rotary_interleaved": "x"}, ValueError,
+        {"k": 0, "v": 0, "rotary_cos": 1, "rotary_sin": 1, "rotary_interleaved": "x"},
+        ValueError,
         "rotary_interleaved: 'x', allowed True or False",
     ),
     "window": ({"window_size": (3,)}, ValueError, "window_size: 1 values, allowed (left, right)"),

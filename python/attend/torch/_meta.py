@@ -65,7 +65,7 @@ def check(
 def check_serving(name: str, tensors: Any, numbers: Any) -> None:
     """The same for the operators decode, append_decode and append. `tensors`, `numbers`: as in attend._serving."""
     views = _Views()
-    of = {field: views.in_place for field in IN_PLACE} | {field: views.dense for field in DENSE}
+    of = dict.fromkeys(IN_PLACE, views.in_place) | dict.fromkeys(DENSE, views.dense)
     with contextlib.suppress(_UnknownSizeError):
         given = type(tensors)(**{field: of.get(field, views.of)(x) for field, x in tensors._asdict().items()})
         known = type(numbers)(*(_hint(x) for x in numbers))

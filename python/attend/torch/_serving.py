@@ -158,7 +158,7 @@ def _check(call: str, owner: torch.Tensor, named: dict[str, Any]) -> None:
         if forward_ad.unpack_dual(x).tangent is not None:
             raise UnsupportedError(f"{name}: has a tangent, {call} has no derivatives")
         if name in _READ_IN_PLACE and x.is_neg():
-            raise UnsupportedError(f"{name}: a negated view, {call} reads and writes it in place; resolve_neg() copies it")
+            raise UnsupportedError(f"{name}: a negated view, {call} works on it in place; resolve_neg() copies it")
     if torch.is_grad_enabled():
         _refuse_gradients(call, named)
 
