@@ -88,6 +88,24 @@ TEST_P(EdgeRows, WithoutKeysHaveTheirSink) {
   }
 }
 
+/// The sink of a row that sees no key takes nothing of dout.
+TEST_P(EdgeRows, ThatSeeOnlyASinkTakeNothingOfDout) {
+  if (!has_backward(GetParam())) GTEST_SKIP() << "no backward pass";
+  constexpr std::int64_t kLargestTile = 256;
+  AttentionCase c = empty_rows_case();
+  c.sinks = true;
+  const Inputs in = make_inputs(c);
+  const Outputs clean = run(in, GetParam());
+  for (std::int64_t h = 0; h < c.heads_q; ++h) {
+    for (std::int64_t i = 0; i < c.seqlen_q - c.seqlen_k - kLargestTile; ++i) {
+      in.dout.set(0, h, i, i % c.head_dim_v, i % 2 == 0 ? NAN : INFINITY);
+    }
+  }
+  const Outputs out = run(in, GetParam());
+  for (std::int64_t h = 0; h < c.heads_q; ++h) ASSERT_EQ(out.lse.at(0, h, 0, 0), in.sinks->at(0, h, 0, 0));
+  expect_same_bits(out, clean);
+}
+
 /// All scores near -1000, where the tiles that are looked at first are masked for some rows or for all: a maximum that
 /// starts at 0, or is set to it, stays there.
 std::vector<AttentionCase> negative_score_cases() {
