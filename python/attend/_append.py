@@ -48,7 +48,7 @@ def append(
             Kinds of arrays as in `attend.decode`, on the CPU.
         v: like k, with head_dim_v columns, 1 to 512. None: keys only, and no v_cache.
         k_cache, v_cache: written in place, see `attend.decode`. f32, f16 or bf16, also another dtype than that of k.
-            They may overlap as long as no row of a sequence is one of another tensor.
+            They may overlap as long as no written row lies in both, and overlap nothing else of the call.
         layout, page_table, cache_batch_idx: as in `attend.decode`.
         seqlens_k: i32 (sequences), the keys in the cache before, or a number for all. Needed unless slot_mapping is
             given.
@@ -58,7 +58,8 @@ def append(
         slot_mapping: i64, an entry for each new row, (sequences, seqlen_new), or in a row; packed (total_new). Slot n
             is row n % page_size of page n // page_size; of a contiguous cache likewise with its capacity. A negative
             slot is skipped, and so is one that does not exist, which ATTEND_CHECK=1 refuses.
-        positions: i32, likewise: the rows' positions. None: seqlens_k[s] + i, or rotary.seqlens[s] + i.
+        positions: i32, likewise: the rows' positions, which the rotation takes. With q, each query row needs a new row
+            whose position it has. None: seqlens_k[s] + i, or rotary.seqlens[s] + i.
         rotary: `attend.Rotary`, of k and q. None: nothing is rotated.
         q: query rows, which are normalised and rotated too: dtype as k, (sequences, heads_q, seqlen_q, head_dim) in the
             order of layout; packed, with cu_seqlens_q, (total_q, heads_q, head_dim).
@@ -71,7 +72,7 @@ def append(
         norm_eps: finite, >= 0.
 
     Returns:
-        q_out, or None without q.
+        q_out, or None without q. Rows of dead sequences, and packed rows behind the last sequence's, are not written.
 
     All is computed in float32, and a row that is only copied keeps its bits: the bits of a row depend on nothing but
     the row, its position and the tables. Two new rows that go to one place leave either of them, or parts of both;
@@ -119,8 +120,8 @@ def merge(
     Arguments:
         states: at least one (o, lse), as `attend.decode` or `attend.attention` gives them without sinks. o: f32, f16 or
             bf16 (batch, heads_q, seqlen_q, head_dim_v), lse: f32 (batch, heads_q, seqlen_q). Packed: o (total_q,
-            heads_q, head_dim_v), lse (heads_q, total_q). They may differ in dtype. NumPy arrays, torch tensors, or any
-            arrays with ``__dlpack__``, on the CPU.
+            heads_q, head_dim_v), lse (heads_q, total_q). head_dim_v 1 to 512. They may differ in dtype. NumPy arrays,
+            torch tensors, or any arrays with ``__dlpack__``, all of one framework, on the CPU.
         layout: "bhsd" or "bshd": the order of the dimensions of o.
         sinks: float (heads_q) or (batch, heads_q): counts once in the sum of each row, so that no state has it.
         return_lse: give (o, lse).
@@ -138,6 +139,8 @@ def merge(
         attend.Error naming the argument, the value found and the allowed ones; nothing has been written then.
     """
     pairs = []
+    if not hasattr(states, "__iter__"):
+        raise ArgumentError(f"states: {type(states).__name__}, allowed a sequence of (o, lse)")
     for n, state in enumerate(states):
         if not isinstance(state, (tuple, list)) or len(state) != 2:
             raise ArgumentError(f"states[{n}]: {type(state).__name__}, allowed a tuple (o, lse)")
@@ -154,5 +157,5 @@ def merge(
 
             o, lse = _serving_arrays.merge(pairs, sinks, out, layout, lse_base2, return_lse)
     except Error as error:
-        raise renamed(error, {"o": "states[0].o" if out is None else "out"}) from None
+        raise renamed(error, {"o": "states[0].o" if out is None else "out", "q": "states[0].o"}) from None
     return (o, lse) if return_lse else o

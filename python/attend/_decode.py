@@ -76,8 +76,9 @@ def decode(
             head_dim). NumPy array, torch tensor, or any array with ``__dlpack__`` on the CPU; all of a call are of one
             framework and on one device.
         k_cache: dtype of q, see above; with layout="bshd" (cache rows or pages, keys, heads_k, head_dim). heads_q is a
-            multiple of heads_k, and query head h reads head h // (heads_q // heads_k). Any strides, the last one 1: a
-            cache is read in place, and refused if it would have to be copied. k_cache and v_cache may share memory.
+            multiple of heads_k, and query head h reads head h // (heads_q // heads_k). Any strides that are not
+            negative, the last one 1: a cache is read in place, and refused if it would have to be copied. k_cache and
+            v_cache may share memory.
         v_cache: like k_cache, with head_dim_v columns, 1 to 512. None: the values are the first head_dim_v columns of
             the keys (multi-head latent attention).
         layout: "bhsd" or "bshd": the order of the dimensions of the caches, and of q, k, v and o where these are not
@@ -104,7 +105,8 @@ def decode(
             given. q is normalised and rotated as append does it, in memory of the call.
         return_lse: give (o, lse).
         lse_base2: lse is the logarithm to the base 2.
-        out: the array for o, of dtype and shape of o. It is written and returned. None: a new one.
+        out: the array for o, of dtype and shape of o. It is written and returned, and shares memory with nothing else
+            of the call. None: a new one.
         compute: "cpu", "reference" (float64 on one thread), or "auto".
 
     Returns:

@@ -13,7 +13,7 @@ from attend._settings import window_of
 # attend's names of the arguments.
 _NAMES = {
     **FLASH_NAMES, "seqlens_k": "cache_seqlens", "cu_seqlens_new": "cu_seqlens_k_new", "rotary.cos": "rotary_cos",
-    "rotary.sin": "rotary_sin", "rotary.seqlens": "rotary_seqlens",
+    "rotary.sin": "rotary_sin", "rotary.seqlens": "rotary_seqlens", "rotary.interleaved": "rotary_interleaved",
 }  # fmt: skip
 
 
@@ -47,9 +47,10 @@ def with_kvcache(
         # Where nothing is masked flash-attn takes all query rows to be at the position of the first new key.
         is_masked = causal or window_of(window_size) != (-1, -1)
         options |= {"k": k, "v": v, "rotary": _rotary_of(*rotary), "query_positions": "first" if is_masked else "one"}
-    elif rotary[0] is not None or rotary[1] is not None:
-        name = "rotary_cos" if rotary[0] is not None else "rotary_sin"
-        raise ArgumentError(f"{name}: given without k and v, allowed with them only")
+    else:
+        for name, x in (("rotary_cos", rotary[0]), ("rotary_sin", rotary[1]), ("rotary_seqlens", rotary[3])):
+            if x is not None:
+                raise ArgumentError(f"{name}: given without k and v, allowed with them only")
     try:
         out, lse = decode(
             q, k_cache, v_cache, layout="bshd", seqlens_k=cache_seqlens, causal=causal, window=window_size,

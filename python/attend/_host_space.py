@@ -26,8 +26,10 @@ class HostSpace:
 
     stream = 0
 
-    def __init__(self, q: Any) -> None:
+    def __init__(self, q: Any, owner: str = "q") -> None:
+        """`owner`: what q is called in messages."""
         self._q = q
+        self._owner = owner
 
     def view(self, name: str, x: Any, is_dense: bool = False) -> _core.Array:
         """A copy is made only of an array whose last dimension is not contiguous or that runs backwards.
@@ -46,6 +48,8 @@ class HostSpace:
             raise ArgumentError(f"{name}: read-only, allowed an array that can be written through NumPy")
         if array is None:
             return _core.Array.of(x)
+        if not array.flags.aligned:
+            raise ArgumentError(f"{name}: unaligned memory, allowed elements at multiples of their size: never copied")
         if not _is_read_in_place(array):
             raise ArgumentError(
                 f"{name}: strides {array.strides} bytes, allowed a dense last dimension, none negative: never copied"
@@ -62,15 +66,16 @@ class HostSpace:
             raise UnsupportedError(f"{name}: numpy.ma.MaskedArray, attend knows no masked elements; give `mask`")
         if isinstance(x, np.ndarray):
             if type(x) is not type(self._q):
-                refuse_other_kind(name, x, self._q)
+                refuse_other_kind(name, x, self._q, self._owner)
             return x
         refuse_tracer(name, x)
         if not hasattr(x, "__dlpack__"):
             raise ArgumentError(f"{name}: {type(x).__name__}, allowed an array (NumPy, torch, or one with __dlpack__)")
-        refuse_other_kind(name, x, self._q)
+        refuse_other_kind(name, x, self._q, self._owner)
         device_type = int(x.__dlpack_device__()[0])
         if device_type != KDL_CPU:
-            raise ArgumentError(f"{name}: {kind_of(x)} on DLPack device {device_type}, allowed the CPU as q")
+            where = f"{kind_of(x)} on DLPack device {device_type}"
+            raise ArgumentError(f"{name}: {where}, allowed the CPU as {self._owner}")
         return _as_numpy(x)
 
     def _view_of_numpy(self, name: str, x: np.ndarray) -> _core.Array:

@@ -96,6 +96,9 @@ def appended(
     if rotary is not None:
         if not isinstance(rotary, Rotary):
             raise ArgumentError(f"rotary: {type(rotary).__name__}, allowed attend.Rotary(cos, sin)")
+        for name, table in (("rotary.cos", rotary.cos), ("rotary.sin", rotary.sin)):
+            if table is None:
+                raise ArgumentError(f"{name}: None, allowed an array (max_positions, rotary_dim / 2)")
         tensors |= {"rotary_cos": rotary.cos, "rotary_sin": rotary.sin, "rotary_seqlens": rotary.seqlens}
         numbers |= {"rotary_interleaved": rotary.interleaved, "rotary_first_column": rotary.first_column}
     return tensors, numbers
@@ -126,10 +129,10 @@ def refuse_given(without: str, **options: Any) -> None:
 
 def whole_number(name: str, value: Any) -> Optional[int]:
     """The value of a number of 32 bits; None if it is an array."""
-    if getattr(value, "shape", ()) != ():
+    if not isinstance(value, int) and getattr(value, "shape", ()) != ():
         return None
     try:
-        number = operator.index(value)
+        number = value if isinstance(value, int) else operator.index(value)  # a compiler's symbol is an int
     except TypeError:
         if hasattr(value, "shape"):
             return None

@@ -76,7 +76,7 @@ def _space_of(name: str, x: Any, call: str) -> HostSpace:
         if device_type != KDL_CPU:
             where = f"cuda {index}" if device_type == KDL_CUDA else f"DLPack device {device_type}"
             raise UnsupportedError(f"{name}: on {where}, {call} allows cpu")
-    return HostSpace(x)
+    return HostSpace(x, name)
 
 
 def _views(space: HostSpace, tensors: Tensors, written: tuple[str, ...], rows: str, offsets: str) -> Tensors:

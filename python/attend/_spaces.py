@@ -59,7 +59,7 @@ def refuse_tracer(name: str, x: Any) -> None:
         raise UnsupportedError(f"{name}: {kind_of(x)}, attend runs outside of jax.jit, jax.grad and jax.vmap only")
 
 
-def refuse_other_kind(name: str, x: Any, q: Any) -> None:
+def refuse_other_kind(name: str, x: Any, q: Any, owner: str = "q") -> None:
     """A call takes arrays of one framework: the results are of that of q, and others' gradients would be lost."""
     if framework_of(x) != framework_of(q):
-        raise ArgumentError(f"{name}: {kind_of(x)}, allowed an array of the kind of q, {kind_of(q)}")
+        raise ArgumentError(f"{name}: {kind_of(x)}, allowed an array of the kind of {owner}, {kind_of(q)}")

@@ -206,9 +206,10 @@ def flash_attn_with_kvcache(
             v_cache likewise. Both are changed in place where k and v are given.
         k, v: (batch, seqlen_new, heads_k, head_dim), appended to the cache before it is read: see `attend.append`.
         rotary_cos, rotary_sin: (positions, rotary_dim / 2), with k and v only. New keys are rotated at the positions
-            cache_seqlens, cache_seqlens + 1 and so on. q too with `causal` or a window, else all of it at
-            cache_seqlens.
-        cache_seqlens: i32 (batch), or a number for all: the keys in the cache before k and v are appended.
+            cache_seqlens, cache_seqlens + 1 and so on. q too with `causal` or a window, however wide, else all of it
+            at cache_seqlens.
+        cache_seqlens: i32 (batch), or a number for all: the keys in the cache before k and v are appended. None,
+            without k and v: the whole capacity.
         cache_batch_idx, cache_leftpad: i32 (batch). block_table: i32 (batch, pages of a sequence).
         num_splits: ignored: it says how the work is to be divided, and changes no result.
         The others as in `flash_attn_func`.
@@ -218,6 +219,10 @@ def flash_attn_with_kvcache(
 
     Beyond flash-attn: float32, any page size and rotary_dim, block_table with cache_batch_idx and cache_leftpad,
     another head_dim of v. No gradients: a tensor that requires grad is refused outside of torch.no_grad().
+
+    Raises:
+        attend.Error with flash-attn's name of the argument, the value found and the allowed ones; nothing has been
+        written then.
     """
     out, lse = with_kvcache(
         q, k_cache, v_cache, k, v, rotary=(rotary_cos, rotary_sin, rotary_interleaved, None),

@@ -11,10 +11,15 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "array.hpp"
 #include "attend/serving.hpp"
+#include "core/append_checks.hpp"
+#include "core/append_problem.hpp"
+#include "core/decode_problem.hpp"
+#include "core/merge_problem.hpp"
 #include "values.hpp"
 
 namespace attend::python {
@@ -48,9 +53,11 @@ struct TensorField {
 };
 
 struct NumberField {
-  const char* name;
+  const char* name;  ///< what messages call it
   std::size_t position;
-  consteval NumberField(const char* field) : name(field), position(position_of(field, kNumberFields)) {}
+  consteval NumberField(const char* field) : NumberField(field, field) {}
+  consteval NumberField(const char* field, const char* shown)
+      : name(shown), position(position_of(field, kNumberFields)) {}
 };
 
 [[noreturn]] void refuse(const std::string& message) {
@@ -202,12 +209,11 @@ std::optional<Rotary> rotary_of(const Fields& fields, const Rows& k) {
   constexpr const char* kMeaning = "(max_positions, rotary_dim / 2)";
   const MaybeArray cos = fields.maybe("rotary_cos");
   if (!cos) return std::nullopt;
-  if (!fields.has("rotary_sin")) refuse("rotary.sin: None, allowed an array like rotary.cos");
   Rotary rotary;
   rotary.cos = table_view("rotary.cos", *cos, 2, kMeaning);
   rotary.sin = table_view("rotary.sin", fields.array("rotary_sin"), 2, kMeaning);
-  rotary.interleaved = fields.number<bool>("rotary_interleaved");
-  rotary.first_column = fields.number<std::int64_t>("rotary_first_column");
+  rotary.interleaved = fields.number<bool>({"rotary_interleaved", "rotary.interleaved"});
+  rotary.first_column = fields.number<std::int64_t>({"rotary_first_column", "rotary.first_column"});
   rotary.seqlens = per_sequence(fields, "rotary_seqlens", "rotary.seqlens", k);
   return rotary;
 }
@@ -247,7 +253,14 @@ Rows query_rows_of(const Fields& fields) {
   return rows_of(fields, "q", "cu_seqlens_q", "max_seqlen_q");
 }
 
-/// With new keys the append goes before.
+/// The append that goes before a decode with new keys.
+std::optional<AppendCall> append_before(const Fields& fields, const Rows& q) {
+  if (!fields.has("k")) return std::nullopt;
+  const Rows k = new_rows_of(fields);
+  check_same_sequences(k, q);
+  return append_call_of(fields, k);
+}
+
 void decode(nb::handle tensors, nb::handle numbers, std::uintptr_t stream) {
   const Fields fields(tensors, numbers);
   const Rows q = query_rows_of(fields);
@@ -255,52 +268,85 @@ void decode(nb::handle tensors, nb::handle numbers, std::uintptr_t stream) {
   DecodeCall call = decode_call_of(fields, q);
   call.params.compute = compute;
   call.stream = reinterpret_cast<Stream>(stream);
-  std::optional<AppendCall> append;
-  if (fields.has("k")) {
-    const Rows k = new_rows_of(fields);
-    check_same_sequences(k, q);
-    append = append_call_of(fields, k);
-    append->stream = call.stream;
-  }
+  std::optional<AppendCall> append = append_before(fields, q);
+  if (append) append->stream = call.stream;
   const nb::gil_scoped_release release;
   append ? attend::decode(*append, call) : attend::decode(call);
 }
 
-void append(nb::handle tensors, nb::handle numbers, std::uintptr_t stream) {
+/// Refuses the shapes, strides, dtypes and numbers that decode refuses, and reads no memory. The arrays say that they
+/// are on a GPU, since offsets of packed rows are not read there.
+void check_decode(nb::handle tensors, nb::handle numbers) {
   const Fields fields(tensors, numbers);
+  const Rows q = query_rows_of(fields);
+  std::ignore = fields.number<std::string>("compute");
+  const DecodeCall call = decode_call_of(fields, q);
+  const core::DecodeProblem reads = core::make_decode_problem(call);
+  const std::optional<AppendCall> append = append_before(fields, q);
+  if (append) core::check_outputs_apart(reads, core::make_append_problem(*append, &call));
+}
+
+AppendCall whole_append_call_of(const Fields& fields) {
   const Rows k = new_rows_of(fields);
   AppendCall call = append_call_of(fields, k);
+  if (!fields.has("q")) return call;
+  const Rows q = query_rows_of(fields);
+  check_same_sequences(k, q);
+  call.q = q.tensor;
+  call.q_out = heads_view("q_out", fields.array("out"), fields.layout_with("cu_seqlens_q"));
+  call.cu_seqlens_q = q.offsets;
+  call.max_seqlen_q = q.most;
+  return call;
+}
+
+void append(nb::handle tensors, nb::handle numbers, std::uintptr_t stream) {
+  AppendCall call = whole_append_call_of({tensors, numbers});
   call.stream = reinterpret_cast<Stream>(stream);
-  if (fields.has("q")) {
-    const Rows q = query_rows_of(fields);
-    check_same_sequences(k, q);
-    call.q = q.tensor;
-    call.q_out = heads_view("q_out", fields.array("out"), fields.layout_with("cu_seqlens_q"));
-    call.cu_seqlens_q = q.offsets;
-    call.max_seqlen_q = q.most;
-  }
   const nb::gil_scoped_release release;
   attend::append(call);
 }
 
-/// `states`: tuples (o, lse). `layout`: "thd" for packed rows.
-void merge(nb::handle states, nb::handle o_in, nb::handle lse_in, nb::handle sinks_in, const std::string& layout_name,
-           nb::handle lse_base2, std::uintptr_t stream) {
-  const Layout layout = layout_of(layout_name);
-  std::vector<PartialState> views;
-  for (const nb::handle state : states) {
-    const std::string name = fmt::format("states[{}]", views.size());
-    views.push_back({.o = heads_view((name + ".o").c_str(), Array::view(state[0]), layout),
-                     .lse = rows_view((name + ".lse").c_str(), Array::view(state[1]), layout)});
-  }
-  const Tensor o = heads_view("out", Array::view(o_in), layout);
+/// As check_decode.
+void check_append(nb::handle tensors, nb::handle numbers) {
+  std::ignore = core::make_append_problem(whole_append_call_of({tensors, numbers}));
+}
+
+struct MergeCall {
+  std::vector<PartialState> states;
+  Tensor o;
   std::optional<Tensor> lse;
-  if (!lse_in.is_none()) lse = rows_view("lse", Array::view(lse_in), layout);
   MergeParams params;
-  if (!sinks_in.is_none()) params.sinks = per_head_view("sinks", Array::view(sinks_in));
-  params.lse_base2 = value_of<bool>("lse_base2", lse_base2);
+};
+
+/// `states`: tuples (o, lse). `layout_name`: "thd" for packed rows.
+MergeCall merge_call_of(nb::handle states, nb::handle o, nb::handle lse, nb::handle sinks,
+                        const std::string& layout_name, nb::handle lse_base2) {
+  const Layout layout = layout_of(layout_name);
+  MergeCall call;
+  for (const nb::handle state : states) {
+    const std::string name = fmt::format("states[{}]", call.states.size());
+    call.states.push_back({.o = heads_view((name + ".o").c_str(), Array::view(state[0]), layout),
+                           .lse = rows_view((name + ".lse").c_str(), Array::view(state[1]), layout)});
+  }
+  call.o = heads_view("out", Array::view(o), layout);
+  if (!lse.is_none()) call.lse = rows_view("lse", Array::view(lse), layout);
+  if (!sinks.is_none()) call.params.sinks = per_head_view("sinks", Array::view(sinks));
+  call.params.lse_base2 = value_of<bool>("lse_base2", lse_base2);
+  return call;
+}
+
+void merge(nb::handle states, nb::handle o, nb::handle lse, nb::handle sinks, const std::string& layout,
+           nb::handle lse_base2, std::uintptr_t stream) {
+  const MergeCall call = merge_call_of(states, o, lse, sinks, layout, lse_base2);
   const nb::gil_scoped_release release;
-  attend::merge(views, o, lse ? &*lse : nullptr, params, reinterpret_cast<Stream>(stream));
+  attend::merge(call.states, call.o, call.lse ? &*call.lse : nullptr, call.params, reinterpret_cast<Stream>(stream));
+}
+
+/// As check_decode.
+void check_merge(nb::handle states, nb::handle o, nb::handle lse, nb::handle sinks, const std::string& layout,
+                 nb::handle lse_base2) {
+  const MergeCall call = merge_call_of(states, o, lse, sinks, layout, lse_base2);
+  std::ignore = core::make_merge_problem(call.states, call.o, call.lse ? &*call.lse : nullptr, call.params);
 }
 
 nb::tuple words_of(std::string_view words) {
@@ -314,7 +360,12 @@ void add_serving(nb::module_& m) {
   m.attr("SERVING_NUMBERS") = words_of(kNumberFields);
   m.def("decode", &decode, "tensors"_a, "numbers"_a, "stream"_a);
   m.def("append", &append, "tensors"_a, "numbers"_a, "stream"_a);
-  m.def("merge", &merge, "states"_a, "o"_a, "lse"_a.none(), "sinks"_a.none(), "layout"_a, "lse_base2"_a, "stream"_a);
+  m.def("merge", &merge, "states"_a, "o"_a, "lse"_a.none(), "sinks"_a.none(), "layout"_a, "lse_base2"_a.none(),
+        "stream"_a);
+  m.def("check_decode", &check_decode, "tensors"_a, "numbers"_a);
+  m.def("check_append", &check_append, "tensors"_a, "numbers"_a);
+  m.def("check_merge", &check_merge, "states"_a, "o"_a, "lse"_a.none(), "sinks"_a.none(), "layout"_a,
+        "lse_base2"_a.none());
 }
 
 }  // namespace attend::python

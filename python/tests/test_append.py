@@ -133,7 +133,7 @@ REFUSED = {
     "v_cache_alone": (lambda x: {"v": None}, "v_cache: given without v, allowed with it only"),
     "k_dims": (lambda x: {"k": x["k"][0]}, "k: 3 dimensions, allowed 4 (batch, heads, seqlen, head_dim)"),
     "heads": (lambda x: {"k": x["k"][:, :1]}, "k_cache: shape (2, 2, 10, 8), allowed"),
-    "no_lengths": (lambda x: {"seqlens_k": None}, "seqlens_k: null without slot_mapping, allowed"),
+    "no_lengths": (lambda x: {"seqlens_k": None}, "seqlens_k: absent without slot_mapping, allowed"),
     "lengths": (lambda x: {"seqlens_k": x["seqlens_k"][:1]}, "seqlens_k: shape (1), allowed (2)"),
     "slots": (lambda x: {"slot_mapping": np.arange(6, dtype=np.int32)}, "slot_mapping: dtype i32, allowed i64"),
     "slots_shape": (lambda x: {"slot_mapping": np.arange(5)}, "slot_mapping: shape (5), allowed (6) or"),
@@ -141,6 +141,9 @@ REFUSED = {
     "rotary": (lambda x: {"rotary": (1, 2)}, "rotary: tuple, allowed attend.Rotary(cos, sin)"),
     "rotary_dims": (lambda x: {"rotary": attend.Rotary(*[x["seqlens_k"] * 1.0] * 2)}, "rotary.cos: 1 dimensions, "),
     "rotary_sin": (lambda x: {"rotary": x["rotary"]._replace(sin=None)}, "rotary.sin: None, allowed an array"),
+    "rotary_cos": (lambda x: {"rotary": x["rotary"]._replace(cos=None)}, "rotary.cos: None, allowed an array"),
+    "rotary_kind": (lambda x: {"rotary": x["rotary"]._replace(interleaved="x")}, "rotary.interleaved: 'x', allowed"),
+    "rotary_column": (lambda x: {"rotary": x["rotary"]._replace(first_column=1.5)}, "rotary.first_column: 1.5, all"),
     "rotary_width": (lambda x: {"rotary": x["rotary"]._replace(first_column=1)}, "rotary.cos: rotary_dim 8, allow"),
     "rotary_lengths": (
         lambda x: {"rotary": x["rotary"]._replace(seqlens=np.zeros(3, np.int32))}, "rotary.seqlens: shape (3)"
@@ -185,7 +188,7 @@ def test_a_decode_that_is_refused_appends_nothing(rng):
     for options, start in (
         ({"softcap": -1.0}, "softcap: -1, allowed"),
         ({"k": k[:1], "v": v[:1]}, "k: 1 sequences, allowed as many as q has, 2"),
-        ({"seqlens_k": None}, "seqlens_k: null without slot_mapping"),
+        ({"seqlens_k": None}, "seqlens_k: absent without slot_mapping"),
         ({"out": np.zeros((2, 4, 2, 8), np.float32)}, "out: shape (2, 4, 2, 8), allowed (2, 4, 3, 8)"),
     ):
         with pytest.raises(ValueError) as caught:
@@ -259,6 +262,64 @@ def test_autograd_sees_that_a_cache_has_changed(rng, torch):
         caches = [torch.zeros(2, 2, 10, 8) for _ in range(2)]
         attend.append(k, v, *caches, seqlens_k=n)
     assert caches[0].any()
+
+
+def test_autograd_sees_it_by_the_dispatchers_route_too(rng, torch):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watched(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), options=None):
+            return function(*arguments, **(options or {}))
+
+    class OfAUser(torch.Tensor):
+        pass
+
+    k, v, k_cache, v_cache, q, n = tensors_of(torch, rng)
+    out = torch.zeros_like(q)
+    written = (k_cache, v_cache, out)
+    for count, call in enumerate((
+        lambda: attend.append(k, v, k_cache, v_cache, seqlens_k=n, q=q, q_out=out),
+        lambda: attend.decode(q, k_cache, v_cache, k=k, v=v, seqlens_k=n, out=out),
+    ), 1):  # fmt: skip
+        with Watched():
+            call()
+        assert [x._version for x in written] == [count] * 3
+    with Watched():
+        attend.merge([(q, q[..., 0].contiguous())], out=out)
+    attend.append(k, v, k_cache.as_subclass(OfAUser), v_cache, seqlens_k=n)
+    assert [x._version for x in written] == [3] * 3
+
+
+def test_a_negated_view_is_not_written(rng, torch):
+    k, v, k_cache, v_cache, q, n = tensors_of(torch, rng)
+    before = [x.clone() for x in (k_cache, v_cache)]
+    for name, call in (
+        ("k_cache", lambda: attend.append(k, v, torch._neg_view(k_cache), v_cache, seqlens_k=n)),
+        ("v_cache", lambda: attend.decode(q, k_cache, torch._neg_view(v_cache), seqlens_k=n)),
+        ("q_out", lambda: attend.append(k, v, k_cache, v_cache, seqlens_k=n, q=q, q_out=torch._neg_view(q.clone()))),
+        ("out", lambda: attend.merge([(q, q[..., 0].contiguous())], out=torch._neg_view(q.clone()))),
+    ):
+        with pytest.raises(NotImplementedError, match=f"^{name}: a negated view, .* resolve_neg"):
+            call()
+    assert torch.equal(k_cache, before[0]) and torch.equal(v_cache, before[1])
+
+
+def test_a_compiled_loop_counts_by_numbers(rng, torch):
+    k, v, k_cache, v_cache, q, _ = tensors_of(torch, rng)
+
+    def step(q, k, v, k_cache, v_cache, length):
+        q = attend.append(k, v, k_cache, v_cache, seqlens_k=length, q=q)
+        return attend.decode(q, k_cache, v_cache, seqlens_k=length + k.shape[2]) + 0
+
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    caches = [x.clone() for x in (k_cache, v_cache)]
+    for length in range(5):
+        found = compiled(q, k, v, *caches, length)
+        assert torch.equal(found, step(q, k, v, k_cache, v_cache, length))
+    assert torch.equal(caches[0], k_cache)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2  # a number, then a symbol for all numbers
 
 
 def test_the_operators_are_what_torch_expects(rng, torch):

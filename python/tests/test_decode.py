@@ -157,6 +157,7 @@ REFUSED = {
     "few_rows": (lambda q, k, v, n: {"k_cache": k[:1], "v_cache": v[:1]}, "k_cache: 1 rows for 2 sequences"),
     "gaps": (lambda q, k, v, n: {"k_cache": k[..., ::2]}, "k_cache: strides (1280, 640, 32, 8) bytes, allowed a dense"),
     "backwards": (lambda q, k, v, n: {"k_cache": k[:, :, ::-1]}, "k_cache: strides (1280, 640, -32, 4) bytes, allowed"),
+    "unaligned": (lambda q, k, v, n: {"k_cache": unaligned(k)}, "k_cache: unaligned memory, allowed elements at"),
     "no_width": (lambda q, k, v, n: {"v_cache": None}, "v_cache: None without head_dim_v"),
     "width": (lambda q, k, v, n: {"v_cache": None, "head_dim_v": 9}, "head_dim_v: 9, allowed 1 to the head_dim of k"),
     "two_widths": (lambda q, k, v, n: {"head_dim_v": 4}, "head_dim_v: 4, allowed the head_dim of v_cache"),
@@ -199,6 +200,12 @@ REFUSED = {
     "no_k": (lambda q, k, v, n: {"positions": n}, "positions: given without k, allowed with it only"),
     "no_k_norm": (lambda q, k, v, n: {"k_norm": q[0, 0, 0]}, "k_norm: given without k, allowed with it only"),
 }
+
+
+def unaligned(x):
+    memory = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
+    memory[...] = x
+    return memory
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -359,6 +366,19 @@ def test_under_torchs_transforms_and_modes(rng, torch):
         assert o.shape == (2, 4, 1, 8) and lse.shape == (2, 4, 1) and lse.dtype == torch.float32
     meta = [x.to("meta") for x in (q, k, v, n)]
     assert attend.decode(*meta[:3], seqlens_k=meta[3]).is_meta
+    for change, start in (
+        ({"k_cache": meta[1][..., :4]}, "k_cache: shape (2, 2, 20, 4), allowed"),
+        ({"k_cache": meta[1].mT.contiguous().mT}, "k_cache: last stride "),
+        ({"seqlens_k": meta[3].long()}, "seqlens_k: dtype i64, allowed i32"),
+        ({"k": meta[1][:, :, :1]}, "v_cache: given without v, allowed"),
+    ):
+        given = dict(zip(("q", "k_cache", "v_cache", "seqlens_k"), meta)) | change
+        assert line_of(lambda given=given: attend.decode(**given), ValueError).startswith(start)
+    with mode:
+        for change, start in ((3, "seqlens_k: shape (3), allowed (2)"), (2, "causal: 'x', allowed True or False")):
+            lengths = torch.ones(change, dtype=torch.int32)
+            line = line_of(lambda n=lengths: attend.decode(*fakes[:3], seqlens_k=n, causal="x"), ValueError)
+            assert line == start
     for transform in (torch.func.vmap, torch.func.grad):
         call = transform(lambda q: attend.decode(q, k, v).sum())
         line = line_of(lambda call=call: call(q), NotImplementedError)

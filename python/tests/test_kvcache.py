@@ -211,6 +211,11 @@ REFUSED = {
     "rotary_cos": ({"k": 0, "v": 0, "rotary_sin": 1}, ValueError, "rotary_cos: None, allowed with both"),
     "cos": ({"k": 0, "v": 0, "rotary_cos": 2, "rotary_sin": 2}, ValueError, "rotary_cos: rotary_dim 64, allowed"),
     "lengths": ({"cache_seqlens": 3}, ValueError, "cache_seqlens: dtype i64, allowed i32"),
+    "interleaved": (
+        {"k": 0, "v": 0, "rotary_cos": 1, "rotary_sin": 1, "rotary_interleaved": "x"},
+        ValueError,
+        "rotary_interleaved: 'x', allowed True or False",
+    ),
     "window": ({"window_size": (3,)}, ValueError, "window_size: 1 values, allowed (left, right)"),
     "scale": ({"softmax_scale": float("nan")}, ValueError, "softmax_scale: nan, allowed"),
     "softcap": ({"softcap": -1.0}, ValueError, "softcap: -1, allowed"),
@@ -219,6 +224,7 @@ REFUSED_2 = {"block_table": ({"block_table": 3}, ValueError, "block_table: 1 dim
 REFUSED_3 = {
     "page_table": ({"page_table": 3}, ValueError, "page_table: 1 dimensions, allowed 2"),
     "rotary_seqlens": ({"k": 0, "v": 0, "rotary_seqlens": 3}, ValueError, "rotary_seqlens: given without rotary_cos"),
+    "rotary_seqlens alone": ({"rotary_seqlens": 3}, ValueError, "rotary_seqlens: given without k and v, allowed"),
     "s_aux": ({"s_aux": 3}, ValueError, "s_aux: dtype i64, allowed"),
     "two sinks": ({"s_aux": 3, "learnable_sink": 3}, ValueError, "learnable_sink: given with s_aux, allowed one"),
     "qv": ({"qv": 0}, NotImplementedError, "qv: Tensor, attend takes None only"),

@@ -89,6 +89,9 @@ def test_shared_prefix(rng):
 
 REFUSED = {
     "none": (lambda x: {"states": []}, "states: 0, allowed at least 1"),
+    "no sequence": (lambda x: {"states": None}, "states: NoneType, allowed a sequence of (o, lse)"),
+    "two dimensions": (lambda x: {"states": [(x[0][0][0, 0], x[0][1])]}, "states[0].o: 2 dimensions, allowed 4"),
+    "base": (lambda x: {"lse_base2": None}, "lse_base2: None, allowed True or False"),
     "no pair": (lambda x: {"states": [x[0][0]]}, "states[0]: ndarray, allowed a tuple (o, lse)"),
     "lse": (lambda x: {"states": [x[0], (x[1][0], x[1][1][:1])]}, "states[1].lse: shape (1, 4, 5, 1), allowed"),
     "dtype": (lambda x: {"states": [(x[0][0].astype(np.float64), x[0][1])]}, "states[0].o: dtype f64, allowed"),
@@ -126,5 +129,11 @@ def test_torch(rng, torch):
     states[1][0].requires_grad_()
     with pytest.raises(NotImplementedError, match=r"^states\[1\].o: requires grad, merge gives no gradients"):
         attend.merge(states)
-    with pytest.raises(ValueError, match=r"^states\[0\].lse: ndarray, allowed a torch.Tensor"):
+    with pytest.raises(ValueError, match=r"^states\[0\].lse: ndarray, allowed a torch.Tensor like states\[0\].o$"):
         attend.merge([(states[0][0], arrays[0][1])])
+    with pytest.raises(ValueError, match=r"^states\[1\].o: torch.Tensor, allowed an array of the kind of states"):
+        attend.merge([arrays[0], states[0]])
+    meta = [tuple(x.detach().to("meta") for x in pair) for pair in states]
+    assert attend.merge(meta).is_meta
+    with pytest.raises(ValueError, match=r"^states\[1\].lse: shape "):
+        attend.merge([meta[0], (meta[1][0], meta[1][1][:1])])

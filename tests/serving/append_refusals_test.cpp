@@ -59,7 +59,7 @@ std::vector<BadAppend> bad_caches() {
       {"v: shape", [](AppendCall& c) { c.v->shape[2] = 1; }},
       {"v_cache: shape", [](AppendCall& c) { c.v_cache->shape[2] = 15; }},
       {"v_cache: starts where k_cache does", [](AppendCall& c) { c.v_cache->data = c.k_cache.data; }},
-      {"seqlens_k: null without slot_mapping", [](AppendCall& c) { c.cache.seqlens_k = nullptr; }},
+      {"seqlens_k: absent without slot_mapping", [](AppendCall& c) { c.cache.seqlens_k = nullptr; }},
       {"page_table: null pages", [](AppendCall& c) { c.cache.page_table->pages = nullptr; }},
       {"page_table: num_rows -1, allowed 0 to", [](AppendCall& c) { c.cache.page_table->num_rows = -1; }},
       {"page_table: 5 rows for 6 sequences", [](AppendCall& c) { c.cache.page_table->num_rows = 5; }},
@@ -136,7 +136,7 @@ TEST(AppendRefusals, WithSlotsPositionsHaveToComeFromSomewhere) {
   const AppendInputs in = make_append_inputs(c);
   AppendCall call = in.call();
   call.cache = {};
-  EXPECT_THAT(refusal([&] { append(call); }), HasSubstr("positions: null with slot_mapping and rotary"));
+  EXPECT_THAT(refusal([&] { append(call); }), HasSubstr("positions: absent with slot_mapping and rotary"));
   call.rotary.reset();
   append(call);
 }

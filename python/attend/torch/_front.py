@@ -212,10 +212,10 @@ def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[
     check_devices(q, named.items())
 
 
-def check_tensor(name: str, x: Any) -> None:
-    """Refuses what is no tensor with memory like q's."""
+def check_tensor(name: str, x: Any, owner: str = "q") -> None:
+    """Refuses what is no tensor with memory like that of `owner`."""
     if not isinstance(x, torch.Tensor):
-        raise ArgumentError(f"{name}: {type(x).__name__}, allowed a torch.Tensor like q")
+        raise ArgumentError(f"{name}: {type(x).__name__}, allowed a torch.Tensor like {owner}")
     if _dtensor.is_dtensor(x):
         _dtensor.learn()
     if x.is_nested:

@@ -13,6 +13,7 @@ import torch
 
 from attend import _core
 from attend._errors import ArgumentError
+from attend._serving import DENSE, IN_PLACE
 from attend._settings import OPTION_GRADIENTS, SCORE_TENSORS, Extras, Gradients, Settings
 
 DTYPE_NAMES = {
@@ -23,6 +24,7 @@ DTYPE_NAMES = {
     torch.bool: "bool",
     torch.int32: "i32",
     torch.int64: "i64",
+    torch.uint64: "u64",
 }
 _GRADIENTS_OF_SCORES = tuple(gradient for name, gradient in OPTION_GRADIENTS if name in SCORE_TENSORS)
 _APART = 1 << 52  # bytes between the addresses that stand for memory: more than any tensor has
@@ -60,6 +62,23 @@ def check(
         )
 
 
+def check_serving(name: str, tensors: Any, numbers: Any) -> None:
+    """The same for the operators decode, append_decode and append. `tensors`, `numbers`: as in attend._serving."""
+    views = _Views()
+    of = dict.fromkeys(IN_PLACE, views.in_place) | dict.fromkeys(DENSE, views.dense)
+    with contextlib.suppress(_UnknownSizeError):
+        given = type(tensors)(**{field: of.get(field, views.of)(x) for field, x in tensors._asdict().items()})
+        known = type(numbers)(*(_hint(x) for x in numbers))
+        (_core.check_append if name == "append" else _core.check_decode)(given, known)
+
+
+def check_merge(o: Any, lse: Any, sinks: Any, out: Any, out_lse: Any, layout: str, lse_base2: bool) -> None:
+    views = _Views()
+    with contextlib.suppress(_UnknownSizeError):
+        states = [(views.of(x), views.of(y)) for x, y in zip(o, lse)]
+        _core.check_merge(states, views.in_place(out), views.in_place(out_lse), views.of(sinks), layout, lse_base2)
+
+
 def check_devices(q: torch.Tensor, named: Any) -> None:
     for name, x in named:
         if x.device != q.device:
@@ -88,6 +107,21 @@ class _Views:
     def of_named(self, tensors: Any, of_scores: Any, columns: Any) -> dict[str, Any]:
         """`tensors`: a named tuple. `columns`: as above, for the names in `of_scores`."""
         return {name: self.of(x, columns if name in of_scores else None) for name, x in tensors._asdict().items()}
+
+    def in_place(self, x: Optional[torch.Tensor]) -> Any:
+        """Of what is never copied."""
+        if x is None:
+            return None
+        self._count += 1
+        return self._at(x, [_hint(n) for n in x.shape], [_hint(n) for n in x.stride()])
+
+    def dense(self, x: Optional[torch.Tensor]) -> Any:
+        """Of what is copied if it has gaps."""
+        if x is None:
+            return None
+        self._count += 1
+        shape = [_hint(n) for n in x.shape]
+        return self._at(x, shape, _dense(shape).stride())
 
     def _at(self, x: torch.Tensor, shape: Any, strides: Any) -> Any:
         dtype = dtype_name(x.dtype)

@@ -34,7 +34,7 @@ from attend._serving import (
     whole_number,
 )
 from attend._settings import output_shapes
-from attend.torch import _dtensor, _transforms
+from attend.torch import _dtensor, _meta, _transforms
 from attend.torch._front import check_tensor
 from attend.torch._operators import TAGS, empty_like, library, raw_stream, view_in_place, view_of_rows
 
@@ -51,6 +51,8 @@ _OPERATORS = {
     "append_decode": (("q", "k_cache", "out", "k"), (*CACHES, "out", "lse")),
     "append": (("k", "k_cache"), (*CACHES, "out")),
 }
+_OWNERS = {"decode": "q", "append": "k", "merge": "states[0].o"}  # all else is of their framework and device
+_READ_IN_PLACE = (*IN_PLACE, "q_out")
 _BEHIND_LENGTHS = Tensors._fields.index("seqlens_k") + 1
 _MERGE = (
     "merge(Tensor[] o, Tensor[] lse, Tensor? sinks, Tensor(a!) out, Tensor(b!)? out_lse, str layout, bool lse_base2) "
@@ -73,10 +75,9 @@ def decode(
     given = (q, k_cache, v_cache, o, lse, *rest)
     if is_direct:
         _fill(_core.decode, q, given, numbers)
-        _count_writes(out, *(() if tensors.k is None else (k_cache, v_cache)))
     else:
-        name = "decode" if tensors.k is None else "append_decode"
-        getattr(torch.ops.attend, name)(*given, *numbers)
+        _by_an_operator("decode" if tensors.k is None else "append_decode", given, numbers)
+    _count_writes(out, *(() if tensors.k is None else (k_cache, v_cache)))
     return o, lse
 
 
@@ -90,9 +91,9 @@ def append(tensors: Tensors, numbers: Numbers) -> Optional[torch.Tensor]:
     given = (q, k_cache, v_cache, q_out, *rest)
     if is_direct:
         _fill(_core.append, tensors.k, given, numbers)
-        _count_writes(out, k_cache, v_cache)
     else:
-        torch.ops.attend.append(*given, *numbers)
+        _by_an_operator("append", given, numbers)
+    _count_writes(out, k_cache, v_cache)
     return q_out
 
 
@@ -110,10 +111,12 @@ def merge(
     o_shape, lse_shape = output_shapes(first.shape, first.shape, order)
     o = _result("out", out, first, o_shape)
     lse = first.new_empty(lse_shape, dtype=torch.float32) if return_lse else None
-    run = _merge if is_direct else torch.ops.attend.merge
-    run([x for x, _ in states], [x for _, x in states], sinks, o, lse, order, lse_base2)
+    call = ([x for x, _ in states], [x for _, x in states], sinks, o, lse, order, lse_base2)
     if is_direct:
-        _count_writes(out)
+        _merge(*call)
+    else:
+        _named(lambda: torch.ops.attend.merge(*call), lambda: _meta.check_merge(*call))
+    _count_writes(out)
     return o, lse
 
 
@@ -147,11 +150,15 @@ def _check(call: str, owner: torch.Tensor, named: dict[str, Any]) -> None:
     for name, x in named.items():
         if _dtensor.is_dtensor(x):
             raise UnsupportedError(f"{name}: a DTensor, {call} takes the tensors of one device; to_local() gives one")
-        check_tensor(name, x)
+        check_tensor(name, x, _OWNERS[call])
         if x.device != owner.device:
             raise ArgumentError(f"{name}: on {x.device}, allowed the device of the call, {owner.device}")
-        if not torch.compiler.is_compiling() and forward_ad.unpack_dual(x).tangent is not None:
+        if torch.compiler.is_compiling():
+            continue
+        if forward_ad.unpack_dual(x).tangent is not None:
             raise UnsupportedError(f"{name}: has a tangent, {call} has no derivatives")
+        if name in _READ_IN_PLACE and x.is_neg():
+            raise UnsupportedError(f"{name}: a negated view, {call} works on it in place; resolve_neg() copies it")
     if torch.is_grad_enabled():
         _refuse_gradients(call, named)
 
@@ -181,7 +188,12 @@ def _result(name: str, out: Optional[torch.Tensor], like: torch.Tensor, shape: A
 
 
 def _count_writes(*tensors: Optional[torch.Tensor]) -> None:
-    """Tells autograd, as torch's dispatcher does, that tensors of the caller have changed: it may have saved them."""
+    """Tells autograd that tensors of the caller have changed: it may have saved them.
+
+    Torch's dispatcher does so for its own operators only, and a compiler for what it compiles.
+    """
+    if torch.compiler.is_compiling():
+        return
     for x in tensors:
         if x is not None and not x.is_inference():
             torch.autograd.graph.increment_version(x)
@@ -209,6 +221,23 @@ def _merge(o: Any, lse: Any, sinks: Any, out: Any, out_lse: Any, layout: str, ls
     _core.merge(states, *results, view_of_rows(sinks), layout, lse_base2, _stream(out))
 
 
+def _by_an_operator(name: str, given: tuple[Any, ...], numbers: Numbers) -> None:
+    operator = getattr(torch.ops.attend, name)
+    _named(lambda: operator(*given, *numbers), lambda: _meta.check_serving(name, Tensors(*given), numbers))
+
+
+def _named(run: Callable[[], None], check: Callable[[], None]) -> None:
+    """Runs an operator. A number of a wrong type is refused by its name: torch shows the whole schema."""
+    if torch.compiler.is_compiling():
+        run()
+        return
+    try:
+        run()
+    except RuntimeError:
+        check()
+        raise
+
+
 def _stream(x: torch.Tensor) -> int:
     return raw_stream(x.get_device()) if x.is_cuda else 0
 
@@ -231,17 +260,23 @@ def _operator(name: str) -> Callable[..., None]:
     return run
 
 
-def _nothing(*arguments: Any) -> None:
-    """Of tensors without memory: what is written there has its shape already."""
+def _fake(name: str) -> Callable[..., None]:
+    """Of tensors without memory: what is written has its shape already."""
+    count = len(Tensors._fields)
+
+    def check(*arguments: Any) -> None:
+        _meta.check_serving(name, Tensors(*arguments[:count]), Numbers(*arguments[count:]))
+
+    return check
 
 
-def _define(name: str, schema: str, function: Any) -> None:
+def _define(name: str, schema: str, function: Any, fake: Any) -> None:
     library.define(schema, tags=TAGS)
     for key in ("CPU", "CUDA"):
         library.impl(name, function, key)
-    torch.library.register_fake(f"attend::{name}", _nothing, lib=library)
+    torch.library.register_fake(f"attend::{name}", fake, lib=library)
 
 
 for _name, (_required, _written) in _OPERATORS.items():
-    _define(_name, _schema(_name, _required, _written), _operator(_name))
-_define("merge", _MERGE, _merge)
+    _define(_name, _schema(_name, _required, _written), _operator(_name), _fake(_name))
+_define("merge", _MERGE, _merge, _meta.check_merge)
