@@ -52,6 +52,13 @@ CASES = [
     ("f32 softcap", (2, 8, 2048, 64), "float32", {"softcap": 30.0}, None),
     ("f32 softcap", (1, 8, 2048, 128), "float32", {"softcap": 30.0}, None),
 ]
+# FlashAttention's grid: 16384 tokens, 2048 columns in all heads.
+PAPER = [
+    (f"paper{' causal' if causal else ''}", (16384 // seqlen, 2048 // head_dim, seqlen, head_dim), "bfloat16",
+     {"causal": True} if causal else {}, None)
+    for head_dim in (64, 128, 256) for causal in (False, True) for seqlen in (512, 1024, 2048, 4096, 8192, 16384)
+]  # fmt: skip
+CASES += PAPER
 
 
 class Worker:
@@ -148,7 +155,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("before", nargs="?", help="folder with the package of one build")
     parser.add_argument("after", nargs="?", help="that of the other")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--only", default="", help="cases whose name contains this; paper: FlashAttention's grid, which runs only if it is asked for")
     parser.add_argument("--rounds", type=int, default=3, help="new tensors for each, 3 if not given")
     parser.add_argument("--replays", type=int, default=6, help="in a turn, 6 if not given; a round has 4 turns")
     parser.add_argument("--json", help="file for the result")
@@ -160,7 +167,7 @@ def main():
     sides = [Side(options.before), Side(options.after)]
     ratios, rows = {"forward": [], "backward": []}, []
     for number, (name, shape, *_) in enumerate(CASES):
-        if options.only not in name:
+        if options.only not in name or (name.startswith("paper") and not options.only):
             continue
         for of_pass, times in sorted(measure(sides, number, options.rounds, options.replays).items()):
             before, after = (statistics.median(t) for t in times)

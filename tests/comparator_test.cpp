@@ -263,5 +263,22 @@ TEST(TensorBuffer, FusedViewsShareOneBuffer) {
   EXPECT_TRUE(qkv[0].gaps_intact());
 }
 
+// What the standard errs by in a single row is luck: that is no budget of its own.
+TEST(ComparatorOfLse, MeasuresAFewRowsAtTheEndOfAHeadWithThoseBefore) {
+  constexpr double kError = 1.0;
+  for (const std::int64_t more : {std::int64_t{1}, kFewRows - 1, kFewRows}) {
+    const auto rows = static_cast<std::size_t>(kRowsPerBlock + more);
+    const std::vector<double> truth(2 * rows);
+    StandardTensor standard = {{1, 2, static_cast<std::int64_t>(rows), 1}, truth, truth, truth};
+    standard.value[rows + 3] = kError;  // of the second head
+    std::vector<double> lse = truth;
+    lse.back() = kForwardFactor * kError;
+    EXPECT_EQ(compare_lse(lse, truth, standard).ok, more < kFewRows) << more << " more rows";
+    lse.back() = 0;
+    lse[rows - 1] = kForwardFactor * kError;
+    EXPECT_FALSE(compare_lse(lse, truth, standard).ok) << "the first head's standard has no error";
+  }
+}
+
 }  // namespace
 }  // namespace attend::test

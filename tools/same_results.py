@@ -70,6 +70,9 @@ def parse():
         return words
     if words.base is None or words.new is None:
         parser.error("--base and --new: both have to be given")
+    for name, folder in (("base", words.base), ("new", words.new)):
+        if not (folder / "attend" / "__init__.py").is_file():
+            parser.error(f"--{name}: {folder}, allowed a folder with the package attend")
     words.seed = secrets.randbelow(2**31) if words.seed is None else words.seed
     on_gpu = words.device == "cuda"
     words.compute = words.compute or COMPUTES["cuda" if on_gpu else "cpu"]

@@ -76,8 +76,8 @@ struct DecodeParams {
 
 /// The arguments of decode. All tensors lie on the device of q.
 struct DecodeCall {
-  /// f32, f16 or bf16 (num_sequences, num_heads_q, seqlen_q, head_dim), or packed: DecodeParams::cu_seqlens_q. 1 <=
-  /// head_dim <= 1024
+  /// f32, f16 or bf16, or f64 for the backend `reference`. (num_sequences, num_heads_q, seqlen_q, head_dim), or packed:
+  /// DecodeParams::cu_seqlens_q. 1 <= head_dim <= 1024
   ConstTensor q;
   /// Of q's dtype, see CacheIndex. num_heads_q is a multiple of num_heads_k, and query head h reads key head
   /// h / (num_heads_q / num_heads_k)

@@ -35,10 +35,11 @@ template <class Config>
   return sum;
 }
 
-// <dout, o> of a row, a lane's share of its columns.
+// <dout, o> of a row, a lane's share of its columns. may_see_no_key: then an o of 0 counts for nothing, whatever dout
+// is.
 template <class Config, int kLanes>
 [[nodiscard]] __device__ __forceinline__ float share_of_delta(const BackwardArgs& base, const SequenceSpan& span,
-                                                              uint32 head, int64 row) {
+                                                              uint32 head, int64 row, bool may_see_no_key) {
   using Storage = typename ElementOf<Config>::Storage;
   constexpr int kRun =
       Config::kAligned && Config::kHeadDimV % kVectorElements<Config> == 0 ? kVectorElements<Config> : 1;
@@ -50,7 +51,9 @@ template <class Config, int kLanes>
     load_elements<Config>(x, dout + col);
     load_elements<Config>(y, o + col);
 #pragma unroll
-    for (int i = 0; i < kRun; ++i) sum = fmaf(x[i], y[i], sum);
+    for (int i = 0; i < kRun; ++i) {
+      if (y[i] != 0.0f || !may_see_no_key) sum = fmaf(x[i], y[i], sum);
+    }
   }
   return sum;
 }
@@ -70,10 +73,12 @@ __device__ void row_logit_parts(const BackwardOptionArgs& args) {
   for (int first = 0; first < Config::kBlockM; first += kRowsAtOnce) {
     const int64 row = tile * Config::kBlockM + first + static_cast<int>(threadIdx.x) / kLanes;
     const bool exists = row < span.seqlen_q;
-    const float delta = warp_sum<kLanes>(exists ? share_of_delta<Config, kLanes>(base, span, head, row) : 0.0f);
+    const float lse = exists ? base.lse[span.query_offset(base.lse_stride, head, row)] : 0.0f;
+    const float delta =
+        warp_sum<kLanes>(exists ? share_of_delta<Config, kLanes>(base, span, head, row, lse == logit) : 0.0f);
     if (!exists || threadIdx.x % kLanes != 0 || logit == -kInfinity) continue;
     const float dlse = base.dlse == nullptr ? 0.0f : base.dlse[span.query_offset(base.dlse_stride, head, row)];
-    sum += expf(logit - base.lse[span.query_offset(base.lse_stride, head, row)]) * (dlse - delta);
+    sum += expf(logit - lse) * (dlse - delta);
   }
   sum = block_sum<Config>(sum);
   if (threadIdx.x == 0) args.dlogits_parts[blockIdx.x] = sum;

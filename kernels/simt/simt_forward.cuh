@@ -229,6 +229,7 @@ __device__ __forceinline__ void simt_merge_output(const ForwardOptionArgs& args,
                                                   const SimtSoftmax<Config>& rows,
                                                   const typename SimtForwardShape<Config>::Outputs& o) {
   constexpr int kRows = SimtForwardShape<Config>::kRows;
+  static_assert(!Score<Config>::kAddsToSum, "each part would add the logit to the sum");
   static_assert(Config::kColumnParts == 1);  // or another block could read lse after it was written
   const ForwardArgs& base = args.base;
   const int64 first = span.q_begin + work.row + lane.row;

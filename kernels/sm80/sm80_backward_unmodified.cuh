@@ -35,9 +35,9 @@ __device__ __forceinline__ void sm80_add_last_dq(Sm80BackwardStorage<Config>& sm
   }
 }
 
-// The whole work of the warps of one role: every query head that shares the keys, then the gradients to memory.
+// The work of the warps of one role: every query head that shares the keys. Then the sums are in the block's tiles.
 template <class Role, class Config>
-__device__ __forceinline__ void sm80_run_role(Role& role, Sm80BackwardStorage<Config>& smem,
+__device__ __forceinline__ void sm80_run_role(Role role, Sm80BackwardStorage<Config>& smem,
                                               const BackwardOptionArgs& args) {
   for (bool is_last = false; !is_last;) {
     sm80_wait_all<Config>(kSm80HeadBarrier);  // the block's work is there
@@ -56,9 +56,6 @@ __device__ __forceinline__ void sm80_run_role(Role& role, Sm80BackwardStorage<Co
   cp_async_wait<0>();                       // without a tile, the owned rows may still be on their way,
   sm80_wait_all<Config>(kSm80HeadBarrier);  // those of other warps too. From here on they may be overwritten
   role.write(smem, args);
-  sm80_wait_all<Config>(kSm80HeadBarrier);  // all sums are in the tiles
-  sm80_store_key_tile(smem.owned, args.base.dk, args.base.dk_stride, smem.block, Config::kHeadDim);
-  sm80_store_key_tile(smem.owned_v, args.base.dv, args.base.dv_stride, smem.block, Config::kHeadDimV);
 }
 
 // The gradients of one tile of kOwned keys. Grid: Sm80BackwardWork::mine().
@@ -79,15 +76,15 @@ __device__ void sm80_backward_unmodified(const BackwardOptionArgs& args) {
   sm80_load_owned(smem, args, span, head, work.owned);
   Sm80BackwardBlock<Config>::make(smem.block, args, work, span, head);
   if constexpr (Config::kRoles == kSm80KeysAndValues) {
-    Sm80KeysAndValuesRole<Config> role = {};
-    sm80_run_role(role, smem, args);
+    sm80_run_role(Sm80KeysAndValuesRole<Config>{}, smem, args);
   } else if (threadIdx.x < Config::kThreads / 2) {
-    Sm80ValuesRole<Config> role = {};
-    sm80_run_role(role, smem, args);
+    sm80_run_role(Sm80ValuesRole<Config>{}, smem, args);
   } else {
-    Sm80KeysRole<Config> role = {};
-    sm80_run_role(role, smem, args);
+    sm80_run_role(Sm80KeysRole<Config>{}, smem, args);
   }
+  __syncthreads();  // all sums are in the tiles
+  sm80_store_key_tile(smem.owned, args.base.dk, args.base.dk_stride, smem.block, Config::kHeadDim);
+  sm80_store_key_tile(smem.owned_v, args.base.dv, args.base.dv_stride, smem.block, Config::kHeadDimV);
 }
 
 }  // namespace attend

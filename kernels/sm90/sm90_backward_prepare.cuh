@@ -117,6 +117,15 @@ __device__ __forceinline__ void reset_dq(const Sm90BackwardArgs& args, const Bac
   }
 }
 
+// A row that sees no key may have an lse as low as -FLT_MAX, the logit of its head (Score<Config>::kAddsToSum). From
+// this lse on, an entry that is not seen gets a p of 0: lse_log2 is finite and, with a transform, well above the value
+// that such an entry has (wide_unseen()). No row that sees a key has a lower one.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ float lowest_lse(const OptionArgs& options) {
+  if constexpr (Score<Config>::kTransforms) return -1e17f * ScoreTransform::cap_of(options);
+  return -1e38f;
+}
+
 // The statistics of row `thread` of the tile. delta: rowsum(dout * o) of the tile's rows.
 template <class Config>
 __device__ __forceinline__ void store_statistics(const Sm90BackwardArgs& args, const BackwardRowTile& tile, float lse,
@@ -127,7 +136,9 @@ __device__ __forceinline__ void store_statistics(const Sm90BackwardArgs& args, c
   float row_lse = kInfinity, row_delta = 0.0f;
   if (thread < tile.rows_left) {
     if (lse != -kInfinity) {
-      row_lse = Score<Config>::kAddsFromMemory ? lse : fmaf(lse, kLog2E, static_cast<float>(-kPBits));
+      const float lowest = lowest_lse<Config>(args.options);
+      const float finite = lse < lowest ? lowest : lse;  // NaN stays
+      row_lse = Score<Config>::kAddsFromMemory ? lse : fmaf(finite, kLog2E, static_cast<float>(-kPBits));
       row_delta = delta[thread];
       if (base.dlse != nullptr) {
         row_delta -= base.dlse[tile.span.query_offset(base.dlse_stride, tile.head, tile.row + thread)];

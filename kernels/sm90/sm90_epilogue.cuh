@@ -108,6 +108,7 @@ template <class Config>
 __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
                                            const float (&factor)[kRowsOfThread], const float (&lse)[kRowsOfThread],
                                            const float (&o)[Sm90Fragments<Config>::kOutputs]) {
+  static_assert(!Score<Config>::kAddsToSum, "each part would add the logit to the sum");
   const SequenceSpan span = work.template span<Config>();
   float before[kRowsOfThread] = {-kInfinity, -kInfinity};
 #pragma unroll

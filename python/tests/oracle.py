@@ -33,6 +33,7 @@ class Problem:
 class Result(NamedTuple):
     value: np.ndarray
     magnitude: np.ndarray  # the same sum over magnitudes: rounding errors grow with it, however much cancels
+    factors: Any = 0.0  # the sum of the magnitudes of what gradients of scores are multiplied by
 
 
 def kept(p: Problem) -> np.ndarray:
@@ -66,11 +67,12 @@ def solve(p: Problem) -> dict[str, Result]:
     ds, ds_size = prob * (dprob - delta + dlse), prob * (dprob_size + delta_size + abs(dlse))
     dropped, score_size = prob * factor, abs(scale) * abs(q) @ flip(abs(k))
     inner, inner_size = scale * ds * slope, abs(scale) * ds_size
+    has_ds = abs(scale) * (prob > 0)
     results = {
         "o": Result(dropped @ v, dropped @ abs(v)),
         "lse": Result(lse, np.ones_like(lse) + score_size.max(axis=3, initial=0)),
-        "dq": Result(inner @ k, inner_size @ abs(k)),
-        "dk": Result(*(ungroup(x, group) for x in (flip(inner) @ q, flip(inner_size) @ abs(q)))),
+        "dq": Result(inner @ k, inner_size @ abs(k), has_ds @ abs(k)),
+        "dk": Result(*(ungroup(flip(x) @ y, group) for x, y in ((inner, q), (inner_size, abs(q)), (has_ds, abs(q))))),
         "dv": Result(*(ungroup(x, group) for x in (flip(dropped) @ dout, flip(dropped) @ abs(dout)))),
     }
     if p.bias is not None:
@@ -134,9 +136,12 @@ def check(name: str, found: Any, want: Result, dtype: str) -> None:
     infinite = np.isinf(want.value)
     assert np.array_equal(found[infinite], want.value[infinite]), f"{name}: infinities differ"
     error = np.abs(np.where(infinite, 0, found) - np.where(infinite, 0, want.value))
-    smallest = 2.0**-24 if dtype == "f16" else 2.0**-120  # float16's step below its normal numbers
-    budget = _TOLERANCE[dtype] * want.magnitude + smallest
-    share = (error / budget).max(initial=0.0)
-    print(f"{name}: error {error.max(initial=0.0):.3g}, {share:.2f} of its budget")
+    smallest = 2.0**-24 if dtype == "f16" else 2.0**-120  # the step below the dtype's normal numbers
+    # Tensor cores take gradients of scores rounded to the dtype: below its normal numbers by up to half a step each.
+    budget = _TOLERANCE[dtype] * want.magnitude + smallest + smallest / 2 * want.factors
+    share = error / budget
+    worst = np.unravel_index(np.argmax(share), share.shape) if share.size else ()  # of a NaN, if there is one
+    report = f"{share[worst]:.3g} of its budget, error {error[worst]:.3g} at {tuple(map(int, worst))}" if worst else "ok"
+    print(f"{name}: {report}")
     # Not `share > 1`: a NaN must fail.
-    assert share <= 1, f"{name} ({dtype}): error {error.max():.3g}, {share:.3g} of its budget"
+    assert (share <= 1).all(), f"{name} ({dtype}): {report}, found {found[worst]}, NaN in {np.isnan(found).sum()} elements"

@@ -120,7 +120,7 @@ def test_the_memory_comes_back(rng):
 def test_refusals(rng):
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     q = cupy.zeros((1, 2, 9, 64), cupy.float32)
-    with pytest.raises(ValueError, match=r"^k: on DLPack device \(1, 0\), allowed \(2, 0\) as q"):
+    with pytest.raises(ValueError, match=r"^k: numpy\.ndarray, allowed an array of the kind of q, cupy\."):
         attend.attention(q, cupy.asnumpy(q), q)
     with pytest.raises(NotImplementedError, match="^q: dtype f64"):
         attend.attention(q.astype(cupy.float64), q, q)

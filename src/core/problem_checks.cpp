@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "core/dtype_traits.hpp"
+
 namespace attend::core {
 namespace {
 
@@ -118,7 +120,9 @@ void check_tensor(const char* name, const Tensor& t, Device device, const char* 
 }
 
 void check_float_tensor(const char* name, const Tensor& t, Device device) {
-  if (t.dtype == DType::kBool) refuse("{}: dtype bool, allowed f32, f16, bf16 (f64 with compute 'reference')", name);
+  if (!is_float(t.dtype)) {
+    refuse("{}: dtype {}, allowed f32, f16, bf16 (f64 with compute 'reference')", name, dtype_name(t.dtype));
+  }
   check_tensor(name, t, device);
 }
 

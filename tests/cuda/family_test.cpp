@@ -50,6 +50,21 @@ TEST(Family, ChoicesFitTheDeviceAndRepeat) {
   EXPECT_GT(chosen, 5000);
 }
 
+// Without rows or batch entries the kernel that stores dbias would have no blocks.
+TEST(Family, OfSm90DoesNotTakeAGradientOfABiasThatNoBlockStores) {
+  const auto lack = [](const Sizes& sizes, const Shape& dbias) {
+    MadeUp made(DType::kF16, sizes, {.bias = Tensor{.dtype = DType::kF16}}, true);
+    made.problem.dbias->shape = dbias;
+    made.problem.dbias->stride = contiguous_strides(dbias);
+    return dispatch::lack_of(*dispatch::find_backend("sm90_backward"), made.problem).value_or("nothing");
+  };
+  EXPECT_EQ(lack({.seqlen_k = 1024}, {1, 8, 1000, 1024}), "nothing");
+  EXPECT_EQ(lack({.seqlen_q = 0, .seqlen_k = 1024}, {1, 8, 1, 1024}),
+            "dbias: rows 1, compute 'sm90_backward' allows those of q");
+  EXPECT_EQ(lack({.batch = 0, .seqlen_k = 1024}, {1, 8, 1000, 1024}),
+            "dbias: batch 1, compute 'sm90_backward' allows that of q where q has no entries");
+}
+
 TEST(Family, ExamplesFitEveryArchitecture) {
   for (const cuda::Arch& arch : cuda::known_archs()) {
     for (const cuda::Family* family : cuda::families()) {

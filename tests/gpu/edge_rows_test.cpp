@@ -3,6 +3,8 @@
 #include <array>
 #include <cmath>
 
+#include <gmock/gmock.h>
+
 #include "gpu/families.hpp"
 #include "gpu/forward_checks.hpp"
 #include "gpu/mask_rule.hpp"
@@ -86,6 +88,24 @@ TEST_P(EdgeRows, WithoutKeysHaveTheirSink) {
     if (!has_backward(GetParam())) continue;
     for (const double x : out.dq.values()) ASSERT_EQ(x, 0);
   }
+}
+
+/// The sink of a row that sees no key takes nothing of dout.
+TEST_P(EdgeRows, ThatSeeOnlyASinkTakeNothingOfDout) {
+  if (!has_backward(GetParam())) GTEST_SKIP() << "no backward pass";
+  constexpr std::int64_t kLargestTile = 256;
+  AttentionCase c = empty_rows_case();
+  c.sinks = true;
+  const Inputs in = make_inputs(c);
+  const Outputs clean = run(in, GetParam());
+  for (std::int64_t h = 0; h < c.heads_q; ++h) {
+    for (std::int64_t i = 0; i < c.seqlen_q - c.seqlen_k - kLargestTile; ++i) {
+      in.dout.set(0, h, i, i % c.head_dim_v, i % 2 == 0 ? NAN : INFINITY);
+    }
+  }
+  const Outputs out = run(in, GetParam());
+  for (std::int64_t h = 0; h < c.heads_q; ++h) ASSERT_EQ(out.lse.at(0, h, 0, 0), in.sinks->at(0, h, 0, 0));
+  expect_same_bits(out, clean);
 }
 
 /// All scores near -1000, where the tiles that are looked at first are masked for some rows or for all: a maximum that
@@ -186,6 +206,44 @@ TEST_P(EdgeRows, OfNoEntriesNoHeadsAndNoSequencesAreNoError) {
     for (const TensorBuffer* t : {&out.dk, &out.dv, &*out.dsinks}) {
       for (const double x : t->values()) ASSERT_EQ(x, 0) << "no row has seen a key, and there is no row";
     }
+  }
+}
+
+/// A bias that is shared by rows or by batch entries has a gradient even if there are none: zeros, by who takes it.
+TEST_P(EdgeRows, OfNoRowsAndNoSequencesGiveTheBiasAGradientOfZero) {
+  if (!has_backward(GetParam())) GTEST_SKIP() << "no backward pass";
+  AttentionCase no_rows = plain(DType::kF16, 2, 1, 0, 128, 64, false), no_sequences = no_rows;
+  no_rows.bias = Broadcast{false, true, false};
+  no_sequences.bias = Broadcast{false, true, true};
+  no_sequences.batch = 0, no_sequences.seqlen_q = 70;
+  for (const AttentionCase& c : {no_rows, no_sequences}) {
+    for (const std::string_view compute : {std::string_view(GetParam()), std::string_view("auto")}) {
+      SCOPED_TRACE(std::string(compute) + ": " + describe(c));
+      const Inputs in = make_inputs(c);
+      if (compute == "sm90_backward") {
+        EXPECT_THAT(lack_of(compute, in), testing::StartsWith("dbias: "));
+        continue;
+      }
+      const Outputs out = run(in, compute);
+      for (const double x : out.dbias->values()) ASSERT_EQ(x, 0);
+    }
+  }
+}
+
+/// A row that sees no key has the sink as its lse, however low that is; the sink's share of the other rows is 0.
+TEST_P(EdgeRows, BesideTheLowestSinkAreAsWithoutOne) {
+  for (const double softcap : {0.0, 30.0}) {
+    AttentionCase c = empty_rows_case();
+    c.softcap = softcap;
+    c.sinks = true;
+    const Inputs in = make_inputs(c);
+    in.sinks->fill(-1000);
+    const Outputs want = run(in, GetParam());
+    in.sinks->fill(-0x1.fep127);  // bfloat16's lowest
+    Outputs out = run(in, GetParam());
+    for (std::int64_t h = 0; h < c.heads_q; ++h) ASSERT_EQ(out.lse.at(0, h, 0, 0), -0x1.fep127);
+    out.lse = want.lse;
+    expect_same_bits(out, want);
   }
 }
 

@@ -23,6 +23,11 @@ struct BadDecode {
 std::vector<BadDecode> bad_tensors() {
   return {
       {"q: size 1099511627776 in dimension 2, allowed 0 to 2147483647", [](DecodeCall& c) { c.q.shape[2] = kHuge; }},
+      {"q: dtype ?, allowed f32, f16, bf16",
+       [](DecodeCall& c) {
+         const auto none = static_cast<DType>(99);  // no dtype at all
+         c.q.dtype = c.k_cache.dtype = c.v_cache->dtype = c.o.dtype = none;
+       }},
       {"q: head_dim 1025, allowed 1 to 1024", [](DecodeCall& c) { c.q.shape[3] = c.k_cache.shape[3] = 1025; }},
       {"q: null data", [](DecodeCall& c) { c.q.data = nullptr; }},
       {"k_cache: size -1 in dimension 2", [](DecodeCall& c) { c.k_cache.shape[2] = -1; }},

@@ -123,6 +123,11 @@ double slope_ratio(const Comparand& c) {
   return std::abs(cross / square) / allowed;
 }
 
+/// Of `left` rows of a head, those that are compared together.
+std::size_t rows_of_block(std::size_t left) {
+  return left < kRowsPerBlock + kFewRows ? left : kRowsPerBlock;
+}
+
 void keep_worst(Comparison& result, double ratio, double error, double standard, double budget) {
   if (!(ratio <= result.ratio)) {
     result.ratio = ratio;
@@ -157,7 +162,7 @@ Comparison compare(const Comparand& c) {
   double rms = 0;
   for (std::size_t head = 0; head * rows * cols < n; ++head) {
     for (std::size_t row = 0, next = 0; row < rows; row = next) {
-      next = rows - row < kRowsPerBlock + kFewRows ? rows : row + kRowsPerBlock;
+      next = row + rows_of_block(rows - row);
       const std::size_t begin = (head * rows + row) * cols;
       const std::size_t end = (head * rows + next) * cols;
       BlockErrors block;
@@ -180,9 +185,8 @@ Comparison compare_lse(const std::vector<double>& lse, const std::vector<double>
     return {.ok = false, .error = NAN, .standard = NAN, .ratio = NAN, .report = "sizes differ"};
   std::vector<double> position_ratio(truth.size());
   const auto rows = static_cast<std::size_t>(standard.shape[2]);
-  for (std::size_t begin = 0; begin < truth.size();
-       begin += std::min<std::size_t>(kRowsPerBlock, rows - begin % rows)) {
-    const std::size_t end = begin + std::min<std::size_t>(kRowsPerBlock, rows - begin % rows);
+  for (std::size_t begin = 0, end = 0; begin < truth.size(); begin = end) {
+    end = begin + rows_of_block(rows - begin % rows);
     double standard_error = 0;
     for (std::size_t at = begin; at < end; ++at) {
       standard_error = std::max(standard_error, number(std::abs(standard.value[at] - truth[at])));

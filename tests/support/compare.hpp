@@ -36,7 +36,7 @@ struct Comparand {
 /// and NaN, +inf, -inf and finite entries stand exactly where they stand in the truth.
 [[nodiscard]] Comparison compare(const Comparand& c);
 
-/// The same for LSE, whose roundings are absolute (kLseAbsolute, kLseMagnitude).
+/// The same for LSE, whose roundings are absolute (kLseAbsolute, kLseMagnitude), by the same blocks.
 [[nodiscard]] Comparison compare_lse(const std::vector<double>& result, const std::vector<double>& truth,
                                      const StandardTensor& standard);
 

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import time
 import xml.etree.ElementTree
@@ -33,10 +34,13 @@ def python_tests(python, folder):
     failed, skipped = named("failure") + named("error"), named("skipped")
     for name, why in failed[:20]:
         say(f"FAILED {name}: {why.get('message', '')[:300]}")
+    header = re.search(r"ATTEND_TEST_SEED=(\d+)", log.read_text()) if log.exists() else None
     if status != 0:
         say(log.read_text()[-1500:])
     return {"passed": status == 0 and len(cases) > 0, "torch": torch, "run": len(cases), "failed": len(failed),
-            "skipped": len(skipped), "failures": [name for name, _ in failed],
+            "skipped": len(skipped), "seed": int(header[1]) if header else None,
+            "failures": [name for name, _ in failed],
+            "why_they_failed": {name: why.get("message", "")[:1000] for name, why in failed},
             "skips": sorted({why.get("message", "") for _, why in skipped})}
 
 

@@ -1,4 +1,4 @@
-// The CPU's backends of decode, append and merge, for src/dispatch/serving.cpp.
+// The CPU's backends of decode, append and merge, for src/dispatch/serving.cpp and append.cpp.
 #pragma once
 
 #include "core/append_problem.hpp"

@@ -309,6 +309,9 @@ class Sm90Backward final : public Family {
       return core::Lack{"dbias", "dtype", core::DTypes{core::dtype_bit(p.dbias->dtype)}, "float16, bfloat16"};
     }
     if (heads != p.num_heads_q) return core::Lack{"dbias", "heads", heads, "those of q"};
+    // Without a row or a batch entry of q no kernel would run that stores it.
+    if (p.dbias->shape[2] != p.max_seqlen_q) return core::Lack{"dbias", "rows", p.dbias->shape[2], "those of q"};
+    if (batch > p.num_sequences) return core::Lack{"dbias", "batch", batch, "that of q where q has no entries"};
     if (batch != p.num_sequences &&
         (p.num_sequences > kBackwardMostDtermsBlocks || tile_of(p).dq_smem_bytes > kBackwardMostSmem)) {
       return core::Lack{"dbias", "batch", batch, "that of q where it is above 8, beyond 128 columns above 5"};

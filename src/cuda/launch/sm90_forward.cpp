@@ -113,13 +113,13 @@ class Sm90Forward final : public Family {
         .v_map = row_map(p.v, v.tile.block_n, p.q.data),
         .o_map = row_map(p.adds_to_outputs() ? p.q : p.o, kSm90ConsumerRows, p.q.data),  // unused then
         .terms_map = v.bias_tiles != 0 ? row_map(stored_bias(p), v.tile.block_m(), p.q.data) : TensorMapArg{},
-        .base = forward_args(p, launch.region(1), true),
-        .options = option_args_of(p),
         .next_tile = launch.region<uint32>(0),
         .total_tiles = grid.total_tiles,
         .row_tiles = grid.row_tiles,
         .section_heads = grid.section_heads,
-        .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p))};
+        .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p)),
+        .base = forward_args(p, launch.region(1), true),
+        .options = option_args_of(p)};
     args.base.scale = made_up_scale(p, true);
     launch.run(0, args);
   }
