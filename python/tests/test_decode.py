@@ -379,7 +379,7 @@ def test_under_torchs_transforms_and_modes(rng, torch):
             lengths = torch.ones(change, dtype=torch.int32)
             line = line_of(lambda n=lengths: attend.decode(*fakes[:3], seqlens_k=n, causal="x"), ValueError)
             assert line == start
-    for transform in (torch.func.vmap, torch.func.grad):
+    for transform in (torch.func.vmap, torch.func.grad, torch.func.functionalize):
         call = transform(lambda q: attend.decode(q, k, v).sum())
         line = line_of(lambda call=call: call(q), NotImplementedError)
         assert line == "decode: under a transform of torch.func, allowed outside of one"

@@ -145,7 +145,7 @@ def _is_direct(call: str, given: Iterable[Any], named: Callable[[], dict[str, An
 
 def _check(call: str, owner: torch.Tensor, named: dict[str, Any]) -> None:
     """Refuses what the operators do not see or would lose in silence."""
-    if _transforms.are_active():
+    if _transforms.are_active() or (not torch.compiler.is_compiling() and _transforms.functionalizes()):
         raise UnsupportedError(f"{call}: under a transform of torch.func, allowed outside of one")
     for name, x in named.items():
         if _dtensor.is_dtensor(x):

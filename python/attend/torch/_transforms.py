@@ -73,6 +73,11 @@ def are_active() -> bool:
 are_active._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def functionalizes() -> bool:
+    """Whether torch.func.functionalize is at work. It takes no operators that write into their arguments."""
+    return any(transform.key().name == "Functionalize" for transform in _interpreters() or ())
+
+
 def forward(q: Any, k: Any, v: Any, *rest: Any) -> Any:
     """(o, lse), as torch.ops.attend.forward gives them. For a compiler one node: it cannot map a Function itself."""
     if torch.is_autocast_enabled(q.device.type):  # the operator's own cast would come too late for autograd to see it
