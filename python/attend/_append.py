@@ -84,7 +84,10 @@ def append(
     """
     require(k=k, k_cache=k_cache)
     if q is None:
-        refuse_given("q", q_out=q_out, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, q_norm=q_norm)
+        refuse_given(
+            "q", q_out=q_out, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, q_norm=q_norm,
+            query_positions=None if query_positions == "last" else query_positions,
+        )  # fmt: skip
     new_tensors, new_numbers = appended(
         k, v, cu_seqlens_new, max_seqlen_new, slot_mapping, positions, rotary, query_positions, q_norm, k_norm, norm_eps
     )

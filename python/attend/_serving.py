@@ -83,6 +83,7 @@ def appended(
         refuse_given(
             "k", v=v, cu_seqlens_new=cu_seqlens_new, max_seqlen_new=max_seqlen_new, slot_mapping=slot_mapping,
             positions=positions, rotary=rotary, q_norm=q_norm, k_norm=k_norm,
+            query_positions=None if query_positions == "last" else query_positions,
         )  # fmt: skip
         return {}, {}
     tensors = {

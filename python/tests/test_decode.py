@@ -197,6 +197,7 @@ REFUSED = {
     "out_is_q": (lambda q, k, v, n: {"out": q}, "out: shares memory with q"),
     "out_gaps": (lambda q, k, v, n: {"out": np.zeros((2, 4, 1, 16), np.float32)[..., ::2]}, "out: strides ("),
     "out_read": (lambda q, k, v, n: {"out": np.broadcast_to(q[:1], q.shape)}, "out: read-only, allowed"),
+    "no_k_for_rows": (lambda q, k, v, n: {"query_positions": "one"}, "query_positions: given without k, allowed"),
     "no_k": (lambda q, k, v, n: {"positions": n}, "positions: given without k, allowed with it only"),
     "no_k_norm": (lambda q, k, v, n: {"k_norm": q[0, 0, 0]}, "k_norm: given without k, allowed with it only"),
 }
