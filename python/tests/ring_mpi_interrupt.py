@@ -1,14 +1,13 @@
 """Run by mpirun (test_ring_interrupt.py): one rank of a ring is interrupted, again and again on a new communicator."""
 
-import os
 import random
 import signal
 import sys
-import threading
 
 import attend
 import numpy as np
 from attend import ring
+from interrupts import Interrupt
 from mpi4py import MPI
 
 
@@ -16,9 +15,10 @@ def outcome(comm: MPI.Comm, interrupted: int, after: float) -> str:
     """What a call ended by; the next one has to end too."""
     ring.attention(*[np.ones((1, 1, 8, 8), np.float32)] * 3, comm=comm)
     q = np.random.default_rng(0).standard_normal((1, 2, 1024, 64)).astype(np.float32)
-    if comm.rank == interrupted:
-        threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)).start()
+    interrupt = Interrupt(after) if comm.rank == interrupted else None
     try:
+        if interrupt is not None:
+            interrupt.begin()
         while True:
             ring.attention(q, q, q, comm=comm, causal=True)
     except BaseException as error:  # noqa: BLE001 (which one it is, the ranks compare)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -19,6 +18,7 @@ pytest.importorskip("numpy")
 pytest.importorskip("torch")
 
 from attend import ring
+from interrupts import Interrupt
 from ring_ranks import normal
 
 TRIES = 20
@@ -29,10 +29,11 @@ PROGRAM = pathlib.Path(__file__).with_name("ring_mpi_interrupt.py")
 def outcome_of(call, after):
     """What calls, one after another, end by, if a signal comes after so many seconds (None: none does)."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    if after is not None:
-        threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)).start()
+    interrupt = None if after is None else Interrupt(after)
     start = time.monotonic()
     try:
+        if interrupt is not None:
+            interrupt.begin()
         while time.monotonic() - start < SOON_S:
             call()
         text = "nothing was raised"
