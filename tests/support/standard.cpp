@@ -134,7 +134,8 @@ void forward_head(const Problem& p, HeadData& h, Standard& out) {
     h.lse.at(i, 0) = row_sum == 0 ? -kInfinity : row_max + std::log(row_sum);
     lse.value.at(i, 0) = h.lse.at(i, 0);
     h.largest.at(i, 0) = largest;
-    lse.bound.at(i, 0) = largest * std::max(1.0f, static_cast<float>(h.q.cols) / kLseColumns);
+    const float columns = is_half(dtype) ? static_cast<float>(h.q.cols) / kLseColumns : 0;
+    lse.bound.at(i, 0) = largest * std::max(1.0f, columns);
     // The keys' lse is rounded to f32 first.
     const float merging = has_sink && h.sink != kInfinity ? std::abs(h.lse.at(i, 0)) : 0;
     for (std::int64_t j = 0; j < h.k.rows; ++j) {

@@ -47,8 +47,8 @@ constexpr double kSinkWalk = 2.0;
 // |bias| + |alibi|).
 constexpr double kLseAbsolute = 1e-5;
 constexpr double kLseMagnitude = 8 * 0x1p-24;
-// Tensor cores add 16 products at a time to a score, and cut the sum off: by 2^-24 of it in the mean. kLseMagnitude has
-// room for so many columns; with more it grows as they do.
+// Tensor cores add 16 products of 16-bit numbers at a time to a score, and cut the sum off: by 2^-24 of it in the mean.
+// kLseMagnitude has room for so many columns; with more it grows as they do.
 constexpr float kLseColumns = 128;
 
 // Largest deviation from 1 of the slope of result against reference, in standard errors of the standard implementation.
