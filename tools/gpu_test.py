@@ -17,9 +17,9 @@ python/tests with the given interpreter, which has attend, torch and pytest. Wit
 Without a GPU everything is reported as skipped and no report is written. The parts are in tools/gpu_report/.
 
 The report: device, driver, kernel_digest (as `attend info --json` prints it: the report is current while they agree),
-tests (run, failed, skipped, names of the failed, pieces that are missing, what ran again), sanitizers (tool, errors,
-summary), python (the same as tests, the reasons of what was skipped, the version of torch), and cases: each comparison
-with its error and budget.
+names_digest (of the tests), tests (run, failed, skipped, names of the failed, pieces that are missing, what ran again),
+sanitizers (tool, errors, summary), python (the same as tests, the seed, messages of the failed, the reasons of what was
+skipped, the version of torch), and cases: each comparison with its error and budget.
 """
 
 import argparse
@@ -32,7 +32,7 @@ import tempfile
 import time
 
 from gpu_report.again import run_again
-from gpu_report.pieces import empty_report
+from gpu_report.pieces import digest_of_names, empty_report
 from gpu_report.process import say
 from gpu_report.python_tests import python_part
 from gpu_report.report import earlier_report, write
@@ -97,7 +97,10 @@ def main():
     is_again = words.again is not None
     digest = info["kernel_digest"]
     begins = "tests" in words.parts and not words.more and not is_again
-    report = empty_report(num_gpus, digest) if begins else earlier_report(words.report, digest)
+    if begins:
+        report = empty_report(num_gpus, digest, words.tests)
+    else:
+        report = earlier_report(words.report, digest, digest_of_names(words.tests))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         if is_again:

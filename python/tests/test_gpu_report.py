@@ -59,6 +59,14 @@ def test_a_report_goes_on_where_it_stopped(run):
     assert again["tests"] == counts and len(again["cases"]) == 101
 
 
+def test_a_report_of_other_tests_does_not_go_on(run, tmp_path):
+    run("--only", "tests", "--seconds", "0")
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"names_digest": "other"}))
+    _, done = run("--more")
+    assert done.returncode == 1 and "is of other tests" in done.stderr
+
+
 def test_what_failed_may_run_again(run):
     begun, done = run("--only", "tests", "--seconds", "0")
     _, done = run("--again", "")

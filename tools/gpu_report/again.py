@@ -3,27 +3,12 @@
 import concurrent.futures
 import fnmatch
 import json
-import subprocess
 import sys
 
-from gpu_report.pieces import RING, RINGS, beyond, gtest_results, run_part
+from gpu_report.pieces import RING, RINGS, beyond, gtest_results, names_of, run_part
 from gpu_report.process import say
 
 SOME = 24  # processes at once
-
-
-def names_of(tests, chosen):
-    """The tests of a filter."""
-    listed = subprocess.run([tests, "--gtest_list_tests", f"--gtest_filter={chosen}"], check=True, capture_output=True,
-                            text=True).stdout  # fmt: skip
-    names, suite = [], ""
-    for line in listed.splitlines():
-        word = line.split()[0] if line.split() else ""
-        if line.startswith("  "):
-            names.append(suite + word)
-        elif word.endswith("."):
-            suite = word
-    return names
 
 
 def jobs_of(names, num_gpus):

@@ -4,7 +4,9 @@ Tests are told apart by filters of GoogleTest: those that compile kernels ahead 
 machine for themselves, those that may hang, and those of a ring, which want several GPUs.
 """
 
+import hashlib
 import json
+import subprocess
 
 from gpu_report.process import LIMIT_S, run, say
 
@@ -47,14 +49,34 @@ def beyond(num_gpus):
     return [RING] if num_gpus < 2 else [name for wanted, name in MORE_GPUS.items() if wanted > num_gpus]
 
 
-def empty_report(num_gpus, digest):
+def names_of(tests, chosen):
+    """The tests of a filter."""
+    listed = subprocess.run([tests, "--gtest_list_tests", f"--gtest_filter={chosen}"], check=True, capture_output=True,
+                            text=True).stdout  # fmt: skip
+    names, suite = [], ""
+    for line in listed.splitlines():
+        word = line.split()[0] if line.split() else ""
+        if line.startswith("  "):
+            names.append(suite + word)
+        elif word.endswith("."):
+            suite = word
+    return names
+
+
+def digest_of_names(tests):
+    """Of the names of all tests, in order. They decide which piece has which tests."""
+    return hashlib.sha256("\n".join(names_of(tests, "*")).encode()).hexdigest()[:16]
+
+
+def empty_report(num_gpus, digest, tests):
     """A report that nothing has been added to yet."""
     pieces = [*(f"ahead{index}" for index in range(AHEADS)), *(str(index) for index in range(PIECES)), "alone"]
     pieces += [*(f"ring{index}" for index in range(RINGS)), "last"] if num_gpus > 1 else []
     there = "one GPU" if num_gpus == 1 else f"{num_gpus} GPUs"
     counts = {"run": 0, "failed": 0, "skipped": 0, "failures": [], "missing": pieces,
               "left_out": [f"{name}: {there}" for name in beyond(num_gpus)]}
-    return {"kernel_digest": digest, "passed": False, "tests": counts, "sanitizers": [],
+    return {"kernel_digest": digest, "names_digest": digest_of_names(tests), "passed": False, "tests": counts,
+            "sanitizers": [],
             "python": {"passed": False, "run": 0, "failed": 0, "skipped": 0}, "cases": []}  # fmt: skip
 
 

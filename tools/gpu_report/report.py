@@ -32,11 +32,13 @@ def write(report, target):
     target.write_text(json.dumps(head, indent=2)[:-2] + ',\n  "cases": [\n' + entries + "\n  ]\n}\n")
 
 
-def earlier_report(target, digest):
-    """The report that parts are added to."""
+def earlier_report(target, digest, names_digest):
+    """The report that parts are added to. It has to be of the same kernels and tests."""
     if not target.exists():
         sys.exit(f"gpu-test: {target} is not there: --only tests makes it")
     report = json.loads(target.read_text())
     if report.get("kernel_digest") != digest:
         sys.exit(f"gpu-test: {target} is of other kernels, {report.get('kernel_digest')}; these are {digest}")
+    if report.get("names_digest") != names_digest:
+        sys.exit(f"gpu-test: {target} is of other tests, so its pieces are other ones: --only tests begins anew")
     return report
