@@ -155,7 +155,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("before", nargs="?", help="folder with the package of one build")
     parser.add_argument("after", nargs="?", help="that of the other")
-    parser.add_argument("--only", default="", help="cases whose name contains this; paper: FlashAttention's grid, which runs only if it is asked for")
+    parser.add_argument("--only", default="", help="cases whose name contains this; paper: FlashAttention's grid alone")
     parser.add_argument("--rounds", type=int, default=3, help="new tensors for each, 3 if not given")
     parser.add_argument("--replays", type=int, default=6, help="in a turn, 6 if not given; a round has 4 turns")
     parser.add_argument("--json", help="file for the result")
@@ -167,7 +167,7 @@ def main():
     sides = [Side(options.before), Side(options.after)]
     ratios, rows = {"forward": [], "backward": []}, []
     for number, (name, shape, *_) in enumerate(CASES):
-        if options.only not in name or (name.startswith("paper") and not options.only):
+        if options.only not in name or ("paper" in name) != ("paper" in options.only):
             continue
         for of_pass, times in sorted(measure(sides, number, options.rounds, options.replays).items()):
             before, after = (statistics.median(t) for t in times)
