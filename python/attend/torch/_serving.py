@@ -40,11 +40,10 @@ from attend.torch._operators import TAGS, empty_like, library, raw_stream, view_
 
 _TYPES = {
     "layout": "str", "max_seqlen_q": "SymInt", "scale": "float?", "causal": "bool", "window_left": "SymInt",
-    "window_right": "SymInt", "softcap": "float", "lse_base2": "bool", "max_seqlen_new": "SymInt",
-    "rotary_interleaved": "bool", "rotary_first_column": "SymInt", "query_positions": "str", "norm_eps": "float",
-    "compute": "str",
+    "window_right": "SymInt", "lse_base2": "bool", "max_seqlen_new": "SymInt", "rotary_interleaved": "bool",
+    "rotary_first_column": "SymInt", "query_positions": "str", "compute": "str",
 }  # fmt: skip
-_NUMBERS_SCHEMA = ", ".join(f"{_TYPES[name]} {name}" for name in Numbers._fields)
+_NUMBERS_SCHEMA = ", ".join(f"{_TYPES.get(name, 'float')} {name}" for name in Numbers._fields)
 # Of each operator: the tensors that are always given, and those that it writes.
 _OPERATORS = {
     "decode": (("q", "k_cache", "out"), ("out", "lse")),
