@@ -1,4 +1,5 @@
-// Barriers in shared memory that count arrivals and bytes. PTX ISA, "Parallel synchronization: mbarrier". sm_90.
+// Barriers in shared memory that count arrivals and bytes. PTX ISA, "Parallel synchronization: mbarrier". sm_90; init and
+// arrive_and_wait also sm_80.
 //
 // A phase ends when the expected arrivals have come and the announced bytes have landed; then the next begins. A wait
 // names the parity of the phase it waits for: 0 for the first, then 1, then 0. Waiting on parity 1 of a fresh barrier
@@ -46,6 +47,17 @@ struct alignas(8) Mbarrier {
   __device__ __forceinline__ void wait(uint32 parity) {
     while (!try_wait(parity)) {
     }
+  }
+
+  // Arrives, and waits for the phase that it arrived in. The caller counts no phases.
+  __device__ __forceinline__ void arrive_and_wait() {
+    asm volatile(
+        "{\n.reg .b64 phase;\n.reg .pred done;\n"
+        "mbarrier.arrive.shared::cta.b64 phase, [%0];\n"
+        "AGAIN:\n"
+        "mbarrier.test_wait.shared::cta.b64 done, [%0], phase;\n"
+        "@!done bra AGAIN;\n}\n" ::"r"(smem_address(this))
+        : "memory");
   }
 };
 

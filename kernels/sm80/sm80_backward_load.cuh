@@ -41,8 +41,10 @@ struct Sm80Rows {
     const auto* first =
         static_cast<const Bits16*>(data(args)) +
         (kOfKeys ? span.keys().offset(stride(args), its_head, row) : span.query_offset(stride(args), its_head, row));
-    const int64 row_stride = stride(args).row;
-    PieceLoader<Config, Tile> loader(first, row_stride);
+    // Warps that share keys have no register left for what does not change from tile to tile.
+    constexpr bool kRecomputes = Config::kParts > 1;
+    const int64 row_stride = kRecomputes ? recomputed(stride(args).row) : stride(args).row;
+    PieceLoader<Config, Tile> loader(first, row_stride, kRecomputes ? recomputed(threadIdx.x) : threadIdx.x);
     const int64 left = (kOfKeys ? span.seqlen_k : span.seqlen_q) - row;
     loader.load(tile, row_stride, static_cast<int>(min(left, int64{Tile::kRows})),
                 kOfValues ? Config::kHeadDimV : Config::kHeadDim);

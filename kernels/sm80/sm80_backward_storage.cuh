@@ -1,6 +1,7 @@
 // The shared memory of a block of sm80_backward.
 #pragma once
 
+#include "../isa/mbarrier.cuh"
 #include "../tiles/smem_tile.cuh"
 #include "sm80_backward_work.cuh"
 
@@ -35,6 +36,22 @@ struct Sm80Log2Sums {
 template <int kRows>
 struct Sm80Log2Sums<kRows, false> {};
 
+// A barrier for the warps of one role that share keys, for each group of keys. Empty if no warps do.
+template <class Config, bool kIsThere>
+struct Sm80PairBarriers {
+  static constexpr int kKeyWarps = Sm80BackwardShape<Config>::kKeyWarps;
+  Mbarrier of_keys[kKeyWarps];
+
+  // All threads of the block call; a barrier of the block follows.
+  __device__ __forceinline__ void init() {
+    if (threadIdx.x < kKeyWarps) of_keys[threadIdx.x].init(32 * Config::kParts);
+  }
+};
+template <class Config>
+struct Sm80PairBarriers<Config, false> {
+  __device__ __forceinline__ void init() {}
+};
+
 template <class Config>
 struct alignas(kSwizzleAtom) Sm80BackwardStorage {
   using Shape = Sm80BackwardShape<Config>;
@@ -58,7 +75,9 @@ struct alignas(kSwizzleAtom) Sm80BackwardStorage {
   alignas(8) float delta[Shape::kSavedRows];
   Sm80Log2Sums<Shape::kSavedRows, Config::kHasLseRounding> log2_sums;
   Sm80BackwardBlock<Config> block;
-  static_assert(sizeof(Sm80BackwardBlock<Config>) <= kSm80BlockBytes && kFitsTiles<Config>);
+  using PairBarriers = Sm80PairBarriers<Config, (Config::kParts > 1)>;
+  PairBarriers pairs;
+  static_assert(sizeof(Sm80BackwardBlock<Config>) + sizeof(PairBarriers) <= kSm80BlockBytes && kFitsTiles<Config>);
 };
 
 // The two products of a score and its gradient.

@@ -75,6 +75,7 @@ __device__ void sm80_backward_unmodified(const BackwardOptionArgs& args) {
   const uint32 head = work.head * (args.base.num_heads_q / args.base.num_heads_k);
   sm80_load_owned(smem, args, span, head, work.owned);
   Sm80BackwardBlock<Config>::make(smem.block, args, work, span, head);
+  smem.pairs.init();
   if constexpr (Config::kRoles == kSm80KeysAndValues) {
     sm80_run_role(Sm80KeysAndValuesRole<Config>{}, smem, args);
   } else if (threadIdx.x < Config::kThreads / 2) {

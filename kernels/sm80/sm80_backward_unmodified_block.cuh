@@ -31,7 +31,7 @@ template <class Config>
 using Sm80ValueSums = Sm80WarpSums<Config, Sm80UnmodifiedShape<Config>::kColumnsV>;
 
 // Numbers of barriers. Warps of two roles come to the same one from different places.
-enum Sm80Barrier { kSm80HeadBarrier = 1, kSm80TileBarrier, kSm80ScoresBarrier, kSm80FirstPairBarrier };
+enum Sm80Barrier { kSm80HeadBarrier = 1, kSm80TileBarrier, kSm80ScoresBarrier };
 
 // Waits until all warps of the block are there, of either role.
 template <class Config>

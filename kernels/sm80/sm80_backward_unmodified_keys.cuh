@@ -59,7 +59,7 @@ struct Sm80KeysRole {
       dk.add(x, q, 0);
     } else {
       // Waits for ds of the warps that share the keys.
-      barrier_wait<32 * Config::kParts>(kSm80FirstPairBarrier + sm80_key_warp<Config>());
+      smem.pairs.of_keys[sm80_key_warp<Config>()].arrive_and_wait();
       dk.add_shared(smem.scores.tile[kSm80DsTile], q);
     }
   }

@@ -49,9 +49,11 @@ class PieceLoader {
   static_assert(kThreads % kPieces == 0 && Tile::kRows % kRowStep == 0, "all threads have as much to do");
 
  public:
-  // row_stride is in elements, here and below.
-  __device__ __forceinline__ PieceLoader(const void* source, int64 row_stride)
-      : source_(static_cast<const char*>(source) + row() * row_stride * kTileElementBytes + piece() * kCopyBytes) {}
+  // row_stride is in elements, here and below. thread: of the block.
+  __device__ __forceinline__ PieceLoader(const void* source, int64 row_stride, uint32 thread = threadIdx.x)
+      : row_(static_cast<int>(thread / kPieces)),
+        piece_(static_cast<int>(thread % kPieces)),
+        source_(static_cast<const char*>(source) + row_ * row_stride * kTileElementBytes + piece_ * kCopyBytes) {}
 
   // Sends for the next tile. Elements beyond its first `rows` rows and `columns` columns become zero: a NaN in memory
   // behind them must not get into 0 * v or q.k.
@@ -62,9 +64,9 @@ class PieceLoader {
     for (int i = 0; i < Tile::kRows; i += kRowStep, source_ += step) {
 #pragma unroll
       for (int panel = 0; panel < kPanels; ++panel) {
-        const int byte = piece() * kCopyBytes;
-        const bool is_inside = row() + i < rows && panel * kSwizzleBytes + byte < columns * kTileElementBytes;
-        const int chunk = Tile::index(row() + i, panel * Tile::kChunksOfPanel + byte / kChunkBytes);
+        const int byte = piece_ * kCopyBytes;
+        const bool is_inside = row_ + i < rows && panel * kSwizzleBytes + byte < columns * kTileElementBytes;
+        const int chunk = Tile::index(row_ + i, panel * Tile::kChunksOfPanel + byte / kChunkBytes);
         CopyPiece<kCopyBytes>::load(target + chunk * kChunkBytes + byte % kChunkBytes, source_ + panel * kSwizzleBytes,
                                     is_inside);
       }
@@ -72,13 +74,8 @@ class PieceLoader {
   }
 
  private:
-  static __device__ __forceinline__ int row() {
-    return static_cast<int>(threadIdx.x / kPieces);
-  }
-  static __device__ __forceinline__ int piece() {
-    return static_cast<int>(threadIdx.x % kPieces);
-  }
-
+  int row_;
+  int piece_;
   const char* source_;
 };
 

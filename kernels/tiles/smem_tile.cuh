@@ -66,9 +66,13 @@ struct alignas(kSwizzleAtom) PanelTile {
 
 // The same number, but values computed from it are computed again at each use. The compiler would otherwise keep them
 // in registers across a loop, and accumulators need those. volatile: the statement is not merged with others like it.
-template <class T>  // of 32 bits
+template <class T>  // of 32 bits, or of 64
 [[nodiscard]] __device__ __forceinline__ T recomputed(T value) {
-  asm volatile("" : "+r"(value));
+  if constexpr (sizeof(T) == 8) {
+    asm volatile("" : "+l"(value));
+  } else {
+    asm volatile("" : "+r"(value));
+  }
   return value;
 }
 
