@@ -1,5 +1,5 @@
-// Barriers in shared memory that count arrivals and bytes. PTX ISA, "Parallel synchronization: mbarrier". sm_90; init and
-// arrive_and_wait also sm_80.
+// Barriers in shared memory that count arrivals and bytes. PTX ISA, "Parallel synchronization: mbarrier". sm_90; sm_80
+// has init and arrive_and_wait.
 //
 // A phase ends when the expected arrivals have come and the announced bytes have landed; then the next begins. A wait
 // names the parity of the phase it waits for: 0 for the first, then 1, then 0. Waiting on parity 1 of a fresh barrier
