@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
+import pathlib
+import signal
 import tempfile
 import time
 import traceback
@@ -53,10 +56,20 @@ class Ranks:
                 found.append(None)
                 continue
             if not pipe.poll(max(0.0, end - time.monotonic())):
+                stacks = self._stacks()
                 self.close()
-                raise TimeoutError(f"rank {rank} has said nothing for {TIMEOUT_S} s")
+                raise TimeoutError(f"rank {rank} has said nothing for {TIMEOUT_S} s\n{stacks}")
             found.append(pipe.recv())
         return found
+
+    def _stacks(self) -> str:
+        """Where each rank is now, as Python sees it."""
+        for process in self.processes:
+            if process.is_alive() and process.pid is not None:
+                os.kill(process.pid, signal.SIGUSR1)
+        time.sleep(2)
+        files = sorted(pathlib.Path(self._folder.name).glob("stacks_*"))
+        return "\n".join(f"{file.name}:\n{file.read_text()}" for file in files)
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         found = self.outcomes(function, *args)
@@ -92,6 +105,8 @@ class RaisedError(Exception):
 
 def _serve(pipe: Any, rank: int, size: int, device: str, folder: str) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
+    stacks = open(os.path.join(folder, f"stacks_{rank}"), "w")  # noqa: SIM115 (as long as the process)
+    faulthandler.register(signal.SIGUSR1, stacks)
     import torch
     import torch.distributed as dist
 

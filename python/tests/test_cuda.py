@@ -40,12 +40,22 @@ def with_gradients(torch, run, leaves, dout):
 
 
 def check_budget(found, baseline, truth, half):
-    """Twice the error of the baseline, plus 1e-5 (float32: 1e-6) of the largest magnitude."""
+    """The root mean square of the errors: 1.25 times that of the baseline (float32: 1.75). No single one: 3 times the
+    baseline's largest, plus 1e-5 (float32: 1e-6) of the largest magnitude.
+
+    The largest error of 150,000 elements is that of one short row, a matter of luck: in 12,800 draws on a GPU it was up
+    to 2.1 times the baseline's. The root mean square was 0.84 times the baseline's at most (float32: 1.50).
+    """
+    of_rms, of_magnitude = (1.25, 1e-5) if half else (1.75, 1e-6)
     for name, ours, theirs, want in zip(("o", "dq", "dk", "dv"), found, baseline, truth):
-        error, error_of_baseline = ((x.double() - want).abs().max().item() for x in (ours, theirs))
-        budget = 2 * error_of_baseline + (1e-5 if half else 1e-6) * want.abs().max().item()
-        print(f"{name}: error {error:.3g}, budget {budget:.3g}")
-        assert error <= budget, f"{name}: error {error:.3g}, budget {budget:.3g}"  # a NaN fails too
+        errors, errors_of_baseline = (x.double() - want for x in (ours, theirs))
+        for kind, of, share, more in (
+            ("rms", lambda x: x.square().mean().sqrt().item(), of_rms, 0.0),
+            ("largest", lambda x: x.abs().max().item(), 3, of_magnitude * want.abs().max().item()),
+        ):
+            error, budget = of(errors), share * of(errors_of_baseline) + more
+            print(f"{name}: {kind} error {error:.3g}, budget {budget:.3g}")
+            assert error <= budget, f"{name}: {kind} error {error:.3g}, budget {budget:.3g}"  # a NaN fails too
 
 
 DOORS = {

@@ -77,6 +77,23 @@ def test_the_operators_keep_torchs_rules(ranks):
     assert ranks(2).run(run_opcheck) == [True, True]
 
 
+def run_with_more_groups_on_one_rank(rank, size, device):
+    import torch.distributed as dist
+
+    if rank == 1:
+        dist.new_group([1], use_local_synchronization=True)
+    ring.connect(None, device, timeout=30)
+    x = normal(device, 1, 2, 8 * size, 8)
+    mine = ring.shard(x, 2)
+    error = ring.unshard(ring.ring_attention(mine, mine, mine), 2) - attend.attention(x, x, x)
+    return error.abs().max().item() <= 1e-5
+
+
+def test_ranks_need_not_have_as_many_groups(new_ranks):
+    """torch.distributed names the groups of a process by their number."""
+    assert new_ranks(2).run(run_with_more_groups_on_one_rank) == [True] * 2
+
+
 def run_groups(rank, size, device):
     """Rows and columns of a mesh are rings of their own, and their contexts go with them."""
     import torch

@@ -40,7 +40,7 @@ def python_tests(python, folder):
     return {"passed": status == 0 and len(cases) > 0, "torch": torch, "run": len(cases), "failed": len(failed),
             "skipped": len(skipped), "seed": seed,
             "failures": [name for name, _ in failed],
-            "why_they_failed": {name: why.get("message", "")[:1000] for name, why in failed},
+            "why_they_failed": {name: (why.text or why.get("message", ""))[-4000:] for name, why in failed},
             "skips": sorted({why.get("message", "") for _, why in skipped})}
 
 

@@ -44,8 +44,9 @@ _of_comms: list[dict[Any, Any]] = []  # what communicators have as an attribute
 def connect(group: Any = None, device: Any = "cpu", timeout: float = TIMEOUT_S, copy_engines: bool = True) -> None:
     """Makes the connections that calls on `group` with tensors on `device` need; else the first call makes them.
 
-    Collective: every rank of the group has to call. On CPUs it makes a gloo group, on GPUs a communicator of NCCL, of
-    attend's own. They go with `group`, or at torch.distributed.destroy_process_group(group).
+    Collective: every rank of the group has to call. On CPUs it makes connections of gloo, on GPUs a communicator of
+    NCCL, of attend's own: they share nothing with those of `group`, and torch.distributed lists no further group. They
+    go with `group`, or at torch.distributed.destroy_process_group(group).
 
     Arguments:
         group: a torch.distributed process group, its name, a device mesh of one dimension, or None: the default group.
@@ -151,7 +152,7 @@ def _connect(group: Any, index: int, timeout_s: float, copy_engines: bool) -> _c
         raise ArgumentError("group: one that this rank is not in, allowed a group of this rank")
     if index < 0:
         messages = GroupMessages(group, timeout_s)
-        # The default group takes all groups with it where it is destroyed; else this one has to go by itself.
+        # At once, whoever else holds the messages: a thread that is in a call, or the traceback of an error.
         weakref.finalize(group, messages.close).atexit = False
         return _callback_ring(rank, size, messages)
     box = [_core.make_nccl_id() if rank == 0 else b""]

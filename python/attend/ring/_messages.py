@@ -6,6 +6,7 @@ Each class gives what `_core.make_callback_ring` wants: `send` and `receive` beg
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import os
@@ -24,6 +25,7 @@ _Wait = Callable[[], None]
 _SPIN_S = 1e-3  # so long a wait asks again at once
 _LONGEST_PAUSE_S = 1e-3
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # ranks may be more than cores
+_connected: collections.Counter[str] = collections.Counter()  # how often, by the name of the group
 
 
 def _pause(waited: float) -> None:
@@ -35,9 +37,10 @@ def _pause(waited: float) -> None:
 
 
 class GroupMessages:
-    """Over a gloo group of its own with the ranks of `group`, whatever that one's backend is.
+    """Over gloo connections of its own between the ranks of `group`, whatever that one's backend is.
 
-    Messages of others do not mix with these, and it can be aborted where a call fails.
+    Messages of others do not mix with these, and it can be aborted where a call fails. torch.distributed.new_group does
+    not make it: that one names a group by how many groups the process has, and ranks need not have as many.
     """
 
     def __init__(self, group: Any, timeout_s: float) -> None:
@@ -45,29 +48,37 @@ class GroupMessages:
         import torch.distributed as dist
         from torch.distributed import distributed_c10d as c10d
 
-        self._torch, self._dist = torch, dist
-        self._ranks = dist.get_process_group_ranks(group)  # global ones, by rank of the ring
-        self.rank = dist.get_rank(group)
+        self._torch = torch
+        self.rank, self._size = dist.get_rank(group), dist.get_world_size(group)
         self._timeout_s = timeout_s
         self._failure: Optional[str] = None  # of another rank, or that a message has found
         self._gathering: Any = None  # what an interrupt has left under way
-        time = timedelta(seconds=timeout_s)
-        self.group: Any = self._checked(
-            dist.new_group, self._ranks, backend="gloo", timeout=time, use_local_synchronization=True
-        )
         self._store: Any = vars(c10d)["_get_default_store"]()
-        self._key = f"attend/ring/{self.group.group_name}/failure"
+        name = f"attend/ring/{group.group_name}/{dist.get_global_rank(group, 0)}"
+        _connected[name] += 1  # all ranks of a group connect it as often
+        name += f"/{_connected[name]}"
+        self._key = f"{name}/failure"
+        self.group: Any = None
+        self.group = self._checked(self._gloo, name)
+
+    def _gloo(self, name: str) -> Any:
+        import torch.distributed as dist
+
+        if not dist.is_gloo_available():
+            raise RuntimeError("torch.distributed has no gloo here")
+        store = dist.PrefixStore(name, self._store)
+        return dist.ProcessGroupGloo(store, self.rank, self._size, timedelta(seconds=self._timeout_s))
 
     # Messages are copied: gloo may hold on to their memory after a call that failed has let go of it.
     def send(self, to: int, channel: int, memory: memoryview) -> _Wait:
         message = self._torch.frombuffer(bytearray(memory), dtype=self._torch.uint8)
         # Not by a name: the traceback of an interrupt would hold it, and with it the connections.
-        work = [self._checked(self._dist.isend, message, self._ranks[to], group=self._open_group(), tag=channel)]
+        work = [self._checked(self._open_group().send, [message], to, channel)]
         return lambda: self._checked(lambda: work.pop().wait())
 
     def receive(self, origin: int, channel: int, memory: memoryview) -> _Wait:
         message = self._torch.empty(len(memory), dtype=self._torch.uint8)
-        work = [self._checked(self._dist.irecv, message, self._ranks[origin], group=self._open_group(), tag=channel)]
+        work = [self._checked(self._open_group().recv, [message], origin, channel)]
 
         def wait() -> None:
             self._checked(lambda: work.pop().wait())
@@ -77,8 +88,8 @@ class GroupMessages:
 
     def all_gather(self, mine: memoryview, everybodys: memoryview) -> None:
         message = self._torch.frombuffer(bytearray(mine), dtype=self._torch.uint8)
-        parts = [self._torch.empty_like(message) for _ in self._ranks]
-        work = [self._checked(self._dist.all_gather, parts, message, group=self._open_group(), async_op=True)]
+        parts = [self._torch.empty_like(message) for _ in range(self._size)]
+        work = [self._checked(self._open_group().allgather, [parts], [message])]
         try:
             start = time.monotonic()
             while not work[0].is_completed():  # wait() would hear no signal until the last rank is there
@@ -118,22 +129,19 @@ class GroupMessages:
         threading.Thread(target=wait, daemon=True).start()
 
     def close(self) -> None:
-        if self._gathering is not None or self.group is None:  # to torch None is the default group
-            return
-        group, self.group = self.group, None  # gloo closes them with the last reference, and not by any call
-        # One that was destroyed with the default group is as good as closed.
-        with contextlib.suppress(Exception):
-            self._dist.destroy_process_group(group)
+        if self._gathering is None:
+            self.group = None  # gloo closes them with the last reference, and not by any call
 
     def _open_group(self) -> Any:
-        if self.group is None:  # to torch that is the default group, whose messages these are not
+        if self.group is None:
             raise RunError(f"ring: {self._failure or 'ended by an earlier call that failed'}")
         return self.group
 
-    def _checked(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    def _checked(self, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return function(*arguments, **named)
+            return function(*arguments)
         except Exception as error:
+            del function  # a method of the connections, which the traceback would keep open
             self._failure = self._failure_of_another()
             if self._failure is None:
                 text = str(error).splitlines()[0] if str(error) else type(error).__name__
