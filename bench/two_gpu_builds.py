@@ -151,35 +151,55 @@ def measure(sides, number, rounds, replays):
     return times
 
 
-def main():
+def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("before", nargs="?", help="folder with the package of one build")
     parser.add_argument("after", nargs="?", help="that of the other")
     parser.add_argument("--only", default="", help="cases whose name contains this; paper: FlashAttention's grid alone")
     parser.add_argument("--rounds", type=int, default=3, help="new tensors for each, 3 if not given")
     parser.add_argument("--replays", type=int, default=6, help="in a turn, 6 if not given; a round has 4 turns")
+    parser.add_argument("--again", type=float, metavar="RATIO",
+                        help="measures cases with a pass below RATIO once more, with 4 times the rounds")  # fmt: skip
     parser.add_argument("--json", help="file for the result")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def rows_of(sides, number, rounds, replays):
+    """One for each pass of a case; prints them."""
+    name, shape, *_ = CASES[number]
+    rows = []
+    for of_pass, times in sorted(measure(sides, number, rounds, replays).items()):
+        before, after = (statistics.median(t) for t in times)
+        rows.append({"case": name, "shape": shape, "pass": of_pass, "before_ms": before, "after_ms": after})
+        print(f"{name:18} {shape!s:20} {of_pass:8} {before:8.4f} {after:8.4f} ms  {before / after:.4f}", flush=True)
+    return rows
+
+
+def main():
+    options = parse()
     if options.worker:
         Worker().serve()
         return
     sides = [Side(options.before), Side(options.after)]
-    ratios, rows = {"forward": [], "backward": []}, []
-    for number, (name, shape, *_) in enumerate(CASES):
-        if options.only not in name or ("paper" in name) != ("paper" in options.only):
-            continue
-        for of_pass, times in sorted(measure(sides, number, options.rounds, options.replays).items()):
-            before, after = (statistics.median(t) for t in times)
-            ratios[of_pass].append(before / after)
-            rows.append({"case": name, "shape": shape, "pass": of_pass, "before_ms": before, "after_ms": after})
-            print(f"{name:18} {shape!s:20} {of_pass:8} {before:8.4f} {after:8.4f} ms  {before / after:.4f}", flush=True)
-    means = {k: math.exp(sum(map(math.log, r)) / len(r)) for k, r in ratios.items() if r}
-    for of_pass, mean in means.items():
-        print(f"{of_pass}: geometric mean of before / after {mean:.4f}")
+    numbers = [number for number, (name, *_) in enumerate(CASES)
+               if options.only in name and ("paper" in name) == ("paper" in options.only)]  # fmt: skip
+    rows_by_case = {number: rows_of(sides, number, options.rounds, options.replays) for number in numbers}
+    ratio = lambda row: row["before_ms"] / row["after_ms"]
+    rows = [row for of_case in rows_by_case.values() for row in of_case]
+    means = {}
+    for of_pass in ("forward", "backward"):
+        ratios = [ratio(row) for row in rows if row["pass"] == of_pass]
+        if ratios:
+            means[of_pass] = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            print(f"{of_pass}: geometric mean of before / after {means[of_pass]:.4f}, {len(ratios)} points", flush=True)
+    slow = [n for n, of_case in rows_by_case.items() if options.again and min(map(ratio, of_case)) < options.again]
+    if slow:
+        print(f"again, {4 * options.rounds} rounds:")
+    again = [row for number in slow for row in rows_of(sides, number, 4 * options.rounds, options.replays)]
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"geometric_means": means, "rows": rows}, file, indent=1)
+            json.dump({"geometric_means": means, "rows": rows, "again": again}, file, indent=1)
 
 
 if __name__ == "__main__":
