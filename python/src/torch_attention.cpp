@@ -23,17 +23,19 @@ nb::object not_direct() {
   return nb::none();
 }
 
-/// `both`: (o, lse or None).
-nb::object o_or_both(const nb::object& both, bool wants_lse) {
-  return wants_lse ? both : both[0];
+/// o, or (o, lse).
+nb::object o_or_both(ForwardResults&& results, bool wants_lse) {
+  return wants_lse ? nb::object(nb::make_tuple(results.o, results.lse)) : std::move(results.o);
 }
 
-/// (o, lse or None) of tensors that route_of has seen, without autograd.
-nb::object computed(nb::handle q, nb::handle k, nb::handle v, nb::handle extras, nb::handle settings, bool return_lse) {
+/// Of tensors that route_of has seen, without autograd.
+ForwardResults computed(nb::handle q, nb::handle k, nb::handle v, nb::handle extras, nb::handle settings,
+                        bool return_lse) {
   if (extras.is(torch->no_extras)) {
-    if (nb::object both = forward_results(q, k, v, settings, return_lse); both.is_valid()) return both;
+    if (ForwardResults results = forward_results(q, k, v, settings, return_lse); results.is_valid()) return results;
   }
-  return torch->run_forward(q, k, v, extras, settings, return_lse);
+  const nb::object both = torch->run_forward(q, k, v, extras, settings, return_lse);
+  return {both[0], both[1]};
 }
 
 /// Attention.apply with extras. It shows autograd each option that has a gradient.
@@ -105,11 +107,10 @@ nb::object attention_qkvpacked_of_options(nb::handle qkv, const nb::tuple& optio
 }
 
 /// The result of autograd's function, o or (o, lse). The context keeps the settings for backward.
-nb::object finish_forward(nb::handle context, const nb::object& both, nb::handle settings, bool return_lse) {
+nb::object finish_forward(nb::handle context, ForwardResults&& results, nb::handle settings, bool return_lse) {
   nb::setattr(context, torch->settings, settings);
-  if (!return_lse) return both[0];
-  context.attr(torch->set_materialize_grads)(false);
-  return both;
+  if (return_lse) context.attr(torch->set_materialize_grads)(false);
+  return o_or_both(std::move(results), return_lse);
 }
 
 /// A checkpoint unpacks saved tensors only once.
@@ -123,11 +124,11 @@ nb::object attention_forward(nb::handle context, nb::handle q, nb::handle k, nb:
                              bool return_lse, nb::handle extras, const nb::args& /*options*/) {
   if (!extras.is_none()) {
     const nb::object both = torch->forward_with_extras(context, q, k, v, extras, settings);
-    return finish_forward(context, both, settings, return_lse);
+    return finish_forward(context, {both[0], both[1]}, settings, return_lse);
   }
-  const nb::object both = computed(q, k, v, torch->no_extras, settings, true);
-  context.attr(torch->save_for_backward)(q, k, v, both[0], both[1]);
-  return finish_forward(context, both, settings, return_lse);
+  ForwardResults results = computed(q, k, v, torch->no_extras, settings, true);
+  context.attr(torch->save_for_backward)(q, k, v, results.o, results.lse);
+  return finish_forward(context, std::move(results), settings, return_lse);
 }
 
 /// Attention.backward: a gradient for each argument of attention_forward but the context.
@@ -140,10 +141,10 @@ nb::object attention_backward(nb::handle context, nb::handle dout, nb::handle dl
 
 /// PackedAttention.forward and .backward, likewise, of a tensor that is_packed has seen.
 nb::object packed_forward(nb::handle context, nb::handle qkv, nb::handle settings, bool return_lse) {
-  const nb::object both = forward_results_packed(qkv, settings, true);
-  if (!both.is_valid()) throw Error(ErrorCode::kInternal, "qkv: another tensor than a moment ago");
-  context.attr(torch->save_for_backward)(qkv, both[0], both[1]);
-  return finish_forward(context, both, settings, return_lse);
+  ForwardResults results = forward_results_packed(qkv, settings, true);
+  if (!results.is_valid()) throw Error(ErrorCode::kInternal, "qkv: another tensor than a moment ago");
+  context.attr(torch->save_for_backward)(qkv, results.o, results.lse);
+  return finish_forward(context, std::move(results), settings, return_lse);
 }
 
 nb::object packed_backward(nb::handle context, nb::handle dout, nb::handle dlse) {

@@ -77,12 +77,12 @@ std::pair<nb::object, Tensor> empty_packed_o(nb::handle qkv, const Tensor& q) {
   return {o, heads_of(exchanged_tensor(o), Layout::kBshd)};
 }
 
-/// Computes o, and lse like `q` if it is wanted: (o, lse or None).
-nb::object finished(Views& x, const nb::object& o, nb::handle q, bool return_lse, const Options& options) {
+/// Computes o, and lse like `q` if it is wanted.
+ForwardResults finished(Views& x, const nb::object& o, nb::handle q, bool return_lse, const Options& options) {
   nb::object lse = nb::none();
   if (return_lse) std::tie(lse, x.lse.emplace()) = empty_lse(q, x.q);
   compute_forward(x, options);
-  return nb::make_tuple(o, lse);
+  return {o, std::move(lse)};
 }
 
 bool read_heads(nb::handle x, Layout layout, Tensor& view) {
@@ -111,7 +111,7 @@ std::shared_ptr<const ReadSettings> settings_of_backward(nb::handle tuple) {
 
 }  // namespace
 
-nb::object forward_results(nb::handle q, nb::handle k, nb::handle v, nb::handle settings, bool return_lse) {
+ForwardResults forward_results(nb::handle q, nb::handle k, nb::handle v, nb::handle settings, bool return_lse) {
   if (!torch->has_exchange_table) return {};
   const std::array memory = {exchanged_tensor(q), exchanged_tensor(k), exchanged_tensor(v)};
   for (const dltensor& x : memory) {
@@ -131,7 +131,7 @@ bool is_packed(nb::handle qkv) {
   return torch->has_exchange_table && parts_of(exchanged_tensor(qkv)).has_value();
 }
 
-nb::object forward_results_packed(nb::handle qkv, nb::handle settings, bool return_lse) {
+ForwardResults forward_results_packed(nb::handle qkv, nb::handle settings, bool return_lse) {
   const auto parts = parts_of(exchanged_tensor(qkv));
   if (!parts) return {};
   const auto read = settings_of_tuple(settings);

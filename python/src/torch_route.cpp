@@ -51,15 +51,15 @@ bool is_ordinary(nb::handle x, dltensor& memory) {
 
 Route route_of(std::span<const nb::handle> heads, std::span<const nb::handle> others) {
   if (is_watched(torch->call_watchers)) return {};
+  const bool records = is_true(torch->is_grad_enabled());
   Route route = {.is_direct = true};
   dltensor memory;
   for (const auto& tensors : {heads, others}) {
     for (const nb::handle x : tensors) {
       if (!is_ordinary(x, memory)) return {};
-      route.needs_autograd = route.needs_autograd || is_true(nb::getattr(x, torch->requires_grad));
+      if (records && !route.needs_autograd) route.needs_autograd = is_true(nb::getattr(x, torch->requires_grad));
     }
   }
-  route.needs_autograd = route.needs_autograd && is_true(torch->is_grad_enabled());
   route.needs_cast = needs_cast(heads);
   return route;
 }
