@@ -103,3 +103,17 @@ def test_racecheck_gets_kernels_in_which_every_lane_arrives(tmp_path, monkeypatc
     folder = pathlib.Path(racecheck_kernels(tmp_path)["ATTEND_KERNEL_DIR"])
     texts = {path.name: path.read_text() for path in folder.rglob("mbarrier.cuh")}
     assert "kLanesThatArrive = 32;" in texts["mbarrier.cuh"] and "kLanesThatArrive = 1;" not in texts["mbarrier.cuh"]
+
+
+def test_the_text_of_a_failure_names_no_folder_of_a_machine(monkeypatch):
+    monkeypatch.syspath_prepend(TOOL.parent)
+    import xml.etree.ElementTree
+
+    from gpu_report.python_tests import end_of
+
+    why = xml.etree.ElementTree.Element("failure", message="short")
+    assert end_of(why) == "short"
+    why.text = f'a line\n  File "/home/x/site-packages/torch/a.py", line 7\n{TOOL.parent.parent}/tools/b.py:8'
+    assert end_of(why) == 'a line\n  File "torch/a.py", line 7\ntools/b.py:8'
+    why.text = "x" * 5000 + "the end"
+    assert end_of(why) == "x" * 3993 + "the end"

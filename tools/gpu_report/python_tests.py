@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import secrets
 import subprocess
 import time
@@ -10,6 +11,12 @@ import xml.etree.ElementTree
 from gpu_report.process import run, say
 
 TESTS = pathlib.Path(__file__).resolve().parents[2] / "python" / "tests"
+
+
+def end_of(why):
+    """The end of a failure's text. It names files from the repository or from the packages, wherever those lie."""
+    text = (why.text or why.get("message", ""))[-4000:]
+    return re.sub(r"[^\s\"']*/site-packages/", "", text).replace(f"{TESTS.parents[1]}/", "")
 
 
 def python_tests(python, folder):
@@ -40,7 +47,7 @@ def python_tests(python, folder):
     return {"passed": status == 0 and len(cases) > 0, "torch": torch, "run": len(cases), "failed": len(failed),
             "skipped": len(skipped), "seed": seed,
             "failures": [name for name, _ in failed],
-            "why_they_failed": {name: (why.text or why.get("message", ""))[-4000:] for name, why in failed},
+            "why_they_failed": {name: end_of(why) for name, why in failed},
             "skips": sorted({why.get("message", "") for _, why in skipped})}
 
 
