@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import os
 import sys
 import threading
 import time
@@ -153,18 +154,21 @@ def test_the_meter_sees_what_a_call_takes_and_gives_back(no_torch):
 
 
 def test_scratch_that_threads_keep_is_counted_at_every_call(no_torch):
-    """A library that keeps 32 MiB for each thread takes as much at its second call as at its first; and attend does."""
+    """A library that keeps 256 MiB for each thread takes as much at its second call as at its first; and attend does.
+
+    The system's count of pages is off by some MiB where it has a counter for each of many processors.
+    """
     kept = threading.local()
 
     def call():
         if not hasattr(kept, "scratch"):
-            kept.scratch = np.ones(4 << 20)
+            kept.scratch = np.ones(32 << 20)
         return float(kept.scratch[0])
 
     peaks = [Meter("cpu").peak(call)[1] for _ in range(3)]
     if None in peaks:
         pytest.skip("this system does not let a process reset its peak")
-    assert all(30 < peak < 40 for peak in peaks), peaks
+    assert all(240 < peak < 272 for peak in peaks), peaks
 
     def forward(seqlen):
         q = np.ones((1, 2, seqlen, 512), np.float32)  # a thread's scratch grows with head_dim: beyond the meter's error
@@ -172,8 +176,8 @@ def test_scratch_that_threads_keep_is_counted_at_every_call(no_torch):
 
     forward(64)
     taken = [forward(seqlen) for seqlen in (512, 2048, 512, 2048)]  # the results, and some scratch, whatever ran before
-    # Some MiB in truth. The system's count of pages is off by up to an MiB where it has a counter for each processor.
-    assert max(taken[1:]) > 0.5 and all(-1 < each < 16 for each in taken), taken
+    off = os.cpu_count() / 16  # MiB that the count of pages is off by, with a counter for each processor
+    assert max(taken[1:]) > 1 - off and all(-1 - off < each < 16 + off for each in taken), taken  # some MiB in truth
 
 
 def test_on_a_gpu_the_meter_adds_torchs_peak_and_that_of_attends_pool(monkeypatch):

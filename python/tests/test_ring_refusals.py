@@ -104,22 +104,28 @@ def test_a_refusal_on_one_rank_is_raised_by_all(ranks, size, refusing, name):
         assert texts[0].endswith(f" (rank {refusing})") and "\n" not in texts[0]
 
 
-def run_refused_first(rank, size, device, group_ranks):
+def run_refused_first(rank, size, device, group_ranks, name):
     """In the first call on a group, for which nothing is connected yet."""
     import torch.distributed as dist
 
     group = dist.new_group(group_ranks)
     if rank not in group_ranks:
         return "", True
-    x = normal(device, 1, 2, 4, 8)
-    options = {"window": (1, 0, 0)} if rank == group_ranks[-1] else {}
-    text = text_of(lambda: ring.ring_attention(x, x, x, group=group, **options))
+    x = q = normal(device, 1, 2, 4, 8)
+    options = {}
+    if rank == group_ranks[-1]:
+        if name == "window":
+            options["window"] = (1, 0, 0)
+        else:
+            q = x[0]
+    text = text_of(lambda: ring.ring_attention(q, x, x, group=group, **options))
     return text, bool(ring.ring_attention(x, x, x, group=group).isfinite().all())
 
 
-def test_a_refusal_of_the_first_call_is_raised_by_all(ranks):
-    outcomes = ranks(3).run(run_refused_first, [0, 2])
-    text = "ArgumentError: window: 3 values, allowed (left, right) (rank 1)"  # of the group
+@pytest.mark.parametrize("name", ["window", "dimensions"])  # refused before the ranks connect, and right after
+def test_a_refusal_of_the_first_call_is_raised_by_all(ranks, name):
+    outcomes = ranks(3).run(run_refused_first, [0, 2], name)
+    text = REFUSALS[name].format(1)  # its rank in the group
     assert outcomes == [(text, True), ("", True), (text, True)]
 
 

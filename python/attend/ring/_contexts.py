@@ -11,7 +11,7 @@ from typing import Any, Optional
 from attend import _core
 from attend._errors import ArgumentError, RunError
 from attend.ring._messages import GroupMessages, MpiMessages
-from attend.ring._telling import begins
+from attend.ring._telling import connecting
 
 TIMEOUT_S = 300.0
 
@@ -125,15 +125,15 @@ def door_of_group(group: Any, connects: bool = True) -> Optional[_core.RingConte
 
 
 def _go_to(group: Any, index: int, timeout_s: float = TIMEOUT_S, copy_engines: bool = True) -> _core.RingContext:
-    begins()
     rank = _of_groups.setdefault(group, _Rank())
 
     def make(its: int) -> _core.RingContext:
         return _connect(group, its, timeout_s, copy_engines)
 
-    if rank.at is None:
-        rank.go_to(_home(group, index), make)
-    return rank.go_to(index, make)
+    with connecting():
+        if rank.at is None:
+            rank.go_to(_home(group, index), make)
+        return rank.go_to(index, make)
 
 
 def _home(group: Any, index: int) -> int:
@@ -166,13 +166,13 @@ def of_comm(comm: Any, index: int) -> _core.RingContext:
     rank = _rank_of_comm(comm)
     if rank.at == index:
         return rank.contexts[index]
-    begins()
 
     def make(its: int) -> _core.RingContext:
         made = comm.bcast(_core.make_nccl_id() if comm.rank == 0 else None)
         return _core.make_nccl_ring(made, comm.rank, comm.size, its, TIMEOUT_S, True)
 
-    return rank.go_to(index, make)
+    with connecting():
+        return rank.go_to(index, make)
 
 
 def door_of_comm(comm: Any, connects: bool = True) -> Optional[_core.RingContext]:
@@ -188,9 +188,9 @@ def _rank_of_comm(comm: Any) -> _Rank:
         raise ArgumentError(f"comm: {type(comm).__name__}, allowed an mpi4py communicator")
     held: Optional[dict[Any, Any]] = comm.Get_attr(_attribute())
     if held is None:
-        begins()
-        rank, messages = _Rank(), MpiMessages(comm, TIMEOUT_S)
-        rank.go_to(-1, lambda _: _callback_ring(comm.rank, comm.size, messages))
+        with connecting():
+            rank, messages = _Rank(), MpiMessages(comm, TIMEOUT_S)
+            rank.go_to(-1, lambda _: _callback_ring(comm.rank, comm.size, messages))
         held = {"rank": rank, "close": messages.close}
         comm.Set_attr(_attribute(), held)
         _of_comms.append(held)

@@ -5,10 +5,11 @@ They wait in what ranks tell each other before a call, where the refusal takes t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Optional, TypeVar
 
 from attend import _core
@@ -27,6 +28,16 @@ _here = _Thread()
 def begins() -> None:
     """To be called right before the library is: what is raised from now on, the front ends tell nobody."""
     _here.begun += 1
+
+
+@contextlib.contextmanager
+def connecting() -> Iterator[None]:
+    """What is raised while ranks connect, the front ends tell nobody. What is raised after that, they do."""
+    try:
+        yield
+    except BaseException:
+        begins()
+        raise
 
 
 # This rank of the ring that the others wait in, from a group or communicator. None where there is none yet and the
