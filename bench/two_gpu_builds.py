@@ -106,9 +106,9 @@ class Worker:
     def replay(self, name, count):
         torch = self.torch
         times = []
-        self.graphs[name].replay()
         for _ in range(count):
             begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
+            self.graphs[name].replay()  # the GPU is busy until the host has put the rest into the queue
             begin.record()
             self.graphs[name].replay()
             end.record()
@@ -156,6 +156,7 @@ def parse():
     parser.add_argument("before", nargs="?", help="folder with the package of one build")
     parser.add_argument("after", nargs="?", help="that of the other")
     parser.add_argument("--only", default="", help="cases whose name contains this; paper: FlashAttention's grid alone")
+    parser.add_argument("--shape", help="only cases of this batch,heads,seqlen,head_dim")
     parser.add_argument("--rounds", type=int, default=3, help="new tensors for each, 3 if not given")
     parser.add_argument("--replays", type=int, default=6, help="in a turn, 6 if not given; a round has 4 turns")
     parser.add_argument("--again", type=float, metavar="RATIO",
@@ -182,8 +183,9 @@ def main():
         Worker().serve()
         return
     sides = [Side(options.before), Side(options.after)]
-    numbers = [number for number, (name, *_) in enumerate(CASES)
-               if options.only in name and ("paper" in name) == ("paper" in options.only)]  # fmt: skip
+    numbers = [number for number, (name, shape, *_) in enumerate(CASES)
+               if options.only in name and ("paper" in name) == ("paper" in options.only)
+               and options.shape in (None, ",".join(map(str, shape)))]  # fmt: skip
     rows_by_case = {number: rows_of(sides, number, options.rounds, options.replays) for number in numbers}
     ratio = lambda row: row["before_ms"] / row["after_ms"]
     rows = [row for of_case in rows_by_case.values() for row in of_case]

@@ -3,10 +3,12 @@
 import random
 import signal
 import sys
+import weakref
 
 import attend
 import numpy as np
-from attend import ring
+from attend import _core, ring
+from attend.ring._messages import MpiMessages
 from interrupts import Interrupt
 from mpi4py import MPI
 
@@ -30,7 +32,24 @@ def outcome(comm: MPI.Comm, interrupted: int, after: float) -> str:
     return "the ring of an interrupt goes on"
 
 
+def check_that_memory_in_use_is_kept() -> None:
+    """An interrupt right after a message has begun, before Python has its request."""
+    used = []
+
+    def begin(buffer: list, peer: int, channel: int) -> None:
+        used.append(weakref.ref(buffer[0].base))
+        raise KeyboardInterrupt
+
+    messages = MpiMessages(MPI.COMM_SELF, 300.0)
+    try:
+        messages._begin(begin, 0, 0, np.empty(100, "u1"))
+    except KeyboardInterrupt:
+        messages.fail(_core.RING_INTERRUPTED)
+    assert used[0]() is not None
+
+
 def main() -> None:
+    check_that_memory_in_use_is_kept()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     world = MPI.COMM_WORLD
     times = random.Random(int(sys.argv[1]))  # alike on every rank

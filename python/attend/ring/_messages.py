@@ -198,18 +198,25 @@ class MpiMessages:
         return wait
 
     def _begin(self, function: Callable[..., Any], peer: int, channel: int, message: memoryview) -> _Wait:
-        cuts = range(0, len(message), self._MAX_PIECE)
-        pieces = [message[begin : begin + self._MAX_PIECE] for begin in cuts]
-        requests = [function([piece, self._mpi.BYTE], peer, channel) for piece in pieces]
-        self._open[id(requests)] = requests, message
+        requests = self._held(message)
+        for begin in range(0, len(message), self._MAX_PIECE):
+            piece = message[begin : begin + self._MAX_PIECE]
+            requests.append(function([piece, self._mpi.BYTE], peer, channel))
         return lambda: self._finish(requests, message, f"rank {peer}")
+
+    def _held(self, memory: Any) -> list[Any]:
+        """For the requests that are about to use the memory. An interrupt may come once one has begun, before it is in
+        the list: MPI goes on with the memory then."""
+        requests: list[Any] = []
+        self._open[id(requests)] = requests, memory
+        return requests
 
     def all_gather(self, mine: memoryview, everybodys: memoryview) -> None:
         self._listen()
         messages = memoryview(bytearray(mine)), memoryview(bytearray(len(everybodys)))
         sent, received = ([message, self._mpi.BYTE] for message in messages)
-        requests = [self._comm.Iallgather(sent, received)]
-        self._open[id(requests)] = requests, messages
+        requests = self._held(messages)
+        requests.append(self._comm.Iallgather(sent, received))
         self._finish(requests, messages, "the others")
         everybodys[:] = messages[1]
 
@@ -245,7 +252,8 @@ class MpiMessages:
             return
         text = f"rank {self.rank} failed: {why}".encode()
         others = (rank for rank in range(self._comm.size) if rank != self.rank)
-        _abandoned.append([(self._comm.Isend([text, self._mpi.BYTE], rank, self._NOTICE), text) for rank in others])
+        _abandoned.append(text)
+        _abandoned.append([self._comm.Isend([text, self._mpi.BYTE], rank, self._NOTICE) for rank in others])
 
     def _end_all(self, why: str) -> NoReturn:
         print(f"attend: rank {self.rank} of the ring failed: {why}", file=sys.stderr, flush=True)
