@@ -93,6 +93,7 @@ TEST(GpuEnvironmentDeathTest, AllowedValuesCompute) {
                                     {"ATTEND_CHECK", "0"},
                                     {"ATTEND_CHECK", ""},
                                     {"ATTEND_LOG", "compile"},
+                                    {"ATTEND_LINE_INFO", "1"},
                                     {"ATTEND_CACHE_LIMIT", "0"},
                                     {"ATTEND_CACHE_LIMIT", "1MiB"},
                                     {"ATTEND_CACHE_LIMIT", "unlimited"}}) {
@@ -104,6 +105,8 @@ TEST(GpuEnvironmentDeathTest, OtherValuesAreRefusedInOneLine) {
   EXPECT_EXIT(call_with("ATTEND_CHECK", "yes"), testing::ExitedWithCode(3), "^ATTEND_CHECK: 'yes', allowed: 0, 1\n$");
   EXPECT_EXIT(call_with("ATTEND_LOG", "all"), testing::ExitedWithCode(3),
               "^ATTEND_LOG: 'all', allowed: compile, comma-separated\n$");
+  EXPECT_EXIT(call_with("ATTEND_LINE_INFO", "yes"), testing::ExitedWithCode(3),
+              "^ATTEND_LINE_INFO: 'yes', allowed: 0, 1\n$");
   EXPECT_EXIT(call_with("ATTEND_CACHE_LIMIT", "big"), testing::ExitedWithCode(3),
               "^ATTEND_CACHE_LIMIT: 'big', allowed: 0, unlimited, [^\n]*\n$");
 }

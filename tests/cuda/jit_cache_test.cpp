@@ -54,6 +54,17 @@ TEST_F(JitCache, FromMemoryThenFromDisk) {
   EXPECT_THAT(printed_, IsEmpty());
 }
 
+TEST_F(JitCache, LinesOfSourcesMakeAnEntryOfTheirOwnWithTheSameResources) {
+  const auto plain = compile_again();
+  cuda::Jit jit({.cache_root = cache_, .kernel_dir = kernels_, .line_info = true});
+  const auto with_lines = jit.compile(tiny_spec());
+  EXPECT_FALSE(with_lines->from_disk);
+  EXPECT_NE(with_lines->key, plain->key);
+  EXPECT_GT(with_lines->cubin.size(), plain->cubin.size());
+  EXPECT_EQ(with_lines->resources.registers, plain->resources.registers);
+  EXPECT_TRUE(compile_again()->from_disk);
+}
+
 TEST_F(JitCache, TruncatedAtEverySixteenthAndFlippedBits) {
   compile_again();
   const fs::path entry = entries().at(0);

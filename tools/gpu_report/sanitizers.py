@@ -36,7 +36,7 @@ def racecheck_kernels(folder):
 def sanitize(tests, tool, folder, gpu):
     """One tool: its entry in the report."""
     log = folder / f"{tool}.log"
-    environment = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": gpu}
+    environment = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": gpu, "ATTEND_LINE_INFO": "1"}
     if tool == "racecheck":
         environment |= racecheck_kernels(folder)
     command = ["compute-sanitizer", "--tool", tool, *OPTIONS.get(tool, []), "--print-limit", "20", tests,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -103,7 +104,9 @@ def failure(log: str) -> str:
 
 
 def run(command: list[str], timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Its stdout holds both streams."""
+    """Its stdout holds both streams. Kernels that are compiled meanwhile hold the lines of their sources."""
+    environment = {"ATTEND_LINE_INFO": "1", **os.environ}
     return subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=timeout_s
-    )
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=timeout_s,
+        env=environment,
+    )  # fmt: skip

@@ -43,6 +43,8 @@ JitOptions jit_options_from_environment() {
   if (const char* folder = core::environment("ATTEND_KERNEL_DIR")) options.kernel_dir = folder;
   constexpr std::string_view kLogs[] = {"compile"};
   options.log_compiles = !core::environment_list("ATTEND_LOG", kLogs).empty();
+  constexpr std::string_view kFlags[] = {"0", "1"};
+  options.line_info = core::environment_choice("ATTEND_LINE_INFO", kFlags) == std::size_t{1};
   return options;
 }
 
@@ -73,7 +75,8 @@ std::shared_ptr<const Kernel> Jit::load(const KernelSpec& spec, int device) {
 
 std::shared_ptr<const CompiledKernel> Jit::make(const KernelSpec& spec) {
   const auto start = std::chrono::steady_clock::now();
-  const Program program = make_program(spec, options_.kernel_dir);
+  Program program = make_program(spec, options_.kernel_dir);
+  if (options_.line_info) program.options.emplace_back("--generate-line-info");
   const Nvrtc& nvrtc = Nvrtc::instance();
   auto kernel = std::make_shared<CompiledKernel>();
   kernel->key = program_key(program, nvrtc.version_major(), nvrtc.version_minor(), ATTEND_VERSION_STRING);

@@ -5,7 +5,8 @@
 //
 // Environment, read once by instance(): ATTEND_CACHE_DIR (where entries are kept), ATTEND_CACHE_LIMIT (how many bytes
 // of them), ATTEND_KERNEL_DIR (a folder to read kernels/ from instead of the library), ATTEND_LOG=compile (one line on
-// stderr for each kernel made or found, and the generated program beside its machine code).
+// stderr for each kernel made or found, and the generated program beside its machine code), ATTEND_LINE_INFO=1 (the
+// lines of the sources in the machine code).
 #pragma once
 
 #include <cstddef>
@@ -45,6 +46,7 @@ struct JitOptions {
   std::uint64_t cache_limit = kDefaultCacheLimit;  ///< bytes on disk; 0: memory only
   std::filesystem::path kernel_dir;                ///< empty: the embedded sources
   bool log_compiles = false;
+  bool line_info = false;  ///< for profilers and sanitizers; entries on disk are four times as large, the code the same
   std::function<void(const std::string&)> print;  ///< warnings and the log, a line without its end each; unset: stderr
 };
 

@@ -13,8 +13,7 @@ namespace attend::cuda {
 namespace {
 
 /// What every kernel is compiled with. ptxas' report is where registers and spills are read from.
-constexpr const char* kCommonOptions[] = {"--std=c++20", "--ptxas-options=-v", "--generate-line-info",
-                                          "--extra-device-vectorization"};
+constexpr const char* kCommonOptions[] = {"--std=c++20", "--ptxas-options=-v", "--extra-device-vectorization"};
 
 bool is_identifier(std::string_view text) {
   const auto is_word = [](char c) {
