@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Optional
 
 from attend._errors import ArgumentError, UnsupportedError
+from attend._frameworks import is_torch
 from attend.ring._attention import ring_attention
 from attend.ring._contexts import door_of_group, group_name
 from attend.ring._shards import shard
@@ -62,7 +63,12 @@ def _cut(mesh: Any, given: list[Any], dims: list[int], no_restore: Any, sharding
     group = group_name(mesh)
     parts = [shard(buffer, dim, group=group, sharding=sharding) for buffer, dim in zip(given, dims)]
     restored = [(buffer, buffer.detach()) for buffer in given if not any(buffer is x for x in kept)]
-    _set(zip(given, parts))
+    whole = [(buffer, buffer.detach()) for buffer in given]
+    try:
+        _set(zip(given, parts))
+    except BaseException:
+        _set(whole)
+        raise
     return group, restored
 
 
@@ -79,6 +85,10 @@ def _check(buffers: list[Any], dims: list[int], kept: list[Any]) -> None:
     if len(buffers) != len(dims):
         raise ArgumentError(f"buffer_seq_dims: {len(dims)} dimensions, allowed one for each of {len(buffers)} buffers")
     for n, buffer in enumerate(buffers):
+        if not is_torch(buffer):
+            raise ArgumentError(f"buffers[{n}]: {type(buffer).__name__}, allowed a torch.Tensor")
+        if buffer.is_inference():
+            raise ArgumentError(f"buffers[{n}]: made in inference mode, allowed tensors whose memory may be replaced")
         if buffer.requires_grad:
             raise ArgumentError(
                 f"buffers[{n}]: requires grad, allowed tensors that do not (attend.ring.shard is differentiable)"

@@ -6,26 +6,27 @@ Each class gives what `_core.make_callback_ring` wants: `send` and `receive` beg
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import ctypes
+import functools
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NoReturn, Optional
+from typing import Any, NoReturn, Optional, TypeVar
 
 from attend import _core
 from attend._errors import RunError
 
 _Wait = Callable[[], None]
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _SPIN_S = 1e-3  # so long a wait asks again at once
 _LONGEST_PAUSE_S = 1e-3
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # ranks may be more than cores
-_connected: collections.Counter[str] = collections.Counter()  # how often, by the name of the group
+_POLL_S = 0.01  # between two questions to the store of a job
 
 
 def _pause(waited: float) -> None:
@@ -34,6 +35,67 @@ def _pause(waited: float) -> None:
         _yield()
     else:
         time.sleep(min(_LONGEST_PAUSE_S, waited / 10))
+
+
+def _meet(store: Any, name: str, rank: int, size: int, timeout_s: float) -> str:
+    """The name under which the ranks of a group connect now, once all of them have come. All is said in the store of
+    the job: rank 0 opens a try, the others come to one that is newer than their last. Python's handlers of signals run
+    while a rank waits.
+
+    Raises:
+        attend.RunError where not all have come within `timeout_s`, or one of them has given up.
+    """
+    start = time.monotonic()
+
+    def until(is_true: Callable[[], bool]) -> None:
+        while not is_true():
+            if time.monotonic() - start > timeout_s:
+                raise RunError(f"ring: rank {rank}: another rank has not called within {timeout_s:g} s")
+            time.sleep(_POLL_S)
+
+    def number(key: str) -> int:
+        return int(store.get(key)) if store.check([key]) else 0
+
+    opened, mine = f"{name}/open", f"{name}/last of {rank}"
+    if rank == 0:
+        this = store.add(f"{name}/tries", 1)
+        store.set(opened, str(this))
+    else:
+        this, last = 0, number(mine)
+
+        def is_newer() -> bool:
+            nonlocal this
+            this = number(opened)
+            return this > last
+
+        until(is_newer)
+    found = f"{name}/{this}"
+    given_up = f"{found}/given up"
+    store.set(mine, str(this))
+    try:
+        store.set(f"{found}/{rank} is here", "")
+        everyone = [f"{found}/{other} is here" for other in range(size)]
+        until(lambda: store.check(everyone) or store.check([given_up]))
+        if store.check([given_up]):
+            raise RunError(f"ring: {store.get(given_up).decode()}")
+    except BaseException as error:
+        why = "interrupted" if not isinstance(error, Exception) else "it has waited too long for the others"
+        store.compare_set(given_up, "", f"rank {rank} failed: {why}")
+        if rank == 0 and isinstance(error, Exception):
+            store.set(opened, "0")  # whoever comes late waits for the next try; an interrupt it hears of
+        raise
+    return found
+
+
+def _outside_of_transforms(function: _Method) -> _Method:
+    """The tensors of messages are no part of what torch.func transforms."""
+
+    @functools.wraps(function)
+    def call(self: Any, *arguments: Any) -> Any:
+        with self._torch._C._DisableFuncTorch():
+            return function(self, *arguments)
+
+    return call  # type: ignore[return-value]
 
 
 class GroupMessages:
@@ -55,10 +117,9 @@ class GroupMessages:
         self._gathering: Any = None  # what an interrupt has left under way
         self._store: Any = vars(c10d)["_get_default_store"]()
         name = f"attend/ring/{group.group_name}/{dist.get_global_rank(group, 0)}"
-        _connected[name] += 1  # all ranks of a group connect it as often
-        name += f"/{_connected[name]}"
-        self._key = f"{name}/failure"
         self.group: Any = None
+        name = _meet(self._store, name, self.rank, self._size, timeout_s)
+        self._key = f"{name}/failure"
         self.group = self._checked(self._gloo, name)
 
     def _gloo(self, name: str) -> Any:
@@ -70,22 +131,26 @@ class GroupMessages:
         return dist.ProcessGroupGloo(store, self.rank, self._size, timedelta(seconds=self._timeout_s))
 
     # Messages are copied: gloo may hold on to their memory after a call that failed has let go of it.
+    @_outside_of_transforms
     def send(self, to: int, channel: int, memory: memoryview) -> _Wait:
         message = self._torch.frombuffer(bytearray(memory), dtype=self._torch.uint8)
         # Not by a name: the traceback of an interrupt would hold it, and with it the connections.
         work = [self._checked(self._open_group().send, [message], to, channel)]
         return lambda: self._checked(lambda: work.pop().wait())
 
+    @_outside_of_transforms
     def receive(self, origin: int, channel: int, memory: memoryview) -> _Wait:
         message = self._torch.empty(len(memory), dtype=self._torch.uint8)
         work = [self._checked(self._open_group().recv, [message], origin, channel)]
 
         def wait() -> None:
             self._checked(lambda: work.pop().wait())
-            self._torch.frombuffer(memory, dtype=self._torch.uint8).copy_(message)
+            with self._torch._C._DisableFuncTorch():
+                self._torch.frombuffer(memory, dtype=self._torch.uint8).copy_(message)
 
         return wait
 
+    @_outside_of_transforms
     def all_gather(self, mine: memoryview, everybodys: memoryview) -> None:
         message = self._torch.frombuffer(bytearray(mine), dtype=self._torch.uint8)
         parts = [self._torch.empty_like(message) for _ in range(self._size)]

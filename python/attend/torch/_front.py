@@ -42,7 +42,7 @@ def attention(
             return both[0], both[1]
         check_tensors(q, k, v, extras)
         run = _operator()
-        _refuse_tangents(*given)
+        refuse_tangents(*given)
     _dtensor.refuse_dropout(settings.dropout_p, q, k, v)
     o, lse = _by_an_operator(run, q, k, v, extras, settings)
     return _with_column(o, lse, extras.bias, k, settings) if return_lse else (o, lse)
@@ -142,7 +142,7 @@ def _operator() -> Any:
     return _transforms.forward if _transforms.are_active() else torch.ops.attend.forward
 
 
-def _refuse_tangents(*tensors: Optional[torch.Tensor]) -> None:
+def refuse_tangents(*tensors: Optional[torch.Tensor]) -> None:
     """They would be lost in silence."""
     if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise UnsupportedError("forward-mode derivatives: attend has none; use torch.autograd, or attend.backward")
