@@ -1,11 +1,13 @@
 #include "arguments.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "core/dtype_traits.hpp"
 #include "values.hpp"
 
 namespace attend::python {
@@ -115,7 +117,8 @@ void check_dtypes(const Array& q, const Array& k, const Array& v, nb::handle ext
     const core::ScoreTensor& row = core::kScoreTensors[i];
     if (row.dtype) continue;  // the library's to check
     const MaybeArray array = maybe_array(extras, i);
-    if (array && array->dtype == "f64") refuse(row.name, *array, "f32, f16, bf16");
+    const std::optional<DType> dtype = array ? core::find_dtype(array->dtype) : std::nullopt;
+    if (dtype && core::is_float(*dtype) && !core::has_simd_loops(*dtype)) refuse(row.name, *array, "f32, f16, bf16");
   }
 }
 

@@ -16,19 +16,17 @@ namespace {
 
 constexpr const char* kOwner = "k";  // all lies on its device
 
-bool is_cached_dtype(DType dtype) {
-  return is_float(dtype) && dtype != DType::kF64;
-}
-
 void check_rows(const char* name, const Tensor& t, Device device) {
-  if (!is_cached_dtype(t.dtype)) refuse("{}: dtype {}, allowed f32, f16, bf16", name, dtype_name(t.dtype));
+  if (!has_simd_loops(t.dtype)) refuse("{}: dtype {}, allowed f32, f16, bf16", name, dtype_name(t.dtype));
   check_tensor(name, t, device, kOwner);
 }
 
 /// Weights and tables.
 Tensor checked_numbers(const char* name, const ConstTensor& passed, Device device) {
   const Tensor t = input_view(passed);
-  if (!is_float(t.dtype)) refuse("{}: dtype {}, allowed f32, f16, bf16, f64", name, dtype_name(t.dtype));
+  if (!has_simd_loops(t.dtype) && t.dtype != DType::kF64) {
+    refuse("{}: dtype {}, allowed f32, f16, bf16, f64", name, dtype_name(t.dtype));
+  }
   check_tensor(name, t, device, kOwner);
   return t;
 }

@@ -55,10 +55,24 @@ struct DTypeTraits {
   return is_float(dtype) && dtype_bytes(dtype) < dtype_bytes(DType::kF32);
 }
 
+/// Do the SIMD loops of src/cpu read and write it? A new type has to say so: they take others for float32.
+[[nodiscard]] constexpr bool has_simd_loops(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+      return true;
+    case DType::kF64:
+    case DType::kBool:
+      return false;
+  }
+  return false;
+}
+
 namespace detail {
 [[nodiscard]] constexpr std::size_t count_dtypes() {
   std::size_t count = 0;
-  while (dtype_traits(static_cast<DType>(count)).npy != nullptr) ++count;
+  while (dtype_bytes(static_cast<DType>(count)) != 0) ++count;
   return count;
 }
 }  // namespace detail
@@ -81,6 +95,7 @@ inline constexpr auto kDTypes = [] {
 // The two descriptions of a type that kernels know have to be of one type, and complete.
 static_assert([] {
   for (const DType dtype : kDTypes) {
+    if (dtype_traits(dtype).npy == nullptr) return false;
     const std::optional<ElementType> element = dtype_traits(dtype).element;
     if (!element) continue;
     const ElementInfo info = element_info(*element);

@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kOwner = "o";  // all lies on its device
 
 void check_rows(const char* name, const Tensor& t, Device device) {
-  if (!is_float(t.dtype) || t.dtype == DType::kF64) {
+  if (!has_simd_loops(t.dtype)) {
     refuse("{}: dtype {}, allowed f32, f16, bf16", name, dtype_name(t.dtype));
   }
   check_tensor(name, t, device, kOwner);

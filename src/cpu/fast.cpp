@@ -224,6 +224,9 @@ std::optional<std::string> unsupported(const Problem& p) {
   for (const core::ScoreTensor& row : core::kScoreTensors) {
     const std::optional<Tensor>& tensor = p.*row.tensor;
     if (tensor && !row.dtype && !kTaken.has(tensor->dtype)) return lack(row.name, tensor->dtype);
+    if (row.gradient == nullptr || !(p.*row.gradient_tensor)) continue;
+    const DType gradient = (p.*row.gradient_tensor)->dtype;
+    if (!kTaken.has(gradient) && gradient != DType::kF64) return lack(row.gradient, gradient);
   }
   return std::nullopt;
 }

@@ -12,6 +12,7 @@
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/dtype_traits.hpp"
@@ -29,10 +30,10 @@ namespace {
 double rounding_of_o(const Matrix& dout, const Matrix& o, std::int64_t row) {
   constexpr double kSlack = 1.1;  // for the float32 sum itself
   const double roundoff = core::dtype_traits(o.dtype).unit_roundoff;
-  constexpr double kSubnormal = 0x1p-24;
+  const double subnormal = std::max(0x1p-24, 2 * roundoff * core::dtype_traits(o.dtype).smallest_normal);
   double sum = 0;
   for (std::int64_t c = 0; c < o.cols; ++c) {
-    sum += std::abs(core::load(dout, row, c)) * (kSlack * roundoff * std::abs(core::load(o, row, c)) + kSubnormal);
+    sum += std::abs(core::load(dout, row, c)) * (kSlack * roundoff * std::abs(core::load(o, row, c)) + subnormal);
   }
   return sum;
 }

@@ -13,6 +13,7 @@
 #include "attend/serving.hpp"
 #include "core/append_checks.hpp"
 #include "core/decode_problem.hpp"
+#include "core/dtype_traits.hpp"
 #include "core/lack.hpp"
 #include "cpu/serving/decode_backends.hpp"
 #include "cuda/driver/nvtx.hpp"
@@ -28,12 +29,26 @@ struct DecodeBackend {
   core::DTypes dtypes;  ///< of q, that it may take
 };
 
-constexpr core::DTypes kFloats = {core::dtype_bit(DType::kF32) | core::dtype_bit(DType::kF16) |
-                                  core::dtype_bit(DType::kBF16)};
+constexpr core::DTypes kFloats = [] {
+  core::DTypes all;
+  for (const DType dtype : core::kDTypes) {
+    if (core::has_simd_loops(dtype)) all.bits |= core::dtype_bit(dtype);
+  }
+  return all;
+}();
 constexpr std::array<DecodeBackend, 2> kBackends = {{
     {"cpu", cpu::decode, kFloats},
     {"reference", cpu::decode_reference, {kFloats.bits | core::dtype_bit(DType::kF64)}},
 }};
+
+[[noreturn]] void refuse_dtype(std::string_view compute, const core::DecodeProblem& p, core::DTypes allowed) {
+  std::vector<const char*> names;
+  for (const DType dtype : core::kDTypes) {
+    if (allowed.has(dtype)) names.push_back(dtype_name(dtype));
+  }
+  throw Error(ErrorCode::kUnsupported, fmt::format("q: dtype {}, allowed with compute '{}': {}", dtype_name(p.q.dtype),
+                                                   compute, fmt::join(names, ", ")));
+}
 
 [[noreturn]] void refuse_compute(std::string_view compute) {
   std::vector<std::string_view> names = {"auto"};
@@ -48,10 +63,10 @@ const DecodeBackend& choose(std::string_view compute, const core::DecodeProblem&
   for (const DecodeBackend& backend : kBackends) {
     if (is_auto ? backend.dtypes.has(p.q.dtype) : compute == backend.name) {
       if (backend.dtypes.has(p.q.dtype)) return backend;
-      throw Error(ErrorCode::kUnsupported, fmt::format("q: dtype {}, allowed with compute '{}': f32, f16, bf16",
-                                                       dtype_name(p.q.dtype), backend.name));
+      refuse_dtype(compute, p, backend.dtypes);
     }
   }
+  if (is_auto) refuse_dtype(compute, p, kBackends.back().dtypes);
   refuse_compute(compute);
 }
 

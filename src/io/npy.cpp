@@ -21,6 +21,8 @@ constexpr std::size_t kAlignment = 64;  // the data starts at a multiple of this
 constexpr std::string_view kAllowedTypes =
     "'<f4' (f32), '<f2' (f16), '<f8' (f64), '<V2' (bf16, two opaque bytes), '|b1' (bool), all little-endian";
 
+static_assert(core::kDTypes.size() == 5, "kAllowedTypes names them all");
+
 constexpr std::string_view kBF16WithoutOrder = "|V2";  // NumPy's own spelling of two opaque bytes
 
 /// Text from a file, safe to print on one line.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -21,10 +22,23 @@ using core::Problem;
 constexpr int kWideLoad = 16;         // bytes
 constexpr double kLargestCap = 1e18;  // quotients of scores and of usual scales do not underflow
 
-constexpr core::DTypes kDTypesOfKernels = [] {
+/// Do kernels read and write options of it? row_logit() and row_logit_gradient() compile for any, and take no notice of
+/// what their own switches lack: a new type has to be named here and there.
+constexpr bool is_of_options(ElementType element) {
+  switch (element) {
+    case ElementType::kF32:
+    case ElementType::kF16:
+    case ElementType::kBF16:
+      return true;
+  }
+  return false;
+}
+
+constexpr core::DTypes kDTypesOfOptions = [] {
   core::DTypes all;
   for (const DType dtype : core::kDTypes) {
-    if (core::dtype_traits(dtype).element) all.bits |= core::dtype_bit(dtype);
+    const std::optional<ElementType> element = core::dtype_traits(dtype).element;
+    if (element && is_of_options(*element)) all.bits |= core::dtype_bit(dtype);
   }
   return all;
 }();
@@ -202,14 +216,14 @@ std::optional<Lack> option_lack(const Problem& p, std::int32_t taken) {
   for (const Option& o : options()) {
     if ((o.bit & taken) == 0 && o.is_on(p)) return Lack{nullptr, o.argument, o.value, o.allowed};
   }
-  const auto is_known = [](const std::optional<Tensor>& t) { return !t || core::dtype_traits(t->dtype).element; };
+  const auto is_known = [](const std::optional<Tensor>& t) { return !t || kDTypesOfOptions.has(t->dtype); };
   for (const core::ScoreTensor& row : core::kScoreTensors) {  // of any float type: also one that no kernel knows
     if (row.dtype) continue;
     const std::optional<Tensor>& tensor = p.*row.tensor;
-    if (!is_known(tensor)) return Lack{row.name, "dtype", dtype_name(tensor->dtype), kDTypesOfKernels};
+    if (!is_known(tensor)) return Lack{row.name, "dtype", dtype_name(tensor->dtype), kDTypesOfOptions};
     if (row.gradient == nullptr) continue;
     const std::optional<Tensor>& gradient = p.*row.gradient_tensor;
-    if (!is_known(gradient)) return Lack{row.gradient, "dtype", dtype_name(gradient->dtype), kDTypesOfKernels};
+    if (!is_known(gradient)) return Lack{row.gradient, "dtype", dtype_name(gradient->dtype), kDTypesOfOptions};
   }
   return std::nullopt;
 }

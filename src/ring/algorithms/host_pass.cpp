@@ -1,5 +1,6 @@
 #include "ring/algorithms/host_pass.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/dtype_traits.hpp"
@@ -18,11 +19,11 @@ namespace {
 /// sums of `exact` may be of another order.
 bool rounds_to(const Tensor& exact, const Tensor& rounded, std::int64_t batch, std::int64_t head, std::int64_t row) {
   const double spacing = 2 * core::dtype_traits(rounded.dtype).unit_roundoff;  // of neighbouring numbers
-  constexpr double kSubnormal = 0x1p-24;
+  const double subnormal = std::max(0x1p-24, spacing * core::dtype_traits(rounded.dtype).smallest_normal);
   for (std::int64_t c = 0; c < rounded.shape[3]; ++c) {
     const double o = core::load(rounded, batch, head, row, c);
     const double difference = std::abs(core::load(exact, batch, head, row, c) - o);
-    if (!(difference <= spacing * std::abs(o) + kSubnormal)) return false;
+    if (!(difference <= spacing * std::abs(o) + subnormal)) return false;
   }
   return true;
 }
