@@ -251,3 +251,53 @@ def test_llama3_refuses_what_it_cannot_place(name):
     options = dict(heads_k_stride=1, local_k_slice=slice(0, 8)) | options
     with pytest.raises((ValueError, NotImplementedError), match=f"^{text}$"):
         ring_flash_attn.llama3_flash_attn_varlen_func(x, x, x, offsets, offsets, 8, 8, **options)
+
+
+def run_llama3_refused(rank, size, device, name):
+    """Rank 0 has an argument that is wrong, among those that differ from rank to rank; then it has not."""
+    import torch
+
+    cu_seqlens = torch.tensor([0, 5, 8 * size], dtype=torch.int32, device=device)
+    *told, at_k = ring_flash_attn.llama3_flash_attn_prepare_cu_seqlens(cu_seqlens, True, rank, size)
+    q = torch.randn(8, 2, 16, generator=torch.Generator().manual_seed(rank)).to(device)
+
+    def attention(**wrong):
+        named = dict(zip(("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"), told), local_k_slice=at_k)
+        named |= wrong if rank == 0 else {}
+        return ring_flash_attn.llama3_flash_attn_varlen_func(q, q, q, heads_k_stride=1, causal=True, **named)
+
+    wrong = {
+        "max_seqlen_k": 1,
+        "local_k_slice": slice(0, 3),
+        "softmax_scale": "x",
+        "dropout_p": 1.5,
+        "alibi_slopes": torch.ones(5, device=device),
+    }
+    if name == "slice":
+        wrong["local_k_slice"], name = 5, "local_k_slice"
+    try:
+        attention(**{name: wrong[name]})
+    except Exception as error:  # noqa: BLE001 (the ranks compare)
+        text = str(error)
+    else:
+        text = "nothing was raised"
+    return text, bool(attention().isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("max_seqlen_k", "max_seqlen_k: 1, too small"),
+        ("local_k_slice", "cu_seqlens_k"),
+        ("slice", "local_k_slice: int, allowed a slice"),
+        ("softmax_scale", "scale: "),
+        ("dropout_p", "dropout_p: 1.5"),
+        ("alibi_slopes", "alibi_slopes: shape (5,), allowed (2,)"),
+    ],
+)
+def test_llama3_refusals_of_one_rank_are_raised_by_all(ranks, ring_device, name, why):
+    if ring_device == "cuda" and why == "cu_seqlens_k":
+        pytest.skip("offsets on a GPU are looked at with ATTEND_CHECK=1 only")
+    outcomes = ranks(2).run(run_llama3_refused, name)
+    assert all(good for _, good in outcomes), outcomes
+    assert len({text for text, _ in outcomes}) == 1 and why in outcomes[0][0], outcomes

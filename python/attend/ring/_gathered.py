@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from attend import _api
+from attend import _api, _core
+from attend.ring._contexts import door_of_group
+from attend.ring._telling import begins, calls_begun, tell
 
 
 class Settings(NamedTuple):
@@ -35,7 +37,10 @@ class GatheredAttention(torch.autograd.Function):
         o, lse = [], []
         for heads in _walk(q, k, settings):
             keys, values = (_gather(x[:, heads.k], settings) for x in (k, v))
-            o_part, lse_part = _api.forward(q[:, heads.q], keys, values, **heads.options)
+            if o or torch.compiler.is_compiling():
+                o_part, lse_part = _api.forward(q[:, heads.q], keys, values, **heads.options)
+            else:
+                o_part, lse_part = _agreed_forward(q[:, heads.q], keys, values, settings.group, heads.options)
             o.append(o_part)
             lse.append(lse_part)
         results = torch.cat(o, 1), torch.cat(lse, 0)
@@ -61,6 +66,21 @@ class GatheredAttention(torch.autograd.Function):
             dk[:, heads.k] = _scatter(found[1], k.shape[0], ctx.settings)
             dv[:, heads.k] = _scatter(found[2], v.shape[0], ctx.settings)
         return dq, dk, dv, None
+
+
+def _agreed_forward(q: Any, k: Any, v: Any, group: Any, options: dict[str, Any]) -> Any:
+    """Of the first heads: what the library refuses on one rank, which has options of its own, all ranks raise."""
+    begun = calls_begun()
+    try:
+        results = _api.forward(q, k, v, **options)
+    except BaseException as error:
+        tell(error, door_of_group, group, begun)
+        raise
+    context = door_of_group(group)
+    begins()
+    assert context is not None
+    _core.ring_agree(context, "llama3_flash_attn_varlen_func", "the first heads are computed")
+    return results
 
 
 def _walk(q: Any, k: Any, settings: Settings) -> Iterator[_Heads]:

@@ -89,7 +89,7 @@ def llama3_flash_attn_varlen_func(
 
     Raises:
         as `attend.ring.ring_attention`, the same on every rank: before keys are gathered the ranks tell each other
-        dtypes and shapes, for which the host waits.
+        dtypes and shapes, and behind the first heads that these are computed. The host waits for both.
     """
     import torch
 
@@ -100,6 +100,10 @@ def llama3_flash_attn_varlen_func(
     _check_causal(causal, window_size, alibi_slopes)
     if heads_k_stride < 1 or k.shape[1] % heads_k_stride:
         raise ArgumentError(f"heads_k_stride: {heads_k_stride}, allowed a divisor of {k.shape[1]} heads of k")
+    if not isinstance(local_k_slice, slice):
+        raise ArgumentError(f"local_k_slice: {type(local_k_slice).__name__}, allowed a slice of all ranks' keys")
+    if alibi_slopes is not None and tuple(alibi_slopes.shape) != (q.shape[1],):
+        raise ArgumentError(f"alibi_slopes: shape {tuple(alibi_slopes.shape)}, allowed ({q.shape[1]},)")
     settings = Settings(
         process_group(group_name(group)), heads_k_stride, local_k_slice,
         dict(
