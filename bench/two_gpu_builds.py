@@ -182,10 +182,12 @@ def main():
     if options.worker:
         Worker().serve()
         return
-    sides = [Side(options.before), Side(options.after)]
     numbers = [number for number, (name, shape, *_) in enumerate(CASES)
                if options.only in name and ("paper" in name) == ("paper" in options.only)
                and options.shape in (None, ",".join(map(str, shape)))]  # fmt: skip
+    if not numbers:
+        raise SystemExit(f"--only {options.only!r}, --shape {options.shape}: no such case")
+    sides = [Side(options.before), Side(options.after)]
     rows_by_case = {number: rows_of(sides, number, options.rounds, options.replays) for number in numbers}
     ratio = lambda row: row["before_ms"] / row["after_ms"]
     rows = [row for of_case in rows_by_case.values() for row in of_case]

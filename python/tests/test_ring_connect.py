@@ -107,6 +107,7 @@ def run_within_transforms(rank, size, device):
         "functionalize": text_of(lambda: torch.func.functionalize(lambda y: attention(y, sinks=1))(x)),
         "grad": text_of(lambda: torch.func.grad(lambda y: attention(y).sum())(x)),
         "jvp": text_of(lambda: torch.func.jvp(attention, (x,), (x,))),
+        "vmap": text_of(lambda: torch.func.vmap(lambda y: attention(y, dropout_p=0.5, seed=1))(torch.stack([x, x]))),
     }
     whole = normal(device, 1, 2, 4 * size, 8, seed=7)
     mine = ring.shard(whole, 2)
@@ -119,6 +120,7 @@ def test_what_torch_func_cannot_have_is_refused_and_the_ring_goes_on(ranks):
         assert found["functionalize"].startswith("UnsupportedError: sinks: given"), found
         assert found["grad"].startswith("RunError: ") and "functorch" in found["grad"], found
         assert found["jvp"].startswith("UnsupportedError: forward-mode derivatives"), found
+        assert found["vmap"].startswith("UnsupportedError: dropout_p: with vmap"), found
         assert good
 
 

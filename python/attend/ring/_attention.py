@@ -120,11 +120,14 @@ def _ring_forward(
     import torch
 
     from attend.ring._operators import refuse_gradients  # the module defines the operators
+    from attend.torch._draw import refuse_vmap
     from attend.torch._front import check_tensors, refuse_tangents
 
     check_tensors(q, k, v, extras)
     if not torch.compiler.is_compiling():
         refuse_tangents(q, k, v, *(x for x in extras if x is not None))
+        if settings.dropout_p:
+            refuse_vmap()
     if q.is_meta:
         raise UnsupportedError("q: on meta, attend.ring runs on cpu and cuda")
     if torch.is_grad_enabled():  # as the operator's autograd does, but before the other ranks have gone on

@@ -30,7 +30,7 @@ def drawn_numbers(q: Any) -> tuple[int, int, Optional[torch.Tensor]]:
         return 0, 0, one_node(_drawn_on_device, q)
     if not isinstance(q, torch.Tensor):
         raise ArgumentError(f"q: {type(q).__name__}, allowed a torch.Tensor")
-    _refuse_vmap()
+    refuse_vmap()
     if _dispatch_modes() or _is_traced_by_jit():
         return 0, 0, _drawn_on_device(q)
     if q.is_meta or type(q).__name__ == "FakeTensor":  # nothing is computed
@@ -55,7 +55,7 @@ def _moved_generator(index: int) -> tuple[int, int]:
         return as_int64("seed", generator.initial_seed()), offset
 
 
-def _refuse_vmap() -> None:
+def refuse_vmap() -> None:
     """Refuses vmap: torch could not say whether its calls drop the same entries."""
     for interpreter in _interpreters() or ():
         if interpreter.key().name == "Vmap":
