@@ -62,14 +62,13 @@ def _cut(mesh: Any, given: list[Any], dims: list[int], no_restore: Any, sharding
     _check(given, dims, kept)
     group = group_name(mesh)
     parts = [shard(buffer, dim, group=group, sharding=sharding) for buffer, dim in zip(given, dims)]
-    restored = [(buffer, buffer.detach()) for buffer in given if not any(buffer is x for x in kept)]
     whole = [(buffer, buffer.detach()) for buffer in given]
     try:
         _set(zip(given, parts))
     except BaseException:
         _set(whole)
         raise
-    return group, restored
+    return group, [pair for pair in whole if not any(pair[0] is x for x in kept)]
 
 
 def _set(pairs: Iterable[tuple[Any, Any]]) -> None:

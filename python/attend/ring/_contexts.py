@@ -11,7 +11,7 @@ from typing import Any, Optional
 from attend import _core
 from attend._errors import ArgumentError, RunError
 from attend.ring._messages import GroupMessages, MpiMessages
-from attend.ring._telling import connecting
+from attend.ring._telling import begins, connecting
 
 TIMEOUT_S = 300.0
 
@@ -122,6 +122,14 @@ def door_of_group(group: Any, connects: bool = True) -> Optional[_core.RingConte
     import torch
 
     return _go_to(resolved, _home(resolved, torch.cuda.current_device() if torch.cuda.is_available() else -1))
+
+
+def agree(group: Any, name: str, value: str) -> None:
+    """All ranks of the group say the same value, or all raise. The host waits for them."""
+    context = door_of_group(group)
+    begins()
+    assert context is not None
+    _core.ring_agree(context, name, value)
 
 
 def _go_to(group: Any, index: int, timeout_s: float = TIMEOUT_S, copy_engines: bool = True) -> _core.RingContext:

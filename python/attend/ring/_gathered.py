@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from attend import _api, _core
-from attend.ring._contexts import door_of_group
-from attend.ring._telling import begins, calls_begun, tell
+from attend import _api
+from attend.ring._contexts import agree, door_of_group
+from attend.ring._telling import calls_begun, tell
 
 
 class Settings(NamedTuple):
@@ -76,10 +76,7 @@ def _agreed_forward(q: Any, k: Any, v: Any, group: Any, options: dict[str, Any])
     except BaseException as error:
         tell(error, door_of_group, group, begun)
         raise
-    context = door_of_group(group)
-    begins()
-    assert context is not None
-    _core.ring_agree(context, "llama3_flash_attn_varlen_func", "the first heads are computed")
+    agree(group, "llama3_flash_attn_varlen_func", "the first heads are computed")
     return results
 
 

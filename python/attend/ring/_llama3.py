@@ -12,13 +12,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from attend import _core
 from attend._drop_in import dropout_seed
 from attend._errors import ArgumentError, UnsupportedError
 from attend._packed import parts
 from attend._settings import NO_EXTRAS, window_of
-from attend.ring._contexts import door_of_group, group_name, process_group
-from attend.ring._telling import begins, told
+from attend.ring._contexts import agree, door_of_group, group_name, process_group
+from attend.ring._telling import told
 
 _told = told(door_of_group, "group", traceable=True)
 
@@ -143,10 +142,7 @@ def _agree(q: Any, k: Any, v: Any, settings: Any) -> None:
     """Refuses tensors that are not alike on all ranks, since these gather each other's."""
     named = (("q", q), ("k", k), ("v", v))
     said = ", ".join(f"{name} {str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" for name, x in named)
-    context = door_of_group(settings.group)
-    begins()
-    assert context is not None
-    _core.ring_agree(context, "llama3_flash_attn_varlen_func", f"{said}, heads_k_stride {settings.heads_k_stride}")
+    agree(settings.group, "llama3_flash_attn_varlen_func", f"{said}, heads_k_stride {settings.heads_k_stride}")
 
 
 @_told
