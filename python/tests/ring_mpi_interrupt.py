@@ -9,7 +9,7 @@ import attend
 import numpy as np
 from attend import _core, ring
 from attend.ring._messages import MpiMessages
-from interrupts import Interrupt
+from interrupts import call_until_interrupted
 from mpi4py import MPI
 
 
@@ -17,12 +17,15 @@ def outcome(comm: MPI.Comm, interrupted: int, after: float) -> str:
     """What a call ended by; the next one has to end too."""
     ring.attention(*[np.ones((1, 1, 8, 8), np.float32)] * 3, comm=comm)
     q = np.random.default_rng(0).standard_normal((1, 2, 1024, 64)).astype(np.float32)
-    interrupt = Interrupt(after) if comm.rank == interrupted else None
+
+    def call() -> None:
+        ring.attention(q, q, q, comm=comm, causal=True)
+
     try:
-        if interrupt is not None:
-            interrupt.begin()
+        if comm.rank == interrupted:
+            call_until_interrupted(call, after)
         while True:
-            ring.attention(q, q, q, comm=comm, causal=True)
+            call()
     except BaseException as error:  # noqa: BLE001 (which one it is, the ranks compare)
         text = f"{type(error).__name__}: {error}"
     try:

@@ -18,7 +18,7 @@ pytest.importorskip("numpy")
 pytest.importorskip("torch")
 
 from attend import ring
-from interrupts import Interrupt
+from interrupts import call_until_interrupted
 from ring_ranks import normal
 
 TRIES = 20
@@ -29,11 +29,10 @@ PROGRAM = pathlib.Path(__file__).with_name("ring_mpi_interrupt.py")
 def outcome_of(call, after):
     """What calls, one after another, end by, if a signal comes after so many seconds (None: none does)."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    interrupt = None if after is None else Interrupt(after)
     start = time.monotonic()
     try:
-        if interrupt is not None:
-            interrupt.begin()
+        if after is not None:
+            call_until_interrupted(call, after)
         while time.monotonic() - start < SOON_S:
             call()
         text = "nothing was raised"
@@ -56,7 +55,7 @@ def run_interrupted(rank, size, device, interrupted, after, with_backward):
     options = (*Extras(), *Settings(causal=True), group.group_name, "zigzag", "exchange", False)
     o, lse = torch.ops.attend.ring_forward(q, q, q, *options)
 
-    def call():  # nothing but a ring's call: an interrupt between two of them is nobody's business
+    def call():
         if with_backward:
             torch.ops.attend.ring_backward(q, q, q, o, lse, o, None, *options)
         else:
