@@ -48,6 +48,16 @@ struct CacheIndex {
   std::optional<PageTable> page_table = {};       ///< absent: the cache is contiguous
   const std::int32_t* cache_batch_idx = nullptr;  ///< (num_sequences): the sequence's cache row, or table row. Null: s
   const std::int32_t* cache_leftpad = nullptr;    ///< (num_sequences): keys before it are not seen. Null: 0
+  /// Of a cache of f8e4m3 or i8, whose element x stands for the number x * descale: f32, of one of two shapes,
+  ///
+  ///   (1 or num_sequences, 1 or num_heads_k, 1, 1)   a factor for all, for each head, or for each head of each sequence
+  ///   (pages or cache rows, 1 or num_heads_k, page_size or capacity, 1)   a factor for each row of the cache
+  ///
+  /// with any strides, 0 too. Absent: 1. Pages of one key, as many as there are sequences, would have both shapes:
+  /// that is refused. A factor is read where its key is, so that those of other rows may be NaN. Without v_cache the
+  /// values have the factors of the keys.
+  std::optional<ConstTensor> k_descale = {};
+  std::optional<ConstTensor> v_descale = {};  ///< likewise, of v_cache
 };
 
 /// Options of decode(). Every default but `causal` means "off". The meaning of those that Params has too is the same,
@@ -79,10 +89,10 @@ struct DecodeCall {
   /// f32, f16 or bf16, or f64 for the backend `reference`. (num_sequences, num_heads_q, seqlen_q, head_dim), or packed:
   /// DecodeParams::cu_seqlens_q. 1 <= head_dim <= 1024
   ConstTensor q;
-  /// Of q's dtype, see CacheIndex. num_heads_q is a multiple of num_heads_k, and query head h reads key head
+  /// Of q's dtype, or of f8e4m3 or i8 with CacheIndex::k_descale. See there. num_heads_q is a multiple of num_heads_k, and query head h reads key head
   /// h / (num_heads_q / num_heads_k)
   ConstTensor k_cache;
-  /// Like k_cache, with head_dim_v columns. Absent: the values are the first head_dim_v columns of the keys (DeepSeek's
+  /// Like k_cache, of its dtype, with head_dim_v columns. Absent: the values are the first head_dim_v columns of the keys (DeepSeek's
   /// multi-head latent attention)
   std::optional<ConstTensor> v_cache = {};
   Tensor o;  ///< out, dtype of q, shape of q with head_dim_v columns, 1 <= head_dim_v <= 512. Overlaps no input
@@ -135,7 +145,8 @@ struct AppendCall {
   /// New keys (num_sequences, num_heads_k, seqlen_new, head_dim), 1 <= head_dim <= 1024, or packed: cu_seqlens_new
   ConstTensor k;
   std::optional<ConstTensor> v = {};   ///< like k, with 1 <= head_dim_v <= 512 columns. Absent: keys only
-  Tensor k_cache;                      ///< see CacheIndex; num_heads_k and head_dim of k. Its dtype may be another one
+  /// See CacheIndex; num_heads_k and head_dim of k. Its dtype may be another one, f8e4m3 and i8 too
+  Tensor k_cache;
   std::optional<Tensor> v_cache = {};  ///< with v: likewise, of the first three dimensions of k_cache
   /// New row i of sequence s becomes key seqlens_k[s] + i, where seqlens_k is not null. Rows beyond the capacity, and
   /// rows whose page does not exist, are dropped; with ATTEND_CHECK=1 they are refused. leftpad plays no part
@@ -169,7 +180,10 @@ struct AppendCall {
 
 /// Writes new keys and values into a cache: normalised, rotated, then rounded to the dtype of the cache. A row that is
 /// only copied keeps its bits. All is computed in float32, so that a row's bits depend on nothing but the row, its
-/// position and the tables.
+/// position, the tables and its descale.
+///
+/// A cache of f8e4m3 or i8 gets x / descale, rounded to nearest, ties to even. What lies beyond the largest number
+/// becomes that: 448 or -448; 127 or -128. NaN becomes 0x7f, in i8 0. The descales are read, not chosen.
 ///
 /// seqlens_k does not change: whoever decodes next counts the new keys. Of a dead sequence nothing is read or written.
 /// No other byte of the cache is written. k_cache and v_cache may overlap as long as no written row lies in both. Two

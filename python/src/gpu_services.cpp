@@ -66,6 +66,10 @@ nb::dlpack::dtype dlpack_type(DType dtype) {
       return of(Code::Bfloat);
     case DType::kBool:
       return of(Code::Bool);
+    case DType::kI8:
+      return of(Code::Int);
+    case DType::kF8E4M3:  // no GPU takes it yet
+      break;
   }
   throw Error(ErrorCode::kInternal, std::string("DLPack has no dtype ") + dtype_name(dtype));
 }

@@ -72,6 +72,11 @@ bool is_same(const std::optional<Tensor>& a, const std::optional<ConstTensor>& b
   return a.has_value() == b.has_value() && (!a || is_same_view(*a, input_view(*b)));
 }
 
+bool is_same_input(const std::optional<ConstTensor>& a, const std::optional<ConstTensor>& b) {
+  if (!a || !b) return a.has_value() == b.has_value();
+  return is_same_view(input_view(*a), input_view(*b));
+}
+
 bool is_same(const std::optional<PageTable>& a, const std::optional<PageTable>& b) {
   if (!a || !b) return a.has_value() == b.has_value();
   return a->pages == b->pages && a->num_rows == b->num_rows && a->pages_per_row == b->pages_per_row &&
@@ -116,7 +121,9 @@ void check_one_cache(const AppendCall& append, const DecodeCall& decode) {
                                    {"v_cache", is_same(append.v_cache, decode.v_cache)},
                                    {"seqlens_k", a.seqlens_k == d.seqlens_k},
                                    {"page_table", is_same(a.page_table, d.page_table)},
-                                   {"cache_batch_idx", a.cache_batch_idx == d.cache_batch_idx}}) {
+                                   {"cache_batch_idx", a.cache_batch_idx == d.cache_batch_idx},
+                                   {"k_descale", is_same_input(a.k_descale, d.k_descale)},
+                                   {"v_descale", is_same_input(a.v_descale, d.v_descale)}}) {
     if (!same) refuse("{}: append and decode name two, allowed the same one in both", name);
   }
   const std::int64_t of_append = append.cu_seqlens_new != nullptr ? append.num_sequences : append.k.shape[0];

@@ -21,6 +21,13 @@ void check_rows(const char* name, const Tensor& t, Device device) {
   check_tensor(name, t, device, kOwner);
 }
 
+void check_cache(const char* name, const Tensor& t, Device device) {
+  if (!has_simd_loops(t.dtype) && !is_quantized(t.dtype)) {
+    refuse("{}: dtype {}, allowed f32, f16, bf16, f8e4m3, i8", name, dtype_name(t.dtype));
+  }
+  check_tensor(name, t, device, kOwner);
+}
+
 /// Weights and tables.
 Tensor checked_numbers(const char* name, const ConstTensor& passed, Device device) {
   const Tensor t = input_view(passed);
@@ -41,7 +48,7 @@ void resolve_caches(AppendProblem& p, const AppendCall& call) {
   const Tensor& k = p.k;
   const Tensor& k_cache = p.k_cache;
   check_rows("k", k, k.device);
-  check_rows("k_cache", k_cache, k.device);
+  check_cache("k_cache", k_cache, k.device);
   check_head_dim("k", k, kMaxDecodeHeadDim);
   check_shape("k_cache", k_cache, {kAny, k.shape[1], kAny, k.shape[3]},
               "(cache rows or pages, num_heads_k of k, keys, head_dim of k)");
@@ -50,7 +57,7 @@ void resolve_caches(AppendProblem& p, const AppendCall& call) {
   p.v = input_view(*call.v);
   p.v_cache = call.v_cache;
   check_rows("v", *p.v, k.device);
-  check_rows("v_cache", *p.v_cache, k.device);
+  check_cache("v_cache", *p.v_cache, k.device);
   check_head_dim("v", *p.v, kMaxHeadDim);
   check_shape("v", *p.v, {k.shape[0], k.shape[1], k.shape[2], kAny}, "(first three dimensions of k, head_dim_v)");
   check_shape("v_cache", *p.v_cache, {k_cache.shape[0], k_cache.shape[1], k_cache.shape[2], p.v->shape[3]},
@@ -101,6 +108,7 @@ void resolve_new_rows(AppendProblem& p, const AppendCall& call) {
   // Slots say all: an index is looked at for lengths only.
   const bool by_slot = p.slot_mapping != nullptr;
   static_cast<CacheLayout&>(p) = make_cache_layout(call.cache, p.k_cache, by_slot ? 0 : p.num_sequences());
+  resolve_descales(p, p.k_cache, p.v_cache ? &*p.v_cache : nullptr, p.num_sequences(), kOwner);
   if (!by_slot && call.cache.seqlens_k == nullptr && p.num_sequences() > 0) {
     refuse("seqlens_k: absent without slot_mapping, allowed the number of keys that each sequence has");
   }
@@ -229,6 +237,8 @@ void check_written(const AppendProblem& p) {
   if (p.rotary) inputs.add("rotary.sin", input_view(p.rotary->sin));
   inputs.add("q_norm", p.q_norm);
   inputs.add("k_norm", p.k_norm);
+  if (p.cache.k_descale) inputs.add("k_descale", input_view(*p.cache.k_descale));
+  if (p.cache.v_descale) inputs.add("v_descale", input_view(*p.cache.v_descale));
   caches.add("k_cache", p.k_cache);
   caches.add("v_cache", p.v_cache);
   for (const NamedTensor& cache : caches.all()) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "attend/serving.hpp"
+#include "core/problem.hpp"
 
 namespace attend::core {
 
@@ -21,11 +22,30 @@ struct CachePlace {
   std::int64_t row;
 };
 
+/// The factors of a cache of 8 bits: element * factor is the number that it stands for.
+struct Descale {
+  const float* data = nullptr;  ///< null: all are 1
+  bool is_per_row = false;      ///< a factor for each row of the cache, else for each sequence
+  std::int64_t batch_stride = 0;
+  std::int64_t head_stride = 0;
+  std::int64_t row_stride = 0;  ///< from row to row of a page; 0 if not per row
+
+  // Of factors on the host, with data:
+
+  /// The factor of a row. row_stride leads to that of the next row of the page.
+  [[nodiscard]] const float* of(std::int64_t sequence, std::int64_t head, const CachePlace& at) const {
+    const std::int64_t row = is_per_row ? at.row * row_stride : 0;
+    return data + (is_per_row ? at.block : sequence) * batch_stride + head * head_stride + row;
+  }
+};
+
 struct CacheLayout {
   CacheIndex cache;
   std::int64_t num_blocks = 0;  ///< pages; of a contiguous cache its rows
   std::int64_t block_size = 0;  ///< keys of a page; of a contiguous cache its capacity
   std::int64_t capacity = 0;    ///< keys that a sequence may have
+  Descale k_descale;
+  Descale v_descale;
 
   /// Rows that CacheIndex::cache_batch_idx may name.
   [[nodiscard]] std::int64_t cache_rows() const { return cache.page_table ? cache.page_table->num_rows : num_blocks; }
@@ -51,5 +71,11 @@ struct CacheLayout {
 /// Checks the index of a cache whose keys are `k_cache`, for that many sequences. No array is read.
 /// @throws Error naming the argument.
 [[nodiscard]] CacheLayout make_cache_layout(const CacheIndex& cache, const Tensor& k_cache, std::int64_t num_sequences);
+
+/// Checks the descales of the index and puts them into the layout. v_cache: null if there is none.
+/// @param owner  the argument whose device is that of the call
+/// @throws Error naming the argument.
+void resolve_descales(CacheLayout& layout, const Tensor& k_cache, const Tensor* v_cache, std::int64_t num_sequences,
+                      const char* owner);
 
 }  // namespace attend::core

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/cache_checks.hpp"
+#include "core/dtype_traits.hpp"
 #include "core/problem_checks.hpp"
 #include "core/score_options.hpp"
 
@@ -19,13 +20,24 @@ void check_dtype_of_q(const char* name, const Tensor& t, const Tensor& q) {
   }
 }
 
+void check_cache_tensor(const char* name, const Tensor& t, const Tensor& q) {
+  if (t.dtype != q.dtype && !is_quantized(t.dtype)) {
+    refuse("{}: dtype {}, allowed the dtype of q, {}, or f8e4m3, i8", name, dtype_name(t.dtype), dtype_name(q.dtype));
+  }
+  check_tensor(name, t, q.device);
+}
+
 /// q, k_cache, v_cache and o.
 void check_tensors(const DecodeProblem& p, bool has_v) {
   const Tensor &q = p.q, &k = p.k, &v = p.v, &o = p.o;
-  for (const auto& [name, tensor] : {std::pair{"q", &q}, {"k_cache", &k}, {"v_cache", &v}, {"o", &o}}) {
-    check_float_tensor(name, *tensor, q.device);
-    check_dtype_of_q(name, *tensor, q);
+  check_float_tensor("q", q, q.device);
+  check_cache_tensor("k_cache", k, q);
+  check_cache_tensor("v_cache", v, q);
+  if (v.dtype != k.dtype) {
+    refuse("v_cache: dtype {}, allowed the dtype of k_cache, {}", dtype_name(v.dtype), dtype_name(k.dtype));
   }
+  check_float_tensor("o", o, q.device);
+  check_dtype_of_q("o", o, q);
   check_head_dim("q", q, kMaxDecodeHeadDim);
   check_head_dim("o", o, kMaxHeadDim);
   check_shape("k_cache", k, {kAny, kAny, kAny, q.shape[3]}, "(cache rows or pages, num_heads_k, keys, head_dim of q)");
@@ -104,7 +116,10 @@ void check_lse(const DecodeProblem& p) {
 
 void check_outputs_of(const DecodeProblem& p, bool has_v) {
   std::array<NamedTensor, 2> outputs = {{{"o", &p.o}, {"lse", p.lse ? &*p.lse : nullptr}}};
-  std::array<NamedTensor, 5> inputs = {};
+  std::optional<Tensor> k_descale, v_descale;
+  if (p.cache.k_descale) k_descale = input_view(*p.cache.k_descale);
+  if (p.cache.v_descale) v_descale = input_view(*p.cache.v_descale);
+  std::array<NamedTensor, 7> inputs = {};
   std::size_t count = 0;
   const auto add = [&](const char* name, const Tensor& t) { inputs.at(count++) = {name, &t}; };
   add("q", p.q);
@@ -112,6 +127,8 @@ void check_outputs_of(const DecodeProblem& p, bool has_v) {
   if (has_v) add("v_cache", p.v);
   if (p.alibi_slopes) add("alibi_slopes", *p.alibi_slopes);
   if (p.sinks) add("sinks", *p.sinks);
+  if (k_descale) add("k_descale", *k_descale);
+  if (v_descale) add("v_descale", *v_descale);
   check_outputs({outputs.data(), p.lse ? std::size_t{2} : std::size_t{1}}, {inputs.data(), count});
   if (p.lse && may_share_bytes(*p.lse, p.o)) refuse("lse: shares memory with o, allowed a buffer of its own");
 }
@@ -140,6 +157,7 @@ DecodeProblem make_decode_problem(const DecodeCall& call) {
   p.head_dim_v = p.o.shape[3];
   resolve_rows(p, call.params);
   static_cast<CacheLayout&>(p) = make_cache_layout(call.cache, p.k, p.num_sequences);
+  resolve_descales(p, p.k, has_v ? &p.v : nullptr, p.num_sequences, "q");
   resolve_params(p, call.params);
   if (p.lse) check_lse(p);
   check_outputs_of(p, has_v);

@@ -16,6 +16,7 @@ namespace attend::core {
 struct DTypeTraits {
   const char* npy = nullptr;  ///< as NumPy's files call it; null: no element type
   bool is_float = false;      ///< q, k, v and o may have it
+  bool is_quantized = false;  ///< caches of keys and values may have it, with factors: CacheIndex::k_descale
   double unit_roundoff = 0;   ///< half the distance between neighbouring numbers, relative to their size
   double smallest_normal = 0;
   std::optional<ElementType> element = {};  ///< of kernels; none: no kernel takes it
@@ -41,6 +42,10 @@ struct DTypeTraits {
       return {.npy = "<f8", .is_float = true, .unit_roundoff = 0x1p-53, .smallest_normal = 0x1p-1022};
     case DType::kBool:
       return {.npy = "|b1"};
+    case DType::kF8E4M3:  // NumPy has no such type: an opaque byte
+      return {.npy = "|V1", .is_quantized = true, .unit_roundoff = 0x1p-4, .smallest_normal = 0x1p-6};
+    case DType::kI8:
+      return {.npy = "|i1", .is_quantized = true};
   }
   return {};
 }
@@ -48,6 +53,11 @@ struct DTypeTraits {
 /// May q, k, v and o have it?
 [[nodiscard]] constexpr bool is_float(DType dtype) {
   return dtype_traits(dtype).is_float;
+}
+
+/// Do its elements stand for numbers that are divided by a factor? Only caches of keys and values may have it.
+[[nodiscard]] constexpr bool is_quantized(DType dtype) {
+  return dtype_traits(dtype).is_quantized;
 }
 
 /// A type with fewer digits than float32, which everything is computed in: results of it are rounded once more.
@@ -64,6 +74,8 @@ struct DTypeTraits {
       return true;
     case DType::kF64:
     case DType::kBool:
+    case DType::kF8E4M3:  // quantized-inl.hpp of src/cpu/serving reads and writes these two
+    case DType::kI8:
       return false;
   }
   return false;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/eight_bits.hpp"
 #include "core/half.hpp"
 #include "core/problem.hpp"
 
@@ -20,6 +21,10 @@ namespace attend::core {
       return static_cast<const double*>(data)[at];
     case DType::kBool:
       return static_cast<const std::uint8_t*>(data)[at] != 0;
+    case DType::kF8E4M3:
+      return to_float(static_cast<const E4M3*>(data)[at]);
+    case DType::kI8:
+      return static_cast<const std::int8_t*>(data)[at];
   }
   return 0;
 }
@@ -41,16 +46,26 @@ inline void store(void* data, DType dtype, std::int64_t at, double value) {
     case DType::kBool:
       static_cast<std::uint8_t*>(data)[at] = value != 0;
       break;
+    case DType::kF8E4M3:
+      static_cast<E4M3*>(data)[at] = to_e4m3(static_cast<float>(value));
+      break;
+    case DType::kI8:
+      static_cast<std::int8_t*>(data)[at] = to_int8(static_cast<float>(value));
+      break;
   }
 }
 
-/// x as an element of the dtype holds it: rounded once if that has 16 bits, else x.
+/// x as an element of the dtype holds it: rounded once if that has 16 or 8 bits, else x.
 [[nodiscard]] inline float round_to(DType dtype, float x) {
   switch (dtype) {
     case DType::kF16:
       return to_float(to_half(x));
     case DType::kBF16:
       return to_float(to_bfloat16(x));
+    case DType::kF8E4M3:
+      return to_float(to_e4m3(x));
+    case DType::kI8:
+      return to_int8(x);
     case DType::kF32:
     case DType::kF64:
     case DType::kBool:

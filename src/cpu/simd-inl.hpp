@@ -150,8 +150,10 @@ HWY_INLINE auto with_type(const void* data, DType dtype, Visit visit) {
     case DType::kBF16:
       return visit(static_cast<const core::BFloat16*>(data));
     case DType::kF32:
-    case DType::kF64:  // these two were refused
+    case DType::kF64:  // these were refused
     case DType::kBool:
+    case DType::kF8E4M3:
+    case DType::kI8:
       break;
   }
   return visit(static_cast<const float*>(data));

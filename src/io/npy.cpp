@@ -21,7 +21,7 @@ constexpr std::size_t kAlignment = 64;  // the data starts at a multiple of this
 constexpr std::string_view kAllowedTypes =
     "'<f4' (f32), '<f2' (f16), '<f8' (f64), '<V2' (bf16, two opaque bytes), '|b1' (bool), all little-endian";
 
-static_assert(core::kDTypes.size() == 5, "kAllowedTypes names them all");
+static_assert(core::kDTypes.size() == 7, "kAllowedTypes names them all but those of caches, which no file holds");
 
 constexpr std::string_view kBF16WithoutOrder = "|V2";  // NumPy's own spelling of two opaque bytes
 
@@ -115,7 +115,7 @@ class DictionaryParser {
     if (rest_.starts_with('[')) fail("descr of a record type", kAllowedTypes);
     const std::string_view descr = quoted();
     for (const DType dtype : core::kDTypes) {
-      if (descr == core::dtype_traits(dtype).npy) return dtype;
+      if (descr == core::dtype_traits(dtype).npy && !core::is_quantized(dtype)) return dtype;
     }
     if (descr == kBF16WithoutOrder) return DType::kBF16;
     fail(fmt::format("descr '{}'", printable(descr)), kAllowedTypes);

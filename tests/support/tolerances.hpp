@@ -21,6 +21,8 @@ namespace attend::test {
     case DType::kF64:
       return 0x1p-53;
     case DType::kBool:
+    case DType::kF8E4M3:
+    case DType::kI8:
       return 0;
   }
   return 0;

@@ -31,6 +31,8 @@ int data_type(DType dtype) {
       return kReal16BF;
     case DType::kF64:
     case DType::kBool:
+    case DType::kF8E4M3:
+    case DType::kI8:
       break;
   }
   throw Error(ErrorCode::kInternal, fmt::format("matrix product: dtype {}, allowed f32, f16, bf16", dtype_name(dtype)));

@@ -42,6 +42,8 @@ const io::HostTensor& numbers(DType dtype) {
     case DType::kF64:
       return kF64;
     case DType::kBool:
+    case DType::kF8E4M3:
+    case DType::kI8:
       break;
   }
   throw Error(ErrorCode::kInternal, fmt::format("numbers: dtype {}, allowed f32, f16, bf16, f64", dtype_name(dtype)));

@@ -1,6 +1,7 @@
 // Appending: every new row of k and v goes to its place in the cache, and every query row to q_out.
 //
-//   k: x / sqrt(mean(x^2) + eps) * weight, then the rotation at the row's position, then the cache's dtype
+//   k: x / sqrt(mean(x^2) + eps) * weight, then the rotation at the row's position, then the cache's dtype, of 8 bits
+//   x / descale
 //
 // A row that nothing is computed of is copied. Products and sums are rounded one by one and the squares are added up in
 // an order that no SIMD target changes: all targets give the same bits.
@@ -13,11 +14,13 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/dtype_traits.hpp"
 #include "core/elements.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/pack-inl.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/serving/decode_backends.hpp"
+#include "cpu/serving/quantized-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
@@ -102,6 +105,15 @@ void rotate_neighbours(float* HWY_RESTRICT x, std::int64_t half, const Turn& tur
   }
 }
 
+/// A row in to's dtype. descale: of a cache of 8 bits.
+void store(const Matrix& to, const float* row, float descale) {
+  if (core::is_quantized(to.dtype)) {
+    store_quantized(to, row, descale);
+  } else {
+    (void)store_row(to, 0, row, 1.0F);
+  }
+}
+
 /// What becomes of the rows of k, or of q.
 class RowMath {
  public:
@@ -117,7 +129,8 @@ class RowMath {
     load_numbers(table_row(p_.rotary->sin, at), turn_.sin);
   }
 
-  void write(const Matrix& from, const Matrix& to) {
+  /// descale: of a cache of 8 bits.
+  void write(const Matrix& from, const Matrix& to, float descale = 1.0F) {
     if (!normalises_ && !p_.rotary && from.dtype == to.dtype) {
       // A q_out that is q stays as it is.
       std::memmove(to.data, from.data, static_cast<std::size_t>(from.cols * dtype_bytes(from.dtype)));
@@ -126,7 +139,7 @@ class RowMath {
     pack_rows(from, 0, 1, row_);
     if (normalises_) normalise(row_, from.cols, weight_, p_.norm_eps);
     if (p_.rotary) rotate();
-    (void)store_row(to, 0, row_, 1.0F);
+    store(to, row_, descale);
   }
 
  private:
@@ -152,18 +165,22 @@ class RowMath {
 };
 
 /// A row of k or v, in its own dtype or the cache's.
-void write_value(const Matrix& from, const Matrix& to) {
+void write_value(const Matrix& from, const Matrix& to, float descale) {
   if (from.dtype == to.dtype) {
     std::memcpy(to.data, from.data, static_cast<std::size_t>(from.cols * dtype_bytes(from.dtype)));
     return;
   }
   HWY_ALIGN float row[kMaxColumns];
   pack_rows(from, 0, 1, row);
-  (void)store_row(to, 0, row, 1.0F);
+  store(to, row, descale);
 }
 
 Matrix cache_row(const Tensor& cache, const CachePlace& at, std::int64_t head) {
   return {core::element(cache, at.block, head, at.row), cache.dtype, 1, cache.shape[3], cache.stride[2]};
+}
+
+float factor_of(const core::Descale& descale, std::int64_t sequence, std::int64_t head, const CachePlace& at) {
+  return descale.data == nullptr ? 1.0F : *descale.of(sequence, head, at);
 }
 
 /// Calls visit(token, sequence, what the cache knows of it, row of the sequence) for the tokens of live sequences.
@@ -187,11 +204,13 @@ void run_append_new(const AppendProblem& p, KeyRange tokens) {
     if (at.block < 0) return;
     math.set_position(p.position(in_cache, s, i));
     for (std::int64_t head = 0; head < p.k.shape[1]; ++head) {
-      math.write(p.new_rows.row(p.k, head, token), cache_row(p.k_cache, at, head));
+      math.write(p.new_rows.row(p.k, head, token), cache_row(p.k_cache, at, head),
+                 factor_of(p.k_descale, s, head, at));
     }
     if (!p.v) return;
     for (std::int64_t head = 0; head < p.v->shape[1]; ++head) {
-      write_value(p.new_rows.row(*p.v, head, token), cache_row(*p.v_cache, at, head));
+      write_value(p.new_rows.row(*p.v, head, token), cache_row(*p.v_cache, at, head),
+                  factor_of(p.v_descale, s, head, at));
     }
   };
   for_each_token(p, p.new_rows, tokens, visit);
@@ -252,7 +271,8 @@ void append(const core::AppendProblem& p) {
   choose_simd_target();
   if (p.k.shape[1] > 0) {
     const std::int64_t bytes = token_bytes(p.k) + (p.v ? token_bytes(*p.v) : 0);
-    for_tokens(p.new_rows.count(), bytes, p.rotary || p.k_norm, [&](KeyRange tokens) {
+    const bool computes = p.rotary || p.k_norm || core::is_quantized(p.k_cache.dtype);
+    for_tokens(p.new_rows.count(), bytes, computes, [&](KeyRange tokens) {
       HWY_DYNAMIC_DISPATCH(append_new_target)(p, tokens);
     });
   }

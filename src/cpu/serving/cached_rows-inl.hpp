@@ -12,6 +12,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "cpu/pack-inl.hpp"
 #include "cpu/serving/decode_tiles.hpp"
 #include "cpu/simd-inl.hpp"
 
@@ -64,6 +65,16 @@ HWY_INLINE Columns load_columns(const core::BFloat16* at, std::int64_t count) {
 }
 #endif
 
+/// Columns of a query row, `count` > 0 of which there are, in the lanes that rows of T have. T is float or Q.
+template <class T, class Q>
+HWY_INLINE Columns query_columns(const Q* at, std::int64_t count) {
+  if constexpr (std::is_same_v<T, core::BFloat16> != std::is_same_v<Q, core::BFloat16>) {
+    return {load_partial(at, count), load_partial(at + kLanes, count - kLanes)};
+  } else {
+    return count >= kChunk ? load_columns(at) : load_columns(at, count);
+  }
+}
+
 /// Columns of float, in the lanes that they have for type T, as a row of T.
 HWY_INLINE void store_columns(const float* from, float* to, std::int64_t count) {
   std::copy_n(from, count, to);
@@ -103,10 +114,10 @@ HWY_INLINE hn::Vec<hn::Full128<float>> sums_of_lanes(Vector v0, Vector v1, Vecto
   return sum_of_blocks(kFloats, of_blocks);
 }
 
-/// scores[r * kLeaf + k] = <q row r, key k> of kRows rows and kKeysAtOnce keys. q: rows of floats, `q_stride` apart, in
+/// scores[r * kLeaf + k] = <q row r, key k> of kRows rows and kKeysAtOnce keys, rows of T. q: rows of floats, `q_stride` apart, in
 /// the lanes of load_columns(), zeros up to whole chunks.
 template <class T, int kRows>
-HWY_INLINE void score_keys(const T* const* keys, std::int64_t cols, const float* q, std::int64_t q_stride,
+HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const float* q, std::int64_t q_stride,
                            float* scores) {
   Vector sums[kRows][kKeysAtOnce];
   for (auto& row : sums) {
@@ -114,7 +125,7 @@ HWY_INLINE void score_keys(const T* const* keys, std::int64_t cols, const float*
   }
   const auto add = [&](std::int64_t c, const auto& load) HWY_ATTR {
     Columns k[kKeysAtOnce];
-    for (int key = 0; key < kKeysAtOnce; ++key) k[key] = load(keys[key] + c);
+    for (int key = 0; key < kKeysAtOnce; ++key) k[key] = load(static_cast<const T*>(keys[key]) + c);
     for (int r = 0; r < kRows; ++r) {
       const Vector a = hn::LoadU(kFloats, q + r * q_stride + c);
       const Vector b = hn::LoadU(kFloats, q + r * q_stride + c + kLanes);
@@ -136,10 +147,10 @@ HWY_INLINE void score_keys(const T* const* keys, std::int64_t cols, const float*
   }
 }
 
-/// o row r += sum_j p[r * kLeaf + j] value j, of kRows rows and `count` values, j ascending. o: rows of floats,
-/// `o_stride` apart, in the lanes of load_columns(), in whole chunks.
+/// o row r += sum_j p[r * kLeaf + j] value j, of kRows rows and `count` values, rows of T, j ascending. o: rows of
+/// floats, `o_stride` apart, in the lanes of load_columns(), in whole chunks.
 template <class T, int kRows>
-HWY_INLINE void add_values(const T* const* values, std::int64_t count, std::int64_t cols, const float* p, float* o,
+HWY_INLINE void add_values(const void* const* values, std::int64_t count, std::int64_t cols, const float* p, float* o,
                            std::int64_t o_stride) {
   const auto add_chunks = [&](std::int64_t first, auto chunks, const auto& load) HWY_ATTR {
     constexpr int kChunks = decltype(chunks)::value;
@@ -153,7 +164,8 @@ HWY_INLINE void add_values(const T* const* values, std::int64_t count, std::int6
     }
     for (std::int64_t j = 0; j < count; ++j) {
       Columns v[kChunks];
-      for (int i = 0; i < kChunks; ++i) v[i] = load(values[j] + first + i * kChunk);
+      const T* const value = static_cast<const T*>(values[j]) + first;
+      for (int i = 0; i < kChunks; ++i) v[i] = load(value + i * kChunk);
       for (int r = 0; r < kRows; ++r) {
         const Vector weight = hn::Set(kFloats, p[r * kLeaf + j]);
         for (int i = 0; i < kChunks; ++i) {

@@ -23,10 +23,14 @@ using core::DecodeSequence;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Columns of a cached key or value as float64.
-std::vector<double> cached_row(const Tensor& t, const CacheRun& at, std::int64_t head) {
+std::vector<double> cached_row(const Tensor& t, const core::Descale& descale, std::int64_t sequence, const CacheRun& at,
+                               std::int64_t head) {
+  const double factor = descale.data != nullptr ? *descale.of(sequence, head, {at.block, at.row}) : 1.0;
   std::vector<double> row(static_cast<std::size_t>(t.shape[3]));
   const void* data = core::element(t, at.block, head, at.row);
-  for (std::size_t c = 0; c < row.size(); ++c) row[c] = core::load(data, t.dtype, static_cast<std::int64_t>(c));
+  for (std::size_t c = 0; c < row.size(); ++c) {
+    row[c] = factor * core::load(data, t.dtype, static_cast<std::int64_t>(c));
+  }
   return row;
 }
 
@@ -54,7 +58,7 @@ class Row {
       if (row_max == -kInfinity || std::isnan(row_max)) break;
       const double weight = std::exp(at.score - row_max);
       row_sum += weight;
-      const std::vector<double> v = cached_row(p_.v, p_.run(s_, at.key), key_head_);
+      const std::vector<double> v = cached_row(p_.v, p_.v_descale, s_.index, p_.run(s_, at.key), key_head_);
       for (std::size_t c = 0; c < o.size(); ++c) o[c] += weight * v[c];
     }
     write(o, row_max, row_sum);
@@ -68,7 +72,7 @@ class Row {
     for (std::int64_t j = range.begin; j < range.end; ++j) {
       const CacheRun at = p_.run(s_, j);
       if (at.block < 0 || p_.tree_hides(s_, i_, j)) continue;
-      const std::vector<double> k = cached_row(p_.k, at, key_head_);
+      const std::vector<double> k = cached_row(p_.k, p_.k_descale, s_.index, at, key_head_);
       double product = 0;
       for (std::int64_t c = 0; c < p_.head_dim; ++c) product += core::load(q, i_, c) * k[static_cast<std::size_t>(c)];
       seen.push_back({score(product, j), j});

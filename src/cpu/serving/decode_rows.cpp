@@ -1,7 +1,7 @@
 // Decoding: a tile of query rows over some leaves of cached keys, on one thread.
 //
 //   for every leaf of 256 keys:
-//     S = Q K^T                       each key where it lies in the cache
+//     S = Q K^T                       each key where it lies in the cache; one of 8 bits as floats
 //     m = max S,  P = exp(S - m),  l = sum P
 //     O = P V
 //     O, m and l join those of the leaves before it, see Fold
@@ -16,6 +16,7 @@
 #include <bit>
 #include <cmath>
 
+#include "core/dtype_traits.hpp"
 #include "core/elements.hpp"
 #include "core/merged_lse.hpp"
 #include "cpu/parallel.hpp"
@@ -34,8 +35,20 @@ void normalize(float* o, std::int64_t columns, float factor) {
   }
 }
 
+/// A row of o, whose columns are in the lanes of a TilePass.
+void write_columns(const DecodeProblem& p, const float* o, const core::Matrix& out, std::int64_t row) {
+  with_type(out.data, out.dtype, [&](const auto* data) HWY_ATTR {
+    using T = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
+    T* to = const_cast<T*>(data) + row * out.row_stride;
+    if (core::is_quantized(p.k.dtype)) {  // those of float
+      for (std::int64_t c = 0; c < p.head_dim_v; ++c) store_scalar(o[c], to + c);
+    } else {
+      store_columns(o, to, p.head_dim_v);
+    }
+  });
+}
+
 /// o and lse of the tile's rows.
-template <class T>
 void write_rows(const DecodeProblem& p, const DecodeTile& tile, const State& state) {
   const ScoreUnit unit(p);
   const core::DecodeSequence& s = tile.sequence;
@@ -59,8 +72,7 @@ void write_rows(const DecodeProblem& p, const DecodeTile& tile, const State& sta
     } else {
       normalize(o, columns, static_cast<float>(share / sum));
     }
-    const core::Matrix out = core::q_matrix(p.o, s, head);
-    store_columns(o, static_cast<T*>(out.data) + i * out.row_stride, p.head_dim_v);
+    write_columns(p, o, core::q_matrix(p.o, s, head), i);
     if (p.lse) core::store(core::q_matrix(*p.lse, s, head), i, 0, p.lse_base2 ? lse * kLog2E : lse);
   }
 }
@@ -85,7 +97,7 @@ void compute_leaves(const DecodeProblem& p, const DecodeTile& tile, const LeafRa
   }
   const State& total = fold.total(/*current_is_last=*/false);
   if (partial == nullptr) {
-    write_rows<T>(p, tile, total);
+    write_rows(p, tile, total);
   } else {
     std::copy_n(total.o, state_floats(p.head_dim_v), partial);
   }
@@ -95,7 +107,8 @@ void compute_leaves(const DecodeProblem& p, const DecodeTile& tile, const LeafRa
 
 void decode_leaves_target(const DecodeProblem& p, const DecodeTile& tile, const LeafRange& leaves,
                           const LeafRange& node, float* partial, Scratch& scratch) {
-  with_type(p.q.data, p.q.dtype, [&](const auto* typed) {
+  const DType tile_dtype = core::is_quantized(p.k.dtype) ? DType::kF32 : p.k.dtype;
+  with_type(nullptr, tile_dtype, [&](const auto* typed) {
     using T = std::remove_cv_t<std::remove_pointer_t<decltype(typed)>>;
     compute_leaves<T>(p, tile, leaves, node, partial, scratch);
   });
@@ -114,11 +127,7 @@ void merge_parts_target(const DecodeProblem& p, const DecodeTile& tile, const Le
     std::copy_n(parts + (part - first) * floats, floats, fold.current().o);
     if (part < last || !last_is_cut) fold.push(part);
   }
-  const State& total = fold.total(last_is_cut);
-  with_type(p.q.data, p.q.dtype, [&](const auto* typed) {
-    using T = std::remove_cv_t<std::remove_pointer_t<decltype(typed)>>;
-    write_rows<T>(p, tile, total);
-  });
+  write_rows(p, tile, fold.total(last_is_cut));
 }
 
 }  // namespace attend::cpu::HWY_NAMESPACE

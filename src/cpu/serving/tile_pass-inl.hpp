@@ -9,8 +9,10 @@
 
 #include <algorithm>
 
+#include "core/dtype_traits.hpp"
 #include "core/elements.hpp"
 #include "cpu/serving/cached_rows-inl.hpp"
+#include "cpu/serving/quantized-inl.hpp"
 #include "cpu/serving/state-inl.hpp"
 #include "kernels/attention/score_transform.cuh"
 
@@ -32,22 +34,27 @@ struct ScoreUnit {
   [[nodiscard]] float log2_per_score() const { return static_cast<float>(nats_per_score() * kLog2E); }
 };
 
-/// Where the keys of a leaf lie.
-template <class T>
+/// Where the keys of a leaf lie, and what their elements are multiplied by.
 struct LeafKeys {
   std::int64_t begin = 0;  // of a vector of scores: which lane a key has follows from its position
   std::int64_t count = 0;
   bool some_missing = false;
-  const T* k[kLeaf + kKeysAtOnce];
-  const T* v[kLeaf];
+  const void* k[kLeaf + kKeysAtOnce];
+  const void* v[kLeaf];
+  float k_descale[kLeaf];  // those of keys that do not exist are 1. Not set without factors
+  float v_descale[kLeaf];
 
   /// missing: a row of zeros, which stands for keys that do not exist.
-  void find(const DecodeProblem& p, const DecodeTile& tile, const KeyRange& range, const T* missing) {
+  void find(const DecodeProblem& p, const DecodeTile& tile, const KeyRange& range, const void* missing) {
     begin = range.begin / kLanes * kLanes;
     count = range.end - begin;
     some_missing = false;
     std::fill(k, k + (range.begin - begin), missing);  // no row sees these
     std::fill(v, v + (range.begin - begin), missing);
+    if (p.k_descale.data != nullptr) std::fill_n(k_descale, kLeaf, 1.0F);
+    if (p.v_descale.data != nullptr) std::fill_n(v_descale, kLeaf, 1.0F);
+    const std::int64_t k_step = p.k.stride[2] * dtype_bytes(p.k.dtype);
+    const std::int64_t v_step = p.v.stride[2] * dtype_bytes(p.v.dtype);
     for (std::int64_t key = range.begin; key < range.end;) {
       const core::CacheRun run = p.run(tile.sequence, key);
       const std::int64_t end = std::min(range.end, key + run.count);
@@ -58,53 +65,75 @@ struct LeafKeys {
         key = end;
         continue;
       }
-      const auto* from_k = static_cast<const T*>(core::element(p.k, run.block, tile.key_head, run.row));
-      const auto* from_v = static_cast<const T*>(core::element(p.v, run.block, tile.key_head, run.row));
-      for (; key < end; ++key, from_k += p.k.stride[2], from_v += p.v.stride[2]) {
+      find_factors(p.k_descale, tile, run, k_descale + (key - begin), end - key);
+      find_factors(p.v_descale, tile, run, v_descale + (key - begin), end - key);
+      const auto* from_k = static_cast<const char*>(core::element(p.k, run.block, tile.key_head, run.row));
+      const auto* from_v = static_cast<const char*>(core::element(p.v, run.block, tile.key_head, run.row));
+      for (; key < end; ++key, from_k += k_step, from_v += v_step) {
         k[key - begin] = from_k;
         v[key - begin] = from_v;
       }
     }
     std::fill(k + count, k + kLeaf + kKeysAtOnce, missing);
   }
+
+ private:
+  static void find_factors(const core::Descale& descale, const DecodeTile& tile, const core::CacheRun& run, float* to,
+                           std::int64_t keys) {
+    if (descale.data == nullptr) return;
+    const float* factor = descale.of(tile.sequence.index, tile.key_head, {run.block, run.row});
+    for (std::int64_t n = 0; n < keys; ++n) to[n] = factor[n * descale.row_stride];
+  }
 };
 
 constexpr int kValuesAtOnce = 64;  // rows of a cache that are read more than once stay close that long
+constexpr int kRowsWidened = 32;   // rows of a cache of 8 bits that are floats at a time. 16 KiB of 128 columns
+static_assert(kValuesAtOnce % kRowsWidened == 0 && kRowsWidened % kKeysAtOnce == 0 && kLeaf % kRowsWidened == 0);
 
-/// A tile on its way over leaves.
+/// A tile on its way over leaves. T is the type of the cache, or float where that is one of 8 bits: such rows are made
+/// floats, a few at a time, before they are multiplied.
 template <class T>
 class TilePass {
  public:
   TilePass(const DecodeProblem& p, const DecodeTile& tile, Scratch& scratch)
-      : p_(p), tile_(tile), unit_(p), q_stride_(round_up(p.head_dim, kChunk)) {
+      : p_(p), tile_(tile), unit_(p), q_stride_(round_up(p.head_dim, kChunk)), widens_(core::is_quantized(p.k.dtype)) {
     q_ = scratch.take(kTileRows * q_stride_);
     scores_ = scratch.take(kTileRows * kLeaf);
-    missing_ = reinterpret_cast<T*>(scratch.take(missing_floats(p)));
-    std::fill_n(missing_, std::max(p.head_dim, p.head_dim_v), T{});
+    missing_ = scratch.take(row_floats(p));
+    std::fill_n(missing_, row_floats(p), 0.0F);
+    widened_ = scratch.take(widened_floats(p));
+    for (std::int64_t n = 0; n < kRowsWidened; ++n) widened_rows_[n] = widened_ + n * row_floats(p);
     pack_queries();
   }
 
   [[nodiscard]] static std::int64_t floats(const DecodeProblem& p) {
     return Scratch::size_of(kTileRows * round_up(p.head_dim, kChunk)) + Scratch::size_of(kTileRows * kLeaf) +
-           Scratch::size_of(missing_floats(p));
+           Scratch::size_of(row_floats(p)) + Scratch::size_of(widened_floats(p));
   }
 
   /// The result over the keys of leaf number `leaf`, into `state`.
   void visit(std::int64_t leaf, const State& state) {
     const KeyRange of_tile = tile_.keys(p_);
     keys_.find(p_, tile_, {std::max(of_tile.begin, leaf * kLeaf), std::min(of_tile.end, (leaf + 1) * kLeaf)}, missing_);
-    for (std::int64_t j = 0; j < keys_.count; j += kKeysAtOnce) {
-      for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
-        score_keys<T, rows.value>(keys_.k + j, p_.head_dim, q_ + r * q_stride_, q_stride_, scores_ + r * kLeaf + j);
-      });
+    for (std::int64_t first = 0; first < keys_.count; first += kRowsWidened) {
+      const std::int64_t count = std::min<std::int64_t>(kRowsWidened, round_up(keys_.count - first, kKeysAtOnce));
+      const void* const* keys = rows_of_type(keys_.k + first, count, p_.head_dim);
+      for (std::int64_t j = 0; j < count; j += kKeysAtOnce) {
+        for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
+          float* scores = scores_ + r * kLeaf + first + j;
+          score_keys<T, rows.value>(keys + j, p_.head_dim, q_ + r * q_stride_, q_stride_, scores);
+        });
+      }
     }
     for (int r = 0; r < tile_.rows; ++r) softmax(r, state);
     const std::int64_t columns = state_columns(p_.head_dim_v);
     std::fill_n(state.o, tile_.rows * columns, 0.0F);
-    for (std::int64_t j = 0; j < keys_.count; j += kValuesAtOnce) {
-      const std::int64_t count = std::min<std::int64_t>(kValuesAtOnce, keys_.count - j);
+    const std::int64_t values_at_once = widens_ ? kRowsWidened : kValuesAtOnce;
+    for (std::int64_t j = 0; j < keys_.count; j += values_at_once) {
+      const std::int64_t count = std::min(values_at_once, keys_.count - j);
+      const void* const* values = rows_of_type(keys_.v + j, count, p_.head_dim_v);
       for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
-        add_values<T, rows.value>(keys_.v + j, count, p_.head_dim_v, scores_ + r * kLeaf + j, state.o + r * columns,
+        add_values<T, rows.value>(values, count, p_.head_dim_v, scores_ + r * kLeaf + j, state.o + r * columns,
                                   columns);
       });
     }
@@ -114,20 +143,35 @@ class TilePass {
   }
 
  private:
-  [[nodiscard]] static std::int64_t missing_floats(const DecodeProblem& p) {
+  [[nodiscard]] static std::int64_t row_floats(const DecodeProblem& p) {
     return round_up(std::max(p.head_dim, p.head_dim_v), kChunk);
+  }
+
+  [[nodiscard]] static std::int64_t widened_floats(const DecodeProblem& p) {
+    return core::is_quantized(p.k.dtype) ? kRowsWidened * row_floats(p) : 0;
+  }
+
+  /// `count` rows of the cache as rows of T: where they lie, or as floats, until the next call.
+  HWY_INLINE const void* const* rows_of_type(const void* const* rows, std::int64_t count, std::int64_t cols) {
+    if (!widens_) return rows;
+    for (std::int64_t n = 0; n < count; ++n) {
+      widen_row(rows[n], p_.k.dtype, cols, widened_ + n * row_floats(p_));
+    }
+    return widened_rows_;
   }
 
   void pack_queries() {
     const Vector factor = hn::Set(kFloats, unit_.scale.product_factor);
     for (int r = 0; r < tile_.rows; ++r) {
       const core::Matrix rows = core::q_matrix(p_.q, tile_.sequence, tile_.head(p_, r));
-      const T* from = static_cast<const T*>(rows.data) + tile_.row(p_, r) * rows.row_stride;
-      for (std::int64_t c = 0; c < p_.head_dim; c += kChunk) {
-        const Columns q = p_.head_dim - c >= kChunk ? load_columns(from + c) : load_columns(from + c, p_.head_dim - c);
-        hn::StoreU(hn::Mul(q.a, factor), kFloats, q_ + r * q_stride_ + c);
-        hn::StoreU(hn::Mul(q.b, factor), kFloats, q_ + r * q_stride_ + c + kLanes);
-      }
+      with_type(rows.data, rows.dtype, [&](const auto* data) HWY_ATTR {
+        const auto* from = data + tile_.row(p_, r) * rows.row_stride;
+        for (std::int64_t c = 0; c < p_.head_dim; c += kChunk) {
+          const Columns q = query_columns<T>(from + c, p_.head_dim - c);
+          hn::StoreU(hn::Mul(q.a, factor), kFloats, q_ + r * q_stride_ + c);
+          hn::StoreU(hn::Mul(q.b, factor), kFloats, q_ + r * q_stride_ + c + kLanes);
+        }
+      });
     }
   }
 
@@ -143,6 +187,7 @@ class TilePass {
   void finish_scores(int r) {
     float* s = scores_ + r * kLeaf;
     const std::int64_t whole = round_up(keys_.count, kLanes);
+    if (p_.k_descale.data != nullptr) multiply(s, keys_.k_descale);
     if (!unit_.products_are_scores) transform(r, whole);
     const KeyRange seen = p_.keys_of_row(tile_.sequence, tile_.row(p_, r));
     const std::int64_t from = std::clamp<std::int64_t>(seen.begin - keys_.begin, 0, keys_.count);
@@ -198,6 +243,14 @@ class TilePass {
     }
     state.row_max[r] = row_max;
     state.row_sum[r] = hn::GetLane(hn::SumOfLanes(kFloats, sum));
+    if (p_.v_descale.data != nullptr) multiply(s, keys_.v_descale);  // what the elements of the values are weighted by
+  }
+
+  /// Of whole vectors of keys.
+  void multiply(float* s, const float* factors) const {
+    for (std::int64_t j = 0; j < keys_.count; j += kLanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(kFloats, s + j), hn::LoadU(kFloats, factors + j)), kFloats, s + j);
+    }
   }
 
   /// Looks at whole chunks: half of the columns of the last one may lie in its second vector.
@@ -211,15 +264,16 @@ class TilePass {
   }
 
   /// The row's sum of values anew, of the keys that it sees only: 0 * NaN of another key is NaN.
-  void sum_seen_values(int r, float* o) const {
+  void sum_seen_values(int r, float* o) {
     const float* p = scores_ + r * kLeaf;
     std::fill_n(o, round_up(p_.head_dim_v, kChunk), 0.0F);
     for (std::int64_t j = 0; j < keys_.count; ++j) {
       if (!sees(r, j)) continue;
       const Vector weight = hn::Set(kFloats, p[j]);
+      const auto* value = static_cast<const T*>(*rows_of_type(keys_.v + j, 1, p_.head_dim_v));
       for (std::int64_t c = 0; c < p_.head_dim_v; c += kChunk) {
         const std::int64_t count = p_.head_dim_v - c;
-        const Columns v = count >= kChunk ? load_columns(keys_.v[j] + c) : load_columns(keys_.v[j] + c, count);
+        const Columns v = count >= kChunk ? load_columns(value + c) : load_columns(value + c, count);
         hn::StoreU(hn::MulAdd(weight, v.a, hn::LoadU(kFloats, o + c)), kFloats, o + c);
         hn::StoreU(hn::MulAdd(weight, v.b, hn::LoadU(kFloats, o + c + kLanes)), kFloats, o + c + kLanes);
       }
@@ -232,8 +286,11 @@ class TilePass {
   std::int64_t q_stride_;
   float* q_;
   float* scores_;
-  T* missing_;
-  LeafKeys<T> keys_;
+  float* missing_;
+  bool widens_;
+  float* widened_;
+  const void* widened_rows_[kRowsWidened];
+  LeafKeys keys_;
 };
 
 }  // namespace attend::cpu::HWY_NAMESPACE

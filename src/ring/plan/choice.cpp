@@ -46,6 +46,8 @@ Machine machine_of(const core::Problem& p) {
     case DType::kBF16:
     case DType::kF64:   // no GPU takes it
     case DType::kBool:  // likewise
+    case DType::kF8E4M3:
+    case DType::kI8:
       return kGpu;
   }
   return kGpu;
