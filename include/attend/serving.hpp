@@ -144,7 +144,7 @@ enum class QueryPositions : std::uint8_t {
 struct AppendCall {
   /// New keys (num_sequences, num_heads_k, seqlen_new, head_dim), 1 <= head_dim <= 1024, or packed: cu_seqlens_new
   ConstTensor k;
-  std::optional<ConstTensor> v = {};   ///< like k, with 1 <= head_dim_v <= 512 columns. Absent: keys only
+  std::optional<ConstTensor> v = {};  ///< like k, with 1 <= head_dim_v <= 512 columns. Absent: keys only
   /// See CacheIndex; num_heads_k and head_dim of k. Its dtype may be another one, f8e4m3 and i8 too
   Tensor k_cache;
   std::optional<Tensor> v_cache = {};  ///< with v: likewise, of the first three dimensions of k_cache

@@ -8,9 +8,10 @@
 
 namespace attend {
 
-/// Element types. kF64 is taken by the `reference` backend only; kBool (one byte, 0 or 1) by masks only; kF8E4M3 and kI8
-/// by caches of keys and values only (attend/serving.hpp). kF8E4M3 is the 8-bit float that others call float8_e4m3fn:
-/// 4 bits of exponent with a bias of 7, 3 of fraction, no infinity, NaN = 0x7f and 0xff, largest number 448.
+/// Element types. kF64 is taken by the `reference` backend only; kBool (one byte, 0 or 1) by masks only; kF8E4M3 and
+/// kI8 by caches of keys and values only (attend/serving.hpp). kF8E4M3 is the 8-bit float that others call
+/// float8_e4m3fn: 4 bits of exponent with a bias of 7, 3 of fraction, no infinity, NaN = 0x7f and 0xff, largest number
+/// 448.
 enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool, kF8E4M3, kI8 };
 
 /// Bytes of one element.

@@ -42,7 +42,7 @@ Descale resolved_descale(const char* name, const ConstTensor& passed, const Tens
 }  // namespace
 
 CacheLayout make_cache_layout(const CacheIndex& cache, const Tensor& k_cache, std::int64_t num_sequences) {
-  CacheLayout layout = {cache, k_cache.shape[0], k_cache.shape[2], k_cache.shape[2]};
+  CacheLayout layout = {cache, k_cache.shape[0], k_cache.shape[2], k_cache.shape[2], {}, {}};
   if (cache.page_table) {
     const PageTable& table = *cache.page_table;
     for (const auto& [name, value] : {std::pair{"num_rows", table.num_rows}, {"pages_per_row", table.pages_per_row}}) {

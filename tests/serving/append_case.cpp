@@ -6,6 +6,7 @@
 #include <random>
 #include <sstream>
 
+#include "core/dtype_traits.hpp"
 #include "core/elements.hpp"
 
 namespace attend::test {
@@ -210,6 +211,12 @@ class Maker {
 
   void make_numbers() {
     const AppendCase& c = in_.options;
+    if (core::is_quantized(c.cache_dtype) && c.descales != Descales::kNone) {
+      for (TensorBuffer* descales : {&in_.k_descale, &in_.v_descale}) {
+        *descales = descales_of(c.descales, c.num_sequences, in_.k_cache.shape);
+        descales->generate([&](auto...) { return 0.004 * static_cast<double>(draw(random_, 1, 9)); });
+      }
+    }
     const Shape table = {1, 1, kMaxPositions, rotary_shape(c).dim / 2};
     in_.cos = normal(random_, c.table_dtype, table, {Layout::kPadded, 1});
     in_.sin = normal(random_, c.table_dtype, table, {Layout::kPadded, 2});
@@ -225,14 +232,14 @@ class Maker {
 
 std::string describe(const AppendCase& c) {
   std::ostringstream out;
-  out << dtype_name(c.dtype) << " to " << dtype_name(c.cache_dtype) << ", tables " << dtype_name(c.table_dtype)
-      << ", page_size " << c.page_size << ", pool " << int(c.pool) << (c.batch_idx ? ", batch_idx" : "")
-      << (c.packed ? ", packed" : "") << (c.packed_q ? ", packed q" : "") << (c.slots ? ", slots" : "")
-      << (c.hostile ? ", hostile" : "") << ", rotary " << int(c.rotary) << (c.norm ? ", norm" : "")
-      << (c.keys_only ? ", keys only" : "") << ", queries " << int(c.queries) << ", positions " << int(c.positions)
-      << ", layout " << int(c.layout) << (c.fused ? " fused" : "") << ", heads " << c.heads << " and " << c.heads_q
-      << ", head_dim " << c.head_dim << " and " << c.head_dim_v << ", sequences " << c.num_sequences << ", new "
-      << c.most_new << ", seed " << c.seed;
+  out << dtype_name(c.dtype) << " to " << dtype_name(c.cache_dtype) << ", descales " << int(c.descales) << ", tables "
+      << dtype_name(c.table_dtype) << ", page_size " << c.page_size << ", pool " << int(c.pool)
+      << (c.batch_idx ? ", batch_idx" : "") << (c.packed ? ", packed" : "") << (c.packed_q ? ", packed q" : "")
+      << (c.slots ? ", slots" : "") << (c.hostile ? ", hostile" : "") << ", rotary " << int(c.rotary)
+      << (c.norm ? ", norm" : "") << (c.keys_only ? ", keys only" : "") << ", queries " << int(c.queries)
+      << ", positions " << int(c.positions) << ", layout " << int(c.layout) << (c.fused ? " fused" : "") << ", heads "
+      << c.heads << " and " << c.heads_q << ", head_dim " << c.head_dim << " and " << c.head_dim_v << ", sequences "
+      << c.num_sequences << ", new " << c.most_new << ", seed " << c.seed;
   return out.str();
 }
 
@@ -250,6 +257,8 @@ AppendCall AppendInputs::call() const {
   call.cache = {.seqlens_k = data(seqlens_k), .cache_batch_idx = data(batch_idx)};
   if (c.page_size != 0) call.cache.page_table = PageTable{pages.data(), num_rows, pages_per_row, pages_per_row + 1};
   if (c.slots && c.positions == PositionSource::kPositions) call.cache = {};
+  if (k_descale.view().data != nullptr) call.cache.k_descale = k_descale.view();
+  if (v_descale.view().data != nullptr && !c.keys_only) call.cache.v_descale = v_descale.view();
   call.cu_seqlens_new = data(cu_seqlens_new);
   if (c.packed) call.num_sequences = c.num_sequences, call.max_seqlen_new = c.most_new;
   call.slot_mapping = data(slots);

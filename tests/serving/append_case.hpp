@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attend/serving.hpp"
+#include "serving/cache_case.hpp"
 #include "support/tensor_buffer.hpp"
 
 namespace attend::test {
@@ -26,6 +27,7 @@ enum class PositionSource : std::uint8_t { kLengths, kRotarySeqlens, kPositions 
 struct AppendCase {
   DType dtype = DType::kF32;
   DType cache_dtype = DType::kF32;
+  Descales descales = Descales::kNone;  // of caches of 8 bits only
   DType table_dtype = DType::kF32;
   std::int64_t page_size = 0;  // 0: contiguous
   PoolLayout pool = PoolLayout::kHeadsFirst;
@@ -61,7 +63,7 @@ inline void PrintTo(const AppendCase& c, std::ostream* out) {
 struct AppendInputs {
   AppendCase options;
   TensorBuffer k, v, q, q_out;  // those that the case has
-  TensorBuffer cos, sin, q_norm, k_norm;
+  TensorBuffer cos, sin, q_norm, k_norm, k_descale, v_descale;
   std::vector<std::byte> pool;  // every byte 0xFF at first
   Tensor k_cache, v_cache;
   std::vector<std::int32_t> seqlens_k, pages, batch_idx, cu_seqlens_new, cu_seqlens_q, positions, rotary_seqlens;
@@ -85,6 +87,7 @@ struct ExpectedRow {
   DType dtype;
   bool is_copy;  // nothing is computed: the value is exact before it is rounded to the dtype
   std::vector<double> values;
+  double descale = 1;  // the element stands for value = element * descale
 };
 
 /// Every row that the call writes, in float64 from its inputs as they are now.

@@ -73,7 +73,7 @@ class Oracle {
     };
     for (std::int64_t i = 0; i < new_rows.count; ++i) {
       const Place at = by_slot ? slot_place(new_rows.first_token + i) : key_place(cache_row, length + i);
-      if (at.block >= 0) add_new_row(new_rows, i, at, position(i));
+      if (at.block >= 0) add_new_row(new_rows, i, s, at, position(i));
     }
     if (!call_.q) return;
     const Rows q_rows = rows_of(call_.cu_seqlens_q, call_.q->shape, s);
@@ -107,14 +107,21 @@ class Oracle {
     return {page < call_.k_cache.shape[0] ? page : -1, key % block};
   }
 
-  void add_new_row(const Rows& rows, std::int64_t i, const Place& at, std::int64_t position) {
+  void add_new_row(const Rows& rows, std::int64_t i, std::int64_t s, const Place& at, std::int64_t position) {
     for (std::int64_t head = 0; head < in_.options.heads; ++head) {
       add_computed(row_of(in_.k, rows.batch, head, rows.begin + i), in_.k_norm, position,
                    core::element(in_.k_cache, at.block, head, at.row), in_.k_cache.dtype);
+      rows_.back().descale = descale(in_.k_descale, s, head, at);
       if (!call_.v) continue;
       rows_.push_back({core::element(in_.v_cache, at.block, head, at.row), in_.v_cache.dtype, true,
-                       row_of(in_.v, rows.batch, head, rows.begin + i)});
+                       row_of(in_.v, rows.batch, head, rows.begin + i), descale(in_.v_descale, s, head, at)});
     }
+  }
+
+  /// Without factors 1.
+  [[nodiscard]] double descale(const TensorBuffer& descales, std::int64_t s, std::int64_t head, const Place& at) const {
+    const Descales kind = descales.view().data == nullptr ? Descales::kNone : in_.options.descales;
+    return descale_at(descales, kind, s, head, at.block, at.row);
   }
 
   void add_computed(std::vector<double> x, const TensorBuffer& norm, std::int64_t position, void* data, DType dtype) {

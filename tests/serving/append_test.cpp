@@ -18,10 +18,10 @@
 namespace attend::test {
 namespace {
 
-constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kI8};
 
 /// The numbers of the factors' values, and the case that a choice of them is.
-const std::vector<int> kFactors = {3, 3, 4, 5, 3, 2, 2, 2, 2, 2, 5, 2, 2, 7, 3, 4, 5};
+const std::vector<int> kFactors = {3, 5, 4, 5, 3, 2, 2, 2, 2, 2, 5, 2, 2, 7, 3, 4, 5, 5};
 
 AppendCase case_of(const Choice& choice, std::uint64_t seed) {
   constexpr DType kTables[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16};
@@ -30,6 +30,7 @@ AppendCase case_of(const Choice& choice, std::uint64_t seed) {
   constexpr std::int64_t kHeadDims[] = {8, 37, 64, 128, 576};
   AppendCase c = {.dtype = kDTypes[choice[0]],
                   .cache_dtype = kDTypes[choice[1]],
+                  .descales = static_cast<Descales>(choice[17]),
                   .table_dtype = kTables[choice[2]],
                   .page_size = kPageSizes[choice[3]],
                   .pool = static_cast<PoolLayout>(choice[4]),
@@ -76,9 +77,28 @@ double budget(const ExpectedRow& row, std::size_t c) {
   const core::DTypeTraits traits = core::dtype_traits(row.dtype);
   double largest = 0;
   for (const double value : row.values) largest = std::max(largest, std::abs(value));
-  const double computed = row.is_copy ? 0 : 8 * 0x1p-24 * largest;
-  const double subnormal = traits.smallest_normal * traits.unit_roundoff;
-  return computed + traits.unit_roundoff * (std::abs(row.values[c]) + computed) + subnormal;
+  const double computed = (row.is_copy && row.descale == 1 ? 0 : 8 * 0x1p-24 * largest) / row.descale;
+  const double spacing = row.dtype == DType::kI8 ? 0.5 : traits.smallest_normal * traits.unit_roundoff;
+  return computed + traits.unit_roundoff * (std::abs(row.values[c]) / row.descale + computed) + spacing;
+}
+
+/// The element that the row's value is to become, before it is rounded.
+double wanted_element(const ExpectedRow& row, std::size_t c) {
+  const double element = row.values[c] / row.descale;
+  if (row.dtype == DType::kF8E4M3) return std::clamp(element, -448.0, 448.0);
+  if (row.dtype == DType::kI8) return std::clamp(element, -128.0, 127.0);
+  return element;
+}
+
+/// Has a row of 8 bits, of which nothing is computed, the very bytes of its quotients?
+bool has_exact_bytes(const ExpectedRow& row) {
+  if (!row.is_copy || !core::is_quantized(row.dtype)) return true;
+  std::vector<std::uint8_t> bytes(row.values.size());
+  for (std::size_t c = 0; c < bytes.size(); ++c) {
+    const float quotient = static_cast<float>(row.values[c]) / static_cast<float>(row.descale);
+    core::store(bytes.data(), row.dtype, static_cast<std::int64_t>(c), quotient);
+  }
+  return std::memcmp(bytes.data(), row.data, bytes.size()) == 0;
 }
 
 std::size_t bytes_of(const ExpectedRow& row) {
@@ -104,8 +124,10 @@ void check(const AppendCase& c) {
   Worst worst;
   for (const ExpectedRow& row : rows) {
     for (std::size_t n = 0; n < row.values.size(); ++n) {
-      worst.see(core::load(row.data, row.dtype, static_cast<std::int64_t>(n)), row.values[n], budget(row, n));
+      const double got = core::load(row.data, row.dtype, static_cast<std::int64_t>(n));
+      worst.see(got, wanted_element(row, n), budget(row, n));
     }
+    EXPECT_TRUE(has_exact_bytes(row));
   }
   std::printf("%s\n  %zu rows, error/budget %.3g/%.3g\n", describe(c).c_str(), rows.size(), worst.error, worst.budget);
   EXPECT_TRUE(worst.in_budget());

@@ -21,15 +21,40 @@ std::int64_t below(std::mt19937_64& random, std::int64_t n) {
 
 }  // namespace
 
+TensorBuffer descales_of(Descales kind, std::int64_t num_sequences, const Shape& cache) {
+  switch (kind) {
+    case Descales::kNone:
+      return {};
+    case Descales::kOne:
+      return TensorBuffer(DType::kF32, {1, 1, 1, 1});
+    case Descales::kHeads:
+      return TensorBuffer(DType::kF32, {1, cache[1], 1, 1});
+    case Descales::kSequences:
+      return TensorBuffer(DType::kF32, {num_sequences, cache[1], 1, 1});
+    case Descales::kRows:
+      break;
+  }
+  return TensorBuffer(DType::kF32, {cache[0], cache[1], cache[2], 1}, {Layout::kBSHD, 0});
+}
+
+double descale_at(const TensorBuffer& descales, Descales kind, std::int64_t s, std::int64_t head, std::int64_t block,
+                  std::int64_t row) {
+  if (kind == Descales::kNone) return 1;
+  if (kind == Descales::kRows) return descales.at(block, head, row, 0);
+  return descales.at(kind == Descales::kSequences ? s : 0, kind == Descales::kOne ? 0 : head, 0, 0);
+}
+
 std::string CacheFacts::text() const {
   return fmt::format(
-      "{} d {}/{}{} heads_k {} group {} page {} layout {} {} rows {} lengths {}{}{}{} causal {} window ({}, {}) "
+      "{} cache {} descales {} d {}/{}{} heads_k {} group {} page {} layout {} {} rows {} lengths {}{}{}{} causal {} "
+      "window ({}, {}) "
       "softcap {} "
       "{}{}{}{}",
-      dtype_name(dtype), head_dim, head_dim_v, values_in_keys ? " (v in k)" : "", num_heads_k, group, page_size,
-      static_cast<int>(layout), packed ? "packed" : "dense", rows, lengths, batch_idx ? " batch_idx" : "",
-      leftpad ? " leftpad" : "", tree ? " tree" : "", causal, window_left, window_right, softcap, alibi ? "alibi " : "",
-      sinks ? "sinks " : "", lse_base2 ? "base2 " : "", missing_pages ? "missing pages" : "");
+      dtype_name(dtype), dtype_name(type_of_cache()), static_cast<int>(descales), head_dim, head_dim_v,
+      values_in_keys ? " (v in k)" : "", num_heads_k, group, page_size, static_cast<int>(layout),
+      packed ? "packed" : "dense", rows, lengths, batch_idx ? " batch_idx" : "", leftpad ? " leftpad" : "",
+      tree ? " tree" : "", causal, window_left, window_right, softcap, alibi ? "alibi " : "", sinks ? "sinks " : "",
+      lse_base2 ? "base2 " : "", missing_pages ? "missing pages" : "");
 }
 
 CacheCase::CacheCase(const CacheFacts& facts, std::uint64_t seed) : facts_(facts) {
@@ -91,6 +116,35 @@ std::optional<CacheCase::Place> CacheCase::place(std::int64_t s, std::int64_t j)
   return Place{page, j % facts_.page_size};
 }
 
+double CacheCase::key(std::int64_t s, std::int64_t head, const Place& at, std::int64_t column) const {
+  return k.at(at.block, head, at.row, column) * descale_at(k_descale, facts_.descales, s, head, at.block, at.row);
+}
+
+double CacheCase::value(std::int64_t s, std::int64_t head, const Place& at, std::int64_t column) const {
+  return v.at(at.block, head, at.row, column) * descale_at(v_descale, facts_.descales, s, head, at.block, at.row);
+}
+
+/// Those of rows of no key stay NaN.
+void CacheCase::make_descales(std::mt19937_64& random) {
+  for (TensorBuffer* descales : {&k_descale, &v_descale}) {
+    *descales = descales_of(facts_.descales, num_sequences(), k.shape());
+    std::uniform_real_distribution<double> factor(0.015, 0.04);
+    if (facts_.descales == Descales::kNone) continue;
+    if (facts_.descales != Descales::kRows) {
+      descales->generate([&](auto...) { return factor(random); });
+      continue;
+    }
+    for (std::int64_t s = 0; s < num_sequences(); ++s) {
+      const std::int64_t length = std::min<std::int64_t>(seqlens[static_cast<std::size_t>(s)], capacity_);
+      for (std::int64_t j = 0; j < length; ++j) {
+        const std::optional<Place> at = place(s, j);
+        if (!at) continue;
+        for (std::int64_t h = 0; h < facts_.num_heads_k; ++h) descales->set(at->block, h, at->row, 0, factor(random));
+      }
+    }
+  }
+}
+
 void CacheCase::make_tensors(std::mt19937_64& random) {
   std::normal_distribution<double> normal;
   const auto draw = [&](auto...) { return normal(random); };
@@ -100,16 +154,21 @@ void CacheCase::make_tensors(std::mt19937_64& random) {
   q = TensorBuffer(facts_.dtype, q_shape, {facts_.layout, 0});
   q.generate(draw);
   const std::int64_t rows = facts_.page_size == 0 ? capacity_ : facts_.page_size;
-  k = TensorBuffer(facts_.dtype, {num_blocks_, facts_.num_heads_k, rows, facts_.head_dim}, {facts_.layout, 0});
-  v = TensorBuffer(facts_.dtype, {num_blocks_, facts_.num_heads_k, rows, facts_.head_dim_v}, {facts_.layout, 0});
+  k = TensorBuffer(facts_.type_of_cache(), {num_blocks_, facts_.num_heads_k, rows, facts_.head_dim},
+                   {facts_.layout, 0});
+  v = TensorBuffer(facts_.type_of_cache(), {num_blocks_, facts_.num_heads_k, rows, facts_.head_dim_v},
+                   {facts_.layout, 0});
+  make_descales(random);
   for (std::int64_t s = 0; s < num_sequences(); ++s) {
     const std::int64_t length = std::min<std::int64_t>(seqlens[static_cast<std::size_t>(s)], capacity_);
     for (std::int64_t j = 0; j < length; ++j) {
       const std::optional<Place> at = place(s, j);
       if (!at) continue;
       for (std::int64_t h = 0; h < facts_.num_heads_k; ++h) {
-        for (std::int64_t c = 0; c < facts_.head_dim; ++c) k.set(at->block, h, at->row, c, normal(random));
-        for (std::int64_t c = 0; c < facts_.head_dim_v; ++c) v.set(at->block, h, at->row, c, normal(random));
+        const double of_k = descale_at(k_descale, facts_.descales, s, h, at->block, at->row);
+        const double of_v = descale_at(v_descale, facts_.descales, s, h, at->block, at->row);
+        for (std::int64_t c = 0; c < facts_.head_dim; ++c) k.set(at->block, h, at->row, c, normal(random) / of_k);
+        for (std::int64_t c = 0; c < facts_.head_dim_v; ++c) v.set(at->block, h, at->row, c, normal(random) / of_v);
       }
     }
   }
@@ -129,6 +188,10 @@ DecodeCall CacheCase::call() const {
   }
   if (facts_.batch_idx) call.cache.cache_batch_idx = batch_idx.data();
   if (facts_.leftpad) call.cache.cache_leftpad = leftpad.data();
+  if (facts_.descales != Descales::kNone) {
+    call.cache.k_descale = k_descale.view();
+    if (!facts_.values_in_keys) call.cache.v_descale = v_descale.view();
+  }
   DecodeParams& params = call.params;
   params.causal = facts_.causal;
   params.window_left = facts_.window_left;

@@ -12,9 +12,21 @@
 
 namespace attend::test {
 
+/// What has a factor of its own in a cache of 8 bits. kNone: there are no factors.
+enum class Descales : std::uint8_t { kNone, kOne, kHeads, kSequences, kRows };
+
+/// The factors of a cache with `rows` rows a block, for so many sequences. Nothing is set: all are NaN.
+[[nodiscard]] TensorBuffer descales_of(Descales kind, std::int64_t num_sequences, const Shape& cache);
+
+/// The factor of a row of a sequence in them; 1 without.
+[[nodiscard]] double descale_at(const TensorBuffer& descales, Descales kind, std::int64_t s, std::int64_t head,
+                                std::int64_t block, std::int64_t row);
+
 /// What a decode call is made of. All of it is random but for these facts.
 struct CacheFacts {
   DType dtype = DType::kF32;
+  std::optional<DType> cache_dtype = {};  ///< absent: that of q
+  Descales descales = Descales::kNone;    ///< of caches of 8 bits only
   std::int64_t head_dim = 64;
   std::int64_t head_dim_v = 64;
   bool values_in_keys = false;  ///< no v_cache
@@ -39,6 +51,7 @@ struct CacheFacts {
   bool missing_pages = false;  ///< some page of a sequence does not exist
 
   [[nodiscard]] std::string text() const;
+  [[nodiscard]] DType type_of_cache() const { return cache_dtype.value_or(dtype); }
 };
 
 /// A call with the memory of everything that it names.
@@ -71,15 +84,20 @@ class CacheCase {
   };
   [[nodiscard]] std::optional<Place> place(std::int64_t s, std::int64_t j) const;
 
+  /// The numbers that the elements of a key and its value stand for.
+  [[nodiscard]] double key(std::int64_t s, std::int64_t head, const Place& at, std::int64_t column) const;
+  [[nodiscard]] double value(std::int64_t s, std::int64_t head, const Place& at, std::int64_t column) const;
+
   std::vector<std::int32_t> seqlens, pages, batch_idx, leftpad, cu_seqlens_q;
   std::vector<std::uint64_t> tree;
-  TensorBuffer q, k, v, alibi_slopes, sinks;
+  TensorBuffer q, k, v, k_descale, v_descale, alibi_slopes, sinks;
   std::int64_t pages_per_row = 0;
 
  private:
   void make_lengths(std::mt19937_64& random);
   void make_tables(std::mt19937_64& random);
   void make_tensors(std::mt19937_64& random);
+  void make_descales(std::mt19937_64& random);
 
   CacheFacts facts_;
   std::int64_t capacity_ = 0;

@@ -8,14 +8,25 @@
 #include <limits>
 #include <random>
 
+#include "core/dtype_traits.hpp"
 #include "serving/cache_case.hpp"
 
 namespace attend::test {
 namespace {
 
-CacheFacts long_facts(DType dtype) {
+/// A cache of the dtype. One of 8 bits has a factor for each row, and query rows of bf16.
+CacheFacts facts_of(DType dtype) {
   CacheFacts f;
   f.dtype = dtype;
+  if (!core::is_quantized(dtype)) return f;
+  f.dtype = DType::kBF16;
+  f.cache_dtype = dtype;
+  f.descales = Descales::kRows;
+  return f;
+}
+
+CacheFacts long_facts(DType dtype) {
+  CacheFacts f = facts_of(dtype);
   f.head_dim = f.head_dim_v = 64;
   f.num_heads_k = 2;
   f.group = 4;
@@ -54,6 +65,10 @@ class DecodeInvariance : public testing::TestWithParam<DType> {
  protected:
   void TearDown() override { set_cpu_threads(0); }
 };
+
+/// Of caches whose elements may be NaN, and infinite.
+using NaNInCaches = DecodeInvariance;
+using InfinityInCaches = DecodeInvariance;
 
 TEST_P(DecodeInvariance, ASequenceAloneAndInABatch) {
   for (const std::int64_t page_size : {0, 16}) {
@@ -99,6 +114,9 @@ TEST_P(DecodeInvariance, PageSizes) {
             paged.k.set(to.block, h, to.row, c, contiguous.k.at(from.block, h, from.row, c));
             paged.v.set(to.block, h, to.row, c, contiguous.v.at(from.block, h, from.row, c));
           }
+          if (facts.descales != Descales::kRows) continue;
+          paged.k_descale.set(to.block, h, to.row, 0, contiguous.k_descale.at(from.block, h, from.row, 0));
+          paged.v_descale.set(to.block, h, to.row, 0, contiguous.v_descale.at(from.block, h, from.row, 0));
         }
       }
     }
@@ -148,7 +166,7 @@ TEST_P(DecodeInvariance, RowsInAnyChunks) {
 }
 
 /// NaN and infinities of a key reach the rows that see it, and no others.
-TEST_P(DecodeInvariance, NonFiniteKeysReachTheirRowsOnly) {
+TEST_P(NaNInCaches, NonFiniteKeysReachTheirRowsOnly) {
   CacheFacts facts = long_facts(GetParam());
   facts.rows = {6};
   facts.lengths = {600};
@@ -175,10 +193,9 @@ TEST_P(DecodeInvariance, NonFiniteKeysReachTheirRowsOnly) {
 }
 
 /// A key that row 0 does not see has NaN in one column of its value: of any column, also in the last vector of a row.
-TEST_P(DecodeInvariance, NaNInAnyColumnOfAnUnseenValue) {
+TEST_P(NaNInCaches, NaNInAnyColumnOfAnUnseenValue) {
   for (const std::int64_t columns : {1, 2, 7, 8, 16, 20, 33, 40, 72, 80}) {
-    CacheFacts facts;
-    facts.dtype = GetParam();
+    CacheFacts facts = facts_of(GetParam());
     facts.head_dim = facts.head_dim_v = columns;
     facts.num_heads_k = facts.group = 1;
     facts.rows = {2};
@@ -198,10 +215,9 @@ TEST_P(DecodeInvariance, NaNInAnyColumnOfAnUnseenValue) {
 }
 
 /// A key whose score is -inf has no weight, but an infinite value times 0 is NaN: whichever chunk it lies in.
-TEST_P(DecodeInvariance, InfinityTimesNoWeightIsNaNInAnyChunk) {
+TEST_P(InfinityInCaches, InfinityTimesNoWeightIsNaNInAnyChunk) {
   for (const std::int64_t key : {0, 255, 256, 511, 512}) {
-    CacheFacts facts;
-    facts.dtype = GetParam();
+    CacheFacts facts = facts_of(GetParam());
     facts.head_dim = facts.head_dim_v = 1;
     facts.num_heads_k = facts.group = 1;
     facts.rows = {1};
@@ -216,8 +232,15 @@ TEST_P(DecodeInvariance, InfinityTimesNoWeightIsNaNInAnyChunk) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, DecodeInvariance, testing::Values(DType::kF32, DType::kF16, DType::kBF16),
-                         [](const auto& of) { return std::string(dtype_name(of.param)); });
+std::string name_of(const testing::TestParamInfo<DType>& of) {
+  return dtype_name(of.param);
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, DecodeInvariance,
+                         testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kI8), name_of);
+INSTANTIATE_TEST_SUITE_P(DTypes, NaNInCaches, testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(DTypes, InfinityInCaches, testing::Values(DType::kF32, DType::kF16, DType::kBF16), name_of);
 
 }  // namespace
 }  // namespace attend::test

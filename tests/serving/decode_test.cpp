@@ -32,9 +32,11 @@ enum Factor {
   kLengths,
   kLeftpads,
   kBases,
+  kCaches,
+  kDescales,
   kFactors
 };
-const std::vector<int> kNumValues = {3, 9, 6, 6, 2, 7, 4, 2, 2, 2, 5, 2, 2};
+const std::vector<int> kNumValues = {3, 9, 6, 6, 2, 7, 4, 2, 2, 2, 5, 2, 2, 4, 5};
 
 CacheFacts facts_of(const Choice& choice, std::mt19937_64& random) {
   const auto below = [&](std::int64_t n) { return std::uniform_int_distribution<std::int64_t>(0, n - 1)(random); };
@@ -78,6 +80,10 @@ CacheFacts facts_of(const Choice& choice, std::mt19937_64& random) {
   f.leftpad = choice[kLeftpads] == 1;
   f.lse_base2 = choice[kBases] == 1;
   f.missing_pages = f.page_size != 0 && below(4) == 0;
+  if (choice[kCaches] >= 2) {
+    f.cache_dtype = choice[kCaches] == 2 ? DType::kF8E4M3 : DType::kI8;
+    f.descales = static_cast<Descales>(choice[kDescales]);
+  }
   return f;
 }
 
@@ -110,7 +116,7 @@ TEST(Decode, CoveringArrayAgainstFloat64) {
   int cases = 0;
   double worst = 0;
   double worst_lse = 0;
-  for (std::uint64_t round = 0; cases < 500; ++round) {
+  for (std::uint64_t round = 0; cases < 700; ++round) {
     for (const Choice& choice : covering_array(kNumValues, all_compatible, round)) {
       std::mt19937_64 random(1000 * round + static_cast<std::uint64_t>(cases));
       const CacheFacts facts = facts_of(choice, random);
@@ -145,27 +151,23 @@ TEST(Decode, ReferenceIsForwardOfTheGatheredKeys) {
     const CacheCase problem(facts, random());
     const CacheCase::Result truth = problem.run("reference");
     ++cases;
+    const bool is_quantized = facts.cache_dtype.has_value();  // then gathered in float64, which holds all products
+    const DType dtype = is_quantized ? DType::kF64 : facts.dtype;
     for (std::int64_t s = 0; s < problem.num_sequences(); ++s) {
       const std::int64_t length = std::max<std::int64_t>(facts.lengths[static_cast<std::size_t>(s)], 0);
       if (facts.lengths[static_cast<std::size_t>(s)] < 0) continue;
-      const TensorBuffer k(facts.dtype, {1, facts.num_heads_k, length, facts.head_dim});
-      const TensorBuffer v(facts.dtype, {1, facts.num_heads_k, length, facts.head_dim_v});
-      k.generate([&](auto, auto h, auto j, auto c) {
-        const auto at = *problem.place(s, j);
-        return problem.k.at(at.block, h, at.row, c);
-      });
-      v.generate([&](auto, auto h, auto j, auto c) {
-        const auto at = *problem.place(s, j);
-        return problem.v.at(at.block, h, at.row, c);
-      });
+      const TensorBuffer k(dtype, {1, facts.num_heads_k, length, facts.head_dim});
+      const TensorBuffer v(dtype, {1, facts.num_heads_k, length, facts.head_dim_v});
+      k.generate([&](auto, auto h, auto j, auto c) { return problem.key(s, h, *problem.place(s, j), c); });
+      v.generate([&](auto, auto h, auto j, auto c) { return problem.value(s, h, *problem.place(s, j), c); });
       const DecodeCall call = problem.call();
-      Tensor q = problem.q.view();
-      q.data = static_cast<char*>(q.data) + s * q.stride[0] * dtype_bytes(q.dtype);
-      q.shape[0] = 1;
+      const Shape& shape = problem.q.shape();
+      const TensorBuffer q(dtype, {1, shape[1], shape[2], shape[3]});
+      q.generate([&](auto, auto h, auto i, auto c) { return problem.q.at(s, h, i, c); });
       Tensor sinks = problem.sinks.view();
       sinks.data = static_cast<char*>(sinks.data) + s * sinks.stride[0] * 4;
       sinks.shape[0] = 1;
-      const TensorBuffer o(facts.dtype, {1, q.shape[1], 5, facts.head_dim_v});
+      const TensorBuffer o(dtype, {1, shape[1], 5, facts.head_dim_v}), rounded(facts.dtype, o.shape());
       Params params = {.causal = facts.causal,
                        .window_left = facts.window_left,
                        .window_right = facts.window_right,
@@ -173,8 +175,9 @@ TEST(Decode, ReferenceIsForwardOfTheGatheredKeys) {
                        .alibi_slopes = call.params.alibi_slopes,
                        .compute = "reference"};
       if (facts.sinks) params.sinks = sinks;
-      attend::forward(q, k.view(), v.view(), o.view(), nullptr, params);
-      const std::vector<double> wanted = o.values();
+      attend::forward(q.view(), k.view(), v.view(), o.view(), nullptr, params);
+      rounded.generate([&](auto b, auto h, auto i, auto c) { return o.at(b, h, i, c); });
+      const std::vector<double> wanted = rounded.values();
       const double* got = truth.o.data() + s * static_cast<std::int64_t>(wanted.size());
       for (std::size_t i = 0; i < wanted.size(); ++i) worst = std::max(worst, std::abs(got[i] - wanted[i]));
     }

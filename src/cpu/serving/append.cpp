@@ -204,8 +204,7 @@ void run_append_new(const AppendProblem& p, KeyRange tokens) {
     if (at.block < 0) return;
     math.set_position(p.position(in_cache, s, i));
     for (std::int64_t head = 0; head < p.k.shape[1]; ++head) {
-      math.write(p.new_rows.row(p.k, head, token), cache_row(p.k_cache, at, head),
-                 factor_of(p.k_descale, s, head, at));
+      math.write(p.new_rows.row(p.k, head, token), cache_row(p.k_cache, at, head), factor_of(p.k_descale, s, head, at));
     }
     if (!p.v) return;
     for (std::int64_t head = 0; head < p.v->shape[1]; ++head) {

@@ -1,0 +1,369 @@
+// Caches of 8 bits: every element of both types, every rounding, factors of every shape, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "core/dtype_traits.hpp"
+#include "core/elements.hpp"
+#include "serving/cache_case.hpp"
+
+namespace attend::test {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr std::int64_t kCodes = 256;
+
+/// What an f8e4m3 of these bits is, by the definition of the format.
+double e4m3_by_definition(int bits) {
+  const int exponent = (bits >> 3) & 15, fraction = bits & 7;
+  if (exponent == 15 && fraction == 7) return std::nan("");
+  const double magnitude = exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+/// A number and the byte that it becomes.
+struct Rounding {
+  float number;
+  std::uint8_t byte;
+};
+
+/// Every number of the type, every midpoint of two, and the floats next to each.
+std::vector<Rounding> roundings_of_e4m3() {
+  std::vector<Rounding> all;
+  for (int bits = 0; bits <= 0x7e; ++bits) {
+    const auto number = static_cast<float>(e4m3_by_definition(bits));
+    const auto byte = static_cast<std::uint8_t>(bits);
+    all.push_back({number, byte});
+    if (bits == 0x7e) continue;
+    const auto next = static_cast<std::uint8_t>(bits + 1);
+    const float middle = (number + static_cast<float>(e4m3_by_definition(bits + 1))) / 2;  // exact
+    all.push_back({middle, bits % 2 == 0 ? byte : next});
+    all.push_back({std::nextafter(middle, 0.0F), byte});
+    all.push_back({std::nextafter(middle, kInfinity), next});
+  }
+  for (const float large : {449.0F, 464.0F, 1e30F, kInfinity}) all.push_back({large, 0x7e});
+  for (const float tiny : {1e-45F, 1e-40F, 1e-20F}) all.push_back({tiny, 0});
+  const std::size_t count = all.size();
+  for (std::size_t n = 0; n < count; ++n) all.push_back({-all[n].number, std::uint8_t(all[n].byte | 0x80)});
+  all.push_back({std::nanf(""), 0x7f});
+  all.push_back({-std::nanf(""), 0x7f});
+  return all;
+}
+
+std::vector<Rounding> roundings_of_int8() {
+  std::vector<Rounding> all;
+  for (int number = -128; number <= 127; ++number) {
+    const auto byte = static_cast<std::uint8_t>(number);
+    all.push_back({static_cast<float>(number), byte});
+    if (number == 127) continue;
+    const float middle = static_cast<float>(number) + 0.5F;
+    const auto next = static_cast<std::uint8_t>(number + 1);
+    all.push_back({middle, number % 2 == 0 ? byte : next});
+    all.push_back({std::nextafter(middle, -kInfinity), byte});
+    all.push_back({std::nextafter(middle, kInfinity), next});
+  }
+  for (const float large : {127.4F, 127.6F, 128.0F, 1e30F, kInfinity}) {
+    all.push_back({large, 127});
+    all.push_back({-large - 1, 128});
+  }
+  all.push_back({std::nanf(""), 0});
+  return all;
+}
+
+std::vector<Rounding> roundings_of(DType dtype) {
+  return dtype == DType::kI8 ? roundings_of_int8() : roundings_of_e4m3();
+}
+
+double number_of(DType dtype, int bits) {
+  return dtype == DType::kI8 ? static_cast<std::int8_t>(bits) : e4m3_by_definition(bits);
+}
+
+/// Bit for bit, but for the payload of a NaN.
+bool is_same(double a, double b) {
+  return std::isnan(a) ? std::isnan(b) : std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+}
+
+class EightBits : public testing::TestWithParam<DType> {};
+
+TEST_P(EightBits, EveryElementIsTheNumberOfItsDefinition) {
+  for (int bits = 0; bits < kCodes; ++bits) {
+    const auto byte = static_cast<std::uint8_t>(bits);
+    const double number = core::load(&byte, GetParam(), 0);
+    EXPECT_TRUE(is_same(number, number_of(GetParam(), bits))) << bits << " is " << number;
+    EXPECT_TRUE(is_same(core::round_to(GetParam(), static_cast<float>(number)), number) || std::isnan(number)) << bits;
+  }
+}
+
+TEST_P(EightBits, EveryTieGoesToTheEvenNeighbour) {
+  for (const auto& [number, byte] : roundings_of(GetParam())) {
+    std::uint8_t stored = 0x55;
+    core::store(&stored, GetParam(), 0, number);
+    EXPECT_EQ(int{stored}, int{byte}) << number;
+  }
+}
+
+/// The SIMD loops: append writes the bytes that single elements have, in rows of any width.
+TEST_P(EightBits, AppendRoundsAsSingleElementsDo) {
+  const std::vector<Rounding> all = roundings_of(GetParam());
+  for (const std::int64_t cols : {1, 7, 16, 33, 200}) {
+    const auto rows = static_cast<std::int64_t>((all.size() + cols - 1) / cols);
+    const auto at = [&](std::int64_t row, std::int64_t col) { return all[(row * cols + col) % all.size()]; };
+    const TensorBuffer k(DType::kF32, {1, 1, rows, cols}), cache(GetParam(), {1, 1, rows, cols}, {Layout::kPadded, 3});
+    k.generate([&](auto, auto, auto row, auto col) { return at(row, col).number; });
+    const std::int32_t length = 0;
+    append({.k = k.view(), .k_cache = cache.view(), .cache = {.seqlens_k = &length}});
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto* bytes = static_cast<const std::uint8_t*>(core::element(cache.view(), 0, 0, row));
+      for (std::int64_t col = 0; col < cols; ++col) {
+        EXPECT_EQ(int{bytes[col]}, int{at(row, col).byte}) << at(row, col).number << " of " << cols << " columns";
+      }
+    }
+    EXPECT_TRUE(cache.gaps_intact()) << cols << " columns";
+  }
+}
+
+/// The SIMD loops: with one key o is its value, exactly.
+TEST_P(EightBits, DecodeReadsEveryElementExactly) {
+  for (const std::int64_t cols : {1, 7, 16, 33, 200, 256}) {
+    for (std::int64_t first = 0; first < kCodes; first += cols) {
+      const TensorBuffer q(DType::kF32, {1, 1, 1, 8}), k(GetParam(), {1, 1, 1, 8}), o(DType::kF32, {1, 1, 1, cols});
+      const TensorBuffer v(GetParam(), {1, 1, 1, cols}, {Layout::kBHSD, 3});
+      q.fill(1), k.fill(1);
+      for (std::int64_t c = 0; c < cols; ++c) {
+        static_cast<std::uint8_t*>(v.view().data)[c] = static_cast<std::uint8_t>(first + c);
+      }
+      decode({.q = q.view(), .k_cache = k.view(), .v_cache = v.view(), .o = o.view(), .params = {.compute = "cpu"}});
+      for (std::int64_t c = 0; c < cols; ++c) {
+        const double wanted = number_of(GetParam(), static_cast<int>((first + c) % kCodes));
+        const double got = o.at(0, 0, 0, c);
+        EXPECT_TRUE(got == wanted || (std::isnan(got) && std::isnan(wanted))) << first + c << ": " << got;
+      }
+    }
+  }
+}
+
+CacheFacts facts_of(DType dtype, Descales descales) {
+  CacheFacts f;
+  f.dtype = DType::kF16;
+  f.cache_dtype = dtype;
+  f.descales = descales;
+  f.page_size = 16;
+  f.rows = {3, 3};
+  f.lengths = {300, 41};
+  return f;
+}
+
+/// The same factor for everything, said in any way, gives the same bits.
+TEST_P(EightBits, ShapesOfFactorsChangeNoBits) {
+  std::vector<std::byte> wanted;
+  for (const Descales kind : {Descales::kOne, Descales::kHeads, Descales::kSequences, Descales::kRows}) {
+    CacheCase problem(facts_of(GetParam(), Descales::kOne), 3);
+    const Shape cache = problem.k.shape();
+    for (TensorBuffer* descales : {&problem.k_descale, &problem.v_descale}) {
+      *descales = descales_of(kind, 2, cache);
+      descales->fill(descales == &problem.k_descale ? 0.03 : 0.011);
+    }
+    const std::vector<std::byte> bytes = problem.run("cpu").o_bytes;
+    if (wanted.empty()) wanted = bytes;
+    EXPECT_EQ(bytes, wanted) << int(kind);
+  }
+}
+
+/// A factor that is NaN reaches the rows that see its key, and no others.
+TEST_P(EightBits, AFactorOfNaNReachesTheRowsThatSeeItsKey) {
+  for (const bool of_v : {false, true}) {
+    const CacheCase problem(facts_of(GetParam(), Descales::kRows), 4);
+    const CacheCase::Result clean = problem.run("cpu");
+    const auto at = *problem.place(0, 298);  // query rows 1 and 2 of sequence 0 see it
+    (of_v ? problem.v_descale : problem.k_descale).set(at.block, 1, at.row, 0, std::nan(""));
+    for (const char* compute : {"cpu", "reference"}) {
+      const CacheCase::Result result = problem.run(compute);
+      const CacheCase::Result before = compute[0] == 'c' ? clean : result;
+      for (std::size_t i = 0; i < result.o.size(); ++i) {
+        const std::size_t row = i / 64 % 3, head = i / 64 / 3 % 4, s = i / 64 / 3 / 4;
+        const bool spoilt = s == 0 && head >= 2 && row >= 1;
+        EXPECT_EQ(std::isnan(result.o[i]), spoilt) << compute << " " << i;
+        if (!spoilt) EXPECT_EQ(result.o[i], before.o[i]) << i;
+      }
+    }
+  }
+}
+
+/// What is appended and decoded is what was given, but for the rounding of its elements.
+TEST_P(EightBits, AppendAndDecodeInOneCall) {
+  const CacheCase problem(facts_of(GetParam(), Descales::kSequences), 5);
+  const TensorBuffer k(DType::kBF16, {2, 2, 1, 64}), v(DType::kBF16, {2, 2, 1, 64});
+  k.generate([](auto s, auto h, auto, auto c) { return std::sin(static_cast<double>(7 * s + 3 * h + c)); });
+  v.generate([](auto s, auto h, auto, auto c) { return std::cos(static_cast<double>(5 * s + 2 * h + c)); });
+  const TensorBuffer o(DType::kF16, {2, 4, 3, 64}), o_after(DType::kF16, {2, 4, 3, 64});
+  DecodeCall call = problem.call();
+  call.o = o.view();
+  std::vector<std::int32_t> lengths = {299, 40};  // the last key of each is written anew
+  call.cache.seqlens_k = lengths.data();
+  const AppendCall append_call = {
+      .k = k.view(), .v = v.view(), .k_cache = problem.k.view(), .v_cache = problem.v.view(), .cache = call.cache};
+  decode(append_call, call);
+  for (std::int64_t s = 0; s < 2; ++s) {
+    const auto at = *problem.place(s, lengths[static_cast<std::size_t>(s)]);
+    for (std::int64_t h = 0; h < 2; ++h) {
+      for (std::int64_t c = 0; c < 64; ++c) {
+        const double factor = problem.k_descale.at(s, h, 0, 0);
+        const double spacing =
+            GetParam() == DType::kI8 ? 1.0 : std::max(0x1p-9, std::abs(k.at(s, h, 0, c)) / factor / 8);
+        EXPECT_NEAR(problem.key(s, h, at, c), k.at(s, h, 0, c), 0.501 * spacing * factor);
+      }
+    }
+    ++lengths[static_cast<std::size_t>(s)];
+  }
+  call.o = o_after.view();
+  decode(call);
+  EXPECT_EQ(o.bytes(), o_after.bytes());
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, EightBits, testing::Values(DType::kF8E4M3, DType::kI8),
+                         [](const auto& of) { return std::string(dtype_name(of.param)); });
+
+struct BadDecode {
+  const char* message;
+  std::function<void(DecodeCall&)> change;
+};
+
+TEST(EightBitRefusals, OfDecodeNameTheArgumentAndWriteNothing) {
+  const float one = 1;
+  const auto factors = [&](const Shape& shape) { return ConstTensor{&one, DType::kF32, {}, shape, {0, 0, 0, 1}}; };
+  const std::vector<BadDecode> all = {
+      {"q: dtype f8e4m3, allowed f32, f16, bf16", [](DecodeCall& c) { c.q.dtype = DType::kF8E4M3; }},
+      {"o: dtype f8e4m3, allowed f32, f16, bf16", [](DecodeCall& c) { c.o.dtype = DType::kF8E4M3; }},
+      {"v_cache: dtype i8, allowed the dtype of k_cache, f8e4m3", [](DecodeCall& c) { c.v_cache->dtype = DType::kI8; }},
+      {"k_cache: dtype bf16, allowed the dtype of q, f16, or f8e4m3, i8",
+       [](DecodeCall& c) { c.k_cache.dtype = DType::kBF16; }},
+      {"k_descale: given with a k_cache of f16, allowed with f8e4m3 and i8",
+       [](DecodeCall& c) { c.k_cache.dtype = c.v_cache->dtype = DType::kF16; }},
+      {"v_descale: given without v_cache, allowed with it only", [](DecodeCall& c) { c.v_cache.reset(); }},
+      {"k_descale: dtype f16, allowed f32", [](DecodeCall& c) { c.cache.k_descale->dtype = DType::kF16; }},
+      {"k_descale: null data", [](DecodeCall& c) { c.cache.k_descale->data = nullptr; }},
+      {"k_descale: on cuda 0, allowed the device of q, cpu 0",
+       [](DecodeCall& c) { c.cache.k_descale->device.type = DeviceType::kCUDA; }},
+      {"k_descale: shape (3, 2, 1, 1), allowed (1 or 2, 1 or 2, 1, 1) for sequences and heads, or (",
+       [&](DecodeCall& c) {
+         c.cache.k_descale = factors({3, 2, 1, 1});
+       }},
+      {"v_descale: shape (2, 4, 1, 1)",
+       [&](DecodeCall& c) {
+         c.cache.v_descale = factors({2, 4, 1, 1});
+       }},
+      {"v_descale: shape (1, 1, 1, 2)",
+       [&](DecodeCall& c) {
+         c.cache.v_descale = factors({1, 1, 1, 2});
+       }},
+      {"k_descale: shape (1, 2, 16, 1)",
+       [&](DecodeCall& c) {
+         c.cache.k_descale = factors({1, 2, 16, 1});
+       }},
+      {"k_descale: shape (2, 1, 1, 1) is that of 2 sequences and that of as many pages of one key",
+       [&](DecodeCall& c) {
+         c.k_cache.shape[0] = c.v_cache->shape[0] = 2, c.k_cache.shape[2] = c.v_cache->shape[2] = 1;
+         c.cache.k_descale = factors({2, 1, 1, 1});
+       }},
+      {"o: shares memory with k_descale", [](DecodeCall& c) { c.o.data = const_cast<void*>(c.cache.k_descale->data); }},
+  };
+  for (const BadDecode& bad : all) {
+    const CacheCase problem(facts_of(DType::kF8E4M3, Descales::kSequences), 1);
+    const TensorBuffer o(DType::kF16, {2, 4, 3, 64});
+    const auto before = o.memory(), descales = problem.k_descale.memory();
+    DecodeCall call = problem.call();
+    call.o = o.view();
+    bad.change(call);
+    std::string message = "nothing was refused";
+    try {
+      decode(call);
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    EXPECT_THAT(message, testing::StartsWith(bad.message));
+    EXPECT_TRUE(o.memory() == before && problem.k_descale.memory() == descales) << bad.message;
+  }
+}
+
+std::string refusal(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+TEST(EightBitRefusals, OfAppendNameTheArgumentAndWriteNothing) {
+  const TensorBuffer k(DType::kF32, {1, 2, 1, 8}), cache(DType::kI8, {1, 2, 4, 8}), descale(DType::kF32, {1, 2, 1, 1});
+  k.fill(1), descale.fill(1);
+  const std::int32_t length = 0;
+  const auto append_with = [&](const std::function<void(AppendCall&)>& change) {
+    AppendCall call = {.k = k.view(), .k_cache = cache.view(), .cache = {.seqlens_k = &length}};
+    call.cache.k_descale = descale.view();
+    change(call);
+    return refusal([&] { append(call); });
+  };
+  EXPECT_EQ(append_with([](auto& c) { c.k.dtype = DType::kI8; }), "k: dtype i8, allowed f32, f16, bf16");
+  EXPECT_EQ(append_with([](auto& c) { c.k_cache.dtype = DType::kF16; }),
+            "k_descale: given with a k_cache of f16, allowed with f8e4m3 and i8");
+  EXPECT_EQ(append_with([](auto& c) { c.cache.v_descale = c.cache.k_descale; }),
+            "v_descale: given without v_cache, allowed with it only");
+  EXPECT_EQ(append_with([](auto& c) { c.cache.k_descale->data = c.k_cache.data; }),
+            "k_cache: shares memory with k_descale, allowed a buffer of its own");
+  EXPECT_TRUE(cache.bytes() == std::vector<std::byte>(64, std::byte{0xFF}));
+  AppendCall other = {.k = k.view(), .k_cache = cache.view(), .cache = {.seqlens_k = &length}};
+  const TensorBuffer o(DType::kF32, {1, 2, 1, 8});
+  DecodeCall read = {.q = k.view(), .k_cache = cache.view(), .o = o.view(), .cache = other.cache};
+  read.cache.k_descale = descale.view();
+  EXPECT_EQ(refusal([&] { decode(other, read); }),
+            "k_descale: append and decode name two, allowed the same one in both");
+}
+
+/// No other call takes the types: each refuses them by name.
+TEST(EightBitRefusals, OfEveryOtherCall) {
+  for (const DType dtype : {DType::kF8E4M3, DType::kI8}) {
+    const std::string name = dtype_name(dtype);
+    const TensorBuffer x(dtype, {1, 1, 4, 8}), y(DType::kF32, {1, 1, 4, 8}), lse(DType::kF32, {1, 1, 4, 1});
+    const TensorBuffer scores(dtype, {1, 1, 4, 4});
+    const std::string floats = ": dtype " + name + ", allowed f32, f16, bf16";
+    for (const char* compute : {"auto", "cpu", "reference", "cpu_naive"}) {
+      const Params params = {.compute = compute};
+      EXPECT_THAT(refusal([&] { forward(x.view(), x.view(), x.view(), x.view(), nullptr, params); }),
+                  testing::StartsWith("q" + floats));
+      EXPECT_THAT(refusal([&] { forward(y.view(), x.view(), y.view(), y.view(), nullptr, params); }),
+                  testing::StartsWith("k" + floats));
+      EXPECT_THAT(refusal([&] {
+                    backward({.q = y.view(),
+                              .k = y.view(),
+                              .v = y.view(),
+                              .o = y.view(),
+                              .lse = lse.view(),
+                              .dout = x.view(),
+                              .dq = y.view(),
+                              .dk = y.view(),
+                              .dv = y.view(),
+                              .params = params});
+                  }),
+                  testing::StartsWith("dout" + floats));
+      Params with_mask = params, with_bias = params;
+      with_mask.mask = scores.view(), with_bias.bias = scores.view();
+      EXPECT_EQ(refusal([&] { forward(y.view(), y.view(), y.view(), y.view(), nullptr, with_mask); }),
+                "mask: dtype " + name + ", allowed bool");
+      EXPECT_THAT(refusal([&] { forward(y.view(), y.view(), y.view(), y.view(), nullptr, with_bias); }),
+                  testing::StartsWith("bias" + floats));
+    }
+    EXPECT_THAT(refusal([&] {
+                  merge(std::vector<PartialState>{{x.view(), lse.view()}}, y.view());
+                }),
+                testing::StartsWith("states[0].o" + floats));
+  }
+}
+
+}  // namespace
+}  // namespace attend::test
