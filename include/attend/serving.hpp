@@ -50,12 +50,12 @@ struct CacheIndex {
   const std::int32_t* cache_leftpad = nullptr;    ///< (num_sequences): keys before it are not seen. Null: 0
   /// Of a cache of f8e4m3 or i8, whose element x stands for the number x * descale: f32, of one of two shapes,
   ///
-  ///   (1 or num_sequences, 1 or num_heads_k, 1, 1)   a factor for all, for each head, or for each head of each sequence
-  ///   (pages or cache rows, 1 or num_heads_k, page_size or capacity, 1)   a factor for each row of the cache
+  ///   (1 or num_sequences, 1 or num_heads_k, 1, 1)   one factor, or one of each head, or of each sequence and head
+  ///   (pages or cache rows, 1 or num_heads_k, page_size or capacity, 1)   a factor of each row of the cache
   ///
-  /// with any strides, 0 too. Absent: 1. Pages of one key, as many as there are sequences, would have both shapes:
-  /// that is refused. A factor is read where its key is, so that those of other rows may be NaN. Without v_cache the
-  /// values have the factors of the keys.
+  /// with any strides, 0 too. Absent: 1. The factor of a row is read if its key is, so that others may be NaN. With
+  /// pages of one key, as many as there are sequences, a tensor would have both shapes: it is refused. Without v_cache
+  /// the values have the factors of the keys.
   std::optional<ConstTensor> k_descale = {};
   std::optional<ConstTensor> v_descale = {};  ///< likewise, of v_cache
 };
@@ -89,11 +89,11 @@ struct DecodeCall {
   /// f32, f16 or bf16, or f64 for the backend `reference`. (num_sequences, num_heads_q, seqlen_q, head_dim), or packed:
   /// DecodeParams::cu_seqlens_q. 1 <= head_dim <= 1024
   ConstTensor q;
-  /// Of q's dtype, or of f8e4m3 or i8 with CacheIndex::k_descale. See there. num_heads_q is a multiple of num_heads_k, and query head h reads key head
-  /// h / (num_heads_q / num_heads_k)
+  /// Of q's dtype, or f8e4m3 or i8: see CacheIndex. num_heads_q is a multiple of num_heads_k, and query head h reads
+  /// key head h / (num_heads_q / num_heads_k)
   ConstTensor k_cache;
-  /// Like k_cache, of its dtype, with head_dim_v columns. Absent: the values are the first head_dim_v columns of the keys (DeepSeek's
-  /// multi-head latent attention)
+  /// Like k_cache, of its dtype, with head_dim_v columns. Absent: the values are the first head_dim_v columns of the
+  /// keys (DeepSeek's multi-head latent attention)
   std::optional<ConstTensor> v_cache = {};
   Tensor o;  ///< out, dtype of q, shape of q with head_dim_v columns, 1 <= head_dim_v <= 512. Overlaps no input
   /// Out, f32, (num_sequences, num_heads_q, seqlen_q, 1), or packed likewise: log of sum_j exp(s[i,j]), with exp(sink)

@@ -34,6 +34,8 @@ def append(
     q_norm: Any = None,
     k_norm: Any = None,
     norm_eps: float = 1e-6,
+    k_descale: Any = None,
+    v_descale: Any = None,
 ) -> Any:
     """Writes new keys and values into a cache: normalised, rotated, then rounded to the dtype of the cache.
 
@@ -47,8 +49,8 @@ def append(
             (sequences, seqlen_new, heads_k, head_dim); packed, with cu_seqlens_new, (total_new, heads_k, head_dim).
             Kinds of arrays as in `attend.decode`, on the CPU.
         v: like k, with head_dim_v columns, 1 to 512. None: keys only, and no v_cache.
-        k_cache, v_cache: written in place, see `attend.decode`. f32, f16 or bf16, also another dtype than that of k.
-            They may overlap as long as no written row lies in both, and overlap nothing else of the call.
+        k_cache, v_cache: written in place, see `attend.decode`. f32, f16, bf16 or 8 bits, also another dtype than
+            that of k. They may overlap as long as no written row lies in both, and overlap nothing else of the call.
         layout, page_table, cache_batch_idx: as in `attend.decode`.
         seqlens_k: i32 (sequences), the keys in the cache before, or a number for all. Needed unless slot_mapping is
             given.
@@ -70,6 +72,9 @@ def append(
         q_norm, k_norm: float (head_dim), weights of an RMS norm over all columns, before the rotation:
             x / sqrt(mean(x^2) + norm_eps) * weight.
         norm_eps: finite, >= 0.
+        k_descale, v_descale: of caches of 8 bits, see `attend.decode`; read, not chosen. A cache gets x / descale,
+            rounded to nearest even; what lies beyond the largest number becomes that (448 or -448; 127 or -128), and
+            NaN becomes NaN, in int8 0.
 
     Returns:
         q_out, or None without q. Rows of dead sequences, and packed rows behind the last sequence's, are not written.
@@ -93,7 +98,7 @@ def append(
     )
     tensors = Tensors(
         q, k_cache, v_cache, q_out, None, seqlens_k, page_table, cache_batch_idx, cu_seqlens_q=cu_seqlens_q,
-        **new_tensors,
+        k_descale=k_descale, v_descale=v_descale, **new_tensors,
     )  # fmt: skip
     numbers = Numbers(layout, most("q", q, cu_seqlens_q, max_seqlen_q), **new_numbers)
     if is_torch(k):

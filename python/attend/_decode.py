@@ -47,6 +47,8 @@ def decode(
     return_lse: bool = False,
     lse_base2: bool = False,
     out: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
     compute: str = "auto",
 ) -> Any:
     """o = softmax(scale * q k^T + options) v over the cached keys of each sequence.
@@ -75,12 +77,12 @@ def decode(
             layout="bshd" (sequences, seqlen_q, heads_q, head_dim); packed, with cu_seqlens_q, (total_q, heads_q,
             head_dim). NumPy array, torch tensor, or any array with ``__dlpack__`` on the CPU; all of a call are of one
             framework and on one device.
-        k_cache: dtype of q, see above; with layout="bshd" (cache rows or pages, keys, heads_k, head_dim). heads_q is a
-            multiple of heads_k, and query head h reads head h // (heads_q // heads_k). Any strides that are not
-            negative, the last one 1: a cache is read in place, and refused if it would have to be copied. k_cache and
-            v_cache may share memory.
-        v_cache: like k_cache, with head_dim_v columns, 1 to 512. None: the values are the first head_dim_v columns of
-            the keys (multi-head latent attention).
+        k_cache: dtype of q, or one of 8 bits (float8_e4m3fn of torch or ml_dtypes, int8), see above; with layout="bshd"
+            (cache rows or pages, keys, heads_k, head_dim). heads_q is a multiple of heads_k, and query head h reads
+            head h // (heads_q // heads_k). Any strides that are not negative, the last one 1: a cache is read in place,
+            and refused if it would have to be copied. k_cache and v_cache may share memory.
+        v_cache: like k_cache, of its dtype, with head_dim_v columns, 1 to 512. None: the values are the first
+            head_dim_v columns of the keys (multi-head latent attention).
         layout: "bhsd" or "bshd": the order of the dimensions of the caches, and of q, k, v and o where these are not
             packed.
         seqlens_k: i32 (sequences), the keys in the cache, or a number for all sequences. None: all are at capacity.
@@ -107,6 +109,10 @@ def decode(
         lse_base2: lse is the logarithm to the base 2.
         out: the array for o, of dtype and shape of o. It is written and returned, and shares memory with nothing else
             of the call. None: a new one.
+        k_descale, v_descale: with caches of 8 bits only, whose element x stands for the number x * descale: f32, (),
+            (heads_k), (sequences, heads_k), or for each row of the cache, of its dimensions but for head_dim, in the
+            order of layout. None: 1. Factors of rows that are not read may be NaN. Without v_cache the values have the
+            factors of the keys.
         compute: "cpu", "reference" (float64 on one thread), or "auto".
 
     Returns:
@@ -134,7 +140,7 @@ def decode(
     )
     tensors = Tensors(
         q, k_cache, v_cache, out, None, seqlens_k, page_table, cache_batch_idx, cache_leftpad, cu_seqlens_q, tree_mask,
-        alibi_slopes, sinks, **new_tensors,
+        alibi_slopes, sinks, k_descale=k_descale, v_descale=v_descale, **new_tensors,
     )  # fmt: skip
     numbers = Numbers(
         layout, most("q", q, cu_seqlens_q, max_seqlen_q), number("scale", scale), causal, left, right,

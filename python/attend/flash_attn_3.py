@@ -227,14 +227,15 @@ def flash_attn_with_kvcache(
         rotary_seqlens: i32 (batch): in the place of cache_seqlens in the positions of the rotation.
         s_aux, learnable_sink: as in `flash_attn_func`.
         scheduler_metadata, num_splits, pack_gqa, sm_margin: ignored, as there.
-        qv, q_descale, k_descale, v_descale, attention_chunk: refused.
+        k_descale, v_descale: f32 (batch, heads_k), with caches of 8 bits, beside which q, k and v have 16 or 32.
+        qv, q_descale, attention_chunk: refused.
 
     Returns:
         out, or with return_softmax_lse (out, softmax_lse, None, None): softmax_lse f32 (batch, heads_q, seqlen_q), or
         packed (heads_q, total_q). The last two are flash-attn's results of parts of the keys.
     """
     refuse_unless(qv, (None,), "qv")
-    _refuse(q_descale, k_descale, v_descale, attention_chunk)
+    _refuse(q_descale, None, None, attention_chunk)
     sinks = _sinks(s_aux, learnable_sink)
     is_packed = {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q} if cu_seqlens_q is not None else {}
     new = {"cu_seqlens_new": cu_seqlens_k_new} if k is not None else {}
@@ -242,7 +243,8 @@ def flash_attn_with_kvcache(
         q, k_cache, v_cache, k, v, rotary=(rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens),
         cache_seqlens=cache_seqlens, causal=causal, window_size=window_size, softmax_scale=softmax_scale,
         names={"sinks": sinks[0]}, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
-        page_table=page_table, softcap=softcap, sinks=sinks[1], **is_packed, **new,
+        page_table=page_table, softcap=softcap, sinks=sinks[1], k_descale=k_descale,
+        v_descale=v_descale, **is_packed, **new,
     )  # fmt: skip
     return (out, lse, None, None) if return_softmax_lse else out
 

@@ -214,6 +214,25 @@ Tensor table_view(const char* name, const Array& a, int num_dims, const char* me
   return right_aligned(name, a);
 }
 
+Tensor descale_view(const char* name, const Array& a, Layout layout) {
+  const auto& n = a.shape;
+  const auto& s = a.stride;
+  switch (a.num_dims) {
+    case 0:
+      return view(name, a, {1, 1, 1, 1}, {0, 0, 0, 1});
+    case 1:
+    case 2:
+      return per_head_view(name, a);
+    case 3:
+      if (layout == Layout::kBshd) return view(name, a, {n[0], n[2], n[1], 1}, {s[0], s[2], s[1], 1});
+      return view(name, a, {n[0], n[1], n[2], 1}, {s[0], s[1], s[2], 1});
+    default:
+      break;
+  }
+  refuse(fmt::format("{}: {} dimensions, allowed 0, 1 (heads), 2 (sequences, heads), or 3 (those of the cache)", name,
+                     a.num_dims));
+}
+
 const std::int32_t* offsets_view(const char* name, const Array& a, Device device) {
   require_dims(name, a, 1, "(sequences + 1)");
   if (a.dtype != "i32") refuse(fmt::format("{}: dtype {}, allowed i32", name, a.dtype));

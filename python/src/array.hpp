@@ -55,6 +55,8 @@ struct Array {
 [[nodiscard]] Tensor rows_view(const char* name, const Array& a, Layout layout);   ///< lse: no head_dim
 [[nodiscard]] Tensor scores_view(const char* name, const Array& a);    ///< of scores: broadcast from the right
 [[nodiscard]] Tensor per_head_view(const char* name, const Array& a);  ///< of heads: (heads) or (batch, heads)
+/// Factors of a cache: (), (heads), (batch, heads), or of each of its rows: the cache's dimensions but for head_dim.
+[[nodiscard]] Tensor descale_view(const char* name, const Array& a, Layout layout);
 [[nodiscard]] const std::int32_t* offsets_view(const char* name, const Array& a, Device device);  ///< cu_seqlens
 [[nodiscard]] Tensor table_view(const char* name, const Array& a, int num_dims,
                                 const char* meaning);  ///< its dimensions last

@@ -31,7 +31,8 @@ using MaybeArray = std::optional<Array>;
 // The fields of the named tuples Tensors and Numbers, in their order.
 constexpr std::string_view kTensorFields =
     "q k_cache v_cache out lse seqlens_k page_table cache_batch_idx cache_leftpad cu_seqlens_q tree_mask alibi_slopes "
-    "sinks k v cu_seqlens_new slot_mapping positions rotary_cos rotary_sin rotary_seqlens q_norm k_norm";
+    "sinks k v cu_seqlens_new slot_mapping positions rotary_cos rotary_sin rotary_seqlens q_norm k_norm "
+    "k_descale v_descale";
 constexpr std::string_view kNumberFields =
     "layout max_seqlen_q scale causal window_left window_right softcap lse_base2 max_seqlen_new rotary_interleaved "
     "rotary_first_column query_positions norm_eps compute";
@@ -145,6 +146,13 @@ const void* per_row(const Fields& fields, TensorField field, const Rows& rows, c
   return entries_view(field.name, *array, allowed);
 }
 
+/// The factors of a cache: one; one of each head; of each sequence and head; or of each row of the cache.
+std::optional<ConstTensor> maybe_descale(const Fields& fields, TensorField field) {
+  const MaybeArray array = fields.maybe(field);
+  if (!array) return std::nullopt;
+  return descale_view(field.name, *array, fields.layout());
+}
+
 CacheIndex cache_of(const Fields& fields, const Rows& rows) {
   CacheIndex cache;
   cache.seqlens_k = per_sequence(fields, "seqlens_k", "seqlens_k", rows);
@@ -153,6 +161,8 @@ CacheIndex cache_of(const Fields& fields, const Rows& rows) {
   if (const MaybeArray table = fields.maybe("page_table")) {
     cache.page_table = page_table_view("page_table", *table, rows.tensor.device);
   }
+  cache.k_descale = maybe_descale(fields, "k_descale");
+  cache.v_descale = maybe_descale(fields, "v_descale");
   return cache;
 }
 
@@ -172,6 +182,19 @@ std::optional<ConstTensor> maybe_per_head(const Fields& fields, TensorField fiel
   const MaybeArray array = fields.maybe(field);
   if (!array) return std::nullopt;
   return per_head_view(field.name, *array);
+}
+
+/// A cache, whose 8-bit floats have torch's name.
+std::optional<Tensor> maybe_cache(const Fields& fields, TensorField field) {
+  MaybeArray array = fields.maybe(field);
+  if (!array) return std::nullopt;
+  if (array->dtype == "float8_e4m3fn") array->dtype = dtype_name(DType::kF8E4M3);
+  return heads_view(field.name, *array, fields.layout());
+}
+
+Tensor k_cache_of(const Fields& fields) {
+  if (const auto k_cache = maybe_cache(fields, "k_cache")) return *k_cache;
+  refuse("k_cache: None, allowed an array");
 }
 
 DecodeParams decode_params_of(const Fields& fields, const Rows& q) {
@@ -196,8 +219,8 @@ DecodeCall decode_call_of(const Fields& fields, const Rows& q) {
   const Layout of_q = fields.layout_with("cu_seqlens_q");
   DecodeCall call;
   call.q = q.tensor;
-  call.k_cache = heads_view("k_cache", fields.array("k_cache"), fields.layout());
-  if (const auto v_cache = maybe_heads(fields, "v_cache", fields.layout())) call.v_cache = *v_cache;
+  call.k_cache = k_cache_of(fields);
+  if (const auto v_cache = maybe_cache(fields, "v_cache")) call.v_cache = *v_cache;
   call.o = heads_view("out", fields.array("out"), of_q);
   if (const MaybeArray lse = fields.maybe("lse")) call.lse = rows_view("lse", *lse, of_q);
   call.cache = cache_of(fields, q);
@@ -223,8 +246,8 @@ AppendCall append_call_of(const Fields& fields, const Rows& k) {
   AppendCall call;
   call.k = k.tensor;
   if (const auto v = maybe_heads(fields, "v", fields.layout_with("cu_seqlens_new"))) call.v = *v;
-  call.k_cache = heads_view("k_cache", fields.array("k_cache"), fields.layout());
-  call.v_cache = maybe_heads(fields, "v_cache", fields.layout());
+  call.k_cache = k_cache_of(fields);
+  call.v_cache = maybe_cache(fields, "v_cache");
   call.cache = cache_of(fields, k);
   call.cu_seqlens_new = k.offsets;
   if (k.offsets != nullptr) call.num_sequences = k.num_sequences;

@@ -22,6 +22,7 @@ DTYPE_NAMES = {
     torch.bfloat16: "bf16",
     torch.float64: "f64",
     torch.bool: "bool",
+    torch.int8: "i8",
     torch.int32: "i32",
     torch.int64: "i64",
     torch.uint64: "u64",

@@ -114,8 +114,8 @@ HWY_INLINE hn::Vec<hn::Full128<float>> sums_of_lanes(Vector v0, Vector v1, Vecto
   return sum_of_blocks(kFloats, of_blocks);
 }
 
-/// scores[r * kLeaf + k] = <q row r, key k> of kRows rows and kKeysAtOnce keys, rows of T. q: rows of floats, `q_stride`
-/// apart, in the lanes of load_columns(), zeros up to whole chunks.
+/// scores[r * kLeaf + k] = <q row r, key k> of kRows rows and kKeysAtOnce keys, rows of T. q: rows of floats,
+/// `q_stride` apart, in the lanes of load_columns(), zeros up to whole chunks.
 template <class T, int kRows>
 HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const float* q, std::int64_t q_stride,
                            float* scores) {

@@ -16,29 +16,41 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-constexpr hn::Rebind<std::int8_t, FloatTag> kBytes;
+constexpr int kWidenedAtOnce = 2 * kLanes;  // elements of a row
 
 /// kLanes elements of a row as float.
 HWY_INLINE Vector widened(const std::int8_t* at) {
-  return hn::ConvertTo(kFloats, hn::PromoteTo(kInts, hn::LoadU(kBytes, at)));
+  const hn::Rebind<std::int8_t, FloatTag> bytes;
+  return hn::ConvertTo(kFloats, hn::PromoteTo(kInts, hn::LoadU(bytes, at)));
 }
 
-HWY_INLINE Vector widened(const core::E4M3* at) {
-  const auto bytes = hn::LoadU(kBytes, reinterpret_cast<const std::int8_t*>(at));
+HWY_INLINE void widen(const std::int8_t* at, float* to) {
+  hn::StoreU(widened(at), kFloats, to);
+  hn::StoreU(widened(at + kLanes), kFloats, to + kLanes);
+}
+
 #if HWY_TARGET <= HWY_AVX2
-  // As a 16-bit float with the same exponent and fraction, whose exponent is biased by 8 more. The hardware's
-  // conversion of one that is not normal is exact and as fast as that of others. A NaN has all bits of its exponent and
-  // fraction set: a carry out of these makes the exponent that of a NaN.
-  const hn::Rebind<std::int16_t, FloatTag> halves;
-  const hn::Rebind<hwy::float16_t, FloatTag> of_16_bits;
-  const auto wide = hn::PromoteTo(halves, bytes);
+// As 16-bit floats with the same exponents and fractions, whose exponents are biased by 8 more. The hardware's
+// conversion of one that is not normal is exact and as fast as that of others. A NaN has all bits of its exponent and
+// fraction set: a carry out of these makes the exponent that of a NaN.
+HWY_INLINE void widen(const core::E4M3* at, float* to) {
+  const hn::Repartition<std::int16_t, FloatTag> halves;
+  const hn::Rebind<std::int8_t, decltype(halves)> bytes;
+  const hn::Repartition<hwy::float16_t, FloatTag> of_16_bits;
+  const hn::Half<decltype(of_16_bits)> half;
+  const auto wide = hn::PromoteTo(halves, hn::LoadU(bytes, reinterpret_cast<const std::int8_t*>(at)));
   const auto magnitude = hn::And(hn::ShiftLeft<7>(wide), hn::Set(halves, 0x3f80));
   const auto carry = hn::And(hn::Add(magnitude, hn::Set(halves, 0x80)), hn::Set(halves, 0x4000));
   const auto sign = hn::And(wide, hn::Set(halves, static_cast<std::int16_t>(-0x8000)));
-  const auto half = hn::BitCast(of_16_bits, hn::Or(hn::Or(magnitude, carry), sign));
-  return hn::Mul(hn::PromoteTo(kFloats, half), hn::Set(kFloats, 0x1p8F));
+  const auto floats = hn::BitCast(of_16_bits, hn::Or(hn::Or(magnitude, carry), sign));
+  const Vector bias = hn::Set(kFloats, 0x1p8F);
+  hn::StoreU(hn::Mul(hn::PromoteTo(kFloats, hn::LowerHalf(half, floats)), bias), kFloats, to);
+  hn::StoreU(hn::Mul(hn::PromoteTo(kFloats, hn::UpperHalf(half, floats)), bias), kFloats, to + kLanes);
+}
 #else
-  const auto wide = hn::PromoteTo(kInts, bytes);
+HWY_INLINE Vector widened(const core::E4M3* at) {
+  const hn::Rebind<std::int8_t, FloatTag> bytes;
+  const auto wide = hn::PromoteTo(kInts, hn::LoadU(bytes, reinterpret_cast<const std::int8_t*>(at)));
   const auto magnitude = hn::And(wide, hn::Set(kInts, 0x7f));
   const auto normal = hn::Add(hn::ShiftLeft<20>(magnitude), hn::Set(kInts, (127 - 7) << 23));
   const auto subnormal = hn::BitCast(kInts, hn::Mul(hn::ConvertTo(kFloats, magnitude), hn::Set(kFloats, 0x1p-9F)));
@@ -47,8 +59,13 @@ HWY_INLINE Vector widened(const core::E4M3* at) {
   const auto value = hn::IfThenElse(is_nan, hn::Set(kInts, 0x7fc00000), number);
   const auto sign = hn::And(wide, hn::Set(kInts, std::numeric_limits<std::int32_t>::min()));
   return hn::BitCast(kFloats, hn::Or(value, sign));
-#endif
 }
+
+HWY_INLINE void widen(const core::E4M3* at, float* to) {
+  hn::StoreU(widened(at), kFloats, to);
+  hn::StoreU(widened(at + kLanes), kFloats, to + kLanes);
+}
+#endif
 
 /// kLanes numbers in the elements' type. The elements, in the low bytes of integers.
 HWY_INLINE hn::Vec<IntTag> narrowed(Vector x, const core::E4M3* /*type*/) {
@@ -80,16 +97,16 @@ HWY_INLINE void with_quantized_type(void* data, DType dtype, Visit visit) {
   visit(static_cast<core::E4M3*>(data));
 }
 
-/// The row at `data` as float. Writes whole vectors, and reads nothing behind the row.
+/// The row at `data` as float. Writes whole pieces of kWidenedAtOnce, and reads nothing behind the row.
 HWY_INLINE void widen_row(const void* data, DType dtype, std::int64_t cols, float* HWY_RESTRICT to) {
   with_quantized_type(const_cast<void*>(data), dtype, [&](const auto* from) HWY_ATTR {
     using T = std::remove_const_t<std::remove_pointer_t<decltype(from)>>;
     std::int64_t c = 0;
-    for (; c + kLanes <= cols; c += kLanes) hn::StoreU(widened(from + c), kFloats, to + c);
+    for (; c + kWidenedAtOnce <= cols; c += kWidenedAtOnce) widen(from + c, to + c);
     if (c == cols) return;
-    HWY_ALIGN T rest[kLanes] = {};
+    HWY_ALIGN T rest[kWidenedAtOnce] = {};
     std::memcpy(rest, from + c, static_cast<std::size_t>(cols - c));
-    hn::StoreU(widened(rest), kFloats, to + c);
+    widen(rest, to + c);
   });
 }
 

@@ -87,7 +87,7 @@ struct LeafKeys {
 };
 
 constexpr int kValuesAtOnce = 64;  // rows of a cache that are read more than once stay close that long
-constexpr int kRowsWidened = 32;   // rows of a cache of 8 bits that are floats at a time. 16 KiB of 128 columns
+constexpr int kRowsWidened = 32;   // rows of a cache of 8 bits that are floats at a time: 16 KiB of 128 columns
 static_assert(kValuesAtOnce % kRowsWidened == 0 && kRowsWidened % kKeysAtOnce == 0 && kLeaf % kRowsWidened == 0);
 
 /// A tile on its way over leaves. T is the type of the cache, or float where that is one of 8 bits: such rows are made
