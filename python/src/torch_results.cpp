@@ -22,14 +22,14 @@ using namespace nb::literals;
 using nb::dlpack::dltensor;
 
 void compute_forward(const Views& x, const Options& options) {
-  const Stream stream = current_stream(x.q);
+  const Stream stream = current_stream(x.q.device);
   const nb::gil_scoped_release release;
   attend::forward({.q = x.q, .k = x.k, .v = x.v, .o = x.o, .lse = x.lse, .params = options.params(), .stream = stream});
 }
 
 /// For an `x` with lse.
 void compute_backward(const Views& x, const Gradients& g, const Options& options) {
-  const Stream stream = current_stream(x.q);
+  const Stream stream = current_stream(x.q.device);
   const nb::gil_scoped_release release;
   attend::backward({.q = x.q,
                     .k = x.k,
