@@ -50,6 +50,15 @@ bool is_true(nb::handle x) {
   return truth != 0;
 }
 
+nb::object empty_float32(nb::handle like, const nb::tuple& shape, const nb::tuple& strides) {
+  PyObject* const arguments[] = {like.ptr(), shape.ptr(), strides.ptr(), torch->float32.ptr()};
+  constexpr std::size_t kByPosition = 3;
+  nb::object made =
+      nb::steal(PyObject_Vectorcall(torch->new_empty_strided.ptr(), arguments, kByPosition, torch->with_dtype.ptr()));
+  if (!made.is_valid()) nb::raise_python_error();
+  return made;
+}
+
 Stream current_stream(Device device) {
   if (device.type != DeviceType::kCUDA) return {};
   return reinterpret_cast<Stream>(nb::cast<std::uintptr_t>(torch->raw_stream(device.index)));

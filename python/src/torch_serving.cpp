@@ -58,8 +58,7 @@ nb::object dense(nb::handle like, const Sizes& shape, bool is_float32) {
   std::int64_t step = 1;
   for (std::size_t d = shape.size(); d-- > 0; step *= std::max<std::int64_t>(shape[d], 1)) strides[d] = step;
   const nb::tuple sizes = tuple_of(shape), steps = tuple_of(strides);
-  return is_float32 ? torch->new_empty_strided(like, sizes, steps, "dtype"_a = torch->float32)
-                    : torch->new_empty_strided(like, sizes, steps);
+  return is_float32 ? empty_float32(like, sizes, steps) : torch->new_empty_strided(like, sizes, steps);
 }
 
 /// `out`, or a new tensor in its place. Not valid if out has another shape, or if torch would not give a new one dense
