@@ -64,7 +64,7 @@ bool is_whole(nb::handle x) {
 }
 
 bool is_number(nb::handle x) {
-  return is_whole(x) || Py_TYPE(x.ptr()) == &PyFloat_Type;
+  return PyFloat_Check(x.ptr()) || PyLong_Check(x.ptr());
 }
 
 bool is_text(nb::handle x, const char* text) {
@@ -108,11 +108,15 @@ bool is_complete(ServingCall call, ServingArguments& x) {
          none_of({"out", "cu_seqlens_q", "q_norm"});
 }
 
-/// A window of two whole numbers; None leaves a side open, as the default does.
+/// A window of two numbers; None leaves a side open, as the default does.
 bool resolve_window(ServingArguments& x) {
   if (!x.window.is_valid()) return true;
-  if (Py_TYPE(x.window.ptr()) != &PyTuple_Type || nb::len(x.window) != 2) return false;
-  const nb::handle left = item_of(x.window, 0), right = item_of(x.window, 1);
+  const bool is_tuple = Py_TYPE(x.window.ptr()) == &PyTuple_Type;
+  if ((!is_tuple && Py_TYPE(x.window.ptr()) != &PyList_Type) || nb::len(x.window) != 2) return false;
+  const auto side = [&](std::size_t at) {
+    return is_tuple ? item_of(x.window, at) : nb::handle(PyList_GetItem(x.window.ptr(), static_cast<Py_ssize_t>(at)));
+  };
+  const nb::handle left = side(0), right = side(1);
   if (!left.is_none()) x.number("window_left") = left;
   if (!right.is_none()) x.number("window_right") = right;
   return true;
@@ -142,6 +146,21 @@ bool resolve_most(ServingArguments& x, const RowFields& fields, nb::object& owne
   return true;
 }
 
+/// i32 (count), all of them `length`, in memory of the host.
+Array equal_lengths(std::int64_t count, std::int32_t length) {
+  const auto bytes = static_cast<Py_ssize_t>(count * static_cast<std::int64_t>(sizeof(length)));
+  Array array;
+  array.owner = nb::steal(PyBytes_FromStringAndSize(nullptr, bytes));
+  if (!array.owner.is_valid()) nb::raise_python_error();
+  array.data = PyBytes_AsString(array.owner.ptr());
+  std::fill_n(static_cast<std::int32_t*>(array.data), count, length);
+  array.dtype = "i32";
+  array.num_dims = 1;
+  array.shape[0] = count;
+  array.stride[0] = 1;
+  return array;
+}
+
 /// A number in the place of seqlens_k becomes an array with an entry for each sequence.
 bool resolve_lengths(ServingArguments& x, const RowFields& fields) {
   nb::handle& given = x.tensor("seqlens_k");
@@ -157,14 +176,7 @@ bool resolve_lengths(ServingArguments& x, const RowFields& fields) {
     using namespace nb::literals;
     x.lengths_array = torch->new_full(x.tensor(fields.rows), nb::make_tuple(count), *length, "dtype"_a = torch->int32);
   } else {
-    x.lengths.assign(static_cast<std::size_t>(count), static_cast<std::int32_t>(*length));
-    Array array;
-    array.data = x.lengths.data();
-    array.dtype = "i32";
-    array.num_dims = 1;
-    array.shape[0] = count;
-    array.stride[0] = 1;
-    x.lengths_array = nb::cast(std::move(array));
+    x.lengths_array = nb::cast(equal_lengths(count, static_cast<std::int32_t>(*length)));
   }
   given = x.lengths_array;
   return true;

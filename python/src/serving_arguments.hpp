@@ -22,7 +22,7 @@ enum class ServingCall : std::uint8_t { kDecode, kAppend };
 /// Learns the keyword arguments of a call in their order.
 void learn_serving_options(ServingCall call, const nb::dict& defaults);
 
-/// It lives no longer than the arguments, and moves but is not copied.
+/// The fields of a call. They are valid as long as the arguments, and as this.
 struct ServingArguments {
   std::array<nb::handle, kNumTensorFields> tensors;  ///< None: not given
   std::array<nb::handle, kNumNumberFields> numbers;
@@ -35,7 +35,6 @@ struct ServingArguments {
 
   // What handles above may refer to.
   nb::object most_q, most_new, lengths_array;
-  std::vector<std::int32_t> lengths;
 
   [[nodiscard]] nb::handle& tensor(TensorField field) { return tensors[field.position]; }
   [[nodiscard]] nb::handle& number(NumberField field) { return numbers[field.position]; }
