@@ -183,7 +183,8 @@ def _result(name: str, out: Optional[torch.Tensor], like: torch.Tensor, shape: A
     if out is not None:
         check_out(name, out, shape)
         return out
-    return empty_like(like) if like.shape[-1] == shape[-1] else like.new_empty(shape)
+    has_the_shape = like.dim() == 0 or like.shape[-1] == shape[-1]  # the library refuses the first
+    return empty_like(like) if has_the_shape else like.new_empty(shape)
 
 
 def _count_writes(*tensors: Optional[torch.Tensor]) -> None:
