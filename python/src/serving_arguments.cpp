@@ -2,10 +2,12 @@
 
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "attend/error.hpp"
 #include "exchange.hpp"
@@ -111,12 +113,13 @@ bool is_complete(ServingCall call, ServingArguments& x) {
 /// A window of two numbers; None leaves a side open, as the default does.
 bool resolve_window(ServingArguments& x) {
   if (!x.window.is_valid()) return true;
-  const bool is_tuple = Py_TYPE(x.window.ptr()) == &PyTuple_Type;
-  if ((!is_tuple && Py_TYPE(x.window.ptr()) != &PyList_Type) || nb::len(x.window) != 2) return false;
-  const auto side = [&](std::size_t at) {
-    return is_tuple ? item_of(x.window, at) : nb::handle(PyList_GetItem(x.window.ptr(), static_cast<Py_ssize_t>(at)));
-  };
-  const nb::handle left = side(0), right = side(1);
+  if (Py_TYPE(x.window.ptr()) == &PyList_Type) {  // whose items other threads may remove
+    x.window_tuple = nb::steal(PyList_AsTuple(x.window.ptr()));
+    if (!x.window_tuple.is_valid()) nb::raise_python_error();
+    x.window = x.window_tuple;
+  }
+  if (Py_TYPE(x.window.ptr()) != &PyTuple_Type || nb::len(x.window) != 2) return false;
+  const nb::handle left = item_of(x.window, 0), right = item_of(x.window, 1);
   if (!left.is_none()) x.number("window_left") = left;
   if (!right.is_none()) x.number("window_right") = right;
   return true;
@@ -228,7 +231,7 @@ std::optional<ServingArguments> placed_arguments(ServingCall call, const nb::tup
                                                  std::initializer_list<PositionalArgument> others) {
   const std::vector<Place>& places = places_of(call);
   if (nb::len(options) != places.size()) {
-    throw Error(ErrorCode::kInternal, "serving: options without one of the call's keyword arguments");
+    throw Error(ErrorCode::kInternal, "options: without one of the call's keyword arguments");
   }
   ServingArguments x;
   x.tensors.fill(Py_None);

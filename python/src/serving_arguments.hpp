@@ -20,6 +20,7 @@ namespace nb = nanobind;
 enum class ServingCall : std::uint8_t { kDecode, kAppend };
 
 /// Learns the keyword arguments of a call in their order.
+/// @throws Error (kInternal) for one that stands for no field.
 void learn_serving_options(ServingCall call, const nb::dict& defaults);
 
 /// The fields of a call. They are valid as long as the arguments, and as this.
@@ -34,7 +35,7 @@ struct ServingArguments {
   std::int64_t head_dim_of_values = 0;
 
   // What handles above may refer to.
-  nb::object most_q, most_new, lengths_array;
+  nb::object window_tuple, most_q, most_new, lengths_array;
 
   [[nodiscard]] nb::handle& tensor(TensorField field) { return tensors[field.position]; }
   [[nodiscard]] nb::handle& number(NumberField field) { return numbers[field.position]; }
@@ -51,13 +52,13 @@ struct PositionalArgument {
 };
 
 /// The arguments in their places, with the tensors of a rotary embedding. `options`: the tuple of all keyword arguments
-/// in their order. Nothing if Python has to look at them.
+/// in their order. Nothing if Python has to look at them. After learn_serving_options and learn_torch.
 /// @throws Error (kInternal) if the tuple has another length.
 [[nodiscard]] std::optional<ServingArguments> placed_arguments(ServingCall call, const nb::tuple& options,
                                                                std::initializer_list<PositionalArgument> others);
 
-/// Gives the fields the values that the front ends in Python give them, once route_of has seen the tensors. False if
-/// Python has to look at them.
+/// Gives the fields the values that the front ends in Python give them, once torch_route.hpp has allowed the tensors.
+/// False if Python has to look at them.
 [[nodiscard]] bool resolve(ServingCall call, ServingArguments& x);
 
 }  // namespace attend::python

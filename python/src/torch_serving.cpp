@@ -98,9 +98,9 @@ bool run(void (*call)(nb::handle, nb::handle, std::uintptr_t), const ServingArgu
   Device device;
   if (is_on_gpu(memory)) device = {DeviceType::kCUDA, memory.device.device_id};
   const nb::tuple tensors = tuple_of(x.tensors), numbers = tuple_of(x.numbers);
-  const Stream stream = current_stream(device);
+  const auto stream = reinterpret_cast<std::uintptr_t>(current_stream(device));
   try {
-    call(tensors, numbers, reinterpret_cast<std::uintptr_t>(stream));
+    call(tensors, numbers, stream);
     return true;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument && error.code() != ErrorCode::kUnsupported) throw;

@@ -1,5 +1,7 @@
 """decode, append and merge of torch tensors: the direct route, and the operators for torch's dispatcher.
 
+Of decode and append what `_core.decode_of_options` and `_core.append_of_options` leave, which take most calls.
+
     attend::decode(tensors, numbers)          writes out and lse
     attend::append_decode(tensors, numbers)   writes k_cache and v_cache before
     attend::append(tensors, numbers)          writes k_cache, v_cache and out
