@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from attend import _core
 from attend._api import NO_SOFTCAP, OPEN, number
 from attend._drop_in import renamed
 from attend._errors import Error
@@ -127,6 +128,19 @@ def decode(
 
     Source: Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023).
     """
+    if is_torch(q):
+        import torch  # as in `attention`
+
+        if not torch.compiler.is_dynamo_compiling():
+            options = (
+                layout, seqlens_k, page_table, cache_batch_idx, cache_leftpad, cu_seqlens_q, max_seqlen_q, causal,
+                window, scale, softcap, alibi_slopes, sinks, tree_mask, head_dim_v, k, v, cu_seqlens_new,
+                max_seqlen_new, slot_mapping, positions, rotary, query_positions, q_norm, k_norm, norm_eps, return_lse,
+                lse_base2, out, compute,
+            )  # fmt: skip
+            results = _core.decode_of_options(q, k_cache, v_cache, options)
+            if results is not None:
+                return results
     require(q=q, k_cache=k_cache)
     left, right = window_of(window)
     new_tensors, new_numbers = appended(
@@ -142,6 +156,9 @@ def decode(
     )  # fmt: skip
     o, lse = _run(tensors, numbers, head_dim_v, return_lse)
     return (o, lse) if return_lse else o
+
+
+_core.learn_decode(decode.__kwdefaults__)
 
 
 def _run(tensors: Tensors, numbers: Numbers, head_dim_v: Optional[int], return_lse: bool) -> tuple[Any, Any]:

@@ -227,7 +227,8 @@ def flash_attn_with_kvcache(
     out, lse = with_kvcache(
         q, k_cache, v_cache, k, v, rotary=(rotary_cos, rotary_sin, rotary_interleaved, None),
         cache_seqlens=cache_seqlens, causal=causal, window_size=window_size, softmax_scale=softmax_scale,
-        names={"page_table": "block_table"}, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
+        return_lse=return_softmax_lse, names={"page_table": "block_table"},
+        cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
         page_table=block_table, softcap=softcap, alibi_slopes=alibi_slopes,
     )  # fmt: skip
     return (out, lse) if return_softmax_lse else out

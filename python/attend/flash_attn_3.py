@@ -241,7 +241,8 @@ def flash_attn_with_kvcache(
     out, lse = with_kvcache(
         q, k_cache, v_cache, k, v, rotary=(rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens),
         cache_seqlens=cache_seqlens, causal=causal, window_size=window_size, softmax_scale=softmax_scale,
-        names={"sinks": sinks[0]}, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
+        return_lse=return_softmax_lse, names={"sinks": sinks[0]},
+        cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
         page_table=page_table, softcap=softcap, sinks=sinks[1], **is_packed, **new,
     )  # fmt: skip
     return (out, lse, None, None) if return_softmax_lse else out
