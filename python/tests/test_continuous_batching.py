@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import runpy
 
 import pytest
 
@@ -16,6 +17,7 @@ batching = pytest.importorskip(
 
 import attend.transformers
 import small_models
+import test_documents
 
 TOKENS = 6
 LENGTHS = (3, 17, 1, 40)
@@ -56,11 +58,14 @@ def words(torch, model, prompts, **options):
     return found
 
 
+def generation_config():
+    return transformers.GenerationConfig(max_new_tokens=TOKENS, do_sample=False, eos_token_id=-1, pad_token_id=0)
+
+
 def batched(model, prompts, **options):
     """The same from a pool of pages of 8 tokens, in batches of at most 32 tokens: long prompts go in pieces."""
-    generation = transformers.GenerationConfig(max_new_tokens=TOKENS, do_sample=False, eos_token_id=-1, pad_token_id=0)
     pool = transformers.ContinuousBatchingConfig(page_size=8, num_blocks=64, max_batch_tokens=32, **options)
-    found = model.generate_batch(prompts, generation_config=generation, continuous_batching_config=pool)
+    found = model.generate_batch(prompts, generation_config=generation_config(), continuous_batching_config=pool)
     assert not [x.error for x in found.values() if x.error]
     return [x.generated_tokens for x in found.values()]
 
@@ -111,6 +116,20 @@ def test_the_tokens_of_eager_from_pages(torch, kind, calls):
         calls["decode"] = 0
         assert batched(model, prompts, max_blocks_per_request=0) == want and calls["decode"] == 0
         assert words(torch, model, prompts[:1]) == want[:1]
+
+
+def test_the_example_of_the_page_of_serving(torch, tmp_path):
+    (part,) = test_documents.blocks("serving.md", "py")
+    model, prompts = model_of("llama"), prompts_of(torch)[:2]
+    want = words(torch, model, prompts)
+    plain = model.generate_batch
+    pool = transformers.ContinuousBatchingConfig(page_size=8, num_blocks=64, max_batch_tokens=32)
+    model.generate_batch = lambda *arguments, **options: plain(*arguments, continuous_batching_config=pool, **options)
+    program = tmp_path / "serving.py"
+    program.write_text(part)
+    given = {"attend": attend, "model": model, "prompts": prompts, "generation_config": generation_config()}
+    names = runpy.run_path(str(program), given)
+    assert [x.generated_tokens for x in names["outputs"].values()] == want
 
 
 def test_pages_beyond_the_lengths_are_not_read(torch, monkeypatch):
