@@ -132,12 +132,10 @@ def decode(
         import torch  # as in `attention`
 
         if not torch.compiler.is_dynamo_compiling():
-            options = (
-                layout, seqlens_k, page_table, cache_batch_idx, cache_leftpad, cu_seqlens_q, max_seqlen_q, causal,
-                window, scale, softcap, alibi_slopes, sinks, tree_mask, head_dim_v, k, v, cu_seqlens_new,
-                max_seqlen_new, slot_mapping, positions, rotary, query_positions, q_norm, k_norm, norm_eps, return_lse,
-                lse_base2, out, compute,
-            )  # fmt: skip
+            options = (layout, seqlens_k, page_table, cache_batch_idx, cache_leftpad, cu_seqlens_q, max_seqlen_q,
+                       causal, window, scale, softcap, alibi_slopes, sinks, tree_mask, head_dim_v, k, v,
+                       cu_seqlens_new, max_seqlen_new, slot_mapping, positions, rotary, query_positions, q_norm, k_norm,
+                       norm_eps, return_lse, lse_base2, out, compute)  # fmt: skip
             results = _core.decode_of_options(q, k_cache, v_cache, options)
             if results is not None:
                 return results
@@ -154,23 +152,24 @@ def decode(
         layout, most("q", q, cu_seqlens_q, max_seqlen_q), number("scale", scale), causal, left, right,
         number("softcap", softcap), lse_base2, compute=compute, **new_numbers,
     )  # fmt: skip
-    o, lse = _run(tensors, numbers, head_dim_v, return_lse)
-    return (o, lse) if return_lse else o
+    return _run(tensors, numbers, head_dim_v, return_lse)
 
 
 _core.learn_decode(decode.__kwdefaults__)
 
 
-def _run(tensors: Tensors, numbers: Numbers, head_dim_v: Optional[int], return_lse: bool) -> tuple[Any, Any]:
-    """o, and lse or None, by the front end of the framework of q."""
+def _run(tensors: Tensors, numbers: Numbers, head_dim_v: Optional[int], return_lse: bool) -> Any:
+    """o, or (o, lse), by the front end of the framework of q."""
     try:
         if is_torch(tensors.q):
             from attend.torch import _serving
 
-            return _serving.decode(tensors, numbers, head_dim_v, return_lse)
-        from attend import _serving_arrays
+            o, lse = _serving.decode(tensors, numbers, head_dim_v, return_lse)
+        else:
+            from attend import _serving_arrays
 
-        return _serving_arrays.decode(tensors, numbers, head_dim_v, return_lse)
+            o, lse = _serving_arrays.decode(tensors, numbers, head_dim_v, return_lse)
+        return (o, lse) if return_lse else o
     except Error as error:
         # What the library calls o is `out`, or has the width of the values.
         width = "head_dim_v" if tensors.v_cache is None else "v_cache"
