@@ -209,6 +209,14 @@ bool resolve_head_dim_v(ServingArguments& x) {
   return given.has_value();
 }
 
+/// Is a number in each field whose default is a float?
+bool has_numbers(ServingArguments& x) {
+  for (std::size_t i = 0; i < x.numbers.size(); ++i) {
+    if (PyFloat_Check(item_of(torch->default_numbers, i).ptr()) && !is_number(x.numbers[i])) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void learn_serving_options(ServingCall call, const nb::dict& defaults) {
@@ -244,7 +252,7 @@ std::optional<ServingArguments> placed_arguments(ServingCall call, const nb::tup
 
 bool resolve(ServingCall call, ServingArguments& x) {
   const nb::handle scale = x.number("scale");
-  if (!(scale.is_none() || is_number(scale)) || !is_number(x.number("softcap"))) return false;
+  if (!(scale.is_none() || is_number(scale)) || !has_numbers(x)) return false;
   if (!resolve_layout(x) || !resolve_window(x)) return false;
   if (!resolve_most(x, kQueryRows, x.most_q) || !resolve_most(x, kNewRows, x.most_new)) return false;
   if (call == ServingCall::kAppend) return resolve_lengths(x, kNewRows);
