@@ -2,11 +2,16 @@
 """What a call costs the host in Python: attend.attention and torch's SDPA on small CUDA tensors, autograd off and on.
 
     python3 bench/python_host_cost.py --output results/h200/python_host_cost.json
-    python3 bench/python_host_cost.py --device cpu        # Python's part alone, on a machine without a GPU
+    python3 bench/python_host_cost.py --device cpu             # Python's part alone, on a machine without a GPU
+    python3 bench/python_host_cost.py --device cpu --serving   # decode, append and flash_attn_with_kvcache instead
 
 The time until the call returns, work submitted but not waited for; batches of calls, the sides in turns, the GPU idle
 before each batch. Reported are the median of the batches and the quartiles. The forward calls of torch choose their
 backend by themselves. On a CPU the time is that of the calling thread, which works on tensors of a few numbers.
+
+Of serving: one sequence, one head, head_dim 8 and a cache of one key, so that next to nothing is computed. Beside each
+call stands its call of the extension module alone, which reads the arguments, checks them and computes. It is an upper
+bound of what the C++ function costs; the rest is Python's and torch's.
 """
 
 import argparse
@@ -20,6 +25,8 @@ import torch.nn.functional as F
 
 import attend
 import report
+from attend import _core, flash_attn, flash_attn_3
+from attend._serving import Numbers, Tensors
 
 SHAPES = {"cuda": (1, 1, 128, 64), "cpu": (1, 1, 8, 8)}  # (batch, heads, seqlen, head_dim)
 CLOCKS = {"cuda": time.perf_counter, "cpu": time.thread_time}  # on a GPU the gradients are submitted by another thread
@@ -55,8 +62,8 @@ def calls_of(dtype, device, autograd):
     return {side: bind(function) for side, function in SIDES.items()}
 
 
-def measure(name, device, autograd):
-    calls = calls_of(DTYPES[name], device, autograd)
+def sampled(calls, device):
+    """Medians and quartiles of each side's batches, which take turns."""
     samples = {side: [] for side in calls}
     warm_at = time.perf_counter() + WARM_UP_S
     while time.perf_counter() < warm_at:
@@ -65,23 +72,76 @@ def measure(name, device, autograd):
     for batch in range(BATCHES):
         for side in calls if batch % 2 else reversed(calls):
             samples[side].append(microseconds(calls[side], device))
-    row = {"dtype": name, "autograd": autograd, "shape": SHAPES[device]}
+    row = {}
     for side, values in samples.items():
         quartiles = statistics.quantiles(values, n=4)
         row |= {f"{side}_us": quartiles[1], f"{side}_quartiles_us": [quartiles[0], quartiles[2]]}
+    return row
+
+
+def measure(name, device, autograd):
+    row = {"dtype": name, "autograd": autograd, "shape": SHAPES[device]}
+    row |= sampled(calls_of(DTYPES[name], device, autograd), device)
     passes = "forward and backward" if autograd else "forward, no autograd"
     print(f"{name:<5} {passes:<22} attend {row['attend_us']:6.1f} us   torch {row['torch_us']:6.1f} us", flush=True)
     return row
 
 
+def serving_calls(dtype, device):
+    """{what is called: (a call without arguments, the tensors of the extension module's call)}."""
+    q, new, cache, rows = (torch.randn(1, 1, 1, 8, device=device, dtype=dtype) for _ in range(4))
+    values, pages = torch.randn_like(cache), torch.zeros(1, 1, device=device, dtype=torch.int32)
+    one, zero = (torch.full((1,), n, device=device, dtype=torch.int32) for n in (1, 0))
+    lse = torch.empty(1, 1, 1, device=device)
+    caches = cache, values
+    read = Tensors(q, *caches, rows, None, one)
+    paged = read._replace(page_table=pages)
+    written = read._replace(seqlens_k=zero, k=new, v=new)
+    into = Tensors(k_cache=cache, v_cache=values, seqlens_k=zero, k=new, v=new)
+    decode, append = attend.decode, attend.append
+    calls = {
+        "decode, out=": (lambda: decode(q, *caches, seqlens_k=one, out=rows), read),
+        "decode": (lambda: decode(q, *caches, seqlens_k=one), read),
+        "decode, a number of keys": (lambda: decode(q, *caches, seqlens_k=1), read),
+        "decode, lse": (lambda: decode(q, *caches, seqlens_k=one, return_lse=True), read._replace(lse=lse)),
+        "decode, pages, out=": (lambda: decode(q, *caches, seqlens_k=one, page_table=pages, out=rows), paged),
+        "decode, pages": (lambda: decode(q, *caches, seqlens_k=one, page_table=pages), paged),
+        "decode, new keys": (lambda: decode(q, *caches, seqlens_k=zero, k=new, v=new), written),
+        "append": (lambda: append(new, new, *caches, seqlens_k=zero), into),
+        "append, pages": (
+            lambda: append(new, new, *caches, seqlens_k=zero, page_table=pages), into._replace(page_table=pages)),
+    }
+    for name, door in (("flash_attn", flash_attn), ("flash_attn_3", flash_attn_3)):
+        run = door.flash_attn_with_kvcache  # (batch, 1, 1, 8) is the same in its layout
+        calls[f"{name}'s kvcache"] = (lambda run=run: run(q, *caches, cache_seqlens=one), read)
+        calls[f"{name}'s kvcache, new keys"] = (lambda run=run: run(q, *caches, new, new, cache_seqlens=zero), written)
+    return calls
+
+
+def measure_serving(name, device):
+    rows = []
+    for called, (call, tensors) in serving_calls(DTYPES[name], device).items():
+        library, numbers = (_core.decode if tensors.q is not None else _core.append), Numbers()
+        stream = torch.cuda.current_stream().cuda_stream if device == "cuda" else 0
+        sides = {"attend": call, "library": lambda run=library, given=tensors: run(given, numbers, stream)}
+        rows.append({"dtype": name, "call": called} | sampled(sides, device))
+        print(f"{name:<5} {called:<32} attend {rows[-1]['attend_us']:6.1f} us   "
+              f"library {rows[-1]['library_us']:6.1f} us", flush=True)
+    return rows
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--device", choices=SHAPES, default="cuda")
+    parser.add_argument("--serving", action="store_true", help="decode, append and flash_attn_with_kvcache instead")
     parser.add_argument("--output", type=pathlib.Path, help="JSON")
     options = parser.parse_args()
     rows = []
     for name in DTYPES:
         with torch.no_grad():
+            if options.serving:
+                rows += measure_serving(name, options.device)
+                continue
             rows.append(measure(name, options.device, autograd=False))
         rows.append(measure(name, options.device, autograd=True))
     if options.output is None:

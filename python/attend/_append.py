@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from attend import _core
 from attend._drop_in import renamed
 from attend._errors import ArgumentError, Error
 from attend._frameworks import is_torch
@@ -87,6 +88,18 @@ def append(
     Raises:
         attend.Error naming the argument, the value found and the allowed ones; nothing has been written then.
     """
+    if is_torch(k):
+        import torch  # as in `attention`
+
+        if not torch.compiler.is_dynamo_compiling():
+            options = (
+                layout, seqlens_k, page_table, cache_batch_idx, cu_seqlens_new, max_seqlen_new, slot_mapping, positions,
+                rotary, q, q_out, cu_seqlens_q, max_seqlen_q, query_positions, q_norm, k_norm, norm_eps, k_descale,
+                v_descale,
+            )  # fmt: skip
+            results = _core.append_of_options(k, v, k_cache, v_cache, options)
+            if results is not None:
+                return results[0]
     require(k=k, k_cache=k_cache)
     if q is None:
         refuse_given(
@@ -108,6 +121,9 @@ def append(
     from attend import _serving_arrays
 
     return _serving_arrays.append(tensors, numbers)
+
+
+_core.learn_append(append.__kwdefaults__)
 
 
 def merge(

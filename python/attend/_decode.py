@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from attend import _core
 from attend._api import NO_SOFTCAP, OPEN, number
 from attend._drop_in import renamed
 from attend._errors import Error
@@ -133,6 +134,17 @@ def decode(
 
     Source: Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023).
     """
+    if is_torch(q):
+        import torch  # as in `attention`
+
+        if not torch.compiler.is_dynamo_compiling():
+            options = (layout, seqlens_k, page_table, cache_batch_idx, cache_leftpad, cu_seqlens_q, max_seqlen_q,
+                       causal, window, scale, softcap, alibi_slopes, sinks, tree_mask, head_dim_v, k, v,
+                       cu_seqlens_new, max_seqlen_new, slot_mapping, positions, rotary, query_positions, q_norm, k_norm,
+                       norm_eps, return_lse, lse_base2, out, k_descale, v_descale, compute)  # fmt: skip
+            results = _core.decode_of_options(q, k_cache, v_cache, options)
+            if results is not None:
+                return results
     require(q=q, k_cache=k_cache)
     left, right = window_of(window)
     new_tensors, new_numbers = appended(
@@ -146,20 +158,24 @@ def decode(
         layout, most("q", q, cu_seqlens_q, max_seqlen_q), number("scale", scale), causal, left, right,
         number("softcap", softcap), lse_base2, compute=compute, **new_numbers,
     )  # fmt: skip
-    o, lse = _run(tensors, numbers, head_dim_v, return_lse)
-    return (o, lse) if return_lse else o
+    return _run(tensors, numbers, head_dim_v, return_lse)
 
 
-def _run(tensors: Tensors, numbers: Numbers, head_dim_v: Optional[int], return_lse: bool) -> tuple[Any, Any]:
-    """o, and lse or None, by the front end of the framework of q."""
+_core.learn_decode(decode.__kwdefaults__)
+
+
+def _run(tensors: Tensors, numbers: Numbers, head_dim_v: Optional[int], return_lse: bool) -> Any:
+    """o, or (o, lse), by the front end of the framework of q."""
     try:
         if is_torch(tensors.q):
             from attend.torch import _serving
 
-            return _serving.decode(tensors, numbers, head_dim_v, return_lse)
-        from attend import _serving_arrays
+            o, lse = _serving.decode(tensors, numbers, head_dim_v, return_lse)
+        else:
+            from attend import _serving_arrays
 
-        return _serving_arrays.decode(tensors, numbers, head_dim_v, return_lse)
+            o, lse = _serving_arrays.decode(tensors, numbers, head_dim_v, return_lse)
+        return (o, lse) if return_lse else o
     except Error as error:
         # What the library calls o is `out`, or has the width of the values.
         width = "head_dim_v" if tensors.v_cache is None else "v_cache"

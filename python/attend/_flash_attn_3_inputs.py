@@ -26,7 +26,7 @@ def joined(q: Any, k: Any, v: Any, qv: Optional[Any]) -> tuple[Any, Any]:
         raise UnsupportedError(
             f"qv: head_dim {q.shape[-1]} of q + {v.shape[-1]} of v = {total}, attend takes up to {_MAX_HEAD_DIM}"
         )
-    module = _module_of(q)
+    module = module_of(q)
     return module.concatenate((q, qv), -1), module.concatenate((k, v), -1)
 
 
@@ -64,12 +64,31 @@ def without_unused(cu_seqlens_q: Any, cu_seqlens_k: Any, seqused_q: Any, seqused
     begin_k, end_k = cu_seqlens_k[:-1], cu_seqlens_k[1:]
     used_q = end_q if seqused_q is None else begin_q + seqused_q
     used_k = end_k if seqused_k is None else begin_k + seqused_k
-    module = _module_of(cu_seqlens_q)
+    module = module_of(cu_seqlens_q)
 
     def offsets(parts: tuple[Any, ...], whole: Any) -> Any:
         return module.concatenate((module.stack(parts, 1).reshape(-1), whole[-1:]), 0)
 
     return offsets((begin_q, used_q, end_q), cu_seqlens_q), offsets((begin_k, used_k, used_k), cu_seqlens_k)
+
+
+def rows_cut_in_two(cu_seqlens_q: Any, seqused_q: Any, lengths_name: str, lengths: Any) -> tuple[Any, Any, Any]:
+    """Offsets of twice as many sequences: the first seqused_q rows of each with its keys, and the others with none.
+
+    Also the lengths of their keys, and the sequence that each was cut from, i32.
+    """
+    _check_used("seqused_q", seqused_q, "cu_seqlens_q", cu_seqlens_q)
+    begin, wanted = cu_seqlens_q[:-1], (cu_seqlens_q.shape[0] - 1,)
+    if is_torch(lengths) != is_torch(begin) or tuple(getattr(lengths, "shape", ())) != wanted:
+        shape = tuple(lengths.shape) if hasattr(lengths, "shape") else type(lengths).__name__
+        raise ArgumentError(f"{lengths_name}: {shape}, allowed an array i32 {wanted}, one for each of cu_seqlens_q")
+    module = module_of(begin)
+    parts = module.stack((begin, begin + seqused_q), 1).reshape(-1)
+    keys = module.stack((lengths, lengths * 0), 1).reshape(-1)
+    number = module.ones_like(begin).cumsum(0) - 1
+    rows = module.stack((number, number), 1).reshape(-1)
+    rows = rows.to(module.int32) if is_torch(rows) else rows.astype(module.int32)
+    return module.concatenate((parts, cu_seqlens_q[-1:]), 0), keys, rows
 
 
 def _check_used(name: str, used: Any, offsets_name: str, offsets: Any) -> None:
@@ -101,7 +120,8 @@ def _check_used(name: str, used: Any, offsets_name: str, offsets: Any) -> None:
             raise ArgumentError(f"{name}: {count} of sequence {i}, allowed 0 to its length, {end - begin}")
 
 
-def _module_of(x: Any) -> Any:
+def module_of(x: Any) -> Any:
+    """torch or NumPy, by the array."""
     if is_torch(x):
         import torch
 

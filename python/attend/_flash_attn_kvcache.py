@@ -29,10 +29,11 @@ def with_kvcache(
     causal: bool,
     window_size: Any,
     softmax_scale: Optional[float],
+    return_lse: bool,
     names: dict[str, str],
     **options: Any,
 ) -> tuple[Any, Any]:
-    """(out, softmax_lse), with flash-attn's rules: `cache_seqlens` are the lengths before k and v are appended.
+    """(out, softmax_lse or None), with flash-attn's rules: `cache_seqlens` are the lengths before k and v are appended.
 
     `rotary`: rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens. `names`: of more arguments. `options`: more of
     decode's.
@@ -52,13 +53,13 @@ def with_kvcache(
             if x is not None:
                 raise ArgumentError(f"{name}: given without k and v, allowed with them only")
     try:
-        out, lse = decode(
+        results = decode(
             q, k_cache, v_cache, layout="bshd", seqlens_k=cache_seqlens, causal=causal, window=window_size,
-            scale=softmax_scale, return_lse=True, **options,
+            scale=softmax_scale, return_lse=return_lse, **options,
         )  # fmt: skip
     except Error as error:
         raise renamed(error, {**_NAMES, **names}) from None
-    return out, lse
+    return results if return_lse else (results, None)
 
 
 def _rotary_of(cos: Any, sin: Any, interleaved: bool, seqlens: Any) -> Optional[Rotary]:

@@ -10,9 +10,10 @@ from attend import _core
 from attend._errors import ArgumentError
 from attend._settings import DIMENSIONS, dense_layout, output_shapes
 
+# Of Numbers. What is not here is off at 0.
 _DEFAULTS = {
     "layout": "bhsd", "max_seqlen_q": 0, "scale": None, "causal": True, "window_left": -1, "window_right": -1,
-    "softcap": 0.0, "lse_base2": False, "max_seqlen_new": 0, "rotary_interleaved": False, "rotary_first_column": 0,
+    "lse_base2": False, "max_seqlen_new": 0, "rotary_interleaved": False, "rotary_first_column": 0,
     "query_positions": "last", "norm_eps": 1e-6, "compute": "auto",
 }  # fmt: skip
 
@@ -25,7 +26,9 @@ else:
     # The arrays of a call of decode or append; None: not given. `out` is q_out of append.
     Tensors = namedtuple("Tensors", _core.SERVING_TENSORS, defaults=[None] * len(_core.SERVING_TENSORS))
     # Everything else, in the order of the torch operators' schemas.
-    Numbers = namedtuple("Numbers", _core.SERVING_NUMBERS, defaults=[_DEFAULTS[x] for x in _core.SERVING_NUMBERS])
+    Numbers = namedtuple(
+        "Numbers", _core.SERVING_NUMBERS, defaults=[_DEFAULTS.get(x, 0.0) for x in _core.SERVING_NUMBERS]
+    )
 
 # What a field of Tensors is called in messages, where it is not an argument of its own.
 _NAMES = {"rotary_cos": "rotary.cos", "rotary_sin": "rotary.sin", "rotary_seqlens": "rotary.seqlens"}

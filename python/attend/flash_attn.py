@@ -21,6 +21,7 @@ from attend._api import NO_SOFTCAP, OPEN, attention, attention_qkvpacked, attent
 from attend._drop_in import FLASH_NAMES, StandIn, refuse_unless, renamed
 from attend._errors import Error
 from attend._flash_attn_kvcache import with_kvcache
+from attend._flash_attn_paged import varlen_with_pages
 from attend._flash_attn_passes import flash_attn_backward as _flash_attn_backward
 from attend._flash_attn_passes import flash_attn_forward as _flash_attn_forward
 from attend._flash_attn_passes import flash_attn_varlen_backward as _flash_attn_varlen_backward
@@ -130,8 +131,21 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
     block_table: Any = None,
 ) -> Any:
-    """Attention of packed sequences, q (total_q, heads_q, head_dim): see `attend.attention_varlen`."""
-    refuse_unless(block_table, (None,), "block_table")
+    """Attention of packed sequences, q (total_q, heads_q, head_dim): see `attend.attention_varlen`.
+
+    block_table: i32 (sequences, pages of a sequence). Then k and v are (pages, page_size, heads_k, head_dim), and
+    `attend.decode` computes, on a CPU: sequence s has cu_seqlens_k[s + 1] - cu_seqlens_k[s] keys, max_seqlen_k is
+    ignored, nothing is dropped, and there are no gradients: a tensor that requires grad is refused outside of
+    torch.no_grad().
+    """
+    if block_table is not None:
+        refuse_unless(dropout_p, (0.0, 0), "dropout_p with block_table")
+        out, lse = varlen_with_pages(
+            q, k, v, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, cu_seqlens_k=cu_seqlens_k,
+            page_table=("block_table", block_table), causal=causal, window_size=window_size,
+            softmax_scale=softmax_scale, softcap=softcap, alibi_slopes=alibi_slopes,
+        )  # fmt: skip
+        return (out, lse, None) if return_attn_probs else out
     packed = (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return _attend(attention_varlen, packed, *rest)
@@ -227,7 +241,8 @@ def flash_attn_with_kvcache(
     out, lse = with_kvcache(
         q, k_cache, v_cache, k, v, rotary=(rotary_cos, rotary_sin, rotary_interleaved, None),
         cache_seqlens=cache_seqlens, causal=causal, window_size=window_size, softmax_scale=softmax_scale,
-        names={"page_table": "block_table"}, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
+        return_lse=return_softmax_lse, names={"page_table": "block_table"},
+        cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
         page_table=block_table, softcap=softcap, alibi_slopes=alibi_slopes,
     )  # fmt: skip
     return (out, lse) if return_softmax_lse else out

@@ -17,6 +17,7 @@ from attend._drop_in import FLASH_NAMES, StandIn, refuse_unless, renamed
 from attend._errors import ArgumentError, Error
 from attend._flash_attn_3_inputs import joined, without_unused
 from attend._flash_attn_kvcache import with_kvcache
+from attend._flash_attn_paged import no_metadata, varlen_with_pages
 from attend._packed import heads_of
 
 __all__ = [
@@ -38,7 +39,6 @@ FlashAttnQKVPackedFunc = StandIn("FlashAttnQKVPackedFunc", "flash_attn_qkvpacked
 FlashAttnVarlenFunc = StandIn("FlashAttnVarlenFunc", "flash_attn_varlen_func is there")
 _flash_attn_backward = StandIn("_flash_attn_backward", "attend.backward is there")
 _flash_attn_forward = StandIn("_flash_attn_forward", "attend.forward is there")
-get_scheduler_metadata = StandIn("get_scheduler_metadata")
 
 
 def flash_attn_func(
@@ -109,6 +109,9 @@ def flash_attn_varlen_func(
     *,
     s_aux: Any = None,
     learnable_sink: Any = None,
+    page_table: Any = None,
+    block_table: Any = None,
+    scheduler_metadata: Any = None,
 ) -> Any:
     """Attention of packed sequences, q (total_q, heads_q, head_dim): see `attend.attention_varlen`.
 
@@ -118,8 +121,25 @@ def flash_attn_varlen_func(
     cu_seqlens_q and cu_seqlens_k give, unused tokens included.
 
     qv: (total_q, heads_q, head_dim of v), s_aux and learnable_sink: as in `flash_attn_func`.
+
+    page_table, as flash-attn 4 calls it, or block_table: i32 (sequences, pages of a sequence). Then k and v are (pages,
+    page_size, heads_k, head_dim), and `attend.decode` computes, on a CPU and without gradients: a tensor that requires
+    grad is refused outside of torch.no_grad(). The keys of a sequence are seqused_k, or without it the differences of
+    cu_seqlens_k. max_seqlen_k is ignored. qv is refused. scheduler_metadata is ignored.
     """
     _refuse(q_descale, k_descale, v_descale, attention_chunk)
+    if page_table is not None and block_table is not None:
+        raise ArgumentError("block_table: given with page_table, allowed one of the two")
+    if page_table is not None or block_table is not None:
+        refuse_unless(qv, (None,), "qv")
+        sinks = _sinks(s_aux, learnable_sink)
+        table = ("page_table", page_table) if block_table is None else ("block_table", block_table)
+        out, lse = varlen_with_pages(
+            q, k, v, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, cu_seqlens_k=cu_seqlens_k, page_table=table,
+            seqused_q=seqused_q, seqused_k=seqused_k, causal=causal, window_size=window_size,
+            softmax_scale=softmax_scale, softcap=softcap, sinks=sinks[1], names={"sinks": sinks[0]},
+        )  # fmt: skip
+        return (out, lse) if return_attn_probs else out
     cu_seqlens_q, cu_seqlens_k = without_unused(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k)
     q, k = joined(q, k, v, qv)
     packed = (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
@@ -242,11 +262,42 @@ def flash_attn_with_kvcache(
     out, lse = with_kvcache(
         q, k_cache, v_cache, k, v, rotary=(rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens),
         cache_seqlens=cache_seqlens, causal=causal, window_size=window_size, softmax_scale=softmax_scale,
-        names={"sinks": sinks[0]}, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
-        page_table=page_table, softcap=softcap, sinks=sinks[1], k_descale=k_descale,
-        v_descale=v_descale, **is_packed, **new,
+        return_lse=return_softmax_lse, names={"sinks": sinks[0]},
+        cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
+        page_table=page_table, softcap=softcap, sinks=sinks[1], k_descale=k_descale, v_descale=v_descale,
+        **is_packed, **new,
     )  # fmt: skip
     return (out, lse, None, None) if return_softmax_lse else out
+
+
+def get_scheduler_metadata(
+    batch_size: int,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    num_heads_q: int,
+    num_heads_kv: int,
+    headdim: int,
+    cache_seqlens: Any,
+    qkv_dtype: Any = None,
+    headdim_v: Optional[int] = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k_new: Any = None,
+    cache_leftpad: Any = None,
+    page_size: Optional[int] = None,
+    max_seqlen_k_new: int = 0,
+    causal: bool = False,
+    window_size: Sequence[int] = OPEN,
+    attention_chunk: int = 0,
+    has_softcap: bool = False,
+    num_splits: int = 0,
+    pack_gqa: Optional[bool] = None,
+    sm_margin: int = 0,
+) -> Any:
+    """An i32 array of no entries, on the device of cache_seqlens: attend divides its work without being told.
+
+    Nothing is computed. The functions here take it as scheduler_metadata and ignore it, whatever their batch is.
+    """
+    return no_metadata(cache_seqlens)
 
 
 def _attend(

@@ -4,18 +4,24 @@ import attend.transformers
 attend.transformers.register()
 model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="attend")
 
-docs/hugging_face.md lists the architectures with which it was tried.
+docs/hugging_face.md lists the architectures with which it was tried. Continuous batching:
+
+with attend.transformers.continuous_batching(model):
+    outputs = model.generate_batch(prompts, generation_config=...)
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any, Optional
 
 from attend._api import attention
+from attend._continuous_batching import packed_attention, tables_of_pages
 from attend._drop_in import refuse_unless, renamed, top_left
 from attend._errors import ArgumentError, Error, UnsupportedError
 
@@ -23,6 +29,10 @@ from attend._errors import ArgumentError, Error, UnsupportedError
 _LACKING = ("qv_latents", "indices", "cache", "cu_seq_lens_q", "cu_seq_lens_k", "head_mask")
 
 _CHECK, _SUPPORTS = "get_correct_attn_implementation", "_supports_attention_backend"  # transformers' names
+
+# Continuous batching takes only implementations with "flash" in their names; those with a 2 or 3 behind it have to be a
+# package that transformers imports by itself.
+_BATCHED = "attend_flash"
 
 _names: set[str] = set()  # what register() was given
 _by_mask_alone: set[str] = set()  # model types that were not made for sdpa
@@ -150,6 +160,117 @@ def attention_forward(
     if kwargs.get("output_attentions"):
         weights = _weights(query, key, window, scaling, softcap, bias, mask, s_aux, num_keys)
     return o.transpose(1, 2).contiguous(), None if weights is None else weights.to(query.dtype)
+
+
+@contextlib.contextmanager
+def continuous_batching(model: Any) -> Iterator[Any]:
+    """While it is open, `model` computes with attend, also in transformers' continuous batching.
+
+    ::
+
+        with attend.transformers.continuous_batching(model):
+            outputs = model.generate_batch(prompts, generation_config=..., continuous_batching_config=...)
+
+    A context of `model`, which it gives: on a CPU, of a class that calls transformers' attention interface. Managers of
+    `init_continuous_batching` belong inside, until they have stopped. `generate` and calls of the model work inside as
+    with attn_implementation="attend". At the end the model has the implementation back that it had.
+
+    Prompts, and batches of them with other requests, go to `attend.attention_varlen`. A batch of which each request
+    decodes one token goes to `attend.decode`, which appends to transformers' pages and reads them in place, where all
+    layers attend to all tokens. Of layers with a sliding window transformers has no tables of pages: it copies their
+    keys and values out at each step.
+
+    Other models keep their attention, also those that generate at the same time. What changes for all of them while a
+    context is open: transformers asks whether attend is the implementation before it gives up tables of pages, because
+    it finds no GPU.
+
+    Raises:
+        attend.Error if the model computes attention by itself or is on a GPU.
+    """
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    refuse_without_interface(type(model), _BATCHED)
+    if model.device.type != "cpu":
+        raise UnsupportedError(f"model: on {model.device}, continuous batching with attend allows cpu")
+    AttentionInterface.register(_BATCHED, batched_attention_forward)
+    AttentionMaskInterface.register(_BATCHED, mask_of)
+    before = [(config, config._attn_implementation) for config in _configs_of(model)]
+    with tables_of_pages(_BATCHED):
+        try:
+            for config, _ in before:
+                config._attn_implementation = _BATCHED
+            yield model
+        finally:
+            for config, implementation in before:  # a config sets those inside of it too, which come behind it
+                config._attn_implementation = implementation
+
+
+def _configs_of(model: Any) -> list[Any]:
+    """The configurations that the model and its parts ask for their attention, each behind the one it is inside of."""
+    found: list[Any] = []
+
+    def walk(config: Any) -> None:
+        if hasattr(config, "_attn_implementation") and not any(config is other for other in found):
+            found.append(config)
+            for name in getattr(config, "sub_configs", {}):
+                walk(getattr(config, name, None))
+
+    for module in model.modules():
+        walk(getattr(module, "config", None))
+    return found
+
+
+def batched_attention_forward(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    dropout: float = 0.0,
+    scaling: Optional[float] = None,
+    sliding_window: Optional[int] = None,
+    softcap: Optional[float] = None,
+    is_causal: Optional[bool] = None,
+    s_aux: Any = None,
+    cu_seq_lens_q: Any = None,
+    cu_seq_lens_k: Any = None,
+    max_length_q: Any = None,
+    max_length_k: Any = None,
+    block_table: Any = None,
+    k_cache: Any = None,
+    v_cache: Any = None,
+    **kwargs: Any,
+) -> tuple[Any, Any]:
+    """The function that transformers calls inside of `continuous_batching`; without cu_seq_lens_q `attention_forward`.
+
+    With it sequences are packed: query (1, heads, tokens, head_dim), key and value likewise. cu_seq_lens_q and
+    cu_seq_lens_k, i32 (sequences + 1), say where they begin. There is no mask: rows see the keys of their sequence,
+    aligned bottom right. With block_table, i32 (sequences, pages), key and value have one new token of each sequence,
+    and k_cache and v_cache (pages, page_size, heads_k, head_dim) all before it; they are changed in place.
+
+    Returns:
+        ((1, tokens, heads, head_dim), None).
+
+    Raises:
+        NotImplementedError naming an argument that asks for what attend lacks.
+    """
+    if cu_seq_lens_q is None:
+        return attention_forward(
+            module, query, key, value, attention_mask, dropout, scaling, sliding_window, softcap, is_causal,
+            s_aux=s_aux, cu_seq_lens_k=cu_seq_lens_k, **kwargs,
+        )  # fmt: skip
+    for name in (*_LACKING, "position_bias", "output_attentions"):
+        refuse_unless(kwargs.get(name), (None, False), name)
+    refuse_unless(attention_mask, (None,), "attention_mask with cu_seq_lens_q")
+    refuse_unless(dropout, (0.0, 0), "dropout with cu_seq_lens_q")
+    causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    o = packed_attention(
+        query, key, value, cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k,
+        None if block_table is None else (k_cache, v_cache, block_table), scaling=scaling, causal=causal,
+        sliding_window=sliding_window, softcap=softcap, s_aux=s_aux,
+    )  # fmt: skip
+    return o, None
 
 
 def _weights(

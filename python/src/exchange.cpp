@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "attend/error.hpp"
 
@@ -34,12 +36,18 @@ const ExchangeTable* table_of(PyTypeObject* type) {
 /// The table of an object's type, looked up once; null if it has none. The GIL guards the list.
 const ExchangeTable* known_table(nb::handle object) {
   static auto* tables = new std::unordered_map<PyTypeObject*, const ExchangeTable*>();  // outlives the interpreter
+  static std::pair<PyTypeObject*, const ExchangeTable*> last;  // most objects are of the type of the one before
   PyTypeObject* type = Py_TYPE(object.ptr());
-  if (const auto found = tables->find(type); found != tables->end()) return found->second;
-  const ExchangeTable* table = table_of(type);  // runs Python: another thread may get here meanwhile
-  if (tables->try_emplace(type, table).second)
-    Py_INCREF(reinterpret_cast<PyObject*>(type));  // its address stays its own
-  return table;
+  if (last.first == type) return last.second;
+  auto found = tables->find(type);
+  if (found == tables->end()) {
+    const ExchangeTable* table = table_of(type);  // runs Python: another thread may get here meanwhile
+    bool is_new = false;
+    std::tie(found, is_new) = tables->try_emplace(type, table);
+    if (is_new) Py_INCREF(reinterpret_cast<PyObject*>(type));  // its address stays its own
+  }
+  last = *found;
+  return last.second;
 }
 
 }  // namespace

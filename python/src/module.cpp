@@ -1,5 +1,6 @@
 // attend._core: the two calls of the library, and the properties of this build. Services of GPUs are in
-// gpu_services.cpp, calls on tensors of torch in torch_attention.cpp, rings in ring.cpp, serving in serving.cpp.
+// gpu_services.cpp, calls on tensors of torch in torch_attention.cpp and torch_serving.cpp, rings in ring.cpp, serving
+// in serving.cpp.
 //
 // The package's front ends (attend/_arrays.py, attend/torch) turn their tensors into Array and allocate the results;
 // here the arguments become views, and the GIL is released while the library works.
@@ -34,6 +35,7 @@
 #include "ring.hpp"
 #include "serving.hpp"
 #include "torch_attention.hpp"
+#include "torch_serving.hpp"
 
 namespace attend::python {
 namespace {
@@ -207,4 +209,5 @@ NB_MODULE(_core, m) {
   add_ring(m);
   add_serving(m);
   add_torch_attention(m);
+  add_torch_serving(m);
 }

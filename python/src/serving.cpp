@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,6 +18,7 @@
 #include "core/append_problem.hpp"
 #include "core/decode_problem.hpp"
 #include "core/merge_problem.hpp"
+#include "serving_fields.hpp"
 #include "values.hpp"
 
 namespace attend::python {
@@ -27,39 +26,6 @@ namespace {
 
 using namespace nb::literals;
 using MaybeArray = std::optional<Array>;
-
-// The fields of the named tuples Tensors and Numbers, in their order.
-constexpr std::string_view kTensorFields =
-    "q k_cache v_cache out lse seqlens_k page_table cache_batch_idx cache_leftpad cu_seqlens_q tree_mask alibi_slopes "
-    "sinks k v cu_seqlens_new slot_mapping positions rotary_cos rotary_sin rotary_seqlens q_norm k_norm "
-    "k_descale v_descale";
-constexpr std::string_view kNumberFields =
-    "layout max_seqlen_q scale causal window_left window_right softcap lse_base2 max_seqlen_new rotary_interleaved "
-    "rotary_first_column query_positions norm_eps compute";
-
-/// The position of a word. One that is not there does not compile.
-consteval std::size_t position_of(std::string_view word, std::string_view words) {
-  for (std::size_t position = 0; !words.empty(); ++position) {
-    const std::size_t length = std::min(words.find(' '), words.size());
-    if (words.substr(0, length) == word) return position;
-    words.remove_prefix(std::min(length + 1, words.size()));
-  }
-  throw "no such field";
-}
-
-struct TensorField {
-  const char* name;  ///< what messages call it too
-  std::size_t position;
-  consteval TensorField(const char* field) : name(field), position(position_of(field, kTensorFields)) {}
-};
-
-struct NumberField {
-  const char* name;  ///< what messages call it
-  std::size_t position;
-  consteval NumberField(const char* field) : NumberField(field, field) {}
-  consteval NumberField(const char* field, const char* shown)
-      : name(shown), position(position_of(field, kNumberFields)) {}
-};
 
 [[noreturn]] void refuse(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
@@ -284,19 +250,6 @@ std::optional<AppendCall> append_before(const Fields& fields, const Rows& q) {
   return append_call_of(fields, k);
 }
 
-void decode(nb::handle tensors, nb::handle numbers, std::uintptr_t stream) {
-  const Fields fields(tensors, numbers);
-  const Rows q = query_rows_of(fields);
-  const std::string compute = fields.number<std::string>("compute");
-  DecodeCall call = decode_call_of(fields, q);
-  call.params.compute = compute;
-  call.stream = reinterpret_cast<Stream>(stream);
-  std::optional<AppendCall> append = append_before(fields, q);
-  if (append) append->stream = call.stream;
-  const nb::gil_scoped_release release;
-  append ? attend::decode(*append, call) : attend::decode(call);
-}
-
 /// Refuses the shapes, strides, dtypes and numbers that decode refuses, and reads no memory. The arrays say that they
 /// are on a GPU, since offsets of packed rows are not read there.
 void check_decode(nb::handle tensors, nb::handle numbers) {
@@ -320,13 +273,6 @@ AppendCall whole_append_call_of(const Fields& fields) {
   call.cu_seqlens_q = q.offsets;
   call.max_seqlen_q = q.most;
   return call;
-}
-
-void append(nb::handle tensors, nb::handle numbers, std::uintptr_t stream) {
-  AppendCall call = whole_append_call_of({tensors, numbers});
-  call.stream = reinterpret_cast<Stream>(stream);
-  const nb::gil_scoped_release release;
-  attend::append(call);
 }
 
 /// As check_decode.
@@ -377,6 +323,26 @@ nb::tuple words_of(std::string_view words) {
 }
 
 }  // namespace
+
+void decode(nb::handle tensors, nb::handle numbers, std::uintptr_t stream) {
+  const Fields fields(tensors, numbers);
+  const Rows q = query_rows_of(fields);
+  const std::string compute = fields.number<std::string>("compute");
+  DecodeCall call = decode_call_of(fields, q);
+  call.params.compute = compute;
+  call.stream = reinterpret_cast<Stream>(stream);
+  std::optional<AppendCall> append = append_before(fields, q);
+  if (append) append->stream = call.stream;
+  const nb::gil_scoped_release release;
+  append ? attend::decode(*append, call) : attend::decode(call);
+}
+
+void append(nb::handle tensors, nb::handle numbers, std::uintptr_t stream) {
+  AppendCall call = whole_append_call_of({tensors, numbers});
+  call.stream = reinterpret_cast<Stream>(stream);
+  const nb::gil_scoped_release release;
+  attend::append(call);
+}
 
 void add_serving(nb::module_& m) {
   m.attr("SERVING_TENSORS") = words_of(kTensorFields);

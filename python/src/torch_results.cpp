@@ -18,18 +18,17 @@
 namespace attend::python {
 namespace {
 
-using namespace nb::literals;
 using nb::dlpack::dltensor;
 
 void compute_forward(const Views& x, const Options& options) {
-  const Stream stream = current_stream(x.q);
+  const Stream stream = current_stream(x.q.device);
   const nb::gil_scoped_release release;
   attend::forward({.q = x.q, .k = x.k, .v = x.v, .o = x.o, .lse = x.lse, .params = options.params(), .stream = stream});
 }
 
 /// For an `x` with lse.
 void compute_backward(const Views& x, const Gradients& g, const Options& options) {
-  const Stream stream = current_stream(x.q);
+  const Stream stream = current_stream(x.q.device);
   const nb::gil_scoped_release release;
   attend::backward({.q = x.q,
                     .k = x.k,
@@ -64,8 +63,8 @@ struct Like {
 std::pair<nb::object, Tensor> empty_lse(nb::handle q, const Tensor& view) {
   const auto [batch, heads, rows, head_dim] = view.shape;
   const nb::tuple shape = nb::make_tuple(batch, heads, rows), strides = nb::make_tuple(heads * rows, rows, 1);
-  nb::object lse = view.dtype == DType::kF32 ? torch->new_empty_strided(q, shape, strides)
-                                             : torch->new_empty_strided(q, shape, strides, "dtype"_a = torch->float32);
+  nb::object lse =
+      view.dtype == DType::kF32 ? torch->new_empty_strided(q, shape, strides) : empty_float32(q, shape, strides);
   return {lse, rows_of(exchanged_tensor(lse)).value()};
 }
 

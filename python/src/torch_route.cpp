@@ -64,6 +64,15 @@ Route route_of(std::span<const nb::handle> heads, std::span<const nb::handle> ot
   return route;
 }
 
+bool is_direct_without_gradients(std::span<const nb::handle> tensors) {
+  if (is_watched(torch->call_watchers)) return false;
+  const bool records = is_true(torch->is_grad_enabled());
+  dltensor memory;
+  return std::ranges::all_of(tensors, [&](nb::handle x) {
+    return is_ordinary(x, memory) && !(records && is_true(nb::getattr(x, torch->requires_grad)));
+  });
+}
+
 bool engine_allows_direct_route() {
   // Gradients with a graph of their own are for the operator, which refuses them.
   return !is_true(torch->is_grad_enabled()) && !is_watched(torch->gradient_watchers);

@@ -25,6 +25,9 @@ struct Route {
 /// expected on one device, and the library refuses those that are not.
 [[nodiscard]] Route route_of(std::span<const nb::handle> heads, std::span<const nb::handle> others = {});
 
+/// May a call that autocast leaves alone take the direct route, and does nobody ask for its gradients?
+[[nodiscard]] bool is_direct_without_gradients(std::span<const nb::handle> tensors);
+
 /// Do autograd's engine and torch's modes let backward go the direct route? Its tensors have to be ordinary too.
 [[nodiscard]] bool engine_allows_direct_route();
 

@@ -203,6 +203,8 @@ where it can. Written by `python python/tests/architectures.py --write`; torch {
 - **no attention**: attend is not called, for there is nothing to compute with it.
 - **not tried**: no small model could be made of it here, or its inputs are not among those tried.
 
+`generate_batch`, transformers' continuous batching: [serving.md](serving.md#hugging-face).
+
 Models with attention sinks pass them on as `s_aux`, among them `gpt_oss`. To attend they are the option `sinks`: its
 kernels compute them and their gradient.
 

@@ -79,7 +79,7 @@ def blocks(page, language):
 
 def test_the_examples_of_serving_run(poisoned_numpy, tmp_path):
     parts = blocks("serving.md", "python")
-    assert len(parts) == 2
+    assert len(parts) == 3
     program = tmp_path / "serving.py"
     program.write_text("\n".join(parts))
     names = runpy.run_path(str(program))

@@ -11,7 +11,7 @@ pytest.importorskip(
 )
 
 import attend
-from attend import flash_attn, flash_attn_3
+from attend import flash_attn, flash_attn_3, vllm_flash_attn
 
 OPTIONS_2 = "dropout_p softmax_scale causal window_size softcap alibi_slopes deterministic return_attn_probs"
 OFFSETS = "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k"
@@ -20,6 +20,11 @@ OPTIONS_3 = (
     "deterministic sm_margin return_attn_probs"
 )
 PASS_OPTIONS = "dropout_p softmax_scale causal window_size_left window_size_right softcap alibi_slopes"
+METADATA = (
+    "batch_size max_seqlen_q max_seqlen_k num_heads_q num_heads_kv headdim cache_seqlens qkv_dtype headdim_v "
+    "cu_seqlens_q cu_seqlens_k_new cache_leftpad page_size max_seqlen_k_new causal window_size"
+)
+METADATA_REST = "has_softcap num_splits pack_gqa sm_margin"
 ORDERS = {
     flash_attn.flash_attn_func: f"q k v {OPTIONS_2}",
     flash_attn.flash_attn_qkvpacked_func: f"qkv {OPTIONS_2}",
@@ -52,6 +57,20 @@ ORDERS = {
     flash_attn._flash_attn_varlen_backward: (
         f"dout q k v out softmax_lse dq dk dv {OFFSETS} {PASS_OPTIONS} deterministic rng_state zero_tensors"
     ),
+    flash_attn_3.get_scheduler_metadata: f"{METADATA} attention_chunk {METADATA_REST}",
+    vllm_flash_attn.get_scheduler_metadata: f"{METADATA} {METADATA_REST}",
+    vllm_flash_attn.flash_attn_varlen_func: (
+        "q k v max_seqlen_q cu_seqlens_q max_seqlen_k cu_seqlens_k seqused_k q_v dropout_p softmax_scale causal "
+        "window_size softcap alibi_slopes deterministic return_attn_probs block_table return_softmax_lse out "
+        "scheduler_metadata q_descale k_descale v_descale num_splits output_scale fa_version s_aux cp_world_size "
+        "cp_rank cp_tot_seqused_k mask_mod block_sparse_tensors aux_tensors aux_tensor_leading_dims dynamic_causal"
+    ),
+    vllm_flash_attn.reshape_and_cache_flash: (
+        "key value key_cache value_cache slot_mapping kv_cache_dtype k_scale v_scale"
+    ),
+    vllm_flash_attn.merge_attn_states: (
+        "output prefix_output prefix_lse suffix_output suffix_lse output_lse prefill_tokens_with_context output_scale"
+    ),
     attend.sdpa: "query key value attn_mask dropout_p is_causal scale enable_gqa",
 }
 
@@ -61,8 +80,9 @@ def test_positional_orders(function):
     parameters = inspect.signature(function).parameters.values()
     by_name = [x.name for x in parameters if x.kind is x.KEYWORD_ONLY]
     assert [x.name for x in parameters if x.kind is not x.KEYWORD_ONLY] == ORDERS[function].split()
-    # Sinks: by the name of flash-attn 3, or that of flash-attn 4.
-    assert by_name in ([], ["s_aux", "learnable_sink"])
+    # Sinks: by the name of flash-attn 3, or that of flash-attn 4. Pages: by that of flash-attn 4, or vLLM's.
+    sinks = ["s_aux", "learnable_sink"]
+    assert by_name in ([], sinks, [*sinks, "page_table", "block_table", "scheduler_metadata"])
 
 
 def normal(torch, device, *shape, requires_grad=True):
@@ -121,7 +141,7 @@ def test_flash_attn_2_refuses_by_name(torch, device):
     cu = torch.tensor([0, 9], dtype=torch.int32, device=device)
     q, k, v = (normal(torch, device, 9, 2, 8) for _ in range(3))
     with pytest.raises(NotImplementedError, match="^block_table: "):
-        flash_attn.flash_attn_varlen_func(q, k, v, cu, cu, 9, 9, block_table=cu)
+        flash_attn._flash_attn_varlen_forward(q, k, v, cu, cu, 9, 9, 0.0, None, False, block_table=cu)
     with pytest.raises(NotImplementedError, match="^return_attn_probs with dropout_p > 0: "):
         flash_attn.flash_attn_func(q[None], k[None], v[None], 0.1, return_attn_probs=True)
     with pytest.raises(ValueError, match="^qkv: shape"):
@@ -205,6 +225,10 @@ NAMES = {
         *(f"FlashAttn{name}" for name in ("Func", "VarlenFunc", "QKVPackedFunc")),
         *("get_scheduler_metadata", "_flash_attn_forward", "_flash_attn_backward"),
     ],
+    "vllm_flash_attn": [
+        *("fa_version_unsupported_reason", "flash_attn_varlen_func", "get_scheduler_metadata"),
+        *("is_fa_version_supported", "merge_attn_states", "reshape_and_cache_flash"),
+    ],
     "ring_flash_attn": [
         *(
             f"{prefix}_flash_attn_{varlen}{form}func"
@@ -219,7 +243,7 @@ NAMES = {
 }
 NOT_YET = {
     "flash_attn": ["FlashAttnFunc", "FlashAttnVarlenKVPackedFunc"],
-    "flash_attn_3": ["get_scheduler_metadata", "_flash_attn_forward", "FlashAttnFunc"],
+    "flash_attn_3": ["_flash_attn_backward", "_flash_attn_forward", "FlashAttnFunc"],
     "ring_flash_attn": ["substitute_hf_flash_attn", "update_ring_flash_attn_params", "use_ring_attn"],
 }
 

@@ -14,7 +14,7 @@ pytest.importorskip("numpy")
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 TINY_TRAINING = ["--steps", "40", "--batch_size", "2", "--num_heads", "1", "--seq_len", "32", "--num_layers", "1"]
-TINY_TRAINING += ["--lr", "4e-3"]
+TINY_TRAINING += ["--lr", "4e-3", "--text", str(EXAMPLES.parent / "LICENSE")]  # no edit of a page moves the loss
 TINY_MODEL = ["--num_layers", "1", "--seq_len", "12", "--new_tokens", "3"]
 
 

@@ -13,6 +13,7 @@ import torch
 from torch.autograd import forward_ad
 
 from attend import _core
+from attend._serving import Numbers, Rotary
 from attend._settings import NO_EXTRAS, Settings
 from attend.torch import _autograd
 from attend.torch._operators import raw_stream, run_forward, with_required_determinism
@@ -72,7 +73,9 @@ def names_of_torch(has_exchange_table: bool = HAS_EXCHANGE_TABLE) -> dict[str, A
         "parameter": torch.nn.Parameter,
         "empty_like": torch.empty_like,
         "new_empty_strided": torch.Tensor.new_empty_strided,
+        "new_full": torch.Tensor.new_full,
         "float32": torch.float32,
+        "int32": torch.int32,
         "raw_stream": raw_stream,
         "is_grad_enabled": torch.is_grad_enabled,
         "is_any_autocast_enabled": getattr(torch._C, "_is_any_autocast_enabled", lambda: True),
@@ -81,6 +84,8 @@ def names_of_torch(has_exchange_table: bool = HAS_EXCHANGE_TABLE) -> dict[str, A
         "requires_determinism": getattr(
             torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled
         ),
+        "is_inference": torch.Tensor.is_inference,
+        "increment_version": torch.autograd.graph.increment_version,
         "forward_ad": forward_ad,
         "autocast": _autograd.autocast,
         # Past Function.apply, which looks for transforms of torch.func and for tensors that one has left behind: the
@@ -94,6 +99,8 @@ def names_of_torch(has_exchange_table: bool = HAS_EXCHANGE_TABLE) -> dict[str, A
         "with_required_determinism": with_required_determinism,
         "settings_type": Settings,
         "no_extras": NO_EXTRAS,
+        "default_numbers": tuple(Numbers()),
+        "rotary_type": Rotary,
     }
 
 

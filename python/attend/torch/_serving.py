@@ -1,5 +1,7 @@
 """decode, append and merge of torch tensors: the direct route, and the operators for torch's dispatcher.
 
+Of decode and append what `_core.decode_of_options` and `_core.append_of_options` leave, which take most calls.
+
     attend::decode(tensors, numbers)          writes out and lse
     attend::append_decode(tensors, numbers)   writes k_cache and v_cache before
     attend::append(tensors, numbers)          writes k_cache, v_cache and out
@@ -183,7 +185,8 @@ def _result(name: str, out: Optional[torch.Tensor], like: torch.Tensor, shape: A
     if out is not None:
         check_out(name, out, shape)
         return out
-    return empty_like(like) if like.shape[-1] == shape[-1] else like.new_empty(shape)
+    has_the_shape = like.dim() == 0 or like.shape[-1] == shape[-1]  # the library refuses the first
+    return empty_like(like) if has_the_shape else like.new_empty(shape)
 
 
 def _count_writes(*tensors: Optional[torch.Tensor]) -> None:

@@ -1,0 +1,309 @@
+"""The functions of vLLM's fork of flash-attn, and of vLLM beside it, by their names and with their orders.
+
+    from attend.vllm_flash_attn import flash_attn_varlen_func, reshape_and_cache_flash
+
+They take the place of those of `vllm.vllm_flash_attn`, `vllm._custom_ops` and vLLM's `merge_attn_states`. Queries are
+packed, (tokens, heads, head_dim). Caches are (pages, page_size, heads_k, head_dim) with any strides, so that heads may
+come before the keys of a page in memory. On a CPU. An option that attend lacks raises NotImplementedError naming the
+argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from attend._api import NO_SOFTCAP, OPEN, attention_varlen
+from attend._append import append, merge
+from attend._drop_in import FLASH_NAMES, refuse_unless, renamed
+from attend._errors import ArgumentError, Error, UnsupportedError
+from attend._flash_attn_3_inputs import module_of
+from attend._flash_attn_paged import no_metadata, varlen_with_pages
+from attend._serving import check_out, require, whole_number
+
+__all__ = [
+    "fa_version_unsupported_reason",
+    "flash_attn_varlen_func",
+    "get_scheduler_metadata",
+    "is_fa_version_supported",
+    "merge_attn_states",
+    "reshape_and_cache_flash",
+]
+
+_VERSIONS = (2, 3, 4)
+_CACHE_DTYPES = ("auto", "float", "float32", "half", "float16", "bfloat16")
+_SINKS = {"sinks": "s_aux"}
+
+
+def flash_attn_varlen_func(
+    q: Any,
+    k: Any,
+    v: Any,
+    max_seqlen_q: int,
+    cu_seqlens_q: Any,
+    max_seqlen_k: int,
+    cu_seqlens_k: Any = None,
+    seqused_k: Any = None,
+    q_v: Any = None,
+    dropout_p: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    causal: bool = False,
+    window_size: Optional[Sequence[int]] = None,
+    softcap: float = NO_SOFTCAP,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Any = None,
+    return_softmax_lse: bool = False,
+    out: Any = None,
+    scheduler_metadata: Any = None,
+    q_descale: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
+    num_splits: int = 0,
+    output_scale: Any = None,
+    fa_version: int = 2,
+    s_aux: Any = None,
+    cp_world_size: int = 1,
+    cp_rank: int = 0,
+    cp_tot_seqused_k: Any = None,
+    mask_mod: Any = None,
+    block_sparse_tensors: Any = None,
+    aux_tensors: Any = None,
+    aux_tensor_leading_dims: Any = None,
+    dynamic_causal: Any = None,
+) -> Any:
+    """Attention of q (total_q, heads_q, head_dim), packed by cu_seqlens_q, to a cache or to packed keys.
+
+    Arguments:
+        k, v: with block_table (pages, page_size, heads_k, head_dim). With seqused_k alone (sequences, capacity,
+            heads_k, head_dim). With cu_seqlens_k (total_k, heads_k, head_dim): see `attend.attention_varlen`.
+        cu_seqlens_q: i32 (sequences + 1). max_seqlen_q: at least the rows of each sequence. max_seqlen_k: likewise of
+            keys, with cu_seqlens_k; else ignored.
+        cu_seqlens_k: i32 (sequences + 1). seqused_k: i32 (sequences), the keys of each. One of the two; block_table
+            needs the latter.
+        block_table: i32 (sequences, pages of a sequence).
+        window_size: (left, right), or None.
+        out: the array for the result, which is written and returned. With cu_seqlens_k by a copy.
+        s_aux: float (heads_q): `sinks` of `attend.decode`.
+        q_descale, k_descale, v_descale: ignored, as flash-attn does where q, k and v have more than 8 bits.
+        scheduler_metadata, num_splits, deterministic, fa_version (2, 3 or 4): ignored, they change no result. cp_rank
+            and cp_tot_seqused_k: ignored, as they mean nothing on one rank.
+        Refused: tensors of 8 bits, q_v, dropout_p > 0, return_attn_probs, cp_world_size > 1, and the arguments of
+            flash-attn 4, output_scale, mask_mod and those behind it.
+
+    Returns:
+        out, or with return_softmax_lse (out, softmax_lse) with softmax_lse f32 (heads_q, total_q): natural, -inf for a
+        row without keys.
+
+    With a cache there are no gradients: a tensor that requires grad is refused outside of torch.no_grad().
+
+    Raises:
+        attend.Error with vLLM's name of the argument, the value found and the allowed ones; nothing has been written
+        then.
+    """
+    refused = {
+        "q_v": q_v, "output_scale": output_scale, "mask_mod": mask_mod, "block_sparse_tensors": block_sparse_tensors,
+        "aux_tensors": aux_tensors, "aux_tensor_leading_dims": aux_tensor_leading_dims,
+        "dynamic_causal": dynamic_causal,
+    }  # fmt: skip
+    for name, x in refused.items():
+        refuse_unless(x, (None,), name)
+    _refuse(dropout_p, return_attn_probs, cp_world_size, fa_version)
+    _refuse_8_bits(q=q, k=k, v=v)
+    _check_lengths(cu_seqlens_k, seqused_k, block_table)
+    options = {"causal": causal, "softcap": softcap, "alibi_slopes": alibi_slopes, "sinks": s_aux}
+    window = OPEN if window_size is None else window_size
+    if seqused_k is not None:
+        found, lse = varlen_with_pages(
+            q, k, v, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, cu_seqlens_k=None, seqused_k=seqused_k,
+            page_table=("block_table", block_table), window_size=window, softmax_scale=softmax_scale, out=out,
+            names=_SINKS, **options,
+        )  # fmt: skip
+    else:
+        packed = (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+        found, lse = _packed(packed, out, window=window, scale=softmax_scale, **options)
+    return (found, lse) if return_softmax_lse else found
+
+
+def reshape_and_cache_flash(
+    key: Any,
+    value: Any,
+    key_cache: Any,
+    value_cache: Any,
+    slot_mapping: Any,
+    kv_cache_dtype: str,
+    k_scale: Any = None,
+    v_scale: Any = None,
+) -> None:
+    """Writes row i of key and value into slot slot_mapping[i] of the caches: see `attend.append`.
+
+    Arguments:
+        key, value: (tokens, heads_k, head_dim). Rows behind those of slot_mapping are padding, and stay.
+        key_cache, value_cache: (pages, page_size, heads_k, head_dim), changed in place.
+        slot_mapping: i64 (tokens): slot n is row n % page_size of page n // page_size. A negative one is skipped.
+        kv_cache_dtype: "auto", or the name of a type of more than 8 bits. The dtype of the caches is what counts.
+        k_scale, v_scale: ignored, as vLLM does where a cache has more than 8 bits.
+    """
+    refuse_unless(kv_cache_dtype, _CACHE_DTYPES, "kv_cache_dtype")
+    require(key=key, value=value, key_cache=key_cache, value_cache=value_cache, slot_mapping=slot_mapping)
+    _refuse_8_bits(key_cache=key_cache, value_cache=value_cache)
+    for name, x, dims in (("key", key, 3), ("value", value, 3), ("slot_mapping", slot_mapping, 1)):
+        _check_dims(name, x, dims)
+    tokens = slot_mapping.shape[0]
+    names = {"k": "key", "v": "value", "k_cache": "key_cache", "v_cache": "value_cache"}
+    try:
+        append(
+            key[:tokens][None], value[:tokens][None], key_cache, value_cache, layout="bshd", slot_mapping=slot_mapping
+        )
+    except Error as error:
+        raise renamed(error, names) from None
+
+
+def merge_attn_states(
+    output: Any,
+    prefix_output: Any,
+    prefix_lse: Any,
+    suffix_output: Any,
+    suffix_lse: Any,
+    output_lse: Any = None,
+    prefill_tokens_with_context: Optional[int] = None,
+    output_scale: Any = None,
+) -> None:
+    """Attention over all keys from that over a prefix and that over the other keys: see `attend.merge`.
+
+    Arguments:
+        output: (tokens, heads, head_dim), written. It may be prefix_output or suffix_output.
+        prefix_output, suffix_output: (tokens, heads, head_dim). prefix_lse, suffix_lse: f32 (heads, tokens), natural.
+            An lse of -inf, or of inf as flash-attn 2 has it, says that the row saw no key of its part.
+        output_lse: f32 (heads, tokens), written; or None.
+        prefill_tokens_with_context: only so many tokens, the first ones, have a prefix. The others get what the suffix
+            has, and nothing of the prefix is read for them. None: all have one.
+        output_scale: refused.
+    """
+    refuse_unless(output_scale, (None,), "output_scale")
+    require(
+        output=output, prefix_output=prefix_output, prefix_lse=prefix_lse, suffix_output=suffix_output,
+        suffix_lse=suffix_lse,
+    )  # fmt: skip
+    for name, x, dims in (("output", output, 3), ("prefix_output", prefix_output, 3), ("prefix_lse", prefix_lse, 2),
+                          ("suffix_output", suffix_output, 3), ("suffix_lse", suffix_lse, 2)):  # fmt: skip
+        _check_dims(name, x, dims)
+    tokens, heads = suffix_output.shape[:2]
+    check_out("output", output, suffix_output.shape)
+    check_out("suffix_lse", suffix_lse, (heads, tokens))
+    if output_lse is not None:
+        check_out("output_lse", output_lse, (heads, tokens))
+    count = tokens if prefill_tokens_with_context is None else _count(prefill_tokens_with_context, tokens)
+    if count > 0:
+        parts = [
+            (prefix_output[:count], _without_inf(prefix_lse[:, :count])),
+            (suffix_output[:count], _without_inf(suffix_lse[:, :count])),
+        ]
+        names = {
+            "out": "output", "states[0].o": "prefix_output", "states[0].lse": "prefix_lse",
+            "states[1].o": "suffix_output", "states[1].lse": "suffix_lse",
+        }  # fmt: skip
+        try:
+            _, lse = merge(parts, out=output[:count], return_lse=True)
+        except Error as error:
+            raise renamed(error, names) from None
+        if output_lse is not None:
+            output_lse[:, :count] = lse
+    if count < tokens:
+        output[count:] = suffix_output[count:]
+        if output_lse is not None:
+            output_lse[:, count:] = suffix_lse[:, count:]
+
+
+def get_scheduler_metadata(
+    batch_size: int,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    num_heads_q: int,
+    num_heads_kv: int,
+    headdim: int,
+    cache_seqlens: Any,
+    qkv_dtype: Any = None,
+    headdim_v: Optional[int] = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k_new: Any = None,
+    cache_leftpad: Any = None,
+    page_size: Optional[int] = None,
+    max_seqlen_k_new: int = 0,
+    causal: bool = False,
+    window_size: Sequence[int] = OPEN,
+    has_softcap: bool = False,
+    num_splits: int = 0,
+    pack_gqa: Optional[bool] = None,
+    sm_margin: int = 0,
+) -> Any:
+    """`attend.flash_attn_3.get_scheduler_metadata` in vLLM's order: an i32 array of no entries."""
+    return no_metadata(cache_seqlens)
+
+
+def is_fa_version_supported(fa_version: int) -> bool:
+    """Whether fa_version is a generation of flash-attn, 2, 3 or 4: attend computes the same for all."""
+    return fa_version in _VERSIONS
+
+
+def fa_version_unsupported_reason(fa_version: int) -> Optional[str]:
+    """None if `is_fa_version_supported`."""
+    return None if is_fa_version_supported(fa_version) else f"fa_version: {fa_version!r}, allowed 2, 3 or 4"
+
+
+def _refuse(dropout_p: float, return_attn_probs: bool, cp_world_size: int, fa_version: int) -> None:
+    refuse_unless(dropout_p, (0.0, 0), "dropout_p")
+    refuse_unless(bool(return_attn_probs), (False,), "return_attn_probs")
+    refuse_unless(cp_world_size, (1,), "cp_world_size")
+    if not is_fa_version_supported(fa_version):
+        raise ArgumentError(f"fa_version: {fa_version!r}, allowed 2, 3 or 4")
+
+
+def _refuse_8_bits(**tensors: Any) -> None:
+    for name, x in tensors.items():
+        if getattr(getattr(x, "dtype", None), "itemsize", 2) < 2:
+            raise UnsupportedError(f"{name}: dtype {x.dtype}, attend takes 16 bits and more only")
+
+
+def _check_lengths(cu_seqlens_k: Any, seqused_k: Any, block_table: Any) -> None:
+    if (cu_seqlens_k is None) == (seqused_k is None):
+        found = "None without cu_seqlens_k" if seqused_k is None else "given with cu_seqlens_k"
+        raise ArgumentError(f"seqused_k: {found}, allowed one of the two")
+    if block_table is not None and seqused_k is None:
+        raise ArgumentError("seqused_k: None with block_table, allowed an array i32 (sequences)")
+
+
+def _packed(arguments: tuple[Any, ...], out: Any, **options: Any) -> tuple[Any, Any]:
+    """(out, softmax_lse) of packed keys."""
+    if out is not None:
+        require(q=arguments[0], v=arguments[2])
+        check_out("out", out, (*arguments[0].shape[:-1], arguments[2].shape[-1]))
+    try:
+        found, lse = attention_varlen(*arguments, return_lse=True, **options)
+    except Error as error:
+        raise renamed(error, {**FLASH_NAMES, **_SINKS}) from None
+    if out is None:
+        return found, lse
+    out[...] = found
+    return out, lse
+
+
+def _check_dims(name: str, x: Any, dims: int) -> None:
+    if not hasattr(x, "shape"):
+        raise ArgumentError(f"{name}: {type(x).__name__}, allowed an array")
+    if len(x.shape) != dims:
+        raise ArgumentError(f"{name}: {len(x.shape)} dimensions, allowed {dims}")
+
+
+def _count(value: Any, tokens: int) -> int:
+    count = whole_number("prefill_tokens_with_context", value)
+    if count is None or not 0 <= count <= tokens:
+        shown = type(value).__name__ if count is None else count
+        raise ArgumentError(f"prefill_tokens_with_context: {shown}, allowed 0 to the tokens, {tokens}")
+    return count
+
+
+def _without_inf(lse: Any) -> Any:
+    """-inf in the place of inf: attend's sign of a row without keys in that of flash-attn 2."""
+    return module_of(lse).where(lse == float("inf"), float("-inf"), lse)
