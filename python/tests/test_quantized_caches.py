@@ -103,8 +103,12 @@ def test_append_writes_the_rounded_quotients(rng, torch, dtype, shape, by_torch)
     for s in range(SEQUENCES):
         page, row = cache.table[s, LENGTHS[s] // PAGE], LENGTHS[s] % PAGE
         for elements, x, descale in ((want[0], k, cache.k_descale), (want[1], v, cache.v_descale)):
-            factor = {0: lambda d: d, 1: lambda d: d[:, None], 2: lambda d: d[s][:, None],
-                      3: lambda d: d[page, :, row][:, None]}[descale.ndim](descale)  # fmt: skip
+            factor = {
+                "one": descale,
+                "heads": descale.reshape(-1, 1),
+                "sequences": descale[s].reshape(-1, 1) if descale.ndim == 2 else None,
+                "rows": descale[page, :, row].reshape(-1, 1) if descale.ndim == 3 else None,
+            }[shape]
             elements[page, :, row] = rounded(x[s, :, 0] / factor, dtype)
     of = (lambda x: as_torch(torch, x)) if by_torch else (lambda x: x)
     options = {name: of(x) for name, x in cache.options().items()}

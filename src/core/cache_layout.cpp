@@ -29,10 +29,8 @@ Descale resolved_descale(const char* name, const ConstTensor& passed, const Tens
            name, shape_text(t.shape), num_sequences, cache.shape[1], layout.num_blocks, cache.shape[1],
            layout.block_size);
   }
-  // A contiguous cache of one key has row s for sequence s, unless an index says otherwise: both mean the same.
-  const bool means_the_same = !layout.cache.page_table && layout.cache.cache_batch_idx == nullptr;
-  if (is_per_row && is_per_sequence && t.shape[0] > 1 && !means_the_same) {
-    refuse("{}: shape {} is that of {} sequences and that of as many pages of one key, allowed one of them", name,
+  if (is_per_row && is_per_sequence && t.shape[0] > 1) {
+    refuse("{}: shape {} is that of {} sequences and of as many pages or cache rows of one key, allowed one", name,
            shape_text(t.shape), num_sequences);
   }
   const auto stride = [&](std::size_t dim) { return t.shape[dim] == 1 ? 0 : t.stride[dim]; };

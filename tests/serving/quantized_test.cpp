@@ -188,7 +188,9 @@ TEST_P(EightBits, AFactorOfNaNReachesTheRowsThatSeeItsKey) {
         const std::size_t row = i / 64 % 3, head = i / 64 / 3 % 4, s = i / 64 / 3 / 4;
         const bool spoilt = s == 0 && head >= 2 && row >= 1;
         EXPECT_EQ(std::isnan(result.o[i]), spoilt) << compute << " " << i;
-        if (!spoilt) EXPECT_EQ(result.o[i], before.o[i]) << i;
+        if (!spoilt) {
+          EXPECT_EQ(result.o[i], before.o[i]) << i;
+        }
       }
     }
   }
@@ -265,7 +267,7 @@ TEST(EightBitRefusals, OfDecodeNameTheArgumentAndWriteNothing) {
        [&](DecodeCall& c) {
          c.cache.k_descale = factors({1, 2, 16, 1});
        }},
-      {"k_descale: shape (2, 1, 1, 1) is that of 2 sequences and that of as many pages of one key",
+      {"k_descale: shape (2, 1, 1, 1) is that of 2 sequences and of as many pages or cache rows",
        [&](DecodeCall& c) {
          c.k_cache.shape[0] = c.v_cache->shape[0] = 2, c.k_cache.shape[2] = c.v_cache->shape[2] = 1;
          c.cache.k_descale = factors({2, 1, 1, 1});

@@ -270,7 +270,8 @@ void append(const core::AppendProblem& p) {
   choose_simd_target();
   if (p.k.shape[1] > 0) {
     const std::int64_t bytes = token_bytes(p.k) + (p.v ? token_bytes(*p.v) : 0);
-    const bool computes = p.rotary || p.k_norm || core::is_quantized(p.k_cache.dtype);
+    const bool rounds = core::is_quantized(p.k_cache.dtype) || (p.v_cache && core::is_quantized(p.v_cache->dtype));
+    const bool computes = p.rotary || p.k_norm || rounds;
     for_tokens(p.new_rows.count(), bytes, computes, [&](KeyRange tokens) {
       HWY_DYNAMIC_DISPATCH(append_new_target)(p, tokens);
     });
