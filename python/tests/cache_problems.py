@@ -179,3 +179,14 @@ def _memory(case: dict[str, Any], shape: tuple[int, ...], widths: list[int], dty
     else:
         found = [np.full((*stored, width), np.nan, dtype) for width in widths]
     return [x.swapaxes(1, 2) if is_transposed else x for x in found]
+
+
+def as_torch(torch: Any, x: Any) -> Any:
+    """An array as a tensor, of int64 where torch has no such type. Anything else as it is."""
+    if not isinstance(x, np.ndarray):
+        return x
+    if x.dtype == np.uint64:
+        return torch.from_numpy(x.astype(np.int64))
+    if x.dtype.name != "bfloat16":
+        return torch.from_numpy(x)
+    return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16)

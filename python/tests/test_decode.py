@@ -43,22 +43,12 @@ def test_covering_array(index):
     assert_right(p, o, lse)
 
 
-def as_torch(torch, x):
-    if not isinstance(x, np.ndarray):
-        return x
-    if x.dtype == np.uint64:
-        return torch.from_numpy(x.astype(np.int64))
-    if x.dtype.name != "bfloat16":
-        return torch.from_numpy(x)
-    return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16)
-
-
 @pytest.mark.parametrize("index", range(0, len(CASES), 4))
 def test_torch_tensors_give_the_same_bits(torch, index):
     p = cache_problems.make(CASES[index], np.random.default_rng([SEED, index]))
     want = attend.decode(p.q, p.k_cache, p.v_cache, return_lse=True, **p.options)
-    tensors = [as_torch(torch, x) for x in (p.q, p.k_cache, p.v_cache)]
-    options = {name: as_torch(torch, x) for name, x in p.options.items()}
+    tensors = [cache_problems.as_torch(torch, x) for x in (p.q, p.k_cache, p.v_cache)]
+    options = {name: cache_problems.as_torch(torch, x) for name, x in p.options.items()}
     found = attend.decode(*tensors, return_lse=True, **options)
     by_operator = [torch.full_like(x, float("nan")) for x in found]
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -67,7 +57,7 @@ def test_torch_tensors_give_the_same_bits(torch, index):
     for a, b, c in zip(want, found, by_operator):
         rows = p.options["cu_seqlens_q"][-1] if p.case["packed"] else None  # those of no sequence are not written
         a, b, c = ([x[..., :rows] if x.ndim == 2 else x[:rows] for x in (a, b, c)]) if rows is not None else (a, b, c)
-        assert torch.equal(as_torch(torch, a.copy()), b) and torch.equal(b, c)
+        assert torch.equal(cache_problems.as_torch(torch, a.copy()), b) and torch.equal(b, c)
 
 
 def small(rng, dtype=np.float32, heads=(4, 2), page_size=0, length=20):

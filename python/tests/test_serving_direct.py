@@ -36,13 +36,7 @@ needs_exchange_table = pytest.mark.skipif(
 def as_torch(torch, x):
     if isinstance(x, attend.Rotary):
         return attend.Rotary(*(as_torch(torch, part) for part in x))
-    if not isinstance(x, np.ndarray):
-        return x
-    if x.dtype == np.uint64:
-        return torch.from_numpy(x.astype(np.int64))
-    if x.dtype.name != "bfloat16":
-        return torch.from_numpy(x)
-    return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16)
+    return cache_problems.as_torch(torch, x)
 
 
 def bits(torch, x):
