@@ -30,8 +30,8 @@ Descale resolved_descale(const char* name, const ConstTensor& passed, const Tens
            layout.block_size);
   }
   if (is_per_row && is_per_sequence && t.shape[0] > 1) {
-    refuse("{}: shape {} is that of {} sequences and of as many pages or cache rows of one key, allowed one", name,
-           shape_text(t.shape), num_sequences);
+    refuse("{}: shape {} fits {} sequences and as many pages or cache rows of one key, allowed (1, 1 or {}, 1, 1)",
+           name, shape_text(t.shape), num_sequences, cache.shape[1]);
   }
   const auto stride = [&](std::size_t dim) { return t.shape[dim] == 1 ? 0 : t.stride[dim]; };
   return {static_cast<const float*>(t.data), !is_per_sequence, stride(0), stride(1), stride(2)};

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "attend/serving.hpp"
-#include "core/problem.hpp"
 
 namespace attend::core {
 
@@ -38,6 +39,12 @@ struct Descale {
     return data + (is_per_row ? at.block : sequence) * batch_stride + head * head_stride + row;
   }
 };
+
+/// What elements are multiplied by: the factor, or NaN if it is infinite. Infinity * 0 is NaN, and so is a sum of
+/// infinities of both signs: infinity times a finished product of rows would hide that.
+[[nodiscard]] inline float multiplier(float factor) {
+  return std::isinf(factor) ? std::numeric_limits<float>::quiet_NaN() : factor;
+}
 
 struct CacheLayout {
   CacheIndex cache;

@@ -2,11 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "core/dtype_traits.hpp"
 #include "core/elements.hpp"
@@ -174,25 +176,51 @@ TEST_P(EightBits, ShapesOfFactorsChangeNoBits) {
   }
 }
 
-/// A factor that is NaN reaches the rows that see its key, and no others.
-TEST_P(EightBits, AFactorOfNaNReachesTheRowsThatSeeItsKey) {
-  for (const bool of_v : {false, true}) {
+/// A factor that is NaN or infinite makes the rows NaN that see its key, and no others.
+TEST_P(EightBits, AFactorThatIsNotFiniteReachesTheRowsThatSeeItsKey) {
+  for (const auto& [of_v, factor] : {std::pair{false, std::nanf("")},
+                                     {true, std::nanf("")},
+                                     {false, kInfinity},
+                                     {false, -kInfinity},
+                                     {true, kInfinity}}) {
     const CacheCase problem(facts_of(GetParam(), Descales::kRows), 4);
     const CacheCase::Result clean = problem.run("cpu");
     const auto at = *problem.place(0, 298);  // query rows 1 and 2 of sequence 0 see it
-    (of_v ? problem.v_descale : problem.k_descale).set(at.block, 1, at.row, 0, std::nan(""));
+    (of_v ? problem.v_descale : problem.k_descale).set(at.block, 1, at.row, 0, factor);
     for (const char* compute : {"cpu", "reference"}) {
       const CacheCase::Result result = problem.run(compute);
       const CacheCase::Result before = compute[0] == 'c' ? clean : result;
       for (std::size_t i = 0; i < result.o.size(); ++i) {
         const std::size_t row = i / 64 % 3, head = i / 64 / 3 % 4, s = i / 64 / 3 / 4;
         const bool spoilt = s == 0 && head >= 2 && row >= 1;
-        EXPECT_EQ(std::isnan(result.o[i]), spoilt) << compute << " " << i;
+        EXPECT_EQ(std::isnan(result.o[i]), spoilt) << compute << " " << i << " with " << factor;
         if (!spoilt) {
-          EXPECT_EQ(result.o[i], before.o[i]) << i;
+          EXPECT_EQ(result.o[i], before.o[i]) << i << " with " << factor;
         }
       }
     }
+  }
+}
+
+/// Also by those whose quotients are no numbers, or none of the type.
+TEST_P(EightBits, AppendDividesByAnyFactor) {
+  const bool is_i8 = GetParam() == DType::kI8;
+  const std::uint8_t largest = is_i8 ? 127 : 0x7e, lowest = is_i8 ? 128 : 0xfe, nan = is_i8 ? 0 : 0x7f;
+  const std::uint8_t minus_zero = is_i8 ? 0 : 0x80, one = is_i8 ? 1 : 0x38;
+  const std::array<std::pair<float, std::array<std::uint8_t, 4>>, 6> all = {{{0.0F, {largest, lowest, nan, nan}},
+                                                                             {-0.0F, {lowest, largest, nan, nan}},
+                                                                             {1e-40F, {largest, lowest, 0, nan}},
+                                                                             {kInfinity, {0, minus_zero, 0, nan}},
+                                                                             {std::nanf(""), {nan, nan, nan, nan}},
+                                                                             {2.0F, {one, lowest, 0, nan}}}};
+  for (const auto& [factor, bytes] : all) {
+    const TensorBuffer k(DType::kF32, {1, 1, 1, 4}), cache(GetParam(), {1, 1, 1, 4});
+    const TensorBuffer descale(DType::kF32, {1, 1, 1, 1});
+    k.set(0, 0, 0, 0, 2), k.set(0, 0, 0, 1, -3e9), k.set(0, 0, 0, 2, 0), k.set(0, 0, 0, 3, std::nanf(""));
+    descale.fill(factor);
+    const std::int32_t length = 0;
+    append({.k = k.view(), .k_cache = cache.view(), .cache = {.seqlens_k = &length, .k_descale = descale.view()}});
+    EXPECT_EQ(std::memcmp(cache.view().data, bytes.data(), 4), 0) << factor;
   }
 }
 
@@ -267,7 +295,7 @@ TEST(EightBitRefusals, OfDecodeNameTheArgumentAndWriteNothing) {
        [&](DecodeCall& c) {
          c.cache.k_descale = factors({1, 2, 16, 1});
        }},
-      {"k_descale: shape (2, 1, 1, 1) is that of 2 sequences and of as many pages or cache rows",
+      {"k_descale: shape (2, 1, 1, 1) fits 2 sequences and as many pages or cache rows of one key, allowed (1, 1 or 2",
        [&](DecodeCall& c) {
          c.k_cache.shape[0] = c.v_cache->shape[0] = 2, c.k_cache.shape[2] = c.v_cache->shape[2] = 1;
          c.cache.k_descale = factors({2, 1, 1, 1});

@@ -25,7 +25,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Columns of a cached key or value as float64.
 std::vector<double> cached_row(const Tensor& t, const core::Descale& descale, std::int64_t sequence, const CacheRun& at,
                                std::int64_t head) {
-  const double factor = descale.data != nullptr ? *descale.of(sequence, head, {at.block, at.row}) : 1.0;
+  const double factor =
+      descale.data != nullptr ? core::multiplier(*descale.of(sequence, head, {at.block, at.row})) : 1.0;
   std::vector<double> row(static_cast<std::size_t>(t.shape[3]));
   const void* data = core::element(t, at.block, head, at.row);
   for (std::size_t c = 0; c < row.size(); ++c) {

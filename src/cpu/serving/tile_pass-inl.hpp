@@ -82,7 +82,7 @@ struct LeafKeys {
                            std::int64_t keys) {
     if (descale.data == nullptr) return;
     const float* factor = descale.of(tile.sequence.index, tile.key_head, {run.block, run.row});
-    for (std::int64_t n = 0; n < keys; ++n) to[n] = factor[n * descale.row_stride];
+    for (std::int64_t n = 0; n < keys; ++n) to[n] = core::multiplier(factor[n * descale.row_stride]);
   }
 };
 
