@@ -98,8 +98,8 @@ class HostSpace:
     def result_view(self, result: Any) -> _core.Array:
         if _is_bfloat16(result.dtype):  # NumPy exports no types of other packages
             return _core.Array.of(result.view(np.uint16), "bf16")
-        if result.dtype.isbuiltin != 1 and result.dtype.name == "float8_e4m3fn":
-            return _core.Array.of(result.view(np.uint8), "float8_e4m3fn")
+        if result.dtype.isbuiltin == 2 and result.dtype.itemsize == 1:  # of another package: named where it is refused
+            return _core.Array.of(result.view(np.uint8), result.dtype.name)
         return _core.Array.of(result)
 
     def finish(self) -> None:

@@ -255,7 +255,8 @@ def flash_attn_with_kvcache(
         packed (heads_q, total_q). The last two are flash-attn's results of parts of the keys.
     """
     refuse_unless(qv, (None,), "qv")
-    _refuse(q_descale, None, None, attention_chunk)
+    refuse_unless(q_descale, (None,), "q_descale")
+    refuse_unless(attention_chunk, (0,), "attention_chunk")
     sinks = _sinks(s_aux, learnable_sink)
     is_packed = {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q} if cu_seqlens_q is not None else {}
     new = {"cu_seqlens_new": cu_seqlens_k_new} if k is not None else {}

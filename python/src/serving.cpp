@@ -17,6 +17,7 @@
 #include "core/append_checks.hpp"
 #include "core/append_problem.hpp"
 #include "core/decode_problem.hpp"
+#include "core/dtype_traits.hpp"
 #include "core/merge_problem.hpp"
 #include "serving_fields.hpp"
 #include "values.hpp"
@@ -155,6 +156,9 @@ std::optional<Tensor> maybe_cache(const Fields& fields, TensorField field) {
   MaybeArray array = fields.maybe(field);
   if (!array) return std::nullopt;
   if (array->dtype == "float8_e4m3fn") array->dtype = dtype_name(DType::kF8E4M3);
+  if (!core::find_dtype(array->dtype)) {
+    refuse(fmt::format("{}: dtype {}, allowed f32, f16, bf16, float8_e4m3fn, i8", field.name, array->dtype));
+  }
   return heads_view(field.name, *array, fields.layout());
 }
 

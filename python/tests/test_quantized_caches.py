@@ -161,3 +161,24 @@ def test_refusals_name_the_argument(rng, torch, place):
     assert mixed == "v_cache: dtype i8, allowed the dtype of k_cache, f8e4m3"
     for x in (k, torch.zeros(2, 2, 5, 8, dtype=torch.int8, device=place)):
         assert refusal(lambda x=x: attend.attention(x, x, x)).startswith("q: dtype ")
+
+
+@pytest.mark.parametrize("by_torch", [False, True])
+@pytest.mark.parametrize("call", ["decode", "append"])
+def test_refused_caches_name_the_types_of_caches(torch, by_torch, call):
+    allowed = "allowed f32, f16, bf16, float8_e4m3fn, i8"
+    q = np.zeros((2, 2, 1, 8), np.float32)
+    for dtype, name in ((np.uint8, "u8"), (ml_dtypes.float8_e5m2, "float8_e5m2")):
+        cache = np.full((2, 2, 5, 8), 0x55, np.uint8).view(dtype)
+        arrays = [q, q, cache, cache.copy()]
+        if by_torch:
+            torch_dtype = torch.uint8 if dtype is np.uint8 else torch.float8_e5m2
+            arrays = [torch.from_numpy(x.view(np.uint8)).view(torch_dtype) if x is not q else torch.from_numpy(q)
+                      for x in arrays]  # fmt: skip
+        with pytest.raises(attend.Error) as caught:
+            if call == "decode":
+                attend.decode(arrays[0], *arrays[2:])
+            else:
+                attend.append(*arrays, seqlens_k=0)
+        assert str(caught.value) == f"k_cache: dtype {name}, {allowed}"
+        assert (cache.view(np.uint8) == 0x55).all()
