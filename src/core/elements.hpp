@@ -22,9 +22,8 @@ namespace attend::core {
     case DType::kBool:
       return static_cast<const std::uint8_t*>(data)[at] != 0;
     case DType::kF8E4M3:
-      return to_float(static_cast<const E4M3*>(data)[at]);
     case DType::kI8:
-      return static_cast<const std::int8_t*>(data)[at];
+      return load_eight_bits(data, dtype, at);
   }
   return 0;
 }
@@ -47,10 +46,8 @@ inline void store(void* data, DType dtype, std::int64_t at, double value) {
       static_cast<std::uint8_t*>(data)[at] = value != 0;
       break;
     case DType::kF8E4M3:
-      static_cast<E4M3*>(data)[at] = to_e4m3(static_cast<float>(value));
-      break;
     case DType::kI8:
-      static_cast<std::int8_t*>(data)[at] = to_int8(static_cast<float>(value));
+      store_eight_bits(data, dtype, at, static_cast<float>(value));
       break;
   }
 }

@@ -68,7 +68,7 @@ HWY_INLINE Columns load_columns(const core::BFloat16* at, std::int64_t count) {
 /// Columns of a query row, `count` > 0 of which there are, in the lanes that rows of T have. T is float or Q.
 template <class T, class Q>
 HWY_INLINE Columns query_columns(const Q* at, std::int64_t count) {
-  if constexpr (std::is_same_v<T, core::BFloat16> != std::is_same_v<Q, core::BFloat16>) {
+  if constexpr (!std::is_same_v<T, Q>) {
     return {load_partial(at, count), load_partial(at + kLanes, count - kLanes)};
   } else {
     return count >= kChunk ? load_columns(at) : load_columns(at, count);

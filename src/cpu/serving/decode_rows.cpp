@@ -40,11 +40,13 @@ void write_columns(const DecodeProblem& p, const float* o, const core::Matrix& o
   with_type(out.data, out.dtype, [&](const auto* data) HWY_ATTR {
     using T = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
     T* to = const_cast<T*>(data) + row * out.row_stride;
-    if (core::is_quantized(p.k.dtype)) {  // those of float
-      for (std::int64_t c = 0; c < p.head_dim_v; ++c) store_scalar(o[c], to + c);
-    } else {
-      store_columns(o, to, p.head_dim_v);
+    if constexpr (std::is_same_v<T, core::BFloat16>) {  // beside a cache of 8 bits the lanes are those of float
+      if (core::is_quantized(p.k.dtype)) {
+        for (std::int64_t c = 0; c < p.head_dim_v; ++c) store_scalar(o[c], to + c);
+        return;
+      }
     }
+    store_columns(o, to, p.head_dim_v);
   });
 }
 

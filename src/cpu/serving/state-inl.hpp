@@ -33,8 +33,9 @@ struct State {
   }
 };
 
-/// right = left and right.
-inline void merge_into(const State& left, const State& right, int rows, std::int64_t columns, float log2_per_score) {
+/// right = left and right. Not inlined, as Fold.
+HWY_NOINLINE inline void merge_into(const State& left, const State& right, int rows, std::int64_t columns,
+                                    float log2_per_score) {
   const Vector unit = hn::Set(kFloats, log2_per_score);
   for (int r = 0; r < rows; ++r) {
     const float* from = left.o + r * columns;
@@ -61,11 +62,11 @@ inline void merge_into(const State& left, const State& right, int rows, std::int
 }
 
 /// Merges states on a binary tree over their numbers, which ascend: a counter in base 2 whose digit of 1 is a node that
-/// waits for its right neighbour.
+/// waits for its right neighbour. Not inlined: passes of all types share it.
 class Fold {
  public:
   /// States with numbers below 2^levels.
-  Fold(const core::DecodeProblem& p, int rows, int levels, float log2_per_score, Scratch& scratch)
+  HWY_NOINLINE Fold(const core::DecodeProblem& p, int rows, int levels, float log2_per_score, Scratch& scratch)
       : rows_(rows), columns_(state_columns(p.head_dim_v)), log2_per_score_(log2_per_score) {
     current_ = State::at(scratch.take(state_floats(p.head_dim_v)), p.head_dim_v);
     for (int level = 0; level <= levels; ++level) {
@@ -81,7 +82,7 @@ class Fold {
   [[nodiscard]] const State& current() const { return current_; }
 
   /// Takes the current state as number `number`.
-  void push(std::int64_t number) {
+  HWY_NOINLINE void push(std::int64_t number) {
     int level = 0;
     for (; (number >> level & 1) != 0; ++level) take_in(level);
     std::swap(nodes_[level], current_);
@@ -89,7 +90,7 @@ class Fold {
   }
 
   /// Merges what waits, the highest numbers first, onto the current state if that is `last`, a part of a node.
-  [[nodiscard]] const State& total(bool current_is_last) {
+  [[nodiscard]] HWY_NOINLINE const State& total(bool current_is_last) {
     int level = 0;
     if (!current_is_last) {
       while (level < kMostLevels && !waits_[level]) ++level;

@@ -44,8 +44,8 @@ struct LeafKeys {
   float k_descale[kLeaf];  // those of keys that do not exist are 1. Not set without factors
   float v_descale[kLeaf];
 
-  /// missing: a row of zeros, which stands for keys that do not exist.
-  void find(const DecodeProblem& p, const DecodeTile& tile, const KeyRange& range, const void* missing) {
+  /// missing: a row of zeros, which stands for keys that do not exist. Not inlined: passes of all types share it.
+  HWY_NOINLINE void find(const DecodeProblem& p, const DecodeTile& tile, const KeyRange& range, const void* missing) {
     begin = range.begin / kLanes * kLanes;
     count = range.end - begin;
     some_missing = false;
@@ -77,9 +77,16 @@ struct LeafKeys {
     std::fill(k + count, k + kLeaf + kKeysAtOnce, missing);
   }
 
+  /// s *= factors, in whole vectors of keys.
+  HWY_NOINLINE void multiply(float* HWY_RESTRICT s, const float* HWY_RESTRICT factors) const {
+    for (std::int64_t j = 0; j < count; j += kLanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(kFloats, s + j), hn::LoadU(kFloats, factors + j)), kFloats, s + j);
+    }
+  }
+
  private:
-  static void find_factors(const core::Descale& descale, const DecodeTile& tile, const core::CacheRun& run, float* to,
-                           std::int64_t keys) {
+  HWY_NOINLINE static void find_factors(const core::Descale& descale, const DecodeTile& tile, const core::CacheRun& run,
+                                        float* to, std::int64_t keys) {
     if (descale.data == nullptr) return;
     const float* factor = descale.of(tile.sequence.index, tile.key_head, {run.block, run.row});
     for (std::int64_t n = 0; n < keys; ++n) to[n] = core::multiplier(factor[n * descale.row_stride]);
@@ -153,25 +160,34 @@ class TilePass {
 
   /// `count` rows of the cache as rows of T: where they lie, or as floats, until the next call.
   HWY_INLINE const void* const* rows_of_type(const void* const* rows, std::int64_t count, std::int64_t cols) {
-    if (!widens_) return rows;
-    for (std::int64_t n = 0; n < count; ++n) {
-      widen_row(rows[n], p_.k.dtype, cols, widened_ + n * row_floats(p_));
+    if constexpr (std::is_same_v<T, float>) {
+      if (widens_) {
+        widen_rows(rows, count, p_.k.dtype, cols, widened_, row_floats(p_));
+        return widened_rows_;
+      }
     }
-    return widened_rows_;
+    return rows;
   }
 
   void pack_queries() {
-    const Vector factor = hn::Set(kFloats, unit_.scale.product_factor);
     for (int r = 0; r < tile_.rows; ++r) {
       const core::Matrix rows = core::q_matrix(p_.q, tile_.sequence, tile_.head(p_, r));
-      with_type(rows.data, rows.dtype, [&](const auto* data) HWY_ATTR {
-        const auto* from = data + tile_.row(p_, r) * rows.row_stride;
-        for (std::int64_t c = 0; c < p_.head_dim; c += kChunk) {
-          const Columns q = query_columns<T>(from + c, p_.head_dim - c);
-          hn::StoreU(hn::Mul(q.a, factor), kFloats, q_ + r * q_stride_ + c);
-          hn::StoreU(hn::Mul(q.b, factor), kFloats, q_ + r * q_stride_ + c + kLanes);
-        }
-      });
+      const std::int64_t begin = tile_.row(p_, r) * rows.row_stride;
+      if constexpr (std::is_same_v<T, float>) {  // beside a cache of 8 bits any type
+        with_type(rows.data, rows.dtype, [&](const auto* data) HWY_ATTR { pack_query(data + begin, r); });
+      } else {
+        pack_query(static_cast<const T*>(rows.data) + begin, r);
+      }
+    }
+  }
+
+  template <class Q>
+  void pack_query(const Q* from, int r) {
+    const Vector factor = hn::Set(kFloats, unit_.scale.product_factor);
+    for (std::int64_t c = 0; c < p_.head_dim; c += kChunk) {
+      const Columns q = query_columns<T>(from + c, p_.head_dim - c);
+      hn::StoreU(hn::Mul(q.a, factor), kFloats, q_ + r * q_stride_ + c);
+      hn::StoreU(hn::Mul(q.b, factor), kFloats, q_ + r * q_stride_ + c + kLanes);
     }
   }
 
@@ -187,7 +203,7 @@ class TilePass {
   void finish_scores(int r) {
     float* s = scores_ + r * kLeaf;
     const std::int64_t whole = round_up(keys_.count, kLanes);
-    if (p_.k_descale.data != nullptr) multiply(s, keys_.k_descale);
+    if (p_.k_descale.data != nullptr) keys_.multiply(s, keys_.k_descale);
     if (!unit_.products_are_scores) transform(r, whole);
     const KeyRange seen = p_.keys_of_row(tile_.sequence, tile_.row(p_, r));
     const std::int64_t from = std::clamp<std::int64_t>(seen.begin - keys_.begin, 0, keys_.count);
@@ -243,14 +259,8 @@ class TilePass {
     }
     state.row_max[r] = row_max;
     state.row_sum[r] = hn::GetLane(hn::SumOfLanes(kFloats, sum));
-    if (p_.v_descale.data != nullptr) multiply(s, keys_.v_descale);  // what the elements of the values are weighted by
-  }
-
-  /// Of whole vectors of keys.
-  void multiply(float* s, const float* factors) const {
-    for (std::int64_t j = 0; j < keys_.count; j += kLanes) {
-      hn::StoreU(hn::Mul(hn::LoadU(kFloats, s + j), hn::LoadU(kFloats, factors + j)), kFloats, s + j);
-    }
+    if (p_.v_descale.data != nullptr)
+      keys_.multiply(s, keys_.v_descale);  // what the elements of the values are weighted by
   }
 
   /// Looks at whole chunks: half of the columns of the last one may lie in its second vector.
