@@ -53,9 +53,9 @@ struct CacheIndex {
   ///   (1 or num_sequences, 1 or num_heads_k, 1, 1)   one factor, or one of each head, or of each sequence and head
   ///   (pages or cache rows, 1 or num_heads_k, page_size or capacity, 1)   a factor of each row of the cache
   ///
-  /// with any strides that are not negative, 0 too. Absent: 1. The factor of a row is read if its key is, so that others
-  /// may be NaN. decode() takes an infinite one for NaN. With pages or cache rows of one key, as many as there are
-  /// sequences, a tensor has both shapes: it is refused. Without v_cache the values have the factors of the keys.
+  /// with any strides >= 0. Absent: 1. The factor of a row is read if its key is, so that others may be NaN. decode()
+  /// takes an infinite one for NaN. With pages or cache rows of one key, as many as there are sequences, a tensor has
+  /// both shapes: it is refused. Without v_cache the values have the factors of the keys.
   std::optional<ConstTensor> k_descale = {};
   std::optional<ConstTensor> v_descale = {};  ///< likewise, of v_cache
 };
