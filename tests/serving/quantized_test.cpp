@@ -258,6 +258,15 @@ TEST_P(EightBits, AppendAndDecodeInOneCall) {
 INSTANTIATE_TEST_SUITE_P(DTypes, EightBits, testing::Values(DType::kF8E4M3, DType::kI8),
                          [](const auto& of) { return std::string(dtype_name(of.param)); });
 
+std::string refusal(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
 struct BadDecode {
   const char* message;
   std::function<void(DecodeCall&)> change;
@@ -309,24 +318,9 @@ TEST(EightBitRefusals, OfDecodeNameTheArgumentAndWriteNothing) {
     DecodeCall call = problem.call();
     call.o = o.view();
     bad.change(call);
-    std::string message = "nothing was refused";
-    try {
-      decode(call);
-    } catch (const Error& error) {
-      message = error.what();
-    }
-    EXPECT_THAT(message, testing::StartsWith(bad.message));
+    EXPECT_THAT(refusal([&] { decode(call); }), testing::StartsWith(bad.message));
     EXPECT_TRUE(o.memory() == before && problem.k_descale.memory() == descales) << bad.message;
   }
-}
-
-std::string refusal(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was refused";
 }
 
 TEST(EightBitRefusals, OfAppendNameTheArgumentAndWriteNothing) {
