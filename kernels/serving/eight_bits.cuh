@@ -1,0 +1,60 @@
+// The 8-bit types of caches, with the members of the types in common/element.cuh. The same bits as src/core/eight_bits.cpp:
+// round to nearest, ties to even, and what lies beyond the largest number becomes that.
+#pragma once
+
+#include "../common/numbers.cuh"
+#include "../common/portable.cuh"
+
+namespace attend {
+
+using Bits8 = unsigned char;  // storage of one 8-bit element
+
+// A sign, 4 bits of exponent, 3 of fraction; no infinity, and NaN is 0x7f or 0xff.
+struct Float8E4M3 {
+  using Storage = Bits8;
+  static constexpr uint32 kNan = 0x7f;
+  static constexpr uint32 kLargest = 0x7e;  // 448
+
+  // Infinities become 448 with their sign, NaN 0x7f.
+  [[nodiscard]] static __device__ __forceinline__ Storage round(float value) {
+#if __CUDA_ARCH__ >= 890
+    // PTX ISA, data movement and conversion: cvt. Its first source goes to the high byte.
+    unsigned short pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+    return static_cast<Storage>(value == value ? pair & 0xff : kNan);
+#else
+    const uint32 bits = __float_as_uint(value);
+    const uint32 sign = bits >> 24 & 0x80u;
+    const uint32 magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return static_cast<Storage>(kNan);
+    if (magnitude >= 0x43e00000u) return static_cast<Storage>(sign | kLargest);
+    if (magnitude < 0x3c800000u) {  // below 2^-6. 2^14 has the spacing of the subnormal numbers, 2^-9, in its binade
+      const float shifted = __fadd_rn(__uint_as_float(magnitude), 16384.0f);
+      return static_cast<Storage>(sign | (__float_as_uint(shifted) - 0x46800000u));
+    }
+    const uint32 rounded = magnitude + 0x7ffffu + (magnitude >> 20 & 1u);
+    return static_cast<Storage>(sign | (rounded - (120u << 23)) >> 20);
+#endif
+  }
+
+  [[nodiscard]] static __device__ __forceinline__ float to_float(Storage bits) {
+    const uint32 sign = static_cast<uint32>(bits & 0x80u) << 24;
+    const uint32 magnitude = bits & 0x7fu;
+    if (magnitude == kNan) return __uint_as_float(sign | 0x7fc00000u);
+    // As a float whose exponent is too small by 120: the product is exact, also of what is subnormal here.
+    return __uint_as_float(sign | __float_as_uint(__uint_as_float(magnitude << 20) * 0x1p120f));
+  }
+};
+
+// From -128 to 127. NaN becomes 0.
+struct Int8 {
+  using Storage = signed char;
+
+  [[nodiscard]] static __device__ __forceinline__ Storage round(float value) {
+    const int number = __float2int_rn(fminf(fmaxf(value, -128.0f), 127.0f));
+    return static_cast<Storage>(value == value ? number : 0);
+  }
+  [[nodiscard]] static __device__ __forceinline__ float to_float(Storage bits) { return static_cast<float>(bits); }
+};
+
+}  // namespace attend
