@@ -9,6 +9,9 @@ enum class MaskKind { kFull, kCausal, kWindow };
 // The type of q, k, v, o and their gradients.
 enum class ElementType { kF32, kF16, kBF16 };
 
+// The type of cached keys and values beside a q of another one.
+enum class CacheElement { kSame, kF8E4M3, kI8 };
+
 // What a kernel of sm80_backward computes: gradients. kTerms: of the terms that scores get from memory, if they
 // have rows.
 enum class Sm80Gradient { kKeysValues, kKeys, kValues, kQueries, kTerms };

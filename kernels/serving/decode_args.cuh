@@ -1,0 +1,61 @@
+// What the decode kernels are told, and how their storage in device memory is laid out: shared by host and device.
+#pragma once
+
+#include "cache_args.cuh"
+#include "stored_element.cuh"
+
+namespace attend {
+
+struct DecodeArgs {
+  static constexpr const char* kTypeName = "DecodeArgs";
+  const void* q;                // Element (batch, num_heads_q, rows, kHeadDim)
+  const void* k;                // (blocks, num_heads_k, block_size, kHeadDim)
+  const void* v;                // (blocks, num_heads_k, block_size, kHeadDimV)
+  void* o;                      // Element, as q with kHeadDimV columns
+  float* lse;                   // as q without columns; may be null
+  const float* alibi_slopes;    // of query heads; may be null
+  const void* sinks;            // likewise
+  const int* cu_seqlens_q;      // (num_sequences + 1): packed rows. Null: dense, max_seqlen_q rows a sequence
+  const uint64* tree_mask;      // a word a query row; may be null
+  void* storage;                // DecodeStorage; zeroed once, and kept from launch to launch
+  void* stack;                  // beside it: of each block, kDecodeStackNodes nodes. Uninitialised
+  TensorStrides q_stride;
+  TensorStrides k_stride;
+  TensorStrides v_stride;
+  TensorStrides o_stride;
+  TensorStrides lse_stride;
+  int64 alibi_sequence_stride;
+  int64 alibi_head_stride;
+  int64 sinks_sequence_stride;
+  int64 sinks_head_stride;
+  int64 num_sequences;
+  int64 max_seqlen_q;
+  int64 window_left;   // or kOpenWindow
+  int64 window_right;  // likewise; causal: 0
+  CacheArgs cache;
+  uint32 num_heads_k;
+  uint32 group;  // query heads of a key head
+  float scale;
+  float transform_cap;  // 0: none
+  StoredElement sinks_element;
+  uint32 lse_base2;
+};
+static_assert(sizeof(DecodeArgs) == 11 * 8 + 5 * 24 + 8 * 8 + sizeof(CacheArgs) + 6 * 4);
+
+// Storage of the launches of one stream, one after another: a counter of launches, and from kDecodeHeaderBytes on the
+// packets that blocks leave for each other.
+//
+// The counter grows by kDecodeLaunch with every launch: every block adds its share when it has read all that it wants.
+// So a block that is still running finds the launch's number in the upper bits, whoever has ended before.
+constexpr int kDecodeHeaderBytes = 256;
+constexpr uint64 kDecodeLaunch = uint64{1} << 16;
+constexpr int kMostDecodeBlocks = 1 << 15;
+
+// Nodes that a block leaves at most: of a part of an item that begins inside of it, and of one that begins with it.
+constexpr int kDecodeInnerNodes = 12, kDecodeLeadingNodes = 8;
+constexpr int kDecodeNodesOfBlock = kDecodeInnerNodes + kDecodeLeadingNodes;
+
+// Nodes on a block's stack: two for each level of a tree of 2^31 keys.
+constexpr int kDecodeStackNodes = 52;
+
+}  // namespace attend

@@ -1,0 +1,152 @@
+// Brings a stripe's keys and values into its ring of slots, kStages steps ahead of the products, across pieces.
+//
+// A lane looks for the place of one key of the next step while the copies of this one start: a table of pages is far.
+// Keys that do not exist (beyond the length, left of the padding, without a page) become zeros: in a product of tiles
+// 0 * NaN would reach rows that do not see them.
+#pragma once
+
+#include "../isa/cp_async.cuh"
+#include "decode_config.cuh"
+#include "decode_piece.cuh"
+
+namespace attend {
+
+template <class Config>
+class DecodeLoader {
+ public:
+  using Sizes = DecodeSizes<Config>;
+  static constexpr int kKRow = decode_row_bytes(Config::kHeadDim, Sizes::kCacheBytes, 16);
+  static constexpr int kVRow = decode_row_bytes(Config::kHeadDimV, Sizes::kCacheBytes, 16);
+  static constexpr int kKSlot = decode_k_slot(Sizes::kTile), kVSlot = decode_v_slot(Sizes::kTile);
+  static constexpr int kStages = Config::kStages;
+  static constexpr bool kLoadsValues = !Config::kValuesAreKeys;
+
+  // [begin, end): numbers of the block's work.
+  __device__ __forceinline__ DecodeLoader(const DecodeArgs& args, const DecodeSchedule& schedule, const DecodeItem& item,
+                                          const DecodeRole<Config>& role, int64 begin, int64 end, char* ring)
+      : args_(args), schedule_(schedule), role_(role), item_(item), begin_(begin), end_(end) {
+    slots_ = ring + role.stripe * (kStages * (kKSlot + kVSlot));
+    enter_item();
+    skip_pieces_without_steps();
+    find_row();
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+      load_keys(stage);
+      load_values(stage);
+    }
+  }
+
+  [[nodiscard]] __device__ __forceinline__ char* keys(int stage) const { return slots_ + stage * (kKSlot + kVSlot); }
+  [[nodiscard]] __device__ __forceinline__ char* values(int stage) const {
+    return kLoadsValues ? keys(stage) + kKSlot : keys(stage);
+  }
+
+  // Copies of all steps but so many have landed. For the whole stripe, behind stripe_barrier().
+  static __device__ __forceinline__ void wait_keys() { cp_async_wait<kLoadsValues ? 2 * kStages - 1 : kStages - 1>(); }
+  static __device__ __forceinline__ void wait_values() {
+    if constexpr (kLoadsValues) cp_async_wait<2 * kStages - 1>();
+  }
+
+  // Which of the stripe's keys exist in the step that is computed now: a bit each.
+  [[nodiscard]] __device__ __forceinline__ uint32 existing() const {
+    return static_cast<uint32>(existing_ >> (kStripeKeys * (kStages - 1))) & 0xFFFFu;
+  }
+
+  // Starts the copies of the next step whose keys belong into this slot, whose last readers are done.
+  __device__ __forceinline__ void load_keys(int stage) {
+    const int64 from = row_exists_ ? row_.block * args_.k_stride.batch + row_.row * args_.k_stride.row +
+                                         piece_.head * args_.k_stride.head
+                                   : -1;
+    copy<Config::kHeadDim, kKRow>(keys(stage), static_cast<const char*>(args_.k), from);
+    cp_async_commit();
+    existing_ = existing_ << kStripeKeys | (__ballot_sync(kAllLanes, row_exists_) & 0xFFFFu);
+    if constexpr (!kLoadsValues) advance();
+  }
+  __device__ __forceinline__ void load_values(int stage) {
+    if constexpr (kLoadsValues) {
+      const int64 from = row_exists_ ? row_.block * args_.v_stride.batch + row_.row * args_.v_stride.row +
+                                           piece_.head * args_.v_stride.head
+                                     : -1;
+      copy<Config::kHeadDimV, kVRow>(values(stage), static_cast<const char*>(args_.v), from);
+      cp_async_commit();
+      advance();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void enter_item() {
+    piece_ = DecodePiece::of(args_, item_, begin_, end_, Sizes::kTileRows);
+    unit_ = piece_.first_step;
+  }
+  __device__ __forceinline__ void skip_pieces_without_steps() {
+    while (unit_ >= piece_.end_step) {
+      if (item_.end() >= end_) {
+        done_ = true;
+        return;
+      }
+      schedule_.advance(args_, item_);
+      enter_item();
+    }
+  }
+
+  // The lane's row of step unit_. What is read here is wanted by the next loads only.
+  __device__ __forceinline__ void find_row() {
+    row_exists_ = false;
+    if (done_) return;
+    const DecodeSpan& span = item_.span;
+    const int64 key = static_cast<int64>(unit_) * kStepKeys + role_.stripe * kStripeKeys + role_.lane % kStripeKeys;
+    if (key < span.first_key || key >= span.seqlen_k) return;
+    row_ = place(args_.cache, span.cache_row, key);
+    row_exists_ = row_.exists();
+  }
+
+  __device__ __forceinline__ void advance() {
+    if (!done_ && ++unit_ >= piece_.end_step) skip_pieces_without_steps();
+    find_row();
+  }
+
+  // The stripe's rows, each from the address that its lane knows; from < 0: zeros.
+  template <int kColumns, int kRowBytes>
+  __device__ __forceinline__ void copy(char* slot, const char* base, int64 from) {
+    constexpr int kBytes = kColumns * Sizes::kCacheBytes;
+    const int thread = Sizes::kParts == 1 ? role_.lane : role_.part * kWarpThreads + role_.lane;
+    if constexpr (Config::kAligned) {
+      constexpr int kChunks = kBytes / kChunkBytes;
+      static_assert(kBytes % kChunkBytes == 0);
+#pragma unroll
+      for (int first = 0; first < kStripeKeys * kChunks; first += Sizes::kStripeThreads) {
+        const int chunk = first + thread;
+        const int row = min(chunk / kChunks, kStripeKeys - 1), column = chunk % kChunks;
+        const int64 offset = __shfl_sync(kAllLanes, from, row);
+        if (kStripeKeys * kChunks % Sizes::kStripeThreads == 0 || chunk < kStripeKeys * kChunks) {
+          const char* source = base + (offset < 0 ? 0 : offset * Sizes::kCacheBytes + column * kChunkBytes);
+          cp_async_16(smem_address(slot + row * kRowBytes + column * kChunkBytes), source, offset >= 0);
+        }
+      }
+    } else {
+      using Storage = StorageOf<Sizes::kCacheBytes>;
+      for (int row = 0; row < kStripeKeys; ++row) {
+        const int64 offset = __shfl_sync(kAllLanes, from, row);
+        const Storage* source = reinterpret_cast<const Storage*>(base) + offset;
+        for (int column = thread; column < kColumns; column += Sizes::kStripeThreads) {
+          reinterpret_cast<Storage*>(slot + row * kRowBytes)[column] = offset < 0 ? Storage{} : source[column];
+        }
+      }
+    }
+  }
+
+  const DecodeArgs& args_;
+  const DecodeSchedule& schedule_;
+  const DecodeRole<Config>& role_;
+  DecodeItem item_;
+  DecodePiece piece_;
+  int64 begin_, end_;
+  int unit_ = 0;
+  bool done_ = false;
+  bool row_exists_ = false;
+  CachePlace row_ = {};
+  uint64 existing_ = 0;
+  char* slots_;
+};
+
+}  // namespace attend

@@ -1,0 +1,67 @@
+// What a decode kernel knows of a sequence, and of one item of its work: a key head with a tile of query rows.
+//
+// Rows are packed: row r of a tile is query row r / group of head r % group of the key head's group, counted from the
+// sequence's first. So keys are read once for all of them.
+#pragma once
+
+#include "../attention/key_range.cuh"
+#include "cache.cuh"
+#include "decode_shape.cuh"
+
+namespace attend {
+
+struct DecodeSpan {
+  int64 index;      // of the sequence
+  int64 cache_row;
+  int64 batch;      // of q, o and lse
+  int64 q_begin;    // its first row there
+  int64 seqlen_q;
+  int64 seqlen_k;   // of a dead sequence 0
+  int64 first_key;  // keys before it are not seen
+  int begin_unit;   // the units that its rows may see; one that has no key if they see none
+  int end_unit;
+  int items;  // 0: no rows
+  bool dead;
+
+  [[nodiscard]] __device__ __forceinline__ int units() const { return end_unit - begin_unit; }
+  [[nodiscard]] __device__ __forceinline__ WindowMask window(const DecodeArgs& args) const {
+    return {seqlen_q, seqlen_k, args.window_left, args.window_right};
+  }
+  // Keys that at least one of the query rows [begin, end) may see.
+  [[nodiscard]] __device__ __forceinline__ KeyRange keys_of_rows(const DecodeArgs& args, int64 begin,
+                                                                 int64 end) const {
+    const KeyRange keys = window(args).rows(begin, end);
+    const int64 first = keys.begin > first_key ? keys.begin : first_key;
+    return {first, keys.end > first ? keys.end : first};
+  }
+
+  // rows: of a tile.
+  [[nodiscard]] static __device__ __forceinline__ DecodeSpan of(const DecodeArgs& args, int64 s, int rows) {
+    DecodeSpan span = {};
+    span.index = span.batch = s;
+    span.seqlen_q = args.max_seqlen_q;
+    if (args.cu_seqlens_q != nullptr) {
+      span.batch = 0;
+      span.q_begin = args.cu_seqlens_q[s];
+      span.seqlen_q = args.cu_seqlens_q[s + 1] - span.q_begin;
+    }
+    const CachedSequence in_cache = cached(args.cache, s);
+    span.cache_row = in_cache.cache_row;
+    span.seqlen_k = in_cache.length;
+    span.dead = in_cache.dead;
+    span.first_key = attend::first_key(args.cache, s);
+    if (span.seqlen_q <= 0) return span;
+    const KeyRange keys = span.keys_of_rows(args, 0, span.seqlen_q);
+    if (!keys.empty()) {
+      span.begin_unit = static_cast<int>(keys.begin / kStepKeys);
+      span.end_unit = static_cast<int>((keys.end + kStepKeys - 1) / kStepKeys);
+    } else {
+      span.end_unit = 1;
+    }
+    const int64 tiles = (span.seqlen_q * args.group + rows - 1) / rows;
+    span.items = static_cast<int>(tiles * args.num_heads_k);
+    return span;
+  }
+};
+
+}  // namespace attend
