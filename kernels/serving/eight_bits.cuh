@@ -1,5 +1,5 @@
-// The 8-bit types of caches, with the members of the types in common/element.cuh. The same bits as src/core/eight_bits.cpp:
-// round to nearest, ties to even, and what lies beyond the largest number becomes that.
+// The 8-bit types of caches, with the members of the types in common/element.cuh. The same bits as those that
+// src/core/eight_bits.cpp gives: round to nearest, ties to even, and what lies beyond the largest number becomes that.
 #pragma once
 
 #include "../common/numbers.cuh"

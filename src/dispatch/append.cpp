@@ -1,4 +1,4 @@
-// attend::append and attend::merge: check the arguments and compute. All of it runs on a CPU so far.
+// attend::append and attend::merge: check the arguments and compute, where the tensors are.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,7 +7,8 @@
 #include "core/merge_problem.hpp"
 #include "cpu/serving/decode_backends.hpp"
 #include "cuda/driver/nvtx.hpp"
-#include "dispatch/serving.hpp"
+#include "cuda/serving/append.hpp"
+#include "cuda/serving/merge.hpp"
 
 namespace attend {
 
@@ -17,17 +18,17 @@ void append(const AppendCall& call) {
                        fmt::join(call.k_cache.shape, ", "));
   });
   const core::AppendProblem problem = core::make_append_problem(call);
-  require_cpu("append", "k", problem.k);
+  if (problem.k.device.type == DeviceType::kCUDA) return cuda::append(problem, call.stream);
   cpu::append(problem);
 }
 
 void merge(std::span<const PartialState> states, const Tensor& o, const Tensor* lse, const MergeParams& params,
-           Stream /*stream*/) {
+           Stream stream) {
   const cuda::NvtxRange range([&] {
     return fmt::format("attend::merge {} of ({}) {}", states.size(), fmt::join(o.shape, ", "), dtype_name(o.dtype));
   });
   const core::MergeProblem problem = core::make_merge_problem(states, o, lse, params);
-  require_cpu("merge", "o", problem.o);
+  if (problem.o.device.type == DeviceType::kCUDA) return cuda::merge(problem, stream);
   cpu::merge(problem);
 }
 

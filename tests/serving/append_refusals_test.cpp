@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 
+#include "cuda/driver/device.hpp"
 #include "serving/append_case.hpp"
 #include "support/expect.hpp"
 
@@ -151,11 +152,14 @@ TEST(AppendRefusals, WithPositionsEachQueryRowNeedsANewRow) {
   EXPECT_TRUE(in.pool == pool);
 }
 
-TEST(AppendRefusals, OfTensorsOnAGpuInOneLine) {
+TEST(AppendRefusals, WithoutAGpuOfTensorsOnOneInOneLine) {
+  if (!cuda::missing_gpu()) GTEST_SKIP() << "there is a GPU";
   const AppendInputs in = make_append_inputs({});
   AppendCall call = in.call();
   call.k.device = call.v->device = call.k_cache.device = call.v_cache->device = {DeviceType::kCUDA, 0};
-  EXPECT_EQ(refusal([&] { append(call); }, ErrorCode::kUnsupported), "k: on cuda 0, append allows cpu");
+  const std::string why = refusal([&] { append(call); }, ErrorCode::kMissingHardware);
+  EXPECT_EQ(why, "k: on CUDA device 0, but " + *cuda::missing_gpu());
+  EXPECT_EQ(std::count(why.begin(), why.end(), '\n'), 0);
 }
 
 /// A change of a good call of both, and the refusal.
@@ -250,13 +254,14 @@ TEST(MergeRefusals, NameTheArgumentAndWriteNothing) {
   const auto to_gpu = [](auto& t) { t.device = {DeviceType::kCUDA, 1}; };
   EXPECT_EQ(merged([&](auto&, auto&, auto& to_lse, auto&) { to_gpu(to_lse); }),
             "lse: on cuda 1, allowed the device of o, cpu 0");
+  if (!cuda::missing_gpu()) return;
   EXPECT_EQ(merged(
                 [&](auto& s, auto& to, auto& to_lse, auto&) {
                   to_gpu(to), to_gpu(to_lse);
                   for (auto& state : s) to_gpu(state.o), to_gpu(state.lse);
                 },
-                ErrorCode::kUnsupported),
-            "o: on cuda 1, merge allows cpu");
+                ErrorCode::kMissingHardware),
+            "o: on CUDA device 1, but " + *cuda::missing_gpu());
 }
 
 }  // namespace

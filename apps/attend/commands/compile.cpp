@@ -12,6 +12,8 @@
 #include "cuda/examples/examples.hpp"
 #include "cuda/jit/jit.hpp"
 #include "cuda/launch/family.hpp"
+#include "cuda/serving/append.hpp"
+#include "cuda/serving/merge.hpp"
 #include "io/file.hpp"
 #include "process/progress.hpp"
 #include "process/system.hpp"
@@ -98,10 +100,14 @@ std::vector<Row> rows_for(const CompileOptions& options) {
     }
   }
   if (options.compute != "all") return rows;
-  for (const std::string& target : options.archs) {  // of no family: beside those that a ring runs
-    for (KernelSpec& spec : cuda::ring_rows_specs(cuda::find_arch(target).target)) {
-      rows.push_back({"ring", std::move(spec), nullptr});
-    }
+  for (const std::string& target : options.archs) {  // of no family
+    const auto add = [&](const char* compute, std::vector<KernelSpec> specs) {
+      for (KernelSpec& spec : specs) rows.push_back({compute, std::move(spec), nullptr});
+    };
+    const char* arch = cuda::find_arch(target).target;
+    add("ring", cuda::ring_rows_specs(arch));
+    add("append", cuda::append_specs(arch));
+    add("merge", cuda::merge_specs(arch));
   }
   return rows;
 }

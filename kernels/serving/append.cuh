@@ -1,0 +1,121 @@
+// append: every new row of k and v goes to its place in the cache, and every query row to q_out.
+//
+//   k: x / sqrt(mean(x^2) + eps) * weight, then the rotation at the row's position, then the cache's type, of 8 bits
+//   x / descale.   v: the cache's type alone.   q: as k, in its own type
+//
+// Shapes   see AppendArgs. Any types, strides and sizes; lengths, tables, slots and offsets are read here
+// Grid     (tokens, groups of heads): a warp has a token at a time, and goes through a few heads of k, of v, or of q
+// Bits     products and sums are rounded one by one and squares are added up in one order: those of the CPU's append
+// Called   by src/cuda/serving/append.cpp
+#pragma once
+
+#include "append_args.cuh"
+#include "append_row.cuh"
+#include "cache.cuh"
+
+namespace attend {
+
+// A token of a sequence, and where it lies in a tensor.
+struct AppendToken {
+  int64 s, i;  // row i of sequence s
+  int64 batch, row;
+};
+
+// False for a packed row of no sequence.
+[[nodiscard]] __device__ __forceinline__ bool find_token(const SequenceRowsArgs& rows, int64 token, AppendToken& at) {
+  if (rows.offsets == nullptr) {
+    const Division d = divide(token, rows.seqlen);
+    at = {d.quotient, d.rest, d.quotient, d.rest};
+    return true;
+  }
+  const int64 s = sequence_of_row(rows.offsets, rows.num_sequences, token);
+  if (s >= rows.num_sequences) return false;
+  at = {s, token - rows.offsets[s], 0, token};
+  return at.i >= 0;
+}
+
+[[nodiscard]] __device__ __forceinline__ int64 rows_of(const SequenceRowsArgs& rows, int64 s) {
+  return rows.offsets != nullptr ? static_cast<int64>(rows.offsets[s + 1]) - rows.offsets[s] : rows.seqlen;
+}
+
+// With slots nobody asks where the keys of a sequence lie.
+[[nodiscard]] __device__ __forceinline__ CachedSequence sequence_in_cache(const AppendArgs& args, int64 s) {
+  if (args.slot_mapping == nullptr) return cached(args.cache, s);
+  const int64 length = args.cache.seqlens_k != nullptr ? args.cache.seqlens_k[s] : 0;
+  return {0, length, length < 0};
+}
+
+// Where new row i of a live sequence goes.
+[[nodiscard]] __device__ __forceinline__ CachePlace destination(const AppendArgs& args, const CachedSequence& in_cache,
+                                                                int64 i, int64 token) {
+  const CacheArgs& cache = args.cache;
+  if (args.slot_mapping != nullptr) {
+    const int64 slot = args.slot_mapping[token];
+    if (slot < 0 || slot >= cache.num_blocks * cache.block_size) return {-1, 0};
+    return split_by_blocks(cache, slot);
+  }
+  const int64 key = in_cache.length + i;
+  return key < cache.capacity ? place(cache, in_cache.cache_row, key) : CachePlace{-1, 0};
+}
+
+// The row of cos and sin of new row i of a live sequence. i may lie outside the sequence, where a query asks.
+[[nodiscard]] __device__ __forceinline__ int64 table_row(const AppendArgs& args, const CachedSequence& in_cache,
+                                                         int64 s, int64 i) {
+  int64 position;
+  if (args.positions != nullptr) {
+    const SequenceRowsArgs& rows = args.parts[kAppendKeys].rows;
+    const int64 begin = rows.offsets != nullptr ? rows.offsets[s] : s * rows.seqlen;
+    const int64 token = min(max(begin + i, int64{0}), rows.num_tokens - 1);
+    position = token >= 0 ? args.positions[token] : 0;
+  } else {
+    position = (args.rotary_seqlens != nullptr ? args.rotary_seqlens[s] : in_cache.length) + i;
+  }
+  return min(max(position, int64{0}), args.max_positions - 1);
+}
+
+// The new row whose position query row i of a sequence has.
+[[nodiscard]] __device__ __forceinline__ int64 new_row_of_query(const AppendArgs& args, int64 s, int64 i) {
+  if (args.query_positions == kQueriesLast)
+    return i + rows_of(args.parts[kAppendKeys].rows, s) - rows_of(args.parts[kAppendQueries].rows, s);
+  return args.query_positions == kQueriesFirst ? i : 0;
+}
+
+// One token of a part: the rows of a few of its heads.
+template <class Config>
+__device__ __forceinline__ void append_token(const AppendArgs& args, int kind, uint32 first_head, int64 token,
+                                             AppendRow<Config>& math) {
+  const AppendPart& part = args.parts[kind];
+  const bool is_query = kind == kAppendQueries;
+  AppendToken at;
+  if (!find_token(part.rows, token, at)) return;
+  const CachedSequence in_cache = sequence_in_cache(args, at.s);
+  if (in_cache.dead) return;
+  const CachePlace to = is_query ? CachePlace{at.batch, at.row} : destination(args, in_cache, at.i, token);
+  if (!to.exists()) return;
+  if (math.rotates()) {
+    math.set_position(table_row(args, in_cache, at.s, is_query ? new_row_of_query(args, at.s, at.i) : at.i));
+  }
+  const uint32 end = min(first_head + args.heads_of_warp, part.num_heads);
+  for (uint32 head = first_head; head < end; ++head) {
+    math.write(row_address(part.to, to.block, head, to.row), row_address(part.from, at.batch, head, at.row),
+               factor(part.descale, at.s, head, to));
+  }
+}
+
+// Config: kThreads, kColumns: head_dim and head_dim_v or more.
+template <class Config>
+__device__ void append(const AppendArgs& args) {
+  static_assert(Config::kThreads == kAppendThreads);
+  constexpr int kWarps = kAppendThreads / kWarpThreads;
+  int kind = kAppendKeys;
+  uint32 group = blockIdx.y;
+  for (; group >= args.parts[kind].groups; ++kind) group -= args.parts[kind].groups;
+  AppendRow<Config> math(args, args.parts[kind]);
+  const int64 first = static_cast<int64>(blockIdx.x) * kWarps + threadIdx.x / kWarpThreads;
+  const int64 step = static_cast<int64>(gridDim.x) * kWarps, end = args.parts[kind].rows.num_tokens;
+  for (int64 token = first; token < end; token += step) {
+    append_token(args, kind, group * args.heads_of_warp, token, math);
+  }
+}
+
+}  // namespace attend
