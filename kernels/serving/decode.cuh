@@ -30,9 +30,9 @@ class DecodeBlock {
         rows_(reinterpret_cast<DecodeRow*>(smem + kSmem.rows)),
         role_(DecodeRole<Config>::of_this_warp()),
         scale_(DecodeScale::of(args)),
-        stack_(smem + kSmem.stack, static_cast<char*>(args.stack) +
-                                       static_cast<int64>(blockIdx.x) * kDecodeStackNodes *
-                                           decode_stack_bytes(Sizes::kTile)) {}
+        stack_(smem + kSmem.stack,
+               static_cast<char*>(args.stack) +
+                   static_cast<int64>(blockIdx.x) * args.stack_nodes * decode_stack_bytes(Sizes::kTile)) {}
 
   __device__ __forceinline__ void run() {
     nodes_tag_ = launch_number(args_);

@@ -18,7 +18,7 @@ struct DecodeArgs {
   const int* cu_seqlens_q;      // (num_sequences + 1): packed rows. Null: dense, max_seqlen_q rows a sequence
   const uint64* tree_mask;      // a word a query row; may be null
   void* storage;                // DecodeStorage; zeroed once, and kept from launch to launch
-  void* stack;                  // beside it: of each block, kDecodeStackNodes nodes. Uninitialised
+  void* stack;                  // of each block, stack_nodes nodes. Uninitialised
   TensorStrides q_stride;
   TensorStrides k_stride;
   TensorStrides v_stride;
@@ -39,8 +39,10 @@ struct DecodeArgs {
   float transform_cap;  // 0: none
   StoredElement sinks_element;
   uint32 lse_base2;
+  uint32 stack_nodes;
+  uint32 unused;
 };
-static_assert(sizeof(DecodeArgs) == 11 * 8 + 5 * 24 + 8 * 8 + sizeof(CacheArgs) + 6 * 4);
+static_assert(sizeof(DecodeArgs) == 11 * 8 + 5 * 24 + 8 * 8 + sizeof(CacheArgs) + 8 * 4);
 
 // Storage of the launches of one stream, one after another: a counter of launches, and from kDecodeHeaderBytes on the
 // packets that blocks leave for each other.
@@ -55,7 +57,10 @@ constexpr int kMostDecodeBlocks = 1 << 15;
 constexpr int kDecodeInnerNodes = 12, kDecodeLeadingNodes = 8;
 constexpr int kDecodeNodesOfBlock = kDecodeInnerNodes + kDecodeLeadingNodes;
 
-// Nodes on a block's stack: two for each level of a tree of 2^31 keys.
-constexpr int kDecodeStackNodes = 52;
+// Nodes on a block's stack at most, over a tree of so many levels: those of an item's part that have no left neighbour
+// there, and one of each level.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_stack_nodes(int levels) {
+  return kDecodeInnerNodes / 2 + levels + 2;
+}
 
 }  // namespace attend

@@ -70,7 +70,7 @@ class DecodeStack {
  public:
   using State = DecodeState<Config>;
 
-  // device: of the block, kDecodeStackNodes nodes.
+  // device: of the block; those in shared memory have no room there.
   __device__ __forceinline__ DecodeStack(char* shared, char* device) : shared_(shared), device_(device) {}
 
   // Adds the node that begins at `begin`, right of all that are there, and merges what is complete. first: nodes that
@@ -98,7 +98,7 @@ class DecodeStack {
   static constexpr int kBytes = decode_stack_bytes(DecodeSizes<Config>::kTile);
 
   [[nodiscard]] __device__ __forceinline__ char* node(int index) const {
-    return index < Config::kStackNodes ? shared_ + index * kBytes : device_ + static_cast<int64>(index) * kBytes;
+    return index < Config::kStackNodes ? shared_ + index * kBytes : device_ + static_cast<int64>(index - Config::kStackNodes) * kBytes;
   }
   [[nodiscard]] static __device__ __forceinline__ int* begin_of(char* node) {
     return reinterpret_cast<int*>(node + kVectors * kThreads * 16) + threadIdx.x;

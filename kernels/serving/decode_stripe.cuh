@@ -1,6 +1,7 @@
 // A warp's sums over its stripe's keys of a leaf, and how those of the four stripes become the leaf's state.
 #pragma once
 
+#include "../attention/score_transform.cuh"
 #include "decode_loader.cuh"
 #include "decode_products.cuh"
 #include "decode_products_f32.cuh"

@@ -1,4 +1,4 @@
-// attend::decode: checks the arguments, chooses a backend, runs it, after an append where there is one.
+// attend::decode: checks the arguments, chooses where to compute, and computes, after an append where there is one.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -16,13 +16,17 @@
 #include "core/dtype_traits.hpp"
 #include "core/lack.hpp"
 #include "cpu/serving/decode_backends.hpp"
+#include "cuda/driver/device.hpp"
 #include "cuda/driver/nvtx.hpp"
-#include "dispatch/serving.hpp"
+#include "cuda/driver/stream.hpp"
+#include "cuda/serving/append.hpp"
+#include "cuda/serving/decode.hpp"
+#include "cuda/serving/device_of.hpp"
 
 namespace attend {
 namespace {
 
-/// A way to decode. All of them compute on a CPU so far.
+/// A way to decode on a CPU.
 struct DecodeBackend {
   const char* name;
   void (*run)(const core::DecodeProblem&);
@@ -58,7 +62,6 @@ constexpr std::array<DecodeBackend, 2> kBackends = {{
 }
 
 const DecodeBackend& choose(std::string_view compute, const core::DecodeProblem& p) {
-  require_cpu("decode", "q", p.q);
   const bool is_auto = compute == "auto";
   for (const DecodeBackend& backend : kBackends) {
     if (is_auto ? backend.dtypes.has(p.q.dtype) : compute == backend.name) {
@@ -80,12 +83,50 @@ std::vector<std::int32_t> lengths_after(const core::AppendProblem& append) {
   return lengths;
 }
 
-}  // namespace
-
-void require_cpu(const char* call, const char* name, const Tensor& t) {
-  if (t.device.type == DeviceType::kCPU) return;
-  throw Error(ErrorCode::kUnsupported, fmt::format("{}: on cuda {}, {} allows cpu", name, t.device.index, call));
+/// A GPU has one way to decode.
+void require_auto(std::string_view compute) {
+  if (compute == "auto") return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("compute: '{}', decode of tensors on CUDA allows auto", compute));
 }
+
+/// Both calls of an append and a decode behind it, checked.
+struct AppendedDecode {
+  core::AppendProblem writes;
+  core::DecodeProblem reads;
+
+  /// The query rows that append normalises and rotates go to `memory`, where there are any.
+  void take_queries(void* memory) {
+    if (!writes.q_out) return;
+    writes.q_out->data = memory;
+    reads.q = *writes.q_out;
+  }
+  [[nodiscard]] std::size_t query_bytes() const {
+    if (!writes.q_out) return 0;
+    return static_cast<std::size_t>(writes.q_out->numel() * dtype_bytes(writes.q_out->dtype));
+  }
+};
+
+void run_on_cpu(AppendedDecode& calls, std::string_view compute) {
+  const DecodeBackend& backend = choose(compute, calls.reads);
+  std::vector<std::byte> q(calls.query_bytes());
+  calls.take_queries(q.data());
+  cpu::append(calls.writes);
+  backend.run(calls.reads);
+}
+
+void run_on_gpu(AppendedDecode& calls, std::string_view compute, Stream stream) {
+  require_auto(compute);
+  const cuda::ContextGuard guard(cuda::device_of("q", calls.reads.q).index);
+  const cuda::Scratch q(calls.query_bytes(), static_cast<cuda::StreamHandle>(stream));
+  calls.take_queries(reinterpret_cast<void*>(q.data()));  // NOLINT(performance-no-int-to-ptr)
+  cuda::require_decode(calls.reads, stream);
+  cuda::append(calls.writes, stream);
+  const core::SequenceRows& rows = calls.writes.new_rows;
+  cuda::decode(calls.reads, {.offsets = rows.offsets, .each = rows.seqlen}, stream);
+}
+
+}  // namespace
 
 void decode(const DecodeCall& call) {
   const cuda::NvtxRange range([&] {
@@ -93,6 +134,10 @@ void decode(const DecodeCall& call) {
                        fmt::join(call.k_cache.shape, ", "));
   });
   const core::DecodeProblem problem = core::make_decode_problem(call);
+  if (problem.q.device.type == DeviceType::kCUDA) {
+    require_auto(call.params.compute);
+    return cuda::decode(problem, {}, call.stream);
+  }
   choose(call.params.compute, problem).run(problem);
 }
 
@@ -101,25 +146,21 @@ void decode(const AppendCall& append, const DecodeCall& call) {
     return fmt::format("attend::decode ({}) {} after append ({}), cache ({})", fmt::join(call.q.shape, ", "),
                        dtype_name(call.q.dtype), fmt::join(append.k.shape, ", "), fmt::join(call.k_cache.shape, ", "));
   });
-  core::AppendProblem writes = core::make_append_problem(append, &call);
-  require_cpu("append", "k", writes.k);
+  AppendedDecode calls = {core::make_append_problem(append, &call), {}};
+  const bool on_gpu = calls.writes.k.device.type == DeviceType::kCUDA;
   DecodeCall counted = call;
-  std::vector<std::int32_t> lengths;
-  if (call.cache.seqlens_k != nullptr) {
-    lengths = lengths_after(writes);
+  std::vector<std::int32_t> lengths;  // a GPU counts the new rows itself
+  if (!on_gpu && call.cache.seqlens_k != nullptr) {
+    lengths = lengths_after(calls.writes);
     counted.cache.seqlens_k = lengths.data();
   }
-  core::DecodeProblem reads = core::make_decode_problem(counted);
-  core::check_outputs_apart(reads, writes);
-  const DecodeBackend& backend = choose(call.params.compute, reads);
-  std::vector<std::byte> q;  // normalised and rotated
-  if (writes.q_out) {
-    q.resize(static_cast<std::size_t>(writes.q_out->numel() * dtype_bytes(writes.q_out->dtype)));
-    writes.q_out->data = q.data();
-    reads.q = *writes.q_out;
+  calls.reads = core::make_decode_problem(counted);
+  core::check_outputs_apart(calls.reads, calls.writes);
+  if (on_gpu) {
+    run_on_gpu(calls, call.params.compute, call.stream);
+  } else {
+    run_on_cpu(calls, call.params.compute);
   }
-  cpu::append(writes);
-  backend.run(reads);
 }
 
 }  // namespace attend

@@ -36,6 +36,11 @@ namespace attend::cuda {
   X(stream_create, cuStreamCreateWithPriority, (StreamHandle*, unsigned, int))                                \
   X(stream_destroy, cuStreamDestroy_v2, (StreamHandle))                                                       \
   X(stream_query, cuStreamQuery, (StreamHandle))                                                              \
+  X(stream_number, cuStreamGetId, (StreamHandle, unsigned long long*))                                        \
+  X(stream_capture, cuStreamGetCaptureInfo_v2,                                                                \
+    (StreamHandle, int*, std::uint64_t*, GraphHandle*, const void**, std::size_t*))                           \
+  X(user_object_create, cuUserObjectCreate, (UserObjectHandle*, void*, void (*)(void*), unsigned, unsigned))  \
+  X(graph_retain_object, cuGraphRetainUserObject, (GraphHandle, UserObjectHandle, unsigned, unsigned))        \
   X(stream_synchronize, cuStreamSynchronize, (StreamHandle))                                                  \
   X(stream_wait_event, cuStreamWaitEvent, (StreamHandle, EventHandle, unsigned))                              \
   X(event_create, cuEventCreate, (EventHandle*, unsigned))                                                    \

@@ -23,6 +23,19 @@ EnumConstant find_enum_constant(ElementType element) {
   return {kType, ""};
 }
 
+EnumConstant find_enum_constant(CacheElement element) {
+  constexpr const char* kType = "CacheElement";
+  switch (element) {
+    case CacheElement::kSame:
+      return {kType, "kSame"};
+    case CacheElement::kF8E4M3:
+      return {kType, "kF8E4M3"};
+    case CacheElement::kI8:
+      return {kType, "kI8"};
+  }
+  return {kType, ""};
+}
+
 EnumConstant find_enum_constant(MaskKind mask) {
   constexpr const char* kType = "MaskKind";
   switch (mask) {

@@ -11,6 +11,7 @@ namespace attend::cuda {
 
 /// The type and the name of an enumerator: ElementType, kBF16. The name is empty for a number that is no enumerator.
 [[nodiscard]] EnumConstant find_enum_constant(ElementType element);
+[[nodiscard]] EnumConstant find_enum_constant(CacheElement element);
 [[nodiscard]] EnumConstant find_enum_constant(MaskKind mask);
 [[nodiscard]] EnumConstant find_enum_constant(Sm80Gradient gradient);
 [[nodiscard]] EnumConstant find_enum_constant(Schedule schedule);

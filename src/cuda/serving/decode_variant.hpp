@@ -1,0 +1,39 @@
+// What a decode kernel is compiled for, and which one takes a problem.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/decode_problem.hpp"
+#include "cuda/jit/kernel_spec.hpp"
+#include "kernels/common/config_enums.cuh"
+#include "kernels/serving/decode_shape.cuh"
+
+namespace attend::cuda {
+
+struct DecodeVariant {
+  ElementType element = ElementType::kBF16;
+  CacheElement cache_element = CacheElement::kSame;
+  std::int32_t head_dim = 128;
+  std::int32_t head_dim_v = 128;
+  std::int32_t values_are_keys = 0;
+  std::int32_t aligned = 1;
+  std::int32_t rows = 8;
+  std::int32_t row_parts = 1;
+  std::int32_t column_parts = 1;
+  std::int32_t stages = 1;
+  std::int32_t stack_nodes = 0;
+
+  [[nodiscard]] DecodeTile tile() const;
+};
+
+/// @param max_smem  bytes that a block may have
+/// @throws Error (kUnsupported) naming the first argument that no kernel takes.
+[[nodiscard]] DecodeVariant decode_variant(const core::DecodeProblem& p, int max_smem);
+
+[[nodiscard]] KernelSpec decode_spec(const DecodeVariant& variant, const char* arch);
+
+/// A kernel of every kind, for `attend compile` and the tests.
+[[nodiscard]] std::vector<KernelSpec> decode_specs(const char* arch, int max_smem);
+
+}  // namespace attend::cuda
