@@ -15,6 +15,8 @@
 
 namespace attend {
 
+static_assert(sizeof(DecodeCursor) <= kDecodeCursorBytes && sizeof(DecodeSchedule) <= kDecodeCursorBytes);
+
 template <class Config>
 class DecodeBlock {
  public:
@@ -29,30 +31,29 @@ class DecodeBlock {
         smem_(smem),
         rows_(reinterpret_cast<DecodeRow*>(smem + kSmem.rows)),
         role_(DecodeRole<Config>::of_this_warp()),
+        schedule_(*reinterpret_cast<DecodeSchedule*>(smem + kSmem.cursors)),
+        cursor_(cursor_of(0)),
         scale_(DecodeScale::of(args)),
         stack_(smem + kSmem.stack,
                static_cast<char*>(args.stack) +
                    static_cast<int64>(blockIdx.x) * args.stack_nodes * decode_stack_bytes(Sizes::kTile)) {}
 
   __device__ __forceinline__ void run() {
-    nodes_tag_ = launch_number(args_);
+    launch_ = launch_number(args_);
     clear_padding();
-    schedule_ = DecodeSchedule::make(args_, Sizes::kTileRows, reinterpret_cast<int64*>(smem_ + kSmem.table));
-    const int64 begin = schedule_.boundary(args_, blockIdx.x), end = schedule_.boundary(args_, blockIdx.x + 1);
-    if (begin < end) {
-      DecodeItem item = schedule_.find(args_, begin);
-      const DecodeItem first_item = item;
-      Loader loader(args_, schedule_, item, role_, begin, end, smem_ + kSmem.ring);
-      bool merges_first = false;
-      while (true) {
-        const DecodePiece piece = DecodePiece::of(args_, item, begin, end, Sizes::kTileRows);
-        compute(item, piece, loader);
-        merges_first |= piece.ends_item && !piece.begins_item;
-        if (item.end() >= end) break;
-        schedule_.advance(args_, item);
-      }
-      cp_async_wait<0>();
-      if (merges_first) merge_item(first_item);
+    {
+      const DecodeSchedule made =
+          DecodeSchedule::make(args_, Sizes::kTileRows, reinterpret_cast<int64*>(smem_ + kSmem.table));
+      if (threadIdx.x == 0) schedule_ = made;
+    }
+    __syncthreads();  // the schedule is there
+    if (schedule_.begin < schedule_.end) {
+      cursor_.start(args_, schedule_, Sizes::kTileRows);
+      DecodeCursor& ahead = cursor_of(1);
+      ahead = cursor_;
+      __syncwarp();  // both cursors are there
+      Loader loader(args_, schedule_, ahead, role_, smem_ + kSmem.ring);
+      work(loader);
     }
     if (threadIdx.x == 0) end_launch(args_);
   }
@@ -68,35 +69,66 @@ class DecodeBlock {
     }
   }
 
-  [[nodiscard]] __device__ __forceinline__ Nodes nodes_of(const DecodePiece& piece) const {
-    return {args_, nodes_tag_, role_.first_row() + role_.lane % 4 * 2 < piece.num_rows || Sizes::kEights > 1};
+  [[nodiscard]] __device__ __forceinline__ Nodes nodes_here() const {
+    const bool is_live = Sizes::kEights > 1 || role_.first_row() + role_.lane % 4 * 2 < cursor_.piece.num_rows;
+    return {args_, launch_, is_live};
+  }
+  // Of the warp: 0 is where it computes, 1 where it loads.
+  [[nodiscard]] __device__ __forceinline__ DecodeCursor& cursor_of(int which) const {
+    const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
+    return *reinterpret_cast<DecodeCursor*>(smem_ + kSmem.cursors + (1 + warp * 2 + which) * kDecodeCursorBytes);
   }
 
-  __device__ __forceinline__ void compute(const DecodeItem& item, const DecodePiece& piece, Loader& loader) {
+  // All pieces, then the merging of the item that the block began with, if the block has its end but not its begin.
+  __device__ __forceinline__ void work(Loader& loader) {
+    const bool may_merge = !cursor_.piece.begins_item && cursor_.piece.ends_item;
+#pragma unroll 1
+    while (true) {
+      const bool merges = cursor_.is_done;
+      if (merges) {
+        if (!may_merge) return;
+        __syncwarp();  // all lanes have read the cursor
+        cursor_.start(args_, schedule_, Sizes::kTileRows);
+        __syncwarp();  // it is at the first piece again
+        cp_async_wait<0>();
+        merge_nodes();
+      } else {
+        compute(loader);
+      }
+      if (merges || cursor_.piece.is_whole()) {
+        State all = stack_.take(0);
+        write_rows(args_, cursor_.item.span, cursor_.piece, role_, all);
+      } else {
+        leave_nodes();
+      }
+      if (merges) return;
+      __syncwarp();  // all lanes have read the cursor
+      cursor_.advance(args_, schedule_, Sizes::kTileRows);
+      __syncwarp();  // the next piece is there
+    }
+  }
+
+  __device__ __forceinline__ void compute(Loader& loader) {
+    const DecodePiece& piece = cursor_.piece;
     char* q = smem_ + kSmem.q;
     __syncthreads();  // all are done with the rows of the piece before
-    load_rows<Config>(args_, item.span, piece, q, rows_);
+    load_rows<Config>(args_, cursor_.item.span, piece, q, rows_);
     __syncthreads();  // the rows are there
     const char* q_rows = q + role_.first_row() * DecodeProducts<Config>::kQRow;
     products_.take_queries(q_rows, role_.lane);
     const KeysOfAll of_all = keys_of_all<Config>(rows_, piece);
     const int first = piece.begins_item ? 0 : piece.begin;
+    const int end = piece.end_step;
     stripe_.clear();
 #pragma unroll 1
-    for (int unit = piece.first_step; unit < piece.end_step; ++unit) {
+    for (int unit = piece.first_step; unit < end; ++unit) {
       step(unit, of_all, q_rows, loader);
-      if (unit + 1 != leaf_end(unit) && unit + 1 != piece.end_step) continue;
+      if (unit + 1 != leaf_end(unit) && unit + 1 != end) continue;
       State leaf = stripe_.merged(smem_ + kSmem.exchange, reinterpret_cast<float2*>(smem_ + kSmem.stats), role_, turn_);
       turn_ ^= 1;
       const int level = leaf_level(unit);
       stack_.push(leaf, unit >> level << level, level, first);
       stripe_.clear();
-    }
-    if (piece.is_whole()) {
-      State all = stack_.take(0);
-      write_rows(args_, item.span, piece, role_, all);
-    } else {
-      leave_nodes(piece);
     }
   }
 
@@ -132,8 +164,9 @@ class DecodeBlock {
   }
 
   // The nodes of a part of an item, for the block that has its end. The last ones are on top of the stack.
-  __device__ __forceinline__ void leave_nodes(const DecodePiece& piece) {
-    const Nodes nodes = nodes_of(piece);
+  __device__ __forceinline__ void leave_nodes() {
+    const DecodePiece& piece = cursor_.piece;
+    const Nodes nodes = nodes_here();
     int begins[kDecodeInnerNodes];
     const int count = for_each_node(piece.begin, piece.end, piece.ends_item, [&](int number, int begin, int) {
       if (number >= (piece.begins_item ? kDecodeLeadingNodes : kDecodeInnerNodes)) __trap();
@@ -146,11 +179,11 @@ class DecodeBlock {
     }
   }
 
-  // All nodes of the item that the block began with, whose end it has.
-  __device__ __forceinline__ void merge_item(const DecodeItem& item) {
+  // All nodes of the cursor's item, whose end is the block's, onto the stack.
+  __device__ __forceinline__ void merge_nodes() {
     constexpr int kAtOnce = State::kFloats <= 16 ? 4 : State::kFloats <= 32 ? 2 : 1;
-    const DecodePiece piece = DecodePiece::of(args_, item, item.first, item.end(), Sizes::kTileRows);
-    const Nodes nodes = nodes_of(piece);
+    const DecodeItem& item = cursor_.item;
+    const Nodes nodes = nodes_here();
     ListedNode* list = reinterpret_cast<ListedNode*>(smem_ + kSmem.ring);
     int* length = reinterpret_cast<int*>(smem_ + kSmem.table);
 #pragma unroll 1
@@ -178,20 +211,19 @@ class DecodeBlock {
         }
       }
     }
-    State all = stack_.take(0);
-    write_rows(args_, item.span, piece, role_, all);
   }
 
   const DecodeArgs& args_;
   char* smem_;
   DecodeRow* rows_;
   DecodeRole<Config> role_;
+  DecodeSchedule& schedule_;
+  DecodeCursor& cursor_;
   DecodeScale scale_;
-  DecodeSchedule schedule_ = {};
   DecodeStack<Config> stack_;
   DecodeProducts<Config> products_;
   DecodeStripe<Config> stripe_;
-  uint32 nodes_tag_ = 0;
+  uint32 launch_ = 0;
   int stage_ = 0;
   int turn_ = 0;
 };

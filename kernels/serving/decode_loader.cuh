@@ -21,15 +21,15 @@ class DecodeLoader {
   static constexpr int kStages = Config::kStages;
   static constexpr bool kLoadsValues = !Config::kValuesAreKeys;
 
-  // [begin, end): numbers of the block's work.
-  __device__ __forceinline__ DecodeLoader(const DecodeArgs& args, const DecodeSchedule& schedule, const DecodeItem& item,
-                                          const DecodeRole<Config>& role, int64 begin, int64 end, char* ring)
-      : args_(args), schedule_(schedule), role_(role), item_(item), begin_(begin), end_(end) {
+  // cursor: of the warp, at the block's first piece.
+  __device__ __forceinline__ DecodeLoader(const DecodeArgs& args, const DecodeSchedule& schedule, DecodeCursor& cursor,
+                                          const DecodeRole<Config>& role, char* ring)
+      : args_(args), schedule_(schedule), cursor_(cursor), role_(role) {
     slots_ = ring + role.stripe * (kStages * (kKSlot + kVSlot));
-    enter_item();
+    unit_ = cursor_.piece.first_step;
     skip_pieces_without_steps();
     find_row();
-#pragma unroll
+#pragma unroll 1
     for (int stage = 0; stage < kStages; ++stage) {
       load_keys(stage);
       load_values(stage);
@@ -55,7 +55,7 @@ class DecodeLoader {
   // Starts the copies of the next step whose keys belong into this slot, whose last readers are done.
   __device__ __forceinline__ void load_keys(int stage) {
     const int64 from = row_exists_ ? row_.block * args_.k_stride.batch + row_.row * args_.k_stride.row +
-                                         piece_.head * args_.k_stride.head
+                                         head_ * args_.k_stride.head
                                    : -1;
     copy<Config::kHeadDim, kKRow>(keys(stage), static_cast<const char*>(args_.k), from);
     cp_async_commit();
@@ -65,7 +65,7 @@ class DecodeLoader {
   __device__ __forceinline__ void load_values(int stage) {
     if constexpr (kLoadsValues) {
       const int64 from = row_exists_ ? row_.block * args_.v_stride.batch + row_.row * args_.v_stride.row +
-                                           piece_.head * args_.v_stride.head
+                                           head_ * args_.v_stride.head
                                      : -1;
       copy<Config::kHeadDimV, kVRow>(values(stage), static_cast<const char*>(args_.v), from);
       cp_async_commit();
@@ -74,34 +74,28 @@ class DecodeLoader {
   }
 
  private:
-  __device__ __forceinline__ void enter_item() {
-    piece_ = DecodePiece::of(args_, item_, begin_, end_, Sizes::kTileRows);
-    unit_ = piece_.first_step;
-  }
   __device__ __forceinline__ void skip_pieces_without_steps() {
-    while (unit_ >= piece_.end_step) {
-      if (item_.end() >= end_) {
-        done_ = true;
-        return;
-      }
-      schedule_.advance(args_, item_);
-      enter_item();
+    while (!cursor_.is_done && unit_ >= cursor_.piece.end_step) {
+      __syncwarp();  // all lanes have read the cursor
+      cursor_.advance(args_, schedule_, Sizes::kTileRows);
+      __syncwarp();  // the next piece is there
+      unit_ = cursor_.piece.first_step;
     }
   }
 
   // The lane's row of step unit_. What is read here is wanted by the next loads only.
   __device__ __forceinline__ void find_row() {
     row_exists_ = false;
-    if (done_) return;
-    const DecodeSpan& span = item_.span;
+    const DecodeSpan& span = cursor_.item.span;
     const int64 key = static_cast<int64>(unit_) * kStepKeys + role_.stripe * kStripeKeys + role_.lane % kStripeKeys;
-    if (key < span.first_key || key >= span.seqlen_k) return;
+    if (cursor_.is_done || key < span.first_key || key >= span.seqlen_k) return;
     row_ = place(args_.cache, span.cache_row, key);
     row_exists_ = row_.exists();
+    head_ = cursor_.piece.head;
   }
 
   __device__ __forceinline__ void advance() {
-    if (!done_ && ++unit_ >= piece_.end_step) skip_pieces_without_steps();
+    if (++unit_ >= cursor_.piece.end_step) skip_pieces_without_steps();
     find_row();
   }
 
@@ -137,13 +131,11 @@ class DecodeLoader {
 
   const DecodeArgs& args_;
   const DecodeSchedule& schedule_;
+  DecodeCursor& cursor_;
   const DecodeRole<Config>& role_;
-  DecodeItem item_;
-  DecodePiece piece_;
-  int64 begin_, end_;
   int unit_ = 0;
-  bool done_ = false;
   bool row_exists_ = false;
+  int64 head_ = 0;
   CachePlace row_ = {};
   uint64 existing_ = 0;
   char* slots_;

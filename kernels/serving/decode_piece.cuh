@@ -38,4 +38,26 @@ struct DecodePiece {
   }
 };
 
+// Where a walk through the block's work is. It lies in shared memory, one of each warp: most of it is wanted between
+// pieces only, and registers are not.
+struct DecodeCursor {
+  DecodeItem item;
+  DecodePiece piece;
+  bool is_done;  // there is no further piece
+
+  // The piece that begins with number `begin` of the work [begin, end).
+  __device__ __noinline__ void start(const DecodeArgs& args, const DecodeSchedule& schedule, int rows) {
+    item = schedule.find(args, schedule.begin);
+    piece = DecodePiece::of(args, item, schedule.begin, schedule.end, rows);
+    is_done = false;
+  }
+  // The next one.
+  __device__ __noinline__ void advance(const DecodeArgs& args, const DecodeSchedule& schedule, int rows) {
+    is_done = item.end() >= schedule.end;
+    if (is_done) return;
+    schedule.advance(args, item);
+    piece = DecodePiece::of(args, item, schedule.begin, schedule.end, rows);
+  }
+};
+
 }  // namespace attend

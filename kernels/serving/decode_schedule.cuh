@@ -26,13 +26,14 @@ struct DecodeSchedule {
   int64 per_entry;     // k
   int64 total;
   int64 share;
-  int64 slack;  // a boundary may be so far from its ideal place
-  int rows;     // of a tile
+  int64 slack;       // a boundary may be so far from its ideal place
+  int64 begin, end;  // the block's numbers
+  int rows;          // of a tile
 
   // By all threads of the block. shared: kDecodeMostUnits + 8 numbers.
-  [[nodiscard]] static __device__ DecodeSchedule make(const DecodeArgs& args, int rows, int64* shared) {
+  [[nodiscard]] static __device__ __forceinline__ DecodeSchedule make(const DecodeArgs& args, int rows, int64* shared) {
     constexpr int kEntries = kDecodeMostUnits, kWarps = kEntries / kWarpThreads;
-    DecodeSchedule schedule = {shared, (args.num_sequences + kEntries - 1) / kEntries, 0, 0, 0, rows};
+    DecodeSchedule schedule = {shared, (args.num_sequences + kEntries - 1) / kEntries, 0, 0, 0, 0, 0, rows};
     const int thread = static_cast<int>(threadIdx.x);
     int64* totals = shared + kEntries + 1;  // of warps
     int64 sum = 0;
@@ -72,6 +73,11 @@ struct DecodeSchedule {
     if (thread == 0) shared[0] = 0;
     __syncthreads();  // the table is there
     schedule.choose_share(most, most == least);
+#pragma unroll 1
+    for (int side = 0; side < 2; ++side) {
+      const int64 at = schedule.boundary(args, blockIdx.x + side);
+      (side == 0 ? schedule.begin : schedule.end) = at;
+    }
     return schedule;
   }
 
@@ -99,7 +105,7 @@ struct DecodeSchedule {
   }
 
   // The item that has a number < total.
-  [[nodiscard]] __device__ DecodeItem find(const DecodeArgs& args, int64 number) const {
+  [[nodiscard]] __device__ __noinline__ DecodeItem find(const DecodeArgs& args, int64 number) const {
     int low = 0, high = kDecodeMostUnits;  // it is one of the entries [low, high)
     while (high - low > 1) {
       const int middle = (low + high) / 2;

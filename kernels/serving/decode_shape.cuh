@@ -15,6 +15,7 @@ constexpr int kStripeKeys = 16;
 constexpr int kStepKeys = kDecodeStripes * kStripeKeys;
 constexpr int kDecodeMostUnits = 128;  // entries of the table of sequences in shared memory
 constexpr int kDecodeRowBytes = 32;    // of what a block knows of a query row
+constexpr int kDecodeCursorBytes = 192;  // room for a cursor, or the schedule
 
 struct DecodeTile {
   int q_bytes;        // of an element of q and o
@@ -94,7 +95,7 @@ constexpr int kMostExchangeBytes = 32 * 1024;
 
 // Offsets of the parts of a block's shared memory. Each begins on a multiple of 16 bytes.
 struct DecodeSmem {
-  int ring, q, exchange, stats, rows, table, stack, bytes;
+  int ring, q, exchange, stats, rows, table, cursors, stack, bytes;
 };
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr DecodeSmem decode_smem(const DecodeTile& t) {
   DecodeSmem s = {};
@@ -104,7 +105,8 @@ struct DecodeSmem {
   s.stats = s.exchange + turns * decode_exchange_bytes(t);
   s.rows = s.stats + turns * decode_stats_bytes(t);
   s.table = s.rows + t.rows * t.row_parts * kDecodeRowBytes;
-  s.stack = s.table + (kDecodeMostUnits + 8) * 8;
+  s.cursors = s.table + (kDecodeMostUnits + 8) * 8;
+  s.stack = s.cursors + (1 + 2 * decode_warps(t)) * kDecodeCursorBytes;
   s.bytes = s.stack + t.stack_nodes * decode_stack_bytes(t);
   return s;
 }

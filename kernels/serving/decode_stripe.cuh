@@ -21,12 +21,19 @@ struct DecodeScale {
     const float in_cap = fmaxf(-kLargestFloat, fminf(kLargestFloat, args.scale / args.transform_cap));
     return {0.0f, in_cap, args.transform_cap * kLog2E};
   }
-  template <class Config>
-  [[nodiscard]] __device__ __forceinline__ float score(float product) const {
-    if (of_cap == 0.0f) return product * log2;
-    const float x = product * in_cap;
-    if constexpr (Config::kElement == ElementType::kF32) return of_cap * tanhf(x);
-    return of_cap * tanh_fast(x);
+  // Products to scores, in units of log2.
+  template <class Config, int kEights>
+  __device__ __forceinline__ void apply(float (&s)[kEights][4]) const {
+    if (of_cap == 0.0f) {
+#pragma unroll
+      for (int i = 0; i < kEights * 4; ++i) s[i / 4][i % 4] *= log2;
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kEights * 4; ++i) {
+      const float x = s[i / 4][i % 4] * in_cap;
+      s[i / 4][i % 4] = of_cap * (Config::kElement == ElementType::kF32 ? tanhf(x) : tanh_fast(x));
+    }
   }
 };
 
@@ -58,11 +65,7 @@ struct DecodeStripe {
                                           bool has_slopes, bool all_visible, uint32 existing, int first_key,
                                           int lane) {
     const int key = first_key + lane / 4;
-#pragma unroll
-    for (int n = 0; n < kEights; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] = scale.template score<Config>(s[n][i]);
-    }
+    scale.template apply<Config>(s);
     if (has_slopes || !all_visible) {
 #pragma unroll
       for (int n = 0; n < kEights; ++n) {
