@@ -32,12 +32,12 @@ TEST(Decode, CoveringArrayAgainstFloat64) {
 TEST(Decode, ReferenceIsForwardOfTheGatheredKeys) {
   int cases = 0;
   double worst = 0;
-  for (const DecodeCase& c : decode_cases(kValues, 1, 77)) {
-    CacheFacts facts = c.facts;
+  for (const DecodeCase& one : decode_cases(kValues, 1, 77)) {
+    CacheFacts facts = one.facts;
     facts.tree = facts.packed = facts.leftpad = facts.missing_pages = facts.lse_base2 = facts.values_in_keys = false;
     if (facts.head_dim > 512) continue;
     facts.rows.assign(facts.rows.size(), 5);
-    const CacheCase problem(facts, c.seed);
+    const CacheCase problem(facts, one.seed);
     const CacheCase::Result truth = problem.run("reference");
     ++cases;
     const bool is_quantized = facts.cache_dtype.has_value();  // then gathered in float64, which holds all products
