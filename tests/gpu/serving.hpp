@@ -16,7 +16,7 @@ namespace attend::test {
 /// Each of them waits for the GPU.
 [[nodiscard]] ServingCalls gpu_calls();
 
-/// A decode call with outputs of its own, which are there as long as it is: for graphs, and calls that nobody waits for.
+/// A decode call with outputs of its own, which are there as long as it is: for graphs and calls that nobody waits for.
 class GpuDecode {
  public:
   explicit GpuDecode(const CacheCase& problem);
