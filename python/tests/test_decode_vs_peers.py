@@ -147,3 +147,39 @@ def test_options_and_the_files_name(script, peers):
     for words in (["--page-size", "x"], ["--cases", "nobody"]):
         with pytest.raises(SystemExit):
             tool.arguments(words)
+
+
+def test_graphs_of_all_sides_take_turns(script, peers, monkeypatch):
+    tool = script("decode_vs_peers")
+    replayed = []
+
+    class Graph:
+        """Calls at once, instead of CUDA's graph; each takes as many microseconds as there are caches."""
+
+        def __init__(self, side, caches, calls):
+            self.calls, self.caches, self.key = calls, caches, (side, len(caches))
+            for n in range(calls):
+                side(caches[n % len(caches)])
+
+        def us(self):
+            replayed.append(self.key)
+            return float(len(self.caches))
+
+    monkeypatch.setattr(tool, "Graph", Graph)
+    one = peers.problem(small(peers, lengths=(32,) * 3), peers.Setting("bf16", None, 0, False, "cpu"))
+    monkeypatch.setattr(tool, "COPIES_BYTES", 2.5 * 2 * one.caches["attend"].k.nbytes)
+    broken = [0]
+
+    def not_twice(cache, side=one.sides["cudnn"]):  # compared, but not captured
+        broken[0] += 1
+        if broken[0] > 1:
+            raise RuntimeError("not while a stream is captured")
+        return side(cache)
+
+    one.sides["cudnn"] = not_twice
+    options = types.SimpleNamespace(rounds=3, sample_ms=0.002)
+    row = tool.measure(one, options)
+    assert row["us"] == {name: {"warm": 1.0, "cold": 3.0} for name in ("attend", "fa3")}
+    assert row["errors"] == {"cudnn": "RuntimeError: not while a stream is captured"} and tool.wrong(row) == []
+    rounds = replayed[-16:]  # four rounds of four graphs, back and forth
+    assert rounds[:4] == rounds[4:8][::-1] == rounds[8:12] and len(set(rounds[:4])) == 4

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <set>
+#include <utility>
 
 #include "gpu/serving.hpp"
 #include "serving/decode_cases.hpp"
@@ -89,6 +92,28 @@ TEST_P(GpuDecodeCases, CoveringArrayAgainstFloat64) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Parts, GpuDecodeCases, testing::Range(0, kParts), kIndexName);
+
+/// For sanitizers: of all columns and dtypes two small cases, with one query row and with more, and a tree.
+class SliceDecode : public GpuTest {};
+
+TEST_F(SliceDecode, StaysInBudget) {
+  const Decode decode = gpu_calls().decode;
+  const std::vector<DecodeCase> cases = decode_cases(values(), kLeastCases);
+  std::set<std::pair<int, bool>> seen;
+  bool has_tree = false;
+  DecodeErrors errors;
+  for (const DecodeCase& c : cases) {
+    const CacheFacts& f = c.facts;
+    const std::int64_t most = *std::max_element(f.rows.begin(), f.rows.end());
+    const bool is_small = f.lengths.front() > 0 && f.capacity <= 400 && most <= 16 && f.num_heads_k * f.group <= 16;
+    const bool is_first_tree = f.tree && !has_tree;
+    if (!is_small || (!seen.emplace(c.columns, most > 1).second && !is_first_tree)) continue;
+    has_tree = has_tree || f.tree;
+    check_decode(c, decode, errors, f.dtype == DType::kF32 ? Products::kF32 : kHalfProducts);
+  }
+  EXPECT_GT(errors.cases, static_cast<int>(values().columns.size()));
+  fmt::print("{}", errors.text());
+}
 
 class GpuEightBits : public GpuTest, public testing::WithParamInterface<DType> {};
 
