@@ -24,11 +24,11 @@ TEST_P(GpuDecodeBits, ASequenceAloneAndInABatch) {
 }
 
 TEST_P(GpuDecodeBits, PageSizes) {
-  check_page_sizes(GetParam(), gpu_calls().decode);
+  check_page_sizes(long_facts(GetParam()), gpu_calls().decode);
 }
 
 TEST_P(GpuDecodeBits, RowsInAnyChunks) {
-  check_rows_in_any_chunks(GetParam(), gpu_calls().decode);
+  check_rows_in_any_chunks(long_facts(GetParam()), gpu_calls().decode);
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, GpuDecodeBits,
@@ -100,6 +100,17 @@ TEST_P(GpuDecodeShapes, ASequenceInBatchesOfAnySize) {
       EXPECT_EQ(decode_some(problem, batch, decode).back(), alone) << target << " last of " << count;
     }
   }
+}
+
+TEST_P(GpuDecodeShapes, PageSizes) {
+  CacheFacts facts = facts_of(GetParam());
+  facts.rows.assign(4, GetParam().rows);
+  facts.lengths = {1500, 1, 700, 1024};
+  check_page_sizes(facts, gpu_calls().decode);
+}
+
+TEST_P(GpuDecodeShapes, RowsInAnyChunks) {
+  check_rows_in_any_chunks(facts_of(GetParam()), gpu_calls().decode);
 }
 
 /// Another length, and NaN for keys, of one sequence change no other.

@@ -32,11 +32,11 @@ TEST_P(DecodeInvariance, NumbersOfThreads) {
 }
 
 TEST_P(DecodeInvariance, PageSizes) {
-  check_page_sizes(GetParam(), decode_with("cpu"));
+  check_page_sizes(long_facts(GetParam()), decode_with("cpu"));
 }
 
 TEST_P(DecodeInvariance, RowsInAnyChunks) {
-  check_rows_in_any_chunks(GetParam(), decode_with("cpu"));
+  check_rows_in_any_chunks(long_facts(GetParam()), decode_with("cpu"));
 }
 
 TEST_P(NaNInCaches, NonFiniteKeysReachTheirRowsOnly) {

@@ -95,24 +95,26 @@ void check_sequences_alone_and_in_a_batch(DType dtype, const Decode& decode) {
   }
 }
 
-void check_page_sizes(DType dtype, const Decode& decode) {
-  CacheFacts facts = long_facts(dtype);
+void check_page_sizes(const CacheFacts& facts, const Decode& decode) {
   const CacheCase contiguous(facts, 7);
   const CacheCase::Result wanted = contiguous.run(decode);
   for (const std::int64_t page_size : {1, 3, 16, 64, 256}) {
-    facts.page_size = page_size;
-    CacheCase paged(facts, 7);
+    CacheFacts of_pages = facts;
+    of_pages.page_size = page_size;
+    CacheCase paged(of_pages, 7);
     // The same q and options, and the same keys in other places.
     paged.q = contiguous.q;
     paged.sinks = contiguous.sinks;
     paged.alibi_slopes = contiguous.alibi_slopes;
-    for (std::int64_t s = 0; s < 4; ++s) {
+    for (std::int64_t s = 0; s < contiguous.num_sequences(); ++s) {
       for (std::int64_t j = 0; j < facts.lengths[static_cast<std::size_t>(s)]; ++j) {
         const auto from = *contiguous.place(s, j);
         const auto to = *paged.place(s, j);
         for (std::int64_t h = 0; h < facts.num_heads_k; ++h) {
           for (std::int64_t c = 0; c < facts.head_dim; ++c) {
             paged.k.set(to.block, h, to.row, c, contiguous.k.at(from.block, h, from.row, c));
+          }
+          for (std::int64_t c = 0; c < facts.head_dim_v; ++c) {
             paged.v.set(to.block, h, to.row, c, contiguous.v.at(from.block, h, from.row, c));
           }
           if (facts.descales != Descales::kRows) continue;
@@ -127,9 +129,9 @@ void check_page_sizes(DType dtype, const Decode& decode) {
   }
 }
 
-void check_rows_in_any_chunks(DType dtype, const Decode& decode) {
+void check_rows_in_any_chunks(const CacheFacts& of_cache, const Decode& decode) {
   for (const std::int64_t window : {-1, 300}) {
-    CacheFacts facts = long_facts(dtype);
+    CacheFacts facts = of_cache;
     facts.rows = {40};
     facts.lengths = {1111};
     facts.sinks = false;

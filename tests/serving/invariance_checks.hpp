@@ -21,9 +21,11 @@ namespace attend::test {
                                                               const Decode& decode);
 
 void check_sequences_alone_and_in_a_batch(DType dtype, const Decode& decode);
-void check_page_sizes(DType dtype, const Decode& decode);
-/// Row n of a prefill is the row that decoding gives when the cache has its keys, and rows may come in any chunks.
-void check_rows_in_any_chunks(DType dtype, const Decode& decode);
+/// The same keys in pages of any size, and in none: `facts` are of a contiguous cache.
+void check_page_sizes(const CacheFacts& facts, const Decode& decode);
+/// Row n of a prefill is the row that decoding gives when the cache has its keys, and rows may come in any chunks. The
+/// rows and lengths of `facts` play no part.
+void check_rows_in_any_chunks(const CacheFacts& facts, const Decode& decode);
 /// NaN and infinities of a key reach the rows that see it, and no others.
 void check_nonfinite_keys(DType dtype, const Decode& decode);
 /// A key that row 0 does not see has NaN in one column of its value: of any column, also in the last vector of a row.
