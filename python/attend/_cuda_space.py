@@ -11,6 +11,7 @@ from attend._errors import ArgumentError, UnsupportedError
 from attend._spaces import KDL_CUDA, kind_of, namespace_of, refuse_other_kind, refuse_tracer
 
 _ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+_READ_ONLY = ("jax", "jaxlib")  # frameworks whose arrays never change
 _DEFAULT_STREAM = 1  # CUDA's legacy default stream, in DLPack's numbering and as a handle
 
 
@@ -22,29 +23,50 @@ class CudaSpace:
     given back once the GPU has done everything.
     """
 
-    def __init__(self, q: Any, index: int) -> None:
-        self._q, self._index = q, index
+    def __init__(self, q: Any, index: int, owner: str = "q") -> None:
+        """`owner`: what q is called in messages."""
+        self._q, self._index, self._owner = q, index, owner
         self._namespace = namespace_of(q)
         if not hasattr(self._namespace, "from_dlpack"):
-            raise UnsupportedError(f"q: {kind_of(q)}, whose framework has no from_dlpack to take the result")
+            raise UnsupportedError(f"{owner}: {kind_of(q)}, whose framework has no from_dlpack to take the result")
         self._stream_owner = None
         self.stream = _DEFAULT_STREAM
         if type(q).__module__.partition(".")[0] == "cupy":
             self._stream_owner = self._namespace.cuda.get_current_stream()
             self.stream = int(self._stream_owner.ptr) or _DEFAULT_STREAM
 
-    def view(self, name: str, x: Any) -> _core.Array:
-        refuse_tracer(name, x)
-        if not hasattr(x, "__dlpack__"):
-            raise ArgumentError(f"{name}: {kind_of(x)}, allowed a GPU array with __dlpack__, as q is one")
-        refuse_other_kind(name, x, self._q)
-        device = tuple(int(n) for n in x.__dlpack_device__())
-        if device != (KDL_CUDA, self._index):
-            raise ArgumentError(f"{name}: on DLPack device {device}, allowed {(KDL_CUDA, self._index)} as q")
+    def view(self, name: str, x: Any, is_dense: bool = False) -> _core.Array:
+        """A copy is made only of an array whose last dimension is not contiguous; with `is_dense` of one with gaps."""
+        self._check(name, x)
         strides = getattr(x, "strides", None)
-        if strides and x.ndim and x.shape[-1] > 1 and strides[-1] != x.dtype.itemsize:
+        if strides and x.ndim and (is_dense or (x.shape[-1] > 1 and strides[-1] != x.dtype.itemsize)):
             x = namespace_of(x).ascontiguousarray(x)
         return _core.Array.of(x.__dlpack__(stream=self.stream))
+
+    def view_in_place(self, name: str, x: Any, is_written: bool) -> _core.Array:
+        self._check(name, x)
+        if is_written and type(x).__module__.partition(".")[0] in _READ_ONLY:
+            raise ArgumentError(f"{name}: {kind_of(x)}, which is read-only, allowed an array that can be written")
+        strides = getattr(x, "strides", None)
+        if strides and x.ndim and ((x.shape[-1] > 1 and strides[-1] != x.dtype.itemsize) or min(strides) < 0):
+            raise ArgumentError(
+                f"{name}: strides {tuple(strides)} bytes, allowed a dense last dimension, none negative: never copied"
+            )
+        return _core.Array.of(x.__dlpack__(stream=self.stream))
+
+    def lengths(self, count: int, length: int) -> _core.Array:
+        return self.view("seqlens_k", self._namespace.full((count,), length, dtype=self._namespace.int32))
+
+    def _check(self, name: str, x: Any) -> None:
+        """Refuses what is no array of the framework and device of q."""
+        refuse_tracer(name, x)
+        if not hasattr(x, "__dlpack__"):
+            raise ArgumentError(f"{name}: {kind_of(x)}, allowed a GPU array with __dlpack__, as {self._owner} is one")
+        refuse_other_kind(name, x, self._q, self._owner)
+        device = tuple(int(n) for n in x.__dlpack_device__())
+        if device != (KDL_CUDA, self._index):
+            allowed = f"{(KDL_CUDA, self._index)} as {self._owner}"
+            raise ArgumentError(f"{name}: on DLPack device {device}, allowed {allowed}")
 
     def plain(self, name: str, x: Any) -> Any:
         return x

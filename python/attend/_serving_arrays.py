@@ -1,4 +1,4 @@
-"""decode, append and merge of NumPy arrays, and of any array on a CPU that speaks DLPack."""
+"""decode, append and merge of NumPy arrays, and of any array that speaks DLPack, on a CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attend._serving import (
     whole_number,
 )
 from attend._settings import output_shapes
-from attend._spaces import KDL_CPU, KDL_CUDA, refuse_tracer
+from attend._spaces import KDL_CPU, KDL_CUDA, ServingSpace, refuse_tracer
 
 
 def decode(tensors: Tensors, numbers: Numbers, head_dim_v: Optional[int], return_lse: bool) -> tuple[Any, Any]:
@@ -36,7 +36,8 @@ def decode(tensors: Tensors, numbers: Numbers, head_dim_v: Optional[int], return
     o = _result(space, "out", tensors.out, "q", o_shape, views.q.dtype)
     lse = space.empty("lse", lse_shape, "f32") if return_lse else None
     views = views._replace(out=_view_of(space, "out", o, tensors.out), lse=_view_of(space, "lse", lse))
-    _core.decode(views, numbers, 0)
+    _core.decode(views, numbers, space.stream)
+    space.finish()
     return o if tensors.out is not None else space.hand_over(o), None if lse is None else space.hand_over(lse)
 
 
@@ -48,7 +49,8 @@ def append(tensors: Tensors, numbers: Numbers) -> Any:
     if tensors.q is not None:
         q_out = _result(space, "q_out", tensors.out, "q", views.q.shape, views.q.dtype)
         views = views._replace(out=_view_of(space, "q_out", q_out, tensors.out))
-    _core.append(views, numbers, 0)
+    _core.append(views, numbers, space.stream)
+    space.finish()
     return q_out if tensors.out is not None or q_out is None else space.hand_over(q_out)
 
 
@@ -65,21 +67,26 @@ def merge(
     o = _result(space, "out", out, "states[0].o", o_shape, first.dtype)
     lse = space.empty("lse", lse_shape, "f32") if return_lse else None
     sinks_in = None if sinks is None else space.view("sinks", sinks)
-    _core.merge(views, _view_of(space, "out", o, out), _view_of(space, "lse", lse), sinks_in, order, lse_base2, 0)
+    results = _view_of(space, "out", o, out), _view_of(space, "lse", lse)
+    _core.merge(views, *results, sinks_in, order, lse_base2, space.stream)
+    space.finish()
     return o if out is not None else space.hand_over(o), None if lse is None else space.hand_over(lse)
 
 
-def _space_of(name: str, x: Any, call: str) -> HostSpace:
+def _space_of(name: str, x: Any, call: str) -> ServingSpace:
     refuse_tracer(name, x)
     if hasattr(x, "__dlpack_device__"):
         device_type, index = (int(part) for part in x.__dlpack_device__())
+        if device_type == KDL_CUDA:
+            from attend._cuda_space import CudaSpace
+
+            return CudaSpace(x, index, name)
         if device_type != KDL_CPU:
-            where = f"cuda {index}" if device_type == KDL_CUDA else f"DLPack device {device_type}"
-            raise UnsupportedError(f"{name}: on {where}, {call} allows cpu")
+            raise UnsupportedError(f"{name}: on DLPack device {device_type}, {call} allows cpu and cuda")
     return HostSpace(x, name)
 
 
-def _views(space: HostSpace, tensors: Tensors, written: tuple[str, ...], rows: str, offsets: str) -> Tensors:
+def _views(space: ServingSpace, tensors: Tensors, written: tuple[str, ...], rows: str, offsets: str) -> Tensors:
     """The library's views of all but the results. One length for all sequences becomes an array: see `lengths`."""
     views: dict[str, Any] = {}
     for field, name, x in zip(Tensors._fields, NAMES, tensors):
@@ -99,15 +106,15 @@ def _views(space: HostSpace, tensors: Tensors, written: tuple[str, ...], rows: s
     return Tensors(**views)
 
 
-def _result(space: HostSpace, name: str, out: Any, like: str, shape: tuple[int, ...], dtype: str) -> Any:
-    """`out`, or a new NumPy array."""
+def _result(space: ServingSpace, name: str, out: Any, like: str, shape: tuple[int, ...], dtype: str) -> Any:
+    """`out`, or a new array of the space."""
     if out is None:
         return space.empty(like, shape, dtype)
     check_out(name, space.view_in_place(name, out, True), shape)
     return out
 
 
-def _view_of(space: HostSpace, name: str, result: Any, out: Any = None) -> Any:
+def _view_of(space: ServingSpace, name: str, result: Any, out: Any = None) -> Any:
     if result is None:
         return None
     return space.result_view(result) if out is None else space.view_in_place(name, out, True)

@@ -43,6 +43,19 @@ class Space(Protocol):
         """What `edit(module, *results)` makes of them with a module's functions on arrays, handed over."""
 
 
+class ServingSpace(Space, Protocol):
+    """What decode, append and merge need of it too: caches are never copied, and append writes them."""
+
+    def view(self, name: str, x: Any, is_dense: bool = False) -> _core.Array:
+        """With `is_dense` without any gaps."""
+
+    def view_in_place(self, name: str, x: Any, is_written: bool) -> _core.Array:
+        """The memory of `x` itself. What would have to be copied is refused, and to be written what is read-only."""
+
+    def lengths(self, count: int, length: int) -> _core.Array:
+        """i32 (count), all of them `length`."""
+
+
 def namespace_of(x: Any) -> Any:
     """The module with the functions of x's framework, or None."""
     found: Any = getattr(x, "__array_namespace__", lambda: None)()

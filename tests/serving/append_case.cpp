@@ -35,8 +35,8 @@ std::vector<std::int64_t> some_lengths(Random& random, std::int64_t count, std::
   return lengths;
 }
 
-std::vector<std::int32_t> offsets_of(const std::vector<std::int64_t>& lengths) {
-  std::vector<std::int32_t> offsets = {0};
+TensorArray<std::int32_t> offsets_of(const std::vector<std::int64_t>& lengths) {
+  TensorArray<std::int32_t> offsets = {0};
   for (const std::int64_t length : lengths) offsets.push_back(offsets.back() + static_cast<std::int32_t>(length));
   return offsets;
 }
@@ -110,7 +110,7 @@ class Maker {
     if (c.packed) in_.cu_seqlens_new = offsets_of(new_rows);
     if (c.packed_q) in_.cu_seqlens_q = offsets_of(q_rows);
     constexpr std::int64_t kUnowned = 2;  // packed rows behind the last sequence's
-    const auto shape = [&](const std::vector<std::int32_t>& offsets, std::int64_t rows, std::int64_t heads) {
+    const auto shape = [&](const TensorArray<std::int32_t>& offsets, std::int64_t rows, std::int64_t heads) {
       if (!offsets.empty()) return Shape{1, heads, offsets.back() + kUnowned, c.head_dim};
       return Shape{c.num_sequences, heads, rows, c.head_dim};
     };
@@ -201,7 +201,7 @@ class Maker {
     const AppendCase& c = in_.options;
     const std::int64_t low = c.hostile ? -5 : 0, high = c.hostile ? kMaxPositions + 5 : kMaxPositions - 20;
     const auto some = [&](std::int64_t count) {
-      std::vector<std::int32_t> numbers;
+      TensorArray<std::int32_t> numbers;
       for (std::int64_t n = 0; n < count; ++n) numbers.push_back(static_cast<std::int32_t>(draw(random_, low, high)));
       return numbers;
     };
@@ -249,7 +249,7 @@ AppendInputs make_append_inputs(const AppendCase& c) {
 
 AppendCall AppendInputs::call() const {
   const AppendCase& c = options;
-  const auto data = []<class T>(const std::vector<T>& array) -> const T* {
+  const auto data = []<class T>(const TensorArray<T>& array) -> const T* {
     return array.empty() ? nullptr : array.data();
   };
   AppendCall call = {.k = k.view(), .k_cache = k_cache};

@@ -11,6 +11,7 @@
 
 #include "attend/serving.hpp"
 #include "serving/cache_case.hpp"
+#include "support/tensor_array.hpp"
 #include "support/tensor_buffer.hpp"
 
 namespace attend::test {
@@ -64,10 +65,10 @@ struct AppendInputs {
   AppendCase options;
   TensorBuffer k, v, q, q_out;  // those that the case has
   TensorBuffer cos, sin, q_norm, k_norm, k_descale, v_descale;
-  std::vector<std::byte> pool;  // every byte 0xFF at first
+  TensorArray<std::byte> pool;  // every byte 0xFF at first
   Tensor k_cache, v_cache;
-  std::vector<std::int32_t> seqlens_k, pages, batch_idx, cu_seqlens_new, cu_seqlens_q, positions, rotary_seqlens;
-  std::vector<std::int64_t> slots;
+  TensorArray<std::int32_t> seqlens_k, pages, batch_idx, cu_seqlens_new, cu_seqlens_q, positions, rotary_seqlens;
+  TensorArray<std::int64_t> slots;
   std::int64_t pages_per_row = 0, num_rows = 0;
 
   AppendInputs() = default;

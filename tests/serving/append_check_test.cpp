@@ -21,7 +21,8 @@ using Change = std::function<void(AppendInputs&, AppendCall&)>;
   AppendInputs in = make_append_inputs(c);
   AppendCall call = in.call();
   change(in, call);
-  const auto pool = in.pool, q_out = in.q_out.memory();
+  const auto pool = in.pool;
+  const auto q_out = in.q_out.memory();
   try {
     append(call);
   } catch (const Error& error) {

@@ -124,7 +124,8 @@ TEST(AppendRefusals, NameTheArgumentAndWriteNothing) {
       const AppendInputs in = make_append_inputs(full_case());
       AppendCall call = in.call();
       bad.change(call);
-      const auto pool = in.pool, q_out = in.q_out.memory(), k = in.k.memory();
+      const auto pool = in.pool;
+      const auto q_out = in.q_out.memory(), k = in.k.memory();
       EXPECT_THAT(refusal([&] { append(call); }), testing::StartsWith(bad.message));
       EXPECT_TRUE(in.pool == pool && in.q_out.memory() == q_out && in.k.memory() == k) << bad.message;
     }
@@ -209,7 +210,8 @@ TEST(AppendAndDecodeRefusals, NameTheArgumentAndWriteNothing) {
     DecodeCall read = {.q = in.q.view(), .k_cache = in.k_cache, .v_cache = in.v_cache, .o = o.view()};
     read.cache = call.cache;
     bad.change(call, read);
-    const auto pool = in.pool, o_before = o.memory(), v = in.v.memory();
+    const auto pool = in.pool;
+    const auto o_before = o.memory(), v = in.v.memory();
     EXPECT_THAT(refusal([&] { decode(call, read); }), testing::StartsWith(bad.message));
     EXPECT_TRUE(in.pool == pool && o.memory() == o_before && in.v.memory() == v) << bad.message;
   }

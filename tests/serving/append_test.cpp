@@ -107,7 +107,7 @@ std::size_t bytes_of(const ExpectedRow& row) {
 
 /// All memory that the call can reach.
 std::vector<std::vector<std::byte>> memory_of(const AppendInputs& in) {
-  return {in.pool, in.k.memory(), in.v.memory(), in.q.memory(), in.q_out.memory()};
+  return {{in.pool.begin(), in.pool.end()}, in.k.memory(), in.v.memory(), in.q.memory(), in.q_out.memory()};
 }
 
 /// Runs the case, and compares every row that it writes and every byte that it does not.

@@ -21,6 +21,13 @@ std::int64_t below(std::mt19937_64& random, std::int64_t n) {
 
 }  // namespace
 
+Decode decode_with(std::string_view compute) {
+  return [compute](DecodeCall call) {
+    call.params.compute = compute;
+    attend::decode(call);
+  };
+}
+
 TensorBuffer descales_of(Descales kind, std::int64_t num_sequences, const Shape& cache) {
   switch (kind) {
     case Descales::kNone:
@@ -209,7 +216,7 @@ DecodeCall CacheCase::call() const {
   return call;
 }
 
-CacheCase::Result CacheCase::run(std::string_view compute) const {
+CacheCase::Result CacheCase::run(const Decode& decode) const {
   const Shape& q_shape = q.shape();
   // Rows of no sequence are written by nobody.
   const TensorBuffer o(facts_.dtype, {q_shape[0], q_shape[1], q_shape[2], facts_.head_dim_v}, {facts_.layout, 0});
@@ -217,8 +224,7 @@ CacheCase::Result CacheCase::run(std::string_view compute) const {
   DecodeCall of_outputs = call();
   of_outputs.o = o.view();
   of_outputs.lse = lse.view();
-  of_outputs.params.compute = compute;
-  attend::decode(of_outputs);
+  decode(of_outputs);
   return {o.values(), lse.values(), o.bytes(), lse.bytes(), o.gaps_intact() && lse.gaps_intact()};
 }
 

@@ -2,15 +2,24 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "attend/serving.hpp"
+#include "support/tensor_array.hpp"
 #include "support/tensor_buffer.hpp"
 
 namespace attend::test {
+
+/// How a test calls decode(): on a CPU, or on a GPU, which it then waits for.
+using Decode = std::function<void(const DecodeCall&)>;
+
+/// decode() of a CPU's backend.
+[[nodiscard]] Decode decode_with(std::string_view compute);
 
 /// What has a factor of its own in a cache of 8 bits. kNone: there are no factors.
 enum class Descales : std::uint8_t { kNone, kOne, kHeads, kSequences, kRows };
@@ -69,7 +78,8 @@ class CacheCase {
     std::vector<std::byte> lse_bytes;
     bool gaps_intact;
   };
-  [[nodiscard]] Result run(std::string_view compute) const;
+  [[nodiscard]] Result run(const Decode& decode) const;
+  [[nodiscard]] Result run(std::string_view compute) const { return run(decode_with(compute)); }
 
   /// Bytes of o and lse of one sequence of a result.
   [[nodiscard]] std::vector<std::byte> bytes_of_sequence(const Result& result, std::int64_t s) const;
@@ -88,8 +98,8 @@ class CacheCase {
   [[nodiscard]] double key(std::int64_t s, std::int64_t head, const Place& at, std::int64_t column) const;
   [[nodiscard]] double value(std::int64_t s, std::int64_t head, const Place& at, std::int64_t column) const;
 
-  std::vector<std::int32_t> seqlens, pages, batch_idx, leftpad, cu_seqlens_q;
-  std::vector<std::uint64_t> tree;
+  TensorArray<std::int32_t> seqlens, pages, batch_idx, leftpad, cu_seqlens_q;
+  TensorArray<std::uint64_t> tree;
   TensorBuffer q, k, v, k_descale, v_descale, alibi_slopes, sinks;
   std::int64_t pages_per_row = 0;
 

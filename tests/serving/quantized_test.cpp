@@ -13,20 +13,13 @@
 #include "core/dtype_traits.hpp"
 #include "core/elements.hpp"
 #include "serving/cache_case.hpp"
+#include "serving/quantized_checks.hpp"
 
 namespace attend::test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr std::int64_t kCodes = 256;
-
-/// What an f8e4m3 of these bits is, by the definition of the format.
-double e4m3_by_definition(int bits) {
-  const int exponent = (bits >> 3) & 15, fraction = bits & 7;
-  if (exponent == 15 && fraction == 7) return std::nan("");
-  const double magnitude = exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
-  return (bits & 0x80) != 0 ? -magnitude : magnitude;
-}
 
 /// A number and the byte that it becomes.
 struct Rounding {
@@ -81,10 +74,6 @@ std::vector<Rounding> roundings_of(DType dtype) {
   return dtype == DType::kI8 ? roundings_of_int8() : roundings_of_e4m3();
 }
 
-double number_of(DType dtype, int bits) {
-  return dtype == DType::kI8 ? static_cast<std::int8_t>(bits) : e4m3_by_definition(bits);
-}
-
 /// Bit for bit, but for the payload of a NaN.
 bool is_same(double a, double b) {
   return std::isnan(a) ? std::isnan(b) : std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
@@ -129,77 +118,21 @@ TEST_P(EightBits, AppendRoundsAsSingleElementsDo) {
   }
 }
 
-/// The SIMD loops: with one key o is its value, exactly.
+/// The SIMD loops.
 TEST_P(EightBits, DecodeReadsEveryElementExactly) {
-  for (const std::int64_t cols : {1, 7, 16, 33, 200, 256}) {
-    for (std::int64_t first = 0; first < kCodes; first += cols) {
-      const TensorBuffer q(DType::kF32, {1, 1, 1, 8}), k(GetParam(), {1, 1, 1, 8}), o(DType::kF32, {1, 1, 1, cols});
-      const TensorBuffer v(GetParam(), {1, 1, 1, cols}, {Layout::kBHSD, 3});
-      q.fill(1), k.fill(1);
-      for (std::int64_t c = 0; c < cols; ++c) {
-        static_cast<std::uint8_t*>(v.view().data)[c] = static_cast<std::uint8_t>(first + c);
-      }
-      decode({.q = q.view(), .k_cache = k.view(), .v_cache = v.view(), .o = o.view(), .params = {.compute = "cpu"}});
-      for (std::int64_t c = 0; c < cols; ++c) {
-        const double wanted = number_of(GetParam(), static_cast<int>((first + c) % kCodes));
-        const double got = o.at(0, 0, 0, c);
-        EXPECT_TRUE(got == wanted || (std::isnan(got) && std::isnan(wanted))) << first + c << ": " << got;
-      }
-    }
-  }
+  check_every_element(GetParam(), {1, 7, 16, 33, 200, 256}, decode_with("cpu"));
 }
 
-CacheFacts facts_of(DType dtype, Descales descales) {
-  CacheFacts f;
-  f.dtype = DType::kF16;
-  f.cache_dtype = dtype;
-  f.descales = descales;
-  f.page_size = 16;
-  f.rows = {3, 3};
-  f.lengths = {300, 41};
-  return f;
-}
-
-/// The same factor for everything, said in any way, gives the same bits.
 TEST_P(EightBits, ShapesOfFactorsChangeNoBits) {
-  std::vector<std::byte> wanted;
-  for (const Descales kind : {Descales::kOne, Descales::kHeads, Descales::kSequences, Descales::kRows}) {
-    CacheCase problem(facts_of(GetParam(), Descales::kOne), 3);
-    const Shape cache = problem.k.shape();
-    for (TensorBuffer* descales : {&problem.k_descale, &problem.v_descale}) {
-      *descales = descales_of(kind, 2, cache);
-      descales->fill(descales == &problem.k_descale ? 0.03 : 0.011);
-    }
-    const std::vector<std::byte> bytes = problem.run("cpu").o_bytes;
-    if (wanted.empty()) wanted = bytes;
-    EXPECT_EQ(bytes, wanted) << int(kind);
-  }
+  check_shapes_of_factors(GetParam(), decode_with("cpu"));
 }
 
-/// A factor that is NaN or infinite makes the rows NaN that see its key, and no others.
 TEST_P(EightBits, AFactorThatIsNotFiniteReachesTheRowsThatSeeItsKey) {
-  for (const auto& [of_v, factor] : {std::pair{false, std::nanf("")},
-                                     {true, std::nanf("")},
-                                     {false, kInfinity},
-                                     {false, -kInfinity},
-                                     {true, kInfinity}}) {
-    const CacheCase problem(facts_of(GetParam(), Descales::kRows), 4);
-    const CacheCase::Result clean = problem.run("cpu");
-    const auto at = *problem.place(0, 298);  // query rows 1 and 2 of sequence 0 see it
-    (of_v ? problem.v_descale : problem.k_descale).set(at.block, 1, at.row, 0, factor);
-    for (const char* compute : {"cpu", "reference"}) {
-      const CacheCase::Result result = problem.run(compute);
-      const CacheCase::Result before = compute[0] == 'c' ? clean : result;
-      for (std::size_t i = 0; i < result.o.size(); ++i) {
-        const std::size_t row = i / 64 % 3, head = i / 64 / 3 % 4, s = i / 64 / 3 / 4;
-        const bool spoilt = s == 0 && head >= 2 && row >= 1;
-        EXPECT_EQ(std::isnan(result.o[i]), spoilt) << compute << " " << i << " with " << factor;
-        if (!spoilt) {
-          EXPECT_EQ(result.o[i], before.o[i]) << i << " with " << factor;
-        }
-      }
-    }
-  }
+  check_factors_that_are_not_finite(GetParam(), decode_with("cpu"));
+}
+
+TEST_P(EightBits, AppendAndDecodeInOneCall) {
+  check_eight_bits_in_one_call(GetParam(), cpu_calls());
 }
 
 /// Also by those whose quotients are no numbers, or none of the type.
@@ -222,37 +155,6 @@ TEST_P(EightBits, AppendDividesByAnyFactor) {
     append({.k = k.view(), .k_cache = cache.view(), .cache = {.seqlens_k = &length, .k_descale = descale.view()}});
     EXPECT_EQ(std::memcmp(cache.view().data, bytes.data(), 4), 0) << factor;
   }
-}
-
-/// What is appended and decoded is what was given, but for the rounding of its elements.
-TEST_P(EightBits, AppendAndDecodeInOneCall) {
-  const CacheCase problem(facts_of(GetParam(), Descales::kSequences), 5);
-  const TensorBuffer k(DType::kBF16, {2, 2, 1, 64}), v(DType::kBF16, {2, 2, 1, 64});
-  k.generate([](auto s, auto h, auto, auto c) { return std::sin(static_cast<double>(7 * s + 3 * h + c)); });
-  v.generate([](auto s, auto h, auto, auto c) { return std::cos(static_cast<double>(5 * s + 2 * h + c)); });
-  const TensorBuffer o(DType::kF16, {2, 4, 3, 64}), o_after(DType::kF16, {2, 4, 3, 64});
-  DecodeCall call = problem.call();
-  call.o = o.view();
-  std::vector<std::int32_t> lengths = {299, 40};  // the last key of each is written anew
-  call.cache.seqlens_k = lengths.data();
-  const AppendCall append_call = {
-      .k = k.view(), .v = v.view(), .k_cache = problem.k.view(), .v_cache = problem.v.view(), .cache = call.cache};
-  decode(append_call, call);
-  for (std::int64_t s = 0; s < 2; ++s) {
-    const auto at = *problem.place(s, lengths[static_cast<std::size_t>(s)]);
-    for (std::int64_t h = 0; h < 2; ++h) {
-      for (std::int64_t c = 0; c < 64; ++c) {
-        const double factor = problem.k_descale.at(s, h, 0, 0);
-        const double spacing =
-            GetParam() == DType::kI8 ? 1.0 : std::max(0x1p-9, std::abs(k.at(s, h, 0, c)) / factor / 8);
-        EXPECT_NEAR(problem.key(s, h, at, c), k.at(s, h, 0, c), 0.501 * spacing * factor);
-      }
-    }
-    ++lengths[static_cast<std::size_t>(s)];
-  }
-  call.o = o_after.view();
-  decode(call);
-  EXPECT_EQ(o.bytes(), o_after.bytes());
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, EightBits, testing::Values(DType::kF8E4M3, DType::kI8),
@@ -312,7 +214,7 @@ TEST(EightBitRefusals, OfDecodeNameTheArgumentAndWriteNothing) {
       {"o: shares memory with k_descale", [](DecodeCall& c) { c.o.data = const_cast<void*>(c.cache.k_descale->data); }},
   };
   for (const BadDecode& bad : all) {
-    const CacheCase problem(facts_of(DType::kF8E4M3, Descales::kSequences), 1);
+    const CacheCase problem(eight_bit_facts(DType::kF8E4M3, Descales::kSequences), 1);
     const TensorBuffer o(DType::kF16, {2, 4, 3, 64});
     const auto before = o.memory(), descales = problem.k_descale.memory();
     DecodeCall call = problem.call();
