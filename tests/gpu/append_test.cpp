@@ -98,7 +98,7 @@ void expect_bits_of_cpu(const AppendCase& c) {
   append_on_gpu(in);
   append(on_cpu.call());
   EXPECT_TRUE(in.pool == on_cpu.pool);
-  EXPECT_TRUE(in.q_out.memory() == on_cpu.q_out.memory());
+  EXPECT_TRUE(in.q_out.bytes() == on_cpu.q_out.bytes());
 }
 
 class GpuAppendCases : public GpuTest, public testing::WithParamInterface<AppendCase> {};
@@ -211,7 +211,7 @@ TEST_F(GpuAppendTest, AGraphReadsLengthsAndTablesWhenItRuns) {
     on_gpu.wait();
     append(on_cpu.call());
     EXPECT_TRUE(in.pool == on_cpu.pool) << "step " << step;
-    EXPECT_TRUE(in.q_out.memory() == on_cpu.q_out.memory()) << "step " << step;
+    EXPECT_TRUE(in.q_out.bytes() == on_cpu.q_out.bytes()) << "step " << step;
     for (std::int64_t s = 0; s < c.num_sequences; ++s) {
       on_cpu.seqlens_k[s] = s == step ? -1 : on_cpu.seqlens_k[s] + 1;
       const_cast<std::int32_t*>(on_gpu.call.cache.seqlens_k)[s] = on_cpu.seqlens_k[s];
