@@ -13,8 +13,8 @@
 namespace attend::cuda {
 namespace {
 
-/// o in registers of a thread: the tile has at most so many floats of it.
-constexpr std::int64_t kMostSums = 128;
+/// Floats of o that a thread has in registers: so many at most, and preferably.
+constexpr std::int64_t kMostSums = 128, kGoodSums = 64;
 constexpr int kMostStages = 4;  // DecodeLoader keeps 16 bits of each in a word of 64
 constexpr int kMostStackNodes = 8;
 
@@ -25,15 +25,10 @@ constexpr int kMostStackNodes = 8;
 /// Rows and columns of the tile for this many packed rows.
 void choose_rows(DecodeVariant& v, std::int64_t packed_rows) {
   v.rows = packed_rows <= 8 ? 8 : packed_rows <= 16 ? 16 : 32;
-  while (sums_of(v) > kMostSums) {
-    if (v.rows > 8 && v.column_parts == 1 && v.head_dim_v % 32 == 0) {
-      v.column_parts = 2;
-    } else if (v.rows > 8) {
-      v.rows /= 2;
-    } else {
-      v.column_parts = 2;
-    }
-  }
+  const bool fills_parts_of_rows = packed_rows > v.rows && sums_of(v) <= kMostSums;
+  if (sums_of(v) > kGoodSums && !fills_parts_of_rows && v.head_dim_v % 32 == 0) v.column_parts = 2;
+  while (sums_of(v) > kMostSums && v.rows > 8) v.rows /= 2;
+  if (sums_of(v) > kMostSums) v.column_parts = 2;
   if (packed_rows > v.rows && v.column_parts == 1) v.row_parts = 2;
 }
 
