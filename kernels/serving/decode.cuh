@@ -52,7 +52,7 @@ class DecodeBlock {
       DecodeCursor& ahead = cursor_of(1);
       ahead = cursor_;
       __syncwarp();  // both cursors are there
-      Loader loader(args_, schedule_, ahead, role_, smem_ + kSmem.ring);
+      Loader loader(args_, schedule_, ahead, role_, smem_ + kSmem.ring, smem_ + kSmem.factors);
       work(loader);
     }
     if (threadIdx.x == 0) end_launch(args_);
@@ -142,6 +142,7 @@ class DecodeBlock {
     Loader::wait_keys();
     stripe_barrier(role_);  // the stripe's keys are in the slot
     products_.scores(s, loader.keys(stage_), q_rows, role_.lane);
+    if constexpr (Loader::kHasFactors) DecodeStripe<Config>::multiply_keys(s, loader.factors(stage_), role_.lane);
     if constexpr (Loader::kLoadsValues) {
       stripe_barrier(role_);  // they have been read: the next ones may come
       loader.load_keys(stage_);
@@ -151,8 +152,10 @@ class DecodeBlock {
     Loader::wait_values();
     stripe_barrier(role_);  // the values are in the slot
     if (!all_visible) {
-      stripe_.add_nonfinite(s, rows_ + role_.first_row(), loader.values(stage_), existing, first_key, role_);
+      stripe_.add_nonfinite(s, rows_ + role_.first_row(), loader.values(stage_), loader.factors(stage_), existing,
+                            first_key, role_);
     }
+    if constexpr (Loader::kHasFactors) stripe_.weigh(s, loader.factors(stage_), role_.lane);
     products_.add_values(stripe_.o, s, loader.values(stage_), role_.first_column_tile(), role_.lane);
     stripe_barrier(role_);  // they have been read
     if constexpr (Loader::kLoadsValues) {

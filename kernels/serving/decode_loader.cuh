@@ -20,12 +20,14 @@ class DecodeLoader {
   static constexpr int kKSlot = decode_k_slot(Sizes::kTile), kVSlot = decode_v_slot(Sizes::kTile);
   static constexpr int kStages = Config::kStages;
   static constexpr bool kLoadsValues = !Config::kValuesAreKeys;
+  static constexpr bool kHasFactors = Config::kCacheElement != CacheElement::kSame;
 
   // cursor: of the warp, at the block's first piece.
   __device__ __forceinline__ DecodeLoader(const DecodeArgs& args, const DecodeSchedule& schedule, DecodeCursor& cursor,
-                                          const DecodeRole<Config>& role, char* ring)
+                                          const DecodeRole<Config>& role, char* ring, char* factors)
       : args_(args), schedule_(schedule), cursor_(cursor), role_(role) {
     slots_ = ring + role.stripe * (kStages * (kKSlot + kVSlot));
+    factors_ = reinterpret_cast<float2*>(factors) + role.stripe * (kStages * kStripeKeys);
     unit_ = cursor_.piece.first_step;
     skip_pieces_without_steps();
     find_row();
@@ -39,6 +41,11 @@ class DecodeLoader {
   [[nodiscard]] __device__ __forceinline__ char* keys(int stage) const { return slots_ + stage * (kKSlot + kVSlot); }
   [[nodiscard]] __device__ __forceinline__ char* values(int stage) const {
     return kLoadsValues ? keys(stage) + kKSlot : keys(stage);
+  }
+
+  // The factors of the stripe's keys and values: kHasFactors.
+  [[nodiscard]] __device__ __forceinline__ const float2* factors(int stage) const {
+    return factors_ + stage * kStripeKeys;
   }
 
   // Copies of all steps but so many have landed. For the whole stripe, behind stripe_barrier().
@@ -59,6 +66,7 @@ class DecodeLoader {
                                    : -1;
     copy<Config::kHeadDim, kKRow>(keys(stage), static_cast<const char*>(args_.k), from);
     cp_async_commit();
+    if constexpr (kHasFactors && !kLoadsValues) store_factors(stage);
     existing_ = existing_ << kStripeKeys | (__ballot_sync(kAllLanes, row_exists_) & 0xFFFFu);
     if constexpr (!kLoadsValues) advance();
   }
@@ -69,6 +77,7 @@ class DecodeLoader {
                                      : -1;
       copy<Config::kHeadDimV, kVRow>(values(stage), static_cast<const char*>(args_.v), from);
       cp_async_commit();
+      if constexpr (kHasFactors) store_factors(stage);
       advance();
     }
   }
@@ -92,6 +101,19 @@ class DecodeLoader {
     row_ = place(args_.cache, span.cache_row, key);
     row_exists_ = row_.exists();
     head_ = cursor_.piece.head;
+    if constexpr (kHasFactors) {
+      if (!row_exists_) return;
+      factor_.x = factor(args_.cache.k_descale, span.index, head_, row_);
+      factor_.y = factor(args_.cache.v_descale, span.index, head_, row_);
+    }
+  }
+
+  // Infinity counts as NaN: infinity * 0 is NaN, and so is a sum of infinities of both signs, which infinity times a
+  // finished product would hide.
+  __device__ __forceinline__ void store_factors(int stage) {
+    if (role_.lane >= kStripeKeys || role_.part != 0) return;
+    const auto multiplier = [](float x) { return fabsf(x) == kInfinity ? __uint_as_float(0x7fc00000u) : x; };
+    factors_[stage * kStripeKeys + role_.lane] = row_exists_ ? float2{multiplier(factor_.x), multiplier(factor_.y)} : float2{0.0f, 0.0f};
   }
 
   __device__ __forceinline__ void advance() {
@@ -137,8 +159,10 @@ class DecodeLoader {
   bool row_exists_ = false;
   int64 head_ = 0;
   CachePlace row_ = {};
+  float2 factor_ = {};
   uint64 existing_ = 0;
   char* slots_;
+  float2* factors_;
 };
 
 }  // namespace attend

@@ -1,7 +1,7 @@
-// DecodeProducts for float32, on CUDA cores: multiply-adds in the order of the columns, and of the keys.
+// DecodeProducts for a q of float32, on CUDA cores: multiply-adds in the order of the columns, and of the keys.
 #pragma once
 
-#include "decode_products.cuh"
+#include "decode_products_8bit.cuh"
 
 namespace attend {
 
@@ -23,7 +23,7 @@ struct DecodeProducts<Config> {
     const char* of_row = q_rows + lane % 4 * 2 * kQRow;
 #pragma unroll 2
     for (int chunk = 0; chunk < ceil_div(Config::kHeadDim, 4); ++chunk) {
-      const float4 k[2] = {chunk_of(of_key, chunk), chunk_of(of_key + 8 * Loader::kKRow, chunk)};
+      const float4 k[2] = {cached_chunk(of_key, chunk), cached_chunk(of_key + 8 * Loader::kKRow, chunk)};
 #pragma unroll
       for (int n = 0; n < kEights; ++n) {
 #pragma unroll
@@ -57,10 +57,10 @@ struct DecodeProducts<Config> {
             of_row[n][row] = __shfl_sync(kAllLanes, p[n][half * 2 + row], key * 4 + lane % 4);
           }
         }
-        const float* v = reinterpret_cast<const float*>(values + (half * 8 + key) * Loader::kVRow) + first_tile * 16;
 #pragma unroll
         for (int tile = 0; tile < Sizes::kColumnTiles; ++tile) {
-          const float low = v[tile * 16 + lane / 4], high = v[tile * 16 + lane / 4 + 8];
+          const int column = (first_tile + tile) * 16 + lane / 4;
+          const float low = value(values, half * 8 + key, column), high = value(values, half * 8 + key, column + 8);
 #pragma unroll
           for (int n = 0; n < kEights; ++n) {
 #pragma unroll
@@ -78,12 +78,26 @@ struct DecodeProducts<Config> {
     return lane / 4 + element / 2 * 8;
   }
   [[nodiscard]] static __device__ __forceinline__ float value(const char* values, int key, int column) {
-    return reinterpret_cast<const float*>(values + key * Loader::kVRow)[column];
+    const char* row = values + key * Loader::kVRow;
+    if constexpr (Config::kCacheElement == CacheElement::kSame) {
+      return reinterpret_cast<const float*>(row)[column];
+    } else {
+      return CachedBytes<Config::kCacheElement>::to_float(reinterpret_cast<const unsigned char*>(row)[column]);
+    }
   }
 
  private:
   [[nodiscard]] static __device__ __forceinline__ float4 chunk_of(const char* row, int chunk) {
     return reinterpret_cast<const float4*>(row)[chunk];
+  }
+  [[nodiscard]] static __device__ __forceinline__ float4 cached_chunk(const char* row, int chunk) {
+    if constexpr (Config::kCacheElement == CacheElement::kSame) {
+      return chunk_of(row, chunk);
+    } else {
+      float x[4];
+      CachedBytes<Config::kCacheElement>::to_floats(reinterpret_cast<const uint32*>(row)[chunk], x);
+      return {x[0], x[1], x[2], x[3]};
+    }
   }
 };
 

@@ -95,12 +95,13 @@ constexpr int kMostExchangeBytes = 32 * 1024;
 
 // Offsets of the parts of a block's shared memory. Each begins on a multiple of 16 bytes.
 struct DecodeSmem {
-  int ring, q, exchange, stats, rows, table, cursors, stack, bytes;
+  int ring, factors, q, exchange, stats, rows, table, cursors, stack, bytes;
 };
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr DecodeSmem decode_smem(const DecodeTile& t) {
   DecodeSmem s = {};
   const int turns = decode_exchanges_in_turns(t) ? 2 : 1;
-  s.q = s.ring + kDecodeStripes * t.stages * (decode_k_slot(t) + decode_v_slot(t));
+  s.factors = s.ring + kDecodeStripes * t.stages * (decode_k_slot(t) + decode_v_slot(t));
+  s.q = s.factors + (t.cache_bytes == 1 ? kDecodeStripes * t.stages * kStripeKeys * 8 : 0);
   s.exchange = s.q + decode_q_bytes(t);
   s.stats = s.exchange + turns * decode_exchange_bytes(t);
   s.rows = s.stats + turns * decode_stats_bytes(t);

@@ -43,12 +43,16 @@ struct DecodeStripe {
   using Products = DecodeProducts<Config>;
   using State = DecodeState<Config>;
   static constexpr int kEights = Sizes::kEights, kColumnTiles = Sizes::kColumnTiles;
+  static constexpr bool kHasFactors = DecodeLoader<Config>::kHasFactors;
+  static constexpr int kLeastExponent = -126, kMostExponent = 126;
 
   float o[kColumnTiles][kEights][4];
   float row_max[kEights][2];  // of rows 2 (lane % 4) and the next, of every eight
   float row_sum[kEights][2];  // of the lane's keys
+  int exponent;               // o is in units of 2^exponent: see weigh()
 
   __device__ __forceinline__ void clear() {
+    exponent = kLeastExponent;
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
       row_max[n][0] = row_max[n][1] = -kInfinity;
@@ -115,10 +119,54 @@ struct DecodeStripe {
     }
   }
 
+  // Scores of a cache of 8 bits are products times the keys' factors.
+  static __device__ __forceinline__ void multiply_keys(float (&s)[kEights][4], const float2* factors, int lane) {
+    const float low = factors[lane / 4].x, high = factors[lane / 4 + 8].x;
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+      s[n][0] *= low, s[n][1] *= low;
+      s[n][2] *= high, s[n][3] *= high;
+    }
+  }
+
+  // p times the values' factors. 16 bits may not hold that: o and p are in units of a power of two as large as the
+  // largest factor of the leaf so far.
+  __device__ __forceinline__ void weigh(float (&p)[kEights][4], const float2* factors, int lane) {
+    const float of_lane = factors[lane % kStripeKeys].y;
+    const bool counts = of_lane != 0.0f && fabsf(of_lane) < kInfinity;
+    const int own = counts ? static_cast<int>(__float_as_uint(of_lane) >> 23 & 0xff) - 126 : kLeastExponent;
+    const int top = min(max(__reduce_max_sync(kAllLanes, own), exponent), kMostExponent);
+    if (top != exponent) {
+      const float shrink = power_of_two(max(exponent - top, kLeastExponent));
+#pragma unroll
+      for (int tile = 0; tile < kColumnTiles; ++tile) {
+#pragma unroll
+        for (int n = 0; n < kEights; ++n) {
+#pragma unroll
+          for (float& x : o[tile][n]) x *= shrink;
+        }
+      }
+      exponent = top;
+    }
+    const float unit = power_of_two(-exponent);
+    const float low = factors[lane / 4].y * unit, high = factors[lane / 4 + 8].y * unit;
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+      p[n][0] *= low, p[n][1] *= low;
+      p[n][2] *= high, p[n][3] *= high;
+    }
+  }
+
+  // In [kLeastExponent, kMostExponent].
+  [[nodiscard]] static __device__ __forceinline__ float power_of_two(int exponent) {
+    return __uint_as_float(static_cast<uint32>(exponent + 127) << 23);
+  }
+
   // Where some rows see a key and others do not, values that are not finite would reach all of them, as 0 * NaN is NaN:
   // such keys are added row by row here, and become zeros in shared memory and in p.
   __device__ __forceinline__ void add_nonfinite(float (&p)[kEights][4], const DecodeRow* rows, char* values,
-                                             uint32 existing, int first_key, const DecodeRole<Config>& role) {
+                                             const float2* factors, uint32 existing, int first_key,
+                                             const DecodeRole<Config>& role) {
     using Storage = StorageOf<Sizes::kCacheBytes>;
     constexpr int kVRow = DecodeLoader<Config>::kVRow;
     bool is_bad = false;
@@ -126,6 +174,7 @@ struct DecodeStripe {
       const float x = Products::value(values, role.lane % kStripeKeys, column);
       is_bad |= !(fabsf(x) < kInfinity);
     }
+    if constexpr (kHasFactors) is_bad |= !(fabsf(factors[role.lane % kStripeKeys].y) < kInfinity);
     uint32 bad = __ballot_sync(kAllLanes, is_bad);
     bad = (bad | bad >> kStripeKeys) & existing;
     if (bad == 0) return;
@@ -137,7 +186,8 @@ struct DecodeStripe {
         for (int row = 0; row < 2; ++row) {
           const float low = __shfl_sync(kAllLanes, p[n][row], key % 8 * 4 + role.lane % 4);
           const float high = __shfl_sync(kAllLanes, p[n][2 + row], key % 8 * 4 + role.lane % 4);
-          const float weight = key < 8 ? low : high;
+          float weight = key < 8 ? low : high;
+          if constexpr (kHasFactors) weight *= factors[key].y;
           if (!sees(rows[n * 8 + role.lane % 4 * 2 + row], first_key + key)) continue;
 #pragma unroll
           for (int tile = 0; tile < kColumnTiles; ++tile) {
@@ -154,6 +204,9 @@ struct DecodeStripe {
     stripe_barrier(role);  // all have read the values
     for (uint32 left = bad; left != 0; left &= left - 1) {
       const int key = __ffs(static_cast<int>(left)) - 1;
+      if constexpr (kHasFactors) {
+        if (role.lane == 0 && role.part == 0) const_cast<float2*>(factors)[key].y = 0.0f;
+      }
       for (int column = role.lane; column < Config::kHeadDimV; column += kWarpThreads) {
         reinterpret_cast<Storage*>(values + key * kVRow)[column] = Storage{};
       }
@@ -190,7 +243,8 @@ struct DecodeStripe {
       for (int tile = first; tile < min(first + kPassTiles, kColumnTiles); ++tile) {
 #pragma unroll
         for (int n = 0; n < kEights; ++n) {
-          const float* x = o[tile][n];
+          const float unit = kHasFactors ? power_of_two(exponent) : 1.0f;
+          const float x[4] = {o[tile][n][0] * unit, o[tile][n][1] * unit, o[tile][n][2] * unit, o[tile][n][3] * unit};
           sums[((role.stripe * kPassTiles + tile - first) * kEights + n) * kWarpThreads + role.lane] = {x[0], x[1],
                                                                                                        x[2], x[3]};
         }

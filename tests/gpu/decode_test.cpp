@@ -20,7 +20,7 @@ constexpr int kParts = 8;
 constexpr int kLeastCases = 800;
 
 /// Of the weights p in the kernels for f16 and bf16.
-constexpr Products kHalfProducts = Products::kHalf32;
+constexpr Products kHalfProducts = Products::kHalf;
 
 const DecodeValues& values() {
   using enum DType;

@@ -1,0 +1,166 @@
+// DecodeProducts for caches of 8 bits beside a q of 16: elements become 16 bits in registers, exactly, and enter the
+// products of those. Factors are no matter here.
+//
+// A register of four bytes has four neighbours of a row, where the tensor cores want two and two that lie eight apart.
+// So a product of 16 columns takes them in another order, and q alike; and columns of o are numbered in pairs.
+#pragma once
+
+#include "decode_products.cuh"
+#include "eight_bits.cuh"
+
+namespace attend {
+
+// Bytes of cached elements as numbers.
+template <CacheElement kCache>
+struct CachedBytes;
+
+template <>
+struct CachedBytes<CacheElement::kF8E4M3> {
+  // Two of f16, from the lower half of `bytes`.
+  [[nodiscard]] static __device__ __forceinline__ uint32 halves(uint32 bytes) {
+    uint32 pair;
+#if __CUDA_ARCH__ >= 890
+    // PTX ISA, data movement and conversion: cvt
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<unsigned short>(bytes)));
+#else
+    pair = Float16::pack(to_float(bytes & 0xff), to_float(bytes >> 8 & 0xff));
+#endif
+    return pair;
+  }
+  [[nodiscard]] static __device__ __forceinline__ float to_float(uint32 byte) {
+    return Float8E4M3::to_float(static_cast<Float8E4M3::Storage>(byte));
+  }
+  static __device__ __forceinline__ void to_floats(uint32 bytes, float (&x)[4]) {
+    const uint32 low = halves(bytes), high = halves(bytes >> 16);
+    x[0] = Float16::low(low), x[1] = Float16::high(low), x[2] = Float16::low(high), x[3] = Float16::high(high);
+  }
+};
+
+template <>
+struct CachedBytes<CacheElement::kI8> {
+  // As 1024 + 128 + x, whose last bits of f16 are x + 128.
+  [[nodiscard]] static __device__ __forceinline__ uint32 halves(uint32 bytes) {
+    const uint32 shifted = __byte_perm(bytes ^ 0x8080u, 0x64646464u, 0x4140);
+    uint32 pair;
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(shifted), "r"(0x64806480u));
+    return pair;
+  }
+  [[nodiscard]] static __device__ __forceinline__ float to_float(uint32 byte) {
+    return Int8::to_float(static_cast<Int8::Storage>(byte));
+  }
+  // As 2^23 + 128 + x, whose last bits of f32 are x + 128.
+  static __device__ __forceinline__ void to_floats(uint32 bytes, float (&x)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      x[i] = __uint_as_float(__byte_perm(bytes ^ 0x80808080u, 0x4b000000u, 0x7650 + i)) - 8388736.0f;
+    }
+  }
+};
+
+// Four neighbouring bytes as two pairs of elements of q's type.
+struct ElementPairs {
+  uint32 low, high;
+};
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ ElementPairs widened(uint32 bytes) {
+  using Bytes = CachedBytes<Config::kCacheElement>;
+  if constexpr (Config::kElement == ElementType::kF16) {
+    return {Bytes::halves(bytes), Bytes::halves(bytes >> 16)};
+  } else {
+    float x[4];
+    Bytes::to_floats(bytes, x);
+    return {BFloat16::pack(x[0], x[1]), BFloat16::pack(x[2], x[3])};
+  }
+}
+
+template <class Config>
+  requires(Config::kElement != ElementType::kF32 && Config::kCacheElement != CacheElement::kSame)
+struct DecodeProducts<Config> {
+  using Sizes = DecodeSizes<Config>;
+  using Loader = DecodeLoader<Config>;
+  using Element = ElementOf<Config>;
+  static constexpr int kEights = Sizes::kEights;
+  static constexpr int kDepths = ceil_div(Config::kHeadDim, kMmaDepth);
+  static constexpr int kQRow = decode_row_bytes(Config::kHeadDim, Sizes::kQBytes, 32);
+  static constexpr bool kQInRegisters = kEights * kDepths * 2 <= 64;
+
+  uint2 q[kQInRegisters ? kEights : 1][kQInRegisters ? kDepths : 1];
+
+  [[nodiscard]] static __device__ __forceinline__ uint2 load_q(const char* rows, int lane, int n, int depth) {
+    return *reinterpret_cast<const uint2*>(rows + (n * 8 + lane / 4) * kQRow + (depth * 16 + lane % 4 * 4) * 2);
+  }
+
+  __device__ __forceinline__ void take_queries(const char* rows, int lane) {
+    if constexpr (kQInRegisters) {
+#pragma unroll
+      for (int n = 0; n < kEights; ++n) {
+#pragma unroll
+        for (int depth = 0; depth < kDepths; ++depth) q[n][depth] = load_q(rows, lane, n, depth);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void scores(float (&s)[kEights][4], const char* keys, const char* q_rows,
+                                         int lane) const {
+    float odd[kEights][4] = {};
+    const uint32 row = smem_address(keys + lane % 16 * Loader::kKRow + lane / 16 * kChunkBytes);
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
+#pragma unroll
+    for (int depth = 0; depth < kDepths; depth += 2) {
+      const LoadedMatrices k = ldmatrix_x4(row + depth * kChunkBytes);  // a chunk is a depth
+#pragma unroll
+      for (int of_pair = 0; of_pair < 2; ++of_pair) {
+        if (depth + of_pair >= kDepths) continue;
+        const ElementPairs low = widened<Config>(k.matrix[of_pair * 2]), high = widened<Config>(k.matrix[of_pair * 2 + 1]);
+        const OperandA a = {{low.low, high.low, low.high, high.high}};
+#pragma unroll
+        for (int n = 0; n < kEights; ++n) {
+          const uint2 b = kQInRegisters ? q[kQInRegisters ? n : 0][kQInRegisters ? depth + of_pair : 0]
+                                        : load_q(q_rows, lane, n, depth + of_pair);
+          mma_add<Element>(of_pair == 0 ? s[n] : odd[n], a, {{b.x, b.y}});
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[n][i] += odd[n][i];
+    }
+  }
+
+  __device__ __forceinline__ void add_values(float (&o)[Sizes::kColumnTiles][kEights][4],
+                                             const float (&p)[kEights][4], const char* values, int first_tile,
+                                             int lane) const {
+    OperandB b[kEights];
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+      b[n] = {{transposed(Element::pack(p[n][0], p[n][1])), transposed(Element::pack(p[n][2], p[n][3]))}};
+    }
+    const uint32 row =
+        smem_address(values + lane % 16 * Loader::kVRow + (first_tile + lane / 16) * kChunkBytes);
+#pragma unroll
+    for (int tile = 0; tile < Sizes::kColumnTiles; tile += 2) {
+      const LoadedMatrices v = ldmatrix_x4_transposed(row + tile * kChunkBytes);
+#pragma unroll
+      for (int of_pair = 0; of_pair < 2; ++of_pair) {
+        if (tile + of_pair >= Sizes::kColumnTiles) continue;
+        const ElementPairs low = widened<Config>(__byte_perm(v.matrix[of_pair * 2], 0, 0x3120));
+        const ElementPairs high = widened<Config>(__byte_perm(v.matrix[of_pair * 2 + 1], 0, 0x3120));
+        const OperandA a = {{low.low, low.high, high.low, high.high}};
+#pragma unroll
+        for (int n = 0; n < kEights; ++n) mma_add<Element>(o[tile + of_pair][n], a, b[n]);
+      }
+    }
+  }
+
+  [[nodiscard]] static __device__ __forceinline__ int column(int lane, int element) {
+    return lane / 4 * 2 + element / 2;
+  }
+  [[nodiscard]] static __device__ __forceinline__ float value(const char* values, int key, int column) {
+    const char* row = values + key * Loader::kVRow;
+    return CachedBytes<Config::kCacheElement>::to_float(reinterpret_cast<const unsigned char*>(row)[column]);
+  }
+};
+
+}  // namespace attend
