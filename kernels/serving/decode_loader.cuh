@@ -16,7 +16,7 @@ class DecodeLoader {
  public:
   using Sizes = DecodeSizes<Config>;
   static constexpr int kKRow = decode_row_bytes(Config::kHeadDim, Sizes::kCacheBytes, 16);
-  static constexpr int kVRow = decode_row_bytes(Config::kHeadDimV, Sizes::kCacheBytes, 16);
+  static constexpr int kVRow = Config::kValuesAreKeys ? kKRow : decode_row_bytes(Config::kHeadDimV, Sizes::kCacheBytes, 16);
   static constexpr int kKSlot = decode_k_slot(Sizes::kTile), kVSlot = decode_v_slot(Sizes::kTile);
   static constexpr int kStages = Config::kStages;
   static constexpr bool kLoadsValues = !Config::kValuesAreKeys;

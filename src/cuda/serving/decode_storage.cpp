@@ -85,11 +85,15 @@ DecodeStorage decode_storage(std::size_t node_bytes, std::size_t stack_bytes, St
   std::size_t num_dependencies = 0;
   std::uint64_t capture = 0;
   check_call(driver().context_device(&owner.device), "cuCtxGetDevice", "looking for the storage of decode");
-  check_call(driver().stream_number(stream, &owner.stream), "cuStreamGetId", "looking for the storage of decode");
   check_call(driver().stream_capture(stream, &status, &capture, &graph, &dependencies, &num_dependencies),
              "cuStreamGetCaptureInfo", "looking for the storage of decode");
   const bool captures = status == kCapturing;
-  if (captures) owner.capture = capture;
+  if (captures) {  // then the driver does not tell the number, and the handle will do: the stream lives as long
+    owner.capture = capture;
+    owner.stream = reinterpret_cast<std::uintptr_t>(stream);
+  } else {
+    check_call(driver().stream_number(stream, &owner.stream), "cuStreamGetId", "looking for the storage of decode");
+  }
 
   Registry& all = registry();
   const std::scoped_lock lock(all.mutex);
