@@ -88,6 +88,8 @@ __device__ __forceinline__ void append_token(const AppendArgs& args, int kind, u
   const bool is_query = kind == kAppendQueries;
   AppendToken at;
   if (!find_token(part.rows, token, at)) return;
+  // The row is on its way while lengths, pages and tables are read, each of which says where the next one lies.
+  prefetch_row(part.from, row_address(part.from, at.batch, first_head, at.row), static_cast<int>(part.cols));
   const CachedSequence in_cache = sequence_in_cache(args, at.s);
   if (in_cache.dead) return;
   const CachePlace to = is_query ? CachePlace{at.batch, at.row} : destination(args, in_cache, at.i, token);

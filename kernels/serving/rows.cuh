@@ -33,6 +33,15 @@ struct alignas(sizeof(Storage) * kRowRun) ElementRun {
   }
 }
 
+// Starts to fetch a row. By all lanes of a warp. PTX ISA, data movement and conversion: prefetch.
+__device__ __forceinline__ void prefetch_row(const RowsArgs& t, const char* row, int cols) {
+  constexpr int kLineBytes = 128;
+  const int lane = static_cast<int>(threadIdx.x) % 32, bytes = cols * stored_bytes(t.type());
+  for (int at = lane * kLineBytes; at < bytes; at += 32 * kLineBytes) {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(row + at));
+  }
+}
+
 // Columns [col, col + kRowRun) of a row as floats; those from `cols` on are 0.
 template <class Element>
 __device__ __forceinline__ void load_run_of(float (&x)[kRowRun], const void* row, int col, int cols, bool at_once) {
