@@ -75,8 +75,9 @@ struct AppendToken {
 
 // The new row whose position query row i of a sequence has.
 [[nodiscard]] __device__ __forceinline__ int64 new_row_of_query(const AppendArgs& args, int64 s, int64 i) {
-  if (args.query_positions == kQueriesLast)
+  if (args.query_positions == kQueriesLast) {
     return i + rows_of(args.parts[kAppendKeys].rows, s) - rows_of(args.parts[kAppendQueries].rows, s);
+  }
   return args.query_positions == kQueriesFirst ? i : 0;
 }
 
@@ -88,6 +89,8 @@ __device__ __forceinline__ void append_token(const AppendArgs& args, int kind, u
   const bool is_query = kind == kAppendQueries;
   AppendToken at;
   if (!find_token(part.rows, token, at)) return;
+  // The row is on its way while lengths, pages and tables are read, each of which says where the next one lies.
+  prefetch_row(part.from, row_address(part.from, at.batch, first_head, at.row), static_cast<int>(part.cols));
   const CachedSequence in_cache = sequence_in_cache(args, at.s);
   if (in_cache.dead) return;
   const CachePlace to = is_query ? CachePlace{at.batch, at.row} : destination(args, in_cache, at.i, token);
@@ -96,6 +99,7 @@ __device__ __forceinline__ void append_token(const AppendArgs& args, int kind, u
     math.set_position(table_row(args, in_cache, at.s, is_query ? new_row_of_query(args, at.s, at.i) : at.i));
   }
   const uint32 end = min(first_head + args.heads_of_warp, part.num_heads);
+#pragma unroll 1
   for (uint32 head = first_head; head < end; ++head) {
     math.write(row_address(part.to, to.block, head, to.row), row_address(part.from, at.batch, head, at.row),
                factor(part.descale, at.s, head, to));

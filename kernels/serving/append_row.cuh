@@ -14,15 +14,19 @@ class AppendRow {
   __device__ __forceinline__ AppendRow(const AppendArgs& args, const AppendPart& part)
       : args_(args), part_(part), cols_(static_cast<int>(part.cols)), memory_(memory_of_warp()) {
     if (!normalises()) return;
+#pragma unroll 1
     for (int col = lane(); col < cols_; col += kWarpThreads) memory_.weight[col] = number(part.norm, col);
   }
 
-  [[nodiscard]] __device__ __forceinline__ bool rotates() const { return part_.rotates != 0; }
+  [[nodiscard]] __device__ __forceinline__ bool rotates() const {
+    return part_.rotates != 0;
+  }
 
   // Row `at` of cos and sin, for the rows from now on.
   __device__ __forceinline__ void set_position(int64 at) {
     __syncwarp();  // all lanes are done with those of the position before
     const int half = static_cast<int>(args_.rotary_dim) / 2;
+#pragma unroll 2
     for (int c = lane(); c < half; c += kWarpThreads) {
       memory_.cos[c] = number(args_.cos, at * args_.cos.row_stride + c);
       memory_.sin[c] = number(args_.sin, at * args_.sin.row_stride + c);
@@ -51,7 +55,9 @@ class AppendRow {
     float sin[Config::kColumns / 2];
   };
 
-  [[nodiscard]] static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % kWarpThreads; }
+  [[nodiscard]] static __device__ __forceinline__ int lane() {
+    return static_cast<int>(threadIdx.x) % kWarpThreads;
+  }
   [[nodiscard]] static __device__ __forceinline__ Memory& memory_of_warp() {
     __shared__ Memory memory[Config::kThreads / kWarpThreads];
     return memory[threadIdx.x / kWarpThreads];
@@ -60,7 +66,9 @@ class AppendRow {
     return load_number(table.data, static_cast<StoredElement>(table.element), at);
   }
 
-  [[nodiscard]] __device__ __forceinline__ bool normalises() const { return part_.norm.data != nullptr; }
+  [[nodiscard]] __device__ __forceinline__ bool normalises() const {
+    return part_.norm.data != nullptr;
+  }
 
   // x / sqrt(mean(x^2) + eps) * weight. Both halves of the warp add up the same.
   __device__ __forceinline__ void normalise() {
@@ -76,6 +84,7 @@ class AppendRow {
     const float mean = __fdiv_rn(sum, static_cast<float>(cols_));
     const float factor = __frcp_rn(__fsqrt_rn(__fadd_rn(mean, args_.norm_eps)));
     __syncwarp();  // all lanes have read what others change now
+#pragma unroll 1
     for (int col = lane(); col < cols_; col += kWarpThreads) {
       memory_.row[col] = __fmul_rn(__fmul_rn(memory_.row[col], factor), memory_.weight[col]);
     }
@@ -87,6 +96,7 @@ class AppendRow {
     const int half = static_cast<int>(args_.rotary_dim) / 2;
     const bool interleaved = args_.is_interleaved != 0;
     float* x = memory_.row + args_.first_column;
+#pragma unroll 1
     for (int c = lane(); c < half; c += kWarpThreads) {
       float& first = x[interleaved ? 2 * c : c];
       float& second = x[interleaved ? 2 * c + 1 : half + c];

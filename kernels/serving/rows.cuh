@@ -33,6 +33,15 @@ struct alignas(sizeof(Storage) * kRowRun) ElementRun {
   }
 }
 
+// Starts to fetch a row. By all lanes of a warp. PTX ISA, data movement and conversion: prefetch.
+__device__ __forceinline__ void prefetch_row(const RowsArgs& t, const char* row, int cols) {
+  constexpr int kLineBytes = 128;
+  const int lane = static_cast<int>(threadIdx.x) % 32, bytes = cols * stored_bytes(t.type());
+  for (int at = lane * kLineBytes; at < bytes; at += 32 * kLineBytes) {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(row + at));
+  }
+}
+
 // Columns [col, col + kRowRun) of a row as floats; those from `cols` on are 0.
 template <class Element>
 __device__ __forceinline__ void load_run_of(float (&x)[kRowRun], const void* row, int col, int cols, bool at_once) {
@@ -99,7 +108,7 @@ __device__ __forceinline__ void load_row_of(float* to, const void* row, int cols
     }
     return;
   }
-#pragma unroll 4
+#pragma unroll 2
   for (int col = lane; col < cols; col += 32) to[col] = Element::to_float(static_cast<const Storage*>(row)[col]);
 }
 
@@ -118,6 +127,7 @@ __device__ __forceinline__ void store_row_of(void* row, const float* from, int c
   const auto rounded = [descale](float x) { return Element::round(kHasDescale ? __fdiv_rn(x, descale) : x); };
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (at_once) {
+#pragma unroll 1
     for (int col = lane * kRowRun; col < cols; col += 32 * kRowRun) {
       const float4 x = *reinterpret_cast<const float4*>(from + col);
       *reinterpret_cast<ElementRun<Storage>*>(static_cast<Storage*>(row) +
@@ -125,6 +135,7 @@ __device__ __forceinline__ void store_row_of(void* row, const float* from, int c
     }
     return;
   }
+#pragma unroll 1
   for (int col = lane; col < cols; col += 32) static_cast<Storage*>(row)[col] = rounded(from[col]);
 }
 
@@ -143,10 +154,12 @@ __device__ __forceinline__ void copy_row_of(void* to, const void* from, int cols
   using Run = ElementRun<Storage>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (at_once) {
+#pragma unroll 1
     for (int run = lane; run < cols / kRowRun; run += 32)
       static_cast<Run*>(to)[run] = static_cast<const Run*>(from)[run];
     return;
   }
+#pragma unroll 1
   for (int col = lane; col < cols; col += 32) {
     static_cast<Storage*>(to)[col] = static_cast<const Storage*>(from)[col];
   }

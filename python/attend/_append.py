@@ -48,7 +48,7 @@ def append(
     Arguments:
         k: f32, f16 or bf16 (sequences, heads_k, seqlen_new, head_dim), head_dim 1 to 1024; with layout="bshd"
             (sequences, seqlen_new, heads_k, head_dim); packed, with cu_seqlens_new, (total_new, heads_k, head_dim).
-            Kinds of arrays as in `attend.decode`, on the CPU.
+            Kinds of arrays as in `attend.decode`, on the CPU; torch tensors also on a CUDA device.
         v: like k, with head_dim_v columns, 1 to 512. None: keys only, and no v_cache.
         k_cache, v_cache: written in place, see `attend.decode`. f32, f16, bf16 or 8 bits, also another dtype than
             that of k. They may overlap as long as no written row lies in both, and overlap nothing else of the call.
@@ -145,7 +145,8 @@ def merge(
         states: at least one (o, lse), as `attend.decode` or `attend.attention` gives them without sinks. o: f32, f16 or
             bf16 (batch, heads_q, seqlen_q, head_dim_v), lse: f32 (batch, heads_q, seqlen_q). Packed: o (total_q,
             heads_q, head_dim_v), lse (heads_q, total_q). head_dim_v 1 to 512. They may differ in dtype. NumPy arrays,
-            torch tensors, or any arrays with ``__dlpack__``, all of one framework, on the CPU.
+            torch tensors, or any arrays with ``__dlpack__``, all of one framework, on the CPU; torch tensors also on a
+            CUDA device.
         layout: "bhsd" or "bshd": the order of the dimensions of o.
         sinks: float (heads_q) or (batch, heads_q): counts once in the sum of each row, so that no state has it.
         return_lse: give (o, lse).
