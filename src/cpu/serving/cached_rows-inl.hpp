@@ -178,11 +178,12 @@ HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const flo
 }
 
 /// o row r += sum_j p[r * kLeaf + j] value j, of kRows rows and `count` values, rows of T, j ascending. o: rows of
-/// floats, `o_stride` apart, in the lanes of load_columns(), in whole chunks. Beside value j, the same columns of
-/// values[j + ahead] are prefetched.
+/// floats, `o_stride` apart, in the lanes of load_columns(), in whole chunks. If `ahead` is
+/// not 0, columns of values[j + ahead] are prefetched beside those of value j.
 template <class T, int kRows>
 HWY_INLINE void add_values(const void* const* values, std::int64_t ahead, std::int64_t count, std::int64_t cols,
                            const float* p, float* o, std::int64_t o_stride) {
+  constexpr int kMostChunks = std::min(64 / kChunk, kSums / 2 / kRows);
   const auto add_chunks = [&](std::int64_t first, auto chunks, const auto& load) HWY_ATTR {
     constexpr int kChunks = decltype(chunks)::value;
     constexpr int kElementsOfLine = 64 / static_cast<int>(sizeof(T));
@@ -195,10 +196,8 @@ HWY_INLINE void add_values(const void* const* values, std::int64_t ahead, std::i
         sums[i][r] = {hn::LoadU(kFloats, from), hn::LoadU(kFloats, from + kLanes)};
       }
     }
-    for (std::int64_t j = 0; j < count; ++j) {
+    const auto add = [&](std::int64_t j) HWY_ATTR {
       const T* const value = static_cast<const T*>(values[j]) + first;
-      const T* const later = static_cast<const T*>(values[j + ahead]) + first;
-      for (int c = 0; c < kChunks * kChunk; c += kElementsOfLine) hwy::Prefetch(later + c);
       Vector weights[kRows];
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) weights[r] = hn::Set(kFloats, p[r * kLeaf + j]);
@@ -211,6 +210,16 @@ HWY_INLINE void add_values(const void* const* values, std::int64_t ahead, std::i
           sums[i][r].b = hn::MulAdd(weights[r], v.b, sums[i][r].b);
         }
       }
+    };
+    if (kChunks == kMostChunks && ahead > 0) {
+      for (std::int64_t j = 0; j < count; ++j) {
+        const T* const later = static_cast<const T*>(values[j + ahead]) + first;
+#pragma GCC unroll 4
+        for (int c = 0; c < kChunks * kChunk; c += kElementsOfLine) hwy::Prefetch(later + c);
+        add(j);
+      }
+    } else {
+      for (std::int64_t j = 0; j < count; ++j) add(j);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < kChunks; ++i) {
@@ -222,7 +231,6 @@ HWY_INLINE void add_values(const void* const* values, std::int64_t ahead, std::i
       }
     }
   };
-  constexpr int kMostChunks = std::min(64 / kChunk, kSums / 2 / kRows);
   const auto load_whole = [](const T* at) HWY_ATTR { return load_columns(at); };
   std::int64_t c = 0;
   if constexpr (kMostChunks > 1) {
@@ -233,6 +241,7 @@ HWY_INLINE void add_values(const void* const* values, std::int64_t ahead, std::i
   }
   for (; c + kChunk <= cols; c += kChunk) add_chunks(c, std::integral_constant<int, 1>(), load_whole);
   if (c < cols) {
+    ahead = 0;
     add_chunks(c, std::integral_constant<int, 1>(), [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
   }
 }
@@ -246,9 +255,11 @@ HWY_INLINE void for_row_blocks(int rows, const Visit& visit) {
   if ((rows & 1) != 0) visit(rows - 1, std::integral_constant<int, 1>());
 }
 
-/// Prefetches a row.
-HWY_INLINE void prefetch_row(const void* row, std::int64_t bytes) {
-  for (std::int64_t at = 0; at < bytes; at += 64) hwy::Prefetch(static_cast<const char*>(row) + at);
+/// Prefetches rows of so many bytes.
+HWY_INLINE void prefetch_rows(const void* const* rows, std::int64_t count, std::int64_t bytes) {
+  for (std::int64_t n = 0; n < count; ++n) {
+    for (std::int64_t at = 0; at < bytes; at += 64) hwy::Prefetch(static_cast<const char*>(rows[n]) + at);
+  }
 }
 
 }  // namespace attend::cpu::HWY_NAMESPACE

@@ -77,6 +77,7 @@ struct LeafKeys {
     const std::int64_t scored = round_up(count, kKeysAtOnce);
     std::fill(k + count, k + scored, missing);
     std::fill(v + count, v + count + kMostAhead, missing);
+    if (!tile.prefetches) return;
     const std::int64_t last = std::min(end_of_tile, range.end + kMostAhead);
     for (std::int64_t key = range.end; key < last;) {
       const core::CacheRun run = p.run(tile.sequence, key);
@@ -149,10 +150,8 @@ class TilePass {
       const std::int64_t count = std::min<std::int64_t>(kRowsWidened, round_up(keys_.count - first, kKeysAtOnce));
       const void* const* keys = rows_of_type(keys_.k + first, count, p_.head_dim);
       for (std::int64_t j = 0; j < count; j += kKeysAtOnce) {
-        if (ahead_ > 0 && !widens_) {
-          for (int n = 0; n < kKeysAtOnce; ++n) {
-            prefetch_row(keys_.k[first + j + ahead_ + n], p_.head_dim * static_cast<std::int64_t>(sizeof(T)));
-          }
+        if (ahead_ > 0) {
+          prefetch_rows(keys_.k + first + j + ahead_, kKeysAtOnce, p_.head_dim * dtype_bytes(p_.k.dtype));
         }
         for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
           float* scores = scores_ + r * kLeaf + first + j;
@@ -165,6 +164,7 @@ class TilePass {
     std::fill_n(state.o, tile_.rows * columns, 0.0F);
     for (std::int64_t j = 0; j < keys_.count; j += values_at_once_) {
       const std::int64_t count = std::min(values_at_once_, keys_.count - j);
+      if (ahead_ > 0 && widens_) prefetch_rows(keys_.v + j + ahead_, count, p_.head_dim_v);
       const void* const* values = rows_of_type(keys_.v + j, count, p_.head_dim_v);
       for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
         const std::int64_t ahead = r == 0 && ahead_ > 0 && !widens_ ? values_at_once_ : 0;
@@ -190,7 +190,7 @@ class TilePass {
   HWY_INLINE const void* const* rows_of_type(const void* const* rows, std::int64_t count, std::int64_t cols) {
     if constexpr (std::is_same_v<T, float>) {
       if (widens_) {
-        widen_rows(rows, ahead_, count, p_.k.dtype, cols, widened_, row_floats(p_));
+        widen_rows(rows, count, p_.k.dtype, cols, widened_, row_floats(p_));
         return widened_rows_;
       }
     }
