@@ -178,8 +178,8 @@ HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const flo
 }
 
 /// o row r += sum_j p[r * kLeaf + j] value j, of kRows rows and `count` values, rows of T, j ascending. o: rows of
-/// floats, `o_stride` apart, in the lanes of load_columns(), in whole chunks. If `ahead` is
-/// not 0, columns of values[j + ahead] are prefetched beside those of value j.
+/// floats, `o_stride` apart, in the lanes of load_columns(), in whole chunks. If `ahead` is not 0, columns
+/// of values[j + ahead] are prefetched beside those of value j.
 template <class T, int kRows>
 HWY_INLINE void add_values(const void* const* values, std::int64_t ahead, std::int64_t count, std::int64_t cols,
                            const float* p, float* o, std::int64_t o_stride) {
@@ -241,7 +241,7 @@ HWY_INLINE void add_values(const void* const* values, std::int64_t ahead, std::i
   }
   for (; c + kChunk <= cols; c += kChunk) add_chunks(c, std::integral_constant<int, 1>(), load_whole);
   if (c < cols) {
-    ahead = 0;
+    ahead = 0;  // less machine code
     add_chunks(c, std::integral_constant<int, 1>(), [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
   }
 }
@@ -255,7 +255,8 @@ HWY_INLINE void for_row_blocks(int rows, const Visit& visit) {
   if ((rows & 1) != 0) visit(rows - 1, std::integral_constant<int, 1>());
 }
 
-/// Prefetches rows of so many bytes.
+/// Prefetches rows of so many bytes. Inlined: GCC sees no effect in a function that does nothing else, and leaves out
+/// calls of it.
 HWY_INLINE void prefetch_rows(const void* const* rows, std::int64_t count, std::int64_t bytes) {
   for (std::int64_t n = 0; n < count; ++n) {
     for (std::int64_t at = 0; at < bytes; at += 64) hwy::Prefetch(static_cast<const char*>(rows[n]) + at);

@@ -30,7 +30,8 @@ struct Part {
   std::int64_t place = -1;
 };
 
-/// Whether a call reads more than what the caches of its threads hold, from the call before it, say.
+/// Whether a call reads more than what the caches of its threads may hold from the call before it. A prefetch of what
+/// lies there costs more than it gives.
 bool exceeds_caches(const DecodeProblem& p, const std::vector<TileWork>& tiles, int threads) {
   constexpr std::int64_t kCacheOfThread = 1 << 20;  // bytes
   std::int64_t leaves = 0;

@@ -34,11 +34,13 @@ struct ScoreUnit {
   [[nodiscard]] float log2_per_score() const { return static_cast<float>(nats_per_score() * kLog2E); }
 };
 
-// Where a cache lies in memory, its rows are prefetched: keys so many bytes before they are read, values a block before.
-// A block of values and the next one fit into 32 KiB.
-constexpr std::int64_t kBytesAhead = 8 << 10;
+// Where a cache lies in memory, its rows are prefetched into the first level of caches: keys so many bytes before they
+// are read, values a block before. A block of values and the next one fit into 32 KiB, unless rows are long: sums of
+// fewer rows would be loaded and stored too often.
+constexpr std::int64_t kKeyBytesAhead = 8 << 10;
 constexpr std::int64_t kValueBytesAtOnce = 16 << 10;
-constexpr int kMostAhead = 64;  // rows
+constexpr std::int64_t kFewestValuesAtOnce = 32;
+constexpr std::int64_t kMostAhead = 64;  // rows
 
 /// Where the keys of a leaf lie, and what their elements are multiplied by.
 struct LeafKeys {
@@ -46,7 +48,7 @@ struct LeafKeys {
   std::int64_t count = 0;
   bool some_missing = false;
   // Rows in the order in which they are read. Behind the keys, whose number is rounded up to kKeysAtOnce, the first
-  // values, and behind the values the first keys of the next leaf: rows to prefetch.
+  // values, and behind the values the first keys of the next leaf: rows to prefetch, if the tile does so.
   const void* k[kLeaf + kMostAhead];
   const void* v[kLeaf + kMostAhead];
   float k_descale[kLeaf];  // those of keys that do not exist are 1. Not set without factors
@@ -124,9 +126,12 @@ class TilePass {
   TilePass(const DecodeProblem& p, const DecodeTile& tile, Scratch& scratch)
       : p_(p), tile_(tile), unit_(p), q_stride_(round_up(p.head_dim, kChunk)), widens_(core::is_quantized(p.k.dtype)) {
     const std::int64_t row_bytes = std::max(p.head_dim, p.head_dim_v) * dtype_bytes(p.k.dtype);
-    const auto rows_of = [&](std::int64_t bytes) { return std::clamp<std::int64_t>(bytes / row_bytes, 4, kMostAhead); };
-    ahead_ = tile.prefetches ? rows_of(kBytesAhead) : 0;
-    values_at_once_ = widens_ ? kRowsWidened : tile.prefetches ? rows_of(kValueBytesAtOnce) : kMostAhead;
+    values_at_once_ = kMostAhead;
+    if (tile.prefetches) {
+      ahead_ = std::clamp<std::int64_t>(kKeyBytesAhead / row_bytes, kKeysAtOnce, kMostAhead);
+      values_at_once_ = std::clamp(kValueBytesAtOnce / row_bytes, kFewestValuesAtOnce, kMostAhead);
+    }
+    if (widens_) values_at_once_ = kRowsWidened;
     q_ = scratch.take(kTileRows * q_stride_);
     scores_ = scratch.take(kTileRows * kLeaf);
     missing_ = scratch.take(row_floats(p));
@@ -326,8 +331,8 @@ class TilePass {
   float* scores_;
   float* missing_;
   bool widens_;
-  std::int64_t ahead_;  // rows, 0: none
-  std::int64_t values_at_once_;
+  std::int64_t ahead_ = 0;       // rows, 0: none are prefetched
+  std::int64_t values_at_once_;  // rows that are read once for each few query rows, and stay close that long
   float* widened_;
   const void* widened_rows_[kRowsWidened];
   LeafKeys keys_;
