@@ -8,6 +8,8 @@
 #define ATTEND_CPU_CACHED_ROWS_INL
 #endif
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
@@ -26,7 +28,8 @@ struct Columns {
 };
 constexpr int kChunk = 2 * kLanes;
 constexpr int kKeysAtOnce = 4;
-constexpr int kRowsAtOnce = HWY_TARGET <= HWY_AVX3 ? 4 : 2;  // as many as the registers hold sums of
+constexpr int kRowsAtOnce = 4;
+constexpr int kSums = HWY_TARGET <= HWY_AVX3 ? 16 : 8;  // that the registers hold beside their terms
 
 HWY_INLINE Columns even_and_odd(hn::Vec<UintTag> pairs) {
   return {hn::BitCast(kFloats, hn::ShiftLeft<16>(pairs)),
@@ -89,6 +92,14 @@ HWY_INLINE void store_columns(const float* from, core::BFloat16* to, std::int64_
   }
 }
 
+/// Keeps the compiler from loading a vector once for each of its uses: loads are what the products wait for.
+HWY_INLINE Vector in_register(Vector v) {
+#if HWY_ARCH_X86 && HWY_COMPILER_GCC
+  asm("" : "+v"(v.raw));
+#endif
+  return v;
+}
+
 /// The sum of a vector's blocks of four lanes.
 template <class Tag>
 HWY_INLINE hn::Vec<hn::Full128<float>> sum_of_blocks(Tag /*tag*/, hn::Vec<Tag> v) {
@@ -114,78 +125,123 @@ HWY_INLINE hn::Vec<hn::Full128<float>> sums_of_lanes(Vector v0, Vector v1, Vecto
   return sum_of_blocks(kFloats, of_blocks);
 }
 
-/// scores[r * kLeaf + k] = <q row r, key k> of kRows rows and kKeysAtOnce keys, rows of T. q: rows of floats,
-/// `q_stride` apart, in the lanes of load_columns(), zeros up to whole chunks.
-template <class T, int kRows>
-HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const float* q, std::int64_t q_stride,
-                           float* scores) {
-  Vector sums[kRows][kKeysAtOnce];
-  for (auto& row : sums) {
-    for (Vector& sum : row) sum = hn::Zero(kFloats);
-  }
-  const auto add = [&](std::int64_t c, const auto& load) HWY_ATTR {
-    Columns k[kKeysAtOnce];
-    for (int key = 0; key < kKeysAtOnce; ++key) k[key] = load(static_cast<const T*>(keys[key]) + c);
-    for (int r = 0; r < kRows; ++r) {
-      const Vector a = hn::LoadU(kFloats, q + r * q_stride + c);
-      const Vector b = hn::LoadU(kFloats, q + r * q_stride + c + kLanes);
-      for (int key = 0; key < kKeysAtOnce; ++key) {
-        sums[r][key] = hn::MulAdd(b, k[key].b, hn::MulAdd(a, k[key].a, sums[r][key]));
-      }
-    }
-  };
-  std::int64_t c = 0;
-  for (; c + kChunk <= cols; c += kChunk) {
-    add(c, [](const T* at) HWY_ATTR { return load_columns(at); });
-  }
-  if (c < cols) {
-    add(c, [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
-  }
+/// The sums of lanes of each row's vectors, of four or two keys, as its scores.
+template <int kRows>
+HWY_INLINE void store_scores(const Vector (&sums)[kRows][4], float* scores) {
   const hn::Full128<float> quad;
   for (int r = 0; r < kRows; ++r) {
     hn::StoreU(sums_of_lanes(sums[r][0], sums[r][1], sums[r][2], sums[r][3]), quad, scores + r * kLeaf);
   }
 }
+template <int kRows>
+HWY_INLINE void store_scores(const Vector (&sums)[kRows][2], float* scores) {
+  const hn::Full128<float> quad;
+  const hn::Half<decltype(quad)> pair;
+  for (int r = 0; r < kRows; r += 2) {
+    const auto of_two = sums_of_lanes(sums[r][0], sums[r][1], sums[r + 1][0], sums[r + 1][1]);
+    hn::StoreU(hn::LowerHalf(pair, of_two), pair, scores + r * kLeaf);
+    hn::StoreU(hn::UpperHalf(pair, of_two), pair, scores + (r + 1) * kLeaf);
+  }
+}
 
-/// o row r += sum_j p[r * kLeaf + j] value j, of kRows rows and `count` values, rows of T, j ascending. o: rows of
-/// floats, `o_stride` apart, in the lanes of load_columns(), in whole chunks.
+/// scores[r * kLeaf + k] = <q row r, key k> of kRows rows and kKeysAtOnce keys, rows of T. q: rows of floats,
+/// `q_stride` apart, in the lanes of load_columns(), zeros up to whole chunks.
 template <class T, int kRows>
-HWY_INLINE void add_values(const void* const* values, std::int64_t count, std::int64_t cols, const float* p, float* o,
-                           std::int64_t o_stride) {
-  const auto add_chunks = [&](std::int64_t first, auto chunks, const auto& load) HWY_ATTR {
-    constexpr int kChunks = decltype(chunks)::value;
-    Vector a[kChunks][kRows];
-    Vector b[kChunks][kRows];
-    for (int i = 0; i < kChunks; ++i) {
-      for (int r = 0; r < kRows; ++r) {
-        a[i][r] = hn::LoadU(kFloats, o + r * o_stride + first + i * kChunk);
-        b[i][r] = hn::LoadU(kFloats, o + r * o_stride + first + i * kChunk + kLanes);
-      }
+HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const float* q, std::int64_t q_stride,
+                           float* scores) {
+  constexpr int kKeys = std::min(kKeysAtOnce, kSums / kRows);
+  for (int first = 0; first < kKeysAtOnce; first += kKeys) {
+    Vector sums[kRows][kKeys];
+    for (auto& row : sums) {
+      for (Vector& sum : row) sum = hn::Zero(kFloats);
     }
-    for (std::int64_t j = 0; j < count; ++j) {
-      Columns v[kChunks];
-      const T* const value = static_cast<const T*>(values[j]) + first;
-      for (int i = 0; i < kChunks; ++i) v[i] = load(value + i * kChunk);
+    const auto add = [&](std::int64_t c, const auto& load) HWY_ATTR {
+      Columns k[kKeys];
+      for (int key = 0; key < kKeys; ++key) k[key] = load(static_cast<const T*>(keys[first + key]) + c);
       for (int r = 0; r < kRows; ++r) {
-        const Vector weight = hn::Set(kFloats, p[r * kLeaf + j]);
-        for (int i = 0; i < kChunks; ++i) {
-          a[i][r] = hn::MulAdd(weight, v[i].a, a[i][r]);
-          b[i][r] = hn::MulAdd(weight, v[i].b, b[i][r]);
+        const Vector a = in_register(hn::LoadU(kFloats, q + r * q_stride + c));
+        const Vector b = in_register(hn::LoadU(kFloats, q + r * q_stride + c + kLanes));
+        for (int key = 0; key < kKeys; ++key) {
+          sums[r][key] = hn::MulAdd(b, k[key].b, hn::MulAdd(a, k[key].a, sums[r][key]));
         }
       }
+    };
+    std::int64_t c = 0;
+    for (; c + kChunk <= cols; c += kChunk) {
+      add(c, [](const T* at) HWY_ATTR { return load_columns(at); });
     }
+    if (c < cols) {
+      add(c, [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
+    }
+    store_scores(sums, scores + first);
+  }
+}
+
+/// o row r += sum_j p[r * kLeaf + j] value j, of kRows rows and `count` values, rows of T, j ascending. o: rows of
+/// floats, `o_stride` apart, in the lanes of load_columns(), in whole chunks. If `ahead` is not 0, columns
+/// of values[j + ahead] are prefetched beside those of value j.
+template <class T, int kRows>
+HWY_INLINE void add_values(const void* const* values, std::int64_t ahead, std::int64_t count, std::int64_t cols,
+                           const float* p, float* o, std::int64_t o_stride) {
+  constexpr int kMostChunks = std::min(64 / kChunk, kSums / 2 / kRows);
+  const auto add_chunks = [&](std::int64_t first, auto chunks, const auto& load) HWY_ATTR {
+    constexpr int kChunks = decltype(chunks)::value;
+    constexpr int kElementsOfLine = 64 / static_cast<int>(sizeof(T));
+    Columns sums[kChunks][kRows];
+#pragma GCC unroll 4
     for (int i = 0; i < kChunks; ++i) {
+#pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
-        hn::StoreU(a[i][r], kFloats, o + r * o_stride + first + i * kChunk);
-        hn::StoreU(b[i][r], kFloats, o + r * o_stride + first + i * kChunk + kLanes);
+        const float* from = o + r * o_stride + first + i * kChunk;
+        sums[i][r] = {hn::LoadU(kFloats, from), hn::LoadU(kFloats, from + kLanes)};
+      }
+    }
+    const auto add = [&](std::int64_t j) HWY_ATTR {
+      const T* const value = static_cast<const T*>(values[j]) + first;
+      Vector weights[kRows];
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) weights[r] = hn::Set(kFloats, p[r * kLeaf + j]);
+#pragma GCC unroll 4
+      for (int i = 0; i < kChunks; ++i) {
+        const Columns v = load(value + i * kChunk);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          sums[i][r].a = hn::MulAdd(weights[r], v.a, sums[i][r].a);
+          sums[i][r].b = hn::MulAdd(weights[r], v.b, sums[i][r].b);
+        }
+      }
+    };
+    if (kChunks == kMostChunks && ahead > 0) {
+      for (std::int64_t j = 0; j < count; ++j) {
+        const T* const later = static_cast<const T*>(values[j + ahead]) + first;
+#pragma GCC unroll 4
+        for (int c = 0; c < kChunks * kChunk; c += kElementsOfLine) hwy::Prefetch(later + c);
+        add(j);
+      }
+    } else {
+      for (std::int64_t j = 0; j < count; ++j) add(j);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kChunks; ++i) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        float* to = o + r * o_stride + first + i * kChunk;
+        hn::StoreU(sums[i][r].a, kFloats, to);
+        hn::StoreU(sums[i][r].b, kFloats, to + kLanes);
       }
     }
   };
   const auto load_whole = [](const T* at) HWY_ATTR { return load_columns(at); };
   std::int64_t c = 0;
-  for (; c + 2 * kChunk <= cols; c += 2 * kChunk) add_chunks(c, std::integral_constant<int, 2>(), load_whole);
+  if constexpr (kMostChunks > 1) {
+    constexpr int kColumns = kMostChunks * kChunk;
+    for (; c + kColumns <= cols; c += kColumns) {
+      add_chunks(c, std::integral_constant<int, kMostChunks>(), load_whole);
+    }
+  }
   for (; c + kChunk <= cols; c += kChunk) add_chunks(c, std::integral_constant<int, 1>(), load_whole);
   if (c < cols) {
+    ahead = 0;  // less machine code
     add_chunks(c, std::integral_constant<int, 1>(), [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
   }
 }
@@ -195,18 +251,15 @@ template <class Visit>
 HWY_INLINE void for_row_blocks(int rows, const Visit& visit) {
   int r = 0;
   for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce) visit(r, std::integral_constant<int, kRowsAtOnce>());
-  switch (rows - r) {
-    case 3:
-      visit(r, std::integral_constant<int, 3>());
-      break;
-    case 2:
-      visit(r, std::integral_constant<int, 2>());
-      break;
-    case 1:
-      visit(r, std::integral_constant<int, 1>());
-      break;
-    default:
-      break;
+  if ((rows & 2) != 0) visit(r, std::integral_constant<int, 2>());
+  if ((rows & 1) != 0) visit(rows - 1, std::integral_constant<int, 1>());
+}
+
+/// Prefetches rows of so many bytes. Inlined: GCC sees no effect in a function that does nothing else, and leaves out
+/// calls of it.
+HWY_INLINE void prefetch_rows(const void* const* rows, std::int64_t count, std::int64_t bytes) {
+  for (std::int64_t n = 0; n < count; ++n) {
+    for (std::int64_t at = 0; at < bytes; at += 64) hwy::Prefetch(static_cast<const char*>(rows[n]) + at);
   }
 }
 

@@ -30,6 +30,15 @@ struct Part {
   std::int64_t place = -1;
 };
 
+/// Whether a call reads more than what the caches of its threads may hold from the call before it. A prefetch of what
+/// lies there costs more than it gives.
+bool exceeds_caches(const DecodeProblem& p, const std::vector<TileWork>& tiles, int threads) {
+  constexpr std::int64_t kCacheOfThread = 1 << 20;  // bytes
+  std::int64_t leaves = 0;
+  for (const TileWork& work : tiles) leaves += work.leaves.end - work.leaves.begin;
+  return leaves * kLeaf * (p.head_dim + p.head_dim_v) * dtype_bytes(p.k.dtype) > threads * kCacheOfThread;
+}
+
 std::vector<TileWork> tiles_of(const DecodeProblem& p) {
   std::vector<TileWork> tiles;
   for (std::int64_t index = 0; index < p.num_sequences; ++index) {
@@ -91,6 +100,8 @@ void decode(const DecodeProblem& p) {
   choose_simd_target();  // here, where an exception for what the environment asks for still reaches the caller
   std::vector<TileWork> tiles = tiles_of(p);
   const int threads = threads_for(p, tiles);
+  const bool prefetches = exceeds_caches(p, tiles, threads);
+  for (TileWork& work : tiles) work.tile.prefetches = prefetches;
   const std::int64_t per_part = threads == 1 ? std::int64_t{1} << (kMostLevels - 1) : leaves_per_part(tiles, threads);
   const std::vector<Part> parts = parts_of(tiles, per_part);
   const std::int64_t floats = state_floats(p.head_dim_v);

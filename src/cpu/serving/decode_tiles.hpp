@@ -23,6 +23,7 @@ struct DecodeTile {
   std::int64_t key_head;
   std::int64_t row_begin;  ///< the first of its packed rows
   int rows;
+  bool prefetches = true;  ///< its keys and values lie in memory rather than in a cache of the processor
 
   [[nodiscard]] std::int64_t head(const core::DecodeProblem& p, int r) const {
     return key_head * p.heads_per_group() + (row_begin + r) % p.heads_per_group();

@@ -34,18 +34,29 @@ struct ScoreUnit {
   [[nodiscard]] float log2_per_score() const { return static_cast<float>(nats_per_score() * kLog2E); }
 };
 
+// Where a cache lies in memory, its rows are prefetched into the first level of caches: keys so many bytes before they
+// are read, values a block before. A block of values and the next one fit into 32 KiB, unless rows are long: sums of
+// fewer rows would be loaded and stored too often.
+constexpr std::int64_t kKeyBytesAhead = 8 << 10;
+constexpr std::int64_t kValueBytesAtOnce = 16 << 10;
+constexpr std::int64_t kFewestValuesAtOnce = 32;
+constexpr std::int64_t kMostAhead = 64;  // rows
+
 /// Where the keys of a leaf lie, and what their elements are multiplied by.
 struct LeafKeys {
   std::int64_t begin = 0;  // of a vector of scores: which lane a key has follows from its position
   std::int64_t count = 0;
   bool some_missing = false;
-  const void* k[kLeaf + kKeysAtOnce];
-  const void* v[kLeaf];
+  // Rows in the order in which they are read. Behind the keys, whose number is rounded up to kKeysAtOnce, the first
+  // values, and behind the values the first keys of the next leaf: rows to prefetch, if the tile does so.
+  const void* k[kLeaf + kMostAhead];
+  const void* v[kLeaf + kMostAhead];
   float k_descale[kLeaf];  // those of keys that do not exist are 1. Not set without factors
   float v_descale[kLeaf];
 
   /// missing: a row of zeros, which stands for keys that do not exist. Not inlined: passes of all types share it.
-  HWY_NOINLINE void find(const DecodeProblem& p, const DecodeTile& tile, const KeyRange& range, const void* missing) {
+  HWY_NOINLINE void find(const DecodeProblem& p, const DecodeTile& tile, const KeyRange& range,
+                         std::int64_t end_of_tile, const void* missing) {
     begin = range.begin / kLanes * kLanes;
     count = range.end - begin;
     some_missing = false;
@@ -53,28 +64,30 @@ struct LeafKeys {
     std::fill(v, v + (range.begin - begin), missing);
     if (p.k_descale.data != nullptr) std::fill_n(k_descale, kLeaf, 1.0F);
     if (p.v_descale.data != nullptr) std::fill_n(v_descale, kLeaf, 1.0F);
-    const std::int64_t k_step = p.k.stride[2] * dtype_bytes(p.k.dtype);
-    const std::int64_t v_step = p.v.stride[2] * dtype_bytes(p.v.dtype);
     for (std::int64_t key = range.begin; key < range.end;) {
       const core::CacheRun run = p.run(tile.sequence, key);
       const std::int64_t end = std::min(range.end, key + run.count);
       some_missing |= run.block < 0;
-      if (run.block < 0) {
-        std::fill(k + (key - begin), k + (end - begin), missing);
-        std::fill(v + (key - begin), v + (end - begin), missing);
-        key = end;
-        continue;
+      if (run.block >= 0) {
+        find_factors(p.k_descale, tile, run, k_descale + (key - begin), end - key);
+        find_factors(p.v_descale, tile, run, v_descale + (key - begin), end - key);
       }
-      find_factors(p.k_descale, tile, run, k_descale + (key - begin), end - key);
-      find_factors(p.v_descale, tile, run, v_descale + (key - begin), end - key);
-      const auto* from_k = static_cast<const char*>(core::element(p.k, run.block, tile.key_head, run.row));
-      const auto* from_v = static_cast<const char*>(core::element(p.v, run.block, tile.key_head, run.row));
-      for (; key < end; ++key, from_k += k_step, from_v += v_step) {
-        k[key - begin] = from_k;
-        v[key - begin] = from_v;
-      }
+      find_rows(p.k, tile, run, k + (key - begin), end - key, missing);
+      find_rows(p.v, tile, run, v + (key - begin), end - key, missing);
+      key = end;
     }
-    std::fill(k + count, k + kLeaf + kKeysAtOnce, missing);
+    const std::int64_t scored = round_up(count, kKeysAtOnce);
+    std::fill(k + count, k + scored, missing);
+    std::fill(v + count, v + count + kMostAhead, missing);
+    if (!tile.prefetches) return;
+    const std::int64_t last = std::min(end_of_tile, range.end + kMostAhead);
+    for (std::int64_t key = range.end; key < last;) {
+      const core::CacheRun run = p.run(tile.sequence, key);
+      const std::int64_t end = std::min(last, key + run.count);
+      find_rows(p.k, tile, run, v + (key - begin), end - key, missing);
+      key = end;
+    }
+    std::copy_n(v, kMostAhead, k + scored);
   }
 
   /// s *= factors, in whole vectors of keys.
@@ -85,6 +98,15 @@ struct LeafKeys {
   }
 
  private:
+  /// The next `rows` rows of a run of keys.
+  static void find_rows(const Tensor& cache, const DecodeTile& tile, const core::CacheRun& run, const void** to,
+                        std::int64_t rows, const void* missing) {
+    if (run.block < 0) return void(std::fill_n(to, rows, missing));
+    const std::int64_t step = cache.stride[2] * dtype_bytes(cache.dtype);
+    const auto* from = static_cast<const char*>(core::element(cache, run.block, tile.key_head, run.row));
+    for (std::int64_t n = 0; n < rows; ++n, from += step) to[n] = from;
+  }
+
   HWY_NOINLINE static void find_factors(const core::Descale& descale, const DecodeTile& tile, const core::CacheRun& run,
                                         float* to, std::int64_t keys) {
     if (descale.data == nullptr) return;
@@ -93,9 +115,8 @@ struct LeafKeys {
   }
 };
 
-constexpr int kValuesAtOnce = 64;  // rows of a cache that are read more than once stay close that long
-constexpr int kRowsWidened = 32;   // rows of a cache of 8 bits that are floats at a time: 16 KiB of 128 columns
-static_assert(kValuesAtOnce % kRowsWidened == 0 && kRowsWidened % kKeysAtOnce == 0 && kLeaf % kRowsWidened == 0);
+constexpr int kRowsWidened = 32;  // rows of a cache of 8 bits that are floats at a time: 16 KiB of 128 columns
+static_assert(kRowsWidened % kKeysAtOnce == 0 && kLeaf % kRowsWidened == 0);
 
 /// A tile on its way over leaves. T is the type of the cache, or float where that is one of 8 bits: such rows are made
 /// floats, a few at a time, before they are multiplied.
@@ -104,6 +125,13 @@ class TilePass {
  public:
   TilePass(const DecodeProblem& p, const DecodeTile& tile, Scratch& scratch)
       : p_(p), tile_(tile), unit_(p), q_stride_(round_up(p.head_dim, kChunk)), widens_(core::is_quantized(p.k.dtype)) {
+    const std::int64_t row_bytes = std::max(p.head_dim, p.head_dim_v) * dtype_bytes(p.k.dtype);
+    values_at_once_ = kMostAhead;
+    if (tile.prefetches) {
+      ahead_ = std::clamp<std::int64_t>(kKeyBytesAhead / row_bytes, kKeysAtOnce, kMostAhead);
+      values_at_once_ = std::clamp(kValueBytesAtOnce / row_bytes, kFewestValuesAtOnce, kMostAhead);
+    }
+    if (widens_) values_at_once_ = kRowsWidened;
     q_ = scratch.take(kTileRows * q_stride_);
     scores_ = scratch.take(kTileRows * kLeaf);
     missing_ = scratch.take(row_floats(p));
@@ -121,11 +149,15 @@ class TilePass {
   /// The result over the keys of leaf number `leaf`, into `state`.
   void visit(std::int64_t leaf, const State& state) {
     const KeyRange of_tile = tile_.keys(p_);
-    keys_.find(p_, tile_, {std::max(of_tile.begin, leaf * kLeaf), std::min(of_tile.end, (leaf + 1) * kLeaf)}, missing_);
+    keys_.find(p_, tile_, {std::max(of_tile.begin, leaf * kLeaf), std::min(of_tile.end, (leaf + 1) * kLeaf)},
+               of_tile.end, missing_);
     for (std::int64_t first = 0; first < keys_.count; first += kRowsWidened) {
       const std::int64_t count = std::min<std::int64_t>(kRowsWidened, round_up(keys_.count - first, kKeysAtOnce));
       const void* const* keys = rows_of_type(keys_.k + first, count, p_.head_dim);
       for (std::int64_t j = 0; j < count; j += kKeysAtOnce) {
+        if (ahead_ > 0) {
+          prefetch_rows(keys_.k + first + j + ahead_, kKeysAtOnce, p_.head_dim * dtype_bytes(p_.k.dtype));
+        }
         for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
           float* scores = scores_ + r * kLeaf + first + j;
           score_keys<T, rows.value>(keys + j, p_.head_dim, q_ + r * q_stride_, q_stride_, scores);
@@ -135,12 +167,13 @@ class TilePass {
     for (int r = 0; r < tile_.rows; ++r) softmax(r, state);
     const std::int64_t columns = state_columns(p_.head_dim_v);
     std::fill_n(state.o, tile_.rows * columns, 0.0F);
-    const std::int64_t values_at_once = widens_ ? kRowsWidened : kValuesAtOnce;
-    for (std::int64_t j = 0; j < keys_.count; j += values_at_once) {
-      const std::int64_t count = std::min(values_at_once, keys_.count - j);
+    for (std::int64_t j = 0; j < keys_.count; j += values_at_once_) {
+      const std::int64_t count = std::min(values_at_once_, keys_.count - j);
+      if (ahead_ > 0 && widens_) prefetch_rows(keys_.v + j + ahead_, count, p_.head_dim_v);
       const void* const* values = rows_of_type(keys_.v + j, count, p_.head_dim_v);
       for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
-        add_values<T, rows.value>(values, count, p_.head_dim_v, scores_ + r * kLeaf + j, state.o + r * columns,
+        const std::int64_t ahead = r == 0 && ahead_ > 0 && !widens_ ? values_at_once_ : 0;
+        add_values<T, rows.value>(values, ahead, count, p_.head_dim_v, scores_ + r * kLeaf + j, state.o + r * columns,
                                   columns);
       });
     }
@@ -298,6 +331,8 @@ class TilePass {
   float* scores_;
   float* missing_;
   bool widens_;
+  std::int64_t ahead_ = 0;       // rows, 0: none are prefetched
+  std::int64_t values_at_once_;  // rows that are read once for each few query rows, and stay close that long
   float* widened_;
   const void* widened_rows_[kRowsWidened];
   LeafKeys keys_;
