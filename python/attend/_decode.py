@@ -54,8 +54,8 @@ def decode(
 ) -> Any:
     """o = softmax(scale * q k^T + options) v over the cached keys of each sequence.
 
-    Decoding, verification of drafts, chunked prefill, and any mixture of them in one call. On a CPU; tensors on a GPU
-    are refused.
+    Decoding, verification of drafts, chunked prefill, and any mixture of them in one call, on a CPU or an NVIDIA GPU
+    of compute capability 8.0 or higher.
 
     Where the keys of a sequence lie, with layout="bhsd":
 

@@ -1,9 +1,11 @@
 #include "cuda/serving/decode.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
-#include <limits>
 
+#include "attend/error.hpp"
 #include "core/cache_checks.hpp"
 #include "core/problem_checks.hpp"
 #include "cuda/serving/decode_storage.hpp"
@@ -76,6 +78,18 @@ void check_arrays(const core::DecodeProblem& p, StreamHandle stream) {
   core::check_cache_entries(on_host);
 }
 
+/// The GPU of the problem. @throws Error where decode does not compute on it.
+const DeviceInfo& device_for(const core::DecodeProblem& p) {
+  constexpr int kLeastMajor = 8;  // of the compute capability: cp.async and products of bf16
+  const DeviceInfo& device = device_of("q", p.q);
+  if (device.major < kLeastMajor) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("q: on a GPU of compute capability {}.{}, decode allows 8.0 and higher", device.major,
+                            device.minor));
+  }
+  return device;
+}
+
 /// Levels of the tree over a sequence of `capacity` keys.
 int tree_levels(std::int64_t capacity) {
   return std::bit_width(static_cast<std::uint64_t>(capacity / kStepKeys + 1));
@@ -84,7 +98,7 @@ int tree_levels(std::int64_t capacity) {
 }  // namespace
 
 void require_decode(const core::DecodeProblem& p, Stream stream) {
-  const DeviceInfo& device = device_of("q", p.q);
+  const DeviceInfo& device = device_for(p);
   (void)decode_variant(p, device.max_smem_per_block);
   if (!core::checks_caches()) return;
   const ContextGuard guard(device.index);
@@ -93,7 +107,7 @@ void require_decode(const core::DecodeProblem& p, Stream stream) {
 
 void decode(const core::DecodeProblem& p, const AddedKeys& added, Stream stream) {
   static auto* kernels = new KernelCache<DecodeVariant>();  // launches may go on while the process ends
-  const DeviceInfo& device = device_of("q", p.q);
+  const DeviceInfo& device = device_for(p);
   const DecodeVariant variant = decode_variant(p, device.max_smem_per_block);
   const ContextGuard guard(device.index);
   auto* const handle = static_cast<StreamHandle>(stream);
